@@ -1,0 +1,37 @@
+package pipeline
+
+// Plugin is one unit of extension: a transport, a capability or a business handler. A plugin is
+// built offline (no connection is opened before Service.Start) and registers what it brings.
+//
+// The life of a plugin, in order:
+//
+//  1. it is constructed with default settings, by Wire or by hand;
+//  2. when it implements Configurable, its settings section is decoded over the defaults and validated;
+//  3. Register is called once, in the order of the list of plugins, downstream plugins first;
+//  4. its services are started in that order, then its routes are opened;
+//  5. at the end routes are drained in the reverse order, then services are stopped in the reverse order.
+type Plugin interface {
+	// Name is the plugin's unique, lower-case name and the key of its settings (plugins.<name>).
+	Name() string
+	// Register adds routes, services, HTTP handlers, health checks and collectors. It must not
+	// block and must not open connections; `millrace topology` calls it on a laptop without a network.
+	Register(*Registry) error
+}
+
+// Configurable is implemented by a plugin that has settings.
+type Configurable interface {
+	// Settings returns a pointer to the plugin's configuration struct, filled with its defaults.
+	// Fields carry `yaml:"snake_case"` tags. When the struct has a method Validate() error, it is
+	// called after decoding and reports every mistake at once (join FieldError values).
+	Settings() any
+}
+
+// FieldError names one wrong setting. Path is relative to the struct that Validate belongs to,
+// in the words of the settings file (stream.max_len).
+type FieldError struct {
+	Path    string
+	Problem string // what was expected and what was found, such as "must be > 0, got -1"
+}
+
+// Error returns "path: problem".
+func (e *FieldError) Error() string { return e.Path + ": " + e.Problem }

@@ -1,0 +1,136 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"regexp"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Registry collects what plugins bring. It is filled during Register and read-only afterwards.
+// It is not safe for concurrent use while it is filled.
+type Registry struct {
+	env        Env
+	plugin     string // whose Register runs
+	routes     []Route
+	services   []namedService
+	handlers   map[string]http.Handler
+	checks     []HealthCheck
+	collectors []prometheus.Collector
+	errs       []error
+	names      map[string]string // kind and name → plugin
+}
+
+// Env is what every plugin may use of the process it runs in.
+type Env struct {
+	// Instance is the unique name of this instance: hostname-pid unless configured.
+	Instance string
+	// Logger is never nil.
+	Logger *slog.Logger
+	// Tracer provides tracers; never nil (a no-op without a collector).
+	Tracer trace.TracerProvider
+}
+
+type namedService struct {
+	name string
+	Service
+}
+
+// HealthCheck is a named readiness check. Check returns nil when work that is due makes progress.
+type HealthCheck struct {
+	Name  string
+	Check func(context.Context) error
+}
+
+// NewRegistry registers the plugins in order and returns every mistake at once.
+func NewRegistry(env Env, plugins ...Plugin) (*Registry, error) {
+	r := &Registry{env: env, handlers: map[string]http.Handler{}, names: map[string]string{}}
+	if r.env.Logger == nil {
+		r.env.Logger = slog.New(slog.DiscardHandler)
+	}
+	if r.env.Tracer == nil {
+		r.env.Tracer = noopTracer()
+	}
+	for _, p := range plugins {
+		r.plugin = p.Name()
+		if !nameShape.MatchString(p.Name()) {
+			r.fail("plugin name must be lower-case letters, digits, - or _, got %q", p.Name())
+		}
+		r.claim("plugin", p.Name())
+		if err := p.Register(r); err != nil {
+			r.errs = append(r.errs, fmt.Errorf("plugin %s: %w", p.Name(), err))
+		}
+	}
+	r.plugin = ""
+	return r, errors.Join(r.errs...)
+}
+
+var nameShape = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+
+func (r *Registry) fail(format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf("plugin %s: "+format, append([]any{r.plugin}, args...)...))
+}
+
+func (r *Registry) claim(kind, name string) {
+	key := kind + " " + name
+	if other, taken := r.names[key]; taken {
+		r.fail("%s %q is already registered by plugin %s", kind, name, other)
+		return
+	}
+	r.names[key] = r.plugin
+}
+
+// Env returns what the process offers to plugins.
+func (r *Registry) Env() Env { return r.env }
+
+// Route adds a route. Mistakes are reported when all plugins have registered.
+func (r *Registry) Route(route Route) {
+	r.claim("route", route.Name)
+	switch {
+	case route.Name == "":
+		r.fail("a route has no name")
+	case route.From == nil:
+		r.fail("route %s: From is nil", route.Name)
+	case route.Handle == nil:
+		r.fail("route %s: Handle is nil", route.Name)
+	}
+	r.routes = append(r.routes, route)
+}
+
+// Service adds a service. Services start in the order they were added and stop in the reverse order.
+func (r *Registry) Service(name string, s Service) {
+	r.claim("service", name)
+	r.services = append(r.services, namedService{name, s})
+}
+
+// HTTP adds a handler to the operations server, at a pattern of http.ServeMux.
+func (r *Registry) HTTP(pattern string, h http.Handler) {
+	r.claim("http", pattern)
+	r.handlers[pattern] = h
+}
+
+// Health adds a readiness check.
+func (r *Registry) Health(name string, check func(context.Context) error) {
+	r.claim("health", name)
+	r.checks = append(r.checks, HealthCheck{name, check})
+}
+
+// Collect adds Prometheus collectors.
+func (r *Registry) Collect(cs ...prometheus.Collector) { r.collectors = append(r.collectors, cs...) }
+
+// Routes returns the registered routes, in order.
+func (r *Registry) Routes() []Route { return r.routes }
+
+// Handlers returns the registered HTTP handlers by pattern.
+func (r *Registry) Handlers() map[string]http.Handler { return r.handlers }
+
+// HealthChecks returns the registered readiness checks, in order.
+func (r *Registry) HealthChecks() []HealthCheck { return r.checks }
+
+// Collectors returns the registered collectors.
+func (r *Registry) Collectors() []prometheus.Collector { return r.collectors }

@@ -1,0 +1,144 @@
+package pipeline
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Route is one flow as data: where messages come from, what handles them, where the outcome goes.
+type Route struct {
+	// Name is unique among all routes; it labels metrics, logs and dead letters.
+	Name string
+	// From is where messages come from. Required.
+	From Source
+	// Handle is the business: nil acks; see Permanent and RetryAfter for what errors mean. Required.
+	// With a nil To the returned messages must be empty.
+	Handle message.HandlerFunc
+	// To receives what Handle returned, inside the chain and before the ack. Nil: nothing is published.
+	To Sink
+	// Policy says how long a message may take and what happens when it fails.
+	Policy Policy
+	// Flow says how much may be in hand and in which order.
+	Flow Flow
+	// Activity is told of every message that begins and ends, so that idle sources can be stopped. May be nil.
+	Activity Activity
+}
+
+// Source is where messages come from: a Kafka topic and group, a Redis stream and group, all
+// elastic streams of a kind. It never shows a broker's own type.
+type Source interface {
+	// Describe works offline, for `millrace topology`.
+	Describe() Endpoint
+	// Open begins to read. The caller owns the Subscription: it drains and closes it.
+	// ctx bounds the opening only.
+	Open(ctx context.Context, f Flow) (Subscription, error)
+}
+
+// Subscription is an opened Source. The topic argument of Subscribe is ignored: a Subscription
+// reads what its Source describes. Subscribe may be called once.
+//
+// Every message it emits carries its Origin in the context (OriginFrom), and the context stays alive
+// until the message is acked or nacked, Close or not.
+type Subscription interface {
+	message.Subscriber
+	// Drain stops reading, lets what is in hand finish and its acks be flushed, then closes the
+	// message channel. When ctx ends first it returns ctx.Err(), and what is left is
+	// delivered again elsewhere. Safe to call more than once.
+	Drain(ctx context.Context) error
+}
+
+// Sink is where messages go.
+type Sink interface {
+	// Describe works offline, for `millrace topology`.
+	Describe() Endpoint
+	// Publish returns nil when all messages are durable at the far side; on an error any of them may be.
+	// Safe for concurrent use; implementations batch concurrent calls where the broker likes it.
+	Publish(ctx context.Context, msgs ...*message.Message) error
+}
+
+// Endpoint describes one end of a route for people and tools.
+type Endpoint struct {
+	Kind  string `json:"kind"`            // kafka, redis-stream, elastic-streams, …
+	Name  string `json:"name"`            // topic, stream or key pattern
+	Group string `json:"group,omitempty"` // consumer group, or empty for broadcast
+}
+
+// String returns "kind name (group)".
+func (e Endpoint) String() string {
+	s := e.Kind + " " + e.Name
+	if e.Group != "" {
+		s += " (" + e.Group + ")"
+	}
+	return s
+}
+
+// Policy is what happens to one message of a route over time.
+type Policy struct {
+	// Timeout bounds one run of the handler by its context. Zero: no limit.
+	Timeout time.Duration
+	// LongestHold is how long a message may stay in hand before it is reported as stuck and no
+	// longer kept alive at the broker. Zero: ten times Timeout, or no limit when Timeout is zero too.
+	LongestHold time.Duration
+	// Retry says where a failed message waits. The zero value nacks: the transport delivers it again.
+	Retry Retry
+	// DeadLetter receives what can never succeed, in the format of DeadLetter.Message.
+	// Nil: such a message is logged, counted and acked.
+	DeadLetter Sink
+}
+
+// Retry is the way of a message that failed and may succeed later.
+type Retry struct {
+	// To is the retry topic. Nil: the message is nacked.
+	To Sink
+	// Max is how many retries follow the first attempt before the message is dead-lettered.
+	// Zero: the handler counts (for example in a ledger), the chain never gives up by itself.
+	Max int
+	// Backoff is the delay when the error names none (RetryAfter).
+	Backoff Backoff
+	// Payload makes the retry record's payload from the failed one; retry counts from 1. Nil: unchanged.
+	Payload func(payload []byte, retry int) ([]byte, error)
+}
+
+// Flow is how much of a source may be in hand at once, and in which order.
+type Flow struct {
+	// Window is how many messages of one partition may be unacknowledged. Zero: the transport's default.
+	Window int
+	// Order is which messages must not overtake each other.
+	Order Order
+	// MaxInFlight bounds the messages in hand over the whole subscription. Zero: no bound but Window and slots.
+	MaxInFlight int
+	// Gate, when it answers false, stops reading until it answers true again; what is in hand goes
+	// on. It is asked often and must be cheap. Nil: always open.
+	Gate func() bool
+}
+
+// Order says which messages must not overtake each other.
+type Order int
+
+// The orders a route can ask for.
+const (
+	OrderNone      Order = iota // as fast as possible
+	OrderKey                    // messages with the same key one after another
+	OrderPartition              // one message of a partition at a time
+)
+
+// String returns none, key or partition.
+func (o Order) String() string {
+	switch o {
+	case OrderKey:
+		return "key"
+	case OrderPartition:
+		return "partition"
+	default:
+		return "none"
+	}
+}
+
+// Activity is told when a message of a route comes in hand and when it is done with.
+// Both are called on the message's goroutine and must be cheap and safe for concurrent use.
+type Activity interface {
+	Began(Origin)
+	Ended(Origin)
+}

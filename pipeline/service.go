@@ -1,0 +1,18 @@
+package pipeline
+
+import "context"
+
+// Service is something with a life of its own: a client, a server, a loop.
+type Service interface {
+	// Start returns when the service is ready; ctx bounds the starting only, not the life after it.
+	Start(ctx context.Context) error
+	// Stop ends the service and waits for everything it owns. It is idempotent, legal before Start,
+	// and bounded by ctx.
+	Stop(ctx context.Context) error
+}
+
+// Failer is implemented by a Service or a Subscription that can die after it was started. The first
+// error received takes the process down in order, with that error as its reason.
+type Failer interface {
+	Failed() <-chan error
+}

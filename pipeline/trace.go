@@ -1,0 +1,24 @@
+package pipeline
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+)
+
+func noopTracer() trace.TracerProvider { return noop.NewTracerProvider() }
+
+var traceContext = propagation.TraceContext{}
+
+// InjectTrace writes the trace context of ctx into m's metadata (traceparent).
+func InjectTrace(ctx context.Context, m *message.Message) {
+	traceContext.Inject(ctx, propagation.MapCarrier(m.Metadata))
+}
+
+// ExtractTrace returns ctx with the remote trace context found in m's metadata.
+func ExtractTrace(ctx context.Context, m *message.Message) context.Context {
+	return traceContext.Extract(ctx, propagation.MapCarrier(m.Metadata))
+}
