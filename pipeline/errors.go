@@ -85,3 +85,7 @@ func Class(err error) string {
 		return "error"
 	}
 }
+
+// ErrUnavailable marks an error that says a server this process needs could not be had. Transports wrap it
+// when Service.Start gave up waiting; the binary exits with code 3 then.
+var ErrUnavailable = errors.New("server unavailable")

@@ -1,0 +1,231 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// RuntimeOptions says how the routes of a Registry are run.
+type RuntimeOptions struct {
+	// Wrap puts the middleware chain around a route's handler (middleware.Chain.Wrap). Required.
+	Wrap func(Route) message.HandlerFunc
+	// StopTimeout bounds Stop when its own context doesn't. Zero: 30s.
+	StopTimeout time.Duration
+	// Failers are watched beside the services and subscriptions: the chain reports stuck handlers here.
+	Failers []Failer
+}
+
+// Runtime runs what a Registry holds: services in order, then every route on one Watermill Router.
+// It is the only owner of the Router's life, because the Router's own life cycle has traps: it ends
+// when its last handler ends, it cancels and drops what is in hand on Close, and a failed handler
+// can't be removed. A Runtime runs once.
+type Runtime struct {
+	reg    *Registry
+	opts   RuntimeOptions
+	log    *slog.Logger
+	failed chan error
+
+	mu       sync.Mutex // guards what follows; held by Start and by Stop from beginning to end
+	started  []namedService
+	open     []openRoute
+	router   *message.Router
+	running  chan struct{} // closed when Router.Run has returned
+	watchers sync.WaitGroup
+	quit     chan struct{}
+	stopped  bool
+}
+
+type openRoute struct {
+	name string
+	Subscription
+}
+
+// NewRuntime returns a Runtime that has not been started.
+func NewRuntime(reg *Registry, opts RuntimeOptions) *Runtime {
+	if opts.StopTimeout <= 0 {
+		opts.StopTimeout = 30 * time.Second
+	}
+	return &Runtime{reg: reg, opts: opts, log: reg.Env().Logger, failed: make(chan error, 1), quit: make(chan struct{})}
+}
+
+// Start starts the services downstream first, opens the routes and returns when messages flow.
+// When anything fails, what was started is stopped again and the error says which part it was.
+func (r *Runtime) Start(ctx context.Context) error {
+	if err := r.StartServices(ctx); err != nil {
+		return err
+	}
+	if err := r.startRoutes(ctx); err != nil {
+		return errors.Join(err, r.Stop(context.WithoutCancel(ctx)))
+	}
+	r.log.InfoContext(ctx, "running", slog.String(LogInstance, r.reg.Env().Instance), slog.Int("routes", len(r.open)))
+	return nil
+}
+
+// StartServices starts the services alone: commands that need clients but consume nothing use it.
+func (r *Runtime) StartServices(ctx context.Context) error {
+	for _, s := range r.reg.services {
+		begin := time.Now()
+		if err := s.Start(ctx); err != nil {
+			err = fmt.Errorf("start %s: %w", s.name, err)
+			return errors.Join(err, r.Stop(context.WithoutCancel(ctx)))
+		}
+		r.mu.Lock()
+		r.started = append(r.started, s)
+		r.mu.Unlock()
+		r.watch(s.name, s.Service)
+		r.log.DebugContext(ctx, "service started", slog.String("service", s.name), slog.Duration("took", time.Since(begin)))
+	}
+	return nil
+}
+
+func (r *Runtime) startRoutes(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: r.opts.StopTimeout}, routerLog{r.log})
+	if err != nil {
+		return fmt.Errorf("new router: %w", err)
+	}
+	// The Router ends itself when its last handler ends; this one ends only with the Router.
+	router.AddConsumerHandler("keep-alive", "", newKeepAlive(), func(*message.Message) error { return nil })
+	for _, route := range r.reg.routes {
+		sub, err := route.From.Open(ctx, route.Flow)
+		if err != nil {
+			return fmt.Errorf("route %s: open %s: %w", route.Name, route.From.Describe(), err)
+		}
+		r.open = append(r.open, openRoute{route.Name, sub})
+		r.watch("route "+route.Name, sub)
+		// The publish step of the Router is outside the middleware; the chain publishes route.To itself.
+		handle := r.opts.Wrap(route)
+		router.AddConsumerHandler(route.Name, route.From.Describe().Name, borrowed{sub}, func(m *message.Message) error {
+			_, err := handle(m)
+			return err
+		})
+	}
+	for _, f := range r.opts.Failers {
+		r.watch("", f)
+	}
+	r.router, r.running = router, make(chan struct{})
+	result := make(chan error, 1)
+	go func() {
+		defer close(r.running)
+		// In-hand messages must outlive a cancelled ctx: Stop ends the Router, not its context.
+		err := router.Run(context.WithoutCancel(ctx))
+		result <- err
+		if err != nil {
+			r.fail(fmt.Errorf("router: %w", err))
+		}
+	}()
+	select {
+	case <-router.Running():
+		return nil
+	case <-r.running:
+		r.router = nil // it never ran, so it can't be closed in order
+		return fmt.Errorf("start routes: %w", <-result)
+	}
+}
+
+// watch makes a failure of v, when it can fail, the failure of the process.
+func (r *Runtime) watch(name string, v any) {
+	f, ok := v.(Failer)
+	if !ok {
+		return
+	}
+	r.watchers.Go(func() {
+		select {
+		case err, ok := <-f.Failed():
+			if ok && err != nil {
+				if name != "" {
+					err = fmt.Errorf("%s: %w", name, err)
+				}
+				r.fail(err)
+			}
+		case <-r.quit:
+		}
+	})
+}
+
+func (r *Runtime) fail(err error) {
+	select {
+	case r.failed <- err:
+	default: // the first reason is the one that counts
+	}
+}
+
+// Failed delivers the first failure of a service, a subscription or the chain. The owner of the
+// Runtime then calls Stop.
+func (r *Runtime) Failed() <-chan error { return r.failed }
+
+// Stop drains the routes upstream first, then stops the services upstream first. What is in hand is
+// finished and acked, bounded by ctx and StopTimeout. It is idempotent and legal before Start.
+func (r *Runtime) Stop(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
+		return nil
+	}
+	r.stopped = true
+	ctx, cancel := context.WithTimeout(ctx, r.opts.StopTimeout)
+	defer cancel()
+
+	var errs []error
+	for i := len(r.open) - 1; i >= 0; i-- {
+		route := r.open[i]
+		if err := route.Drain(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("drain route %s: %w", route.name, err))
+		}
+		if err := route.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close route %s: %w", route.name, err))
+		}
+	}
+	if r.router != nil {
+		if err := r.router.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close router: %w", err))
+		}
+		<-r.running
+	}
+	for i := len(r.started) - 1; i >= 0; i-- {
+		s := r.started[i]
+		if err := s.Stop(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("stop %s: %w", s.name, err))
+		}
+		r.log.DebugContext(ctx, "service stopped", slog.String("service", s.name))
+	}
+	close(r.quit)
+	r.watchers.Wait()
+	return errors.Join(errs...)
+}
+
+// borrowed hides Close from the Router: the Runtime drains and closes subscriptions, and the
+// Router would do it too early, with what is in hand cancelled.
+type borrowed struct{ Subscription }
+
+func (borrowed) Close() error { return nil }
+
+func (b borrowed) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	return b.Subscription.Subscribe(context.WithoutCancel(ctx), topic)
+}
+
+// keepAlive is a subscriber without messages.
+type keepAlive struct {
+	once sync.Once
+	ch   chan *message.Message
+}
+
+func newKeepAlive() *keepAlive { return &keepAlive{ch: make(chan *message.Message)} }
+
+func (k *keepAlive) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	return k.ch, nil
+}
+
+func (k *keepAlive) Close() error {
+	k.once.Do(func() { close(k.ch) })
+	return nil
+}
+
+var _ message.Subscriber = (*keepAlive)(nil)
