@@ -1,0 +1,21 @@
+package middleware
+
+import (
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// watchActivity tells the route's idle watch when a message comes in hand and when it is done with:
+// a source with a message in hand is never idle.
+func watchActivity(a pipeline.Activity, next message.HandlerFunc) message.HandlerFunc {
+	if a == nil {
+		return next
+	}
+	return func(msg *message.Message) ([]*message.Message, error) {
+		o := pipeline.OriginFrom(msg.Context())
+		a.Began(o)
+		defer a.Ended(o)
+		return next(msg)
+	}
+}

@@ -1,0 +1,70 @@
+package middleware
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Options are the knobs of the chain; the zero value has the documented defaults.
+type Options struct {
+	// PublishTimeout bounds every publish of the chain itself: outputs, retry records, dead letters.
+	// Zero: 10s.
+	PublishTimeout time.Duration
+	// MaxStuck is how many handlers may be over their longest hold at once before the chain fails
+	// the process. Zero: 8.
+	MaxStuck int
+}
+
+// Chain wraps handlers. It is a pipeline.Failer: too many handlers that never return are a failure
+// of the process. Safe for concurrent use.
+type Chain struct {
+	opts    Options
+	log     *slog.Logger
+	tracer  trace.Tracer
+	metrics *metrics
+	stuck   *stuckWatch
+}
+
+// New returns a chain for the routes of reg and registers its collectors there.
+func New(reg *pipeline.Registry, opts Options) *Chain {
+	if opts.PublishTimeout <= 0 {
+		opts.PublishTimeout = 10 * time.Second
+	}
+	if opts.MaxStuck <= 0 {
+		opts.MaxStuck = 8
+	}
+	env := reg.Env()
+	c := &Chain{
+		opts:    opts,
+		log:     env.Logger,
+		tracer:  env.Tracer.Tracer("github.com/millrace-io/millrace/pipeline/middleware"),
+		metrics: newMetrics(),
+	}
+	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.metrics)
+	reg.Collect(c.metrics.collectors()...)
+	return c
+}
+
+// Wrap puts the chain around the handler of a route. Read the lines from the bottom: the last one is
+// the outermost.
+func (c *Chain) Wrap(r pipeline.Route) message.HandlerFunc {
+	h := r.Handle
+	h = recoverPanics(h)                // innermost: a panic becomes an error that all others can treat as one
+	h = c.timeout(r, h)                 // bounds the handler alone, never the publishing around it
+	h = correlate(h)                    // outputs carry the id before they are published
+	h = c.publish(r, h)                 // inside failure routing: a failed publish is a failed message
+	h = c.routeFailures(r, h)           // decides ack, retry topic or dead letter; nothing outside it can fail a message
+	h = watchActivity(r.Activity, h)    // a message that waits for its retry record is still in hand
+	h = c.trace(r, h)                   // the span covers the retry and dead-letter publishes
+	return c.metrics.measure(r.Name, h) // outermost: sees everything, also what tracing costs
+}
+
+// Failed delivers one error when too many handlers are stuck.
+func (c *Chain) Failed() <-chan error { return c.stuck.failed }
+
+var _ pipeline.Failer = (*Chain)(nil)
