@@ -44,9 +44,13 @@ func (l routerLog) Error(msg string, err error, fields watermill.LogFields) {
 	l.write(level, msg, fields.Add(watermill.LogFields{LogError: err}))
 }
 
-func (l routerLog) Info(msg string, fields watermill.LogFields)  { l.write(slog.LevelDebug, msg, fields) }
-func (l routerLog) Debug(msg string, fields watermill.LogFields) { l.write(slog.LevelDebug, msg, fields) }
-func (l routerLog) Trace(string, watermill.LogFields)            {}
+func (l routerLog) Info(msg string, fields watermill.LogFields) {
+	l.write(slog.LevelDebug, msg, fields)
+}
+func (l routerLog) Debug(msg string, fields watermill.LogFields) {
+	l.write(slog.LevelDebug, msg, fields)
+}
+func (l routerLog) Trace(string, watermill.LogFields) {}
 
 func (l routerLog) With(fields watermill.LogFields) watermill.LoggerAdapter {
 	return routerLog{l.log.With(attrs(fields)...)}

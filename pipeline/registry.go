@@ -18,7 +18,7 @@ type Registry struct {
 	env        Env
 	plugin     string // whose Register runs
 	routes     []Route
-	services   []namedService
+	services   []NamedService
 	handlers   map[string]http.Handler
 	checks     []HealthCheck
 	collectors []prometheus.Collector
@@ -36,8 +36,9 @@ type Env struct {
 	Tracer trace.TracerProvider
 }
 
-type namedService struct {
-	name string
+// NamedService is a registered service with its name.
+type NamedService struct {
+	Name string
 	Service
 }
 
@@ -105,7 +106,7 @@ func (r *Registry) Route(route Route) {
 // Service adds a service. Services start in the order they were added and stop in the reverse order.
 func (r *Registry) Service(name string, s Service) {
 	r.claim("service", name)
-	r.services = append(r.services, namedService{name, s})
+	r.services = append(r.services, NamedService{name, s})
 }
 
 // HTTP adds a handler to the operations server, at a pattern of http.ServeMux.
@@ -134,3 +135,16 @@ func (r *Registry) HealthChecks() []HealthCheck { return r.checks }
 
 // Collectors returns the registered collectors.
 func (r *Registry) Collectors() []prometheus.Collector { return r.collectors }
+
+// Services returns the registered services, in the order they start.
+func (r *Registry) Services() []NamedService { return r.services }
+
+// CheckCollectors reports collectors that can't live in one Prometheus registry.
+func (r *Registry) CheckCollectors() error {
+	check := prometheus.NewPedanticRegistry()
+	var errs []error
+	for _, c := range r.collectors {
+		errs = append(errs, check.Register(c))
+	}
+	return errors.Join(errs...)
+}

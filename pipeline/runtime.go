@@ -32,7 +32,7 @@ type Runtime struct {
 	failed chan error
 
 	mu       sync.Mutex // guards what follows; held by Start and by Stop from beginning to end
-	started  []namedService
+	started  []NamedService
 	open     []openRoute
 	router   *message.Router
 	running  chan struct{} // closed when Router.Run has returned
@@ -72,14 +72,14 @@ func (r *Runtime) StartServices(ctx context.Context) error {
 	for _, s := range r.reg.services {
 		begin := time.Now()
 		if err := s.Start(ctx); err != nil {
-			err = fmt.Errorf("start %s: %w", s.name, err)
+			err = fmt.Errorf("start %s: %w", s.Name, err)
 			return errors.Join(err, r.Stop(context.WithoutCancel(ctx)))
 		}
 		r.mu.Lock()
 		r.started = append(r.started, s)
 		r.mu.Unlock()
-		r.watch(s.name, s.Service)
-		r.log.DebugContext(ctx, "service started", slog.String("service", s.name), slog.Duration("took", time.Since(begin)))
+		r.watch(s.Name, s.Service)
+		r.log.DebugContext(ctx, "service started", slog.String("service", s.Name), slog.Duration("took", time.Since(begin)))
 	}
 	return nil
 }
@@ -192,9 +192,9 @@ func (r *Runtime) Stop(ctx context.Context) error {
 	for i := len(r.started) - 1; i >= 0; i-- {
 		s := r.started[i]
 		if err := s.Stop(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("stop %s: %w", s.name, err))
+			errs = append(errs, fmt.Errorf("stop %s: %w", s.Name, err))
 		}
-		r.log.DebugContext(ctx, "service stopped", slog.String("service", s.name))
+		r.log.DebugContext(ctx, "service stopped", slog.String("service", s.Name))
 	}
 	close(r.quit)
 	r.watchers.Wait()

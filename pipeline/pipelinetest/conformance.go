@@ -1,0 +1,69 @@
+package pipelinetest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Conformance checks what every plugin must keep, without a server: fresh makes a new plugin each
+// time it is called, together with the plugins it stands on, downstream first and the plugin itself last.
+func Conformance(t *testing.T, fresh func() []pipeline.Plugin) {
+	t.Helper()
+	last := func() pipeline.Plugin { p := fresh(); return p[len(p)-1] }
+
+	t.Run("name is stable", func(t *testing.T) {
+		require.NotEmpty(t, last().Name())
+		require.Equal(t, last().Name(), last().Name())
+	})
+	t.Run("default settings are valid", func(t *testing.T) {
+		c, ok := last().(pipeline.Configurable)
+		if !ok {
+			return
+		}
+		settings := c.Settings()
+		require.NotNil(t, settings)
+		require.Same(t, settings, c.Settings(), "Settings must return the plugin's own struct, not a copy")
+		if v, ok := settings.(interface{ Validate() error }); ok {
+			require.NoError(t, v.Validate())
+		}
+	})
+	t.Run("registers offline and at once", func(t *testing.T) {
+		begin := time.Now()
+		reg := register(t, fresh())
+		require.Less(t, time.Since(begin), 5*time.Second, "Register must not wait for anything")
+		for _, r := range reg.Routes() {
+			require.NotEmpty(t, r.From.Describe().Kind, "route %s: From.Describe", r.Name)
+			require.NotEmpty(t, r.From.Describe().Name, "route %s: From.Describe", r.Name)
+			for _, s := range []pipeline.Sink{r.To, r.Policy.DeadLetter, r.Policy.Retry.To} {
+				if s != nil {
+					require.NotEmpty(t, s.Describe().Name, "route %s: Sink.Describe", r.Name)
+				}
+			}
+		}
+	})
+	t.Run("stops before it was started, twice", func(t *testing.T) {
+		reg := register(t, fresh())
+		for _, s := range reg.Services() {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			require.NoError(t, s.Stop(ctx), "service %s: Stop before Start", s.Name)
+			require.NoError(t, s.Stop(ctx), "service %s: Stop again", s.Name)
+			cancel()
+		}
+	})
+	t.Run("registers its metrics once", func(t *testing.T) {
+		reg := register(t, fresh())
+		require.NoError(t, reg.CheckCollectors())
+	})
+}
+
+func register(t *testing.T, plugins []pipeline.Plugin) *pipeline.Registry {
+	t.Helper()
+	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "conformance", Logger: Logger(t)}, plugins...)
+	require.NoError(t, err)
+	return reg
+}

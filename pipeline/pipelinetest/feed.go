@@ -1,0 +1,191 @@
+package pipelinetest
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Feed is a Source in memory. Messages given to Send are delivered in order, one at a time or, when
+// the route's Flow.Window is larger, that many at once. A nacked message is delivered again after
+// RedeliveryDelay, like a broker would. Safe for concurrent use; open it once.
+type Feed struct {
+	// Name is the topic shown in the origin. Empty: "feed".
+	Name string
+	// RedeliveryDelay is the wait before a nacked message comes back. Zero: 1ms.
+	RedeliveryDelay time.Duration
+
+	mu      sync.Mutex
+	queue   []*message.Message
+	ready   chan struct{} // holds a token while the queue may not be empty
+	settled chan Settled
+	next    int64
+}
+
+// Settled says how one delivery of a message ended.
+type Settled struct {
+	Message *message.Message
+	Acked   bool
+}
+
+// NewFeed returns an empty feed.
+func NewFeed(name string) *Feed {
+	return &Feed{Name: name, ready: make(chan struct{}, 1), settled: make(chan Settled, 1024)}
+}
+
+// Send queues messages for delivery.
+func (f *Feed) Send(msgs ...*message.Message) {
+	f.mu.Lock()
+	f.queue = append(f.queue, msgs...)
+	f.mu.Unlock()
+	select {
+	case f.ready <- struct{}{}:
+	default:
+	}
+}
+
+// SendPayloads queues messages made of payloads, with ids 1, 2, 3, …
+func (f *Feed) SendPayloads(payloads ...string) {
+	for _, p := range payloads {
+		f.mu.Lock()
+		f.next++
+		id := strconv.FormatInt(f.next, 10)
+		f.mu.Unlock()
+		f.Send(message.NewMessage(id, []byte(p)))
+	}
+}
+
+// Settled delivers the end of every delivery, in the order they ended.
+func (f *Feed) Settled() <-chan Settled { return f.settled }
+
+// Describe implements pipeline.Source.
+func (f *Feed) Describe() pipeline.Endpoint {
+	name := f.Name
+	if name == "" {
+		name = "feed"
+	}
+	return pipeline.Endpoint{Kind: "feed", Name: name}
+}
+
+// Open implements pipeline.Source.
+func (f *Feed) Open(_ context.Context, flow pipeline.Flow) (pipeline.Subscription, error) {
+	window := flow.Window
+	if window < 1 || flow.Order == pipeline.OrderPartition {
+		window = 1
+	}
+	return &feedSubscription{feed: f, slots: make(chan struct{}, window), stop: make(chan struct{}), out: make(chan *message.Message)}, nil
+}
+
+type feedSubscription struct {
+	feed  *Feed
+	slots chan struct{}
+	out   chan *message.Message
+	once  sync.Once
+	stop  chan struct{}
+	loop  sync.WaitGroup
+}
+
+func (s *feedSubscription) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	s.loop.Go(s.run)
+	return s.out, nil
+}
+
+func (s *feedSubscription) run() {
+	var inHand sync.WaitGroup
+	defer close(s.out)
+	defer inHand.Wait()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case s.slots <- struct{}{}:
+		}
+		msg := s.take()
+		if msg == nil {
+			<-s.slots
+			select {
+			case <-s.stop:
+				return
+			case <-s.feed.ready:
+			}
+			continue
+		}
+		inHand.Go(func() {
+			defer func() { <-s.slots }()
+			s.deliver(msg)
+		})
+	}
+}
+
+func (s *feedSubscription) take() *message.Message {
+	s.feed.mu.Lock()
+	defer s.feed.mu.Unlock()
+	if len(s.feed.queue) == 0 {
+		return nil
+	}
+	msg := s.feed.queue[0]
+	s.feed.queue = s.feed.queue[1:]
+	return msg
+}
+
+func (s *feedSubscription) deliver(original *message.Message) {
+	for delivered := int64(1); ; delivered++ {
+		msg := original.Copy()
+		msg.SetContext(pipeline.WithOrigin(context.WithoutCancel(original.Context()), pipeline.Origin{
+			Kind: "feed", Name: s.feed.Describe().Name, Key: msg.Metadata.Get(pipeline.MetaKey), EntryID: msg.UUID, Delivered: delivered,
+		}))
+		select {
+		case s.out <- msg:
+		case <-s.stop:
+			return
+		}
+		select {
+		case <-msg.Acked():
+			s.feed.report(Settled{msg, true})
+			return
+		case <-msg.Nacked():
+			s.feed.report(Settled{msg, false})
+		}
+		delay := time.NewTimer(max(s.feed.RedeliveryDelay, time.Millisecond))
+		select {
+		case <-delay.C:
+		case <-s.stop:
+			delay.Stop()
+			return
+		}
+	}
+}
+
+func (f *Feed) report(s Settled) {
+	select {
+	case f.settled <- s:
+	default: // nobody counts this many
+	}
+}
+
+func (s *feedSubscription) Drain(ctx context.Context) error {
+	s.once.Do(func() { close(s.stop) })
+	done := make(chan struct{})
+	go func() { s.loop.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *feedSubscription) Close() error {
+	s.once.Do(func() { close(s.stop) })
+	return nil
+}
+
+var (
+	_ pipeline.Source       = (*Feed)(nil)
+	_ pipeline.Subscription = (*feedSubscription)(nil)
+)
