@@ -1,0 +1,101 @@
+package pipeline_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+type order struct {
+	ID int `json:"id"`
+}
+
+func (o order) Validate() error {
+	if o.ID <= 0 {
+		return fmt.Errorf("id: must be > 0, got %d", o.ID)
+	}
+	return nil
+}
+
+func ExampleJSON() {
+	handle := pipeline.JSON(func(_ context.Context, o order) error {
+		fmt.Println("order", o.ID)
+		return nil
+	})
+	_, err := handle(message.NewMessage("1", []byte(`{"id":7,"unknown":true}`)))
+	fmt.Println(err)
+	_, err = handle(message.NewMessage("2", []byte(`{"id":-7}`)))
+	fmt.Println(pipeline.Class(err), pipeline.IsPermanent(err), err)
+	// Output:
+	// order 7
+	// <nil>
+	// undecodable true id: must be > 0, got -7
+}
+
+func ExampleRetryAfter() {
+	err := fmt.Errorf("charge: %w", pipeline.RetryAfter(errors.New("busy"), 3*time.Second))
+	d, ok := pipeline.RetryDelay(err)
+	fmt.Println(err, d, ok)
+	// Output: charge: busy 3s true
+}
+
+func TestErrorMarks(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("boom")
+	require.NoError(t, pipeline.Permanent(nil))
+	require.NoError(t, pipeline.RetryAfter(nil, time.Second))
+	require.NoError(t, pipeline.WithClass(nil, "x"))
+	require.ErrorIs(t, pipeline.WithClass(pipeline.Permanent(boom), "x"), boom)
+	require.Equal(t, "timeout", pipeline.Class(fmt.Errorf("call: %w", context.DeadlineExceeded)))
+	require.Equal(t, "outer", pipeline.Class(pipeline.WithClass(pipeline.WithClass(boom, "inner"), "outer")))
+	require.Empty(t, pipeline.Class(nil))
+	_, asks := pipeline.RetryDelay(boom)
+	require.False(t, asks)
+}
+
+func TestSecret(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(file, []byte("from file\n"), 0o600))
+	t.Setenv("MILLRACE_TEST_SECRET", "from env")
+	for raw, want := range map[string]string{"literal": "literal", "env:MILLRACE_TEST_SECRET": "from env", "file:" + file: "from file", "": ""} {
+		var s pipeline.Secret
+		require.NoError(t, s.UnmarshalText([]byte(raw)))
+		require.Equal(t, want, s.Reveal())
+		shown, err := json.Marshal(struct{ S pipeline.Secret }{s})
+		require.NoError(t, err)
+		for _, text := range []string{fmt.Sprint(s), fmt.Sprintf("%#v %+v", s, struct{ P *pipeline.Secret }{&s}), string(shown)} {
+			if want != "" {
+				require.NotContains(t, text, want)
+			}
+		}
+	}
+	var s pipeline.Secret
+	require.ErrorContains(t, s.UnmarshalText([]byte("env:MILLRACE_TEST_NOT_SET")), "MILLRACE_TEST_NOT_SET is not set")
+	require.Error(t, s.UnmarshalText([]byte("file:/does/not/exist")))
+}
+
+func TestBackoffStaysInItsBounds(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		b := pipeline.Backoff{First: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "first")), Max: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "max"))}
+		n := rapid.IntRange(-3, 200).Draw(t, "n")
+		longest := b.Max
+		if longest == 0 {
+			longest = 30 * time.Second
+		}
+		d := b.Delay(n)
+		require.LessOrEqual(t, d, longest)
+		require.GreaterOrEqual(t, d, min(longest, max(b.First, time.Nanosecond))*4/5-1)
+	})
+}
