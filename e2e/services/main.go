@@ -1,0 +1,123 @@
+// Services starts and stops the real servers that tests and `demo --profile local` need: Apache Kafka,
+// Redis, Valkey and PostgreSQL on loopback ports of their own. Run it from the repository's top folder:
+//
+//	go run ./e2e/services up               start what does not run yet
+//	go run ./e2e/services status           which servers answer
+//	go run ./e2e/services env              export lines with the addresses of those that answer
+//	go run ./e2e/services restart redis    stop in order and start again
+//	go run ./e2e/services kill redis       kill -9; up starts it again
+//	go run ./e2e/services down             stop what up has started; data stays
+//	go run ./e2e/services wipe             down, and remove the data
+//
+// Exit codes: 0 done, 2 usage, 3 a server can't be had.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/millrace-io/millrace/e2e/services/servers"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+const usage = "usage: go run ./e2e/services up|down|status|env|restart|kill|wipe [kafka|redis|valkey|postgres]..."
+
+func run(ctx context.Context, args []string, getenv func(string) string, out, errOut io.Writer) int {
+	fleet, err := fleetOf(getenv, errOut)
+	if err != nil {
+		fmt.Fprintln(errOut, err)
+		return 2
+	}
+	if len(args) == 0 {
+		fmt.Fprintln(errOut, usage)
+		return 2
+	}
+	command, names := args[0], args[1:]
+	for _, name := range names {
+		if servers.EnvVar(name) == "" {
+			fmt.Fprintf(errOut, "unknown server %q\n%s\n", name, usage)
+			return 2
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	defer cancel()
+	switch command {
+	case "up":
+		return print(out, fleet.Up(ctx, names...))
+	case "down":
+		return print(out, fleet.Down(ctx, names...))
+	case "wipe":
+		return print(out, fleet.Wipe(ctx, names...))
+	case "status":
+		return print(out, fleet.Status(ctx, names...))
+	case "env":
+		return printEnv(out, errOut, fleet.Status(ctx, names...))
+	case "restart", "kill":
+		if len(names) == 0 {
+			fmt.Fprintf(errOut, "%s needs the name of a server\n%s\n", command, usage)
+			return 2
+		}
+		if command == "kill" {
+			return print(out, fleet.Kill(ctx, names...))
+		}
+		return print(out, fleet.Restart(ctx, names...))
+	default:
+		fmt.Fprintf(errOut, "unknown command %q\n%s\n", command, usage)
+		return 2
+	}
+}
+
+// fleetOf returns the servers of ./.services. MILLRACE_SERVICES_PORT_OFFSET moves all ports, for a second
+// checkout on the same machine.
+func fleetOf(getenv func(string) string, progress io.Writer) (*servers.Fleet, error) {
+	opts := servers.Options{
+		Dir: ".services", Getenv: getenv, Progress: progress, ComposeFile: "e2e/services/compose.yaml",
+	}
+	if v := getenv("MILLRACE_SERVICES_PORT_OFFSET"); v != "" {
+		offset, err := strconv.Atoi(v)
+		if err != nil {
+			return nil, fmt.Errorf("MILLRACE_SERVICES_PORT_OFFSET: %w", err)
+		}
+		opts.Ports = map[string]int{
+			servers.Kafka: 19092 + offset, "controller": 19093 + offset,
+			servers.Redis: 16379 + offset, servers.Valkey: 16380 + offset, servers.Postgres: 15432 + offset,
+		}
+	}
+	return servers.New(opts)
+}
+
+func print(out io.Writer, reports []servers.Report) int {
+	code := 0
+	for _, r := range reports {
+		fmt.Fprintln(out, r)
+		if r.Err != nil {
+			code = 3
+		}
+	}
+	return code
+}
+
+func printEnv(out, errOut io.Writer, reports []servers.Report) int {
+	code := 0
+	for _, r := range reports {
+		if r.Err != nil {
+			fmt.Fprintln(errOut, r)
+			code = 3
+			continue
+		}
+		fmt.Fprintf(out, "export %s='%s'\n", servers.EnvVar(r.Name), r.Addr)
+	}
+	return code
+}
