@@ -1,0 +1,100 @@
+package money
+
+import (
+	"context"
+	"time"
+)
+
+// API is what the promotion plugin needs of a service that pays. Client implements it for the
+// OpenAPI contract; a team with another API writes its own. Both methods are safe for concurrent
+// use, return when ctx ends at the latest, never start a request after ctx's deadline, and never
+// retry by themselves.
+type API interface {
+	// Charge asks for one charge. The Answer's class says it all; there is no other error.
+	Charge(ctx context.Context, ch Charge) Answer
+	// Lookup asks what became of the charge with this idempotency key.
+	Lookup(ctx context.Context, key string) Answer
+}
+
+// Operation is the path of a charging operation under the API's URL. A new type of payout is a new
+// Operation. Operations label metrics: use constants.
+type Operation string
+
+// The charging operations of the contract.
+const (
+	ChargePoint   Operation = "/v1/points/charges"
+	ChargeVoucher Operation = "/v1/vouchers/charges"
+)
+
+// lookupPath is getCharge without its key.
+const lookupPath = "/v1/charges/"
+
+// Charge is one request for money.
+type Charge struct {
+	Operation Operation
+	Key       string // idempotency key: <TYPE>:<promotionId>:<targetId>, the same on every attempt
+	Body      []byte // JSON, the same bytes on every attempt; nobody may modify them afterwards
+}
+
+// Answer is what one call has shown. The zero Answer is Ambiguous, the class that can't lose money.
+type Answer struct {
+	Class          Class
+	TransactionKey string        // of the charge; only with Paid
+	RetryAfter     time.Duration // with Throttled, and with NotSent on an open breaker: not sooner than this
+	Status         int           // HTTP status; 0 when there was no answer
+	Code           string        // the API's own code of an error, or empty
+	Text           string        // for people: bounded, printable, without secrets
+	Err            error         // what broke, if it was not the API's answer; may be nil
+}
+
+// Class is what is known about the money after one call.
+type Class uint8
+
+// The classes of an Answer.
+const (
+	// Ambiguous: perhaps charged. Written and then a timeout, a reset, a 5xx, an unreadable 2xx, a
+	// redirect, or 409 (in flight). Send again with the same key, or ask; never use a new key.
+	Ambiguous Class = iota
+	// Paid: charged, by this request or by an earlier one with the same key.
+	Paid
+	// NotSent: certainly not charged by this attempt, since no byte of it left the process: the
+	// deadline had passed, dial, DNS or TLS failed, the breaker was open, no slot was free.
+	NotSent
+	// Throttled: the API refuses to work for now (429, or 503 with Retry-After), or such a
+	// refusal still holds and nothing was sent. Wait, spend no attempt.
+	Throttled
+	// Rejected: refused for good (400, 422, and other 4xx that carry the API's own code).
+	Rejected
+	// OwnFault: we are not set up right (401, 403, 404, and other 4xx that don't come from the API
+	// itself). Spend no attempt; a person must act.
+	OwnFault
+	// Retry: the API asks for the same request again (408, 425).
+	Retry
+	// NoCharge: only from Lookup: nothing with this key has been executed so far. No proof that
+	// nothing will be, since a request may be under way.
+	NoCharge
+
+	classes // how many there are
+)
+
+// String returns the class in snake case, as metrics and logs show it.
+func (c Class) String() string {
+	switch c {
+	case Paid:
+		return "paid"
+	case NotSent:
+		return "not_sent"
+	case Throttled:
+		return "throttled"
+	case Rejected:
+		return "rejected"
+	case OwnFault:
+		return "own_fault"
+	case Retry:
+		return "retry"
+	case NoCharge:
+		return "no_charge"
+	default:
+		return "ambiguous"
+	}
+}

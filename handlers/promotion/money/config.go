@@ -1,0 +1,108 @@
+package money
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Config is what a person sets about the Money API. Start from DefaultConfig; only URL has no
+// default. The zero value is not valid.
+type Config struct {
+	// URL is where the API's paths begin: scheme, host and perhaps a path prefix.
+	URL string `yaml:"url"`
+	// CallTimeout bounds one call from the free slot to the last byte of the answer. A context
+	// that ends sooner wins.
+	CallTimeout time.Duration `yaml:"call_timeout"`
+	// ConnectTimeout bounds dialing, and again the TLS handshake.
+	ConnectTimeout time.Duration `yaml:"connect_timeout"`
+	// MaxInFlight is how many calls run at once in this process; as many idle connections are kept.
+	MaxInFlight int `yaml:"max_in_flight"`
+	// SlotTimeout is how long a call waits for one of those slots before it is NotSent.
+	SlotTimeout time.Duration `yaml:"slot_timeout"`
+	// IdleConnTimeout is how long an unused connection is kept. Keep it under the server's own.
+	IdleConnTimeout time.Duration `yaml:"idle_conn_timeout"`
+	// RetryAfterMax caps what a Retry-After can ask for.
+	RetryAfterMax time.Duration `yaml:"retry_after_max"`
+	// ThrottleDefault is the wait after a 429 without a readable Retry-After.
+	ThrottleDefault time.Duration `yaml:"throttle_default"`
+	// Token is the bearer token. Empty: no Authorization header.
+	Token pipeline.Secret `yaml:"token"`
+	// TokenFile holds the bearer token instead, and is read again when the API answers 401, so
+	// that a rotated token is taken up without a restart.
+	TokenFile string `yaml:"token_file"`
+	// CAFile holds the certificates (PEM) to trust for https instead of the system's.
+	CAFile string `yaml:"ca_file"`
+	// Breaker says when to stop calling an API that is broken.
+	Breaker BreakerConfig `yaml:"breaker"`
+}
+
+// BreakerConfig is when the circuit breaker opens and closes. It opens when at least MinCalls
+// ended within Window and FailureRatio of them failed; OpenDelay later it lets probes through, and
+// closes after HalfOpenSuccesses of them in a row.
+type BreakerConfig struct {
+	FailureRatio      float64       `yaml:"failure_ratio"`
+	MinCalls          int           `yaml:"min_calls"`
+	Window            time.Duration `yaml:"window"`
+	OpenDelay         time.Duration `yaml:"open_delay"`
+	HalfOpenSuccesses int           `yaml:"half_open_successes"`
+}
+
+// DefaultConfig returns the defaults, without a URL.
+func DefaultConfig() Config {
+	return Config{
+		CallTimeout:     3 * time.Second,
+		ConnectTimeout:  time.Second,
+		MaxInFlight:     256,
+		SlotTimeout:     time.Second,
+		IdleConnTimeout: 30 * time.Second,
+		RetryAfterMax:   time.Minute,
+		ThrottleDefault: time.Second,
+		Breaker: BreakerConfig{
+			FailureRatio:      0.5,
+			MinCalls:          20,
+			Window:            10 * time.Second,
+			OpenDelay:         5 * time.Second,
+			HalfOpenSuccesses: 3,
+		},
+	}
+}
+
+// Validate reports every mistake at once, as pipeline.FieldError values.
+func (c *Config) Validate() error {
+	var errs []error
+	wrong := func(ok bool, path, format string, args ...any) {
+		if !ok {
+			errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
+		}
+	}
+	// The value is not repeated: a mistyped URL may hold a password.
+	u, err := url.Parse(c.URL)
+	switch {
+	case c.URL == "":
+		wrong(false, "url", "must be set")
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "":
+		wrong(false, "url", "must be http:// or https:// with a host")
+	case u.User != nil, u.RawQuery != "", u.Fragment != "":
+		wrong(false, "url", "must have no user, query or fragment")
+	}
+	positive := func(path string, d time.Duration) { wrong(d > 0, path, "must be > 0, got %s", d) }
+	positive("call_timeout", c.CallTimeout)
+	positive("connect_timeout", c.ConnectTimeout)
+	positive("slot_timeout", c.SlotTimeout)
+	positive("idle_conn_timeout", c.IdleConnTimeout)
+	positive("retry_after_max", c.RetryAfterMax)
+	positive("throttle_default", c.ThrottleDefault)
+	wrong(c.MaxInFlight > 0, "max_in_flight", "must be > 0, got %d", c.MaxInFlight)
+	wrong(c.Token.IsZero() || c.TokenFile == "", "token_file", "must not be set together with token")
+	b := c.Breaker
+	wrong(b.FailureRatio > 0 && b.FailureRatio <= 1, "breaker.failure_ratio", "must be > 0 and at most 1, got %v", b.FailureRatio)
+	wrong(b.MinCalls > 0, "breaker.min_calls", "must be > 0, got %d", b.MinCalls)
+	wrong(b.Window >= 100*time.Millisecond, "breaker.window", "must be at least 100ms, got %s", b.Window)
+	positive("breaker.open_delay", b.OpenDelay)
+	wrong(b.HalfOpenSuccesses > 0, "breaker.half_open_successes", "must be > 0, got %d", b.HalfOpenSuccesses)
+	return errors.Join(errs...)
+}

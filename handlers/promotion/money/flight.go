@@ -1,0 +1,85 @@
+package money
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http/httptrace"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// conn counts the bytes that leave, and lets none leave after the deadline of the call it serves.
+type conn struct {
+	net.Conn
+	written  atomic.Int64
+	notAfter atomic.Pointer[time.Time] // nil: no deadline, as during a TLS handshake
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	if at := c.notAfter.Load(); at != nil && !time.Now().Before(*at) {
+		return 0, os.ErrDeadlineExceeded
+	}
+	n, err := c.Conn.Write(p)
+	c.written.Add(int64(n))
+	return n, err
+}
+
+// flight follows one call through the connections that the Transport gives it. GotConn runs on the
+// goroutine that called RoundTrip, and RoundTrip does not fail before its write loop has ended, so
+// there is nothing to lock.
+type flight struct {
+	trace    httptrace.ClientTrace
+	deadline time.Time
+	conn     *conn // the latest; nil if it is not one of ours
+	before   int64 // what conn had written before this call
+	conns    int   // how many connections the call was given
+	left     bool  // bytes left on an earlier connection, or on one that can't tell
+}
+
+func newFlight(deadline time.Time) *flight {
+	f := &flight{deadline: deadline}
+	f.trace.GotConn = f.gotConn
+	return f
+}
+
+func (f *flight) gotConn(info httptrace.GotConnInfo) {
+	f.left = f.sent()
+	f.conns++
+	raw := info.Conn
+	if t, ok := raw.(*tls.Conn); ok {
+		raw = t.NetConn()
+	}
+	var ours bool
+	if f.conn, ours = raw.(*conn); !ours {
+		f.left = true
+		return
+	}
+	f.before = f.conn.written.Load()
+	f.conn.notAfter.Store(&f.deadline)
+}
+
+// sent reports whether anything of the call may have left the process. Valid after RoundTrip.
+func (f *flight) sent() bool {
+	return f.left || f.conn != nil && f.conn.written.Load() != f.before
+}
+
+// dialer opens counted connections that die with the client.
+type dialer struct {
+	net  net.Dialer
+	life context.Context // ends when the client is closed
+}
+
+func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	// The Transport lets a dial go on when its request has ended, for the next one; not so when
+	// the client is closed.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(d.life, cancel)()
+	c, err := d.net.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c}, nil
+}

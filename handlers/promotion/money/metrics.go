@@ -1,0 +1,95 @@
+package money
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/failsafe-go/failsafe-go/circuitbreaker"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the client's own; they are registered by whoever owns the registry (Collectors).
+type metrics struct {
+	calls     *prometheus.CounterVec
+	latency   *prometheus.HistogramVec
+	ownFaults *prometheus.CounterVec
+	replays   prometheus.Counter
+	gauges    []prometheus.Collector
+}
+
+func newMetrics(c *Client) *metrics {
+	m := &metrics{
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "millrace_money_calls_total",
+			Help: "Calls to the Money API by operation and class of the answer, those that were never sent included.",
+		}, []string{"operation", "class"}),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "millrace_money_call_seconds",
+			Help:    "Time from the free slot to the last byte of the answer, of calls that were sent.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+		}, []string{"operation"}),
+		ownFaults: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "millrace_money_own_faults_total",
+			Help: "Answers that say that we are not set up right, by HTTP status. Alarm on any.",
+		}, []string{"status"}),
+		replays: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "millrace_money_replays_total",
+			Help: "Requests that the HTTP transport sent again by itself because a reused connection was dead.",
+		}),
+	}
+	gauge := func(name, help string, value func() float64) {
+		m.gauges = append(m.gauges, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+	}
+	gauge("millrace_money_in_flight", "Calls that hold a slot now.",
+		func() float64 { return float64(c.inFlight.Load()) })
+	gauge("millrace_money_in_flight_limit", "How many calls may hold a slot at once.",
+		func() float64 { return float64(c.cfg.MaxInFlight) })
+	gauge("millrace_money_breaker_state", "0 closed, 1 half-open, 2 open.", func() float64 {
+		switch circuitbreaker.State(c.breaker.state.Load()) {
+		case circuitbreaker.OpenState:
+			return 2
+		case circuitbreaker.HalfOpenState:
+			return 1
+		}
+		return 0
+	})
+	gauge("millrace_money_gate_closed_seconds", "How long a Retry-After still holds everyone back; 0 when it doesn't.",
+		func() float64 { return c.gate.remaining().Seconds() })
+	gauge("millrace_money_own_fault", "1 from an answer that says that we are not set up right until the next good one.",
+		func() float64 {
+			if c.ownFault.Load() {
+				return 1
+			}
+			return 0
+		})
+	return m
+}
+
+// calls by class and latency of one operation, looked up once.
+type operationMetrics struct {
+	calls   [classes]prometheus.Counter
+	latency prometheus.Observer
+}
+
+func (m *metrics) operation(name string) operationMetrics {
+	o := operationMetrics{latency: m.latency.WithLabelValues(name)}
+	for class := range classes {
+		o.calls[class] = m.calls.WithLabelValues(name, class.String())
+	}
+	return o
+}
+
+func (o *operationMetrics) observe(class Class, sent bool, took time.Duration) {
+	o.calls[class].Inc()
+	if sent {
+		o.latency.Observe(took.Seconds())
+	}
+}
+
+func (m *metrics) ownFault(status int) { m.ownFaults.WithLabelValues(strconv.Itoa(status)).Inc() }
+
+// Collectors returns the client's metrics, millrace_money_…, for Registry.Collect.
+func (c *Client) Collectors() []prometheus.Collector {
+	return append([]prometheus.Collector{c.metrics.calls, c.metrics.latency, c.metrics.ownFaults, c.metrics.replays},
+		c.metrics.gauges...)
+}
