@@ -1,0 +1,119 @@
+package promotion
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// MaxPayloadBytes bounds a record's payload; a larger one is a dead letter of class too_large before it is
+// decoded. A payout is some hundred bytes.
+const MaxPayloadBytes = 64 << 10
+
+// Classes of records that can't be accepted, beside pipeline.ClassUndecodable.
+const (
+	classTooLarge    = "too_large"
+	classUnknownType = "unknown_type"
+	classConflict    = "conflict"
+)
+
+// envelope is what point, voucher and retry records share.
+type envelope struct {
+	PromotionID        int64 `json:"promotionId"`
+	PromotionSummaryID int64 `json:"promotionSummaryId"`
+	TargetID           int64 `json:"targetId"`
+	RetryCount         int   `json:"retryCount,omitempty"` // retries spent so far; only in retry records
+}
+
+func (e envelope) validate() error {
+	return errors.Join(
+		positive("promotionId", e.PromotionID),
+		positive("promotionSummaryId", e.PromotionSummaryID),
+		positive("targetId", e.TargetID),
+		within("retryCount", e.RetryCount, 0, 5),
+	)
+}
+
+// PointMessage is a record of campaign-promotion-point-publish and -retry.
+type PointMessage struct {
+	envelope
+	Amount int64 `json:"amount"` // minor units, > 0
+}
+
+// Validate reports every wrong field at once.
+func (m PointMessage) Validate() error {
+	return errors.Join(m.validate(), positive("amount", m.Amount))
+}
+
+// VoucherMessage is a record of campaign-promotion-voucher-publish and -retry.
+type VoucherMessage struct {
+	envelope
+	VoucherID string `json:"voucherId"` // 1–64 characters
+}
+
+// Validate reports every wrong field at once.
+func (m VoucherMessage) Validate() error {
+	err := m.validate()
+	if n := utf8.RuneCountInString(m.VoucherID); n < 1 || n > 64 {
+		err = errors.Join(err, fmt.Errorf("voucherId: must have 1 to 64 characters, got %d", n))
+	}
+	return err
+}
+
+// StartedMessage is a record of campaign-promotion-started. TotalCount is a hint for sizing and may be
+// wrong or 0.
+type StartedMessage struct {
+	PromotionID   int64  `json:"promotionId"`
+	PromotionType string `json:"promotionType"`
+	TotalCount    int64  `json:"totalCount"`
+}
+
+// Validate reports every wrong field at once. Whether the type is known is the plugin's to say.
+func (m StartedMessage) Validate() error {
+	var total error
+	if m.TotalCount < 0 {
+		total = fmt.Errorf("totalCount: must be >= 0, got %d", m.TotalCount)
+	}
+	return errors.Join(positive("promotionId", m.PromotionID), total)
+}
+
+func positive(field string, v int64) error {
+	if v <= 0 {
+		return fmt.Errorf("%s: must be > 0, got %d", field, v)
+	}
+	return nil
+}
+
+func within(field string, v, least, most int) error {
+	if v < least || v > most {
+		return fmt.Errorf("%s: must be %d to %d, got %d", field, least, most, v)
+	}
+	return nil
+}
+
+// decodeMessage decodes a record of a size a payout can have.
+func decodeMessage(payload []byte, v any) error {
+	if len(payload) > MaxPayloadBytes {
+		return pipeline.WithClass(pipeline.Permanent(fmt.Errorf("payload has %d bytes, at most %d are accepted", len(payload), MaxPayloadBytes)), classTooLarge)
+	}
+	return pipeline.Decode(payload, v)
+}
+
+// withRetryCount returns payload with retryCount set to n and every other field as it came.
+func withRetryCount(payload []byte, n int) ([]byte, error) {
+	dec := json.NewDecoder(bytes.NewReader(payload))
+	dec.UseNumber() // ids beyond 2^53 must survive
+	var fields map[string]any
+	if err := dec.Decode(&fields); err != nil {
+		return nil, fmt.Errorf("set retryCount: %w", err)
+	}
+	if fields == nil {
+		return nil, errors.New("set retryCount: the payload is not a JSON object")
+	}
+	fields["retryCount"] = n
+	return json.Marshal(fields)
+}
