@@ -1,0 +1,426 @@
+package configs_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace-io/millrace/configs"
+	"github.com/stretchr/testify/require"
+)
+
+// hidden behaves as pipeline.Secret does; this package must not know that type.
+type hidden struct{ value string }
+
+func (h hidden) Reveal() string               { return h.value }
+func (h hidden) MarshalText() ([]byte, error) { return []byte("[redacted]"), nil }
+func (h *hidden) UnmarshalText(text []byte) error {
+	if string(text) == "env:UNSET" {
+		return errors.New("environment variable UNSET is not set")
+	}
+	h.value = string(text)
+	return nil
+}
+
+type stream struct {
+	Enabled      bool          `yaml:"enabled"`
+	MaxLen       int           `yaml:"max_len"`
+	PollInterval time.Duration `yaml:"poll_interval"`
+	Share        float64       `yaml:"share"`
+}
+
+type tier struct {
+	UpTo  uint16 `yaml:"up_to"`
+	Slots int8   `yaml:"slots"`
+}
+
+type shared struct {
+	Brokers []string `yaml:"brokers"`
+}
+
+type shop struct {
+	Shared   shared            `yaml:",inline"`
+	Stream   stream            `yaml:"stream"`
+	Redis    *shared           `yaml:"redis"`
+	Password hidden            `yaml:"password"`
+	Level    slog.Level        `yaml:"level"`
+	Tiers    []tier            `yaml:"tiers"`
+	Labels   map[string]string `yaml:"labels"`
+	Limits   map[string]tier   `yaml:"limits"`
+	Free     any               `yaml:"free"`
+	Ignored  func()            `yaml:"-"`
+	own      int
+}
+
+func defaults() *shop {
+	return &shop{
+		Shared: shared{Brokers: []string{"localhost:9092"}},
+		Stream: stream{MaxLen: 100, PollInterval: 100 * time.Millisecond},
+		Tiers:  []tier{{UpTo: 100, Slots: 1}, {UpTo: 1000, Slots: 2}},
+		Labels: map[string]string{"team": "pay"},
+		Limits: map[string]tier{"small": {UpTo: 10, Slots: 1}},
+	}
+}
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "settings.yaml")
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	return name
+}
+
+func load(t *testing.T, o configs.Options) *configs.Document {
+	t.Helper()
+	d, err := configs.Load(o)
+	require.NoError(t, err)
+	return d
+}
+
+// problems returns the lines of err, with the folder of the test's file cut off.
+func problems(err error) []string {
+	var out []string
+	for _, e := range configs.Flatten(err) {
+		line := e.Error()
+		if e.File != "" {
+			line = strings.ReplaceAll(line, e.File, filepath.Base(e.File))
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+func TestLayersWinInOrder(t *testing.T) {
+	t.Parallel()
+	const path = "plugins.promotion.stream.max_consumers_per_instance"
+	type section struct {
+		Slots int `yaml:"max_consumers_per_instance"`
+		Max   int `yaml:"max_len"`
+		Rest  any `yaml:"enabled"`
+	}
+	file := write(t, "profile: local\nplugins: {promotion: {stream: {max_consumers_per_instance: 5}}}\n")
+	bare := write(t, "profile: local\n")
+	env := []string{"MILLRACE__PLUGINS__PROMOTION__STREAM__MAX_CONSUMERS_PER_INSTANCE=6", "HOME=/"}
+	for name, tc := range map[string]struct {
+		o     configs.Options
+		slots int
+		file  string
+	}{
+		"default":  {configs.Options{}, 32, ""},
+		"profile":  {configs.Options{File: bare}, 4, "profile local"},
+		"file":     {configs.Options{File: file}, 5, file},
+		"environ":  {configs.Options{File: file, Environ: env}, 6, "environment variable MILLRACE__PLUGINS__PROMOTION__STREAM__MAX_CONSUMERS_PER_INSTANCE"},
+		"override": {configs.Options{File: file, Environ: env, Overrides: map[string]any{path: 7}}, 7, "override"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := load(t, tc.o)
+			s := section{Slots: 32, Max: 100_000}
+			// The profiles may say more than this test knows.
+			_ = d.Decode("plugins.promotion.stream", &s)
+			require.Equal(t, tc.slots, s.Slots)
+			require.Equal(t, 100_000, s.Max, "what no layer names keeps its default")
+			at, _ := d.Position(path)
+			require.Equal(t, tc.file, at)
+		})
+	}
+}
+
+func TestProfileIsChosenByFlagThenEnvironmentThenFile(t *testing.T) {
+	t.Parallel()
+	file := write(t, "profile: staging\n")
+	env := []string{"MILLRACE__PROFILE=dev"}
+	for name, tc := range map[string]struct {
+		o    configs.Options
+		want string
+	}{
+		"nothing":                    {configs.Options{}, ""},
+		"default":                    {configs.Options{DefaultProfile: "embedded"}, "embedded"},
+		"default is not for a file":  {configs.Options{DefaultProfile: "embedded", File: write(t, "home: real\n")}, ""},
+		"file":                       {configs.Options{DefaultProfile: "embedded", File: file}, "staging"},
+		"environment over file":      {configs.Options{File: file, Environ: env}, "dev"},
+		"flag over both":             {configs.Options{File: file, Environ: env, Profile: "local"}, "local"},
+		"environment over a default": {configs.Options{DefaultProfile: "embedded", Environ: env}, "dev"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, tc.want, load(t, tc.o).Profile())
+		})
+	}
+}
+
+func TestDecodeReadsEveryType(t *testing.T) {
+	t.Parallel()
+	file := write(t, `
+plugins:
+  shop:
+    brokers: [a:1, b:2]
+    stream: {enabled: true, max_len: 1_000, share: 1}
+    redis: {brokers: [r:1]}
+    password: 0123
+    level: debug
+    tiers: [{up_to: 5}]
+    labels: {zone: 7}
+    limits: {small: {slots: 3}, big: {up_to: 9}}
+    free: {a: [1, x]}
+`)
+	s := defaults()
+	brokers, labels := s.Shared.Brokers, s.Labels
+	require.NoError(t, load(t, configs.Options{File: file}).Decode("plugins.shop", s))
+	want := &shop{
+		Shared:   shared{Brokers: []string{"a:1", "b:2"}},
+		Stream:   stream{Enabled: true, MaxLen: 1000, PollInterval: 100 * time.Millisecond, Share: 1},
+		Redis:    &shared{Brokers: []string{"r:1"}},
+		Password: hidden{"0123"},
+		Level:    slog.LevelDebug,
+		Tiers:    []tier{{UpTo: 5}}, // replaced: nothing of the default tier shows through
+		Labels:   map[string]string{"team": "pay", "zone": "7"},
+		Limits:   map[string]tier{"small": {UpTo: 10, Slots: 3}, "big": {UpTo: 9}},
+		Free:     map[string]any{"a": []any{1, "x"}},
+	}
+	require.Equal(t, want, s)
+	require.Equal(t, []string{"localhost:9092"}, brokers, "the default list is not written to")
+	require.Equal(t, map[string]string{"team": "pay"}, labels, "the default map is not written to")
+}
+
+func TestEnvironmentReadsEveryType(t *testing.T) {
+	t.Parallel()
+	s := defaults()
+	d := load(t, configs.Options{Environ: []string{
+		"MILLRACE__PLUGINS__SHOP__BROKERS=a:1, b:2,",
+		"MILLRACE__PLUGINS__SHOP__STREAM__ENABLED=true",
+		"MILLRACE__PLUGINS__SHOP__STREAM__MAX_LEN=7",
+		"MILLRACE__PLUGINS__SHOP__STREAM__POLL_INTERVAL=5s",
+		"MILLRACE__PLUGINS__SHOP__PASSWORD=a=b,c",
+		"MILLRACE__PLUGINS__SHOP__LABELS__TEAM=",
+	}})
+	require.NoError(t, d.Decode("plugins.shop", s))
+	require.Equal(t, []string{"a:1", "b:2"}, s.Shared.Brokers)
+	require.Equal(t, stream{Enabled: true, MaxLen: 7, PollInterval: 5 * time.Second}, s.Stream)
+	require.Equal(t, "a=b,c", s.Password.value)
+	require.Equal(t, map[string]string{"team": ""}, s.Labels)
+}
+
+func TestOverridesAreGoValues(t *testing.T) {
+	t.Parallel()
+	s := defaults()
+	d := load(t, configs.Options{Overrides: map[string]any{
+		"plugins.shop.brokers":              []string{"k:1"},
+		"plugins.shop.stream":               map[string]any{"max_len": 5, "share": 0.5},
+		"plugins.shop.stream.poll_interval": time.Minute,
+		"plugins.shop.password":             hidden{"s3cret"},
+		"plugins.shop.level":                slog.LevelWarn,
+		"plugins.shop.redis":                nil,
+	}})
+	require.NoError(t, d.Decode("plugins.shop", s))
+	require.Equal(t, []string{"k:1"}, s.Shared.Brokers)
+	require.Equal(t, stream{MaxLen: 5, Share: 0.5, PollInterval: time.Minute}, s.Stream)
+	require.Equal(t, "s3cret", s.Password.value)
+	require.Equal(t, slog.LevelWarn, s.Level)
+	require.Nil(t, s.Redis)
+
+	_, err := configs.Load(configs.Options{Overrides: map[string]any{"a..b": 1, "c": make(chan int)}})
+	require.Equal(t, []string{
+		`override: c: expected a value that can be written in a settings file, got chan int`,
+		`override: a..b: expected a dotted path, got "a..b"`,
+	}, problems(err))
+}
+
+func TestEveryMistakeIsReportedAtOnceWithItsPlace(t *testing.T) {
+	t.Parallel()
+	file := write(t, `plugins:
+  shop:
+    max_len: 5
+    brokers: a:1
+    stream:
+      enabld: true
+      enabled: maybe
+      max_len: "16"
+      poll_interval: 5
+      share: much
+    redis: [x]
+    password: env:UNSET
+    level: loud
+    tiers:
+      - {up_to: 70000, slots: 1}
+      - up_to: -1
+        slot: 2
+      -
+    labels: {a: [1]}
+    ignored: 1
+    own: 1
+    zzzzzzzz: 1
+`)
+	d := load(t, configs.Options{File: file, Environ: []string{"MILLRACE__PLUGINS__SHOP__LIMITS=5"}})
+	require.Equal(t, []string{
+		`settings.yaml:3: plugins.shop.max_len: unknown setting; did you mean "plugins.shop.stream.max_len"?`,
+		`settings.yaml:4: plugins.shop.brokers: expected a list, got "a:1"`,
+		`settings.yaml:6: plugins.shop.stream.enabld: unknown setting; did you mean "enabled"?`,
+		`settings.yaml:7: plugins.shop.stream.enabled: expected true or false, got "maybe"`,
+		`settings.yaml:8: plugins.shop.stream.max_len: expected a whole number, got "16"`,
+		`settings.yaml:9: plugins.shop.stream.poll_interval: expected a duration such as 5s or 100ms, got 5`,
+		`settings.yaml:10: plugins.shop.stream.share: expected a number, got "much"`,
+		`settings.yaml:11: plugins.shop.redis: expected a section, got a list`,
+		`settings.yaml:12: plugins.shop.password: environment variable UNSET is not set`,
+		`settings.yaml:13: plugins.shop.level: slog: level string "loud": unknown name`,
+		`settings.yaml:15: plugins.shop.tiers[0].up_to: expected a whole number, not negative, got 70000`,
+		`settings.yaml:16: plugins.shop.tiers[1].up_to: expected a whole number, not negative, got -1`,
+		`settings.yaml:17: plugins.shop.tiers[1].slot: unknown setting; did you mean "slots"?`,
+		`settings.yaml:18: plugins.shop.tiers[2]: expected a section, got nothing`,
+		`settings.yaml:19: plugins.shop.labels.a: expected a text, got a list`,
+		`settings.yaml:20: plugins.shop.ignored: unknown setting`,
+		`settings.yaml:21: plugins.shop.own: unknown setting`,
+		`settings.yaml:22: plugins.shop.zzzzzzzz: unknown setting`,
+		`environment variable MILLRACE__PLUGINS__SHOP__LIMITS: plugins.shop.limits: expected a section, got 5`,
+	}, problems(d.Decode("plugins.shop", defaults())))
+}
+
+func TestLoadReportsBrokenFiles(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		text string
+		want []string
+	}{
+		"syntax":        {"a: 1\nb: [1\n", []string{"settings.yaml:2: not valid YAML: did not find expected ',' or ']'"}},
+		"indent":        {"a:\n  b: 1\n c: 2\n", []string{"settings.yaml:3: not valid YAML: did not find expected key"}},
+		"tab":           {"a:\n\tb: 1\n", []string{"settings.yaml:2: not valid YAML: found character that cannot start any token"}},
+		"first line":    {"a: [1", []string{"settings.yaml:1: not valid YAML: did not find expected ',' or ']'"}},
+		"no section":    {"- a\n", []string{"settings.yaml:1: expected a section of keys and values, got a list"}},
+		"set twice":     {"a: 1\nb: {c: 1,\n c: 2}\na: 2\n", []string{"settings.yaml:3: b.c: set twice, first in line 2", "settings.yaml:4: a: set twice, first in line 1"}},
+		"two documents": {"a: 1\n---\nb: 1\n", []string{"settings.yaml:2: expected one YAML document, got another one"}},
+		"merge key":     {"a: &x {b: 1}\nc: {<<: *x}\n", []string{"settings.yaml:2: c.<<: merge keys are not supported: write the settings out"}},
+		"odd key":       {"? [a]\n: 1\n", []string{"settings.yaml:1: expected a word as key"}},
+		"profile":       {"\nprofile: prodution\n", []string{`settings.yaml:2: profile: no profile has the name "prodution"; did you mean "production"?`}},
+		"far profile":   {"profile: xyz\n", []string{`settings.yaml:1: profile: no profile has the name "xyz"; there are embedded, local, dev, staging, production`}},
+		"profile list":  {"profile: [a]\n", []string{"settings.yaml:1: profile: expected a profile's name, got a list"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := configs.Load(configs.Options{File: write(t, tc.text)})
+			require.Equal(t, tc.want, problems(err))
+		})
+	}
+	t.Run("absent, with others", func(t *testing.T) {
+		t.Parallel()
+		_, err := configs.Load(configs.Options{File: "no-such.yaml", Profile: "x", Environ: []string{"MILLRACE__A____B=1"}})
+		require.Equal(t, []string{
+			"no-such.yaml: can't be read: no such file or directory",
+			"environment variable MILLRACE__A____B: expected MILLRACE__SECTION__KEY",
+			`profile: no profile has the name "x"; there are embedded, local, dev, staging, production`,
+		}, problems(err))
+	})
+	t.Run("alias bomb", func(t *testing.T) {
+		t.Parallel()
+		text := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+		for i := range 8 {
+			was, is := string(rune('0'+i)), string(rune('1'+i))
+			text += "a" + is + ": &a" + is + " [" + strings.Repeat("*a"+was+", ", 9) + "*a" + was + "]\n"
+		}
+		_, err := configs.Load(configs.Options{File: write(t, text)})
+		require.ErrorContains(t, err, "too many values")
+	})
+	t.Run("alias to itself", func(t *testing.T) {
+		t.Parallel()
+		_, err := configs.Load(configs.Options{File: write(t, "a: &a {b: *a}\n")})
+		require.ErrorContains(t, err, "nested too deeply")
+	})
+}
+
+func TestTopLevelKnowsItsOwnKeysOnly(t *testing.T) {
+	t.Parallel()
+	type top struct {
+		Home string `yaml:"home"`
+	}
+	d := load(t, configs.Options{File: write(t, "profile: embedded\nhome: real\nhom: x\nplugins: {kafka: {}}\n")})
+	s := top{}
+	require.Equal(t, []string{`settings.yaml:3: hom: unknown setting; did you mean "home"?`}, problems(d.Decode("", &s)))
+	require.Equal(t, "real", s.Home)
+}
+
+func TestUnclaimedNamesSectionsWithoutAPlugin(t *testing.T) {
+	t.Parallel()
+	d := load(t, configs.Options{File: write(t, "plugins:\n  kafak: {}\n  kafka: {}\n  zzz:\n    a: 1\n")})
+	require.NoError(t, d.Decode("plugins.kafka", &struct{}{}))
+	require.Equal(t, []string{
+		`settings.yaml:2: plugins.kafak: no plugin of this binary has this name; did you mean "kafka"?`,
+		`settings.yaml:4: plugins.zzz: no plugin of this binary has this name`,
+	}, problems(d.Unclaimed()))
+
+	d = load(t, configs.Options{File: write(t, "plugins: 5\n")})
+	require.Equal(t, []string{"settings.yaml:1: plugins: expected a section, got 5"}, problems(d.Unclaimed()))
+	require.Equal(t, []string{"settings.yaml:1: plugins.kafka: expected a section above it, got 5"},
+		problems(d.Decode("plugins.kafka", &struct{}{})))
+	require.NoError(t, load(t, configs.Options{}).Unclaimed())
+	require.NoError(t, load(t, configs.Options{Profile: "local"}).Unclaimed(), "a profile may know more plugins than a binary has")
+	file := write(t, "profile: local\nplugins: {promotion: {}}\n")
+	require.Equal(t, []string{"settings.yaml:2: plugins.promotion: no plugin of this binary has this name"},
+		problems(load(t, configs.Options{File: file}).Unclaimed()))
+}
+
+func TestPositionFallsBackToTheSectionAbove(t *testing.T) {
+	t.Parallel()
+	file := write(t, "plugins:\n  shop:\n    stream:\n      max_len: 1\n    tiers:\n      - up_to: 1\n")
+	d := load(t, configs.Options{File: file})
+	for path, want := range map[string]int{
+		"plugins.shop.stream.max_len":  4,
+		"plugins.shop.stream.enabled":  3,
+		"plugins.shop.redis.brokers":   2,
+		"plugins.shop.tiers[0].up_to":  6,
+		"plugins.shop.tiers[9].up_to":  5,
+		"plugins.shop.stream.max_len.": 4,
+	} {
+		at, line := d.Position(path)
+		require.Equal(t, file, at, path)
+		require.Equal(t, want, line, path)
+	}
+	at, line := load(t, configs.Options{}).Position("plugins.shop")
+	require.Empty(t, at)
+	require.Zero(t, line)
+	require.EqualError(t, load(t, configs.Options{}).Problem("a.b", "must be > 0, got -1"), "a.b: must be > 0, got -1")
+}
+
+func TestDecodeRefusesATargetThatIsNoStructPointer(t *testing.T) {
+	t.Parallel()
+	d := load(t, configs.Options{})
+	for _, target := range []any{nil, shop{}, new(int), (*shop)(nil)} {
+		require.ErrorContains(t, d.Decode("a", target), "pointer to a struct")
+	}
+}
+
+func TestFlattenKeepsForeignErrors(t *testing.T) {
+	t.Parallel()
+	one := &configs.Error{File: "f", Line: 2, Path: "b", Problem: "x"}
+	two := &configs.Error{File: "f", Line: 1, Path: "a", Problem: "y"}
+	err := errors.Join(one, errors.New("other"), errors.Join(two, one))
+	require.Equal(t, []string{"f:1: a: y", "f:2: b: x", "other"}, func() (out []string) {
+		for _, e := range configs.Flatten(err) {
+			out = append(out, e.Error())
+		}
+		return out
+	}())
+	require.Empty(t, configs.Flatten(nil))
+}
+
+func TestProfilesAreWellFormedAndNamed(t *testing.T) {
+	t.Parallel()
+	files, err := os.ReadDir("profiles")
+	require.NoError(t, err)
+	require.Len(t, files, len(configs.Profiles()), "every file is a profile and every profile a file")
+	for _, name := range configs.Profiles() {
+		d := load(t, configs.Options{Profile: name})
+		require.Equal(t, []string{"profile " + name}, d.Layers())
+		var top struct {
+			Home string `yaml:"home"`
+			Log  any    `yaml:"log"`
+		}
+		require.NoError(t, d.Decode("", &top), name)
+		want := "real"
+		if name == "embedded" {
+			want = "embedded"
+		}
+		require.Equal(t, want, top.Home, name)
+	}
+}

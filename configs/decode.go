@@ -1,0 +1,271 @@
+package configs
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Decode writes the section at a dotted path over target, a pointer to a struct that holds the
+// defaults. Path "" is the top level without the plugins and the profile. A section that nobody wrote
+// leaves target as it is. Fields are named by their yaml tags; lists and scalars replace a default,
+// sections and maps are merged into it.
+//
+// The error holds every mistake, as *Error: unknown keys with a suggestion, and values of the wrong
+// type. target may then be partly written and must not be used.
+func (d *Document) Decode(path string, target any) error {
+	v := reflect.ValueOf(target)
+	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
+		return fmt.Errorf("decode %s: target must be a pointer to a struct, got %T", path, target)
+	}
+	d.claimed[path] = true
+	n, found := d.root.find(path)
+	if !found {
+		// Something that is no section stands in the way of the path.
+		if n.kind != kindSection && n.kind != kindEmpty {
+			return &Error{n.at.file, n.at.line, path, "expected a section above it, got " + n.describe()}
+		}
+		return nil
+	}
+	w := &walker{top: v.Elem().Type(), topPath: path}
+	if path == "" {
+		w.skip = []string{profileKey, pluginsKey}
+	}
+	w.value(n, path, v.Elem())
+	return join(w.errs)
+}
+
+// walker writes nodes into Go values and collects what doesn't fit.
+type walker struct {
+	top     reflect.Type
+	topPath string
+	skip    []string // keys of the top section that are not the target's
+	errs    []*Error
+}
+
+func (w *walker) fail(n *node, path, format string, args ...any) {
+	w.errs = append(w.errs, &Error{n.at.file, n.at.line, path, fmt.Sprintf(format, args...)})
+}
+
+func (w *walker) expected(n *node, path, what string) {
+	w.fail(n, path, "expected %s, got %s", what, n.describe())
+}
+
+// value writes n into v, which is settable and holds the default.
+func (w *walker) value(n *node, path string, v reflect.Value) {
+	if n.kind == kindEmpty {
+		return
+	}
+	if isScalar(v.Type()) {
+		if n.kind != kindScalar {
+			w.expected(n, path, expectation(v.Type()))
+			return
+		}
+		w.scalar(n, path, v)
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+		w.value(n, path, v.Elem())
+	case reflect.Struct:
+		w.section(n, path, v)
+	case reflect.Map:
+		w.mapping(n, path, v)
+	case reflect.Slice:
+		w.list(n, path, v)
+	case reflect.Interface:
+		plain, err := n.plain()
+		if err != nil {
+			w.fail(n, path, "%s", err)
+			return
+		}
+		v.Set(reflect.ValueOf(plain))
+	default:
+		w.fail(n, path, "can't be set: the program has a field of type %s", v.Type())
+	}
+}
+
+func (w *walker) section(n *node, path string, v reflect.Value) {
+	if n.kind != kindSection {
+		w.expected(n, path, "a section")
+		return
+	}
+	known := fieldsOf(v.Type())
+	for _, key := range n.order {
+		child, at := n.fields[key], joinPath(path, key)
+		if path == w.topPath && slices.Contains(w.skip, key) {
+			continue
+		}
+		i := slices.IndexFunc(known, func(f field) bool { return f.name == key })
+		if i < 0 {
+			w.fail(child, at, "unknown setting%s", w.suggest(key, path, known))
+			continue
+		}
+		w.value(child, at, v.FieldByIndex(known[i].index))
+	}
+}
+
+// suggest names a key of this section that is spelt alike, or a place of the target where the same key is known.
+func (w *walker) suggest(key, path string, known []field) string {
+	names := make([]string, len(known))
+	for i, f := range known {
+		names[i] = f.name
+	}
+	if hint := didYouMean(key, names); hint != "" {
+		return hint
+	}
+	for _, p := range leafPaths(w.top, w.topPath, 8) {
+		if strings.HasSuffix(p, "."+key) && p != joinPath(path, key) {
+			return fmt.Sprintf("; did you mean %q?", p)
+		}
+	}
+	return ""
+}
+
+func (w *walker) mapping(n *node, path string, v reflect.Value) {
+	t := v.Type()
+	if n.kind != kindSection || t.Key().Kind() != reflect.String {
+		w.expected(n, path, expectation(t))
+		return
+	}
+	// A copy: the default may be shared with other values of the type.
+	out := reflect.MakeMapWithSize(t, v.Len()+len(n.order))
+	for it := v.MapRange(); it.Next(); {
+		out.SetMapIndex(it.Key(), it.Value())
+	}
+	for _, key := range n.order {
+		k := reflect.ValueOf(key).Convert(t.Key())
+		element := reflect.New(t.Elem()).Elem()
+		if old := out.MapIndex(k); old.IsValid() {
+			element.Set(old)
+		}
+		w.value(n.fields[key], joinPath(path, key), element)
+		out.SetMapIndex(k, element)
+	}
+	v.Set(out)
+}
+
+func (w *walker) list(n *node, path string, v reflect.Value) {
+	items := n.items
+	switch {
+	case n.kind == kindList:
+	case n.kind == kindScalar && n.commas:
+		for part := range strings.SplitSeq(n.scalar.Value, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				items = append(items, textNode(n.at, part))
+			}
+		}
+	default:
+		w.expected(n, path, expectation(v.Type()))
+		return
+	}
+	// A new array: elements of the default must not show through.
+	out := reflect.MakeSlice(v.Type(), len(items), len(items))
+	for i, item := range items {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if item.kind == kindEmpty {
+			w.expected(item, at, expectation(v.Type().Elem()))
+			continue
+		}
+		w.value(item, at, out.Index(i))
+	}
+	v.Set(out)
+}
+
+var (
+	durationType = reflect.TypeFor[time.Duration]()
+	textReadType = reflect.TypeFor[encoding.TextUnmarshaler]()
+)
+
+// readsText reports whether a value of type t reads itself from text.
+func readsText(t reflect.Type) bool { return reflect.PointerTo(t).Implements(textReadType) }
+
+// isScalar reports whether t is written as one word or number.
+func isScalar(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.String, reflect.Bool, reflect.Float32, reflect.Float64,
+		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return true
+	default:
+		return t.Kind() != reflect.Pointer && readsText(t)
+	}
+}
+
+// expectation says in a person's words what a value of type t looks like.
+func expectation(t reflect.Type) string {
+	switch {
+	case t == durationType:
+		return "a duration such as 5s or 100ms"
+	case readsText(t):
+		return "a text"
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return "a text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "a section"
+	case reflect.Pointer:
+		return expectation(t.Elem())
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "a whole number, not negative"
+	default:
+		return "a whole number"
+	}
+}
+
+func (w *walker) scalar(n *node, path string, v reflect.Value) {
+	text, tag := n.scalar.Value, n.scalar.ShortTag()
+	fits := false
+	switch {
+	case readsText(v.Type()):
+		if err := v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text)); err != nil {
+			// Never with the value: it may be a secret.
+			w.fail(n, path, "%s", err)
+		}
+		return
+	case v.Type() == durationType:
+		d, err := time.ParseDuration(text)
+		if fits = err == nil; fits {
+			v.SetInt(int64(d))
+		}
+	case v.Kind() == reflect.String:
+		fits = true
+		v.SetString(text)
+	case v.Kind() == reflect.Bool:
+		var b bool
+		if fits = tag == boolTag && n.scalar.Decode(&b) == nil; fits {
+			v.SetBool(b)
+		}
+	case v.CanFloat():
+		var f float64
+		if fits = (tag == floatTag || tag == intTag) && n.scalar.Decode(&f) == nil && !v.OverflowFloat(f); fits {
+			v.SetFloat(f)
+		}
+	case v.CanInt():
+		var i int64
+		if fits = tag == intTag && n.scalar.Decode(&i) == nil && !v.OverflowInt(i); fits {
+			v.SetInt(i)
+		}
+	case v.CanUint():
+		var u uint64
+		if fits = tag == intTag && n.scalar.Decode(&u) == nil && !v.OverflowUint(u); fits {
+			v.SetUint(u)
+		}
+	}
+	if !fits {
+		w.expected(n, path, expectation(v.Type()))
+	}
+}

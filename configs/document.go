@@ -1,0 +1,156 @@
+package configs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Options say where settings come from. The zero value is the code's defaults alone.
+type Options struct {
+	// Profile is the name of a profile. It wins over MILLRACE__PROFILE, and that over `profile:` in File.
+	Profile string
+	// DefaultProfile is taken when neither a profile is named anywhere nor a File is given.
+	DefaultProfile string
+	// File is a settings file, laid over the profile. Empty: none.
+	File string
+	// Environ is the environment as os.Environ returns it; only MILLRACE__… is read.
+	Environ []string
+	// Overrides are settings of the program itself, dotted path to value; they win over everything.
+	Overrides map[string]any
+}
+
+// Document is the merged settings of all layers. Decode hands its sections out, Unclaimed then tells
+// what nobody asked for. Not safe for concurrent use.
+type Document struct {
+	root    *node
+	profile string
+	layers  []string
+	claimed map[string]bool
+}
+
+const (
+	profileKey = "profile" // read by the loader itself
+	pluginsKey = "plugins" // holds the plugins' sections; everything else at the top is the process's
+)
+
+// Load reads and merges all layers. Its error holds every mistake found in them, as *Error.
+func Load(o Options) (*Document, error) {
+	var errs []*Error
+	file := newSection(place{})
+	if o.File != "" {
+		var fileErrs []*Error
+		file, fileErrs = readFile(o.File)
+		errs = append(errs, fileErrs...)
+	}
+	environ, envErrs := fromEnviron(o.Environ)
+	overrides, overErrs := fromOverrides(o.Overrides)
+	errs = append(append(errs, envErrs...), overErrs...)
+
+	name, at, profileErrs := chooseProfile(o, file, environ)
+	errs = append(errs, profileErrs...)
+	d := &Document{root: newSection(place{}), profile: name, claimed: map[string]bool{}}
+	if name != "" {
+		profile, profileErrs := readProfile(name, at)
+		errs = append(errs, profileErrs...)
+		d.root = merge(d.root, profile)
+		d.layers = append(d.layers, profileFile(name))
+	}
+	for _, layer := range []*node{file, environ, overrides} {
+		if len(layer.fields) > 0 {
+			d.root = merge(d.root, layer)
+			d.layers = append(d.layers, layer.at.file)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, join(errs)
+	}
+	return d, nil
+}
+
+func readFile(name string) (*node, []*Error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		problem := err
+		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+			problem = pathErr.Err
+		}
+		return newSection(place{file: name}), []*Error{{File: name, Problem: "can't be read: " + problem.Error()}}
+	}
+	root, errs := parse(name, data)
+	root.at.file = name
+	return root, errs
+}
+
+// chooseProfile returns the name of the profile and where it was named.
+func chooseProfile(o Options, file, environ *node) (string, place, []*Error) {
+	name, at := o.DefaultProfile, place{}
+	if o.File != "" {
+		name = ""
+	}
+	var errs []*Error
+	for _, layer := range []*node{file, environ} {
+		n := layer.fields[profileKey]
+		switch {
+		case n == nil || n.kind == kindEmpty:
+		case n.kind != kindScalar || n.scalar.Value == "":
+			errs = append(errs, &Error{n.at.file, n.at.line, profileKey, "expected a profile's name, got " + n.describe()})
+		default:
+			name, at = n.scalar.Value, n.at
+		}
+	}
+	if o.Profile != "" {
+		name, at = o.Profile, place{}
+	}
+	return name, at, errs
+}
+
+// Profile returns the name of the profile in use, or "".
+func (d *Document) Profile() string { return d.profile }
+
+// Layers names the layers that said anything, the weakest first.
+func (d *Document) Layers() []string { return slices.Clone(d.layers) }
+
+// Position returns where the setting at a dotted path was written: the file (or "environment variable
+// NAME", "profile NAME", "override") and the line, 0 outside files. For a setting that nobody wrote it is
+// the place of the nearest section above it; with none, "" and 0.
+func (d *Document) Position(path string) (file string, line int) {
+	n, _ := d.root.find(path)
+	return n.at.file, n.at.line
+}
+
+// Problem returns an Error about the setting at a dotted path, with its position.
+func (d *Document) Problem(path, problem string) *Error {
+	file, line := d.Position(path)
+	return &Error{File: file, Line: line, Path: path, Problem: problem}
+}
+
+// Unclaimed returns an error that names every plugin section that no Decode has asked for: a misspelt
+// plugin, or one that this binary doesn't have. What only the built-in profile says is left out: a binary
+// of somebody else has other plugins and the same profiles.
+func (d *Document) Unclaimed() error {
+	plugins := d.root.fields[pluginsKey]
+	if plugins == nil || plugins.kind == kindEmpty {
+		return nil
+	}
+	if plugins.kind != kindSection {
+		return d.Problem(pluginsKey, "expected a section, got "+plugins.describe())
+	}
+	var known []string
+	for path := range d.claimed {
+		if name, ok := strings.CutPrefix(path, pluginsKey+"."); ok {
+			known = append(known, name)
+		}
+	}
+	var errs []*Error
+	for _, name := range plugins.order {
+		path := pluginsKey + "." + name
+		builtIn := d.profile != "" && plugins.fields[name].at.file == profileFile(d.profile)
+		if !d.claimed[path] && !builtIn {
+			errs = append(errs, d.Problem(path, "no plugin of this binary has this name"+didYouMean(name, known)))
+		}
+	}
+	return join(errs)
+}

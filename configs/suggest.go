@@ -1,0 +1,37 @@
+package configs
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/agext/levenshtein"
+)
+
+// didYouMean returns `; did you mean "x"?` for the candidate that is most like word, or "" when none is near.
+func didYouMean(word string, candidates []string) string {
+	if best := nearest(word, candidates); best != "" {
+		return "; did you mean " + strconv.Quote(best) + "?"
+	}
+	return ""
+}
+
+func nearest(word string, candidates []string) string {
+	const longestWord = 100 // the distance costs word × candidate
+	if len(word) > longestWord {
+		return ""
+	}
+	best, distance := "", min(max(1, (len(word)+1)/3), len(word)-1)+1 // at most every third letter wrong, never all
+	for _, c := range slices.Sorted(slices.Values(candidates)) {
+		if d := levenshtein.Distance(word, c, nil); d < distance {
+			best, distance = c, d
+		}
+	}
+	return best
+}
+
+func quoteShort(text string) string {
+	if r := []rune(text); len(r) > 40 {
+		text = string(r[:40]) + "…"
+	}
+	return strconv.Quote(text)
+}
