@@ -1,0 +1,57 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Config is what a person may choose about the embedded home. The zero value lives in memory only.
+type Config struct {
+	// Dir is the data folder, created when absent. Empty: everything is in memory and gone at the end.
+	Dir string `yaml:"dir"`
+	// KafkaPartitions is the number of partitions of a new topic, at most 1000. Zero: 8.
+	KafkaPartitions int `yaml:"kafka_partitions"`
+	// Topics are created at the start unless they exist. No other topic comes into being by itself: as on
+	// the real home, somebody creates it.
+	Topics []string `yaml:"topics"`
+	// SyncWrites makes every record survive a power cut, not only the process's kill -9, at the price of
+	// an fsync a batch.
+	SyncWrites bool `yaml:"sync_writes"`
+}
+
+// The numbers are those of the real home of `make services` where it has them.
+const (
+	defaultPartitions = 8
+	maxPartitions     = 1000
+	minSessionTimeout = time.Second
+
+	maxMessageBytes = "4194304"   // 4 MiB: a record of 1 MiB with its headers must pass
+	segmentBytes    = "16777216"  // 16 MiB: what is past retention goes in pieces of this size
+	retentionBytes  = "536870912" // 512 MiB a partition on disk; in memory there are only batch indexes
+)
+
+func (c Config) withDefaults() Config {
+	if c.KafkaPartitions == 0 {
+		c.KafkaPartitions = defaultPartitions
+	}
+	return c
+}
+
+// Validate reports every mistake at once.
+func (c Config) Validate() error {
+	var errs []error
+	if c.KafkaPartitions < 0 || c.KafkaPartitions > maxPartitions {
+		errs = append(errs, &pipeline.FieldError{
+			Path: "kafka_partitions", Problem: fmt.Sprintf("must be from 1 to %d, got %d", maxPartitions, c.KafkaPartitions),
+		})
+	}
+	for i, topic := range c.Topics {
+		if topic == "" {
+			errs = append(errs, &pipeline.FieldError{Path: fmt.Sprintf("topics[%d]", i), Problem: "must not be empty"})
+		}
+	}
+	return errors.Join(errs...)
+}

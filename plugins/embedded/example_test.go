@@ -1,0 +1,41 @@
+package embedded_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/plugins/embedded"
+)
+
+// Example starts the home in a folder, talks to its Redis, and stops it.
+func Example() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "millrace-")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+
+	home, err := embedded.Start(ctx, embedded.Config{Dir: dir, Topics: []string{"orders"}}, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer home.Stop(ctx)
+
+	// A configuration loader applies these over the profile; then every plugin finds its way here.
+	_, kafka := home.Overrides()["plugins.kafka.brokers"]
+	_, redisAddrs := home.Overrides()["plugins.redis.addrs"]
+	fmt.Println("overrides brokers:", kafka, "and addrs:", redisAddrs)
+
+	rdb := redis.NewClient(&redis.Options{Addr: home.RedisAddr()})
+	defer rdb.Close()
+	fmt.Println(rdb.Ping(ctx).Val())
+	// Output:
+	// overrides brokers: true and addrs: true
+	// PONG
+}
