@@ -92,6 +92,9 @@ type Policy struct {
 type Retry struct {
 	// To is the retry topic. Nil: the message is nacked.
 	To Sink
+	// OnlyAsked sends only errors of RetryAfter to the retry topic and nacks all others: for a route whose
+	// backlog should wait where it is while a server is away.
+	OnlyAsked bool
 	// Max is how many retries follow the first attempt before the message is dead-lettered.
 	// Zero: the handler counts (for example in a ledger), the chain never gives up by itself.
 	Max int

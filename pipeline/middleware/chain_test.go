@@ -57,6 +57,7 @@ func TestOutcomes(t *testing.T) {
 		max     int
 		attempt string // retries already spent, as the header says
 		noRetry bool
+		only    bool // Retry.OnlyAsked
 		acked   bool
 		retried bool
 		dead    string // class of the dead letter
@@ -72,6 +73,8 @@ func TestOutcomes(t *testing.T) {
 		{name: "permanent is dead at once", err: pipeline.Permanent(boom), acked: true, dead: "permanent"},
 		{name: "class is kept", err: pipeline.WithClass(pipeline.Permanent(boom), "conflict"), acked: true, dead: "conflict"},
 		{name: "without a retry topic it is nacked", err: boom, noRetry: true},
+		{name: "OnlyAsked nacks what was not asked for", err: boom, only: true},
+		{name: "OnlyAsked retries what was", err: pipeline.RetryAfter(boom, time.Hour), only: true, acked: true, retried: true, due: time.Hour},
 		{name: "a header that is no number counts as none", err: boom, max: 5, attempt: "many", acked: true, retried: true},
 	}
 	for _, tt := range tests {
@@ -79,7 +82,7 @@ func TestOutcomes(t *testing.T) {
 			t.Parallel()
 			retry, dead := pipelinetest.NewRecorder("retry"), pipelinetest.NewRecorder("dead")
 			route := pipeline.Route{Handle: handler(func(context.Context, string) error { return tt.err })}
-			route.Policy = pipeline.Policy{DeadLetter: dead, Retry: pipeline.Retry{To: retry, Max: tt.max}}
+			route.Policy = pipeline.Policy{DeadLetter: dead, Retry: pipeline.Retry{To: retry, Max: tt.max, OnlyAsked: tt.only}}
 			if tt.noRetry {
 				route.Policy.Retry.To = nil
 			}

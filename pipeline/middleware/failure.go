@@ -43,12 +43,14 @@ func (c *Chain) decide(r pipeline.Route, msg *message.Message, err error) (strin
 	retries, _ := strconv.Atoi(msg.Metadata.Get(pipeline.MetaAttempt))
 	again := r.Policy.Retry
 	spent := again.Max > 0 && retries >= again.Max
-	// Without a retry topic a panic would come back at once and for ever.
-	hopeless := pipeline.Class(err) == classPanic && again.To == nil
+	_, asked := pipeline.RetryDelay(err)
+	nack := again.To == nil || again.OnlyAsked && !asked
+	// Nacked, a panic would come back at once and for ever.
+	hopeless := pipeline.Class(err) == classPanic && nack
 	if pipeline.IsPermanent(err) || spent || hopeless {
 		return c.bury(r, msg, err, retries)
 	}
-	if again.To == nil {
+	if nack {
 		return outcomeNacked, err
 	}
 	record, perr := retryRecord(again, msg, err, retries)
