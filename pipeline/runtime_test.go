@@ -105,9 +105,31 @@ func TestAServiceThatDiesIsTheReason(t *testing.T) {
 	require.NoError(t, rt.Stop(t.Context()))
 }
 
+// drainTold is a feed that tells when it was asked to drain and reads no more.
+type drainTold struct {
+	*pipelinetest.Feed
+	told chan struct{}
+}
+
+func (s drainTold) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
+	sub, err := s.Feed.Open(ctx, f)
+	return drainToldSubscription{sub, s.told}, err
+}
+
+type drainToldSubscription struct {
+	pipeline.Subscription
+	told chan struct{}
+}
+
+func (s drainToldSubscription) Drain(ctx context.Context) error {
+	err := s.Close()
+	close(s.told)
+	return errors.Join(err, s.Subscription.Drain(ctx))
+}
+
 // A message in hand when the stop begins is finished and acked, with its context alive.
 func TestStopDrains(t *testing.T) {
-	feed := pipelinetest.NewFeed("in")
+	feed := drainTold{pipelinetest.NewFeed("in"), make(chan struct{})}
 	entered, release := make(chan struct{}), make(chan struct{})
 	rt, err := start(t, plugin{"toy", func(r *pipeline.Registry) {
 		r.Route(pipeline.Route{Name: "r", From: feed, Handle: func(m *message.Message) ([]*message.Message, error) {
@@ -121,6 +143,7 @@ func TestStopDrains(t *testing.T) {
 	<-entered
 	stopped := make(chan error)
 	go func() { stopped <- rt.Stop(context.Background()) }()
+	<-feed.told
 	select {
 	case err := <-stopped:
 		require.FailNow(t, "stopped with a message in hand", err)
