@@ -1,5 +1,7 @@
 package pipeline
 
+import "errors"
+
 // Plugin is one unit of extension: a transport, a capability or a business handler. A plugin is
 // built offline (no connection is opened before Service.Start) and registers what it brings.
 //
@@ -35,3 +37,22 @@ type FieldError struct {
 
 // Error returns "path: problem".
 func (e *FieldError) Error() string { return e.Path + ": " + e.Problem }
+
+// FieldErrorsUnder puts prefix and a dot before the path of every FieldError in err, which may be a tree of
+// joined errors: for a Config that holds the Config of something else. FieldErrorsUnder of nil is nil.
+func FieldErrorsUnder(prefix string, err error) error {
+	switch e := err.(type) { //nolint:errorlint // the tree itself is walked
+	case nil:
+		return nil
+	case *FieldError:
+		return &FieldError{Path: prefix + "." + e.Path, Problem: e.Problem}
+	case interface{ Unwrap() []error }:
+		var errs []error
+		for _, one := range e.Unwrap() {
+			errs = append(errs, FieldErrorsUnder(prefix, one))
+		}
+		return errors.Join(errs...)
+	default:
+		return &FieldError{Path: prefix, Problem: err.Error()}
+	}
+}
