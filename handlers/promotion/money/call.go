@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
-	"net/url"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -41,7 +40,7 @@ func (c *Client) Lookup(ctx context.Context, key string) Answer {
 	if !validKey(key) {
 		return c.lookups.refuse(Answer{Class: OwnFault, Err: ErrKey})
 	}
-	return c.call(ctx, &c.lookups, c.newRequest(http.MethodGet, lookupPath+url.PathEscape(key)), request{lookup: true, key: key})
+	return c.call(ctx, &c.lookups, c.newRequest(http.MethodGet, lookupPath+key), request{lookup: true, key: key})
 }
 
 // validKey reports whether key can travel in a header and as one element of a path. The API may

@@ -171,10 +171,12 @@ func (c *Client) operation(op Operation) *operation {
 	return made.(*operation)
 }
 
-// newRequest returns a request without context, headers and body.
+// newRequest returns a request without context, headers and body. path is under the base URL, and
+// has nothing to escape (validKey).
 func (c *Client) newRequest(method, path string) *http.Request {
-	u := c.base.JoinPath(path)
-	return &http.Request{Method: method, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	u := *c.base
+	u.Path, u.RawPath = u.Path+path, ""
+	return &http.Request{Method: method, URL: &u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 }
 
 var _ API = (*Client)(nil)

@@ -1,0 +1,86 @@
+package moneysim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// maxReply bounds what a reader takes from a simulator: a page of 10,000 entries is about 4 MB.
+const maxReply = 64 << 20
+
+// ReadBook yields all entries that q chooses from the simulator at baseURL, page by page, in the
+// order of their keys. q.Limit is the size of a page. After an error it yields no more. A nil
+// client is http.DefaultClient.
+func ReadBook(ctx context.Context, client *http.Client, baseURL string, q Query) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		for {
+			v := url.Values{}
+			if q.Type != "" {
+				v.Set("type", q.Type)
+			}
+			if q.PromotionID != 0 {
+				v.Set("promotion", strconv.FormatInt(q.PromotionID, 10))
+			}
+			if q.After != "" {
+				v.Set("after", q.After)
+			}
+			if q.Limit != 0 {
+				v.Set("limit", strconv.Itoa(q.Limit))
+			}
+			var p Page
+			if err := get(ctx, client, baseURL, "/_sim/book?"+v.Encode(), &p); err != nil {
+				yield(Entry{}, err)
+				return
+			}
+			for _, e := range p.Entries {
+				if !yield(e, nil) {
+					return
+				}
+			}
+			if p.Next == "" {
+				return
+			}
+			q.After = p.Next
+		}
+	}
+}
+
+// ReadSummary asks the simulator at baseURL for its summary. A nil client is http.DefaultClient.
+func ReadSummary(ctx context.Context, client *http.Client, baseURL string) (Summary, error) {
+	var s Summary
+	err := get(ctx, client, baseURL, "/_sim/summary", &s)
+	return s, err
+}
+
+func get(ctx context.Context, client *http.Client, baseURL, path string, to any) error {
+	if client == nil {
+		client = http.DefaultClient
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(baseURL, "/")+path, nil)
+	if err != nil {
+		return fmt.Errorf("moneysim: %w", err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("moneysim: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	if err != nil {
+		return fmt.Errorf("moneysim: read %s: %w", path, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("moneysim: %s answered %s: %s", path, resp.Status, strings.TrimSpace(string(body[:min(len(body), 200)])))
+	}
+	if err := json.Unmarshal(body, to); err != nil {
+		return fmt.Errorf("moneysim: read %s: %w", path, err)
+	}
+	return nil
+}
