@@ -1,0 +1,184 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	wkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// broadcast is watermill-kafka's subscriber without a group, with a drain around it: the messages'
+// contexts outlive the stop, and what is in hand is waited for. Watermill's subscriber has one
+// message of a partition in hand, delivers a nacked one again after a pause, and knows the
+// partitions of the moment it began.
+type broadcast struct {
+	topic        string
+	inner        *wkafka.Subscriber
+	closeTimeout time.Duration
+	gate         *gate
+	inFlight     chan struct{}
+	out          chan *message.Message
+
+	ctx       context.Context // ends when nothing more is to be forwarded
+	stop      context.CancelFunc
+	abandoned chan struct{} // closed when what is in hand is given up
+	abandon   func()
+	ended     chan struct{}
+
+	mu         sync.Mutex
+	subscribed bool
+}
+
+func openBroadcast(c Config, topic string, f pipeline.Flow, log *slog.Logger) (*broadcast, error) {
+	conf, err := consumerConfig(c)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	conf.Consumer.Offsets.Initial = sarama.OffsetNewest
+	inner, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
+		Brokers:               c.Brokers,
+		Unmarshaler:           marshaler{},
+		OverwriteSaramaConfig: conf,
+		NackResendSleep:       max(c.NackBackoff.First, time.Millisecond),
+		ReconnectRetrySleep:   max(c.ReconnectBackoff.First, time.Millisecond),
+	}, watermill.NewSlogLoggerWithLevelMapping(log.With(pipeline.LogTopic, topic), map[slog.Level]slog.Level{slog.LevelInfo: slog.LevelDebug}))
+	if err != nil {
+		return nil, fmt.Errorf("kafka: open broadcast %s: %w", topic, err)
+	}
+	b := &broadcast{
+		topic: topic, inner: inner, closeTimeout: c.CloseTimeout, gate: newGate(f.Gate),
+		out: make(chan *message.Message), abandoned: make(chan struct{}), ended: make(chan struct{}),
+	}
+	if f.MaxInFlight > 0 {
+		b.inFlight = make(chan struct{}, f.MaxInFlight)
+	}
+	b.abandon = sync.OnceFunc(func() { close(b.abandoned) })
+	b.ctx, b.stop = context.WithCancel(context.Background())
+	return b, nil
+}
+
+// Subscribe begins to read; everything published after its return is delivered. The topic is ignored.
+func (b *broadcast) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.subscribed || b.ctx.Err() != nil {
+		return nil, ErrClosed
+	}
+	// Not ctx: Watermill drops what is in hand when it ends.
+	in, err := b.inner.Subscribe(context.WithoutCancel(ctx), b.topic)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: subscribe to broadcast %s: %w", b.topic, err)
+	}
+	b.subscribed = true
+	stopAfter := context.AfterFunc(ctx, b.stop)
+	go func() {
+		defer stopAfter()
+		b.run(ctx, in)
+	}()
+	return b.out, nil
+}
+
+func (b *broadcast) run(ctx context.Context, in <-chan *message.Message) {
+	var inHand, helpers sync.WaitGroup
+	helpers.Go(func() { b.gate.watch(b.ctx) })
+	for reading := true; reading; {
+		select {
+		case <-b.ctx.Done():
+			reading = false
+		case m, ok := <-in:
+			if !ok {
+				reading = false
+				break
+			}
+			inHand.Go(func() { b.forward(ctx, m) })
+		}
+	}
+	b.stop()
+	inHand.Wait()
+	_ = b.inner.Close() // it has no errors
+	helpers.Wait()
+	close(b.out)
+	close(b.ended)
+}
+
+// forward hands m on under a context that lives until the answer, and passes the answer back.
+func (b *broadcast) forward(ctx context.Context, m *message.Message) {
+	if b.inFlight != nil {
+		select {
+		case b.inFlight <- struct{}{}:
+			defer func() { <-b.inFlight }()
+		case <-b.ctx.Done():
+			return
+		}
+	}
+	partition, _ := wkafka.MessagePartitionFromCtx(m.Context())
+	offset, _ := wkafka.MessagePartitionOffsetFromCtx(m.Context())
+	origin := pipeline.Origin{
+		Kind: Kind, Name: b.topic, Key: m.Metadata[pipeline.MetaKey], Partition: partition, Offset: offset, Delivered: 1,
+	}
+	msg, done := (&record{pristine: m}).delivery(ctx, origin)
+	defer done()
+	for {
+		open, changed := b.gate.state()
+		out := b.out
+		if !open {
+			out = nil
+		}
+		select {
+		case <-b.ctx.Done():
+			return
+		case <-changed:
+			continue
+		case out <- msg:
+		}
+		break
+	}
+	select {
+	case <-msg.Acked():
+		m.Ack()
+	case <-msg.Nacked():
+		m.Nack()
+	case <-b.abandoned:
+	}
+}
+
+// Drain stops reading and waits for what is in hand. When ctx ends first, that is given up.
+func (b *broadcast) Drain(ctx context.Context) error {
+	b.mu.Lock()
+	first := b.ctx.Err() == nil
+	b.stop()
+	unused := !b.subscribed
+	b.mu.Unlock()
+	if first && unused {
+		_ = b.inner.Close()
+		close(b.out)
+		close(b.ended)
+	}
+	select {
+	case <-b.ended:
+		return nil
+	case <-ctx.Done():
+		b.abandon()
+		return ctx.Err()
+	}
+}
+
+// Close drains for at most the close timeout.
+func (b *broadcast) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), b.closeTimeout)
+	defer cancel()
+	if b.Drain(ctx) != nil {
+		<-b.ended
+	}
+	return nil
+}
+
+var _ pipeline.Subscription = (*broadcast)(nil)

@@ -1,0 +1,408 @@
+package kafka
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// claim is one partition while this member owns it: from a ConsumeClaim to its return.
+//
+// Its reader (the ConsumeClaim goroutine) takes records in offset order and gives each to a carrier,
+// the one goroutine that sees the record through: until due, out to the handler, ack or nack, again
+// after a nack. A carrier lives no longer than the claim unless its record is in a handler's hands.
+type claim struct {
+	sub       *subscription
+	partition int32
+	mark      func(offset int64, metadata string) // marks; may go back only to add metadata
+	highWater func() int64
+	done      doneBefore
+
+	// ctx ends with the claim: nothing is emitted any more.
+	ctx    context.Context
+	cancel context.CancelFunc
+	room   chan struct{} // a token when the window may have become not full
+
+	mu       sync.Mutex
+	win      window
+	keys     map[string][]*record // OrderKey: keys with a carrier, and who waits for it
+	carriers int
+	quiet    chan struct{} // closed when the claim has ended and no carrier is left
+	ended    bool          // the partition may be another's: acks no longer count
+	inHand   int
+	notDue   int
+	next     int64 // the offset after the last one marked, or where the claim began
+	last     int64 // the last offset read
+	warned   int64 // the offset last named as head of line
+}
+
+func newClaim(sub *subscription, ctx context.Context, partition int32, initial int64, done doneBefore,
+	mark func(int64, string), highWater func() int64,
+) *claim {
+	switch initial { // no commit yet
+	case sarama.OffsetOldest:
+		initial = 0
+	case sarama.OffsetNewest:
+		initial = highWater()
+	}
+	c := &claim{
+		sub: sub, partition: partition, mark: mark, highWater: highWater, done: done,
+		room: make(chan struct{}, 1), win: newWindow(sub.window), quiet: make(chan struct{}),
+		next: initial, last: initial - 1, warned: -1,
+	}
+	if sub.flow.Order == pipeline.OrderKey {
+		c.keys = map[string][]*record{}
+	}
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	return c
+}
+
+// run reads until the session ends or the partition is taken away, then drains.
+func (c *claim) run(records <-chan *sarama.ConsumerMessage) {
+	c.read(records)
+	c.cancel()
+	c.drain()
+	c.finish()
+}
+
+func (c *claim) read(records <-chan *sarama.ConsumerMessage) {
+	for c.waitForRoom() {
+		select {
+		case <-c.ctx.Done():
+			return
+		case raw, ok := <-records:
+			if !ok || !c.take(raw) {
+				return
+			}
+		}
+	}
+}
+
+func (c *claim) waitForRoom() bool {
+	for {
+		c.mu.Lock()
+		full := c.win.full()
+		c.mu.Unlock()
+		if !full {
+			return c.ctx.Err() == nil
+		}
+		select {
+		case <-c.ctx.Done():
+			return false
+		case <-c.room:
+		}
+	}
+}
+
+// take puts a record into the window and starts its carrier. It answers false when the claim ended first.
+func (c *claim) take(raw *sarama.ConsumerMessage) bool {
+	msg, err := c.sub.unmarshal(raw)
+	if err != nil { // marshaler.Unmarshal has none
+		c.sub.fail(err)
+		return false
+	}
+	r := &record{offset: raw.Offset, pristine: msg, key: string(raw.Key), due: dueTime(msg.Metadata)}
+	now := time.Now()
+
+	if c.done.has(r.offset) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.win.add(r, now)
+		c.last = r.offset
+		c.sub.counters.skipped.Inc()
+		c.settle(r)
+		return true
+	}
+
+	c.mu.Lock()
+	alone := c.win.count == 0
+	c.mu.Unlock()
+	// The first record of a window takes nothing from the budget, so every partition always gets on.
+	if !alone {
+		weight := min(size(msg), c.sub.budgetSize)
+		if err := c.sub.budget.Acquire(c.ctx, weight); err != nil {
+			return false
+		}
+		r.weight = weight
+	}
+
+	c.mu.Lock()
+	c.win.add(r, now)
+	c.last = r.offset
+	c.carriers++
+	if c.keys != nil && r.key != "" {
+		if waiting, busy := c.keys[r.key]; busy {
+			c.carriers--
+			c.keys[r.key] = append(waiting, r)
+			c.mu.Unlock()
+			return true
+		}
+		c.keys[r.key] = nil
+	}
+	c.mu.Unlock()
+
+	if wait := time.Until(r.due); wait > 0 && wait <= longestHold {
+		c.sub.carriers.Go(func() { c.carry(r, delivery{}) })
+		return true
+	}
+	// The first delivery is made here and not by the carrier, so that records leave in offset order.
+	d, ok := c.emit(r, 1)
+	if !ok {
+		c.carrierLeft()
+		return false
+	}
+	c.sub.carriers.Go(func() { c.carry(r, d) })
+	return true
+}
+
+// carry sees r through, and after it the records of its key that waited for it.
+func (c *claim) carry(r *record, d delivery) {
+	defer c.carrierLeft()
+	for r != nil {
+		if d.msg == nil && !c.hold(r) {
+			return
+		}
+		if !c.deliver(r, d) {
+			return
+		}
+		r, d = c.acknowledge(r), delivery{}
+	}
+}
+
+// deliver emits r until it is acked; false when it is given up. d is the first delivery when it was made already.
+func (c *claim) deliver(r *record, d delivery) bool {
+	for n := 1; ; n++ {
+		if d.msg == nil {
+			var ok bool
+			if d, ok = c.emit(r, n); !ok {
+				return false
+			}
+		}
+		switch c.await(d) {
+		case verdictAck:
+			return true
+		case verdictNack:
+			c.sub.counters.nacked.Inc()
+			if !sleep(c.ctx, c.sub.nackBackoff.Delay(n)) {
+				return false
+			}
+			c.sub.counters.redelivered.Inc()
+		case verdictNone:
+			return false
+		}
+		d = delivery{}
+	}
+}
+
+// hold waits until r is due.
+func (c *claim) hold(r *record) bool {
+	wait := time.Until(r.due)
+	if wait <= 0 || wait > longestHold {
+		return c.ctx.Err() == nil
+	}
+	c.mu.Lock()
+	c.notDue++
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.notDue--
+		c.mu.Unlock()
+	}()
+	return sleep(c.ctx, wait)
+}
+
+// delivery is a message on its way to a handler, and what ends its context.
+type delivery struct {
+	msg  *message.Message
+	done context.CancelFunc
+}
+
+// emit hands r to whoever reads the subscription; false: the claim ended first. It waits for a place
+// under MaxInFlight and for the gate, and holds the place until await gives it back.
+func (c *claim) emit(r *record, n int) (delivery, bool) {
+	if !c.sub.enter(c.ctx) {
+		return delivery{}, false
+	}
+	origin := pipeline.Origin{
+		Kind: Kind, Name: c.sub.topic, Group: c.sub.group, Key: r.key,
+		Partition: c.partition, Offset: r.offset, Delivered: int64(n),
+	}
+	msg, done := r.delivery(c.sub.values, origin)
+	for {
+		open, changed := c.sub.gate.state()
+		out := c.sub.out
+		if !open {
+			out = nil
+		}
+		// Counted before the send, so that whoever has the message finds it counted.
+		c.countInHand(1)
+		if c.ctx.Err() == nil {
+			select {
+			case out <- msg:
+				return delivery{msg, done}, true
+			case <-changed:
+				c.countInHand(-1)
+				continue
+			case <-c.ctx.Done():
+			}
+		}
+		c.countInHand(-1)
+		done()
+		c.sub.leave()
+		return delivery{}, false
+	}
+}
+
+func (c *claim) countInHand(n int) {
+	c.mu.Lock()
+	c.inHand += n
+	c.mu.Unlock()
+}
+
+type verdict int
+
+const (
+	verdictNone verdict = iota // given up: nobody answered in time
+	verdictAck
+	verdictNack
+)
+
+// await waits for the handler's answer, the claim's end or not.
+func (c *claim) await(d delivery) verdict {
+	defer c.sub.leave()
+	defer c.countInHand(-1)
+	defer d.done()
+	select {
+	case <-d.msg.Acked():
+		return verdictAck
+	case <-d.msg.Nacked():
+		return verdictNack
+	case <-c.sub.abandoned:
+		c.sub.counters.abandoned.Inc()
+		return verdictNone
+	}
+}
+
+// acknowledge marks what r completes and returns the next record of its key, if one waits.
+func (c *claim) acknowledge(r *record) (successor *record) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settle(r)
+	if c.keys == nil || r.key == "" {
+		return nil
+	}
+	waiting := c.keys[r.key]
+	if len(waiting) == 0 {
+		delete(c.keys, r.key)
+		return nil
+	}
+	c.keys[r.key] = waiting[1:]
+	return waiting[0]
+}
+
+// settle acks r in the window and passes the mark on. The caller holds the lock.
+func (c *claim) settle(r *record) {
+	r.pristine = nil
+	if r.weight > 0 {
+		c.sub.budget.Release(r.weight)
+		r.weight = 0
+	}
+	if c.ended {
+		return
+	}
+	next, covered := c.win.ack(r, time.Now())
+	if covered == 0 {
+		return
+	}
+	c.next = next
+	c.mark(next, "")
+	c.sub.counters.marked.Add(float64(covered))
+	select {
+	case c.room <- struct{}{}:
+	default:
+	}
+}
+
+func (c *claim) carrierLeft() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.carriers--
+	if c.carriers == 0 && c.ctx.Err() != nil {
+		c.becomeQuiet()
+	}
+}
+
+// becomeQuiet is called with the lock held.
+func (c *claim) becomeQuiet() {
+	select {
+	case <-c.quiet:
+	default:
+		close(c.quiet)
+	}
+}
+
+// drain waits for what is in handlers' hands: for ever while the subscription drains (its caller
+// bounds that by abandoning), otherwise for the drain timeout, because the whole group waits.
+func (c *claim) drain() {
+	c.mu.Lock()
+	if c.carriers == 0 {
+		c.becomeQuiet()
+	}
+	c.mu.Unlock()
+	var limit <-chan time.Time
+	if !c.sub.stopping() {
+		timer := time.NewTimer(c.sub.drainTimeout)
+		defer timer.Stop()
+		limit = timer.C
+	}
+	select {
+	case <-c.quiet:
+	case <-limit:
+	case <-c.sub.abandoned:
+	}
+}
+
+// finish makes the last mark. Late acks change nothing any more: the partition has another owner.
+func (c *claim) finish() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	if c.inHand > 0 {
+		c.sub.log.Warn("kafka records still in hand when their partition was taken away; they will run again",
+			pipeline.LogPartition, c.partition, keyCount, c.inHand)
+	}
+	// What no carrier holds any more would keep its bytes of the shared budget.
+	for i := range c.win.count {
+		r := c.win.ring[(c.win.head+i)%len(c.win.ring)]
+		if r.weight > 0 {
+			c.sub.budget.Release(r.weight)
+			r.weight = 0
+		}
+	}
+	beyond := append(c.win.ackedOffsets(), c.done.after(c.last)...)
+	if len(beyond) == 0 {
+		return
+	}
+	base := c.next
+	if first := c.win.first(); first != nil {
+		base = first.offset
+	}
+	c.mark(base, encodeProgress(base, beyond))
+}
+
+// sleep waits for d; false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

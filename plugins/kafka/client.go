@@ -1,0 +1,170 @@
+package kafka
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/xdg-go/scram"
+)
+
+// What is fetched ahead costs memory whatever the window is: a response that was read and not yet
+// handed on stays in memory as a whole. A partition pins at most one response of up to fetchBytes a
+// partition, and channelBuffer records; doc.go does the sum.
+const (
+	fetchBytes    = 256 << 10
+	channelBuffer = 4
+)
+
+// batchBytes bounds a produced batch: under the limit that brokers set by default for a batch
+// (message.max.bytes, 1048588), because sarama does not split a batch that was refused.
+const batchBytes = 1_000_000
+
+// clientConfig translates the settings into what every sarama client here has in common.
+func clientConfig(c Config) (*sarama.Config, error) {
+	version, err := sarama.ParseKafkaVersion(c.Version)
+	if err != nil {
+		return nil, fmt.Errorf("version: %w", err)
+	}
+	s := sarama.NewConfig()
+	s.ClientID = c.ClientID
+	s.Version = version
+	s.Net.DialTimeout = c.DialTimeout
+	s.Net.ReadTimeout = c.RequestTimeout
+	s.Net.WriteTimeout = c.RequestTimeout
+	s.Admin.Timeout = c.RequestTimeout
+	// Only the topics in use: a big cluster's full metadata is megabytes every few minutes.
+	s.Metadata.Full = false
+	// Otherwise asking for a topic creates it with the broker's own number of partitions.
+	s.Metadata.AllowAutoTopicCreation = false
+	s.ChannelBufferSize = channelBuffer
+	if err := c.TLS.apply(s); err != nil {
+		return nil, err
+	}
+	c.SASL.apply(s)
+	return s, nil
+}
+
+// adminConfig is for the client that asks about the cluster: it alone knows all topics, because
+// sarama finds the controller by asking for everything, and it asks only when it is used.
+func adminConfig(c Config) (*sarama.Config, error) {
+	s, err := clientConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	s.Metadata.Full = true
+	s.Metadata.RefreshFrequency = 0
+	return s, nil
+}
+
+// consumerConfig is for group and broadcast subscribers.
+func consumerConfig(c Config) (*sarama.Config, error) {
+	s, err := clientConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	// A join is answered when the slowest member has let go, at the latest after the rebalance timeout.
+	s.Net.ReadTimeout = max(c.RequestTimeout, c.RebalanceTimeout+5*time.Second)
+	s.Consumer.Return.Errors = true
+	s.Consumer.Fetch.Default = fetchBytes
+	s.Consumer.IsolationLevel = sarama.ReadCommitted
+	s.Consumer.Offsets.Initial = sarama.OffsetOldest
+	if c.InitialOffset == "newest" {
+		s.Consumer.Offsets.Initial = sarama.OffsetNewest
+	}
+	s.Consumer.Offsets.AutoCommit.Interval = c.CommitInterval
+	s.Consumer.Group.Session.Timeout = c.SessionTimeout
+	s.Consumer.Group.Heartbeat.Interval = c.HeartbeatInterval
+	s.Consumer.Group.Rebalance.Timeout = c.RebalanceTimeout
+	return s, nil
+}
+
+// producerConfig is for the shared publisher: durable on all in-sync replicas, and idempotent.
+func producerConfig(c Config) (*sarama.Config, error) {
+	s, err := clientConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	s.ChannelBufferSize = 256
+	s.Net.MaxOpenRequests = 1 // sarama's condition for an idempotent producer
+	s.Producer.Idempotent = true
+	s.Producer.RequiredAcks = sarama.WaitForAll
+	s.Producer.Return.Successes = true
+	s.Producer.Return.Errors = true
+	s.Producer.MaxMessageBytes = min(c.MaxMessageBytes, batchBytes)
+	s.Producer.Compression = compressions[c.Compression]
+	s.Producer.Partitioner = sarama.NewMurmur2Partitioner
+	// About twelve seconds: a broker's restart is ridden out, and the caller's context may end it sooner.
+	s.Producer.Retry.Max = 15
+	s.Producer.Retry.BackoffFunc = func(retries, _ int) time.Duration {
+		return min(100*time.Millisecond<<min(retries, 4), time.Second)
+	}
+	return s, nil
+}
+
+func (t TLS) apply(s *sarama.Config) error {
+	if !t.Enabled {
+		return nil
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return fmt.Errorf("tls.ca_file: %w", err)
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("tls.ca_file: %s holds no certificate", t.CAFile)
+		}
+	}
+	if t.CertFile != "" {
+		cert, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return fmt.Errorf("tls.cert_file: %w", err)
+		}
+		conf.Certificates = []tls.Certificate{cert}
+	}
+	s.Net.TLS.Enable = true
+	s.Net.TLS.Config = conf
+	return nil
+}
+
+func (a SASL) apply(s *sarama.Config) {
+	if a.Mechanism == "" {
+		return
+	}
+	s.Net.SASL.Enable = true
+	s.Net.SASL.Mechanism = sarama.SASLMechanism(a.Mechanism)
+	s.Net.SASL.User = a.User
+	s.Net.SASL.Password = a.Password.Reveal()
+	switch a.Mechanism {
+	case sarama.SASLTypeSCRAMSHA256:
+		s.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: scram.SHA256} }
+	case sarama.SASLTypeSCRAMSHA512:
+		s.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: scram.SHA512} }
+	}
+}
+
+// scramClient lets sarama speak SCRAM (RFC 5802) by xdg-go/scram.
+type scramClient struct {
+	hash scram.HashGeneratorFcn
+	conv *scram.ClientConversation
+}
+
+func (c *scramClient) Begin(user, password, authzID string) error {
+	client, err := c.hash.NewClient(user, password, authzID)
+	if err != nil {
+		return err
+	}
+	c.conv = client.NewConversation()
+	return nil
+}
+
+func (c *scramClient) Step(challenge string) (string, error) { return c.conv.Step(challenge) }
+
+func (c *scramClient) Done() bool { return c.conv.Done() }
+
+var _ sarama.SCRAMClient = (*scramClient)(nil)

@@ -1,0 +1,202 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Config is the section plugins.kafka of the settings. DefaultConfig gives every default; a zero
+// Config is not usable. It is read when the service starts, not before, so that another plugin
+// (an embedded broker, say) may still replace Brokers after the settings were decoded.
+type Config struct {
+	// Brokers are the addresses (host:port) asked first for the whole cluster.
+	Brokers []string `yaml:"brokers"`
+	// ClientID names this program in the broker's logs and quotas.
+	ClientID string `yaml:"client_id"`
+	// Version is the oldest Kafka the cluster may run (at least 2.8.0): it picks the protocol versions.
+	Version string `yaml:"version"`
+
+	// Window is how many records of one partition may be between the first unacknowledged and the
+	// last one read, unless the route's Flow says otherwise.
+	Window int `yaml:"window"`
+	// WindowBytes bounds the payloads and headers in all windows of one subscription. A partition
+	// with nothing in hand may always read one more record, however large.
+	WindowBytes int64 `yaml:"window_bytes"`
+	// InitialOffset is where a group without a commit begins: oldest or newest.
+	InitialOffset string `yaml:"initial_offset"`
+
+	TLS  TLS  `yaml:"tls"`
+	SASL SASL `yaml:"sasl"`
+
+	// DialTimeout bounds one connection attempt.
+	DialTimeout time.Duration `yaml:"dial_timeout"`
+	// RequestTimeout bounds one request to a broker.
+	RequestTimeout time.Duration `yaml:"request_timeout"`
+	// SessionTimeout is how long a silent member stays in its group (session.timeout.ms).
+	SessionTimeout time.Duration `yaml:"session_timeout"`
+	// HeartbeatInterval is how often a member shows that it lives, and how soon it sees a rebalance.
+	HeartbeatInterval time.Duration `yaml:"heartbeat_interval"`
+	// RebalanceTimeout is how long the group waits for a member to let its partitions go.
+	RebalanceTimeout time.Duration `yaml:"rebalance_timeout"`
+	// DrainTimeout is how long records in hand are waited for when partitions are taken away. It
+	// must stay well under RebalanceTimeout.
+	DrainTimeout time.Duration `yaml:"drain_timeout"`
+	// CloseTimeout is how long Close waits for records in hand before it gives them up.
+	CloseTimeout time.Duration `yaml:"close_timeout"`
+	// CommitInterval is how often marks are committed.
+	CommitInterval time.Duration `yaml:"commit_interval"`
+
+	// NackBackoff is the wait before a nacked record is delivered again.
+	NackBackoff pipeline.Backoff `yaml:"nack_backoff"`
+	// ReconnectBackoff is the wait between attempts to reach the brokers or to join a group.
+	ReconnectBackoff pipeline.Backoff `yaml:"reconnect_backoff"`
+	// HeadOfLineAfter is how long one record may hold back half a window of acknowledged ones before
+	// it is named in the log.
+	HeadOfLineAfter time.Duration `yaml:"head_of_line_after"`
+
+	// MaxMessageBytes is the largest record that is published, and the limit of topics created here.
+	MaxMessageBytes int `yaml:"max_message_bytes"`
+	// Compression of published batches: none, gzip, snappy, lz4 or zstd.
+	Compression string `yaml:"compression"`
+
+	// CreateTopics creates missing topics when a Source is opened or a Sink is used first.
+	CreateTopics bool `yaml:"create_topics"`
+	// Partitions and ReplicationFactor are those of created topics.
+	Partitions        int32 `yaml:"partitions"`
+	ReplicationFactor int16 `yaml:"replication_factor"`
+}
+
+// TLS says whether and how the connections are encrypted.
+type TLS struct {
+	Enabled            bool   `yaml:"enabled"`
+	CAFile             string `yaml:"ca_file"`     // PEM; empty: the system's roots
+	CertFile           string `yaml:"cert_file"`   // PEM, together with KeyFile
+	KeyFile            string `yaml:"key_file"`    // PEM, together with CertFile
+	ServerName         string `yaml:"server_name"` // empty: the host of the address
+	InsecureSkipVerify bool   `yaml:"insecure_skip_verify"`
+}
+
+// SASL is how this program authenticates. The zero value does not.
+type SASL struct {
+	Mechanism string          `yaml:"mechanism"` // "", PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
+	User      string          `yaml:"user"`
+	Password  pipeline.Secret `yaml:"password"`
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{
+		Brokers:           []string{"127.0.0.1:9092"},
+		ClientID:          "millrace",
+		Version:           "2.8.0",
+		Window:            256,
+		WindowBytes:       16 << 20,
+		InitialOffset:     "oldest",
+		DialTimeout:       5 * time.Second,
+		RequestTimeout:    30 * time.Second,
+		SessionTimeout:    30 * time.Second,
+		HeartbeatInterval: 3 * time.Second,
+		RebalanceTimeout:  60 * time.Second,
+		DrainTimeout:      20 * time.Second,
+		CloseTimeout:      10 * time.Second,
+		CommitInterval:    time.Second,
+		NackBackoff:       pipeline.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second},
+		ReconnectBackoff:  pipeline.Backoff{First: 250 * time.Millisecond, Max: 10 * time.Second},
+		HeadOfLineAfter:   30 * time.Second,
+		MaxMessageBytes:   2 << 20,
+		Compression:       "none",
+		CreateTopics:      true,
+		Partitions:        8,
+		ReplicationFactor: 1,
+	}
+}
+
+var compressions = map[string]sarama.CompressionCodec{
+	"none":   sarama.CompressionNone,
+	"gzip":   sarama.CompressionGZIP,
+	"snappy": sarama.CompressionSnappy,
+	"lz4":    sarama.CompressionLZ4,
+	"zstd":   sarama.CompressionZSTD,
+}
+
+var mechanisms = []string{"", sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA256, sarama.SASLTypeSCRAMSHA512}
+
+// Validate reports every mistake at once, each as a *pipeline.FieldError.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(path, format string, args ...any) {
+		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
+	}
+	if len(c.Brokers) == 0 {
+		bad("brokers", "must name at least one host:port")
+	}
+	for i, addr := range c.Brokers {
+		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" {
+			bad(fmt.Sprintf("brokers[%d]", i), "must be host:port, got %q", addr)
+		}
+	}
+	if c.ClientID == "" {
+		bad("client_id", "must not be empty")
+	}
+	if v, err := sarama.ParseKafkaVersion(c.Version); err != nil {
+		bad("version", "must be a Kafka version such as 2.8.0, got %q", c.Version)
+	} else if !v.IsAtLeast(sarama.V2_8_0_0) {
+		bad("version", "must be at least 2.8.0, got %q", c.Version)
+	}
+	if c.InitialOffset != "oldest" && c.InitialOffset != "newest" {
+		bad("initial_offset", "must be oldest or newest, got %q", c.InitialOffset)
+	}
+	if _, ok := compressions[c.Compression]; !ok {
+		bad("compression", "must be none, gzip, snappy, lz4 or zstd, got %q", c.Compression)
+	}
+	for _, f := range []struct {
+		path  string
+		value int64
+	}{
+		{"window", int64(c.Window)}, {"window_bytes", c.WindowBytes}, {"max_message_bytes", int64(c.MaxMessageBytes)},
+		{"partitions", int64(c.Partitions)}, {"replication_factor", int64(c.ReplicationFactor)},
+	} {
+		if f.value <= 0 {
+			bad(f.path, "must be > 0, got %d", f.value)
+		}
+	}
+	for _, f := range []struct {
+		path  string
+		value time.Duration
+	}{
+		{"dial_timeout", c.DialTimeout}, {"request_timeout", c.RequestTimeout}, {"session_timeout", c.SessionTimeout},
+		{"heartbeat_interval", c.HeartbeatInterval}, {"rebalance_timeout", c.RebalanceTimeout}, {"drain_timeout", c.DrainTimeout},
+		{"close_timeout", c.CloseTimeout}, {"commit_interval", c.CommitInterval}, {"head_of_line_after", c.HeadOfLineAfter},
+	} {
+		if f.value < time.Millisecond {
+			bad(f.path, "must be at least 1ms, got %s", f.value)
+		}
+	}
+	if c.HeartbeatInterval > c.SessionTimeout/3 {
+		bad("heartbeat_interval", "must be at most a third of session_timeout (%s), got %s", c.SessionTimeout, c.HeartbeatInterval)
+	}
+	if c.DrainTimeout+c.HeartbeatInterval > c.RebalanceTimeout*3/4 {
+		bad("drain_timeout", "must leave a quarter of rebalance_timeout (%s) after heartbeat_interval, got %s", c.RebalanceTimeout, c.DrainTimeout)
+	}
+	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
+		bad("tls.cert_file", "must be set together with key_file")
+	}
+	switch {
+	case !slices.Contains(mechanisms, c.SASL.Mechanism):
+		bad("sasl.mechanism", "must be empty, PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, got %q", c.SASL.Mechanism)
+	case c.SASL.Mechanism != "" && c.SASL.User == "":
+		bad("sasl.user", "must be set with mechanism %s", c.SASL.Mechanism)
+	case c.SASL.Mechanism != "" && c.SASL.Password.IsZero():
+		bad("sasl.password", "must be set with mechanism %s", c.SASL.Mechanism)
+	case c.SASL.Mechanism == "" && (c.SASL.User != "" || !c.SASL.Password.IsZero()):
+		bad("sasl.mechanism", "must be set with user or password")
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,39 @@
+// Package kafka moves messages by Apache Kafka: windowed group sources, broadcast sources, and durable sinks.
+//
+// The publisher and the wire format are watermill-kafka's in effect, and its group-less subscriber
+// serves Broadcast. The group subscriber is our own, on sarama's consumer group, because Watermill's has one
+// unacknowledged message of a partition in hand, spins on a record it can't decode, and drops the
+// acks of a clean shutdown.
+//
+// # How a record lives
+//
+// Every partition that a member is given has a claim, and the claim a window: the records between
+// the first unacknowledged and the last one read, at most Flow.Window of them. A record that was read
+// gets a carrier (a goroutine) that waits until it is due, hands it out, waits for the answer, and hands it out
+// again after a nack and a pause. Only the contiguous acknowledged prefix of the window is marked for commit.
+//
+// When the session ends (a rebalance, Drain, Close) the claim reads and emits nothing more, waits for
+// what handlers have in their hands, marks, and only then lets the partition go: sarama commits what was marked
+// before ConsumeClaim returned. What is acknowledged beyond the prefix goes into the commit's metadata
+// (progress.go), so that the next owner does not run it again.
+//
+// # Non-obvious
+//
+//   - A message's context ends with its ack or nack and not with Close or a rebalance: an outcome
+//     that a handler has is worth writing down whoever owns the partition by then. It ends without an answer only
+//     when Drain's context or the close timeout has run out and the message is given up.
+//   - The window bounds the span, acknowledged records included. Otherwise one stuck record would let the
+//     part that a crash repeats grow without limit.
+//   - The return of any ConsumeClaim ends the session of the whole member, so a claim never returns early.
+//   - Records are copied out of sarama's memory: a record is a slice of the response it came in, and one
+//     that waits an hour to become due would keep megabytes.
+//   - Memory ahead of the handlers, for P partitions of a subscription: window_bytes (16 MiB) in all windows, plus one
+//     record a partition that is always let in, plus 4 records and one response a partition in sarama (a response
+//     has at most 256 KiB a partition, or one larger record). With 8 partitions and records of 1 MiB that is
+//     16 + 8 + 32 + 8 MiB, with records of 100 bytes it is a few MiB.
+//   - The key decides the partition by murmur2, as in Java's producer, and not by sarama's default hash, so that
+//     one key has one partition whoever publishes.
+//   - A batch is kept under 1 MB whatever max_message_bytes is, because brokers refuse a larger batch
+//     by default and sarama does not split it. Larger messages go one a request by a second producer.
+//   - Aborted transactions are not read (read_committed): such a record was never sent, as far as its writer knows.
+package kafka

@@ -1,0 +1,39 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+var (
+	// ErrUnavailable is wrapped by the error of a start that ended before a broker answered. It is a
+	// pipeline.ErrUnavailable, for which the program exits with the code of a missing server.
+	ErrUnavailable = fmt.Errorf("kafka: %w", pipeline.ErrUnavailable)
+	// ErrNotStarted is returned by what needs the brokers while the kafka service is not running:
+	// open sources and publish only between its Start and its Stop.
+	ErrNotStarted = errors.New("the kafka service is not started")
+	// ErrClosed is returned by a subscription that was closed, or subscribed to twice.
+	ErrClosed = errors.New("the kafka subscription is closed or already in use")
+)
+
+// ClassTooLarge is the error class (pipeline.Class) of a record that exceeds a size limit. It is
+// permanent: no retry makes it smaller.
+const ClassTooLarge = "too_large"
+
+// fatal says whether no amount of waiting cures err: a person must change a permission or a name.
+func fatal(err error) bool {
+	for _, f := range []error{
+		sarama.ErrTopicAuthorizationFailed, sarama.ErrGroupAuthorizationFailed, sarama.ErrClusterAuthorizationFailed,
+		sarama.ErrInvalidTopic, sarama.ErrInvalidGroupId,
+	} {
+		if errors.Is(err, f) {
+			return true
+		}
+	}
+	var conf sarama.ConfigurationError
+	return errors.As(err, &conf)
+}

@@ -1,0 +1,82 @@
+package kafka
+
+import (
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// handler is what sarama calls during one session.
+type handler struct{ s *subscription }
+
+// Setup learns what former owners have done beyond their commits, and notes the membership.
+func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
+	partitions := session.Claims()[h.s.topic]
+	h.s.joined(len(partitions), h.progress(partitions))
+	return nil
+}
+
+// progress reads the metadata of the commits. Without it work is only repeated, so an error is no obstacle.
+func (h *handler) progress(partitions []int32) map[int32]progress {
+	if len(partitions) == 0 {
+		return nil
+	}
+	commits, err := h.commits(partitions)
+	if err != nil {
+		h.s.log.Debug("kafka commit metadata could not be read", pipeline.Err(err))
+		return nil
+	}
+	found := map[int32]progress{}
+	for _, p := range partitions {
+		if b := commits.GetBlock(h.s.topic, p); b != nil && b.Err == sarama.ErrNoError && b.Offset >= 0 {
+			if done := decodeProgress(b.Offset, b.Metadata); len(done) > 0 {
+				found[p] = progress{b.Offset, done}
+			}
+		}
+	}
+	return found
+}
+
+func (h *handler) commits(partitions []int32) (*sarama.OffsetFetchResponse, error) {
+	coordinator, err := h.s.client.Coordinator(h.s.group)
+	if err != nil {
+		return nil, err
+	}
+	return coordinator.FetchOffset(sarama.NewOffsetFetchRequest(
+		h.s.client.Config().Version, h.s.group, map[string][]int32{h.s.topic: partitions}))
+}
+
+// Cleanup has nothing to do: every claim has made its last mark.
+func (h *handler) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+
+// ConsumeClaim reads one partition. It returns only when the session ends or the partition is taken
+// away, because its return ends the session for every other partition too.
+func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.ConsumerGroupClaim) error {
+	s, topic, partition := h.s, from.Topic(), from.Partition()
+	mark := func(offset int64, metadata string) {
+		session.MarkOffset(topic, partition, offset, metadata)
+		if metadata != "" {
+			// MarkOffset ignores an offset that is marked already, ResetOffset one that is not.
+			session.ResetOffset(topic, partition, offset, metadata)
+		}
+	}
+	s.mu.Lock()
+	known := s.done[partition]
+	s.mu.Unlock()
+	if known.base != from.InitialOffset() {
+		known.done = nil
+	}
+	c := newClaim(s, session.Context(), partition, from.InitialOffset(), known.done, mark, from.HighWaterMarkOffset)
+	s.mu.Lock()
+	s.claims[c] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.claims, c)
+		s.mu.Unlock()
+	}()
+	c.run(from.Messages())
+	return nil
+}
+
+var _ sarama.ConsumerGroupHandler = (*handler)(nil)

@@ -1,0 +1,8 @@
+package kafka
+
+// Attribute keys of this package's log lines, beside those of package pipeline.
+const (
+	keyCount   = "count"
+	keyHeldFor = "held_for"
+	keyBrokers = "brokers"
+)

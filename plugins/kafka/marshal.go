@@ -1,0 +1,84 @@
+package kafka
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/IBM/sarama"
+	wkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// marshaler is watermill-kafka's wire format (the uuid in a header of its name, every metadata entry
+// a header, the payload as it is) with the record key in pipeline.MetaKey. Unmarshal never fails:
+// what any client wrote travels on, and whoever handles it decides (facts 11).
+type marshaler struct{ wkafka.DefaultMarshaler }
+
+// Marshal makes the record of m. The key is not repeated as a header.
+func (d marshaler) Marshal(topic string, m *message.Message) (*sarama.ProducerMessage, error) {
+	key, keyed := m.Metadata[pipeline.MetaKey]
+	_, reserved := m.Metadata[wkafka.UUIDHeaderKey]
+	if keyed || reserved {
+		plain := message.NewMessage(m.UUID, m.Payload)
+		for k, v := range m.Metadata {
+			if k != pipeline.MetaKey && k != wkafka.UUIDHeaderKey {
+				plain.Metadata[k] = v
+			}
+		}
+		m = plain
+	}
+	record, err := d.DefaultMarshaler.Marshal(topic, m)
+	if err != nil {
+		return nil, err
+	}
+	if key != "" {
+		record.Key = sarama.StringEncoder(key)
+	}
+	return record, nil
+}
+
+// Unmarshal makes the message of a record and copies everything out of it, because a record shares
+// its memory with the whole response it came in. A record without Watermill's uuid is named after its place.
+func (d marshaler) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error) {
+	var uuid string
+	meta := make(message.Metadata, len(r.Headers)+1)
+	for _, h := range r.Headers {
+		if h == nil {
+			continue
+		}
+		if string(h.Key) == wkafka.UUIDHeaderKey {
+			uuid = string(h.Value)
+			continue
+		}
+		meta[string(h.Key)] = string(h.Value)
+	}
+	// The record's key is the truth, whatever a header of that name says.
+	delete(meta, pipeline.MetaKey)
+	if len(r.Key) > 0 {
+		meta[pipeline.MetaKey] = string(r.Key)
+	}
+	if uuid == "" {
+		uuid = pipeline.Origin{Name: r.Topic, Partition: r.Partition, Offset: r.Offset}.String()
+	}
+	m := message.NewMessage(uuid, bytes.Clone(r.Value))
+	m.Metadata = meta
+	return m, nil
+}
+
+// dueTime returns when a message may be handled; zero, or a time in the past, means now.
+// A due time that can't be read means now as well: a message is never held for ever.
+func dueTime(meta message.Metadata) time.Time {
+	raw := meta[pipeline.MetaDue]
+	if raw == "" {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339Nano, raw)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
+
+var _ wkafka.MarshalerUnmarshaler = marshaler{}

@@ -1,0 +1,180 @@
+package kafka
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// metrics is the plugin's one collector. Counters are kept; gauges are asked of the live claims when
+// they are collected, so that a partition that was taken away leaves no stale value behind.
+type metrics struct {
+	marked, nacked, redelivered, skipped, abandoned, sessions *prometheus.CounterVec
+	published, publishErrors                                  *prometheus.CounterVec
+
+	inHand, notDue, lag, headRecords, headSeconds, headOffset *prometheus.Desc
+
+	mu   sync.Mutex
+	subs map[*subscription]struct{}
+}
+
+// subCounters are the counters of one subscription.
+type subCounters struct {
+	marked, nacked, redelivered, skipped, abandoned, sessions prometheus.Counter
+}
+
+func newMetrics() *metrics {
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_kafka_" + name, Help: help}, labels)
+	}
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("millrace_kafka_"+name, help, []string{"topic", "group", "partition"}, nil)
+	}
+	return &metrics{
+		marked:        vec("marked_total", "Records whose offset was marked for commit.", "topic", "group"),
+		nacked:        vec("nacked_total", "Deliveries that were nacked.", "topic", "group"),
+		redelivered:   vec("redelivered_total", "Deliveries of a record after a nack.", "topic", "group"),
+		skipped:       vec("skipped_total", "Records not run again because a former owner had finished them beyond its commit.", "topic", "group"),
+		abandoned:     vec("abandoned_total", "Deliveries given up at close because no answer came in time.", "topic", "group"),
+		sessions:      vec("sessions_total", "Consumer group sessions begun; every rebalance begins one.", "topic", "group"),
+		published:     vec("published_total", "Records published durably.", "topic"),
+		publishErrors: vec("publish_errors_total", "Records that could not be published.", "topic"),
+		inHand:        desc("in_hand", "Records delivered and not yet answered."),
+		notDue:        desc("not_due", "Records held until they are due."),
+		lag:           desc("lag", "Records between the last mark and the end of the partition."),
+		headRecords:   desc("head_of_line_records", "Acknowledged records that the first unacknowledged one holds back from the commit."),
+		headSeconds:   desc("head_of_line_seconds", "For how long the first unacknowledged record has been first."),
+		headOffset:    desc("head_of_line_offset", "Offset of the record that holds back acknowledged ones."),
+		subs:          map[*subscription]struct{}{},
+	}
+}
+
+func (m *metrics) forSubscription(topic, group string) subCounters {
+	return subCounters{
+		marked:      m.marked.WithLabelValues(topic, group),
+		nacked:      m.nacked.WithLabelValues(topic, group),
+		redelivered: m.redelivered.WithLabelValues(topic, group),
+		skipped:     m.skipped.WithLabelValues(topic, group),
+		abandoned:   m.abandoned.WithLabelValues(topic, group),
+		sessions:    m.sessions.WithLabelValues(topic, group),
+	}
+}
+
+func (m *metrics) counters() []*prometheus.CounterVec {
+	return []*prometheus.CounterVec{
+		m.marked, m.nacked, m.redelivered, m.skipped, m.abandoned, m.sessions, m.published, m.publishErrors,
+	}
+}
+
+func (m *metrics) add(s *subscription) {
+	m.mu.Lock()
+	m.subs[s] = struct{}{}
+	m.mu.Unlock()
+}
+
+func (m *metrics) remove(s *subscription) {
+	m.mu.Lock()
+	delete(m.subs, s)
+	m.mu.Unlock()
+}
+
+func (m *metrics) open() []*subscription {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	subs := make([]*subscription, 0, len(m.subs))
+	for s := range m.subs {
+		subs = append(subs, s)
+	}
+	return subs
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, v := range m.counters() {
+		v.Describe(ch)
+	}
+	for _, d := range []*prometheus.Desc{m.inHand, m.notDue, m.lag, m.headRecords, m.headSeconds, m.headOffset} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, v := range m.counters() {
+		v.Collect(ch)
+	}
+	// Two subscriptions of one program may have the same topic and group; a partition is claimed by
+	// one of them, except in the moment between two sessions.
+	type place struct {
+		topic, group string
+		partition    int32
+	}
+	seen := map[place]bool{}
+	for _, s := range m.open() {
+		for _, c := range s.live() {
+			at := place{s.topic, s.group, c.partition}
+			if seen[at] {
+				continue
+			}
+			seen[at] = true
+			labels := []string{s.topic, s.group, strconv.Itoa(int(c.partition))}
+			gauge := func(d *prometheus.Desc, v float64) {
+				ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+			}
+			l := c.look(time.Now())
+			gauge(m.inHand, float64(l.inHand))
+			gauge(m.notDue, float64(l.notDue))
+			gauge(m.lag, float64(l.lag))
+			gauge(m.headRecords, float64(l.heldBack))
+			gauge(m.headSeconds, l.headFor.Seconds())
+			if l.heldBack > 0 {
+				gauge(m.headOffset, float64(l.headOffset))
+			}
+		}
+	}
+}
+
+// look is what one claim shows of itself.
+type look struct {
+	inHand, notDue, heldBack int
+	lag, headOffset          int64
+	headFor                  time.Duration
+}
+
+func (c *claim) look(now time.Time) look {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := look{inHand: c.inHand, notDue: c.notDue, heldBack: c.win.acked, lag: max(c.highWater()-c.next, 0)}
+	if first := c.win.first(); first != nil {
+		l.headOffset, l.headFor = first.offset, now.Sub(c.win.since)
+	}
+	return l
+}
+
+// warnHead names the head once when it has held back half a window for longer than after. One that
+// waits to become due is not worth a line: it was sent to wait.
+func (c *claim) warnHead(after time.Duration) {
+	now := time.Now()
+	l := c.look(now)
+	if l.headFor < after || 2*l.heldBack < len(c.win.ring) || l.heldBack == 0 {
+		return
+	}
+	c.mu.Lock()
+	first := c.win.first()
+	skip := first == nil || first.offset == c.warned || (first.due.After(now) && first.due.Sub(now) <= longestHold)
+	if !skip {
+		c.warned = first.offset
+	}
+	c.mu.Unlock()
+	if skip {
+		return
+	}
+	c.sub.log.Warn("kafka record holds back acknowledged ones", pipeline.LogPartition, c.partition, pipeline.LogOffset, l.headOffset,
+		keyCount, l.heldBack, keyHeldFor, l.headFor.Round(time.Millisecond))
+}
+
+var _ prometheus.Collector = (*metrics)(nil)

@@ -1,0 +1,179 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Name is the plugin's name, and that of its service and health check.
+const Name = "kafka"
+
+// Kind is the Kind of this plugin's endpoints and origins.
+const Kind = "kafka"
+
+// Plugin brings Kafka: sources, sinks and topics. Build it with New. Its methods are safe for
+// concurrent use once it is registered.
+type Plugin struct {
+	config  Config
+	metrics *metrics
+	log     *slog.Logger
+
+	mu   sync.Mutex
+	live *connection // nil while the service is not running
+}
+
+// connection is what the service opens: the shared publisher and a client for questions.
+type connection struct {
+	config    Config // as it was at Start
+	client    sarama.Client
+	publisher *publisher
+
+	mu    sync.Mutex
+	known map[string]bool // topics that exist
+}
+
+// New returns the plugin with default settings. It opens nothing.
+func New() *Plugin {
+	return &Plugin{config: DefaultConfig(), metrics: newMetrics(), log: slog.New(slog.DiscardHandler)}
+}
+
+// Name returns "kafka".
+func (p *Plugin) Name() string { return Name }
+
+// Settings returns the plugin's *Config. It may be changed until the service starts.
+func (p *Plugin) Settings() any { return &p.config }
+
+// Register adds the service, the health check and the collectors.
+func (p *Plugin) Register(r *pipeline.Registry) error {
+	p.log = r.Env().Logger.With("component", Name)
+	r.Service(Name, service{p})
+	r.Health(Name, p.healthy)
+	r.Collect(p.metrics)
+	return nil
+}
+
+// Source reads topic as a member of a consumer group, a window of records of a partition at once.
+// Open it after the service has started.
+func (p *Plugin) Source(topic, group string) pipeline.Source {
+	return groupSource{p, topic, group}
+}
+
+// Broadcast reads every record of topic that is published after it was opened, on every instance:
+// without a group, without commits. What was published while nobody read is not delivered.
+func (p *Plugin) Broadcast(topic string) pipeline.Source {
+	return broadcastSource{p, topic}
+}
+
+// Sink publishes to topic. The record's key is the message's pipeline.MetaKey; without one the
+// record goes to any partition.
+func (p *Plugin) Sink(topic string) pipeline.Sink {
+	return sink{p, topic}
+}
+
+// EnsureTopics creates those of topics that don't exist, with the configured partitions, and returns
+// when each can be written and read. Topics that exist are left as they are.
+func (p *Plugin) EnsureTopics(ctx context.Context, topics ...string) error {
+	live, err := p.connected()
+	if err != nil {
+		return err
+	}
+	return live.ensure(ctx, topics...)
+}
+
+func (p *Plugin) connected() (*connection, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.live == nil {
+		return nil, ErrNotStarted
+	}
+	return p.live, nil
+}
+
+// healthy reports a subscription that has not been in its group for longer than any rebalance takes.
+func (p *Plugin) healthy(context.Context) error {
+	live, err := p.connected()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range p.metrics.open() {
+		if away := s.away(); away > live.config.RebalanceTimeout {
+			errs = append(errs, fmt.Errorf("kafka: %s (%s): not a member of its group for %s", s.topic, s.group, away.Round(time.Second)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// groupSource is a topic and a consumer group.
+type groupSource struct {
+	plugin       *Plugin
+	topic, group string
+}
+
+func (g groupSource) Describe() pipeline.Endpoint {
+	return pipeline.Endpoint{Kind: Kind, Name: g.topic, Group: g.group}
+}
+
+func (g groupSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
+	live, err := g.plugin.open(ctx, g.topic)
+	if err != nil {
+		return nil, err
+	}
+	if g.group == "" {
+		return nil, fmt.Errorf("kafka: source %s has no group", g.topic)
+	}
+	return openGroup(live.config, g.topic, g.group, f, g.plugin.log, g.plugin.metrics)
+}
+
+// broadcastSource is a topic read by everybody.
+type broadcastSource struct {
+	plugin *Plugin
+	topic  string
+}
+
+func (b broadcastSource) Describe() pipeline.Endpoint {
+	return pipeline.Endpoint{Kind: Kind, Name: b.topic}
+}
+
+func (b broadcastSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
+	live, err := b.plugin.open(ctx, b.topic)
+	if err != nil {
+		return nil, err
+	}
+	return openBroadcast(live.config, b.topic, f, b.plugin.log)
+}
+
+// open returns the connection, and the topic exists if it may be created.
+func (p *Plugin) open(ctx context.Context, topic string) (*connection, error) {
+	live, err := p.connected()
+	if err != nil {
+		return nil, fmt.Errorf("kafka: open %s: %w", topic, err)
+	}
+	if live.config.CreateTopics {
+		if err := live.ensure(ctx, topic); err != nil {
+			return nil, err
+		}
+	}
+	return live, nil
+}
+
+// snapshot copies the settings, so that a running service does not see later changes.
+func (p *Plugin) snapshot() Config {
+	c := p.config
+	c.Brokers = slices.Clone(c.Brokers)
+	return c
+}
+
+var (
+	_ pipeline.Plugin       = (*Plugin)(nil)
+	_ pipeline.Configurable = (*Plugin)(nil)
+)

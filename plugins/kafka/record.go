@@ -1,0 +1,45 @@
+package kafka
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// longestHold is how far away a due time is believed. A record that asks for more is due now: a
+// mistyped year must not stop a partition.
+const longestHold = 24 * time.Hour
+
+// record is one Kafka record from its reading to its acknowledgement. The fields after acked belong
+// to its carrier; acked belongs to the window.
+type record struct {
+	offset int64
+	acked  bool
+
+	pristine *message.Message // every delivery is a copy, so a handler's changes don't reach the next one
+	key      string
+	due      time.Time
+	weight   int64 // bytes taken from the subscription's budget
+}
+
+// size is what a record is worth in the window's budget.
+func size(m *message.Message) int64 {
+	n := len(m.Payload)
+	for k, v := range m.Metadata {
+		n += len(k) + len(v)
+	}
+	return int64(n)
+}
+
+// delivery makes the message of the n-th delivery, and the function that ends its context.
+func (r *record) delivery(ctx context.Context, origin pipeline.Origin) (*message.Message, context.CancelFunc) {
+	m := message.NewMessage(r.pristine.UUID, r.pristine.Payload)
+	m.Metadata = maps.Clone(r.pristine.Metadata)
+	ctx, cancel := context.WithCancel(pipeline.WithOrigin(context.WithoutCancel(ctx), origin))
+	m.SetContext(ctx)
+	return m, cancel
+}

@@ -1,0 +1,129 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// progressEvery is how often a start that waits says so.
+const progressEvery = 5 * time.Second
+
+// service owns the plugin's connection: the shared publisher and the client behind it.
+type service struct{ plugin *Plugin }
+
+// Start waits until a broker answers, telling the log what it waits for and why, and opens the
+// publisher. When ctx ends first the error wraps ErrUnavailable and names the addresses and the reason.
+func (s service) Start(ctx context.Context) error {
+	p := s.plugin
+	p.mu.Lock()
+	running := p.live != nil
+	p.mu.Unlock()
+	if running {
+		return nil
+	}
+	config := p.snapshot()
+	if err := config.Validate(); err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	conf, err := adminConfig(config)
+	if err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	client, err := s.wait(ctx, config, conf)
+	if err != nil {
+		return err
+	}
+	pub, err := openPublisher(config, p.metrics)
+	if err != nil {
+		return errors.Join(err, client.Close())
+	}
+	p.mu.Lock()
+	p.live = &connection{config: config, client: client, publisher: pub, known: map[string]bool{}}
+	p.mu.Unlock()
+	p.log.Info("kafka is ready", keyBrokers, config.Brokers)
+	return nil
+}
+
+// wait tries until a broker answers or ctx ends.
+func (s service) wait(ctx context.Context, config Config, conf *sarama.Config) (sarama.Client, error) {
+	addresses := strings.Join(config.Brokers, ",")
+	var told time.Time
+	for attempt := 1; ; attempt++ {
+		client, err := connect(ctx, config, conf)
+		if err == nil {
+			return client, nil
+		}
+		if ctx.Err() == nil && time.Since(told) >= progressEvery {
+			told = time.Now()
+			s.plugin.log.Info("waiting for kafka at "+addresses, pipeline.Err(err))
+		}
+		if ctx.Err() != nil || !sleep(ctx, config.ReconnectBackoff.Delay(attempt)) {
+			return nil, fmt.Errorf("%w: no broker at %s answered: %w", ErrUnavailable, addresses, err)
+		}
+	}
+}
+
+// connect makes one attempt. sarama's client knows no context, so the door is tried first by a dial
+// that does, and the deadline of ctx shortens the client's own limits.
+func connect(ctx context.Context, config Config, conf *sarama.Config) (sarama.Client, error) {
+	dialer := net.Dialer{Timeout: config.DialTimeout}
+	var errs []error
+	for _, addr := range config.Brokers {
+		conn, err := dialer.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		_ = conn.Close()
+		errs = nil
+		break
+	}
+	if errs != nil {
+		return nil, errors.Join(errs...)
+	}
+	probe := *conf
+	probe.Metadata.Retry.Max = 0
+	if deadline, ok := ctx.Deadline(); ok {
+		left := max(time.Until(deadline), 100*time.Millisecond)
+		probe.Net.DialTimeout = min(probe.Net.DialTimeout, left)
+		probe.Net.ReadTimeout = min(probe.Net.ReadTimeout, left)
+	}
+	first, err := sarama.NewClient(config.Brokers, &probe) // asks for the cluster at once
+	if err != nil {
+		return nil, err
+	}
+	if err := first.Close(); err != nil {
+		return nil, err
+	}
+	return sarama.NewClient(config.Brokers, conf)
+}
+
+// Stop flushes and closes the publisher and the client. Subscriptions are their openers' to close.
+func (s service) Stop(ctx context.Context) error {
+	p := s.plugin
+	p.mu.Lock()
+	live := p.live
+	p.live = nil
+	p.mu.Unlock()
+	if live == nil {
+		return nil
+	}
+	err := live.publisher.close(ctx)
+	if closeErr := live.client.Close(); closeErr != nil && !errors.Is(closeErr, sarama.ErrClosedClient) {
+		err = errors.Join(err, closeErr)
+	}
+	if err != nil {
+		return fmt.Errorf("kafka: stop: %w", err)
+	}
+	return nil
+}
+
+var _ pipeline.Service = service{}

@@ -1,0 +1,32 @@
+package kafka
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// sink publishes to one topic by the plugin's shared publisher.
+type sink struct {
+	plugin *Plugin
+	topic  string
+}
+
+func (s sink) Describe() pipeline.Endpoint { return pipeline.Endpoint{Kind: Kind, Name: s.topic} }
+
+// Publish returns nil when every message is on all in-sync replicas. When ctx ends first, any of
+// them may still become durable. A message beyond a size limit is a permanent error of class too_large.
+func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	live, err := s.plugin.open(ctx, s.topic)
+	if err != nil {
+		return err
+	}
+	return live.publisher.publish(ctx, s.topic, msgs)
+}
+
+var _ pipeline.Sink = sink{}

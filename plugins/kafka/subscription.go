@@ -1,0 +1,341 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// subscription is the windowed group subscriber: one member of a consumer group on one topic.
+//
+// It owns a sarama client and group. Its run goroutine joins again and again until it is stopped;
+// every session starts a claim for each partition it is given. The channel of messages is closed
+// when the last session has ended and no record is in anybody's hands.
+type subscription struct {
+	topic, group string
+	flow         pipeline.Flow
+	window       int
+	drainTimeout time.Duration
+	closeTimeout time.Duration
+	headAfter    time.Duration
+	nackBackoff  pipeline.Backoff
+	reconnect    pipeline.Backoff
+	log          *slog.Logger
+	metrics      *metrics
+	counters     subCounters
+	unmarshal    func(*sarama.ConsumerMessage) (*message.Message, error)
+
+	client sarama.Client
+	member sarama.ConsumerGroup
+
+	out        chan *message.Message
+	gate       *gate
+	inFlight   chan struct{} // a token for each message in hand; nil without MaxInFlight
+	budget     *semaphore.Weighted
+	budgetSize int64
+	values     context.Context // what messages' contexts inherit values from
+	carriers   sync.WaitGroup
+
+	ctx       context.Context // ends when the subscription must stop reading
+	stop      context.CancelFunc
+	abandoned chan struct{} // closed when what is in hand is given up
+	abandon   func()
+	ended     chan struct{} // closed when all is over and out is closed
+	failed    chan error
+
+	mu         sync.Mutex
+	subscribed bool
+	claims     map[*claim]struct{}
+	awaySince  time.Time // when the membership was lost; zero while joined
+	down       bool      // the last thing the log said about the brokers
+	done       map[int32]progress
+}
+
+// progress is what a commit's metadata says about one partition.
+type progress struct {
+	base int64
+	done doneBefore
+}
+
+// openGroup connects to the brokers. The caller closes what it returns.
+func openGroup(c Config, topic, group string, f pipeline.Flow, log *slog.Logger, m *metrics) (*subscription, error) {
+	conf, err := consumerConfig(c)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	client, err := sarama.NewClient(c.Brokers, conf)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: open %s (%s): %w", topic, group, err)
+	}
+	member, err := sarama.NewConsumerGroupFromClient(group, client)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("kafka: open %s (%s): %w", topic, group, err), client.Close())
+	}
+	s := &subscription{
+		topic: topic, group: group, flow: f, window: f.Window,
+		drainTimeout: c.DrainTimeout, closeTimeout: c.CloseTimeout, headAfter: c.HeadOfLineAfter,
+		nackBackoff: c.NackBackoff, reconnect: c.ReconnectBackoff,
+		log: log.With(pipeline.LogTopic, topic, pipeline.LogGroup, group), metrics: m, counters: m.forSubscription(topic, group),
+		unmarshal: marshaler{}.Unmarshal, client: client, member: member,
+		out: make(chan *message.Message), gate: newGate(f.Gate),
+		budget: semaphore.NewWeighted(c.WindowBytes), budgetSize: c.WindowBytes,
+		abandoned: make(chan struct{}), ended: make(chan struct{}), failed: make(chan error, 1),
+		claims: map[*claim]struct{}{},
+	}
+	if s.window <= 0 {
+		s.window = c.Window
+	}
+	if f.Order == pipeline.OrderPartition {
+		s.window = 1
+	}
+	if f.MaxInFlight > 0 {
+		s.inFlight = make(chan struct{}, f.MaxInFlight)
+	}
+	s.abandon = sync.OnceFunc(func() { close(s.abandoned) })
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	m.add(s)
+	return s, nil
+}
+
+// Subscribe begins to read. The topic is ignored: a subscription reads what its Source describes.
+// The end of ctx stops it as Close does, without waiting. It may be called once.
+func (s *subscription) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.subscribed || s.ctx.Err() != nil {
+		return nil, ErrClosed
+	}
+	s.subscribed, s.awaySince = true, time.Now()
+	s.values = ctx
+	stopAfter := context.AfterFunc(ctx, s.stop)
+	go func() {
+		defer stopAfter()
+		s.run()
+	}()
+	return s.out, nil
+}
+
+// Drain stops reading, waits until what is in hand is acked and committed, and closes the channel.
+// When ctx ends first, what is left is given up: its contexts end and it is delivered again elsewhere.
+func (s *subscription) Drain(ctx context.Context) error {
+	s.stopReading()
+	select {
+	case <-s.ended:
+		return nil
+	case <-ctx.Done():
+		s.abandon()
+		return ctx.Err()
+	}
+}
+
+// Close drains for at most the close timeout and gives up what is then still in hand.
+func (s *subscription) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.closeTimeout)
+	defer cancel()
+	select {
+	case <-s.abandoned: // a Drain has waited long enough
+		s.stopReading()
+	default:
+		if s.Drain(ctx) == nil {
+			return nil
+		}
+	}
+	// Nothing is in hand any more; what can still block is a request, a join for instance.
+	select {
+	case <-s.ended:
+		return nil
+	case <-time.After(time.Second):
+	}
+	err := s.client.Close()
+	<-s.ended
+	if errors.Is(err, sarama.ErrClosedClient) {
+		return nil
+	}
+	return err
+}
+
+// Failed tells of an error that waiting can't cure, such as a missing permission.
+func (s *subscription) Failed() <-chan error { return s.failed }
+
+func (s *subscription) stopReading() {
+	s.mu.Lock()
+	first := s.ctx.Err() == nil
+	s.stop()
+	unused := !s.subscribed
+	s.mu.Unlock()
+	if first && unused {
+		s.shut()
+		close(s.out)
+		close(s.ended)
+	}
+}
+
+func (s *subscription) stopping() bool { return s.ctx.Err() != nil }
+
+func (s *subscription) fail(err error) {
+	select {
+	case s.failed <- fmt.Errorf("kafka: %s (%s): %w", s.topic, s.group, err):
+	default:
+	}
+}
+
+// shut leaves the group and closes the connections, after the last session and the last answer.
+func (s *subscription) shut() {
+	s.carriers.Wait()
+	s.metrics.remove(s)
+	// The group left when its last session ended or leaves now; the client may be closed already.
+	if err := s.member.Close(); err != nil && !errors.Is(err, sarama.ErrClosedClient) {
+		s.log.Debug("kafka consumer group closed with an error", pipeline.Err(err))
+	}
+	if err := s.client.Close(); err != nil && !errors.Is(err, sarama.ErrClosedClient) {
+		s.log.Debug("kafka client closed with an error", pipeline.Err(err))
+	}
+}
+
+// run joins the group until the subscription is stopped.
+func (s *subscription) run() {
+	var helpers sync.WaitGroup
+	helpers.Go(func() { s.gate.watch(s.ctx) })
+	helpers.Go(s.watchHeads)
+	helpers.Go(func() {
+		for err := range s.member.Errors() {
+			s.trouble(err)
+		}
+	})
+
+	for attempt := 0; s.ctx.Err() == nil; {
+		began := time.Now()
+		err := s.member.Consume(s.ctx, []string{s.topic}, &handler{s})
+		s.left()
+		switch {
+		case s.ctx.Err() != nil:
+		case err != nil && fatal(err):
+			s.fail(err)
+			s.stop()
+		case err != nil:
+			s.trouble(err)
+			attempt++
+			sleep(s.ctx, s.reconnect.Delay(attempt))
+		case time.Since(began) < time.Second:
+			// A rebalance ends a session, and several may follow each other quickly. A session that
+			// always ends at once (a claim that can't be read) must not spin.
+			if attempt++; attempt > 3 {
+				sleep(s.ctx, s.reconnect.Delay(attempt-3))
+			}
+		default:
+			attempt = 0
+		}
+	}
+	s.shut() // closes the group, and with it the channel of errors
+	helpers.Wait()
+	close(s.out)
+	close(s.ended)
+}
+
+// enter takes a place under MaxInFlight; leave gives it back.
+func (s *subscription) enter(ctx context.Context) bool {
+	if s.inFlight == nil {
+		return true
+	}
+	select {
+	case s.inFlight <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (s *subscription) leave() {
+	if s.inFlight != nil {
+		<-s.inFlight
+	}
+}
+
+// trouble logs the first of a row of errors.
+func (s *subscription) trouble(err error) {
+	s.mu.Lock()
+	first := !s.down
+	s.down = true
+	s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return
+	}
+	if first {
+		s.log.Warn("kafka consumer is in trouble, it keeps trying", pipeline.Err(err))
+	} else {
+		s.log.Debug("kafka consumer is still in trouble", pipeline.Err(err))
+	}
+}
+
+// joined notes a new session, and what former owners of its partitions have done.
+func (s *subscription) joined(partitions int, done map[int32]progress) {
+	s.mu.Lock()
+	back := s.down
+	s.down, s.awaySince, s.done = false, time.Time{}, done
+	s.mu.Unlock()
+	s.counters.sessions.Inc()
+	if back {
+		s.log.Info("kafka consumer has recovered", keyCount, partitions)
+	} else {
+		s.log.Debug("kafka consumer joined", keyCount, partitions)
+	}
+}
+
+func (s *subscription) left() {
+	s.mu.Lock()
+	if s.awaySince.IsZero() {
+		s.awaySince = time.Now()
+	}
+	s.mu.Unlock()
+}
+
+// away returns for how long the subscription, though used, is not a member of its group.
+func (s *subscription) away() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.subscribed || s.awaySince.IsZero() || s.ctx.Err() != nil {
+		return 0
+	}
+	return time.Since(s.awaySince)
+}
+
+// live returns the claims of this moment.
+func (s *subscription) live() []*claim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	claims := make([]*claim, 0, len(s.claims))
+	for c := range s.claims {
+		claims = append(claims, c)
+	}
+	return claims
+}
+
+// watchHeads names in the log, once each, the records that hold back many.
+func (s *subscription) watchHeads() {
+	tick := time.NewTicker(max(s.headAfter/4, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+			for _, c := range s.live() {
+				c.warnHead(s.headAfter)
+			}
+		}
+	}
+}
+
+var (
+	_ pipeline.Subscription = (*subscription)(nil)
+	_ pipeline.Failer       = (*subscription)(nil)
+)
