@@ -1,0 +1,233 @@
+package redispoll
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// flushBackoff is the delay after a flush that failed.
+var flushBackoff = pipeline.Backoff{First: 50 * time.Millisecond, Max: 2 * time.Second}
+
+// flushAcks sends acknowledgements and gives entries back, many with one command, until quit; then it
+// flushes what is left.
+func (r *Reader) flushAcks(quit <-chan struct{}) {
+	failures := 0
+	for {
+		select {
+		case <-r.flush:
+			if failures == 0 && !r.flushDue() && !waitMore(r.cfg.AckInterval, r.flush, quit, r.flushDue) {
+				continue // quit is handled below
+			}
+		case <-quit:
+			r.finalFlush()
+			return
+		}
+		ctx, cancel := r.command()
+		err := r.flushOnce(ctx)
+		cancel()
+		if err == nil {
+			failures = 0
+			continue
+		}
+		if failures++; failures == 1 {
+			r.log.Warn("acknowledging failed, trying again", pipeline.Err(err))
+		}
+		t := time.NewTimer(flushBackoff.Delay(failures))
+		select {
+		case <-t.C:
+		case <-quit:
+		}
+		t.Stop()
+		signal(r.flush)
+	}
+}
+
+// waitMore waits for d, or until due answers true after a signal; false when quit came first.
+func waitMore(d time.Duration, more <-chan struct{}, quit <-chan struct{}, due func() bool) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			return true
+		case <-more:
+			if due() {
+				return true
+			}
+		case <-quit:
+			return false
+		}
+	}
+}
+
+// flushDue reports whether a flush should not wait for company.
+func (r *Reader) flushDue() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.draining || len(r.book.returns) > 0 || len(r.book.acks) >= r.cfg.AckCount
+}
+
+// finalFlush flushes everything, within finalFlush.
+func (r *Reader) finalFlush() {
+	ctx, cancel := context.WithTimeout(r.life, finalFlush)
+	defer cancel()
+	for failures := 1; ; failures++ {
+		err := r.flushOnce(ctx)
+		if err == nil {
+			return
+		}
+		t := time.NewTimer(flushBackoff.Delay(failures))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			r.mu.Lock()
+			n := len(r.book.acks)
+			r.mu.Unlock()
+			r.log.Warn("acknowledgements lost at the end, these entries will be delivered again", slog.Int("entries", n), pipeline.Err(err))
+			return
+		}
+	}
+}
+
+// flushOnce gives back what is to be given back and acknowledges everything that waits, in commands of at most
+// maxIDs. What fails is put back.
+func (r *Reader) flushOnce(ctx context.Context) error {
+	r.mu.Lock()
+	returns := r.book.nextReturns()
+	r.mu.Unlock()
+	err := r.sendReturns(ctx, returns)
+	for err == nil {
+		r.mu.Lock()
+		acks := r.book.nextAcks(maxIDs)
+		r.mu.Unlock()
+		if len(acks) == 0 {
+			return nil
+		}
+		err = r.sendAcks(ctx, acks)
+	}
+	return err
+}
+
+func (r *Reader) sendReturns(ctx context.Context, hs []*held) error {
+	if len(hs) == 0 {
+		return nil
+	}
+	answers, err := r.scripts.setIdle(ctx, r.c, r.cfg.Stream, r.cfg.Group, r.cfg.Consumer, r.cfg.MinIdle, idsOf(hs))
+	for _, a := range answers {
+		if a == keptMine {
+			r.m.givenBack.Inc()
+		}
+	}
+	return r.confirm(hs, err)
+}
+
+// sendAcks acknowledges hs. Those that may be somebody else's by now go through a script that asks.
+func (r *Reader) sendAcks(ctx context.Context, hs []*held) error {
+	var plain, fenced []*held
+	surely := time.Now().Add(-r.cfg.MinIdle / 2)
+	r.mu.Lock()
+	for _, h := range hs {
+		if h.lost || h.confirmed.Before(surely) {
+			fenced = append(fenced, h)
+		} else {
+			plain = append(plain, h)
+		}
+	}
+	r.mu.Unlock()
+	var errPlain, errFenced error
+	if len(plain) > 0 {
+		n, err := r.c.XAck(ctx, r.cfg.Stream, r.cfg.Group, idsOf(plain)...).Result()
+		r.m.ackFlushes.Inc()
+		r.m.acks.Add(float64(n))
+		errPlain = r.confirm(plain, err)
+	}
+	if len(fenced) > 0 {
+		n, err := r.scripts.ackMine(ctx, r.c, r.cfg.Stream, r.cfg.Group, r.cfg.Consumer, idsOf(fenced))
+		r.m.ackFlushes.Inc()
+		r.m.acks.Add(float64(n))
+		errFenced = r.confirm(fenced, err)
+	}
+	return errors.Join(errPlain, errFenced)
+}
+
+// confirm closes the books on hs when err allows it: a stream that is gone has nothing to acknowledge.
+func (r *Reader) confirm(hs []*held, err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil || isNoGroup(err) {
+		r.book.flushed(hs)
+		signal(r.freed)
+		return nil
+	}
+	r.book.retry(hs)
+	return err
+}
+
+// keepAlive renews what is long in hand: from a third of MinIdle on, with time for two more tries.
+func (r *Reader) keepAlive(quit <-chan struct{}) {
+	tick := time.NewTicker(max(r.cfg.MinIdle/6, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := r.renew(); err != nil && !isNoGroup(err) {
+				r.log.Warn("keeping entries alive failed, trying again", pipeline.Err(err))
+			}
+		case <-quit:
+			return
+		}
+	}
+}
+
+func (r *Reader) renew() error {
+	now := time.Now()
+	oldest := time.Time{}
+	if r.cfg.LongestHold > 0 {
+		oldest = now.Add(-r.cfg.LongestHold)
+	}
+	r.mu.Lock()
+	due := r.book.renewable(now.Add(-r.cfg.MinIdle/3), oldest)
+	r.book.forgetLeft(now.Add(-r.cfg.MinIdle))
+	if len(r.book.returns) > 0 {
+		signal(r.flush)
+	}
+	r.mu.Unlock()
+	if len(due) == 0 {
+		return nil
+	}
+	ctx, cancel := r.command()
+	defer cancel()
+	answers, err := r.scripts.setIdle(ctx, r.c, r.cfg.Stream, r.cfg.Group, r.cfg.Consumer, 0, idsOf(due))
+
+	var renewed, lost, gone int
+	r.mu.Lock()
+	for i, a := range answers {
+		h := due[i]
+		switch {
+		case a == keptMine:
+			h.confirmed = now
+			renewed++
+		case h.stage == stageAcking || r.book.entries[h.entry.ID] != h:
+			// Its ack went out meanwhile.
+		case a == keptGone:
+			r.book.lose(h)
+			gone++
+		default:
+			r.book.lose(h)
+			lost++
+		}
+	}
+	r.mu.Unlock()
+	r.m.heartbeats.Add(float64(renewed))
+	r.m.lost.Add(float64(lost))
+	r.m.ghosts.Add(float64(gone))
+	if lost+gone > 0 {
+		r.log.Warn("entries in hand are no longer this reader's", slog.Int("claimed", lost), slog.Int("deleted", gone))
+	}
+	return err
+}

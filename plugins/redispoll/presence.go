@@ -1,0 +1,140 @@
+package redispoll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// ErrDuplicate is returned by Start when another live process uses the same instance name. Two of them
+// would share consumers and take each other's pending entries for their own: give each its own instance_id.
+var ErrDuplicate = errors.New("instance name is in use")
+
+// The life of a presence: it is renewed three times before it would expire.
+const (
+	presenceTTL   = 15 * time.Second
+	presenceRenew = 5 * time.Second
+)
+
+// presenceKey is where the instance says that it is alive.
+func presenceKey(instance string) string { return "millrace:instance:" + instance }
+
+// Alive says which of the instances have renewed their presence within its time to live.
+func Alive(ctx context.Context, c redis.UniversalClient, instances ...string) (map[string]bool, error) {
+	alive := make(map[string]bool, len(instances))
+	if len(instances) == 0 {
+		return alive, nil
+	}
+	pipe := c.Pipeline() // one EXISTS a key: the keys are in different slots of a cluster
+	cmds := make(map[string]*redis.IntCmd, len(instances))
+	for _, i := range instances {
+		if cmds[i] == nil {
+			cmds[i] = pipe.Exists(ctx, presenceKey(i))
+		}
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, fmt.Errorf("redis: presence of instances: %w", err)
+	}
+	for i, cmd := range cmds {
+		alive[i] = cmd.Val() > 0
+	}
+	return alive, nil
+}
+
+// presence holds an instance's name while the process lives.
+type presence struct {
+	c        redis.UniversalClient
+	instance string
+	token    string
+	ttl      time.Duration
+	renew    time.Duration
+	scripts  scripts
+	log      *slog.Logger
+	failed   chan error // told once when another process has taken the name
+
+	quit    chan struct{}
+	renewer sync.WaitGroup
+}
+
+// acquire takes the name. A predecessor that was killed still holds it for up to one time to live: that is waited
+// for. Whoever renews it meanwhile is alive, and then the error is ErrDuplicate.
+func (p *presence) acquire(ctx context.Context) error {
+	p.token = watermill.NewULID()
+	waitUntil := time.Now().Add(p.ttl + p.ttl/10)
+	waiting := false
+	for {
+		ok, err := p.run(ctx, p.ttl) // not SET NX: re-sent after a lost reply, it would find ourselves
+		if err != nil {
+			return fmt.Errorf("presence of instance %q: %w", p.instance, err)
+		}
+		if ok {
+			p.quit = make(chan struct{})
+			p.renewer.Go(p.keep)
+			return nil
+		}
+		if time.Now().After(waitUntil) {
+			return fmt.Errorf("instance %q runs already: %w; give every process its own instance_id", p.instance, ErrDuplicate)
+		}
+		if !waiting {
+			waiting = true
+			p.log.InfoContext(ctx, "instance name is held, waiting for its holder to expire", slog.String(pipeline.LogInstance, p.instance), slog.Duration("at_most", p.ttl))
+		}
+		t := time.NewTimer(p.ttl / 30)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return fmt.Errorf("instance %q: waiting for its name: %w", p.instance, ctx.Err())
+		}
+	}
+}
+
+// keep renews the presence until release.
+func (p *presence) keep() {
+	tick := time.NewTicker(p.renew)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-p.quit:
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), p.renew)
+		mine, err := p.run(ctx, p.ttl)
+		cancel()
+		switch {
+		case err != nil:
+			p.log.Warn("presence not renewed, trying again", slog.String(pipeline.LogInstance, p.instance), pipeline.Err(err))
+		case !mine:
+			p.failed <- fmt.Errorf("another process has taken the name of instance %q: %w", p.instance, ErrDuplicate)
+			return
+		}
+	}
+}
+
+func (p *presence) run(ctx context.Context, ttl time.Duration) (mine bool, err error) {
+	n, err := p.scripts.presence.Run(ctx, p.c, []string{presenceKey(p.instance)}, p.token, ttl.Milliseconds()).Int()
+	return n == 1, err
+}
+
+// release gives the name up.
+func (p *presence) release(ctx context.Context) error {
+	if p.quit == nil {
+		return nil
+	}
+	close(p.quit)
+	p.renewer.Wait()
+	p.quit = nil
+	if _, err := p.run(ctx, 0); err != nil {
+		return fmt.Errorf("presence of instance %q: %w", p.instance, err)
+	}
+	return nil
+}

@@ -1,0 +1,279 @@
+package redispoll
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// readCmd is an XREADGROUP that the client never re-sends: a re-sent read hides that the reply of the
+// first, with its entries, was lost.
+type readCmd struct{ *redis.XStreamSliceCmd }
+
+// NoRetry keeps the client from re-sending the command after a network error.
+func (readCmd) NoRetry() bool { return true }
+
+// gatePoll is how often a closed gate is asked again, at the latest.
+const gatePoll = 250 * time.Millisecond
+
+// readBackoff is the delay after reads that failed.
+var readBackoff = pipeline.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second}
+
+// read polls until the reader stops. First, and after every failure that may have cost a reply, it goes
+// through this consumer's own pending entries by id, then it reads what is new.
+func (r *Reader) read() {
+	var (
+		cursor   = ""              // where the look through own pending entries is; empty: not at it
+		idle     = r.cfg.FirstPoll // the next sleep after an empty read
+		failures = 0
+	)
+	for r.awaitTurn() {
+		if r.takeReread() {
+			cursor = "0"
+		}
+		sent := time.Now()
+		entries, err := r.readGroup(cursor)
+		switch {
+		case err == nil && cursor != "" && len(entries) == 0:
+			cursor = ""
+		case err == nil && cursor != "":
+			r.takeInOwn(entries, sent)
+			cursor = entries[len(entries)-1].ID
+			idle = r.cfg.FirstPoll
+		case err == nil && len(entries) > 0:
+			r.mu.Lock()
+			if r.draining {
+				r.giveBackRead(entries, sent)
+			} else {
+				r.takeIn(entries, nil, sent)
+			}
+			r.mu.Unlock()
+			idle = r.cfg.FirstPoll
+		case err == nil:
+			r.m.emptyReads.Inc()
+			if r.sleep(r.nextPoll(idle)) {
+				idle = r.cfg.FirstPoll
+			} else {
+				idle = min(2*idle, r.cfg.PollInterval)
+			}
+		case isNoGroup(err):
+			if !r.absent() {
+				return
+			}
+			cursor = ""
+		default:
+			failures = r.readFailed(err, failures)
+			continue
+		}
+		if failures > 0 {
+			r.log.Info("reading again", slog.Int("failures", failures))
+			failures = 0
+		}
+	}
+}
+
+// nextPoll adds jitter to a sleep that has reached the poll interval. It only lengthens: an idle stream
+// costs at most one read a poll interval.
+func (r *Reader) nextPoll(idle time.Duration) time.Duration {
+	if idle < r.cfg.PollInterval {
+		return idle
+	}
+	return idle + time.Duration(rand.Int64N(int64(idle)/10+1))
+}
+
+// readGroup reads at most one batch: new entries, or own pending ones after cursor.
+func (r *Reader) readGroup(cursor string) ([]redis.XMessage, error) {
+	id := cursor
+	if id == "" {
+		id = ">"
+	}
+	ctx, cancel := r.command()
+	defer cancel()
+	cmd := readCmd{redis.NewXStreamSliceCmd(ctx, "xreadgroup", "group", r.cfg.Group, r.cfg.Consumer,
+		"count", r.cfg.Batch, "streams", r.cfg.Stream, id)}
+	cmd.SetFirstKeyPos(7)
+	r.m.reads.Inc()
+	err := r.c.Process(ctx, cmd)
+	if errors.Is(err, redis.Nil) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range cmd.Val() {
+		return s.Messages, nil
+	}
+	return nil, nil
+}
+
+// awaitTurn returns true when a read may be sent, false when the reader stops.
+func (r *Reader) awaitTurn() bool {
+	for {
+		r.mu.Lock()
+		stop, paused, room := r.draining, r.paused, r.book.canRead()
+		r.mu.Unlock()
+		switch {
+		case stop:
+			return false
+		case paused:
+			select {
+			case <-r.wake:
+			case <-r.stopping:
+			}
+		case !room:
+			select {
+			case <-r.freed:
+			case <-r.wake:
+			case <-r.stopping:
+			}
+		case r.cfg.Gate != nil && !r.cfg.Gate():
+			r.sleep(min(gatePoll, r.cfg.PollInterval))
+		default:
+			return true
+		}
+	}
+}
+
+// sleep waits for d, for Wake or for the end; woken is true when it was cut short.
+func (r *Reader) sleep(d time.Duration) (woken bool) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return false
+	case <-r.wake:
+	case <-r.stopping:
+	}
+	return true
+}
+
+func (r *Reader) takeReread() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	again := r.reread
+	r.reread = false
+	return again
+}
+
+// takeInOwn takes in own pending entries that are not in hand: of an earlier life of this consumer, or of a
+// read whose reply was lost. What was deleted meanwhile is acknowledged away and reported.
+func (r *Reader) takeInOwn(entries []redis.XMessage, sent time.Time) {
+	var ghosts []string
+	fresh := entries[:0:0]
+	r.mu.Lock()
+	for _, e := range entries {
+		_, left := r.book.left[e.ID]
+		switch {
+		case e.Values == nil:
+			ghosts = append(ghosts, e.ID)
+		case !left:
+			fresh = append(fresh, e)
+		}
+	}
+	r.mu.Unlock()
+	if len(ghosts) > 0 {
+		r.ackGhosts(ghosts)
+	}
+	if len(fresh) == 0 {
+		return
+	}
+	delivered := r.deliveredCounts(fresh)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.draining {
+		r.giveBackRead(fresh, sent)
+		return
+	}
+	r.takeIn(fresh, delivered, sent)
+}
+
+// giveBackRead gives back what a read has brought although the reader stops; the mutex is held.
+func (r *Reader) giveBackRead(entries []redis.XMessage, sent time.Time) {
+	if r.gone {
+		return
+	}
+	r.takeIn(entries, nil, sent)
+	r.book.returnUnbegun()
+	signal(r.flush)
+}
+
+// ackGhosts acknowledges entries that are pending but deleted from the stream.
+func (r *Reader) ackGhosts(ids []string) {
+	r.m.ghosts.Add(float64(len(ids)))
+	r.log.Error("pending entries were deleted before they were handled", slog.Int("entries", len(ids)), slog.String("first", ids[0]))
+	ctx, cancel := r.command()
+	defer cancel()
+	if err := r.c.XAck(ctx, r.cfg.Stream, r.cfg.Group, ids...).Err(); err != nil {
+		r.log.Warn("deleted entries not acknowledged", pipeline.Err(err))
+	}
+}
+
+// deliveredCounts asks how often own pending entries were delivered; without an answer nothing is known.
+func (r *Reader) deliveredCounts(entries []redis.XMessage) map[string]int64 {
+	ctx, cancel := r.command()
+	defer cancel()
+	return deliveredCounts(ctx, r.c, r.cfg.Stream, r.cfg.Group, r.cfg.Consumer, entries)
+}
+
+func deliveredCounts(ctx context.Context, c redis.UniversalClient, stream, group, consumer string, entries []redis.XMessage) map[string]int64 {
+	pending, err := c.XPendingExt(ctx, &redis.XPendingExtArgs{
+		Stream: stream, Group: group, Consumer: consumer,
+		Start: entries[0].ID, End: entries[len(entries)-1].ID, Count: int64(2 * len(entries)),
+	}).Result()
+	if err != nil {
+		return nil
+	}
+	counts := make(map[string]int64, len(pending))
+	for _, p := range pending {
+		counts[p.ID] = p.RetryCount
+	}
+	return counts
+}
+
+// absent asks the owner of the stream whether it should exist; false ends the reader.
+func (r *Reader) absent() bool {
+	if r.hooks.Absent == nil {
+		r.stop(true)
+		return false
+	}
+	ctx, cancel := r.command()
+	defer cancel()
+	again, err := r.hooks.Absent(ctx)
+	switch {
+	case err != nil:
+		r.log.Warn("stream is gone, its owner has no answer yet", pipeline.Err(err))
+		r.sleep(readBackoff.Delay(3))
+	case !again:
+		r.log.Debug("stream is gone and not wanted, the reader stops")
+		r.stop(true)
+		return false
+	default:
+		r.log.Info("stream was gone and has been made again")
+		r.sleep(r.cfg.FirstPoll) // an owner that is mistaken must not make this loop spin
+	}
+	return true
+}
+
+// readFailed waits after a failed read and returns the number of failures in a row.
+func (r *Reader) readFailed(err error, failures int) int {
+	failures++
+	r.m.readErrors.Inc()
+	if !isReply(err) {
+		r.mu.Lock()
+		r.reread = true // the reply, with entries that are ours now, may have been lost
+		r.mu.Unlock()
+	}
+	if failures == 1 {
+		r.log.Warn("read failed, trying again", pipeline.Err(err))
+	} else {
+		r.log.Debug("read failed again", slog.Int("failures", failures), pipeline.Err(err))
+	}
+	r.sleep(readBackoff.Delay(failures))
+	return failures
+}

@@ -1,0 +1,112 @@
+package redispoll
+
+import (
+	"context"
+	_ "embed" // the scripts
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var (
+	//go:embed lua/keep.lua
+	keepSource string
+	//go:embed lua/ack.lua
+	ackSource string
+	//go:embed lua/remove.lua
+	removeSource string
+	//go:embed lua/presence.lua
+	presenceSource string
+)
+
+// scripts are the compiled scripts of one owner. Each touches one key.
+type scripts struct{ keep, ack, remove, presence *redis.Script }
+
+func newScripts() scripts {
+	return scripts{redis.NewScript(keepSource), redis.NewScript(ackSource), redis.NewScript(removeSource), redis.NewScript(presenceSource)}
+}
+
+// maxIDs is how many entry ids go into one XACK: ElastiCache Serverless takes 3,999 arguments.
+const maxIDs = 1000
+
+// maxScriptIDs bounds how long one script call keeps the server from others (well under a millisecond).
+const maxScriptIDs = 100
+
+// kept is what keep.lua answers for one entry.
+type kept int64
+
+const (
+	keptGone kept = -1
+	keptLost kept = 0
+	keptMine kept = 1
+)
+
+// setIdle runs keep.lua over ids and returns one answer an id.
+func (s scripts) setIdle(ctx context.Context, c redis.Scripter, stream, group, consumer string, idle time.Duration, ids []string) ([]kept, error) {
+	out := make([]kept, 0, len(ids))
+	for len(ids) > 0 {
+		n := min(len(ids), maxScriptIDs)
+		args := make([]any, 0, n+3)
+		args = append(args, group, consumer, idle.Milliseconds())
+		for _, id := range ids[:n] {
+			args = append(args, id)
+		}
+		reply, err := s.keep.Run(ctx, c, []string{stream}, args...).Int64Slice()
+		if err != nil {
+			return out, fmt.Errorf("keep.lua: %w", err)
+		}
+		if len(reply) != n {
+			return out, fmt.Errorf("keep.lua: %d answers for %d entries", len(reply), n)
+		}
+		for _, k := range reply {
+			out = append(out, kept(k))
+		}
+		ids = ids[n:]
+	}
+	return out, nil
+}
+
+// ackMine runs ack.lua and returns how many entries were acknowledged.
+func (s scripts) ackMine(ctx context.Context, c redis.Scripter, stream, group, consumer string, ids []string) (int, error) {
+	total := 0
+	for len(ids) > 0 {
+		n := min(len(ids), maxScriptIDs)
+		args := make([]any, 0, n+2)
+		args = append(args, group, consumer)
+		for _, id := range ids[:n] {
+			args = append(args, id)
+		}
+		acked, err := s.ack.Run(ctx, c, []string{stream}, args...).Int()
+		if err != nil {
+			return total, fmt.Errorf("ack.lua: %w", err)
+		}
+		total += acked
+		ids = ids[n:]
+	}
+	return total, nil
+}
+
+// removeConsumer removes a consumer that holds nothing; removed is false when it does.
+func (s scripts) removeConsumer(ctx context.Context, c redis.Scripter, stream, group, consumer string) (removed bool, err error) {
+	n, err := s.remove.Run(ctx, c, []string{stream}, group, consumer).Int()
+	if err != nil {
+		return false, fmt.Errorf("remove.lua: %w", err)
+	}
+	return n == 1, nil
+}
+
+// isNoGroup reports whether err says that the stream or its group is gone. Inside a script's error the
+// server's own text follows a prefix of its version's choosing.
+func isNoGroup(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "NOGROUP")
+}
+
+// isReply reports whether err is an answer of the server: the command was read and refused, nothing was lost
+// on the way.
+func isReply(err error) bool {
+	var r redis.Error
+	return errors.As(err, &r) || errors.Is(err, redis.Nil)
+}
