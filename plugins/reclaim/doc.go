@@ -1,0 +1,20 @@
+// Package reclaim takes over stream entries whose reader does not finish them: what has been pending
+// without a sign of life for min_idle, and at once what belongs to an instance that is gone. It hands
+// them to this instance's own reader of the same stream, which handles them like any other entry.
+//
+// It works on Targets. A target is a domain: the elastic streams of a kind (plugins/streams), or the
+// shards of a stream. Targets are served in parallel, the streams of a target in sequence, and one
+// that fails holds up nobody.
+//
+// # Non-obvious
+//
+//   - XAUTOCLAIM examines ten entries for each one it may claim, and starting it at the beginning every
+//     time leaves what is behind many hot entries pending for ever. The cursor is carried on: from step
+//     to step, from round to round, and in the stream's meta from instance to instance.
+//   - One reclaimer a stream at a time, by a lease in the stream's meta, and small steps: a large COUNT
+//     on a busy pending list blocks Redis for milliseconds.
+//   - It never claims more than the reader has room for: a claimed entry that waits is no better off.
+//   - A reply's deleted ids are entries that were trimmed or deleted while pending. Nothing of ours does
+//     that, so each is reported as a loss.
+//   - A claim adds one to the delivery count, whether or not the entry was ever handled.
+package reclaim

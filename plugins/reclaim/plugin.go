@@ -1,0 +1,106 @@
+package reclaim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+)
+
+// Plugin is the capability "reclaim": one Reclaimer for all targets that other plugins add.
+type Plugin struct {
+	redis  *redispoll.Plugin
+	config Config
+
+	mu      sync.Mutex
+	targets []Target
+	lost    []func(stream string, ids []string)
+}
+
+// New returns the plugin with default settings. Presence of instances is asked of redis' client.
+func New(redis *redispoll.Plugin) *Plugin {
+	return &Plugin{redis: redis, config: DefaultConfig()}
+}
+
+// Name returns reclaim.
+func (p *Plugin) Name() string { return "reclaim" }
+
+// Settings returns the configuration for the loader.
+func (p *Plugin) Settings() any { return &p.config }
+
+// Add has a target served. It must be called before the services are started; plugins do it in Register.
+func (p *Plugin) Add(t Target) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.targets = append(p.targets, t)
+}
+
+// OnLost has f told of pending entries that were found deleted. It must be called before the services
+// are started, and f must not block.
+func (p *Plugin) OnLost(f func(stream string, ids []string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost = append(p.lost, f)
+}
+
+// Register adds the service and its metrics.
+func (p *Plugin) Register(r *pipeline.Registry) error {
+	metrics := NewMetrics()
+	r.Collect(metrics)
+	r.Service("reclaim", &service{p: p, env: r.Env(), metrics: metrics})
+	return nil
+}
+
+// service builds the Reclaimer when it is started: only then the targets are known.
+type service struct {
+	p       *Plugin
+	env     pipeline.Env
+	metrics *Metrics
+
+	mu sync.Mutex
+	r  *Reclaimer
+}
+
+func (s *service) Start(ctx context.Context) error {
+	s.p.mu.Lock()
+	targets, lost := s.p.targets, s.p.lost
+	s.p.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.r != nil {
+		return fmt.Errorf("reclaim: started already")
+	}
+	s.r = NewReclaimer(Options{
+		Config: s.p.config, Instance: s.env.Instance, Targets: targets,
+		Alive: func(ctx context.Context, instances ...string) (map[string]bool, error) {
+			return redispoll.Alive(ctx, s.p.redis.Client(), instances...)
+		},
+		Logger:  s.env.Logger.With(slog.String(pipeline.LogPlugin, "reclaim")),
+		Metrics: s.metrics,
+		Lost: func(stream string, ids []string) {
+			for _, f := range lost {
+				f(stream, ids)
+			}
+		},
+	})
+	return s.r.Start(ctx)
+}
+
+func (s *service) Stop(ctx context.Context) error {
+	s.mu.Lock()
+	r := s.r
+	s.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	return r.Stop(ctx)
+}
+
+var (
+	_ pipeline.Plugin       = (*Plugin)(nil)
+	_ pipeline.Configurable = (*Plugin)(nil)
+	_ pipeline.Service      = (*service)(nil)
+)

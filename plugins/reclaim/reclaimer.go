@@ -1,0 +1,188 @@
+package reclaim
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+const (
+	callTimeout = 5 * time.Second        // one command
+	turnTimeout = 15 * time.Second       // one stream in one round
+	leaseTime   = 30 * time.Second       // longer than a turn
+	soon        = 250 * time.Millisecond // until the next look when the reader had no room for all
+)
+
+// Options is what a Reclaimer needs. Logger, Metrics and Lost may be nil.
+type Options struct {
+	Config   Config
+	Instance string
+	Targets  []Target
+	// Alive tells which of the instances are there, by their presence keys. The answer is about the
+	// moment, nothing more.
+	Alive   func(ctx context.Context, instances ...string) (map[string]bool, error)
+	Logger  *slog.Logger
+	Metrics *Metrics
+	// Lost is told of entries that were pending and are deleted. It must not block.
+	Lost func(stream string, ids []string)
+}
+
+// Reclaimer is the service that goes through the targets. It is built offline.
+type Reclaimer struct {
+	o       Options
+	scripts scripts
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	end     context.CancelFunc
+	stopped bool
+	domains sync.WaitGroup
+	done    chan struct{}
+}
+
+// NewReclaimer returns a Reclaimer that has not been started.
+func NewReclaimer(o Options) *Reclaimer {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
+	}
+	if o.Lost == nil {
+		o.Lost = func(string, []string) {}
+	}
+	return &Reclaimer{o: o, scripts: newScripts(), log: o.Logger, done: make(chan struct{})}
+}
+
+// Start starts a goroutine a target. It connects to nothing.
+func (r *Reclaimer) Start(context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.end != nil || r.stopped {
+		return errors.New("reclaim: started already")
+	}
+	ctx, end := context.WithCancel(context.Background())
+	r.end = end
+	for _, t := range r.o.Targets {
+		d := newDomain(r, t)
+		r.domains.Go(func() { d.run(ctx) })
+	}
+	return nil
+}
+
+// Stop ends the rounds and waits for what is under way, bounded by ctx.
+func (r *Reclaimer) Stop(ctx context.Context) error {
+	r.mu.Lock()
+	if !r.stopped {
+		r.stopped = true
+		if r.end != nil {
+			r.end()
+		}
+		go func() { r.domains.Wait(); close(r.done) }()
+	}
+	r.mu.Unlock()
+	select {
+	case <-r.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// domain serves one target. Its fields belong to its goroutine.
+type domain struct {
+	r       *Reclaimer
+	target  Target
+	log     *slog.Logger
+	minIdle time.Duration
+
+	gone    map[string]time.Time         // instance → since when its presence has been missed
+	handled map[string]map[string]Stream // stream → entries handed to a reader and not acknowledged yet
+}
+
+func newDomain(r *Reclaimer, t Target) *domain {
+	return &domain{
+		r: r, target: t,
+		log:     r.log.With(slog.String(pipeline.LogDomain, t.Domain())),
+		gone:    map[string]time.Time{},
+		handled: map[string]map[string]Stream{},
+	}
+}
+
+// run looks for the dead at every DeadCheck and for idle entries at every Interval, until ctx ends.
+// The first round for idle entries comes early: an instance that was restarted may be the one they
+// are waiting for.
+func (d *domain) run(ctx context.Context) {
+	c := d.r.o.Config
+	nextIdle := time.Now().Add(min(c.DeadCheck, c.Interval))
+	timer := time.NewTimer(jitter(min(c.DeadCheck, c.Interval)))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		idle := !time.Now().Before(nextIdle)
+		more := d.round(ctx, idle)
+		if idle && !more {
+			nextIdle = time.Now().Add(jitter(c.Interval))
+		}
+		wait := jitter(min(c.DeadCheck, max(time.Until(nextIdle), time.Millisecond)))
+		if more {
+			wait = jitter(min(soon, c.DeadCheck))
+		}
+		timer.Reset(wait)
+	}
+}
+
+// jitter takes up to a tenth off, so that instances don't look in the same moment for ever.
+func jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64N(int64(d)/10+1)) }
+
+// round goes through the streams of the target once: the entries of the dead always, idle entries
+// when asked to. more tells that something was left because a reader had no room.
+func (d *domain) round(ctx context.Context, idle bool) (more bool) {
+	streams := d.target.Streams()
+	if len(streams) == 0 {
+		return false
+	}
+	d.minIdle = max(d.r.o.Config.MinIdle, d.target.MinIdle())
+	d.settle(ctx)
+	looks := d.look(ctx, streams, idle)
+	d.judge(ctx, looks)
+
+	total := 0
+	for _, l := range looks {
+		if ctx.Err() != nil {
+			return false
+		}
+		if !l.idle && len(l.dead) == 0 {
+			continue
+		}
+		n, left, err := d.serve(ctx, l)
+		total += n
+		more = more || left
+		if err != nil && ctx.Err() == nil {
+			d.failed(l.Stream, err)
+		}
+	}
+	if total > 0 {
+		d.log.InfoContext(ctx, "entries reclaimed", slog.Int("entries", total), slog.Int("streams", len(streams)))
+	}
+	return more
+}
+
+func (d *domain) failed(s Stream, err error) {
+	if isGone(err) {
+		return // cleaned up meanwhile, or not created yet
+	}
+	d.r.o.Metrics.failures.WithLabelValues(d.target.Domain(), s.Shard).Inc()
+	d.log.Error("stream not reclaimed", slog.String(pipeline.LogStream, s.Name), pipeline.Err(err))
+}
+
+var _ pipeline.Service = (*Reclaimer)(nil)

@@ -1,0 +1,203 @@
+package reclaim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Why entries were claimed: a label of metrics.
+const (
+	claimIdle = "idle"
+	claimDead = "dead"
+)
+
+// ownPending is how many entries of the same reader may lie between the first and the last one that
+// was just claimed. With more, some delivery counts are not known.
+const ownPending = 512
+
+// serve claims from one stream, as its only reclaimer: what belongs to the dead, then what is idle.
+// It returns how many entries were claimed, and whether some were left for want of room.
+func (d *domain) serve(ctx context.Context, l *look) (n int, left bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
+	defer cancel()
+	reply, err := d.r.scripts.lease.Run(ctx, d.target.Client(), []string{l.Name, l.Meta}, d.r.o.Instance, leaseTime.Milliseconds()).Slice()
+	if err != nil {
+		return 0, false, fmt.Errorf("lease: %w", err)
+	}
+	if len(reply) != 2 {
+		return 0, false, nil // another instance is at it, or the stream is gone
+	}
+	cursor, _ := reply[1].(string)
+	defer func() {
+		// A lease that is not released ends by itself.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+		defer cancel()
+		if rerr := d.r.scripts.release.Run(ctx, d.target.Client(), []string{l.Meta}, d.r.o.Instance, cursor).Err(); rerr != nil {
+			err = errors.Join(err, fmt.Errorf("release: %w", rerr))
+		}
+	}()
+	for _, consumer := range l.dead {
+		got, more, err := d.rescue(ctx, l.Stream, consumer)
+		n += got
+		left = left || more
+		if err != nil {
+			return n, left, err
+		}
+	}
+	if l.idle {
+		got, more, next, err := d.claim(ctx, l.Stream, cursor)
+		n, left, cursor = n+got, left || more, next
+		if err != nil {
+			return n, left, err
+		}
+	}
+	return n, left, nil
+}
+
+// rescue claims what is pending to a consumer of a dead instance, and removes the consumer when it
+// holds nothing any more.
+func (d *domain) rescue(ctx context.Context, s Stream, consumer string) (n int, left bool, err error) {
+	c := d.r.o.Config
+	for n < c.Count {
+		step := min(c.Step, c.Count-n, s.Reader.Free())
+		if step <= 0 {
+			break
+		}
+		reply, err := d.r.scripts.rescue.Run(ctx, d.target.Client(), []string{s.Name},
+			s.Group, s.Consumer, consumer, c.DeadAfter.Milliseconds(), step).Slice()
+		if err != nil {
+			return n, false, fmt.Errorf("claim from %s: %w", consumer, err)
+		}
+		got, err := parseRescue(reply)
+		if err != nil {
+			return n, false, err
+		}
+		d.lost(s, got.lost)
+		if err := d.hand(ctx, s, got, claimDead); err != nil {
+			return n, false, err
+		}
+		n += len(got.entries)
+		if len(got.entries)+len(got.lost) < step {
+			break
+		}
+	}
+	instance, _ := instanceOf(consumer)
+	removed, err := d.r.scripts.forget.Run(ctx, d.target.Client(), []string{s.Name, s.Meta}, s.Group, consumer, InstanceField(instance)).Int()
+	if err != nil {
+		return n, false, fmt.Errorf("remove reader %s: %w", consumer, err)
+	}
+	if removed == 0 {
+		return n, s.Reader.Free() == 0 || n >= c.Count, nil
+	}
+	d.r.o.Metrics.removed.WithLabelValues(d.target.Domain(), s.Shard).Inc()
+	d.log.InfoContext(ctx, "reader of a dead instance removed", slog.String(pipeline.LogStream, s.Name), slog.String("consumer", consumer), slog.Int("entries", n))
+	return n, false, nil
+}
+
+// claim claims idle entries from the cursor on, once around at most, and returns where to go on. A
+// probe before each step jumps over what is not idle, so that no step is spent on hot entries.
+func (d *domain) claim(ctx context.Context, s Stream, cursor string) (n int, left bool, next string, err error) {
+	c := d.r.o.Config
+	wrapped := cursor == ""
+	for n < c.Count {
+		step := min(c.Step, c.Count-n, s.Reader.Free())
+		if step <= 0 {
+			return n, true, cursor, nil
+		}
+		start := cursor
+		if start == "" {
+			start = "-"
+		}
+		probed, err := d.target.Client().XPendingExt(ctx, d.probe(s, start)).Result()
+		if err != nil {
+			return n, false, cursor, fmt.Errorf("probe: %w", err)
+		}
+		if len(probed) == 0 {
+			if wrapped {
+				return n, false, "", nil
+			}
+			wrapped, cursor = true, ""
+			continue
+		}
+		got, after, err := d.autoClaim(ctx, s, probed[0].ID, step)
+		if err != nil {
+			return n, false, cursor, err
+		}
+		d.lost(s, got.lost)
+		if err := d.hand(ctx, s, got, claimIdle); err != nil {
+			return n, false, cursor, err
+		}
+		n += len(got.entries)
+		if cursor = after; after == "0-0" {
+			cursor = ""
+			if wrapped {
+				return n, false, "", nil
+			}
+			wrapped = true
+		}
+	}
+	return n, false, cursor, nil
+}
+
+// autoClaim runs one XAUTOCLAIM and finds out how often what it claimed was delivered.
+func (d *domain) autoClaim(ctx context.Context, s Stream, start string, count int) (got claimed, next string, err error) {
+	client := d.target.Client()
+	begin := time.Now()
+	entries, next, deleted, err := client.XAutoClaimWithDeleted(ctx, &redis.XAutoClaimArgs{
+		Stream: s.Name, Group: s.Group, Consumer: s.Consumer, MinIdle: d.minIdle, Start: start, Count: int64(count),
+	}).Result()
+	d.r.o.Metrics.observe(d.target.Domain(), s.Shard, time.Since(begin))
+	if err != nil {
+		return claimed{}, "", fmt.Errorf("xautoclaim: %w", err)
+	}
+	got = claimed{entries: entries, lost: deleted, delivered: make(map[string]int64, len(entries))}
+	if len(entries) == 0 {
+		return got, next, nil
+	}
+	pending, err := client.XPendingExt(ctx, &redis.XPendingExtArgs{
+		Stream: s.Name, Group: s.Group, Consumer: s.Consumer,
+		Start: entries[0].ID, End: entries[len(entries)-1].ID, Count: int64(len(entries) + ownPending),
+	}).Result()
+	if err != nil {
+		// The count is a hint; the entries are claimed and must be handled.
+		d.log.WarnContext(ctx, "delivery counts not known", slog.String(pipeline.LogStream, s.Name), pipeline.Err(err))
+	}
+	for _, p := range pending {
+		got.delivered[p.ID] = p.RetryCount
+	}
+	return got, next, nil
+}
+
+// hand gives claimed entries to the reader. A reader that is being stopped gives them back.
+func (d *domain) hand(ctx context.Context, s Stream, got claimed, why string) error {
+	if len(got.entries) == 0 {
+		return nil
+	}
+	n := float64(len(got.entries))
+	d.r.o.Metrics.claims.WithLabelValues(d.target.Domain(), s.Shard, why).Add(n)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	if err := s.Reader.Adopt(ctx, got.entries, got.delivered); err != nil {
+		d.r.o.Metrics.refused.WithLabelValues(d.target.Domain(), s.Shard).Add(n)
+		return fmt.Errorf("hand %d entries to the reader: %w", len(got.entries), err)
+	}
+	d.await(s, got.entries)
+	return nil
+}
+
+// lost reports entries that were pending and are deleted: somebody trimmed or deleted them unhandled.
+func (d *domain) lost(s Stream, ids []string) {
+	if len(ids) == 0 {
+		return
+	}
+	d.r.o.Metrics.losses.WithLabelValues(d.target.Domain(), s.Shard).Add(float64(len(ids)))
+	d.log.Error("pending entries are deleted from their stream", slog.String(pipeline.LogStream, s.Name), slog.Int("entries", len(ids)), slog.Any("ids", ids))
+	d.r.o.Lost(s.Name, ids)
+}

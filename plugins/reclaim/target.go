@@ -1,0 +1,68 @@
+package reclaim
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Target is a domain: streams that belong together. Its methods must be safe for concurrent use and
+// must not block; they are asked in every round.
+type Target interface {
+	// Domain labels metrics and logs: the text before the first colon of the stream names.
+	Domain() string
+	// Client is where the streams are. It is borrowed.
+	Client() redis.UniversalClient
+	// MinIdle is the shortest time without a sign of life after which an entry may be claimed here:
+	// no less than three times the interval in which the readers renew what they hold.
+	MinIdle() time.Duration
+	// Streams returns the streams that have a reader in this instance and may be read now.
+	Streams() []Stream
+}
+
+// Stream is one stream of a Target.
+type Stream struct {
+	Shard    string // labels metrics; never an id, of which there are too many
+	Name     string // key
+	Group    string
+	Consumer string // this instance's consumer: <instance>-<index>
+	Meta     string // companion key, in the same slot of a cluster
+	Reader   Reader // where claimed entries go
+}
+
+// Reader takes over claimed entries. *redispoll.Reader is one.
+type Reader interface {
+	// Free returns how many more entries fit.
+	Free() int
+	// Adopt takes over entries that have been claimed for this reader's consumer. delivered is how
+	// often each was delivered, this time included. An error means that none was taken, and that the
+	// reader has given them back as well as it could.
+	Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64) error
+}
+
+const instancePrefix = "i:"
+
+// InstanceField returns the field of a stream's meta that belongs to an instance.
+func InstanceField(instance string) string { return instancePrefix + instance }
+
+// FieldInstance is the reverse of InstanceField; ok is false for any other field.
+func FieldInstance(field string) (instance string, ok bool) {
+	return strings.CutPrefix(field, instancePrefix)
+}
+
+// instanceOf returns the instance of a consumer named <instance>-<index>; ok is false for names of
+// another shape, about whose owners nothing is known.
+func instanceOf(consumer string) (instance string, ok bool) {
+	at := strings.LastIndexByte(consumer, '-')
+	if at <= 0 || at == len(consumer)-1 {
+		return "", false
+	}
+	for _, c := range consumer[at+1:] {
+		if c < '0' || c > '9' {
+			return "", false
+		}
+	}
+	return consumer[:at], true
+}

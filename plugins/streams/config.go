@@ -1,0 +1,145 @@
+package streams
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Config is what a person sets about elastic streams of one kind. Start from DefaultConfig: the zero
+// value is refused by Validate.
+type Config struct {
+	// MaxLen bounds a stream: acknowledged entries are trimmed at it, and when that is not enough an
+	// enqueue is answered Full. Nothing unread or pending is ever removed. Entries.
+	MaxLen int64 `yaml:"max_len"`
+	// PollInterval is the longest pause between two reads of an empty stream. The pause starts at
+	// FirstPoll, doubles, and falls back at the first entry.
+	PollInterval time.Duration `yaml:"poll_interval"`
+	// FirstPoll is the first pause after a read that found nothing.
+	FirstPoll time.Duration `yaml:"first_poll"`
+	// IdleTimeout is how long a stream must have been drained, over all instances, before it is
+	// stopped and deleted.
+	IdleTimeout time.Duration `yaml:"idle_timeout"`
+	// BatchSize is the COUNT of XREADGROUP.
+	BatchSize int `yaml:"batch_size"`
+	// MinConsumers and MaxConsumers bound the slots of a stream in this instance.
+	MinConsumers int `yaml:"min_consumers_per_instance"`
+	MaxConsumers int `yaml:"max_consumers_per_instance"`
+	// StopTimeout bounds the stop of a stream, all slots together.
+	StopTimeout time.Duration `yaml:"stop_timeout"`
+	// MinIdle is how long an entry must have been in hand without a sign of life before another
+	// instance may claim it. A live reader gives a sign every third of it.
+	MinIdle time.Duration `yaml:"min_idle"`
+	// LongestHold is how long a slot may keep an entry alive. Zero: for as long as its handler runs.
+	LongestHold time.Duration `yaml:"longest_hold"`
+	// Refresh is how often the active set is asked and running streams are tended.
+	Refresh time.Duration `yaml:"refresh"`
+	// Tiers is how many slots a stream gets for its total count, in ascending order of UpTo.
+	Tiers []Tier `yaml:"tiers"`
+}
+
+// Tier gives a stream of at most UpTo targets that many Consumers, an instance. An UpTo of zero
+// has no bound; only the last tier may have it.
+type Tier struct {
+	UpTo      int64 `yaml:"up_to"`
+	Consumers int   `yaml:"consumers"`
+}
+
+// DefaultConfig returns the defaults of the contract, as a new value.
+func DefaultConfig() Config {
+	return Config{
+		MaxLen:       100_000,
+		PollInterval: 100 * time.Millisecond,
+		FirstPoll:    5 * time.Millisecond,
+		IdleTimeout:  30 * time.Second,
+		BatchSize:    10,
+		MinConsumers: 1,
+		MaxConsumers: 32,
+		StopTimeout:  5 * time.Second,
+		MinIdle:      5 * time.Minute,
+		LongestHold:  30 * time.Minute,
+		Refresh:      2 * time.Second,
+		Tiers:        DefaultTiers(),
+	}
+}
+
+// DefaultTiers returns the sizing table of the contract, as a new value.
+func DefaultTiers() []Tier {
+	return []Tier{{100, 1}, {1_000, 2}, {10_000, 4}, {100_000, 8}, {500_000, 16}, {0, 32}}
+}
+
+// Validate reports every mistake at once, as joined pipeline.FieldError values whose paths are
+// relative to the settings of the stream.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(path, format string, args ...any) {
+		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
+	}
+	positive := func(path string, d time.Duration) {
+		if d <= 0 {
+			bad(path, "must be > 0, got %s", d)
+		}
+	}
+	if c.MaxLen <= 0 {
+		bad("max_len", "must be > 0, got %d", c.MaxLen)
+	}
+	positive("poll_interval", c.PollInterval)
+	positive("first_poll", c.FirstPoll)
+	if c.FirstPoll > c.PollInterval {
+		bad("first_poll", "must be <= poll_interval (%s), got %s", c.PollInterval, c.FirstPoll)
+	}
+	positive("idle_timeout", c.IdleTimeout)
+	if c.BatchSize <= 0 {
+		bad("batch_size", "must be > 0, got %d", c.BatchSize)
+	}
+	if c.MinConsumers <= 0 {
+		bad("min_consumers_per_instance", "must be > 0, got %d", c.MinConsumers)
+	}
+	if c.MinConsumers > c.MaxConsumers {
+		bad("min_consumers_per_instance", "must be <= max_consumers_per_instance (%d), got %d", c.MaxConsumers, c.MinConsumers)
+	}
+	positive("stop_timeout", c.StopTimeout)
+	positive("min_idle", c.MinIdle)
+	if c.LongestHold < 0 {
+		bad("longest_hold", "must be >= 0, got %s", c.LongestHold)
+	}
+	positive("refresh", c.Refresh)
+	if c.Refresh > 0 && c.IdleTimeout > 0 && c.Refresh > c.IdleTimeout {
+		bad("refresh", "must be <= idle_timeout (%s), got %s", c.IdleTimeout, c.Refresh)
+	}
+	if len(c.Tiers) == 0 {
+		bad("tiers", "must have at least one tier")
+	}
+	for i, t := range c.Tiers {
+		path := fmt.Sprintf("tiers[%d]", i)
+		if t.Consumers <= 0 {
+			bad(path+".consumers", "must be > 0, got %d", t.Consumers)
+		}
+		switch {
+		case t.UpTo < 0:
+			bad(path+".up_to", "must be >= 0, got %d", t.UpTo)
+		case t.UpTo == 0 && i < len(c.Tiers)-1:
+			bad(path+".up_to", "only the last tier may be without a bound")
+		case i > 0 && t.UpTo > 0 && t.UpTo <= c.Tiers[i-1].UpTo:
+			bad(path+".up_to", "must be > %d, got %d", c.Tiers[i-1].UpTo, t.UpTo)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Consumers returns the slots a stream gets in one instance: the first tier that reaches total (the
+// last one when none does), clamped to [least, most]. A total that is not known (0) gets least.
+func Consumers(tiers []Tier, total int64, least, most int) int {
+	n := least
+	if total > 0 {
+		for _, t := range tiers {
+			n = t.Consumers
+			if t.UpTo == 0 || total <= t.UpTo {
+				break
+			}
+		}
+	}
+	return min(max(n, least), most)
+}

@@ -1,0 +1,106 @@
+package streams
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics counts for the Managers of all kinds. It is one prometheus.Collector.
+type Metrics struct {
+	running   *prometheus.GaugeVec
+	slotCount *prometheus.GaugeVec
+	starts    *prometheus.CounterVec
+	stops     *prometheus.CounterVec
+	enqueue   *prometheus.CounterVec
+	batch     *prometheus.HistogramVec
+	revivals  *prometheus.CounterVec
+	losses    *prometheus.CounterVec
+	cleanups  *prometheus.CounterVec
+	putBacks  *prometheus.CounterVec
+	trims     *prometheus.CounterVec
+	orphaned  *prometheus.CounterVec
+	failures  *prometheus.CounterVec
+}
+
+// NewMetrics returns metrics that nobody collects yet.
+func NewMetrics() *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_streams_" + name, Help: help}, append([]string{"type"}, labels...))
+	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_streams_" + name, Help: help}, []string{"type"})
+	}
+	return &Metrics{
+		running:   gauge("running", "Streams that have a reader in this instance."),
+		slotCount: gauge("slots", "Slots of all running streams in this instance."),
+		starts:    counter("starts_total", "Readers started."),
+		stops:     counter("stops_total", "Readers stopped, by reason.", "reason"),
+		enqueue:   counter("enqueued_total", "Entries that were to be added, by outcome: added, full, failed.", "outcome"),
+		batch: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "millrace_streams_enqueue_batch_entries", Help: "Entries added by one enqueue call.",
+			Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 400},
+		}, []string{"type"}),
+		revivals: counter("revived_total", "Streams created again by an enqueue that found them absent."),
+		losses:   counter("lost_total", "Streams that were gone although active, and created again by their reader."),
+		cleanups: counter("cleanups_total", "Clean-ups of idle streams, by outcome: deleted, not_drained, absent, failed.", "outcome"),
+		putBacks: counter("put_back_total", "Streams put back on the active set because they were not drained."),
+		trims:    counter("trimmed_total", "Acknowledged entries removed."),
+		orphaned: counter("orphans_total", "Streams without activation found by a sweep."),
+		failures: counter("failures_total", "Rounds in which something failed and is tried again: active, start, tend.", "what"),
+	}
+}
+
+func (m *Metrics) all() []prometheus.Collector {
+	return []prometheus.Collector{m.running, m.slotCount, m.starts, m.stops, m.enqueue, m.batch, m.revivals,
+		m.losses, m.cleanups, m.putBacks, m.trims, m.orphaned, m.failures}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.all() {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.all() {
+		c.Collect(ch)
+	}
+}
+
+func (m *Metrics) started(kind string, slots int) {
+	m.running.WithLabelValues(kind).Inc()
+	m.slotCount.WithLabelValues(kind).Add(float64(slots))
+	m.starts.WithLabelValues(kind).Inc()
+}
+
+func (m *Metrics) stopped(kind, why string, slots int) {
+	m.running.WithLabelValues(kind).Dec()
+	m.slotCount.WithLabelValues(kind).Sub(float64(slots))
+	m.stops.WithLabelValues(kind, why).Inc()
+}
+
+func (m *Metrics) resized(kind string, by int) {
+	m.slotCount.WithLabelValues(kind).Add(float64(by))
+}
+
+func (m *Metrics) enqueued(kind string, added, refused int) {
+	if added > 0 {
+		m.enqueue.WithLabelValues(kind, "added").Add(float64(added))
+		m.batch.WithLabelValues(kind).Observe(float64(added))
+	}
+	if refused > 0 {
+		m.enqueue.WithLabelValues(kind, "full").Add(float64(refused))
+	}
+}
+
+func (m *Metrics) enqueueFailed(kind string, n int) {
+	m.enqueue.WithLabelValues(kind, "failed").Add(float64(n))
+}
+func (m *Metrics) revived(kind string)          { m.revivals.WithLabelValues(kind).Inc() }
+func (m *Metrics) lost(kind string)             { m.losses.WithLabelValues(kind).Inc() }
+func (m *Metrics) cleanup(kind, outcome string) { m.cleanups.WithLabelValues(kind, outcome).Inc() }
+func (m *Metrics) putBack(kind string)          { m.putBacks.WithLabelValues(kind).Inc() }
+func (m *Metrics) trimmed(kind string, n int64) { m.trims.WithLabelValues(kind).Add(float64(n)) }
+func (m *Metrics) orphan(kind string)           { m.orphaned.WithLabelValues(kind).Inc() }
+func (m *Metrics) failed(kind, what string)     { m.failures.WithLabelValues(kind, what).Inc() }
+
+var _ prometheus.Collector = (*Metrics)(nil)

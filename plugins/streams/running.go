@@ -1,0 +1,203 @@
+package streams
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+)
+
+// running is one stream that has a reader in this instance. Its fields are fixed but for those the
+// keeper owns.
+type running struct {
+	id            int64
+	stream, group string
+	consumer      string
+	reader        *redispoll.Reader
+	since         time.Time
+
+	state // guarded by subscription.mu
+}
+
+type state struct {
+	total  int64
+	slots  int
+	paused bool
+	missed int // rounds in a row in which the id was not on the active set but its stream was there
+}
+
+// Why a reader is stopped: a label of metrics and logs.
+const (
+	stopAsked    = "asked"    // Manager.Stop
+	stopDrained  = "drained"  // the instance ends
+	stopIdle     = "idle"     // drained for idle_timeout, here or by the clean-up of another instance
+	stopInactive = "inactive" // off the active set, and its stream is gone
+)
+
+// start starts or resizes the reader of a.ID.
+func (s *subscription) start(ctx context.Context, a Activation) error {
+	unlock, err := s.locks.lock(ctx, a.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return s.startLocked(ctx, a)
+}
+
+// startLocked needs the lock of a.ID.
+func (s *subscription) startLocked(ctx context.Context, a Activation) error {
+	if s.life.Err() != nil {
+		return ErrNotOpen
+	}
+	if r := s.get(a.ID); r != nil {
+		if !r.ended() {
+			s.apply(r, a)
+			return nil
+		}
+		s.forget(ctx, r, stopInactive)
+	}
+	if err := s.m.create(ctx, a.ID); err != nil {
+		return err
+	}
+	r := s.newRunning(a)
+	s.m.hands.watch(r.stream, true)
+	s.mu.Lock()
+	if s.draining {
+		s.mu.Unlock()
+		s.m.hands.watch(r.stream, false)
+		return ErrNotOpen
+	}
+	s.running[a.ID] = r
+	delete(s.cleanups, a.ID)
+	s.m.metrics.started(s.m.kind.Type, r.slots)
+	s.mu.Unlock()
+	r.reader.Start()
+	s.m.log.InfoContext(ctx, "stream started", slog.String(pipeline.LogStream, r.stream), slog.Int("slots", r.slots))
+	return nil
+}
+
+func (s *subscription) newRunning(a Activation) *running {
+	m, c, d := s.m, s.m.config(), redispoll.DefaultConfig()
+	r := &running{
+		id: a.ID, stream: m.kind.Stream(a.ID), group: m.kind.Group(a.ID),
+		consumer: m.instance + "-0", since: time.Now(),
+		state: state{total: a.TotalCount, slots: s.slots(c, a.TotalCount), paused: a.Paused},
+	}
+	r.reader = redispoll.NewReader(m.client(), redispoll.ReaderConfig{
+		Stream: r.stream, Group: r.group, Consumer: r.consumer,
+		Slots: r.slots, Batch: c.BatchSize,
+		PollInterval: c.PollInterval, FirstPoll: c.FirstPoll,
+		MinIdle: c.MinIdle, LongestHold: c.LongestHold,
+		MaxRedeliveries: d.MaxRedeliveries, Redelivery: d.Redelivery,
+		Gate: s.gate,
+	}, s.entries, redispoll.Hooks{Absent: func(ctx context.Context) (bool, error) { return s.absent(ctx, a.ID) }}, m.log, m.readerMetrics)
+	if a.Paused {
+		r.reader.SetPaused(true)
+	}
+	return r
+}
+
+// slots is the size of a stream here; a Window of the route's Flow bounds it too.
+func (s *subscription) slots(c Config, total int64) int {
+	n := s.m.slots(c, total)
+	if s.flow.Window > 0 {
+		n = min(n, s.flow.Window)
+	}
+	return n
+}
+
+// absent is asked by a reader that finds its stream or group gone: it is made again when it should
+// run (it was lost), and left alone when not (another instance cleaned it up).
+func (s *subscription) absent(ctx context.Context, id int64) (again bool, err error) {
+	active, err := s.m.asker.active(ctx)
+	if err != nil {
+		return false, fmt.Errorf("ask what is active: %w", err)
+	}
+	for _, a := range active {
+		if a.ID == id {
+			s.m.metrics.lost(s.m.kind.Type)
+			s.m.log.WarnContext(ctx, "stream is gone but active, created again", slog.String(pipeline.LogStream, s.m.kind.Stream(id)))
+			return true, s.m.create(ctx, id)
+		}
+	}
+	return false, nil
+}
+
+// apply makes a running stream what the active set says.
+func (s *subscription) apply(r *running, a Activation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slots := r.slots
+	if a.TotalCount > 0 {
+		r.total, slots = a.TotalCount, s.slots(s.m.config(), a.TotalCount)
+	}
+	if slots != r.slots {
+		s.m.metrics.resized(s.m.kind.Type, slots-r.slots)
+		s.m.log.Info("stream resized", slog.String(pipeline.LogStream, r.stream), slog.Int("from", r.slots), slog.Int("slots", slots))
+		r.slots = slots
+		r.reader.Resize(slots)
+	}
+	if a.Paused != r.paused {
+		r.paused = a.Paused
+		r.reader.SetPaused(a.Paused)
+		s.m.log.Info("stream paused or resumed", slog.String(pipeline.LogStream, r.stream), slog.Bool("paused", a.Paused))
+	}
+}
+
+// stop stops the reader of id and waits for it, bounded by Config.StopTimeout.
+func (s *subscription) stop(ctx context.Context, id int64, why string) error {
+	unlock, err := s.locks.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r := s.get(id)
+	if r == nil {
+		return nil
+	}
+	return s.stopLocked(ctx, r, why)
+}
+
+// stopLocked needs the lock of r.id.
+func (s *subscription) stopLocked(ctx context.Context, r *running, why string) error {
+	ctx, cancel := context.WithTimeout(ctx, s.m.config().StopTimeout)
+	defer cancel()
+	err := r.reader.Drain(ctx)
+	s.forget(ctx, r, why)
+	if err != nil {
+		s.m.log.WarnContext(ctx, "stream did not drain in time", slog.String(pipeline.LogStream, r.stream), pipeline.Err(err))
+		return fmt.Errorf("drain %s: %w", r.stream, err)
+	}
+	return nil
+}
+
+// forget takes a reader that has ended off the registry, and this instance's status out of meta.
+func (s *subscription) forget(ctx context.Context, r *running, why string) {
+	s.mu.Lock()
+	if s.running[r.id] == r {
+		delete(s.running, r.id)
+		s.m.metrics.stopped(s.m.kind.Type, why, r.slots)
+	}
+	s.mu.Unlock()
+	s.m.hands.watch(r.stream, false)
+	// A status that stays behind goes stale within seconds, so an error here is worth no more than a line.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := s.m.client().HDel(ctx, MetaKey(r.stream), s.m.statusField()).Err(); err != nil {
+		s.m.log.DebugContext(ctx, "status not removed", slog.String(pipeline.LogStream, r.stream), pipeline.Err(err))
+	}
+	s.m.log.Info("stream stopped", slog.String(pipeline.LogStream, r.stream), slog.String("reason", why))
+}
+
+// ended reports whether the reader has ended by itself.
+func (r *running) ended() bool {
+	select {
+	case <-r.reader.Done():
+		return true
+	default:
+		return false
+	}
+}

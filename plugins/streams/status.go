@@ -1,0 +1,135 @@
+package streams
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/reclaim"
+)
+
+// State is what a stream is, at the moment it was asked.
+type State struct {
+	Exists bool
+	// Incarnation changes when the stream was lost and made anew. Empty: no stream, or one that no
+	// Manager has seen yet (Ensure gives it one).
+	Incarnation string
+	// Drained: nothing is pending and nothing unread, in any group. True for a stream that is absent.
+	Drained bool
+	Length  int64 // entries, acknowledged ones that are not trimmed yet included
+	Pending int64 // entries in hand or given back, over all groups
+}
+
+// InstanceStatus is what one instance says about a stream it reads.
+type InstanceStatus struct {
+	Instance    string    `json:"instance"`
+	Stream      string    `json:"stream"`
+	Group       string    `json:"group"`
+	Slots       int       `json:"slots"`
+	Paused      bool      `json:"paused"`
+	Since       time.Time `json:"since"`        // when its reader was started
+	LastMessage time.Time `json:"last_message"` // when a message began or ended last; zero: none yet
+	InHand      int       `json:"in_hand"`
+}
+
+// wireStatus is the JSON of an instance's field in meta.
+type wireStatus struct {
+	Slots  int   `json:"slots"`
+	Paused bool  `json:"paused,omitempty"`
+	Since  int64 `json:"since"` // Unix milliseconds
+	Last   int64 `json:"last,omitempty"`
+	InHand int   `json:"in_hand"`
+}
+
+// missedVisits is after how many of its own visits that did not come an instance's status is stale.
+const missedVisits = 5
+
+func (m *Manager) statusField() string { return reclaim.InstanceField(m.instance) }
+
+// Inspect looks at the stream of id.
+func (m *Manager) Inspect(ctx context.Context, id int64) (State, error) {
+	st, _, _, err := m.inspect(ctx, id)
+	return st, err
+}
+
+// Statuses returns what every instance that reads the stream of id says about it, by name. An
+// instance that has not been heard of for five rounds, and no less than 10 s, is left out.
+func (m *Manager) Statuses(ctx context.Context, id int64) ([]InstanceStatus, error) {
+	_, at, meta, err := m.inspect(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	stale := max(missedVisits*m.config().Refresh, 10*time.Second)
+	var out []InstanceStatus
+	for field, value := range meta {
+		instance, ok := reclaim.FieldInstance(field)
+		if !ok {
+			continue
+		}
+		heard, text, _ := strings.Cut(value, " ")
+		millis, err := strconv.ParseInt(heard, 10, 64)
+		var w wireStatus
+		if err != nil || json.Unmarshal([]byte(text), &w) != nil {
+			continue // written by a version that is not ours; it can't be shown, and it goes stale by itself
+		}
+		if at.Sub(time.UnixMilli(millis)) > stale {
+			continue
+		}
+		st := InstanceStatus{
+			Instance: instance, Stream: m.kind.Stream(id), Group: m.kind.Group(id),
+			Slots: w.Slots, Paused: w.Paused, Since: time.UnixMilli(w.Since), InHand: w.InHand,
+		}
+		if w.Last > 0 {
+			st.LastMessage = time.UnixMilli(w.Last)
+		}
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b InstanceStatus) int { return strings.Compare(a.Instance, b.Instance) })
+	return out, nil
+}
+
+// inspect runs inspect.lua: the state, the server's time, the fields of meta.
+func (m *Manager) inspect(ctx context.Context, id int64) (State, time.Time, map[string]string, error) {
+	stream := m.kind.Stream(id)
+	fail := func(err error) (State, time.Time, map[string]string, error) {
+		return State{}, time.Time{}, nil, fmt.Errorf("streams: inspect %s: %w", stream, err)
+	}
+	reply, err := m.scripts.inspect.Run(ctx, m.client(), []string{stream, MetaKey(stream)}).Slice()
+	if err != nil {
+		return fail(err)
+	}
+	if len(reply) != 7 {
+		return fail(fmt.Errorf("unexpected reply %v", reply))
+	}
+	token, ok1 := reply[1].(string)
+	flat, ok2 := reply[6].([]any)
+	n, err := integers([]any{reply[0], reply[2], reply[3], reply[4], reply[5]}, nil)
+	if err != nil || !ok1 || !ok2 {
+		return fail(fmt.Errorf("unexpected reply %v", reply))
+	}
+	meta := make(map[string]string, len(flat)/2)
+	for i := 0; i+1 < len(flat); i += 2 {
+		field, _ := flat[i].(string)
+		meta[field], _ = flat[i+1].(string)
+	}
+	st := State{Exists: n[0] == 1, Drained: n[1] == 1, Length: n[2], Pending: n[3]}
+	if st.Exists {
+		st.Incarnation = token
+	}
+	return st, time.UnixMilli(n[4]), meta, nil
+}
+
+// Trim removes what every group has acknowledged from the stream of id and returns how many entries
+// that were. The keeper does it at every visit; it is for tools.
+func (m *Manager) Trim(ctx context.Context, id int64) (int64, error) {
+	stream := m.kind.Stream(id)
+	n, err := m.scripts.trim.Run(ctx, m.client(), []string{stream}).Int64()
+	if err != nil {
+		return 0, fmt.Errorf("streams: trim %s: %w", stream, err)
+	}
+	return n, nil
+}

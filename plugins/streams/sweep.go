@@ -1,0 +1,126 @@
+package streams
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	sweepCount = 500                   // keys looked at in one step
+	sweepPause = 10 * time.Millisecond // between two steps, so that nobody waits behind a sweep
+)
+
+// orphans remembers since when streams have been seen without an activation.
+type orphans struct {
+	mu    sync.Mutex
+	since map[int64]orphan
+	round int64
+}
+
+type orphan struct {
+	first time.Time
+	round int64 // the last sweep that saw it
+}
+
+// Sweep looks through all keys of the kind for streams that are not on the active set and have not
+// been for grace, and calls found for each: its caller puts them back where they have work. It finds
+// what a crash between an idle stop's two steps, a failover that undid a deletion, or a foreign
+// client left behind. It goes in small steps with pauses. An error of found ends the sweep.
+//
+// since when a stream has been an orphan is remembered by this Manager, so one sweep finds nothing
+// unless grace is 0.
+func (m *Manager) Sweep(ctx context.Context, grace time.Duration, found func(ctx context.Context, id int64) error) error {
+	var present []int64
+	if err := m.scan(ctx, func(keys []string) {
+		for _, key := range keys {
+			if id, ok := m.kind.ID(key); ok {
+				present = append(present, id)
+			}
+		}
+	}); err != nil {
+		return fmt.Errorf("streams: sweep %s*: %w", m.kind.StreamPrefix, err)
+	}
+	// Asked after the scan: a stream that was deleted and taken off in between is gone from neither by mistake.
+	active, err := m.asker.active(ctx)
+	if err != nil {
+		return fmt.Errorf("streams: sweep %s*: ask what is active: %w", m.kind.StreamPrefix, err)
+	}
+	for _, id := range m.orphans.note(present, active, grace, time.Now()) {
+		if err := found(ctx, id); err != nil {
+			return fmt.Errorf("streams: sweep: stream %s without activation: %w", m.kind.Stream(id), err)
+		}
+		m.metrics.orphan(m.kind.Type)
+	}
+	return nil
+}
+
+// note returns which of the present streams have not been active for grace.
+func (o *orphans) note(present []int64, active []Activation, grace time.Duration, now time.Time) []int64 {
+	known := make(map[int64]bool, len(active))
+	for _, a := range active {
+		known[a.ID] = true
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.round++
+	var due []int64
+	for _, id := range present {
+		if known[id] {
+			continue
+		}
+		x, seen := o.since[id]
+		if !seen {
+			x.first = now
+		}
+		if x.round != o.round && now.Sub(x.first) >= grace {
+			due = append(due, id)
+		}
+		x.round = o.round
+		o.since[id] = x
+	}
+	for id, x := range o.since {
+		if x.round != o.round {
+			delete(o.since, id)
+		}
+	}
+	return due
+}
+
+// scan gives page all keys with the kind's prefix, page by page, on every master of a cluster.
+func (m *Manager) scan(ctx context.Context, page func(keys []string)) error {
+	pattern := globEscape.Replace(m.kind.StreamPrefix) + "*"
+	var mu sync.Mutex // the masters of a cluster are scanned at the same time
+	one := func(ctx context.Context, c redis.Cmdable) error {
+		var cursor uint64
+		for {
+			keys, next, err := c.Scan(ctx, cursor, pattern, sweepCount).Result()
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			page(keys)
+			mu.Unlock()
+			if cursor = next; cursor == 0 {
+				return nil
+			}
+			pause := time.NewTimer(sweepPause)
+			select {
+			case <-pause.C:
+			case <-ctx.Done():
+				pause.Stop()
+				return ctx.Err()
+			}
+		}
+	}
+	if cluster, ok := m.client().(*redis.ClusterClient); ok {
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return one(ctx, c) })
+	}
+	return one(ctx, m.client())
+}
+
+var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
