@@ -1,0 +1,47 @@
+package deadletter
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Config is the section plugins.deadletter. It is about relays of outboxes; a sink has no settings.
+type Config struct {
+	// Interval is the wait between two looks into an empty outbox. One that has letters is emptied back to back.
+	Interval time.Duration `yaml:"interval"`
+	// BatchSize is how many letters are taken in one transaction.
+	BatchSize int `yaml:"batch_size"`
+	// PublishTimeout bounds publishing one batch.
+	PublishTimeout time.Duration `yaml:"publish_timeout"`
+	// MaxBackoff is the longest wait after failures; it begins with Interval and doubles.
+	MaxBackoff time.Duration `yaml:"max_backoff"`
+}
+
+// DefaultConfig returns the settings of the README.
+func DefaultConfig() Config {
+	return Config{Interval: 500 * time.Millisecond, BatchSize: 100, PublishTimeout: 10 * time.Second, MaxBackoff: 30 * time.Second}
+}
+
+// Validate reports every mistake at once.
+func (c *Config) Validate() error {
+	var errs []error
+	wrong := func(path, format string, args ...any) {
+		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
+	}
+	if c.Interval <= 0 {
+		wrong("interval", "must be > 0, got %s", c.Interval)
+	}
+	if c.BatchSize < 1 || c.BatchSize > 10000 {
+		wrong("batch_size", "must be from 1 to 10000, got %d", c.BatchSize)
+	}
+	if c.PublishTimeout <= 0 {
+		wrong("publish_timeout", "must be > 0, got %s", c.PublishTimeout)
+	}
+	if c.MaxBackoff < c.Interval {
+		wrong("max_backoff", "must be at least interval (%s), got %s", c.Interval, c.MaxBackoff)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,60 @@
+package deadletter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Letter is a dead letter and the topic it goes to.
+type Letter struct {
+	Topic string
+	pipeline.DeadLetter
+}
+
+// Publish makes a batch of letters durable at their topics. nil: all of them are. A *PublishError: all but
+// those it names are. Any other error: any of them may be.
+type Publish func(ctx context.Context, batch []Letter) error
+
+// Outbox is where a ledger keeps the letters it has written until they are published. An implementation
+// is a transaction around publish: take up to limit letters, oldest first, that nobody else has taken
+// (FOR UPDATE SKIP LOCKED), publish them, and remove or mark those that are durable. Publishing before
+// marking makes it at least once: a crash in between publishes a letter again.
+type Outbox interface {
+	// Relay takes up to limit letters and gives them to publish in one batch; with none it doesn't call it.
+	// n is how many letters it removed or marked. The error is publish's own, or the outbox's.
+	//
+	// When publish returns a *PublishError, the letters it doesn't name are removed or marked, and the named
+	// ones are put behind all others, so that one that can't be published doesn't hold the rest up.
+	Relay(ctx context.Context, limit int, publish func(ctx context.Context, batch []Letter) error) (n int, err error)
+}
+
+// PublishError says that some letters of a batch can't be published while the others are durable. Who
+// holds the letters keeps the named ones, behind all others.
+type PublishError struct {
+	// Failed has the reason of every letter that isn't known to be durable, by its index in the batch. Never empty.
+	Failed map[int]error
+	// Size is how many letters the batch had.
+	Size int
+}
+
+// Error names the counts and the first reason.
+func (e *PublishError) Error() string {
+	return fmt.Sprintf("%d of %d dead letters not published: %v", len(e.Failed), e.Size, e.first())
+}
+
+// Unwrap returns the first reason.
+func (e *PublishError) Unwrap() error { return e.first() }
+
+func (e *PublishError) first() error {
+	indexes := make([]int, 0, len(e.Failed))
+	for i := range e.Failed {
+		indexes = append(indexes, i)
+	}
+	if len(indexes) == 0 {
+		return nil
+	}
+	return e.Failed[slices.Min(indexes)]
+}

@@ -1,0 +1,154 @@
+package deadletter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/embedded"
+	"github.com/millrace-io/millrace/plugins/kafka"
+)
+
+// ledger is a plugin with an outbox, as a handler plugin has one.
+type ledger struct {
+	dead *deadletter.Plugin
+
+	mu     sync.Mutex
+	outbox []deadletter.Letter
+}
+
+func (*ledger) Name() string { return "ledger" }
+
+func (l *ledger) Register(r *pipeline.Registry) error {
+	r.Service("ledger-dead-letters", l.dead.Relay("ledger", l))
+	return nil
+}
+
+func (l *ledger) left() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.outbox)
+}
+
+// Relay implements deadletter.Outbox: the lock is the transaction.
+func (l *ledger) Relay(ctx context.Context, limit int, publish func(context.Context, []deadletter.Letter) error) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.outbox) == 0 {
+		return 0, nil
+	}
+	batch := slices.Clone(l.outbox[:min(limit, len(l.outbox))])
+	err := publish(ctx, batch)
+	var partial *deadletter.PublishError
+	if err != nil && !errors.As(err, &partial) {
+		return 0, err
+	}
+	rest := slices.Clone(l.outbox[len(batch):])
+	for i, letter := range batch {
+		if partial != nil && partial.Failed[i] != nil {
+			rest = append(rest, letter)
+		}
+	}
+	l.outbox = rest
+	n := len(batch)
+	if partial != nil {
+		n -= len(partial.Failed)
+	}
+	return n, err
+}
+
+func kafkaServers(t *testing.T) map[string]func(*testing.T) []string {
+	t.Helper()
+	return map[string]func(*testing.T) []string{
+		"kfake": func(t *testing.T) []string {
+			home, err := embedded.Start(t.Context(), embedded.Config{}, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, home.Stop(context.Background())) })
+			return home.KafkaAddrs()
+		},
+		"kafka": func(t *testing.T) []string {
+			addr := os.Getenv("MILLRACE_TEST_KAFKA")
+			if addr == "" {
+				t.Skip("MILLRACE_TEST_KAFKA is not set")
+			}
+			return []string{addr}
+		},
+	}
+}
+
+// TestRelayOnKafka sends letters through the real Kafka plugin and reads them with a foreign client: the format of
+// the contract, and one letter that is too large for any broker holds up no other.
+func TestRelayOnKafka(t *testing.T) {
+	for name, server := range kafkaServers(t) {
+		t.Run(name, func(t *testing.T) {
+			brokers := server(t)
+			topic := fmt.Sprintf("deadletter-test-%d-dead", time.Now().UnixNano())
+			reader, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.MetadataMinAge(50*time.Millisecond))
+			require.NoError(t, err)
+			t.Cleanup(func() {
+				_, err := kadm.NewClient(reader).DeleteTopic(context.Background(), topic)
+				require.NoError(t, err)
+				reader.Close()
+			})
+
+			k := kafka.New()
+			settings, ok := k.Settings().(*kafka.Config)
+			require.True(t, ok)
+			settings.Brokers = brokers
+			settings.Partitions = 1
+			dead := deadletter.New(k)
+			box := &ledger{dead: dead}
+			failed := time.Date(2026, 3, 4, 5, 6, 7, 890, time.UTC)
+			good := deadletter.Letter{Topic: topic, DeadLetter: pipeline.DeadLetter{
+				Payload: []byte("{not json\x00\xff"), Key: "777", Class: "undecodable", Error: "decode: bad", Handler: "points",
+				Origin: "orders/3@42", Attempts: 6, FirstFailedAt: failed, FailedAt: failed.Add(time.Minute),
+				Metadata: map[string]string{"own": "header", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+			}}
+			poison := deadletter.Letter{Topic: topic, DeadLetter: pipeline.DeadLetter{Payload: make([]byte, 8<<20)}}
+			box.outbox = []deadletter.Letter{good, poison, good}
+			pipelinetest.Start(t, k, dead, box)
+
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			var records []*kgo.Record
+			for len(records) < 2 {
+				fetches := reader.PollFetches(ctx)
+				require.NoError(t, ctx.Err(), "got %d letters of 2", len(records))
+				records = append(records, fetches.Records()...)
+			}
+			for _, r := range records {
+				require.Equal(t, "777", string(r.Key))
+				require.Equal(t, "{not json\x00\xff", string(r.Value), "the payload is as it came")
+				headers := map[string]string{}
+				for _, h := range r.Headers {
+					headers[h.Key] = string(h.Value)
+				}
+				delete(headers, "_watermill_message_uuid")
+				require.Equal(t, map[string]string{
+					"own":                           "header",
+					"traceparent":                   "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+					"millrace-dead-class":           "undecodable",
+					"millrace-dead-error":           "decode: bad",
+					"millrace-dead-handler":         "points",
+					"millrace-dead-origin":          "orders/3@42",
+					"millrace-dead-attempts":        "6",
+					"millrace-dead-first-failed-at": "2026-03-04T05:06:07.00000089Z",
+					"millrace-dead-failed-at":       "2026-03-04T05:07:07.00000089Z",
+				}, headers)
+			}
+			require.Eventually(t, func() bool { return box.left() == 1 }, 10*time.Second, 10*time.Millisecond, "only the poison stays")
+		})
+	}
+}
