@@ -71,6 +71,9 @@ func merge(n, over *node) *node {
 		return over
 	}
 	out := newSection(over.at)
+	if over.at.line == 0 && n.at.line > 0 {
+		out.at = n.at // a person looks for a section in a file, not in one variable that adds to it
+	}
 	out.order = slices.Clone(n.order)
 	for k, v := range n.fields {
 		out.fields[k] = v

@@ -1,0 +1,170 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Options describe a binary. Only Name is required.
+type Options struct {
+	// Name is what the binary is called in its help and its errors.
+	Name string
+	// Version is shown by `version`. Empty: the module version in the build information.
+	Version string
+	// Plugins are built offline, downstream first. Their settings are decoded by the commands.
+	Plugins []pipeline.Plugin
+	// Homes start servers inside the process, by the name that the setting `home` has. The home "real"
+	// always exists and starts nothing. With a home "embedded" the profile of that name is the default.
+	Homes map[string]Home
+	// Stdout takes results, Stderr logs, progress and errors. Nil: the process's.
+	Stdout, Stderr io.Writer
+	// Args are the arguments without the program's name. Nil: the process's.
+	Args []string
+	// Environ is the environment for settings, as os.Environ returns it. Nil: the process's.
+	Environ []string
+	// Tracing makes the tracer provider, after the settings were decoded; the returned function flushes
+	// it at the end. Nil: no traces.
+	Tracing func(context.Context) (trace.TracerProvider, func(context.Context) error, error)
+}
+
+// Home starts servers inside the process, in dataDir (empty: in memory only), and returns the settings
+// that lead the plugins to them, dotted path to value. stop is called after everything else has ended;
+// it may be nil.
+type Home func(ctx context.Context, dataDir string, log *slog.Logger) (overrides map[string]any, stop func(context.Context) error, err error)
+
+// Commander is implemented by a plugin that has commands. Commands is called once, before any settings
+// are read: the commands themselves call Host.Load, Host.Run or Host.Services.
+type Commander interface {
+	Commands(h *Host) []*cobra.Command
+}
+
+// Main runs the command line and returns the exit code. It takes over SIGINT and SIGTERM while it runs,
+// and returns when everything it started has ended. When ctx ends it drains as for SIGTERM.
+func Main(ctx context.Context, o Options) int {
+	if o.Stdout == nil {
+		o.Stdout = os.Stdout
+	}
+	if o.Stderr == nil {
+		o.Stderr = os.Stderr
+	}
+	if o.Args == nil {
+		o.Args = os.Args[1:]
+	}
+	if o.Environ == nil {
+		o.Environ = os.Environ()
+	}
+	ctx, stop := withSignals(ctx)
+	defer stop()
+
+	h := &Host{o: o}
+	root := h.root()
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil && !h.ran {
+		err = &usageError{err, cmd.CommandPath()}
+	}
+	code := exitCode(ctx, err)
+	report(o, err)
+	return code
+}
+
+// errInterrupt is the cause of a context that Ctrl-C ended.
+var errInterrupt = errors.New("interrupted")
+
+// errTerminate is the cause of a context that SIGTERM ended.
+var errTerminate = errors.New("terminated")
+
+// withSignals returns a context that ends with the first SIGINT or SIGTERM. The second one has its
+// usual effect: a person who presses Ctrl-C twice doesn't want to wait.
+func withSignals(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case s := <-signals:
+			signal.Stop(signals)
+			if s == syscall.SIGINT {
+				cancel(errInterrupt)
+				return
+			}
+			cancel(errTerminate)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+		<-done
+	}
+}
+
+// root assembles the command tree.
+func (h *Host) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           h.o.Name,
+		Short:         "Bring events to handlers: Kafka in, Redis Streams to spread the work, and what is paid is paid once",
+		SilenceErrors: true, // Main reports, once
+		SilenceUsage:  true,
+	}
+	root.SetArgs(h.o.Args)
+	root.SetOut(h.o.Stdout)
+	root.SetErr(h.o.Stderr)
+	root.AddCommand(h.runCommand(), h.validateCommand(), h.topologyCommand(), h.newCommand(), h.schemaCommand(), h.versionCommand())
+	for _, p := range h.o.Plugins {
+		if c, ok := p.(Commander); ok {
+			root.AddCommand(c.Commands(h)...)
+		}
+	}
+	root.InitDefaultCompletionCmd(h.o.Args...)
+	h.prepare(root)
+	return root
+}
+
+// prepare makes every command tell usage errors from its own, and every group of commands refuse a
+// word it doesn't know; cobra would show the group's help and succeed.
+func (h *Host) prepare(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		h.prepare(c)
+	}
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(c *cobra.Command, args []string) error {
+			h.ran = true
+			return run(c, args)
+		}
+	}
+	if run := cmd.Run; run != nil {
+		cmd.Run = func(c *cobra.Command, args []string) {
+			h.ran = true
+			run(c, args)
+		}
+	}
+	if !cmd.Runnable() {
+		cmd.Args = knownCommand
+		cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
+}
+
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2 // letters; cobra sets its default only where it suggests itself
+	hint := ""
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+		hint = fmt.Sprintf("; did you mean %q?", like[0])
+	}
+	return fmt.Errorf("unknown command %q%s", args[0], hint)
+}

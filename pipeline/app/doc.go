@@ -1,0 +1,23 @@
+// Package app is the life and command line of a binary: app.Main with the list of plugins. Anyone can
+// build a binary of their own with it:
+//
+//	func main() {
+//		os.Exit(app.Main(context.Background(), app.Options{Name: "mine", Plugins: plugins}))
+//	}
+//
+// # The life of `run`
+//
+//  1. Settings are read; every mistake in them is reported at once (exit code 2).
+//  2. The home is started, when it is one of Options.Homes, and its addresses are laid over the settings.
+//  3. Plugins register offline, in the order of the list.
+//  4. Services start downstream first and wait for their servers, together up to start_timeout (exit code 3).
+//  5. Routes open; messages flow until a signal comes or a part fails.
+//  6. Routes drain and services stop upstream first, bounded by stop_timeout; then the home is stopped.
+//
+// SIGTERM drains and exits with 0, Ctrl-C drains and exits with 130, a second signal ends at once.
+//
+// # Exit codes
+//
+// 0 done; 1 it ran and the answer is bad; 2 usage or configuration; 3 a server it needs could not be
+// had; 130 interrupted.
+package app

@@ -1,0 +1,102 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/millrace-io/millrace/configs"
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// The exit codes of a binary.
+const (
+	ExitOK          = 0   // done
+	ExitBad         = 1   // it ran and the answer is bad, or a part of it failed
+	ExitUsage       = 2   // usage or configuration
+	ExitUnavailable = 3   // a server it needs could not be had
+	ExitInterrupted = 130 // Ctrl-C
+)
+
+// ExitError is an error that says its exit code. A nil Err ends the command without a word: it has
+// shown its answer already.
+type ExitError struct {
+	Code int
+	Err  error
+}
+
+// Error returns the text of Err, or the code.
+func (e *ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit code %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// usageError is a mistake on the command line, found before the command ran.
+type usageError struct {
+	err     error
+	command string
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// unavailable reports whether err says that a server could not be had.
+func unavailable(err error) bool {
+	var marked interface{ Unavailable() bool }
+	return errors.Is(err, pipeline.ErrUnavailable) || errors.As(err, &marked) && marked.Unavailable()
+}
+
+// exitCode decides; a code that the command named itself comes first. ctx is the one that signals end.
+func exitCode(ctx context.Context, err error) int {
+	var (
+		named   *ExitError
+		usage   *usageError
+		setting *configs.Error
+	)
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &named):
+		return named.Code
+	case errors.Is(context.Cause(ctx), errInterrupt): // whatever else it says, it was not allowed to finish
+		return ExitInterrupted
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		return ExitInterrupted
+	case errors.As(err, &usage), errors.As(err, &setting):
+		return ExitUsage
+	case unavailable(err):
+		return ExitUnavailable
+	case errors.Is(err, syscall.EADDRINUSE): // a person must choose another port
+		return ExitUsage
+	default:
+		return ExitBad
+	}
+}
+
+// report tells a person what went wrong, on Stderr.
+func report(o Options, err error) {
+	var (
+		named   *ExitError
+		usage   *usageError
+		setting *configs.Error
+	)
+	switch {
+	case err == nil, errors.As(err, &named) && named.Err == nil:
+	case errors.As(err, &usage):
+		fmt.Fprintf(o.Stderr, "%s: %s\nRun '%s --help' for usage.\n", o.Name, err, usage.command)
+	case errors.As(err, &setting):
+		fmt.Fprintf(o.Stderr, "%s: the settings have mistakes:\n", o.Name)
+		for _, e := range configs.Flatten(err) {
+			fmt.Fprintf(o.Stderr, "  %s\n", e)
+		}
+	default:
+		fmt.Fprintf(o.Stderr, "%s: %s\n", o.Name, strings.ReplaceAll(err.Error(), "\n", "\n  "))
+	}
+}

@@ -1,0 +1,50 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+// Host is what commands use of the binary they run in. One command runs in the life of a Host.
+type Host struct {
+	o   Options
+	ran bool // a command's own code was reached: what fails now is no usage error
+}
+
+// Name returns the name of the binary.
+func (h *Host) Name() string { return h.o.Name }
+
+// Out takes the results of a command.
+func (h *Host) Out() io.Writer { return h.o.Stdout }
+
+// Err takes what is said beside the results: logs, progress.
+func (h *Host) Err() io.Writer { return h.o.Stderr }
+
+// IsTerminal reports whether a person reads what is written to w.
+func (h *Host) IsTerminal(w io.Writer) bool { return isTerminal(w) }
+
+// JSONFlag adds --json to a command and returns the command.
+func (h *Host) JSONFlag(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().Bool("json", false, "write one JSON object, for scripts")
+	return cmd
+}
+
+// JSON reports whether --json was given; false for a command without that flag.
+func (h *Host) JSON(cmd *cobra.Command) bool {
+	on, err := cmd.Flags().GetBool("json")
+	return err == nil && on
+}
+
+// WriteJSON writes v to Out, indented, with a newline.
+func (h *Host) WriteJSON(v any) error {
+	enc := json.NewEncoder(h.o.Stdout)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("write the result: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/configs"
+)
+
+// verdict is the answer of `validate --json`.
+type verdict struct {
+	Valid   bool      `json:"valid"`
+	Profile string    `json:"profile"`
+	Layers  []string  `json:"layers"`
+	Errors  []mistake `json:"errors"`
+}
+
+type mistake struct {
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"`
+	Path    string `json:"path,omitempty"`
+	Problem string `json:"problem"`
+}
+
+func (h *Host) validateCommand() *cobra.Command {
+	return h.JSONFlag(h.SettingsFlags(&cobra.Command{
+		Use:   "validate",
+		Short: "Check the settings, offline: every mistake at once, with file and line",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := h.decode(cmd, nil)
+			v := verdict{Layers: []string{}, Errors: []mistake{}}
+			if l != nil {
+				v.Profile, v.Layers = l.Document.Profile(), append(v.Layers, l.Document.Layers()...)
+				err = errors.Join(err, h.validate(l))
+			}
+			if err == nil {
+				_, err = h.offline(cmd)
+			}
+			v.Valid = err == nil
+			for _, e := range configs.Flatten(err) {
+				v.Errors = append(v.Errors, mistake(*e))
+			}
+			switch {
+			case h.JSON(cmd):
+				if err := h.WriteJSON(v); err != nil {
+					return err
+				}
+				if !v.Valid {
+					return &ExitError{Code: ExitUsage}
+				}
+				return nil
+			case err != nil:
+				return err
+			}
+			from := "the defaults"
+			if len(v.Layers) > 0 {
+				from = strings.Join(v.Layers, ", ")
+			}
+			_, err = fmt.Fprintf(h.o.Stdout, "The settings are valid (%s).\n", from)
+			return err
+		},
+	}))
+}
+
+func (h *Host) schemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Write the JSON Schema of the settings file, for editors",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			text, err := configs.Schema(Sections(h.o.Plugins...))
+			if err != nil {
+				return err
+			}
+			_, err = h.o.Stdout.Write(text)
+			return err
+		},
+	}
+}
+
+// build is the answer of `version --json`.
+type build struct {
+	Name     string `json:"name"`
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func (h *Host) build() build {
+	b := build{Name: h.o.Name, Version: h.o.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if b.Version == "" && ok {
+		b.Version = info.Main.Version
+	}
+	if b.Version == "" {
+		b.Version = "unknown"
+	}
+	if !ok {
+		return b
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Commit = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
+}
+
+func (h *Host) versionCommand() *cobra.Command {
+	return h.JSONFlag(&cobra.Command{
+		Use:   "version",
+		Short: "Show the version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b := h.build()
+			if h.JSON(cmd) {
+				return h.WriteJSON(b)
+			}
+			line := b.Name + " " + b.Version
+			if b.Commit != "" {
+				line += " (" + b.Commit + ")"
+			}
+			_, err := fmt.Fprintf(h.o.Stdout, "%s, %s, %s\n", line, b.Go, b.Platform)
+			return err
+		},
+	})
+}

@@ -1,0 +1,304 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/middleware"
+)
+
+// Announcer is implemented by a plugin that opens addresses. They are shown when the process runs.
+type Announcer interface {
+	// Announce returns what to reach where, such as "operations": "http://127.0.0.1:9464". It is
+	// called after the services were started.
+	Announce() map[string]string
+}
+
+// Running is a process whose services have started. It is given to RunOptions.Ready and to the
+// function of Host.Services, and is not valid after they return.
+type Running struct {
+	Loaded
+	// Registry holds what the plugins registered.
+	Registry *pipeline.Registry
+}
+
+// RunOptions change what Host.Run does. The zero value is `run`.
+type RunOptions struct {
+	// Overrides are settings of the command, dotted path to value; they win over everything but the
+	// addresses of the home.
+	Overrides map[string]any
+	// Ready is called when messages flow, with a context that ends with a signal or when a part of the
+	// process fails. When it returns, everything is drained and stopped. Nil: wait for a signal.
+	Ready func(context.Context, *Running) error
+}
+
+// Run reads the settings, starts the home, the services and the routes, and stops them in order. ctx is
+// the command's. The error is that of the start, of the part that failed, of Ready, or of the stop.
+//
+// Without Ready a SIGTERM is a good end. A Ready that returns nil after a signal has the last word; when
+// it returns the error of its context, Main exits with 130.
+func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error {
+	return h.open(ctx, cmd, o.Overrides, func(l *Loaded, tracer trace.TracerProvider) error {
+		reg, err := pipeline.NewRegistry(env(l, tracer), h.o.Plugins...)
+		if err != nil {
+			return err
+		}
+		chain := middleware.New(reg, middleware.Options{MaxStuck: l.Settings.MaxStuckHandlers})
+		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{
+			Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}, StopTimeout: l.Settings.StopTimeout,
+		})
+		work := o.Ready
+		if work == nil {
+			work = func(ctx context.Context, _ *Running) error {
+				<-ctx.Done()
+				if errors.Is(context.Cause(ctx), errInterrupt) {
+					return errInterrupt
+				}
+				return nil
+			}
+		}
+		err = live(ctx, rt, rt.Start, l, func(ctx context.Context) error {
+			h.announce(ctx, l.Logger, h.o.Plugins)
+			return work(ctx, &Running{*l, reg})
+		})
+		if o.Ready == nil && errors.Is(err, errNotStarted) && !errors.Is(context.Cause(ctx), errInterrupt) {
+			return nil // SIGTERM while it started: what had started is stopped
+		}
+		return err
+	})
+}
+
+// ServicesOptions say which services a command needs.
+type ServicesOptions struct {
+	// Overrides are settings of the command, dotted path to value.
+	Overrides map[string]any
+	// Names are the services to start, by the names they were registered with; their order is that of
+	// the registration.
+	Names []string
+}
+
+// Services starts some services without any route, calls do and stops them again: for commands that need
+// clients but consume nothing. Settings are read and the home is started as for Run.
+func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptions, do func(context.Context, *Running) error) error {
+	return h.open(ctx, cmd, o.Overrides, func(l *Loaded, tracer trace.TracerProvider) error {
+		all, err := pipeline.NewRegistry(env(l, tracer), h.o.Plugins...)
+		if err != nil {
+			return err
+		}
+		some, err := pipeline.NewRegistry(env(l, tracer), servicesOnly{all, o.Names})
+		if err != nil {
+			return err
+		}
+		rt := pipeline.NewRuntime(some, pipeline.RuntimeOptions{StopTimeout: l.Settings.StopTimeout})
+		return live(ctx, rt, rt.StartServices, l, func(ctx context.Context) error { return do(ctx, &Running{*l, all}) })
+	})
+}
+
+// servicesOnly is a plugin that has some services of a registry and nothing else.
+type servicesOnly struct {
+	reg   *pipeline.Registry
+	names []string
+}
+
+func (servicesOnly) Name() string { return "command" }
+
+func (s servicesOnly) Register(r *pipeline.Registry) error {
+	missing := slices.Clone(s.names)
+	for _, service := range s.reg.Services() {
+		if slices.Contains(s.names, service.Name) {
+			r.Service(service.Name, service.Service)
+			missing = slices.DeleteFunc(missing, func(name string) bool { return name == service.Name })
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("no plugin of this binary has the service %s", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+func env(l *Loaded, tracer trace.TracerProvider) pipeline.Env {
+	return pipeline.Env{Instance: l.Settings.instance(), Logger: l.Logger, Tracer: tracer}
+}
+
+// open reads the settings, starts the home and the tracing around do, and stops them after it.
+func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[string]any, do func(*Loaded, trace.TracerProvider) error) (err error) {
+	first, err := h.decode(cmd, overrides)
+	if err != nil {
+		if first != nil {
+			err = errors.Join(err, h.validate(first))
+		}
+		return err
+	}
+	// The home's addresses are missing still, so the plugins' own validation comes after it.
+	if err := place(first.Document, "", first.Settings.validate(h.o.Homes)); err != nil {
+		return err
+	}
+	addresses, stopHome, err := h.startHome(ctx, first)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopHome()) }()
+
+	overrides = maps.Clone(overrides)
+	if overrides == nil {
+		overrides = map[string]any{}
+	}
+	maps.Copy(overrides, addresses)
+	l, err := h.Load(cmd, overrides)
+	if err != nil {
+		return err
+	}
+	l.Logger.DebugContext(ctx, "settings read", slog.Any("layers", l.Document.Layers()), slog.String("home", l.Settings.Home))
+	tracer, flush, err := h.startTracing(ctx, l.Logger)
+	if err != nil {
+		return err
+	}
+	defer flush()
+	return do(l, tracer)
+}
+
+// startHome starts the servers of the home that the settings name, if it has any.
+func (h *Host) startHome(ctx context.Context, l *Loaded) (addresses map[string]any, stop func() error, err error) {
+	nothing := func() error { return nil }
+	s := l.Settings
+	start := h.o.Homes[s.Home]
+	if start == nil {
+		return nil, nothing, nil
+	}
+	startCtx, cancel := context.WithTimeout(ctx, s.StartTimeout)
+	defer cancel()
+	addresses, stopHome, err := start(startCtx, s.DataDir, l.Logger)
+	if err != nil {
+		return nil, nil, &unavailableError{fmt.Errorf("start the %s home: %w", s.Home, err)}
+	}
+	if stopHome == nil {
+		return addresses, nothing, nil
+	}
+	return addresses, func() error {
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.StopTimeout)
+		defer cancel()
+		if err := stopHome(stopCtx); err != nil {
+			return fmt.Errorf("stop the %s home: %w", s.Home, err)
+		}
+		return nil
+	}, nil
+}
+
+// startTracing returns the tracer provider, nil without one, and what flushes it.
+func (h *Host) startTracing(ctx context.Context, log *slog.Logger) (provider trace.TracerProvider, flush func(), err error) {
+	if h.o.Tracing == nil {
+		return nil, func() {}, nil
+	}
+	provider, shutdown, err := h.o.Tracing(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("tracing: %w", err)
+	}
+	return provider, func() {
+		if shutdown == nil {
+			return
+		}
+		flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+		defer cancel()
+		if err := shutdown(flushCtx); err != nil {
+			log.WarnContext(ctx, "traces not flushed", pipeline.Err(err))
+		}
+	}, nil
+}
+
+// flushTimeout bounds the last export of traces; a dead collector must not hold up a deploy.
+const flushTimeout = 5 * time.Second
+
+// live starts a runtime, does the work, and stops the runtime. The work's context ends with ctx or when
+// a part of the runtime fails; that failure is then the reason.
+func live(ctx context.Context, rt *pipeline.Runtime, start func(context.Context) error, l *Loaded, work func(context.Context) error) error {
+	if err := startWithin(ctx, l.Settings.StartTimeout, start); err != nil {
+		return err
+	}
+	workCtx, cancel := context.WithCancelCause(ctx)
+	var failure error
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case failure = <-rt.Failed():
+			l.Logger.ErrorContext(ctx, "stopping: a part failed", pipeline.Err(failure))
+			cancel(failure)
+		case <-workCtx.Done():
+		}
+	})
+	err := work(workCtx)
+	cancel(nil)
+	watch.Wait()
+	if failure != nil && (err == nil || errors.Is(err, context.Canceled)) {
+		err = failure // the work only noticed that it had to end
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		l.Logger.InfoContext(ctx, "draining", slog.String("reason", cause.Error()), slog.Duration("at_most", l.Settings.StopTimeout))
+	}
+	if stopErr := rt.Stop(context.WithoutCancel(ctx)); stopErr != nil {
+		return errors.Join(err, fmt.Errorf("stop: %w", stopErr))
+	}
+	l.Logger.InfoContext(ctx, "stopped")
+	return err
+}
+
+// startWithin bounds a start. What the services wait for when the time is up could not be had.
+func startWithin(ctx context.Context, timeout time.Duration, start func(context.Context) error) error {
+	startCtx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := start(startCtx)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w: %w", errNotStarted, ctx.Err(), err)
+	case startCtx.Err() != nil:
+		return &unavailableError{fmt.Errorf("gave up after %s (start_timeout): %w", timeout, err)}
+	}
+	return err
+}
+
+// errNotStarted marks a start that a signal ended.
+var errNotStarted = errors.New("start ended")
+
+// unavailableError marks what could not be had in time.
+type unavailableError struct{ err error }
+
+func (e *unavailableError) Error() string     { return e.err.Error() }
+func (e *unavailableError) Unwrap() error     { return e.err }
+func (e *unavailableError) Unavailable() bool { return true }
+
+// announce tells where things are.
+func (h *Host) announce(ctx context.Context, log *slog.Logger, plugins []pipeline.Plugin) {
+	for _, p := range plugins {
+		a, ok := p.(Announcer)
+		if !ok {
+			continue
+		}
+		where := a.Announce()
+		for _, what := range slices.Sorted(maps.Keys(where)) {
+			log.InfoContext(ctx, "listening", slog.String(pipeline.LogPlugin, p.Name()), slog.String("what", what), slog.String("address", where[what]))
+		}
+	}
+}
+
+func (h *Host) runCommand() *cobra.Command {
+	return h.SettingsFlags(&cobra.Command{
+		Use:   "run",
+		Short: "Run all plugins until a signal comes; SIGTERM drains and ends well",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return h.Run(cmd.Context(), cmd, RunOptions{})
+		},
+	})
+}

@@ -1,0 +1,403 @@
+package app_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/millrace-io/millrace/configs"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// start runs Main and returns where its result will be.
+func start(ctx context.Context, o app.Options) <-chan result {
+	done := make(chan result, 1)
+	go func() { done <- run(ctx, o) }()
+	return done
+}
+
+func await[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(20 * time.Second):
+		require.FailNow(t, "timed out")
+		panic("not reached")
+	}
+}
+
+// TestSignals isn't parallel: signals reach every Main of the process.
+func TestSignals(t *testing.T) {
+	for name, tc := range map[string]struct {
+		signal syscall.Signal
+		code   int
+		last   string
+	}{
+		"SIGTERM drains and ends well": {syscall.SIGTERM, app.ExitOK, `"reason":"terminated"`},
+		"Ctrl-C drains and says so":    {syscall.SIGINT, app.ExitInterrupted, "mill: interrupted\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newToy()
+			done := start(t.Context(), options(p, "run"))
+			p.feed.SendPayloads(`"world"`, `no JSON`, `"mill"`)
+			require.Equal(t, "hello world", await(t, p.handled))
+			require.Equal(t, "hello mill", await(t, p.handled))
+			require.NoError(t, syscall.Kill(os.Getpid(), tc.signal))
+			r := await(t, done)
+			require.Equal(t, tc.code, r.code, r.stderr)
+			require.Empty(t, r.stdout)
+			require.Contains(t, r.stderr, tc.last)
+			require.Contains(t, r.stderr, `"msg":"stopped"`)
+			require.Contains(t, r.stderr, `"what":"words","address":"memory://words"`)
+			require.Equal(t, []string{"start", "start", "stop", "stop"}, p.order.all())
+			require.Len(t, p.out.Messages(), 1, "the undecodable one is a dead letter")
+		})
+	}
+	t.Run("while it starts", func(t *testing.T) {
+		for signal, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitOK, syscall.SIGINT: app.ExitInterrupted} {
+			p, starting := newToy(), make(chan struct{})
+			p.start = func(ctx context.Context) error {
+				close(starting)
+				<-ctx.Done()
+				return pipeline.ErrUnavailable
+			}
+			done := start(t.Context(), options(p, "run"))
+			await(t, starting)
+			require.NoError(t, syscall.Kill(os.Getpid(), signal))
+			require.Equal(t, code, await(t, done).code)
+		}
+	})
+	t.Run("a command that was not finished", func(t *testing.T) {
+		for signal, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitInterrupted, syscall.SIGINT: app.ExitInterrupted} {
+			p, ready := newToy(), make(chan struct{})
+			p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
+				return h.Run(cmd.Context(), cmd, app.RunOptions{Ready: func(ctx context.Context, _ *app.Running) error {
+					close(ready)
+					<-ctx.Done()
+					return ctx.Err()
+				}})
+			})
+			done := start(t.Context(), options(p, "do"))
+			await(t, ready)
+			require.NoError(t, syscall.Kill(os.Getpid(), signal))
+			require.Equal(t, code, await(t, done).code)
+		}
+	})
+}
+
+// command makes one command "do" with settings flags.
+func command(do func(*app.Host, *cobra.Command) error) func(*app.Host) []*cobra.Command {
+	return func(h *app.Host) []*cobra.Command {
+		return []*cobra.Command{h.JSONFlag(h.SettingsFlags(&cobra.Command{
+			Use: "do", RunE: func(cmd *cobra.Command, _ []string) error { return do(h, cmd) },
+		}))}
+	}
+}
+
+func TestTheEndOfTheContextDrains(t *testing.T) {
+	t.Parallel()
+	p := newToy()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := start(ctx, options(p, "run"))
+	p.feed.SendPayloads(`"world"`)
+	await(t, p.handled)
+	cancel()
+	require.Equal(t, app.ExitOK, await(t, done).code)
+}
+
+func TestAnAbsentServerExitsWith3AfterStartTimeout(t *testing.T) {
+	t.Parallel()
+	p := newToy()
+	p.start = func(ctx context.Context) error {
+		<-ctx.Done()
+		return errors.New("dial 127.0.0.1:1: connection refused")
+	}
+	o := options(p, "run")
+	o.Environ = []string{"MILLRACE__START_TIMEOUT=50ms"}
+	r := await(t, start(t.Context(), o))
+	require.Equal(t, app.ExitUnavailable, r.code)
+	require.Contains(t, r.stderr, "mill: gave up after 50ms (start_timeout): start toy: dial 127.0.0.1:1: connection refused\n")
+	require.Equal(t, []string{"start"}, p.order.all(), "what never started isn't stopped")
+}
+
+func TestAServiceThatRefusesToStartExitsAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		err  error
+		code int
+	}{
+		"unavailable": {pipeline.ErrUnavailable, app.ExitUnavailable},
+		"port in use": {&os.SyscallError{Syscall: "bind", Err: syscall.EADDRINUSE}, app.ExitUsage},
+		"other":       {errors.New("maxmemory-policy is not noeviction"), app.ExitBad},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newToy()
+			p.start = func(context.Context) error { return tc.err }
+			r := await(t, start(t.Context(), options(p, "run")))
+			require.Equal(t, tc.code, r.code)
+			require.Contains(t, r.stderr, "mill: start toy: "+tc.err.Error())
+		})
+	}
+}
+
+func TestAPartThatFailsEndsTheProcessWithItsReason(t *testing.T) {
+	t.Parallel()
+	p := newToy()
+	done := start(t.Context(), options(p, "run"))
+	p.feed.SendPayloads(`"world"`)
+	await(t, p.handled)
+	p.failed <- errors.New("the wheel broke")
+	r := await(t, done)
+	require.Equal(t, app.ExitBad, r.code)
+	require.Regexp(t, "mill: toy(-other)?: the wheel broke\n$", r.stderr)
+	require.Equal(t, []string{"start", "start", "stop", "stop"}, p.order.all())
+}
+
+func TestAStopThatFailsIsReported(t *testing.T) {
+	t.Parallel()
+	p := newToy()
+	p.stop = func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	o := options(p, "run")
+	o.Environ = []string{"MILLRACE__STOP_TIMEOUT=50ms"}
+	done := start(ctx, o)
+	p.feed.SendPayloads(`"world"`)
+	await(t, p.handled)
+	cancel()
+	r := await(t, done)
+	require.Equal(t, app.ExitBad, r.code)
+	require.Contains(t, r.stderr, "mill: stop: stop toy: context deadline exceeded\n")
+}
+
+func TestHomeIsStartedFirstAndStoppedLast(t *testing.T) {
+	t.Parallel()
+	p := newToy()
+	o := options(p, "run")
+	o.Environ = []string{"MILLRACE__DATA_DIR=here", "MILLRACE__PLUGINS__TOY__GREETING=env"}
+	o.Homes = map[string]app.Home{"embedded": func(_ context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
+		require.NotNil(t, log)
+		p.order.add("home in " + dir)
+		return map[string]any{"plugins.toy.greeting": "home"}, func(context.Context) error {
+			p.order.add("home stopped")
+			return nil
+		}, nil
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := start(ctx, o)
+	p.feed.SendPayloads(`"world"`)
+	require.Equal(t, "home world", await(t, p.handled), "the home's addresses win over everything")
+	cancel()
+	require.Zero(t, await(t, done).code)
+	require.Equal(t, []string{"home in here", "start", "start", "stop", "stop", "home stopped"}, p.order.all())
+
+	t.Run("not for wrong settings of the process", func(t *testing.T) {
+		q := newToy()
+		o.Plugins, o.Environ = []pipeline.Plugin{q}, []string{"MILLRACE__STOP_TIMEOUT=0s"}
+		require.Equal(t, app.ExitUsage, run(t.Context(), o).code)
+		require.Empty(t, q.order.all())
+	})
+	t.Run("stopped for wrong settings of a plugin", func(t *testing.T) {
+		o.Environ = []string{"MILLRACE__PLUGINS__TOY__EVERY=0s"}
+		before := len(p.order.all())
+		r := run(t.Context(), o)
+		require.Equal(t, app.ExitUsage, r.code)
+		require.Contains(t, r.stderr, "plugins.toy.every: must be > 0, got 0s")
+		require.Equal(t, []string{"home in .millrace", "home stopped"}, p.order.all()[before:])
+	})
+	t.Run("a home that can't start", func(t *testing.T) {
+		o.Environ = []string{}
+		o.Homes = map[string]app.Home{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+			return nil, nil, errors.New("folder is in use by another process")
+		}}
+		r := run(t.Context(), o)
+		require.Equal(t, result{app.ExitUnavailable, "", "mill: start the embedded home: folder is in use by another process\n"}, r)
+	})
+	t.Run("a home that can't stop", func(t *testing.T) {
+		o.Homes = map[string]app.Home{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+			return nil, func(context.Context) error { return errors.New("disk full") }, nil
+		}}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		q := newToy()
+		o.Plugins = []pipeline.Plugin{q}
+		r := run(ended, o)
+		require.Equal(t, app.ExitBad, r.code)
+		require.Contains(t, r.stderr, "mill: stop the embedded home: disk full\n")
+	})
+}
+
+func TestTracing(t *testing.T) {
+	t.Parallel()
+	provider := noop.NewTracerProvider()
+	seen, flushed := make(chan trace.TracerProvider, 1), make(chan struct{}, 1)
+	p := newToy()
+	p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
+		return h.Run(cmd.Context(), cmd, app.RunOptions{Ready: func(_ context.Context, r *app.Running) error {
+			seen <- r.Registry.Env().Tracer
+			return nil
+		}})
+	})
+	o := options(p, "do")
+	o.Tracing = func(context.Context) (trace.TracerProvider, func(context.Context) error, error) {
+		require.Equal(t, "hello", p.config.Greeting, "after the settings")
+		return provider, func(context.Context) error {
+			flushed <- struct{}{}
+			return errors.New("collector is gone")
+		}, nil
+	}
+	r := run(t.Context(), o)
+	require.Zero(t, r.code, "traces are not worth a failure: %s", r.stderr)
+	require.Contains(t, r.stderr, "collector is gone")
+	require.Equal(t, provider, await(t, seen))
+	await(t, flushed)
+
+	o.Tracing = func(context.Context) (trace.TracerProvider, func(context.Context) error, error) {
+		return nil, nil, errors.New("bad endpoint")
+	}
+	require.Equal(t, result{app.ExitBad, "", "mill: tracing: bad endpoint\n"}, run(t.Context(), o))
+}
+
+// TestRunWithReady: what Ready returns decides, whatever else stops well.
+func TestRunWithReady(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		ready func(context.Context, *toy, *app.Running) error
+		code  int
+		last  string
+	}{
+		"done":     {func(context.Context, *toy, *app.Running) error { return nil }, 0, `"msg":"stopped"`},
+		"bad":      {func(context.Context, *toy, *app.Running) error { return errors.New("not balanced") }, 1, "mill: not balanced\n"},
+		"override": {func(_ context.Context, _ *toy, r *app.Running) error { return r.Document.Problem("plugins.toy.greeting", "seen") }, 2, "override: plugins.toy.greeting: seen\n"},
+		"flow": {func(ctx context.Context, p *toy, _ *app.Running) error {
+			p.feed.SendPayloads(`"x"`)
+			select {
+			case word := <-p.handled:
+				return errors.New(word)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}, 1, "mill: override x\n"},
+		"failure under it": {func(ctx context.Context, p *toy, _ *app.Running) error {
+			p.failed <- errors.New("the wheel broke")
+			<-ctx.Done()
+			return ctx.Err()
+		}, 1, ": the wheel broke\n"},
+		"failure it survives": {func(ctx context.Context, p *toy, _ *app.Running) error {
+			p.failed <- errors.New("the wheel broke")
+			<-ctx.Done()
+			return nil
+		}, 1, ": the wheel broke\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newToy()
+			p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
+				return h.Run(cmd.Context(), cmd, app.RunOptions{
+					Overrides: map[string]any{"plugins.toy.greeting": "override"},
+					Ready:     func(ctx context.Context, r *app.Running) error { return tc.ready(ctx, p, r) },
+				})
+			})
+			r := await(t, start(t.Context(), options(p, "do")))
+			require.Equal(t, tc.code, r.code, r.stderr)
+			require.Contains(t, r.stderr, tc.last)
+			require.Equal(t, []string{"start", "start", "stop", "stop"}, p.order.all())
+		})
+	}
+}
+
+func TestServicesStartsOnlyWhatACommandNeeds(t *testing.T) {
+	t.Parallel()
+	names := []string{"toy-other"}
+	p := newToy()
+	p.start = func(context.Context) error { return errors.New("was not asked for") }
+	p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
+		return h.Services(cmd.Context(), cmd, app.ServicesOptions{Names: names}, func(_ context.Context, r *app.Running) error {
+			p.order.add("work")
+			require.Len(t, r.Registry.Routes(), 1)
+			return h.WriteJSON(map[string]any{"json": h.JSON(cmd), "name": h.Name()})
+		})
+	})
+	r := run(t.Context(), options(p, "do", "--json"))
+	require.Zero(t, r.code, r.stderr)
+	require.Equal(t, "{\n  \"json\": true,\n  \"name\": \"mill\"\n}\n", r.stdout)
+	require.Equal(t, []string{"start", "work", "stop"}, p.order.all())
+
+	names = []string{"toy-other", "redis"}
+	r = run(t.Context(), options(p, "do"))
+	require.Equal(t, app.ExitBad, r.code)
+	require.Contains(t, r.stderr, "no plugin of this binary has the service redis")
+}
+
+func TestLoadNeedsTheSettingsFlags(t *testing.T) {
+	t.Parallel()
+	p := newToy()
+	p.commands = func(h *app.Host) []*cobra.Command {
+		return []*cobra.Command{{Use: "do", RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := h.Load(cmd, nil)
+			return err
+		}}}
+	}
+	r := run(t.Context(), options(p, "do"))
+	require.Equal(t, app.ExitBad, r.code)
+	require.Contains(t, r.stderr, "command mill do has no settings flags")
+}
+
+func TestLoadGivesSettingsAndPositions(t *testing.T) {
+	t.Parallel()
+	file := settingsFile(t, "instance_id: mill-7\nplugins:\n  toy:\n    greeting: hi\n")
+	p := newToy()
+	p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
+		l, err := h.Load(cmd, map[string]any{"plugins.toy.every": time.Minute})
+		require.NoError(t, err)
+		require.Equal(t, "mill-7", l.Settings.InstanceID)
+		require.Equal(t, time.Minute, p.config.Every)
+		at, line := l.Document.Position("plugins.toy.greeting")
+		require.Equal(t, file, at)
+		require.Equal(t, 4, line)
+		_, err = h.Load(cmd, map[string]any{"plugins.toy.every": "soon"})
+		var mistake *configs.Error
+		require.ErrorAs(t, err, &mistake)
+		return nil
+	})
+	require.Zero(t, run(t.Context(), options(p, "do", "--config", file)).code)
+}
+
+func TestLogFormatAndLevel(t *testing.T) {
+	t.Parallel()
+	p := newToy()
+	p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
+		l, err := h.Load(cmd, nil)
+		l.Logger.Info("info")
+		l.Logger.Warn("warn")
+		require.False(t, h.IsTerminal(h.Err()))
+		return err
+	})
+	for env, want := range map[string]string{
+		"":                           `"msg":"info"`,
+		"MILLRACE__LOG__FORMAT=text": "level=INFO msg=info",
+		"MILLRACE__LOG__FORMAT=json": `"msg":"info"`,
+		"MILLRACE__LOG__LEVEL=warn":  `"msg":"warn"`,
+	} {
+		o := options(p, "do")
+		o.Environ = []string{env}
+		r := run(t.Context(), o)
+		require.Contains(t, r.stderr, want)
+		require.Equal(t, !strings.Contains(env, "warn"), strings.Contains(r.stderr, "info"), env)
+	}
+}

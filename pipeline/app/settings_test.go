@@ -1,0 +1,144 @@
+package app_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/configs"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+const wrongSettings = `home: rela
+stop_timeout: 0s
+log: {level: debug, format: xml}
+plugins:
+  toy:
+    evry: 1s
+    every: -1s
+    greeting: ""
+    stream:
+      min: 40
+  toyy: {}
+`
+
+func TestValidateReportsEveryMistakeAtOnce(t *testing.T) {
+	t.Parallel()
+	file := settingsFile(t, wrongSettings)
+	o := options(newToy(), "validate", "--config", file)
+	o.Environ = []string{"MILLRACE__START_TIMEOUT=soon", "MILLRACE__PLUGINS__TOY__PASSWORD=file:/nowhere"}
+	r := run(t.Context(), o)
+	require.Equal(t, app.ExitUsage, r.code)
+	require.Empty(t, r.stdout)
+	golden(t, "validate.txt", strings.ReplaceAll(r.stderr, file, "mill.yaml"))
+
+	o.Args = append(o.Args, "--json")
+	r = run(t.Context(), o)
+	require.Equal(t, app.ExitUsage, r.code)
+	require.Empty(t, r.stderr)
+	golden(t, "validate.json", strings.ReplaceAll(r.stdout, file, "mill.yaml"))
+
+	o.Args = []string{"run", "--config", file}
+	r = run(t.Context(), o)
+	require.Equal(t, app.ExitUsage, r.code, "run reports the same")
+	golden(t, "validate.txt", strings.ReplaceAll(r.stderr, file, "mill.yaml"))
+}
+
+func TestValidateOfGoodSettings(t *testing.T) {
+	t.Parallel()
+	r := run(t.Context(), options(newToy(), "validate"))
+	require.Equal(t, result{0, "The settings are valid (the defaults).\n", ""}, r)
+
+	file := settingsFile(t, "profile: local\nplugins: {toy: {greeting: hi}}\n")
+	r = run(t.Context(), options(newToy(), "validate", "--config", file, "--profile", "dev", "--json"))
+	require.Zero(t, r.code, r.stderr)
+	var v struct {
+		Valid   bool
+		Profile string
+		Layers  []string
+		Errors  []any
+	}
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &v))
+	require.True(t, v.Valid)
+	require.Equal(t, "dev", v.Profile)
+	require.Equal(t, []string{"profile dev", file}, v.Layers)
+	require.NotNil(t, v.Errors)
+}
+
+func TestValidateReportsRegistration(t *testing.T) {
+	t.Parallel()
+	o := options(newToy(), "validate")
+	o.Plugins = append(o.Plugins, newToy())
+	r := run(t.Context(), o)
+	require.Equal(t, app.ExitUsage, r.code)
+	require.Contains(t, r.stderr, `plugin "toy" is already registered`)
+}
+
+func TestDefaultProfileIsThatOfTheEmbeddedHome(t *testing.T) {
+	t.Parallel()
+	o := options(newToy(), "validate")
+	o.Homes = map[string]app.Home{"embedded": nil}
+	require.Equal(t, "The settings are valid (profile embedded).\n", run(t.Context(), o).stdout)
+	o.Args = append(o.Args, "--profile", "local")
+	require.Equal(t, "The settings are valid (profile local).\n", run(t.Context(), o).stdout)
+	o.Args = []string{"validate", "--config", settingsFile(t, "home: real\n")}
+	require.Contains(t, run(t.Context(), o).stdout, "mill.yaml)", "a file without a profile stands on the defaults")
+}
+
+func TestSettingsReachThePluginInTheirOrder(t *testing.T) {
+	t.Parallel()
+	file := settingsFile(t, "plugins: {toy: {greeting: file, every: 2s, stream: {min: 3, max: 4}}}\n")
+	p := newToy()
+	o := options(p, "validate", "--config", file)
+	o.Environ = []string{"MILLRACE__PLUGINS__TOY__GREETING=env"}
+	require.Zero(t, run(t.Context(), o).code)
+	require.Equal(t, "env", p.config.Greeting)
+	require.Equal(t, 2*time.Second, p.config.Every)
+	require.Equal(t, 3, p.config.Stream.Min)
+}
+
+func TestSecretsAreReadAndNeverShown(t *testing.T) {
+	t.Setenv("MILL_TEST_SECRET", "s3cret")
+	secretFile := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(secretFile, []byte("s3cret\n"), 0o600))
+	for _, source := range []string{"env:MILL_TEST_SECRET", "file:" + secretFile, "s3cret"} {
+		p := newToy()
+		file := settingsFile(t, "plugins: {toy: {password: "+source+", every: 0s, stream: {min: 99}}}\nlog: {level: debug}\n")
+		for _, command := range []string{"validate", "topology", "schema", "run"} {
+			args := []string{command, "--config", file}
+			if command == "schema" {
+				args = args[:1]
+			}
+			r := run(t.Context(), options(p, args...))
+			require.NotContains(t, r.stdout+r.stderr, "s3cret", command)
+		}
+		require.Equal(t, "s3cret", p.config.Password.Reveal())
+	}
+	// Where a value can't be a secret's, it isn't shown either.
+	file := settingsFile(t, "plugins: {toy: {password: [s3cret]}}\n")
+	r := run(t.Context(), options(newToy(), "validate", "--config", file))
+	require.Equal(t, "mill: the settings have mistakes:\n  "+file+":1: plugins.toy.password: expected a text, got a list\n", r.stderr)
+}
+
+func TestSchemaCommand(t *testing.T) {
+	t.Parallel()
+	r := run(t.Context(), options(newToy(), "schema"))
+	require.Zero(t, r.code)
+	want, err := configs.Schema(app.Sections(newToy(), bare{}))
+	require.NoError(t, err)
+	require.Equal(t, string(want), r.stdout)
+	require.Contains(t, r.stdout, `"stop_timeout"`)
+	require.Contains(t, r.stdout, `"default": "1s"`)
+}
+
+// bare is a plugin without settings.
+type bare struct{}
+
+func (bare) Name() string                      { return "bare" }
+func (bare) Register(*pipeline.Registry) error { return nil }

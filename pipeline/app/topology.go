@@ -1,0 +1,157 @@
+package app
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// flow is a route as `topology` shows it.
+type flow struct {
+	Name       string             `json:"name"`
+	From       pipeline.Endpoint  `json:"from"`
+	To         *pipeline.Endpoint `json:"to,omitempty"`
+	Retry      *pipeline.Endpoint `json:"retry,omitempty"`
+	MaxRetries int                `json:"max_retries,omitempty"`
+	DeadLetter *pipeline.Endpoint `json:"dead_letter,omitempty"`
+	Order      string             `json:"order"`
+	Window     int                `json:"window,omitempty"`
+	Timeout    string             `json:"timeout,omitempty"`
+}
+
+func flows(reg *pipeline.Registry) []flow {
+	out := []flow{}
+	for _, r := range reg.Routes() {
+		f := flow{
+			Name: r.Name, From: r.From.Describe(), To: endpoint(r.To), Retry: endpoint(r.Policy.Retry.To),
+			MaxRetries: r.Policy.Retry.Max, DeadLetter: endpoint(r.Policy.DeadLetter),
+			Order: r.Flow.Order.String(), Window: r.Flow.Window,
+		}
+		if r.Policy.Timeout > 0 {
+			f.Timeout = r.Policy.Timeout.Round(time.Millisecond).String()
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+func endpoint(s pipeline.Sink) *pipeline.Endpoint {
+	if s == nil {
+		return nil
+	}
+	e := s.Describe()
+	return &e
+}
+
+func (h *Host) topologyCommand() *cobra.Command {
+	var format string
+	cmd := h.JSONFlag(h.SettingsFlags(&cobra.Command{
+		Use:   "topology",
+		Short: "Show every route: where messages come from, go to, wait and end; offline",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if h.JSON(cmd) {
+				format = "json"
+			}
+			write, ok := map[string]func([]flow) error{
+				"table":   func(f []flow) error { return writeTable(h.o.Stdout, f) },
+				"mermaid": func(f []flow) error { return writeMermaid(h.o.Stdout, f) },
+				"json":    func(f []flow) error { return h.WriteJSON(map[string]any{"routes": f}) },
+			}[format]
+			if !ok {
+				return &usageError{fmt.Errorf("--format must be table, mermaid or json, got %q", format), cmd.CommandPath()}
+			}
+			reg, err := h.offline(cmd)
+			if err != nil {
+				return err
+			}
+			return write(flows(reg))
+		},
+	}))
+	cmd.Flags().StringVar(&format, "format", "table", "table, mermaid or json")
+	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"table", "mermaid", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// offline reads the settings and registers the plugins, and opens nothing.
+func (h *Host) offline(cmd *cobra.Command) (*pipeline.Registry, error) {
+	l, err := h.Load(cmd, nil)
+	if err != nil {
+		return nil, err
+	}
+	reg, err := pipeline.NewRegistry(env(l, nil), h.o.Plugins...)
+	if err != nil {
+		return nil, &ExitError{ExitUsage, err}
+	}
+	return reg, nil
+}
+
+func writeTable(w io.Writer, flows []flow) error {
+	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tab, "ROUTE\tFROM\tTO\tRETRY\tDEAD LETTER\tORDER")
+	for _, f := range flows {
+		fmt.Fprintln(tab, strings.Join([]string{f.Name, f.From.String(), show(f.To), show(f.Retry), show(f.DeadLetter), f.Order}, "\t"))
+	}
+	if err := tab.Flush(); err != nil {
+		return fmt.Errorf("write the table: %w", err)
+	}
+	return nil
+}
+
+func show(e *pipeline.Endpoint) string {
+	if e == nil {
+		return "-"
+	}
+	return e.String()
+}
+
+// writeMermaid draws endpoints as nodes, once each, and routes as nodes between them.
+func writeMermaid(w io.Writer, flows []flow) error {
+	var b strings.Builder
+	b.WriteString("flowchart LR\n")
+	ids := map[string]string{}
+	node := func(e pipeline.Endpoint) string {
+		key := e.Kind + " " + e.Name // groups of one topic meet in it
+		id, known := ids[key]
+		if !known {
+			id = fmt.Sprintf("e%d", len(ids)+1)
+			ids[key] = id
+			fmt.Fprintf(&b, "  %s[(\"%s<br/>%s\")]\n", id, mermaidText(e.Kind), mermaidText(e.Name))
+		}
+		return id
+	}
+	for i, f := range flows {
+		route := fmt.Sprintf("r%d", i+1)
+		fmt.Fprintf(&b, "  %s[\"%s\"]\n", route, mermaidText(f.Name))
+		from := node(f.From)
+		if f.From.Group != "" {
+			fmt.Fprintf(&b, "  %s -->|\"%s\"| %s\n", from, mermaidText(f.From.Group), route)
+		} else {
+			fmt.Fprintf(&b, "  %s --> %s\n", from, route)
+		}
+		for _, out := range []struct {
+			to   *pipeline.Endpoint
+			line string
+		}{{f.To, "-->"}, {f.Retry, "-.->|retry|"}, {f.DeadLetter, "-.->|dead letter|"}} {
+			if out.to != nil {
+				to := node(*out.to)
+				fmt.Fprintf(&b, "  %s %s %s\n", route, out.line, to)
+			}
+		}
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("write the diagram: %w", err)
+	}
+	return nil
+}
+
+// mermaidText escapes what would end a quoted label or begin a tag.
+func mermaidText(s string) string {
+	return strings.NewReplacer(`"`, "#quot;", "<", "#lt;", ">", "#gt;").Replace(s)
+}
