@@ -12,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -75,7 +76,9 @@ func (h *Host) newHandler(dir, name string) error {
 		Name: name, Package: strings.NewReplacer("-", "", "_", "").Replace(name),
 		Import: path.Join(module, "handlers", name),
 	}
-	if token.IsKeyword(d.Package) || d.Package == "main" || d.Package == "pipeline" || strings.HasSuffix(name, "_test") {
+	// The test imports these beside the new package.
+	taken := []string{"main", "pipeline", "pipelinetest", "require", "testing", "time"}
+	if token.IsKeyword(d.Package) || slices.Contains(taken, d.Package) || strings.HasSuffix(name, "_test") {
 		return fmt.Errorf("NAME can't be %q: a Go package can't have that name here", name)
 	}
 	files, err := d.render()

@@ -27,17 +27,20 @@ type Progress struct {
 
 // Progress begins to show a work of total steps, on Err.
 func (h *Host) Progress(total int64, label string) *Progress {
-	p := &Progress{w: h.o.Stderr, label: label, total: max(total, 0), next: time.Now().Add(progressEvery)}
-	if isTerminal(h.o.Stderr) {
+	return newProgress(h.o.Stderr, isTerminal(h.o.Stderr), total, label)
+}
+
+func newProgress(w io.Writer, terminal bool, total int64, label string) *Progress {
+	p := &Progress{w: w, label: label, total: max(total, 0), next: time.Now().Add(progressEvery)}
+	if terminal {
 		p.bar = progressbar.NewOptions64(p.total,
-			progressbar.OptionSetWriter(h.o.Stderr),
+			progressbar.OptionSetWriter(w),
 			progressbar.OptionSetDescription(label),
 			progressbar.OptionShowCount(),
 			progressbar.OptionShowIts(),
 			progressbar.OptionSetPredictTime(true),
 			progressbar.OptionFullWidth(),
 			progressbar.OptionThrottle(100*time.Millisecond),
-			progressbar.OptionOnCompletion(func() { fmt.Fprintln(h.o.Stderr) }),
 		)
 	}
 	return p
@@ -70,9 +73,7 @@ func (p *Progress) Done() {
 		return
 	}
 	_ = p.bar.Exit() // it only writes to the terminal
-	if p.done < p.total {
-		fmt.Fprintln(p.w)
-	}
+	fmt.Fprintln(p.w)
 }
 
 func (p *Progress) move(done int64) {

@@ -281,9 +281,11 @@ func TestRunWithReady(t *testing.T) {
 		code  int
 		last  string
 	}{
-		"done":     {func(context.Context, *toy, *app.Running) error { return nil }, 0, `"msg":"stopped"`},
-		"bad":      {func(context.Context, *toy, *app.Running) error { return errors.New("not balanced") }, 1, "mill: not balanced\n"},
-		"override": {func(_ context.Context, _ *toy, r *app.Running) error { return r.Document.Problem("plugins.toy.greeting", "seen") }, 2, "override: plugins.toy.greeting: seen\n"},
+		"done": {func(context.Context, *toy, *app.Running) error { return nil }, 0, `"msg":"stopped"`},
+		"bad":  {func(context.Context, *toy, *app.Running) error { return errors.New("not balanced") }, 1, "mill: not balanced\n"},
+		"override": {func(_ context.Context, _ *toy, r *app.Running) error {
+			return r.Document.Problem("plugins.toy.greeting", "seen")
+		}, 2, "override: plugins.toy.greeting: seen\n"},
 		"flow": {func(ctx context.Context, p *toy, _ *app.Running) error {
 			p.feed.SendPayloads(`"x"`)
 			select {
