@@ -110,3 +110,36 @@ func isReply(err error) bool {
 	var r redis.Error
 	return errors.As(err, &r) || errors.Is(err, redis.Nil)
 }
+
+// KeepAlive resets the idle time of entries that are pending to consumer, without counting a delivery, so
+// that nobody reclaims them. Entries that are no longer that consumer's are left alone; kept tells how many were
+// not. It is for readers that are not Readers of this package, whose entries are kept alive anyway.
+func KeepAlive(ctx context.Context, c redis.UniversalClient, stream, group, consumer string, ids ...string) (kept int, err error) {
+	return setIdleOf(ctx, c, stream, group, consumer, 0, ids)
+}
+
+// GiveBack makes entries that are pending to consumer claimable at once by whoever reclaims after minIdle,
+// without counting a delivery. Entries that are no longer that consumer's are left alone.
+func GiveBack(ctx context.Context, c redis.UniversalClient, stream, group, consumer string, minIdle time.Duration, ids ...string) (given int, err error) {
+	return setIdleOf(ctx, c, stream, group, consumer, minIdle, ids)
+}
+
+func setIdleOf(ctx context.Context, c redis.UniversalClient, stream, group, consumer string, idle time.Duration, ids []string) (n int, err error) {
+	answers, err := newScripts().setIdle(ctx, c, stream, group, consumer, idle, ids)
+	for _, a := range answers {
+		if a == keptMine {
+			n++
+		}
+	}
+	return n, err
+}
+
+// RemoveConsumer removes a consumer from its group if nothing is pending to it; check and removal are one
+// script. removed is false when it holds something. A stream or group that is gone is no error.
+func RemoveConsumer(ctx context.Context, c redis.UniversalClient, stream, group, consumer string) (removed bool, err error) {
+	removed, err = newScripts().removeConsumer(ctx, c, stream, group, consumer)
+	if isNoGroup(err) {
+		return true, nil
+	}
+	return removed, err
+}

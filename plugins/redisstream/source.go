@@ -1,0 +1,162 @@
+package redisstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+)
+
+// Source reads the stream topic with watermill-redisstream's own subscriber, one message at a time. An empty
+// group means the library's fan-out: what is published from now on, to every subscription. It sends
+// blocking commands, on a client of its own; prefer redispoll's Source, which reads the same entries.
+func (p *Plugin) Source(topic, group string) pipeline.Source {
+	return source{p, pipeline.Endpoint{Kind: Kind, Name: topic, Group: group}}
+}
+
+type source struct {
+	p  *Plugin
+	at pipeline.Endpoint
+}
+
+// Describe returns the stream and the group.
+func (s source) Describe() pipeline.Endpoint { return s.at }
+
+// Open opens a client of its own, with the settings of the plugin "redis", and begins to read. Window and order of the
+// flow are met by the library's one message at a time.
+func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
+	settings, ok := s.p.redis.Settings().(*redispoll.Config)
+	if !ok {
+		return nil, fmt.Errorf("open %s: the settings of the plugin redis are of another type", s.at)
+	}
+	c, err := redispoll.NewClient(settings.ClientConfig)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", s.at, err)
+	}
+	instance := s.p.env.Instance
+	if instance == "" {
+		instance = watermill.NewULID()
+	}
+	watch := &watch{}
+	c.AddHook(watch)
+	sub := &subscription{
+		at: s.at, cfg: s.p.cfg, shared: s.p.redis.Client, watch: watch, consumer: instance + "-bridge", gate: f.Gate,
+		log: s.p.env.Logger, failed: make(chan error, 1), out: make(chan *message.Message), stop: make(chan struct{}), abandoned: make(chan struct{}), done: make(chan struct{}),
+	}
+	sub.stopOnce = sync.OnceFunc(func() { close(sub.stop) })
+	sub.abandon = sync.OnceFunc(func() { close(sub.abandoned) })
+	sub.inner, err = redisstream.NewSubscriber(redisstream.SubscriberConfig{
+		Client:                        c,
+		Unmarshaller:                  tolerant{},
+		Consumer:                      sub.consumer,
+		ConsumerGroup:                 s.at.Group,
+		NackResendSleep:               redisstream.NoSleep, // the pause is ours: the library's can't be interrupted
+		BlockTime:                     s.p.cfg.BlockTime,
+		ClaimInterval:                 s.p.cfg.ClaimInterval,
+		MaxIdleTime:                   s.p.cfg.MaxIdle,
+		DisableIndefiniteInitialBlock: true,
+	}, s.p.logger())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", s.at, err), c.Close())
+	}
+	// The context of this call lives as long as the subscription: it must not be the opening's.
+	in, err := sub.inner.Subscribe(context.Background(), s.at.Name)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", s.at, err), sub.inner.Close())
+	}
+	go sub.pump(in)
+	return sub, nil
+}
+
+// entryID is the field in which watch hides the entry's id from the wire, for tolerant to find.
+const entryID = "_millrace_entry_id"
+
+// tolerant decodes what the library writes and everything else; it never fails, because a failure ends
+// the library's subscription.
+type tolerant struct{}
+
+// Unmarshal implements redisstream.Unmarshaller.
+func (tolerant) Unmarshal(values map[string]any) (*message.Message, error) {
+	id, _ := values[entryID].(string)
+	delete(values, entryID)
+	msg, _ := redispoll.DecodeEntry(redis.XMessage{ID: id, Values: values}) // marked when it is malformed
+	msg.Metadata.Set(entryID, id)
+	return msg, nil
+}
+
+// watch is a hook of the source's client. It notes the id of every entry that is read, which the library
+// doesn't pass on, and the acknowledgements that were answered, of which it doesn't tell.
+type watch struct {
+	mu    sync.Mutex
+	id    string        // whose acknowledgement is awaited
+	acked chan struct{} // closed when it was answered
+}
+
+// expect returns a channel that is closed when the XACK of id was answered. One id at a time.
+func (w *watch) expect(id string) <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.id, w.acked = id, make(chan struct{})
+	return w.acked
+}
+
+func (w *watch) answered(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.acked != nil && w.id == id {
+		close(w.acked)
+		w.acked = nil
+	}
+}
+
+// DialHook does nothing of its own.
+func (w *watch) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessPipelineHook does nothing of its own.
+func (w *watch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// ProcessHook looks at replies.
+func (w *watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if err != nil {
+			return err
+		}
+		switch cmd := cmd.(type) {
+		case *redis.XStreamSliceCmd:
+			for _, s := range cmd.Val() {
+				noteIDs(s.Messages)
+			}
+		case *redis.XMessageSliceCmd:
+			noteIDs(cmd.Val())
+		case *redis.IntCmd:
+			if args := cmd.Args(); cmd.Name() == "xack" && len(args) > 3 {
+				w.answered(fmt.Sprint(args[3]))
+			}
+		}
+		return nil
+	}
+}
+
+func noteIDs(entries []redis.XMessage) {
+	for i := range entries {
+		if entries[i].Values == nil {
+			entries[i].Values = map[string]any{}
+		}
+		entries[i].Values[entryID] = entries[i].ID
+	}
+}
+
+// commandTimeout bounds renewing and giving back.
+const commandTimeout = 10 * time.Second
