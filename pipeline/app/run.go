@@ -83,49 +83,47 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 type ServicesOptions struct {
 	// Overrides are settings of the command, dotted path to value.
 	Overrides map[string]any
-	// Names are the services to start, by the names they were registered with; their order is that of
-	// the registration.
-	Names []string
+	// Plugins are the names of the plugins whose services are started; their order is that of Options.Plugins.
+	Plugins []string
+	// Register adds what the command needs besides, such as a part of its own plugin's services. It is
+	// called after the plugins'. May be nil.
+	Register func(*pipeline.Registry) error
 }
 
 // Services starts some services without any route, calls do and stops them again: for commands that need
 // clients but consume nothing. Settings are read and the home is started as for Run.
 func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptions, do func(context.Context, *Running) error) error {
-	return h.open(ctx, cmd, o.Overrides, func(l *Loaded, tracer trace.TracerProvider) error {
-		all, err := pipeline.NewRegistry(env(l, tracer), h.o.Plugins...)
-		if err != nil {
-			return err
-		}
-		some, err := pipeline.NewRegistry(env(l, tracer), servicesOnly{all, o.Names})
-		if err != nil {
-			return err
-		}
-		rt := pipeline.NewRuntime(some, pipeline.RuntimeOptions{StopTimeout: l.Settings.StopTimeout})
-		return live(ctx, rt, rt.StartServices, l, func(ctx context.Context) error { return do(ctx, &Running{*l, all}) })
-	})
-}
-
-// servicesOnly is a plugin that has some services of a registry and nothing else.
-type servicesOnly struct {
-	reg   *pipeline.Registry
-	names []string
-}
-
-func (servicesOnly) Name() string { return "command" }
-
-func (s servicesOnly) Register(r *pipeline.Registry) error {
-	missing := slices.Clone(s.names)
-	for _, service := range s.reg.Services() {
-		if slices.Contains(s.names, service.Name) {
-			r.Service(service.Name, service.Service)
-			missing = slices.DeleteFunc(missing, func(name string) bool { return name == service.Name })
+	var plugins []pipeline.Plugin
+	missing := slices.Clone(o.Plugins)
+	for _, p := range h.o.Plugins {
+		if slices.Contains(o.Plugins, p.Name()) {
+			plugins = append(plugins, p)
+			missing = slices.DeleteFunc(missing, func(name string) bool { return name == p.Name() })
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("no plugin of this binary has the service %s", strings.Join(missing, ", "))
+		return fmt.Errorf("command %s needs a plugin that this binary lacks: %s", cmd.CommandPath(), strings.Join(missing, ", "))
 	}
-	return nil
+	if o.Register != nil {
+		plugins = append(plugins, commandPlugin{o.Register})
+	}
+	return h.open(ctx, cmd, o.Overrides, func(l *Loaded, tracer trace.TracerProvider) error {
+		reg, err := pipeline.NewRegistry(env(l, tracer), plugins...)
+		if err != nil {
+			return err
+		}
+		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{StopTimeout: l.Settings.StopTimeout})
+		return live(ctx, rt, rt.StartServices, l, func(ctx context.Context) error { return do(ctx, &Running{*l, reg}) })
+	})
 }
+
+// commandPlugin is what a command registers for itself.
+type commandPlugin struct {
+	register func(*pipeline.Registry) error
+}
+
+func (commandPlugin) Name() string                           { return "command" }
+func (c commandPlugin) Register(r *pipeline.Registry) error { return c.register(r) }
 
 func env(l *Loaded, tracer trace.TracerProvider) pipeline.Env {
 	return pipeline.Env{Instance: l.Settings.instance(), Logger: l.Logger, Tracer: tracer}

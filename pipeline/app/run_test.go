@@ -325,25 +325,43 @@ func TestRunWithReady(t *testing.T) {
 
 func TestServicesStartsOnlyWhatACommandNeeds(t *testing.T) {
 	t.Parallel()
-	names := []string{"toy-other"}
-	p := newToy()
+	p, other, own := newToy(), &toy{order: &journal{}}, &toy{order: &journal{}}
 	p.start = func(context.Context) error { return errors.New("was not asked for") }
+	plugins := []string{"other"}
 	p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
-		return h.Services(cmd.Context(), cmd, app.ServicesOptions{Names: names}, func(_ context.Context, r *app.Running) error {
-			p.order.add("work")
-			require.Len(t, r.Registry.Routes(), 1)
+		return h.Services(cmd.Context(), cmd, app.ServicesOptions{Plugins: plugins, Register: func(r *pipeline.Registry) error {
+			r.Service("own", toyService{own})
+			return nil
+		}}, func(_ context.Context, r *app.Running) error {
+			require.Equal(t, []string{"start"}, other.order.all())
+			require.Equal(t, []string{"start"}, own.order.all())
+			require.Empty(t, r.Registry.Routes())
+			require.Equal(t, "hello", p.config.Greeting, "settings of all plugins are read")
 			return h.WriteJSON(map[string]any{"json": h.JSON(cmd), "name": h.Name()})
 		})
 	})
-	r := run(t.Context(), options(p, "do", "--json"))
+	o := options(p, "do", "--json")
+	o.Plugins = append(o.Plugins, serviceOnly{other})
+	r := run(t.Context(), o)
 	require.Zero(t, r.code, r.stderr)
 	require.Equal(t, "{\n  \"json\": true,\n  \"name\": \"mill\"\n}\n", r.stdout)
-	require.Equal(t, []string{"start", "work", "stop"}, p.order.all())
+	require.Equal(t, []string{"start", "stop"}, other.order.all())
+	require.Equal(t, []string{"start", "stop"}, own.order.all())
+	require.Empty(t, p.order.all())
 
-	names = []string{"toy-other", "redis"}
-	r = run(t.Context(), options(p, "do"))
-	require.Equal(t, app.ExitBad, r.code)
-	require.Contains(t, r.stderr, "no plugin of this binary has the service redis")
+	plugins = []string{"redis", "other"}
+	r = run(t.Context(), o)
+	require.Equal(t, result{app.ExitBad, "", "mill: command mill do needs a plugin that this binary lacks: redis\n"}, r)
+}
+
+// serviceOnly is a plugin of one service.
+type serviceOnly struct{ p *toy }
+
+func (serviceOnly) Name() string { return "other" }
+
+func (s serviceOnly) Register(r *pipeline.Registry) error {
+	r.Service("other", toyService{s.p})
+	return nil
 }
 
 func TestLoadNeedsTheSettingsFlags(t *testing.T) {
