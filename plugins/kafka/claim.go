@@ -76,7 +76,11 @@ func (c *claim) read(records <-chan *sarama.ConsumerMessage) {
 		case <-c.ctx.Done():
 			return
 		case raw, ok := <-records:
-			if !ok || !c.take(raw) {
+			if !ok {
+				return
+			}
+			c.sub.wellAgain()
+			if !c.take(raw) {
 				return
 			}
 		}
@@ -101,11 +105,7 @@ func (c *claim) waitForRoom() bool {
 
 // take puts a record into the window and starts its carrier. It answers false when the claim ended first.
 func (c *claim) take(raw *sarama.ConsumerMessage) bool {
-	msg, err := c.sub.unmarshal(raw)
-	if err != nil { // marshaler.Unmarshal has none
-		c.sub.fail(err)
-		return false
-	}
+	msg := unmarshal(raw)
 	r := &record{offset: raw.Offset, pristine: msg, key: string(raw.Key), due: dueTime(msg.Metadata)}
 	now := time.Now()
 

@@ -17,8 +17,10 @@ import (
 
 // TestPubSub is Watermill's own suite for a Pub/Sub, in strict order (window 1) and windowed (256).
 func TestPubSub(t *testing.T) {
+	t.Parallel()
 	for _, window := range []int{1, 256} {
 		t.Run(fmt.Sprintf("window_%d", window), func(t *testing.T) {
+			t.Parallel()
 			onEach(t, func(t *testing.T, brokers []string) {
 				conform(t, brokers, window)
 			})
@@ -47,12 +49,14 @@ func conform(t *testing.T, brokers []string, window int) {
 		// test the broker; with 10 the same paths are taken.
 		ForceShort: true,
 	}
-	constructor := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+	constructor := func(_ *testing.T, group string) (message.Publisher, message.Subscriber) {
 		pub := &suitePublisher{p: p}
 		if window == 1 {
 			pub.key = "one"
 		}
-		return pub, &suiteSubscriber{t: t, p: p, group: group, flow: pipeline.Flow{Window: window}}
+		sub := &suiteSubscriber{p: p, group: group, flow: pipeline.Flow{Window: window}}
+		t.Cleanup(func() { require.NoError(t, sub.Close()) }) // the suite forgets some
+		return pub, sub
 	}
 	t.Cleanup(func() { deleteTopics(t, p, p.knownTopics()...) })
 	tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) {
@@ -93,7 +97,6 @@ func (s *suitePublisher) Close() error {
 
 // suiteSubscriber opens a Source for every Subscribe, because a Subscription has one topic.
 type suiteSubscriber struct {
-	t     *testing.T
 	p     *Plugin
 	group string
 	flow  pipeline.Flow

@@ -13,11 +13,11 @@ import (
 
 // marshaler is watermill-kafka's wire format (the uuid in a header of its name, every metadata entry
 // a header, the payload as it is) with the record key in pipeline.MetaKey. Unmarshal never fails:
-// what any client wrote travels on, and whoever handles it decides (facts 11).
-type marshaler struct{ wkafka.DefaultMarshaler }
+// what any client wrote travels on, and whoever handles it decides.
+type marshaler struct{}
 
 // Marshal makes the record of m. The key is not repeated as a header.
-func (d marshaler) Marshal(topic string, m *message.Message) (*sarama.ProducerMessage, error) {
+func (marshaler) Marshal(topic string, m *message.Message) (*sarama.ProducerMessage, error) {
 	key, keyed := m.Metadata[pipeline.MetaKey]
 	_, reserved := m.Metadata[wkafka.UUIDHeaderKey]
 	if keyed || reserved {
@@ -29,7 +29,7 @@ func (d marshaler) Marshal(topic string, m *message.Message) (*sarama.ProducerMe
 		}
 		m = plain
 	}
-	record, err := d.DefaultMarshaler.Marshal(topic, m)
+	record, err := wkafka.DefaultMarshaler{}.Marshal(topic, m)
 	if err != nil {
 		return nil, err
 	}
@@ -39,9 +39,14 @@ func (d marshaler) Marshal(topic string, m *message.Message) (*sarama.ProducerMe
 	return record, nil
 }
 
-// Unmarshal makes the message of a record and copies everything out of it, because a record shares
+// Unmarshal is unmarshal in the shape of Watermill's interface; the error is always nil.
+func (marshaler) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error) {
+	return unmarshal(r), nil
+}
+
+// unmarshal makes the message of a record and copies everything out of it, because a record shares
 // its memory with the whole response it came in. A record without Watermill's uuid is named after its place.
-func (d marshaler) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error) {
+func unmarshal(r *sarama.ConsumerMessage) *message.Message {
 	var uuid string
 	meta := make(message.Metadata, len(r.Headers)+1)
 	for _, h := range r.Headers {
@@ -64,7 +69,7 @@ func (d marshaler) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error
 	}
 	m := message.NewMessage(uuid, bytes.Clone(r.Value))
 	m.Metadata = meta
-	return m, nil
+	return m
 }
 
 // dueTime returns when a message may be handled; zero, or a time in the past, means now.

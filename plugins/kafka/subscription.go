@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -32,7 +33,6 @@ type subscription struct {
 	log          *slog.Logger
 	metrics      *metrics
 	counters     subCounters
-	unmarshal    func(*sarama.ConsumerMessage) (*message.Message, error)
 
 	client sarama.Client
 	member sarama.ConsumerGroup
@@ -56,8 +56,9 @@ type subscription struct {
 	subscribed bool
 	claims     map[*claim]struct{}
 	awaySince  time.Time // when the membership was lost; zero while joined
-	down       bool      // the last thing the log said about the brokers
 	done       map[int32]progress
+
+	down atomic.Bool // the last thing the log said about the brokers
 }
 
 // progress is what a commit's metadata says about one partition.
@@ -80,13 +81,21 @@ func openGroup(c Config, topic, group string, f pipeline.Flow, log *slog.Logger,
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("kafka: open %s (%s): %w", topic, group, err), client.Close())
 	}
+	s := newSubscription(c, topic, group, f, log, m)
+	s.client, s.member = client, member
+	m.add(s)
+	return s, nil
+}
+
+// newSubscription returns a subscription that has no connection yet.
+func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.Logger, m *metrics) *subscription {
 	s := &subscription{
 		topic: topic, group: group, flow: f, window: f.Window,
 		drainTimeout: c.DrainTimeout, closeTimeout: c.CloseTimeout, headAfter: c.HeadOfLineAfter,
 		nackBackoff: c.NackBackoff, reconnect: c.ReconnectBackoff,
 		log: log.With(pipeline.LogTopic, topic, pipeline.LogGroup, group), metrics: m, counters: m.forSubscription(topic, group),
-		unmarshal: marshaler{}.Unmarshal, client: client, member: member,
-		out: make(chan *message.Message), gate: newGate(f.Gate),
+		values: context.Background(),
+		out:    make(chan *message.Message), gate: newGate(f.Gate),
 		budget: semaphore.NewWeighted(c.WindowBytes), budgetSize: c.WindowBytes,
 		abandoned: make(chan struct{}), ended: make(chan struct{}), failed: make(chan error, 1),
 		claims: map[*claim]struct{}{},
@@ -102,8 +111,7 @@ func openGroup(c Config, topic, group string, f pipeline.Flow, log *slog.Logger,
 	}
 	s.abandon = sync.OnceFunc(func() { close(s.abandoned) })
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	m.add(s)
-	return s, nil
+	return s
 }
 
 // Subscribe begins to read. The topic is ignored: a subscription reads what its Source describes.
@@ -262,14 +270,10 @@ func (s *subscription) leave() {
 
 // trouble logs the first of a row of errors.
 func (s *subscription) trouble(err error) {
-	s.mu.Lock()
-	first := !s.down
-	s.down = true
-	s.mu.Unlock()
 	if s.ctx.Err() != nil {
 		return
 	}
-	if first {
+	if s.down.CompareAndSwap(false, true) {
 		s.log.Warn("kafka consumer is in trouble, it keeps trying", pipeline.Err(err))
 	} else {
 		s.log.Debug("kafka consumer is still in trouble", pipeline.Err(err))
@@ -279,14 +283,17 @@ func (s *subscription) trouble(err error) {
 // joined notes a new session, and what former owners of its partitions have done.
 func (s *subscription) joined(partitions int, done map[int32]progress) {
 	s.mu.Lock()
-	back := s.down
-	s.down, s.awaySince, s.done = false, time.Time{}, done
+	s.awaySince, s.done = time.Time{}, done
 	s.mu.Unlock()
 	s.counters.sessions.Inc()
-	if back {
-		s.log.Info("kafka consumer has recovered", keyCount, partitions)
-	} else {
-		s.log.Debug("kafka consumer joined", keyCount, partitions)
+	s.log.Debug("kafka consumer joined", keyCount, partitions)
+	s.wellAgain()
+}
+
+// wellAgain ends what trouble began: a session has begun, or a record has come through.
+func (s *subscription) wellAgain() {
+	if s.down.Load() && s.down.CompareAndSwap(true, false) {
+		s.log.Info("kafka consumer has recovered")
 	}
 }
 

@@ -2,7 +2,7 @@ package kafka
 
 import (
 	"context"
-	"log/slog"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"testing"
@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
 // server is one kind of Kafka that a test runs on.
@@ -75,7 +76,7 @@ func start(t testing.TB, brokers []string, adapt ...func(*Config)) *Plugin {
 		f(c)
 	}
 	require.NoError(t, c.Validate())
-	_, err := pipeline.NewRegistry(pipeline.Env{Instance: "test", Logger: logger(t)}, p)
+	_, err := pipeline.NewRegistry(pipeline.Env{Instance: "test", Logger: pipelinetest.Logger(t)}, p)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -86,13 +87,6 @@ func start(t testing.TB, brokers []string, adapt ...func(*Config)) *Plugin {
 		require.NoError(t, service{p}.Stop(ctx))
 	})
 	return p
-}
-
-func logger(t testing.TB) *slog.Logger {
-	if !testing.Verbose() {
-		return slog.New(slog.DiscardHandler)
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})).With("test", t.Name())
 }
 
 // topicFor returns a topic (and group) name that no other run uses, and removes the topic at the end.
@@ -156,3 +150,6 @@ func nothing(t testing.TB, out <-chan *message.Message, within time.Duration) {
 	case <-time.After(within):
 	}
 }
+
+// newRandom returns a source of numbers that a seed repeats.
+func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }

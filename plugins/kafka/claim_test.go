@@ -1,0 +1,525 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// bench is one claim with a scripted broker on one side and the test as the handler on the other.
+// It runs in a synctest bubble, so time costs nothing and "nothing happens" can be seen.
+type bench struct {
+	t       *testing.T
+	sub     *subscription
+	claim   *claim
+	records chan *sarama.ConsumerMessage
+	endSess context.CancelFunc
+	ended   chan struct{}
+	log     *bytes.Buffer
+
+	mu    sync.Mutex
+	marks []int64
+	meta  string
+	next  int64
+}
+
+type benchOption struct {
+	config func(*Config)
+	done   []int64
+}
+
+func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testing.T, b *bench)) {
+	synctest.Test(t, func(t *testing.T) {
+		c := DefaultConfig()
+		if opt.config != nil {
+			opt.config(&c)
+		}
+		b := &bench{t: t, records: make(chan *sarama.ConsumerMessage, 1000), ended: make(chan struct{}), log: &bytes.Buffer{}}
+		b.sub = newSubscription(c, "topic", "group", f, slog.New(slog.NewTextHandler(b.log, nil)), newMetrics())
+		session, end := context.WithCancel(b.sub.ctx)
+		b.endSess = end
+		b.claim = newClaim(b.sub, session, 3, 0, opt.done, b.mark, func() int64 { return b.next })
+		go b.sub.gate.watch(b.sub.ctx)
+		go func() {
+			defer close(b.ended)
+			b.claim.run(b.records)
+		}()
+		test(t, b)
+		b.sub.stop()
+		b.sub.abandon()
+		<-b.ended
+		b.sub.carriers.Wait()
+	})
+}
+
+func (b *bench) mark(offset int64, metadata string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.marks, b.meta = append(b.marks, offset), metadata
+}
+
+func (b *bench) marked() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.marks) == 0 {
+		return 0
+	}
+	return b.marks[len(b.marks)-1]
+}
+
+// write appends records with these keys to the partition.
+func (b *bench) write(keys ...string) {
+	for _, k := range keys {
+		b.writeRecord(k, nil, "x")
+	}
+}
+
+func (b *bench) writeRecord(key string, headers map[string]string, value string) {
+	r := &sarama.ConsumerMessage{Topic: "topic", Partition: 3, Offset: b.next, Key: []byte(key), Value: []byte(value)}
+	for k, v := range headers {
+		r.Headers = append(r.Headers, &sarama.RecordHeader{Key: []byte(k), Value: []byte(v)})
+	}
+	b.next++
+	b.records <- r
+}
+
+// out returns what is delivered now, without waiting.
+func (b *bench) out() []*message.Message {
+	var got []*message.Message
+	for {
+		synctest.Wait()
+		select {
+		case m := <-b.sub.out:
+			got = append(got, m)
+		default:
+			return got
+		}
+	}
+}
+
+func offsets(msgs []*message.Message) []int64 {
+	var all []int64
+	for _, m := range msgs {
+		all = append(all, pipeline.OriginFrom(m.Context()).Offset)
+	}
+	return all
+}
+
+func due(in time.Duration) map[string]string {
+	return map[string]string{pipeline.MetaDue: time.Now().Add(in).UTC().Format(time.RFC3339Nano)}
+}
+
+func TestClaimHandsOutAWindowInOrder(t *testing.T) {
+	onBench(t, pipeline.Flow{Window: 3}, benchOption{}, func(t *testing.T, b *bench) {
+		b.write("", "", "", "", "")
+		first := b.out()
+		require.Equal(t, []int64{0, 1, 2}, offsets(first))
+
+		first[1].Ack()
+		require.Empty(t, b.out(), "the window spans from the first unacknowledged record")
+		require.Zero(t, b.marked())
+		first[0].Ack()
+		require.Equal(t, []int64{3, 4}, offsets(b.out()))
+		require.EqualValues(t, 2, b.marked())
+	})
+}
+
+func TestClaimWindowOfOneIsStrict(t *testing.T) {
+	for name, f := range map[string]pipeline.Flow{
+		"window 1":        {Window: 1},
+		"order partition": {Window: 100, Order: pipeline.OrderPartition},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBench(t, f, benchOption{}, func(t *testing.T, b *bench) {
+				b.write("a", "b", "c")
+				for want := range int64(3) {
+					got := b.out()
+					require.Equal(t, []int64{want}, offsets(got))
+					got[0].Nack()
+					require.Empty(t, b.out(), "a nacked record keeps its place")
+					time.Sleep(time.Second)
+					got = b.out()
+					require.Equal(t, []int64{want}, offsets(got))
+					require.EqualValues(t, 2, pipeline.OriginFrom(got[0].Context()).Delivered)
+					got[0].Ack()
+				}
+				synctest.Wait()
+				require.EqualValues(t, 3, b.marked())
+			})
+		})
+	}
+}
+
+func TestClaimKeepsTheOrderOfAKey(t *testing.T) {
+	onBench(t, pipeline.Flow{Order: pipeline.OrderKey}, benchOption{}, func(t *testing.T, b *bench) {
+		b.write("a", "a", "b", "", "", "a", "b")
+		got := b.out()
+		require.Equal(t, []int64{0, 2, 3, 4}, offsets(got), "one of each key, and all without one")
+		got[0].Ack()
+		second := b.out()
+		require.Equal(t, []int64{1}, offsets(second))
+		second[0].Nack()
+		require.Empty(t, b.out(), "a failed record is not overtaken by its key's next")
+		got[1].Ack()
+		require.Equal(t, []int64{6}, offsets(b.out()))
+		time.Sleep(time.Second)
+		again := b.out()
+		require.Equal(t, []int64{1}, offsets(again))
+		again[0].Ack()
+		require.Equal(t, []int64{5}, offsets(b.out()))
+		require.EqualValues(t, 3, b.marked())
+	})
+}
+
+func TestClaimBoundsWhatIsInFlight(t *testing.T) {
+	onBench(t, pipeline.Flow{Window: 100, MaxInFlight: 2}, benchOption{}, func(t *testing.T, b *bench) {
+		b.write("", "", "", "")
+		got := b.out()
+		require.Equal(t, []int64{0, 1}, offsets(got))
+		got[0].Nack()
+		require.Equal(t, []int64{2}, offsets(b.out()), "a record that pauses after a nack is not in flight")
+		got[1].Ack()
+		require.Equal(t, []int64{3}, offsets(b.out()))
+		time.Sleep(time.Minute)
+		require.Empty(t, b.out())
+	})
+}
+
+func TestClaimBoundsBytes(t *testing.T) {
+	onBench(t, pipeline.Flow{}, benchOption{config: func(c *Config) { c.WindowBytes = 1000 }}, func(t *testing.T, b *bench) {
+		huge := string(make([]byte, 5000))
+		for range 3 {
+			b.writeRecord("", nil, huge)
+		}
+		got := b.out()
+		require.Equal(t, []int64{0, 1}, offsets(got), "the first is free, the second takes all there is")
+		got[0].Ack()
+		require.Empty(t, b.out())
+		got[1].Ack()
+		require.Equal(t, []int64{2}, offsets(b.out()))
+	})
+}
+
+func TestClaimHoldsWhatIsNotDue(t *testing.T) {
+	onBench(t, pipeline.Flow{Window: 4}, benchOption{}, func(t *testing.T, b *bench) {
+		b.writeRecord("", due(time.Hour), "later")
+		b.writeRecord("", map[string]string{pipeline.MetaDue: "next tuesday"}, "unreadable")
+		b.writeRecord("", due(-time.Hour), "past")
+		b.writeRecord("", due(longestHold+time.Hour), "unbelievable")
+		b.write("beyond the window")
+
+		got := b.out()
+		require.Equal(t, []int64{1, 2, 3}, offsets(got), "records behind it are not blocked within the window")
+		for _, m := range got {
+			m.Ack()
+		}
+		require.Empty(t, b.out())
+		require.Equal(t, 1, b.claim.look(time.Now()).notDue)
+		time.Sleep(time.Hour - time.Second)
+		require.Empty(t, b.out(), "a second too early")
+		time.Sleep(time.Second)
+		got = b.out()
+		require.Equal(t, []int64{0}, offsets(got))
+		got[0].Ack()
+		require.Equal(t, []int64{4}, offsets(b.out()))
+		require.EqualValues(t, 4, b.marked())
+	})
+}
+
+func TestClaimObeysTheGate(t *testing.T) {
+	var open atomic.Bool
+	open.Store(true)
+	onBench(t, pipeline.Flow{Window: 10, Gate: open.Load}, benchOption{}, func(t *testing.T, b *bench) {
+		b.write("", "")
+		inHand := b.out()
+		require.Len(t, inHand, 2)
+		open.Store(false)
+		b.write("", "")
+		time.Sleep(time.Minute)
+		require.Empty(t, b.out())
+		inHand[0].Ack()
+		inHand[1].Nack()
+		time.Sleep(time.Minute)
+		require.Empty(t, b.out(), "nothing is delivered again either")
+		require.EqualValues(t, 1, b.marked(), "what is in hand goes on")
+		open.Store(true)
+		time.Sleep(2 * gateInterval)
+		require.ElementsMatch(t, []int64{1, 2, 3}, offsets(b.out()))
+	})
+}
+
+// A gate that closes while a record waits for a reader takes it back.
+func TestClaimGateClosesOnAWaitingRecord(t *testing.T) {
+	var open atomic.Bool
+	open.Store(true)
+	onBench(t, pipeline.Flow{Gate: open.Load}, benchOption{}, func(t *testing.T, b *bench) {
+		b.write("")
+		synctest.Wait() // it waits for a reader now
+		open.Store(false)
+		time.Sleep(2 * gateInterval)
+		require.Empty(t, b.out())
+		open.Store(true)
+		time.Sleep(2 * gateInterval)
+		require.Equal(t, []int64{0}, offsets(b.out()))
+	})
+}
+
+func TestClaimRedeliversAtABoundedRate(t *testing.T) {
+	onBench(t, pipeline.Flow{Window: 10}, benchOption{}, func(t *testing.T, b *bench) {
+		b.write("", "")
+		runs := map[int64]int{}
+		begin := time.Now()
+		for time.Since(begin) < 10*time.Minute {
+			for _, m := range b.out() {
+				o := pipeline.OriginFrom(m.Context())
+				runs[o.Offset]++
+				require.EqualValues(t, runs[o.Offset], o.Delivered)
+				m.Metadata.Set("scribble", "of a handler")
+				require.Equal(t, "x", string(m.Payload))
+				if o.Offset == 0 {
+					m.Nack()
+				} else {
+					m.Ack()
+				}
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		require.Equal(t, 1, runs[1], "its neighbour is done at once")
+		require.Greater(t, runs[0], 100)
+		require.Less(t, runs[0], 200, "with up to five seconds between them")
+	})
+}
+
+func TestClaimRedeliversAFreshCopy(t *testing.T) {
+	onBench(t, pipeline.Flow{}, benchOption{}, func(t *testing.T, b *bench) {
+		b.writeRecord("k", map[string]string{"own": "1"}, "x")
+		first := b.out()[0]
+		first.Metadata.Set("own", "2")
+		first.Metadata.Set("more", "3")
+		first.Nack()
+		time.Sleep(time.Second)
+		again := b.out()[0]
+		require.Equal(t, message.Metadata{"own": "1", pipeline.MetaKey: "k"}, again.Metadata)
+	})
+}
+
+func TestClaimContextLivesUntilTheAnswer(t *testing.T) {
+	onBench(t, pipeline.Flow{}, benchOption{}, func(t *testing.T, b *bench) {
+		b.write("a", "b", "c")
+		got := b.out()
+		got[0].Ack()
+		synctest.Wait()
+		require.Error(t, got[0].Context().Err())
+		b.endSess()
+		time.Sleep(time.Hour) // the drain timeout is long over
+		<-b.ended
+		require.NoError(t, got[1].Context().Err(), "the partition is gone, the outcome is still worth having")
+		got[1].Ack()
+		synctest.Wait()
+		require.Error(t, got[1].Context().Err())
+		require.EqualValues(t, 1, b.marked(), "too late for a mark")
+		require.NoError(t, got[2].Context().Err())
+		b.sub.stop()
+		b.sub.abandon()
+		synctest.Wait()
+		require.Error(t, got[2].Context().Err(), "given up")
+	})
+}
+
+func TestClaimDrainsWhenItsPartitionIsTakenAway(t *testing.T) {
+	for name, end := range map[string]func(*bench){
+		"session ends":      func(b *bench) { b.endSess() },
+		"records end":       func(b *bench) { close(b.records) },
+		"subscription ends": func(b *bench) { b.sub.stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBench(t, pipeline.Flow{Window: 4}, benchOption{}, func(t *testing.T, b *bench) {
+				b.write("", "", "", "", "")
+				got := b.out()
+				require.Len(t, got, 4)
+				got[0].Ack()
+				require.Len(t, b.out(), 1)
+				end(b)
+				synctest.Wait()
+				select {
+				case <-b.ended:
+					require.Fail(t, "the claim let go with records in hand")
+				default:
+				}
+				time.Sleep(10 * time.Second)
+				got[1].Ack()
+				got[3].Ack()
+				got[2].Nack()
+				require.Empty(t, b.out(), "nothing is delivered again")
+				require.EqualValues(t, 2, b.marked())
+			})
+		})
+	}
+}
+
+func TestClaimEndsAtOnceWhenAllIsAnswered(t *testing.T) {
+	onBench(t, pipeline.Flow{Window: 8}, benchOption{}, func(t *testing.T, b *bench) {
+		b.write("", "")
+		b.writeRecord("", due(time.Hour), "held")
+		got := b.out()
+		b.endSess()
+		begin := time.Now()
+		got[0].Ack()
+		got[1].Ack()
+		<-b.ended
+		require.Zero(t, time.Since(begin), "held records are not waited for")
+	})
+}
+
+func TestClaimHandsProgressToTheNextOwner(t *testing.T) {
+	var meta string
+	onBench(t, pipeline.Flow{Window: 8}, benchOption{}, func(t *testing.T, b *bench) {
+		b.writeRecord("", due(time.Hour), "held")
+		b.write("", "", "", "")
+		got := b.out()
+		require.Equal(t, []int64{1, 2, 3, 4}, offsets(got))
+		got[0].Ack()
+		got[2].Ack()
+		got[3].Nack()
+		got[1].Ack()
+		synctest.Wait()
+		b.endSess()
+		<-b.ended
+		require.Zero(t, b.marked(), "the mark stays at the held record")
+		meta = b.meta
+	})
+	done := decodeProgress(0, meta)
+	require.Equal(t, []int64{1, 2, 3}, done)
+
+	// The next owner is stopped before it has read everything: the rest is handed on as well.
+	onBench(t, pipeline.Flow{Window: 8}, benchOption{done: done}, func(t *testing.T, b *bench) {
+		b.writeRecord("", due(time.Hour), "held")
+		b.write("")
+		require.Empty(t, b.out())
+		b.endSess()
+		<-b.ended
+		require.Equal(t, done, decodeProgress(0, b.meta))
+	})
+	onBench(t, pipeline.Flow{Window: 8}, benchOption{done: done}, func(t *testing.T, b *bench) {
+		b.write("", "", "", "", "", "")
+		got := b.out()
+		require.Equal(t, []int64{0, 4, 5}, offsets(got), "only what is not done")
+		for _, m := range got {
+			m.Ack()
+		}
+		synctest.Wait()
+		require.EqualValues(t, 6, b.marked())
+		b.endSess()
+		<-b.ended
+		require.Empty(t, b.meta)
+	})
+}
+
+func TestClaimNamesTheHeadOfLine(t *testing.T) {
+	onBench(t, pipeline.Flow{Window: 10}, benchOption{}, func(t *testing.T, b *bench) {
+		for i := range 10 {
+			b.write(fmt.Sprint(i))
+		}
+		got := b.out()
+		got[0].Ack()
+		b.out()
+		for _, m := range got[2:8] {
+			m.Ack()
+		}
+		synctest.Wait()
+		time.Sleep(20 * time.Second)
+		l := b.claim.look(time.Now())
+		require.Equal(t, look{inHand: 3, heldBack: 6, lag: 9, headOffset: 1, headFor: 20 * time.Second}, l)
+		b.claim.warnHead(30 * time.Second)
+		require.Empty(t, b.log.String(), "not yet")
+		time.Sleep(10 * time.Second)
+		b.claim.warnHead(30 * time.Second)
+		b.claim.warnHead(30 * time.Second)
+		require.Equal(t, 1, bytes.Count(b.log.Bytes(), []byte("holds back")), "once a record")
+		require.Contains(t, b.log.String(), "topic=topic group=group partition=3 offset=1 count=6 held_for=30s")
+		got[1].Ack()
+		synctest.Wait()
+		require.Zero(t, b.claim.look(time.Now()).heldBack)
+	})
+}
+
+// TestClaimUnderARandomHandler acks and nacks at random and takes the partition away at a random
+// moment: everything before the mark was acked, nothing is in two hands at once, and what the
+// commit calls done was acked.
+func TestClaimUnderARandomHandler(t *testing.T) {
+	for seed := range uint64(30) {
+		order := pipeline.Order(seed % 3)
+		t.Run(fmt.Sprintf("%s_%d", order, seed), func(t *testing.T) {
+			onBench(t, pipeline.Flow{Window: 1 + int(seed), Order: order}, benchOption{}, func(t *testing.T, b *bench) {
+				random := newRandom(seed)
+				var mu sync.Mutex
+				inHand, acked := map[int64]bool{}, map[int64]bool{}
+				keysInHand := map[string]bool{}
+				for range 200 {
+					headers := map[string]string{}
+					if random.IntN(10) == 0 {
+						headers = due(time.Duration(random.IntN(20)) * time.Second)
+					}
+					b.writeRecord(fmt.Sprint(random.IntN(8)), headers, "x")
+				}
+				handle := func(m *message.Message, took time.Duration, ack bool) {
+					o := pipeline.OriginFrom(m.Context())
+					mu.Lock()
+					require.False(t, inHand[o.Offset], "in two hands")
+					require.False(t, acked[o.Offset], "delivered after its ack")
+					if order == pipeline.OrderKey {
+						require.False(t, keysInHand[o.Key], "two of one key")
+					}
+					inHand[o.Offset], keysInHand[o.Key] = true, true
+					mu.Unlock()
+					time.Sleep(took)
+					mu.Lock()
+					inHand[o.Offset], keysInHand[o.Key] = false, false
+					acked[o.Offset] = ack
+					mu.Unlock()
+					if ack {
+						m.Ack()
+					} else {
+						m.Nack()
+					}
+				}
+				end := time.After(time.Duration(1+random.IntN(20)) * time.Second)
+				var handlers sync.WaitGroup
+				for running := true; running; {
+					select {
+					case m := <-b.sub.out:
+						took, ack := time.Duration(random.IntN(300))*time.Millisecond, random.IntN(5) > 0
+						handlers.Go(func() { handle(m, took, ack) })
+					case <-end:
+						b.endSess()
+						running = false
+					}
+				}
+				<-b.ended
+				handlers.Wait()
+				mark := b.marked()
+				done := decodeProgress(mark, b.meta)
+				for o := range b.next {
+					if o < mark || slices.Contains(done, o) {
+						require.True(t, acked[o], "%d is called done and was not", o)
+					} else {
+						require.False(t, acked[o], "%d was done and will run again", o)
+					}
+				}
+			})
+		})
+	}
+}

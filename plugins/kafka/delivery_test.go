@@ -1,0 +1,308 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// work is a handler that counts how often each payload was run.
+type work struct {
+	mu   sync.Mutex
+	runs map[string]int
+	wait sync.WaitGroup
+}
+
+func newWork() *work { return &work{runs: map[string]int{}} }
+
+// on handles out like the Router does, a goroutine a message, each for took, until out is closed.
+func (w *work) on(out <-chan *message.Message, took time.Duration) {
+	w.wait.Go(func() {
+		for m := range out {
+			w.wait.Go(func() {
+				w.mu.Lock()
+				w.runs[string(m.Payload)]++
+				w.mu.Unlock()
+				time.Sleep(took) // the work itself
+				m.Ack()
+			})
+		}
+	})
+}
+
+func (w *work) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.runs)
+}
+
+func (w *work) waitFor(t *testing.T, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return w.count() >= n }, 30*time.Second, 10*time.Millisecond, "%d of %d", w.count(), n)
+}
+
+// twice returns the payloads that were run more than once.
+func (w *work) twice() (again []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for text, n := range w.runs {
+		if n > 1 {
+			again = append(again, text)
+		}
+	}
+	return again
+}
+
+func numbered(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("payload %d", i)
+	}
+	return all
+}
+
+// TestRollingCloseRunsNothingTwice is a deploy: members of a group come and go under load.
+func TestRollingCloseRunsNothingTwice(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers)
+		topic := topicFor(t, p)
+		const records = 3000
+		publish(t, p, topic, texts(numbered(records)...)...)
+		src, w := p.Source(topic, topic), newWork()
+		flow := pipeline.Flow{Window: 16}
+
+		a, out := subscribe(t, src, flow)
+		w.on(out, 20*time.Millisecond)
+		w.waitFor(t, 200)
+		b, out := subscribe(t, src, flow) // takes half of a's partitions
+		w.on(out, 20*time.Millisecond)
+		w.waitFor(t, 1000)
+		require.NoError(t, a.Drain(t.Context()))
+		require.NoError(t, a.Close())
+		w.waitFor(t, 1600)
+		_, out = subscribe(t, src, flow)
+		w.on(out, 20*time.Millisecond)
+		w.waitFor(t, 2200)
+		require.NoError(t, b.Drain(t.Context()))
+		w.waitFor(t, records)
+		require.Empty(t, w.twice())
+	})
+}
+
+// TestNextOwnerSkipsWhatWasDoneBeyondTheCommit has a record that holds back all others when the
+// member leaves.
+func TestNextOwnerSkipsWhatWasDoneBeyondTheCommit(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
+		topic := topicFor(t, p)
+		held := texts("held")[0]
+		held.Metadata.Set(pipeline.MetaDue, time.Now().Add(4*time.Second).UTC().Format(time.RFC3339Nano))
+		publish(t, p, topic, held)
+		publish(t, p, topic, texts(numbered(100)...)...)
+		src, w := p.Source(topic, topic), newWork()
+
+		a, out := subscribe(t, src, pipeline.Flow{})
+		w.on(out, 0)
+		w.waitFor(t, 100)
+		require.NoError(t, a.Close())
+		require.Zero(t, w.runs["held"])
+
+		_, out = subscribe(t, src, pipeline.Flow{})
+		w.on(out, 0)
+		w.waitFor(t, 101)
+		require.Empty(t, w.twice())
+		require.EqualValues(t, 100, testutil.ToFloat64(p.metrics.skipped.WithLabelValues(topic, topic)))
+		require.Eventually(t, func() bool {
+			return testutil.ToFloat64(p.metrics.marked.WithLabelValues(topic, topic)) == 101
+		}, 5*time.Second, 10*time.Millisecond)
+	})
+}
+
+// TestRevokeWaitsForASlowHandler: a second member joins while a handler is busy for longer than the
+// group's heartbeat, and nothing is run by both.
+func TestRevokeWaitsForASlowHandler(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers)
+		topic := topicFor(t, p)
+		publish(t, p, topic, texts(numbered(40)...)...)
+		src, w := p.Source(topic, topic), newWork()
+		_, out := subscribe(t, src, pipeline.Flow{})
+		w.on(out, 2*time.Second)
+		w.waitFor(t, 40) // all are in hand
+		_, out = subscribe(t, src, pipeline.Flow{})
+		w.on(out, 0)
+		publish(t, p, topic, texts("after")...)
+		w.waitFor(t, 41)
+		require.Empty(t, w.twice())
+	})
+}
+
+// TestAbandonedRecordsRunAgain: a handler that does not answer is given up, and its record is not lost.
+func TestAbandonedRecordsRunAgain(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers)
+		topic := topicFor(t, p)
+		publish(t, p, topic, texts("stuck")...)
+		src := p.Source(topic, topic)
+		sub, out := subscribe(t, src, pipeline.Flow{})
+		m := next(t, out)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, sub.Drain(ctx), context.DeadlineExceeded)
+		<-m.Context().Done()
+		begin := time.Now()
+		require.NoError(t, sub.Close())
+		require.Less(t, time.Since(begin), 5*time.Second)
+		require.True(t, m.Ack(), "too late")
+		_, open := <-out
+		require.False(t, open)
+
+		_, out = subscribe(t, src, pipeline.Flow{})
+		again := next(t, out)
+		require.Equal(t, "stuck", string(again.Payload))
+		again.Ack()
+	})
+}
+
+// TestPoisonTravelsOn: what other clients write is delivered, whatever it is, and what stands behind it too.
+func TestPoisonTravelsOn(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
+		topic := topicFor(t, p)
+		require.NoError(t, p.EnsureTopics(t.Context(), topic))
+		foreign(t, brokers,
+			&sarama.ProducerMessage{Topic: topic},                                              // no key, no value, no headers
+			&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("k")},              // a tombstone
+			&sarama.ProducerMessage{Topic: topic, Value: sarama.ByteEncoder{0xff, 0x00, 0xfe}}, // no text
+			&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder(""), Key: sarama.ByteEncoder{0xff}},
+			&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder("v"), Headers: []sarama.RecordHeader{
+				{Key: []byte{}}, {Key: []byte("a")}, {Key: []byte("a"), Value: []byte("last")}, {Key: []byte{0xff}, Value: []byte{0xfe}},
+				{Key: []byte(pipeline.MetaKey), Value: []byte("a lie")}, {Key: []byte(pipeline.MetaDue), Value: []byte("soon")},
+			}},
+		)
+		publish(t, p, topic, texts("behind")...)
+		_, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
+
+		var got []*message.Message
+		for range 6 {
+			m := next(t, out)
+			got = append(got, m)
+			o := pipeline.OriginFrom(m.Context())
+			require.Equal(t, pipeline.Origin{
+				Kind: Kind, Name: topic, Group: topic, Key: o.Key, Partition: 0, Offset: int64(len(got) - 1), Delivered: 1,
+			}, o)
+			require.Equal(t, o.Key, m.Metadata.Get(pipeline.MetaKey))
+			m.Ack()
+		}
+		require.Equal(t, fmt.Sprintf("%s/0@0", topic), got[0].UUID, "named after its place")
+		require.Empty(t, got[0].Payload)
+		require.Equal(t, "k", got[1].Metadata.Get(pipeline.MetaKey))
+		require.Equal(t, []byte{0xff, 0x00, 0xfe}, []byte(got[2].Payload))
+		require.Equal(t, "\xff", got[3].Metadata.Get(pipeline.MetaKey))
+		require.Equal(t, message.Metadata{"": "", "a": "last", "\xff": "\xfe", pipeline.MetaDue: "soon"}, got[4].Metadata)
+		require.Equal(t, "behind", string(got[5].Payload))
+	})
+}
+
+// foreign publishes records as they are, by a plain client.
+func foreign(t *testing.T, brokers []string, records ...*sarama.ProducerMessage) {
+	t.Helper()
+	conf := sarama.NewConfig()
+	conf.Version = sarama.V2_8_0_0
+	conf.Producer.Return.Successes = true
+	client, err := sarama.NewSyncProducer(brokers, conf)
+	require.NoError(t, err)
+	for _, r := range records {
+		_, _, err := client.SendMessage(r)
+		require.NoError(t, err)
+	}
+	require.NoError(t, client.Close())
+}
+
+func TestGroupsBeginAtTheOldestAndGoOn(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers)
+		topic := topicFor(t, p)
+		publish(t, p, topic, texts("before")...)
+		sub, out := subscribe(t, p.Source(topic, topic+"-a"), pipeline.Flow{})
+		next(t, out).Ack()
+		require.NoError(t, sub.Close())
+		publish(t, p, topic, texts("while away")...)
+		_, out = subscribe(t, p.Source(topic, topic+"-a"), pipeline.Flow{})
+		m := next(t, out)
+		require.Equal(t, "while away", string(m.Payload))
+		m.Ack()
+		_, out = subscribe(t, p.Source(topic, topic+"-b"), pipeline.Flow{})
+		for range 2 {
+			next(t, out).Ack()
+		}
+	})
+}
+
+func TestMetricsOfALivePartition(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
+		topic := topicFor(t, p)
+		publish(t, p, topic, texts(numbered(5)...)...)
+		_, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{Window: 4})
+		registry := prometheus.NewPedanticRegistry()
+		require.NoError(t, registry.Register(p.metrics))
+		var got []*message.Message
+		for range 4 {
+			got = append(got, next(t, out))
+		}
+		for _, m := range got[1:3] {
+			m.Ack()
+		}
+		want := map[string]float64{
+			"in_hand": 2, "not_due": 0, "lag": 5, "head_of_line_records": 2, "head_of_line_offset": 0,
+			"marked_total": 0, "sessions_total": 1, "published_total": 5,
+		}
+		require.Eventually(t, func() bool { return holds(t, registry, topic, want) }, 10*time.Second, 20*time.Millisecond)
+		got[0].Ack()
+		want["in_hand"], want["lag"], want["marked_total"], want["head_of_line_records"] = 2, 2, 3, 0
+		delete(want, "head_of_line_offset")
+		next(t, out) // the fifth
+		require.Eventually(t, func() bool { return holds(t, registry, topic, want) }, 10*time.Second, 20*time.Millisecond)
+	})
+}
+
+// holds says whether the metrics of topic have the wanted values now.
+func holds(t *testing.T, from prometheus.Gatherer, topic string, want map[string]float64) bool {
+	t.Helper()
+	families, err := from.Gather()
+	require.NoError(t, err)
+	found := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "topic" && l.GetValue() == topic {
+					found[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	for name, v := range want {
+		if got, ok := found["millrace_kafka_"+name]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}

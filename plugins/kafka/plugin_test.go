@@ -1,0 +1,431 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"go.uber.org/goleak"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+)
+
+func TestConformance(t *testing.T) {
+	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{New()} })
+}
+
+func TestConfigReportsEveryMistake(t *testing.T) {
+	t.Parallel()
+	for path, spoil := range map[string]func(*Config){
+		"brokers":            func(c *Config) { c.Brokers = nil },
+		"brokers[1]":         func(c *Config) { c.Brokers = []string{"a:1", "b"} },
+		"client_id":          func(c *Config) { c.ClientID = "" },
+		"version":            func(c *Config) { c.Version = "2.7.0" },
+		"initial_offset":     func(c *Config) { c.InitialOffset = "first" },
+		"compression":        func(c *Config) { c.Compression = "zip" },
+		"window":             func(c *Config) { c.Window = 0 },
+		"window_bytes":       func(c *Config) { c.WindowBytes = -1 },
+		"max_message_bytes":  func(c *Config) { c.MaxMessageBytes = 0 },
+		"partitions":         func(c *Config) { c.Partitions = 0 },
+		"replication_factor": func(c *Config) { c.ReplicationFactor = 0 },
+		"dial_timeout":       func(c *Config) { c.DialTimeout = 0 },
+		"request_timeout":    func(c *Config) { c.RequestTimeout = -time.Second },
+		"heartbeat_interval": func(c *Config) { c.HeartbeatInterval = c.SessionTimeout },
+		"drain_timeout":      func(c *Config) { c.DrainTimeout = c.RebalanceTimeout },
+		"close_timeout":      func(c *Config) { c.CloseTimeout = 0 },
+		"tls.cert_file":      func(c *Config) { c.TLS.CertFile = "cert.pem" },
+		"sasl.mechanism":     func(c *Config) { c.SASL.Mechanism = "GSSAPI" },
+		"sasl.user":          func(c *Config) { c.SASL.Mechanism = "PLAIN" },
+		"sasl.password":      func(c *Config) { c.SASL.Mechanism, c.SASL.User = "PLAIN", "u" },
+	} {
+		t.Run(path, func(t *testing.T) {
+			c := DefaultConfig()
+			require.NoError(t, c.Validate())
+			spoil(&c)
+			require.Contains(t, paths(c.Validate()), path)
+		})
+	}
+	var zero Config
+	require.Greater(t, len(paths(zero.Validate())), 10, "all at once")
+}
+
+// paths returns the settings that err complains about.
+func paths(err error) (all []string) {
+	var many interface{ Unwrap() []error }
+	if !errors.As(err, &many) {
+		return nil
+	}
+	for _, one := range many.Unwrap() {
+		var f *pipeline.FieldError
+		if errors.As(one, &f) {
+			all = append(all, f.Path)
+		}
+	}
+	return all
+}
+
+func TestNothingWorksBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	p := New()
+	require.Equal(t, pipeline.Endpoint{Kind: "kafka", Name: "t", Group: "g"}, p.Source("t", "g").Describe())
+	require.Equal(t, pipeline.Endpoint{Kind: "kafka", Name: "t"}, p.Broadcast("t").Describe())
+	require.Equal(t, pipeline.Endpoint{Kind: "kafka", Name: "t"}, p.Sink("t").Describe())
+	_, err := p.Source("t", "g").Open(t.Context(), pipeline.Flow{})
+	require.ErrorIs(t, err, ErrNotStarted)
+	_, err = p.Broadcast("t").Open(t.Context(), pipeline.Flow{})
+	require.ErrorIs(t, err, ErrNotStarted)
+	require.ErrorIs(t, p.Sink("t").Publish(t.Context(), texts("x")...), ErrNotStarted)
+	require.ErrorIs(t, p.EnsureTopics(t.Context(), "t"), ErrNotStarted)
+	require.ErrorIs(t, p.healthy(t.Context()), ErrNotStarted)
+}
+
+// freePort returns an address where nobody listens.
+func freePort(t *testing.T) (string, int) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().(*net.TCPAddr)
+	require.NoError(t, l.Close())
+	return addr.String(), addr.Port
+}
+
+// logged returns a registered plugin on addr and what it logs.
+func logged(t *testing.T, addr string) (*Plugin, *syncBuffer) {
+	t.Helper()
+	p, log := New(), &syncBuffer{}
+	c := p.Settings().(*Config)
+	quick(c)
+	_, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(log, nil))}, p)
+	require.NoError(t, err)
+	c.Brokers = []string{addr} // after Register, as the embedded home does it
+	return p, log
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
+
+func TestStartGivesUpWithItsContext(t *testing.T) {
+	t.Parallel()
+	closed, _ := freePort(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, by its backlog, and never answers
+	require.NoError(t, err)
+	defer func() { require.NoError(t, silent.Close()) }()
+	for name, addr := range map[string]string{"nobody listens": closed, "nobody answers": silent.Addr().String()} {
+		t.Run(name, func(t *testing.T) {
+			p, log := logged(t, addr)
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			begin := time.Now()
+			err := service{p}.Start(ctx)
+			require.Less(t, time.Since(begin), 3*time.Second)
+			require.ErrorIs(t, err, ErrUnavailable)
+			require.ErrorIs(t, err, pipeline.ErrUnavailable)
+			require.ErrorContains(t, err, addr)
+			if addr == closed {
+				require.ErrorContains(t, err, "connection refused")
+				require.Equal(t, 1, strings.Count(log.String(), "waiting for kafka at "+addr))
+			}
+			require.NoError(t, service{p}.Stop(t.Context()))
+		})
+	}
+}
+
+func TestStartWaitsForTheBroker(t *testing.T) {
+	t.Parallel()
+	addr, port := freePort(t)
+	p, log := logged(t, addr)
+	started := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		started <- service{p}.Start(ctx)
+	}()
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "waiting for kafka at "+addr) }, 5*time.Second, 5*time.Millisecond)
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port))
+	require.NoError(t, err)
+	defer cluster.Close()
+	require.NoError(t, <-started)
+	require.NoError(t, p.healthy(t.Context()))
+	require.NoError(t, service{p}.Start(t.Context()), "again")
+	require.NoError(t, service{p}.Stop(t.Context()))
+	require.NoError(t, service{p}.Stop(t.Context()), "again")
+	require.ErrorIs(t, p.Sink("t").Publish(t.Context(), texts("x")...), ErrNotStarted)
+}
+
+func TestEnsureTopics(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p, other := start(t, brokers), start(t, brokers, func(c *Config) { c.Partitions = 9 })
+		a, b := topicFor(t, p), topicFor(t, p)
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() { require.NoError(t, p.EnsureTopics(t.Context(), a, b)) })
+		}
+		all.Wait()
+		require.NoError(t, other.EnsureTopics(t.Context(), a, b), "what exists is left alone")
+		partitions, err := other.live.client.Partitions(a)
+		require.NoError(t, err)
+		require.Len(t, partitions, 4)
+		require.NoError(t, p.EnsureTopics(t.Context()))
+	})
+}
+
+func TestTopicsWithImpossibleNames(t *testing.T) {
+	t.Parallel()
+	t.Run("kafka", func(t *testing.T) { // kfake takes any name
+		p := start(t, realServer().brokers(t))
+		require.ErrorIs(t, p.EnsureTopics(t.Context(), "not/a/topic"), sarama.ErrInvalidTopic)
+	})
+}
+
+func TestTopicsAreNotCreatedWhenNotAsked(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, func(c *Config) { c.CreateTopics = false })
+		topic := topicFor(t, p)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		require.ErrorIs(t, p.Sink(topic).Publish(ctx, texts("x")...), sarama.ErrUnknownTopicOrPartition)
+		sub, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
+		nothing(t, out, 200*time.Millisecond)
+		require.NoError(t, p.EnsureTopics(ctx, topic), "asked")
+		publish(t, p, topic, texts("x")...)
+		next(t, out).Ack()
+		require.NoError(t, sub.Close())
+	})
+}
+
+func TestSubscriptionLife(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers)
+		topic := topicFor(t, p)
+		_, err := p.Source(topic, "").Open(t.Context(), pipeline.Flow{})
+		require.Error(t, err, "a source needs a group")
+		for name, src := range map[string]pipeline.Source{"group": p.Source(topic, topic), "broadcast": p.Broadcast(topic)} {
+			unused, err := src.Open(t.Context(), pipeline.Flow{})
+			require.NoError(t, err, name)
+			require.NoError(t, unused.Drain(t.Context()), name)
+			require.NoError(t, unused.Close(), name)
+			require.NoError(t, unused.Close(), name)
+			_, err = unused.Subscribe(t.Context(), "")
+			require.ErrorIs(t, err, ErrClosed, name)
+
+			sub, err := src.Open(t.Context(), pipeline.Flow{})
+			require.NoError(t, err, name)
+			ctx, cancel := context.WithCancel(t.Context())
+			out, err := sub.Subscribe(ctx, "")
+			require.NoError(t, err, name)
+			_, err = sub.Subscribe(ctx, "")
+			require.ErrorIs(t, err, ErrClosed, name)
+			cancel()
+			_, open := <-out
+			require.False(t, open, name)
+			require.NoError(t, sub.Drain(t.Context()), name)
+			require.NoError(t, sub.Close(), name)
+		}
+	})
+}
+
+func TestBroadcastReachesEveryone(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers)
+		topic := topicFor(t, p)
+		publish(t, p, topic, texts("before anyone listens")...)
+		var outs []<-chan *message.Message
+		var subs []pipeline.Subscription
+		for range 2 {
+			sub, out := subscribe(t, p.Broadcast(topic), pipeline.Flow{})
+			subs, outs = append(subs, sub), append(outs, out)
+		}
+		keyed := texts("now")[0]
+		keyed.Metadata.Set(pipeline.MetaKey, "k")
+		publish(t, p, topic, keyed)
+		foreign(t, brokers, &sarama.ProducerMessage{Topic: topic})
+		for _, out := range outs {
+			got := map[string]*message.Message{}
+			for range 3 { // two records, one of them twice
+				m := next(t, out)
+				_, again := got[string(m.Payload)]
+				got[string(m.Payload)] = m
+				o := pipeline.OriginFrom(m.Context())
+				require.Equal(t, topic, o.Name)
+				require.Empty(t, o.Group)
+				require.Equal(t, o.Key, m.Metadata.Get(pipeline.MetaKey))
+				if string(m.Payload) == "now" && !again {
+					require.Equal(t, "k", o.Key)
+					m.Nack()
+					continue
+				}
+				m.Ack()
+			}
+			require.Contains(t, got, "now")
+			require.Contains(t, got, "")
+		}
+
+		// Drain waits for what is in hand, whose context lives on.
+		publish(t, p, topic, texts("in hand")...)
+		m := next(t, outs[0])
+		drained := make(chan error, 1)
+		go func() { drained <- subs[0].Drain(t.Context()) }()
+		select {
+		case <-drained:
+			require.Fail(t, "drained with a message in hand")
+		case <-time.After(200 * time.Millisecond):
+		}
+		require.NoError(t, m.Context().Err())
+		m.Ack()
+		require.NoError(t, <-drained)
+		<-m.Context().Done()
+		_, open := <-outs[0]
+		require.False(t, open)
+	})
+}
+
+// TestReconnect restarts the broker under a subscription and a publisher. (On a real broker this is
+// the e2e scenarios' to do: it is shared here.)
+func TestReconnect(t *testing.T) {
+	t.Parallel()
+	t.Run("kfake", func(t *testing.T) {
+		_, port := freePort(t)
+		dir := t.TempDir()
+		boot := func() *kfake.Cluster {
+			var cluster *kfake.Cluster
+			require.Eventually(t, func() (ok bool) { // its port may not be free at once
+				c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir), kfake.SyncWrites())
+				cluster = c
+				return err == nil
+			}, 10*time.Second, 20*time.Millisecond)
+			return cluster
+		}
+		cluster := boot()
+		addr := "127.0.0.1:" + strconv.Itoa(port)
+		p, log := logged(t, addr)
+		require.NoError(t, service{p}.Start(t.Context()))
+		_, out := subscribe(t, p.Source("t", "g"), pipeline.Flow{})
+		publish(t, p, "t", texts("before")...)
+		next(t, out).Ack()
+		for round := range 2 {
+			cluster.Close()
+			published := make(chan error, 1)
+			go func() { published <- p.Sink("t").Publish(t.Context(), texts("during")...) }()
+			require.Eventually(t, func() bool { return strings.Count(log.String(), "in trouble") > round }, 20*time.Second, 10*time.Millisecond)
+			cluster = boot()
+			require.NoError(t, <-published, "a restart is ridden out")
+			for text := ""; text != "during"; { // what was not committed before may come again
+				m := next(t, out)
+				text = string(m.Payload)
+				m.Ack()
+			}
+			require.Contains(t, log.String(), "has recovered")
+			publish(t, p, "t", texts("after")...)
+		}
+		require.LessOrEqual(t, strings.Count(log.String(), "in trouble"), 6, "once a change of state, not once an attempt")
+		require.NoError(t, service{p}.Stop(t.Context()))
+		cluster.Close()
+	})
+}
+
+// TestMissingPermissionIsFatal: no waiting cures it, so the process is told.
+func TestMissingPermissionIsFatal(t *testing.T) {
+	t.Parallel()
+	t.Run("kfake", func(t *testing.T) {
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.EnableACLs(), kfake.SeedTopics(1, "t"),
+			kfake.Superuser("PLAIN", "root", "secret"), kfake.User("PLAIN", "guest", "secret"))
+		require.NoError(t, err)
+		defer cluster.Close()
+		p := New()
+		c := p.Settings().(*Config)
+		quick(c)
+		c.Brokers, c.CreateTopics = cluster.ListenAddrs(), false
+		c.SASL = SASL{Mechanism: "PLAIN", User: "guest", Password: pipeline.NewSecret("secret")}
+		// The service can't even open its publisher, so the subscription is opened by hand.
+		sub, err := openGroup(*c, "t", "g", pipeline.Flow{}, slog.New(slog.DiscardHandler), p.metrics)
+		require.NoError(t, err)
+		out, err := sub.Subscribe(t.Context(), "")
+		require.NoError(t, err)
+		select {
+		case err := <-sub.Failed():
+			require.True(t, fatal(err), "%v", err)
+			require.ErrorContains(t, err, "t (g)")
+		case <-time.After(20 * time.Second):
+			require.Fail(t, "no failure")
+		}
+		_, open := <-out
+		require.False(t, open)
+		require.NoError(t, sub.Close())
+	})
+}
+
+func TestHealthNoticesALostMembership(t *testing.T) {
+	t.Parallel()
+	t.Run("kfake", func(t *testing.T) {
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+		require.NoError(t, err)
+		p := start(t, cluster.ListenAddrs(), func(c *Config) { c.RebalanceTimeout, c.DrainTimeout = 500*time.Millisecond, 100*time.Millisecond })
+		_, out := subscribe(t, p.Source("t", "g"), pipeline.Flow{})
+		publish(t, p, "t", texts("x")...)
+		next(t, out).Ack()
+		require.NoError(t, p.healthy(t.Context()))
+		cluster.Close()
+		require.Eventually(t, func() bool { return p.healthy(t.Context()) != nil }, 30*time.Second, 20*time.Millisecond)
+		require.ErrorContains(t, p.healthy(t.Context()), "not a member")
+	})
+}
+
+// TestNothingIsLeftRunning opens and closes everything and looks for goroutines. Not parallel: it
+// counts the whole process.
+func TestNothingIsLeftRunning(t *testing.T) {
+	ignore := []goleak.Option{goleak.IgnoreCurrent(), goleak.IgnoreAnyFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick")}
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+	require.NoError(t, err)
+	p, _ := logged(t, cluster.ListenAddrs()[0])
+	require.NoError(t, service{p}.Start(t.Context()))
+	gate := pipeline.Flow{Gate: func() bool { return true }}
+	var subs []pipeline.Subscription
+	for _, src := range []pipeline.Source{p.Source("t", "g"), p.Broadcast("t")} {
+		sub, err := src.Open(t.Context(), gate)
+		require.NoError(t, err)
+		out, err := sub.Subscribe(t.Context(), "")
+		require.NoError(t, err)
+		publish(t, p, "t", texts("x")...)
+		next(t, out) // and never answered
+		subs = append(subs, sub)
+	}
+	large := message.NewMessage(watermill.NewUUID(), make([]byte, batchBytes+1))
+	publish(t, p, "t", large)
+	for _, sub := range subs {
+		require.NoError(t, sub.Close())
+	}
+	require.NoError(t, service{p}.Stop(t.Context()))
+	cluster.Close()
+	goleak.VerifyNone(t, ignore...)
+}

@@ -1,0 +1,217 @@
+package kafka
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+func TestMarshalIsWatermillsFormatWithAKey(t *testing.T) {
+	t.Parallel()
+	m := message.NewMessage("uuid", []byte("payload"))
+	m.Metadata = message.Metadata{"own": "1", pipeline.MetaKey: "key", wkafka.UUIDHeaderKey: "stray"}
+	r, err := marshaler{}.Marshal("t", m)
+	require.NoError(t, err)
+	key, err := r.Key.Encode()
+	require.NoError(t, err)
+	require.Equal(t, "key", string(key))
+	headers := map[string]string{}
+	for _, h := range r.Headers {
+		headers[string(h.Key)] = string(h.Value)
+	}
+	require.Equal(t, map[string]string{wkafka.UUIDHeaderKey: "uuid", "own": "1"}, headers)
+	require.Len(t, m.Metadata, 3, "the caller's message is left alone")
+
+	r, err = marshaler{}.Marshal("t", message.NewMessage("uuid", nil))
+	require.NoError(t, err)
+	require.Nil(t, r.Key, "no key, any partition")
+}
+
+// TestPublishRoundTrip sends messages of every kind and size and reads them back.
+func TestPublishRoundTrip(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		for _, compression := range []string{"none", "zstd"} {
+			t.Run(compression, func(t *testing.T) {
+				p := start(t, brokers, func(c *Config) { c.Compression = compression })
+				topic := topicFor(t, p)
+				// Not compressible, so that the size on the wire is what is meant.
+				noise := make([]byte, 1<<20)
+				_, err := rand.Read(noise)
+				require.NoError(t, err)
+				want := map[string]*message.Message{}
+				for _, payload := range [][]byte{nil, []byte("small"), noise, noise[:batchBytes-100], noise[:batchBytes/2]} {
+					m := message.NewMessage(watermill.NewUUID(), payload)
+					m.Metadata.Set("size", strings.Repeat("x", len(want)))
+					m.Metadata.Set(pipeline.MetaKey, "key")
+					want[m.UUID] = m
+				}
+				all := make([]*message.Message, 0, len(want))
+				for _, m := range want {
+					all = append(all, m)
+				}
+				publish(t, p, topic, all...)
+				_, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
+				partitions := map[int32]bool{}
+				for range want {
+					m := next(t, out)
+					require.Contains(t, want, m.UUID)
+					require.Equal(t, want[m.UUID].Metadata, m.Metadata)
+					require.True(t, slices.Equal(want[m.UUID].Payload, m.Payload))
+					partitions[pipeline.OriginFrom(m.Context()).Partition] = true
+					m.Ack()
+				}
+				require.Len(t, partitions, 1, "one key, one partition")
+
+				err = p.Sink(topic).Publish(t.Context(), message.NewMessage("u", make([]byte, 2<<20)))
+				require.True(t, pipeline.IsPermanent(err), "%v", err)
+				require.Equal(t, ClassTooLarge, pipeline.Class(err))
+			})
+		}
+	})
+}
+
+func TestPublishToATopicThatTakesLess(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		small, p := start(t, brokers, func(c *Config) { c.MaxMessageBytes = 10_000 }), start(t, brokers)
+		topic := topicFor(t, p)
+		require.NoError(t, small.EnsureTopics(t.Context(), topic))
+		noise := make([]byte, 20_000)
+		_, err := rand.Read(noise)
+		require.NoError(t, err)
+		err = p.Sink(topic).Publish(t.Context(), message.NewMessage("u", noise))
+		require.True(t, pipeline.IsPermanent(err), "%v", err)
+		require.Equal(t, ClassTooLarge, pipeline.Class(err))
+		publish(t, p, topic, texts("small")...)
+	})
+}
+
+func TestPublishHonoursItsContext(t *testing.T) {
+	t.Parallel()
+	t.Run("kfake", func(t *testing.T) {
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+		require.NoError(t, err)
+		p := start(t, cluster.ListenAddrs())
+		publish(t, p, "t", texts("x")...)
+		done, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, p.Sink("t").Publish(done, texts("x")...), context.Canceled)
+		require.NoError(t, p.Sink("t").Publish(done), "nothing to do")
+		cluster.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		begin := time.Now()
+		require.ErrorIs(t, p.Sink("t").Publish(ctx, texts(numbered(1000)...)...), context.DeadlineExceeded)
+		require.Less(t, time.Since(begin), 5*time.Second)
+		// The stop is bounded too, though a thousand records still wait for a broker.
+		ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, service{p}.Stop(ctx), context.DeadlineExceeded)
+	})
+}
+
+// TestPublishIsFast: batches from one caller, and single messages from many. One round trip a
+// message would be far slower than the bound.
+func TestPublishIsFast(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers)
+		topic := topicFor(t, p)
+		require.NoError(t, p.EnsureTopics(t.Context(), topic))
+		rate := func(n int, f func()) float64 {
+			begin := time.Now()
+			f()
+			return float64(n) / time.Since(begin).Seconds()
+		}
+		batched := rate(10_000, func() {
+			for range 40 {
+				publish(t, p, topic, texts(numbered(250)...)...)
+			}
+		})
+		many := rate(10_000, func() {
+			var callers sync.WaitGroup
+			for range 250 {
+				callers.Go(func() {
+					for range 40 {
+						publish(t, p, topic, texts("one")...)
+					}
+				})
+			}
+			callers.Wait()
+		})
+		t.Logf("%.0f records/s in batches of 250, %.0f records/s from 250 goroutines", batched, many)
+		require.Greater(t, batched, 2000.0)
+		require.Greater(t, many, 2000.0)
+	})
+}
+
+func TestSecureConnections(t *testing.T) {
+	t.Parallel()
+	ca, serverTLS := certificates(t)
+	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
+		t.Run(mechanism+"/kfake", func(t *testing.T) {
+			cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.Superuser(mechanism, "user", "secret"), kfake.TLS(serverTLS))
+			require.NoError(t, err)
+			t.Cleanup(cluster.Close)
+			p := start(t, cluster.ListenAddrs(), func(c *Config) {
+				c.TLS = TLS{Enabled: true, CAFile: ca}
+				c.SASL = SASL{Mechanism: mechanism, User: "user", Password: pipeline.NewSecret("secret")}
+			})
+			_, out := subscribe(t, p.Source("t", "g"), pipeline.Flow{})
+			publish(t, p, "t", texts("secret")...)
+			next(t, out).Ack()
+
+			wrong, _ := logged(t, cluster.ListenAddrs()[0])
+			c := wrong.Settings().(*Config)
+			c.TLS, c.SASL = p.config.TLS, p.config.SASL
+			c.SASL.Password = pipeline.NewSecret("guess")
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			err = service{wrong}.Start(ctx)
+			require.ErrorIs(t, err, ErrUnavailable)
+			require.NotContains(t, err.Error(), "guess")
+
+			c.TLS = TLS{Enabled: true, CAFile: filepath.Join(t.TempDir(), "absent.pem")}
+			require.ErrorContains(t, service{wrong}.Start(t.Context()), "tls.ca_file")
+		})
+	}
+}
+
+// certificates makes a self-signed certificate for 127.0.0.1 and writes it as a CA file.
+func certificates(t *testing.T) (caFile string, server *tls.Config) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	caFile = filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	return caFile, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12}
+}

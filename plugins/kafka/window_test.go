@@ -1,0 +1,134 @@
+package kafka
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// TestWindowMarksOnlyTheContiguousPrefix runs random reads and acks against a model that keeps
+// everything in plain maps.
+func TestWindowMarksOnlyTheContiguousPrefix(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.IntRange(1, 12).Draw(t, "size")
+		w := newWindow(size)
+		var (
+			read     []int64 // every offset read, ascending
+			byOffset = map[int64]*record{}
+			acked    = map[int64]bool{}
+			offset   = rapid.Int64Range(0, 5).Draw(t, "first")
+			mark     = int64(-1)
+		)
+		// unmarked is the model: what was read and is not covered by the longest acked prefix.
+		unmarked := func() []int64 {
+			i := 0
+			for i < len(read) && acked[read[i]] {
+				i++
+			}
+			return read[i:]
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"read": func(t *rapid.T) {
+				if w.full() {
+					t.Skip("full")
+				}
+				r := &record{offset: offset}
+				w.add(r, time.Time{})
+				byOffset[offset] = r
+				read = append(read, offset)
+				offset += rapid.Int64Range(1, 4).Draw(t, "gap") // compaction leaves gaps
+			},
+			"ack": func(t *rapid.T) {
+				if len(read) == 0 {
+					t.Skip("nothing read")
+				}
+				o := rapid.SampledFrom(read).Draw(t, "offset")
+				before := len(unmarked())
+				again := acked[o]
+				acked[o] = true
+				next, covered := w.ack(byOffset[o], time.Time{})
+				require.Equal(t, before-len(unmarked()), covered)
+				if again {
+					require.Zero(t, covered)
+				}
+				if covered > 0 {
+					require.Greater(t, next, mark, "marks only go forward")
+					mark = next
+				}
+			},
+			"": func(t *rapid.T) {
+				left := unmarked()
+				require.Equal(t, len(left) == size, w.full())
+				if len(left) == 0 {
+					require.Nil(t, w.first())
+				} else {
+					require.Equal(t, left[0], w.first().offset)
+				}
+				for _, o := range read {
+					if o < mark {
+						require.True(t, acked[o], "offset %d is under the mark %d and not acknowledged", o, mark)
+					}
+				}
+				var heldBack []int64
+				for _, o := range left {
+					if acked[o] {
+						heldBack = append(heldBack, o)
+					}
+				}
+				require.Equal(t, heldBack, w.ackedOffsets())
+				require.Len(t, heldBack, w.acked)
+			},
+		})
+	})
+}
+
+func TestProgressSurvivesTheCommit(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		base := rapid.Int64Range(0, 1<<40).Draw(t, "base")
+		gaps := rapid.SliceOfN(rapid.Int64Range(1, 50), 0, 300).Draw(t, "gaps")
+		var offsets []int64
+		for at := base; len(gaps) > 0; gaps = gaps[1:] {
+			at += gaps[0]
+			offsets = append(offsets, at)
+		}
+		text := encodeProgress(base, offsets)
+		require.LessOrEqual(t, len(text), 4096, "the broker refuses longer metadata")
+		require.Equal(t, offsets, decodeProgress(base, text))
+		for _, o := range offsets {
+			require.True(t, doneBefore(offsets).has(o))
+		}
+		cut := base + rapid.Int64Range(0, 200).Draw(t, "cut")
+		for _, o := range doneBefore(offsets).after(cut) {
+			require.Greater(t, o, cut)
+		}
+	})
+}
+
+func TestProgressBeyondTheLimitIsLeftOut(t *testing.T) {
+	t.Parallel()
+	text := encodeProgress(10, []int64{11, 10 + 8*progressMax - 1, 10 + 8*progressMax})
+	require.LessOrEqual(t, len(text), 4096)
+	require.Equal(t, []int64{11, 10 + 8*progressMax - 1}, decodeProgress(10, text))
+	require.Empty(t, encodeProgress(10, nil))
+}
+
+func FuzzDecodeProgress(f *testing.F) {
+	for _, seed := range []string{"", "millrace1 ", "millrace1 AQ", "millrace1 !!", "someone else's", "millrace2 AQ"} {
+		f.Add(int64(5), seed)
+	}
+	f.Fuzz(func(t *testing.T, base int64, metadata string) {
+		if base < 0 || base > 1<<60 {
+			t.Skip("no Kafka offset")
+		}
+		last := int64(-1)
+		for _, o := range decodeProgress(base, metadata) {
+			require.GreaterOrEqual(t, o, base)
+			require.Greater(t, o, last)
+			last = o
+		}
+	})
+}
