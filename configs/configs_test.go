@@ -53,7 +53,7 @@ type shop struct {
 	Limits   map[string]tier   `yaml:"limits"`
 	Free     any               `yaml:"free"`
 	Ignored  func()            `yaml:"-"`
-	own      int
+	own      int //nolint:unused // a field that is no setting
 }
 
 func defaults() *shop {
@@ -184,6 +184,35 @@ plugins:
 	require.Equal(t, want, s)
 	require.Equal(t, []string{"localhost:9092"}, brokers, "the default list is not written to")
 	require.Equal(t, map[string]string{"team": "pay"}, labels, "the default map is not written to")
+}
+
+// client has defaults although it is optional.
+type client struct {
+	Addr    string        `yaml:"addr"`
+	Timeout time.Duration `yaml:"timeout"`
+}
+
+func (c *client) SetDefaults() { *c = client{"localhost", time.Second} }
+
+func TestWhatIsOptionalBringsItsDefaults(t *testing.T) {
+	t.Parallel()
+	type section struct {
+		Own  *client           `yaml:"own"`
+		Not  *client           `yaml:"not"`
+		List []client          `yaml:"list"`
+		Map  map[string]client `yaml:"map"`
+	}
+	var s section
+	file := write(t, "a: {own: {addr: x}, list: [{timeout: 2s}, {addr: y}], map: {z: {addr: z}}}\n")
+	require.NoError(t, load(t, configs.Options{File: file}).Decode("a", &s))
+	require.Equal(t, section{
+		Own:  &client{"x", time.Second},
+		List: []client{{"localhost", 2 * time.Second}, {"y", time.Second}},
+		Map:  map[string]client{"z": {"z", time.Second}},
+	}, s)
+	schema, err := configs.Schema(map[string]any{"a": &section{}})
+	require.NoError(t, err)
+	require.Equal(t, 4, strings.Count(string(schema), `"default": "localhost"`))
 }
 
 func TestEnvironmentReadsEveryType(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 // Decode writes the section at a dotted path over target, a pointer to a struct that holds the
 // defaults. Path "" is the top level without the plugins and the profile. A section that nobody wrote
 // leaves target as it is. Fields are named by their yaml tags; lists and scalars replace a default,
-// sections and maps are merged into it.
+// sections and maps are merged into it. See Defaulter for what has no default value to begin with.
 //
 // The error holds every mistake, as *Error: unknown keys with a suggestion, and values of the wrong
 // type. target may then be partly written and must not be used.
@@ -70,7 +70,7 @@ func (w *walker) value(n *node, path string, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if v.IsNil() {
-			v.Set(reflect.New(v.Type().Elem()))
+			v.Set(newDefault(v.Type().Elem()))
 		}
 		w.value(n, path, v.Elem())
 	case reflect.Struct:
@@ -141,7 +141,7 @@ func (w *walker) mapping(n *node, path string, v reflect.Value) {
 	}
 	for _, key := range n.order {
 		k := reflect.ValueOf(key).Convert(t.Key())
-		element := reflect.New(t.Elem()).Elem()
+		element := newDefault(t.Elem()).Elem()
 		if old := out.MapIndex(k); old.IsValid() {
 			element.Set(old)
 		}
@@ -168,6 +168,7 @@ func (w *walker) list(n *node, path string, v reflect.Value) {
 	// A new array: elements of the default must not show through.
 	out := reflect.MakeSlice(v.Type(), len(items), len(items))
 	for i, item := range items {
+		out.Index(i).Set(newDefault(v.Type().Elem()).Elem())
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if item.kind == kindEmpty {
 			w.expected(item, at, expectation(v.Type().Elem()))
@@ -176,6 +177,19 @@ func (w *walker) list(n *node, path string, v reflect.Value) {
 		w.value(item, at, out.Index(i))
 	}
 	v.Set(out)
+}
+
+// Defaulter is implemented by settings that come into being only when somebody writes them: behind a nil
+// pointer, in a list or in a map. SetDefaults is called before they are decoded.
+type Defaulter interface{ SetDefaults() }
+
+// newDefault returns a pointer to a new value with its defaults.
+func newDefault(t reflect.Type) reflect.Value {
+	v := reflect.New(t)
+	if d, ok := v.Interface().(Defaulter); ok {
+		d.SetDefaults()
+	}
+	return v
 }
 
 var (

@@ -99,14 +99,14 @@ func describeType(t reflect.Type, v reflect.Value, path string, depth int) (sche
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
-		inner := reflect.Value{}
+		inner := newDefault(t.Elem()).Elem()
 		if v.IsValid() && !v.IsNil() {
 			inner = v.Elem()
 		}
 		return describeType(t.Elem(), inner, path, depth)
 	case reflect.Struct:
 		if !v.IsValid() {
-			v = reflect.New(t).Elem()
+			v = newDefault(t).Elem()
 		}
 		s := object()
 		return s, s.add(v, path, depth)

@@ -192,7 +192,7 @@ func golden(t *testing.T, name, got string) {
 
 func TestUsageErrorsExitWith2(t *testing.T) {
 	t.Parallel()
-	group := func(h *app.Host) []*cobra.Command {
+	group := func(*app.Host) []*cobra.Command {
 		g := &cobra.Command{Use: "campaign"}
 		g.AddCommand(&cobra.Command{Use: "publish", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return nil }})
 		return []*cobra.Command{g}

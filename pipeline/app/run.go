@@ -72,6 +72,7 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 			h.announce(ctx, l.Logger, h.o.Plugins)
 			return work(ctx, &Running{*l, reg})
 		})
+		l.Logger.InfoContext(ctx, "stopped")
 		if o.Ready == nil && errors.Is(err, errNotStarted) && !errors.Is(context.Cause(ctx), errInterrupt) {
 			return nil // SIGTERM while it started: what had started is stopped
 		}
@@ -122,7 +123,7 @@ type commandPlugin struct {
 	register func(*pipeline.Registry) error
 }
 
-func (commandPlugin) Name() string                           { return "command" }
+func (commandPlugin) Name() string                          { return "command" }
 func (c commandPlugin) Register(r *pipeline.Registry) error { return c.register(r) }
 
 func env(l *Loaded, tracer trace.TracerProvider) pipeline.Env {
@@ -246,7 +247,6 @@ func live(ctx context.Context, rt *pipeline.Runtime, start func(context.Context)
 	if stopErr := rt.Stop(context.WithoutCancel(ctx)); stopErr != nil {
 		return errors.Join(err, fmt.Errorf("stop: %w", stopErr))
 	}
-	l.Logger.InfoContext(ctx, "stopped")
 	return err
 }
 

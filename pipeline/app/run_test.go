@@ -360,7 +360,7 @@ type serviceOnly struct{ p *toy }
 func (serviceOnly) Name() string { return "other" }
 
 func (s serviceOnly) Register(r *pipeline.Registry) error {
-	r.Service("other", toyService{s.p})
+	r.Service("other", toyService(s))
 	return nil
 }
 
