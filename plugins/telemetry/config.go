@@ -1,0 +1,63 @@
+package telemetry
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Config is the section plugins.telemetry. It is read when tracing and the service start.
+type Config struct {
+	// Listen is the address of the operations server, host:port; port 0 takes a free one. Empty: no server.
+	Listen string `yaml:"listen"`
+	// Pprof adds /debug/pprof/. Whoever reaches the server can then read memory and burn CPU.
+	Pprof bool `yaml:"pprof"`
+	// CheckTimeout bounds each check of /readyz; one that takes longer counts as failed.
+	CheckTimeout time.Duration `yaml:"check_timeout"`
+	// OTLPEndpoint is the collector that spans are sent to by OTLP over HTTP, such as
+	// http://127.0.0.1:4318; without a path, /v1/traces. Empty: no traces.
+	OTLPEndpoint string `yaml:"otlp_endpoint"`
+	// SampleRatio is the part of traces begun here that is kept, 0 to 1. A message that brings a trace
+	// context keeps its sender's decision.
+	SampleRatio float64 `yaml:"sample_ratio"`
+	// ServiceName names the process in traces.
+	ServiceName string `yaml:"service_name"`
+}
+
+// DefaultConfig returns the settings of the README.
+func DefaultConfig() Config {
+	return Config{Listen: "127.0.0.1:9464", CheckTimeout: 3 * time.Second, SampleRatio: 1, ServiceName: "millrace"}
+}
+
+// Validate reports every mistake at once.
+func (c *Config) Validate() error {
+	var errs []error
+	wrong := func(path, format string, args ...any) {
+		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
+	}
+	if c.Listen != "" {
+		if _, port, err := net.SplitHostPort(c.Listen); err != nil || port == "" {
+			wrong("listen", "must be host:port or empty, got %q", c.Listen)
+		}
+	}
+	if c.CheckTimeout <= 0 {
+		wrong("check_timeout", "must be > 0, got %s", c.CheckTimeout)
+	}
+	if c.OTLPEndpoint != "" {
+		u, err := url.Parse(c.OTLPEndpoint)
+		if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+			wrong("otlp_endpoint", "must be a URL such as http://127.0.0.1:4318, or empty, got %q", c.OTLPEndpoint)
+		}
+	}
+	if !(c.SampleRatio >= 0 && c.SampleRatio <= 1) { // so that NaN is wrong, too
+		wrong("sample_ratio", "must be from 0 to 1, got %v", c.SampleRatio)
+	}
+	if c.ServiceName == "" {
+		wrong("service_name", "must not be empty")
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,170 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Readiness is the body of /readyz.
+type Readiness struct {
+	Ready  bool                   `json:"ready"`
+	Checks map[string]CheckResult `json:"checks"`
+}
+
+// CheckResult is one check's answer.
+type CheckResult struct {
+	OK      bool           `json:"ok"`
+	Error   string         `json:"error,omitempty"`
+	Seconds float64        `json:"seconds"`           // how long the check took
+	Details map[string]any `json:"details,omitempty"` // what the check told with Detail
+}
+
+// Detail lets a health check tell more than yes or no, such as the age of the oldest unpaid target: /readyz
+// shows it beside the check. ctx is the one the check was called with; with any other it does nothing. The
+// value must be one that JSON can hold. Safe for concurrent use.
+func Detail(ctx context.Context, key string, value any) {
+	d, ok := ctx.Value(detailsKey{}).(*details)
+	if !ok {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.values[key] = value
+}
+
+type detailsKey struct{}
+
+type details struct {
+	mu     sync.Mutex
+	values map[string]any
+}
+
+func (d *details) copy() map[string]any {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.values) == 0 {
+		return nil
+	}
+	out := make(map[string]any, len(d.values))
+	for k, v := range d.values {
+		if _, err := json.Marshal(v); err != nil {
+			v = fmt.Sprint(v)
+		}
+		out[k] = v
+	}
+	return out
+}
+
+// ready runs all checks at once and answers 503 when one fails.
+func (s *server) ready(w http.ResponseWriter, r *http.Request) {
+	answer := Readiness{Ready: true, Checks: map[string]CheckResult{}}
+	results := make([]CheckResult, len(s.probes))
+	var wg sync.WaitGroup
+	for i, p := range s.probes {
+		wg.Go(func() { results[i] = p.ask(r.Context(), s.plugin.config.CheckTimeout) })
+	}
+	wg.Wait()
+	for i, p := range s.probes {
+		answer.Checks[p.Name] = results[i]
+		answer.Ready = answer.Ready && results[i].OK
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	if !answer.Ready {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(answer) // a client that has gone needs no answer
+}
+
+// probe runs one check, one run at a time: a check that hangs costs one goroutine, not one a request.
+type probe struct {
+	pipeline.HealthCheck
+
+	mu  sync.Mutex
+	now *run // nil while none runs
+}
+
+// run is one run of a check.
+type run struct {
+	began   time.Time
+	done    chan struct{} // closed when result is set
+	result  CheckResult
+	details *details
+}
+
+// ask joins the run that is under way, or begins one, and waits for its answer.
+func (p *probe) ask(ctx context.Context, timeout time.Duration) CheckResult {
+	p.mu.Lock()
+	r := p.now
+	if r == nil {
+		r = &run{began: time.Now(), done: make(chan struct{}), details: &details{values: map[string]any{}}}
+		p.now = r
+		go p.check(r, timeout) // ends with the check; Stop waits for it
+	}
+	p.mu.Unlock()
+	select {
+	case <-r.done:
+		return r.result
+	default:
+	}
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-r.done:
+		return r.result
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	took := time.Since(r.began)
+	return CheckResult{
+		Error: fmt.Sprintf("no answer for %s", took.Round(time.Millisecond)), Seconds: took.Seconds(), Details: r.details.copy(),
+	}
+}
+
+func (p *probe) check(r *run, timeout time.Duration) {
+	// Not the request's context: others may have joined the run.
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), detailsKey{}, r.details), timeout)
+	defer cancel()
+	err := p.guarded(ctx)
+	r.result = CheckResult{OK: err == nil, Seconds: time.Since(r.began).Seconds(), Details: r.details.copy()}
+	if err != nil {
+		r.result.Error = err.Error()
+	}
+	p.mu.Lock()
+	p.now = nil
+	p.mu.Unlock()
+	close(r.done)
+}
+
+func (p *probe) guarded(ctx context.Context) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	return p.Check(ctx)
+}
+
+// wait returns when no run is under way.
+func (p *probe) wait(ctx context.Context) error {
+	p.mu.Lock()
+	r := p.now
+	p.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	select {
+	case <-r.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

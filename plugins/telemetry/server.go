@@ -1,0 +1,216 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// server is the operations server as a service.
+type server struct {
+	plugin   *Plugin
+	registry *pipeline.Registry
+	failed   chan error
+
+	mu       sync.Mutex // guards what follows
+	listener net.Listener
+	http     *http.Server
+	metrics  http.Handler
+	probes   []*probe
+	stopped  bool
+	serving  sync.WaitGroup
+}
+
+// own are the patterns of the server itself. They are registered like everybody's, so that a second owner is
+// an error at registration.
+func (s *server) own() map[string]http.Handler {
+	return map[string]http.Handler{
+		"GET /{$}":     http.HandlerFunc(s.index),
+		"GET /metrics": http.HandlerFunc(s.serveMetrics),
+		"GET /livez":   http.HandlerFunc(s.live),
+		"GET /readyz":  http.HandlerFunc(s.ready),
+	}
+}
+
+// Start listens. Everything that was registered is served from then on.
+func (s *server) Start(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.plugin.config
+	if s.stopped || s.http != nil {
+		return errors.New("telemetry: was started or stopped before")
+	}
+	if c.Listen == "" {
+		return nil
+	}
+	if err := s.gather(); err != nil {
+		return err
+	}
+	mux, err := s.mux(c.Pprof)
+	if err != nil {
+		return err
+	}
+	s.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("telemetry: %s is in use: stop what listens there, or choose another plugins.telemetry.listen (empty: no server): %w", c.Listen, err)
+	case err != nil:
+		return fmt.Errorf("telemetry: listen on %s (plugins.telemetry.listen): %w", c.Listen, err)
+	}
+	s.http = &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(s.plugin.log.Load().Handler(), slog.LevelDebug),
+	}
+	s.serving.Go(func() {
+		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- fmt.Errorf("telemetry: serve: %w", err)
+		}
+	})
+	return nil
+}
+
+// gather takes over what all plugins have registered.
+func (s *server) gather() error {
+	reg := prometheus.NewRegistry()
+	all := append([]prometheus.Collector{
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	}, s.registry.Collectors()...)
+	var errs []error
+	for _, c := range all {
+		if err := reg.Register(c); err != nil {
+			errs = append(errs, fmt.Errorf("telemetry: metrics: %s: %w", describe(c), err))
+		}
+	}
+	log := s.plugin.log.Load()
+	s.metrics = promhttp.HandlerFor(reg, promhttp.HandlerOpts{
+		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorHandling: promhttp.ContinueOnError, // one broken collector must not hide all others
+	})
+	for _, check := range s.registry.HealthChecks() {
+		s.probes = append(s.probes, &probe{HealthCheck: check})
+	}
+	return errors.Join(errs...)
+}
+
+// describe names a collector by its first metric.
+func describe(c prometheus.Collector) string {
+	descs := make(chan *prometheus.Desc)
+	go func() {
+		defer close(descs)
+		c.Describe(descs)
+	}()
+	first := "a collector without descriptions"
+	named := false
+	for d := range descs { // to the end, so that the goroutine ends
+		if !named {
+			first, named = d.String(), true
+		}
+	}
+	return first
+}
+
+func (s *server) mux(withPprof bool) (*http.ServeMux, error) {
+	mux := http.NewServeMux()
+	var errs []error
+	for pattern, h := range s.registry.Handlers() {
+		errs = append(errs, handle(mux, pattern, h))
+	}
+	if withPprof {
+		for pattern, f := range map[string]http.HandlerFunc{
+			"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
+			"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
+		} {
+			errs = append(errs, handle(mux, pattern, f))
+		}
+	}
+	return mux, errors.Join(errs...)
+}
+
+// handle makes an error of what ServeMux panics about: a pattern that is malformed or in conflict.
+func handle(mux *http.ServeMux, pattern string, h http.Handler) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("telemetry: http pattern %q: %v", pattern, v)
+		}
+	}()
+	mux.Handle(pattern, h)
+	return nil
+}
+
+// Stop ends the server; requests in hand are finished, bounded by ctx. So are checks that are still running.
+func (s *server) Stop(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	if s.http == nil {
+		return nil
+	}
+	var errs []error
+	if err := s.http.Shutdown(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("telemetry: stop: %w", err), s.http.Close())
+	}
+	s.serving.Wait()
+	for _, p := range s.probes {
+		if err := p.wait(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("telemetry: check %s has not returned: %w", p.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Failed implements pipeline.Failer.
+func (s *server) Failed() <-chan error { return s.failed }
+
+func (s *server) addr() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener == nil || s.stopped {
+		return ""
+	}
+	return s.listener.Addr().String()
+}
+
+func (s *server) serveMetrics(w http.ResponseWriter, r *http.Request) { s.metrics.ServeHTTP(w, r) }
+
+// live says that the process can answer. Whether it does its work is readiness.
+func (s *server) live(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte("ok\n")) // a client that has gone needs no answer
+}
+
+// index lists what is here.
+func (s *server) index(w http.ResponseWriter, _ *http.Request) {
+	paths := slices.Collect(maps.Keys(s.registry.Handlers()))
+	if s.plugin.config.Pprof {
+		paths = append(paths, "/debug/pprof/")
+	}
+	slices.SortFunc(paths, func(a, b string) int { return strings.Compare(path(a), path(b)) })
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte(strings.Join(paths, "\n") + "\n"))
+}
+
+// path cuts the method off a pattern.
+func path(pattern string) string { return pattern[strings.LastIndexByte(pattern, ' ')+1:] }
+
+var (
+	_ pipeline.Service = (*server)(nil)
+	_ pipeline.Failer  = (*server)(nil)
+)

@@ -1,0 +1,88 @@
+package telemetry
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Plugin is the operations server and the tracing of a process. Put it first in the list of plugins: it
+// then answers while the others still wait for their servers, and until they have stopped.
+type Plugin struct {
+	config  Config
+	log     atomic.Pointer[slog.Logger] // spans may be exported before Register
+	exports prometheus.Counter
+	server  *server
+}
+
+// New returns the plugin with default settings.
+func New() *Plugin {
+	p := &Plugin{
+		config: DefaultConfig(),
+		exports: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "millrace_telemetry_export_failures_total",
+			Help: "Batches of spans that the collector did not take; they are dropped.",
+		}),
+	}
+	p.log.Store(slog.New(slog.DiscardHandler))
+	p.server = &server{plugin: p, failed: make(chan error, 1)}
+	return p
+}
+
+// Name implements pipeline.Plugin.
+func (p *Plugin) Name() string { return "telemetry" }
+
+// Settings implements pipeline.Configurable.
+func (p *Plugin) Settings() any { return &p.config }
+
+// Register implements pipeline.Plugin. What plugins register later is served, too: it is gathered when the
+// server starts.
+func (p *Plugin) Register(r *pipeline.Registry) error {
+	p.log.Store(r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name())))
+	p.server.registry = r
+	r.Collect(p.exports)
+	for pattern, h := range p.server.own() {
+		r.HTTP(pattern, h)
+	}
+	r.Service(p.Name(), p.server)
+	return nil
+}
+
+// Tracing makes the process's tracer provider from the plugin's settings; flush sends what is left and ends
+// it. Without an endpoint the provider does nothing. It has the signature of app.Options.Tracing, which calls
+// it after the settings were decoded.
+func (p *Plugin) Tracing(ctx context.Context) (provider trace.TracerProvider, flush func(context.Context) error, err error) {
+	return newTracerProvider(ctx, p.config, p.exportFailed, p.exportWorks)
+}
+
+func (p *Plugin) exportFailed(err error, first bool) {
+	p.exports.Inc()
+	if first {
+		p.log.Load().Warn("spans are dropped: the collector does not take them",
+			slog.String("endpoint", p.config.OTLPEndpoint), pipeline.Err(err))
+	}
+}
+
+func (p *Plugin) exportWorks() { p.log.Load().Info("the collector takes spans again") }
+
+// Addr returns where the operations server listens, host:port; empty while it doesn't.
+func (p *Plugin) Addr() string { return p.server.addr() }
+
+// Announce returns the operations server's address (app.Announcer).
+func (p *Plugin) Announce() map[string]string {
+	addr := p.Addr()
+	if addr == "" {
+		return nil
+	}
+	return map[string]string{"operations": "http://" + addr}
+}
+
+var (
+	_ pipeline.Plugin       = (*Plugin)(nil)
+	_ pipeline.Configurable = (*Plugin)(nil)
+)

@@ -1,0 +1,291 @@
+package telemetry_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/telemetry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// feature is a plugin registered after telemetry.
+type feature struct {
+	counter prometheus.Counter
+	checks  map[string]func(context.Context) error
+}
+
+func newFeature() *feature {
+	return &feature{
+		counter: prometheus.NewCounter(prometheus.CounterOpts{Name: "feature_total", Help: "x"}),
+		checks:  map[string]func(context.Context) error{},
+	}
+}
+
+func (*feature) Name() string { return "feature" }
+
+func (f *feature) Register(r *pipeline.Registry) error {
+	r.Collect(f.counter)
+	r.HTTP("GET /feature/{id}", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "feature "+r.PathValue("id"))
+	}))
+	for name, check := range f.checks {
+		r.Health(name, check)
+	}
+	return nil
+}
+
+func settings(t *testing.T, p *telemetry.Plugin) *telemetry.Config {
+	t.Helper()
+	c, ok := p.Settings().(*telemetry.Config)
+	require.True(t, ok)
+	return c
+}
+
+// serve runs telemetry with f behind it on a free port and returns its base URL.
+func serve(t *testing.T, f *feature, set ...func(*telemetry.Config)) string {
+	t.Helper()
+	p := telemetry.New()
+	settings(t, p).Listen = "127.0.0.1:0"
+	for _, s := range set {
+		s(settings(t, p))
+	}
+	pipelinetest.Start(t, p, f)
+	require.NotEmpty(t, p.Addr())
+	require.Equal(t, map[string]string{"operations": "http://" + p.Addr()}, p.Announce())
+	return "http://" + p.Addr()
+}
+
+func get(t *testing.T, url string) (status int, body string) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+	resp, err := client.Get(url)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(b)
+}
+
+func ready(t *testing.T, base string) (int, telemetry.Readiness) {
+	t.Helper()
+	status, body := get(t, base+"/readyz")
+	var r telemetry.Readiness
+	require.NoError(t, json.Unmarshal([]byte(body), &r), body)
+	return status, r
+}
+
+func TestServer(t *testing.T) {
+	t.Parallel()
+	f := newFeature()
+	f.counter.Add(41)
+	base := serve(t, f)
+
+	status, body := get(t, base+"/metrics")
+	require.Equal(t, http.StatusOK, status)
+	for _, want := range []string{"feature_total 41", "go_goroutines", "process_cpu_seconds_total", "millrace_telemetry_export_failures_total 0"} {
+		require.Contains(t, body, want)
+	}
+	status, body = get(t, base+"/livez")
+	require.Equal(t, http.StatusOK, status)
+	require.Equal(t, "ok\n", body)
+	_, body = get(t, base+"/feature/7")
+	require.Equal(t, "feature 7", body, "handlers of plugins registered later")
+	_, body = get(t, base+"/")
+	require.Contains(t, body, "GET /feature/{id}\n")
+	require.Contains(t, body, "GET /readyz\n")
+	status, _ = get(t, base+"/debug/pprof/")
+	require.Equal(t, http.StatusNotFound, status, "off unless asked for")
+	status, _ = get(t, base+"/nothing")
+	require.Equal(t, http.StatusNotFound, status)
+}
+
+func TestPprof(t *testing.T) {
+	t.Parallel()
+	base := serve(t, newFeature(), func(c *telemetry.Config) { c.Pprof = true })
+	status, body := get(t, base+"/debug/pprof/goroutine?debug=1")
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, body, "goroutine profile")
+}
+
+func TestReady(t *testing.T) {
+	t.Parallel()
+	t.Run("all good, with details", func(t *testing.T) {
+		t.Parallel()
+		f := newFeature()
+		f.checks["kafka"] = func(context.Context) error { return nil }
+		f.checks["promotion"] = func(ctx context.Context) error {
+			telemetry.Detail(ctx, "oldest_unpaid_seconds", 1.5)
+			telemetry.Detail(ctx, "no_json", make(chan int))
+			return nil
+		}
+		status, r := ready(t, serve(t, f))
+		require.Equal(t, http.StatusOK, status)
+		require.True(t, r.Ready)
+		require.True(t, r.Checks["kafka"].OK)
+		require.InDelta(t, 1.5, r.Checks["promotion"].Details["oldest_unpaid_seconds"], 0)
+		require.Contains(t, r.Checks["promotion"].Details, "no_json")
+	})
+	t.Run("one fails, one panics", func(t *testing.T) {
+		t.Parallel()
+		f := newFeature()
+		f.checks["good"] = func(context.Context) error { return nil }
+		f.checks["bad"] = func(context.Context) error { return errors.New("no progress for 3m") }
+		f.checks["worse"] = func(context.Context) error { panic("nil map") }
+		status, r := ready(t, serve(t, f))
+		require.Equal(t, http.StatusServiceUnavailable, status)
+		require.False(t, r.Ready)
+		require.True(t, r.Checks["good"].OK)
+		require.Equal(t, "no progress for 3m", r.Checks["bad"].Error)
+		require.Equal(t, "panic: nil map", r.Checks["worse"].Error)
+	})
+	t.Run("a check that hangs is asked once and fails", func(t *testing.T) {
+		t.Parallel()
+		f := newFeature()
+		calls := make(chan struct{}, 100)
+		release := make(chan struct{})
+		f.checks["hangs"] = func(context.Context) error { calls <- struct{}{}; <-release; return nil }
+		f.checks["good"] = func(context.Context) error { return nil }
+		base := serve(t, f, func(c *telemetry.Config) { c.CheckTimeout = 20 * time.Millisecond })
+		for range 3 {
+			status, r := ready(t, base)
+			require.Equal(t, http.StatusServiceUnavailable, status)
+			require.Contains(t, r.Checks["hangs"].Error, "no answer for")
+			require.True(t, r.Checks["good"].OK)
+		}
+		require.Len(t, calls, 1, "one goroutine, however many requests")
+		close(release)
+		require.Eventually(t, func() bool { _, r := ready(t, base); return r.Ready }, 5*time.Second, 10*time.Millisecond, "well again")
+	})
+	t.Run("a check sees its time limit", func(t *testing.T) {
+		t.Parallel()
+		f := newFeature()
+		f.checks["slow"] = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		status, r := ready(t, serve(t, f, func(c *telemetry.Config) { c.CheckTimeout = 20 * time.Millisecond }))
+		require.Equal(t, http.StatusServiceUnavailable, status)
+		require.NotEmpty(t, r.Checks["slow"].Error)
+	})
+}
+
+func TestDetailOutsideACheck(t *testing.T) {
+	t.Parallel()
+	require.NotPanics(t, func() { telemetry.Detail(t.Context(), "key", 1) })
+}
+
+func start(t *testing.T, plugins ...pipeline.Plugin) error {
+	t.Helper()
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, plugins...)
+	require.NoError(t, err)
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{})
+	t.Cleanup(func() { require.NoError(t, rt.Stop(context.Background())) })
+	return rt.StartServices(t.Context())
+}
+
+func TestStartFails(t *testing.T) {
+	t.Parallel()
+	t.Run("port in use", func(t *testing.T) {
+		t.Parallel()
+		other, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer other.Close()
+		p := telemetry.New()
+		settings(t, p).Listen = other.Addr().String()
+		err = start(t, p)
+		require.ErrorIs(t, err, syscall.EADDRINUSE)
+		require.ErrorContains(t, err, other.Addr().String()+" is in use")
+		require.ErrorContains(t, err, "plugins.telemetry.listen")
+	})
+	t.Run("a metric registered twice", func(t *testing.T) {
+		t.Parallel()
+		p := telemetry.New()
+		settings(t, p).Listen = "127.0.0.1:0"
+		f := newFeature()
+		require.ErrorContains(t, start(t, p, f, also{f.counter}), "feature_total")
+	})
+	t.Run("a malformed pattern", func(t *testing.T) {
+		t.Parallel()
+		p := telemetry.New()
+		settings(t, p).Listen = "127.0.0.1:0"
+		require.ErrorContains(t, start(t, p, malformed{}), `http pattern "GET  no slash"`)
+	})
+}
+
+type also struct{ counter prometheus.Counter }
+
+func (also) Name() string { return "also" }
+func (a also) Register(r *pipeline.Registry) error {
+	r.Collect(a.counter)
+	return nil
+}
+
+type malformed struct{}
+
+func (malformed) Name() string { return "malformed" }
+func (malformed) Register(r *pipeline.Registry) error {
+	r.HTTP("GET  no slash", http.NotFoundHandler())
+	return nil
+}
+
+func TestNoServerWithoutAnAddress(t *testing.T) {
+	t.Parallel()
+	p := telemetry.New()
+	settings(t, p).Listen = ""
+	require.NoError(t, start(t, p))
+	require.Empty(t, p.Addr())
+	require.Empty(t, p.Announce())
+}
+
+func TestStopFinishesRequests(t *testing.T) {
+	t.Parallel()
+	f := newFeature()
+	asked, release := make(chan struct{}), make(chan struct{})
+	f.checks["slow"] = func(context.Context) error { close(asked); <-release; return nil }
+	p := telemetry.New()
+	settings(t, p).Listen = "127.0.0.1:0"
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, p, f)
+	require.NoError(t, err)
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{})
+	require.NoError(t, rt.StartServices(t.Context()))
+	base := "http://" + p.Addr()
+	status := make(chan int, 1)
+	go func() { s, _ := get(t, base+"/readyz"); status <- s }()
+	<-asked
+	stopped := make(chan error, 1)
+	go func() { stopped <- rt.Stop(context.Background()) }()
+	close(release)
+	require.Equal(t, http.StatusOK, <-status)
+	require.NoError(t, <-stopped)
+	_, err = net.Dial("tcp", strings.TrimPrefix(base, "http://"))
+	require.Error(t, err)
+}
+
+func TestConformance(t *testing.T) {
+	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{telemetry.New()} })
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	c := telemetry.Config{Listen: "9464", CheckTimeout: 0, OTLPEndpoint: "collector:4318", SampleRatio: 1.5}
+	err := c.Validate()
+	for _, want := range []string{
+		`listen: must be host:port or empty, got "9464"`, "check_timeout: must be > 0, got 0s",
+		`otlp_endpoint: must be a URL such as http://127.0.0.1:4318, or empty, got "collector:4318"`,
+		"sample_ratio: must be from 0 to 1, got 1.5", "service_name: must not be empty",
+	} {
+		require.ErrorContains(t, err, want)
+	}
+}
