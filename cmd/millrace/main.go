@@ -1,0 +1,26 @@
+// Command millrace brings events to handlers: Kafka in, Redis Streams to spread the work, and a slow,
+// expensive world at the end that is never asked twice for the same thing.
+//
+//	millrace demo                  pays a campaign with everything inside this process
+//	millrace run --profile local   runs against the servers of `make services`
+//	millrace topology              shows what flows where
+//	millrace help                  lists everything else
+//
+// To build a binary with plugins of your own, copy this file: app.Main takes any list of plugins.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/wire"
+)
+
+func main() {
+	os.Exit(app.Main(context.Background(), app.Options{
+		Name:    "millrace",
+		Plugins: wire.Plugins(),
+		Homes:   wire.Homes(),
+	}))
+}

@@ -1,0 +1,39 @@
+package promotion
+
+import (
+	"context"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// activations answers which streams of a type should run: the ledger's active set.
+type activations struct {
+	run  *engine
+	kind ledger.Type
+}
+
+// Active implements streams.Activations.
+func (a activations) Active(ctx context.Context) ([]streams.Activation, error) {
+	active, err := a.run.ledger.Active(ctx, a.kind)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]streams.Activation, len(active))
+	for i, s := range active {
+		out[i] = streams.Activation{ID: s.ID, TotalCount: s.TotalCount, Paused: s.Paused}
+	}
+	return out, nil
+}
+
+// Activate implements streams.Activations.
+func (a activations) Activate(ctx context.Context, id int64) error {
+	return a.run.ledger.Activate(ctx, ledger.Promotion{Type: a.kind, ID: id}, 0)
+}
+
+// Deactivate implements streams.Activations.
+func (a activations) Deactivate(ctx context.Context, id int64) error {
+	return a.run.ledger.Deactivate(ctx, ledger.Promotion{Type: a.kind, ID: id})
+}
+
+var _ streams.Activations = activations{}

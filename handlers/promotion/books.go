@@ -1,0 +1,154 @@
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+)
+
+// Books are two books held against each other, a target at a time: what the ledger holds and what the
+// Money API says was charged. dead overlaps with the states.
+type Books struct {
+	Accepted      int64 `json:"accepted"`  // rows of the ledger: paid + failed + unknown + cancelled + pending
+	Paid          int64 `json:"paid"`      // SUCCESS
+	Failed        int64 `json:"failed"`    // certainly not charged, and given up
+	Unknown       int64 `json:"unknown"`   // perhaps charged, and given up: for a person
+	Cancelled     int64 `json:"cancelled"` // certainly not charged
+	Pending       int64 `json:"pending"`   // not settled yet
+	Dead          int64 `json:"dead"`      // dead letters of the ledger, conflicts included
+	Conflict      int64 `json:"conflict"`  // records that asked for something else than the first one
+	Charged       int64 `json:"charged"`   // keys in the Money API's book
+	DoubleCharged int64 `json:"double_charged"`
+	// Missing is SUCCESS rows without a charge; Unexplained is charges whose row is absent or says
+	// FAILED or CANCELLED; AmountDiffers is charges over another amount than was accepted.
+	Missing       int64 `json:"missing"`
+	Unexplained   int64 `json:"unexplained"`
+	AmountDiffers int64 `json:"amount_differs"`
+	// Unbooked is charges whose row isn't settled or UNKNOWN: paid, but the ledger doesn't know yet.
+	Unbooked int64 `json:"unbooked"`
+}
+
+// Balance reports whether every accepted payout is settled and known, and both books say the same.
+func (b Books) Balance() bool {
+	return b.Pending == 0 && b.Unknown == 0 && b.Accepted == b.Paid+b.Failed+b.Cancelled &&
+		b.Charged == b.Paid && b.DoubleCharged == 0 && b.Missing == 0 && b.Unexplained == 0 && b.AmountDiffers == 0 && b.Unbooked == 0
+}
+
+// add sums books of several types.
+func (b *Books) add(o Books) {
+	b.Accepted += o.Accepted
+	b.Paid += o.Paid
+	b.Failed += o.Failed
+	b.Unknown += o.Unknown
+	b.Cancelled += o.Cancelled
+	b.Pending += o.Pending
+	b.Dead += o.Dead
+	b.Conflict += o.Conflict
+	b.Charged += o.Charged
+	b.DoubleCharged += o.DoubleCharged
+	b.Missing += o.Missing
+	b.Unexplained += o.Unexplained
+	b.AmountDiffers += o.AmountDiffers
+	b.Unbooked += o.Unbooked
+}
+
+// charge is a line of the Money API's book.
+type charge struct {
+	target     int64
+	value      int64 // minor units; 0 where the type has no amount
+	executions int
+}
+
+// book is the Money API's book of one promotion, by target. It keeps a few words a charge in memory.
+type book map[int64]charge
+
+// readBook collects the charges and counts them.
+func readBook(charges iter.Seq2[charge, error], b *Books) (book, error) {
+	lines := book{}
+	for c, err := range charges {
+		if err != nil {
+			return nil, fmt.Errorf("read the Money API's book: %w", err)
+		}
+		c.executions += lines[c.target].executions
+		lines[c.target] = c
+	}
+	for _, c := range lines {
+		b.Charged++
+		if c.executions > 1 {
+			b.DoubleCharged++
+		}
+	}
+	return lines, nil
+}
+
+// row holds one row of the ledger against the book, and crosses its charge off.
+func (b *Books) row(s strategy, lines book, row ledger.Entry) error {
+	b.Accepted++
+	c, charged := lines[row.Target]
+	delete(lines, row.Target)
+	b.count(row.State, charged)
+	if !charged {
+		return nil
+	}
+	accepted, err := s.decode(row.Request)
+	if err != nil {
+		return fmt.Errorf("row %s: %w", row.Key, err)
+	}
+	if accepted.value != c.value {
+		b.AmountDiffers++
+	}
+	return nil
+}
+
+func (b *Books) count(state ledger.State, charged bool) {
+	switch state {
+	case ledger.Success:
+		b.Paid++
+		if !charged {
+			b.Missing++
+		}
+		return
+	case ledger.Failed:
+		b.Failed++
+	case ledger.Cancelled:
+		b.Cancelled++
+	case ledger.Unknown:
+		b.Unknown++
+	default:
+		b.Pending++
+	}
+	if charged && (state == ledger.Failed || state == ledger.Cancelled) {
+		b.Unexplained++
+	} else if charged {
+		b.Unbooked++
+	}
+}
+
+// books compares all given types of a promotion.
+func (e *engine) books(ctx context.Context, promotion int64, types ...strategy) (Books, error) {
+	var all Books
+	for _, s := range types {
+		id := ledger.Promotion{Type: ledger.Type(s.kind), ID: promotion}
+		status, err := e.ledger.Status(ctx, id)
+		if errors.Is(err, ledger.ErrNotFound) && len(types) > 1 {
+			continue // a campaign need not have every type
+		}
+		if err != nil {
+			return all, err
+		}
+		one := Books{Dead: status.Dead, Conflict: status.Conflict}
+		lines, err := readBook(e.charges(ctx, s, promotion), &one)
+		if err != nil {
+			return all, fmt.Errorf("reconcile %s: %w", id, err)
+		}
+		if err := e.ledger.Books(ctx, id, func(row ledger.Entry) error { return one.row(s, lines, row) }); err != nil {
+			return all, fmt.Errorf("reconcile %s: %w", id, err)
+		}
+		one.Unexplained += int64(len(lines))
+		all.add(one)
+	}
+	return all, nil
+}

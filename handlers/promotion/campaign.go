@@ -1,0 +1,358 @@
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// Commands implements app.Commander.
+func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
+	group := h.SettingsFlags(&cobra.Command{
+		Use:   "campaign",
+		Short: "Publish, watch and steer campaign promotions",
+	})
+	group.AddCommand(p.publishCommand(h), p.statusCommand(h), p.reconcileCommand(h))
+	for _, s := range []steering{
+		{"pause", "Stop paying a promotion; nothing is lost, and resume goes on", (*ledger.Ledger).Pause},
+		{"resume", "Go on paying a paused promotion", (*ledger.Ledger).Resume},
+	} {
+		group.AddCommand(p.steerCommand(h, s))
+	}
+	group.AddCommand(p.cancelCommand(h))
+	return []*cobra.Command{p.demoCommand(h), group, moneysim.Command()}
+}
+
+// onePromotion reads the arguments TYPE PROMOTION.
+func onePromotion(args []string) (ledger.Promotion, error) {
+	s, known := strategyOf(strings.ToUpper(args[0]))
+	if !known {
+		return ledger.Promotion{}, usage("TYPE must be one of %s, got %q", strings.Join(kinds(), ", "), args[0])
+	}
+	id, err := strconv.ParseInt(args[1], 10, 64)
+	if err != nil || id <= 0 {
+		return ledger.Promotion{}, usage("PROMOTION must be a whole number > 0, got %q", args[1])
+	}
+	return ledger.Promotion{Type: ledger.Type(s.kind), ID: id}, nil
+}
+
+func usage(format string, args ...any) error {
+	return &app.ExitError{Code: app.ExitUsage, Err: fmt.Errorf(format, args...)}
+}
+
+// withLedger opens the ledger alone, around do.
+func (p *Plugin) withLedger(h *app.Host, cmd *cobra.Command, do func(context.Context) error) error {
+	return h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
+		p.run.prepare(r.Env(), r.Env().Logger)
+		r.Service("promotion.ledger", p.run.ledgerService())
+		return nil
+	}}, func(ctx context.Context, _ *app.Running) error { return do(ctx) })
+}
+
+type steering struct {
+	verb, short string
+	do          func(*ledger.Ledger, context.Context, ledger.Promotion) error
+}
+
+func (p *Plugin) steerCommand(h *app.Host, s steering) *cobra.Command {
+	return h.JSONFlag(&cobra.Command{
+		Use:   s.verb + " TYPE PROMOTION",
+		Short: s.short,
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := onePromotion(args)
+			if err != nil {
+				return err
+			}
+			return p.withLedger(h, cmd, func(ctx context.Context) error {
+				if err := s.do(p.run.ledger, ctx, id); err != nil {
+					return bad(err)
+				}
+				if h.JSON(cmd) {
+					return h.WriteJSON(map[string]any{"type": id.Type, "promotion": id.ID, "done": s.verb})
+				}
+				fmt.Fprintf(h.Out(), "%s: %sd. Every instance sees it within 2 s.\n", id, s.verb)
+				return nil
+			})
+		},
+	})
+}
+
+// bad turns what the ledger says about a promotion into an answer of a command.
+func bad(err error) error {
+	if errors.Is(err, ledger.ErrNotFound) || errors.Is(err, ledger.ErrCancelled) {
+		return &app.ExitError{Code: app.ExitBad, Err: err}
+	}
+	return err
+}
+
+func (p *Plugin) cancelCommand(h *app.Host) *cobra.Command {
+	return h.JSONFlag(&cobra.Command{
+		Use:   "cancel TYPE PROMOTION",
+		Short: "Cancel what of a promotion has not been sent; it can't be undone",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := onePromotion(args)
+			if err != nil {
+				return err
+			}
+			return p.withLedger(h, cmd, func(ctx context.Context) error {
+				c, err := p.run.ledger.Cancel(ctx, id)
+				if err != nil {
+					return bad(err)
+				}
+				if h.JSON(cmd) {
+					return h.WriteJSON(map[string]any{"type": id.Type, "promotion": id.ID, "cancelled": c.Cancelled, "in_flight": c.InFlight, "ambiguous": c.Ambiguous})
+				}
+				fmt.Fprintf(h.Out(), "%s: %s payouts cancelled. %s are in flight, %s may have been charged by an earlier call: what became of them is found out, and nothing is sent again.\n",
+					id, thousands(c.Cancelled), thousands(c.InFlight), thousands(c.Ambiguous))
+				return nil
+			})
+		},
+	})
+}
+
+func (p *Plugin) publishCommand(h *app.Host) *cobra.Command {
+	var (
+		o         demoOptions
+		c         campaign
+		kind      string
+		noStarted bool
+	)
+	cmd := h.JSONFlag(&cobra.Command{
+		Use:   "publish",
+		Short: "Publish a campaign's records to Kafka, from a file or generated",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.promotion <= 0 || c.summary <= 0 {
+				return usage("--promotion and --summary must be > 0, got %d and %d", c.promotion, c.summary)
+			}
+			if (o.csv == "") == (o.targets == 0) {
+				return usage("give either --csv or --targets")
+			}
+			types := kinds()
+			if kind != "" {
+				s, known := strategyOf(strings.ToUpper(kind))
+				if !known {
+					return usage("--type must be one of %s, got %q", strings.Join(kinds(), ", "), kind)
+				}
+				types = []string{s.kind}
+			}
+			return p.publish(cmd, h, o, c, types, !noStarted)
+		},
+	})
+	f := cmd.Flags()
+	f.Int64Var(&c.promotion, "promotion", 0, "promotion `id`")
+	f.Int64Var(&c.summary, "summary", 1, "promotion summary `id`")
+	f.StringVar(&o.csv, "csv", "", "publish the targets of this `file`; columns "+strings.Join(csvColumns, ","))
+	f.IntVar(&o.targets, "targets", 0, "publish so many generated targets of each type")
+	f.StringVar(&kind, "type", "", "only generate targets of this type; without it of every type")
+	f.Uint64Var(&o.seed, "seed", 1, "for the amounts of generated targets")
+	f.BoolVar(&noStarted, "no-started", false, "don't publish the started event")
+	_ = cmd.MarkFlagRequired("promotion") // it exists
+	return cmd
+}
+
+func (p *Plugin) publish(cmd *cobra.Command, h *app.Host, o demoOptions, c campaign, types []string, started bool) error {
+	targets, counts, _, err := o.campaignOf()
+	if err != nil {
+		return &app.ExitError{Code: app.ExitUsage, Err: err}
+	}
+	if o.csv == "" {
+		targets, counts = generated(o.targets, o.seed, types...), map[string]int64{}
+		for _, kind := range types {
+			counts[kind] = int64(o.targets)
+		}
+	}
+	return h.Services(cmd.Context(), cmd, app.ServicesOptions{Plugins: []string{p.kafka.Name()}}, func(ctx context.Context, _ *app.Running) error {
+		begin := time.Now()
+		var total int64
+		for kind, n := range counts {
+			total += n
+			if !started {
+				continue
+			}
+			if err := c.announce(ctx, p.kafka, kind, n); err != nil {
+				return err
+			}
+		}
+		bar := h.Progress(total, "published")
+		n, err := c.publish(ctx, p.kafka, targets, bar.Set)
+		bar.Done()
+		if err != nil {
+			return fmt.Errorf("after %d of %d records (publishing them again is harmless): %w", n, total, err)
+		}
+		if h.JSON(cmd) {
+			return h.WriteJSON(map[string]any{"promotion": c.promotion, "published": n, "seconds": time.Since(begin).Seconds()})
+		}
+		fmt.Fprintf(h.Out(), "Promotion %d: %s records published in %.1f s.\n", c.promotion, thousands(n), time.Since(begin).Seconds())
+		return nil
+	})
+}
+
+// PromotionStatus is what `campaign status --json` prints, an object a promotion.
+type PromotionStatus struct {
+	Type      ledger.Type `json:"type"`
+	Promotion int64       `json:"promotion"`
+	ledger.Counts
+	// Instances are those that read the promotion's stream now. Null: Redis could not be asked.
+	Instances []streams.InstanceStatus `json:"instances"`
+}
+
+func (p *Plugin) statusCommand(h *app.Host) *cobra.Command {
+	return h.JSONFlag(&cobra.Command{
+		Use:   "status [TYPE PROMOTION]",
+		Short: "Show a promotion's counts and who is paying it; without arguments all that are unfinished",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 0 && len(args) != 2 {
+				return fmt.Errorf("give TYPE PROMOTION, or nothing; got %d arguments", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var only []ledger.Promotion
+			if len(args) == 2 {
+				id, err := onePromotion(args)
+				if err != nil {
+					return err
+				}
+				only = []ledger.Promotion{id}
+			}
+			return h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: p.registerStatus}, func(ctx context.Context, _ *app.Running) error {
+				all, err := p.statuses(ctx, only)
+				if err != nil {
+					return bad(err)
+				}
+				if h.JSON(cmd) {
+					return h.WriteJSON(all)
+				}
+				return p.showStatuses(h, all)
+			})
+		},
+	})
+}
+
+// registerStatus adds what status needs: the ledger and the streams' Redis, without presence or readers.
+func (p *Plugin) registerStatus(r *pipeline.Registry) error {
+	p.run.prepare(r.Env(), r.Env().Logger)
+	client := &streamRedis{config: p.config.Stream.Redis, log: r.Env().Logger}
+	if client.config == nil {
+		client.config = &p.redis.Settings().(*redispoll.Config).ClientConfig
+	}
+	r.Service("promotion.redis", client)
+	r.Service("promotion.ledger", p.run.ledgerService())
+	p.managers = p.newManagers(client, r.Env(), r.Env().Logger, nil)
+	return nil
+}
+
+func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]PromotionStatus, error) {
+	if only == nil {
+		work, err := p.run.ledger.Unfinished(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range work {
+			only = append(only, w.Promotion)
+		}
+	}
+	all := []PromotionStatus{}
+	for _, id := range only {
+		s, err := p.run.ledger.Status(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		one := PromotionStatus{Type: id.Type, Promotion: id.ID, Counts: s}
+		if one.Instances, err = p.managers[string(id.Type)].Statuses(ctx, id.ID); err != nil {
+			p.run.log.WarnContext(ctx, "can't ask Redis who is reading", pipeline.Err(err))
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+func (p *Plugin) showStatuses(h *app.Host, all []PromotionStatus) error {
+	if len(all) == 0 {
+		fmt.Fprintln(h.Out(), "No promotion is unfinished.")
+		return nil
+	}
+	w := tabwriter.NewWriter(h.Out(), 0, 0, 2, ' ', 0)
+	for i, s := range all {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "%s:%d\t%s\n", s.Type, s.Promotion, s.State)
+		fmt.Fprintf(w, "  accepted\t%s\n  paid\t%s\n  failed\t%s\n  unknown\t%s\n  cancelled\t%s\n  pending\t%s, %s of them in flight\n  dead\t%s, %s of them conflicts\n",
+			thousands(s.Accepted), thousands(s.Paid), thousands(s.Failed), thousands(s.Unknown), thousands(s.Cancelled),
+			thousands(s.Pending), thousands(s.InFlight), thousands(s.Dead), thousands(s.Conflict))
+		if s.OldestUnpaid > 0 {
+			fmt.Fprintf(w, "  oldest unpaid\t%s\n", s.OldestUnpaid.Round(time.Second))
+		}
+		if len(s.Instances) == 0 {
+			fmt.Fprintln(w, "  no instance is reading its stream")
+			continue
+		}
+		fmt.Fprintln(w, "  INSTANCE\tSTREAM\tGROUP\tSLOTS\tIN HAND\tSINCE\tLAST MESSAGE")
+		for _, x := range s.Instances {
+			last := "none yet"
+			if !x.LastMessage.IsZero() {
+				last = x.LastMessage.Format(time.RFC3339)
+			}
+			fmt.Fprintf(w, "  %s\t%s\t%s\t%d\t%d\t%s\t%s\n", x.Instance, x.Stream, x.Group, x.Slots, x.InHand, x.Since.Format(time.RFC3339), last)
+		}
+	}
+	return w.Flush()
+}
+
+func (p *Plugin) reconcileCommand(h *app.Host) *cobra.Command {
+	return h.JSONFlag(&cobra.Command{
+		Use:   "reconcile TYPE PROMOTION",
+		Short: "Hold the ledger against the Money API's own book; 0 only when they balance",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := onePromotion(args)
+			if err != nil {
+				return err
+			}
+			s, _ := strategyOf(string(id.Type))
+			return h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
+				p.run.prepare(r.Env(), r.Env().Logger)
+				r.Service("promotion.money", p.run.moneyService())
+				r.Service("promotion.ledger", p.run.ledgerService())
+				return nil
+			}}, func(ctx context.Context, _ *app.Running) error {
+				books, err := p.run.books(ctx, id.ID, s)
+				if err != nil {
+					return bad(err)
+				}
+				if h.JSON(cmd) {
+					err = h.WriteJSON(struct {
+						Promotion int64 `json:"promotion"`
+						Books
+						Balanced bool `json:"balanced"`
+					}{id.ID, books, books.Balance()})
+				} else {
+					writeBooks(h.Out(), books)
+				}
+				if err == nil && !books.Balance() {
+					err = &app.ExitError{Code: app.ExitBad, Err: errors.New("the books don't balance")}
+				}
+				return err
+			})
+		},
+	})
+}
+
+var _ app.Commander = (*Plugin)(nil)

@@ -1,0 +1,30 @@
+package promotion
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+)
+
+// bookPage is how many charges are asked for at once.
+const bookPage = 10_000
+
+// charges yields what the Money API says was charged for a promotion. The contract has no call that lists
+// charges; the simulated API has.
+func (e *engine) charges(ctx context.Context, s strategy, promotion int64) iter.Seq2[charge, error] {
+	url := e.config.MoneyAPI.URL
+	if e.simulator != nil {
+		url = e.simulator.URL()
+	}
+	client := &http.Client{Timeout: time.Minute}
+	return func(yield func(charge, error) bool) {
+		for entry, err := range moneysim.ReadBook(ctx, client, url, moneysim.Query{Type: s.kind, PromotionID: promotion, Limit: bookPage}) {
+			if !yield(charge{entry.TargetID, entry.Amount, entry.Executions}, err) || err != nil {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package promotion
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// Config is the settings section of the plugin (plugins.promotion).
+type Config struct {
+	Stream   StreamConfig  `yaml:"stream"`
+	Ledger   ledger.Config `yaml:"ledger"`
+	MoneyAPI MoneyConfig   `yaml:"money_api"`
+	Feeder   FeederConfig  `yaml:"feeder"`
+	Results  ResultsConfig `yaml:"results"`
+}
+
+// StreamConfig is how the work is spread.
+type StreamConfig struct {
+	// Enabled sends fresh records to the promotion's stream; otherwise they are paid as they come, on the
+	// Kafka route. It changes only that: readers, reclaim, feeder and clean-up go on while there is work.
+	Enabled        bool `yaml:"enabled"`
+	streams.Config `yaml:",inline"`
+	// Redis is a server of its own for the streams. Nil: the shared one (plugins.redis).
+	Redis *redispoll.ClientConfig `yaml:"redis"`
+}
+
+// MoneyConfig is the Money API, or the simulation of one.
+type MoneyConfig struct {
+	money.Config `yaml:",inline"`
+	// LeaseMargin is how much longer a payout belongs to its worker than a call may last: the lease is
+	// call_timeout plus this.
+	LeaseMargin time.Duration `yaml:"lease_margin"`
+	// Simulator runs a simulated Money API in this process and pays there instead.
+	Simulator SimulatorConfig `yaml:"simulator"`
+}
+
+// SimulatorConfig is the simulated Money API inside the process.
+type SimulatorConfig struct {
+	Enabled bool   `yaml:"enabled"`
+	Listen  string `yaml:"listen"` // host:port; port 0 takes a free one
+	Book    string `yaml:"book"`   // file of executed charges; empty: in memory only
+	// Faults are how it misbehaves.
+	moneysim.Faults `yaml:",inline"`
+}
+
+// FeederConfig is the net under the streams and the retry topics.
+type FeederConfig struct {
+	// Interval is how often every unfinished promotion is looked at.
+	Interval time.Duration `yaml:"interval"`
+	// Grace is how long a payout's own way may take beyond its time before the feeder helps.
+	Grace time.Duration `yaml:"grace"`
+	// Sweep is how often the stream prefix is searched for streams that nobody knows.
+	Sweep time.Duration `yaml:"sweep"`
+	// Batch is how many payouts are fed at once.
+	Batch int `yaml:"batch"`
+}
+
+// ResultsConfig is the outcome events.
+type ResultsConfig struct {
+	// Enabled offers every settled payout, at least once, to the Redis stream campaign-promotion-results.
+	Enabled bool `yaml:"enabled"`
+}
+
+// DefaultConfig returns the defaults. The ledger's DSN and the Money API's URL have none.
+func DefaultConfig() Config {
+	return Config{
+		Stream:   StreamConfig{Config: streams.DefaultConfig()},
+		Ledger:   ledger.DefaultConfig(),
+		MoneyAPI: MoneyConfig{Config: money.DefaultConfig(), LeaseMargin: 5 * time.Second, Simulator: SimulatorConfig{Listen: "127.0.0.1:0"}},
+		Feeder:   FeederConfig{Interval: time.Second, Grace: 30 * time.Second, Sweep: time.Minute, Batch: 1000},
+	}
+}
+
+// Validate reports every mistake at once.
+func (c *Config) Validate() error {
+	errs := []error{
+		pipeline.FieldErrorsUnder("stream", c.Stream.Validate()),
+		pipeline.FieldErrorsUnder("ledger", c.Ledger.Validate()),
+		pipeline.FieldErrorsUnder("money_api", c.MoneyAPI.Validate()),
+	}
+	if c.Stream.Redis != nil {
+		errs = append(errs, pipeline.FieldErrorsUnder("stream.redis", c.Stream.Redis.Validate()))
+	}
+	positive := func(path string, d time.Duration) {
+		if d <= 0 {
+			errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf("must be > 0, got %s", d)})
+		}
+	}
+	positive("feeder.interval", c.Feeder.Interval)
+	positive("feeder.grace", c.Feeder.Grace)
+	positive("feeder.sweep", c.Feeder.Sweep)
+	if c.Feeder.Batch < 1 || c.Feeder.Batch > 10_000 {
+		errs = append(errs, &pipeline.FieldError{Path: "feeder.batch", Problem: fmt.Sprintf("must be from 1 to 10000, got %d", c.Feeder.Batch)})
+	}
+	return errors.Join(errs...)
+}
+
+// Validate reports every mistake at once. With the simulator the URL is not used.
+func (c *MoneyConfig) Validate() error {
+	api := c.Config
+	if c.Simulator.Enabled {
+		api.URL = "http://127.0.0.1"
+	}
+	errs := []error{api.Validate(), pipeline.FieldErrorsUnder("simulator", c.Simulator.Validate())}
+	if c.LeaseMargin <= 0 {
+		errs = append(errs, &pipeline.FieldError{Path: "lease_margin", Problem: fmt.Sprintf("must be > 0, got %s", c.LeaseMargin)})
+	}
+	return errors.Join(errs...)
+}
+
+// lease is how long a begun payout belongs to its worker.
+func (c *MoneyConfig) lease() time.Duration { return c.CallTimeout + c.LeaseMargin }

@@ -1,0 +1,188 @@
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/failsafe-go/failsafe-go/retrypolicy"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// engine is what exists while the plugin runs: the open ledger and the client of the Money API. Its
+// services fill it before the routes are opened, and nothing writes it while they are.
+type engine struct {
+	config   *Config
+	metrics  *metrics
+	instance string
+	log      *slog.Logger
+
+	ledger      *ledger.Ledger
+	api         money.API
+	client      atomic.Pointer[money.Client]
+	simulator   *moneysim.Server // nil: a Money API elsewhere
+	settleAgain retrypolicy.RetryPolicy[ledger.Settled]
+	progress    progress
+}
+
+func newEngine(c *Config, m *metrics) *engine {
+	return &engine{config: c, metrics: m, log: slog.New(slog.DiscardHandler), settleAgain: settleRetries()}
+}
+
+func (e *engine) prepare(env pipeline.Env, log *slog.Logger) {
+	e.instance, e.log = env.Instance, log
+	e.metrics.client = e.client.Load
+}
+
+// ready reports whether the Money API takes calls. While it doesn't, nothing that ends in a call is read.
+func (e *engine) ready() bool {
+	c := e.client.Load()
+	return c == nil || c.Ready()
+}
+
+// part is a service made of two functions.
+type part struct {
+	start func(context.Context) error
+	stop  func(context.Context) error
+
+	mu      sync.Mutex
+	running bool
+}
+
+func (p *part) Start(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.start(ctx); err != nil {
+		return err
+	}
+	p.running = true
+	return nil
+}
+
+func (p *part) Stop(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running {
+		return nil
+	}
+	p.running = false
+	return p.stop(ctx)
+}
+
+// moneyService opens the client of the Money API, and the simulated one when it is asked for.
+func (e *engine) moneyService() pipeline.Service {
+	return &part{
+		start: func(ctx context.Context) error {
+			cfg := e.config.MoneyAPI
+			if cfg.Simulator.Enabled {
+				sim, err := moneysim.New(moneysim.Config{Listen: cfg.Simulator.Listen, BookPath: cfg.Simulator.Book, Faults: cfg.Simulator.Faults, Logger: e.log})
+				if err != nil {
+					return err
+				}
+				if err := sim.Start(ctx); err != nil {
+					return err
+				}
+				e.simulator = sim
+				cfg.URL = sim.URL()
+				e.log.InfoContext(ctx, "simulated Money API", slog.String("url", cfg.URL))
+			}
+			client, err := money.New(cfg.Config, e.log)
+			if err != nil {
+				return err
+			}
+			e.api = client
+			e.client.Store(client)
+			return nil
+		},
+		stop: func(ctx context.Context) error {
+			err := e.client.Load().Close()
+			if e.simulator != nil {
+				err = errors.Join(err, e.simulator.Stop(ctx))
+			}
+			return err
+		},
+	}
+}
+
+// openRetry is how often an absent database is tried again at start.
+const openRetry = time.Second
+
+// ledgerService opens the ledger, waiting for its database, and brings the schema up to date.
+func (e *engine) ledgerService() pipeline.Service {
+	return &part{
+		start: func(ctx context.Context) error {
+			l, err := e.openLedger(ctx)
+			if err != nil {
+				return err
+			}
+			if err := l.Migrate(ctx); err != nil {
+				return errors.Join(err, l.Close())
+			}
+			e.ledger = l
+			return nil
+		},
+		stop: func(context.Context) error { return e.ledger.Close() },
+	}
+}
+
+func (e *engine) openLedger(ctx context.Context) (*ledger.Ledger, error) {
+	opts := ledger.Options{Instance: e.instance, Lease: e.config.MoneyAPI.lease(), Results: e.config.Results.Enabled}
+	tick := time.NewTicker(openRetry)
+	defer tick.Stop()
+	for waiting := false; ; waiting = true {
+		l, err := ledger.Open(ctx, e.config.Ledger, opts, e.log)
+		if err == nil || !errors.Is(err, ledger.ErrUnavailable) {
+			return l, err
+		}
+		if !waiting {
+			e.log.WarnContext(ctx, "waiting for the ledger's database", pipeline.Err(err))
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
+		}
+	}
+}
+
+// progress remembers when this instance settled a payout last.
+type progress struct{ last atomic.Int64 }
+
+func (p *progress) mark() { p.last.Store(time.Now().UnixNano()) }
+
+func (p *progress) age() time.Duration {
+	last := p.last.Load()
+	if last == 0 {
+		return -1
+	}
+	return time.Since(time.Unix(0, last))
+}
+
+// stalledAfter is how old due work may be, without this instance settling anything, before it is not ready.
+const stalledAfter = time.Minute
+
+// progressing is the readiness check: it fails only when there is work that is due and this instance settles nothing.
+func (e *engine) progressing(ctx context.Context) error {
+	if age := e.progress.age(); age >= 0 && age < stalledAfter {
+		return nil
+	}
+	waiting, err := e.ledger.Waiting(ctx)
+	if err != nil {
+		return fmt.Errorf("ask the ledger what is waiting: %w", err)
+	}
+	var stalled []error
+	for _, w := range waiting {
+		if w.Overdue > stalledAfter {
+			stalled = append(stalled, fmt.Errorf("%s: a payout has been due for %s, and this instance settles nothing", w.Promotion, w.Overdue.Round(time.Second)))
+		}
+	}
+	return errors.Join(stalled...)
+}

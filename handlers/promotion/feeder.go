@@ -1,0 +1,232 @@
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// feeder is the only writer into streams beside accept, and the one mechanism for overflow, rebuild and
+// healing: it looks at every promotion with unsettled payouts that is not paused, and enqueues what has no
+// hint, what lost its hint with its stream, and what is overdue. Over all instances one feeds a promotion.
+type feeder struct {
+	run      *engine
+	managers map[string]*streams.Manager
+	log      *slog.Logger
+
+	end  context.CancelFunc
+	done sync.WaitGroup
+}
+
+const (
+	// fullPause is how soon a promotion is looked at again whose stream was full: its readers make
+	// room all the time.
+	fullPause = 100 * time.Millisecond
+	// feederTargets is how many promotions are fed at once.
+	feederTargets = 4
+	// feederLeastLease is the shortest time for which an instance owns the feeding of a promotion.
+	feederLeastLease = 5 * time.Second
+)
+
+func newFeeder(run *engine, managers map[string]*streams.Manager, log *slog.Logger) *feeder {
+	return &feeder{run: run, managers: managers, log: log.With(slog.String(pipeline.LogComponent, "feeder"))}
+}
+
+// Start begins to look. The feeder runs once.
+func (f *feeder) Start(ctx context.Context) error {
+	ctx, f.end = context.WithCancel(context.WithoutCancel(ctx))
+	f.done.Go(func() { f.feedLoop(ctx) })
+	f.done.Go(func() { f.sweepLoop(ctx) })
+	return nil
+}
+
+// Stop ends both loops; what a round was about to do is done by the next one, anywhere.
+func (f *feeder) Stop(context.Context) error {
+	if f.end != nil {
+		f.end()
+		f.done.Wait()
+	}
+	return nil
+}
+
+func (f *feeder) feedLoop(ctx context.Context) {
+	timer := time.NewTimer(f.run.config.Feeder.Interval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		pause := f.run.config.Feeder.Interval
+		if f.round(ctx) {
+			pause = min(pause, fullPause)
+		}
+		timer.Reset(pause)
+	}
+}
+
+func (f *feeder) sweepLoop(ctx context.Context) {
+	tick := time.NewTicker(f.run.config.Feeder.Sweep)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		for kind, m := range f.managers {
+			err := m.Sweep(ctx, f.run.config.Feeder.Grace, func(ctx context.Context, id int64) error {
+				f.run.metrics.orphans.WithLabelValues(kind).Inc()
+				f.log.WarnContext(ctx, "stream that nobody knows put back", slog.String(pipeline.LogPromotionType, kind), slog.Int64(pipeline.LogPromotionID, id))
+				return f.run.ledger.Activate(ctx, ledger.Promotion{Type: ledger.Type(kind), ID: id}, 0)
+			})
+			if err != nil && ctx.Err() == nil {
+				f.log.WarnContext(ctx, "sweep failed, next one in "+f.run.config.Feeder.Sweep.String(), pipeline.Err(err))
+			}
+		}
+	}
+}
+
+// round looks at every unfinished promotion once, and reports whether one has more to feed than fitted.
+func (f *feeder) round(ctx context.Context) (more bool) {
+	work, err := f.run.ledger.Unfinished(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			f.log.WarnContext(ctx, "can't ask the ledger for unfinished promotions", pipeline.Err(err))
+		}
+		return false
+	}
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(feederTargets)
+	for _, w := range work {
+		manager := f.managers[string(w.Type)]
+		if manager == nil {
+			continue // another version's type: its own instances feed it
+		}
+		group.Go(func() error {
+			full, err := f.promotion(ctx, manager, w)
+			if err != nil && ctx.Err() == nil {
+				f.run.metrics.failures.WithLabelValues(string(w.Type)).Inc()
+				f.log.WarnContext(ctx, "promotion not fed, tried again next round", slog.String(pipeline.LogPromotionType, string(w.Type)),
+					slog.Int64(pipeline.LogPromotionID, w.ID), pipeline.Err(err))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			more = more || full
+			return nil // one promotion's failure is not the others'
+		})
+	}
+	_ = group.Wait() // no function returns an error
+	return more
+}
+
+// promotion feeds one promotion, if this instance is its feeder, and reports whether more is waiting.
+func (f *feeder) promotion(ctx context.Context, m *streams.Manager, w ledger.Work) (more bool, err error) {
+	mine, err := f.run.ledger.LeaseFeeder(ctx, w.Promotion, max(3*f.run.config.Feeder.Interval, feederLeastLease))
+	if err != nil || !mine {
+		return false, err
+	}
+	// Asked again under the lease: another feeder may have recorded it since the round began.
+	if w.Incarnation, err = f.run.ledger.Incarnation(ctx, w.Promotion); err != nil {
+		return false, err
+	}
+	st, err := m.Inspect(ctx, w.ID)
+	if err != nil {
+		return false, err
+	}
+	if err := f.recordLoss(ctx, w, st); err != nil {
+		return false, err
+	}
+	limit, grace := f.run.config.Feeder.Batch, f.run.config.Feeder.Grace
+	for _, net := range []struct {
+		reason string
+		when   bool
+		rows   func() ([]ledger.Feed, error)
+	}{
+		{"none", true, func() ([]ledger.Feed, error) { return f.run.ledger.FeedNone(ctx, w.Promotion, limit) }},
+		{"overdue", true, func() ([]ledger.Feed, error) { return f.run.ledger.FeedOverdue(ctx, w.Promotion, grace, limit) }},
+		{"lost_tail", st.Drained, func() ([]ledger.Feed, error) { return f.run.ledger.FeedLostTail(ctx, w.Promotion, grace, limit) }},
+	} {
+		if !net.when {
+			continue
+		}
+		rows, err := net.rows()
+		if err != nil {
+			return more, err
+		}
+		fed, full, err := f.feed(ctx, m, w.Promotion, rows)
+		f.run.metrics.fed.WithLabelValues(string(w.Type), net.reason).Add(float64(fed))
+		if err != nil {
+			return more, err
+		}
+		more = more || full || len(rows) == limit
+		if full {
+			break
+		}
+	}
+	return more, nil
+}
+
+// recordLoss notices a stream that is gone, or was made anew: every hint that was in it is lost.
+func (f *feeder) recordLoss(ctx context.Context, w ledger.Work, st streams.State) error {
+	if w.Incarnation == "" || w.Incarnation == st.Incarnation {
+		return nil
+	}
+	n, err := f.run.ledger.Lost(ctx, w.Promotion, w.Incarnation, st.Incarnation)
+	if err != nil {
+		return fmt.Errorf("record the loss of the stream: %w", err)
+	}
+	f.run.metrics.lost.WithLabelValues(string(w.Type)).Inc()
+	f.log.WarnContext(ctx, "stream was lost, its payouts are enqueued again", slog.String(pipeline.LogPromotionType, string(w.Type)),
+		slog.Int64(pipeline.LogPromotionID, w.ID), slog.Int64("payouts", n), slog.Bool("gone", !st.Exists))
+	return nil
+}
+
+var errStreamChanged = errors.New("the stream was made anew meanwhile")
+
+// feed enqueues rows, marks those that were added, and reports whether the stream is full. A crash
+// between the two repeats a hint, which the ledger absorbs.
+func (f *feeder) feed(ctx context.Context, m *streams.Manager, p ledger.Promotion, rows []ledger.Feed) (fed int, full bool, err error) {
+	if len(rows) == 0 {
+		return 0, false, nil
+	}
+	if err := f.run.ledger.Activate(ctx, p, 0); err != nil {
+		return 0, false, err
+	}
+	if err := m.Ensure(ctx, p.ID); err != nil {
+		return 0, false, err
+	}
+	m.Hint()
+	st, err := m.Inspect(ctx, p.ID)
+	if err != nil {
+		return 0, false, err
+	}
+	same, err := f.run.ledger.Adopt(ctx, p, st.Incarnation)
+	if err != nil {
+		return 0, false, err
+	}
+	if !same {
+		return 0, false, errStreamChanged
+	}
+	entries := make([]redispoll.Entry, len(rows))
+	for i, r := range rows {
+		entries[i] = redispoll.Entry{Key: string(r.RecordKey), UUID: r.Key.String(), Message: r.Payload, Headers: r.Headers}
+	}
+	added, outcome, err := m.EnqueueBatch(ctx, p.ID, entries)
+	if _, markErr := f.run.ledger.MarkFed(ctx, p, st.Incarnation, rows[:added]); markErr != nil {
+		err = errors.Join(err, markErr)
+	}
+	return added, outcome == streams.Full, err
+}

@@ -1,0 +1,112 @@
+package promotion
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+)
+
+// deadOutbox gives the ledger's dead letters to the plugin deadletter.
+type deadOutbox struct{ run *engine }
+
+// Relay implements deadletter.Outbox.
+func (o deadOutbox) Relay(ctx context.Context, limit int, publish func(context.Context, []deadletter.Letter) error) (int, error) {
+	return o.run.ledger.Relay(ctx, ledger.OutboxDead, limit, func(ctx context.Context, batch []ledger.Message) error {
+		letters := make([]deadletter.Letter, len(batch))
+		for i, m := range batch {
+			s, known := strategyOf(string(m.Key.Type))
+			if !known {
+				return fmt.Errorf("dead letter %d is of type %s, which this version doesn't know", m.ID, m.Key.Type)
+			}
+			letters[i] = deadletter.Letter{Topic: s.deadTopic(), DeadLetter: pipeline.DeadLetter{
+				Payload: m.Payload, Metadata: m.Headers, Key: string(m.RecordKey), Class: m.Class, Error: m.Error, Handler: m.Handler,
+				Origin: m.Origin, Attempts: m.Attempts, FirstFailedAt: m.FirstFailedAt, FailedAt: m.CreatedAt,
+			}}
+		}
+		return publish(ctx, letters)
+	})
+}
+
+// resultsStream takes an event for every settled payout, in watermill-redisstream's own format.
+const resultsStream = "campaign-promotion-results"
+
+const (
+	resultsPoll  = 200 * time.Millisecond // between two looks into an empty outbox
+	resultsBatch = 200
+)
+
+// resultRelay offers outcome events to the results stream, at least once.
+type resultRelay struct {
+	run *engine
+	to  pipeline.Sink
+	log *slog.Logger
+
+	end  context.CancelFunc
+	done sync.WaitGroup
+}
+
+func newResultRelay(run *engine, to pipeline.Sink, log *slog.Logger) *resultRelay {
+	return &resultRelay{run: run, to: to, log: log.With(slog.String(pipeline.LogComponent, "results"))}
+}
+
+// Start begins to relay. It runs once.
+func (r *resultRelay) Start(ctx context.Context) error {
+	ctx, r.end = context.WithCancel(context.WithoutCancel(ctx))
+	r.done.Go(func() { r.loop(ctx) })
+	return nil
+}
+
+// Stop ends the loop; what is left is offered after the next start, or by another instance.
+func (r *resultRelay) Stop(context.Context) error {
+	if r.end != nil {
+		r.end()
+		r.done.Wait()
+	}
+	return nil
+}
+
+func (r *resultRelay) loop(ctx context.Context) {
+	timer := time.NewTimer(resultsPoll)
+	defer timer.Stop()
+	for failing := false; ; {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		n, err := r.run.ledger.Relay(ctx, ledger.OutboxResult, resultsBatch, r.publish)
+		if err != nil && ctx.Err() == nil && !failing {
+			r.log.WarnContext(ctx, "result events not published, tried again", pipeline.Err(err))
+		}
+		failing = err != nil
+		if n == resultsBatch && !failing {
+			timer.Reset(0)
+		} else {
+			timer.Reset(resultsPoll)
+		}
+	}
+}
+
+func (r *resultRelay) publish(ctx context.Context, batch []ledger.Message) error {
+	msgs := make([]*message.Message, len(batch))
+	for i, m := range batch {
+		msgs[i] = message.NewMessage(strconv.FormatInt(m.ID, 10), m.Payload)
+		msgs[i].Metadata.Set(pipeline.MetaKey, m.Key.String())
+	}
+	return r.to.Publish(ctx, msgs...)
+}
+
+var (
+	_ deadletter.Outbox = deadOutbox{}
+	_ pipeline.Service  = (*resultRelay)(nil)
+	_ pipeline.Service  = (*feeder)(nil)
+)

@@ -1,0 +1,227 @@
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/failsafe-go/failsafe-go"
+	"github.com/failsafe-go/failsafe-go/retrypolicy"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// processor handles every record and entry of one type: fresh, from the stream, and retried. What
+// sets types apart is the strategy; what is true about a payout is the ledger's to say.
+type processor struct {
+	strategy
+	run     *engine // what exists while the plugin runs
+	manager *streams.Manager
+	log     *slog.Logger
+}
+
+// settleTimeout bounds writing down what a call has shown, retries included. What can't be written
+// in that time is found when the lease ends: the same request is sent again with the same key.
+const settleTimeout = 5 * time.Second
+
+var errNotYet = errors.New("not to be paid yet")
+
+// accept handles a record of the publish topic: it is in the ledger, and on its way, before it is acked.
+func (p *processor) accept(msg *message.Message) ([]*message.Message, error) {
+	ctx := msg.Context()
+	rec, err := p.read(msg, p.acceptRoute())
+	if err != nil {
+		return nil, err
+	}
+	accepted, err := p.run.ledger.Accept(ctx, rec, !p.run.config.Stream.Enabled)
+	if err != nil {
+		return nil, fmt.Errorf("promotion: accept %s: %w", rec.Key, invalidIsPermanent(err))
+	}
+	p.debug(ctx, "accept", rec.Key, slog.String("next", accepted.Next.String()))
+	switch accepted.Next {
+	case ledger.Enqueue:
+		return nil, p.enqueue(ctx, rec)
+	case ledger.Pay:
+		return nil, p.pay(ctx, rec)
+	default: // settled, paused, or a conflict that is in the outbox
+		return nil, nil
+	}
+}
+
+// enqueue adds the payout to the promotion's stream. A full stream is no failure: the row waits
+// in the ledger for the feeder, so that one campaign never holds up another on its partition.
+func (p *processor) enqueue(ctx context.Context, rec ledger.Record) error {
+	outcome, err := p.manager.Enqueue(ctx, rec.Promotion, redispoll.Entry{
+		Key: string(rec.RecordKey), UUID: rec.Key.String(), Message: rec.Payload, Headers: rec.Headers,
+	})
+	if err != nil {
+		return fmt.Errorf("promotion: enqueue %s: %w", rec.Key, err)
+	}
+	if outcome == streams.Full {
+		if err := p.run.ledger.NotEnqueued(ctx, rec.Key); err != nil {
+			return fmt.Errorf("promotion: leave %s to the feeder: %w", rec.Key, err)
+		}
+	}
+	return nil
+}
+
+// payOn returns the handler of a route whose messages were accepted before: stream entries and retry records.
+func (p *processor) payOn(route string) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		if err := redispoll.Malformed(msg); err != nil {
+			return nil, err
+		}
+		rec, err := p.read(msg, route)
+		if err != nil {
+			return nil, err
+		}
+		return nil, p.pay(msg.Context(), rec)
+	}
+}
+
+// pay begins the payout in the ledger, calls the Money API and writes down what came of it.
+func (p *processor) pay(ctx context.Context, rec ledger.Record) error {
+	// Read before the begin, so that our idea of the lease ends before the ledger's. A worker that
+	// was frozen in between wakes up with a deadline that has passed, and sends nothing.
+	before := time.Now()
+	begun, err := p.run.ledger.Begin(ctx, rec)
+	if err != nil {
+		return fmt.Errorf("promotion: begin %s: %w", rec.Key, invalidIsPermanent(err))
+	}
+	p.debug(ctx, "begin", rec.Key, slog.String("next", begun.Next.String()), slog.Int64("epoch", begun.Epoch))
+	switch begun.Next {
+	case ledger.Send, ledger.Ask:
+	case ledger.Retry:
+		return pipeline.RetryAfter(fmt.Errorf("promotion: %s: %w", rec.Key, errNotYet), begun.RetryIn)
+	default: // settled, paused, or a conflict that is in the outbox
+		return nil
+	}
+	answer := p.call(ctx, before.Add(begun.Lease), rec.Key, begun)
+
+	settled, err := p.settle(ctx, rec, begun, answer)
+	if err != nil {
+		return fmt.Errorf("promotion: settle %s as %s: %w", rec.Key, answer.Class, err)
+	}
+	p.run.progress.mark()
+	p.debug(ctx, "settle", rec.Key, slog.String("answer", answer.Class.String()), slog.String("state", string(settled.State)), slog.Bool("stale", settled.Stale))
+	if settled.Next == ledger.Retry {
+		return pipeline.RetryAfter(fmt.Errorf("promotion: %s: %s: %s", rec.Key, answer.Class, answer.Text), settled.RetryIn)
+	}
+	return nil
+}
+
+// call asks the Money API, within the lease and however the message's own context fares: an answer
+// that nobody waits for would have to be asked for again.
+func (p *processor) call(ctx context.Context, deadline time.Time, key ledger.Key, begun ledger.Begun) money.Answer {
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	defer cancel()
+	if begun.Next == ledger.Ask {
+		return p.run.api.Lookup(ctx, key.String())
+	}
+	return p.run.api.Charge(ctx, money.Charge{Operation: p.operation, Key: key.String(), Body: begun.Request})
+}
+
+// settle writes down the answer. Repeating it is harmless: the epoch fences it.
+func (p *processor) settle(ctx context.Context, rec ledger.Record, begun ledger.Begun, a money.Answer) (ledger.Settled, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	result := ledger.Result{
+		Key: rec.Key, Epoch: begun.Epoch, Outcome: outcomeOf(a.Class), TransactionKey: a.TransactionKey,
+		RetryAfter: a.RetryAfter, Class: a.Class.String(), Answer: a.Text, Status: a.Status, Handler: rec.Handler,
+	}
+	return failsafe.With(p.run.settleAgain).WithContext(ctx).Get(func() (ledger.Settled, error) {
+		return p.run.ledger.Settle(ctx, result)
+	})
+}
+
+// settleRetries tries to write an answer down for as long as settleTimeout allows.
+func settleRetries() retrypolicy.RetryPolicy[ledger.Settled] {
+	return retrypolicy.NewBuilder[ledger.Settled]().
+		AbortOnErrors(ledger.ErrInvalid, ledger.ErrClosed, ledger.ErrNotFound).
+		WithBackoff(50*time.Millisecond, time.Second).WithMaxRetries(-1).WithMaxDuration(settleTimeout).ReturnLastFailure().Build()
+}
+
+// outcomeOf says what the class of an answer means for the ledger.
+func outcomeOf(c money.Class) ledger.Outcome {
+	switch c {
+	case money.Paid:
+		return ledger.Paid
+	case money.NotSent, money.Throttled:
+		return ledger.NotCharged
+	case money.Rejected:
+		return ledger.Rejected
+	case money.OwnFault:
+		return ledger.OwnFault
+	case money.Retry:
+		return ledger.TryAgain
+	case money.NoCharge:
+		return ledger.NoCharge
+	default:
+		return ledger.PerhapsCharged
+	}
+}
+
+// read makes the ledger's record of a message.
+func (p *processor) read(msg *message.Message, route string) (ledger.Record, error) {
+	pay, err := p.decode(msg.Payload)
+	if err != nil {
+		return ledger.Record{}, err
+	}
+	o := pipeline.OriginFrom(msg.Context())
+	rec := ledger.Record{
+		Key:       ledger.Key{Type: ledger.Type(p.kind), Promotion: pay.promotion, Target: pay.target},
+		SummaryID: pay.summary,
+		Payload:   msg.Payload,
+		Headers:   ownHeaders(msg),
+		RecordKey: []byte(o.Key),
+		Origin:    o.String(),
+		Handler:   route,
+	}
+	if string(pay.request) != string(msg.Payload) {
+		rec.Request = pay.request
+	}
+	return rec, nil
+}
+
+// ownHeaders returns what travels on with the payout: the record's own headers and the trace.
+func ownHeaders(msg *message.Message) map[string]string {
+	carrier := message.NewMessage("", nil)
+	pipeline.InjectTrace(msg.Context(), carrier)
+	headers := map[string]string(carrier.Metadata)
+	for k, v := range msg.Metadata {
+		if k != pipeline.MetaTraceParent && !strings.HasPrefix(k, "millrace-") {
+			headers[k] = v
+		}
+	}
+	return headers
+}
+
+// invalidIsPermanent marks what the ledger can never store.
+func invalidIsPermanent(err error) error {
+	if errors.Is(err, ledger.ErrInvalid) {
+		return pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable)
+	}
+	return err
+}
+
+func (p *processor) debug(ctx context.Context, stage string, key ledger.Key, more ...slog.Attr) {
+	if !p.log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	p.log.LogAttrs(ctx, slog.LevelDebug, "payout", append([]slog.Attr{
+		slog.String(pipeline.LogComponent, "processor"),
+		slog.String(pipeline.LogStage, stage),
+		slog.String(pipeline.LogPromotionType, p.kind),
+		slog.Int64(pipeline.LogPromotionID, key.Promotion),
+		slog.Int64(pipeline.LogTargetID, key.Target),
+		slog.String(pipeline.LogStreamEntryID, pipeline.OriginFrom(ctx).EntryID),
+	}, more...)...)
+}
