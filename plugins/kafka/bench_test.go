@@ -1,0 +1,117 @@
+package kafka
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	wkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// BenchmarkSubscribe reads b.N records with a handler that takes a millisecond, as the Router would
+// (a goroutine a message): our windowed subscriber beside watermill-kafka's own, in the same run.
+//
+//	go test -bench Subscribe -benchtime 5000x ./plugins/kafka
+func BenchmarkSubscribe(b *testing.B) {
+	for _, s := range []server{kfakeServer(), realServer()} {
+		for _, c := range []struct {
+			name       string
+			partitions int32
+			open       func(b *testing.B, p *Plugin, topic string) <-chan *message.Message
+		}{
+			{"watermill/1_partition", 1, watermills},
+			{"window_256/1_partition", 1, windowed},
+			{"watermill/8_partitions", 8, watermills},
+			{"window_256/8_partitions", 8, windowed},
+		} {
+			b.Run(s.kind+"/"+c.name, func(b *testing.B) {
+				p := start(b, s.brokers(b), func(conf *Config) { conf.Partitions = c.partitions })
+				topic := topicFor(b, p)
+				for left := b.N; left > 0; left -= 1000 {
+					publish(b, p, topic, texts(numbered(min(left, 1000))...)...)
+				}
+				out := c.open(b, p, topic)
+				var hands sync.WaitGroup
+				work := func(m *message.Message) {
+					hands.Go(func() {
+						time.Sleep(time.Millisecond) // the work itself
+						m.Ack()
+					})
+				}
+				m := next(b, out) // joining is not measured
+				b.ResetTimer()
+				work(m)
+				for range b.N - 1 {
+					work(next(b, out))
+				}
+				hands.Wait()
+				b.StopTimer()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+			})
+		}
+	}
+}
+
+func windowed(b *testing.B, p *Plugin, topic string) <-chan *message.Message {
+	_, out := subscribe(b, p.Source(topic, topic), pipeline.Flow{})
+	return out
+}
+
+func watermills(b *testing.B, p *Plugin, topic string) <-chan *message.Message {
+	conf := wkafka.DefaultSaramaSubscriberConfig()
+	conf.Version = sarama.V2_8_0_0
+	conf.Consumer.Offsets.Initial = sarama.OffsetOldest
+	sub, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
+		Brokers: p.config.Brokers, ConsumerGroup: topic, OverwriteSaramaConfig: conf, Unmarshaler: marshaler{},
+	}, watermill.NopLogger{})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, sub.Close()) })
+	out, err := sub.Subscribe(context.Background(), topic)
+	require.NoError(b, err)
+	return out
+}
+
+// BenchmarkPublish publishes batches of 250 with our Sink and with watermill-kafka's publisher.
+func BenchmarkPublish(b *testing.B) {
+	const batch = 250
+	for _, s := range []server{kfakeServer(), realServer()} {
+		for _, c := range []struct {
+			name string
+			open func(b *testing.B, p *Plugin, topic string) func([]*message.Message) error
+		}{
+			{"watermill", func(b *testing.B, p *Plugin, topic string) func([]*message.Message) error {
+				conf, err := producerConfig(p.config)
+				require.NoError(b, err)
+				pub, err := wkafka.NewPublisher(wkafka.PublisherConfig{
+					Brokers: p.config.Brokers, OverwriteSaramaConfig: conf, Marshaler: marshaler{},
+				}, watermill.NopLogger{})
+				require.NoError(b, err)
+				b.Cleanup(func() { require.NoError(b, pub.Close()) })
+				return func(msgs []*message.Message) error { return pub.Publish(topic, msgs...) }
+			}},
+			{"sink", func(b *testing.B, p *Plugin, topic string) func([]*message.Message) error {
+				return func(msgs []*message.Message) error { return p.Sink(topic).Publish(b.Context(), msgs...) }
+			}},
+		} {
+			b.Run(s.kind+"/"+c.name, func(b *testing.B) {
+				p := start(b, s.brokers(b))
+				topic := topicFor(b, p)
+				require.NoError(b, p.EnsureTopics(b.Context(), topic))
+				send := c.open(b, p, topic)
+				records := 0
+				for b.Loop() {
+					require.NoError(b, send(texts(numbered(batch)...)))
+					records += batch
+				}
+				b.ReportMetric(float64(records)/b.Elapsed().Seconds(), "records/s")
+			})
+		}
+	}
+}
