@@ -65,28 +65,30 @@ func take(t *testing.T, c *kgo.Client, n int) []string {
 
 func TestHome(t *testing.T) {
 	t.Run("kfake", func(t *testing.T) {
-		home := start(t, embedded.Config{KafkaPartitions: 3, Topics: []string{"orders"}})
-		topics, err := kadm.NewClient(client(t, home)).ListTopics(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, []string{"orders"}, topics.Names())
-		require.Len(t, topics["orders"].Partitions, 3)
+		t.Run("topics and records", func(t *testing.T) {
+			home := start(t, embedded.Config{KafkaPartitions: 3, Topics: []string{"orders"}})
+			topics, err := kadm.NewClient(client(t, home)).ListTopics(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, []string{"orders"}, topics.Names())
+			require.Len(t, topics["orders"].Partitions, 3)
 
-		c := client(t, home, kgo.ConsumeTopics("orders"), kgo.DefaultProduceTopic("orders"))
-		require.NoError(t, c.ProduceSync(t.Context(), kgo.StringRecord("hello")).FirstErr())
-		require.Equal(t, []string{"hello"}, take(t, c, 1))
+			c := client(t, home, kgo.ConsumeTopics("orders"), kgo.DefaultProduceTopic("orders"))
+			require.NoError(t, c.ProduceSync(t.Context(), kgo.StringRecord("hello")).FirstErr())
+			require.Equal(t, []string{"hello"}, take(t, c, 1))
+		})
+		t.Run("creates no topic by itself", func(t *testing.T) {
+			home := start(t, embedded.Config{})
+			c := client(t, home, kgo.DefaultProduceTopic("misspelt"), kgo.UnknownTopicRetries(0))
+			require.ErrorIs(t, c.ProduceSync(t.Context(), kgo.StringRecord("x")).FirstErr(), kerr.UnknownTopicOrPartition)
+		})
+		t.Run("takes a record of 1 MiB", func(t *testing.T) {
+			home := start(t, embedded.Config{Topics: []string{"big"}})
+			c := client(t, home, kgo.DefaultProduceTopic("big"), kgo.ProducerBatchMaxBytes(2<<20))
+			big := &kgo.Record{Value: make([]byte, 1<<20), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("v")}}}
+			require.NoError(t, c.ProduceSync(t.Context(), big).FirstErr())
+		})
 	})
-	t.Run("kfake creates no topic by itself", func(t *testing.T) {
-		home := start(t, embedded.Config{})
-		c := client(t, home, kgo.DefaultProduceTopic("misspelt"), kgo.UnknownTopicRetries(0))
-		require.ErrorIs(t, c.ProduceSync(t.Context(), kgo.StringRecord("x")).FirstErr(), kerr.UnknownTopicOrPartition)
-	})
-	t.Run("kfake takes a record of 1 MiB", func(t *testing.T) {
-		home := start(t, embedded.Config{Topics: []string{"big"}})
-		c := client(t, home, kgo.DefaultProduceTopic("big"), kgo.ProducerBatchMaxBytes(2<<20))
-		big := &kgo.Record{Value: make([]byte, 1<<20), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("v")}}}
-		require.NoError(t, c.ProduceSync(t.Context(), big).FirstErr())
-	})
-	t.Run("miniredis lets keys expire", func(t *testing.T) {
+	t.Run("miniredis", func(t *testing.T) {
 		home := start(t, embedded.Config{})
 		rdb := redis.NewClient(&redis.Options{Addr: home.RedisAddr()})
 		defer rdb.Close()
