@@ -45,16 +45,20 @@ func eachServer(t *testing.T, f func(t *testing.T, s server)) {
 			addr := os.Getenv(where.env)
 			switch {
 			case where.env == "":
-				mini := miniredis.NewMiniRedis()
-				require.NoError(t, mini.Start())
-				t.Cleanup(mini.Close)
-				addr = mini.Addr()
+				addr = startMini(t)
 			case addr == "":
 				t.Skipf("%s is not set: no real %s to test on", where.env, where.name)
 			}
 			f(t, newServer(t, where.name, addr))
 		})
 	}
+}
+
+func startMini(t testing.TB) (addr string) {
+	mini := miniredis.NewMiniRedis()
+	require.NoError(t, mini.Start())
+	t.Cleanup(mini.Close)
+	return mini.Addr()
 }
 
 func newServer(t testing.TB, name, addr string) server {
