@@ -74,7 +74,7 @@ local function trim(stream, list)
   local bound
   for _, g in ipairs(list) do
     local b = unread(stream, g.last)
-    if false then
+    if g.pending > 0 then
       local oldest = redis.call('XPENDING', stream, g.name)[2]
       if oldest and (not b or before(oldest, b)) then b = oldest end
     end
