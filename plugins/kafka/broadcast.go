@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -23,6 +24,7 @@ type broadcast struct {
 	topic        string
 	inner        *wkafka.Subscriber
 	closeTimeout time.Duration
+	reconnect    pipeline.Backoff
 	gate         *gate
 	inFlight     chan struct{}
 	out          chan *message.Message
@@ -54,7 +56,7 @@ func openBroadcast(c Config, topic string, f pipeline.Flow, log *slog.Logger) (*
 		return nil, fmt.Errorf("kafka: open broadcast %s: %w", topic, err)
 	}
 	b := &broadcast{
-		topic: topic, inner: inner, closeTimeout: c.CloseTimeout, gate: newGate(f.Gate),
+		topic: topic, inner: inner, closeTimeout: c.CloseTimeout, reconnect: c.ReconnectBackoff, gate: newGate(f.Gate),
 		out: make(chan *message.Message), abandoned: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if f.MaxInFlight > 0 {
@@ -72,8 +74,7 @@ func (b *broadcast) Subscribe(ctx context.Context, _ string) (<-chan *message.Me
 	if b.subscribed || b.ctx.Err() != nil {
 		return nil, ErrClosed
 	}
-	// Not ctx: Watermill drops what is in hand when it ends.
-	in, err := b.inner.Subscribe(context.WithoutCancel(ctx), b.topic)
+	in, err := b.begin(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: subscribe to broadcast %s: %w", b.topic, err)
 	}
@@ -84,6 +85,19 @@ func (b *broadcast) Subscribe(ctx context.Context, _ string) (<-chan *message.Me
 		b.run(ctx, in)
 	}()
 	return b.out, nil
+}
+
+// begin subscribes Watermill's subscriber, which tries once: a partition whose leader just moved is
+// asked for again.
+func (b *broadcast) begin(ctx context.Context) (<-chan *message.Message, error) {
+	for attempt := 1; ; attempt++ {
+		// Without cancel: Watermill drops what is in hand when its context ends.
+		in, err := b.inner.Subscribe(context.WithoutCancel(ctx), b.topic)
+		moved := errors.Is(err, sarama.ErrNotLeaderForPartition) || errors.Is(err, sarama.ErrLeaderNotAvailable)
+		if err == nil || !moved || attempt == 5 || !sleep(ctx, b.reconnect.Delay(attempt)) {
+			return in, err
+		}
+	}
 }
 
 func (b *broadcast) run(ctx context.Context, in <-chan *message.Message) {

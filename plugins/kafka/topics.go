@@ -33,7 +33,7 @@ func (c *connection) ensure(ctx context.Context, topics ...string) error {
 		if err != nil {
 			return fmt.Errorf("kafka: topics: %w", err)
 		}
-		if len(missing) == 0 && len(ready) == len(unknown) {
+		if len(missing) == 0 && len(ready) == len(unknown) && c.readable(unknown) {
 			for _, t := range unknown {
 				c.known[t] = true
 			}
@@ -52,6 +52,26 @@ func (c *connection) ensure(ctx context.Context, topics ...string) error {
 		sleep(ctx, min(time.Duration(attempt)*10*time.Millisecond, 250*time.Millisecond))
 	}
 	return nil
+}
+
+// readable asks every partition for its end. A broker names itself the leader of a new partition a
+// moment before it serves it (seen on Kafka 4.3), and a reader that begins in between is refused.
+func (c *connection) readable(topics []string) bool {
+	if c.client.RefreshMetadata(topics...) != nil {
+		return false
+	}
+	for _, t := range topics {
+		partitions, err := c.client.Partitions(t)
+		if err != nil {
+			return false
+		}
+		for _, p := range partitions {
+			if _, err := c.client.GetOffset(t, p, sarama.OffsetNewest); err != nil {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // describe tells which of topics don't exist and which can be used.
