@@ -1,0 +1,181 @@
+package money
+
+import (
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// openAtMost is how long an open breaker can hold everyone back, jitter included.
+const openAtMost = 5*time.Second*11/10 + time.Millisecond
+
+func testBreaker() *breaker {
+	return newBreaker(DefaultConfig().Breaker, slog.New(slog.DiscardHandler))
+}
+
+// take acquires n permits.
+func take(t *testing.T, b *breaker, n int) []permit {
+	t.Helper()
+	var ps []permit
+	for range n {
+		p, _, ok := b.acquire()
+		require.True(t, ok)
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+func record(b *breaker, v verdict, ps ...permit) {
+	for _, p := range ps {
+		b.record(p, v)
+	}
+}
+
+func TestBreakerOpensAndRecovers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := testBreaker()
+		record(b, healthy, take(t, b, 10)...)
+		record(b, failing, take(t, b, 9)...)
+		require.True(t, b.ready(), "fewer than min_calls")
+		record(b, failing, take(t, b, 1)...)
+		require.Equal(t, "open", b.name())
+		require.False(t, b.ready())
+		_, wait, ok := b.acquire()
+		require.False(t, ok)
+		require.InDelta(t, 5*time.Second, wait, float64(500*time.Millisecond))
+		require.Equal(t, wait, b.remaining())
+
+		time.Sleep(openAtMost)
+		require.True(t, b.ready(), "it must become ready by itself")
+		probes := take(t, b, 3)
+		require.Equal(t, "half-open", b.name())
+		require.False(t, b.ready(), "no probe is left")
+		_, _, ok = b.acquire()
+		require.False(t, ok)
+		record(b, healthy, probes[0])
+		require.True(t, b.ready())
+		record(b, healthy, probes[1:]...)
+		require.Equal(t, "closed", b.name())
+		require.True(t, b.ready())
+	})
+}
+
+func TestBreakerFailedProbeOpensAgain(t *testing.T) {
+	t.Parallel()
+	for name, v := range map[string]verdict{"failing": failing, "neutral": neutral, "trip": trip} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := testBreaker()
+				record(b, trip, take(t, b, 1)...)
+				require.Equal(t, "open", b.name())
+				time.Sleep(openAtMost)
+				record(b, v, take(t, b, 1)...)
+				require.Equal(t, "open", b.name())
+				require.False(t, b.ready())
+				time.Sleep(openAtMost)
+				require.True(t, b.ready())
+			})
+		})
+	}
+}
+
+// Calls that began before the breaker opened end while it is half-open: they must neither close
+// it, nor open it, nor make more probes of it.
+func TestBreakerIgnoresLateResults(t *testing.T) {
+	t.Parallel()
+	for name, v := range map[string]verdict{"healthy": healthy, "failing": failing, "neutral": neutral} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := testBreaker()
+				late := take(t, b, 50)
+				record(b, trip, take(t, b, 1)...)
+				time.Sleep(openAtMost)
+				probes := take(t, b, 2)
+				record(b, v, late...)
+				require.Equal(t, "half-open", b.name())
+				take(t, b, 1)
+				_, _, ok := b.acquire()
+				require.False(t, ok)
+				record(b, healthy, probes...)
+				require.Equal(t, "half-open", b.name())
+			})
+		})
+	}
+}
+
+func TestBreakerNeutralIsNotCounted(t *testing.T) {
+	t.Parallel()
+	b := testBreaker()
+	record(b, neutral, take(t, b, 1000)...)
+	require.Equal(t, "closed", b.name())
+	record(b, failing, take(t, b, 19)...)
+	require.Equal(t, "closed", b.name())
+	record(b, failing, take(t, b, 1)...)
+	require.Equal(t, "open", b.name())
+}
+
+// Whatever happens, a breaker whose calls have all ended lets somebody through again in time, and
+// ready never promises what acquire then refuses.
+func TestBreakerNeverStaysShut(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		steps := rapid.SliceOfN(rapid.IntRange(0, 99), 1, 200).Draw(rt, "steps")
+		synctest.Test(t, func(*testing.T) {
+			b := testBreaker()
+			var held []permit
+			for _, s := range steps {
+				switch {
+				case s < 40:
+					ready := b.ready()
+					p, _, ok := b.acquire()
+					require.Equal(rt, ready, ok)
+					if ok {
+						held = append(held, p)
+					}
+				case s < 90 && len(held) > 0:
+					i := s % len(held)
+					b.record(held[i], verdict(s%4))
+					held = append(held[:i], held[i+1:]...)
+				case s >= 90:
+					time.Sleep(time.Duration(s-89) * time.Second)
+				}
+			}
+			for _, p := range held {
+				b.record(p, verdict(int(p.gen)%4))
+			}
+			time.Sleep(openAtMost)
+			require.True(rt, b.ready())
+			for range 3 {
+				p, _, ok := b.acquire()
+				require.True(rt, ok)
+				b.record(p, healthy)
+			}
+			require.Equal(rt, "closed", b.name())
+		})
+	})
+}
+
+func TestGate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gate{start: time.Now()}
+		require.Zero(t, g.remaining())
+		g.closeFor(10 * time.Second)
+		g.closeFor(2 * time.Second)
+		require.Equal(t, 10*time.Second, g.remaining(), "a shorter wait opens nothing")
+		time.Sleep(9 * time.Second)
+		require.Equal(t, time.Second, g.remaining())
+		g.closeFor(3 * time.Second)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, time.Second, g.remaining())
+		time.Sleep(time.Second)
+		require.Zero(t, g.remaining())
+	})
+}

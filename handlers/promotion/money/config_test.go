@@ -1,0 +1,85 @@
+package money_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	t.Run("the defaults lack only a url", func(t *testing.T) {
+		cfg := money.DefaultConfig()
+		require.EqualError(t, cfg.Validate(), "url: must be set")
+		cfg.URL = "https://money.example/base/"
+		require.NoError(t, cfg.Validate())
+	})
+	t.Run("every mistake at once, with its path", func(t *testing.T) {
+		err := (&money.Config{TokenFile: "f", Token: pipeline.NewSecret("x")}).Validate()
+		for _, path := range []string{
+			"url:", "call_timeout:", "connect_timeout:", "slot_timeout:", "idle_conn_timeout:", "retry_after_max:",
+			"throttle_default:", "max_in_flight:", "token_file:", "breaker.failure_ratio:", "breaker.min_calls:",
+			"breaker.window:", "breaker.open_delay:", "breaker.half_open_successes:",
+		} {
+			require.ErrorContains(t, err, path)
+		}
+	})
+	for _, bad := range []string{"money.example", "ftp://money.example", "http://", "http://u:secret@host", "http://host?x=1", "http://host#f", "http://%zz"} {
+		t.Run("url "+bad, func(t *testing.T) {
+			cfg := money.DefaultConfig()
+			cfg.URL = bad
+			err := cfg.Validate()
+			require.ErrorContains(t, err, "url: ")
+			require.NotContains(t, err.Error(), "secret")
+			_, err = money.New(cfg, nil)
+			require.Error(t, err)
+		})
+	}
+	t.Run("from yaml", func(t *testing.T) {
+		cfg := money.DefaultConfig()
+		d := yaml.NewDecoder(strings.NewReader("url: http://h\ncall_timeout: 500ms\ntoken: s3cret\nbreaker: {open_delay: 1s}\n"))
+		d.KnownFields(true)
+		require.NoError(t, d.Decode(&cfg))
+		require.NoError(t, cfg.Validate())
+		require.Equal(t, 500*time.Millisecond, cfg.CallTimeout)
+		require.Equal(t, time.Second, cfg.Breaker.OpenDelay)
+		require.Equal(t, 20, cfg.Breaker.MinCalls)
+		require.Equal(t, "s3cret", cfg.Token.Reveal())
+	})
+}
+
+func TestNewReadsFiles(t *testing.T) {
+	t.Parallel()
+	write := func(text string) string {
+		path := filepath.Join(t.TempDir(), "f")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	for name, c := range map[string]struct {
+		change func(*money.Config)
+		want   string
+	}{
+		"no token file":        {func(c *money.Config) { c.TokenFile = "/does/not/exist" }, "token file"},
+		"an empty token file":  {func(c *money.Config) { c.TokenFile = write("\n") }, "is empty"},
+		"a token of two lines": {func(c *money.Config) { c.TokenFile = write("a\nb\n") }, "more than one line"},
+		"a huge token":         {func(c *money.Config) { c.TokenFile = write(strings.Repeat("a", 70_000)) }, "larger"},
+		"no ca file":           {func(c *money.Config) { c.CAFile = "/does/not/exist" }, "ca_file"},
+		"a ca file of nothing": {func(c *money.Config) { c.CAFile = write("nothing") }, "holds no certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := money.DefaultConfig()
+			cfg.URL = "http://127.0.0.1:1"
+			c.change(&cfg)
+			_, err := money.New(cfg, nil)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}

@@ -1,0 +1,193 @@
+package money
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pointCharge is a charge with a body of its own.
+func pointCharge(key string) Charge {
+	return Charge{Operation: ChargePoint, Key: key, Body: []byte(`{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1}`)}
+}
+
+// brokenPipe is a connection on which only the first n bytes can be written.
+type brokenPipe struct {
+	net.Conn
+	n atomic.Int64
+}
+
+func (c *brokenPipe) Write(p []byte) (int, error) {
+	if left := c.n.Load(); int64(len(p)) > left {
+		c.n.Store(0)
+		n, _ := c.Conn.Write(p[:left])
+		return n, errors.New("broken pipe")
+	}
+	c.n.Add(-int64(len(p)))
+	return c.Conn.Write(p)
+}
+
+// A write that fails is NotSent only if nothing of it left. httptrace.WroteRequest is called with
+// no error in the first case, because the request fits net/http's buffer, and with an error in the
+// last: it would be wrong both times.
+func TestFailedWrite(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		fits  int64
+		body  int
+		class Class
+	}{
+		"nothing left":             {0, 64, NotSent},
+		"one byte left":            {1, 64, Ambiguous},
+		"a part of the body left":  {6000, 100_000, Ambiguous},
+		"nothing of a large one":   {0, 100_000, NotSent},
+		"all but the last byte is": {200, 64, Ambiguous},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			defer l.Close()
+			go func() {
+				if c, err := l.Accept(); err == nil {
+					defer c.Close()
+					io.Copy(io.Discard, c)
+				}
+			}()
+			cfg := DefaultConfig()
+			cfg.URL = "http://" + l.Addr().String()
+			client, err := New(cfg, nil)
+			require.NoError(t, err)
+			defer client.Close()
+			client.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				raw, err := client.dialer.net.DialContext(ctx, network, addr)
+				if err != nil {
+					return nil, err
+				}
+				p := &brokenPipe{Conn: raw}
+				p.n.Store(c.fits)
+				return &conn{Conn: p}, nil
+			}
+			a := client.Charge(t.Context(), Charge{Operation: ChargePoint, Key: "K:1:1", Body: []byte(strings.Repeat("x", c.body))})
+			require.Equal(t, c.class.String(), a.Class.String(), a.Text)
+			require.ErrorContains(t, a.Err, "broken pipe")
+		})
+	}
+}
+
+// A connection that can't tell what it has written is believed to have written.
+func TestForeignConnectionIsBelievedToHaveSent(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig()
+	cfg.URL = "http://127.0.0.1:1"
+	client, err := New(cfg, nil)
+	require.NoError(t, err)
+	defer client.Close()
+	client.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+		a, b := net.Pipe()
+		b.Close()
+		return a, nil
+	}
+	require.Equal(t, Ambiguous, client.Charge(t.Context(), pointCharge("K:1:1")).Class)
+}
+
+func TestNothingIsWrittenAfterTheDeadline(t *testing.T) {
+	t.Parallel()
+	here, there := net.Pipe()
+	defer there.Close()
+	defer here.Close()
+	go io.Copy(io.Discard, there)
+	c := &conn{Conn: here}
+	_, err := c.Write([]byte("handshake"))
+	require.NoError(t, err)
+	past, future := time.Now().Add(-time.Nanosecond), time.Now().Add(time.Hour)
+	c.notAfter.Store(&past)
+	_, err = c.Write([]byte("late"))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.EqualValues(t, len("handshake"), c.written.Load())
+	c.notAfter.Store(&future)
+	_, err = c.Write([]byte("early"))
+	require.NoError(t, err)
+}
+
+// frozen is the context of a process that was frozen and woke up after its deadline: no timer has
+// fired yet.
+type frozen struct {
+	context.Context
+	asked atomic.Int32
+	after int32 // how often the deadline is still ahead
+}
+
+func (f *frozen) Deadline() (time.Time, bool) {
+	if f.asked.Add(1) <= f.after {
+		return time.Now().Add(time.Hour), true
+	}
+	return time.Now().Add(-time.Second), true
+}
+
+func TestFrozenProcessDoesNotPay(t *testing.T) {
+	t.Parallel()
+	var accepted, received atomic.Int64
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted.Add(1)
+			n, _ := io.Copy(io.Discard, c)
+			received.Add(n)
+			c.Close()
+		}
+	}()
+	cfg := DefaultConfig()
+	cfg.URL = "http://" + l.Addr().String()
+	client, err := New(cfg, nil)
+	require.NoError(t, err)
+
+	a := client.Charge(&frozen{Context: t.Context()}, pointCharge("K:1:1"))
+	require.Equal(t, NotSent, a.Class)
+	require.ErrorIs(t, a.Err, ErrDeadline)
+	require.Zero(t, accepted.Load(), "it must not even dial")
+
+	// Frozen after that look at the clock: it dials, and then writes nothing.
+	a = client.Charge(&frozen{Context: t.Context(), after: 1}, pointCharge("K:1:1"))
+	require.Equal(t, NotSent, a.Class)
+	require.ErrorIs(t, a.Err, os.ErrDeadlineExceeded)
+	require.NoError(t, client.Close())
+	require.NoError(t, l.Close())
+	<-served
+	require.Zero(t, received.Load())
+}
+
+func TestBuildKeepsTheTemplate(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig()
+	cfg.URL = "http://127.0.0.1:1/base/"
+	client, err := New(cfg, nil)
+	require.NoError(t, err)
+	defer client.Close()
+	o := client.operation(ChargeVoucher)
+	require.Same(t, o, client.operation(ChargeVoucher))
+	require.Equal(t, "http://127.0.0.1:1/base/v1/vouchers/charges", o.request.URL.String())
+	req := build(t.Context(), o.request, &request{key: "VOUCHER:1:2", body: []byte("{}")}, newCredential("tok"))
+	require.Equal(t, http.Header{
+		"Accept": {"application/json"}, "Content-Type": {"application/json"},
+		"Idempotency-Key": {"VOUCHER:1:2"}, "Authorization": {"Bearer tok"},
+	}, req.Header)
+	require.Nil(t, o.request.Header)
+	require.Nil(t, o.request.Body)
+}

@@ -1,0 +1,381 @@
+package money_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+)
+
+// rawServer runs serve for every connection it accepts, and is gone at the end of the test.
+type rawServer struct {
+	net.Listener
+	accepted atomic.Int32
+}
+
+func newRawServer(t *testing.T, serve func(n int, c *net.TCPConn)) *rawServer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &rawServer{Listener: l}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	open := map[net.Conn]bool{}
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open[c] = true
+			mu.Unlock()
+			n := int(s.accepted.Add(1))
+			wg.Go(func() {
+				defer c.Close()
+				serve(n, c.(*net.TCPConn))
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for c := range open {
+			c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return s
+}
+
+func (s *rawServer) url() string { return "http://" + s.Addr().String() }
+
+// readRequest reads one whole request.
+func readRequest(in *bufio.Reader) (key, body string, err error) {
+	req, err := http.ReadRequest(in)
+	if err != nil {
+		return "", "", err
+	}
+	b, err := io.ReadAll(req.Body)
+	return req.Header.Get("Idempotency-Key"), string(b), err
+}
+
+// answering reads requests and answers each with text, as it is; then it waits for the other end to
+// close if hold is set, else closes.
+func answering(text string, hold bool) func(int, *net.TCPConn) {
+	return func(_ int, c *net.TCPConn) {
+		in := bufio.NewReader(c)
+		if _, _, err := readRequest(in); err != nil {
+			return
+		}
+		io.WriteString(c, text)
+		if hold {
+			io.Copy(io.Discard, in)
+		}
+	}
+}
+
+// resetting reads one request and resets the connection.
+func resetting(_ int, c *net.TCPConn) {
+	readRequest(bufio.NewReader(c))
+	c.SetLinger(0)
+}
+
+func ok(body string) string {
+	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+}
+
+func charge(key string) money.Charge {
+	return money.Charge{Operation: money.ChargePoint, Key: key, Body: []byte(`{"promotionId":1,"promotionSummaryId":9,"targetId":2,"amount":500}`)}
+}
+
+func TestNastyServers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		serve func(int, *net.TCPConn)
+		class money.Class
+		text  string
+	}{
+		"paid":                          {answering(ok(`{"transactionKey":"t-1"}`), true), money.Paid, ""},
+		"paid and closed":               {answering("HTTP/1.0 200 OK\r\n\r\n{\"transactionKey\":\"t-1\"}", false), money.Paid, ""},
+		"paid, in chunks":               {answering("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"tra\r\n13\r\nnsactionKey\":\"t-1\"}\r\n0\r\n\r\n", true), money.Paid, ""},
+		"reset after the request":       {resetting, money.Ambiguous, "sent, but no answer"},
+		"closed after the request":      {answering("", false), money.Ambiguous, "EOF"},
+		"silence":                       {answering("", true), money.Ambiguous, "deadline exceeded"},
+		"half an answer":                {answering(ok(`{"transactionKey":"t-1"}`)[:90], false), money.Ambiguous, "unexpected EOF"},
+		"half an answer, then silence":  {answering(ok(`{"transactionKey":"t-1"}`)[:90], true), money.Ambiguous, "deadline exceeded"},
+		"half a chunk":                  {answering("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\n{\"transactionKey\":\"t-1\"}", false), money.Ambiguous, "unexpected EOF"},
+		"half a header":                 {answering("HTTP/1.1 200 OK\r\nContent-Le", false), money.Ambiguous, ""},
+		"a header that never ends":      {answering("HTTP/1.1 200 OK\r\nA: b\r\n", true), money.Ambiguous, "deadline exceeded"},
+		"a header without end":          {answering("HTTP/1.1 200 OK\r\nA: "+strings.Repeat("b", 200_000), true), money.Ambiguous, ""},
+		"not HTTP":                      {answering("SSH-2.0-OpenSSH_9\r\n", false), money.Ambiguous, "malformed"},
+		"not JSON":                      {answering(ok("<html>hello</html>"), true), money.Ambiguous, "invalid character"},
+		"an empty 200":                  {answering(ok(""), true), money.Ambiguous, "unexpected end of JSON"},
+		"no transaction key":            {answering(ok(`{"ok":true}`), true), money.Ambiguous, "transactionKey"},
+		"another target's answer":       {answering(ok(`{"transactionKey":"t-1","idempotencyKey":"POINT:1:3"}`), true), money.Ambiguous, "another idempotency key"},
+		"too large an answer":           {answering(ok(`{"transactionKey":"t-1","x":"`+strings.Repeat("x", 70_000)+`"}`), true), money.Ambiguous, "too large"},
+		"rejected, and the body is cut": {answering("HTTP/1.1 422 No\r\nContent-Length: 50\r\n\r\n{\"code\"", false), money.Rejected, "422"},
+		"throttled without a body":      {answering("HTTP/1.1 503 No\r\nRetry-After: 2\r\nContent-Length: 0\r\n\r\n", true), money.Throttled, "503"},
+		"an early hint, then paid":      {answering("HTTP/1.1 103 Early Hints\r\n\r\n"+ok(`{"transactionKey":"t-1"}`), true), money.Paid, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newRawServer(t, c.serve)
+			client := newClient(t, s.url(), func(cfg *money.Config) { cfg.CallTimeout = 300 * time.Millisecond })
+			began := time.Now()
+			a := client.Charge(t.Context(), charge("POINT:1:2"))
+			require.Equal(t, c.class.String(), a.Class.String(), a.Text)
+			require.Contains(t, a.Text, c.text)
+			require.Less(t, time.Since(began), 5*time.Second)
+			require.Equal(t, c.class == money.Paid, a.TransactionKey == "t-1")
+			require.EqualValues(t, 1, s.accepted.Load(), "nothing is sent twice on a fresh connection")
+		})
+	}
+}
+
+func TestNotSent(t *testing.T) {
+	t.Parallel()
+	t.Run("refused", func(t *testing.T) {
+		t.Parallel()
+		s := newRawServer(t, func(int, *net.TCPConn) {})
+		s.Close()
+		a := newClient(t, s.url(), nil).Charge(t.Context(), charge("POINT:1:2"))
+		require.Equal(t, money.NotSent, a.Class)
+		require.Contains(t, a.Text, "refused")
+	})
+	t.Run("no such host", func(t *testing.T) {
+		t.Parallel()
+		a := newClient(t, "http://money.invalid", nil).Charge(t.Context(), charge("POINT:1:2"))
+		require.Equal(t, money.NotSent, a.Class)
+	})
+	t.Run("not TLS", func(t *testing.T) {
+		t.Parallel()
+		s := newRawServer(t, func(_ int, c *net.TCPConn) { io.WriteString(c, "HTTP/1.1 400 plain\r\n\r\n") })
+		a := newClient(t, "https://"+s.Addr().String(), nil).Charge(t.Context(), charge("POINT:1:2"))
+		require.Equal(t, money.NotSent, a.Class, a.Text)
+	})
+	t.Run("TLS that never ends its handshake", func(t *testing.T) {
+		t.Parallel()
+		s := newRawServer(t, func(_ int, c *net.TCPConn) { io.Copy(io.Discard, c) })
+		a := newClient(t, "https://"+s.Addr().String(), func(cfg *money.Config) { cfg.CallTimeout = 200 * time.Millisecond }).
+			Charge(t.Context(), charge("POINT:1:2"))
+		require.Equal(t, money.NotSent, a.Class, a.Text)
+	})
+	t.Run("a certificate nobody knows", func(t *testing.T) {
+		t.Parallel()
+		s := httptest.NewUnstartedServer(http.NotFoundHandler())
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+		s.StartTLS()
+		defer s.Close()
+		a := newClient(t, s.URL, nil).Charge(t.Context(), charge("POINT:1:2"))
+		require.Equal(t, money.NotSent, a.Class)
+		require.Contains(t, a.Text, "certificate")
+	})
+	t.Run("the deadline has passed", func(t *testing.T) {
+		t.Parallel()
+		s := newRawServer(t, func(int, *net.TCPConn) {})
+		ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+		defer cancel()
+		a := newClient(t, s.url(), nil).Charge(ctx, charge("POINT:1:2"))
+		require.Equal(t, money.NotSent, a.Class)
+		require.ErrorIs(t, a.Err, money.ErrDeadline)
+		require.Zero(t, s.accepted.Load(), "it must not even dial")
+	})
+	t.Run("cancelled before", func(t *testing.T) {
+		t.Parallel()
+		s := newRawServer(t, func(int, *net.TCPConn) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		a := newClient(t, s.url(), nil).Charge(ctx, charge("POINT:1:2"))
+		require.Equal(t, money.NotSent, a.Class)
+		require.ErrorIs(t, a.Err, context.Canceled)
+		require.Zero(t, s.accepted.Load())
+	})
+	t.Run("closed", func(t *testing.T) {
+		t.Parallel()
+		c := newClient(t, "http://127.0.0.1:1", nil)
+		require.NoError(t, c.Close())
+		a := c.Charge(t.Context(), charge("POINT:1:2"))
+		require.Equal(t, money.NotSent, a.Class)
+		require.ErrorIs(t, a.Err, money.ErrClosed)
+	})
+	t.Run("no free slot", func(t *testing.T) {
+		t.Parallel()
+		reached := make(chan struct{}, 1)
+		s := newRawServer(t, func(_ int, c *net.TCPConn) {
+			readRequest(bufio.NewReader(c))
+			reached <- struct{}{}
+			io.Copy(io.Discard, c)
+		})
+		client := newClient(t, s.url(), func(cfg *money.Config) { cfg.MaxInFlight, cfg.SlotTimeout = 1, 20*time.Millisecond })
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan money.Answer)
+		go func() { first <- client.Charge(ctx, charge("POINT:1:2")) }()
+		<-reached
+		require.Equal(t, 1, client.State().InFlight)
+		a := client.Charge(t.Context(), charge("POINT:1:3"))
+		require.Equal(t, money.NotSent, a.Class)
+		require.ErrorIs(t, a.Err, money.ErrNoSlot)
+		cancel()
+		require.Equal(t, money.Ambiguous, (<-first).Class, "the caller went away after it was sent")
+		require.Zero(t, client.State().InFlight)
+		require.EqualValues(t, 1, s.accepted.Load())
+	})
+	t.Run("keys that can't travel", func(t *testing.T) {
+		t.Parallel()
+		c := newClient(t, "http://127.0.0.1:1", nil)
+		for _, key := range []string{"", "a b", "a\nb", "a/b", "..", "é", strings.Repeat("k", 129)} {
+			a := c.Charge(t.Context(), charge(key))
+			require.Equal(t, money.Rejected, a.Class)
+			require.ErrorIs(t, a.Err, money.ErrKey)
+			require.Equal(t, money.OwnFault, c.Lookup(t.Context(), key).Class)
+		}
+		require.True(t, c.Ready())
+	})
+}
+
+func TestCallTimeoutAndCallersDeadline(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ call, caller time.Duration }{
+		"the call's own limit": {100 * time.Millisecond, time.Hour},
+		"the caller's":         {time.Hour, 100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newRawServer(t, answering("", true))
+			client := newClient(t, s.url(), func(cfg *money.Config) { cfg.CallTimeout = c.call })
+			ctx, cancel := context.WithTimeout(t.Context(), c.caller)
+			defer cancel()
+			began := time.Now()
+			a := client.Charge(ctx, charge("POINT:1:2"))
+			require.Equal(t, money.Ambiguous, a.Class)
+			require.ErrorIs(t, a.Err, context.DeadlineExceeded)
+			require.GreaterOrEqual(t, time.Since(began), 90*time.Millisecond)
+			require.Less(t, time.Since(began), 10*time.Second)
+		})
+	}
+}
+
+func TestRedirectIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			var requests atomic.Int32
+			mux := http.NewServeMux()
+			mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+				requests.Add(1)
+				http.Redirect(w, r, "/elsewhere", status)
+			})
+			s := httptest.NewServer(mux)
+			defer s.Close()
+			client := newClient(t, s.URL, nil)
+			a := client.Charge(t.Context(), charge("POINT:1:2"))
+			require.Equal(t, money.Ambiguous, a.Class)
+			require.EqualValues(t, 1, requests.Load())
+			require.False(t, client.Ready(), "no retry cures it")
+		})
+	}
+}
+
+// metric returns the value of the client's only series with this name, or of the sum over its series.
+func metric(t *testing.T, c *money.Client, name string) float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(c.Collectors()...)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	sum := 0.0
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return sum
+}
+
+// keepAlive pays one charge and then treats the next request of the same connection as second says.
+func keepAlive(second func(c *net.TCPConn, body string)) func(int, *net.TCPConn) {
+	return func(n int, c *net.TCPConn) {
+		in := bufio.NewReader(c)
+		if _, _, err := readRequest(in); err != nil {
+			return
+		}
+		io.WriteString(c, ok(`{"transactionKey":"t-1"}`))
+		if n > 1 {
+			return
+		}
+		if _, body, err := readRequest(in); err == nil {
+			second(c, body)
+		}
+	}
+}
+
+func TestTransportReplaysOnADeadReusedConnection(t *testing.T) {
+	t.Parallel()
+	seen := make(chan string, 1)
+	s := newRawServer(t, keepAlive(func(c *net.TCPConn, body string) {
+		seen <- body
+		c.SetLinger(0)
+	}))
+	client := newClient(t, s.url(), nil)
+	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	a := client.Charge(t.Context(), charge("POINT:1:3"))
+	require.Equal(t, money.Paid, a.Class, a.Text)
+	require.Equal(t, string(charge("").Body), <-seen)
+	require.EqualValues(t, 2, s.accepted.Load())
+	require.Equal(t, 1.0, metric(t, client, "millrace_money_replays_total"))
+}
+
+// The first try was sent, and may have charged; the replay could not be sent. NotSent would be a lie.
+func TestReplayThatCanNotBeSentIsAmbiguous(t *testing.T) {
+	t.Parallel()
+	var s *rawServer
+	ready := make(chan struct{})
+	s = newRawServer(t, keepAlive(func(c *net.TCPConn, _ string) {
+		<-ready
+		s.Close()
+		c.SetLinger(0)
+	}))
+	close(ready)
+	client := newClient(t, s.url(), nil)
+	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	a := client.Charge(t.Context(), charge("POINT:1:3"))
+	require.Contains(t, a.Text, "refused", "the test needs a replay that could not be dialled")
+	require.Equal(t, money.Ambiguous.String(), a.Class.String())
+}
+
+func TestMetricsAreWellNamed(t *testing.T) {
+	t.Parallel()
+	s := newRawServer(t, answering(ok(`{"transactionKey":"t-1"}`), true))
+	client := newClient(t, s.url(), nil)
+	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	for _, c := range client.Collectors() {
+		problems, err := testutil.CollectAndLint(c)
+		require.NoError(t, err)
+		require.Empty(t, problems)
+	}
+	require.Equal(t, 1.0, metric(t, client, "millrace_money_calls_total"))
+	require.Equal(t, 1.0, metric(t, client, "millrace_money_call_seconds"))
+	require.Equal(t, 256.0, metric(t, client, "millrace_money_in_flight_limit"))
+	require.Zero(t, metric(t, client, "millrace_money_breaker_state"))
+}
