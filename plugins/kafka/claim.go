@@ -106,8 +106,8 @@ func (c *claim) waitForRoom() bool {
 // take puts a record into the window and starts its carrier. It answers false when the claim ended first.
 func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 	msg := unmarshal(raw)
-	r := &record{offset: raw.Offset, pristine: msg, key: string(raw.Key), due: dueTime(msg.Metadata)}
 	now := time.Now()
+	r := &record{offset: raw.Offset, pristine: msg, key: string(raw.Key), due: dueTime(msg.Metadata, now)}
 
 	if c.done.has(r.offset) {
 		c.mu.Lock()
@@ -146,7 +146,7 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 	}
 	c.mu.Unlock()
 
-	if wait := time.Until(r.due); wait > 0 && wait <= longestHold {
+	if r.due.After(now) {
 		c.sub.carriers.Go(func() { c.carry(r, delivery{}) })
 		return true
 	}
@@ -202,7 +202,7 @@ func (c *claim) deliver(r *record, d delivery) bool {
 // hold waits until r is due.
 func (c *claim) hold(r *record) bool {
 	wait := time.Until(r.due)
-	if wait <= 0 || wait > longestHold {
+	if wait <= 0 {
 		return c.ctx.Err() == nil
 	}
 	c.mu.Lock()

@@ -72,15 +72,14 @@ func unmarshal(r *sarama.ConsumerMessage) *message.Message {
 	return m
 }
 
-// dueTime returns when a message may be handled; zero, or a time in the past, means now.
-// A due time that can't be read means now as well: a message is never held for ever.
-func dueTime(meta message.Metadata) time.Time {
-	raw := meta[pipeline.MetaDue]
-	if raw == "" {
-		return time.Time{}
-	}
-	t, err := time.Parse(time.RFC3339Nano, raw)
-	if err != nil {
+// longestHold is how far ahead a due time is believed: a mistyped year must not stop a partition.
+const longestHold = 24 * time.Hour
+
+// dueTime returns when a message may be handled; zero, or a time in the past, means now. So do a
+// time that can't be read and one beyond longestHold: a message is never held for ever.
+func dueTime(meta message.Metadata, now time.Time) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, meta[pipeline.MetaDue])
+	if err != nil || t.Sub(now) > longestHold {
 		return time.Time{}
 	}
 	return t

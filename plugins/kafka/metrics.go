@@ -165,7 +165,7 @@ func (c *claim) warnHead(after time.Duration) {
 	}
 	c.mu.Lock()
 	first := c.win.first()
-	skip := first == nil || first.offset == c.warned || (first.due.After(now) && first.due.Sub(now) <= longestHold)
+	skip := first == nil || first.offset == c.warned || first.due.After(now)
 	if !skip {
 		c.warned = first.offset
 	}

@@ -10,10 +10,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// longestHold is how far away a due time is believed. A record that asks for more is due now: a
-// mistyped year must not stop a partition.
-const longestHold = 24 * time.Hour
-
 // record is one Kafka record from its reading to its acknowledgement. The fields after acked belong
 // to its carrier; acked belongs to the window.
 type record struct {
@@ -22,8 +18,8 @@ type record struct {
 
 	pristine *message.Message // every delivery is a copy, so a handler's changes don't reach the next one
 	key      string
-	due      time.Time
-	weight   int64 // bytes taken from the subscription's budget
+	due      time.Time // zero: now
+	weight   int64     // bytes taken from the subscription's budget
 }
 
 // size is what a record is worth in the window's budget.

@@ -1,0 +1,66 @@
+package kafka
+
+import (
+	"crypto/rand"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// TestMemoryWithLargePayloads reads a topic of 1 MiB records into handlers that don't answer. Not
+// parallel: it measures the whole process, so it runs only on a server outside of it.
+func TestMemoryWithLargePayloads(t *testing.T) {
+	t.Run("kafka", func(t *testing.T) {
+		p := start(t, realServer().brokers(t), func(c *Config) { c.Partitions = 8 })
+		topic := topicFor(t, p)
+		noise := make([]byte, 1<<20)
+		_, err := rand.Read(noise)
+		require.NoError(t, err)
+		const records = 120
+		for i := range records {
+			m := message.NewMessage(watermill.NewUUID(), noise)
+			m.Metadata.Set(pipeline.MetaKey, strconv.Itoa(i))
+			publish(t, p, topic, m)
+		}
+		before := heap()
+		_, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
+		var inHand []*message.Message
+		take := func() bool {
+			select {
+			case m := <-out:
+				inHand = append(inHand, m)
+				return true
+			case <-time.After(2 * time.Second):
+				return false
+			}
+		}
+		for take() { //nolint:revive // until the bound is reached
+		}
+		grown := heap() - before
+		t.Logf("%d records of 1 MiB in hand, %d MiB on the heap", len(inHand), grown>>20)
+		require.Less(t, len(inHand), 16+8+1, "window_bytes and one a partition")
+		require.Less(t, grown, int64(100<<20))
+
+		for _, m := range inHand {
+			m.Ack()
+		}
+		for range records - len(inHand) { // and none is lost
+			next(t, out).Ack()
+		}
+	})
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC() // what finalizers and pools held
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
