@@ -89,8 +89,8 @@ func (l *Ledger) acceptIn(ctx context.Context, u unit, s *snapshot, c *changes,
 		if err := u.insert(ctx, c.inserts); err != nil {
 			return err
 		}
+		book.made(c.inserts)
 		c.inserts = nil
-		book.dropUnmade()
 	}
 	return book.close(ctx, u)
 }

@@ -65,7 +65,7 @@ func (l *Ledger) beginBatch(ctx context.Context, batch []*call[*Record, Begun]) 
 	})
 }
 
-// acceptUnknown makes rows for entries that no accepted record announced, and locks them.
+// acceptUnknown makes rows for entries that no accepted record announced.
 func (l *Ledger) acceptUnknown(ctx context.Context, u unit, s *snapshot, batch []*call[*Record, Begun]) error {
 	missing := map[Key]bool{}
 	var fresh []*stored
@@ -87,7 +87,7 @@ func (l *Ledger) acceptUnknown(ctx context.Context, u unit, s *snapshot, batch [
 	if err := u.insert(ctx, fresh); err != nil {
 		return err
 	}
-	again := want{bodies: true}
+	again := want{bodies: true, lock: true}
 	for _, row := range fresh {
 		if row.ID == 0 {
 			again.keys = append(again.keys, row.Key)
@@ -99,7 +99,7 @@ func (l *Ledger) acceptUnknown(ctx context.Context, u unit, s *snapshot, batch [
 	if len(again.keys) == 0 {
 		return nil
 	}
-	return u.lock(ctx, again, s)
+	return u.more(ctx, again, s)
 }
 
 // orphaned gives a payout back whose worker went away while it was begun.

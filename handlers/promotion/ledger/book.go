@@ -35,8 +35,12 @@ func (b *book) add(row *stored, eff effects, r *Record, handler string) {
 	b.entries = append(b.entries, bookEntry{row, eff, r, handler})
 }
 
-// dropUnmade forgets what was decided about rows that another instance made first.
-func (b *book) dropUnmade() {
+// made is called after rows were made before the commit: it forgets what was decided about those that another
+// instance made first.
+func (b *book) made(rows []*stored) {
+	for _, r := range rows {
+		r.was = r.Row
+	}
 	b.entries = slices.DeleteFunc(b.entries, func(e bookEntry) bool { return e.row.ID == 0 })
 }
 
@@ -44,6 +48,7 @@ func (b *book) dropUnmade() {
 func (b *book) close(ctx context.Context, u unit) error {
 	for _, row := range b.s.rows {
 		if row.ID != 0 && row.Row != row.was {
+			row.Version = row.was.Version + 1 // several changes in one batch are one
 			b.c.rows = append(b.c.rows, &row.Row)
 		}
 	}

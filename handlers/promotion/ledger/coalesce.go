@@ -8,7 +8,8 @@ import (
 )
 
 // coalescer gathers single calls into batches. When no flush is under way a call is flushed at once;
-// otherwise what gathers meanwhile, for at most linger, goes together. Every caller gets its own result.
+// otherwise what gathers until it ends goes together. A flush that is stuck holds nobody up for longer than
+// linger: then the next one runs beside it. Every caller gets its own result.
 type coalescer[Q, R any] struct {
 	max    int
 	linger time.Duration
@@ -18,6 +19,7 @@ type coalescer[Q, R any] struct {
 	queue   chan *call[Q, R]
 	collect sync.Mutex // one flusher gathers at a time
 	flying  atomic.Int32
+	landed  chan struct{} // a flush has ended
 	closing chan struct{}
 	stopped chan struct{}
 	wg      sync.WaitGroup
@@ -48,7 +50,7 @@ func (c *call[Q, R]) finish(res R, err error) {
 func newCoalescer[Q, R any](flushers, size int, linger time.Duration,
 	flush func(context.Context, []*call[Q, R]), orphan func(*call[Q, R])) *coalescer[Q, R] {
 	c := &coalescer[Q, R]{max: size, linger: linger, flush: flush, orphan: orphan,
-		queue: make(chan *call[Q, R], size), closing: make(chan struct{}), stopped: make(chan struct{})}
+		queue: make(chan *call[Q, R], size), landed: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
 	for range flushers {
 		c.wg.Go(c.run)
 	}
@@ -104,6 +106,10 @@ func (c *coalescer[Q, R]) run() {
 			c.flying.Add(1)
 			c.flush(context.Background(), batch)
 			c.flying.Add(-1)
+			select {
+			case c.landed <- struct{}{}:
+			default:
+			}
 			if c.orphan != nil {
 				for _, k := range batch {
 					if k.state.Load() == callAbandoned {
@@ -155,6 +161,8 @@ func (c *coalescer[Q, R]) gather() (batch []*call[Q, R], more bool) {
 		select {
 		case k := <-c.queue:
 			take(k)
+			continue
+		case <-c.landed:
 			continue
 		case <-timer:
 		case <-c.closing:

@@ -28,7 +28,7 @@ type Config struct {
 	Retry pipeline.Backoff `yaml:"retry"`
 	// MaxBatch is how many payouts one transaction may carry. Default 256.
 	MaxBatch int `yaml:"max_batch"`
-	// Linger is how long a flush waits for company while another one is under way. Default 2ms.
+	// Linger is how long a flush waits for the one under way, gathering company, before it runs beside it. Default 10ms.
 	Linger time.Duration `yaml:"linger"`
 }
 
@@ -40,7 +40,7 @@ func DefaultConfig() Config {
 		IdempotencyTTL: 24 * time.Hour,
 		Retry:          pipeline.Backoff{First: time.Second, Max: 30 * time.Second},
 		MaxBatch:       256,
-		Linger:         2 * time.Millisecond,
+		Linger:         10 * time.Millisecond,
 	}
 }
 

@@ -15,15 +15,19 @@
 //
 // # Non-obvious
 //
-//   - All times are the database's, read after the row locks are held. A caller gets durations (a lease,
+//   - All times are the database's, read after the rows. A caller gets durations (a lease,
 //     a delay), never points in time, so that no two clocks are compared.
 //   - Begin and Settle are fenced by the epoch. Settle may be repeated with the same epoch; a Begin that
 //     is repeated after a lost connection meets its own live lease and is told to retry.
 //   - An attempt is written when it is over. A begin that takes over an expired lease writes the line of
 //     the attempt it takes over, as interrupted, and bumps the epoch, so that the late answer changes nothing.
-//   - A row knows where its hint is (none, stream, retry) and counts every change of it (HintSeq). MarkFed
-//     compares that count: between the enqueue and MarkFed a reader may already have used the entry up, and
-//     paused rows go back to none without a new epoch; without the count that hint would be lost.
+//   - A row knows where its hint is (none, stream, retry), and has a version that every change counts up, also
+//     a change from none to none. MarkFed compares it: between the enqueue and MarkFed a reader may already have
+//     used the entry up, and a paused row goes back to none without a new epoch; without the version that hint
+//     would be lost.
+//   - PostgreSQL's rows are read without a lock and updated only if they still have the version that was read;
+//     otherwise the transaction is undone and run again with locks. So an update costs no second write for the lock, and
+//     every decision is as if it had been made at one moment.
 //   - While a row is SENDING its hint is retry, due at the lease's end. So the feeder finds a dead worker's
 //     payouts with the same index range as every other overdue retry.
 //   - FirstSentAt is when the oldest request that may have charged was begun. It is cleared when an attempt

@@ -127,7 +127,7 @@ func (l *Ledger) Lost(ctx context.Context, p Promotion, recorded, found string) 
 				return err
 			}
 		}
-		if n, err = q.exec(ctx, `UPDATE payouts SET hint = 'none', hint_due = $3, hint_seq = hint_seq + 1
+		if n, err = q.exec(ctx, `UPDATE payouts SET hint = 'none', hint_due = $3, version = version + 1
 			WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = 'stream'`, string(p.Type), p.ID, now); err != nil {
 			return err
 		}
@@ -147,7 +147,7 @@ type Feed struct {
 	id, seq int64
 }
 
-const sqlFeedColumns = `SELECT id, hint_seq, target_id, payload, record_key, headers FROM payouts
+const sqlFeedColumns = `SELECT id, version, target_id, payload, record_key, headers FROM payouts
 WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = `
 
 const (

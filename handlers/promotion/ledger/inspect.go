@@ -22,7 +22,7 @@ func scanEntry(r scanner) (Entry, error) {
 	var request, recordKey []byte
 	var headers string
 	var hintDue, lease, next, first, started, accepted, settled dbTime
-	err := r.Scan(&e.ID, (*string)(&e.Type), &e.Promotion, &e.Target, &e.SummaryID, (*string)(&e.State), (*string)(&e.Hint), &hintDue, &e.HintSeq,
+	err := r.Scan(&e.ID, (*string)(&e.Type), &e.Promotion, &e.Target, &e.SummaryID, (*string)(&e.State), (*string)(&e.Hint), &hintDue, &e.Version,
 		&e.Epoch, &e.Attempts, &e.Asks, &e.Failures, &e.Interruptions, &lease, &next, &first,
 		&e.MaybeCharged, &e.Asking, &e.TransactionKey, &e.LastClass, &e.LastError, &started, &e.AttemptBy, &accepted, &settled,
 		&e.Payload, &request, &headers, &recordKey, &e.Origin)

@@ -121,8 +121,13 @@ const tries = 6
 func (l *Ledger) transact(ctx context.Context, w want, fn func(context.Context, unit, *snapshot, *changes) error) error {
 	for n := 1; ; n++ {
 		err := l.transactOnce(ctx, w, fn)
-		if err == nil || n == tries || l.store.fault(err) != faultRetry {
+		f := l.store.fault(err)
+		if n == tries || f != faultRetry && f != faultStale {
 			return err
+		}
+		if f == faultStale {
+			w.lock = true
+			continue
 		}
 		if err := wait(ctx, time.Duration(rand.Int64N(int64(n)*int64(5*time.Millisecond)))); err != nil {
 			return err
@@ -160,7 +165,7 @@ func (l *Ledger) completePromotions(ctx context.Context, u unit, w want, s *snap
 	if err := u.addPromotions(ctx, missing, s.now); err != nil {
 		return err
 	}
-	return u.lock(ctx, want{promotions: missing}, s)
+	return u.more(ctx, want{promotions: missing}, s)
 }
 
 // batched turns a function over a batch into a flush: when the batch fails for a reason that may be one

@@ -174,7 +174,7 @@ type Row struct {
 
 	Hint    Hint
 	HintDue time.Time // stream: since when; retry: when the retry record or the lease is due; none: since when
-	HintSeq int64     // counts the changes of Hint
+	Version int64     // counts the changes of the row
 
 	Epoch         int64 // counts the begins; fences every later write
 	Attempts      int   // sends begun and not given back

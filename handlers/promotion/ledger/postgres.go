@@ -106,6 +106,8 @@ func (s *postgres) fault(err error) fault {
 		switch {
 		case pg.Code == "40001" || pg.Code == "40P01":
 			return faultRetry
+		case pg.Code == "22012": // only pgUpdateRows divides
+			return faultStale
 		case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000":
 			return faultData
 		case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "57P"), strings.HasPrefix(pg.Code, "53"), pg.Code == "25006":

@@ -28,7 +28,7 @@ func (s *postgres) begin(ctx context.Context, w want) (unit, *snapshot, error) {
 	snap := &snapshot{promotions: map[Promotion]PromotionState{}, rows: make(map[Key]*stored, len(w.keys))}
 	var b pgx.Batch
 	b.Queue("BEGIN")
-	u.queueLocks(&b, w, snap)
+	u.queueReads(&b, w, snap)
 	b.Queue(pgClock).QueryRow(func(row pgx.Row) error {
 		var t time.Time
 		err := row.Scan(&t)
@@ -42,13 +42,13 @@ func (s *postgres) begin(ctx context.Context, w want) (unit, *snapshot, error) {
 	return u, snap, nil
 }
 
-func (u *pgUnit) lock(ctx context.Context, w want, s *snapshot) error {
+func (u *pgUnit) more(ctx context.Context, w want, s *snapshot) error {
 	var b pgx.Batch
-	u.queueLocks(&b, w, s)
+	u.queueReads(&b, w, s)
 	return u.conn.SendBatch(ctx, &b).Close()
 }
 
-func (u *pgUnit) queueLocks(b *pgx.Batch, w want, s *snapshot) {
+func (u *pgUnit) queueReads(b *pgx.Batch, w want, s *snapshot) {
 	if len(w.promotions) > 0 {
 		gates := make([]int32, 0, len(w.promotions))
 		for _, p := range w.promotions {
@@ -73,10 +73,7 @@ func (u *pgUnit) queueLocks(b *pgx.Batch, w want, s *snapshot) {
 		return
 	}
 	types, promotions, targets := keyArrays(w.keys)
-	sql := pgLockRows
-	if w.bodies {
-		sql = pgLockBodies
-	}
+	sql := [2][2]string{{pgReadRows, pgReadBodies}, {pgLockRows, pgLockBodies}}[btoi(w.lock)][btoi(w.bodies)]
 	b.Queue(sql, types, promotions, targets).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			r, err := scanPgRow(rows, w.bodies)
@@ -89,11 +86,18 @@ func (u *pgUnit) queueLocks(b *pgx.Batch, w want, s *snapshot) {
 	})
 }
 
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 func scanPgRow(rows pgx.Rows, bodies bool) (*stored, error) {
 	var r stored
 	var attempts, asks, failures, interruptions int32
 	var hintDue, lease, next, first, started, accepted, settled pgtype.Timestamptz
-	dest := []any{&r.ID, (*string)(&r.Type), &r.Promotion, &r.Target, &r.SummaryID, (*string)(&r.State), (*string)(&r.Hint), &hintDue, &r.HintSeq,
+	dest := []any{&r.ID, (*string)(&r.Type), &r.Promotion, &r.Target, &r.SummaryID, (*string)(&r.State), (*string)(&r.Hint), &hintDue, &r.Version,
 		&r.Epoch, &attempts, &asks, &failures, &interruptions, &lease, &next, &first,
 		&r.MaybeCharged, &r.Asking, &r.TransactionKey, &r.LastClass, &r.LastError, &started, &r.AttemptBy, &accepted, &settled}
 	if bodies {
@@ -155,7 +159,7 @@ func (u *pgUnit) commit(ctx context.Context, c *changes) error {
 		queueInserts(&b, c.inserts)
 	}
 	if len(c.rows) > 0 {
-		b.Queue(pgUpdateRows, rowArrays(c.rows)...)
+		b.Queue(pgUpdateRows, append(rowArrays(c.rows), len(c.rows))...)
 	}
 	if len(c.attempts) > 0 {
 		b.Queue(pgInsertAttempts, attemptArrays(c.attempts)...)

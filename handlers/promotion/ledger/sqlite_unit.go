@@ -19,12 +19,12 @@ VALUES (?1, ?2, 'RUNNING', ?3, ?3) ON CONFLICT DO NOTHING`
 	liteLockRow  = `SELECT ` + pgRowColumns + liteLockFrom
 	liteLockBody = `SELECT ` + pgRowColumns + `, ` + pgBodyColumns + liteLockFrom
 
-	liteInsertRow = `INSERT INTO payouts (type, promotion_id, target_id, summary_id, state, hint, hint_due, hint_seq,
+	liteInsertRow = `INSERT INTO payouts (type, promotion_id, target_id, summary_id, state, hint, hint_due, version,
 	accepted_at, settled_at, payload, request, headers, record_key, origin)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
 ON CONFLICT (type, promotion_id, target_id) DO NOTHING`
 
-	liteUpdateRow = `UPDATE payouts SET state = ?2, hint = ?3, hint_due = ?4, hint_seq = ?5, epoch = ?6, attempts = ?7, asks = ?8,
+	liteUpdateRow = `UPDATE payouts SET state = ?2, hint = ?3, hint_due = ?4, version = ?5, epoch = ?6, attempts = ?7, asks = ?8,
 	failures = ?9, interruptions = ?10, lease_until = ?11, next_attempt_at = ?12, first_sent_at = ?13, maybe_charged = ?14,
 	asking = ?15, transaction_key = ?16, last_class = ?17, last_error = ?18, attempt_started_at = ?19, attempt_by = ?20, settled_at = ?21
 WHERE id = ?1`
@@ -43,8 +43,8 @@ ON CONFLICT (type, promotion_id, summary_id) DO UPDATE SET paid = s.paid + exclu
 
 	liteDeadBody = `SELECT ` + pgBodyColumns + `, (SELECT min(ended_at) FROM attempts WHERE payout_id = p.id) FROM payouts AS p WHERE p.id = ?1`
 
-	liteMarkFed = `UPDATE payouts SET hint = 'stream', hint_due = ?3, hint_seq = hint_seq + 1
-WHERE id = ?1 AND hint_seq = ?2 AND settled_at IS NULL`
+	liteMarkFed = `UPDATE payouts SET hint = 'stream', hint_due = ?3, version = version + 1
+WHERE id = ?1 AND version = ?2 AND settled_at IS NULL`
 )
 
 // liteUnit is the transaction under way on the writing connection.
@@ -59,7 +59,7 @@ func (s *sqliteStore) begin(ctx context.Context, w want) (unit, *snapshot, error
 	}
 	u := &liteUnit{s: s}
 	snap := &snapshot{now: s.now(), promotions: map[Promotion]PromotionState{}, rows: make(map[Key]*stored, len(w.keys))}
-	if err := u.lock(ctx, w, snap); err != nil {
+	if err := u.more(ctx, w, snap); err != nil {
 		u.rollback()
 		return nil, nil, err
 	}
@@ -79,7 +79,7 @@ func (u *liteUnit) row(query string, args []any, dest ...any) (found bool, err e
 	return err == nil, err
 }
 
-func (u *liteUnit) lock(_ context.Context, w want, s *snapshot) error {
+func (u *liteUnit) more(_ context.Context, w want, s *snapshot) error {
 	for _, p := range w.promotions {
 		var st string
 		found, err := u.row(liteSharePromotion, []any{string(p.Type), p.ID}, &st)
@@ -97,7 +97,7 @@ func (u *liteUnit) lock(_ context.Context, w want, s *snapshot) error {
 	for _, k := range w.keys {
 		r := &stored{}
 		var hintDue, lease, next, first, started, accepted, settled dbTime
-		dest := []any{&r.ID, (*string)(&r.Type), &r.Promotion, &r.Target, &r.SummaryID, (*string)(&r.State), (*string)(&r.Hint), &hintDue, &r.HintSeq,
+		dest := []any{&r.ID, (*string)(&r.Type), &r.Promotion, &r.Target, &r.SummaryID, (*string)(&r.State), (*string)(&r.Hint), &hintDue, &r.Version,
 			&r.Epoch, &r.Attempts, &r.Asks, &r.Failures, &r.Interruptions, &lease, &next, &first,
 			&r.MaybeCharged, &r.Asking, &r.TransactionKey, &r.LastClass, &r.LastError, &started, &r.AttemptBy, &accepted, &settled}
 		if w.bodies {
@@ -129,7 +129,7 @@ func (u *liteUnit) addPromotions(_ context.Context, ps []Promotion, now time.Tim
 
 func (u *liteUnit) insert(_ context.Context, rows []*stored) error {
 	for _, r := range rows {
-		res, err := u.s.exec(liteInsertRow, string(r.Type), r.Promotion, r.Target, r.SummaryID, string(r.State), string(r.Hint), r.HintDue, r.HintSeq,
+		res, err := u.s.exec(liteInsertRow, string(r.Type), r.Promotion, r.Target, r.SummaryID, string(r.State), string(r.Hint), r.HintDue, r.Version,
 			r.AcceptedAt, r.SettledAt, r.payload, r.request, r.headers, r.recordKey, r.origin)
 		if err != nil {
 			return err
@@ -173,7 +173,7 @@ func (u *liteUnit) writeAll(ctx context.Context, c *changes) error {
 		return err
 	}
 	for _, r := range c.rows {
-		if err := u.s.run(liteUpdateRow, r.ID, string(r.State), string(r.Hint), r.HintDue, r.HintSeq, r.Epoch, r.Attempts, r.Asks,
+		if err := u.s.run(liteUpdateRow, r.ID, string(r.State), string(r.Hint), r.HintDue, r.Version, r.Epoch, r.Attempts, r.Asks,
 			r.Failures, r.Interruptions, r.LeaseUntil, r.NextAttemptAt, r.FirstSentAt, r.MaybeCharged,
 			r.Asking, r.TransactionKey, r.LastClass, r.LastError, r.AttemptStartedAt, r.AttemptBy, r.SettledAt); err != nil {
 			return err

@@ -8,8 +8,7 @@ import (
 // store is the seam to a database. The hot operations are written once above it, over units; everything
 // rare is portable SQL over a querier.
 type store interface {
-	// begin starts a transaction, locks and reads what is wanted in one round trip, and reads the clock
-	// after the locks are held.
+	// begin starts a transaction, reads what is wanted in one round trip, and reads the clock after it.
 	begin(ctx context.Context, w want) (unit, *snapshot, error)
 	// read runs fn outside of a transaction.
 	read(ctx context.Context, fn func(q querier, now time.Time) error) error
@@ -28,11 +27,12 @@ type store interface {
 	close() error
 }
 
-// want is what a unit locks: promotions in share mode, rows for update. Both are sorted and unique.
+// want is what a unit reads, sorted and unique. Promotions are locked in share mode.
 type want struct {
 	promotions []Promotion
 	keys       []Key
 	bodies     bool // read the stored messages too
+	lock       bool // lock the rows; without it the commit fails with faultStale when a row has changed meanwhile
 }
 
 // snapshot is what a unit has read.
@@ -70,8 +70,8 @@ func (b body) sent() []byte {
 type unit interface {
 	// addPromotions makes rows for promotions that have none, running.
 	addPromotions(ctx context.Context, ps []Promotion, now time.Time) error
-	// lock locks and reads more, into s.
-	lock(ctx context.Context, w want, s *snapshot) error
+	// more reads more, into s.
+	more(ctx context.Context, w want, s *snapshot) error
 	// insert makes rows, sorted by key, and sets the ids of those that did not exist.
 	insert(ctx context.Context, rows []*stored) error
 	// deadBodies reads the messages of rows and when each failed first.
@@ -147,6 +147,7 @@ type fault int
 const (
 	faultNone   fault = iota
 	faultRetry        // a deadlock or a serialization failure: nothing happened, run it again
+	faultStale        // a row has changed since it was read: nothing happened, run it again with locks
 	faultData         // the data itself can't be stored
 	faultServer       // the database is unreachable or going down; the outcome may be unknown
 	faultOther

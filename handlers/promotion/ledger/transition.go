@@ -58,7 +58,7 @@ type event struct {
 	same      bool           // evAcceptAgain, evBegin: the request equals the stored one
 	payNow    bool           // evAccept, evAcceptAgain
 	result    Result         // evSettle
-	hintSeq   int64          // evFed: HintSeq of the row that was fed
+	version   int64          // evFed: Version of the row that was fed
 }
 
 // effects is what has to be written besides the row, in the same transaction.
@@ -77,8 +77,17 @@ type decision struct {
 	why     string // evBegin, for logs: settled, leased, not_due, paused, cancelled, exhausted
 }
 
-// apply is the transition function of the ledger: pure, total, and the only place where rules are.
+// apply is the transition function of the ledger: pure, total, and the only place where rules are. Every
+// change of a row is a new version.
 func (p policy) apply(row Row, ev event) (Row, effects, decision) {
+	next, eff, d := p.transition(row, ev)
+	if next != row {
+		next.Version = row.Version + 1
+	}
+	return next, eff, d
+}
+
+func (p policy) transition(row Row, ev event) (Row, effects, decision) {
 	switch ev.kind {
 	case evAccept:
 		return p.accept(row, ev)
@@ -96,7 +105,7 @@ func (p policy) apply(row Row, ev event) (Row, effects, decision) {
 			row = row.hinted(HintNone, ev.now)
 		}
 	case evFed:
-		if !row.State.Settled() && row.HintSeq == ev.hintSeq {
+		if !row.State.Settled() && row.Version == ev.version {
 			row = row.hinted(HintStream, ev.now)
 		}
 	}
@@ -105,7 +114,7 @@ func (p policy) apply(row Row, ev event) (Row, effects, decision) {
 
 func (r Row) hinted(h Hint, due time.Time) Row {
 	r.Hint, r.HintDue = h, due
-	r.HintSeq++
+	r.Version++ // even when nothing else changes: the old hint is used up
 	return r
 }
 

@@ -10,7 +10,7 @@ CREATE TABLE payouts (
     state              text        NOT NULL,
     hint               text        NOT NULL,
     hint_due           timestamptz NOT NULL,
-    hint_seq           bigint      NOT NULL,
+    version           bigint      NOT NULL,
     epoch              bigint      NOT NULL DEFAULT 0,
     attempts           integer     NOT NULL DEFAULT 0,
     asks               integer     NOT NULL DEFAULT 0,

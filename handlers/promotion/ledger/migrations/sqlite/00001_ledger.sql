@@ -12,7 +12,7 @@ CREATE TABLE payouts (
     state              TEXT    NOT NULL,
     hint               TEXT    NOT NULL,
     hint_due           INTEGER NOT NULL,
-    hint_seq           INTEGER NOT NULL,
+    version           INTEGER NOT NULL,
     epoch              INTEGER NOT NULL DEFAULT 0,
     attempts           INTEGER NOT NULL DEFAULT 0,
     asks               INTEGER NOT NULL DEFAULT 0,
