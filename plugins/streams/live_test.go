@@ -1,0 +1,326 @@
+package streams
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+func enqueue(t testing.TB, m *Manager, id int64, from, n int) {
+	t.Helper()
+	for i := range n {
+		out, err := m.Enqueue(context.Background(), id, entry(fmt.Sprint(from+i)))
+		require.NoError(t, err)
+		require.Equal(t, Added, out)
+	}
+}
+
+func pending(s server, stream, group string) int64 {
+	p, err := s.client.XPending(context.Background(), stream, group).Result()
+	if err != nil {
+		return -1
+	}
+	return p.Count
+}
+
+func consumers(t testing.TB, s server, stream, group string) (names []string) {
+	list, err := s.client.XInfoConsumers(context.Background(), stream, group).Result()
+	require.NoError(t, err)
+	for _, c := range list {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// Seed 001 §7.2 (start), §7.4 (a second start is none), §7.7 and seed 000 §6.1 (enqueue, start,
+// handle, ack).
+func TestSeed001Section72And74And77(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet(1)
+		in := newInstance(t, s, "a", active, still())
+		require.ErrorIs(t, in.Start(t.Context(), 1, 1000), ErrNotOpen)
+		in.open(t, pipeline.Flow{}, nil)
+		require.NoError(t, in.Start(t.Context(), 1, 1000))
+		require.True(t, in.isRunning(1))
+		stream, group := in.kind.Stream(1), in.kind.Group(1)
+		groups, err := s.client.XInfoGroups(t.Context(), stream).Result()
+		require.NoError(t, err)
+		require.Len(t, groups, 1)
+		require.Equal(t, group, groups[0].Name)
+
+		require.NoError(t, in.Start(t.Context(), 1, 1000), "a second start is no error")
+		require.Equal(t, []int64{1}, in.Running())
+		require.Equal(t, 1, in.log.count("stream started"))
+
+		enqueue(t, in.Manager, 1, 0, 20)
+		eventually(t, "20 handled", func() bool { return len(in.done()) == 20 })
+		eventually(t, "acked", func() bool { return pending(s, stream, group) == 0 })
+		require.Equal(t, []string{"a-0"}, consumers(t, s, stream, group))
+		require.NoError(t, in.Start(t.Context(), 1, 1_000_000), "another size is taken over")
+		require.Equal(t, 32, in.sub.(*subscription).get(1).reader.Stats().Slots)
+	})
+}
+
+// Seed 001 §7.3 and seed 000 §6.3: a stop ends the reading here. The stream stays, as design.md asks:
+// only what has been drained for idle_timeout is deleted.
+func TestSeed001Section73StopAndSeed000Section63(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		in := newInstance(t, s, "a", newActiveSet(), still())
+		in.open(t, pipeline.Flow{}, nil)
+		require.NoError(t, in.Start(t.Context(), 1, 1000))
+		enqueue(t, in.Manager, 1, 0, 5)
+		eventually(t, "handled", func() bool { return len(in.done()) == 5 })
+		require.NoError(t, in.Stop(t.Context(), 1))
+		require.NoError(t, in.Stop(t.Context(), 1), "a second stop does nothing")
+		require.False(t, in.isRunning(1))
+		stream, group := in.kind.Stream(1), in.kind.Group(1)
+		require.Empty(t, consumers(t, s, stream, group), "its own reader is removed")
+		enqueue(t, in.Manager, 1, 5, 1)
+		st, err := in.Inspect(t.Context(), 1)
+		require.NoError(t, err)
+		require.True(t, st.Exists)
+		require.False(t, st.Drained)
+		require.Len(t, in.done(), 5, "nothing is handled after a stop")
+	})
+}
+
+// Seed 001 §7.5: two instances share a stream. A drains while B works: B handles everything, what A
+// gave back included, A's reader is gone, B and the stream stay; drained for idle_timeout, all is gone.
+func TestSeed001Section75TwoInstances(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.BatchSize = 20
+		c.IdleTimeout = 500 * time.Millisecond
+		c.Tiers = []Tier{{0, 4}}
+		active := newActiveSet(1)
+		a, b := newInstance(t, s, "a", active, c), newInstance(t, s, "b", active, c)
+		slow := func(*message.Message) error {
+			<-time.After(5 * time.Millisecond)
+			return nil
+		}
+		a.open(t, pipeline.Flow{}, slow)
+		b.open(t, pipeline.Flow{}, slow)
+		enqueue(t, a.Manager, 1, 0, 200)
+		eventually(t, "both work", func() bool { return len(a.done()) > 5 && len(b.done()) > 5 })
+		a.close()
+		stream, group := a.kind.Stream(1), a.kind.Group(1)
+		stopped := len(a.done())
+		require.Positive(t, stopped)
+		// What A gave back is claimable at once: claim it for B, as plugins/reclaim does.
+		eventually(t, "everything handled", func() bool {
+			entries, _, err := s.client.XAutoClaim(t.Context(), &redis.XAutoClaimArgs{Stream: stream, Group: group, Consumer: "b-0", MinIdle: c.MinIdle, Start: "0", Count: 100}).Result()
+			if r := b.sub.(*subscription).get(1); err == nil && len(entries) > 0 && r != nil {
+				require.NoError(t, r.reader.Adopt(t.Context(), entries, nil))
+			}
+			return len(a.done())+len(b.done()) >= 200
+		})
+		require.Len(t, a.done(), stopped, "A handles nothing after its drain")
+		for payload, runs := range merge(a, b) {
+			require.Equal(t, 1, runs, payload)
+		}
+		eventually(t, "idle stop", func() bool { return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 && !b.isRunning(1) })
+		require.False(t, active.has(1))
+	})
+}
+
+func merge(ins ...*instance) map[string]int {
+	out := map[string]int{}
+	for _, in := range ins {
+		in.mu.Lock()
+		for k, n := range in.runs {
+			out[k] += n
+		}
+		in.mu.Unlock()
+	}
+	return out
+}
+
+// Seed 001 §7.6 and seed 000 §6.4: the end of the application stops everything, and what is in hand is
+// finished and acknowledged.
+func TestSeed001Section76ShutdownAllAndSeed000Section64(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet(1, 2)
+		in := newInstance(t, s, "a", active, still())
+		begun, finish := make(chan struct{}, 10), make(chan struct{})
+		in.open(t, pipeline.Flow{}, func(*message.Message) error {
+			begun <- struct{}{}
+			<-finish
+			return nil
+		})
+		enqueue(t, in.Manager, 1, 0, 1)
+		enqueue(t, in.Manager, 2, 1, 1)
+		<-begun
+		<-begun
+		drained := make(chan error)
+		go func() { drained <- in.sub.Drain(context.Background()) }()
+		close(finish)
+		require.NoError(t, <-drained)
+		in.wait.Wait()
+		require.Empty(t, in.Running())
+		require.NoError(t, in.sub.Drain(t.Context()), "a second drain is no error")
+		require.NoError(t, in.Stop(t.Context(), 1))
+		require.ErrorIs(t, in.Start(t.Context(), 1, 1), ErrNotOpen)
+		for id := int64(1); id <= 2; id++ {
+			stream, group := in.kind.Stream(id), in.kind.Group(id)
+			require.Zero(t, pending(s, stream, group), "acknowledged before the end")
+			require.Empty(t, consumers(t, s, stream, group))
+			require.Equal(t, int64(1), s.client.Exists(t.Context(), stream).Val(), "the stream stays")
+		}
+		require.True(t, active.has(1), "an end of an instance changes nothing for the others")
+	})
+}
+
+// Drain is bounded by stop_timeout, all streams and slots together; what was not finished stays pending.
+func TestDrainIsBounded(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := still()
+		c.StopTimeout = 300 * time.Millisecond
+		in := newInstance(t, s, "a", newActiveSet(1, 2, 3), c)
+		stuck := make(chan struct{})
+		begun := make(chan struct{}, 3)
+		in.open(t, pipeline.Flow{}, func(*message.Message) error { begun <- struct{}{}; <-stuck; return nil })
+		for id := range int64(3) {
+			enqueue(t, in.Manager, id+1, int(id), 1)
+		}
+		for range 3 {
+			<-begun
+		}
+		start := time.Now()
+		require.ErrorContains(t, in.sub.Close(), "drain")
+		require.Less(t, time.Since(start), 3*c.StopTimeout)
+		require.Equal(t, int64(1), pending(s, in.kind.Stream(1), in.kind.Group(1)), "nothing is lost")
+		require.Equal(t, []string{"a-0"}, consumers(t, s, in.kind.Stream(1), in.kind.Group(1)), "a reader that holds something stays")
+		close(stuck)
+		in.wait.Wait()
+	})
+}
+
+// Seed 000 §6.2: handled, idle for idle_timeout, stopped and cleaned up, although no message ever came
+// to some; and the next message starts it again (promise 7).
+func TestSeed000Section62IdleStopAndRevival(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet(1, 2)
+		in := newInstance(t, s, "a", active, quick())
+		in.open(t, pipeline.Flow{}, nil)
+		begin := time.Now()
+		enqueue(t, in.Manager, 1, 0, 10)
+		eventually(t, "handled", func() bool { return len(in.done()) == 10 })
+		eventually(t, "both stopped", func() bool { return len(in.Running()) == 0 })
+		require.GreaterOrEqual(t, time.Since(begin), quick().IdleTimeout)
+		for id := int64(1); id <= 2; id++ {
+			stream := in.kind.Stream(id)
+			require.Zero(t, s.client.Exists(t.Context(), stream, MetaKey(stream)).Val())
+			require.False(t, active.has(id))
+		}
+		enqueue(t, in.Manager, 1, 10, 1)
+		eventually(t, "revived", func() bool { return len(in.done()) == 11 })
+		require.True(t, active.has(1))
+		eventually(t, "stopped again", func() bool { return len(in.Running()) == 0 })
+	})
+}
+
+// All slots see the end in the same moment: one shutdown.
+func TestThirtyTwoSlotsSeeIdleAtOnceOneShutdown(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet()
+		active.set(Activation{ID: 1, TotalCount: 1_000_000})
+		in := newInstance(t, s, "a", active, quick())
+		release := make(chan struct{})
+		in.open(t, pipeline.Flow{}, func(*message.Message) error { <-release; return nil })
+		enqueue(t, in.Manager, 1, 0, 32)
+		eventually(t, "32 in hand", func() bool { return in.inHand.Load() == 32 })
+		// In hand for longer than idle_timeout is not idle.
+		require.Never(t, func() bool { return !in.isRunning(1) }, 2*quick().IdleTimeout, 10*time.Millisecond)
+		close(release)
+		eventually(t, "stopped", func() bool { return !in.isRunning(1) })
+		_, deactivated := active.counts()
+		require.Equal(t, 1, deactivated)
+		require.Equal(t, 1, in.log.count("stream stopped"))
+	})
+}
+
+// A stream whose message was acknowledged by somebody else is still not idle while it is in hand here.
+func TestAMessageInHandIsNotIdleEvenWhenAcked(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet(1)
+		in := newInstance(t, s, "a", active, quick())
+		release := make(chan struct{})
+		in.open(t, pipeline.Flow{}, func(*message.Message) error { <-release; return nil })
+		enqueue(t, in.Manager, 1, 0, 1)
+		eventually(t, "in hand", func() bool { return in.inHand.Load() == 1 })
+		ids, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: in.kind.Stream(1), Group: in.kind.Group(1), Start: "-", End: "+", Count: 1}).Result()
+		require.NoError(t, err)
+		require.NoError(t, s.client.XAck(t.Context(), in.kind.Stream(1), in.kind.Group(1), ids[0].ID).Err())
+		require.Never(t, func() bool { return !in.isRunning(1) }, 3*quick().IdleTimeout, 10*time.Millisecond)
+		close(release)
+		eventually(t, "stopped", func() bool { return !in.isRunning(1) })
+	})
+}
+
+// A start and a stop of one id never overlap: no two readers of one stream in this instance ever read
+// at the same time, and none after Stop has returned.
+func TestStartAndStopNeverOverlap(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		in := newInstance(t, s, "a", newActiveSet(), still())
+		var mu sync.Mutex
+		reading := map[string]int{}
+		most := 0
+		h := &hook{}
+		in.client.AddHook(h)
+		stream := func(cmd redis.Cmder) string {
+			if !strings.EqualFold(cmd.Name(), "xreadgroup") {
+				return ""
+			}
+			return fmt.Sprint(cmd.Args()[len(cmd.Args())-2])
+		}
+		h.set(func(cmd redis.Cmder) error {
+			if k := stream(cmd); k != "" {
+				mu.Lock()
+				defer mu.Unlock()
+				reading[k]++
+				most = max(most, reading[k])
+			}
+			return nil
+		}, func(cmd redis.Cmder) {
+			if k := stream(cmd); k != "" {
+				mu.Lock()
+				defer mu.Unlock()
+				reading[k]--
+			}
+		})
+		in.open(t, pipeline.Flow{}, nil)
+		var wg sync.WaitGroup
+		for g := range 8 {
+			wg.Go(func() {
+				for i := range 30 {
+					id := int64((g+i)%2 + 1)
+					if (g+i)%3 == 0 {
+						_ = in.Stop(context.Background(), id)
+					} else {
+						_ = in.Start(context.Background(), id, 10)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.NoError(t, in.Start(t.Context(), 1, 10))
+		require.NoError(t, in.Stop(t.Context(), 1))
+		require.NoError(t, in.Stop(t.Context(), 2))
+		mu.Lock()
+		defer mu.Unlock()
+		require.Equal(t, 1, most, "one reader a stream at a time")
+		for k, n := range reading {
+			require.Zero(t, n, "%s is read after its stop", k)
+		}
+		require.Empty(t, in.Running())
+	})
+}
