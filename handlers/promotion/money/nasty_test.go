@@ -379,3 +379,14 @@ func TestMetricsAreWellNamed(t *testing.T) {
 	require.Equal(t, 256.0, metric(t, client, "millrace_money_in_flight_limit"))
 	require.Zero(t, metric(t, client, "millrace_money_breaker_state"))
 }
+
+// keepAliveForever pays every charge of a connection.
+func keepAliveForever(_ int, c *net.TCPConn) {
+	in := bufio.NewReader(c)
+	for {
+		if _, _, err := readRequest(in); err != nil {
+			return
+		}
+		io.WriteString(c, ok(`{"transactionKey":"t-1"}`))
+	}
+}

@@ -1,0 +1,255 @@
+package money_test
+
+import (
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+)
+
+// newSim returns a running simulator that is stopped at the end of the test.
+func newSim(t testing.TB, cfg moneysim.Config) *moneysim.Server {
+	t.Helper()
+	s, err := moneysim.New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, s.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, s.Stop(t.Context())) })
+	return s
+}
+
+// quickBreaker opens at the third failure and probes soon.
+func quickBreaker(cfg *money.Config) {
+	cfg.Breaker = money.BreakerConfig{FailureRatio: 1, MinCalls: 3, Window: time.Minute, OpenDelay: 50 * time.Millisecond, HalfOpenSuccesses: 1}
+}
+
+func TestBreakerStopsCallsAndLetsThemThroughAgain(t *testing.T) {
+	t.Parallel()
+	sim := newSim(t, moneysim.Config{Faults: moneysim.Faults{FailRate: 1}})
+	client := newClient(t, sim.URL(), quickBreaker)
+	for range 3 {
+		require.True(t, client.Ready())
+		require.Equal(t, money.Ambiguous, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	}
+	require.False(t, client.Ready())
+	require.Equal(t, "open", client.State().Breaker)
+	require.Positive(t, client.State().BreakerOpens)
+	a := client.Charge(t.Context(), charge("POINT:1:2"))
+	require.Equal(t, money.NotSent, a.Class)
+	require.ErrorIs(t, a.Err, money.ErrBreakerOpen)
+	require.Positive(t, a.RetryAfter)
+	require.EqualValues(t, 3, sim.Summary().Requests["failed"])
+	require.Equal(t, 2.0, metric(t, client, "millrace_money_breaker_state"))
+
+	require.NoError(t, sim.SetFaults(moneysim.Faults{}))
+	require.Eventually(t, client.Ready, 5*time.Second, time.Millisecond, "by itself")
+	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	require.Equal(t, "closed", client.State().Breaker)
+}
+
+func TestRefusedConnectionsOpenTheBreakerToo(t *testing.T) {
+	t.Parallel()
+	client := newClient(t, "http://127.0.0.1:1", quickBreaker)
+	for range 3 {
+		require.Equal(t, money.NotSent, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	}
+	require.False(t, client.Ready())
+}
+
+func TestRetryAfterHoldsEveryoneBack(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if requests.Add(1) == 1 {
+			w.Header().Set("Retry-After", "3600")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		w.Write([]byte(`{"transactionKey":"t-1"}`))
+	}))
+	defer s.Close()
+	client := newClient(t, s.URL, func(cfg *money.Config) { cfg.RetryAfterMax = 300 * time.Millisecond })
+	a := client.Charge(t.Context(), charge("POINT:1:2"))
+	require.Equal(t, money.Throttled, a.Class)
+	require.Equal(t, 300*time.Millisecond, a.RetryAfter, "capped")
+	require.False(t, client.Ready())
+	require.Positive(t, client.State().GateOpens)
+
+	for _, a := range []money.Answer{client.Charge(t.Context(), charge("POINT:1:3")), client.Lookup(t.Context(), "POINT:1:3")} {
+		require.Equal(t, money.Throttled, a.Class)
+		require.ErrorIs(t, a.Err, money.ErrGateClosed)
+		require.Positive(t, a.RetryAfter)
+		require.LessOrEqual(t, a.RetryAfter, 300*time.Millisecond)
+		require.Zero(t, a.Status)
+	}
+	require.EqualValues(t, 1, requests.Load())
+	require.Equal(t, "closed", client.State().Breaker)
+	require.Eventually(t, client.Ready, 5*time.Second, time.Millisecond)
+	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+}
+
+// A call that waits for its slot while another one is throttled must not be sent when it gets it.
+func TestRetryAfterHoldsBackWhoWaitsForASlot(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int32
+	reached, answer := make(chan struct{}, 2), make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests.Add(1)
+		reached <- struct{}{}
+		<-answer
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer s.Close()
+	client := newClient(t, s.URL, func(cfg *money.Config) {
+		cfg.MaxInFlight, cfg.SlotTimeout, cfg.ThrottleDefault = 1, time.Minute, time.Minute
+	})
+	answers := make(chan money.Answer, 2)
+	for range 2 {
+		go func() { answers <- client.Charge(t.Context(), charge("POINT:1:2")) }()
+	}
+	<-reached
+	close(answer)
+	for range 2 {
+		require.Equal(t, money.Throttled, (<-answers).Class)
+	}
+	require.EqualValues(t, 1, requests.Load())
+}
+
+func TestOwnFaultOpensTheBreakerAtOnce(t *testing.T) {
+	t.Parallel()
+	sim := newSim(t, moneysim.Config{Faults: moneysim.Faults{Unauthorized: true}})
+	client := newClient(t, sim.URL(), quickBreaker)
+	a := client.Charge(t.Context(), charge("POINT:1:2"))
+	require.Equal(t, money.OwnFault, a.Class)
+	require.Equal(t, "unauthorized", a.Code)
+	require.False(t, client.Ready())
+	require.True(t, client.State().OwnFault)
+	require.Equal(t, 1.0, metric(t, client, "millrace_money_own_faults_total"))
+	require.Equal(t, 1.0, metric(t, client, "millrace_money_own_fault"))
+	require.Equal(t, money.NotSent, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+
+	require.NoError(t, sim.SetFaults(moneysim.Faults{}))
+	require.Eventually(t, client.Ready, 5*time.Second, time.Millisecond)
+	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	require.False(t, client.State().OwnFault)
+	require.Zero(t, metric(t, client, "millrace_money_own_fault"))
+}
+
+func TestTokenIsReadAgainAfter401(t *testing.T) {
+	t.Parallel()
+	var want atomic.Value
+	want.Store("Bearer old-token")
+	var requests atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		if got := r.Header.Get("Authorization"); got != want.Load() {
+			http.Error(w, got+" is not valid", http.StatusUnauthorized)
+			return
+		}
+		w.Write([]byte(`{"transactionKey":"t-1"}`))
+	}))
+	defer s.Close()
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte("old-token\n"), 0o600))
+	client := newClient(t, s.URL, func(cfg *money.Config) { cfg.TokenFile = file })
+	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+
+	want.Store("Bearer new-token")
+	require.NoError(t, os.WriteFile(file, []byte("new-token\n"), 0o600))
+	a := client.Charge(t.Context(), charge("POINT:1:2"))
+	require.Equal(t, money.OwnFault, a.Class, "this attempt was refused; the client does not retry")
+	require.Equal(t, "401 Unauthorized: Bearer [redacted] is not valid ", a.Text)
+	require.EqualValues(t, 2, requests.Load())
+	require.True(t, client.Ready(), "there is a new token: nobody needs to stop")
+	require.False(t, client.State().OwnFault)
+	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+
+	want.Store("Bearer nobody has it")
+	require.Equal(t, money.OwnFault, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	require.False(t, client.Ready(), "the file has nothing new")
+	require.True(t, client.State().OwnFault)
+}
+
+func TestCallsAreTraced(t *testing.T) {
+	t.Parallel()
+	headers := make(chan http.Header, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		headers <- r.Header
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer s.Close()
+	client := newClient(t, s.URL, nil)
+
+	spans := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	ctx, parent := provider.Tracer("test").Start(t.Context(), "handle")
+	client.Charge(ctx, charge("POINT:1:2"))
+	require.Len(t, spans.Ended(), 1)
+	span := spans.Ended()[0]
+	require.Equal(t, "money chargePoint", span.Name())
+	require.Equal(t, parent.SpanContext().SpanID(), span.Parent().SpanID())
+	require.Equal(t, codes.Error, span.Status().Code)
+	require.Equal(t, "00-"+span.SpanContext().TraceID().String()+"-"+span.SpanContext().SpanID().String()+"-01", (<-headers).Get("Traceparent"))
+
+	remote := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, Remote: true})
+	client.Charge(trace.ContextWithRemoteSpanContext(t.Context(), remote), charge("POINT:1:2"))
+	require.Equal(t, "00-01000000000000000000000000000000-0200000000000000-00", (<-headers).Get("Traceparent"))
+
+	client.Charge(t.Context(), charge("POINT:1:2"))
+	require.Empty(t, (<-headers).Get("Traceparent"))
+}
+
+func TestTLSWithAnOwnAuthority(t *testing.T) {
+	t.Parallel()
+	var proto atomic.Value
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		proto.Store(r.Proto)
+		w.Write([]byte(`{"transactionKey":"t-1"}`))
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600))
+	client := newClient(t, s.URL, func(cfg *money.Config) { cfg.CAFile = ca })
+	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	require.Equal(t, "HTTP/1.1", proto.Load(), "a shared connection could not tell what was sent")
+}
+
+func TestLookup(t *testing.T) {
+	t.Parallel()
+	sim := newSim(t, moneysim.Config{})
+	client := newClient(t, sim.URL(), nil)
+	require.Equal(t, money.NoCharge, client.Lookup(t.Context(), "POINT:1:2").Class)
+	paid := client.Charge(t.Context(), charge("POINT:1:2"))
+	require.Equal(t, money.Paid, paid.Class)
+	found := client.Lookup(t.Context(), "POINT:1:2")
+	require.Equal(t, money.Paid, found.Class)
+	require.Equal(t, paid.TransactionKey, found.TransactionKey)
+
+	elsewhere := newClient(t, sim.URL()+"/nowhere", nil)
+	require.Equal(t, money.OwnFault, elsewhere.Lookup(t.Context(), "POINT:1:2").Class, "a 404 of somebody else is no answer")
+}
+
+// One connection a call in flight, kept for the next one.
+func TestConnectionsAreReused(t *testing.T) {
+	t.Parallel()
+	s := newRawServer(t, keepAliveForever)
+	client := newClient(t, s.url(), nil)
+	for range 200 {
+		require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	}
+	require.EqualValues(t, 1, s.accepted.Load())
+}
