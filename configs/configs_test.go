@@ -53,7 +53,7 @@ type shop struct {
 	Limits   map[string]tier   `yaml:"limits"`
 	Free     any               `yaml:"free"`
 	Ignored  func()            `yaml:"-"`
-	own      int //nolint:unused // a field that is no setting
+	own      int               //nolint:unused // a field that is no setting
 }
 
 func defaults() *shop {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.opentelemetry.io/otel/trace"
@@ -84,30 +85,44 @@ var errInterrupt = errors.New("interrupted")
 // errTerminate is the cause of a context that SIGTERM ended.
 var errTerminate = errors.New("terminated")
 
-// withSignals returns a context that ends with the first SIGINT or SIGTERM. The second one has its
-// usual effect: a person who presses Ctrl-C twice doesn't want to wait.
+// signalEcho is how long after the first signal another one is its echo: process managers, shells and
+// `timeout` signal a process and its group, so that both arrive.
+const signalEcho = time.Second
+
+// withSignals returns a context that ends with the first SIGINT or SIGTERM, and what ends the watching.
+// A later SIGTERM changes nothing; a later SIGINT has its usual effect, because a person who presses
+// Ctrl-C again doesn't want to wait.
 func withSignals(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	done := make(chan struct{})
+	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		select {
-		case s := <-signals:
-			signal.Stop(signals)
-			if s == syscall.SIGINT {
-				cancel(errInterrupt)
+		var first time.Time
+		for {
+			select {
+			case <-quit:
 				return
+			case s := <-signals:
+				switch {
+				case first.IsZero():
+					first = time.Now()
+					cancel(map[os.Signal]error{syscall.SIGINT: errInterrupt, syscall.SIGTERM: errTerminate}[s])
+				case s == syscall.SIGINT && time.Since(first) > signalEcho:
+					signal.Reset(syscall.SIGINT)
+					if self, err := os.FindProcess(os.Getpid()); err == nil {
+						_ = self.Signal(syscall.SIGINT) // where there are no signals, the drain goes on
+					}
+				}
 			}
-			cancel(errTerminate)
-		case <-ctx.Done():
 		}
 	}()
 	return ctx, func() {
 		signal.Stop(signals)
-		cancel(nil)
+		close(quit)
 		<-done
+		cancel(nil)
 	}
 }
 

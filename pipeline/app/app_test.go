@@ -24,7 +24,21 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// childVariable makes the test binary a mill whose service never stops.
+const childVariable = "APP_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) != "" {
+		p := newToy()
+		p.stop = func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		o := options(p, "run")
+		os.Exit(app.Main(context.Background(), o))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // toyConfig has one of everything that a plugin's settings have.
 type toyConfig struct {

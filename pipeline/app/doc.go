@@ -14,7 +14,7 @@
 //  5. Routes open; messages flow until a signal comes or a part fails.
 //  6. Routes drain and services stop upstream first, bounded by stop_timeout; then the home is stopped.
 //
-// SIGTERM drains and exits with 0, Ctrl-C drains and exits with 130, a second signal ends at once.
+// SIGTERM drains and exits with 0, Ctrl-C drains and exits with 130, a second Ctrl-C ends at once.
 //
 // # Exit codes
 //

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -37,7 +36,7 @@ func (h *Host) validateCommand() *cobra.Command {
 			v := verdict{Layers: []string{}, Errors: []mistake{}}
 			if l != nil {
 				v.Profile, v.Layers = l.Document.Profile(), append(v.Layers, l.Document.Layers()...)
-				err = errors.Join(err, h.validate(l))
+				err = both(err, h.validate(l))
 			}
 			if err == nil {
 				_, err = h.offline(cmd)

@@ -135,7 +135,7 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 	first, err := h.decode(cmd, overrides)
 	if err != nil {
 		if first != nil {
-			err = errors.Join(err, h.validate(first))
+			err = both(err, h.validate(first))
 		}
 		return err
 	}
@@ -242,7 +242,7 @@ func live(ctx context.Context, rt *pipeline.Runtime, start func(context.Context)
 		err = failure // the work only noticed that it had to end
 	}
 	if cause := context.Cause(ctx); cause != nil {
-		l.Logger.InfoContext(ctx, "draining", slog.String("reason", cause.Error()), slog.Duration("at_most", l.Settings.StopTimeout))
+		l.Logger.InfoContext(ctx, "draining", slog.String("reason", cause.Error()), slog.String("at_most", l.Settings.StopTimeout.String()))
 	}
 	if stopErr := rt.Stop(context.WithoutCancel(ctx)); stopErr != nil {
 		return errors.Join(err, fmt.Errorf("stop: %w", stopErr))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,6 +66,24 @@ func TestSignals(t *testing.T) {
 			require.Len(t, p.out.Messages(), 1, "the undecodable one is a dead letter")
 		})
 	}
+	t.Run("twice, as a signal to a process and its group", func(t *testing.T) {
+		for signal, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitOK, syscall.SIGINT: app.ExitInterrupted} {
+			p, stopping, goOn := newToy(), make(chan struct{}, 2), make(chan struct{})
+			p.stop = func(context.Context) error {
+				stopping <- struct{}{}
+				<-goOn
+				return nil
+			}
+			done := start(t.Context(), options(p, "run"))
+			p.feed.SendPayloads(`"world"`)
+			await(t, p.handled)
+			require.NoError(t, syscall.Kill(os.Getpid(), signal))
+			await(t, stopping)
+			require.NoError(t, syscall.Kill(os.Getpid(), signal))
+			close(goOn)
+			require.Equal(t, code, await(t, done).code)
+		}
+	})
 	t.Run("while it starts", func(t *testing.T) {
 		for signal, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitOK, syscall.SIGINT: app.ExitInterrupted} {
 			p, starting := newToy(), make(chan struct{})
@@ -95,6 +114,44 @@ func TestSignals(t *testing.T) {
 			require.Equal(t, code, await(t, done).code)
 		}
 	})
+}
+
+// TestASecondCtrlCEndsAtOnce needs a process of its own: it dies.
+func TestASecondCtrlCEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	var log buffer
+	child := exec.CommandContext(t.Context(), self)
+	child.Env = append(os.Environ(), childVariable+"=1")
+	child.Stderr = &log
+	require.NoError(t, child.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }()
+	logged := func(text string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return strings.Contains(log.String(), text) }, 20*time.Second, 10*time.Millisecond)
+	}
+	logged(`"msg":"running"`)
+	require.NoError(t, child.Process.Signal(syscall.SIGINT))
+	logged(`"msg":"draining"`)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	begin := time.Now()
+	for {
+		select {
+		case <-ended:
+			require.Greater(t, time.Since(begin), 800*time.Millisecond, "an echo of the first signal is not a second one")
+			status, ok := child.ProcessState.Sys().(syscall.WaitStatus)
+			require.True(t, ok)
+			require.True(t, status.Signaled())
+			require.Equal(t, syscall.SIGINT, status.Signal())
+			return
+		case <-tick.C:
+			require.Less(t, time.Since(begin), 10*time.Second, "Ctrl-C again and again, and it still drains")
+			_ = child.Process.Signal(syscall.SIGINT) // it may have ended just now
+		}
+	}
 }
 
 // command makes one command "do" with settings flags.

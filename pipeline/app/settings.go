@@ -150,10 +150,26 @@ func (h *Host) Load(cmd *cobra.Command, overrides map[string]any) (*Loaded, erro
 	if l == nil {
 		return nil, err
 	}
-	if err := errors.Join(err, h.validate(l)); err != nil {
+	if err := both(err, h.validate(l)); err != nil {
 		return nil, err
 	}
 	return l, nil
+}
+
+// both joins the mistakes of decoding and those of the validation after it. What could not be decoded has
+// its default, and what the validation says about that would send a person looking for a second mistake.
+func both(decoding, validation error) error {
+	undecoded := map[string]bool{}
+	for _, e := range configs.Flatten(decoding) {
+		undecoded[e.Path] = true
+	}
+	errs := []error{decoding}
+	for _, e := range configs.Flatten(validation) {
+		if !undecoded[e.Path] {
+			errs = append(errs, e)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // decode is Load without the validation. l is nil only when the layers themselves can't be read.

@@ -71,6 +71,17 @@ func TestValidateOfGoodSettings(t *testing.T) {
 	require.NotNil(t, v.Errors)
 }
 
+func TestWhatCannotBeDecodedIsReportedOnce(t *testing.T) {
+	t.Parallel()
+	p := newToy()
+	p.config.Every = 0 // as a setting without a default
+	file := settingsFile(t, "plugins: {toy: {every: soon, stream: {min: 99}}}\n")
+	r := run(t.Context(), options(p, "validate", "--config", file))
+	require.Equal(t, "mill: the settings have mistakes:\n"+
+		"  "+file+":1: plugins.toy.every: expected a duration such as 5s or 100ms, got \"soon\"\n"+
+		"  "+file+":1: plugins.toy.stream.min: must be at most max (32), got 99\n", r.stderr)
+}
+
 func TestValidateReportsRegistration(t *testing.T) {
 	t.Parallel()
 	o := options(newToy(), "validate")
