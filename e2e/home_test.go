@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/e2e/services/servers"
+)
+
+// The binary under test and the servers of the scenarios are made once, on first use.
+var (
+	binaryOnce sync.Once
+	binaryPath string
+	errBinary  error
+
+	fleetOnce sync.Once
+	fleet     *servers.Fleet
+	fleetErrs = map[string]error{}
+)
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "millrace-e2e-")
+	if err != nil {
+		slog.Error("no temporary folder", "error", err)
+		os.Exit(1)
+	}
+	workDir = dir
+	code := m.Run()
+	if fleet != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		fleet.Wipe(ctx)
+		cancel()
+	}
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+var workDir string
+
+// binary builds the service once.
+func binary(t *testing.T) string {
+	t.Helper()
+	binaryOnce.Do(func() {
+		binaryPath = filepath.Join(workDir, "millrace")
+		out, err := exec.Command("go", "build", "-o", binaryPath, "../cmd/millrace").CombinedOutput()
+		if err != nil {
+			errBinary = fmt.Errorf("%w: %s", err, out)
+		}
+	})
+	require.NoError(t, errBinary)
+	return binaryPath
+}
+
+// Ports of servers that belong to these scenarios alone: they are killed, restarted and wiped here.
+var ports = map[string]int{
+	servers.Kafka: 29092, "controller": 29093, servers.Redis: 26379, servers.Valkey: 26380, servers.Postgres: 25432,
+}
+
+// server returns the address of a server of the scenarios' own, and skips the test when it can't be had
+// (in CI the summary of the run turns that into a failure).
+func server(t *testing.T, name string) string {
+	t.Helper()
+	fleetOnce.Do(func() {
+		var err error
+		// Kafka's jars are shared with `make services`.
+		cache, _ := filepath.Abs("../.services/cache")
+		fleet, err = servers.New(servers.Options{Dir: filepath.Join(workDir, "services"), Cache: cache, Ports: ports})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		for _, r := range fleet.Up(ctx) {
+			fleetErrs[r.Name] = r.Err
+		}
+	})
+	if err := fleetErrs[name]; err != nil {
+		t.Skipf("%s: no server of its own can be started: %v", servers.EnvVar(name), err)
+	}
+	return fleet.Addr(name)
+}
+
+// restart stops a server in order and starts it again, with its data.
+func restart(t *testing.T, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for _, r := range fleet.Restart(ctx, name) {
+		require.NoError(t, r.Err)
+	}
+}
+
+// clean gives a scenario a Kafka without the plugin's topics and groups, an empty Redis, and a schema of its
+// own, whose DSN it returns.
+func clean(t *testing.T, kafkaAddr, redisAddr, dsn string) (schemaDSN string) {
+	t.Helper()
+	ctx := t.Context()
+	cfg := sarama.NewConfig()
+	cfg.Version = sarama.V2_8_0_0
+	admin, err := sarama.NewClusterAdmin([]string{kafkaAddr}, cfg)
+	require.NoError(t, err)
+	defer func() { _ = admin.Close() }()
+	groups, err := admin.ListConsumerGroups()
+	require.NoError(t, err)
+	for g := range groups {
+		if strings.HasPrefix(g, "prepay-admin-campaign-") {
+			require.Eventually(t, func() bool { return admin.DeleteConsumerGroup(g) == nil }, time.Minute, 200*time.Millisecond, "delete group %s", g)
+		}
+	}
+	topics, err := admin.ListTopics()
+	require.NoError(t, err)
+	for topic := range topics {
+		if strings.HasPrefix(topic, "campaign-promotion-") {
+			require.NoError(t, admin.DeleteTopic(topic))
+		}
+	}
+	require.Eventually(t, func() bool {
+		left, err := admin.ListTopics()
+		for topic := range left {
+			if strings.HasPrefix(topic, "campaign-promotion-") {
+				return false
+			}
+		}
+		return err == nil
+	}, time.Minute, 100*time.Millisecond, "topics deleted")
+
+	client := redis.NewClient(&redis.Options{Addr: redisAddr})
+	defer func() { _ = client.Close() }()
+	require.NoError(t, client.FlushAll(ctx).Err())
+
+	conn, err := pgx.Connect(ctx, dsn)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	schema := fmt.Sprintf("e2e_%d", time.Now().UnixNano())
+	_, err = conn.Exec(ctx, "CREATE SCHEMA "+schema)
+	require.NoError(t, err)
+	return dsn + "&search_path=" + schema
+}

@@ -1,0 +1,385 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/millrace-io/millrace/e2e/services/servers"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// world is one scenario: servers without a past, a Money API whose book the test can read, and the
+// ledger opened beside the instances.
+type world struct {
+	t         *testing.T
+	api       *moneysim.Server
+	ledger    *ledger.Ledger
+	redis     *redis.Client
+	settings  map[string]any // dotted path to value, for every instance
+	promotion int64
+	dir       string
+	instances int
+}
+
+// onServers makes a world on real servers; redisName is redis or valkey.
+func onServers(t *testing.T, redisName string, faults moneysim.Faults) *world {
+	t.Helper()
+	kafkaAddr, redisAddr, dsn := server(t, servers.Kafka), server(t, redisName), server(t, servers.Postgres)
+	dsn = clean(t, kafkaAddr, redisAddr, dsn)
+
+	w := &world{t: t, promotion: 12345, dir: t.TempDir()}
+	api, err := moneysim.New(moneysim.Config{Faults: faults})
+	require.NoError(t, err)
+	require.NoError(t, api.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, api.Stop(context.Background())) })
+	w.api = api
+
+	cfg := ledger.DefaultConfig()
+	cfg.DSN = pipeline.NewSecret(dsn)
+	w.ledger, err = ledger.Open(t.Context(), cfg, ledger.Options{Instance: "e2e", Lease: time.Minute}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.ledger.Close()) })
+	require.NoError(t, w.ledger.Migrate(t.Context()))
+	w.redis = redis.NewClient(&redis.Options{Addr: redisAddr})
+	t.Cleanup(func() { _ = w.redis.Close() })
+
+	w.settings = map[string]any{
+		"home":                              "real",
+		"log.format":                        "json",
+		"stop_timeout":                      "20s",
+		"plugins.telemetry.listen":          "",
+		"plugins.kafka.brokers":             []string{kafkaAddr},
+		"plugins.redis.addrs":               []string{redisAddr},
+		"plugins.promotion.stream.enabled":  true,
+		"plugins.promotion.stream.max_len":  100_000,
+		"plugins.promotion.ledger.dsn":      dsn,
+		"plugins.promotion.money_api.url":   api.URL(),
+		"plugins.promotion.feeder.grace":    "3s",
+		"plugins.promotion.feeder.interval": "500ms",
+		// A lease that ends soon lets a killed instance's payouts be taken over within the test.
+		"plugins.promotion.money_api.call_timeout": "1s",
+		"plugins.promotion.money_api.lease_margin": "2s",
+	}
+	return w
+}
+
+func (w *world) set(path string, value any) *world {
+	w.settings[path] = value
+	return w
+}
+
+// config writes a settings file for a process.
+func (w *world) config(name string, more map[string]any) string {
+	w.t.Helper()
+	tree := map[string]any{}
+	put := func(path string, value any) {
+		at := tree
+		keys := strings.Split(path, ".")
+		for _, k := range keys[:len(keys)-1] {
+			next, ok := at[k].(map[string]any)
+			if !ok {
+				next = map[string]any{}
+				at[k] = next
+			}
+			at = next
+		}
+		at[keys[len(keys)-1]] = value
+	}
+	for k, v := range w.settings {
+		put(k, v)
+	}
+	put("instance_id", name)
+	for k, v := range more {
+		put(k, v)
+	}
+	text, err := yaml.Marshal(tree)
+	require.NoError(w.t, err)
+	path := filepath.Join(w.dir, name+".yaml")
+	require.NoError(w.t, os.WriteFile(path, text, 0o600))
+	return path
+}
+
+// instance is a running process of the service.
+type instance struct {
+	t    *testing.T
+	name string
+	cmd  *exec.Cmd
+	log  *logBook
+	done chan struct{} // closed when the process has ended
+}
+
+// start runs an instance and returns when messages flow.
+func (w *world) start(more ...string) *instance {
+	w.t.Helper()
+	settings := map[string]any{}
+	for i := 0; i+1 < len(more); i += 2 {
+		settings[more[i]] = more[i+1]
+	}
+	in := w.launch(settings)
+	require.Eventually(w.t, func() bool { return in.log.has(`"msg":"running"`) || in.ended() }, 90*time.Second, 20*time.Millisecond, "instance %s runs", in.name)
+	require.False(w.t, in.ended(), "instance %s ended at once:\n%s", in.name, in.log)
+	return in
+}
+
+// launch runs an instance without waiting.
+func (w *world) launch(settings map[string]any) *instance {
+	w.t.Helper()
+	w.instances++
+	name := "i" + strconv.Itoa(w.instances)
+	in := &instance{t: w.t, name: name, log: &logBook{}, done: make(chan struct{})}
+	in.cmd = exec.Command(binary(w.t), "run", "--config", w.config(name, settings))
+	in.cmd.Stderr = in.log
+	require.NoError(w.t, in.cmd.Start())
+	go func() {
+		_ = in.cmd.Wait()
+		close(in.done)
+	}()
+	w.t.Cleanup(func() {
+		in.kill()
+		if w.t.Failed() {
+			w.t.Logf("log of %s:\n%s", name, in.log)
+		}
+	})
+	return in
+}
+
+func (in *instance) ended() bool {
+	select {
+	case <-in.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// kill is kill -9.
+func (in *instance) kill() {
+	if !in.ended() {
+		_ = in.cmd.Process.Kill()
+		<-in.done
+	}
+}
+
+// terminate sends SIGTERM and expects a good end.
+func (in *instance) terminate() {
+	in.t.Helper()
+	require.NoError(in.t, in.cmd.Process.Signal(syscall.SIGTERM))
+	select {
+	case <-in.done:
+	case <-time.After(time.Minute):
+		require.FailNow(in.t, "the instance does not end", "%s:\n%s", in.name, in.log)
+	}
+	require.Equal(in.t, 0, in.cmd.ProcessState.ExitCode(), "exit code of %s after SIGTERM:\n%s", in.name, in.log)
+}
+
+// peakMemory returns the most resident memory the process has had so far, in bytes.
+func (in *instance) peakMemory() int64 {
+	in.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", in.cmd.Process.Pid))
+	require.NoError(in.t, err)
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			require.NoError(in.t, err)
+			return kb << 10
+		}
+	}
+	require.FailNow(in.t, "no VmHWM in the process status")
+	return 0
+}
+
+// command runs a command of the binary to its end and returns its standard output and exit code.
+func (w *world) command(args ...string) (string, int) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary(w.t), append(args, "--config", w.config("command", nil))...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		require.NoError(w.t, err)
+	}
+	if code := cmd.ProcessState.ExitCode(); code != 0 {
+		return out.String() + errOut.String(), code
+	}
+	return out.String(), 0
+}
+
+// mustCommand runs a command that must end with 0 and decodes its JSON into v, unless v is nil.
+func (w *world) mustCommand(v any, args ...string) {
+	w.t.Helper()
+	out, code := w.command(append(args, "--json")...)
+	require.Equal(w.t, 0, code, "millrace %s: %s", strings.Join(args, " "), out)
+	if v != nil {
+		require.NoError(w.t, json.Unmarshal([]byte(out), v), "%s", out)
+	}
+}
+
+// publish publishes n generated targets of a type, with the started event.
+func (w *world) publish(kind string, n int, more ...string) {
+	w.t.Helper()
+	w.mustCommand(nil, append([]string{"campaign", "publish", "--promotion", strconv.FormatInt(w.promotion, 10), "--type", kind, "--targets", strconv.Itoa(n)}, more...)...)
+}
+
+func (w *world) id(kind string) ledger.Promotion {
+	return ledger.Promotion{Type: ledger.Type(kind), ID: w.promotion}
+}
+
+// counts returns the promotion's counts; zero before the first record.
+func (w *world) counts(kind string) ledger.Counts {
+	c, _ := w.ledger.Status(w.t.Context(), w.id(kind))
+	return c
+}
+
+func settled(c ledger.Counts) int64 { return c.Paid + c.Failed + c.Unknown + c.Cancelled }
+
+// awaitPaid waits until at least n payouts are paid.
+func (w *world) awaitPaid(kind string, n int, within time.Duration) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool { return w.counts(kind).Paid >= int64(n) }, within, 50*time.Millisecond,
+		"%d payouts of %s paid", n, w.id(kind))
+}
+
+// awaitSettled waits until n payouts are settled.
+func (w *world) awaitSettled(kind string, n int, within time.Duration) {
+	w.t.Helper()
+	ok := func() bool { c := w.counts(kind); return settled(c) >= int64(n) && c.Pending == 0 }
+	deadline := time.Now().Add(within)
+	for !ok() {
+		if time.Now().After(deadline) {
+			require.FailNow(w.t, "not all payouts were settled in time", "%s: %+v", w.id(kind), w.counts(kind))
+		}
+		pause(w.t, 50*time.Millisecond)
+	}
+}
+
+// pause waits between two looks at another process.
+func pause(t *testing.T, d time.Duration) {
+	t.Helper()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.Context().Done():
+		require.FailNow(t, "the test was ended")
+	}
+}
+
+// assertBooks reads the Money API's own book and the ledger, and holds them against each other: n payouts,
+// every one paid, one charge each with the amount that was accepted.
+func (w *world) assertBooks(kind string, n int) {
+	w.t.Helper()
+	charged := map[int64]moneysim.Entry{}
+	for q := (moneysim.Query{Type: kind, PromotionID: w.promotion, Limit: 10_000}); ; {
+		page := w.api.Page(q)
+		for _, e := range page.Entries {
+			require.Equal(w.t, 1, e.Executions, "%s was charged more than once", e.Key)
+			require.NotContains(w.t, charged, e.TargetID, "target charged under two keys")
+			charged[e.TargetID] = e
+		}
+		if page.Next == "" {
+			break
+		}
+		q.After = page.Next
+	}
+	rows := 0
+	require.NoError(w.t, w.ledger.Books(w.t.Context(), w.id(kind), func(row ledger.Entry) error {
+		rows++
+		e, ok := charged[row.Target]
+		require.Equal(w.t, ledger.Success, row.State, "row %s: %s", row.Key, row.LastError)
+		require.True(w.t, ok, "row %s is SUCCESS, and the Money API knows no charge", row.Key)
+		require.Equal(w.t, e.TransactionKey, row.TransactionKey, "row %s", row.Key)
+		var request struct{ Amount int64 }
+		require.NoError(w.t, json.Unmarshal(row.Request, &request))
+		require.Equal(w.t, request.Amount, e.Amount, "row %s", row.Key)
+		return nil
+	}))
+	require.Equal(w.t, n, rows, "rows in the ledger")
+	require.Len(w.t, charged, n, "charges in the Money API's book")
+	require.Zero(w.t, w.api.Summary().DoubleCharged)
+}
+
+// attemptedOnce asserts that no payout was sent more than once, by the book of attempts.
+func (w *world) attemptedOnce(kind string) {
+	w.t.Helper()
+	require.NoError(w.t, w.ledger.Books(w.t.Context(), w.id(kind), func(row ledger.Entry) error {
+		require.Equal(w.t, 1, row.Attempts, "row %s was attempted %d times: %s", row.Key, row.Attempts, row.LastError)
+		require.Zero(w.t, row.Interruptions, "row %s was interrupted", row.Key)
+		return nil
+	}))
+}
+
+func (w *world) stream(kind string) string {
+	return fmt.Sprintf("campaign-promotion-stream:%s:%d", kind, w.promotion)
+}
+
+// keys returns the Redis keys of the promotion's stream that exist.
+func (w *world) keys(kind string) []string {
+	w.t.Helper()
+	found, err := w.redis.Keys(w.t.Context(), "*"+w.stream(kind)+"*").Result()
+	require.NoError(w.t, err)
+	slices.Sort(found)
+	return found
+}
+
+// logBook keeps what a process writes.
+type logBook struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logBook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logBook) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Contains(l.buf.Bytes(), []byte(text))
+}
+
+// count returns in how many lines text is.
+func (l *logBook) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for s := bufio.NewScanner(bytes.NewReader(l.buf.Bytes())); s.Scan(); {
+		if strings.Contains(s.Text(), text) {
+			n++
+		}
+	}
+	return n
+}
+
+// String returns the end of the log.
+func (l *logBook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := l.buf.String()
+	return text[max(0, len(text)-8_000):]
+}
+
+var _ io.Writer = (*logBook)(nil)
