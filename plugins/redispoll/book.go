@@ -170,11 +170,11 @@ func (b *book) returnUnbegun() {
 }
 
 func (b *book) giveBack(h *held) {
+	h.stage = stageReturning // also of a lost one: its redelivery must not ripen
 	if h.lost {
 		delete(b.entries, h.entry.ID)
 		return
 	}
-	h.stage = stageReturning
 	b.returns = append(b.returns, h)
 }
 

@@ -2,6 +2,7 @@ package redispoll
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -16,15 +17,13 @@ import (
 type claimer struct {
 	r        *Reader
 	interval time.Duration
-	cursor   string // carried on over the rounds: starting at 0-0 each time starves what comes late
 }
 
-// claimStep is COUNT of one XAUTOCLAIM: small, because it keeps the server from others.
+// claimStep is how many entries are looked at and taken at once: few, because it keeps the server from others.
 const claimStep = 10
 
 // run makes one round at once and then one every interval, until the reader stops.
 func (k *claimer) run() {
-	k.cursor = "0-0"
 	tick := time.NewTicker(k.interval)
 	defer tick.Stop()
 	for {
@@ -39,19 +38,20 @@ func (k *claimer) run() {
 	}
 }
 
-// round claims what is idle, as long as the reader has room. It probes first: XAUTOCLAIM walks through
-// the pending entries even when none is idle.
+// round goes through what is idle, page by page, and claims it as long as the reader has room. What this reader
+// itself has held for too long is for others, and is passed over.
 func (k *claimer) round() error {
 	cfg := k.r.cfg
 	from := map[string]struct{}{}
-	for steps := 0; steps < 100; steps++ {
+	start := "-"
+	for {
 		room := k.r.room()
 		if room == 0 {
 			break
 		}
 		ctx, cancel := k.r.command()
 		idle, err := k.r.c.XPendingExt(ctx, &redis.XPendingExtArgs{
-			Stream: cfg.Stream, Group: cfg.Group, Idle: cfg.MinIdle, Start: "-", End: "+", Count: claimStep,
+			Stream: cfg.Stream, Group: cfg.Group, Idle: cfg.MinIdle, Start: start, End: "+", Count: int64(min(room, claimStep)),
 		}).Result()
 		cancel()
 		if err != nil {
@@ -60,12 +60,21 @@ func (k *claimer) round() error {
 		if len(idle) == 0 {
 			break
 		}
+		start = "(" + idle[len(idle)-1].ID
+		var ids []string
 		for _, p := range idle {
+			if k.r.has(p.ID) {
+				continue
+			}
+			ids = append(ids, p.ID)
 			if p.Consumer != cfg.Consumer {
 				from[p.Consumer] = struct{}{}
 			}
 		}
-		if err := k.claim(min(room, claimStep)); err != nil {
+		if len(ids) == 0 {
+			continue
+		}
+		if err := k.claim(ids); err != nil {
 			return err
 		}
 	}
@@ -75,28 +84,29 @@ func (k *claimer) round() error {
 	return nil
 }
 
-// claim takes at most n idle entries over.
-func (k *claimer) claim(n int) error {
+// claim takes idle entries over.
+func (k *claimer) claim(ids []string) error {
 	cfg := k.r.cfg
 	ctx, cancel := k.r.command()
 	defer cancel()
-	entries, next, deleted, err := k.r.c.XAutoClaimWithDeleted(ctx, &redis.XAutoClaimArgs{
-		Stream: cfg.Stream, Group: cfg.Group, Consumer: cfg.Consumer, MinIdle: cfg.MinIdle, Start: k.cursor, Count: int64(n),
-	}).Result()
+	got, err := k.r.scripts.claimIdle(ctx, k.r.c, cfg.Stream, cfg.Group, cfg.Consumer, cfg.MinIdle, ids)
 	if err != nil {
 		k.r.rereadOwn() // claimed, perhaps, and the reply lost
 		return err
 	}
-	k.cursor = next
-	if len(deleted) > 0 {
-		k.r.m.ghosts.Add(float64(len(deleted)))
-		k.r.log.Error("pending entries were deleted before they were handled", slog.Int("entries", len(deleted)), slog.String("first", deleted[0]))
+	if len(got.deleted) > 0 {
+		k.r.m.ghosts.Add(float64(len(got.deleted)))
+		k.r.log.Error("pending entries were deleted before they were handled", slog.Int("entries", len(got.deleted)), slog.String("first", got.deleted[0]))
 	}
-	if len(entries) == 0 {
+	if len(got.entries) == 0 {
 		return nil
 	}
-	k.r.m.reclaimed.Add(float64(len(entries)))
-	return k.r.Adopt(ctx, entries, deliveredCounts(ctx, k.r.c, cfg.Stream, cfg.Group, cfg.Consumer, entries))
+	k.r.m.reclaimed.Add(float64(len(got.entries)))
+	err = k.r.Adopt(ctx, got.entries, got.delivered)
+	if errors.Is(err, ErrStopped) {
+		return nil // they were given back
+	}
+	return err
 }
 
 // forget removes a consumer that held idle entries and holds nothing any more. One that is alive after
@@ -120,6 +130,14 @@ func (r *Reader) room() int {
 		return 0
 	}
 	return r.book.free()
+}
+
+// has reports whether an entry is in this reader's books.
+func (r *Reader) has(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.book.entries[id]
+	return ok
 }
 
 // rereadOwn makes the reader look through its own pending entries again.

@@ -16,6 +16,8 @@ var (
 	keepSource string
 	//go:embed lua/ack.lua
 	ackSource string
+	//go:embed lua/claim.lua
+	claimSource string
 	//go:embed lua/remove.lua
 	removeSource string
 	//go:embed lua/presence.lua
@@ -23,10 +25,10 @@ var (
 )
 
 // scripts are the compiled scripts of one owner. Each touches one key.
-type scripts struct{ keep, ack, remove, presence *redis.Script }
+type scripts struct{ keep, ack, claim, remove, presence *redis.Script }
 
 func newScripts() scripts {
-	return scripts{redis.NewScript(keepSource), redis.NewScript(ackSource), redis.NewScript(removeSource), redis.NewScript(presenceSource)}
+	return scripts{redis.NewScript(keepSource), redis.NewScript(ackSource), redis.NewScript(claimSource), redis.NewScript(removeSource), redis.NewScript(presenceSource)}
 }
 
 // maxIDs is how many entry ids go into one XACK: ElastiCache Serverless takes 3,999 arguments.
@@ -87,6 +89,49 @@ func (s scripts) ackMine(ctx context.Context, c redis.Scripter, stream, group, c
 		ids = ids[n:]
 	}
 	return total, nil
+}
+
+// claimed is what claim.lua took over.
+type claimed struct {
+	entries   []redis.XMessage
+	delivered map[string]int64
+	deleted   []string // pending, but no longer in the stream
+}
+
+// claimIdle runs claim.lua over at most maxScriptIDs ids.
+func (s scripts) claimIdle(ctx context.Context, c redis.Scripter, stream, group, consumer string, minIdle time.Duration, ids []string) (claimed, error) {
+	args := make([]any, 0, len(ids)+3)
+	args = append(args, group, consumer, minIdle.Milliseconds())
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	out := claimed{delivered: map[string]int64{}}
+	reply, err := s.claim.Run(ctx, c, []string{stream}, args...).Slice()
+	if err != nil {
+		return out, fmt.Errorf("claim.lua: %w", err)
+	}
+	for _, r := range reply {
+		row, _ := r.([]any)
+		if len(row) != 3 {
+			return out, fmt.Errorf("claim.lua: a row of %d instead of 3", len(row))
+		}
+		id, _ := row[0].(string)
+		count, _ := row[1].(int64)
+		fields, _ := row[2].([]any)
+		if count == 0 {
+			out.deleted = append(out.deleted, id)
+			continue
+		}
+		e := redis.XMessage{ID: id, Values: make(map[string]any, len(fields)/2)}
+		for i := 0; i+1 < len(fields); i += 2 {
+			if name, ok := fields[i].(string); ok {
+				e.Values[name] = fields[i+1]
+			}
+		}
+		out.entries = append(out.entries, e)
+		out.delivered[id] = count
+	}
+	return out, nil
 }
 
 // removeConsumer removes a consumer that holds nothing; removed is false when it does.
