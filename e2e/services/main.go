@@ -55,13 +55,13 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, er
 	defer cancel()
 	switch command {
 	case "up":
-		return print(out, fleet.Up(ctx, names...))
+		return report(out, fleet.Up(ctx, names...))
 	case "down":
-		return print(out, fleet.Down(ctx, names...))
+		return report(out, fleet.Down(ctx, names...))
 	case "wipe":
-		return print(out, fleet.Wipe(ctx, names...))
+		return report(out, fleet.Wipe(ctx, names...))
 	case "status":
-		return print(out, fleet.Status(ctx, names...))
+		return report(out, fleet.Status(ctx, names...))
 	case "env":
 		return printEnv(out, errOut, fleet.Status(ctx, names...))
 	case "restart", "kill":
@@ -70,9 +70,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, er
 			return 2
 		}
 		if command == "kill" {
-			return print(out, fleet.Kill(ctx, names...))
+			return report(out, fleet.Kill(ctx, names...))
 		}
-		return print(out, fleet.Restart(ctx, names...))
+		return report(out, fleet.Restart(ctx, names...))
 	default:
 		fmt.Fprintf(errOut, "unknown command %q\n%s\n", command, usage)
 		return 2
@@ -98,7 +98,7 @@ func fleetOf(getenv func(string) string, progress io.Writer) (*servers.Fleet, er
 	return servers.New(opts)
 }
 
-func print(out io.Writer, reports []servers.Report) int {
+func report(out io.Writer, reports []servers.Report) int {
 	code := 0
 	for _, r := range reports {
 		fmt.Fprintln(out, r)

@@ -158,6 +158,7 @@ func (l kafkaLog) Logf(level kfake.LogLevel, format string, args ...any) {
 		l.log.Error("kafka broker", "detail", fmt.Sprintf(format, args...))
 	case kfake.LogLevelWarn:
 		l.log.Warn("kafka broker", "detail", fmt.Sprintf(format, args...))
+	default:
 	}
 }
 

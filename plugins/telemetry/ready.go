@@ -107,7 +107,7 @@ func (p *probe) ask(ctx context.Context, timeout time.Duration) CheckResult {
 	if r == nil {
 		r = &run{began: time.Now(), done: make(chan struct{}), details: &details{values: map[string]any{}}}
 		p.now = r
-		go p.check(r, timeout) // ends with the check; Stop waits for it
+		go p.check(ctx, r, timeout) // ends with the check; Stop waits for it
 	}
 	p.mu.Unlock()
 	select {
@@ -129,9 +129,9 @@ func (p *probe) ask(ctx context.Context, timeout time.Duration) CheckResult {
 	}
 }
 
-func (p *probe) check(r *run, timeout time.Duration) {
-	// Not the request's context: others may have joined the run.
-	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), detailsKey{}, r.details), timeout)
+func (p *probe) check(ctx context.Context, r *run, timeout time.Duration) {
+	// Not to end with the request that began it: others may have joined the run.
+	ctx, cancel := context.WithTimeout(context.WithValue(context.WithoutCancel(ctx), detailsKey{}, r.details), timeout)
 	defer cancel()
 	err := p.guarded(ctx)
 	r.result = CheckResult{OK: err == nil, Seconds: time.Since(r.began).Seconds(), Details: r.details.copy()}

@@ -262,7 +262,17 @@ func TestStopFinishesRequests(t *testing.T) {
 	require.NoError(t, rt.StartServices(t.Context()))
 	base := "http://" + p.Addr()
 	status := make(chan int, 1)
-	go func() { s, _ := get(t, base+"/readyz"); status <- s }()
+	go func() {
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		resp, err := client.Get(base + "/readyz")
+		if err != nil {
+			t.Error(err)
+			status <- 0
+			return
+		}
+		resp.Body.Close()
+		status <- resp.StatusCode
+	}()
 	<-asked
 	stopped := make(chan error, 1)
 	go func() { stopped <- rt.Stop(context.Background()) }()

@@ -31,15 +31,15 @@ func (f *Fleet) composeUp(ctx context.Context, s server) error {
 	bounded, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	if err := run(f.compose(bounded, "up", "--detach", "--wait", s.name)); err != nil {
-		f.composeDown(s)
+		f.composeDown(ctx, s)
 		return fmt.Errorf("docker compose: %w", err)
 	}
 	return nil
 }
 
-// composeDown removes the server's container; what can't be removed is said.
-func (f *Fleet) composeDown(s server) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+// composeDown removes the server's container, also when ctx has ended; what can't be removed is said.
+func (f *Fleet) composeDown(ctx context.Context, s server) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if err := run(f.compose(ctx, "rm", "--force", "--stop", s.name)); err != nil {
 		f.say("%s: docker compose: %v", s.name, err)

@@ -35,7 +35,7 @@ func (f *Fleet) kafka(addr, controller string) server {
 	return server{
 		name: Kafka, addr: addr, host: addr, term: syscall.SIGTERM, patience: 90 * time.Second,
 		prepare: func(ctx context.Context) (string, error) {
-			if taken(controller) {
+			if taken(ctx, controller) {
 				return "", fmt.Errorf("%s, for its controller, is in use by something this folder did not start", controller)
 			}
 			if err := f.java(ctx); err != nil {
@@ -48,8 +48,10 @@ func (f *Fleet) kafka(addr, controller string) server {
 			return from, f.kafkaFormat(ctx, libs, properties, addr, controller)
 		},
 		command: func() (*exec.Cmd, error) {
+			//nolint:noctx // it outlives this process; Down ends it
 			return exec.Command("java", "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC",
 				"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
+				"-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss",
 				"-cp", filepath.Join(libs, "*"), "kafka.Kafka", properties), nil
 		},
 		answers: kafkaAnswers,

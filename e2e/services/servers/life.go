@@ -53,7 +53,7 @@ func (f *Fleet) up(ctx context.Context, s server) (string, error) {
 			return "", err
 		}
 	}
-	if taken(s.host) {
+	if taken(ctx, s.host) {
 		return "", fmt.Errorf("%s is in use by something this folder did not start; stop that, or give its address in %s",
 			s.host, EnvVar(s.name))
 	}
@@ -64,7 +64,7 @@ func (f *Fleet) up(ctx context.Context, s server) (string, error) {
 			return "started by Docker Compose, " + version, nil
 		}
 		composeErr = err
-		f.composeDown(s)
+		f.composeDown(ctx, s)
 	}
 	if !errors.Is(composeErr, errNoCompose) {
 		f.say("%s: %v; trying packages", s.name, composeErr)
@@ -155,7 +155,7 @@ func (f *Fleet) down(ctx context.Context, s server) (string, error) {
 		return "was not up", f.forget(s.name)
 	}
 	if st.By == byCompose {
-		f.composeDown(s)
+		f.composeDown(ctx, s)
 		return "stopped", f.forget(s.name)
 	}
 	return "stopped", f.end(ctx, s.name, s.term)
@@ -192,8 +192,8 @@ func (f *Fleet) status(ctx context.Context, s server) (string, error) {
 }
 
 // taken reports whether something listens at host:port.
-func taken(host string) bool {
-	conn, err := net.DialTimeout("tcp", host, time.Second)
+func taken(ctx context.Context, host string) bool {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", host)
 	if err != nil {
 		return false
 	}

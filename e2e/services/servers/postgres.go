@@ -131,6 +131,7 @@ func (p *postgres) command() (*exec.Cmd, error) {
 		return nil, fmt.Errorf("postgres data: %w", err)
 	}
 	// No Unix socket: its path would be too long in a deep folder. fsync stays on: the ledger's promises rest on it.
+	//nolint:noctx // it outlives this process; Down ends it
 	cmd := exec.Command(filepath.Join(p.bin, "postgres"), "-D", data, "-p", port,
 		"-c", "listen_addresses="+host, "-c", "unix_socket_directories=", "-c", "max_connections=200",
 		"-c", "shared_buffers=128MB", "-c", "logging_collector=off", "-c", "log_timezone=UTC", "-c", "timezone=UTC")

@@ -136,7 +136,7 @@ func born(pid int) string {
 	if _, err := os.Stat("/proc/self/stat"); err == nil {
 		return ""
 	}
-	out, err := exec.Command("ps", "-o", "lstart=", "-p", strconv.Itoa(pid)).Output()
+	out, err := exec.Command("ps", "-o", "lstart=", "-p", strconv.Itoa(pid)).Output() //nolint:noctx // returns at once
 	if err != nil {
 		return ""
 	}

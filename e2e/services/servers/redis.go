@@ -55,6 +55,7 @@ func (f *Fleet) redisLike(name, addr, program, versionKey string, install func(c
 			if err != nil {
 				return nil, err
 			}
+			//nolint:noctx // it outlives this process; Down ends it
 			return exec.Command(program, "--port", port, "--bind", host, "--dir", f.data(name),
 				"--save", "", "--appendonly", "no", "--daemonize", "no"), nil
 		},
