@@ -105,6 +105,9 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []redispoll.Entry) 
 		}
 		if n >= 0 {
 			m.metrics.enqueued(m.kind.Type, n, len(es)-n)
+			if n > 0 {
+				m.wake(id)
+			}
 			if revived {
 				return n, m.confirm(ctx, id, n)
 			}
@@ -132,6 +135,16 @@ func (m *Manager) confirm(ctx context.Context, id int64, added int) error {
 	}
 	m.Hint()
 	return nil
+}
+
+// wake has this instance's reader of id, if there is one, read now: what was added here need not wait
+// for the end of its poll interval.
+func (m *Manager) wake(id int64) {
+	if sub := m.opened(); sub != nil {
+		if r := sub.get(id); r != nil {
+			r.reader.Wake()
+		}
+	}
 }
 
 // add runs enqueue.lua once; -1 means absent.

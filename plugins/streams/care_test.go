@@ -1,0 +1,511 @@
+package streams
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// max_len is a bound and never a loss: callers see Full, retry, and everything is handled once.
+func TestFullIsAnsweredAndNothingIsLost(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := still()
+		c.MaxLen = 20
+		in := newInstance(t, s, "a", newActiveSet(1), c)
+		added, out, err := in.EnqueueBatch(t.Context(), 1, entries(0, 50))
+		require.NoError(t, err)
+		require.Equal(t, 20, added)
+		require.Equal(t, Full, out)
+		added, out, err = in.EnqueueBatch(t.Context(), 1, entries(20, 50))
+		require.NoError(t, err)
+		require.Zero(t, added)
+		require.Equal(t, Full, out, "nothing is read, so nothing is trimmed")
+
+		in.open(t, pipeline.Flow{}, nil)
+		for next := 20; next < 500; {
+			n, _, err := in.EnqueueBatch(t.Context(), 1, entries(next, min(50, 500-next)))
+			require.NoError(t, err)
+			next += n
+			require.LessOrEqual(t, s.client.XLen(t.Context(), in.kind.Stream(1)).Val(), c.MaxLen)
+			if n == 0 {
+				<-time.After(fullMemory / 4)
+			}
+		}
+		eventually(t, "500 handled", func() bool { return len(in.done()) == 500 })
+		require.Len(t, merge(in), 500)
+		eventually(t, "trimmed by the visits", func() bool { return s.client.XLen(t.Context(), in.kind.Stream(1)).Val() == 0 })
+	})
+}
+
+// A full stream isn't hammered: many callers cost one call each 100 ms.
+func TestAFullStreamIsNotHammered(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := still()
+		c.MaxLen = 1
+		in := newInstance(t, s, "a", newActiveSet(1), c)
+		enqueue(t, in.Manager, 1, 0, 1)
+		var calls atomic.Int64
+		h := &hook{}
+		in.client.AddHook(h)
+		h.set(func(redis.Cmder) error { calls.Add(1); return nil }, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		var refused atomic.Int64
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					if out, err := in.Enqueue(ctx, 1, entry("x")); err == nil && out == Full {
+						refused.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.Greater(t, refused.Load(), int64(1000))
+		require.LessOrEqual(t, calls.Load(), int64(10))
+	})
+}
+
+// A pause holds until somebody resumes: nothing is read, nothing cleaned up, what is unread stays.
+func TestPausedIsNeitherReadNorCleanedUp(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet(1)
+		in := newInstance(t, s, "a", active, quick())
+		in.open(t, pipeline.Flow{}, nil)
+		enqueue(t, in.Manager, 1, 0, 1)
+		eventually(t, "handled", func() bool { return len(in.done()) == 1 })
+		active.set(Activation{ID: 1, Paused: true})
+		in.Hint()
+		eventually(t, "paused", func() bool { return in.log.count("paused=true") == 1 })
+		var reads atomic.Int64
+		h := &hook{}
+		in.client.AddHook(h)
+		stream := in.kind.Stream(1)
+		h.set(func(cmd redis.Cmder) error {
+			if strings.EqualFold(cmd.Name(), "xreadgroup") {
+				reads.Add(1)
+			}
+			return nil
+		}, nil)
+		require.Never(t, func() bool { return s.client.Exists(t.Context(), stream).Val() == 0 }, 2*quick().IdleTimeout, 10*time.Millisecond, "drained and paused is not cleaned up")
+		enqueue(t, in.Manager, 1, 1, 5)
+		require.Never(t, func() bool { return len(in.done()) > 1 }, 100*time.Millisecond, 10*time.Millisecond)
+		require.LessOrEqual(t, reads.Load(), int64(1), "one may have been under way")
+
+		// One that is paused from the start is not started.
+		active.set(Activation{ID: 2, Paused: true})
+		in.Hint()
+		require.Never(t, func() bool { return in.isRunning(2) }, 4*quick().Refresh, 5*time.Millisecond)
+
+		active.set(Activation{ID: 1})
+		eventually(t, "resumed", func() bool { return len(in.done()) == 6 })
+	})
+}
+
+// Promise 9 for this layer: everything in Redis is lost under a running reader. The stream comes back
+// with another incarnation, which tells the feeder, and the readers go on.
+func TestWipedStreamsComeBackWithANewIncarnation(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		in := newInstance(t, s, "a", newActiveSet(1), still())
+		in.open(t, pipeline.Flow{}, nil)
+		enqueue(t, in.Manager, 1, 0, 1)
+		eventually(t, "handled", func() bool { return len(in.done()) == 1 })
+		before, err := in.Inspect(t.Context(), 1)
+		require.NoError(t, err)
+		stream := in.kind.Stream(1)
+		if s.name == "miniredis" {
+			require.NoError(t, s.client.FlushAll(t.Context()).Err())
+		} else { // other tests share the server: wipe what is ours
+			require.NoError(t, s.client.Del(t.Context(), stream, MetaKey(stream)).Err())
+		}
+		eventually(t, "made again", func() bool {
+			st, err := in.Inspect(t.Context(), 1)
+			return err == nil && st.Exists && st.Incarnation != "" && st.Incarnation != before.Incarnation
+		})
+		enqueue(t, in.Manager, 1, 1, 3)
+		eventually(t, "reading goes on", func() bool { return len(in.done()) == 4 })
+	})
+}
+
+// Another instance has cleaned the stream up: the reader here ends quietly, and starts again with the
+// next message.
+func TestStreamDeletedByAnotherInstance(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet(1)
+		in := newInstance(t, s, "a", active, still())
+		in.open(t, pipeline.Flow{}, nil)
+		eventually(t, "running", func() bool { return in.isRunning(1) })
+		require.NoError(t, active.Deactivate(t.Context(), 1))
+		stream := in.kind.Stream(1)
+		require.NoError(t, s.client.Del(t.Context(), stream, MetaKey(stream)).Err())
+		eventually(t, "stopped", func() bool { return !in.isRunning(1) })
+		require.Zero(t, in.log.count("level=WARN"), in.log.text())
+		require.Zero(t, s.client.Exists(t.Context(), stream, MetaKey(stream)).Val(), "nothing is left behind")
+		enqueue(t, in.Manager, 1, 0, 1)
+		eventually(t, "handled", func() bool { return len(in.done()) == 1 })
+	})
+}
+
+// A stream that is there but off the active set (an instance died between the two steps of an idle
+// stop, or started it on old news) is put back by whoever reads it.
+func TestAReadStreamOffTheActiveSetIsPutBack(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet(1)
+		in := newInstance(t, s, "a", active, still())
+		in.open(t, pipeline.Flow{}, nil)
+		eventually(t, "running", func() bool { return in.isRunning(1) })
+		require.NoError(t, active.Deactivate(t.Context(), 1))
+		eventually(t, "put back", func() bool { return active.has(1) })
+	})
+}
+
+// A clean-up that fails is warned about, counted and tried again, and never fails the stop.
+func TestACleanUpThatFailsIsTriedAgain(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet(1)
+		in := newInstance(t, s, "a", active, quick())
+		h := &hook{}
+		in.client.AddHook(h)
+		in.open(t, pipeline.Flow{}, nil)
+		hash := in.scripts.delete.Hash()
+		h.set(func(cmd redis.Cmder) error {
+			if strings.HasPrefix(strings.ToLower(cmd.Name()), "eval") && strings.Contains(fmt.Sprint(cmd.Args()[1]), hash) {
+				return errInjected
+			}
+			return nil
+		}, nil)
+		eventually(t, "stopped all the same", func() bool { return in.log.count("stream stopped") == 1 })
+		require.False(t, in.isRunning(1))
+		stream := in.kind.Stream(1)
+		require.Equal(t, int64(1), s.client.Exists(t.Context(), stream).Val())
+		eventually(t, "tried again", func() bool { return in.log.count("clean-up failed again") >= 2 })
+		require.GreaterOrEqual(t, in.log.count("level=WARN"), 3)
+		h.set(nil, nil)
+		eventually(t, "cleaned up", func() bool { return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 })
+		require.False(t, active.has(1))
+	})
+}
+
+// The same, and an entry comes meanwhile: the retry sees it and puts the stream back.
+func TestACleanUpThatFailedPutsBackWhatHasWork(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet(1)
+		in := newInstance(t, s, "a", active, quick())
+		h := &hook{}
+		in.client.AddHook(h)
+		in.open(t, pipeline.Flow{}, nil)
+		hash := in.scripts.delete.Hash()
+		h.set(func(cmd redis.Cmder) error {
+			if strings.HasPrefix(strings.ToLower(cmd.Name()), "eval") && strings.Contains(fmt.Sprint(cmd.Args()[1]), hash) {
+				return errInjected
+			}
+			return nil
+		}, nil)
+		eventually(t, "stopped", func() bool { return in.log.count("stream stopped") == 1 })
+		n, err := in.add(t.Context(), 1, entries(0, 1))
+		require.NoError(t, err)
+		require.Equal(t, 1, n, "the stream is there, nobody reads it")
+		h.set(nil, nil)
+		eventually(t, "handled", func() bool { return len(in.done()) == 1 })
+	})
+}
+
+// The active set can't be asked or changed: what runs goes on.
+func TestActivationsThatFail(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet(1)
+		in := newInstance(t, s, "a", active, quick())
+		in.open(t, pipeline.Flow{}, nil)
+		eventually(t, "running", func() bool { return in.isRunning(1) })
+		active.mu.Lock()
+		active.fail, active.failActive = errInjected, errInjected
+		active.mu.Unlock()
+		eventually(t, "idle stop refused", func() bool { return in.log.count("not taken off the active set") > 0 })
+		require.True(t, in.isRunning(1))
+		enqueue(t, in.Manager, 1, 0, 3)
+		eventually(t, "handled", func() bool { return len(in.done()) == 3 })
+		active.mu.Lock()
+		active.fail, active.failActive = nil, nil
+		active.mu.Unlock()
+		eventually(t, "stopped", func() bool { return !in.isRunning(1) })
+	})
+}
+
+// The lost wake-up race on the living thing: two instances whose idle timeout is about as long as the
+// gaps between messages. Whatever was answered Added is handled, without any sweep.
+func TestNothingIsStrandedWhenIdleStopsAndMessagesMeet(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.IdleTimeout, c.Refresh = 5*time.Millisecond, 2*time.Millisecond
+		active := newActiveSet()
+		a, b := newInstance(t, s, "a", active, c), newInstance(t, s, "b", active, c)
+		a.open(t, pipeline.Flow{}, nil)
+		b.open(t, pipeline.Flow{}, nil)
+		sent := atomic.Int64{}
+		var wg sync.WaitGroup
+		for g := range 4 {
+			wg.Go(func() {
+				in := []*instance{a, b}[g%2]
+				for range 40 {
+					id := int64(g/2 + 1)
+					out, err := in.Enqueue(context.Background(), id, entry(fmt.Sprint(sent.Add(1))))
+					if err != nil || out != Added {
+						t.Errorf("enqueue: %v %v", out, err)
+					}
+					<-time.After(time.Duration(rand.Int64N(int64(80 * time.Millisecond))))
+				}
+			})
+		}
+		wg.Wait()
+		require.Eventually(t, func() bool { return len(merge(a, b)) == int(sent.Load()) }, 10*time.Second, 5*time.Millisecond, "every message is handled")
+		t.Logf("%d idle stops", a.log.count("reason=idle")+b.log.count("reason=idle"))
+		require.Greater(t, a.log.count("stream revived")+b.log.count("stream revived"), 1, "the race was run")
+	})
+}
+
+// MaxInFlight bounds what is in hand over all streams, and a drain with messages waiting for it ends.
+func TestMaxInFlight(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := still()
+		c.MinConsumers = 8
+		in := newInstance(t, s, "a", newActiveSet(1, 2), c)
+		release := make(chan struct{})
+		in.open(t, pipeline.Flow{MaxInFlight: 3}, func(*message.Message) error { <-release; return nil })
+		enqueue(t, in.Manager, 1, 0, 10)
+		enqueue(t, in.Manager, 2, 10, 10)
+		eventually(t, "three in hand", func() bool { return in.inHand.Load() == 3 })
+		require.Never(t, func() bool { return in.inHand.Load() > 3 }, 100*time.Millisecond, 5*time.Millisecond)
+		close(release)
+		eventually(t, "all handled", func() bool { return len(in.done()) == 20 })
+		require.Equal(t, int64(3), in.most.Load())
+	})
+}
+
+func TestTheGateStopsReading(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		var open atomic.Bool
+		in := newInstance(t, s, "a", newActiveSet(1), still())
+		in.open(t, pipeline.Flow{Gate: open.Load}, nil)
+		enqueue(t, in.Manager, 1, 0, 5)
+		require.Never(t, func() bool { return len(in.done()) > 0 }, 100*time.Millisecond, 5*time.Millisecond)
+		open.Store(true)
+		eventually(t, "handled", func() bool { return len(in.done()) == 5 })
+	})
+}
+
+func TestStatusesOverAllInstances(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet()
+		active.set(Activation{ID: 1, TotalCount: 1000})
+		a, b := newInstance(t, s, "host-a-1", active, still()), newInstance(t, s, "host-b-2", active, still())
+		release := make(chan struct{})
+		begun := make(chan struct{}, 10)
+		a.open(t, pipeline.Flow{}, func(*message.Message) error { begun <- struct{}{}; <-release; return nil })
+		none, err := b.Statuses(t.Context(), 99)
+		require.NoError(t, err)
+		require.Empty(t, none)
+		enqueue(t, a.Manager, 1, 0, 1)
+		<-begun
+		b.open(t, pipeline.Flow{}, nil)
+		var got []InstanceStatus
+		eventually(t, "both tell", func() bool {
+			got, err = b.Statuses(t.Context(), 1)
+			return err == nil && len(got) == 2 && got[0].InHand == 1
+		})
+		require.Equal(t, "host-a-1", got[0].Instance)
+		require.Equal(t, a.kind.Stream(1), got[0].Stream)
+		require.Equal(t, a.kind.Group(1), got[0].Group)
+		require.Equal(t, 2, got[0].Slots)
+		require.WithinDuration(t, time.Now(), got[0].LastMessage, 10*time.Second)
+		require.WithinDuration(t, time.Now(), got[0].Since, 10*time.Second)
+		require.Equal(t, "host-b-2", got[1].Instance)
+		require.True(t, got[1].LastMessage.IsZero())
+		close(release)
+		a.close()
+		got, err = b.Statuses(t.Context(), 1)
+		require.NoError(t, err)
+		require.Len(t, got, 1, "who has stopped takes its status along")
+
+		// One that was killed goes stale by the server's clock; one of another version is no harm.
+		meta := MetaKey(a.kind.Stream(1))
+		old := time.Now().Add(-time.Minute).UnixMilli()
+		require.NoError(t, s.client.HSet(t.Context(), meta, "i:killed-3", fmt.Sprintf(`%d {"slots":1}`, old), "i:odd-4", "?", "other", "x").Err())
+		got, err = b.Statuses(t.Context(), 1)
+		require.NoError(t, err)
+		require.Len(t, got, 1)
+	})
+}
+
+// A sweep finds streams without activation, after a grace, and nothing else.
+func TestSweepFindsOrphans(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet(1)
+		in := newInstance(t, s, "a", active, still())
+		ctx := t.Context()
+		for _, key := range []string{in.kind.Stream(1), in.kind.Stream(2), in.kind.StreamPrefix + "x", strings.ToLower(in.kind.StreamPrefix) + "3"} {
+			require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"message", "foreign"}}).Err())
+		}
+		require.NoError(t, in.Ensure(ctx, 1))
+		sweep := func(grace time.Duration) (found []int64) {
+			require.NoError(t, in.Sweep(ctx, grace, func(_ context.Context, id int64) error {
+				found = append(found, id)
+				return nil
+			}))
+			return found
+		}
+		require.Empty(t, sweep(20*time.Millisecond), "seen for the first time")
+		<-time.After(20 * time.Millisecond)
+		require.Equal(t, []int64{2}, sweep(20*time.Millisecond))
+		active.set(Activation{ID: 2})
+		require.Empty(t, sweep(0))
+		require.NoError(t, active.Deactivate(ctx, 2))
+		require.Empty(t, sweep(time.Hour), "the grace starts anew")
+		require.ErrorIs(t, in.Sweep(ctx, 0, func(context.Context, int64) error { return errInjected }), errInjected)
+		in.open(t, pipeline.Flow{}, nil)
+		require.NoError(t, in.Sweep(ctx, 0, func(ctx context.Context, id int64) error { return active.Activate(ctx, id) }))
+		eventually(t, "the foreign entries are handled", func() bool { return len(in.done()) == 2 })
+	})
+}
+
+func TestOpenRefusesWhatItCannotKeep(t *testing.T) {
+	s := newServer(t, "miniredis", startMini(t))
+	in := newInstance(t, s, "a", newActiveSet(), still())
+	_, err := in.Source().Open(t.Context(), pipeline.Flow{Order: pipeline.OrderPartition})
+	require.ErrorContains(t, err, "order")
+	bad := still()
+	bad.MinConsumers = 99
+	_, err = newInstance(t, s, "b", newActiveSet(), bad).Source().Open(t.Context(), pipeline.Flow{})
+	require.ErrorContains(t, err, "min_consumers_per_instance")
+	in.open(t, pipeline.Flow{}, nil)
+	_, err = in.Source().Open(t.Context(), pipeline.Flow{})
+	require.ErrorContains(t, err, "open already")
+	_, err = in.sub.Subscribe(t.Context(), "")
+	require.ErrorContains(t, err, "subscribed already")
+	in.close()
+	sub, err := in.Source().Open(t.Context(), pipeline.Flow{})
+	require.NoError(t, err, "after a drain it can be opened again")
+	require.NoError(t, sub.Close())
+}
+
+// Promise 7: once its back-off has reached poll_interval, an idle stream costs at most one XREADGROUP
+// a poll interval and instance, however many slots it has, and no blocking command is ever sent.
+func TestIdleCostsOneReadAPollInterval(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := still()
+		c.PollInterval = 100 * time.Millisecond
+		active := newActiveSet()
+		active.set(Activation{ID: 1, TotalCount: 1_000_000})
+		in := newInstance(t, s, "a", active, c)
+		var reads, blocking atomic.Int64
+		h := &hook{}
+		in.client.AddHook(h)
+		in.open(t, pipeline.Flow{}, nil)
+		enqueue(t, in.Manager, 1, 0, 10)
+		eventually(t, "handled", func() bool { return len(in.done()) == 10 })
+		<-time.After(500 * time.Millisecond) // the back-off reaches its end
+		h.set(func(cmd redis.Cmder) error {
+			if strings.EqualFold(cmd.Name(), "xreadgroup") {
+				reads.Add(1)
+			}
+			for _, a := range cmd.Args() {
+				if text, ok := a.(string); ok && strings.EqualFold(text, "block") {
+					blocking.Add(1)
+				}
+			}
+			return nil
+		}, nil)
+		const window = 1500 * time.Millisecond
+		<-time.After(window)
+		require.LessOrEqual(t, reads.Load(), int64(window/c.PollInterval)+1)
+		require.Positive(t, reads.Load())
+		require.Zero(t, blocking.Load())
+	})
+}
+
+// A thousand streams: started in a moment, and cheap while nothing happens.
+func TestAThousandStreams(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		const n = 1000
+		c := DefaultConfig()
+		c.PollInterval, c.IdleTimeout = 5*time.Second, time.Hour
+		active := newActiveSet()
+		for id := range int64(n) {
+			active.set(Activation{ID: id + 1})
+		}
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		in := newInstance(t, s, "a", active, c)
+		begin := time.Now()
+		in.open(t, pipeline.Flow{}, nil)
+		eventually(t, "all run", func() bool { return len(in.Running()) == n })
+		t.Logf("%d streams started in %s", n, time.Since(begin))
+		added := time.Now()
+		var wg sync.WaitGroup
+		for g := range int64(20) {
+			wg.Go(func() {
+				for id := g; id < n; id += 20 {
+					if _, err := in.Enqueue(context.Background(), id+1, entry(fmt.Sprint(id))); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		eventually(t, "all handled", func() bool { return len(in.done()) == n })
+		t.Logf("one message each, handled in %s", time.Since(added))
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		perStream := (int64(after.HeapAlloc+after.StackInuse) - int64(before.HeapAlloc+before.StackInuse)) / n
+		t.Logf("%d bytes and %d goroutines a stream", perStream, runtime.NumGoroutine()/n)
+		require.Less(t, perStream, int64(100<<10))
+		start := time.Now()
+		in.close()
+		t.Logf("drained in %s", time.Since(start))
+		require.Less(t, time.Since(start), c.StopTimeout+time.Second)
+	})
+}
+
+// 500 callers at once: the calls are shared.
+func TestEnqueueSpeed(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := still()
+		c.MaxLen = 1_000_000
+		in := newInstance(t, s, "a", newActiveSet(1), c)
+		require.NoError(t, in.Ensure(t.Context(), 1))
+		const callers, each = 500, 40
+		begin := time.Now()
+		var wg sync.WaitGroup
+		var failed atomic.Int64
+		for range callers {
+			wg.Go(func() {
+				for range each {
+					if out, err := in.Enqueue(context.Background(), 1, entry("x")); err != nil || out != Added {
+						failed.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		took := time.Since(begin)
+		require.Zero(t, failed.Load())
+		require.Equal(t, int64(callers*each), s.client.XLen(t.Context(), in.kind.Stream(1)).Val())
+		t.Logf("%.0f entries/s", callers*each/took.Seconds())
+		if s.name != "miniredis" {
+			require.Less(t, took, 5*time.Second)
+		}
+	})
+}
