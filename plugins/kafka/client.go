@@ -97,11 +97,7 @@ func producerConfig(c Config) (*sarama.Config, error) {
 	s.Producer.MaxMessageBytes = min(c.MaxMessageBytes, batchBytes)
 	s.Producer.Compression = compressions[c.Compression]
 	s.Producer.Partitioner = sarama.NewMurmur2Partitioner
-	// About twelve seconds: a broker's restart is ridden out, and the caller's context may end it sooner.
-	s.Producer.Retry.Max = 15
-	s.Producer.Retry.BackoffFunc = func(retries, _ int) time.Duration {
-		return min(100*time.Millisecond<<min(retries, 4), time.Second)
-	}
+	s.Producer.Retry.Max = 10 // a change of leaders; the publisher itself sits out an absence
 	return s, nil
 }
 

@@ -61,6 +61,8 @@ type Config struct {
 	// it is named in the log.
 	HeadOfLineAfter time.Duration `yaml:"head_of_line_after"`
 
+	// PublishTimeout bounds one Publish when its context does not: for so long the brokers may be away.
+	PublishTimeout time.Duration `yaml:"publish_timeout"`
 	// MaxMessageBytes is the largest record that is published, and the limit of topics created here.
 	MaxMessageBytes int `yaml:"max_message_bytes"`
 	// Compression of published batches: none, gzip, snappy, lz4 or zstd.
@@ -110,6 +112,7 @@ func DefaultConfig() Config {
 		NackBackoff:       pipeline.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second},
 		ReconnectBackoff:  pipeline.Backoff{First: 250 * time.Millisecond, Max: 10 * time.Second},
 		HeadOfLineAfter:   30 * time.Second,
+		PublishTimeout:    30 * time.Second,
 		MaxMessageBytes:   2 << 20,
 		Compression:       "none",
 		CreateTopics:      true,
@@ -173,7 +176,7 @@ func (c *Config) Validate() error {
 	}{
 		{"dial_timeout", c.DialTimeout}, {"request_timeout", c.RequestTimeout}, {"session_timeout", c.SessionTimeout},
 		{"heartbeat_interval", c.HeartbeatInterval}, {"rebalance_timeout", c.RebalanceTimeout}, {"drain_timeout", c.DrainTimeout},
-		{"close_timeout", c.CloseTimeout}, {"commit_interval", c.CommitInterval}, {"head_of_line_after", c.HeadOfLineAfter},
+		{"close_timeout", c.CloseTimeout}, {"publish_timeout", c.PublishTimeout}, {"commit_interval", c.CommitInterval}, {"head_of_line_after", c.HeadOfLineAfter},
 	} {
 		if f.value < time.Millisecond {
 			bad(f.path, "must be at least 1ms, got %s", f.value)

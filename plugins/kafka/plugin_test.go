@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -46,6 +45,7 @@ func TestConfigReportsEveryMistake(t *testing.T) {
 		"heartbeat_interval": func(c *Config) { c.HeartbeatInterval = c.SessionTimeout },
 		"drain_timeout":      func(c *Config) { c.DrainTimeout = c.RebalanceTimeout },
 		"close_timeout":      func(c *Config) { c.CloseTimeout = 0 },
+		"publish_timeout":    func(c *Config) { c.PublishTimeout = 0 },
 		"tls.cert_file":      func(c *Config) { c.TLS.CertFile = "cert.pem" },
 		"sasl.mechanism":     func(c *Config) { c.SASL.Mechanism = "GSSAPI" },
 		"sasl.user":          func(c *Config) { c.SASL.Mechanism = "PLAIN" },
@@ -310,24 +310,28 @@ func TestBroadcastReachesEveryone(t *testing.T) {
 	})
 }
 
+// restartable returns an address and a function that boots a broker there, with the data of the one before.
+func restartable(t *testing.T) (addr string, boot func() *kfake.Cluster) {
+	t.Helper()
+	addr, port := freePort(t)
+	dir := t.TempDir()
+	return addr, func() (cluster *kfake.Cluster) {
+		require.Eventually(t, func() (ok bool) { // its port may not be free at once
+			c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir), kfake.SyncWrites())
+			cluster = c
+			return err == nil
+		}, 10*time.Second, 20*time.Millisecond)
+		return cluster
+	}
+}
+
 // TestReconnect restarts the broker under a subscription and a publisher. (On a real broker this is
 // the e2e scenarios' to do: it is shared here.)
 func TestReconnect(t *testing.T) {
 	t.Parallel()
 	t.Run("kfake", func(t *testing.T) {
-		_, port := freePort(t)
-		dir := t.TempDir()
-		boot := func() *kfake.Cluster {
-			var cluster *kfake.Cluster
-			require.Eventually(t, func() (ok bool) { // its port may not be free at once
-				c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir), kfake.SyncWrites())
-				cluster = c
-				return err == nil
-			}, 10*time.Second, 20*time.Millisecond)
-			return cluster
-		}
+		addr, boot := restartable(t)
 		cluster := boot()
-		addr := "127.0.0.1:" + strconv.Itoa(port)
 		p, log := logged(t, addr)
 		require.NoError(t, service{p}.Start(t.Context()))
 		_, out := subscribe(t, p.Source("t", "g"), pipeline.Flow{})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -37,19 +38,22 @@ type producer struct {
 	answers sync.WaitGroup
 }
 
-// call is one Publish that waits for its messages.
+// call is records handed to the producers together, and their answers.
 type call struct {
-	left  atomic.Int64
-	ended chan struct{} // closed when all are answered
-	mu    sync.Mutex
-	errs  []error
+	left   atomic.Int64
+	ended  chan struct{} // closed when all are answered
+	mu     sync.Mutex
+	failed []*sarama.ProducerMessage
+	errs   []error
 }
 
-func (c *call) answer(err error) {
+func (c *call) answer(record *sarama.ProducerMessage, err error) {
 	if err != nil {
 		c.mu.Lock()
-		if len(c.errs) == 0 || c.errs[len(c.errs)-1].Error() != err.Error() {
-			c.errs = append(c.errs, err) // thousands of records of a batch fail in one way
+		c.failed = append(c.failed, record)
+		// Thousands of records of a batch fail in one way.
+		if !slices.ContainsFunc(c.errs, func(e error) bool { return e.Error() == err.Error() }) {
+			c.errs = append(c.errs, err)
 		}
 		c.mu.Unlock()
 	}
@@ -83,54 +87,82 @@ func (p *publisher) open(adapt func(*sarama.Config)) (*producer, error) {
 	out.answers.Go(func() {
 		for m := range async.Successes() {
 			p.metrics.published.WithLabelValues(m.Topic).Inc()
-			m.Metadata.(*call).answer(nil)
+			m.Metadata.(*call).answer(m, nil)
 		}
 	})
 	out.answers.Go(func() {
 		for e := range async.Errors() {
-			p.metrics.publishErrors.WithLabelValues(e.Msg.Topic).Inc()
-			e.Msg.Metadata.(*call).answer(e.Err)
+			e.Msg.Metadata.(*call).answer(e.Msg, e.Err)
 		}
 	})
 	return out, nil
 }
 
 func (p *publisher) publish(ctx context.Context, topic string, msgs []*message.Message) error {
-	failed := func(err error) error { return fmt.Errorf("kafka: publish to %s: %w", topic, err) }
-	if err := ctx.Err(); err != nil {
-		return failed(err)
-	}
-	c := &call{ended: make(chan struct{})}
-	c.left.Store(int64(len(msgs)))
+	ctx, cancel := context.WithTimeout(ctx, p.config.PublishTimeout)
+	defer cancel()
 	records := make([]*sarama.ProducerMessage, len(msgs))
 	for i, m := range msgs {
 		record, err := marshaler{}.Marshal(topic, m)
 		if err != nil {
-			return failed(err)
+			return fmt.Errorf("kafka: publish to %s: %w", topic, err)
 		}
 		if n := byteSize(record); n > p.config.MaxMessageBytes {
-			return tooLarge(failed(fmt.Errorf("message %s has %d bytes, max_message_bytes is %d", m.UUID, n, p.config.MaxMessageBytes)))
+			return tooLarge(fmt.Errorf("kafka: publish to %s: message %s has %d bytes, max_message_bytes is %d",
+				topic, m.UUID, n, p.config.MaxMessageBytes))
 		}
-		record.Metadata = c
 		records[i] = record
 	}
+	for attempt := 1; ; attempt++ {
+		failed, err := p.send(ctx, records)
+		if err == nil {
+			return nil
+		}
+		if !unreachable(err) || !sleep(ctx, p.config.ReconnectBackoff.Delay(attempt)) {
+			if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+				err = fmt.Errorf("%w: %w", ctx.Err(), err)
+			}
+			p.metrics.publishErrors.WithLabelValues(topic).Add(float64(len(failed)))
+			err = fmt.Errorf("kafka: publish to %s: %w", topic, err)
+			if errors.Is(err, sarama.ErrMessageSizeTooLarge) { // the topic's own limit
+				err = tooLarge(err)
+			}
+			return err
+		}
+		records = failed
+	}
+}
+
+// send makes one attempt and returns which records are not known to be durable, and why.
+func (p *publisher) send(ctx context.Context, records []*sarama.ProducerMessage) (failed []*sarama.ProducerMessage, err error) {
+	if err := ctx.Err(); err != nil {
+		return records, err
+	}
+	c := &call{ended: make(chan struct{})}
+	c.left.Store(int64(len(records)))
+	for _, r := range records {
+		r.Metadata = c
+	}
 	if err := p.feed(ctx, records); err != nil {
-		return failed(err)
+		return records, err
 	}
 	select {
 	case <-c.ended:
+		return c.failed, errors.Join(c.errs...)
 	case <-ctx.Done():
-		return failed(ctx.Err())
+		return records, ctx.Err()
 	}
-	err := errors.Join(c.errs...)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, sarama.ErrMessageSizeTooLarge): // the topic's own limit
-		return tooLarge(failed(err))
-	default:
-		return failed(err)
-	}
+}
+
+// unreachable says whether the broker did not answer at all. sarama's own retries end after three
+// failed looks for a leader (its circuit breaker then refuses everything for ten seconds), which is
+// less than a broker's restart takes. What a broker answered, sarama has tried often enough.
+func unreachable(err error) bool {
+	var answer sarama.KError
+	var conf sarama.ConfigurationError
+	return !errors.As(err, &answer) && !errors.As(err, &conf) &&
+		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) &&
+		!errors.Is(err, ErrNotStarted) && !errors.Is(err, sarama.ErrShuttingDown) && !errors.Is(err, sarama.ErrClosedClient)
 }
 
 func tooLarge(err error) error { return pipeline.WithClass(pipeline.Permanent(err), ClassTooLarge) }

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -130,6 +131,33 @@ func TestPublishHonoursItsContext(t *testing.T) {
 		ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		require.ErrorIs(t, service{p}.Stop(ctx), context.DeadlineExceeded)
+	})
+}
+
+// TestPublishSitsOutAnAbsence: the broker is away for longer than sarama's own retries last.
+func TestPublishSitsOutAnAbsence(t *testing.T) {
+	t.Parallel()
+	t.Run("kfake", func(t *testing.T) {
+		addr, boot := restartable(t)
+		cluster := boot()
+		p := start(t, []string{addr})
+		publish(t, p, "t", texts("before")...)
+		cluster.Close()
+		results := make(chan error, 50)
+		for i := range cap(results) {
+			go func() { results <- p.Sink("t").Publish(t.Context(), texts(strconv.Itoa(i), "second")...) }()
+		}
+		select {
+		case err := <-results:
+			require.Fail(t, "gave up early", "%v", err)
+		case <-time.After(3 * time.Second):
+		}
+		cluster = boot()
+		for range cap(results) {
+			require.NoError(t, <-results)
+		}
+		require.NoError(t, service{p}.Stop(t.Context()))
+		cluster.Close()
 	})
 }
 
