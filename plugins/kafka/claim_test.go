@@ -3,6 +3,7 @@ package kafka
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -454,6 +455,28 @@ func TestClaimNamesTheHeadOfLine(t *testing.T) {
 		synctest.Wait()
 		require.Zero(t, b.claim.look(time.Now()).heldBack)
 	})
+}
+
+func TestTroubleIsLoggedOnceAChange(t *testing.T) {
+	for name, cure := range map[string]func(*bench){
+		"a session begins": func(b *bench) { b.sub.joined(0, nil) },
+		"a record comes":   func(b *bench) { b.write("") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBench(t, pipeline.Flow{}, benchOption{}, func(t *testing.T, b *bench) {
+				for round := 1; round <= 2; round++ {
+					for range 10 {
+						b.sub.trouble(errors.New("broker away"))
+					}
+					require.Equal(t, round, bytes.Count(b.log.Bytes(), []byte("level=WARN")))
+					cure(b)
+					cure(b)
+					b.out()
+					require.Equal(t, round, bytes.Count(b.log.Bytes(), []byte("has recovered")))
+				}
+			})
+		})
+	}
 }
 
 // TestClaimUnderARandomHandler acks and nacks at random and takes the partition away at a random
