@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -133,4 +135,34 @@ func mustExplain(t testing.TB, l *Ledger, k Key) Explanation {
 	x, err := l.Explain(t.Context(), k)
 	require.NoError(t, err)
 	return x
+}
+
+func sorted[T ~string](s []T) []T {
+	slices.Sort(s)
+	return s
+}
+
+// acceptMany accepts targets 1 to n of a promotion, many at a time.
+func acceptMany(t testing.TB, l *Ledger, promotion, n int64) {
+	t.Helper()
+	var next atomic.Int64
+	var g errgroup.Group
+	for range 256 {
+		g.Go(func() error {
+			for target := next.Add(1); target <= n; target = next.Add(1) {
+				if _, err := l.Accept(t.Context(), record(promotion, target), false); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, g.Wait())
+}
+
+// clock reads the ledger's clock.
+func (l *Ledger) clock(t testing.TB) time.Time {
+	var now time.Time
+	require.NoError(t, l.store.read(t.Context(), func(_ querier, n time.Time) error { now = n; return nil }))
+	return now
 }
