@@ -38,6 +38,10 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	workDir = dir
+	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL runs as a user of its own
+		slog.Error("the temporary folder can't be opened for servers", "error", err)
+		os.Exit(1)
+	}
 	code := m.Run()
 	if fleet != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -145,6 +145,7 @@ func (p *Plugin) route(r *pipeline.Registry, s strategy, log *slog.Logger) {
 		Name:   proc.acceptRoute(),
 		From:   p.kafka.Source(s.publishTopic(), s.group()),
 		Handle: proc.accept,
+		To:     streamSink{proc},
 		Policy: policy(true),
 		// Accepting needs no Money API; paying at once does.
 		Flow: pipeline.Flow{Gate: func() bool { return p.config.Stream.Enabled || p.run.ready() }},

@@ -48,7 +48,7 @@ func (p *processor) accept(msg *message.Message) ([]*message.Message, error) {
 	p.debug(ctx, "accept", rec.Key, slog.String("next", accepted.Next.String()))
 	switch accepted.Next {
 	case ledger.Enqueue:
-		return nil, p.enqueue(ctx, rec)
+		return []*message.Message{toStream(rec)}, nil
 	case ledger.Pay:
 		return nil, p.pay(ctx, rec)
 	default: // settled, paused, or a conflict that is in the outbox
@@ -56,18 +56,39 @@ func (p *processor) accept(msg *message.Message) ([]*message.Message, error) {
 	}
 }
 
-// enqueue adds the payout to the promotion's stream. A full stream is no failure: the row waits
-// in the ledger for the feeder, so that one campaign never holds up another on its partition.
-func (p *processor) enqueue(ctx context.Context, rec ledger.Record) error {
-	outcome, err := p.manager.Enqueue(ctx, rec.Promotion, redispoll.Entry{
-		Key: string(rec.RecordKey), UUID: rec.Key.String(), Message: rec.Payload, Headers: rec.Headers,
-	})
-	if err != nil {
-		return fmt.Errorf("promotion: enqueue %s: %w", rec.Key, err)
-	}
-	if outcome == streams.Full {
-		if err := p.run.ledger.NotEnqueued(ctx, rec.Key); err != nil {
-			return fmt.Errorf("promotion: leave %s to the feeder: %w", rec.Key, err)
+type recordKey struct{}
+
+// toStream returns the message that streamSink makes an entry of. The record travels in its context.
+func toStream(rec ledger.Record) *message.Message {
+	msg := message.NewMessage(rec.Key.String(), rec.Payload)
+	msg.SetContext(context.WithValue(context.Background(), recordKey{}, rec))
+	return msg
+}
+
+// streamSink is where an accepted payout goes: the stream of its promotion. A full stream is no
+// failure: the row waits in the ledger for the feeder, so that one campaign never holds up another on
+// its partition.
+type streamSink struct{ *processor }
+
+// Describe implements pipeline.Sink.
+func (s streamSink) Describe() pipeline.Endpoint { return s.manager.Source().Describe() }
+
+// Publish implements pipeline.Sink, for messages of toStream alone.
+func (s streamSink) Publish(ctx context.Context, msgs ...*message.Message) error {
+	for _, msg := range msgs {
+		rec, ok := msg.Context().Value(recordKey{}).(ledger.Record)
+		if !ok {
+			return pipeline.Permanent(fmt.Errorf("promotion: message %s carries no record", msg.UUID))
+		}
+		entry := redispoll.Entry{Key: string(rec.RecordKey), UUID: msg.UUID, Message: rec.Payload, Headers: rec.Headers}
+		outcome, err := s.manager.Enqueue(ctx, rec.Promotion, entry)
+		if err != nil {
+			return fmt.Errorf("promotion: enqueue %s: %w", rec.Key, err)
+		}
+		if outcome == streams.Full {
+			if err := s.run.ledger.NotEnqueued(ctx, rec.Key); err != nil {
+				return fmt.Errorf("promotion: leave %s to the feeder: %w", rec.Key, err)
+			}
 		}
 	}
 	return nil
@@ -225,3 +246,5 @@ func (p *processor) debug(ctx context.Context, stage string, key ledger.Key, mor
 		slog.String(pipeline.LogStreamEntryID, pipeline.OriginFrom(ctx).EntryID),
 	}, more...)...)
 }
+
+var _ pipeline.Sink = streamSink{}
