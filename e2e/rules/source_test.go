@@ -1,0 +1,202 @@
+package rules_test
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// root returns the repository's top folder.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	return dir
+}
+
+// sources returns the Go files of the project that a person wrote, by their path from the top folder.
+func sources(t *testing.T) map[string][]byte {
+	t.Helper()
+	top := root(t)
+	files := map[string][]byte{}
+	require.NoError(t, filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() && path != top && (strings.HasPrefix(name, ".") || strings.HasPrefix(name, "zz_") || name == "bin" || name == "testdata") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || filepath.Ext(name) != ".go" {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if generated(text) {
+			return nil
+		}
+		rel, err := filepath.Rel(top, path)
+		files[filepath.ToSlash(rel)] = text
+		return err
+	}))
+	require.Greater(t, len(files), 50)
+	return files
+}
+
+func generated(text []byte) bool {
+	for line := range bytes.Lines(text) {
+		if bytes.HasPrefix(line, []byte("// Code generated ")) {
+			return true
+		}
+		if bytes.HasPrefix(line, []byte("package ")) {
+			return false
+		}
+	}
+	return false
+}
+
+const longest = 500
+
+// tooLong returns what is wrong with the length of a file: past 500 lines it holds two things.
+func tooLong(name string, text []byte) string {
+	if n := bytes.Count(text, []byte("\n")); n > longest {
+		return fmt.Sprintf("%s has %d lines, more than %d: what are the two things it holds?", name, n, longest)
+	}
+	return ""
+}
+
+func TestFilesHoldOneThing(t *testing.T) {
+	t.Parallel()
+	for name, text := range sources(t) {
+		if wrong := tooLong(name, text); wrong != "" {
+			t.Error(wrong)
+		}
+	}
+	require.NotEmpty(t, tooLong("x.go", bytes.Repeat([]byte("\n"), longest+1)))
+	require.Empty(t, tooLong("x.go", bytes.Repeat([]byte("\n"), longest)))
+}
+
+// sleeps returns the lines of a test file that wait by sleeping. Where testing/synctest is imported, sleeping moves
+// the bubble's clock; elsewhere a sleep may stand for the work that a handler does, and says so.
+func sleeps(text []byte) []string {
+	if bytes.Contains(text, []byte(`"testing/synctest"`)) {
+		return nil
+	}
+	var wrong []string
+	for line := range strings.Lines(string(text)) {
+		if call := strings.Index(line, "time.Sleep("); call >= 0 && !strings.Contains(line[call:], "// the work itself") {
+			wrong = append(wrong, strings.TrimSpace(line))
+		}
+	}
+	return wrong
+}
+
+func TestNothingWaitsBySleeping(t *testing.T) {
+	t.Parallel()
+	for name, text := range sources(t) {
+		if !strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "e2e/rules/") {
+			continue // golangci-lint forbids it outside of tests
+		}
+		for _, line := range sleeps(text) {
+			t.Errorf("%s: %s: wait for what you wait for, or use testing/synctest", name, line)
+		}
+	}
+	require.Equal(t, []string{"time.Sleep(1)"}, sleeps([]byte("package p\n\ttime.Sleep(1)\n")))
+	require.Empty(t, sleeps([]byte("package p\n\ttime.Sleep(1) // the work itself\n")))
+	require.Empty(t, sleeps([]byte("package p\nimport \"testing/synctest\"\n\ttime.Sleep(1)\n")))
+}
+
+// readme returns what is wrong with the README of a plugin's folder: its sections stand in one order, and
+// its Go examples are taken from code that is run.
+func readme(text, code string) []string {
+	var wrong []string
+	var sections []string
+	var block []string
+	inside := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "```"):
+			if inside && block != nil && !strings.Contains(squeeze(code), squeeze(strings.Join(block, "\n"))) {
+				wrong = append(wrong, "no test has this example:\n"+strings.Join(block, "\n"))
+			}
+			inside = !inside
+			block = nil
+			if inside && strings.HasPrefix(line, "```go") {
+				block = []string{}
+			}
+		case inside && block != nil:
+			block = append(block, line)
+		case !inside && strings.HasPrefix(line, "## "):
+			sections = append(sections, strings.TrimPrefix(line, "## "))
+		}
+	}
+	at := -1
+	for _, want := range []string{"Configuration", "Metrics", "Failure behaviour", "Example"} {
+		i := slices.IndexFunc(sections, func(s string) bool { return strings.EqualFold(s, want) })
+		if i < 0 {
+			wrong = append(wrong, fmt.Sprintf("no section %q", want))
+			continue
+		}
+		if i < at {
+			wrong = append(wrong, fmt.Sprintf("section %q stands too early", want))
+		}
+		at = i
+	}
+	return wrong
+}
+
+// squeeze makes one blank of every run of white space, so that indentation doesn't matter.
+func squeeze(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func TestPluginReadmes(t *testing.T) {
+	t.Parallel()
+	top := root(t)
+	for _, pattern := range []string{"plugins/*", "handlers/*"} {
+		folders, err := filepath.Glob(filepath.Join(top, pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, folders)
+		for _, folder := range folders {
+			if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+				continue
+			}
+			name, err := filepath.Rel(top, folder)
+			require.NoError(t, err)
+			text, err := os.ReadFile(filepath.Join(folder, "README.md"))
+			if err != nil {
+				t.Errorf("%s has no README.md", name)
+				continue
+			}
+			tests, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+			require.NoError(t, err)
+			var code strings.Builder
+			for _, file := range tests {
+				part, err := os.ReadFile(file)
+				require.NoError(t, err)
+				code.Write(part)
+			}
+			for _, wrong := range readme(string(text), code.String()) {
+				t.Errorf("%s/README.md: %s", name, wrong)
+			}
+		}
+	}
+}
+
+func TestReadmeRulesBite(t *testing.T) {
+	t.Parallel()
+	good := "# x\n## Configuration\n## Metrics\n## Failure behaviour\n## Example\n```go\na :=\tb\n```\n```sh\nls\n```\n"
+	require.Empty(t, readme(good, "func Example() {\n\ta := b\n}"))
+	require.Contains(t, strings.Join(readme(good, "func Example() {}"), "\n"), "no test has this example:\na :=\tb")
+	require.Equal(t, []string{`no section "Metrics"`}, readme(strings.Replace(good, "## Metrics\n", "", 1), "a := b"))
+	swapped := strings.Replace(good, "## Metrics\n## Failure behaviour\n", "## Failure behaviour\n## Metrics\n", 1)
+	require.Equal(t, []string{`section "Failure behaviour" stands too early`}, readme(swapped, "a := b"))
+}
