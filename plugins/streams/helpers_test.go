@@ -109,13 +109,13 @@ func still() Config {
 
 // activeSet is an Activations in memory, with everything counted.
 type activeSet struct {
-	mu            sync.Mutex
-	m             map[int64]Activation
-	activated     int
-	deactivated   int
-	fail          error // of Deactivate
-	failActive    error
-	asked         int
+	mu          sync.Mutex
+	m           map[int64]Activation
+	activated   int
+	deactivated int
+	fail        error // of Deactivate
+	failActive  error
+	asked       int
 }
 
 func newActiveSet(ids ...int64) *activeSet {

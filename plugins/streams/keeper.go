@@ -14,8 +14,8 @@ import (
 // stream is gone.
 const putBackAfter = 2
 
-// tendTogether is how many streams are tended in one pipeline.
-const tendTogether = 200
+// tendTogether is how many streams are tended in one pipeline, bounded by callTimeout.
+const tendTogether = 100
 
 // keep is the keeper: it goes a round every Config.Refresh and on a hint, until the life ends.
 func (s *subscription) keep() {
@@ -37,16 +37,16 @@ func (s *subscription) keep() {
 // round asks what should run, starts and changes what differs, and tends what runs. It waits for
 // nothing that a slow handler could hold up: starts and stops go on by themselves, one a stream.
 func (s *subscription) round() {
+	s.reap()
 	ctx, cancel := context.WithTimeout(s.life, callTimeout)
-	defer cancel()
-	s.reap(ctx)
 	active, err := s.m.asker.active(ctx)
+	cancel()
 	if err != nil {
 		if s.life.Err() == nil {
 			s.m.metrics.failed(s.m.kind.Type, "active")
-			s.m.log.WarnContext(ctx, "what is active could not be asked, running streams go on", pipeline.Err(err))
+			s.m.log.Warn("what is active could not be asked, running streams go on", pipeline.Err(err))
 		}
-		s.tend(ctx, nil)
+		s.tend(nil)
 		return
 	}
 	wanted := make(map[int64]Activation, len(active))
@@ -60,7 +60,7 @@ func (s *subscription) round() {
 			s.begin(a.ID, func(ctx context.Context) { s.startActive(ctx, a) })
 		}
 	}
-	s.tend(ctx, wanted)
+	s.tend(wanted)
 	s.retryCleanups()
 }
 
@@ -92,7 +92,7 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 }
 
 // reap forgets the readers that ended by themselves: their streams are gone and not active.
-func (s *subscription) reap(context.Context) {
+func (s *subscription) reap() {
 	for _, r := range s.list() {
 		if r.ended() {
 			s.begin(r.id, func(ctx context.Context) { s.forget(ctx, r, stopInactive) })
@@ -103,11 +103,11 @@ func (s *subscription) reap(context.Context) {
 // tend visits every running stream: leaves the status of this instance, has acknowledged entries
 // trimmed, and looks whether the stream is idle or no longer wanted. wanted is nil when it could not
 // be asked.
-func (s *subscription) tend(ctx context.Context, wanted map[int64]Activation) {
+func (s *subscription) tend(wanted map[int64]Activation) {
 	list := s.list()
 	var failed int
 	var first error
-	for len(list) > 0 && ctx.Err() == nil {
+	for len(list) > 0 && s.life.Err() == nil {
 		n := min(len(list), tendTogether)
 		part := list[:n]
 		list = list[n:]
@@ -116,7 +116,10 @@ func (s *subscription) tend(ctx context.Context, wanted map[int64]Activation) {
 			keys[i] = []string{r.stream, MetaKey(r.stream)}
 			args[i] = []any{r.group, s.m.statusField(), s.status(r)}
 		}
-		for i, cmd := range runAll(ctx, s.m.client(), s.m.scripts.tend, keys, args) {
+		ctx, cancel := context.WithTimeout(s.life, callTimeout)
+		cmds := runAll(ctx, s.m.client(), s.m.scripts.tend, keys, args)
+		cancel()
+		for i, cmd := range cmds {
 			t, err := parseTended(cmd.Result())
 			if err != nil {
 				failed++
@@ -131,7 +134,7 @@ func (s *subscription) tend(ctx context.Context, wanted map[int64]Activation) {
 	}
 	if first != nil && s.life.Err() == nil {
 		s.m.metrics.failed(s.m.kind.Type, "tend")
-		s.m.log.WarnContext(ctx, "streams could not be tended", slog.Int("streams", failed), pipeline.Err(first))
+		s.m.log.Warn("streams could not be tended", slog.Int("streams", failed), pipeline.Err(first))
 	}
 }
 

@@ -127,7 +127,9 @@ func TestSeed001Section75TwoInstances(t *testing.T) {
 		for payload, runs := range merge(a, b) {
 			require.Equal(t, 1, runs, payload)
 		}
-		eventually(t, "idle stop", func() bool { return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 && !b.isRunning(1) })
+		eventually(t, "idle stop", func() bool {
+			return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 && !b.isRunning(1)
+		})
 		require.False(t, active.has(1))
 	})
 }
