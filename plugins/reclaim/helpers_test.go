@@ -1,0 +1,271 @@
+package reclaim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/millrace-io/millrace/plugins/redispoll"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// server is a Redis of some sort with a client; names made by key are this test's own.
+type server struct {
+	name   string
+	prefix string
+	client redis.UniversalClient
+}
+
+var prefixes atomic.Int64
+
+// eachServer runs f on miniredis, Redis and Valkey.
+func eachServer(t *testing.T, f func(t *testing.T, s server)) {
+	t.Helper()
+	for _, where := range []struct{ name, env string }{
+		{"miniredis", ""}, {"redis", "MILLRACE_TEST_REDIS"}, {"valkey", "MILLRACE_TEST_VALKEY"},
+	} {
+		t.Run(where.name, func(t *testing.T) {
+			addr := os.Getenv(where.env)
+			switch {
+			case where.env == "":
+				mini := miniredis.NewMiniRedis()
+				require.NoError(t, mini.Start())
+				t.Cleanup(mini.Close)
+				addr = mini.Addr()
+			case addr == "":
+				t.Skipf("%s is not set: no real %s to test on", where.env, where.name)
+			}
+			c := redispoll.DefaultClientConfig()
+			c.Addrs = []string{addr}
+			client, err := redispoll.NewClient(c)
+			require.NoError(t, err)
+			s := server{name: where.name, prefix: fmt.Sprintf("reclaim-test-%d-%d", os.Getpid(), prefixes.Add(1)), client: client}
+			t.Cleanup(func() {
+				for _, pattern := range []string{s.prefix + "*", "{" + s.prefix + "*"} {
+					if keys, err := client.Keys(context.Background(), pattern).Result(); err == nil && len(keys) > 0 {
+						client.Del(context.Background(), keys...)
+					}
+				}
+				_ = client.Close()
+			})
+			f(t, s)
+		})
+	}
+}
+
+// fakeReader is a Reader that remembers what it was given.
+type fakeReader struct {
+	mu        sync.Mutex
+	free      int
+	err       error
+	adopted   []string
+	delivered map[string]int64
+}
+
+func (r *fakeReader) Free() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.free
+}
+
+func (r *fakeReader) Adopt(_ context.Context, entries []redis.XMessage, delivered map[string]int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return r.err
+	}
+	for _, e := range entries {
+		r.free--
+		r.adopted = append(r.adopted, e.ID)
+		if r.delivered == nil {
+			r.delivered = map[string]int64{}
+		}
+		r.delivered[e.ID] = delivered[e.ID]
+	}
+	return nil
+}
+
+func (r *fakeReader) got() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.adopted)
+}
+
+// fakeTarget is a fixed list of streams.
+type fakeTarget struct {
+	client  redis.UniversalClient
+	minIdle time.Duration
+	streams []Stream
+}
+
+func (t *fakeTarget) Domain() string                { return "domain" }
+func (t *fakeTarget) Client() redis.UniversalClient { return t.client }
+func (t *fakeTarget) MinIdle() time.Duration        { return t.minIdle }
+func (t *fakeTarget) Streams() []Stream             { return t.streams }
+
+// stream makes a stream with a group and returns it as one of a target, read by consumer.
+func (s server) stream(t testing.TB, name, consumer string, r Reader) Stream {
+	st := Stream{Shard: "0", Name: s.prefix + ":" + name, Group: "g", Consumer: consumer, Reader: r}
+	st.Meta = "{" + st.Name + "}:meta"
+	require.NoError(t, s.client.XGroupCreateMkStream(t.Context(), st.Name, st.Group, "0").Err())
+	return st
+}
+
+// hold adds n entries to a stream and has consumer read them.
+func (s server) hold(t testing.TB, st Stream, consumer string, n int) (ids []string) {
+	for i := range n {
+		require.NoError(t, s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: st.Name, Values: []any{"message", fmt.Sprint(i)}}).Err())
+	}
+	got, err := s.client.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: st.Group, Consumer: consumer, Streams: []string{st.Name, ">"}, Count: int64(n), Block: -1}).Result()
+	require.NoError(t, err)
+	for _, m := range got[0].Messages {
+		ids = append(ids, m.ID)
+	}
+	require.Len(t, ids, n)
+	return ids
+}
+
+func (s server) consumers(t testing.TB, st Stream) (names []string) {
+	list, err := s.client.XInfoConsumers(t.Context(), st.Name, st.Group).Result()
+	require.NoError(t, err)
+	for _, c := range list {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// presence is who is alive.
+type presence struct {
+	mu    sync.Mutex
+	alive map[string]bool
+	err   error
+}
+
+func (p *presence) ask(_ context.Context, instances ...string) (map[string]bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		return nil, p.err
+	}
+	out := map[string]bool{}
+	for _, i := range instances {
+		out[i] = p.alive[i]
+	}
+	return out, nil
+}
+
+func (p *presence) set(instance string, alive bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.alive[instance] = alive
+}
+
+func everybody(instances ...string) *presence {
+	p := &presence{alive: map[string]bool{}}
+	for _, i := range instances {
+		p.alive[i] = true
+	}
+	return p
+}
+
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), text)
+}
+
+func quick() Config {
+	return Config{MinIdle: 50 * time.Millisecond, Interval: 20 * time.Millisecond, Count: 100, Step: 10,
+		DeadCheck: 10 * time.Millisecond, DeadAfter: 40 * time.Millisecond}
+}
+
+// rig is one Reclaimer, not started, and what it says.
+type rig struct {
+	*Reclaimer
+	log  *lines
+	mu   sync.Mutex
+	lost map[string][]string
+}
+
+func newRig(c Config, instance string, p *presence, targets ...Target) *rig {
+	r := &rig{log: &lines{}, lost: map[string][]string{}}
+	r.Reclaimer = NewReclaimer(Options{
+		Config: c, Instance: instance, Targets: targets, Alive: p.ask, Metrics: NewMetrics(),
+		Logger: slog.New(slog.NewTextHandler(r.log, nil)),
+		Lost: func(stream string, ids []string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.lost[stream] = append(r.lost[stream], ids...)
+		},
+	})
+	return r
+}
+
+func (r *rig) run(t testing.TB) {
+	require.NoError(t, r.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, r.Stop(context.Background())) })
+}
+
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	require.Eventually(t, cond, 15*time.Second, 2*time.Millisecond, what)
+}
+
+// realReader is a redispoll.Reader with a handler.
+func realReader(t testing.TB, s server, st *Stream, slots int, minIdle time.Duration, handle func(*message.Message)) *redispoll.Reader {
+	out := make(chan *message.Message)
+	r := redispoll.NewReader(s.client, redispoll.ReaderConfig{
+		Stream: st.Name, Group: st.Group, Consumer: st.Consumer, Slots: slots, Batch: 10,
+		PollInterval: 10 * time.Millisecond, FirstPoll: time.Millisecond, MinIdle: minIdle,
+	}, out, redispoll.Hooks{}, nil, nil)
+	st.Reader = r
+	var handlers sync.WaitGroup
+	quit := make(chan struct{})
+	handlers.Go(func() {
+		for {
+			select {
+			case msg := <-out:
+				handlers.Go(func() { handle(msg); msg.Ack() })
+			case <-quit:
+				return
+			}
+		}
+	})
+	r.Start()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = r.Drain(ctx)
+		close(quit)
+		handlers.Wait()
+	})
+	return r
+}
+
+var errInjected = errors.New("injected")

@@ -1,0 +1,410 @@
+package reclaim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+)
+
+// A kill -9: what the dead instance held is claimed long before min_idle, handled once by the real
+// reader here, counted when it is acknowledged, and the dead reader is removed.
+func TestEntriesOfADeadInstanceAreHandledAtOnce(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.MinIdle = time.Hour
+		st := s.stream(t, "1", "me-1-0", nil)
+		held := s.hold(t, st, "dead-2-0", 25)
+		alive := s.hold(t, st, "alive-3-0", 5)
+		require.NoError(t, s.client.HSet(t.Context(), st.Meta, InstanceField("dead-2"), "x", InstanceField("alive-3"), "y").Err())
+		var mu sync.Mutex
+		runs := map[string]int{}
+		deliveries := map[string]int64{}
+		realReader(t, s, &st, 3, time.Hour, func(m *message.Message) {
+			o := pipeline.OriginFrom(m.Context())
+			mu.Lock()
+			defer mu.Unlock()
+			runs[o.EntryID]++
+			deliveries[o.EntryID] = o.Delivered
+		})
+		p := everybody("alive-3")
+		r := newRig(c, "me-1", p, &fakeTarget{client: s.client, streams: []Stream{st}})
+		r.run(t)
+		eventually(t, "all handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(runs) == len(held) })
+		eventually(t, "reader removed", func() bool { return !slices.Contains(s.consumers(t, st), "dead-2-0") })
+		mu.Lock()
+		for _, id := range held {
+			require.Equal(t, 1, runs[id], id)
+			require.Equal(t, int64(2), deliveries[id], "delivered for the second time")
+		}
+		for _, id := range alive {
+			require.Zero(t, runs[id], "nothing is taken from the living")
+		}
+		mu.Unlock()
+		require.Contains(t, s.consumers(t, st), "alive-3-0")
+		require.False(t, s.client.HExists(t.Context(), st.Meta, InstanceField("dead-2")).Val(), "its status goes too")
+		require.True(t, s.client.HExists(t.Context(), st.Meta, InstanceField("alive-3")).Val())
+		m := r.o.Metrics
+		eventually(t, "counted", func() bool { return testutil.ToFloat64(m.messages.WithLabelValues("domain", "0")) == 25 })
+		require.InDelta(t, 25, testutil.ToFloat64(m.claims.WithLabelValues("domain", "0", "dead")), 0)
+		require.InDelta(t, 1, testutil.ToFloat64(m.removed.WithLabelValues("domain", "0")), 0)
+		require.Zero(t, testutil.ToFloat64(m.failures.WithLabelValues("domain", "0")))
+		require.NotZero(t, r.log.count(`msg="entries reclaimed"`))
+	})
+}
+
+// An absence shorter than dead_after, or a presence that can't be asked, kills nobody.
+func TestNobodyIsDeclaredDeadInAHurry(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.MinIdle, c.DeadAfter = time.Hour, 150*time.Millisecond
+		reader := &fakeReader{free: 100}
+		st := s.stream(t, "1", "me-1-0", reader)
+		s.hold(t, st, "other-2-0", 5)
+		s.hold(t, st, "nameless", 5) // no <instance>-<index>: nothing is known about its owner
+		p := everybody("other-2")
+		d := newDomain(newRig(c, "me-1", p).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		flicker := time.Now()
+		for time.Since(flicker) < 2*c.DeadAfter {
+			p.set("other-2", false)
+			d.round(t.Context(), false)
+			p.set("other-2", true)
+			d.round(t.Context(), false)
+		}
+		p.err = errInjected
+		for blind := time.Now(); time.Since(blind) < 2*c.DeadAfter; {
+			d.round(t.Context(), false)
+		}
+		require.Empty(t, reader.got())
+		p.err = nil
+		p.set("other-2", false)
+		d.round(t.Context(), false)
+		require.Empty(t, reader.got(), "only just gone")
+		<-time.After(c.DeadAfter)
+		d.round(t.Context(), false)
+		require.Len(t, reader.got(), 5)
+		require.Equal(t, []string{"me-1-0", "nameless"}, s.consumers(t, st))
+	})
+}
+
+// Promise 8: a handler that takes many times min_idle keeps its message, since its reader keeps it
+// alive; another instance that reclaims all the time gets nothing.
+func TestASlowHandlerIsNotStolenFrom(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		const minIdle = 300 * time.Millisecond
+		st := s.stream(t, "1", "slow-1-0", nil)
+		var runs atomic.Int64
+		done := make(chan struct{})
+		realReader(t, s, &st, 1, minIdle, func(*message.Message) {
+			runs.Add(1)
+			<-time.After(5 * minIdle)
+			close(done)
+		})
+		require.NoError(t, s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: st.Name, Values: []any{"message", "x"}}).Err())
+		thief := &fakeReader{free: 100}
+		other := st
+		other.Consumer, other.Reader = "thief-2-0", thief
+		c := quick()
+		c.MinIdle = time.Millisecond // a mistaken setting: the target knows better
+		r := newRig(c, "thief-2", everybody("slow-1"), &fakeTarget{client: s.client, minIdle: minIdle, streams: []Stream{other}})
+		r.run(t)
+		<-done
+		require.Equal(t, int64(1), runs.Load())
+		require.Empty(t, thief.got())
+	})
+}
+
+// The cursor is carried on, from step to step, round to round and instance to instance: a hundred hot
+// entries in front, which are renewed all the time, don't keep what is behind them pending (fact 26).
+func TestHotEntriesInFrontDoNotHideIdleOnesBehind(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.Count, c.Step, c.MinIdle = 7, 3, 2*time.Second // the readers here renew nothing: all rounds within min_idle
+		readers := []*fakeReader{{free: 1000}, {free: 1000}}
+		st := s.stream(t, "1", "a-1-0", readers[0])
+		hot := s.hold(t, st, "hot-9-0", 100)
+		idle := s.hold(t, st, "slow-9-0", 60)
+		<-time.After(c.MinIdle)
+		other := st
+		other.Consumer, other.Reader = "b-2-0", readers[1]
+		p := everybody("hot-9", "slow-9", "a-1", "b-2")
+		ds := []*domain{
+			newDomain(newRig(c, "a-1", p).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}}),
+			newDomain(newRig(c, "b-2", p).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{other}}),
+		}
+		seen := map[string]bool{}
+		for round := range 10 {
+			require.NoError(t, s.client.XClaimJustID(t.Context(), &redis.XClaimArgs{Stream: st.Name, Group: st.Group, Consumer: "hot-9-0", Messages: hot}).Err())
+			ds[round%2].round(t.Context(), true)
+			cursor := s.client.HGet(t.Context(), st.Meta, "reclaim:cursor").Val()
+			require.False(t, seen[cursor] && cursor != "", "the cursor moves on: %s", cursor)
+			seen[cursor] = true
+		}
+		got := append(readers[0].got(), readers[1].got()...)
+		slices.Sort(got)
+		slices.Sort(idle)
+		require.Equal(t, idle, got, "each idle entry once, no hot one")
+		require.NotEmpty(t, readers[0].got())
+		require.NotEmpty(t, readers[1].got(), "the other instance goes on where the first one stopped")
+		require.Equal(t, int64(2), readers[0].delivered[readers[0].got()[0]])
+	})
+}
+
+// No more is claimed than there is room for, and the rest comes as soon as there is.
+func TestNoMoreThanTheReaderHasRoomFor(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		reader := &fakeReader{free: 4}
+		st := s.stream(t, "1", "me-1-0", reader)
+		s.hold(t, st, "dead-2-0", 10)
+		s.hold(t, st, "alive-3-0", 10)
+		d := newDomain(newRig(c, "me-1", everybody("alive-3")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		require.False(t, d.round(t.Context(), true))
+		<-time.After(c.MinIdle)
+		require.True(t, d.round(t.Context(), true), "something is left")
+		require.Len(t, reader.got(), 4)
+		require.Contains(t, s.consumers(t, st), "dead-2-0", "it still holds something")
+		reader.mu.Lock()
+		reader.free = 100
+		reader.mu.Unlock()
+		require.False(t, d.round(t.Context(), true))
+		require.Len(t, reader.got(), 20)
+		require.NotContains(t, s.consumers(t, st), "dead-2-0")
+	})
+}
+
+// One reclaimer a stream at a time, and a lease whose holder died ends by itself.
+func TestOneReclaimerAStreamAtATime(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		reader := &fakeReader{free: 100}
+		st := s.stream(t, "1", "me-1-0", reader)
+		s.hold(t, st, "alive-3-0", 5)
+		<-time.After(c.MinIdle)
+		d := newDomain(newRig(c, "me-1", everybody("alive-3")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		lease := func(who string, d2 time.Duration) []any {
+			reply, err := d.r.scripts.lease.Run(t.Context(), s.client, []string{st.Name, st.Meta}, who, d2.Milliseconds()).Slice()
+			require.NoError(t, err)
+			return reply
+		}
+		require.Equal(t, []any{int64(1), ""}, lease("other-2", 10*time.Second))
+		d.round(t.Context(), true)
+		require.Empty(t, reader.got())
+		require.Equal(t, []any{int64(0)}, lease("third-3", 10*time.Second))
+		require.Equal(t, []any{int64(1), ""}, lease("other-2", time.Millisecond), "the holder may prolong or shorten it")
+		<-time.After(5 * time.Millisecond)
+		d.round(t.Context(), true)
+		require.Len(t, reader.got(), 5)
+		require.False(t, s.client.HExists(t.Context(), st.Meta, "reclaim:by").Val(), "released at the end")
+		n, err := d.r.scripts.release.Run(t.Context(), s.client, []string{st.Meta}, "other-2", "5-0").Int()
+		require.NoError(t, err)
+		require.Zero(t, n, "who has lost the lease can't move the cursor")
+
+		require.NoError(t, s.client.Del(t.Context(), st.Name, st.Meta).Err())
+		require.Equal(t, []any{int64(-1)}, lease("me-1", time.Second))
+		require.Zero(t, s.client.Exists(t.Context(), st.Meta).Val(), "a stream that is gone leaves no meta behind")
+	})
+}
+
+// Deleted ids are evidence of loss: logged as an error, counted, told; and they don't stay pending.
+func TestDeletedEntriesAreReportedAsLost(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		reader := &fakeReader{free: 100}
+		st := s.stream(t, "1", "me-1-0", reader)
+		dead := s.hold(t, st, "dead-2-0", 4)
+		require.NoError(t, s.client.XDel(t.Context(), st.Name, dead[1], dead[2]).Err())
+		idle := s.hold(t, st, "alive-3-0", 4)
+		lost := []string{dead[1], dead[2]}
+		if s.name != "miniredis" { // its XAUTOCLAIM does not report deleted ids
+			require.NoError(t, s.client.XDel(t.Context(), st.Name, idle[0]).Err())
+			lost = append(lost, idle[0])
+		}
+		r := newRig(c, "me-1", everybody("alive-3"), &fakeTarget{client: s.client, streams: []Stream{st}})
+		r.run(t)
+		eventually(t, "reported", func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return len(r.lost[st.Name]) == len(lost)
+		})
+		eventually(t, "the others claimed", func() bool { return len(reader.got()) == 8-len(lost) })
+		r.mu.Lock()
+		require.ElementsMatch(t, lost, r.lost[st.Name])
+		r.mu.Unlock()
+		require.InDelta(t, float64(len(lost)), testutil.ToFloat64(r.o.Metrics.losses.WithLabelValues("domain", "0")), 0)
+		require.NotZero(t, r.log.count("level=ERROR"))
+		eventually(t, "dead reader removed", func() bool { return !slices.Contains(s.consumers(t, st), "dead-2-0") })
+	})
+}
+
+// Seed 003, the checklist and "results": a failing shard is logged and counted and all others finish;
+// NOGROUP is no error; domains don't wait for each other.
+func TestSeed003AFailingStreamHoldsUpNobody(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		good := []*fakeReader{{free: 100}, {free: 100}, {free: 100}}
+		first := s.stream(t, "0", "me-1-0", good[0])
+		last := s.stream(t, "3", "me-1-0", good[1])
+		s.hold(t, first, "alive-3-0", 5)
+		s.hold(t, last, "alive-3-0", 5)
+		absent := Stream{Shard: "1", Name: s.prefix + ":1", Group: "g", Consumer: "me-1-0", Meta: "{" + s.prefix + ":1}:meta", Reader: &fakeReader{free: 1}}
+		require.NoError(t, s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: s.prefix + ":1b", Values: []any{"message", "x"}}).Err())
+		nogroup := absent
+		nogroup.Name, nogroup.Meta = s.prefix+":1b", "{"+s.prefix+":1b}:meta"
+		broken := absent
+		broken.Shard, broken.Name, broken.Meta = "2", s.prefix+":2", "{"+s.prefix+":2}:meta"
+		require.NoError(t, s.client.Set(t.Context(), broken.Name, "not a stream", 0).Err())
+		shards := &fakeTarget{client: s.client, streams: []Stream{first, absent, nogroup, broken, last}}
+
+		// Another domain, whose server does not answer.
+		nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+		t.Cleanup(func() { _ = nowhere.Close() })
+		down := s.stream(t, "down", "me-1-0", good[2])
+		r := newRig(c, "me-1", everybody("alive-3"), shards, &fakeTarget{client: nowhere, streams: []Stream{down}})
+		r.run(t)
+		eventually(t, "the others finish", func() bool { return len(good[0].got()) == 5 && len(good[1].got()) == 5 })
+		failures := r.o.Metrics.failures
+		eventually(t, "counted", func() bool { return testutil.ToFloat64(failures.WithLabelValues("domain", "2")) > 0 })
+		eventually(t, "the server that is down too", func() bool { return testutil.ToFloat64(failures.WithLabelValues("domain", "0")) > 0 })
+		require.Zero(t, testutil.ToFloat64(failures.WithLabelValues("domain", "1")), "NOGROUP and an absent stream are no error")
+		require.NotZero(t, r.log.count(broken.Name))
+		require.Zero(t, r.log.count(nogroup.Name))
+	})
+}
+
+// A reader that stops while entries are being claimed takes none; it has given them back.
+func TestAReaderThatStopsRefuses(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		st := s.stream(t, "1", "me-1-0", nil)
+		reader := realReader(t, s, &st, 1, c.MinIdle, func(*message.Message) {})
+		ids := s.hold(t, Stream{Name: st.Name, Group: st.Group}, "dead-2-0", 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.NoError(t, reader.Drain(ctx))
+		stopping := &stoppingReader{Reader: reader}
+		st.Reader = stopping
+		d := newDomain(newRig(c, "me-1", everybody()).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		d.round(t.Context(), false)
+		<-time.After(c.DeadAfter)
+		d.round(t.Context(), false)
+		require.Equal(t, 1, stopping.refused)
+		require.InDelta(t, 1, testutil.ToFloat64(d.r.o.Metrics.refused.WithLabelValues("domain", "0")), 0)
+		p, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: st.Name, Group: st.Group, Idle: c.MinIdle, Start: "-", End: "+", Count: 10}).Result()
+		require.NoError(t, err)
+		require.Len(t, p, 1, "claimable at once")
+		require.Equal(t, ids[0], p[0].ID)
+	})
+}
+
+// stoppingReader says that it has room, and then stops.
+type stoppingReader struct {
+	Reader
+	refused int
+}
+
+func (*stoppingReader) Free() int { return 10 }
+
+func (r *stoppingReader) Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64) error {
+	r.refused += len(entries)
+	return r.Reader.Adopt(ctx, entries, delivered)
+}
+
+// A thousand idle streams cost two commands each and round, in a handful of pipelines.
+func TestAThousandQuietStreamsAreCheap(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		target := &fakeTarget{client: s.client}
+		for i := range 1000 {
+			target.streams = append(target.streams, s.stream(t, fmt.Sprint(i), "me-1-0", &fakeReader{free: 1}))
+		}
+		h := &countingHook{}
+		s.client.AddHook(h)
+		d := newDomain(newRig(quick(), "me-1", everybody()).Reclaimer, target)
+		begin := time.Now()
+		d.round(t.Context(), true)
+		t.Logf("a round over 1000 streams: %s", time.Since(begin))
+		require.Equal(t, int64(10), h.pipelines.Load())
+		require.InDelta(t, 2000, h.commands.Load(), 20, "and the handshakes of new connections")
+	})
+}
+
+type countingHook struct{ pipelines, commands atomic.Int64 }
+
+func (h *countingHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *countingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { h.commands.Add(1); return next(ctx, cmd) }
+}
+func (h *countingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		h.pipelines.Add(1)
+		h.commands.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
+func TestMetricNamesOfTheContract(t *testing.T) {
+	m := NewMetrics()
+	m.messages.WithLabelValues("campaign-promotion-stream", "POINT").Inc()
+	m.observe("campaign-promotion-stream", "POINT", time.Millisecond)
+	reg := prometheus.NewPedanticRegistry()
+	require.NoError(t, reg.Register(m))
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	labels := map[string]string{}
+	for _, f := range families {
+		var names []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			names = append(names, l.GetName())
+		}
+		labels[f.GetName()] = strings.Join(names, ",")
+	}
+	require.Equal(t, "domain,shard", labels["millrace_reclaim_messages_total"])
+	require.Equal(t, "domain,shard", labels["millrace_reclaim_latency_seconds"])
+}
+
+func TestInstanceOf(t *testing.T) {
+	for consumer, want := range map[string]string{
+		"host-123-0": "host-123", "a-0": "a", "pod-7f8b9c-12345-31": "pod-7f8b9c-12345",
+		"nameless": "", "-0": "", "a-": "", "a-x": "", "": "",
+	} {
+		got, ok := instanceOf(consumer)
+		require.Equal(t, want, got, consumer)
+		require.Equal(t, want != "", ok, consumer)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	require.NoError(t, DefaultConfig().Validate())
+	err := Config{}.Validate()
+	for _, key := range []string{"min_idle", "interval", "count", "step", "dead_check_interval", "dead_after"} {
+		require.ErrorContains(t, err, key+": ")
+	}
+}
+
+func TestStopIsLegalBeforeStartAndTwice(t *testing.T) {
+	r := NewReclaimer(Options{Config: quick(), Alive: everybody().ask})
+	require.NoError(t, r.Stop(t.Context()))
+	require.NoError(t, r.Stop(t.Context()))
+	require.ErrorContains(t, r.Start(t.Context()), "started already")
+}
+
+func TestPlugin(t *testing.T) {
+	pipelinetest.Conformance(t, func() []pipeline.Plugin {
+		shared := redispoll.New()
+		return []pipeline.Plugin{shared, New(shared)}
+	})
+}
