@@ -54,6 +54,16 @@ func (f *Fleet) composeKill(ctx context.Context, s server) error {
 	if err := run(f.compose(ctx, "kill", "--signal", "KILL", s.name)); err != nil {
 		return fmt.Errorf("docker compose: %w", err)
 	}
+	// The engine may answer before the process is gone.
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for taken(ctx, s.host) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s still answers: %w", s.host, ctx.Err())
+		case <-tick.C:
+		}
+	}
 	return f.forget(s.name)
 }
 

@@ -97,7 +97,10 @@ func (f *Fleet) start(ctx context.Context, s server) (from, version string, err 
 	}
 }
 
-var errEnded = errors.New("the process ended")
+var (
+	errEnded = errors.New("the process ended")
+	errOther = errors.New("another kind of server")
+)
 
 func (f *Fleet) startOnce(ctx context.Context, s server) (version string, err error) {
 	cmd, err := s.command()
@@ -123,6 +126,8 @@ func (f *Fleet) startOnce(ctx context.Context, s server) (version string, err er
 func (f *Fleet) await(ctx context.Context, s server, addr string, atMost time.Duration, ended <-chan struct{}) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
+	began := time.Now()
+	var last error
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	remind := time.NewTicker(10 * time.Second)
@@ -134,11 +139,17 @@ func (f *Fleet) await(ctx context.Context, s server, addr string, atMost time.Du
 		if err == nil {
 			return version, nil
 		}
+		if last == nil || !errors.Is(err, context.DeadlineExceeded) {
+			last = err // what it said counts, not that the time was up
+		}
+		if errors.Is(err, errOther) {
+			return "", err
+		}
 		select {
 		case <-ended:
 			return "", fmt.Errorf("%w before it answered", errEnded)
 		case <-ctx.Done():
-			return "", fmt.Errorf("no answer in %s: %w", atMost, err)
+			return "", fmt.Errorf("no answer in %s: %w", time.Since(began).Round(100*time.Millisecond), last)
 		case <-remind.C:
 			f.say("%s: still waiting for an answer at %s", s.name, addr)
 		case <-tick.C:

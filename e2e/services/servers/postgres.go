@@ -76,7 +76,11 @@ func (p *postgres) initialise(ctx context.Context) error {
 	if err := p.makeDataDir(ctx, data, account); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, "initdb"), "-D", data, "-A", "trust", "-U", "postgres",
+	reachable, err := filepath.EvalSymlinks(data)
+	if err != nil {
+		return fmt.Errorf("postgres data: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, "initdb"), "-D", reachable, "-A", "trust", "-U", "postgres",
 		"-E", "UTF8", "--locale=C", "--no-sync")
 	cmd.Dir, cmd.SysProcAttr = "/", account
 	if err := run(cmd); err != nil {

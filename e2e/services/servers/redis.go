@@ -1,17 +1,18 @@
 package servers
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
-
-	goredis "github.com/redis/go-redis/v9"
 )
 
 func (f *Fleet) redis(addr string) server {
@@ -65,18 +66,16 @@ func (f *Fleet) redisLike(name, addr, program, versionKey string, install func(c
 	}
 }
 
-// redisVersion returns "valkey_version 8.0.1" or the like; the other server's answer is an error, since a
-// Redis in Valkey's place would prove nothing about Valkey.
+// redisVersion returns "valkey 8.0.1" or the like; the other server's answer is errOther, since a Redis in
+// Valkey's place would prove nothing about Valkey.
 func redisVersion(ctx context.Context, addr, key string) (string, error) {
-	client := goredis.NewClient(&goredis.Options{Addr: addr, ContextTimeoutEnabled: true, MaxRetries: -1, PoolSize: 1})
-	defer client.Close()
-	info, err := client.Info(ctx, "server").Result()
+	info, err := redisInfo(ctx, addr)
 	if err != nil {
 		return "", err
 	}
 	isValkey := strings.Contains(info, "valkey_version:")
 	if isValkey != (key == "valkey_version") {
-		return "", fmt.Errorf("%s is another kind of server: no %s", addr, key)
+		return "", fmt.Errorf("%s is %w: no %s", addr, errOther, key)
 	}
 	for line := range strings.Lines(info) {
 		if v, ok := strings.CutPrefix(strings.TrimSpace(line), key+":"); ok {
@@ -84,6 +83,38 @@ func redisVersion(ctx context.Context, addr, key string) (string, error) {
 		}
 	}
 	return "", errors.New("its INFO names no version")
+}
+
+// redisInfo asks for INFO server in plain words: a client library would log and repeat every dial that is refused.
+func redisInfo(ctx context.Context, addr string) (string, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			return "", err
+		}
+	}
+	if _, err := io.WriteString(conn, "INFO server\r\n"); err != nil {
+		return "", err
+	}
+	reply := bufio.NewReader(conn)
+	head, err := reply.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	head = strings.TrimSpace(head)
+	size, err := strconv.Atoi(strings.TrimPrefix(head, "$")) // a bulk string: its length, then its bytes
+	if err != nil || size < 0 || size > 1<<20 {
+		return "", fmt.Errorf("it answers %q", head)
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(reply, body); err != nil {
+		return "", err
+	}
+	return string(body), nil
 }
 
 // debianCodename returns the machine's release name, such as bookworm.
