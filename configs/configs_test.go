@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace-io/millrace/configs"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/configs"
 )
 
 // hidden behaves as pipeline.Secret does; this package must not know that type.
@@ -127,6 +128,21 @@ func TestLayersWinInOrder(t *testing.T) {
 			require.Equal(t, tc.file, at)
 		})
 	}
+}
+
+func TestAnEmptyValueChangesNothing(t *testing.T) {
+	t.Parallel()
+	file := write(t, "profile: local\nplugins:\n  kafka:\n    brokers:\n  redis:\n")
+	d := load(t, configs.Options{File: file, Overrides: map[string]any{"plugins.kafka": nil}})
+	s := shared{Brokers: []string{"default"}}
+	require.NoError(t, d.Decode("plugins.kafka", &s))
+	require.Equal(t, []string{"127.0.0.1:19092"}, s.Brokers, "the profile's")
+	s = shared{Brokers: []string{"default"}}
+	d = load(t, configs.Options{File: write(t, "plugins: {kafka: {brokers: }}\n")})
+	require.NoError(t, d.Decode("plugins.kafka", &s))
+	require.Equal(t, []string{"default"}, s.Brokers)
+	d = load(t, configs.Options{File: write(t, "plugins: {kafka: {brokrs: }}\n")})
+	require.Error(t, d.Decode("plugins.kafka", &s), "but its key must be known")
 }
 
 func TestProfileIsChosenByFlagThenEnvironmentThenFile(t *testing.T) {
@@ -266,7 +282,7 @@ func TestEveryMistakeIsReportedAtOnceWithItsPlace(t *testing.T) {
     brokers: a:1
     stream:
       enabld: true
-      enabled: maybe
+      enabled: yes
       max_len: "16"
       poll_interval: 5
       share: much
@@ -274,7 +290,7 @@ func TestEveryMistakeIsReportedAtOnceWithItsPlace(t *testing.T) {
     password: env:UNSET
     level: loud
     tiers:
-      - {up_to: 70000, slots: 1}
+      - {up_to: 70000, slots: 200}
       - up_to: -1
         slot: 2
       -
@@ -288,15 +304,16 @@ func TestEveryMistakeIsReportedAtOnceWithItsPlace(t *testing.T) {
 		`settings.yaml:3: plugins.shop.max_len: unknown setting; did you mean "plugins.shop.stream.max_len"?`,
 		`settings.yaml:4: plugins.shop.brokers: expected a list, got "a:1"`,
 		`settings.yaml:6: plugins.shop.stream.enabld: unknown setting; did you mean "enabled"?`,
-		`settings.yaml:7: plugins.shop.stream.enabled: expected true or false, got "maybe"`,
+		`settings.yaml:7: plugins.shop.stream.enabled: expected true or false, got "yes"`,
 		`settings.yaml:8: plugins.shop.stream.max_len: expected a whole number, got "16"`,
 		`settings.yaml:9: plugins.shop.stream.poll_interval: expected a duration such as 5s or 100ms, got 5`,
 		`settings.yaml:10: plugins.shop.stream.share: expected a number, got "much"`,
 		`settings.yaml:11: plugins.shop.redis: expected a section, got a list`,
 		`settings.yaml:12: plugins.shop.password: environment variable UNSET is not set`,
 		`settings.yaml:13: plugins.shop.level: slog: level string "loud": unknown name`,
-		`settings.yaml:15: plugins.shop.tiers[0].up_to: expected a whole number, not negative, got 70000`,
-		`settings.yaml:16: plugins.shop.tiers[1].up_to: expected a whole number, not negative, got -1`,
+		`settings.yaml:15: plugins.shop.tiers[0].up_to: expected a whole number from 0 to 65535, got 70000`,
+		`settings.yaml:15: plugins.shop.tiers[0].slots: expected a whole number from -128 to 127, got 200`,
+		`settings.yaml:16: plugins.shop.tiers[1].up_to: expected a whole number from 0 to 65535, got -1`,
 		`settings.yaml:17: plugins.shop.tiers[1].slot: unknown setting; did you mean "slots"?`,
 		`settings.yaml:18: plugins.shop.tiers[2]: expected a section, got nothing`,
 		`settings.yaml:19: plugins.shop.labels.a: expected a text, got a list`,

@@ -192,13 +192,12 @@ func newDefault(t reflect.Type) reflect.Value {
 	return v
 }
 
-var (
-	durationType = reflect.TypeFor[time.Duration]()
-	textReadType = reflect.TypeFor[encoding.TextUnmarshaler]()
-)
+func isDuration(t reflect.Type) bool { return t == reflect.TypeFor[time.Duration]() }
 
 // readsText reports whether a value of type t reads itself from text.
-func readsText(t reflect.Type) bool { return reflect.PointerTo(t).Implements(textReadType) }
+func readsText(t reflect.Type) bool {
+	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
 
 // isScalar reports whether t is written as one word or number.
 func isScalar(t reflect.Type) bool {
@@ -215,7 +214,7 @@ func isScalar(t reflect.Type) bool {
 // expectation says in a person's words what a value of type t looks like.
 func expectation(t reflect.Type) string {
 	switch {
-	case t == durationType:
+	case isDuration(t):
 		return "a duration such as 5s or 100ms"
 	case readsText(t):
 		return "a text"
@@ -233,8 +232,12 @@ func expectation(t reflect.Type) string {
 		return "a section"
 	case reflect.Pointer:
 		return expectation(t.Elem())
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+	case reflect.Uint, reflect.Uint64:
 		return "a whole number, not negative"
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
+		return fmt.Sprintf("a whole number from 0 to %d", uint64(1)<<t.Bits()-1)
+	case reflect.Int8, reflect.Int16, reflect.Int32:
+		return fmt.Sprintf("a whole number from -%d to %d", int64(1)<<(t.Bits()-1), int64(1)<<(t.Bits()-1)-1)
 	default:
 		return "a whole number"
 	}
@@ -250,7 +253,7 @@ func (w *walker) scalar(n *node, path string, v reflect.Value) {
 			w.fail(n, path, "%s", err)
 		}
 		return
-	case v.Type() == durationType:
+	case isDuration(v.Type()):
 		d, err := time.ParseDuration(text)
 		if fits = err == nil; fits {
 			v.SetInt(int64(d))

@@ -42,7 +42,7 @@ func Flatten(err error) []*Error {
 	var walk func(error)
 	walk = func(err error) {
 		var one *Error
-		joined, many := err.(interface{ Unwrap() []error }) //nolint:errorlint // the tree itself is walked
+		joined, many := err.(interface{ Unwrap() []error })
 		switch {
 		case err == nil:
 			return

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/configs"
@@ -58,10 +59,16 @@ func ExampleDocument_Decode() {
 }
 
 func ExampleSchema() {
-	schema, err := configs.Schema(map[string]any{"plugins.greeter": &greeterConfig{Greeting: "hello"}})
+	text, err := configs.Schema(map[string]any{"plugins.greeter": &greeterConfig{Greeting: "hello", Every: time.Minute}})
 	if err != nil {
 		panic(err)
 	}
-	fmt.Println(len(schema) > 0)
-	// Output: true
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "default") {
+			fmt.Println(strings.TrimSpace(line))
+		}
+	}
+	// Output:
+	// "default": "1m",
+	// "default": "hello",
 }

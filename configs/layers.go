@@ -119,6 +119,7 @@ func fromValue(at place, v reflect.Value) (*node, error) {
 			n.set(k.String(), field)
 		}
 		return n, nil
+	default:
 	}
 	return nil, fmt.Errorf("expected a value that can be written in a settings file, got %s", v.Type())
 }

@@ -137,7 +137,7 @@ func describeType(t reflect.Type, v reflect.Value, path string, depth int) (sche
 func describeScalar(t reflect.Type, v reflect.Value) schema {
 	var s schema
 	switch {
-	case t == durationType:
+	case isDuration(t):
 		s = schema{
 			"type": []string{"string", "integer", "null"}, "minimum": 0, "maximum": 0, // 0 needs no unit
 			"pattern": `^[-+]?(0|([0-9]*\.?[0-9]+(ns|us|µs|ms|s|m|h))+)$`,

@@ -7,10 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace-io/millrace/configs"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/millrace-io/millrace/configs"
 )
 
 func shopSchema(t *testing.T) *jsonschema.Schema {
@@ -24,6 +25,7 @@ func shopSchema(t *testing.T) *jsonschema.Schema {
 	})
 	require.NoError(t, err)
 	require.NotContains(t, string(text), "s3cret")
+	require.NotContains(t, string(text), "redacted", "which would be a default that nobody should copy")
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	require.NoError(t, err)
 	c := jsonschema.NewCompiler()

@@ -69,7 +69,7 @@ func Main(ctx context.Context, o Options) int {
 	defer stop()
 
 	h := &Host{o: o}
-	root := h.root()
+	root := h.root() //nolint:contextcheck // the commands get it from ExecuteContextC
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !h.ran {
 		err = &usageError{err, cmd.CommandPath()}

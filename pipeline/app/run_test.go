@@ -401,7 +401,7 @@ func TestServicesStartsOnlyWhatACommandNeeds(t *testing.T) {
 	o.Plugins = append(o.Plugins, serviceOnly{other})
 	r := run(t.Context(), o)
 	require.Zero(t, r.code, r.stderr)
-	require.Equal(t, "{\n  \"json\": true,\n  \"name\": \"mill\"\n}\n", r.stdout)
+	require.JSONEq(t, `{"json": true, "name": "mill"}`, r.stdout)
 	require.Equal(t, []string{"start", "stop"}, other.order.all())
 	require.Equal(t, []string{"start", "stop"}, own.order.all())
 	require.Empty(t, p.order.all())

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
-const wrongSettings = `home: rela
+const wrongSettings = `home: raal
 stop_timeout: 0s
 log: {level: debug, format: xml}
 plugins:
