@@ -93,47 +93,6 @@ func TestSeed001Section73StopAndSeed000Section63(t *testing.T) {
 	})
 }
 
-// Seed 001 §7.5: two instances share a stream. A drains while B works: B handles everything, what A
-// gave back included, A's reader is gone, B and the stream stay; drained for idle_timeout, all is gone.
-func TestSeed001Section75TwoInstances(t *testing.T) {
-	eachServer(t, func(t *testing.T, s server) {
-		c := quick()
-		c.BatchSize = 20
-		c.IdleTimeout = 500 * time.Millisecond
-		c.Tiers = []Tier{{0, 4}}
-		active := newActiveSet(1)
-		a, b := newInstance(t, s, "a", active, c), newInstance(t, s, "b", active, c)
-		slow := func(*message.Message) error {
-			<-time.After(5 * time.Millisecond)
-			return nil
-		}
-		a.open(t, pipeline.Flow{}, slow)
-		b.open(t, pipeline.Flow{}, slow)
-		enqueue(t, a.Manager, 1, 0, 200)
-		eventually(t, "both work", func() bool { return len(a.done()) > 5 && len(b.done()) > 5 })
-		a.close()
-		stream, group := a.kind.Stream(1), a.kind.Group(1)
-		stopped := len(a.done())
-		require.Positive(t, stopped)
-		// What A gave back is claimable at once: claim it for B, as plugins/reclaim does.
-		eventually(t, "everything handled", func() bool {
-			entries, _, err := s.client.XAutoClaim(t.Context(), &redis.XAutoClaimArgs{Stream: stream, Group: group, Consumer: "b-0", MinIdle: c.MinIdle, Start: "0", Count: 100}).Result()
-			if r := b.sub.(*subscription).get(1); err == nil && len(entries) > 0 && r != nil {
-				require.NoError(t, r.reader.Adopt(t.Context(), entries, nil))
-			}
-			return len(a.done())+len(b.done()) >= 200
-		})
-		require.Len(t, a.done(), stopped, "A handles nothing after its drain")
-		for payload, runs := range merge(a, b) {
-			require.Equal(t, 1, runs, payload)
-		}
-		eventually(t, "idle stop", func() bool {
-			return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 && !b.isRunning(1)
-		})
-		require.False(t, active.has(1))
-	})
-}
-
 func merge(ins ...*instance) map[string]int {
 	out := map[string]int{}
 	for _, in := range ins {
