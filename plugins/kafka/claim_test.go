@@ -211,6 +211,10 @@ func TestClaimBoundsBytes(t *testing.T) {
 		require.Empty(t, b.out())
 		got[1].Ack()
 		require.Equal(t, []int64{2}, offsets(b.out()))
+		require.False(t, b.sub.budget.TryAcquire(1000))
+		b.endSess()
+		<-b.ended
+		require.True(t, b.sub.budget.TryAcquire(1000), "a claim that ended takes nothing from the others")
 	})
 }
 
@@ -369,6 +373,28 @@ func TestClaimDrainsWhenItsPartitionIsTakenAway(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A rebalance makes the whole group wait, so it has a limit; a stop has the limit of its caller.
+func TestClaimDrainHasTheRightLimit(t *testing.T) {
+	onBench(t, pipeline.Flow{}, benchOption{}, func(t *testing.T, b *bench) {
+		b.write("")
+		require.Len(t, b.out(), 1)
+		begin := time.Now()
+		b.endSess()
+		<-b.ended
+		require.Equal(t, b.sub.drainTimeout, time.Since(begin))
+		require.Contains(t, b.log.String(), "still in hand")
+	})
+	onBench(t, pipeline.Flow{}, benchOption{}, func(t *testing.T, b *bench) {
+		b.write("")
+		got := b.out()
+		b.sub.stop()
+		time.Sleep(10 * b.sub.drainTimeout)
+		got[0].Ack()
+		<-b.ended
+		require.EqualValues(t, 1, b.marked())
+	})
 }
 
 func TestClaimEndsAtOnceWhenAllIsAnswered(t *testing.T) {

@@ -235,6 +235,34 @@ func foreign(t *testing.T, brokers []string, records ...*sarama.ProducerMessage)
 	require.NoError(t, client.Close())
 }
 
+func TestAbortedTransactionsAreNotRead(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
+		topic := topicFor(t, p)
+		require.NoError(t, p.EnsureTopics(t.Context(), topic))
+		conf, err := producerConfig(p.config)
+		require.NoError(t, err)
+		conf.Producer.Transaction.ID = topic
+		producer, err := sarama.NewSyncProducer(brokers, conf)
+		require.NoError(t, err)
+		for text, end := range map[string]func() error{"aborted": producer.AbortTxn, "committed": producer.CommitTxn} {
+			require.NoError(t, producer.BeginTxn())
+			_, _, err := producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder(text)})
+			require.NoError(t, err)
+			require.NoError(t, end())
+		}
+		require.NoError(t, producer.Close())
+		publish(t, p, topic, texts("plain")...)
+		_, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
+		for _, want := range []string{"committed", "plain"} {
+			m := next(t, out)
+			require.Equal(t, want, string(m.Payload))
+			m.Ack()
+		}
+	})
+}
+
 func TestGroupsBeginAtTheOldestAndGoOn(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {
