@@ -43,12 +43,13 @@ const sqlUnfinished = `WITH RECURSIVE open(type, promotion_id) AS (
 			ORDER BY p.type, p.promotion_id LIMIT 1)
 	FROM open AS o WHERE o.type IS NOT NULL
 )
-SELECT o.type, o.promotion_id, coalesce(pr.state, 'RUNNING'), coalesce(s.active, FALSE), coalesce(s.total_count, 0), coalesce(s.incarnation, '')
-FROM open AS o
-LEFT JOIN promotions AS pr ON pr.type = o.type AND pr.promotion_id = o.promotion_id
-LEFT JOIN promotion_streams AS s ON s.type = o.type AND s.promotion_id = o.promotion_id
-WHERE o.type IS NOT NULL AND coalesce(pr.state, 'RUNNING') <> 'PAUSED'
-ORDER BY o.type, o.promotion_id`
+SELECT * FROM (SELECT o.type, o.promotion_id,
+	coalesce((SELECT pr.state FROM promotions AS pr WHERE pr.type = o.type AND pr.promotion_id = o.promotion_id), 'RUNNING') AS state,
+	coalesce((SELECT s.active FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), FALSE) AS active,
+	coalesce((SELECT s.total_count FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), 0) AS total_count,
+	coalesce((SELECT s.incarnation FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), '') AS incarnation
+	FROM open AS o WHERE o.type IS NOT NULL) AS w
+WHERE state <> 'PAUSED' ORDER BY type, promotion_id`
 
 // LeaseFeeder makes this instance the promotion's feeder for ttl, or prolongs that, and reports whether it
 // is. Two feeders at once repeat hints and lose none.

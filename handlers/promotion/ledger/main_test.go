@@ -137,7 +137,7 @@ func mustExplain(t testing.TB, l *Ledger, k Key) Explanation {
 	return x
 }
 
-func sorted[T ~string](s []T) []T {
+func sorted[T ~string | ~int64](s []T) []T {
 	slices.Sort(s)
 	return s
 }

@@ -76,9 +76,10 @@ FROM unnest($1::bigint[]) AS k(id)
 CROSS JOIN LATERAL (SELECT * FROM payouts AS p WHERE p.id = k.id OFFSET 0) AS p
 CROSS JOIN LATERAL (SELECT min(ended_at) AS first FROM attempts WHERE payout_id = k.id) AS a`
 
+	// settled_at IS NULL would offer the planner the index of unsettled payouts, which it takes on an empty table.
 	pgMarkFed = `UPDATE payouts AS p SET hint = 'stream', hint_due = $3, version = p.version + 1
 FROM unnest($1::bigint[], $2::bigint[]) AS u(id, seq)
-WHERE p.id = u.id AND p.version = u.seq AND p.settled_at IS NULL`
+WHERE p.id = u.id AND p.version = u.seq AND p.state IN ('PENDING', 'SENDING', 'ERROR', 'AMBIGUOUS')`
 
 	pgLockFed = `SELECT p.id FROM unnest($1::bigint[]) AS k(id)
 CROSS JOIN LATERAL (SELECT id FROM payouts AS p WHERE p.id = k.id FOR UPDATE) AS p`

@@ -162,6 +162,10 @@ type ActiveStream struct {
 	Paused     bool // neither polled nor cleaned up
 }
 
+const sqlActive = `SELECT s.promotion_id, s.total_count,
+	coalesce((SELECT p.state FROM promotions AS p WHERE p.type = s.type AND p.promotion_id = s.promotion_id), 'RUNNING')
+FROM promotion_streams AS s WHERE s.type = $1 AND s.active ORDER BY s.promotion_id`
+
 // Active returns the streams of a type that should run, in order of promotion.
 func (l *Ledger) Active(ctx context.Context, t Type) ([]ActiveStream, error) {
 	var active []ActiveStream
@@ -175,9 +179,7 @@ func (l *Ledger) Active(ctx context.Context, t Type) ([]ActiveStream, error) {
 			a.Paused = PromotionState(state) == PromotionPaused
 			active = append(active, a)
 			return nil
-		}, `SELECT s.promotion_id, s.total_count, coalesce(p.state, 'RUNNING') FROM promotion_streams AS s
-			LEFT JOIN promotions AS p ON p.type = s.type AND p.promotion_id = s.promotion_id
-			WHERE s.type = $1 AND s.active ORDER BY s.promotion_id`, string(t))
+		}, sqlActive, string(t))
 	})
 	return active, err
 }
