@@ -1,7 +1,11 @@
 package money_test
 
 import (
+	"bufio"
+	"context"
 	"encoding/pem"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -66,6 +70,29 @@ func TestRefusedConnectionsOpenTheBreakerToo(t *testing.T) {
 		require.Equal(t, money.NotSent, client.Charge(t.Context(), charge("POINT:1:2")).Class)
 	}
 	require.False(t, client.Ready())
+}
+
+// A caller that goes away says nothing about the API: a shutdown must not open the breaker.
+func TestCancelledCallsDoNotOpenTheBreaker(t *testing.T) {
+	t.Parallel()
+	reached := make(chan struct{})
+	s := newRawServer(t, func(_ int, c *net.TCPConn) {
+		in := bufio.NewReader(c)
+		if _, _, err := readRequest(in); err == nil {
+			reached <- struct{}{}
+			io.Copy(io.Discard, in)
+		}
+	})
+	client := newClient(t, s.url(), quickBreaker)
+	for range 6 {
+		ctx, cancel := context.WithCancel(t.Context())
+		answer := make(chan money.Answer)
+		go func() { answer <- client.Charge(ctx, charge("POINT:1:2")) }()
+		<-reached
+		cancel()
+		require.Equal(t, money.Ambiguous, (<-answer).Class)
+	}
+	require.True(t, client.Ready())
 }
 
 func TestRetryAfterHoldsEveryoneBack(t *testing.T) {

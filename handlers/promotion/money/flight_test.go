@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -190,4 +192,54 @@ func TestBuildKeepsTheTemplate(t *testing.T) {
 	}, req.Header)
 	require.Nil(t, o.request.Header)
 	require.Nil(t, o.request.Body)
+}
+
+// What left on an earlier connection stays sent, though nothing leaves on the one that follows.
+func TestSentIsRememberedOverConnections(t *testing.T) {
+	t.Parallel()
+	here, there := net.Pipe()
+	defer there.Close()
+	defer here.Close()
+	go io.Copy(io.Discard, there)
+	first, second := &conn{Conn: here}, &conn{Conn: here}
+	_, err := first.Write([]byte("somebody else's request"))
+	require.NoError(t, err)
+	f := newFlight(time.Now().Add(time.Hour))
+	require.False(t, f.sent())
+	f.gotConn(httptrace.GotConnInfo{Conn: first})
+	require.False(t, f.sent())
+	f.gotConn(httptrace.GotConnInfo{Conn: first})
+	require.False(t, f.sent(), "an earlier request's bytes are not this one's")
+	_, err = first.Write([]byte("request"))
+	require.NoError(t, err)
+	require.True(t, f.sent())
+	f.gotConn(httptrace.GotConnInfo{Conn: second})
+	require.True(t, f.sent())
+	require.Equal(t, 3, f.conns)
+}
+
+func TestTokensAreRenewedOnce(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte("old\n"), 0o600))
+	tokens, err := newTokens(&Config{TokenFile: file})
+	require.NoError(t, err)
+	old := tokens.current.Load()
+	renewed, err := tokens.renew(old)
+	require.NoError(t, err)
+	require.False(t, renewed, "the file has nothing new")
+	require.NoError(t, os.WriteFile(file, []byte("new\n"), 0o600))
+	renewed, err = tokens.renew(old)
+	require.NoError(t, err)
+	require.True(t, renewed)
+	require.Equal(t, []string{"Bearer new"}, tokens.current.Load().header)
+
+	require.NoError(t, os.Remove(file))
+	renewed, err = tokens.renew(old)
+	require.NoError(t, err, "whoever comes late with the old token finds the new one, without the file")
+	require.True(t, renewed)
+	renewed, err = tokens.renew(tokens.current.Load())
+	require.Error(t, err)
+	require.False(t, renewed)
+	require.Equal(t, "new", tokens.current.Load().token)
 }
