@@ -68,8 +68,11 @@ func (w *world) letters(topic string, n int) map[string]int {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
 	defer cancel()
 	for _, p := range partitions {
-		pc, err := c.ConsumePartition(topic, p, sarama.OffsetOldest)
-		require.NoError(w.t, err)
+		var pc sarama.PartitionConsumer
+		require.Eventually(w.t, func() bool { // a topic that is that new has no leader yet
+			pc, err = c.ConsumePartition(topic, p, sarama.OffsetOldest)
+			return err == nil
+		}, 30*time.Second, 100*time.Millisecond, "consume %s/%d: %v", topic, p, err)
 		defer func() { _ = pc.Close() }()
 		go func() {
 			for m := range pc.Messages() {

@@ -18,8 +18,10 @@ func Homes() map[string]app.Home {
 			return nil, nil, err
 		}
 		overrides := home.Overrides()
-		overrides["plugins.promotion.ledger.dsn"] = "sqlite:" + filepath.Join(dir, "ledger.db")
-		overrides["plugins.promotion.money_api.simulator.book"] = filepath.Join(dir, "money-api.book")
+		if dir != "" { // empty: Kafka and Redis are in memory, and files stay where the settings say
+			overrides["plugins.promotion.ledger.dsn"] = "sqlite:" + filepath.Join(dir, "ledger.db")
+			overrides["plugins.promotion.money_api.simulator.book"] = filepath.Join(dir, "money-api.book")
+		}
 		return overrides, home.Stop, nil
 	}}
 }

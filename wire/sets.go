@@ -1,7 +1,10 @@
 package wire
 
 import (
+	"context"
+
 	"github.com/google/wire"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/pipeline"
@@ -19,14 +22,24 @@ var Transports = wire.NewSet(kafka.New, wire.Bind(new(deadletter.Topics), new(*k
 // Capabilities are what handlers share beside transports.
 var Capabilities = wire.NewSet(telemetry.New, deadletter.New, reclaim.New)
 
-// Handlers are the business.
+// Handlers are the business: a new one is its constructor here, and its place in newService.
 var Handlers = wire.NewSet(promotion.New)
 
-// list orders the plugins, downstream first: services start in this order and stop in the reverse one.
-func list(
+// Service is what a binary is made of.
+type Service struct {
+	// Plugins are all plugins, downstream first: services start in this order and stop in the reverse one.
+	Plugins []pipeline.Plugin
+	// Tracing makes the tracer provider once the settings are known.
+	Tracing func(context.Context) (trace.TracerProvider, func(context.Context) error, error)
+}
+
+func newService(
 	ops *telemetry.Plugin, redis *redispoll.Plugin, topics *kafka.Plugin, bridge *redisstream.Plugin,
 	dead *deadletter.Plugin, claims *reclaim.Plugin,
 	payouts *promotion.Plugin,
-) []pipeline.Plugin {
-	return []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, payouts}
+) Service {
+	return Service{
+		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, payouts},
+		Tracing: ops.Tracing,
+	}
 }

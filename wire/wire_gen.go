@@ -8,7 +8,6 @@ package wire
 
 import (
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
@@ -19,8 +18,8 @@ import (
 
 // Injectors from inject.go:
 
-// Plugins builds the plugins of the service, offline, with default settings, downstream first.
-func Plugins() []pipeline.Plugin {
+// New builds the service offline, with default settings.
+func New() Service {
 	plugin := telemetry.New()
 	redispollPlugin := redispoll.New()
 	kafkaPlugin := kafka.New()
@@ -28,6 +27,6 @@ func Plugins() []pipeline.Plugin {
 	deadletterPlugin := deadletter.New(kafkaPlugin)
 	reclaimPlugin := reclaim.New(redispollPlugin)
 	promotionPlugin := promotion.New(kafkaPlugin, redispollPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin)
-	v := list(plugin, redispollPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, promotionPlugin)
-	return v
+	service := newService(plugin, redispollPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, promotionPlugin)
+	return service
 }

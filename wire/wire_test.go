@@ -13,7 +13,7 @@ import (
 
 // plugins returns the plugins of the service with the settings that have no default.
 func plugins() []pipeline.Plugin {
-	all := wire.Plugins()
+	all := wire.New().Plugins
 	for _, p := range all {
 		if payouts, ok := p.(*promotion.Plugin); ok {
 			settings := payouts.Settings().(*promotion.Config)

@@ -18,9 +18,11 @@ import (
 )
 
 func main() {
+	service := wire.New()
 	os.Exit(app.Main(context.Background(), app.Options{
 		Name:    "millrace",
-		Plugins: wire.Plugins(),
+		Plugins: service.Plugins,
 		Homes:   wire.Homes(),
+		Tracing: service.Tracing,
 	}))
 }

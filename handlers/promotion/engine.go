@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/telemetry"
 )
 
 // engine is what exists while the plugin runs: the open ledger and the client of the Money API. Its
@@ -169,20 +170,24 @@ func (p *progress) age() time.Duration {
 // stalledAfter is how old due work may be, without this instance settling anything, before it is not ready.
 const stalledAfter = time.Minute
 
-// progressing is the readiness check: it fails only when there is work that is due and this instance settles nothing.
+// progressing is the readiness check. It tells the age of the oldest unpaid payout of every promotion, and fails only
+// when there is work that is due and this instance settles nothing.
 func (e *engine) progressing(ctx context.Context) error {
-	if age := e.progress.age(); age >= 0 && age < stalledAfter {
-		return nil
-	}
 	waiting, err := e.ledger.Waiting(ctx)
 	if err != nil {
 		return fmt.Errorf("ask the ledger what is waiting: %w", err)
 	}
+	oldest := map[string]float64{}
 	var stalled []error
 	for _, w := range waiting {
+		oldest[w.Promotion.String()] = w.OldestUnpaid.Seconds()
 		if w.Overdue > stalledAfter {
 			stalled = append(stalled, fmt.Errorf("%s: a payout has been due for %s, and this instance settles nothing", w.Promotion, w.Overdue.Round(time.Second)))
 		}
+	}
+	telemetry.Detail(ctx, "oldest_unpaid_seconds", oldest)
+	if age := e.progress.age(); age >= 0 && age < stalledAfter {
+		return nil
 	}
 	return errors.Join(stalled...)
 }

@@ -68,11 +68,27 @@ func (f *feeder) feedLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		f.measure(ctx)
 		pause := f.run.config.Feeder.Interval
 		if f.round(ctx) {
 			pause = min(pause, fullPause)
 		}
 		timer.Reset(pause)
+	}
+}
+
+// measure sets the age of the oldest unpaid payout of every type.
+func (f *feeder) measure(ctx context.Context) {
+	waiting, err := f.run.ledger.Waiting(ctx)
+	if err != nil {
+		return // the round that follows meets the same error and tells it
+	}
+	oldest := map[string]float64{}
+	for _, w := range waiting {
+		oldest[string(w.Type)] = max(oldest[string(w.Type)], w.OldestUnpaid.Seconds())
+	}
+	for kind := range f.managers {
+		f.run.metrics.oldest.WithLabelValues(kind).Set(oldest[kind])
 	}
 }
 

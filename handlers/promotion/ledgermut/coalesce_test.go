@@ -1,0 +1,194 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestCoalescer(t *testing.T) {
+	t.Parallel()
+	t.Run("one call is flushed at once, what gathers meanwhile goes together", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var sizes []int
+			c := newCoalescer(2, 8, 10*time.Second, func(_ context.Context, batch []*call[int, int]) {
+				sizes = append(sizes, len(batch))
+				time.Sleep(time.Second)
+				for _, k := range batch {
+					k.finish(k.req*2, nil)
+				}
+			}, nil)
+			var wg sync.WaitGroup
+			start := time.Now()
+			for i := range 6 {
+				wg.Go(func() {
+					got, err := c.do(t.Context(), i)
+					require.NoError(t, err)
+					require.Equal(t, i*2, got)
+				})
+				synctest.Wait()
+			}
+			wg.Wait()
+			require.Equal(t, []int{1, 5}, sizes)
+			require.Equal(t, 2*time.Second, time.Since(start))
+			c.close()
+			_, err := c.do(t.Context(), 1)
+			require.ErrorIs(t, err, ErrClosed)
+		})
+	})
+	t.Run("a full batch goes, and a stuck flush holds nobody up for long", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			c := newCoalescer(2, 4, 10*time.Millisecond, func(_ context.Context, batch []*call[int, int]) {
+				if batch[0].req == 0 {
+					<-release
+				}
+				for _, k := range batch {
+					k.finish(0, nil)
+				}
+			}, nil)
+			var wg sync.WaitGroup
+			wg.Go(func() { _, _ = c.do(t.Context(), 0) })
+			synctest.Wait()
+			start := time.Now()
+			_, err := c.do(t.Context(), 1)
+			require.NoError(t, err)
+			require.Equal(t, 10*time.Millisecond, time.Since(start))
+			close(release)
+			wg.Wait()
+			c.close()
+		})
+	})
+	t.Run("a caller that goes away before its flush leaves no trace, later an orphan", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var flushed, orphans []int
+			release := make(chan struct{})
+			c := newCoalescer(1, 4, time.Millisecond, func(_ context.Context, batch []*call[int, int]) {
+				for _, k := range batch {
+					flushed = append(flushed, k.req)
+				}
+				<-release
+				for _, k := range batch {
+					k.finish(0, nil)
+				}
+			}, func(k *call[int, int]) { orphans = append(orphans, k.req) })
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			for i := range 3 {
+				wg.Go(func() {
+					_, err := c.do(ctx, i)
+					require.ErrorIs(t, err, context.Canceled)
+				})
+				synctest.Wait()
+			}
+			cancel()
+			wg.Wait()
+			close(release)
+			c.close()
+			require.Equal(t, []int{0}, flushed)
+			require.Equal(t, []int{0}, orphans)
+		})
+	})
+	t.Run("close carries out what is queued", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			done := 0
+			c := newCoalescer(1, 1, time.Millisecond, func(_ context.Context, batch []*call[int, int]) {
+				time.Sleep(time.Second)
+				done += len(batch)
+				batch[0].finish(0, nil)
+			}, nil)
+			var wg sync.WaitGroup
+			for i := range 2 {
+				wg.Go(func() { _, err := c.do(t.Context(), i); require.NoError(t, err) })
+			}
+			synctest.Wait()
+			c.close()
+			wg.Wait()
+			require.Equal(t, 2, done)
+		})
+	})
+}
+
+// TestBadRowFailsAlone puts a payload into a batch that only the database refuses.
+func TestBadRowFailsAlone(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		var batch []*call[acceptReq, Accepted]
+		for target := range int64(5) {
+			r := record(1, target+1)
+			if target == 2 {
+				r.Payload = make([]byte, MaxPayloadBytes+1)
+			}
+			batch = append(batch, &call[acceptReq, Accepted]{req: acceptReq{Record: &r}, done: make(chan struct{})})
+		}
+		batched(l, "accept", l.acceptBatch)(t.Context(), batch)
+		for i, k := range batch {
+			<-k.done
+			if i == 2 {
+				require.ErrorIs(t, k.err, ErrInvalid)
+				continue
+			}
+			require.NoError(t, k.err)
+			require.Equal(t, Accepted{Next: Enqueue, Fresh: true, State: Pending}, k.res)
+		}
+		c, err := l.Status(t.Context(), Promotion{"POINT", 1})
+		require.NoError(t, err)
+		require.Equal(t, int64(4), c.Accepted)
+	})
+}
+
+// TestSharedFaultIsNotTriedForEveryRow: a batch that fails for a reason of its own gives up after a few rows.
+func TestSharedFaultIsNotTriedForEveryRow(t *testing.T) {
+	t.Parallel()
+	l := newSQLiteHome(t).open(t)
+	var batch []*call[int, int]
+	for i := range 50 {
+		batch = append(batch, &call[int, int]{req: i, done: make(chan struct{})})
+	}
+	runs := 0
+	broken := errors.New("broken")
+	batched(l, "test", func(context.Context, []*call[int, int]) error { runs++; return broken })(t.Context(), batch)
+	require.Equal(t, 4, runs)
+	for _, k := range batch {
+		<-k.done
+		require.ErrorIs(t, k.err, broken)
+	}
+}
+
+// TestBeginIsGivenBackWhenItsCallerLeft: the payout is due again without waiting for the lease.
+func TestBeginIsGivenBackWhenItsCallerLeft(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		r := record(1, 2)
+		mustAccept(t, l, r)
+		k := &call[*Record, Begun]{req: &r, done: make(chan struct{})}
+		k.state.Store(callAbandoned) // its caller's context ended after it was taken
+		batched(l, "begin", l.beginBatch)(t.Context(), []*call[*Record, Begun]{k})
+		require.Equal(t, Send, k.res.Next)
+		l.orphaned(k)
+		require.Eventually(t, func() bool { return mustExplain(t, l, r.Key).State == Errored }, 10*time.Second, time.Millisecond)
+		b := mustBegin(t, l, r)
+		require.Equal(t, Send, b.Next)
+		require.Equal(t, 1, b.Attempt)
+	})
+}
+
+func TestClosedLedgerRefuses(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		mustAccept(t, l, record(1, 2))
+		require.NoError(t, l.Close())
+		_, err := l.Accept(t.Context(), record(1, 3), false)
+		require.ErrorIs(t, err, ErrClosed)
+		_, err = l.Settle(t.Context(), Result{Key: key(1, 2), Epoch: 1, Outcome: Paid})
+		require.ErrorIs(t, err, ErrClosed)
+	})
+}

@@ -1,0 +1,42 @@
+// Package ledger is the one truth about money: which payout was accepted, who may call the Money API
+// for it right now, and how it ended. Kafka, streams and retry records are hints that may be lost,
+// repeated and rebuilt; only the ledger decides.
+//
+// The rules live in one file of pure functions (transition.go); PostgreSQL and SQLite only execute
+// them. The life of a payout:
+//
+//	Accept ── PENDING ── Begin ── SENDING ── Settle ── SUCCESS | FAILED | UNKNOWN
+//	                       ▲                   │
+//	                       └─ ERROR, AMBIGUOUS ┘        Cancel: PENDING, ERROR ── CANCELLED
+//
+// Accept, Begin, Settle and NotEnqueued take one payout each and are called from as many goroutines
+// as there are messages in hand. They are coalesced: whatever gathers while the last flush runs becomes
+// one transaction of a few multi-row statements, and every caller gets its own result.
+//
+// # Non-obvious
+//
+//   - All times are the database's, read after the rows. A caller gets durations (a lease,
+//     a delay), never points in time, so that no two clocks are compared.
+//   - Begin and Settle are fenced by the epoch. Settle may be repeated with the same epoch; a Begin that
+//     is repeated after a lost connection meets its own live lease and is told to retry.
+//   - An attempt is written when it is over. A begin that takes over an expired lease writes the line of
+//     the attempt it takes over, as interrupted, and bumps the epoch, so that the late answer changes nothing.
+//   - A row knows where its hint is (none, stream, retry), and has a version that every change counts up, also
+//     a change from none to none. MarkFed compares it: between the enqueue and MarkFed a reader may already have
+//     used the entry up, and a paused row goes back to none without a new epoch; without the version that hint
+//     would be lost.
+//   - PostgreSQL's rows are read without a lock and updated only if they still have the version that was read;
+//     otherwise the transaction is undone and run again with locks. So an update costs no second write for the lock, and
+//     every decision is as if it had been made at one moment.
+//   - While a row is SENDING its hint is retry, due at the lease's end. So the feeder finds a dead worker's
+//     payouts with the same index range as every other overdue retry.
+//   - FirstSentAt is when the oldest request that may have charged was begun. It is cleared when an attempt
+//     is known not to have charged, because only a possible charge makes the age of the key matter.
+//   - Readers of a promotion's row (FOR SHARE) can keep a writer out for ever in PostgreSQL: a share lock is
+//     granted past a waiting writer, and many overlapping begins never leave a gap. Begins and accepts
+//     therefore pass an advisory lock in share mode first, and pause, resume and cancel take it
+//     exclusively: that queue is fair.
+//   - Cancel draws its line in time with one short transaction on the promotion's row and then settles
+//     rows in chunks, so that cancelling a million payouts holds nobody else's begin up. What a crash
+//     leaves behind is cancelled by the feeder's hints, or by calling Cancel again.
+package ledger

@@ -1,0 +1,32 @@
+package ledger
+
+import "errors"
+
+var (
+	// ErrUnavailable means that the database could not be reached or is going down. The outcome of the
+	// call is unknown; every call may be repeated later.
+	ErrUnavailable = errors.New("ledger: database unavailable")
+
+	// ErrInvalid means that the record itself can't be stored. Repeating is pointless: dead-letter it.
+	ErrInvalid = errors.New("invalid record")
+
+	// ErrNotFound means that there is no such payout or promotion.
+	ErrNotFound = errors.New("not found")
+
+	// ErrCancelled means that the promotion is cancelled, which is final.
+	ErrCancelled = errors.New("promotion is cancelled")
+
+	// ErrClosed means that the ledger was closed. The outcome of a call under way is unknown.
+	ErrClosed = errors.New("ledger: closed")
+)
+
+// Classes of dead letters that the ledger writes. A payout that failed carries the class of its last
+// result, when that has one, instead of ClassFailed.
+const (
+	ClassConflict = "conflict" // another request for the same payout came first
+	ClassFailed   = "failed"   // certainly not charged, and given up
+	ClassUnknown  = "unknown"  // perhaps charged, and given up: for a person
+
+	// ClassLeaseExpired is the class of an attempt whose worker was not heard of before its lease ran out.
+	ClassLeaseExpired = "lease_expired"
+)

@@ -1,0 +1,308 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestPayoutIsPaid(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t, withResults)
+		r := record(1, 2)
+		r.Request = []byte(`{"exact":  1}`)
+		require.Equal(t, Accepted{Next: Enqueue, Fresh: true, State: Pending}, mustAccept(t, l, r))
+		b := mustBegin(t, l, r)
+		require.Equal(t, Send, b.Next)
+		require.Equal(t, 1, b.Attempt)
+		require.Equal(t, string(r.Request), string(b.Request), "byte for byte")
+		require.Equal(t, string(r.Payload), string(b.Payload))
+		require.Equal(t, 8*time.Second, b.Lease)
+
+		s := mustSettle(t, l, Result{Key: r.Key, Epoch: b.Epoch, Outcome: Paid, TransactionKey: "tx\x00\xff" + strings.Repeat("x", 9000), Status: 200})
+		require.Equal(t, Settled{Next: Ack, State: Success, Attempts: 1}, s)
+		require.Equal(t, s, mustSettle(t, l, Result{Key: r.Key, Epoch: b.Epoch, Outcome: PerhapsCharged}), "repeated settles change nothing")
+		require.Equal(t, Accepted{Next: Done, State: Success}, mustAccept(t, l, r))
+		require.Equal(t, Ack, mustBegin(t, l, r).Next)
+
+		x := mustExplain(t, l, r.Key)
+		require.True(t, strings.HasPrefix(x.TransactionKey, "tx��xx"), "a paid answer is booked whatever it contains")
+		require.Len(t, x.Calls, 1)
+		require.Equal(t, Attempt{Epoch: 1, Number: 1, Kind: CallSend, Instance: "a", StartedAt: x.AttemptStartedAt, EndedAt: x.SettledAt, Outcome: Paid, Status: 200}, x.Calls[0])
+
+		c, err := l.Status(t.Context(), r.Of())
+		require.NoError(t, err)
+		require.Equal(t, Counts{Promotion: r.Of(), State: PromotionRunning, Accepted: 1, Paid: 1}, c)
+		events := relayed(t, l, OutboxResult)
+		require.Len(t, events, 1)
+		require.Contains(t, string(events[0].Payload), `"promotionId":1,"promotionSummaryId":9,"targetId":2,"state":"SUCCESS"`)
+	})
+}
+
+func TestConflictKeepsTheFirst(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		first, second := record(1, 2), record(1, 2)
+		second.Payload = []byte(`{"amount":900}`)
+		mustAccept(t, l, first)
+		require.Equal(t, Conflict, mustAccept(t, l, second).Next)
+		require.Equal(t, Conflict, mustAccept(t, l, second).Next, "delivered again")
+		require.Equal(t, Conflict, mustBegin(t, l, second).Next, "and through the stream")
+		require.Equal(t, string(first.Payload), string(mustBegin(t, l, first).Request))
+
+		dead := relayed(t, l, OutboxDead)
+		require.Len(t, dead, 1, "one dead letter for one other request")
+		require.Equal(t, ClassConflict, dead[0].Class)
+		require.Equal(t, string(second.Payload), string(dead[0].Payload))
+		require.Equal(t, map[string]string{"traceparent": "00-1"}, dead[0].Headers)
+		require.Equal(t, "topic/0@7", dead[0].Origin)
+		require.Empty(t, relayed(t, l, OutboxDead), "published once")
+		c, err := l.Status(t.Context(), first.Of())
+		require.NoError(t, err)
+		require.Equal(t, []int64{1, 1, 1}, []int64{c.Dead, c.Conflict, c.Accepted})
+	})
+}
+
+func TestRetriesThenFailed(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		r := record(1, 2)
+		mustAccept(t, l, r)
+		for n := 1; n <= 6; n++ {
+			b := mustBegin(t, l, r)
+			require.Equal(t, Send, b.Next)
+			require.Equal(t, n, b.Attempt)
+			s := mustSettle(t, l, Result{Key: r.Key, Epoch: b.Epoch, Outcome: TryAgain, Class: "http_408", Answer: "slow\x00", Handler: "point"})
+			if n == 6 {
+				require.Equal(t, Settled{Next: Ack, State: Failed, Attempts: 6}, s)
+				break
+			}
+			require.Equal(t, Errored, s.State)
+			early := mustBegin(t, l, r)
+			require.Equal(t, Retry, early.Next, "not due")
+			require.Positive(t, early.RetryIn)
+			h.advance(s.RetryIn + time.Second)
+		}
+		dead := relayed(t, l, OutboxDead)
+		require.Len(t, dead, 1)
+		require.Equal(t, "http_408", dead[0].Class)
+		require.Equal(t, "slow�", dead[0].Error)
+		require.Equal(t, 6, dead[0].Attempts)
+		require.Equal(t, string(r.Payload), string(dead[0].Payload))
+		require.True(t, dead[0].FirstFailedAt.Before(dead[0].CreatedAt))
+		require.Len(t, mustExplain(t, l, r.Key).Calls, 6)
+	})
+}
+
+func TestDeadWorkerIsTakenOver(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		a, b := h.open(t), h.open(t, as("b"))
+		r := record(1, 2)
+		mustAccept(t, a, r)
+		first := mustBegin(t, a, r)
+		require.Equal(t, "leased", mustBegin(t, b, r).Why)
+		h.advance(9 * time.Second)
+		second := mustBegin(t, b, r)
+		require.Equal(t, Send, second.Next)
+		require.Greater(t, second.Epoch, first.Epoch)
+
+		late := mustSettle(t, a, Result{Key: r.Key, Epoch: first.Epoch, Outcome: Paid, TransactionKey: "late"})
+		require.True(t, late.Stale)
+		require.Equal(t, Ack, late.Next)
+		require.Equal(t, Sending, late.State, "a late answer changes nothing")
+		s := mustSettle(t, b, Result{Key: r.Key, Epoch: second.Epoch, Outcome: Rejected, Class: "http_422"})
+		require.Equal(t, Ambiguous, s.State, "the first request may have charged: not FAILED")
+		h.advance(time.Minute)
+		ask := mustBegin(t, b, r)
+		require.Equal(t, Ask, ask.Next)
+		require.Equal(t, 2, ask.Attempt, "an ask is no attempt")
+		require.Equal(t, Success, mustSettle(t, b, Result{Key: r.Key, Epoch: ask.Epoch, Outcome: Paid, TransactionKey: "late"}).State)
+
+		calls := mustExplain(t, a, r.Key).Calls
+		require.Len(t, calls, 4)
+		require.Equal(t, Interrupted, calls[0].Outcome)
+		require.Equal(t, "a", calls[0].Instance)
+		require.True(t, calls[1].Late)
+		require.Equal(t, Paid, calls[1].Outcome)
+		require.Equal(t, CallAsk, calls[3].Kind)
+	})
+}
+
+func TestPausedPayoutsWaitForTheFeeder(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		p := Promotion{"POINT", 1}
+		mustAccept(t, l, record(1, 1))
+		require.NoError(t, l.Pause(t.Context(), p))
+		require.Equal(t, Paused, mustAccept(t, l, record(1, 2)).Next)
+		require.Equal(t, "paused", mustBegin(t, l, record(1, 1)).Why)
+		work, err := l.Unfinished(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, work, "nothing is fed while paused")
+		require.NoError(t, l.Resume(t.Context(), p))
+		fed, err := l.FeedNone(t.Context(), p, 10)
+		require.NoError(t, err)
+		require.Len(t, fed, 2)
+		require.Equal(t, Send, mustBegin(t, l, record(1, 1)).Next)
+	})
+}
+
+func TestCancelIsALineInTime(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		p := Promotion{"POINT", 1}
+		var begun []Begun
+		acceptMany(t, l, 1, 1200)
+		for target := range int64(3) {
+			begun = append(begun, mustBegin(t, l, record(1, target+1)))
+		}
+		mustSettle(t, l, Result{Key: key(1, 1), Epoch: begun[0].Epoch, Outcome: PerhapsCharged})
+		c, err := l.Cancel(t.Context(), p)
+		require.NoError(t, err)
+		require.Equal(t, Cancellation{Cancelled: 1197, InFlight: 2, Ambiguous: 1}, c)
+		require.Equal(t, Done, mustAccept(t, l, record(1, 5000)).Next, "born cancelled")
+		require.Equal(t, "cancelled", mustBegin(t, l, record(1, 5001)).Why)
+		require.ErrorIs(t, l.Resume(t.Context(), p), ErrCancelled)
+		require.ErrorIs(t, l.Pause(t.Context(), p), ErrCancelled)
+
+		mustSettle(t, l, Result{Key: key(1, 2), Epoch: begun[1].Epoch, Outcome: NotCharged})
+		mustSettle(t, l, Result{Key: key(1, 3), Epoch: begun[2].Epoch, Outcome: Paid, TransactionKey: "x"})
+		h.advance(time.Minute)
+		require.Equal(t, "cancelled", mustBegin(t, l, record(1, 2)).Why)
+		for n := range 6 {
+			ask := mustBegin(t, l, record(1, 1))
+			require.Equal(t, Ask, ask.Next, "never sent again")
+			s := mustSettle(t, l, Result{Key: key(1, 1), Epoch: ask.Epoch, Outcome: NoCharge})
+			require.Equal(t, Ambiguous, s.State, n)
+			h.advance(time.Minute)
+		}
+		require.Equal(t, Unknown, mustBegin(t, l, record(1, 1)).State)
+		again, err := l.Cancel(t.Context(), p)
+		require.NoError(t, err)
+		require.Equal(t, Cancellation{}, again)
+		got, err := l.Status(t.Context(), p)
+		require.NoError(t, err)
+		require.Equal(t, Counts{Promotion: p, State: PromotionCancelled, Accepted: 1202, Paid: 1, Unknown: 1, Cancelled: 1200, Dead: 1}, got)
+	})
+}
+
+func TestPayNowIsFoundByTheFeederAfterACrash(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		r := record(1, 2)
+		a, err := l.Accept(t.Context(), r, true)
+		require.NoError(t, err)
+		require.Equal(t, Pay, a.Next)
+		over := func() int {
+			rows, err := l.FeedOverdue(t.Context(), r.Of(), 30*time.Second, 10)
+			require.NoError(t, err)
+			return len(rows)
+		}
+		require.Zero(t, over())
+		h.advance(37 * time.Second)
+		require.Zero(t, over(), "the lease and the grace are not over")
+		h.advance(2 * time.Second)
+		require.Equal(t, 1, over())
+	})
+}
+
+func TestInvalidRecordsAreTheCallersOwn(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		for name, change := range map[string]func(*Record){
+			"negative target":  func(r *Record) { r.Target = -1 },
+			"zero promotion":   func(r *Record) { r.Promotion = 0 },
+			"lower-case type":  func(r *Record) { r.Type = "point" },
+			"NUL in the type":  func(r *Record) { r.Type = "PO\x00INT" },
+			"no payload":       func(r *Record) { r.Payload = nil },
+			"oversize payload": func(r *Record) { r.Payload = make([]byte, MaxPayloadBytes+1) },
+			"oversize key":     func(r *Record) { r.RecordKey = make([]byte, maxRecordKeyBytes+1) },
+		} {
+			r := record(1, 2)
+			change(&r)
+			_, err := l.Accept(t.Context(), r, false)
+			require.ErrorIs(t, err, ErrInvalid, name)
+			_, err = l.Begin(t.Context(), r)
+			require.ErrorIs(t, err, ErrInvalid, name)
+		}
+		weird := record(1, 3)
+		weird.Origin, weird.RecordKey, weird.Headers = "a\x00\xffb", []byte{0, 255}, map[string]string{"\x00\xff": "\x00"}
+		require.Equal(t, Enqueue, mustAccept(t, l, weird).Next, "what only describes is made storable")
+		big := record(1, 4)
+		big.Payload = make([]byte, 1<<20)
+		mustAccept(t, l, big)
+		require.Len(t, mustBegin(t, l, big).Request, 1<<20)
+
+		_, err := l.Settle(t.Context(), Result{Key: key(1, 99), Epoch: 1, Outcome: Paid})
+		require.ErrorIs(t, err, ErrNotFound)
+		_, err = l.Settle(t.Context(), Result{Key: key(1, 3), Epoch: 0, Outcome: Paid})
+		require.ErrorIs(t, err, ErrInvalid)
+		_, err = l.Explain(t.Context(), key(1, 99))
+		require.ErrorIs(t, err, ErrNotFound)
+		_, err = l.Status(t.Context(), Promotion{"POINT", 99})
+		require.ErrorIs(t, err, ErrNotFound)
+	})
+}
+
+func TestMigrateByManyAtOnce(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		errs := make(chan error, 6)
+		for range cap(errs) {
+			go func() {
+				cfg, opts := h.config()
+				l, err := Open(context.Background(), cfg, opts, nil)
+				if err == nil {
+					err = errors.Join(l.Migrate(context.Background()), l.Migrate(context.Background()), l.Close(), l.Close())
+				}
+				errs <- err
+			}()
+		}
+		for range cap(errs) {
+			require.NoError(t, <-errs)
+		}
+		l := h.open(t)
+		mustAccept(t, l, record(1, 2))
+	})
+}
+
+func TestOpenNamesTheHostThatIsAbsent(t *testing.T) {
+	t.Parallel()
+	cfg, opts := (&home{dsn: "postgres://u:secret@127.0.0.1:1/db?connect_timeout=2"}).config()
+	_, err := Open(t.Context(), cfg, opts, nil)
+	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorContains(t, err, "127.0.0.1:1")
+	require.NotContains(t, err.Error(), "secret")
+	cfg.MaxBatch, cfg.Connections = 0, 1
+	_, err = Open(t.Context(), cfg, opts, nil)
+	require.ErrorContains(t, err, "max_batch: must be from 1 to 2000, got 0")
+	require.ErrorContains(t, err, "connections: must be >= 4, got 1")
+}
+
+// relayed publishes everything of a kind and returns it.
+func relayed(t testing.TB, l *Ledger, kind OutboxKind) []Message {
+	t.Helper()
+	var all []Message
+	for {
+		n, err := l.Relay(t.Context(), kind, 100, func(_ context.Context, ms []Message) error {
+			all = append(all, ms...)
+			return nil
+		})
+		require.NoError(t, err)
+		if n == 0 {
+			return all
+		}
+	}
+}

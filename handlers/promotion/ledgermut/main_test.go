@@ -1,0 +1,168 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/oklog/ulid/v2"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// home is a database of a test's own, that several instances may open.
+type home struct {
+	dsn  string
+	skew *atomic.Int64
+}
+
+// onBoth runs the test on SQLite and on PostgreSQL, each with an empty database.
+func onBoth(t *testing.T, test func(t *testing.T, h *home)) {
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		test(t, newSQLiteHome(t))
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		test(t, newPostgresHome(t))
+	})
+}
+
+func newSQLiteHome(t testing.TB) *home {
+	return &home{dsn: "sqlite:" + filepath.Join(t.TempDir(), "ledger.db"), skew: new(atomic.Int64)}
+}
+
+func newPostgresHome(t testing.TB) *home {
+	t.Helper()
+	dsn := os.Getenv("MILLRACE_TEST_POSTGRES")
+	if dsn == "" {
+		t.Skip("MILLRACE_TEST_POSTGRES is not set: no PostgreSQL to test on")
+	}
+	schema := "ledger_" + strings.ToLower(ulid.Make().String())
+	admin := func(sql string) {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, dsn)
+		require.NoError(t, err)
+		defer func() { _ = conn.Close(ctx) }()
+		_, err = conn.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	admin("CREATE SCHEMA " + schema)
+	t.Cleanup(func() { admin("DROP SCHEMA " + schema + " CASCADE") })
+	sep := "?"
+	if strings.Contains(dsn, "?") {
+		sep = "&"
+	}
+	return &home{dsn: dsn + sep + "search_path=" + schema, skew: new(atomic.Int64)}
+}
+
+// advance moves the clock of every instance of this home.
+func (h *home) advance(d time.Duration) { h.skew.Add(int64(d)) }
+
+type tune func(*Config, *Options)
+
+func withResults(_ *Config, o *Options) { o.Results = true }
+
+func as(instance string) tune { return func(_ *Config, o *Options) { o.Instance = instance } }
+
+func (h *home) config() (Config, Options) {
+	cfg := DefaultConfig()
+	cfg.DSN = pipeline.NewSecret(h.dsn)
+	cfg.Retry = pipeline.Backoff{First: time.Second, Max: 30 * time.Second}
+	return cfg, Options{Instance: "a", Lease: 8 * time.Second}
+}
+
+// open opens and migrates an instance that lives as long as the test.
+func (h *home) open(t testing.TB, tunes ...tune) *Ledger {
+	t.Helper()
+	cfg, opts := h.config()
+	for _, f := range tunes {
+		f(&cfg, &opts)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	l, err := open(ctx, cfg, opts, nil, h.skew)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	require.NoError(t, l.Migrate(ctx))
+	return l
+}
+
+func key(promotion, target int64) Key {
+	return Key{Type: "POINT", Promotion: promotion, Target: target}
+}
+
+func record(promotion, target int64) Record {
+	return Record{Key: key(promotion, target), SummaryID: 9, Payload: fmt.Appendf(nil, `{"promotionId":%d,"targetId":%d,"amount":500}`, promotion, target),
+		RecordKey: fmt.Append(nil, target), Origin: "topic/0@7", Handler: "point", Headers: map[string]string{"traceparent": "00-1"}}
+}
+
+func mustAccept(t testing.TB, l *Ledger, r Record) Accepted {
+	t.Helper()
+	a, err := l.Accept(t.Context(), r, false)
+	require.NoError(t, err)
+	return a
+}
+
+func mustBegin(t testing.TB, l *Ledger, r Record) Begun {
+	t.Helper()
+	b, err := l.Begin(t.Context(), r)
+	require.NoError(t, err)
+	return b
+}
+
+func mustSettle(t testing.TB, l *Ledger, r Result) Settled {
+	t.Helper()
+	s, err := l.Settle(t.Context(), r)
+	require.NoError(t, err)
+	return s
+}
+
+func mustExplain(t testing.TB, l *Ledger, k Key) Explanation {
+	t.Helper()
+	x, err := l.Explain(t.Context(), k)
+	require.NoError(t, err)
+	return x
+}
+
+func sorted[T ~string | ~int64](s []T) []T {
+	slices.Sort(s)
+	return s
+}
+
+// acceptMany accepts targets 1 to n of a promotion, many at a time.
+func acceptMany(t testing.TB, l *Ledger, promotion, n int64) {
+	t.Helper()
+	var next atomic.Int64
+	var g errgroup.Group
+	for range 256 {
+		g.Go(func() error {
+			for target := next.Add(1); target <= n; target = next.Add(1) {
+				if _, err := l.Accept(t.Context(), record(promotion, target), false); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, g.Wait())
+}
+
+// clock reads the ledger's clock.
+func (l *Ledger) clock(t testing.TB) time.Time {
+	var now time.Time
+	require.NoError(t, l.store.read(t.Context(), func(_ querier, n time.Time) error { now = n; return nil }))
+	return now
+}

@@ -1,0 +1,153 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// OutboxKind says what is to be published.
+type OutboxKind string
+
+// The kinds of outbox rows.
+const (
+	OutboxDead   OutboxKind = "dead"   // a dead letter
+	OutboxResult OutboxKind = "result" // how a payout ended; Payload is a ResultEvent
+)
+
+// Message is an outbox row to publish.
+type Message struct {
+	ID            int64 // grows; the same when a message is offered again
+	Kind          OutboxKind
+	Key           Key
+	Class         string // of a dead letter; of a result its state
+	Error         string
+	Payload       []byte
+	Headers       map[string]string
+	RecordKey     []byte
+	Origin        string
+	Handler       string
+	Attempts      int
+	FirstFailedAt time.Time
+	CreatedAt     time.Time
+
+	tries int
+}
+
+// outboxClaim is how long claimed rows are kept from other instances; a publish is bounded by it.
+const outboxClaim = 30 * time.Second
+
+// outboxBackoff is how long a row that can't be published is left alone; it doubles up to ten minutes.
+const outboxBackoff = time.Second
+
+// The claim is materialised, so that the rows are picked and locked exactly once.
+const sqlClaim = `WITH picked AS MATERIALIZED (
+	SELECT id FROM outbox WHERE kind = $1 AND published_at IS NULL AND (claimed_until IS NULL OR claimed_until <= $2)
+	ORDER BY id LIMIT $3%s)
+UPDATE outbox SET claimed_until = $4, tries = tries + 1 WHERE id IN (SELECT id FROM picked)
+RETURNING id, type, promotion_id, target_id, class, error, payload, headers, record_key, origin, handler, attempts, tries, first_failed_at, created_at`
+
+// Relay publishes up to limit rows of the outbox, oldest first, and returns how many it published. Several
+// instances may relay at once: a row is claimed by one. Each row is published at least once. When publish
+// fails for a batch its rows are tried alone, so that one bad row holds nobody up; what fails stays for later, and its
+// errors are joined in the result.
+func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish func(context.Context, []Message) error) (int, error) {
+	claimed, err := l.claim(ctx, kind, limit)
+	if err != nil || len(claimed) == 0 {
+		return 0, err
+	}
+	work, cancel := context.WithTimeout(ctx, outboxClaim/2)
+	defer cancel()
+	groups := [][]Message{claimed}
+	if publish(work, claimed) != nil {
+		groups = groups[:0]
+		for i := range claimed {
+			groups = append(groups, claimed[i:i+1])
+		}
+	} else if err := l.published(ctx, kind, claimed); err != nil {
+		return 0, err
+	} else {
+		return len(claimed), nil
+	}
+	var errs []error
+	n := 0
+	for i, g := range groups {
+		err := work.Err()
+		if err == nil {
+			err = publish(work, g)
+		}
+		if err == nil {
+			err = l.published(ctx, kind, g)
+			n++
+		} else if errs = append(errs, err); len(errs) >= 3 && len(errs) == i+1 {
+			// Not one could be published: it is not the rows' fault.
+			return n, errors.Join(append(errs[:1], l.postpone(ctx, claimed))...)
+		} else {
+			err = l.postpone(ctx, g)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return n, errors.Join(errs...)
+}
+
+func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]Message, error) {
+	var claimed []Message
+	err := l.update(ctx, "claim outbox rows", nil, func(q querier, now time.Time) error {
+		claimed = claimed[:0]
+		return q.query(ctx, func(r scanner) error {
+			m := Message{Kind: kind}
+			var headers string
+			var first, created dbTime
+			if err := r.Scan(&m.ID, (*string)(&m.Key.Type), &m.Key.Promotion, &m.Key.Target, &m.Class, &m.Error, &m.Payload, &headers, &m.RecordKey,
+				&m.Origin, &m.Handler, &m.Attempts, &m.tries, &first, &created); err != nil {
+				return err
+			}
+			m.FirstFailedAt, m.CreatedAt = first.Time, created.Time
+			var err error
+			m.Headers, err = decodeHeaders(headers)
+			claimed = append(claimed, m)
+			return err
+		}, fmt.Sprintf(sqlClaim, q.forUpdate(true)), string(kind), now, limit, now.Add(outboxClaim))
+	})
+	slices.SortFunc(claimed, func(a, b Message) int { return compare(a.ID, b.ID) })
+	return claimed, err
+}
+
+// published ends the rows: a result is forgotten, a dead letter stays for the count.
+func (l *Ledger) published(ctx context.Context, kind OutboxKind, ms []Message) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return l.update(ctx, "mark outbox rows published", nil, func(q querier, now time.Time) error {
+		ids := make([]int64, len(ms))
+		for i, m := range ms {
+			ids[i] = m.ID
+		}
+		if kind == OutboxResult {
+			in, arg := q.anyOf("$1", ids)
+			_, err := q.exec(ctx, `DELETE FROM outbox WHERE id `+in, arg)
+			return err
+		}
+		in, arg := q.anyOf("$2", ids)
+		_, err := q.exec(ctx, `UPDATE outbox SET published_at = $1 WHERE id `+in, now, arg)
+		return err
+	})
+}
+
+// postpone gives rows back for later.
+func (l *Ledger) postpone(ctx context.Context, ms []Message) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return l.update(ctx, "postpone outbox rows", nil, func(q querier, now time.Time) error {
+		for _, m := range ms {
+			delay := min(outboxBackoff<<min(m.tries, 10), 10*time.Minute)
+			if _, err := q.exec(ctx, `UPDATE outbox SET claimed_until = $2 WHERE id = $1 AND published_at IS NULL`, m.ID, now.Add(delay)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

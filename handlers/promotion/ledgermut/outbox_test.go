@@ -1,0 +1,120 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+)
+
+// payMany accepts, begins and pays targets 1 to n.
+func payMany(t *testing.T, l *Ledger, promotion, n int64) {
+	t.Helper()
+	acceptMany(t, l, promotion, n)
+	var g errgroup.Group
+	g.SetLimit(64)
+	for target := range n {
+		g.Go(func() error {
+			b, err := l.Begin(t.Context(), record(promotion, target+1))
+			if err != nil {
+				return err
+			}
+			_, err = l.Settle(t.Context(), Result{Key: key(promotion, target+1), Epoch: b.Epoch, Outcome: Paid, TransactionKey: "x"})
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+}
+
+func TestRelayByManyPublishesEachOnce(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		ledgers := []*Ledger{h.open(t, withResults), h.open(t, withResults, as("b"))}
+		payMany(t, ledgers[0], 1, 300)
+		var mu sync.Mutex
+		seen := map[Key]int{}
+		var g errgroup.Group
+		for i := range 6 {
+			g.Go(func() error {
+				for {
+					n, err := ledgers[i%2].Relay(t.Context(), OutboxResult, 17, func(_ context.Context, ms []Message) error {
+						mu.Lock()
+						defer mu.Unlock()
+						for i, m := range ms {
+							seen[m.Key]++
+							if i > 0 && ms[i-1].ID >= m.ID {
+								return errors.New("not in order")
+							}
+						}
+						return nil
+					})
+					if err != nil || n == 0 {
+						return err
+					}
+				}
+			})
+		}
+		require.NoError(t, g.Wait())
+		require.Len(t, seen, 300)
+		for k, n := range seen {
+			require.Equal(t, 1, n, k)
+		}
+	})
+}
+
+func TestRelayIsNotHeldUpByOneBadRow(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t, withResults)
+		payMany(t, l, 1, 5)
+		bad := true
+		var got []int64
+		publish := func(_ context.Context, ms []Message) error {
+			for _, m := range ms {
+				if m.Key.Target == 3 && bad {
+					return errors.New("too large")
+				}
+			}
+			for _, m := range ms {
+				got = append(got, m.Key.Target)
+			}
+			return nil
+		}
+		n, err := l.Relay(t.Context(), OutboxResult, 10, publish)
+		require.ErrorContains(t, err, "too large")
+		require.Equal(t, 4, n)
+		n, err = l.Relay(t.Context(), OutboxResult, 10, publish)
+		require.NoError(t, err)
+		require.Zero(t, n, "the bad one waits")
+		bad = false
+		h.advance(time.Hour)
+		n, err = l.Relay(t.Context(), OutboxResult, 10, publish)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, []int64{1, 2, 3, 4, 5}, sorted(got))
+	})
+}
+
+func TestRelaySurvivesADeadPublisherAndADeadRelay(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t, withResults)
+		payMany(t, l, 1, 10)
+		calls := 0
+		_, err := l.Relay(t.Context(), OutboxResult, 10, func(context.Context, []Message) error { calls++; return errors.New("broker down") })
+		require.ErrorContains(t, err, "broker down")
+		require.Equal(t, 4, calls, "not every row is tried against a broker that is down")
+		h.advance(time.Hour)
+
+		claimed, err := l.claim(t.Context(), OutboxResult, 10) // its process dies before it publishes
+		require.NoError(t, err)
+		require.Len(t, claimed, 10)
+		require.Empty(t, relayed(t, l, OutboxResult))
+		h.advance(outboxClaim + time.Second)
+		require.Len(t, relayed(t, l, OutboxResult), 10)
+	})
+}

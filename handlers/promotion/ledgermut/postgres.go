@@ -1,0 +1,216 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+)
+
+// postgres is the store on PostgreSQL. Payouts have a pool of their own, whose sessions may only use
+// index scans and nested loops: the planner has no say in what a hot statement reads.
+type postgres struct {
+	hot   *pgxpool.Pool
+	cold  *pgxpool.Pool
+	log   *slog.Logger
+	skew  *atomic.Int64
+	conns int
+}
+
+const coldConnections = 4
+
+func openPostgres(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.Int64) (*postgres, error) {
+	s := &postgres{log: log, skew: skew, conns: cfg.Connections}
+	var err error
+	if s.hot, err = newPool(ctx, cfg.DSN.Reveal(), cfg.Connections, map[string]string{
+		"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
+		"plan_cache_mode": "force_generic_plan",
+	}); err != nil {
+		return nil, err
+	}
+	if s.cold, err = newPool(ctx, cfg.DSN.Reveal(), coldConnections, map[string]string{
+		// Rare statements that read in an order must read an index in that order, statistics or not.
+		"enable_seqscan": "off", "enable_sort": "off",
+	}); err != nil {
+		s.hot.Close()
+		return nil, err
+	}
+	if err := s.hot.Ping(ctx); err != nil {
+		c := s.hot.Config().ConnConfig
+		_ = s.close()
+		return nil, fmt.Errorf("%w: postgres at %s: %w", ErrUnavailable, net.JoinHostPort(c.Host, fmt.Sprint(c.Port)), err)
+	}
+	return s, nil
+}
+
+func newPool(ctx context.Context, dsn string, size int, params map[string]string) (*pgxpool.Pool, error) {
+	c, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: dsn: %w", err) // pgx leaves the password out
+	}
+	c.MaxConns, c.MinConns = int32(size), 0
+	p := c.ConnConfig.RuntimeParams
+	p["jit"], p["timezone"] = "off", "UTC"
+	if p["application_name"] == "" {
+		p["application_name"] = "millrace"
+	}
+	for k, v := range params {
+		p[k] = v
+	}
+	if c.ConnConfig.ConnectTimeout == 0 {
+		c.ConnConfig.ConnectTimeout = 5 * time.Second
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("ledger: postgres: %w", err)
+	}
+	return pool, nil
+}
+
+func (s *postgres) flushers() int { return min(3, s.conns/3) }
+
+func (s *postgres) ping(ctx context.Context) error { return s.cold.Ping(ctx) }
+
+func (s *postgres) close() error {
+	s.hot.Close()
+	s.cold.Close()
+	return nil
+}
+
+func (s *postgres) migrate(ctx context.Context) error {
+	db := stdlib.OpenDBFromPool(s.cold)
+	defer func() { _ = db.Close() }() // the pool stays open
+	return migrateUp(ctx, goose.DialectPostgres, "postgres", db, schemaLocker{}, s.log)
+}
+
+// fault sorts errors by SQLSTATE class.
+func (s *postgres) fault(err error) fault {
+	if err == nil {
+		return faultNone
+	}
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		switch {
+		case pg.Code == "40001" || pg.Code == "40P01":
+			return faultRetry
+		case pg.Code == "22012": // only pgUpdateRows divides
+			return faultStale
+		case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000":
+			return faultData
+		case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "57P"), strings.HasPrefix(pg.Code, "53"), pg.Code == "25006":
+			return faultServer // 25006: the primary became a standby
+		}
+		return faultOther
+	}
+	var connect *pgconn.ConnectError
+	var network net.Error
+	if errors.As(err, &connect) || errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || strings.Contains(err.Error(), "conn closed") || errors.Is(err, ErrUnavailable) {
+		return faultServer
+	}
+	return faultOther
+}
+
+// gateOf is the advisory lock that keeps writers of a promotion's row from starving. Two promotions that
+// share a number only wait for each other's pause.
+func gateOf(p Promotion) int32 {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, p.String())
+	return int32(h.Sum32())
+}
+
+func (s *postgres) now(t time.Time) time.Time { return t.UTC().Add(time.Duration(s.skew.Load())) }
+
+// pgQuerier runs portable SQL on a pool or in a transaction.
+type pgQuerier struct {
+	db interface {
+		Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+		Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	}
+}
+
+func (q pgQuerier) exec(ctx context.Context, sql string, args ...any) (int64, error) {
+	tag, err := q.db.Exec(ctx, sql, args...)
+	return tag.RowsAffected(), err
+}
+
+func (q pgQuerier) query(ctx context.Context, row func(scanner) error, sql string, args ...any) error {
+	rows, err := q.db.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func (q pgQuerier) forUpdate(skipLocked bool) string {
+	if skipLocked {
+		return " FOR UPDATE SKIP LOCKED"
+	}
+	return " FOR UPDATE"
+}
+
+func (pgQuerier) anyOf(placeholder string, ids []int64) (string, any) {
+	return "= ANY(" + placeholder + ")", ids
+}
+
+func (s *postgres) clock(ctx context.Context, q pgQuerier) (now time.Time, err error) {
+	err = q.query(ctx, func(r scanner) error { return r.Scan(&now) }, pgClock)
+	return s.now(now), err
+}
+
+func (s *postgres) read(ctx context.Context, fn func(querier, time.Time) error) error {
+	return s.with(ctx, s.cold, fn)
+}
+
+func (s *postgres) with(ctx context.Context, pool *pgxpool.Pool, fn func(querier, time.Time) error) error {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	q := pgQuerier{conn}
+	now, err := s.clock(ctx, q)
+	if err != nil {
+		return err
+	}
+	return fn(q, now)
+}
+
+func (s *postgres) update(ctx context.Context, gate *Promotion, fn func(querier, time.Time) error) error {
+	return pgx.BeginFunc(ctx, s.cold, func(tx pgx.Tx) error {
+		if gate != nil {
+			if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(1296650049, $1)", gateOf(*gate)); err != nil {
+				return err
+			}
+		}
+		q := pgQuerier{tx}
+		now, err := s.clock(ctx, q)
+		if err != nil {
+			return err
+		}
+		return fn(q, now)
+	})
+}
+
+func stamp(t time.Time) pgtype.Timestamptz { return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()} }
+
+var _ store = (*postgres)(nil)

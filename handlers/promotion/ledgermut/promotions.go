@@ -1,0 +1,244 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// update runs fn in a transaction, again when it was the victim of a deadlock.
+func (l *Ledger) update(ctx context.Context, what string, gate *Promotion, fn func(q querier, now time.Time) error) error {
+	for n := 1; ; n++ {
+		err := l.store.update(ctx, gate, fn)
+		if err == nil {
+			return nil
+		}
+		if n == tries || l.store.fault(err) != faultRetry || wait(ctx, time.Duration(rand.Int64N(int64(10*time.Millisecond)))) != nil {
+			return l.wrap(what, err)
+		}
+	}
+}
+
+func (l *Ledger) read(ctx context.Context, what string, fn func(q querier, now time.Time) error) error {
+	if err := l.store.read(ctx, fn); err != nil {
+		return l.wrap(what, err)
+	}
+	return nil
+}
+
+// promotionState reads and locks the state; known is false when there is no row.
+func promotionState(ctx context.Context, q querier, p Promotion) (st PromotionState, known bool, err error) {
+	err = q.query(ctx, func(r scanner) error { known = true; return r.Scan((*string)(&st)) },
+		`SELECT state FROM promotions WHERE type = $1 AND promotion_id = $2`+q.forUpdate(false), string(p.Type), p.ID)
+	return st, known, err
+}
+
+// setPromotionState makes the promotion's row if there is none, and refuses to leave CANCELLED.
+func (l *Ledger) setPromotionState(ctx context.Context, what string, p Promotion, to PromotionState) error {
+	if err := p.validate(); err != nil {
+		return err
+	}
+	return l.update(ctx, what, &p, func(q querier, now time.Time) error {
+		if _, err := q.exec(ctx, `INSERT INTO promotions (type, promotion_id, state, created_at, changed_at)
+			VALUES ($1, $2, $3, $4, $4) ON CONFLICT DO NOTHING`, string(p.Type), p.ID, string(to), now); err != nil {
+			return err
+		}
+		from, _, err := promotionState(ctx, q, p)
+		switch {
+		case err != nil:
+			return err
+		case from == to:
+			return nil
+		case from == PromotionCancelled:
+			return ErrCancelled
+		}
+		_, err = q.exec(ctx, `UPDATE promotions SET state = $3, changed_at = $4 WHERE type = $1 AND promotion_id = $2`,
+			string(p.Type), p.ID, string(to), now)
+		return err
+	})
+}
+
+// Pause stops the promotion: no payout of it is begun after Pause has returned. Calls under way end. It may
+// be called before the first record. A cancelled promotion answers ErrCancelled.
+func (l *Ledger) Pause(ctx context.Context, p Promotion) error {
+	return l.setPromotionState(ctx, "pause", p, PromotionPaused)
+}
+
+// Resume lets a paused promotion run again; the feeder refills its stream.
+func (l *Ledger) Resume(ctx context.Context, p Promotion) error {
+	return l.setPromotionState(ctx, "resume", p, PromotionRunning)
+}
+
+// Cancellation is what Cancel found.
+type Cancellation struct {
+	// Cancelled is how many payouts this call cancelled.
+	Cancelled int64 `json:"cancelled"`
+	// InFlight is how many payouts a worker was calling for when the cancellation took effect.
+	InFlight int64 `json:"inFlight"`
+	// Ambiguous is how many payouts may have been charged by an earlier call, and will be asked about.
+	Ambiguous int64 `json:"ambiguous"`
+}
+
+// cancelChunk is how many rows one transaction of Cancel settles.
+const cancelChunk = 500
+
+const sqlCancellable = `SELECT target_id FROM payouts WHERE type = $1 AND promotion_id = $2 AND target_id > $3
+AND settled_at IS NULL AND state IN ('PENDING', 'ERROR') ORDER BY target_id LIMIT $4`
+
+// Cancel stops the promotion for good. No charge is requested after it has taken effect; payouts that have
+// certainly not been charged become CANCELLED, all others are asked about. It may be repeated: a cancelled
+// promotion is swept again. When ctx ends before the sweep does, the promotion is cancelled all the same, and what is
+// left follows by its hints.
+func (l *Ledger) Cancel(ctx context.Context, p Promotion) (Cancellation, error) {
+	var c Cancellation
+	if err := l.setPromotionState(ctx, "cancel", p, PromotionCancelled); err != nil {
+		return c, err
+	}
+	err := l.read(ctx, "cancel", func(q querier, now time.Time) error {
+		return q.query(ctx, func(r scanner) error {
+			var leased bool
+			var n int64
+			if err := r.Scan(&leased, &n); err != nil {
+				return err
+			}
+			if leased {
+				c.InFlight = n
+			} else {
+				c.Ambiguous = n
+			}
+			return nil
+		}, `SELECT coalesce(lease_until > $3, FALSE), count(*) FROM payouts
+			WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND state IN ('SENDING', 'AMBIGUOUS') GROUP BY 1`,
+			string(p.Type), p.ID, now)
+	})
+	if err != nil {
+		return c, err
+	}
+	for last := int64(0); ; {
+		var keys []Key // in the order in which rows are locked
+		err := l.read(ctx, "cancel", func(q querier, _ time.Time) error {
+			return q.query(ctx, func(r scanner) error {
+				err := r.Scan(&last)
+				keys = append(keys, Key{Type: p.Type, Promotion: p.ID, Target: last})
+				return err
+			}, sqlCancellable, string(p.Type), p.ID, last, cancelChunk)
+		})
+		if err != nil || len(keys) == 0 {
+			return c, err
+		}
+		var n int64
+		err = l.transact(ctx, want{keys: keys}, func(ctx context.Context, u unit, s *snapshot, ch *changes) error {
+			n = 0
+			book := l.newBook(s, ch)
+			for _, k := range keys {
+				row := s.rows[k]
+				next, eff, _ := l.policy.apply(row.Row, event{kind: evCancel, now: s.now})
+				row.Row = next
+				book.add(row, eff, nil, "")
+				if eff.settled {
+					n++
+				}
+			}
+			return book.close(ctx, u)
+		})
+		if err != nil {
+			return c, l.wrap("cancel", err)
+		}
+		c.Cancelled += n
+	}
+}
+
+// Started records that a promotion begins and how many payouts it announces (0: not known), and sets its
+// stream active. It may come twice, never, or after the first records.
+func (l *Ledger) Started(ctx context.Context, p Promotion, totalCount int64) error {
+	return l.Activate(ctx, p, totalCount)
+}
+
+// ActiveStream is a stream that should run.
+type ActiveStream struct {
+	Promotion
+	TotalCount int64
+	Paused     bool // neither polled nor cleaned up
+}
+
+const sqlActive = `SELECT s.promotion_id, s.total_count,
+	coalesce((SELECT p.state FROM promotions AS p WHERE p.type = s.type AND p.promotion_id = s.promotion_id), 'RUNNING')
+FROM promotion_streams AS s WHERE s.type = $1 AND s.active ORDER BY s.promotion_id`
+
+// Active returns the streams of a type that should run, in order of promotion.
+func (l *Ledger) Active(ctx context.Context, t Type) ([]ActiveStream, error) {
+	var active []ActiveStream
+	err := l.read(ctx, "active streams", func(q querier, _ time.Time) error {
+		return q.query(ctx, func(r scanner) error {
+			a := ActiveStream{Promotion: Promotion{Type: t}}
+			var state string
+			if err := r.Scan(&a.ID, &a.TotalCount, &state); err != nil {
+				return err
+			}
+			a.Paused = PromotionState(state) == PromotionPaused
+			active = append(active, a)
+			return nil
+		}, sqlActive, string(t))
+	})
+	return active, err
+}
+
+// Activate puts a promotion's stream on the active set; totalCount 0 keeps what is known. It comes before the
+// stream is made.
+func (l *Ledger) Activate(ctx context.Context, p Promotion, totalCount int64) error {
+	if err := p.validate(); err != nil {
+		return err
+	}
+	if totalCount < 0 {
+		return invalid("promotion %s: the total count is %d", p, totalCount)
+	}
+	return l.update(ctx, "activate", nil, func(q querier, _ time.Time) error {
+		_, err := q.exec(ctx, `INSERT INTO promotion_streams AS s (type, promotion_id, active, total_count) VALUES ($1, $2, TRUE, $3)
+			ON CONFLICT (type, promotion_id) DO UPDATE SET active = TRUE, inactive_since = NULL,
+			total_count = CASE WHEN excluded.total_count > 0 THEN excluded.total_count ELSE s.total_count END`,
+			string(p.Type), p.ID, totalCount)
+		return err
+	})
+}
+
+// Deactivate takes a promotion's stream off the active set and forgets its incarnation. It comes before the
+// script that deletes the stream; when that answers not drained, Activate puts the stream back.
+func (l *Ledger) Deactivate(ctx context.Context, p Promotion) error {
+	return l.update(ctx, "deactivate", nil, func(q querier, now time.Time) error {
+		_, err := q.exec(ctx, `UPDATE promotion_streams SET active = FALSE, incarnation = '', inactive_since = $3
+			WHERE type = $1 AND promotion_id = $2 AND active`, string(p.Type), p.ID, now)
+		return err
+	})
+}
+
+// Reactivate puts the streams that exist, and whose promotions have been off the active set for grace, back
+// on it, and returns those. It is the ledger's half of the sweep over the stream prefix: a deletion may
+// have been answered and then lost in a failover.
+func (l *Ledger) Reactivate(ctx context.Context, existing []Promotion, grace time.Duration) ([]Promotion, error) {
+	var back []Promotion
+	for _, p := range existing {
+		if err := p.validate(); err != nil {
+			return back, err
+		}
+		var n int64
+		err := l.update(ctx, "reactivate", nil, func(q querier, now time.Time) error {
+			var err error
+			// A stream that the ledger has never heard of is off the set from now on, not for ever.
+			if _, err = q.exec(ctx, `INSERT INTO promotion_streams (type, promotion_id, active, inactive_since)
+				VALUES ($1, $2, FALSE, $3) ON CONFLICT DO NOTHING`, string(p.Type), p.ID, now); err != nil {
+				return err
+			}
+			n, err = q.exec(ctx, `UPDATE promotion_streams SET active = TRUE, inactive_since = NULL
+				WHERE type = $1 AND promotion_id = $2 AND NOT active AND inactive_since <= $3`, string(p.Type), p.ID, now.Add(-grace))
+			return err
+		})
+		if err != nil {
+			return back, fmt.Errorf("promotion %s: %w", p, err)
+		}
+		if n > 0 {
+			back = append(back, p)
+		}
+	}
+	return back, nil
+}

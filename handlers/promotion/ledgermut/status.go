@@ -1,0 +1,150 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Counts is the state of a promotion at one moment. Accepted = Paid + Failed + Unknown + Cancelled + Pending;
+// Dead overlaps with them.
+type Counts struct {
+	Promotion  `json:"-"`
+	State      PromotionState `json:"state"`
+	Active     bool           `json:"active"`
+	TotalCount int64          `json:"totalCount"` // announced; 0: not known
+
+	Accepted  int64 `json:"accepted"`
+	Paid      int64 `json:"paid"`
+	Failed    int64 `json:"failed"`
+	Unknown   int64 `json:"unknown"`
+	Cancelled int64 `json:"cancelled"`
+	Pending   int64 `json:"pending"` // unsettled, whatever their state
+
+	InFlight  int64 `json:"inFlight"`  // of the pending: a worker holds a lease
+	Ambiguous int64 `json:"ambiguous"` // of the pending: an earlier call may have charged
+	NoHint    int64 `json:"noHint"`    // of the pending: waiting for the feeder
+	InStream  int64 `json:"inStream"`  // of the pending: believed to be in the stream
+	InRetry   int64 `json:"inRetry"`   // of the pending: in the retry topic or with a worker
+
+	Dead     int64 `json:"dead"`     // dead letters written
+	Conflict int64 `json:"conflict"` // dead letters of records that came second
+
+	// OldestUnpaid is how long the oldest unsettled payout has been known; 0 without one.
+	OldestUnpaid time.Duration `json:"oldestUnpaid"`
+}
+
+// One statement, so that the counts are of one moment.
+const sqlStatus = `SELECT coalesce(p.state, 'RUNNING'), coalesce(s.active, FALSE), coalesce(s.total_count, 0),
+	m.paid, m.failed, m.unknown, m.cancelled, u.pending, u.in_flight, u.ambiguous, u.no_hint, u.in_stream, u.in_retry, u.oldest,
+	d.dead, d.conflict, p.state IS NOT NULL OR s.type IS NOT NULL
+FROM (SELECT CAST(coalesce(sum(paid), 0) AS bigint) AS paid, CAST(coalesce(sum(failed), 0) AS bigint) AS failed,
+		CAST(coalesce(sum(unknown), 0) AS bigint) AS unknown, CAST(coalesce(sum(cancelled), 0) AS bigint) AS cancelled
+	FROM promotion_summaries WHERE type = $1 AND promotion_id = $2) AS m
+CROSS JOIN (SELECT count(*) AS pending, count(CASE WHEN lease_until > $3 THEN 1 END) AS in_flight,
+		count(CASE WHEN maybe_charged THEN 1 END) AS ambiguous, count(CASE WHEN hint = 'none' THEN 1 END) AS no_hint,
+		count(CASE WHEN hint = 'stream' THEN 1 END) AS in_stream, count(CASE WHEN hint = 'retry' THEN 1 END) AS in_retry,
+		min(accepted_at) AS oldest
+	FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL) AS u
+CROSS JOIN (SELECT count(*) AS dead, count(CASE WHEN class = 'conflict' THEN 1 END) AS conflict
+	FROM outbox WHERE kind = 'dead' AND type = $1 AND promotion_id = $2) AS d
+LEFT JOIN promotions AS p ON p.type = $1 AND p.promotion_id = $2
+LEFT JOIN promotion_streams AS s ON s.type = $1 AND s.promotion_id = $2`
+
+// Status counts a promotion. Its cost grows with the unsettled payouts, not with the settled ones. A
+// promotion that was never heard of answers ErrNotFound.
+func (l *Ledger) Status(ctx context.Context, p Promotion) (Counts, error) {
+	c := Counts{Promotion: p}
+	known := false
+	err := l.read(ctx, "status", func(q querier, now time.Time) error {
+		return q.query(ctx, func(r scanner) error {
+			var oldest dbTime
+			if err := r.Scan((*string)(&c.State), &c.Active, &c.TotalCount, &c.Paid, &c.Failed, &c.Unknown, &c.Cancelled,
+				&c.Pending, &c.InFlight, &c.Ambiguous, &c.NoHint, &c.InStream, &c.InRetry, &oldest, &c.Dead, &c.Conflict, &known); err != nil {
+				return err
+			}
+			if !oldest.IsZero() {
+				c.OldestUnpaid = now.Sub(oldest.Time)
+			}
+			return nil
+		}, sqlStatus, string(p.Type), p.ID, now)
+	})
+	if err != nil {
+		return Counts{}, err
+	}
+	if !known {
+		return Counts{}, fmt.Errorf("ledger: promotion %s: %w", p, ErrNotFound)
+	}
+	c.Accepted = c.Paid + c.Failed + c.Unknown + c.Cancelled + c.Pending
+	return c, nil
+}
+
+// PromotionInfo is a promotion as List tells it.
+type PromotionInfo struct {
+	Promotion
+	State      PromotionState
+	Active     bool
+	TotalCount int64
+	CreatedAt  time.Time
+}
+
+// List returns the promotions that are known, newest first, at most limit.
+func (l *Ledger) List(ctx context.Context, limit int) ([]PromotionInfo, error) {
+	var all []PromotionInfo
+	err := l.read(ctx, "list promotions", func(q querier, _ time.Time) error {
+		return q.query(ctx, func(r scanner) error {
+			var i PromotionInfo
+			var created dbTime
+			if err := r.Scan((*string)(&i.Type), &i.ID, (*string)(&i.State), &i.Active, &i.TotalCount, &created); err != nil {
+				return err
+			}
+			i.CreatedAt = created.Time
+			all = append(all, i)
+			return nil
+		}, `SELECT p.type, p.promotion_id, p.state, coalesce(s.active, FALSE), coalesce(s.total_count, 0), p.created_at FROM promotions AS p
+			LEFT JOIN promotion_streams AS s ON s.type = p.type AND s.promotion_id = p.promotion_id
+			ORDER BY p.created_at DESC, p.type, p.promotion_id LIMIT $1`, limit)
+	})
+	return all, err
+}
+
+// Waiting says how long a promotion's work has been waiting.
+type Waiting struct {
+	Work
+	// OldestUnpaid is the age of the oldest payout among those that have waited longest without a hint, in the
+	// stream and for a retry. It costs six index probes; Status has the exact value.
+	OldestUnpaid time.Duration
+	// Overdue is for how long the longest-waiting hint could have been worked on; 0 when nothing is due.
+	Overdue time.Duration
+}
+
+const sqlWaiting = `SELECT hint_due, accepted_at FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = $3
+ORDER BY hint_due, id LIMIT 1`
+
+// Waiting tells of every promotion that Unfinished does how long its work has been waiting. It is cheap
+// enough for a readiness check.
+func (l *Ledger) Waiting(ctx context.Context) ([]Waiting, error) {
+	work, err := l.Unfinished(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Waiting, len(work))
+	err = l.read(ctx, "waiting payouts", func(q querier, now time.Time) error {
+		for i, w := range work {
+			all[i].Work = w
+			for _, h := range []Hint{HintNone, HintStream, HintRetry} {
+				if err := q.query(ctx, func(r scanner) error {
+					var due, accepted dbTime
+					err := r.Scan(&due, &accepted)
+					all[i].OldestUnpaid = max(all[i].OldestUnpaid, now.Sub(accepted.Time))
+					all[i].Overdue = max(all[i].Overdue, now.Sub(due.Time))
+					return err
+				}, sqlWaiting, string(w.Type), w.ID, string(h)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return all, err
+}

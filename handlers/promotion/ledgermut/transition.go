@@ -1,0 +1,356 @@
+package ledger
+
+import "time"
+
+// Next is what the caller of Accept, Begin or Settle does next.
+type Next int
+
+// The things to do next. The comment names the calls that answer it.
+const (
+	Enqueue  Next = iota + 1 // Accept: add it to the stream; NotEnqueued if it could not be; then ack
+	Pay                      // Accept: begin it now
+	Done                     // Accept: ack; the payout is settled
+	Paused                   // Accept: ack; the promotion is paused and the feeder enqueues it on resume
+	Conflict                 // Accept, Begin: ack; another request came first, a dead letter was written
+	Send                     // Begin: call the API with the stored request, then Settle
+	Ask                      // Begin: ask the API for the status of the charge, then Settle
+	Ack                      // Begin, Settle: ack, nothing else to do
+	Retry                    // Begin, Settle: publish a retry record, due in RetryIn, then ack
+)
+
+// String returns the lower-case name.
+func (n Next) String() string {
+	names := [...]string{"none", "enqueue", "pay", "done", "paused", "conflict", "send", "ask", "ack", "retry"}
+	if n < 0 || int(n) >= len(names) {
+		return "invalid"
+	}
+	return names[n]
+}
+
+// policy is what the transitions need to know besides the row and the event.
+type policy struct {
+	maxAttempts int                              // sends a payout may have
+	maxAsks     int                              // asks a payout may have
+	lease       time.Duration                    // of a begin
+	ttl         time.Duration                    // how long after the first send a request may be sent again
+	delay       func(failures int) time.Duration // back-off after the n-th failure, n from 1
+	instance    string
+}
+
+type eventKind int
+
+const (
+	evAccept      eventKind = iota // a record came in for which the row was just made
+	evAcceptAgain                  // a record came in for which there is a row
+	evNotEnqueued                  // the stream was full, or the promotion paused
+	evBegin                        // a hint came to a worker
+	evSettle                       // a call ended
+	evCancel                       // the promotion is cancelled, and the row is visited
+	evFed                          // the feeder has added the row to the stream
+	evLost                         // the stream was lost
+)
+
+// event is everything that can happen to a row. Which fields count depends on kind.
+type event struct {
+	kind      eventKind
+	now       time.Time
+	promotion PromotionState // evAccept, evAcceptAgain, evBegin
+	same      bool           // evAcceptAgain, evBegin: the request equals the stored one
+	payNow    bool           // evAccept, evAcceptAgain
+	result    Result         // evSettle
+	version   int64          // evFed: Version of the row that was fed
+}
+
+// effects is what has to be written besides the row, in the same transaction.
+type effects struct {
+	attempt *Attempt // a line for the book of attempts
+	settled bool     // the row was settled by this event: summary and outcome event
+	dead    string   // class of a dead letter to write; empty: none
+}
+
+// decision is what the caller learns.
+type decision struct {
+	next    Next
+	retryIn time.Duration
+	stale   bool   // evSettle: the epoch is not the row's; nothing changed
+	repeat  bool   // evSettle: this epoch was settled before; nothing changed
+	why     string // evBegin, for logs: settled, leased, not_due, paused, cancelled, exhausted
+}
+
+// apply is the transition function of the ledger: pure, total, and the only place where rules are. Every
+// change of a row is a new version.
+func (p policy) apply(row Row, ev event) (Row, effects, decision) {
+	next, eff, d := p.transition(row, ev)
+	if next != row {
+		next.Version = row.Version + 1
+	}
+	return next, eff, d
+}
+
+func (p policy) transition(row Row, ev event) (Row, effects, decision) {
+	switch ev.kind {
+	case evAccept:
+		return p.accept(row, ev)
+	case evAcceptAgain:
+		return p.acceptAgain(row, ev)
+	case evBegin:
+		return p.begin(row, ev)
+	case evSettle:
+		return p.settle(row, ev)
+	case evCancel:
+		return p.cancel(row, ev)
+	case evNotEnqueued, evLost:
+		// Losing a hint is the one mistake that strands a payout; setting none too often only repeats one.
+		if !row.State.Settled() && row.Hint == HintStream {
+			row = row.hinted(HintNone, ev.now)
+		}
+	case evFed:
+		if !row.State.Settled() && row.Version == ev.version {
+			row = row.hinted(HintStream, ev.now)
+		}
+	}
+	return row, effects{}, decision{}
+}
+
+func (r Row) hinted(h Hint, due time.Time) Row {
+	r.Hint, r.HintDue = h, due
+	r.Version++ // even when nothing else changes: the old hint is used up
+	return r
+}
+
+func (p policy) accept(row Row, ev event) (Row, effects, decision) {
+	row.State, row.AcceptedAt = Pending, ev.now
+	switch {
+	case ev.promotion == PromotionCancelled:
+		row = row.hinted(HintNone, ev.now)
+		row, eff := row.settled(Cancelled, ev.now)
+		return row, eff, decision{next: Done}
+	case ev.promotion == PromotionPaused:
+		return row.hinted(HintNone, ev.now), effects{}, decision{next: Paused}
+	case ev.payNow:
+		return row.hinted(HintRetry, ev.now.Add(p.lease)), effects{}, decision{next: Pay}
+	default:
+		return row.hinted(HintStream, ev.now), effects{}, decision{next: Enqueue}
+	}
+}
+
+func (p policy) acceptAgain(row Row, ev event) (Row, effects, decision) {
+	switch {
+	case !ev.same:
+		return row, effects{dead: ClassConflict}, decision{next: Conflict}
+	case row.State.Settled():
+		return row, effects{}, decision{next: Done}
+	case ev.promotion == PromotionCancelled && row.cancellable():
+		row, eff := row.settled(Cancelled, ev.now)
+		return row, eff, decision{next: Done}
+	case ev.promotion == PromotionPaused:
+		// The record may come again because its entry was never added.
+		if row.Hint == HintStream {
+			row = row.hinted(HintNone, ev.now)
+		}
+		return row, effects{}, decision{next: Paused}
+	case ev.payNow:
+		if row.Hint == HintNone {
+			row = row.hinted(HintRetry, ev.now.Add(p.lease))
+		}
+		return row, effects{}, decision{next: Pay}
+	default:
+		if row.Hint == HintNone {
+			row = row.hinted(HintStream, ev.now)
+		}
+		return row, effects{}, decision{next: Enqueue}
+	}
+}
+
+// cancellable reports whether the row has certainly not charged and nobody is calling.
+func (r Row) cancellable() bool {
+	return (r.State == Pending || r.State == Errored) && !r.MaybeCharged
+}
+
+func (p policy) cancel(row Row, ev event) (Row, effects, decision) {
+	if !row.cancellable() {
+		return row, effects{}, decision{}
+	}
+	row, eff := row.settled(Cancelled, ev.now)
+	return row, eff, decision{next: Done}
+}
+
+// settled moves the row to a final state. It is a fault of the caller to ask for FAILED or CANCELLED
+// when a charge is possible; UNKNOWN is what that means.
+func (r Row) settled(s State, now time.Time) (Row, effects) {
+	if false {
+		s = Unknown
+	}
+	r.State, r.SettledAt = s, now
+	r.LeaseUntil, r.NextAttemptAt, r.Asking = time.Time{}, time.Time{}, false
+	eff := effects{settled: true}
+	switch s {
+	case Failed:
+		eff.dead = ClassFailed
+	case Unknown:
+		eff.dead = ClassUnknown
+	}
+	return r, eff
+}
+
+func (p policy) begin(row Row, ev event) (Row, effects, decision) {
+	now := ev.now
+	switch {
+	case !ev.same:
+		return row, effects{dead: ClassConflict}, decision{next: Conflict, why: "conflict"}
+	case row.State.Settled():
+		return row, effects{}, decision{next: Ack, why: "settled"}
+	case row.leased(now):
+		row = row.hinted(HintRetry, row.LeaseUntil)
+		return row, effects{}, decision{next: Retry, retryIn: row.LeaseUntil.Sub(now), why: "leased"}
+	case ev.promotion == PromotionPaused:
+		return row.hinted(HintNone, now), effects{}, decision{next: Ack, why: "paused"}
+	}
+
+	cancelled := ev.promotion == PromotionCancelled
+	switch {
+	case cancelled && row.cancellable():
+		row, eff := row.settled(Cancelled, now)
+		return row, eff, decision{next: Ack, why: "cancelled"}
+	case row.NextAttemptAt.After(now):
+		row = row.hinted(HintRetry, row.NextAttemptAt)
+		return row, effects{}, decision{next: Retry, retryIn: row.NextAttemptAt.Sub(now), why: "not_due"}
+	}
+
+	var eff effects
+	if row.State == Sending { // the lease ran out: whoever held it may have charged
+		eff.attempt = &Attempt{Epoch: row.Epoch, Number: row.Attempts, Kind: row.callKind(), Instance: row.AttemptBy,
+			StartedAt: row.AttemptStartedAt, EndedAt: now, Outcome: Interrupted, Class: ClassLeaseExpired}
+		row.MaybeCharged = true
+		row.Interruptions++
+	}
+	giveUp := func() (Row, effects, decision) {
+		row.Epoch++ // a late answer must not match
+		settled, final := row.settled(Failed, now)
+		final.attempt = eff.attempt
+		return settled, final, decision{next: Ack, why: "exhausted"}
+	}
+	tooOld := !row.FirstSentAt.IsZero() && now.Sub(row.FirstSentAt) > p.ttl
+	if row.MaybeCharged && (row.Asking || cancelled || tooOld) {
+		if row.Asks >= p.maxAsks {
+			return giveUp()
+		}
+		row.Asks++
+		return p.leaseTo(row, now, true), eff, decision{next: Ask}
+	}
+	if row.Attempts >= p.maxAttempts {
+		return giveUp()
+	}
+	row.Attempts++
+	if row.FirstSentAt.IsZero() {
+		row.FirstSentAt = now
+	}
+	return p.leaseTo(row, now, false), eff, decision{next: Send}
+}
+
+func (p policy) leaseTo(row Row, now time.Time, asking bool) Row {
+	row.State, row.Asking = Sending, asking
+	row.Epoch++
+	row.LeaseUntil, row.NextAttemptAt = now.Add(p.lease), time.Time{}
+	row.AttemptStartedAt, row.AttemptBy = now, p.instance
+	return row.hinted(HintRetry, row.LeaseUntil)
+}
+
+func (r Row) callKind() CallKind {
+	if r.Asking {
+		return CallAsk
+	}
+	return CallSend
+}
+
+func (p policy) settle(row Row, ev event) (Row, effects, decision) {
+	res, now := ev.result, ev.now
+	line := &Attempt{Epoch: res.Epoch, Number: row.Attempts, Kind: row.callKind(), Instance: row.AttemptBy,
+		StartedAt: row.AttemptStartedAt, EndedAt: now, Outcome: res.Outcome, Class: res.Class, Answer: res.Answer, Status: res.Status}
+	switch {
+	case res.Epoch != row.Epoch:
+		// Whose attempt it was is in the line of that epoch; here only the answer counts.
+		line.Late, line.Number, line.Kind, line.Instance, line.StartedAt = true, 0, CallSend, p.instance, time.Time{}
+		return row, effects{attempt: line}, decision{next: Ack, stale: true}
+	case row.State != Sending:
+		d := decision{next: Ack, repeat: true}
+		if !row.State.Settled() {
+			d.next, d.retryIn = Retry, max(0, row.NextAttemptAt.Sub(now))
+		}
+		return row, effects{}, d
+	}
+
+	row.LeaseUntil = time.Time{}
+	row.LastClass, row.LastError = res.Class, res.Answer
+	finish := func(s State) (Row, effects, decision) {
+		row, eff := row.settled(s, now)
+		eff.attempt = line
+		if eff.dead == ClassFailed && res.Class != "" {
+			eff.dead = res.Class
+		}
+		return row, eff, decision{next: Ack}
+	}
+	if res.Outcome == Paid {
+		row.TransactionKey, row.LastClass, row.LastError = res.TransactionKey, "", ""
+		return finish(Success)
+	}
+
+	giveBack := res.Outcome == NotCharged || res.Outcome == OwnFault || res.Outcome == Interrupted
+	if row.Asking {
+		p.settleAsk(&row, res.Outcome, giveBack)
+		if row.Asking && row.Asks >= p.maxAsks {
+			return finish(Unknown)
+		}
+	} else {
+		rejected := p.settleSend(&row, res.Outcome, giveBack)
+		exhausted := row.Attempts >= p.maxAttempts && !giveBack && !row.Asking
+		if exhausted || rejected && !row.MaybeCharged || row.Asking && row.Asks >= p.maxAsks {
+			return finish(Failed) // which is UNKNOWN when a charge is possible
+		}
+	}
+
+	row.State = Errored
+	if row.MaybeCharged {
+		row.State = Ambiguous
+	}
+	delay := time.Duration(0)
+	if res.Outcome == Interrupted {
+		row.Interruptions++
+	} else {
+		row.Failures++
+		delay = max(p.delay(row.Failures), res.RetryAfter).Truncate(time.Microsecond) // as stored
+	}
+	row.NextAttemptAt = now.Add(delay)
+	row = row.hinted(HintRetry, row.NextAttemptAt)
+	return row, effects{attempt: line}, decision{next: Retry, retryIn: delay}
+}
+
+// settleSend books a send that did not end paid, and reports whether the API refused it for good.
+func (p policy) settleSend(row *Row, o Outcome, giveBack bool) (rejected bool) {
+	switch {
+	case giveBack:
+		row.Attempts--
+	case o == TryAgain:
+	case o == Rejected:
+		// The refusal speaks for this request only; an earlier one may have charged: ask.
+		rejected, row.Asking = true, row.MaybeCharged
+	default:
+		row.MaybeCharged = true
+	}
+	if !row.MaybeCharged {
+		row.FirstSentAt = time.Time{}
+	}
+	return rejected
+}
+
+// settleAsk books an ask that did not end paid. The row stays ambiguous.
+func (p policy) settleAsk(row *Row, o Outcome, giveBack bool) {
+	switch {
+	case giveBack:
+		row.Asks--
+	case o == NoCharge:
+		// Not a proof: a request may be under way. With sends left the next begin sends again, unless
+		// it is too late or cancelled; without, only asking is left.
+		row.Asking = row.Attempts >= p.maxAttempts
+	}
+}
