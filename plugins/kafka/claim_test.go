@@ -2,126 +2,18 @@ package kafka
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
-
-// bench is one claim with a scripted broker on one side and the test as the handler on the other.
-// It runs in a synctest bubble, so time costs nothing and "nothing happens" can be seen.
-type bench struct {
-	t       *testing.T
-	sub     *subscription
-	claim   *claim
-	records chan *sarama.ConsumerMessage
-	endSess context.CancelFunc
-	ended   chan struct{}
-	log     *bytes.Buffer
-
-	mu    sync.Mutex
-	marks []int64
-	meta  string
-	next  int64
-}
-
-type benchOption struct {
-	config func(*Config)
-	done   []int64
-}
-
-func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testing.T, b *bench)) {
-	synctest.Test(t, func(t *testing.T) {
-		c := DefaultConfig()
-		if opt.config != nil {
-			opt.config(&c)
-		}
-		b := &bench{t: t, records: make(chan *sarama.ConsumerMessage, 1000), ended: make(chan struct{}), log: &bytes.Buffer{}}
-		b.sub = newSubscription(c, "topic", "group", f, slog.New(slog.NewTextHandler(b.log, nil)), newMetrics())
-		session, end := context.WithCancel(b.sub.ctx)
-		b.endSess = end
-		b.claim = newClaim(b.sub, session, 3, 0, opt.done, b.mark, func() int64 { return b.next })
-		go b.sub.gate.watch(b.sub.ctx)
-		go func() {
-			defer close(b.ended)
-			b.claim.run(b.records)
-		}()
-		test(t, b)
-		b.sub.stop()
-		b.sub.abandon()
-		<-b.ended
-		b.sub.carriers.Wait()
-	})
-}
-
-func (b *bench) mark(offset int64, metadata string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.marks, b.meta = append(b.marks, offset), metadata
-}
-
-func (b *bench) marked() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.marks) == 0 {
-		return 0
-	}
-	return b.marks[len(b.marks)-1]
-}
-
-// write appends records with these keys to the partition.
-func (b *bench) write(keys ...string) {
-	for _, k := range keys {
-		b.writeRecord(k, nil, "x")
-	}
-}
-
-func (b *bench) writeRecord(key string, headers map[string]string, value string) {
-	r := &sarama.ConsumerMessage{Topic: "topic", Partition: 3, Offset: b.next, Key: []byte(key), Value: []byte(value)}
-	for k, v := range headers {
-		r.Headers = append(r.Headers, &sarama.RecordHeader{Key: []byte(k), Value: []byte(v)})
-	}
-	b.next++
-	b.records <- r
-}
-
-// out returns what is delivered now, without waiting.
-func (b *bench) out() []*message.Message {
-	var got []*message.Message
-	for {
-		synctest.Wait()
-		select {
-		case m := <-b.sub.out:
-			got = append(got, m)
-		default:
-			return got
-		}
-	}
-}
-
-func offsets(msgs []*message.Message) []int64 {
-	var all []int64
-	for _, m := range msgs {
-		all = append(all, pipeline.OriginFrom(m.Context()).Offset)
-	}
-	return all
-}
-
-func due(in time.Duration) map[string]string {
-	return map[string]string{pipeline.MetaDue: time.Now().Add(in).UTC().Format(time.RFC3339Nano)}
-}
 
 func TestClaimHandsOutAWindowInOrder(t *testing.T) {
 	onBench(t, pipeline.Flow{Window: 3}, benchOption{}, func(t *testing.T, b *bench) {
@@ -499,74 +391,6 @@ func TestTroubleIsLoggedOnceAChange(t *testing.T) {
 					cure(b)
 					b.out()
 					require.Equal(t, round, bytes.Count(b.log.Bytes(), []byte("has recovered")))
-				}
-			})
-		})
-	}
-}
-
-// TestClaimUnderARandomHandler acks and nacks at random and takes the partition away at a random
-// moment: everything before the mark was acked, nothing is in two hands at once, and what the
-// commit calls done was acked.
-func TestClaimUnderARandomHandler(t *testing.T) {
-	for seed := range uint64(30) {
-		order := pipeline.Order(seed % 3)
-		t.Run(fmt.Sprintf("%s_%d", order, seed), func(t *testing.T) {
-			onBench(t, pipeline.Flow{Window: 1 + int(seed), Order: order}, benchOption{}, func(t *testing.T, b *bench) {
-				random := newRandom(seed)
-				var mu sync.Mutex
-				inHand, acked := map[int64]bool{}, map[int64]bool{}
-				keysInHand := map[string]bool{}
-				for range 200 {
-					headers := map[string]string{}
-					if random.IntN(10) == 0 {
-						headers = due(time.Duration(random.IntN(20)) * time.Second)
-					}
-					b.writeRecord(fmt.Sprint(random.IntN(8)), headers, "x")
-				}
-				handle := func(m *message.Message, took time.Duration, ack bool) {
-					o := pipeline.OriginFrom(m.Context())
-					mu.Lock()
-					require.False(t, inHand[o.Offset], "in two hands")
-					require.False(t, acked[o.Offset], "delivered after its ack")
-					if order == pipeline.OrderKey {
-						require.False(t, keysInHand[o.Key], "two of one key")
-					}
-					inHand[o.Offset], keysInHand[o.Key] = true, true
-					mu.Unlock()
-					time.Sleep(took)
-					mu.Lock()
-					inHand[o.Offset], keysInHand[o.Key] = false, false
-					acked[o.Offset] = ack
-					mu.Unlock()
-					if ack {
-						m.Ack()
-					} else {
-						m.Nack()
-					}
-				}
-				end := time.After(time.Duration(1+random.IntN(20)) * time.Second)
-				var handlers sync.WaitGroup
-				for running := true; running; {
-					select {
-					case m := <-b.sub.out:
-						took, ack := time.Duration(random.IntN(300))*time.Millisecond, random.IntN(5) > 0
-						handlers.Go(func() { handle(m, took, ack) })
-					case <-end:
-						b.endSess()
-						running = false
-					}
-				}
-				<-b.ended
-				handlers.Wait()
-				mark := b.marked()
-				done := decodeProgress(mark, b.meta)
-				for o := range b.next {
-					if o < mark || slices.Contains(done, o) {
-						require.True(t, acked[o], "%d is called done and was not", o)
-					} else {
-						require.False(t, acked[o], "%d was done and will run again", o)
-					}
 				}
 			})
 		})

@@ -1,8 +1,6 @@
 package kafka
 
 import (
-	"maps"
-	"slices"
 	"testing"
 
 	"github.com/IBM/sarama"
@@ -24,10 +22,14 @@ func deleteTopics(t testing.TB, p *Plugin, topics ...string) {
 }
 
 // knownTopics returns the topics that p has made sure of.
-func (p *Plugin) knownTopics() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.live.mu.Lock()
-	defer p.live.mu.Unlock()
-	return slices.Collect(maps.Keys(p.live.known))
+func (p *Plugin) knownTopics() (topics []string) {
+	live, err := p.connected()
+	if err != nil {
+		return nil
+	}
+	live.known.Range(func(topic, _ any) bool {
+		topics = append(topics, topic.(string))
+		return true
+	})
+	return topics
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
@@ -37,8 +38,32 @@ type connection struct {
 	client    sarama.Client
 	publisher *publisher
 
-	mu    sync.Mutex
-	known map[string]bool // topics that exist
+	known    sync.Map // topics that can be used
+	creating singleflight.Group
+
+	ctx    context.Context // ends when the connection is closed
+	cancel context.CancelFunc
+	mu     sync.Mutex // between the end of ctx and new work
+	work   sync.WaitGroup
+}
+
+func newConnection(config Config, client sarama.Client, pub *publisher) *connection {
+	c := &connection{config: config, client: client, publisher: pub}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	return c
+}
+
+// close flushes the publisher for as long as ctx lasts, and closes everything. It is called once.
+func (c *connection) close(ctx context.Context) error {
+	err := c.publisher.close(ctx)
+	c.mu.Lock()
+	c.cancel()
+	c.mu.Unlock()
+	if closeErr := c.client.Close(); closeErr != nil && !errors.Is(closeErr, sarama.ErrClosedClient) {
+		err = errors.Join(err, closeErr)
+	}
+	c.work.Wait() // without its client it can't last
+	return err
 }
 
 // New returns the plugin with default settings. It opens nothing.

@@ -46,7 +46,7 @@ func (s service) Start(ctx context.Context) error {
 		return errors.Join(err, client.Close())
 	}
 	p.mu.Lock()
-	p.live = &connection{config: config, client: client, publisher: pub, known: map[string]bool{}}
+	p.live = newConnection(config, client, pub)
 	p.mu.Unlock()
 	p.log.Info("kafka is ready", keyBrokers, config.Brokers)
 	return nil
@@ -116,11 +116,7 @@ func (s service) Stop(ctx context.Context) error {
 	if live == nil {
 		return nil
 	}
-	err := live.publisher.close(ctx)
-	if closeErr := live.client.Close(); closeErr != nil && !errors.Is(closeErr, sarama.ErrClosedClient) {
-		err = errors.Join(err, closeErr)
-	}
-	if err != nil {
+	if err := live.close(ctx); err != nil {
 		return fmt.Errorf("kafka: stop: %w", err)
 	}
 	return nil

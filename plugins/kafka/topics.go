@@ -8,90 +8,108 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"golang.org/x/sync/singleflight"
 )
 
-// ensure creates the missing ones of topics and waits until all have leaders. What it has seen it
-// does not ask again.
+// ensure creates the missing ones of topics and returns when all can be used. What it has seen it does
+// not ask again. The work is done once for all callers and in the connection's own time, because sarama
+// knows no contexts: a caller whose ctx ends leaves, and nobody waits for another one's topic.
 func (c *connection) ensure(ctx context.Context, topics ...string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var unknown []string
+	waiting := map[string]<-chan singleflight.Result{}
 	for _, t := range topics {
-		if !c.known[t] {
-			unknown = append(unknown, t)
+		if _, known := c.known.Load(t); !known {
+			waiting[t] = c.creating.DoChan(t, func() (any, error) { return nil, c.makeReady(t) })
 		}
 	}
-	for attempt, created := 1, false; len(unknown) > 0; attempt++ {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("kafka: topics %v are not ready: %w", unknown, err)
-		}
-		admin, err := sarama.NewClusterAdminFromClient(c.client) // a view of the client; nothing to close
-		if err != nil {
-			return fmt.Errorf("kafka: topics: %w", err)
-		}
-		missing, ready, err := describe(admin, unknown)
-		if err != nil {
-			return fmt.Errorf("kafka: topics: %w", err)
-		}
-		if len(missing) == 0 && len(ready) == len(unknown) && c.readable(unknown) {
-			for _, t := range unknown {
-				c.known[t] = true
+	var errs []error
+	for t, made := range waiting {
+		select {
+		case r := <-made:
+			if r.Err != nil {
+				errs = append(errs, fmt.Errorf("kafka: topic %s: %w", t, r.Err))
 			}
+		case <-ctx.Done():
+			return fmt.Errorf("kafka: topic %s is not ready: %w", t, ctx.Err())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// makeReady creates topic if it is missing and waits until it can be used.
+func (c *connection) makeReady(topic string) error {
+	if !c.begin() {
+		return ErrNotStarted
+	}
+	defer c.work.Done()
+	ctx, cancel := context.WithTimeout(c.ctx, c.config.PublishTimeout)
+	defer cancel()
+	for attempt := 1; ; attempt++ {
+		ready, err := c.tryTopic(topic)
+		if err != nil && !unreachable(err) {
+			return err
+		}
+		if ready {
+			c.known.Store(topic, true)
 			return nil
 		}
-		if !created {
-			created = true
-			for _, t := range missing {
-				if err := c.create(admin, t); err != nil {
-					return err
-				}
-			}
-			continue
+		// A broker is away, or it learns of a new topic later than the one that was asked.
+		if !sleep(ctx, min(time.Duration(attempt)*10*time.Millisecond, 250*time.Millisecond)) {
+			return errors.Join(ctx.Err(), err)
 		}
-		// Brokers learn of a new topic one after another; metadata lags behind the creation a little.
-		sleep(ctx, min(time.Duration(attempt)*10*time.Millisecond, 250*time.Millisecond))
 	}
-	return nil
+}
+
+// begin counts a piece of work that close waits for; false: it is too late.
+func (c *connection) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return false
+	}
+	c.work.Add(1)
+	return true
+}
+
+// tryTopic looks at topic, and creates it when it is missing.
+func (c *connection) tryTopic(topic string) (ready bool, err error) {
+	admin, err := sarama.NewClusterAdminFromClient(c.client) // a view of the client; nothing to close
+	if err != nil {
+		return false, err
+	}
+	described, err := admin.DescribeTopics([]string{topic})
+	if err != nil {
+		return false, err
+	}
+	for _, t := range described {
+		switch t.Err {
+		case sarama.ErrUnknownTopicOrPartition:
+			return false, c.create(admin, topic)
+		case sarama.ErrLeaderNotAvailable:
+		case sarama.ErrNoError:
+			return led(t.Partitions) && c.readable(topic), nil
+		default:
+			return false, t.Err
+		}
+	}
+	return false, nil
 }
 
 // readable asks every partition for its end. A broker names itself the leader of a new partition a
 // moment before it serves it (seen on Kafka 4.3), and a reader that begins in between is refused.
-func (c *connection) readable(topics []string) bool {
-	if c.client.RefreshMetadata(topics...) != nil {
+func (c *connection) readable(topic string) bool {
+	if c.client.RefreshMetadata(topic) != nil {
 		return false
 	}
-	for _, t := range topics {
-		partitions, err := c.client.Partitions(t)
-		if err != nil {
+	partitions, err := c.client.Partitions(topic)
+	if err != nil {
+		return false
+	}
+	for _, p := range partitions {
+		if _, err := c.client.GetOffset(topic, p, sarama.OffsetNewest); err != nil {
 			return false
-		}
-		for _, p := range partitions {
-			if _, err := c.client.GetOffset(t, p, sarama.OffsetNewest); err != nil {
-				return false
-			}
 		}
 	}
 	return true
-}
-
-// describe tells which of topics don't exist and which can be used.
-func describe(admin sarama.ClusterAdmin, topics []string) (missing, ready []string, err error) {
-	described, err := admin.DescribeTopics(topics)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, t := range described {
-		switch {
-		case errors.Is(t.Err, sarama.ErrUnknownTopicOrPartition):
-			missing = append(missing, t.Name)
-		case t.Err == sarama.ErrLeaderNotAvailable:
-		case t.Err != sarama.ErrNoError:
-			return nil, nil, fmt.Errorf("%s: %w", t.Name, t.Err)
-		case led(t.Partitions):
-			ready = append(ready, t.Name)
-		}
-	}
-	return missing, ready, nil
 }
 
 func led(partitions []*sarama.PartitionMetadata) bool {
@@ -111,7 +129,7 @@ func (c *connection) create(admin sarama.ClusterAdmin, topic string) error {
 		ConfigEntries:     map[string]*string{"max.message.bytes": &limit},
 	}, false)
 	if err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
-		return fmt.Errorf("kafka: create topic %s: %w", topic, err)
+		return fmt.Errorf("create: %w", err)
 	}
 	return nil
 }

@@ -1,0 +1,119 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// bench is one claim with a scripted broker on one side and the test as the handler on the other.
+// It runs in a synctest bubble, so time costs nothing and "nothing happens" can be seen.
+type bench struct {
+	t       *testing.T
+	sub     *subscription
+	claim   *claim
+	records chan *sarama.ConsumerMessage
+	endSess context.CancelFunc
+	ended   chan struct{}
+	log     *bytes.Buffer
+
+	mu    sync.Mutex
+	marks []int64
+	meta  string
+	next  int64
+}
+
+type benchOption struct {
+	config func(*Config)
+	done   []int64
+}
+
+func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testing.T, b *bench)) {
+	synctest.Test(t, func(t *testing.T) {
+		c := DefaultConfig()
+		if opt.config != nil {
+			opt.config(&c)
+		}
+		b := &bench{t: t, records: make(chan *sarama.ConsumerMessage, 1000), ended: make(chan struct{}), log: &bytes.Buffer{}}
+		b.sub = newSubscription(c, "topic", "group", f, slog.New(slog.NewTextHandler(b.log, nil)), newMetrics())
+		session, end := context.WithCancel(b.sub.ctx)
+		b.endSess = end
+		b.claim = newClaim(b.sub, session, 3, 0, opt.done, b.mark, func() int64 { return b.next })
+		go b.sub.gate.watch(b.sub.ctx)
+		go func() {
+			defer close(b.ended)
+			b.claim.run(b.records)
+		}()
+		test(t, b)
+		b.sub.stop()
+		b.sub.abandon()
+		<-b.ended
+		b.sub.carriers.Wait()
+	})
+}
+
+func (b *bench) mark(offset int64, metadata string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.marks, b.meta = append(b.marks, offset), metadata
+}
+
+func (b *bench) marked() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.marks) == 0 {
+		return 0
+	}
+	return b.marks[len(b.marks)-1]
+}
+
+// write appends records with these keys to the partition.
+func (b *bench) write(keys ...string) {
+	for _, k := range keys {
+		b.writeRecord(k, nil, "x")
+	}
+}
+
+func (b *bench) writeRecord(key string, headers map[string]string, value string) {
+	r := &sarama.ConsumerMessage{Topic: "topic", Partition: 3, Offset: b.next, Key: []byte(key), Value: []byte(value)}
+	for k, v := range headers {
+		r.Headers = append(r.Headers, &sarama.RecordHeader{Key: []byte(k), Value: []byte(v)})
+	}
+	b.next++
+	b.records <- r
+}
+
+// out returns what is delivered now, without waiting.
+func (b *bench) out() []*message.Message {
+	var got []*message.Message
+	for {
+		synctest.Wait()
+		select {
+		case m := <-b.sub.out:
+			got = append(got, m)
+		default:
+			return got
+		}
+	}
+}
+
+func offsets(msgs []*message.Message) []int64 {
+	var all []int64
+	for _, m := range msgs {
+		all = append(all, pipeline.OriginFrom(m.Context()).Offset)
+	}
+	return all
+}
+
+func due(in time.Duration) map[string]string {
+	return map[string]string{pipeline.MetaDue: time.Now().Add(in).UTC().Format(time.RFC3339Nano)}
+}
