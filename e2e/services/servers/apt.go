@@ -128,13 +128,16 @@ func aptGet(ctx context.Context, args ...string) error {
 	return run(cmd)
 }
 
-// run runs cmd and puts the end of what it printed into the error.
+// run runs cmd and puts the beginning and the end of what it printed into the error.
 func run(cmd *exec.Cmd) error {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		return fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, strings.Join(lines[max(0, len(lines)-6):], "; "))
+		if len(lines) > 8 { // some programs say what is wrong first, others last
+			lines = append(append(lines[:4:4], "…"), lines[len(lines)-4:]...)
+		}
+		return fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, strings.Join(lines, "; "))
 	}
 	return nil
 }
