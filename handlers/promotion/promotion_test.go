@@ -1,0 +1,247 @@
+package promotion_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/embedded"
+	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/reclaim"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redisstream"
+)
+
+// town is the plugin with everything it stands on, embedded, and a Money API whose book can be read.
+type town struct {
+	t       *testing.T
+	home    *embedded.Home
+	api     *moneysim.Server
+	kafka   *kafka.Plugin
+	payouts *promotion.Plugin
+	all     []pipeline.Plugin
+	ledger  *ledger.Ledger
+	redis   *redis.Client
+}
+
+func newTown(t *testing.T, faults moneysim.Faults, change func(*promotion.Config)) *town {
+	t.Helper()
+	tw := &town{t: t}
+	var err error
+	tw.home, err = embedded.Start(t.Context(), embedded.Config{}, pipelinetest.Logger(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tw.home.Stop(context.Background())) })
+	tw.api, err = moneysim.New(moneysim.Config{Faults: faults})
+	require.NoError(t, err)
+	require.NoError(t, tw.api.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, tw.api.Stop(context.Background())) })
+
+	tw.kafka = kafka.New()
+	tw.kafka.Settings().(*kafka.Config).Brokers = tw.home.KafkaAddrs()
+	shared := redispoll.New()
+	shared.Settings().(*redispoll.Config).Addrs = []string{tw.home.RedisAddr()}
+	dead := deadletter.New(tw.kafka)
+	claims, bridge := reclaim.New(shared), redisstream.New(shared)
+	tw.payouts = promotion.New(tw.kafka, shared, bridge, dead, claims)
+	cfg := tw.payouts.Settings().(*promotion.Config)
+	cfg.Stream.Enabled = true
+	cfg.Ledger.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
+	cfg.MoneyAPI.URL = tw.api.URL()
+	cfg.MoneyAPI.CallTimeout = 300 * time.Millisecond
+	cfg.Ledger.Retry = pipeline.Backoff{First: 50 * time.Millisecond, Max: 200 * time.Millisecond}
+	cfg.Feeder.Interval, cfg.Feeder.Grace = 100*time.Millisecond, time.Second
+	if change != nil {
+		change(cfg)
+	}
+	require.NoError(t, cfg.Validate())
+	tw.all = []pipeline.Plugin{shared, tw.kafka, bridge, dead, claims, tw.payouts}
+
+	tw.ledger, err = ledger.Open(t.Context(), cfg.Ledger, ledger.Options{Instance: "watcher", Lease: time.Minute}, nil)
+	require.NoError(t, err)
+	require.NoError(t, tw.ledger.Migrate(t.Context()))
+	t.Cleanup(func() { require.NoError(t, tw.ledger.Close()) })
+	tw.redis = redis.NewClient(&redis.Options{Addr: tw.home.RedisAddr()})
+	t.Cleanup(func() { _ = tw.redis.Close() })
+	return tw
+}
+
+func (tw *town) start() *town {
+	pipelinetest.Start(tw.t, tw.all...)
+	return tw
+}
+
+func (tw *town) send(topic string, payloads ...string) {
+	tw.t.Helper()
+	for _, p := range payloads {
+		msg := message.NewMessage("", []byte(p))
+		msg.Metadata.Set(pipeline.MetaKey, "1")
+		require.NoError(tw.t, tw.kafka.Sink(topic).Publish(tw.t.Context(), msg))
+	}
+}
+
+func (tw *town) counts(kind ledger.Type) ledger.Counts {
+	c, err := tw.ledger.Status(tw.t.Context(), ledger.Promotion{Type: kind, ID: 1})
+	if !errors.Is(err, ledger.ErrNotFound) {
+		require.NoError(tw.t, err)
+	}
+	return c
+}
+
+// settle waits until n payouts are settled and returns the counts.
+func (tw *town) settle(kind ledger.Type, n int64) ledger.Counts {
+	tw.t.Helper()
+	var c ledger.Counts
+	require.Eventually(tw.t, func() bool {
+		c = tw.counts(kind)
+		return c.Accepted >= n && c.Pending == 0
+	}, time.Minute, 20*time.Millisecond, "%d payouts settled", n)
+	return c
+}
+
+func points(from, to int) (all []string) {
+	for target := from; target <= to; target++ {
+		all = append(all, fmt.Sprintf(`{"promotionId":1,"promotionSummaryId":9,"targetId":%d,"amount":%d}`, target, 10*target))
+	}
+	return all
+}
+
+const publish = "campaign-promotion-point-publish"
+
+func TestPaysThroughTheStream(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{FailRate: 0.2, TimeoutRate: 0.1, Seed: 3}, nil).start()
+		tw.send(publish, points(1, 60)...)
+		c := tw.settle("POINT", 60)
+		require.EqualValues(t, 60, c.Paid)
+		sum := tw.api.Summary()
+		require.Equal(t, 60, sum.Charged)
+		require.EqualValues(t, 10*60*61/2, sum.Amount)
+		require.Zero(t, sum.DoubleCharged)
+	})
+}
+
+func TestPaysAtOnceWithoutTheFlag(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{FailRate: 0.2, Seed: 4}, func(c *promotion.Config) { c.Stream.Enabled = false }).start()
+		tw.send(publish, points(1, 30)...)
+		require.EqualValues(t, 30, tw.settle("POINT", 30).Paid)
+		require.Equal(t, 30, tw.api.Summary().Charged)
+	})
+}
+
+func TestRefusedForGoodIsFailedAndDead(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{RejectRate: 1}, nil).start()
+		tw.send(publish, points(1, 3)...)
+		c := tw.settle("POINT", 3)
+		require.EqualValues(t, 3, c.Failed)
+		require.EqualValues(t, 3, c.Dead)
+		require.Zero(t, tw.api.Summary().Charged)
+	})
+}
+
+// An expired credential must not turn a campaign FAILED: nothing is spent, and all is paid when it is mended.
+func TestOurOwnFaultSpendsNothing(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{Unauthorized: true}, func(c *promotion.Config) { c.MoneyAPI.Breaker.OpenDelay = 200 * time.Millisecond }).start()
+		tw.send(publish, points(1, 10)...)
+		require.Eventually(t, func() bool { return tw.counts("POINT").Accepted == 10 }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return tw.api.Summary().Requests["unauthorized"] > 2 }, 30*time.Second, 10*time.Millisecond, "%v", tw.api.Summary().Requests)
+		require.NoError(t, tw.api.SetFaults(moneysim.Faults{}))
+		require.EqualValues(t, 10, tw.settle("POINT", 10).Paid)
+		require.NoError(t, tw.ledger.Books(t.Context(), ledger.Promotion{Type: "POINT", ID: 1}, func(e ledger.Entry) error {
+			require.Equal(t, 1, e.Attempts, "an attempt was spent on our own fault")
+			return nil
+		}))
+	})
+}
+
+// Perhaps charged to the last attempt: a person must look, nobody calls it FAILED.
+func TestNeverAnsweredIsUnknown(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{Silence: true}, func(c *promotion.Config) {
+			c.Ledger.MaxRetries = 1
+			c.MoneyAPI.CallTimeout, c.MoneyAPI.Breaker.MinCalls = 100*time.Millisecond, 1000
+		}).start()
+		tw.send(publish, points(1, 2)...)
+		require.EqualValues(t, 2, tw.settle("POINT", 2).Unknown)
+	})
+}
+
+func TestResultEvents(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { c.Results.Enabled = true }).start()
+		tw.send(publish, points(1, 5)...)
+		tw.settle("POINT", 5)
+		require.Eventually(t, func() bool {
+			n, err := tw.redis.XLen(t.Context(), "campaign-promotion-results").Result()
+			return err == nil && n >= 5
+		}, 30*time.Second, 20*time.Millisecond)
+		entries, err := tw.redis.XRange(t.Context(), "campaign-promotion-results", "-", "+").Result()
+		require.NoError(t, err)
+		targets := map[int64]bool{}
+		for _, e := range entries {
+			var event ledger.ResultEvent
+			require.NoError(t, json.Unmarshal([]byte(e.Values["payload"].(string)), &event))
+			require.Equal(t, ledger.Success, event.State)
+			require.NotEmpty(t, event.TransactionKey)
+			targets[event.TargetID] = true
+		}
+		require.Len(t, targets, 5)
+	})
+}
+
+// The same target with another amount: the first wins, the other is a dead letter.
+func TestConflict(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, nil).start()
+		tw.send(publish, points(1, 1)...)
+		tw.settle("POINT", 1)
+		tw.send(publish, `{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":999}`)
+		require.Eventually(t, func() bool { return tw.counts("POINT").Conflict == 1 }, 30*time.Second, 20*time.Millisecond)
+		require.EqualValues(t, 10, tw.api.Summary().Amount)
+	})
+}
+
+// The feeder refills a stream that holds little, and one that was wiped.
+func TestTheFeederRefills(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{Latency: 2 * time.Millisecond}, func(c *promotion.Config) { c.Stream.MaxLen = 20 }).start()
+		tw.send(publish, points(1, 300)...)
+		require.Eventually(t, func() bool { return tw.counts("POINT").Paid > 50 }, 30*time.Second, 5*time.Millisecond)
+		require.NoError(t, tw.redis.FlushAll(t.Context()).Err())
+		require.EqualValues(t, 300, tw.settle("POINT", 300).Paid)
+		require.Equal(t, 300, tw.api.Summary().Charged)
+		require.Zero(t, tw.api.Summary().DoubleCharged)
+	})
+}
+
+// A stream that nobody activated is found by the sweep, and its entries are paid.
+func TestAStreamThatNobodyKnowsIsFound(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { c.Feeder.Sweep, c.Feeder.Grace = 100*time.Millisecond, 200*time.Millisecond }).start()
+		const stream = "campaign-promotion-stream:VOUCHER:1"
+		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, "campaign-promotion-group:VOUCHER:1", "0").Err())
+		for target := 1; target <= 3; target++ {
+			require.NoError(t, tw.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: []string{
+				"message", `{"promotionId":1,"promotionSummaryId":9,"targetId":` + strconv.Itoa(target) + `,"voucherId":"V"}`,
+			}}).Err())
+		}
+		require.EqualValues(t, 3, tw.settle("VOUCHER", 3).Paid)
+	})
+}
