@@ -1,0 +1,75 @@
+package reclaim_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/plugins/reclaim"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+)
+
+// oneStream is a Target with one stream. plugins/streams brings a Target of its own.
+type oneStream struct {
+	client redis.UniversalClient
+	stream reclaim.Stream
+}
+
+func (t oneStream) Domain() string                { return "orders" }
+func (t oneStream) Client() redis.UniversalClient { return t.client }
+func (t oneStream) MinIdle() time.Duration        { return time.Minute }
+func (t oneStream) Streams() []reclaim.Stream     { return []reclaim.Stream{t.stream} }
+
+// printer is a Reader that shows what it is given. *redispoll.Reader is the real one.
+type printer chan string
+
+func (printer) Free() int { return 10 }
+
+func (p printer) Adopt(_ context.Context, entries []redis.XMessage, delivered map[string]int64) error {
+	for _, e := range entries {
+		p <- fmt.Sprintf("%s, delivered %d times", e.Values["message"], delivered[e.ID])
+	}
+	return nil
+}
+
+// An instance has read an order and died; another one takes it over.
+func Example() {
+	ctx := context.Background()
+	server := miniredis.NewMiniRedis()
+	if err := server.Start(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2})
+	defer func() { _ = client.Close() }()
+	client.XGroupCreateMkStream(ctx, "orders:0", "shop", "0")
+	client.XAdd(ctx, &redis.XAddArgs{Stream: "orders:0", Values: []any{"message", "one coffee"}})
+	client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "shop", Consumer: "dead-7-0", Streams: []string{"orders:0", ">"}, Block: -1})
+
+	config := reclaim.DefaultConfig()
+	config.DeadCheck, config.DeadAfter = 10*time.Millisecond, 50*time.Millisecond
+	reader := make(printer, 1)
+	reclaimer := reclaim.NewReclaimer(reclaim.Options{
+		Config:   config,
+		Instance: "host-1",
+		Targets: []reclaim.Target{oneStream{client, reclaim.Stream{
+			Shard: "0", Name: "orders:0", Group: "shop", Consumer: "host-1-0", Meta: "{orders:0}:meta", Reader: reader,
+		}}},
+		Alive: func(ctx context.Context, instances ...string) (map[string]bool, error) {
+			return redispoll.Alive(ctx, client, instances...)
+		},
+	})
+	if err := reclaimer.Start(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(<-reader)
+	fmt.Println(reclaimer.Stop(ctx))
+	// Output:
+	// one coffee, delivered 2 times
+	// <nil>
+}

@@ -1,0 +1,99 @@
+package streams_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// memorySet is an active set for one process. A real one is durable and shared by all instances.
+type memorySet struct {
+	mu  sync.Mutex
+	ids map[int64]bool
+}
+
+func (s *memorySet) Active(context.Context) (out []streams.Activation, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.ids {
+		out = append(out, streams.Activation{ID: id, TotalCount: 1000})
+	}
+	return out, nil
+}
+
+func (s *memorySet) Activate(_ context.Context, id int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ids[id] = true
+	return nil
+}
+
+func (s *memorySet) Deactivate(_ context.Context, id int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.ids, id)
+	return nil
+}
+
+// An entry for a campaign that nobody has heard of: its stream is activated, created, read.
+func Example() {
+	ctx := context.Background()
+	server := miniredis.NewMiniRedis()
+	if err := server.Start(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2})
+	defer func() { _ = client.Close() }()
+
+	manager := streams.NewManager(streams.Options{
+		Kind:        streams.Kind{Type: "POINT", StreamPrefix: "campaign-promotion-stream:POINT:", GroupPrefix: "campaign-promotion-group:POINT:"},
+		Config:      streams.DefaultConfig,
+		Client:      func() redis.UniversalClient { return client },
+		Activations: &memorySet{ids: map[int64]bool{}},
+		Instance:    "host-1",
+	})
+	fmt.Println(manager.Source().Describe())
+
+	// In a service a route does this: pipeline.Route{From: manager.Source(), Activity: manager.Activity(), …}.
+	sub, err := manager.Source().Open(ctx, pipeline.Flow{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	messages, err := sub.Subscribe(ctx, "")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	outcome, err := manager.Enqueue(ctx, 12345, redispoll.Entry{Key: "777", Message: []byte(`{"amount":500}`)})
+	fmt.Println(outcome, err)
+	msg := <-messages
+	fmt.Println(pipeline.OriginFrom(msg.Context()).Name, string(msg.Payload))
+	msg.Ack()
+	fmt.Println(sub.Drain(ctx))
+	// Output:
+	// elastic-streams campaign-promotion-stream:POINT:<id> (campaign-promotion-group:POINT:<id>)
+	// added <nil>
+	// campaign-promotion-stream:POINT:12345 {"amount":500}
+	// <nil>
+}
+
+func ExampleConsumers() {
+	for _, total := range []int64{0, 1_000, 1_000_000} {
+		fmt.Println(total, streams.Consumers(streams.DefaultTiers(), total, 1, 32))
+	}
+	// Output:
+	// 0 1
+	// 1000 2
+	// 1000000 32
+}
