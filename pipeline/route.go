@@ -39,8 +39,9 @@ type Source interface {
 // Subscription is an opened Source. The topic argument of Subscribe is ignored: a Subscription
 // reads what its Source describes. Subscribe may be called once.
 //
-// Every message it emits carries its Origin in the context (OriginFrom), and the context stays alive
-// until the message is acked or nacked, Close or not.
+// Every message it emits carries its Origin in the context (OriginFrom), and the context stays alive until the
+// message is acked or nacked. Only a Close that gives up on messages in hand cancels their contexts: after a
+// Drain in time there are none.
 type Subscription interface {
 	message.Subscriber
 	// Drain stops reading, lets what is in hand finish and its acks be flushed, then closes the

@@ -20,9 +20,9 @@ import (
 )
 
 // handlerTimeout bounds what a handler waits for beside the call, whose limit is its lease: the ledger
-// and the stream. It stays under the rebalance timeout of the consumer groups.
+// and the stream. It stays under the drain timeout of the consumer groups.
 const (
-	handlerTimeout = 45 * time.Second
+	handlerTimeout = 15 * time.Second
 	longestHold    = 2 * time.Minute
 )
 
