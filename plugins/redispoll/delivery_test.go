@@ -463,7 +463,11 @@ func TestAdopt(t *testing.T) {
 		ids := r.add(0, 4)
 		_, err := r.admin.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: group, Consumer: "dead", Streams: []string{r.stream, ">"}, Block: -1}).Result()
 		require.NoError(t, err)
-		rd, out := r.reader(s.client(t), r.config("c", 2), redispoll.Hooks{}, nil)
+		c := s.client(t)
+		log := watch(c)
+		rd, out := r.reader(c, r.config("c", 2), redispoll.Hooks{}, nil)
+		// The look at own pending entries at the start would take up what is claimed before it.
+		require.Eventually(t, func() bool { return log.count("xreadgroup") > 1 }, patience, tick)
 		claim := func(ids ...string) []redis.XMessage {
 			ms, err := r.admin.XClaim(t.Context(), &redis.XClaimArgs{Stream: r.stream, Group: group, Consumer: "c", Messages: ids}).Result()
 			require.NoError(t, err)

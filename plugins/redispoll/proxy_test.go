@@ -1,13 +1,9 @@
 package redispoll_test
 
 import (
-	"fmt"
 	"io"
 	"net"
-	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,6 +17,7 @@ type proxy struct {
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
 	down  bool
+	muted bool // accepts, and never answers
 	wg    sync.WaitGroup
 }
 
@@ -45,6 +42,9 @@ func (p *proxy) accept() {
 		in, err := p.ln.Accept()
 		if err != nil {
 			return
+		}
+		if p.keepMuted(in) {
+			continue
 		}
 		out, err := net.Dial("tcp", p.target)
 		if err != nil || !p.keep(in, out) {
@@ -100,25 +100,19 @@ func (p *proxy) setDown(down bool) {
 	}
 }
 
-// cutBySignal returns a command that cuts the proxy: the suite restarts its server with a command.
-func (p *proxy) cutBySignal(t testing.TB) []string {
+// mute makes the proxy accept connections and never answer on them.
+func (p *proxy) mute(t testing.TB) {
 	t.Helper()
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGUSR1)
-	quit := make(chan struct{})
-	p.wg.Go(func() {
-		for {
-			select {
-			case <-signals:
-				p.cut()
-			case <-quit:
-				return
-			}
-		}
-	})
-	t.Cleanup(func() {
-		signal.Stop(signals)
-		close(quit)
-	})
-	return []string{"sh", "-c", fmt.Sprintf("kill -USR1 %d", os.Getpid())}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.muted = true
+}
+
+func (p *proxy) keepMuted(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.muted {
+		p.conns[c] = struct{}{}
+	}
+	return p.muted
 }

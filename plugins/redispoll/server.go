@@ -31,6 +31,7 @@ const (
 // credentials, the error wraps ErrUnavailable and has address and reason.
 func WaitFor(ctx context.Context, c redis.UniversalClient, address string, log *slog.Logger) error {
 	begin, said := time.Now(), time.Time{}
+	var reason error
 	for {
 		ping, cancel := context.WithTimeout(ctx, pingBound)
 		err := c.Ping(ping).Err()
@@ -44,6 +45,9 @@ func WaitFor(ctx context.Context, c redis.UniversalClient, address string, log *
 		if refused(err) {
 			return fmt.Errorf("%w: %s refuses us: %w", ErrUnavailable, address, err)
 		}
+		if reason == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+			reason = err // the last ping is cut short by ctx, which is no reason
+		}
 		if time.Since(said) >= waitRemind {
 			said = time.Now()
 			log.WarnContext(ctx, "waiting for redis at "+address, slog.String("address", address), pipeline.Err(err))
@@ -53,7 +57,7 @@ func WaitFor(ctx context.Context, c redis.UniversalClient, address string, log *
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return fmt.Errorf("%w: no answer from %s in %s: %w", ErrUnavailable, address, time.Since(begin).Round(time.Millisecond), err)
+			return fmt.Errorf("%w: no answer from %s in %s: %w", ErrUnavailable, address, time.Since(begin).Round(time.Millisecond), reason)
 		}
 	}
 }

@@ -1,0 +1,143 @@
+package redispoll
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// withTTL is a presence that lives quickly.
+func withTTL(t *testing.T, c redis.UniversalClient, instance string, ttl time.Duration) *presence {
+	t.Helper()
+	p := &presence{c: c, instance: instance, ttl: ttl, renew: ttl / 3, scripts: newScripts(), log: slog.New(slog.DiscardHandler), failed: make(chan error, 1)}
+	t.Cleanup(func() { _ = p.release(context.Background()) }) // a test may have taken the server away
+	return p
+}
+
+// onPresenceServers runs a test with a client and a way to let time pass for keys: miniredis has a clock of its own.
+func onPresenceServers(t *testing.T, test func(t *testing.T, c redis.UniversalClient)) {
+	t.Helper()
+	run := func(t *testing.T, addr string) {
+		c, err := NewClient(func() ClientConfig { c := DefaultClientConfig(); c.Addrs = []string{addr}; return c }())
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+		test(t, c)
+	}
+	t.Run("miniredis", func(t *testing.T) {
+		m := miniredis.RunT(t)
+		quit, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			for last := time.Now(); ; {
+				select {
+				case now := <-tick.C:
+					m.FastForward(now.Sub(last))
+					last = now
+				case <-quit:
+					return
+				}
+			}
+		}()
+		t.Cleanup(func() { close(quit); <-done })
+		run(t, m.Addr())
+	})
+	for _, real := range []struct{ name, env string }{{"redis", "MILLRACE_TEST_REDIS"}, {"valkey", "MILLRACE_TEST_VALKEY"}} {
+		t.Run(real.name, func(t *testing.T) {
+			if os.Getenv(real.env) == "" {
+				t.Skipf("%s is not set: `make test` sets it, or give the host:port of a server", real.env)
+			}
+			run(t, os.Getenv(real.env))
+		})
+	}
+}
+
+func TestPresence(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		name := "test-" + watermill.NewULID()
+		const ttl = 300 * time.Millisecond
+		alive := func() bool {
+			a, err := Alive(t.Context(), c, name, "nobody-"+name)
+			require.NoError(t, err)
+			require.False(t, a["nobody-"+name])
+			require.Len(t, a, 2)
+			return a[name]
+		}
+		require.False(t, alive())
+
+		first := withTTL(t, c, name, ttl)
+		require.NoError(t, first.acquire(t.Context()))
+		require.True(t, alive())
+
+		begin := time.Now()
+		err := withTTL(t, c, name, ttl).acquire(t.Context())
+		require.ErrorIs(t, err, ErrDuplicate)
+		require.ErrorContains(t, err, name)
+		require.GreaterOrEqual(t, time.Since(begin), ttl, "a dead predecessor must have had its time to expire")
+		require.True(t, alive(), "renewed meanwhile")
+
+		require.NoError(t, first.release(t.Context()))
+		require.False(t, alive())
+		require.NoError(t, first.release(t.Context()), "twice")
+	})
+}
+
+func TestPresenceAfterAKilledPredecessor(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		name := "test-" + watermill.NewULID()
+		const ttl = 300 * time.Millisecond
+		require.NoError(t, c.Set(t.Context(), presenceKey(name), "the token of the dead", ttl).Err())
+		begin := time.Now()
+		require.NoError(t, withTTL(t, c, name, ttl).acquire(t.Context()))
+		require.Greater(t, time.Since(begin), ttl/2, "it must have been waited for")
+	})
+}
+
+func TestPresenceWaitIsBoundedByContext(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		name := "test-" + watermill.NewULID()
+		require.NoError(t, withTTL(t, c, name, time.Minute).acquire(t.Context()))
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, withTTL(t, c, name, time.Minute).acquire(ctx), context.DeadlineExceeded)
+	})
+}
+
+// After a wipe the name is taken again by its holder; when somebody else was faster, the holder must know.
+func TestPresenceAfterAWipe(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		name := "test-" + watermill.NewULID()
+		p := withTTL(t, c, name, 300*time.Millisecond)
+		require.NoError(t, p.acquire(t.Context()))
+		require.NoError(t, c.Del(t.Context(), presenceKey(name)).Err())
+		require.Eventually(t, func() bool { a, err := Alive(t.Context(), c, name); return err == nil && a[name] }, 5*time.Second, 5*time.Millisecond)
+
+		require.NoError(t, c.Set(t.Context(), presenceKey(name), "somebody else", time.Minute).Err())
+		t.Cleanup(func() { c.Del(context.Background(), presenceKey(name)) })
+		select {
+		case err := <-p.failed:
+			require.ErrorIs(t, err, ErrDuplicate)
+		case <-time.After(5 * time.Second):
+			require.FailNow(t, "the loss of the name was not noticed")
+		}
+		require.NoError(t, p.release(t.Context()))
+		holder, err := c.Get(t.Context(), presenceKey(name)).Result()
+		require.NoError(t, err)
+		require.Equal(t, "somebody else", holder, "another one's presence was deleted")
+	})
+}
+
+func TestAliveOfNobody(t *testing.T) {
+	t.Parallel()
+	a, err := Alive(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, a)
+}

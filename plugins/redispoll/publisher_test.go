@@ -1,0 +1,164 @@
+package redispoll_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+)
+
+func publisher(t *testing.T, c redis.UniversalClient, m *redispoll.Metrics) *redispoll.Publisher {
+	t.Helper()
+	p, err := redispoll.NewPublisher(c, redispoll.PublisherConfig{Metrics: m})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+func TestPublishWritesPlainFields(t *testing.T) {
+	onServers(t, func(t *testing.T, s server) {
+		c := s.client(t)
+		stream := s.stream(t, c)
+		m := message.NewMessage("u", []byte(`{"targetId":777}`))
+		m.Metadata.Set(pipeline.MetaKey, "777")
+		m.Metadata.Set("a", "1")
+		require.NoError(t, publisher(t, c, nil).Publish(stream, m))
+		raw, err := c.Do(t.Context(), "XRANGE", stream, "-", "+").Slice()
+		require.NoError(t, err)
+		require.Len(t, raw, 1)
+		require.Equal(t, []any{"key", "777", "message", `{"targetId":777}`, "uuid", "u", "headers", `{"a":"1"}`}, raw[0].([]any)[1])
+		require.Equal(t, "777", m.Metadata.Get(pipeline.MetaKey), "the caller's message must not be changed")
+	})
+}
+
+func TestConcurrentPublishesShareAPipeline(t *testing.T) {
+	onServers(t, func(t *testing.T, s server) {
+		c := s.client(t)
+		stream := s.stream(t, c)
+		m := redispoll.NewMetrics()
+		p := publisher(t, c, m)
+		const callers, calls, each = 50, 20, 3
+		var wg sync.WaitGroup
+		for i := range callers {
+			wg.Go(func() {
+				for j := range calls {
+					var ms []*message.Message
+					for k := range each {
+						ms = append(ms, message.NewMessage(fmt.Sprintf("%d-%d-%d", i, j, k), []byte("x")))
+					}
+					if err := p.Publish(stream, ms...); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		entries, err := c.XRange(t.Context(), stream, "-", "+").Result()
+		require.NoError(t, err)
+		require.Len(t, entries, callers*calls*each)
+		at := map[string]int{}
+		for i, e := range entries {
+			at[e.Values["uuid"].(string)] = i
+		}
+		require.Len(t, at, callers*calls*each)
+		for i := range callers {
+			for j := range calls {
+				for k := range each {
+					here := at[fmt.Sprintf("%d-%d-%d", i, j, k)]
+					if k > 0 {
+						require.Greater(t, here, at[fmt.Sprintf("%d-%d-%d", i, j, k-1)], "the messages of a call are out of order")
+					}
+					if j > 0 {
+						require.Greater(t, here, at[fmt.Sprintf("%d-%d-%d", i, j-1, k)], "the calls of a caller are out of order")
+					}
+				}
+			}
+		}
+		require.EqualValues(t, callers*calls*each, metric(t, m, "published_total"))
+		require.Less(t, metric(t, m, "publish_batches_total"), float64(callers*calls)/2)
+	})
+}
+
+func TestAFailedEntryFailsItsOwnCallOnly(t *testing.T) {
+	onServers(t, func(t *testing.T, s server) {
+		c := s.client(t)
+		good, bad := s.stream(t, c), s.stream(t, c)
+		require.NoError(t, c.Set(t.Context(), bad, "a string", 0).Err())
+		p := publisher(t, c, nil)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if err := p.Publish(good, message.NewMessage("good", nil)); err != nil {
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				err := p.Publish(bad, message.NewMessage("bad", nil))
+				if err == nil {
+					t.Error("published into a string")
+				}
+			})
+		}
+		wg.Wait()
+		n, err := c.XLen(t.Context(), good).Result()
+		require.NoError(t, err)
+		require.EqualValues(t, 20, n)
+		require.ErrorContains(t, p.Publish(bad, message.NewMessage("u1", nil)), "publish to "+bad+": message u1: WRONGTYPE")
+	})
+}
+
+func TestPublishEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	// A server that accepts and never answers.
+	silent := newProxy(t, "127.0.0.1:1")
+	silent.mute(t)
+	c := server{addr: silent.addr()}.client(t)
+	p := publisher(t, c, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for range 5 { // one leads, the others wait for it: all must come back
+		wg.Go(func() {
+			m := message.NewMessage("u", nil)
+			m.SetContext(ctx)
+			if err := p.Publish("s", m); err == nil {
+				t.Error("published to a silent server")
+			}
+		})
+	}
+	wg.Wait()
+	require.Less(t, time.Since(begin), 2*time.Second)
+	m := message.NewMessage("u", nil)
+	m.SetContext(ctx)
+	require.ErrorIs(t, p.Publish("s", m), context.DeadlineExceeded, "before anything is sent")
+}
+
+func TestPublisherClosed(t *testing.T) {
+	onServers(t, func(t *testing.T, s server) {
+		c := s.client(t)
+		p := publisher(t, c, nil)
+		require.NoError(t, p.Close())
+		require.NoError(t, p.Close())
+		require.ErrorIs(t, p.Publish("s", message.NewMessage("u", nil)), redispoll.ErrPublisherClosed)
+		require.NoError(t, p.Publish("s"), "nothing to publish")
+		require.NoError(t, c.Ping(t.Context()).Err(), "the client stays its owner's")
+	})
+}
+
+func TestConstructorsRefuseNil(t *testing.T) {
+	t.Parallel()
+	_, err := redispoll.NewPublisher(nil, redispoll.PublisherConfig{})
+	require.Error(t, err)
+	_, err = redispoll.NewSubscriber(nil, redispoll.SubscriberConfig{})
+	require.Error(t, err)
+}
