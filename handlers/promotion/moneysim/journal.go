@@ -71,6 +71,7 @@ func openJournal(path string, syncAlways bool, load func(line) error) (j *journa
 	}
 	defer func() {
 		if err != nil {
+			unlock(f) // it may not be locked
 			f.Close()
 		}
 	}()
@@ -193,5 +194,5 @@ func (j *journal) sync() error {
 }
 
 func (j *journal) close() error {
-	return errors.Join(j.sync(), j.file.Close())
+	return errors.Join(j.sync(), unlock(j.file), j.file.Close())
 }

@@ -172,6 +172,35 @@ func TestBookInUse(t *testing.T) {
 	start(t, Config{BookPath: path})
 }
 
+// A process that is being started elsewhere in this one holds copies of all open files for a
+// moment: a closed book must be free all the same.
+func TestClosedBookIsFreeWhileProcessesAreStarted(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "book")
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				// Without the variable the binary runs no test at all.
+				if err := exec.Command(os.Args[0], "-test.run=^$").Run(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	defer wg.Wait()
+	defer close(stop)
+	for range 2000 {
+		b, err := openBook(path, false, 0)
+		require.NoError(t, err)
+		require.NoError(t, b.close())
+	}
+}
+
 func TestBookThatCanNotBeOpened(t *testing.T) {
 	t.Parallel()
 	s, err := New(Config{BookPath: filepath.Join(t.TempDir(), "no", "such", "folder")})
