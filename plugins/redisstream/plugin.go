@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
@@ -24,6 +25,7 @@ type Plugin struct {
 	redis *redispoll.Plugin
 	cfg   Config
 	env   pipeline.Env
+	opens atomic.Int64 // numbers the consumers of this instance
 }
 
 // New returns the plugin with its default settings. It opens no connection.

@@ -49,7 +49,7 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 	watch := &watch{}
 	c.AddHook(watch)
 	sub := &subscription{
-		at: s.at, cfg: s.p.cfg, shared: s.p.redis.Client, watch: watch, consumer: instance + "-bridge", gate: f.Gate,
+		at: s.at, cfg: s.p.cfg, shared: s.p.redis.Client, watch: watch, consumer: fmt.Sprintf("%s-bridge-%d", instance, s.p.opens.Add(1)-1), gate: f.Gate,
 		log: s.p.env.Logger, failed: make(chan error, 1), out: make(chan *message.Message), stop: make(chan struct{}), abandoned: make(chan struct{}), done: make(chan struct{}),
 	}
 	sub.stopOnce = sync.OnceFunc(func() { close(sub.stop) })

@@ -1,0 +1,43 @@
+package redisstream_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redisstream"
+)
+
+// Results for services that use watermill-redisstream.
+func ExamplePlugin_Sink() {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	redis := redispoll.New()
+	redis.Settings().(*redispoll.Config).Addrs = []string{server.Addr()}
+	bridge := redisstream.New(redis)
+	registry, err := pipeline.NewRegistry(pipeline.Env{Instance: "example"}, redis, bridge)
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	for _, s := range registry.Services() {
+		if err := s.Start(ctx); err != nil {
+			panic(err)
+		}
+		defer func() { _ = s.Stop(ctx) }()
+	}
+	results := bridge.Sink("campaign-promotion-results")
+	if err := results.Publish(ctx, message.NewMessage("1", []byte(`{"status":"SUCCESS"}`))); err != nil {
+		panic(err)
+	}
+	n, err := redis.Client().XLen(ctx, "campaign-promotion-results").Result()
+	fmt.Println(results.Describe(), n, err)
+	// Output: watermill-redisstream campaign-promotion-results 1 <nil>
+}
