@@ -230,10 +230,14 @@ func TestTheFlag(t *testing.T) {
 		in := w.start()
 		w.publish("VOUCHER", 3_000)
 		w.awaitPaid("VOUCHER", 300, time.Minute)
-		for _, enabled := range []string{"false", "true"} {
+		for _, next := range []struct {
+			enabled bool
+			targets int
+		}{{false, 4_000}, {true, 5_000}} {
 			in.terminate()
-			in = w.start("plugins.promotion.stream.enabled", enabled)
-			w.publish("VOUCHER", map[string]int{"false": 4_000, "true": 5_000}[enabled])
+			w.set("plugins.promotion.stream.enabled", next.enabled)
+			in = w.start()
+			w.publish("VOUCHER", next.targets)
 		}
 		w.awaitSettled("VOUCHER", 5_000, 5*time.Minute)
 		w.assertBooks("VOUCHER", 5_000)

@@ -129,13 +129,9 @@ type instance struct {
 }
 
 // start runs an instance and returns when messages flow.
-func (w *world) start(more ...string) *instance {
+func (w *world) start() *instance {
 	w.t.Helper()
-	settings := map[string]any{}
-	for i := 0; i+1 < len(more); i += 2 {
-		settings[more[i]] = more[i+1]
-	}
-	in := w.launch(settings)
+	in := w.launch(nil)
 	require.Eventually(w.t, func() bool { return in.log.has(`"msg":"running"`) || in.ended() }, 90*time.Second, 20*time.Millisecond, "instance %s runs", in.name)
 	require.False(w.t, in.ended(), "instance %s ended at once:\n%s", in.name, in.log)
 	return in
