@@ -167,11 +167,11 @@ func TestImports(t *testing.T) {
 	seen := 0
 	for dec := json.NewDecoder(bytes.NewReader(out)); ; seen++ {
 		var p pack
-		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+		err := dec.Decode(&p)
+		if errors.Is(err, io.EOF) {
 			break
-		} else {
-			require.NoError(t, err)
 		}
+		require.NoError(t, err)
 		if strings.HasPrefix(p.folder(), "zz_") {
 			continue // a throw-away folder, never committed
 		}

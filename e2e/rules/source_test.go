@@ -85,10 +85,10 @@ func TestFilesHoldOneThing(t *testing.T) {
 	require.Empty(t, tooLong("x.go", bytes.Repeat([]byte("\n"), longest)))
 }
 
-// sleeps returns the lines of a test file that wait by sleeping. Where testing/synctest is imported, sleeping moves
+// sleeps returns the lines of a test file that wait by sleeping. In a bubble of testing/synctest sleeping moves
 // the bubble's clock; elsewhere a sleep may stand for the work that a handler does, and says so.
 func sleeps(text []byte) []string {
-	if bytes.Contains(text, []byte(`"testing/synctest"`)) {
+	if bytes.Contains(text, []byte("synctest.")) || bytes.Contains(text, []byte("bubble(")) {
 		return nil
 	}
 	var wrong []string
@@ -112,7 +112,7 @@ func TestNothingWaitsBySleeping(t *testing.T) {
 	}
 	require.Equal(t, []string{"time.Sleep(1)"}, sleeps([]byte("package p\n\ttime.Sleep(1)\n")))
 	require.Empty(t, sleeps([]byte("package p\n\ttime.Sleep(1) // the work itself\n")))
-	require.Empty(t, sleeps([]byte("package p\nimport \"testing/synctest\"\n\ttime.Sleep(1)\n")))
+	require.Empty(t, sleeps([]byte("package p\n\tsynctest.Test(t, f)\n\ttime.Sleep(1)\n")))
 }
 
 // readme returns what is wrong with the README of a plugin's folder: its sections stand in one order, and
@@ -126,8 +126,10 @@ func readme(text, code string) []string {
 		line = strings.TrimRight(line, "\n")
 		switch {
 		case strings.HasPrefix(line, "```"):
-			if inside && block != nil && !strings.Contains(squeeze(code), squeeze(strings.Join(block, "\n"))) {
-				wrong = append(wrong, "no test has this example:\n"+strings.Join(block, "\n"))
+			if inside && block != nil {
+				if missing := firstMissing(block, code); missing != "" {
+					wrong = append(wrong, "no test has this line of an example, in its order: "+missing)
+				}
 			}
 			inside = !inside
 			block = nil
@@ -142,7 +144,7 @@ func readme(text, code string) []string {
 	}
 	at := -1
 	for _, want := range []string{"Configuration", "Metrics", "Failure behaviour", "Example"} {
-		i := slices.IndexFunc(sections, func(s string) bool { return strings.EqualFold(s, want) })
+		i := slices.IndexFunc(sections, func(s string) bool { return strings.HasPrefix(s, want) })
 		if i < 0 {
 			wrong = append(wrong, fmt.Sprintf("no section %q", want))
 			continue
@@ -155,8 +157,36 @@ func readme(text, code string) []string {
 	return wrong
 }
 
-// squeeze makes one blank of every run of white space, so that indentation doesn't matter.
-func squeeze(s string) string { return strings.Join(strings.Fields(s), " ") }
+// firstMissing returns the first line of an example that code doesn't have, after the lines before it; comments
+// and white space don't matter, and code may have more between them.
+func firstMissing(example []string, code string) string {
+	var lines []string
+	for line := range strings.Lines(code) {
+		lines = append(lines, plain(line))
+	}
+	for _, line := range example {
+		want := plain(line)
+		if want == "" {
+			continue
+		}
+		at := slices.Index(lines, want)
+		if at < 0 {
+			return want
+		}
+		lines = lines[at+1:]
+	}
+	return ""
+}
+
+// plain is a line of code without its comment and with single blanks.
+func plain(line string) string {
+	line = strings.Join(strings.Fields(line), " ")
+	if strings.HasPrefix(line, "//") {
+		return ""
+	}
+	code, _, _ := strings.Cut(line, " // ")
+	return code
+}
 
 func TestPluginReadmes(t *testing.T) {
 	t.Parallel()
@@ -195,7 +225,11 @@ func TestReadmeRulesBite(t *testing.T) {
 	t.Parallel()
 	good := "# x\n## Configuration\n## Metrics\n## Failure behaviour\n## Example\n```go\na :=\tb\n```\n```sh\nls\n```\n"
 	require.Empty(t, readme(good, "func Example() {\n\ta := b\n}"))
-	require.Contains(t, strings.Join(readme(good, "func Example() {}"), "\n"), "no test has this example:\na :=\tb")
+	require.Empty(t, readme(good, "a := b // why\n"))
+	require.Equal(t, []string{"no test has this line of an example, in its order: a := b"}, readme(good, "func Example() {}"))
+	twoLines := strings.Replace(good, "a :=\tb\n", "a := b\nc := d\n", 1)
+	require.Empty(t, readme(twoLines, "a := b\nif err != nil {\n}\nc := d\n"))
+	require.Equal(t, []string{"no test has this line of an example, in its order: c := d"}, readme(twoLines, "c := d\na := b\n"))
 	require.Equal(t, []string{`no section "Metrics"`}, readme(strings.Replace(good, "## Metrics\n", "", 1), "a := b"))
 	swapped := strings.Replace(good, "## Metrics\n## Failure behaviour\n", "## Failure behaviour\n## Metrics\n", 1)
 	require.Equal(t, []string{`section "Failure behaviour" stands too early`}, readme(swapped, "a := b"))
