@@ -123,6 +123,7 @@ func TestBeginTable(t *testing.T) {
 			checkStep(t, row, next, eff, d)
 			if promotion == PromotionPaused && d.next == Ack && !row.State.Settled() {
 				require.Equal(t, HintNone, next.Hint, "%s: a paused payout waits for the feeder", name)
+				require.Greater(t, next.Version, row.Version, "%s: its entry is used up, even when it had no hint at this very moment", name)
 			}
 			if d.next == Retry {
 				require.Equal(t, HintRetry, next.Hint, name)
@@ -304,6 +305,10 @@ func checkStep(t require.TestingT, was, is Row, eff effects, d decision) {
 	require.Equal(t, is.State.Settled(), !is.SettledAt.IsZero())
 	if was.MaybeCharged {
 		require.True(t, is.MaybeCharged, "a possible charge is never forgotten")
+		require.Equal(t, was.FirstSentAt, is.FirstSentAt, "nor when it was first possible")
+	}
+	if is.MaybeCharged && !is.State.Settled() {
+		require.False(t, is.FirstSentAt.IsZero(), "the age of a possible charge is known")
 	}
 	if is.MaybeCharged {
 		require.NotContains(t, []State{Failed, Cancelled, Errored, Pending}, is.State)
@@ -418,7 +423,7 @@ func TestPayoutNeverPaidTwice(t *testing.T) {
 					late = late[1:]
 				}
 			case "wait":
-				now = now.Add(time.Duration(rapid.IntRange(1, 30*60).Draw(t, "seconds")) * time.Second)
+				now = now.Add(time.Duration(rapid.IntRange(1, 90*60).Draw(t, "seconds")) * time.Second)
 			case "pause":
 				if promotion == PromotionRunning {
 					promotion = PromotionPaused

@@ -1,0 +1,64 @@
+package ledger_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// A payout from its record to paid, as the promotion processor does it.
+func Example() {
+	dir, err := os.MkdirTemp("", "ledger")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	ctx := context.Background()
+	cfg := ledger.DefaultConfig()
+	cfg.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(dir, "ledger.db"))
+	l, err := ledger.Open(ctx, cfg, ledger.Options{Instance: "host-1", Lease: 8 * time.Second}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if err := l.Migrate(ctx); err != nil {
+		log.Fatal(err)
+	}
+
+	record := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 12345, Target: 777}, SummaryID: 9,
+		Payload: []byte(`{"promotionId":12345,"promotionSummaryId":9,"targetId":777,"amount":500}`)}
+	accepted, err := l.Accept(ctx, record, false)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("accept:", accepted.Next)
+
+	begun, err := l.Begin(ctx, record) // a worker has read the stream entry
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("begin:", begun.Next, "attempt", begun.Attempt, "for", begun.Lease)
+
+	settled, err := l.Settle(ctx, ledger.Result{Key: record.Key, Epoch: begun.Epoch, Outcome: ledger.Paid, TransactionKey: "T-1"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("settle:", settled.Next, settled.State)
+
+	again, err := l.Accept(ctx, record, false) // Kafka delivers it once more
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("again:", again.Next)
+	// Output:
+	// accept: enqueue
+	// begin: send attempt 1 for 8s
+	// settle: ack SUCCESS
+	// again: done
+}
