@@ -1,0 +1,130 @@
+package streams
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Promise 7: once its back-off has reached poll_interval, an idle stream costs at most one XREADGROUP
+// a poll interval and instance, however many slots it has, and no blocking command is ever sent.
+func TestIdleCostsOneReadAPollInterval(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := still()
+		c.PollInterval = 100 * time.Millisecond
+		active := newActiveSet()
+		active.set(Activation{ID: 1, TotalCount: 1_000_000})
+		in := newInstance(t, s, "a", active, c)
+		var reads, blocking atomic.Int64
+		h := &hook{}
+		in.client.AddHook(h)
+		in.open(t, pipeline.Flow{}, nil)
+		enqueue(t, in.Manager, 1, 0, 10)
+		eventually(t, "handled", func() bool { return len(in.done()) == 10 })
+		<-time.After(500 * time.Millisecond) // the back-off reaches its end
+		h.set(func(cmd redis.Cmder) error {
+			if strings.EqualFold(cmd.Name(), "xreadgroup") {
+				reads.Add(1)
+			}
+			for _, a := range cmd.Args() {
+				if text, ok := a.(string); ok && strings.EqualFold(text, "block") {
+					blocking.Add(1)
+				}
+			}
+			return nil
+		}, nil)
+		const window = 1500 * time.Millisecond
+		<-time.After(window)
+		require.LessOrEqual(t, reads.Load(), int64(window/c.PollInterval)+1)
+		require.Positive(t, reads.Load())
+		require.Zero(t, blocking.Load())
+	})
+}
+
+// A thousand streams: started in a moment, and cheap while nothing happens.
+func TestAThousandStreams(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		n := 1000
+		if s.name == "miniredis" {
+			n = 200 // its Lua is interpreted by an interpreter that is made anew for every call
+		}
+		c := DefaultConfig()
+		c.PollInterval, c.IdleTimeout = 5*time.Second, time.Hour
+		active := newActiveSet()
+		for id := range int64(n) {
+			active.set(Activation{ID: id + 1})
+		}
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		in := newInstance(t, s, "a", active, c)
+		begin := time.Now()
+		in.open(t, pipeline.Flow{}, nil)
+		require.Eventually(t, func() bool { return len(in.Running()) == n }, time.Minute, 5*time.Millisecond, "all run")
+		t.Logf("%d streams started in %s", n, time.Since(begin))
+		added := time.Now()
+		var wg sync.WaitGroup
+		for g := range int64(20) {
+			wg.Go(func() {
+				for id := g; id < int64(n); id += 20 {
+					if _, err := in.Enqueue(context.Background(), id+1, entry(fmt.Sprint(id))); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.Eventually(t, func() bool { return len(in.done()) == n }, time.Minute, 5*time.Millisecond, "all handled")
+		t.Logf("one message each, handled in %s", time.Since(added))
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		perStream := (int64(after.HeapAlloc+after.StackInuse) - int64(before.HeapAlloc+before.StackInuse)) / int64(n)
+		t.Logf("%d bytes and %d goroutines a stream", perStream, runtime.NumGoroutine()/n)
+		require.Less(t, perStream, int64(100<<10))
+		start := time.Now()
+		in.close()
+		t.Logf("drained in %s", time.Since(start))
+		require.Less(t, time.Since(start), c.StopTimeout+time.Second)
+	})
+}
+
+// 500 callers at once: the calls are shared.
+func TestEnqueueSpeed(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := still()
+		c.MaxLen = 1_000_000
+		in := newInstance(t, s, "a", newActiveSet(1), c)
+		require.NoError(t, in.Ensure(t.Context(), 1))
+		const callers, each = 500, 40
+		begin := time.Now()
+		var wg sync.WaitGroup
+		var failed atomic.Int64
+		for range callers {
+			wg.Go(func() {
+				for range each {
+					if out, err := in.Enqueue(context.Background(), 1, entry("x")); err != nil || out != Added {
+						failed.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		took := time.Since(begin)
+		require.Zero(t, failed.Load())
+		require.Equal(t, int64(callers*each), s.client.XLen(t.Context(), in.kind.Stream(1)).Val())
+		t.Logf("%.0f entries/s", callers*each/took.Seconds())
+		if s.name != "miniredis" {
+			require.Less(t, took, 5*time.Second)
+		}
+	})
+}
