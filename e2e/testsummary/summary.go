@@ -166,7 +166,9 @@ func (s *summary) packageDone(p *pkg, result string) {
 		}
 		if t.result == "fail" {
 			explained = true
-			s.failed = append(s.failed, p.name+" "+t.name)
+			if !s.childFailed(p, t) {
+				s.failed = append(s.failed, p.name+" "+t.name)
+			}
 			fmt.Fprint(s.out, t.output.String())
 		}
 		if !t.parent || (t.result == "fail" && !s.childFailed(p, t)) {

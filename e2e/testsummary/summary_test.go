@@ -101,7 +101,7 @@ func TestFailures(t *testing.T) {
 		},
 		"a subtest counts once": {
 			in:   events("run p TestA", "run p TestA/redis", "output p TestA/redis why", "fail p TestA/redis", "fail p TestA", "fail p -"),
-			want: "p TestA/redis", failed: "1 0 1 0",
+			want: "FAILED:\n  p TestA/redis\n", failed: "1 0 1 0",
 		},
 		"a parent whose subtests passed": {
 			in:   events("run p TestA", "run p TestA/x", "pass p TestA/x", "output p TestA leak", "fail p TestA", "fail p -"),
