@@ -28,7 +28,8 @@ type Begun struct {
 }
 
 // Begin takes a payout for one call of the Money API, or says why not. Whoever is answered Send or Ask
-// calls Settle with the epoch, whatever happens. A payout that is not known is accepted first.
+// calls Settle with the epoch, whatever happens. A payout that is not known is accepted first. An entry whose
+// request is not the stored one (Options.SameRequest) is answered with Conflict and begins nothing.
 //
 // When ctx ends while the begin is under way and the payout was taken, the ledger gives it back by itself.
 // After an error Begin may be repeated; a lease that was taken unnoticed then answers Retry.

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -177,6 +178,37 @@ func TestBeginIsGivenBackWhenItsCallerLeft(t *testing.T) {
 		b := mustBegin(t, l, r)
 		require.Equal(t, Send, b.Next)
 		require.Equal(t, 1, b.Attempt)
+	})
+}
+
+// TestCallersThatLeaveStrandNothing: whenever the context of a begin ends, its payout is begun by its caller, was
+// never begun, or is given back.
+func TestCallersThatLeaveStrandNothing(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t, func(_ *Config, o *Options) { o.Lease = time.Hour })
+		const targets = 200
+		acceptMany(t, l, 1, targets)
+		var wg sync.WaitGroup
+		for target := range int64(targets) {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.Int64N(int64(30*time.Millisecond))))
+				defer cancel()
+				b, err := l.Begin(ctx, record(1, target+1))
+				if err == nil && b.Next == Send {
+					_, err = l.Settle(t.Context(), Result{Key: key(1, target+1), Epoch: b.Epoch, Outcome: Paid, TransactionKey: "x"})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.Eventually(t, func() bool {
+			c, err := l.Status(t.Context(), Promotion{"POINT", 1})
+			require.NoError(t, err)
+			return c.InFlight == 0 && c.Ambiguous == 0 && c.Accepted == targets
+		}, 20*time.Second, 5*time.Millisecond)
 	})
 }
 

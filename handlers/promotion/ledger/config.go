@@ -92,6 +92,7 @@ func (o *Options) check() error {
 	if o.Instance == "" {
 		return errors.New("ledger: the instance has no name")
 	}
+	o.Instance = clean(o.Instance)
 	if o.Lease <= 0 {
 		return fmt.Errorf("ledger: the lease must be > 0, got %s", o.Lease)
 	}
