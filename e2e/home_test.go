@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,15 +32,13 @@ var (
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "millrace-e2e-")
+	if err == nil {
+		err = os.Chmod(dir, 0o755) // PostgreSQL runs as a user of its own
+	}
 	if err != nil {
-		slog.Error("no temporary folder", "error", err)
-		os.Exit(1)
+		panic(err)
 	}
 	workDir = dir
-	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL runs as a user of its own
-		slog.Error("the temporary folder can't be opened for servers", "error", err)
-		os.Exit(1)
-	}
 	code := m.Run()
 	if fleet != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

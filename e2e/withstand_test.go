@@ -67,13 +67,19 @@ func (w *world) letters(topic string, n int) map[string]int {
 	got := make(chan *sarama.ConsumerMessage)
 	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
 	defer cancel()
+	var open []sarama.PartitionConsumer
+	defer func() {
+		for _, pc := range open {
+			_ = pc.Close()
+		}
+	}()
 	for _, p := range partitions {
 		var pc sarama.PartitionConsumer
 		require.Eventually(w.t, func() bool { // a topic that is that new has no leader yet
 			pc, err = c.ConsumePartition(topic, p, sarama.OffsetOldest)
 			return err == nil
 		}, 30*time.Second, 100*time.Millisecond, "consume %s/%d: %v", topic, p, err)
-		defer func() { _ = pc.Close() }()
+		open = append(open, pc)
 		go func() {
 			for m := range pc.Messages() {
 				select {

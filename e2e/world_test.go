@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -355,19 +354,6 @@ func (l *logBook) has(text string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return bytes.Contains(l.buf.Bytes(), []byte(text))
-}
-
-// count returns in how many lines text is.
-func (l *logBook) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := 0
-	for s := bufio.NewScanner(bytes.NewReader(l.buf.Bytes())); s.Scan(); {
-		if strings.Contains(s.Text(), text) {
-			n++
-		}
-	}
-	return n
 }
 
 // String returns the end of the log.

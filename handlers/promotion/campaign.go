@@ -203,8 +203,8 @@ func (p *Plugin) publish(cmd *cobra.Command, h *app.Host, o demoOptions, c campa
 	})
 }
 
-// PromotionStatus is what `campaign status --json` prints, an object a promotion.
-type PromotionStatus struct {
+// Status is what `campaign status --json` prints, an object a promotion.
+type Status struct {
 	Type      ledger.Type `json:"type"`
 	Promotion int64       `json:"promotion"`
 	ledger.Counts
@@ -258,7 +258,7 @@ func (p *Plugin) registerStatus(r *pipeline.Registry) error {
 	return nil
 }
 
-func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]PromotionStatus, error) {
+func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]Status, error) {
 	if only == nil {
 		work, err := p.run.ledger.Unfinished(ctx)
 		if err != nil {
@@ -268,13 +268,13 @@ func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]Promo
 			only = append(only, w.Promotion)
 		}
 	}
-	all := []PromotionStatus{}
+	all := []Status{}
 	for _, id := range only {
 		s, err := p.run.ledger.Status(ctx, id)
 		if err != nil {
 			return nil, err
 		}
-		one := PromotionStatus{Type: id.Type, Promotion: id.ID, Counts: s}
+		one := Status{Type: id.Type, Promotion: id.ID, Counts: s}
 		if one.Instances, err = p.managers[string(id.Type)].Statuses(ctx, id.ID); err != nil {
 			p.run.log.WarnContext(ctx, "can't ask Redis who is reading", pipeline.Err(err))
 		}
@@ -283,7 +283,7 @@ func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]Promo
 	return all, nil
 }
 
-func (p *Plugin) showStatuses(h *app.Host, all []PromotionStatus) error {
+func (p *Plugin) showStatuses(h *app.Host, all []Status) error {
 	if len(all) == 0 {
 		fmt.Fprintln(h.Out(), "No promotion is unfinished.")
 		return nil

@@ -108,7 +108,7 @@ func (f *feeder) sweepLoop(ctx context.Context) {
 				return f.run.ledger.Activate(ctx, ledger.Promotion{Type: ledger.Type(kind), ID: id}, 0)
 			})
 			if err != nil && ctx.Err() == nil {
-				f.log.WarnContext(ctx, "sweep failed, next one in "+f.run.config.Feeder.Sweep.String(), pipeline.Err(err))
+				f.log.WarnContext(ctx, "sweep failed, tried again", slog.Duration("in", f.run.config.Feeder.Sweep), pipeline.Err(err))
 			}
 		}
 	}

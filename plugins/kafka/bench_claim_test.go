@@ -47,7 +47,7 @@ func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testin
 		b.sub = newSubscription(c, "topic", "group", f, slog.New(slog.NewTextHandler(b.log, nil)), newMetrics())
 		session, end := context.WithCancel(b.sub.ctx)
 		b.endSess = end
-		b.claim = newClaim(b.sub, session, 3, 0, opt.done, b.mark, func() int64 { return b.next })
+		b.claim = newClaim(session, b.sub, 3, 0, opt.done, b.mark, func() int64 { return b.next })
 		go b.sub.gate.watch(b.sub.ctx)
 		go func() {
 			defer close(b.ended)

@@ -41,7 +41,7 @@ type claim struct {
 	warned   int64 // the offset last named as head of line
 }
 
-func newClaim(sub *subscription, ctx context.Context, partition int32, initial int64, done doneBefore,
+func newClaim(ctx context.Context, sub *subscription, partition int32, initial int64, done doneBefore,
 	mark func(int64, string), highWater func() int64,
 ) *claim {
 	switch initial { // no commit yet

@@ -66,7 +66,7 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 	if known.base != from.InitialOffset() {
 		known.done = nil
 	}
-	c := newClaim(s, session.Context(), partition, from.InitialOffset(), known.done, mark, from.HighWaterMarkOffset)
+	c := newClaim(session.Context(), s, partition, from.InitialOffset(), known.done, mark, from.HighWaterMarkOffset)
 	s.mu.Lock()
 	s.claims[c] = struct{}{}
 	s.mu.Unlock()

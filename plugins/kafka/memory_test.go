@@ -41,7 +41,7 @@ func TestMemoryWithLargePayloads(t *testing.T) {
 				return false
 			}
 		}
-		for take() { //nolint:revive // until the bound is reached
+		for take() {
 		}
 		grown := heap() - before
 		t.Logf("%d records of 1 MiB in hand, %d MiB on the heap", len(inHand), grown>>20)

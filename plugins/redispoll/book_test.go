@@ -59,11 +59,11 @@ func (m *bookMachine) check(t *rapid.T) {
 	for _, w := range m.where {
 		count[w]++
 	}
-	require.Equal(t, count["buffered"], len(m.b.buffer), "buffer")
+	require.Len(t, m.b.buffer, count["buffered"], "buffer")
 	require.Equal(t, count["slot"], m.b.busy, "busy")
 	require.Equal(t, count["delayed"], m.b.delayed, "delayed")
-	require.Equal(t, count["acking"], len(m.b.acks), "acks")
-	require.Equal(t, count["returning"], len(m.b.returns), "returns")
+	require.Len(t, m.b.acks, count["acking"], "acks")
+	require.Len(t, m.b.returns, count["returning"], "returns")
 	require.Equal(t, count["flushing"], m.b.flushing, "flushing")
 	require.Equal(t, len(m.where), m.b.unsettled(), "entries in hand")
 	require.GreaterOrEqual(t, m.b.free(), 0)

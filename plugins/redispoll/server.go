@@ -50,7 +50,7 @@ func WaitFor(ctx context.Context, c redis.UniversalClient, address string, log *
 		}
 		if time.Since(said) >= waitRemind {
 			said = time.Now()
-			log.WarnContext(ctx, "waiting for redis at "+address, slog.String("address", address), pipeline.Err(err))
+			log.WarnContext(ctx, "waiting for redis", slog.String("address", address), pipeline.Err(err))
 		}
 		t := time.NewTimer(waitStep)
 		select {

@@ -27,12 +27,17 @@ func ExamplePlugin_Sink() {
 		panic(err)
 	}
 	ctx := context.Background()
-	for _, s := range registry.Services() {
+	services := registry.Services()
+	for _, s := range services {
 		if err := s.Start(ctx); err != nil {
 			panic(err)
 		}
-		defer func() { _ = s.Stop(ctx) }()
 	}
+	defer func() {
+		for _, s := range services {
+			_ = s.Stop(ctx)
+		}
+	}()
 	results := bridge.Sink("campaign-promotion-results")
 	if err := results.Publish(ctx, message.NewMessage("1", []byte(`{"status":"SUCCESS"}`))); err != nil {
 		panic(err)

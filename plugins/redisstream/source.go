@@ -94,11 +94,34 @@ func (tolerant) Unmarshal(values map[string]any) (*message.Message, error) {
 }
 
 // watch is a hook of the source's client. It notes the id of every entry that is read, which the library
-// doesn't pass on, and the acknowledgements that were answered, of which it doesn't tell.
+// doesn't pass on, and the acknowledgements that were answered, of which it doesn't tell; and it ends the
+// reading, for whose end the library's Close doesn't wait.
 type watch struct {
-	mu    sync.Mutex
-	id    string        // whose acknowledgement is awaited
-	acked chan struct{} // closed when it was answered
+	mu      sync.Mutex
+	id      string        // whose acknowledgement is awaited
+	acked   chan struct{} // closed when it was answered
+	stopped bool          // reads are refused
+	reading sync.WaitGroup
+}
+
+var errReadsStopped = errors.New("the subscription is closing")
+
+// stopReads refuses further reads and waits for those under way: what they bring is known to the server then.
+func (w *watch) stopReads() {
+	w.mu.Lock()
+	w.stopped = true
+	w.mu.Unlock()
+	w.reading.Wait()
+}
+
+// beginRead answers false when nothing may be read any more.
+func (w *watch) beginRead() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.stopped {
+		w.reading.Add(1)
+	}
+	return !w.stopped
 }
 
 // expect returns a channel that is closed when the XACK of id was answered. One id at a time.
@@ -129,6 +152,14 @@ func (w *watch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 // ProcessHook looks at replies.
 func (w *watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
+		switch cmd.Name() {
+		case "xreadgroup", "xread", "xclaim":
+			if !w.beginRead() {
+				cmd.SetErr(errReadsStopped)
+				return errReadsStopped
+			}
+			defer w.reading.Done()
+		}
 		err := next(ctx, cmd)
 		if err != nil {
 			return err

@@ -210,6 +210,7 @@ func (s *subscription) acknowledge(inner *message.Message, id string) bool {
 // end closes the library's subscriber with its client, gives back what was read and not handled, and
 // takes the consumer out of the group.
 func (s *subscription) end() {
+	s.watch.stopReads()
 	if err := s.inner.Close(); err != nil {
 		s.log.Warn("closing failed", slog.String(pipeline.LogStream, s.at.Name), pipeline.Err(err))
 	}

@@ -6,11 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/redispoll"
-	"github.com/redis/go-redis/v9"
 )
 
 // Outcome is what became of an entry that was to be added to a stream.
@@ -204,9 +202,4 @@ func batchSize(n int, at func(int) *redispoll.Entry) int {
 		}
 	}
 	return n
-}
-
-// isGone reports whether err says that a stream or its group does not exist.
-func isGone(err error) bool {
-	return err != nil && !errors.Is(err, redis.Nil) && strings.Contains(err.Error(), "NOGROUP")
 }

@@ -192,7 +192,7 @@ func readBody(resp *http.Response, buf []byte) ([]byte, error) {
 		switch {
 		case limited.N <= 0:
 			return buf, errTooLarge
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return buf, nil
 		case err != nil:
 			return buf, err

@@ -76,7 +76,8 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	// the client is closed.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(d.life, cancel)()
+	stop := context.AfterFunc(d.life, cancel)
+	defer stop()
 	c, err := d.net.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -179,7 +178,7 @@ func TestSimulatorTakesWhatTheContractTakes(t *testing.T) {
 			}
 			require.Error(t, err)
 			require.Equal(t, http.StatusBadRequest, resp.StatusCode)
-			require.Regexp(t, regexp.MustCompile(`^\{"code":"[a-z_]+","message":".+"\}$`), string(body))
+			require.Regexp(t, `^\{"code":"[a-z_]+","message":".+"\}$`, string(body))
 		})
 	}
 }

@@ -126,7 +126,7 @@ type event struct {
 
 func (o *options) print(out io.Writer, e event) {
 	if o.json {
-		json.NewEncoder(out).Encode(e) // a closed standard output is no reason to stop
+		_ = json.NewEncoder(out).Encode(e) // a closed standard output is no reason to stop
 		return
 	}
 	if e.Summary == nil {

@@ -78,7 +78,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f := s.faults.Load()
 	if f.Silence {
 		s.counts[kindSilent].Add(1)
-		io.Copy(io.Discard, io.LimitReader(r.Body, maxBody)) // else net/http doesn't notice a caller that hangs up
+		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxBody)) // else net/http doesn't notice a caller that hangs up
 		s.stayQuiet(r)
 	}
 	if f.Unauthorized || !s.authorized(r) {
@@ -232,7 +232,7 @@ func cut(w http.ResponseWriter) {
 		panic(http.ErrAbortHandler)
 	}
 	if t, ok := c.(*net.TCPConn); ok {
-		t.SetLinger(0)
+		_ = t.SetLinger(0) // without it the caller sees an end, not a reset
 	}
 	c.Close()
 }
@@ -260,7 +260,7 @@ func (s *Server) write(w http.ResponseWriter, status int, body []byte) {
 	h["Content-Type"] = s.jsonCT
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
-	w.Write(body) // a caller that is gone is no error here
+	_, _ = w.Write(body) // a caller that is gone is no error here
 }
 
 // orderBody is the body of either operation.

@@ -71,7 +71,7 @@ func openJournal(path string, syncAlways bool, load func(line) error) (j *journa
 	}
 	defer func() {
 		if err != nil {
-			unlock(f) // it may not be locked
+			_ = unlock(f) // it may not be locked
 			f.Close()
 		}
 	}()
