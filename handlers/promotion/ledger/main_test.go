@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
