@@ -181,6 +181,59 @@ func TestDrainRemovesAnEmptyConsumer(t *testing.T) {
 	})
 }
 
+// The acknowledgement that comes last is sent until it is through, although everything else has ended.
+func TestDrainFlushesTheLastAck(t *testing.T) {
+	onServers(t, func(t *testing.T, s server) {
+		r := newRig(t, s)
+		c := s.client(t)
+		log := watch(c)
+		for i := range 10 {
+			r.add(i, 1)
+			rd, out := r.reader(c, r.config("c", 1), redispoll.Hooks{}, nil)
+			m := receive(t, out)
+			var failed atomic.Bool
+			log.failSending(func(cmd redis.Cmder) bool { return cmd.Name() == "xack" && failed.CompareAndSwap(false, true) })
+			drained := make(chan error, 1)
+			go func() { drained <- rd.Drain(context.Background()) }()
+			m.Ack()
+			require.NoError(t, <-drained)
+			require.True(t, failed.Load())
+			require.Empty(t, r.pending())
+		}
+	})
+}
+
+// Somebody has claimed what is in hand and in the buffer: neither the heartbeat nor the end may take it back.
+func TestClaimedEntriesAreNotStolenBack(t *testing.T) {
+	onServers(t, func(t *testing.T, s server) {
+		r := newRig(t, s)
+		ids := r.add(0, 3)
+		m := redispoll.NewMetrics()
+		cfg := r.config("c", 1)
+		cfg.MinIdle = 300 * time.Millisecond
+		rd, out := r.reader(s.client(t), cfg, redispoll.Hooks{}, m)
+		inHand := receive(t, out)
+		require.NoError(t, r.admin.XClaimJustID(t.Context(), &redis.XClaimArgs{Stream: r.stream, Group: group, Consumer: "other", Messages: ids[:2]}).Err())
+		others := func() (n int) {
+			for _, p := range r.pending() {
+				if p.Consumer == "other" {
+					n++
+				}
+			}
+			return n
+		}
+		require.Eventually(t, func() bool { return metric(t, m, "lost_total") == 2 }, patience, tick)
+		require.Equal(t, 2, others(), "stolen back by the heartbeat")
+		inHand.Ack()
+		last := receive(t, out)
+		require.Equal(t, "2", string(last.Payload), "what is somebody else's must not be begun")
+		last.Ack()
+		require.NoError(t, rd.Drain(t.Context()))
+		require.Equal(t, 2, others(), "acknowledged for, or stolen from, its new owner")
+		require.Len(t, r.pending(), 2)
+	})
+}
+
 func TestDrainOutOfTime(t *testing.T) {
 	onServers(t, func(t *testing.T, s server) {
 		r := newRig(t, s)

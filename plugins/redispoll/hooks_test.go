@@ -19,6 +19,7 @@ type commandLog struct {
 	names []string
 	bad   []string                    // commands that block or may
 	drop  func(cmd redis.Cmder) error // after the server has run it; not nil: the reply is lost with this error
+	fail  func(cmd redis.Cmder) bool  // true: it is not even sent
 }
 
 var errReplyLost = errors.New("connection reset by the test")
@@ -34,10 +35,14 @@ func (l *commandLog) DialHook(next redis.DialHook) redis.DialHook { return next 
 func (l *commandLog) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		l.note(cmd)
-		err := next(ctx, cmd)
 		l.mu.Lock()
-		drop := l.drop
+		drop, fail := l.drop, l.fail
 		l.mu.Unlock()
+		if fail != nil && fail(cmd) {
+			cmd.SetErr(errReplyLost)
+			return errReplyLost
+		}
+		err := next(ctx, cmd)
 		if err == nil && drop != nil {
 			if lost := drop(cmd); lost != nil {
 				cmd.SetErr(lost)
@@ -109,6 +114,13 @@ func (l *commandLog) loseReplies(f func(cmd redis.Cmder) bool) {
 			return nil
 		}
 	}
+}
+
+// failSending keeps every command that f picks from the server.
+func (l *commandLog) failSending(f func(cmd redis.Cmder) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fail = f
 }
 
 // The hook itself must be able to fail a test: a log that sees nothing proves nothing.

@@ -232,11 +232,13 @@ func TestReaderReadsOnlyForFreeSlots(t *testing.T) {
 			inHand.Add(-1)
 			return true
 		})
+		done := sync.OnceFunc(func() { close(release) })
+		t.Cleanup(done) // also when something below fails
 		require.Eventually(t, func() bool { return inHand.Load() == 4 }, patience, tick)
 		require.Equal(t, 6, rd.Stats().Buffered)
 		require.Len(t, r.pending(), 10)
 		require.Equal(t, 4, rd.Free(), "the places of one batch, less what is buffered")
-		close(release)
+		done()
 		h.waitFor(t, 100)
 		require.LessOrEqual(t, most.Load(), int64(4))
 		require.Empty(t, h.repeated())
@@ -316,6 +318,8 @@ func TestResize(t *testing.T) {
 			inHand.Add(-1)
 			return true
 		})
+		done := sync.OnceFunc(func() { close(step) })
+		t.Cleanup(done) // also when something below fails
 		require.Eventually(t, func() bool { return inHand.Load() == 2 }, patience, tick)
 		rd.Resize(6)
 		require.Eventually(t, func() bool { return inHand.Load() == 6 }, patience, tick)
@@ -326,7 +330,7 @@ func TestResize(t *testing.T) {
 		require.Eventually(t, func() bool { return inHand.Load() == 1 }, patience, tick)
 		require.Never(t, func() bool { return inHand.Load() > 1 }, 100*time.Millisecond, tick, "five slots should have ended")
 		rd.Resize(3)
-		close(step)
+		done()
 		h.waitFor(t, 20)
 		require.Empty(t, h.repeated())
 		require.Equal(t, 3, rd.Stats().Slots)
