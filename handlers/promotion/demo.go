@@ -230,11 +230,11 @@ func (p *Plugin) awaitSettled(ctx context.Context, c campaign, counts map[string
 		}
 		var settled int64
 		for kind := range counts {
-			s, err := p.run.ledger.Status(ctx, ledger.Promotion{Type: ledger.Type(kind), ID: c.promotion})
-			if err != nil && !errors.Is(err, ledger.ErrNotFound) {
+			n, err := p.run.ledger.Settled(ctx, ledger.Promotion{Type: ledger.Type(kind), ID: c.promotion})
+			if err != nil {
 				return err
 			}
-			settled += s.Paid + s.Failed + s.Unknown + s.Cancelled
+			settled += n
 		}
 		bar.Set(settled)
 		if published && settled >= distinct {

@@ -79,6 +79,17 @@ func (l *Ledger) Status(ctx context.Context, p Promotion) (Counts, error) {
 	return c, nil
 }
 
+// Settled returns how many payouts of a promotion are settled, from its summaries: it costs the same however large the
+// promotion is, so that a progress bar may ask often.
+func (l *Ledger) Settled(ctx context.Context, p Promotion) (n int64, err error) {
+	err = l.read(ctx, "settled", func(q querier, _ time.Time) error {
+		return q.query(ctx, func(r scanner) error { return r.Scan(&n) },
+			`SELECT CAST(coalesce(sum(paid + failed + unknown + cancelled), 0) AS bigint) FROM promotion_summaries WHERE type = $1 AND promotion_id = $2`,
+			string(p.Type), p.ID)
+	})
+	return n, err
+}
+
 // PromotionInfo is a promotion as List tells it.
 type PromotionInfo struct {
 	Promotion
