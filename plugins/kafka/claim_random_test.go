@@ -42,7 +42,7 @@ func TestClaimUnderARandomHandler(t *testing.T) {
 					}
 					inHand[o.Offset], keysInHand[o.Key] = true, true
 					mu.Unlock()
-					time.Sleep(took)
+					time.Sleep(took) // the work itself
 					mu.Lock()
 					inHand[o.Offset], keysInHand[o.Key] = false, false
 					acked[o.Offset] = ack

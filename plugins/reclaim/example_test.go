@@ -53,12 +53,13 @@ func Example() {
 	config := reclaim.DefaultConfig()
 	config.DeadCheck, config.DeadAfter = 10*time.Millisecond, 50*time.Millisecond
 	reader := make(printer, 1)
+	target := oneStream{client, reclaim.Stream{
+		Shard: "0", Name: "orders:0", Group: "shop", Consumer: "host-1-0", Meta: "{orders:0}:meta", Reader: reader,
+	}}
 	reclaimer := reclaim.NewReclaimer(reclaim.Options{
 		Config:   config,
 		Instance: "host-1",
-		Targets: []reclaim.Target{oneStream{client, reclaim.Stream{
-			Shard: "0", Name: "orders:0", Group: "shop", Consumer: "host-1-0", Meta: "{orders:0}:meta", Reader: reader,
-		}}},
+		Targets:  []reclaim.Target{target},
 		Alive: func(ctx context.Context, instances ...string) (map[string]bool, error) {
 			return redispoll.Alive(ctx, client, instances...)
 		},

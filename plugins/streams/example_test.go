@@ -54,11 +54,12 @@ func Example() {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2})
 	defer func() { _ = client.Close() }()
 
+	active := &memorySet{ids: map[int64]bool{}}
 	manager := streams.NewManager(streams.Options{
 		Kind:        streams.Kind{Type: "POINT", StreamPrefix: "campaign-promotion-stream:POINT:", GroupPrefix: "campaign-promotion-group:POINT:"},
 		Config:      streams.DefaultConfig,
 		Client:      func() redis.UniversalClient { return client },
-		Activations: &memorySet{ids: map[int64]bool{}},
+		Activations: active,
 		Instance:    "host-1",
 	})
 	fmt.Println(manager.Source().Describe())
