@@ -104,13 +104,12 @@ func TestReconnect(t *testing.T) {
 		require.Zero(t, pending.Count)
 		entries, err := suite.c.XLen(t.Context(), topic).Result()
 		require.NoError(t, err)
-		require.EqualValues(t, entries, received.Load(), "every entry is delivered once, whatever is cut")
+		require.Equal(t, entries, received.Load(), "every entry is delivered once, whatever is cut")
 	})
 }
 
 type suite struct {
 	c      redis.UniversalClient
-	proxy  *proxy
 	slots  int
 	group  string
 	prefix string // of topics
