@@ -5,8 +5,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/configs"
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/wire"
 )
@@ -46,4 +48,33 @@ func TestTheRoutesOfTheService(t *testing.T) {
 		"promotion.voucher.stream", "promotion.voucher.retry", "promotion.voucher.accept",
 		"promotion.started",
 	}, names)
+}
+
+// Every profile is made of keys that the plugins know; what a profile leaves to the environment may be missing.
+func TestEveryProfileFitsThePlugins(t *testing.T) {
+	for _, profile := range configs.Profiles() {
+		t.Run(profile, func(t *testing.T) {
+			for _, name := range []string{"KAFKA_USER", "KAFKA_PASSWORD", "REDIS_USERNAME", "REDIS_PASSWORD", "LEDGER_DSN", "MONEY_API_TOKEN"} {
+				t.Setenv(name, "postgres://set-by-the-test")
+			}
+			doc, err := configs.Load(configs.Options{Profile: profile})
+			require.NoError(t, err)
+			for path, target := range app.Sections(plugins()...) {
+				require.NoError(t, doc.Decode(path, target), path)
+			}
+			require.NoError(t, doc.Unclaimed())
+		})
+	}
+}
+
+func TestARedisOfTheStreamsOwnHasDefaults(t *testing.T) {
+	all := plugins()
+	doc, err := configs.Load(configs.Options{Overrides: map[string]any{"plugins.promotion.stream.redis.addrs": []string{"127.0.0.1:7000"}}})
+	require.NoError(t, err)
+	sections := app.Sections(all...)
+	require.NoError(t, doc.Decode("plugins.promotion", sections["plugins.promotion"]))
+	own := sections["plugins.promotion"].(*promotion.Config).Stream.Redis
+	require.NotNil(t, own)
+	require.Equal(t, []string{"127.0.0.1:7000"}, own.Addrs)
+	require.NoError(t, own.Validate())
 }

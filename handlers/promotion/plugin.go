@@ -26,6 +26,10 @@ const (
 	longestHold    = 2 * time.Minute
 )
 
+// acceptInFlight bounds the records of a type that are being accepted at once, over all partitions. It fills the
+// ledger's batches; more would only cost memory.
+const acceptInFlight = 1024
+
 // Plugin pays campaign promotions. It is built offline by New.
 type Plugin struct {
 	config Config
@@ -148,7 +152,7 @@ func (p *Plugin) route(r *pipeline.Registry, s strategy, log *slog.Logger) {
 		To:     streamSink{proc},
 		Policy: policy(true),
 		// Accepting needs no Money API; paying at once does.
-		Flow: pipeline.Flow{Gate: func() bool { return p.config.Stream.Enabled || p.run.ready() }},
+		Flow: pipeline.Flow{MaxInFlight: acceptInFlight, Gate: func() bool { return p.config.Stream.Enabled || p.run.ready() }},
 	})
 }
 

@@ -76,6 +76,9 @@ func DefaultClientConfig() ClientConfig {
 	}
 }
 
+// SetDefaults gives an optional section its defaults before a settings file is laid over them.
+func (c *ClientConfig) SetDefaults() { *c = DefaultClientConfig() }
+
 // DefaultConfig returns the documented defaults.
 func DefaultConfig() Config {
 	return Config{ClientConfig: DefaultClientConfig(), ReadDefaults: ReadDefaults{
