@@ -208,6 +208,8 @@ type Status struct {
 	Type      ledger.Type `json:"type"`
 	Promotion int64       `json:"promotion"`
 	ledger.Counts
+	// OldestUnpaid is how long the oldest unsettled payout has been known; 0 without one.
+	OldestUnpaid float64 `json:"oldest_unpaid_seconds"`
 	// Instances are those that read the promotion's stream now. Null: Redis could not be asked.
 	Instances []streams.InstanceStatus `json:"instances"`
 }
@@ -274,7 +276,7 @@ func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]Statu
 		if err != nil {
 			return nil, err
 		}
-		one := Status{Type: id.Type, Promotion: id.ID, Counts: s}
+		one := Status{Type: id.Type, Promotion: id.ID, Counts: s, OldestUnpaid: s.OldestUnpaid.Seconds()}
 		if one.Instances, err = p.managers[string(id.Type)].Statuses(ctx, id.ID); err != nil {
 			p.run.log.WarnContext(ctx, "can't ask Redis who is reading", pipeline.Err(err))
 		}
@@ -297,8 +299,8 @@ func (p *Plugin) showStatuses(h *app.Host, all []Status) error {
 		fmt.Fprintf(w, "  accepted\t%s\n  paid\t%s\n  failed\t%s\n  unknown\t%s\n  cancelled\t%s\n  pending\t%s, %s of them in flight\n  dead\t%s, %s of them conflicts\n",
 			thousands(s.Accepted), thousands(s.Paid), thousands(s.Failed), thousands(s.Unknown), thousands(s.Cancelled),
 			thousands(s.Pending), thousands(s.InFlight), thousands(s.Dead), thousands(s.Conflict))
-		if s.OldestUnpaid > 0 {
-			fmt.Fprintf(w, "  oldest unpaid\t%s\n", s.OldestUnpaid.Round(time.Second))
+		if s.Counts.OldestUnpaid > 0 {
+			fmt.Fprintf(w, "  oldest unpaid\t%s\n", s.Counts.OldestUnpaid.Round(time.Second))
 		}
 		if len(s.Instances) == 0 {
 			fmt.Fprintln(w, "  no instance is reading its stream")

@@ -75,7 +75,7 @@ type Cancellation struct {
 	// Cancelled is how many payouts this call cancelled.
 	Cancelled int64 `json:"cancelled"`
 	// InFlight is how many payouts a worker was calling for when the cancellation took effect.
-	InFlight int64 `json:"inFlight"`
+	InFlight int64 `json:"in_flight"`
 	// Ambiguous is how many payouts may have been charged by an earlier call, and will be asked about.
 	Ambiguous int64 `json:"ambiguous"`
 }

@@ -12,7 +12,7 @@ type Counts struct {
 	Promotion  `json:"-"`
 	State      PromotionState `json:"state"`
 	Active     bool           `json:"active"`
-	TotalCount int64          `json:"totalCount"` // announced; 0: not known
+	TotalCount int64          `json:"total_count"` // announced; 0: not known
 
 	Accepted  int64 `json:"accepted"`
 	Paid      int64 `json:"paid"`
@@ -21,17 +21,17 @@ type Counts struct {
 	Cancelled int64 `json:"cancelled"`
 	Pending   int64 `json:"pending"` // unsettled, whatever their state
 
-	InFlight  int64 `json:"inFlight"`  // of the pending: a worker holds a lease
+	InFlight  int64 `json:"in_flight"`  // of the pending: a worker holds a lease
 	Ambiguous int64 `json:"ambiguous"` // of the pending: an earlier call may have charged
-	NoHint    int64 `json:"noHint"`    // of the pending: waiting for the feeder
-	InStream  int64 `json:"inStream"`  // of the pending: believed to be in the stream
-	InRetry   int64 `json:"inRetry"`   // of the pending: in the retry topic or with a worker
+	NoHint    int64 `json:"no_hint"`    // of the pending: waiting for the feeder
+	InStream  int64 `json:"in_stream"`  // of the pending: believed to be in the stream
+	InRetry   int64 `json:"in_retry"`   // of the pending: in the retry topic or with a worker
 
 	Dead     int64 `json:"dead"`     // dead letters written
 	Conflict int64 `json:"conflict"` // dead letters of records that came second
 
 	// OldestUnpaid is how long the oldest unsettled payout has been known; 0 without one.
-	OldestUnpaid time.Duration `json:"oldestUnpaid"`
+	OldestUnpaid time.Duration `json:"-"`
 }
 
 // One statement, so that the counts are of one moment.
