@@ -134,7 +134,7 @@ func TestShutdownIsQuiet(t *testing.T) {
 // Promise 3: what A had read and not begun is paid by B; A's reader is gone, B's and the stream stay (seed 001 §7.5).
 func TestWhatIsGivenBackIsPaid(t *testing.T) {
 	t.Run("real", func(t *testing.T) {
-		w := onServers(t, "redis", moneysim.Faults{Latency: 50 * time.Millisecond})
+		w := onServers(t, "redis", moneysim.Faults{Latency: 100 * time.Millisecond})
 		w.set("plugins.promotion.stream.idle_timeout", "120s")
 		const n = 1_000
 		a, b := w.start(), w.start()

@@ -63,18 +63,20 @@ func onServers(t *testing.T, redisName string, faults moneysim.Faults) *world {
 	t.Cleanup(func() { _ = w.redis.Close() })
 
 	w.settings = map[string]any{
-		"home":                              "real",
-		"log.format":                        "json",
-		"stop_timeout":                      "20s",
-		"plugins.telemetry.listen":          "",
-		"plugins.kafka.brokers":             []string{kafkaAddr},
-		"plugins.redis.addrs":               []string{redisAddr},
-		"plugins.promotion.stream.enabled":  true,
-		"plugins.promotion.stream.max_len":  100_000,
-		"plugins.promotion.ledger.dsn":      dsn,
-		"plugins.promotion.money_api.url":   api.URL(),
-		"plugins.promotion.feeder.grace":    "3s",
-		"plugins.promotion.feeder.interval": "500ms",
+		"home":                             "real",
+		"log.format":                       "json",
+		"stop_timeout":                     "20s",
+		"plugins.telemetry.listen":         "",
+		"plugins.kafka.brokers":            []string{kafkaAddr},
+		"plugins.redis.addrs":              []string{redisAddr},
+		"plugins.promotion.stream.enabled": true,
+		"plugins.promotion.stream.max_len": 100_000,
+		// As many slots as a large campaign has, though these are small.
+		"plugins.promotion.stream.min_consumers_per_instance": 16,
+		"plugins.promotion.ledger.dsn":                        dsn,
+		"plugins.promotion.money_api.url":                     api.URL(),
+		"plugins.promotion.feeder.grace":                      "3s",
+		"plugins.promotion.feeder.interval":                   "500ms",
 		// A lease that ends soon lets a killed instance's payouts be taken over within the test.
 		"plugins.promotion.money_api.call_timeout": "1s",
 		"plugins.promotion.money_api.lease_margin": "2s",
@@ -150,7 +152,7 @@ func (w *world) launch(settings map[string]any) *instance {
 		close(in.done)
 	}()
 	w.t.Cleanup(func() {
-		in.kill()
+		in.leave()
 		if w.t.Failed() {
 			w.t.Logf("log of %s:\n%s", name, in.log)
 		}
@@ -172,6 +174,19 @@ func (in *instance) kill() {
 	if !in.ended() {
 		_ = in.cmd.Process.Kill()
 		<-in.done
+	}
+}
+
+// leave ends the process however it can; in order, if it can, so that its consumer groups are free at once.
+func (in *instance) leave() {
+	if in.ended() {
+		return
+	}
+	_ = in.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-in.done:
+	case <-time.After(20 * time.Second):
+		in.kill()
 	}
 }
 
