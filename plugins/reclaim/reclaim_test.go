@@ -294,10 +294,10 @@ func TestAReaderThatStopsRefuses(t *testing.T) {
 		c := quick()
 		st := s.stream(t, "1", "me-1-0", nil)
 		reader := realReader(t, s, &st, 1, c.MinIdle, func(*message.Message) {})
-		ids := s.hold(t, Stream{Name: st.Name, Group: st.Group}, "dead-2-0", 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.NoError(t, reader.Drain(ctx))
+		require.NoError(t, reader.Drain(ctx)) // before there is anything that it could read itself
+		ids := s.hold(t, Stream{Name: st.Name, Group: st.Group}, "dead-2-0", 1)
 		stopping := &stoppingReader{Reader: reader}
 		st.Reader = stopping
 		d := newDomain(newRig(c, "me-1", everybody()).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})

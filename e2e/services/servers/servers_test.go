@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -22,12 +23,19 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	addr, ok := l.Addr().(*net.TCPAddr)
-	require.True(t, ok)
-	return addr.Port
+	// Below the ports that the system gives to outgoing connections: one of those could take it while the
+	// server is down.
+	for range 1000 {
+		port := 20_000 + rand.IntN(9_000)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		require.NoError(t, l.Close())
+		return port
+	}
+	require.FailNow(t, "no free port below 29000")
+	return 0
 }
 
 // newFleet returns a fleet of the test's own that is wiped at its end.
