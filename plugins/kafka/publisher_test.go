@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -163,41 +162,6 @@ func TestPublishSitsOutAnAbsence(t *testing.T) {
 		}
 		require.NoError(t, service{p}.Stop(t.Context()))
 		cluster.Close()
-	})
-}
-
-// TestPublishIsFast: batches from one caller, and single messages from many. One round trip a
-// message would be far slower than the bound.
-func TestPublishIsFast(t *testing.T) {
-	t.Parallel()
-	onEach(t, func(t *testing.T, brokers []string) {
-		p := start(t, brokers)
-		topic := topicFor(t, p)
-		require.NoError(t, p.EnsureTopics(t.Context(), topic))
-		rate := func(n int, f func()) float64 {
-			begin := time.Now()
-			f()
-			return float64(n) / time.Since(begin).Seconds()
-		}
-		batched := rate(10_000, func() {
-			for range 40 {
-				publish(t, p, topic, texts(numbered(250)...)...)
-			}
-		})
-		many := rate(10_000, func() {
-			var callers sync.WaitGroup
-			for range 250 {
-				callers.Go(func() {
-					for range 40 {
-						publish(t, p, topic, texts("one")...)
-					}
-				})
-			}
-			callers.Wait()
-		})
-		t.Logf("%.0f records/s in batches of 250, %.0f records/s from 250 goroutines", batched, many)
-		require.Greater(t, batched, 2000.0)
-		require.Greater(t, many, 2000.0)
 	})
 }
 

@@ -53,6 +53,9 @@ func TestIdleCostsOneReadAPollInterval(t *testing.T) {
 
 // A thousand streams: started in a moment, and cheap while nothing happens.
 func TestAThousandStreams(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures what a thousand streams cost")
+	}
 	eachServer(t, func(t *testing.T, s server) {
 		n := 1000
 		if s.name == "miniredis" {
