@@ -21,11 +21,11 @@ type Counts struct {
 	Cancelled int64 `json:"cancelled"`
 	Pending   int64 `json:"pending"` // unsettled, whatever their state
 
-	InFlight  int64 `json:"in_flight"`  // of the pending: a worker holds a lease
+	InFlight  int64 `json:"in_flight"` // of the pending: a worker holds a lease
 	Ambiguous int64 `json:"ambiguous"` // of the pending: an earlier call may have charged
-	NoHint    int64 `json:"no_hint"`    // of the pending: waiting for the feeder
-	InStream  int64 `json:"in_stream"`  // of the pending: believed to be in the stream
-	InRetry   int64 `json:"in_retry"`   // of the pending: in the retry topic or with a worker
+	NoHint    int64 `json:"no_hint"`   // of the pending: waiting for the feeder
+	InStream  int64 `json:"in_stream"` // of the pending: believed to be in the stream
+	InRetry   int64 `json:"in_retry"`  // of the pending: in the retry topic or with a worker
 
 	Dead     int64 `json:"dead"`     // dead letters written
 	Conflict int64 `json:"conflict"` // dead letters of records that came second
