@@ -141,7 +141,8 @@ func TestWhatIsGivenBackIsPaid(t *testing.T) {
 		w.publish("POINT", n)
 		w.awaitPaid("POINT", n/10, time.Minute)
 		a.terminate()
-		require.Eventually(t, func() bool { return !w.readers("POINT")[a.name+"-0"] }, 10*time.Second, 50*time.Millisecond, "A's reader is gone")
+		// What A gave back is claimed, and its name removed, once A has been gone for reclaim's dead_after.
+		require.Eventually(t, func() bool { return !w.readers("POINT")[a.name+"-0"] }, time.Minute, 50*time.Millisecond, "A's reader is gone")
 		require.True(t, w.readers("POINT")[b.name+"-0"], "B's reader stays")
 		w.awaitSettled("POINT", n, 2*time.Minute)
 		w.assertBooks("POINT", n)
