@@ -92,11 +92,14 @@ func TestReReadLeavesAloneWhatWasLeftPending(t *testing.T) {
 		log := watch(c)
 		cfg := r.config("c", 2)
 		cfg.MaxRedeliveries = 0
+		var armed, lost atomic.Bool // asked for every reply, so also for one whose read began before armed was set
+		log.loseReplies(func(cmd redis.Cmder) bool {
+			return armed.Load() && cmd.Name() == "xreadgroup" && lost.CompareAndSwap(false, true)
+		})
 		rd, out := r.reader(c, cfg, redispoll.Hooks{}, nil)
 		receive(t, out).Nack()
 		require.Eventually(t, func() bool { return rd.Stats().InHand == 0 }, patience, tick)
-		var lost atomic.Bool
-		log.loseReplies(func(cmd redis.Cmder) bool { return cmd.Name() == "xreadgroup" && lost.CompareAndSwap(false, true) })
+		armed.Store(true)
 		r.add(1, 1)
 		m := receive(t, out)
 		require.Equal(t, "1", string(m.Payload))
