@@ -18,7 +18,6 @@ const MaxPayloadBytes = 64 << 10
 const (
 	classTooLarge    = "too_large"
 	classUnknownType = "unknown_type"
-	classConflict    = "conflict"
 )
 
 // envelope is what point, voucher and retry records share.
