@@ -48,6 +48,15 @@ race: tools ## Run the quick tests of what is concurrent under the race detector
 	@eval "$$($(services) env 2>/dev/null || true)"; \
 	$(GO) test -json -race -short -count=1 -p $(PARALLEL) -timeout 10m $(TESTFLAGS) $(RACE_PKGS) | CI= $(summary)
 
+# Which faults, for how long: make test-faults SEED=7 BUDGET=20m · SEED=1,2,3 FULL=1 README=1 · SEED=7 ONLY=redis/,kill/drain
+SEED ?= $(shell date +%s)
+BUDGET ?= 10m
+.PHONY: test-faults
+test-faults: tools ## Break instances, servers, the Money API from one SEED for BUDGET (10m; FULL=1: the whole matrix)
+	@echo "seed $(SEED): make test-faults SEED=$(SEED) runs the same schedule"
+	@MILLRACE_FAULTS_SEED=$(SEED) MILLRACE_FAULTS_BUDGET=$(BUDGET) MILLRACE_FAULTS_FULL=$(FULL) MILLRACE_FAULTS_ONLY=$(ONLY) MILLRACE_FAULTS_README=$(README) \
+	$(GO) test ./e2e -run '^TestFaults$$' -count=1 -timeout 180m -v
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s)
 	@$(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | while read -r pkg; do \
@@ -55,6 +64,12 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$pkg"; \
 		done; \
 	done
+
+.PHONY: histories
+histories: tools ## Play 10,000 random histories of a campaign on the real servers, and as many embedded
+	@$(services) up
+	@eval "$$($(services) env 2>/dev/null || true)"; \
+	MILLRACE_HISTORIES=20000 $(GO) test -count=1 -v -timeout 60m -run '^TestRandomHistories$$' ./handlers/promotion
 
 .PHONY: bench
 bench: tools ## Run the benchmarks, on real servers where they are up

@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -65,9 +67,17 @@ func binary(t *testing.T) string {
 	return binaryPath
 }
 
-// Ports of servers that belong to these scenarios alone: they are killed, restarted and wiped here.
-var ports = map[string]int{
-	servers.Kafka: 29092, "controller": 29093, servers.Redis: 26379, servers.Valkey: 26380, servers.Postgres: 25432,
+// ports are those of servers that belong to these scenarios alone: they are killed, restarted and wiped here.
+// MILLRACE_SERVICES_PORT_OFFSET moves them, for a second run on the same machine.
+func ports() (map[string]int, error) {
+	offset, err := strconv.Atoi(cmp.Or(os.Getenv("MILLRACE_SERVICES_PORT_OFFSET"), "0"))
+	if err != nil {
+		return nil, fmt.Errorf("MILLRACE_SERVICES_PORT_OFFSET: %w", err)
+	}
+	return map[string]int{
+		servers.Kafka: 29092 + offset, "controller": 29093 + offset,
+		servers.Redis: 26379 + offset, servers.Valkey: 26380 + offset, servers.Postgres: 25432 + offset,
+	}, nil
 }
 
 // server returns the address of a server of the scenarios' own, and skips the test when it can't be had
@@ -75,10 +85,11 @@ var ports = map[string]int{
 func server(t *testing.T, name string) string {
 	t.Helper()
 	fleetOnce.Do(func() {
-		var err error
+		at, err := ports()
+		require.NoError(t, err)
 		// Kafka's jars are shared with `make services`.
 		cache, _ := filepath.Abs("../.services/cache")
-		fleet, err = servers.New(servers.Options{Dir: filepath.Join(workDir, "services"), Cache: cache, Ports: ports})
+		fleet, err = servers.New(servers.Options{Dir: filepath.Join(workDir, "services"), Cache: cache, Ports: at})
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()

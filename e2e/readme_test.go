@@ -61,9 +61,15 @@ func TestTheCommandsOfTheReadme(t *testing.T) {
 			require.Contains(t, run("demo", "--targets", "50"), "The books balance: nothing lost, nothing paid twice.")
 		case words[0] == "validate", words[0] == "topology", words[0] == "schema":
 			run(words...)
-		case words[0] == "campaign":
+		case words[0] == "campaign", words[0] == "dead", words[0] == "unknown":
 			for verb := range strings.SplitSeq(words[1], "|") {
-				require.Contains(t, run("campaign", verb, "--help"), "Usage:\n  millrace campaign "+verb)
+				help := run(words[0], verb, "--help")
+				require.Contains(t, help, "Usage:\n  millrace "+words[0]+" "+verb)
+				for _, w := range words[2:] {
+					if strings.HasPrefix(w, "--") {
+						require.Contains(t, help, w)
+					}
+				}
 			}
 		default:
 			help := run(words[0], "--help")

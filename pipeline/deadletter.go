@@ -12,6 +12,7 @@ import (
 type DeadLetter struct {
 	Payload       []byte            // as it came
 	Metadata      map[string]string // the record's own headers
+	UUID          string            // of the message; empty where a ledger gives up what it has stored
 	Key           string            // record or entry key
 	Class         string            // short snake_case class of the error
 	Error         string            // the error's text
@@ -30,6 +31,9 @@ func (d DeadLetter) Message() *message.Message {
 	}
 	if d.Key != "" {
 		m.Metadata.Set(MetaKey, d.Key)
+	}
+	if d.UUID != "" {
+		m.Metadata.Set(MetaDeadUUID, d.UUID)
 	}
 	m.Metadata.Set(MetaDeadClass, d.Class)
 	m.Metadata.Set(MetaDeadError, d.Error)

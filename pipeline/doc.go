@@ -36,6 +36,10 @@
 //   - Flow has a field Gate: while it answers false a transport reads nothing new. An open circuit breaker
 //     stops reading instead of burning attempts.
 //   - Retry has a hook Payload, because the retry record of a payout carries its count in the payload.
+//   - Flow has a field LongestHold, which the Runtime fills from the Policy: the transport stops keeping a message
+//     alive then, and a Source never sees the Policy.
+//   - Policy has a delivery limit (MaxDeliveries), and Origin says what a transport could not decode (Malformed): the
+//     chain dead-letters both without asking the handler, which would otherwise have to look for itself.
 //   - Plugins are built before settings are read, and settings are decoded into them (Configurable), so that
 //     a plugin's commands exist without a settings file.
 package pipeline

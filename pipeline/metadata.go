@@ -13,6 +13,8 @@ const (
 	// MetaTraceParent is the W3C trace context.
 	MetaTraceParent = "traceparent"
 
+	// MetaDeadUUID is the id of the message that is dead; the dead letter has one of its own.
+	MetaDeadUUID          = "millrace-dead-uuid"
 	MetaDeadClass         = "millrace-dead-class"
 	MetaDeadError         = "millrace-dead-error"
 	MetaDeadHandler       = "millrace-dead-handler"

@@ -15,6 +15,7 @@ type Origin struct {
 	Offset    int64  // Kafka only
 	EntryID   string // Redis only
 	Delivered int64  // times delivered, this time included; 1 when the transport can't know
+	Malformed error  // why the transport could not decode the message; the chain fails it with that, unhandled
 }
 
 // String returns topic/partition@offset for Kafka and stream@entry-id for Redis.

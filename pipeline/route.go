@@ -36,6 +36,10 @@ type Source interface {
 	Open(ctx context.Context, f Flow) (Subscription, error)
 }
 
+// Limiter is a Source whose settings say how often a message may be delivered, where the route's Policy says nothing.
+// It is asked when the route is opened.
+type Limiter interface{ MaxDeliveries() int }
+
 // Subscription is an opened Source. The topic argument of Subscribe is ignored: a Subscription
 // reads what its Source describes. Subscribe may be called once.
 //
@@ -84,9 +88,23 @@ type Policy struct {
 	LongestHold time.Duration
 	// Retry says where a failed message waits. The zero value nacks: the transport delivers it again.
 	Retry Retry
+	// MaxDeliveries is how often a message that would be nacked may be delivered (Origin.Delivered): the last failure
+	// dead-letters it with class delivery_limit, and what comes after all (a message that kills the process never fails)
+	// is dead-lettered unhandled. Zero: what the settings of the source say (Limiter), otherwise no limit.
+	// Negative: no limit. It needs a DeadLetter, and a transport that counts: Kafka does not. Leave it at zero where a
+	// ledger counts attempts.
+	MaxDeliveries int
 	// DeadLetter receives what can never succeed, in the format of DeadLetter.Message.
 	// Nil: such a message is logged, counted and acked.
 	DeadLetter Sink
+}
+
+// Hold returns LongestHold with its default applied; zero means no limit.
+func (p Policy) Hold() time.Duration {
+	if p.LongestHold > 0 {
+		return p.LongestHold
+	}
+	return 10 * p.Timeout
 }
 
 // Retry is the way of a message that failed and may succeed later.
@@ -113,6 +131,9 @@ type Flow struct {
 	Order Order
 	// MaxInFlight bounds the messages in hand over the whole subscription. Zero: no bound but Window and slots.
 	MaxInFlight int
+	// LongestHold is the Policy's Hold, which the Runtime puts here for the transport; a Route leaves it at zero.
+	// Zero: the transport's default.
+	LongestHold time.Duration
 	// Gate, when it answers false, stops reading until it answers true again; what is in hand goes
 	// on. It is asked often and must be cheap. Nil: always open.
 	Gate func() bool

@@ -30,6 +30,7 @@ type Runtime struct {
 	opts   RuntimeOptions
 	log    *slog.Logger
 	failed chan error
+	crew   crew
 
 	mu       sync.Mutex // guards what follows; held by Start and by Stop from beginning to end
 	started  []NamedService
@@ -94,7 +95,9 @@ func (r *Runtime) startRoutes(ctx context.Context) error {
 	// The Router ends itself when its last handler ends; this one ends only with the Router.
 	router.AddConsumerHandler("keep-alive", "", newKeepAlive(), func(*message.Message) error { return nil })
 	for _, route := range r.reg.routes {
-		sub, err := route.From.Open(ctx, route.Flow)
+		flow := route.Flow
+		flow.LongestHold = route.Policy.Hold()
+		sub, err := route.From.Open(ctx, flow)
 		if err != nil {
 			return fmt.Errorf("route %s: open %s: %w", route.Name, route.From.Describe(), err)
 		}
@@ -103,8 +106,10 @@ func (r *Runtime) startRoutes(ctx context.Context) error {
 		// The publish step of the Router is outside the middleware; the chain publishes route.To itself.
 		handle := r.opts.Wrap(route)
 		router.AddConsumerHandler(route.Name, route.From.Describe().Name, borrowed{sub}, func(m *message.Message) error {
-			_, err := handle(m)
-			return err
+			return r.crew.do(func() error {
+				_, err := handle(m)
+				return err
+			})
 		})
 	}
 	for _, f := range r.opts.Failers {
@@ -189,6 +194,7 @@ func (r *Runtime) Stop(ctx context.Context) error {
 		}
 		<-r.running
 	}
+	r.crew.end()
 	for i := len(r.started) - 1; i >= 0; i-- {
 		s := r.started[i]
 		if err := s.Stop(ctx); err != nil {

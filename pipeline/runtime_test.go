@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
@@ -153,6 +154,39 @@ func TestStopDrains(t *testing.T) {
 	require.NoError(t, <-stopped)
 	require.True(t, (<-feed.Settled()).Acked)
 	require.Empty(t, feed.Settled(), "a message was begun after the stop")
+}
+
+// asked is a feed that tells the flow it was opened with.
+type asked struct {
+	*pipelinetest.Feed
+	flow chan pipeline.Flow
+}
+
+func (s asked) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
+	s.flow <- f
+	return s.Feed.Open(ctx, f)
+}
+
+// The transport stops keeping a message alive when the policy says so.
+func TestTheLongestHoldReachesTheTransport(t *testing.T) {
+	for name, tt := range map[string]struct {
+		policy pipeline.Policy
+		want   time.Duration
+	}{
+		"as set":            {pipeline.Policy{Timeout: time.Second, LongestHold: time.Minute}, time.Minute},
+		"ten times Timeout": {pipeline.Policy{Timeout: time.Second}, 10 * time.Second},
+		"no limit":          {pipeline.Policy{}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			feed := asked{pipelinetest.NewFeed("in"), make(chan pipeline.Flow, 1)}
+			rt, err := start(t, plugin{"toy", func(r *pipeline.Registry) {
+				r.Route(pipeline.Route{Name: "r", From: feed, Handle: ack, Policy: tt.policy, Flow: pipeline.Flow{Window: 7}})
+			}})
+			require.NoError(t, err)
+			require.NoError(t, rt.Stop(t.Context()))
+			require.Equal(t, pipeline.Flow{Window: 7, LongestHold: tt.want}, <-feed.flow)
+		})
+	}
 }
 
 func TestRegistryReportsEveryMistakeAtOnce(t *testing.T) {

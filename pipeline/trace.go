@@ -13,9 +13,9 @@ func noopTracer() trace.TracerProvider { return noop.NewTracerProvider() }
 
 var traceContext = propagation.TraceContext{}
 
-// InjectTrace writes the trace context of ctx into m's metadata (traceparent).
-func InjectTrace(ctx context.Context, m *message.Message) {
-	traceContext.Inject(ctx, propagation.MapCarrier(m.Metadata))
+// InjectTrace writes the trace context of ctx into a message's metadata (traceparent), which must not be nil.
+func InjectTrace(ctx context.Context, metadata message.Metadata) {
+	traceContext.Inject(ctx, propagation.MapCarrier(metadata))
 }
 
 // ExtractTrace returns ctx with the remote trace context found in m's metadata.

@@ -17,7 +17,8 @@ import (
 )
 
 // Transports bring messages in and out.
-var Transports = wire.NewSet(kafka.New, wire.Bind(new(deadletter.Topics), new(*kafka.Plugin)), redispoll.New, redisstream.New)
+var Transports = wire.NewSet(kafka.New, wire.Bind(new(deadletter.Topics), new(*kafka.Plugin)),
+	redispoll.New, wire.Bind(new(deadletter.Streams), new(*redispoll.Plugin)), redisstream.New)
 
 // Capabilities are what handlers share beside transports.
 var Capabilities = wire.NewSet(telemetry.New, deadletter.New, reclaim.New)

@@ -24,7 +24,7 @@ func New() Service {
 	redispollPlugin := redispoll.New()
 	kafkaPlugin := kafka.New()
 	redisstreamPlugin := redisstream.New(redispollPlugin)
-	deadletterPlugin := deadletter.New(kafkaPlugin)
+	deadletterPlugin := deadletter.New(kafkaPlugin, redispollPlugin)
 	reclaimPlugin := reclaim.New(redispollPlugin)
 	promotionPlugin := promotion.New(kafkaPlugin, redispollPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin)
 	service := newService(plugin, redispollPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, promotionPlugin)

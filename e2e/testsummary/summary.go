@@ -27,6 +27,7 @@ type test struct {
 	name   string
 	began  time.Time
 	output strings.Builder
+	paused bool   // parallel, and waiting for its turn
 	result string // pass, fail, skip, or empty while it runs
 	parent bool   // has subtests: they are counted in its place
 }
@@ -135,6 +136,10 @@ func (s *summary) testEvent(p *pkg, e event) {
 		if !strings.HasPrefix(e.Output, "=== ") { // go test's own: RUN, PAUSE, CONT, NAME
 			t.output.WriteString(e.Output)
 		}
+	case "pause":
+		t.paused = true
+	case "cont":
+		t.paused, t.began = false, e.Time
 	case "pass", "fail", "skip":
 		t.result = e.Action
 		if e.Action == "skip" {
@@ -258,7 +263,7 @@ func (s *summary) sayRunning(since time.Duration) {
 		for _, t := range p.order {
 			took := s.now().Sub(t.began)
 			busy := slices.ContainsFunc(p.order, func(c *test) bool { return c.result == "" && strings.HasPrefix(c.name, t.name+"/") })
-			if t.result == "" && took > since && !busy {
+			if t.result == "" && !t.paused && took > since && !busy {
 				fmt.Fprintf(s.out, "...  \t%s %s has been running for %s\n", p.name, t.name, took.Round(time.Second))
 			}
 		}

@@ -183,11 +183,16 @@ func TestHeartbeat(t *testing.T) {
 		`{"Time":"2026-01-01T00:00:00Z","Action":"run","Package":"p","Test":"TestA"}`,
 		`{"Time":"2026-01-01T00:00:01Z","Action":"run","Package":"p","Test":"TestA/slow"}`,
 		`{"Time":"2026-01-01T00:00:59Z","Action":"run","Package":"p","Test":"TestQuick"}`,
+		`{"Time":"2026-01-01T00:00:01Z","Action":"run","Package":"p","Test":"TestInLine"}`,
+		`{"Time":"2026-01-01T00:00:01Z","Action":"pause","Package":"p","Test":"TestInLine"}`,
+		`{"Time":"2026-01-01T00:00:01Z","Action":"run","Package":"p","Test":"TestItsTurn"}`,
+		`{"Time":"2026-01-01T00:00:01Z","Action":"pause","Package":"p","Test":"TestItsTurn"}`,
+		`{"Time":"2026-01-01T00:00:20Z","Action":"cont","Package":"p","Test":"TestItsTurn"}`,
 	} {
 		s.line(line)
 	}
 	s.sayRunning(30 * time.Second)
-	require.Equal(t, "...  \tp TestA/slow has been running for 59s\n", out.String())
+	require.Equal(t, "...  \tp TestA/slow has been running for 59s\n...  \tp TestItsTurn has been running for 40s\n", out.String())
 }
 
 // TestWithGo runs the real go test on a module with every kind of result.

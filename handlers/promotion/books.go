@@ -3,8 +3,6 @@ package promotion
 import (
 	"context"
 	"errors"
-	"fmt"
-	"iter"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 )
@@ -23,7 +21,7 @@ type Books struct {
 	Charged       int64 `json:"charged"`   // keys in the Money API's book
 	DoubleCharged int64 `json:"double_charged"`
 	// Missing is SUCCESS rows without a charge; Unexplained is charges whose row is absent or says
-	// FAILED or CANCELLED; AmountDiffers is charges over another amount than was accepted.
+	// FAILED or CANCELLED; AmountDiffers is charges over another amount or voucher than was accepted.
 	Missing       int64 `json:"missing"`
 	Unexplained   int64 `json:"unexplained"`
 	AmountDiffers int64 `json:"amount_differs"`
@@ -37,8 +35,8 @@ func (b Books) Balance() bool {
 		b.Charged == b.Paid && b.DoubleCharged == 0 && b.Missing == 0 && b.Unexplained == 0 && b.AmountDiffers == 0 && b.Unbooked == 0
 }
 
-// add sums books of several types.
-func (b *Books) add(o Books) {
+// sum adds the books of another type.
+func (b *Books) sum(o Books) {
 	b.Accepted += o.Accepted
 	b.Paid += o.Paid
 	b.Failed += o.Failed
@@ -53,54 +51,6 @@ func (b *Books) add(o Books) {
 	b.Unexplained += o.Unexplained
 	b.AmountDiffers += o.AmountDiffers
 	b.Unbooked += o.Unbooked
-}
-
-// charge is a line of the Money API's book.
-type charge struct {
-	target     int64
-	value      int64 // minor units; 0 where the type has no amount
-	executions int
-}
-
-// book is the Money API's book of one promotion, by target. It keeps a few words a charge in memory.
-type book map[int64]charge
-
-// readBook collects the charges and counts them.
-func readBook(charges iter.Seq2[charge, error], b *Books) (book, error) {
-	lines := book{}
-	for c, err := range charges {
-		if err != nil {
-			return nil, fmt.Errorf("read the Money API's book: %w", err)
-		}
-		c.executions += lines[c.target].executions
-		lines[c.target] = c
-	}
-	for _, c := range lines {
-		b.Charged++
-		if c.executions > 1 {
-			b.DoubleCharged++
-		}
-	}
-	return lines, nil
-}
-
-// row holds one row of the ledger against the book, and crosses its charge off.
-func (b *Books) row(s strategy, lines book, row ledger.Entry) error {
-	b.Accepted++
-	c, charged := lines[row.Target]
-	delete(lines, row.Target)
-	b.count(row.State, charged)
-	if !charged {
-		return nil
-	}
-	accepted, err := s.decode(row.Request)
-	if err != nil {
-		return fmt.Errorf("row %s: %w", row.Key, err)
-	}
-	if accepted.value != c.value {
-		b.AmountDiffers++
-	}
-	return nil
 }
 
 func (b *Books) count(state ledger.State, charged bool) {
@@ -127,28 +77,18 @@ func (b *Books) count(state ledger.State, charged bool) {
 	}
 }
 
-// books compares all given types of a promotion.
+// books compares all given types of a promotion, without Kafka.
 func (e *engine) books(ctx context.Context, promotion int64, types ...strategy) (Books, error) {
 	var all Books
 	for _, s := range types {
-		id := ledger.Promotion{Type: ledger.Type(s.kind), ID: promotion}
-		status, err := e.ledger.Status(ctx, id)
+		r, err := e.reconcile(ctx, s, promotion, nil, nil)
 		if errors.Is(err, ledger.ErrNotFound) && len(types) > 1 {
 			continue // a campaign need not have every type
 		}
 		if err != nil {
 			return all, err
 		}
-		one := Books{Dead: status.Dead, Conflict: status.Conflict}
-		lines, err := readBook(e.charges(ctx, s, promotion), &one)
-		if err != nil {
-			return all, fmt.Errorf("reconcile %s: %w", id, err)
-		}
-		if err := e.ledger.Books(ctx, id, func(row ledger.Entry) error { return one.row(s, lines, row) }); err != nil {
-			return all, fmt.Errorf("reconcile %s: %w", id, err)
-		}
-		one.Unexplained += int64(len(lines))
-		all.add(one)
+		all.sum(r.Books)
 	}
 	return all, nil
 }

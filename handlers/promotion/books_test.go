@@ -1,52 +1,111 @@
 package promotion
 
 import (
+	"context"
+	"fmt"
+	"iter"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/plugins/kafka"
 )
+
+// shelf is the three books of a promotion, as a test wants them.
+type shelf struct {
+	charges []charge
+	rows    []ledger.Entry
+	offers  []string // payloads; nil: Kafka is not read
+}
+
+func chargeOf(target, amount int64, executions int) charge {
+	return charge{target: target, value: amount, what: whatOf(amount, ""), executions: executions}
+}
+
+func offerOf(promotion, target, amount int64) string {
+	return fmt.Sprintf(`{"promotionId":%d,"promotionSummaryId":9,"targetId":%d,"amount":%d}`, promotion, target, amount)
+}
+
+func rowOf(target, amount int64, s ledger.State) ledger.Entry {
+	return ledger.Entry{Row: ledger.Row{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: target}, State: s}, Request: []byte(offerOf(1, target, amount)), Origin: "kafka t/0@7"}
+}
+
+func sequence[T any](all []T) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for _, v := range all {
+			if !yield(v, nil) {
+				return
+			}
+		}
+	}
+}
+
+// compare reconciles the shelf, and returns the buckets of every target.
+func (s shelf) compare(t *testing.T, asOf time.Time) (Reconciliation, map[int64][]bucket) {
+	t.Helper()
+	in := map[int64][]bucket{}
+	c := comparison{strategy: pointStrategy(), promotion: 1, asOf: asOf, each: func(j joined, b []bucket) error { in[j.target] = b; return nil }}
+	var offers scanner
+	if s.offers != nil {
+		offers = func(_ context.Context, _ string, each func(kafka.Scanned) error) (kafka.Scan, error) {
+			for i, o := range s.offers {
+				if err := each(kafka.Scanned{Partition: 3, Offset: int64(i), Value: []byte(o)}); err != nil {
+					return kafka.Scan{}, err
+				}
+			}
+			return kafka.Scan{Partitions: 1, Records: int64(len(s.offers)), Beginning: true}, nil
+		}
+	}
+	require.NoError(t, c.run(t.Context(), offers, sequence(s.charges), func(fn func(ledger.Entry) error) error {
+		for _, r := range s.rows {
+			if err := fn(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	return c.result, in
+}
 
 // Each way in which the books can differ must be seen: a verdict that is always good proves nothing.
 func TestBooksThatDoNotBalance(t *testing.T) {
 	t.Parallel()
-	good := []charge{{target: 1, value: 500, executions: 1}}
+	good := []charge{chargeOf(1, 500, 1)}
 	for _, tt := range []struct {
 		name    string
 		state   ledger.State
 		charges []charge
 		balance bool
+		in      []bucket
 	}{
-		{"paid and charged once", ledger.Success, good, true},
-		{"failed and not charged", ledger.Failed, nil, true},
-		{"cancelled and not charged", ledger.Cancelled, nil, true},
-		{"paid and not in the book", ledger.Success, nil, false},
-		{"charged twice", ledger.Success, []charge{{1, 500, 2}}, false},
-		{"another amount", ledger.Success, []charge{{1, 501, 1}}, false},
-		{"charged and failed", ledger.Failed, good, false},
-		{"charged and cancelled", ledger.Cancelled, good, false},
-		{"charged and not settled", ledger.Sending, good, false},
-		{"not settled", ledger.Pending, nil, false},
-		{"unknown", ledger.Unknown, nil, false},
-		{"a charge that nobody accepted", ledger.Success, append([]charge{{2, 5, 1}}, good...), false},
+		{"paid and charged once", ledger.Success, good, true, []bucket{bucketMatched}},
+		{"failed and not charged", ledger.Failed, nil, true, []bucket{bucketDead}},
+		{"cancelled and not charged", ledger.Cancelled, nil, true, []bucket{bucketMatched}},
+		{"paid and not in the book", ledger.Success, nil, false, []bucket{bucketMissing}},
+		{"charged twice", ledger.Success, []charge{chargeOf(1, 500, 2)}, false, []bucket{bucketTwice}},
+		{"charged twice, under two keys", ledger.Success, append(good, good...), false, []bucket{bucketTwice}},
+		{"another amount", ledger.Success, []charge{chargeOf(1, 501, 1)}, false, []bucket{bucketAmount}},
+		{"another amount the second time", ledger.Success, []charge{chargeOf(1, 500, 1), chargeOf(1, 501, 1)}, false, []bucket{bucketAmount, bucketTwice}},
+		{"charged and failed", ledger.Failed, good, false, []bucket{bucketDead, bucketDenied}},
+		{"charged and cancelled", ledger.Cancelled, good, false, []bucket{bucketDenied}},
+		{"charged and not settled", ledger.Sending, good, false, []bucket{bucketPending, bucketUnbooked}},
+		{"charged and unknown", ledger.Unknown, good, false, []bucket{bucketUnknown, bucketUnbooked}},
+		{"not settled", ledger.Pending, nil, false, []bucket{bucketPending}},
+		{"unknown", ledger.Unknown, nil, false, []bucket{bucketUnknown}},
+		{"a charge that nobody accepted", ledger.Success, append([]charge{chargeOf(2, 5, 1)}, good...), false, []bucket{bucketMatched}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			var b Books
-			lines, err := readBook(func(yield func(charge, error) bool) {
-				for _, c := range tt.charges {
-					if !yield(c, nil) {
-						return
-					}
-				}
-			}, &b)
-			require.NoError(t, err)
-			row := ledger.Entry{Row: ledger.Row{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: 1}, State: tt.state},
-				Request: []byte(`{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":500}`)}
-			require.NoError(t, b.row(pointStrategy(), lines, row))
-			b.Unexplained += int64(len(lines))
-			require.Equal(t, tt.balance, b.Balance(), "%+v", b)
+			r, in := shelf{charges: tt.charges, rows: []ledger.Entry{rowOf(1, 500, tt.state)}}.compare(t, time.Time{})
+			require.Equal(t, tt.balance, r.Balance(), "%+v", r.Books)
+			require.Equal(t, tt.balance, r.settledWell() == nil)
+			require.Equal(t, tt.in, in[1])
+			if len(in) > 1 {
+				require.Equal(t, []bucket{bucketUnexplained}, in[2])
+				require.EqualValues(t, 1, r.Unexplained)
+			}
 		})
 	}
 }

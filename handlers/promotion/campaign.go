@@ -25,7 +25,7 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 		Use:   "campaign",
 		Short: "Publish, watch and steer campaign promotions",
 	})
-	group.AddCommand(p.publishCommand(h), p.statusCommand(h), p.reconcileCommand(h))
+	group.AddCommand(p.publishCommand(h), p.statusCommand(h), p.explainCommand(h), p.reconcileCommand(h), p.rebuildCommand(h))
 	for _, s := range []steering{
 		{"pause", "Stop paying a promotion; nothing is lost, and resume goes on", (*ledger.Ledger).Pause},
 		{"resume", "Go on paying a paused promotion", (*ledger.Ledger).Resume},
@@ -33,7 +33,7 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 		group.AddCommand(p.steerCommand(h, s))
 	}
 	group.AddCommand(p.cancelCommand(h))
-	return []*cobra.Command{p.demoCommand(h), group, moneysim.Command()}
+	return []*cobra.Command{p.demoCommand(h), group, p.unknownCommand(h), moneysim.Command()}
 }
 
 // onePromotion reads the arguments TYPE PROMOTION.
@@ -93,7 +93,7 @@ func (p *Plugin) steerCommand(h *app.Host, s steering) *cobra.Command {
 
 // bad turns what the ledger says about a promotion into an answer of a command.
 func bad(err error) error {
-	if errors.Is(err, ledger.ErrNotFound) || errors.Is(err, ledger.ErrCancelled) {
+	if errors.Is(err, ledger.ErrNotFound) || errors.Is(err, ledger.ErrCancelled) || errors.Is(err, ledger.ErrRefused) {
 		return &app.ExitError{Code: app.ExitBad, Err: err}
 	}
 	return err
@@ -316,45 +316,6 @@ func (p *Plugin) showStatuses(h *app.Host, all []Status) error {
 		}
 	}
 	return w.Flush()
-}
-
-func (p *Plugin) reconcileCommand(h *app.Host) *cobra.Command {
-	return h.JSONFlag(&cobra.Command{
-		Use:   "reconcile TYPE PROMOTION",
-		Short: "Hold the ledger against the Money API's own book; 0 only when they balance",
-		Args:  cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := onePromotion(args)
-			if err != nil {
-				return err
-			}
-			s, _ := strategyOf(string(id.Type))
-			return h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
-				p.run.prepare(r.Env(), r.Env().Logger)
-				r.Service("promotion.money", p.run.moneyService())
-				r.Service("promotion.ledger", p.run.ledgerService())
-				return nil
-			}}, func(ctx context.Context, _ *app.Running) error {
-				books, err := p.run.books(ctx, id.ID, s)
-				if err != nil {
-					return bad(err)
-				}
-				if h.JSON(cmd) {
-					err = h.WriteJSON(struct {
-						Promotion int64 `json:"promotion"`
-						Books
-						Balanced bool `json:"balanced"`
-					}{id.ID, books, books.Balance()})
-				} else {
-					writeBooks(h.Out(), books)
-				}
-				if err == nil && !books.Balance() {
-					err = &app.ExitError{Code: app.ExitBad, Err: errors.New("the books don't balance")}
-				}
-				return err
-			})
-		},
-	})
 }
 
 var _ app.Commander = (*Plugin)(nil)

@@ -9,6 +9,14 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
 )
 
+// charge is a line of the Money API's book.
+type charge struct {
+	target     int64
+	value      int64  // minor units; 0 where the type has no amount
+	what       uint64 // amount or voucher: see whatOf
+	executions int
+}
+
 // bookPage is how many charges are asked for at once.
 const bookPage = 10_000
 
@@ -22,7 +30,7 @@ func (e *engine) charges(ctx context.Context, s strategy, promotion int64) iter.
 	client := &http.Client{Timeout: time.Minute}
 	return func(yield func(charge, error) bool) {
 		for entry, err := range moneysim.ReadBook(ctx, client, url, moneysim.Query{Type: s.kind, PromotionID: promotion, Limit: bookPage}) {
-			if !yield(charge{entry.TargetID, entry.Amount, entry.Executions}, err) || err != nil {
+			if !yield(charge{entry.TargetID, entry.Amount, whatOf(entry.Amount, entry.VoucherID), entry.Executions}, err) || err != nil {
 				return
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/killpoint"
 	"github.com/millrace-io/millrace/plugins/redispoll"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -23,6 +24,7 @@ type feeder struct {
 	run      *engine
 	managers map[string]*streams.Manager
 	log      *slog.Logger
+	counted  time.Time // when measure counted what is settled; feedLoop's own
 
 	end  context.CancelFunc
 	done sync.WaitGroup
@@ -74,21 +76,6 @@ func (f *feeder) feedLoop(ctx context.Context) {
 			pause = min(pause, fullPause)
 		}
 		timer.Reset(pause)
-	}
-}
-
-// measure sets the age of the oldest unpaid payout of every type.
-func (f *feeder) measure(ctx context.Context) {
-	waiting, err := f.run.ledger.Waiting(ctx)
-	if err != nil {
-		return // the round that follows meets the same error and tells it
-	}
-	oldest := map[string]float64{}
-	for _, w := range waiting {
-		oldest[string(w.Type)] = max(oldest[string(w.Type)], w.OldestUnpaid.Seconds())
-	}
-	for kind := range f.managers {
-		f.run.metrics.oldest.WithLabelValues(kind).Set(oldest[kind])
 	}
 }
 
@@ -171,9 +158,9 @@ func (f *feeder) promotion(ctx context.Context, m *streams.Manager, w ledger.Wor
 		when   bool
 		rows   func() ([]ledger.Feed, error)
 	}{
-		{"none", true, func() ([]ledger.Feed, error) { return f.run.ledger.FeedNone(ctx, w.Promotion, limit) }},
-		{"overdue", true, func() ([]ledger.Feed, error) { return f.run.ledger.FeedOverdue(ctx, w.Promotion, grace, limit) }},
-		{"lost_tail", st.Drained, func() ([]ledger.Feed, error) { return f.run.ledger.FeedLostTail(ctx, w.Promotion, grace, limit) }},
+		{fedNone, true, func() ([]ledger.Feed, error) { return f.run.ledger.FeedNone(ctx, w.Promotion, limit) }},
+		{fedOverdue, true, func() ([]ledger.Feed, error) { return f.run.ledger.FeedOverdue(ctx, w.Promotion, grace, limit) }},
+		{fedLostTail, st.Drained, func() ([]ledger.Feed, error) { return f.run.ledger.FeedLostTail(ctx, w.Promotion, grace, limit) }},
 	} {
 		if !net.when {
 			continue
@@ -241,6 +228,7 @@ func (f *feeder) feed(ctx context.Context, m *streams.Manager, p ledger.Promotio
 		entries[i] = redispoll.Entry{Key: string(r.RecordKey), UUID: r.Key.String(), Message: r.Payload, Headers: r.Headers}
 	}
 	added, outcome, err := m.EnqueueBatch(ctx, p.ID, entries)
+	killpoint.Reach(killpoint.FeederBatch)
 	if _, markErr := f.run.ledger.MarkFed(ctx, p, st.Incarnation, rows[:added]); markErr != nil {
 		err = errors.Join(err, markErr)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -102,17 +103,39 @@ func decodeMessage(payload []byte, v any) error {
 	return pipeline.Decode(payload, v)
 }
 
-// withRetryCount returns payload with retryCount set to n and every other field as it came.
+// withRetryCount returns payload with retryCount set to n and every other field as it came, in its order: of names that
+// differ in case only, or come twice, the last one counts.
 func withRetryCount(payload []byte, n int) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(payload))
-	dec.UseNumber() // ids beyond 2^53 must survive
-	var fields map[string]any
-	if err := dec.Decode(&fields); err != nil {
+	begin, err := dec.Token()
+	if err != nil {
 		return nil, fmt.Errorf("set retryCount: %w", err)
 	}
-	if fields == nil {
+	if begin != json.Delim('{') {
 		return nil, errors.New("set retryCount: the payload is not a JSON object")
 	}
-	fields["retryCount"] = n
-	return json.Marshal(fields)
+	out := []byte{'{'}
+	for dec.More() {
+		token, err := dec.Token()
+		if err != nil {
+			return nil, fmt.Errorf("set retryCount: %w", err)
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, fmt.Errorf("set retryCount: %w", err)
+		}
+		name, _ := token.(string) // the decoder gives nothing else in this place
+		if strings.EqualFold(name, "retryCount") {
+			continue
+		}
+		text, err := json.Marshal(name)
+		if err != nil {
+			return nil, fmt.Errorf("set retryCount: %w", err)
+		}
+		out = append(append(append(append(out, text...), ':'), value...), ',')
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, fmt.Errorf("set retryCount: %w", err)
+	}
+	return fmt.Appendf(out, `"retryCount":%d}`, n), nil
 }

@@ -153,7 +153,12 @@ func FuzzDecode(f *testing.F) {
 			}
 			require.Positive(t, p.promotion)
 			require.Positive(t, p.target)
+			require.Positive(t, p.summary)
+			require.Equal(t, s.kind == "POINT", p.value > 0, "points have an amount")
 			require.True(t, json.Valid(p.request))
+			again, err := s.decode(p.request)
+			require.NoError(t, err)
+			require.Equal(t, p, again, "what is sent means what came")
 		}
 	})
 }

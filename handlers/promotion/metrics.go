@@ -3,47 +3,99 @@ package promotion
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
-// metrics are the plugin's own, and those of the Money API's client as soon as it exists.
+// metrics are the plugin's own, and those of the Money API's client as soon as it exists. No label is an id: there
+// may be a million of them.
 type metrics struct {
 	fed      *prometheus.CounterVec
 	lost     *prometheus.CounterVec
 	orphans  *prometheus.CounterVec
 	failures *prometheus.CounterVec
+	attempts *prometheus.CounterVec
 	oldest   *prometheus.GaugeVec
+	overdue  *prometheus.GaugeVec
+	payouts  *prometheus.GaugeVec
+	measured prometheus.Gauge
 	client   func() *money.Client // nil client: not yet
 }
 
+// Why the feeder put a payout into a stream: a label of metrics.
+const (
+	fedNone     = "none"
+	fedLostTail = "lost_tail"
+	fedOverdue  = "overdue"
+)
+
+// stale stands for the state in which an attempt left its payout when somebody else had taken over meanwhile.
+const stale = "stale"
+
 func newMetrics() *metrics {
-	return &metrics{
-		fed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "millrace_promotion_fed_total",
-			Help: "Payouts that the feeder put into a stream, by type and reason (none, lost_tail, overdue).",
-		}, []string{"type", "reason"}),
-		lost: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "millrace_promotion_streams_lost_total",
-			Help: "Streams that were found gone or made anew while their promotion was running, by type.",
-		}, []string{"type"}),
-		orphans: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "millrace_promotion_orphan_streams_total",
-			Help: "Streams that nobody knew and the sweep put back on the active set, by type.",
-		}, []string{"type"}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "millrace_promotion_feeder_failures_total",
-			Help: "Rounds of the feeder that failed for a promotion, by type. They are tried again.",
-		}, []string{"type"}),
-		oldest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "millrace_promotion_oldest_unpaid_seconds",
-			Help: "How long the oldest payout that is due has been waiting, by type, over all promotions that are not paused.",
-		}, []string{"type"}),
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_promotion_" + name, Help: help}, append([]string{"type"}, labels...))
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_promotion_" + name, Help: help}, append([]string{"type"}, labels...))
+	}
+	m := &metrics{
+		fed:      counter("fed_total", "Payouts that the feeder put into a stream, by type and reason (none, lost_tail, overdue).", "reason"),
+		lost:     counter("streams_lost_total", "Streams that were found gone or made anew while their promotion was running, by type."),
+		orphans:  counter("orphan_streams_total", "Streams that nobody knew and the sweep put back on the active set, by type."),
+		failures: counter("feeder_failures_total", "Rounds of the feeder that failed for a promotion, by type. They are tried again."),
+		attempts: counter("attempts_total", "Attempts and questions written down here, by type and the state that they left the payout in; stale: it was not theirs any more.", "state"),
+		oldest:   gauge("oldest_unpaid_seconds", "How long the oldest payout that is due has been waiting, by type, over all promotions that are not paused."),
+		overdue:  gauge("overdue_seconds", "For how long the longest-waiting payout could have been worked on, by type; 0 when nothing is due."),
+		payouts:  gauge("payouts", "Settled payouts in the ledger, by type and state, whoever settled them.", "state"),
+		measured: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "millrace_promotion_measured_timestamp_seconds",
+			Help: "Unix time at which the ledger last told what is waiting. The gauges above are as old as that.",
+		}),
 		client: func() *money.Client { return nil },
+	}
+	for _, kind := range kinds() {
+		m.known(kind)
+	}
+	return m
+}
+
+// known makes the series of a type, so that they are there at 0 from the first scrape: a counter that appears at 1 is
+// no increase to Prometheus.
+func (m *metrics) known(kind string) {
+	for _, reason := range []string{fedNone, fedLostTail, fedOverdue} {
+		m.fed.WithLabelValues(kind, reason)
+	}
+	for _, c := range []*prometheus.CounterVec{m.lost, m.orphans, m.failures} {
+		c.WithLabelValues(kind)
+	}
+	for _, state := range []ledger.State{ledger.Success, ledger.Errored, ledger.Ambiguous, ledger.Failed, ledger.Unknown, ledger.Cancelled, stale} {
+		m.attempts.WithLabelValues(kind, string(state))
+	}
+	m.oldest.WithLabelValues(kind)
+	m.overdue.WithLabelValues(kind)
+	m.settled(ledger.Totals{Type: ledger.Type(kind)})
+}
+
+// attempted counts an attempt that was written down.
+func (m *metrics) attempted(kind string, s ledger.Settled) {
+	state := string(s.State)
+	if s.Stale {
+		state = stale
+	}
+	m.attempts.WithLabelValues(kind, state).Inc()
+}
+
+func (m *metrics) settled(t ledger.Totals) {
+	for state, n := range map[ledger.State]int64{
+		ledger.Success: t.Paid, ledger.Failed: t.Failed, ledger.Unknown: t.Unknown, ledger.Cancelled: t.Cancelled,
+	} {
+		m.payouts.WithLabelValues(string(t.Type), string(state)).Set(float64(n))
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.fed, m.lost, m.orphans, m.failures, m.oldest, clientMetrics{m}}
+	return []prometheus.Collector{m.fed, m.lost, m.orphans, m.failures, m.attempts, m.oldest, m.overdue, m.payouts, m.measured, clientMetrics{m}}
 }
 
 // clientMetrics passes on what the Money API's client counts. It describes nothing beforehand, since

@@ -27,10 +27,15 @@ func (o deadOutbox) Relay(ctx context.Context, limit int, publish func(context.C
 			if !known {
 				return fmt.Errorf("dead letter %d is of type %s, which this version doesn't know", m.ID, m.Key.Type)
 			}
-			letters[i] = deadletter.Letter{Topic: s.deadTopic(), DeadLetter: pipeline.DeadLetter{
+			letters[i] = deadletter.Letter{
+				Topic: s.deadTopic(), ID: letterID(m), Subject: m.Key.String(),
+				// A record that came second says nothing about the payout of the first.
+				Alone: m.Class == ledger.ClassConflict,
+			}
+			letters[i].DeadLetter = pipeline.DeadLetter{
 				Payload: m.Payload, Metadata: m.Headers, Key: string(m.RecordKey), Class: m.Class, Error: m.Error, Handler: m.Handler,
 				Origin: m.Origin, Attempts: m.Attempts, FirstFailedAt: m.FirstFailedAt, FailedAt: m.CreatedAt,
-			}}
+			}
 		}
 		return publish(ctx, letters)
 	})

@@ -48,6 +48,7 @@ type Plugin struct {
 func New(k *kafka.Plugin, r *redispoll.Plugin, bridge *redisstream.Plugin, dead *deadletter.Plugin, claims *reclaim.Plugin) *Plugin {
 	p := &Plugin{config: DefaultConfig(), kafka: k, redis: r, bridge: bridge, dead: dead, claims: claims, metrics: newMetrics()}
 	p.run = newEngine(&p.config, p.metrics)
+	dead.ReplayWith(deadName, deadReplays{p.run})
 	return p
 }
 
@@ -73,7 +74,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	for _, m := range p.managers {
 		p.claims.Add(m.ReclaimTarget())
 	}
-	r.Service("promotion.outbox", p.dead.Relay("promotion", deadOutbox{p.run}))
+	r.Service("promotion.outbox", p.dead.Relay(deadName, deadOutbox{p.run}))
 	if p.config.Results.Enabled {
 		r.Service("promotion.results", newResultRelay(p.run, p.bridge.Sink(resultsStream), log))
 	}
@@ -164,7 +165,7 @@ func (s strategy) retryRoute() string  { return "promotion." + strings.ToLower(s
 const maxRetryCount = 5
 
 func retryPayload(payload []byte, retry int) ([]byte, error) {
-	return withRetryCount(payload, min(retry, maxRetryCount))
+	return withRetryCount(payload, min(max(retry, 0), maxRetryCount))
 }
 
 // started sizes and starts the streams of a promotion early. What was missed is in the ledger.

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/killpoint"
 	"github.com/millrace-io/millrace/plugins/redispoll"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -45,6 +46,7 @@ func (p *processor) accept(msg *message.Message) ([]*message.Message, error) {
 	if err != nil {
 		return nil, fmt.Errorf("promotion: accept %s: %w", rec.Key, invalidIsPermanent(err))
 	}
+	killpoint.Reach(killpoint.AfterInsert)
 	p.debug(ctx, "accept", rec.Key, slog.String("next", accepted.Next.String()))
 	switch accepted.Next {
 	case ledger.Enqueue:
@@ -85,6 +87,7 @@ func (s streamSink) Publish(ctx context.Context, msgs ...*message.Message) error
 		if err != nil {
 			return fmt.Errorf("promotion: enqueue %s: %w", rec.Key, err)
 		}
+		killpoint.Reach(killpoint.AfterXADD)
 		if outcome == streams.Full {
 			if err := s.run.ledger.NotEnqueued(ctx, rec.Key); err != nil {
 				return fmt.Errorf("promotion: leave %s to the feeder: %w", rec.Key, err)
@@ -97,9 +100,6 @@ func (s streamSink) Publish(ctx context.Context, msgs ...*message.Message) error
 // payOn returns the handler of a route whose messages were accepted before: stream entries and retry records.
 func (p *processor) payOn(route string) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		if err := redispoll.Malformed(msg); err != nil {
-			return nil, err
-		}
 		rec, err := p.read(msg, route)
 		if err != nil {
 			return nil, err
@@ -113,6 +113,7 @@ func (p *processor) pay(ctx context.Context, rec ledger.Record) error {
 	// Read before the begin, so that our idea of the lease ends before the ledger's. A worker that
 	// was frozen in between wakes up with a deadline that has passed, and sends nothing.
 	before := time.Now()
+	killpoint.Reach(killpoint.BeforeSending)
 	begun, err := p.run.ledger.Begin(ctx, rec)
 	if err != nil {
 		return fmt.Errorf("promotion: begin %s: %w", rec.Key, invalidIsPermanent(err))
@@ -125,13 +126,16 @@ func (p *processor) pay(ctx context.Context, rec ledger.Record) error {
 	default: // settled, paused, or a conflict that is in the outbox
 		return nil
 	}
+	killpoint.Reach(killpoint.AfterSending)
 	answer := p.call(ctx, before.Add(begun.Lease), rec.Key, begun)
+	killpoint.Reach(killpoint.AfterCall)
 
 	settled, err := p.settle(ctx, rec, begun, answer)
 	if err != nil {
 		return fmt.Errorf("promotion: settle %s as %s: %w", rec.Key, answer.Class, err)
 	}
 	p.run.progress.mark()
+	p.run.metrics.attempted(p.kind, settled)
 	p.debug(ctx, "settle", rec.Key, slog.String("answer", answer.Class.String()), slog.String("state", string(settled.State)), slog.Bool("stale", settled.Stale))
 	if settled.Next == ledger.Retry {
 		return pipeline.RetryAfter(fmt.Errorf("promotion: %s: %s: %s", rec.Key, answer.Class, answer.Text), settled.RetryIn)
@@ -214,9 +218,8 @@ func (p *processor) read(msg *message.Message, route string) (ledger.Record, err
 
 // ownHeaders returns what travels on with the payout: the record's own headers and the trace.
 func ownHeaders(msg *message.Message) map[string]string {
-	carrier := message.NewMessage("", nil)
-	pipeline.InjectTrace(msg.Context(), carrier)
-	headers := map[string]string(carrier.Metadata)
+	headers := make(map[string]string, len(msg.Metadata)+1)
+	pipeline.InjectTrace(msg.Context(), headers)
 	for k, v := range msg.Metadata {
 		if k != pipeline.MetaTraceParent && !strings.HasPrefix(k, "millrace-") {
 			headers[k] = v

@@ -55,7 +55,7 @@ func newTown(t *testing.T, faults moneysim.Faults, change func(*promotion.Config
 	tw.kafka.Settings().(*kafka.Config).Brokers = tw.home.KafkaAddrs()
 	shared := redispoll.New()
 	shared.Settings().(*redispoll.Config).Addrs = []string{tw.home.RedisAddr()}
-	dead := deadletter.New(tw.kafka)
+	dead := deadletter.New(tw.kafka, shared)
 	claims, bridge := reclaim.New(shared), redisstream.New(shared)
 	tw.payouts = promotion.New(tw.kafka, shared, bridge, dead, claims)
 	cfg := tw.payouts.Settings().(*promotion.Config)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -164,6 +165,8 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 		return err
 	}
 	defer flush()
+	headroom := keepHeadroom()
+	defer runtime.KeepAlive(headroom)
 	return do(l, tracer)
 }
 

@@ -119,6 +119,7 @@ func TestOutcomes(t *testing.T) {
 				require.Equal(t, tt.dead, m.Metadata.Get(pipeline.MetaDeadClass))
 				require.Equal(t, "boom", m.Metadata.Get(pipeline.MetaDeadError))
 				require.Equal(t, "toy.route", m.Metadata.Get(pipeline.MetaDeadHandler))
+				require.Equal(t, msg.UUID, m.Metadata.Get(pipeline.MetaDeadUUID))
 				require.Equal(t, "in@1", m.Metadata.Get(pipeline.MetaDeadOrigin))
 				require.Equal(t, "header", m.Metadata.Get("own"))
 				require.NotEmpty(t, m.Metadata.Get(pipeline.MetaDeadFailedAt))

@@ -20,9 +20,13 @@ import (
 // the record that carries it on is durable.
 func (c *Chain) routeFailures(r pipeline.Route, next message.HandlerFunc) message.HandlerFunc {
 	acked := c.metrics.messages.WithLabelValues(r.Name, outcomeAcked, "")
+	r.Policy.MaxDeliveries = maxDeliveries(r)
 	return func(msg *message.Message) ([]*message.Message, error) {
 		payload := msg.Payload // a handler may replace it; records carry it as it came
-		_, err := next(msg)
+		err := refuse(r, pipeline.OriginFrom(msg.Context()))
+		if err == nil {
+			_, err = next(msg)
+		}
 		if err == nil {
 			acked.Inc()
 			return nil, nil
@@ -38,9 +42,38 @@ func (c *Chain) routeFailures(r pipeline.Route, next message.HandlerFunc) messag
 	}
 }
 
+// classDeliveryLimit is the class of a message that was delivered too often.
+const classDeliveryLimit = "delivery_limit"
+
+// maxDeliveries returns how often a message of r may be delivered; zero means no limit.
+func maxDeliveries(r pipeline.Route) int {
+	n := r.Policy.MaxDeliveries
+	if settings, ok := r.From.(pipeline.Limiter); ok && n == 0 {
+		n = settings.MaxDeliveries()
+	}
+	if r.Policy.DeadLetter == nil {
+		return 0 // dropped, it would be lost
+	}
+	return max(n, 0)
+}
+
+// refuse returns why a message must not be handled, or nil.
+func refuse(r pipeline.Route, o pipeline.Origin) error {
+	limit := r.Policy.MaxDeliveries
+	switch {
+	case o.Malformed != nil:
+		return pipeline.Permanent(o.Malformed)
+	case limit > 0 && o.Delivered > int64(limit):
+		err := fmt.Errorf("delivered %d times, the limit is %d: whoever had it before did not say why", o.Delivered, limit)
+		return pipeline.WithClass(pipeline.Permanent(err), classDeliveryLimit)
+	default:
+		return nil
+	}
+}
+
 // decide carries out what err asks for and returns the outcome with the error it is about.
 func (c *Chain) decide(r pipeline.Route, msg *message.Message, err error) (string, error) {
-	retries, _ := strconv.Atoi(msg.Metadata.Get(pipeline.MetaAttempt))
+	retries := retriesSpent(msg)
 	again := r.Policy.Retry
 	spent := again.Max > 0 && retries >= again.Max
 	_, asked := pipeline.RetryDelay(err)
@@ -51,7 +84,12 @@ func (c *Chain) decide(r pipeline.Route, msg *message.Message, err error) (strin
 		return c.bury(r, msg, err, retries)
 	}
 	if nack {
-		return outcomeNacked, err
+		limit, o := r.Policy.MaxDeliveries, pipeline.OriginFrom(msg.Context())
+		if limit == 0 || o.Delivered < int64(limit) {
+			return outcomeNacked, err
+		}
+		err = fmt.Errorf("failed at delivery %d, the limit is %d: %w", o.Delivered, limit, err)
+		return c.bury(r, msg, pipeline.WithClass(err, classDeliveryLimit), retries)
 	}
 	record, perr := retryRecord(again, msg, err, retries)
 	if perr != nil {
@@ -72,6 +110,7 @@ func (c *Chain) bury(r pipeline.Route, msg *message.Message, err error, retries 
 	dead := pipeline.DeadLetter{
 		Payload:       msg.Payload,
 		Metadata:      msg.Metadata,
+		UUID:          msg.UUID,
 		Key:           o.Key,
 		Class:         pipeline.Class(err),
 		Error:         err.Error(),
@@ -81,7 +120,7 @@ func (c *Chain) bury(r pipeline.Route, msg *message.Message, err error, retries 
 		FirstFailedAt: firstFailedAt(msg, now),
 		FailedAt:      now,
 	}.Message()
-	pipeline.InjectTrace(msg.Context(), dead)
+	pipeline.InjectTrace(msg.Context(), dead.Metadata)
 	if perr := c.send(msg.Context(), r.Policy.DeadLetter, dead); perr != nil {
 		return outcomeNacked, errors.Join(err, fmt.Errorf("publish dead letter to %s: %w", r.Policy.DeadLetter.Describe(), perr))
 	}
@@ -112,15 +151,28 @@ func retryRecord(again pipeline.Retry, msg *message.Message, err error, retries 
 	m.Metadata.Set(pipeline.MetaDue, now.Add(delay).UTC().Format(time.RFC3339Nano))
 	m.Metadata.Set(pipeline.MetaAttempt, strconv.Itoa(retries+1))
 	m.Metadata.Set(pipeline.MetaFirstFailedAt, firstFailedAt(msg, now).UTC().Format(time.RFC3339Nano))
-	pipeline.InjectTrace(msg.Context(), m)
+	pipeline.InjectTrace(msg.Context(), m.Metadata)
 	return m, nil
 }
 
 func firstFailedAt(msg *message.Message, now time.Time) time.Time {
-	if t, err := time.Parse(time.RFC3339Nano, msg.Metadata.Get(pipeline.MetaFirstFailedAt)); err == nil {
+	if t, err := time.Parse(time.RFC3339Nano, msg.Metadata.Get(pipeline.MetaFirstFailedAt)); err == nil && t.Before(now) {
 		return t
 	}
 	return now
+}
+
+// mostRetries is what a count on the wire is believed to be at most.
+const mostRetries = 1 << 30
+
+// retriesSpent returns how many retries a message has behind it. Its header can be written by any client: what is no
+// count is none.
+func retriesSpent(msg *message.Message) int {
+	n, err := strconv.Atoi(msg.Metadata.Get(pipeline.MetaAttempt))
+	if err != nil {
+		return 0
+	}
+	return min(max(n, 0), mostRetries)
 }
 
 // report logs what a person can act on: a nack repeats and is metered by the transport's back-off, a

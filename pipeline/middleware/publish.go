@@ -23,7 +23,7 @@ func (c *Chain) publish(r pipeline.Route, next message.HandlerFunc) message.Hand
 			return nil, pipeline.Permanent(errOutputWithoutSink)
 		}
 		for _, m := range out {
-			pipeline.InjectTrace(msg.Context(), m)
+			pipeline.InjectTrace(msg.Context(), m.Metadata)
 		}
 		if err := c.send(msg.Context(), r.To, out...); err != nil {
 			return nil, fmt.Errorf("publish to %s: %w", r.To.Describe(), err)

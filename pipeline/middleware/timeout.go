@@ -16,10 +16,7 @@ import (
 // handler runs on the message's own goroutine: one that never returns costs its slot, and the
 // message's context is put back only when it has returned.
 func (c *Chain) timeout(r pipeline.Route, next message.HandlerFunc) message.HandlerFunc {
-	hold := r.Policy.LongestHold
-	if hold <= 0 {
-		hold = 10 * r.Policy.Timeout
-	}
+	hold := r.Policy.Hold()
 	if hold > 0 {
 		next = c.stuck.watch(r.Name, hold, next)
 	}

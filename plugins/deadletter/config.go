@@ -6,10 +6,13 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
 
-// Config is the section plugins.deadletter. It is about relays of outboxes; a sink has no settings.
+// Config is the section plugins.deadletter.
 type Config struct {
+	// Store is the working copy of dead letters.
+	Store StoreConfig `yaml:"store"`
 	// Interval is the wait between two looks into an empty outbox. One that has letters is emptied back to back.
 	Interval time.Duration `yaml:"interval"`
 	// BatchSize is how many letters are taken in one transaction.
@@ -18,6 +21,13 @@ type Config struct {
 	PublishTimeout time.Duration `yaml:"publish_timeout"`
 	// MaxBackoff is the longest wait after failures; it begins with Interval and doubles.
 	MaxBackoff time.Duration `yaml:"max_backoff"`
+}
+
+// StoreConfig is the section plugins.deadletter.store.
+type StoreConfig struct {
+	// DSN is postgres://… or sqlite:/path, where the tables dead_letter… are kept: the ledger's own database, or
+	// another one. Empty: there is no working copy, letters only go to their topics.
+	DSN pipeline.Secret `yaml:"dsn"`
 }
 
 // DefaultConfig returns the settings of the README.
@@ -30,6 +40,9 @@ func (c *Config) Validate() error {
 	var errs []error
 	wrong := func(path, format string, args ...any) {
 		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
+	}
+	if dsn := c.Store.DSN.Reveal(); dsn != "" && letters.Dialect(dsn) == "" {
+		wrong("store.dsn", "must begin with postgres://, postgresql:// or sqlite:")
 	}
 	if c.Interval <= 0 {
 		wrong("interval", "must be > 0, got %s", c.Interval)

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
 
 // Topics makes sinks of topics; plugins/kafka is one.
@@ -17,26 +19,38 @@ type Topics interface {
 	Sink(topic string) pipeline.Sink
 }
 
-// Plugin brings dead letters to their topics.
+// Streams makes sinks of Redis streams; plugins/redispoll is one.
+type Streams interface {
+	Sink(stream string) pipeline.Sink
+}
+
+// Plugin brings dead letters to their topics and into the working copy, and back to where they came from.
 type Plugin struct {
-	config  Config
-	topics  Topics
-	log     *slog.Logger
-	metrics metrics
+	config    Config
+	topics    Topics
+	streams   Streams
+	replayers map[string]Replayer // by plugin
+	letters   atomic.Pointer[letters.Store]
+	log       *slog.Logger
+	metrics   metrics
 }
 
 type metrics struct {
 	published *prometheus.CounterVec
 	failures  *prometheus.CounterVec
 	failing   *prometheus.GaugeVec
+	waiting   *prometheus.GaugeVec
 }
 
-// New returns the plugin with default settings, on the topics of kafka.
-func New(kafka Topics) *Plugin {
+// New returns the plugin with default settings. Letters go to topics of kafka, and are replayed to those and to
+// streams of redis; a nil one has none.
+func New(kafka Topics, redis Streams) *Plugin {
 	return &Plugin{
-		config: DefaultConfig(),
-		topics: kafka,
-		log:    slog.New(slog.DiscardHandler),
+		config:    DefaultConfig(),
+		topics:    kafka,
+		streams:   redis,
+		replayers: map[string]Replayer{},
+		log:       slog.New(slog.DiscardHandler),
 		metrics: metrics{
 			published: prometheus.NewCounterVec(prometheus.CounterOpts{
 				Name: "millrace_deadletter_published_total",
@@ -50,6 +64,10 @@ func New(kafka Topics) *Plugin {
 				Name: "millrace_deadletter_relay_failing",
 				Help: "1 while the last round of a relay failed, by outbox.",
 			}, []string{"outbox"}),
+			waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+				Name: "millrace_deadletter_letters",
+				Help: "Dead letters in the working copy that wait for a person, by class and state. Every instance tells the same number: take the maximum.",
+			}, []string{"class", "state"}),
 		},
 	}
 }
@@ -63,26 +81,41 @@ func (p *Plugin) Settings() any { return &p.config }
 // Register implements pipeline.Plugin. Relays are registered by the plugins that own their outboxes.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
-	r.Collect(p.metrics.published, p.metrics.failures, p.metrics.failing)
+	r.Service("deadletter.store", &store{plugin: p, count: true})
+	r.Collect(p.metrics.published, p.metrics.failures, p.metrics.failing, p.metrics.waiting)
 	return nil
 }
 
-// Sink returns the dead-letter sink of a topic, for Policy.DeadLetter of routes without a ledger. It is safe
-// for concurrent use.
+// Sink returns the dead-letter sink of a topic, for Policy.DeadLetter of routes without a ledger. A letter is in the
+// working copy, if there is one, before it is in the topic. It is safe for concurrent use.
 func (p *Plugin) Sink(topic string) pipeline.Sink {
-	return &sink{Sink: p.topics.Sink(topic), published: p.metrics.published.WithLabelValues(topic)}
+	p.metrics.published.WithLabelValues(topic) // there from the first scrape, so that the first one is an increase
+	return &sink{Sink: p.topics.Sink(topic), plugin: p}
 }
 
 type sink struct {
 	pipeline.Sink
-	published prometheus.Counter
+	plugin *Plugin
 }
 
 func (s *sink) Publish(ctx context.Context, msgs ...*message.Message) error {
-	if err := s.Sink.Publish(ctx, msgs...); err != nil {
+	topic := s.Describe().Name
+	batch := make([]letters.Letter, len(msgs))
+	for i, m := range msgs {
+		batch[i] = fromMessage(topic, m)
+	}
+	if err := s.plugin.keep(ctx, batch); err != nil {
 		return err
 	}
-	s.published.Add(float64(len(msgs)))
+	return s.plugin.toTopic(ctx, topic, s.Sink, msgs...)
+}
+
+// toTopic publishes and counts.
+func (p *Plugin) toTopic(ctx context.Context, topic string, to pipeline.Sink, msgs ...*message.Message) error {
+	if err := to.Publish(ctx, msgs...); err != nil {
+		return err
+	}
+	p.metrics.published.WithLabelValues(topic).Add(float64(len(msgs)))
 	return nil
 }
 
@@ -90,9 +123,16 @@ func (s *sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 // not the letters, it is the broker.
 const hopeless = 3
 
-// publish makes a batch durable: topic by topic, in order, each topic in one call. Where that fails, its
+// publish makes a batch durable: in the working copy, then topic by topic, in order, each topic in one call. Where that fails, its
 // letters go one by one, so that one that no broker takes (too large, an unknown topic) holds up no other.
-func (p *Plugin) publish(ctx context.Context, batch []Letter) error {
+func (p *Plugin) publish(ctx context.Context, outbox string, batch []Letter) error {
+	kept := make([]letters.Letter, len(batch))
+	for i, letter := range batch {
+		kept[i] = letter.kept(outbox)
+	}
+	if err := p.keep(ctx, kept); err != nil {
+		return err
+	}
 	failed := map[int]error{}
 	var order []string
 	byTopic := map[string][]int{}
@@ -121,12 +161,12 @@ func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []Letter,
 		fail(errors.New("the letter names no topic"), indexes...)
 		return
 	}
-	to := p.Sink(topic)
+	to := p.topics.Sink(topic)
 	msgs := make([]*message.Message, len(indexes))
 	for n, i := range indexes {
 		msgs[n] = batch[i].Message()
 	}
-	err := to.Publish(ctx, msgs...)
+	err := p.toTopic(ctx, topic, to, msgs...)
 	if err == nil {
 		return
 	}
@@ -140,7 +180,7 @@ func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []Letter,
 			fail(err, indexes[n:]...)
 			return
 		}
-		if err = to.Publish(ctx, batch[i].Message()); err != nil {
+		if err = p.toTopic(ctx, topic, to, batch[i].Message()); err != nil {
 			fail(err, i)
 			inARow++
 			continue

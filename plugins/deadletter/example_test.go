@@ -41,7 +41,7 @@ func (o orders) Register(r *pipeline.Registry) error {
 // Example sends what a route can't handle to a dead-letter topic.
 func Example() {
 	topics := recorders{"orders-dead": pipelinetest.NewRecorder("orders-dead")}
-	dead := deadletter.New(topics) // in a service: deadletter.New(kafka)
+	dead := deadletter.New(topics, nil) // in a service: deadletter.New(kafka, redis)
 	o := orders{pipelinetest.NewFeed("orders"), dead}
 
 	reg, err := pipeline.NewRegistry(pipeline.Env{}, dead, o)

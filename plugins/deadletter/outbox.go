@@ -6,12 +6,31 @@ import (
 	"slices"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
 
-// Letter is a dead letter and the topic it goes to.
+// Letter is a dead letter of an outbox and the topic it goes to.
 type Letter struct {
 	Topic string
+	// ID is the same whenever the letter is relayed, and unique over all letters; see letters.ID. Empty: one is
+	// made of what the letter says.
+	ID string
+	// Subject is what the ledger knows the letter by, such as the key of a payout: with one the plugin's
+	// Replayer replays it, without it goes back to where it came from.
+	Subject string
+	// Alone: it has nothing to do with other letters of its subject, so that it parks none of them.
+	Alone bool
 	pipeline.DeadLetter
+}
+
+// kept returns the letter of the working copy.
+func (l *Letter) kept(plugin string) letters.Letter {
+	k := letters.From(l.ID, plugin, l.Topic, l.UUID, l.DeadLetter)
+	k.Subject = l.Subject
+	if l.Subject != "" && !l.Alone {
+		k.Lineage = plugin + "/" + l.Subject
+	}
+	return k
 }
 
 // Publish makes a batch of letters durable at their topics. nil: all of them are. A *PublishError: all but

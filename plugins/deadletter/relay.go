@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Relay returns the service that empties an outbox into its topics, at least once. name labels its
-// metrics and logs. Register it after the service that opens the outbox's database: it then starts
+// Relay returns the service that empties an outbox into the working copy and its topics, at least once. name is
+// that of the plugin whose letters they are; it labels metrics and logs. Register it after the service that opens the outbox's database: it then starts
 // later and stops earlier. Several instances may relay one outbox.
 func (p *Plugin) Relay(name string, o Outbox) pipeline.Service {
 	return &relay{plugin: p, name: name, outbox: o, quit: make(chan struct{}), done: make(chan struct{})}
@@ -121,7 +121,7 @@ func (r *relay) round(ctx context.Context) (n int, err error) {
 	return r.outbox.Relay(ctx, r.plugin.config.BatchSize, func(ctx context.Context, batch []Letter) error {
 		ctx, cancel := context.WithTimeout(ctx, r.plugin.config.PublishTimeout)
 		defer cancel()
-		return r.plugin.publish(ctx, batch)
+		return r.plugin.publish(ctx, r.name, batch)
 	})
 }
 

@@ -164,7 +164,7 @@ func letter(topic, payload string) Letter {
 	return Letter{Topic: topic, DeadLetter: pipeline.DeadLetter{Payload: []byte(payload), Class: "rejected"}}
 }
 
-func letters(topic string, n int) []Letter {
+func lettersTo(topic string, n int) []Letter {
 	out := make([]Letter, n)
 	for i := range out {
 		out[i] = letter(topic, fmt.Sprintf("%s-%d", topic, i))
@@ -176,7 +176,7 @@ func letters(topic string, n int) []Letter {
 func running(t *testing.T, b Outbox, to Topics) (*Plugin, *bytes.Buffer) {
 	t.Helper()
 	logged := &bytes.Buffer{}
-	p := New(to)
+	p := New(to, nil)
 	_, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(logged, nil))}, p)
 	require.NoError(t, err)
 	service := p.Relay("test", b)
@@ -188,8 +188,8 @@ func running(t *testing.T, b Outbox, to Topics) (*Plugin, *bytes.Buffer) {
 func TestRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, to := &box{}, newTopics()
-		b.add(letters("a", 250)...)
-		b.add(letters("b", 5)...)
+		b.add(lettersTo("a", 250)...)
+		b.add(lettersTo("b", 5)...)
 		p, logged := running(t, b, to)
 		synctest.Wait()
 		require.Zero(t, b.left(), "back to back, without a pause")
@@ -214,7 +214,7 @@ func TestRelayKeepsLettersWhileTheBrokerIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, to := &box{}, newTopics()
 		to.setDown(errors.New("no broker"))
-		b.add(letters("a", 50)...)
+		b.add(lettersTo("a", 50)...)
 		p, logged := running(t, b, to)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -239,7 +239,7 @@ func TestRelayWhenTheOutboxFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, to := &box{}, newTopics()
 		b.breakWith(errors.New("no database"))
-		b.add(letters("a", 3)...)
+		b.add(lettersTo("a", 3)...)
 		p, logged := running(t, b, to)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -279,8 +279,8 @@ func TestPoisonHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, to := &box{}, newTopics()
 		b.add(letter("a", "poison"), letter("", "nowhere"))
-		b.add(letters("a", 5)...)
-		b.add(letters("b", 5)...)
+		b.add(lettersTo("a", 5)...)
+		b.add(lettersTo("b", 5)...)
 		p, logged := running(t, b, to)
 		synctest.Wait()
 		require.Len(t, to.payloads("a"), 5)
@@ -289,7 +289,7 @@ func TestPoisonHoldsUpNobody(t *testing.T) {
 		require.Contains(t, logged.String(), "level=ERROR", "a person must look at it")
 		require.Contains(t, logged.String(), errTooLarge.Error())
 
-		b.add(letters("b", 1)...)
+		b.add(lettersTo("b", 1)...)
 		time.Sleep(2 * p.config.MaxBackoff)
 		synctest.Wait()
 		require.Len(t, to.payloads("b"), 6)
@@ -302,8 +302,8 @@ func TestStop(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b, to := &box{}, newTopics()
 			to.block = make(chan struct{})
-			b.add(letters("a", 3)...)
-			service := New(to).Relay("test", b)
+			b.add(lettersTo("a", 3)...)
+			service := New(to, nil).Relay("test", b)
 			require.NoError(t, service.Start(t.Context()))
 			synctest.Wait()
 			stopped := make(chan error)
@@ -319,8 +319,8 @@ func TestStop(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b, to := &box{}, newTopics()
 			to.block = make(chan struct{})
-			b.add(letters("a", 3)...)
-			service := New(to).Relay("test", b)
+			b.add(lettersTo("a", 3)...)
+			service := New(to, nil).Relay("test", b)
 			require.NoError(t, service.Start(t.Context()))
 			synctest.Wait()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -331,7 +331,7 @@ func TestStop(t *testing.T) {
 		})
 	})
 	t.Run("before the start", func(t *testing.T) {
-		service := New(newTopics()).Relay("test", &box{})
+		service := New(newTopics(), nil).Relay("test", &box{})
 		require.NoError(t, service.Stop(t.Context()))
 		require.NoError(t, service.Stop(t.Context()))
 		require.Error(t, service.Start(t.Context()), "a relay runs once")
@@ -339,11 +339,11 @@ func TestStop(t *testing.T) {
 	t.Run("the starting context does not end it", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b, to := &box{}, newTopics()
-			service := New(to).Relay("test", b)
+			service := New(to, nil).Relay("test", b)
 			ctx, cancel := context.WithCancel(t.Context())
 			require.NoError(t, service.Start(ctx))
 			cancel()
-			b.add(letters("a", 1)...)
+			b.add(lettersTo("a", 1)...)
 			time.Sleep(time.Second)
 			require.NoError(t, service.Stop(t.Context()))
 			require.Zero(t, b.left())
@@ -363,7 +363,7 @@ func TestPublishNamesExactlyWhatIsNotDurable(t *testing.T) {
 			batch[i] = letter(rapid.SampledFrom([]string{"a", "b", ""}).Draw(t, "topic"), fmt.Sprintf("%s-%d", kind, i))
 		}
 		failed := map[int]error{}
-		if err := New(to).publish(context.Background(), batch); err != nil {
+		if err := New(to, nil).publish(context.Background(), "test", batch); err != nil {
 			var partial *PublishError
 			require.ErrorAs(t, err, &partial)
 			require.NotEmpty(t, partial.Failed)
@@ -380,7 +380,7 @@ func TestPublishNamesExactlyWhatIsNotDurable(t *testing.T) {
 func TestSink(t *testing.T) {
 	t.Parallel()
 	to := newTopics()
-	p := New(to)
+	p := New(to, nil)
 	s := p.Sink("a")
 	require.Equal(t, pipeline.Endpoint{Kind: "kafka", Name: "a"}, s.Describe())
 	require.NoError(t, s.Publish(t.Context(), message.NewMessage("1", []byte("x")), message.NewMessage("2", []byte("y"))))
@@ -390,7 +390,7 @@ func TestSink(t *testing.T) {
 }
 
 func TestConformance(t *testing.T) {
-	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{New(newTopics())} })
+	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{New(newTopics(), nil)} })
 }
 
 func TestValidate(t *testing.T) {

@@ -45,6 +45,9 @@ func openBroadcast(c Config, topic string, f pipeline.Flow, log *slog.Logger) (*
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	conf.Consumer.Offsets.Initial = sarama.OffsetNewest
+	// Watermill's subscriber reads no errors of partitions: with nobody reading, a partition that has one to tell waits
+	// for ever, and its records with it.
+	conf.Consumer.Return.Errors = false
 	inner, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
 		Brokers:               c.Brokers,
 		Unmarshaler:           marshaler{},

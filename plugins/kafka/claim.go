@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/killpoint"
 )
 
 // claim is one partition while this member owns it: from a ConsumeClaim to its return.
@@ -105,6 +106,7 @@ func (c *claim) waitForRoom() bool {
 
 // take puts a record into the window and starts its carrier. It answers false when the claim ended first.
 func (c *claim) take(raw *sarama.ConsumerMessage) bool {
+	killpoint.Reach(killpoint.AfterKafkaRead)
 	msg := unmarshal(raw)
 	now := time.Now()
 	r := &record{offset: raw.Offset, pristine: msg, key: string(raw.Key), due: dueTime(msg.Metadata, now)}
@@ -319,6 +321,7 @@ func (c *claim) settle(r *record) {
 	if covered == 0 {
 		return
 	}
+	killpoint.Reach(killpoint.BeforeMark)
 	c.next = next
 	c.mark(next, "")
 	c.sub.counters.marked.Add(float64(covered))

@@ -101,6 +101,7 @@ func (p *Plugin) Broadcast(topic string) pipeline.Source {
 // Sink publishes to topic. The record's key is the message's pipeline.MetaKey; without one the
 // record goes to any partition.
 func (p *Plugin) Sink(topic string) pipeline.Sink {
+	p.metrics.publishErrors.WithLabelValues(topic) // there from the first scrape, so that the first one is an increase
 	return sink{p, topic}
 }
 

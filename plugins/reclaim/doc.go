@@ -3,8 +3,8 @@
 // them to this instance's own reader of the same stream, which handles them like any other entry.
 //
 // It works on Targets. A target is a domain: the elastic streams of a kind (plugins/streams), or the
-// shards of a stream. Targets are served in parallel, the streams of a target in sequence, and one
-// that fails holds up nobody.
+// shards of a stream (the setting plugins.redis.domains, which is all that they need). Targets are served in parallel,
+// the streams of a target in sequence, and one that fails holds up nobody.
 //
 // # Non-obvious
 //
@@ -13,6 +13,8 @@
 //     to step, from round to round, and in the stream's meta from instance to instance.
 //   - One reclaimer a stream at a time, by a lease in the stream's meta, and small steps: a large COUNT
 //     on a busy pending list blocks Redis for milliseconds.
+//   - A stream that failed or was slow comes last in the next round of its domain. In its first bad round it holds up the
+//     others for one call's time limit.
 //   - It never claims more than the reader has room for: a claimed entry that waits is no better off.
 //   - A reply's deleted ids are entries that were trimmed or deleted while pending. Nothing of ours does
 //     that, so each is reported as a loss.

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redispoll"
 )
@@ -73,4 +76,73 @@ func Example() {
 	// Output:
 	// one coffee, delivered 2 times
 	// <nil>
+}
+
+// events is a handler plugin that reads the domain scan:events.
+type events struct {
+	redis *redispoll.Plugin
+	seen  chan string
+}
+
+func (events) Name() string { return "events" }
+
+func (e events) Register(r *pipeline.Registry) error {
+	r.Route(pipeline.Route{
+		Name: "events.scan",
+		From: e.redis.Domain("scan:events").Source(),
+		Handle: func(m *message.Message) ([]*message.Message, error) {
+			o := pipeline.OriginFrom(m.Context())
+			e.seen <- fmt.Sprintf("%s: %s, delivered %d times", o.Name, m.Payload, o.Delivered)
+			return nil, nil
+		},
+	})
+	return nil
+}
+
+// A domain is declared once, in the settings of the plugin redis. Its route reads it, and the plugin reclaim finds it there.
+func ExamplePlugin() {
+	ctx := context.Background()
+	server := miniredis.NewMiniRedis()
+	if err := server.Start(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2})
+	defer func() { _ = client.Close() }()
+	client.XGroupCreateMkStream(ctx, "scan:events:3", "router", "0")
+	client.XAdd(ctx, &redis.XAddArgs{Stream: "scan:events:3", Values: []any{"message", "one page"}})
+	client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "router", Consumer: "dead-7-0", Streams: []string{"scan:events:3", ">"}, Block: -1})
+
+	shared := redispoll.New()
+	claims := reclaim.New(shared)
+	configure(shared.Settings(), claims.Settings(), server.Addr())
+	handler := events{shared, make(chan string, 1)}
+	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "host-1"}, shared, claims, handler)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	chain := middleware.New(reg, middleware.Options{})
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: chain.Wrap})
+	if err := rt.Start(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(<-handler.seen)
+	fmt.Println(rt.Stop(ctx))
+	// Output:
+	// scan:events:3: one page, delivered 2 times
+	// <nil>
+}
+
+// configure stands for the settings file.
+func configure(shared, claims any, addr string) {
+	if c, ok := shared.(*redispoll.Config); ok {
+		c.Addrs = []string{addr}
+		c.Domains = []redispoll.DomainConfig{{Prefix: "scan:events", Shards: 4, Group: "router", MaxDeliveries: 10}}
+	}
+	if c, ok := claims.(*reclaim.Config); ok {
+		c.DeadCheck, c.DeadAfter = 10*time.Millisecond, 50*time.Millisecond
+	}
 }

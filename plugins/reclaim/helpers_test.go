@@ -27,6 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // server is a Redis of some sort with a client; names made by key are this test's own.
 type server struct {
 	name   string
+	addr   string
 	prefix string
 	client redis.UniversalClient
 }
@@ -54,7 +55,7 @@ func eachServer(t *testing.T, f func(t *testing.T, s server)) {
 			c.Addrs = []string{addr}
 			client, err := redispoll.NewClient(c)
 			require.NoError(t, err)
-			s := server{name: where.name, prefix: fmt.Sprintf("reclaim-test-%d-%d", os.Getpid(), prefixes.Add(1)), client: client}
+			s := server{name: where.name, addr: addr, prefix: fmt.Sprintf("reclaim-test-%d-%d", os.Getpid(), prefixes.Add(1)), client: client}
 			t.Cleanup(func() {
 				for _, pattern := range []string{s.prefix + "*", "{" + s.prefix + "*"} {
 					if keys, err := client.Keys(context.Background(), pattern).Result(); err == nil && len(keys) > 0 {

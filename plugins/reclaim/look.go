@@ -3,6 +3,7 @@ package reclaim
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"time"
 
@@ -35,7 +36,7 @@ func (d *domain) look(ctx context.Context, streams []Stream, idle bool) []*look 
 }
 
 func (d *domain) lookAt(ctx context.Context, streams []Stream, idle bool) []*look {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.r.call)
 	defer cancel()
 	pipe := d.target.Client().Pipeline()
 	infos := make([]*redis.XInfoConsumersCmd, len(streams))
@@ -81,8 +82,8 @@ func (d *domain) probe(s Stream, start string) *redis.XPendingExtArgs {
 }
 
 // judge finds out which consumers belong to instances whose presence has been gone for DeadAfter. When
-// presence can't be asked nobody is dead, and nobody's absence counts on.
-func (d *domain) judge(ctx context.Context, looks []*look) {
+// presence can't be asked nobody is dead, and nobody's absence counts on. The instances it finds are put into seen.
+func (d *domain) judge(ctx context.Context, looks []*look, seen map[string]bool) {
 	instances := map[string]bool{}
 	for _, l := range looks {
 		for _, c := range l.consumers {
@@ -91,11 +92,7 @@ func (d *domain) judge(ctx context.Context, looks []*look) {
 			}
 		}
 	}
-	for inst := range d.gone {
-		if !instances[inst] {
-			delete(d.gone, inst)
-		}
-	}
+	maps.Copy(seen, instances)
 	if len(instances) == 0 {
 		return
 	}
@@ -103,7 +100,7 @@ func (d *domain) judge(ctx context.Context, looks []*look) {
 	for inst := range instances {
 		names = append(names, inst)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.r.call)
 	defer cancel()
 	alive, err := d.r.o.Alive(ctx, names...)
 	if err != nil {

@@ -37,6 +37,18 @@ func NewMetrics() *Metrics {
 	}
 }
 
+// known makes the series of a domain's shard, so that they are there at 0 before anything happens: a counter that
+// appears at 1 is no increase to Prometheus.
+func (m *Metrics) known(domain, shard string) {
+	m.latency.WithLabelValues(domain, shard)
+	for _, c := range []*prometheus.CounterVec{m.messages, m.failures, m.losses, m.refused, m.removed} {
+		c.WithLabelValues(domain, shard)
+	}
+	for _, reason := range []string{claimIdle, claimDead} {
+		m.claims.WithLabelValues(domain, shard, reason)
+	}
+}
+
 func (m *Metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{m.messages, m.latency, m.claims, m.failures, m.losses, m.refused, m.removed}
 }

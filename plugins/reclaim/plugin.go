@@ -4,13 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
-// Plugin is the capability "reclaim": one Reclaimer for all targets that other plugins add.
+// Plugin is the capability "reclaim": one Reclaimer for all domains of plugins.redis.domains that are read here, and for
+// all targets that other plugins add.
 type Plugin struct {
 	redis  *redispoll.Plugin
 	config Config
@@ -66,12 +68,15 @@ type service struct {
 
 func (s *service) Start(ctx context.Context) error {
 	s.p.mu.Lock()
-	targets, lost := s.p.targets, s.p.lost
+	targets, lost := slices.Clone(s.p.targets), s.p.lost
 	s.p.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.r != nil {
 		return fmt.Errorf("reclaim: started already")
+	}
+	for _, d := range s.p.redis.TakeDomains() {
+		targets = append(targets, Shards(d))
 	}
 	s.r = NewReclaimer(Options{
 		Config: s.p.config, Instance: s.env.Instance, Targets: targets,

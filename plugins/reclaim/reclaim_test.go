@@ -130,6 +130,49 @@ func TestASlowHandlerIsNotStolenFrom(t *testing.T) {
 	})
 }
 
+// What a handler here has had for longer than the longest hold is for others: this instance doesn't claim it for itself again
+// and again, and another one gets it.
+func TestWhatIsStuckHereIsForOthers(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		const minIdle = time.Second
+		st := s.stream(t, "1", "me-1-0", nil)
+		out, release := make(chan *message.Message), make(chan struct{})
+		r := redispoll.NewReader(s.client, redispoll.ReaderConfig{
+			Stream: st.Name, Group: st.Group, Consumer: st.Consumer, Slots: 1, Batch: 1,
+			PollInterval: 10 * time.Millisecond, FirstPoll: time.Millisecond, MinIdle: minIdle, LongestHold: minIdle / 4,
+		}, out, redispoll.Hooks{}, nil, nil)
+		r.Start()
+		var handlers sync.WaitGroup
+		handlers.Go(func() { m := <-out; <-release; m.Ack() })
+		t.Cleanup(func() {
+			close(release)
+			handlers.Wait()
+			require.NoError(t, r.Drain(context.Background()))
+		})
+		require.NoError(t, s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: st.Name, Values: []any{"message", "x"}}).Err())
+		idle := &redis.XPendingExtArgs{Stream: st.Name, Group: st.Group, Idle: minIdle, Start: "-", End: "+", Count: 1}
+		var pending []redis.XPendingExt
+		eventually(t, "no sign of life", func() bool {
+			pending = s.client.XPendingExt(t.Context(), idle).Val()
+			return len(pending) == 1
+		})
+		st.Reader = r
+		c := quick()
+		d := newDomain(newRig(c, "me-1", everybody("other-2")).Reclaimer, &fakeTarget{client: s.client, minIdle: minIdle, streams: []Stream{st}})
+		d.round(t.Context(), true)
+		now := s.client.XPendingExt(t.Context(), idle).Val()
+		require.Len(t, now, 1, "not claimed")
+		require.Equal(t, pending[0].RetryCount, now[0].RetryCount)
+
+		other := &fakeReader{free: 10}
+		theirs := st
+		theirs.Consumer, theirs.Reader = "other-2-0", other
+		d = newDomain(newRig(c, "other-2", everybody("me-1")).Reclaimer, &fakeTarget{client: s.client, minIdle: minIdle, streams: []Stream{theirs}})
+		d.round(t.Context(), true)
+		require.Equal(t, []string{pending[0].ID}, other.got())
+	})
+}
+
 // The cursor is carried on, from step to step, round to round and instance to instance: a hundred hot
 // entries in front, which are renewed all the time, don't keep what is behind them pending (fact 26).
 func TestHotEntriesInFrontDoNotHideIdleOnesBehind(t *testing.T) {

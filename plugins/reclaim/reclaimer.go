@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -12,8 +13,9 @@ import (
 )
 
 const (
-	callTimeout = 5 * time.Second        // one command
+	callTimeout = 5 * time.Second        // one command, or one pipeline of a look
 	turnTimeout = 15 * time.Second       // one stream in one round
+	slowTurn    = time.Second            // a stream whose turn took longer comes last in the next round
 	leaseTime   = 30 * time.Second       // longer than a turn
 	soon        = 250 * time.Millisecond // until the next look when the reader had no room for all
 )
@@ -37,6 +39,7 @@ type Reclaimer struct {
 	o       Options
 	scripts scripts
 	log     *slog.Logger
+	call    time.Duration // callTimeout, but in tests
 
 	mu      sync.Mutex
 	end     context.CancelFunc
@@ -56,7 +59,7 @@ func NewReclaimer(o Options) *Reclaimer {
 	if o.Lost == nil {
 		o.Lost = func(string, []string) {}
 	}
-	return &Reclaimer{o: o, scripts: newScripts(), log: o.Logger, done: make(chan struct{})}
+	return &Reclaimer{o: o, scripts: newScripts(), log: o.Logger, call: callTimeout, done: make(chan struct{})}
 }
 
 // Start starts a goroutine a target. It connects to nothing.
@@ -101,16 +104,20 @@ type domain struct {
 	log     *slog.Logger
 	minIdle time.Duration
 
-	gone    map[string]time.Time         // instance → since when its presence has been missed
-	handled map[string]map[string]Stream // stream → entries handed to a reader and not acknowledged yet
+	gone     map[string]time.Time         // instance → since when its presence has been missed
+	handled  map[string]map[string]Stream // stream → entries handed to a reader and not acknowledged yet
+	shards   map[string]struct{}          // whose series exist
+	troubled map[string]struct{}          // streams that failed or were slow in this round
 }
 
 func newDomain(r *Reclaimer, t Target) *domain {
 	return &domain{
 		r: r, target: t,
-		log:     r.log.With(slog.String(pipeline.LogDomain, t.Domain())),
-		gone:    map[string]time.Time{},
-		handled: map[string]map[string]Stream{},
+		log:      r.log.With(slog.String(pipeline.LogDomain, t.Domain())),
+		gone:     map[string]time.Time{},
+		handled:  map[string]map[string]Stream{},
+		shards:   map[string]struct{}{},
+		troubled: map[string]struct{}{},
 	}
 }
 
@@ -145,42 +152,79 @@ func (d *domain) run(ctx context.Context) {
 func jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64N(int64(d)/10+1)) }
 
 // round goes through the streams of the target once: the entries of the dead always, idle entries
-// when asked to. more tells that something was left because a reader had no room.
+// when asked to. What was in trouble in the last round comes last, so that it holds up nobody twice. more tells that
+// something was left because a reader had no room.
 func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 	streams := d.target.Streams()
 	if len(streams) == 0 {
 		return false
 	}
+	for _, s := range streams {
+		if _, known := d.shards[s.Shard]; !known {
+			d.shards[s.Shard] = struct{}{}
+			d.r.o.Metrics.known(d.target.Domain(), s.Shard)
+		}
+	}
 	d.minIdle = max(d.r.o.Config.MinIdle, d.target.MinIdle())
-	d.settle(ctx)
-	looks := d.look(ctx, streams, idle)
-	d.judge(ctx, looks)
-
+	calm, troubled := d.sort(streams)
+	seen := map[string]bool{} // instances that read any of the streams
 	total := 0
+	for _, part := range [][]Stream{calm, troubled} {
+		looks := d.look(ctx, part, idle)
+		d.judge(ctx, looks, seen)
+		n, left := d.serveAll(ctx, looks)
+		total += n
+		more = more || left
+	}
+	maps.DeleteFunc(d.gone, func(instance string, _ time.Time) bool { return !seen[instance] })
+	d.settle(ctx)
+	if total > 0 {
+		d.log.InfoContext(ctx, "entries reclaimed", slog.Int("entries", total), slog.Int("streams", len(streams)))
+	}
+	return more && ctx.Err() == nil
+}
+
+// sort tells the streams that were in trouble in the last round from the others, and begins this one's account.
+func (d *domain) sort(streams []Stream) (calm, troubled []Stream) {
+	for _, s := range streams {
+		if _, ok := d.troubled[s.Name]; ok {
+			troubled = append(troubled, s)
+		} else {
+			calm = append(calm, s)
+		}
+	}
+	clear(d.troubled)
+	return calm, troubled
+}
+
+// serveAll serves the streams that need it, one after the other.
+func (d *domain) serveAll(ctx context.Context, looks []*look) (total int, more bool) {
 	for _, l := range looks {
 		if ctx.Err() != nil {
-			return false
+			return total, false
 		}
 		if !l.idle && len(l.dead) == 0 {
 			continue
 		}
+		begin := time.Now()
 		n, left, err := d.serve(ctx, l)
+		if time.Since(begin) > slowTurn {
+			d.troubled[l.Name] = struct{}{}
+		}
 		total += n
 		more = more || left
 		if err != nil && ctx.Err() == nil {
 			d.failed(l.Stream, err)
 		}
 	}
-	if total > 0 {
-		d.log.InfoContext(ctx, "entries reclaimed", slog.Int("entries", total), slog.Int("streams", len(streams)))
-	}
-	return more
+	return total, more
 }
 
 func (d *domain) failed(s Stream, err error) {
 	if isGone(err) {
 		return // cleaned up meanwhile, or not created yet
 	}
+	d.troubled[s.Name] = struct{}{}
 	d.r.o.Metrics.failures.WithLabelValues(d.target.Domain(), s.Shard).Inc()
 	d.log.Error("stream not reclaimed", slog.String(pipeline.LogStream, s.Name), pipeline.Err(err))
 }

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/killpoint"
 )
 
 // Why entries were claimed: a label of metrics.
@@ -37,7 +41,7 @@ func (d *domain) serve(ctx context.Context, l *look) (n int, left bool, err erro
 	cursor, _ := reply[1].(string)
 	defer func() {
 		// A lease that is not released ends by itself.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.r.call)
 		defer cancel()
 		if rerr := d.r.scripts.release.Run(ctx, d.target.Client(), []string{l.Meta}, d.r.o.Instance, cursor).Err(); rerr != nil {
 			err = errors.Join(err, fmt.Errorf("release: %w", rerr))
@@ -126,7 +130,11 @@ func (d *domain) claim(ctx context.Context, s Stream, cursor string) (n int, lef
 			wrapped, cursor = true, ""
 			continue
 		}
-		got, after, err := d.autoClaim(ctx, s, probed[0].ID, step)
+		if past, ok := after(probed[0].ID); ok && stuckHere(s, probed[0]) {
+			cursor = past
+			continue
+		}
+		got, reached, err := d.autoClaim(ctx, s, probed[0].ID, step)
 		if err != nil {
 			return n, false, cursor, err
 		}
@@ -135,7 +143,7 @@ func (d *domain) claim(ctx context.Context, s Stream, cursor string) (n int, lef
 			return n, false, cursor, err
 		}
 		n += len(got.entries)
-		if cursor = after; after == "0-0" {
+		if cursor = reached; reached == "0-0" {
 			cursor = ""
 			if wrapped {
 				return n, false, "", nil
@@ -144,6 +152,22 @@ func (d *domain) claim(ctx context.Context, s Stream, cursor string) (n int, lef
 		}
 	}
 	return n, false, cursor, nil
+}
+
+// stuckHere reports whether an entry has been in hand here for so long that it gives no sign of life: it is for others.
+func stuckHere(s Stream, p redis.XPendingExt) bool {
+	h, ok := s.Reader.(Holder)
+	return ok && p.Consumer == s.Consumer && h.Holds(p.ID)
+}
+
+// after returns the smallest entry id above id.
+func after(id string) (next string, ok bool) {
+	ms, seq, _ := strings.Cut(id, "-")
+	n, err := strconv.ParseUint(seq, 10, 64)
+	if err != nil || n == math.MaxUint64 {
+		return "", false
+	}
+	return ms + "-" + strconv.FormatUint(n+1, 10), true
 }
 
 // autoClaim runs one XAUTOCLAIM and finds out how often what it claimed was delivered.
@@ -180,9 +204,10 @@ func (d *domain) hand(ctx context.Context, s Stream, got claimed, why string) er
 	if len(got.entries) == 0 {
 		return nil
 	}
+	killpoint.Reach(killpoint.Reclaim)
 	n := float64(len(got.entries))
 	d.r.o.Metrics.claims.WithLabelValues(d.target.Domain(), s.Shard, why).Add(n)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.r.call)
 	defer cancel()
 	if err := s.Reader.Adopt(ctx, got.entries, got.delivered); err != nil {
 		d.r.o.Metrics.refused.WithLabelValues(d.target.Domain(), s.Shard).Add(n)

@@ -39,7 +39,10 @@ func (d *domain) settle(ctx context.Context) {
 		d.settleBatch(ctx, of, batch)
 		batch, of = nil, nil
 	}
-	for _, ids := range d.handled {
+	for name, ids := range d.handled {
+		if _, wait := d.troubled[name]; wait {
+			continue // it would hold up the others
+		}
 		for id, s := range ids {
 			batch, of = append(batch, id), append(of, s)
 			if len(batch) == settleTogether {
@@ -53,7 +56,7 @@ func (d *domain) settle(ctx context.Context) {
 }
 
 func (d *domain) settleBatch(ctx context.Context, of []Stream, ids []string) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d.r.call)
 	defer cancel()
 	pipe := d.target.Client().Pipeline()
 	cmds := make([]*redis.XPendingExtCmd, len(ids))

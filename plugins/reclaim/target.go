@@ -42,6 +42,10 @@ type Reader interface {
 	Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64) error
 }
 
+// Holder is a Reader that knows what it has in hand. What it has had for so long that it gives no sign of life any more is
+// for the readers of other instances, and not claimed for it again.
+type Holder interface{ Holds(id string) bool }
+
 const instancePrefix = "i:"
 
 // InstanceField returns the field of a stream's meta that belongs to an instance.

@@ -63,7 +63,7 @@ func (k *claimer) round() error {
 		start = "(" + idle[len(idle)-1].ID
 		var ids []string
 		for _, p := range idle {
-			if k.r.has(p.ID) {
+			if k.r.Holds(p.ID) {
 				continue
 			}
 			ids = append(ids, p.ID)
@@ -132,8 +132,9 @@ func (r *Reader) room() int {
 	return r.book.free()
 }
 
-// has reports whether an entry is in this reader's books.
-func (r *Reader) has(id string) bool {
+// Holds reports whether an entry is in this reader's books: it waits here, is being handled, or its acknowledgement is
+// under way.
+func (r *Reader) Holds(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, ok := r.book.entries[id]

@@ -47,6 +47,8 @@ type TLSConfig struct {
 type Config struct {
 	ClientConfig `yaml:",inline"`
 	ReadDefaults `yaml:",inline"`
+	// Domains are the streams that are cut into shards: the one list for those who read and those who reclaim.
+	Domains []DomainConfig `yaml:"domains"`
 }
 
 // ReadDefaults are the settings of the readers behind Plugin.Source.
@@ -99,7 +101,7 @@ func DefaultConfig() Config {
 
 // Validate reports every mistake at once.
 func (c Config) Validate() error {
-	return errors.Join(c.ClientConfig.Validate(), c.ReadDefaults.Validate())
+	return errors.Join(c.ClientConfig.Validate(), c.ReadDefaults.Validate(), validateDomains(c.Domains))
 }
 
 // Validate reports every mistake at once.

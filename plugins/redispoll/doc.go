@@ -18,6 +18,8 @@
 //     confirmed to be ours within half of min_idle goes through a script that acks only what still is.
 //   - A bare XCLAIM … JUSTID would steal an entry back from whoever reclaimed it. Keeping alive and
 //     giving back go through keep.lua, which touches only what still belongs to this reader.
+//   - The server counts one delivery to a reader, however often the reader delivers a nacked entry again. When an entry
+//     is left pending its true count is written down, so that whoever reclaims it counts on.
 //   - An entry that waits in the buffer is as pending as one that is being handled: it is kept alive too,
 //     and it is not begun when the process was frozen for so long that somebody else may have it.
 //   - A cancelled context doesn't interrupt go-redis in the middle of a command, a deadline does: every

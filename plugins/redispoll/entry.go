@@ -107,7 +107,8 @@ func DecodeEntry(m redis.XMessage) (*message.Message, error) {
 }
 
 // Malformed returns the error of a message whose entry could not be decoded, or nil. The error is
-// permanent and has the class of the mark: returned from a handler it dead-letters the message at once.
+// permanent and has the class of the mark. In a pipeline it is the Origin's Malformed: the chain dead-letters the message
+// at once, and no handler needs to look.
 func Malformed(m *message.Message) error {
 	class := m.Metadata.Get(MetaMalformed)
 	if class == "" {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/killpoint"
 )
 
 // flushBackoff is the delay after a flush that failed.
@@ -94,8 +95,8 @@ func (r *Reader) finalFlush() {
 	}
 }
 
-// flushOnce gives back what is to be given back and acknowledges everything that waits, in commands of at most
-// maxIDs. What fails is put back.
+// flushOnce gives back what is to be given back, acknowledges everything that waits, in commands of at most
+// maxIDs, and at last tells counts. What fails is put back.
 func (r *Reader) flushOnce(ctx context.Context) error {
 	r.mu.Lock()
 	returns := r.book.nextReturns()
@@ -106,7 +107,7 @@ func (r *Reader) flushOnce(ctx context.Context) error {
 		acks := r.book.nextAcks(maxIDs)
 		r.mu.Unlock()
 		if len(acks) == 0 {
-			return nil
+			return r.sendCounts(ctx)
 		}
 		err = r.sendAcks(ctx, acks)
 	}
@@ -126,6 +127,33 @@ func (r *Reader) sendReturns(ctx context.Context, hs []*held) error {
 	return r.confirm(hs, err)
 }
 
+// sendCounts tells the server of redeliveries here, so that whoever reclaims an entry counts on.
+func (r *Reader) sendCounts(ctx context.Context) error {
+	r.mu.Lock()
+	counts := r.counts
+	if len(counts) > 0 {
+		r.counts = map[string]int64{}
+	}
+	r.mu.Unlock()
+	if len(counts) == 0 {
+		return nil
+	}
+	err := r.scripts.setCounts(ctx, r.c, r.cfg.Stream, r.cfg.Group, r.cfg.Consumer, counts)
+	if err == nil || isNoGroup(err) {
+		return nil
+	}
+	if isReply(err) { // refused: the counts are worth less than the acknowledgements that wait behind
+		r.log.Warn("delivery counts not written", pipeline.Err(err))
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, n := range counts {
+		r.counts[id] = max(n, r.counts[id])
+	}
+	return err
+}
+
 // sendAcks acknowledges hs. Those that may be somebody else's by now go through a script that asks.
 func (r *Reader) sendAcks(ctx context.Context, hs []*held) error {
 	var plain, fenced []*held
@@ -139,6 +167,7 @@ func (r *Reader) sendAcks(ctx context.Context, hs []*held) error {
 		}
 	}
 	r.mu.Unlock()
+	killpoint.Reach(killpoint.BeforeXACK)
 	var errPlain, errFenced error
 	if len(plain) > 0 {
 		n, err := r.c.XAck(ctx, r.cfg.Stream, r.cfg.Group, idsOf(plain)...).Result()

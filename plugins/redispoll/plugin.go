@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -27,11 +28,13 @@ type Plugin struct {
 	client   redis.UniversalClient
 	presence *presence
 	failed   chan error
+	domains  map[string]*Domain // by prefix
+	taken    bool               // somebody reclaims from the domains
 }
 
 // New returns the plugin with its default settings. It opens no connection.
 func New() *Plugin {
-	p := &Plugin{cfg: DefaultConfig(), metrics: NewMetrics(), failed: make(chan error, 1)}
+	p := &Plugin{cfg: DefaultConfig(), metrics: NewMetrics(), failed: make(chan error, 1), domains: map[string]*Domain{}}
 	p.env.Logger = slog.New(slog.DiscardHandler)
 	p.publish = newBatcher(p.Client, PublisherConfig{Metrics: p.metrics})
 	return p
@@ -147,23 +150,41 @@ func (s source) Describe() pipeline.Endpoint { return s.at }
 
 // Open starts a reader with the plugin's settings.
 func (s source) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
-	c := s.p.Client()
+	slots := slotsFor(f, s.p.cfg.Slots)
+	return s.p.open(ctx, s.at, f, s.p.cfg.ReclaimInterval, streamSlots{s.at.Name, slots})
+}
+
+// streamSlots is a stream to be read, and how many messages of it may be in hand.
+type streamSlots struct {
+	stream string
+	slots  int
+}
+
+// open starts a reader for every stream, with the plugin's settings, all on one channel.
+func (p *Plugin) open(ctx context.Context, at pipeline.Endpoint, f pipeline.Flow, reclaim time.Duration, streams ...streamSlots) (*subscription, error) {
+	c := p.Client()
 	if c == nil {
-		return nil, fmt.Errorf("open %s: the redis service has not been started", s.at)
+		return nil, fmt.Errorf("open %s: the redis service has not been started", at)
 	}
-	s.p.mu.Lock()
-	env := s.p.env
-	s.p.mu.Unlock()
+	p.mu.Lock()
+	env := p.env
+	p.mu.Unlock()
 	instance := env.Instance
 	if instance == "" {
 		instance = watermill.NewULID()
 	}
-	cfg := s.p.cfg.reader()
-	cfg.Stream, cfg.Group, cfg.Consumer, cfg.Gate = s.at.Name, s.at.Group, instance+"-0", f.Gate
-	cfg.Slots = slotsFor(f, cfg.Slots)
-	return openSubscription(ctx, c, cfg, subscriptionOptions{
-		base: context.Background(), closeTimeout: s.p.cfg.CloseTimeout, reclaim: s.p.cfg.ReclaimInterval,
-		log: env.Logger, metrics: s.p.metrics,
+	cfgs := make([]ReaderConfig, len(streams))
+	for i, s := range streams {
+		cfgs[i] = p.cfg.reader()
+		cfgs[i].Stream, cfgs[i].Slots, cfgs[i].Group = s.stream, s.slots, at.Group
+		cfgs[i].Consumer, cfgs[i].Gate = instance+"-0", f.Gate
+		if f.LongestHold > 0 {
+			cfgs[i].LongestHold = f.LongestHold
+		}
+	}
+	return openSubscription(ctx, c, cfgs, subscriptionOptions{
+		base: context.Background(), closeTimeout: p.cfg.CloseTimeout, reclaim: reclaim,
+		log: env.Logger, metrics: p.metrics,
 	})
 }
 
@@ -215,7 +236,7 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	for i, m := range msgs {
 		if traced {
 			m = m.Copy() // the caller's message is not ours to change
-			pipeline.InjectTrace(ctx, m)
+			pipeline.InjectTrace(ctx, m.Metadata)
 		}
 		entries[i] = NewEntry(m)
 	}

@@ -161,9 +161,6 @@ func TestSourceAndSinkInAPipeline(t *testing.T) {
 			Name: "copy", From: p.Source(in, group), To: p.Sink(out),
 			Policy: pipeline.Policy{DeadLetter: dead},
 			Handle: func(m *message.Message) ([]*message.Message, error) {
-				if err := redispoll.Malformed(m); err != nil {
-					return nil, err
-				}
 				return message.Messages{message.NewMessage(m.UUID, append([]byte("copy of "), m.Payload...))}, nil
 			},
 		}})

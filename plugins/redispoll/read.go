@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/killpoint"
 )
 
 // readCmd is an XREADGROUP that the client never re-sends: a re-sent read hides that the reply of the
@@ -47,6 +48,7 @@ func (r *Reader) read() {
 			cursor = entries[len(entries)-1].ID
 			idle = r.cfg.FirstPoll
 		case err == nil && len(entries) > 0:
+			killpoint.Reach(killpoint.AfterRead)
 			r.mu.Lock()
 			if r.draining {
 				r.giveBackRead(entries, sent)

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/killpoint"
 )
 
 // ErrStopped is returned for work offered to a reader that is stopping or has stopped.
@@ -99,7 +100,8 @@ type Reader struct {
 	gone      bool // the stream is: nothing can be given back
 	behind    int  // messages left behind by a drain that ran out of time
 	paused    bool
-	reread    bool // own pending entries must be looked at again
+	reread    bool             // own pending entries must be looked at again
+	counts    map[string]int64 // deliveries here of entries left pending, which the server doesn't know of yet
 	startedAt time.Time
 	last      time.Time
 
@@ -132,6 +134,7 @@ func NewReader(c redis.UniversalClient, cfg ReaderConfig, out chan<- *message.Me
 		base:      context.Background(),
 		book:      newBook(cfg.Slots, cfg.Batch),
 		reread:    true,
+		counts:    map[string]int64{},
 		freed:     make(chan struct{}, 1),
 		wake:      make(chan struct{}, 1),
 		flush:     make(chan struct{}, 1),
@@ -184,6 +187,7 @@ func (r *Reader) supervise() {
 // removed from the group, unless something is pending to it. Drain may be called more than once.
 func (r *Reader) Drain(ctx context.Context) error {
 	r.stop(false)
+	killpoint.Reach(killpoint.Drain)
 	soft, cancel := reserve(ctx)
 	defer cancel()
 	select {

@@ -452,6 +452,7 @@ func TestPoisonIsIsolated(t *testing.T) {
 		require.NoError(t, redispoll.Malformed(first))
 		require.Equal(t, "1", string(last.Payload))
 		err := redispoll.Malformed(poison)
+		require.Equal(t, err, pipeline.OriginFrom(poison.Context()).Malformed)
 		require.True(t, pipeline.IsPermanent(err))
 		require.Equal(t, "missing_message", pipeline.Class(err))
 		require.Empty(t, poison.Payload)

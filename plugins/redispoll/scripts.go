@@ -18,6 +18,8 @@ var (
 	ackSource string
 	//go:embed lua/claim.lua
 	claimSource string
+	//go:embed lua/count.lua
+	countSource string
 	//go:embed lua/remove.lua
 	removeSource string
 	//go:embed lua/presence.lua
@@ -25,10 +27,13 @@ var (
 )
 
 // scripts are the compiled scripts of one owner. Each touches one key.
-type scripts struct{ keep, ack, claim, remove, presence *redis.Script }
+type scripts struct{ keep, ack, claim, count, remove, presence *redis.Script }
 
 func newScripts() scripts {
-	return scripts{redis.NewScript(keepSource), redis.NewScript(ackSource), redis.NewScript(claimSource), redis.NewScript(removeSource), redis.NewScript(presenceSource)}
+	return scripts{
+		redis.NewScript(keepSource), redis.NewScript(ackSource), redis.NewScript(claimSource), redis.NewScript(countSource),
+		redis.NewScript(removeSource), redis.NewScript(presenceSource),
+	}
 }
 
 // maxIDs is how many entry ids go into one XACK: ElastiCache Serverless takes 3,999 arguments.
@@ -89,6 +94,29 @@ func (s scripts) ackMine(ctx context.Context, c redis.Scripter, stream, group, c
 		ids = ids[n:]
 	}
 	return total, nil
+}
+
+// setCounts runs count.lua.
+func (s scripts) setCounts(ctx context.Context, c redis.Scripter, stream, group, consumer string, counts map[string]int64) error {
+	args := []any{group, consumer}
+	send := func() error {
+		err := s.count.Run(ctx, c, []string{stream}, args...).Err()
+		if args = args[:2]; err != nil {
+			return fmt.Errorf("count.lua: %w", err)
+		}
+		return nil
+	}
+	for id, n := range counts {
+		if args = append(args, id, n); len(args) == 2+2*maxScriptIDs {
+			if err := send(); err != nil {
+				return err
+			}
+		}
+	}
+	if len(args) == 2 {
+		return nil
+	}
+	return send()
 }
 
 // claimed is what claim.lua took over.

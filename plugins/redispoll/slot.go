@@ -73,7 +73,7 @@ func (r *Reader) handle(ctx context.Context, h *held, recall <-chan struct{}) {
 		}
 		delivery, cancel := context.WithCancel(pipeline.WithOrigin(ctx, pipeline.Origin{
 			Kind: Kind, Name: r.cfg.Stream, Group: r.cfg.Group, Key: msg.Metadata.Get(pipeline.MetaKey),
-			EntryID: h.entry.ID, Delivered: h.delivered + int64(h.nacks),
+			EntryID: h.entry.ID, Delivered: h.delivered + int64(h.nacks), Malformed: err,
 		}))
 		msg.SetContext(delivery)
 
@@ -186,6 +186,10 @@ func (r *Reader) nacked(h *held) (wait time.Duration, again bool) {
 	if h.nacks > r.cfg.MaxRedeliveries {
 		r.book.leave(h, time.Now())
 		r.m.leftPending.Inc()
+		if h.nacks > 1 { // all but the first were redeliveries here
+			r.counts[h.entry.ID] = h.delivered + int64(h.nacks) - 1
+			signal(r.flush)
+		}
 		return 0, false
 	}
 	wait = r.cfg.Redelivery.Delay(h.nacks)

@@ -89,7 +89,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		cfg.Group = "own-" + cfg.Consumer
 	}
 	s.subs = slices.DeleteFunc(s.subs, (*subscription).isClosed)
-	sub, err := openSubscription(ctx, s.c, cfg, subscriptionOptions{
+	sub, err := openSubscription(ctx, s.c, []ReaderConfig{cfg}, subscriptionOptions{
 		ownGroup: s.cfg.Group == "",
 		base:     context.WithoutCancel(ctx), cancelLeft: true, closeTimeout: s.cfg.CloseTimeout,
 		reclaim: s.cfg.ReclaimInterval, log: s.cfg.Logger, metrics: s.cfg.Metrics,
@@ -129,49 +129,88 @@ type subscriptionOptions struct {
 	metrics      *Metrics
 }
 
-// subscription is one reader with a channel of its own.
+// subscription is one reader with a channel of its own, or the readers of a domain's shards with a channel
+// between them.
 type subscription struct {
-	r            *Reader
+	readers      []*Reader
 	out          chan *message.Message
+	log          *slog.Logger
 	closeTimeout time.Duration
-	wg           sync.WaitGroup // claimer, closer of out, watcher of a context
+	wg           sync.WaitGroup // claimers, closer of out, watcher of a context
 	closed       chan struct{}  // out is closed
 
 	mu         sync.Mutex
 	subscribed bool
 }
 
-// openSubscription makes sure of stream and group, and starts reading. The group begins at 0 and is made
-// anew whenever it is gone.
-func openSubscription(ctx context.Context, c redis.UniversalClient, cfg ReaderConfig, o subscriptionOptions) (*subscription, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	if err := createGroup(ctx, c, cfg.Stream, cfg.Group); err != nil {
+// openSubscription makes sure of streams and groups, and starts reading. A group begins at 0 and is made
+// anew whenever it is gone. Of several streams, those that can't be had are left to their readers, which try on, as
+// long as there is one that can.
+func openSubscription(ctx context.Context, c redis.UniversalClient, cfgs []ReaderConfig, o subscriptionOptions) (*subscription, error) {
+	s := &subscription{out: make(chan *message.Message), log: o.log, closeTimeout: o.closeTimeout, closed: make(chan struct{})}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if err := s.createGroups(ctx, c, cfgs); err != nil {
 		return nil, err
 	}
-	s := &subscription{out: make(chan *message.Message), closeTimeout: o.closeTimeout, closed: make(chan struct{})}
-	s.r = NewReader(c, cfg, s.out, Hooks{Absent: func(ctx context.Context) (bool, error) {
-		return true, createGroup(ctx, c, cfg.Stream, cfg.Group)
-	}}, o.log, o.metrics)
-	s.r.base, s.r.cancelLeft = o.base, o.cancelLeft
-	s.r.Start()
-	if o.reclaim > 0 {
-		k := &claimer{r: s.r, interval: o.reclaim}
-		s.wg.Go(k.run)
+	for _, cfg := range cfgs {
+		s.readers = append(s.readers, s.read(c, cfg, o))
 	}
 	s.wg.Go(func() {
-		<-s.r.Done()
-		if o.ownGroup {
-			ctx, cancel := context.WithTimeout(context.Background(), finalFlush)
-			defer cancel()
-			if err := c.XGroupDestroy(ctx, cfg.Stream, cfg.Group).Err(); err != nil {
-				s.r.log.Warn("the subscription's own group was not removed", pipeline.Err(err))
+		for _, r := range s.readers {
+			<-r.Done()
+			if o.ownGroup {
+				destroyGroup(c, r)
 			}
 		}
 		close(s.out)
 		close(s.closed)
 	})
 	return s, nil
+}
+
+// read starts the reader of one stream.
+func (s *subscription) read(c redis.UniversalClient, cfg ReaderConfig, o subscriptionOptions) *Reader {
+	r := NewReader(c, cfg, s.out, Hooks{Absent: func(ctx context.Context) (bool, error) {
+		return true, createGroup(ctx, c, cfg.Stream, cfg.Group)
+	}}, o.log, o.metrics)
+	r.base, r.cancelLeft = o.base, o.cancelLeft
+	r.Start()
+	if o.reclaim > 0 {
+		k := &claimer{r: r, interval: o.reclaim}
+		s.wg.Go(k.run)
+	}
+	return r
+}
+
+// createGroups makes streams and groups, all at once; the error says that none could be had.
+func (s *subscription) createGroups(ctx context.Context, c redis.UniversalClient, cfgs []ReaderConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	errs := make([]error, len(cfgs))
+	var wg sync.WaitGroup
+	for i, cfg := range cfgs {
+		wg.Go(func() { errs[i] = createGroup(ctx, c, cfg.Stream, cfg.Group) })
+	}
+	wg.Wait()
+	if !slices.Contains(errs, nil) {
+		return errors.Join(errs...)
+	}
+	for i, err := range errs {
+		if err != nil {
+			s.log.ErrorContext(ctx, "shard not read for now, the others are", slog.String(pipeline.LogStream, cfgs[i].Stream), pipeline.Err(err))
+		}
+	}
+	return nil
+}
+
+func destroyGroup(c redis.UniversalClient, r *Reader) {
+	ctx, cancel := context.WithTimeout(context.Background(), finalFlush)
+	defer cancel()
+	if err := c.XGroupDestroy(ctx, r.cfg.Stream, r.cfg.Group).Err(); err != nil {
+		r.log.Warn("the subscription's own group was not removed", pipeline.Err(err))
+	}
 }
 
 // createGroup creates stream and group, at 0. An existing group is success.
@@ -219,7 +258,23 @@ func (s *subscription) Subscribe(ctx context.Context, _ string) (<-chan *message
 }
 
 // Drain stops reading, gives back what has not begun, waits for what is in hand and closes the channel.
-func (s *subscription) Drain(ctx context.Context) error { return s.r.Drain(ctx) }
+func (s *subscription) Drain(ctx context.Context) error {
+	errs := make([]error, len(s.readers))
+	var wg sync.WaitGroup
+	for i, r := range s.readers {
+		wg.Go(func() { errs[i] = r.Drain(ctx) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	select {
+	case <-s.closed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // Close drains within the close timeout and waits until everything has ended. Idempotent.
 func (s *subscription) Close() error {
@@ -231,8 +286,8 @@ func (s *subscription) Close() error {
 func (s *subscription) drainForClose() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.closeTimeout)
 	defer cancel()
-	if err := s.r.Drain(ctx); err != nil {
-		s.r.log.Warn("closed with messages in hand, they are delivered again elsewhere", pipeline.Err(err))
+	if err := s.Drain(ctx); err != nil {
+		s.log.Warn("closed with messages in hand, they are delivered again elsewhere", pipeline.Err(err))
 	}
 }
 

@@ -77,7 +77,7 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	for i, m := range msgs {
 		out[i] = m.Copy() // the library publishes with the message's context, which is the caller's to keep
 		out[i].SetContext(ctx)
-		pipeline.InjectTrace(ctx, out[i])
+		pipeline.InjectTrace(ctx, out[i].Metadata)
 	}
 	if err := pub.Publish(s.at.Name, out...); err != nil {
 		return fmt.Errorf("publish to %s: %w", s.at, err)

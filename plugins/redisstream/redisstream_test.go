@@ -187,6 +187,7 @@ func TestForeignEntryDoesNotEndTheSubscription(t *testing.T) {
 		_, out := r.open(t, pipeline.Flow{})
 		poison := receive(t, out)
 		require.Equal(t, "missing_message", pipeline.Class(redispoll.Malformed(poison)))
+		require.Equal(t, redispoll.Malformed(poison), pipeline.OriginFrom(poison.Context()).Malformed)
 		poison.Ack()
 		plain := receive(t, out)
 		require.Equal(t, "plain", string(plain.Payload), "entries of redispoll are read too")

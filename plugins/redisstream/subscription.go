@@ -128,7 +128,7 @@ func (s *subscription) openGate() bool {
 // pass takes one message through its deliveries; false ends the pump.
 func (s *subscription) pass(inner *message.Message) bool {
 	id := inner.Metadata.Get(entryID)
-	origin := pipeline.Origin{Kind: redispoll.Kind, Name: s.at.Name, Group: s.at.Group, Key: inner.Metadata.Get(pipeline.MetaKey), EntryID: id}
+	origin := pipeline.Origin{Kind: redispoll.Kind, Name: s.at.Name, Group: s.at.Group, Key: inner.Metadata.Get(pipeline.MetaKey), EntryID: id, Malformed: redispoll.Malformed(inner)}
 	renew := time.NewTicker(max(s.cfg.MaxIdle/3, time.Millisecond))
 	defer renew.Stop()
 	for delivered := int64(1); ; delivered++ {

@@ -3,6 +3,8 @@ package streams
 import (
 	"strconv"
 	"strings"
+
+	"github.com/millrace-io/millrace/plugins/reclaim"
 )
 
 // Kind names a family of elastic streams: one stream an id, all alike.
@@ -39,11 +41,4 @@ func (k Kind) Domain() string {
 
 // MetaKey returns the companion of a stream, which hashes to the same slot of a Redis Cluster:
 // {stream}:meta, or stream:meta when the stream has a hash tag already.
-func MetaKey(stream string) string {
-	if open := strings.IndexByte(stream, '{'); open >= 0 {
-		if shut := strings.IndexByte(stream[open+1:], '}'); shut > 0 {
-			return stream + ":meta"
-		}
-	}
-	return "{" + stream + "}:meta"
-}
+func MetaKey(stream string) string { return reclaim.MetaKey(stream) }

@@ -93,6 +93,7 @@ func NewManager(o Options) *Manager {
 	if o.Gate == nil {
 		o.Gate = func() bool { return true }
 	}
+	o.Metrics.known(o.Kind.Type)
 	return &Manager{
 		kind: o.Kind, config: o.Config, client: o.Client, activations: o.Activations,
 		instance: o.Instance, gate: o.Gate, metrics: o.Metrics, readerMetrics: o.ReaderMetrics,

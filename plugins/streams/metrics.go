@@ -47,6 +47,26 @@ func NewMetrics() *Metrics {
 	}
 }
 
+// known makes the series of a kind, so that they are there at 0 from the first scrape: a counter that appears at 1 is
+// no increase to Prometheus.
+func (m *Metrics) known(kind string) {
+	m.running.WithLabelValues(kind)
+	m.slotCount.WithLabelValues(kind)
+	m.batch.WithLabelValues(kind)
+	for _, c := range []*prometheus.CounterVec{m.starts, m.revivals, m.losses, m.putBacks, m.trims, m.orphaned} {
+		c.WithLabelValues(kind)
+	}
+	for vec, values := range map[*prometheus.CounterVec][]string{
+		m.enqueue:  {"added", "full", "failed"},
+		m.cleanups: {"deleted", "not_drained", "absent", "failed"},
+		m.failures: {"active", "start", "tend"},
+	} {
+		for _, value := range values {
+			vec.WithLabelValues(kind, value)
+		}
+	}
+}
+
 func (m *Metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{m.running, m.slotCount, m.starts, m.stops, m.enqueue, m.batch, m.revivals,
 		m.losses, m.cleanups, m.putBacks, m.trims, m.orphaned, m.failures}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/killpoint"
 )
 
 // retire stops a stream that has been drained for long enough: everywhere, when it still is. The
@@ -44,6 +45,7 @@ func (m *Manager) takeOut(ctx context.Context, id int64) taken {
 		log.WarnContext(ctx, "idle stream not taken off the active set, tried again", pipeline.Err(err))
 		return takenNot
 	}
+	killpoint.Reach(killpoint.CleanUp)
 	answer, err := m.cleanUp(ctx, id)
 	if err != nil {
 		log.WarnContext(ctx, "clean-up failed, tried again", pipeline.Err(err))

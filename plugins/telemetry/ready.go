@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -64,12 +66,7 @@ func (d *details) copy() map[string]any {
 // ready runs all checks at once and answers 503 when one fails.
 func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	answer := Readiness{Ready: true, Checks: map[string]CheckResult{}}
-	results := make([]CheckResult, len(s.probes))
-	var wg sync.WaitGroup
-	for i, p := range s.probes {
-		wg.Go(func() { results[i] = p.ask(r.Context(), s.plugin.config.CheckTimeout) })
-	}
-	wg.Wait()
+	results := s.ask(r.Context())
 	for i, p := range s.probes {
 		answer.Checks[p.Name] = results[i]
 		answer.Ready = answer.Ready && results[i].OK
@@ -82,6 +79,40 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	_ = enc.Encode(answer) // a client that has gone needs no answer
+}
+
+// ask runs all checks at once and returns their answers in the order of the probes.
+func (s *server) ask(ctx context.Context) []CheckResult {
+	results := make([]CheckResult, len(s.probes))
+	var wg sync.WaitGroup
+	for i, p := range s.probes {
+		wg.Go(func() { results[i] = p.ask(ctx, s.plugin.config.CheckTimeout) })
+	}
+	wg.Wait()
+	return results
+}
+
+// health shows the checks of /readyz as a metric, for those who are told by alerts and not by an orchestrator.
+// A scrape runs them.
+type health struct{ *server }
+
+func (health) desc() *prometheus.Desc {
+	return prometheus.NewDesc("millrace_health_check_ok", "1 while a check of /readyz passes, else 0.", []string{"check"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (h health) Describe(ch chan<- *prometheus.Desc) { ch <- h.desc() }
+
+// Collect implements prometheus.Collector.
+func (h health) Collect(ch chan<- prometheus.Metric) {
+	results := h.ask(context.Background()) // each is bounded by the check timeout
+	for i, p := range h.probes {
+		ok := 0.0
+		if results[i].OK {
+			ok = 1
+		}
+		ch <- prometheus.MustNewConstMetric(h.desc(), prometheus.GaugeValue, ok, p.Name)
+	}
 }
 
 // probe runs one check, one run at a time: a check that hangs costs one goroutine, not one a request.
@@ -168,3 +199,5 @@ func (p *probe) wait(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
+
+var _ prometheus.Collector = health{}

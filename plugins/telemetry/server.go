@@ -92,6 +92,7 @@ func (s *server) gather() error {
 	reg := prometheus.NewRegistry()
 	all := append([]prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		health{s},
 	}, s.registry.Collectors()...)
 	var errs []error
 	for _, c := range all {

@@ -114,6 +114,24 @@ func TestServer(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status)
 }
 
+// Alerts see the checks of /readyz by a metric, also one that hangs.
+func TestChecksAreAMetric(t *testing.T) {
+	t.Parallel()
+	f := newFeature()
+	hang := make(chan struct{})
+	f.checks["good"] = func(context.Context) error { return nil }
+	f.checks["bad"] = func(context.Context) error { return errors.New("no progress") }
+	f.checks["hanging"] = func(context.Context) error { <-hang; return nil }
+	base := serve(t, f, func(c *telemetry.Config) { c.CheckTimeout = 50 * time.Millisecond })
+	t.Cleanup(func() { close(hang) }) // before the server stops, which waits for its checks
+	_, body := get(t, base+"/metrics")
+	for _, want := range []string{
+		`millrace_health_check_ok{check="good"} 1`, `millrace_health_check_ok{check="bad"} 0`, `millrace_health_check_ok{check="hanging"} 0`,
+	} {
+		require.Contains(t, body, want)
+	}
+}
+
 func TestPprof(t *testing.T) {
 	t.Parallel()
 	base := serve(t, newFeature(), func(c *telemetry.Config) { c.Pprof = true })

@@ -68,7 +68,7 @@ func TestTracing(t *testing.T) {
 	// A trace that crosses a record stays one trace.
 	ctx, publish := provider.Tracer("test").Start(t.Context(), "publish record")
 	record := message.NewMessage("1", nil)
-	pipeline.InjectTrace(ctx, record)
+	pipeline.InjectTrace(ctx, record.Metadata)
 	publish.End()
 	_, handle := provider.Tracer("test").Start(pipeline.ExtractTrace(context.Background(), record), "handle record")
 	require.Equal(t, publish.SpanContext().TraceID(), handle.SpanContext().TraceID())

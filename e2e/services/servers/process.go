@@ -128,8 +128,14 @@ func born(pid int) string {
 		_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " ")
 		fields := strings.Fields(rest)
 		const stateField, startField = 0, 19
-		if len(fields) <= startField || fields[stateField] == "Z" || fields[stateField] == "X" {
+		if len(fields) <= startField || fields[stateField] == "X" {
 			return ""
+		}
+		if fields[stateField] == "Z" {
+			// Of a process that was killed, other threads may still be there for a moment, and its port with them.
+			if threads, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task"); err != nil || len(threads) <= 1 {
+				return ""
+			}
 		}
 		return fields[startField]
 	}

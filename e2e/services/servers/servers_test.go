@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,9 +25,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func freePort(t *testing.T) int {
 	t.Helper()
 	// Below the ports that the system gives to outgoing connections: one of those could take it while the
-	// server is down.
+	// server is down. So could another test, if it were given the same one.
 	for range 1000 {
 		port := 20_000 + rand.IntN(9_000)
+		if _, given := givenPorts.LoadOrStore(port, true); given {
+			continue
+		}
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
 			continue
@@ -37,6 +41,8 @@ func freePort(t *testing.T) int {
 	require.FailNow(t, "no free port below 29000")
 	return 0
 }
+
+var givenPorts sync.Map
 
 // newFleet returns a fleet of the test's own that is wiped at its end.
 func newFleet(t *testing.T, change ...func(*Options)) *Fleet {

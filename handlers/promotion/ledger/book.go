@@ -29,7 +29,7 @@ type bookEntry struct {
 func (l *Ledger) newBook(s *snapshot, c *changes) *book { return &book{l: l, s: s, c: c} }
 
 func (b *book) add(row *stored, eff effects, r *Record, handler string) {
-	if eff.attempt == nil && !eff.settled && eff.dead == "" {
+	if eff.attempt == nil && !eff.settled && eff.left == "" && eff.dead == "" {
 		return
 	}
 	b.entries = append(b.entries, bookEntry{row, eff, r, handler})
@@ -60,15 +60,18 @@ func (b *book) close(ctx context.Context, u unit) error {
 		if e.eff.attempt != nil {
 			b.c.attempts = append(b.c.attempts, attemptLine{e.row.ID, *e.eff.attempt})
 		}
-		if e.eff.settled {
+		if e.eff.settled || e.eff.left != "" {
 			id := summaryID{e.row.Of(), e.row.SummaryID}
 			if deltas[id] == nil {
 				deltas[id] = &summaryDelta{summaryID: id}
 			}
-			deltas[id].count(e.row.State)
-			if b.l.opts.Results {
-				b.c.outbox = append(b.c.outbox, outcomeLine(e.row, b.s.now))
+			deltas[id].count(e.eff.left, -1)
+			if e.eff.settled {
+				deltas[id].count(e.row.State, 1)
 			}
+		}
+		if e.eff.settled && b.l.opts.Results {
+			b.c.outbox = append(b.c.outbox, outcomeLine(e.row, b.s.now))
 		}
 		switch {
 		case e.eff.dead == ClassConflict:
@@ -101,16 +104,16 @@ func (b *book) close(ctx context.Context, u unit) error {
 	return nil
 }
 
-func (d *summaryDelta) count(s State) {
+func (d *summaryDelta) count(s State, n int64) {
 	switch s {
 	case Success:
-		d.paid++
+		d.paid += n
 	case Failed:
-		d.failed++
+		d.failed += n
 	case Unknown:
-		d.unknown++
+		d.unknown += n
 	case Cancelled:
-		d.cancelled++
+		d.cancelled += n
 	}
 }
 

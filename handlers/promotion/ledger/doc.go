@@ -9,6 +9,8 @@
 //	                       ▲                   │
 //	                       └─ ERROR, AMBIGUOUS ┘        Cancel: PENDING, ERROR ── CANCELLED
 //
+//	A person: Replay: FAILED ── PENDING, UNKNOWN ── AMBIGUOUS        Resolve: UNKNOWN ── SUCCESS | FAILED
+//
 // Accept, Begin, Settle and NotEnqueued take one payout each and are called from as many goroutines
 // as there are messages in hand. They are coalesced: whatever gathers while the last flush runs becomes
 // one transaction of a few multi-row statements, and every caller gets its own result.
@@ -36,6 +38,10 @@
 //     granted past a waiting writer, and many overlapping begins never leave a gap. Begins and accepts
 //     therefore pass an advisory lock in share mode first, and pause, resume and cancel take it
 //     exclusively: that queue is fair.
+//   - Settled is final for everything but a person. Replay and Resolve are transitions of the same function, each with a
+//     new epoch, in one transaction with the summary that counts one less, and the audit line. A replay's letter and
+//     generation are written first: whoever can't is late.
+//   - Only Resolve clears maybe_charged. A replay keeps it and first_sent_at, so that the key's age goes on counting.
 //   - Cancel draws its line in time with one short transaction on the promotion's row and then settles
 //     rows in chunks, so that cancelling a million payouts holds nobody else's begin up. What a crash
 //     leaves behind is cancelled by the feeder's hints, or by calling Cancel again.

@@ -16,6 +16,9 @@ var (
 	// ErrCancelled means that the promotion is cancelled, which is final.
 	ErrCancelled = errors.New("promotion is cancelled")
 
+	// ErrRefused means that the payout is not in a state in which a person may do that; the text says why.
+	ErrRefused = errors.New("refused")
+
 	// ErrClosed means that the ledger was closed. The outcome of a call under way is unknown.
 	ErrClosed = errors.New("ledger: closed")
 )

@@ -83,6 +83,13 @@ func hotStatements() []hotStatement {
 			via: map[string]string{"promotions": "promotions_pkey", "promotion_streams": "promotion_streams_active"}},
 		{name: "cancellable", sql: sqlCancellable, args: promotion("0", "20"), via: pk, cond: "target_id", rows: 200, cold: true},
 		{name: "page", sql: sqlPage, args: promotion("0", "20"), via: pk, cond: "target_id", rows: 20, cold: true},
+		{name: "audit of a payout", sql: sqlAudit, args: promotion("7"), via: map[string]string{"ledger_audit": "ledger_audit_payout"},
+			cond: "target_id", rows: 1, cold: true},
+		{name: "letters of a payout", sql: sqlLetters, args: promotion("7"), via: map[string]string{"outbox": "outbox_dead"}, rows: 1, cold: true},
+		{name: "unknown", sql: sqlUnknown, args: promotion("7", "20"), via: map[string]string{"outbox": "outbox_dead"}, rows: 20, cold: true},
+		{name: "replay", sql: sqlReplay, args: []string{"'x'", "1", "1", nowSQL}},
+		{name: "replayed", sql: sqlReplayed, args: []string{"'77'", "1"}, via: map[string]string{"ledger_replays": "ledger_replays_pkey"},
+			cond: "letter", rows: 1},
 		{name: "claim", sql: fmt.Sprintf(sqlClaim, " FOR UPDATE SKIP LOCKED"), args: []string{"'result'", "now()", "20", "now()"}, rows: 40, cold: true,
 			via: map[string]string{"outbox": "outbox_unpublished|outbox_pkey"}},
 	}
@@ -99,7 +106,8 @@ func TestPlansOfHotStatements(t *testing.T) {
 		explainAll(t, s, "empty")
 		fill(t, s)
 		explainAll(t, s, "un-analysed")
-		_, err := s.cold.Exec(t.Context(), `ANALYZE payouts; ANALYZE outbox; ANALYZE attempts; ANALYZE promotions; ANALYZE promotion_summaries; ANALYZE promotion_streams`)
+		_, err := s.cold.Exec(t.Context(), `ANALYZE payouts; ANALYZE outbox; ANALYZE attempts; ANALYZE promotions; ANALYZE promotion_summaries; ANALYZE promotion_streams;
+			ANALYZE ledger_audit; ANALYZE ledger_replays`)
 		require.NoError(t, err)
 		explainAll(t, s, "full")
 
@@ -124,6 +132,11 @@ func fill(t *testing.T, s *postgres) {
 		`INSERT INTO attempts SELECT id, 1, false, 1, 'send', 'a', now(), now(), 'paid', '', '', 200 FROM payouts`,
 		`INSERT INTO outbox (kind, type, promotion_id, target_id, class, error, payload, headers, origin, handler, attempts, created_at)
 			SELECT 'result', 'POINT', 1, g, '', '', 'x', '', '', '', 1, now() FROM generate_series(1, 20000) g`,
+		`INSERT INTO outbox (kind, type, promotion_id, target_id, class, error, payload, headers, origin, handler, attempts, created_at, published_at)
+			SELECT 'dead', 'POINT', 1, g, 'unknown', '', 'x', '', '', '', 1, now(), now() FROM generate_series(1, 20000) g`,
+		`INSERT INTO ledger_audit (at, who, why, action, type, promotion_id, target_id, detail)
+			SELECT now(), 'kim', '', 'replay', 'POINT', 1, g, '' FROM generate_series(1, 20000) g`,
+		`INSERT INTO ledger_replays SELECT g::text, 1, g, now() FROM generate_series(1, 20000) g`,
 	} {
 		_, err := s.cold.Exec(t.Context(), sql)
 		require.NoError(t, err)
@@ -222,10 +235,10 @@ func TestPlansOfSQLite(t *testing.T) {
 			"share promotion": liteSharePromotion, "lock row": liteLockRow, "lock body": liteLockBody, "update row": liteUpdateRow,
 			"dead body": liteDeadBody, "mark fed": liteMarkFed, "feed none": sqlFeedNone, "feed lost tail": sqlFeedLostTail,
 			"feed overdue": sqlFeedOverdue, "waiting": sqlWaiting, "unfinished": sqlUnfinished, "active": sqlActive, "cancellable": sqlCancellable, "page": sqlPage,
-			"claim": fmt.Sprintf(sqlClaim, ""),
+			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "letters": sqlLetters, "unknown": sqlUnknown, "replayed": sqlReplayed,
 		} {
 			plan := litePlan(t, l, sql)
-			for _, table := range []string{"payouts", "p", "promotions", "attempts", "outbox", "pr", "s"} {
+			for _, table := range []string{"payouts", "p", "promotions", "attempts", "outbox", "pr", "s", "ledger_audit", "ledger_replays"} {
 				require.NotContains(t, plan+"\n", "SCAN "+table+"\n", name)
 			}
 		}

@@ -121,21 +121,26 @@ func (l *Ledger) Lost(ctx context.Context, p Promotion, recorded, found string) 
 		if err != nil || !same || recorded == "" {
 			return err
 		}
-		// The rows are locked in the order of every other batch.
-		if q.forUpdate(false) != "" {
-			if _, err := q.exec(ctx, `SELECT id FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = 'stream'
-				ORDER BY target_id`+q.forUpdate(false), string(p.Type), p.ID); err != nil {
-				return err
-			}
-		}
-		if n, err = q.exec(ctx, `UPDATE payouts SET hint = 'none', hint_due = $3, version = version + 1
-			WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = 'stream'`, string(p.Type), p.ID, now); err != nil {
+		if n, err = unhint(ctx, q, p, now); err != nil {
 			return err
 		}
 		_, err = q.exec(ctx, `UPDATE promotion_streams SET incarnation = $3 WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID, found)
 		return err
 	})
 	return n, err
+}
+
+// unhint sets the hint of every unsettled payout in the stream to none.
+func unhint(ctx context.Context, q querier, p Promotion, now time.Time) (int64, error) {
+	// The rows are locked in the order of every other batch.
+	if q.forUpdate(false) != "" {
+		if _, err := q.exec(ctx, `SELECT id FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = 'stream'
+			ORDER BY target_id`+q.forUpdate(false), string(p.Type), p.ID); err != nil {
+			return 0, err
+		}
+	}
+	return q.exec(ctx, `UPDATE payouts SET hint = 'none', hint_due = $3, version = version + 1
+		WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = 'stream'`, string(p.Type), p.ID, now)
 }
 
 // Feed is a payout whose hint is to be enqueued.

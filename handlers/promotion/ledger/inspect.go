@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -11,6 +12,19 @@ type Entry struct {
 	Payload []byte // as it came
 	Request []byte // as it is sent
 	Origin  string
+}
+
+// Letter is a dead letter that the ledger has written about a payout.
+type Letter struct {
+	ID            int64     `json:"id"` // of the outbox
+	Class         string    `json:"class"`
+	Error         string    `json:"error"`
+	Origin        string    `json:"origin"`
+	Handler       string    `json:"handler"`
+	Attempts      int       `json:"attempts"`
+	FirstFailedAt time.Time `json:"first_failed_at,omitzero"`
+	CreatedAt     time.Time `json:"created_at"`
+	PublishedAt   time.Time `json:"published_at,omitzero"` // zero: not yet
 }
 
 const sqlEntryColumns = `SELECT ` + pgRowColumns + `, ` + pgBodyColumns + ` FROM payouts AS p WHERE p.type = $1 AND p.promotion_id = $2`
@@ -68,19 +82,55 @@ func (l *Ledger) Books(ctx context.Context, p Promotion, fn func(Entry) error) e
 type Explanation struct {
 	Entry
 	PromotionState PromotionState
+	Active         bool      // the promotion's stream is on the active set
 	Calls          []Attempt // in order of epoch; a late answer after the line of its epoch
+	Letters        []Letter  // in the order in which they were written
+	Audit          []Audit   // what people did to the payout, in order
+	Now            time.Time // the database's, to tell what is due
+	// What the next begin would answer, and the earliest time for it; set while the payout is unsettled. It leaves a
+	// pause aside.
+	Then   Next
+	ThenAt time.Time
+}
+
+// foresee asks the transition function what the next begin would do.
+func (x *Explanation) foresee(p policy) {
+	if x.State.Settled() {
+		return
+	}
+	x.ThenAt = x.Now
+	for _, t := range []time.Time{x.LeaseUntil, x.NextAttemptAt} {
+		if t.After(x.ThenAt) {
+			x.ThenAt = t
+		}
+	}
+	promotion := x.PromotionState
+	if promotion == PromotionPaused {
+		promotion = PromotionRunning
+	}
+	_, _, d := p.apply(x.Row, event{kind: evBegin, now: x.ThenAt, promotion: promotion, same: true})
+	x.Then = d.next
 }
 
 // Explain tells everything about one payout, or answers ErrNotFound.
 func (l *Ledger) Explain(ctx context.Context, k Key) (Explanation, error) {
 	var x Explanation
-	err := l.read(ctx, "explain", func(q querier, _ time.Time) error {
+	err := l.read(ctx, "explain", func(q querier, now time.Time) error {
+		x.Now = now
 		if err := q.query(ctx, func(r scanner) (err error) { x.Entry, err = scanEntry(r); return err },
 			sqlEntryColumns+` AND p.target_id = $3`, string(k.Type), k.Promotion, k.Target); err != nil || x.ID == 0 {
 			return err
 		}
-		if err := q.query(ctx, func(r scanner) error { return r.Scan((*string)(&x.PromotionState)) },
-			`SELECT state FROM promotions WHERE type = $1 AND promotion_id = $2`, string(k.Type), k.Promotion); err != nil {
+		if err := q.query(ctx, func(r scanner) error { return r.Scan((*string)(&x.PromotionState), &x.Active) },
+			`SELECT p.state, coalesce((SELECT s.active FROM promotion_streams AS s WHERE s.type = p.type AND s.promotion_id = p.promotion_id), FALSE)
+			FROM promotions AS p WHERE p.type = $1 AND p.promotion_id = $2`, string(k.Type), k.Promotion); err != nil {
+			return err
+		}
+		var err error
+		if x.Letters, err = readLetters(ctx, q, k); err != nil {
+			return err
+		}
+		if x.Audit, err = readAudit(ctx, q, k); err != nil {
 			return err
 		}
 		return q.query(ctx, func(r scanner) error {
@@ -99,7 +149,82 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (Explanation, error) {
 	if x.ID == 0 {
 		return Explanation{}, notFound(k)
 	}
+	x.foresee(l.policy)
 	return x, nil
+}
+
+// Sorted here: the planner, told not to sort, would read the whole outbox in its order instead.
+const sqlLetters = `SELECT id, class, error, origin, handler, attempts, first_failed_at, created_at, published_at FROM outbox
+WHERE kind = 'dead' AND type = $1 AND promotion_id = $2 AND target_id = $3`
+
+func readLetters(ctx context.Context, q querier, k Key) (letters []Letter, err error) {
+	err = q.query(ctx, func(r scanner) error {
+		var d Letter
+		var first, created, published dbTime
+		err := r.Scan(&d.ID, &d.Class, &d.Error, &d.Origin, &d.Handler, &d.Attempts, &first, &created, &published)
+		d.FirstFailedAt, d.CreatedAt, d.PublishedAt = first.Time, created.Time, published.Time
+		letters = append(letters, d)
+		return err
+	}, sqlLetters, string(k.Type), k.Promotion, k.Target)
+	slices.SortFunc(letters, func(a, b Letter) int { return compare(a.ID, b.ID) })
+	return letters, err
+}
+
+// unknownPage is how many letters Unknown reads at once.
+const unknownPage = 500
+
+// Every UNKNOWN payout has a letter of its class, and letters are few: the payouts need no index of their own.
+const sqlUnknown = `SELECT type, promotion_id, target_id FROM outbox
+WHERE kind = 'dead' AND class = 'unknown' AND (type, promotion_id, target_id) > ($1, $2, $3)
+ORDER BY type, promotion_id, target_id LIMIT $4`
+
+// Unknown calls fn for every UNKNOWN payout in order of type, promotion and target, in bounded memory, with the time
+// for which it has been UNKNOWN. An error of fn ends it and is returned as it is.
+func (l *Ledger) Unknown(ctx context.Context, fn func(r Row, since time.Duration) error) error {
+	for last := (Key{}); ; {
+		n := 0
+		var keys []Key
+		err := l.read(ctx, "unknown payouts", func(q querier, _ time.Time) error {
+			return q.query(ctx, func(r scanner) error {
+				var k Key
+				err := r.Scan((*string)(&k.Type), &k.Promotion, &k.Target)
+				if n++; k != last {
+					keys = append(keys, k)
+				}
+				last = k
+				return err
+			}, sqlUnknown, string(last.Type), last.Promotion, last.Target, unknownPage)
+		})
+		if err != nil {
+			return err
+		}
+		if err := l.eachUnknown(ctx, keys, fn); err != nil {
+			return err
+		}
+		if n < unknownPage {
+			return nil
+		}
+	}
+}
+
+// eachUnknown calls fn for those of keys, sorted and unique, that are UNKNOWN.
+func (l *Ledger) eachUnknown(ctx context.Context, keys []Key, fn func(Row, time.Duration) error) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	u, s, err := l.store.begin(ctx, want{keys: keys})
+	if err != nil {
+		return l.wrap("read payouts", err)
+	}
+	u.rollback()
+	for _, k := range keys {
+		if row := s.rows[k]; row != nil && row.State == Unknown {
+			if err := fn(row.Row, s.now.Sub(row.SettledAt)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Calls counts the lines in the book of attempts of a promotion by outcome: how often the API was called.

@@ -94,7 +94,7 @@ const (
 	Cancelled State = "CANCELLED" // certainly not charged, the promotion was cancelled
 )
 
-// Settled reports whether nothing changes the payout any more.
+// Settled reports whether nothing but a person changes the payout any more.
 func (s State) Settled() bool {
 	switch s {
 	case Success, Failed, Unknown, Cancelled:
@@ -202,17 +202,17 @@ func (r Row) leased(now time.Time) bool { return r.State == Sending && r.LeaseUn
 
 // Attempt is one call of the Money API, written when it is over.
 type Attempt struct {
-	Epoch     int64
-	Late      bool // the answer came after somebody else had taken over; it changed nothing
-	Number    int  // of the send; an ask repeats the number of the last send; 0 for a late answer
-	Kind      CallKind
-	Instance  string
-	StartedAt time.Time
-	EndedAt   time.Time
-	Outcome   Outcome
-	Class     string
-	Answer    string
-	Status    int // HTTP status; 0 without one
+	Epoch     int64     `json:"epoch"`
+	Late      bool      `json:"late,omitempty"` // the answer came after somebody else had taken over; it changed nothing
+	Number    int       `json:"number"`         // of the send; an ask repeats the number of the last send; 0 for a late answer
+	Kind      CallKind  `json:"kind"`
+	Instance  string    `json:"instance"`
+	StartedAt time.Time `json:"started_at,omitzero"`
+	EndedAt   time.Time `json:"ended_at"`
+	Outcome   Outcome   `json:"outcome"`
+	Class     string    `json:"class,omitempty"`
+	Answer    string    `json:"answer,omitempty"`
+	Status    int       `json:"status,omitempty"` // HTTP status; 0 without one
 }
 
 // Record is a message as it came, with what dead letters and the feeder need of it.

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -18,11 +19,11 @@ func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
 		seed := uint64(time.Now().UnixNano())
 		t.Logf("seed %d", seed)
 		m := &model{t: t, h: h, rnd: rand.New(rand.NewPCG(seed, 1)), rows: map[Key]Row{}, promotions: map[Promotion]PromotionState{},
-			fed: map[Key]Feed{}, dead: map[string]bool{}}
+			fed: map[Key]Feed{}, dead: map[string]bool{}, replayed: map[string]bool{}}
 		for _, name := range []string{"a", "b"} {
 			m.ledgers = append(m.ledgers, h.open(t, as(name), func(c *Config, _ *Options) { c.Retry.First, c.Retry.Max = time.Second, time.Second; c.MaxRetries = 2 }))
 		}
-		for m.n = range 600 {
+		for m.n = range 800 {
 			m.step()
 			m.compare()
 		}
@@ -40,6 +41,7 @@ type model struct {
 	calls      []call2
 	fed        map[Key]Feed
 	dead       map[string]bool
+	replayed   map[string]bool // letters and generations that had their effect
 	n          int
 	began      time.Time // the step
 	log        []string
@@ -93,7 +95,11 @@ func (m *model) apply(l *Ledger, k Key, ev event) decision {
 		require.NotEmpty(m.t, x.Calls)
 	}
 	if eff.dead != "" {
-		m.dead[fmt.Sprint(k, eff.dead == ClassConflict)] = true
+		line := fmt.Sprint(k, " ", got.Epoch) // a payout that was replayed may be given up again
+		if eff.dead == ClassConflict {
+			line = fmt.Sprint(k, " conflict")
+		}
+		m.dead[line] = true
 	}
 	m.rows[k] = got
 	return d
@@ -176,10 +182,41 @@ func (m *model) step() {
 				m.apply(l, k, event{kind: evCancel})
 			}
 		}
-	case choice < 97:
+	case choice < 96 && known:
+		m.person(l, k)
+	case choice < 98:
 		m.feed(l, p)
 	default:
 		m.markFed(l, p)
+	}
+}
+
+// person replays a letter of the payout, perhaps one that was replayed before, or says what became of it.
+func (m *model) person(l *Ledger, k Key) {
+	if m.rnd.IntN(4) == 0 {
+		r := Resolution{Who: "kim", Why: "their book"}
+		if r.Paid = m.rnd.IntN(2) == 0; r.Paid {
+			r.TransactionKey = "tx"
+		}
+		err := l.Resolve(m.t.Context(), k, r)
+		d := m.apply(l, k, event{kind: evResolve, resolve: r})
+		require.Equal(m.t, d.refused != "", errors.Is(err, ErrRefused))
+		require.True(m.t, err == nil || d.refused != "", err)
+		return
+	}
+	generation := 1 + m.rnd.IntN(20)
+	letter := fmt.Sprint(k, generation)
+	got, err := l.Replay(m.t.Context(), k, Replay{Letter: k.String(), Generation: generation, Who: "kim", Why: "again"})
+	require.NoError(m.t, err)
+	if m.replayed[letter] {
+		require.Equal(m.t, ReplayAlready, got.Outcome)
+		return
+	}
+	d := m.apply(l, k, event{kind: evReplay, promotion: m.promotion(k.Of())})
+	require.Equal(m.t, d.refused, got.Reason)
+	require.Equal(m.t, m.rows[k].State, got.State)
+	if m.replayed[letter] = d.refused == ""; m.replayed[letter] {
+		require.Equal(m.t, ReplayDone, got.Outcome)
 	}
 }
 

@@ -152,6 +152,8 @@ func (u *pgUnit) deadBodies(ctx context.Context, ids []int64) (map[int64]deadBod
 	return found, rows.Err()
 }
 
+func (u *pgUnit) querier() querier { return pgQuerier{u.conn} }
+
 // commit sends the writes and the COMMIT in one pipeline: a statement that fails makes the COMMIT a rollback.
 func (u *pgUnit) commit(ctx context.Context, c *changes) error {
 	var b pgx.Batch

@@ -160,6 +160,8 @@ func (u *liteUnit) deadBodies(_ context.Context, ids []int64) (map[int64]deadBod
 	return found, nil
 }
 
+func (u *liteUnit) querier() querier { return u.s.inTurn() }
+
 func (u *liteUnit) commit(ctx context.Context, c *changes) error {
 	if err := u.writeAll(ctx, c); err != nil {
 		return err

@@ -90,6 +90,12 @@ func (l *Ledger) Settled(ctx context.Context, p Promotion) (n int64, err error) 
 	return n, err
 }
 
+// Now returns the database's time, which all times in the ledger are of.
+func (l *Ledger) Now(ctx context.Context) (at time.Time, err error) {
+	err = l.read(ctx, "now", func(_ querier, now time.Time) error { at = now; return nil })
+	return at, err
+}
+
 // PromotionInfo is a promotion as List tells it.
 type PromotionInfo struct {
 	Promotion

@@ -76,6 +76,8 @@ type unit interface {
 	insert(ctx context.Context, rows []*stored) error
 	// deadBodies reads the messages of rows and when each failed first.
 	deadBodies(ctx context.Context, ids []int64) (map[int64]deadBody, error)
+	// querier runs portable SQL within the transaction, for what is rare.
+	querier() querier
 	// commit writes everything and commits.
 	commit(ctx context.Context, c *changes) error
 	rollback()

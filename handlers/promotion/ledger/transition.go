@@ -48,23 +48,27 @@ const (
 	evCancel                       // the promotion is cancelled, and the row is visited
 	evFed                          // the feeder has added the row to the stream
 	evLost                         // the stream was lost
+	evReplay                       // a person wants a payout that was given up to be tried again
+	evResolve                      // a person says what became of an UNKNOWN payout
 )
 
 // event is everything that can happen to a row. Which fields count depends on kind.
 type event struct {
 	kind      eventKind
 	now       time.Time
-	promotion PromotionState // evAccept, evAcceptAgain, evBegin
+	promotion PromotionState // evAccept, evAcceptAgain, evBegin, evReplay
 	same      bool           // evAcceptAgain, evBegin: the request equals the stored one
 	payNow    bool           // evAccept, evAcceptAgain
 	result    Result         // evSettle
 	version   int64          // evFed: Version of the row that was fed
+	resolve   Resolution     // evResolve
 }
 
 // effects is what has to be written besides the row, in the same transaction.
 type effects struct {
 	attempt *Attempt // a line for the book of attempts
 	settled bool     // the row was settled by this event: summary and outcome event
+	left    State    // the final state that a person took the row out of: its summary counts one less
 	dead    string   // class of a dead letter to write; empty: none
 }
 
@@ -75,6 +79,7 @@ type decision struct {
 	stale   bool   // evSettle: the epoch is not the row's; nothing changed
 	repeat  bool   // evSettle: this epoch was settled before; nothing changed
 	why     string // evBegin, for logs: settled, leased, not_due, paused, cancelled, exhausted
+	refused string // evReplay, evResolve: the reason; nothing changed
 }
 
 // apply is the transition function of the ledger: pure, total, and the only place where rules are. Every
@@ -99,6 +104,10 @@ func (p policy) transition(row Row, ev event) (Row, effects, decision) {
 		return p.settle(row, ev)
 	case evCancel:
 		return p.cancel(row, ev)
+	case evReplay:
+		return p.replay(row, ev)
+	case evResolve:
+		return p.resolve(row, ev)
 	case evNotEnqueued, evLost:
 		// Losing a hint is the one mistake that strands a payout; setting none too often only repeats one.
 		if !row.State.Settled() && row.Hint == HintStream {

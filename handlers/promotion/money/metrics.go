@@ -1,6 +1,7 @@
 package money
 
 import (
+	"net/http"
 	"strconv"
 	"time"
 
@@ -36,6 +37,9 @@ func newMetrics(c *Client) *metrics {
 			Name: "millrace_money_replays_total",
 			Help: "Requests that the HTTP transport sent again by itself because a reused connection was dead.",
 		}),
+	}
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound} {
+		m.ownFaults.WithLabelValues(strconv.Itoa(status)) // there from the first scrape, so that the first one is an increase
 	}
 	gauge := func(name, help string, value func() float64) {
 		m.gauges = append(m.gauges, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))

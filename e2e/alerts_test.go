@@ -1,0 +1,232 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/stretchr/testify/require"
+)
+
+// alerts reads the rules as Prometheus does it: strictly, with expressions and templates.
+func alerts(t *testing.T) []rulefmt.Rule {
+	t.Helper()
+	text, err := os.ReadFile("../configs/prometheus/alerts.yaml")
+	require.NoError(t, err)
+	groups, errs := rulefmt.Parse(text, false, model.UTF8Validation)
+	require.Empty(t, errs)
+	var all []rulefmt.Rule
+	for _, g := range groups.Groups {
+		all = append(all, g.Rules...)
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// happening is a change of what is scraped: every series that the selector matches has another past.
+type happening struct {
+	selector string
+	value    func(ago time.Duration, was float64) float64
+}
+
+// is makes a gauge v for as long as anybody looks back.
+func is(selector string, v float64) happening {
+	return happening{selector, func(time.Duration, float64) float64 { return v }}
+}
+
+// grows makes a counter, or a gauge, grow by perSecond.
+func grows(selector string, perSecond float64) happening {
+	return happening{selector, func(ago time.Duration, was float64) float64 { return was + 1e6 - perSecond*ago.Seconds() }}
+}
+
+// raisers says what raises each alert.
+func raisers() map[string][]happening {
+	return map[string][]happening{
+		"MillraceNothingIsPaid":          {is(`millrace_promotion_overdue_seconds{type="POINT"}`, 400)},
+		"MillraceOldestUnpaidTooOld":     {is(`millrace_promotion_oldest_unpaid_seconds{type="VOUCHER"}`, 8000)},
+		"MillraceUnknownPayouts":         {is(`millrace_promotion_payouts{type="POINT",state="UNKNOWN"}`, 1)},
+		"MillraceBacklogInLedger":        {grows(`millrace_streams_enqueued_total{type="POINT",outcome="full"}`, 1)},
+		"MillraceFeederFailing":          {grows(`millrace_promotion_feeder_failures_total{type="POINT"}`, 0.1)},
+		"MillraceLedgerSilent":           {is(`millrace_promotion_measured_timestamp_seconds`, 1e9)},
+		"MillraceMoneyOwnFault":          {is(`millrace_money_own_fault`, 1)},
+		"MillraceMoneyBreakerOpen":       {is(`millrace_money_breaker_state`, 2)},
+		"MillraceMoneyUncertain":         {grows(`millrace_money_calls_total{class="ambiguous"}`, 1), grows(`millrace_money_calls_total{class="paid"}`, 4)},
+		"MillraceDeadLetters":            {grows(`millrace_deadletter_published_total{topic="campaign-promotion-point-dead"}`, 0.01)},
+		"MillraceDeadLettersWaiting":     {is(`millrace_deadletter_letters{state="parked"}`, 2)},
+		"MillraceDeadLetterRelayFailing": {is(`millrace_deadletter_relay_failing`, 1)},
+		"MillraceEntriesLost":            {grows(`millrace_reclaim_lost_total{shard="POINT"}`, 0.001)},
+		"MillraceStreamsLost":            {grows(`millrace_promotion_streams_lost_total{type="POINT"}`, 0.001)},
+		"MillraceReclaimFailing":         {grows(`millrace_reclaim_failures_total{shard="POINT"}`, 0.01)},
+		"MillraceNobodyRuns":             {is(`up`, 0)},
+		"MillraceInstanceDown":           {is(`up`, 0)},
+		"MillraceInstanceNotReady":       {is(`millrace_health_check_ok{check="promotion"}`, 0)},
+		"MillraceHandlersStuck":          {is(`millrace_handlers_stuck{route="promotion.point.stream"}`, 1)},
+		"MillraceKafkaHeadOfLine": {
+			is(`millrace_kafka_head_of_line_seconds{topic="campaign-promotion-point-publish",partition="3"}`, 400),
+			is(`millrace_kafka_head_of_line_records{topic="campaign-promotion-point-publish",partition="3"}`, 12),
+		},
+		"MillraceKafkaLag":           {grows(`millrace_kafka_lag{topic="campaign-promotion-point-publish",partition="3"}`, 10)},
+		"MillraceKafkaPublishErrors": {grows(`millrace_kafka_publish_errors_total{topic="campaign-promotion-point-retry"}`, 0.1)},
+		"MillraceRedisReadErrors":    {grows(`millrace_redis_read_errors_total`, 0.1)},
+	}
+}
+
+// alsoRaise are states that raise an alert in another way than that of raisers.
+func alsoRaise() map[string][]happening {
+	return map[string][]happening{
+		"MillraceEntriesLost": {grows(`millrace_redis_ghost_entries_total`, 0.001)},
+		// Payouts of the other type don't hide that one stands still.
+		"MillraceNothingIsPaid": {is(`millrace_promotion_overdue_seconds`, 400), grows(`millrace_promotion_attempts_total{type="VOUCHER",state="SUCCESS"}`, 50)},
+	}
+}
+
+// quiets are states that look alike and raise nothing.
+func quiets() map[string][]happening {
+	return map[string][]happening{
+		// A large campaign: much is due, and it is being paid.
+		"MillraceNothingIsPaid": {is(`millrace_promotion_overdue_seconds`, 4000), grows(`millrace_promotion_attempts_total{state="SUCCESS"}`, 50)},
+		// A campaign has just been published, and the lag shrinks.
+		"MillraceKafkaLag": {{`millrace_kafka_lag`, func(ago time.Duration, _ float64) float64 { return 20_000 + 10*ago.Seconds() }}},
+		// A retry record waits for its time, and holds nothing back.
+		"MillraceKafkaHeadOfLine": {is(`millrace_kafka_head_of_line_seconds`, 4000)},
+		"MillraceMoneyUncertain":  {grows(`millrace_money_calls_total{class="ambiguous"}`, 0.05), grows(`millrace_money_calls_total{class="paid"}`, 4)},
+		"MillraceNobodyRuns":      {is(`millrace_health_check_ok`, 0)},
+	}
+}
+
+// past is long enough for every range and every `for`.
+const past = 2 * time.Hour
+
+// raised returns what an alert's expression answers after the happenings, now and when its `for` began.
+func raised(t *testing.T, e *promql.Engine, r *recorded, rule rulefmt.Rule, what []happening) (now, before promql.Vector) {
+	t.Helper()
+	then := r.stretched(past)
+	for _, h := range what {
+		require.NotZero(t, then.change(t, h.selector, h.value), "%s: nothing is scraped that %s selects", rule.Alert, h.selector)
+	}
+	now, err := eval(t.Context(), e, then, rule.Expr, then.last)
+	require.NoError(t, err, rule.Alert)
+	before, err = eval(t.Context(), e, then, rule.Expr, then.last.Add(-time.Duration(rule.For)))
+	require.NoError(t, err, rule.Alert)
+	return now, before
+}
+
+var templateLabel = regexp.MustCompile(`\$labels\.(\w+)`)
+
+// checkAlerts holds every alert against what a healthy process shows, and against the state that must raise it.
+func checkAlerts(t *testing.T, e *promql.Engine, r *recorded) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, rule := range alerts(t) {
+		require.False(t, seen[rule.Alert], "%s is there twice", rule.Alert)
+		seen[rule.Alert] = true
+		for _, wrong := range misfits(r, rule.Expr) {
+			t.Errorf("%s: %s", rule.Alert, wrong)
+		}
+		now, _ := raised(t, e, r, rule, nil)
+		require.Empty(t, now, "%s is raised by a healthy process", rule.Alert)
+		if quiet := quiets()[rule.Alert]; quiet != nil {
+			now, _ = raised(t, e, r, rule, quiet)
+			require.Empty(t, now, "%s is raised by what is no trouble", rule.Alert)
+		}
+		require.NotEmpty(t, raisers()[rule.Alert], "nothing is known that raises %s", rule.Alert)
+		for _, what := range [][]happening{raisers()[rule.Alert], alsoRaise()[rule.Alert]} {
+			if what == nil {
+				continue
+			}
+			now, before := raised(t, e, r, rule, what)
+			require.NotEmpty(t, now, "%s is not raised", rule.Alert)
+			require.NotEmpty(t, before, "%s is not raised for its whole time", rule.Alert)
+		}
+		now, _ = raised(t, e, r, rule, raisers()[rule.Alert])
+		for _, text := range rule.Annotations {
+			for _, name := range templateLabel.FindAllStringSubmatch(text, -1) {
+				require.True(t, now[0].Metric.Has(name[1]), "%s tells the label %s, which its result doesn't have", rule.Alert, name[1])
+			}
+		}
+	}
+	for name := range raisers() {
+		require.True(t, seen[name], "no alert %s", name)
+	}
+}
+
+const runbookURL = "https://github.com/millrace-io/millrace/blob/main/configs/RUNBOOK.md#"
+
+// incomplete returns what an alert lacks for the person who is woken by it.
+func incomplete(rule rulefmt.Rule, runbook map[string]string) []string {
+	var wrong []string
+	say := func(format string, args ...any) { wrong = append(wrong, rule.Alert+": "+fmt.Sprintf(format, args...)) }
+	if rule.For == 0 {
+		say("no for")
+	}
+	if s := rule.Labels["severity"]; s != "critical" && s != "warning" {
+		say("severity must be critical or warning, is %q", s)
+	}
+	for _, name := range []string{"summary", "description"} {
+		if rule.Annotations[name] == "" {
+			say("no %s", name)
+		}
+	}
+	anchor, ours := strings.CutPrefix(rule.Annotations["runbook_url"], runbookURL)
+	paragraph := runbook[anchor]
+	switch {
+	case !ours:
+		say("runbook_url is not in configs/RUNBOOK.md")
+	case paragraph == "":
+		say("the runbook has no heading #%s", anchor)
+	case anchor != strings.ToLower(rule.Alert):
+		say("the runbook_url is that of another alert")
+	}
+	for _, part := range []string{"**Means.**", "**Look first.**", "**Ends.**"} {
+		if paragraph != "" && !strings.Contains(paragraph, part) {
+			say("the runbook says nothing under %s", part)
+		}
+	}
+	return wrong
+}
+
+// runbook returns the texts under the headings of alerts, by their anchors.
+func runbook(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("../configs/RUNBOOK.md")
+	require.NoError(t, err)
+	paragraphs := map[string]string{}
+	anchor := ""
+	for line := range strings.Lines(string(text)) {
+		if heading, ok := strings.CutPrefix(line, "### "); ok {
+			anchor = strings.ToLower(strings.TrimSpace(heading))
+			require.Empty(t, paragraphs[anchor], "two headings #%s", anchor)
+		} else if strings.HasPrefix(line, "#") {
+			anchor = ""
+		} else if anchor != "" {
+			paragraphs[anchor] += line
+		}
+	}
+	return paragraphs
+}
+
+func TestAlertsTellAPersonWhatToDo(t *testing.T) {
+	t.Parallel()
+	book := runbook(t)
+	known := map[string]bool{}
+	for _, rule := range alerts(t) {
+		known[strings.ToLower(rule.Alert)] = true
+		for _, wrong := range incomplete(rule, book) {
+			t.Error(wrong)
+		}
+	}
+	for anchor := range book {
+		require.True(t, known[anchor], "the runbook has a paragraph for #%s, which is no alert", anchor)
+	}
+
+	bare := rulefmt.Rule{Alert: "MillraceNew", Annotations: map[string]string{"runbook_url": runbookURL + "millracenew"}}
+	require.Len(t, incomplete(bare, book), 5)
+	require.Contains(t, incomplete(bare, book), "MillraceNew: the runbook has no heading #millracenew")
+	require.Contains(t, incomplete(bare, map[string]string{"millracenew": "**Means.** **Ends.**"}), "MillraceNew: the runbook says nothing under **Look first.**")
+}

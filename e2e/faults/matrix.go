@@ -1,0 +1,76 @@
+package faults
+
+import "github.com/millrace-io/millrace/pipeline/killpoint"
+
+// Groups of faults, as the table of results has them.
+const (
+	GroupKill     = "kill -9"
+	GroupFrozen   = "frozen worker"
+	GroupShutdown = "shutdown"
+	GroupRedis    = "Redis"
+	GroupKafka    = "Kafka"
+	GroupPostgres = "PostgreSQL"
+	GroupMoney    = "Money API"
+	GroupPerson   = "a person"
+	GroupPoison   = "poison"
+)
+
+// Fault is one line of the matrix.
+type Fault struct {
+	Name  string // group/what, unique
+	Group string
+	Says  string // for people
+	// Points are where processes are lost; for pairs the plan draws them.
+	Points []killpoint.Point
+	Pair   bool
+}
+
+// Matrix is every fault that is tried.
+func Matrix() []Fault {
+	var all []Fault
+	for _, p := range killpoint.Points() {
+		all = append(all, Fault{Name: "kill/" + string(p), Group: GroupKill, Says: "at " + string(p), Points: []killpoint.Point{p}})
+	}
+	for _, n := range []string{"1", "2", "3", "4", "5", "6"} {
+		all = append(all, Fault{Name: "kill/pair-" + n, Group: GroupKill, Says: "at a random pair of points", Pair: true})
+	}
+	for _, f := range []struct{ name, group, says string }{
+		{"frozen/before-the-call", GroupFrozen, "SIGSTOP between SENDING and the call until the lease is gone, then woken"},
+		{"frozen/after-the-call", GroupFrozen, "SIGSTOP after the call until the lease is gone, then woken"},
+		{"shutdown/sigterm", GroupShutdown, "SIGTERM under load"},
+		{"shutdown/rolling", GroupShutdown, "rolling restart of three instances"},
+		{"redis/restart", GroupRedis, "restart"},
+		{"redis/flushall", GroupRedis, "FLUSHALL"},
+		{"redis/client-kill", GroupRedis, "CLIENT KILL"},
+		{"redis/slow", GroupRedis, "slow by 50 ms"},
+		{"redis/answers-cut", GroupRedis, "answers cut off after the command ran"},
+		{"redis/failover", GroupRedis, "primary replaced by a replica that lacks the last second"},
+		{"redis/oom", GroupRedis, "OOM refusal"},
+		{"kafka/restart", GroupKafka, "broker restart"},
+		{"kafka/coordinator", GroupKafka, "coordinator killed, and loaded anew"},
+		{"kafka/rebalance-storm", GroupKafka, "rebalance storm"},
+		{"kafka/produce-errors", GroupKafka, "produce errors"},
+		{"kafka/duplicates", GroupKafka, "a duplicate delivery of 10 % of records"},
+		{"postgres/restart", GroupPostgres, "restart"},
+		{"postgres/terminate", GroupPostgres, "pg_terminate_backend"},
+		{"postgres/locks", GroupPostgres, "locks held 10 s"},
+		{"postgres/full-pool", GroupPostgres, "a full pool"},
+		{"money/fail", GroupMoney, "5 % 500"},
+		{"money/cut-off", GroupMoney, "5 % charged, then cut off"},
+		{"money/throttled", GroupMoney, "429 with Retry-After"},
+		{"money/unauthorized", GroupMoney, "401 for a while"},
+		{"money/silence", GroupMoney, "silence"},
+		{"money/down", GroupMoney, "down for a while"},
+		{"person/pause-resume", GroupPerson, "pause and resume under load"},
+		{"person/cancel", GroupPerson, "cancel under load"},
+		{"person/flag", GroupPerson, "flag switched under load"},
+		{"poison/undecodable", GroupPoison, "undecodable, one in a hundred"},
+		{"poison/unknown-type", GroupPoison, "unknown type, one in a hundred"},
+		{"poison/large", GroupPoison, "1 MiB, one in a hundred"},
+		{"poison/panic", GroupPoison, "handler panic, one in a hundred"},
+		{"poison/hang", GroupPoison, "handler that never returns, one in a hundred"},
+	} {
+		all = append(all, Fault{Name: f.name, Group: f.group, Says: f.says})
+	}
+	return all
+}

@@ -1,0 +1,78 @@
+package faults_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/e2e/faults"
+	"github.com/millrace-io/millrace/pipeline/killpoint"
+)
+
+func lines(seed uint64) string {
+	var b strings.Builder
+	for _, c := range faults.Plan(seed) {
+		b.WriteString(c.String() + "\n")
+	}
+	return b.String()
+}
+
+// A seed that was printed months ago must replay: the file is only changed with the matrix.
+func TestTheSeedReplaysTheSchedule(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("MILLRACE_FAULTS_GOLDEN") != "" {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile("testdata/seed-1.txt", []byte(lines(1)), 0o600))
+	}
+	golden, err := os.ReadFile("testdata/seed-1.txt")
+	require.NoError(t, err)
+	require.Equal(t, string(golden), lines(1))
+	require.Equal(t, lines(7), lines(7))
+	require.NotEqual(t, lines(7), lines(8))
+}
+
+// Whatever the seed, the plan is the whole matrix, once, and its numbers can be carried out.
+func TestThePlanIsTheWholeMatrix(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(200) {
+		names := map[string]bool{}
+		groups := map[string]bool{}
+		for i, c := range faults.Plan(seed) {
+			require.False(t, names[c.Name], "%s twice", c.Name)
+			names[c.Name] = true
+			require.GreaterOrEqual(t, c.Targets, 300)
+			require.LessOrEqual(t, c.Targets, 2_000)
+			require.Less(t, c.Victim, faults.Instances)
+			for _, a := range c.Arms {
+				require.Positive(t, a.Nth)
+				require.Less(t, a.Instance, faults.Instances)
+			}
+			if c.Pair {
+				require.Len(t, c.Arms, 2)
+				require.NotEqual(t, c.Arms[0].Instance, c.Arms[1].Instance)
+				require.NotEqual(t, c.Arms[0].Point, c.Arms[1].Point)
+			}
+			groups[c.Group] = true
+			if i == 8 {
+				require.Len(t, groups, 9, "the groups take turns")
+			}
+		}
+		require.Len(t, names, len(faults.Matrix()))
+	}
+}
+
+// Every named point is lost alone.
+func TestEveryPointIsInTheMatrix(t *testing.T) {
+	t.Parallel()
+	alone := map[killpoint.Point]bool{}
+	for _, f := range faults.Matrix() {
+		if len(f.Points) == 1 {
+			alone[f.Points[0]] = true
+		}
+	}
+	for _, p := range killpoint.Points() {
+		require.True(t, alone[p], "%s is not tried alone", p)
+	}
+}

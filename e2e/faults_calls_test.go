@@ -1,0 +1,158 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+)
+
+// call is a line in the ledger's book of attempts.
+type call struct {
+	target, epoch  int64
+	late           bool
+	kind           ledger.CallKind
+	outcome        ledger.Outcome
+	class          string
+	started, ended time.Time
+}
+
+// calls returns the lines of every payout, in order of epoch; the late answers apart.
+func (t *trial) calls(ctx context.Context) (lines, late map[int64][]call, err error) {
+	lines, late = map[int64][]call{}, map[int64][]call{}
+	err = t.sql(ctx, func(conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `SELECT p.target_id, a.epoch, a.late, a.kind, a.outcome, a.class,
+				coalesce(a.started_at, a.ended_at), a.ended_at FROM attempts a JOIN payouts p ON p.id = a.payout_id
+			WHERE p.type = $1 AND p.promotion_id = $2 ORDER BY p.target_id, a.epoch`, t.c.Kind, t.id.ID)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var c call
+			if err := rows.Scan(&c.target, &c.epoch, &c.late, (*string)(&c.kind), (*string)(&c.outcome), &c.class, &c.started, &c.ended); err != nil {
+				return err
+			}
+			if c.late {
+				late[c.target] = append(late[c.target], c)
+			} else {
+				lines[c.target] = append(lines[c.target], c)
+			}
+		}
+		return rows.Err()
+	})
+	return lines, late, err
+}
+
+// spent says whether a call counts as an attempt: a shutdown, a refusal to listen and a wrong password don't.
+func (c call) spent() bool {
+	if c.kind != ledger.CallSend {
+		return false
+	}
+	return c.class == ledger.ClassLeaseExpired ||
+		!slices.Contains([]ledger.Outcome{ledger.NotCharged, ledger.OwnFault, ledger.Interrupted}, c.outcome)
+}
+
+func (t *trial) attemptsInPolicy(ctx context.Context) error {
+	rows, err := t.rows(ctx)
+	if err != nil {
+		return err
+	}
+	lines, _, err := t.calls(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for target, row := range rows {
+		spent := 0
+		for _, c := range lines[target] {
+			if c.spent() {
+				spent++
+			}
+		}
+		switch {
+		case row.Attempts > attemptsMax:
+			errs = append(errs, fmt.Errorf("%s was attempted %d times", row.Key, row.Attempts))
+		case row.Attempts != spent:
+			errs = append(errs, fmt.Errorf("%s says %d attempts, its lines %d: %+v", row.Key, row.Attempts, spent, lines[target]))
+		case t.quiet && (row.Attempts != 1 || row.Interruptions != 0):
+			errs = append(errs, fmt.Errorf("%s was run again: %d attempts, %d interruptions: %+v", row.Key, row.Attempts, row.Interruptions, lines[target]))
+		}
+	}
+	return first(errs)
+}
+
+// oneCaller: an epoch begins when the one before has ended, or its lease; and none is without an end.
+func (t *trial) oneCaller(ctx context.Context) error {
+	rows, err := t.rows(ctx)
+	if err != nil {
+		return err
+	}
+	lines, _, err := t.calls(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for target, row := range rows {
+		calls := lines[target]
+		if row.State == ledger.Success && int64(len(calls)) != row.Epoch {
+			errs = append(errs, fmt.Errorf("%s was begun %d times and ended %d times: %+v", row.Key, row.Epoch, len(calls), calls))
+		}
+		for i, c := range calls {
+			if i > 0 && c.started.Before(calls[i-1].ended) {
+				errs = append(errs, fmt.Errorf("%s: call %d began before call %d had ended: %+v", row.Key, c.epoch, calls[i-1].epoch, calls))
+			}
+			if c.class == ledger.ClassLeaseExpired && c.ended.Sub(c.started) < siteLease {
+				errs = append(errs, fmt.Errorf("%s: the lease of call %d was taken after %s: %+v", row.Key, c.epoch, c.ended.Sub(c.started), calls))
+			}
+		}
+	}
+	return first(errs)
+}
+
+// retriesInTime: what has failed is tried again no sooner than the policy says.
+func (t *trial) retriesInTime(ctx context.Context) error {
+	lines, _, err := t.calls(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for target, calls := range lines {
+		failures := 0
+		for i, c := range calls[:max(0, len(calls)-1)] {
+			if c.outcome == ledger.Interrupted || c.outcome == ledger.Paid {
+				continue
+			}
+			failures++
+			least := min(siteRetry<<(failures-1), 2*time.Second) * 8 / 10 // a fifth is jitter
+			if gap := calls[i+1].started.Sub(c.ended); gap < least {
+				errs = append(errs, fmt.Errorf("target %d: tried again after %s, not %s: %+v", target, gap, least, calls))
+			}
+		}
+	}
+	return first(errs)
+}
+
+// frozenStaysQuiet: whoever was frozen between SENDING and its call tells, late, that it has sent nothing. (Its neighbours
+// in other slots were frozen in the middle of their calls.)
+func (t *trial) frozenStaysQuiet(ctx context.Context) error {
+	if !t.frozen {
+		return nil
+	}
+	_, late, err := t.calls(ctx)
+	if err != nil {
+		return err
+	}
+	for _, calls := range late {
+		for _, c := range calls {
+			if c.outcome == ledger.NotCharged {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("nobody woke after its lease and sent nothing: %+v", late)
+}

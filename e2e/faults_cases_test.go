@@ -1,0 +1,327 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/millrace-io/millrace/e2e/faults"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/pipeline/killpoint"
+)
+
+// strike carries out the fault of a case, under load, and undoes it.
+func (t *trial) strike(ctx context.Context) error {
+	group, what, _ := strings.Cut(t.c.Name, "/")
+	switch group {
+	case "kill":
+		return t.killed(ctx)
+	case "frozen":
+		return t.frozenAt(ctx, map[string]killpoint.Point{"before-the-call": killpoint.AfterSending, "after-the-call": killpoint.AfterCall}[what])
+	case "shutdown":
+		return t.shutDown(ctx, what)
+	case "money":
+		return t.moneyFails(ctx, what)
+	case "person":
+		return t.steered(ctx, what)
+	case "redis":
+		return t.redisFails(ctx, what)
+	case "postgres":
+		return t.postgresFails(ctx, what)
+	case "kafka":
+		return t.kafkaFails(ctx, what)
+	case "poison":
+		return t.poisoned(ctx, what)
+	}
+	return fmt.Errorf("nobody knows how to do %s", t.c.Name)
+}
+
+// underLoad publishes the campaign and waits until the case's share of it is settled.
+func (t *trial) underLoad(ctx context.Context) error {
+	if err := t.publish(ctx, t.c.Targets); err != nil {
+		return err
+	}
+	return t.settledShare(ctx, t.c.At)
+}
+
+// killed loses every armed instance at its point. A point that is not passed often enough is passed again.
+func (t *trial) killed(ctx context.Context) error {
+	armed := map[*member]faults.Arm{}
+	for _, a := range t.c.Arms {
+		armed[t.crew[a.Instance]] = a
+	}
+	arm := func() error {
+		for m, a := range armed {
+			if err := m.arm(ctx, fmt.Sprintf("%s:%d", a.Point, a.Nth)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	switch t.c.Arms[0].Point {
+	case killpoint.CleanUp, killpoint.FeederBatch, killpoint.Reclaim:
+		return t.killedSeldom(ctx, t.c.Arms[0])
+	case killpoint.Drain:
+		if err := t.underLoad(ctx); err != nil {
+			return err
+		}
+		if err := arm(); err != nil {
+			return err
+		}
+		t.victim().signal(syscall.SIGTERM)
+	default:
+		if err := arm(); err != nil {
+			return err
+		}
+		if err := t.publish(ctx, t.c.Targets); err != nil {
+			return err
+		}
+	}
+	for range 5 {
+		err := until(ctx, 8*time.Second, "all are lost", func() error {
+			for m, a := range armed {
+				if !m.ended() {
+					return fmt.Errorf("%s at %s: %w", m.name, a.Point, errNotReached)
+				}
+			}
+			return nil
+		})
+		if !errors.Is(err, errNotReached) {
+			return err
+		}
+		if err := t.publish(ctx, t.c.Targets); err != nil {
+			return err
+		}
+	}
+	return errNotReached
+}
+
+// killedSeldom loses whoever comes to a point that a single instance passes, once in a while.
+func (t *trial) killedSeldom(ctx context.Context, a faults.Arm) error {
+	crew := t.crew
+	armAll := func(spec string) error {
+		for _, m := range crew {
+			if err := m.arm(ctx, spec); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	lost := 0
+	spec := fmt.Sprintf("%s:%d", a.Point, a.Nth)
+	switch a.Point {
+	case killpoint.FeederBatch:
+		if err := t.cli(ctx, "campaign", "pause", t.c.Kind, strconv.FormatInt(t.id.ID, 10)); err != nil {
+			return err
+		}
+		if err := t.publish(ctx, t.c.Targets); err != nil {
+			return err
+		}
+		if err := until(ctx, 30*time.Second, "all are accepted", func() error {
+			if c := t.counts(ctx); c.Accepted < int64(t.c.Targets) {
+				return fmt.Errorf("%+v", c)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if err := armAll(spec); err != nil {
+			return err
+		}
+		if err := t.cli(ctx, "campaign", "resume", t.c.Kind, strconv.FormatInt(t.id.ID, 10)); err != nil {
+			return err
+		}
+	case killpoint.Reclaim:
+		if err := t.underLoad(ctx); err != nil {
+			return err
+		}
+		t.victim().kill() // leaves entries to reclaim
+		lost++
+		if err := armAll(spec); err != nil {
+			return err
+		}
+	default:
+		if err := armAll(spec); err != nil {
+			return err
+		}
+		if err := t.publish(ctx, t.c.Targets); err != nil {
+			return err
+		}
+	}
+	if err := until(ctx, 60*time.Second, "somebody is lost at "+string(a.Point), func() error {
+		if err := t.age(ctx); err != nil {
+			return err
+		}
+		n := 0
+		for _, m := range crew {
+			if m.ended() {
+				n++
+			}
+		}
+		if n <= lost {
+			return errNotReached
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return armAll("")
+}
+
+// frozenAt stops the victim at a point until the lease of what it holds has gone, and wakes it.
+func (t *trial) frozenAt(ctx context.Context, p killpoint.Point) error {
+	t.frozen = p == killpoint.AfterSending
+	m := t.victim()
+	if err := m.arm(ctx, fmt.Sprintf("%s:%d:stop", p, 1+t.rand.IntN(30))); err != nil {
+		return err
+	}
+	if err := t.publish(ctx, t.c.Targets); err != nil {
+		return err
+	}
+	if err := until(ctx, 20*time.Second, m.name+" is frozen", func() error {
+		if !m.stopped() {
+			return errNotReached
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	// The lease is the database's and the worker's own clock: it can't be aged. Then the others take over.
+	wait(ctx, siteLease)
+	if err := until(ctx, 30*time.Second, "others have paid what it holds", func() error {
+		if c := t.counts(ctx); c.InFlight > 0 || c.Paid == 0 || c.InRetry > 0 {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	m.signal(syscall.SIGCONT)
+	return nil
+}
+
+func (t *trial) shutDown(ctx context.Context, what string) error {
+	t.quiet = true
+	if err := t.underLoad(ctx); err != nil {
+		return err
+	}
+	if what == "sigterm" {
+		return t.victim().terminate()
+	}
+	for i := range t.crew {
+		if err := t.crew[i].terminate(); err != nil {
+			return err
+		}
+		m, err := t.start(ctx)
+		if err != nil {
+			return err
+		}
+		t.crew[i] = m
+		if err := t.publish(ctx, 100); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moneyFails lets the Money API misbehave. What in the matrix lasts a minute lasts seconds here, longer than
+// lease, retry and breaker, which are as much shorter.
+func (t *trial) moneyFails(ctx context.Context, what string) error {
+	f := usualMoney
+	f.Seed = t.c.Draw
+	lasts := 3 * time.Second
+	switch what {
+	case "fail":
+		f.FailRate = 0.05
+	case "cut-off":
+		// Some by a connection that is reset, which Go's client repeats by itself, and some by silence.
+		f.ResetRate, f.TimeoutRate = 0.03, 0.02
+	case "throttled":
+		f.ThrottleRate, f.RetryAfter = 0.02, time.Second // each slows everybody for a second
+	case "unauthorized":
+		f.Unauthorized = true
+	case "silence":
+		f.Silence = true
+	case "down":
+		f.Down = true
+	}
+	passing := f.Unauthorized || f.Silence || f.Down
+	if passing {
+		if err := t.underLoad(ctx); err != nil {
+			return err
+		}
+		if err := t.api.SetFaults(f); err != nil {
+			return err
+		}
+		wait(ctx, lasts)
+		return t.api.SetFaults(usualMoney)
+	}
+	if err := t.api.SetFaults(f); err != nil {
+		return err
+	}
+	if err := t.publish(ctx, t.c.Targets); err != nil {
+		return err
+	}
+	return t.settledShare(ctx, 100)
+}
+
+func (t *trial) steered(ctx context.Context, what string) error {
+	campaign := func(verb string) error { return t.cli(ctx, "campaign", verb, t.c.Kind, strconv.FormatInt(t.id.ID, 10)) }
+	slow := usualMoney
+	slow.Latency = 60 * time.Millisecond // so that the campaign is not over before a person has typed
+	if err := t.api.SetFaults(slow); err != nil {
+		return err
+	}
+	defer func(f moneysim.Faults) { _ = t.api.SetFaults(f) }(usualMoney)
+	if err := t.publish(ctx, t.c.Targets); err != nil {
+		return err
+	}
+	if err := t.settledShare(ctx, min(t.c.At, 25)); err != nil {
+		return err
+	}
+	switch what {
+	case "pause-resume":
+		if err := campaign("pause"); err != nil {
+			return err
+		}
+		wait(ctx, time.Second) // what is in hand ends
+		before := t.counts(ctx).Paid
+		if err := t.publish(ctx, 100); err != nil {
+			return err
+		}
+		wait(ctx, time.Second)
+		if after := t.counts(ctx).Paid; after != before {
+			return &brokenError{"a pause holds", fmt.Errorf("%d were paid, a second later %d", before, after)}
+		}
+		return campaign("resume")
+	case "cancel":
+		t.cancels = true
+		if err := campaign("cancel"); err != nil {
+			return err
+		}
+		return t.publish(ctx, 100)
+	default: // the flag
+		t.quiet = true
+		for _, off := range []bool{true, false} {
+			t.flagOff = off
+			for i := range t.crew {
+				if err := t.crew[i].terminate(); err != nil {
+					return err
+				}
+				m, err := t.start(ctx)
+				if err != nil {
+					return err
+				}
+				t.crew[i] = m
+			}
+			if err := t.publish(ctx, 100); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,365 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+)
+
+// invariant is something that must hold after every fault. What comes true only after a while is asked
+// again until the case's time is up.
+type invariant struct {
+	name       string
+	eventually bool
+	holds      func(*trial, context.Context) error
+}
+
+// invariants in the order in which they are looked at; the first broken one is what a failing case prints.
+var invariants = []invariant{
+	{"an instance ends only when it is ended", false, (*trial).noneEnded},
+	{"one charge a target", false, (*trial).oneCharge},
+	{"no charge is denied", false, (*trial).noChargeDenied},
+	{"nothing is lost", true, (*trial).nothingLost},
+	{"ledger and book agree", false, (*trial).booksAgree},
+	{"poison is isolated", true, (*trial).poisonIsolated},
+	{"nothing is given up without need", false, (*trial).nothingGivenUp},
+	{"nothing is stranded", true, (*trial).nothingStranded},
+	{"the summary counts what there is", false, (*trial).summaryCounts},
+	{"attempts are within policy", false, (*trial).attemptsInPolicy},
+	{"one caller at a time", false, (*trial).oneCaller},
+	{"a retry is never early", false, (*trial).retriesInTime},
+	{"a frozen worker wakes and does not call", false, (*trial).frozenStaysQuiet},
+	{"offsets never pass an unrecorded row", false, (*trial).offsetsRecorded},
+	{"nothing is trimmed unread", false, (*trial).nothingTrimmed},
+	{"goroutines and memory are back", true, (*trial).usageIsBack},
+}
+
+// brokenError is the first broken invariant.
+type brokenError struct {
+	name string
+	err  error
+}
+
+func (b *brokenError) Error() string { return b.name + ": " + b.err.Error() }
+
+// quietWithin is how long a case may take to become quiet.
+const quietWithin = 45 * time.Second
+
+// check looks at every invariant and returns the first broken one.
+func (t *trial) check(ctx context.Context) error {
+	deadline := time.Now().Add(quietWithin)
+	waited := map[string]error{} // first it must be quiet: who charges late charges too
+	for _, inv := range invariants {
+		if inv.eventually {
+			waited[inv.name] = t.holds(ctx, inv, deadline)
+		}
+	}
+	for _, inv := range invariants {
+		err := waited[inv.name]
+		if !inv.eventually {
+			err = t.holds(ctx, inv, deadline)
+		}
+		if err != nil {
+			return &brokenError{inv.name, err}
+		}
+	}
+	return nil
+}
+
+// holds asks one invariant, until the deadline if it may take a while, and at least once.
+func (t *trial) holds(ctx context.Context, inv invariant, deadline time.Time) error {
+	began := time.Now()
+	for last := error(nil); ; {
+		once, cancel := context.WithTimeout(ctx, time.Minute)
+		err := inv.holds(t, once)
+		cancel()
+		if err == nil && last != nil && time.Since(began) > 8*time.Second {
+			t.note("%s: only after %s: %w", inv.name, time.Since(began).Round(time.Second), last)
+		}
+		if err == nil || !inv.eventually || time.Now().After(deadline) || ctx.Err() != nil {
+			return err
+		}
+		last = err
+		if err := t.age(ctx); err != nil {
+			return err
+		}
+		wait(ctx, 100*time.Millisecond)
+	}
+}
+
+// first keeps errors short: some of many.
+func first(errs []error) error {
+	if len(errs) > 5 {
+		errs = append(errs[:5:5], fmt.Errorf("… and %d more", len(errs)-5))
+	}
+	return errors.Join(errs...)
+}
+
+func (t *trial) noneEnded(context.Context) error {
+	for _, m := range t.crew {
+		if m.ended() {
+			return fmt.Errorf("%s ended: %s", m.name, m.cmd.ProcessState)
+		}
+	}
+	return nil
+}
+
+// rows returns the ledger's; a server that has just come back may refuse once or twice.
+func (t *trial) rows(ctx context.Context) (rows map[int64]ledger.Entry, err error) {
+	return rows, until(ctx, 20*time.Second, "the ledger's rows", func() error {
+		rows = make(map[int64]ledger.Entry, len(t.offer))
+		return t.ledger.Books(ctx, t.id, func(e ledger.Entry) error {
+			rows[e.Target] = e
+			return nil
+		})
+	})
+}
+
+// nothingLost: every accepted record reaches a final state.
+func (t *trial) nothingLost(ctx context.Context) error {
+	if c := t.counts(ctx); settled(c) < int64(len(t.offer)) {
+		return fmt.Errorf("%d were offered: %+v", len(t.offer), c)
+	}
+	rows, err := t.rows(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for target := range t.offer {
+		if row, ok := rows[target]; !ok || !row.State.Settled() {
+			errs = append(errs, fmt.Errorf("target %d is %q", target, row.State))
+		}
+	}
+	if len(rows) != len(t.offer) {
+		errs = append(errs, fmt.Errorf("%d rows for %d targets", len(rows), len(t.offer)))
+	}
+	return first(errs)
+}
+
+// poisonIsolated: the dead letters are those of the poison, once each.
+func (t *trial) poisonIsolated(ctx context.Context) error {
+	got, err := t.deadLetters(ctx)
+	if err != nil {
+		return err
+	}
+	want := map[string]map[string]int{t.topic("dead"): t.letters, "campaign-promotion-started-dead": t.startedDead}
+	for topic := range want {
+		if !maps.Equal(got[topic], want[topic]) {
+			return fmt.Errorf("dead letters in %s: %v, want %v", topic, got[topic], want[topic])
+		}
+	}
+	return nil
+}
+
+// nothingStranded: no stream, group, consumer or pending entry is left, no record is unread, nobody thinks that there is work.
+func (t *trial) nothingStranded(ctx context.Context) error {
+	keys, err := t.world.redis.Keys(ctx, "*"+t.streamName()+"*").Result()
+	if err != nil {
+		return err
+	}
+	if len(keys) > 0 {
+		pending, _ := t.world.redis.XPending(ctx, t.streamName(), t.groupName()).Result()
+		return fmt.Errorf("redis still has %v, pending %+v", keys, pending)
+	}
+	if t.counts(ctx).Active {
+		return errors.New("the promotion is still on the active set")
+	}
+	lags, err := t.admin.Lag(ctx, groups...)
+	if err != nil {
+		return err
+	}
+	for group, lag := range lags {
+		if err := lag.Error(); err != nil {
+			return err
+		}
+		if n := lag.Lag.Total(); n != 0 {
+			return fmt.Errorf("group %s has %d records to read", group, n)
+		}
+	}
+	return nil
+}
+
+// charges returns the Money API's own book of the promotion.
+func (t *trial) charges() map[int64][]moneysim.Entry {
+	charges := map[int64][]moneysim.Entry{}
+	for q := (moneysim.Query{Type: t.c.Kind, PromotionID: t.id.ID, Limit: 10_000}); ; {
+		page := t.api.Page(q)
+		for _, e := range page.Entries {
+			charges[e.TargetID] = append(charges[e.TargetID], e)
+		}
+		if page.Next == "" {
+			return charges
+		}
+		q.After = page.Next
+	}
+}
+
+func (t *trial) oneCharge(context.Context) error {
+	var errs []error
+	for target, entries := range t.charges() {
+		if len(entries) != 1 || entries[0].Executions != 1 {
+			errs = append(errs, fmt.Errorf("target %d: %+v", target, entries))
+		}
+		if _, ok := t.offer[target]; !ok {
+			errs = append(errs, fmt.Errorf("target %d was charged and never offered", target))
+		}
+	}
+	if n := t.api.Summary().DoubleCharged; n != 0 {
+		errs = append(errs, fmt.Errorf("the book says %d double charges", n))
+	}
+	return first(errs)
+}
+
+func (t *trial) booksAgree(ctx context.Context) error {
+	rows, err := t.rows(ctx)
+	if err != nil {
+		return err
+	}
+	charges := t.charges()
+	var errs []error
+	for target, row := range rows {
+		charged := charges[target]
+		switch {
+		case row.State == ledger.Success && len(charged) == 0:
+			errs = append(errs, fmt.Errorf("%s is SUCCESS, and nothing was charged", row.Key))
+		case row.State == ledger.Success:
+			amount, voucher, err := requestOf(row)
+			o, e := t.offer[target], charged[0]
+			if err != nil || e.TransactionKey != row.TransactionKey || e.Amount != amount || e.VoucherID != voucher ||
+				amount != 0 && amount != o.amount || voucher != "" && voucher != o.voucher {
+				errs = append(errs, fmt.Errorf("%s: offered %+v, ledger %s %d%s, book %+v, %w", row.Key, o, row.TransactionKey, amount, voucher, e, err))
+			}
+		case len(charged) > 0 && row.State != ledger.Unknown:
+			errs = append(errs, fmt.Errorf("%s is %s and was charged", row.Key, row.State))
+		}
+	}
+	for target := range charges {
+		if _, ok := rows[target]; !ok {
+			errs = append(errs, fmt.Errorf("target %d was charged and has no row", target))
+		}
+	}
+	return first(errs)
+}
+
+func (t *trial) noChargeDenied(ctx context.Context) error {
+	rows, err := t.rows(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for target := range t.charges() {
+		if s := rows[target].State; s == ledger.Failed || s == ledger.Cancelled {
+			errs = append(errs, fmt.Errorf("target %d was charged and is %s", target, s))
+		}
+	}
+	return first(errs)
+}
+
+// nothingGivenUp: the fault passes, so everything is paid; only a cancelled promotion leaves something unpaid.
+func (t *trial) nothingGivenUp(ctx context.Context) error {
+	rows, err := t.rows(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, row := range rows {
+		allowed := row.State == ledger.Success || t.cancels && (row.State == ledger.Cancelled || row.State == ledger.Unknown && row.MaybeCharged)
+		if !allowed {
+			errs = append(errs, fmt.Errorf("%s is %s after %d attempts: %s %s", row.Key, row.State, row.Attempts, row.LastClass, row.LastError))
+		}
+	}
+	return first(errs)
+}
+
+func (t *trial) summaryCounts(ctx context.Context) error {
+	rows, err := t.rows(ctx)
+	if err != nil {
+		return err
+	}
+	states := map[ledger.State]int64{}
+	for _, row := range rows {
+		states[row.State]++
+	}
+	c := t.counts(ctx)
+	if c.Paid != states[ledger.Success] || c.Failed != states[ledger.Failed] || c.Unknown != states[ledger.Unknown] ||
+		c.Cancelled != states[ledger.Cancelled] || c.Pending != 0 || c.Accepted != int64(len(rows)) {
+		return fmt.Errorf("%+v, and the rows are %v", c, states)
+	}
+	return nil
+}
+
+// offsetsRecorded: every record before a committed offset has its row. Offsets are read first.
+func (t *trial) offsetsRecorded(ctx context.Context) error {
+	group := "prepay-admin-campaign-" + strings.ToLower(t.c.Kind)
+	var committed kadm.OffsetResponses
+	if err := until(ctx, 30*time.Second, "committed offsets of "+group, func() (err error) {
+		committed, err = t.admin.FetchOffsets(ctx, group)
+		return errors.Join(err, committed.Error())
+	}); err != nil {
+		return err
+	}
+	rows, err := t.rows(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for target, o := range t.offer {
+		c, ok := committed.Lookup(t.topic("publish"), o.partition)
+		if _, recorded := rows[target]; ok && o.offset < c.At && !recorded {
+			errs = append(errs, fmt.Errorf("target %d at %d/%d is not in the ledger, and %d is committed", target, o.partition, o.offset, c.At))
+		}
+	}
+	return first(errs)
+}
+
+// nothingTrimmed: nobody has found an entry that was deleted before it was handled.
+func (t *trial) nothingTrimmed(context.Context) error {
+	if t.redisLost {
+		return nil
+	}
+	for _, m := range t.all {
+		log, err := os.ReadFile(m.log)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(log)) {
+			if (strings.Contains(line, "deleted before they were handled") || strings.Contains(line, "entries in hand are no longer") && !strings.Contains(line, `"deleted":0`)) &&
+				strings.Contains(line, t.streamName()) {
+				return fmt.Errorf("%s: %s", m.name, line)
+			}
+		}
+	}
+	return nil
+}
+
+// usageIsBack: a case leaves no goroutine and no heap behind.
+func (t *trial) usageIsBack(ctx context.Context) error {
+	for _, m := range t.crew {
+		if m.stained {
+			continue
+		}
+		now, err := m.usage(ctx)
+		if err != nil {
+			return err
+		}
+		if m.began.goroutines == 0 {
+			m.began = now // its first quiet moment
+		}
+		// The pipeline keeps 256 idle workers, and a producer one goroutine for each of the 8 partitions of the 6 topics it
+		// has ever written to, and a few connections; what leaks, leaks with every case.
+		if now.goroutines > m.began.goroutines+256+6*8+100 || now.bytes > 2*m.began.bytes+64<<20 {
+			return fmt.Errorf("%s has %.0f goroutines and %.0f MB, at first %.0f and %.0f", m.name,
+				now.goroutines, now.bytes/(1<<20), m.began.goroutines, m.began.bytes/(1<<20))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace-io/millrace/e2e/services/servers"
+	"github.com/millrace-io/millrace/pipeline/killpoint"
+)
+
+func (t *trial) kafkaFails(ctx context.Context, what string) error {
+	if what == "produce-errors" {
+		return t.produceErrors(ctx)
+	}
+	if err := t.underLoad(ctx); err != nil {
+		return err
+	}
+	if err := t.publish(ctx, t.c.Targets/2); err != nil {
+		return err
+	}
+	switch what {
+	case "restart":
+		// The started events go on too: a bad one becomes a dead letter in each instance.
+		return errors.Join(restarted(ctx, servers.Kafka), t.poison(ctx, "unknown-type"))
+	case "coordinator":
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+		defer cancel()
+		if r := fleet.Kill(ctx, servers.Kafka)[0]; r.Err != nil {
+			return r.Err
+		}
+		// A process that is killed may hold its port for a moment longer.
+		err := until(ctx, time.Minute, "Kafka is up again", func() error { return fleet.Up(ctx, servers.Kafka)[0].Err })
+		return errors.Join(err, t.poison(ctx, "unknown-type"))
+	case "rebalance-storm":
+		for range 6 {
+			if err := t.joinAndLeave(ctx); err != nil {
+				return err
+			}
+			if err := t.publish(ctx, t.c.Targets/6); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "duplicates":
+		var again []*kgo.Record
+		for _, o := range t.offer {
+			if o.target%10 == 0 {
+				again = append(again, t.record(o))
+			}
+		}
+		_, err := t.produce(ctx, again)
+		return err
+	}
+	return errors.New("no such fault of Kafka: " + what)
+}
+
+// joinAndLeave makes the groups rebalance twice. The member commits nothing: what it was given is read again.
+func (t *trial) joinAndLeave(ctx context.Context) error {
+	kind := strings.ToLower(t.c.Kind)
+	assigned := make(chan struct{}, 100)
+	member, err := kgo.NewClient(kgo.SeedBrokers(server(t.t, servers.Kafka)), kgo.ConsumerGroup("prepay-admin-campaign-"+kind),
+		kgo.ConsumeTopics(t.topic("publish")), kgo.DisableAutoCommit(), kgo.SessionTimeout(3*time.Second), kgo.HeartbeatInterval(500*time.Millisecond),
+		kgo.Balancers(kgo.RangeBalancer(), kgo.RoundRobinBalancer(), kgo.StickyBalancer()),
+		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { assigned <- struct{}{} }))
+	if err != nil {
+		return err
+	}
+	defer member.Close() // leaves
+	select {
+	case <-assigned:
+		return nil
+	case <-time.After(30 * time.Second):
+		return errors.New("the extra member was not let in")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// produceErrors makes the broker refuse retry records and dead letters, while there are some to write.
+func (t *trial) produceErrors(ctx context.Context) error {
+	replicas := func(n string) error {
+		answers, err := t.admin.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "min.insync.replicas", Value: &n}},
+			t.topic("retry"), t.topic("dead"))
+		if err != nil {
+			return err
+		}
+		for _, a := range answers {
+			if a.Err != nil {
+				return fmt.Errorf("%s: %w %s", a.Name, a.Err, a.ErrMessage)
+			}
+		}
+		return nil
+	}
+	// What has never had a record isn't there yet.
+	made, err := t.admin.CreateTopics(ctx, -1, -1, nil, t.topic("retry"), t.topic("dead"))
+	if err != nil {
+		return err
+	}
+	for _, m := range made {
+		if m.Err != nil && !errors.Is(m.Err, kerr.TopicAlreadyExists) {
+			return fmt.Errorf("%s: %w %s", m.Topic, m.Err, m.ErrMessage)
+		}
+	}
+	if err := replicas("2"); err != nil {
+		return err
+	}
+	f := usualMoney
+	f.FailRate, f.Seed = 0.1, t.c.Draw
+	if err := t.api.SetFaults(f); err != nil {
+		return err
+	}
+	err = errors.Join(t.publish(ctx, t.c.Targets), t.poison(ctx, "undecodable"))
+	if err == nil {
+		err = t.settledShare(ctx, t.c.At)
+	}
+	wait(ctx, 2*time.Second)
+	return errors.Join(err, replicas("1"))
+}
+
+// poison publishes one bad record for every hundred good ones.
+func (t *trial) poison(ctx context.Context, what string) error {
+	var bad []*kgo.Record
+	for i := range max(3, t.c.Targets/100) {
+		r := &kgo.Record{Topic: t.topic("publish"), Key: fmt.Appendf(nil, "%d", i)}
+		switch what {
+		case "undecodable":
+			r.Value = []byte(`{"promotionId":`)
+			t.letters["undecodable"]++
+		case "large":
+			r.Value = []byte(`{"promotionId":1,"x":"` + strings.Repeat("x", 1<<20) + `"}`)
+			t.letters["too_large"]++
+		case "unknown-type":
+			r.Topic = "campaign-promotion-started"
+			r.Value = []byte(`{"promotionId":1,"promotionType":"CASH","totalCount":5}`)
+			t.startedDead["unknown_type"] += len(t.crew) // it is a broadcast: each instance tells
+		}
+		bad = append(bad, r)
+	}
+	_, err := t.produce(ctx, bad)
+	return err
+}
+
+func (t *trial) poisoned(ctx context.Context, what string) error {
+	switch what {
+	case "panic":
+		return t.eachHundredth(ctx, what, killpoint.AfterInsert, killpoint.BeforeSending, killpoint.AfterCall)
+	case "hang":
+		points := []killpoint.Point{killpoint.BeforeSending, killpoint.AfterSending}
+		if err := t.eachHundredth(ctx, what, points[t.rand.IntN(len(points))]); err != nil {
+			return err
+		}
+		return t.endTheHung(ctx)
+	}
+	if err := t.publish(ctx, t.c.Targets/2); err != nil {
+		return err
+	}
+	if err := t.poison(ctx, what); err != nil {
+		return err
+	}
+	return t.publish(ctx, t.c.Targets/2)
+}
+
+// eachHundredth makes every hundredth pass of the points go wrong, in all instances.
+func (t *trial) eachHundredth(ctx context.Context, action string, points ...killpoint.Point) error {
+	var spec []string
+	for _, p := range points {
+		spec = append(spec, fmt.Sprintf("%s:*100:%s", p, action))
+	}
+	for _, m := range t.crew {
+		if err := m.arm(ctx, strings.Join(spec, ",")); err != nil {
+			return err
+		}
+	}
+	return t.underLoad(ctx)
+}
+
+// panics counts how often the instances were told to panic at a point.
+func (s *site) panics(p killpoint.Point) (n int) {
+	for _, m := range s.all {
+		log, _ := os.ReadFile(m.log)
+		for line := range strings.Lines(string(log)) {
+			if strings.Contains(line, `"killpoint"`) && strings.Contains(line, `"panic"`) && strings.Contains(line, string(p)) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// endTheHung waits until others have paid what stuck handlers hold, and ends the instances: their slots never come back.
+func (t *trial) endTheHung(ctx context.Context) error {
+	t.hung = true
+	if err := until(ctx, time.Minute, "all is paid although handlers hang", func() error {
+		if err := t.age(ctx); err != nil {
+			return err
+		}
+		return t.nothingLost(ctx)
+	}); err != nil {
+		return &brokenError{"nothing is lost", err}
+	}
+	for _, m := range t.crew {
+		m.kill()
+	}
+	return nil
+}

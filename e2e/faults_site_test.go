@@ -1,0 +1,389 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace-io/millrace/e2e/faults"
+	"github.com/millrace-io/millrace/e2e/services/servers"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+)
+
+// site is where the faults happen: one set of servers and a crew of instances that all cases share, each with
+// a promotion of its own.
+type site struct {
+	*world
+	dir   string // logs, kept when a case fails
+	bin   string // built with the tag faults
+	dsn   string
+	redis *faults.Proxy // between the instances and Redis
+	kafka *kgo.Client
+	admin *kadm.Client
+
+	crew    [faults.Instances]*member
+	all     []*member
+	spare   *servers.Fleet // a second Redis, once a case needs it
+	flagOff bool
+}
+
+// The times of the suite: short, so that what a fault delays is seen within seconds.
+const (
+	siteLease   = 2 * time.Second // call_timeout + lease_margin
+	siteMinIdle = 10 * time.Second
+	siteRetry   = 300 * time.Millisecond
+	attemptsMax = 6
+	siteSlots   = 4
+)
+
+// usualMoney is the Money API while nothing is wrong with it: slow enough that a fault meets payouts in hand.
+var usualMoney = moneysim.Faults{Latency: 15 * time.Millisecond, Jitter: 10 * time.Millisecond}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{world: onServers(t, "redis", usualMoney)}
+	dir, err := os.MkdirTemp("", "millrace-faults-") //nolint:usetesting // it stays when a case fails
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	s.dir, s.world.dir = dir, dir
+	s.bin = filepath.Join(dir, "millrace")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "faults", "-o", s.bin, "../cmd/millrace").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	s.dsn, _ = s.settings["plugins.promotion.ledger.dsn"].(string)
+	s.redis, err = faults.NewProxy(server(t, servers.Redis))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.redis.Close() })
+	s.kafka, err = kgo.NewClient(kgo.SeedBrokers(server(t, servers.Kafka)), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
+		kgo.ProducerBatchMaxBytes(4<<20))
+	require.NoError(t, err)
+	t.Cleanup(s.kafka.Close)
+	s.admin = kadm.NewClient(s.kafka)
+
+	maps.Copy(s.settings, map[string]any{
+		"log.level":                                           "info",
+		"stop_timeout":                                        "15s",
+		"plugins.redis.addrs":                                 []string{s.redis.Addr()},
+		"plugins.redis.dial_timeout":                          "1s",
+		"plugins.redis.read_timeout":                          "1s",
+		"plugins.redis.write_timeout":                         "1s",
+		"plugins.kafka.session_timeout":                       "3s",
+		"plugins.kafka.heartbeat_interval":                    "500ms",
+		"plugins.kafka.commit_interval":                       "20ms",
+		"plugins.kafka.nack_backoff.max":                      "1s",
+		"plugins.reclaim.min_idle":                            siteMinIdle.String(),
+		"plugins.reclaim.interval":                            "500ms",
+		"plugins.reclaim.dead_check_interval":                 "1s",
+		"plugins.promotion.stream.min_idle":                   siteMinIdle.String(),
+		"plugins.promotion.stream.longest_hold":               "5s",
+		"plugins.promotion.stream.idle_timeout":               "1s",
+		"plugins.promotion.stream.refresh":                    "300ms",
+		"plugins.promotion.stream.min_consumers_per_instance": siteSlots,
+		"plugins.promotion.stream.max_consumers_per_instance": siteSlots,
+		"plugins.promotion.money_api.call_timeout":            "1s",
+		"plugins.promotion.money_api.lease_margin":            (siteLease - time.Second).String(),
+		"plugins.promotion.money_api.breaker.open_delay":      "500ms",
+		"plugins.promotion.ledger.retry.first":                siteRetry.String(),
+		"plugins.promotion.ledger.retry.max":                  "2s",
+		"plugins.promotion.feeder.interval":                   "300ms",
+		"plugins.promotion.feeder.grace":                      "1s",
+		"plugins.promotion.feeder.sweep":                      "2s",
+	})
+	t.Cleanup(s.close)
+	return s
+}
+
+func (s *site) close() {
+	var all sync.WaitGroup
+	for _, m := range s.all {
+		all.Go(m.leave)
+	}
+	all.Wait()
+	if s.spare != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		s.spare.Wipe(ctx)
+	}
+	if !s.t.Failed() {
+		_ = os.RemoveAll(s.dir)
+	}
+}
+
+// member is one instance of the crew.
+type member struct {
+	name    string
+	cmd     *exec.Cmd
+	metrics string // URL
+	log     string // file
+	fault   string // file that arms it
+	done    chan struct{}
+	stained bool // goroutines that never end were put into it
+	began   usage
+}
+
+// start runs an instance and returns when messages flow through it.
+func (s *site) start(ctx context.Context) (*member, error) {
+	s.instances++
+	m := &member{name: "i" + strconv.Itoa(s.instances), done: make(chan struct{})}
+	m.log, m.fault = filepath.Join(s.dir, m.name+".log"), filepath.Join(s.dir, m.name+".fault")
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	m.metrics = "http://" + port + "/metrics"
+	log, err := os.Create(m.log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	m.cmd = exec.Command(s.bin, "run", "--config", s.config(m.name, map[string]any{
+		"plugins.telemetry.listen": port, "plugins.kafka.client_id": m.name,
+		"plugins.promotion.stream.enabled": !s.flagOff,
+	}))
+	m.cmd.Env = append(os.Environ(), "MILLRACE_FAULT_FILE="+m.fault)
+	m.cmd.Stdout, m.cmd.Stderr = log, log
+	if err := m.cmd.Start(); err != nil {
+		return nil, err
+	}
+	s.all = append(s.all, m)
+	go func() {
+		_ = m.cmd.Wait()
+		close(m.done)
+	}()
+	return m, until(ctx, 60*time.Second, "instance "+m.name+" runs, its log is "+m.log, func() error {
+		if m.ended() {
+			return fmt.Errorf("it ended at once")
+		}
+		if !m.says(`"msg":"running"`) {
+			return errors.New("not running yet")
+		}
+		return nil
+	})
+}
+
+func freePort() (string, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer ln.Close()
+	return ln.Addr().String(), nil
+}
+
+func (m *member) says(text string) bool {
+	log, _ := os.ReadFile(m.log)
+	return strings.Contains(string(log), text)
+}
+
+func (m *member) ended() bool {
+	select {
+	case <-m.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (m *member) signal(sig syscall.Signal) {
+	if !m.ended() {
+		_ = m.cmd.Process.Signal(sig)
+	}
+}
+
+func (m *member) kill() {
+	m.signal(syscall.SIGKILL)
+	<-m.done
+}
+
+func (m *member) leave() {
+	m.signal(syscall.SIGCONT)
+	m.signal(syscall.SIGTERM)
+	select {
+	case <-m.done:
+	case <-time.After(20 * time.Second):
+		m.kill()
+	}
+}
+
+// terminate sends SIGTERM and expects a good end.
+func (m *member) terminate() error {
+	m.signal(syscall.SIGTERM)
+	select {
+	case <-m.done:
+	case <-time.After(30 * time.Second):
+		return fmt.Errorf("%s does not end after SIGTERM", m.name)
+	}
+	if code := m.cmd.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("%s ended with %d after SIGTERM", m.name, code)
+	}
+	return nil
+}
+
+// stopped says whether the process has been stopped by SIGSTOP.
+func (m *member) stopped() bool {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.cmd.Process.Pid))
+	return strings.Contains(string(stat), ") T ")
+}
+
+// arm tells the running process where to fail; "" disarms it.
+func (m *member) arm(ctx context.Context, spec string) error {
+	if m.ended() {
+		return nil
+	}
+	if err := os.WriteFile(m.fault, []byte(spec), 0o600); err != nil {
+		return err
+	}
+	m.signal(syscall.SIGUSR1)
+	return until(ctx, 10*time.Second, m.name+" is armed with "+spec, func() error {
+		if _, err := os.Stat(m.fault); err == nil && !m.ended() {
+			return errors.New("it has not read it")
+		}
+		return nil
+	})
+}
+
+// usage is what a process holds.
+type usage struct{ goroutines, bytes float64 }
+
+func (m *member) usage(ctx context.Context) (u usage, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.metrics, nil)
+	if err != nil {
+		return u, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return u, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return u, err
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n, _ := strconv.ParseFloat(value, 64)
+		switch name {
+		case "go_goroutines":
+			u.goroutines = n
+		case "process_resident_memory_bytes":
+			u.bytes = n
+		}
+	}
+	if u.goroutines == 0 || u.bytes == 0 {
+		return u, errors.New("its metrics name no goroutines or no memory")
+	}
+	return u, nil
+}
+
+// fill starts instances until the crew is whole, and waits until each has partitions of every group.
+func (s *site) fill(ctx context.Context) error {
+	fresh := false
+	var mu sync.Mutex
+	for i, m := range s.crew {
+		if m != nil && !m.ended() {
+			m.signal(syscall.SIGCONT)
+			continue
+		}
+		n, err := s.start(ctx)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		s.crew[i], fresh = n, true
+		mu.Unlock()
+	}
+	return until(ctx, 60*time.Second, "every instance has partitions", func() error { return s.balanced(ctx, fresh) })
+}
+
+// groups are the consumer groups of the service.
+var groups = []string{
+	"prepay-admin-campaign-point", "prepay-admin-campaign-voucher",
+	"prepay-admin-campaign-point-retry", "prepay-admin-campaign-voucher-retry",
+}
+
+func (s *site) balanced(ctx context.Context, _ bool) error {
+	described, err := s.admin.DescribeGroups(ctx, groups...)
+	if err != nil {
+		return err
+	}
+	for _, g := range described {
+		members := 0
+		for _, m := range g.Members {
+			c, ok := m.Assigned.AsConsumer()
+			if ok && len(c.Topics) > 0 {
+				members++
+			}
+		}
+		if g.State != "Stable" || members != faults.Instances || len(g.Members) != faults.Instances {
+			return fmt.Errorf("group %s is %s with %d members, %d of them at work", g.Group, g.State, len(g.Members), members)
+		}
+	}
+	return nil
+}
+
+// sql runs do on a connection of its own: what holds one over a fault would meet the fault.
+func (s *site) sql(ctx context.Context, do func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, s.dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return do(conn)
+}
+
+// cli runs a command of the binary as a person would.
+func (s *site) cli(ctx context.Context, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.bin, append(args, "--config", s.config("person", nil))...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("millrace %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// until asks again and again; what is the thing that is waited for.
+func until(ctx context.Context, atMost time.Duration, what string, ask func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waited %s for: %s: %w", atMost, what, err)
+		}
+	}
+}
+
+// wait lets time pass that is part of the fault itself.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,236 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/e2e/faults"
+	"github.com/millrace-io/millrace/pipeline/killpoint"
+)
+
+// How the suite is told what to do: `make test-faults SEED=n BUDGET=10m FULL=1 ONLY=redis/ README=1`.
+const (
+	faultsSeed   = "MILLRACE_FAULTS_SEED"   // one, or several with commas; without it the fixed seed of the short cut
+	faultsBudget = "MILLRACE_FAULTS_BUDGET" // of time; no case begins after it
+	faultsFull   = "MILLRACE_FAULTS_FULL"   // the whole matrix, however long it takes
+	faultsOnly   = "MILLRACE_FAULTS_ONLY"   // only cases whose name begins so, with commas
+	faultsReadme = "MILLRACE_FAULTS_README" // write the table of results into the README
+)
+
+// shortCut is the budget inside `make test`.
+const shortCut = 75 * time.Second
+
+// All ten promises under faults: the built binary, three instances, real servers, faults from one seed.
+func TestFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs servers of its own, and minutes")
+	}
+	seeds := []uint64{1}
+	if v := os.Getenv(faultsSeed); v != "" {
+		seeds = nil
+		for one := range strings.SplitSeq(v, ",") {
+			n, err := strconv.ParseUint(strings.TrimSpace(one), 10, 64)
+			require.NoError(t, err, faultsSeed)
+			seeds = append(seeds, n)
+		}
+	}
+	budget := shortCut
+	if v := os.Getenv(faultsBudget); v != "" {
+		d, err := time.ParseDuration(v)
+		require.NoError(t, err, faultsBudget)
+		budget = d
+	}
+	full := os.Getenv(faultsFull) != ""
+	var plan []faults.Case
+	for _, seed := range seeds {
+		plan = append(plan, faults.Plan(seed)...)
+	}
+	if only := os.Getenv(faultsOnly); only != "" {
+		plan = slices.DeleteFunc(plan, func(c faults.Case) bool {
+			return !slices.ContainsFunc(strings.Split(only, ","), func(p string) bool { return strings.HasPrefix(c.Name, p) })
+		})
+	}
+	s := newSite(t)
+	ctx := t.Context()
+	require.NoError(t, s.warmUp(ctx))
+	t.Logf("seeds %v, %d cases, budget %s, full %t", seeds, len(plan), budget, full)
+
+	var results []faults.Result
+	began := time.Now()
+	for _, c := range plan {
+		if !full && time.Since(began) > budget {
+			t.Logf("the budget of %s is spent: %d of %d cases", budget, len(results), len(plan))
+			break
+		}
+		r := faults.Result{Case: c}
+		ok := t.Run(fmt.Sprintf("%d/%s", c.Seed, c.Name), func(t *testing.T) {
+			start := time.Now()
+			notes, err := s.try(t.Context(), c)
+			r.Took = time.Since(start)
+			if err != nil {
+				r.Broken = "the case itself"
+				var broken *brokenError
+				if errors.As(err, &broken) {
+					r.Broken = broken.name
+				}
+				t.Errorf("first broken invariant: %s\ncase:  %s\nagain: make test-faults SEED=%d ONLY=%s\nlogs:  %s\n%v", r.Broken, c, c.Seed, c.Name, s.dir, err)
+			}
+			t.Logf("%s: %s %s", c, r.Took.Round(100*time.Millisecond), strings.Join(notes, "\n"))
+		})
+		results = append(results, r)
+		writeReadme(t, results)
+		if !ok {
+			require.NoError(t, s.renew(ctx), "after a case that failed")
+		}
+	}
+	t.Logf("\n%s", faults.Table(results))
+}
+
+// writeReadme puts the table of results so far into the README, so that a run that is ended leaves what it has seen.
+func writeReadme(t *testing.T, results []faults.Result) {
+	t.Helper()
+	if os.Getenv(faultsReadme) == "" {
+		return
+	}
+	readme := filepath.Join("..", "README.md")
+	text, err := os.ReadFile(readme)
+	require.NoError(t, err)
+	next, err := faults.Replace(string(text), faults.Table(results))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(readme, []byte(next), 0o600))
+}
+
+// warmUp pays a campaign of each type in peace, after which a quiet instance is what it is always measured against.
+func (s *site) warmUp(ctx context.Context) error {
+	for _, kind := range []string{"POINT", "VOUCHER"} {
+		c := faults.Case{Fault: faults.Fault{Name: "peace/" + kind}, Kind: kind, Targets: 300}
+		t := s.trial(c)
+		if err := t.prepare(ctx); err != nil {
+			return err
+		}
+		// Some failures, so that every connection there will ever be is there: producers of retry records too.
+		f := usualMoney
+		f.FailRate = 0.1
+		if err := s.api.SetFaults(f); err != nil {
+			return err
+		}
+		if err := t.publish(ctx, c.Targets); err != nil {
+			return err
+		}
+		if err := t.settledShare(ctx, 100); err != nil {
+			return err
+		}
+		if err := s.api.SetFaults(usualMoney); err != nil {
+			return err
+		}
+		if err := t.check(ctx); err != nil {
+			return fmt.Errorf("without any fault: %w", err)
+		}
+	}
+	return nil
+}
+
+func (t *trial) prepare(ctx context.Context) (err error) {
+	if err := t.fill(ctx); err != nil {
+		return err
+	}
+	t.panicsBefore = t.panics(killpoint.AfterInsert)
+	t.dead, err = t.deadEnds(ctx)
+	return err
+}
+
+// try carries out one case: a whole crew, the fault under load, a whole crew again, quiet, every invariant.
+func (s *site) try(ctx context.Context, c faults.Case) (notes []string, err error) {
+	t := s.trial(c)
+	phases := []struct {
+		name string
+		do   func(context.Context) error
+	}{{"before the fault", t.prepare}, {"the fault", t.strike}, {"offsets never pass an unrecorded row", t.offsetsRecorded}, {"after the fault", t.heal}, {"", t.check}}
+	for _, phase := range phases {
+		began := time.Now()
+		if err := phase.do(ctx); err != nil {
+			t.dump()
+			var broken *brokenError
+			if phase.name == "" || errors.As(err, &broken) {
+				return t.notes, err
+			}
+			return t.notes, &brokenError{phase.name, err}
+		}
+		if took := time.Since(began); took > 8*time.Second {
+			t.note("%s took %s", cmp.Or(phase.name, "the check"), took.Round(time.Second))
+		}
+	}
+	return t.notes, nil
+}
+
+// dump has the crew write its goroutines into its logs, which belong to a failure.
+func (t *trial) dump() {
+	for _, m := range t.crew {
+		if m == nil {
+			continue
+		}
+		m.signal(syscall.SIGCONT)
+		m.signal(syscall.SIGQUIT)
+		select {
+		case <-m.done:
+		case <-time.After(5 * time.Second):
+		}
+	}
+}
+
+// heal ends what may still be wrong, and replaces who is gone.
+func (t *trial) heal(ctx context.Context) error {
+	t.redis.SetDelay(0)
+	t.redis.CutAnswers(0)
+	if err := t.api.SetFaults(usualMoney); err != nil {
+		return err
+	}
+	for _, m := range t.crew {
+		m.signal(syscall.SIGCONT)
+		if err := m.arm(ctx, ""); err != nil {
+			return err
+		}
+	}
+	// A record that panics while it is accepted is a dead letter: nacked, it would come back at once and for ever.
+	if n := t.panics(killpoint.AfterInsert) - t.panicsBefore; n > 0 {
+		t.letters["panic"] = n
+	}
+	return t.fill(ctx)
+}
+
+// renew ends the crew: what a failed case has left behind is not the next one's.
+func (s *site) renew(ctx context.Context) error {
+	for _, m := range s.crew {
+		m.kill()
+	}
+	if err := s.api.SetFaults(usualMoney); err != nil {
+		return err
+	}
+	s.redis.SetDelay(0)
+	s.redis.CutAnswers(0)
+	s.flagOff = false
+	if err := s.world.redis.FlushAll(ctx).Err(); err != nil {
+		return err
+	}
+	return s.fill(ctx)
+}
+
+// The points themselves are tested in a binary that has them.
+func TestKillPointsInABinaryThatHasThem(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-tags", "faults", "../pipeline/killpoint").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}

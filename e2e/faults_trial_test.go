@@ -1,0 +1,246 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace-io/millrace/e2e/faults"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+)
+
+// trial is one case under way.
+type trial struct {
+	*site
+	c     faults.Case
+	id    ledger.Promotion
+	rand  *rand.Rand
+	next  int64 // target
+	offer map[int64]offer
+	began time.Time
+	dead  map[string]int64 // where the dead-letter topics ended before: topic/partition
+	notes []string         // what took long, for whoever reads the log
+
+	// What the case may do beyond paying everything once.
+	letters      map[string]int // dead letters by class that must be there
+	startedDead  map[string]int // the same, of the topic of started events
+	cancels      bool           // rows may be CANCELLED, or UNKNOWN when they were perhaps charged
+	redisLost    bool           // the case takes data from Redis
+	quiet        bool           // no payout may be attempted twice or interrupted
+	hung         bool           // slots are stuck: what they hold is aged
+	panicsBefore int            // how many there were when the case began
+	frozen       bool           // a worker that was frozen before its call must not call
+}
+
+// offer is one record as it was published.
+type offer struct {
+	target, amount int64
+	voucher        string
+	partition      int32
+	offset         int64
+}
+
+func (s *site) trial(c faults.Case) *trial {
+	s.promotion++
+	return &trial{
+		site: s, c: c, id: ledger.Promotion{Type: ledger.Type(c.Kind), ID: s.promotion}, began: time.Now(),
+		rand: rand.New(rand.NewPCG(c.Draw, 0)), offer: map[int64]offer{}, letters: map[string]int{}, startedDead: map[string]int{},
+	}
+}
+
+func (t *trial) note(format string, args ...any) {
+	t.notes = append(t.notes, fmt.Errorf(format, args...).Error())
+}
+
+func (t *trial) topic(what string) string {
+	return "campaign-promotion-" + strings.ToLower(t.c.Kind) + "-" + what
+}
+
+func (t *trial) payload(o offer) string {
+	if t.c.Kind == "VOUCHER" {
+		return fmt.Sprintf(`{"promotionId":%d,"promotionSummaryId":9,"targetId":%d,"voucherId":%q}`, t.id.ID, o.target, o.voucher)
+	}
+	return point(t.id.ID, int(o.target), strconv.FormatInt(o.amount, 10))
+}
+
+// publish offers n new targets, and says so.
+func (t *trial) publish(ctx context.Context, n int) error {
+	var records []*kgo.Record
+	var offers []offer
+	for range n {
+		t.next++
+		o := offer{target: t.next, amount: 1 + t.rand.Int64N(10_000), voucher: fmt.Sprintf("V-%d", t.rand.IntN(100))}
+		offers = append(offers, o)
+		records = append(records, t.record(o))
+	}
+	started := fmt.Sprintf(`{"promotionId":%d,"promotionType":%q,"totalCount":%d}`, t.id.ID, t.c.Kind, t.next)
+	sent, err := t.produce(ctx, append(records, &kgo.Record{Topic: "campaign-promotion-started", Value: []byte(started)}))
+	if err != nil {
+		return err
+	}
+	for i, o := range offers {
+		o.partition, o.offset = sent[i].Partition, sent[i].Offset
+		t.offer[o.target] = o
+	}
+	return nil
+}
+
+func (t *trial) record(o offer) *kgo.Record {
+	return &kgo.Record{Topic: t.topic("publish"), Key: strconv.AppendInt(nil, o.target, 10), Value: []byte(t.payload(o))}
+}
+
+// produce answers the records in the order in which they were given.
+func (t *trial) produce(ctx context.Context, records []*kgo.Record) ([]*kgo.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return records, t.kafka.ProduceSync(ctx, records...).FirstErr()
+}
+
+func (t *trial) counts(ctx context.Context) ledger.Counts {
+	c, _ := t.ledger.Status(ctx, t.id)
+	return c
+}
+
+// settledShare waits until so many percent of what was offered are settled.
+func (t *trial) settledShare(ctx context.Context, percent int) error {
+	want := int64(len(t.offer) * percent / 100)
+	return until(ctx, time.Minute, fmt.Sprintf("%d payouts settled", want), func() error {
+		if c := t.counts(ctx); settled(c) < want {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
+}
+
+func (t *trial) victim() *member { return t.crew[t.c.Victim] }
+
+func (t *trial) streamName() string {
+	return fmt.Sprintf("campaign-promotion-stream:%s:%d", t.c.Kind, t.id.ID)
+}
+
+func (t *trial) groupName() string {
+	return fmt.Sprintf("campaign-promotion-group:%s:%d", t.c.Kind, t.id.ID)
+}
+
+// age makes what dead instances hold look as old as it would be minutes later.
+func (t *trial) age(ctx context.Context) error {
+	alive := map[string]bool{}
+	for _, m := range t.crew {
+		if m != nil && !m.ended() {
+			alive[m.name] = true
+		}
+	}
+	meta := "{" + t.streamName() + "}:meta"
+	if by, err := t.world.redis.HGet(ctx, meta, "reclaim:by").Result(); err == nil && by != "" && !alive[by] {
+		// The turn of a reclaimer that died in it: over, as it would be half a minute later.
+		if err := t.world.redis.HDel(ctx, meta, "reclaim:until").Err(); err != nil {
+			return err
+		}
+	}
+	pending, err := t.world.redis.XPendingExt(ctx, &redis.XPendingExtArgs{
+		Stream: t.streamName(), Group: t.groupName(), Start: "-", End: "+", Count: 10_000,
+	}).Result()
+	if err != nil {
+		return nil //nolint:nilerr // a stream that is gone holds nothing
+	}
+	for _, p := range pending {
+		owner := p.Consumer[:strings.LastIndexByte(p.Consumer, '-')]
+		if p.Idle >= siteMinIdle || alive[owner] && (!t.hung || p.Idle < siteMinIdle/2) {
+			continue
+		}
+		if err := t.world.redis.Do(ctx, "XCLAIM", t.streamName(), t.groupName(), p.Consumer, 0, p.ID,
+			"IDLE", siteMinIdle.Milliseconds(), "JUSTID").Err(); err != nil && !strings.Contains(err.Error(), "NOGROUP") {
+			return err
+		}
+	}
+	return nil
+}
+
+// deadEnds remembers where the topics of dead letters end.
+func (t *trial) deadEnds(ctx context.Context) (map[string]int64, error) {
+	ends := map[string]int64{}
+	listed, err := t.admin.ListEndOffsets(ctx, t.topic("dead"), "campaign-promotion-started-dead")
+	if err != nil {
+		return nil, err
+	}
+	for topic, partitions := range listed {
+		for p, o := range partitions {
+			if o.Err == nil {
+				ends[fmt.Sprintf("%s/%d", topic, p)] = o.Offset
+			}
+		}
+	}
+	return ends, nil
+}
+
+// deadLetters counts what came since, by topic and class.
+func (t *trial) deadLetters(ctx context.Context) (byTopic map[string]map[string]int, err error) {
+	byTopic = map[string]map[string]int{t.topic("dead"): {}, "campaign-promotion-started-dead": {}}
+	ends, err := t.deadEnds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	from := map[string]map[int32]kgo.Offset{}
+	missing := int64(0)
+	for at, end := range ends {
+		if end == t.dead[at] {
+			continue
+		}
+		missing += end - t.dead[at]
+		topic, partition, _ := strings.Cut(at, "/")
+		n, err := strconv.ParseInt(partition, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		if from[topic] == nil {
+			from[topic] = map[int32]kgo.Offset{}
+		}
+		from[topic][int32(n)] = kgo.NewOffset().At(t.dead[at])
+	}
+	if missing == 0 {
+		return byTopic, nil
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(t.kafka.OptValue(kgo.SeedBrokers).([]string)...), kgo.ConsumePartitions(from),
+		kgo.FetchMaxPartitionBytes(8<<20))
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for missing > 0 {
+		fetches := client.PollFetches(ctx)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%d dead letters could not be read: %w", missing, ctx.Err())
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			missing--
+			for _, h := range r.Headers {
+				if h.Key == "millrace-dead-class" {
+					byTopic[r.Topic][string(h.Value)]++
+				}
+			}
+		})
+	}
+	return byTopic, nil
+}
+
+// requestOf reads what a row asks for.
+func requestOf(row ledger.Entry) (amount int64, voucher string, err error) {
+	var request struct {
+		Amount    int64
+		VoucherID string
+	}
+	err = json.Unmarshal(row.Request, &request)
+	return request.Amount, request.VoucherID, err
+}
+
+var errNotReached = errors.New("the point was not reached")

@@ -1,0 +1,272 @@
+package promotion_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// command runs the binary's command line in this process, against the town's servers.
+func (tw *town) command(args ...string) (stdout, stderr string, code int) {
+	tw.t.Helper()
+	config := filepath.Join(tw.t.TempDir(), "config.yaml")
+	require.NoError(tw.t, os.WriteFile(config, []byte("log: {level: error}\n"), 0o600))
+	var out, errs bytes.Buffer
+	code = app.Main(tw.t.Context(), app.Options{Name: "millrace", Plugins: tw.all, Stdout: &out, Stderr: &errs,
+		Args: append(args, "--config", config), Environ: []string{}})
+	return out.String(), errs.String(), code
+}
+
+// says runs a command that must end with code, and returns what it wrote.
+func (tw *town) says(code int, args ...string) string {
+	tw.t.Helper()
+	stdout, stderr, got := tw.command(args...)
+	require.Equal(tw.t, code, got, "%v: %s%s", args, stdout, stderr)
+	return stdout + stderr
+}
+
+func (tw *town) json(to any, args ...string) {
+	tw.t.Helper()
+	stdout, stderr, code := tw.command(append(args, "--json")...)
+	require.Zero(tw.t, code, "%v: %s%s", args, stdout, stderr)
+	require.NoError(tw.t, json.Unmarshal([]byte(stdout), to), stdout)
+}
+
+func pointRecord(target int64) ledger.Record {
+	payload := fmt.Appendf(nil, `{"promotionId":1,"promotionSummaryId":9,"targetId":%d,"amount":%d}`, target, 10*target)
+	return ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: target}, SummaryID: 9, Payload: payload,
+		RecordKey: strconv.AppendInt(nil, target, 10), Origin: "kafka campaign-promotion-point-publish/0@" + strconv.FormatInt(target, 10), Handler: "promotion.point.stream"}
+}
+
+// end accepts a payout and ends its first call in that way.
+func (tw *town) end(target int64, o ledger.Outcome) ledger.Settled {
+	tw.t.Helper()
+	r := pointRecord(target)
+	_, err := tw.ledger.Accept(tw.t.Context(), r, false)
+	require.NoError(tw.t, err)
+	return tw.call(r, o)
+}
+
+func (tw *town) call(r ledger.Record, o ledger.Outcome) ledger.Settled {
+	tw.t.Helper()
+	b, err := tw.ledger.Begin(tw.t.Context(), r)
+	require.NoError(tw.t, err)
+	require.Contains(tw.t, []ledger.Next{ledger.Send, ledger.Ask}, b.Next)
+	s, err := tw.ledger.Settle(tw.t.Context(), ledger.Result{Key: r.Key, Epoch: b.Epoch, Outcome: o, TransactionKey: "tx-" + r.Key.String(),
+		Class: "timeout", Answer: "no answer within 300ms", Handler: r.Handler})
+	require.NoError(tw.t, err)
+	return s
+}
+
+// charge asks the simulated Money API for the charge itself.
+func (tw *town) charge(r ledger.Record, body []byte) (transactionKey string) {
+	tw.t.Helper()
+	cfg := money.DefaultConfig()
+	cfg.URL = tw.api.URL()
+	api, err := money.New(cfg, nil)
+	require.NoError(tw.t, err)
+	defer func() { require.NoError(tw.t, api.Close()) }()
+	a := api.Charge(tw.t.Context(), money.Charge{Operation: money.ChargePoint, Key: r.Key.String(), Body: body})
+	require.Equal(tw.t, money.Paid, a.Class, a.Text)
+	return a.TransactionKey
+}
+
+func onlyOnce(c *promotion.Config) { c.Ledger.MaxRetries = 0 }
+
+func TestExplain(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, nil)
+		tw.end(7, ledger.PerhapsCharged)
+		text := tw.says(app.ExitOK, "campaign", "explain", "point", "1", "7")
+		for _, part := range []string{"POINT:1:7 ", "AMBIGUOUS", "campaign-promotion-point-publish/0@7", `"amount":70`, "send 1", "perhaps_charged", "no answer within 300ms",
+			"its retry record is due", "The request is sent with the key POINT:1:7 again"} {
+			require.Contains(t, text, part)
+		}
+		require.Contains(t, tw.says(app.ExitBad, "campaign", "explain", "POINT", "1", "8"), "it was never accepted")
+		tw.says(app.ExitUsage, "campaign", "explain", "POINT", "1", "-8")
+		tw.says(app.ExitUsage, "campaign", "explain", "COIN", "1", "8")
+
+		var e promotion.Explained
+		tw.json(&e, "campaign", "explain", "POINT", "1", "7", "--ask")
+		require.Equal(t, ledger.Ambiguous, e.State)
+		require.Equal(t, "POINT:1:7", e.Key)
+		require.Len(t, e.Calls, 1)
+		require.True(t, e.MaybeCharged)
+		require.Equal(t, "no_charge", e.MoneyAPI.Answer)
+		require.Empty(t, e.Audit)
+	})
+}
+
+// The README's way for an UNKNOWN payout: list, evidence, resolve.
+func TestUnknownIsResolvedByAPerson(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, onlyOnce)
+		require.Contains(t, tw.says(app.ExitOK, "unknown", "list"), "No payout is UNKNOWN.")
+		for target := range int64(3) {
+			require.Equal(t, ledger.Unknown, tw.end(target+1, ledger.PerhapsCharged).State)
+		}
+		tx := tw.charge(pointRecord(1), pointRecord(1).Payload)
+
+		var list struct {
+			Unknown []promotion.UnknownPayout
+			More    bool
+		}
+		tw.json(&list, "unknown", "list")
+		require.Len(t, list.Unknown, 3)
+		require.False(t, list.More)
+		require.Equal(t, "timeout", list.Unknown[0].Class)
+		tw.json(&list, "unknown", "list", "--type", "POINT", "--promotion", "1", "--limit", "2")
+		require.Len(t, list.Unknown, 2)
+		require.True(t, list.More)
+		for _, none := range [][]string{{"--type", "voucher"}, {"--promotion", "2"}, {"--older-than", "1h"}} {
+			tw.json(&list, append([]string{"unknown", "list"}, none...)...)
+			require.Empty(t, list.Unknown, none)
+		}
+		tw.says(app.ExitUsage, "unknown", "list", "--type", "COIN")
+
+		resolve := func(code int, target string, flags ...string) string {
+			return tw.says(code, append([]string{"unknown", "resolve", "POINT", "1", target}, flags...)...)
+		}
+		resolve(app.ExitUsage, "1", "--why", "seen")
+		resolve(app.ExitUsage, "1", "--why", "seen", "--unpaid", "--paid", "x")
+		resolve(app.ExitUsage, "1", "--unpaid")
+		require.Contains(t, resolve(app.ExitBad, "1", "--unpaid", "--why", "a guess"), "says it is charged, transaction key "+tx)
+		require.Contains(t, resolve(app.ExitBad, "1", "--paid", "another", "--why", "a guess"), "not another")
+		require.Contains(t, resolve(app.ExitBad, "2", "--paid", "seen", "--why", "a guess"), "--force")
+		require.EqualValues(t, 3, tw.counts("POINT").Unknown, "nothing was changed")
+
+		text := resolve(app.ExitOK, "1", "--paid", tx, "--why", "in their book", "--who", "kim")
+		require.Contains(t, text, "no answer within 300ms", "the evidence is shown")
+		require.Contains(t, text, "POINT:1:1 is SUCCESS now, on the word of kim.")
+		resolve(app.ExitOK, "2", "--unpaid", "--why", "ticket 4711", "--who", "kim")
+		var after promotion.Explained
+		tw.json(&after, "unknown", "resolve", "POINT", "1", "3", "--paid", "elsewhere", "--why", "bank statement", "--who", "kim", "--force")
+		require.Equal(t, ledger.Success, after.State)
+		require.Contains(t, resolve(app.ExitBad, "2", "--unpaid", "--why", "again"), "FAILED, not UNKNOWN")
+
+		var e promotion.Explained
+		tw.json(&e, "campaign", "explain", "POINT", "1", "2")
+		require.Len(t, e.Audit, 1)
+		require.Equal(t, "kim", e.Audit[0].Who)
+		require.Equal(t, "ticket 4711 (the Money API says: no charge with this key)", e.Audit[0].Why)
+		require.Contains(t, e.Next, "replay")
+		c := tw.counts("POINT")
+		require.Equal(t, []int64{2, 1, 0}, []int64{c.Paid, c.Failed, c.Unknown})
+	})
+}
+
+func TestUnknownIsResolvedWithoutTheMoneyAPI(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{Unauthorized: true}, nil)
+		for b := range 6 {
+			if tw.end(1, ledger.PerhapsCharged).State == ledger.Unknown {
+				break
+			}
+			require.Less(t, b, 5)
+			require.Eventually(t, func() bool {
+				x, err := tw.ledger.Explain(t.Context(), pointRecord(1).Key)
+				return err == nil && !x.ThenAt.After(x.Now)
+			}, 10*time.Second, 10*time.Millisecond)
+		}
+		require.Contains(t, tw.says(app.ExitOK, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "they said so", "--who", "kim"), "could not be asked")
+		require.EqualValues(t, 1, tw.counts("POINT").Failed)
+	})
+}
+
+func TestRebuildOnDemand(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, nil)
+		for target := range int64(5) {
+			_, err := tw.ledger.Accept(t.Context(), pointRecord(target+1), false)
+			require.NoError(t, err)
+		}
+		require.EqualValues(t, 5, tw.counts("POINT").InStream)
+		var r struct {
+			Again int `json:"enqueued_again"`
+		}
+		tw.json(&r, "campaign", "rebuild", "POINT", "1")
+		require.Equal(t, 5, r.Again)
+		require.EqualValues(t, 5, tw.counts("POINT").NoHint)
+		tw.says(app.ExitBad, "campaign", "rebuild", "POINT", "2")
+		tw.says(app.ExitUsage, "campaign", "rebuild", "POINT", "1", "--who", "")
+		tw.start() // and the feeder does the rest
+		require.EqualValues(t, 5, tw.settle("POINT", 5).Paid)
+	})
+}
+
+// pay accepts a payout and pays it at the Money API.
+func (tw *town) pay(target int64) {
+	tw.t.Helper()
+	r := pointRecord(target)
+	require.Equal(tw.t, ledger.Success, tw.end(target, ledger.Paid).State)
+	tw.charge(r, r.Payload)
+}
+
+func TestReconcileThreeBooks(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, onlyOnce)
+		targets := filepath.Join(t.TempDir(), "targets.csv")
+		lines := "promotionType,targetId,amount,voucherId\n"
+		for target := 1; target <= 5; target++ {
+			lines += fmt.Sprintf("POINT,%d,%d,\n", target, 10*target)
+		}
+		require.NoError(t, os.WriteFile(targets, []byte(lines), 0o600))
+		tw.says(app.ExitOK, "campaign", "publish", "--promotion", "1", "--summary", "9", "--csv", targets)
+		tw.says(app.ExitOK, "campaign", "publish", "--promotion", "2", "--summary", "9", "--csv", targets)
+		for target := range int64(4) {
+			tw.pay(target + 1)
+		}
+
+		var r promotion.Reconciliation
+		reconcile := func(code int, flags ...string) {
+			t.Helper()
+			stdout, stderr, got := tw.command(append([]string{"campaign", "reconcile", "POINT", "1", "--json"}, flags...)...)
+			require.Equal(t, code, got, stdout+stderr)
+			r = promotion.Reconciliation{}
+			require.NoError(t, json.Unmarshal([]byte(stdout), &r))
+		}
+		reconcile(app.ExitBad)
+		require.True(t, r.Balanced)
+		require.EqualValues(t, 1, r.Buckets["offered_not_accepted"])
+		require.Equal(t, []int64{5}, r.Examples["offered_not_accepted"])
+		require.EqualValues(t, 4, r.Buckets["matched"])
+		require.EqualValues(t, 10, r.Kafka.Read)
+		require.EqualValues(t, 5, r.Kafka.Records)
+		reconcile(app.ExitOK, "--no-kafka")
+		require.Nil(t, r.Kafka)
+
+		tw.pay(5)
+		differing := filepath.Join(t.TempDir(), "differing.csv")
+		reconcile(app.ExitOK, "--csv", differing)
+		require.EqualValues(t, 5, r.Buckets["matched"])
+		written, err := os.ReadFile(differing)
+		require.NoError(t, err)
+		require.Equal(t, 1, bytes.Count(written, []byte("\n")), "the header alone: nothing differs")
+		reconcile(app.ExitOK, "--csv", differing, "--all")
+		written, err = os.ReadFile(differing)
+		require.NoError(t, err)
+		require.Equal(t, 6, bytes.Count(written, []byte("\n")))
+
+		tw.end(6, ledger.PerhapsCharged)
+		text := tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1")
+		for _, part := range []string{"6 targets in all books", "unknown", "not_offered", "The books DON'T balance.", "10 records, 5 of this promotion"} {
+			require.Contains(t, text, part)
+		}
+		tw.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--all")
+		tw.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--csv", filepath.Join(t.TempDir(), "no", "folder"))
+		tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "3")
+	})
+}

@@ -1,0 +1,182 @@
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// Explained is what `campaign explain --json` prints: the whole life of one payout.
+type Explained struct {
+	Type           ledger.Type           `json:"type"`
+	Promotion      int64                 `json:"promotion"`
+	Target         int64                 `json:"target"`
+	Key            string                `json:"idempotency_key"`
+	State          ledger.State          `json:"state"`
+	PromotionState ledger.PromotionState `json:"promotion_state"`
+	Origin         string                `json:"origin"` // where the record or entry came from that was accepted
+	Record         string                `json:"record"` // as it came
+	Request        string                `json:"request"`
+	AcceptedAt     time.Time             `json:"accepted_at"`
+	SettledAt      time.Time             `json:"settled_at,omitzero"`
+	TransactionKey string                `json:"transaction_key,omitempty"`
+	MaybeCharged   bool                  `json:"maybe_charged"`
+	FirstSentAt    time.Time             `json:"first_sent_at,omitzero"` // of the oldest request that may have charged
+	Attempts       int                   `json:"attempts"`               // since it was accepted, or replayed
+	Asks           int                   `json:"asks"`
+	Hint           ledger.Hint           `json:"hint"`
+	HintDue        time.Time             `json:"hint_due"`
+	Calls          []ledger.Attempt      `json:"calls"`
+	Letters        []ledger.Letter       `json:"dead_letters"`
+	Audit          []ledger.Audit        `json:"audit"`
+	MoneyAPI       *lookup               `json:"money_api,omitempty"`
+	Next           string                `json:"next"`
+}
+
+func (p *Plugin) explained(x ledger.Explanation) Explained {
+	e := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState,
+		Origin: x.Origin, Record: string(x.Payload), Request: string(x.Request), AcceptedAt: x.AcceptedAt, SettledAt: x.SettledAt,
+		TransactionKey: x.TransactionKey, MaybeCharged: x.MaybeCharged, FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Asks: x.Asks,
+		Hint: x.Hint, HintDue: x.HintDue, Calls: []ledger.Attempt{}, Letters: []ledger.Letter{}, Audit: []ledger.Audit{}, Next: whatNext(x, &p.config)}
+	e.Calls, e.Letters, e.Audit = append(e.Calls, x.Calls...), append(e.Letters, x.Letters...), append(e.Audit, x.Audit...)
+	return e
+}
+
+func (p *Plugin) explainCommand(h *app.Host) *cobra.Command {
+	var ask bool
+	cmd := h.JSONFlag(&cobra.Command{
+		Use:   "explain TYPE PROMOTION TARGET",
+		Short: "Tell one payout's history: its record, every call with its answer, and what happens next",
+		Args:  cobra.ExactArgs(3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			k, err := onePayout(args)
+			if err != nil {
+				return err
+			}
+			return p.withMoney(h, cmd, func(ctx context.Context) error {
+				x, err := p.explain(ctx, k)
+				if err != nil {
+					return err
+				}
+				e := p.explained(x)
+				if ask {
+					e.MoneyAPI = p.lookUp(ctx, k)
+				}
+				if h.JSON(cmd) {
+					return h.WriteJSON(e)
+				}
+				return writeExplained(h.Out(), e)
+			})
+		},
+	})
+	cmd.Flags().BoolVar(&ask, "ask", false, "ask the Money API too what it knows of the charge")
+	return cmd
+}
+
+// explain asks the ledger; a payout that is not there is a bad answer, with where to look next.
+func (p *Plugin) explain(ctx context.Context, k ledger.Key) (ledger.Explanation, error) {
+	x, err := p.run.ledger.Explain(ctx, k)
+	if errors.Is(err, ledger.ErrNotFound) {
+		err = &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("%s is not in the ledger: it was never accepted. Its record may wait in Kafka (millrace campaign reconcile %s %d), or be a dead letter (millrace dead list)",
+			k, k.Type, k.Promotion)}
+	}
+	return x, err
+}
+
+// onePayout reads the arguments TYPE PROMOTION TARGET.
+func onePayout(args []string) (ledger.Key, error) {
+	of, err := onePromotion(args)
+	if err != nil {
+		return ledger.Key{}, err
+	}
+	target, err := strconv.ParseInt(args[2], 10, 64)
+	if err != nil || target <= 0 {
+		return ledger.Key{}, usage("TARGET must be a whole number > 0, got %q", args[2])
+	}
+	return ledger.Key{Type: of.Type, Promotion: of.ID, Target: target}, nil
+}
+
+// withMoney opens the ledger and the client of the Money API, around do.
+func (p *Plugin) withMoney(h *app.Host, cmd *cobra.Command, do func(context.Context) error) error {
+	return h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
+		p.run.prepare(r.Env(), r.Env().Logger)
+		r.Service("promotion.money", p.run.moneyService())
+		r.Service("promotion.ledger", p.run.ledgerService())
+		return nil
+	}}, func(ctx context.Context, _ *app.Running) error { return do(ctx) })
+}
+
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+func writeExplained(out io.Writer, e Explained) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "%s\t%s\n", e.Key, e.State)
+	fmt.Fprintf(w, "  promotion\t%s\n  came from\t%s\n  accepted\t%s\n  record\t%s\n", e.PromotionState, e.Origin, stamp(e.AcceptedAt), e.Record)
+	if e.Request != e.Record {
+		fmt.Fprintf(w, "  request\t%s\n", e.Request)
+	}
+	if e.MaybeCharged && e.State != ledger.Success {
+		fmt.Fprintf(w, "  perhaps charged\tby a request since %s\n", stamp(e.FirstSentAt))
+	}
+	if !e.SettledAt.IsZero() {
+		fmt.Fprintf(w, "  settled\t%s\n", stamp(e.SettledAt))
+	}
+	if e.TransactionKey != "" {
+		fmt.Fprintf(w, "  transaction key\t%s\n", e.TransactionKey)
+	}
+	writeCalls(w, e.Calls)
+	if len(e.Letters) > 0 {
+		fmt.Fprintf(w, "\nDEAD LETTER\tCLASS\tATTEMPTS\tPUBLISHED\tERROR\n")
+	}
+	for _, d := range e.Letters {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", stamp(d.CreatedAt), d.Class, d.Attempts, stamp(d.PublishedAt), d.Error)
+	}
+	if len(e.Audit) > 0 {
+		fmt.Fprintf(w, "\nBY A PERSON\tWHO\tWHAT\tWHY\n")
+	}
+	for _, a := range e.Audit {
+		fmt.Fprintf(w, "%s\t%s\t%s: %s\t%s\n", stamp(a.At), a.Who, a.Action, a.Detail, a.Why)
+	}
+	if e.MoneyAPI != nil {
+		fmt.Fprintf(w, "\nThe Money API says: %s.\n", e.MoneyAPI)
+	}
+	fmt.Fprintf(w, "\nNext: %s\n", e.Next)
+	return w.Flush()
+}
+
+func writeCalls(w io.Writer, calls []ledger.Attempt) {
+	if len(calls) == 0 {
+		fmt.Fprintf(w, "\nThe Money API was never called.\n")
+		return
+	}
+	fmt.Fprintf(w, "\nCALL\tBEGAN\tTOOK\tBY\tOUTCOME\tSTATUS\tCLASS\tANSWER\n")
+	for _, c := range calls {
+		what, took := fmt.Sprint(c.Kind, " ", c.Number), "-"
+		if c.Late {
+			what = "late answer"
+		}
+		if !c.StartedAt.IsZero() {
+			took = c.EndedAt.Sub(c.StartedAt).Round(time.Millisecond).String()
+		}
+		began := c.StartedAt
+		if began.IsZero() {
+			began = c.EndedAt
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", what, stamp(began), took, c.Instance, c.Outcome, c.Status, c.Class, c.Answer)
+	}
+}

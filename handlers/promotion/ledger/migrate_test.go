@@ -1,0 +1,81 @@
+package ledger
+
+import (
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"io/fs"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/stretchr/testify/require"
+)
+
+// contracting are the words of a migration that the version before could not live with.
+var contracting = regexp.MustCompile(`(?i)\b(DROP|RENAME|SET NOT NULL|ALTER COLUMN|TRUNCATE|DELETE|UPDATE)\b|ADD CONSTRAINT|NOT NULL(,|\s*$)`)
+
+func contracts(migration string) string {
+	up, _, _ := strings.Cut(migration, "-- +goose Down")
+	for _, statement := range strings.Split(up, ";") {
+		if !strings.Contains(statement, "CREATE TABLE") { // a new table may be as strict as it likes
+			if found := contracting.FindString(statement); found != "" {
+				return found
+			}
+		}
+	}
+	return ""
+}
+
+// TestMigrationsOnlyExpand: version N runs beside N+1 on the same database, and a migration that ran somewhere is
+// never edited.
+func TestMigrationsOnlyExpand(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"postgres": "e1c8e20043000dc58bc6ac05276e8680b1dd03e93d3fe23a8d8bbceadfa765cb", "sqlite": "19e82c3a83bbf5b1d4f697514acb42e8fd909672fabfaa0960c3259d25e826d5"} {
+		first, err := fs.ReadFile(migrationFiles, "migrations/"+name+"/00001_ledger.sql")
+		require.NoError(t, err)
+		sum := sha256.Sum256(first)
+		require.Equal(t, want, hex.EncodeToString(sum[:]), "%s: the first migration was edited", name)
+		files, err := fs.Glob(migrationFiles, "migrations/"+name+"/*.sql")
+		require.NoError(t, err)
+		require.Greater(t, len(files), 1)
+		for _, f := range files[1:] {
+			b, err := fs.ReadFile(migrationFiles, f)
+			require.NoError(t, err)
+			require.Empty(t, contracts(string(b)), f)
+		}
+	}
+	require.Equal(t, "DROP", contracts("-- +goose Up\nALTER TABLE payouts DROP COLUMN origin;"), "the check can fail")
+	require.NotEmpty(t, contracts("-- +goose Up\nALTER TABLE payouts ADD COLUMN a text NOT NULL;"))
+	require.Empty(t, contracts("-- +goose Up\nALTER TABLE payouts ADD COLUMN a text NOT NULL DEFAULT '';"))
+}
+
+// TestTheVersionBeforeStartsOnThisSchema: it knows only its own migrations, and finds nothing to do.
+func TestTheVersionBeforeStartsOnThisSchema(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		var db *sql.DB
+		folder, dialect := "sqlite", goose.DialectSQLite3
+		switch s := l.store.(type) {
+		case *sqliteStore:
+			db = s.writer
+		case *postgres:
+			folder, dialect = "postgres", goose.DialectPostgres
+			db = stdlib.OpenDBFromPool(s.cold)
+			t.Cleanup(func() { _ = db.Close() })
+		}
+		first, err := fs.ReadFile(migrationFiles, "migrations/"+folder+"/00001_ledger.sql")
+		require.NoError(t, err)
+		p, err := goose.NewProvider(dialect, db, fstest.MapFS{"00001_ledger.sql": {Data: first}},
+			goose.WithDisableGlobalRegistry(true), goose.WithTableName("ledger_migrations"))
+		require.NoError(t, err)
+		done, err := p.Up(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, done)
+		mustAccept(t, l, record(1, 1))
+	})
+}

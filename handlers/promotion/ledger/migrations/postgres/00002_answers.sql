@@ -1,0 +1,28 @@
+-- +goose Up
+
+-- What people did to payouts and promotions: who, when, why. target_id 0: the whole promotion.
+CREATE TABLE ledger_audit (
+    id           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at           timestamptz NOT NULL,
+    who          text        NOT NULL,
+    why          text        NOT NULL,
+    action       text        NOT NULL,
+    type         text        NOT NULL,
+    promotion_id bigint      NOT NULL,
+    target_id    bigint      NOT NULL,
+    detail       text        NOT NULL
+);
+CREATE INDEX ledger_audit_payout ON ledger_audit (type, promotion_id, target_id, id);
+
+-- Which dead letters were replayed: a letter and generation has one effect.
+CREATE TABLE ledger_replays (
+    letter     text        NOT NULL,
+    generation integer     NOT NULL,
+    payout_id  bigint      NOT NULL,
+    at         timestamptz NOT NULL,
+    PRIMARY KEY (letter, generation)
+);
+
+-- +goose Down
+DROP TABLE ledger_replays;
+DROP TABLE ledger_audit;

@@ -1,0 +1,28 @@
+-- +goose Up
+
+-- What people did to payouts and promotions: who, when, why. target_id 0: the whole promotion.
+CREATE TABLE ledger_audit (
+    id                 INTEGER PRIMARY KEY AUTOINCREMENT,
+    at                 INTEGER NOT NULL,
+    who                TEXT    NOT NULL,
+    why                TEXT    NOT NULL,
+    action             TEXT    NOT NULL,
+    type               TEXT    NOT NULL,
+    promotion_id       INTEGER NOT NULL,
+    target_id          INTEGER NOT NULL,
+    detail             TEXT    NOT NULL
+);
+CREATE INDEX ledger_audit_payout ON ledger_audit (type, promotion_id, target_id, id);
+
+-- Which dead letters were replayed: a letter and generation has one effect.
+CREATE TABLE ledger_replays (
+    letter             TEXT    NOT NULL,
+    generation         INTEGER NOT NULL,
+    payout_id          INTEGER NOT NULL,
+    at                 INTEGER NOT NULL,
+    PRIMARY KEY (letter, generation)
+);
+
+-- +goose Down
+DROP TABLE ledger_replays;
+DROP TABLE ledger_audit;

@@ -1,0 +1,40 @@
+package promotion
+
+import (
+	"context"
+	"time"
+)
+
+// totalsInterval is how often the settled payouts are counted: every instance does it, and it reads a row a promotion.
+const totalsInterval = 15 * time.Second
+
+// measure sets what metrics tell of the ledger: the age of the oldest unpaid payout of every type, how long work has
+// been due, and from time to time how many payouts are settled.
+func (f *feeder) measure(ctx context.Context) {
+	waiting, err := f.run.ledger.Waiting(ctx)
+	if err != nil {
+		return // the round that follows meets the same error and tells it; measured_timestamp stands still
+	}
+	oldest, overdue := map[string]float64{}, map[string]float64{}
+	for _, w := range waiting {
+		kind := string(w.Type)
+		oldest[kind] = max(oldest[kind], w.OldestUnpaid.Seconds())
+		overdue[kind] = max(overdue[kind], w.Overdue.Seconds())
+	}
+	m := f.run.metrics
+	for kind := range f.managers {
+		m.oldest.WithLabelValues(kind).Set(oldest[kind])
+		m.overdue.WithLabelValues(kind).Set(overdue[kind])
+	}
+	if time.Since(f.counted) >= totalsInterval {
+		totals, err := f.run.ledger.Totals(ctx)
+		if err != nil {
+			return
+		}
+		for _, t := range totals {
+			m.settled(t)
+		}
+		f.counted = time.Now()
+	}
+	m.measured.SetToCurrentTime()
+}

@@ -1,0 +1,57 @@
+package promotion
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// What the gauges tell is what the ledger holds.
+func TestMeasureTellsTheLedger(t *testing.T) {
+	t.Parallel()
+	cfg := ledger.DefaultConfig()
+	cfg.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
+	l, err := ledger.Open(t.Context(), cfg, ledger.Options{Instance: "measure", Lease: time.Minute}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	require.NoError(t, l.Migrate(t.Context()))
+	m := newMetrics()
+	f := &feeder{run: &engine{ledger: l, metrics: m}, managers: map[string]*streams.Manager{"POINT": nil, "VOUCHER": nil}}
+	age := func(kind string) float64 { return testutil.ToFloat64(m.oldest.WithLabelValues(kind)) }
+	due := func(kind string) float64 { return testutil.ToFloat64(m.overdue.WithLabelValues(kind)) }
+	paid := func() float64 { return testutil.ToFloat64(m.payouts.WithLabelValues("POINT", "SUCCESS")) }
+
+	rec := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 3, Payload: []byte(`{"amount":5}`)}
+	_, err = l.Accept(t.Context(), rec, false)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { f.measure(t.Context()); return age("POINT") > 0 && due("POINT") > 0 }, 10*time.Second, time.Millisecond)
+	require.Zero(t, age("VOUCHER"))
+	require.Zero(t, due("VOUCHER"))
+	require.Zero(t, paid())
+	measured := testutil.ToFloat64(m.measured)
+	require.InDelta(t, float64(time.Now().Unix()), measured, 60)
+
+	begun, err := l.Begin(t.Context(), rec)
+	require.NoError(t, err)
+	_, err = l.Settle(t.Context(), ledger.Result{Key: rec.Key, Epoch: begun.Epoch, Outcome: ledger.Paid, TransactionKey: "T"})
+	require.NoError(t, err)
+	f.measure(t.Context())
+	require.Zero(t, age("POINT"))
+	require.Zero(t, due("POINT"))
+	require.Zero(t, paid(), "settled payouts are counted seldom")
+	f.counted = time.Time{}
+	f.measure(t.Context())
+	require.InDelta(t, 1, paid(), 0)
+
+	require.NoError(t, l.Close())
+	measured = testutil.ToFloat64(m.measured)
+	f.measure(t.Context())
+	require.InDelta(t, measured, testutil.ToFloat64(m.measured), 0, "it stands still while the ledger doesn't answer")
+}

@@ -1,0 +1,284 @@
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// actor is one thing that an instance does: real code, on a goroutine of its own, which waits before and after
+// every step that others can see (a command to Redis, a change of the active set, a call of the Money API) until
+// the history says that it goes on. Only one actor runs at a time.
+type actor struct {
+	w    *world
+	in   *modelInstance
+	what string
+	at   string // where it waits
+	free bool   // waits nowhere, and nothing fails but the Money API
+
+	turn  chan move
+	still chan struct{} // it waits, or has ended
+	ended bool
+}
+
+// move is what becomes of an actor at the step it waits for.
+type move struct {
+	die    bool // the instance is gone: nothing of the actor runs any more
+	fail   bool // the command is not carried out, or its answer is lost
+	answer int  // of the Money API
+}
+
+var errLink = errors.New("connection lost")
+
+type actorKey struct{}
+
+func actorOf(ctx context.Context) *actor {
+	a, _ := ctx.Value(actorKey{}).(*actor)
+	return a
+}
+
+// wait waits until the history goes on with a.
+func (a *actor) wait(at string) move {
+	switch {
+	case a == nil:
+		return move{}
+	case a.free:
+		return move{answer: a.w.nextAnswer(at)}
+	}
+	a.at = at
+	a.still <- struct{}{}
+	m := <-a.turn
+	if m.die {
+		runtime.Goexit()
+	}
+	return m
+}
+
+// start begins an actor, which runs to its first step.
+func (w *world) start(in *modelInstance, what string, do func(ctx context.Context)) *actor {
+	a := &actor{w: w, in: in, what: what, turn: make(chan move), still: make(chan struct{})}
+	in.actors = append(in.actors, a)
+	w.logf("%s %s", in.name, what)
+	go func() {
+		defer func() { a.ended = true; a.still <- struct{}{} }()
+		do(context.WithValue(context.Background(), actorKey{}, a))
+	}()
+	<-a.still
+	w.reap(a)
+	return a
+}
+
+// step lets a waiting actor go to its next step.
+func (w *world) step(a *actor, m move) {
+	w.logf("%s %s goes on %s %+v", a.in.name, a.what, a.at, m)
+	a.turn <- m
+	<-a.still
+	w.reap(a)
+}
+
+func (w *world) reap(a *actor) {
+	if !a.ended {
+		return
+	}
+	for i, other := range a.in.actors {
+		if other == a {
+			a.in.actors = append(a.in.actors[:i], a.in.actors[i+1:]...)
+			return
+		}
+	}
+}
+
+// stepHook makes every command that an actor sends two steps: what it does, and the answer.
+type stepHook struct{}
+
+func (stepHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (stepHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		a := actorOf(ctx)
+		if a.wait("before " + cmd.Name()).fail {
+			cmd.SetErr(errLink)
+			return errLink
+		}
+		err := next(ctx, cmd)
+		if strings.HasPrefix(cmd.Name(), "eval") && a.wait("after "+cmd.Name()).fail && err == nil {
+			cmd.SetErr(errLink)
+			return errLink
+		}
+		return err
+	}
+}
+
+func (stepHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// steppedSet is the ledger's active set, whose changes are steps.
+type steppedSet struct{ activations }
+
+func (s steppedSet) Activate(ctx context.Context, id int64) error {
+	actorOf(ctx).wait("before activate")
+	return s.activations.Activate(ctx, id)
+}
+
+func (s steppedSet) Deactivate(ctx context.Context, id int64) error {
+	actorOf(ctx).wait("before deactivate")
+	return s.activations.Deactivate(ctx, id)
+}
+
+// modelInstance is one instance of the service: the real processor, feeder and stream manager. Its reader and keeper
+// are the model's, since theirs are loops that nobody can step through: they use the same group, and the
+// manager's own Ensure, TakeOut and Sweep.
+type modelInstance struct {
+	name    string
+	ledger  *ledger.Ledger
+	client  redis.UniversalClient
+	config  *Config
+	manager *streams.Manager
+	proc    *processor
+	feeder  *feeder
+	life    int // counts restarts; part of the reader's name
+
+	actors  []*actor
+	reading bool // the keeper has started a reader
+	paused  bool // as the keeper has seen last
+	missed  int  // rounds in which the stream was there, read, and not active
+	hand    []redis.XMessage
+}
+
+// restart gives the instance a new life: whatever it had in memory is gone.
+func (in *modelInstance) restart(w *world) {
+	for len(in.actors) > 0 {
+		w.step(in.actors[0], move{die: true})
+	}
+	in.life++
+	in.reading, in.paused, in.missed, in.hand = false, false, 0, nil
+	in.config.Stream.Enabled = w.flag
+	run := newEngine(in.config, w.metrics)
+	run.instance, run.ledger, run.api = in.name, in.ledger, &modelAPI{w}
+	kind := pointStrategy()
+	in.manager = streams.NewManager(streams.Options{
+		Kind:        w.kind,
+		Config:      func() streams.Config { return in.config.Stream.Config },
+		Client:      func() redis.UniversalClient { return in.client },
+		Activations: steppedSet{activations{run, ledger.Type(kind.kind)}},
+		Instance:    in.name,
+	})
+	log := slog.New(slog.DiscardHandler)
+	in.proc = &processor{strategy: kind, run: run, manager: in.manager, log: log}
+	in.feeder = newFeeder(run, map[string]*streams.Manager{kind.kind: in.manager}, log)
+}
+
+func (in *modelInstance) reader() string { return fmt.Sprintf("%s.%d-0", in.name, in.life) }
+
+func (in *modelInstance) does(what string) bool {
+	for _, a := range in.actors {
+		if a.what == what {
+			return true
+		}
+	}
+	return false
+}
+
+// accept is the publish route: the handler, its sink, and where a failure goes.
+func (w *world) accept(in *modelInstance, rec *offer) func(context.Context) {
+	return func(ctx context.Context) {
+		rec.busy = true
+		defer func() { rec.busy = false }()
+		msg := message.NewMessage("", rec.payload)
+		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "kafka", Name: in.proc.publishTopic(), Key: fmt.Sprint(rec.target)}))
+		out, err := in.proc.accept(msg)
+		if err == nil && len(out) > 0 {
+			err = streamSink{in.proc}.Publish(ctx, out...)
+		}
+		if w.route(ctx, err, rec.payload, true) {
+			rec.acked = true
+		}
+	}
+}
+
+// payEntry is the stream route.
+func (w *world) payEntry(in *modelInstance, e redis.XMessage) func(context.Context) {
+	return func(ctx context.Context) {
+		msg, err := redispoll.DecodeEntry(e)
+		if err != nil {
+			w.broke("entry %s: %v", e.ID, err)
+			return
+		}
+		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "redis-stream", Name: w.stream, EntryID: e.ID}))
+		_, err = in.proc.payOn(in.proc.streamRoute())(msg)
+		if w.route(ctx, err, msg.Payload, false) {
+			_ = in.client.XAck(ctx, w.stream, w.group, e.ID).Err() // lost: it stays pending, and is reclaimed
+		}
+	}
+}
+
+// payRetry is the retry route.
+func (w *world) payRetry(in *modelInstance, r *retryRecord) func(context.Context) {
+	return func(ctx context.Context) {
+		r.busy = true
+		defer func() { r.busy = false }()
+		msg := message.NewMessage("", r.payload)
+		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "kafka", Name: in.proc.retryTopic()}))
+		_, err := in.proc.payOn(in.proc.retryRoute())(msg)
+		if w.route(ctx, err, r.payload, true) {
+			r.acked = true
+		}
+	}
+}
+
+// route does what the chain does with a handler's error, and reports whether the message is acked.
+func (w *world) route(ctx context.Context, err error, payload []byte, onlyAsked bool) (ack bool) {
+	delay, asked := pipeline.RetryDelay(err)
+	switch {
+	case err == nil:
+		return true
+	case pipeline.IsPermanent(err):
+		w.broke("dead letter: %v", err)
+		return true
+	case onlyAsked && !asked:
+		return false
+	case !asked:
+		delay = time.Minute
+	}
+	actorOf(ctx).wait("before retry record")
+	w.retries = append(w.retries, &retryRecord{payload: payload, due: w.now + delay})
+	return true
+}
+
+// feed is a feeder's round for the one promotion of the history.
+func (w *world) feed(in *modelInstance) func(context.Context) {
+	return func(ctx context.Context) {
+		work, err := in.ledger.Unfinished(ctx)
+		if err != nil {
+			w.broke("unfinished: %v", err)
+		}
+		for _, one := range work {
+			if one.Promotion == w.promotion {
+				_, err := in.feeder.promotion(ctx, in.manager, one)
+				w.logf("%s fed: %v", in.name, err)
+			}
+		}
+	}
+}
+
+// idleStop takes the stream out; whatever it deletes must have been drained.
+func (w *world) idleStop(in *modelInstance) func(context.Context) {
+	return func(ctx context.Context) {
+		if in.manager.TakeOut(ctx, w.promotion.ID) {
+			in.reading = false
+		}
+	}
+}

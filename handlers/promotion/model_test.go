@@ -1,0 +1,338 @@
+package promotion
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/oklog/ulid/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// TestRandomHistories plays random histories of one small promotion on two instances and checks, at every step, that
+// no payout is in the hands of two at once, that nothing is begun while the promotion is paused and nothing sent
+// when it is cancelled, that an idle stop deletes nothing unread, and that no key is charged twice; and, when
+// everything that heals has run, that nothing is stranded and ledger and book agree.
+//
+// What runs is the real code: the processor's accept and pay, its sink, the feeder's round, the ledger on a real
+// database, the stream manager and its scripts on a real Redis. Each of these is an actor that waits before every step
+// that others can see, and the history (of rapid, which also makes a failing one short) says who goes next, who
+// crashes, whose command or answer is lost, how the Money API answers, when a stream is wiped, and when time
+// passes: it passes by moving the time stamps in the database, so that nobody waits for anything.
+//
+// MILLRACE_HISTORIES says how many histories there are, over all homes and in hundreds a worker; `make histories` plays
+// 10,000 on the real servers and as many embedded.
+//
+// Seen red, each within 100 histories, when the code was broken on purpose: a settle that doesn't compare the epoch; a
+// begin that ignores a live lease; an expired lease that is not taken for a possible charge; a send after idempotency_ttl;
+// a clean-up script that doesn't ask whether the stream is drained; a conflict that is answered with Done; a feeder
+// that doesn't book the loss of a stream, or has no net under overdue retries; a begin that ignores a pause, or sends
+// for a cancelled promotion.
+func TestRandomHistories(t *testing.T) {
+	t.Parallel()
+	total, workers := 200, 2
+	if s := os.Getenv("MILLRACE_HISTORIES"); s != "" {
+		var err error
+		total, err = strconv.Atoi(s)
+		require.NoError(t, err, "MILLRACE_HISTORIES")
+		workers = 4 // two a home: a history mostly waits for its database
+	}
+	kinds := []func(testing.TB) *modelHome{embeddedModelHome, realModelHome}
+	for worker := range workers {
+		t.Run(fmt.Sprint(worker), func(t *testing.T) {
+			t.Parallel()
+			h := kinds[worker%2](t)
+			// rapid.Check plays a hundred; the flag is the whole binary's.
+			for left := (total + workers - 1) / workers; left > 0; left -= h.played() {
+				rapid.Check(t, h.play)
+			}
+			t.Logf("%s: %d histories, %d steps", h.name, h.histories, h.steps)
+		})
+	}
+}
+
+// modelHome is what the histories of one worker share: servers, connections, and the ledgers of two instances.
+type modelHome struct {
+	name      string
+	kind      streams.Kind
+	ledgers   [2]*ledger.Ledger
+	clients   [2]redis.UniversalClient
+	watch     redis.UniversalClient // the history's own eyes and hands
+	db        *sql.DB
+	shift     [2]string
+	dsn       string
+	config    Config
+	metrics   *metrics
+	next      int64
+	last      int
+	histories int
+	steps     int
+}
+
+// played returns how many histories have been played since it was asked last, at least one.
+func (h *modelHome) played() int {
+	n := h.histories - h.last
+	h.last = h.histories
+	return max(n, 1)
+}
+
+var modelHomes atomic.Int64
+
+func embeddedModelHome(t testing.TB) *modelHome {
+	mini := miniredis.NewMiniRedis()
+	require.NoError(t, mini.Start())
+	t.Cleanup(mini.Close)
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	return newModelHome(t, &modelHome{name: "miniredis and SQLite", dsn: "sqlite:" + path}, mini.Addr(), 0, "sqlite",
+		path+"?_busy_timeout=10000&_synchronous=off", `%[1]s = %[1]s - $1 * 1000000`)
+}
+
+func realModelHome(t testing.TB) *modelHome {
+	dsn, addr := os.Getenv("MILLRACE_TEST_POSTGRES"), os.Getenv("MILLRACE_TEST_REDIS")
+	if dsn == "" || addr == "" {
+		t.Skip("MILLRACE_TEST_POSTGRES and MILLRACE_TEST_REDIS are not both set: no real servers to test on")
+	}
+	admin, err := sql.Open("pgx", dsn)
+	require.NoError(t, err)
+	schema := "model_" + strings.ToLower(ulid.Make().String())
+	_, err = admin.Exec("CREATE SCHEMA " + schema)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := admin.Exec("DROP SCHEMA " + schema + " CASCADE")
+		require.NoError(t, err)
+		require.NoError(t, admin.Close())
+	})
+	sep := "?"
+	if strings.Contains(dsn, "?") {
+		sep = "&"
+	}
+	// A power failure is not part of the histories; the disk would only slow them down.
+	dsn += sep + "search_path=" + schema + "&synchronous_commit=off"
+	return newModelHome(t, &modelHome{name: "Redis and PostgreSQL", dsn: dsn}, addr, 9, "pgx", dsn, `%[1]s = %[1]s - make_interval(secs => $1)`)
+}
+
+func newModelHome(t testing.TB, h *modelHome, redisAddr string, redisDB int, driver, source, shift string) *modelHome {
+	prefix := fmt.Sprintf("millrace-model-%d-%d", os.Getpid(), modelHomes.Add(1))
+	h.kind = streams.Kind{Type: "POINT", StreamPrefix: prefix + ":POINT:", GroupPrefix: prefix + "-group:POINT:"}
+	h.metrics = newMetrics()
+	h.config = DefaultConfig()
+	h.config.Stream.MaxLen, h.config.Stream.IdleTimeout = 2, time.Nanosecond
+	h.config.Feeder = FeederConfig{Interval: 10 * time.Minute, Grace: modelGrace, Sweep: time.Hour, Batch: 2}
+	h.config.Ledger.DSN = pipeline.NewSecret(h.dsn)
+	h.config.Ledger.Connections, h.config.Ledger.MaxRetries = 4, 2
+	h.config.Ledger.IdempotencyTTL = modelTTL
+	h.config.Ledger.Retry = pipeline.Backoff{First: 10 * time.Minute, Max: 30 * time.Minute}
+	var err error
+	for i := range h.ledgers {
+		h.ledgers[i], err = ledger.Open(t.Context(), h.config.Ledger, ledger.Options{Instance: string(rune('a' + i)), Lease: modelLease}, nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, h.ledgers[i].Close()) })
+		require.NoError(t, h.ledgers[i].Migrate(t.Context()))
+	}
+	dial := func() redis.UniversalClient {
+		c := redispoll.DefaultClientConfig()
+		c.Addrs, c.DB = []string{redisAddr}, redisDB
+		c.ReadTimeout, c.DialTimeout = 30*time.Second, 30*time.Second // a slow machine is no finding
+		client, err := redispoll.NewClient(c)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = client.Close() })
+		return client
+	}
+	h.clients, h.watch = [2]redis.UniversalClient{dial(), dial()}, dial()
+	h.db, err = sql.Open(driver, source)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, h.db.Close()) })
+	columns := func(names ...string) string {
+		for i, n := range names {
+			names[i] = fmt.Sprintf(shift, n)
+		}
+		return strings.Join(names, ", ")
+	}
+	h.shift = [2]string{
+		"UPDATE payouts SET " + columns("hint_due", "lease_until", "next_attempt_at", "first_sent_at", "attempt_started_at") + " WHERE type = 'POINT' AND promotion_id = $2",
+		"UPDATE promotion_streams SET " + columns("feeder_until", "inactive_since") + " WHERE type = 'POINT' AND promotion_id = $2",
+	}
+	// Scripts are loaded before, so that each call is one step.
+	w := h.world()
+	require.NoError(t, w.ins[0].manager.Ensure(t.Context(), w.promotion.ID))
+	_, err = w.ins[0].manager.Enqueue(t.Context(), w.promotion.ID, redispoll.Entry{Message: []byte("warm up")})
+	require.NoError(t, err)
+	_, err = w.ins[0].manager.Inspect(t.Context(), w.promotion.ID)
+	require.NoError(t, err)
+	w.ins[0].manager.TakeOut(t.Context(), w.promotion.ID)
+	require.NoError(t, h.watch.Del(t.Context(), w.stream, streams.MetaKey(w.stream)).Err())
+	require.NoError(t, h.ledgers[0].Deactivate(t.Context(), w.promotion))
+	for _, c := range h.clients {
+		c.AddHook(stepHook{})
+	}
+	return h
+}
+
+const (
+	stateRunning = iota
+	statePaused
+	stateCancelled
+)
+
+// offer is a record of the publish topic. It is there until it is acked, and may come again after that.
+type offer struct {
+	target, amount int64
+	payload        []byte
+	acked, busy    bool
+}
+
+// retryRecord is a record of the retry topic.
+type retryRecord struct {
+	payload     []byte
+	due         time.Duration
+	acked, busy bool
+}
+
+// world is one history.
+type world struct {
+	*modelHome
+	promotion     ledger.Promotion
+	stream, group string
+	ins           [2]*modelInstance
+	flag          bool // plugins.promotion.stream.enabled
+	state         int
+	now           time.Duration
+
+	offers  []*offer
+	retries []*retryRecord
+	book    map[string][]bookLine
+	bodies  map[string]string
+	calls   map[string]map[*modelCall]bool
+	network []request
+	answers []int // of the Money API while everything heals
+
+	faults []string // what was found wrong
+	log    []string
+}
+
+func (h *modelHome) world() *world {
+	h.next++
+	w := &world{modelHome: h, promotion: ledger.Promotion{Type: "POINT", ID: h.next}, flag: true,
+		book: map[string][]bookLine{}, bodies: map[string]string{}, calls: map[string]map[*modelCall]bool{}}
+	w.stream, w.group = h.kind.Stream(w.promotion.ID), h.kind.Group(w.promotion.ID)
+	for i := range w.ins {
+		config := h.config
+		w.ins[i] = &modelInstance{name: string(rune('a' + i)), ledger: h.ledgers[i], client: h.clients[i], config: &config}
+		w.ins[i].restart(w)
+	}
+	return w
+}
+
+func (w *world) logf(format string, args ...any) {
+	w.log = append(w.log, fmt.Sprintf("%3d %6s ", len(w.log), w.now)+fmt.Sprintf(format, args...))
+}
+
+func (w *world) broke(format string, args ...any) {
+	w.faults = append(w.faults, fmt.Sprintf(format, args...))
+}
+
+// judge ends the history when something is wrong.
+func (w *world) judge(t *rapid.T) {
+	if len(w.faults) > 0 {
+		t.Fatalf("%s\n\n%s", strings.Join(w.faults, "\n"), strings.Join(w.log, "\n"))
+	}
+}
+
+// must is for what has no reason to fail.
+func (w *world) must(err error) {
+	if err != nil {
+		w.broke("%v", err)
+	}
+}
+
+// play is one history: random steps, healing, and the books.
+func (h *modelHome) play(t *rapid.T) {
+	h.histories++
+	w := h.world()
+	defer func() { // a failed or refused history leaves nothing behind
+		for _, in := range w.ins {
+			for len(in.actors) > 0 {
+				w.step(in.actors[0], move{die: true})
+			}
+		}
+		ctx := context.Background()
+		_ = w.watch.Del(ctx, w.stream, streams.MetaKey(w.stream)).Err()
+		_ = w.ledgers[0].Deactivate(ctx, w.promotion)
+	}()
+	for range rapid.IntRange(1, 3).Draw(t, "targets") {
+		w.offer(int64(1+len(w.offers)), 500)
+	}
+	if rapid.Bool().Draw(t, "under way") { // half of the histories begin with payouts in the stream and readers
+		for _, rec := range w.offers {
+			w.run(w.ins[0], w.accept(w.ins[0], rec))
+		}
+		w.actKeep(w.ins[0])
+		w.actKeep(w.ins[1])
+	}
+	for _, d := range rapid.SliceOfN(rapid.Custom(drawDie), 30, 90).Draw(t, "steps") {
+		h.steps++
+		w.act(d)
+		w.judge(t)
+	}
+	w.answers = rapid.SliceOfN(rapid.SampledFrom([]int{answerPaid, answerLost, answerBroken, answerRejected, answerTryAgain, answerThrottled, answerOwnFault}), 0, 4).Draw(t, "answers at the end")
+	w.settleEverything(t, rapid.Bool().Draw(t, "late requests are carried out"))
+}
+
+func (w *world) offer(target, amount int64) {
+	payload, err := pointStrategy().record(w.promotion.ID, 9, target, strconv.FormatInt(amount, 10))
+	w.must(err)
+	w.offers = append(w.offers, &offer{target: target, amount: amount, payload: payload})
+}
+
+// pass lets time pass.
+func (w *world) pass(d time.Duration) {
+	w.logf("%s pass", d)
+	w.now += d
+	for _, sql := range w.shift {
+		_, err := w.db.Exec(sql, int64(d/time.Second), w.promotion.ID)
+		w.must(err)
+	}
+	for i := len(w.network) - 1; i >= 0; i-- {
+		if w.network[i].until < w.now {
+			w.arrive(i, false)
+		}
+	}
+}
+
+// command is a person's: pause, resume or cancel.
+func (w *world) command(cancel bool) {
+	l, ctx := w.ledgers[0], context.Background()
+	switch {
+	case w.state == stateCancelled:
+		if err := l.Pause(ctx, w.promotion); !errors.Is(err, ledger.ErrCancelled) {
+			w.broke("pause after cancel: %v", err)
+		}
+	case cancel:
+		_, err := l.Cancel(ctx, w.promotion)
+		w.must(err)
+		w.state = stateCancelled
+	case w.state == statePaused:
+		w.must(l.Resume(ctx, w.promotion))
+		w.state = stateRunning
+	default:
+		w.must(l.Pause(ctx, w.promotion))
+		w.state = statePaused
+	}
+	w.logf("a person's command: now %d", w.state)
+}

@@ -1,0 +1,181 @@
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/plugins/kafka"
+)
+
+// Reconciliation is what `campaign reconcile --json` prints: three books, held against each other a target at a time.
+type Reconciliation struct {
+	Type      ledger.Type `json:"type"`
+	Promotion int64       `json:"promotion"`
+	Books
+	Balanced bool `json:"balanced"`
+	// Targets is how many there are in all books together; Buckets how many of them are in each bucket, and Examples the
+	// lowest of them. A target is in "matched", or in every other bucket that holds for it.
+	Targets  int64              `json:"targets"`
+	Buckets  map[bucket]int64   `json:"buckets"`
+	Examples map[bucket][]int64 `json:"examples"`
+	Kafka    *Offered           `json:"kafka"` // null: not read
+}
+
+// Offered is what Kafka's publish topic holds.
+type Offered struct {
+	Topic       string `json:"topic"`
+	Read        int64  `json:"read"`        // records in the topic
+	Records     int64  `json:"records"`     // of this promotion
+	Undecodable int64  `json:"undecodable"` // that no promotion can be told of
+	// Complete: retention has removed nothing, so that the topic holds everything that was ever offered.
+	Complete bool `json:"complete"`
+}
+
+// examples is how many targets of a bucket are named.
+const examples = 5
+
+// settledWell reports whether nothing is left to do: the books balance, and what Kafka offers was accepted.
+func (r *Reconciliation) settledWell() error {
+	switch lost := r.Buckets[bucketNotAccepted]; {
+	case !r.Balanced:
+		return errors.New("the books don't balance")
+	case lost > 0:
+		return fmt.Errorf("the books balance, but %s targets that Kafka offers are not in the ledger", thousands(lost))
+	}
+	return nil
+}
+
+// comparison is one reconciliation under way.
+type comparison struct {
+	strategy  strategy
+	promotion int64
+	asOf      time.Time // the ledger's clock before any other book was read
+	result    Reconciliation
+	each      func(joined, []bucket) error // may be nil
+}
+
+// reconcile compares the books of one type of a promotion. offers may be nil: Kafka is left out. each is called for
+// every target, in order; it may be nil. Memory does not grow with the promotion.
+func (e *engine) reconcile(ctx context.Context, s strategy, promotion int64, offers scanner, each func(joined, []bucket) error) (Reconciliation, error) {
+	id := ledger.Promotion{Type: ledger.Type(s.kind), ID: promotion}
+	fail := func(err error) (Reconciliation, error) {
+		return Reconciliation{}, fmt.Errorf("reconcile %s: %w", id, err)
+	}
+	status, err := e.ledger.Status(ctx, id)
+	if err != nil {
+		return Reconciliation{}, err
+	}
+	c := comparison{strategy: s, promotion: promotion, each: each}
+	c.result = Reconciliation{Type: id.Type, Promotion: promotion, Books: Books{Dead: status.Dead, Conflict: status.Conflict}}
+	if c.asOf, err = e.ledger.Now(ctx); err != nil {
+		return fail(err)
+	}
+	rows := func(fn func(ledger.Entry) error) error { return e.ledger.Books(ctx, id, fn) }
+	if err := c.run(ctx, offers, e.charges(ctx, s, promotion), rows); err != nil {
+		return fail(err)
+	}
+	return c.result, nil
+}
+
+// scanner reads a whole topic: kafka.Plugin.Scan.
+type scanner func(ctx context.Context, topic string, each func(kafka.Scanned) error) (kafka.Scan, error)
+
+func (c *comparison) run(ctx context.Context, offers scanner, charges iter.Seq2[charge, error], rows func(func(ledger.Entry) error) error) (err error) {
+	var offered, charged sorter
+	defer func() { err = errors.Join(err, offered.close(), charged.close()) }()
+	if offers != nil {
+		if err := c.readOffers(ctx, offers, &offered); err != nil {
+			return err
+		}
+	}
+	for line, err := range charges {
+		if err != nil {
+			return fmt.Errorf("read the Money API's book: %w", err)
+		}
+		if err := charged.add(statement{target: line.target, value: line.value, what: line.what, times: int64(line.executions)}); err != nil {
+			return err
+		}
+	}
+	inOrder, err := offered.sorted()
+	if err != nil {
+		return err
+	}
+	chargesInOrder, err := charged.sorted()
+	if err != nil {
+		return err
+	}
+	r := &c.result
+	r.Buckets, r.Examples = map[bucket]int64{}, map[bucket][]int64{}
+	for _, b := range allBuckets() {
+		r.Buckets[b.bucket] = 0
+	}
+	if err := join(inOrder, chargesInOrder, rows, c.target); err != nil {
+		return err
+	}
+	r.Balanced = r.Balance()
+	return nil
+}
+
+// readOffers sorts the records of the promotion that Kafka's publish topic holds.
+func (c *comparison) readOffers(ctx context.Context, offers scanner, into *sorter) error {
+	o := &Offered{Topic: c.strategy.publishTopic()}
+	scan, err := offers(ctx, o.Topic, func(r kafka.Scanned) error {
+		offer, a, readable := c.readOffer(r.Value)
+		if !readable {
+			o.Undecodable++
+		}
+		if !readable || offer.promotion != c.promotion {
+			return nil
+		}
+		o.Records++
+		return into.add(statement{target: offer.target, value: a.Amount, what: a.what(), times: 1, place: placeOf(r.Partition, r.Offset)})
+	})
+	if err != nil {
+		return fmt.Errorf("read what Kafka offers (--no-kafka leaves it out): %w", err)
+	}
+	o.Read, o.Complete = scan.Records, scan.Beginning
+	c.result.Kafka = o
+	return nil
+}
+
+func (c *comparison) readOffer(payload []byte) (payout, asked, bool) {
+	offer, err := c.strategy.decode(payload)
+	if err != nil {
+		return payout{}, asked{}, false
+	}
+	a, err := readAsked(payload)
+	return offer, a, err == nil
+}
+
+// A place is a partition and an offset in one number.
+const offsetBits = 44
+
+func placeOf(partition int32, offset int64) int64 {
+	return int64(partition)<<offsetBits | offset&(1<<offsetBits-1)
+}
+
+func placeText(place int64) string {
+	return fmt.Sprintf("%d@%d", place>>offsetBits, place&(1<<offsetBits-1))
+}
+
+// target counts one target.
+func (c *comparison) target(j joined) error {
+	r := &c.result
+	r.Targets++
+	r.add(j, c.asOf)
+	in := j.buckets(c.asOf, r.Kafka != nil)
+	for _, b := range in {
+		r.Buckets[b]++
+		if b != bucketMatched && len(r.Examples[b]) < examples {
+			r.Examples[b] = append(r.Examples[b], j.target)
+		}
+	}
+	if c.each == nil {
+		return nil
+	}
+	return c.each(j, in)
+}

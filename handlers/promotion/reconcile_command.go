@@ -1,0 +1,195 @@
+package promotion
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// reconcileFlags are those of `campaign reconcile`.
+type reconcileFlags struct {
+	csv     string
+	all     bool
+	noKafka bool
+}
+
+func (p *Plugin) reconcileCommand(h *app.Host) *cobra.Command {
+	var f reconcileFlags
+	cmd := h.JSONFlag(&cobra.Command{
+		Use:   "reconcile TYPE PROMOTION",
+		Short: "Hold Kafka, the ledger and the Money API's own book against each other; 0 only when they balance",
+		Long: `Hold Kafka, the ledger and the Money API's own book against each other, a target at a time.
+
+What Kafka's publish topic offers is read from its beginning to its end of now, which takes as long as the topic is
+large; --no-kafka leaves it out. A promotion of any size is compared in little memory. It ends with 0 only when the
+books balance and everything that Kafka offers was accepted.`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := onePromotion(args)
+			if err != nil {
+				return err
+			}
+			if f.all && f.csv == "" {
+				return usage("--all needs --csv")
+			}
+			o := app.ServicesOptions{Register: func(r *pipeline.Registry) error {
+				p.run.prepare(r.Env(), r.Env().Logger)
+				r.Service("promotion.money", p.run.moneyService())
+				r.Service("promotion.ledger", p.run.ledgerService())
+				return nil
+			}}
+			if !f.noKafka {
+				o.Plugins = []string{p.kafka.Name()}
+			}
+			return h.Services(cmd.Context(), cmd, o, func(ctx context.Context, _ *app.Running) error {
+				return p.reconcile(ctx, h, cmd, id, f)
+			})
+		},
+	})
+	cmd.Flags().StringVar(&f.csv, "csv", "", "write a line for every target that differs to this `file`")
+	cmd.Flags().BoolVar(&f.all, "all", false, "with --csv: a line for every target")
+	cmd.Flags().BoolVar(&f.noKafka, "no-kafka", false, "don't read what Kafka offers")
+	return cmd
+}
+
+func (p *Plugin) reconcile(ctx context.Context, h *app.Host, cmd *cobra.Command, id ledger.Promotion, f reconcileFlags) error {
+	s, _ := strategyOf(string(id.Type))
+	var offers scanner
+	if !f.noKafka {
+		offers = p.kafka.Scan
+	}
+	table, err := createTable(f.csv, f.all, id)
+	if err != nil {
+		return &app.ExitError{Code: app.ExitUsage, Err: fmt.Errorf("--csv: %w", err)}
+	}
+	r, err := p.run.reconcile(ctx, s, id.ID, offers, table.write)
+	if err = errors.Join(err, table.close()); err != nil {
+		return bad(err)
+	}
+	if h.JSON(cmd) {
+		err = h.WriteJSON(r)
+	} else {
+		err = writeReconciliation(h.Out(), r)
+	}
+	if err == nil {
+		if notWell := r.settledWell(); notWell != nil {
+			err = &app.ExitError{Code: app.ExitBad, Err: notWell}
+		}
+	}
+	return err
+}
+
+func writeReconciliation(out io.Writer, r Reconciliation) error {
+	fmt.Fprintf(out, "%s:%d, %s targets in all books\n\n", r.Type, r.Promotion, thousands(r.Targets))
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "  BUCKET\tTARGETS\t\tSUCH AS\n")
+	for _, b := range allBuckets() {
+		n := r.Buckets[b.bucket]
+		if n == 0 && b.bucket != bucketMatched {
+			continue
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", b.bucket, thousands(n), b.about, targetList(r.Examples[b.bucket], n))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if k := r.Kafka; k == nil {
+		fmt.Fprintf(out, "\nWhat Kafka offers was not read.\n")
+	} else {
+		fmt.Fprintf(out, "\n%s: %s records, %s of this promotion.\n", k.Topic, thousands(k.Read), thousands(k.Records))
+		if k.Undecodable > 0 {
+			fmt.Fprintf(out, "%s records of that topic can't be read, and may belong to any promotion: they are dead letters.\n", thousands(k.Undecodable))
+		}
+		if !k.Complete && r.Buckets[bucketNotOffered] > 0 {
+			fmt.Fprintf(out, "Retention has removed the topic's first records, which may explain those that are not offered.\n")
+		}
+	}
+	fmt.Fprintln(out)
+	writeBooks(out, r.Books)
+	return nil
+}
+
+func targetList(targets []int64, n int64) string {
+	var all []string
+	for _, t := range targets {
+		all = append(all, strconv.FormatInt(t, 10))
+	}
+	text := strings.Join(all, " ")
+	if len(targets) > 0 && int64(len(targets)) < n {
+		text += " …"
+	}
+	return text
+}
+
+// table is the CSV file of a reconciliation; without a path it writes nothing.
+type table struct {
+	file *os.File
+	out  *csv.Writer
+	all  bool
+	id   ledger.Promotion
+}
+
+func tableColumns() []string {
+	return []string{"type", "promotion", "target", "buckets", "state", "attempts", "class", "transaction_key",
+		"offers", "offered_amount", "accepted_amount", "charges", "charged_amount", "first_offer", "origin"}
+}
+
+func createTable(path string, all bool, id ledger.Promotion) (*table, error) {
+	t := &table{all: all, id: id}
+	if path == "" {
+		return t, nil
+	}
+	var err error
+	if t.file, err = os.Create(path); err != nil {
+		return nil, err
+	}
+	t.out = csv.NewWriter(t.file)
+	return t, t.out.Write(tableColumns())
+}
+
+func (t *table) write(j joined, in []bucket) error {
+	if t.file == nil || !t.all && slices.Contains(in, bucketMatched) {
+		return nil
+	}
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	buckets := make([]string, len(in))
+	for i, b := range in {
+		buckets[i] = string(b)
+	}
+	line := make([]string, len(tableColumns()))
+	copy(line, []string{string(t.id.Type), number(t.id.ID), number(j.target), strings.Join(buckets, " ")})
+	if row := j.row; row != nil {
+		copy(line[4:], []string{string(row.State), strconv.Itoa(row.Attempts), row.LastClass, row.TransactionKey})
+		line[10], line[14] = number(j.asked.Amount), row.Origin
+	}
+	line[8], line[11] = "0", "0"
+	if j.offer != nil {
+		line[8], line[9], line[13] = number(j.offer.times), number(j.offer.value), placeText(j.offer.place)
+	}
+	if j.charge != nil {
+		line[11], line[12] = number(j.charge.times), number(j.charge.value)
+	}
+	return t.out.Write(line)
+}
+
+// close ends the file, whatever happened before.
+func (t *table) close() error {
+	if t.file == nil {
+		return nil
+	}
+	t.out.Flush()
+	return errors.Join(t.out.Error(), t.file.Close())
+}

@@ -1,0 +1,124 @@
+package promotion_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/propagation"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+)
+
+// tollgate stands before the Money API, refuses the first call of every key, and notes the trace of each call.
+type tollgate struct {
+	*httptest.Server
+	mu    sync.Mutex
+	calls map[string][]trace.SpanContext // by idempotency key
+}
+
+func newTollgate(t *testing.T, api string) *tollgate {
+	to, err := url.Parse(api)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	g := &tollgate{calls: map[string][]trace.SpanContext{}}
+	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.HeaderCarrier(r.Header))
+		key := r.Header.Get("Idempotency-Key")
+		g.mu.Lock()
+		g.calls[key] = append(g.calls[key], trace.SpanContextFromContext(ctx))
+		first := len(g.calls[key]) == 1
+		g.mu.Unlock()
+		if first {
+			w.WriteHeader(http.StatusRequestTimeout)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(g.Close)
+	return g
+}
+
+// TestOneTrace: the trace of whoever has published a record joins its acceptance, its stream entry, the refused call of
+// the Money API, the retry record and the call that paid, each a child of the one before.
+//
+// Seen red when the stream sink, the retry record or the client left the trace out.
+func TestOneTrace(t *testing.T) {
+	t.Parallel()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		var gate *tollgate
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
+			gate = newTollgate(t, c.MoneyAPI.URL)
+			c.MoneyAPI.URL = gate.URL
+			c.MoneyAPI.CallTimeout = 5 * time.Second
+		})
+		spans := tracetest.NewSpanRecorder()
+		provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+		reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "test", Logger: pipelinetest.Logger(t), Tracer: provider}, tw.all...)
+		require.NoError(t, err)
+		chain := middleware.New(reg, middleware.Options{})
+		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}, StopTimeout: 10 * time.Second})
+		require.NoError(t, rt.Start(t.Context()))
+
+		ctx, root := provider.Tracer("campaign").Start(t.Context(), "publish")
+		msg := message.NewMessage("", []byte(points(7, 7)[0]))
+		msg.Metadata.Set(pipeline.MetaKey, "7")
+		pipeline.InjectTrace(ctx, msg.Metadata)
+		require.NoError(t, tw.kafka.Sink(publish).Publish(t.Context(), msg))
+		root.End()
+		require.EqualValues(t, 1, tw.settle("POINT", 1).Paid)
+		require.NoError(t, rt.Stop(context.Background()))
+
+		ours := map[trace.SpanID]sdktrace.ReadOnlySpan{}
+		for _, s := range spans.Ended() {
+			if s.SpanContext().TraceID() == root.SpanContext().TraceID() {
+				ours[s.SpanContext().SpanID()] = s
+			}
+		}
+		calls := gate.calls["POINT:1:7"]
+		require.Len(t, calls, 2)
+		path := func(from trace.SpanContext) (names []string) {
+			for id := from.SpanID(); id.IsValid(); {
+				s, known := ours[id]
+				require.True(t, known, "span %s of %v belongs to another trace", id, names)
+				names = append(names, s.Name())
+				if place, _, found := strings.Cut(attribute(s, "millrace.origin"), "@"); found {
+					name, _, _ := strings.Cut(place, "/") // whatever the partition
+					names[len(names)-1] += " " + name
+				}
+				id = s.Parent().SpanID()
+			}
+			return names
+		}
+		accepted := []string{"process promotion.point.accept " + publish, "publish"}
+		entry := append([]string{"process promotion.point.stream campaign-promotion-stream:POINT:1"}, accepted...)
+		require.Equal(t, append([]string{"money chargePoint"}, entry...), path(calls[0]))
+		require.Equal(t, append([]string{"money chargePoint", "process promotion.point.retry campaign-promotion-point-retry"}, entry...), path(calls[1]),
+			"the retry record is a child of the entry whose call was refused")
+	})
+}
+
+func attribute(s sdktrace.ReadOnlySpan, name string) string {
+	for _, a := range s.Attributes() {
+		if string(a.Key) == name {
+			return a.Value.AsString()
+		}
+	}
+	return ""
+}

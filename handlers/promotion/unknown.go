@@ -1,0 +1,260 @@
+package promotion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+func (p *Plugin) unknownCommand(h *app.Host) *cobra.Command {
+	group := h.SettingsFlags(&cobra.Command{
+		Use:   "unknown",
+		Short: "Payouts that may have been charged, for a person to find out",
+	})
+	group.AddCommand(p.unknownListCommand(h), p.unknownResolveCommand(h))
+	return group
+}
+
+// UnknownPayout is a line of `unknown list`.
+type UnknownPayout struct {
+	Type        ledger.Type `json:"type"`
+	Promotion   int64       `json:"promotion"`
+	Target      int64       `json:"target"`
+	Since       time.Time   `json:"since"`
+	Age         float64     `json:"age_seconds"`
+	FirstSentAt time.Time   `json:"first_sent_at"`
+	Attempts    int         `json:"attempts"`
+	Asks        int         `json:"asks"`
+	Class       string      `json:"class"`
+	Answer      string      `json:"answer"`
+}
+
+// unknownFilter is what `unknown list` shows.
+type unknownFilter struct {
+	kind      string
+	promotion int64
+	olderThan time.Duration
+	limit     int
+}
+
+func (f unknownFilter) takes(r ledger.Row, since time.Duration) bool {
+	return (f.kind == "" || string(r.Type) == f.kind) && (f.promotion == 0 || r.Promotion == f.promotion) && since >= f.olderThan
+}
+
+func (p *Plugin) unknownListCommand(h *app.Host) *cobra.Command {
+	var f unknownFilter
+	cmd := h.JSONFlag(&cobra.Command{
+		Use:   "list",
+		Short: "List the payouts that may have been charged",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.kind = strings.ToUpper(f.kind); f.kind != "" {
+				if _, known := strategyOf(f.kind); !known {
+					return usage("--type must be one of %s, got %q", strings.Join(kinds(), ", "), f.kind)
+				}
+			}
+			if f.promotion < 0 || f.olderThan < 0 || f.limit < 1 {
+				return usage("--promotion and --older-than must not be negative, and --limit must be > 0")
+			}
+			return p.withLedger(h, cmd, func(ctx context.Context) error {
+				all, more, err := p.unknown(ctx, f)
+				if err != nil {
+					return err
+				}
+				if h.JSON(cmd) {
+					return h.WriteJSON(map[string]any{"unknown": all, "more": more})
+				}
+				return showUnknown(h, all, more)
+			})
+		},
+	})
+	cmd.Flags().StringVar(&f.kind, "type", "", "only of this type")
+	cmd.Flags().Int64Var(&f.promotion, "promotion", 0, "only of this promotion `id`")
+	cmd.Flags().DurationVar(&f.olderThan, "older-than", 0, "only those that have been UNKNOWN for so long, such as 24h")
+	cmd.Flags().IntVar(&f.limit, "limit", 1000, "at most so many")
+	return cmd
+}
+
+var errEnough = errors.New("enough")
+
+func (p *Plugin) unknown(ctx context.Context, f unknownFilter) (all []UnknownPayout, more bool, err error) {
+	all = []UnknownPayout{}
+	err = p.run.ledger.Unknown(ctx, func(r ledger.Row, since time.Duration) error {
+		switch {
+		case !f.takes(r, since):
+			return nil
+		case len(all) == f.limit:
+			more = true
+			return errEnough
+		}
+		all = append(all, UnknownPayout{Type: r.Type, Promotion: r.Promotion, Target: r.Target, Since: r.SettledAt, Age: since.Seconds(),
+			FirstSentAt: r.FirstSentAt, Attempts: r.Attempts, Asks: r.Asks, Class: r.LastClass, Answer: r.LastError})
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return all, more, err
+}
+
+func showUnknown(h *app.Host, all []UnknownPayout, more bool) error {
+	if len(all) == 0 {
+		fmt.Fprintln(h.Out(), "No payout is UNKNOWN.")
+		return nil
+	}
+	w := tabwriter.NewWriter(h.Out(), 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "TYPE\tPROMOTION\tTARGET\tSINCE\tSENDS\tASKS\tCLASS\tLAST ANSWER")
+	for _, u := range all {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%d\t%s\t%s\n", u.Type, u.Promotion, u.Target, stamp(u.Since), u.Attempts, u.Asks, u.Class, u.Answer)
+	}
+	if more {
+		fmt.Fprintln(w, "There are more: --limit.")
+	}
+	return w.Flush()
+}
+
+// resolveFlags are those of `unknown resolve`.
+type resolveFlags struct {
+	paid     string
+	unpaid   bool
+	why, who string
+	force    bool
+}
+
+func (p *Plugin) unknownResolveCommand(h *app.Host) *cobra.Command {
+	var f resolveFlags
+	cmd := h.JSONFlag(&cobra.Command{
+		Use:   "resolve TYPE PROMOTION TARGET (--paid TRANSACTION_KEY | --unpaid) --why TEXT",
+		Short: "Book what a person has found out about a payout that may have been charged",
+		Long: `Book what a person has found out about a payout that may have been charged.
+
+The evidence is shown first: every call with its answer, and what the Money API says of the key now, when it can be
+asked. What contradicts the Money API is refused; --force books it all the same. --paid makes the payout SUCCESS,
+--unpaid FAILED, whose dead letter may then be replayed. Who, when and why are kept.`,
+		Args: cobra.ExactArgs(3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			k, err := onePayout(args)
+			if err != nil {
+				return err
+			}
+			switch {
+			case (f.paid != "") == f.unpaid:
+				return usage("give either --paid with the transaction key, or --unpaid")
+			case strings.TrimSpace(f.why) == "":
+				return usage("--why must say how you know")
+			case f.who == "":
+				return usage("--who must name you")
+			}
+			return p.withMoney(h, cmd, func(ctx context.Context) error { return p.resolve(ctx, h, cmd, k, f) })
+		},
+	})
+	cmd.Flags().StringVar(&f.paid, "paid", "", "it was charged, under this transaction `key`")
+	cmd.Flags().BoolVar(&f.unpaid, "unpaid", false, "it was not charged and never will be")
+	cmd.Flags().StringVar(&f.why, "why", "", "how you know; kept for the audit")
+	cmd.Flags().StringVar(&f.who, "who", person(), "who says so; kept for the audit")
+	cmd.Flags().BoolVar(&f.force, "force", false, "also when the Money API says otherwise")
+	return cmd
+}
+
+// person names who runs this process.
+func person() string {
+	name := os.Getenv("USER")
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil && name != "" {
+		name += "@" + host
+	}
+	return name
+}
+
+func (p *Plugin) resolve(ctx context.Context, h *app.Host, cmd *cobra.Command, k ledger.Key, f resolveFlags) error {
+	x, err := p.explain(ctx, k)
+	if err != nil {
+		return err
+	}
+	if x.State != ledger.Unknown {
+		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("%s is %s, not UNKNOWN: there is nothing to resolve", k, x.State)}
+	}
+	e := p.explained(x)
+	e.MoneyAPI = p.lookUp(ctx, k)
+	if !h.JSON(cmd) {
+		if err := writeExplained(h.Out(), e); err != nil {
+			return err
+		}
+	}
+	if err := e.MoneyAPI.contradicts(f); err != nil && !f.force {
+		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("nothing was changed: %w", err)}
+	}
+	why := fmt.Sprintf("%s (the Money API says: %s)", strings.TrimSpace(f.why), e.MoneyAPI)
+	if err := p.run.ledger.Resolve(ctx, k, ledger.Resolution{Paid: f.paid != "", TransactionKey: f.paid, Who: f.who, Why: why}); err != nil {
+		return bad(err)
+	}
+	if x, err = p.run.ledger.Explain(ctx, k); err != nil {
+		return err
+	}
+	if h.JSON(cmd) {
+		after := p.explained(x)
+		after.MoneyAPI = e.MoneyAPI
+		return h.WriteJSON(after)
+	}
+	fmt.Fprintf(h.Out(), "\n%s is %s now, on the word of %s.\n", k, x.State, f.who)
+	return nil
+}
+
+// lookupTimeout bounds the question to the Money API for evidence.
+const lookupTimeout = 10 * time.Second
+
+// lookup is what the Money API says of a key.
+type lookup struct {
+	Answer         string `json:"answer"` // paid, no_charge, or why it could not say
+	TransactionKey string `json:"transaction_key,omitempty"`
+	Status         int    `json:"status,omitempty"`
+	Text           string `json:"text,omitempty"`
+}
+
+func (p *Plugin) lookUp(ctx context.Context, k ledger.Key) *lookup {
+	s, _ := strategyOf(string(k.Type))
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	a := p.run.api.Lookup(ctx, s.idempotencyKey(k.Promotion, k.Target))
+	return &lookup{Answer: a.Class.String(), TransactionKey: a.TransactionKey, Status: a.Status, Text: a.Text}
+}
+
+// String says it in plain words.
+func (l *lookup) String() string {
+	switch l.Answer {
+	case money.Paid.String():
+		return "charged, transaction key " + l.TransactionKey
+	case money.NoCharge.String():
+		return "no charge with this key"
+	}
+	if l.Text == "" {
+		return "it could not be asked (" + l.Answer + ")"
+	}
+	return fmt.Sprintf("it could not be asked (%s: %s)", l.Answer, l.Text)
+}
+
+// contradicts reports why the flags can't be true when the Money API says so.
+func (l *lookup) contradicts(f resolveFlags) error {
+	switch {
+	case l.Answer == money.Paid.String() && f.unpaid:
+		return fmt.Errorf("the Money API says it is charged, transaction key %s; --paid %s books that, --force insists", l.TransactionKey, l.TransactionKey)
+	case l.Answer == money.Paid.String() && f.paid != l.TransactionKey:
+		return fmt.Errorf("the Money API says the transaction key is %s, not %s; --force insists", l.TransactionKey, f.paid)
+	case l.Answer == money.NoCharge.String() && f.paid != "":
+		return errors.New("the Money API knows no charge with this key; when you have seen the charge elsewhere, --force books it")
+	}
+	return nil
+}

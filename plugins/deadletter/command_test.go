@@ -1,0 +1,410 @@
+package deadletter
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/oklog/ulid/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+)
+
+// office is a working copy, with a broker and a ledger in memory, and the commands on them.
+type office struct {
+	t       *testing.T
+	dsn     string
+	store   *letters.Store
+	topics  *topics
+	streams *topics
+	payouts *payouts
+}
+
+// payouts is a ledger in memory: a replay has one effect a letter and generation.
+type payouts struct {
+	mu      sync.Mutex
+	calls   []string
+	done    map[string]int // effects
+	refused map[string]string
+	broken  map[string]error // returned after the effect
+	started bool
+}
+
+func (p *payouts) Register(r *pipeline.Registry) error {
+	r.Service("payouts", p)
+	return nil
+}
+
+func (p *payouts) Start(context.Context) error { p.started = true; return nil }
+func (p *payouts) Stop(context.Context) error  { p.started = false; return nil }
+
+func (p *payouts) Replay(_ context.Context, l letters.Letter, by letters.By) (Outcome, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls = append(p.calls, l.Subject+" "+by.Who)
+	if !p.started {
+		return Outcome{}, errors.New("not started")
+	}
+	if why := p.refused[l.Subject]; why != "" {
+		return Refuse("%s", why), nil
+	}
+	if p.done[l.ReplayHeader()] == 0 {
+		p.done[l.ReplayHeader()]++
+		return Outcome{Result: letters.OutcomeReplayed}, p.broken[l.Subject]
+	}
+	return Outcome{Result: letters.OutcomeAlready}, p.broken[l.Subject]
+}
+
+// onBoth runs the test with a working copy in SQLite and one in PostgreSQL.
+func onBoth(t *testing.T, test func(t *testing.T, o *office)) {
+	t.Helper()
+	run := func(t *testing.T, dsn string) {
+		o := &office{t: t, dsn: dsn, topics: newTopics(), streams: newTopics(), payouts: &payouts{done: map[string]int{}, refused: map[string]string{}, broken: map[string]error{}}}
+		var err error
+		o.store, err = letters.Connect(t.Context(), pipeline.NewSecret(dsn), nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, o.store.Close()) })
+		require.NoError(t, o.store.Migrate(t.Context()))
+		test(t, o)
+	}
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		run(t, "sqlite:"+filepath.Join(t.TempDir(), "letters.db"))
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		dsn := os.Getenv("MILLRACE_TEST_POSTGRES")
+		if dsn == "" {
+			t.Skip("MILLRACE_TEST_POSTGRES is not set: no PostgreSQL to test on")
+		}
+		schema := "deadletter_" + strings.ToLower(ulid.Make().String())
+		admin := func(sql string) {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			conn, err := pgx.Connect(ctx, dsn)
+			require.NoError(t, err)
+			defer func() { _ = conn.Close(ctx) }()
+			_, err = conn.Exec(ctx, sql)
+			require.NoError(t, err)
+		}
+		admin("CREATE SCHEMA " + schema)
+		t.Cleanup(func() { admin("DROP SCHEMA " + schema + " CASCADE") })
+		run(t, dsn+"&search_path="+schema)
+	})
+}
+
+// plugin returns a fresh plugin, as another process has one.
+func (o *office) plugin() *Plugin {
+	p := New(o.topics, o.streams)
+	p.config.Store.DSN = pipeline.NewSecret(o.dsn)
+	p.ReplayWith("payouts", o.payouts)
+	return p
+}
+
+// run runs a command and returns what it writes, and its exit code.
+func (o *office) run(args ...string) (string, int) {
+	o.t.Helper()
+	out, said, code := o.runApart(args...)
+	if code != 0 {
+		out += said
+	}
+	return out, code
+}
+
+func (o *office) runApart(args ...string) (string, string, int) {
+	o.t.Helper()
+	var out, said bytes.Buffer
+	code := app.Main(o.t.Context(), app.Options{
+		Name: "millrace", Plugins: []pipeline.Plugin{o.plugin()}, Args: append([]string{"dead"}, args...),
+		Environ: []string{"MILLRACE__PLUGINS__DEADLETTER__STORE__DSN=" + o.dsn}, Stdout: &out, Stderr: &said,
+	})
+	return out.String(), said.String(), code
+}
+
+// report runs a command that changes letters, which must end with a code.
+func (o *office) report(code int, args ...string) Report {
+	o.t.Helper()
+	out, said, got := o.runApart(append(args, "--json")...)
+	require.Equal(o.t, code, got, "%s%s", out, said)
+	var r Report
+	require.NoError(o.t, json.Unmarshal([]byte(out), &r), "%s", out)
+	return r
+}
+
+func (o *office) state(id string) letters.State {
+	o.t.Helper()
+	l, _, err := o.store.Get(o.t.Context(), id)
+	require.NoError(o.t, err)
+	return l.State
+}
+
+func (o *office) put(ls ...letters.Letter) {
+	o.t.Helper()
+	for _, l := range ls {
+		require.NoError(o.t, o.store.Put(o.t.Context(), l))
+	}
+}
+
+func died(n int) time.Time { return time.Date(2026, 3, 4, 5, 6, n, 0, time.UTC) }
+
+func order(n int) letters.Letter {
+	return letters.From("", "", "orders-dead", fmt.Sprint("uuid-", n), pipeline.DeadLetter{
+		Payload: fmt.Appendf(nil, "order %d", n), Key: fmt.Sprint(n), Class: "undecodable", Error: fmt.Sprintf("bad order %d", n),
+		Handler: "orders.take", Origin: fmt.Sprintf("orders/0@%d", n), Attempts: 1, FirstFailedAt: died(n), FailedAt: died(n),
+		Metadata: map[string]string{"own": "header", pipeline.MetaAttempt: "3", pipeline.MetaDue: "2026-03-04T05:06:07Z"},
+	})
+}
+
+func payoutLetter(target int) letters.Letter {
+	l := Letter{Topic: "payouts-dead", ID: letters.ID("payouts", fmt.Sprint(target)), Subject: fmt.Sprint("P:", target), DeadLetter: pipeline.DeadLetter{
+		Payload: []byte("{}"), Class: "rejected", Error: "422", Handler: "payouts.pay", Origin: "payouts/0@7", Attempts: 6, FirstFailedAt: died(1), FailedAt: died(target),
+	}}
+	return l.kept("payouts")
+}
+
+func TestListAndShow(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		out, code := o.run("list")
+		require.Equal(t, 0, code, out)
+		require.Equal(t, "No dead letters.\n", out)
+		odd := order(3)
+		odd.Payload, odd.Error = []byte("\x00\xff"), "evil \x1b[2J"
+		odd.ID = "odd"
+		o.put(order(1), order(2), odd, payoutLetter(5))
+
+		out, code = o.run("list", "--limit", "3")
+		require.Equal(t, 0, code, out)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		require.Len(t, lines, 5)
+		require.Contains(t, lines[1], "P:5")
+		require.Contains(t, lines[2], "evil \uFFFD[2J", "a terminal obeys nothing in it")
+		require.Contains(t, lines[3], "orders/0@2")
+		require.Contains(t, lines[4], "and 1 more")
+		out, _ = o.run("list", "--class", "undecodable", "--source", "orders", "--since", died(2).Format(time.RFC3339), "--json")
+		require.Contains(t, out, `"total": 2`)
+
+		out, _ = o.run("list", "--group")
+		lines = strings.Split(strings.TrimSpace(out), "\n")
+		require.Len(t, lines, 4, "numbers make no kind of error")
+		require.Regexp(t, `^[0-9a-f]{12} +2 +undecodable +orders.take .* bad order 2$`, lines[1])
+		out, _ = o.run("list", "--fingerprint", strings.Fields(lines[1])[0], "--json")
+		require.Contains(t, out, `"total": 2`)
+
+		out, code = o.run("show", order(1).ID)
+		require.Equal(t, 0, code, out)
+		for _, want := range []string{"open, generation 1", "undecodable: bad order 1", "orders.take", "kafka orders/0@1", "orders-dead", "uuid-1", "own = header", "order 1"} {
+			require.Contains(t, out, want)
+		}
+		out, _ = o.run("show", "odd", "--payload")
+		require.Equal(t, "\x00\xff", out, "as it came")
+		out, _ = o.run("show", "odd", "--json")
+		require.Contains(t, out, `"payload_base64": "AP8="`)
+		out, code = o.run("show", "nothing")
+		require.Equal(t, app.ExitBad, code)
+		require.Contains(t, out, "no such dead letter: nothing")
+	})
+}
+
+// One command replays letters of a ledger and of routes without one, each once.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		stream := order(8)
+		stream.ID, stream.Source = "stream", letters.ParseSource("scan:orders:1@7-0")
+		lost := order(9)
+		lost.ID, lost.Source = "lost", letters.Source{Name: "who knows"}
+		o.put(order(1), payoutLetter(5), payoutLetter(6), stream, lost)
+		o.payouts.refused["P:6"] = "its promotion is cancelled"
+
+		r := o.report(0, "replay", "--all", "--dry-run")
+		require.Equal(t, 5, r.Selected)
+		require.Empty(t, o.payouts.calls)
+		require.Zero(t, o.topics.called())
+
+		r = o.report(app.ExitBad, "replay", "--all", "--who", "ann", "--why", "the API is mended")
+		require.Equal(t, Report{Selected: 5, Replayed: 3, Refused: 2, Letters: []Line{
+			{payoutLetter(6).ID, letters.OutcomeRefused, "its promotion is cancelled"},
+			{"lost", letters.OutcomeRefused, `it can't be known where it came from: "who knows"`},
+		}}, r)
+		require.Equal(t, []string{"P:5 ann", "P:6 ann"}, o.payouts.calls)
+		require.False(t, o.payouts.started, "its services were started for the command, and stopped")
+		m := o.topics.published["orders"][0]
+		require.Equal(t, "uuid-1", m.UUID, "the id it had")
+		require.Equal(t, "order 1", string(m.Payload))
+		require.Equal(t, map[string]string{"own": "header", pipeline.MetaKey: "1", letters.MetaReplay: order(1).ID + "/1"}, map[string]string(m.Metadata),
+			"its own headers; its attempts begin anew")
+		require.Equal(t, []string{"order 8"}, o.streams.payloads("scan:orders:1"))
+		require.Equal(t, letters.Replayed, o.state(order(1).ID))
+		require.Equal(t, letters.Open, o.state(payoutLetter(6).ID))
+		_, actions, err := o.store.Get(t.Context(), payoutLetter(6).ID)
+		require.NoError(t, err)
+		require.Equal(t, letters.Action{Generation: 1, Action: letters.ActionReplay, Who: "ann", Why: "the API is mended", At: actions[0].At,
+			Outcome: letters.OutcomeRefused, Detail: "its promotion is cancelled"}, actions[0])
+
+		// Again: nothing happens to what was replayed.
+		r = o.report(0, "replay", order(1).ID, payoutLetter(5).ID, "--who", "bob", "--why", "to be sure")
+		require.Equal(t, 2, r.Already)
+		require.Len(t, o.topics.payloads("orders"), 1)
+		require.Len(t, o.payouts.calls, 2)
+	})
+}
+
+// What came back is replayed only by who asks for it.
+func TestParked(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		o.put(order(1))
+		o.report(0, "replay", "--all", "--why", "x")
+		again := order(1)
+		again.ID, again.Headers = "again", map[string]string{letters.MetaReplay: order(1).ReplayHeader()}
+		o.put(again)
+		require.Equal(t, letters.Parked, o.state(order(1).ID))
+		require.Zero(t, o.report(0, "replay", "--all", "--why", "x").Selected)
+		r := o.report(app.ExitBad, "replay", order(1).ID, "--why", "x")
+		require.Equal(t, 1, r.Skipped)
+		require.Contains(t, r.Letters[0].Reason, "--parked")
+		require.Equal(t, 1, o.report(0, "replay", "--class", "undecodable", "--parked", "--why", "x").Replayed)
+		require.Equal(t, order(1).ID+"/2", o.topics.published["orders"][1].Metadata[letters.MetaReplay])
+	})
+}
+
+// A ledger that dies after the effect, and letters that were left half-way: the next replay finishes them.
+func TestWhatFailedIsFinishedByTheNextReplay(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		o.put(payoutLetter(5), payoutLetter(6))
+		o.payouts.broken["P:5"] = errors.New("connection lost")
+		r := o.report(app.ExitBad, "replay", "--all", "--why", "x")
+		require.Equal(t, []Line{{payoutLetter(5).ID, letters.OutcomeFailed, "connection lost"}}, r.Letters)
+		require.Equal(t, letters.Replaying, o.state(payoutLetter(5).ID))
+		delete(o.payouts.broken, "P:5")
+		require.Equal(t, 1, o.report(0, "replay", "--all", "--why", "x").Already)
+		require.Equal(t, letters.Replayed, o.state(payoutLetter(5).ID))
+		require.Equal(t, map[string]int{payoutLetter(5).ID + "/1": 1, payoutLetter(6).ID + "/1": 1}, o.payouts.done)
+	})
+}
+
+func TestABrokerThatIsAwayEndsAReplay(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		for n := range 9 {
+			o.put(order(n))
+		}
+		o.topics.setDown(errors.New("no broker"))
+		out, code := o.run("replay", "--all", "--why", "x")
+		require.Equal(t, app.ExitBad, code)
+		require.Contains(t, out, "3 letters in a row failed, the last one with: no broker")
+		require.Equal(t, 3, o.topics.called())
+		o.topics.setDown(nil)
+		require.Equal(t, 4, o.report(0, "replay", "--all", "--why", "x", "--limit", "4").Replayed)
+		require.Equal(t, 5, o.report(0, "replay", "--all", "--why", "x").Replayed)
+		require.Len(t, o.topics.payloads("orders"), 9)
+	})
+}
+
+func TestDiscard(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		o.put(order(1), order(2), payoutLetter(5))
+		require.Equal(t, 2, o.report(0, "discard", "--plugin", "orders", "--dry-run").Selected)
+		require.Equal(t, 2, o.report(0, "discard", "--plugin", "orders", "--who", "ann", "--why", "a test's").Discarded)
+		require.Equal(t, letters.Discarded, o.state(order(1).ID))
+		require.Equal(t, letters.Open, o.state(payoutLetter(5).ID))
+		r := o.report(app.ExitBad, "replay", order(1).ID, "nothing", "--why", "x")
+		require.Equal(t, 2, r.Skipped)
+		require.Empty(t, o.topics.payloads("orders"))
+		_, actions, err := o.store.Get(t.Context(), order(1).ID)
+		require.NoError(t, err)
+		require.Equal(t, "ann", actions[0].Who)
+		require.Equal(t, "a test's", actions[0].Why)
+	})
+}
+
+func TestWrongUse(t *testing.T) {
+	t.Parallel()
+	o := &office{t: t, topics: newTopics()}
+	out, code := o.run("list")
+	require.Equal(t, app.ExitUsage, code)
+	require.Contains(t, out, "plugins.deadletter.store.dsn is not set")
+	o.dsn = "sqlite:" + filepath.Join(t.TempDir(), "letters.db")
+	for name, args := range map[string][]string{
+		"say which letters":         {"replay", "--why", "x"},
+		"say which letters: either": {"discard", "an-id", "--all", "--why", "x"},
+		"either ids":                {"replay", "an-id", "--class", "x", "--why", "x"},
+		"--why REASON":              {"replay", "--all"},
+		"--why":                     {"discard", "an-id", "--why", "  "},
+		"--rate must be":            {"replay", "--all", "--why", "x", "--rate", "5/d"},
+		"such as 5/s":               {"replay", "--all", "--why", "x", "--rate", "-1/s"},
+		"--limit must be":           {"replay", "--all", "--why", "x", "--limit", "-1"},
+		"--limit must be > 0":       {"list", "--limit", "0"},
+		"--since must be a time":    {"list", "--since", "yesterday"},
+		"--until must be a time":    {"discard", "--until", "2026", "--why", "x"},
+		"--state must be":           {"list", "--state", "dead"},
+	} {
+		out, code := o.run(args...)
+		require.Equal(t, app.ExitUsage, code, "%v: %s", args, out)
+		require.Contains(t, out, name)
+	}
+}
+
+func TestRates(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]float64{"": 0, "5": 5, "5/s": 5, "0.5/s": 0.5, "30/m": 0.5, "36/h": 0.01} {
+		got, err := parseRate(text)
+		require.NoError(t, err)
+		require.InDelta(t, want, got, 1e-9, text)
+	}
+}
+
+// The rate is kept, and the turn while it makes a letter wait longer than a turn lasts.
+func TestARateIsKept(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		for n := range 4 {
+			o.put(order(n))
+		}
+		begin := time.Now()
+		require.Equal(t, 4, o.report(0, "replay", "--all", "--why", "x", "--rate", "10/s").Replayed)
+		require.GreaterOrEqual(t, time.Since(begin), 300*time.Millisecond)
+	})
+}
+
+// One replay at a time: the second waits for the first.
+func TestOneWorksAtATime(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		o.put(order(1))
+		turn, _, err := o.store.Take(t.Context(), "somebody")
+		require.NoError(t, err)
+		waits := make(chan string, 1)
+		j := &job{store: o.store, by: letters.By{Who: "ann", Why: "x"}, filter: letters.Filter{IDs: []string{order(1).ID}},
+			one: o.plugin().replayOne(o.store, letters.By{Who: "ann", Why: "x"}, false),
+			say: func(format string, args ...any) { waits <- fmt.Sprintf(format, args...) },
+		}
+		ended := make(chan Report, 1)
+		go func() {
+			r, err := j.run(t.Context())
+			if err != nil {
+				r.Letters = []Line{{Reason: err.Error()}}
+			}
+			ended <- r
+		}()
+		require.Contains(t, <-waits, "Waiting for somebody")
+		require.Equal(t, letters.Open, o.state(order(1).ID))
+		require.NoError(t, turn.Release(t.Context()))
+		require.Equal(t, Report{Selected: 1, Replayed: 1, Letters: []Line{}}, <-ended)
+	})
+}

@@ -1,0 +1,271 @@
+package letters
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+var (
+	// ErrUnavailable marks an error that says the database can't be reached: try again later.
+	ErrUnavailable = errors.New("dead letters: database unavailable")
+	// ErrNotFound says that there is no letter of that id.
+	ErrNotFound = errors.New("no such dead letter")
+)
+
+const (
+	dialectPostgres = "postgres"
+	dialectSQLite   = "sqlite"
+)
+
+// Dialect returns postgres, sqlite, or nothing for a DSN that is neither.
+func Dialect(dsn string) string {
+	switch {
+	case strings.HasPrefix(dsn, "postgres://"), strings.HasPrefix(dsn, "postgresql://"):
+		return dialectPostgres
+	case strings.HasPrefix(dsn, "sqlite:"):
+		return dialectSQLite
+	}
+	return ""
+}
+
+// Store is the open working copy. It is safe for concurrent use. Its owner closes it.
+type Store struct {
+	db      *sql.DB
+	dialect string
+	log     *slog.Logger
+	prints  fingerprints
+}
+
+// connections is how many connections a store has at most.
+const connections = 4
+
+// Connect opens postgres://… or sqlite:/path; the database may be one that others use too. It does not migrate.
+// When the server can't be reached the error wraps ErrUnavailable. log may be nil.
+func Connect(ctx context.Context, dsn pipeline.Secret, log *slog.Logger) (*Store, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{dialect: Dialect(dsn.Reveal()), log: log, prints: newFingerprints()}
+	var where string
+	switch s.dialect {
+	case dialectPostgres:
+		c, err := pgx.ParseConfig(dsn.Reveal())
+		if err != nil {
+			return nil, fmt.Errorf("dead letters: dsn: %w", err) // pgx leaves the password out
+		}
+		c.RuntimeParams["timezone"] = "UTC"
+		if c.RuntimeParams["application_name"] == "" {
+			c.RuntimeParams["application_name"] = "millrace"
+		}
+		if c.ConnectTimeout == 0 {
+			c.ConnectTimeout = 5 * time.Second
+		}
+		s.db, where = stdlib.OpenDB(*c), "postgres at "+net.JoinHostPort(c.Host, fmt.Sprint(c.Port))
+	case dialectSQLite:
+		var err error
+		if s.db, where, err = openSQLite(dsn.Reveal()); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, errors.New("dead letters: dsn must begin with postgres://, postgresql:// or sqlite: and name a database")
+	}
+	s.db.SetMaxOpenConns(connections)
+	if err := s.db.PingContext(ctx); err != nil {
+		_ = s.db.Close()
+		return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, where, err)
+	}
+	return s, nil
+}
+
+func openSQLite(dsn string) (db *sql.DB, path string, err error) {
+	path, query, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(dsn, "sqlite:"), "//"), "?")
+	params, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, "", fmt.Errorf("dead letters: dsn: %w", err)
+	}
+	if path == "" || strings.Contains(path, ":memory:") {
+		return nil, "", errors.New("dead letters: dsn: sqlite needs the path of a file")
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return nil, "", fmt.Errorf("%w: sqlite: %w", ErrUnavailable, err)
+	}
+	synchronous := "normal"
+	if v := params.Get("synchronous"); v != "" {
+		synchronous = v
+	}
+	// A transaction that writes later than it begins could not wait for another writer.
+	options := url.Values{"_busy_timeout": {"10000"}, "_journal_mode": {"WAL"}, "_synchronous": {synchronous}, "_txlock": {"immediate"}}
+	if db, err = sql.Open("sqlite", path+"?"+options.Encode()); err != nil {
+		return nil, "", fmt.Errorf("dead letters: sqlite: %w", err)
+	}
+	return db, "sqlite at " + path, nil
+}
+
+// Close closes the connections.
+func (s *Store) Close() error { return s.db.Close() }
+
+// querier is a database or a transaction on it.
+type querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// tries is how often a transaction runs that met another writer.
+const tries = 10
+
+// again runs fn until it meets nobody.
+func (s *Store) again(ctx context.Context, fn func() error) error {
+	for n := 1; ; n++ {
+		err := fn()
+		if err == nil || n == tries || !contended(err) {
+			return err
+		}
+		timer := time.NewTimer(time.Duration(n) * 20 * time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// update runs fn in a transaction, with the database's time.
+func (s *Store) update(ctx context.Context, what string, fn func(q querier, now time.Time) error) error {
+	err := s.again(ctx, func() error {
+		tx, err := s.db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+		now, err := s.clock(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if err := fn(tx, now); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+	if err != nil {
+		return s.wrap(what, err)
+	}
+	return nil
+}
+
+// clock is the time of PostgreSQL, or the process's.
+func (s *Store) clock(ctx context.Context, q querier) (now time.Time, err error) {
+	if s.dialect == dialectSQLite {
+		return time.Now().UTC().Truncate(time.Microsecond), nil
+	}
+	err = s.query(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&now) }, "SELECT clock_timestamp()")
+	return now.UTC(), err
+}
+
+// exec returns how many rows were affected.
+func (s *Store) exec(ctx context.Context, q querier, query string, args ...any) (int64, error) {
+	res, err := q.ExecContext(ctx, query, s.args(args)...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// query calls row for every row.
+func (s *Store) query(ctx context.Context, q querier, row func(*sql.Rows) error, query string, args ...any) error {
+	rows, err := q.QueryContext(ctx, query, s.args(args)...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// args makes times what SQLite stores.
+func (s *Store) args(args []any) []any {
+	for i, a := range args {
+		if t, ok := a.(time.Time); ok && s.dialect == dialectSQLite {
+			args[i] = t.UnixMicro()
+		}
+	}
+	return args
+}
+
+// forUpdate is the locking clause of a SELECT; transactions of SQLite exclude each other anyway.
+func (s *Store) forUpdate() string {
+	if s.dialect == dialectPostgres {
+		return " FOR UPDATE"
+	}
+	return ""
+}
+
+// dbTime scans a time of either dialect; null is the zero time.
+type dbTime struct{ time.Time }
+
+// Scan implements sql.Scanner.
+func (t *dbTime) Scan(src any) error {
+	switch v := src.(type) {
+	case nil:
+		t.Time = time.Time{}
+	case time.Time:
+		t.Time = v.UTC()
+	case int64:
+		t.Time = time.UnixMicro(v).UTC()
+	default:
+		return fmt.Errorf("scan a time from %T", src)
+	}
+	return nil
+}
+
+// contended reports whether nothing happened because of another writer.
+func contended(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code == "40001" || pg.Code == "40P01"
+	}
+	var lite *sqlite.Error
+	return errors.As(err, &lite) && (lite.Code()&0xff == sqlite3.SQLITE_BUSY || lite.Code()&0xff == sqlite3.SQLITE_LOCKED)
+}
+
+// away reports whether the database can't be reached, or is going down.
+func away(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P") || strings.HasPrefix(pg.Code, "53") || pg.Code == "25006"
+	}
+	var connect *pgconn.ConnectError
+	var network net.Error
+	return errors.As(err, &connect) || errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || strings.Contains(err.Error(), "conn closed")
+}
+
+// wrap adds what was being done, and the sentinel that callers branch on.
+func (s *Store) wrap(what string, err error) error {
+	if away(err) {
+		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
+	}
+	return fmt.Errorf("dead letters: %s: %w", what, err)
+}

@@ -1,0 +1,153 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+)
+
+// Replayer replays the letters that a plugin's ledger has: those with a Subject.
+type Replayer interface {
+	// Register adds the services that Replay needs, to the process of a command: no routes, nothing that works.
+	Register(r *pipeline.Registry) error
+	// Replay makes the ledger take up what the letter is about. It has no double effect: called again with the same
+	// letter and generation it answers Already. An error means that it isn't known what has happened; the
+	// next replay calls it again. ctx ends when somebody else may replay the letter.
+	Replay(ctx context.Context, l letters.Letter, by letters.By) (Outcome, error)
+}
+
+// Outcome is what became of a replay.
+type Outcome struct {
+	Result string // letters.OutcomeReplayed, OutcomeAlready or OutcomeRefused
+	Reason string // why it was refused
+}
+
+// Refuse returns the outcome of a letter that must not be replayed.
+func Refuse(format string, args ...any) Outcome {
+	return Outcome{letters.OutcomeRefused, fmt.Sprintf(format, args...)}
+}
+
+// ReplayWith sets who replays the letters of a plugin's ledger. It is called when the binary is put together.
+func (p *Plugin) ReplayWith(plugin string, r Replayer) { p.replayers[plugin] = r }
+
+// replay does what a replay of l is: its ledger's, or publishing it again.
+func (p *Plugin) replay(ctx context.Context, l letters.Letter, by letters.By) (Outcome, error) {
+	if l.Subject == "" {
+		return p.resend(ctx, l)
+	}
+	r := p.replayers[l.Plugin]
+	if r == nil {
+		return Refuse("nobody here replays letters of %s", l.Plugin), nil
+	}
+	return r.Replay(ctx, l, by)
+}
+
+// resend publishes a letter to where it came from, under the id it had, with a header that names letter and
+// generation: a replay that is finished after it died may publish it twice, and looks the same both times.
+func (p *Plugin) resend(ctx context.Context, l letters.Letter) (Outcome, error) {
+	to, err := p.origin(l.Source)
+	if err != nil {
+		return Refuse("%s", err), nil
+	}
+	if class := l.Headers[redispoll.MetaMalformed]; class != "" {
+		return Refuse("the entry had no message (%s)", class), nil
+	}
+	id := l.UUID
+	if id == "" {
+		id = l.ID
+	}
+	m := message.NewMessage(id, l.Payload)
+	maps.Copy(m.Metadata, l.Headers)
+	for _, name := range []string{pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt} {
+		delete(m.Metadata, name) // it begins anew
+	}
+	if l.Key != "" {
+		m.Metadata.Set(pipeline.MetaKey, l.Key)
+	}
+	m.Metadata.Set(letters.MetaReplay, l.ReplayHeader())
+	switch err := to.Publish(ctx, m); {
+	case pipeline.IsPermanent(err):
+		return Refuse("%s", err), nil
+	case err != nil:
+		return Outcome{}, err
+	}
+	return Outcome{Result: letters.OutcomeReplayed}, nil
+}
+
+// origin returns the sink into which a source's messages are published.
+func (p *Plugin) origin(s letters.Source) (pipeline.Sink, error) {
+	switch {
+	case s.Kind == letters.KindKafka && p.topics != nil:
+		return p.topics.Sink(s.Name), nil
+	case s.Kind == letters.KindStream && p.streams != nil:
+		return p.streams.Sink(s.Name), nil
+	case s.Kind == "":
+		return nil, fmt.Errorf("it can't be known where it came from: %q", s.Name)
+	}
+	return nil, fmt.Errorf("this binary has no %s", s.Kind)
+}
+
+// tools are the services that replays of some kinds of letters need.
+type tools struct {
+	plugin *Plugin
+	kinds  []letters.Kind
+}
+
+// plugins returns those that are needed, downstream first.
+func (t tools) plugins() []pipeline.Plugin {
+	var list []pipeline.Plugin
+	for _, need := range []struct {
+		kind string
+		from any
+	}{{letters.KindStream, t.plugin.streams}, {letters.KindKafka, t.plugin.topics}} {
+		for _, k := range t.kinds {
+			if plugin, ok := need.from.(pipeline.Plugin); ok && !k.Ledger && k.Source == need.kind {
+				list = append(list, plugin)
+				break
+			}
+		}
+	}
+	return append(list, t)
+}
+
+// Name implements pipeline.Plugin.
+func (tools) Name() string { return "replay" }
+
+// Register adds what the replayers need.
+func (t tools) Register(r *pipeline.Registry) error {
+	seen := map[string]bool{}
+	var errs []error
+	for _, k := range t.kinds {
+		if replayer := t.plugin.replayers[k.Plugin]; k.Ledger && replayer != nil && !seen[k.Plugin] {
+			seen[k.Plugin] = true
+			errs = append(errs, replayer.Register(r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// open starts the tools around do, under a name that no running instance has.
+func (t tools) open(ctx context.Context, env pipeline.Env, within time.Duration, do func(context.Context) error) (err error) {
+	env.Instance += "-replay-" + watermill.NewULID()
+	reg, err := pipeline.NewRegistry(env, t.plugins()...)
+	if err != nil {
+		return err
+	}
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{})
+	start, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	if err := rt.StartServices(start); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rt.Stop(context.WithoutCancel(ctx))) }()
+	return do(ctx)
+}

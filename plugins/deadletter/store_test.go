@@ -1,0 +1,149 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+)
+
+// toy is a plugin whose route refuses everything.
+type toy struct {
+	in   *pipelinetest.Feed
+	dead *Plugin
+}
+
+func (toy) Name() string { return "toy" }
+
+func (y toy) Register(r *pipeline.Registry) error {
+	r.Route(pipeline.Route{
+		Name: "toy.take", From: y.in,
+		Handle: func(m *message.Message) ([]*message.Message, error) {
+			return nil, pipeline.WithClass(pipeline.Permanent(fmt.Errorf("can't take %s", m.Payload)), "rejected")
+		},
+		Policy: pipeline.Policy{DeadLetter: y.dead.Sink("toy-dead")},
+	})
+	return nil
+}
+
+func (o *office) all() []letters.Letter {
+	o.t.Helper()
+	list, _, err := o.store.List(o.t.Context(), letters.Filter{}, 1000)
+	require.NoError(o.t, err)
+	return list
+}
+
+// A route without a ledger: its letters are stored before they are published, and a replay that fails again is
+// parked, though it comes as another record.
+func TestALetterOfTheChain(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		p := o.plugin()
+		y := toy{pipelinetest.NewFeed("orders"), p}
+		o.topics.setDown(errors.New("no broker"))
+		pipelinetest.Start(t, p, y)
+		m := message.NewMessage("the-uuid", []byte("order 1"))
+		m.Metadata.Set("own", "header")
+		y.in.Send(m)
+		require.Eventually(t, func() bool { return o.topics.called() > 1 }, 30*time.Second, time.Millisecond, "it is nacked and comes again")
+		require.Len(t, o.all(), 1, "as one letter")
+		o.topics.setDown(nil)
+		require.Eventually(t, func() bool { return len(o.topics.payloads("toy-dead")) == 1 }, 30*time.Second, time.Millisecond)
+		l := o.all()[0]
+		require.Equal(t, []any{"toy", "toy.take", "rejected", "can't take order 1", "toy-dead", "the-uuid", letters.Open},
+			[]any{l.Plugin, l.Handler, l.Class, l.Error, l.Topic, l.UUID, l.State})
+		require.Equal(t, "header", l.Headers["own"])
+		for name := range l.Headers {
+			require.NotRegexp(t, "^millrace-dead-", name, "its own headers only")
+		}
+
+		// As if the message had come back by its topic.
+		again := message.NewMessage(l.UUID, []byte("order 1"))
+		again.Metadata.Set(letters.MetaReplay, l.ReplayHeader())
+		b, err := o.store.Begin(t.Context(), l.ID, letters.By{Who: "ann", Why: "x"}, false)
+		require.NoError(t, err)
+		require.NoError(t, o.store.Finish(t.Context(), b, letters.OutcomeReplayed, ""))
+		y.in.Send(again)
+		require.Eventually(t, func() bool { return len(o.topics.payloads("toy-dead")) == 2 }, 30*time.Second, time.Millisecond)
+		require.Len(t, o.all(), 1)
+		require.Equal(t, letters.Parked, o.state(l.ID))
+
+		p = o.plugin()
+		service := &store{plugin: p, count: true}
+		require.NoError(t, service.Start(t.Context()))
+		t.Cleanup(func() { require.NoError(t, service.Stop(context.Background())) })
+		require.Eventually(t, func() bool {
+			return testutil.ToFloat64(p.metrics.waiting.WithLabelValues("rejected", "parked")) == 1
+		}, 30*time.Second, 10*time.Millisecond, "it is counted")
+	})
+}
+
+// Without its working copy nothing is published: who reads the topic must find it there.
+func TestTheWorkingCopyComesFirst(t *testing.T) {
+	t.Parallel()
+	o := &office{t: t, dsn: "sqlite:" + t.TempDir() + "/letters.db", topics: newTopics()}
+	p := o.plugin() // its store is not started
+	m := pipeline.DeadLetter{Payload: []byte("x"), Handler: "toy.take"}.Message()
+	require.ErrorContains(t, p.Sink("toy-dead").Publish(t.Context(), m), "not open")
+	require.ErrorContains(t, p.publish(t.Context(), "toy", lettersTo("a", 2)), "not open")
+	require.Zero(t, o.topics.called())
+	p.config.Store.DSN = pipeline.Secret{} // who wants none needs none
+	require.NoError(t, p.Sink("toy-dead").Publish(t.Context(), m))
+	require.NoError(t, p.publish(t.Context(), "toy", lettersTo("a", 2)))
+	require.Equal(t, 2, o.topics.called())
+}
+
+// An outbox that is relayed again and again, as after crashes, has each letter once.
+func TestTheRelayStoresEachLetterOnce(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		p := o.plugin()
+		p.config.Interval = time.Millisecond
+		service := &store{plugin: p}
+		require.NoError(t, service.Start(t.Context()))
+		t.Cleanup(func() { require.NoError(t, service.Stop(context.Background())) })
+		batch := lettersTo("payouts-dead", 3)
+		for i := range batch {
+			batch[i].ID, batch[i].Subject, batch[i].Handler = fmt.Sprint("letter-", i), "P:1", "payouts.pay"
+		}
+		batch[1].Alone = true // a conflict
+		batch[2].Subject = "P:2"
+		o.topics.setDown(errors.New("no broker"))
+		for range 3 {
+			require.Error(t, p.publish(t.Context(), "payouts", batch))
+		}
+		o.topics.setDown(nil)
+		require.NoError(t, p.publish(t.Context(), "payouts", batch))
+		require.Len(t, o.topics.payloads("payouts-dead"), 3)
+		stored := o.all()
+		require.Len(t, stored, 3)
+		for _, l := range stored {
+			require.Equal(t, letters.Open, l.State)
+			require.Equal(t, "payouts", l.Plugin)
+		}
+	})
+}
+
+func TestTheMetricIsBounded(t *testing.T) {
+	t.Parallel()
+	p := New(newTopics(), nil)
+	var tallies []letters.Tally
+	for n := range 50 {
+		tallies = append(tallies, letters.Tally{Class: fmt.Sprint("class-", n), State: letters.Open, Letters: 2})
+	}
+	p.showTallies(append(tallies, letters.Tally{Class: "class-0", State: letters.Parked, Letters: 1}))
+	none := len(letters.Waiting()) // of no class, so that none waiting is told from nobody counting
+	require.Equal(t, maxClasses+2+none, testutil.CollectAndCount(p.metrics.waiting))
+	require.InDelta(t, 60, testutil.ToFloat64(p.metrics.waiting.WithLabelValues(otherClass, "open")), 0)
+	p.showTallies(nil)
+	require.Equal(t, none, testutil.CollectAndCount(p.metrics.waiting), "what is gone is not told any more")
+}

@@ -1,0 +1,270 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+)
+
+const (
+	// walkPage is how many letters are looked up at once.
+	walkPage = 200
+	// maxLines bounds the letters that a report names.
+	maxLines = 1000
+	// turnWait is how long a command waits for the one before it; longer than a dead one is waited for.
+	turnWait = 25 * time.Second
+	// turnPoll is how often it looks.
+	turnPoll = 500 * time.Millisecond
+	// finishTimeout bounds writing down what became of a letter.
+	finishTimeout = 10 * time.Second
+	// idleStep is how long a slow rate waits at most before it looks after its turn.
+	idleStep = time.Second
+)
+
+// What becomes of a letter, besides letters.OutcomeReplayed and its like.
+const (
+	resultDiscarded = "discarded"
+	resultSkipped   = "skipped" // its state is not one to be worked on
+)
+
+// Report is what `dead replay --json` and `dead discard --json` print.
+type Report struct {
+	DryRun    bool   `json:"dry_run,omitempty"`
+	Selected  int    `json:"selected"`
+	Replayed  int    `json:"replayed"`
+	Already   int    `json:"already"`   // replayed before: nothing was done
+	Refused   int    `json:"refused"`   // must not be replayed; they wait as before
+	Failed    int    `json:"failed"`    // tried; the next replay finishes them
+	Skipped   int    `json:"skipped"`   // discarded, parked without --parked, or unknown
+	Discarded int    `json:"discarded"` // of dead discard
+	Letters   []Line `json:"letters"`   // those that were not simply done; of a dry run all; at most 1000
+	More      int    `json:"more,omitempty"`
+}
+
+// Line is what became of one letter.
+type Line struct {
+	ID     string `json:"id"`
+	Result string `json:"result"`
+	Reason string `json:"reason,omitempty"`
+}
+
+func (r *Report) add(l Line) {
+	quiet := false
+	switch l.Result {
+	case letters.OutcomeReplayed:
+		r.Replayed, quiet = r.Replayed+1, true
+	case resultDiscarded:
+		r.Discarded, quiet = r.Discarded+1, true
+	case letters.OutcomeAlready:
+		r.Already++
+	case letters.OutcomeRefused:
+		r.Refused++
+	case letters.OutcomeFailed:
+		r.Failed++
+	default:
+		r.Skipped++
+	}
+	switch {
+	case quiet:
+	case len(r.Letters) == maxLines:
+		r.More++
+	default:
+		r.Letters = append(r.Letters, l)
+	}
+}
+
+// bad reports whether something is left that was meant to be done.
+func (r *Report) bad() bool { return r.Refused+r.Failed+r.Skipped > 0 }
+
+// job is what a command does to letters.
+type job struct {
+	store  *letters.Store
+	filter letters.Filter // IDs: these, whatever their state
+	by     letters.By
+	limit  int     // 0: none
+	rate   float64 // letters a second; 0: as fast as it goes
+	// one does it to a letter that is in nobody else's hand until then.
+	one func(ctx context.Context, until time.Time, id string) (Line, error)
+	say func(format string, args ...any) // to a person who waits
+
+	turn *letters.Turn
+	next time.Time // when the rate allows the next letter
+}
+
+// tooMany is how many letters in a row may fail before the rest isn't tried: then it is not the letters.
+const tooMany = 3
+
+// run does it to every letter that is meant, in the turn. The report is good even with an error.
+func (j *job) run(ctx context.Context) (report Report, err error) {
+	report.Letters = []Line{}
+	if err := j.take(ctx); err != nil {
+		return report, err
+	}
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+		defer cancel()
+		err = errors.Join(err, j.turn.Release(end))
+	}()
+	failed := 0
+	err = j.each(ctx, func(id string) error {
+		until, err := j.pace(ctx)
+		if err != nil {
+			return err
+		}
+		report.Selected++
+		line, err := j.one(ctx, until, id)
+		if err != nil {
+			return err
+		}
+		report.add(line)
+		if line.Result != letters.OutcomeFailed {
+			failed = 0
+		} else if failed++; failed == tooMany {
+			return fmt.Errorf("%d letters in a row failed, the last one with: %s", failed, line.Reason)
+		}
+		return ctx.Err()
+	})
+	return report, err
+}
+
+// each calls do for the letters that are meant, oldest first, up to the limit.
+func (j *job) each(ctx context.Context, do func(id string) error) error {
+	n := 0
+	visit := func(id string) (done bool, err error) {
+		if j.limit > 0 && n == j.limit {
+			return true, nil
+		}
+		n++
+		return false, do(id)
+	}
+	for _, id := range j.filter.IDs {
+		if done, err := visit(id); done || err != nil {
+			return err
+		}
+	}
+	if len(j.filter.IDs) > 0 {
+		return nil
+	}
+	walk, err := j.store.Walk(ctx, j.filter)
+	if err != nil {
+		return err
+	}
+	for {
+		page, err := j.store.Next(ctx, walk, walkPage)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		for _, l := range page {
+			if done, err := visit(l.ID); done || err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// take takes the turn, waiting for whoever has it.
+func (j *job) take(ctx context.Context) error {
+	holder := watermill.NewULID() + " " + j.by.Who
+	deadline := time.Now().Add(turnWait)
+	tick := time.NewTicker(turnPoll)
+	defer tick.Stop()
+	for waiting := false; ; waiting = true {
+		turn, other, err := j.store.Take(ctx, holder)
+		if err != nil {
+			return err
+		}
+		if turn != nil {
+			j.turn = turn
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("somebody else is working on dead letters: %s", other)
+		}
+		if !waiting {
+			j.say("Waiting for %s, or for the lease of one that died to end.", other)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// pace waits until the rate allows the next letter, and returns until when something may be done to it.
+func (j *job) pace(ctx context.Context) (until time.Time, err error) {
+	for {
+		if until, err = j.turn.Keep(ctx); err != nil || j.rate <= 0 {
+			return until, err
+		}
+		wait := time.Until(j.next)
+		if wait <= 0 {
+			j.next = time.Now().Add(time.Duration(float64(time.Second) / j.rate))
+			return until, nil
+		}
+		timer := time.NewTimer(min(wait, idleStep))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return until, ctx.Err()
+		}
+	}
+}
+
+// replayOne returns what replays a letter.
+func (p *Plugin) replayOne(s *letters.Store, by letters.By, parked bool) func(context.Context, time.Time, string) (Line, error) {
+	return func(ctx context.Context, until time.Time, id string) (Line, error) {
+		begun, err := s.Begin(ctx, id, by, parked)
+		if line, ok := notNow(id, err); ok {
+			return line, nil
+		}
+		if err != nil {
+			return Line{}, err
+		}
+		work, cancel := context.WithDeadline(ctx, until)
+		defer cancel()
+		out, err := p.replay(work, begun.Letter, by)
+		if err != nil {
+			out = Outcome{letters.OutcomeFailed, err.Error()}
+		}
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+		defer cancel()
+		if err := s.Finish(end, begun, out.Result, out.Reason); err != nil {
+			return Line{}, err
+		}
+		return Line{id, out.Result, out.Reason}, nil
+	}
+}
+
+// discardOne returns what discards a letter.
+func discardOne(s *letters.Store, by letters.By) func(context.Context, time.Time, string) (Line, error) {
+	return func(ctx context.Context, _ time.Time, id string) (Line, error) {
+		err := s.Discard(ctx, id, by)
+		if line, ok := notNow(id, err); ok {
+			return line, nil
+		}
+		return Line{ID: id, Result: resultDiscarded}, err
+	}
+}
+
+// notNow is the line of a letter that is not to be worked on.
+func notNow(id string, err error) (Line, bool) {
+	var state *letters.StateError
+	switch {
+	case errors.Is(err, letters.ErrNotFound):
+		return Line{id, resultSkipped, letters.ErrNotFound.Error()}, true
+	case !errors.As(err, &state):
+		return Line{}, false
+	case state.State == letters.Replayed:
+		return Line{id, letters.OutcomeAlready, fmt.Sprintf("replayed in generation %d", state.Generation)}, true
+	case state.State == letters.Parked:
+		return Line{id, resultSkipped, "came back after a replay; --parked replays it again"}, true
+	}
+	return Line{id, resultSkipped, "is " + string(state.State)}, true
+}

@@ -1,0 +1,32 @@
+package kafka
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// A partition whose broker has gone has an error to tell. Watermill's subscriber reads none: a broadcast that
+// waits for somebody to read it stands still for ever.
+func TestBroadcastOutlivesItsBroker(t *testing.T) {
+	t.Parallel()
+	addr, boot := restartable(t)
+	cluster := boot()
+	p, _ := logged(t, addr)
+	require.NoError(t, service{p}.Start(t.Context()))
+	_, out := subscribe(t, p.Broadcast("t"), pipeline.Flow{})
+	publish(t, p, "t", texts("before")...)
+	next(t, out).Ack()
+	for range channelBuffer + 2 { // one error each time, at least
+		cluster.Close()
+		cluster = boot()
+		publish(t, p, "t", texts("after")...)
+		m := next(t, out)
+		require.Equal(t, "after", string(m.Payload))
+		m.Ack()
+	}
+	require.NoError(t, service{p}.Stop(t.Context()))
+	cluster.Close()
+}

@@ -1,0 +1,216 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/IBM/sarama"
+)
+
+// Scanned is one record that Scan has read. Key and Value are valid during the call only.
+type Scanned struct {
+	Partition int32
+	Offset    int64
+	Time      time.Time // of the record
+	Key       []byte
+	Value     []byte
+}
+
+// Scan is what a scan has read.
+type Scan struct {
+	Partitions int
+	Records    int64
+	// Beginning: no partition had lost its first records to retention, so that nothing was ever in the topic that was not
+	// read here.
+	Beginning bool
+}
+
+const (
+	scanWait  = 500 * time.Millisecond // that a broker may take to answer when it has nothing
+	scanTries = 20                     // in sequence, before a partition is given up
+)
+
+// Scan reads every record that is in topic now, from the beginning of each partition to its end at this moment, and
+// calls each for it: in order of offset, one partition after the other, aborted transactions left out. It belongs to no
+// group and commits nothing. An error of each ends it and is returned as it is. The memory it takes does
+// not depend on the topic's size.
+func (p *Plugin) Scan(ctx context.Context, topic string, each func(Scanned) error) (Scan, error) {
+	live, err := p.connected()
+	if err != nil {
+		return Scan{}, fmt.Errorf("kafka: scan %s: %w", topic, err)
+	}
+	if !live.begin() {
+		return Scan{}, fmt.Errorf("kafka: scan %s: %w", topic, ErrNotStarted)
+	}
+	defer live.work.Done()
+	if err := live.client.RefreshMetadata(topic); err != nil {
+		return Scan{}, scanFailed(topic, err)
+	}
+	partitions, err := live.client.Partitions(topic)
+	if err != nil {
+		return Scan{}, scanFailed(topic, err)
+	}
+	slices.Sort(partitions)
+	// All ends are of the beginning of the scan.
+	scan, readers := Scan{Partitions: len(partitions), Beginning: true}, make([]partitionScan, len(partitions))
+	for i, partition := range partitions {
+		s := partitionScan{live: live, topic: topic, partition: partition, each: each, scan: &scan}
+		if s.end, err = live.client.GetOffset(topic, partition, sarama.OffsetNewest); err == nil {
+			s.offset, err = live.client.GetOffset(topic, partition, sarama.OffsetOldest)
+		}
+		if err != nil {
+			return scan, scanFailed(topic, err)
+		}
+		scan.Beginning = scan.Beginning && s.offset == 0
+		readers[i] = s
+	}
+	for i := range readers {
+		if err := readers[i].run(ctx); err != nil {
+			return scan, err
+		}
+	}
+	return scan, nil
+}
+
+func scanFailed(topic string, err error) error {
+	if unreachable(err) {
+		return fmt.Errorf("%w: scan %s: %w", ErrUnavailable, topic, err)
+	}
+	return fmt.Errorf("kafka: scan %s: %w", topic, err)
+}
+
+// partitionScan reads one partition. sarama's consumer would not do: it never says how far it is when the last thing
+// before the end is a transaction's marker, which is no record.
+type partitionScan struct {
+	live      *connection
+	topic     string
+	partition int32
+	offset    int64 // next to be read
+	end       int64 // not to be read
+	each      func(Scanned) error
+	scan      *Scan
+	size      int32 // asked for at once
+}
+
+// callerError marks an error of the function that a scan calls.
+type callerError struct{ error }
+
+func (s *partitionScan) run(ctx context.Context) error {
+	s.size = 4 * fetchBytes
+	for failed := 0; s.offset < s.end; {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("kafka: scan %s: %w", s.topic, err)
+		}
+		before := s.offset
+		err := s.fetch()
+		var own callerError
+		switch {
+		case errors.As(err, &own):
+			return own.error
+		case s.offset > before:
+			failed = 0
+			continue
+		case errors.Is(err, sarama.ErrOffsetOutOfRange): // retention went past us
+			s.scan.Beginning = false
+			if s.offset, err = s.live.client.GetOffset(s.topic, s.partition, sarama.OffsetOldest); err == nil {
+				continue
+			}
+		}
+		failed++
+		if err == nil {
+			err = fmt.Errorf("offset %d of %d does not arrive", s.offset, s.end)
+		}
+		if fatal(err) || failed == scanTries {
+			return scanFailed(s.topic, fmt.Errorf("partition %d: %w", s.partition, err))
+		}
+		if !sleep(ctx, s.live.config.ReconnectBackoff.Delay(failed)) {
+			return fmt.Errorf("kafka: scan %s: %w", s.topic, ctx.Err())
+		}
+		_ = s.live.client.RefreshMetadata(s.topic) // the leader may have moved; the next fetch tells
+	}
+	return nil
+}
+
+// fetch asks the leader once and hands on what it answers.
+func (s *partitionScan) fetch() error {
+	leader, err := s.live.client.Leader(s.topic, s.partition)
+	if err != nil {
+		return err
+	}
+	// Version 4 is the first with this record format and the last that every broker speaks.
+	req := &sarama.FetchRequest{Version: 4, MinBytes: 1, MaxBytes: s.size, MaxWaitTime: int32(scanWait.Milliseconds()), Isolation: sarama.ReadCommitted}
+	req.AddBlock(s.topic, s.partition, s.offset, s.size, -1)
+	resp, err := leader.Fetch(req)
+	if err != nil {
+		_ = leader.Close() // Leader opens it again
+		return err
+	}
+	block := resp.GetBlock(s.topic, s.partition)
+	switch {
+	case block == nil:
+		return errors.New("the broker left the partition out of its answer")
+	case !errors.Is(block.Err, sarama.ErrNoError):
+		return block.Err
+	}
+	return s.read(block)
+}
+
+func (s *partitionScan) read(block *sarama.FetchResponseBlock) error {
+	started := slices.Clone(block.AbortedTransactions)
+	slices.SortFunc(started, func(a, b *sarama.AbortedTransaction) int { return cmp.Compare(a.FirstOffset, b.FirstOffset) })
+	aborted := map[int64]bool{} // by producer
+	for _, set := range block.RecordsSet {
+		b := set.RecordBatch
+		switch {
+		case b == nil:
+			return errors.New("records in a format older than Kafka 0.11 can't be scanned")
+		case b.PartialTrailingRecord:
+			s.size = min(2*s.size, sarama.MaxResponseSize/2) // one batch is larger than what was asked for
+			return nil
+		}
+		for len(started) > 0 && started[0].FirstOffset <= b.LastOffset() {
+			aborted[started[0].ProducerID] = true
+			started = started[1:]
+		}
+		switch {
+		case b.Control:
+			if isAbort(b) {
+				delete(aborted, b.ProducerID)
+			}
+		case b.IsTransactional && aborted[b.ProducerID]:
+		default:
+			if err := s.records(b); err != nil {
+				return err
+			}
+		}
+		s.offset = max(s.offset, b.LastOffset()+1)
+	}
+	return nil
+}
+
+// isAbort reads a transaction's marker: its key is a version and a type, two bytes each, and type 0 is an abort.
+func isAbort(b *sarama.RecordBatch) bool {
+	return len(b.Records) > 0 && len(b.Records[0].Key) >= 4 && b.Records[0].Key[2] == 0 && b.Records[0].Key[3] == 0
+}
+
+func (s *partitionScan) records(b *sarama.RecordBatch) error {
+	for _, r := range b.Records {
+		offset := b.FirstOffset + r.OffsetDelta
+		if offset < s.offset || offset >= s.end { // a batch may begin before what was asked for
+			continue
+		}
+		at := b.FirstTimestamp.Add(r.TimestampDelta)
+		if b.LogAppendTime {
+			at = b.MaxTimestamp
+		}
+		s.scan.Records++
+		if err := s.each(Scanned{Partition: s.partition, Offset: offset, Time: at, Key: r.Key, Value: r.Value}); err != nil {
+			return callerError{err}
+		}
+	}
+	return nil
+}

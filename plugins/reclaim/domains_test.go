@@ -1,0 +1,396 @@
+package reclaim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/redispoll"
+)
+
+// instance is a whole process but for its walls: the plugins, the chain and the runtime, with a route a domain.
+type instance struct {
+	name string
+	dead *pipelinetest.Recorder
+	log  *lines
+	reg  *pipeline.Registry
+
+	mu   sync.Mutex
+	runs []run
+}
+
+// run is one run of a handler.
+type run struct {
+	stream, id, payload string
+	delivered           int64
+}
+
+// entry names the entry over all streams: two streams can give the same id in one millisecond.
+func (r run) entry() string { return r.stream + "@" + r.id }
+
+// instanceConfig is what differs between the instances of these tests.
+type instanceConfig struct {
+	addr    string // empty: the server's own
+	domains []redispoll.DomainConfig
+	minIdle time.Duration
+	again   int // redeliveries by the same reader
+	handle  func(run) error
+	policy  pipeline.Policy
+}
+
+// newInstance starts an instance; it is stopped at the end of the test.
+func newInstance(t *testing.T, s server, c instanceConfig) *instance {
+	t.Helper()
+	in := &instance{name: fmt.Sprintf("%s-i-%d", s.prefix, prefixes.Add(1)), dead: pipelinetest.NewRecorder("dead"), log: &lines{}}
+	shared := redispoll.New()
+	rc, _ := shared.Settings().(*redispoll.Config)
+	if c.addr == "" {
+		c.addr = s.addr
+	}
+	rc.Addrs, rc.Domains, rc.MinIdle = []string{c.addr}, c.domains, c.minIdle
+	rc.PollInterval, rc.FirstPoll, rc.MaxRedeliveries = 20*time.Millisecond, time.Millisecond, c.again
+	rc.Redelivery = pipeline.Backoff{First: time.Millisecond, Max: time.Millisecond}
+	claims := New(shared)
+	claims.config = quick()
+	claims.config.MinIdle = c.minIdle
+	if c.policy.DeadLetter == nil {
+		c.policy.DeadLetter = in.dead
+	}
+	env := pipeline.Env{Instance: in.name, Logger: slog.New(slog.NewTextHandler(in.log, nil))}
+	var err error
+	in.reg, err = pipeline.NewRegistry(env, shared, claims, routes{shared, c, in})
+	require.NoError(t, err)
+	chain := middleware.New(in.reg, middleware.Options{})
+	rt := pipeline.NewRuntime(in.reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, StopTimeout: 10 * time.Second})
+	require.NoError(t, rt.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, rt.Stop(context.Background())) })
+	return in
+}
+
+// routes is a handler plugin with one route a domain.
+type routes struct {
+	redis *redispoll.Plugin
+	c     instanceConfig
+	in    *instance
+}
+
+func (routes) Name() string { return "toy" }
+
+func (p routes) Register(r *pipeline.Registry) error {
+	for i, d := range p.c.domains {
+		r.Route(pipeline.Route{
+			Name: fmt.Sprintf("toy.%d", i), From: p.redis.Domain(d.Prefix).Source(), Policy: p.c.policy,
+			Handle: func(m *message.Message) ([]*message.Message, error) {
+				o := pipeline.OriginFrom(m.Context())
+				n := run{o.Name, o.EntryID, string(m.Payload), o.Delivered}
+				p.in.mu.Lock()
+				p.in.runs = append(p.in.runs, n)
+				p.in.mu.Unlock()
+				if p.c.handle == nil {
+					return nil, nil
+				}
+				return nil, p.c.handle(n)
+			},
+		})
+	}
+	return nil
+}
+
+func (in *instance) ran() []run {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return slices.Clone(in.runs)
+}
+
+// deliveries returns the delivery counts that the runs of a payload were told.
+func (in *instance) deliveries(payload string) (counts []int64) {
+	for _, r := range in.ran() {
+		if r.payload == payload {
+			counts = append(counts, r.delivered)
+		}
+	}
+	return counts
+}
+
+// countOn says that each delivery counted on from the one before. On a busy machine one may be missing: an entry
+// that has waited too long for its slot is read or claimed anew.
+func countOn(t *testing.T, counts []int64) {
+	t.Helper()
+	require.NotEmpty(t, counts)
+	require.True(t, slices.IsSorted(counts) && len(slices.Compact(slices.Clone(counts))) == len(counts), "%v", counts)
+}
+
+// metric returns a counter of the instance by its labels.
+func (in *instance) metric(t testing.TB, name string, labels map[string]string) (value float64) {
+	t.Helper()
+	all := prometheus.NewRegistry()
+	for _, c := range in.reg.Collectors() {
+		require.NoError(t, all.Register(c))
+	}
+	families, err := all.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			got := map[string]string{}
+			for _, l := range m.GetLabel() {
+				got[l.GetName()] = l.GetValue()
+			}
+			if maps.Equal(got, labels) {
+				return m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return -1
+}
+
+// domain declares a domain with names of the test's own.
+func (s server) domain(name string, shards int) redispoll.DomainConfig {
+	return redispoll.DomainConfig{Prefix: s.prefix + name + ":events", Shards: shards, Group: "g"}
+}
+
+// left adds n entries to every shard of a domain and has them read by a consumer that is never seen again.
+func (s server) left(t testing.TB, d redispoll.DomainConfig, consumer string, n int) (ids []run) {
+	t.Helper()
+	for shard := range d.Shards {
+		st := Stream{Name: d.Stream(shard), Group: d.Group}
+		err := s.client.XGroupCreateMkStream(t.Context(), st.Name, st.Group, "0").Err()
+		if err != nil {
+			require.ErrorContains(t, err, "BUSYGROUP")
+		}
+		for i, id := range s.hold(t, st, consumer, n) {
+			ids = append(ids, run{st.Name, id, fmt.Sprint(i), 2})
+		}
+	}
+	return ids
+}
+
+func (s server) pending(t testing.TB, d redispoll.DomainConfig) (n int64) {
+	t.Helper()
+	for shard := range d.Shards {
+		p, err := s.client.XPending(t.Context(), d.Stream(shard), d.Group).Result()
+		require.NoError(t, err)
+		n += p.Count
+	}
+	return n
+}
+
+// Seed 003, "multi-domain processing", "stream_id" and "metrics": what an instance held when it died, in all shards of
+// two domains, goes through the routes of another one, each entry once, with its stream, its id and its delivery count;
+// success acknowledges; the counts are by domain and shard.
+func TestSeed003ACrashWithEntriesInAllShardsOfTwoDomains(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		domains := []redispoll.DomainConfig{s.domain("scan", 4), s.domain("chat", 4)}
+		var want []run
+		for _, d := range domains {
+			want = append(want, s.left(t, d, "killed-9-0", 7)...)
+		}
+		in := newInstance(t, s, instanceConfig{domains: domains, minIdle: time.Hour})
+		eventually(t, "all handled", func() bool { return len(in.ran()) >= len(want) })
+		eventually(t, "all acknowledged", func() bool { return s.pending(t, domains[0])+s.pending(t, domains[1]) == 0 })
+		require.ElementsMatch(t, want, in.ran())
+		for _, d := range domains {
+			for shard := range d.Shards {
+				labels := map[string]string{"domain": strings.TrimSuffix(d.Prefix, ":events"), "shard": fmt.Sprint(shard)}
+				eventually(t, "counted", func() bool { return in.metric(t, "millrace_reclaim_messages_total", labels) == 7 })
+				require.InDelta(t, 1, in.metric(t, "millrace_reclaim_readers_removed_total", labels), 0)
+				require.InDelta(t, 0, in.metric(t, "millrace_reclaim_failures_total", labels), 0)
+			}
+		}
+		require.Contains(t, []int{2, 3, 4}, in.log.count(`msg="entries reclaimed"`), "a line a round with something in it, not one a round")
+		require.Zero(t, in.log.count("level=ERROR"))
+	})
+}
+
+// The same with an instance that was there: it has two entries of each shard in its handlers when the network between it and
+// the server goes dead, and does not come back before the other one is done.
+func TestAnInstanceThatIsCutOffLosesNothing(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		domains := []redispoll.DomainConfig{s.domain("scan", 4), s.domain("chat", 4)}
+		p := newProxy(t, s.addr)
+		release := make(chan struct{})
+		first := newInstance(t, s, instanceConfig{
+			domains: domains, minIdle: time.Hour, addr: p.Addr().String(),
+			handle: func(run) error { <-release; return errInjected },
+		})
+		t.Cleanup(func() { p.hang(false); close(release) }) // before it is stopped
+		want := map[string]int64{}
+		for _, d := range domains {
+			for shard := range d.Shards {
+				for _, id := range s.add(t, d.Stream(shard), "a", "b") {
+					want[d.Stream(shard)+"@"+id] = 2
+				}
+			}
+		}
+		eventually(t, "all in hand", func() bool { return len(first.ran()) == len(want) })
+		p.hang(true)
+		require.NoError(t, s.client.Del(t.Context(), "millrace:instance:"+first.name).Err(), "it would expire")
+		second := newInstance(t, s, instanceConfig{domains: domains, minIdle: time.Hour})
+		eventually(t, "all acknowledged", func() bool {
+			return len(second.ran()) >= len(want) && s.pending(t, domains[0])+s.pending(t, domains[1]) == 0
+		})
+		got := map[string]int64{}
+		for _, r := range second.ran() {
+			got[r.entry()] = r.delivered
+		}
+		require.Equal(t, want, got, "each once, for the second time")
+		require.Len(t, second.ran(), len(want))
+	})
+}
+
+// Seed 003, "checklist": a failed entry isn't acknowledged; it comes again in the next round, counted on.
+func TestSeed003AFailureStaysPendingForTheNextRound(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		d := s.domain("scan", 2)
+		in := newInstance(t, s, instanceConfig{
+			domains: []redispoll.DomainConfig{d}, minIdle: 300 * time.Millisecond,
+			handle: func(r run) error {
+				if r.payload == "0" && r.delivered < 4 {
+					return errInjected
+				}
+				return nil
+			},
+		})
+		s.add(t, d.Stream(1), "0", "1")
+		eventually(t, "handled in the end", func() bool { return len(in.deliveries("1")) == 1 && s.pending(t, d) == 0 })
+		counts := in.deliveries("0")
+		countOn(t, counts)
+		require.GreaterOrEqual(t, counts[len(counts)-1], int64(4))
+		require.Empty(t, in.dead.Messages())
+		domain := strings.TrimSuffix(d.Prefix, ":events")
+		require.Positive(t, in.metric(t, "millrace_reclaim_claims_total", map[string]string{"domain": domain, "shard": "1", "reason": "idle"}))
+		require.Positive(t, in.metric(t, "millrace_reclaim_latency_seconds", map[string]string{"domain": domain, "shard": "1"}))
+		require.Zero(t, in.metric(t, "millrace_reclaim_latency_seconds", map[string]string{"domain": domain, "shard": "0"}), "nothing was found there, so nothing was sent")
+	})
+}
+
+// Above its delivery limit an entry becomes a dead letter that says everything, and is acknowledged.
+func TestAboveTheDeliveryLimitAnEntryIsADeadLetter(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		d := s.domain("scan", 2)
+		d.MaxDeliveries = 3
+		// It has killed whoever had it: nine deliveries, and no failure was ever seen.
+		deadly := s.left(t, redispoll.DomainConfig{Prefix: d.Prefix, Shards: 1, Group: d.Group}, "killed-9-0", 1)[0]
+		require.NoError(t, s.client.Do(t.Context(), "XCLAIM", deadly.stream, d.Group, "killed-9-0", 0, deadly.id, "RETRYCOUNT", 9, "JUSTID").Err())
+		in := newInstance(t, s, instanceConfig{
+			domains: []redispoll.DomainConfig{d}, minIdle: 300 * time.Millisecond,
+			handle: func(r run) error {
+				if r.payload == "poison" {
+					return errors.New("it never works")
+				}
+				return nil
+			},
+		})
+		ids := s.add(t, d.Stream(1), "poison", "good")
+		eventually(t, "both dead", func() bool { return len(in.dead.Messages()) == 2 })
+		eventually(t, "nothing is left", func() bool { return s.pending(t, d) == 0 })
+		for _, r := range in.ran() {
+			require.NotEqual(t, deadly.entry(), r.entry(), "it is not run again")
+		}
+		poison := in.deliveries("poison")
+		countOn(t, poison)
+		require.EqualValues(t, 3, poison[len(poison)-1])
+		letters := map[string]*message.Message{}
+		for _, m := range in.dead.Messages() {
+			letters[m.Metadata.Get(pipeline.MetaDeadOrigin)] = m
+			require.Equal(t, "delivery_limit", m.Metadata.Get(pipeline.MetaDeadClass))
+			require.Equal(t, "toy.0", m.Metadata.Get(pipeline.MetaDeadHandler))
+			require.NotEmpty(t, m.Metadata.Get(pipeline.MetaDeadFirstFailedAt))
+		}
+		m := letters[d.Stream(1)+"@"+ids[0]]
+		require.NotNil(t, m)
+		require.Equal(t, "poison", string(m.Payload))
+		require.Equal(t, "3", m.Metadata.Get(pipeline.MetaDeadAttempts))
+		require.Equal(t, "failed at delivery 3, the limit is 3: it never works", m.Metadata.Get(pipeline.MetaDeadError))
+		m = letters[deadly.entry()]
+		require.NotNil(t, m)
+		require.Equal(t, "10", m.Metadata.Get(pipeline.MetaDeadAttempts))
+	})
+}
+
+// Redeliveries by one reader and claims by others are one count: the limit bounds the runs.
+func TestTheDeliveryLimitBoundsTheRuns(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		d := s.domain("scan", 1)
+		d.MaxDeliveries = 8
+		in := newInstance(t, s, instanceConfig{
+			domains: []redispoll.DomainConfig{d}, minIdle: 300 * time.Millisecond, again: 2,
+			handle: func(run) error { return errInjected },
+		})
+		s.add(t, d.Stream(0), "poison")
+		eventually(t, "dead", func() bool { return len(in.dead.Messages()) == 1 && s.pending(t, d) == 0 })
+		counts := in.deliveries("poison")
+		countOn(t, counts)
+		require.EqualValues(t, 8, counts[len(counts)-1])
+		require.Equal(t, "8", in.dead.Messages()[0].Metadata.Get(pipeline.MetaDeadAttempts))
+	})
+}
+
+// A retry topic is the way of a failure from a shard as of any other: the entry is acknowledged when the record is there.
+func TestAReclaimedEntryThatFailsGoesToTheRetryTopic(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		d := s.domain("scan", 1)
+		left := s.left(t, d, "killed-9-0", 1)[0]
+		retry := pipelinetest.NewRecorder("retry")
+		in := newInstance(t, s, instanceConfig{
+			domains: []redispoll.DomainConfig{d}, minIdle: time.Hour, policy: pipeline.Policy{Retry: pipeline.Retry{To: retry}},
+			handle: func(run) error { return errInjected },
+		})
+		eventually(t, "acknowledged", func() bool { return len(retry.Messages()) == 1 && s.pending(t, d) == 0 })
+		require.Equal(t, []run{left}, in.ran())
+		require.Equal(t, "1", retry.Messages()[0].Metadata.Get(pipeline.MetaAttempt))
+	})
+}
+
+// Two whole instances over the same list: what a third one left behind is handled once, and so is what is fresh.
+func TestTwoInstancesShareTheWork(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		d := s.domain("scan", 4)
+		left := s.left(t, d, "killed-9-0", 20)
+		c := instanceConfig{domains: []redispoll.DomainConfig{d}, minIdle: time.Hour}
+		both := []*instance{newInstance(t, s, c), newInstance(t, s, c)}
+		for shard := range d.Shards {
+			for i := range 20 {
+				s.add(t, d.Stream(shard), fmt.Sprint("fresh ", i))
+			}
+		}
+		eventually(t, "all acknowledged", func() bool {
+			return len(both[0].ran())+len(both[1].ran()) >= 160 && s.pending(t, d) == 0
+		})
+		runs := map[string]int{}
+		for _, r := range slices.Concat(both[0].ran(), both[1].ran()) {
+			runs[r.entry()]++
+		}
+		require.Len(t, runs, 160)
+		for _, r := range left {
+			require.Equal(t, 1, runs[r.entry()])
+		}
+	})
+}
+
+func (s server) add(t testing.TB, stream string, payloads ...string) (ids []string) {
+	t.Helper()
+	for _, p := range payloads {
+		id, err := s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: redispoll.Entry{Message: []byte(p)}.Values()}).Result()
+		require.NoError(t, err)
+		ids = append(ids, id)
+	}
+	return ids
+}

@@ -1,0 +1,45 @@
+package reclaim
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/plugins/redispoll"
+)
+
+// MetaKey returns the companion of a stream, which hashes to the same slot of a Redis Cluster:
+// {stream}:meta, or stream:meta when the stream has a hash tag already.
+func MetaKey(stream string) string {
+	if open := strings.IndexByte(stream, '{'); open >= 0 {
+		if shut := strings.IndexByte(stream[open+1:], '}'); shut > 0 {
+			return stream + ":meta"
+		}
+	}
+	return "{" + stream + "}:meta"
+}
+
+// Shards returns a domain of the setting plugins.redis.domains as a Target. The plugin adds all of them by itself.
+func Shards(d *redispoll.Domain) Target { return shards{d} }
+
+type shards struct{ d *redispoll.Domain }
+
+func (s shards) Domain() string                { return s.d.Name() }
+func (s shards) Client() redis.UniversalClient { return s.d.Client() }
+func (s shards) MinIdle() time.Duration        { return s.d.MinIdle() }
+
+func (s shards) Streams() []Stream {
+	reading := s.d.Reading()
+	out := make([]Stream, len(reading))
+	for i, r := range reading {
+		out[i] = Stream{
+			Shard: strconv.Itoa(r.Index), Name: r.Stream, Group: r.Group, Consumer: r.Consumer,
+			Meta: MetaKey(r.Stream), Reader: r.Reader,
+		}
+	}
+	return out
+}
+
+var _ Target = shards{}

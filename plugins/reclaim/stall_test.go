@@ -1,0 +1,385 @@
+package reclaim
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redispoll"
+)
+
+// proxy is a TCP proxy in front of a server that can stop answering.
+type proxy struct {
+	net.Listener
+	wg      sync.WaitGroup
+	mu      sync.Mutex
+	conns   []net.Conn
+	hanging bool
+	moves   *sync.Cond
+}
+
+func newProxy(t *testing.T, target string) *proxy {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p := &proxy{Listener: ln}
+	p.moves = sync.NewCond(&p.mu)
+	p.wg.Go(func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", target)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.conns = append(p.conns, in, out)
+			p.mu.Unlock()
+			p.wg.Go(func() { p.pump(in, out) })
+			p.wg.Go(func() { p.pump(out, in) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = ln.Close()
+		p.hang(false)
+		p.mu.Lock()
+		for _, c := range p.conns {
+			_ = c.Close()
+		}
+		p.mu.Unlock()
+		p.wg.Wait()
+	})
+	return p
+}
+
+// hang makes all connections, old and new, silent and open, or lets them go on.
+func (p *proxy) hang(yes bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hanging = yes
+	p.moves.Broadcast()
+}
+
+func (p *proxy) pump(dst, src net.Conn) {
+	buf := make([]byte, 4096)
+	for {
+		n, err := src.Read(buf)
+		p.mu.Lock()
+		for p.hanging {
+			p.moves.Wait()
+		}
+		p.mu.Unlock()
+		if _, werr := dst.Write(buf[:n]); err != nil || werr != nil {
+			_ = dst.Close()
+			_, _ = io.Copy(io.Discard, src)
+			return
+		}
+	}
+}
+
+// waves has entries become idle in a stream again and again, and waits until each lot was claimed.
+func waves(t *testing.T, s server, st Stream, r *fakeReader, lots int) {
+	t.Helper()
+	for range lots {
+		before := len(r.got())
+		s.hold(t, st, "alive-3-0", 3)
+		eventually(t, "claimed", func() bool { return len(r.got()) == before+3 })
+	}
+}
+
+// acking is a fakeReader that acknowledges what it is given at once.
+type acking struct {
+	*fakeReader
+	s  server
+	st Stream
+}
+
+func (a acking) Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64) error {
+	for _, e := range entries {
+		if err := a.s.client.XAck(ctx, a.st.Name, a.st.Group, e.ID).Err(); err != nil {
+			return err
+		}
+	}
+	return a.fakeReader.Adopt(ctx, entries, delivered)
+}
+
+// acked makes a stream with a reader that acknowledges at once.
+func (s server) acked(t testing.TB, name string, r *fakeReader) Stream {
+	st := s.stream(t, name, "me-1-0", nil)
+	st.Reader = acking{r, s, st}
+	return st
+}
+
+// Seed 003, "results": a domain whose server has fallen silent, connections and all, delays no other; its calls
+// end, it is logged and counted, and it is served when it answers again.
+func TestSeed003AStalledDomainDelaysNoOther(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		p := newProxy(t, s.addr)
+		c := redispoll.DefaultClientConfig()
+		c.Addrs = []string{p.Addr().String()}
+		behind, err := redispoll.NewClient(c)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = behind.Close() })
+		good, stalled := &fakeReader{free: 1000}, &fakeReader{free: 1000}
+		here, there := s.acked(t, "scan", good), s.acked(t, "chat", stalled)
+		r := newRig(quick(), "me-1", everybody("alive-3"),
+			&fakeTarget{client: s.client, streams: []Stream{here}}, &named{"chat", &fakeTarget{client: behind, streams: []Stream{there}}})
+		r.call = 500 * time.Millisecond
+		r.run(t)
+		waves(t, s, there, stalled, 1)
+		p.hang(true)
+		held := s.hold(t, there, "alive-3-0", 3)
+		failures := func() float64 { return testutil.ToFloat64(r.o.Metrics.failures.WithLabelValues("chat", "0")) }
+		eventually(t, "its call has ended", func() bool { return failures() >= 1 })
+		waves(t, s, here, good, 5)
+		eventually(t, "it is asked again", func() bool { return failures() >= 2 })
+		require.NotZero(t, r.log.count("domain=chat stream="+there.Name))
+		require.Len(t, stalled.got(), 3, "nothing of it was claimed meanwhile")
+		p.hang(false)
+		eventually(t, "served again", func() bool { return len(stalled.got()) >= 6 })
+		require.Subset(t, stalled.got(), held)
+		require.Zero(t, testutil.ToFloat64(r.o.Metrics.failures.WithLabelValues("domain", "0")))
+	})
+}
+
+type named struct {
+	name string
+	Target
+}
+
+func (n named) Domain() string { return n.name }
+
+// A call that never ends at all holds up its own domain, and no other.
+func TestDomainsDoNotWaitForEachOther(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := redispoll.DefaultClientConfig()
+		c.Addrs = []string{s.addr}
+		hung, err := redispoll.NewClient(c)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = hung.Close() })
+		release, entered := make(chan struct{}), make(chan struct{}, 100)
+		hung.AddHook(hook{pipeline: func(_ context.Context, cmds []redis.Cmder, next func([]redis.Cmder) error) error {
+			entered <- struct{}{}
+			<-release
+			return next(cmds)
+		}})
+		good := &fakeReader{free: 1000}
+		here, there := s.acked(t, "scan", good), s.acked(t, "chat", &fakeReader{free: 1})
+		r := newRig(quick(), "me-1", everybody("alive-3"),
+			&fakeTarget{client: hung, streams: []Stream{there}}, &fakeTarget{client: s.client, streams: []Stream{here}})
+		r.run(t)
+		t.Cleanup(func() { close(release) }) // before the reclaimer is stopped
+		<-entered
+		waves(t, s, here, good, 3)
+	})
+}
+
+// A shard that does not answer ends its calls and comes last from then on: the other shards of its domain are looked at
+// and served before it is asked again.
+func TestASlowShardComesLast(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		readers := []*fakeReader{{free: 1000}, {free: 1000}, {free: 1000}}
+		var shards []Stream
+		for i, r := range readers {
+			shards = append(shards, s.acked(t, fmt.Sprint("scan:", i), r))
+		}
+		slow := shards[0]
+		var silent atomic.Bool
+		var mu sync.Mutex
+		var order []string // of what was begun, since the last round
+		note := func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, what)
+		}
+		client := newHooked(t, s, hook{
+			pipeline: func(ctx context.Context, cmds []redis.Cmder, next func([]redis.Cmder) error) error {
+				if !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return touches(c, slow.Name) }) {
+					return next(cmds)
+				}
+				note("slow")
+				if !silent.Load() {
+					return next(cmds)
+				}
+				// Like a cluster whose node hangs: the others answer, and the whole takes as long as the node.
+				others := slices.DeleteFunc(slices.Clone(cmds), func(c redis.Cmder) bool { return touches(c, slow.Name) })
+				if len(others) > 0 {
+					if err := next(others); err != nil {
+						return err
+					}
+				}
+				<-ctx.Done() // a call without an end would hang the test
+				for _, c := range cmds {
+					if touches(c, slow.Name) {
+						c.SetErr(ctx.Err())
+					}
+				}
+				return ctx.Err()
+			},
+			command: func(ctx context.Context, cmd redis.Cmder, next func() error) error {
+				for _, st := range shards[1:] {
+					if cmd.Name() == "xautoclaim" && touches(cmd, st.Name) {
+						note(st.Name)
+					}
+				}
+				return next()
+			},
+		})
+		rig := newRig(quick(), "me-1", everybody("alive-3"))
+		rig.call = 300 * time.Millisecond
+		d := newDomain(rig.Reclaimer, &fakeTarget{client: client, streams: shards})
+		silent.Store(true)
+		begun := func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			out := order
+			order = nil
+			return out
+		}
+		for round := range 3 {
+			for _, st := range shards {
+				s.hold(t, st, "alive-3-0", 2)
+			}
+			<-time.After(quick().MinIdle)
+			d.round(t.Context(), true)
+			require.Len(t, readers[1].got(), 2*(round+1), "served although the first shard is silent")
+			require.Len(t, readers[2].got(), 2*(round+1))
+			if want := []string{shards[1].Name, shards[2].Name, "slow"}; round > 0 {
+				require.Equal(t, want, begun(), "it comes last")
+			} else {
+				require.Equal(t, "slow", begun()[0], "nothing was known of it")
+			}
+			require.InDelta(t, round+1, testutil.ToFloat64(rig.o.Metrics.failures.WithLabelValues("domain", "0")), 0)
+		}
+		require.Empty(t, readers[0].got())
+		silent.Store(false)
+		d.round(t.Context(), true)
+		require.Len(t, readers[0].got(), 6)
+		begun()
+		d.round(t.Context(), true)
+		require.Equal(t, []string{"slow"}, begun(), "it is one of all again: one look")
+	})
+}
+
+func newHooked(t *testing.T, s server, h hook) redis.UniversalClient {
+	t.Helper()
+	c := redispoll.DefaultClientConfig()
+	c.Addrs = []string{s.addr}
+	client, err := redispoll.NewClient(c)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	client.AddHook(h)
+	return client
+}
+
+func touches(c redis.Cmder, key string) bool { return slices.Contains(c.Args(), any(key)) }
+
+// hook is a redis.Hook of functions; nil ones do nothing of their own.
+type hook struct {
+	command  func(ctx context.Context, cmd redis.Cmder, next func() error) error
+	pipeline func(ctx context.Context, cmds []redis.Cmder, next func([]redis.Cmder) error) error
+}
+
+func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	if h.command == nil {
+		return next
+	}
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return h.command(ctx, cmd, func() error { return next(ctx, cmd) })
+	}
+}
+
+func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	if h.pipeline == nil {
+		return next
+	}
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return h.pipeline(ctx, cmds, func(cmds []redis.Cmder) error { return next(ctx, cmds) })
+	}
+}
+
+// Two instances that reclaim as fast as they can from the same streams are never at the same stream at once, and
+// both get their share.
+func TestTwoInstancesAreNeverAtOneStreamAtOnce(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.MinIdle, c.Count, c.Step = time.Millisecond, 4, 2 // what was claimed is idle again at once
+		at := map[string]*turnstile{}
+		targets := map[string]*fakeTarget{"a-1": {client: s.client}, "b-2": {client: s.client}}
+		for i := range 4 {
+			name := fmt.Sprint("scan:", i)
+			at[name] = &turnstile{}
+			st := s.stream(t, name, "", nil)
+			s.hold(t, st, "alive-3-0", 30)
+			for who, target := range targets {
+				st.Consumer, st.Reader = who+"-0", gate{at[name], who}
+				target.streams = append(target.streams, st)
+			}
+		}
+		// They start from both ends, so that they meet in the middle.
+		slices.Reverse(targets["b-2"].streams)
+		<-time.After(5 * c.MinIdle)
+		var both sync.WaitGroup
+		for who, target := range targets {
+			d := newDomain(newRig(c, who, everybody("alive-3", "a-1", "b-2")).Reclaimer, target)
+			both.Go(func() {
+				for range 25 {
+					d.round(t.Context(), true)
+				}
+			})
+		}
+		both.Wait()
+		turns := map[string]int64{}
+		for name, stile := range at {
+			require.Zero(t, stile.clashes.Load(), name)
+			turns["a-1"] += stile.first.Load()
+			turns["b-2"] += stile.second.Load()
+		}
+		require.NotZero(t, turns["a-1"])
+		require.NotZero(t, turns["b-2"])
+	})
+}
+
+// turnstile counts who comes while another is inside.
+type turnstile struct {
+	inside                 sync.Mutex
+	clashes, first, second atomic.Int64
+}
+
+// gate is a Reader behind a turnstile; it has room for everything.
+type gate struct {
+	*turnstile
+	who string
+}
+
+func (gate) Free() int { return 100 }
+
+func (g gate) Adopt(context.Context, []redis.XMessage, map[string]int64) error {
+	if !g.inside.TryLock() {
+		g.clashes.Add(1)
+		return nil
+	}
+	defer g.inside.Unlock()
+	if g.who == "a-1" {
+		g.first.Add(1)
+	} else {
+		g.second.Add(1)
+	}
+	<-time.After(time.Millisecond)
+	return nil
+}
