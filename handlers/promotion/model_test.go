@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/oklog/ulid/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -22,6 +21,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -104,26 +104,13 @@ func embeddedModelHome(t testing.TB) *modelHome {
 }
 
 func realModelHome(t testing.TB) *modelHome {
-	dsn, addr := os.Getenv("MILLRACE_TEST_POSTGRES"), os.Getenv("MILLRACE_TEST_REDIS")
-	if dsn == "" || addr == "" {
-		t.Skip("MILLRACE_TEST_POSTGRES and MILLRACE_TEST_REDIS are not both set: no real servers to test on")
+	addr := os.Getenv("MILLRACE_TEST_REDIS")
+	if addr == "" {
+		t.Skip("MILLRACE_TEST_REDIS is not set: no Redis to test on")
 	}
-	admin, err := sql.Open("pgx", dsn)
-	require.NoError(t, err)
-	schema := "model_" + strings.ToLower(ulid.Make().String())
-	_, err = admin.Exec("CREATE SCHEMA " + schema)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := admin.Exec("DROP SCHEMA " + schema + " CASCADE")
-		require.NoError(t, err)
-		require.NoError(t, admin.Close())
-	})
-	sep := "?"
-	if strings.Contains(dsn, "?") {
-		sep = "&"
-	}
+	dsn := sqldbtest.Schema(t)
 	// A power failure is not part of the histories; the disk would only slow them down.
-	dsn += sep + "search_path=" + schema + "&synchronous_commit=off"
+	dsn += "&synchronous_commit=off"
 	return newModelHome(t, &modelHome{name: "Redis and PostgreSQL", dsn: dsn}, addr, 9, "pgx", dsn, `%[1]s = %[1]s - make_interval(secs => $1)`)
 }
 

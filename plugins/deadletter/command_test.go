@@ -6,20 +6,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
 // office is a working copy, with a broker and a ledger in memory, and the commands on them.
@@ -70,7 +68,7 @@ func (p *payouts) Replay(_ context.Context, l letters.Letter, by letters.By) (Ou
 // onBoth runs the test with a working copy in SQLite and one in PostgreSQL.
 func onBoth(t *testing.T, test func(t *testing.T, o *office)) {
 	t.Helper()
-	run := func(t *testing.T, dsn string) {
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
 		o := &office{t: t, dsn: dsn, topics: newTopics(), streams: newTopics(), payouts: &payouts{done: map[string]int{}, refused: map[string]string{}, broken: map[string]error{}}}
 		var err error
 		o.store, err = letters.Connect(t.Context(), pipeline.NewSecret(dsn), nil)
@@ -78,30 +76,6 @@ func onBoth(t *testing.T, test func(t *testing.T, o *office)) {
 		t.Cleanup(func() { require.NoError(t, o.store.Close()) })
 		require.NoError(t, o.store.Migrate(t.Context()))
 		test(t, o)
-	}
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		run(t, "sqlite:"+filepath.Join(t.TempDir(), "letters.db"))
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		dsn := os.Getenv("MILLRACE_TEST_POSTGRES")
-		if dsn == "" {
-			t.Skip("MILLRACE_TEST_POSTGRES is not set: no PostgreSQL to test on")
-		}
-		schema := "deadletter_" + strings.ToLower(ulid.Make().String())
-		admin := func(sql string) {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-			defer cancel()
-			conn, err := pgx.Connect(ctx, dsn)
-			require.NoError(t, err)
-			defer func() { _ = conn.Close(ctx) }()
-			_, err = conn.Exec(ctx, sql)
-			require.NoError(t, err)
-		}
-		admin("CREATE SCHEMA " + schema)
-		t.Cleanup(func() { admin("DROP SCHEMA " + schema + " CASCADE") })
-		run(t, dsn+"&search_path="+schema)
 	})
 }
 

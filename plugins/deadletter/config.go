@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // Config is the section plugins.deadletter.
@@ -41,7 +41,7 @@ func (c *Config) Validate() error {
 	wrong := func(path, format string, args ...any) {
 		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
 	}
-	if dsn := c.Store.DSN.Reveal(); dsn != "" && letters.Dialect(dsn) == "" {
+	if dsn := c.Store.DSN.Reveal(); dsn != "" && sqldb.DialectOf(dsn) == "" {
 		wrong("store.dsn", "must begin with postgres://, postgresql:// or sqlite:")
 	}
 	if c.Interval <= 0 {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // Replay asks for a payout that was given up to be tried again.
@@ -218,7 +220,7 @@ WHERE type = $1 AND promotion_id = $2 AND target_id = $3 ORDER BY type, promotio
 func readAudit(ctx context.Context, q querier, k Key) (lines []Audit, err error) {
 	err = q.query(ctx, func(r scanner) error {
 		var a Audit
-		var at dbTime
+		var at sqldb.Time
 		err := r.Scan(&at, &a.Who, &a.Why, &a.Action, &a.Detail)
 		a.At = at.Time
 		lines = append(lines, a)

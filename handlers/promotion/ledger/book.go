@@ -166,5 +166,3 @@ func clean(s string) string {
 }
 
 func notFound(k Key) error { return fmt.Errorf("ledger: payout %s: %w", k, ErrNotFound) }
-
-func errScan(src any) error { return fmt.Errorf("scan a time from %T", src) }

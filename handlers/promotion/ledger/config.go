@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // Config is what a person sets. Begin with DefaultConfig: the zero value is refused by Validate.
@@ -52,7 +52,7 @@ func (c Config) Validate() error {
 	}
 	if dsn := c.DSN.Reveal(); dsn == "" {
 		wrong("dsn", "must be set: postgres://… or sqlite:/path")
-	} else if dialectOf(dsn) == "" {
+	} else if sqldb.DialectOf(dsn) == "" {
 		wrong("dsn", "must begin with postgres://, postgresql:// or sqlite:")
 	}
 	if c.Connections < 4 {
@@ -111,15 +111,4 @@ func (c Config) policy(o Options) policy {
 		delay:       c.Retry.Delay,
 		instance:    o.Instance,
 	}
-}
-
-// dialectOf returns postgres, sqlite or nothing.
-func dialectOf(dsn string) string {
-	switch {
-	case strings.HasPrefix(dsn, "postgres://"), strings.HasPrefix(dsn, "postgresql://"):
-		return "postgres"
-	case strings.HasPrefix(dsn, "sqlite:"):
-		return "sqlite"
-	}
-	return ""
 }

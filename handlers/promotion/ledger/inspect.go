@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // Entry is a payout as the books have it.
@@ -35,7 +37,7 @@ func scanEntry(r scanner) (Entry, error) {
 	var e Entry
 	var request, recordKey []byte
 	var headers string
-	var hintDue, lease, next, first, started, accepted, settled dbTime
+	var hintDue, lease, next, first, started, accepted, settled sqldb.Time
 	err := r.Scan(&e.ID, (*string)(&e.Type), &e.Promotion, &e.Target, &e.SummaryID, (*string)(&e.State), (*string)(&e.Hint), &hintDue, &e.Version,
 		&e.Epoch, &e.Attempts, &e.Asks, &e.Failures, &e.Interruptions, &lease, &next, &first,
 		&e.MaybeCharged, &e.Asking, &e.TransactionKey, &e.LastClass, &e.LastError, &started, &e.AttemptBy, &accepted, &settled,
@@ -135,7 +137,7 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (Explanation, error) {
 		}
 		return q.query(ctx, func(r scanner) error {
 			var a Attempt
-			var started, ended dbTime
+			var started, ended sqldb.Time
 			err := r.Scan(&a.Epoch, &a.Late, &a.Number, (*string)(&a.Kind), &a.Instance, &started, &ended, (*string)(&a.Outcome), &a.Class, &a.Answer, &a.Status)
 			a.StartedAt, a.EndedAt = started.Time, ended.Time
 			x.Calls = append(x.Calls, a)
@@ -160,7 +162,7 @@ WHERE kind = 'dead' AND type = $1 AND promotion_id = $2 AND target_id = $3`
 func readLetters(ctx context.Context, q querier, k Key) (letters []Letter, err error) {
 	err = q.query(ctx, func(r scanner) error {
 		var d Letter
-		var first, created, published dbTime
+		var first, created, published sqldb.Time
 		err := r.Scan(&d.ID, &d.Class, &d.Error, &d.Origin, &d.Handler, &d.Attempts, &first, &created, &published)
 		d.FirstFailedAt, d.CreatedAt, d.PublishedAt = first.Time, created.Time, published.Time
 		letters = append(letters, d)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // Ledger is an open ledger. It is safe for concurrent use. Its owner closes it.
@@ -51,7 +53,7 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 	}
 	l := &Ledger{cfg: cfg, opts: opts, policy: cfg.policy(opts), log: logger}
 	var err error
-	if dialectOf(cfg.DSN.Reveal()) == "sqlite" {
+	if sqldb.DialectOf(cfg.DSN.Reveal()) == sqldb.SQLite {
 		l.store, err = openSQLite(ctx, cfg, logger, skew)
 	} else {
 		l.store, err = openPostgres(ctx, cfg, logger, skew)

@@ -3,21 +3,17 @@ package ledger
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,44 +26,14 @@ type home struct {
 
 // onBoth runs the test on SQLite and on PostgreSQL, each with an empty database.
 func onBoth(t *testing.T, test func(t *testing.T, h *home)) {
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		test(t, newSQLiteHome(t))
-	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		test(t, newPostgresHome(t))
-	})
+	sqldbtest.Each(t, func(t *testing.T, dsn string) { test(t, newHome(dsn)) })
 }
 
-func newSQLiteHome(t testing.TB) *home {
-	return &home{dsn: "sqlite:" + filepath.Join(t.TempDir(), "ledger.db"), skew: new(atomic.Int64)}
-}
+func newHome(dsn string) *home { return &home{dsn: dsn, skew: new(atomic.Int64)} }
 
-func newPostgresHome(t testing.TB) *home {
-	t.Helper()
-	dsn := os.Getenv("MILLRACE_TEST_POSTGRES")
-	if dsn == "" {
-		t.Skip("MILLRACE_TEST_POSTGRES is not set: no PostgreSQL to test on")
-	}
-	schema := "ledger_" + strings.ToLower(ulid.Make().String())
-	admin := func(sql string) {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, dsn)
-		require.NoError(t, err)
-		defer func() { _ = conn.Close(ctx) }()
-		_, err = conn.Exec(ctx, sql)
-		require.NoError(t, err)
-	}
-	admin("CREATE SCHEMA " + schema)
-	t.Cleanup(func() { admin("DROP SCHEMA " + schema + " CASCADE") })
-	sep := "?"
-	if strings.Contains(dsn, "?") {
-		sep = "&"
-	}
-	return &home{dsn: dsn + sep + "search_path=" + schema, skew: new(atomic.Int64)}
-}
+func newSQLiteHome(t testing.TB) *home { return newHome(sqldbtest.File(t)) }
+
+func newPostgresHome(t testing.TB) *home { return newHome(sqldbtest.Schema(t)) }
 
 // advance moves the clock of every instance of this home.
 func (h *home) advance(d time.Duration) { h.skew.Add(int64(d)) }

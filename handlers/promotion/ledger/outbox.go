@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // OutboxKind says what is to be published.
@@ -101,7 +103,7 @@ func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]Messa
 		return q.query(ctx, func(r scanner) error {
 			m := Message{Kind: kind}
 			var headers string
-			var first, created dbTime
+			var first, created sqldb.Time
 			if err := r.Scan(&m.ID, (*string)(&m.Key.Type), &m.Key.Promotion, &m.Key.Target, &m.Class, &m.Error, &m.Payload, &headers, &m.RecordKey,
 				&m.Origin, &m.Handler, &m.Attempts, &m.tries, &first, &created); err != nil {
 				return err

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -17,7 +18,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // postgres is the store on PostgreSQL. Payouts have a pool of their own, whose sessions may only use
@@ -62,17 +64,9 @@ func newPool(ctx context.Context, dsn string, size int, params map[string]string
 		return nil, fmt.Errorf("ledger: dsn: %w", err) // pgx leaves the password out
 	}
 	c.MaxConns, c.MinConns = int32(size), 0
-	p := c.ConnConfig.RuntimeParams
-	p["jit"], p["timezone"] = "off", "UTC"
-	if p["application_name"] == "" {
-		p["application_name"] = "millrace"
-	}
-	for k, v := range params {
-		p[k] = v
-	}
-	if c.ConnConfig.ConnectTimeout == 0 {
-		c.ConnConfig.ConnectTimeout = 5 * time.Second
-	}
+	sqldb.TunePostgres(c.ConnConfig)
+	c.ConnConfig.RuntimeParams["jit"] = "off"
+	maps.Copy(c.ConnConfig.RuntimeParams, params)
 	pool, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: postgres: %w", err)
@@ -93,33 +87,25 @@ func (s *postgres) close() error {
 func (s *postgres) migrate(ctx context.Context) error {
 	db := stdlib.OpenDBFromPool(s.cold)
 	defer func() { _ = db.Close() }() // the pool stays open
-	return migrateUp(ctx, goose.DialectPostgres, "postgres", db, schemaLocker{}, s.log)
+	return migrations().Up(ctx, db, sqldb.Postgres, s.log)
 }
 
 // fault sorts errors by SQLSTATE class.
 func (s *postgres) fault(err error) fault {
-	if err == nil {
-		return faultNone
-	}
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		switch {
-		case pg.Code == "40001" || pg.Code == "40P01":
-			return faultRetry
-		case pg.Code == "22012": // only pgUpdateRows divides
-			return faultStale
-		case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000":
-			return faultData
-		case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "57P"), strings.HasPrefix(pg.Code, "53"), pg.Code == "25006":
-			return faultServer // 25006: the primary became a standby
-		}
-		return faultOther
-	}
-	var connect *pgconn.ConnectError
-	var network net.Error
-	if errors.As(err, &connect) || errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, net.ErrClosed) || strings.Contains(err.Error(), "conn closed") || errors.Is(err, ErrUnavailable) {
+	switch {
+	case err == nil:
+		return faultNone
+	case sqldb.Contended(err):
+		return faultRetry
+	case sqldb.Unreachable(err), errors.Is(err, ErrUnavailable):
 		return faultServer
+	case !errors.As(err, &pg):
+		return faultOther
+	case pg.Code == "22012": // only pgUpdateRows divides
+		return faultStale
+	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000":
+		return faultData
 	}
 	return faultOther
 }

@@ -8,15 +8,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // sqliteStore is the store in one file. One connection writes, and a transaction on it excludes every
@@ -34,37 +32,25 @@ type sqliteStore struct {
 }
 
 func openSQLite(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.Int64) (*sqliteStore, error) {
-	path, query, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(cfg.DSN.Reveal(), "sqlite:"), "//"), "?")
-	params, err := url.ParseQuery(query)
+	file, err := sqldb.ParseFile(cfg.DSN.Reveal())
 	if err != nil {
-		return nil, fmt.Errorf("ledger: dsn: %w", err)
+		return nil, fmt.Errorf("ledger: %w", err)
 	}
-	synchronous := "normal"
-	if v := params.Get("synchronous"); v != "" {
-		synchronous = v
-	}
-	if path == "" || strings.Contains(path, ":memory:") {
-		return nil, errors.New("ledger: dsn: sqlite needs the path of a file")
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+	common := url.Values{"_pragma": {"cache_size(-32000)", "journal_size_limit(67108864)"}}
+	s := &sqliteStore{path: file.Path, log: log, skew: skew, turn: make(chan struct{}, 1), stmts: map[string]*sql.Stmt{}}
+	if s.writer, err = file.Open(common); err != nil {
 		return nil, fmt.Errorf("%w: sqlite: %w", ErrUnavailable, err)
-	}
-	common := url.Values{"_busy_timeout": {"10000"}, "_journal_mode": {"WAL"}, "_synchronous": {synchronous},
-		"_pragma": {"cache_size(-32000)", "journal_size_limit(67108864)"}}
-	s := &sqliteStore{path: path, log: log, skew: skew, turn: make(chan struct{}, 1), stmts: map[string]*sql.Stmt{}}
-	if s.writer, err = sql.Open("sqlite", path+"?"+common.Encode()); err != nil {
-		return nil, fmt.Errorf("ledger: sqlite: %w", err)
 	}
 	s.writer.SetMaxOpenConns(2) // one is conn, one migrates
 	common.Set("_query_only", "1")
-	if s.readers, err = sql.Open("sqlite", path+"?"+common.Encode()); err != nil {
+	if s.readers, err = file.Open(common); err != nil {
 		_ = s.writer.Close()
-		return nil, fmt.Errorf("ledger: sqlite: %w", err)
+		return nil, fmt.Errorf("%w: sqlite: %w", ErrUnavailable, err)
 	}
 	s.readers.SetMaxOpenConns(4)
 	if s.conn, err = s.writer.Conn(ctx); err != nil {
 		_ = s.close()
-		return nil, fmt.Errorf("%w: sqlite at %s: %w", ErrUnavailable, path, err)
+		return nil, fmt.Errorf("%w: sqlite at %s: %w", ErrUnavailable, file.Path, err)
 	}
 	s.turn <- struct{}{}
 	return s, nil
@@ -85,35 +71,25 @@ func (s *sqliteStore) close() error {
 	return errors.Join(err, s.readers.Close(), s.writer.Close())
 }
 
-// migrate tries again when another process is migrating the same file: each migration is one transaction,
-// so the loser meets a busy file or what the winner has made.
 func (s *sqliteStore) migrate(ctx context.Context) error {
-	for n := 1; ; n++ {
-		err := migrateUp(ctx, goose.DialectSQLite3, "sqlite", s.writer, nil, s.log)
-		if err == nil || n == 10 {
-			return err
-		}
-		if err := wait(ctx, time.Duration(n)*50*time.Millisecond); err != nil {
-			return err
-		}
-	}
+	return migrations().Up(ctx, s.writer, sqldb.SQLite, s.log)
 }
 
 func (s *sqliteStore) fault(err error) fault {
-	if err == nil {
-		return faultNone
-	}
 	var e *sqlite.Error
-	if !errors.As(err, &e) {
+	switch {
+	case err == nil:
+		return faultNone
+	case sqldb.Contended(err):
+		return faultRetry
+	case sqldb.Unreachable(err):
+		return faultServer
+	case !errors.As(err, &e):
 		return faultOther
 	}
 	switch e.Code() & 0xff {
-	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		return faultRetry
 	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH:
 		return faultData
-	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY:
-		return faultServer
 	}
 	return faultOther
 }
@@ -176,19 +152,11 @@ func (s *sqliteStore) prepare(query string) (*sql.Stmt, error) {
 	return st, nil
 }
 
-// micros is a time as it is stored; the zero time is null.
-func micros(t time.Time) any {
-	if t.IsZero() {
-		return nil
-	}
-	return t.UnixMicro()
-}
-
 func sqliteArgs(args []any) []any {
 	for i, a := range args {
 		switch v := a.(type) {
 		case time.Time:
-			args[i] = micros(v)
+			args[i] = sqldb.Micros(v)
 		case []byte:
 			if v == nil {
 				args[i] = nil

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"time"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // The hot statements of SQLite: one row each, prepared once, many in a transaction.
@@ -96,7 +98,7 @@ func (u *liteUnit) more(_ context.Context, w want, s *snapshot) error {
 	}
 	for _, k := range w.keys {
 		r := &stored{}
-		var hintDue, lease, next, first, started, accepted, settled dbTime
+		var hintDue, lease, next, first, started, accepted, settled sqldb.Time
 		dest := []any{&r.ID, (*string)(&r.Type), &r.Promotion, &r.Target, &r.SummaryID, (*string)(&r.State), (*string)(&r.Hint), &hintDue, &r.Version,
 			&r.Epoch, &r.Attempts, &r.Asks, &r.Failures, &r.Interruptions, &lease, &next, &first,
 			&r.MaybeCharged, &r.Asking, &r.TransactionKey, &r.LastClass, &r.LastError, &started, &r.AttemptBy, &accepted, &settled}
@@ -150,7 +152,7 @@ func (u *liteUnit) deadBodies(_ context.Context, ids []int64) (map[int64]deadBod
 	found := make(map[int64]deadBody, len(ids))
 	for _, id := range ids {
 		var b deadBody
-		var first dbTime
+		var first sqldb.Time
 		if _, err := u.row(liteDeadBody, []any{id}, &b.payload, &b.request, &b.headers, &b.recordKey, &b.origin, &first); err != nil {
 			return nil, err
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // Counts is the state of a promotion at one moment. Accepted = Paid + Failed + Unknown + Cancelled + Pending;
@@ -58,7 +60,7 @@ func (l *Ledger) Status(ctx context.Context, p Promotion) (Counts, error) {
 	known := false
 	err := l.read(ctx, "status", func(q querier, now time.Time) error {
 		return q.query(ctx, func(r scanner) error {
-			var oldest dbTime
+			var oldest sqldb.Time
 			if err := r.Scan((*string)(&c.State), &c.Active, &c.TotalCount, &c.Paid, &c.Failed, &c.Unknown, &c.Cancelled,
 				&c.Pending, &c.InFlight, &c.Ambiguous, &c.NoHint, &c.InStream, &c.InRetry, &oldest, &c.Dead, &c.Conflict, &known); err != nil {
 				return err
@@ -111,7 +113,7 @@ func (l *Ledger) List(ctx context.Context, limit int) ([]PromotionInfo, error) {
 	err := l.read(ctx, "list promotions", func(q querier, _ time.Time) error {
 		return q.query(ctx, func(r scanner) error {
 			var i PromotionInfo
-			var created dbTime
+			var created sqldb.Time
 			if err := r.Scan((*string)(&i.Type), &i.ID, (*string)(&i.State), &i.Active, &i.TotalCount, &created); err != nil {
 				return err
 			}
@@ -151,7 +153,7 @@ func (l *Ledger) Waiting(ctx context.Context) ([]Waiting, error) {
 			all[i].Work = w
 			for _, h := range []Hint{HintNone, HintStream, HintRetry} {
 				if err := q.query(ctx, func(r scanner) error {
-					var due, accepted dbTime
+					var due, accepted sqldb.Time
 					err := r.Scan(&due, &accepted)
 					all[i].OldestUnpaid = max(all[i].OldestUnpaid, now.Sub(accepted.Time))
 					all[i].Overdue = max(all[i].Overdue, now.Sub(due.Time))

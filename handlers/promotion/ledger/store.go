@@ -129,7 +129,7 @@ type summaryDelta struct {
 	paid, failed, unknown, cancelled int64
 }
 
-// querier runs portable SQL: $n placeholders, time.Time arguments, dbTime destinations.
+// querier runs portable SQL: $n placeholders, time.Time arguments, sqldb.Time destinations.
 type querier interface {
 	exec(ctx context.Context, sql string, args ...any) (affected int64, err error)
 	// query calls row for every row.
@@ -154,21 +154,3 @@ const (
 	faultServer       // the database is unreachable or going down; the outcome may be unknown
 	faultOther
 )
-
-// dbTime scans a time of either dialect; null is the zero time.
-type dbTime struct{ time.Time }
-
-// Scan implements sql.Scanner.
-func (t *dbTime) Scan(src any) error {
-	switch v := src.(type) {
-	case nil:
-		t.Time = time.Time{}
-	case time.Time:
-		t.Time = v.UTC()
-	case int64:
-		t.Time = time.UnixMicro(v).UTC()
-	default:
-		return errScan(src)
-	}
-	return nil
-}

@@ -1,20 +1,15 @@
 package letters
 
 import (
-	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,48 +17,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // onBoth runs the test on SQLite and on PostgreSQL, each with an empty database that may be opened several times.
 func onBoth(t *testing.T, test func(t *testing.T, open func() *Store)) {
 	t.Helper()
-	opener := func(t *testing.T, dsn string) func() *Store {
-		return func() *Store {
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
+		test(t, func() *Store {
 			s, err := Connect(t.Context(), pipeline.NewSecret(dsn), nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, s.Close()) })
 			require.NoError(t, s.Migrate(t.Context()))
 			return s
-		}
-	}
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		test(t, opener(t, "sqlite:"+filepath.Join(t.TempDir(), "letters.db")))
+		})
 	})
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		test(t, opener(t, postgresSchema(t)))
-	})
-}
-
-func postgresSchema(t *testing.T) string {
-	t.Helper()
-	dsn := os.Getenv("MILLRACE_TEST_POSTGRES")
-	if dsn == "" {
-		t.Skip("MILLRACE_TEST_POSTGRES is not set: no PostgreSQL to test on")
-	}
-	schema := "letters_" + strings.ToLower(ulid.Make().String())
-	admin := func(sql string) {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, dsn)
-		require.NoError(t, err)
-		defer func() { _ = conn.Close(ctx) }()
-		_, err = conn.Exec(ctx, sql)
-		require.NoError(t, err)
-	}
-	admin("CREATE SCHEMA " + schema)
-	t.Cleanup(func() { admin("DROP SCHEMA " + schema + " CASCADE") })
-	sep := "?"
-	if strings.Contains(dsn, "?") {
-		sep = "&"
-	}
-	return dsn + sep + "search_path=" + schema
 }
 
 // died is when the letters of the tests failed.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // columns are what scan reads, but for the payload that follows them.
@@ -13,7 +15,7 @@ const columns = `seq, id, lineage, state, generation, plugin, handler, subject, 
 	source_offset, entry_id, topic, attempts, first_failed_at, failed_at, stored_at, changed_at, traceparent, uuid, record_key, headers`
 
 func scan(rows *sql.Rows) (l Letter, err error) {
-	var first, failed, stored, changed dbTime
+	var first, failed, stored, changed sqldb.Time
 	var partition, offset sql.NullInt64
 	var key []byte
 	var headers string
@@ -102,7 +104,7 @@ func (s *Store) Get(ctx context.Context, id string) (Letter, []Action, error) {
 	if err == nil {
 		err = s.query(ctx, s.db, func(rows *sql.Rows) error {
 			var a Action
-			var at dbTime
+			var at sqldb.Time
 			err := rows.Scan(&a.Generation, &a.Action, &a.Who, &a.Why, &at, &a.Outcome, &a.Detail)
 			a.At = at.Time
 			actions = append(actions, a)
@@ -172,7 +174,7 @@ func (s *Store) Groups(ctx context.Context, f Filter, limit int) ([]Group, error
 	groups := []Group{}
 	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
 		var g Group
-		var first, last dbTime
+		var first, last sqldb.Time
 		err := rows.Scan(&g.Fingerprint, &g.Letters, &g.Class, &g.Handler, &g.Error, &g.Example, &first, &last)
 		g.FirstFailed, g.LastFailed = first.Time, last.Time
 		groups = append(groups, g)

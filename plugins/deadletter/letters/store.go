@@ -5,22 +5,16 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/url"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 var (
@@ -30,26 +24,10 @@ var (
 	ErrNotFound = errors.New("no such dead letter")
 )
 
-const (
-	dialectPostgres = "postgres"
-	dialectSQLite   = "sqlite"
-)
-
-// Dialect returns postgres, sqlite, or nothing for a DSN that is neither.
-func Dialect(dsn string) string {
-	switch {
-	case strings.HasPrefix(dsn, "postgres://"), strings.HasPrefix(dsn, "postgresql://"):
-		return dialectPostgres
-	case strings.HasPrefix(dsn, "sqlite:"):
-		return dialectSQLite
-	}
-	return ""
-}
-
 // Store is the open working copy. It is safe for concurrent use. Its owner closes it.
 type Store struct {
 	db      *sql.DB
-	dialect string
+	dialect sqldb.Dialect
 	log     *slog.Logger
 	prints  fingerprints
 }
@@ -63,26 +41,25 @@ func Connect(ctx context.Context, dsn pipeline.Secret, log *slog.Logger) (*Store
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{dialect: Dialect(dsn.Reveal()), log: log, prints: newFingerprints()}
+	s := &Store{dialect: sqldb.DialectOf(dsn.Reveal()), log: log, prints: newFingerprints()}
 	var where string
 	switch s.dialect {
-	case dialectPostgres:
+	case sqldb.Postgres:
 		c, err := pgx.ParseConfig(dsn.Reveal())
 		if err != nil {
 			return nil, fmt.Errorf("dead letters: dsn: %w", err) // pgx leaves the password out
 		}
-		c.RuntimeParams["timezone"] = "UTC"
-		if c.RuntimeParams["application_name"] == "" {
-			c.RuntimeParams["application_name"] = "millrace"
-		}
-		if c.ConnectTimeout == 0 {
-			c.ConnectTimeout = 5 * time.Second
-		}
+		sqldb.TunePostgres(c)
 		s.db, where = stdlib.OpenDB(*c), "postgres at "+net.JoinHostPort(c.Host, fmt.Sprint(c.Port))
-	case dialectSQLite:
-		var err error
-		if s.db, where, err = openSQLite(dsn.Reveal()); err != nil {
-			return nil, err
+	case sqldb.SQLite:
+		file, err := sqldb.ParseFile(dsn.Reveal())
+		if err != nil {
+			return nil, fmt.Errorf("dead letters: %w", err)
+		}
+		where = "sqlite at " + file.Path
+		// A transaction that writes later than it begins could not wait for another writer.
+		if s.db, err = file.Open(url.Values{"_txlock": {"immediate"}}); err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, where, err)
 		}
 	default:
 		return nil, errors.New("dead letters: dsn must begin with postgres://, postgresql:// or sqlite: and name a database")
@@ -93,30 +70,6 @@ func Connect(ctx context.Context, dsn pipeline.Secret, log *slog.Logger) (*Store
 		return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, where, err)
 	}
 	return s, nil
-}
-
-func openSQLite(dsn string) (db *sql.DB, path string, err error) {
-	path, query, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(dsn, "sqlite:"), "//"), "?")
-	params, err := url.ParseQuery(query)
-	if err != nil {
-		return nil, "", fmt.Errorf("dead letters: dsn: %w", err)
-	}
-	if path == "" || strings.Contains(path, ":memory:") {
-		return nil, "", errors.New("dead letters: dsn: sqlite needs the path of a file")
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return nil, "", fmt.Errorf("%w: sqlite: %w", ErrUnavailable, err)
-	}
-	synchronous := "normal"
-	if v := params.Get("synchronous"); v != "" {
-		synchronous = v
-	}
-	// A transaction that writes later than it begins could not wait for another writer.
-	options := url.Values{"_busy_timeout": {"10000"}, "_journal_mode": {"WAL"}, "_synchronous": {synchronous}, "_txlock": {"immediate"}}
-	if db, err = sql.Open("sqlite", path+"?"+options.Encode()); err != nil {
-		return nil, "", fmt.Errorf("dead letters: sqlite: %w", err)
-	}
-	return db, "sqlite at " + path, nil
 }
 
 // Close closes the connections.
@@ -135,7 +88,7 @@ const tries = 10
 func (s *Store) again(ctx context.Context, fn func() error) error {
 	for n := 1; ; n++ {
 		err := fn()
-		if err == nil || n == tries || !contended(err) {
+		if err == nil || n == tries || !sqldb.Contended(err) {
 			return err
 		}
 		timer := time.NewTimer(time.Duration(n) * 20 * time.Millisecond)
@@ -173,7 +126,7 @@ func (s *Store) update(ctx context.Context, what string, fn func(q querier, now 
 
 // clock is the time of PostgreSQL, or the process's.
 func (s *Store) clock(ctx context.Context, q querier) (now time.Time, err error) {
-	if s.dialect == dialectSQLite {
+	if s.dialect == sqldb.SQLite {
 		return time.Now().UTC().Truncate(time.Microsecond), nil
 	}
 	err = s.query(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&now) }, "SELECT clock_timestamp()")
@@ -207,7 +160,7 @@ func (s *Store) query(ctx context.Context, q querier, row func(*sql.Rows) error,
 // args makes times what SQLite stores.
 func (s *Store) args(args []any) []any {
 	for i, a := range args {
-		if t, ok := a.(time.Time); ok && s.dialect == dialectSQLite {
+		if t, ok := a.(time.Time); ok && s.dialect == sqldb.SQLite {
 			args[i] = t.UnixMicro()
 		}
 	}
@@ -216,55 +169,15 @@ func (s *Store) args(args []any) []any {
 
 // forUpdate is the locking clause of a SELECT; transactions of SQLite exclude each other anyway.
 func (s *Store) forUpdate() string {
-	if s.dialect == dialectPostgres {
+	if s.dialect == sqldb.Postgres {
 		return " FOR UPDATE"
 	}
 	return ""
 }
 
-// dbTime scans a time of either dialect; null is the zero time.
-type dbTime struct{ time.Time }
-
-// Scan implements sql.Scanner.
-func (t *dbTime) Scan(src any) error {
-	switch v := src.(type) {
-	case nil:
-		t.Time = time.Time{}
-	case time.Time:
-		t.Time = v.UTC()
-	case int64:
-		t.Time = time.UnixMicro(v).UTC()
-	default:
-		return fmt.Errorf("scan a time from %T", src)
-	}
-	return nil
-}
-
-// contended reports whether nothing happened because of another writer.
-func contended(err error) bool {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		return pg.Code == "40001" || pg.Code == "40P01"
-	}
-	var lite *sqlite.Error
-	return errors.As(err, &lite) && (lite.Code()&0xff == sqlite3.SQLITE_BUSY || lite.Code()&0xff == sqlite3.SQLITE_LOCKED)
-}
-
-// away reports whether the database can't be reached, or is going down.
-func away(err error) bool {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P") || strings.HasPrefix(pg.Code, "53") || pg.Code == "25006"
-	}
-	var connect *pgconn.ConnectError
-	var network net.Error
-	return errors.As(err, &connect) || errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, net.ErrClosed) || strings.Contains(err.Error(), "conn closed")
-}
-
 // wrap adds what was being done, and the sentinel that callers branch on.
 func (s *Store) wrap(what string, err error) error {
-	if away(err) {
+	if sqldb.Unreachable(err) {
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
 	}
 	return fmt.Errorf("dead letters: %s: %w", what, err)

@@ -1,0 +1,58 @@
+package sqldb
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// Contended reports whether nothing happened because of another transaction: it may be run again at once.
+func Contended(err error) bool {
+	if code, ok := postgresCode(err); ok {
+		return code == "40001" || code == "40P01"
+	}
+	code := liteCode(err)
+	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED
+}
+
+// Unreachable reports whether the database can't be reached, is going down, or can't write. Whether the statement
+// took effect may be unknown; it may be repeated later.
+func Unreachable(err error) bool {
+	if code, ok := postgresCode(err); ok {
+		// 25006: the primary became a standby.
+		return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "53") || code == "25006"
+	}
+	switch liteCode(err) {
+	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY:
+		return true
+	}
+	var connect *pgconn.ConnectError
+	var network net.Error
+	var file *fs.PathError
+	return errors.As(err, &connect) || errors.As(err, &network) || errors.As(err, &file) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || err != nil && strings.Contains(err.Error(), "conn closed")
+}
+
+// postgresCode returns the SQLSTATE.
+func postgresCode(err error) (string, bool) {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return "", false
+	}
+	return pg.Code, true
+}
+
+// liteCode returns SQLite's primary result code, or 0.
+func liteCode(err error) int {
+	var lite *sqlite.Error
+	if !errors.As(err, &lite) {
+		return 0
+	}
+	return lite.Code() & 0xff
+}

@@ -1,0 +1,85 @@
+package sqldb
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Dialect is the SQL that a database speaks. The zero value is none that is known.
+type Dialect string
+
+// The dialects, which are also the names of their folders of migrations.
+const (
+	Postgres Dialect = "postgres"
+	SQLite   Dialect = "sqlite"
+)
+
+// DialectOf tells by a DSN's scheme; empty for any other.
+func DialectOf(dsn string) Dialect {
+	switch {
+	case strings.HasPrefix(dsn, "postgres://"), strings.HasPrefix(dsn, "postgresql://"):
+		return Postgres
+	case strings.HasPrefix(dsn, "sqlite:"):
+		return SQLite
+	}
+	return ""
+}
+
+// connectTimeout is how long one attempt to connect to PostgreSQL takes at most, unless the DSN says so.
+const connectTimeout = 5 * time.Second
+
+// TunePostgres sets what every session of ours has: times in UTC, a name, and a bound on connecting. The DSN's own
+// application_name and connect_timeout win.
+func TunePostgres(c *pgx.ConnConfig) {
+	c.RuntimeParams["timezone"] = "UTC"
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "millrace"
+	}
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = connectTimeout
+	}
+}
+
+// File is a database of SQLite.
+type File struct {
+	Path        string
+	synchronous string
+}
+
+// ParseFile reads sqlite:/path and sqlite:///path; of parameters it knows synchronous (normal unless given).
+func ParseFile(dsn string) (File, error) {
+	path, query, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(dsn, "sqlite:"), "//"), "?")
+	params, err := url.ParseQuery(query)
+	if err != nil {
+		return File{}, fmt.Errorf("dsn: %w", err)
+	}
+	if path == "" || strings.Contains(path, ":memory:") {
+		return File{}, errors.New("dsn: sqlite needs the path of a file")
+	}
+	f := File{Path: path, synchronous: params.Get("synchronous")}
+	if f.synchronous == "" {
+		f.synchronous = "normal"
+	}
+	return f, nil
+}
+
+// Open makes the file's folder and opens it in WAL mode; more are further options of modernc.org/sqlite. A statement
+// waits for another writer for ten seconds. The caller closes the database.
+func (f File) Open(more url.Values) (*sql.DB, error) {
+	if err := os.MkdirAll(filepath.Dir(f.Path), 0o750); err != nil {
+		return nil, err
+	}
+	options := url.Values{"_busy_timeout": {"10000"}, "_journal_mode": {"WAL"}, "_synchronous": {f.synchronous}}
+	for key, values := range more {
+		options[key] = values
+	}
+	return sql.Open("sqlite", f.Path+"?"+options.Encode())
+}

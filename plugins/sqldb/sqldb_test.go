@@ -1,0 +1,217 @@
+package sqldb_test
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+//go:embed testdata
+var testdata embed.FS
+
+// notes are the migrations of the tests, up to a version.
+func notes(t testing.TB, version int) sqldb.Migrations {
+	t.Helper()
+	files := fstest.MapFS{}
+	paths, err := fs.Glob(testdata, "testdata/migrations/*/*.sql")
+	require.NoError(t, err)
+	require.Len(t, paths, 4)
+	for _, path := range paths {
+		text, err := testdata.ReadFile(path)
+		require.NoError(t, err)
+		if filepath.Base(path) <= fmt.Sprintf("%05d~", version) {
+			files[strings.TrimPrefix(path, "testdata/")] = &fstest.MapFile{Data: text}
+		}
+	}
+	return sqldb.Migrations{Name: "notes", Files: files, Table: "note_migrations", Lock: 7}
+}
+
+// connect opens the database of a DSN, as another process would.
+func connect(t testing.TB, dsn string) *sql.DB {
+	t.Helper()
+	var db *sql.DB
+	if sqldb.DialectOf(dsn) == sqldb.SQLite {
+		file, err := sqldb.ParseFile(dsn)
+		require.NoError(t, err)
+		db, err = file.Open(nil)
+		require.NoError(t, err)
+	} else {
+		c, err := pgx.ParseConfig(dsn)
+		require.NoError(t, err)
+		sqldb.TunePostgres(c)
+		db = stdlib.OpenDB(*c)
+	}
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+// Four instances start at once, one of them of an older version: each migration runs once, and all are content.
+func TestInstancesMigrateAtOnce(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
+		var together errgroup.Group
+		for _, version := range []int{2, 1, 2, 2} {
+			db, m := connect(t, dsn), notes(t, version)
+			together.Go(func() error { return m.Up(t.Context(), db, sqldb.DialectOf(dsn), slog.New(slog.DiscardHandler)) })
+		}
+		require.NoError(t, together.Wait())
+		db := connect(t, dsn)
+		_, err := db.ExecContext(t.Context(), "INSERT INTO notes (id, body) VALUES (1, 'x')")
+		require.NoError(t, err)
+		var ran int
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM note_migrations WHERE version_id > 0").Scan(&ran))
+		require.Equal(t, 2, ran)
+	})
+}
+
+func TestAMigrationThatCanNotRunIsNamed(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
+		m := notes(t, 2)
+		m.Files = fstest.MapFS{
+			"migrations/postgres/00001_bad.sql": {Data: []byte("-- +goose Up\nCREATE TABLE;\n")},
+			"migrations/sqlite/00001_bad.sql":   {Data: []byte("-- +goose Up\nCREATE TABLE;\n")},
+		}
+		require.ErrorContains(t, m.Up(t.Context(), connect(t, dsn), sqldb.DialectOf(dsn), slog.New(slog.DiscardHandler)), "00001_bad.sql")
+	})
+}
+
+func TestAMigrationEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, notes(t, 2).Up(ctx, connect(t, dsn), sqldb.DialectOf(dsn), slog.New(slog.DiscardHandler)), context.Canceled)
+	})
+}
+
+func TestTimesComeBackAsTheyWereStored(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 4, 5, 6, 7, 89_000, time.FixedZone("KST", 9*3600))
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
+		db := connect(t, dsn)
+		kind, stored, none := "timestamptz", any(at), any(nil)
+		if sqldb.DialectOf(dsn) == sqldb.SQLite {
+			kind, stored, none = "integer", sqldb.Micros(at), sqldb.Micros(time.Time{})
+		}
+		_, err := db.ExecContext(t.Context(), "CREATE TABLE times (at "+kind+", none "+kind+")")
+		require.NoError(t, err)
+		_, err = db.ExecContext(t.Context(), "INSERT INTO times VALUES ($1, $2)", stored, none)
+		require.NoError(t, err)
+		var got, zero sqldb.Time
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT at, none FROM times").Scan(&got, &zero))
+		require.Equal(t, at.UTC(), got.Time)
+		require.True(t, zero.IsZero())
+		require.ErrorContains(t, db.QueryRowContext(t.Context(), "SELECT 'soon'").Scan(&got), "scan a time from string")
+	})
+}
+
+func TestWhatAnErrorMeans(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{nil, errors.New("no idea"), context.Canceled, sql.ErrNoRows} {
+		require.False(t, sqldb.Contended(err), "%v", err)
+		require.False(t, sqldb.Unreachable(err), "%v", err)
+	}
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		db := connect(t, sqldbtest.Schema(t))
+		for query, want := range map[string][2]bool{ // contended, unreachable
+			`DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$`:    {true, false},
+			`DO $$ BEGIN RAISE SQLSTATE '40001'; END $$`:    {true, false},
+			`DO $$ BEGIN RAISE SQLSTATE '57P01'; END $$`:    {false, true},
+			`DO $$ BEGIN RAISE SQLSTATE '53100'; END $$`:    {false, true},
+			`DO $$ BEGIN RAISE SQLSTATE '25006'; END $$`:    {false, true},
+			`SELECT pg_terminate_backend(pg_backend_pid())`: {false, true},
+			`SELECT nothing`: {false, false},
+			`SELECT 1/0`:     {false, false},
+		} {
+			_, err := db.ExecContext(t.Context(), query)
+			require.Error(t, err, query)
+			require.Equal(t, want, [2]bool{sqldb.Contended(err), sqldb.Unreachable(err)}, "%s: %v", query, err)
+		}
+		nowhere := connect(t, "postgres://nobody@127.0.0.1:1/none?connect_timeout=2")
+		require.True(t, sqldb.Unreachable(nowhere.PingContext(t.Context())))
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		dsn := sqldbtest.File(t)
+		first := connect(t, dsn)
+		_, err := first.ExecContext(t.Context(), "CREATE TABLE a (b integer); BEGIN IMMEDIATE")
+		require.NoError(t, err)
+		file, err := sqldb.ParseFile(dsn)
+		require.NoError(t, err)
+		impatient, err := file.Open(map[string][]string{"_busy_timeout": {"1"}})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, impatient.Close()) })
+		_, err = impatient.ExecContext(t.Context(), "INSERT INTO a VALUES (1)")
+		require.True(t, sqldb.Contended(err), "%v", err)
+		require.False(t, sqldb.Unreachable(err), "%v", err)
+		_, err = first.ExecContext(t.Context(), "SELECT nothing")
+		require.Error(t, err)
+		require.False(t, sqldb.Contended(err) || sqldb.Unreachable(err), "%v", err)
+
+		folder := t.TempDir() // a folder is no database
+		_, err = connect(t, "sqlite:"+folder).ExecContext(t.Context(), "SELECT 1 FROM a")
+		require.True(t, sqldb.Unreachable(err), "%v", err)
+		plain := filepath.Join(folder, "plain")
+		require.NoError(t, os.WriteFile(plain, nil, 0o600))
+		_, err = sqldb.File{Path: filepath.Join(plain, "db")}.Open(nil)
+		require.True(t, sqldb.Unreachable(err), "%v", err)
+	})
+}
+
+func TestDSNs(t *testing.T) {
+	t.Parallel()
+	for dsn, want := range map[string]sqldb.Dialect{
+		"postgres://a/b": sqldb.Postgres, "postgresql://a/b": sqldb.Postgres, "sqlite:/a": sqldb.SQLite, "sqlite:///a": sqldb.SQLite,
+		"": "", "mysql://a/b": "", "/a/b": "", "postgres": "", "host=a dbname=b": "",
+	} {
+		require.Equal(t, want, sqldb.DialectOf(dsn), dsn)
+	}
+	for dsn, path := range map[string]string{"sqlite:/a/b.db": "/a/b.db", "sqlite:///a/b.db?synchronous=full": "/a/b.db", "sqlite:b.db": "b.db"} {
+		f, err := sqldb.ParseFile(dsn)
+		require.NoError(t, err, dsn)
+		require.Equal(t, path, f.Path, dsn)
+	}
+	for dsn, want := range map[string]string{
+		"sqlite:": "needs the path", "sqlite::memory:": "needs the path", "sqlite:?synchronous=off": "needs the path", "sqlite:/a?%zz": "invalid URL escape",
+	} {
+		_, err := sqldb.ParseFile(dsn)
+		require.ErrorContains(t, err, want, dsn)
+	}
+}
+
+func TestSessionsOfPostgres(t *testing.T) {
+	t.Parallel()
+	dsn := sqldbtest.Schema(t)
+	read := func(dsn string) (zone, name string) {
+		db := connect(t, dsn)
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT current_setting('timezone'), current_setting('application_name')").Scan(&zone, &name))
+		return zone, name
+	}
+	zone, name := read(dsn)
+	require.Equal(t, []string{"UTC", "millrace"}, []string{zone, name})
+	_, name = read(dsn + "&application_name=mine")
+	require.Equal(t, "mine", name)
+}

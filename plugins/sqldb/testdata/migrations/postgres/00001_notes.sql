@@ -1,0 +1,5 @@
+-- +goose Up
+CREATE TABLE notes (id bigint PRIMARY KEY);
+
+-- +goose Down
+DROP TABLE notes;
