@@ -73,6 +73,7 @@ func TestInstancesMigrateAtOnce(t *testing.T) {
 		var together errgroup.Group
 		for _, version := range []int{2, 1, 2, 2} {
 			db, m := connect(t, dsn), notes(t, version)
+			require.NoError(t, db.PingContext(t.Context()), "connected, so that they meet")
 			together.Go(func() error { return m.Up(t.Context(), db, sqldb.DialectOf(dsn), slog.New(slog.DiscardHandler)) })
 		}
 		require.NoError(t, together.Wait())
