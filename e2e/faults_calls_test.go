@@ -48,6 +48,16 @@ func (t *trial) calls(ctx context.Context) (lines, late map[int64][]call, err er
 	return lines, late, err
 }
 
+// rowsAndCalls returns every payout with its lines, late answers left out.
+func (t *trial) rowsAndCalls(ctx context.Context) (map[int64]ledger.Entry, map[int64][]call, error) {
+	rows, err := t.rows(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	lines, _, err := t.calls(ctx)
+	return rows, lines, err
+}
+
 // spent says whether a call counts as an attempt: a shutdown, a refusal to listen and a wrong password don't.
 func (c call) spent() bool {
 	if c.kind != ledger.CallSend {
@@ -58,11 +68,7 @@ func (c call) spent() bool {
 }
 
 func (t *trial) attemptsInPolicy(ctx context.Context) error {
-	rows, err := t.rows(ctx)
-	if err != nil {
-		return err
-	}
-	lines, _, err := t.calls(ctx)
+	rows, lines, err := t.rowsAndCalls(ctx)
 	if err != nil {
 		return err
 	}
@@ -88,11 +94,7 @@ func (t *trial) attemptsInPolicy(ctx context.Context) error {
 
 // oneCaller: an epoch begins when the one before has ended, or its lease; and none is without an end.
 func (t *trial) oneCaller(ctx context.Context) error {
-	rows, err := t.rows(ctx)
-	if err != nil {
-		return err
-	}
-	lines, _, err := t.calls(ctx)
+	rows, lines, err := t.rowsAndCalls(ctx)
 	if err != nil {
 		return err
 	}

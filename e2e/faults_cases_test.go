@@ -213,18 +213,26 @@ func (t *trial) shutDown(ctx context.Context, what string) error {
 		return t.victim().terminate()
 	}
 	for i := range t.crew {
-		if err := t.crew[i].terminate(); err != nil {
+		if err := t.replace(ctx, i); err != nil {
 			return err
 		}
-		m, err := t.start(ctx)
-		if err != nil {
-			return err
-		}
-		t.crew[i] = m
 		if err := t.publish(ctx, 100); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// replace ends an instance and starts another one in its place.
+func (t *trial) replace(ctx context.Context, i int) error {
+	if err := t.crew[i].terminate(); err != nil {
+		return err
+	}
+	m, err := t.start(ctx)
+	if err != nil {
+		return err
+	}
+	t.crew[i] = m
 	return nil
 }
 
@@ -309,14 +317,9 @@ func (t *trial) steered(ctx context.Context, what string) error {
 		for _, off := range []bool{true, false} {
 			t.flagOff = off
 			for i := range t.crew {
-				if err := t.crew[i].terminate(); err != nil {
+				if err := t.replace(ctx, i); err != nil {
 					return err
 				}
-				m, err := t.start(ctx)
-				if err != nil {
-					return err
-				}
-				t.crew[i] = m
 			}
 			if err := t.publish(ctx, 100); err != nil {
 				return err
