@@ -104,13 +104,15 @@ func first(errs []error) error {
 	return errors.Join(errs...)
 }
 
+// noneEnded: an instance that ends without being asked or killed is seen although another one has taken its place since.
 func (t *trial) noneEnded(context.Context) error {
+	errs := []error{t.fallen()}
 	for _, m := range t.crew {
 		if m.ended() {
-			return fmt.Errorf("%s ended: %s", m.name, m.cmd.ProcessState)
+			errs = append(errs, fmt.Errorf("%s is gone: %s", m.name, m.cmd.ProcessState))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // rows returns the ledger's; a server that has just come back may refuse once or twice.

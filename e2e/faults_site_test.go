@@ -135,6 +135,7 @@ type member struct {
 	fault   string // file that arms it
 	done    chan struct{}
 	stained bool // goroutines that never end were put into it
+	asked   bool // it was asked to end
 	began   usage
 }
 
@@ -178,6 +179,15 @@ func (s *site) start(ctx context.Context) (*member, error) {
 	})
 }
 
+// fallen names the instances that have ended and should not have.
+func (s *site) fallen() error {
+	var errs []error
+	for _, m := range s.all {
+		errs = append(errs, m.fell())
+	}
+	return errors.Join(errs...)
+}
+
 func freePort() (string, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -203,8 +213,25 @@ func (m *member) ended() bool {
 
 func (m *member) signal(sig syscall.Signal) {
 	if !m.ended() {
+		m.asked = m.asked || sig == syscall.SIGTERM || sig == syscall.SIGQUIT
 		_ = m.cmd.Process.Signal(sig)
 	}
+}
+
+// fell reports an end that nobody asked for: neither a signal of ours nor the SIGKILL of a fault point.
+func (m *member) fell() error {
+	if !m.ended() || m.asked {
+		return nil
+	}
+	if w, ok := m.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && w.Signaled() && w.Signal() == syscall.SIGKILL {
+		return nil
+	}
+	why := "see " + m.log
+	log, _ := os.ReadFile(m.log)
+	if _, text, found := strings.Cut(string(log), "\npanic: "); found {
+		why, _, _ = strings.Cut("panic: "+text, "\n")
+	}
+	return fmt.Errorf("%s ended: %s: %s", m.name, m.cmd.ProcessState, why)
 }
 
 func (m *member) kill() {

@@ -162,6 +162,9 @@ func (s *site) try(ctx context.Context, c faults.Case) (notes []string, err erro
 	for _, phase := range phases {
 		began := time.Now()
 		if err := phase.do(ctx); err != nil {
+			if fell := t.fallen(); fell != nil {
+				err = &brokenError{invariants[0].name, errors.Join(fell, err)}
+			}
 			t.dump()
 			var broken *brokenError
 			if phase.name == "" || errors.As(err, &broken) {
@@ -215,6 +218,9 @@ func (t *trial) heal(ctx context.Context) error {
 func (s *site) renew(ctx context.Context) error {
 	for _, m := range s.crew {
 		m.kill()
+	}
+	for _, m := range s.all {
+		m.asked = true // whoever fell has been told of
 	}
 	if err := s.api.SetFaults(usualMoney); err != nil {
 		return err

@@ -38,6 +38,7 @@ func newProgress(w io.Writer, terminal bool, total int64, label string) *Progres
 			progressbar.OptionSetDescription(label),
 			progressbar.OptionShowCount(),
 			progressbar.OptionShowIts(),
+			progressbar.OptionSetItsString(""), // the label says of what
 			progressbar.OptionSetPredictTime(true),
 			progressbar.OptionFullWidth(),
 			progressbar.OptionThrottle(100*time.Millisecond),

@@ -49,6 +49,7 @@ func TestProgressIsABarOnATerminal(t *testing.T) {
 		p.Done()
 		require.Contains(t, out.String(), "\rpaid")
 		require.NotContains(t, out.String(), "of 10", "no lines beside the bar")
+		require.NotContains(t, out.String(), "it/", "the label says what is counted")
 		require.Equal(t, 1, strings.Count(out.String(), "\n"), "the cursor is left on a line of its own: %q", out.String())
 		require.True(t, strings.HasSuffix(out.String(), "\n"))
 	}
