@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -80,6 +82,51 @@ func ports() (map[string]int, error) {
 	}, nil
 }
 
+// sweep ends the servers of a run that was killed, whose folder is written in the file, and writes down this one's. The
+// file is locked for as long as this process lives.
+func sweep(file string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	sweepLock = f
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("another run of the scenarios has their ports (MILLRACE_SERVICES_PORT_OFFSET moves them): lock %s: %w", file, err)
+	}
+	left, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	if dir := string(left); dir != "" {
+		if _, err := os.Stat(dir); err == nil {
+			old, err := servers.New(servers.Options{Dir: filepath.Join(dir, "services")})
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			for _, r := range old.Wipe(ctx) {
+				if r.Err != nil {
+					return r.Err
+				}
+			}
+			if err := os.RemoveAll(dir); err != nil {
+				return err
+			}
+		}
+	}
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err = f.WriteAt([]byte(workDir), 0)
+	return err
+}
+
+var sweepLock *os.File // kept open, and so locked
+
 // server returns the address of a server of the scenarios' own, and skips the test when it can't be had
 // (in CI the summary of the run turns that into a failure).
 func server(t *testing.T, name string) string {
@@ -89,6 +136,7 @@ func server(t *testing.T, name string) string {
 		require.NoError(t, err)
 		// Kafka's jars are shared with `make services`.
 		cache, _ := filepath.Abs("../.services/cache")
+		require.NoError(t, sweep(filepath.Join(filepath.Dir(cache), fmt.Sprintf("e2e-%d", at[servers.Kafka]))))
 		fleet, err = servers.New(servers.Options{Dir: filepath.Join(workDir, "services"), Cache: cache, Ports: at})
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
