@@ -45,11 +45,7 @@ func (p *Plugin) withStore(h *app.Host, cmd *cobra.Command, do func(context.Cont
 		r.Service("deadletter.store", &store{plugin: p})
 		return nil
 	}}, func(ctx context.Context, running *app.Running) error {
-		err := do(ctx, running, p.letters.Load())
-		if errors.Is(err, letters.ErrUnavailable) {
-			err = fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
-		}
-		return err
+		return unavailable(do(ctx, running, p.letters.Load()))
 	})
 }
 

@@ -28,7 +28,7 @@ func (l *Letter) kept(plugin string) letters.Letter {
 	k := letters.From(l.ID, plugin, l.Topic, l.UUID, l.DeadLetter)
 	k.Subject = l.Subject
 	if l.Subject != "" && !l.Alone {
-		k.Lineage = plugin + "/" + l.Subject
+		k.Lineage = letters.LineageOf(plugin, l.Subject)
 	}
 	return k
 }

@@ -76,11 +76,8 @@ func (s *store) Start(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	if s.open, err = p.connect(ctx); err != nil {
+	if s.open, err = p.openStore(ctx); err != nil {
 		return err
-	}
-	if err := s.open.Migrate(ctx); err != nil {
-		return errors.Join(err, s.open.Close())
 	}
 	p.letters.Store(s.open)
 	ctx, s.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -100,6 +97,18 @@ func (s *store) Stop(context.Context) error {
 	s.end = nil
 	s.plugin.letters.Store(nil)
 	return s.open.Close()
+}
+
+// openStore opens the working copy, waiting for its database, and brings the tables up to date. The caller closes it.
+func (p *Plugin) openStore(ctx context.Context) (*letters.Store, error) {
+	s, err := p.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Migrate(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }
 
 func (p *Plugin) connect(ctx context.Context) (*letters.Store, error) {

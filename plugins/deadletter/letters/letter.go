@@ -143,6 +143,10 @@ func ID(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
+// LineageOf is the lineage of the letter that tells what became of a subject of a plugin's ledger. It is one letter,
+// however often the subject is given up.
+func LineageOf(plugin, subject string) string { return plugin + "/" + subject }
+
 // ReplayHeader is the value of MetaReplay for a replay of this letter as it is.
 func (l Letter) ReplayHeader() string { return l.ID + "/" + strconv.Itoa(l.Generation) }
 

@@ -44,6 +44,8 @@ type Filter struct {
 	Handler     string
 	Class       string
 	Fingerprint string
+	Subject     string
+	Lineage     string    // of at most one letter; see LineageOf
 	Since       time.Time // failed last at or after
 	Until       time.Time // failed last before
 }
@@ -67,6 +69,8 @@ func (f Filter) where(args []any) (condition string, all []any) {
 	}
 	for _, c := range []struct{ column, value string }{
 		{"source", f.Source}, {"plugin", f.Plugin}, {"handler", f.Handler}, {"class", f.Class}, {"fingerprint", f.Fingerprint},
+		{"subject <> '' AND subject", f.Subject}, // as its index says
+		{"lineage", f.Lineage},
 	} {
 		if c.value != "" {
 			add(c.column+" = %s", c.value)
