@@ -21,7 +21,7 @@ import (
 
 // Commands implements app.Commander.
 func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
-	group := h.SettingsFlags(&cobra.Command{
+	group := h.ServiceFlags(&cobra.Command{
 		Use:   "campaign",
 		Short: "Publish, watch and steer campaign promotions",
 	})

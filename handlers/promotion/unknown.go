@@ -18,7 +18,7 @@ import (
 )
 
 func (p *Plugin) unknownCommand(h *app.Host) *cobra.Command {
-	group := h.SettingsFlags(&cobra.Command{
+	group := h.ServiceFlags(&cobra.Command{
 		Use:   "unknown",
 		Short: "Payouts that may have been charged, for a person to find out",
 	})

@@ -123,13 +123,52 @@ type Loaded struct {
 // SettingsFlags adds --config and --profile to a command and those below it, and returns the command.
 // Commands that call Load, Run or Services need it on themselves or on their parent.
 func (h *Host) SettingsFlags(cmd *cobra.Command) *cobra.Command {
+	otherwise := ""
+	if d := h.defaultProfile(); d != "" {
+		otherwise = " (without --config: " + d + ")"
+	}
+	return addSettingsFlags(cmd, otherwise)
+}
+
+// ServiceFlags is SettingsFlags for commands that ask about a service, or change what it has: they assume no
+// profile. Without settings an operator would be told of the empty home in the folder that he happens to be in.
+func (h *Host) ServiceFlags(cmd *cobra.Command) *cobra.Command {
+	if cmd.Annotations == nil {
+		cmd.Annotations = map[string]string{}
+	}
+	cmd.Annotations[ofService] = "yes"
+	return addSettingsFlags(cmd, "; without any, "+configVariable+" names the file")
+}
+
+// configVariable names the settings file of the service that ServiceFlags commands ask, when no flag does. What brings a
+// service or a campaign into being wants to be told where: run, demo.
+const configVariable = "MILLRACE_CONFIG"
+
+func environment(environ []string, name string) string {
+	for _, v := range environ {
+		if value, ok := strings.CutPrefix(v, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// ofService marks the commands of ServiceFlags.
+const ofService = "millrace/service"
+
+func asksService(cmd *cobra.Command) bool {
+	for c := cmd; c != nil; c = c.Parent() {
+		if c.Annotations[ofService] != "" {
+			return true
+		}
+	}
+	return false
+}
+
+func addSettingsFlags(cmd *cobra.Command, otherwise string) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.String("config", "", "settings `file` (YAML), laid over the profile")
-	profile := "built-in `profile`: " + strings.Join(configs.Profiles(), ", ")
-	if d := h.defaultProfile(); d != "" {
-		profile += " (without --config: " + d + ")"
-	}
-	flags.String("profile", "", profile)
+	flags.String("profile", "", "built-in `profile`: "+strings.Join(configs.Profiles(), ", ")+otherwise)
 	// It fails only for a flag that doesn't exist.
 	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(configs.Profiles(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -182,11 +221,22 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 	if err != nil {
 		return nil, fmt.Errorf("command %s has no settings flags: %w", cmd.CommandPath(), err)
 	}
-	doc, err := configs.Load(configs.Options{
-		Profile: profile, DefaultProfile: h.defaultProfile(), File: file, Environ: h.o.Environ, Overrides: overrides,
-	})
+	options := configs.Options{Profile: profile, DefaultProfile: h.defaultProfile(), File: file, Environ: h.o.Environ, Overrides: overrides}
+	asks := asksService(cmd)
+	if asks {
+		options.DefaultProfile = ""
+		if file == "" && profile == "" {
+			options.File = environment(h.o.Environ, configVariable)
+		}
+	}
+	doc, err := configs.Load(options)
 	if err != nil {
 		return nil, err
+	}
+	if asks && h.defaultProfile() != "" && len(doc.Layers()) == 0 {
+		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf(
+			"which service is meant? Give --config FILE, --profile NAME (%s is the home in this folder), or set %s",
+			h.defaultProfile(), configVariable)}
 	}
 	l = &Loaded{Settings: DefaultSettings(), Document: doc}
 	errs := []error{doc.Decode("", &l.Settings)}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/configs"
@@ -100,6 +101,53 @@ func TestDefaultProfileIsThatOfTheEmbeddedHome(t *testing.T) {
 	require.Equal(t, "The settings are valid (profile local).\n", run(t.Context(), o).stdout)
 	o.Args = []string{"validate", "--config", settingsFile(t, "home: real\n")}
 	require.Contains(t, run(t.Context(), o).stdout, "mill.yaml)", "a file without a profile stands on the defaults")
+}
+
+// An operator who forgets the settings is not told of an empty home, and none is made.
+func TestACommandThatAsksAServiceAssumesNoProfile(t *testing.T) {
+	t.Parallel()
+	file := settingsFile(t, "home: real\n")
+	asked := func(environ []string, args ...string) (result, string) {
+		p := newToy()
+		o := options(p, append([]string{"ask", "do"}, args...)...)
+		o.Homes, o.Environ = map[string]app.Home{"embedded": nil}, environ
+		layers := "not asked"
+		p.commands = func(h *app.Host) []*cobra.Command {
+			group := h.ServiceFlags(&cobra.Command{Use: "ask"})
+			group.AddCommand(&cobra.Command{Use: "do", RunE: func(cmd *cobra.Command, _ []string) error {
+				l, err := h.Load(cmd, nil)
+				if err == nil {
+					layers = strings.Join(l.Document.Layers(), ", ")
+				}
+				return err
+			}})
+			return []*cobra.Command{group}
+		}
+		return run(t.Context(), o), layers
+	}
+	for name, c := range map[string]struct {
+		environ []string
+		args    []string
+		want    string
+	}{
+		"a file":                        {nil, []string{"--config", file}, file},
+		"a profile":                     {nil, []string{"--profile", "local"}, "profile local"},
+		"the embedded one, named":       {nil, []string{"--profile", "embedded"}, "profile embedded"},
+		"a profile in the environment":  {[]string{"MILLRACE__PROFILE=dev"}, nil, "profile dev, environment"},
+		"a file in the environment":     {[]string{"MILLRACE_CONFIG=" + file}, nil, file},
+		"all of it in the environment":  {[]string{"MILLRACE__HOME=real"}, nil, "environment"},
+		"a flag before the environment": {[]string{"MILLRACE_CONFIG=/nowhere.yaml"}, []string{"--profile", "local"}, "profile local"},
+	} {
+		r, layers := asked(c.environ, c.args...)
+		require.Zero(t, r.code, "%s: %s", name, r.stderr)
+		require.Equal(t, c.want, layers, name)
+	}
+	for _, environ := range [][]string{nil, {"MILLRACE_CONFIG="}} {
+		r, _ := asked(environ)
+		require.Equal(t, app.ExitUsage, r.code)
+		require.Equal(t, "mill: which service is meant? Give --config FILE, --profile NAME (embedded is the home in this folder), or set MILLRACE_CONFIG\n"+
+			"Run 'mill ask do --help' for usage.\n", r.stderr)
+	}
 }
 
 func TestSettingsReachThePluginInTheirOrder(t *testing.T) {
