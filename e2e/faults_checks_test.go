@@ -323,10 +323,14 @@ func (t *trial) offsetsRecorded(ctx context.Context) error {
 	return first(errs)
 }
 
-// nothingTrimmed: nobody has found an entry that was deleted before it was handled.
+// nothingTrimmed: no entry went before it was read, and nobody has found one that was deleted before it was handled.
 func (t *trial) nothingTrimmed(context.Context) error {
+	lost := t.watch.result()
 	if t.redisLost {
 		return nil
+	}
+	if lost != nil {
+		return lost
 	}
 	for _, m := range t.all {
 		log, err := os.ReadFile(m.log)

@@ -147,6 +147,7 @@ func (t *trial) prepare(ctx context.Context) (err error) {
 	if err := t.fill(ctx); err != nil {
 		return err
 	}
+	t.watchStream(ctx)
 	t.panicsBefore = t.panics(killpoint.AfterInsert)
 	t.dead, err = t.deadEnds(ctx)
 	return err

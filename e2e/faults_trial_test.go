@@ -27,6 +27,7 @@ type trial struct {
 	offer map[int64]offer
 	began time.Time
 	dead  map[string]int64 // where the dead-letter topics ended before: topic/partition
+	watch *watch           // of its stream
 	notes []string         // what took long, for whoever reads the log
 
 	// What the case may do beyond paying everything once.
