@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
 
 // command runs the binary's command line in this process, against the town's servers.
@@ -150,7 +151,7 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 
 		text := resolve(app.ExitOK, "1", "--paid", tx, "--why", "in their book", "--who", "kim")
 		require.Contains(t, text, "no answer within 300ms", "the evidence is shown")
-		require.Contains(t, text, "POINT:1:1 is SUCCESS now, on the word of kim.")
+		require.Contains(t, text, "POINT:1:1 is SUCCESS now, as the Money API says.")
 		resolve(app.ExitOK, "2", "--unpaid", "--why", "ticket 4711", "--who", "kim")
 		var after promotion.Explained
 		tw.json(&after, "unknown", "resolve", "POINT", "1", "3", "--paid", "elsewhere", "--why", "bank statement", "--who", "kim", "--force")
@@ -165,6 +166,54 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 		require.Contains(t, e.Next, "replay")
 		c := tw.counts("POINT")
 		require.Equal(t, []int64{2, 1, 0}, []int64{c.Paid, c.Failed, c.Unknown})
+	})
+}
+
+// Whoever resolves an UNKNOWN payout as paid leaves no letter behind that somebody else might replay; the rest names its letter.
+func TestResolvingSettlesTheLetter(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, onlyOnce)
+		for target := range int64(2) {
+			require.Equal(t, ledger.Unknown, tw.end(target+1, ledger.PerhapsCharged).State)
+		}
+		rival := pointRecord(1)
+		rival.Payload = []byte(`{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":999}`)
+		_, err := tw.ledger.Accept(t.Context(), rival, false)
+		require.NoError(t, err)
+		tx := tw.charge(pointRecord(1), pointRecord(1).Payload)
+		tw.start() // its relay brings the letters to the working copy
+
+		explain := func(target string, flags ...string) (e promotion.Explained) {
+			tw.json(&e, append([]string{"campaign", "explain", "POINT", "1", target}, flags...)...)
+			return e
+		}
+		require.Eventually(t, func() bool {
+			e := explain("1")
+			return len(e.Letters) == 2 && e.Letters[0].Waits() && e.Letters[1].Waits() && explain("2").Letters[0].Waits()
+		}, 10*time.Second, 50*time.Millisecond)
+		e := explain("1", "--ask")
+		require.Contains(t, e.Next, "unknown resolve POINT 1 1 --paid "+tx)
+		own, other := e.Letters[0], e.Letters[1]
+		require.Equal(t, []string{"unknown", "conflict"}, []string{own.Class, other.Class})
+		require.Contains(t, e.Next, "A second request for it waits as dead letter "+other.Name)
+		text := tw.says(app.ExitOK, "campaign", "explain", "POINT", "1", "1")
+		require.Contains(t, text, "it wanted "+string(rival.Payload))
+		require.Contains(t, text, own.Name+"  open ")
+
+		resolve := func(code int, target string, flags ...string) string {
+			return tw.says(code, append([]string{"unknown", "resolve", "POINT", "1", target, "--who", "kim", "--why", "asked"}, flags...)...)
+		}
+		require.Contains(t, resolve(app.ExitOK, "1", "--paid", tx, "--dry-run"), "POINT:1:1 would be SUCCESS, as the Money API says; nothing was done.")
+		require.Contains(t, resolve(app.ExitBad, "1", "--unpaid", "--dry-run"), "nothing was changed: the Money API says it is charged")
+		require.EqualValues(t, 2, tw.counts("POINT").Unknown)
+		text = resolve(app.ExitOK, "1", "--paid", tx)
+		require.Contains(t, text, "POINT:1:1 is SUCCESS now, as the Money API says.\nIts dead letter "+own.Name+" is discarded.\nNext: nothing. It is paid.")
+		e = explain("1")
+		require.Equal(t, []letters.State{letters.Discarded, letters.Open}, []letters.State{e.Letters[0].State, e.Letters[1].State}, "the rival's waits for its own decision")
+
+		unpaid := explain("2").Letters[0].Name
+		require.Contains(t, resolve(app.ExitOK, "2", "--unpaid"), "millrace dead replay "+unpaid)
+		require.Equal(t, letters.Open, explain("2").Letters[0].State)
 	})
 }
 

@@ -37,19 +37,25 @@ type Explained struct {
 	Hint           ledger.Hint           `json:"hint"`
 	HintDue        time.Time             `json:"hint_due"`
 	Calls          []ledger.Attempt      `json:"calls"`
-	Letters        []ledger.Letter       `json:"dead_letters"`
+	Letters        []ExplainedLetter     `json:"dead_letters"`
 	Audit          []ledger.Audit        `json:"audit"`
 	MoneyAPI       *lookup               `json:"money_api,omitempty"`
 	Next           string                `json:"next"`
 }
 
-func (p *Plugin) explained(x ledger.Explanation) Explained {
+// explained adds to what the ledger tells what became of the dead letters, and what the Money API says when it was asked.
+func (p *Plugin) explained(ctx context.Context, x ledger.Explanation, asked *lookup) (Explained, error) {
+	known, err := p.dead.About(ctx, deadName, x.Key.String())
+	if err != nil {
+		return Explained{}, err
+	}
 	e := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState,
 		Origin: x.Origin, Record: string(x.Payload), Request: string(x.Request), AcceptedAt: x.AcceptedAt, SettledAt: x.SettledAt,
 		TransactionKey: x.TransactionKey, MaybeCharged: x.MaybeCharged, FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Asks: x.Asks,
-		Hint: x.Hint, HintDue: x.HintDue, Calls: []ledger.Attempt{}, Letters: []ledger.Letter{}, Audit: []ledger.Audit{}, Next: whatNext(x, &p.config)}
-	e.Calls, e.Letters, e.Audit = append(e.Calls, x.Calls...), append(e.Letters, x.Letters...), append(e.Audit, x.Audit...)
-	return e
+		Hint: x.Hint, HintDue: x.HintDue, Calls: []ledger.Attempt{}, Letters: explainLetters(x.Letters, known), Audit: []ledger.Audit{}, MoneyAPI: asked}
+	e.Calls, e.Audit = append(e.Calls, x.Calls...), append(e.Audit, x.Audit...)
+	e.Next = whatNext(x, &p.config, e.Letters, asked)
+	return e, nil
 }
 
 func (p *Plugin) explainCommand(h *app.Host) *cobra.Command {
@@ -68,9 +74,13 @@ func (p *Plugin) explainCommand(h *app.Host) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				e := p.explained(x)
+				var asked *lookup
 				if ask {
-					e.MoneyAPI = p.lookUp(ctx, k)
+					asked = p.lookUp(ctx, k)
+				}
+				e, err := p.explained(ctx, x, asked)
+				if err != nil {
+					return err
 				}
 				if h.JSON(cmd) {
 					return h.WriteJSON(e)
@@ -140,12 +150,7 @@ func writeExplained(out io.Writer, e Explained) error {
 		fmt.Fprintf(w, "  transaction key\t%s\n", e.TransactionKey)
 	}
 	writeCalls(w, e.Calls)
-	if len(e.Letters) > 0 {
-		fmt.Fprintf(w, "\nDEAD LETTER\tCLASS\tATTEMPTS\tPUBLISHED\tERROR\n")
-	}
-	for _, d := range e.Letters {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", stamp(d.CreatedAt), d.Class, d.Attempts, stamp(d.PublishedAt), d.Error)
-	}
+	writeLetters(w, e.Letters)
 	if len(e.Audit) > 0 {
 		fmt.Fprintf(w, "\nBY A PERSON\tWHO\tWHAT\tWHY\n")
 	}
@@ -165,8 +170,15 @@ func writeCalls(w io.Writer, calls []ledger.Attempt) {
 		return
 	}
 	fmt.Fprintf(w, "\nCALL\tBEGAN\tTOOK\tBY\tOUTCOME\tSTATUS\tCLASS\tANSWER\n")
+	sends, replays := 0, ""
 	for _, c := range calls {
-		what, took := fmt.Sprint(c.Kind, " ", c.Number), "-"
+		if c.Kind == ledger.CallSend && !c.Late {
+			if c.Number <= sends {
+				replays = ", replayed" // a replay begins to count anew
+			}
+			sends = c.Number
+		}
+		what, took := fmt.Sprint(c.Kind, " ", c.Number, replays), "-"
 		if c.Late {
 			what = "late answer"
 		}

@@ -1,14 +1,27 @@
 package promotion
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 )
 
-// whatNext says in plain words what becomes of a payout, who does it, and when.
-func whatNext(x ledger.Explanation, c *Config) string {
+// whatNext says in plain words what becomes of a payout, who does it, and when. asked is what the Money API says, or nil.
+func whatNext(x ledger.Explanation, c *Config, dead []ExplainedLetter, asked *lookup) string {
+	letter, rivals := waitingLetters(dead)
+	next := nextOf(x, c, cmp.Or(letter, "ID"), asked)
+	if letter != "" && (x.State == ledger.Success || x.State == ledger.Cancelled) {
+		next += fmt.Sprintf(" Its dead letter still waits: millrace dead discard %s, with --why.", letter)
+	}
+	for _, id := range rivals {
+		next += fmt.Sprintf(" A second request for it waits as dead letter %s: ask whoever sent it which one was meant, then millrace dead discard %s, with --why.", id, id)
+	}
+	return next
+}
+
+func nextOf(x ledger.Explanation, c *Config, letter string, asked *lookup) string {
 	switch x.State {
 	case ledger.Success:
 		return "nothing. It is paid."
@@ -18,10 +31,15 @@ func whatNext(x ledger.Explanation, c *Config) string {
 		if x.PromotionState == ledger.PromotionCancelled {
 			return "nothing. It was not charged, and its promotion is cancelled."
 		}
-		return "nothing by itself. It was certainly not charged and was given up; when the cause is mended, replay its dead letter (millrace dead replay)."
+		return fmt.Sprintf("nothing by itself. It was certainly not charged and was given up; when the cause is mended, replay its dead letter: "+
+			"millrace dead replay %s, with --why.", letter)
 	case ledger.Unknown:
-		return fmt.Sprintf("nothing by itself: it may have been charged, and a person must find out. Look for the key %s in the Money API's own book (--ask asks it), then: "+
-			"millrace unknown resolve %s %d %d --paid TRANSACTION_KEY | --unpaid, with --why.", x.Key, x.Type, x.Promotion, x.Target)
+		resolve := fmt.Sprintf("millrace unknown resolve %s %d %d", x.Type, x.Promotion, x.Target)
+		if asked.paid() {
+			return fmt.Sprintf("nothing by itself: it was charged, and the service doesn't know. Tell it: %s --paid %s, with --why.", resolve, asked.TransactionKey)
+		}
+		return fmt.Sprintf("nothing by itself: it may have been charged, and a person must find out. Look for the key %s in the Money API's own book (campaign explain --ask asks it), then: "+
+			"%s --paid TRANSACTION_KEY | --unpaid, with --why.", x.Key, resolve)
 	}
 	if x.PromotionState == ledger.PromotionPaused && !x.LeaseUntil.After(x.Now) {
 		return fmt.Sprintf("it waits until a person resumes the promotion (millrace campaign resume %s %d); then %s.", x.Type, x.Promotion, call(x))

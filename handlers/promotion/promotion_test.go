@@ -56,6 +56,7 @@ func newTown(t *testing.T, faults moneysim.Faults, change func(*promotion.Config
 	shared := redispoll.New()
 	shared.Settings().(*redispoll.Config).Addrs = []string{tw.home.RedisAddr()}
 	dead := deadletter.New(tw.kafka, shared)
+	dead.Settings().(*deadletter.Config).Store.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "letters.db"))
 	claims, bridge := reclaim.New(shared), redisstream.New(shared)
 	tw.payouts = promotion.New(tw.kafka, shared, bridge, dead, claims)
 	cfg := tw.payouts.Settings().(*promotion.Config)

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
 
 func (p *Plugin) unknownCommand(h *app.Host) *cobra.Command {
@@ -130,6 +131,7 @@ type resolveFlags struct {
 	unpaid   bool
 	why, who string
 	force    bool
+	dry      bool
 }
 
 func (p *Plugin) unknownResolveCommand(h *app.Host) *cobra.Command {
@@ -140,8 +142,9 @@ func (p *Plugin) unknownResolveCommand(h *app.Host) *cobra.Command {
 		Long: `Book what a person has found out about a payout that may have been charged.
 
 The evidence is shown first: every call with its answer, and what the Money API says of the key now, when it can be
-asked. What contradicts the Money API is refused; --force books it all the same. --paid makes the payout SUCCESS,
---unpaid FAILED, whose dead letter may then be replayed. Who, when and why are kept.`,
+asked. What contradicts the Money API is refused; --force books it all the same. --paid makes the payout SUCCESS
+and its dead letter is discarded; --unpaid makes it FAILED, and its dead letter may then be replayed. Who, when and why
+are kept.`,
 		Args: cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := onePayout(args)
@@ -163,6 +166,7 @@ asked. What contradicts the Money API is refused; --force books it all the same.
 	cmd.Flags().BoolVar(&f.unpaid, "unpaid", false, "it was not charged and never will be")
 	cmd.Flags().StringVar(&f.why, "why", "", "how you know; kept for the audit")
 	cmd.Flags().StringVar(&f.who, "who", person(), "who says so; kept for the audit")
+	cmd.Flags().BoolVar(&f.dry, "dry-run", false, "show the evidence and what would be booked; change nothing")
 	cmd.Flags().BoolVar(&f.force, "force", false, "also when the Money API says otherwise")
 	return cmd
 }
@@ -187,8 +191,10 @@ func (p *Plugin) resolve(ctx context.Context, h *app.Host, cmd *cobra.Command, k
 	if x.State != ledger.Unknown {
 		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("%s is %s, not UNKNOWN: there is nothing to resolve", k, x.State)}
 	}
-	e := p.explained(x)
-	e.MoneyAPI = p.lookUp(ctx, k)
+	e, err := p.explained(ctx, x, p.lookUp(ctx, k))
+	if err != nil {
+		return err
+	}
 	if !h.JSON(cmd) {
 		if err := writeExplained(h.Out(), e); err != nil {
 			return err
@@ -197,20 +203,54 @@ func (p *Plugin) resolve(ctx context.Context, h *app.Host, cmd *cobra.Command, k
 	if err := e.MoneyAPI.contradicts(f); err != nil && !f.force {
 		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("nothing was changed: %w", err)}
 	}
+	if f.dry {
+		return dryResolve(h, cmd, e, f)
+	}
 	why := fmt.Sprintf("%s (the Money API says: %s)", strings.TrimSpace(f.why), e.MoneyAPI)
 	if err := p.run.ledger.Resolve(ctx, k, ledger.Resolution{Paid: f.paid != "", TransactionKey: f.paid, Who: f.who, Why: why}); err != nil {
 		return bad(err)
 	}
+	closed, err := p.closeLetter(ctx, k, f, why)
+	if err != nil {
+		return fmt.Errorf("%s is resolved, but its dead letter still waits: millrace dead discard, with its id: %w", k, err)
+	}
 	if x, err = p.run.ledger.Explain(ctx, k); err != nil {
 		return err
 	}
+	after, err := p.explained(ctx, x, e.MoneyAPI)
+	if err != nil {
+		return err
+	}
 	if h.JSON(cmd) {
-		after := p.explained(x)
-		after.MoneyAPI = e.MoneyAPI
 		return h.WriteJSON(after)
 	}
-	fmt.Fprintf(h.Out(), "\n%s is %s now, on the word of %s.\n", k, x.State, f.who)
+	fmt.Fprintf(h.Out(), "\n%s is %s now, %s.\n", k, x.State, e.MoneyAPI.wordFor(f))
+	for _, id := range closed {
+		fmt.Fprintf(h.Out(), "Its dead letter %s is discarded.\n", id)
+	}
+	fmt.Fprintf(h.Out(), "Next: %s\n", after.Next)
 	return nil
+}
+
+// dryResolve tells what would be booked.
+func dryResolve(h *app.Host, cmd *cobra.Command, e Explained, f resolveFlags) error {
+	if h.JSON(cmd) {
+		return h.WriteJSON(e)
+	}
+	as := ledger.Failed
+	if f.paid != "" {
+		as = ledger.Success
+	}
+	fmt.Fprintf(h.Out(), "\n%s would be %s, %s; nothing was done.\n", e.Key, as, e.MoneyAPI.wordFor(f))
+	return nil
+}
+
+// closeLetter discards the letter of a payout that turned out to be paid. That of an unpaid one waits for its replay.
+func (p *Plugin) closeLetter(ctx context.Context, k ledger.Key, f resolveFlags, why string) ([]string, error) {
+	if f.paid == "" {
+		return nil, nil
+	}
+	return p.dead.Settled(ctx, deadName, k.String(), letters.By{Who: f.who, Why: "it is paid, transaction key " + f.paid + ": " + why})
 }
 
 // lookupTimeout bounds the question to the Money API for evidence.
@@ -246,12 +286,23 @@ func (l *lookup) String() string {
 	return fmt.Sprintf("it could not be asked (%s: %s)", l.Answer, l.Text)
 }
 
+// paid reports whether it was asked and says that the key was charged.
+func (l *lookup) paid() bool { return l != nil && l.Answer == money.Paid.String() }
+
+// wordFor names whose word it is that the flags are true.
+func (l *lookup) wordFor(f resolveFlags) string {
+	if l.paid() && f.paid == l.TransactionKey || l.Answer == money.NoCharge.String() && f.unpaid {
+		return "as the Money API says"
+	}
+	return "on the word of " + f.who
+}
+
 // contradicts reports why the flags can't be true when the Money API says so.
 func (l *lookup) contradicts(f resolveFlags) error {
 	switch {
-	case l.Answer == money.Paid.String() && f.unpaid:
+	case l.paid() && f.unpaid:
 		return fmt.Errorf("the Money API says it is charged, transaction key %s; --paid %s books that, --force insists", l.TransactionKey, l.TransactionKey)
-	case l.Answer == money.Paid.String() && f.paid != l.TransactionKey:
+	case l.paid() && f.paid != l.TransactionKey:
 		return fmt.Errorf("the Money API says the transaction key is %s, not %s; --force insists", l.TransactionKey, f.paid)
 	case l.Answer == money.NoCharge.String() && f.paid != "":
 		return errors.New("the Money API knows no charge with this key; when you have seen the charge elsewhere, --force books it")

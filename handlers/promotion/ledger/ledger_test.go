@@ -66,6 +66,9 @@ func TestConflictKeepsTheFirst(t *testing.T) {
 		c, err := l.Status(t.Context(), first.Of())
 		require.NoError(t, err)
 		require.Equal(t, []int64{1, 1, 1}, []int64{c.Dead, c.Conflict, c.Accepted})
+		x := mustExplain(t, l, first.Key)
+		require.Len(t, x.Letters, 1)
+		require.Equal(t, string(second.Payload), x.Letters[0].Rival)
 	})
 }
 

@@ -1,0 +1,76 @@
+package promotion
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+)
+
+// ExplainedLetter is a dead letter of a payout, with what became of it in the working copy.
+type ExplainedLetter struct {
+	ledger.Letter
+	Name  string        `json:"letter,omitempty"`       // its id for `millrace dead`; empty: there is no working copy, or it is on its way there
+	State letters.State `json:"letter_state,omitempty"` // empty as Name
+}
+
+// Waits tells whether a person must still decide.
+func (l ExplainedLetter) Waits() bool { return slices.Contains(letters.Waiting(), l.State) }
+
+// explainLetters joins what the ledger wrote of a payout with the working copy. A payout has one letter there, which
+// comes again each time a replay fails; a record that came second has one of its own.
+func explainLetters(written []ledger.Letter, known []letters.Letter) []ExplainedLetter {
+	byID, own := map[string]letters.Letter{}, letters.Letter{}
+	for _, l := range known {
+		byID[l.ID] = l
+		if l.Class != ledger.ClassConflict {
+			own = l
+		}
+	}
+	all := []ExplainedLetter{}
+	for _, w := range written {
+		l := own
+		if w.Class == ledger.ClassConflict {
+			l = byID[letterID(ledger.Message{ID: w.ID, CreatedAt: w.CreatedAt})]
+		}
+		all = append(all, ExplainedLetter{w, l.ID, l.State})
+	}
+	return all
+}
+
+// waitingLetters returns the ids of those that wait for a person: the payout's own (or ""), and those of rivals.
+func waitingLetters(all []ExplainedLetter) (own string, rivals []string) {
+	for _, l := range all {
+		switch {
+		case !l.Waits():
+		case l.Class == ledger.ClassConflict:
+			rivals = append(rivals, l.Name)
+		default:
+			own = l.Name
+		}
+	}
+	return own, rivals
+}
+
+func writeLetters(w io.Writer, all []ExplainedLetter) {
+	if len(all) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nDEAD LETTER\tNOW\tWRITTEN\tCLASS\tATTEMPTS\tERROR\n")
+	for _, l := range all {
+		text := l.Error
+		if l.Rival != "" {
+			text += ": it wanted " + l.Rival
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", orDash(l.Name), orDash(string(l.State)), stamp(l.CreatedAt), l.Class, l.Attempts, text)
+	}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
