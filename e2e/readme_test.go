@@ -3,6 +3,7 @@ package e2e
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -46,6 +47,10 @@ func TestTheCommandsOfTheReadme(t *testing.T) {
 		if !ours {
 			args, ours = strings.CutPrefix(line, "millrace ")
 		}
+		if name, ok := strings.CutPrefix(line, "export MILLRACE_CONFIG="); ok && name != "" {
+			asksTheServiceNamed(t)
+			continue
+		}
 		if !ours {
 			require.True(t, strings.HasPrefix(line, "make ") || line == "go test ./handlers/greetings", "nobody runs %q", line)
 			if target, ok := strings.CutPrefix(line, "make "); ok {
@@ -82,5 +87,23 @@ func TestTheCommandsOfTheReadme(t *testing.T) {
 	}
 	for _, command := range []string{"demo", "new", "topology", "validate", "campaign", "run"} {
 		require.True(t, seen[command], "the README doesn't show %s", command)
+	}
+}
+
+// The service is the one of MILLRACE_CONFIG; nobody is told of an empty home because the settings were forgotten.
+func asksTheServiceNamed(t *testing.T) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "millrace.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("profile: embedded\ndata_dir: "+t.TempDir()+"\n"), 0o600))
+	for _, asked := range [][]string{{"campaign", "status"}, {"unknown", "list"}, {"dead", "list"}} {
+		cmd := exec.Command(binary(t), asked...)
+		cmd.Env = append(os.Environ(), "MILLRACE_CONFIG="+file)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%v: %s", asked, out)
+		forgotten := exec.Command(binary(t), asked...)
+		out, err = forgotten.CombinedOutput()
+		require.Error(t, err, "%s", out)
+		require.Equal(t, 2, forgotten.ProcessState.ExitCode())
+		require.Contains(t, string(out), "which service is meant?")
 	}
 }

@@ -99,6 +99,10 @@ func TestExplain(t *testing.T) {
 		require.Contains(t, tw.says(app.ExitBad, "campaign", "explain", "POINT", "1", "8"), "it was never accepted")
 		tw.says(app.ExitUsage, "campaign", "explain", "POINT", "1", "-8")
 		tw.says(app.ExitUsage, "campaign", "explain", "COIN", "1", "8")
+		_, said, code := tw.command("campaign", "explain", "POINT")
+		require.Equal(t, app.ExitUsage, code)
+		require.Contains(t, said, "wants TYPE PROMOTION TARGET, as in POINT 12345 777; got 1 arguments")
+		require.Contains(t, tw.says(app.ExitBad, "campaign", "status", "VOUCHER", "1"), "is it another type (POINT, VOUCHER), or another number?")
 
 		var e promotion.Explained
 		tw.json(&e, "campaign", "explain", "POINT", "1", "7", "--ask")
@@ -116,11 +120,13 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, onlyOnce)
 		require.Contains(t, tw.says(app.ExitOK, "unknown", "list"), "No payout is UNKNOWN.")
+		require.Equal(t, "No promotion is unfinished.\n", tw.says(app.ExitOK, "campaign", "status"))
 		for target := range int64(3) {
 			require.Equal(t, ledger.Unknown, tw.end(target+1, ledger.PerhapsCharged).State)
 		}
 		tx := tw.charge(pointRecord(1), pointRecord(1).Payload)
 
+		require.Contains(t, tw.says(app.ExitOK, "campaign", "status"), "UNKNOWN payouts, for a person to find out: 3 (millrace unknown list)")
 		var list struct {
 			Unknown []promotion.UnknownPayout
 			More    bool
@@ -164,6 +170,7 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 		require.Equal(t, "kim", e.Audit[0].Who)
 		require.Equal(t, "ticket 4711 (the Money API says: no charge with this key)", e.Audit[0].Why)
 		require.Contains(t, e.Next, "replay")
+		require.Equal(t, "No promotion is unfinished.\nFAILED payouts, not charged and given up: 1 (millrace dead list)\n", tw.says(app.ExitOK, "campaign", "status"))
 		c := tw.counts("POINT")
 		require.Equal(t, []int64{2, 1, 0}, []int64{c.Paid, c.Failed, c.Unknown})
 	})

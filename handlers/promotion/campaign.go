@@ -49,6 +49,22 @@ func onePromotion(args []string) (ledger.Promotion, error) {
 	return ledger.Promotion{Type: ledger.Type(s.kind), ID: id}, nil
 }
 
+// promotionArgs wants TYPE PROMOTION.
+func promotionArgs(_ *cobra.Command, args []string) error {
+	if len(args) != 2 {
+		return fmt.Errorf("wants TYPE PROMOTION, as in POINT 12345; got %d arguments", len(args))
+	}
+	return nil
+}
+
+// payoutArgs wants TYPE PROMOTION TARGET.
+func payoutArgs(_ *cobra.Command, args []string) error {
+	if len(args) != 3 {
+		return fmt.Errorf("wants TYPE PROMOTION TARGET, as in POINT 12345 777; got %d arguments", len(args))
+	}
+	return nil
+}
+
 func usage(format string, args ...any) error {
 	return &app.ExitError{Code: app.ExitUsage, Err: fmt.Errorf(format, args...)}
 }
@@ -71,7 +87,7 @@ func (p *Plugin) steerCommand(h *app.Host, s steering) *cobra.Command {
 	return h.JSONFlag(&cobra.Command{
 		Use:   s.verb + " TYPE PROMOTION",
 		Short: s.short,
-		Args:  cobra.ExactArgs(2),
+		Args:  promotionArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := onePromotion(args)
 			if err != nil {
@@ -93,6 +109,10 @@ func (p *Plugin) steerCommand(h *app.Host, s steering) *cobra.Command {
 
 // bad turns what the ledger says about a promotion into an answer of a command.
 func bad(err error) error {
+	if errors.Is(err, ledger.ErrNotFound) {
+		err = fmt.Errorf("%w: nothing of it was ever accepted by the service that these settings name; is it another type (%s), or another number?",
+			err, strings.Join(kinds(), ", "))
+	}
 	if errors.Is(err, ledger.ErrNotFound) || errors.Is(err, ledger.ErrCancelled) || errors.Is(err, ledger.ErrRefused) {
 		return &app.ExitError{Code: app.ExitBad, Err: err}
 	}
@@ -103,7 +123,7 @@ func (p *Plugin) cancelCommand(h *app.Host) *cobra.Command {
 	return h.JSONFlag(&cobra.Command{
 		Use:   "cancel TYPE PROMOTION",
 		Short: "Cancel what of a promotion has not been sent; it can't be undone",
-		Args:  cobra.ExactArgs(2),
+		Args:  promotionArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := onePromotion(args)
 			if err != nil {
@@ -241,7 +261,10 @@ func (p *Plugin) statusCommand(h *app.Host) *cobra.Command {
 				if h.JSON(cmd) {
 					return h.WriteJSON(all)
 				}
-				return p.showStatuses(h, all)
+				if len(all) == 0 {
+					return p.showNothingUnfinished(ctx, h)
+				}
+				return showStatuses(h, all)
 			})
 		},
 	})
@@ -285,18 +308,34 @@ func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]Statu
 	return all, nil
 }
 
-func (p *Plugin) showStatuses(h *app.Host, all []Status) error {
-	if len(all) == 0 {
-		fmt.Fprintln(h.Out(), "No promotion is unfinished.")
-		return nil
+// showNothingUnfinished says so, and what is finished and still wants a person.
+func (p *Plugin) showNothingUnfinished(ctx context.Context, h *app.Host) error {
+	totals, err := p.run.ledger.Totals(ctx)
+	if err != nil {
+		return bad(err)
 	}
+	var unknown, failed int64
+	for _, t := range totals {
+		unknown, failed = unknown+t.Unknown, failed+t.Failed
+	}
+	fmt.Fprintln(h.Out(), "No promotion is unfinished.")
+	if unknown > 0 {
+		fmt.Fprintf(h.Out(), "UNKNOWN payouts, for a person to find out: %s (millrace unknown list)\n", thousands(unknown))
+	}
+	if failed > 0 {
+		fmt.Fprintf(h.Out(), "FAILED payouts, not charged and given up: %s (millrace dead list)\n", thousands(failed))
+	}
+	return nil
+}
+
+func showStatuses(h *app.Host, all []Status) error {
 	w := tabwriter.NewWriter(h.Out(), 0, 0, 2, ' ', 0)
 	for i, s := range all {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
 		fmt.Fprintf(w, "%s:%d\t%s\n", s.Type, s.Promotion, s.State)
-		fmt.Fprintf(w, "  accepted\t%s\n  paid\t%s\n  failed\t%s\n  unknown\t%s\n  cancelled\t%s\n  pending\t%s, %s of them in flight\n  dead\t%s, %s of them conflicts\n",
+		fmt.Fprintf(w, "  accepted\t%s\n  paid\t%s\n  failed\t%s\n  unknown\t%s\n  cancelled\t%s\n  pending\t%s, %s of them in flight\n  dead letters\t%s written, %s of them conflicts\n",
 			thousands(s.Accepted), thousands(s.Paid), thousands(s.Failed), thousands(s.Unknown), thousands(s.Cancelled),
 			thousands(s.Pending), thousands(s.InFlight), thousands(s.Dead), thousands(s.Conflict))
 		if s.Counts.OldestUnpaid > 0 {

@@ -63,7 +63,7 @@ func (p *Plugin) explainCommand(h *app.Host) *cobra.Command {
 	cmd := h.JSONFlag(&cobra.Command{
 		Use:   "explain TYPE PROMOTION TARGET",
 		Short: "Tell one payout's history: its record, every call with its answer, and what happens next",
-		Args:  cobra.ExactArgs(3),
+		Args:  payoutArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := onePayout(args)
 			if err != nil {

@@ -18,7 +18,7 @@ func (p *Plugin) rebuildCommand(h *app.Host) *cobra.Command {
 
 The feeder notices a lost stream by itself; this is for a stream that was damaged in another way. It is safe at any
 time: at worst the stream holds an entry twice, and the ledger lets the second one do nothing.`,
-		Args: cobra.ExactArgs(2),
+		Args: promotionArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := onePromotion(args)
 			if err != nil {

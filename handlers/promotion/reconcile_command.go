@@ -36,7 +36,7 @@ func (p *Plugin) reconcileCommand(h *app.Host) *cobra.Command {
 What Kafka's publish topic offers is read from its beginning to its end of now, which takes as long as the topic is
 large; --no-kafka leaves it out. A promotion of any size is compared in little memory. It ends with 0 only when the
 books balance and everything that Kafka offers was accepted.`,
-		Args: cobra.ExactArgs(2),
+		Args: promotionArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := onePromotion(args)
 			if err != nil {

@@ -145,7 +145,7 @@ The evidence is shown first: every call with its answer, and what the Money API 
 asked. What contradicts the Money API is refused; --force books it all the same. --paid makes the payout SUCCESS
 and its dead letter is discarded; --unpaid makes it FAILED, and its dead letter may then be replayed. Who, when and why
 are kept.`,
-		Args: cobra.ExactArgs(3),
+		Args: payoutArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := onePayout(args)
 			if err != nil {
