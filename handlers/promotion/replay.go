@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,17 +35,17 @@ func (d deadReplays) Register(r *pipeline.Registry) error {
 
 // Replay implements deadletter.Replayer.
 func (d deadReplays) Replay(ctx context.Context, l letters.Letter, by letters.By) (deadletter.Outcome, error) {
-	if l.Class == ledger.ClassConflict {
-		return deadletter.Refuse("another request for %s came first, and the first one wins", l.Subject), nil
-	}
 	key, err := payoutKey(l.Subject)
-	if err != nil {
+	switch {
+	case err != nil:
 		return deadletter.Refuse("%s", err), nil
+	case l.Class == ledger.ClassConflict:
+		return cameSecond(key), nil
 	}
 	done, err := d.run.ledger.Replay(ctx, key, ledger.Replay{Letter: l.ID, Generation: l.Generation, Who: by.Who, Why: by.Why})
 	switch {
 	case errors.Is(err, ledger.ErrNotFound):
-		return deadletter.Refuse("the ledger has no payout %s", key), nil
+		return noPayout(key), nil
 	case err != nil:
 		return deadletter.Outcome{}, fmt.Errorf("promotion: replay %s: %w", key, err)
 	}
@@ -52,11 +53,75 @@ func (d deadReplays) Replay(ctx context.Context, l letters.Letter, by letters.By
 	case ledger.ReplayDone:
 		return deadletter.Outcome{Result: letters.OutcomeReplayed}, nil
 	case ledger.ReplayAlready:
-		return deadletter.Outcome{Result: letters.OutcomeAlready, Reason: fmt.Sprintf("%s is %s", key, done.State)}, nil
+		return replayedBefore(key, done.State), nil
 	case ledger.ReplayRefused:
 		return deadletter.Refuse("%s: %s", key, done.Reason), nil
 	}
 	return deadletter.Outcome{}, fmt.Errorf("promotion: replay %s: the ledger answers %q", key, done.Outcome)
+}
+
+// Look implements deadletter.Replayer. It answers what Replay would.
+func (d deadReplays) Look(ctx context.Context, l letters.Letter) (deadletter.Standing, error) {
+	key, err := payoutKey(l.Subject)
+	if err != nil {
+		return deadletter.Standing{Replay: deadletter.Refuse("%s", err)}, nil
+	}
+	x, err := d.run.ledger.Explain(ctx, key)
+	switch {
+	case errors.Is(err, ledger.ErrNotFound):
+		return deadletter.Standing{State: "not in the ledger", Replay: noPayout(key)}, nil
+	case err != nil:
+		return deadletter.Standing{}, fmt.Errorf("promotion: look at %s: %w", key, err)
+	}
+	s := deadletter.Standing{State: string(x.State), Replay: foreseen(x, l)}
+	switch {
+	case x.State == ledger.Success:
+		s.State += ", " + x.TransactionKey
+	case l.Class == ledger.ClassConflict:
+		// What became of the first record is not this letter's to remind of.
+	case x.State == ledger.Unknown:
+		s.Unsettled = fmt.Sprintf("%s is UNKNOWN, it may have been charged: find out, then millrace unknown resolve %s %d %d --paid TRANSACTION_KEY | --unpaid, with --why",
+			key, key.Type, key.Promotion, key.Target)
+	case x.State == ledger.Failed:
+		s.Remains = fmt.Sprintf("%s stays FAILED: nobody is paid", key)
+	}
+	return s, nil
+}
+
+// foreseen is what Replay would answer for a payout that the ledger has, by the rules of ledger.Replay.
+func foreseen(x ledger.Explanation, l letters.Letter) deadletter.Outcome {
+	key := x.Key
+	refuse := func(format string, args ...any) deadletter.Outcome {
+		return deadletter.Refuse("%s: %s", key, fmt.Sprintf(format, args...))
+	}
+	before := fmt.Sprintf("letter %s, generation %d: ", l.ID, l.Generation)
+	switch {
+	case l.Class == ledger.ClassConflict:
+		return cameSecond(key)
+	case slices.ContainsFunc(x.Audit, func(a ledger.Audit) bool { return a.Action == "replay" && strings.HasPrefix(a.Detail, before) }):
+		return replayedBefore(key, x.State)
+	case x.State == ledger.Success:
+		return refuse("it is paid, transaction key %s", x.TransactionKey)
+	case x.State == ledger.Cancelled:
+		return refuse("it was cancelled with its promotion")
+	case !x.State.Settled():
+		return refuse("it is %s: it is being paid", x.State)
+	case x.PromotionState == ledger.PromotionCancelled:
+		return refuse("its promotion is cancelled")
+	}
+	return deadletter.Outcome{Result: letters.OutcomeReplayed}
+}
+
+func cameSecond(k ledger.Key) deadletter.Outcome {
+	return deadletter.Refuse("another request for %s came first, and the first one wins", k)
+}
+
+func noPayout(k ledger.Key) deadletter.Outcome {
+	return deadletter.Refuse("the ledger has no payout %s", k)
+}
+
+func replayedBefore(k ledger.Key, now ledger.State) deadletter.Outcome {
+	return deadletter.Outcome{Result: letters.OutcomeAlready, Reason: fmt.Sprintf("%s is %s", k, now)}
 }
 
 // payoutKey reads what ledger.Key.String writes.

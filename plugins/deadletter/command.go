@@ -23,7 +23,7 @@ import (
 
 // Commands implements app.Commander.
 func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
-	group := h.SettingsFlags(&cobra.Command{
+	group := h.ServiceFlags(&cobra.Command{
 		Use:   "dead",
 		Short: "Look at dead letters, replay them or give them up",
 	})
@@ -234,6 +234,30 @@ type Shown struct {
 	Text    *string          `json:"payload,omitempty"`
 	Bytes   []byte           `json:"payload_base64,omitempty"`
 	Actions []letters.Action `json:"actions"`
+	// Now is how what the letter is about stands. Nil: that can't be asked, and NotAsked says why.
+	Now      *Standing `json:"now,omitempty"`
+	NotAsked string    `json:"now_not_asked,omitempty"`
+}
+
+// look fills in how what the letter is about stands.
+func (s *Shown) look(ctx context.Context, k *looker) {
+	now, err := k.look(ctx, s.Letter)
+	if err != nil {
+		s.NotAsked = err.Error()
+		return
+	}
+	s.Now = &now
+}
+
+// now tells it to a person. What a replay would come to is for letters that wait.
+func (s *Shown) now() string {
+	switch {
+	case s.Now == nil:
+		return "not known: " + s.NotAsked
+	case slices.Contains(letters.Waiting(), s.State):
+		return s.Now.String()
+	}
+	return s.Now.State
 }
 
 func (p *Plugin) showCommand(h *app.Host) *cobra.Command {
@@ -243,7 +267,7 @@ func (p *Plugin) showCommand(h *app.Host) *cobra.Command {
 		Short: "Show a dead letter: where it came from, why it died, its payload, what was done to it",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.withStore(h, cmd, func(ctx context.Context, _ *app.Running, s *letters.Store) error {
+			return p.withStore(h, cmd, func(ctx context.Context, running *app.Running, s *letters.Store) error {
 				l, actions, err := s.Get(ctx, args[0])
 				switch {
 				case errors.Is(err, letters.ErrNotFound):
@@ -253,16 +277,23 @@ func (p *Plugin) showCommand(h *app.Host) *cobra.Command {
 				case raw:
 					_, err := h.Out().Write(l.Payload)
 					return err
-				case h.JSON(cmd):
-					shown := Shown{Letter: l, Actions: actions}
-					if text := string(l.Payload); utf8.ValidString(text) {
-						shown.Text = &text
-					} else {
-						shown.Bytes = l.Payload
-					}
+				}
+				shown := Shown{Letter: l, Actions: actions}
+				if text := string(l.Payload); utf8.ValidString(text) {
+					shown.Text = &text
+				} else {
+					shown.Bytes = l.Payload
+				}
+				if err := p.withLooker(ctx, running.Registry.Env(), []letters.Kind{l.Kind()}, func(ctx context.Context, k *looker) error {
+					shown.look(ctx, k)
+					return nil
+				}); err != nil {
+					return err
+				}
+				if h.JSON(cmd) {
 					return h.WriteJSON(shown)
 				}
-				return show(h.Out(), l, actions)
+				return show(h.Out(), &shown)
 			})
 		},
 	})
@@ -270,7 +301,8 @@ func (p *Plugin) showCommand(h *app.Host) *cobra.Command {
 	return cmd
 }
 
-func show(out io.Writer, l letters.Letter, actions []letters.Action) error {
+func show(out io.Writer, s *Shown) error {
+	l := s.Letter
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
 		if value != "" {
@@ -279,6 +311,7 @@ func show(out io.Writer, l letters.Letter, actions []letters.Action) error {
 	}
 	row("letter", fmt.Sprintf("%s, %s, generation %d", l.ID, l.State, l.Generation))
 	row("about", l.Subject)
+	row("now", line(s.now(), 2000))
 	row("error", l.Class+": "+line(l.Error, 2000))
 	row("kind of error", l.Fingerprint)
 	row("handler", l.Handler)
@@ -294,7 +327,7 @@ func show(out io.Writer, l letters.Letter, actions []letters.Action) error {
 		row("header", quoted(name)+" = "+quoted(l.Headers[name]))
 	}
 	row("payload", quoted(string(l.Payload)))
-	for _, a := range actions {
+	for _, a := range s.Actions {
 		text := fmt.Sprintf("%s %s of generation %d: %s", a.At.Format(time.RFC3339), a.Action, a.Generation, a.Outcome)
 		if a.Who != "" {
 			text += fmt.Sprintf(", by %s (%s)", a.Who, line(a.Why, 200))

@@ -37,7 +37,23 @@ type payouts struct {
 	done    map[string]int // effects
 	refused map[string]string
 	broken  map[string]error // returned after the effect
+	now     map[string]Standing
+	blind   error // it can't be asked
+	absent  error // it can't be started
+	looks   int
 	started bool
+}
+
+func (p *payouts) Look(_ context.Context, l letters.Letter) (Standing, error) {
+	p.looks++
+	if !p.started {
+		return Standing{}, errors.New("not started")
+	}
+	s, known := p.now[l.Subject]
+	if !known {
+		s = Standing{State: "FAILED", Replay: Outcome{Result: letters.OutcomeReplayed}}
+	}
+	return s, p.blind
 }
 
 func (p *payouts) Register(r *pipeline.Registry) error {
@@ -45,7 +61,7 @@ func (p *payouts) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-func (p *payouts) Start(context.Context) error { p.started = true; return nil }
+func (p *payouts) Start(context.Context) error { p.started = p.absent == nil; return p.absent }
 func (p *payouts) Stop(context.Context) error  { p.started = false; return nil }
 
 func (p *payouts) Replay(_ context.Context, l letters.Letter, by letters.By) (Outcome, error) {
@@ -69,7 +85,7 @@ func (p *payouts) Replay(_ context.Context, l letters.Letter, by letters.By) (Ou
 func onBoth(t *testing.T, test func(t *testing.T, o *office)) {
 	t.Helper()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
-		o := &office{t: t, dsn: dsn, topics: newTopics(), streams: newTopics(), payouts: &payouts{done: map[string]int{}, refused: map[string]string{}, broken: map[string]error{}}}
+		o := &office{t: t, dsn: dsn, topics: newTopics(), streams: newTopics(), payouts: &payouts{done: map[string]int{}, refused: map[string]string{}, broken: map[string]error{}, now: map[string]Standing{}}}
 		var err error
 		o.store, err = letters.Connect(t.Context(), pipeline.NewSecret(dsn), nil)
 		require.NoError(t, err)
@@ -210,8 +226,8 @@ func TestReplay(t *testing.T) {
 
 		r = o.report(app.ExitBad, "replay", "--all", "--who", "ann", "--why", "the API is mended")
 		require.Equal(t, Report{Selected: 5, Replayed: 3, Refused: 2, Letters: []Line{
-			{payoutLetter(6).ID, letters.OutcomeRefused, "its promotion is cancelled"},
-			{"lost", letters.OutcomeRefused, `it can't be known where it came from: "who knows"`},
+			{ID: payoutLetter(6).ID, Result: letters.OutcomeRefused, Reason: "its promotion is cancelled"},
+			{ID: "lost", Result: letters.OutcomeRefused, Reason: `it can't be known where it came from: "who knows"`},
 		}}, r)
 		require.Equal(t, []string{"P:5 ann", "P:6 ann"}, o.payouts.calls)
 		require.False(t, o.payouts.started, "its services were started for the command, and stopped")
@@ -262,7 +278,7 @@ func TestWhatFailedIsFinishedByTheNextReplay(t *testing.T) {
 		o.put(payoutLetter(5), payoutLetter(6))
 		o.payouts.broken["P:5"] = errors.New("connection lost")
 		r := o.report(app.ExitBad, "replay", "--all", "--why", "x")
-		require.Equal(t, []Line{{payoutLetter(5).ID, letters.OutcomeFailed, "connection lost"}}, r.Letters)
+		require.Equal(t, []Line{{ID: payoutLetter(5).ID, Result: letters.OutcomeFailed, Reason: "connection lost"}}, r.Letters)
 		require.Equal(t, letters.Replaying, o.state(payoutLetter(5).ID))
 		delete(o.payouts.broken, "P:5")
 		require.Equal(t, 1, o.report(0, "replay", "--all", "--why", "x").Already)

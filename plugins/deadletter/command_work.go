@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,12 +19,13 @@ import (
 // workFlags are the flags of the commands that change letters.
 type workFlags struct {
 	filterFlags
-	all    bool
-	dry    bool
-	parked bool
-	rate   string
-	limit  int
-	by     letters.By
+	all       bool
+	dry       bool
+	parked    bool
+	unsettled bool
+	rate      string
+	limit     int
+	by        letters.By
 
 	perSecond float64
 }
@@ -34,7 +34,7 @@ func (f *workFlags) add(cmd *cobra.Command) {
 	f.filterFlags.add(cmd)
 	flags := cmd.Flags()
 	flags.BoolVar(&f.all, "all", false, "all that wait")
-	flags.BoolVar(&f.dry, "dry-run", false, "only say which letters are meant")
+	flags.BoolVar(&f.dry, "dry-run", false, "only say which letters are meant, and what would become of each")
 	flags.StringVar(&f.rate, "rate", "", "at most so many letters a second, as `5/s`; also 30/m, 100/h")
 	flags.IntVar(&f.limit, "limit", 0, "at most so many letters, oldest first")
 	flags.StringVar(&f.by.Who, "who", "", "the `name` that is recorded (without it: the user's)")
@@ -114,12 +114,14 @@ half-way is finished by the next. One that comes back is parked: --parked replay
 				return err
 			}
 			return p.withStore(h, cmd, func(ctx context.Context, running *app.Running, s *letters.Store) error {
-				if f.dry {
-					return dryRun(ctx, h, cmd, s, &f, states)
-				}
 				kinds, err := s.Kinds(ctx, f.Filter)
 				if err != nil {
 					return err
+				}
+				if f.dry {
+					return p.withLooker(ctx, running.Registry.Env(), kinds, func(ctx context.Context, k *looker) error {
+						return dryRun(ctx, h, cmd, s, &f, states, func(l letters.Letter) Line { return wouldReplay(k.look(ctx, l)) })
+					})
 				}
 				return tools{p, kinds}.open(ctx, running.Registry.Env(), running.Settings.StartTimeout, func(ctx context.Context) error {
 					return work(ctx, h, cmd, s, &f, p.replayOne(s, f.by, f.parked))
@@ -137,19 +139,37 @@ func (p *Plugin) discardCommand(h *app.Host) *cobra.Command {
 	cmd := h.JSONFlag(&cobra.Command{
 		Use:   "discard [ID…]",
 		Short: "Give dead letters up: these, those of a filter, or all; it can't be undone",
+		Long: `Give dead letters up: these, those of a filter, or all; it can't be undone.
+
+It changes the letters alone: a payout that was given up stays unpaid. One that may have been charged is refused until
+somebody has found out, since its letter is what reminds of it; the reason names the command that books what was
+found.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.parse(args, letters.Waiting()); err != nil {
 				return err
 			}
-			return p.withStore(h, cmd, func(ctx context.Context, _ *app.Running, s *letters.Store) error {
-				if f.dry {
-					return dryRun(ctx, h, cmd, s, &f, letters.Waiting())
+			return p.withStore(h, cmd, func(ctx context.Context, running *app.Running, s *letters.Store) error {
+				if f.unsettled && !f.dry {
+					return work(ctx, h, cmd, s, &f, discardOne(s, f.by, nil))
 				}
-				return work(ctx, h, cmd, s, &f, discardOne(s, f.by))
+				kinds, err := s.Kinds(ctx, f.Filter)
+				if err != nil {
+					return err
+				}
+				return p.withLooker(ctx, running.Registry.Env(), kinds, func(ctx context.Context, k *looker) error {
+					if f.dry {
+						return dryRun(ctx, h, cmd, s, &f, letters.Waiting(), func(l letters.Letter) Line {
+							now, err := k.look(ctx, l)
+							return wouldDiscard(now, err, f.unsettled)
+						})
+					}
+					return work(ctx, h, cmd, s, &f, discardOne(s, f.by, k.look))
+				})
 			})
 		},
 	})
 	f.add(cmd)
+	cmd.Flags().BoolVar(&f.unsettled, "unsettled", false, "also those about a payout that may have been charged")
 	return cmd
 }
 
@@ -183,65 +203,4 @@ func work(ctx context.Context, h *app.Host, cmd *cobra.Command, s *letters.Store
 		err = &app.ExitError{Code: app.ExitBad, Err: errors.New("not every letter that was meant could be worked on")}
 	}
 	return err
-}
-
-// dryRun shows which letters are meant. Whether a ledger refuses one only shows when it is asked.
-func dryRun(ctx context.Context, h *app.Host, cmd *cobra.Command, s *letters.Store, f *workFlags, states []letters.State) error {
-	report := Report{DryRun: true, Letters: []Line{}}
-	j := &job{store: s, filter: f.Filter, limit: f.limit}
-	err := j.each(ctx, func(id string) error {
-		report.Selected++
-		if len(report.Letters) == maxLines {
-			report.More++
-			return nil
-		}
-		l, _, err := s.Get(ctx, id)
-		line := Line{id, "meant", strings.TrimSpace(l.Subject + " " + l.Class)}
-		if err == nil && !slices.Contains(states, l.State) {
-			err = &letters.StateError{ID: id, State: l.State, Generation: l.Generation}
-		}
-		if not, ok := notNow(id, err); ok {
-			line, err = not, nil
-		}
-		report.Letters = append(report.Letters, line)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return writeReport(h, cmd, &report)
-}
-
-func writeReport(h *app.Host, cmd *cobra.Command, r *Report) error {
-	if h.JSON(cmd) {
-		return h.WriteJSON(r)
-	}
-	w := tabwriter.NewWriter(h.Out(), 0, 0, 2, ' ', 0)
-	for _, l := range r.Letters {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", l.ID, l.Result, line(l.Reason, 200))
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if r.More > 0 {
-		fmt.Fprintf(h.Out(), "… and %d more\n", r.More)
-	}
-	if r.DryRun {
-		fmt.Fprintf(h.Out(), "%d letters are meant; nothing was done.\n", r.Selected)
-		return nil
-	}
-	var parts []string
-	for _, c := range []struct {
-		n    int
-		what string
-	}{{r.Replayed, "replayed"}, {r.Discarded, "discarded"}, {r.Already, "replayed before"}, {r.Refused, "refused"}, {r.Failed, "failed"}, {r.Skipped, "skipped"}} {
-		if c.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
-		}
-	}
-	if len(parts) == 0 {
-		parts = []string{"none is meant"}
-	}
-	fmt.Fprintf(h.Out(), "%d letters: %s.\n", r.Selected, strings.Join(parts, ", "))
-	return nil
 }

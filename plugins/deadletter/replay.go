@@ -17,8 +17,10 @@ import (
 
 // Replayer replays the letters that a plugin's ledger has: those with a Subject.
 type Replayer interface {
-	// Register adds the services that Replay needs, to the process of a command: no routes, nothing that works.
+	// Register adds the services that Look and Replay need, to the process of a command: no routes, nothing that works.
 	Register(r *pipeline.Registry) error
+	// Look tells how what the letter is about stands, and changes nothing. An error means that the ledger can't be asked.
+	Look(ctx context.Context, l letters.Letter) (Standing, error)
 	// Replay makes the ledger take up what the letter is about. It has no double effect: called again with the same
 	// letter and generation it answers Already. An error means that it isn't known what has happened; the
 	// next replay calls it again. ctx ends when somebody else may replay the letter.
@@ -27,8 +29,8 @@ type Replayer interface {
 
 // Outcome is what became of a replay.
 type Outcome struct {
-	Result string // letters.OutcomeReplayed, OutcomeAlready or OutcomeRefused
-	Reason string // why it was refused
+	Result string `json:"result"`           // letters.OutcomeReplayed, OutcomeAlready or OutcomeRefused
+	Reason string `json:"reason,omitempty"` // why it was refused, or had no effect
 }
 
 // Refuse returns the outcome of a letter that must not be replayed.
@@ -46,20 +48,20 @@ func (p *Plugin) replay(ctx context.Context, l letters.Letter, by letters.By) (O
 	}
 	r := p.replayers[l.Plugin]
 	if r == nil {
-		return Refuse("nobody here replays letters of %s", l.Plugin), nil
+		return nobody(l), nil
 	}
 	return r.Replay(ctx, l, by)
 }
 
+// nobody is the outcome of a letter whose ledger this binary doesn't have.
+func nobody(l letters.Letter) Outcome { return Refuse("nobody here replays letters of %s", l.Plugin) }
+
 // resend publishes a letter to where it came from, under the id it had, with a header that names letter and
 // generation: a replay that is finished after it died may publish it twice, and looks the same both times.
 func (p *Plugin) resend(ctx context.Context, l letters.Letter) (Outcome, error) {
-	to, err := p.origin(l.Source)
-	if err != nil {
-		return Refuse("%s", err), nil
-	}
-	if class := l.Headers[redispoll.MetaMalformed]; class != "" {
-		return Refuse("the entry had no message (%s)", class), nil
+	to, out := p.way(l)
+	if to == nil {
+		return out, nil
 	}
 	id := l.UUID
 	if id == "" {
@@ -80,7 +82,19 @@ func (p *Plugin) resend(ctx context.Context, l letters.Letter) (Outcome, error) 
 	case err != nil:
 		return Outcome{}, err
 	}
-	return Outcome{Result: letters.OutcomeReplayed}, nil
+	return out, nil
+}
+
+// way returns the sink into which a replay of l is published, and what then becomes of it; nil when it is refused.
+func (p *Plugin) way(l letters.Letter) (pipeline.Sink, Outcome) {
+	to, err := p.origin(l.Source)
+	if err != nil {
+		return nil, Refuse("%s", err)
+	}
+	if class := l.Headers[redispoll.MetaMalformed]; class != "" {
+		return nil, Refuse("the entry had no message (%s)", class)
+	}
+	return to, Outcome{Result: letters.OutcomeReplayed}
 }
 
 // origin returns the sink into which a source's messages are published.
@@ -135,19 +149,28 @@ func (t tools) Register(r *pipeline.Registry) error {
 	return errors.Join(errs...)
 }
 
-// open starts the tools around do, under a name that no running instance has.
+// open starts the tools around do.
 func (t tools) open(ctx context.Context, env pipeline.Env, within time.Duration, do func(context.Context) error) (err error) {
+	stop, err := t.start(ctx, env, within)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	return do(ctx)
+}
+
+// start starts the tools, under a name that no running instance has, and returns what stops them.
+func (t tools) start(ctx context.Context, env pipeline.Env, within time.Duration) (stop func() error, err error) {
 	env.Instance += "-replay-" + watermill.NewULID()
 	reg, err := pipeline.NewRegistry(env, t.plugins()...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{})
 	start, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	if err := rt.StartServices(start); err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, rt.Stop(context.WithoutCancel(ctx))) }()
-	return do(ctx)
+	return func() error { return rt.Stop(context.WithoutCancel(ctx)) }, nil
 }

@@ -30,7 +30,7 @@ func (p *Plugin) Settled(ctx context.Context, plugin, subject string, by letters
 		return nil, fmt.Errorf("dead letters about %s: who settled it and why are recorded, got %q and %q", subject, by.Who, by.Why)
 	}
 	err = p.withSubject(ctx, plugin, subject, func(s *letters.Store) error {
-		one := discardOne(s, by)
+		one := discardOne(s, by, nil) // who calls has settled it
 		j := &job{
 			store: s, by: by, filter: letters.Filter{Lineage: letters.LineageOf(plugin, subject), States: letters.Waiting()},
 			one: func(ctx context.Context, until time.Time, id string) (Line, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -14,8 +15,6 @@ import (
 const (
 	// walkPage is how many letters are looked up at once.
 	walkPage = 200
-	// maxLines bounds the letters that a report names.
-	maxLines = 1000
 	// turnWait is how long a command waits for the one before it; longer than a dead one is waited for.
 	turnWait = 25 * time.Second
 	// turnPoll is how often it looks.
@@ -25,61 +24,6 @@ const (
 	// idleStep is how long a slow rate waits at most before it looks after its turn.
 	idleStep = time.Second
 )
-
-// What becomes of a letter, besides letters.OutcomeReplayed and its like.
-const (
-	resultDiscarded = "discarded"
-	resultSkipped   = "skipped" // its state is not one to be worked on
-)
-
-// Report is what `dead replay --json` and `dead discard --json` print.
-type Report struct {
-	DryRun    bool   `json:"dry_run,omitempty"`
-	Selected  int    `json:"selected"`
-	Replayed  int    `json:"replayed"`
-	Already   int    `json:"already"`   // replayed before: nothing was done
-	Refused   int    `json:"refused"`   // must not be replayed; they wait as before
-	Failed    int    `json:"failed"`    // tried; the next replay finishes them
-	Skipped   int    `json:"skipped"`   // discarded, parked without --parked, or unknown
-	Discarded int    `json:"discarded"` // of dead discard
-	Letters   []Line `json:"letters"`   // those that were not simply done; of a dry run all; at most 1000
-	More      int    `json:"more,omitempty"`
-}
-
-// Line is what became of one letter.
-type Line struct {
-	ID     string `json:"id"`
-	Result string `json:"result"`
-	Reason string `json:"reason,omitempty"`
-}
-
-func (r *Report) add(l Line) {
-	quiet := false
-	switch l.Result {
-	case letters.OutcomeReplayed:
-		r.Replayed, quiet = r.Replayed+1, true
-	case resultDiscarded:
-		r.Discarded, quiet = r.Discarded+1, true
-	case letters.OutcomeAlready:
-		r.Already++
-	case letters.OutcomeRefused:
-		r.Refused++
-	case letters.OutcomeFailed:
-		r.Failed++
-	default:
-		r.Skipped++
-	}
-	switch {
-	case quiet:
-	case len(r.Letters) == maxLines:
-		r.More++
-	default:
-		r.Letters = append(r.Letters, l)
-	}
-}
-
-// bad reports whether something is left that was meant to be done.
-func (r *Report) bad() bool { return r.Refused+r.Failed+r.Skipped > 0 }
 
 // job is what a command does to letters.
 type job struct {
@@ -238,13 +182,23 @@ func (p *Plugin) replayOne(s *letters.Store, by letters.By, parked bool) func(co
 		if err := s.Finish(end, begun, out.Result, out.Reason); err != nil {
 			return Line{}, err
 		}
-		return Line{id, out.Result, out.Reason}, nil
+		return Line{ID: id, Result: out.Result, Reason: out.Reason}, nil
 	}
 }
 
-// discardOne returns what discards a letter.
-func discardOne(s *letters.Store, by letters.By) func(context.Context, time.Time, string) (Line, error) {
+// discardOne returns what discards a letter. look tells whether it may be; nil: it may.
+func discardOne(s *letters.Store, by letters.By, look func(context.Context, letters.Letter) (Standing, error)) func(context.Context, time.Time, string) (Line, error) {
 	return func(ctx context.Context, _ time.Time, id string) (Line, error) {
+		if look != nil {
+			l, _, err := s.Get(ctx, id)
+			if err == nil && slices.Contains(letters.Waiting(), l.State) { // otherwise Discard says what is wrong
+				if reason := unsettled(look(ctx, l)); reason != "" {
+					return Line{ID: id, Result: letters.OutcomeRefused, Reason: reason}, ctx.Err()
+				}
+			} else if err != nil && !errors.Is(err, letters.ErrNotFound) {
+				return Line{}, err
+			}
+		}
 		err := s.Discard(ctx, id, by)
 		if line, ok := notNow(id, err); ok {
 			return line, nil
@@ -253,18 +207,26 @@ func discardOne(s *letters.Store, by letters.By) func(context.Context, time.Time
 	}
 }
 
+// unsettled is why a letter must not be discarded, or "".
+func unsettled(s Standing, err error) string {
+	if err != nil {
+		return fmt.Sprintf("whether it is settled is not known: %s; --unsettled discards it all the same", err)
+	}
+	return s.Unsettled
+}
+
 // notNow is the line of a letter that is not to be worked on.
 func notNow(id string, err error) (Line, bool) {
 	var state *letters.StateError
 	switch {
 	case errors.Is(err, letters.ErrNotFound):
-		return Line{id, resultSkipped, letters.ErrNotFound.Error()}, true
+		return Line{ID: id, Result: resultSkipped, Reason: letters.ErrNotFound.Error()}, true
 	case !errors.As(err, &state):
 		return Line{}, false
 	case state.State == letters.Replayed:
-		return Line{id, letters.OutcomeAlready, fmt.Sprintf("replayed in generation %d", state.Generation)}, true
+		return Line{ID: id, Result: letters.OutcomeAlready, Reason: fmt.Sprintf("replayed in generation %d", state.Generation)}, true
 	case state.State == letters.Parked:
-		return Line{id, resultSkipped, "came back after a replay; --parked replays it again"}, true
+		return Line{ID: id, Result: resultSkipped, Reason: "came back after a replay; --parked replays it again"}, true
 	}
-	return Line{id, resultSkipped, "is " + string(state.State)}, true
+	return Line{ID: id, Result: resultSkipped, Reason: "is " + string(state.State)}, true
 }

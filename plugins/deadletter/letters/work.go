@@ -156,6 +156,11 @@ type Kind struct {
 	Ledger bool   // a ledger has them: they have a subject
 }
 
+// Kind returns the kind of a letter.
+func (l Letter) Kind() Kind {
+	return Kind{Plugin: l.Plugin, Source: l.Source.Kind, Ledger: l.Subject != ""}
+}
+
 // Kinds returns the kinds of the letters that f means.
 func (s *Store) Kinds(ctx context.Context, f Filter) ([]Kind, error) {
 	condition, args := f.where(nil)
