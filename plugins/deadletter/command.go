@@ -111,6 +111,9 @@ func (p *Plugin) listCommand(h *app.Host) *cobra.Command {
 				return usage("--limit must be > 0, got %d", limit)
 			}
 			return p.withStore(h, cmd, func(ctx context.Context, _ *app.Running, s *letters.Store) error {
+				if err := f.known(ctx, s); err != nil {
+					return err
+				}
 				if group {
 					return listGroups(ctx, h, cmd, s, f.Filter, limit)
 				}
@@ -268,7 +271,11 @@ func (p *Plugin) showCommand(h *app.Host) *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.withStore(h, cmd, func(ctx context.Context, running *app.Running, s *letters.Store) error {
-				l, actions, err := s.Get(ctx, args[0])
+				id, err := whole(ctx, s, "dead letter", letters.FieldID, args[0])
+				if err != nil {
+					return err
+				}
+				l, actions, err := s.Get(ctx, id)
 				switch {
 				case errors.Is(err, letters.ErrNotFound):
 					return &app.ExitError{Code: app.ExitBad, Err: err}

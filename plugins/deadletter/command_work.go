@@ -114,6 +114,9 @@ half-way is finished by the next. One that comes back is parked: --parked replay
 				return err
 			}
 			return p.withStore(h, cmd, func(ctx context.Context, running *app.Running, s *letters.Store) error {
+				if err := f.known(ctx, s); err != nil {
+					return err
+				}
 				kinds, err := s.Kinds(ctx, f.Filter)
 				if err != nil {
 					return err
@@ -149,6 +152,9 @@ found.`,
 				return err
 			}
 			return p.withStore(h, cmd, func(ctx context.Context, running *app.Running, s *letters.Store) error {
+				if err := f.known(ctx, s); err != nil {
+					return err
+				}
 				if f.unsettled && !f.dry {
 					return work(ctx, h, cmd, s, &f, discardOne(s, f.by, nil))
 				}
