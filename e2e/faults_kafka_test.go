@@ -17,8 +17,11 @@ import (
 )
 
 func (t *trial) kafkaFails(ctx context.Context, what string) error {
-	if what == "produce-errors" {
+	switch what {
+	case "produce-errors":
 		return t.produceErrors(ctx)
+	case "held-back":
+		return t.heldBack(ctx)
 	}
 	if err := t.underLoad(ctx); err != nil {
 		return err
@@ -60,6 +63,29 @@ func (t *trial) kafkaFails(ctx context.Context, what string) error {
 		return err
 	}
 	return errors.New("no such fault of Kafka: " + what)
+}
+
+// heldBack kills an instance when everything is accepted but one record, whose handler has not come back. What is behind it
+// in its partition is acknowledged, and must not be committed.
+func (t *trial) heldBack(ctx context.Context) error {
+	m := t.victim()
+	if err := m.arm(ctx, string(killpoint.BeforeInsert)+":5:hang"); err != nil {
+		return err
+	}
+	if err := t.publish(ctx, t.c.Targets); err != nil {
+		return err
+	}
+	if err := until(ctx, 30*time.Second, "all but one are accepted", func() error {
+		if c := t.counts(ctx); c.Accepted != int64(len(t.offer)-1) || !m.says(`"action":"hang"`) {
+			return fmt.Errorf("of %d: %+v", len(t.offer), c)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	wait(ctx, 500*time.Millisecond) // what is marked is committed every 20 ms
+	m.kill()
+	return nil
 }
 
 // joinAndLeave makes the groups rebalance twice. The member commits nothing: what it was given is read again.

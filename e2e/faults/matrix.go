@@ -51,6 +51,7 @@ func Matrix() []Fault {
 		{"kafka/rebalance-storm", GroupKafka, "rebalance storm"},
 		{"kafka/produce-errors", GroupKafka, "produce errors"},
 		{"kafka/duplicates", GroupKafka, "a duplicate delivery of 10 % of records"},
+		{"kafka/held-back", GroupKafka, "an instance killed while one record holds back the offsets of those behind it"},
 		{"postgres/restart", GroupPostgres, "restart"},
 		{"postgres/terminate", GroupPostgres, "pg_terminate_backend"},
 		{"postgres/locks", GroupPostgres, "locks held 10 s"},

@@ -42,6 +42,7 @@ func (p *processor) accept(msg *message.Message) ([]*message.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	killpoint.Reach(killpoint.BeforeInsert)
 	accepted, err := p.run.ledger.Accept(ctx, rec, !p.run.config.Stream.Enabled)
 	if err != nil {
 		return nil, fmt.Errorf("promotion: accept %s: %w", rec.Key, invalidIsPermanent(err))
