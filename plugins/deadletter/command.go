@@ -179,7 +179,7 @@ func listLetters(ctx context.Context, h *app.Host, cmd *cobra.Command, s *letter
 		if about == "" {
 			about = l.Source.String()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.ID, l.State, l.Failed.Format(time.RFC3339), l.Handler, line(about, 60), l.Class, line(l.Error, 80))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.ID, l.State, l.Failed.Format(time.RFC3339), l.Handler, line(about, 60), l.Class, line(l.Error, errorWidth))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -211,12 +211,16 @@ func listGroups(ctx context.Context, h *app.Host, cmd *cobra.Command, s *letters
 	fmt.Fprintln(w, "FINGERPRINT\tLETTERS\tCLASS\tHANDLER\tFIRST\tLAST\tEXAMPLE\tERROR")
 	for _, g := range found {
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Fingerprint, g.Letters, g.Class, g.Handler,
-			g.FirstFailed.Format(time.RFC3339), g.LastFailed.Format(time.RFC3339), g.Example, line(g.Error, 80))
+			g.FirstFailed.Format(time.RFC3339), g.LastFailed.Format(time.RFC3339), g.Example, line(g.Error, errorWidth))
 	}
 	return w.Flush()
 }
 
-// line makes text one line of at most so many characters, and of none that a terminal would obey.
+// errorWidth is the room of an error in a list: the last column, which may well be wide.
+const errorWidth = 160
+
+// line makes text one line of at most so many characters, and of none that a terminal would obey. What is too long loses
+// its middle: the end of an error says what happened.
 func line(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && !unicode.IsSpace(r) {
@@ -225,7 +229,8 @@ func line(text string, most int) string {
 		return r
 	}, strings.Join(strings.Fields(text), " "))
 	if r := []rune(text); len(r) > most {
-		return string(r[:most-1]) + "…"
+		head := (most - 1) / 2
+		return string(r[:head]) + "…" + string(r[len(r)-(most-1-head):])
 	}
 	return text
 }

@@ -61,7 +61,7 @@ type PublishError struct {
 
 // Error names the counts and the first reason.
 func (e *PublishError) Error() string {
-	return fmt.Sprintf("%d of %d dead letters not published: %v", len(e.Failed), e.Size, e.first())
+	return fmt.Sprintf("%d of %s not published: %v", len(e.Failed), counted(e.Size, "dead letter"), e.first())
 }
 
 // Unwrap returns the first reason.
