@@ -21,6 +21,9 @@ func (t *trial) strike(ctx context.Context) error {
 	case "kill":
 		return t.killed(ctx)
 	case "frozen":
+		if what == "clean-up" {
+			return t.frozenCleaning(ctx)
+		}
 		return t.frozenAt(ctx, map[string]killpoint.Point{"before-the-call": killpoint.AfterSending, "after-the-call": killpoint.AfterCall}[what])
 	case "shutdown":
 		return t.shutDown(ctx, what)
@@ -201,6 +204,54 @@ func (t *trial) frozenAt(ctx context.Context, p killpoint.Point) error {
 		return err
 	}
 	m.signal(syscall.SIGCONT)
+	return nil
+}
+
+// frozenCleaning stops whoever cleans the drained stream up, between taking it off the active set and deleting it, and wakes it
+// when there is work in the stream again.
+func (t *trial) frozenCleaning(ctx context.Context) error {
+	for _, m := range t.crew {
+		if err := m.arm(ctx, string(killpoint.CleanUp)+":1:stop"); err != nil {
+			return err
+		}
+	}
+	if err := t.publish(ctx, t.c.Targets/2); err != nil {
+		return err
+	}
+	var cleaner *member
+	if err := until(ctx, 30*time.Second, "an instance is frozen in the clean-up", func() error {
+		for _, m := range t.crew {
+			if m.stopped() {
+				cleaner = m
+				return nil
+			}
+		}
+		return errNotReached
+	}); err != nil {
+		return err
+	}
+	for _, m := range t.crew {
+		if m != cleaner {
+			m.signal(syscall.SIGCONT)
+			if err := m.arm(ctx, ""); err != nil {
+				return err
+			}
+		}
+	}
+	slow := usualMoney
+	slow.Latency = 60 * time.Millisecond // the work lasts
+	if err := errors.Join(t.api.SetFaults(slow), t.publish(ctx, t.c.Targets)); err != nil {
+		return err
+	}
+	if err := until(ctx, 20*time.Second, "there is work in the stream", func() error {
+		if n, err := t.world.redis.XLen(ctx, t.streamName()).Result(); err != nil || n < 20 {
+			return fmt.Errorf("%d entries: %w", n, err)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	cleaner.signal(syscall.SIGCONT)
 	return nil
 }
 

@@ -37,6 +37,7 @@ func Matrix() []Fault {
 	for _, f := range []struct{ name, group, says string }{
 		{"frozen/before-the-call", GroupFrozen, "SIGSTOP between SENDING and the call until the lease is gone, then woken"},
 		{"frozen/after-the-call", GroupFrozen, "SIGSTOP after the call until the lease is gone, then woken"},
+		{"frozen/clean-up", GroupFrozen, "SIGSTOP in the clean-up of a drained stream until there is work in it again, then woken"},
 		{"shutdown/sigterm", GroupShutdown, "SIGTERM under load"},
 		{"shutdown/rolling", GroupShutdown, "rolling restart of three instances"},
 		{"redis/restart", GroupRedis, "restart"},
