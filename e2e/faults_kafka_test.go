@@ -34,6 +34,8 @@ func (t *trial) kafkaFails(ctx context.Context, what string) error {
 		// The started events go on too: a bad one becomes a dead letter in each instance.
 		return errors.Join(restarted(ctx, servers.Kafka), t.poison(ctx, "unknown-type"))
 	case "coordinator":
+		return t.moveCoordinator(ctx)
+	case "kill":
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 		defer cancel()
 		if r := fleet.Kill(ctx, servers.Kafka)[0]; r.Err != nil {
@@ -63,6 +65,59 @@ func (t *trial) kafkaFails(ctx context.Context, what string) error {
 		return err
 	}
 	return errors.New("no such fault of Kafka: " + what)
+}
+
+// moveCoordinator gives the groups' coordinators to a second broker, and after some work back.
+func (t *trial) moveCoordinator(ctx context.Context) error {
+	meta, err := t.admin.BrokerMetadata(ctx)
+	if err != nil {
+		return err
+	}
+	at, err := ports()
+	if err != nil {
+		return err
+	}
+	second, err := t.spare(ctx, servers.Kafka, &servers.Cluster{ID: meta.Cluster, Controller: fmt.Sprintf("127.0.0.1:%d", at["controller"])})
+	if err != nil {
+		return err
+	}
+	if err := t.coordinateOn(ctx, 2); err != nil {
+		return err
+	}
+	if err := errors.Join(t.publish(ctx, t.c.Targets), t.settledShare(ctx, 80)); err != nil {
+		return err
+	}
+	if err := errors.Join(t.publish(ctx, t.c.Targets/2), t.coordinateOn(ctx, 1)); err != nil {
+		return err
+	}
+	stop, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return second.Wipe(stop, servers.Kafka)[0].Err
+}
+
+// coordinateOn moves what is known of all groups to a broker, and with it who coordinates them.
+func (t *trial) coordinateOn(ctx context.Context, broker int32) error {
+	const offsets = "__consumer_offsets"
+	topics, err := t.admin.ListTopicsWithInternal(ctx, offsets)
+	if err != nil {
+		return err
+	}
+	var to kadm.AlterPartitionAssignmentsReq
+	for _, p := range topics[offsets].Partitions {
+		to.Assign(offsets, p.Partition, []int32{broker})
+	}
+	moved, err := t.admin.AlterPartitionAssignments(ctx, to)
+	if err = errors.Join(err, moved.Error()); err != nil {
+		return fmt.Errorf("move the coordinators to broker %d: %w", broker, err)
+	}
+	return until(ctx, time.Minute, fmt.Sprintf("broker %d coordinates", broker), func() error {
+		for _, c := range t.admin.FindGroupCoordinators(ctx, groups...) {
+			if c.Err != nil || c.NodeID != broker {
+				return fmt.Errorf("group %s is coordinated by broker %d: %w", c.Name, c.NodeID, c.Err)
+			}
+		}
+		return nil
+	})
 }
 
 // heldBack kills an instance when everything is accepted but one record, whose handler has not come back. What is behind it

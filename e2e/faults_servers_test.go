@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -98,29 +96,12 @@ func (t *trial) redisFails(ctx context.Context, what string) error {
 // empty, takes over again.
 func (t *trial) failover(ctx context.Context) error {
 	t.redisLost = true
-	if t.spare == nil {
-		addr, err := freePort()
-		if err != nil {
-			return err
-		}
-		_, port, _ := strings.Cut(addr, ":")
-		n, err := strconv.Atoi(port)
-		if err != nil {
-			return err
-		}
-		f, err := servers.New(servers.Options{Dir: filepath.Join(t.dir, "spare"), Ports: map[string]int{servers.Redis: n}})
-		if err != nil {
-			return err
-		}
-		t.site.spare = f
-		for _, r := range f.Up(ctx, servers.Redis) {
-			if r.Err != nil {
-				return r.Err
-			}
-		}
+	spare, err := t.spare(ctx, servers.Redis, nil)
+	if err != nil {
+		return err
 	}
 	primary := t.world.redis
-	replica := redis.NewClient(&redis.Options{Addr: t.spare.Addr(servers.Redis)})
+	replica := redis.NewClient(&redis.Options{Addr: spare.Addr(servers.Redis)})
 	defer func() { _ = replica.Close() }()
 	if err := primary.ConfigSet(ctx, "repl-diskless-sync-delay", "0").Err(); err != nil {
 		return err
@@ -147,9 +128,9 @@ func (t *trial) failover(ctx context.Context) error {
 	if err := replica.Do(ctx, "REPLICAOF", "NO", "ONE").Err(); err != nil {
 		return err
 	}
-	err := t.publish(ctx, t.c.Targets/2)
+	err = t.publish(ctx, t.c.Targets/2)
 	wait(ctx, time.Second) // which the replica does not see
-	t.redis.Retarget(t.spare.Addr(servers.Redis))
+	t.redis.Retarget(spare.Addr(servers.Redis))
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,7 +42,7 @@ type site struct {
 
 	crew    [faults.Instances]*member
 	all     []*member
-	spare   *servers.Fleet // a second Redis, once a case needs it
+	spares  map[string]*servers.Fleet // by the name of the server that there is a second one of, once a case needs it
 	flagOff bool
 }
 
@@ -59,7 +60,7 @@ var usualMoney = moneysim.Faults{Latency: 15 * time.Millisecond, Jitter: 10 * ti
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{world: onServers(t, "redis", usualMoney)}
+	s := &site{world: onServers(t, "redis", usualMoney), spares: map[string]*servers.Fleet{}}
 	dir, err := os.MkdirTemp("", "millrace-faults-") //nolint:usetesting // it stays when a case fails
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
@@ -116,14 +117,36 @@ func (s *site) close() {
 		all.Go(m.leave)
 	}
 	all.Wait()
-	if s.spare != nil {
+	for name, f := range s.spares {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		s.spare.Wipe(ctx)
+		f.Wipe(ctx, name)
+		cancel()
 	}
 	if !s.t.Failed() {
 		_ = os.RemoveAll(s.dir)
 	}
+}
+
+// spare starts a second server of a kind; a second Kafka joins the cluster of the first.
+func (s *site) spare(ctx context.Context, name string, join *servers.Cluster) (*servers.Fleet, error) {
+	if s.spares[name] == nil {
+		addr, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		at, err := netip.ParseAddrPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		f, err := servers.New(servers.Options{
+			Dir: filepath.Join(s.dir, "spare-"+name), Cache: fleetCache(), Ports: map[string]int{name: int(at.Port())}, Join: join,
+		})
+		if err != nil {
+			return nil, err
+		}
+		s.spares[name] = f
+	}
+	return s.spares[name], s.spares[name].Up(ctx, name)[0].Err
 }
 
 // member is one instance of the crew.

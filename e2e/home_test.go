@@ -82,6 +82,15 @@ func ports() (map[string]int, error) {
 	}, nil
 }
 
+// fleetCache is where Kafka's jars are, shared with `make services`.
+func fleetCache() string {
+	dir, err := filepath.Abs("../.services/cache")
+	if err != nil {
+		panic(err)
+	}
+	return dir
+}
+
 // sweep ends the servers of a run that was killed, whose folder is written in the file, and writes down this one's. The
 // file is locked for as long as this process lives.
 func sweep(file string) error {
@@ -134,10 +143,8 @@ func server(t *testing.T, name string) string {
 	fleetOnce.Do(func() {
 		at, err := ports()
 		require.NoError(t, err)
-		// Kafka's jars are shared with `make services`.
-		cache, _ := filepath.Abs("../.services/cache")
-		require.NoError(t, sweep(filepath.Join(filepath.Dir(cache), fmt.Sprintf("e2e-%d", at[servers.Kafka]))))
-		fleet, err = servers.New(servers.Options{Dir: filepath.Join(workDir, "services"), Cache: cache, Ports: at})
+		require.NoError(t, sweep(filepath.Join(filepath.Dir(fleetCache()), fmt.Sprintf("e2e-%d", at[servers.Kafka]))))
+		fleet, err = servers.New(servers.Options{Dir: filepath.Join(workDir, "services"), Cache: fleetCache(), Ports: at})
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()

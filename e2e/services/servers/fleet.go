@@ -49,12 +49,20 @@ type Options struct {
 	// Ports overrides the loopback ports: by server name, and "controller" for Kafka's controller.
 	// A missing one is the default (Kafka 19092 and 19093, Redis 16379, Valkey 16380, PostgreSQL 15432).
 	Ports map[string]int
+	// Join makes Kafka the second broker of a cluster that another fleet has started. Nil: a cluster of its own.
+	Join *Cluster
 	// Getenv looks up given addresses (EnvVar). Nil: none are given, and servers are always started.
 	Getenv func(string) string
 	// Progress is told what is being waited for, a line each; nil: nothing is told.
 	Progress io.Writer
 	// ComposeFile is the compose.yaml to try first. Empty: Compose is not tried.
 	ComposeFile string
+}
+
+// Cluster is a cluster of Kafka that is up.
+type Cluster struct {
+	ID         string // as its brokers tell
+	Controller string // host:port of the controller that the fleet which started it runs
 }
 
 // Fleet starts and stops the servers of one folder. Its methods are safe for concurrent use, also

@@ -35,7 +35,7 @@ func (f *Fleet) kafka(addr, controller string) server {
 	return server{
 		name: Kafka, addr: addr, host: addr, term: syscall.SIGTERM, patience: 90 * time.Second,
 		prepare: func(ctx context.Context) (string, error) {
-			if taken(ctx, controller) {
+			if f.opts.Join == nil && taken(ctx, controller) {
 				return "", fmt.Errorf("%s, for its controller, is in use by something this folder did not start", controller)
 			}
 			if err := f.java(ctx); err != nil {
@@ -160,7 +160,11 @@ func (f *Fleet) kafkaFormat(ctx context.Context, libs, properties, addr, control
 		return fmt.Errorf("kafka settings: %w", err)
 	}
 	var text bytes.Buffer
-	if err := t.Execute(&text, map[string]string{"Addr": addr, "Controller": controller, "Data": data}); err != nil {
+	cluster := clusterID()
+	if j := f.opts.Join; j != nil {
+		cluster, controller = j.ID, j.Controller
+	}
+	if err := t.Execute(&text, map[string]any{"Addr": addr, "Controller": controller, "Data": data, "Joins": f.opts.Join != nil}); err != nil {
 		return fmt.Errorf("kafka settings: %w", err)
 	}
 	if err := os.WriteFile(properties, text.Bytes(), 0o644); err != nil {
@@ -174,7 +178,7 @@ func (f *Fleet) kafkaFormat(ctx context.Context, libs, properties, addr, control
 	}
 	cmd := exec.CommandContext(ctx, "java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-		"-cp", filepath.Join(libs, "*"), "kafka.tools.StorageTool", "format", "-t", clusterID(), "-c", properties)
+		"-cp", filepath.Join(libs, "*"), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", properties)
 	if err := run(cmd); err != nil {
 		return fmt.Errorf("kafka data: %w", err)
 	}
