@@ -32,6 +32,7 @@ type Plugin struct {
 	replayers map[string]Replayer // by plugin
 	letters   atomic.Pointer[letters.Store]
 	log       *slog.Logger
+	notices   *notices
 	metrics   metrics
 }
 
@@ -45,7 +46,7 @@ type metrics struct {
 // New returns the plugin with default settings. Letters go to topics of kafka, and are replayed to those and to
 // streams of redis; a nil one has none.
 func New(kafka Topics, redis Streams) *Plugin {
-	return &Plugin{
+	p := &Plugin{
 		config:    DefaultConfig(),
 		topics:    kafka,
 		streams:   redis,
@@ -70,6 +71,8 @@ func New(kafka Topics, redis Streams) *Plugin {
 			}, []string{"class", "state"}),
 		},
 	}
+	p.notices = newNotices(p)
+	return p
 }
 
 // Name implements pipeline.Plugin.
@@ -82,6 +85,7 @@ func (p *Plugin) Settings() any { return &p.config }
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
 	r.Service("deadletter.store", &store{plugin: p, count: true})
+	r.Service("deadletter.notices", p.notices)
 	r.Collect(p.metrics.published, p.metrics.failures, p.metrics.failing, p.metrics.waiting)
 	return nil
 }
@@ -107,15 +111,16 @@ func (s *sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if err := s.plugin.keep(ctx, batch); err != nil {
 		return err
 	}
-	return s.plugin.toTopic(ctx, topic, s.Sink, msgs...)
+	return s.plugin.toTopic(ctx, topic, s.Sink, batch, msgs)
 }
 
-// toTopic publishes and counts.
-func (p *Plugin) toTopic(ctx context.Context, topic string, to pipeline.Sink, msgs ...*message.Message) error {
+// toTopic publishes the messages of a batch, counts them, and tells the log.
+func (p *Plugin) toTopic(ctx context.Context, topic string, to pipeline.Sink, batch []letters.Letter, msgs []*message.Message) error {
 	if err := to.Publish(ctx, msgs...); err != nil {
 		return err
 	}
 	p.metrics.published.WithLabelValues(topic).Add(float64(len(msgs)))
+	p.notices.add(ctx, batch)
 	return nil
 }
 
@@ -143,7 +148,7 @@ func (p *Plugin) publish(ctx context.Context, outbox string, batch []Letter) err
 		byTopic[letter.Topic] = append(byTopic[letter.Topic], i)
 	}
 	for _, topic := range order {
-		p.publishTopic(ctx, topic, batch, byTopic[topic], failed)
+		p.publishTopic(ctx, topic, batch, kept, byTopic[topic], failed)
 	}
 	if len(failed) == 0 {
 		return nil
@@ -151,7 +156,7 @@ func (p *Plugin) publish(ctx context.Context, outbox string, batch []Letter) err
 	return &PublishError{Failed: failed, Size: len(batch)}
 }
 
-func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []Letter, indexes []int, failed map[int]error) {
+func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []Letter, kept []letters.Letter, indexes []int, failed map[int]error) {
 	fail := func(err error, indexes ...int) {
 		for _, i := range indexes {
 			failed[i] = fmt.Errorf("publish to %s: %w", topic, err)
@@ -162,11 +167,14 @@ func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []Letter,
 		return
 	}
 	to := p.topics.Sink(topic)
-	msgs := make([]*message.Message, len(indexes))
-	for n, i := range indexes {
-		msgs[n] = batch[i].Message()
+	publish := func(indexes ...int) error {
+		told, msgs := make([]letters.Letter, len(indexes)), make([]*message.Message, len(indexes))
+		for n, i := range indexes {
+			told[n], msgs[n] = kept[i], batch[i].Message()
+		}
+		return p.toTopic(ctx, topic, to, told, msgs)
 	}
-	err := p.toTopic(ctx, topic, to, msgs...)
+	err := publish(indexes...)
 	if err == nil {
 		return
 	}
@@ -180,7 +188,7 @@ func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []Letter,
 			fail(err, indexes[n:]...)
 			return
 		}
-		if err = p.toTopic(ctx, topic, to, batch[i].Message()); err != nil {
+		if err = publish(i); err != nil {
 			fail(err, i)
 			inARow++
 			continue

@@ -25,7 +25,7 @@ func FuzzLetter(f *testing.F) {
 			Payload: []byte("p"), Metadata: map[string]string{name: value}, UUID: "u", Key: key, Class: class, Error: text, Handler: handler, Origin: origin,
 			Attempts: attempts, FirstFailedAt: time.Unix(first%1e10, 5).UTC(), FailedAt: time.Unix(failed%1e10, 0).UTC(),
 		}
-		require.Equal(t, letters.From("", "", "t", "u", d), fromMessage("t", d.Message()))
+		require.Equal(t, letters.From("", letters.PluginOf(handler), "t", "u", d), fromMessage("t", d.Message()))
 		l := letters.From("", "", "t", "u", d)
 		require.Equal(t, origin, l.Source.String(), "a source is told as it came")
 	})

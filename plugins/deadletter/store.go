@@ -53,7 +53,7 @@ func fromMessage(topic string, m *message.Message) letters.Letter {
 	d.FailedAt, _ = time.Parse(time.RFC3339Nano, meta.Get(pipeline.MetaDeadFailedAt))
 	d.FirstFailedAt, _ = time.Parse(time.RFC3339Nano, meta.Get(pipeline.MetaDeadFirstFailedAt))
 	maps.DeleteFunc(d.Metadata, func(name, _ string) bool { return name == pipeline.MetaKey || strings.HasPrefix(name, deadHeaders) })
-	return letters.From("", "", topic, meta.Get(pipeline.MetaDeadUUID), d)
+	return letters.From("", letters.PluginOf(d.Handler), topic, meta.Get(pipeline.MetaDeadUUID), d)
 }
 
 // deadHeaders is how the names of the headers begin that say why a letter is dead.

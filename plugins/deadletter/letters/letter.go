@@ -160,8 +160,8 @@ func (l Letter) replayOf() (id string, generation int, ok bool) {
 	return id, generation, err == nil && id != "" && generation > 0
 }
 
-// pluginOf returns the plugin of a route: the first part of the route's name.
-func pluginOf(handler string) string {
+// PluginOf returns the plugin of a route: the first part of the route's name.
+func PluginOf(handler string) string {
 	name, _, _ := strings.Cut(handler, ".")
 	return name
 }

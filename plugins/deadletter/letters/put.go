@@ -51,7 +51,7 @@ func (s *Store) prepare(l *Letter) {
 		*text = clean(*text)
 	}
 	if l.Plugin == "" {
-		l.Plugin = pluginOf(l.Handler)
+		l.Plugin = PluginOf(l.Handler)
 	}
 	if l.Payload == nil {
 		l.Payload = []byte{}
