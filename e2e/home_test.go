@@ -153,6 +153,8 @@ func server(t *testing.T, name string) string {
 		}
 	})
 	if err := fleetErrs[name]; err != nil {
+		// Whoever asked for faults is not content with none.
+		require.Empty(t, os.Getenv(faultsSeed), "%s can't be had: %v", name, err)
 		t.Skipf("%s: no server of its own can be started: %v", servers.EnvVar(name), err)
 	}
 	return fleet.Addr(name)
