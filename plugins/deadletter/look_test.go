@@ -3,6 +3,7 @@ package deadletter
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -140,6 +141,12 @@ func TestWhatIsUnsettledIsNotDiscarded(t *testing.T) {
 			{ID: payoutLetter(2).ID, Result: letters.OutcomeRefused, Reason: "resolve P:2 first"},
 		}}, r)
 		require.Equal(t, letters.Open, o.state(payoutLetter(2).ID))
+		long := strings.Repeat("x", reasonWidth-len(": millrace resolve")) + ": millrace resolve"
+		o.payouts.now["P:2"] = Standing{State: "UNKNOWN", Unsettled: long}
+		out, code := o.run("discard", payoutLetter(2).ID, "--why", "x")
+		require.Equal(t, app.ExitBad, code)
+		require.Contains(t, out, long, "a command in a reason is whole")
+		require.Contains(t, out, "1 letter: 1 refused.")
 		r = o.report(app.ExitBad, "discard", payoutLetter(3).ID, "nothing", "--why", "again")
 		require.Equal(t, 2, r.Skipped, "what was discarded is not refused: %+v", r)
 

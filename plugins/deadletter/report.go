@@ -20,8 +20,12 @@ const (
 	resultNotAsked  = "not_asked"
 )
 
-// maxLines bounds the letters that a report names.
-const maxLines = 1000
+const (
+	// maxLines bounds the letters that a report names.
+	maxLines = 1000
+	// reasonWidth is the room of a reason, the last column: a command in it must be whole.
+	reasonWidth = 400
+)
 
 // Report is what `dead replay --json` and `dead discard --json` print. That of a dry run says what would be.
 type Report struct {
@@ -134,9 +138,9 @@ func writeReport(h *app.Host, cmd *cobra.Command, r *Report) error {
 	w := tabwriter.NewWriter(h.Out(), 0, 0, 2, ' ', 0)
 	for _, l := range r.Letters {
 		if r.DryRun {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", l.ID, would(l.Result), l.what(), line(l.Reason, 200))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", l.ID, would(l.Result), l.what(), line(l.Reason, reasonWidth))
 		} else {
-			fmt.Fprintf(w, "%s\t%s\t%s\n", l.ID, l.Result, line(l.Reason, 200))
+			fmt.Fprintf(w, "%s\t%s\t%s\n", l.ID, l.Result, line(l.Reason, reasonWidth))
 		}
 	}
 	if err := w.Flush(); err != nil {
