@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,6 +42,15 @@ func await[T any](t *testing.T, c <-chan T) T {
 
 // TestSignals isn't parallel: signals reach every Main of the process.
 func TestSignals(t *testing.T) {
+	// A signal may arrive a moment after it was sent: until it has, Main must not have ended and given its default back.
+	arrived := make(chan os.Signal, 1)
+	signal.Notify(arrived, syscall.SIGINT, syscall.SIGTERM)
+	t.Cleanup(func() { signal.Stop(arrived) })
+	send := func(t *testing.T, s syscall.Signal) {
+		t.Helper()
+		require.NoError(t, syscall.Kill(os.Getpid(), s))
+		require.Equal(t, s, await(t, arrived))
+	}
 	for name, tc := range map[string]struct {
 		signal syscall.Signal
 		code   int
@@ -55,7 +65,7 @@ func TestSignals(t *testing.T) {
 			p.feed.SendPayloads(`"world"`, `no JSON`, `"mill"`)
 			require.Equal(t, "hello world", await(t, p.handled))
 			require.Equal(t, "hello mill", await(t, p.handled))
-			require.NoError(t, syscall.Kill(os.Getpid(), tc.signal))
+			send(t, tc.signal)
 			r := await(t, done)
 			require.Equal(t, tc.code, r.code, r.stderr)
 			require.Empty(t, r.stdout)
@@ -67,7 +77,7 @@ func TestSignals(t *testing.T) {
 		})
 	}
 	t.Run("twice, as a signal to a process and its group", func(t *testing.T) {
-		for signal, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitOK, syscall.SIGINT: app.ExitInterrupted} {
+		for sig, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitOK, syscall.SIGINT: app.ExitInterrupted} {
 			p, stopping, goOn := newToy(), make(chan struct{}, 2), make(chan struct{})
 			p.stop = func(context.Context) error {
 				stopping <- struct{}{}
@@ -77,15 +87,15 @@ func TestSignals(t *testing.T) {
 			done := start(t.Context(), options(p, "run"))
 			p.feed.SendPayloads(`"world"`)
 			await(t, p.handled)
-			require.NoError(t, syscall.Kill(os.Getpid(), signal))
+			send(t, sig)
 			await(t, stopping)
-			require.NoError(t, syscall.Kill(os.Getpid(), signal))
+			send(t, sig)
 			close(goOn)
 			require.Equal(t, code, await(t, done).code)
 		}
 	})
 	t.Run("while it starts", func(t *testing.T) {
-		for signal, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitOK, syscall.SIGINT: app.ExitInterrupted} {
+		for sig, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitOK, syscall.SIGINT: app.ExitInterrupted} {
 			p, starting := newToy(), make(chan struct{})
 			p.start = func(ctx context.Context) error {
 				close(starting)
@@ -94,12 +104,12 @@ func TestSignals(t *testing.T) {
 			}
 			done := start(t.Context(), options(p, "run"))
 			await(t, starting)
-			require.NoError(t, syscall.Kill(os.Getpid(), signal))
+			send(t, sig)
 			require.Equal(t, code, await(t, done).code)
 		}
 	})
 	t.Run("a command that was not finished", func(t *testing.T) {
-		for signal, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitInterrupted, syscall.SIGINT: app.ExitInterrupted} {
+		for sig, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitInterrupted, syscall.SIGINT: app.ExitInterrupted} {
 			p, ready := newToy(), make(chan struct{})
 			p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
 				return h.Run(cmd.Context(), cmd, app.RunOptions{Ready: func(ctx context.Context, _ *app.Running) error {
@@ -110,7 +120,7 @@ func TestSignals(t *testing.T) {
 			})
 			done := start(t.Context(), options(p, "do"))
 			await(t, ready)
-			require.NoError(t, syscall.Kill(os.Getpid(), signal))
+			send(t, sig)
 			require.Equal(t, code, await(t, done).code)
 		}
 	})
