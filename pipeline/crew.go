@@ -1,6 +1,11 @@
 package pipeline
 
-import "sync"
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+)
 
 // crew runs handlers on goroutines that it keeps. The Router starts a goroutine a message, and a handler's
 // frames (the chain, a database, an HTTP client) grow its small stack several times over before it is thrown
@@ -15,19 +20,27 @@ type crew struct {
 // hand is a goroutine of the crew: it runs what it is given and answers, one call at a time, until calls is closed.
 type hand struct {
 	calls   chan func() error
-	results chan error
+	results chan result
+}
+
+// result is what became of a call. When gone is set the goroutine has ended with it.
+type result struct {
+	err  error
+	gone bool
 }
 
 // mostIdle is how many goroutines without work are kept.
 const mostIdle = 256
 
-// do runs f and returns its error.
+// do runs f and returns its error. A panic is an error too: what the chain does not recover from must not end the process.
 func (c *crew) do(f func() error) error {
 	h := c.take()
 	h.calls <- f
-	err := <-h.results
-	c.keep(h)
-	return err
+	r := <-h.results
+	if !r.gone {
+		c.keep(h)
+	}
+	return r.err
 }
 
 func (c *crew) take() hand {
@@ -38,7 +51,7 @@ func (c *crew) take() hand {
 		c.idle = c.idle[:n-1]
 		return h
 	}
-	h := hand{calls: make(chan func() error), results: make(chan error)}
+	h := hand{calls: make(chan func() error), results: make(chan result)}
 	go h.work()
 	return h
 }
@@ -55,8 +68,26 @@ func (c *crew) keep(h hand) {
 
 func (h hand) work() {
 	for f := range h.calls {
-		h.results <- f()
+		h.run(f)
 	}
+}
+
+var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
+
+// run answers for f however it ends.
+func (h hand) run(f func() error) {
+	r := result{errGoexit, true}
+	defer func() { h.results <- r }()
+	r = result{err: recovered(f)}
+}
+
+func recovered(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic outside of the handler: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
 }
 
 // end lets the goroutines without work go; those with work go when it is done.

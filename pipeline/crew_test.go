@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,6 +47,19 @@ func TestCrewNeverWaitsForAnotherCall(t *testing.T) {
 	require.NoError(t, c.do(func() error { return nil }), "a call that comes late is carried out too")
 	close(release)
 	wg.Wait()
+}
+
+// Whatever a call does to its goroutine, it is answered, and the next one finds a goroutine that works.
+func TestCrewAnswersHoweverACallEnds(t *testing.T) {
+	t.Parallel()
+	var c crew
+	err := c.do(func() error { panic("ouch") })
+	require.ErrorContains(t, err, "panic outside of the handler: ouch")
+	require.ErrorContains(t, err, "crew_test.go", "with its stack")
+	require.ErrorIs(t, c.do(func() error { runtime.Goexit(); return nil }), errGoexit)
+	require.Empty(t, c.idle, "it is gone")
+	require.NoError(t, c.do(func() error { return nil }))
+	c.end()
 }
 
 // Goroutines are kept and used again: one after the other needs one, and after the end none is left.

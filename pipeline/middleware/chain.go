@@ -58,6 +58,7 @@ func (c *Chain) Wrap(r pipeline.Route) message.HandlerFunc {
 	h = c.timeout(r, h)                 // bounds the handler alone, never the publishing around it
 	h = correlate(h)                    // outputs carry the id before they are published
 	h = c.publish(r, h)                 // inside failure routing: a failed publish is a failed message
+	h = recoverPanics(h)                // the sink is somebody's code too
 	h = c.routeFailures(r, h)           // decides ack, retry topic or dead letter; nothing outside it can fail a message
 	h = watchActivity(r.Activity, h)    // a message that waits for its retry record is still in hand
 	h = c.trace(r, h)                   // the span covers the retry and dead-letter publishes

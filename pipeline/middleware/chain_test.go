@@ -206,6 +206,42 @@ func TestPanic(t *testing.T) {
 		require.Equal(t, "panic", dead.Messages()[0].Metadata.Get(pipeline.MetaDeadClass))
 		require.Contains(t, dead.Messages()[0].Metadata.Get(pipeline.MetaDeadError), "ouch")
 	})
+	t.Run("of the sink is the message's failure", func(t *testing.T) {
+		t.Parallel()
+		dead := pipelinetest.NewRecorder("dead")
+		route := pipeline.Route{To: panicSink{pipelinetest.NewRecorder("out")}, Policy: pipeline.Policy{DeadLetter: dead}, Handle: func(m *message.Message) ([]*message.Message, error) {
+			return message.Messages{m.Copy()}, nil
+		}}
+		require.True(t, settle(t, route, message.NewMessage("1", nil)).Acked)
+		require.Equal(t, "panic", dead.Messages()[0].Metadata.Get(pipeline.MetaDeadClass))
+	})
+}
+
+type panicSink struct{ pipeline.Sink }
+
+func (panicSink) Publish(context.Context, ...*message.Message) error { panic("the sink's own") }
+
+// Messages that were not made by NewMessage.
+func TestOutputsThatAreNotWhole(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		out  *message.Message
+		dead string
+	}{
+		"no metadata": {&message.Message{UUID: "2"}, ""},
+		"nil":         {nil, "the handler's message 1 of 1 is nil"},
+	} {
+		out, dead := pipelinetest.NewRecorder("out"), pipelinetest.NewRecorder("dead")
+		route := pipeline.Route{To: out, Policy: pipeline.Policy{DeadLetter: dead}, Handle: func(*message.Message) ([]*message.Message, error) {
+			return message.Messages{c.out}, nil
+		}}
+		require.True(t, settle(t, route, message.NewMessage("1", nil)).Acked, name)
+		if c.dead == "" {
+			require.Len(t, out.Messages(), 1, name)
+			continue
+		}
+		require.Contains(t, dead.Messages()[0].Metadata.Get(pipeline.MetaDeadError), c.dead)
+	}
 }
 
 // A publish must not inherit the handler's exceeded deadline (19,391 redeliveries in 0.3 s otherwise).

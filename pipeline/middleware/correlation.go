@@ -1,8 +1,13 @@
 package middleware
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // metaCorrelation is the metadata key of Watermill's CorrelationID middleware, so that services that
@@ -24,7 +29,13 @@ func correlate(next message.HandlerFunc) message.HandlerFunc {
 			msg.Metadata.Set(metaCorrelation, id)
 		}
 		out, err := next(msg)
-		for _, m := range out {
+		for i, m := range out {
+			if m == nil {
+				return nil, errors.Join(err, pipeline.Permanent(fmt.Errorf("the handler's message %d of %d is nil", i+1, len(out))))
+			}
+			if m.Metadata == nil {
+				m.Metadata = message.Metadata{}
+			}
 			if m.Metadata.Get(metaCorrelation) == "" {
 				m.Metadata.Set(metaCorrelation, id)
 			}
