@@ -35,7 +35,7 @@ const (
 
 // Replay moves a FAILED payout back to PENDING and an UNKNOWN one back to AMBIGUOUS, with all its attempts before
 // it, the same stored request and the same idempotency key. What may have been charged is sent again only within the
-// key's time and is otherwise asked about, as after any other call. A letter and generation has one effect,
+// key's time and is otherwise asked about, as after any other call; so is what a late answer says was charged, whoever denied it. A letter and generation has one effect,
 // however often it is replayed; a replay that was refused may be tried again. An unknown payout answers ErrNotFound.
 func (l *Ledger) Replay(ctx context.Context, k Key, r Replay) (Replayed, error) {
 	if err := k.validate(); err != nil {
@@ -60,6 +60,14 @@ func (l *Ledger) Replay(ctx context.Context, k Key, r Replay) (Replayed, error) 
 		}
 		if n == 0 {
 			return l.replayedBefore(ctx, u, row, r, &done)
+		}
+		charged, err := paidBefore(ctx, u.querier(), row.ID)
+		if err != nil {
+			return err
+		}
+		if charged != "" && !row.MaybeCharged {
+			// Somebody has denied it, or it was answered after that. How long the key is in use isn't known any more: the longest.
+			row.MaybeCharged, row.FirstSentAt = true, row.AcceptedAt
 		}
 		next, eff, d := l.policy.apply(row.Row, event{kind: evReplay, now: s.now, promotion: s.promotions[k.Of()]})
 		if d.refused != "" {
@@ -96,7 +104,15 @@ var errUndo = errors.New("nothing to change")
 const (
 	sqlReplay   = `INSERT INTO ledger_replays (letter, generation, payout_id, at) VALUES ($1, $2, $3, $4) ON CONFLICT (letter, generation) DO NOTHING`
 	sqlReplayed = `SELECT payout_id FROM ledger_replays WHERE letter = $1 AND generation = $2`
+	sqlPaid     = `SELECT answer FROM attempts WHERE payout_id = $1 AND outcome = 'paid' ORDER BY epoch DESC LIMIT 1`
 )
+
+// paidBefore returns the answer of a call that said the payout was charged, or "". A payout that is not SUCCESS has one when the
+// answer came after somebody else had taken over.
+func paidBefore(ctx context.Context, q querier, payoutID int64) (answer string, err error) {
+	err = q.query(ctx, func(r scanner) error { return r.Scan(&answer) }, sqlPaid, payoutID)
+	return answer, err
+}
 
 // replayedBefore answers for a letter and generation that is taken.
 func (l *Ledger) replayedBefore(ctx context.Context, u unit, row *stored, r Replay, done *Replayed) error {
@@ -116,6 +132,7 @@ type Resolution struct {
 	Paid           bool
 	TransactionKey string // required when paid
 	Who, Why       string // for the audit: the evidence; both required
+	Force          bool   // unpaid even though a late answer says that it was charged
 }
 
 func (r *Resolution) check(k Key) error {
@@ -133,7 +150,8 @@ func (r *Resolution) check(k Key) error {
 
 // Resolve books what a person has found out about an UNKNOWN payout: SUCCESS with its transaction key, or FAILED, which
 // nothing but a person's word can say of a payout that may have been charged. A payout in any other state is left alone,
-// with an error that wraps ErrRefused; one that is not known answers ErrNotFound.
+// with an error that wraps ErrRefused, and so is one that a late answer says was charged, unless Force denies it; one
+// that is not known answers ErrNotFound.
 func (l *Ledger) Resolve(ctx context.Context, k Key, r Resolution) error {
 	if err := k.validate(); err != nil {
 		return err
@@ -145,6 +163,11 @@ func (l *Ledger) Resolve(ctx context.Context, k Key, r Resolution) error {
 		row := s.rows[k]
 		if row == nil {
 			return notFound(k)
+		}
+		if charged, err := paidBefore(ctx, u.querier(), row.ID); err != nil {
+			return err
+		} else if charged != "" && !r.Paid && !r.Force {
+			return fmt.Errorf("ledger: payout %s: %w: an answer that came late says it was charged, %s", k, ErrRefused, charged)
 		}
 		next, eff, d := l.policy.apply(row.Row, event{kind: evResolve, now: s.now, resolve: r})
 		if d.refused != "" {

@@ -90,6 +90,7 @@ func hotStatements() []hotStatement {
 		{name: "replay", sql: sqlReplay, args: []string{"'x'", "1", "1", nowSQL}},
 		{name: "replayed", sql: sqlReplayed, args: []string{"'77'", "1"}, via: map[string]string{"ledger_replays": "ledger_replays_pkey"},
 			cond: "letter", rows: 1},
+		{name: "paid", sql: sqlPaid, args: []string{"77"}, via: map[string]string{"attempts": "attempts_pkey"}, cond: "payout_id", rows: 5},
 		{name: "claim", sql: fmt.Sprintf(sqlClaim, " FOR UPDATE SKIP LOCKED"), args: []string{"'result'", "now()", "20", "now()"}, rows: 40, cold: true,
 			via: map[string]string{"outbox": "outbox_unpublished|outbox_pkey"}},
 	}
@@ -235,7 +236,7 @@ func TestPlansOfSQLite(t *testing.T) {
 			"share promotion": liteSharePromotion, "lock row": liteLockRow, "lock body": liteLockBody, "update row": liteUpdateRow,
 			"dead body": liteDeadBody, "mark fed": liteMarkFed, "feed none": sqlFeedNone, "feed lost tail": sqlFeedLostTail,
 			"feed overdue": sqlFeedOverdue, "waiting": sqlWaiting, "unfinished": sqlUnfinished, "active": sqlActive, "cancellable": sqlCancellable, "page": sqlPage,
-			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "letters": sqlLetters, "unknown": sqlUnknown, "replayed": sqlReplayed,
+			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "letters": sqlLetters, "unknown": sqlUnknown, "replayed": sqlReplayed, "paid": sqlPaid,
 		} {
 			plan := litePlan(t, l, sql)
 			for _, table := range []string{"payouts", "p", "promotions", "attempts", "outbox", "pr", "s", "ledger_audit", "ledger_replays"} {

@@ -280,6 +280,9 @@ func (p policy) settle(row Row, ev event) (Row, effects, decision) {
 	case res.Epoch != row.Epoch:
 		// Whose attempt it was is in the line of that epoch; here only the answer counts.
 		line.Late, line.Number, line.Kind, line.Instance, line.StartedAt = true, 0, CallSend, p.instance, time.Time{}
+		if res.Outcome == Paid {
+			line.Answer = "transaction key " + res.TransactionKey // the row may never learn it
+		}
 		return row, effects{attempt: line}, decision{next: Ack, stale: true}
 	case row.State != Sending:
 		d := decision{next: Ack, repeat: true}
