@@ -24,7 +24,7 @@ type feeder struct {
 	run      *engine
 	managers map[string]*streams.Manager
 	log      *slog.Logger
-	counted  time.Time // when measure counted what is settled; feedLoop's own
+	counted  time.Time // when measure counted what is settled; measureLoop's own
 
 	end  context.CancelFunc
 	done sync.WaitGroup
@@ -49,10 +49,11 @@ func (f *feeder) Start(ctx context.Context) error {
 	ctx, f.end = context.WithCancel(context.WithoutCancel(ctx))
 	f.done.Go(func() { f.feedLoop(ctx) })
 	f.done.Go(func() { f.sweepLoop(ctx) })
+	f.done.Go(func() { f.measureLoop(ctx) })
 	return nil
 }
 
-// Stop ends both loops; what a round was about to do is done by the next one, anywhere.
+// Stop ends the loops; what a round was about to do is done by the next one, anywhere.
 func (f *feeder) Stop(context.Context) error {
 	if f.end != nil {
 		f.end()
@@ -70,7 +71,6 @@ func (f *feeder) feedLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		f.measure(ctx)
 		pause := f.run.config.Feeder.Interval
 		if f.round(ctx) {
 			pause = min(pause, fullPause)
@@ -187,9 +187,12 @@ func (f *feeder) recordLoss(ctx context.Context, w ledger.Work, st streams.State
 	if w.Incarnation == "" || w.Incarnation == st.Incarnation {
 		return nil
 	}
-	n, err := f.run.ledger.Lost(ctx, w.Promotion, w.Incarnation, st.Incarnation)
+	n, booked, err := f.run.ledger.Lost(ctx, w.Promotion, w.Incarnation, st.Incarnation)
 	if err != nil {
 		return fmt.Errorf("record the loss of the stream: %w", err)
+	}
+	if !booked {
+		return nil // it was cleaned up in order meanwhile, or is another one already
 	}
 	f.run.metrics.lost.WithLabelValues(string(w.Type)).Inc()
 	f.log.WarnContext(ctx, "stream was lost, its payouts are enqueued again", slog.String(pipeline.LogPromotionType, string(w.Type)),

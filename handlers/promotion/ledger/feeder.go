@@ -112,11 +112,10 @@ func (l *Ledger) Adopt(ctx context.Context, p Promotion, incarnation string) (bo
 
 // Lost books the loss of a stream, when recorded is still the incarnation on record: in one transaction every
 // unsettled payout whose hint was in the stream has none, and found is on record (empty: the stream is absent). It
-// returns how many payouts lost their hint. Only the promotion's feeder calls it.
-func (l *Ledger) Lost(ctx context.Context, p Promotion, recorded, found string) (int64, error) {
-	var n int64
-	err := l.update(ctx, "book a lost stream", nil, func(q querier, now time.Time) error {
-		n = 0
+// returns how many payouts lost their hint, and whether there was a loss to book. Only the promotion's feeder calls it.
+func (l *Ledger) Lost(ctx context.Context, p Promotion, recorded, found string) (n int64, booked bool, err error) {
+	err = l.update(ctx, "book a lost stream", nil, func(q querier, now time.Time) error {
+		n, booked = 0, false
 		same, err := sameIncarnation(ctx, q, p, recorded)
 		if err != nil || !same || recorded == "" {
 			return err
@@ -124,10 +123,11 @@ func (l *Ledger) Lost(ctx context.Context, p Promotion, recorded, found string) 
 		if n, err = unhint(ctx, q, p, now); err != nil {
 			return err
 		}
+		booked = true
 		_, err = q.exec(ctx, `UPDATE promotion_streams SET incarnation = $3 WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID, found)
 		return err
 	})
-	return n, err
+	return n, booked && err == nil, err
 }
 
 // unhint sets the hint of every unsettled payout in the stream to none.
