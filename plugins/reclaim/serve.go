@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -119,7 +120,7 @@ func (d *domain) claim(ctx context.Context, s Stream, cursor string) (n int, lef
 		if start == "" {
 			start = "-"
 		}
-		probed, err := d.target.Client().XPendingExt(ctx, d.probe(s, start)).Result()
+		probed, err := d.target.Client().XPendingExt(ctx, d.probe(s, start, step)).Result()
 		if err != nil {
 			return n, false, cursor, fmt.Errorf("probe: %w", err)
 		}
@@ -130,11 +131,16 @@ func (d *domain) claim(ctx context.Context, s Stream, cursor string) (n int, lef
 			wrapped, cursor = true, ""
 			continue
 		}
-		if past, ok := after(probed[0].ID); ok && stuckHere(s, probed[0]) {
+		free := claimable(s, probed)
+		if len(free) == 0 {
+			past, ok := after(probed[len(probed)-1].ID)
+			if !ok {
+				return n, false, "", nil
+			}
 			cursor = past
 			continue
 		}
-		got, reached, err := d.autoClaim(ctx, s, probed[0].ID, step)
+		got, reached, err := d.autoClaim(ctx, s, free[0].ID, len(free))
 		if err != nil {
 			return n, false, cursor, err
 		}
@@ -152,6 +158,21 @@ func (d *domain) claim(ctx context.Context, s Stream, cursor string) (n int, lef
 		}
 	}
 	return n, false, cursor, nil
+}
+
+// claimable returns the first entries of a probe that lie together without one that is stuck here between them: XAUTOCLAIM
+// takes whatever is idle, one after the other.
+func claimable(s Stream, probed []redis.XPendingExt) []redis.XPendingExt {
+	stuck := func(p redis.XPendingExt) bool { return stuckHere(s, p) }
+	first := slices.IndexFunc(probed, func(p redis.XPendingExt) bool { return !stuck(p) })
+	if first < 0 {
+		return nil
+	}
+	probed = probed[first:]
+	if end := slices.IndexFunc(probed, stuck); end >= 0 {
+		probed = probed[:end]
+	}
+	return probed
 }
 
 // stuckHere reports whether an entry has been in hand here for so long that it gives no sign of life: it is for others.

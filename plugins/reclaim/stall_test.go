@@ -274,6 +274,41 @@ func TestASlowShardComesLast(t *testing.T) {
 	})
 }
 
+// holding is a fakeReader that has entries in hand.
+type holding struct {
+	*fakeReader
+	ids []string
+}
+
+func (h holding) Holds(id string) bool { return slices.Contains(h.ids, id) }
+
+// What is stuck here is for others: it is not taken again, not even together with what lies before and behind it.
+func TestWhatIsStuckHereIsLeftToOthers(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		st := s.stream(t, "scan", "me-1-0", nil)
+		before := s.hold(t, st, "alive-3-0", 2)
+		stuck := s.hold(t, st, st.Consumer, 12) // more than one step
+		behind := s.hold(t, st, "alive-3-0", 2)
+		stuck = append(stuck, s.hold(t, st, st.Consumer, 1)...)
+		reader := &fakeReader{free: 100}
+		st.Reader = holding{reader, stuck}
+		d := newDomain(newRig(quick(), "me-1", everybody("alive-3")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		<-time.After(quick().MinIdle)
+		d.round(t.Context(), true)
+		require.Equal(t, slices.Concat(before, behind), reader.got())
+		pending, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{
+			Stream: st.Name, Group: st.Group, Idle: quick().MinIdle, Start: "-", End: "+", Count: 100,
+		}).Result()
+		require.NoError(t, err)
+		var idle []string
+		for _, p := range pending {
+			idle = append(idle, p.ID)
+			require.EqualValues(t, 1, p.RetryCount, "nobody was given it meanwhile")
+		}
+		require.Equal(t, stuck, idle, "others may claim them")
+	})
+}
+
 func newHooked(t *testing.T, s server, h hook) redis.UniversalClient {
 	t.Helper()
 	c := redispoll.DefaultClientConfig()
