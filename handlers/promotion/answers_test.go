@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -158,7 +160,9 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 		text := resolve(app.ExitOK, "1", "--paid", tx, "--why", "in their book", "--who", "kim")
 		require.Contains(t, text, "no answer within 300ms", "the evidence is shown")
 		require.Contains(t, text, "POINT:1:1 is SUCCESS now, as the Money API says.")
-		resolve(app.ExitOK, "2", "--unpaid", "--why", "ticket 4711", "--who", "kim")
+		text = resolve(app.ExitOK, "2", "--unpaid", "--why", "ticket 4711", "--who", "kim")
+		require.Contains(t, text, "The Money API says: it knows no charge with this key, which is no proof.")
+		require.Contains(t, text, "POINT:1:2 is FAILED now, on the word of kim.")
 		var after promotion.Explained
 		tw.json(&after, "unknown", "resolve", "POINT", "1", "3", "--paid", "elsewhere", "--why", "bank statement", "--who", "kim", "--force")
 		require.Equal(t, ledger.Success, after.State)
@@ -168,7 +172,7 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 		tw.json(&e, "campaign", "explain", "POINT", "1", "2")
 		require.Len(t, e.Audit, 1)
 		require.Equal(t, "kim", e.Audit[0].Who)
-		require.Equal(t, "ticket 4711 (the Money API says: no charge with this key)", e.Audit[0].Why)
+		require.Equal(t, "ticket 4711 (the Money API says: it knows no charge with this key, which is no proof)", e.Audit[0].Why)
 		require.Contains(t, e.Next, "replay")
 		require.Equal(t, "No promotion is unfinished.\nFAILED payouts, not charged and given up: 1 (millrace dead list)\n", tw.says(app.ExitOK, "campaign", "status"))
 		c := tw.counts("POINT")
@@ -239,6 +243,40 @@ func TestUnknownIsResolvedWithoutTheMoneyAPI(t *testing.T) {
 		}
 		require.Contains(t, tw.says(app.ExitOK, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "they said so", "--who", "kim"), "could not be asked")
 		require.EqualValues(t, 1, tw.counts("POINT").Failed)
+	})
+}
+
+// An API that forgets keys answers no_charge for all that are old: a person must know it otherwise.
+func TestNoChargeOfAnOldKeyProvesNothing(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { c.Ledger.MaxRetries, c.Ledger.IdempotencyTTL = 0, time.Millisecond })
+		require.Equal(t, ledger.Unknown, tw.end(1, ledger.PerhapsCharged).State)
+		require.Eventually(t, func() bool {
+			x, err := tw.ledger.Explain(t.Context(), pointRecord(1).Key)
+			return err == nil && x.Now.Sub(x.FirstSentAt) > time.Millisecond
+		}, 10*time.Second, time.Millisecond)
+		resolve := []string{"unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "asked", "--who", "kim"}
+		text := tw.says(app.ExitBad, resolve...)
+		require.Contains(t, text, "it knows no charge with this key, which is no proof, and the key is older than idempotency_ttl.")
+		require.Contains(t, text, "--force books it")
+		require.EqualValues(t, 1, tw.counts("POINT").Unknown)
+		require.Contains(t, tw.says(app.ExitOK, append(resolve, "--force")...), "POINT:1:1 is FAILED now, on the word of kim.")
+	})
+}
+
+func TestUnpaidWaitsForARequestUnderWay(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprint(w, `{"code":"in_flight","message":"a request with this key is being worked on"}`)
+		}))
+		t.Cleanup(api.Close)
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { c.Ledger.MaxRetries, c.MoneyAPI.URL = 0, api.URL })
+		require.Equal(t, ledger.Unknown, tw.end(1, ledger.PerhapsCharged).State)
+		text := tw.says(app.ExitBad, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "asked", "--who", "kim")
+		require.Contains(t, text, "The Money API says: a request with this key is under way.")
+		require.Contains(t, text, "a request is under way; ask again later")
+		require.EqualValues(t, 1, tw.counts("POINT").Unknown)
 	})
 }
 

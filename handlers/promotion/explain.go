@@ -76,7 +76,7 @@ func (p *Plugin) explainCommand(h *app.Host) *cobra.Command {
 				}
 				var asked *lookup
 				if ask {
-					asked = p.lookUp(ctx, k)
+					asked = p.lookUp(ctx, x)
 				}
 				e, err := p.explained(ctx, x, asked)
 				if err != nil {

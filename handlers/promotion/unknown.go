@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
@@ -142,7 +141,9 @@ func (p *Plugin) unknownResolveCommand(h *app.Host) *cobra.Command {
 		Long: `Book what a person has found out about a payout that may have been charged.
 
 The evidence is shown first: every call with its answer, and what the Money API says of the key now, when it can be
-asked. What contradicts the Money API is refused; --force books it all the same. --paid makes the payout SUCCESS
+asked. That it knows no charge is no proof: a request may still be under way, and an API that forgets keys answers so
+for every key older than idempotency_ttl. What contradicts the Money API is refused, and so is --unpaid on such a key or
+while a request is under way; --force books it all the same. --paid makes the payout SUCCESS
 and its dead letter is discarded; --unpaid makes it FAILED, and its dead letter may then be replayed. Who, when and why
 are kept.`,
 		Args: payoutArgs,
@@ -167,7 +168,7 @@ are kept.`,
 	cmd.Flags().StringVar(&f.why, "why", "", "how you know; kept for the audit")
 	cmd.Flags().StringVar(&f.who, "who", person(), "who says so; kept for the audit")
 	cmd.Flags().BoolVar(&f.dry, "dry-run", false, "show the evidence and what would be booked; change nothing")
-	cmd.Flags().BoolVar(&f.force, "force", false, "also when the Money API says otherwise")
+	cmd.Flags().BoolVar(&f.force, "force", false, "also when the Money API says otherwise, or its answer can't be believed")
 	return cmd
 }
 
@@ -191,7 +192,7 @@ func (p *Plugin) resolve(ctx context.Context, h *app.Host, cmd *cobra.Command, k
 	if x.State != ledger.Unknown {
 		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("%s is %s, not UNKNOWN: there is nothing to resolve", k, x.State)}
 	}
-	e, err := p.explained(ctx, x, p.lookUp(ctx, k))
+	e, err := p.explained(ctx, x, p.lookUp(ctx, x))
 	if err != nil {
 		return err
 	}
@@ -251,61 +252,4 @@ func (p *Plugin) closeLetter(ctx context.Context, k ledger.Key, f resolveFlags, 
 		return nil, nil
 	}
 	return p.dead.Settled(ctx, deadName, k.String(), letters.By{Who: f.who, Why: "it is paid, transaction key " + f.paid + ": " + why})
-}
-
-// lookupTimeout bounds the question to the Money API for evidence.
-const lookupTimeout = 10 * time.Second
-
-// lookup is what the Money API says of a key.
-type lookup struct {
-	Answer         string `json:"answer"` // paid, no_charge, or why it could not say
-	TransactionKey string `json:"transaction_key,omitempty"`
-	Status         int    `json:"status,omitempty"`
-	Text           string `json:"text,omitempty"`
-}
-
-func (p *Plugin) lookUp(ctx context.Context, k ledger.Key) *lookup {
-	s, _ := strategyOf(string(k.Type))
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	a := p.run.api.Lookup(ctx, s.idempotencyKey(k.Promotion, k.Target))
-	return &lookup{Answer: a.Class.String(), TransactionKey: a.TransactionKey, Status: a.Status, Text: a.Text}
-}
-
-// String says it in plain words.
-func (l *lookup) String() string {
-	switch l.Answer {
-	case money.Paid.String():
-		return "charged, transaction key " + l.TransactionKey
-	case money.NoCharge.String():
-		return "no charge with this key"
-	}
-	if l.Text == "" {
-		return "it could not be asked (" + l.Answer + ")"
-	}
-	return fmt.Sprintf("it could not be asked (%s: %s)", l.Answer, l.Text)
-}
-
-// paid reports whether it was asked and says that the key was charged.
-func (l *lookup) paid() bool { return l != nil && l.Answer == money.Paid.String() }
-
-// wordFor names whose word it is that the flags are true.
-func (l *lookup) wordFor(f resolveFlags) string {
-	if l.paid() && f.paid == l.TransactionKey || l.Answer == money.NoCharge.String() && f.unpaid {
-		return "as the Money API says"
-	}
-	return "on the word of " + f.who
-}
-
-// contradicts reports why the flags can't be true when the Money API says so.
-func (l *lookup) contradicts(f resolveFlags) error {
-	switch {
-	case l.paid() && f.unpaid:
-		return fmt.Errorf("the Money API says it is charged, transaction key %s; --paid %s books that, --force insists", l.TransactionKey, l.TransactionKey)
-	case l.paid() && f.paid != l.TransactionKey:
-		return fmt.Errorf("the Money API says the transaction key is %s, not %s; --force insists", l.TransactionKey, f.paid)
-	case l.Answer == money.NoCharge.String() && f.paid != "":
-		return errors.New("the Money API knows no charge with this key; when you have seen the charge elsewhere, --force books it")
-	}
-	return nil
 }
