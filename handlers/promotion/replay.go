@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -36,16 +35,22 @@ func (d deadReplays) Register(r *pipeline.Registry) error {
 // Replay implements deadletter.Replayer.
 func (d deadReplays) Replay(ctx context.Context, l letters.Letter, by letters.By) (deadletter.Outcome, error) {
 	key, err := payoutKey(l.Subject)
-	switch {
-	case err != nil:
+	if err != nil {
 		return deadletter.Refuse("%s", err), nil
-	case l.Class == ledger.ClassConflict:
-		return cameSecond(key), nil
 	}
-	done, err := d.run.ledger.Replay(ctx, key, ledger.Replay{Letter: l.ID, Generation: l.Generation, Who: by.Who, Why: by.Why})
+	return d.replay(ctx, key, l, ledger.Replay{Who: by.Who, Why: by.Why})
+}
+
+// replay has the ledger answer for a letter about a payout.
+func (d deadReplays) replay(ctx context.Context, key ledger.Key, l letters.Letter, r ledger.Replay) (deadletter.Outcome, error) {
+	if l.Class == ledger.ClassConflict {
+		return deadletter.Refuse("another request for %s came first, and the first one wins", key), nil
+	}
+	r.Letter, r.Generation = l.ID, l.Generation
+	done, err := d.run.ledger.Replay(ctx, key, r)
 	switch {
 	case errors.Is(err, ledger.ErrNotFound):
-		return noPayout(key), nil
+		return deadletter.Refuse("the ledger has no payout %s", key), nil
 	case err != nil:
 		return deadletter.Outcome{}, fmt.Errorf("promotion: replay %s: %w", key, err)
 	}
@@ -53,27 +58,31 @@ func (d deadReplays) Replay(ctx context.Context, l letters.Letter, by letters.By
 	case ledger.ReplayDone:
 		return deadletter.Outcome{Result: letters.OutcomeReplayed}, nil
 	case ledger.ReplayAlready:
-		return replayedBefore(key, done.State), nil
+		return deadletter.Outcome{Result: letters.OutcomeAlready, Reason: fmt.Sprintf("%s is %s", key, done.State)}, nil
 	case ledger.ReplayRefused:
 		return deadletter.Refuse("%s: %s", key, done.Reason), nil
 	}
 	return deadletter.Outcome{}, fmt.Errorf("promotion: replay %s: the ledger answers %q", key, done.Outcome)
 }
 
-// Look implements deadletter.Replayer. It answers what Replay would.
+// Look implements deadletter.Replayer: the ledger tries the replay, and takes it back.
 func (d deadReplays) Look(ctx context.Context, l letters.Letter) (deadletter.Standing, error) {
 	key, err := payoutKey(l.Subject)
 	if err != nil {
 		return deadletter.Standing{Replay: deadletter.Refuse("%s", err)}, nil
 	}
+	replay, err := d.replay(ctx, key, l, ledger.Replay{DryRun: true})
+	if err != nil {
+		return deadletter.Standing{}, err
+	}
 	x, err := d.run.ledger.Explain(ctx, key)
 	switch {
 	case errors.Is(err, ledger.ErrNotFound):
-		return deadletter.Standing{State: "not in the ledger", Replay: noPayout(key)}, nil
+		return deadletter.Standing{State: "not in the ledger", Replay: replay}, nil
 	case err != nil:
 		return deadletter.Standing{}, fmt.Errorf("promotion: look at %s: %w", key, err)
 	}
-	s := deadletter.Standing{State: string(x.State), Replay: foreseen(x, l)}
+	s := deadletter.Standing{State: string(x.State), Replay: replay}
 	switch {
 	case x.State == ledger.Success:
 		s.State += ", " + x.TransactionKey
@@ -86,42 +95,6 @@ func (d deadReplays) Look(ctx context.Context, l letters.Letter) (deadletter.Sta
 		s.Remains = fmt.Sprintf("%s stays FAILED: nobody is paid", key)
 	}
 	return s, nil
-}
-
-// foreseen is what Replay would answer for a payout that the ledger has, by the rules of ledger.Replay.
-func foreseen(x ledger.Explanation, l letters.Letter) deadletter.Outcome {
-	key := x.Key
-	refuse := func(format string, args ...any) deadletter.Outcome {
-		return deadletter.Refuse("%s: %s", key, fmt.Sprintf(format, args...))
-	}
-	before := fmt.Sprintf("letter %s, generation %d: ", l.ID, l.Generation)
-	switch {
-	case l.Class == ledger.ClassConflict:
-		return cameSecond(key)
-	case slices.ContainsFunc(x.Audit, func(a ledger.Audit) bool { return a.Action == "replay" && strings.HasPrefix(a.Detail, before) }):
-		return replayedBefore(key, x.State)
-	case x.State == ledger.Success:
-		return refuse("it is paid, transaction key %s", x.TransactionKey)
-	case x.State == ledger.Cancelled:
-		return refuse("it was cancelled with its promotion")
-	case !x.State.Settled():
-		return refuse("it is %s: it is being paid", x.State)
-	case x.PromotionState == ledger.PromotionCancelled:
-		return refuse("its promotion is cancelled")
-	}
-	return deadletter.Outcome{Result: letters.OutcomeReplayed}
-}
-
-func cameSecond(k ledger.Key) deadletter.Outcome {
-	return deadletter.Refuse("another request for %s came first, and the first one wins", k)
-}
-
-func noPayout(k ledger.Key) deadletter.Outcome {
-	return deadletter.Refuse("the ledger has no payout %s", k)
-}
-
-func replayedBefore(k ledger.Key, now ledger.State) deadletter.Outcome {
-	return deadletter.Outcome{Result: letters.OutcomeAlready, Reason: fmt.Sprintf("%s is %s", k, now)}
 }
 
 // payoutKey reads what ledger.Key.String writes.

@@ -14,6 +14,7 @@ type Replay struct {
 	Letter     string // id of the dead letter
 	Generation int    // counts the replays of the letter, from 1
 	Who, Why   string // for the audit; both required
+	DryRun     bool   // answer what would become of it, and change nothing; needs neither who nor why
 }
 
 // Replayed is what became of a replay.
@@ -42,7 +43,7 @@ func (l *Ledger) Replay(ctx context.Context, k Key, r Replay) (Replayed, error) 
 		return Replayed{}, err
 	}
 	r.Letter, r.Who, r.Why = clean(r.Letter), clean(r.Who), clean(r.Why)
-	if r.Letter == "" || r.Generation < 1 || r.Who == "" || r.Why == "" {
+	if r.Letter == "" || r.Generation < 1 || !r.DryRun && (r.Who == "" || r.Why == "") {
 		return Replayed{}, invalid("payout %s: a replay needs a letter, a generation from 1, who and why", k)
 	}
 	var done Replayed
@@ -76,6 +77,9 @@ func (l *Ledger) Replay(ctx context.Context, k Key, r Replay) (Replayed, error) 
 		}
 		row.Row = next
 		done.Outcome, done.State = ReplayDone, next.State
+		if r.DryRun {
+			return errUndo
+		}
 		book := l.newBook(s, c)
 		book.add(row, eff, nil, "")
 		if err := writeAudit(ctx, u.querier(), s.now, k, Audit{Who: r.Who, Why: r.Why, Action: "replay",

@@ -119,6 +119,14 @@ func TestReplayOfAFailedPayout(t *testing.T) {
 		mustSettle(t, l, Result{Key: r.Key, Epoch: first.Epoch, Outcome: Rejected, Class: "no_such_target"})
 		require.Equal(t, "paid 0 failed 1 unknown 0 cancelled 0 pending 0", summary(t, l, p))
 
+		dry := Replay{Letter: "a", Generation: 1, DryRun: true}
+		for range 2 {
+			got, err := l.Replay(t.Context(), r.Key, dry)
+			require.NoError(t, err)
+			require.Equal(t, Replayed{Outcome: ReplayDone, State: Pending}, got)
+		}
+		require.Equal(t, "paid 0 failed 1 unknown 0 cancelled 0 pending 0", summary(t, l, p), "nothing was done")
+		require.Empty(t, mustExplain(t, l, r.Key).Audit)
 		got, err := l.Replay(t.Context(), r.Key, letter("a", 1))
 		require.NoError(t, err)
 		require.Equal(t, Replayed{Outcome: ReplayDone, State: Pending}, got)
@@ -132,6 +140,9 @@ func TestReplayOfAFailedPayout(t *testing.T) {
 		require.Len(t, work, 1, "the feeder finds it")
 
 		again, err := l.Replay(t.Context(), r.Key, letter("a", 1))
+		require.NoError(t, err)
+		require.Equal(t, Replayed{Outcome: ReplayAlready, State: Pending}, again)
+		again, err = l.Replay(t.Context(), r.Key, dry)
 		require.NoError(t, err)
 		require.Equal(t, Replayed{Outcome: ReplayAlready, State: Pending}, again)
 		early, err := l.Replay(t.Context(), r.Key, letter("a", 2))

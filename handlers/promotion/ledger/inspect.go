@@ -85,7 +85,6 @@ func (l *Ledger) Books(ctx context.Context, p Promotion, fn func(Entry) error) e
 type Explanation struct {
 	Entry
 	PromotionState PromotionState
-	Active         bool      // the promotion's stream is on the active set
 	Calls          []Attempt // in order of epoch; a late answer after the line of its epoch
 	Letters        []Letter  // in the order in which they were written
 	Audit          []Audit   // what people did to the payout, in order
@@ -124,9 +123,8 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (Explanation, error) {
 			sqlEntryColumns+` AND p.target_id = $3`, string(k.Type), k.Promotion, k.Target); err != nil || x.ID == 0 {
 			return err
 		}
-		if err := q.query(ctx, func(r scanner) error { return r.Scan((*string)(&x.PromotionState), &x.Active) },
-			`SELECT p.state, coalesce((SELECT s.active FROM promotion_streams AS s WHERE s.type = p.type AND s.promotion_id = p.promotion_id), FALSE)
-			FROM promotions AS p WHERE p.type = $1 AND p.promotion_id = $2`, string(k.Type), k.Promotion); err != nil {
+		if err := q.query(ctx, func(r scanner) error { return r.Scan((*string)(&x.PromotionState)) },
+			`SELECT state FROM promotions WHERE type = $1 AND promotion_id = $2`, string(k.Type), k.Promotion); err != nil {
 			return err
 		}
 		var err error
