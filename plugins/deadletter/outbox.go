@@ -12,7 +12,7 @@ import (
 // Letter is a dead letter of an outbox and the topic it goes to.
 type Letter struct {
 	Topic string
-	// ID is the same whenever the letter is relayed, and unique over all letters; see letters.ID. Empty: one is
+	// ID is the same whenever the letter is relayed, and unique over all letters: letters.ID makes it. Empty: one is
 	// made of what the letter says.
 	ID string
 	// Subject is what the ledger knows the letter by, such as the key of a payout: with one the plugin's

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -134,13 +135,16 @@ func From(id, plugin, topic, uuid string, d pipeline.DeadLetter) Letter {
 	}
 }
 
+// idLength is that of an id, in hexadecimal digits.
+const idLength = 16
+
 // ID makes the id of a letter from what makes it the one it is.
 func ID(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
 		fmt.Fprintf(h, "%d:%s", len(p), p)
 	}
-	return hex.EncodeToString(h.Sum(nil)[:8])
+	return hex.EncodeToString(h.Sum(nil)[:idLength/2])
 }
 
 // LineageOf is the lineage of the letter that tells what became of a subject of a plugin's ledger. It is one letter,
@@ -150,14 +154,12 @@ func LineageOf(plugin, subject string) string { return plugin + "/" + subject }
 // ReplayHeader is the value of MetaReplay for a replay of this letter as it is.
 func (l Letter) ReplayHeader() string { return l.ID + "/" + strconv.Itoa(l.Generation) }
 
-// replayOf returns the letter and generation whose replay this message was.
+// replayOf returns the letter and generation whose replay this message was. Anybody may write the header: what is not
+// as ReplayHeader writes it is no replay.
 func (l Letter) replayOf() (id string, generation int, ok bool) {
-	id, text, ok := strings.Cut(l.Headers[MetaReplay], "/")
-	if !ok {
-		return "", 0, false
-	}
-	generation, err := strconv.Atoi(text)
-	return id, generation, err == nil && id != "" && generation > 0
+	id, text, _ := strings.Cut(l.Headers[MetaReplay], "/")
+	n, err := strconv.ParseInt(text, 10, 32)
+	return id, int(n), err == nil && n > 0 && n < math.MaxInt32 && len(id) == idLength && strings.Trim(id, "0123456789abcdef") == ""
 }
 
 // PluginOf returns the plugin of a route: the first part of the route's name.
@@ -178,6 +180,19 @@ func clean(s string) string {
 		return s
 	}
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// maxIndexed bounds texts that are indexed, in bytes: an entry of PostgreSQL's indexes has room for 2.7 kB, and one byte
+// that is no text becomes three.
+const maxIndexed = 500
+
+// indexed makes text storable in a column that is indexed. What had to be changed ends with a hash of all of it, so that
+// texts that differ do so still.
+func indexed(s string) string {
+	if short := clean(s[:min(len(s), maxIndexed)]); short != s {
+		return short + "…" + ID(s)
+	}
+	return s
 }
 
 // Headers are stored as a JSON object. A name or value that is no text is an object of its base64.

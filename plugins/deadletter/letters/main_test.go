@@ -50,6 +50,9 @@ func payoutLetter(payout string, n int) Letter {
 	return l
 }
 
+// unix is a time in whole seconds.
+func unix(seconds int64) time.Time { return time.Unix(seconds, 0).UTC() }
+
 func mustPut(t *testing.T, s *Store, batch ...Letter) {
 	t.Helper()
 	require.NoError(t, s.Put(t.Context(), batch...))

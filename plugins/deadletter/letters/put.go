@@ -47,7 +47,10 @@ func (s *Store) prepare(l *Letter) {
 	if l.Lineage == "" {
 		l.Lineage = l.ID
 	}
-	for _, text := range []*string{&l.Subject, &l.Lineage, &l.Plugin, &l.Handler, &l.Class, &l.Error, &l.Source.Name, &l.Source.EntryID, &l.Topic, &l.TraceParent, &l.UUID} {
+	for _, text := range []*string{&l.ID, &l.Subject, &l.Lineage, &l.Class} {
+		*text = indexed(*text)
+	}
+	for _, text := range []*string{&l.Plugin, &l.Handler, &l.Error, &l.Source.Name, &l.Source.EntryID, &l.Topic, &l.TraceParent, &l.UUID} {
 		*text = clean(*text)
 	}
 	if l.Plugin == "" {
@@ -70,6 +73,7 @@ func (s *Store) put(ctx context.Context, q querier, l Letter, now time.Time) err
 			return err
 		}
 		if from != nil && from.Plugin == l.Plugin && from.ID != l.ID {
+			generation = min(generation, from.Generation) // a later one can't have been replayed
 			if bytes.Equal(from.Payload, l.Payload) {
 				return s.came(ctx, q, from, generation, l, now)
 			}

@@ -69,8 +69,8 @@ func (f Filter) where(args []any) (condition string, all []any) {
 	}
 	for _, c := range []struct{ column, value string }{
 		{"source", f.Source}, {"plugin", f.Plugin}, {"handler", f.Handler}, {"class", f.Class}, {"fingerprint", f.Fingerprint},
-		{"subject <> '' AND subject", f.Subject}, // as its index says
-		{"lineage", f.Lineage},
+		{"subject <> '' AND subject", indexed(f.Subject)}, // as its index says
+		{"lineage", indexed(f.Lineage)},
 	} {
 		if c.value != "" {
 			add(c.column+" = %s", c.value)
