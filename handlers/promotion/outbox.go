@@ -2,6 +2,7 @@ package promotion
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -37,7 +38,12 @@ func (o deadOutbox) Relay(ctx context.Context, limit int, publish func(context.C
 				Origin: m.Origin, Attempts: m.Attempts, FirstFailedAt: m.FirstFailedAt, FailedAt: m.CreatedAt,
 			}
 		}
-		return publish(ctx, letters)
+		err := publish(ctx, letters)
+		var partial *deadletter.PublishError
+		if errors.As(err, &partial) {
+			return &ledger.PartialError{Failed: partial.Failed, Err: err}
+		}
+		return err
 	})
 }
 

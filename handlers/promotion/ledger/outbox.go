@@ -51,10 +51,22 @@ const sqlClaim = `WITH picked AS MATERIALIZED (
 UPDATE outbox SET claimed_until = $4, tries = tries + 1 WHERE id IN (SELECT id FROM picked)
 RETURNING id, type, promotion_id, target_id, class, error, payload, headers, record_key, origin, handler, attempts, tries, first_failed_at, created_at`
 
+// PartialError is an error of publish that names what it failed for; the rest of the batch is published.
+type PartialError struct {
+	Failed map[int]error // by index in the batch; never empty
+	Err    error         // all of it, for people
+}
+
+// Error is that of Err.
+func (e *PartialError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *PartialError) Unwrap() error { return e.Err }
+
 // Relay publishes up to limit rows of the outbox, oldest first, and returns how many it published. Several
 // instances may relay at once: a row is claimed by one. Each row is published at least once. When publish
-// fails for a batch its rows are tried alone, so that one bad row holds nobody up; what fails stays for later, and its
-// errors are joined in the result.
+// fails for a batch and does not name the rows (PartialError), they are tried alone, so that one bad row holds nobody up; what
+// fails stays for later, and its errors are joined in the result.
 func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish func(context.Context, []Message) error) (int, error) {
 	claimed, err := l.claim(ctx, kind, limit)
 	if err != nil || len(claimed) == 0 {
@@ -62,32 +74,46 @@ func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish 
 	}
 	work, cancel := context.WithTimeout(ctx, outboxClaim/2)
 	defer cancel()
-	groups := [][]Message{claimed}
-	if publish(work, claimed) != nil {
-		groups = groups[:0]
-		for i := range claimed {
-			groups = append(groups, claimed[i:i+1])
+	err = publish(work, claimed)
+	var partial *PartialError
+	switch {
+	case err == nil:
+		if err := l.published(ctx, kind, claimed); err != nil {
+			return 0, err
 		}
-	} else if err := l.published(ctx, kind, claimed); err != nil {
-		return 0, err
-	} else {
 		return len(claimed), nil
+	case errors.As(err, &partial):
+		var good, bad []Message
+		for i, m := range claimed {
+			if partial.Failed[i] == nil {
+				good = append(good, m)
+			} else {
+				bad = append(bad, m)
+			}
+		}
+		return len(good), errors.Join(err, l.published(ctx, kind, good), l.postpone(ctx, bad))
 	}
+	return l.relayAlone(ctx, work, kind, claimed, publish)
+}
+
+// relayAlone publishes rows one by one.
+func (l *Ledger) relayAlone(ctx, work context.Context, kind OutboxKind, claimed []Message, publish func(context.Context, []Message) error) (int, error) {
 	var errs []error
 	n := 0
-	for i, g := range groups {
+	for i := range claimed {
+		one := claimed[i : i+1]
 		err := work.Err()
 		if err == nil {
-			err = publish(work, g)
+			err = publish(work, one)
 		}
 		if err == nil {
-			err = l.published(ctx, kind, g)
+			err = l.published(ctx, kind, one)
 			n++
 		} else if errs = append(errs, err); len(errs) >= 3 && len(errs) == i+1 {
 			// Not one could be published: it is not the rows' fault.
 			return n, errors.Join(append(errs[:1], l.postpone(ctx, claimed))...)
 		} else {
-			err = l.postpone(ctx, g)
+			err = l.postpone(ctx, one)
 		}
 		if err != nil {
 			errs = append(errs, err)

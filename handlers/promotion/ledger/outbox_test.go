@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -96,6 +97,48 @@ func TestRelayIsNotHeldUpByOneBadRow(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		require.Equal(t, []int64{1, 2, 3, 4, 5}, sorted(got))
+	})
+}
+
+// A publisher that says which rows it could not publish is not asked again for the others.
+func TestRelayBelievesWhoNamesTheRows(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t, withResults)
+		payMany(t, l, 1, 5)
+		var batches [][]int64
+		bad := map[int64]bool{2: true, 5: true}
+		publish := func(_ context.Context, ms []Message) error {
+			var targets []int64
+			failed := map[int]error{}
+			for i, m := range ms {
+				targets = append(targets, m.Key.Target)
+				if bad[m.Key.Target] {
+					failed[i] = errors.New("too large")
+				}
+			}
+			batches = append(batches, targets)
+			if len(failed) == 0 {
+				return nil
+			}
+			return &PartialError{Failed: failed, Err: errors.New("some are too large")}
+		}
+		n, err := l.Relay(t.Context(), OutboxResult, 10, publish)
+		require.ErrorContains(t, err, "some are too large")
+		require.Equal(t, 3, n)
+		h.advance(time.Hour)
+		n, err = l.Relay(t.Context(), OutboxResult, 10, publish)
+		require.Error(t, err)
+		require.Zero(t, n)
+		clear(bad)
+		h.advance(time.Hour)
+		n, err = l.Relay(t.Context(), OutboxResult, 10, publish)
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		for _, b := range batches {
+			slices.Sort(b)
+		}
+		require.Equal(t, [][]int64{{1, 2, 3, 4, 5}, {2, 5}, {2, 5}}, batches)
 	})
 }
 
