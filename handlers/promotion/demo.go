@@ -278,6 +278,11 @@ func (d demoShow) report(r DemoReport) error {
 func writeReport(w io.Writer, r DemoReport) {
 	fmt.Fprintf(w, "\n  %-15s %12s  records to Kafka\n", "published", thousands(r.Published))
 	writeBooks(w, r.Books)
+	verdict := "The books balance: nothing lost, nothing paid twice."
+	if !r.Balanced {
+		verdict = "The books DON'T balance."
+	}
+	fmt.Fprintf(w, "\n%s\n", verdict)
 	fmt.Fprintf(w, "%.1f s, %s payouts/s, %.0f µs of CPU each, %d MB of memory at most.\n",
 		r.Seconds, thousands(int64(r.PayoutsPerSecond)), r.CPUPerPayout, r.PeakMemory>>20)
 }
@@ -305,11 +310,6 @@ func writeBooks(w io.Writer, b Books) {
 	} {
 		fmt.Fprintf(w, "  %-15s %12s  %s\n", line.name, thousands(line.n), line.about)
 	}
-	verdict := "The books balance: nothing lost, nothing paid twice."
-	if !b.Balance() {
-		verdict = "The books DON'T balance."
-	}
-	fmt.Fprintf(w, "\n%s\n", verdict)
 }
 
 // thousands writes n with a comma every three digits.

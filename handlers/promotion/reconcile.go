@@ -42,11 +42,24 @@ const examples = 5
 func (r *Reconciliation) settledWell() error {
 	switch lost := r.Buckets[bucketNotAccepted]; {
 	case !r.Balanced:
-		return errors.New("the books don't balance")
+		return errors.New("the books DON'T balance")
 	case lost > 0:
-		return fmt.Errorf("the books balance, but %s targets that Kafka offers are not in the ledger", thousands(lost))
+		return fmt.Errorf("the two books about money balance, but targets that Kafka offers are not in the ledger: %s", thousands(lost))
 	}
 	return nil
+}
+
+// verdict is what people read last: it claims no more than was read.
+func (r *Reconciliation) verdict() string {
+	switch err := r.settledWell(); {
+	case err != nil:
+		return upper(err.Error()) + "."
+	case r.Kafka == nil:
+		return "The two books about money balance; what Kafka offers was not read."
+	case !r.Kafka.Complete:
+		return "The books balance: nothing that Kafka still holds is lost, nothing paid twice."
+	}
+	return "The books balance: nothing lost, nothing paid twice."
 }
 
 // comparison is one reconciliation under way.

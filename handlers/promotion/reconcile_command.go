@@ -106,12 +106,10 @@ func writeReconciliation(out io.Writer, r Reconciliation) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if k := r.Kafka; k == nil {
-		fmt.Fprintf(out, "\nWhat Kafka offers was not read.\n")
-	} else {
+	if k := r.Kafka; k != nil {
 		fmt.Fprintf(out, "\n%s: %s records, %s of this promotion.\n", k.Topic, thousands(k.Read), thousands(k.Records))
 		if k.Undecodable > 0 {
-			fmt.Fprintf(out, "%s records of that topic can't be read, and may belong to any promotion: they are dead letters.\n", thousands(k.Undecodable))
+			fmt.Fprintf(out, "%s records of that topic can't be read, and may belong to any promotion: they should be dead letters (millrace dead list).\n", thousands(k.Undecodable))
 		}
 		if !k.Complete && r.Buckets[bucketNotOffered] > 0 {
 			fmt.Fprintf(out, "Retention has removed the topic's first records, which may explain those that are not offered.\n")
@@ -119,6 +117,7 @@ func writeReconciliation(out io.Writer, r Reconciliation) error {
 	}
 	fmt.Fprintln(out)
 	writeBooks(out, r.Books)
+	fmt.Fprintf(out, "\n%s\n", r.verdict())
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,10 +40,33 @@ func TestReconcileWithKafka(t *testing.T) {
 	s.charges = s.charges[:4]
 	r, _ = s.compare(t, time.Time{})
 	require.True(t, r.Balanced, "the two books about money balance")
-	require.ErrorContains(t, r.settledWell(), "2 targets that Kafka offers are not in the ledger")
+	require.NotContains(t, shown(t, r), "nothing lost")
+	require.ErrorContains(t, r.settledWell(), "targets that Kafka offers are not in the ledger: 2")
+	require.Contains(t, shown(t, r), "\n\nThe two books about money balance, but targets that Kafka offers are not in the ledger: 2.\n")
+	require.Contains(t, shown(t, r), "2 records of that topic can't be read, and may belong to any promotion: they should be dead letters (millrace dead list).")
 	s.offers = slices.DeleteFunc(s.offers, func(o string) bool { return o == offerOf(1, 5, 500) || o == offerOf(1, 9, 500) })
 	r, _ = s.compare(t, time.Time{})
 	require.NoError(t, r.settledWell())
+	require.Contains(t, shown(t, r), "\n\nThe books balance: nothing lost, nothing paid twice.\n")
+	r.Kafka.Complete = false
+	require.Contains(t, shown(t, r), "\n\nThe books balance: nothing that Kafka still holds is lost, nothing paid twice.\n")
+
+	s.offers = nil
+	r, _ = s.compare(t, time.Time{})
+	require.NoError(t, r.settledWell())
+	require.Contains(t, shown(t, r), "\n\nThe two books about money balance; what Kafka offers was not read.\n")
+	s.charges = nil
+	r, _ = s.compare(t, time.Time{})
+	require.Contains(t, shown(t, r), "\n\nThe books DON'T balance.\n")
+}
+
+// shown is what people see of a reconciliation.
+func shown(t *testing.T, r Reconciliation) string {
+	t.Helper()
+	var out strings.Builder
+	require.NoError(t, writeReconciliation(&out, r))
+	require.Equal(t, 1, strings.Count(strings.ToLower(out.String()), " balance"), "one verdict")
+	return out.String()
 }
 
 // What was settled or accepted after the other books were read is in none of them.
