@@ -213,15 +213,17 @@ func TestWhatAReplayWasMadeIntoIsALetterOfItsOwn(t *testing.T) {
 		mustReplay(t, s, l.ID, false)
 		other := returned(l, 1, 1)
 		other.Payload = []byte("made of it")
+		paid := returned(l, 1, 4) // a ledger has taken it up
+		paid.ID, paid.Subject, paid.Lineage = ID("paid"), "O:1", LineageOf("orders", "O:1")
 		elsewhere := returned(l, 1, 2)
 		elsewhere.Handler = "billing.take"
 		unknown := returned(letterOf(9), 4, 3)
-		mustPut(t, s, other, elsewhere, unknown)
+		mustPut(t, s, other, paid, elsewhere, unknown)
 		for _, c := range []struct {
 			id         string
 			state      State
 			generation int
-		}{{l.ID, Replayed, 1}, {other.ID, Parked, 2}, {elsewhere.ID, Open, 1}, {unknown.ID, Open, 1}} {
+		}{{l.ID, Replayed, 1}, {other.ID, Parked, 2}, {paid.ID, Parked, 2}, {elsewhere.ID, Open, 1}, {unknown.ID, Open, 1}} {
 			got, _ := mustGet(t, s, c.id)
 			require.Equal(t, c.state, got.State)
 			require.Equal(t, c.generation, got.Generation)

@@ -74,10 +74,10 @@ func (s *Store) put(ctx context.Context, q querier, l Letter, now time.Time) err
 		}
 		if from != nil && from.Plugin == l.Plugin && from.ID != l.ID {
 			generation = min(generation, from.Generation) // a later one can't have been replayed
-			if bytes.Equal(from.Payload, l.Payload) {
+			if bytes.Equal(from.Payload, l.Payload) && from.Subject == l.Subject {
 				return s.came(ctx, q, from, generation, l, now)
 			}
-			// What the replay was made into failed: another message, and as little to be looped.
+			// What the replay was made into failed: another message, or one that a ledger has now, and as little to be looped.
 			l.State, l.Generation = Parked, generation+1
 		}
 	}
