@@ -175,7 +175,7 @@ found.`,
 		},
 	})
 	f.add(cmd)
-	cmd.Flags().BoolVar(&f.unsettled, "unsettled", false, "also those about a payout that may have been charged")
+	cmd.Flags().BoolVar(&f.unsettled, "unsettled", false, "also those about a payout that may have been charged, or whose ledger can't be asked")
 	return cmd
 }
 

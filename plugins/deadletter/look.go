@@ -88,7 +88,7 @@ func (k *looker) look(ctx context.Context, l letters.Letter) (Standing, error) {
 		_, out := k.plugin.way(l)
 		return Standing{Replay: out}, nil
 	case r == nil:
-		return Standing{Replay: nobody(l)}, nil
+		return Standing{Replay: nobody(l), Unsettled: fmt.Sprintf("this binary has no plugin %s to ask: use one that has, or --unsettled", l.Plugin)}, nil
 	case k.failed >= tooMany:
 		return Standing{}, k.err
 	}

@@ -173,13 +173,23 @@ func TestALedgerThatIsAway(t *testing.T) {
 	})
 }
 
-// A letter of a ledger that this binary lacks can be given up, and not replayed.
+// A letter of a ledger that this binary lacks is not replayed, and given up only by who says so: nobody knows whether it is
+// settled.
 func TestALedgerOfNobody(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, o *office) {
 		l := Letter{ID: "stranger", Subject: "R:5", DeadLetter: pipeline.DeadLetter{Handler: "refunds.pay", Class: "rejected"}}
 		o.put(l.kept("refunds"))
 		require.Equal(t, "nobody here replays letters of refunds", o.report(0, "replay", "--all", "--dry-run").Letters[0].Reason)
-		require.Equal(t, 1, o.report(0, "discard", "--all", "--why", "x").Discarded)
+		why := "this binary has no plugin refunds to ask: use one that has, or --unsettled"
+		for code, args := range map[int][]string{0: {"--dry-run"}, app.ExitBad: {"--why", "x"}} {
+			r := o.report(code, append([]string{"discard", "--all"}, args...)...)
+			require.Equal(t, []int{1, 0}, []int{r.Refused, r.Discarded}, "%+v", r)
+			require.Equal(t, why, r.Letters[0].Reason)
+		}
+		require.Equal(t, letters.Open, o.state("stranger"))
+		out, _ := o.run("show", "stranger")
+		require.Contains(t, out, "it must not be discarded yet: "+why)
+		require.Equal(t, 1, o.report(0, "discard", "--all", "--unsettled", "--why", "x").Discarded)
 	})
 }
