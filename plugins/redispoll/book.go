@@ -237,13 +237,13 @@ func (b *book) lose(h *held) {
 	}
 }
 
-// renewable returns the entries that must be kept alive: ours, last confirmed before due, and in hand
-// since oldest or later. What has waited for a slot or a handler since before that is given back: here
-// everything is stuck, elsewhere perhaps not.
-func (b *book) renewable(due, oldest time.Time) (out []*held) {
+// renewable returns the entries that must be kept alive: ours, last confirmed before due, and begun by a handler
+// at oldestRun or later, or waiting since oldestWait or later. What has waited for a slot or a handler since before
+// that is given back: here everything is stuck, elsewhere perhaps not.
+func (b *book) renewable(due, oldestRun, oldestWait time.Time) (out []*held) {
 	waiting := b.buffer[:0]
 	for _, h := range b.buffer {
-		if h.since.Before(oldest) {
+		if h.since.Before(oldestWait) {
 			b.giveBack(h)
 		} else {
 			waiting = append(waiting, h)
@@ -252,6 +252,10 @@ func (b *book) renewable(due, oldest time.Time) (out []*held) {
 	clear(b.buffer[len(waiting):])
 	b.buffer = waiting
 	for _, h := range b.entries {
+		oldest := oldestWait
+		if h.begun {
+			oldest = oldestRun
+		}
 		switch {
 		case h.lost || h.stage == stageReturning:
 		case h.since.Before(oldest) && h.stage == stageHeld && !h.begun:

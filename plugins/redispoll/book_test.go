@@ -247,17 +247,18 @@ func TestBookRenews(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_000_000, 0)
 	const hold = time.Hour
-	due, oldest := now.Add(-time.Minute), now.Add(-hold)
-	long, longer := now.Add(-2*time.Minute), now.Add(-2*hold)
+	due, oldestRun, oldestWait := now.Add(-time.Minute), now.Add(-hold), now.Add(-3*hold)
+	long, longer, longest := now.Add(-2*time.Minute), now.Add(-2*hold), now.Add(-4*hold)
 	recall := make(chan struct{}, 1)
-	b := newBook(5, 10)
+	b := newBook(6, 10)
 	in := func(id string, confirmed, since time.Time) *held {
 		b.add(redis.XMessage{ID: id}, 1, confirmed, since)
 		return b.entries[id]
 	}
 	in("fresh", now, now)
 	in("due", long, long)
-	in("waits too long", long, longer)
+	in("waits long", long, longer)
+	in("waits too long", long, longest)
 	slot := func(id string, begun bool, since time.Time) {
 		b.add(redis.XMessage{ID: id}, 1, long, since)
 		h := b.entries[id]
@@ -267,10 +268,11 @@ func TestBookRenews(t *testing.T) {
 	}
 	slot("handled", true, long)
 	slot("handled too long", true, longer)
-	slot("offered too long", false, longer)
+	slot("offered long", false, longer)
+	slot("offered too long", false, longest)
 	b.lose(in("lost", long, long))
 
-	require.ElementsMatch(t, []string{"due", "handled"}, idsOf(b.renewable(due, oldest)))
+	require.ElementsMatch(t, []string{"due", "handled", "waits long", "offered long"}, idsOf(b.renewable(due, oldestRun, oldestWait)))
 	require.Equal(t, []string{"waits too long"}, idsOf(b.returns), "it is given back: the slots are stuck")
 	require.Len(t, recall, 1, "the slot that offers must hear of it")
 	require.True(t, b.entries["offered too long"].recalled)

@@ -237,28 +237,37 @@ func giveBack(t *testing.T, c redis.UniversalClient, d redispoll.DomainConfig, i
 	return err
 }
 
-// The policy's longest hold reaches the reader: what is in hand for longer is kept alive no more.
+// The policy's longest hold reaches the reader: what a handler has for longer is kept alive no more. What only waits
+// behind it is kept, by the settings: given back it would come again with a delivery that never was.
 func TestTheLongestHoldOfTheRoute(t *testing.T) {
 	onServers(t, func(t *testing.T, s server) {
 		r := newRig(t, s)
-		r.add(0, 1)
+		r.add(0, 3)
 		p, _, err := start(t, s.addr, "test-"+watermill.NewULID(), logger(t))
 		require.NoError(t, err)
 		const minIdle = 1500 * time.Millisecond
 		cfg := settings(p)
 		cfg.MinIdle, cfg.ReclaimInterval = minIdle, 0
 		require.Greater(t, cfg.LongestHold, time.Minute, "by the settings it would be kept")
-		sub, err := p.Source(r.stream, group).Open(t.Context(), pipeline.Flow{LongestHold: 500 * time.Millisecond})
+		sub, err := p.Source(r.stream, group).Open(t.Context(), pipeline.Flow{Window: 1, LongestHold: 500 * time.Millisecond})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, sub.Close()) })
 		out, err := sub.Subscribe(t.Context(), "")
 		require.NoError(t, err)
 		m := receive(t, out)
-		require.Eventually(t, func() bool {
-			pending := r.pending()
-			return len(pending) == 1 && pending[0].Idle >= minIdle
-		}, patience, tick)
+		require.Eventually(t, func() bool { return r.pending()[0].Idle >= minIdle }, patience, tick)
+		pending := r.pending()
+		require.Len(t, pending, 3)
+		for _, waits := range pending[1:] {
+			require.Less(t, waits.Idle, minIdle, "it was given back, or not kept alive")
+		}
 		m.Ack()
+		for _, payload := range []string{"1", "2"} {
+			m = receiveAck(t, out)
+			require.Equal(t, payload, string(m.Payload))
+			require.EqualValues(t, 1, pipeline.OriginFrom(m.Context()).Delivered)
+		}
+		r.nothingPending()
 	})
 }
 

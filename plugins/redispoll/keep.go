@@ -215,12 +215,14 @@ func (r *Reader) keepAlive(quit <-chan struct{}) {
 
 func (r *Reader) renew() error {
 	now := time.Now()
-	oldest := time.Time{}
-	if r.cfg.LongestHold > 0 {
-		oldest = now.Add(-r.cfg.LongestHold)
+	oldest := func(limit time.Duration) time.Time {
+		if limit == 0 {
+			return time.Time{}
+		}
+		return now.Add(-limit)
 	}
 	r.mu.Lock()
-	due := r.book.renewable(now.Add(-r.cfg.MinIdle/3), oldest)
+	due := r.book.renewable(now.Add(-r.cfg.MinIdle/3), oldest(r.cfg.LongestRun), oldest(r.cfg.LongestHold))
 	r.book.forgetLeft(now.Add(-r.cfg.MinIdle))
 	if len(r.book.returns) > 0 {
 		signal(r.flush)

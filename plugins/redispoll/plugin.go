@@ -177,10 +177,7 @@ func (p *Plugin) open(ctx context.Context, at pipeline.Endpoint, f pipeline.Flow
 	for i, s := range streams {
 		cfgs[i] = p.cfg.reader()
 		cfgs[i].Stream, cfgs[i].Slots, cfgs[i].Group = s.stream, s.slots, at.Group
-		cfgs[i].Consumer, cfgs[i].Gate = instance+"-0", f.Gate
-		if f.LongestHold > 0 {
-			cfgs[i].LongestHold = f.LongestHold
-		}
+		cfgs[i].Consumer, cfgs[i].Gate, cfgs[i].LongestRun = instance+"-0", f.Gate, f.LongestHold
 	}
 	return openSubscription(ctx, c, cfgs, subscriptionOptions{
 		base: context.Background(), closeTimeout: p.cfg.CloseTimeout, reclaim: reclaim,

@@ -28,6 +28,7 @@ type ReaderConfig struct {
 	FirstPoll               time.Duration    // the sleep after the first empty read; doubles up to PollInterval
 	MinIdle                 time.Duration    // after which others may reclaim; entries are kept alive at a third of it
 	LongestHold             time.Duration    // after which an entry in hand is no longer kept alive; zero: never
+	LongestRun              time.Duration    // LongestHold of an entry that a handler has begun, from then on; zero: LongestHold
 	AckCount                int              // ids in one XACK
 	AckInterval             time.Duration    // the longest wait of an acknowledgement for company
 	MaxRedeliveries         int              // of a nacked entry here, before it is left pending; zero: none
@@ -42,6 +43,7 @@ func (c ReaderConfig) withDefaults() ReaderConfig {
 	c.PollInterval = positive(c.PollInterval, d.PollInterval)
 	c.FirstPoll = min(positive(c.FirstPoll, d.FirstPoll), c.PollInterval)
 	c.MinIdle = positive(c.MinIdle, d.MinIdle)
+	c.LongestRun = positive(c.LongestRun, c.LongestHold)
 	c.AckCount = min(positive(c.AckCount, d.AckCount), maxIDs)
 	c.AckInterval = positive(c.AckInterval, d.AckInterval)
 	return c
