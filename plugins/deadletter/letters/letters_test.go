@@ -2,6 +2,7 @@ package letters
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -200,6 +201,33 @@ func TestALetterComesBackWhileItIsReplayed(t *testing.T) {
 		got, _ = mustGet(t, s, l.ID)
 		require.Equal(t, Replayed, got.State)
 		require.Equal(t, 2, got.Generation)
+	})
+}
+
+// While its topic can't be written, a letter that came back is stored with every delivery, and each time has failed anew.
+func TestALetterThatIsDeliveredAgainCameBackOnce(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, open func() *Store) {
+		s := open()
+		l := letterOf(1)
+		mustPut(t, s, l)
+		mustReplay(t, s, l.ID, false)
+		back := returned(l, 1, 1)
+		for n := range 5 {
+			back.Failed, back.Error = back.Failed.Add(time.Second), fmt.Sprint("refusal ", n)
+			mustPut(t, s, back)
+			got, actions := mustGet(t, s, l.ID)
+			require.Equal(t, []any{Parked, 2, back.Error, back.Failed}, []any{got.State, got.Generation, got.Error, got.Failed})
+			require.Len(t, actions, 2)
+			require.Equal(t, "rejected: "+back.Error, actions[1].Detail)
+			require.Equal(t, got.Changed, actions[1].At, "it tells of the last")
+		}
+		require.NoError(t, s.Discard(t.Context(), l.ID, By{"ann", "void"}))
+		back.Failed = back.Failed.Add(time.Second)
+		mustPut(t, s, back)
+		got, actions := mustGet(t, s, l.ID)
+		require.Equal(t, Discarded, got.State, "nobody has replayed it since")
+		require.Len(t, actions, 3)
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -75,7 +76,7 @@ func (s *Store) put(ctx context.Context, q querier, l Letter, now time.Time) err
 		if from != nil && from.Plugin == l.Plugin && from.ID != l.ID {
 			generation = min(generation, from.Generation) // a later one can't have been replayed
 			if bytes.Equal(from.Payload, l.Payload) && from.Subject == l.Subject {
-				return s.came(ctx, q, from, generation, l, now)
+				return s.came(ctx, q, from, generation, l, l.ID+"/"+strconv.Itoa(generation), now)
 			}
 			// What the replay was made into failed: another message, or one that a ledger has now, and as little to be looped.
 			l.State, l.Generation = Parked, generation+1
@@ -95,7 +96,7 @@ func (s *Store) put(ctx context.Context, q querier, l Letter, now time.Time) err
 	if from.ID == l.ID && !l.Failed.After(from.Failed) {
 		return nil // stored before
 	}
-	return s.came(ctx, q, from, from.Generation, l, now)
+	return s.came(ctx, q, from, from.Generation, l, l.ID+"@"+l.Failed.Format(time.RFC3339Nano), now)
 }
 
 func (s *Store) insert(ctx context.Context, q querier, l Letter, now time.Time) (fresh bool, err error) {
@@ -113,8 +114,9 @@ func nullable(n *int64) sql.NullInt64 {
 }
 
 // came books a letter that is about the same as from, whose replay in a generation it may be. from is locked.
-// What failed last is what the row tells; the payload, headers and source stay those of the first.
-func (s *Store) came(ctx context.Context, q querier, from *Letter, generation int, l Letter, now time.Time) error {
+// What failed last is what the row tells; the payload, headers and source stay those of the first. arrival is the same when
+// l is delivered again: that is one event.
+func (s *Store) came(ctx context.Context, q querier, from *Letter, generation int, l Letter, arrival string, now time.Time) error {
 	state, next := from.State, from.Generation
 	switch {
 	case generation < from.Generation:
@@ -123,12 +125,21 @@ func (s *Store) came(ctx context.Context, q querier, from *Letter, generation in
 		state, next = Parked, from.Generation+1
 	}
 	if from.ID != l.ID || state != from.State { // a letter that is stored again before anybody has acted is no event
-		arrival := l.ID + "@" + l.Failed.Format(time.RFC3339Nano)
+		detail := clean(l.Class + ": " + l.Error)
 		n, err := s.exec(ctx, q, `INSERT INTO dead_letter_actions (letter, generation, action, who, why, at, outcome, detail, arrival)
 			VALUES ($1, $2, $3, '', '', $4, $5, $6, $7) ON CONFLICT DO NOTHING`,
-			from.ID, generation, ActionReturn, now, string(state), clean(l.Class+": "+l.Error), arrival)
-		if n == 0 || err != nil {
+			from.ID, generation, ActionReturn, now, string(state), detail, arrival)
+		if err != nil {
 			return err
+		}
+		if n == 0 {
+			if !l.Failed.After(from.Failed) {
+				return nil // stored before
+			}
+			state, next = from.State, from.Generation
+			if _, err := s.exec(ctx, q, `UPDATE dead_letter_actions SET at = $2, detail = $3 WHERE arrival = $1`, arrival, now, detail); err != nil {
+				return err
+			}
 		}
 	}
 	_, err := s.exec(ctx, q, `UPDATE dead_letters SET state = $2, generation = $3, class = $4, error = $5, fingerprint = $6, handler = $7,
