@@ -280,6 +280,25 @@ func TestUnpaidWaitsForARequestUnderWay(t *testing.T) {
 	})
 }
 
+// A server that goes away in mid-command could not be had: that is no answer about the books.
+func TestTheBookOfChargesGoesAway(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			fmt.Fprint(w, `{"entries":[`)
+		}))
+		t.Cleanup(cut.Close)
+		gone := httptest.NewServer(nil)
+		gone.Close()
+		tw := newTown(t, moneysim.Faults{}, nil)
+		tw.end(1, ledger.Paid)
+		for _, url := range []string{cut.URL, gone.URL} {
+			tw.payouts.Settings().(*promotion.Config).MoneyAPI.URL = url
+			tw.says(app.ExitUnavailable, "campaign", "reconcile", "POINT", "1", "--no-kafka")
+		}
+	})
+}
+
 func TestRebuildOnDemand(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, nil)

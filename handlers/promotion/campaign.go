@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -71,11 +73,16 @@ func usage(format string, args ...any) error {
 
 // withLedger opens the ledger alone, around do.
 func (p *Plugin) withLedger(h *app.Host, cmd *cobra.Command, do func(context.Context) error) error {
-	return h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
+	return services(h, cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
 		p.run.prepare(r.Env(), r.Env().Logger)
 		r.Service("promotion.ledger", p.run.ledgerService())
 		return nil
-	}}, func(ctx context.Context, _ *app.Running) error { return do(ctx) })
+	}}, do)
+}
+
+// services runs do with what o names, and makes its error an answer of a command.
+func services(h *app.Host, cmd *cobra.Command, o app.ServicesOptions, do func(context.Context) error) error {
+	return h.Services(cmd.Context(), cmd, o, func(ctx context.Context, _ *app.Running) error { return bad(do(ctx)) })
 }
 
 type steering struct {
@@ -95,7 +102,7 @@ func (p *Plugin) steerCommand(h *app.Host, s steering) *cobra.Command {
 			}
 			return p.withLedger(h, cmd, func(ctx context.Context) error {
 				if err := s.do(p.run.ledger, ctx, id); err != nil {
-					return bad(err)
+					return err
 				}
 				if h.JSON(cmd) {
 					return h.WriteJSON(map[string]any{"type": id.Type, "promotion": id.ID, "done": s.verb})
@@ -107,14 +114,21 @@ func (p *Plugin) steerCommand(h *app.Host, s steering) *cobra.Command {
 	})
 }
 
-// bad turns what the ledger says about a promotion into an answer of a command.
+// bad turns what the ledger says about a promotion, or a server that went away, into an answer of a command.
 func bad(err error) error {
-	if errors.Is(err, ledger.ErrNotFound) {
-		err = fmt.Errorf("%w: nothing of it was ever accepted by the service that these settings name; is it another type (%s), or another number?",
-			err, strings.Join(kinds(), ", "))
-	}
-	if errors.Is(err, ledger.ErrNotFound) || errors.Is(err, ledger.ErrCancelled) || errors.Is(err, ledger.ErrRefused) {
+	var (
+		answer  *app.ExitError
+		network net.Error
+	)
+	switch {
+	case errors.As(err, &answer), errors.Is(err, pipeline.ErrUnavailable):
+	case errors.Is(err, ledger.ErrNotFound):
+		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("%w: nothing of it was ever accepted by the service that these settings name; is it another type (%s), or another number?",
+			err, strings.Join(kinds(), ", "))}
+	case errors.Is(err, ledger.ErrCancelled), errors.Is(err, ledger.ErrRefused):
 		return &app.ExitError{Code: app.ExitBad, Err: err}
+	case errors.Is(err, ledger.ErrUnavailable), errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
 	}
 	return err
 }
@@ -132,7 +146,7 @@ func (p *Plugin) cancelCommand(h *app.Host) *cobra.Command {
 			return p.withLedger(h, cmd, func(ctx context.Context) error {
 				c, err := p.run.ledger.Cancel(ctx, id)
 				if err != nil {
-					return bad(err)
+					return err
 				}
 				if h.JSON(cmd) {
 					return h.WriteJSON(map[string]any{"type": id.Type, "promotion": id.ID, "cancelled": c.Cancelled, "in_flight": c.InFlight, "ambiguous": c.Ambiguous})
@@ -197,7 +211,7 @@ func (p *Plugin) publish(cmd *cobra.Command, h *app.Host, o demoOptions, c campa
 			counts[kind] = int64(o.targets)
 		}
 	}
-	return h.Services(cmd.Context(), cmd, app.ServicesOptions{Plugins: []string{p.kafka.Name()}}, func(ctx context.Context, _ *app.Running) error {
+	return services(h, cmd, app.ServicesOptions{Plugins: []string{p.kafka.Name()}}, func(ctx context.Context) error {
 		begin := time.Now()
 		var total int64
 		for kind, n := range counts {
@@ -253,10 +267,10 @@ func (p *Plugin) statusCommand(h *app.Host) *cobra.Command {
 				}
 				only = []ledger.Promotion{id}
 			}
-			return h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: p.registerStatus}, func(ctx context.Context, _ *app.Running) error {
+			return services(h, cmd, app.ServicesOptions{Register: p.registerStatus}, func(ctx context.Context) error {
 				all, err := p.statuses(ctx, only)
 				if err != nil {
-					return bad(err)
+					return err
 				}
 				if h.JSON(cmd) {
 					return h.WriteJSON(all)
@@ -312,7 +326,7 @@ func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]Statu
 func (p *Plugin) showNothingUnfinished(ctx context.Context, h *app.Host) error {
 	totals, err := p.run.ledger.Totals(ctx)
 	if err != nil {
-		return bad(err)
+		return err
 	}
 	var unknown, failed int64
 	for _, t := range totals {

@@ -141,7 +141,7 @@ func (p *Plugin) demo(cmd *cobra.Command, h *app.Host, o demoOptions) error {
 			show := demoShow{h: h, json: h.JSON(cmd), home: running.Settings.Home, options: o}
 			report, err := p.runCampaign(ctx, show, targets, counts, distinct)
 			if err != nil {
-				return err
+				return bad(err)
 			}
 			if err := show.report(report); err != nil {
 				return err

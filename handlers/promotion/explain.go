@@ -118,12 +118,12 @@ func onePayout(args []string) (ledger.Key, error) {
 
 // withMoney opens the ledger and the client of the Money API, around do.
 func (p *Plugin) withMoney(h *app.Host, cmd *cobra.Command, do func(context.Context) error) error {
-	return h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
+	return services(h, cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
 		p.run.prepare(r.Env(), r.Env().Logger)
 		r.Service("promotion.money", p.run.moneyService())
 		r.Service("promotion.ledger", p.run.ledgerService())
 		return nil
-	}}, func(ctx context.Context, _ *app.Running) error { return do(ctx) })
+	}}, do)
 }
 
 func stamp(t time.Time) string {

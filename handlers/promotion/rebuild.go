@@ -30,7 +30,7 @@ time: at worst the stream holds an entry twice, and the ledger lets the second o
 			return p.withLedger(h, cmd, func(ctx context.Context) error {
 				n, err := p.run.ledger.Rebuild(ctx, id, who, why)
 				if err != nil {
-					return bad(err)
+					return err
 				}
 				if h.JSON(cmd) {
 					return h.WriteJSON(map[string]any{"type": id.Type, "promotion": id.ID, "enqueued_again": n})

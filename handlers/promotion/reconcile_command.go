@@ -54,9 +54,7 @@ books balance and everything that Kafka offers was accepted.`,
 			if !f.noKafka {
 				o.Plugins = []string{p.kafka.Name()}
 			}
-			return h.Services(cmd.Context(), cmd, o, func(ctx context.Context, _ *app.Running) error {
-				return p.reconcile(ctx, h, cmd, id, f)
-			})
+			return services(h, cmd, o, func(ctx context.Context) error { return p.reconcile(ctx, h, cmd, id, f) })
 		},
 	})
 	cmd.Flags().StringVar(&f.csv, "csv", "", "write a line for every target that differs to this `file`")
@@ -77,7 +75,7 @@ func (p *Plugin) reconcile(ctx context.Context, h *app.Host, cmd *cobra.Command,
 	}
 	r, err := p.run.reconcile(ctx, s, id.ID, offers, table.write)
 	if err = errors.Join(err, table.close()); err != nil {
-		return bad(err)
+		return err
 	}
 	if h.JSON(cmd) {
 		err = h.WriteJSON(r)
