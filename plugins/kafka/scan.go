@@ -36,8 +36,9 @@ const (
 
 // Scan reads every record that is in topic now, from the beginning of each partition to its end at this moment, and
 // calls each for it: in order of offset, one partition after the other, aborted transactions left out. It belongs to no
-// group and commits nothing. An error of each ends it and is returned as it is. The memory it takes does
-// not depend on the topic's size.
+// group and commits nothing. An error of each ends it and is returned as it is. So do the end of ctx, the service's stop
+// (ErrNotStarted), and a partition that has become shorter than what was read of it (sarama.ErrOffsetOutOfRange). The
+// memory it takes does not depend on the topic's size.
 func (p *Plugin) Scan(ctx context.Context, topic string, each func(Scanned) error) (Scan, error) {
 	live, err := p.connected()
 	if err != nil {
@@ -47,6 +48,10 @@ func (p *Plugin) Scan(ctx context.Context, topic string, each func(Scanned) erro
 		return Scan{}, fmt.Errorf("kafka: scan %s: %w", topic, ErrNotStarted)
 	}
 	defer live.work.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	detach := context.AfterFunc(live.ctx, cancel)
+	defer detach()
 	if err := live.client.RefreshMetadata(topic); err != nil {
 		return Scan{}, scanFailed(topic, err)
 	}
@@ -102,8 +107,11 @@ type callerError struct{ error }
 func (s *partitionScan) run(ctx context.Context) error {
 	s.size = 4 * fetchBytes
 	for failed := 0; s.offset < s.end; {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("kafka: scan %s: %w", s.topic, err)
+		if ctx.Err() != nil {
+			if s.live.ctx.Err() != nil {
+				return scanFailed(s.topic, ErrNotStarted)
+			}
+			return scanFailed(s.topic, ctx.Err())
 		}
 		before := s.offset
 		err := s.fetch()
@@ -114,10 +122,16 @@ func (s *partitionScan) run(ctx context.Context) error {
 		case s.offset > before:
 			failed = 0
 			continue
-		case errors.Is(err, sarama.ErrOffsetOutOfRange): // retention went past us
-			s.scan.Beginning = false
-			if s.offset, err = s.live.client.GetOffset(s.topic, s.partition, sarama.OffsetOldest); err == nil {
+		case errors.Is(err, sarama.ErrOffsetOutOfRange):
+			oldest, offsetErr := s.live.client.GetOffset(s.topic, s.partition, sarama.OffsetOldest)
+			switch {
+			case offsetErr != nil:
+				err = offsetErr
+			case oldest > s.offset: // retention went past us
+				s.offset, s.scan.Beginning = oldest, false
 				continue
+			default: // it is another log than the one that was read so far
+				return scanFailed(s.topic, fmt.Errorf("partition %d: offset %d of %d: %w", s.partition, s.offset, s.end, err))
 			}
 		}
 		failed++
@@ -127,10 +141,9 @@ func (s *partitionScan) run(ctx context.Context) error {
 		if fatal(err) || failed == scanTries {
 			return scanFailed(s.topic, fmt.Errorf("partition %d: %w", s.partition, err))
 		}
-		if !sleep(ctx, s.live.config.ReconnectBackoff.Delay(failed)) {
-			return fmt.Errorf("kafka: scan %s: %w", s.topic, ctx.Err())
+		if sleep(ctx, s.live.config.ReconnectBackoff.Delay(failed)) {
+			_ = s.live.client.RefreshMetadata(s.topic) // the leader may have moved; the next fetch tells
 		}
-		_ = s.live.client.RefreshMetadata(s.topic) // the leader may have moved; the next fetch tells
 	}
 	return nil
 }

@@ -133,6 +133,69 @@ func TestScanSaysWhatRetentionRemoved(t *testing.T) {
 	})
 }
 
+// TestScanNeverGoesBack: a partition that is shorter than what was read of it is another one, whose records would be counted
+// together with those of the first; what retention removes meanwhile is only missing.
+func TestScanNeverGoesBack(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
+		topic := topicFor(t, p)
+		publish(t, p, topic, message.NewMessage("", []byte("a")), message.NewMessage("", []byte("b")), message.NewMessage("", []byte("c")))
+		live, err := p.connected()
+		require.NoError(t, err)
+		var seen []string
+		from := func(offset, end int64) (Scan, error) {
+			scan := Scan{Beginning: true}
+			s := partitionScan{live: live, topic: topic, offset: offset, end: end, scan: &scan, each: func(r Scanned) error {
+				seen = append(seen, string(r.Value))
+				return nil
+			}}
+			err := s.run(t.Context())
+			return scan, err
+		}
+		_, err = from(10, 20)
+		require.ErrorIs(t, err, sarama.ErrOffsetOutOfRange)
+		require.Empty(t, seen)
+
+		admin, err := sarama.NewClusterAdminFromClient(live.client)
+		require.NoError(t, err)
+		require.NoError(t, admin.DeleteRecords(topic, map[int32]int64{0: 2}))
+		scan, err := from(1, 3)
+		require.NoError(t, err)
+		require.Equal(t, []string{"c"}, seen)
+		require.False(t, scan.Beginning)
+	})
+}
+
+// TestScanEndsWithTheService: the service's stop waits for scans, so they must not go on trying.
+func TestScanEndsWithTheService(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, func(c *Config) {
+			c.Partitions = 1
+			c.ReconnectBackoff = pipeline.Backoff{First: time.Minute, Max: time.Minute}
+		})
+		topic := topicFor(t, start(t, brokers)) // this one is stopped
+		msgs := make([]*message.Message, 50)    // more than one answer holds
+		for i := range msgs {
+			msgs[i] = message.NewMessage("", []byte(strings.Repeat("x", 100_000)))
+		}
+		publish(t, p, topic, msgs...)
+		live, err := p.connected()
+		require.NoError(t, err)
+		stopped := make(chan error, 1)
+		_, err = p.Scan(t.Context(), topic, func(Scanned) error {
+			if live.ctx.Err() == nil {
+				go func() { stopped <- service{p}.Stop(context.Background()) }()
+				<-live.ctx.Done()
+			}
+			return nil
+		})
+		require.ErrorIs(t, err, ErrNotStarted)
+		require.NoError(t, <-stopped)
+	})
+}
+
 // TestScanLeavesAbortedTransactionsOut, and ends although the last thing in the topic is no record.
 func TestScanLeavesAbortedTransactionsOut(t *testing.T) {
 	t.Parallel()
