@@ -116,8 +116,11 @@ func (p *Plugin) connect(ctx context.Context) (*letters.Store, error) {
 	defer tick.Stop()
 	for waiting := false; ; waiting = true {
 		s, err := letters.Connect(ctx, p.config.Store.DSN, p.log)
-		if err == nil || !errors.Is(err, letters.ErrUnavailable) {
-			return s, err
+		if err == nil {
+			return s, nil
+		}
+		if !errors.Is(err, letters.ErrUnavailable) && ctx.Err() == nil {
+			return nil, fmt.Errorf("plugins.deadletter.store.dsn: %w", err) // a person must act
 		}
 		if !waiting {
 			p.log.WarnContext(ctx, "waiting for the database of dead letters", pipeline.Err(err))

@@ -4,16 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
 // toy is a plugin whose route refuses everything.
@@ -100,6 +108,78 @@ func TestTheWorkingCopyComesFirst(t *testing.T) {
 	require.NoError(t, p.Sink("toy-dead").Publish(t.Context(), m))
 	require.NoError(t, p.publish(t.Context(), "toy", lettersTo("a", 2)))
 	require.Equal(t, 2, o.topics.called())
+}
+
+// refusing is a PostgreSQL that answers every client with an error.
+func refusing(t *testing.T, code string) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			client := pgproto3.NewBackend(conn, conn)
+			if _, err := client.ReceiveStartupMessage(); err == nil {
+				client.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: code, Message: "no"})
+				_ = client.Flush()
+			}
+			_ = conn.Close()
+		}
+	})
+	t.Cleanup(func() {
+		require.NoError(t, l.Close())
+		served.Wait()
+	})
+	return l.Addr().String()
+}
+
+// A database that is away is waited for; a DSN that can't be right is told at once.
+func TestWhatIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	start := func(t *testing.T, within time.Duration, dsn string) error {
+		t.Helper()
+		p := New(newTopics(), nil)
+		p.config.Store.DSN = pipeline.NewSecret(dsn)
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		return (&store{plugin: p}).Start(ctx)
+	}
+	told := func(t *testing.T, dsn string) {
+		t.Helper()
+		err := start(t, 30*time.Second, dsn)
+		require.ErrorContains(t, err, "plugins.deadletter.store.dsn: ")
+		require.NotErrorIs(t, err, pipeline.ErrUnavailable)
+		require.NotContains(t, err.Error(), "hunter2")
+	}
+	for code, what := range map[string]string{"28P01": "password", "28000": "user", "3D000": "database", "42501": "privilege"} {
+		t.Run("told: "+what, func(t *testing.T) {
+			t.Parallel()
+			told(t, "postgres://ann:hunter2@"+refusing(t, code)+"/letters?sslmode=disable")
+		})
+	}
+	for code, what := range map[string]string{"57P03": "starting", "53300": "too many clients"} {
+		t.Run("waited for: "+what, func(t *testing.T) {
+			t.Parallel()
+			require.ErrorIs(t, start(t, openRetry/2, "postgres://ann:hunter2@"+refusing(t, code)+"/letters?sslmode=disable"), pipeline.ErrUnavailable)
+		})
+	}
+	t.Run("told: no such database", func(t *testing.T) {
+		t.Parallel()
+		dsn, err := url.Parse(sqldbtest.Schema(t))
+		require.NoError(t, err)
+		dsn.Path = "/there_is_none"
+		told(t, dsn.String())
+	})
+	t.Run("told: no database", func(t *testing.T) {
+		t.Parallel()
+		file := filepath.Join(t.TempDir(), "letters.db")
+		require.NoError(t, os.WriteFile(file, []byte(strings.Repeat("no database ", 1000)), 0o600))
+		told(t, "sqlite:"+file)
+	})
 }
 
 // An outbox that is relayed again and again, as after crashes, has each letter once.

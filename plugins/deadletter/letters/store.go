@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	// ErrUnavailable marks an error that says the database can't be reached: try again later.
+	// ErrUnavailable marks an error that says the database can't be reached, or was too busy all the time: try again later.
 	ErrUnavailable = errors.New("dead letters: database unavailable")
 	// ErrNotFound says that there is no letter of that id.
 	ErrNotFound = errors.New("no such dead letter")
@@ -36,7 +36,7 @@ type Store struct {
 const connections = 4
 
 // Connect opens postgres://… or sqlite:/path; the database may be one that others use too. It does not migrate.
-// When the server can't be reached the error wraps ErrUnavailable. log may be nil.
+// When the server can't be reached the error wraps ErrUnavailable; a wrong password or database is another error. log may be nil.
 func Connect(ctx context.Context, dsn pipeline.Secret, log *slog.Logger) (*Store, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -59,7 +59,7 @@ func Connect(ctx context.Context, dsn pipeline.Secret, log *slog.Logger) (*Store
 		where = "sqlite at " + file.Path
 		// A transaction that writes later than it begins could not wait for another writer.
 		if s.db, err = file.Open(url.Values{"_txlock": {"immediate"}}); err != nil {
-			return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, where, err)
+			return nil, s.wrap(where, err)
 		}
 	default:
 		return nil, errors.New("dead letters: dsn must begin with postgres://, postgresql:// or sqlite: and name a database")
@@ -67,7 +67,7 @@ func Connect(ctx context.Context, dsn pipeline.Secret, log *slog.Logger) (*Store
 	s.db.SetMaxOpenConns(connections)
 	if err := s.db.PingContext(ctx); err != nil {
 		_ = s.db.Close()
-		return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, where, err)
+		return nil, s.wrap(where, err)
 	}
 	return s, nil
 }
@@ -177,7 +177,7 @@ func (s *Store) forUpdate() string {
 
 // wrap adds what was being done, and the sentinel that callers branch on.
 func (s *Store) wrap(what string, err error) error {
-	if sqldb.Unreachable(err) {
+	if sqldb.Unreachable(err) || sqldb.Contended(err) {
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
 	}
 	return fmt.Errorf("dead letters: %s: %w", what, err)
