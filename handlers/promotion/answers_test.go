@@ -299,6 +299,30 @@ func TestTheBookOfChargesGoesAway(t *testing.T) {
 	})
 }
 
+// A Money API of the contract can't list its charges, whatever it answers to a path that it doesn't know.
+func TestAMoneyAPIWithoutABook(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, nil)
+		tw.says(app.ExitOK, "campaign", "publish", "--promotion", "1", "--summary", "9", "--targets", "1", "--type", "POINT")
+		tw.end(1, ledger.Paid)
+		for _, answer := range []string{"404", `{}`, `{"entries":null}`, `{"status":"ok"}`, `[]`, "<html>"} {
+			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if answer == "404" {
+					http.NotFound(w, r)
+					return
+				}
+				fmt.Fprint(w, answer)
+			}))
+			t.Cleanup(api.Close)
+			tw.payouts.Settings().(*promotion.Config).MoneyAPI.URL = api.URL
+			require.Contains(t, tw.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1"), "has no call that lists charges: write charges.go for yours, or --no-money", answer)
+		}
+		text := tw.says(app.ExitOK, "campaign", "reconcile", "POINT", "1", "--no-money")
+		require.Contains(t, text, "All that Kafka offers is in the ledger and settled; the Money API's book was not read.")
+		tw.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--no-money", "--no-kafka")
+	})
+}
+
 func TestRebuildOnDemand(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, nil)

@@ -57,9 +57,6 @@ func (b *Books) count(state ledger.State, charged bool) {
 	switch state {
 	case ledger.Success:
 		b.Paid++
-		if !charged {
-			b.Missing++
-		}
 		return
 	case ledger.Failed:
 		b.Failed++
@@ -81,7 +78,7 @@ func (b *Books) count(state ledger.State, charged bool) {
 func (e *engine) books(ctx context.Context, promotion int64, types ...strategy) (Books, error) {
 	var all Books
 	for _, s := range types {
-		r, err := e.reconcile(ctx, s, promotion, nil, nil)
+		r, err := e.reconcile(ctx, s, promotion, nil, e.charges(ctx, s, promotion), nil)
 		if errors.Is(err, ledger.ErrNotFound) && len(types) > 1 {
 			continue // a campaign need not have every type
 		}

@@ -125,6 +125,8 @@ func bad(err error) error {
 	case errors.Is(err, ledger.ErrNotFound):
 		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("%w: nothing of it was ever accepted by the service that these settings name; is it another type (%s), or another number?",
 			err, strings.Join(kinds(), ", "))}
+	case errors.Is(err, errNoBook):
+		return &app.ExitError{Code: app.ExitUsage, Err: err}
 	case errors.Is(err, ledger.ErrCancelled), errors.Is(err, ledger.ErrRefused):
 		return &app.ExitError{Code: app.ExitBad, Err: err}
 	case errors.Is(err, ledger.ErrUnavailable), errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF):

@@ -277,7 +277,8 @@ func (d demoShow) report(r DemoReport) error {
 
 func writeReport(w io.Writer, r DemoReport) {
 	fmt.Fprintf(w, "\n  %-15s %12s  records to Kafka\n", "published", thousands(r.Published))
-	writeBooks(w, r.Books)
+	writeLedgerBook(w, r.Books)
+	writeMoneyBook(w, r.Books)
 	verdict := "The books balance: nothing lost, nothing paid twice."
 	if !r.Balanced {
 		verdict = "The books DON'T balance."
@@ -287,12 +288,15 @@ func writeReport(w io.Writer, r DemoReport) {
 		r.Seconds, thousands(int64(r.PayoutsPerSecond)), r.CPUPerPayout, r.PeakMemory>>20)
 }
 
-func writeBooks(w io.Writer, b Books) {
-	for _, line := range []struct {
-		name  string
-		n     int64
-		about string
-	}{
+// shownNumber is a number of the books with what it means.
+type shownNumber struct {
+	name  string
+	n     int64
+	about string
+}
+
+func writeLedgerBook(w io.Writer, b Books) {
+	writeLines(w, []shownNumber{
 		{"accepted", b.Accepted, "payouts in the ledger"},
 		{"paid", b.Paid, ""},
 		{"failed", b.Failed, "refused for good, nothing charged"},
@@ -301,13 +305,22 @@ func writeBooks(w io.Writer, b Books) {
 		{"pending", b.Pending, "not settled yet"},
 		{"dead", b.Dead, "dead letters, conflicts among them"},
 		{"conflict", b.Conflict, "same target, other request"},
+	})
+}
+
+func writeMoneyBook(w io.Writer, b Books) {
+	writeLines(w, []shownNumber{
 		{"charged", b.Charged, "according to the Money API's own book"},
 		{"double charged", b.DoubleCharged, ""},
 		{"missing", b.Missing, "paid, but not in the Money API's book"},
 		{"unbooked", b.Unbooked, "in the Money API's book, but not paid here yet"},
 		{"unexplained", b.Unexplained, "in the Money API's book, but never to be paid here"},
 		{"amount differs", b.AmountDiffers, ""},
-	} {
+	})
+}
+
+func writeLines(w io.Writer, lines []shownNumber) {
+	for _, line := range lines {
 		fmt.Fprintf(w, "  %-15s %12s  %s\n", line.name, thousands(line.n), line.about)
 	}
 }

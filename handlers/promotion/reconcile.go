@@ -22,7 +22,8 @@ type Reconciliation struct {
 	Targets  int64              `json:"targets"`
 	Buckets  map[bucket]int64   `json:"buckets"`
 	Examples map[bucket][]int64 `json:"examples"`
-	Kafka    *Offered           `json:"kafka"` // null: not read
+	Kafka    *Offered           `json:"kafka"`     // null: not read
+	MoneyAPI bool               `json:"money_api"` // its book was read; without it nothing balances
 }
 
 // Offered is what Kafka's publish topic holds.
@@ -38,13 +39,19 @@ type Offered struct {
 // examples is how many targets of a bucket are named.
 const examples = 5
 
-// settledWell reports whether nothing is left to do: the books balance, and what Kafka offers was accepted.
+// settledWell reports whether nothing is left to do: what Kafka offers was accepted, all is settled, and the books balance,
+// as far as they were read.
 func (r *Reconciliation) settledWell() error {
-	switch lost := r.Buckets[bucketNotAccepted]; {
-	case !r.Balanced:
+	lost, open := r.Buckets[bucketNotAccepted], r.Pending+r.Unknown
+	switch {
+	case r.MoneyAPI && !r.Balanced:
 		return errors.New("the books DON'T balance")
-	case lost > 0:
+	case r.MoneyAPI && lost > 0:
 		return fmt.Errorf("the two books about money balance, but targets that Kafka offers are not in the ledger: %s", thousands(lost))
+	case lost > 0:
+		return fmt.Errorf("targets that Kafka offers are not in the ledger: %s", thousands(lost))
+	case open > 0:
+		return fmt.Errorf("payouts are not settled, or UNKNOWN: %s", thousands(open))
 	}
 	return nil
 }
@@ -54,6 +61,10 @@ func (r *Reconciliation) verdict() string {
 	switch err := r.settledWell(); {
 	case err != nil:
 		return upper(err.Error()) + "."
+	case !r.MoneyAPI && !r.Kafka.Complete:
+		return "All that Kafka still holds is in the ledger and settled; the Money API's book was not read."
+	case !r.MoneyAPI:
+		return "All that Kafka offers is in the ledger and settled; the Money API's book was not read."
 	case r.Kafka == nil:
 		return "The two books about money balance; what Kafka offers was not read."
 	case !r.Kafka.Complete:
@@ -71,9 +82,10 @@ type comparison struct {
 	each      func(joined, []bucket) error // may be nil
 }
 
-// reconcile compares the books of one type of a promotion. offers may be nil: Kafka is left out. each is called for
-// every target, in order; it may be nil. Memory does not grow with the promotion.
-func (e *engine) reconcile(ctx context.Context, s strategy, promotion int64, offers scanner, each func(joined, []bucket) error) (Reconciliation, error) {
+// reconcile compares the books of one type of a promotion. offers or charges may be nil: that book is left out. each is
+// called for every target, in order; it may be nil. Memory does not grow with the promotion.
+func (e *engine) reconcile(ctx context.Context, s strategy, promotion int64, offers scanner, charges iter.Seq2[charge, error],
+	each func(joined, []bucket) error) (Reconciliation, error) {
 	id := ledger.Promotion{Type: ledger.Type(s.kind), ID: promotion}
 	fail := func(err error) (Reconciliation, error) {
 		return Reconciliation{}, fmt.Errorf("reconcile %s: %w", id, err)
@@ -88,7 +100,7 @@ func (e *engine) reconcile(ctx context.Context, s strategy, promotion int64, off
 		return fail(err)
 	}
 	rows := func(fn func(ledger.Entry) error) error { return e.ledger.Books(ctx, id, fn) }
-	if err := c.run(ctx, offers, e.charges(ctx, s, promotion), rows); err != nil {
+	if err := c.run(ctx, offers, charges, rows); err != nil {
 		return fail(err)
 	}
 	return c.result, nil
@@ -100,16 +112,14 @@ type scanner func(ctx context.Context, topic string, each func(kafka.Scanned) er
 func (c *comparison) run(ctx context.Context, offers scanner, charges iter.Seq2[charge, error], rows func(func(ledger.Entry) error) error) (err error) {
 	var offered, charged sorter
 	defer func() { err = errors.Join(err, offered.close(), charged.close()) }()
-	if offers != nil {
-		if err := c.readOffers(ctx, offers, &offered); err != nil {
+	// The topic comes last: it takes longest, and a Money API without a book is found out before.
+	if charges != nil {
+		if err := c.readCharges(charges, &charged); err != nil {
 			return err
 		}
 	}
-	for line, err := range charges {
-		if err != nil {
-			return fmt.Errorf("read the Money API's book: %w", err)
-		}
-		if err := charged.add(statement{target: line.target, value: line.value, what: line.what, times: int64(line.executions)}); err != nil {
+	if offers != nil {
+		if err := c.readOffers(ctx, offers, &offered); err != nil {
 			return err
 		}
 	}
@@ -129,7 +139,21 @@ func (c *comparison) run(ctx context.Context, offers scanner, charges iter.Seq2[
 	if err := join(inOrder, chargesInOrder, rows, c.target); err != nil {
 		return err
 	}
-	r.Balanced = r.Balance()
+	r.Balanced = r.MoneyAPI && r.Balance()
+	return nil
+}
+
+// readCharges sorts the Money API's book.
+func (c *comparison) readCharges(charges iter.Seq2[charge, error], into *sorter) error {
+	for line, err := range charges {
+		if err != nil {
+			return fmt.Errorf("read the Money API's book: %w", err)
+		}
+		if err := into.add(statement{target: line.target, value: line.value, what: line.what, times: int64(line.executions)}); err != nil {
+			return err
+		}
+	}
+	c.result.MoneyAPI = true
 	return nil
 }
 
@@ -179,8 +203,8 @@ func placeText(place int64) string {
 func (c *comparison) target(j joined) error {
 	r := &c.result
 	r.Targets++
-	r.add(j, c.asOf)
-	in := j.buckets(c.asOf, r.Kafka != nil)
+	r.add(j, c.asOf, r.MoneyAPI)
+	in := j.buckets(c.asOf, r.Kafka != nil, r.MoneyAPI)
 	for _, b := range in {
 		r.Buckets[b]++
 		if b != bucketMatched && len(r.Examples[b]) < examples {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"slices"
 	"strconv"
@@ -24,6 +25,7 @@ type reconcileFlags struct {
 	csv     string
 	all     bool
 	noKafka bool
+	noMoney bool
 }
 
 func (p *Plugin) reconcileCommand(h *app.Host) *cobra.Command {
@@ -34,8 +36,10 @@ func (p *Plugin) reconcileCommand(h *app.Host) *cobra.Command {
 		Long: `Hold Kafka, the ledger and the Money API's own book against each other, a target at a time.
 
 What Kafka's publish topic offers is read from its beginning to its end of now, which takes as long as the topic is
-large; --no-kafka leaves it out. A promotion of any size is compared in little memory. It ends with 0 only when the
-books balance and everything that Kafka offers was accepted.`,
+large; --no-kafka leaves it out. The contract of the Money API has no call that lists charges: the simulated one has, and
+who has another API writes charges.go; --no-money compares Kafka with the ledger alone. A promotion of any size is
+compared in little memory. It ends with 0 only when everything that Kafka offers was accepted, all is settled, and the
+books balance.`,
 		Args: promotionArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := onePromotion(args)
@@ -45,9 +49,14 @@ books balance and everything that Kafka offers was accepted.`,
 			if f.all && f.csv == "" {
 				return usage("--all needs --csv")
 			}
+			if f.noKafka && f.noMoney {
+				return usage("--no-kafka and --no-money leave nothing to hold the ledger against")
+			}
 			o := app.ServicesOptions{Register: func(r *pipeline.Registry) error {
 				p.run.prepare(r.Env(), r.Env().Logger)
-				r.Service("promotion.money", p.run.moneyService())
+				if !f.noMoney {
+					r.Service("promotion.money", p.run.moneyService())
+				}
 				r.Service("promotion.ledger", p.run.ledgerService())
 				return nil
 			}}
@@ -60,20 +69,27 @@ books balance and everything that Kafka offers was accepted.`,
 	cmd.Flags().StringVar(&f.csv, "csv", "", "write a line for every target that differs to this `file`")
 	cmd.Flags().BoolVar(&f.all, "all", false, "with --csv: a line for every target")
 	cmd.Flags().BoolVar(&f.noKafka, "no-kafka", false, "don't read what Kafka offers")
+	cmd.Flags().BoolVar(&f.noMoney, "no-money", false, "don't read the Money API's book: compare Kafka with the ledger alone")
 	return cmd
 }
 
 func (p *Plugin) reconcile(ctx context.Context, h *app.Host, cmd *cobra.Command, id ledger.Promotion, f reconcileFlags) error {
 	s, _ := strategyOf(string(id.Type))
-	var offers scanner
+	var (
+		offers  scanner
+		charges iter.Seq2[charge, error]
+	)
 	if !f.noKafka {
 		offers = p.kafka.Scan
 	}
-	table, err := createTable(f.csv, f.all, id)
+	if !f.noMoney {
+		charges = p.run.charges(ctx, s, id.ID)
+	}
+	table, err := createTable(f, id)
 	if err != nil {
 		return &app.ExitError{Code: app.ExitUsage, Err: fmt.Errorf("--csv: %w", err)}
 	}
-	r, err := p.run.reconcile(ctx, s, id.ID, offers, table.write)
+	r, err := p.run.reconcile(ctx, s, id.ID, offers, charges, table.write)
 	if err = errors.Join(err, table.close()); err != nil {
 		return err
 	}
@@ -114,7 +130,10 @@ func writeReconciliation(out io.Writer, r Reconciliation) error {
 		}
 	}
 	fmt.Fprintln(out)
-	writeBooks(out, r.Books)
+	writeLedgerBook(out, r.Books)
+	if r.MoneyAPI {
+		writeMoneyBook(out, r.Books)
+	}
 	fmt.Fprintf(out, "\n%s\n", r.verdict())
 	return nil
 }
@@ -133,10 +152,10 @@ func targetList(targets []int64, n int64) string {
 
 // table is the CSV file of a reconciliation; without a path it writes nothing.
 type table struct {
-	file *os.File
-	out  *csv.Writer
-	all  bool
-	id   ledger.Promotion
+	file  *os.File
+	out   *csv.Writer
+	flags reconcileFlags
+	id    ledger.Promotion
 }
 
 func tableColumns() []string {
@@ -144,13 +163,13 @@ func tableColumns() []string {
 		"offers", "offered_amount", "accepted_amount", "charges", "charged_amount", "first_offer", "origin"}
 }
 
-func createTable(path string, all bool, id ledger.Promotion) (*table, error) {
-	t := &table{all: all, id: id}
-	if path == "" {
+func createTable(f reconcileFlags, id ledger.Promotion) (*table, error) {
+	t := &table{flags: f, id: id}
+	if f.csv == "" {
 		return t, nil
 	}
 	var err error
-	if t.file, err = os.Create(path); err != nil {
+	if t.file, err = os.Create(f.csv); err != nil {
 		return nil, err
 	}
 	t.out = csv.NewWriter(t.file)
@@ -158,7 +177,7 @@ func createTable(path string, all bool, id ledger.Promotion) (*table, error) {
 }
 
 func (t *table) write(j joined, in []bucket) error {
-	if t.file == nil || !t.all && slices.Contains(in, bucketMatched) {
+	if t.file == nil || !t.flags.all && slices.Contains(in, bucketMatched) {
 		return nil
 	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
@@ -172,7 +191,12 @@ func (t *table) write(j joined, in []bucket) error {
 		copy(line[4:], []string{string(row.State), strconv.Itoa(row.Attempts), row.LastClass, row.TransactionKey})
 		line[10], line[14] = number(j.asked.Amount), row.Origin
 	}
-	line[8], line[11] = "0", "0"
+	if !t.flags.noKafka {
+		line[8] = "0"
+	}
+	if !t.flags.noMoney {
+		line[11] = "0"
+	}
 	if j.offer != nil {
 		line[8], line[9], line[13] = number(j.offer.times), number(j.offer.value), placeText(j.offer.place)
 	}

@@ -92,8 +92,8 @@ func (j joined) state(asOf time.Time) ledger.State {
 	return j.row.State
 }
 
-// add counts a target in the two books about money.
-func (b *Books) add(j joined, asOf time.Time) {
+// add counts a target in the two books about money; money: the Money API's was read.
+func (b *Books) add(j joined, asOf time.Time, money bool) {
 	if j.charge != nil {
 		b.Charged++
 		if j.charge.times > 1 {
@@ -107,7 +107,11 @@ func (b *Books) add(j joined, asOf time.Time) {
 		return
 	}
 	b.Accepted++
-	b.count(j.state(asOf), j.charge != nil)
+	state := j.state(asOf)
+	b.count(state, j.charge != nil)
+	if money && state == ledger.Success && j.charge == nil {
+		b.Missing++
+	}
 	if j.amountDiffers() {
 		b.AmountDiffers++
 	}
@@ -162,8 +166,8 @@ func allBuckets() []shownBucket {
 	}
 }
 
-// buckets sorts a target. With kafka, what Kafka offers counts too.
-func (j joined) buckets(asOf time.Time, kafka bool) []bucket {
+// buckets sorts a target. kafka, money: what Kafka offers was read, and the Money API's book.
+func (j joined) buckets(asOf time.Time, kafka, money bool) []bucket {
 	var in []bucket
 	put := func(b bucket, when bool) {
 		if when {
@@ -177,7 +181,7 @@ func (j joined) buckets(asOf time.Time, kafka bool) []bucket {
 	} else {
 		switch state := j.state(asOf); state {
 		case ledger.Success:
-			put(bucketMissing, !charged)
+			put(bucketMissing, money && !charged)
 		case ledger.Failed, ledger.Cancelled:
 			put(bucketDead, state == ledger.Failed)
 			put(bucketDenied, charged)

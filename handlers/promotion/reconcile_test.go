@@ -60,6 +60,29 @@ func TestReconcileWithKafka(t *testing.T) {
 	require.Contains(t, shown(t, r), "\n\nThe books DON'T balance.\n")
 }
 
+// Without the Money API's book nothing is said to balance, and nobody is called unpaid.
+func TestReconcileWithoutTheMoneyAPI(t *testing.T) {
+	t.Parallel()
+	s := shelf{offers: []string{offerOf(1, 1, 500), offerOf(1, 2, 500)}, rows: []ledger.Entry{rowOf(1, 500, ledger.Success), rowOf(2, 500, ledger.Failed)}, noCharges: true}
+	r, in := s.compare(t, time.Time{})
+	require.Equal(t, map[int64][]bucket{1: {bucketMatched}, 2: {bucketDead}}, in)
+	require.False(t, r.Balanced)
+	require.Zero(t, r.Missing)
+	require.NoError(t, r.settledWell())
+	var out strings.Builder
+	require.NoError(t, writeReconciliation(&out, r))
+	require.NotContains(t, out.String(), "balance")
+	require.NotContains(t, out.String(), "charged  ")
+	require.Contains(t, out.String(), "\n\nAll that Kafka offers is in the ledger and settled; the Money API's book was not read.\n")
+
+	s.rows[1] = rowOf(2, 500, ledger.Unknown)
+	r, _ = s.compare(t, time.Time{})
+	require.ErrorContains(t, r.settledWell(), "not settled, or UNKNOWN: 1")
+	s.rows = s.rows[:1]
+	r, _ = s.compare(t, time.Time{})
+	require.EqualError(t, r.settledWell(), "targets that Kafka offers are not in the ledger: 1")
+}
+
 // shown is what people see of a reconciliation.
 func shown(t *testing.T, r Reconciliation) string {
 	t.Helper()
@@ -99,7 +122,7 @@ func TestTableOfAReconciliation(t *testing.T) {
 		rows: []ledger.Entry{rowOf(1, 500, ledger.Success), rowOf(2, 500, ledger.Success)}}
 	for _, all := range []bool{false, true} {
 		path := filepath.Join(t.TempDir(), "differing.csv")
-		table, err := createTable(path, all, ledger.Promotion{Type: "POINT", ID: 1})
+		table, err := createTable(reconcileFlags{csv: path, all: all}, ledger.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		_, in := s.compare(t, time.Time{})
 		for i, target := range []int64{1, 2} {
