@@ -147,6 +147,16 @@ func (o *office) put(ls ...letters.Letter) {
 	}
 }
 
+// inTurn calls do as a command would, and releases the turn.
+func (o *office) inTurn(do func(*letters.Turn) error) {
+	o.t.Helper()
+	turn, other, err := o.store.Take(o.t.Context(), "the test")
+	require.NoError(o.t, err)
+	require.NotNil(o.t, turn, other)
+	require.NoError(o.t, do(turn))
+	require.NoError(o.t, turn.Release(o.t.Context()))
+}
+
 func died(n int) time.Time { return time.Date(2026, 3, 4, 5, 6, n, 0, time.UTC) }
 
 func order(n int) letters.Letter {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -181,7 +180,7 @@ found.`,
 
 // work does it and reports.
 func work(ctx context.Context, h *app.Host, cmd *cobra.Command, s *letters.Store, f *workFlags,
-	one func(context.Context, time.Time, string) (Line, error)) error {
+	one func(context.Context, *letters.Turn, string) (Line, error)) error {
 	total, err := s.Count(ctx, f.Filter)
 	if err != nil {
 		return err
@@ -192,8 +191,8 @@ func work(ctx context.Context, h *app.Host, cmd *cobra.Command, s *letters.Store
 	bar := h.Progress(total, "letters")
 	var n int64
 	j := &job{store: s, filter: f.Filter, by: f.by, limit: f.limit, rate: f.perSecond,
-		one: func(ctx context.Context, until time.Time, id string) (Line, error) {
-			l, err := one(ctx, until, id)
+		one: func(ctx context.Context, turn *letters.Turn, id string) (Line, error) {
+			l, err := one(ctx, turn, id)
 			n++
 			bar.Set(n)
 			return l, err

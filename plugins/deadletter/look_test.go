@@ -54,7 +54,9 @@ func TestShowTellsHowItStandsNow(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(out), &shown))
 		require.Equal(t, o.payouts.now["P:1"], *shown.Now)
 
-		require.NoError(t, o.store.Discard(t.Context(), payoutLetter(1).ID, letters.By{Who: "ann", Why: "x"}))
+		o.inTurn(func(turn *letters.Turn) error {
+			return turn.Discard(t.Context(), payoutLetter(1).ID, letters.By{Who: "ann", Why: "x"})
+		})
 		out, _ = o.run("show", payoutLetter(1).ID)
 		require.Regexp(t, `now +SUCCESS, tx-1\n`, out, "what a replay came to is for those that wait")
 
@@ -76,7 +78,9 @@ func TestADryRunTellsWhatWouldBecomeOfEach(t *testing.T) {
 		empty.Headers = map[string]string{redispoll.MetaMalformed: "no_payload"}
 		gone := order(7)
 		o.put(empty, order(1), gone)
-		require.NoError(t, o.store.Discard(t.Context(), gone.ID, letters.By{Who: "ann", Why: "x"}))
+		o.inTurn(func(turn *letters.Turn) error {
+			return turn.Discard(t.Context(), gone.ID, letters.By{Who: "ann", Why: "x"})
+		})
 		payout := func(n int, result, reason string) Line {
 			l := payoutLetter(n)
 			return Line{ID: l.ID, Result: result, Reason: reason, About: l.Subject, Class: l.Class, Now: o.payouts.now[l.Subject].State}

@@ -77,9 +77,10 @@ func TestALetterOfTheChain(t *testing.T) {
 		// As if the message had come back by its topic.
 		again := message.NewMessage(l.UUID, []byte("order 1"))
 		again.Metadata.Set(letters.MetaReplay, l.ReplayHeader())
-		b, err := o.store.Begin(t.Context(), l.ID, letters.By{Who: "ann", Why: "x"}, false)
-		require.NoError(t, err)
-		require.NoError(t, o.store.Finish(t.Context(), b, letters.OutcomeReplayed, ""))
+		o.inTurn(func(turn *letters.Turn) error {
+			b, err := turn.Begin(t.Context(), l.ID, letters.By{Who: "ann", Why: "x"}, false)
+			return errors.Join(err, o.store.Finish(t.Context(), b, letters.OutcomeReplayed, ""))
+		})
 		y.in.Send(again)
 		require.Eventually(t, func() bool { return len(o.topics.payloads("toy-dead")) == 2 }, 30*time.Second, time.Millisecond)
 		require.Len(t, o.all(), 1)

@@ -33,8 +33,8 @@ func (p *Plugin) Settled(ctx context.Context, plugin, subject string, by letters
 		one := discardOne(s, by, nil) // who calls has settled it
 		j := &job{
 			store: s, by: by, filter: letters.Filter{Lineage: letters.LineageOf(plugin, subject), States: letters.Waiting()},
-			one: func(ctx context.Context, until time.Time, id string) (Line, error) {
-				line, err := one(ctx, until, id)
+			one: func(ctx context.Context, turn *letters.Turn, id string) (Line, error) {
+				line, err := one(ctx, turn, id)
 				if err == nil && line.Result == resultDiscarded {
 					ids = append(ids, id)
 				}

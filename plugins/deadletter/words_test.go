@@ -21,7 +21,9 @@ func TestUnknownWords(t *testing.T) {
 		}
 		o.put(order(1), order(2), payoutLetter(5))
 		print := order(1)
-		require.NoError(t, o.store.Discard(t.Context(), payoutLetter(5).ID, letters.By{Who: "ann", Why: "x"}))
+		o.inTurn(func(turn *letters.Turn) error {
+			return turn.Discard(t.Context(), payoutLetter(5).ID, letters.By{Who: "ann", Why: "x"})
+		})
 		list, _, err := o.store.List(t.Context(), letters.Filter{IDs: []string{print.ID}}, 1)
 		require.NoError(t, err)
 		fingerprint := list[0].Fingerprint

@@ -32,8 +32,8 @@ type job struct {
 	by     letters.By
 	limit  int     // 0: none
 	rate   float64 // letters a second; 0: as fast as it goes
-	// one does it to a letter that is in nobody else's hand until then.
-	one func(ctx context.Context, until time.Time, id string) (Line, error)
+	// one does it to a letter that is in nobody else's hand until the turn's end.
+	one func(ctx context.Context, turn *letters.Turn, id string) (Line, error)
 	say func(format string, args ...any) // to a person who waits
 
 	turn *letters.Turn
@@ -56,12 +56,11 @@ func (j *job) run(ctx context.Context) (report Report, err error) {
 	}()
 	failed := 0
 	err = j.each(ctx, func(id string) error {
-		until, err := j.pace(ctx)
-		if err != nil {
+		if err := j.pace(ctx); err != nil {
 			return err
 		}
 		report.Selected++
-		line, err := j.one(ctx, until, id)
+		line, err := j.one(ctx, j.turn, id)
 		if err != nil {
 			return err
 		}
@@ -140,38 +139,38 @@ func (j *job) take(ctx context.Context) error {
 	}
 }
 
-// pace waits until the rate allows the next letter, and returns until when something may be done to it.
-func (j *job) pace(ctx context.Context) (until time.Time, err error) {
+// pace keeps the turn, and waits until the rate allows the next letter.
+func (j *job) pace(ctx context.Context) error {
 	for {
-		if until, err = j.turn.Keep(ctx); err != nil || j.rate <= 0 {
-			return until, err
+		if err := j.turn.Keep(ctx); err != nil || j.rate <= 0 {
+			return err
 		}
 		wait := time.Until(j.next)
 		if wait <= 0 {
 			j.next = time.Now().Add(time.Duration(float64(time.Second) / j.rate))
-			return until, nil
+			return nil
 		}
 		timer := time.NewTimer(min(wait, idleStep))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return until, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
 
 // replayOne returns what replays a letter.
-func (p *Plugin) replayOne(s *letters.Store, by letters.By, parked bool) func(context.Context, time.Time, string) (Line, error) {
-	return func(ctx context.Context, until time.Time, id string) (Line, error) {
-		begun, err := s.Begin(ctx, id, by, parked)
+func (p *Plugin) replayOne(s *letters.Store, by letters.By, parked bool) func(context.Context, *letters.Turn, string) (Line, error) {
+	return func(ctx context.Context, turn *letters.Turn, id string) (Line, error) {
+		begun, err := turn.Begin(ctx, id, by, parked)
 		if line, ok := notNow(id, err); ok {
 			return line, nil
 		}
 		if err != nil {
 			return Line{}, err
 		}
-		work, cancel := context.WithDeadline(ctx, until)
+		work, cancel := context.WithDeadline(ctx, turn.Until())
 		defer cancel()
 		out, err := p.replay(work, begun.Letter, by)
 		if err != nil {
@@ -187,8 +186,8 @@ func (p *Plugin) replayOne(s *letters.Store, by letters.By, parked bool) func(co
 }
 
 // discardOne returns what discards a letter. look tells whether it may be; nil: it may.
-func discardOne(s *letters.Store, by letters.By, look func(context.Context, letters.Letter) (Standing, error)) func(context.Context, time.Time, string) (Line, error) {
-	return func(ctx context.Context, _ time.Time, id string) (Line, error) {
+func discardOne(s *letters.Store, by letters.By, look func(context.Context, letters.Letter) (Standing, error)) func(context.Context, *letters.Turn, string) (Line, error) {
+	return func(ctx context.Context, turn *letters.Turn, id string) (Line, error) {
 		if look != nil {
 			l, _, err := s.Get(ctx, id)
 			if err == nil && slices.Contains(letters.Waiting(), l.State) { // otherwise Discard says what is wrong
@@ -199,7 +198,7 @@ func discardOne(s *letters.Store, by letters.By, look func(context.Context, lett
 				return Line{}, err
 			}
 		}
-		err := s.Discard(ctx, id, by)
+		err := turn.Discard(ctx, id, by)
 		if line, ok := notNow(id, err); ok {
 			return line, nil
 		}

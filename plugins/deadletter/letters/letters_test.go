@@ -1,6 +1,7 @@
 package letters
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -97,7 +98,7 @@ func TestStoringAgainChangesNothing(t *testing.T) {
 
 		// Nor after somebody has worked on it: a relay may repeat at any time.
 		mustReplay(t, s, l.ID, false)
-		require.NoError(t, s.Discard(t.Context(), p.ID, By{"ann", "void"}))
+		require.NoError(t, mustTake(t, s).Discard(t.Context(), p.ID, By{"ann", "void"}))
 		mustPut(t, s, l, p)
 		got, _ := mustGet(t, s, l.ID)
 		require.Equal(t, Replayed, got.State)
@@ -149,7 +150,7 @@ func TestALetterThatComesBackIsParked(t *testing.T) {
 			require.Equal(t, Action{1, ActionReplay, "ann", "fixed", actions[0].At, OutcomeReplayed, ""}, actions[0])
 			require.Equal(t, Action{1, ActionReturn, "", "", actions[1].At, string(Parked), "rejected: " + c.next.Error}, actions[1])
 
-			_, err := s.Begin(t.Context(), c.first.ID, By{"ann", "again"}, false)
+			_, err := mustTake(t, s).Begin(t.Context(), c.first.ID, By{"ann", "again"}, false)
 			var state *StateError
 			require.ErrorAs(t, err, &state)
 			require.Equal(t, StateError{c.first.ID, Parked, 2}, *state)
@@ -185,7 +186,7 @@ func TestALetterComesBackWhileItIsReplayed(t *testing.T) {
 		s := open()
 		l := letterOf(1)
 		mustPut(t, s, l)
-		b, err := s.Begin(t.Context(), l.ID, By{"ann", "x"}, false)
+		b, err := mustTake(t, s).Begin(t.Context(), l.ID, By{"ann", "x"}, false)
 		require.NoError(t, err)
 		mustPut(t, s, returned(l, 1, 1))
 		require.NoError(t, s.Finish(t.Context(), b, OutcomeReplayed, ""))
@@ -222,7 +223,7 @@ func TestALetterThatIsDeliveredAgainCameBackOnce(t *testing.T) {
 			require.Equal(t, "rejected: "+back.Error, actions[1].Detail)
 			require.Equal(t, got.Changed, actions[1].At, "it tells of the last")
 		}
-		require.NoError(t, s.Discard(t.Context(), l.ID, By{"ann", "void"}))
+		require.NoError(t, mustTake(t, s).Discard(t.Context(), l.ID, By{"ann", "void"}))
 		back.Failed = back.Failed.Add(time.Second)
 		mustPut(t, s, back)
 		got, actions := mustGet(t, s, l.ID)
@@ -265,10 +266,10 @@ func TestAReplayThatDiedIsFinishedByTheNext(t *testing.T) {
 		s := open()
 		l := letterOf(1)
 		mustPut(t, s, l)
-		dead, err := s.Begin(t.Context(), l.ID, By{"ann", "fixed"}, false)
+		dead, err := mustTake(t, s).Begin(t.Context(), l.ID, By{"ann", "fixed"}, false)
 		require.NoError(t, err)
 		require.False(t, dead.Resumed)
-		b, err := s.Begin(t.Context(), l.ID, By{"bob", "goes on"}, false)
+		b, err := mustTake(t, s).Begin(t.Context(), l.ID, By{"bob", "goes on"}, false)
 		require.NoError(t, err)
 		require.True(t, b.Resumed)
 		require.Equal(t, dead.ReplayHeader(), b.ReplayHeader(), "the same generation")
@@ -278,7 +279,7 @@ func TestAReplayThatDiedIsFinishedByTheNext(t *testing.T) {
 
 		// A frozen replay that wakes up is not believed: one of a generation is enough.
 		require.Error(t, s.Finish(t.Context(), dead, OutcomeReplayed, ""))
-		_, err = s.Begin(t.Context(), l.ID, By{"bob", "again"}, true)
+		_, err = mustTake(t, s).Begin(t.Context(), l.ID, By{"bob", "again"}, true)
 		var state *StateError
 		require.ErrorAs(t, err, &state)
 		require.Equal(t, Replayed, state.State)
@@ -292,7 +293,7 @@ func TestWhatIsRefusedWaitsAsBefore(t *testing.T) {
 		l := letterOf(1)
 		mustPut(t, s, l)
 		refuse := func(parked bool, outcome string) Letter {
-			b, err := s.Begin(t.Context(), l.ID, By{"ann", "x"}, parked)
+			b, err := mustTake(t, s).Begin(t.Context(), l.ID, By{"ann", "x"}, parked)
 			require.NoError(t, err)
 			require.NoError(t, s.Finish(t.Context(), b, outcome, "no"))
 			got, _ := mustGet(t, s, l.ID)
@@ -304,10 +305,10 @@ func TestWhatIsRefusedWaitsAsBefore(t *testing.T) {
 		mustPut(t, s, returned(l, 1, 1))
 		require.Equal(t, Parked, refuse(true, OutcomeRefused).State)
 
-		require.NoError(t, s.Discard(t.Context(), l.ID, By{"ann", "void"}))
-		require.ErrorContains(t, s.Discard(t.Context(), l.ID, By{"ann", "void"}), "is discarded")
-		require.ErrorIs(t, s.Discard(t.Context(), "nothing", By{"ann", "void"}), ErrNotFound)
-		_, err := s.Begin(t.Context(), "nothing", By{"ann", "void"}, true)
+		require.NoError(t, mustTake(t, s).Discard(t.Context(), l.ID, By{"ann", "void"}))
+		require.ErrorContains(t, mustTake(t, s).Discard(t.Context(), l.ID, By{"ann", "void"}), "is discarded")
+		require.ErrorIs(t, mustTake(t, s).Discard(t.Context(), "nothing", By{"ann", "void"}), ErrNotFound)
+		_, err := mustTake(t, s).Begin(t.Context(), "nothing", By{"ann", "void"}, true)
 		require.ErrorIs(t, err, ErrNotFound)
 	})
 }
@@ -325,7 +326,7 @@ func TestFiltersGroupsAndWalks(t *testing.T) {
 		for _, l := range all {
 			mustPut(t, s, l)
 		}
-		require.NoError(t, s.Discard(t.Context(), all[0].ID, By{"ann", "void"}))
+		require.NoError(t, mustTake(t, s).Discard(t.Context(), all[0].ID, By{"ann", "void"}))
 		stored, _ := mustGet(t, s, all[1].ID)
 
 		for name, c := range map[string]struct {
@@ -420,9 +421,8 @@ func TestOneHasTheTurn(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, b)
 		require.Equal(t, "a", other)
-		until, err := a.Keep(t.Context())
-		require.NoError(t, err)
-		require.WithinDuration(t, time.Now().Add(turnLease-turnMargin), until, 5*time.Second)
+		require.NoError(t, a.Keep(t.Context()))
+		require.WithinDuration(t, time.Now().Add(turnLease-turnMargin), a.Until(), 5*time.Second)
 
 		// a has died, and its lease ends.
 		_, err = s.exec(t.Context(), s.db, `UPDATE dead_letter_lock SET held_until = $1`, time.Now().Add(-time.Second))
@@ -431,8 +431,7 @@ func TestOneHasTheTurn(t *testing.T) {
 		require.NoError(t, err)
 		require.NotNil(t, b)
 		a.renewed = time.Time{} // a was frozen, and wakes up
-		_, err = a.Keep(t.Context())
-		require.ErrorIs(t, err, ErrTurnLost)
+		require.ErrorIs(t, a.Keep(t.Context()), ErrTurnLost)
 		require.NoError(t, a.Release(t.Context()), "what is not its own stays")
 		c, other, err := s.Take(t.Context(), "c")
 		require.NoError(t, err)
@@ -442,6 +441,61 @@ func TestOneHasTheTurn(t *testing.T) {
 		c, _, err = s.Take(t.Context(), "c")
 		require.NoError(t, err)
 		require.NotNil(t, c)
+	})
+}
+
+// Who was frozen, and wakes up after the lease, does nothing any more, whether or not somebody else has the turn.
+func TestNothingIsDoneAfterTheTurn(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, open func() *Store) {
+		s := open()
+		l := letterOf(1)
+		mustPut(t, s, l)
+		lost := func(turn *Turn) {
+			_, err := turn.Begin(t.Context(), l.ID, By{"ann", "x"}, false)
+			require.ErrorIs(t, err, ErrTurnLost)
+			require.ErrorIs(t, turn.Discard(t.Context(), l.ID, By{"ann", "x"}), ErrTurnLost)
+			got, actions := mustGet(t, s, l.ID)
+			require.Equal(t, Open, got.State)
+			require.Empty(t, actions)
+		}
+		frozen := mustTake(t, s)
+		_, err := s.exec(t.Context(), s.db, `UPDATE dead_letter_lock SET held_until = $1`, time.Now().Add(-time.Second))
+		require.NoError(t, err)
+		lost(frozen)
+		next, _, err := s.Take(t.Context(), "the next")
+		require.NoError(t, err)
+		lost(frozen)
+		require.NoError(t, next.Release(t.Context()))
+		lost(frozen)
+		require.NoError(t, mustTake(t, s).Discard(t.Context(), l.ID, By{"bob", "x"}))
+	})
+}
+
+// Nobody gets the turn while something is written down in it.
+func TestTheTurnIsHeldWhileItIsUsed(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, open func() *Store) {
+		s, other := open(), open()
+		turn := mustTake(t, s)
+		taken := make(chan error, 1)
+		err := turn.update(t.Context(), "try", func(q querier, _ time.Time) error {
+			go func() {
+				// The lease has ended meanwhile, as far as the next can tell.
+				taken <- other.update(context.WithoutCancel(t.Context()), "take", func(q querier, _ time.Time) error {
+					_, err := other.exec(t.Context(), q, `UPDATE dead_letter_lock SET holder = 'the next'`)
+					return err
+				})
+			}()
+			select {
+			case err := <-taken:
+				return errors.Join(errors.New("taken"), err)
+			case <-time.After(300 * time.Millisecond):
+				return nil
+			}
+		})
+		require.NoError(t, err)
+		require.NoError(t, <-taken)
 	})
 }
 

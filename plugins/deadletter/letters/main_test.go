@@ -65,9 +65,18 @@ func mustGet(t *testing.T, s *Store, id string) (Letter, []Action) {
 	return l, actions
 }
 
+// mustTake takes the turn, always as the same holder.
+func mustTake(t *testing.T, s *Store) *Turn {
+	t.Helper()
+	turn, other, err := s.Take(t.Context(), "the test")
+	require.NoError(t, err)
+	require.NotNil(t, turn, other)
+	return turn
+}
+
 func mustReplay(t *testing.T, s *Store, id string, parked bool) Begun {
 	t.Helper()
-	b, err := s.Begin(t.Context(), id, By{"ann", "fixed"}, parked)
+	b, err := mustTake(t, s).Begin(t.Context(), id, By{"ann", "fixed"}, parked)
 	require.NoError(t, err)
 	require.NoError(t, s.Finish(t.Context(), b, OutcomeReplayed, ""))
 	return b

@@ -155,6 +155,6 @@ func (s *Store) lock(ctx context.Context, q querier, column, value string) (*Let
 		l, err := scan(rows)
 		found = &l
 		return err
-	}, `SELECT `+columns+`, payload FROM dead_letters WHERE `+column+` = $1`+s.forUpdate(), value)
+	}, `SELECT `+columns+`, payload FROM dead_letters WHERE `+column+` = $1`+s.locking("UPDATE"), value)
 	return found, err
 }

@@ -167,10 +167,10 @@ func (s *Store) args(args []any) []any {
 	return args
 }
 
-// forUpdate is the locking clause of a SELECT; transactions of SQLite exclude each other anyway.
-func (s *Store) forUpdate() string {
+// locking is the locking clause of a SELECT, FOR UPDATE or FOR SHARE; transactions of SQLite exclude each other anyway.
+func (s *Store) locking(strength string) string {
 	if s.dialect == sqldb.Postgres {
-		return " FOR UPDATE"
+		return " FOR " + strength
 	}
 	return ""
 }

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// ErrTurnLost says that the turn was held too long without renewing it: stop, somebody else may have it.
+// ErrTurnLost says that the turn was held too long without renewing it, and nothing was done: stop, somebody else may
+// have it.
 var ErrTurnLost = errors.New("the turn to work on dead letters was lost")
 
 const (
@@ -54,19 +55,35 @@ func (t *Turn) renew(ctx context.Context) (ok bool, other string, err error) {
 	return ok, other, err
 }
 
-// Keep renews the turn when it is time and returns until when something may be done in it. The error is
-// ErrTurnLost when somebody else has it.
-func (t *Turn) Keep(ctx context.Context) (until time.Time, err error) {
-	if time.Since(t.renewed) > turnRenew {
-		ok, _, err := t.renew(ctx)
-		if err != nil {
-			return time.Time{}, err
-		}
-		if !ok {
-			return time.Time{}, ErrTurnLost
-		}
+// Keep renews the turn when it is time. The error is ErrTurnLost when somebody else has it.
+func (t *Turn) Keep(ctx context.Context) error {
+	if time.Since(t.renewed) <= turnRenew {
+		return nil
 	}
-	return t.renewed.Add(turnLease - turnMargin), nil
+	ok, _, err := t.renew(ctx)
+	if err == nil && !ok {
+		err = ErrTurnLost
+	}
+	return err
+}
+
+// Until is when what was begun in the turn must have ended, unless it is kept before.
+func (t *Turn) Until() time.Time { return t.renewed.Add(turnLease - turnMargin) }
+
+// update runs fn in a transaction during which nobody else can take the turn. The error wraps ErrTurnLost when it has ended.
+func (t *Turn) update(ctx context.Context, what string, fn func(q querier, now time.Time) error) error {
+	return t.store.update(ctx, what, func(q querier, now time.Time) error {
+		held := false
+		err := t.store.query(ctx, q, func(*sql.Rows) error { held = true; return nil },
+			`SELECT name FROM dead_letter_lock WHERE name = 'work' AND holder = $1 AND held_until > $2`+t.store.locking("SHARE"), t.holder, now)
+		if err == nil && !held {
+			err = ErrTurnLost
+		}
+		if err != nil {
+			return err
+		}
+		return fn(q, now)
+	})
 }
 
 // Release gives the turn to whoever comes next.

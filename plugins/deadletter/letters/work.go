@@ -29,11 +29,12 @@ type Begun struct {
 }
 
 // Begin makes a letter replaying, and records who began it and why. parked: one that came back may be
-// replayed again. Only the holder of the Turn may call it. The error is a *StateError when the letter is
-// not to be replayed, and wraps ErrNotFound when there is none.
-func (s *Store) Begin(ctx context.Context, id string, by By, parked bool) (Begun, error) {
+// replayed again. The error is a *StateError when the letter is not to be replayed, and wraps ErrNotFound when there
+// is none, ErrTurnLost when the turn has ended.
+func (t *Turn) Begin(ctx context.Context, id string, by By, parked bool) (Begun, error) {
+	s := t.store
 	var b Begun
-	err := s.update(ctx, "begin a replay", func(q querier, now time.Time) error {
+	err := t.update(ctx, "begin a replay", func(q querier, now time.Time) error {
 		l, err := s.lock(ctx, q, "id", id)
 		if err != nil {
 			return err
@@ -85,10 +86,10 @@ func (s *Store) Finish(ctx context.Context, b Begun, outcome, detail string) err
 	})
 }
 
-// Discard gives a waiting letter up, and records who did it and why. Only the holder of the Turn may call it.
-// Its errors are those of Begin.
-func (s *Store) Discard(ctx context.Context, id string, by By) error {
-	return s.update(ctx, "discard", func(q querier, now time.Time) error {
+// Discard gives a waiting letter up, and records who did it and why. Its errors are those of Begin.
+func (t *Turn) Discard(ctx context.Context, id string, by By) error {
+	s := t.store
+	return t.update(ctx, "discard", func(q querier, now time.Time) error {
 		l, err := s.lock(ctx, q, "id", id)
 		if err != nil {
 			return err
