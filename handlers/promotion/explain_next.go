@@ -38,6 +38,9 @@ func nextOf(x ledger.Explanation, c *Config, letter string, asked *lookup) strin
 		if asked.paid() {
 			return fmt.Sprintf("nothing by itself: it was charged, and the service doesn't know. Tell it: %s --paid %s, with --why.", resolve, asked.TransactionKey)
 		}
+		if key := x.PaidLate(); key != "" {
+			return fmt.Sprintf("nothing by itself: an answer that came too late says it was charged. Tell the service: %s --paid %s, with --why.", resolve, key)
+		}
 		return fmt.Sprintf("nothing by itself: it may have been charged, and a person must find out. Look for the key %s in the Money API's own book (campaign explain --ask asks it), then: "+
 			"%s --paid TRANSACTION_KEY | --unpaid, with --why.", x.Key, resolve)
 	}

@@ -208,7 +208,7 @@ func (p *Plugin) resolve(ctx context.Context, h *app.Host, cmd *cobra.Command, k
 		return dryResolve(h, cmd, e, f)
 	}
 	why := fmt.Sprintf("%s (the Money API says: %s)", strings.TrimSpace(f.why), e.MoneyAPI)
-	if err := p.run.ledger.Resolve(ctx, k, ledger.Resolution{Paid: f.paid != "", TransactionKey: f.paid, Who: f.who, Why: why}); err != nil {
+	if err := p.run.ledger.Resolve(ctx, k, ledger.Resolution{Paid: f.paid != "", TransactionKey: f.paid, Who: f.who, Why: why, Force: f.force}); err != nil {
 		return err
 	}
 	closed, err := p.closeLetter(ctx, k, f, why)

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/sqldb"
@@ -93,6 +94,16 @@ type Explanation struct {
 	// pause aside.
 	Then   Next
 	ThenAt time.Time
+}
+
+// PaidLate returns the transaction key of an answer that said "paid" after somebody else had taken over, or "".
+func (x *Explanation) PaidLate() string {
+	for _, a := range x.Calls {
+		if key, ok := strings.CutPrefix(a.Answer, lateKey); ok && a.Late && a.Outcome == Paid {
+			return key
+		}
+	}
+	return ""
 }
 
 // foresee asks the transition function what the next begin would do.

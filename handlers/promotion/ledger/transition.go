@@ -272,6 +272,9 @@ func (r Row) callKind() CallKind {
 	return CallSend
 }
 
+// lateKey comes before the transaction key in the line of an answer that came late.
+const lateKey = "transaction key "
+
 func (p policy) settle(row Row, ev event) (Row, effects, decision) {
 	res, now := ev.result, ev.now
 	line := &Attempt{Epoch: res.Epoch, Number: row.Attempts, Kind: row.callKind(), Instance: row.AttemptBy,
@@ -281,7 +284,7 @@ func (p policy) settle(row Row, ev event) (Row, effects, decision) {
 		// Whose attempt it was is in the line of that epoch; here only the answer counts.
 		line.Late, line.Number, line.Kind, line.Instance, line.StartedAt = true, 0, CallSend, p.instance, time.Time{}
 		if res.Outcome == Paid {
-			line.Answer = "transaction key " + res.TransactionKey // the row may never learn it
+			line.Answer = lateKey + res.TransactionKey // the row may never learn it
 		}
 		return row, effects{attempt: line}, decision{next: Ack, stale: true}
 	case row.State != Sending:

@@ -1,0 +1,55 @@
+package promotion_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// A worker woke after its payout was given up, and its call had been answered "paid". The Money API is away now, and the
+// ledger's own evidence is not overlooked.
+func TestALateAnswerIsNotDenied(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{Unauthorized: true}, onlyOnce)
+		r := pointRecord(1)
+		_, err := tw.ledger.Accept(t.Context(), r, false)
+		require.NoError(t, err)
+		woken, err := tw.ledger.Begin(t.Context(), r)
+		require.NoError(t, err)
+		settle := func(o ledger.Outcome, key string) ledger.Settled {
+			s, err := tw.ledger.Settle(t.Context(), ledger.Result{Key: r.Key, Epoch: woken.Epoch, Outcome: o, TransactionKey: key, Class: "timeout"})
+			require.NoError(t, err)
+			return s
+		}
+		require.Equal(t, ledger.Unknown, settle(ledger.PerhapsCharged, "").State)
+		require.NoError(t, tw.ledger.Resolve(t.Context(), r.Key, ledger.Resolution{Who: "kim", Why: "no trace of it"}))
+		again, err := tw.ledger.Replay(t.Context(), r.Key, ledger.Replay{Letter: "a", Generation: 1, Who: "kim", Why: "pay it"})
+		require.NoError(t, err)
+		require.Equal(t, ledger.ReplayDone, again.Outcome)
+		b, err := tw.ledger.Begin(t.Context(), r)
+		require.NoError(t, err)
+		require.True(t, settle(ledger.Paid, "TX-7").Stale)
+		_, err = tw.ledger.Settle(t.Context(), ledger.Result{Key: r.Key, Epoch: b.Epoch, Outcome: ledger.PerhapsCharged, Class: "timeout"})
+		require.NoError(t, err)
+		require.Equal(t, ledger.Unknown, func() ledger.State {
+			x, err := tw.ledger.Explain(t.Context(), r.Key)
+			require.NoError(t, err)
+			return x.State
+		}())
+
+		_, said, code := tw.command("unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "no trace of it", "--who", "kim")
+		require.Equal(t, app.ExitBad, code)
+		require.Contains(t, said, "an answer that came late says it was charged, transaction key TX-7")
+		var e promotion.Explained
+		tw.json(&e, "campaign", "explain", "POINT", "1", "1")
+		require.Contains(t, e.Next, "unknown resolve POINT 1 1 --paid TX-7")
+		tw.says(app.ExitOK, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--force", "--why", "they have taken it back", "--who", "kim")
+		require.Eventually(t, func() bool { return tw.counts("POINT").Failed == 1 }, 5*time.Second, 10*time.Millisecond)
+	})
+}
