@@ -299,6 +299,22 @@ func TestTheBookOfChargesGoesAway(t *testing.T) {
 	})
 }
 
+// What explain sends people to look for: records that wait in Kafka, of a promotion that the ledger has never seen.
+func TestReconcileWhatWasNeverAccepted(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, nil)
+		tw.says(app.ExitOK, "campaign", "publish", "--promotion", "1", "--summary", "9", "--targets", "3", "--type", "POINT")
+		require.Contains(t, tw.says(app.ExitBad, "campaign", "explain", "POINT", "1", "2"), "millrace campaign reconcile POINT 1")
+		text := tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1")
+		require.Contains(t, text, "3 targets in all books")
+		require.Contains(t, text, "targets that Kafka offers are not in the ledger: 3")
+		require.Contains(t, tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--no-kafka"), "not found")
+		require.Contains(t, tw.says(app.ExitBad, "campaign", "reconcile", "VOUCHER", "1", "--no-kafka"), "is it another type (POINT, VOUCHER)")
+		tw.charge(pointRecord(7), pointRecord(7).Payload)
+		require.Contains(t, tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--no-kafka"), "in_book_not_in_ledger")
+	})
+}
+
 // A Money API of the contract can't list its charges, whatever it answers to a path that it doesn't know.
 func TestAMoneyAPIWithoutABook(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {

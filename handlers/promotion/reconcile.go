@@ -84,24 +84,29 @@ type comparison struct {
 
 // reconcile compares the books of one type of a promotion. offers or charges may be nil: that book is left out. each is
 // called for every target, in order; it may be nil. Memory does not grow with the promotion.
+// The error is ledger.ErrNotFound when no book has anything of it: what was never accepted may still be offered, or charged.
 func (e *engine) reconcile(ctx context.Context, s strategy, promotion int64, offers scanner, charges iter.Seq2[charge, error],
 	each func(joined, []bucket) error) (Reconciliation, error) {
 	id := ledger.Promotion{Type: ledger.Type(s.kind), ID: promotion}
 	fail := func(err error) (Reconciliation, error) {
 		return Reconciliation{}, fmt.Errorf("reconcile %s: %w", id, err)
 	}
-	status, err := e.ledger.Status(ctx, id)
-	if err != nil {
-		return Reconciliation{}, err
+	status, unknown := e.ledger.Status(ctx, id)
+	if unknown != nil && !errors.Is(unknown, ledger.ErrNotFound) {
+		return Reconciliation{}, unknown
 	}
 	c := comparison{strategy: s, promotion: promotion, each: each}
 	c.result = Reconciliation{Type: id.Type, Promotion: promotion, Books: Books{Dead: status.Dead, Conflict: status.Conflict}}
+	var err error
 	if c.asOf, err = e.ledger.Now(ctx); err != nil {
 		return fail(err)
 	}
 	rows := func(fn func(ledger.Entry) error) error { return e.ledger.Books(ctx, id, fn) }
 	if err := c.run(ctx, offers, charges, rows); err != nil {
 		return fail(err)
+	}
+	if c.result.Targets == 0 {
+		return c.result, unknown
 	}
 	return c.result, nil
 }
