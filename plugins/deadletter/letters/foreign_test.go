@@ -61,7 +61,7 @@ func anyText(t *rapid.T, name string) string {
 	if rapid.IntRange(0, 3).Draw(t, name+" is long") > 0 {
 		return string(rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, name))
 	}
-	b := make([]byte, 2*maxText)
+	b := make([]byte, maxText/2+1)
 	_, _ = rand.NewChaCha8([32]byte{rapid.Byte().Draw(t, name)}).Read(b)
 	if rapid.Bool().Draw(t, name+" is text") {
 		return hex.EncodeToString(b)
