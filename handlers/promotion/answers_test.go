@@ -339,6 +339,43 @@ func TestAMoneyAPIWithoutABook(t *testing.T) {
 	})
 }
 
+// A simulator of the command's own would know of no charge: nobody is told that, or paid on it.
+func TestTheSimulatorLivesInsideTheService(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
+			c.Ledger.MaxRetries = 0
+			c.MoneyAPI.Simulator.Enabled = true
+		})
+		const inside = "the simulated Money API lives inside the service: run `millrace moneyapi` and set plugins.promotion.money_api.url"
+		for target := range int64(3) {
+			tw.end(target+1, ledger.PerhapsCharged)
+		}
+		refused := func() {
+			t.Helper()
+			require.Contains(t, tw.says(app.ExitUsage, "campaign", "explain", "POINT", "1", "1", "--ask"), inside)
+			require.Contains(t, tw.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--no-kafka"), inside)
+		}
+		resolved := func(target string) {
+			t.Helper()
+			text := tw.says(app.ExitOK, "unknown", "resolve", "POINT", "1", target, "--unpaid", "--why", "ticket 4711", "--who", "kim")
+			require.Contains(t, text, "it could not be asked (not_asked: "+inside)
+		}
+		refused()
+		resolved("1")
+		tw.says(app.ExitOK, "campaign", "explain", "POINT", "1", "2")
+
+		book := filepath.Join(t.TempDir(), "book")
+		tw.payouts.Settings().(*promotion.Config).MoneyAPI.Simulator.Book = book
+		service, err := moneysim.New(moneysim.Config{BookPath: book})
+		require.NoError(t, err)
+		require.NoError(t, service.Start(t.Context()))
+		refused()
+		resolved("2")
+		require.NoError(t, service.Stop(t.Context()))
+		require.Contains(t, tw.says(app.ExitOK, "campaign", "explain", "POINT", "1", "3", "--ask"), "it knows no charge with this key", "a file can be read when the service has ended")
+	})
+}
+
 func TestRebuildOnDemand(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, nil)

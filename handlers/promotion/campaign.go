@@ -73,16 +73,12 @@ func usage(format string, args ...any) error {
 
 // withLedger opens the ledger alone, around do.
 func (p *Plugin) withLedger(h *app.Host, cmd *cobra.Command, do func(context.Context) error) error {
-	return services(h, cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
-		p.run.prepare(r.Env(), r.Env().Logger)
-		r.Service("promotion.ledger", p.run.ledgerService())
-		return nil
-	}}, do)
+	return services(h, cmd, app.ServicesOptions{Register: p.registerBooks(nil)}, do)
 }
 
 // services runs do with what o names, and makes its error an answer of a command.
 func services(h *app.Host, cmd *cobra.Command, o app.ServicesOptions, do func(context.Context) error) error {
-	return h.Services(cmd.Context(), cmd, o, func(ctx context.Context, _ *app.Running) error { return bad(do(ctx)) })
+	return bad(h.Services(cmd.Context(), cmd, o, func(ctx context.Context, _ *app.Running) error { return do(ctx) }))
 }
 
 type steering struct {
@@ -125,7 +121,7 @@ func bad(err error) error {
 	case errors.Is(err, ledger.ErrNotFound):
 		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("%w: nothing of it was ever accepted by the service that these settings name; is it another type (%s), or another number?",
 			err, strings.Join(kinds(), ", "))}
-	case errors.Is(err, errNoBook):
+	case errors.Is(err, errNoBook), errors.Is(err, errSimulatorInside):
 		return &app.ExitError{Code: app.ExitUsage, Err: err}
 	case errors.Is(err, ledger.ErrCancelled), errors.Is(err, ledger.ErrRefused):
 		return &app.ExitError{Code: app.ExitBad, Err: err}

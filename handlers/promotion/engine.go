@@ -79,7 +79,7 @@ func (p *part) Stop(ctx context.Context) error {
 }
 
 // moneyService opens the client of the Money API, and the simulated one when it is asked for.
-func (e *engine) moneyService() pipeline.Service {
+func (e *engine) moneyService() *part {
 	return &part{
 		start: func(ctx context.Context) error {
 			cfg := e.config.MoneyAPI
@@ -110,6 +110,32 @@ func (e *engine) moneyService() pipeline.Service {
 			}
 			return err
 		},
+	}
+}
+
+// errSimulatorInside says that the book of the simulated Money API is in another process's memory.
+var errSimulatorInside = errors.New("the simulated Money API lives inside the service: run `millrace moneyapi` and set plugins.promotion.money_api.url")
+
+// foreignMoney is moneyService for a process that pays nobody. A simulator of its own would know of no charge; only a book
+// in a file can be read here, once the service that wrote it has ended. The error is errSimulatorInside; with optional
+// there is then no Money API.
+func (e *engine) foreignMoney(optional bool) pipeline.Service {
+	money := e.moneyService()
+	return &part{
+		start: func(ctx context.Context) error {
+			err := errSimulatorInside
+			if sim := e.config.MoneyAPI.Simulator; !sim.Enabled || sim.Book != "" {
+				err = money.Start(ctx)
+			}
+			if errors.Is(err, moneysim.ErrBookInUse) {
+				err = errSimulatorInside
+			}
+			if optional && errors.Is(err, errSimulatorInside) {
+				return nil
+			}
+			return err
+		},
+		stop: money.Stop,
 	}
 }
 

@@ -69,7 +69,11 @@ func (p *Plugin) explainCommand(h *app.Host) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return p.withMoney(h, cmd, func(ctx context.Context) error {
+			with := p.withLedger
+			if ask {
+				with = p.withMoney
+			}
+			return with(h, cmd, func(ctx context.Context) error {
 				x, err := p.explain(ctx, k)
 				if err != nil {
 					return err
@@ -118,12 +122,19 @@ func onePayout(args []string) (ledger.Key, error) {
 
 // withMoney opens the ledger and the client of the Money API, around do.
 func (p *Plugin) withMoney(h *app.Host, cmd *cobra.Command, do func(context.Context) error) error {
-	return services(h, cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
+	return services(h, cmd, app.ServicesOptions{Register: p.registerBooks(p.run.foreignMoney(false))}, do)
+}
+
+// registerBooks adds the ledger and, unless it is nil, the Money API.
+func (p *Plugin) registerBooks(money pipeline.Service) func(*pipeline.Registry) error {
+	return func(r *pipeline.Registry) error {
 		p.run.prepare(r.Env(), r.Env().Logger)
-		r.Service("promotion.money", p.run.moneyService())
+		if money != nil {
+			r.Service("promotion.money", money)
+		}
 		r.Service("promotion.ledger", p.run.ledgerService())
 		return nil
-	}}, do)
+	}
 }
 
 func stamp(t time.Time) string {

@@ -26,6 +26,9 @@ type lookup struct {
 
 // lookUp asks the Money API about a payout.
 func (p *Plugin) lookUp(ctx context.Context, x ledger.Explanation) *lookup {
+	if p.run.api == nil {
+		return &lookup{Answer: "not_asked", Text: errSimulatorInside.Error()}
+	}
 	s, _ := strategyOf(string(x.Type))
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()

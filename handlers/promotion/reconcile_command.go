@@ -52,14 +52,11 @@ books balance.`,
 			if f.noKafka && f.noMoney {
 				return usage("--no-kafka and --no-money leave nothing to hold the ledger against")
 			}
-			o := app.ServicesOptions{Register: func(r *pipeline.Registry) error {
-				p.run.prepare(r.Env(), r.Env().Logger)
-				if !f.noMoney {
-					r.Service("promotion.money", p.run.moneyService())
-				}
-				r.Service("promotion.ledger", p.run.ledgerService())
-				return nil
-			}}
+			var money pipeline.Service
+			if !f.noMoney {
+				money = p.run.foreignMoney(false)
+			}
+			o := app.ServicesOptions{Register: p.registerBooks(money)}
 			if !f.noKafka {
 				o.Plugins = []string{p.kafka.Name()}
 			}

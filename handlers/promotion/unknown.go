@@ -160,7 +160,8 @@ are kept.`,
 			case f.who == "":
 				return usage("--who must name you")
 			}
-			return p.withMoney(h, cmd, func(ctx context.Context) error { return p.resolve(ctx, h, cmd, k, f) })
+			o := app.ServicesOptions{Register: p.registerBooks(p.run.foreignMoney(true))}
+			return services(h, cmd, o, func(ctx context.Context) error { return p.resolve(ctx, h, cmd, k, f) })
 		},
 	})
 	cmd.Flags().StringVar(&f.paid, "paid", "", "it was charged, under this transaction `key`")
