@@ -166,15 +166,16 @@ func (c *comparison) readCharges(charges iter.Seq2[charge, error], into *sorter)
 func (c *comparison) readOffers(ctx context.Context, offers scanner, into *sorter) error {
 	o := &Offered{Topic: c.strategy.publishTopic()}
 	scan, err := offers(ctx, o.Topic, func(r kafka.Scanned) error {
-		offer, a, readable := c.readOffer(r.Value)
-		if !readable {
+		offer, err := c.strategy.decode(r.Value)
+		if err != nil {
 			o.Undecodable++
+			return nil
 		}
-		if !readable || offer.promotion != c.promotion {
+		if offer.promotion != c.promotion {
 			return nil
 		}
 		o.Records++
-		return into.add(statement{target: offer.target, value: a.Amount, what: a.what(), times: 1, place: placeOf(r.Partition, r.Offset)})
+		return into.add(statement{target: offer.target, value: offer.value, what: whatRequest(offer.request), times: 1, place: placeOf(r.Partition, r.Offset)})
 	})
 	if err != nil {
 		return fmt.Errorf("read what Kafka offers (--no-kafka leaves it out): %w", err)
@@ -182,15 +183,6 @@ func (c *comparison) readOffers(ctx context.Context, offers scanner, into *sorte
 	o.Read, o.Complete = scan.Records, scan.Beginning
 	c.result.Kafka = o
 	return nil
-}
-
-func (c *comparison) readOffer(payload []byte) (payout, asked, bool) {
-	offer, err := c.strategy.decode(payload)
-	if err != nil {
-		return payout{}, asked{}, false
-	}
-	a, err := readAsked(payload)
-	return offer, a, err == nil
 }
 
 // A place is a partition and an offset in one number.

@@ -18,7 +18,14 @@ func whatOf(amount int64, voucher string) uint64 {
 	return h.Sum64()
 }
 
-// asked is what records and requests of every type ask for.
+// whatRequest stands for a whole request, as the ledger compares a second one with the first.
+func whatRequest(request []byte) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(request) // a hash takes everything
+	return h.Sum64()
+}
+
+// asked is what requests of every type ask for.
 type asked struct {
 	Amount    int64  `json:"amount"`
 	VoucherID string `json:"voucherId"`
@@ -35,10 +42,10 @@ func (a asked) what() uint64 { return whatOf(a.Amount, a.VoucherID) }
 // joined is one target in all books. Whatever a book does not have is nil.
 type joined struct {
 	target int64
-	offer  *entry        // what Kafka offers
+	offer  *entry        // what Kafka offers: whole requests
 	row    *ledger.Entry // what the ledger holds
 	asked  asked         // by the row
-	charge *entry        // what the Money API's book says
+	charge *entry        // what the Money API's book says: amounts and vouchers
 }
 
 // join goes through all books in order of target, and calls each once a target. rows calls its function for every row of
@@ -194,7 +201,7 @@ func (j joined) buckets(asOf time.Time, kafka, money bool) []bucket {
 		}
 		put(bucketAmount, j.amountDiffers())
 		put(bucketNotOffered, kafka && j.offer == nil && !j.row.AcceptedAt.After(asOf))
-		put(bucketConflict, j.offer != nil && (j.offer.mixed || j.offer.what != j.asked.what()))
+		put(bucketConflict, j.offer != nil && (j.offer.mixed || j.offer.what != whatRequest(j.row.Request)))
 	}
 	put(bucketTwice, charged && j.charge.times > 1)
 	if len(in) == 0 {

@@ -92,6 +92,30 @@ func shown(t *testing.T, r Reconciliation) string {
 	return out.String()
 }
 
+// An offer is compared as the ledger compares it: as the request that is made of it.
+func TestOffersAreComparedAsRequests(t *testing.T) {
+	t.Parallel()
+	s := shelf{noCharges: true}
+	want := map[int64][]bucket{}
+	for i, tt := range []struct {
+		offer string
+		in    bucket
+	}{
+		{`{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":500}`, bucketMatched},
+		{`{ "amount": 500, "targetId": 2, "promotionId": 1, "promotionSummaryId": 9, "retryCount": 3 }`, bucketMatched},
+		{`{"promotionId":1,"promotionSummaryId":9,"targetId":3,"amount":500,"voucherId":"V-1"}`, bucketMatched},
+		{`{"promotionId":1,"promotionSummaryId":9,"targetId":4,"amount":500,"voucherId":7,"note":"x"}`, bucketMatched},
+		{`{"promotionId":1,"promotionSummaryId":10,"targetId":5,"amount":500}`, bucketConflict},
+		{`{"promotionId":1,"promotionSummaryId":9,"targetId":6,"amount":501}`, bucketConflict},
+	} {
+		s.offers, s.rows = append(s.offers, tt.offer), append(s.rows, rowOf(int64(i+1), 500, ledger.Success))
+		want[int64(i+1)] = []bucket{tt.in}
+	}
+	r, in := s.compare(t, time.Time{})
+	require.Equal(t, want, in)
+	require.Zero(t, r.Kafka.Undecodable)
+}
+
 // What was settled or accepted after the other books were read is in none of them.
 func TestReconcileIsOfOneMoment(t *testing.T) {
 	t.Parallel()
