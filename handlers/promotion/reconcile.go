@@ -169,7 +169,7 @@ func (c *comparison) readOffers(ctx context.Context, offers scanner, into *sorte
 		offer, err := c.strategy.decode(r.Value)
 		if err != nil {
 			o.Undecodable++
-			return nil
+			return nil //nolint:nilerr // counted and told
 		}
 		if offer.promotion != c.promotion {
 			return nil
