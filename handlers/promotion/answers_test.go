@@ -166,6 +166,7 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 		var after promotion.Explained
 		tw.json(&after, "unknown", "resolve", "POINT", "1", "3", "--paid", "elsewhere", "--why", "bank statement", "--who", "kim", "--force")
 		require.Equal(t, ledger.Success, after.State)
+		require.Contains(t, after.Next, "Its dead letter is still on its way: when millrace dead list shows it, discard it.")
 		require.Contains(t, resolve(app.ExitBad, "2", "--unpaid", "--why", "again"), "FAILED, not UNKNOWN")
 
 		var e promotion.Explained
@@ -173,7 +174,7 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 		require.Len(t, e.Audit, 1)
 		require.Equal(t, "kim", e.Audit[0].Who)
 		require.Equal(t, "ticket 4711 (the Money API says: it knows no charge with this key, which is no proof)", e.Audit[0].Why)
-		require.Contains(t, e.Next, "replay")
+		require.Contains(t, e.Next, "its dead letter is still on its way", "no instance runs that publishes it")
 		require.Equal(t, "No promotion is unfinished.\nFAILED payouts, not charged and given up: 1 (millrace dead list)\n", tw.says(app.ExitOK, "campaign", "status"))
 		c := tw.counts("POINT")
 		require.Equal(t, []int64{2, 1, 0}, []int64{c.Paid, c.Failed, c.Unknown})

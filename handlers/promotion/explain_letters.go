@@ -40,18 +40,41 @@ func explainLetters(written []ledger.Letter, known []letters.Letter) []Explained
 	return all
 }
 
-// waitingLetters returns the ids of those that wait for a person: the payout's own (or ""), and those of rivals.
-func waitingLetters(all []ExplainedLetter) (own string, rivals []string) {
+// lettersOf returns the payout's own letter as it was written last (or the zero one), and the names of those of rivals that
+// wait for a person.
+func lettersOf(all []ExplainedLetter) (own ExplainedLetter, rivals []string) {
 	for _, l := range all {
 		switch {
-		case !l.Waits():
-		case l.Class == ledger.ClassConflict:
+		case l.Class != ledger.ClassConflict:
+			own = l
+		case l.Waits():
 			rivals = append(rivals, l.Name)
-		default:
-			own = l.Name
 		}
 	}
 	return own, rivals
+}
+
+// onItsWay tells whether the letter was written and has not reached the working copy yet.
+func (l ExplainedLetter) onItsWay() bool {
+	return l.Class != "" && l.PublishedAt.IsZero() && !l.Waits() && l.State != letters.Discarded
+}
+
+// replay says how the letter is replayed, or why it can't be.
+func (l ExplainedLetter) replay() string {
+	const mended = "when the cause is mended, replay its dead letter: "
+	switch {
+	case l.State == letters.Parked:
+		return fmt.Sprintf("%smillrace dead replay %s --parked, with --why.", mended, l.Name)
+	case l.Waits():
+		return fmt.Sprintf("%smillrace dead replay %s, with --why.", mended, l.Name)
+	case l.onItsWay():
+		return "its dead letter is still on its way; it can be replayed when millrace dead list shows it."
+	case l.State == letters.Discarded:
+		return "its dead letter was discarded; nothing can replay it."
+	case l.State == letters.Replayed:
+		return "its dead letter was replayed before and does not wait."
+	}
+	return "there is no working copy of its dead letter; nothing can replay it."
 }
 
 func writeLetters(w io.Writer, all []ExplainedLetter) {

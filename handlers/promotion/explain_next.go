@@ -1,7 +1,6 @@
 package promotion
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
@@ -10,10 +9,15 @@ import (
 
 // whatNext says in plain words what becomes of a payout, who does it, and when. asked is what the Money API says, or nil.
 func whatNext(x ledger.Explanation, c *Config, dead []ExplainedLetter, asked *lookup) string {
-	letter, rivals := waitingLetters(dead)
-	next := nextOf(x, c, cmp.Or(letter, "ID"), asked)
-	if letter != "" && (x.State == ledger.Success || x.State == ledger.Cancelled) {
-		next += fmt.Sprintf(" Its dead letter still waits: millrace dead discard %s, with --why.", letter)
+	own, rivals := lettersOf(dead)
+	next := nextOf(x, c, own, asked)
+	if x.State == ledger.Success || x.State == ledger.Cancelled {
+		switch {
+		case own.Waits():
+			next += fmt.Sprintf(" Its dead letter still waits: millrace dead discard %s, with --why.", own.Name)
+		case own.onItsWay():
+			next += " Its dead letter is still on its way: when millrace dead list shows it, discard it."
+		}
 	}
 	for _, id := range rivals {
 		next += fmt.Sprintf(" A second request for it waits as dead letter %s: ask whoever sent it which one was meant, then millrace dead discard %s, with --why.", id, id)
@@ -21,7 +25,7 @@ func whatNext(x ledger.Explanation, c *Config, dead []ExplainedLetter, asked *lo
 	return next
 }
 
-func nextOf(x ledger.Explanation, c *Config, letter string, asked *lookup) string {
+func nextOf(x ledger.Explanation, c *Config, own ExplainedLetter, asked *lookup) string {
 	switch x.State {
 	case ledger.Success:
 		return "nothing. It is paid."
@@ -31,8 +35,7 @@ func nextOf(x ledger.Explanation, c *Config, letter string, asked *lookup) strin
 		if x.PromotionState == ledger.PromotionCancelled {
 			return "nothing. It was not charged, and its promotion is cancelled."
 		}
-		return fmt.Sprintf("nothing by itself. It was certainly not charged and was given up; when the cause is mended, replay its dead letter: "+
-			"millrace dead replay %s, with --why.", letter)
+		return "nothing by itself. It was certainly not charged and was given up; " + own.replay()
 	case ledger.Unknown:
 		resolve := fmt.Sprintf("millrace unknown resolve %s %d %d", x.Type, x.Promotion, x.Target)
 		if asked.paid() {

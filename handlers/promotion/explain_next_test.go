@@ -23,7 +23,15 @@ func TestWhatNextTellsEveryState(t *testing.T) {
 	}{
 		{"paid", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Success}}}, "nothing. It is paid.", nil, nil},
 		{"cancelled", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Cancelled}}}, "nothing. It was cancelled", nil, nil},
-		{"failed", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Failed}}}, "millrace dead replay", nil, nil},
+		{"failed", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Failed}}}, "given up; there is no working copy of its dead letter", []ExplainedLetter{{ledger.Letter{Class: "rejected", PublishedAt: now}, "", ""}}, nil},
+		{"failed, its letter on its way", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Failed}}},
+			"its dead letter is still on its way", []ExplainedLetter{{ledger.Letter{Class: "rejected"}, "", ""}}, nil},
+		{"failed, its letter discarded", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Failed}}},
+			"its dead letter was discarded; nothing can replay it.", []ExplainedLetter{{ledger.Letter{Class: "rejected", PublishedAt: now}, "abcd", letters.Discarded}}, nil},
+		{"failed, its letter open", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Failed}}},
+			"millrace dead replay abcd, with --why.", []ExplainedLetter{{ledger.Letter{Class: "rejected", PublishedAt: now}, "abcd", letters.Open}}, nil},
+		{"paid, its letter on its way", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Success}}},
+			"It is paid. Its dead letter is still on its way: when millrace dead list shows it, discard it.", []ExplainedLetter{{ledger.Letter{Class: "unknown"}, "", ""}}, nil},
 		{"failed and cancelled", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Failed}}, PromotionState: ledger.PromotionCancelled}, "its promotion is cancelled.", nil, nil},
 		{"unknown", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Unknown}}}, "millrace unknown resolve POINT 1 7 --paid", nil, nil},
 		{"paused", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Pending, Hint: ledger.HintNone}}, PromotionState: ledger.PromotionPaused, Then: ledger.Send},
@@ -53,7 +61,7 @@ func TestWhatNextTellsEveryState(t *testing.T) {
 		},
 		{
 			"failed, its letter named", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Failed}}},
-			"millrace dead replay abcd, with --why.", []ExplainedLetter{{ledger.Letter{Class: "rejected"}, "abcd", letters.Parked}}, nil,
+			"millrace dead replay abcd --parked, with --why.", []ExplainedLetter{{ledger.Letter{Class: "rejected", PublishedAt: now}, "abcd", letters.Parked}}, nil,
 		},
 		{
 			"paid, and its letter waits", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Success}}},
