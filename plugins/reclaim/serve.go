@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/killpoint"
+	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
 // Why entries were claimed: a label of metrics.
@@ -133,7 +131,7 @@ func (d *domain) claim(ctx context.Context, s Stream, cursor string) (n int, lef
 		}
 		free := claimable(s, probed)
 		if len(free) == 0 {
-			past, ok := after(probed[len(probed)-1].ID)
+			past, ok := redispoll.NextID(probed[len(probed)-1].ID)
 			if !ok {
 				return n, false, "", nil
 			}
@@ -179,16 +177,6 @@ func claimable(s Stream, probed []redis.XPendingExt) []redis.XPendingExt {
 func stuckHere(s Stream, p redis.XPendingExt) bool {
 	h, ok := s.Reader.(Holder)
 	return ok && p.Consumer == s.Consumer && h.Holds(p.ID)
-}
-
-// after returns the smallest entry id above id.
-func after(id string) (next string, ok bool) {
-	ms, seq, _ := strings.Cut(id, "-")
-	n, err := strconv.ParseUint(seq, 10, 64)
-	if err != nil || n == math.MaxUint64 {
-		return "", false
-	}
-	return ms + "-" + strconv.FormatUint(n+1, 10), true
 }
 
 // autoClaim runs one XAUTOCLAIM and finds out how often what it claimed was delivered.

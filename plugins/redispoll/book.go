@@ -84,6 +84,18 @@ func (b *book) add(e redis.XMessage, delivered int64, sent, now time.Time) bool 
 	return true
 }
 
+// missing returns the ids of those of the consumer's pending entries that are not in hand, and were not left pending here.
+func (b *book) missing(own []redis.XPendingExt) (ids []string) {
+	for _, p := range own {
+		h, inHand := b.entries[p.ID]
+		_, left := b.left[p.ID]
+		if !left && (!inHand || h.lost) {
+			ids = append(ids, p.ID)
+		}
+	}
+	return ids
+}
+
 // take gives the next entry to a slot that listens to recall, or nil. An entry that was not confirmed since fresh may be
 // somebody else's by now: it is dropped, and stale answers true so that the reader looks again.
 func (b *book) take(fresh, now time.Time, recall chan<- struct{}) (h *held, stale bool) {

@@ -43,8 +43,7 @@ func (k *claimer) run() {
 func (k *claimer) round() error {
 	cfg := k.r.cfg
 	from := map[string]struct{}{}
-	start := "-"
-	for {
+	for start, more := "-", true; more; {
 		room := k.r.room()
 		if room == 0 {
 			break
@@ -60,7 +59,7 @@ func (k *claimer) round() error {
 		if len(idle) == 0 {
 			break
 		}
-		start = "(" + idle[len(idle)-1].ID
+		start, more = NextID(idle[len(idle)-1].ID)
 		var ids []string
 		for _, p := range idle {
 			if k.r.Holds(p.ID) {

@@ -12,8 +12,8 @@
 //
 //   - XREADGROUP is the one command that is never re-sent by the client: a re-sent read would hide that
 //     the reply of the first one, with its entries, was lost. After any failed read the reader goes
-//     through its own pending entries again (id 0) and runs those that it doesn't have in hand.
-//     That re-read adds one to the delivery count of what is in hand.
+//     through its own pending entries again and runs those that it doesn't have in hand.
+//     That look counts no delivery. Only a reader's first one does, of what an earlier process of the same name had.
 //   - XACK is not fenced: anyone can acknowledge anyone's entry. An acknowledgement whose entry was not
 //     confirmed to be ours within half of min_idle goes through a script that acks only what still is.
 //   - A bare XCLAIM … JUSTID would steal an entry back from whoever reclaimed it. Keeping alive and

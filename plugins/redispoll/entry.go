@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
@@ -34,6 +36,17 @@ const (
 	// good otherwise.
 	MetaRawHeaders = "millrace-raw-headers"
 )
+
+// NextID returns the smallest entry id above id: where to go on after a page. (Excluding the last id, as "(<id>", would do
+// too, but not on miniredis.) ok is false when there is none.
+func NextID(id string) (next string, ok bool) {
+	ms, seq, _ := strings.Cut(id, "-")
+	n, err := strconv.ParseUint(seq, 10, 64)
+	if err != nil || n == math.MaxUint64 {
+		return "", false
+	}
+	return ms + "-" + strconv.FormatUint(n+1, 10), true
+}
 
 // maxRaw bounds what is kept of something undecodable, in bytes.
 const maxRaw = 64 << 10

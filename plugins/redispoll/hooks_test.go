@@ -102,14 +102,25 @@ func (l *commandLog) blocking() []string {
 }
 
 // loseReplies loses the reply of every command that f picks.
-func (l *commandLog) loseReplies(f func(cmd redis.Cmder) bool) {
+func (l *commandLog) loseReplies(f func(cmd redis.Cmder) bool) { l.replace(f, errReplyLost) }
+
+// refusal is an answer of a server that isn't ready.
+type refusal struct{}
+
+func (refusal) Error() string { return "LOADING Redis is loading the dataset in memory" }
+func (refusal) RedisError()   {}
+
+// refuse answers every command that f picks with a refusal.
+func (l *commandLog) refuse(f func(cmd redis.Cmder) bool) { l.replace(f, refusal{}) }
+
+func (l *commandLog) replace(f func(cmd redis.Cmder) bool, by error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drop = nil
 	if f != nil {
 		l.drop = func(cmd redis.Cmder) error {
 			if f(cmd) {
-				return errReplyLost
+				return by
 			}
 			return nil
 		}

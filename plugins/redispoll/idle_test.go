@@ -28,7 +28,7 @@ type emptyServer struct {
 	wg    sync.WaitGroup
 	info  string       // reply to INFO
 	reads atomic.Int64 // XREADGROUP with id >
-	own   atomic.Int64 // XREADGROUP with another id
+	own   atomic.Int64 // XPENDING of what the consumer has
 	other atomic.Int64 // everything else after the handshake
 }
 
@@ -63,9 +63,9 @@ func (s *emptyServer) serve(conn net.Conn) {
 		case name == "xreadgroup" && args[len(args)-1] == ">":
 			s.reads.Add(1)
 			reply = "*-1\r\n"
-		case name == "xreadgroup":
+		case name == "xpending":
 			s.own.Add(1)
-			reply = fmt.Sprintf("*1\r\n*2\r\n$%d\r\n%s\r\n*0\r\n", len(args[len(args)-2]), args[len(args)-2])
+			reply = "*0\r\n"
 		case strings.HasPrefix(name, "eval"):
 			s.other.Add(1)
 			reply = ":1\r\n"

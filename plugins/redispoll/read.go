@@ -1,7 +1,6 @@
 package redispoll
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -27,25 +26,35 @@ const gatePoll = 250 * time.Millisecond
 var readBackoff = pipeline.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second}
 
 // read polls until the reader stops. First, and after every failure that may have cost a reply, it goes
-// through this consumer's own pending entries by id, then it reads what is new.
+// through this consumer's own pending entries by id, then it reads what is new. What it finds the first time
+// was delivered in an earlier life of the consumer, and is now delivered once more; later it is what no handler was given.
 func (r *Reader) read() {
 	var (
 		cursor   = ""              // where the look through own pending entries is; empty: not at it
+		again    = 1               // deliveries to be added to what is found there
 		idle     = r.cfg.FirstPoll // the next sleep after an empty read
 		failures = 0
 	)
 	for r.awaitTurn() {
 		if r.takeReread() {
-			cursor = "0"
+			cursor = "-"
 		}
-		sent := time.Now()
-		entries, err := r.readGroup(cursor)
+		var (
+			sent    = time.Now()
+			own     = cursor != ""
+			entries []redis.XMessage
+			err     error
+		)
+		if own {
+			cursor, err = r.takeInOwn(cursor, again, sent)
+		} else {
+			entries, err = r.readGroup()
+		}
 		switch {
-		case err == nil && cursor != "" && len(entries) == 0:
-			cursor = ""
-		case err == nil && cursor != "":
-			r.takeInOwn(entries, sent)
-			cursor = entries[len(entries)-1].ID
+		case err == nil && own:
+			if cursor == "" {
+				again = 0
+			}
 			idle = r.cfg.FirstPoll
 		case err == nil && len(entries) > 0:
 			killpoint.Reach(killpoint.AfterRead)
@@ -68,7 +77,7 @@ func (r *Reader) read() {
 			if !r.absent() {
 				return
 			}
-			cursor = ""
+			cursor, again = "", 0
 		default:
 			failures = r.readFailed(err, failures)
 			continue
@@ -89,16 +98,12 @@ func (r *Reader) nextPoll(idle time.Duration) time.Duration {
 	return idle + time.Duration(rand.Int64N(int64(idle)/10+1))
 }
 
-// readGroup reads at most one batch: new entries, or own pending ones after cursor.
-func (r *Reader) readGroup(cursor string) ([]redis.XMessage, error) {
-	id := cursor
-	if id == "" {
-		id = ">"
-	}
+// readGroup reads at most one batch of new entries.
+func (r *Reader) readGroup() ([]redis.XMessage, error) {
 	ctx, cancel := r.command()
 	defer cancel()
 	cmd := readCmd{redis.NewXStreamSliceCmd(ctx, "xreadgroup", "group", r.cfg.Group, r.cfg.Consumer,
-		"count", r.cfg.Batch, "streams", r.cfg.Stream, id)}
+		"count", r.cfg.Batch, "streams", r.cfg.Stream, ">")}
 	cmd.SetFirstKeyPos(7)
 	r.m.reads.Inc()
 	err := r.c.Process(ctx, cmd)
@@ -163,36 +168,43 @@ func (r *Reader) takeReread() bool {
 	return again
 }
 
-// takeInOwn takes in own pending entries that are not in hand: of an earlier life of this consumer, or of a
-// read whose reply was lost. What was deleted meanwhile is acknowledged away and reported.
-func (r *Reader) takeInOwn(entries []redis.XMessage, sent time.Time) {
-	var ghosts []string
-	fresh := entries[:0:0]
+// takeInOwn takes in own pending entries from cursor on that are not in hand: of an earlier life of this consumer, or of a
+// read whose reply was lost. It answers where to go on, empty at the end. What was deleted meanwhile is acknowledged away and
+// reported. An XREADGROUP by id would bring the same, and count a delivery of everything that is in hand.
+func (r *Reader) takeInOwn(cursor string, again int, sent time.Time) (next string, err error) {
+	ctx, cancel := r.command()
+	defer cancel()
+	own, err := r.c.XPendingExt(ctx, &redis.XPendingExtArgs{
+		Stream: r.cfg.Stream, Group: r.cfg.Group, Consumer: r.cfg.Consumer, Start: cursor, End: "+", Count: int64(min(r.cfg.Batch, maxScriptIDs)),
+	}).Result()
+	if err != nil {
+		return cursor, err
+	}
+	if len(own) == 0 {
+		return "", nil
+	}
+	next, _ = NextID(own[len(own)-1].ID)
 	r.mu.Lock()
-	for _, e := range entries {
-		_, left := r.book.left[e.ID]
-		switch {
-		case e.Values == nil:
-			ghosts = append(ghosts, e.ID)
-		case !left:
-			fresh = append(fresh, e)
-		}
-	}
+	ids := r.book.missing(own)
 	r.mu.Unlock()
-	if len(ghosts) > 0 {
-		r.ackGhosts(ghosts)
+	if len(ids) == 0 {
+		return next, nil
 	}
-	if len(fresh) == 0 {
-		return
+	got, err := r.scripts.claimOwn(ctx, r.c, r.cfg.Stream, r.cfg.Group, r.cfg.Consumer, again, ids)
+	if err != nil {
+		return cursor, err
 	}
-	delivered := r.deliveredCounts(fresh)
+	if len(got.deleted) > 0 {
+		r.ackGhosts(got.deleted)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.draining {
-		r.giveBackRead(fresh, sent)
-		return
+		r.giveBackRead(got.entries, sent)
+	} else {
+		r.takeIn(got.entries, got.delivered, sent)
 	}
-	r.takeIn(fresh, delivered, sent)
+	return next, nil
 }
 
 // giveBackRead gives back what a read has brought although the reader stops; the mutex is held.
@@ -214,28 +226,6 @@ func (r *Reader) ackGhosts(ids []string) {
 	if err := r.c.XAck(ctx, r.cfg.Stream, r.cfg.Group, ids...).Err(); err != nil {
 		r.log.Warn("deleted entries not acknowledged", pipeline.Err(err))
 	}
-}
-
-// deliveredCounts asks how often own pending entries were delivered; without an answer nothing is known.
-func (r *Reader) deliveredCounts(entries []redis.XMessage) map[string]int64 {
-	ctx, cancel := r.command()
-	defer cancel()
-	return deliveredCounts(ctx, r.c, r.cfg.Stream, r.cfg.Group, r.cfg.Consumer, entries)
-}
-
-func deliveredCounts(ctx context.Context, c redis.UniversalClient, stream, group, consumer string, entries []redis.XMessage) map[string]int64 {
-	pending, err := c.XPendingExt(ctx, &redis.XPendingExtArgs{
-		Stream: stream, Group: group, Consumer: consumer,
-		Start: entries[0].ID, End: entries[len(entries)-1].ID, Count: int64(2 * len(entries)),
-	}).Result()
-	if err != nil {
-		return nil
-	}
-	counts := make(map[string]int64, len(pending))
-	for _, p := range pending {
-		counts[p.ID] = p.RetryCount
-	}
-	return counts
 }
 
 // absent asks the owner of the stream whether it should exist; false ends the reader.

@@ -40,6 +40,27 @@ func TestOwnPendingEntriesAreTakenUpAtStart(t *testing.T) {
 	})
 }
 
+// A server that refuses for a while (it loads its data, it is a replica) is asked again for what an earlier life had.
+func TestOwnPendingEntriesAreTakenUpWhenTheServerAnswers(t *testing.T) {
+	onServers(t, func(t *testing.T, s server) {
+		r := newRig(t, s)
+		r.add(0, 3)
+		_, err := r.admin.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: group, Consumer: "c", Streams: []string{r.stream, ">"}, Block: -1}).Result()
+		require.NoError(t, err)
+		c := s.client(t)
+		log := watch(c)
+		var refused atomic.Int64
+		log.refuse(func(cmd redis.Cmder) bool {
+			return cmd.Name() == "xpending" && refused.Add(1) <= 2
+		})
+		_, out := r.reader(c, r.config("c", 4), redispoll.Hooks{}, nil)
+		h := handle(t, out, nil)
+		h.waitFor(t, 3)
+		r.nothingPending()
+		require.Empty(t, h.repeated())
+	})
+}
+
 // The server has given entries to us, and the reply was lost: nobody else would look after them.
 func TestLostReplyIsReadAgain(t *testing.T) {
 	onServers(t, func(t *testing.T, s server) {
@@ -62,6 +83,43 @@ func TestLostReplyIsReadAgain(t *testing.T) {
 		log.loseReplies(nil)
 		r.nothingPending()
 		require.Empty(t, h.repeated(), "run twice")
+	})
+}
+
+// Looking for what a lost reply has left behind is no delivery: not of that, nor of what is in hand or was left pending.
+func TestLookingAgainIsNoDelivery(t *testing.T) {
+	onServers(t, func(t *testing.T, s server) {
+		r := newRig(t, s)
+		c := s.client(t)
+		log := watch(c)
+		cfg := r.config("c", 3)
+		cfg.MaxRedeliveries = 0
+		rd, out := r.reader(c, cfg, redispoll.Hooks{}, nil)
+		r.add(0, 1)
+		inHand := receive(t, out)
+		r.add(1, 1)
+		receive(t, out).Nack()
+		require.Eventually(t, func() bool { return rd.Stats().InHand == 1 }, patience, tick)
+		var lose atomic.Bool
+		log.loseReplies(func(cmd redis.Cmder) bool { return cmd.Name() == "xreadgroup" && lose.CompareAndSwap(true, false) })
+		var m *message.Message
+		for i := range 3 {
+			if m != nil {
+				m.Ack()
+			}
+			lose.Store(true)
+			r.add(2+i, 1)
+			m = receive(t, out)
+			require.Equal(t, fmt.Sprint(2+i), string(m.Payload))
+			require.False(t, lose.Load())
+			require.EqualValues(t, 1, pipeline.OriginFrom(m.Context()).Delivered)
+		}
+		require.Eventually(t, func() bool { return len(r.pending()) == 3 }, patience, tick)
+		for _, p := range r.pending() {
+			require.EqualValues(t, 1, p.RetryCount)
+		}
+		inHand.Ack()
+		m.Ack()
 	})
 }
 

@@ -126,10 +126,18 @@ type claimed struct {
 	deleted   []string // pending, but no longer in the stream
 }
 
-// claimIdle runs claim.lua over at most maxScriptIDs ids.
+// claimIdle takes over at most maxScriptIDs entries, whoever has them.
 func (s scripts) claimIdle(ctx context.Context, c redis.Scripter, stream, group, consumer string, minIdle time.Duration, ids []string) (claimed, error) {
-	args := make([]any, 0, len(ids)+3)
-	args = append(args, group, consumer, minIdle.Milliseconds())
+	return s.runClaim(ctx, c, stream, ids, group, consumer, minIdle.Milliseconds(), "", 1)
+}
+
+// claimOwn fetches at most maxScriptIDs of the consumer's own entries. deliveries is added to the times they were delivered.
+func (s scripts) claimOwn(ctx context.Context, c redis.Scripter, stream, group, consumer string, deliveries int, ids []string) (claimed, error) {
+	return s.runClaim(ctx, c, stream, ids, group, consumer, 0, consumer, deliveries)
+}
+
+// runClaim runs claim.lua.
+func (s scripts) runClaim(ctx context.Context, c redis.Scripter, stream string, ids []string, args ...any) (claimed, error) {
 	for _, id := range ids {
 		args = append(args, id)
 	}
