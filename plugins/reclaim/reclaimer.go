@@ -104,20 +104,22 @@ type domain struct {
 	log     *slog.Logger
 	minIdle time.Duration
 
-	gone     map[string]time.Time         // instance → since when its presence has been missed
-	handled  map[string]map[string]Stream // stream → entries handed to a reader and not acknowledged yet
-	shards   map[string]struct{}          // whose series exist
-	troubled map[string]struct{}          // streams that failed or were slow in this round
+	gone    map[string]time.Time         // instance → since when its presence has been missed
+	handled map[string]map[string]Stream // stream → entries handed to a reader and not acknowledged yet
+	shards  map[string]struct{}          // whose series exist
+	failing map[string]struct{}          // streams that failed, or gave no answer, in this round
+	slow    map[string]struct{}          // streams whose turn took long in this round
 }
 
 func newDomain(r *Reclaimer, t Target) *domain {
 	return &domain{
 		r: r, target: t,
-		log:      r.log.With(slog.String(pipeline.LogDomain, t.Domain())),
-		gone:     map[string]time.Time{},
-		handled:  map[string]map[string]Stream{},
-		shards:   map[string]struct{}{},
-		troubled: map[string]struct{}{},
+		log:     r.log.With(slog.String(pipeline.LogDomain, t.Domain())),
+		gone:    map[string]time.Time{},
+		handled: map[string]map[string]Stream{},
+		shards:  map[string]struct{}{},
+		failing: map[string]struct{}{},
+		slow:    map[string]struct{}{},
 	}
 }
 
@@ -187,13 +189,15 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 // sort tells the streams that were in trouble in the last round from the others, and begins this one's account.
 func (d *domain) sort(streams []Stream) (calm, troubled []Stream) {
 	for _, s := range streams {
-		if _, ok := d.troubled[s.Name]; ok {
+		_, failed := d.failing[s.Name]
+		if _, slow := d.slow[s.Name]; slow || failed {
 			troubled = append(troubled, s)
 		} else {
 			calm = append(calm, s)
 		}
 	}
-	clear(d.troubled)
+	clear(d.failing)
+	clear(d.slow)
 	return calm, troubled
 }
 
@@ -209,7 +213,7 @@ func (d *domain) serveAll(ctx context.Context, looks []*look) (total int, more b
 		begin := time.Now()
 		n, left, err := d.serve(ctx, l)
 		if time.Since(begin) > slowTurn {
-			d.troubled[l.Name] = struct{}{}
+			d.slow[l.Name] = struct{}{}
 		}
 		total += n
 		more = more || left
@@ -224,7 +228,7 @@ func (d *domain) failed(s Stream, err error) {
 	if isGone(err) {
 		return // cleaned up meanwhile, or not created yet
 	}
-	d.troubled[s.Name] = struct{}{}
+	d.failing[s.Name] = struct{}{}
 	d.r.o.Metrics.failures.WithLabelValues(d.target.Domain(), s.Shard).Inc()
 	d.log.Error("stream not reclaimed", slog.String(pipeline.LogStream, s.Name), pipeline.Err(err))
 }

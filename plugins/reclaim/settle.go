@@ -40,7 +40,7 @@ func (d *domain) settle(ctx context.Context) {
 		batch, of = nil, nil
 	}
 	for name, ids := range d.handled {
-		if _, wait := d.troubled[name]; wait {
+		if _, wait := d.failing[name]; wait {
 			continue // it would hold up the others
 		}
 		for id, s := range ids {

@@ -309,6 +309,28 @@ func TestWhatIsStuckHereIsLeftToOthers(t *testing.T) {
 	})
 }
 
+// What a slow shard has acknowledged is counted all the same: it only comes last.
+func TestWhatASlowShardHasDoneIsCounted(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		reader := &fakeReader{free: 100}
+		st := s.acked(t, "scan", reader)
+		client := newHooked(t, s, hook{command: func(_ context.Context, cmd redis.Cmder, next func() error) error {
+			if cmd.Name() == "xautoclaim" {
+				<-time.After(slowTurn)
+			}
+			return next()
+		}})
+		rig := newRig(quick(), "me-1", everybody("alive-3"))
+		d := newDomain(rig.Reclaimer, &fakeTarget{client: client, streams: []Stream{st}})
+		s.hold(t, st, "alive-3-0", 3)
+		<-time.After(quick().MinIdle)
+		d.round(t.Context(), true)
+		require.Len(t, reader.got(), 3)
+		require.Contains(t, d.slow, st.Name)
+		require.InDelta(t, 3, testutil.ToFloat64(rig.o.Metrics.messages.WithLabelValues("domain", "0")), 0)
+	})
+}
+
 func newHooked(t *testing.T, s server, h hook) redis.UniversalClient {
 	t.Helper()
 	c := redispoll.DefaultClientConfig()
