@@ -143,6 +143,7 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 		for _, none := range [][]string{{"--type", "voucher"}, {"--promotion", "2"}, {"--older-than", "1h"}} {
 			tw.json(&list, append([]string{"unknown", "list"}, none...)...)
 			require.Empty(t, list.Unknown, none)
+			require.Equal(t, "No UNKNOWN payout matches.\n", tw.says(app.ExitOK, append([]string{"unknown", "list"}, none...)...))
 		}
 		tw.says(app.ExitUsage, "unknown", "list", "--type", "COIN")
 
@@ -377,6 +378,18 @@ func TestTheSimulatorLivesInsideTheService(t *testing.T) {
 	})
 }
 
+// A newer version may have accepted what this one doesn't know.
+func TestStatusOfAnUnknownType(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, nil)
+		r := pointRecord(1)
+		r.Key.Type = "COIN"
+		_, err := tw.ledger.Accept(t.Context(), r, false)
+		require.NoError(t, err)
+		require.Contains(t, tw.says(app.ExitOK, "campaign", "status"), "COIN:1")
+	})
+}
+
 func TestRebuildOnDemand(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, nil)
@@ -458,6 +471,10 @@ func TestReconcileThreeBooks(t *testing.T) {
 		}
 		tw.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--all")
 		tw.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--csv", filepath.Join(t.TempDir(), "no", "folder"))
-		tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "3")
+		require.NoError(t, os.WriteFile(differing, []byte("of another day"), 0o600))
+		tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "3", "--csv", differing)
+		written, err = os.ReadFile(differing)
+		require.NoError(t, err)
+		require.Equal(t, "of another day", string(written), "of a promotion that is nowhere nothing is written")
 	})
 }

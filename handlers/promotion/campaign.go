@@ -242,7 +242,8 @@ type Status struct {
 	ledger.Counts
 	// OldestUnpaid is how long the oldest unsettled payout has been known; 0 without one.
 	OldestUnpaid float64 `json:"oldest_unpaid_seconds"`
-	// Instances are those that read the promotion's stream now. Null: Redis could not be asked.
+	// Instances are those that read the promotion's stream now. Null: Redis could not be asked, or this version
+	// does not know the type.
 	Instances []streams.InstanceStatus `json:"instances"`
 }
 
@@ -312,8 +313,10 @@ func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]Statu
 			return nil, err
 		}
 		one := Status{Type: id.Type, Promotion: id.ID, Counts: s, OldestUnpaid: s.OldestUnpaid.Seconds()}
-		if one.Instances, err = p.managers[string(id.Type)].Statuses(ctx, id.ID); err != nil {
-			p.run.log.WarnContext(ctx, "can't ask Redis who is reading", pipeline.Err(err))
+		if m, known := p.managers[string(id.Type)]; known {
+			if one.Instances, err = m.Statuses(ctx, id.ID); err != nil {
+				p.run.log.WarnContext(ctx, "can't ask Redis who is reading", pipeline.Err(err))
+			}
 		}
 		all = append(all, one)
 	}

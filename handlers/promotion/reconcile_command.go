@@ -8,6 +8,7 @@ import (
 	"io"
 	"iter"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,7 +83,7 @@ func (p *Plugin) reconcile(ctx context.Context, h *app.Host, cmd *cobra.Command,
 	if !f.noMoney {
 		charges = p.run.charges(ctx, s, id.ID)
 	}
-	table, err := createTable(f, id)
+	table, err := newTable(f, id)
 	if err != nil {
 		return &app.ExitError{Code: app.ExitUsage, Err: fmt.Errorf("--csv: %w", err)}
 	}
@@ -160,21 +161,34 @@ func tableColumns() []string {
 		"offers", "offered_amount", "accepted_amount", "charges", "charged_amount", "first_offer", "origin"}
 }
 
-func createTable(f reconcileFlags, id ledger.Promotion) (*table, error) {
-	t := &table{flags: f, id: id}
+// newTable returns a table whose file is written from the first target on: an older one is kept until then.
+func newTable(f reconcileFlags, id ledger.Promotion) (*table, error) {
 	if f.csv == "" {
-		return t, nil
+		return &table{flags: f, id: id}, nil
 	}
+	_, err := os.Stat(filepath.Dir(f.csv))
+	return &table{flags: f, id: id}, err
+}
+
+func (t *table) create() error {
 	var err error
-	if t.file, err = os.Create(f.csv); err != nil {
-		return nil, err
+	if t.file, err = os.Create(t.flags.csv); err != nil {
+		return err
 	}
 	t.out = csv.NewWriter(t.file)
-	return t, t.out.Write(tableColumns())
+	return t.out.Write(tableColumns())
 }
 
 func (t *table) write(j joined, in []bucket) error {
-	if t.file == nil || !t.flags.all && slices.Contains(in, bucketMatched) {
+	if t.flags.csv == "" {
+		return nil
+	}
+	if t.file == nil {
+		if err := t.create(); err != nil {
+			return err
+		}
+	}
+	if !t.flags.all && slices.Contains(in, bucketMatched) {
 		return nil
 	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }

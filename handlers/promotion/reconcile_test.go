@@ -146,7 +146,7 @@ func TestTableOfAReconciliation(t *testing.T) {
 		rows: []ledger.Entry{rowOf(1, 500, ledger.Success), rowOf(2, 500, ledger.Success)}}
 	for _, all := range []bool{false, true} {
 		path := filepath.Join(t.TempDir(), "differing.csv")
-		table, err := createTable(reconcileFlags{csv: path, all: all}, ledger.Promotion{Type: "POINT", ID: 1})
+		table, err := newTable(reconcileFlags{csv: path, all: all}, ledger.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		_, in := s.compare(t, time.Time{})
 		for i, target := range []int64{1, 2} {

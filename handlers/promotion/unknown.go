@@ -68,14 +68,14 @@ func (p *Plugin) unknownListCommand(h *app.Host) *cobra.Command {
 				return usage("--promotion and --older-than must not be negative, and --limit must be > 0")
 			}
 			return p.withLedger(h, cmd, func(ctx context.Context) error {
-				all, more, err := p.unknown(ctx, f)
+				list, err := p.unknown(ctx, f)
 				if err != nil {
 					return err
 				}
 				if h.JSON(cmd) {
-					return h.WriteJSON(map[string]any{"unknown": all, "more": more})
+					return h.WriteJSON(list)
 				}
-				return showUnknown(h, all, more)
+				return showUnknown(h, list)
 			})
 		},
 	})
@@ -88,37 +88,49 @@ func (p *Plugin) unknownListCommand(h *app.Host) *cobra.Command {
 
 var errEnough = errors.New("enough")
 
-func (p *Plugin) unknown(ctx context.Context, f unknownFilter) (all []UnknownPayout, more bool, err error) {
-	all = []UnknownPayout{}
-	err = p.run.ledger.Unknown(ctx, func(r ledger.Row, since time.Duration) error {
+// unknownList is what `unknown list --json` prints.
+type unknownList struct {
+	Unknown []UnknownPayout `json:"unknown"`
+	More    bool            `json:"more"`
+	others  bool            // there are some that the filter doesn't take
+}
+
+func (p *Plugin) unknown(ctx context.Context, f unknownFilter) (unknownList, error) {
+	list := unknownList{Unknown: []UnknownPayout{}}
+	err := p.run.ledger.Unknown(ctx, func(r ledger.Row, since time.Duration) error {
 		switch {
 		case !f.takes(r, since):
+			list.others = true
 			return nil
-		case len(all) == f.limit:
-			more = true
+		case len(list.Unknown) == f.limit:
+			list.More = true
 			return errEnough
 		}
-		all = append(all, UnknownPayout{Type: r.Type, Promotion: r.Promotion, Target: r.Target, Since: r.SettledAt, Age: since.Seconds(),
+		list.Unknown = append(list.Unknown, UnknownPayout{Type: r.Type, Promotion: r.Promotion, Target: r.Target, Since: r.SettledAt, Age: since.Seconds(),
 			FirstSentAt: r.FirstSentAt, Attempts: r.Attempts, Asks: r.Asks, Class: r.LastClass, Answer: r.LastError})
 		return nil
 	})
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
-	return all, more, err
+	return list, err
 }
 
-func showUnknown(h *app.Host, all []UnknownPayout, more bool) error {
-	if len(all) == 0 {
-		fmt.Fprintln(h.Out(), "No payout is UNKNOWN.")
+func showUnknown(h *app.Host, list unknownList) error {
+	if len(list.Unknown) == 0 {
+		none := "No payout is UNKNOWN."
+		if list.others {
+			none = "No UNKNOWN payout matches."
+		}
+		fmt.Fprintln(h.Out(), none)
 		return nil
 	}
 	w := tabwriter.NewWriter(h.Out(), 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TYPE\tPROMOTION\tTARGET\tSINCE\tSENDS\tASKS\tCLASS\tLAST ANSWER")
-	for _, u := range all {
+	for _, u := range list.Unknown {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%d\t%s\t%s\n", u.Type, u.Promotion, u.Target, stamp(u.Since), u.Attempts, u.Asks, u.Class, u.Answer)
 	}
-	if more {
+	if list.More {
 		fmt.Fprintln(w, "There are more: --limit.")
 	}
 	return w.Flush()
