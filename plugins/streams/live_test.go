@@ -141,6 +141,31 @@ func TestSeed001Section76ShutdownAllAndSeed000Section64(t *testing.T) {
 }
 
 // Drain is bounded by stop_timeout, all streams and slots together; what was not finished stays pending.
+// An entry that a handler has for longer than its route's longest hold, or than the setting, is kept alive no more.
+func TestTheLongestHoldOfTheRoute(t *testing.T) {
+	for name, hold := range map[string]struct{ route, setting time.Duration }{
+		"the route's": {100 * time.Millisecond, time.Hour}, "the setting": {time.Hour, 100 * time.Millisecond}, "no setting": {100 * time.Millisecond, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachServer(t, func(t *testing.T, s server) {
+				c := still()
+				c.MinIdle, c.LongestHold = 600*time.Millisecond, hold.setting
+				in := newInstance(t, s, "a", newActiveSet(1), c)
+				release := make(chan struct{})
+				in.open(t, pipeline.Flow{LongestHold: hold.route}, func(*message.Message) error { <-release; return nil })
+				t.Cleanup(func() { close(release) })
+				enqueue(t, in.Manager, 1, 0, 1)
+				eventually(t, "no sign of life", func() bool {
+					idle, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{
+						Stream: in.kind.Stream(1), Group: in.kind.Group(1), Idle: c.MinIdle, Start: "-", End: "+", Count: 1,
+					}).Result()
+					return err == nil && len(idle) == 1
+				})
+			})
+		})
+	}
+}
+
 func TestDrainIsBounded(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := still()

@@ -90,7 +90,7 @@ func (s *subscription) newRunning(a Activation) *running {
 		Stream: r.stream, Group: r.group, Consumer: r.consumer,
 		Slots: r.slots, Batch: c.BatchSize,
 		PollInterval: c.PollInterval, FirstPoll: c.FirstPoll,
-		MinIdle: c.MinIdle, LongestHold: c.LongestHold,
+		MinIdle: c.MinIdle, LongestHold: c.LongestHold, LongestRun: longestRun(c, s.flow),
 		MaxRedeliveries: d.MaxRedeliveries, Redelivery: d.Redelivery,
 		Gate: s.gate,
 	}, s.entries, redispoll.Hooks{Absent: func(ctx context.Context) (bool, error) { return s.absent(ctx, a.ID) }}, m.log, m.readerMetrics)
@@ -98,6 +98,14 @@ func (s *subscription) newRunning(a Activation) *running {
 		r.reader.SetPaused(true)
 	}
 	return r
+}
+
+// longestRun is how long an entry is kept alive for its handler: the route's longest hold, or the setting where that is shorter.
+func longestRun(c Config, f pipeline.Flow) time.Duration {
+	if c.LongestHold > 0 && f.LongestHold > 0 {
+		return min(c.LongestHold, f.LongestHold)
+	}
+	return f.LongestHold
 }
 
 // slots is the size of a stream here; a Window of the route's Flow bounds it too.
