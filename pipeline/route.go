@@ -83,7 +83,7 @@ func (e Endpoint) String() string {
 type Policy struct {
 	// Timeout bounds one run of the handler by its context. Zero: no limit.
 	Timeout time.Duration
-	// LongestHold is how long a message may stay in hand before it is reported as stuck and no
+	// LongestHold is how long a handler may have a message before it is reported as stuck and no
 	// longer kept alive at the broker. Zero: ten times Timeout, or no limit when Timeout is zero too.
 	LongestHold time.Duration
 	// Retry says where a failed message waits. The zero value nacks: the transport delivers it again.
@@ -91,8 +91,9 @@ type Policy struct {
 	// MaxDeliveries is how often a message that would be nacked may be delivered (Origin.Delivered): the last failure
 	// dead-letters it with class delivery_limit, and what comes after all (a message that kills the process never fails)
 	// is dead-lettered unhandled. Zero: what the settings of the source say (Limiter), otherwise no limit.
-	// Negative: no limit. It needs a DeadLetter, and a transport that counts: Kafka does not. Leave it at zero where a
-	// ledger counts attempts.
+	// Negative: no limit. It needs a DeadLetter, and a transport that counts: Redis streams do, over all readers; Kafka
+	// counts what one reader is given again after a nack, and begins anew with the next owner of the partition. Leave it
+	// at zero where a ledger counts attempts.
 	MaxDeliveries int
 	// DeadLetter receives what can never succeed, in the format of DeadLetter.Message.
 	// Nil: such a message is logged, counted and acked.
