@@ -1,6 +1,7 @@
 package redispoll_test
 
 import (
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -66,5 +67,30 @@ func TestCountsAreWrittenWhenTheServerIsBack(t *testing.T) {
 		receive(t, out).Nack()
 		require.Eventually(t, func() bool { p := r.pending(); return len(p) == 1 && p[0].RetryCount == 2 }, patience, tick)
 		require.Greater(t, failed.Load(), int64(3))
+	})
+}
+
+// Counts that can't be written at the end are told as such: no acknowledgement was lost.
+func TestCountsThatAreLostAtTheEndAreToldApart(t *testing.T) {
+	onServers(t, func(t *testing.T, s server) {
+		r := newRig(t, s)
+		r.add(0, 1)
+		c := s.client(t)
+		watch(c).failSending(func(cmd redis.Cmder) bool {
+			return strings.HasPrefix(cmd.Name(), "eval") && slices.Contains(cmd.Args(), any(int64(2)))
+		})
+		cfg := r.config("c", 1)
+		cfg.MaxRedeliveries = 1
+		var lines syncBuffer
+		out := make(chan *message.Message)
+		rd := redispoll.NewReader(c, cfg, out, redispoll.Hooks{}, slog.New(slog.NewTextHandler(&lines, nil)), nil)
+		rd.Start()
+		receive(t, out).Nack()
+		receive(t, out).Nack()
+		require.Eventually(t, func() bool { return rd.Stats().InHand == 0 }, patience, tick)
+		_ = rd.Drain(t.Context())
+		<-rd.Done()
+		require.Contains(t, lines.String(), "delivery counts lost at the end")
+		require.NotContains(t, lines.String(), "acknowledgements lost")
 	})
 }

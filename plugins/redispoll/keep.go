@@ -87,9 +87,17 @@ func (r *Reader) finalFlush() {
 		case <-ctx.Done():
 			t.Stop()
 			r.mu.Lock()
-			n := len(r.book.acks)
+			acks, returns, counts := len(r.book.acks), len(r.book.returns), len(r.counts)
 			r.mu.Unlock()
-			r.log.Warn("acknowledgements lost at the end, these entries will be delivered again", slog.Int("entries", n), pipeline.Err(err))
+			if acks > 0 {
+				r.log.Warn("acknowledgements lost at the end, these entries will be delivered again", slog.Int("entries", acks), pipeline.Err(err))
+			}
+			if returns > 0 {
+				r.log.Warn("entries not given back at the end, others get them after min_idle", slog.Int("entries", returns), pipeline.Err(err))
+			}
+			if counts > 0 {
+				r.log.Warn("delivery counts lost at the end, these entries count as delivered less often", slog.Int("entries", counts), pipeline.Err(err))
+			}
 			return
 		}
 	}
