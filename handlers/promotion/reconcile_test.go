@@ -217,9 +217,9 @@ func TestSorterIsASort(t *testing.T) {
 	})
 }
 
-// TestReconcileHoldsLittleMemory: 300,000 targets in three books, under a ceiling that a few words a target would break.
+// TestReconcileHoldsLittleMemory: a million targets in three books, under a ceiling that a few words a target would break.
 func TestReconcileHoldsLittleMemory(t *testing.T) { //nolint:paralleltest // it measures the heap, so nothing else may run
-	const n, ceiling = 300_000, 12 << 20
+	const n, ceiling = 1_000_000, 12 << 20
 	heap := func() int64 {
 		runtime.GC()
 		var m runtime.MemStats

@@ -38,7 +38,11 @@ func (d deadReplays) Replay(ctx context.Context, l letters.Letter, by letters.By
 	if err != nil {
 		return deadletter.Refuse("%s", err), nil
 	}
-	return d.replay(ctx, key, l, ledger.Replay{Who: by.Who, Why: by.Why})
+	done, err := d.replay(ctx, key, l, ledger.Replay{Who: by.Who, Why: by.Why})
+	if err != nil {
+		return deadletter.Outcome{}, fmt.Errorf("promotion: replay %s: %w", key, err)
+	}
+	return done, nil
 }
 
 // replay has the ledger answer for a letter about a payout.
@@ -52,7 +56,7 @@ func (d deadReplays) replay(ctx context.Context, key ledger.Key, l letters.Lette
 	case errors.Is(err, ledger.ErrNotFound):
 		return deadletter.Refuse("the ledger has no payout %s", key), nil
 	case err != nil:
-		return deadletter.Outcome{}, fmt.Errorf("promotion: replay %s: %w", key, err)
+		return deadletter.Outcome{}, err
 	}
 	switch done.Outcome {
 	case ledger.ReplayDone:
@@ -62,7 +66,7 @@ func (d deadReplays) replay(ctx context.Context, key ledger.Key, l letters.Lette
 	case ledger.ReplayRefused:
 		return deadletter.Refuse("%s: %s", key, done.Reason), nil
 	}
-	return deadletter.Outcome{}, fmt.Errorf("promotion: replay %s: the ledger answers %q", key, done.Outcome)
+	return deadletter.Outcome{}, fmt.Errorf("the ledger answers %q", done.Outcome)
 }
 
 // Look implements deadletter.Replayer: the ledger tries the replay, and takes it back.
@@ -73,7 +77,7 @@ func (d deadReplays) Look(ctx context.Context, l letters.Letter) (deadletter.Sta
 	}
 	replay, err := d.replay(ctx, key, l, ledger.Replay{DryRun: true})
 	if err != nil {
-		return deadletter.Standing{}, err
+		return deadletter.Standing{}, fmt.Errorf("promotion: look at %s: %w", key, err)
 	}
 	x, err := d.run.ledger.Explain(ctx, key)
 	switch {
