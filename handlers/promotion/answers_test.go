@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -19,6 +20,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
 
@@ -194,17 +197,25 @@ func TestResolvingSettlesTheLetter(t *testing.T) {
 		_, err := tw.ledger.Accept(t.Context(), rival, false)
 		require.NoError(t, err)
 		tx := tw.charge(pointRecord(1), pointRecord(1).Payload)
-		tw.start() // its relay brings the letters to the working copy
+		// A service brings the letters to the working copy; the commands are other processes, and these are its plugins.
+		stop := pipelinetest.StartUntil(t, middleware.Options{}, tw.all...)
+		require.Eventually(t, func() bool {
+			for k, n := range map[ledger.Key]int{pointRecord(1).Key: 2, pointRecord(2).Key: 1} {
+				x, err := tw.ledger.Explain(t.Context(), k)
+				if err != nil || len(x.Letters) != n || slices.ContainsFunc(x.Letters, func(l ledger.Letter) bool { return l.PublishedAt.IsZero() }) {
+					return false
+				}
+			}
+			return true
+		}, 10*time.Second, 20*time.Millisecond)
+		require.NoError(t, stop())
 
 		explain := func(target string, flags ...string) (e promotion.Explained) {
 			tw.json(&e, append([]string{"campaign", "explain", "POINT", "1", target}, flags...)...)
 			return e
 		}
-		require.Eventually(t, func() bool {
-			e := explain("1")
-			return len(e.Letters) == 2 && e.Letters[0].Waits() && e.Letters[1].Waits() && explain("2").Letters[0].Waits()
-		}, 10*time.Second, 50*time.Millisecond)
 		e := explain("1", "--ask")
+		require.True(t, e.Letters[0].Waits() && e.Letters[1].Waits())
 		require.Contains(t, e.Next, "unknown resolve POINT 1 1 --paid "+tx)
 		own, other := e.Letters[0], e.Letters[1]
 		require.Equal(t, []string{"unknown", "conflict"}, []string{own.Class, other.Class})
