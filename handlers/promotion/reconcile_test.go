@@ -263,7 +263,7 @@ func TestReconcileHoldsLittleMemory(t *testing.T) { //nolint:paralleltest // it 
 	}
 	c := comparison{strategy: pointStrategy(), promotion: 1}
 	require.NoError(t, c.run(t.Context(), offers, charges, rows))
-	require.EqualValues(t, n, c.result.Buckets[bucketMatched])
+	require.Equal(t, n, c.result.Buckets[bucketMatched])
 	require.True(t, c.result.Balanced)
 	require.Less(t, most, ceiling, "bytes of heap")
 	t.Logf("%d KB of heap at most", most>>10)
