@@ -42,11 +42,11 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 func onePromotion(args []string) (ledger.Promotion, error) {
 	s, known := strategyOf(strings.ToUpper(args[0]))
 	if !known {
-		return ledger.Promotion{}, usage("TYPE must be one of %s, got %q", strings.Join(kinds(), ", "), args[0])
+		return ledger.Promotion{}, app.Usage("TYPE must be one of %s, got %q", strings.Join(kinds(), ", "), args[0])
 	}
 	id, err := strconv.ParseInt(args[1], 10, 64)
 	if err != nil || id <= 0 {
-		return ledger.Promotion{}, usage("PROMOTION must be a whole number > 0, got %q", args[1])
+		return ledger.Promotion{}, app.Usage("PROMOTION must be a whole number > 0, got %q", args[1])
 	}
 	return ledger.Promotion{Type: ledger.Type(s.kind), ID: id}, nil
 }
@@ -65,10 +65,6 @@ func payoutArgs(_ *cobra.Command, args []string) error {
 		return fmt.Errorf("wants TYPE PROMOTION TARGET, as in POINT 12345 777; got %d arguments", len(args))
 	}
 	return nil
-}
-
-func usage(format string, args ...any) error {
-	return &app.ExitError{Code: app.ExitUsage, Err: fmt.Errorf(format, args...)}
 }
 
 // withLedger opens the ledger alone, around do.
@@ -170,16 +166,16 @@ func (p *Plugin) publishCommand(h *app.Host) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.promotion <= 0 || c.summary <= 0 {
-				return usage("--promotion and --summary must be > 0, got %d and %d", c.promotion, c.summary)
+				return app.Usage("--promotion and --summary must be > 0, got %d and %d", c.promotion, c.summary)
 			}
 			if (o.csv == "") == (o.targets == 0) {
-				return usage("give either --csv or --targets")
+				return app.Usage("give either --csv or --targets")
 			}
 			types := kinds()
 			if kind != "" {
 				s, known := strategyOf(strings.ToUpper(kind))
 				if !known {
-					return usage("--type must be one of %s, got %q", strings.Join(kinds(), ", "), kind)
+					return app.Usage("--type must be one of %s, got %q", strings.Join(kinds(), ", "), kind)
 				}
 				types = []string{s.kind}
 			}

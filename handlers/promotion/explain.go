@@ -115,7 +115,7 @@ func onePayout(args []string) (ledger.Key, error) {
 	}
 	target, err := strconv.ParseInt(args[2], 10, 64)
 	if err != nil || target <= 0 {
-		return ledger.Key{}, usage("TARGET must be a whole number > 0, got %q", args[2])
+		return ledger.Key{}, app.Usage("TARGET must be a whole number > 0, got %q", args[2])
 	}
 	return ledger.Key{Type: of.Type, Promotion: of.ID, Target: target}, nil
 }

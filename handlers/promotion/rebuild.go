@@ -25,7 +25,7 @@ time: at worst the stream holds an entry twice, and the ledger lets the second o
 				return err
 			}
 			if who == "" || why == "" {
-				return usage("--who and --why must not be empty")
+				return app.Usage("--who and --why must not be empty")
 			}
 			return p.withLedger(h, cmd, func(ctx context.Context) error {
 				n, err := p.run.ledger.Rebuild(ctx, id, who, why)
@@ -42,6 +42,6 @@ time: at worst the stream holds an entry twice, and the ledger lets the second o
 		},
 	})
 	cmd.Flags().StringVar(&why, "why", "on demand", "kept for the audit")
-	cmd.Flags().StringVar(&who, "who", person(), "kept for the audit")
+	cmd.Flags().StringVar(&who, "who", app.Person(), "kept for the audit")
 	return cmd
 }

@@ -48,10 +48,10 @@ books balance.`,
 				return err
 			}
 			if f.all && f.csv == "" {
-				return usage("--all needs --csv")
+				return app.Usage("--all needs --csv")
 			}
 			if f.noKafka && f.noMoney {
-				return usage("--no-kafka and --no-money leave nothing to hold the ledger against")
+				return app.Usage("--no-kafka and --no-money leave nothing to hold the ledger against")
 			}
 			var money pipeline.Service
 			if !f.noMoney {

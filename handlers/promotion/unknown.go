@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/user"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -61,11 +59,11 @@ func (p *Plugin) unknownListCommand(h *app.Host) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.kind = strings.ToUpper(f.kind); f.kind != "" {
 				if _, known := strategyOf(f.kind); !known {
-					return usage("--type must be one of %s, got %q", strings.Join(kinds(), ", "), f.kind)
+					return app.Usage("--type must be one of %s, got %q", strings.Join(kinds(), ", "), f.kind)
 				}
 			}
 			if f.promotion < 0 || f.olderThan < 0 || f.limit < 1 {
-				return usage("--promotion and --older-than must not be negative, and --limit must be > 0")
+				return app.Usage("--promotion and --older-than must not be negative, and --limit must be > 0")
 			}
 			return p.withLedger(h, cmd, func(ctx context.Context) error {
 				list, err := p.unknown(ctx, f)
@@ -166,11 +164,11 @@ are kept.`,
 			}
 			switch {
 			case (f.paid != "") == f.unpaid:
-				return usage("give either --paid with the transaction key, or --unpaid")
+				return app.Usage("give either --paid with the transaction key, or --unpaid")
 			case strings.TrimSpace(f.why) == "":
-				return usage("--why must say how you know")
+				return app.Usage("--why must say how you know")
 			case f.who == "":
-				return usage("--who must name you")
+				return app.Usage("--who must name you")
 			}
 			o := app.ServicesOptions{Register: p.registerBooks(p.run.foreignMoney(true))}
 			return services(h, cmd, o, func(ctx context.Context) error { return p.resolve(ctx, h, cmd, k, f) })
@@ -179,22 +177,10 @@ are kept.`,
 	cmd.Flags().StringVar(&f.paid, "paid", "", "it was charged, under this transaction `key`")
 	cmd.Flags().BoolVar(&f.unpaid, "unpaid", false, "it was not charged and never will be")
 	cmd.Flags().StringVar(&f.why, "why", "", "how you know; kept for the audit")
-	cmd.Flags().StringVar(&f.who, "who", person(), "who says so; kept for the audit")
+	cmd.Flags().StringVar(&f.who, "who", app.Person(), "who says so; kept for the audit")
 	cmd.Flags().BoolVar(&f.dry, "dry-run", false, "show the evidence and what would be booked; change nothing")
 	cmd.Flags().BoolVar(&f.force, "force", false, "also when the Money API says otherwise, or its answer can't be believed")
 	return cmd
-}
-
-// person names who runs this process.
-func person() string {
-	name := os.Getenv("USER")
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	if host, err := os.Hostname(); err == nil && name != "" {
-		name += "@" + host
-	}
-	return name
 }
 
 func (p *Plugin) resolve(ctx context.Context, h *app.Host, cmd *cobra.Command, k ledger.Key, f resolveFlags) error {

@@ -38,6 +38,11 @@ func (e *ExitError) Error() string {
 // Unwrap returns Err.
 func (e *ExitError) Unwrap() error { return e.Err }
 
+// Usage returns the error of a command line, or of settings, that a command can't work with: ExitUsage.
+func Usage(format string, args ...any) error {
+	return &ExitError{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
+}
+
 // usageError is a mistake on the command line, found before the command ran.
 type usageError struct {
 	err     error

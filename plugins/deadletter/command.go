@@ -31,15 +31,11 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 	return []*cobra.Command{group}
 }
 
-func usage(format string, args ...any) error {
-	return &app.ExitError{Code: app.ExitUsage, Err: fmt.Errorf(format, args...)}
-}
-
 // withStore opens the working copy alone, around do.
 func (p *Plugin) withStore(h *app.Host, cmd *cobra.Command, do func(context.Context, *app.Running, *letters.Store) error) error {
 	return h.Services(cmd.Context(), cmd, app.ServicesOptions{Register: func(r *pipeline.Registry) error {
 		if p.config.Store.DSN.IsZero() {
-			return usage("there is no working copy of dead letters here: plugins.deadletter.store.dsn is not set")
+			return app.Usage("there is no working copy of dead letters here: plugins.deadletter.store.dsn is not set")
 		}
 		p.log = r.Env().Logger
 		r.Service("deadletter.store", &store{plugin: p})
@@ -83,7 +79,7 @@ func moment(flag, text string) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return time.Time{}, usage("--%s must be a time such as 2026-03-04T05:06:07Z, or how long ago, such as 2h, got %q", flag, text)
+		return time.Time{}, app.Usage("--%s must be a time such as 2026-03-04T05:06:07Z, or how long ago, such as 2h, got %q", flag, text)
 	}
 	return t, nil
 }
@@ -108,7 +104,7 @@ func (p *Plugin) listCommand(h *app.Host) *cobra.Command {
 				return err
 			}
 			if limit < 1 {
-				return usage("--limit must be > 0, got %d", limit)
+				return app.Usage("--limit must be > 0, got %d", limit)
 			}
 			return p.withStore(h, cmd, func(ctx context.Context, _ *app.Running, s *letters.Store) error {
 				if err := f.known(ctx, s); err != nil {
@@ -147,7 +143,7 @@ func parseStates(names []string) ([]letters.State, error) {
 			return nil, nil
 		}
 		if !slices.Contains(letters.States(), letters.State(name)) {
-			return nil, usage("--state must be all or of %s, got %q", joined(letters.States()), name)
+			return nil, app.Usage("--state must be all or of %s, got %q", joined(letters.States()), name)
 		}
 		states = append(states, letters.State(name))
 	}

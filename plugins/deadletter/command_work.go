@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/user"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,7 +35,7 @@ func (f *workFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&f.dry, "dry-run", false, "only say which letters are meant, and what would become of each")
 	flags.StringVar(&f.rate, "rate", "", "at most so many letters a second, as `5/s`; also 30/m, 100/h")
 	flags.IntVar(&f.limit, "limit", 0, "at most so many letters, oldest first")
-	flags.StringVar(&f.by.Who, "who", "", "the `name` that is recorded (without it: the user's)")
+	flags.StringVar(&f.by.Who, "who", app.Person(), "the `name` that is recorded")
 	flags.StringVar(&f.by.Why, "why", "", "the `reason` that is recorded; required")
 }
 
@@ -53,14 +52,14 @@ func (f *workFlags) parse(args []string, waiting []letters.State) error {
 		}
 	}
 	if given != 1 {
-		return usage("say which letters: either ids, or a filter, or --all")
+		return app.Usage("say which letters: either ids, or a filter, or --all")
 	}
 	f.IDs = slices.Compact(slices.Sorted(slices.Values(args)))
 	if len(args) == 0 {
 		f.States = waiting
 	}
 	if f.limit < 0 {
-		return usage("--limit must be >= 0, got %d", f.limit)
+		return app.Usage("--limit must be >= 0, got %d", f.limit)
 	}
 	var err error
 	if f.perSecond, err = parseRate(f.rate); err != nil {
@@ -69,13 +68,8 @@ func (f *workFlags) parse(args []string, waiting []letters.State) error {
 	if f.dry {
 		return nil
 	}
-	if f.by.Who == "" {
-		if u, err := user.Current(); err == nil {
-			f.by.Who = u.Username
-		}
-	}
 	if f.by.Who == "" || strings.TrimSpace(f.by.Why) == "" {
-		return usage("say who does it and why: --who NAME --why REASON")
+		return app.Usage("say who does it and why: --who NAME --why REASON")
 	}
 	return nil
 }
@@ -89,7 +83,7 @@ func parseRate(text string) (float64, error) {
 	seconds, known := map[string]float64{"": 1, "s": 1, "m": 60, "h": 3600}[unit]
 	n, err := strconv.ParseFloat(number, 64)
 	if err != nil || !known || !(n > 0) || n > 1e6 {
-		return 0, usage("--rate must be a number of letters a second, such as 5/s, 30/m or 100/h, got %q", text)
+		return 0, app.Usage("--rate must be a number of letters a second, such as 5/s, 30/m or 100/h, got %q", text)
 	}
 	return n / seconds, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agext/levenshtein"
 
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
 
@@ -70,7 +71,7 @@ func whole(ctx context.Context, s *letters.Store, what string, field letters.Fie
 	case len(found) == 0, found[0] == given:
 		return given, nil
 	case utf8.RuneCountInString(given) < shortestPrefix:
-		return "", usage("%s %q is too short: give all of it, or its first %d characters or more", what, given, shortestPrefix)
+		return "", app.Usage("%s %q is too short: give all of it, or its first %d characters or more", what, given, shortestPrefix)
 	case len(found) == 1:
 		return found[0], nil
 	}
@@ -78,7 +79,7 @@ func whole(ctx context.Context, s *letters.Store, what string, field letters.Fie
 	if len(found) > maxCandidates {
 		found, more = found[:maxCandidates], " and others"
 	}
-	return "", usage("%s %q may be any of %s%s: give more of it", what, given, strings.Join(found, ", "), more)
+	return "", app.Usage("%s %q may be any of %s%s: give more of it", what, given, strings.Join(found, ", "), more)
 }
 
 // wordOf finds a mistake in a word for which a flag of the field's name asks. Without any letters there is none.
@@ -92,7 +93,7 @@ func wordOf(ctx context.Context, s *letters.Store, field letters.Field, word str
 		return err
 	}
 	words, hint := likest(word, slices.DeleteFunc(all, func(w string) bool { return w == "" }))
-	return usage("--%s: no letter has %q; %s: %s", field, word, hint, named(words))
+	return app.Usage("--%s: no letter has %q; %s: %s", field, word, hint, named(words))
 }
 
 // named joins words, not too many of them.
