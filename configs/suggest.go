@@ -9,13 +9,14 @@ import (
 
 // didYouMean returns `; did you mean "x"?` for the candidate that is most like word, or "" when none is near.
 func didYouMean(word string, candidates []string) string {
-	if best := nearest(word, candidates); best != "" {
+	if best := Nearest(word, candidates); best != "" {
 		return "; did you mean " + strconv.Quote(best) + "?"
 	}
 	return ""
 }
 
-func nearest(word string, candidates []string) string {
+// Nearest returns the candidate that is most like word, or "" when in all of them more than every third letter is wrong.
+func Nearest(word string, candidates []string) string {
 	const longestWord = 100 // the distance costs word × candidate
 	if len(word) > longestWord {
 		return ""

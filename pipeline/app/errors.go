@@ -43,6 +43,9 @@ func Usage(format string, args ...any) error {
 	return &ExitError{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
 }
 
+// Nearest returns the candidate that a person probably meant by word, or "": the same that mistakes in settings name.
+func Nearest(word string, candidates []string) string { return configs.Nearest(word, candidates) }
+
 // usageError is a mistake on the command line, found before the command ran.
 type usageError struct {
 	err     error

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/agext/levenshtein"
-
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
@@ -21,8 +19,6 @@ const (
 	// maxWords is how many words are looked at for one that is like an unknown one, maxNamed how many are named.
 	maxWords = 1000
 	maxNamed = 10
-	// longestWord is the longest that is compared: that costs word × candidate.
-	longestWord = 100
 )
 
 // known makes ids and fingerprints whole, and finds a word of the filter that no letter has, which is a mistake.
@@ -92,7 +88,12 @@ func wordOf(ctx context.Context, s *letters.Store, field letters.Field, word str
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	words, hint := likest(word, slices.DeleteFunc(all, func(w string) bool { return w == "" }))
+	words := slices.DeleteFunc(all, func(w string) bool { return w == "" })
+	hint := "there is"
+	if meant := app.Nearest(word, words); meant != "" {
+		hint = fmt.Sprintf("did you mean %q? There is", meant)
+		words = slices.Insert(slices.DeleteFunc(words, func(w string) bool { return w == meant }), 0, meant)
+	}
 	return app.Usage("--%s: no letter has %q; %s: %s", field, word, hint, named(words))
 }
 
@@ -105,19 +106,4 @@ func named(words []string) string {
 		return strings.Join(words[:maxNamed], ", ") + fmt.Sprintf(" and %d more", len(words)-maxNamed)
 	}
 	return strings.Join(words, ", ")
-}
-
-// likest returns the words with those that are most like word first, and what to say before them: it asks whether the first
-// was meant when at most every third letter is wrong, as for settings.
-func likest(word string, words []string) (sorted []string, hint string) {
-	hint = "there is"
-	if len(word) > longestWord {
-		return words, hint
-	}
-	distance := func(w string) int { return levenshtein.Distance(word, w, nil) }
-	slices.SortStableFunc(words, func(a, b string) int { return distance(a) - distance(b) })
-	if len(words) > 0 && distance(words[0]) <= min(max(1, (len(word)+1)/3), len(word)-1) {
-		hint = fmt.Sprintf("did you mean %q? There is", words[0])
-	}
-	return words, hint
 }
