@@ -1,11 +1,14 @@
 package sqldb
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"modernc.org/sqlite"
@@ -55,4 +58,28 @@ func liteCode(err error) int {
 		return 0
 	}
 	return lite.Code() & 0xff
+}
+
+// tries is how often at most something runs that others are in the way of, over about two seconds and a half.
+const tries = 10
+
+// WhileContended runs fn again while it says that another transaction was in its way, a few times with growing pauses.
+func WhileContended(ctx context.Context, fn func() error) error {
+	return again(ctx, Contended, fn)
+}
+
+func again(ctx context.Context, repeat func(error) bool, fn func() error) error {
+	for n := 1; ; n++ {
+		err := fn()
+		if n == tries || !repeat(err) {
+			return err
+		}
+		pause := time.NewTimer(time.Duration(n) * 50 * time.Millisecond)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
 }

@@ -28,7 +28,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	db, err := file.Open(nil)
+	db, err := file.Open(ctx, nil)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"time"
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -28,21 +27,10 @@ func (m Migrations) Up(ctx context.Context, db *sql.DB, d Dialect, log *slog.Log
 		return m.up(ctx, db, goose.DialectPostgres, d, log, goose.WithSessionLocker(schemaLock(m.Lock)))
 	}
 	// Each migration is one transaction, so whoever comes second meets a busy file, or what the first has made.
-	for n := 1; ; n++ {
-		err := m.up(ctx, db, goose.DialectSQLite3, d, log)
-		if err == nil || n == fileTries {
-			return err
-		}
-		select {
-		case <-time.After(time.Duration(n) * 50 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return again(ctx, func(err error) bool { return err != nil }, func() error {
+		return m.up(ctx, db, goose.DialectSQLite3, d, log)
+	})
 }
-
-// fileTries is how often a file is migrated that another process migrates too: for two seconds and a half.
-const fileTries = 10
 
 func (m Migrations) up(ctx context.Context, db *sql.DB, dialect goose.Dialect, d Dialect, log *slog.Logger, more ...goose.ProviderOption) error {
 	files, err := fs.Sub(m.Files, "migrations/"+string(d))

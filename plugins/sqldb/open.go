@@ -1,6 +1,7 @@
 package sqldb
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -73,7 +74,7 @@ func ParseFile(dsn string) (File, error) {
 
 // Open makes the file's folder and opens it in WAL mode; more are further options of modernc.org/sqlite. A statement
 // waits for another writer for ten seconds. The caller closes the database.
-func (f File) Open(more url.Values) (*sql.DB, error) {
+func (f File) Open(ctx context.Context, more url.Values) (*sql.DB, error) {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o750); err != nil {
 		return nil, err
 	}
@@ -81,5 +82,14 @@ func (f File) Open(more url.Values) (*sql.DB, error) {
 	for key, values := range more {
 		options[key] = values
 	}
-	return sql.Open("sqlite", f.Path+"?"+options.Encode())
+	db, err := sql.Open("sqlite", f.Path+"?"+options.Encode())
+	if err != nil {
+		return nil, err
+	}
+	// Of several that turn a new file to WAL at once, SQLite refuses some without waiting. Once it is, it stays so.
+	if err := WhileContended(ctx, func() error { return db.PingContext(ctx) }); err != nil {
+		_ = db.Close()
+		return nil, err
+	}
+	return db, nil
 }

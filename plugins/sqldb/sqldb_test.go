@@ -54,7 +54,7 @@ func connect(t testing.TB, dsn string) *sql.DB {
 	if sqldb.DialectOf(dsn) == sqldb.SQLite {
 		file, err := sqldb.ParseFile(dsn)
 		require.NoError(t, err)
-		db, err = file.Open(nil)
+		db, err = file.Open(t.Context(), nil)
 		require.NoError(t, err)
 	} else {
 		c, err := pgx.ParseConfig(dsn)
@@ -84,6 +84,25 @@ func TestInstancesMigrateAtOnce(t *testing.T) {
 		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM note_migrations WHERE version_id > 0").Scan(&ran))
 		require.Equal(t, 2, ran)
 	})
+}
+
+// A new file is turned to WAL by who comes first, and SQLite refuses who comes at the same moment.
+func TestANewFileIsOpenedByManyAtOnce(t *testing.T) {
+	t.Parallel()
+	for range 30 {
+		file := sqldb.File{Path: filepath.Join(t.TempDir(), "new.db")}
+		var together errgroup.Group
+		for range 6 {
+			together.Go(func() error {
+				db, err := file.Open(t.Context(), nil)
+				if err != nil {
+					return err
+				}
+				return db.Close()
+			})
+		}
+		require.NoError(t, together.Wait())
+	}
 }
 
 func TestAMigrationThatCanNotRunIsNamed(t *testing.T) {
@@ -162,7 +181,7 @@ func TestWhatAnErrorMeans(t *testing.T) {
 		require.NoError(t, err)
 		file, err := sqldb.ParseFile(dsn)
 		require.NoError(t, err)
-		impatient, err := file.Open(map[string][]string{"_busy_timeout": {"1"}})
+		impatient, err := file.Open(t.Context(), map[string][]string{"_busy_timeout": {"1"}})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, impatient.Close()) })
 		_, err = impatient.ExecContext(t.Context(), "INSERT INTO a VALUES (1)")
@@ -173,11 +192,11 @@ func TestWhatAnErrorMeans(t *testing.T) {
 		require.False(t, sqldb.Contended(err) || sqldb.Unreachable(err), "%v", err)
 
 		folder := t.TempDir() // a folder is no database
-		_, err = connect(t, "sqlite:"+folder).ExecContext(t.Context(), "SELECT 1 FROM a")
+		_, err = sqldb.File{Path: folder}.Open(t.Context(), nil)
 		require.True(t, sqldb.Unreachable(err), "%v", err)
 		plain := filepath.Join(folder, "plain")
 		require.NoError(t, os.WriteFile(plain, nil, 0o600))
-		_, err = sqldb.File{Path: filepath.Join(plain, "db")}.Open(nil)
+		_, err = sqldb.File{Path: filepath.Join(plain, "db")}.Open(t.Context(), nil)
 		require.True(t, sqldb.Unreachable(err), "%v", err)
 	})
 }

@@ -58,7 +58,7 @@ func Connect(ctx context.Context, dsn pipeline.Secret, log *slog.Logger) (*Store
 		}
 		where = "sqlite at " + file.Path
 		// A transaction that writes later than it begins could not wait for another writer.
-		if s.db, err = file.Open(url.Values{"_txlock": {"immediate"}}); err != nil {
+		if s.db, err = file.Open(ctx, url.Values{"_txlock": {"immediate"}}); err != nil {
 			return nil, s.wrap(where, err)
 		}
 	default:
@@ -81,29 +81,9 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// tries is how often a transaction runs that met another writer.
-const tries = 10
-
-// again runs fn until it meets nobody.
-func (s *Store) again(ctx context.Context, fn func() error) error {
-	for n := 1; ; n++ {
-		err := fn()
-		if err == nil || n == tries || !sqldb.Contended(err) {
-			return err
-		}
-		timer := time.NewTimer(time.Duration(n) * 20 * time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		}
-	}
-}
-
 // update runs fn in a transaction, with the database's time.
 func (s *Store) update(ctx context.Context, what string, fn func(q querier, now time.Time) error) error {
-	err := s.again(ctx, func() error {
+	err := sqldb.WhileContended(ctx, func() error {
 		tx, err := s.db.BeginTx(ctx, nil)
 		if err != nil {
 			return err
