@@ -121,7 +121,7 @@ func bad(err error) error {
 		return &app.ExitError{Code: app.ExitUsage, Err: err}
 	case errors.Is(err, ledger.ErrCancelled), errors.Is(err, ledger.ErrRefused):
 		return &app.ExitError{Code: app.ExitBad, Err: err}
-	case errors.Is(err, ledger.ErrUnavailable), errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
 	}
 	return err

@@ -175,7 +175,7 @@ func (e *engine) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
+			return nil, err
 		}
 	}
 }

@@ -41,7 +41,7 @@ func (p *Plugin) withStore(h *app.Host, cmd *cobra.Command, do func(context.Cont
 		r.Service("deadletter.store", &store{plugin: p})
 		return nil
 	}}, func(ctx context.Context, running *app.Running) error {
-		return unavailable(do(ctx, running, p.letters.Load()))
+		return do(ctx, running, p.letters.Load())
 	})
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
 
@@ -77,17 +76,9 @@ func (p *Plugin) withSubject(ctx context.Context, plugin, subject string, do fun
 		open, cancel := context.WithTimeout(ctx, openTimeout)
 		defer cancel()
 		if s, err = p.openStore(open); err != nil {
-			return unavailable(err)
+			return err
 		}
 		defer func() { err = errors.Join(err, s.Close()) }()
 	}
-	return unavailable(do(s))
-}
-
-// unavailable marks an error of a database that can't be reached as what ends a command with that exit code.
-func unavailable(err error) error {
-	if errors.Is(err, letters.ErrUnavailable) {
-		return fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
-	}
-	return err
+	return do(s)
 }

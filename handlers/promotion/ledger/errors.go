@@ -1,11 +1,16 @@
 package ledger
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
 
 var (
 	// ErrUnavailable means that the database could not be reached or is going down. The outcome of the
 	// call is unknown; every call may be repeated later.
-	ErrUnavailable = errors.New("ledger: database unavailable")
+	ErrUnavailable = fmt.Errorf("ledger: database: %w", pipeline.ErrUnavailable)
 
 	// ErrInvalid means that the record itself can't be stored. Repeating is pointless: dead-letter it.
 	ErrInvalid = errors.New("invalid record")

@@ -19,7 +19,7 @@ import (
 
 var (
 	// ErrUnavailable marks an error that says the database can't be reached, or was too busy all the time: try again later.
-	ErrUnavailable = errors.New("dead letters: database unavailable")
+	ErrUnavailable = fmt.Errorf("dead letters: database: %w", pipeline.ErrUnavailable)
 	// ErrNotFound says that there is no letter of that id.
 	ErrNotFound = errors.New("no such dead letter")
 )
