@@ -3,6 +3,7 @@ package moneysim
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -10,10 +11,15 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // maxReply bounds what a reader takes from a simulator: a page of 10,000 entries is about 4 MB.
 const maxReply = 64 << 20
+
+// ErrNotSimulator says that what answers is not the simulated Money API: another has no book to read.
+var ErrNotSimulator = errors.New("no simulated Money API")
 
 // ReadBook yields all entries that q chooses from the simulator at baseURL, page by page, in the
 // order of their keys. q.Limit is the size of a page. After an error it yields no more. A nil
@@ -35,7 +41,11 @@ func ReadBook(ctx context.Context, client *http.Client, baseURL string, q Query)
 				v.Set("limit", strconv.Itoa(q.Limit))
 			}
 			var p Page
-			if err := get(ctx, client, baseURL, "/_sim/book?"+v.Encode(), &p); err != nil {
+			err := get(ctx, client, baseURL, "/_sim/book?"+v.Encode(), &p)
+			if err == nil && p.Entries == nil { // of an empty book they are empty, and not absent
+				err = fmt.Errorf("moneysim: %w: a page without entries", ErrNotSimulator)
+			}
+			if err != nil {
 				yield(Entry{}, err)
 				return
 			}
@@ -76,11 +86,14 @@ func get(ctx context.Context, client *http.Client, baseURL, path string, to any)
 	if err != nil {
 		return fmt.Errorf("moneysim: read %s: %w", path, err)
 	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("moneysim: %s answered %s: %s", path, resp.Status, strings.TrimSpace(string(body[:min(len(body), 200)])))
+	switch says := strings.TrimSpace(string(body[:min(len(body), 200)])); {
+	case resp.StatusCode >= http.StatusInternalServerError:
+		return fmt.Errorf("moneysim: %w: %s answered %s: %s", pipeline.ErrUnavailable, path, resp.Status, says)
+	case resp.StatusCode != http.StatusOK:
+		return fmt.Errorf("moneysim: %w: %s answered %s: %s", ErrNotSimulator, path, resp.Status, says)
 	}
 	if err := json.Unmarshal(body, to); err != nil {
-		return fmt.Errorf("moneysim: read %s: %w", path, err)
+		return fmt.Errorf("moneysim: %w: %s: %w", ErrNotSimulator, path, err)
 	}
 	return nil
 }

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -339,6 +341,7 @@ func TestControl(t *testing.T) {
 		require.Len(t, sum.Requests, int(kinds))
 		_, err = ReadSummary(t.Context(), noKeepAlive(t), s.URL()+"/nowhere")
 		require.ErrorContains(t, err, "404")
+		require.ErrorIs(t, err, ErrNotSimulator)
 	})
 	t.Run("the faults", func(t *testing.T) {
 		require.Equal(t, 200, c.do(http.MethodPut, "/_sim/faults", "", `{"latency":"1ms","fail_rate":1}`).status)
@@ -361,4 +364,31 @@ func TestControl(t *testing.T) {
 		}
 		require.Equal(t, 404, c.do(http.MethodPost, "/_sim/summary", "", "").status)
 	})
+}
+
+// What is no simulator is told apart from one that has charged nothing, and from one that is away.
+func TestReadBookOfAnother(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]error{
+		`{"entries":[]}`: nil, `{}`: ErrNotSimulator, `{"entries":null}`: ErrNotSimulator, `[]`: ErrNotSimulator, "<html>": ErrNotSimulator,
+		"404": ErrNotSimulator, "401": ErrNotSimulator, "503": pipeline.ErrUnavailable,
+	} {
+		api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if status, err := strconv.Atoi(answer); err == nil {
+				w.WriteHeader(status)
+			}
+			_, _ = w.Write([]byte(answer))
+		}))
+		t.Cleanup(api.Close)
+		var got []error
+		for _, err := range ReadBook(t.Context(), api.Client(), api.URL, Query{}) {
+			got = append(got, err)
+		}
+		if want == nil {
+			require.Empty(t, got, answer)
+			continue
+		}
+		require.Len(t, got, 1, answer)
+		require.ErrorIs(t, got[0], want, answer)
+	}
 }
