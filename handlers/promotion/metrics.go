@@ -45,7 +45,7 @@ func newMetrics() *metrics {
 		orphans:  counter("orphan_streams_total", "Streams that nobody knew and the sweep put back on the active set, by type."),
 		failures: counter("feeder_failures_total", "Rounds of the feeder that failed for a promotion, by type. They are tried again."),
 		attempts: counter("attempts_total", "Attempts and questions written down here, by type and the state that they left the payout in; stale: it was not theirs any more.", "state"),
-		oldest:   gauge("oldest_unpaid_seconds", "How long the oldest payout that is due has been waiting, by type, over all promotions that are not paused."),
+		oldest:   gauge("oldest_unpaid_seconds", "How long ago the oldest payout was accepted that is not settled, by type, over all promotions that are not paused."),
 		overdue:  gauge("overdue_seconds", "For how long the longest-waiting payout could have been worked on, by type; 0 when nothing is due."),
 		payouts:  gauge("payouts", "Settled payouts in the ledger, by type and state, whoever settled them.", "state"),
 		measured: prometheus.NewGauge(prometheus.GaugeOpts{
