@@ -162,7 +162,7 @@ func TestAnAbsentServerIsNamed(t *testing.T) {
 	for _, tt := range []struct{ name, path, waiting string }{
 		{"kafka", "plugins.kafka.brokers", "waiting for kafka"},
 		{"redis", "plugins.redis.addrs", "waiting for redis"},
-		{"postgres", "plugins.promotion.ledger.dsn", "waiting for the ledger's database"},
+		{"postgres", "plugins.promotion.ledger.dsn", `"msg":"waiting for the database","plugin":"promotion","of":"ledger"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := onServers(t, "redis", moneysim.Faults{})

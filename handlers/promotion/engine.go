@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 )
 
@@ -139,9 +140,6 @@ func (e *engine) foreignMoney(optional bool) pipeline.Service {
 	}
 }
 
-// openRetry is how often an absent database is tried again at start.
-const openRetry = time.Second
-
 // ledgerService opens the ledger, waiting for its database, and brings the schema up to date.
 func (e *engine) ledgerService() pipeline.Service {
 	return &part{
@@ -162,22 +160,9 @@ func (e *engine) ledgerService() pipeline.Service {
 
 func (e *engine) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 	opts := ledger.Options{Instance: e.instance, Lease: e.config.MoneyAPI.lease(), Results: e.config.Results.Enabled}
-	tick := time.NewTicker(openRetry)
-	defer tick.Stop()
-	for waiting := false; ; waiting = true {
-		l, err := ledger.Open(ctx, e.config.Ledger, opts, e.log)
-		if err == nil || !errors.Is(err, ledger.ErrUnavailable) {
-			return l, err
-		}
-		if !waiting {
-			e.log.WarnContext(ctx, "waiting for the ledger's database", pipeline.Err(err))
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
+	return sqldb.Await(ctx, e.log, "ledger", func() (*ledger.Ledger, error) {
+		return ledger.Open(ctx, e.config.Ledger, opts, e.log)
+	})
 }
 
 // progress remembers when this instance settled a payout last.

@@ -15,11 +15,10 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 const (
-	// openRetry is how often an absent database is tried again at start.
-	openRetry = time.Second
 	// countInterval is how often waiting letters are counted, countTimeout how long that may take.
 	countInterval = 15 * time.Second
 	countTimeout  = 10 * time.Second
@@ -112,25 +111,13 @@ func (p *Plugin) openStore(ctx context.Context) (*letters.Store, error) {
 }
 
 func (p *Plugin) connect(ctx context.Context) (*letters.Store, error) {
-	tick := time.NewTicker(openRetry)
-	defer tick.Stop()
-	for waiting := false; ; waiting = true {
+	return sqldb.Await(ctx, p.log, "dead letters", func() (*letters.Store, error) {
 		s, err := letters.Connect(ctx, p.config.Store.DSN, p.log)
-		if err == nil {
-			return s, nil
-		}
-		if !errors.Is(err, letters.ErrUnavailable) && ctx.Err() == nil {
+		if err != nil && !errors.Is(err, pipeline.ErrUnavailable) && ctx.Err() == nil {
 			return nil, fmt.Errorf("plugins.deadletter.store.dsn: %w", err) // a person must act
 		}
-		if !waiting {
-			p.log.WarnContext(ctx, "waiting for the database of dead letters", pipeline.Err(err))
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
-		}
-	}
+		return s, err
+	})
 }
 
 // countLetters keeps the metric of waiting letters up to date.

@@ -165,7 +165,7 @@ func TestWhatIsWaitedFor(t *testing.T) {
 	for code, what := range map[string]string{"57P03": "starting", "53300": "too many clients"} {
 		t.Run("waited for: "+what, func(t *testing.T) {
 			t.Parallel()
-			require.ErrorIs(t, start(t, openRetry/2, "postgres://ann:hunter2@"+refusing(t, code)+"/letters?sslmode=disable"), pipeline.ErrUnavailable)
+			require.ErrorIs(t, start(t, time.Second/2, "postgres://ann:hunter2@"+refusing(t, code)+"/letters?sslmode=disable"), pipeline.ErrUnavailable)
 		})
 	}
 	t.Run("told: no such database", func(t *testing.T) {

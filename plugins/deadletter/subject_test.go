@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -110,7 +111,7 @@ func TestNothingIsSettledWithoutAWorkingCopy(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, about)
 	p.config.Store.DSN = pipeline.NewSecret("postgres://nobody@127.0.0.1:1/none")
-	short, cancel := context.WithTimeout(t.Context(), openRetry/2)
+	short, cancel := context.WithTimeout(t.Context(), time.Second/2)
 	defer cancel()
 	_, err = p.About(short, "payouts", "P:5")
 	require.ErrorIs(t, err, pipeline.ErrUnavailable)

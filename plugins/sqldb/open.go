@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // Dialect is the SQL that a database speaks. The zero value is none that is known.
@@ -92,4 +95,27 @@ func (f File) Open(ctx context.Context, more url.Values) (*sql.DB, error) {
 		return nil, err
 	}
 	return db, nil
+}
+
+// openRetry is how often a database that is absent is tried again.
+const openRetry = time.Second
+
+// Await opens what a database has, waiting for it while open says pipeline.ErrUnavailable. The log knows it by name.
+func Await[T any](ctx context.Context, log *slog.Logger, name string, open func() (T, error)) (T, error) {
+	tick := time.NewTicker(openRetry)
+	defer tick.Stop()
+	for waiting := false; ; waiting = true {
+		t, err := open()
+		if err == nil || !errors.Is(err, pipeline.ErrUnavailable) {
+			return t, err
+		}
+		if !waiting {
+			log.WarnContext(ctx, "waiting for the database", "of", name, pipeline.Err(err))
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return t, err
+		}
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -21,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
@@ -234,4 +236,39 @@ func TestSessionsOfPostgres(t *testing.T) {
 	require.Equal(t, []string{"UTC", "millrace"}, []string{zone, name})
 	_, name = read(dsn + "&application_name=mine")
 	require.Equal(t, "mine", name)
+}
+
+func TestWhatAColumnOfTextTakes(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "plain", "\x00", "a\x00b", "\xff\xfe", "한국어", strings.Repeat("한", 40), strings.Repeat("x", 101)} {
+		got := sqldb.Text(text, 100)
+		require.True(t, utf8.ValidString(got), "%q", text)
+		require.NotContains(t, got, "\x00")
+		require.LessOrEqual(t, len(got), 102, "what a cut leaves of a letter is replaced")
+		if len(text) <= 100 && utf8.ValidString(text) && !strings.Contains(text, "\x00") {
+			require.Equal(t, text, got)
+		}
+	}
+}
+
+// A database that is away is waited for until there is no time left; any other error is told at once.
+func TestAwait(t *testing.T) {
+	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
+	calls := 0
+	got, err := sqldb.Await(t.Context(), log, "it", func() (string, error) {
+		if calls++; calls == 1 {
+			return "", fmt.Errorf("%w: not yet", pipeline.ErrUnavailable)
+		}
+		return "open", nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, "open", got)
+	require.Equal(t, 2, calls)
+	_, err = sqldb.Await(t.Context(), log, "it", func() (string, error) { return "", fs.ErrInvalid })
+	require.ErrorIs(t, err, fs.ErrInvalid)
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = sqldb.Await(short, log, "it", func() (string, error) { return "", pipeline.ErrUnavailable })
+	require.ErrorIs(t, err, pipeline.ErrUnavailable)
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // book gathers the effects of a batch of transitions into the changes of its transaction.
@@ -154,15 +154,7 @@ func sortInserts(rows []*stored) {
 	slices.SortFunc(rows, func(a, b *stored) int { return compareKeys(a.Key, b.Key) })
 }
 
-// clean makes text storable: valid UTF-8 without NUL, of a bounded length.
-func clean(s string) string {
-	if len(s) > maxTextBytes {
-		s = s[:maxTextBytes]
-	}
-	if utf8.ValidString(s) && !strings.ContainsRune(s, 0) {
-		return s
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "�"), "\x00", "�")
-}
+// clean makes text storable, of a bounded length.
+func clean(s string) string { return sqldb.Text(s, maxTextBytes) }
 
 func notFound(k Key) error { return fmt.Errorf("ledger: payout %s: %w", k, ErrNotFound) }

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // MetaReplay is the header of a message that is replayed: <letter>/<generation>.
@@ -171,16 +172,8 @@ func PluginOf(handler string) string {
 // maxText bounds texts, in bytes.
 const maxText = 16 << 10
 
-// clean makes text storable: valid UTF-8 without NUL, of a bounded length.
-func clean(s string) string {
-	if len(s) > maxText {
-		s = s[:maxText]
-	}
-	if utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
-		return s
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-}
+// clean makes text storable, of a bounded length.
+func clean(s string) string { return sqldb.Text(s, maxText) }
 
 // maxIndexed bounds texts that are indexed, in bytes: an entry of PostgreSQL's indexes has room for 2.7 kB, and one byte
 // that is no text becomes three.
