@@ -168,6 +168,16 @@ func TestWhatIsWaitedFor(t *testing.T) {
 			require.ErrorIs(t, start(t, time.Second/2, "postgres://ann:hunter2@"+refusing(t, code)+"/letters?sslmode=disable"), pipeline.ErrUnavailable)
 		})
 	}
+	t.Run("a stop is no fault of the DSN", func(t *testing.T) {
+		t.Parallel()
+		p := New(newTopics(), nil)
+		p.config.Store.DSN = pipeline.NewSecret("postgres://ann:hunter2@" + refusing(t, "57P03") + "/letters?sslmode=disable")
+		stopped, stop := context.WithCancel(t.Context())
+		stop()
+		err := (&store{plugin: p}).Start(stopped)
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotContains(t, err.Error(), "plugins.deadletter.store.dsn")
+	})
 	t.Run("told: no such database", func(t *testing.T) {
 		t.Parallel()
 		dsn, err := url.Parse(sqldbtest.Schema(t))
