@@ -3,6 +3,7 @@ package redispoll
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -21,7 +22,7 @@ func NewClient(c ClientConfig) (redis.UniversalClient, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis client: %w", err)
 	}
-	return redis.NewUniversalClient(&redis.UniversalOptions{
+	options := &redis.UniversalOptions{
 		Addrs:                 c.Addrs,
 		MasterName:            c.MasterName,
 		IsClusterMode:         c.Cluster,
@@ -43,8 +44,19 @@ func NewClient(c ClientConfig) (redis.UniversalClient, error) {
 		// CLIENT SETINFO is unknown before Redis 7.2 and refused by narrow ACLs: don't ask on every connect.
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}), nil
+	}
+	if !c.Cluster {
+		return redis.NewUniversalClient(options), nil
+	}
+	cluster := options.Cluster()
+	cluster.ClusterStateReloadInterval = clusterReload
+	return redis.NewClusterClient(cluster), nil
 }
+
+// clusterReload is how often a cluster in use is asked which node has which slots. When a primary dies nobody is left to
+// send the client elsewhere (MOVED), so until then all commands for its slots fail, though a replica has taken over; the
+// library's default is a minute.
+const clusterReload = 2 * time.Second
 
 // address names the server for people, without credentials.
 func (c ClientConfig) address() string {

@@ -287,7 +287,9 @@ func TestClientKinds(t *testing.T) {
 		return c
 	}
 	require.IsType(t, &redis.Client{}, kind(func(*redispoll.ClientConfig) {}))
-	require.IsType(t, &redis.ClusterClient{}, kind(func(c *redispoll.ClientConfig) { c.Cluster = true }))
+	cluster, ok := kind(func(c *redispoll.ClientConfig) { c.Cluster = true }).(*redis.ClusterClient)
+	require.True(t, ok)
+	require.LessOrEqual(t, cluster.Options().ClusterStateReloadInterval, 5*time.Second, "a minute of errors after a failover")
 	require.IsType(t, &redis.Client{}, kind(func(c *redispoll.ClientConfig) { c.MasterName, c.Addrs = "m", []string{"a:1", "b:1"} }))
 	plain, ok := kind(func(*redispoll.ClientConfig) {}).(*redis.Client)
 	require.True(t, ok)
