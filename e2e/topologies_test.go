@@ -59,12 +59,16 @@ func startSentinel(t *testing.T, name string, primary *node) *node {
 	return n
 }
 
-// newNode is a server that is not started yet.
-func newNode(t *testing.T, program string) *node {
+// newNode is a server that is not started yet. Its client connects as options say.
+func newNode(t *testing.T, program string, options ...func(*redis.Options)) *node {
 	t.Helper()
 	addr, err := freePort()
 	require.NoError(t, err)
-	n := &node{t: t, program: program, addr: addr, Client: redis.NewClient(&redis.Options{Addr: addr})}
+	o := &redis.Options{Addr: addr}
+	for _, option := range options {
+		option(o)
+	}
+	n := &node{t: t, program: program, addr: addr, Client: redis.NewClient(o)}
 	t.Cleanup(func() {
 		_ = n.Close()
 		n.kill()
@@ -211,7 +215,10 @@ func TestARedisCluster(t *testing.T) {
 			addrs := make([]string, len(primaries))
 			for i, p := range primaries {
 				addrs[i] = p.addr
+				p.restrict()
 			}
+			replica.restrict()
+			w.set("plugins.redis.username", "millrace").set("plugins.redis.password", theirPassword)
 			w.set("plugins.redis.addrs", addrs).set("plugins.redis.cluster", true).set("plugins.promotion.stream.idle_timeout", "5s")
 			a, b := w.start(), w.start()
 			n := targets(t, 3_000)
@@ -247,6 +254,7 @@ func TestARedisCluster(t *testing.T) {
 					}
 					return err
 				})
+				p.refusedNothing()
 			}
 		})
 	}

@@ -51,6 +51,8 @@ type Options struct {
 	Ports map[string]int
 	// Join makes Kafka the second broker of a cluster that another fleet has started. Nil: a cluster of its own.
 	Join *Cluster
+	// Guard gives Kafka a second listener, for one user. Nil: none.
+	Guard *Guard
 	// Getenv looks up given addresses (EnvVar). Nil: none are given, and servers are always started.
 	Getenv func(string) string
 	// Progress is told what is being waited for, a line each; nil: nothing is told.
@@ -63,6 +65,14 @@ type Options struct {
 type Cluster struct {
 	ID         string // as its brokers tell
 	Controller string // host:port of the controller that the fleet which started it runs
+}
+
+// Guard is a listener of Kafka with TLS and SASL (PLAIN and SCRAM-SHA-512), whose one user may do what ACLs let it, and
+// nothing without. Who comes by the plain listener may do everything.
+type Guard struct {
+	Port           int    // on loopback
+	Keystore       string // PEM file: a key (PKCS #8) and its certificate
+	User, Password string // letters and digits only
 }
 
 // Fleet starts and stops the servers of one folder. Its methods are safe for concurrent use, also

@@ -164,7 +164,7 @@ func (f *Fleet) kafkaFormat(ctx context.Context, libs, properties, addr, control
 	if j := f.opts.Join; j != nil {
 		cluster, controller = j.ID, j.Controller
 	}
-	if err := t.Execute(&text, map[string]any{"Addr": addr, "Controller": controller, "Data": data, "Joins": f.opts.Join != nil}); err != nil {
+	if err := t.Execute(&text, map[string]any{"Addr": addr, "Controller": controller, "Data": data, "Joins": f.opts.Join != nil, "Guard": f.opts.Guard}); err != nil {
 		return fmt.Errorf("kafka settings: %w", err)
 	}
 	if err := os.WriteFile(properties, text.Bytes(), 0o644); err != nil {
@@ -179,6 +179,9 @@ func (f *Fleet) kafkaFormat(ctx context.Context, libs, properties, addr, control
 	cmd := exec.CommandContext(ctx, "java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
 		"-cp", filepath.Join(libs, "*"), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", properties)
+	if g := f.opts.Guard; g != nil {
+		cmd.Args = append(cmd.Args, "--add-scram", fmt.Sprintf("SCRAM-SHA-512=[name=%s,password=%s]", g.User, g.Password))
+	}
 	if err := run(cmd); err != nil {
 		return fmt.Errorf("kafka data: %w", err)
 	}

@@ -1,0 +1,197 @@
+package e2e
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace-io/millrace/e2e/services/servers"
+)
+
+const theirPassword = "s3cret" // of the one user that the guarded servers know
+
+// The job on servers that speak TLS only and know a user who may do no more than the READMEs say: Redis with an ACL user,
+// Kafka with SASL and ACLs.
+func TestSecuredServers(t *testing.T) {
+	t.Run("real", func(t *testing.T) {
+		w := onServers(t, servers.Redis, usual)
+		cert := newCertificate(t)
+		guarded := guardedRedis(t, cert)
+		w.set("plugins.redis.addrs", []string{guarded.addr})
+		w.set("plugins.redis.username", "millrace").set("plugins.redis.password", "env:THEIR_PASSWORD")
+		w.set("plugins.redis.tls.enabled", true).set("plugins.redis.tls.ca_file", cert.file)
+		w.set("plugins.kafka.brokers", []string{guardedKafka(t, cert)})
+		w.set("plugins.kafka.sasl.user", "millrace").set("plugins.kafka.sasl.password", "env:THEIR_PASSWORD")
+		w.set("plugins.kafka.tls.enabled", true).set("plugins.kafka.tls.ca_file", cert.file)
+		w.set("plugins.promotion.stream.idle_timeout", "3s")
+		t.Setenv("THEIR_PASSWORD", theirPassword)
+
+		w.set("plugins.kafka.sasl.mechanism", "PLAIN")
+		a := w.start()
+		w.set("plugins.kafka.sasl.mechanism", "SCRAM-SHA-512")
+		b := w.start()
+		n := targets(t, 2_000)
+		w.publish("POINT", n)
+		w.awaitPaid("POINT", n/4, 2*time.Minute)
+		a.terminate() // what it has in hand is given back, and its readers are removed
+		w.awaitSettled("POINT", n, 2*time.Minute)
+		w.assertBooks("POINT", n)
+		time.Sleep(20 * time.Second)
+		for _, in := range []*instance{a, b} {
+			for _, refused := range []string{"NOPERM", "uthoriz"} {
+				require.False(t, in.log.has(refused), "%s was refused something:\n%s", in.name, in.log)
+			}
+		}
+	})
+}
+
+// certificate is one that signs itself, for 127.0.0.1.
+type certificate struct {
+	file string // the certificate and its key, PEM
+	pool *x509.CertPool
+}
+
+func newCertificate(t *testing.T) certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "e2e"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	c := certificate{file: filepath.Join(t.TempDir(), "server.pem"), pool: x509.NewCertPool()}
+	text := append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+	require.NoError(t, os.WriteFile(c.file, text, 0o600))
+	require.True(t, c.pool.AppendCertsFromPEM(text))
+	return c
+}
+
+// guardedRedis starts a Redis that speaks TLS only, with the user of redispoll's README, and returns it.
+func guardedRedis(t *testing.T, cert certificate) *node {
+	t.Helper()
+	n := newNode(t, "redis-server", func(o *redis.Options) { o.TLSConfig = &tls.Config{RootCAs: cert.pool, MinVersion: tls.VersionTLS12} })
+	n.args = []string{"--port", "0", "--tls-port", n.port(), "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--tls-auth-clients", "no",
+		"--tls-cert-file", cert.file, "--tls-key-file", cert.file, "--tls-ca-cert-file", cert.file}
+	n.run()
+	n.restrict()
+	return n
+}
+
+// restrict makes the user of redispoll's README, with theirPassword.
+func (n *node) restrict() {
+	n.t.Helper()
+	text, err := os.ReadFile("../plugins/redispoll/README.md")
+	require.NoError(n.t, err)
+	found := regexp.MustCompile(`(?s)\nACL SETUSER millrace (.*?)\n` + "```").FindSubmatch(text)
+	require.NotNil(n.t, found, "the README of redispoll names the user's rights")
+	args := []any{"ACL", "SETUSER", "millrace"}
+	for _, rule := range strings.Fields(strings.ReplaceAll(string(found[1]), "\\\n", " ")) {
+		args = append(args, strings.ReplaceAll(rule, "PASSWORD", theirPassword))
+	}
+	n.must(args...)
+}
+
+// refusedNothing asserts that the restricted user never asked for what it may not do.
+func (n *node) refusedNothing() {
+	n.t.Helper()
+	require.Empty(n.t, n.must("ACL", "LOG"), "%s at %s refused something", n.program, n.addr)
+}
+
+// guardedKafka starts a Kafka with a listener that wants TLS and SASL, gives its user the rights of the kafka README, and
+// returns the address of that listener.
+func guardedKafka(t *testing.T, cert certificate) string {
+	t.Helper()
+	ports := map[string]int{}
+	for _, name := range []string{servers.Kafka, "controller", "guard"} {
+		addr, err := freePort()
+		require.NoError(t, err)
+		at, err := netip.ParseAddrPort(addr)
+		require.NoError(t, err)
+		ports[name] = int(at.Port())
+	}
+	f, err := servers.New(servers.Options{
+		Dir: t.TempDir(), Cache: fleetCache(), Ports: ports,
+		Guard: &servers.Guard{Port: ports["guard"], Keystore: cert.file, User: "millrace", Password: theirPassword},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		f.Wipe(ctx, servers.Kafka)
+	})
+	for _, r := range f.Up(t.Context(), servers.Kafka) {
+		require.NoError(t, r.Err)
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(f.Addr(servers.Kafka)))
+	require.NoError(t, err)
+	defer client.Close()
+	text, err := os.ReadFile("../plugins/kafka/README.md")
+	require.NoError(t, err)
+	commands := regexp.MustCompile(`(?m)^kafka-acls.sh (.*)$`).FindAllSubmatch(text, -1)
+	require.NotEmpty(t, commands, "the README of kafka names the user's rights")
+	for _, command := range commands {
+		allow(t, kadm.NewClient(client), strings.Fields(string(command[1])))
+	}
+	return fmt.Sprintf("127.0.0.1:%d", ports["guard"])
+}
+
+// allow does what kafka-acls.sh does with these arguments.
+func allow(t *testing.T, admin *kadm.Client, args []string) {
+	t.Helper()
+	rights, may := kadm.NewACLs().AllowHosts("*"), []kadm.ACLOperation{}
+	for i := 0; i < len(args); i++ {
+		if args[i] == "--add" {
+			continue
+		}
+		flag, value := args[i], args[i+1]
+		i++
+		switch flag {
+		case "--allow-principal":
+			rights.Allow(value)
+		case "--resource-pattern-type":
+			require.Equal(t, "prefixed", value)
+			rights.ResourcePatternType(kadm.ACLPatternPrefixed)
+		case "--topic":
+			rights.Topics(value)
+		case "--group":
+			rights.Groups(value)
+		case "--operation":
+			op, err := kmsg.ParseACLOperation(value)
+			require.NoError(t, err)
+			may = append(may, op)
+		default:
+			require.FailNow(t, "what is "+flag+"?")
+		}
+	}
+	results, err := admin.CreateACLs(t.Context(), rights.Operations(may...))
+	require.NoError(t, err)
+	require.Len(t, results, len(may))
+	for _, r := range results {
+		require.NoError(t, r.Err)
+	}
+}
