@@ -3,14 +3,17 @@ package e2e
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -80,6 +83,29 @@ func ports() (map[string]int, error) {
 		servers.Kafka: 29092 + offset, "controller": 29093 + offset,
 		servers.Redis: 26379 + offset, servers.Valkey: 26380 + offset, servers.Postgres: 25432 + offset,
 	}, nil
+}
+
+// The addresses that freePort gives out: below the ports that systems give to outgoing connections, which could take one
+// before its server has it, or while that is down.
+const firstFree, lastFree = 10_240, 14_999
+
+var nextFree atomic.Int64
+
+// freePort returns an address of loopback that nobody listens on, and none that it has returned before.
+func freePort() (string, error) {
+	for range lastFree - firstFree {
+		// Another run on the same machine begins elsewhere.
+		port := firstFree + (int64(os.Getpid())*97+nextFree.Add(1))%(lastFree-firstFree)
+		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		return ln.Addr().String(), ln.Close()
+	}
+	return "", fmt.Errorf("no free port from %d to %d", firstFree, lastFree)
 }
 
 // fleetCache is where Kafka's jars are, shared with `make services`.

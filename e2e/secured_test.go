@@ -2,19 +2,11 @@ package e2e
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -27,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
 const theirPassword = "s3cret" // of the one user that the guarded servers know
@@ -36,14 +29,14 @@ const theirPassword = "s3cret" // of the one user that the guarded servers know
 func TestSecuredServers(t *testing.T) {
 	t.Run("real", func(t *testing.T) {
 		w := onServers(t, servers.Redis, usual)
-		cert := newCertificate(t)
-		guarded := guardedRedis(t, cert)
+		cert, pair := pipelinetest.Certificate(t)
+		guarded := guardedRedis(t, cert, pair)
 		w.set("plugins.redis.addrs", []string{guarded.addr})
 		w.set("plugins.redis.username", "millrace").set("plugins.redis.password", "env:THEIR_PASSWORD")
-		w.set("plugins.redis.tls.enabled", true).set("plugins.redis.tls.ca_file", cert.file)
+		w.set("plugins.redis.tls.enabled", true).set("plugins.redis.tls.ca_file", cert)
 		w.set("plugins.kafka.brokers", []string{guardedKafka(t, cert)})
 		w.set("plugins.kafka.sasl.user", "millrace").set("plugins.kafka.sasl.password", "env:THEIR_PASSWORD")
-		w.set("plugins.kafka.tls.enabled", true).set("plugins.kafka.tls.ca_file", cert.file)
+		w.set("plugins.kafka.tls.enabled", true).set("plugins.kafka.tls.ca_file", cert)
 		w.set("plugins.promotion.stream.idle_timeout", "3s")
 		t.Setenv("THEIR_PASSWORD", theirPassword)
 
@@ -66,37 +59,14 @@ func TestSecuredServers(t *testing.T) {
 	})
 }
 
-// certificate is one that signs itself, for 127.0.0.1.
-type certificate struct {
-	file string // the certificate and its key, PEM
-	pool *x509.CertPool
-}
-
-func newCertificate(t *testing.T) certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "e2e"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	c := certificate{file: filepath.Join(t.TempDir(), "server.pem"), pool: x509.NewCertPool()}
-	text := append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
-	require.NoError(t, os.WriteFile(c.file, text, 0o600))
-	require.True(t, c.pool.AppendCertsFromPEM(text))
-	return c
-}
-
 // guardedRedis starts a Redis that speaks TLS only, with the user of redispoll's README, and returns it.
-func guardedRedis(t *testing.T, cert certificate) *node {
+func guardedRedis(t *testing.T, cert string, pair tls.Certificate) *node {
 	t.Helper()
-	n := newNode(t, "redis-server", func(o *redis.Options) { o.TLSConfig = &tls.Config{RootCAs: cert.pool, MinVersion: tls.VersionTLS12} })
+	authority := x509.NewCertPool()
+	authority.AddCert(pair.Leaf)
+	n := newNode(t, "redis-server", func(o *redis.Options) { o.TLSConfig = &tls.Config{RootCAs: authority, MinVersion: tls.VersionTLS12} })
 	n.args = []string{"--port", "0", "--tls-port", n.port(), "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--tls-auth-clients", "no",
-		"--tls-cert-file", cert.file, "--tls-key-file", cert.file, "--tls-ca-cert-file", cert.file}
+		"--tls-cert-file", cert, "--tls-key-file", cert, "--tls-ca-cert-file", cert}
 	n.run()
 	n.restrict()
 	return n
@@ -124,7 +94,7 @@ func (n *node) refusedNothing() {
 
 // guardedKafka starts a Kafka with a listener that wants TLS and SASL, gives its user the rights of the kafka README, and
 // returns the address of that listener.
-func guardedKafka(t *testing.T, cert certificate) string {
+func guardedKafka(t *testing.T, cert string) string {
 	t.Helper()
 	ports := map[string]int{}
 	for _, name := range []string{servers.Kafka, "controller", "guard"} {
@@ -136,7 +106,7 @@ func guardedKafka(t *testing.T, cert certificate) string {
 	}
 	f, err := servers.New(servers.Options{
 		Dir: t.TempDir(), Cache: fleetCache(), Ports: ports,
-		Guard: &servers.Guard{Port: ports["guard"], Keystore: cert.file, User: "millrace", Password: theirPassword},
+		Guard: &servers.Guard{Port: ports["guard"], Keystore: cert, User: "millrace", Password: theirPassword},
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() {

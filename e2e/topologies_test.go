@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -49,13 +50,8 @@ func startSentinel(t *testing.T, name string, primary *node) *node {
 		"sentinel down-after-milliseconds %[2]s 1000\nsentinel failover-timeout %[2]s 5000\n", n.port(), name, primary.port()), 0o600))
 	n.args = []string{file, "--sentinel"}
 	n.run()
-	n.await("it knows the replica", func() error {
-		info, err := n.Info(t.Context(), "sentinel").Result()
-		if err == nil && !strings.Contains(info, "status=ok") || !strings.Contains(info, "slaves=1") {
-			err = errors.New(info)
-		}
-		return err
-	})
+	n.shows(n.section("sentinel"), "status=ok")
+	n.shows(n.section("sentinel"), "slaves=1")
 	return n
 }
 
@@ -96,16 +92,21 @@ func (n *node) await(what string, check func() error) {
 	require.NoError(n.t, until(n.t.Context(), 30*time.Second, n.program+" at "+n.addr+": "+what, check))
 }
 
-// holds waits until a field of INFO has a value.
-func (n *node) holds(section, field, value string) {
+// shows waits until what the server tells of itself has the text.
+func (n *node) shows(tell func(context.Context) *redis.StringCmd, text string) {
 	n.t.Helper()
-	n.await(field+" is "+value, func() error {
-		info, err := n.Info(n.t.Context(), section).Result()
-		if err == nil && !strings.Contains(info, field+":"+value) {
-			err = errors.New(info)
+	n.await("it shows "+text, func() error {
+		told, err := tell(n.t.Context()).Result()
+		if err == nil && !strings.Contains(told, text) {
+			err = errors.New(told)
 		}
 		return err
 	})
+}
+
+// section is a section of INFO.
+func (n *node) section(name string) func(context.Context) *redis.StringCmd {
+	return func(ctx context.Context) *redis.StringCmd { return n.Info(ctx, name) }
 }
 
 func (n *node) port() string {
@@ -147,24 +148,12 @@ func startCluster(t *testing.T, program string) (primaries []*node, replica *nod
 		primaries[0].must("CLUSTER", "MEET", "127.0.0.1", n.port(), bus)
 	}
 	for _, n := range everyone {
-		n.await("it knows all nodes", func() error {
-			text, err := n.ClusterInfo(t.Context()).Result()
-			if err == nil && !strings.Contains(text, "cluster_known_nodes:4") {
-				err = errors.New(text)
-			}
-			return err
-		})
+		n.shows(n.ClusterInfo, "cluster_known_nodes:4")
 	}
 	replica.must("CLUSTER", "REPLICATE", primaries[2].id())
-	replica.holds("replication", "master_link_status", "up")
+	replica.shows(replica.section("replication"), "master_link_status:up")
 	for _, n := range everyone {
-		n.await("the cluster is whole", func() error {
-			text, err := n.ClusterInfo(t.Context()).Result()
-			if err == nil && !strings.Contains(text, "cluster_state:ok") {
-				err = errors.New(text)
-			}
-			return err
-		})
+		n.shows(n.ClusterInfo, "cluster_state:ok")
 	}
 	return primaries, replica
 }
@@ -239,7 +228,7 @@ func TestARedisCluster(t *testing.T) {
 			require.EqualValues(t, 1, last.Exists(t.Context(), stream).Val(), "the campaign is over before its node is killed")
 			w.mustCommand(nil, "campaign", "status", "POINT", strconv.FormatInt(w.promotion, 10))
 			last.kill()
-			replica.holds("replication", "role", "master")
+			replica.shows(replica.section("replication"), "role:master")
 
 			w.awaitSettled("POINT", n, 5*time.Minute)
 			w.awaitSettled("VOUCHER", n, 5*time.Minute)
@@ -266,7 +255,7 @@ func TestRedisBehindSentinels(t *testing.T) {
 		w := unhurried(t, servers.Redis)
 		primary := startNode(t, "redis-server")
 		replica := startNode(t, "redis-server", "--replicaof", "127.0.0.1 "+primary.port())
-		replica.holds("replication", "master_link_status", "up")
+		replica.shows(replica.section("replication"), "master_link_status:up")
 		sentinel := startSentinel(t, "payouts", primary)
 
 		w.set("plugins.redis.addrs", []string{sentinel.addr}).set("plugins.redis.master_name", "payouts")
@@ -275,10 +264,10 @@ func TestRedisBehindSentinels(t *testing.T) {
 		w.publish("POINT", n)
 		w.awaitPaid("POINT", n/4, 2*time.Minute)
 		primary.kill()
-		replica.holds("replication", "role", "master")
+		replica.shows(replica.section("replication"), "role:master")
 		w.awaitPaid("POINT", n/2, 2*time.Minute)
 		primary.run() // and comes back, as a replica
-		primary.holds("replication", "role", "slave")
+		primary.shows(primary.section("replication"), "role:slave")
 
 		w.awaitSettled("POINT", n, 5*time.Minute)
 		w.assertBooks("POINT", n)

@@ -2,16 +2,8 @@ package kafka
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -26,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
 func TestMarshalIsWatermillsFormatWithAKey(t *testing.T) {
@@ -167,7 +160,8 @@ func TestPublishSitsOutAnAbsence(t *testing.T) {
 
 func TestSecureConnections(t *testing.T) {
 	t.Parallel()
-	ca, serverTLS := certificates(t)
+	ca, pair := pipelinetest.Certificate(t)
+	serverTLS := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
 		t.Run(mechanism+"/kfake", func(t *testing.T) {
 			cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.Superuser(mechanism, "user", "secret"), kfake.TLS(serverTLS))
@@ -195,20 +189,4 @@ func TestSecureConnections(t *testing.T) {
 			require.ErrorContains(t, service{wrong}.Start(t.Context()), "tls.ca_file")
 		})
 	}
-}
-
-// certificates makes a self-signed certificate for 127.0.0.1 and writes it as a CA file.
-func certificates(t *testing.T) (caFile string, server *tls.Config) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	caFile = filepath.Join(t.TempDir(), "ca.pem")
-	require.NoError(t, os.WriteFile(caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	return caFile, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12}
 }
