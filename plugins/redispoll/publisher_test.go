@@ -44,7 +44,9 @@ func TestConcurrentPublishesShareAPipeline(t *testing.T) {
 		c := s.client(t)
 		stream := s.stream(t, c)
 		m := redispoll.NewMetrics()
-		p := publisher(t, c, m)
+		far := s.client(t)
+		far.AddHook(distance(2 * time.Millisecond)) // else a caller may be done before the next one comes
+		p := publisher(t, far, m)
 		const callers, calls, each = 50, 20, 3
 		var wg sync.WaitGroup
 		for i := range callers {
@@ -161,4 +163,16 @@ func TestConstructorsRefuseNil(t *testing.T) {
 	require.Error(t, err)
 	_, err = redispoll.NewSubscriber(nil, redispoll.SubscriberConfig{})
 	require.Error(t, err)
+}
+
+// distance is a hook that makes every pipeline take at least so long.
+type distance time.Duration
+
+func (distance) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (distance) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (d distance) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		time.Sleep(time.Duration(d))
+		return next(ctx, cmds)
+	}
 }
