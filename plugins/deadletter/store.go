@@ -3,7 +3,6 @@ package deadletter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"strconv"
@@ -111,12 +110,8 @@ func (p *Plugin) openStore(ctx context.Context) (*letters.Store, error) {
 }
 
 func (p *Plugin) connect(ctx context.Context) (*letters.Store, error) {
-	return sqldb.Await(ctx, p.log, "dead letters", func() (*letters.Store, error) {
-		s, err := letters.Connect(ctx, p.config.Store.DSN, p.log)
-		if err != nil && !errors.Is(err, pipeline.ErrUnavailable) && ctx.Err() == nil {
-			return nil, fmt.Errorf("plugins.deadletter.store.dsn: %w", err) // a person must act
-		}
-		return s, err
+	return sqldb.Await(ctx, p.log, "dead letters", "plugins.deadletter.store.dsn", func() (*letters.Store, error) {
+		return letters.Connect(ctx, p.config.Store.DSN, p.log)
 	})
 }
 

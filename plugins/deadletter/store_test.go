@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
@@ -111,33 +108,6 @@ func TestTheWorkingCopyComesFirst(t *testing.T) {
 	require.Equal(t, 2, o.topics.called())
 }
 
-// refusing is a PostgreSQL that answers every client with an error.
-func refusing(t *testing.T, code string) (addr string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var served sync.WaitGroup
-	served.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			client := pgproto3.NewBackend(conn, conn)
-			if _, err := client.ReceiveStartupMessage(); err == nil {
-				client.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: code, Message: "no"})
-				_ = client.Flush()
-			}
-			_ = conn.Close()
-		}
-	})
-	t.Cleanup(func() {
-		require.NoError(t, l.Close())
-		served.Wait()
-	})
-	return l.Addr().String()
-}
-
 // A database that is away is waited for; a DSN that can't be right is told at once.
 func TestWhatIsWaitedFor(t *testing.T) {
 	t.Parallel()
@@ -159,19 +129,19 @@ func TestWhatIsWaitedFor(t *testing.T) {
 	for code, what := range map[string]string{"28P01": "password", "28000": "user", "3D000": "database", "42501": "privilege"} {
 		t.Run("told: "+what, func(t *testing.T) {
 			t.Parallel()
-			told(t, "postgres://ann:hunter2@"+refusing(t, code)+"/letters?sslmode=disable")
+			told(t, "postgres://ann:hunter2@"+sqldbtest.Refusing(t, code)+"/letters?sslmode=disable")
 		})
 	}
 	for code, what := range map[string]string{"57P03": "starting", "53300": "too many clients"} {
 		t.Run("waited for: "+what, func(t *testing.T) {
 			t.Parallel()
-			require.ErrorIs(t, start(t, time.Second/2, "postgres://ann:hunter2@"+refusing(t, code)+"/letters?sslmode=disable"), pipeline.ErrUnavailable)
+			require.ErrorIs(t, start(t, time.Second/2, "postgres://ann:hunter2@"+sqldbtest.Refusing(t, code)+"/letters?sslmode=disable"), pipeline.ErrUnavailable)
 		})
 	}
 	t.Run("a stop is no fault of the DSN", func(t *testing.T) {
 		t.Parallel()
 		p := New(newTopics(), nil)
-		p.config.Store.DSN = pipeline.NewSecret("postgres://ann:hunter2@" + refusing(t, "57P03") + "/letters?sslmode=disable")
+		p.config.Store.DSN = pipeline.NewSecret("postgres://ann:hunter2@" + sqldbtest.Refusing(t, "57P03") + "/letters?sslmode=disable")
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
 		err := (&store{plugin: p}).Start(stopped)

@@ -100,22 +100,30 @@ func (f File) Open(ctx context.Context, more url.Values) (*sql.DB, error) {
 // openRetry is how often a database that is absent is tried again.
 const openRetry = time.Second
 
-// Await opens what a database has, waiting for it while open says pipeline.ErrUnavailable. The log knows it by name.
-func Await[T any](ctx context.Context, log *slog.Logger, name string, open func() (T, error)) (T, error) {
+// Await opens what a database has, waiting for it while open says pipeline.ErrUnavailable; the log knows it by name. Any
+// other error is one that a person must act on, and names the setting where the database is said.
+func Await[T any](ctx context.Context, log *slog.Logger, name, setting string, open func() (T, error)) (T, error) {
 	tick := time.NewTicker(openRetry)
 	defer tick.Stop()
-	for waiting := false; ; waiting = true {
+	for absent := error(nil); ; {
 		t, err := open()
-		if err == nil || !errors.Is(err, pipeline.ErrUnavailable) {
+		switch {
+		case err == nil:
+			return t, nil
+		case ctx.Err() != nil && absent != nil:
+			return t, absent // this attempt was cut short, and knows nothing
+		case ctx.Err() != nil:
 			return t, err
-		}
-		if !waiting {
+		case !errors.Is(err, pipeline.ErrUnavailable):
+			return t, fmt.Errorf("%s: %w", setting, err)
+		case absent == nil:
 			log.WarnContext(ctx, "waiting for the database", "of", name, pipeline.Err(err))
 		}
+		absent = err
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return t, err
+			return t, absent
 		}
 	}
 }

@@ -256,7 +256,7 @@ func TestAwait(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	calls := 0
-	got, err := sqldb.Await(t.Context(), log, "it", func() (string, error) {
+	got, err := sqldb.Await(t.Context(), log, "it", "a.setting", func() (string, error) {
 		if calls++; calls == 1 {
 			return "", fmt.Errorf("%w: not yet", pipeline.ErrUnavailable)
 		}
@@ -265,10 +265,23 @@ func TestAwait(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "open", got)
 	require.Equal(t, 2, calls)
-	_, err = sqldb.Await(t.Context(), log, "it", func() (string, error) { return "", fs.ErrInvalid })
+	_, err = sqldb.Await(t.Context(), log, "it", "a.setting", func() (string, error) { return "", fs.ErrInvalid })
 	require.ErrorIs(t, err, fs.ErrInvalid)
+	require.ErrorContains(t, err, "a.setting: ")
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err = sqldb.Await(short, log, "it", func() (string, error) { return "", pipeline.ErrUnavailable })
+	_, err = sqldb.Await(short, log, "it", "a.setting", func() (string, error) { return "", pipeline.ErrUnavailable })
 	require.ErrorIs(t, err, pipeline.ErrUnavailable)
+	ended, end := context.WithCancel(t.Context())
+	defer end()
+	first := true
+	_, err = sqldb.Await(ended, log, "it", "a.setting", func() (string, error) {
+		if first {
+			first = false
+			return "", fmt.Errorf("%w: connection refused", pipeline.ErrUnavailable)
+		}
+		end()
+		return "", ended.Err()
+	})
+	require.ErrorContains(t, err, "connection refused", "the last attempt was cut short, and does not know why")
 }

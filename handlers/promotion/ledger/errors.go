@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 var (
@@ -38,3 +39,11 @@ const (
 	// ClassLeaseExpired is the class of an attempt whose worker was not heard of before its lease ran out.
 	ClassLeaseExpired = "lease_expired"
 )
+
+// notOpened tells a database that is away, and may be waited for, from one that a person must look at.
+func notOpened(where string, err error) error {
+	if sqldb.Unreachable(err) || sqldb.Contended(err) {
+		return fmt.Errorf("%w: %s: %w", ErrUnavailable, where, err)
+	}
+	return fmt.Errorf("ledger: %s: %w", where, err)
+}

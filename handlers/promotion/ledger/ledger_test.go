@@ -1,13 +1,18 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
 func TestPayoutIsPaid(t *testing.T) {
@@ -279,6 +284,36 @@ func TestMigrateByManyAtOnce(t *testing.T) {
 		l := h.open(t)
 		mustAccept(t, l, record(1, 2))
 	})
+}
+
+// What only a person can mend is no reason to wait.
+func TestOpenTellsWhatIsNotToBeWaitedFor(t *testing.T) {
+	t.Parallel()
+	for code, wait := range map[string]bool{"28P01": false, "28000": false, "3D000": false, "42501": false, "57P03": true, "53300": true} {
+		cfg, opts := (&home{dsn: "postgres://u:secret@" + sqldbtest.Refusing(t, code) + "/db?sslmode=disable"}).config()
+		_, err := Open(t.Context(), cfg, opts, nil)
+		require.Error(t, err, code)
+		require.Equal(t, wait, errors.Is(err, ErrUnavailable), "%s: %v", code, err)
+		require.ErrorContains(t, err, "postgres at 127.0.0.1:")
+		require.NotContains(t, err.Error(), "secret")
+	}
+	file := filepath.Join(t.TempDir(), "ledger.db")
+	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("no database "), 1000), 0o600))
+	cfg, opts := (&home{dsn: "sqlite:" + file}).config()
+	_, err := Open(t.Context(), cfg, opts, nil)
+	require.ErrorContains(t, err, "sqlite at "+file)
+	require.NotErrorIs(t, err, ErrUnavailable)
+}
+
+// PgBouncer takes no other parameters in the message that opens a session, unless it is told to ignore them.
+func TestAPoolerTakesOurSessions(t *testing.T) {
+	t.Parallel()
+	pool, err := newPool(t.Context(), "postgres://u@127.0.0.1:1/db", 4, "SET jit = off")
+	require.NoError(t, err)
+	defer pool.Close()
+	for parameter := range pool.Config().ConnConfig.RuntimeParams {
+		require.Contains(t, []string{"application_name", "timezone", "client_encoding", "datestyle", "standard_conforming_strings"}, parameter)
+	}
 }
 
 func TestOpenNamesTheHostThatIsAbsent(t *testing.T) {

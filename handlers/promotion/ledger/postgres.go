@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -37,36 +36,38 @@ const coldConnections = 4
 func openPostgres(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.Int64) (*postgres, error) {
 	s := &postgres{log: log, skew: skew, conns: cfg.Connections}
 	var err error
-	if s.hot, err = newPool(ctx, cfg.DSN.Reveal(), cfg.Connections, map[string]string{
-		"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
-		"plan_cache_mode": "force_generic_plan",
-	}); err != nil {
+	if s.hot, err = newPool(ctx, cfg.DSN.Reveal(), cfg.Connections, `
+		SET jit = off; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+		SET plan_cache_mode = force_generic_plan`); err != nil {
 		return nil, err
 	}
-	if s.cold, err = newPool(ctx, cfg.DSN.Reveal(), coldConnections, map[string]string{
-		// Rare statements that read in an order must read an index in that order, statistics or not.
-		"enable_seqscan": "off", "enable_sort": "off",
-	}); err != nil {
+	// Rare statements that read in an order must read an index in that order, statistics or not.
+	if s.cold, err = newPool(ctx, cfg.DSN.Reveal(), coldConnections, `
+		SET jit = off; SET enable_seqscan = off; SET enable_sort = off`); err != nil {
 		s.hot.Close()
 		return nil, err
 	}
 	if err := s.hot.Ping(ctx); err != nil {
 		c := s.hot.Config().ConnConfig
 		_ = s.close()
-		return nil, fmt.Errorf("%w: postgres at %s: %w", ErrUnavailable, net.JoinHostPort(c.Host, fmt.Sprint(c.Port)), err)
+		return nil, notOpened("postgres at "+net.JoinHostPort(c.Host, fmt.Sprint(c.Port)), err)
 	}
 	return s, nil
 }
 
-func newPool(ctx context.Context, dsn string, size int, params map[string]string) (*pgxpool.Pool, error) {
+// newPool makes a pool of sessions that begin with the statements of set.
+func newPool(ctx context.Context, dsn string, size int, set string) (*pgxpool.Pool, error) {
 	c, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: dsn: %w", err) // pgx leaves the password out
 	}
 	c.MaxConns, c.MinConns = int32(size), 0
 	sqldb.TunePostgres(c.ConnConfig)
-	c.ConnConfig.RuntimeParams["jit"] = "off"
-	maps.Copy(c.ConnConfig.RuntimeParams, params)
+	// Not among the parameters of the startup message, which poolers (PgBouncer) refuse but for a few.
+	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.PgConn().Exec(ctx, set).ReadAll()
+		return err
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: postgres: %w", err)

@@ -39,18 +39,18 @@ func openSQLite(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.
 	common := url.Values{"_pragma": {"cache_size(-32000)", "journal_size_limit(67108864)"}}
 	s := &sqliteStore{path: file.Path, log: log, skew: skew, turn: make(chan struct{}, 1), stmts: map[string]*sql.Stmt{}}
 	if s.writer, err = file.Open(ctx, common); err != nil {
-		return nil, fmt.Errorf("%w: sqlite at %s: %w", ErrUnavailable, file.Path, err)
+		return nil, notOpened("sqlite at "+file.Path, err)
 	}
 	s.writer.SetMaxOpenConns(2) // one is conn, one migrates
 	common.Set("_query_only", "1")
 	if s.readers, err = file.Open(ctx, common); err != nil {
 		_ = s.writer.Close()
-		return nil, fmt.Errorf("%w: sqlite at %s: %w", ErrUnavailable, file.Path, err)
+		return nil, notOpened("sqlite at "+file.Path, err)
 	}
 	s.readers.SetMaxOpenConns(4)
 	if s.conn, err = s.writer.Conn(ctx); err != nil {
 		_ = s.close()
-		return nil, fmt.Errorf("%w: sqlite at %s: %w", ErrUnavailable, file.Path, err)
+		return nil, notOpened("sqlite at "+file.Path, err)
 	}
 	s.turn <- struct{}{}
 	return s, nil

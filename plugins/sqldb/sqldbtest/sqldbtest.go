@@ -3,13 +3,16 @@ package sqldbtest
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
 )
@@ -62,4 +65,31 @@ func Schema(t testing.TB) string {
 		separator = "&"
 	}
 	return dsn + separator + "search_path=" + schema
+}
+
+// Refusing returns the address of a PostgreSQL that answers every client with an error.
+func Refusing(t testing.TB, code string) (addr string) {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			client := pgproto3.NewBackend(conn, conn)
+			if _, err := client.ReceiveStartupMessage(); err == nil {
+				client.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: code, Message: "no"})
+				_ = client.Flush()
+			}
+			_ = conn.Close()
+		}
+	})
+	t.Cleanup(func() {
+		require.NoError(t, l.Close())
+		served.Wait()
+	})
+	return l.Addr().String()
 }
