@@ -19,7 +19,7 @@ func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
 		seed := uint64(time.Now().UnixNano())
 		t.Logf("seed %d", seed)
 		m := &model{t: t, h: h, rnd: rand.New(rand.NewPCG(seed, 1)), rows: map[Key]Row{}, promotions: map[Promotion]PromotionState{},
-			fed: map[Key]Feed{}, dead: map[string]bool{}, replayed: map[string]bool{}}
+			fed: map[Key]Feed{}, dead: map[string]bool{}, replayed: map[string]bool{}, late: map[call2]Outcome{}}
 		for _, name := range []string{"a", "b"} {
 			m.ledgers = append(m.ledgers, h.open(t, as(name), func(c *Config, _ *Options) { c.Retry.First, c.Retry.Max = time.Second, time.Second; c.MaxRetries = 2 }))
 		}
@@ -41,7 +41,8 @@ type model struct {
 	calls      []call2
 	fed        map[Key]Feed
 	dead       map[string]bool
-	replayed   map[string]bool // letters and generations that had their effect
+	replayed   map[string]bool   // letters and generations that had their effect
+	late       map[call2]Outcome // the first answer of each call that came after somebody else had taken over
 	n          int
 	began      time.Time // the step
 	log        []string
@@ -158,6 +159,9 @@ func (m *model) step() {
 		d := m.apply(l, c.key, event{kind: evSettle, result: res})
 		require.Equal(t, d.next, s.Next)
 		require.Equal(t, d.stale, s.Stale)
+		if _, known := m.late[c]; s.Stale && !known {
+			m.late[c] = o
+		}
 	case choice < 88:
 		m.h.advance(time.Duration(m.rnd.IntN(6000)) * time.Millisecond)
 	case choice < 90:
@@ -191,6 +195,16 @@ func (m *model) step() {
 	}
 }
 
+// chargedLate reports whether a late answer says that the payout was charged.
+func (m *model) chargedLate(k Key) bool {
+	for c, o := range m.late {
+		if c.key == k && o == Paid {
+			return true
+		}
+	}
+	return false
+}
+
 // person replays a letter of the payout, perhaps one that was replayed before, or says what became of it.
 func (m *model) person(l *Ledger, k Key) {
 	if m.rnd.IntN(4) == 0 {
@@ -198,7 +212,12 @@ func (m *model) person(l *Ledger, k Key) {
 		if r.Paid = m.rnd.IntN(2) == 0; r.Paid {
 			r.TransactionKey = "tx"
 		}
+		r.Force = m.rnd.IntN(2) == 0
 		err := l.Resolve(m.t.Context(), k, r)
+		if m.chargedLate(k) && !r.Paid && !r.Force {
+			require.ErrorIs(m.t, err, ErrRefused)
+			return
+		}
 		d := m.apply(l, k, event{kind: evResolve, resolve: r})
 		require.Equal(m.t, d.refused != "", errors.Is(err, ErrRefused))
 		require.True(m.t, err == nil || d.refused != "", err)
@@ -212,7 +231,14 @@ func (m *model) person(l *Ledger, k Key) {
 		require.Equal(m.t, ReplayAlready, got.Outcome)
 		return
 	}
-	d := m.apply(l, k, event{kind: evReplay, promotion: m.promotion(k.Of())})
+	ev := event{kind: evReplay, promotion: m.promotion(k.Of())}
+	if row := m.rows[k]; m.chargedLate(k) && !row.MaybeCharged {
+		row.MaybeCharged, row.FirstSentAt = true, row.AcceptedAt
+		if _, _, d := l.policy.apply(row, ev); d.refused == "" { // else nothing at all has changed
+			m.rows[k] = row
+		}
+	}
+	d := m.apply(l, k, ev)
 	require.Equal(m.t, d.refused, got.Reason)
 	require.Equal(m.t, m.rows[k].State, got.State)
 	if m.replayed[letter] = d.refused == ""; m.replayed[letter] {
