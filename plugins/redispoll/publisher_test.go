@@ -172,7 +172,7 @@ func (distance) DialHook(next redis.DialHook) redis.DialHook          { return n
 func (distance) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 func (d distance) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		time.Sleep(time.Duration(d))
+		time.Sleep(time.Duration(d)) // the work itself: a server far away
 		return next(ctx, cmds)
 	}
 }
