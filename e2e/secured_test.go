@@ -50,7 +50,9 @@ func TestSecuredServers(t *testing.T) {
 		a.terminate() // what it has in hand is given back, and its readers are removed
 		w.awaitSettled("POINT", n, 2*time.Minute)
 		w.assertBooks("POINT", n)
-		time.Sleep(20 * time.Second)
+		guarded.empties()
+		b.terminate()
+		guarded.refusedNothing()
 		for _, in := range []*instance{a, b} {
 			for _, refused := range []string{"NOPERM", "uthoriz"} {
 				require.False(t, in.log.has(refused), "%s was refused something:\n%s", in.name, in.log)

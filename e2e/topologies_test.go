@@ -109,6 +109,18 @@ func (n *node) section(name string) func(context.Context) *redis.StringCmd {
 	return func(ctx context.Context) *redis.StringCmd { return n.Info(ctx, name) }
 }
 
+// empties waits until idle streams are cleaned up, and nothing of the promotions is left.
+func (n *node) empties() {
+	n.t.Helper()
+	n.await("idle streams are cleaned up", func() error {
+		left, err := n.Keys(n.t.Context(), "*campaign-promotion-*").Result()
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("there are %v", left)
+		}
+		return err
+	})
+}
+
 func (n *node) port() string {
 	_, port, _ := net.SplitHostPort(n.addr)
 	return port
@@ -236,13 +248,7 @@ func TestARedisCluster(t *testing.T) {
 			w.assertBooks("VOUCHER", n)
 			require.False(t, a.ended() || b.ended(), "an instance gave up")
 			for _, p := range []*node{primaries[0], primaries[1], replica} {
-				p.await("idle streams are cleaned up", func() error {
-					left, err := p.Keys(t.Context(), "*campaign-promotion-*").Result()
-					if err == nil && len(left) > 0 {
-						err = fmt.Errorf("there are %v", left)
-					}
-					return err
-				})
+				p.empties()
 				p.refusedNothing()
 			}
 		})
