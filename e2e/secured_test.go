@@ -74,26 +74,6 @@ func guardedRedis(t *testing.T, cert string, pair tls.Certificate) *node {
 	return n
 }
 
-// restrict makes the user of redispoll's README, with theirPassword.
-func (n *node) restrict() {
-	n.t.Helper()
-	text, err := os.ReadFile("../plugins/redispoll/README.md")
-	require.NoError(n.t, err)
-	found := regexp.MustCompile(`(?s)\nACL SETUSER millrace (.*?)\n` + "```").FindSubmatch(text)
-	require.NotNil(n.t, found, "the README of redispoll names the user's rights")
-	args := []any{"ACL", "SETUSER", "millrace"}
-	for _, rule := range strings.Fields(strings.ReplaceAll(string(found[1]), "\\\n", " ")) {
-		args = append(args, strings.ReplaceAll(rule, "PASSWORD", theirPassword))
-	}
-	n.must(args...)
-}
-
-// refusedNothing asserts that the restricted user never asked for what it may not do.
-func (n *node) refusedNothing() {
-	n.t.Helper()
-	require.Empty(n.t, n.must("ACL", "LOG"), "%s at %s refused something", n.program, n.addr)
-}
-
 // guardedKafka starts a Kafka with a listener that wants TLS and SASL, gives its user the rights of the kafka README, and
 // returns the address of that listener.
 func guardedKafka(t *testing.T, cert string) string {
