@@ -36,13 +36,16 @@ func (l *commandLog) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		l.note(cmd)
 		l.mu.Lock()
-		drop, fail := l.drop, l.fail
+		fail := l.fail
 		l.mu.Unlock()
 		if fail != nil && fail(cmd) {
 			cmd.SetErr(errReplyLost)
 			return errReplyLost
 		}
 		err := next(ctx, cmd)
+		l.mu.Lock()
+		drop := l.drop // asked for now: a command that was under way when it was set brings what came after
+		l.mu.Unlock()
 		if err == nil && drop != nil {
 			if lost := drop(cmd); lost != nil {
 				cmd.SetErr(lost)
