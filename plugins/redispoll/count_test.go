@@ -70,6 +70,27 @@ func TestCountsAreWrittenWhenTheServerIsBack(t *testing.T) {
 	})
 }
 
+// Handlers go on failing and succeeding while counts are on their way: under the race detector, and with no count lost.
+func TestCountsAreWrittenAmongAcks(t *testing.T) {
+	onServers(t, func(t *testing.T, s server) {
+		r := newRig(t, s)
+		r.add(0, 300)
+		cfg := r.config("c", 16)
+		cfg.MaxRedeliveries, cfg.AckInterval = 1, time.Millisecond
+		rd, out := r.reader(s.client(t), cfg, redispoll.Hooks{}, nil)
+		var n atomic.Int64
+		h := handle(t, out, func(m *message.Message) bool { return n.Add(1)%2 == 0 })
+		h.waitFor(t, 300)
+		require.Eventually(t, func() bool { return rd.Stats().InHand == 0 }, patience, tick)
+		require.NoError(t, rd.Drain(t.Context()))
+		left := r.pending()
+		require.NotEmpty(t, left)
+		for _, p := range left {
+			require.EqualValues(t, 2, p.RetryCount)
+		}
+	})
+}
+
 // Counts that can't be written at the end are told as such: no acknowledgement was lost.
 func TestCountsThatAreLostAtTheEndAreToldApart(t *testing.T) {
 	onServers(t, func(t *testing.T, s server) {

@@ -139,13 +139,12 @@ func (r *Reader) sendReturns(ctx context.Context, hs []*held) error {
 func (r *Reader) sendCounts(ctx context.Context) error {
 	r.mu.Lock()
 	counts := r.counts
-	if len(counts) > 0 {
-		r.counts = map[string]int64{}
-	}
-	r.mu.Unlock()
 	if len(counts) == 0 {
+		r.mu.Unlock()
 		return nil
 	}
+	r.counts = map[string]int64{}
+	r.mu.Unlock()
 	err := r.scripts.setCounts(ctx, r.c, r.cfg.Stream, r.cfg.Group, r.cfg.Consumer, counts)
 	if err == nil || isNoGroup(err) {
 		return nil
