@@ -63,7 +63,7 @@ func newTown(t *testing.T, faults moneysim.Faults, change func(*promotion.Config
 	cfg.Stream.Enabled = true
 	cfg.Ledger.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
 	cfg.MoneyAPI.URL = tw.api.URL()
-	cfg.MoneyAPI.CallTimeout = 300 * time.Millisecond
+	cfg.MoneyAPI.CallTimeout = 10 * time.Second // what was sent and not answered in time counts as perhaps charged
 	cfg.Ledger.Retry = pipeline.Backoff{First: 50 * time.Millisecond, Max: 200 * time.Millisecond}
 	cfg.Feeder.Interval, cfg.Feeder.Grace = 100*time.Millisecond, time.Second
 	if change != nil {
@@ -125,7 +125,7 @@ const publish = "campaign-promotion-point-publish"
 
 func TestPaysThroughTheStream(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{FailRate: 0.2, TimeoutRate: 0.1, Seed: 3}, nil).start()
+		tw := newTown(t, moneysim.Faults{FailRate: 0.2, TimeoutRate: 0.1, Seed: 3}, func(c *promotion.Config) { c.MoneyAPI.CallTimeout = time.Second }).start()
 		tw.send(publish, points(1, 60)...)
 		c := tw.settle("POINT", 60)
 		require.EqualValues(t, 60, c.Paid)

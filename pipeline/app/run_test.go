@@ -87,9 +87,13 @@ func TestSignals(t *testing.T) {
 			done := start(t.Context(), options(p, "run"))
 			p.feed.SendPayloads(`"world"`)
 			await(t, p.handled)
+			first := time.Now()
 			send(t, sig)
 			await(t, stopping)
-			send(t, sig)
+			// On a very busy machine it would be no echo but a second Ctrl-C, and end this process.
+			if sig == syscall.SIGTERM || time.Since(first) < 500*time.Millisecond {
+				send(t, sig)
+			}
 			close(goOn)
 			require.Equal(t, code, await(t, done).code)
 		}
@@ -143,11 +147,12 @@ func TestASecondCtrlCEndsAtOnce(t *testing.T) {
 		require.Eventually(t, func() bool { return strings.Contains(log.String(), text) }, 20*time.Second, 10*time.Millisecond)
 	}
 	logged(`"msg":"running"`)
+	begin := time.Now() // not later than the child's own
 	require.NoError(t, child.Process.Signal(syscall.SIGINT))
 	logged(`"msg":"draining"`)
+	draining := time.Now()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	begin := time.Now()
 	for {
 		select {
 		case <-ended:
@@ -158,7 +163,7 @@ func TestASecondCtrlCEndsAtOnce(t *testing.T) {
 			require.Equal(t, syscall.SIGINT, status.Signal())
 			return
 		case <-tick.C:
-			require.Less(t, time.Since(begin), 10*time.Second, "Ctrl-C again and again, and it still drains")
+			require.Less(t, time.Since(draining), 10*time.Second, "Ctrl-C again and again, and it still drains")
 			_ = child.Process.Signal(syscall.SIGINT) // it may have ended just now
 		}
 	}
@@ -242,7 +247,7 @@ func TestAStopThatFailsIsReported(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	o := options(p, "run")
-	o.Environ = []string{"MILLRACE__STOP_TIMEOUT=50ms"}
+	o.Environ = []string{"MILLRACE__STOP_TIMEOUT=2s"} // all else must have stopped by then
 	done := start(ctx, o)
 	p.feed.SendPayloads(`"world"`)
 	await(t, p.handled)

@@ -105,6 +105,9 @@ func (s *feedSubscription) run() {
 			return
 		case s.slots <- struct{}{}:
 		}
+		if s.stopped() {
+			return
+		}
 		msg := s.take()
 		if msg == nil {
 			<-s.slots
@@ -119,6 +122,16 @@ func (s *feedSubscription) run() {
 			defer func() { <-s.slots }()
 			s.deliver(msg)
 		})
+	}
+}
+
+// stopped is asked where a select may find both open, and would choose either: nothing is begun after the stop.
+func (s *feedSubscription) stopped() bool {
+	select {
+	case <-s.stop:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -139,6 +152,9 @@ func (s *feedSubscription) deliver(original *message.Message) {
 		msg.SetContext(pipeline.WithOrigin(context.WithoutCancel(original.Context()), pipeline.Origin{
 			Kind: "feed", Name: s.feed.Describe().Name, Key: msg.Metadata.Get(pipeline.MetaKey), EntryID: msg.UUID, Delivered: delivered,
 		}))
+		if s.stopped() {
+			return
+		}
 		select {
 		case s.out <- msg:
 		case <-s.stop:

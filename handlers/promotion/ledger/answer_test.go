@@ -463,7 +463,7 @@ func TestUnknownListsEveryUnknownPayoutOnce(t *testing.T) {
 func TestExplainForeseesTheNextBegin(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, h *home) {
-		l, r := h.open(t), record(1, 1)
+		l, r := h.open(t, late), record(1, 1)
 		mustAccept(t, l, r)
 		x := mustExplain(t, l, r.Key)
 		require.Equal(t, Send, x.Then)

@@ -195,6 +195,9 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 				}
 			}
 		}
+		conn, err := pgx.Connect(ctx, h.dsn)
+		require.NoError(t, err)
+		defer func() { _ = conn.Close(ctx) }()
 		const targets = 600
 		var failures atomic.Int64
 		var g errgroup.Group
@@ -222,12 +225,14 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 						return err
 					}
 				}
+				for failures.Load() == 0 && ctx.Err() == nil { // all was paid before the first was killed
+					if err := again(func() error { _, err := l.Accept(ctx, record(1, int64(i+1)), false); count(&failures, err); return err }); err != nil {
+						return err
+					}
+				}
 				return nil
 			})
 		}
-		conn, err := pgx.Connect(ctx, h.dsn)
-		require.NoError(t, err)
-		defer func() { _ = conn.Close(ctx) }()
 		schema := l.store.(*postgres).hot.Config().ConnConfig.RuntimeParams["search_path"]
 		var done sync.WaitGroup
 		finished := make(chan error, 1)
@@ -245,7 +250,7 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 				require.Equal(t, Counts{Promotion: c.Promotion, State: PromotionRunning, Accepted: targets, Paid: targets}, c)
 				return
 			case <-tick.C:
-				if kills++; kills > 12 {
+				if kills++; kills > 12 && failures.Load() > 0 {
 					continue
 				}
 				_, err := conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()

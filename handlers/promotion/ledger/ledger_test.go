@@ -80,7 +80,7 @@ func TestConflictKeepsTheFirst(t *testing.T) {
 func TestRetriesThenFailed(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, h *home) {
-		l := h.open(t)
+		l := h.open(t, late)
 		r := record(1, 2)
 		mustAccept(t, l, r)
 		for n := 1; n <= 6; n++ {
@@ -218,9 +218,9 @@ func TestPayNowIsFoundByTheFeederAfterACrash(t *testing.T) {
 			return len(rows)
 		}
 		require.Zero(t, over())
-		h.advance(37 * time.Second)
-		require.Zero(t, over(), "the lease and the grace are not over")
-		h.advance(2 * time.Second)
+		h.advance(20 * time.Second)
+		require.Zero(t, over(), "the lease and the grace, 38s, are not over")
+		h.advance(20 * time.Second)
 		require.Equal(t, 1, over())
 	})
 }

@@ -88,6 +88,7 @@ func TestRelayIsNotHeldUpByOneBadRow(t *testing.T) {
 		n, err := l.Relay(t.Context(), OutboxResult, 10, publish)
 		require.ErrorContains(t, err, "too large")
 		require.Equal(t, 4, n)
+		h.advance(-time.Minute) // however long the next relay takes to come
 		n, err = l.Relay(t.Context(), OutboxResult, 10, publish)
 		require.NoError(t, err)
 		require.Zero(t, n, "the bad one waits")

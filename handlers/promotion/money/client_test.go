@@ -34,9 +34,16 @@ func newSim(t testing.TB, cfg moneysim.Config) *moneysim.Server {
 	return s
 }
 
-// quickBreaker opens at the third failure and probes soon.
+// quickBreaker opens at the third failure, and stays open for longer than any test.
 func quickBreaker(cfg *money.Config) {
-	cfg.Breaker = money.BreakerConfig{FailureRatio: 1, MinCalls: 3, Window: time.Minute, OpenDelay: 50 * time.Millisecond, HalfOpenSuccesses: 1}
+	cfg.Breaker = money.BreakerConfig{FailureRatio: 1, MinCalls: 3, Window: time.Hour, OpenDelay: time.Hour, HalfOpenSuccesses: 1}
+}
+
+// soonProbed is a quickBreaker that lets a probe through by itself. That it was open is seen only with quickBreaker: on a
+// busy machine its delay may be over before anybody looks.
+func soonProbed(cfg *money.Config) {
+	quickBreaker(cfg)
+	cfg.Breaker.OpenDelay = 50 * time.Millisecond
 }
 
 func TestBreakerStopsCallsAndLetsThemThroughAgain(t *testing.T) {
@@ -57,6 +64,10 @@ func TestBreakerStopsCallsAndLetsThemThroughAgain(t *testing.T) {
 	require.EqualValues(t, 3, sim.Summary().Requests["failed"])
 	require.Equal(t, 2.0, metric(t, client, "millrace_money_breaker_state"))
 
+	client = newClient(t, sim.URL(), soonProbed)
+	for client.State().Breaker == "closed" {
+		client.Charge(t.Context(), charge("POINT:1:2"))
+	}
 	require.NoError(t, sim.SetFaults(moneysim.Faults{}))
 	require.Eventually(t, client.Ready, 5*time.Second, time.Millisecond, "by itself")
 	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
@@ -107,10 +118,10 @@ func TestRetryAfterHoldsEveryoneBack(t *testing.T) {
 		w.Write([]byte(`{"transactionKey":"t-1"}`))
 	}))
 	defer s.Close()
-	client := newClient(t, s.URL, func(cfg *money.Config) { cfg.RetryAfterMax = 300 * time.Millisecond })
+	client := newClient(t, s.URL, func(cfg *money.Config) { cfg.RetryAfterMax = time.Minute })
 	a := client.Charge(t.Context(), charge("POINT:1:2"))
 	require.Equal(t, money.Throttled, a.Class)
-	require.Equal(t, 300*time.Millisecond, a.RetryAfter, "capped")
+	require.Equal(t, time.Minute, a.RetryAfter, "capped")
 	require.False(t, client.Ready())
 	require.Positive(t, client.State().GateOpens)
 
@@ -118,11 +129,15 @@ func TestRetryAfterHoldsEveryoneBack(t *testing.T) {
 		require.Equal(t, money.Throttled, a.Class)
 		require.ErrorIs(t, a.Err, money.ErrGateClosed)
 		require.Positive(t, a.RetryAfter)
-		require.LessOrEqual(t, a.RetryAfter, 300*time.Millisecond)
+		require.LessOrEqual(t, a.RetryAfter, time.Minute)
 		require.Zero(t, a.Status)
 	}
 	require.EqualValues(t, 1, requests.Load())
 	require.Equal(t, "closed", client.State().Breaker)
+
+	requests.Store(0)
+	client = newClient(t, s.URL, func(cfg *money.Config) { cfg.RetryAfterMax = 300 * time.Millisecond })
+	require.Equal(t, money.Throttled, client.Charge(t.Context(), charge("POINT:1:2")).Class)
 	require.Eventually(t, client.Ready, 5*time.Second, time.Millisecond)
 	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
 }
@@ -167,6 +182,9 @@ func TestOwnFaultOpensTheBreakerAtOnce(t *testing.T) {
 	require.Equal(t, 1.0, metric(t, client, "millrace_money_own_fault"))
 	require.Equal(t, money.NotSent, client.Charge(t.Context(), charge("POINT:1:2")).Class)
 
+	client = newClient(t, sim.URL(), soonProbed)
+	require.Equal(t, money.OwnFault, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	require.True(t, client.State().OwnFault)
 	require.NoError(t, sim.SetFaults(moneysim.Faults{}))
 	require.Eventually(t, client.Ready, 5*time.Second, time.Millisecond)
 	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
@@ -278,5 +296,6 @@ func TestConnectionsAreReused(t *testing.T) {
 	for range 200 {
 		require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
 	}
-	require.EqualValues(t, 1, s.accepted.Load())
+	// Not exactly one: net/http gives up a connection whose write was not reported within 50ms, as on a busy machine.
+	require.LessOrEqual(t, s.accepted.Load(), int32(20))
 }

@@ -2,17 +2,20 @@ package money_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
-// newClient returns a client of the API at url that is closed at the end of the test.
+// newClient returns a client of the API at url that is closed at the end of the test. Its limits are long: a busy machine is
+// no finding.
 func newClient(t testing.TB, url string, change func(*money.Config)) *money.Client {
 	t.Helper()
 	cfg := money.DefaultConfig()
 	cfg.URL = url
+	cfg.CallTimeout, cfg.ConnectTimeout = time.Minute, time.Minute
 	if change != nil {
 		change(&cfg)
 	}

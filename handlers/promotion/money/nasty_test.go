@@ -137,12 +137,14 @@ func TestNastyServers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newRawServer(t, c.serve)
-			client := newClient(t, s.url(), func(cfg *money.Config) { cfg.CallTimeout = 300 * time.Millisecond })
-			began := time.Now()
+			client := newClient(t, s.url(), func(cfg *money.Config) {
+				if c.text == "deadline exceeded" { // it must have been sent by then; the others have all the time they need
+					cfg.CallTimeout = 2 * time.Second
+				}
+			})
 			a := client.Charge(t.Context(), charge("POINT:1:2"))
 			require.Equal(t, c.class.String(), a.Class.String(), a.Text)
 			require.Contains(t, a.Text, c.text)
-			require.Less(t, time.Since(began), 5*time.Second)
 			require.Equal(t, c.class == money.Paid, a.TransactionKey == "t-1")
 			require.EqualValues(t, 1, s.accepted.Load(), "nothing is sent twice on a fresh connection")
 		})
@@ -253,8 +255,8 @@ func TestNotSent(t *testing.T) {
 func TestCallTimeoutAndCallersDeadline(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ call, caller time.Duration }{
-		"the call's own limit": {100 * time.Millisecond, time.Hour},
-		"the caller's":         {time.Hour, 100 * time.Millisecond},
+		"the call's own limit": {2 * time.Second, time.Hour},
+		"the caller's":         {time.Hour, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -266,8 +268,8 @@ func TestCallTimeoutAndCallersDeadline(t *testing.T) {
 			a := client.Charge(ctx, charge("POINT:1:2"))
 			require.Equal(t, money.Ambiguous, a.Class)
 			require.ErrorIs(t, a.Err, context.DeadlineExceeded)
-			require.GreaterOrEqual(t, time.Since(began), 90*time.Millisecond)
-			require.Less(t, time.Since(began), 10*time.Second)
+			require.GreaterOrEqual(t, time.Since(began), 1900*time.Millisecond)
+			require.Less(t, time.Since(began), time.Minute)
 		})
 	}
 }
@@ -330,38 +332,62 @@ func keepAlive(second func(c *net.TCPConn, body string)) func(int, *net.TCPConn)
 	}
 }
 
+// onAReusedConnection plays a test again in which the second call was sent on a connection of its own: on a busy machine
+// net/http gives up the first one's when its write was not reported within 50ms. play says whether it was reused.
+func onAReusedConnection(t *testing.T, play func() (reused bool)) {
+	t.Helper()
+	for range 10 {
+		if play() {
+			return
+		}
+	}
+	require.FailNow(t, "the connection was never reused")
+}
+
 func TestTransportReplaysOnADeadReusedConnection(t *testing.T) {
 	t.Parallel()
-	seen := make(chan string, 1)
-	s := newRawServer(t, keepAlive(func(c *net.TCPConn, body string) {
-		seen <- body
-		c.SetLinger(0)
-	}))
-	client := newClient(t, s.url(), nil)
-	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
-	a := client.Charge(t.Context(), charge("POINT:1:3"))
-	require.Equal(t, money.Paid, a.Class, a.Text)
-	require.Equal(t, string(charge("").Body), <-seen)
-	require.EqualValues(t, 2, s.accepted.Load())
-	require.Equal(t, 1.0, metric(t, client, "millrace_money_replays_total"))
+	onAReusedConnection(t, func() bool {
+		seen := make(chan string, 1)
+		s := newRawServer(t, keepAlive(func(c *net.TCPConn, body string) {
+			seen <- body
+			c.SetLinger(0)
+		}))
+		client := newClient(t, s.url(), nil)
+		require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+		a := client.Charge(t.Context(), charge("POINT:1:3"))
+		require.Equal(t, money.Paid, a.Class, a.Text)
+		require.EqualValues(t, 2, s.accepted.Load())
+		if len(seen) == 0 {
+			return false
+		}
+		require.Equal(t, string(charge("").Body), <-seen)
+		require.Equal(t, 1.0, metric(t, client, "millrace_money_replays_total"))
+		return true
+	})
 }
 
 // The first try was sent, and may have charged; the replay could not be sent. NotSent would be a lie.
 func TestReplayThatCanNotBeSentIsAmbiguous(t *testing.T) {
 	t.Parallel()
-	var s *rawServer
-	ready := make(chan struct{})
-	s = newRawServer(t, keepAlive(func(c *net.TCPConn, _ string) {
-		<-ready
-		s.Close()
-		c.SetLinger(0)
-	}))
-	close(ready)
-	client := newClient(t, s.url(), nil)
-	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
-	a := client.Charge(t.Context(), charge("POINT:1:3"))
-	require.Contains(t, a.Text, "refused", "the test needs a replay that could not be dialled")
-	require.Equal(t, money.Ambiguous.String(), a.Class.String())
+	onAReusedConnection(t, func() bool {
+		var s *rawServer
+		ready := make(chan struct{})
+		s = newRawServer(t, keepAlive(func(c *net.TCPConn, _ string) {
+			<-ready
+			s.Close()
+			c.SetLinger(0)
+		}))
+		close(ready)
+		client := newClient(t, s.url(), nil)
+		require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+		a := client.Charge(t.Context(), charge("POINT:1:3"))
+		if s.accepted.Load() == 2 {
+			return false
+		}
+		require.Contains(t, a.Text, "refused", "the test needs a replay that could not be dialled")
+		require.Equal(t, money.Ambiguous.String(), a.Class.String())
+		return true
+	})
 }
 
 func TestMetricsAreWellNamed(t *testing.T) {

@@ -84,8 +84,9 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	if err := s.Start(ctx); err != nil {
 		return err
 	}
+	last := s.Summary() // before anybody knows where to send a request: what changes from here on is told
 	o.print(out, event{Event: "listening", URL: s.URL(), Book: o.cfg.BookPath})
-	err = o.watch(ctx, out, s)
+	err = o.watch(ctx, out, s, last)
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
 	defer cancel()
 	if stopErr := s.Stop(stopCtx); err == nil {
@@ -96,11 +97,10 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-// watch prints summaries until ctx ends or the server dies.
-func (o *options) watch(ctx context.Context, out io.Writer, s *Server) error {
+// watch prints summaries that differ from the last one until ctx ends or the server dies.
+func (o *options) watch(ctx context.Context, out io.Writer, s *Server, last Summary) error {
 	tick := time.NewTicker(o.interval)
 	defer tick.Stop()
-	last := s.Summary()
 	for {
 		select {
 		case <-ctx.Done():

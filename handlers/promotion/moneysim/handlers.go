@@ -260,7 +260,8 @@ func (s *Server) write(w http.ResponseWriter, status int, body []byte) {
 	h["Content-Type"] = s.jsonCT
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a caller that is gone is no error here
+	_, _ = w.Write(body)                      // a caller that is gone is no error here
+	_ = http.NewResponseController(w).Flush() // Stop cuts connections as soon as all handlers have ended
 }
 
 // orderBody is the body of either operation.

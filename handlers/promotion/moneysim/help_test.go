@@ -50,10 +50,14 @@ type caller struct {
 }
 
 func (c caller) do(method, path, key, body string) answer {
-	transport := &http.Transport{DisableKeepAlives: true}
 	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, c.base+path, strings.NewReader(body))
+	return do(ctx, method, c.base+path, key, body)
+}
+
+func do(ctx context.Context, method, url, key, body string) answer {
+	transport := &http.Transport{DisableKeepAlives: true}
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return answer{err: err}
 	}
@@ -69,6 +73,20 @@ func (c caller) do(method, path, key, body string) answer {
 	return answer{status: resp.StatusCode, header: resp.Header, body: string(b), err: err}
 }
 
+// hangUp sends a charge and goes away when the server has it in its hands, as reached tells.
+func (c caller) hangUp(t *testing.T, promotion, target, amount int, reached func() bool) answer {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
+	defer cancel()
+	got := make(chan answer, 1)
+	go func() {
+		got <- do(ctx, http.MethodPost, c.base+"/v1/points/charges", fmt.Sprintf("POINT:%d:%d", promotion, target), pointBody(promotion, target, amount))
+	}()
+	require.Eventually(t, reached, c.timeout, time.Millisecond)
+	cancel()
+	return <-got
+}
+
 func (c caller) point(promotion, target, amount int) answer {
 	return c.do(http.MethodPost, "/v1/points/charges", fmt.Sprintf("POINT:%d:%d", promotion, target), pointBody(promotion, target, amount))
 }
@@ -77,4 +95,4 @@ func pointBody(promotion, target, amount int) string {
 	return fmt.Sprintf(`{"promotionId":%d,"promotionSummaryId":9,"targetId":%d,"amount":%d}`, promotion, target, amount)
 }
 
-func call(s *Server) caller { return caller{s.URL(), 5 * time.Second} }
+func call(s *Server) caller { return caller{s.URL(), 20 * time.Second} }

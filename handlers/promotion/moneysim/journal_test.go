@@ -241,7 +241,8 @@ func TestConcurrentAppendsAreWholeLines(t *testing.T) {
 // A book that can't be written charges nobody, says so, and brings the process down.
 func TestBrokenBookChargesNobody(t *testing.T) {
 	t.Parallel()
-	s, err := New(Config{BookPath: filepath.Join(t.TempDir(), "book")})
+	// Otherwise the sync of every second may be the first to find that the file is closed.
+	s, err := New(Config{BookPath: filepath.Join(t.TempDir(), "book"), SyncAlways: true})
 	require.NoError(t, err)
 	require.NoError(t, s.Start(t.Context()))
 	require.Equal(t, 200, call(s).point(1, 1, 5).status)
