@@ -92,9 +92,9 @@ func TestHome(t *testing.T) {
 		home := start(t, embedded.Config{})
 		rdb := redis.NewClient(&redis.Options{Addr: home.RedisAddr()})
 		defer rdb.Close()
-		require.NoError(t, rdb.Set(t.Context(), "presence", "here", 50*time.Millisecond).Err())
+		require.NoError(t, rdb.Set(t.Context(), "presence", "here", 2*time.Second).Err())
 		require.Equal(t, "here", rdb.Get(t.Context(), "presence").Val())
-		require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "presence").Val() == 0 }, 5*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "presence").Val() == 0 }, 10*time.Second, 10*time.Millisecond)
 	})
 }
 

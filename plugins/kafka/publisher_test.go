@@ -123,7 +123,7 @@ func TestPublishHonoursItsContext(t *testing.T) {
 		defer cancel()
 		begin = time.Now()
 		require.ErrorIs(t, p.Sink("a new topic").Publish(ctx, texts("x")...), context.DeadlineExceeded)
-		require.Less(t, time.Since(begin), time.Second)
+		require.Less(t, time.Since(begin), 5*time.Second)
 		// The stop is bounded too, though a thousand records still wait for a broker.
 		ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()

@@ -141,6 +141,14 @@ func (s server) hold(t testing.TB, st Stream, consumer string, n int) (ids []str
 	return ids
 }
 
+// giveBack makes what consumer holds idle for minIdle at once. With a minIdle that the test doesn't live to see, nothing else
+// becomes idle meanwhile, however slow the machine is.
+func (s server) giveBack(t testing.TB, st Stream, consumer string, minIdle time.Duration, ids []string) {
+	n, err := redispoll.GiveBack(t.Context(), s.client, st.Name, st.Group, consumer, minIdle, ids...)
+	require.NoError(t, err)
+	require.Equal(t, len(ids), n)
+}
+
 func (s server) consumers(t testing.TB, st Stream) (names []string) {
 	list, err := s.client.XInfoConsumers(t.Context(), st.Name, st.Group).Result()
 	require.NoError(t, err)

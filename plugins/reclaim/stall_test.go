@@ -285,6 +285,8 @@ func (h holding) Holds(id string) bool { return slices.Contains(h.ids, id) }
 // What is stuck here is for others: it is not taken again, not even together with what lies before and behind it.
 func TestWhatIsStuckHereIsLeftToOthers(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.MinIdle = time.Hour // what is claimed is not idle again
 		st := s.stream(t, "scan", "me-1-0", nil)
 		before := s.hold(t, st, "alive-3-0", 2)
 		stuck := s.hold(t, st, st.Consumer, 12) // more than one step
@@ -292,12 +294,13 @@ func TestWhatIsStuckHereIsLeftToOthers(t *testing.T) {
 		stuck = append(stuck, s.hold(t, st, st.Consumer, 1)...)
 		reader := &fakeReader{free: 100}
 		st.Reader = holding{reader, stuck}
-		d := newDomain(newRig(quick(), "me-1", everybody("alive-3")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
-		<-time.After(quick().MinIdle)
+		d := newDomain(newRig(c, "me-1", everybody("alive-3")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		s.giveBack(t, st, "alive-3-0", c.MinIdle, slices.Concat(before, behind))
+		s.giveBack(t, st, st.Consumer, c.MinIdle, stuck)
 		d.round(t.Context(), true)
 		require.Equal(t, slices.Concat(before, behind), reader.got())
 		pending, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{
-			Stream: st.Name, Group: st.Group, Idle: quick().MinIdle, Start: "-", End: "+", Count: 100,
+			Stream: st.Name, Group: st.Group, Idle: c.MinIdle, Start: "-", End: "+", Count: 100,
 		}).Result()
 		require.NoError(t, err)
 		var idle []string

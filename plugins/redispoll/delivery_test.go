@@ -65,13 +65,13 @@ func TestSlowHandlerKeepsItsMessage(t *testing.T) {
 	onServers(t, func(t *testing.T, s server) {
 		r := newRig(t, s)
 		r.add(0, 4)
-		const minIdle = 300 * time.Millisecond
+		const minIdle = 2 * time.Second // a process may stand still for two thirds of it
 		m := redispoll.NewMetrics()
 		_, a := r.subscriber(s.client(t), minIdle, 0, m)
 		_, b := r.subscriber(s.client(t), minIdle, 0, m)
 		both := make(chan *message.Message)
 		h := handle(t, both, func(*message.Message) bool {
-			<-time.After(5 * minIdle)
+			<-time.After(minIdle * 3 / 2)
 			return true
 		})
 		var pump sync.WaitGroup
@@ -93,7 +93,7 @@ func TestSlowHandlerKeepsItsMessage(t *testing.T) {
 		h.waitFor(t, 4)
 		r.nothingPending()
 		require.Empty(t, h.repeated())
-		require.Greater(t, metric(t, m, "heartbeats_total"), 8.0)
+		require.GreaterOrEqual(t, metric(t, m, "heartbeats_total"), 4.0)
 		require.Zero(t, metric(t, m, "reclaimed_total"))
 	})
 }
@@ -238,7 +238,7 @@ func TestDrainOutOfTime(t *testing.T) {
 		r.add(0, 2)
 		rd, out := r.reader(s.client(t), r.config("c", 2), redispoll.Hooks{}, nil)
 		quick, stuck := receive(t, out), receive(t, out)
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		quick.Ack()
 		require.ErrorIs(t, rd.Drain(ctx), context.DeadlineExceeded)

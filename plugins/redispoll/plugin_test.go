@@ -41,7 +41,7 @@ func start(t *testing.T, addr, instance string, log *slog.Logger) (*redispoll.Pl
 	cfg.Addrs = []string{addr} // after Register, as the embedded home does it
 	cfg.PollInterval, cfg.FirstPoll = 20*time.Millisecond, time.Millisecond
 	service := reg.Services()[0].Service
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	err = service.Start(ctx)
 	t.Cleanup(func() { require.NoError(t, service.Stop(context.Background())) })
@@ -104,7 +104,7 @@ func TestStartDoesNotWaitForAWrongPasswordToBecomeRight(t *testing.T) {
 	_, _, err := start(t, m.Addr(), "i", logger(t))
 	require.ErrorIs(t, err, redispoll.ErrUnavailable)
 	require.ErrorContains(t, err, "NOAUTH")
-	require.Less(t, time.Since(begin), 2*time.Second)
+	require.Less(t, time.Since(begin), 8*time.Second)
 }
 
 func TestEvictingServerIsRefused(t *testing.T) {
@@ -237,15 +237,11 @@ func TestSourceSlots(t *testing.T) {
 				for range tt.want {
 					inHand = append(inHand, receive(t, out))
 				}
-				require.Never(t, func() bool {
-					select {
-					case m := <-out:
-						inHand = append(inHand, m)
-						return true
-					default:
-						return false
-					}
-				}, 50*time.Millisecond, tick)
+				select { // not Never: its last look may come when there are free slots again
+				case <-out:
+					require.FailNow(t, "more in hand than there are slots")
+				case <-time.After(50 * time.Millisecond):
+				}
 				for _, m := range inHand {
 					m.Ack()
 				}

@@ -412,6 +412,7 @@ func TestNackedEntryIsDeliveredAgainThenLeftPending(t *testing.T) {
 				})
 				h.waitFor(t, 3)
 				require.Eventually(t, func() bool { p := r.pending(); return len(p) == 1 && p[0].ID == ids[0] }, patience, tick)
+				require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(delivered) == 3 }, patience, tick)
 				require.Never(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(delivered) > 3 }, 100*time.Millisecond, tick)
 				mu.Lock()
 				defer mu.Unlock()

@@ -32,6 +32,7 @@ func TestIdleCostsOneReadAPollInterval(t *testing.T) {
 		enqueue(t, in.Manager, 1, 0, 10)
 		eventually(t, "handled", func() bool { return len(in.done()) == 10 })
 		<-time.After(500 * time.Millisecond) // the back-off reaches its end
+		begin := time.Now()
 		h.set(func(cmd redis.Cmder) error {
 			if strings.EqualFold(cmd.Name(), "xreadgroup") {
 				reads.Add(1)
@@ -43,9 +44,9 @@ func TestIdleCostsOneReadAPollInterval(t *testing.T) {
 			}
 			return nil
 		}, nil)
-		const window = 1500 * time.Millisecond
-		<-time.After(window)
-		require.LessOrEqual(t, reads.Load(), int64(window/c.PollInterval)+1)
+		<-time.After(1500 * time.Millisecond)
+		n := reads.Load()
+		require.LessOrEqual(t, n, int64(time.Since(begin)/c.PollInterval)+1)
 		require.Positive(t, reads.Load())
 		require.Zero(t, blocking.Load())
 	})
@@ -97,7 +98,7 @@ func TestAThousandStreams(t *testing.T) {
 		start := time.Now()
 		in.close()
 		t.Logf("drained in %s", time.Since(start))
-		require.Less(t, time.Since(start), c.StopTimeout+time.Second)
+		require.Less(t, time.Since(start), c.StopTimeout+10*time.Second)
 	})
 }
 

@@ -3,6 +3,7 @@ package streams
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -49,8 +50,18 @@ func TestSeed001Section75ADrainsWhileBWorks(t *testing.T) {
 		c.Tiers = []Tier{{0, 4}}
 		active := newActiveSet(1)
 		a, b := newInstance(t, s, "a", active, c), newInstance(t, s, "b", active, c)
-		a.open(t, pipeline.Flow{}, briefly)
-		b.open(t, pipeline.Flow{}, briefly)
+		// Each has something in hand before either goes on: else the quicker one may handle everything.
+		var both sync.WaitGroup
+		both.Add(2)
+		for _, in := range []*instance{a, b} {
+			here := sync.OnceFunc(both.Done)
+			in.open(t, pipeline.Flow{}, func(m *message.Message) error {
+				here()
+				both.Wait()
+				return briefly(m)
+			})
+			t.Cleanup(here) // also when something below fails
+		}
 		var drained atomic.Bool
 		reclaimFor(t, b, func(name string) bool { return name == "a" && drained.Load() })
 		enqueue(t, a.Manager, 1, 0, 200)

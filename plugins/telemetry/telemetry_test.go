@@ -122,7 +122,7 @@ func TestChecksAreAMetric(t *testing.T) {
 	f.checks["good"] = func(context.Context) error { return nil }
 	f.checks["bad"] = func(context.Context) error { return errors.New("no progress") }
 	f.checks["hanging"] = func(context.Context) error { <-hang; return nil }
-	base := serve(t, f, func(c *telemetry.Config) { c.CheckTimeout = 50 * time.Millisecond })
+	base := serve(t, f, func(c *telemetry.Config) { c.CheckTimeout = time.Second })
 	t.Cleanup(func() { close(hang) }) // before the server stops, which waits for its checks
 	_, body := get(t, base+"/metrics")
 	for _, want := range []string{
@@ -178,7 +178,7 @@ func TestReady(t *testing.T) {
 		release := make(chan struct{})
 		f.checks["hangs"] = func(context.Context) error { calls <- struct{}{}; <-release; return nil }
 		f.checks["good"] = func(context.Context) error { return nil }
-		base := serve(t, f, func(c *telemetry.Config) { c.CheckTimeout = 20 * time.Millisecond })
+		base := serve(t, f, func(c *telemetry.Config) { c.CheckTimeout = time.Second })
 		for range 3 {
 			status, r := ready(t, base)
 			require.Equal(t, http.StatusServiceUnavailable, status)
