@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -184,10 +183,8 @@ func (d dashboard) check(t *testing.T, e *promql.Engine, r *recorded, expr, lege
 // operated runs the built binary, everything embedded, with a campaign to pay, and returns where its operations server is.
 func operated(t *testing.T, targets int, env ...string) (base string, log *logBook) {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freePort()
 	require.NoError(t, err)
-	addr := free.Addr().String()
-	require.NoError(t, free.Close())
 	cmd := exec.Command(binary(t), "demo", "--keep", "--targets", strconv.Itoa(targets))
 	cmd.Env = append(os.Environ(), append(env, "MILLRACE__PLUGINS__TELEMETRY__LISTEN="+addr, "MILLRACE__INSTANCE_ID=observed")...)
 	log = &logBook{}

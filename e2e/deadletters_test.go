@@ -92,7 +92,7 @@ func TestDeadLettersAreReplayedOnce(t *testing.T) {
 		require.NoError(t, w.api.SetFaults(moneysim.Faults{}))
 		args := append([]string{"dead", "replay", "--who", "ann", "--why", "the API is mended", "--config", w.config("replay", nil)}, kind...)
 		for _, enough := range []int{n / 5, n / 2} {
-			cmd := exec.Command(binary(t), args...)
+			cmd := exec.Command(binary(t), append(args, "--rate", "100/s")...) // it is not over before it is killed
 			require.NoError(t, cmd.Start())
 			require.Eventually(t, func() bool { return w.count(letters.Replayed) >= enough }, time.Minute, time.Millisecond, "%d are replayed", enough)
 			require.NoError(t, cmd.Process.Kill())

@@ -47,6 +47,7 @@ type site struct {
 
 // The times of the suite: short, so that what a fault delays is seen within seconds.
 const (
+	siteCall    = time.Second
 	siteLease   = 2 * time.Second // call_timeout + lease_margin
 	siteMinIdle = 10 * time.Second
 	siteRetry   = 300 * time.Millisecond
@@ -97,8 +98,8 @@ func newSite(t *testing.T) *site {
 		"plugins.promotion.stream.refresh":                    "300ms",
 		"plugins.promotion.stream.min_consumers_per_instance": siteSlots,
 		"plugins.promotion.stream.max_consumers_per_instance": siteSlots,
-		"plugins.promotion.money_api.call_timeout":            "1s",
-		"plugins.promotion.money_api.lease_margin":            (siteLease - time.Second).String(),
+		"plugins.promotion.money_api.call_timeout":            siteCall.String(),
+		"plugins.promotion.money_api.lease_margin":            (siteLease - siteCall).String(),
 		"plugins.promotion.money_api.breaker.open_delay":      "500ms",
 		"plugins.promotion.ledger.retry.first":                siteRetry.String(),
 		"plugins.promotion.ledger.retry.max":                  "2s",

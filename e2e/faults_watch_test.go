@@ -29,8 +29,8 @@ type watch struct {
 
 // sight is what was seen of the stream at a moment.
 type sight struct {
-	at          time.Time
-	incarnation string // of the stream; changes when it is made anew
+	asked, at   time.Time // it was seen between the two
+	incarnation string    // of the stream; changes when it is made anew
 	delivered   entryID
 	unread      string // id of the first entry that nobody has been given; empty: none
 }
@@ -102,13 +102,14 @@ func (w *watch) result() error {
 }
 
 func (w *watch) look(ctx context.Context) {
+	asked := time.Now()
 	reply, err := watchScript.Run(ctx, w.redis, []string{w.stream, w.meta}, w.group, w.before.unread).Slice()
 	if err != nil || len(reply) != 4 {
 		w.before = sight{} // its server is away: what it has then is another question
 		return
 	}
 	text := func(i int) string { s, _ := reply[i].(string); return s }
-	now := sight{at: time.Now(), incarnation: text(0), delivered: parseID(text(1)), unread: text(2)}
+	now := sight{asked: asked, at: time.Now(), incarnation: text(0), delivered: parseID(text(1)), unread: text(2)}
 	if err := now.lacks(w.before, reply[3] == int64(1)); err != nil {
 		w.mu.Lock()
 		w.lost = errors.Join(w.lost, err)
@@ -125,7 +126,7 @@ func (s sight) lacks(before sight, there bool) error {
 		return nil
 	case s.incarnation == before.incarnation && !s.delivered.before(parseID(before.unread)):
 		return nil
-	case s.incarnation != before.incarnation && s.at.Sub(before.at) > watchGap:
+	case s.incarnation != before.incarnation && s.at.Sub(before.asked) > watchGap:
 		return nil // it may have been handled since, and the stream been drained, deleted and made anew
 	}
 	return fmt.Errorf("entry %s of the stream %q was removed before anybody was given it: last delivered was %v, now %v of the stream %q",
@@ -136,7 +137,7 @@ func TestWatchSeesWhatIsLacking(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
 	see := func(after time.Duration, incarnation, delivered, unread string) sight {
-		return sight{at.Add(after), incarnation, parseID(delivered), unread}
+		return sight{at.Add(after), at.Add(after), incarnation, parseID(delivered), unread}
 	}
 	before := see(0, "a", "9-0", "10-1")
 	for name, c := range map[string]struct {

@@ -37,12 +37,14 @@ func startNode(t *testing.T, program string, args ...string) *node {
 }
 
 // startSentinel starts the one sentinel that watches a primary, under a name, and waits until it has found its replica.
+// A sentinel that got no CPU for two seconds does nothing for the next thirty (TILT), and then takes no replica whose link
+// was down by more than ten times down-after-milliseconds before it saw the primary go.
 func startSentinel(t *testing.T, name string, primary *node) *node {
 	t.Helper()
 	n := newNode(t, primary.program)
 	file := filepath.Join(t.TempDir(), "sentinel.conf") // which it writes to
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "port %s\nbind 127.0.0.1\nsentinel monitor %s 127.0.0.1 %s 1\n"+
-		"sentinel down-after-milliseconds %[2]s 1000\nsentinel failover-timeout %[2]s 5000\n", n.port(), name, primary.port()), 0o600))
+		"sentinel down-after-milliseconds %[2]s 5000\nsentinel failover-timeout %[2]s 5000\n", n.port(), name, primary.port()), 0o600))
 	n.args = []string{file, "--sentinel"}
 	n.run()
 	n.shows(n.section("sentinel"), "status=ok")
@@ -81,10 +83,11 @@ func (n *node) kill() {
 	}
 }
 
-// await waits until check has nothing to complain of.
+// await waits until check has nothing to complain of: the TILT of a sentinel ends, and an election that nobody has won is
+// repeated.
 func (n *node) await(what string, check func() error) {
 	n.t.Helper()
-	require.NoError(n.t, until(n.t.Context(), 30*time.Second, n.program+" at "+n.addr+": "+what, check))
+	require.NoError(n.t, until(n.t.Context(), 90*time.Second, n.program+" at "+n.addr+": "+what, check))
 }
 
 // shows waits until what the server tells of itself has the text.

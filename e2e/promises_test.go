@@ -118,7 +118,7 @@ func (w *world) redisPeak() int64 {
 // Promise 6: SIGTERM under load on one of two instances; no payout in hand is attempted again.
 func TestShutdownIsQuiet(t *testing.T) {
 	t.Run("real", func(t *testing.T) {
-		w := onServers(t, "redis", moneysim.Faults{Latency: 20 * time.Millisecond})
+		w := onServers(t, "redis", moneysim.Faults{Latency: 20 * time.Millisecond}).patient()
 		n := targets(t, 6_000)
 		a, _ := w.start(), w.start()
 		w.publish("POINT", n)
@@ -134,7 +134,7 @@ func TestShutdownIsQuiet(t *testing.T) {
 // Promise 3: what A had read and not begun is paid by B; A's reader is gone, B's and the stream stay (seed 001 §7.5).
 func TestWhatIsGivenBackIsPaid(t *testing.T) {
 	t.Run("real", func(t *testing.T) {
-		w := onServers(t, "redis", moneysim.Faults{Latency: 100 * time.Millisecond})
+		w := onServers(t, "redis", moneysim.Faults{Latency: 100 * time.Millisecond}).patient()
 		w.set("plugins.promotion.stream.idle_timeout", "120s")
 		const n = 1_000
 		a, b := w.start(), w.start()
@@ -166,7 +166,7 @@ func (w *world) readers(kind string) map[string]bool {
 // Promise 7: an idle campaign stops, leaves nothing behind, and the next record starts it again (seed 000 §6.2).
 func TestIdleStopsAndTheNextRecordStartsAgain(t *testing.T) {
 	t.Run("real", func(t *testing.T) {
-		w := onServers(t, "redis", moneysim.Faults{})
+		w := onServers(t, "redis", moneysim.Faults{}).patient()
 		w.set("plugins.promotion.stream.idle_timeout", "3s")
 		w.start()
 		w.start()

@@ -105,6 +105,15 @@ func (r *recorded) parse(text []byte, instance string, at time.Time) error {
 	}
 }
 
+// sinceZero lets every counter begin with 0 at a time before the first scrape: what has happened by then has happened since.
+func (r *recorded) sinceZero(began time.Time) {
+	for _, s := range r.series {
+		if r.kind(s.labels.Get(model.MetricNameLabel)) == model.MetricTypeCounter {
+			s.points = slices.Insert(s.points, 0, chunks.Sample(sample{began, 0}))
+		}
+	}
+}
+
 // stretched returns the newest samples as if nothing had changed in the past: one every half minute.
 func (r *recorded) stretched(past time.Duration) *recorded {
 	out := newRecorded()

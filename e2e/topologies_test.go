@@ -22,7 +22,7 @@ func startCluster(t *testing.T, program string) (primaries []*node, replica *nod
 		require.NoError(t, err)
 		_, port, err := net.SplitHostPort(bus)
 		require.NoError(t, err)
-		return startNode(t, program, "--cluster-enabled", "yes", "--cluster-port", port, "--cluster-node-timeout", "1500")
+		return startNode(t, program, "--cluster-enabled", "yes", "--cluster-port", port, "--cluster-node-timeout", "5000") // longer than a node may get no CPU
 	}
 	const slots = 16384
 	for i := range 3 {

@@ -39,6 +39,7 @@ func TestRealTroubleRaisesItsAlerts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			started := time.Now()
 			base, log := operated(t, 40, c.env...)
 			require.Eventually(t, func() bool {
 				resp, err := http.Get(base + "/livez")
@@ -53,6 +54,8 @@ func TestRealTroubleRaisesItsAlerts(t *testing.T) {
 				require.NoError(t, err, alert)
 				return len(now) > 0
 			}
+			r.scrape(t, base)
+			r.sinceZero(started)
 			began := time.Now()
 			for waiting := c.raised; len(waiting) > 0; {
 				r.scrape(t, base)

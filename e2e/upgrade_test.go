@@ -45,7 +45,7 @@ func binaryBefore(t *testing.T) string {
 // one by one under load, and then rolled back one by one. Nothing in hand is run twice on the way.
 func TestUpgradeUnderLoad(t *testing.T) {
 	t.Run("real", func(t *testing.T) {
-		w := onServers(t, "redis", moneysim.Faults{Latency: 100 * time.Millisecond})
+		w := onServers(t, "redis", moneysim.Faults{Latency: 300 * time.Millisecond}).patient() // it lasts, however slowly instances start
 		old := binaryBefore(t)
 		w.withoutSchema()
 		charged := func(n int) {
@@ -59,7 +59,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 		charged(n / 20)
 		more := func() {
 			t.Helper()
-			charged(min(n, w.api.Summary().Charged+n/15))
+			charged(min(n, w.api.Summary().Charged+n/60))
 		}
 		for i := range fleet { // forward
 			fleet[i].terminate()
@@ -72,6 +72,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 			more()
 		}
 		require.Less(t, w.counts("POINT").Paid, int64(n), "the campaign was over before the last instance was replaced: nothing was proved")
+		require.NoError(t, w.api.SetFaults(moneysim.Faults{Latency: 20 * time.Millisecond}))
 		w.awaitSettled("POINT", n, 10*time.Minute)
 		w.assertBooks("POINT", n)
 		w.attemptedOnce("POINT")

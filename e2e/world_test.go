@@ -89,6 +89,12 @@ func (w *world) set(path string, value any) *world {
 	return w
 }
 
+// patient gives calls and leases so much time that a process which gets no CPU for seconds loses none: for scenarios in
+// which nobody is killed, and nothing may be attempted twice.
+func (w *world) patient() *world {
+	return w.set("plugins.promotion.money_api.call_timeout", "15s").set("plugins.promotion.money_api.lease_margin", "15s")
+}
+
 // config writes a settings file for a process.
 func (w *world) config(name string, more map[string]any) string {
 	w.t.Helper()
