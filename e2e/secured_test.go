@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,4 +147,8 @@ func allow(t *testing.T, admin *kadm.Client, args []string) {
 	for _, r := range results {
 		require.NoError(t, r.Err)
 	}
+	require.Eventually(t, func() bool { // the controller knows them; the broker, which asks for them, a moment later
+		known, err := admin.DescribeACLs(t.Context(), rights)
+		return err == nil && !slices.ContainsFunc(known, func(r kadm.DescribeACLsResult) bool { return len(r.Described) == 0 })
+	}, 20*time.Second, 10*time.Millisecond)
 }
