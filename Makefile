@@ -35,7 +35,7 @@ demo: ## Pay a campaign with everything inside one process
 test: tools ## Start the real servers, run all tests on them and embedded, and count them
 	@$(services) up || if [ "$${CI:-}" = true ]; then exit 3; else echo "going on without: their tests are skipped"; fi
 	@eval "$$($(services) env 2>/dev/null || true)"; \
-	$(GO) test -json -count=1 -p $(PARALLEL) -timeout 30m $(TESTFLAGS) $(PKGS) | $(summary) $(want)
+	$(GO) test -json -count=1 -p $(PARALLEL) -timeout 45m $(TESTFLAGS) $(PKGS) | $(summary) $(want)
 # Only a run of everything must have met every server.
 want = $(if $(filter ./...,$(PKGS)),$(if $(TESTFLAGS),,-want kafka,redis,valkey,postgres))
 
