@@ -157,8 +157,8 @@ type member struct {
 	log     string // file
 	fault   string // file that arms it
 	done    chan struct{}
-	stained bool // goroutines that never end were put into it
-	asked   bool // it was asked to end
+	stained bool      // goroutines that never end were put into it
+	asked   time.Time // when it was asked to end; zero: it was not
 	began   usage
 }
 
@@ -227,14 +227,16 @@ func (m *member) ended() bool {
 
 func (m *member) signal(sig syscall.Signal) {
 	if !m.ended() {
-		m.asked = m.asked || sig == syscall.SIGTERM || sig == syscall.SIGQUIT
+		if m.asked.IsZero() && (sig == syscall.SIGTERM || sig == syscall.SIGQUIT) {
+			m.asked = time.Now()
+		}
 		_ = m.cmd.Process.Signal(sig)
 	}
 }
 
 // fell reports an end that nobody asked for: neither a signal of ours nor the SIGKILL of a fault point.
 func (m *member) fell() error {
-	if !m.ended() || m.asked {
+	if !m.ended() || !m.asked.IsZero() {
 		return nil
 	}
 	if w, ok := m.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && w.Signaled() && w.Signal() == syscall.SIGKILL {

@@ -221,7 +221,7 @@ func (s *site) renew(ctx context.Context) error {
 		m.kill()
 	}
 	for _, m := range s.all {
-		m.asked = true // whoever fell has been told of
+		m.asked = time.Now() // whoever fell has been told of
 	}
 	if err := s.api.SetFaults(usualMoney); err != nil {
 		return err
