@@ -142,9 +142,11 @@ func TestNastyServers(t *testing.T) {
 					cfg.CallTimeout = 2 * time.Second
 				}
 			})
+			began := time.Now()
 			a := client.Charge(t.Context(), charge("POINT:1:2"))
 			require.Equal(t, c.class.String(), a.Class.String(), a.Text)
 			require.Contains(t, a.Text, c.text)
+			require.Less(t, time.Since(began), 5*time.Second)
 			require.Equal(t, c.class == money.Paid, a.TransactionKey == "t-1")
 			require.EqualValues(t, 1, s.accepted.Load(), "nothing is sent twice on a fresh connection")
 		})
@@ -269,7 +271,7 @@ func TestCallTimeoutAndCallersDeadline(t *testing.T) {
 			require.Equal(t, money.Ambiguous, a.Class)
 			require.ErrorIs(t, a.Err, context.DeadlineExceeded)
 			require.GreaterOrEqual(t, time.Since(began), 1900*time.Millisecond)
-			require.Less(t, time.Since(began), time.Minute)
+			require.Less(t, time.Since(began), 10*time.Second)
 		})
 	}
 }
@@ -332,8 +334,8 @@ func keepAlive(second func(c *net.TCPConn, body string)) func(int, *net.TCPConn)
 	}
 }
 
-// onAReusedConnection plays a test again in which the second call was sent on a connection of its own: on a busy machine
-// net/http gives up the first one's when its write was not reported within 50ms. play says whether it was reused.
+// onAReusedConnection plays a test again in which a call was sent on a connection of its own: on a busy machine
+// net/http gives up the one before when its write was not reported within 50ms. play says whether it was reused.
 func onAReusedConnection(t *testing.T, play func() (reused bool)) {
 	t.Helper()
 	for range 10 {
