@@ -225,7 +225,7 @@ func TestDrainWithTheServerAwayIsBounded(t *testing.T) {
 		defer cancel()
 		begin := time.Now()
 		_ = rd.Drain(ctx) // an error or, when it was quick, none
-		require.Less(t, time.Since(begin), patience)
+		require.Less(t, time.Since(begin), 2*time.Second)
 		select {
 		case <-rd.Done():
 		case <-time.After(patience):

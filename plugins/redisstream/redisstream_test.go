@@ -266,6 +266,7 @@ func TestDrainOutOfTime(t *testing.T) {
 // The library alone gives the message of a slow handler to others after MaxIdleTime.
 func TestSlowHandlerKeepsItsMessage(t *testing.T) {
 	onServers(t, func(t *testing.T, r *rig) {
+		t.Parallel()                    // it is all waiting
 		r.cfg.MaxIdle = 2 * time.Second // a process may stand still for two thirds of it
 		r.publish(t, 0, 1)
 		_, out := r.open(t, pipeline.Flow{})
@@ -274,7 +275,7 @@ func TestSlowHandlerKeepsItsMessage(t *testing.T) {
 		select {
 		case <-other:
 			require.FailNow(t, "it was given to another reader")
-		case <-time.After(r.cfg.MaxIdle * 3 / 2):
+		case <-time.After(3 * r.cfg.MaxIdle):
 		}
 		p := r.pending(t)
 		require.Len(t, p, 1)
