@@ -320,6 +320,18 @@ func TestLife(t *testing.T) {
 	})
 }
 
+// An answer has left before its handler ends: from then on Stop may cut the connection.
+func TestAnswersAreFlushed(t *testing.T) {
+	t.Parallel()
+	s := start(t, Config{})
+	rec := httptest.NewRecorder()
+	req := httptest.NewRequest(http.MethodPost, "/v1/points/charges", strings.NewReader(pointBody(1, 2, 5)))
+	req.Header.Set("Idempotency-Key", "POINT:1:2")
+	s.ServeHTTP(rec, req)
+	require.Equal(t, 200, rec.Code, rec.Body)
+	require.True(t, rec.Flushed)
+}
+
 // attempts returns how many keys of points are known: each was under way at least.
 func (s *Server) attempts() int {
 	s.book.mu.Lock()
