@@ -246,3 +246,14 @@ func TestAStreamThatNobodyKnowsIsFound(t *testing.T) {
 		require.EqualValues(t, 3, tw.settle("VOUCHER", 3).Paid)
 	})
 }
+
+// A full stream and the feeder lose no hint on the way: nothing here is found by the net for lost ones.
+func TestAFullStreamStrandsNothing(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{Latency: 2 * time.Millisecond}, func(c *promotion.Config) {
+			c.Stream.MaxLen, c.Feeder.Grace = 5, time.Hour
+		}).start()
+		tw.send(publish, points(1, 60)...)
+		require.Eventually(t, func() bool { c := tw.counts("POINT"); return c.Accepted == 60 && c.Pending == 0 }, 25*time.Second, 20*time.Millisecond)
+	})
+}

@@ -56,12 +56,16 @@ func TestCSVErrorsNameFileAndLine(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "campaign.csv")
 	require.NoError(t, os.WriteFile(path, []byte("promotionType,targetId,amount,voucherId\nPOINT,x,5,\n"), 0o600))
+	told := 0
 	for _, err := range fromCSV(path) {
+		told++
 		require.ErrorContains(t, err, path+": line 2: targetId")
 	}
 	for _, err := range fromCSV(path + ".missing") {
+		told++
 		require.ErrorContains(t, err, "no such file")
 	}
+	require.Equal(t, 2, told)
 }
 
 func TestGeneratedTargetsRepeatWithTheirSeed(t *testing.T) {

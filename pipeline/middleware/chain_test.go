@@ -317,3 +317,17 @@ func TestIdleWatchSeesEveryMessage(t *testing.T) {
 	require.Equal(t, "in", (<-w.began).Name)
 	require.Equal(t, "in", (<-w.ended).Name)
 }
+
+func TestIdleWatchSeesAMessageUntilItsRetryRecordIsDurable(t *testing.T) {
+	t.Parallel()
+	w := watch{make(chan pipeline.Origin, 1), make(chan pipeline.Origin, 1)}
+	retry := pipelinetest.NewRecorder("retry")
+	early := false
+	settle(t, pipeline.Route{Activity: w, Handle: handler(func(context.Context, string) error { return errors.New("boom") }),
+		Policy: pipeline.Policy{Retry: pipeline.Retry{To: retry, Payload: func(p []byte, _ int) ([]byte, error) {
+			early = len(w.ended) > 0
+			return p, nil
+		}}}}, message.NewMessage("1", nil))
+	require.False(t, early, "called idle before its retry record was made")
+	require.Len(t, w.ended, 1)
+}

@@ -85,6 +85,8 @@ func TestNobodyIsDeclaredDeadInAHurry(t *testing.T) {
 			p.set("other-2", true)
 			d.round(t.Context(), false)
 		}
+		p.set("other-2", false)
+		d.round(t.Context(), false)
 		p.err = errInjected
 		for blind := time.Now(); time.Since(blind) < 2*c.DeadAfter; {
 			d.round(t.Context(), false)
@@ -259,9 +261,13 @@ func TestOneReclaimerAStreamAtATime(t *testing.T) {
 		d.round(t.Context(), true)
 		require.Len(t, reader.got(), 5)
 		require.False(t, s.client.HExists(t.Context(), st.Meta, "reclaim:by").Val(), "released at the end")
+		require.Equal(t, int64(1), lease("third-3", time.Second)[0])
 		n, err := d.r.scripts.release.Run(t.Context(), s.client, []string{st.Meta}, "other-2", "5-0").Int()
 		require.NoError(t, err)
 		require.Zero(t, n, "who has lost the lease can't move the cursor")
+		require.Equal(t, "third-3", s.client.HGet(t.Context(), st.Meta, "reclaim:by").Val())
+		require.NoError(t, s.client.HSet(t.Context(), st.Meta, "reclaim:until", time.Now().Add(time.Hour).UnixMilli()).Err())
+		require.Equal(t, int64(1), lease("me-1", time.Second)[0], "the server's clock was set back")
 
 		require.NoError(t, s.client.Del(t.Context(), st.Name, st.Meta).Err())
 		require.Equal(t, []any{int64(-1)}, lease("me-1", time.Second))

@@ -378,7 +378,7 @@ func TestSweepFindsOrphans(t *testing.T) {
 		active.set(Activation{ID: 2})
 		require.Empty(t, sweep(0))
 		require.NoError(t, active.Deactivate(ctx, 2))
-		require.Empty(t, sweep(time.Hour), "the grace starts anew")
+		require.Empty(t, sweep(20*time.Millisecond), "the grace starts anew")
 		require.ErrorIs(t, in.Sweep(ctx, 0, func(context.Context, int64) error { return errInjected }), errInjected)
 		in.open(t, pipeline.Flow{}, nil)
 		require.NoError(t, in.Sweep(ctx, 0, func(ctx context.Context, id int64) error { return active.Activate(ctx, id) }))

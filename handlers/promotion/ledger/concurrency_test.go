@@ -267,3 +267,30 @@ func count(n *atomic.Int64, err error) {
 		n.Add(1)
 	}
 }
+
+func TestOneOfManyAcceptsOfACancelledPromotion(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		ledgers := []*Ledger{h.open(t, withResults), h.open(t, withResults, as("b")), h.open(t, withResults, as("c")), h.open(t, withResults, as("d"))}
+		mustAccept(t, ledgers[0], record(1, 999))
+		_, err := ledgers[0].Cancel(t.Context(), Promotion{"POINT", 1})
+		require.NoError(t, err)
+		var g errgroup.Group
+		for target := int64(1); target <= 300; target++ {
+			for _, l := range ledgers {
+				g.Go(func() error {
+					_, err := l.Accept(t.Context(), record(1, target), false)
+					return err
+				})
+			}
+			if target%20 == 0 {
+				require.NoError(t, g.Wait())
+			}
+		}
+		c, err := ledgers[0].Status(t.Context(), Promotion{"POINT", 1})
+		require.NoError(t, err)
+		require.EqualValues(t, 301, c.Cancelled)
+		require.EqualValues(t, 301, c.Accepted)
+		require.Len(t, relayed(t, ledgers[0], OutboxResult), int(c.Cancelled))
+	})
+}

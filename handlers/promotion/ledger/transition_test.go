@@ -197,6 +197,19 @@ func TestSettleTable(t *testing.T) {
 				require.Equal(t, Retry, d.next, name)
 				require.Equal(t, HintRetry, next.Hint, name)
 				require.Equal(t, next.NextAttemptAt, next.HintDue, name)
+				wait := time.Duration(0)
+				if o != Interrupted {
+					wait = time.Duration(row.Failures+1) * time.Second
+				}
+				require.Equal(t, wait, d.retryIn, name)
+				require.Equal(t, t0.Add(wait), next.NextAttemptAt, name)
+				res.RetryAfter = time.Minute
+				_, _, later := p.apply(row, event{kind: evSettle, now: t0, result: res})
+				if o != Interrupted {
+					require.Equal(t, time.Minute, later.retryIn, name)
+				}
+				res.RetryAfter = 0
+				require.Equal(t, next.MaybeCharged, !next.FirstSentAt.IsZero(), "%s: %s", name, o)
 			}
 			if o == NotCharged || o == OwnFault || o == Interrupted {
 				require.Equal(t, row.Attempts+row.Asks-1, next.Attempts+next.Asks, "%s: %s is given back", name, o)

@@ -433,3 +433,22 @@ func TestManyAtOnce(t *testing.T) {
 		require.EqualValues(t, 22, n)
 	})
 }
+
+// What ends late ends nothing of a later generation.
+func TestAReplayThatEndsLateLeavesTheNextAlone(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, open func() *Store) {
+		s := open()
+		l := letterOf(1)
+		mustPut(t, s, l)
+		turn := mustTake(t, s)
+		late, err := turn.Begin(t.Context(), l.ID, By{"ann", "x"}, false)
+		require.NoError(t, err)
+		mustPut(t, s, returned(l, 1, 1))
+		_, err = turn.Begin(t.Context(), l.ID, By{"bob", "x"}, true)
+		require.NoError(t, err)
+		require.NoError(t, s.Finish(t.Context(), late, OutcomeReplayed, ""))
+		got, _ := mustGet(t, s, l.ID)
+		require.Equal(t, Replaying, got.State)
+	})
+}
