@@ -62,6 +62,7 @@ func raisers() map[string][]happening {
 		"MillraceDeadLetterRelayFailing": {is(`millrace_deadletter_relay_failing`, 1)},
 		"MillraceEntriesLost":            {grows(`millrace_reclaim_lost_total{shard="POINT"}`, 0.001)},
 		"MillraceStreamsLost":            {grows(`millrace_promotion_streams_lost_total{type="POINT"}`, 0.001)},
+		"MillraceStreamRefused":          {grows(`millrace_streams_refused_total{type="POINT"}`, 0.1)},
 		"MillraceReclaimFailing":         {grows(`millrace_reclaim_failures_total{shard="POINT"}`, 0.01)},
 		"MillraceNobodyRuns":             {is(`up`, 0)},
 		"MillraceInstanceDown":           {is(`up`, 0)},

@@ -69,8 +69,8 @@ func toStream(rec ledger.Record) *message.Message {
 }
 
 // streamSink is where an accepted payout goes: the stream of its promotion. A full stream is no
-// failure: the row waits in the ledger for the feeder, so that one campaign never holds up another on
-// its partition.
+// failure, and a stream that Redis refuses is none of the other streams: the row waits in the ledger for the feeder,
+// so that one campaign never delays another on its partition.
 type streamSink struct{ *processor }
 
 // Describe implements pipeline.Sink.
@@ -85,11 +85,12 @@ func (s streamSink) Publish(ctx context.Context, msgs ...*message.Message) error
 		}
 		entry := redispoll.Entry{Key: string(rec.RecordKey), UUID: msg.UUID, Message: rec.Payload, Headers: rec.Headers}
 		outcome, err := s.manager.Enqueue(ctx, rec.Promotion, entry)
-		if err != nil {
+		refused := errors.Is(err, streams.ErrRefused) || errors.Is(err, streams.ErrVanishing)
+		if err != nil && !refused {
 			return fmt.Errorf("promotion: enqueue %s: %w", rec.Key, err)
 		}
 		killpoint.Reach(killpoint.AfterXADD)
-		if outcome == streams.Full {
+		if refused || outcome == streams.Full {
 			if err := s.run.ledger.NotEnqueued(ctx, rec.Key); err != nil {
 				return fmt.Errorf("promotion: leave %s to the feeder: %w", rec.Key, err)
 			}

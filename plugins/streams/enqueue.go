@@ -47,7 +47,8 @@ const (
 
 // Enqueue adds one entry to the stream of id and returns when Redis has it. Concurrent calls for one
 // stream share a script call. A stream that is absent is put on the active set and created first, so
-// the caller sees Added, Full or an error; after an error the entry may be in the stream or not.
+// the caller sees Added, Full or an error; after an error the entry may be in the stream or not, but
+// after ErrRefused and ErrVanishing it is not.
 // Safe for concurrent use, legal before the Source is opened.
 func (m *Manager) Enqueue(ctx context.Context, id int64, e redispoll.Entry) (Outcome, error) {
 	added, err := m.lanes.do(ctx, id, e, m.addBatch)
@@ -158,7 +159,7 @@ func (m *Manager) add(ctx context.Context, id int64, es []redispoll.Entry) (int,
 	n, err := m.scripts.enqueue.Run(ctx, m.client(), []string{m.kind.Stream(id)}, args...).Int()
 	if err != nil {
 		m.metrics.enqueueFailed(m.kind.Type, len(es))
-		return 0, fmt.Errorf("add: %w", err)
+		return 0, fmt.Errorf("add: %w", m.refusal(ctx, id, err))
 	}
 	return n, nil
 }
@@ -178,7 +179,7 @@ func (m *Manager) create(ctx context.Context, id int64) error {
 	stream := m.kind.Stream(id)
 	reply, err := m.scripts.create.Run(ctx, m.client(), []string{stream, MetaKey(stream)}, m.kind.Group(id), newToken()).Slice()
 	if err != nil {
-		return fmt.Errorf("create: %w", err)
+		return fmt.Errorf("create: %w", m.refusal(ctx, id, err))
 	}
 	if len(reply) > 0 && reply[0] == int64(1) {
 		m.log.InfoContext(ctx, "stream created", "stream", stream, "group", m.kind.Group(id))

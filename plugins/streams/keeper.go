@@ -3,6 +3,7 @@ package streams
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -87,7 +88,9 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 	}
 	if err := s.startLocked(ctx, a); err != nil && s.life.Err() == nil {
 		s.m.metrics.failed(s.m.kind.Type, "start")
-		s.m.log.WarnContext(ctx, "stream not started, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(a.ID)), pipeline.Err(err))
+		if s.m.startLog.due(a.ID, time.Now()) {
+			s.m.log.WarnContext(ctx, "stream not started, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(a.ID)), pipeline.Err(err))
+		}
 	}
 }
 
@@ -121,6 +124,10 @@ func (s *subscription) tend(wanted map[int64]Activation) {
 		cancel()
 		for i, cmd := range cmds {
 			t, err := parseTended(cmd.Result())
+			if err = s.m.refusal(s.life, part[i].id, err); errors.Is(err, ErrRefused) {
+				s.m.metrics.failed(s.m.kind.Type, "tend")
+				continue // logged there, and no reason to log the others' round as failed
+			}
 			if err != nil {
 				failed++
 				if first == nil {

@@ -78,6 +78,8 @@ type Manager struct {
 	hands    hands
 	orphans  orphans
 
+	refusedLog, startLog sampler
+
 	mu  sync.Mutex
 	sub *subscription // the open one
 }

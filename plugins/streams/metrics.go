@@ -17,6 +17,7 @@ type Metrics struct {
 	trims     *prometheus.CounterVec
 	orphaned  *prometheus.CounterVec
 	failures  *prometheus.CounterVec
+	refusals  *prometheus.CounterVec
 }
 
 // NewMetrics returns metrics that nobody collects yet.
@@ -43,6 +44,7 @@ func NewMetrics() *Metrics {
 		putBacks: counter("put_back_total", "Streams put back on the active set because they were not drained."),
 		trims:    counter("trimmed_total", "Acknowledged entries removed."),
 		orphaned: counter("orphans_total", "Streams without activation found by a sweep."),
+		refusals: counter("refused_total", "Commands refused because the key of one stream, or of its companion, can't be used."),
 		failures: counter("failures_total", "Rounds in which something failed and is tried again: active, start, tend.", "what"),
 	}
 }
@@ -53,7 +55,7 @@ func (m *Metrics) known(kind string) {
 	m.running.WithLabelValues(kind)
 	m.slotCount.WithLabelValues(kind)
 	m.batch.WithLabelValues(kind)
-	for _, c := range []*prometheus.CounterVec{m.starts, m.revivals, m.losses, m.putBacks, m.trims, m.orphaned} {
+	for _, c := range []*prometheus.CounterVec{m.starts, m.revivals, m.losses, m.putBacks, m.trims, m.orphaned, m.refusals} {
 		c.WithLabelValues(kind)
 	}
 	for vec, values := range map[*prometheus.CounterVec][]string{
@@ -69,7 +71,7 @@ func (m *Metrics) known(kind string) {
 
 func (m *Metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{m.running, m.slotCount, m.starts, m.stops, m.enqueue, m.batch, m.revivals,
-		m.losses, m.cleanups, m.putBacks, m.trims, m.orphaned, m.failures}
+		m.losses, m.cleanups, m.putBacks, m.trims, m.orphaned, m.failures, m.refusals}
 }
 
 // Describe implements prometheus.Collector.
@@ -121,6 +123,7 @@ func (m *Metrics) cleanup(kind, outcome string) { m.cleanups.WithLabelValues(kin
 func (m *Metrics) putBack(kind string)          { m.putBacks.WithLabelValues(kind).Inc() }
 func (m *Metrics) trimmed(kind string, n int64) { m.trims.WithLabelValues(kind).Add(float64(n)) }
 func (m *Metrics) orphan(kind string)           { m.orphaned.WithLabelValues(kind).Inc() }
+func (m *Metrics) refused(kind string)          { m.refusals.WithLabelValues(kind).Inc() }
 func (m *Metrics) failed(kind, what string)     { m.failures.WithLabelValues(kind, what).Inc() }
 
 var _ prometheus.Collector = (*Metrics)(nil)

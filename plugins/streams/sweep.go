@@ -28,7 +28,7 @@ type orphan struct {
 }
 
 // Sweep looks through all keys of the kind for streams that are not on the active set and have not
-// been for grace, and calls found for each: its caller puts them back where they have work. It finds
+// been for grace, and calls found for each: its caller puts them back where they have work. Keys of other types are ignored. It finds
 // what a crash between an idle stop's two steps, a failover that undid a deletion, or a foreign
 // client left behind. It goes in small steps with pauses. An error of found ends the sweep.
 //
@@ -91,14 +91,14 @@ func (o *orphans) note(present []int64, active []Activation, grace time.Duration
 	return due
 }
 
-// scan gives page all keys with the kind's prefix, page by page, on every master of a cluster.
+// scan gives page all streams with the kind's prefix, page by page, on every master of a cluster.
 func (m *Manager) scan(ctx context.Context, page func(keys []string)) error {
 	pattern := globEscape.Replace(m.kind.StreamPrefix) + "*"
 	var mu sync.Mutex // the masters of a cluster are scanned at the same time
 	one := func(ctx context.Context, c redis.Cmdable) error {
 		var cursor uint64
 		for {
-			keys, next, err := c.Scan(ctx, cursor, pattern, sweepCount).Result()
+			keys, next, err := c.ScanType(ctx, cursor, pattern, sweepCount, "stream").Result()
 			if err != nil {
 				return err
 			}

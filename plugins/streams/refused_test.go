@@ -1,0 +1,89 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// A key that is no stream concerns its own stream alone: no other, no sweep, and at most one log line per minute.
+func TestAKeyThatIsNoStream(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet(1, 2)
+		in := newInstance(t, s, "a", active, still())
+		ctx := t.Context()
+		require.NoError(t, s.client.Set(ctx, in.kind.Stream(1), "x", 0).Err())
+		require.NoError(t, s.client.Set(ctx, in.kind.Stream(3), "x", 0).Err())
+		for _, id := range []int64{1, 3} {
+			_, err := in.Enqueue(ctx, id, entry("x"))
+			require.ErrorIs(t, err, ErrRefused)
+			require.ErrorIs(t, in.Ensure(ctx, id), ErrRefused)
+		}
+		require.NoError(t, in.Ensure(ctx, 4))
+		require.NoError(t, s.client.Set(ctx, MetaKey(in.kind.Stream(4)), "x", 0).Err())
+		require.ErrorIs(t, in.Ensure(ctx, 4), ErrRefused, "the companion counts too")
+		in.open(t, pipeline.Flow{}, nil)
+		eventually(t, "the start is tried again and again", func() bool {
+			return testutil.ToFloat64(in.metrics.failures.WithLabelValues("POINT", "start")) >= 5
+		})
+		require.Equal(t, 1, in.log.count("stream not started"))
+		require.Equal(t, 1, in.log.count("redis refuses a stream's key, its work waits; other streams are not affected\" kind=POINT stream="+in.kind.Stream(1)))
+		require.NoError(t, in.Sweep(ctx, 0, func(_ context.Context, id int64) error {
+			require.NotEqual(t, int64(3), id, "a string is no orphan")
+			return nil
+		}))
+		out, err := in.Enqueue(ctx, 2, entry("y"))
+		require.NoError(t, err)
+		require.Equal(t, Added, out)
+		eventually(t, "the other stream is read", func() bool { return len(in.done()) == 1 })
+
+		require.NoError(t, s.client.Del(ctx, in.kind.Stream(1)).Err())
+		eventually(t, "the stream starts when its key is free", func() bool { return in.isRunning(1) })
+	})
+}
+
+type reply string
+
+func (r reply) Error() string { return string(r) }
+func (reply) RedisError()     {}
+
+func TestRefusalsAreAboutOneKey(t *testing.T) {
+	t.Parallel()
+	in := NewManager(Options{Kind: Kind{Type: "POINT"}, Activations: newActiveSet()})
+	for text, refused := range map[string]bool{
+		"WRONGTYPE Operation against a key holding the wrong kind of value script: 6e":     true,
+		"ERR The ID specified in XADD is equal or smaller than the target stream top item": true,
+		"ERR The stream has exhausted the last possible ID, unable to add more items":      true,
+		"OOM command not allowed when used memory > 'maxmemory'.":                          false,
+		"LOADING Redis is loading the dataset in memory":                                   false,
+		"READONLY You can't write against a read only replica.":                            false,
+		"CLUSTERDOWN The cluster is down":                                                  false,
+		"NOPERM this user has no permissions to run the 'xadd' command":                    false,
+		"MASTERDOWN Link with MASTER is down":                                              false,
+		"TRYAGAIN Multiple keys request during rehashing of slot":                          false,
+		"ERR something new": false,
+	} {
+		require.Equal(t, refused, errors.Is(in.refusal(t.Context(), 1, reply(text)), ErrRefused), text)
+	}
+	require.NotErrorIs(t, in.refusal(t.Context(), 1, errors.New("dial tcp: WRONGTYPE")), ErrRefused, "no reply")
+}
+
+func TestSamplerWritesOneLineAMinute(t *testing.T) {
+	t.Parallel()
+	var s sampler
+	begin := time.Unix(1_000_000, 0)
+	require.True(t, s.due(1, begin))
+	require.True(t, s.due(2, begin))
+	require.False(t, s.due(1, begin.Add(59*time.Second)))
+	require.True(t, s.due(1, begin.Add(time.Minute)))
+	for id := range int64(3 * manySampled) {
+		s.due(id, begin.Add(time.Duration(id)*time.Minute))
+	}
+	require.LessOrEqual(t, len(s.last), manySampled)
+}
