@@ -24,12 +24,18 @@ func Contended(err error) bool {
 	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED
 }
 
+// Locked reports whether nothing happened because a lock was not free within lock_timeout: another transaction holds it
+// for long, perhaps that of a frozen process. It may be repeated later.
+func Locked(err error) bool {
+	code, _ := postgresCode(err)
+	return code == "55P03"
+}
+
 // Unreachable reports whether the database can't be reached, is going down, or can't write. Whether the statement
 // took effect may be unknown; it may be repeated later.
 func Unreachable(err error) bool {
 	if code, ok := postgresCode(err); ok {
-		// 25006: the primary became a standby.
-		return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || strings.HasPrefix(code, "53") || code == "25006"
+		return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53") || useless(code)
 	}
 	switch liteCode(err) {
 	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY:

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -35,21 +33,6 @@ func DialectOf(dsn string) Dialect {
 		return SQLite
 	}
 	return ""
-}
-
-// connectTimeout is how long one attempt to connect to PostgreSQL takes at most, unless the DSN says so.
-const connectTimeout = 5 * time.Second
-
-// TunePostgres sets what every session of ours has: times in UTC, a name, and a bound on connecting. The DSN's own
-// application_name and connect_timeout win.
-func TunePostgres(c *pgx.ConnConfig) {
-	c.RuntimeParams["timezone"] = "UTC"
-	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = "millrace"
-	}
-	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = connectTimeout
-	}
 }
 
 // File is a database of SQLite.

@@ -164,6 +164,8 @@ func TestWhatAnErrorMeans(t *testing.T) {
 			`DO $$ BEGIN RAISE SQLSTATE '57P01'; END $$`:    {false, true},
 			`DO $$ BEGIN RAISE SQLSTATE '53100'; END $$`:    {false, true},
 			`DO $$ BEGIN RAISE SQLSTATE '25006'; END $$`:    {false, true},
+			`DO $$ BEGIN RAISE SQLSTATE '25P03'; END $$`:    {false, true},
+			`DO $$ BEGIN RAISE SQLSTATE '55P03'; END $$`:    {false, false},
 			`SELECT pg_terminate_backend(pg_backend_pid())`: {false, true},
 			`SELECT nothing`: {false, false},
 			`SELECT 1/0`:     {false, false},
@@ -171,6 +173,7 @@ func TestWhatAnErrorMeans(t *testing.T) {
 			_, err := db.ExecContext(t.Context(), query)
 			require.Error(t, err, query)
 			require.Equal(t, want, [2]bool{sqldb.Contended(err), sqldb.Unreachable(err)}, "%s: %v", query, err)
+			require.Equal(t, strings.Contains(query, "55P03"), sqldb.Locked(err), query)
 		}
 		nowhere := connect(t, "postgres://nobody@127.0.0.1:1/none?connect_timeout=2")
 		require.True(t, sqldb.Unreachable(nowhere.PingContext(t.Context())))
@@ -227,15 +230,50 @@ func TestDSNs(t *testing.T) {
 func TestSessionsOfPostgres(t *testing.T) {
 	t.Parallel()
 	dsn := sqldbtest.Schema(t)
-	read := func(dsn string) (zone, name string) {
-		db := connect(t, dsn)
-		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT current_setting('timezone'), current_setting('application_name')").Scan(&zone, &name))
-		return zone, name
+	for name, want := range map[string][2]string{ // the default, and what a DSN may say
+		"timezone":                            {"UTC", ""},
+		"application_name":                    {"millrace", "mine"},
+		"idle_in_transaction_session_timeout": {"10s", "20s"},
+		"tcp_keepalives_idle":                 {"10", "20"},
+		"tcp_keepalives_interval":             {"5", "7"},
+		"tcp_keepalives_count":                {"3", "4"},
+		"tcp_user_timeout":                    {"15000", "20000"},
+	} {
+		read := func(dsn string) (value string) {
+			require.NoError(t, connect(t, dsn).QueryRowContext(t.Context(), "SHOW "+name).Scan(&value))
+			return value
+		}
+		require.Equal(t, want[0], read(dsn), name)
+		if want[1] != "" {
+			require.Equal(t, want[1], read(dsn+"&"+name+"="+want[1]), name)
+		}
 	}
-	zone, name := read(dsn)
-	require.Equal(t, []string{"UTC", "millrace"}, []string{zone, name})
-	_, name = read(dsn + "&application_name=mine")
-	require.Equal(t, "mine", name)
+}
+
+// A server that takes no writes is no server: it is not connected to, and a session that meets one is closed.
+func TestSessionsThatCanNotWrite(t *testing.T) {
+	t.Parallel()
+	dsn := sqldbtest.Schema(t)
+	err := connect(t, dsn+"&default_transaction_read_only=on").PingContext(t.Context())
+	require.ErrorContains(t, err, "read only")
+	require.True(t, sqldb.Unreachable(err), "%v", err)
+
+	db := connect(t, dsn)
+	db.SetMaxOpenConns(1)
+	session := func() (pid int) {
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&pid))
+		return pid
+	}
+	_, err = db.ExecContext(t.Context(), "CREATE TABLE a (b int)")
+	require.NoError(t, err)
+	before := session()
+	_, err = db.ExecContext(t.Context(), "SET default_transaction_read_only = on") // as after a switchover
+	require.NoError(t, err)
+	_, err = db.ExecContext(t.Context(), "INSERT INTO a VALUES (1)")
+	require.True(t, sqldb.Unreachable(err), "%v", err)
+	_, err = db.ExecContext(t.Context(), "INSERT INTO a VALUES (1)")
+	require.NoError(t, err)
+	require.NotEqual(t, before, session())
 }
 
 func TestWhatAColumnOfTextTakes(t *testing.T) {

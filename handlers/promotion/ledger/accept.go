@@ -36,7 +36,7 @@ func (l *Ledger) Accept(ctx context.Context, r Record, payNow bool) (Accepted, e
 func (l *Ledger) acceptBatch(ctx context.Context, batch []*call[acceptReq, Accepted]) error {
 	for len(batch) > 0 {
 		var lost []*call[acceptReq, Accepted]
-		w := wanted(batch, func(r acceptReq) Key { return r.Key })
+		w := wanted(batch)
 		w.bodies = true // duplicates are compared with the stored request; fresh rows cost nothing
 		fresh := map[Key]*stored{}
 		err := l.transact(ctx, w, func(ctx context.Context, u unit, s *snapshot, c *changes) error {
@@ -131,7 +131,7 @@ func (l *Ledger) NotEnqueued(ctx context.Context, k Key) error {
 }
 
 func (l *Ledger) notEnqueuedBatch(ctx context.Context, batch []*call[Key, struct{}]) error {
-	w := wanted(batch, func(k Key) Key { return k })
+	w := wanted(batch)
 	w.promotions = nil
 	return l.transact(ctx, w, func(ctx context.Context, u unit, s *snapshot, c *changes) error {
 		book := l.newBook(s, c)

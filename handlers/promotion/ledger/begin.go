@@ -41,7 +41,7 @@ func (l *Ledger) Begin(ctx context.Context, r Record) (Begun, error) {
 }
 
 func (l *Ledger) beginBatch(ctx context.Context, batch []*call[*Record, Begun]) error {
-	w := wanted(batch, func(r *Record) Key { return r.Key })
+	w := wanted(batch)
 	w.bodies = true
 	return l.transact(ctx, w, func(ctx context.Context, u unit, s *snapshot, c *changes) error {
 		book := l.newBook(s, c)
@@ -110,7 +110,7 @@ func (l *Ledger) orphaned(k *call[*Record, Begun]) {
 	}
 	key, epoch := k.req.Key, k.res.Epoch
 	l.orphans.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+		ctx, cancel := context.WithTimeout(l.life, flushTimeout)
 		defer cancel()
 		_, err := l.settles.do(ctx, &Result{Key: key, Epoch: epoch, Outcome: Interrupted, Class: "caller_gone"})
 		if err != nil {

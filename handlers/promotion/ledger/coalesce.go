@@ -47,12 +47,13 @@ func (c *call[Q, R]) finish(res R, err error) {
 	close(c.done)
 }
 
-func newCoalescer[Q, R any](flushers, size int, linger time.Duration,
+// newCoalescer starts the flushers; ctx is that of their flushes, which a close that has no more time ends.
+func newCoalescer[Q, R any](ctx context.Context, flushers, size int, linger time.Duration,
 	flush func(context.Context, []*call[Q, R]), orphan func(*call[Q, R])) *coalescer[Q, R] {
 	c := &coalescer[Q, R]{max: size, linger: linger, flush: flush, orphan: orphan,
 		queue: make(chan *call[Q, R], size), landed: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
 	for range flushers {
-		c.wg.Go(c.run)
+		c.wg.Go(func() { c.run(ctx) })
 	}
 	return c
 }
@@ -99,12 +100,12 @@ func (c *coalescer[Q, R]) close() {
 	close(c.stopped)
 }
 
-func (c *coalescer[Q, R]) run() {
+func (c *coalescer[Q, R]) run(ctx context.Context) {
 	for {
 		batch, more := c.gather()
 		if len(batch) > 0 {
 			c.flying.Add(1)
-			c.flush(context.Background(), batch)
+			c.flush(ctx, batch)
 			c.flying.Add(-1)
 			select {
 			case c.landed <- struct{}{}:

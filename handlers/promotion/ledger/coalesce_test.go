@@ -17,7 +17,7 @@ func TestCoalescer(t *testing.T) {
 	t.Run("one call is flushed at once, what gathers meanwhile goes together", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var sizes []int
-			c := newCoalescer(2, 8, 10*time.Second, func(_ context.Context, batch []*call[int, int]) {
+			c := newCoalescer(t.Context(), 2, 8, 10*time.Second, func(_ context.Context, batch []*call[int, int]) {
 				sizes = append(sizes, len(batch))
 				time.Sleep(time.Second)
 				for _, k := range batch {
@@ -45,7 +45,7 @@ func TestCoalescer(t *testing.T) {
 	t.Run("a full batch goes, and a stuck flush holds nobody up for long", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			release := make(chan struct{})
-			c := newCoalescer(2, 4, 10*time.Millisecond, func(_ context.Context, batch []*call[int, int]) {
+			c := newCoalescer(t.Context(), 2, 4, 10*time.Millisecond, func(_ context.Context, batch []*call[int, int]) {
 				if batch[0].req == 0 {
 					<-release
 				}
@@ -69,7 +69,7 @@ func TestCoalescer(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var flushed, orphans []int
 			release := make(chan struct{})
-			c := newCoalescer(1, 4, time.Millisecond, func(_ context.Context, batch []*call[int, int]) {
+			c := newCoalescer(t.Context(), 1, 4, time.Millisecond, func(_ context.Context, batch []*call[int, int]) {
 				for _, k := range batch {
 					flushed = append(flushed, k.req)
 				}
@@ -98,7 +98,7 @@ func TestCoalescer(t *testing.T) {
 	t.Run("close carries out what is queued", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			done := 0
-			c := newCoalescer(1, 1, time.Millisecond, func(_ context.Context, batch []*call[int, int]) {
+			c := newCoalescer(t.Context(), 1, 1, time.Millisecond, func(_ context.Context, batch []*call[int, int]) {
 				time.Sleep(time.Second)
 				done += len(batch)
 				batch[0].finish(0, nil)
@@ -148,13 +148,13 @@ func TestBadRowFailsAlone(t *testing.T) {
 func TestSharedFaultIsNotTriedForEveryRow(t *testing.T) {
 	t.Parallel()
 	l := newSQLiteHome(t).open(t)
-	var batch []*call[int, int]
-	for i := range 50 {
-		batch = append(batch, &call[int, int]{req: i, done: make(chan struct{})})
+	var batch []*call[Key, int]
+	for i := range int64(50) {
+		batch = append(batch, &call[Key, int]{req: key(1, i+1), done: make(chan struct{})})
 	}
 	runs := 0
 	broken := errors.New("broken")
-	batched(l, "test", func(context.Context, []*call[int, int]) error { runs++; return broken })(t.Context(), batch)
+	batched(l, "test", func(context.Context, []*call[Key, int]) error { runs++; return broken })(t.Context(), batch)
 	require.Equal(t, 4, runs)
 	for _, k := range batch {
 		<-k.done

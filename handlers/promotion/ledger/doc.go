@@ -38,6 +38,9 @@
 //     granted past a waiting writer, and many overlapping begins never leave a gap. Begins and accepts
 //     therefore pass an advisory lock in share mode first, and pause, resume and cancel take it
 //     exclusively: that queue is fair.
+//   - A lock is never waited for indefinitely: PostgreSQL ends a session that is silent inside a transaction, hot
+//     statements have a lock_timeout, and a pause waits for its gate in short steps, because every later begin queues behind
+//     it. A batch that met a lock is run in halves, so that the other payouts don't share the delay.
 //   - Settled is final for everything but a person. Replay and Resolve are transitions of the same function, each with a
 //     new epoch, in one transaction with the summary that counts one less, and the audit line. A replay's letter and
 //     generation are written first: whoever can't is late.

@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	// ErrUnavailable means that the database could not be reached or is going down. The outcome of the
-	// call is unknown; every call may be repeated later.
+	// ErrUnavailable means that the database could not be reached, is going down, takes no writes, or has
+	// a lock that another transaction does not release. The outcome of the call is unknown; every call may be repeated later.
 	ErrUnavailable = fmt.Errorf("ledger: database: %w", pipeline.ErrUnavailable)
 
 	// ErrInvalid means that the record itself can't be stored. Repeating is pointless: dead-letter it.

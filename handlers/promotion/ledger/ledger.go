@@ -2,11 +2,9 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,12 +25,14 @@ type Ledger struct {
 	settles *coalescer[*Result, Settled]
 	returns *coalescer[Key, struct{}] // NotEnqueued
 
+	life    context.Context // of every flush; ended by a Close that has no more time
+	end     context.CancelFunc
 	orphans sync.WaitGroup
 	closed  sync.Once
 }
 
 // flushTimeout bounds one transaction of a batch, waiting for locks included.
-const flushTimeout = 30 * time.Second
+const flushTimeout = 15 * time.Second
 
 // Open connects to the database. It does not migrate: call Migrate, or let one instance do so. When the
 // server can't be reached the error wraps ErrUnavailable and names the host. logger may be nil.
@@ -52,6 +52,7 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 		logger = slog.New(slog.DiscardHandler)
 	}
 	l := &Ledger{cfg: cfg, opts: opts, policy: cfg.policy(opts), log: logger}
+	l.life, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
 	if sqldb.DialectOf(cfg.DSN.Reveal()) == sqldb.SQLite {
 		l.store, err = openSQLite(ctx, cfg, logger, skew)
@@ -59,6 +60,7 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 		l.store, err = openPostgres(ctx, cfg, logger, skew)
 	}
 	if err != nil {
+		l.end()
 		return nil, err
 	}
 	l.start()
@@ -67,10 +69,10 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 
 func (l *Ledger) start() {
 	n := l.store.flushers()
-	l.accepts = newCoalescer(n, l.cfg.MaxBatch, l.cfg.Linger, batched(l, "accept", l.acceptBatch), nil)
-	l.begins = newCoalescer(n, l.cfg.MaxBatch, l.cfg.Linger, batched(l, "begin", l.beginBatch), l.orphaned)
-	l.settles = newCoalescer(n, l.cfg.MaxBatch, l.cfg.Linger, batched(l, "settle", l.settleBatch), nil)
-	l.returns = newCoalescer(1, l.cfg.MaxBatch, l.cfg.Linger, batched(l, "not enqueued", l.notEnqueuedBatch), nil)
+	l.accepts = newCoalescer(l.life, n, l.cfg.MaxBatch, l.cfg.Linger, batched(l, "accept", l.acceptBatch), nil)
+	l.begins = newCoalescer(l.life, n, l.cfg.MaxBatch, l.cfg.Linger, batched(l, "begin", l.beginBatch), l.orphaned)
+	l.settles = newCoalescer(l.life, n, l.cfg.MaxBatch, l.cfg.Linger, batched(l, "settle", l.settleBatch), nil)
+	l.returns = newCoalescer(l.life, 1, l.cfg.MaxBatch, l.cfg.Linger, batched(l, "not enqueued", l.notEnqueuedBatch), nil)
 }
 
 // Migrate brings the schema up to date. It may be called by several instances at once.
@@ -89,11 +91,18 @@ func (l *Ledger) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Close carries out what was submitted, refuses everything after it with ErrClosed, and closes the
-// connections. It is idempotent.
-func (l *Ledger) Close() error {
+// Close is CloseContext without a bound.
+func (l *Ledger) Close() error { return l.CloseContext(context.Background()) }
+
+// CloseContext carries out what was submitted, refuses everything after it with ErrClosed, and closes the connections.
+// When ctx ends first, transactions under way are cut off: their callers get ErrClosed, and the outcome is unknown. It is
+// idempotent.
+func (l *Ledger) CloseContext(ctx context.Context) error {
 	var err error
 	l.closed.Do(func() {
+		defer l.end()
+		inTime := context.AfterFunc(ctx, l.end)
+		defer inTime()
 		l.accepts.close()
 		l.begins.close()
 		l.orphans.Wait()
@@ -109,15 +118,20 @@ func (l *Ledger) wrap(what string, err error) error {
 	switch l.store.fault(err) {
 	case faultData:
 		return fmt.Errorf("ledger: %s: %w: %w", what, ErrInvalid, err)
-	case faultServer:
+	case faultServer, faultLocked:
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
 	default:
 		return fmt.Errorf("ledger: %s: %w", what, err)
 	}
 }
 
-// tries is how often a transaction runs that was the victim of a deadlock.
-const tries = 6
+const (
+	// tries is how often a transaction runs that was the victim of a deadlock.
+	tries = 6
+	// lockTries is how often a statement of a person runs that met a lock. With pgGateTimeout that is longer than a
+	// frozen session lives.
+	lockTries = 10
+)
 
 // transact runs fn over the wanted rows and commits what fn leaves in changes.
 func (l *Ledger) transact(ctx context.Context, w want, fn func(context.Context, unit, *snapshot, *changes) error) error {
@@ -135,6 +149,16 @@ func (l *Ledger) transact(ctx context.Context, w want, fn func(context.Context, 
 			return err
 		}
 	}
+}
+
+// patiently is transact for a person's command: it goes on while another transaction holds a row.
+func (l *Ledger) patiently(ctx context.Context, w want, fn func(context.Context, unit, *snapshot, *changes) error) (err error) {
+	for range lockTries {
+		if err = l.transact(ctx, w, fn); l.store.fault(err) != faultLocked || ctx.Err() != nil {
+			break
+		}
+	}
+	return err
 }
 
 func (l *Ledger) transactOnce(ctx context.Context, w want, fn func(context.Context, unit, *snapshot, *changes) error) error {
@@ -168,52 +192,6 @@ func (l *Ledger) completePromotions(ctx context.Context, u unit, w want, s *snap
 		return err
 	}
 	return u.more(ctx, want{promotions: missing}, s)
-}
-
-// batched turns a function over a batch into a flush: when the batch fails for a reason that may be one
-// row's, every call is tried alone.
-func batched[Q, R any](l *Ledger, what string, run func(context.Context, []*call[Q, R]) error) func(context.Context, []*call[Q, R]) {
-	try := func(ctx context.Context, batch []*call[Q, R]) error {
-		ctx, cancel := context.WithTimeout(ctx, flushTimeout)
-		defer cancel()
-		return run(ctx, batch)
-	}
-	return func(ctx context.Context, batch []*call[Q, R]) {
-		err := try(ctx, batch)
-		f := l.store.fault(err)
-		alone := err != nil && len(batch) > 1 && f != faultServer && !errors.Is(err, context.DeadlineExceeded)
-		failed := 0 // calls in sequence that failed alone for no reason of their own
-		for _, k := range batch {
-			if alone && failed < 3 {
-				if err = try(ctx, []*call[Q, R]{k}); err != nil && l.store.fault(err) != faultData {
-					failed++
-				} else {
-					failed = 0
-				}
-			}
-			if err != nil {
-				var none R
-				k.finish(none, l.wrap(what, err))
-			} else {
-				k.finish(k.res, k.err)
-			}
-		}
-	}
-}
-
-// wanted returns the sorted unique keys and promotions of a batch.
-func wanted[Q, R any](batch []*call[Q, R], key func(Q) Key) (w want) {
-	for _, k := range batch {
-		w.keys = append(w.keys, key(k.req))
-	}
-	slices.SortFunc(w.keys, compareKeys)
-	w.keys = slices.Compact(w.keys)
-	for _, k := range w.keys {
-		if n := len(w.promotions); n == 0 || w.promotions[n-1] != k.Of() {
-			w.promotions = append(w.promotions, k.Of())
-		}
-	}
-	return w
 }
 
 func wait(ctx context.Context, d time.Duration) error {

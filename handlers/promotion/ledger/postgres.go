@@ -33,17 +33,22 @@ type postgres struct {
 
 const coldConnections = 4
 
+// How long PostgreSQL waits for one lock. Each is an SQL value.
+const (
+	pgLockTimeout     = "4s"    // of a hot statement; less than what the writer of an answer has (5 s)
+	pgPartLockTimeout = "250ms" // of a part of a batch that has waited before
+	pgGateTimeout     = "2s"    // of a pause, resume or cancel: begins and accepts queue behind it
+)
+
 func openPostgres(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.Int64) (*postgres, error) {
 	s := &postgres{log: log, skew: skew, conns: cfg.Connections}
 	var err error
-	if s.hot, err = newPool(ctx, cfg.DSN.Reveal(), cfg.Connections, `
-		SET jit = off; SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-		SET plan_cache_mode = force_generic_plan`); err != nil {
+	if s.hot, err = newPool(ctx, cfg.DSN.Reveal(), cfg.Connections, "jit = off", "enable_seqscan = off", "enable_bitmapscan = off",
+		"enable_hashjoin = off", "enable_mergejoin = off", "plan_cache_mode = force_generic_plan", "lock_timeout = '"+pgLockTimeout+"'"); err != nil {
 		return nil, err
 	}
 	// Rare statements that read in an order must read an index in that order, statistics or not.
-	if s.cold, err = newPool(ctx, cfg.DSN.Reveal(), coldConnections, `
-		SET jit = off; SET enable_seqscan = off; SET enable_sort = off`); err != nil {
+	if s.cold, err = newPool(ctx, cfg.DSN.Reveal(), coldConnections, "jit = off", "enable_seqscan = off", "enable_sort = off"); err != nil {
 		s.hot.Close()
 		return nil, err
 	}
@@ -55,19 +60,16 @@ func openPostgres(ctx context.Context, cfg Config, log *slog.Logger, skew *atomi
 	return s, nil
 }
 
-// newPool makes a pool of sessions that begin with the statements of set.
-func newPool(ctx context.Context, dsn string, size int, set string) (*pgxpool.Pool, error) {
+// newPool makes a pool of sessions with the settings.
+func newPool(ctx context.Context, dsn string, size int, settings ...string) (*pgxpool.Pool, error) {
 	c, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: dsn: %w", err) // pgx leaves the password out
 	}
 	c.MaxConns, c.MinConns = int32(size), 0
 	sqldb.TunePostgres(c.ConnConfig)
-	// Not among the parameters of the startup message, which poolers (PgBouncer) refuse but for a few.
-	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.PgConn().Exec(ctx, set).ReadAll()
-		return err
-	}
+	sqldb.Set(c.ConnConfig, settings...)
+	c.MaxConnLifetime, c.MaxConnLifetimeJitter = min(c.MaxConnLifetime, sqldb.ConnLifetime), sqldb.ConnLifetime/5
 	pool, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: postgres: %w", err)
@@ -99,6 +101,8 @@ func (s *postgres) fault(err error) fault {
 		return faultNone
 	case sqldb.Contended(err):
 		return faultRetry
+	case sqldb.Locked(err):
+		return faultLocked
 	case sqldb.Unreachable(err), errors.Is(err, ErrUnavailable):
 		return faultServer
 	case !errors.As(err, &pg):
@@ -185,6 +189,9 @@ func (s *postgres) with(ctx context.Context, pool *pgxpool.Pool, fn func(querier
 func (s *postgres) update(ctx context.Context, gate *Promotion, fn func(querier, time.Time) error) error {
 	return pgx.BeginFunc(ctx, s.cold, func(tx pgx.Tx) error {
 		if gate != nil {
+			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+pgGateTimeout+"'"); err != nil {
+				return err
+			}
 			if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(1296650049, $1)", gateOf(*gate)); err != nil {
 				return err
 			}

@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // waiters counts the locks of the test's schema and advisory locks that are waited for.
@@ -137,6 +140,7 @@ func TestFaults(t *testing.T) {
 			`SELECT nothing`: faultOther,
 			`DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$`:    faultRetry,
 			`DO $$ BEGIN RAISE SQLSTATE '40001'; END $$`:    faultRetry,
+			`DO $$ BEGIN RAISE SQLSTATE '55P03'; END $$`:    faultLocked,
 			`DO $$ BEGIN RAISE SQLSTATE '57P01'; END $$`:    faultServer,
 			`DO $$ BEGIN RAISE SQLSTATE '53100'; END $$`:    faultServer,
 			`SELECT pg_terminate_backend(pg_backend_pid())`: faultServer,
@@ -146,5 +150,51 @@ func TestFaults(t *testing.T) {
 			require.Equal(t, want, s.fault(err), "%s: %v", sql, err)
 		}
 		require.Equal(t, faultNone, s.fault(nil))
+	})
+}
+
+// TestSessionsOfAStandbyAreNotKept: after a switchover each session fails once, and a ledger is not opened on a server that
+// takes no writes.
+func TestSessionsOfAStandbyAreNotKept(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		h := newPostgresHome(t)
+		l := h.open(t)
+		s := l.store.(*postgres)
+		for _, c := range []struct {
+			pool  *pgxpool.Pool
+			write func() error
+		}{
+			{s.hot, func() error { _, err := l.Accept(t.Context(), record(1, 1), false); return err }},
+			{s.cold, func() error { return l.Activate(t.Context(), Promotion{"POINT", 1}, 0) }},
+		} {
+			require.LessOrEqual(t, c.pool.Config().MaxConnLifetime, 10*time.Minute)
+			require.Positive(t, c.pool.Config().MaxConnLifetimeJitter)
+			var sessions []*pgxpool.Conn
+			for range c.pool.Config().MaxConns {
+				conn, err := c.pool.Acquire(t.Context())
+				require.NoError(t, err)
+				_, err = conn.Exec(t.Context(), "SET default_transaction_read_only = on")
+				require.NoError(t, err)
+				sessions = append(sessions, conn)
+			}
+			for _, conn := range sessions {
+				conn.Release()
+			}
+			require.ErrorIs(t, c.write(), ErrUnavailable)
+			err := c.write()
+			for range sessions {
+				if err == nil {
+					break
+				}
+				err = c.write()
+			}
+			require.NoError(t, err)
+		}
+		cfg, opts := h.config()
+		cfg.DSN = pipeline.NewSecret(h.dsn + "&default_transaction_read_only=on")
+		_, err := Open(t.Context(), cfg, opts, nil)
+		require.ErrorIs(t, err, pipeline.ErrUnavailable)
 	})
 }

@@ -28,6 +28,9 @@ func (s *postgres) begin(ctx context.Context, w want) (unit, *snapshot, error) {
 	snap := &snapshot{promotions: map[Promotion]PromotionState{}, rows: make(map[Key]*stored, len(w.keys))}
 	var b pgx.Batch
 	b.Queue("BEGIN")
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= partTimeout { // the lock's timeout first: it costs no connection
+		b.Queue("SET LOCAL lock_timeout = '" + pgPartLockTimeout + "'")
+	}
 	u.queueReads(&b, w, snap)
 	b.Queue(pgClock).QueryRow(func(row pgx.Row) error {
 		var t time.Time

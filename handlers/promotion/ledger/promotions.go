@@ -7,14 +7,16 @@ import (
 	"time"
 )
 
-// update runs fn in a transaction, again when it was the victim of a deadlock.
+// update runs fn in a transaction, again when it was the victim of a deadlock or waited for a gate for too long. Between
+// two waits for a gate whoever queues behind it goes first.
 func (l *Ledger) update(ctx context.Context, what string, gate *Promotion, fn func(q querier, now time.Time) error) error {
 	for n := 1; ; n++ {
 		err := l.store.update(ctx, gate, fn)
 		if err == nil {
 			return nil
 		}
-		if n == tries || l.store.fault(err) != faultRetry || wait(ctx, time.Duration(rand.Int64N(int64(10*time.Millisecond)))) != nil {
+		f := l.store.fault(err)
+		if f != faultRetry && f != faultLocked || f == faultRetry && n >= tries || n >= lockTries || wait(ctx, time.Duration(rand.Int64N(int64(10*time.Millisecond)))) != nil {
 			return l.wrap(what, err)
 		}
 	}
@@ -128,7 +130,7 @@ func (l *Ledger) Cancel(ctx context.Context, p Promotion) (Cancellation, error) 
 			return c, err
 		}
 		var n int64
-		err = l.transact(ctx, want{keys: keys}, func(ctx context.Context, u unit, s *snapshot, ch *changes) error {
+		err = l.patiently(ctx, want{keys: keys}, func(ctx context.Context, u unit, s *snapshot, ch *changes) error {
 			n = 0
 			book := l.newBook(s, ch)
 			for _, k := range keys {

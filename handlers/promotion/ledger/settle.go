@@ -43,7 +43,7 @@ func (l *Ledger) Settle(ctx context.Context, r Result) (Settled, error) {
 }
 
 func (l *Ledger) settleBatch(ctx context.Context, batch []*call[*Result, Settled]) error {
-	w := wanted(batch, func(r *Result) Key { return r.Key })
+	w := wanted(batch)
 	w.promotions = nil
 	return l.transact(ctx, w, func(ctx context.Context, u unit, s *snapshot, c *changes) error {
 		book := l.newBook(s, c)

@@ -149,6 +149,7 @@ type fault int
 const (
 	faultNone   fault = iota
 	faultRetry        // a deadlock or a serialization failure: nothing happened, run it again
+	faultLocked       // a lock was not free in time: nothing happened, run the rest without it
 	faultStale        // a row has changed since it was read: nothing happened, run it again with locks
 	faultData         // the data itself can't be stored
 	faultServer       // the database is unreachable or going down; the outcome may be unknown

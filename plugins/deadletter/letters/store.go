@@ -51,6 +51,7 @@ func Connect(ctx context.Context, dsn pipeline.Secret, log *slog.Logger) (*Store
 		}
 		sqldb.TunePostgres(c)
 		s.db, where = stdlib.OpenDB(*c), "postgres at "+net.JoinHostPort(c.Host, fmt.Sprint(c.Port))
+		s.db.SetConnMaxLifetime(sqldb.ConnLifetime)
 	case sqldb.SQLite:
 		file, err := sqldb.ParseFile(dsn.Reveal())
 		if err != nil {

@@ -1,0 +1,166 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+)
+
+// untilAnswered runs call again while the ledger says that it may be repeated.
+func untilAnswered[R any](ctx context.Context, call func(context.Context) (R, error)) (R, error) {
+	for {
+		r, err := call(ctx)
+		if !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return r, err
+		}
+	}
+}
+
+// beginAll begins targets 1 to n of a promotion, all at once and until each is answered, and counts the answers.
+func beginAll(ctx context.Context, l *Ledger, promotion, n int64, next Next) error {
+	var g errgroup.Group
+	for target := int64(1); target <= n; target++ {
+		g.Go(func() error {
+			b, err := untilAnswered(ctx, func(ctx context.Context) (Begun, error) { return l.Begin(ctx, record(promotion, target)) })
+			if err == nil && b.Next != next && b.Why != "leased" { // leased: the answer of an earlier begin was lost
+				err = errors.New(key(promotion, target).String() + ": " + b.Next.String() + " " + b.Why)
+			}
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// An instance stops inside a transaction, and its connection stays open. PostgreSQL ends its session, so that the others
+// go on: with its rows, and with a pause that waits for its gate.
+func TestAFrozenTransactionEnds(t *testing.T) {
+	t.Parallel()
+	for name, holds := range map[string]want{
+		"in a row":  {keys: []Key{key(1, 1)}, lock: true},
+		"in a gate": {promotions: []Promotion{{"POINT", 1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newPostgresHome(t)
+			ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+			defer cancel()
+			l, frozen := h.open(t), h.open(t, as("frozen"))
+			const targets = 40
+			acceptMany(t, l, 1, targets)
+			acceptMany(t, l, 2, targets)
+
+			u, _, err := frozen.store.begin(ctx, holds)
+			require.NoError(t, err)
+			defer u.rollback()
+			if len(holds.promotions) > 0 {
+				_, err = untilAnswered(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.Pause(ctx, Promotion{"POINT", 1}) })
+				require.NoError(t, err)
+				require.NoError(t, beginAll(ctx, l, 1, targets, Ack), "paused")
+			} else {
+				require.NoError(t, beginAll(ctx, l, 1, targets, Send))
+			}
+			require.NoError(t, beginAll(ctx, l, 2, targets, Send))
+		})
+	}
+}
+
+// The others don't wait until the frozen transaction ends. Its holder here is a session that PostgreSQL never ends.
+func TestOthersGoOnBesideAFrozenTransaction(t *testing.T) {
+	t.Parallel()
+	freeze := func(t *testing.T, h *home, sql string, args ...any) pgx.Tx {
+		tx, err := h.connect(t).Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), sql, args...)
+		require.NoError(t, err)
+		return tx
+	}
+	t.Run("postgres: a locked row fails alone", func(t *testing.T) {
+		t.Parallel()
+		h := newPostgresHome(t)
+		l := h.open(t)
+		const targets = 64
+		acceptMany(t, l, 1, targets)
+		freeze(t, h, `SELECT FROM payouts WHERE target_id = 7 FOR UPDATE`)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		left := map[int64]bool{}
+		for target := int64(1); target <= targets; target++ {
+			left[target] = true
+		}
+		for len(left) > 1 && ctx.Err() == nil {
+			var batch []*call[*Record, Begun]
+			for target := range left {
+				r := record(1, target)
+				batch = append(batch, &call[*Record, Begun]{req: &r, done: make(chan struct{})})
+			}
+			batched(l, "begin", l.beginBatch)(ctx, batch)
+			for _, k := range batch {
+				if <-k.done; k.err == nil {
+					delete(left, k.req.Target)
+				} else if k.req.Target == 7 {
+					require.ErrorIs(t, k.err, ErrUnavailable)
+				}
+			}
+		}
+		require.Equal(t, map[int64]bool{7: true}, left)
+	})
+	t.Run("postgres: a gate that a pause waits for", func(t *testing.T) {
+		t.Parallel()
+		h := newPostgresHome(t)
+		conn := h.connect(t)
+		var schema string
+		require.NoError(t, conn.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
+		h.dsn += "&application_name=millrace-" + schema
+		l := h.open(t)
+		acceptMany(t, l, 1, 3)
+		acceptMany(t, l, 2, 3)
+		tx := freeze(t, h, pgGate, []int32{gateOf(Promotion{"POINT", 1})})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		paused := make(chan error, 1)
+		go func() {
+			_, err := untilAnswered(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.Pause(ctx, Promotion{"POINT", 1}) })
+			paused <- err
+		}()
+		require.Eventually(t, func() bool { return waiters(t, conn) > 0 }, 20*time.Second, time.Millisecond)
+		require.NoError(t, beginAll(ctx, l, 2, 3, Send))
+		require.NoError(t, beginAll(ctx, l, 1, 3, Send), "the pause has not taken effect")
+		require.Empty(t, paused)
+		require.NoError(t, tx.Rollback(ctx))
+		require.NoError(t, <-paused)
+	})
+}
+
+// An instance wakes after PostgreSQL has ended its session: nothing of its transaction counts, the error says that it may be
+// repeated, and the next call finds a session that works.
+func TestAnInstanceWakesWithoutItsSession(t *testing.T) {
+	t.Parallel()
+	h := newPostgresHome(t)
+	l := h.open(t)
+	mustAccept(t, l, record(1, 1))
+	h.dsn += "&idle_in_transaction_session_timeout=200"
+	frozen := h.open(t, as("frozen"))
+	u, s, err := frozen.store.begin(t.Context(), want{promotions: []Promotion{{"POINT", 1}}, keys: []Key{key(1, 1)}, lock: true})
+	require.NoError(t, err)
+	row := s.rows[key(1, 1)]
+	row.State, row.Epoch, row.Version = Sending, 9, row.Version+1
+	pid, conn := u.(*pgUnit).conn.Conn().PgConn().PID(), h.connect(t)
+	require.Eventually(t, func() bool {
+		var alive bool
+		require.NoError(t, conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)`, int32(pid)).Scan(&alive))
+		return !alive
+	}, 30*time.Second, 10*time.Millisecond)
+
+	err = u.commit(t.Context(), &changes{rows: []*Row{&row.Row}})
+	require.Equal(t, faultServer, frozen.store.fault(err), "%v", err)
+	u.rollback()
+	require.Equal(t, Pending, mustExplain(t, l, key(1, 1)).State)
+	b, err := untilAnswered(t.Context(), func(ctx context.Context) (Begun, error) { return frozen.Begin(ctx, record(1, 1)) })
+	require.NoError(t, err)
+	require.Equal(t, int64(1), b.Epoch)
+}
