@@ -241,6 +241,8 @@ type Status struct {
 	// Instances are those that read the promotion's stream now. Null: Redis could not be asked, or this version
 	// does not know the type.
 	Instances []streams.InstanceStatus `json:"instances"`
+	// DelayingGroups are foreign consumer groups that delay the trimming and the deletion of the promotion's stream.
+	DelayingGroups []streams.DelayingGroup `json:"delaying_groups,omitempty"`
 }
 
 func (p *Plugin) statusCommand(h *app.Host) *cobra.Command {
@@ -312,6 +314,8 @@ func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]Statu
 		if m, known := p.managers[string(id.Type)]; known {
 			if one.Instances, err = m.Statuses(ctx, id.ID); err != nil {
 				p.run.log.WarnContext(ctx, "can't ask Redis who is reading", pipeline.Err(err))
+			} else if st, err := m.Inspect(ctx, id.ID); err == nil {
+				one.DelayingGroups = st.Delaying
 			}
 		}
 		all = append(all, one)
@@ -351,6 +355,13 @@ func showStatuses(h *app.Host, all []Status) error {
 			thousands(s.Pending), thousands(s.InFlight), thousands(s.Dead), thousands(s.Conflict))
 		if s.Counts.OldestUnpaid > 0 {
 			fmt.Fprintf(w, "  oldest unpaid\t%s\n", s.Counts.OldestUnpaid.Round(time.Second))
+		}
+		for _, g := range s.DelayingGroups {
+			state := "for at most plugins.promotion.stream.foreign_group_grace"
+			if g.Ignored {
+				state = "ignored, since the grace is over"
+			}
+			fmt.Fprintf(w, "  foreign group\t%s delays trimming and deletion of the stream since %s, %s\n", g.Group, g.For.Round(time.Second), state)
 		}
 		if len(s.Instances) == 0 {
 			fmt.Fprintln(w, "  no instance is reading its stream")

@@ -3,6 +3,7 @@ package streams
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -34,6 +35,12 @@ type Config struct {
 	MinIdle time.Duration `yaml:"min_idle"`
 	// LongestHold is how long a slot may keep an entry alive. Zero: for as long as its handler runs.
 	LongestHold time.Duration `yaml:"longest_hold"`
+	// ForeignGroupGrace is how long a consumer group that is neither the stream's own nor required may delay the trimming
+	// and the deletion of what the own group has acknowledged. After that the group is ignored until it has caught up.
+	// Zero: it is ignored at once.
+	ForeignGroupGrace time.Duration `yaml:"foreign_group_grace"`
+	// RequiredGroups are consumer groups that delay trimming and deletion without a limit, as the own group does.
+	RequiredGroups []string `yaml:"required_groups"`
 	// Refresh is how often the active set is asked and running streams are tended.
 	Refresh time.Duration `yaml:"refresh"`
 	// Tiers is how many slots a stream gets for its total count, in ascending order of UpTo.
@@ -60,8 +67,11 @@ func DefaultConfig() Config {
 		StopTimeout:  5 * time.Second,
 		MinIdle:      5 * time.Minute,
 		LongestHold:  30 * time.Minute,
-		Refresh:      2 * time.Second,
-		Tiers:        DefaultTiers(),
+
+		ForeignGroupGrace: 5 * time.Minute,
+
+		Refresh: 2 * time.Second,
+		Tiers:   DefaultTiers(),
 	}
 }
 
@@ -108,6 +118,14 @@ func (c Config) Validate() error {
 	positive("refresh", c.Refresh)
 	if c.Refresh > 0 && c.IdleTimeout > 0 && c.Refresh > c.IdleTimeout {
 		bad("refresh", "must be <= idle_timeout (%s), got %s", c.IdleTimeout, c.Refresh)
+	}
+	if c.ForeignGroupGrace < 0 {
+		bad("foreign_group_grace", "must be >= 0, got %s", c.ForeignGroupGrace)
+	}
+	for i, g := range c.RequiredGroups {
+		if g == "" || strings.Contains(g, "\n") {
+			bad(fmt.Sprintf("required_groups[%d]", i), "must be the name of a consumer group, got %q", g)
+		}
 	}
 	if len(c.Tiers) == 0 {
 		bad("tiers", "must have at least one tier")

@@ -17,10 +17,16 @@
 //   - A stream that is read here but not on the active set for two rounds is put back. That heals an
 //     instance that died between the steps, and one that created a stream on old news.
 //   - Idle is not judged by a reader: the stream's meta remembers, by the server's clock, since when
-//     nothing has been pending or unread in any group. Every instance may see it first; what is in hand
+//     nothing has been pending or unread in any group that counts. Every instance may see it first; what is in hand
 //     in any of them is pending, so it is not drained.
+//   - The own group and the required groups count always. A foreign group counts for at most its grace after it was
+//     first seen to hold what the others have released, and then not until it has released that too. "Released" is judged
+//     by ids, not by what exists: what was trimmed meanwhile was never read by it.
+//   - Whether an enqueued hint may be lost (State.Drained) is the own group's affair alone.
 //   - Drained is not "lag is 0" and not "last delivered is last generated": both can be wrong for ever.
-//   - A full stream first loses what every group has acknowledged, by id, never by length: MAXLEN removes
+//   - On a full server (OOM) a script's first write must be one that needs no memory; then all its writes pass. So
+//     every visit trims before it writes anything.
+//   - A full stream first loses what every group that counts has acknowledged, by id, never by length: MAXLEN removes
 //     what nobody has read.
 //   - A group that has to be created gets a new incarnation, whatever meta says: the stream under it may
 //     be another one.

@@ -150,13 +150,14 @@ func (m *Manager) wake(id int64) {
 func (m *Manager) add(ctx context.Context, id int64, es []redispoll.Entry) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	args := make([]any, 0, 3+len(es)*entryWords)
-	args = append(args, m.kind.Group(id), m.config().MaxLen, len(es))
+	c := m.config()
+	args := make([]any, 0, 5+len(es)*entryWords)
+	args = append(append(args, c.groupArgs(m.kind.Group(id))...), c.MaxLen, len(es))
 	for _, e := range es {
 		values := e.Values()
 		args = append(append(args, len(values)), values...)
 	}
-	n, err := m.scripts.enqueue.Run(ctx, m.client(), []string{m.kind.Stream(id)}, args...).Int()
+	n, err := m.scripts.enqueue.Run(ctx, m.client(), m.keys(id), args...).Int()
 	if err != nil {
 		m.metrics.enqueueFailed(m.kind.Type, len(es))
 		return 0, fmt.Errorf("add: %w", m.refusal(ctx, id, err))

@@ -107,7 +107,8 @@ func (s *subscription) reap() {
 // trimmed, and looks whether the stream is idle or no longer wanted. wanted is nil when it could not
 // be asked.
 func (s *subscription) tend(wanted map[int64]Activation) {
-	list := s.list()
+	list, c := s.list(), s.m.config()
+	delays := delays{}
 	var failed int
 	var first error
 	for len(list) > 0 && s.life.Err() == nil {
@@ -117,7 +118,7 @@ func (s *subscription) tend(wanted map[int64]Activation) {
 		keys, args := make([][]string, n), make([][]any, n)
 		for i, r := range part {
 			keys[i] = []string{r.stream, MetaKey(r.stream)}
-			args[i] = []any{r.group, s.m.statusField(), s.status(r)}
+			args[i] = append(c.groupArgs(r.group), s.m.statusField(), s.status(r))
 		}
 		ctx, cancel := context.WithTimeout(s.life, callTimeout)
 		cmds := runAll(ctx, s.m.client(), s.m.scripts.tend, keys, args)
@@ -136,9 +137,11 @@ func (s *subscription) tend(wanted map[int64]Activation) {
 				continue
 			}
 			s.m.metrics.trimmed(s.m.kind.Type, t.trimmed)
+			s.delayed(part[i], t, delays)
 			s.judge(part[i], t, wanted)
 		}
 	}
+	s.m.metrics.delayedBy(s.m.kind.Type, delays)
 	if first != nil && s.life.Err() == nil {
 		s.m.metrics.failed(s.m.kind.Type, "tend")
 		s.m.log.Warn("streams could not be tended", slog.Int("streams", failed), pipeline.Err(first))

@@ -78,7 +78,7 @@ type Manager struct {
 	hands    hands
 	orphans  orphans
 
-	refusedLog, startLog sampler
+	refusedLog, startLog, delayLog sampler
 
 	mu  sync.Mutex
 	sub *subscription // the open one

@@ -18,6 +18,7 @@ type Metrics struct {
 	orphaned  *prometheus.CounterVec
 	failures  *prometheus.CounterVec
 	refusals  *prometheus.CounterVec
+	delaying  *prometheus.GaugeVec
 }
 
 // NewMetrics returns metrics that nobody collects yet.
@@ -44,6 +45,10 @@ func NewMetrics() *Metrics {
 		putBacks: counter("put_back_total", "Streams put back on the active set because they were not drained."),
 		trims:    counter("trimmed_total", "Acknowledged entries removed."),
 		orphaned: counter("orphans_total", "Streams without activation found by a sweep."),
+		delaying: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "millrace_streams_delayed_by_group",
+			Help: "Streams read here whose trimming and deletion a foreign consumer group has delayed for 10 s or longer, by group.",
+		}, []string{"type", "group"}),
 		refusals: counter("refused_total", "Commands refused because the key of one stream, or of its companion, can't be used."),
 		failures: counter("failures_total", "Rounds in which something failed and is tried again: active, start, tend.", "what"),
 	}
@@ -71,7 +76,7 @@ func (m *Metrics) known(kind string) {
 
 func (m *Metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{m.running, m.slotCount, m.starts, m.stops, m.enqueue, m.batch, m.revivals,
-		m.losses, m.cleanups, m.putBacks, m.trims, m.orphaned, m.failures, m.refusals}
+		m.losses, m.cleanups, m.putBacks, m.trims, m.orphaned, m.failures, m.refusals, m.delaying}
 }
 
 // Describe implements prometheus.Collector.

@@ -64,7 +64,9 @@ func (m *Manager) cleanUp(ctx context.Context, id int64) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	stream := m.kind.Stream(id)
-	answer, err := m.scripts.delete.Run(ctx, m.client(), []string{stream, MetaKey(stream)}, m.config().IdleTimeout.Milliseconds()).Int()
+	c := m.config()
+	args := append(c.groupArgs(m.kind.Group(id)), c.IdleTimeout.Milliseconds())
+	answer, err := m.scripts.delete.Run(ctx, m.client(), m.keys(id), args...).Int()
 	if err != nil {
 		m.metrics.cleanup(m.kind.Type, "failed")
 		return 0, fmt.Errorf("clean up %s: %w", stream, err)

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -39,7 +40,7 @@ func newScripts() scripts {
 	s := func(src string) *redis.Script { return redis.NewScript(luaCommon + src) }
 	return scripts{
 		enqueue: s(luaEnqueue),
-		create:  redis.NewScript(luaCreate),
+		create:  s(luaCreate),
 		tend:    s(luaTend),
 		delete:  s(luaDelete),
 		inspect: s(luaInspect),
@@ -59,19 +60,54 @@ type tended struct {
 	exists, grouped, drained bool
 	idleMillis               int64
 	length, pending, trimmed int64
+	delaying                 []DelayingGroup
 }
 
 func parseTended(v any, err error) (tended, error) {
-	n, err := integers(v, err)
-	switch {
-	case err != nil:
+	if err != nil {
 		return tended{}, err
-	case len(n) == 1 && n[0] == 0:
+	}
+	list, ok := v.([]any)
+	if ok && len(list) == 1 && list[0] == int64(0) {
 		return tended{}, nil
-	case len(n) != 7:
+	}
+	if !ok || len(list) != 8 {
 		return tended{}, fmt.Errorf("tend: unexpected reply %v", v)
 	}
-	return tended{exists: true, grouped: n[1] == 1, drained: n[2] == 1, idleMillis: n[3], length: n[4], pending: n[5], trimmed: n[6]}, nil
+	n, err := integers(list[:7], nil)
+	if err != nil {
+		return tended{}, err
+	}
+	delaying, err := parseDelaying(list[7])
+	if err != nil {
+		return tended{}, err
+	}
+	return tended{
+		exists: true, grouped: n[1] == 1, drained: n[2] == 1, idleMillis: n[3], length: n[4], pending: n[5], trimmed: n[6],
+		delaying: delaying,
+	}, nil
+}
+
+// parseDelaying reads the list of foreign groups that delay a stream.
+func parseDelaying(v any) ([]DelayingGroup, error) {
+	list, ok := v.([]any)
+	if !ok {
+		return nil, fmt.Errorf("unexpected reply %v", v)
+	}
+	var out []DelayingGroup
+	for _, e := range list {
+		one, _ := e.([]any)
+		if len(one) != 3 {
+			return nil, fmt.Errorf("unexpected reply %v", v)
+		}
+		name, ok1 := one[0].(string)
+		millis, ok2 := one[1].(int64)
+		if !ok1 || !ok2 {
+			return nil, fmt.Errorf("unexpected reply %v", v)
+		}
+		out = append(out, DelayingGroup{Group: name, For: time.Duration(millis) * time.Millisecond, Ignored: one[2] == int64(1)})
+	}
+	return out, nil
 }
 
 func integers(v any, err error) ([]int64, error) {

@@ -18,10 +18,12 @@ type State struct {
 	// Incarnation changes when the stream was lost and made anew. Empty: no stream, or one that no
 	// Manager has seen yet (Ensure gives it one).
 	Incarnation string
-	// Drained: nothing is pending and nothing unread, in any group. True for a stream that is absent.
+	// Drained: nothing is pending and nothing unread in the stream's own group. True for a stream that is absent.
 	Drained bool
 	Length  int64 // entries, acknowledged ones that are not trimmed yet included
 	Pending int64 // entries in hand or given back, over all groups
+	// Delaying are the foreign groups that hold entries which the own group has released.
+	Delaying []DelayingGroup
 }
 
 // InstanceStatus is what one instance says about a stream it reads.
@@ -98,11 +100,11 @@ func (m *Manager) inspect(ctx context.Context, id int64) (State, time.Time, map[
 	fail := func(err error) (State, time.Time, map[string]string, error) {
 		return State{}, time.Time{}, nil, fmt.Errorf("streams: inspect %s: %w", stream, err)
 	}
-	reply, err := m.scripts.inspect.Run(ctx, m.client(), []string{stream, MetaKey(stream)}).Slice()
+	reply, err := m.scripts.inspect.Run(ctx, m.client(), m.keys(id), m.config().groupArgs(m.kind.Group(id))...).Slice()
 	if err != nil {
 		return fail(err)
 	}
-	if len(reply) != 7 {
+	if len(reply) != 8 {
 		return fail(fmt.Errorf("unexpected reply %v", reply))
 	}
 	token, ok1 := reply[1].(string)
@@ -111,23 +113,27 @@ func (m *Manager) inspect(ctx context.Context, id int64) (State, time.Time, map[
 	if err != nil || !ok1 || !ok2 {
 		return fail(fmt.Errorf("unexpected reply %v", reply))
 	}
+	delaying, err := parseDelaying(reply[7])
+	if err != nil {
+		return fail(err)
+	}
 	meta := make(map[string]string, len(flat)/2)
 	for i := 0; i+1 < len(flat); i += 2 {
 		field, _ := flat[i].(string)
 		meta[field], _ = flat[i+1].(string)
 	}
-	st := State{Exists: n[0] == 1, Drained: n[1] == 1, Length: n[2], Pending: n[3]}
+	st := State{Exists: n[0] == 1, Drained: n[1] == 1, Length: n[2], Pending: n[3], Delaying: delaying}
 	if st.Exists {
 		st.Incarnation = token
 	}
 	return st, time.UnixMilli(n[4]), meta, nil
 }
 
-// Trim removes what every group has acknowledged from the stream of id and returns how many entries
+// Trim removes what every group that counts has acknowledged from the stream of id and returns how many entries
 // that were. The keeper does it at every visit; it is for tools.
 func (m *Manager) Trim(ctx context.Context, id int64) (int64, error) {
 	stream := m.kind.Stream(id)
-	n, err := m.scripts.trim.Run(ctx, m.client(), []string{stream}).Int64()
+	n, err := m.scripts.trim.Run(ctx, m.client(), m.keys(id), m.config().groupArgs(m.kind.Group(id))...).Int64()
 	if err != nil {
 		return 0, fmt.Errorf("streams: trim %s: %w", stream, err)
 	}

@@ -7,6 +7,10 @@ local function now()
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
+-- open makes the writes that follow pass on a server that is full (OOM). The server refuses only the first write of a
+-- script, and only when that write may need memory. HDEL is a write that needs none. The field does not exist.
+local function open(meta) redis.call('HDEL', meta, '') end
+
 -- groups returns a list of {name, pending, last} for every group of a stream that exists.
 -- Complexity: O(groups).
 local function groups(stream)
@@ -20,7 +24,7 @@ local function groups(stream)
   return list
 end
 
--- has tells whether one of the groups has that name.
+-- has returns whether one of the groups has that name.
 local function has(list, name)
   for _, g in ipairs(list) do
     if g.name == name then return true end
@@ -34,19 +38,6 @@ local function unread(stream, last)
   local e = redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1)
   if #e == 0 then return nil end
   return e[1][1]
-end
-
--- drained tells whether nothing is pending in any group and nothing is unread by any group. A
--- stream without groups is drained when it is empty. The second value changes whenever any group
--- was given an entry.
-local function drained(stream, list)
-  if #list == 0 then return redis.call('XLEN', stream) == 0, '' end
-  local mark = {}
-  for _, g in ipairs(list) do
-    if g.pending > 0 or unread(stream, g.last) then return false, '' end
-    mark[#mark + 1] = g.last
-  end
-  return true, table.concat(mark, ',')
 end
 
 -- before compares two entry ids. Their halves are unsigned 64-bit numbers, which a Lua number
@@ -66,21 +57,79 @@ local function before(a, b)
   return less(aseq, bseq)
 end
 
--- trim removes the entries that every group has been given and has acknowledged, and returns how
--- many. The bound is the least, over all groups, of the oldest pending and the first unread entry.
--- Without a group nothing has been read, so nothing is removed. Complexity: O(removed).
-local function trim(stream, list)
-  if #list == 0 then return 0 end
-  local bound
-  for _, g in ipairs(list) do
-    local b = unread(stream, g.last)
-    if g.pending > 0 then
-      local oldest = redis.call('XPENDING', stream, g.name)[2]
-      if oldest and (not b or before(oldest, b)) then b = oldest end
-    end
-    if b and (not bound or before(b, bound)) then bound = b end
-  end
-  if not bound then return redis.call('XTRIM', stream, 'MAXLEN', 0) end
-  return redis.call('XTRIM', stream, 'MINID', '=', bound)
+-- earlier returns the lesser of two entry ids, either of which may be nil.
+local function earlier(a, b)
+  if not a or (b and before(b, a)) then return b end
+  return a
 end
 
+-- look returns what the groups of a stream hold back. A group holds what is pending to it and what it has not read.
+-- The own group and the required groups count always. Any other group is foreign: it counts for at most the grace,
+-- from the first visit that saw it hold what the others have released. After that it is ignored until it has released
+-- that too. Where the own group is missing, every group counts.
+-- meta remembers in `foreign` (JSON) per foreign group since when it delays, and the last entry that it must release.
+-- Arguments: own is a name, grace is in ms, required are names, one per line.
+-- Result: has (the own group exists), pending (over all groups), dry (no group that counts holds anything), mark
+-- (changes whenever a group that counts was given an entry), ownDry (the own group holds nothing), bound (the first
+-- entry that a group that counts holds), count (groups that count), delaying (a list of {name, ms, ignored}),
+-- foreign (the new text for meta, nil when unchanged).
+-- Complexity: O(groups × log N + groups × consumers).
+local function look(stream, meta, own, grace, required)
+  local list, at = groups(stream), now()
+  local v = {has = has(list, own), pending = 0, dry = true, mark = {}, count = 0, delaying = {}}
+  local known, others = {}, {}
+  local text = redis.call('HGET', meta, 'foreign')
+  if text then known = cjson.decode(text) end
+  local function counts(g)
+    v.count = v.count + 1
+    v.mark[v.count] = g.last
+    v.bound = earlier(v.bound, g.bound)
+  end
+  for _, g in ipairs(list) do
+    v.pending = v.pending + g.pending
+    if g.pending > 0 then g.oldest = redis.call('XPENDING', stream, g.name)[2] or nil end
+    g.bound = earlier(g.oldest, unread(stream, g.last))
+    if g.name == own then v.ownDry = not g.bound end
+    if not v.has or g.name == own or string.find('\n' .. required .. '\n', '\n' .. g.name .. '\n', 1, true) then
+      counts(g)
+    else
+      others[#others + 1] = g
+    end
+  end
+  local released, noted, changed, left = v.bound, {}, false, 0
+  for _, g in ipairs(others) do
+    local k = known[g.name]
+    if k and not before(g.last, k[2]) and not (g.oldest and not before(k[2], g.oldest)) then
+      k, changed = nil, true
+    end
+    if not k and g.bound and (not released or before(g.bound, released)) then
+      local to = redis.call('XREVRANGE', stream, released and '(' .. released or '+', '-', 'COUNT', 1)[1]
+      k, changed = {string.format('%.0f', at), to and not before(to[1], g.bound) and to[1] or g.bound}, true
+    end
+    local ignored = false
+    if k then
+      if tonumber(k[1]) > at then k[1], changed = string.format('%.0f', at), true end
+      noted[g.name], left = k, left + 1
+      ignored = at - tonumber(k[1]) >= grace
+      v.delaying[#v.delaying + 1] = {g.name, at - tonumber(k[1]), ignored and 1 or 0}
+    end
+    if not ignored then counts(g) end
+  end
+  for name in pairs(known) do
+    if not noted[name] then changed = true end
+  end
+  if changed then v.foreign = left > 0 and cjson.encode(noted) or '' end
+  v.dry = not v.bound
+  if v.count == 0 then v.dry = redis.call('XLEN', stream) == 0 end
+  if not v.has then v.ownDry = redis.call('XLEN', stream) == 0 end
+  v.mark = table.concat(v.mark, ',')
+  return v
+end
+
+-- trim removes the entries that every group that counts has been given and has acknowledged, and returns how many.
+-- Without such a group nothing has been read, so nothing is removed. Complexity: O(removed).
+local function trim(stream, v)
+  if v.count == 0 then return 0 end
+  if not v.bound then return redis.call('XTRIM', stream, 'MAXLEN', 0) end
+  return redis.call('XTRIM', stream, 'MINID', '=', v.bound)
+end

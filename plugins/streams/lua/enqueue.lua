@@ -1,19 +1,21 @@
 -- enqueue.lua: adds entries to a stream that exists and has its group.
--- KEYS[1] stream
--- ARGV[1] group   ARGV[2] max_len   ARGV[3] number of entries
--- ARGV[4…] per entry: the number of words that follow, then field, value, field, value …
+-- KEYS[1] stream   KEYS[2] meta (read only)
+-- ARGV[1] group   ARGV[2] grace of foreign groups in ms   ARGV[3] required groups, one per line
+-- ARGV[4] max_len   ARGV[5] number of entries
+-- ARGV[6…] per entry: the number of words that follow, then field, value, field, value …
 -- Reply: how many were added, a prefix of what was given, fewer when max_len is reached;
 --        -1 when the stream or its group is absent: activate, create, add again.
--- Complexity: O(entries); at max_len also O(entries trimmed).
-local stream, max, total = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- Complexity: O(entries); at max_len also that of look and O(entries trimmed).
+local stream, max, total = KEYS[1], tonumber(ARGV[4]), tonumber(ARGV[5])
 if redis.call('EXISTS', stream) == 0 then return -1 end
-local list = groups(stream)
-if not has(list, ARGV[1]) then return -1 end
+if not has(groups(stream), ARGV[1]) then return -1 end
 
 local room = max - redis.call('XLEN', stream)
-if room < total then room = room + trim(stream, list) end
+if room < total then
+  room = room + trim(stream, look(stream, KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3]))
+end
 
-local added, at = 0, 4
+local added, at = 0, 6
 while added < total and added < room do
   local words = tonumber(ARGV[at])
   redis.call('XADD', stream, 'NOMKSTREAM', '*', unpack(ARGV, at + 1, at + words))

@@ -1,32 +1,38 @@
--- tend.lua: an instance's visit to a stream it reads: leaves its status, judges idleness for the
--- stream as a whole, trims what is acknowledged.
+-- tend.lua: an instance's visit to a stream it reads: trims what is acknowledged, leaves the instance's status, judges
+-- idleness for the stream as a whole.
 -- KEYS[1] stream   KEYS[2] meta
--- ARGV[1] group    ARGV[2] the instance's field in meta   ARGV[3] its status (JSON)
+-- ARGV[1] group   ARGV[2] grace of foreign groups in ms   ARGV[3] required groups, one per line
+-- ARGV[4] the instance's field in meta   ARGV[5] its status (JSON)
 -- Reply: {0} when the stream is absent (nothing is written then), otherwise
---        {1, has the group, drained, milliseconds drained, length, pending, trimmed}.
+--        {1, has the group, drained, milliseconds drained, length, pending, trimmed, delaying}; delaying has
+--        {name, milliseconds, ignored} per foreign group that delays trimming and deletion.
 -- meta remembers in `last` what was delivered last and in `since` when the stream was first seen
 -- drained with that.
--- Complexity: O(groups) and O(entries trimmed).
+-- Trimming comes first: on a full server it frees memory, and it lets the writes after it pass.
+-- Complexity: that of look and O(entries trimmed).
 local stream, meta = KEYS[1], KEYS[2]
 if redis.call('EXISTS', stream) == 0 then return {0} end
-local at = now()
-redis.call('HSET', meta, ARGV[2], string.format('%.0f %s', at, ARGV[3]))
+local v, at = look(stream, meta, ARGV[1], tonumber(ARGV[2]), ARGV[3]), now()
+local trimmed = v.has and trim(stream, v) or 0
 
-local list = groups(stream)
-local pending = 0
-for _, g in ipairs(list) do pending = pending + g.pending end
-local dry, mark = drained(stream, list)
+open(meta)
+redis.call('HSET', meta, ARGV[4], string.format('%.0f %s', at, ARGV[5]))
+if v.foreign == '' then
+  redis.call('HDEL', meta, 'foreign')
+elseif v.foreign then
+  redis.call('HSET', meta, 'foreign', v.foreign)
+end
+
 local idle = 0
-if dry then
+if v.dry then
   local known = redis.call('HMGET', meta, 'last', 'since')
   local since = tonumber(known[2] or nil)
-  if known[1] == mark and since and since <= at then
+  if known[1] == v.mark and since and since <= at then
     idle = at - since
   else
-    redis.call('HSET', meta, 'last', mark, 'since', string.format('%.0f', at))
+    redis.call('HSET', meta, 'last', v.mark, 'since', string.format('%.0f', at))
   end
 else
   redis.call('HDEL', meta, 'since')
 end
-local trimmed = trim(stream, list)
-return {1, has(list, ARGV[1]) and 1 or 0, dry and 1 or 0, idle, redis.call('XLEN', stream), pending, trimmed}
+return {1, v.has and 1 or 0, v.dry and 1 or 0, idle, redis.call('XLEN', stream), v.pending, trimmed, v.delaying}

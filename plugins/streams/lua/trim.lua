@@ -1,6 +1,7 @@
--- trim.lua: removes the entries that every group has been given and has acknowledged.
--- KEYS[1] stream
+-- trim.lua: removes the entries that every group that counts has been given and has acknowledged.
+-- KEYS[1] stream   KEYS[2] meta (read only)
+-- ARGV[1] group   ARGV[2] grace of foreign groups in ms   ARGV[3] required groups, one per line
 -- Reply: how many were removed; 0 for an absent stream.
--- Complexity: O(groups + removed).
+-- Complexity: that of look and O(removed).
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-return trim(KEYS[1], groups(KEYS[1]))
+return trim(KEYS[1], look(KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3]))

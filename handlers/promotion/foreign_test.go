@@ -1,0 +1,30 @@
+package promotion_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+)
+
+// A consumer group that nobody reads with delays a campaign for its grace, is named by `campaign status`, and no more.
+func TestAForgottenGroupDoesNotStallACampaign(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
+			c.Stream.MaxLen, c.Stream.Refresh, c.Stream.ForeignGroupGrace = 20, 50*time.Millisecond, 500*time.Millisecond
+			c.Stream.IdleTimeout = time.Hour
+			c.Feeder.Grace = time.Hour
+		})
+		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), "campaign-promotion-stream:POINT:1", "debug", "0").Err())
+		tw.start()
+		tw.send(publish, points(1, 100)...)
+		require.EqualValues(t, 100, tw.settle("POINT", 100).Paid)
+		require.Contains(t, tw.says(0, "campaign", "status", "POINT", "1"), "debug delays trimming and deletion")
+		var all []promotion.Status
+		tw.json(&all, "campaign", "status", "POINT", "1", "--json")
+		require.Equal(t, "debug", all[0].DelayingGroups[0].Group)
+	})
+}

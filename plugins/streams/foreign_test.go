@@ -1,0 +1,170 @@
+package streams
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// graced is quick with a grace for foreign groups, and required ones.
+func graced(grace time.Duration, required ...string) Config {
+	c := quick()
+	c.IdleTimeout = time.Millisecond
+	c.Refresh = time.Millisecond
+	c.ForeignGroupGrace, c.RequiredGroups = grace, required
+	return c
+}
+
+// The own group decides; a foreign one delays for its grace, and then until it has caught up; a required one always.
+func TestWhatAForeignGroupDelays(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet()
+		patient := newInstance(t, s, "patient", active, graced(time.Hour))
+		strict := newInstance(t, s, "strict", active, graced(0))
+		bound := newInstance(t, s, "bound", active, graced(0, "audit"))
+		ctx := t.Context()
+		stream, own := patient.kind.Stream(1), patient.kind.Group(1)
+		require.NoError(t, patient.Ensure(ctx, 1))
+		handle := func(group string) {
+			for ids := readSome(t, s, stream, group, "c-0", 10); ids != nil; ids = readSome(t, s, stream, group, "c-0", 10) {
+				require.NoError(t, s.client.XAck(ctx, stream, group, ids...).Err())
+			}
+		}
+		add := func(from, n int) {
+			added, err := patient.add(ctx, 1, entries(from, n))
+			require.NoError(t, err)
+			require.Equal(t, n, added)
+		}
+		names := func(list []DelayingGroup) (all []string) {
+			for _, g := range list {
+				all = append(all, g.Group)
+			}
+			return all
+		}
+		add(0, 5)
+		require.NoError(t, s.client.XGroupCreate(ctx, stream, "debug", "0").Err())
+		require.Empty(t, tendOnce(t, strict, 1).delaying, "it holds no more than the own group")
+		handle(own)
+
+		got := tendOnce(t, patient, 1)
+		require.Equal(t, []string{"debug"}, names(got.delaying))
+		require.False(t, got.delaying[0].Ignored)
+		require.False(t, got.drained, "not to be deleted yet")
+		require.EqualValues(t, 5, got.length)
+		st, err := patient.Inspect(ctx, 1)
+		require.NoError(t, err)
+		require.True(t, st.Drained, "the own group has nothing left")
+		require.Equal(t, []string{"debug"}, names(st.Delaying))
+		n, err := patient.Trim(ctx, 1)
+		require.NoError(t, err)
+		require.Zero(t, n)
+
+		got = tendOnce(t, strict, 1)
+		require.True(t, got.delaying[0].Ignored)
+		require.True(t, got.drained)
+		require.EqualValues(t, 5, got.trimmed)
+
+		// What is trimmed away counts as not released: a group that reads nothing gets no second grace.
+		add(5, 5)
+		handle(own)
+		require.True(t, tendOnce(t, strict, 1).drained)
+		require.Equal(t, []string{"debug"}, names(tendOnce(t, patient, 1).delaying))
+
+		add(10, 5)
+		handle(own)
+		handle("debug")
+		got = tendOnce(t, patient, 1)
+		require.Empty(t, got.delaying, "it has caught up")
+		require.EqualValues(t, 5, got.trimmed)
+		require.False(t, s.client.HExists(ctx, MetaKey(stream), "foreign").Val(), "and its mark is removed")
+
+		// Required groups are waited for whatever the grace; and a stream that a foreign group holds is deleted after it.
+		require.NoError(t, s.client.XGroupCreate(ctx, stream, "audit", "$").Err())
+		add(15, 1)
+		handle(own)
+		handle("debug")
+		require.Zero(t, tendOnce(t, bound, 1).trimmed)
+		require.Empty(t, tendOnce(t, bound, 1).delaying)
+		require.False(t, tendOnce(t, bound, 1).drained)
+		require.False(t, patient.TakeOut(ctx, 1), "within the grace of audit")
+		require.Zero(t, tendOnce(t, patient, 1).trimmed)
+		require.EqualValues(t, 1, tendOnce(t, strict, 1).trimmed)
+		eventually(t, "it is deleted after the grace", func() bool { return strict.TakeOut(ctx, 1) })
+	})
+}
+
+// A foreign group that reads along keeps its entries, however long it takes part.
+func TestAForeignGroupThatReadsAlong(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		in := newInstance(t, s, "a", newActiveSet(), graced(time.Hour))
+		ctx := t.Context()
+		stream, own := in.kind.Stream(1), in.kind.Group(1)
+		require.NoError(t, in.Ensure(ctx, 1))
+		require.NoError(t, s.client.XGroupCreate(ctx, stream, "along", "0").Err())
+		mark, read := "", []string(nil)
+		for i := range 5 {
+			_, err := in.add(ctx, 1, entries(i, 1))
+			require.NoError(t, err)
+			require.NoError(t, s.client.XAck(ctx, stream, own, readSome(t, s, stream, own, "c-0", 1)...).Err())
+			if read != nil {
+				require.NoError(t, s.client.XAck(ctx, stream, "along", read...).Err())
+			}
+			got := tendOnce(t, in, 1)
+			require.Len(t, got.delaying, 1)
+			now := s.client.HGet(ctx, MetaKey(stream), "foreign").Val()
+			require.NotEqual(t, mark, now, "its time starts again with every mark that it passes")
+			mark = now
+			read = readSome(t, s, stream, "along", "c-0", 1)
+			require.Len(t, read, 1, "nothing was trimmed before it was read")
+		}
+	})
+}
+
+// A group that somebody left behind on a stream neither fills it for good nor keeps it, and it is named.
+func TestAGroupLeftBehindStallsNothing(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.MaxLen, c.ForeignGroupGrace = 10, 50*time.Millisecond
+		active := newActiveSet()
+		in := newInstance(t, s, "a", active, c)
+		require.NoError(t, in.Ensure(t.Context(), 1))
+		require.NoError(t, s.client.XGroupCreate(t.Context(), in.kind.Stream(1), "debug", "0").Err())
+		active.set(Activation{ID: 1})
+		in.open(t, pipeline.Flow{}, func(*message.Message) error { return nil })
+		for next := 0; next < 50; {
+			n, _, err := in.EnqueueBatch(t.Context(), 1, entries(next, 50-next))
+			require.NoError(t, err)
+			if next += n; next == 50 {
+				break
+			}
+			eventually(t, "room is made", func() bool { return s.client.XLen(t.Context(), in.kind.Stream(1)).Val() < c.MaxLen })
+		}
+		eventually(t, "all are handled", func() bool { return len(in.done()) == 50 })
+		eventually(t, "it is reported", func() bool {
+			return testutil.CollectAndCount(in.metrics, "millrace_streams_delayed_by_group") == 1 || !in.isRunning(1)
+		})
+		eventually(t, "the idle stream is deleted", func() bool { return s.client.Exists(t.Context(), in.kind.Stream(1)).Val() == 0 })
+		require.Equal(t, 1, in.log.count("a foreign consumer group delays"))
+		require.Positive(t, in.log.count("group=debug"))
+	})
+}
+
+func TestTheGaugeNamesTheGroupsThatDelayMost(t *testing.T) {
+	t.Parallel()
+	m := NewMetrics()
+	all := delays{"most": 50}
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"} {
+		all[name] = 1
+	}
+	m.delayedBy("POINT", all)
+	require.InDelta(t, 50, testutil.ToFloat64(m.delaying.WithLabelValues("POINT", "most")), 0)
+	require.InDelta(t, 2, testutil.ToFloat64(m.delaying.WithLabelValues("POINT", delayOthers)), 0)
+	require.Equal(t, delayNames+1, testutil.CollectAndCount(m.delaying))
+	m.delayedBy("POINT", delays{})
+	require.Zero(t, testutil.CollectAndCount(m.delaying))
+}
