@@ -53,6 +53,7 @@ func raisers() map[string][]happening {
 		"MillraceUnknownPayouts":         {is(`millrace_promotion_payouts{type="POINT",state="UNKNOWN"}`, 1)},
 		"MillraceBacklogInLedger":        {grows(`millrace_streams_enqueued_total{type="POINT",outcome="full"}`, 1)},
 		"MillraceFeederFailing":          {grows(`millrace_promotion_feeder_failures_total{type="POINT"}`, 0.1)},
+		"MillraceUnannounced":            {grows(`millrace_promotion_unannounced_total{type="POINT"}`, 0.01)},
 		"MillraceLedgerSilent":           {is(`millrace_promotion_measured_timestamp_seconds`, 1e9)},
 		"MillraceMoneyOwnFault":          {is(`millrace_money_own_fault`, 1)},
 		"MillraceMoneyBreakerOpen":       {is(`millrace_money_breaker_state`, 2)},
@@ -81,6 +82,7 @@ func raisers() map[string][]happening {
 // alsoRaise are states that raise an alert in another way than that of raisers.
 func alsoRaise() map[string][]happening {
 	return map[string][]happening{
+		"MillraceUnannounced": {is(`millrace_promotion_unknown_streams{type="VOUCHER"}`, 1)},
 		"MillraceEntriesLost": {grows(`millrace_redis_ghost_entries_total`, 0.001)},
 		// Payouts of the other type don't hide that one stands still.
 		"MillraceNothingIsPaid": {is(`millrace_promotion_overdue_seconds`, 400), grows(`millrace_promotion_attempts_total{type="VOUCHER",state="SUCCESS"}`, 50)},

@@ -136,17 +136,22 @@ func TestPoisonIsIsolated(t *testing.T) {
 			fmt.Sprintf(`{"promotionId":%d,"promotionType":"POINT","totalCount":99999999}`, w.promotion))
 		require.Equal(t, map[string]int{"undecodable": 1, "unknown_type": 1}, w.letters("campaign-promotion-started-dead", 2))
 
-		// An entry that no record announced, one without a message, and one that is not JSON.
+		// Entries and a retry record that no record announced, one on another promotion's stream, one without a message,
+		// and one that is not JSON.
+		w.send("campaign-promotion-point-retry", point(w.promotion, 6, "600"))
 		for _, fields := range []any{
 			[]string{"message", point(w.promotion, 5, "500")},
+			[]string{"message", point(w.promotion, 5, "500")}, // the same again
+			[]string{"message", point(w.promotion+1, 5, "500")},
 			[]string{"key", "5"},
 			[]string{"key", "5", "message", "not JSON"},
 		} {
 			require.NoError(t, w.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: w.stream("POINT"), NoMkStream: true, Values: fields}).Err())
 		}
-		w.awaitSettled("POINT", 3, time.Minute)
-		require.Equal(t, map[string]int{"undecodable": 4, "too_large": 1, "conflict": 1, "missing_message": 1}, w.letters("campaign-promotion-point-dead", 7))
-		w.assertBooks("POINT", 3)
+		require.Equal(t, map[string]int{"undecodable": 4, "too_large": 1, "conflict": 1, "missing_message": 1, "unannounced": 2, "wrong_stream": 1},
+			w.letters("campaign-promotion-point-dead", 10))
+		w.assertBooks("POINT", 2)
+		require.Equal(t, 2, w.api.Summary().Charged, "nothing of another promotion either")
 		c := w.counts("POINT")
 		require.EqualValues(t, 1, c.Conflict)
 		require.False(t, in.ended())

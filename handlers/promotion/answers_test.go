@@ -318,7 +318,7 @@ func TestReconcileWhatWasNeverAccepted(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, nil)
 		tw.says(app.ExitOK, "campaign", "publish", "--promotion", "1", "--summary", "9", "--targets", "3", "--type", "POINT")
 		require.Contains(t, tw.says(app.ExitBad, "campaign", "explain", "POINT", "1", "2"), "millrace campaign reconcile POINT 1")
-		text := tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1")
+		text := tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--lag", "0s")
 		require.Contains(t, text, "3 targets in all books")
 		require.Contains(t, text, "targets that Kafka offers are not in the ledger: 3")
 		require.Contains(t, tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--no-kafka"), "not found")
@@ -448,7 +448,7 @@ func TestReconcileThreeBooks(t *testing.T) {
 		var r promotion.Reconciliation
 		reconcile := func(code int, flags ...string) {
 			t.Helper()
-			stdout, stderr, got := tw.command(append([]string{"campaign", "reconcile", "POINT", "1", "--json"}, flags...)...)
+			stdout, stderr, got := tw.command(append([]string{"campaign", "reconcile", "POINT", "1", "--json", "--lag", "0s"}, flags...)...)
 			require.Equal(t, code, got, stdout+stderr)
 			r = promotion.Reconciliation{}
 			require.NoError(t, json.Unmarshal([]byte(stdout), &r))

@@ -78,7 +78,7 @@ func (b *Books) count(state ledger.State, charged bool) {
 func (e *engine) books(ctx context.Context, promotion int64, types ...strategy) (Books, error) {
 	var all Books
 	for _, s := range types {
-		r, err := e.reconcile(ctx, s, promotion, nil, e.charges(ctx, s, promotion), nil)
+		r, err := e.reconcile(ctx, s, promotion, nil, 0, e.charges(ctx, s, promotion), nil)
 		if errors.Is(err, ledger.ErrNotFound) && len(types) > 1 {
 			continue // a campaign need not have every type
 		}

@@ -20,6 +20,9 @@ type shelf struct {
 	offers  []string // payloads; nil: Kafka is not read
 
 	noCharges bool // the Money API's book is not read
+	removed   bool // Kafka's retention has removed the first records
+	foreign   bool // plugins.promotion.accept_unannounced
+	young     int  // so many of the last offers were published just before the reconciliation
 }
 
 func chargeOf(target, amount int64, executions int) charge {
@@ -48,16 +51,21 @@ func sequence[T any](all []T) iter.Seq2[T, error] {
 func (s shelf) compare(t *testing.T, asOf time.Time) (Reconciliation, map[int64][]bucket) {
 	t.Helper()
 	in := map[int64][]bucket{}
-	c := comparison{strategy: pointStrategy(), promotion: 1, asOf: asOf, each: func(j joined, b []bucket) error { in[j.target] = b; return nil }}
+	c := comparison{strategy: pointStrategy(), promotion: 1, asOf: asOf, lag: 10 * time.Second, each: func(j joined, b []bucket) error { in[j.target] = b; return nil }}
+	c.result.unannounced = s.foreign
 	var offers scanner
 	if s.offers != nil {
 		offers = func(_ context.Context, _ string, each func(kafka.Scanned) error) (kafka.Scan, error) {
 			for i, o := range s.offers {
-				if err := each(kafka.Scanned{Partition: 3, Offset: int64(i), Value: []byte(o)}); err != nil {
+				at := asOf.Add(-time.Minute)
+				if i >= len(s.offers)-s.young {
+					at = asOf.Add(-time.Second)
+				}
+				if err := each(kafka.Scanned{Partition: 3, Offset: int64(i), Time: at, Value: []byte(o)}); err != nil {
 					return kafka.Scan{}, err
 				}
 			}
-			return kafka.Scan{Partitions: 1, Records: int64(len(s.offers)), Beginning: true}, nil
+			return kafka.Scan{Partitions: 1, Records: int64(len(s.offers)), Beginning: !s.removed}, nil
 		}
 	}
 	charges := sequence(s.charges)

@@ -20,6 +20,10 @@ type Config struct {
 	MoneyAPI MoneyConfig   `yaml:"money_api"`
 	Feeder   FeederConfig  `yaml:"feeder"`
 	Results  ResultsConfig `yaml:"results"`
+	// AcceptUnannounced accepts stream entries and retry records of payouts that no accepted record of a publish topic
+	// announced. Whoever may write to Redis or to a retry topic can then cause payments. Default false: each becomes a
+	// dead letter of class unannounced.
+	AcceptUnannounced bool `yaml:"accept_unannounced"`
 }
 
 // StreamConfig is how the work is spread.

@@ -159,7 +159,8 @@ func (e *engine) ledgerService() pipeline.Service {
 }
 
 func (e *engine) openLedger(ctx context.Context) (*ledger.Ledger, error) {
-	opts := ledger.Options{Instance: e.instance, Lease: e.config.MoneyAPI.lease(), Results: e.config.Results.Enabled}
+	opts := ledger.Options{Instance: e.instance, Lease: e.config.MoneyAPI.lease(), Results: e.config.Results.Enabled,
+		AcceptUnannounced: e.config.AcceptUnannounced}
 	return sqldb.Await(ctx, e.log, "ledger", "plugins.promotion.ledger.dsn", func() (*ledger.Ledger, error) {
 		return ledger.Open(ctx, e.config.Ledger, opts, e.log)
 	})

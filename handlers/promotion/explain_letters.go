@@ -25,14 +25,14 @@ func explainLetters(written []ledger.Letter, known []letters.Letter) []Explained
 	byID, own := map[string]letters.Letter{}, letters.Letter{}
 	for _, l := range known {
 		byID[l.ID] = l
-		if l.Class != ledger.ClassConflict {
+		if !offered(l.Class) {
 			own = l
 		}
 	}
 	all := []ExplainedLetter{}
 	for _, w := range written {
 		l := own
-		if w.Class == ledger.ClassConflict {
+		if offered(w.Class) {
 			l = byID[letterID(ledger.Message{ID: w.ID, CreatedAt: w.CreatedAt})]
 		}
 		all = append(all, ExplainedLetter{w, l.ID, l.State})
@@ -40,18 +40,18 @@ func explainLetters(written []ledger.Letter, known []letters.Letter) []Explained
 	return all
 }
 
-// lettersOf returns the payout's own letter as it was written last (or the zero one), and the names of those of rivals that
+// lettersOf returns the payout's own letter as it was written last (or the zero one), and those of other messages that
 // wait for a person.
-func lettersOf(all []ExplainedLetter) (own ExplainedLetter, rivals []string) {
+func lettersOf(all []ExplainedLetter) (own ExplainedLetter, others []ExplainedLetter) {
 	for _, l := range all {
 		switch {
-		case l.Class != ledger.ClassConflict:
+		case !offered(l.Class):
 			own = l
 		case l.Waits():
-			rivals = append(rivals, l.Name)
+			others = append(others, l)
 		}
 	}
-	return own, rivals
+	return own, others
 }
 
 // onItsWay tells whether the letter was written and has not reached the working copy yet.

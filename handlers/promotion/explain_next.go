@@ -9,7 +9,7 @@ import (
 
 // whatNext says in plain words what becomes of a payout, who does it, and when. asked is what the Money API says, or nil.
 func whatNext(x ledger.Explanation, c *Config, dead []ExplainedLetter, asked *lookup) string {
-	own, rivals := lettersOf(dead)
+	own, others := lettersOf(dead)
 	next := nextOf(x, c, own, asked)
 	if x.State == ledger.Success || x.State == ledger.Cancelled {
 		switch {
@@ -19,7 +19,12 @@ func whatNext(x ledger.Explanation, c *Config, dead []ExplainedLetter, asked *lo
 			next += " Its dead letter is still on its way: when millrace dead list shows it, discard it."
 		}
 	}
-	for _, id := range rivals {
+	for _, l := range others {
+		id := l.Name
+		if l.Class == ledger.ClassUnannounced {
+			next += fmt.Sprintf(" An entry that no record had announced waits as dead letter %s: find out which program wrote it, then millrace dead discard %s, with --why.", id, id)
+			continue
+		}
 		next += fmt.Sprintf(" A second request for it waits as dead letter %s: ask whoever sent it which one was meant, then millrace dead discard %s, with --why.", id, id)
 	}
 	return next

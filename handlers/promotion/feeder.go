@@ -24,7 +24,8 @@ type feeder struct {
 	run      *engine
 	managers map[string]*streams.Manager
 	log      *slog.Logger
-	counted  time.Time // when measure counted what is settled; measureLoop's own
+	unread   map[ledger.Type]int // streams of no known promotion that the last sweep found; sweepLoop's own
+	counted  time.Time           // when measure counted what is settled; measureLoop's own
 
 	end  context.CancelFunc
 	done sync.WaitGroup
@@ -41,7 +42,7 @@ const (
 )
 
 func newFeeder(run *engine, managers map[string]*streams.Manager, log *slog.Logger) *feeder {
-	return &feeder{run: run, managers: managers, log: log.With(slog.String(pipeline.LogComponent, "feeder"))}
+	return &feeder{run: run, managers: managers, unread: map[ledger.Type]int{}, log: log.With(slog.String(pipeline.LogComponent, "feeder"))}
 }
 
 // Start begins to look. The feeder runs once.
@@ -89,11 +90,7 @@ func (f *feeder) sweepLoop(ctx context.Context) {
 			return
 		}
 		for kind, m := range f.managers {
-			err := m.Sweep(ctx, f.run.config.Feeder.Grace, func(ctx context.Context, id int64) error {
-				f.run.metrics.orphans.WithLabelValues(kind).Inc()
-				f.log.WarnContext(ctx, "stream that nobody knows put back", slog.String(pipeline.LogPromotionType, kind), slog.Int64(pipeline.LogPromotionID, id))
-				return f.run.ledger.Activate(ctx, ledger.Promotion{Type: ledger.Type(kind), ID: id}, 0)
-			})
+			err := f.sweep(ctx, ledger.Type(kind), m)
 			if err != nil && ctx.Err() == nil {
 				f.log.WarnContext(ctx, "sweep failed, tried again", slog.Duration("in", f.run.config.Feeder.Sweep), pipeline.Err(err))
 			}

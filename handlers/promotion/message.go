@@ -19,6 +19,7 @@ const MaxPayloadBytes = 64 << 10
 const (
 	classTooLarge    = "too_large"
 	classUnknownType = "unknown_type"
+	classWrongStream = "wrong_stream" // an entry whose payload names another promotion than its stream does
 )
 
 // envelope is what point, voucher and retry records share.

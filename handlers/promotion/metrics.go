@@ -10,16 +10,18 @@ import (
 // metrics are the plugin's own, and those of the Money API's client as soon as it exists. No label is an id: there
 // may be a million of them.
 type metrics struct {
-	fed      *prometheus.CounterVec
-	lost     *prometheus.CounterVec
-	orphans  *prometheus.CounterVec
-	failures *prometheus.CounterVec
-	attempts *prometheus.CounterVec
-	oldest   *prometheus.GaugeVec
-	overdue  *prometheus.GaugeVec
-	payouts  *prometheus.GaugeVec
-	measured prometheus.Gauge
-	client   func() *money.Client // nil client: not yet
+	fed         *prometheus.CounterVec
+	lost        *prometheus.CounterVec
+	orphans     *prometheus.CounterVec
+	failures    *prometheus.CounterVec
+	unannounced *prometheus.CounterVec
+	unknown     *prometheus.GaugeVec
+	attempts    *prometheus.CounterVec
+	oldest      *prometheus.GaugeVec
+	overdue     *prometheus.GaugeVec
+	payouts     *prometheus.GaugeVec
+	measured    prometheus.Gauge
+	client      func() *money.Client // nil client: not yet
 }
 
 // Why the feeder put a payout into a stream: a label of metrics.
@@ -40,14 +42,16 @@ func newMetrics() *metrics {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "millrace_promotion_" + name, Help: help}, append([]string{"type"}, labels...))
 	}
 	m := &metrics{
-		fed:      counter("fed_total", "Payouts that the feeder put into a stream, by type and reason (none, lost_tail, overdue).", "reason"),
-		lost:     counter("streams_lost_total", "Streams that were found gone or made anew while their promotion was running, by type."),
-		orphans:  counter("orphan_streams_total", "Streams that nobody knew and the sweep put back on the active set, by type."),
-		failures: counter("feeder_failures_total", "Rounds of the feeder that failed for a promotion, by type. They are tried again."),
-		attempts: counter("attempts_total", "Attempts and questions written down here, by type and the state that they left the payout in; stale: it was not theirs any more.", "state"),
-		oldest:   gauge("oldest_unpaid_seconds", "How long ago the oldest payout was accepted that is not settled, by type, over all promotions that are not paused."),
-		overdue:  gauge("overdue_seconds", "For how long the longest-waiting payout could have been worked on, by type; 0 when nothing is due."),
-		payouts:  gauge("payouts", "Settled payouts in the ledger, by type and state, whoever settled them.", "state"),
+		fed:         counter("fed_total", "Payouts that the feeder put into a stream, by type and reason (none, lost_tail, overdue).", "reason"),
+		lost:        counter("streams_lost_total", "Streams that were found gone or made anew while their promotion was running, by type."),
+		orphans:     counter("orphan_streams_total", "Streams of known promotions that were not on the active set and were put back by the sweep, by type."),
+		failures:    counter("feeder_failures_total", "Rounds of the feeder that failed for a promotion, by type. They are tried again."),
+		unannounced: counter("unannounced_total", "Stream entries and retry records that no accepted record announced, by type. Nothing is paid for them."),
+		unknown:     gauge("unknown_streams", "Streams with the prefix of a type that belong to no promotion of the ledger, as the last sweep of this instance found them. They are not read."),
+		attempts:    counter("attempts_total", "Attempts and questions written down here, by type and the state that they left the payout in; stale: it was not theirs any more.", "state"),
+		oldest:      gauge("oldest_unpaid_seconds", "How long ago the oldest payout was accepted that is not settled, by type, over all promotions that are not paused."),
+		overdue:     gauge("overdue_seconds", "For how long the longest-waiting payout could have been worked on, by type; 0 when nothing is due."),
+		payouts:     gauge("payouts", "Settled payouts in the ledger, by type and state, whoever settled them.", "state"),
 		measured: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "millrace_promotion_measured_timestamp_seconds",
 			Help: "Unix time at which the ledger last told what is waiting. The gauges above are as old as that.",
@@ -66,12 +70,13 @@ func (m *metrics) known(kind string) {
 	for _, reason := range []string{fedNone, fedLostTail, fedOverdue} {
 		m.fed.WithLabelValues(kind, reason)
 	}
-	for _, c := range []*prometheus.CounterVec{m.lost, m.orphans, m.failures} {
+	for _, c := range []*prometheus.CounterVec{m.lost, m.orphans, m.failures, m.unannounced} {
 		c.WithLabelValues(kind)
 	}
 	for _, state := range []ledger.State{ledger.Success, ledger.Errored, ledger.Ambiguous, ledger.Failed, ledger.Unknown, ledger.Cancelled, stale} {
 		m.attempts.WithLabelValues(kind, string(state))
 	}
+	m.unknown.WithLabelValues(kind)
 	m.oldest.WithLabelValues(kind)
 	m.overdue.WithLabelValues(kind)
 	m.settled(ledger.Totals{Type: ledger.Type(kind)})
@@ -95,7 +100,7 @@ func (m *metrics) settled(t ledger.Totals) {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.fed, m.lost, m.orphans, m.failures, m.attempts, m.oldest, m.overdue, m.payouts, m.measured, clientMetrics{m}}
+	return []prometheus.Collector{m.fed, m.lost, m.orphans, m.failures, m.unannounced, m.unknown, m.attempts, m.oldest, m.overdue, m.payouts, m.measured, clientMetrics{m}}
 }
 
 // clientMetrics passes on what the Money API's client counts. It describes nothing beforehand, since

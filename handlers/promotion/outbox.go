@@ -30,8 +30,8 @@ func (o deadOutbox) Relay(ctx context.Context, limit int, publish func(context.C
 			}
 			letters[i] = deadletter.Letter{
 				Topic: s.deadTopic(), ID: letterID(m), Subject: m.Key.String(),
-				// A record that came second says nothing about the payout of the first.
-				Alone: m.Class == ledger.ClassConflict,
+				// What was offered beside the stored record says nothing about the payout.
+				Alone: offered(m.Class),
 			}
 			letters[i].DeadLetter = pipeline.DeadLetter{
 				Payload: m.Payload, Metadata: m.Headers, Key: string(m.RecordKey), Class: m.Class, Error: m.Error, Handler: m.Handler,
@@ -45,6 +45,11 @@ func (o deadOutbox) Relay(ctx context.Context, limit int, publish func(context.C
 		}
 		return err
 	})
+}
+
+// offered reports whether a dead letter of that class is about a message that is not the stored record of its payout.
+func offered(class string) bool {
+	return class == ledger.ClassConflict || class == ledger.ClassUnannounced
 }
 
 // resultsStream takes an event for every settled payout, in watermill-redisstream's own format.

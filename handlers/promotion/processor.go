@@ -106,8 +106,19 @@ func (p *processor) payOn(route string) message.HandlerFunc {
 		if err != nil {
 			return nil, err
 		}
+		if err := p.onItsStream(pipeline.OriginFrom(msg.Context()), rec.Key); err != nil {
+			return nil, err
+		}
 		return nil, p.pay(msg.Context(), rec)
 	}
+}
+
+// onItsStream refuses an entry whose payload names another promotion than its stream does.
+func (p *processor) onItsStream(o pipeline.Origin, key ledger.Key) error {
+	if want := p.manager.Kind().Stream(key.Promotion); o.EntryID != "" && o.Name != want {
+		return pipeline.WithClass(pipeline.Permanent(fmt.Errorf("payout %s belongs into %s", key, want)), classWrongStream)
+	}
+	return nil
 }
 
 // pay begins the payout in the ledger, calls the Money API and writes down what came of it.
@@ -125,6 +136,9 @@ func (p *processor) pay(ctx context.Context, rec ledger.Record) error {
 	case ledger.Send, ledger.Ask:
 	case ledger.Retry:
 		return pipeline.RetryAfter(fmt.Errorf("promotion: %s: %w", rec.Key, errNotYet), begun.RetryIn)
+	case ledger.Unannounced: // its dead letter is in the outbox
+		p.run.metrics.unannounced.WithLabelValues(p.kind).Inc()
+		return nil
 	default: // settled, paused, or a conflict that is in the outbox
 		return nil
 	}
@@ -204,7 +218,7 @@ func (p *processor) read(msg *message.Message, route string) (ledger.Record, err
 	}
 	o := pipeline.OriginFrom(msg.Context())
 	rec := ledger.Record{
-		Key:       ledger.Key{Type: ledger.Type(p.kind), Promotion: pay.promotion, Target: pay.target},
+		Key:       p.key(pay),
 		SummaryID: pay.summary,
 		Payload:   msg.Payload,
 		Headers:   ownHeaders(msg),

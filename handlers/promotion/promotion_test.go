@@ -37,6 +37,7 @@ type town struct {
 	all     []pipeline.Plugin
 	ledger  *ledger.Ledger
 	redis   *redis.Client
+	letters pipeline.Secret // DSN of the working copy of dead letters
 }
 
 func newTown(t *testing.T, faults moneysim.Faults, change func(*promotion.Config)) *town {
@@ -56,7 +57,8 @@ func newTown(t *testing.T, faults moneysim.Faults, change func(*promotion.Config
 	shared := redispoll.New()
 	shared.Settings().(*redispoll.Config).Addrs = []string{tw.home.RedisAddr()}
 	dead := deadletter.New(tw.kafka, shared)
-	dead.Settings().(*deadletter.Config).Store.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "letters.db"))
+	tw.letters = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "letters.db"))
+	dead.Settings().(*deadletter.Config).Store.DSN = tw.letters
 	claims, bridge := reclaim.New(shared), redisstream.New(shared)
 	tw.payouts = promotion.New(tw.kafka, shared, bridge, dead, claims)
 	cfg := tw.payouts.Settings().(*promotion.Config)
@@ -232,10 +234,13 @@ func TestTheFeederRefills(t *testing.T) {
 	})
 }
 
-// A stream that nobody activated is found by the sweep, and its entries are paid.
+// With the setting a stream that nobody activated is found by the sweep, and its entries are paid.
 func TestAStreamThatNobodyKnowsIsFound(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { c.Feeder.Sweep, c.Feeder.Grace = 100*time.Millisecond, 200*time.Millisecond }).start()
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
+			c.AcceptUnannounced = true
+			c.Feeder.Sweep, c.Feeder.Grace = 100*time.Millisecond, 200*time.Millisecond
+		}).start()
 		const stream = "campaign-promotion-stream:VOUCHER:1"
 		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, "campaign-promotion-group:VOUCHER:1", "0").Err())
 		for target := 1; target <= 3; target++ {

@@ -24,6 +24,8 @@ type Reconciliation struct {
 	Examples map[bucket][]int64 `json:"examples"`
 	Kafka    *Offered           `json:"kafka"`     // null: not read
 	MoneyAPI bool               `json:"money_api"` // its book was read; without it nothing balances
+
+	unannounced bool // plugins.promotion.accept_unannounced: payouts need no record
 }
 
 // Offered is what Kafka's publish topic holds.
@@ -39,11 +41,22 @@ type Offered struct {
 // examples is how many targets of a bucket are named.
 const examples = 5
 
+// notAnnounced counts the payouts that no record announced, as far as that is known: what Kafka's retention may have removed
+// explains an absent record, and so does the setting that accepts payouts without one.
+func (r *Reconciliation) notAnnounced() int64 {
+	if r.Kafka == nil || !r.Kafka.Complete || r.unannounced {
+		return 0
+	}
+	return r.Buckets[bucketNotOffered]
+}
+
 // settledWell reports whether nothing is left to do: what Kafka offers was accepted, all is settled, and the books balance,
 // as far as they were read.
 func (r *Reconciliation) settledWell() error {
-	lost, open := r.Buckets[bucketNotAccepted], r.Pending+r.Unknown
+	lost, open := r.Buckets[bucketNotAccepted], r.Buckets[bucketPending]+r.Unknown
 	switch {
+	case r.notAnnounced() > 0:
+		return fmt.Errorf("payouts are in the ledger that no record of %s announced: %s. The books DON'T balance", r.Kafka.Topic, thousands(r.notAnnounced()))
 	case r.MoneyAPI && !r.Balanced:
 		return errors.New("the books DON'T balance")
 	case r.MoneyAPI && lost > 0:
@@ -79,13 +92,14 @@ type comparison struct {
 	promotion int64
 	asOf      time.Time // the ledger's clock before any other book was read
 	result    Reconciliation
+	lag       time.Duration                // how long before asOf a record may have been published and not be in the ledger yet
 	each      func(joined, []bucket) error // may be nil
 }
 
 // reconcile compares the books of one type of a promotion. offers or charges may be nil: that book is left out. each is
-// called for every target, in order; it may be nil. Memory does not grow with the promotion.
+// called for every target, in order; it may be nil. Records younger than lag before the start count as pending. Memory does not grow with the promotion.
 // The error is ledger.ErrNotFound when no book has anything of it: what was never accepted may still be offered, or charged.
-func (e *engine) reconcile(ctx context.Context, s strategy, promotion int64, offers scanner, charges iter.Seq2[charge, error],
+func (e *engine) reconcile(ctx context.Context, s strategy, promotion int64, offers scanner, lag time.Duration, charges iter.Seq2[charge, error],
 	each func(joined, []bucket) error) (Reconciliation, error) {
 	id := ledger.Promotion{Type: ledger.Type(s.kind), ID: promotion}
 	fail := func(err error) (Reconciliation, error) {
@@ -95,8 +109,8 @@ func (e *engine) reconcile(ctx context.Context, s strategy, promotion int64, off
 	if unknown != nil && !errors.Is(unknown, ledger.ErrNotFound) {
 		return Reconciliation{}, unknown
 	}
-	c := comparison{strategy: s, promotion: promotion, each: each}
-	c.result = Reconciliation{Type: id.Type, Promotion: promotion, Books: Books{Dead: status.Dead, Conflict: status.Conflict}}
+	c := comparison{strategy: s, promotion: promotion, lag: lag, each: each}
+	c.result = Reconciliation{Type: id.Type, Promotion: promotion, unannounced: e.config.AcceptUnannounced, Books: Books{Dead: status.Dead, Conflict: status.Conflict}}
 	var err error
 	if c.asOf, err = e.ledger.Now(ctx); err != nil {
 		return fail(err)
@@ -144,7 +158,7 @@ func (c *comparison) run(ctx context.Context, offers scanner, charges iter.Seq2[
 	if err := join(inOrder, chargesInOrder, rows, c.target); err != nil {
 		return err
 	}
-	r.Balanced = r.MoneyAPI && r.Balance()
+	r.Balanced = r.MoneyAPI && r.Balance() && r.notAnnounced() == 0
 	return nil
 }
 
@@ -175,7 +189,7 @@ func (c *comparison) readOffers(ctx context.Context, offers scanner, into *sorte
 			return nil
 		}
 		o.Records++
-		return into.add(statement{target: offer.target, value: offer.value, what: whatRequest(offer.request), times: 1, place: placeOf(r.Partition, r.Offset)})
+		return into.add(statement{target: offer.target, value: offer.value, what: whatRequest(offer.request), times: 1, place: placeOf(r.Partition, r.Offset, r.Time.After(c.asOf.Add(-c.lag)))})
 	})
 	if err != nil {
 		return fmt.Errorf("read what Kafka offers (--no-kafka leaves it out): %w", err)
@@ -185,14 +199,23 @@ func (c *comparison) readOffers(ctx context.Context, offers scanner, into *sorte
 	return nil
 }
 
-// A place is a partition and an offset in one number.
-const offsetBits = 44
+// A place is a partition and an offset in one number. That of a record which may be on its way into the ledger has a bit
+// more, so that it comes after all others.
+const (
+	offsetBits = 44
+	youngPlace = 1 << 62
+)
 
-func placeOf(partition int32, offset int64) int64 {
-	return int64(partition)<<offsetBits | offset&(1<<offsetBits-1)
+func placeOf(partition int32, offset int64, young bool) int64 {
+	place := int64(partition)<<offsetBits | offset&(1<<offsetBits-1)
+	if young {
+		place |= youngPlace
+	}
+	return place
 }
 
 func placeText(place int64) string {
+	place &^= youngPlace
 	return fmt.Sprintf("%d@%d", place>>offsetBits, place&(1<<offsetBits-1))
 }
 

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -27,6 +28,7 @@ type reconcileFlags struct {
 	all     bool
 	noKafka bool
 	noMoney bool
+	lag     time.Duration
 }
 
 func (p *Plugin) reconcileCommand(h *app.Host) *cobra.Command {
@@ -50,6 +52,9 @@ books balance.`,
 			if f.all && f.csv == "" {
 				return app.Usage("--all needs --csv")
 			}
+			if f.lag < 0 {
+				return app.Usage("--lag must not be negative")
+			}
 			if f.noKafka && f.noMoney {
 				return app.Usage("--no-kafka and --no-money leave nothing to hold the ledger against")
 			}
@@ -68,6 +73,7 @@ books balance.`,
 	cmd.Flags().BoolVar(&f.all, "all", false, "with --csv: a line for every target")
 	cmd.Flags().BoolVar(&f.noKafka, "no-kafka", false, "don't read what Kafka offers")
 	cmd.Flags().BoolVar(&f.noMoney, "no-money", false, "don't read the Money API's book: compare Kafka with the ledger alone")
+	cmd.Flags().DurationVar(&f.lag, "lag", 10*time.Second, "a record published less than this before the start counts as pending, not as lost")
 	return cmd
 }
 
@@ -87,7 +93,7 @@ func (p *Plugin) reconcile(ctx context.Context, h *app.Host, cmd *cobra.Command,
 	if err != nil {
 		return &app.ExitError{Code: app.ExitUsage, Err: fmt.Errorf("--csv: %w", err)}
 	}
-	r, err := p.run.reconcile(ctx, s, id.ID, offers, charges, table.write)
+	r, err := p.run.reconcile(ctx, s, id.ID, offers, f.lag, charges, table.write)
 	if err = errors.Join(err, table.close()); err != nil {
 		return err
 	}

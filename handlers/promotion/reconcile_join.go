@@ -144,6 +144,7 @@ const (
 	bucketAmount      bucket = "amount_differs"        // charged another amount or voucher than accepted
 	bucketTwice       bucket = "charged_twice"         // charged more than once
 	bucketNotOffered  bucket = "not_offered"           // in the ledger, and not in Kafka
+	bucketReplayed    bucket = "announced_by_replay"   // not in Kafka: a person replayed a dead letter of class unannounced
 	bucketNotAccepted bucket = "offered_not_accepted"  // in Kafka, and not in the ledger
 	bucketConflict    bucket = "conflict"              // Kafka offers it with another request too: the first one wins
 )
@@ -158,7 +159,7 @@ type shownBucket struct {
 func allBuckets() []shownBucket {
 	return []shownBucket{
 		{bucketMatched, "the books agree"},
-		{bucketPending, "not settled yet"},
+		{bucketPending, "not settled yet, or published just now"},
 		{bucketDead, "given up and not charged; replay the dead letter"},
 		{bucketUnknown, "perhaps charged; millrace unknown resolve"},
 		{bucketMissing, "the ledger says paid, the Money API's book does not"},
@@ -168,6 +169,7 @@ func allBuckets() []shownBucket {
 		{bucketAmount, "charged another amount or voucher than was accepted"},
 		{bucketTwice, "charged more than once"},
 		{bucketNotOffered, "in the ledger, but not in Kafka"},
+		{bucketReplayed, "accepted because a person replayed a dead letter, without a record"},
 		{bucketNotAccepted, "in Kafka, but not in the ledger"},
 		{bucketConflict, "Kafka offers another request too; the first one wins"},
 	}
@@ -184,7 +186,9 @@ func (j joined) buckets(asOf time.Time, kafka, money bool) []bucket {
 	charged := j.charge != nil
 	if j.row == nil {
 		put(bucketUnexplained, charged)
-		put(bucketNotAccepted, j.offer != nil)
+		young := j.offer != nil && j.offer.place&youngPlace != 0
+		put(bucketPending, young)
+		put(bucketNotAccepted, j.offer != nil && !young)
 	} else {
 		switch state := j.state(asOf); state {
 		case ledger.Success:
@@ -200,7 +204,10 @@ func (j joined) buckets(asOf time.Time, kafka, money bool) []bucket {
 			put(bucketUnbooked, charged)
 		}
 		put(bucketAmount, j.amountDiffers())
-		put(bucketNotOffered, kafka && j.offer == nil && !j.row.AcceptedAt.After(asOf))
+		if kafka && j.offer == nil && !j.row.AcceptedAt.After(asOf) {
+			put(bucketReplayed, j.row.AnnouncedByReplay())
+			put(bucketNotOffered, !j.row.AnnouncedByReplay())
+		}
 		put(bucketConflict, j.offer != nil && (j.offer.mixed || j.offer.what != whatRequest(j.row.Request)))
 	}
 	put(bucketTwice, charged && j.charge.times > 1)

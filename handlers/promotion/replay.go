@@ -51,7 +51,17 @@ func (d deadReplays) replay(ctx context.Context, key ledger.Key, l letters.Lette
 		return deadletter.Refuse("another request for %s came first, and the first one wins", key), nil
 	}
 	r.Letter, r.Generation = l.ID, l.Generation
-	done, err := d.run.ledger.Replay(ctx, key, r)
+	var done ledger.Replayed
+	var err error
+	if l.Class == ledger.ClassUnannounced {
+		var rec ledger.Record
+		if rec, err = announcement(key, l); err != nil {
+			return deadletter.Refuse("%s", err), nil
+		}
+		done, err = d.run.ledger.Announce(ctx, rec, r)
+	} else {
+		done, err = d.run.ledger.Replay(ctx, key, r)
+	}
 	switch {
 	case errors.Is(err, ledger.ErrNotFound):
 		return deadletter.Refuse("the ledger has no payout %s", key), nil
@@ -67,6 +77,24 @@ func (d deadReplays) replay(ctx context.Context, key ledger.Key, l letters.Lette
 		return deadletter.Refuse("%s: %s", key, done.Reason), nil
 	}
 	return deadletter.Outcome{}, fmt.Errorf("the ledger answers %q", done.Outcome)
+}
+
+// announcement makes the record that a dead letter of class unannounced offers.
+func announcement(key ledger.Key, l letters.Letter) (ledger.Record, error) {
+	s, known := strategyOf(string(key.Type))
+	if !known {
+		return ledger.Record{}, fmt.Errorf("this version does not know the type %s", key.Type)
+	}
+	pay, err := s.decode(l.Payload)
+	if err != nil {
+		return ledger.Record{}, err
+	}
+	rec := ledger.Record{Key: s.key(pay), SummaryID: pay.summary, Payload: l.Payload, Request: pay.request,
+		Headers: l.Headers, RecordKey: []byte(l.Key), Origin: l.Source.String(), Handler: l.Handler}
+	if rec.Key != key {
+		return ledger.Record{}, fmt.Errorf("the letter is about %s, its payload about %s", key, rec.Key)
+	}
+	return rec, nil
 }
 
 // Look implements deadletter.Replayer: the ledger tries the replay, and takes it back.
@@ -90,8 +118,8 @@ func (d deadReplays) Look(ctx context.Context, l letters.Letter) (deadletter.Sta
 	switch {
 	case x.State == ledger.Success:
 		s.State += ", " + x.TransactionKey
-	case l.Class == ledger.ClassConflict:
-		// What became of the first record is not this letter's to remind of.
+	case offered(l.Class):
+		// What became of the stored record is not this letter's to remind of.
 	case x.State == ledger.Unknown:
 		s.Unsettled = fmt.Sprintf("%s is UNKNOWN, it may have been charged: find out, then millrace unknown resolve %s %d %d --paid TRANSACTION_KEY | --unpaid, with --why",
 			key, key.Type, key.Promotion, key.Target)

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
@@ -29,6 +30,11 @@ type payout struct {
 	promotion, summary, target int64
 	request                    []byte // the body of the Money API call, the same on every attempt
 	value                      int64  // minor units; 0 where the type has no amount
+}
+
+// key is the payout's in the ledger.
+func (s strategy) key(p payout) ledger.Key {
+	return ledger.Key{Type: ledger.Type(s.kind), Promotion: p.promotion, Target: p.target}
 }
 
 func (s strategy) topic(suffix string) string {

@@ -110,13 +110,23 @@ func freshRow(r *Record) *stored {
 
 // conflictLine is the dead letter of a record that came second.
 func conflictLine(r *Record, now time.Time) outboxLine {
+	return offeredLine(r, now, ClassConflict, "another request for the same payout came first")
+}
+
+// unannouncedLine is the dead letter of an entry or retry record without a row.
+func unannouncedLine(r *Record, now time.Time) outboxLine {
+	return offeredLine(r, now, ClassUnannounced, "no accepted record of the publish topic announced this payout")
+}
+
+// offeredLine is the dead letter of a message that is not the stored record of its payout. A class and request has one,
+// however often it is offered.
+func offeredLine(r *Record, now time.Time, class, text string) outboxLine {
 	sum := sha256.Sum256(r.request())
 	offered := freshRow(r)
-	return outboxLine{kind: OutboxDead, key: r.Key, class: ClassConflict,
-		err:     "another request for the same payout came first",
+	return outboxLine{kind: OutboxDead, key: r.Key, class: class, err: text,
 		payload: r.Payload, headers: offered.headers, recordKey: r.RecordKey, origin: offered.origin,
 		handler: clean(r.Handler), firstFailedAt: now, createdAt: now,
-		dedupe: "conflict:" + r.Key.String() + ":" + hex.EncodeToString(sum[:16])}
+		dedupe: class + ":" + r.Key.String() + ":" + hex.EncodeToString(sum[:16])}
 }
 
 // NotEnqueued says that an accepted payout did not get into the stream: it was full. The feeder enqueues it

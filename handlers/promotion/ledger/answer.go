@@ -17,6 +17,14 @@ type Replay struct {
 	DryRun     bool   // answer what would become of it, and change nothing; needs neither who nor why
 }
 
+func (r *Replay) check(k Key) error {
+	r.Letter, r.Who, r.Why = clean(r.Letter), clean(r.Who), clean(r.Why)
+	if r.Letter == "" || r.Generation < 1 || !r.DryRun && (r.Who == "" || r.Why == "") {
+		return invalid("payout %s: a replay needs a letter, a generation from 1, who and why", k)
+	}
+	return nil
+}
+
 // Replayed is what became of a replay.
 type Replayed struct {
 	Outcome ReplayOutcome
@@ -42,9 +50,8 @@ func (l *Ledger) Replay(ctx context.Context, k Key, r Replay) (Replayed, error) 
 	if err := k.validate(); err != nil {
 		return Replayed{}, err
 	}
-	r.Letter, r.Who, r.Why = clean(r.Letter), clean(r.Who), clean(r.Why)
-	if r.Letter == "" || r.Generation < 1 || !r.DryRun && (r.Who == "" || r.Why == "") {
-		return Replayed{}, invalid("payout %s: a replay needs a letter, a generation from 1, who and why", k)
+	if err := r.check(k); err != nil {
+		return Replayed{}, err
 	}
 	var done Replayed
 	w := want{promotions: []Promotion{k.Of()}, keys: []Key{k}, lock: true}
@@ -231,7 +238,7 @@ type Audit struct {
 	At     time.Time `json:"at"`
 	Who    string    `json:"who"`
 	Why    string    `json:"why"`
-	Action string    `json:"action"` // replay, resolve or rebuild
+	Action string    `json:"action"` // replay, announce, resolve or rebuild
 	Detail string    `json:"detail"`
 }
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Begun is what a worker does with the entry in its hand. Next is Send, Ask, Ack, Retry or Conflict.
+// Begun is what a worker does with the entry in its hand. Next is Send, Ask, Ack, Retry, Conflict or Unannounced.
 type Begun struct {
 	Next Next
 	// Epoch goes back with Settle. Set with Send and Ask.
@@ -23,13 +23,14 @@ type Begun struct {
 	// RetryIn is when a retry record is due. Set with Retry.
 	RetryIn time.Duration
 	State   State
-	// Why is for logs: settled, leased, not_due, paused, cancelled, exhausted or conflict; empty with Send and Ask.
+	// Why is for logs: settled, leased, not_due, paused, cancelled, exhausted, conflict or unannounced; empty with Send and Ask.
 	Why string
 }
 
 // Begin takes a payout for one call of the Money API, or says why not. Whoever is answered Send or Ask
-// calls Settle with the epoch, whatever happens. A payout that is not known is accepted first. An entry whose
-// request is not the stored one (Options.SameRequest) is answered with Conflict and begins nothing.
+// calls Settle with the epoch, whatever happens. An entry whose request is not the stored one (Options.SameRequest) is
+// answered with Conflict and begins nothing. An entry for which there is no row is answered with Unannounced: only Accept
+// and Announce make rows, and the entry's dead letter is in the outbox. With Options.AcceptUnannounced it is accepted instead.
 //
 // When ctx ends while the begin is under way and the payout was taken, the ledger gives it back by itself.
 // After an error Begin may be repeated; a lease that was taken unnoticed then answers Retry.
@@ -42,15 +43,22 @@ func (l *Ledger) Begin(ctx context.Context, r Record) (Begun, error) {
 
 func (l *Ledger) beginBatch(ctx context.Context, batch []*call[*Record, Begun]) error {
 	w := wanted(batch)
-	w.bodies = true
+	w.bodies, w.knownOnly = true, !l.opts.AcceptUnannounced
 	return l.transact(ctx, w, func(ctx context.Context, u unit, s *snapshot, c *changes) error {
 		book := l.newBook(s, c)
-		if err := l.acceptUnknown(ctx, u, s, batch); err != nil {
-			return err
+		if l.opts.AcceptUnannounced {
+			if err := l.acceptUnknown(ctx, u, s, batch); err != nil {
+				return err
+			}
 		}
 		for _, k := range batch {
 			r := k.req
 			row := s.rows[r.Key]
+			if row == nil {
+				c.outbox = append(c.outbox, unannouncedLine(r, s.now))
+				k.res = Begun{Next: Unannounced, Why: ClassUnannounced}
+				continue
+			}
 			next, eff, d := l.policy.apply(row.Row, event{kind: evBegin, now: s.now, promotion: s.promotions[r.Of()],
 				same: l.opts.SameRequest(row.sent(), r.request())})
 			row.Row = next
@@ -66,7 +74,7 @@ func (l *Ledger) beginBatch(ctx context.Context, batch []*call[*Record, Begun]) 
 	})
 }
 
-// acceptUnknown makes rows for entries that no accepted record announced.
+// acceptUnknown makes rows for entries that no accepted record announced (Options.AcceptUnannounced).
 func (l *Ledger) acceptUnknown(ctx context.Context, u unit, s *snapshot, batch []*call[*Record, Begun]) error {
 	missing := map[Key]bool{}
 	var fresh []*stored

@@ -16,7 +16,7 @@ import (
 func TestOneOfManyBegins(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, h *home) {
-		ledgers := []*Ledger{h.open(t), h.open(t, as("b"))}
+		ledgers := []*Ledger{h.open(t, unannounced), h.open(t, unannounced, as("b"))}
 		for target := range int64(20) {
 			if target%2 == 0 { // the others are born by their begins
 				mustAccept(t, ledgers[0], record(1, target+1))
@@ -79,7 +79,7 @@ func TestOneOfManyAccepts(t *testing.T) {
 func TestPauseIsSeenWhileBeginsNeverStop(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, h *home) {
-		ledgers := []*Ledger{h.open(t), h.open(t, as("b")), h.open(t, as("c"))}
+		ledgers := []*Ledger{h.open(t, unannounced), h.open(t, unannounced, as("b")), h.open(t, unannounced, as("c"))}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var target, begun atomic.Int64

@@ -84,6 +84,8 @@ type Options struct {
 	Lease time.Duration
 	// Results: every settled payout is offered as an outcome event in the outbox.
 	Results bool
+	// AcceptUnannounced: a begin without a row accepts the payout, instead of writing a dead letter of class unannounced.
+	AcceptUnannounced bool
 	// SameRequest reports whether two requests ask for the same payout. Nil: bytes.Equal.
 	SameRequest func(stored, offered []byte) bool
 }

@@ -36,6 +36,9 @@ const (
 	ClassFailed   = "failed"   // certainly not charged, and given up
 	ClassUnknown  = "unknown"  // perhaps charged, and given up: for a person
 
+	// ClassUnannounced is the class of an entry or retry record without a row: no accepted record announced the payout.
+	ClassUnannounced = "unannounced"
+
 	// ClassLeaseExpired is the class of an attempt whose worker was not heard of before its lease ran out.
 	ClassLeaseExpired = "lease_expired"
 )

@@ -28,7 +28,7 @@ type Letter struct {
 	FirstFailedAt time.Time `json:"first_failed_at,omitzero"`
 	CreatedAt     time.Time `json:"created_at"`
 	PublishedAt   time.Time `json:"published_at,omitzero"` // zero: not yet
-	Rival         string    `json:"rival,omitempty"`       // of a conflict: the record that came second
+	Rival         string    `json:"rival,omitempty"`       // of a conflict or an unannounced entry: what was offered
 }
 
 const sqlEntryColumns = `SELECT ` + pgRowColumns + `, ` + pgBodyColumns + ` FROM payouts AS p WHERE p.type = $1 AND p.promotion_id = $2`
@@ -167,7 +167,7 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (Explanation, error) {
 
 // Sorted here: the planner, told not to sort, would read the whole outbox in its order instead.
 const sqlLetters = `SELECT id, class, error, origin, handler, attempts, first_failed_at, created_at, published_at,
-	CASE WHEN class = 'conflict' THEN payload END FROM outbox
+	CASE WHEN class IN ('conflict', 'unannounced') THEN payload END FROM outbox
 WHERE kind = 'dead' AND type = $1 AND promotion_id = $2 AND target_id = $3`
 
 func readLetters(ctx context.Context, q querier, k Key) (letters []Letter, err error) {

@@ -181,7 +181,7 @@ func (l *Ledger) transactOnce(ctx context.Context, w want, fn func(context.Conte
 func (l *Ledger) completePromotions(ctx context.Context, u unit, w want, s *snapshot) error {
 	var missing []Promotion
 	for _, p := range w.promotions {
-		if _, ok := s.promotions[p]; !ok {
+		if _, ok := s.promotions[p]; !ok && !w.knownOnly {
 			missing = append(missing, p)
 		}
 	}

@@ -167,7 +167,7 @@ func TestPausedPayoutsWaitForTheFeeder(t *testing.T) {
 func TestCancelIsALineInTime(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, h *home) {
-		l := h.open(t)
+		l := h.open(t, unannounced)
 		p := Promotion{"POINT", 1}
 		var begun []Begun
 		acceptMany(t, l, 1, 1200)

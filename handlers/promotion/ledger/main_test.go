@@ -45,6 +45,9 @@ func withResults(_ *Config, o *Options) { o.Results = true }
 // late makes retries due so late that a busy machine can't get there by itself; a minute is enough.
 func late(c *Config, _ *Options) { c.Retry.First = c.Retry.Max }
 
+// unannounced accepts what no accepted record announced.
+func unannounced(_ *Config, o *Options) { o.AcceptUnannounced = true }
+
 func as(instance string) tune { return func(_ *Config, o *Options) { o.Instance = instance } }
 
 func (h *home) config() (Config, Options) {

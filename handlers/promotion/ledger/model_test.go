@@ -138,6 +138,11 @@ func (m *model) step() {
 		}
 	case choice < 50:
 		b := mustBegin(t, l, r)
+		if !known {
+			require.Equal(t, Unannounced, b.Next)
+			m.dead[fmt.Sprint(k, " unannounced")] = true
+			return
+		}
 		d := m.apply(l, k, event{kind: evBegin, promotion: m.promotion(p), same: true})
 		require.Equal(t, d.next, b.Next)
 		require.Equal(t, d.why, b.Why)

@@ -204,6 +204,19 @@ func (l *Ledger) Activate(ctx context.Context, p Promotion, totalCount int64) er
 	})
 }
 
+// Revive is Activate for a promotion that the ledger knows; known is false, and nothing is changed, for any other.
+func (l *Ledger) Revive(ctx context.Context, p Promotion) (known bool, err error) {
+	err = l.read(ctx, "revive", func(q querier, _ time.Time) error {
+		known = false
+		return q.query(ctx, func(scanner) error { known = true; return nil }, `SELECT 1 FROM promotions WHERE type = $1 AND promotion_id = $2
+			UNION ALL SELECT 1 FROM promotion_streams WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID)
+	})
+	if err != nil || !known {
+		return false, err
+	}
+	return true, l.Activate(ctx, p, 0)
+}
+
 // Deactivate takes a promotion's stream off the active set and forgets its incarnation. It comes before the
 // script that deletes the stream; when that answers not drained, Activate puts the stream back.
 func (l *Ledger) Deactivate(ctx context.Context, p Promotion) error {

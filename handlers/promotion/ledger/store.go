@@ -31,6 +31,7 @@ type store interface {
 type want struct {
 	promotions []Promotion
 	keys       []Key
+	knownOnly  bool // promotions without a row get none; their state is then empty, which counts as running
 	bodies     bool // read the stored messages too
 	lock       bool // lock the rows; without it the commit fails with faultStale when a row has changed meanwhile
 }

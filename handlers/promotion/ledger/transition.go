@@ -7,20 +7,21 @@ type Next int
 
 // The things to do next. The comment names the calls that answer it.
 const (
-	Enqueue  Next = iota + 1 // Accept: add it to the stream; NotEnqueued if it could not be; then ack
-	Pay                      // Accept: begin it now
-	Done                     // Accept: ack; the payout is settled
-	Paused                   // Accept: ack; the promotion is paused and the feeder enqueues it on resume
-	Conflict                 // Accept, Begin: ack; another request came first, a dead letter was written
-	Send                     // Begin: call the API with the stored request, then Settle
-	Ask                      // Begin: ask the API for the status of the charge, then Settle
-	Ack                      // Begin, Settle: ack, nothing else to do
-	Retry                    // Begin, Settle: publish a retry record, due in RetryIn, then ack
+	Enqueue     Next = iota + 1 // Accept: add it to the stream; NotEnqueued if it could not be; then ack
+	Pay                         // Accept: begin it now
+	Done                        // Accept: ack; the payout is settled
+	Paused                      // Accept: ack; the promotion is paused and the feeder enqueues it on resume
+	Conflict                    // Accept, Begin: ack; another request came first, a dead letter was written
+	Send                        // Begin: call the API with the stored request, then Settle
+	Ask                         // Begin: ask the API for the status of the charge, then Settle
+	Ack                         // Begin, Settle: ack, nothing else to do
+	Retry                       // Begin, Settle: publish a retry record, due in RetryIn, then ack
+	Unannounced                 // Begin: ack; there is no such payout, a dead letter was written
 )
 
 // String returns the lower-case name.
 func (n Next) String() string {
-	names := [...]string{"none", "enqueue", "pay", "done", "paused", "conflict", "send", "ask", "ack", "retry"}
+	names := [...]string{"none", "enqueue", "pay", "done", "paused", "conflict", "send", "ask", "ack", "retry", "unannounced"}
 	if n < 0 || int(n) >= len(names) {
 		return "invalid"
 	}

@@ -1,0 +1,127 @@
+package ledger
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A begin never makes a payout or a promotion: one dead letter says what was offered, however often it comes.
+func TestABeginAnnouncesNothing(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		known, foreign := record(1, 1), record(1, 2)
+		mustAccept(t, l, known)
+		for range 2 {
+			require.Equal(t, Begun{Next: Unannounced, Why: "unannounced"}, mustBegin(t, l, foreign))
+			require.Equal(t, Unannounced, mustBegin(t, l, record(2, 1)).Next)
+		}
+		require.Equal(t, Send, mustBegin(t, l, known).Next)
+		other := foreign
+		other.Payload = []byte(`{"amount":9}`)
+		require.Equal(t, Unannounced, mustBegin(t, l, other).Next)
+
+		_, err := l.Explain(t.Context(), foreign.Key)
+		require.ErrorIs(t, err, ErrNotFound)
+		_, err = l.Status(t.Context(), Promotion{"POINT", 2})
+		require.ErrorIs(t, err, ErrNotFound, "nor the promotion")
+		dead := relayed(t, l, OutboxDead)
+		require.Len(t, dead, 3, "one for each payout and request")
+		for _, d := range dead {
+			require.Equal(t, ClassUnannounced, d.Class)
+		}
+		c, err := l.Status(t.Context(), known.Of())
+		require.NoError(t, err)
+		require.EqualValues(t, 1, c.Accepted)
+	})
+}
+
+// The replay of a dead letter of class unannounced announces the payout, once, with a line in the audit.
+func TestAReplayAnnounces(t *testing.T) {
+	t.Parallel()
+	ann := func(generation int) Replay {
+		return Replay{Letter: "l1", Generation: generation, Who: "ann", Why: "seen"}
+	}
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		r := record(1, 2)
+		require.Equal(t, Unannounced, mustBegin(t, l, r).Next)
+		_, err := l.Announce(t.Context(), r, Replay{Letter: "l1", Generation: 1})
+		require.ErrorIs(t, err, ErrInvalid, "who and why")
+		done, err := l.Announce(t.Context(), r, Replay{Letter: "l1", Generation: 1, DryRun: true})
+		require.NoError(t, err)
+		require.Equal(t, Replayed{Outcome: ReplayDone, State: Pending}, done)
+		require.Equal(t, Unannounced, mustBegin(t, l, r).Next, "a dry run announces nothing")
+
+		for i, want := range []ReplayOutcome{ReplayDone, ReplayAlready} {
+			done, err = l.Announce(t.Context(), r, ann(1+i))
+			require.NoError(t, err)
+			require.Equal(t, Replayed{Outcome: want, State: Pending}, done)
+		}
+		rows, err := l.FeedNone(t.Context(), r.Of(), 10)
+		require.NoError(t, err)
+		require.Len(t, rows, 1, "the feeder enqueues it")
+		require.Equal(t, Send, mustBegin(t, l, r).Next)
+		x := mustExplain(t, l, r.Key)
+		require.True(t, x.AnnouncedByReplay())
+		require.Len(t, x.Audit, 1)
+		require.Equal(t, []string{"ann", "seen", "announce"}, []string{x.Audit[0].Who, x.Audit[0].Why, x.Audit[0].Action})
+
+		other := r
+		other.Payload = []byte(`{"amount":9}`)
+		done, err = l.Announce(t.Context(), other, ann(1))
+		require.NoError(t, err)
+		require.Equal(t, Replayed{Outcome: ReplayRefused, Reason: "another request for it came first", State: Sending}, done)
+	})
+}
+
+// Two replays at once, and a record that comes in meanwhile, make one payout.
+func TestManyAnnounceOnePayout(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		ledgers := []*Ledger{h.open(t), h.open(t, as("b"))}
+		for target := range int64(10) {
+			r := record(1, target+1)
+			results := make(chan error, 4)
+			for i := range 4 {
+				go func() {
+					if i == 3 {
+						_, err := ledgers[0].Accept(t.Context(), r, false)
+						results <- err
+						return
+					}
+					_, err := ledgers[i%2].Announce(t.Context(), r, Replay{Letter: r.Key.String(), Generation: 1, Who: "ann", Why: "x"})
+					results <- err
+				}()
+			}
+			for range 4 {
+				require.NoError(t, <-results)
+			}
+		}
+		c, err := ledgers[0].Status(t.Context(), Promotion{"POINT", 1})
+		require.NoError(t, err)
+		require.EqualValues(t, 10, c.Accepted)
+	})
+}
+
+// The sweep puts back streams of promotions that the ledger knows, and of no others.
+func TestOnlyAKnownPromotionIsRevived(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		mustAccept(t, l, record(1, 1))
+		require.NoError(t, l.Started(t.Context(), Promotion{"POINT", 2}, 5))
+		require.NoError(t, l.Deactivate(t.Context(), Promotion{"POINT", 2}))
+		for id, want := range map[int64]bool{1: true, 2: true, 3: false} {
+			known, err := l.Revive(t.Context(), Promotion{"POINT", id})
+			require.NoError(t, err)
+			require.Equal(t, want, known, id)
+		}
+		active, err := l.Active(t.Context(), "POINT")
+		require.NoError(t, err)
+		require.Len(t, active, 2)
+		_, err = l.Status(t.Context(), Promotion{"POINT", 3})
+		require.ErrorIs(t, err, ErrNotFound)
+	})
+}
