@@ -61,6 +61,7 @@ func raisers() map[string][]happening {
 		"MillraceDeadLetters":            {grows(`millrace_deadletter_published_total{topic="campaign-promotion-point-dead"}`, 0.01)},
 		"MillraceDeadLettersWaiting":     {is(`millrace_deadletter_letters{state="parked"}`, 2)},
 		"MillraceDeadLetterRelayFailing": {is(`millrace_deadletter_relay_failing`, 1)},
+		"MillraceMessagesDropped":        {grows(`millrace_messages_total{outcome="dropped"}`, 0.01)},
 		"MillraceEntriesLost":            {grows(`millrace_reclaim_lost_total{shard="POINT"}`, 0.001)},
 		"MillraceStreamsLost":            {grows(`millrace_promotion_streams_lost_total{type="POINT"}`, 0.001)},
 		"MillraceStreamRefused":          {grows(`millrace_streams_refused_total{type="POINT"}`, 0.1)},

@@ -68,10 +68,14 @@ func NewRegistry(env Env, plugins ...Plugin) (*Registry, error) {
 		}
 	}
 	r.plugin = ""
+	r.checkRetries()
 	return r, errors.Join(r.errs...)
 }
 
-var nameShape = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+var (
+	nameShape  = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+	routeShape = regexp.MustCompile(`^[a-z0-9]+([._-]+[a-z0-9]+)*$`)
+)
 
 func (r *Registry) fail(format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf("plugin %s: "+format, append([]any{r.plugin}, args...)...))
@@ -92,15 +96,40 @@ func (r *Registry) Env() Env { return r.env }
 // Route adds a route. Mistakes are reported when all plugins have registered.
 func (r *Registry) Route(route Route) {
 	r.claim("route", route.Name)
-	switch {
-	case route.Name == "":
-		r.fail("a route has no name")
-	case route.From == nil:
+	if !routeShape.MatchString(route.Name) {
+		r.fail("route name must be lower-case letters and digits, with . - or _ between them, got %q", route.Name)
+	}
+	if route.From == nil {
 		r.fail("route %s: From is nil", route.Name)
-	case route.Handle == nil:
+	}
+	if route.Handle == nil {
 		r.fail("route %s: Handle is nil", route.Name)
 	}
+	if route.Policy.DeadLetter == nil {
+		r.fail("route %s: Policy.DeadLetter is nil: set a sink for messages that can never be handled, or pipeline.Drop to lose them", route.Name)
+	}
 	r.routes = append(r.routes, route)
+}
+
+// checkRetries reports retry topics that no route reads: what is sent there would be acked and never handled again.
+func (r *Registry) checkRetries() {
+	type place struct{ kind, name string } // without the group: a sink has none
+	read := map[place]bool{}
+	for _, route := range r.routes {
+		if route.From != nil {
+			at := route.From.Describe()
+			read[place{at.Kind, at.Name}] = true
+		}
+	}
+	for _, route := range r.routes {
+		to := route.Policy.Retry.To
+		if to == nil || route.Policy.Retry.ReadElsewhere {
+			continue
+		}
+		if at := to.Describe(); !read[place{at.Kind, at.Name}] {
+			r.errs = append(r.errs, fmt.Errorf("route %s: no route reads its retry topic %s: add a route with the same Handle and Policy whose From reads it, or set Retry.ReadElsewhere", route.Name, at))
+		}
+	}
 }
 
 // Service adds a service. Services start in the order they were added and stop in the reverse order.

@@ -18,7 +18,7 @@ type Route struct {
 	Handle message.HandlerFunc
 	// To receives what Handle returned, inside the chain and before the ack. Nil: nothing is published.
 	To Sink
-	// Policy says how long a message may take and what happens when it fails.
+	// Policy says how long a message may take and what happens when it fails. Its DeadLetter is required.
 	Policy Policy
 	// Flow says how much may be in hand and in which order.
 	Flow Flow
@@ -81,12 +81,15 @@ func (e Endpoint) String() string {
 
 // Policy is what happens to one message of a route over time.
 type Policy struct {
-	// Timeout bounds one run of the handler by its context. Zero: no limit.
+	// Timeout bounds one run of the handler by its context. Zero: DefaultTimeout. Negative: no limit.
 	Timeout time.Duration
 	// LongestHold is how long a handler may have a message before it is reported as stuck and no
-	// longer kept alive at the broker. Zero: ten times Timeout, or no limit when Timeout is zero too.
+	// longer kept alive at the broker. Zero: ten times Timeout with its default, no limit when Timeout has none.
+	// Negative: no limit.
 	LongestHold time.Duration
-	// Retry says where a failed message waits. The zero value nacks: the transport delivers it again.
+	// Retry says where a failed message waits. The zero value nacks: the transport delivers it again. A delay that
+	// the error asks for (RetryAfter) is then waited for before the nack, with the message in hand, at most until
+	// the longest hold or the drain: the message uses its place in the window or its slot meanwhile.
 	Retry Retry
 	// MaxDeliveries is how often a message that would be nacked may be delivered (Origin.Delivered): the last failure
 	// dead-letters it with class delivery_limit, and what comes after all (a message that kills the process never fails)
@@ -95,23 +98,52 @@ type Policy struct {
 	// counts what one reader is given again after a nack, and begins anew with the next owner of the partition. Leave it
 	// at zero where a ledger counts attempts.
 	MaxDeliveries int
-	// DeadLetter receives what can never succeed, in the format of DeadLetter.Message.
-	// Nil: such a message is logged, counted and acked.
+	// DeadLetter receives what can never succeed, in the format of DeadLetter.Message. Required: Drop on a route whose
+	// messages may be lost.
 	DeadLetter Sink
+}
+
+// DefaultTimeout is the time limit of a handler whose Policy names none.
+const DefaultTimeout = 30 * time.Second
+
+// holdFactor times Timeout is the longest hold of a Policy that names none.
+const holdFactor = 10
+
+// TimeLimit returns Timeout with its default applied; zero means no limit.
+func (p Policy) TimeLimit() time.Duration {
+	if p.Timeout == 0 {
+		return DefaultTimeout
+	}
+	return max(p.Timeout, 0)
 }
 
 // Hold returns LongestHold with its default applied; zero means no limit.
 func (p Policy) Hold() time.Duration {
-	if p.LongestHold > 0 {
-		return p.LongestHold
+	if p.LongestHold == 0 {
+		return holdFactor * p.TimeLimit()
 	}
-	return 10 * p.Timeout
+	return max(p.LongestHold, 0)
 }
+
+// Drop is the DeadLetter of a route whose messages may be lost: what can never succeed, and what makes the handler
+// panic, is logged, counted (millrace_messages_total with the outcome dropped) and acked. As any other Sink it
+// forgets what is published. A delivery limit (MaxDeliveries) does not count with it.
+var Drop Sink = drop{} //nolint:gochecknoglobals // a constant, but Go has none of this type
+
+type drop struct{}
+
+// Describe says that nothing is kept.
+func (drop) Describe() Endpoint { return Endpoint{Kind: "drop", Name: "messages"} }
+
+// Publish forgets the messages.
+func (drop) Publish(context.Context, ...*message.Message) error { return nil }
 
 // Retry is the way of a message that failed and may succeed later.
 type Retry struct {
-	// To is the retry topic. Nil: the message is nacked.
+	// To is the retry topic. Nil: the message is nacked. A route must read it, with the same Handle and Policy.
 	To Sink
+	// ReadElsewhere says that a route of another process reads the retry topic.
+	ReadElsewhere bool
 	// OnlyAsked sends only errors of RetryAfter to the retry topic and nacks all others: for a route whose
 	// backlog should wait where it is while a server is away.
 	OnlyAsked bool

@@ -15,9 +15,10 @@ import (
 type RuntimeOptions struct {
 	// Wrap puts the middleware chain around a route's handler (middleware.Chain.Wrap). Required.
 	Wrap func(Route) message.HandlerFunc
-	// StopTimeout bounds Stop when its own context doesn't. Zero: 30s.
+	// StopTimeout bounds Stop as a whole: draining the routes and stopping the services. Zero: 30s.
 	StopTimeout time.Duration
-	// Failers are watched beside the services and subscriptions: the chain reports stuck handlers here.
+	// Failers are watched in addition to the services and subscriptions: the chain reports stuck handlers here.
+	// A Failer that is Phased is notified like a service.
 	Failers []Failer
 }
 
@@ -82,18 +83,36 @@ func (r *Runtime) StartServices(ctx context.Context) error {
 		r.watch(s.Name, s.Service)
 		r.log.DebugContext(ctx, "service started", slog.String("service", s.Name), slog.Duration("took", time.Since(begin)))
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notify(Phased.Running)
 	return nil
+}
+
+// notify calls the phase of every started service and of every Failer that is Phased.
+func (r *Runtime) notify(phase func(Phased)) {
+	for _, s := range r.started {
+		if p, ok := s.Service.(Phased); ok {
+			phase(p)
+		}
+	}
+	for _, f := range r.opts.Failers {
+		if p, ok := f.(Phased); ok {
+			phase(p)
+		}
+	}
 }
 
 func (r *Runtime) startRoutes(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: r.opts.StopTimeout}, routerLog{r.log})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: routerCloseTimeout}, routerLog{r.log})
 	if err != nil {
 		return fmt.Errorf("new router: %w", err)
 	}
 	// The Router ends itself when its last handler ends; this one ends only with the Router.
-	router.AddConsumerHandler("keep-alive", "", newKeepAlive(), func(*message.Message) error { return nil })
+	// No route can have a name with a space.
+	router.AddConsumerHandler("keep alive", "", newKeepAlive(), func(*message.Message) error { return nil })
 	for _, route := range r.reg.routes {
 		flow := route.Flow
 		flow.LongestHold = route.Policy.Hold()
@@ -166,8 +185,20 @@ func (r *Runtime) fail(err error) {
 // Runtime then calls Stop.
 func (r *Runtime) Failed() <-chan error { return r.failed }
 
-// Stop drains the routes upstream first, then stops the services upstream first. What is in hand is
-// finished and acked, bounded by ctx and StopTimeout. It is idempotent and legal before Start.
+// routerCloseTimeout is how long the Router's Close waits for handlers. Drain has waited for them already; this wait
+// must only be short. Zero would mean the Router's default of 30s.
+const routerCloseTimeout = time.Millisecond
+
+// maxServicesReserve and reserveShare bound the part of StopTimeout that draining leaves to the services.
+const (
+	maxServicesReserve = 5 * time.Second
+	reserveShare       = 4
+)
+
+// Stop tells every Phased service that the drain begins, drains all routes at once, then stops the services upstream
+// first. Messages in hand are finished and acked. ctx and StopTimeout bound all of it together. A quarter of that
+// time, at most 5s, is kept for the services: a handler that does not return costs the other routes and the services
+// nothing. Stop is idempotent and legal before Start.
 func (r *Runtime) Stop(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,36 +206,85 @@ func (r *Runtime) Stop(ctx context.Context) error {
 		return nil
 	}
 	r.stopped = true
+	r.notify(Phased.Draining)
 	ctx, cancel := context.WithTimeout(ctx, r.opts.StopTimeout)
 	defer cancel()
 
-	var errs []error
-	for i := len(r.open) - 1; i >= 0; i-- {
-		route := r.open[i]
-		if err := route.Drain(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("drain route %s: %w", route.name, err))
-		}
-		if err := route.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close route %s: %w", route.name, err))
-		}
-	}
+	errs := r.drain(ctx)
 	if r.router != nil {
+		// Its only error is that handlers are still running: Drain has reported those already.
 		if err := r.router.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close router: %w", err))
+			r.log.DebugContext(ctx, "router closed", Err(err))
 		}
 		<-r.running
 	}
 	r.crew.end()
-	for i := len(r.started) - 1; i >= 0; i-- {
-		s := r.started[i]
-		if err := s.Stop(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("stop %s: %w", s.Name, err))
-		}
-		r.log.DebugContext(ctx, "service stopped", slog.String("service", s.Name))
-	}
+	errs = append(errs, r.stopServices(ctx)...)
 	close(r.quit)
 	r.watchers.Wait()
 	return errors.Join(errs...)
+}
+
+// drain drains and closes all routes at once. They read durable sources, so their order does not matter. Draining
+// leaves reserve to what follows, and closing leaves half of it: a Close that waits longer is left behind.
+func (r *Runtime) drain(ctx context.Context) []error {
+	deadline, _ := ctx.Deadline() // Stop has set one
+	reserve := min(maxServicesReserve, time.Until(deadline)/reserveShare)
+	drainCtx, cancelDrain := context.WithDeadline(ctx, deadline.Add(-reserve))
+	defer cancelDrain()
+	closeCtx, cancelClose := context.WithDeadline(ctx, deadline.Add(-reserve/2))
+	defer cancelClose()
+
+	results := make([]chan error, len(r.open))
+	for i, route := range r.open {
+		results[i] = make(chan error, 2) // one of the drain, one of the closing
+		go func() {
+			defer close(results[i])
+			if err := route.Drain(drainCtx); err != nil {
+				results[i] <- fmt.Errorf("drain route %s: %w", route.name, err)
+			}
+			if err := route.Close(); err != nil {
+				results[i] <- fmt.Errorf("close route %s: %w", route.name, err)
+			}
+		}()
+	}
+	var errs []error
+	for i, route := range r.open {
+		for open := true; open; {
+			var err error
+			select {
+			case err, open = <-results[i]:
+			case <-closeCtx.Done():
+				select {
+				case err, open = <-results[i]:
+				default:
+					err, open = fmt.Errorf("close route %s: it does not return: %w", route.name, closeCtx.Err()), false
+				}
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// stopServices stops the services upstream first. A service may use half of the time that is left, and the last one
+// all of it: a service that hangs leaves time to those after it.
+func (r *Runtime) stopServices(ctx context.Context) []error {
+	var errs []error
+	for i := len(r.started) - 1; i >= 0; i-- {
+		s := r.started[i]
+		deadline, _ := ctx.Deadline()
+		if i > 0 {
+			deadline = deadline.Add(-time.Until(deadline) / 2)
+		}
+		stopCtx, cancel := context.WithDeadline(ctx, deadline)
+		if err := s.Stop(stopCtx); err != nil {
+			errs = append(errs, fmt.Errorf("stop %s: %w", s.Name, err))
+		}
+		cancel()
+		r.log.DebugContext(ctx, "service stopped", slog.String("service", s.Name))
+	}
+	return errs
 }
 
 // borrowed hides Close from the Router: the Runtime drains and closes subscriptions, and the

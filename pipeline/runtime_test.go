@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -51,6 +53,9 @@ func (p plugin) Name() string { return p.name }
 
 func (p plugin) Register(r *pipeline.Registry) error { p.register(r); return nil }
 
+// lossy is the policy of routes whose failures don't matter.
+var lossy = pipeline.Policy{DeadLetter: pipeline.Drop}
+
 func start(t *testing.T, plugins ...pipeline.Plugin) (*pipeline.Runtime, error) {
 	t.Helper()
 	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)}, plugins...)
@@ -89,8 +94,8 @@ func (brokenSource) Open(context.Context, pipeline.Flow) (pipeline.Subscription,
 
 func TestASourceThatDoesNotOpenNamesItsRoute(t *testing.T) {
 	_, err := start(t, plugin{"toy", func(r *pipeline.Registry) {
-		r.Route(pipeline.Route{Name: "good", From: pipelinetest.NewFeed("a"), Handle: ack})
-		r.Route(pipeline.Route{Name: "bad", From: brokenSource{pipelinetest.NewFeed("b")}, Handle: ack})
+		r.Route(pipeline.Route{Name: "good", From: pipelinetest.NewFeed("a"), Handle: ack, Policy: lossy})
+		r.Route(pipeline.Route{Name: "bad", From: brokenSource{pipelinetest.NewFeed("b")}, Handle: ack, Policy: lossy})
 	}})
 	require.ErrorContains(t, err, "route bad: open feed b: no such topic")
 }
@@ -128,12 +133,21 @@ func (s drainToldSubscription) Drain(ctx context.Context) error {
 	return errors.Join(err, s.Subscription.Drain(ctx))
 }
 
+// No name that a route can have is taken.
+func TestARouteMayHaveAnyName(t *testing.T) {
+	rt, err := start(t, plugin{"toy", func(r *pipeline.Registry) {
+		r.Route(pipeline.Route{Name: "keep-alive", From: pipelinetest.NewFeed("a"), Handle: ack, Policy: lossy})
+	}})
+	require.NoError(t, err)
+	require.NoError(t, rt.Stop(t.Context()))
+}
+
 // A message in hand when the stop begins is finished and acked, with its context alive.
 func TestStopDrains(t *testing.T) {
 	feed := drainTold{pipelinetest.NewFeed("in"), make(chan struct{})}
 	entered, release := make(chan struct{}), make(chan struct{})
 	rt, err := start(t, plugin{"toy", func(r *pipeline.Registry) {
-		r.Route(pipeline.Route{Name: "r", From: feed, Handle: func(m *message.Message) ([]*message.Message, error) {
+		r.Route(pipeline.Route{Name: "r", From: feed, Policy: lossy, Handle: func(m *message.Message) ([]*message.Message, error) {
 			close(entered)
 			<-release
 			return nil, m.Context().Err()
@@ -156,6 +170,129 @@ func TestStopDrains(t *testing.T) {
 	require.Empty(t, feed.Settled(), "a message was begun after the stop")
 }
 
+// phased is a service that writes its phases, and how much time its Stop was given.
+type phased struct {
+	*service
+	left time.Duration
+	err  error
+}
+
+func (s *phased) Running()  { s.diary.write("running") }
+func (s *phased) Draining() { s.diary.write("draining") }
+
+func (s *phased) Stop(ctx context.Context) error {
+	deadline, _ := ctx.Deadline()
+	s.left, s.err = time.Until(deadline), ctx.Err()
+	return s.service.Stop(ctx)
+}
+
+// stuck is a source with a message in hand that is never acked: its drain takes all the time it is given.
+type stuck struct{ *pipelinetest.Feed }
+
+func (s stuck) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
+	sub, err := s.Feed.Open(ctx, f)
+	return stuckSubscription{sub}, err
+}
+
+type stuckSubscription struct{ pipeline.Subscription }
+
+func (s stuckSubscription) Drain(ctx context.Context) error {
+	<-ctx.Done()
+	return errors.Join(s.Subscription.Drain(context.WithoutCancel(ctx)), ctx.Err())
+}
+
+// The clock is the bubble's: what Stop takes is exact.
+func TestAStuckRouteCostsTheOthersNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 2 * time.Second
+		healthy, d, begun := pipelinetest.NewFeed("healthy"), &diary{}, atomic.Int32{}
+		flush := &phased{service: &service{name: "flush", diary: d}}
+		reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)}, plugin{"toy", func(r *pipeline.Registry) {
+			r.Service("flush", flush)
+			r.Route(pipeline.Route{Name: "healthy", From: healthy, Policy: lossy, Handle: func(*message.Message) ([]*message.Message, error) {
+				begun.Add(1)
+				time.Sleep(limit / 4)
+				return nil, nil
+			}})
+			r.Route(pipeline.Route{Name: "stuck", From: stuck{pipelinetest.NewFeed("stuck")}, Handle: ack, Policy: lossy})
+		}})
+		require.NoError(t, err)
+		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: middleware.New(reg, middleware.Options{}).Wrap, StopTimeout: limit})
+		require.NoError(t, rt.Start(t.Context()))
+		healthy.SendPayloads("1", "2", "3", "4", "5", "6", "7", "8")
+		synctest.Wait()
+
+		begin, before := time.Now(), begun.Load()
+		err = rt.Stop(t.Context())
+		require.ErrorContains(t, err, "drain route stuck: context deadline exceeded")
+		require.NotContains(t, err.Error(), "healthy")
+		require.LessOrEqual(t, time.Since(begin), limit, "draining and stopping, together")
+		require.Equal(t, before, begun.Load(), "a message was begun after the stop")
+		require.True(t, (<-healthy.Settled()).Acked, "what was in hand is finished")
+		require.NoError(t, flush.err, "a service is stopped with a context that lives")
+		require.Positive(t, flush.left)
+		require.Equal(t, []string{"start flush", "running", "draining", "stop flush"}, d.lines)
+	})
+}
+
+// The Router has a time limit of its own for handlers; Stop does not wait for it.
+func TestAHandlerThatNeverReturnsIsWaitedForOnce(t *testing.T) {
+	t.Parallel()
+	feed, entered, release := pipelinetest.NewFeed("in"), make(chan struct{}), make(chan struct{})
+	defer close(release)
+	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)}, plugin{"toy", func(r *pipeline.Registry) {
+		r.Route(pipeline.Route{Name: "r", From: feed, Policy: lossy, Handle: func(*message.Message) ([]*message.Message, error) {
+			close(entered)
+			<-release
+			return nil, nil
+		}})
+	}})
+	require.NoError(t, err)
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: middleware.New(reg, middleware.Options{}).Wrap, StopTimeout: time.Hour})
+	require.NoError(t, rt.Start(t.Context()))
+	feed.SendPayloads("never done")
+	<-entered
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // there is no time left to drain
+	stopped := make(chan error, 1)
+	go func() { stopped <- rt.Stop(ctx) }()
+	select {
+	case err := <-stopped:
+		require.ErrorContains(t, err, "route r: ")
+	case <-time.After(time.Minute):
+		require.Fail(t, "Stop still waits for the handler")
+	}
+}
+
+// A service that hangs in its Stop leaves time to those after it.
+func TestAServiceThatHangsCostsTheOthersNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &diary{}
+		flush := &phased{service: &service{name: "flush", diary: d}}
+		reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)}, plugin{"toy", func(r *pipeline.Registry) {
+			r.Service("flush", flush)
+			r.Service("hangs", hangs{})
+		}})
+		require.NoError(t, err)
+		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{StopTimeout: 4 * time.Second})
+		require.NoError(t, rt.StartServices(t.Context()))
+		require.ErrorContains(t, rt.Stop(t.Context()), "stop hangs: context deadline exceeded")
+		require.NoError(t, flush.err)
+		require.Equal(t, 2*time.Second, flush.left)
+	})
+}
+
+// hangs is a service that uses all the time its Stop is given.
+type hangs struct{}
+
+func (hangs) Start(context.Context) error { return nil }
+
+func (hangs) Stop(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 // asked is a feed that tells the flow it was opened with.
 type asked struct {
 	*pipelinetest.Feed
@@ -175,10 +312,13 @@ func TestTheLongestHoldReachesTheTransport(t *testing.T) {
 	}{
 		"as set":            {pipeline.Policy{Timeout: time.Second, LongestHold: time.Minute}, time.Minute},
 		"ten times Timeout": {pipeline.Policy{Timeout: time.Second}, 10 * time.Second},
-		"no limit":          {pipeline.Policy{}, 0},
+		"the defaults":      {pipeline.Policy{}, 300 * time.Second},
+		"no limit":          {pipeline.Policy{LongestHold: -1}, 0},
+		"no time limit":     {pipeline.Policy{Timeout: -1}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			feed := asked{pipelinetest.NewFeed("in"), make(chan pipeline.Flow, 1)}
+			tt.policy.DeadLetter = pipeline.Drop
 			rt, err := start(t, plugin{"toy", func(r *pipeline.Registry) {
 				r.Route(pipeline.Route{Name: "r", From: feed, Handle: ack, Policy: tt.policy, Flow: pipeline.Flow{Window: 7}})
 			}})
@@ -192,14 +332,21 @@ func TestTheLongestHoldReachesTheTransport(t *testing.T) {
 func TestRegistryReportsEveryMistakeAtOnce(t *testing.T) {
 	_, err := pipeline.NewRegistry(pipeline.Env{},
 		plugin{"toy", func(r *pipeline.Registry) {
-			r.Route(pipeline.Route{Name: "r", Handle: ack})
+			r.Route(pipeline.Route{Name: "r", Handle: ack, Policy: lossy})
 			r.Route(pipeline.Route{Name: "r", From: pipelinetest.NewFeed("a")})
+			r.Route(pipeline.Route{Name: "keep alive", From: pipelinetest.NewFeed("b"), Handle: ack, Policy: lossy})
+			r.Route(pipeline.Route{Name: "retries", From: pipelinetest.NewFeed("c"), Handle: ack, Policy: pipeline.Policy{
+				DeadLetter: pipeline.Drop, Retry: pipeline.Retry{To: pipelinetest.NewRecorder("nobody-reads-it")},
+			}})
 		}},
 		plugin{"toy", func(*pipeline.Registry) {}},
 		plugin{"Not A Name", func(*pipeline.Registry) {}})
 	for _, want := range []string{
 		"route r: From is nil", "route r: Handle is nil", `route "r" is already registered by plugin toy`,
 		`plugin "toy" is already registered`, `got "Not A Name"`,
+		"route r: Policy.DeadLetter is nil: set a sink for messages that can never be handled, or pipeline.Drop to lose them",
+		`route name must be lower-case letters and digits, with . - or _ between them, got "keep alive"`,
+		"route retries: no route reads its retry topic recorder nobody-reads-it",
 	} {
 		require.ErrorContains(t, err, want)
 	}

@@ -41,13 +41,15 @@ func TestTheRoutesOfTheService(t *testing.T) {
 	var names []string
 	for _, r := range reg.Routes() {
 		names = append(names, r.Name)
-		require.NotNil(t, r.Policy.DeadLetter, "route %s loses what can't be handled", r.Name)
+		require.NotEqual(t, pipeline.Drop, r.Policy.DeadLetter, "route %s loses what can't be handled", r.Name)
 	}
-	require.Equal(t, []string{
+	for _, want := range []string{
 		"promotion.point.stream", "promotion.point.retry", "promotion.point.accept",
 		"promotion.voucher.stream", "promotion.voucher.retry", "promotion.voucher.accept",
 		"promotion.started",
-	}, names)
+	} {
+		require.Contains(t, names, want)
+	}
 }
 
 // Every profile is made of keys that the plugins know; what a profile leaves to the environment may be missing.

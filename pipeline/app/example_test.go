@@ -18,7 +18,7 @@ type greeter struct{ from pipeline.Source }
 func (greeter) Name() string { return "greeter" }
 
 func (g greeter) Register(r *pipeline.Registry) error {
-	r.Route(pipeline.Route{Name: "greet", From: g.from, Handle: pipeline.JSON(func(context.Context, string) error { return nil })})
+	r.Route(pipeline.Route{Name: "greet", From: g.from, Handle: pipeline.JSON(func(context.Context, string) error { return nil }), Policy: pipeline.Policy{DeadLetter: pipeline.Drop}})
 	return nil
 }
 
@@ -46,8 +46,8 @@ func ExampleMain() {
 	})
 	fmt.Println("exit code", code)
 	// Output:
-	// ROUTE  FROM        TO  RETRY  DEAD LETTER  ORDER
-	// greet  feed names  -   -      -            none
+	// ROUTE  FROM        TO  RETRY  DEAD LETTER    ORDER
+	// greet  feed names  -   -      drop messages  none
 	// exit code 0
 }
 

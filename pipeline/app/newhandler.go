@@ -77,7 +77,7 @@ func (h *Host) newHandler(dir, name string) error {
 		Import: path.Join(module, "handlers", name),
 	}
 	// The test imports these beside the new package.
-	taken := []string{"main", "pipeline", "pipelinetest", "require", "testing", "time"}
+	taken := []string{"context", "errors", "main", "message", "pipeline", "pipelinetest", "require", "testing", "time"}
 	if token.IsKeyword(d.Package) || slices.Contains(taken, d.Package) || strings.HasSuffix(name, "_test") {
 		return fmt.Errorf("NAME can't be %q: a Go package can't have that name here", name)
 	}

@@ -57,7 +57,7 @@ func (m mill) Register(r *pipeline.Registry) error {
 	})
 	r.Route(pipeline.Route{
 		Name: "bell", From: end{m.t, pipeline.Endpoint{Kind: "elastic-streams", Name: `bell:<TYPE>:"<id>"`}}, Handle: handle,
-		Flow: pipeline.Flow{Order: pipeline.OrderPartition},
+		Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, Flow: pipeline.Flow{Order: pipeline.OrderPartition},
 	})
 	return nil
 }

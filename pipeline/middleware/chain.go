@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -28,6 +29,9 @@ type Chain struct {
 	tracer  trace.Tracer
 	metrics *metrics
 	stuck   *stuckWatch
+
+	drainOnce sync.Once
+	draining  chan struct{} // closed when the drain begins
 }
 
 // New returns a chain for the routes of reg and registers its collectors there.
@@ -44,6 +48,8 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 		log:     env.Logger,
 		tracer:  env.Tracer.Tracer("github.com/millrace-io/millrace/pipeline/middleware"),
 		metrics: newMetrics(),
+
+		draining: make(chan struct{}),
 	}
 	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.metrics)
 	reg.Collect(c.metrics.collectors()...)

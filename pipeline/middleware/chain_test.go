@@ -24,6 +24,10 @@ func (onRoute) Name() string { return "toy" }
 
 func (p onRoute) Register(r *pipeline.Registry) error {
 	p.Route.Name = "toy.route"
+	if p.Policy.DeadLetter == nil {
+		p.Policy.DeadLetter = pipeline.Drop
+	}
+	p.Policy.Retry.ReadElsewhere = true // by the test
 	r.Route(p.Route)
 	return nil
 }

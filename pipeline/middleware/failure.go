@@ -20,6 +20,7 @@ import (
 // the record that carries it on is durable.
 func (c *Chain) routeFailures(r pipeline.Route, next message.HandlerFunc) message.HandlerFunc {
 	acked := c.metrics.messages.WithLabelValues(r.Name, outcomeAcked, "")
+	c.metrics.messages.WithLabelValues(r.Name, outcomeDropped, "") // there from the first scrape, so that the first one is an increase
 	r.Policy.MaxDeliveries = maxDeliveries(r)
 	return func(msg *message.Message) ([]*message.Message, error) {
 		payload := msg.Payload // a handler may replace it; records carry it as it came
@@ -51,7 +52,7 @@ func maxDeliveries(r pipeline.Route) int {
 	if settings, ok := r.From.(pipeline.Limiter); ok && n == 0 {
 		n = settings.MaxDeliveries()
 	}
-	if r.Policy.DeadLetter == nil {
+	if !keepsDead(r) {
 		return 0 // dropped, it would be lost
 	}
 	return max(n, 0)
@@ -86,6 +87,7 @@ func (c *Chain) decide(r pipeline.Route, msg *message.Message, err error) (strin
 	if nack {
 		limit, o := r.Policy.MaxDeliveries, pipeline.OriginFrom(msg.Context())
 		if limit == 0 || o.Delivered < int64(limit) {
+			c.waitAsked(r, msg, err)
 			return outcomeNacked, err
 		}
 		err = fmt.Errorf("failed at delivery %d, the limit is %d: %w", o.Delivered, limit, err)
@@ -102,8 +104,11 @@ func (c *Chain) decide(r pipeline.Route, msg *message.Message, err error) (strin
 }
 
 func (c *Chain) bury(r pipeline.Route, msg *message.Message, err error, retries int) (string, error) {
-	if r.Policy.DeadLetter == nil {
+	switch r.Policy.DeadLetter {
+	case pipeline.Drop:
 		return outcomeDropped, err
+	case nil: // refused at registration; never acked without a record
+		return outcomeNacked, err
 	}
 	now := time.Now()
 	o := pipeline.OriginFrom(msg.Context())

@@ -76,7 +76,7 @@ func TestDeliveryLimit(t *testing.T) {
 			route := pipeline.Route{Handle: handler(func(context.Context, string) error { ran.Add(1); return tt.err })}
 			route.Policy = pipeline.Policy{MaxDeliveries: tt.policy, Retry: tt.retry, DeadLetter: dead}
 			if tt.noDead {
-				route.Policy.DeadLetter = nil
+				route.Policy.DeadLetter = pipeline.Drop
 			}
 			if tt.settings > 0 {
 				route.From = limited{pipelinetest.NewFeed("in"), tt.settings}

@@ -12,7 +12,7 @@ const (
 	outcomeAcked   = "acked"
 	outcomeRetried = "retried"
 	outcomeDead    = "dead"
-	outcomeDropped = "dropped" // permanent, and the route has no dead letter
+	outcomeDropped = "dropped" // permanent, and the route says pipeline.Drop
 	outcomeNacked  = "nacked"
 )
 

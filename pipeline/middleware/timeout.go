@@ -20,12 +20,13 @@ func (c *Chain) timeout(r pipeline.Route, next message.HandlerFunc) message.Hand
 	if hold > 0 {
 		next = c.stuck.watch(r.Name, hold, next)
 	}
-	if r.Policy.Timeout <= 0 {
+	limit := r.Policy.TimeLimit()
+	if limit == 0 {
 		return next
 	}
 	return func(msg *message.Message) ([]*message.Message, error) {
 		outer := msg.Context()
-		ctx, cancel := context.WithTimeout(outer, r.Policy.Timeout)
+		ctx, cancel := context.WithTimeout(outer, limit)
 		defer cancel()
 		msg.SetContext(ctx)
 		out, err := next(msg)

@@ -60,6 +60,22 @@ func (f *Feed) SendPayloads(payloads ...string) {
 	}
 }
 
+// Sink returns a sink whose messages the feed delivers, at once: for a retry topic. What MetaDue says is not waited for.
+func (f *Feed) Sink() pipeline.Sink { return feedSink{f} }
+
+type feedSink struct{ feed *Feed }
+
+// Describe implements pipeline.Sink.
+func (s feedSink) Describe() pipeline.Endpoint { return s.feed.Describe() }
+
+// Publish implements pipeline.Sink. The messages are copied.
+func (s feedSink) Publish(_ context.Context, msgs ...*message.Message) error {
+	for _, m := range msgs {
+		s.feed.Send(m.Copy())
+	}
+	return nil
+}
+
 // Settled delivers the end of every delivery, in the order they ended.
 func (f *Feed) Settled() <-chan Settled { return f.settled }
 
@@ -203,5 +219,6 @@ func (s *feedSubscription) Close() error {
 
 var (
 	_ pipeline.Source       = (*Feed)(nil)
+	_ pipeline.Sink         = feedSink{}
 	_ pipeline.Subscription = (*feedSubscription)(nil)
 )

@@ -23,7 +23,7 @@ type shout struct {
 func (shout) Name() string { return "shout" }
 
 func (p shout) Register(r *pipeline.Registry) error {
-	r.Route(pipeline.Route{Name: "shout", From: p.in, To: p.out, Handle: func(m *message.Message) ([]*message.Message, error) {
+	r.Route(pipeline.Route{Name: "shout", From: p.in, To: p.out, Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, Handle: func(m *message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage(m.UUID, append(m.Payload, '!'))}, nil
 	}})
 	return nil

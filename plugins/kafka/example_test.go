@@ -28,8 +28,9 @@ func (g greeter) Register(r *pipeline.Registry) error {
 		Handle: func(m *message.Message) ([]*message.Message, error) {
 			return message.Messages{message.NewMessage(m.UUID, append([]byte("hello "), m.Payload...))}, nil
 		},
-		To:   g.kafka.Sink("greetings"),
-		Flow: pipeline.Flow{Window: 64, Order: pipeline.OrderKey},
+		To:     g.kafka.Sink("greetings"),
+		Policy: pipeline.Policy{DeadLetter: g.kafka.Sink("names-dead")},
+		Flow:   pipeline.Flow{Window: 64, Order: pipeline.OrderKey},
 	})
 	r.Route(pipeline.Route{
 		Name: "tell",
@@ -38,6 +39,7 @@ func (g greeter) Register(r *pipeline.Registry) error {
 			g.told <- string(m.Payload)
 			return nil, nil
 		},
+		Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, // a greeting may be lost
 	})
 	return nil
 }

@@ -350,7 +350,7 @@ func TestAReclaimedEntryThatFailsGoesToTheRetryTopic(t *testing.T) {
 		left := s.left(t, d, "killed-9-0", 1)[0]
 		retry := pipelinetest.NewRecorder("retry")
 		in := newInstance(t, s, instanceConfig{
-			domains: []redispoll.DomainConfig{d}, minIdle: time.Hour, policy: pipeline.Policy{Retry: pipeline.Retry{To: retry}},
+			domains: []redispoll.DomainConfig{d}, minIdle: time.Hour, policy: pipeline.Policy{Retry: pipeline.Retry{To: retry, ReadElsewhere: true}},
 			handle: func(run) error { return errInjected },
 		})
 		eventually(t, "acknowledged", func() bool { return len(retry.Messages()) == 1 && s.pending(t, d) == 0 })

@@ -88,8 +88,9 @@ func (events) Name() string { return "events" }
 
 func (e events) Register(r *pipeline.Registry) error {
 	r.Route(pipeline.Route{
-		Name: "events.scan",
-		From: e.redis.Domain("scan:events").Source(),
+		Name:   "events.scan",
+		From:   e.redis.Domain("scan:events").Source(),
+		Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, // an event may be lost
 		Handle: func(m *message.Message) ([]*message.Message, error) {
 			o := pipeline.OriginFrom(m.Context())
 			e.seen <- fmt.Sprintf("%s: %s, delivered %d times", o.Name, m.Payload, o.Delivered)

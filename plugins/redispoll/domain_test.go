@@ -65,7 +65,7 @@ func TestSeed003ADomainIsOneRoute(t *testing.T) {
 		var mu sync.Mutex
 		seen := map[string]string{}
 		pipelinetest.Start(t, p, onePlugin{pipeline.Route{
-			Name: "events", From: p.Domain(d.Prefix).Source(),
+			Name: "events", From: p.Domain(d.Prefix).Source(), Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
 			Handle: func(m *message.Message) ([]*message.Message, error) {
 				o := pipeline.OriginFrom(m.Context())
 				mu.Lock()

@@ -1,0 +1,43 @@
+package middleware
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// keepsDead reports whether r has a sink that keeps what can never be handled.
+func keepsDead(r pipeline.Route) bool {
+	return r.Policy.DeadLetter != nil && r.Policy.DeadLetter != pipeline.Drop
+}
+
+// waitAsked waits for as long as err asks (pipeline.RetryAfter) before its message is nacked: the transport's own
+// back-off is shorter and knows nothing of the error. The wait ends early with the longest hold, when the chain
+// drains, and when the transport gives the message up.
+func (c *Chain) waitAsked(r pipeline.Route, msg *message.Message, err error) {
+	delay, asked := pipeline.RetryDelay(err)
+	if !asked || delay <= 0 {
+		return
+	}
+	if hold := r.Policy.Hold(); hold > 0 {
+		delay = min(delay, hold)
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.draining:
+	case <-msg.Context().Done():
+	}
+}
+
+// Running implements pipeline.Phased.
+func (*Chain) Running() {}
+
+// Draining ends the waits of messages whose error asked for a delay: they are nacked at once. It implements
+// pipeline.Phased.
+func (c *Chain) Draining() { c.drainOnce.Do(func() { close(c.draining) }) }
+
+var _ pipeline.Phased = (*Chain)(nil)
