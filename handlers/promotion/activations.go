@@ -36,4 +36,10 @@ func (a activations) Deactivate(ctx context.Context, id int64) error {
 	return a.run.ledger.Deactivate(ctx, ledger.Promotion{Type: a.kind, ID: id})
 }
 
+// created records the incarnation of a new stream, unless one is on record: that of a stream which was lost.
+func (a activations) created(ctx context.Context, id int64, incarnation string) error {
+	_, err := a.run.ledger.Adopt(ctx, ledger.Promotion{Type: a.kind, ID: id}, incarnation)
+	return err
+}
+
 var _ streams.Activations = activations{}

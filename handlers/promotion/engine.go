@@ -79,6 +79,21 @@ func (p *part) Stop(ctx context.Context) error {
 	return p.stop(ctx)
 }
 
+// ended waits for goroutines whose context has ended, no longer than ctx.
+func ended(ctx context.Context, work *sync.WaitGroup) error {
+	done := make(chan struct{})
+	go func() {
+		work.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // moneyService opens the client of the Money API, and the simulated one when it is asked for.
 func (e *engine) moneyService() *part {
 	return &part{
@@ -154,7 +169,7 @@ func (e *engine) ledgerService() pipeline.Service {
 			e.ledger = l
 			return nil
 		},
-		stop: func(context.Context) error { return e.ledger.Close() },
+		stop: func(ctx context.Context) error { return e.ledger.CloseContext(ctx) },
 	}
 }
 

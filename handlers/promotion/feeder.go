@@ -39,6 +39,8 @@ const (
 	feederTargets = 4
 	// feederLeastLease is the shortest time for which an instance owns the feeding of a promotion.
 	feederLeastLease = 5 * time.Second
+	// releaseTimeout bounds what a stop does so that the next feeder need not wait for that lease.
+	releaseTimeout = 2 * time.Second
 )
 
 func newFeeder(run *engine, managers map[string]*streams.Manager, log *slog.Logger) *feeder {
@@ -54,11 +56,21 @@ func (f *feeder) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the loops; what a round was about to do is done by the next one, anywhere.
-func (f *feeder) Stop(context.Context) error {
-	if f.end != nil {
-		f.end()
-		f.done.Wait()
+// Stop ends the loops, and lets other instances feed at once what this one was the feeder of. What a round was about to do is
+// done by the next one, anywhere.
+func (f *feeder) Stop(ctx context.Context) error {
+	if f.end == nil {
+		return nil
+	}
+	f.end()
+	if err := ended(ctx, &f.done); err != nil {
+		return err
+	}
+	f.end = nil
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	if err := f.run.ledger.ReleaseFeeder(ctx); err != nil {
+		f.log.WarnContext(ctx, "promotions not released, their next feeder waits for the lease", pipeline.Err(err))
 	}
 	return nil
 }
@@ -148,6 +160,11 @@ func (f *feeder) promotion(ctx context.Context, m *streams.Manager, w ledger.Wor
 	}
 	if err := f.recordLoss(ctx, w, st); err != nil {
 		return false, err
+	}
+	if w.Incarnation == "" && st.Exists && st.Incarnation != "" { // a stream that is not on record would be lost unnoticed
+		if _, err := f.run.ledger.Adopt(ctx, w.Promotion, st.Incarnation); err != nil {
+			return false, err
+		}
 	}
 	limit, grace := f.run.config.Feeder.Batch, f.run.config.Feeder.Grace
 	for _, net := range []struct {

@@ -1,6 +1,7 @@
 package promotion_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
 	"github.com/millrace-io/millrace/plugins/reclaim"
@@ -59,4 +61,51 @@ func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 		defer mu.Unlock()
 		require.Equal(t, []string{stream + "@" + ids[1], stream + "@" + ids[2]}, told)
 	})
+}
+
+// Redis is wiped while records keep coming, so that the stream is never drained: the payouts that were in it are enqueued
+// again all the same. In the second case no feeder has seen the stream before it is lost.
+func TestAWipeIsNoticedWhileRecordsComeIn(t *testing.T) {
+	for name, interval := range map[string]time.Duration{"after the first look": 100 * time.Millisecond, "before the first look": 1500 * time.Millisecond} {
+		t.Run("embedded, "+name, func(t *testing.T) {
+			tw := newTown(t, moneysim.Faults{Latency: 10 * time.Millisecond}, func(c *promotion.Config) {
+				c.Stream.MinConsumers, c.Stream.MaxConsumers = 1, 1
+				c.Feeder.Interval, c.Feeder.Grace = interval, 100*time.Millisecond
+			}).start()
+			const first = 60
+			tw.send(publish, points(1, first)...)
+			require.Eventually(t, func() bool { return tw.counts("POINT").Accepted == first && tw.counts("POINT").Paid > 0 }, 30*time.Second, time.Millisecond)
+			if interval < time.Second { // a feeder has looked
+				require.Eventually(t, func() bool {
+					token, err := tw.ledger.Incarnation(t.Context(), ledger.Promotion{Type: "POINT", ID: 1})
+					return err == nil && token != ""
+				}, 30*time.Second, time.Millisecond)
+			}
+			require.NoError(t, tw.redis.FlushAll(t.Context()).Err())
+
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			tick := time.NewTicker(5 * time.Millisecond) // twice as fast as the slot
+			defer tick.Stop()
+			for next, left := first+1, first; left > 0; next++ {
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+					require.Zero(t, left, "payouts of the lost stream are not paid while others are")
+				}
+				tw.send(publish, points(next, next)...)
+				if next%20 > 0 {
+					continue
+				}
+				left = 0
+				require.NoError(t, tw.ledger.Books(ctx, ledger.Promotion{Type: "POINT", ID: 1}, func(e ledger.Entry) error {
+					if e.Target <= first && !e.State.Settled() {
+						left++
+					}
+					return nil
+				}))
+			}
+			require.Zero(t, tw.api.Summary().DoubleCharged)
+		})
+	}
 }

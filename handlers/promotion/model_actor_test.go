@@ -138,6 +138,11 @@ func (s steppedSet) Deactivate(ctx context.Context, id int64) error {
 	return s.activations.Deactivate(ctx, id)
 }
 
+func (s steppedSet) created(ctx context.Context, id int64, incarnation string) error {
+	actorOf(ctx).wait("before record")
+	return s.activations.created(ctx, id, incarnation)
+}
+
 // modelInstance is one instance of the service: the real processor, feeder and stream manager. Its reader and keeper
 // are the model's, since theirs are loops that nobody can step through: they use the same group, and the
 // manager's own Ensure, TakeOut and Sweep.
@@ -169,11 +174,13 @@ func (in *modelInstance) restart(w *world) {
 	run := newEngine(in.config, w.metrics)
 	run.instance, run.ledger, run.api = in.name, in.ledger, &modelAPI{w}
 	kind := pointStrategy()
+	set := steppedSet{activations{run, ledger.Type(kind.kind)}}
 	in.manager = streams.NewManager(streams.Options{
 		Kind:        w.kind,
 		Config:      func() streams.Config { return in.config.Stream.Config },
 		Client:      func() redis.UniversalClient { return in.client },
-		Activations: steppedSet{activations{run, ledger.Type(kind.kind)}},
+		Activations: set,
+		Created:     set.created,
 		Instance:    in.name,
 	})
 	log := slog.New(slog.DiscardHandler)

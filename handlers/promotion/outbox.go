@@ -82,12 +82,12 @@ func (r *resultRelay) Start(ctx context.Context) error {
 }
 
 // Stop ends the loop; what is left is offered after the next start, or by another instance.
-func (r *resultRelay) Stop(context.Context) error {
-	if r.end != nil {
-		r.end()
-		r.done.Wait()
+func (r *resultRelay) Stop(ctx context.Context) error {
+	if r.end == nil {
+		return nil
 	}
-	return nil
+	r.end()
+	return ended(ctx, &r.done)
 }
 
 func (r *resultRelay) loop(ctx context.Context) {

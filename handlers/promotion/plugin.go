@@ -101,11 +101,13 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 func (p *Plugin) newManagers(c *streamRedis, env pipeline.Env, log *slog.Logger, m *streams.Metrics) map[string]*streams.Manager {
 	all := map[string]*streams.Manager{}
 	for _, s := range strategies() {
+		set := activations{p.run, ledger.Type(s.kind)}
 		all[s.kind] = streams.NewManager(streams.Options{
 			Kind:          streams.Kind{Type: s.kind, StreamPrefix: s.streamPrefix(), GroupPrefix: s.groupPrefix()},
 			Config:        func() streams.Config { return p.config.Stream.Config },
 			Client:        c.Client,
-			Activations:   activations{p.run, ledger.Type(s.kind)},
+			Activations:   set,
+			Created:       set.created,
 			Instance:      env.Instance,
 			Gate:          p.run.ready,
 			Logger:        log,

@@ -182,8 +182,13 @@ func (m *Manager) create(ctx context.Context, id int64) error {
 	if err != nil {
 		return fmt.Errorf("create: %w", m.refusal(ctx, id, err))
 	}
-	if len(reply) > 0 && reply[0] == int64(1) {
+	if len(reply) > 1 && reply[0] == int64(1) {
 		m.log.InfoContext(ctx, "stream created", "stream", stream, "group", m.kind.Group(id))
+		if incarnation, ok := reply[1].(string); ok && m.created != nil {
+			if err := m.created(ctx, id, incarnation); err != nil {
+				return fmt.Errorf("create: record the incarnation: %w", err)
+			}
+		}
 	}
 	return nil
 }

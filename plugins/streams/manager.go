@@ -40,17 +40,18 @@ type Activations interface {
 	Deactivate(ctx context.Context, id int64) error
 }
 
-// Options is what a Manager needs. All but Gate, Logger, Metrics and ReaderMetrics are required.
+// Options is what a Manager needs. All but Created, Gate, Logger, Metrics and ReaderMetrics are required.
 type Options struct {
 	Kind          Kind
 	Config        func() Config                // asked at every use, so that settings may be loaded after construction
 	Client        func() redis.UniversalClient // borrowed, never closed here; asked at every use
 	Activations   Activations
-	Instance      string             // unique among all instances; the reader's name is Instance-0
-	Gate          func() bool        // answers false to stop reading; nil: always open
-	Logger        *slog.Logger       // nil: discards
-	Metrics       *Metrics           // shared by all kinds; nil: counts for nobody
-	ReaderMetrics *redispoll.Metrics // shared by all readers; nil: counts for nobody
+	Created       func(ctx context.Context, id int64, incarnation string) error // a stream was created, nothing was added to it yet; nil: not reported
+	Instance      string                                                        // unique among all instances; the reader's name is Instance-0
+	Gate          func() bool                                                   // answers false to stop reading; nil: always open
+	Logger        *slog.Logger                                                  // nil: discards
+	Metrics       *Metrics                                                      // shared by all kinds; nil: counts for nobody
+	ReaderMetrics *redispoll.Metrics                                            // shared by all readers; nil: counts for nobody
 }
 
 // Manager owns the elastic streams of one kind in this instance: it finds out what should run,
@@ -64,6 +65,7 @@ type Manager struct {
 	config        func() Config
 	client        func() redis.UniversalClient
 	activations   Activations
+	created       func(context.Context, int64, string) error
 	instance      string
 	gate          func() bool
 	log           *slog.Logger
@@ -97,7 +99,7 @@ func NewManager(o Options) *Manager {
 	}
 	o.Metrics.known(o.Kind.Type)
 	return &Manager{
-		kind: o.Kind, config: o.Config, client: o.Client, activations: o.Activations,
+		kind: o.Kind, config: o.Config, client: o.Client, activations: o.Activations, created: o.Created,
 		instance: o.Instance, gate: o.Gate, metrics: o.Metrics, readerMetrics: o.ReaderMetrics,
 		log:      o.Logger.With(slog.String("kind", o.Kind.Type)),
 		scripts:  newScripts(),

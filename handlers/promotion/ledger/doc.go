@@ -34,10 +34,10 @@
 //     payouts with the same index range as every other overdue retry.
 //   - FirstSentAt is when the oldest request that may have charged was begun. It is cleared when an attempt
 //     is known not to have charged, because only a possible charge makes the age of the key matter.
-//   - Readers of a promotion's row (FOR SHARE) can keep a writer out for ever in PostgreSQL: a share lock is
-//     granted past a waiting writer, and many overlapping begins never leave a gap. Begins and accepts
-//     therefore pass an advisory lock in share mode first, and pause, resume and cancel take it
-//     exclusively: that queue is fair.
+//   - Begins and accepts read a promotion's state behind its gate: an advisory lock that they hold in share mode until
+//     they commit, and that a change of the state takes exclusively. Its queue is fair. A share lock of the row would keep a
+//     writer out indefinitely: it is granted past a waiting writer, and many overlapping begins never leave a gap. The gate's
+//     key includes the schema, and a trigger takes it for writers that don't.
 //   - A lock is never waited for indefinitely: PostgreSQL ends a session that is silent inside a transaction, hot
 //     statements have a lock_timeout, and a pause waits for its gate in short steps, because every later begin queues behind
 //     it. A batch that met a lock is run in halves, so that the other payouts don't share the delay.

@@ -57,7 +57,7 @@ func hotStatements() []hotStatement {
 		repeated("now()"), repeated("1"), repeated("now()"), repeated("NULL::timestamptz"), repeated("'x'::bytea"), repeated("NULL::bytea"), repeated("''"),
 		repeated("NULL::bytea"), repeated("''")}
 	return []hotStatement{
-		{name: "share promotions", sql: pgSharePromotions, args: []string{`ARRAY['POINT','POINT']`, `ARRAY[1,2]`},
+		{name: "read promotions", sql: pgReadPromotions, args: []string{`ARRAY['POINT','POINT']`, `ARRAY[1,2]`},
 			via: map[string]string{"promotions": "promotions_pkey"}, cond: "promotion_id", rows: 2},
 		{name: "read rows", sql: pgReadRows, args: keys, via: pk, cond: "target_id", rows: batchOf},
 		{name: "read bodies", sql: pgReadBodies, args: keys, via: pk, cond: "target_id", rows: batchOf},

@@ -67,11 +67,10 @@ func (l *Ledger) LeaseFeeder(ctx context.Context, p Promotion, ttl time.Duration
 	return n > 0, err
 }
 
-// ReleaseFeeder lets another instance feed the promotion at once.
-func (l *Ledger) ReleaseFeeder(ctx context.Context, p Promotion) error {
+// ReleaseFeeder lets other instances feed at once what this one was the feeder of.
+func (l *Ledger) ReleaseFeeder(ctx context.Context) error {
 	return l.update(ctx, "release feeder", nil, func(q querier, _ time.Time) error {
-		_, err := q.exec(ctx, `UPDATE promotion_streams SET feeder_until = NULL, feeder = ''
-			WHERE type = $1 AND promotion_id = $2 AND feeder = $3`, string(p.Type), p.ID, l.opts.Instance)
+		_, err := q.exec(ctx, `UPDATE promotion_streams SET feeder_until = NULL, feeder = '' WHERE feeder = $1`, l.opts.Instance)
 		return err
 	})
 }
@@ -94,7 +93,9 @@ func sameIncarnation(ctx context.Context, q querier, p Promotion, incarnation st
 }
 
 // Adopt records the incarnation of a stream when none is on record, and reports whether incarnation is now
-// the one on record. Only the promotion's feeder calls it, before it feeds.
+// the one on record. The promotion's feeder calls it for the stream that it finds, and whoever creates a stream calls it
+// before anything is added: so the loss of a stream is noticed that no feeder has seen. A record of an earlier stream
+// stays: the feeder books its loss.
 func (l *Ledger) Adopt(ctx context.Context, p Promotion, incarnation string) (bool, error) {
 	same := false
 	err := l.update(ctx, "adopt incarnation", nil, func(q querier, now time.Time) error {

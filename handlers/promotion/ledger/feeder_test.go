@@ -226,9 +226,9 @@ func TestOneFeederAtATime(t *testing.T) {
 		h.advance(11 * time.Second)
 		lease(b, true)
 		lease(a, false)
-		require.NoError(t, a.ReleaseFeeder(t.Context(), p), "only one's own")
+		require.NoError(t, a.ReleaseFeeder(t.Context()), "only one's own")
 		lease(a, false)
-		require.NoError(t, b.ReleaseFeeder(t.Context(), p))
+		require.NoError(t, b.ReleaseFeeder(t.Context()))
 		lease(a, true)
 	})
 }

@@ -119,7 +119,7 @@ func TestOthersGoOnBesideAFrozenTransaction(t *testing.T) {
 		l := h.open(t)
 		acceptMany(t, l, 1, 3)
 		acceptMany(t, l, 2, 3)
-		tx := freeze(t, h, pgGate, []int32{gateOf(Promotion{"POINT", 1})})
+		tx := freeze(t, h, pgGates, []string{"POINT"}, []int64{1})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		paused := make(chan error, 1)
@@ -147,6 +147,7 @@ func TestAnInstanceWakesWithoutItsSession(t *testing.T) {
 	frozen := h.open(t, as("frozen"))
 	u, s, err := frozen.store.begin(t.Context(), want{promotions: []Promotion{{"POINT", 1}}, keys: []Key{key(1, 1)}, lock: true})
 	require.NoError(t, err)
+	defer u.rollback()
 	row := s.rows[key(1, 1)]
 	row.State, row.Epoch, row.Version = Sending, 9, row.Version+1
 	pid, conn := u.(*pgUnit).conn.Conn().PgConn().PID(), h.connect(t)
@@ -163,4 +164,29 @@ func TestAnInstanceWakesWithoutItsSession(t *testing.T) {
 	b, err := untilAnswered(t.Context(), func(ctx context.Context) (Begun, error) { return frozen.Begin(ctx, record(1, 1)) })
 	require.NoError(t, err)
 	require.Equal(t, int64(1), b.Epoch)
+}
+
+// A close that has no more time cuts off what waits for a lock.
+func TestACloseEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	h := newPostgresHome(t)
+	l, conn := h.open(t), h.connect(t)
+	mustAccept(t, l, record(1, 1))
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `SELECT FROM payouts FOR UPDATE`)
+	require.NoError(t, err)
+	begun := make(chan error, 1)
+	go func() {
+		_, err := l.Begin(context.Background(), record(1, 1))
+		begun <- err
+	}()
+	require.Eventually(t, func() bool { return l.store.(*postgres).hot.Stat().AcquiredConns() > 0 }, 20*time.Second, time.Millisecond)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.CloseContext(over); err != nil {
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	require.ErrorIs(t, <-begun, ErrClosed)
+	require.NoError(t, tx.Rollback(t.Context()))
 }

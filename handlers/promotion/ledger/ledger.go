@@ -108,7 +108,13 @@ func (l *Ledger) CloseContext(ctx context.Context) error {
 		l.orphans.Wait()
 		l.returns.close()
 		l.settles.close()
-		err = l.store.close()
+		closed := make(chan error, 1)
+		go func() { closed <- l.store.close() }() // a server that is silent keeps it for 15 s
+		select {
+		case err = <-closed:
+		case <-ctx.Done():
+			err = fmt.Errorf("ledger: close: %w", ctx.Err())
+		}
 	})
 	return err
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -115,14 +113,6 @@ func (s *postgres) fault(err error) fault {
 	return faultOther
 }
 
-// gateOf is the advisory lock that keeps writers of a promotion's row from starving. Two promotions that
-// share a number only wait for each other's pause.
-func gateOf(p Promotion) int32 {
-	h := fnv.New32a()
-	_, _ = io.WriteString(h, p.String())
-	return int32(h.Sum32())
-}
-
 func (s *postgres) now(t time.Time) time.Time { return t.UTC().Add(time.Duration(s.skew.Load())) }
 
 // pgQuerier runs portable SQL on a pool or in a transaction.
@@ -192,7 +182,7 @@ func (s *postgres) update(ctx context.Context, gate *Promotion, fn func(querier,
 			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+pgGateTimeout+"'"); err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(1296650049, $1)", gateOf(*gate)); err != nil {
+			if _, err := tx.Exec(ctx, pgGate, string(gate.Type), gate.ID); err != nil {
 				return err
 			}
 		}

@@ -4,12 +4,20 @@ package ledger
 // reached through a unique index, one probe a row, whatever the planner believes about the table.
 // A join to a LATERAL subquery with OFFSET 0 or a locking clause can't be flattened, so its order is the array's.
 const (
-	pgGate = `SELECT pg_advisory_xact_lock_shared(1296650049, h) FROM unnest($1::int[]) AS h`
+	// The gate of a promotion is an advisory lock with a key of its schema, type and number. Two promotions that share a key
+	// only wait for each other's pause. The trigger promotions_gate makes the same key.
+	pgGateKey = `hashtext(current_schema() || '/' || $1::text || '/' || $2::bigint)`
 
-	pgSharePromotions = `SELECT p.type, p.promotion_id, p.state
+	// Every batch takes its gates in the order of their keys.
+	pgGates = `SELECT pg_advisory_xact_lock_shared(1296650049, h) FROM (SELECT hashtext(current_schema() || '/' || k.type || '/' || k.id) AS h
+	FROM unnest($1::text[], $2::bigint[]) AS k(type, id) GROUP BY 1 ORDER BY 1) AS gates`
+
+	pgGate = `SELECT pg_advisory_xact_lock(1296650049, ` + pgGateKey + `)`
+
+	pgReadPromotions = `SELECT p.type, p.promotion_id, p.state
 FROM unnest($1::text[], $2::bigint[]) AS k(type, id)
 CROSS JOIN LATERAL (SELECT * FROM promotions AS p
-	WHERE p.type = k.type AND p.promotion_id = k.id FOR SHARE) AS p`
+	WHERE p.type = k.type AND p.promotion_id = k.id OFFSET 0) AS p`
 
 	pgAddPromotions = `INSERT INTO promotions (type, promotion_id, state, created_at, changed_at)
 SELECT k.type, k.id, 'RUNNING', $3, $3 FROM unnest($1::text[], $2::bigint[]) AS k(type, id)

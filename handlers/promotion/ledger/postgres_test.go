@@ -95,6 +95,24 @@ func TestBeginWaitsForAnyWriterOfItsPromotion(t *testing.T) {
 	})
 }
 
+// TestABeginLeavesThePromotionUnlocked: its gate is enough, and schemas of one database have gates of their own.
+func TestABeginLeavesThePromotionUnlocked(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		h, other := newPostgresHome(t), newPostgresHome(t)
+		l, conn, p := h.open(t), h.connect(t), Promotion{"POINT", 1}
+		mustAccept(t, l, record(1, 1))
+		u, _, err := l.store.begin(t.Context(), want{promotions: []Promotion{p}})
+		require.NoError(t, err)
+		defer u.rollback()
+		_, err = conn.Exec(t.Context(), `SELECT FROM promotions FOR UPDATE NOWAIT`)
+		require.NoError(t, err)
+		require.NoError(t, other.open(t).Pause(t.Context(), p))
+		require.NoError(t, u.commit(t.Context(), &changes{}), "the pause did not wait until the session was ended")
+	})
+}
+
 // staleStore finds every row changed that it has not locked.
 type staleStore struct {
 	store

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -53,14 +52,9 @@ func (u *pgUnit) more(ctx context.Context, w want, s *snapshot) error {
 
 func (u *pgUnit) queueReads(b *pgx.Batch, w want, s *snapshot) {
 	if len(w.promotions) > 0 {
-		gates := make([]int32, 0, len(w.promotions))
-		for _, p := range w.promotions {
-			gates = append(gates, gateOf(p))
-		}
-		slices.Sort(gates)
-		b.Queue(pgGate, slices.Compact(gates))
 		types, ids := promotionArrays(w.promotions)
-		b.Queue(pgSharePromotions, types, ids).Query(func(rows pgx.Rows) error {
+		b.Queue(pgGates, types, ids)
+		b.Queue(pgReadPromotions, types, ids).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				var p Promotion
 				var st PromotionState

@@ -27,7 +27,7 @@ type store interface {
 	close() error
 }
 
-// want is what a unit reads, sorted and unique. Promotions are locked in share mode.
+// want is what a unit reads, sorted and unique. The gates of promotions are passed before.
 type want struct {
 	promotions []Promotion
 	keys       []Key

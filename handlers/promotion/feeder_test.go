@@ -1,0 +1,83 @@
+package promotion
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// What waits in a stream for long is not lost: it is fed again only when the stream is drained.
+func TestALostTailIsFedOnlyWhenTheStreamIsDrained(t *testing.T) {
+	t.Parallel()
+	h := embeddedModelHome(t)
+	h.config.Stream.MaxLen = 100
+	w := h.world()
+	in := w.ins[0]
+	for target := range int64(3) {
+		w.offer(target+1, 500)
+		w.run(in, w.accept(in, w.offers[target]))
+	}
+	entries := func() int64 { return w.watch.XLen(t.Context(), w.stream).Val() }
+	fed := func() float64 { return testutil.ToFloat64(h.metrics.fed.WithLabelValues("POINT", fedLostTail)) }
+	require.EqualValues(t, 3, entries())
+	w.pass(2 * modelGrace)
+	w.run(in, w.feed(in))
+	require.Zero(t, fed())
+	require.EqualValues(t, 3, entries())
+
+	for _, e := range w.watch.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: w.group, Consumer: "lost", Streams: []string{w.stream, ">"}, Block: -1}).Val()[0].Messages {
+		require.NoError(t, w.watch.XAck(t.Context(), w.stream, w.group, e.ID).Err())
+	}
+	w.run(in, w.feed(in))
+	require.Positive(t, fed())
+	require.Empty(t, w.faults)
+}
+
+// The next feeder does not wait for the lease of one that has stopped.
+func TestAStoppedFeederLeavesNoLease(t *testing.T) {
+	t.Parallel()
+	h := embeddedModelHome(t)
+	w := h.world()
+	f := w.ins[0].feeder
+	require.NoError(t, f.Start(t.Context()))
+	mine, err := h.ledgers[0].LeaseFeeder(t.Context(), w.promotion, time.Hour)
+	require.NoError(t, err)
+	require.True(t, mine)
+	require.NoError(t, f.Stop(t.Context()))
+	require.NoError(t, f.Stop(t.Context()), "again")
+	mine, err = h.ledgers[1].LeaseFeeder(t.Context(), w.promotion, time.Hour)
+	require.NoError(t, err)
+	require.True(t, mine)
+}
+
+// A loop that does not end keeps no stop longer than its context.
+func TestStopsEndWithTheirContext(t *testing.T) {
+	t.Parallel()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	f, r := &feeder{end: func() {}}, &resultRelay{end: func() {}}
+	for _, s := range []struct {
+		service pipeline.Service
+		work    *sync.WaitGroup
+	}{{f, &f.done}, {r, &r.done}} {
+		release := make(chan struct{})
+		s.work.Go(func() { <-release })
+		stopped := make(chan error, 1)
+		go func() { stopped <- s.service.Stop(over) }()
+		select {
+		case err := <-stopped:
+			require.ErrorIs(t, err, context.Canceled)
+		case <-time.After(30 * time.Second):
+			t.Error("the stop waits for the loop")
+		}
+		close(release)
+		s.work.Wait()
+	}
+}

@@ -1,0 +1,16 @@
+-- +goose Up
+
+-- Begins and accepts of a promotion hold its gate in share mode while they read its state. A change of the state takes the
+-- gate exclusively, whoever makes it: an older version of this service, or a person with psql.
+-- +goose StatementBegin
+CREATE FUNCTION promotions_gate() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(1296650049, hashtext(TG_TABLE_SCHEMA || '/' || NEW.type || '/' || NEW.promotion_id));
+    RETURN NEW;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER promotions_gate BEFORE UPDATE OF state ON promotions FOR EACH ROW EXECUTE FUNCTION promotions_gate();
+
+-- +goose Down
+DROP TRIGGER promotions_gate ON promotions;
+DROP FUNCTION promotions_gate();

@@ -1,0 +1,91 @@
+package promotion
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+)
+
+// callAPI is a Money API that pays, and runs a function with the context of each call.
+type callAPI struct {
+	money.API
+	during func(ctx context.Context)
+}
+
+func (a callAPI) Charge(ctx context.Context, _ money.Charge) money.Answer {
+	a.during(ctx)
+	if ctx.Err() != nil {
+		return money.Answer{}
+	}
+	return money.Answer{Class: money.Paid, TransactionKey: "T"}
+}
+
+// payOne pays a payout as the stream route does, with the context of its message, and returns its state.
+func payOne(ctx context.Context, t *testing.T, w *world, during func(context.Context)) ledger.State {
+	t.Helper()
+	in := w.ins[0]
+	in.proc.run.api = callAPI{during: during}
+	msg := message.NewMessage("", w.offers[0].payload)
+	msg.SetContext(ctx)
+	_, err := in.proc.payOn(in.proc.streamRoute())(msg)
+	require.NoError(t, err)
+	x, err := in.ledger.Explain(t.Context(), ledger.Key{Type: w.promotion.Type, Promotion: w.promotion.ID, Target: 1})
+	require.NoError(t, err)
+	return x.State
+}
+
+func newOffer(t *testing.T) *world {
+	w := embeddedModelHome(t).world()
+	w.offer(1, 500)
+	w.run(w.ins[0], w.accept(w.ins[0], w.offers[0]))
+	return w
+}
+
+// A drain or a handler's time limit ends the message's context. A call that has begun goes on: its answer is booked.
+func TestACancelledMessageDoesNotEndItsCall(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	state := payOne(ctx, t, newOffer(t), func(context.Context) { cancel() })
+	require.Equal(t, ledger.Success, state)
+}
+
+// waitedFor tells that somebody waits for the end of the context.
+type waitedFor struct {
+	context.Context
+	once *sync.Once
+	told chan struct{}
+}
+
+func (c waitedFor) Done() <-chan struct{} {
+	c.once.Do(func() { close(c.told) })
+	return c.Context.Done()
+}
+
+// However long the begin takes, the call's deadline is not later than the lease that the ledger has given.
+func TestTheLeaseCountsFromBeforeTheBegin(t *testing.T) {
+	t.Parallel()
+	w := newOffer(t)
+	lock, err := w.db.Conn(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = lock.Close() }()
+	_, err = lock.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+	require.NoError(t, err)
+	ctx := waitedFor{t.Context(), new(sync.Once), make(chan struct{})}
+	released := make(chan time.Time, 1)
+	go func() {
+		<-ctx.told // the begin is under way, and waits for the lock
+		released <- time.Now()
+		_, _ = lock.ExecContext(context.Background(), "ROLLBACK")
+	}()
+	var deadline time.Time
+	require.Equal(t, ledger.Success, payOne(ctx, t, w, func(ctx context.Context) { deadline, _ = ctx.Deadline() }))
+	require.False(t, deadline.After((<-released).Add(modelLease)))
+}
