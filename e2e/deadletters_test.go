@@ -175,7 +175,7 @@ func TestDeadLettersThatAreNoPayouts(t *testing.T) {
 		require.Equal(t, `{"promotionId":`, *shown.Text)
 		require.Equal(t, 1, w.work(0, "discard", bad.ID, "--why", "it is no JSON").Discarded)
 
-		w.mustCommand(nil, "campaign", "cancel", "POINT", "12345")
+		w.mustCommand(nil, "campaign", "cancel", "POINT", "12345", "--why", "a test")
 		r := w.work(1, "replay", "--all", "--why", "the API is mended")
 		require.Equal(t, 2, r.Refused, "%+v", r)
 		var reasons []string

@@ -329,7 +329,9 @@ func (t *trial) moneyFails(ctx context.Context, what string) error {
 }
 
 func (t *trial) steered(ctx context.Context, what string) error {
-	campaign := func(verb string) error { return t.cli(ctx, "campaign", verb, t.c.Kind, strconv.FormatInt(t.id.ID, 10)) }
+	campaign := func(verb string) error {
+		return t.cli(ctx, "campaign", verb, t.c.Kind, strconv.FormatInt(t.id.ID, 10), "--why", "a fault case")
+	}
 	slow := usualMoney
 	slow.Latency = 60 * time.Millisecond // so that the campaign is not over before a person has typed
 	if err := t.api.SetFaults(slow); err != nil {

@@ -93,7 +93,7 @@ func TestOverloadIsAnswered(t *testing.T) {
 		w.set("plugins.promotion.stream.max_len", 1_000)
 		n, paused := targets(t, 20_000), targets(t, 20_000)/10
 		in := w.start()
-		w.mustCommand(nil, "campaign", "pause", "POINT", "777")
+		w.mustCommand(nil, "campaign", "pause", "POINT", "777", "--future", "--why", "a test")
 		w.mustCommand(nil, "campaign", "publish", "--promotion", "777", "--type", "POINT", "--targets", strconv.Itoa(paused))
 		w.publish("POINT", n)
 		w.awaitSettled("POINT", n, 15*time.Minute)

@@ -284,7 +284,7 @@ func TestAPersonSteers(t *testing.T) {
 			Cancelled int64
 			InFlight  int64 `json:"in_flight"`
 		}
-		w.mustCommand(&cancelled, "campaign", "cancel", "POINT", strconv.FormatInt(w.promotion, 10))
+		w.mustCommand(&cancelled, "campaign", "cancel", "POINT", strconv.FormatInt(w.promotion, 10), "--why", "a test")
 		require.Positive(t, cancelled.Cancelled)
 		w.awaitSettled("POINT", 8_000, time.Minute)
 		c := w.counts("POINT")

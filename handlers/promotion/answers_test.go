@@ -125,7 +125,7 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, onlyOnce)
 		require.Contains(t, tw.says(app.ExitOK, "unknown", "list"), "No payout is UNKNOWN.")
-		require.Equal(t, "No promotion is unfinished.\n", tw.says(app.ExitOK, "campaign", "status"))
+		require.Equal(t, "No promotion is unfinished or paused.\n", tw.says(app.ExitOK, "campaign", "status"))
 		for target := range int64(3) {
 			require.Equal(t, ledger.Unknown, tw.end(target+1, ledger.PerhapsCharged).State)
 		}
@@ -179,7 +179,7 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 		require.Equal(t, "kim", e.Audit[0].Who)
 		require.Equal(t, "ticket 4711 (the Money API says: it knows no charge with this key, which is no proof)", e.Audit[0].Why)
 		require.Contains(t, e.Next, "its dead letter is still on its way", "no instance runs that publishes it")
-		require.Equal(t, "No promotion is unfinished.\nFAILED payouts, not charged and given up: 1 (millrace dead list)\n", tw.says(app.ExitOK, "campaign", "status"))
+		require.Equal(t, "No promotion is unfinished or paused.\nFAILED payouts, not charged and given up: 1 (millrace dead list)\n", tw.says(app.ExitOK, "campaign", "status"))
 		c := tw.counts("POINT")
 		require.Equal(t, []int64{2, 1, 0}, []int64{c.Paid, c.Failed, c.Unknown})
 	})

@@ -28,7 +28,7 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 		Short: "Publish, watch and steer campaign promotions",
 	})
 	group.AddCommand(p.publishCommand(h), p.statusCommand(h), p.explainCommand(h), p.reconcileCommand(h), p.rebuildCommand(h))
-	for _, s := range []steering{
+	for _, s := range []steerVerb{
 		{"pause", "Stop paying a promotion; nothing is lost, and resume goes on", (*ledger.Ledger).Pause},
 		{"resume", "Go on paying a paused promotion", (*ledger.Ledger).Resume},
 	} {
@@ -77,35 +77,6 @@ func services(h *app.Host, cmd *cobra.Command, o app.ServicesOptions, do func(co
 	return bad(h.Services(cmd.Context(), cmd, o, func(ctx context.Context, _ *app.Running) error { return do(ctx) }))
 }
 
-type steering struct {
-	verb, short string
-	do          func(*ledger.Ledger, context.Context, ledger.Promotion) error
-}
-
-func (p *Plugin) steerCommand(h *app.Host, s steering) *cobra.Command {
-	return h.JSONFlag(&cobra.Command{
-		Use:   s.verb + " TYPE PROMOTION",
-		Short: s.short,
-		Args:  promotionArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := onePromotion(args)
-			if err != nil {
-				return err
-			}
-			return p.withLedger(h, cmd, func(ctx context.Context) error {
-				if err := s.do(p.run.ledger, ctx, id); err != nil {
-					return err
-				}
-				if h.JSON(cmd) {
-					return h.WriteJSON(map[string]any{"type": id.Type, "promotion": id.ID, "done": s.verb})
-				}
-				fmt.Fprintf(h.Out(), "%s: %sd. Every instance sees it within 2 s.\n", id, s.verb)
-				return nil
-			})
-		},
-	})
-}
-
 // bad turns what the ledger says about a promotion, or a server that went away, into an answer of a command.
 func bad(err error) error {
 	var (
@@ -125,32 +96,6 @@ func bad(err error) error {
 		return fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
 	}
 	return err
-}
-
-func (p *Plugin) cancelCommand(h *app.Host) *cobra.Command {
-	return h.JSONFlag(&cobra.Command{
-		Use:   "cancel TYPE PROMOTION",
-		Short: "Cancel what of a promotion has not been sent; it can't be undone",
-		Args:  promotionArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := onePromotion(args)
-			if err != nil {
-				return err
-			}
-			return p.withLedger(h, cmd, func(ctx context.Context) error {
-				c, err := p.run.ledger.Cancel(ctx, id)
-				if err != nil {
-					return err
-				}
-				if h.JSON(cmd) {
-					return h.WriteJSON(map[string]any{"type": id.Type, "promotion": id.ID, "cancelled": c.Cancelled, "in_flight": c.InFlight, "ambiguous": c.Ambiguous})
-				}
-				fmt.Fprintf(h.Out(), "%s: %s payouts cancelled. %s are in flight, %s may have been charged by an earlier call: what became of them is found out, and nothing is sent again.\n",
-					id, thousands(c.Cancelled), thousands(c.InFlight), thousands(c.Ambiguous))
-				return nil
-			})
-		},
-	})
 }
 
 func (p *Plugin) publishCommand(h *app.Host) *cobra.Command {
@@ -238,6 +183,8 @@ type Status struct {
 	ledger.Counts
 	// OldestUnpaid is how long the oldest unsettled payout has been known; 0 without one.
 	OldestUnpaid float64 `json:"oldest_unpaid_seconds"`
+	// Audit is what persons did to the promotion, oldest first.
+	Audit []ledger.Audit `json:"audit"`
 	// Instances are those that read the promotion's stream now. Null: Redis could not be asked, or this version
 	// does not know the type.
 	Instances []streams.InstanceStatus `json:"instances"`
@@ -248,7 +195,7 @@ type Status struct {
 func (p *Plugin) statusCommand(h *app.Host) *cobra.Command {
 	return h.JSONFlag(&cobra.Command{
 		Use:   "status [TYPE PROMOTION]",
-		Short: "Show a promotion's counts and who is paying it; without arguments all that are unfinished",
+		Short: "Show a promotion's counts and who is paying it; without arguments all that are unfinished or paused",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 0 && len(args) != 2 {
 				return fmt.Errorf("give TYPE PROMOTION, or nothing; got %d arguments", len(args))
@@ -303,6 +250,13 @@ func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]Statu
 		for _, w := range work {
 			only = append(only, w.Promotion)
 		}
+		paused, err := p.run.ledger.Paused(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range paused {
+			only = append(only, w.Promotion)
+		}
 	}
 	all := []Status{}
 	for _, id := range only {
@@ -311,6 +265,9 @@ func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]Statu
 			return nil, err
 		}
 		one := Status{Type: id.Type, Promotion: id.ID, Counts: s, OldestUnpaid: s.OldestUnpaid.Seconds()}
+		if one.Audit, err = p.run.ledger.Audit(ctx, id); err != nil {
+			return nil, err
+		}
 		if m, known := p.managers[string(id.Type)]; known {
 			if one.Instances, err = m.Statuses(ctx, id.ID); err != nil {
 				p.run.log.WarnContext(ctx, "can't ask Redis who is reading", pipeline.Err(err))
@@ -333,7 +290,7 @@ func (p *Plugin) showNothingUnfinished(ctx context.Context, h *app.Host) error {
 	for _, t := range totals {
 		unknown, failed = unknown+t.Unknown, failed+t.Failed
 	}
-	fmt.Fprintln(h.Out(), "No promotion is unfinished.")
+	fmt.Fprintln(h.Out(), "No promotion is unfinished or paused.")
 	if unknown > 0 {
 		fmt.Fprintf(h.Out(), "UNKNOWN payouts, for a person to find out: %s (millrace unknown list)\n", thousands(unknown))
 	}
@@ -350,6 +307,9 @@ func showStatuses(h *app.Host, all []Status) error {
 			fmt.Fprintln(w)
 		}
 		fmt.Fprintf(w, "%s:%d\t%s\n", s.Type, s.Promotion, s.State)
+		for _, a := range s.Audit {
+			fmt.Fprintf(w, "  %s\t%s by %s: %s\n", stamp(a.At), a.Action, person(a), a.Why)
+		}
 		fmt.Fprintf(w, "  accepted\t%s\n  paid\t%s\n  failed\t%s\n  unknown\t%s\n  cancelled\t%s\n  pending\t%s, %s of them in flight\n  dead letters\t%s written, %s of them conflicts\n",
 			thousands(s.Accepted), thousands(s.Paid), thousands(s.Failed), thousands(s.Unknown), thousands(s.Cancelled),
 			thousands(s.Pending), thousands(s.InFlight), thousands(s.Dead), thousands(s.Conflict))

@@ -33,6 +33,8 @@ type engine struct {
 	simulator   *moneysim.Server // nil: a Money API elsewhere
 	settleAgain retrypolicy.RetryPolicy[ledger.Settled]
 	progress    progress
+
+	bornCancelled seen // promotions whose records came after their cancellation
 }
 
 func newEngine(c *Config, m *metrics) *engine {
@@ -179,6 +181,29 @@ func (e *engine) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 	return sqldb.Await(ctx, e.log, "ledger", "plugins.promotion.ledger.dsn", func() (*ledger.Ledger, error) {
 		return ledger.Open(ctx, e.config.Ledger, opts, e.log)
 	})
+}
+
+// seen remembers promotions, a bounded number of them.
+type seen struct {
+	mu  sync.Mutex
+	all map[ledger.Promotion]bool
+}
+
+// mostSeen bounds the memory of seen; beyond it every promotion is a known one.
+const mostSeen = 10_000
+
+// first reports whether p was not seen before.
+func (s *seen) first(p ledger.Promotion) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all[p] || len(s.all) == mostSeen {
+		return false
+	}
+	if s.all == nil {
+		s.all = map[ledger.Promotion]bool{}
+	}
+	s.all[p] = true
+	return true
 }
 
 // progress remembers when this instance settled a payout last.

@@ -166,13 +166,21 @@ func writeExplained(out io.Writer, e Explained) error {
 		fmt.Fprintf(w, "\nBY A PERSON\tWHO\tWHAT\tWHY\n")
 	}
 	for _, a := range e.Audit {
-		fmt.Fprintf(w, "%s\t%s\t%s: %s\t%s\n", stamp(a.At), a.Who, a.Action, a.Detail, a.Why)
+		fmt.Fprintf(w, "%s\t%s\t%s: %s\t%s\n", stamp(a.At), person(a), a.Action, a.Detail, a.Why)
 	}
 	if e.MoneyAPI != nil {
 		fmt.Fprintf(w, "\nThe Money API says: %s.\n", e.MoneyAPI)
 	}
 	fmt.Fprintf(w, "\nNext: %s\n", e.Next)
 	return w.Flush()
+}
+
+// person names who did something: the given name, and the database's role.
+func person(a ledger.Audit) string {
+	if a.DBUser == "" {
+		return a.Who
+	}
+	return fmt.Sprintf("%s (database user %s)", a.Who, a.DBUser)
 }
 
 func writeCalls(w io.Writer, calls []ledger.Attempt) {

@@ -48,6 +48,11 @@ func (f *feeder) measure(ctx context.Context) {
 		for _, t := range totals {
 			m.settled(t)
 		}
+		paused, err := f.run.ledger.Paused(ctx)
+		if err != nil {
+			return
+		}
+		m.pausedNow(paused)
 		f.counted = time.Now()
 	}
 	m.measured.SetToCurrentTime()

@@ -16,6 +16,9 @@ type metrics struct {
 	failures    *prometheus.CounterVec
 	unannounced *prometheus.CounterVec
 	unknown     *prometheus.GaugeVec
+	paused      *prometheus.GaugeVec
+	pausedFor   *prometheus.GaugeVec
+	born        *prometheus.CounterVec
 	attempts    *prometheus.CounterVec
 	oldest      *prometheus.GaugeVec
 	overdue     *prometheus.GaugeVec
@@ -48,6 +51,9 @@ func newMetrics() *metrics {
 		failures:    counter("feeder_failures_total", "Rounds of the feeder that failed for a promotion, by type. They are tried again."),
 		unannounced: counter("unannounced_total", "Stream entries and retry records that no accepted record announced, by type. Nothing is paid for them."),
 		unknown:     gauge("unknown_streams", "Streams with the prefix of a type that belong to no promotion of the ledger, as the last sweep of this instance found them. They are not read."),
+		paused:      gauge("paused", "Promotions that a person has paused, by type. Every instance tells the same number."),
+		pausedFor:   gauge("paused_seconds", "For how long the promotion has been paused that was paused first, by type; 0 when none is."),
+		born:        counter("accepted_cancelled_total", "Records that were accepted for a cancelled promotion, by type. Their payouts are CANCELLED at once."),
 		attempts:    counter("attempts_total", "Attempts and questions written down here, by type and the state that they left the payout in; stale: it was not theirs any more.", "state"),
 		oldest:      gauge("oldest_unpaid_seconds", "How long ago the oldest payout was accepted that is not settled, by type, over all promotions that are not paused."),
 		overdue:     gauge("overdue_seconds", "For how long the longest-waiting payout could have been worked on, by type; 0 when nothing is due."),
@@ -70,16 +76,31 @@ func (m *metrics) known(kind string) {
 	for _, reason := range []string{fedNone, fedLostTail, fedOverdue} {
 		m.fed.WithLabelValues(kind, reason)
 	}
-	for _, c := range []*prometheus.CounterVec{m.lost, m.orphans, m.failures, m.unannounced} {
+	for _, c := range []*prometheus.CounterVec{m.lost, m.orphans, m.failures, m.unannounced, m.born} {
 		c.WithLabelValues(kind)
 	}
 	for _, state := range []ledger.State{ledger.Success, ledger.Errored, ledger.Ambiguous, ledger.Failed, ledger.Unknown, ledger.Cancelled, stale} {
 		m.attempts.WithLabelValues(kind, string(state))
 	}
 	m.unknown.WithLabelValues(kind)
+	m.paused.WithLabelValues(kind)
+	m.pausedFor.WithLabelValues(kind)
 	m.oldest.WithLabelValues(kind)
 	m.overdue.WithLabelValues(kind)
 	m.settled(ledger.Totals{Type: ledger.Type(kind)})
+}
+
+// pausedNow sets how many promotions are paused, and since when the longest is.
+func (m *metrics) pausedNow(all []ledger.PausedPromotion) {
+	number, longest := map[string]float64{}, map[string]float64{}
+	for _, p := range all {
+		number[string(p.Type)]++
+		longest[string(p.Type)] = max(longest[string(p.Type)], p.For.Seconds())
+	}
+	for _, kind := range kinds() {
+		m.paused.WithLabelValues(kind).Set(number[kind])
+		m.pausedFor.WithLabelValues(kind).Set(longest[kind])
+	}
 }
 
 // attempted counts an attempt that was written down.
@@ -100,7 +121,7 @@ func (m *metrics) settled(t ledger.Totals) {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.fed, m.lost, m.orphans, m.failures, m.unannounced, m.unknown, m.attempts, m.oldest, m.overdue, m.payouts, m.measured, clientMetrics{m}}
+	return []prometheus.Collector{m.fed, m.lost, m.orphans, m.failures, m.unannounced, m.unknown, m.paused, m.pausedFor, m.born, m.attempts, m.oldest, m.overdue, m.payouts, m.measured, clientMetrics{m}}
 }
 
 // clientMetrics passes on what the Money API's client counts. It describes nothing beforehand, since

@@ -19,7 +19,8 @@ func TestSeriesAreThereBeforeAnythingHappens(t *testing.T) {
 	reg.MustRegister(m.collectors()...)
 	for name, perType := range map[string]int{
 		"millrace_promotion_fed_total": 3, "millrace_promotion_streams_lost_total": 1, "millrace_promotion_orphan_streams_total": 1,
-		"millrace_promotion_feeder_failures_total": 1, "millrace_promotion_unannounced_total": 1, "millrace_promotion_unknown_streams": 1, "millrace_promotion_attempts_total": 7, "millrace_promotion_oldest_unpaid_seconds": 1,
+		"millrace_promotion_feeder_failures_total": 1, "millrace_promotion_unannounced_total": 1, "millrace_promotion_unknown_streams": 1,
+		"millrace_promotion_paused": 1, "millrace_promotion_paused_seconds": 1, "millrace_promotion_accepted_cancelled_total": 1, "millrace_promotion_attempts_total": 7, "millrace_promotion_oldest_unpaid_seconds": 1,
 		"millrace_promotion_overdue_seconds": 1, "millrace_promotion_payouts": 4,
 	} {
 		n, err := testutil.GatherAndCount(reg, name)

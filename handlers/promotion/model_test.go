@@ -307,18 +307,18 @@ func (w *world) command(cancel bool) {
 	l, ctx := w.ledgers[0], context.Background()
 	switch {
 	case w.state == stateCancelled:
-		if err := l.Pause(ctx, w.promotion); !errors.Is(err, ledger.ErrCancelled) {
+		if err := l.Pause(ctx, w.promotion, byAnn); !errors.Is(err, ledger.ErrCancelled) {
 			w.broke("pause after cancel: %v", err)
 		}
 	case cancel:
-		_, err := l.Cancel(ctx, w.promotion)
+		_, err := l.Cancel(ctx, w.promotion, byAnn)
 		w.must(err)
 		w.state = stateCancelled
 	case w.state == statePaused:
-		w.must(l.Resume(ctx, w.promotion))
+		w.must(l.Resume(ctx, w.promotion, byAnn))
 		w.state = stateRunning
 	default:
-		w.must(l.Pause(ctx, w.promotion))
+		w.must(l.Pause(ctx, w.promotion, byAnn))
 		w.state = statePaused
 	}
 	w.logf("a person's command: now %d", w.state)

@@ -48,6 +48,9 @@ func (p *processor) accept(msg *message.Message) ([]*message.Message, error) {
 		return nil, fmt.Errorf("promotion: accept %s: %w", rec.Key, invalidIsPermanent(err))
 	}
 	killpoint.Reach(killpoint.AfterInsert)
+	if accepted.Fresh && accepted.State == ledger.Cancelled {
+		p.bornCancelled(ctx, rec.Key)
+	}
 	p.debug(ctx, "accept", rec.Key, slog.String("next", accepted.Next.String()))
 	switch accepted.Next {
 	case ledger.Enqueue:
@@ -57,6 +60,16 @@ func (p *processor) accept(msg *message.Message) ([]*message.Message, error) {
 	default: // settled, paused, or a conflict that is in the outbox
 		return nil, nil
 	}
+}
+
+// bornCancelled counts a record of a cancelled promotion, and logs the first of each promotion.
+func (p *processor) bornCancelled(ctx context.Context, key ledger.Key) {
+	p.run.metrics.born.WithLabelValues(p.kind).Inc()
+	if !p.run.bornCancelled.first(key.Of()) {
+		return
+	}
+	p.log.WarnContext(ctx, "records come in for a cancelled promotion, their payouts are cancelled at once",
+		slog.String(pipeline.LogComponent, "processor"), slog.String(pipeline.LogPromotionType, p.kind), slog.Int64(pipeline.LogPromotionID, key.Promotion))
 }
 
 type recordKey struct{}

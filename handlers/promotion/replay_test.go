@@ -14,6 +14,9 @@ import (
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
+// byAnn is who steers promotions in tests.
+var byAnn = ledger.Steering{Who: "ann", Why: "a test", Future: true}
+
 func TestPayoutKeys(t *testing.T) {
 	t.Parallel()
 	for _, k := range []ledger.Key{{Type: "POINT", Promotion: 1, Target: 2}, {Type: "VOUCHER", Promotion: 1 << 60, Target: 777}} {
@@ -119,7 +122,7 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 		"cancelled with its promotion": {
 			payout: func(b *books) ledger.Key {
 				k := b.accepted(5, 2)
-				_, err := b.Cancel(b.t.Context(), k.Of())
+				_, err := b.Cancel(b.t.Context(), k.Of(), byAnn)
 				require.NoError(b.t, err)
 				_, err = b.Begin(b.t.Context(), ledger.Record{Key: k, SummaryID: 1, Payload: []byte("{}"), Handler: "h"})
 				require.NoError(b.t, err)
@@ -130,7 +133,7 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 		"failed, of a cancelled promotion": {
 			payout: func(b *books) ledger.Key {
 				k := b.accepted(5, 2, ledger.Rejected)
-				_, err := b.Cancel(b.t.Context(), k.Of())
+				_, err := b.Cancel(b.t.Context(), k.Of(), byAnn)
 				require.NoError(b.t, err)
 				return k
 			},

@@ -40,7 +40,7 @@ func TestABeginAnnouncesNothing(t *testing.T) {
 // The replay of a dead letter of class unannounced announces the payout, once, with a line in the audit.
 func TestAReplayAnnounces(t *testing.T) {
 	t.Parallel()
-	ann := func(generation int) Replay {
+	again := func(generation int) Replay {
 		return Replay{Letter: "l1", Generation: generation, Who: "ann", Why: "seen"}
 	}
 	onBoth(t, func(t *testing.T, h *home) {
@@ -55,7 +55,7 @@ func TestAReplayAnnounces(t *testing.T) {
 		require.Equal(t, Unannounced, mustBegin(t, l, r).Next, "a dry run announces nothing")
 
 		for i, want := range []ReplayOutcome{ReplayDone, ReplayAlready} {
-			done, err = l.Announce(t.Context(), r, ann(1+i))
+			done, err = l.Announce(t.Context(), r, again(1+i))
 			require.NoError(t, err)
 			require.Equal(t, Replayed{Outcome: want, State: Pending}, done)
 		}
@@ -70,7 +70,7 @@ func TestAReplayAnnounces(t *testing.T) {
 
 		other := r
 		other.Payload = []byte(`{"amount":9}`)
-		done, err = l.Announce(t.Context(), other, ann(1))
+		done, err = l.Announce(t.Context(), other, again(1))
 		require.NoError(t, err)
 		require.Equal(t, Replayed{Outcome: ReplayRefused, Reason: "another request for it came first", State: Sending}, done)
 	})

@@ -238,8 +238,11 @@ type Audit struct {
 	At     time.Time `json:"at"`
 	Who    string    `json:"who"`
 	Why    string    `json:"why"`
-	Action string    `json:"action"` // replay, announce, resolve or rebuild
+	Action string    `json:"action"` // replay, announce, resolve, rebuild, pause, resume or cancel
 	Detail string    `json:"detail"`
+	// DBUser is the role of the database session (session_user), which the server itself writes. Empty: SQLite, or a
+	// line of an older version.
+	DBUser string `json:"database_user,omitempty"`
 }
 
 func writeAudit(ctx context.Context, q querier, now time.Time, k Key, a Audit) error {
@@ -248,14 +251,25 @@ func writeAudit(ctx context.Context, q querier, now time.Time, k Key, a Audit) e
 	return err
 }
 
-const sqlAudit = `SELECT at, who, why, action, detail FROM ledger_audit
+// Audit returns what persons did to a promotion, oldest first; what they did to its payouts is with Explain.
+func (l *Ledger) Audit(ctx context.Context, p Promotion) (lines []Audit, err error) {
+	lines = []Audit{}
+	err = l.read(ctx, "audit", func(q querier, _ time.Time) error {
+		found, err := readAudit(ctx, q, Key{Type: p.Type, Promotion: p.ID})
+		lines = append(lines, found...)
+		return err
+	})
+	return lines, err
+}
+
+const sqlAudit = `SELECT at, who, why, action, detail, db_user FROM ledger_audit
 WHERE type = $1 AND promotion_id = $2 AND target_id = $3 ORDER BY type, promotion_id, target_id, id`
 
 func readAudit(ctx context.Context, q querier, k Key) (lines []Audit, err error) {
 	err = q.query(ctx, func(r scanner) error {
 		var a Audit
 		var at sqldb.Time
-		err := r.Scan(&at, &a.Who, &a.Why, &a.Action, &a.Detail)
+		err := r.Scan(&at, &a.Who, &a.Why, &a.Action, &a.Detail, &a.DBUser)
 		a.At = at.Time
 		lines = append(lines, a)
 		return err

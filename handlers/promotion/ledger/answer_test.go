@@ -198,7 +198,7 @@ func TestReplayIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, ReplayRefused, other.Outcome, "the letter belongs to another payout")
 
-		_, err = l.Cancel(t.Context(), Promotion{"POINT", 1})
+		_, err = l.Cancel(t.Context(), Promotion{"POINT", 1}, ann)
 		require.NoError(t, err)
 		for target := range int64(3) {
 			got, err := l.Replay(t.Context(), key(1, target+1), letter(fmt.Sprint("c", target), 1))
@@ -241,7 +241,7 @@ func TestCancelAndReplaysAtOnce(t *testing.T) {
 			})
 		}
 		g.Go(func() error {
-			_, err := ledgers[1].Cancel(t.Context(), Promotion{"POINT", 1})
+			_, err := ledgers[1].Cancel(t.Context(), Promotion{"POINT", 1}, ann)
 			return err
 		})
 		require.NoError(t, g.Wait())
@@ -476,12 +476,12 @@ func TestExplainForeseesTheNextBegin(t *testing.T) {
 		x = mustExplain(t, l, r.Key)
 		require.Equal(t, Send, x.Then)
 		require.Equal(t, x.NextAttemptAt, x.ThenAt)
-		require.NoError(t, l.Pause(t.Context(), r.Of()))
+		require.NoError(t, l.Pause(t.Context(), r.Of(), ann))
 		require.Equal(t, Send, mustExplain(t, l, r.Key).Then, "when it is resumed")
 		h.advance(25 * time.Hour)
 		require.Equal(t, Ask, mustExplain(t, l, r.Key).Then, "its key is too old")
 		h.skew.Store(0)
-		_, err := l.Cancel(t.Context(), r.Of())
+		_, err := l.Cancel(t.Context(), r.Of(), ann)
 		require.NoError(t, err)
 		require.Equal(t, Ask, mustExplain(t, l, r.Key).Then, "cancelled")
 		require.NoError(t, h.settle(t, l, r))

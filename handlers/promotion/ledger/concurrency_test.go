@@ -105,7 +105,7 @@ func TestPauseIsSeenWhileBeginsNeverStop(t *testing.T) {
 		}
 		require.Eventually(t, func() bool { return begun.Load() > 500 }, 30*time.Second, time.Millisecond)
 		start := time.Now()
-		require.NoError(t, ledgers[0].Pause(ctx, Promotion{"POINT", 1}))
+		require.NoError(t, ledgers[0].Pause(ctx, Promotion{"POINT", 1}, ann))
 		took := time.Since(start)
 		paused.Store(true)
 		n := begun.Load()
@@ -273,7 +273,7 @@ func TestOneOfManyAcceptsOfACancelledPromotion(t *testing.T) {
 	onBoth(t, func(t *testing.T, h *home) {
 		ledgers := []*Ledger{h.open(t, withResults), h.open(t, withResults, as("b")), h.open(t, withResults, as("c")), h.open(t, withResults, as("d"))}
 		mustAccept(t, ledgers[0], record(1, 999))
-		_, err := ledgers[0].Cancel(t.Context(), Promotion{"POINT", 1})
+		_, err := ledgers[0].Cancel(t.Context(), Promotion{"POINT", 1}, ann)
 		require.NoError(t, err)
 		var g errgroup.Group
 		for target := int64(1); target <= 300; target++ {

@@ -89,9 +89,9 @@ func TestMarkFedLosesNoHint(t *testing.T) {
 		}
 		rows := setup(t)
 		// The entry is read, and the promotion paused, before the feeder marks it: the entry is used up.
-		require.NoError(t, l.Pause(t.Context(), p))
+		require.NoError(t, l.Pause(t.Context(), p, ann))
 		require.Equal(t, "paused", mustBegin(t, l, r).Why)
-		require.NoError(t, l.Resume(t.Context(), p))
+		require.NoError(t, l.Resume(t.Context(), p, ann))
 		n, err := l.MarkFed(t.Context(), p, "", rows)
 		require.NoError(t, err)
 		require.Zero(t, n)
@@ -181,11 +181,11 @@ func TestUnfinishedAndWaiting(t *testing.T) {
 		voucher := record(3, 1)
 		voucher.Type = "VOUCHER"
 		mustAccept(t, l, voucher)
-		require.NoError(t, l.Pause(t.Context(), Promotion{"POINT", 2}))
+		require.NoError(t, l.Pause(t.Context(), Promotion{"POINT", 2}, ann))
 		b := mustBegin(t, l, record(4, 1))
 		mustSettle(t, l, Result{Key: key(4, 1), Epoch: b.Epoch, Outcome: Paid})
 		require.NoError(t, l.Started(t.Context(), Promotion{"POINT", 5}, 1000))
-		_, err = l.Cancel(t.Context(), Promotion{"POINT", 6})
+		_, err = l.Cancel(t.Context(), Promotion{"POINT", 6}, ann)
 		require.NoError(t, err)
 
 		work, err = l.Unfinished(t.Context())
@@ -247,9 +247,9 @@ func TestActivations(t *testing.T) {
 		require.NoError(t, l.Activate(t.Context(), p, 0))
 		require.NoError(t, l.Started(t.Context(), p, 700))
 		require.NoError(t, l.Started(t.Context(), p, 0), "twice")
-		require.NoError(t, l.Pause(t.Context(), p), "before the first record")
+		require.NoError(t, l.Pause(t.Context(), p, ann), "before the first record")
 		require.Equal(t, []ActiveStream{{Promotion: p, TotalCount: 700, Paused: true}}, active())
-		require.NoError(t, l.Resume(t.Context(), p))
+		require.NoError(t, l.Resume(t.Context(), p, ann))
 		require.NoError(t, l.Deactivate(t.Context(), p))
 		require.Empty(t, active())
 		ghost := Promotion{"POINT", 9}

@@ -58,7 +58,9 @@ func TestAFrozenTransactionEnds(t *testing.T) {
 			require.NoError(t, err)
 			defer u.rollback()
 			if len(holds.promotions) > 0 {
-				_, err = untilAnswered(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.Pause(ctx, Promotion{"POINT", 1}) })
+				_, err = untilAnswered(ctx, func(ctx context.Context) (struct{}, error) {
+					return struct{}{}, l.Pause(ctx, Promotion{"POINT", 1}, ann)
+				})
 				require.NoError(t, err)
 				require.NoError(t, beginAll(ctx, l, 1, targets, Ack), "paused")
 			} else {
@@ -124,7 +126,9 @@ func TestOthersGoOnBesideAFrozenTransaction(t *testing.T) {
 		defer cancel()
 		paused := make(chan error, 1)
 		go func() {
-			_, err := untilAnswered(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.Pause(ctx, Promotion{"POINT", 1}) })
+			_, err := untilAnswered(ctx, func(ctx context.Context) (struct{}, error) {
+				return struct{}{}, l.Pause(ctx, Promotion{"POINT", 1}, ann)
+			})
 			paused <- err
 		}()
 		require.Eventually(t, func() bool { return waiters(t, conn) > 0 }, 20*time.Second, time.Millisecond)

@@ -252,13 +252,13 @@ func (w *leaseWorker) do(ctx context.Context, op leaseOp) (leaseAnswer, error) {
 		s, err := w.l.Settle(ctx, Result{Key: w.record.Key, Epoch: op.epoch, Outcome: op.outcome, TransactionKey: "tx"})
 		return leaseAnswer{next: s.Next, state: s.State, stale: s.Stale}, err
 	case "cancel": // its line in time
-		return leaseAnswer{}, w.l.setPromotionState(ctx, "cancel", w.record.Of(), PromotionCancelled)
+		return leaseAnswer{}, w.l.setPromotionState(ctx, "cancel", w.record.Of(), PromotionCancelled, ann)
 	case "sweep": // and what it does to rows, once the line is drawn
 		state, err := w.promotionState(ctx)
 		if err != nil || state != PromotionCancelled {
 			return leaseAnswer{cancelled: -1}, err
 		}
-		c, err := w.l.Cancel(ctx, w.record.Of())
+		c, err := w.l.Cancel(ctx, w.record.Of(), ann)
 		return leaseAnswer{cancelled: c.Cancelled}, err
 	default:
 		w.h.advance(w.l.opts.Lease + time.Second)

@@ -48,6 +48,9 @@ func late(c *Config, _ *Options) { c.Retry.First = c.Retry.Max }
 // unannounced accepts what no accepted record announced.
 func unannounced(_ *Config, o *Options) { o.AcceptUnannounced = true }
 
+// ann steers promotions, those that are not known yet too.
+var ann = Steering{Who: "ann", Why: "a test", Future: true}
+
 func as(instance string) tune { return func(_ *Config, o *Options) { o.Instance = instance } }
 
 func (h *home) config() (Config, Options) {

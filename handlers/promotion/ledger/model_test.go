@@ -173,18 +173,18 @@ func (m *model) step() {
 		m.h.advance(25 * time.Hour)
 	case choice < 93:
 		if m.promotion(p) == PromotionCancelled {
-			require.ErrorIs(t, l.Pause(t.Context(), p), ErrCancelled)
+			require.ErrorIs(t, l.Pause(t.Context(), p, ann), ErrCancelled)
 			return
 		}
 		if m.promotions[p] = PromotionPaused; m.rnd.IntN(3) > 0 {
 			m.promotions[p] = PromotionRunning
-			require.NoError(t, l.Resume(t.Context(), p))
+			require.NoError(t, l.Resume(t.Context(), p, ann))
 		} else {
-			require.NoError(t, l.Pause(t.Context(), p))
+			require.NoError(t, l.Pause(t.Context(), p, ann))
 		}
 	case choice < 94 && m.n > 300:
 		m.promotions[p] = PromotionCancelled
-		_, err := l.Cancel(t.Context(), p)
+		_, err := l.Cancel(t.Context(), p, ann)
 		require.NoError(t, err)
 		for k := range m.rows {
 			if k.Of() == p {

@@ -46,7 +46,7 @@ func TestPauseGoesBeforeLaterBegins(t *testing.T) {
 		first, _, err := l.store.begin(t.Context(), want{promotions: []Promotion{p}})
 		require.NoError(t, err)
 		paused := make(chan error, 1)
-		go func() { paused <- l.Pause(context.Background(), p) }()
+		go func() { paused <- l.Pause(context.Background(), p, ann) }()
 		require.Eventually(t, func() bool { return waiters(t, conn) == 1 }, 20*time.Second, time.Millisecond)
 		begun := make(chan Begun, 1)
 		go func() {

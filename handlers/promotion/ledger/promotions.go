@@ -36,40 +36,78 @@ func promotionState(ctx context.Context, q querier, p Promotion) (st PromotionSt
 	return st, known, err
 }
 
-// setPromotionState makes the promotion's row if there is none, and refuses to leave CANCELLED.
-func (l *Ledger) setPromotionState(ctx context.Context, what string, p Promotion, to PromotionState) error {
-	if err := p.validate(); err != nil {
+// Steering is who pauses, resumes or cancels a promotion, and why, for the audit.
+type Steering struct {
+	Who string // required
+	Why string // required by Cancel, and with Future
+	// Future: the promotion may be one that the ledger does not know yet. Its records will find it in that state.
+	Future bool
+}
+
+func (s *Steering) check(p Promotion, to PromotionState) error {
+	s.Who, s.Why = clean(s.Who), clean(s.Why)
+	switch {
+	case s.Who == "":
+		return invalid("promotion %s: the audit needs who", p)
+	case s.Why == "" && (s.Future || to == PromotionCancelled):
+		return invalid("promotion %s: the audit needs why", p)
+	}
+	return p.validate()
+}
+
+// setPromotionState changes the state, writes the audit in the same transaction, and refuses to leave CANCELLED. A
+// promotion of which there is neither a record nor a started event answers ErrNotFound, unless by.Future.
+func (l *Ledger) setPromotionState(ctx context.Context, what string, p Promotion, to PromotionState, by Steering) error {
+	if err := by.check(p, to); err != nil {
 		return err
 	}
 	return l.update(ctx, what, &p, func(q querier, now time.Time) error {
-		if _, err := q.exec(ctx, `INSERT INTO promotions (type, promotion_id, state, created_at, changed_at)
-			VALUES ($1, $2, $3, $4, $4) ON CONFLICT DO NOTHING`, string(p.Type), p.ID, string(to), now); err != nil {
-			return err
-		}
-		from, _, err := promotionState(ctx, q, p)
+		from, known, err := promotionState(ctx, q, p)
 		switch {
 		case err != nil:
 			return err
-		case from == to:
-			return nil
-		case from == PromotionCancelled:
+		case !known:
+			if err := l.bornAs(ctx, q, p, to, by.Future, now); err != nil {
+				return err
+			}
+			from = "NEW"
+		case from == PromotionCancelled && to != PromotionCancelled:
 			return ErrCancelled
+		case from != to:
+			if _, err := q.exec(ctx, `UPDATE promotions SET state = $3, changed_at = $4 WHERE type = $1 AND promotion_id = $2`,
+				string(p.Type), p.ID, string(to), now); err != nil {
+				return err
+			}
 		}
-		_, err = q.exec(ctx, `UPDATE promotions SET state = $3, changed_at = $4 WHERE type = $1 AND promotion_id = $2`,
-			string(p.Type), p.ID, string(to), now)
-		return err
+		return writeAudit(ctx, q, now, Key{Type: p.Type, Promotion: p.ID}, Audit{Who: by.Who, Why: by.Why, Action: what,
+			Detail: fmt.Sprintf("%s to %s", from, to)})
 	})
 }
 
-// Pause stops the promotion: no payout of it is begun after Pause has returned. Calls under way end. It may
-// be called before the first record. A cancelled promotion answers ErrCancelled.
-func (l *Ledger) Pause(ctx context.Context, p Promotion) error {
-	return l.setPromotionState(ctx, "pause", p, PromotionPaused)
+// bornAs makes the row of a promotion that has no record yet. Nothing else is under way: the caller holds its gate.
+func (l *Ledger) bornAs(ctx context.Context, q querier, p Promotion, to PromotionState, future bool, now time.Time) error {
+	announced := future
+	if err := q.query(ctx, func(scanner) error { announced = true; return nil },
+		`SELECT 1 FROM promotion_streams WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID); err != nil {
+		return err
+	}
+	if !announced {
+		return fmt.Errorf("ledger: promotion %s: %w", p, ErrNotFound)
+	}
+	_, err := q.exec(ctx, `INSERT INTO promotions (type, promotion_id, state, created_at, changed_at) VALUES ($1, $2, $3, $4, $4)`,
+		string(p.Type), p.ID, string(to), now)
+	return err
 }
 
-// Resume lets a paused promotion run again; the feeder refills its stream.
-func (l *Ledger) Resume(ctx context.Context, p Promotion) error {
-	return l.setPromotionState(ctx, "resume", p, PromotionRunning)
+// Pause stops the promotion: no payout of it is begun after Pause has returned. Calls under way end. A cancelled
+// promotion answers ErrCancelled, and one that is not known ErrNotFound, unless by.Future.
+func (l *Ledger) Pause(ctx context.Context, p Promotion, by Steering) error {
+	return l.setPromotionState(ctx, "pause", p, PromotionPaused, by)
+}
+
+// Resume lets a paused promotion run again; the feeder refills its stream. It answers as Pause does.
+func (l *Ledger) Resume(ctx context.Context, p Promotion, by Steering) error {
+	return l.setPromotionState(ctx, "resume", p, PromotionRunning, by)
 }
 
 // Cancellation is what Cancel found.
@@ -90,11 +128,11 @@ AND settled_at IS NULL AND state IN ('PENDING', 'ERROR') ORDER BY target_id LIMI
 
 // Cancel stops the promotion for good. No charge is requested after it has taken effect; payouts that have
 // certainly not been charged become CANCELLED, all others are asked about. It may be repeated: a cancelled
-// promotion is swept again. When ctx ends before the sweep does, the promotion is cancelled all the same, and what is
+// promotion is swept again. A promotion that is not known answers ErrNotFound, unless by.Future. When ctx ends before the sweep does, the promotion is cancelled all the same, and what is
 // left follows by its hints.
-func (l *Ledger) Cancel(ctx context.Context, p Promotion) (Cancellation, error) {
+func (l *Ledger) Cancel(ctx context.Context, p Promotion, by Steering) (Cancellation, error) {
 	var c Cancellation
-	if err := l.setPromotionState(ctx, "cancel", p, PromotionCancelled); err != nil {
+	if err := l.setPromotionState(ctx, "cancel", p, PromotionCancelled, by); err != nil {
 		return c, err
 	}
 	err := l.read(ctx, "cancel", func(q querier, now time.Time) error {

@@ -127,6 +127,30 @@ func (l *Ledger) List(ctx context.Context, limit int) ([]PromotionInfo, error) {
 	return all, err
 }
 
+// PausedPromotion is a promotion that a person has paused.
+type PausedPromotion struct {
+	Promotion
+	For time.Duration // since when, by the database's clock
+}
+
+const sqlPaused = `SELECT type, promotion_id, changed_at FROM promotions WHERE state = 'PAUSED' ORDER BY type, promotion_id`
+
+// Paused returns the promotions that are paused, whether they have unsettled payouts or none yet.
+func (l *Ledger) Paused(ctx context.Context) ([]PausedPromotion, error) {
+	var all []PausedPromotion
+	err := l.read(ctx, "paused promotions", func(q querier, now time.Time) error {
+		return q.query(ctx, func(r scanner) error {
+			var p PausedPromotion
+			var since sqldb.Time
+			err := r.Scan((*string)(&p.Type), &p.ID, &since)
+			p.For = now.Sub(since.Time)
+			all = append(all, p)
+			return err
+		}, sqlPaused)
+	})
+	return all, err
+}
+
 // Waiting says how long a promotion's work has been waiting.
 type Waiting struct {
 	Work

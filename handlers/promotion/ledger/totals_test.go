@@ -23,7 +23,7 @@ func TestTotalsAreOverAllPromotions(t *testing.T) {
 		voucher := record(1, 1)
 		voucher.Type = "VOUCHER"
 		mustAccept(t, l, voucher)
-		_, err = l.Cancel(t.Context(), Promotion{Type: "VOUCHER", ID: 1})
+		_, err = l.Cancel(t.Context(), Promotion{Type: "VOUCHER", ID: 1}, ann)
 		require.NoError(t, err)
 
 		all, err := l.Totals(t.Context())

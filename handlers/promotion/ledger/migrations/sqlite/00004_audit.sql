@@ -1,0 +1,11 @@
+-- +goose Up
+
+-- The database's own word for who did it. SQLite has no users.
+ALTER TABLE ledger_audit ADD COLUMN db_user TEXT NOT NULL DEFAULT '';
+
+-- Paused promotions are asked for often, and are few.
+CREATE INDEX promotions_paused ON promotions (type, promotion_id) WHERE state = 'PAUSED';
+
+-- +goose Down
+DROP INDEX promotions_paused;
+ALTER TABLE ledger_audit DROP COLUMN db_user;

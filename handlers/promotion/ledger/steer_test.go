@@ -1,0 +1,80 @@
+package ledger
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
+)
+
+// A promotion that the ledger does not know is steered only when a person says that it is a future one, and why. Each
+// change is in the audit, with the database's own word for who did it.
+func TestSteering(t *testing.T) {
+	t.Parallel()
+	p := Promotion{"POINT", 1}
+	verbs := map[string]func(*testing.T, *Ledger, Promotion, Steering) error{
+		"pause":  func(t *testing.T, l *Ledger, p Promotion, by Steering) error { return l.Pause(t.Context(), p, by) },
+		"resume": func(t *testing.T, l *Ledger, p Promotion, by Steering) error { return l.Resume(t.Context(), p, by) },
+		"cancel": func(t *testing.T, l *Ledger, p Promotion, by Steering) error {
+			_, err := l.Cancel(t.Context(), p, by)
+			return err
+		},
+	}
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t)
+		for name, do := range verbs {
+			require.ErrorIs(t, do(t, l, p, Steering{Who: "ann", Why: "x"}), ErrNotFound, name)
+			require.ErrorIs(t, do(t, l, p, Steering{Who: "ann", Future: true}), ErrInvalid, "%s of a future one without why", name)
+			require.ErrorIs(t, do(t, l, p, Steering{Why: "x", Future: true}), ErrInvalid, "%s by nobody", name)
+		}
+		require.Empty(t, auditOf(t, l, p))
+		_, err := l.Status(t.Context(), p)
+		require.ErrorIs(t, err, ErrNotFound, "a refusal leaves nothing behind")
+		require.Equal(t, Enqueue, mustAccept(t, l, record(1, 1)).Next)
+
+		_, err = l.Cancel(t.Context(), p, Steering{Who: "ann"})
+		require.ErrorIs(t, err, ErrInvalid, "a cancellation without why")
+		require.NoError(t, l.Pause(t.Context(), p, Steering{Who: "ann"}))
+		require.NoError(t, l.Resume(t.Context(), p, Steering{Who: "bob", Why: "over"}))
+		_, err = l.Cancel(t.Context(), p, Steering{Who: "ann", Why: "wrong amounts"})
+		require.NoError(t, err)
+		require.ErrorIs(t, l.Resume(t.Context(), p, Steering{Who: "bob"}), ErrCancelled)
+		require.NoError(t, l.Started(t.Context(), Promotion{"POINT", 2}, 5))
+		require.NoError(t, l.Pause(t.Context(), Promotion{"POINT", 2}, Steering{Who: "ann"}), "its started event has come")
+		require.NoError(t, l.Pause(t.Context(), Promotion{"POINT", 3}, ann))
+
+		lines := auditOf(t, l, p)
+		user := ""
+		if sqldb.DialectOf(h.dsn) == sqldb.Postgres {
+			c, err := pgx.ParseConfig(h.dsn)
+			require.NoError(t, err)
+			user = c.User
+		}
+		require.Len(t, lines, 3)
+		for i := range lines {
+			lines[i].At = lines[0].At
+		}
+		at := lines[0].At
+		require.Equal(t, []Audit{
+			{At: at, Who: "ann", Action: "pause", Detail: "RUNNING to PAUSED", DBUser: user},
+			{At: at, Who: "bob", Why: "over", Action: "resume", Detail: "PAUSED to RUNNING", DBUser: user},
+			{At: at, Who: "ann", Why: "wrong amounts", Action: "cancel", Detail: "RUNNING to CANCELLED", DBUser: user},
+		}, lines)
+		require.Equal(t, "NEW to PAUSED", auditOf(t, l, Promotion{"POINT", 3})[0].Detail)
+
+		paused, err := l.Paused(t.Context())
+		require.NoError(t, err)
+		require.Len(t, paused, 2)
+		require.Equal(t, Promotion{"POINT", 2}, paused[0].Promotion)
+		require.GreaterOrEqual(t, paused[0].For.Nanoseconds(), int64(0))
+	})
+}
+
+func auditOf(t *testing.T, l *Ledger, p Promotion) []Audit {
+	t.Helper()
+	lines, err := l.Audit(t.Context(), p)
+	require.NoError(t, err)
+	return lines
+}

@@ -1,0 +1,52 @@
+package promotion_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// A mistyped number steers nothing, and what was steered is seen with who did it and why.
+func TestSteeringByCommand(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, nil)
+		for _, verb := range []string{"pause", "resume", "cancel"} {
+			require.Contains(t, tw.says(app.ExitBad, "campaign", verb, "POINT", "778", "--why", "x"), "nothing of it was ever accepted")
+			require.Contains(t, tw.says(app.ExitUsage, "campaign", verb, "POINT", "778", "--future"), "--why")
+		}
+		_, err := tw.ledger.Accept(t.Context(), pointRecord(1), false)
+		require.NoError(t, err)
+		require.Contains(t, tw.says(app.ExitUsage, "campaign", "cancel", "POINT", "1"), "--why")
+		tw.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--who", "ann")
+		tw.says(app.ExitOK, "campaign", "cancel", "VOUCHER", "5", "--future", "--why", "never published", "--who", "ann")
+		tw.says(app.ExitOK, "campaign", "pause", "VOUCHER", "6", "--future", "--why", "not before Monday", "--who", "ann")
+
+		var all []promotion.Status
+		tw.json(&all, "campaign", "status")
+		require.Len(t, all, 2, "the paused ones")
+		require.Equal(t, []any{ledger.Type("POINT"), ledger.PromotionPaused, int64(1)}, []any{all[0].Type, all[0].State, all[0].Pending})
+		require.Equal(t, "pause", all[0].Audit[0].Action)
+		text := tw.says(app.ExitOK, "campaign", "status")
+		require.Contains(t, text, "PAUSED")
+		require.Contains(t, text, "pause by ann: not before Monday")
+	})
+}
+
+// Records of a cancelled promotion are cancelled at once, counted, and logged once.
+func TestRecordsOfACancelledPromotion(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		tw := newTown(t, moneysim.Faults{}, nil)
+		_, err := tw.ledger.Cancel(t.Context(), ledger.Promotion{Type: "POINT", ID: 1}, ledger.Steering{Who: "ann", Why: "x", Future: true})
+		require.NoError(t, err)
+		tw.start()
+		tw.send(publish, points(1, 3)...)
+		require.Eventually(t, func() bool { return tw.counts("POINT").Cancelled == 3 }, 30*time.Second, 20*time.Millisecond)
+		require.Zero(t, tw.api.Summary().Charged)
+	})
+}
