@@ -108,7 +108,7 @@ func TestABeginLeavesThePromotionUnlocked(t *testing.T) {
 		defer u.rollback()
 		_, err = conn.Exec(t.Context(), `SELECT FROM promotions FOR UPDATE NOWAIT`)
 		require.NoError(t, err)
-		require.NoError(t, other.open(t).Pause(t.Context(), p))
+		require.NoError(t, other.open(t).Pause(t.Context(), p, ann))
 		require.NoError(t, u.commit(t.Context(), &changes{}), "the pause did not wait until the session was ended")
 	})
 }
