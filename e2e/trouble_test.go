@@ -31,8 +31,8 @@ func TestRealTroubleRaisesItsAlerts(t *testing.T) {
 			raised: []string{"MillraceDeadLetters", "MillraceDeadLettersWaiting"},
 			not:    []string{"MillraceUnknownPayouts", "MillraceMoneyOwnFault"},
 		},
-		"the Money API is silent, and a payout has one attempt": {
-			env:    []string{simulator + "SILENCE=true", ledger + "MAX_RETRIES=0", ledger + "IDEMPOTENCY_TTL=1s"},
+		"the Money API answers 500 to sends and lookups, and a payout has one of each": {
+			env:    []string{simulator + "FAIL_RATE=1", ledger + "MAX_RETRIES=0", ledger + "IDEMPOTENCY_TTL=1s"},
 			raised: []string{"MillraceMoneyUncertain", "MillraceUnknownPayouts", "MillraceDeadLetters"},
 			not:    []string{"MillraceMoneyOwnFault", "MillraceEntriesLost"},
 		},

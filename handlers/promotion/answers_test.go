@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -77,6 +78,13 @@ func (tw *town) call(r ledger.Record, o ledger.Outcome) ledger.Settled {
 	return s
 }
 
+// unknown ends a payout as UNKNOWN: with onlyOnce its only send and its only lookup show nothing.
+func (tw *town) unknown(target int64) {
+	tw.t.Helper()
+	tw.end(target, ledger.PerhapsCharged)
+	require.Equal(tw.t, ledger.Unknown, tw.call(pointRecord(target), ledger.Rejected).State)
+}
+
 // charge asks the simulated Money API for the charge itself.
 func (tw *town) charge(r ledger.Record, body []byte) (transactionKey string) {
 	tw.t.Helper()
@@ -90,7 +98,10 @@ func (tw *town) charge(r ledger.Record, body []byte) (transactionKey string) {
 	return a.TransactionKey
 }
 
-func onlyOnce(c *promotion.Config) { c.Ledger.MaxRetries = 0 }
+// onlyOnce leaves one send and one lookup, and no wait between them.
+func onlyOnce(c *promotion.Config) {
+	c.Ledger.MaxRetries, c.Ledger.Retry = 0, pipeline.Backoff{First: 1, Max: 1}
+}
 
 func TestExplain(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
@@ -127,7 +138,7 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 		require.Contains(t, tw.says(app.ExitOK, "unknown", "list"), "No payout is UNKNOWN.")
 		require.Equal(t, "No promotion is unfinished or paused.\n", tw.says(app.ExitOK, "campaign", "status"))
 		for target := range int64(3) {
-			require.Equal(t, ledger.Unknown, tw.end(target+1, ledger.PerhapsCharged).State)
+			tw.unknown(target + 1)
 		}
 		tx := tw.charge(pointRecord(1), pointRecord(1).Payload)
 
@@ -190,7 +201,7 @@ func TestResolvingSettlesTheLetter(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, onlyOnce)
 		for target := range int64(2) {
-			require.Equal(t, ledger.Unknown, tw.end(target+1, ledger.PerhapsCharged).State)
+			tw.unknown(target + 1)
 		}
 		rival := pointRecord(1)
 		rival.Payload = []byte(`{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":999}`)
@@ -243,17 +254,8 @@ func TestResolvingSettlesTheLetter(t *testing.T) {
 
 func TestUnknownIsResolvedWithoutTheMoneyAPI(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{Unauthorized: true}, nil)
-		for b := range 6 {
-			if tw.end(1, ledger.PerhapsCharged).State == ledger.Unknown {
-				break
-			}
-			require.Less(t, b, 5)
-			require.Eventually(t, func() bool {
-				x, err := tw.ledger.Explain(t.Context(), pointRecord(1).Key)
-				return err == nil && !x.ThenAt.After(x.Now)
-			}, 10*time.Second, 10*time.Millisecond)
-		}
+		tw := newTown(t, moneysim.Faults{Unauthorized: true}, onlyOnce)
+		tw.unknown(1)
 		require.Contains(t, tw.says(app.ExitOK, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "they said so", "--who", "kim"), "could not be asked")
 		require.EqualValues(t, 1, tw.counts("POINT").Failed)
 	})
@@ -262,8 +264,8 @@ func TestUnknownIsResolvedWithoutTheMoneyAPI(t *testing.T) {
 // An API that forgets keys answers no_charge for all that are old: a person must know it otherwise.
 func TestNoChargeOfAnOldKeyProvesNothing(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { c.Ledger.MaxRetries, c.Ledger.IdempotencyTTL = 0, time.Millisecond })
-		require.Equal(t, ledger.Unknown, tw.end(1, ledger.PerhapsCharged).State)
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { onlyOnce(c); c.Ledger.IdempotencyTTL = time.Millisecond })
+		tw.unknown(1)
 		require.Eventually(t, func() bool {
 			x, err := tw.ledger.Explain(t.Context(), pointRecord(1).Key)
 			return err == nil && x.Now.Sub(x.FirstSentAt) > time.Millisecond
@@ -284,8 +286,8 @@ func TestUnpaidWaitsForARequestUnderWay(t *testing.T) {
 			fmt.Fprint(w, `{"code":"in_flight","message":"a request with this key is being worked on"}`)
 		}))
 		t.Cleanup(api.Close)
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { c.Ledger.MaxRetries, c.MoneyAPI.URL = 0, api.URL })
-		require.Equal(t, ledger.Unknown, tw.end(1, ledger.PerhapsCharged).State)
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { onlyOnce(c); c.MoneyAPI.URL = api.URL })
+		tw.unknown(1)
 		text := tw.says(app.ExitBad, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "asked", "--who", "kim")
 		require.Contains(t, text, "The Money API says: a request with this key is under way.")
 		require.Contains(t, text, "a request is under way; ask again later")
@@ -356,12 +358,12 @@ func TestAMoneyAPIWithoutABook(t *testing.T) {
 func TestTheSimulatorLivesInsideTheService(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
-			c.Ledger.MaxRetries = 0
+			onlyOnce(c)
 			c.MoneyAPI.Simulator.Enabled = true
 		})
 		const inside = "the simulated Money API lives inside the service: run `millrace moneyapi` and set plugins.promotion.money_api.url"
 		for target := range int64(3) {
-			tw.end(target+1, ledger.PerhapsCharged)
+			tw.unknown(target + 1)
 		}
 		refused := func() {
 			t.Helper()
@@ -475,7 +477,7 @@ func TestReconcileThreeBooks(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 6, bytes.Count(written, []byte("\n")))
 
-		tw.end(6, ledger.PerhapsCharged)
+		tw.unknown(6)
 		text := tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1")
 		for _, part := range []string{"6 targets in all books", "unknown", "not_offered", "The books DON'T balance.", "10 records, 5 of this promotion"} {
 			require.Contains(t, text, part)

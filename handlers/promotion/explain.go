@@ -34,6 +34,8 @@ type Explained struct {
 	FirstSentAt    time.Time             `json:"first_sent_at,omitzero"` // of the oldest request that may have charged
 	Attempts       int                   `json:"attempts"`               // since it was accepted, or replayed
 	Asks           int                   `json:"asks"`
+	Released       int                   `json:"released"`                   // calls that spent no attempt and count towards max_released
+	KeyFirstUsedAt time.Time             `json:"key_first_used_at,omitzero"` // when the idempotency key may have reached the Money API first
 	Hint           ledger.Hint           `json:"hint"`
 	HintDue        time.Time             `json:"hint_due"`
 	Calls          []ledger.Attempt      `json:"calls"`
@@ -51,7 +53,7 @@ func (p *Plugin) explained(ctx context.Context, x ledger.Explanation, asked *loo
 	}
 	e := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState,
 		Origin: x.Origin, Record: string(x.Payload), Request: string(x.Request), AcceptedAt: x.AcceptedAt, SettledAt: x.SettledAt,
-		TransactionKey: x.TransactionKey, MaybeCharged: x.MaybeCharged, FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Asks: x.Asks,
+		TransactionKey: x.TransactionKey, MaybeCharged: x.MaybeCharged, FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Asks: x.Asks, Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt,
 		Hint: x.Hint, HintDue: x.HintDue, Calls: []ledger.Attempt{}, Letters: explainLetters(x.Letters, known), Audit: []ledger.Audit{}, MoneyAPI: asked}
 	e.Calls, e.Audit = append(e.Calls, x.Calls...), append(e.Audit, x.Audit...)
 	e.Next = whatNext(x, &p.config, e.Letters, asked)
@@ -153,6 +155,12 @@ func writeExplained(out io.Writer, e Explained) error {
 	}
 	if e.MaybeCharged && e.State != ledger.Success {
 		fmt.Fprintf(w, "  perhaps charged\tby a request since %s\n", stamp(e.FirstSentAt))
+	}
+	if !e.KeyFirstUsedAt.IsZero() {
+		fmt.Fprintf(w, "  key first used\t%s\n", stamp(e.KeyFirstUsedAt))
+	}
+	if e.Released > 0 {
+		fmt.Fprintf(w, "  released calls\t%d, while other payouts were answered\n", e.Released)
 	}
 	if !e.SettledAt.IsZero() {
 		fmt.Fprintf(w, "  settled\t%s\n", stamp(e.SettledAt))

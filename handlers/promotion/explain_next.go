@@ -86,7 +86,10 @@ func call(x ledger.Explanation) string {
 		}
 		return fmt.Sprintf("the request is sent with the key %s%s", x.Key, again)
 	case ledger.Ask:
-		return fmt.Sprintf("the Money API is asked what became of the key %s; nothing is sent any more", x.Key)
+		if !x.MaybeCharged && x.State != ledger.Sending {
+			return fmt.Sprintf("the key %s is looked up, because it was first used longer than idempotency_ttl ago; if there is no charge, the request is sent", x.Key)
+		}
+		return fmt.Sprintf("the key %s is looked up; nothing is sent before the Money API has answered", x.Key)
 	case ledger.Ack:
 		return "it is settled without another call: the promotion is cancelled, or all attempts are used up"
 	default:

@@ -51,7 +51,9 @@ func TestWhatNextTellsEveryState(t *testing.T) {
 		{"perhaps charged", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Ambiguous, Hint: ledger.HintRetry, HintDue: now.Add(-time.Hour), MaybeCharged: true}}, Then: ledger.Send},
 			"the feeder hands the payout on at its next look. The request is sent with the key POINT:1:7 again; it may have been charged", nil, nil},
 		{"must be asked", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Ambiguous, Hint: ledger.HintRetry, HintDue: now, MaybeCharged: true}}, Then: ledger.Ask},
-			"The Money API is asked what became of the key POINT:1:7; nothing is sent any more.", nil, nil},
+			"The key POINT:1:7 is looked up; nothing is sent before the Money API has answered.", nil, nil},
+		{"not charged, its key old", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Errored, Hint: ledger.HintRetry, HintDue: now}}, Then: ledger.Ask},
+			"The key POINT:1:7 is looked up, because it was first used longer than idempotency_ttl ago; if there is no charge, the request is sent.", nil, nil},
 		{"used up", ledger.Explanation{Entry: ledger.Entry{Row: ledger.Row{State: ledger.Errored, Hint: ledger.HintRetry, HintDue: now}}, Then: ledger.Ack},
 			"It is settled without another call", nil, nil},
 		{

@@ -27,7 +27,8 @@ func TestALateAnswerIsNotDenied(t *testing.T) {
 			require.NoError(t, err)
 			return s
 		}
-		require.Equal(t, ledger.Unknown, settle(ledger.PerhapsCharged, "").State)
+		require.Equal(t, ledger.Ambiguous, settle(ledger.PerhapsCharged, "").State)
+		require.Equal(t, ledger.Unknown, tw.call(r, ledger.Rejected).State)
 		require.NoError(t, tw.ledger.Resolve(t.Context(), r.Key, ledger.Resolution{Who: "kim", Why: "no trace of it"}))
 		again, err := tw.ledger.Replay(t.Context(), r.Key, ledger.Replay{Letter: "a", Generation: 1, Who: "kim", Why: "pay it"})
 		require.NoError(t, err)
@@ -37,6 +38,7 @@ func TestALateAnswerIsNotDenied(t *testing.T) {
 		require.True(t, settle(ledger.Paid, "TX-7").Stale)
 		_, err = tw.ledger.Settle(t.Context(), ledger.Result{Key: r.Key, Epoch: b.Epoch, Outcome: ledger.PerhapsCharged, Class: "timeout"})
 		require.NoError(t, err)
+		tw.call(r, ledger.Rejected)
 		require.Equal(t, ledger.Unknown, func() ledger.State {
 			x, err := tw.ledger.Explain(t.Context(), r.Key)
 			require.NoError(t, err)

@@ -20,7 +20,7 @@ type lookup struct {
 	TransactionKey string `json:"transaction_key,omitempty"`
 	Status         int    `json:"status,omitempty"`
 	Text           string `json:"text,omitempty"`
-	// KeyTooOld: the first request is longer ago than idempotency_ttl, and an API that forgets keys answers no_charge.
+	// KeyTooOld: the first use of the key is longer ago than idempotency_ttl, and an API that forgets keys answers no_charge.
 	KeyTooOld bool `json:"key_too_old,omitempty"`
 }
 
@@ -34,7 +34,7 @@ func (p *Plugin) lookUp(ctx context.Context, x ledger.Explanation) *lookup {
 	defer cancel()
 	a := p.run.api.Lookup(ctx, s.idempotencyKey(x.Promotion, x.Target))
 	return &lookup{Answer: a.Class.String(), TransactionKey: a.TransactionKey, Status: a.Status, Text: a.Text,
-		KeyTooOld: !x.FirstSentAt.IsZero() && x.Now.Sub(x.FirstSentAt) > p.config.Ledger.IdempotencyTTL}
+		KeyTooOld: x.KeyAge(x.Now) > p.config.Ledger.IdempotencyTTL}
 }
 
 // String says it in plain words.

@@ -154,8 +154,8 @@ func (w *world) verify() {
 			w.broke("%s was charged as %s, the ledger has %s", e.Key, charges[0].body, e.Request)
 		case e.State == ledger.Cancelled && w.state != stateCancelled:
 			w.broke("%s is CANCELLED, and nobody has cancelled", e.Key)
-		case e.Attempts > 3 || e.Asks > 3:
-			w.broke("%s had %d sends and %d asks", e.Key, e.Attempts, e.Asks)
+		case e.Attempts > 3 || e.Asks > 3 || e.Released > 4:
+			w.broke("%s had %d sends, %d lookups and %d released calls", e.Key, e.Attempts, e.Asks, e.Released)
 		}
 		if len(amounts[target]) == 2 {
 			conflicts++

@@ -15,28 +15,30 @@ const (
 	modelTTL     = 24 * time.Hour
 	modelNetwork = time.Hour // the longest that a request lives in the network after its call has ended
 	modelGrace   = 20 * time.Minute
-	// modelKeyLife is the precondition of promise 2.
+	// modelKeyLife is the precondition of promise 2. It counts from the first request with the key, refused or not.
 	modelKeyLife = modelTTL + modelLease + modelNetwork + time.Minute
 )
 
 // The answers of the Money API, drawn for every call.
 const (
-	answerPaid       = iota // charged
-	answerLost              // charged, and the answer is lost
-	answerBroken            // not charged, but nobody can know
-	answerLate              // nobody knows; the request is under way and may be carried out later
-	answerRejected          // refused for good
-	answerThrottled         // 429
-	answerOwnFault          // 401
-	answerTryAgain          // 408
-	modelAnswerKinds = iota
+	answerPaid         = iota // charged
+	answerLost                // charged, and the answer is lost
+	answerBroken              // not charged, but nobody can know
+	answerLate                // nobody knows; the request is under way and may be carried out later
+	answerRejected            // refused for good
+	answerThrottled           // 429
+	answerOwnFault            // 401
+	answerTryAgain            // 408
+	answerProxy               // not charged; a proxy refuses in its own words
+	answerProxyCharged        // charged, and a proxy refuses in its own words
+	answerOverloaded          // 429 for all, and the client knows it
+	modelAnswerKinds   = iota
 )
 
 // bookLine is a line of the book.
 type bookLine struct {
 	body string
 	tx   string
-	at   time.Duration
 }
 
 // request is one that is still in the network.
@@ -52,21 +54,42 @@ type modelCall struct {
 	paid  bool // the answer, once there is one
 }
 
+// keyMemory is what the API knows of an idempotency key.
+type keyMemory struct {
+	since time.Duration // the first request
+	tx    string        // of the charge, if there is one
+}
+
 // modelAPI is a Money API that honours an idempotency key for modelKeyLife and not a minute longer.
 type modelAPI struct{ w *world }
 
+// use is a request with a key, and returns what the API remembers of it.
+func (w *world) use(key string) *keyMemory {
+	m := w.recall(key)
+	if m == nil {
+		m = &keyMemory{since: w.now}
+		w.keys[key] = m
+	}
+	return m
+}
+
+func (w *world) recall(key string) *keyMemory {
+	if m := w.keys[key]; m != nil && m.since+modelKeyLife > w.now {
+		return m
+	}
+	return nil
+}
+
 func (w *world) charge(key, body string) string {
-	for _, c := range w.book[key] {
-		if c.at+modelKeyLife > w.now {
-			return c.tx
+	m := w.use(key)
+	if m.tx == "" {
+		m.tx = fmt.Sprintf("tx-%s-%d", key, len(w.book[key]))
+		w.book[key] = append(w.book[key], bookLine{body, m.tx})
+		if len(w.book[key]) > 1 {
+			w.broke("%s was charged twice: %v", key, w.book[key])
 		}
 	}
-	tx := fmt.Sprintf("tx-%s-%d", key, len(w.book[key]))
-	w.book[key] = append(w.book[key], bookLine{body, tx, w.now})
-	if len(w.book[key]) > 1 {
-		w.broke("%s was charged twice: %v", key, w.book[key])
-	}
-	return tx
+	return m.tx
 }
 
 // enter notes a call that has just been begun. The begin and this are one step, so that what was true a moment ago
@@ -113,13 +136,22 @@ func (m *modelAPI) Charge(ctx context.Context, ch money.Charge) money.Answer {
 	case answerLate:
 		w.network = append(w.network, request{ch.Key, string(ch.Body), w.now + modelNetwork})
 	case answerRejected:
+		w.use(ch.Key)
 		answer.Class = money.Rejected
-	case answerThrottled:
-		answer = money.Answer{Class: money.Throttled, RetryAfter: 5 * time.Minute}
+	case answerThrottled, answerOverloaded:
+		w.use(ch.Key)
+		answer = money.Answer{Class: money.Throttled, RetryAfter: 5 * time.Minute, General: kind == answerOverloaded}
 	case answerOwnFault:
+		w.use(ch.Key)
 		answer.Class = money.OwnFault
 	case answerTryAgain:
+		w.use(ch.Key)
 		answer.Class = money.Retry
+	case answerProxyCharged:
+		w.charge(ch.Key, string(ch.Body))
+		answer.Class = money.Unrecognized
+	case answerProxy:
+		answer.Class = money.Unrecognized
 	}
 	c.paid = answer.Class == money.Paid
 	a.wait("before answer")
@@ -133,16 +165,20 @@ func (m *modelAPI) Lookup(ctx context.Context, key string) money.Answer {
 	defer leave()
 	kind := a.wait("before ask").answer
 	answer := money.Answer{Class: money.NoCharge}
-	if book := w.book[key]; len(book) > 0 {
-		answer = money.Answer{Class: money.Paid, TransactionKey: book[0].tx}
+	if m := w.recall(key); m != nil && m.tx != "" {
+		answer = money.Answer{Class: money.Paid, TransactionKey: m.tx}
 	}
 	switch {
 	case w.now >= c.until, kind == answerLost, kind == answerBroken:
 		answer = money.Answer{}
-	case kind == answerThrottled:
-		answer = money.Answer{Class: money.Throttled}
+	case kind == answerThrottled, kind == answerOverloaded:
+		answer = money.Answer{Class: money.Throttled, General: kind == answerOverloaded}
 	case kind == answerOwnFault:
 		answer = money.Answer{Class: money.OwnFault}
+	case kind == answerRejected:
+		answer = money.Answer{Class: money.Rejected}
+	case kind == answerProxy, kind == answerProxyCharged:
+		answer = money.Answer{Class: money.Unrecognized}
 	}
 	c.paid = answer.Class == money.Paid
 	a.wait("before answer")

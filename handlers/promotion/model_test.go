@@ -40,7 +40,8 @@ import (
 // 10,000 on the real servers and as many embedded.
 //
 // Seen red, each within 100 histories, when the code was broken on purpose: a settle that doesn't compare the epoch; a
-// begin that ignores a live lease; an expired lease that is not taken for a possible charge; a send after idempotency_ttl;
+// begin that ignores a live lease; an expired lease that is not taken for a possible charge; a send after idempotency_ttl; a key
+// whose age counts from the latest refusal; a proxy's refusal that is believed; released lookups that are not counted;
 // a clean-up script that doesn't ask whether the stream is drained; a conflict that is answered with Done; a feeder
 // that doesn't book the loss of a stream, or has no net under overdue retries; a begin that ignores a pause, or sends
 // for a cancelled promotion.
@@ -123,7 +124,7 @@ func newModelHome(t testing.TB, h *modelHome, redisAddr string, redisDB int, dri
 	h.config.Feeder = FeederConfig{Interval: 10 * time.Minute, Grace: modelGrace, Sweep: time.Hour, Batch: 2}
 	h.config.Ledger.DSN = pipeline.NewSecret(h.dsn)
 	h.config.Ledger.Connections, h.config.Ledger.MaxRetries = 4, 2
-	h.config.Ledger.IdempotencyTTL = modelTTL
+	h.config.Ledger.IdempotencyTTL, h.config.Ledger.MaxReleased = modelTTL, 2
 	h.config.Ledger.Retry = pipeline.Backoff{First: 10 * time.Minute, Max: 30 * time.Minute}
 	var err error
 	for i := range h.ledgers {
@@ -152,7 +153,7 @@ func newModelHome(t testing.TB, h *modelHome, redisAddr string, redisDB int, dri
 		return strings.Join(names, ", ")
 	}
 	h.shift = [2]string{
-		"UPDATE payouts SET " + columns("hint_due", "lease_until", "next_attempt_at", "first_sent_at", "attempt_started_at") + " WHERE type = 'POINT' AND promotion_id = $2",
+		"UPDATE payouts SET " + columns("hint_due", "lease_until", "next_attempt_at", "first_sent_at", "key_first_used_at", "attempt_started_at") + " WHERE type = 'POINT' AND promotion_id = $2",
 		"UPDATE promotion_streams SET " + columns("feeder_until", "inactive_since") + " WHERE type = 'POINT' AND promotion_id = $2",
 	}
 	// Scripts are loaded before, so that each call is one step.
@@ -204,6 +205,7 @@ type world struct {
 	offers  []*offer
 	retries []*retryRecord
 	book    map[string][]bookLine
+	keys    map[string]*keyMemory
 	bodies  map[string]string
 	calls   map[string]map[*modelCall]bool
 	network []request
@@ -216,7 +218,7 @@ type world struct {
 func (h *modelHome) world() *world {
 	h.next++
 	w := &world{modelHome: h, promotion: ledger.Promotion{Type: "POINT", ID: h.next}, flag: true,
-		book: map[string][]bookLine{}, bodies: map[string]string{}, calls: map[string]map[*modelCall]bool{}}
+		book: map[string][]bookLine{}, keys: map[string]*keyMemory{}, bodies: map[string]string{}, calls: map[string]map[*modelCall]bool{}}
 	w.stream, w.group = h.kind.Stream(w.promotion.ID), h.kind.Group(w.promotion.ID)
 	for i := range w.ins {
 		config := h.config
@@ -277,7 +279,8 @@ func (h *modelHome) play(t *rapid.T) {
 		w.act(d)
 		w.judge(t)
 	}
-	w.answers = rapid.SliceOfN(rapid.SampledFrom([]int{answerPaid, answerLost, answerBroken, answerRejected, answerTryAgain, answerThrottled, answerOwnFault}), 0, 4).Draw(t, "answers at the end")
+	w.answers = rapid.SliceOfN(rapid.SampledFrom([]int{answerPaid, answerLost, answerBroken, answerRejected, answerTryAgain, answerThrottled, answerOwnFault,
+		answerProxy, answerProxyCharged, answerOverloaded}), 0, 4).Draw(t, "answers at the end")
 	w.settleEverything(t, rapid.Bool().Draw(t, "late requests are carried out"))
 }
 

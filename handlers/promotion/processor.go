@@ -27,6 +27,8 @@ type processor struct {
 	run     *engine // what exists while the plugin runs
 	manager *streams.Manager
 	log     *slog.Logger
+
+	answered answered
 }
 
 // settleTimeout bounds writing down what a call has shown, retries included. What can't be written
@@ -159,7 +161,7 @@ func (p *processor) pay(ctx context.Context, rec ledger.Record) error {
 	answer := p.call(ctx, before.Add(begun.Lease), rec.Key, begun)
 	killpoint.Reach(killpoint.AfterCall)
 
-	settled, err := p.settle(ctx, rec, begun, answer)
+	settled, err := p.settle(ctx, rec, begun, answer, p.judge(rec.Key, begun, before, answer))
 	if err != nil {
 		return fmt.Errorf("promotion: settle %s as %s: %w", rec.Key, answer.Class, err)
 	}
@@ -184,11 +186,11 @@ func (p *processor) call(ctx context.Context, deadline time.Time, key ledger.Key
 }
 
 // settle writes down the answer. Repeating it is harmless: the epoch fences it.
-func (p *processor) settle(ctx context.Context, rec ledger.Record, begun ledger.Begun, a money.Answer) (ledger.Settled, error) {
+func (p *processor) settle(ctx context.Context, rec ledger.Record, begun ledger.Begun, a money.Answer, counted bool) (ledger.Settled, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	result := ledger.Result{
-		Key: rec.Key, Epoch: begun.Epoch, Outcome: outcomeOf(a.Class), TransactionKey: a.TransactionKey,
+		Key: rec.Key, Epoch: begun.Epoch, Outcome: outcomeOf(a, begun.Next == ledger.Ask), Counted: counted, TransactionKey: a.TransactionKey,
 		RetryAfter: a.RetryAfter, Class: a.Class.String(), Answer: a.Text, Status: a.Status, Handler: rec.Handler,
 	}
 	return failsafe.With(p.run.settleAgain).WithContext(ctx).Get(func() (ledger.Settled, error) {
@@ -201,26 +203,6 @@ func settleRetries() retrypolicy.RetryPolicy[ledger.Settled] {
 	return retrypolicy.NewBuilder[ledger.Settled]().
 		AbortOnErrors(ledger.ErrInvalid, ledger.ErrClosed, ledger.ErrNotFound).
 		WithBackoff(50*time.Millisecond, time.Second).WithMaxRetries(-1).WithMaxDuration(settleTimeout).ReturnLastFailure().Build()
-}
-
-// outcomeOf says what the class of an answer means for the ledger.
-func outcomeOf(c money.Class) ledger.Outcome {
-	switch c {
-	case money.Paid:
-		return ledger.Paid
-	case money.NotSent, money.Throttled:
-		return ledger.NotCharged
-	case money.Rejected:
-		return ledger.Rejected
-	case money.OwnFault:
-		return ledger.OwnFault
-	case money.Retry:
-		return ledger.TryAgain
-	case money.NoCharge:
-		return ledger.NoCharge
-	default:
-		return ledger.PerhapsCharged
-	}
 }
 
 // read makes the ledger's record of a message.

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -174,10 +177,21 @@ func TestOurOwnFaultSpendsNothing(t *testing.T) {
 	})
 }
 
-// Perhaps charged to the last attempt: a person must look, nobody calls it FAILED.
+// Perhaps charged to the last attempt, and the lookups show nothing: it is UNKNOWN, never FAILED.
 func TestNeverAnsweredIsUnknown(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{Silence: true}, func(c *promotion.Config) {
+		api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet { // a lookup
+				w.WriteHeader(http.StatusGone)
+				_, _ = io.WriteString(w, `{"code":"gone","message":"no lookups here"}`)
+				return
+			}
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-r.Context().Done()
+		}))
+		t.Cleanup(api.Close)
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
+			c.MoneyAPI.URL = api.URL
 			c.Ledger.MaxRetries = 1
 			c.MoneyAPI.CallTimeout, c.MoneyAPI.Breaker.MinCalls = 100*time.Millisecond, 1000
 		}).start()

@@ -41,7 +41,7 @@ func deadBooks(t *testing.T, dsn string) (*books, deadReplays) {
 	t.Helper()
 	run := newEngine(&Config{Ledger: ledger.DefaultConfig()}, newMetrics())
 	run.config.Ledger.DSN = pipeline.NewSecret(dsn)
-	run.config.Ledger.MaxRetries = 0
+	run.config.Ledger.MaxRetries, run.config.Ledger.Retry = 0, pipeline.Backoff{First: 1, Max: 1}
 	l, err := ledger.Open(t.Context(), run.config.Ledger, ledger.Options{Instance: "test", Lease: time.Minute}, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
@@ -74,7 +74,7 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 	t.Parallel()
 	replayed := deadletter.Outcome{Result: letters.OutcomeReplayed}
 	ann := letters.By{Who: "ann", Why: "x"}
-	unknown := func(b *books) ledger.Key { return b.accepted(5, 2, ledger.PerhapsCharged) }
+	unknown := func(b *books) ledger.Key { return b.accepted(5, 2, ledger.PerhapsCharged, ledger.Rejected) }
 	for name, c := range map[string]struct {
 		payout func(*books) ledger.Key
 		class  string // of the letter

@@ -34,17 +34,17 @@ func TestReplayTable(t *testing.T) {
 			want.Attempts, want.Asks, want.Failures, want.SettledAt = 0, 0, 0, time.Time{}
 			require.Equal(t, want, next, "%s: nothing else changes, above all not whether and since when it may be charged", name)
 
-			// Within the key's time it is sent again; after it an UNKNOWN one is only asked about.
+			// Within the key's time it is sent again; after it it is looked up first.
 			_, _, d = testPolicy().apply(next, event{kind: evBegin, now: t0, promotion: PromotionRunning, same: true})
 			require.Equal(t, Send, d.next, name)
 			_, _, d = testPolicy().apply(next, event{kind: evBegin, now: t0.Add(2 * time.Hour), promotion: PromotionRunning, same: true})
-			require.Equal(t, map[string]Next{"failed": Send, "unknown": Ask}[name], d.next, name)
+			require.Equal(t, Ask, d.next, name)
 		}
 	}
 	spent := shapes()["unknown"]
-	spent.Attempts, spent.Asks, spent.Failures = 3, 3, 6
+	spent.Attempts, spent.Asks, spent.Released, spent.Failures = 3, 3, 8, 6
 	next, _, _ := testPolicy().apply(spent, event{kind: evReplay, now: t0, promotion: PromotionRunning})
-	require.Zero(t, next.Attempts+next.Asks+next.Failures, "all attempts are before it again")
+	require.Zero(t, next.Attempts+next.Asks+next.Released+next.Failures, "all attempts are before it again")
 }
 
 // TestResolveTable: a person's word is heard about UNKNOWN payouts only.
@@ -75,26 +75,6 @@ func TestResolveTable(t *testing.T) {
 		}
 	}
 }
-
-// give makes a payout FAILED, or UNKNOWN with perhaps.
-func give(t *testing.T, l *Ledger, r Record, perhaps bool) {
-	t.Helper()
-	for range 20 {
-		b := mustBegin(t, l, r)
-		res := Result{Key: r.Key, Epoch: b.Epoch, Outcome: Rejected, Class: "no_such_target", Answer: "who?", Handler: "point"}
-		if perhaps {
-			res.Outcome, res.Class = PerhapsCharged, "timeout"
-		}
-		s := mustSettle(t, l, res)
-		if s.State.Settled() {
-			return
-		}
-	}
-	require.Fail(t, "not settled")
-}
-
-// once makes the first attempt the only one, so that a payout is given up at once.
-func once(c *Config, _ *Options) { c.MaxRetries = 0 }
 
 func letter(id string, generation int) Replay {
 	return Replay{Letter: id, Generation: generation, Who: "kim", Why: "the target exists now"}
@@ -336,11 +316,14 @@ func TestResolve(t *testing.T) {
 		}
 		require.Len(t, mustExplain(t, l, key(1, 1)).Audit, 1)
 
-		// Declared unpaid, it may be replayed: as a fresh payout, whose key counts from its next send.
+		// Declared unpaid, it may be replayed: as a fresh payout, whose key is old and looked up before it is sent.
 		h.advance(25 * time.Hour)
 		got, err := l.Replay(t.Context(), key(1, 2), letter("b", 1))
 		require.NoError(t, err)
 		require.Equal(t, Replayed{Outcome: ReplayDone, State: Pending}, got)
+		b := mustBegin(t, l, record(1, 2))
+		require.Equal(t, Ask, b.Next)
+		require.Equal(t, Errored, mustSettle(t, l, Result{Key: key(1, 2), Epoch: b.Epoch, Outcome: NoCharge}).State)
 		require.Equal(t, Send, mustBegin(t, l, record(1, 2)).Next)
 
 		outcomes := map[State]int{}
@@ -426,16 +409,19 @@ func TestUnknownListsEveryUnknownPayoutOnce(t *testing.T) {
 		g.SetLimit(64)
 		for i := range int64(n) {
 			g.Go(func() error {
-				b, err := l.Begin(t.Context(), record(2, i+1))
-				if err != nil {
-					return err
-				}
 				o := PerhapsCharged
 				if i%10 == 9 {
 					o = Rejected
 				}
-				_, err = l.Settle(t.Context(), Result{Key: key(2, i+1), Epoch: b.Epoch, Outcome: o, Class: "timeout"})
-				return err
+				for { // a send, and a lookup of what may have been charged
+					b, err := l.Begin(t.Context(), record(2, i+1))
+					if err != nil || b.Next == Ack {
+						return err
+					}
+					if _, err := l.Settle(t.Context(), Result{Key: key(2, i+1), Epoch: b.Epoch, Outcome: o, Class: "timeout"}); err != nil {
+						return err
+					}
+				}
 			})
 		}
 		require.NoError(t, g.Wait())

@@ -21,8 +21,12 @@ type Config struct {
 	Connections int `yaml:"connections"`
 	// MaxRetries is how many sends may follow the first one. Default 5.
 	MaxRetries int `yaml:"max_retries"`
-	// IdempotencyTTL is how long after the first send the same request may be sent again; later it is
-	// only asked about. The Money API must honour its keys for longer than that plus a lease. Default 24h.
+	// MaxReleased is how many calls of a payout may be released, that is spend no attempt because of what was answered, while
+	// calls for other payouts are being answered. Then the payout is FAILED if it was certainly not charged, and is
+	// looked up otherwise. Lookups may be released as often again. Default 20.
+	MaxReleased int `yaml:"max_released"`
+	// IdempotencyTTL is how long after the first use of its idempotency key a request may be sent. Later it is looked up first, and
+	// not sent if it may have been charged. The Money API must honour its keys for longer than that plus a lease. Default 24h.
 	IdempotencyTTL time.Duration `yaml:"idempotency_ttl"`
 	// Retry is the delay after a failed call. Default 1s, doubled, at most 30s.
 	Retry pipeline.Backoff `yaml:"retry"`
@@ -37,6 +41,7 @@ func DefaultConfig() Config {
 	return Config{
 		Connections:    10,
 		MaxRetries:     5,
+		MaxReleased:    20,
 		IdempotencyTTL: 24 * time.Hour,
 		Retry:          pipeline.Backoff{First: time.Second, Max: 30 * time.Second},
 		MaxBatch:       256,
@@ -60,6 +65,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxRetries < 0 {
 		wrong("max_retries", "must be >= 0, got %d", c.MaxRetries)
+	}
+	if c.MaxReleased < 1 {
+		wrong("max_released", "must be >= 1, got %d", c.MaxReleased)
 	}
 	if c.IdempotencyTTL <= 0 {
 		wrong("idempotency_ttl", "must be > 0, got %s", c.IdempotencyTTL)
@@ -108,6 +116,7 @@ func (c Config) policy(o Options) policy {
 	return policy{
 		maxAttempts: 1 + c.MaxRetries,
 		maxAsks:     1 + c.MaxRetries,
+		maxReleased: c.MaxReleased,
 		lease:       o.Lease,
 		ttl:         c.IdempotencyTTL,
 		delay:       c.Retry.Delay,

@@ -33,7 +33,15 @@
 //   - While a row is SENDING its hint is retry, due at the lease's end. So the feeder finds a dead worker's
 //     payouts with the same index range as every other overdue retry.
 //   - FirstSentAt is when the oldest request that may have charged was begun. It is cleared when an attempt
-//     is known not to have charged, because only a possible charge makes the age of the key matter.
+//     is known not to have charged.
+//   - KeyFirstUsedAt is when the idempotency key may have reached the API first. An API may count the age of a key from there,
+//     also when it refused that request. So only a call of which no byte left the process clears it. When the key is older than
+//     idempotency_ttl, a lookup comes before any send, and what may have been charged is not sent at all.
+//   - A released call spends no attempt: the API refused to work for now, our credential was refused, or a proxy answered.
+//     Such calls would be repeated without end for a payout that alone is answered so. They are counted (Released) while other
+//     payouts are being answered. At max_released a payout is FAILED when it was certainly not charged, and looked up otherwise.
+//   - UNKNOWN comes only after lookups: when no send is left and a charge is possible, the payout is looked up until the lookups
+//     are used up too. A lookup that a proxy refuses, or that gets no answer, is released.
 //   - Begins and accepts read a promotion's state behind its gate: an advisory lock that they hold in share mode until
 //     they commit, and that a change of the state takes exclusively. Its queue is fair. A share lock of the row would keep a
 //     writer out indefinitely: it is granted past a waiting writer, and many overlapping begins never leave a gap. The gate's
@@ -44,7 +52,7 @@
 //   - Settled is final for everything but a person. Replay and Resolve are transitions of the same function, each with a
 //     new epoch, in one transaction with the summary that counts one less, and the audit line. A replay's letter and
 //     generation are written first: whoever can't is late.
-//   - Only Resolve clears maybe_charged. A replay keeps it and first_sent_at, so that the key's age goes on counting.
+//   - Only Resolve clears maybe_charged. Nothing a person does clears key_first_used_at: the key's age goes on counting.
 //   - Cancel draws its line in time with one short transaction on the promotion's row and then settles
 //     rows in chunks, so that cancelling a million payouts holds nobody else's begin up. What a crash
 //     leaves behind is cancelled by the feeder's hints, or by calling Cancel again.

@@ -52,7 +52,7 @@ func hotStatements() []hotStatement {
 	update := []string{idsSQL, repeated("'SENDING'"), repeated("'retry'"), repeated("now()"), repeated("2"), repeated("1"),
 		repeated("1"), repeated("0"), repeated("0"), repeated("0"), repeated("now()"), repeated("NULL::timestamptz"), repeated("now()"),
 		repeated("false"), repeated("false"), repeated("''"), repeated("''"), repeated("''"), repeated("now()"), repeated("'a'"), repeated("NULL::timestamptz"),
-		"(SELECT cardinality(" + idsSQL + "))"}
+		repeated("0"), repeated("now()"), repeated("false"), "(SELECT cardinality(" + idsSQL + "))"}
 	insert := []string{repeated("'POINT'"), repeated("1"), repeated("9000000 + g"), repeated("9"), repeated("'PENDING'"), repeated("'stream'"),
 		repeated("now()"), repeated("1"), repeated("now()"), repeated("NULL::timestamptz"), repeated("'x'::bytea"), repeated("NULL::bytea"), repeated("''"),
 		repeated("NULL::bytea"), repeated("''")}
@@ -251,7 +251,7 @@ func TestPlansOfSQLite(t *testing.T) {
 func litePlan(t *testing.T, l *Ledger, sql string) string {
 	var lines []string
 	require.NoError(t, l.store.read(t.Context(), func(q querier, _ time.Time) error {
-		args := make([]any, 21)
+		args := make([]any, 30)
 		return q.query(t.Context(), func(r scanner) error {
 			var id, parent, unused int
 			var detail string

@@ -39,13 +39,13 @@ func scanEntry(r scanner) (Entry, error) {
 	var e Entry
 	var request, recordKey []byte
 	var headers string
-	var hintDue, lease, next, first, started, accepted, settled sqldb.Time
+	var hintDue, lease, next, first, started, accepted, settled, used sqldb.Time
 	err := r.Scan(&e.ID, (*string)(&e.Type), &e.Promotion, &e.Target, &e.SummaryID, (*string)(&e.State), (*string)(&e.Hint), &hintDue, &e.Version,
 		&e.Epoch, &e.Attempts, &e.Asks, &e.Failures, &e.Interruptions, &lease, &next, &first,
 		&e.MaybeCharged, &e.Asking, &e.TransactionKey, &e.LastClass, &e.LastError, &started, &e.AttemptBy, &accepted, &settled,
-		&e.Payload, &request, &headers, &recordKey, &e.Origin)
+		&e.Released, &used, &e.NoChargeSeen, &e.Payload, &request, &headers, &recordKey, &e.Origin)
 	e.HintDue, e.LeaseUntil, e.NextAttemptAt, e.FirstSentAt = hintDue.Time, lease.Time, next.Time, first.Time
-	e.AttemptStartedAt, e.AcceptedAt, e.SettledAt = started.Time, accepted.Time, settled.Time
+	e.AttemptStartedAt, e.AcceptedAt, e.SettledAt, e.KeyFirstUsedAt = started.Time, accepted.Time, settled.Time, used.Time
 	if e.Request = request; request == nil {
 		e.Request = e.Payload
 	}

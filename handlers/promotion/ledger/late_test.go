@@ -20,6 +20,8 @@ func TestALateAnswerIsEvidence(t *testing.T) {
 			mustAccept(t, l, r)
 			b := mustBegin(t, l, r)
 			h.advance(time.Minute) // its worker is frozen, and its lease ends
+			require.Equal(t, Ask, mustBegin(t, l, r).Next)
+			h.advance(time.Minute) // and so is the one that looks it up
 			mustBegin(t, l, r)
 			require.Equal(t, Unknown, mustExplain(t, l, r.Key).State)
 			return r, b

@@ -142,3 +142,23 @@ func (l *Ledger) clock(t testing.TB) time.Time {
 	require.NoError(t, l.store.read(t.Context(), func(_ querier, n time.Time) error { now = n; return nil }))
 	return now
 }
+
+// give makes a payout FAILED, or UNKNOWN with perhaps.
+func give(t *testing.T, l *Ledger, r Record, perhaps bool) {
+	t.Helper()
+	for range 20 {
+		b := mustBegin(t, l, r)
+		res := Result{Key: r.Key, Epoch: b.Epoch, Outcome: Rejected, Class: "no_such_target", Answer: "who?", Handler: "point"}
+		if perhaps {
+			res.Outcome, res.Class = PerhapsCharged, "timeout"
+		}
+		s := mustSettle(t, l, res)
+		if s.State.Settled() {
+			return
+		}
+	}
+	require.Fail(t, "not settled")
+}
+
+// once leaves one send and one lookup, and no wait between them.
+func once(c *Config, _ *Options) { c.MaxRetries, c.Retry.First, c.Retry.Max = 0, 1, 1 }

@@ -130,27 +130,41 @@ type Outcome string
 const (
 	// Paid: charged; Result.TransactionKey says under which key.
 	Paid Outcome = "paid"
-	// NotCharged: for certain nothing was charged and the call does not count as an attempt: not sent,
-	// breaker open, 429 or 503 with Retry-After.
+	// NotSent: no byte left the process, so nothing was charged and the idempotency key was not used. The call is released:
+	// it does not count as an attempt.
+	NotSent Outcome = "not_sent"
+	// NotCharged: the API's own words say that nothing was charged and that it refuses to work for now. The call is
+	// released: 429 or 503 with Retry-After.
 	NotCharged Outcome = "not_charged"
-	// TryAgain: for certain nothing was charged, and the attempt counts: 408, 425, a refusal that may pass.
+	// TryAgain: the API's own words say that nothing was charged. The attempt counts: 408, 425, a refusal that may pass.
 	TryAgain Outcome = "try_again"
 	// PerhapsCharged: the request was written and no trustworthy answer came back.
 	PerhapsCharged Outcome = "perhaps_charged"
-	// Rejected: the API refused for good (400, 422).
+	// Unrecognized: perhaps charged, as an answer came back that may be a proxy's. The call is released.
+	Unrecognized Outcome = "unrecognized"
+	// Rejected: the API refused for good (400, 422). A lookup that is Rejected counts and says nothing about the charge.
 	Rejected Outcome = "rejected"
-	// OwnFault: our credentials or our address are wrong (401, 403, 404); the call does not count as an attempt.
+	// OwnFault: the API's own words say that our credentials or our address are wrong (401, 403, 404). The call is released.
 	OwnFault Outcome = "own_fault"
-	// NoCharge: an Ask's answer that the API knows no charge for the key. It proves nothing.
+	// NoCharge: a lookup's answer that the API knows no charge for the key. It proves nothing.
 	NoCharge Outcome = "no_charge"
 	// Interrupted: the call was never started, because of a shutdown or because too little of the lease
-	// was left. The call does not count as an attempt and the payout is due again at once.
+	// was left. The call is released and the payout is due again at once.
 	Interrupted Outcome = "interrupted"
 )
 
 func (o Outcome) valid() bool {
 	switch o {
-	case Paid, NotCharged, TryAgain, PerhapsCharged, Rejected, OwnFault, NoCharge, Interrupted:
+	case Paid, NotSent, NotCharged, TryAgain, PerhapsCharged, Unrecognized, Rejected, OwnFault, NoCharge, Interrupted:
+		return true
+	}
+	return false
+}
+
+// released reports whether the call does not count as an attempt or lookup.
+func (o Outcome) released() bool {
+	switch o {
+	case NotSent, NotCharged, Unrecognized, OwnFault, Interrupted:
 		return true
 	}
 	return false
@@ -177,16 +191,21 @@ type Row struct {
 	Version int64     // counts the changes of the row
 
 	Epoch         int64 // counts the begins; fences every later write
-	Attempts      int   // sends begun and not given back
-	Asks          int   // asks begun and not given back
+	Attempts      int   // sends begun and not released
+	Asks          int   // lookups begun and not released
+	Released      int   // released calls that count, since the payout was accepted or replayed (Result.Counted)
 	Failures      int   // calls that ended in any way but paid; drives the back-off
 	Interruptions int   // leases that ran out, and calls that were never started
 
 	LeaseUntil    time.Time // set while SENDING
 	NextAttemptAt time.Time // not to be begun before
 	FirstSentAt   time.Time // when the oldest request that may have charged was begun
-	MaybeCharged  bool      // an earlier attempt may have charged
-	Asking        bool      // SENDING: the call is an ask. AMBIGUOUS: the next call must be one
+	// KeyFirstUsedAt is when the idempotency key may have reached the API first. Only a call of which no byte left the process
+	// clears it again, and only if that call set it.
+	KeyFirstUsedAt time.Time
+	MaybeCharged   bool // an earlier attempt may have charged
+	Asking         bool // SENDING: the call is a lookup. AMBIGUOUS, ERROR: the next call must be one
+	NoChargeSeen   bool // the API has said since the last send that it knows no charge
 
 	TransactionKey   string
 	LastClass        string

@@ -21,7 +21,10 @@ func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
 		m := &model{t: t, h: h, rnd: rand.New(rand.NewPCG(seed, 1)), rows: map[Key]Row{}, promotions: map[Promotion]PromotionState{},
 			fed: map[Key]Feed{}, dead: map[string]bool{}, replayed: map[string]bool{}, late: map[call2]Outcome{}}
 		for _, name := range []string{"a", "b"} {
-			m.ledgers = append(m.ledgers, h.open(t, as(name), func(c *Config, _ *Options) { c.Retry.First, c.Retry.Max = time.Second, time.Second; c.MaxRetries = 2 }))
+			m.ledgers = append(m.ledgers, h.open(t, as(name), func(c *Config, _ *Options) {
+				c.Retry.First, c.Retry.Max = time.Second, time.Second
+				c.MaxRetries, c.MaxReleased = 2, 3
+			}))
 		}
 		for m.n = range 800 {
 			m.step()
@@ -158,8 +161,8 @@ func (m *model) step() {
 		if m.rnd.IntN(4) > 0 { // otherwise it is settled once more later
 			m.calls = append(m.calls[:i], m.calls[i+1:]...)
 		}
-		o := []Outcome{Paid, NotCharged, TryAgain, PerhapsCharged, PerhapsCharged, Rejected, OwnFault, NoCharge, Interrupted}[m.rnd.IntN(9)]
-		res := Result{Key: c.key, Epoch: c.epoch, Outcome: o, TransactionKey: "tx", Class: "c"}
+		o := []Outcome{Paid, NotCharged, TryAgain, PerhapsCharged, PerhapsCharged, Rejected, OwnFault, NoCharge, Interrupted, NotSent, Unrecognized}[m.rnd.IntN(11)]
+		res := Result{Key: c.key, Epoch: c.epoch, Outcome: o, TransactionKey: "tx", Class: "c", Counted: m.rnd.IntN(2) == 0}
 		s := mustSettle(t, l, res)
 		d := m.apply(l, c.key, event{kind: evSettle, result: res})
 		require.Equal(t, d.next, s.Next)

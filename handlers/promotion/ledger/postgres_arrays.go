@@ -90,6 +90,9 @@ func rowArrays(rows []*Row) []any {
 		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.AttemptStartedAt) }),
 		column(rows, func(r *Row) string { return r.AttemptBy }),
 		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.SettledAt) }),
+		column(rows, func(r *Row) int32 { return int32(r.Released) }),
+		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.KeyFirstUsedAt) }),
+		column(rows, func(r *Row) bool { return r.NoChargeSeen }),
 	}
 }
 

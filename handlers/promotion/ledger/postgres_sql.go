@@ -26,7 +26,7 @@ ON CONFLICT (type, promotion_id) DO NOTHING`
 	pgRowColumns = `p.id, p.type, p.promotion_id, p.target_id, p.summary_id, p.state, p.hint, p.hint_due, p.version,
 	p.epoch, p.attempts, p.asks, p.failures, p.interruptions, p.lease_until, p.next_attempt_at, p.first_sent_at,
 	p.maybe_charged, p.asking, p.transaction_key, p.last_class, p.last_error, p.attempt_started_at, p.attempt_by,
-	p.accepted_at, p.settled_at`
+	p.accepted_at, p.settled_at, p.released, p.key_first_used_at, p.no_charge_seen`
 
 	pgBodyColumns = `p.payload, p.request, p.headers, p.record_key, p.origin`
 
@@ -54,14 +54,16 @@ RETURNING id, type, promotion_id, target_id`
 	epoch = u.epoch, attempts = u.attempts, asks = u.asks, failures = u.failures, interruptions = u.interruptions,
 	lease_until = u.lease_until, next_attempt_at = u.next_attempt_at, first_sent_at = u.first_sent_at,
 	maybe_charged = u.maybe_charged, asking = u.asking, transaction_key = u.transaction_key, last_class = u.last_class,
-	last_error = u.last_error, attempt_started_at = u.attempt_started_at, attempt_by = u.attempt_by, settled_at = u.settled_at
+	last_error = u.last_error, attempt_started_at = u.attempt_started_at, attempt_by = u.attempt_by, settled_at = u.settled_at,
+	released = u.released, key_first_used_at = u.key_first_used_at, no_charge_seen = u.no_charge_seen
 FROM unnest($1::bigint[], $2::text[], $3::text[], $4::timestamptz[], $5::bigint[], $6::bigint[], $7::int[], $8::int[], $9::int[], $10::int[],
 	$11::timestamptz[], $12::timestamptz[], $13::timestamptz[], $14::bool[], $15::bool[], $16::text[], $17::text[], $18::text[],
-	$19::timestamptz[], $20::text[], $21::timestamptz[])
+	$19::timestamptz[], $20::text[], $21::timestamptz[], $22::int[], $23::timestamptz[], $24::bool[])
 	AS u(id, state, hint, hint_due, version, epoch, attempts, asks, failures, interruptions, lease_until, next_attempt_at,
-	first_sent_at, maybe_charged, asking, transaction_key, last_class, last_error, attempt_started_at, attempt_by, settled_at)
+	first_sent_at, maybe_charged, asking, transaction_key, last_class, last_error, attempt_started_at, attempt_by, settled_at,
+	released, key_first_used_at, no_charge_seen)
 WHERE p.id = u.id AND p.version = u.version - 1 RETURNING 1)
-SELECT 1 / (CASE WHEN count(*) = $22 THEN 1 ELSE 0 END) FROM done`
+SELECT 1 / (CASE WHEN count(*) = $25 THEN 1 ELSE 0 END) FROM done`
 
 	pgInsertAttempts = `INSERT INTO attempts (payout_id, epoch, late, attempt, kind, instance, started_at, ended_at, outcome, class, answer, http_status)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bool[], $4::int[], $5::text[], $6::text[], $7::timestamptz[], $8::timestamptz[],

@@ -92,23 +92,24 @@ func btoi(b bool) int {
 
 func scanPgRow(rows pgx.Rows, bodies bool) (*stored, error) {
 	var r stored
-	var attempts, asks, failures, interruptions int32
-	var hintDue, lease, next, first, started, accepted, settled pgtype.Timestamptz
+	var attempts, asks, failures, interruptions, released int32
+	var hintDue, lease, next, first, started, accepted, settled, used pgtype.Timestamptz
 	dest := []any{&r.ID, (*string)(&r.Type), &r.Promotion, &r.Target, &r.SummaryID, (*string)(&r.State), (*string)(&r.Hint), &hintDue, &r.Version,
 		&r.Epoch, &attempts, &asks, &failures, &interruptions, &lease, &next, &first,
-		&r.MaybeCharged, &r.Asking, &r.TransactionKey, &r.LastClass, &r.LastError, &started, &r.AttemptBy, &accepted, &settled}
+		&r.MaybeCharged, &r.Asking, &r.TransactionKey, &r.LastClass, &r.LastError, &started, &r.AttemptBy, &accepted, &settled,
+		&released, &used, &r.NoChargeSeen}
 	if bodies {
 		dest = append(dest, &r.payload, &r.request, &r.headers, &r.recordKey, &r.origin)
 	}
 	if err := rows.Scan(dest...); err != nil {
 		return nil, err
 	}
-	r.Attempts, r.Asks, r.Failures, r.Interruptions = int(attempts), int(asks), int(failures), int(interruptions)
+	r.Attempts, r.Asks, r.Failures, r.Interruptions, r.Released = int(attempts), int(asks), int(failures), int(interruptions), int(released)
 	for _, t := range []struct {
 		to   *time.Time
 		from pgtype.Timestamptz
 	}{{&r.HintDue, hintDue}, {&r.LeaseUntil, lease}, {&r.NextAttemptAt, next}, {&r.FirstSentAt, first},
-		{&r.AttemptStartedAt, started}, {&r.AcceptedAt, accepted}, {&r.SettledAt, settled}} {
+		{&r.AttemptStartedAt, started}, {&r.AcceptedAt, accepted}, {&r.SettledAt, settled}, {&r.KeyFirstUsedAt, used}} {
 		if t.from.Valid {
 			*t.to = t.from.Time.UTC()
 		}

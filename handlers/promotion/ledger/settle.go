@@ -10,6 +10,7 @@ type Result struct {
 	Key            Key
 	Epoch          int64 // of the Begun that allowed the call
 	Outcome        Outcome
+	Counted        bool          // a released call counts towards Config.MaxReleased: calls for other payouts are being answered
 	TransactionKey string        // with Paid
 	RetryAfter     time.Duration // the API asked for it; the delay is never shorter
 	Class          string        // short snake_case class of the error

@@ -28,7 +28,8 @@ ON CONFLICT (type, promotion_id, target_id) DO NOTHING`
 
 	liteUpdateRow = `UPDATE payouts SET state = ?2, hint = ?3, hint_due = ?4, version = ?5, epoch = ?6, attempts = ?7, asks = ?8,
 	failures = ?9, interruptions = ?10, lease_until = ?11, next_attempt_at = ?12, first_sent_at = ?13, maybe_charged = ?14,
-	asking = ?15, transaction_key = ?16, last_class = ?17, last_error = ?18, attempt_started_at = ?19, attempt_by = ?20, settled_at = ?21
+	asking = ?15, transaction_key = ?16, last_class = ?17, last_error = ?18, attempt_started_at = ?19, attempt_by = ?20, settled_at = ?21,
+	released = ?22, key_first_used_at = ?23, no_charge_seen = ?24
 WHERE id = ?1`
 
 	liteInsertAttempt = `INSERT INTO attempts (payout_id, epoch, late, attempt, kind, instance, started_at, ended_at, outcome, class, answer, http_status)
@@ -98,10 +99,11 @@ func (u *liteUnit) more(_ context.Context, w want, s *snapshot) error {
 	}
 	for _, k := range w.keys {
 		r := &stored{}
-		var hintDue, lease, next, first, started, accepted, settled sqldb.Time
+		var hintDue, lease, next, first, started, accepted, settled, used sqldb.Time
 		dest := []any{&r.ID, (*string)(&r.Type), &r.Promotion, &r.Target, &r.SummaryID, (*string)(&r.State), (*string)(&r.Hint), &hintDue, &r.Version,
 			&r.Epoch, &r.Attempts, &r.Asks, &r.Failures, &r.Interruptions, &lease, &next, &first,
-			&r.MaybeCharged, &r.Asking, &r.TransactionKey, &r.LastClass, &r.LastError, &started, &r.AttemptBy, &accepted, &settled}
+			&r.MaybeCharged, &r.Asking, &r.TransactionKey, &r.LastClass, &r.LastError, &started, &r.AttemptBy, &accepted, &settled,
+			&r.Released, &used, &r.NoChargeSeen}
 		if w.bodies {
 			dest = append(dest, &r.payload, &r.request, &r.headers, &r.recordKey, &r.origin)
 		}
@@ -113,7 +115,7 @@ func (u *liteUnit) more(_ context.Context, w want, s *snapshot) error {
 			continue
 		}
 		r.HintDue, r.LeaseUntil, r.NextAttemptAt, r.FirstSentAt = hintDue.Time, lease.Time, next.Time, first.Time
-		r.AttemptStartedAt, r.AcceptedAt, r.SettledAt = started.Time, accepted.Time, settled.Time
+		r.AttemptStartedAt, r.AcceptedAt, r.SettledAt, r.KeyFirstUsedAt = started.Time, accepted.Time, settled.Time, used.Time
 		r.was = r.Row
 		s.rows[k] = r
 	}
@@ -179,7 +181,8 @@ func (u *liteUnit) writeAll(ctx context.Context, c *changes) error {
 	for _, r := range c.rows {
 		if err := u.s.run(liteUpdateRow, r.ID, string(r.State), string(r.Hint), r.HintDue, r.Version, r.Epoch, r.Attempts, r.Asks,
 			r.Failures, r.Interruptions, r.LeaseUntil, r.NextAttemptAt, r.FirstSentAt, r.MaybeCharged,
-			r.Asking, r.TransactionKey, r.LastClass, r.LastError, r.AttemptStartedAt, r.AttemptBy, r.SettledAt); err != nil {
+			r.Asking, r.TransactionKey, r.LastClass, r.LastError, r.AttemptStartedAt, r.AttemptBy, r.SettledAt,
+			r.Released, r.KeyFirstUsedAt, r.NoChargeSeen); err != nil {
 			return err
 		}
 	}

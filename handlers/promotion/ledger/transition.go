@@ -32,8 +32,9 @@ func (n Next) String() string {
 type policy struct {
 	maxAttempts int                              // sends a payout may have
 	maxAsks     int                              // asks a payout may have
+	maxReleased int                              // released calls that are counted before the payout is FAILED or looked up
 	lease       time.Duration                    // of a begin
-	ttl         time.Duration                    // how long after the first send a request may be sent again
+	ttl         time.Duration                    // how long after the key's first use a request may be sent without a lookup
 	delay       func(failures int) time.Duration // back-off after the n-th failure, n from 1
 	instance    string
 }
@@ -231,7 +232,7 @@ func (p policy) begin(row Row, ev event) (Row, effects, decision) {
 	if row.State == Sending { // the lease ran out: whoever held it may have charged
 		eff.attempt = &Attempt{Epoch: row.Epoch, Number: row.Attempts, Kind: row.callKind(), Instance: row.AttemptBy,
 			StartedAt: row.AttemptStartedAt, EndedAt: now, Outcome: Interrupted, Class: ClassLeaseExpired}
-		row.MaybeCharged = true
+		row.MaybeCharged = row.MaybeCharged || !row.Asking // a lookup charges nothing
 		row.Interruptions++
 	}
 	giveUp := func() (Row, effects, decision) {
@@ -240,22 +241,51 @@ func (p policy) begin(row Row, ev event) (Row, effects, decision) {
 		final.attempt = eff.attempt
 		return settled, final, decision{next: Ack, why: "exhausted"}
 	}
-	tooOld := !row.FirstSentAt.IsZero() && now.Sub(row.FirstSentAt) > p.ttl
-	if row.MaybeCharged && (row.Asking || cancelled || tooOld) {
-		if row.Asks >= p.maxAsks {
-			return giveUp()
-		}
+	if cancelled && !row.MaybeCharged { // it was a lookup
+		row.Epoch++
+		settled, final := row.settled(Cancelled, now)
+		final.attempt = eff.attempt
+		return settled, final, decision{next: Ack, why: "cancelled"}
+	}
+	tooOld := row.KeyAge(now) > p.ttl
+	mustAsk := tooOld && !row.NoChargeSeen
+	if row.MaybeCharged {
+		mustAsk = row.Asking || cancelled || tooOld || p.sendsUsedUp(row)
+	}
+	switch {
+	case !mustAsk && p.sendsUsedUp(row), mustAsk && row.Asks >= p.maxAsks:
+		return giveUp()
+	case mustAsk:
 		row.Asks++
 		return p.leaseTo(row, now, true), eff, decision{next: Ask}
-	}
-	if row.Attempts >= p.maxAttempts {
-		return giveUp()
 	}
 	row.Attempts++
 	if row.FirstSentAt.IsZero() {
 		row.FirstSentAt = now
 	}
+	if row.KeyFirstUsedAt.IsZero() {
+		row.KeyFirstUsedAt = row.FirstSentAt
+	}
+	row.NoChargeSeen = false
 	return p.leaseTo(row, now, false), eff, decision{next: Send}
+}
+
+// sendsUsedUp reports whether nothing of the row may be sent any more.
+func (p policy) sendsUsedUp(row Row) bool {
+	return row.Attempts >= p.maxAttempts || row.Released >= p.maxReleased
+}
+
+// KeyAge returns how long ago the idempotency key may have been used first; 0 when it was not.
+func (r Row) KeyAge(now time.Time) time.Duration {
+	first := r.KeyFirstUsedAt
+	// An earlier version did not note the first use. A late answer may show that a forgotten request has charged.
+	if first.IsZero() || !r.FirstSentAt.IsZero() && r.FirstSentAt.Before(first) {
+		first = r.FirstSentAt
+	}
+	if first.IsZero() {
+		return 0
+	}
+	return now.Sub(first)
 }
 
 func (p policy) leaseTo(row Row, now time.Time, asking bool) Row {
@@ -311,18 +341,16 @@ func (p policy) settle(row Row, ev event) (Row, effects, decision) {
 		return finish(Success)
 	}
 
-	giveBack := res.Outcome == NotCharged || res.Outcome == OwnFault || res.Outcome == Interrupted
+	if res.Counted && res.Outcome.released() {
+		row.Released++
+	}
 	if row.Asking {
-		p.settleAsk(&row, res.Outcome, giveBack)
-		if row.Asking && row.Asks >= p.maxAsks {
-			return finish(Unknown)
-		}
-	} else {
-		rejected := p.settleSend(&row, res.Outcome, giveBack)
-		exhausted := row.Attempts >= p.maxAttempts && !giveBack && !row.Asking
-		if exhausted || rejected && !row.MaybeCharged || row.Asking && row.Asks >= p.maxAsks {
-			return finish(Failed) // which is UNKNOWN when a charge is possible
-		}
+		p.settleAsk(&row, res.Outcome)
+	} else if rejected := p.settleSend(&row, res.Outcome); rejected && !row.MaybeCharged {
+		return finish(Failed)
+	}
+	if p.exhausted(row) {
+		return finish(Failed) // which is UNKNOWN when a charge is possible
 	}
 
 	row.State = Errored
@@ -341,32 +369,48 @@ func (p policy) settle(row Row, ev event) (Row, effects, decision) {
 	return row, effects{attempt: line}, decision{next: Retry, retryIn: delay}
 }
 
+// exhausted reports whether neither a send nor a lookup is left.
+func (p policy) exhausted(row Row) bool {
+	if !row.MaybeCharged && !row.Asking {
+		return p.sendsUsedUp(row)
+	}
+	return row.Asking && (row.Asks >= p.maxAsks || row.Released >= 2*p.maxReleased)
+}
+
 // settleSend books a send that did not end paid, and reports whether the API refused it for good.
-func (p policy) settleSend(row *Row, o Outcome, giveBack bool) (rejected bool) {
-	switch {
-	case giveBack:
+func (p policy) settleSend(row *Row, o Outcome) (rejected bool) {
+	if o.released() {
 		row.Attempts--
-	case o == TryAgain:
-	case o == Rejected:
-		// The refusal speaks for this request only; an earlier one may have charged: ask.
-		rejected, row.Asking = true, row.MaybeCharged
+	}
+	switch o {
+	case NotSent, Interrupted:
+		if row.KeyFirstUsedAt.Equal(row.AttemptStartedAt) {
+			row.KeyFirstUsedAt = time.Time{} // this call would have been the first use
+		}
+	case NotCharged, OwnFault, TryAgain:
+	case Rejected:
+		// The refusal speaks for this request only; an earlier one may have charged: look it up.
+		rejected = true
 	default:
 		row.MaybeCharged = true
 	}
 	if !row.MaybeCharged {
 		row.FirstSentAt = time.Time{}
+		return rejected
 	}
+	row.Asking = rejected || p.sendsUsedUp(*row)
 	return rejected
 }
 
-// settleAsk books an ask that did not end paid. The row stays ambiguous.
-func (p policy) settleAsk(row *Row, o Outcome, giveBack bool) {
+// settleAsk books a lookup that did not end paid. What may have been charged stays so.
+func (p policy) settleAsk(row *Row, o Outcome) {
 	switch {
-	case giveBack:
+	case o.released():
 		row.Asks--
 	case o == NoCharge:
 		// Not a proof: a request may be under way. With sends left the next begin sends again, unless
-		// it is too late or cancelled; without, only asking is left.
-		row.Asking = row.Attempts >= p.maxAttempts
+		// it is too late or cancelled; without, only looking up is left.
+		row.NoChargeSeen = true
+		row.Asking = row.MaybeCharged && p.sendsUsedUp(*row)
 	}
 }

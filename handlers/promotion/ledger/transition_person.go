@@ -27,7 +27,7 @@ func (p policy) replay(row Row, ev event) (Row, effects, decision) {
 		row.State = Ambiguous
 	}
 	row.Epoch++
-	row.Attempts, row.Asks, row.Failures, row.Asking = 0, 0, 0, false
+	row.Attempts, row.Asks, row.Released, row.Failures, row.Asking, row.NoChargeSeen = 0, 0, 0, 0, false, false
 	row.SettledAt, row.NextAttemptAt = time.Time{}, time.Time{}
 	return row.hinted(HintNone, ev.now), eff, decision{}
 }

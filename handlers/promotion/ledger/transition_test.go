@@ -6,13 +6,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 )
 
 var t0 = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func testPolicy() policy {
-	return policy{maxAttempts: 3, maxAsks: 3, lease: 8 * time.Second, ttl: time.Hour, instance: "a",
+	return policy{maxAttempts: 3, maxAsks: 3, maxReleased: 4, lease: 8 * time.Second, ttl: time.Hour, instance: "a",
 		delay: func(n int) time.Duration { return time.Duration(n) * time.Second }}
 }
 
@@ -31,6 +30,7 @@ func shapes() map[string]Row {
 		return make(Sending, func(r *Row) {
 			r.Epoch, r.Attempts, r.MaybeCharged, r.Asking = 4, attempts, maybe, asking
 			r.LeaseUntil, r.FirstSentAt, r.AttemptStartedAt, r.AttemptBy = t0.Add(lease), t0.Add(-time.Minute), t0.Add(lease-8*time.Second), "b"
+			r.KeyFirstUsedAt = r.FirstSentAt
 			if asking {
 				r.Asks = 1
 			}
@@ -39,32 +39,48 @@ func shapes() map[string]Row {
 	waiting := func(s State, in time.Duration, maybe, asking bool) Row {
 		return make(s, func(r *Row) {
 			r.Epoch, r.Attempts, r.MaybeCharged, r.Asking, r.NextAttemptAt = 3, 1, maybe, asking, t0.Add(in)
+			r.KeyFirstUsedAt = t0.Add(-time.Minute)
 			if maybe {
-				r.FirstSentAt = t0.Add(-time.Minute)
+				r.FirstSentAt = r.KeyFirstUsedAt
 			}
 		})
 	}
 	settled := func(s State) Row {
-		return make(s, func(r *Row) { r.Epoch, r.Attempts, r.SettledAt = 5, 1, t0.Add(-time.Second) })
+		return make(s, func(r *Row) {
+			r.Epoch, r.Attempts, r.SettledAt, r.KeyFirstUsedAt = 5, 1, t0.Add(-time.Second), t0.Add(-time.Minute)
+		})
 	}
+	with := func(r Row, change func(*Row)) Row { change(&r); return r }
+	old := t0.Add(-2 * time.Hour)
 	return map[string]Row{
-		"pending":            make(Pending, func(r *Row) { r.Hint = HintStream }),
-		"pending unhinted":   make(Pending, func(r *Row) { r.Hint = HintNone }),
-		"sending":            sending(time.Second, false, false, 1),
-		"sending maybe":      sending(time.Second, true, false, 2),
-		"sending last":       sending(time.Second, false, false, 3),
-		"sending last maybe": sending(time.Second, true, false, 3),
-		"sending ask":        sending(time.Second, true, true, 1),
-		"sending ask last":   sending(time.Second, true, true, 3),
-		"expired":            sending(-time.Second, false, false, 1),
-		"expired last":       sending(-time.Second, false, false, 3),
-		"expired ask":        sending(-time.Second, true, true, 1),
-		"error due":          waiting(Errored, -time.Second, false, false),
-		"error not due":      waiting(Errored, time.Second, false, false),
-		"ambiguous due":      waiting(Ambiguous, -time.Second, true, false),
-		"ambiguous not due":  waiting(Ambiguous, time.Second, true, false),
-		"ambiguous must ask": waiting(Ambiguous, -time.Second, true, true),
-		"ambiguous old":      func() Row { r := waiting(Ambiguous, -1, true, false); r.FirstSentAt = t0.Add(-2 * time.Hour); return r }(),
+		"error old":                with(waiting(Errored, -1, false, false), func(r *Row) { r.KeyFirstUsedAt = old }),
+		"error old, no charge":     with(waiting(Errored, -1, false, false), func(r *Row) { r.KeyFirstUsedAt, r.NoChargeSeen = old, true }),
+		"error old, asked":         with(waiting(Errored, -1, false, false), func(r *Row) { r.KeyFirstUsedAt, r.Asks = old, 3 }),
+		"error released":           with(waiting(Errored, -1, false, false), func(r *Row) { r.Released = 4 }),
+		"sending released":         with(sending(time.Second, false, false, 1), func(r *Row) { r.Released = 3 }),
+		"sending released maybe":   with(sending(time.Second, true, false, 1), func(r *Row) { r.Released = 3 }),
+		"sending ask released":     with(sending(time.Second, true, true, 1), func(r *Row) { r.Released = 7 }),
+		"sending certain ask":      with(sending(time.Second, false, true, 1), func(r *Row) { r.FirstSentAt, r.KeyFirstUsedAt = time.Time{}, old }),
+		"expired certain ask":      with(sending(-time.Second, false, true, 1), func(r *Row) { r.FirstSentAt, r.KeyFirstUsedAt = time.Time{}, old }),
+		"ambiguous released":       with(waiting(Ambiguous, -1, true, false), func(r *Row) { r.Released = 4 }),
+		"ambiguous, key long used": with(waiting(Ambiguous, -1, true, false), func(r *Row) { r.KeyFirstUsedAt = old }),
+		"pending":                  make(Pending, func(r *Row) { r.Hint = HintStream }),
+		"pending unhinted":         make(Pending, func(r *Row) { r.Hint = HintNone }),
+		"sending":                  sending(time.Second, false, false, 1),
+		"sending maybe":            sending(time.Second, true, false, 2),
+		"sending last":             sending(time.Second, false, false, 3),
+		"sending last maybe":       sending(time.Second, true, false, 3),
+		"sending ask":              sending(time.Second, true, true, 1),
+		"sending ask last":         sending(time.Second, true, true, 3),
+		"expired":                  sending(-time.Second, false, false, 1),
+		"expired last":             sending(-time.Second, false, false, 3),
+		"expired ask":              sending(-time.Second, true, true, 1),
+		"error due":                waiting(Errored, -time.Second, false, false),
+		"error not due":            waiting(Errored, time.Second, false, false),
+		"ambiguous due":            waiting(Ambiguous, -time.Second, true, false),
+		"ambiguous not due":        waiting(Ambiguous, time.Second, true, false),
+		"ambiguous must ask":       waiting(Ambiguous, -time.Second, true, true),
+		"ambiguous old":            func() Row { r := waiting(Ambiguous, -1, true, false); r.FirstSentAt = t0.Add(-2 * time.Hour); return r }(),
 		"ambiguous old asked": func() Row {
 			r := waiting(Ambiguous, -1, true, false)
 			r.FirstSentAt = t0.Add(-2 * time.Hour)
@@ -89,30 +105,41 @@ func TestBeginTable(t *testing.T) {
 	t.Parallel()
 	// running / paused / cancelled, each: next, state afterwards
 	table := map[string]string{
-		"pending":             "send SENDING / ack PENDING / ack CANCELLED",
-		"pending unhinted":    "send SENDING / ack PENDING / ack CANCELLED",
-		"sending":             "retry SENDING / retry SENDING / retry SENDING",
-		"sending maybe":       "retry SENDING / retry SENDING / retry SENDING",
-		"sending last":        "retry SENDING / retry SENDING / retry SENDING",
-		"sending last maybe":  "retry SENDING / retry SENDING / retry SENDING",
-		"sending ask":         "retry SENDING / retry SENDING / retry SENDING",
-		"sending ask last":    "retry SENDING / retry SENDING / retry SENDING",
-		"expired":             "send SENDING / ack SENDING / ask SENDING",
-		"expired last":        "ack UNKNOWN / ack SENDING / ask SENDING",
-		"expired ask":         "ask SENDING / ack SENDING / ask SENDING",
-		"error due":           "send SENDING / ack ERROR / ack CANCELLED",
-		"error not due":       "retry ERROR / ack ERROR / ack CANCELLED",
-		"ambiguous due":       "send SENDING / ack AMBIGUOUS / ask SENDING",
-		"ambiguous not due":   "retry AMBIGUOUS / ack AMBIGUOUS / retry AMBIGUOUS",
-		"ambiguous must ask":  "ask SENDING / ack AMBIGUOUS / ask SENDING",
-		"ambiguous old":       "ask SENDING / ack AMBIGUOUS / ask SENDING",
-		"ambiguous old asked": "ack UNKNOWN / ack AMBIGUOUS / ack UNKNOWN",
-		"ambiguous used up":   "ack UNKNOWN / ack AMBIGUOUS / ask SENDING",
-		"error used up":       "ack FAILED / ack ERROR / ack CANCELLED",
-		"success":             "ack SUCCESS / ack SUCCESS / ack SUCCESS",
-		"failed":              "ack FAILED / ack FAILED / ack FAILED",
-		"unknown":             "ack UNKNOWN / ack UNKNOWN / ack UNKNOWN",
-		"cancelled":           "ack CANCELLED / ack CANCELLED / ack CANCELLED",
+		"pending":                  "send SENDING / ack PENDING / ack CANCELLED",
+		"pending unhinted":         "send SENDING / ack PENDING / ack CANCELLED",
+		"sending":                  "retry SENDING / retry SENDING / retry SENDING",
+		"sending maybe":            "retry SENDING / retry SENDING / retry SENDING",
+		"sending last":             "retry SENDING / retry SENDING / retry SENDING",
+		"sending last maybe":       "retry SENDING / retry SENDING / retry SENDING",
+		"sending ask":              "retry SENDING / retry SENDING / retry SENDING",
+		"sending ask last":         "retry SENDING / retry SENDING / retry SENDING",
+		"expired":                  "send SENDING / ack SENDING / ask SENDING",
+		"expired last":             "ask SENDING / ack SENDING / ask SENDING",
+		"expired ask":              "ask SENDING / ack SENDING / ask SENDING",
+		"error due":                "send SENDING / ack ERROR / ack CANCELLED",
+		"error not due":            "retry ERROR / ack ERROR / ack CANCELLED",
+		"ambiguous due":            "send SENDING / ack AMBIGUOUS / ask SENDING",
+		"ambiguous not due":        "retry AMBIGUOUS / ack AMBIGUOUS / retry AMBIGUOUS",
+		"ambiguous must ask":       "ask SENDING / ack AMBIGUOUS / ask SENDING",
+		"ambiguous old":            "ask SENDING / ack AMBIGUOUS / ask SENDING",
+		"ambiguous old asked":      "ack UNKNOWN / ack AMBIGUOUS / ack UNKNOWN",
+		"ambiguous used up":        "ask SENDING / ack AMBIGUOUS / ask SENDING",
+		"error old":                "ask SENDING / ack ERROR / ack CANCELLED",
+		"error old, no charge":     "send SENDING / ack ERROR / ack CANCELLED",
+		"error old, asked":         "ack FAILED / ack ERROR / ack CANCELLED",
+		"error released":           "ack FAILED / ack ERROR / ack CANCELLED",
+		"sending released":         "retry SENDING / retry SENDING / retry SENDING",
+		"sending released maybe":   "retry SENDING / retry SENDING / retry SENDING",
+		"sending ask released":     "retry SENDING / retry SENDING / retry SENDING",
+		"sending certain ask":      "retry SENDING / retry SENDING / retry SENDING",
+		"expired certain ask":      "ask SENDING / ack SENDING / ack CANCELLED",
+		"ambiguous released":       "ask SENDING / ack AMBIGUOUS / ask SENDING",
+		"ambiguous, key long used": "ask SENDING / ack AMBIGUOUS / ask SENDING",
+		"error used up":            "ack FAILED / ack ERROR / ack CANCELLED",
+		"success":                  "ack SUCCESS / ack SUCCESS / ack SUCCESS",
+		"failed":                   "ack FAILED / ack FAILED / ack FAILED",
+		"unknown":                  "ack UNKNOWN / ack UNKNOWN / ack UNKNOWN",
+		"cancelled":                "ack CANCELLED / ack CANCELLED / ack CANCELLED",
 	}
 	rows := shapes()
 	require.Len(t, table, len(rows), "every shape has its line")
@@ -142,7 +169,7 @@ func TestBeginTable(t *testing.T) {
 				require.NotNil(t, eff.attempt, "%s: the attempt taken over has its line", name)
 				require.Equal(t, row.Epoch, eff.attempt.Epoch)
 				require.Equal(t, Interrupted, eff.attempt.Outcome)
-				require.True(t, next.MaybeCharged, name)
+				require.Equal(t, !row.Asking || row.MaybeCharged, next.MaybeCharged, "%s: a lookup charges nothing", name)
 				require.Greater(t, next.Epoch, row.Epoch, "%s: a late answer must be stale", name)
 			}
 		}
@@ -158,18 +185,23 @@ func TestBeginTable(t *testing.T) {
 // TestSettleTable: every outcome for every row that is being called for.
 func TestSettleTable(t *testing.T) {
 	t.Parallel()
-	outcomes := []Outcome{Paid, NotCharged, TryAgain, PerhapsCharged, Rejected, OwnFault, NoCharge, Interrupted}
+	outcomes := []Outcome{Paid, NotCharged, TryAgain, PerhapsCharged, Rejected, OwnFault, NoCharge, Interrupted, NotSent, Unrecognized}
 	// State afterwards, in the order of outcomes; a + marks a begin that must ask next.
 	table := map[string]string{
-		"sending":            "SUCCESS ERROR ERROR AMBIGUOUS FAILED ERROR AMBIGUOUS ERROR",
-		"sending maybe":      "SUCCESS AMBIGUOUS AMBIGUOUS AMBIGUOUS AMBIGUOUS+ AMBIGUOUS AMBIGUOUS AMBIGUOUS",
-		"sending last":       "SUCCESS ERROR FAILED UNKNOWN FAILED ERROR UNKNOWN ERROR",
-		"sending last maybe": "SUCCESS AMBIGUOUS UNKNOWN UNKNOWN AMBIGUOUS+ AMBIGUOUS UNKNOWN AMBIGUOUS",
-		"sending ask":        "SUCCESS AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS AMBIGUOUS+",
-		"sending ask last":   "SUCCESS AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+",
-		"expired":            "SUCCESS ERROR ERROR AMBIGUOUS FAILED ERROR AMBIGUOUS ERROR",
-		"expired last":       "SUCCESS ERROR FAILED UNKNOWN FAILED ERROR UNKNOWN ERROR",
-		"expired ask":        "SUCCESS AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS AMBIGUOUS+",
+		"sending":                "SUCCESS ERROR ERROR AMBIGUOUS FAILED ERROR AMBIGUOUS ERROR ERROR AMBIGUOUS",
+		"sending maybe":          "SUCCESS AMBIGUOUS AMBIGUOUS AMBIGUOUS AMBIGUOUS+ AMBIGUOUS AMBIGUOUS AMBIGUOUS AMBIGUOUS AMBIGUOUS",
+		"sending last":           "SUCCESS ERROR FAILED AMBIGUOUS+ FAILED ERROR AMBIGUOUS+ ERROR ERROR AMBIGUOUS",
+		"sending last maybe":     "SUCCESS AMBIGUOUS AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS AMBIGUOUS+ AMBIGUOUS AMBIGUOUS AMBIGUOUS",
+		"sending ask":            "SUCCESS AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+",
+		"sending ask last":       "SUCCESS AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+",
+		"sending released":       "SUCCESS ERROR ERROR AMBIGUOUS FAILED ERROR AMBIGUOUS ERROR ERROR AMBIGUOUS",
+		"sending released maybe": "SUCCESS AMBIGUOUS AMBIGUOUS AMBIGUOUS AMBIGUOUS+ AMBIGUOUS AMBIGUOUS AMBIGUOUS AMBIGUOUS AMBIGUOUS",
+		"sending ask released":   "SUCCESS AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+",
+		"sending certain ask":    "SUCCESS ERROR+ ERROR+ ERROR+ ERROR+ ERROR+ ERROR ERROR+ ERROR+ ERROR+",
+		"expired":                "SUCCESS ERROR ERROR AMBIGUOUS FAILED ERROR AMBIGUOUS ERROR ERROR AMBIGUOUS",
+		"expired last":           "SUCCESS ERROR FAILED AMBIGUOUS+ FAILED ERROR AMBIGUOUS+ ERROR ERROR AMBIGUOUS",
+		"expired ask":            "SUCCESS AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS AMBIGUOUS+ AMBIGUOUS+ AMBIGUOUS+",
+		"expired certain ask":    "SUCCESS ERROR+ ERROR+ ERROR+ ERROR+ ERROR+ ERROR ERROR+ ERROR+ ERROR+",
 	}
 	p := testPolicy()
 	for name, row := range shapes() {
@@ -188,7 +220,7 @@ func TestSettleTable(t *testing.T) {
 				got += " "
 			}
 			got += string(next.State)
-			if next.State == Ambiguous && next.Asking {
+			if next.Asking && !next.State.Settled() {
 				got += "+"
 			}
 			require.NotNil(t, eff.attempt, name)
@@ -211,9 +243,10 @@ func TestSettleTable(t *testing.T) {
 				res.RetryAfter = 0
 				require.Equal(t, next.MaybeCharged, !next.FirstSentAt.IsZero(), "%s: %s", name, o)
 			}
-			if o == NotCharged || o == OwnFault || o == Interrupted {
-				require.Equal(t, row.Attempts+row.Asks-1, next.Attempts+next.Asks, "%s: %s is given back", name, o)
+			if o.released() {
+				require.Equal(t, row.Attempts+row.Asks-1, next.Attempts+next.Asks, "%s: %s is released", name, o)
 			}
+			require.Equal(t, row.Released, next.Released, "not counted")
 
 			again, eff, d2 := p.apply(next, event{kind: evSettle, now: t0, result: res})
 			require.Equal(t, next, again, "%s: %s twice", name, o)
@@ -329,6 +362,13 @@ func checkStep(t require.TestingT, was, is Row, eff effects, d decision) {
 		require.True(t, is.MaybeCharged, "a possible charge is never forgotten")
 		require.Equal(t, was.FirstSentAt, is.FirstSentAt, "nor when it was first possible")
 	}
+	if is.KeyFirstUsedAt != was.KeyFirstUsedAt && !was.KeyFirstUsedAt.IsZero() {
+		require.True(t, is.KeyFirstUsedAt.IsZero() && was.State == Sending && was.KeyFirstUsedAt.Equal(was.AttemptStartedAt),
+			"the first use of a key is only forgotten by the call that would have been it")
+	}
+	if is.State == Sending && !is.Asking {
+		require.False(t, is.KeyFirstUsedAt.IsZero(), "a key that is sent is used")
+	}
 	if is.MaybeCharged && !is.State.Settled() {
 		require.False(t, is.FirstSentAt.IsZero(), "the age of a possible charge is known")
 	}
@@ -343,170 +383,4 @@ func checkStep(t require.TestingT, was, is Row, eff effects, d decision) {
 		require.Contains(t, []Next{0, Ack, Paused}, d.next)
 	}
 	require.False(t, eff.settled && eff.left == "" && (is.State == Failed || is.State == Unknown) && eff.dead == "", "giving up leaves a dead letter")
-}
-
-// TestPayoutNeverPaidTwice plays random histories with an API that charges whenever a request reaches it, also
-// long after the caller has gone, and honours the key only for ttl after the first request.
-func TestPayoutNeverPaidTwice(t *testing.T) {
-	t.Parallel()
-	history := func(t *rapid.T) {
-		p := testPolicy()
-		// With one attempt a payout is given up often, and a person's word is heard often.
-		p.maxAttempts = rapid.IntRange(1, 3).Draw(t, "attempts")
-		p.maxAsks = p.maxAttempts
-		now := t0
-		row, _, _ := p.apply(Row{ID: 1, Key: key(1, 2)}, event{kind: evAccept, now: now, promotion: PromotionRunning})
-		promotion := PromotionRunning
-		type flight struct {
-			epoch int64
-			send  bool
-			until time.Time // the worker's lease
-			state string    // begun, written, ended
-		}
-		var flights []*flight
-		var charged bool // the API's book has the charge
-		var keyKnownSince time.Time
-		charges := 0
-		request := func() { // a request reaches the API
-			if keyKnownSince.IsZero() || now.Sub(keyKnownSince) > p.ttl+2*p.lease+time.Minute {
-				keyKnownSince = now
-				charges++
-			}
-			charged = true
-		}
-		step := func(ev event) decision {
-			was := row
-			ev.now = now
-			next, eff, d := p.apply(row, ev)
-			checkStep(t, was, next, eff, d)
-			require.LessOrEqual(t, next.Attempts, p.maxAttempts)
-			require.LessOrEqual(t, next.Asks, p.maxAsks)
-			row = next
-			if row.State.Settled() && !was.State.Settled() {
-				if charged {
-					require.Contains(t, []State{Success, Unknown}, row.State, "charged and denied")
-				}
-			}
-			return d
-		}
-		late := []*flight{} // requests written whose worker gave up; the network may still deliver them
-		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{"begin", "begin", "write", "answer", "answer", "give up", "deliver", "wait", "pause", "resume", "cancel", "fed", "lost", "crash", "replay", "replay", "resolve"}).Draw(t, "step") {
-			case "begin":
-				d := step(event{kind: evBegin, promotion: promotion, same: true})
-				if d.next == Send || d.next == Ask {
-					if d.next == Send {
-						require.NotEqual(t, PromotionCancelled, promotion, "sent after a cancel")
-						require.False(t, !row.FirstSentAt.IsZero() && row.MaybeCharged && now.Sub(row.FirstSentAt) > p.ttl, "sent after the key's time")
-					}
-					flights = append(flights, &flight{epoch: row.Epoch, send: d.next == Send, until: now.Add(p.lease), state: "begun"})
-				}
-			case "write":
-				for _, f := range flights {
-					if f.state == "begun" && f.send && now.Before(f.until) { // only while its lease lasts
-						f.state = "written"
-						break
-					}
-				}
-			case "answer", "give up":
-				if len(flights) == 0 {
-					continue
-				}
-				i := rapid.IntRange(0, len(flights)-1).Draw(t, "flight")
-				f := flights[i]
-				flights = append(flights[:i], flights[i+1:]...)
-				res := Result{Key: row.Key, Epoch: f.epoch}
-				switch {
-				case !f.send && charged:
-					res.Outcome = rapid.SampledFrom([]Outcome{Paid, PerhapsCharged, NotCharged, Interrupted}).Draw(t, "ask")
-				case !f.send:
-					res.Outcome = rapid.SampledFrom([]Outcome{NoCharge, PerhapsCharged, NotCharged, Rejected, Interrupted}).Draw(t, "ask")
-				case f.state == "begun":
-					res.Outcome = rapid.SampledFrom([]Outcome{NotCharged, OwnFault, Interrupted}).Draw(t, "unsent")
-				default:
-					res.Outcome = rapid.SampledFrom([]Outcome{Paid, PerhapsCharged, PerhapsCharged, Rejected, TryAgain, NotCharged}).Draw(t, "sent")
-					switch res.Outcome {
-					case Paid:
-						request()
-					case PerhapsCharged:
-						late = append(late, f)
-					}
-				}
-				step(event{kind: evSettle, result: res})
-			case "crash": // the worker dies without a word; what it wrote may arrive
-				if len(flights) > 0 {
-					if flights[0].state == "written" {
-						late = append(late, flights[0])
-					}
-					flights = flights[1:]
-				}
-			case "deliver":
-				if len(late) > 0 && now.Before(late[0].until.Add(time.Minute)) {
-					request()
-				}
-				if len(late) > 0 {
-					late = late[1:]
-				}
-			case "wait":
-				now = now.Add(time.Duration(rapid.IntRange(1, 90*60).Draw(t, "seconds")) * time.Second)
-			case "pause":
-				if promotion == PromotionRunning {
-					promotion = PromotionPaused
-				}
-			case "resume":
-				if promotion == PromotionPaused {
-					promotion = PromotionRunning
-				}
-			case "cancel":
-				promotion = PromotionCancelled
-				step(event{kind: evCancel})
-			case "fed":
-				step(event{kind: evFed, version: row.Version})
-			case "lost":
-				step(event{kind: evLost})
-			case "replay":
-				step(event{kind: evReplay, promotion: promotion})
-			case "resolve": // by a person who looked into the API's book when nothing was under way any more
-				if len(late)+len(flights) == 0 {
-					step(event{kind: evResolve, resolve: Resolution{Paid: charged, TransactionKey: "tx"}})
-				}
-			}
-			require.LessOrEqual(t, charges, 1, "paid twice")
-		}
-		if charged {
-			require.NotContains(t, []State{Failed, Cancelled}, row.State, "charged and denied")
-		}
-	}
-	for range 5 { // a hundred histories are too few for what a person does after the end of one
-		rapid.Check(t, history)
-	}
-}
-
-// TestPayoutEnds: whatever happened before, a payout whose hints come and whose API answers in the end settles.
-func TestPayoutEnds(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		p := testPolicy()
-		rows := shapes()
-		names := make([]string, 0, len(rows))
-		for n := range rows {
-			names = append(names, n)
-		}
-		row := rows[rapid.SampledFrom(sorted(names)).Draw(t, "row")]
-		promotion := rapid.SampledFrom([]PromotionState{PromotionRunning, PromotionCancelled}).Draw(t, "promotion")
-		answers := rapid.SliceOfN(rapid.SampledFrom([]Outcome{TryAgain, PerhapsCharged, Rejected, NoCharge}), 1, 5).Draw(t, "answers")
-		now := t0
-		for i := range 40 {
-			if row.State.Settled() {
-				return
-			}
-			now = now.Add(2 * p.lease).Add(time.Minute)
-			var d decision
-			row, _, d = p.apply(row, event{kind: evBegin, now: now, promotion: promotion, same: true})
-			if d.next == Send || d.next == Ask {
-				row, _, _ = p.apply(row, event{kind: evSettle, now: now, result: Result{Epoch: row.Epoch, Outcome: answers[i%len(answers)]}})
-			}
-		}
-		require.True(t, row.State.Settled(), "still %s after 40 begins", row.State)
-	})
 }

@@ -40,11 +40,14 @@ type Charge struct {
 type Answer struct {
 	Class          Class
 	TransactionKey string        // of the charge; only with Paid
-	RetryAfter     time.Duration // with Throttled, and with NotSent on an open breaker: not sooner than this
+	RetryAfter     time.Duration // not sooner than this: with Throttled, Retry and Unrecognized, if the answer asks for it, and with NotSent while all calls wait
 	Status         int           // HTTP status; 0 when there was no answer
 	Code           string        // the API's own code of an error, or empty
 	Text           string        // for people: bounded, printable, without secrets
 	Err            error         // what broke, if it was not the API's answer; may be nil
+	// General: the trouble is not this payout's alone. The credential was refused, the breaker is not closed, or throttling
+	// held all calls a moment ago.
+	General bool
 }
 
 // Class is what is known about the money after one call.
@@ -52,24 +55,28 @@ type Class uint8
 
 // The classes of an Answer.
 const (
-	// Ambiguous: perhaps charged. Written and then a timeout, a reset, a 5xx, an unreadable 2xx, a
-	// redirect, or 409 (in flight). Send again with the same key, or ask; never use a new key.
+	// Ambiguous: perhaps charged. Written and then a timeout, a reset, an unreadable 2xx, a 5xx with the
+	// API's own code, or 409 (in flight). Send again with the same key, or look it up; never use a new key.
 	Ambiguous Class = iota
 	// Paid: charged, by this request or by an earlier one with the same key.
 	Paid
 	// NotSent: certainly not charged by this attempt, since no byte of it left the process: the
-	// deadline had passed, dial, DNS or TLS failed, the breaker was open, no slot was free.
+	// deadline had passed, dial, DNS or TLS failed, the breaker was open, a Retry-After held, no slot was free.
 	NotSent
-	// Throttled: the API refuses to work for now (429, or 503 with Retry-After), or such a
-	// refusal still holds and nothing was sent. Wait, spend no attempt.
+	// Throttled: the API's own code says that it refuses to work for now (429, or 503 with Retry-After). Certainly not
+	// charged by this attempt. Wait, spend no attempt.
 	Throttled
-	// Rejected: refused for good (400, 422, and other 4xx that carry the API's own code).
+	// Rejected: refused for good with the API's own code: 400, 422, other 4xx, and 403 or 404 with a code that the contract
+	// lists as about the payout. A lookup that is Rejected says nothing about the charge.
 	Rejected
-	// OwnFault: we are not set up right (401, 403, 404, and other 4xx that don't come from the API
-	// itself). Spend no attempt; a person must act.
+	// OwnFault: the API's own code says that we are not set up right (401, 403, 404). Certainly not charged by this
+	// attempt. Spend no attempt; a person must act.
 	OwnFault
-	// Retry: the API asks for the same request again (408, 425).
+	// Retry: the API's own code asks for the same request again (408, 425). Certainly not charged by this attempt.
 	Retry
+	// Unrecognized: an answer without the API's own code, which a proxy may have made after it passed the request on.
+	// Perhaps charged; spend no attempt.
+	Unrecognized
 	// NoCharge: only from Lookup: nothing with this key has been executed so far. No proof that
 	// nothing will be, since a request may be under way.
 	NoCharge
@@ -92,6 +99,8 @@ func (c Class) String() string {
 		return "own_fault"
 	case Retry:
 		return "retry"
+	case Unrecognized:
+		return "unrecognized"
 	case NoCharge:
 		return "no_charge"
 	default:

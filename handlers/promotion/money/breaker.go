@@ -2,72 +2,69 @@ package money
 
 import (
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/failsafe-go/failsafe-go/circuitbreaker"
 )
 
 // verdict is what an answer says about the API's health.
 type verdict uint8
 
 const (
-	healthy verdict = iota // it works, whatever it answered
-	failing                // it does not work
-	neutral                // the call says nothing, such as one that its caller cancelled
-	trip                   // stop calling at once: a person must act
+	healthy       verdict = iota // the API works
+	failing                      // the API does not work
+	neutral                      // the call says nothing, such as one that its caller cancelled
+	misconfigured                // we are not set up right; counts like failing
+	throttling                   // the API works, and asks for fewer calls
 )
 
-// breaker is failsafe-go's circuit breaker with what the client needs around it: results are only
-// counted in the state in which their call began (otherwise calls begun before the breaker opened
-// would decide the probes' outcome), and readiness can be read without a lock.
+// manyKeys is how many different idempotency keys must have the same trouble before all calls wait. One payout,
+// however often it is tried, never stops the others.
+const manyKeys = 3
+
+// throttledShare is how many of the answers must be throttled before the gate closes. Below it each throttled payout
+// waits by itself.
+const throttledShare = 0.25
+
+const (
+	stateClosed int32 = iota
+	stateHalfOpen
+	stateOpen
+)
+
+// breaker is a circuit breaker over a sliding window that counts keys, not calls, of those that fail: a key whose latest
+// answer was bad is not counted again before it had a good one. It also decides when throttling is general. Results are
+// only counted in the state in which their call began; otherwise calls begun before the breaker opened would decide the
+// outcome of the probes.
 type breaker struct {
-	log *slog.Logger
+	cfg   BreakerConfig
+	log   *slog.Logger
+	start time.Time
 
-	mu     sync.Mutex // around every call into cb, so that gen and probes move with its state
-	cb     circuitbreaker.CircuitBreaker[any]
-	gen    uint64 // counts changes of state
-	probes int    // permits left while half-open
+	mu        sync.Mutex
+	gen       uint64 // counts changes of state
+	window    window
+	bad       map[string]struct{} // keys whose latest answer was counted against the API; bounded by maxBad
+	ownFaults map[string]struct{} // up to manyKeys keys that were answered misconfigured, none healthy since
+	probes    int                 // permits left while half-open
+	successes int                 // of probes
+	opener    string              // key that opened the breaker last
 
-	start     time.Time
-	state     atomic.Int32 // circuitbreaker.State
+	state     atomic.Int32
 	openUntil atomic.Int64 // nanoseconds after start
 	probe     atomic.Bool  // a permit is left while half-open
 }
 
+// maxBad bounds the memory of bad keys. When it is full it is emptied; each key then counts once more.
+const maxBad = 1 << 14
+
 func newBreaker(cfg BreakerConfig, log *slog.Logger) *breaker {
-	b := &breaker{log: log, start: time.Now()}
-	b.cb = circuitbreaker.NewBuilder[any]().
-		WithFailureRateThreshold(cfg.FailureRatio, uint(cfg.MinCalls), cfg.Window).
-		WithDelay(cfg.OpenDelay).
-		WithJitterFactor(0.1). // so that a fleet doesn't probe in one moment
-		WithSuccessThreshold(uint(cfg.HalfOpenSuccesses)).
-		OnStateChanged(func(e circuitbreaker.StateChangedEvent) { b.changed(e, cfg.HalfOpenSuccesses) }).
-		Build()
-	return b
+	return &breaker{cfg: cfg, log: log, start: time.Now(), window: window{width: cfg.Window / windowSlots},
+		bad: map[string]struct{}{}, ownFaults: map[string]struct{}{}}
 }
 
-// changed is called by the library within a call into it, so with b.mu held.
-func (b *breaker) changed(e circuitbreaker.StateChangedEvent, probes int) {
-	b.gen++
-	switch e.NewState {
-	case circuitbreaker.OpenState:
-		wait := b.cb.RemainingDelay()
-		b.openUntil.Store(int64(time.Since(b.start) + wait))
-		b.log.Warn("money api breaker opened", "from", e.OldState.String(), "failures", e.Metrics().Failures(),
-			"calls", e.Metrics().Executions(), "probe_after", wait)
-	case circuitbreaker.HalfOpenState:
-		b.probes = probes
-		b.probe.Store(true)
-		b.log.Info("money api breaker half-open", "probes", probes)
-	case circuitbreaker.ClosedState:
-		b.log.Info("money api breaker closed")
-	}
-	b.state.Store(int32(e.NewState))
-}
-
-// permit is the right to make one call. Exactly one of its holders' verdicts must be recorded.
+// permit is the right to make one call. Exactly one verdict must be recorded for each.
 type permit struct {
 	gen   uint64
 	probe bool
@@ -77,46 +74,135 @@ type permit struct {
 func (b *breaker) acquire() (p permit, wait time.Duration, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.cb.TryAcquirePermit() {
-		return permit{}, b.cb.RemainingDelay(), false
+	if b.state.Load() == stateOpen {
+		if wait := b.remaining(); wait > 0 {
+			return permit{}, wait, false
+		}
+		b.probes, b.successes = b.cfg.HalfOpenSuccesses, 0
+		b.probe.Store(true)
+		b.enter(stateHalfOpen)
+		b.log.Info("money api breaker half-open", "probes", b.probes)
 	}
-	p = permit{gen: b.gen, probe: b.cb.IsHalfOpen()}
-	if p.probe {
-		b.probes--
-		b.probe.Store(b.probes > 0)
+	p = permit{gen: b.gen, probe: b.state.Load() == stateHalfOpen}
+	if !p.probe {
+		return p, 0, true
 	}
+	if b.probes == 0 {
+		return permit{}, 0, false
+	}
+	b.probes--
+	b.probe.Store(b.probes > 0)
 	return p, 0, true
 }
 
-// record ends a permit.
-func (b *breaker) record(p permit, v verdict) {
+// record ends the permit of a call for key. It reports whether throttling is general: all calls must wait.
+func (b *breaker) record(p permit, key string, v verdict) (throttled bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if v == trip {
-		b.cb.Open()
-		return
-	}
 	if p.gen != b.gen {
+		return false
+	}
+	if p.probe {
+		b.probed(key, v)
+		return false
+	}
+	now := b.window.at(time.Since(b.start))
+	switch v {
+	case healthy:
+		delete(b.bad, key)
+		now.ok++
+	case failing, misconfigured:
+		if b.counts(key) {
+			now.failed++
+		}
+		failed, _, total := b.window.sums()
+		if failed >= manyKeys && total >= b.cfg.MinCalls && float64(failed) >= b.cfg.FailureRatio*float64(total) {
+			b.open(key, failed, total)
+		}
+	case throttling:
+		if b.counts(key) {
+			now.throttled++
+		}
+		_, n, total := b.window.sums()
+		if n >= manyKeys && float64(n) >= throttledShare*float64(total) {
+			b.forget()
+			return true
+		}
+	}
+	return false
+}
+
+// counts notes that the latest answer for key was bad, and reports whether that is new.
+func (b *breaker) counts(key string) bool {
+	if _, known := b.bad[key]; known {
+		return false
+	}
+	if len(b.bad) >= maxBad {
+		clear(b.bad)
+	}
+	b.bad[key] = struct{}{}
+	return true
+}
+
+// probed ends a probe. A key that has opened the breaker can't open it again right away.
+func (b *breaker) probed(key string, v verdict) {
+	switch {
+	case v == healthy, v == throttling:
+		if b.successes++; b.successes >= b.cfg.HalfOpenSuccesses {
+			b.opener = ""
+			b.forget()
+			b.enter(stateClosed)
+			b.log.Info("money api breaker closed")
+			return
+		}
+	case v != neutral && key != b.opener:
+		b.open(key, 1, 1)
 		return
 	}
+	b.probes++
+	b.probe.Store(true)
+}
+
+func (b *breaker) open(key string, failed, total int) {
+	wait := time.Duration(float64(b.cfg.OpenDelay) * (0.9 + 0.2*rand.Float64())) // so that a fleet doesn't probe in one moment
+	b.log.Warn("money api breaker opened", "from", b.name(), "failed_keys", failed, "calls", total, "probe_after", wait)
+	b.opener = key
+	b.openUntil.Store(int64(time.Since(b.start) + wait))
+	b.forget()
+	b.enter(stateOpen)
+}
+
+func (b *breaker) enter(state int32) {
+	b.gen++
+	b.state.Store(state)
+}
+
+// forget begins the count again.
+func (b *breaker) forget() {
+	clear(b.bad)
+	b.window.clear()
+}
+
+// accused notes whether an answer for key says that we are not set up right, and reports whether several keys in a row
+// have been answered so.
+func (b *breaker) accused(key string, v verdict) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	switch {
+	case v == misconfigured && len(b.ownFaults) < manyKeys:
+		b.ownFaults[key] = struct{}{}
 	case v == healthy:
-		b.cb.RecordSuccess()
-	case v == failing || p.probe:
-		b.cb.RecordFailure()
+		clear(b.ownFaults)
 	}
-	if p.probe && p.gen == b.gen {
-		b.probes++
-		b.probe.Store(true)
-	}
+	return len(b.ownFaults) >= manyKeys
 }
 
 // ready reports whether a call begun now may get a permit.
 func (b *breaker) ready() bool {
-	switch circuitbreaker.State(b.state.Load()) {
-	case circuitbreaker.OpenState:
+	switch b.state.Load() {
+	case stateOpen:
 		return b.remaining() == 0
-	case circuitbreaker.HalfOpenState:
+	case stateHalfOpen:
 		return b.probe.Load()
 	default:
 		return true
@@ -125,11 +211,43 @@ func (b *breaker) ready() bool {
 
 // remaining returns how long the breaker stays open without a probe; 0 in other states.
 func (b *breaker) remaining() time.Duration {
-	if circuitbreaker.State(b.state.Load()) != circuitbreaker.OpenState {
+	if b.state.Load() != stateOpen {
 		return 0
 	}
 	return max(0, time.Duration(b.openUntil.Load())-time.Since(b.start))
 }
 
 // name returns closed, half-open or open.
-func (b *breaker) name() string { return circuitbreaker.State(b.state.Load()).String() }
+func (b *breaker) name() string { return [...]string{"closed", "half-open", "open"}[b.state.Load()] }
+
+const windowSlots = 10
+
+// window counts answers by slots of time. A key that fails is counted once.
+type window struct {
+	width time.Duration
+	slots [windowSlots]slot
+	now   int64 // number of the newest slot
+}
+
+type slot struct{ ok, failed, throttled int }
+
+// at returns the slot of a moment, and empties those that it has left behind.
+func (w *window) at(since time.Duration) *slot {
+	n := int64(since / w.width)
+	for i := max(w.now+1, n-windowSlots+1); i <= n; i++ {
+		w.slots[i%windowSlots] = slot{}
+	}
+	w.now = max(w.now, n)
+	return &w.slots[w.now%windowSlots]
+}
+
+func (w *window) sums() (failed, throttled, total int) {
+	for _, s := range w.slots {
+		failed += s.failed
+		throttled += s.throttled
+		total += s.ok + s.failed + s.throttled
+	}
+	return failed, throttled, total
+}
+
+func (w *window) clear() { w.slots = [windowSlots]slot{} }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,10 +32,90 @@ func take(t *testing.T, b *breaker, n int) []permit {
 	return ps
 }
 
+var testKeys atomic.Int64
+
+// record ends permits of calls for as many different keys.
 func record(b *breaker, v verdict, ps ...permit) {
 	for _, p := range ps {
-		b.record(p, v)
+		b.record(p, fmt.Sprint("key ", testKeys.Add(1)), v)
 	}
+}
+
+// opened is a breaker that several keys have opened.
+func opened(t *testing.T) *breaker {
+	b := testBreaker()
+	record(b, failing, take(t, b, 20)...)
+	require.Equal(t, "open", b.name())
+	return b
+}
+
+// TestOneKeyNeverStopsTheOthers: whatever one payout is answered, and however often, the breaker stays closed and no call but
+// its own waits.
+func TestOneKeyNeverStopsTheOthers(t *testing.T) {
+	t.Parallel()
+	for name, v := range map[string]verdict{"failing": failing, "misconfigured": misconfigured, "throttling": throttling} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := testBreaker()
+			for n := range 1000 {
+				require.False(t, b.record(take(t, b, 1)[0], fmt.Sprint("poisoned ", n%2), v), "general")
+				require.Equal(t, "closed", b.name())
+			}
+			require.False(t, b.accused("poisoned 0", v))
+			require.False(t, b.accused("poisoned 1", v))
+			require.Equal(t, v == misconfigured, b.accused("another", v))
+		})
+	}
+}
+
+func TestThrottlingOfSeveralKeysIsGeneral(t *testing.T) {
+	t.Parallel()
+	b := testBreaker()
+	record(b, healthy, take(t, b, 10)...)
+	for n := range 3 {
+		require.False(t, b.record(take(t, b, 1)[0], fmt.Sprint("throttled ", n), throttling), "3 of 13 is no quarter")
+	}
+	require.True(t, b.record(take(t, b, 1)[0], "throttled 3", throttling))
+	require.False(t, b.record(take(t, b, 1)[0], "throttled 3", throttling), "the count begins again")
+}
+
+// TestAPoisonedProbe: the key that opened the breaker can't open it again as the next probe.
+func TestAPoisonedProbe(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := opened(t)
+		time.Sleep(openAtMost)
+		b.record(take(t, b, 1)[0], "poisoned", failing)
+		require.Equal(t, "open", b.name())
+		time.Sleep(openAtMost)
+		for range 5 {
+			b.record(take(t, b, 1)[0], "poisoned", failing)
+			require.Equal(t, "half-open", b.name())
+		}
+		record(b, healthy, take(t, b, 3)...)
+		require.Equal(t, "closed", b.name())
+	})
+}
+
+// TestTheWindowMovesOn: what is older than the window counts no more.
+func TestTheWindowMovesOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := testBreaker()
+		record(b, failing, take(t, b, 19)...)
+		time.Sleep(9 * time.Second)
+		_, _, total := b.window.sums()
+		require.Equal(t, 19, total)
+		time.Sleep(2 * time.Second)
+		record(b, failing, take(t, b, 1)...)
+		require.Equal(t, "closed", b.name())
+		_, _, total = b.window.sums()
+		require.Equal(t, 1, total)
+		time.Sleep(time.Hour)
+		record(b, healthy, take(t, b, 1)...)
+		_, _, total = b.window.sums()
+		require.Equal(t, 1, total)
+	})
 }
 
 func TestBreakerOpensAndRecovers(t *testing.T) {
@@ -69,14 +150,14 @@ func TestBreakerOpensAndRecovers(t *testing.T) {
 
 func TestBreakerFailedProbeOpensAgain(t *testing.T) {
 	t.Parallel()
-	for name, v := range map[string]verdict{"failing": failing, "neutral": neutral, "trip": trip} {
+	for name, v := range map[string]verdict{"failing": failing, "misconfigured": misconfigured} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := testBreaker()
-				record(b, trip, take(t, b, 1)...)
-				require.Equal(t, "open", b.name())
+				b := opened(t)
 				time.Sleep(openAtMost)
+				record(b, neutral, take(t, b, 2)...)
+				require.True(t, b.ready(), "a call that says nothing gives its permit back")
 				record(b, v, take(t, b, 1)...)
 				require.Equal(t, "open", b.name())
 				require.False(t, b.ready())
@@ -97,7 +178,7 @@ func TestBreakerIgnoresLateResults(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := testBreaker()
 				late := take(t, b, 50)
-				record(b, trip, take(t, b, 1)...)
+				record(b, misconfigured, take(t, b, 20)...)
 				time.Sleep(openAtMost)
 				probes := take(t, b, 2)
 				record(b, v, late...)
@@ -158,14 +239,14 @@ func walk(steps []int) (problem string) {
 			}
 		case s < 90 && len(held) > 0:
 			i := s % len(held)
-			b.record(held[i], verdict(s%4))
+			b.record(held[i], fmt.Sprint("key ", s), verdict(s%5))
 			held = append(held[:i], held[i+1:]...)
 		case s >= 90:
 			time.Sleep(time.Duration(s-89) * time.Second)
 		}
 	}
 	for i, p := range held {
-		b.record(p, verdict(i%4))
+		b.record(p, fmt.Sprint("key ", i), verdict(i%5))
 	}
 	time.Sleep(openAtMost)
 	if !b.ready() {
@@ -176,7 +257,7 @@ func walk(steps []int) (problem string) {
 		if !ok {
 			return b.name() + ": no permit, though all calls have ended"
 		}
-		b.record(p, healthy)
+		b.record(p, "good", healthy)
 	}
 	if b.name() != "closed" {
 		return b.name() + " after three good calls"

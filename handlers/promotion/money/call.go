@@ -35,10 +35,10 @@ func (c *Client) Charge(ctx context.Context, ch Charge) Answer {
 	return c.call(ctx, o, o.request, request{key: ch.Key, body: ch.Body})
 }
 
-// Lookup implements API. Rejected is not among its classes: a refused question is OwnFault.
+// Lookup implements API.
 func (c *Client) Lookup(ctx context.Context, key string) Answer {
 	if !validKey(key) {
-		return c.lookups.refuse(Answer{Class: OwnFault, Err: ErrKey})
+		return c.lookups.refuse(Answer{Class: Rejected, Err: ErrKey})
 	}
 	return c.call(ctx, &c.lookups, c.newRequest(http.MethodGet, lookupPath+key), request{lookup: true, key: key})
 }
@@ -67,7 +67,7 @@ func (c *Client) call(ctx context.Context, o *operation, template *http.Request,
 		return o.refuse(Answer{Class: NotSent, Err: err})
 	}
 	if wait := c.gate.remaining(); wait > 0 {
-		return o.refuse(Answer{Class: Throttled, RetryAfter: wait, Err: ErrGateClosed})
+		return o.refuse(Answer{Class: NotSent, RetryAfter: wait, Err: ErrGateClosed})
 	}
 	if err := c.takeSlot(ctx); err != nil {
 		return o.refuse(Answer{Class: NotSent, Err: err})
@@ -75,7 +75,7 @@ func (c *Client) call(ctx context.Context, o *operation, template *http.Request,
 	defer c.giveSlot()
 	// The gate may have closed while this call waited for its slot.
 	if wait := c.gate.remaining(); wait > 0 {
-		return o.refuse(Answer{Class: Throttled, RetryAfter: wait, Err: ErrGateClosed})
+		return o.refuse(Answer{Class: NotSent, RetryAfter: wait, Err: ErrGateClosed})
 	}
 	permit, wait, ok := c.breaker.acquire()
 	if !ok {
@@ -87,8 +87,7 @@ func (c *Client) call(ctx context.Context, o *operation, template *http.Request,
 	used := c.tokens.current.Load()
 	req.secret = used.token
 	a, v, sent := c.exchange(ctx, template, &req, used)
-	v = c.judge(&a, v, used)
-	c.breaker.record(permit, v)
+	c.judge(&a, permit, req.key, v, used)
 	endSpan(span, &a)
 	o.metrics.observe(a.Class, sent, time.Since(began))
 	return a
@@ -97,7 +96,7 @@ func (c *Client) call(ctx context.Context, o *operation, template *http.Request,
 // usable says why a call must not be begun.
 func (c *Client) usable(ctx context.Context) error {
 	// Not ctx.Err() alone: in a process that was frozen the timer may not have fired yet.
-	if at, ok := ctx.Deadline(); ok && !time.Now().Before(at) {
+	if at, ok := ctx.Deadline(); ok && c.dialer.clock.passed(at) {
 		return ErrDeadline
 	}
 	switch err := ctx.Err(); {
@@ -220,24 +219,27 @@ func unanswered(caller, ctx context.Context, err error, sent bool) (Answer, verd
 	return a, failing
 }
 
-// judge does what follows from an answer for everyone: gate, credential and alarm.
-func (c *Client) judge(a *Answer, v verdict, used *credential) verdict {
-	switch {
-	case a.Class == Throttled:
-		c.gate.closeFor(a.RetryAfter)
-	case v == trip:
-		if a.Status == http.StatusUnauthorized {
-			renewed, err := c.tokens.renew(used)
-			if err != nil {
-				c.log.Error("money api token can't be renewed", "error", err)
-			}
-			if renewed {
-				c.log.Info("money api token renewed")
-				return healthy
-			}
+// judge does what follows from an answer for everyone: breaker, gate, credential and alarm.
+func (c *Client) judge(a *Answer, p permit, key string, v verdict, used *credential) {
+	if a.Status == http.StatusUnauthorized {
+		renewed, err := c.tokens.renew(used)
+		if err != nil {
+			c.log.Error("money api token can't be renewed", "error", err)
 		}
+		if renewed {
+			c.log.Info("money api token renewed")
+			v = neutral
+		}
+	}
+	if c.breaker.record(p, key, v) {
+		c.gate.closeFor(a.RetryAfter)
+	}
+	// A credential is never about one payout. Anything else is our fault when several keys in a row are answered so.
+	accused := c.breaker.accused(key, v) || v == misconfigured && a.Status == http.StatusUnauthorized
+	switch {
+	case v == misconfigured:
 		c.metrics.ownFault(a.Status)
-		if c.ownFault.CompareAndSwap(false, true) {
+		if accused && c.ownFault.CompareAndSwap(false, true) {
 			c.log.Error("money api says that we are not set up right", "status", a.Status, "answer", a.Text)
 		}
 	case v == healthy && c.ownFault.Load():
@@ -245,7 +247,7 @@ func (c *Client) judge(a *Answer, v verdict, used *credential) verdict {
 			c.log.Info("money api accepts us again")
 		}
 	}
-	return v
+	a.General = a.Status == http.StatusUnauthorized || c.breaker.state.Load() != stateClosed || c.gate.held(c.cfg.Breaker.Window)
 }
 
 // startSpan begins a client span under the caller's, with the caller's provider. Without a

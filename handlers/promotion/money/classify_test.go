@@ -21,54 +21,77 @@ func TestClassify(t *testing.T) {
 		header  http.Header
 		body    string
 		readErr error
+		wait    time.Duration
 		class   Class
 		verdict verdict
 	}{
-		"paid":                              {status: 200, body: `{"transactionKey":"t"}`, class: Paid, verdict: healthy},
-		"paid, the key echoed":              {status: 201, body: `{"transactionKey":"t","idempotencyKey":"K:1:2"}`, class: Paid, verdict: healthy},
-		"another's answer":                  {status: 200, body: `{"transactionKey":"t","idempotencyKey":"K:1:3"}`, class: Ambiguous, verdict: failing},
-		"200 without a key":                 {status: 200, body: `{}`, class: Ambiguous, verdict: failing},
-		"200 with a long key":               {status: 200, body: `{"transactionKey":"` + strings.Repeat("t", 129) + `"}`, class: Ambiguous, verdict: failing},
-		"200 of html":                       {status: 200, body: `<html>`, class: Ambiguous, verdict: failing},
-		"200, two values":                   {status: 200, body: `{"transactionKey":"t"}{}`, class: Ambiguous, verdict: failing},
-		"200, a number as key":              {status: 200, body: `{"transactionKey":5}`, class: Ambiguous, verdict: failing},
-		"200 cut short":                     {status: 200, body: `{"transactionKey":"t"}`, readErr: errors.New("cut"), class: Ambiguous, verdict: failing},
-		"202 says nothing":                  {status: 202, class: Ambiguous, verdict: failing},
-		"204":                               {status: 204, class: Ambiguous, verdict: failing},
-		"redirect":                          {status: 307, header: http.Header{"Location": {"http://elsewhere"}}, class: Ambiguous, verdict: trip},
-		"see other":                         {status: 303, class: Ambiguous, verdict: trip},
-		"400":                               {status: 400, body: coded, class: Rejected, verdict: healthy},
-		"422":                               {status: 422, body: coded, class: Rejected, verdict: healthy},
-		"400 of a gateway":                  {status: 400, body: "Bad Request", class: Rejected, verdict: failing},
-		"422 cut short":                     {status: 422, body: coded, readErr: errors.New("cut"), class: Rejected, verdict: failing},
-		"the API's own refusal":             {status: 402, body: coded, class: Rejected, verdict: healthy},
-		"410 of the API":                    {status: 410, body: coded, class: Rejected, verdict: healthy},
-		"405 of a gateway":                  {status: 405, body: "no", class: OwnFault, verdict: trip},
-		"413 of a gateway":                  {status: 413, class: OwnFault, verdict: trip},
-		"401":                               {status: 401, body: coded, class: OwnFault, verdict: trip},
-		"403":                               {status: 403, class: OwnFault, verdict: trip},
-		"404":                               {status: 404, body: coded, class: OwnFault, verdict: trip},
-		"404 with the lookup's code":        {status: 404, body: `{"code":"charge_not_found"}`, class: OwnFault, verdict: trip},
-		"408":                               {status: 408, class: Retry, verdict: failing},
-		"425":                               {status: 425, class: Retry, verdict: failing},
-		"409":                               {status: 409, body: coded, class: Ambiguous, verdict: healthy},
-		"429":                               {status: 429, class: Throttled, verdict: healthy},
-		"429 with seconds":                  {status: 429, header: seconds, class: Throttled, verdict: healthy},
-		"503 with seconds":                  {status: 503, header: seconds, class: Throttled, verdict: healthy},
-		"503 with nonsense":                 {status: 503, header: http.Header{"Retry-After": {"soon"}}, class: Ambiguous, verdict: failing},
-		"503":                               {status: 503, class: Ambiguous, verdict: failing},
-		"500":                               {status: 500, body: coded, class: Ambiguous, verdict: failing},
-		"502":                               {status: 502, class: Ambiguous, verdict: failing},
-		"504":                               {status: 504, class: Ambiguous, verdict: failing},
-		"a status nobody knows":             {status: 700, class: Ambiguous, verdict: failing},
-		"lookup: paid":                      {lookup: true, status: 200, body: `{"transactionKey":"t"}`, class: Paid, verdict: healthy},
-		"lookup: no charge":                 {lookup: true, status: 404, body: `{"code":"charge_not_found","message":"x"}`, class: NoCharge, verdict: healthy},
-		"lookup: 404 of a gateway":          {lookup: true, status: 404, body: "not found", class: OwnFault, verdict: trip},
-		"lookup: 404 with another code":     {lookup: true, status: 404, body: coded, class: OwnFault, verdict: trip},
-		"lookup: a refused question":        {lookup: true, status: 400, body: coded, class: OwnFault, verdict: trip},
-		"lookup: 422 says nothing of money": {lookup: true, status: 422, body: coded, class: OwnFault, verdict: trip},
-		"lookup: in flight":                 {lookup: true, status: 409, body: coded, class: Ambiguous, verdict: healthy},
-		"lookup: 500":                       {lookup: true, status: 500, class: Ambiguous, verdict: failing},
+		"paid":                           {status: 200, body: `{"transactionKey":"t"}`, class: Paid, verdict: healthy},
+		"paid, the key echoed":           {status: 201, body: `{"transactionKey":"t","idempotencyKey":"K:1:2"}`, class: Paid, verdict: healthy},
+		"another's answer":               {status: 200, body: `{"transactionKey":"t","idempotencyKey":"K:1:3"}`, class: Ambiguous, verdict: failing},
+		"200 without a key":              {status: 200, body: `{}`, class: Ambiguous, verdict: failing},
+		"200 with a long key":            {status: 200, body: `{"transactionKey":"` + strings.Repeat("t", 129) + `"}`, class: Ambiguous, verdict: failing},
+		"200 of html":                    {status: 200, body: `<html>`, class: Ambiguous, verdict: failing},
+		"200, two values":                {status: 200, body: `{"transactionKey":"t"}{}`, class: Ambiguous, verdict: failing},
+		"200, a number as key":           {status: 200, body: `{"transactionKey":5}`, class: Ambiguous, verdict: failing},
+		"200 cut short":                  {status: 200, body: `{"transactionKey":"t"}`, readErr: errors.New("cut"), class: Ambiguous, verdict: failing},
+		"202 says nothing":               {status: 202, class: Ambiguous, verdict: failing},
+		"202 with a key is only planned": {status: 202, body: `{"transactionKey":"t"}`, class: Ambiguous, verdict: failing},
+		"206 with a key":                 {status: 206, body: `{"transactionKey":"t"}`, class: Ambiguous, verdict: failing},
+		"204":                            {status: 204, class: Ambiguous, verdict: failing},
+		"a blank key":                    {status: 200, body: `{"transactionKey":" "}`, class: Ambiguous, verdict: failing},
+		"a key in other case":            {status: 200, body: `{"TransactionKey":"t"}`, class: Ambiguous, verdict: failing},
+		"a key to trim":                  {status: 200, body: `{"transactionKey":" t\n","TransactionKey":"u"}`, class: Paid, verdict: healthy},
+		"redirect":                       {status: 307, header: http.Header{"Location": {"http://elsewhere"}}, class: Unrecognized, verdict: misconfigured},
+		"see other of the API":           {status: 303, body: coded, class: Ambiguous, verdict: misconfigured},
+		"400":                            {status: 400, body: coded, class: Rejected, verdict: healthy},
+		"422":                            {status: 422, body: coded, class: Rejected, verdict: healthy},
+		"400 of a gateway":               {status: 400, body: "Bad Request", class: Unrecognized, verdict: misconfigured},
+		"422 of a gateway":               {status: 422, body: `{"code":422,"message":"no"}`, class: Unrecognized, verdict: misconfigured},
+		"422 in another form":            {status: 422, body: `{"code":"Unprocessable Entity"}`, class: Unrecognized, verdict: misconfigured},
+		"422 with a code in other case":  {status: 422, body: `{"Code":"some_code"}`, class: Unrecognized, verdict: misconfigured},
+		"422 cut short":                  {status: 422, body: coded, readErr: errors.New("cut"), class: Unrecognized, verdict: misconfigured},
+		"the API's own refusal":          {status: 402, body: coded, class: Rejected, verdict: healthy},
+		"410 of the API":                 {status: 410, body: coded, class: Rejected, verdict: healthy},
+		"405 of a gateway":               {status: 405, body: "no", class: Unrecognized, verdict: misconfigured},
+		"413 of a gateway":               {status: 413, class: Unrecognized, verdict: misconfigured},
+		"401":                            {status: 401, body: coded, class: OwnFault, verdict: misconfigured},
+		"401 of a gateway":               {status: 401, class: Unrecognized, verdict: misconfigured},
+		"401 with a payout's code":       {status: 401, body: `{"code":"member_blocked"}`, class: OwnFault, verdict: misconfigured},
+		"403 about the payout":           {status: 403, body: `{"code":"member_blocked"}`, class: Rejected, verdict: healthy},
+		"403":                            {status: 403, body: coded, class: OwnFault, verdict: misconfigured},
+		"403 of a gateway":               {status: 403, class: Unrecognized, verdict: misconfigured},
+		"404 about the payout":           {status: 404, body: `{"code":"member_not_found"}`, class: Rejected, verdict: healthy},
+		"404 with a code of 403":         {status: 404, body: `{"code":"member_blocked"}`, class: OwnFault, verdict: misconfigured},
+		"404":                            {status: 404, body: coded, class: OwnFault, verdict: misconfigured},
+		"404 of a gateway":               {status: 404, body: "not here", class: Unrecognized, verdict: misconfigured},
+		"404 with the lookup's code":     {status: 404, body: `{"code":"charge_not_found"}`, class: OwnFault, verdict: misconfigured},
+		"408":                            {status: 408, body: coded, class: Retry, verdict: failing},
+		"425 with seconds":               {status: 425, header: seconds, body: coded, wait: 7 * time.Second, class: Retry, verdict: failing},
+		"408 of a proxy":                 {status: 408, class: Unrecognized, verdict: failing},
+		"425 of a proxy with seconds":    {status: 425, header: seconds, wait: 7 * time.Second, class: Unrecognized, verdict: failing},
+		"409":                            {status: 409, body: coded, class: Ambiguous, verdict: healthy},
+		"409 of a proxy":                 {status: 409, class: Unrecognized, verdict: neutral},
+		"429":                            {status: 429, body: coded, wait: time.Second, class: Throttled, verdict: throttling},
+		"429 with seconds":               {status: 429, header: seconds, body: coded, wait: 7 * time.Second, class: Throttled, verdict: throttling},
+		"429 of a proxy":                 {status: 429, header: seconds, wait: 7 * time.Second, class: Unrecognized, verdict: throttling},
+		"503 with seconds":               {status: 503, header: seconds, body: coded, wait: 7 * time.Second, class: Throttled, verdict: throttling},
+		"503 of a proxy with seconds":    {status: 503, header: seconds, body: "<html>", wait: 7 * time.Second, class: Unrecognized, verdict: throttling},
+		"503 with nonsense":              {status: 503, header: http.Header{"Retry-After": {"soon"}}, body: coded, class: Ambiguous, verdict: failing},
+		"503":                            {status: 503, class: Unrecognized, verdict: failing},
+		"500":                            {status: 500, body: coded, class: Ambiguous, verdict: failing},
+		"500 of a proxy":                 {status: 500, class: Unrecognized, verdict: failing},
+		"502":                            {status: 502, class: Unrecognized, verdict: failing},
+		"504":                            {status: 504, class: Unrecognized, verdict: failing},
+		"a status nobody knows":          {status: 700, class: Unrecognized, verdict: failing},
+		"lookup: paid":                   {lookup: true, status: 200, body: `{"transactionKey":"t"}`, class: Paid, verdict: healthy},
+		"lookup: no charge":              {lookup: true, status: 404, body: `{"code":"charge_not_found","message":"x"}`, class: NoCharge, verdict: healthy},
+		"lookup: 404 of a gateway":       {lookup: true, status: 404, body: "not found", class: Unrecognized, verdict: misconfigured},
+		"lookup: 404 with another code":  {lookup: true, status: 404, body: coded, class: OwnFault, verdict: misconfigured},
+		"lookup: refused":                {lookup: true, status: 400, body: coded, class: Rejected, verdict: healthy},
+		"lookup: refused by a proxy":     {lookup: true, status: 410, body: "gone", class: Unrecognized, verdict: misconfigured},
+		"lookup: gone":                   {lookup: true, status: 410, body: coded, class: Rejected, verdict: healthy},
+		"lookup: in flight":              {lookup: true, status: 409, body: coded, class: Ambiguous, verdict: healthy},
+		"lookup: 500":                    {lookup: true, status: 500, body: coded, class: Ambiguous, verdict: failing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()
@@ -78,7 +101,7 @@ func TestClassify(t *testing.T) {
 			require.Equal(t, c.verdict, v)
 			require.Equal(t, c.status, a.Status)
 			require.Equal(t, c.class == Paid, a.TransactionKey == "t")
-			require.Equal(t, c.class == Throttled, a.RetryAfter > 0)
+			require.Equal(t, c.wait, a.RetryAfter)
 			require.Equal(t, c.class == Paid, a.Text == "")
 		})
 	}
@@ -104,7 +127,7 @@ func TestThrottledWaits(t *testing.T) {
 		"none":                        {nil, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, _ := classify(&request{key: "k"}, &reply{status: 429, header: c.header}, now, &cfg)
+			a, _ := classify(&request{key: "k"}, &reply{status: 429, header: c.header, body: []byte(`{"code":"busy"}`)}, now, &cfg)
 			require.Equal(t, Throttled, a.Class)
 			require.Equal(t, c.want, a.RetryAfter)
 		})
@@ -159,18 +182,23 @@ func FuzzClassify(f *testing.F) {
 		a, v := classify(&request{lookup: lookup, key: "K:1:2", secret: secret}, r, time.Now(), &cfg)
 		require.Equal(t, a.Class == Paid, a.TransactionKey != "")
 		if a.Class == Paid {
-			require.True(t, status >= 200 && status < 300 && v == healthy)
+			require.True(t, (status == 200 || status == 201) && v == healthy)
 		}
 		if a.Class == NoCharge {
 			require.True(t, lookup && status == 404)
 		}
-		if a.Class == Rejected {
-			require.True(t, !lookup && status >= 400 && status < 500)
+		switch a.Class {
+		case Rejected:
+			require.True(t, status >= 400 && status < 500 && a.Code != "")
+		case Throttled, OwnFault, Retry, NoCharge:
+			require.NotEmpty(t, a.Code, "only the API's own words deny a charge")
+		case Unrecognized:
+			require.Empty(t, a.Code)
 		}
 		require.NotEqual(t, NotSent, a.Class, "an answer was sent for")
-		require.Equal(t, a.Class == Throttled, a.RetryAfter > 0)
+		require.True(t, a.Class != Throttled || a.RetryAfter > 0)
 		require.LessOrEqual(t, len(a.Text), maxTextLen)
-		require.LessOrEqual(t, len(a.Code), maxCodeLen)
+		require.LessOrEqual(t, len(a.Code), 64+len("[redacted]"))
 		require.True(t, utf8.ValidString(a.Text) && utf8.ValidString(a.Code))
 		require.NotContains(t, a.Text+a.Code, "\n")
 	})

@@ -83,7 +83,7 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 		cfg:     cfg,
 		log:     log.With("component", "money"),
 		base:    base,
-		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, life: life},
+		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock(), life: life},
 		close:   end,
 		slots:   bulkhead.New[any](uint(cfg.MaxInFlight)),
 		gate:    gate{start: time.Now()},
@@ -133,7 +133,7 @@ func (c *Client) Close() error {
 }
 
 // Ready reports whether a call begun now would be sent: the breaker lets one through and no
-// Retry-After holds. Routes use it as their gate, so it is cheap. It becomes true again by itself,
+// Retry-After holds for everyone. Routes use it as their gate, so it is cheap. It becomes true again by itself,
 // when the Retry-After is over, or when the breaker wants a probe.
 func (c *Client) Ready() bool {
 	return c.gate.remaining() == 0 && c.breaker.ready()

@@ -25,12 +25,17 @@
 //
 // Nothing is written after the deadline. The ledger lets a call start only while its lease lasts.
 // A process that was frozen (SIGSTOP, a suspended machine) can wake up between that check and the
-// write, before any timer has fired; so the connection itself compares the clock with the call's
-// deadline before each write.
+// write, before any timer has fired; so the connection itself compares two clocks with the call's
+// deadline before each write. The monotonic clock stands still while a machine is suspended, and the
+// wall clock may be set back: the deadline has passed when either says so.
 //
 // Redirects are never followed: the API is where the configuration says, and a POST that is sent
 // elsewhere is a second request. No proxy is taken from the environment.
 //
-// A probe that proves nothing is a failed probe. The breaker's half-open permits are only given
-// back with a result; a probe that its caller cancelled counts as failed.
+// One payout never stops the others. The breaker counts keys, not calls, and the gate closes only when
+// several keys are throttled. A key whose latest answer was bad is counted once. What is general trouble
+// and what is one payout's is in Answer.General.
+//
+// A proxy's answer proves nothing. Only a code of the contract's form, or a transactionKey, is the
+// API's own word. A proxy may refuse a request that it has passed on.
 package money

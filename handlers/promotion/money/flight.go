@@ -10,15 +10,32 @@ import (
 	"time"
 )
 
+// clock reads the time twice. A lease is over as soon as the monotonic clock or the wall clock says so: the monotonic clock
+// of Linux stands still while a machine is suspended, and the wall clock may be set back.
+type clock struct {
+	now  func() time.Time // with a monotonic reading
+	wall func() time.Time // without one
+}
+
+func systemClock() clock {
+	return clock{now: time.Now, wall: func() time.Time { return time.Now().Round(0) }}
+}
+
+// passed reports whether at has passed on either clock.
+func (c clock) passed(at time.Time) bool {
+	return !c.now().Before(at) || !c.wall().Before(at.Round(0))
+}
+
 // conn counts the bytes that leave, and lets none leave after the deadline of the call it serves.
 type conn struct {
 	net.Conn
+	clock    clock
 	written  atomic.Int64
 	notAfter atomic.Pointer[time.Time] // nil: no deadline, as during a TLS handshake
 }
 
 func (c *conn) Write(p []byte) (int, error) {
-	if at := c.notAfter.Load(); at != nil && !time.Now().Before(*at) {
+	if at := c.notAfter.Load(); at != nil && c.clock.passed(*at) {
 		return 0, os.ErrDeadlineExceeded
 	}
 	n, err := c.Conn.Write(p)
@@ -67,8 +84,9 @@ func (f *flight) sent() bool {
 
 // dialer opens counted connections that die with the client.
 type dialer struct {
-	net  net.Dialer
-	life context.Context // ends when the client is closed
+	net   net.Dialer
+	clock clock
+	life  context.Context // ends when the client is closed
 }
 
 func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -82,5 +100,5 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c}, nil
+	return &conn{Conn: c, clock: d.clock}, nil
 }

@@ -77,7 +77,7 @@ func TestFailedWrite(t *testing.T) {
 				}
 				p := &brokenPipe{Conn: raw}
 				p.n.Store(c.fits)
-				return &conn{Conn: p}, nil
+				return &conn{Conn: p, clock: systemClock()}, nil
 			}
 			a := client.Charge(t.Context(), Charge{Operation: ChargePoint, Key: "K:1:1", Body: []byte(strings.Repeat("x", c.body))})
 			require.Equal(t, c.class.String(), a.Class.String(), a.Text)
@@ -108,7 +108,7 @@ func TestNothingIsWrittenAfterTheDeadline(t *testing.T) {
 	defer there.Close()
 	defer here.Close()
 	go io.Copy(io.Discard, there)
-	c := &conn{Conn: here}
+	c := &conn{Conn: here, clock: systemClock()}
 	_, err := c.Write([]byte("handshake"))
 	require.NoError(t, err)
 	past, future := time.Now().Add(-time.Nanosecond), time.Now().Add(time.Hour)
@@ -175,6 +175,40 @@ func TestFrozenProcessDoesNotPay(t *testing.T) {
 	require.Zero(t, received.Load())
 }
 
+// TestSuspendedMachineDoesNotPay: the monotonic clock has stood still, and the wall clock says that the lease is over; or the
+// wall clock was set back, and the monotonic clock says so.
+func TestSuspendedMachineDoesNotPay(t *testing.T) {
+	t.Parallel()
+	ahead := func(by time.Duration) clock {
+		return clock{now: time.Now, wall: func() time.Time { return time.Now().Round(0).Add(by) }}
+	}
+	deadline := time.Now().Add(30 * time.Minute)
+	require.False(t, ahead(0).passed(deadline))
+	require.True(t, ahead(time.Hour).passed(deadline), "suspended")
+	require.True(t, ahead(-time.Hour).passed(time.Now()), "set back")
+	require.False(t, ahead(-time.Hour).passed(deadline))
+
+	here, there := net.Pipe()
+	defer there.Close()
+	defer here.Close()
+	c := &conn{Conn: here, clock: ahead(time.Hour)}
+	c.notAfter.Store(&deadline)
+	_, err := c.Write([]byte("late"))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+
+	cfg := DefaultConfig()
+	cfg.URL = "http://127.0.0.1:1"
+	client, err := New(cfg, nil)
+	require.NoError(t, err)
+	defer client.Close()
+	client.dialer.clock = ahead(time.Hour)
+	ctx, cancel := context.WithDeadline(t.Context(), deadline)
+	defer cancel()
+	a := client.Charge(ctx, pointCharge("K:1:1"))
+	require.Equal(t, NotSent, a.Class)
+	require.ErrorIs(t, a.Err, ErrDeadline)
+}
+
 func TestBuildKeepsTheTemplate(t *testing.T) {
 	t.Parallel()
 	cfg := DefaultConfig()
@@ -201,7 +235,7 @@ func TestSentIsRememberedOverConnections(t *testing.T) {
 	defer there.Close()
 	defer here.Close()
 	go io.Copy(io.Discard, there)
-	first, second := &conn{Conn: here}, &conn{Conn: here}
+	first, second := &conn{Conn: here, clock: systemClock()}, &conn{Conn: here}
 	_, err := first.Write([]byte("somebody else's request"))
 	require.NoError(t, err)
 	f := newFlight(time.Now().Add(time.Hour))

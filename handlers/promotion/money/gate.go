@@ -11,7 +11,7 @@ import (
 // minThrottle is the shortest wait a Retry-After leads to: with "0" callers would spin.
 const minThrottle = 100 * time.Millisecond
 
-// gate is closed for everyone while a Retry-After holds. Safe for concurrent use.
+// gate is closed for all calls while a Retry-After that several payouts were given holds. Safe for concurrent use.
 type gate struct {
 	start time.Time    // of the client; monotonic
 	until atomic.Int64 // nanoseconds after start
@@ -35,6 +35,12 @@ func (g *gate) remaining() time.Duration {
 		return 0
 	}
 	return max(0, time.Duration(until)-time.Since(g.start))
+}
+
+// held reports whether the gate is closed, or was so less than d ago.
+func (g *gate) held(d time.Duration) bool {
+	until := g.until.Load()
+	return until != 0 && time.Since(g.start) < time.Duration(until)+d
 }
 
 // retryAfter reads the Retry-After header of h (RFC 9110, 10.2.3: seconds or an HTTP date) and

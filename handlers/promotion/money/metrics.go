@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/failsafe-go/failsafe-go/circuitbreaker"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -31,7 +30,7 @@ func newMetrics(c *Client) *metrics {
 		}, []string{"operation"}),
 		ownFaults: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "millrace_money_own_faults_total",
-			Help: "Answers that say that we are not set up right, by HTTP status. Alarm on any.",
+			Help: "Answers about our credential, permission or address, by HTTP status. One payout can cause a few; the gauge millrace_money_own_fault is the alarm.",
 		}, []string{"status"}),
 		replays: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "millrace_money_replays_total",
@@ -49,17 +48,11 @@ func newMetrics(c *Client) *metrics {
 	gauge("millrace_money_in_flight_limit", "How many calls may hold a slot at once.",
 		func() float64 { return float64(c.cfg.MaxInFlight) })
 	gauge("millrace_money_breaker_state", "0 closed, 1 half-open, 2 open.", func() float64 {
-		switch circuitbreaker.State(c.breaker.state.Load()) {
-		case circuitbreaker.OpenState:
-			return 2
-		case circuitbreaker.HalfOpenState:
-			return 1
-		}
-		return 0
+		return float64(c.breaker.state.Load())
 	})
-	gauge("millrace_money_gate_closed_seconds", "How long a Retry-After still holds everyone back; 0 when it doesn't.",
+	gauge("millrace_money_gate_closed_seconds", "How long a Retry-After that several payouts were given still holds all calls back; 0 when none does.",
 		func() float64 { return c.gate.remaining().Seconds() })
-	gauge("millrace_money_own_fault", "1 from an answer that says that we are not set up right until the next good one.",
+	gauge("millrace_money_own_fault", "1 after a 401, or after several payouts in a row were refused for our permission or address, until the next good answer.",
 		func() float64 {
 			if c.ownFault.Load() {
 				return 1

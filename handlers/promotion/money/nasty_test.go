@@ -130,8 +130,8 @@ func TestNastyServers(t *testing.T) {
 		"no transaction key":            {answering(ok(`{"ok":true}`), true), money.Ambiguous, "transactionKey"},
 		"another target's answer":       {answering(ok(`{"transactionKey":"t-1","idempotencyKey":"POINT:1:3"}`), true), money.Ambiguous, "another idempotency key"},
 		"too large an answer":           {answering(ok(`{"transactionKey":"t-1","x":"`+strings.Repeat("x", 70_000)+`"}`), true), money.Ambiguous, "too large"},
-		"rejected, and the body is cut": {answering("HTTP/1.1 422 No\r\nContent-Length: 50\r\n\r\n{\"code\"", false), money.Rejected, "422"},
-		"throttled without a body":      {answering("HTTP/1.1 503 No\r\nRetry-After: 2\r\nContent-Length: 0\r\n\r\n", true), money.Throttled, "503"},
+		"rejected, and the body is cut": {answering("HTTP/1.1 422 No\r\nContent-Length: 50\r\n\r\n{\"code\"", false), money.Unrecognized, "422"},
+		"throttled without a body":      {answering("HTTP/1.1 503 No\r\nRetry-After: 2\r\nContent-Length: 0\r\n\r\n", true), money.Unrecognized, "503"},
 		"an early hint, then paid":      {answering("HTTP/1.1 103 Early Hints\r\n\r\n"+ok(`{"transactionKey":"t-1"}`), true), money.Paid, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestNotSent(t *testing.T) {
 			a := c.Charge(t.Context(), charge(key))
 			require.Equal(t, money.Rejected, a.Class)
 			require.ErrorIs(t, a.Err, money.ErrKey)
-			require.Equal(t, money.OwnFault, c.Lookup(t.Context(), key).Class)
+			require.Equal(t, money.Rejected, c.Lookup(t.Context(), key).Class)
 		}
 		require.True(t, c.Ready())
 	})
@@ -291,9 +291,12 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 			defer s.Close()
 			client := newClient(t, s.URL, nil)
 			a := client.Charge(t.Context(), charge("POINT:1:2"))
-			require.Equal(t, money.Ambiguous, a.Class)
+			require.Equal(t, money.Unrecognized, a.Class)
 			require.EqualValues(t, 1, requests.Load())
-			require.False(t, client.Ready(), "no retry cures it")
+			for n := range 2 {
+				client.Charge(t.Context(), charge(fmt.Sprint("POINT:1:", 3+n)))
+			}
+			require.True(t, client.State().OwnFault, "no retry cures it")
 		})
 	}
 }

@@ -1,0 +1,149 @@
+package ledger
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestReleasedCallsAreCounted: a payout whose calls spend no attempt, while others are answered, ends after max_released of them:
+// FAILED when nothing was charged for certain, looked up otherwise, and UNKNOWN when lookups are released as often again.
+func TestReleasedCallsAreCounted(t *testing.T) {
+	t.Parallel()
+	p := testPolicy()
+	for _, c := range []struct {
+		outcome Outcome
+		counted bool
+		want    string // sends, lookups, state
+	}{
+		{NotCharged, true, "4 sends, 0 lookups, FAILED"},
+		{OwnFault, true, "4 sends, 0 lookups, FAILED"},
+		{Unrecognized, true, "4 sends, 4 lookups, UNKNOWN"},
+		{NotCharged, false, "100 sends, 0 lookups, ERROR"},
+		{OwnFault, false, "100 sends, 0 lookups, ERROR"},
+		{NotSent, false, "100 sends, 0 lookups, ERROR"},
+		{Unrecognized, false, "100 sends, 0 lookups, AMBIGUOUS"},
+		{Rejected, true, "1 sends, 0 lookups, FAILED"},
+	} {
+		now := t0
+		row, _, _ := p.apply(Row{ID: 1, Key: key(1, 2)}, event{kind: evAccept, now: now, promotion: PromotionRunning})
+		calls := map[Next]int{}
+		for range 100 {
+			var d decision
+			row, _, d = p.apply(row, event{kind: evBegin, now: now, promotion: PromotionRunning, same: true})
+			if row.State.Settled() {
+				break
+			}
+			calls[d.next]++
+			now = now.Add(time.Second)
+			var eff effects
+			row, eff, _ = p.apply(row, event{kind: evSettle, now: now, result: Result{Epoch: row.Epoch, Outcome: c.outcome, Counted: c.counted, Class: "why"}})
+			if row.State == Failed {
+				require.Equal(t, "why", eff.dead, "the dead letter names what was answered")
+			}
+			now = row.NextAttemptAt
+			if row.Released == 0 {
+				row.Failures = 0 // else the hundred calls take longer than the key's time
+			}
+		}
+		require.Equal(t, c.want, fmt.Sprintf("%d sends, %d lookups, %s", calls[Send], calls[Ask], row.State), "%s %t", c.outcome, c.counted)
+	}
+}
+
+// TestUnknownOnlyAfterLookups: what may have been charged is looked up as often as it may be before a person is asked.
+func TestUnknownOnlyAfterLookups(t *testing.T) {
+	t.Parallel()
+	p := testPolicy()
+	for name, c := range map[string]struct {
+		send, lookup Outcome // "" is a worker that is gone
+		want         State
+		lookups      int
+	}{
+		"no answers":                {PerhapsCharged, PerhapsCharged, Unknown, 3},
+		"workers that are gone":     {"", "", Unknown, 3},
+		"the last answer was lost":  {"", Paid, Success, 1},
+		"it was charged":            {PerhapsCharged, Paid, Success, 1},
+		"the API knows no charge":   {PerhapsCharged, NoCharge, Unknown, 3},
+		"the API refuses lookups":   {PerhapsCharged, Rejected, Unknown, 3},
+		"rejected, perhaps charged": {"", NoCharge, Unknown, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := t0
+			row, _, _ := p.apply(Row{ID: 1, Key: key(1, 2)}, event{kind: evAccept, now: now, promotion: PromotionRunning})
+			calls := map[Next]int{}
+			for range 20 {
+				var d decision
+				row, _, d = p.apply(row, event{kind: evBegin, now: now, promotion: PromotionRunning, same: true})
+				if row.State.Settled() {
+					break
+				}
+				calls[d.next]++
+				outcome := c.send
+				if d.next == Ask {
+					outcome = c.lookup
+				}
+				if now = now.Add(time.Minute); outcome == "" {
+					continue
+				}
+				row, _, _ = p.apply(row, event{kind: evSettle, now: now, result: Result{Epoch: row.Epoch, Outcome: outcome, TransactionKey: "tx"}})
+				now = now.Add(time.Minute)
+			}
+			require.Equal(t, c.want, row.State)
+			require.Equal(t, map[Next]int{Send: 3, Ask: c.lookups}, calls)
+		})
+	}
+}
+
+// TestTheKeysAgeCountsFromItsFirstUse: a request that was refused has used the key all the same. Later than the ttl a lookup comes
+// before any send; only a call of which no byte left the process has not used the key.
+func TestTheKeysAgeCountsFromItsFirstUse(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t, func(c *Config, _ *Options) { c.IdempotencyTTL = 24 * time.Hour })
+		target := int64(0)
+		call := func(r Record, want Next, o Outcome) State {
+			t.Helper()
+			b := mustBegin(t, l, r)
+			require.Equal(t, want, b.Next)
+			s := mustSettle(t, l, Result{Key: r.Key, Epoch: b.Epoch, Outcome: o, Class: "c", TransactionKey: "tx"})
+			h.advance(s.RetryIn)
+			return s.State
+		}
+		for _, refused := range []Outcome{NotCharged, TryAgain, OwnFault, Unrecognized} {
+			target++
+			r := record(1, target)
+			mustAccept(t, l, r)
+			call(r, Send, refused)
+			h.advance(23 * time.Hour)
+			require.Equal(t, Ambiguous, call(r, Send, PerhapsCharged), "charged, and the answer is lost")
+			h.advance(2 * time.Hour)
+			require.Equal(t, Ambiguous, call(r, Ask, NoCharge), "the API has forgotten the key")
+			h.advance(time.Hour)
+			call(r, Ask, NoCharge)
+		}
+		for _, unsent := range []Outcome{NotSent, Interrupted} {
+			target++
+			r := record(1, target)
+			mustAccept(t, l, r)
+			call(r, Send, unsent)
+			require.Zero(t, mustExplain(t, l, r.Key).KeyFirstUsedAt)
+			h.advance(25 * time.Hour)
+			require.Equal(t, Success, call(r, Send, Paid))
+		}
+		target++
+		r := record(1, target)
+		mustAccept(t, l, r)
+		call(r, Send, NotCharged)
+		first := mustExplain(t, l, r.Key).KeyFirstUsedAt
+		call(r, Send, NotSent)
+		require.Equal(t, first, mustExplain(t, l, r.Key).KeyFirstUsedAt, "an earlier call has used it")
+		h.advance(25 * time.Hour)
+		require.Equal(t, Errored, call(r, Ask, NoCharge), "certainly not charged, so it may be sent after a lookup")
+		require.True(t, mustExplain(t, l, r.Key).NoChargeSeen)
+		require.Equal(t, Errored, call(r, Send, NotCharged))
+		require.Equal(t, Errored, call(r, Ask, NoCharge), "before each send")
+		require.Equal(t, Success, call(r, Send, Paid))
+	})
+}

@@ -1,0 +1,35 @@
+package money
+
+import (
+	"net/http"
+	"strconv"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/stretchr/testify/require"
+)
+
+// TestPayoutCodesAreThoseOfTheContract compares the codes that are about one payout with x-payout-codes of every operation.
+func TestPayoutCodesAreThoseOfTheContract(t *testing.T) {
+	t.Parallel()
+	doc, err := openapi3.NewLoader().LoadFromData([]byte(OpenAPI()))
+	require.NoError(t, err)
+	for _, path := range []Operation{ChargePoint, ChargeVoucher} {
+		listed := map[int][]string{}
+		for status, response := range doc.Paths.Value(string(path)).Post.Responses.Map() {
+			if codes, ok := response.Value.Extensions["x-payout-codes"].([]any); ok {
+				n, err := strconv.Atoi(status)
+				require.NoError(t, err)
+				for _, code := range codes {
+					require.Regexp(t, ownCode, code)
+					listed[n] = append(listed[n], code.(string))
+				}
+			}
+		}
+		require.Equal(t, map[int][]string{http.StatusForbidden: payoutCodes(http.StatusForbidden), http.StatusNotFound: payoutCodes(http.StatusNotFound)}, listed, path)
+	}
+	pattern := doc.Components.Schemas["Error"].Value.Properties["code"].Value
+	require.Equal(t, "^[a-z][a-z0-9_]*$", pattern.Pattern)
+	require.EqualValues(t, 64, *pattern.MaxLength)
+	require.NotContains(t, payoutCodes(http.StatusNotFound), codeNotFound, "a charge that is not there is no payout that is refused")
+}
