@@ -65,6 +65,10 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.run.prepare(r.Env(), log)
 
 	streamsRedis := &streamRedis{shared: p.redis, config: p.config.Stream.Redis, log: log}
+	for _, s := range strategies() {
+		stream := s.streamPrefix() + "0" // no promotion has this number
+		streamsRedis.probes = append(streamsRedis.probes, stream, streams.MetaKey(stream))
+	}
 	r.Service("promotion.redis", streamsRedis)
 	r.Service("promotion.money", p.run.moneyService())
 	r.Service("promotion.ledger", p.run.ledgerService())

@@ -17,6 +17,7 @@ import (
 type streamRedis struct {
 	shared *redispoll.Plugin
 	config *redispoll.ClientConfig // nil: shared
+	probes []string                // keys on which the user must have all rights; they don't exist
 	log    *slog.Logger
 	own    atomic.Pointer[redis.UniversalClient]
 }
@@ -32,10 +33,10 @@ func (s *streamRedis) Client() redis.UniversalClient {
 	return nil
 }
 
-// Start opens a client of its own, if it has one, and waits for the server.
+// Start opens a client of its own, if it has one, and waits for the server. The error says so when the user lacks rights.
 func (s *streamRedis) Start(ctx context.Context) error {
 	if s.config == nil {
-		return nil
+		return redispoll.CheckRights(ctx, s.shared.Client(), s.probes...)
 	}
 	c, err := redispoll.NewClient(*s.config)
 	if err != nil {
@@ -43,6 +44,9 @@ func (s *streamRedis) Start(ctx context.Context) error {
 	}
 	if err = redispoll.WaitFor(ctx, c, strings.Join(s.config.Addrs, ","), s.log); err == nil {
 		err = redispoll.CheckEviction(ctx, c, s.log)
+	}
+	if err == nil {
+		err = redispoll.CheckRights(ctx, c, s.probes...)
 	}
 	if err != nil {
 		return errors.Join(err, c.Close())

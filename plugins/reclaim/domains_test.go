@@ -169,6 +169,8 @@ func (s server) domain(name string, shards int) redispoll.DomainConfig {
 // left adds n entries to every shard of a domain and has them read by a consumer that is never seen again.
 func (s server) left(t testing.TB, d redispoll.DomainConfig, consumer string, n int) (ids []run) {
 	t.Helper()
+	dead, _ := instanceOf(consumer)
+	require.NoError(t, s.client.HSet(t.Context(), "millrace:instances", dead, time.Now().UnixMilli()).Err(), "it had a presence")
 	for shard := range d.Shards {
 		st := Stream{Name: d.Stream(shard), Group: d.Group}
 		err := s.client.XGroupCreateMkStream(t.Context(), st.Name, st.Group, "0").Err()

@@ -160,9 +160,10 @@ func (s server) consumers(t testing.TB, st Stream) (names []string) {
 
 // presence is who is alive.
 type presence struct {
-	mu    sync.Mutex
-	alive map[string]bool
-	err   error
+	mu      sync.Mutex
+	alive   map[string]bool
+	unknown []string // never had a presence
+	err     error
 }
 
 func (p *presence) ask(_ context.Context, instances ...string) (map[string]bool, error) {
@@ -173,7 +174,9 @@ func (p *presence) ask(_ context.Context, instances ...string) (map[string]bool,
 	}
 	out := map[string]bool{}
 	for _, i := range instances {
-		out[i] = p.alive[i]
+		if !slices.Contains(p.unknown, i) {
+			out[i] = p.alive[i]
+		}
 	}
 	return out, nil
 }

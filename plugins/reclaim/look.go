@@ -81,8 +81,8 @@ func (d *domain) probe(s Stream, start string, count int) *redis.XPendingExtArgs
 	return &redis.XPendingExtArgs{Stream: s.Name, Group: s.Group, Idle: d.minIdle, Start: start, End: "+", Count: int64(count)}
 }
 
-// judge finds out which consumers belong to instances whose presence has been gone for DeadAfter. When
-// presence can't be asked nobody is dead, and nobody's absence counts on. The instances it finds are put into seen.
+// judge finds out which consumers belong to instances whose presence has been gone for DeadAfter. An instance that never
+// had a presence is not judged: its entries wait for MinIdle. When presence can't be asked nobody is dead, and nobody's absence counts on. The instances it finds are put into seen.
 func (d *domain) judge(ctx context.Context, looks []*look, seen map[string]bool) {
 	instances := map[string]bool{}
 	for _, l := range looks {
@@ -113,7 +113,7 @@ func (d *domain) judge(ctx context.Context, looks []*look, seen map[string]bool)
 	now := time.Now()
 	dead := map[string]bool{}
 	for _, inst := range names {
-		if alive[inst] {
+		if up, known := alive[inst]; up || !known {
 			delete(d.gone, inst)
 			continue
 		}

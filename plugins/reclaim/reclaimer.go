@@ -25,7 +25,8 @@ type Options struct {
 	Config   Config
 	Instance string
 	Targets  []Target
-	// Alive tells which of the instances are there, by their presence keys. The answer is about the
+	// Alive answers which of the instances are there, by their presence keys: true, or false for one that was there and is
+	// gone. An instance that is not in the answer never had a presence; its entries wait for MinIdle. The answer is about the
 	// moment, nothing more.
 	Alive   func(ctx context.Context, instances ...string) (map[string]bool, error)
 	Logger  *slog.Logger

@@ -82,8 +82,9 @@ func (p *Plugin) check(ctx context.Context) error {
 // service is the plugin's life.
 type service struct{ p *Plugin }
 
-// Start waits for the server, checks that it evicts nothing and takes the instance's name. The error wraps
-// ErrUnavailable when ctx ends first, ErrDuplicate when another process has the name.
+// Start waits for the server, checks that it evicts nothing and that the user has all rights, and takes the instance's
+// name. The error wraps ErrUnavailable when ctx ends first or a right is missing, ErrDuplicate when another process has
+// the name.
 func (s service) Start(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
@@ -105,6 +106,9 @@ func (s service) Start(ctx context.Context) error {
 	err = WaitFor(ctx, c, p.cfg.address(), log)
 	if err == nil {
 		err = CheckEviction(ctx, c, log)
+	}
+	if err == nil {
+		err = CheckRights(ctx, c, probeKey)
 	}
 	if err == nil {
 		err = pr.acquire(ctx)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +29,17 @@ const (
 // presenceKey is where the instance says that it is alive.
 func presenceKey(instance string) string { return "millrace:instance:" + instance }
 
-// Alive says which of the instances have renewed their presence within its time to live.
+// instancesKey is a hash of the instances that have, or had, a presence.
+const instancesKey = "millrace:instances"
+
+// An instance is forgotten a week after it was seen last, and when ten thousand others were seen since.
+const (
+	markKept = 7 * 24 * time.Hour
+	markMost = 10_000
+)
+
+// Alive says which of the instances have renewed their presence within its time to live: true. An instance that had a
+// presence and has none now is false. An instance that is not in the answer never had a presence, so its absence says nothing.
 func Alive(ctx context.Context, c redis.UniversalClient, instances ...string) (map[string]bool, error) {
 	alive := make(map[string]bool, len(instances))
 	if len(instances) == 0 {
@@ -40,11 +52,15 @@ func Alive(ctx context.Context, c redis.UniversalClient, instances ...string) (m
 			cmds[i] = pipe.Exists(ctx, presenceKey(i))
 		}
 	}
+	names := slices.Collect(maps.Keys(cmds))
+	marks := pipe.HMGet(ctx, instancesKey, names...)
 	if _, err := pipe.Exec(ctx); err != nil {
 		return nil, fmt.Errorf("redis: presence of instances: %w", err)
 	}
-	for i, cmd := range cmds {
-		alive[i] = cmd.Val() > 0
+	for n, i := range names {
+		if there := cmds[i].Val() > 0; there || n < len(marks.Val()) && marks.Val()[n] != nil {
+			alive[i] = there
+		}
 	}
 	return alive, nil
 }
@@ -62,6 +78,10 @@ type presence struct {
 
 	quit    chan struct{}
 	renewer sync.WaitGroup
+
+	mu      sync.Mutex
+	renewed time.Time // before the last renewal that succeeded was sent
+	gap     time.Time // when the last time without a presence ended; zero: there was none
 }
 
 // acquire takes the name. A predecessor that was killed still holds it for up to one time to live: that is waited
@@ -72,8 +92,11 @@ func (p *presence) acquire(ctx context.Context) error {
 	waiting := false
 	for {
 		ok, err := p.run(ctx, p.ttl) // not SET NX: re-sent after a lost reply, it would find ourselves
+		if ok && err == nil {
+			err = p.mark(ctx, true)
+		}
 		if err != nil {
-			return fmt.Errorf("presence of instance %q: %w", p.instance, err)
+			return unusable(fmt.Errorf("presence of instance %q: %w", p.instance, err))
 		}
 		if ok {
 			p.quit = make(chan struct{})
@@ -109,6 +132,9 @@ func (p *presence) keep() {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), p.renew)
 		mine, err := p.run(ctx, p.ttl)
+		if mine && err == nil {
+			err = p.mark(ctx, false)
+		}
 		cancel()
 		switch {
 		case err != nil:
@@ -121,8 +147,34 @@ func (p *presence) keep() {
 }
 
 func (p *presence) run(ctx context.Context, ttl time.Duration) (mine bool, err error) {
+	sent := time.Now()
 	n, err := p.scripts.presence.Run(ctx, p.c, []string{presenceKey(p.instance)}, p.token, ttl.Milliseconds()).Int()
+	if err == nil && n == 1 && ttl > 0 {
+		p.mu.Lock()
+		if !p.renewed.IsZero() && sent.Sub(p.renewed) > p.ttl {
+			p.gap = time.Now()
+		}
+		p.renewed = sent
+		p.mu.Unlock()
+	}
 	return n == 1, err
+}
+
+// mark remembers the instance beyond its presence; forget also removes old instances.
+func (p *presence) mark(ctx context.Context, forget bool) error {
+	return p.scripts.mark.Run(ctx, p.c, []string{instancesKey}, p.instance, forget, markKept.Milliseconds(), markMost).Err()
+}
+
+// fence returns the time since which the server must have confirmed that an entry is this instance's, before the entry
+// may be begun. Without a presence other instances may take this one for dead, and claim an entry as soon as its idle time is
+// their dead_after. While the presence is overdue, only what was confirmed just now is safe.
+func (p *presence) fence(now time.Time) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now.Sub(p.renewed) > p.ttl {
+		return now.Add(-p.renew)
+	}
+	return p.gap
 }
 
 // release gives the name up.

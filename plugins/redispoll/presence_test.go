@@ -17,7 +17,10 @@ import (
 func withTTL(t *testing.T, c redis.UniversalClient, instance string, ttl time.Duration) *presence {
 	t.Helper()
 	p := &presence{c: c, instance: instance, ttl: ttl, renew: ttl / 3, scripts: newScripts(), log: slog.New(slog.DiscardHandler), failed: make(chan error, 1)}
-	t.Cleanup(func() { _ = p.release(context.Background()) }) // a test may have taken the server away
+	t.Cleanup(func() { // a test may have taken the server away
+		_ = p.release(context.Background())
+		_ = c.HDel(context.Background(), instancesKey, instance).Err()
+	})
 	return p
 }
 
@@ -67,18 +70,21 @@ func TestPresence(t *testing.T) {
 		alive := func() bool {
 			a, err := Alive(t.Context(), c, name, "nobody-"+name)
 			require.NoError(t, err)
-			require.False(t, a["nobody-"+name])
-			require.Len(t, a, 2)
+			_, known := a["nobody-"+name]
+			require.False(t, known, "it never had a presence")
 			return a[name]
 		}
 		require.False(t, alive())
+		a, err := Alive(t.Context(), c, name)
+		require.NoError(t, err)
+		require.Empty(t, a, "not yet")
 
 		first := withTTL(t, c, name, ttl)
 		require.NoError(t, first.acquire(t.Context()))
 		require.True(t, alive())
 
 		begin := time.Now()
-		err := withTTL(t, c, name, ttl).acquire(t.Context())
+		err = withTTL(t, c, name, ttl).acquire(t.Context())
 		require.ErrorIs(t, err, ErrDuplicate)
 		require.ErrorContains(t, err, name)
 		require.GreaterOrEqual(t, time.Since(begin), ttl, "a dead predecessor must have had its time to expire")
@@ -86,6 +92,9 @@ func TestPresence(t *testing.T) {
 
 		require.NoError(t, first.release(t.Context()))
 		require.False(t, alive())
+		a, err = Alive(t.Context(), c, name)
+		require.NoError(t, err)
+		require.Equal(t, map[string]bool{name: false}, a, "it was there, and is gone")
 		require.NoError(t, first.release(t.Context()), "twice")
 	})
 }
@@ -140,4 +149,36 @@ func TestAliveOfNobody(t *testing.T) {
 	a, err := Alive(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, a)
+}
+
+// What is known of instances that are gone is bounded in age and number.
+func TestOldInstancesAreForgotten(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	c := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	now := time.Now()
+	m.SetTime(now)
+	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
+	require.NoError(t, c.HSet(t.Context(), instancesKey, "old", ago(markKept+time.Minute), "recent", ago(markKept-time.Minute), "odd", "x").Err())
+	p := withTTL(t, c, "me", time.Minute)
+	require.NoError(t, p.mark(t.Context(), false))
+	require.Len(t, c.HGetAll(t.Context(), instancesKey).Val(), 4, "only a start forgets")
+	require.NoError(t, p.mark(t.Context(), true))
+	require.ElementsMatch(t, []string{"recent", "me"}, c.HKeys(t.Context(), instancesKey).Val())
+	n, err := p.scripts.mark.Run(t.Context(), c, []string{instancesKey}, "me", 1, markKept.Milliseconds(), 1).Int()
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, []string{"me"}, c.HKeys(t.Context(), instancesKey).Val())
+}
+
+func TestTheFenceFollowsThePresence(t *testing.T) {
+	t.Parallel()
+	begin := time.Now()
+	p := &presence{ttl: 15 * time.Second, renew: 5 * time.Second, renewed: begin}
+	require.Zero(t, p.fence(begin.Add(15*time.Second)), "in time")
+	late := begin.Add(15*time.Second + time.Millisecond)
+	require.Equal(t, late.Add(-5*time.Second), p.fence(late), "only what was confirmed just now")
+	p.renewed, p.gap = late, late
+	require.Equal(t, late, p.fence(late.Add(time.Second)), "nothing from before the gap")
 }

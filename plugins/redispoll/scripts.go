@@ -24,15 +24,19 @@ var (
 	removeSource string
 	//go:embed lua/presence.lua
 	presenceSource string
+	//go:embed lua/mark.lua
+	markSource string
+	//go:embed lua/rights.lua
+	rightsSource string
 )
 
 // scripts are the compiled scripts of one owner. Each touches one key.
-type scripts struct{ keep, ack, claim, count, remove, presence *redis.Script }
+type scripts struct{ keep, ack, claim, count, remove, presence, mark, rights *redis.Script }
 
 func newScripts() scripts {
 	return scripts{
 		redis.NewScript(keepSource), redis.NewScript(ackSource), redis.NewScript(claimSource), redis.NewScript(countSource),
-		redis.NewScript(removeSource), redis.NewScript(presenceSource),
+		redis.NewScript(removeSource), redis.NewScript(presenceSource), redis.NewScript(markSource), redis.NewScript(rightsSource),
 	}
 }
 

@@ -216,10 +216,19 @@ func destroyGroup(c redis.UniversalClient, r *Reader) {
 // createGroup creates stream and group, at 0. An existing group is success.
 func createGroup(ctx context.Context, c redis.UniversalClient, stream, group string) error {
 	err := c.XGroupCreateMkStream(ctx, stream, group, "0").Err()
+	if isFull(err) && hasGroup(ctx, c, stream, group) {
+		return nil // a full server refuses the command even if there is nothing to create
+	}
 	if err != nil && !strings.HasPrefix(err.Error(), "BUSYGROUP") {
-		return fmt.Errorf("create group %s of stream %s: %w", group, stream, err)
+		return unusable(fmt.Errorf("create group %s of stream %s: %w", group, stream, err))
 	}
 	return nil
+}
+
+// hasGroup reports whether a stream has a group.
+func hasGroup(ctx context.Context, c redis.UniversalClient, stream, group string) bool {
+	groups, err := c.XInfoGroups(ctx, stream).Result()
+	return err == nil && slices.ContainsFunc(groups, func(g redis.XInfoGroup) bool { return g.Name == group })
 }
 
 // closeWith closes the subscription when ctx ends.

@@ -13,5 +13,6 @@ local ends = tonumber(held[2] or nil)
 if held[1] and held[1] ~= ARGV[1] and ends and ends > at and ends <= at + 10 * tonumber(ARGV[2]) then
   return {0}
 end
+redis.call('HDEL', KEYS[2], '') -- a full server (OOM) refuses HSET as the first write of a script, and only then
 redis.call('HSET', KEYS[2], 'reclaim:by', ARGV[1], 'reclaim:until', string.format('%.0f', at + tonumber(ARGV[2])))
 return {1, held[3] or ''}

@@ -1,0 +1,71 @@
+package reclaim
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redispoll"
+)
+
+// Consumers of a subscriber, of a StatefulSet, of the bridge: their names look like an instance's, and no presence says
+// that they live. They are not dead, and keep their entries and their names until min_idle.
+func TestOnlyWhatWasThereCanBeGone(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.MinIdle, c.DeadAfter = time.Hour, time.Millisecond
+		reader := &fakeReader{free: 100}
+		st := s.stream(t, "1", "me-1-0", reader)
+		killed := s.prefix + "-killed"
+		t.Cleanup(func() { s.client.HDel(context.Background(), "millrace:instances", killed) })
+		require.NoError(t, s.client.HSet(t.Context(), "millrace:instances", killed, time.Now().UnixMilli()).Err())
+		for _, consumer := range []string{"event-router-0", "host-7-bridge-0", killed + "-0"} {
+			s.hold(t, st, consumer, 1)
+		}
+		sub, err := redispoll.NewSubscriber(s.client, redispoll.SubscriberConfig{Group: st.Group, ReaderConfig: redispoll.ReaderConfig{MinIdle: time.Hour}})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, sub.Close()) })
+		msgs, err := sub.Subscribe(t.Context(), st.Name)
+		require.NoError(t, err)
+		require.NoError(t, s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: st.Name, Values: []any{"message", "in hand"}}).Err())
+		msg := <-msgs
+		defer msg.Ack()
+		before := s.consumers(t, st)
+		require.Len(t, before, 4)
+
+		r := newRig(c, "me-1", everybody(), &fakeTarget{client: s.client, streams: []Stream{st}})
+		r.o.Alive = func(ctx context.Context, instances ...string) (map[string]bool, error) {
+			return redispoll.Alive(ctx, s.client, instances...)
+		}
+		r.run(t)
+		eventually(t, "the one that had a presence is gone, with its consumer", func() bool {
+			return len(reader.got()) == 1 && !slices.Contains(s.consumers(t, st), killed+"-0")
+		})
+		require.Subset(t, append(s.consumers(t, st), killed+"-0"), before)
+		n, err := s.client.XPending(t.Context(), st.Name, st.Group).Result()
+		require.NoError(t, err)
+		require.Equal(t, int64(1), n.Consumers["event-router-0"])
+		require.Equal(t, int64(1), n.Consumers["host-7-bridge-0"])
+	})
+}
+
+// An entry that was renewed within dead_after is somebody's work, whatever the presence says.
+func TestWhatWasRenewedJustNowIsNotRescued(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.MinIdle, c.DeadAfter = time.Hour, time.Hour
+		reader := &fakeReader{free: 100}
+		st := s.stream(t, "1", "me-1-0", reader)
+		ids := s.hold(t, st, "other-2-0", 2)
+		s.giveBack(t, st, "other-2-0", 2*time.Hour, ids[:1]) // the other one was renewed by being read
+		d := newDomain(newRig(c, "me-1", everybody()).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		d.gone["other-2"] = time.Now().Add(-2 * time.Hour)
+		d.round(t.Context(), false)
+		require.Equal(t, ids[:1], reader.got())
+		require.Contains(t, s.consumers(t, st), "other-2-0")
+	})
+}

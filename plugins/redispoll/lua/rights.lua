@@ -1,0 +1,45 @@
+-- rights.lua: runs every command that the plugins use against a key that does not exist, and leaves it so.
+-- KEYS[1] key
+-- Reply: the commands that the user may not run; empty when the key exists, which is then left alone.
+-- Complexity: O(1).
+local key, denied = KEYS[1], {}
+local function try(name, ...)
+  local r = redis.pcall(...)
+  if type(r) ~= 'table' or not r.err then return end
+  for _, text in ipairs({'NOPERM', "can't run this command", 'no permissions'}) do -- 7.2, Redis 7.0, Valkey 8
+    if string.find(r.err, text, 1, true) then
+      denied[#denied + 1] = name
+      return
+    end
+  end
+end
+local there = redis.pcall('EXISTS', key)
+if there == 1 then return denied end
+try('exists', 'EXISTS', key)
+try('time', 'TIME')
+try('scan', 'SCAN', 0, 'COUNT', 1)
+try('xadd', 'XADD', key, 'NOMKSTREAM', '*', 'a', '1')
+try('xlen', 'XLEN', key)
+try('xtrim', 'XTRIM', key, 'MAXLEN', 0)
+try('xrange', 'XRANGE', key, '-', '+', 'COUNT', 1)
+try('xrevrange', 'XREVRANGE', key, '+', '-', 'COUNT', 1)
+try('xgroup|create', 'XGROUP', 'CREATE', key, 'g', '0')
+try('xgroup|delconsumer', 'XGROUP', 'DELCONSUMER', key, 'g', 'c')
+try('xgroup|destroy', 'XGROUP', 'DESTROY', key, 'g')
+try('xinfo|groups', 'XINFO', 'GROUPS', key)
+try('xinfo|consumers', 'XINFO', 'CONSUMERS', key, 'g')
+try('xreadgroup', 'XREADGROUP', 'GROUP', 'g', 'c', 'COUNT', 1, 'STREAMS', key, '>')
+try('xack', 'XACK', key, 'g', '1-1')
+try('xpending', 'XPENDING', key, 'g')
+try('xclaim', 'XCLAIM', key, 'g', 'c', 0, '1-1')
+try('xautoclaim', 'XAUTOCLAIM', key, 'g', 'c', 0, '0-0', 'COUNT', 1)
+try('hdel', 'HDEL', key, 'a')
+try('hset', 'HSET', key, 'a', '1')
+try('hget', 'HGET', key, 'a')
+try('hmget', 'HMGET', key, 'a')
+try('hgetall', 'HGETALL', key)
+try('del', 'DEL', key)
+try('set', 'SET', key, '1')
+try('get', 'GET', key)
+redis.pcall('DEL', key)
+return denied
