@@ -12,7 +12,7 @@
 //  3. Plugins register offline, in the order of the list.
 //  4. Services start downstream first and wait for their servers, together up to start_timeout (exit code 3).
 //  5. Routes open; messages flow until a signal comes or a part fails.
-//  6. Routes drain and services stop upstream first, bounded by stop_timeout; then the home is stopped.
+//  6. All routes drain at once, then services stop upstream first; stop_timeout bounds both together. Then the home is stopped.
 //
 // SIGTERM drains and exits with 0, Ctrl-C drains and exits with 130, a second Ctrl-C ends at once.
 //

@@ -26,7 +26,7 @@ type Settings struct {
 	InstanceID string `yaml:"instance_id"`
 	// StartTimeout is how long the start waits for absent servers, all together.
 	StartTimeout time.Duration `yaml:"start_timeout"`
-	// StopTimeout bounds draining and stopping, all together.
+	// StopTimeout bounds draining and stopping, all together. A quarter of it, at most 5s, is kept for the services.
 	StopTimeout time.Duration `yaml:"stop_timeout"`
 	// MaxStuckHandlers is how many handlers may be over their longest hold at once before the process
 	// ends with that reason.

@@ -16,6 +16,7 @@ import (
 // Readiness is the body of /readyz.
 type Readiness struct {
 	Ready  bool                   `json:"ready"`
+	Phase  string                 `json:"phase"` // starting, running or draining; only running can be ready
 	Checks map[string]CheckResult `json:"checks"`
 }
 
@@ -63,13 +64,17 @@ func (d *details) copy() map[string]any {
 	return out
 }
 
-// ready runs all checks at once and answers 503 when one fails.
+// ready runs all checks at once and answers 503 when one fails, and before and after the process runs. While it
+// drains no check is run: services are about to stop.
 func (s *server) ready(w http.ResponseWriter, r *http.Request) {
-	answer := Readiness{Ready: true, Checks: map[string]CheckResult{}}
-	results := s.ask(r.Context())
-	for i, p := range s.probes {
-		answer.Checks[p.Name] = results[i]
-		answer.Ready = answer.Ready && results[i].OK
+	now := s.now()
+	answer := Readiness{Ready: now == running, Phase: string(now), Checks: map[string]CheckResult{}}
+	if now != draining {
+		results := s.ask(r.Context())
+		for i, p := range s.probes {
+			answer.Checks[p.Name] = results[i]
+			answer.Ready = answer.Ready && results[i].OK
+		}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

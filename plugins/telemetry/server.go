@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"maps"
 	"net"
@@ -12,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -35,6 +38,60 @@ type server struct {
 	probes   []*probe
 	stopped  bool
 	serving  sync.WaitGroup
+
+	phase  atomic.Pointer[phase] // nil: starting
+	served context.Context       // ends when the drain begins
+	end    context.CancelFunc    // ends served
+}
+
+// phase says whether the handlers of other plugins are served.
+type phase string
+
+const (
+	starting phase = "starting" // services of other plugins may not run yet
+	running  phase = "running"
+	draining phase = "draining" // to the end of the process
+)
+
+func (s *server) now() phase {
+	if p := s.phase.Load(); p != nil {
+		return *p
+	}
+	return starting
+}
+
+func (s *server) enter(p phase) { s.phase.Store(&p) }
+
+// Running implements pipeline.Phased: the handlers of other plugins are served from now on.
+func (s *server) Running() { s.enter(running) }
+
+// Draining implements pipeline.Phased: /readyz says so at once, the handlers of other plugins are not called any more,
+// and the contexts of their open requests end, so that streams end with the drain.
+func (s *server) Draining() {
+	s.enter(draining)
+	s.end()
+}
+
+// whileRunning answers 503 for a handler of another plugin while that plugin's services may not run.
+func (s *server) whileRunning(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p := s.now(); p != running {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, string(p), http.StatusServiceUnavailable)
+			return
+		}
+		s.untilDrain(h).ServeHTTP(w, r)
+	})
+}
+
+// untilDrain ends the contexts of a handler's requests when the drain begins.
+func (s *server) untilDrain(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(s.served, cancel)()
+		h.ServeHTTP(w, r.WithContext(ctx))
+	})
 }
 
 // own are the patterns of the server itself. They are registered like everybody's, so that a second owner is
@@ -77,7 +134,7 @@ func (s *server) Start(ctx context.Context) error {
 		Handler:           mux,
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		ErrorLog:          slog.NewLogLogger(s.plugin.log.Load().Handler(), slog.LevelDebug),
+		ErrorLog:          log.New(serverLog{s.plugin.log.Load()}, "", 0),
 	}
 	s.serving.Go(func() {
 		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
@@ -85,6 +142,20 @@ func (s *server) Start(ctx context.Context) error {
 		}
 	})
 	return nil
+}
+
+// serverLog writes the lines of net/http. A panic of a handler is a fault of the program; the rest is about clients.
+type serverLog struct{ log *slog.Logger }
+
+// Write implements io.Writer. Each call is one line, or one panic with its stack.
+func (l serverLog) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	if what, stack, _ := strings.Cut(text, "\n"); strings.HasPrefix(what, "http: panic serving ") {
+		l.log.Error("http handler panicked", slog.String("detail", what), slog.String("stack", stack))
+		return len(line), nil
+	}
+	l.log.Debug(text)
+	return len(line), nil
 }
 
 // gather takes over what all plugins have registered.
@@ -100,9 +171,8 @@ func (s *server) gather() error {
 			errs = append(errs, fmt.Errorf("telemetry: metrics: %s: %w", describe(c), err))
 		}
 	}
-	log := s.plugin.log.Load()
 	s.metrics = promhttp.HandlerFor(reg, promhttp.HandlerOpts{
-		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:      slog.NewLogLogger(s.plugin.log.Load().Handler(), slog.LevelWarn),
 		ErrorHandling: promhttp.ContinueOnError, // one broken collector must not hide all others
 	})
 	for _, check := range s.registry.HealthChecks() {
@@ -131,7 +201,11 @@ func describe(c prometheus.Collector) string {
 func (s *server) mux(withPprof bool) (*http.ServeMux, error) {
 	mux := http.NewServeMux()
 	var errs []error
+	own := s.own()
 	for pattern, h := range s.registry.Handlers() {
+		if own[pattern] == nil {
+			h = s.whileRunning(h)
+		}
 		errs = append(errs, handle(mux, pattern, h))
 	}
 	if withPprof {
@@ -139,7 +213,7 @@ func (s *server) mux(withPprof bool) (*http.ServeMux, error) {
 			"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
 			"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
 		} {
-			errs = append(errs, handle(mux, pattern, f))
+			errs = append(errs, handle(mux, pattern, s.untilDrain(f)))
 		}
 	}
 	return mux, errors.Join(errs...)
@@ -161,6 +235,7 @@ func (s *server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopped = true
+	s.Draining() // for a caller that only stops
 	if s.http == nil {
 		return nil
 	}
@@ -212,6 +287,8 @@ func (s *server) index(w http.ResponseWriter, _ *http.Request) {
 func path(pattern string) string { return pattern[strings.LastIndexByte(pattern, ' ')+1:] }
 
 var (
+	_ io.Writer        = serverLog{}
 	_ pipeline.Service = (*server)(nil)
 	_ pipeline.Failer  = (*server)(nil)
+	_ pipeline.Phased  = (*server)(nil)
 )

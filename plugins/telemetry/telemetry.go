@@ -12,7 +12,8 @@ import (
 )
 
 // Plugin is the operations server and the tracing of a process. Put it first in the list of plugins: it
-// then answers while the others still wait for their servers, and until they have stopped.
+// then answers while the others still wait for their servers, and until they have stopped. The handlers that other
+// plugins register are served only from when all services run until the drain begins; else the answer is 503.
 type Plugin struct {
 	config  Config
 	log     atomic.Pointer[slog.Logger] // spans may be exported before Register
@@ -31,6 +32,7 @@ func New() *Plugin {
 	}
 	p.log.Store(slog.New(slog.DiscardHandler))
 	p.server = &server{plugin: p, failed: make(chan error, 1)}
+	p.server.served, p.server.end = context.WithCancel(context.Background())
 	return p
 }
 
