@@ -31,8 +31,11 @@ func (d *Document) Decode(path string, target any) error {
 		return nil
 	}
 	w := &walker{top: v.Elem().Type(), topPath: path}
-	if path == "" {
+	switch {
+	case path == "":
 		w.skip = []string{profileKey, pluginsKey}
+	case isPlugin(path):
+		w.skip = []string{enabledKey}
 	}
 	w.value(n, path, v.Elem())
 	return join(w.errs)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -34,7 +35,14 @@ type Document struct {
 const (
 	profileKey = "profile" // read by the loader itself
 	pluginsKey = "plugins" // holds the plugins' sections; everything else at the top is the process's
+	enabledKey = "enabled" // of a plugin's section, true unless written; see Enabled
 )
+
+// isPlugin reports whether path is that of a plugin's section.
+func isPlugin(path string) bool {
+	name, ok := strings.CutPrefix(path, pluginsKey+".")
+	return ok && !strings.Contains(name, ".")
+}
 
 // Load reads and merges all layers. Its error holds every mistake found in them, as *Error.
 func Load(o Options) (*Document, error) {
@@ -105,6 +113,22 @@ func chooseProfile(o Options, file, environ *node) (string, place, []*Error) {
 		name, at = o.Profile, place{}
 	}
 	return name, at, errs
+}
+
+// Enabled returns what the key `enabled` of the plugin section at a dotted path says: true when nobody wrote it.
+// Decode leaves that key of a plugin's section alone.
+func (d *Document) Enabled(path string) (bool, error) {
+	at := joinPath(path, enabledKey)
+	n, found := d.root.find(at)
+	on := true
+	if found {
+		w := &walker{}
+		w.value(n, at, reflect.ValueOf(&on).Elem())
+		if len(w.errs) > 0 {
+			return true, join(w.errs)
+		}
+	}
+	return on, nil
 }
 
 // Profile returns the name of the profile in use, or "".

@@ -69,6 +69,7 @@ func ExampleSchema() {
 		}
 	}
 	// Output:
+	// "default": true,
 	// "default": "1m",
 	// "default": "hello",
 }

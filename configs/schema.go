@@ -32,6 +32,11 @@ func Schema(sections map[string]any) ([]byte, error) {
 		if err := at.add(v.Elem(), path, maxSchemaDepth); err != nil {
 			return nil, err
 		}
+		if isPlugin(path) {
+			at.properties()[enabledKey] = schema{
+				"description": "false: the plugin is not registered and opens no connection.", "type": []string{"boolean", "null"}, "default": true,
+			}
+		}
 	}
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	root["title"] = "Millrace settings"

@@ -104,6 +104,6 @@ func asksTheServiceNamed(t *testing.T) {
 		out, err = forgotten.CombinedOutput()
 		require.Error(t, err, "%s", out)
 		require.Equal(t, 2, forgotten.ProcessState.ExitCode())
-		require.Contains(t, string(out), "which service is meant?")
+		require.Contains(t, string(out), "no settings: give --config FILE")
 	}
 }

@@ -28,6 +28,13 @@ type Configurable interface {
 	Settings() any
 }
 
+// Dependent is implemented by a plugin that does not work without others.
+type Dependent interface {
+	// Needs returns the names of those plugins. They can't be switched off (plugins.<name>.enabled) while this plugin is
+	// enabled. It is called after the settings were decoded, and may depend on them.
+	Needs() []string
+}
+
 // FieldError names one wrong setting. Path is relative to the struct that Validate belongs to,
 // in the words of the settings file (stream.max_len).
 type FieldError struct {

@@ -58,6 +58,15 @@ func (p *Plugin) Name() string { return "promotion" }
 // Settings implements pipeline.Configurable.
 func (p *Plugin) Settings() any { return &p.config }
 
+// Needs implements pipeline.Dependent.
+func (p *Plugin) Needs() []string {
+	needs := []string{p.kafka.Name(), p.redis.Name(), p.dead.Name(), p.claims.Name()}
+	if p.config.Results.Enabled {
+		needs = append(needs, p.bridge.Name())
+	}
+	return needs
+}
+
 // Register implements pipeline.Plugin. Services come downstream first, and so do routes: they stop in
 // the reverse order, so that a record that is being accepted still finds its stream being read.
 func (p *Plugin) Register(r *pipeline.Registry) error {

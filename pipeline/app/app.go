@@ -140,7 +140,10 @@ func (h *Host) root() *cobra.Command {
 	root.AddCommand(h.runCommand(), h.validateCommand(), h.topologyCommand(), h.newCommand(), h.schemaCommand(), h.versionCommand())
 	for _, p := range h.o.Plugins {
 		if c, ok := p.(Commander); ok {
-			root.AddCommand(c.Commands(h)...)
+			for _, cmd := range c.Commands(h) {
+				annotate(cmd, ofPlugin, p.Name())
+				root.AddCommand(cmd)
+			}
 		}
 	}
 	root.InitDefaultCompletionCmd(h.o.Args...)

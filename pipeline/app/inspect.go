@@ -27,7 +27,7 @@ type mistake struct {
 }
 
 func (h *Host) validateCommand() *cobra.Command {
-	return h.JSONFlag(h.SettingsFlags(&cobra.Command{
+	return h.JSONFlag(h.ServiceFlags(&cobra.Command{
 		Use:   "validate",
 		Short: "Check the settings, offline: every mistake at once, with file and line",
 		Args:  cobra.NoArgs,

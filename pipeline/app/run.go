@@ -51,7 +51,7 @@ type RunOptions struct {
 // it returns the error of its context, Main exits with 130.
 func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error {
 	return h.open(ctx, cmd, o.Overrides, func(l *Loaded, tracer trace.TracerProvider) error {
-		reg, err := pipeline.NewRegistry(env(l, tracer), h.o.Plugins...)
+		reg, err := pipeline.NewRegistry(env(l, tracer), l.Plugins...)
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 			}
 		}
 		err = live(ctx, rt, rt.Start, l, func(ctx context.Context) error {
-			h.announce(ctx, l.Logger, h.o.Plugins)
+			h.announce(ctx, l.Logger, l.Plugins)
 			return work(ctx, &Running{*l, reg})
 		})
 		l.Logger.InfoContext(ctx, "stopped")
@@ -95,21 +95,21 @@ type ServicesOptions struct {
 // Services starts some services without any route, calls do and stops them again: for commands that need
 // clients but consume nothing. Settings are read and the home is started as for Run.
 func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptions, do func(context.Context, *Running) error) error {
-	var plugins []pipeline.Plugin
-	missing := slices.Clone(o.Plugins)
-	for _, p := range h.o.Plugins {
-		if slices.Contains(o.Plugins, p.Name()) {
-			plugins = append(plugins, p)
-			missing = slices.DeleteFunc(missing, func(name string) bool { return name == p.Name() })
-		}
-	}
-	if len(missing) > 0 {
-		return fmt.Errorf("command %s needs a plugin that this binary lacks: %s", cmd.CommandPath(), strings.Join(missing, ", "))
-	}
-	if o.Register != nil {
-		plugins = append(plugins, commandPlugin{o.Register})
-	}
 	return h.open(ctx, cmd, o.Overrides, func(l *Loaded, tracer trace.TracerProvider) error {
+		var plugins []pipeline.Plugin
+		missing := slices.Clone(o.Plugins)
+		for _, p := range l.Plugins {
+			if slices.Contains(o.Plugins, p.Name()) {
+				plugins = append(plugins, p)
+				missing = slices.DeleteFunc(missing, func(name string) bool { return name == p.Name() })
+			}
+		}
+		if len(missing) > 0 {
+			return Usage("command %s needs a plugin that this binary lacks or that is disabled: %s", cmd.CommandPath(), strings.Join(missing, ", "))
+		}
+		if o.Register != nil {
+			plugins = append(plugins, commandPlugin{o.Register})
+		}
 		reg, err := pipeline.NewRegistry(env(l, tracer), plugins...)
 		if err != nil {
 			return err
@@ -178,6 +178,7 @@ func (h *Host) startHome(ctx context.Context, l *Loaded) (addresses map[string]a
 	if start == nil {
 		return nil, nothing, nil
 	}
+	sayNotReal(ctx, l.Logger, s.Home)
 	startCtx, cancel := context.WithTimeout(ctx, s.StartTimeout)
 	defer cancel()
 	addresses, stopHome, err := start(startCtx, s.DataDir, l.Logger)
@@ -195,6 +196,13 @@ func (h *Host) startHome(ctx context.Context, l *Loaded) (addresses map[string]a
 		}
 		return nil
 	}, nil
+}
+
+// sayNotReal logs, whatever the level of the log is, that the servers are toys.
+func sayNotReal(ctx context.Context, log *slog.Logger, home string) {
+	line := slog.NewRecord(time.Now(), slog.LevelWarn, "nothing in this environment is real: its servers are inside this process and end with it", 0)
+	line.AddAttrs(slog.String("home", home))
+	_ = log.Handler().Handle(ctx, line) // as with every log line, there is nowhere to report that it failed
 }
 
 // startTracing returns the tracer provider, nil without one, and what flushes it.
@@ -294,7 +302,7 @@ func (h *Host) announce(ctx context.Context, log *slog.Logger, plugins []pipelin
 }
 
 func (h *Host) runCommand() *cobra.Command {
-	return h.SettingsFlags(&cobra.Command{
+	return h.ServiceFlags(&cobra.Command{
 		Use:   "run",
 		Short: "Run all plugins until a signal comes; SIGTERM drains and ends well",
 		Args:  cobra.NoArgs,

@@ -260,7 +260,7 @@ func TestAStopThatFailsIsReported(t *testing.T) {
 func TestHomeIsStartedFirstAndStoppedLast(t *testing.T) {
 	t.Parallel()
 	p := newToy()
-	o := options(p, "run")
+	o := options(p, "run", "--profile", "embedded")
 	o.Environ = []string{"MILLRACE__DATA_DIR=here", "MILLRACE__PLUGINS__TOY__GREETING=env"}
 	o.Homes = map[string]app.Home{"embedded": func(_ context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
 		require.NotNil(t, log)
@@ -293,12 +293,15 @@ func TestHomeIsStartedFirstAndStoppedLast(t *testing.T) {
 		require.Equal(t, []string{"home in .millrace", "home stopped"}, p.order.all()[before:])
 	})
 	t.Run("a home that can't start", func(t *testing.T) {
-		o.Environ = []string{}
+		o.Environ = []string{"MILLRACE__LOG__LEVEL=error"}
 		o.Homes = map[string]app.Home{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
 			return nil, nil, errors.New("folder is in use by another process")
 		}}
 		r := run(t.Context(), o)
-		require.Equal(t, result{app.ExitUnavailable, "", "mill: start the embedded home: folder is in use by another process\n"}, r)
+		require.Equal(t, app.ExitUnavailable, r.code)
+		first, rest, _ := strings.Cut(r.stderr, "\n")
+		require.Contains(t, first, "nothing in this environment is real", "the first line, whatever the level of the log")
+		require.Equal(t, "mill: start the embedded home: folder is in use by another process\n", rest)
 	})
 	t.Run("a home that can't stop", func(t *testing.T) {
 		o.Homes = map[string]app.Home{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
@@ -423,7 +426,7 @@ func TestServicesStartsOnlyWhatACommandNeeds(t *testing.T) {
 
 	plugins = []string{"redis", "other"}
 	r = run(t.Context(), o)
-	require.Equal(t, result{app.ExitBad, "", "mill: command mill do needs a plugin that this binary lacks: redis\n"}, r)
+	require.Equal(t, result{app.ExitUsage, "", "mill: command mill do needs a plugin that this binary lacks or that is disabled: redis\n"}, r)
 }
 
 // serviceOnly is a plugin of one service.

@@ -106,11 +106,20 @@ func Sections(plugins ...pipeline.Plugin) map[string]any {
 	top := DefaultSettings()
 	sections := map[string]any{"": &top}
 	for _, p := range plugins {
-		if c, ok := p.(pipeline.Configurable); ok {
-			sections["plugins."+p.Name()] = c.Settings()
-		}
+		sections[section(p)] = settingsOf(p)
 	}
 	return sections
+}
+
+// section returns the path of a plugin's settings.
+func section(p pipeline.Plugin) string { return "plugins." + p.Name() }
+
+// settingsOf returns what a plugin's settings are decoded into.
+func settingsOf(p pipeline.Plugin) any {
+	if c, ok := p.(pipeline.Configurable); ok {
+		return c.Settings()
+	}
+	return &struct{}{}
 }
 
 // Loaded is what Host.Load read.
@@ -118,6 +127,7 @@ type Loaded struct {
 	Settings Settings          // the process's own; the plugins' are in the plugins
 	Document *configs.Document // where each value came from
 	Logger   *slog.Logger      // as the settings want it
+	Plugins  []pipeline.Plugin // those of the binary that are enabled, in their order
 }
 
 // SettingsFlags adds --config and --profile to a command and those below it, and returns the command.
@@ -127,21 +137,41 @@ func (h *Host) SettingsFlags(cmd *cobra.Command) *cobra.Command {
 	if d := h.defaultProfile(); d != "" {
 		otherwise = " (without --config: " + d + ")"
 	}
-	return addSettingsFlags(cmd, otherwise)
+	return h.addSettingsFlags(cmd, otherwise)
 }
 
 // ServiceFlags is SettingsFlags for commands that ask about a service, or change what it has: they assume no
 // profile. Without settings an operator would be told of the empty home in the folder that he happens to be in.
 func (h *Host) ServiceFlags(cmd *cobra.Command) *cobra.Command {
+	annotate(cmd, ofService, settingsRequired)
+	return h.addSettingsFlags(cmd, "; without any, "+configVariable+" names the file")
+}
+
+// shapeFlags is ServiceFlags for commands that open nothing and may show the default profile instead.
+func (h *Host) shapeFlags(cmd *cobra.Command) *cobra.Command {
+	annotate(cmd, ofService, settingsOptional)
+	return h.addSettingsFlags(cmd, "; without any, "+configVariable+" names the file")
+}
+
+func annotate(cmd *cobra.Command, key, value string) {
 	if cmd.Annotations == nil {
 		cmd.Annotations = map[string]string{}
 	}
-	cmd.Annotations[ofService] = "yes"
-	return addSettingsFlags(cmd, "; without any, "+configVariable+" names the file")
+	cmd.Annotations[key] = value
 }
 
-// configVariable names the settings file of the service that ServiceFlags commands ask, when no flag does. What brings a
-// service or a campaign into being wants to be told where: run, demo.
+// annotation returns what cmd, or the nearest command above it, is annotated with.
+func annotation(cmd *cobra.Command, key string) string {
+	for c := cmd; c != nil; c = c.Parent() {
+		if value := c.Annotations[key]; value != "" {
+			return value
+		}
+	}
+	return ""
+}
+
+// configVariable names the settings file of ServiceFlags commands when no flag does. A demo does not read it: it makes a
+// campaign, and must not make it in a service that happens to be named in the environment.
 const configVariable = "MILLRACE_CONFIG"
 
 func environment(environ []string, name string) string {
@@ -153,19 +183,16 @@ func environment(environ []string, name string) string {
 	return ""
 }
 
-// ofService marks the commands of ServiceFlags.
-const ofService = "millrace/service"
+// Annotations of commands.
+const (
+	ofService = "millrace/service" // the settings are those of a service: required or optional
+	ofPlugin  = "millrace/plugin"  // the plugin that the command belongs to
 
-func asksService(cmd *cobra.Command) bool {
-	for c := cmd; c != nil; c = c.Parent() {
-		if c.Annotations[ofService] != "" {
-			return true
-		}
-	}
-	return false
-}
+	settingsRequired = "required"
+	settingsOptional = "optional"
+)
 
-func addSettingsFlags(cmd *cobra.Command, otherwise string) *cobra.Command {
+func (*Host) addSettingsFlags(cmd *cobra.Command, otherwise string) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.String("config", "", "settings `file` (YAML), laid over the profile")
 	flags.String("profile", "", "built-in `profile`: "+strings.Join(configs.Profiles(), ", ")+otherwise)
@@ -222,43 +249,72 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 		return nil, fmt.Errorf("command %s has no settings flags: %w", cmd.CommandPath(), err)
 	}
 	options := configs.Options{Profile: profile, DefaultProfile: h.defaultProfile(), File: file, Environ: h.o.Environ, Overrides: overrides}
-	asks := asksService(cmd)
-	if asks {
+	service := annotation(cmd, ofService)
+	if service != "" && file == "" && profile == "" {
+		options.File = environment(h.o.Environ, configVariable)
+	}
+	if service == settingsRequired {
 		options.DefaultProfile = ""
-		if file == "" && profile == "" {
-			options.File = environment(h.o.Environ, configVariable)
-		}
 	}
 	doc, err := configs.Load(options)
 	if err != nil {
 		return nil, err
 	}
-	if asks && h.defaultProfile() != "" && len(doc.Layers()) == 0 {
+	if service == settingsRequired && h.defaultProfile() != "" && len(doc.Layers()) == 0 {
 		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf(
-			"which service is meant? Give --config FILE, --profile NAME (%s is the home in this folder), or set %s",
-			h.defaultProfile(), configVariable)}
+			"no settings: give --config FILE or --profile NAME, or set %s (--profile %s starts all servers in this process; nothing in it is real)",
+			configVariable, h.defaultProfile())}
 	}
 	l = &Loaded{Settings: DefaultSettings(), Document: doc}
 	errs := []error{doc.Decode("", &l.Settings)}
 	for _, p := range h.o.Plugins {
-		if c, ok := p.(pipeline.Configurable); ok {
-			errs = append(errs, doc.Decode("plugins."+p.Name(), c.Settings()))
+		enabled, err := doc.Enabled(section(p))
+		errs = append(errs, err, doc.Decode(section(p), settingsOf(p)))
+		if enabled {
+			l.Plugins = append(l.Plugins, p)
 		}
 	}
-	errs = append(errs, doc.Unclaimed())
+	errs = append(errs, doc.Unclaimed(), h.checkEnabled(l, annotation(cmd, ofPlugin)))
 	l.Logger = newLogger(h.o.Stderr, l.Settings.Log)
 	return l, errors.Join(errs...)
 }
 
 func (h *Host) validate(l *Loaded) error {
 	errs := []error{place(l.Document, "", l.Settings.validate(h.o.Homes))}
+	for _, p := range l.Plugins {
+		if v, ok := settingsOf(p).(interface{ Validate() error }); ok {
+			errs = append(errs, place(l.Document, section(p), v.Validate()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkEnabled reports plugins that are switched off although an enabled plugin, or the command that belongs to
+// plugin owner, needs them.
+func (h *Host) checkEnabled(l *Loaded, owner string) error {
+	off := map[string]bool{}
 	for _, p := range h.o.Plugins {
-		c, ok := p.(pipeline.Configurable)
+		off[p.Name()] = true
+	}
+	for _, p := range l.Plugins {
+		off[p.Name()] = false
+	}
+	var errs []error
+	problem := func(name, format string, args ...any) {
+		errs = append(errs, l.Document.Problem("plugins."+name+".enabled", fmt.Sprintf(format, args...)))
+	}
+	if off[owner] {
+		problem(owner, "must be true: the command is part of this plugin")
+	}
+	for _, p := range l.Plugins {
+		d, ok := p.(pipeline.Dependent)
 		if !ok {
 			continue
 		}
-		if v, ok := c.Settings().(interface{ Validate() error }); ok {
-			errs = append(errs, place(l.Document, "plugins."+p.Name(), v.Validate()))
+		for _, name := range d.Needs() {
+			if off[name] {
+				problem(name, "must be true: plugin %s needs it; switch it on, or set %s.enabled: false as well", p.Name(), section(p))
+			}
 		}
 	}
 	return errors.Join(errs...)

@@ -1,7 +1,10 @@
 package app_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,15 +95,79 @@ func TestValidateReportsRegistration(t *testing.T) {
 	require.Contains(t, r.stderr, `plugin "toy" is already registered`)
 }
 
-func TestDefaultProfileIsThatOfTheEmbeddedHome(t *testing.T) {
+// A service that has lost its settings must not run as a toy that says it is ready; validate agrees with run.
+func TestRunAndValidateNeedSettings(t *testing.T) {
 	t.Parallel()
-	o := options(newToy(), "validate")
+	for _, command := range []string{"run", "validate"} {
+		o := options(newToy(), command)
+		started := false
+		o.Homes = map[string]app.Home{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+			started = true
+			return nil, nil, errors.New("started")
+		}}
+		r := run(t.Context(), o)
+		require.Equal(t, app.ExitUsage, r.code, command)
+		require.Contains(t, r.stderr, "no settings: give --config FILE or --profile NAME, or set MILLRACE_CONFIG", command)
+		require.False(t, started)
+
+		o.Environ = []string{"MILLRACE_CONFIG=" + settingsFile(t, "home: raal\n")}
+		r = run(t.Context(), o)
+		require.Equal(t, app.ExitUsage, r.code, command)
+		require.Contains(t, r.stderr, `mill.yaml:1: home: must be embedded or real, got "raal"`, command)
+	}
+	o := options(newToy(), "validate", "--profile", "local")
 	o.Homes = map[string]app.Home{"embedded": nil}
-	require.Equal(t, "The settings are valid (profile embedded).\n", run(t.Context(), o).stdout)
-	o.Args = append(o.Args, "--profile", "local")
 	require.Equal(t, "The settings are valid (profile local).\n", run(t.Context(), o).stdout)
 	o.Args = []string{"validate", "--config", settingsFile(t, "home: real\n")}
 	require.Contains(t, run(t.Context(), o).stdout, "mill.yaml)", "a file without a profile stands on the defaults")
+	o.Args = []string{"topology"}
+	require.Zero(t, run(t.Context(), o).code, "topology opens nothing and shows the default profile")
+}
+
+// dependent is a plugin without settings that needs others.
+type dependent struct {
+	bare
+	needs []string
+}
+
+func (dependent) Name() string      { return "dependent" }
+func (d dependent) Needs() []string { return d.needs }
+
+func (dependent) Register(*pipeline.Registry) error { panic("registered") }
+
+func TestAPluginCanBeSwitchedOff(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		file string
+		args []string
+		code int
+		want string // in stdout or stderr
+	}{
+		"not validated":         {"plugins: {toy: {enabled: false, every: 0s}, dependent: {enabled: false}}\n", []string{"validate"}, 0, "The settings are valid"},
+		"not registered":        {"plugins: {toy: {enabled: false}, dependent: {enabled: false}}\n", []string{"topology"}, 0, "ROUTE  FROM  TO  RETRY  DEAD LETTER  ORDER\n"},
+		"still decoded":         {"plugins: {toy: {enabled: false, evry: 1s}, dependent: {enabled: false}}\n", []string{"validate"}, 2, `mill.yaml:1: plugins.toy.evry: unknown setting; did you mean "every"?`},
+		"needed by another":     {"plugins:\n  toy:\n    enabled: false\n", []string{"validate"}, 2, "mill.yaml:3: plugins.toy.enabled: must be true: plugin dependent needs it; switch it on, or set plugins.dependent.enabled: false as well"},
+		"its commands need it":  {"plugins: {toy: {enabled: false}, dependent: {enabled: false}}\n", []string{"do"}, 2, "plugins.toy.enabled: must be true: the command is part of this plugin"},
+		"a wrong type":          {"plugins: {toy: {enabled: sometimes}}\n", []string{"validate"}, 2, "plugins.toy.enabled: expected true or false, got"},
+		"of what has no keys":   {"plugins: {dependent: {nabled: false}}\n", []string{"validate"}, 2, "plugins.dependent.nabled: unknown setting"},
+		"enabled, it registers": {"plugins: {dependent: {enabled: false}}\n", []string{"topology"}, 0, "shout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newToy()
+			p.commands = func(h *app.Host) []*cobra.Command {
+				return []*cobra.Command{h.ServiceFlags(&cobra.Command{Use: "do", RunE: func(cmd *cobra.Command, _ []string) error {
+					_, err := h.Load(cmd, nil)
+					return err
+				}})}
+			}
+			o := options(p, append(tc.args, "--config", settingsFile(t, tc.file))...)
+			o.Plugins = append(o.Plugins, dependent{needs: []string{"toy"}})
+			r := run(t.Context(), o)
+			require.Equal(t, tc.code, r.code, r.stderr)
+			require.Contains(t, r.stdout+r.stderr, tc.want)
+		})
+	}
 }
 
 // An operator who forgets the settings is not told of an empty home, and none is made.
@@ -145,7 +212,7 @@ func TestACommandThatAsksAServiceAssumesNoProfile(t *testing.T) {
 	for _, environ := range [][]string{nil, {"MILLRACE_CONFIG="}} {
 		r, _ := asked(environ)
 		require.Equal(t, app.ExitUsage, r.code)
-		require.Equal(t, "mill: which service is meant? Give --config FILE, --profile NAME (embedded is the home in this folder), or set MILLRACE_CONFIG\n"+
+		require.Equal(t, "mill: no settings: give --config FILE or --profile NAME, or set MILLRACE_CONFIG (--profile embedded starts all servers in this process; nothing in it is real)\n"+
 			"Run 'mill ask do --help' for usage.\n", r.stderr)
 	}
 }
@@ -189,7 +256,7 @@ func TestSchemaCommand(t *testing.T) {
 	t.Parallel()
 	r := run(t.Context(), options(newToy(), "schema"))
 	require.Zero(t, r.code)
-	want, err := configs.Schema(app.Sections(newToy(), bare{}))
+	want, err := configs.Schema(app.Sections(newToy()))
 	require.NoError(t, err)
 	require.Equal(t, string(want), r.stdout)
 	require.Contains(t, r.stdout, `"stop_timeout"`)

@@ -51,7 +51,7 @@ func endpoint(s pipeline.Sink) *pipeline.Endpoint {
 
 func (h *Host) topologyCommand() *cobra.Command {
 	var format string
-	cmd := h.JSONFlag(h.SettingsFlags(&cobra.Command{
+	cmd := h.JSONFlag(h.shapeFlags(&cobra.Command{
 		Use:   "topology",
 		Short: "Show every route: where messages come from, go to, wait and end; offline",
 		Args:  cobra.NoArgs,
@@ -85,7 +85,7 @@ func (h *Host) offline(cmd *cobra.Command) (*pipeline.Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	reg, err := pipeline.NewRegistry(env(l, nil), h.o.Plugins...)
+	reg, err := pipeline.NewRegistry(env(l, nil), l.Plugins...)
 	if err != nil {
 		return nil, &ExitError{ExitUsage, err}
 	}

@@ -90,6 +90,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
+// Needs implements pipeline.Dependent. Redis is needed only to replay the letters of its streams.
+func (p *Plugin) Needs() []string { return []string{"kafka"} }
+
 // Sink returns the dead-letter sink of a topic, for Policy.DeadLetter of routes without a ledger. A letter is in the
 // working copy, if there is one, before it is in the topic. It is safe for concurrent use.
 func (p *Plugin) Sink(topic string) pipeline.Sink {

@@ -48,6 +48,9 @@ func (p *Plugin) OnLost(f func(stream string, ids []string)) {
 	p.lost = append(p.lost, f)
 }
 
+// Needs implements pipeline.Dependent.
+func (p *Plugin) Needs() []string { return []string{"redis"} }
+
 // Register adds the service and its metrics.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	metrics := NewMetrics()

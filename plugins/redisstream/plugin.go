@@ -39,6 +39,9 @@ func (p *Plugin) Name() string { return "redisstream" }
 // Settings returns the plugin's *Config.
 func (p *Plugin) Settings() any { return &p.cfg }
 
+// Needs implements pipeline.Dependent.
+func (p *Plugin) Needs() []string { return []string{"redis"} }
+
 // Register keeps what the process offers; there is nothing to run.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	if p.redis == nil {
