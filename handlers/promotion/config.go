@@ -9,7 +9,10 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -48,9 +51,12 @@ type MoneyConfig struct {
 
 // SimulatorConfig is the simulated Money API inside the process.
 type SimulatorConfig struct {
-	Enabled bool   `yaml:"enabled"`
-	Listen  string `yaml:"listen"` // host:port; port 0 takes a free one
-	Book    string `yaml:"book"`   // file of executed charges; empty: in memory only
+	Enabled bool `yaml:"enabled"`
+	// AllowWithRealServers accepts it in the profile production, and together with servers on other machines: nothing is then really paid.
+	AllowWithRealServers bool `yaml:"allow_with_real_servers"`
+
+	Listen string `yaml:"listen"` // host:port; port 0 takes a free one
+	Book   string `yaml:"book"`   // file of executed charges; empty: in memory only
 	// Faults are how it misbehaves.
 	moneysim.Faults `yaml:",inline"`
 }
@@ -122,3 +128,33 @@ func (c *MoneyConfig) Validate() error {
 
 // lease is how long a begun payout belongs to its worker.
 func (c *MoneyConfig) lease() time.Duration { return c.CallTimeout + c.LeaseMargin }
+
+// ValidateIn refuses a simulated Money API where real work would be lost in it (app.Placed).
+func (p *Plugin) ValidateIn(where app.Where) error {
+	sim := p.config.MoneyAPI.Simulator
+	if !sim.Enabled || sim.AllowWithRealServers || where.Home == "embedded" {
+		return nil
+	}
+	var real string
+	switch {
+	case where.Profile == "production":
+		real = "in the profile production"
+	case !p.serversHere():
+		real = "together with servers on other machines"
+	default:
+		return nil
+	}
+	return &pipeline.FieldError{
+		Path:    "money_api.simulator.enabled",
+		Problem: "must be false " + real + ": payouts would be recorded as paid and nothing would be paid; or set allow_with_real_servers: true in this section",
+	}
+}
+
+// serversHere reports whether Kafka, Redis and the ledger are on this machine.
+func (p *Plugin) serversHere() bool {
+	k, _ := p.kafka.Settings().(*kafka.Config)
+	r, _ := p.redis.Settings().(*redispoll.Config)
+	own := p.config.Stream.Redis
+	return pipeline.Loopback(k.Brokers...) && pipeline.Loopback(r.Addrs...) && (own == nil || pipeline.Loopback(own.Addrs...)) &&
+		sqldb.OnThisMachine(p.config.Ledger.DSN.Reveal())
+}

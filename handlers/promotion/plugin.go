@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
@@ -200,5 +201,6 @@ func (p *Plugin) started(ctx context.Context, m StartedMessage) error {
 var (
 	_ pipeline.Plugin       = (*Plugin)(nil)
 	_ pipeline.Configurable = (*Plugin)(nil)
+	_ app.Placed            = (*Plugin)(nil)
 	_ message.HandlerFunc   = (*processor)(nil).accept
 )

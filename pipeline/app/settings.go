@@ -285,8 +285,23 @@ func (h *Host) validate(l *Loaded) error {
 		if v, ok := settingsOf(p).(interface{ Validate() error }); ok {
 			errs = append(errs, place(l.Document, section(p), v.Validate()))
 		}
+		if v, ok := p.(Placed); ok {
+			errs = append(errs, place(l.Document, section(p), v.ValidateIn(Where{Home: l.Settings.Home, Profile: l.Document.Profile()})))
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// Where is what a plugin may know of the process it runs in before it runs.
+type Where struct {
+	Home    string // real, or the name of an environment inside the process
+	Profile string // empty: none
+}
+
+// Placed is implemented by a plugin with settings that are right in some places only. ValidateIn is called after all
+// settings were decoded, and after Validate; its errors are reported like those of Validate.
+type Placed interface {
+	ValidateIn(where Where) error
 }
 
 // checkEnabled reports plugins that are switched off although an enabled plugin, or the command that belongs to

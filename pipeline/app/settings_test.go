@@ -125,10 +125,7 @@ func TestRunAndValidateNeedSettings(t *testing.T) {
 }
 
 // dependent is a plugin without settings that needs others.
-type dependent struct {
-	bare
-	needs []string
-}
+type dependent struct{ needs []string }
 
 func (dependent) Name() string      { return "dependent" }
 func (d dependent) Needs() []string { return d.needs }

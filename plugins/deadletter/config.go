@@ -43,6 +43,8 @@ func (c *Config) Validate() error {
 	}
 	if dsn := c.Store.DSN.Reveal(); dsn != "" && sqldb.DialectOf(dsn) == "" {
 		wrong("store.dsn", "must begin with postgres://, postgresql:// or sqlite:")
+	} else if err := sqldb.CheckEncryption(dsn); err != nil {
+		wrong("store.dsn", "%s", err)
 	}
 	if c.Interval <= 0 {
 		wrong("interval", "must be > 0, got %s", c.Interval)

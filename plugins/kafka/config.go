@@ -34,6 +34,8 @@ type Config struct {
 
 	TLS  TLS  `yaml:"tls"`
 	SASL SASL `yaml:"sasl"`
+	// AllowPlaintextCredentials accepts a SASL password without TLS for brokers on other machines.
+	AllowPlaintextCredentials bool `yaml:"allow_plaintext_credentials"`
 
 	// DialTimeout bounds one connection attempt.
 	DialTimeout time.Duration `yaml:"dial_timeout"`
@@ -198,6 +200,8 @@ func (c *Config) Validate() error {
 		bad("sasl.user", "must be set with mechanism %s", c.SASL.Mechanism)
 	case c.SASL.Mechanism != "" && c.SASL.Password.IsZero():
 		bad("sasl.password", "must be set with mechanism %s", c.SASL.Mechanism)
+	case c.SASL.Mechanism != "" && !c.TLS.Enabled && !c.AllowPlaintextCredentials && !pipeline.Loopback(c.Brokers...):
+		bad("sasl.password", "must not go without TLS to brokers on other machines: set tls.enabled: true, or allow_plaintext_credentials: true in this section")
 	case c.SASL.Mechanism == "" && (c.SASL.User != "" || !c.SASL.Password.IsZero()):
 		bad("sasl.mechanism", "must be set with user or password")
 	}

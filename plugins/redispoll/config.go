@@ -23,11 +23,14 @@ type ClientConfig struct {
 	SentinelPassword pipeline.Secret `yaml:"sentinel_password"` // of that user
 	DB               int             `yaml:"db"`                // database number; 0 only in a cluster
 	TLS              TLSConfig       `yaml:"tls"`
-	PoolSize         int             `yaml:"pool_size"`     // connections a server; 0: ten a CPU, the library's default
-	DialTimeout      time.Duration   `yaml:"dial_timeout"`  // of one connection attempt
-	ReadTimeout      time.Duration   `yaml:"read_timeout"`  // of one reply
-	WriteTimeout     time.Duration   `yaml:"write_timeout"` // of one command
-	PoolTimeout      time.Duration   `yaml:"pool_timeout"`  // wait for a free connection; 0: read_timeout + 1s
+	// AllowPlaintextCredentials accepts a password without TLS for servers on other machines.
+	AllowPlaintextCredentials bool `yaml:"allow_plaintext_credentials"`
+
+	PoolSize     int           `yaml:"pool_size"`     // connections a server; 0: ten a CPU, the library's default
+	DialTimeout  time.Duration `yaml:"dial_timeout"`  // of one connection attempt
+	ReadTimeout  time.Duration `yaml:"read_timeout"`  // of one reply
+	WriteTimeout time.Duration `yaml:"write_timeout"` // of one command
+	PoolTimeout  time.Duration `yaml:"pool_timeout"`  // wait for a free connection; 0: read_timeout + 1s
 	// MaxRetries is how often the client itself re-sends a command after a network error or timeout. An XADD
 	// that is re-sent may be in the stream twice. Reads are never re-sent. -1: never re-send anything.
 	MaxRetries int `yaml:"max_retries"`
@@ -124,6 +127,10 @@ func (c ClientConfig) Validate() error {
 	p.check(c.PoolTimeout >= 0, "pool_timeout", "must be >= 0, got %s", c.PoolTimeout)
 	p.check(c.MaxRetries >= -1, "max_retries", "must be >= -1, got %d", c.MaxRetries)
 	p.check((c.TLS.CertFile == "") == (c.TLS.KeyFile == ""), "tls.cert_file", "must be set together with tls.key_file")
+	plain := !c.TLS.Enabled && !c.AllowPlaintextCredentials && !pipeline.Loopback(c.Addrs...)
+	const without = "must not go without TLS to servers on other machines: set tls.enabled: true, or allow_plaintext_credentials: true in this section"
+	p.check(!plain || c.Password.IsZero(), "password", without)
+	p.check(!plain || c.SentinelPassword.IsZero(), "sentinel_password", without)
 	return p.err()
 }
 

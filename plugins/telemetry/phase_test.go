@@ -32,7 +32,7 @@ func (*site) Name() string { return "site" }
 func (s *site) Register(r *pipeline.Registry) error {
 	r.HTTP("GET /events", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "open\n")
-		http.NewResponseController(w).Flush() //nolint:errcheck // the client reads it or is gone
+		_ = http.NewResponseController(w).Flush() // the client reads it or is gone
 		<-r.Context().Done()
 	}))
 	r.HTTP("GET /panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("nil client") }))

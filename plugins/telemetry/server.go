@@ -154,7 +154,7 @@ func (l serverLog) Write(line []byte) (int, error) {
 		l.log.Error("http handler panicked", slog.String("detail", what), slog.String("stack", stack))
 		return len(line), nil
 	}
-	l.log.Debug(text)
+	l.log.Debug("http server", slog.String("detail", text))
 	return len(line), nil
 }
 

@@ -59,6 +59,8 @@ func (c Config) Validate() error {
 		wrong("dsn", "must be set: postgres://… or sqlite:/path")
 	} else if sqldb.DialectOf(dsn) == "" {
 		wrong("dsn", "must begin with postgres://, postgresql:// or sqlite:")
+	} else if err := sqldb.CheckEncryption(dsn); err != nil {
+		wrong("dsn", "%s", err)
 	}
 	if c.Connections < 4 {
 		wrong("connections", "must be >= 4, got %d", c.Connections)

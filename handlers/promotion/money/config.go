@@ -34,6 +34,8 @@ type Config struct {
 	// TokenFile holds the bearer token instead, and is read again when the API answers 401, so
 	// that a rotated token is taken up without a restart.
 	TokenFile string `yaml:"token_file"`
+	// AllowPlaintextCredentials accepts a token with an http:// URL of another machine.
+	AllowPlaintextCredentials bool `yaml:"allow_plaintext_credentials"`
 	// CAFile holds the certificates (PEM) to trust for https instead of the system's.
 	CAFile string `yaml:"ca_file"`
 	// Breaker says when to stop calling an API that is broken.
@@ -88,6 +90,8 @@ func (c *Config) Validate() error {
 		wrong(false, "url", "must be http:// or https:// with a host")
 	case u.User != nil, u.RawQuery != "", u.Fragment != "":
 		wrong(false, "url", "must have no user, query or fragment")
+	case u.Scheme == "http" && !(c.Token.IsZero() && c.TokenFile == "") && !c.AllowPlaintextCredentials && !pipeline.Loopback(u.Host):
+		wrong(false, "url", "must be https:// because there is a token: over http:// it crosses the network in plain text; or set allow_plaintext_credentials: true in this section")
 	}
 	positive := func(path string, d time.Duration) { wrong(d > 0, path, "must be > 0, got %s", d) }
 	positive("call_timeout", c.CallTimeout)

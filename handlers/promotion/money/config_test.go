@@ -45,7 +45,7 @@ func TestConfig(t *testing.T) {
 	}
 	t.Run("from yaml", func(t *testing.T) {
 		cfg := money.DefaultConfig()
-		d := yaml.NewDecoder(strings.NewReader("url: http://h\ncall_timeout: 500ms\ntoken: s3cret\nbreaker: {open_delay: 1s}\n"))
+		d := yaml.NewDecoder(strings.NewReader("url: https://h\ncall_timeout: 500ms\ntoken: s3cret\nbreaker: {open_delay: 1s}\n"))
 		d.KnownFields(true)
 		require.NoError(t, d.Decode(&cfg))
 		require.NoError(t, cfg.Validate())
