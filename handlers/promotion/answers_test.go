@@ -175,7 +175,8 @@ func TestUnknownIsResolvedByAPerson(t *testing.T) {
 		text := resolve(app.ExitOK, "1", "--paid", tx, "--why", "in their book", "--who", "kim")
 		require.Contains(t, text, "no answer within 300ms", "the evidence is shown")
 		require.Contains(t, text, "POINT:1:1 is SUCCESS now, as the Money API says.")
-		text = resolve(app.ExitOK, "2", "--unpaid", "--why", "ticket 4711", "--who", "kim")
+		require.Contains(t, resolve(app.ExitBad, "2", "--unpaid", "--why", "ticket 4711", "--who", "kim"), "was sent less than a lease ago")
+		text = resolve(app.ExitOK, "2", "--unpaid", "--force", "--why", "ticket 4711", "--who", "kim")
 		require.Contains(t, text, "The Money API says: it knows no charge with this key, which is no proof.")
 		require.Contains(t, text, "POINT:1:2 is FAILED now, on the word of kim.")
 		var after promotion.Explained
@@ -247,7 +248,7 @@ func TestResolvingSettlesTheLetter(t *testing.T) {
 		require.Equal(t, []letters.State{letters.Discarded, letters.Open}, []letters.State{e.Letters[0].State, e.Letters[1].State}, "the rival's waits for its own decision")
 
 		unpaid := explain("2").Letters[0].Name
-		require.Contains(t, resolve(app.ExitOK, "2", "--unpaid"), "millrace dead replay "+unpaid)
+		require.Contains(t, resolve(app.ExitOK, "2", "--unpaid", "--force"), "millrace dead replay "+unpaid)
 		require.Equal(t, letters.Open, explain("2").Letters[0].State)
 	})
 }
@@ -256,7 +257,10 @@ func TestUnknownIsResolvedWithoutTheMoneyAPI(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{Unauthorized: true}, onlyOnce)
 		tw.unknown(1)
-		require.Contains(t, tw.says(app.ExitOK, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "they said so", "--who", "kim"), "could not be asked")
+		unpaid := []string{"unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "they said so", "--who", "kim"}
+		require.Contains(t, tw.says(app.ExitBad, unpaid...), "nothing was changed: the Money API did not say that it knows no charge: it could not be asked")
+		require.EqualValues(t, 1, tw.counts("POINT").Unknown)
+		tw.says(app.ExitOK, append(unpaid, "--force")...)
 		require.EqualValues(t, 1, tw.counts("POINT").Failed)
 	})
 }

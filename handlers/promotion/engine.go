@@ -177,7 +177,7 @@ func (e *engine) ledgerService() pipeline.Service {
 
 func (e *engine) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 	opts := ledger.Options{Instance: e.instance, Lease: e.config.MoneyAPI.lease(), Results: e.config.Results.Enabled,
-		AcceptUnannounced: e.config.AcceptUnannounced}
+		AcceptUnannounced: e.config.AcceptUnannounced, SameRequest: samePayout}
 	return sqldb.Await(ctx, e.log, "ledger", "plugins.promotion.ledger.dsn", func() (*ledger.Ledger, error) {
 		return ledger.Open(ctx, e.config.Ledger, opts, e.log)
 	})

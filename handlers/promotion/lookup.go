@@ -22,6 +22,8 @@ type lookup struct {
 	Text           string `json:"text,omitempty"`
 	// KeyTooOld: the first use of the key is longer ago than idempotency_ttl, and an API that forgets keys answers no_charge.
 	KeyTooOld bool `json:"key_too_old,omitempty"`
+	// JustSent: the last request is not a lease ago. It may still be under way, and no_charge says nothing about it.
+	JustSent bool `json:"just_sent,omitempty"`
 }
 
 // lookUp asks the Money API about a payout.
@@ -30,11 +32,23 @@ func (p *Plugin) lookUp(ctx context.Context, x ledger.Explanation) *lookup {
 		return &lookup{Answer: "not_asked", Text: errSimulatorInside.Error()}
 	}
 	s, _ := strategyOf(string(x.Type))
+	sent := lastSend(x)
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	a := p.run.api.Lookup(ctx, s.idempotencyKey(x.Promotion, x.Target))
 	return &lookup{Answer: a.Class.String(), TransactionKey: a.TransactionKey, Status: a.Status, Text: a.Text,
-		KeyTooOld: x.KeyAge(x.Now) > p.config.Ledger.IdempotencyTTL}
+		KeyTooOld: x.KeyAge(x.Now) > p.config.Ledger.IdempotencyTTL,
+		JustSent:  !sent.IsZero() && x.Now.Sub(sent) <= p.config.MoneyAPI.lease()}
+}
+
+// lastSend returns when the last request was begun; zero when none was.
+func lastSend(x ledger.Explanation) (at time.Time) {
+	for _, c := range x.Calls {
+		if c.Kind == ledger.CallSend && c.StartedAt.After(at) {
+			at = c.StartedAt
+		}
+	}
+	return at
 }
 
 // String says it in plain words.
@@ -82,9 +96,13 @@ func (l *lookup) contradicts(f resolveFlags) error {
 		return errors.New("the Money API says that a request is under way; ask again later")
 	case l.noCharge() && f.paid != "":
 		return errors.New("the Money API knows no charge with this key; when you have seen the charge elsewhere, --force books it")
+	case f.unpaid && !l.noCharge():
+		return fmt.Errorf("the Money API did not say that it knows no charge: %s; when you know that there is none, --force books it", l)
 	case l.noCharge() && l.KeyTooOld:
 		return errors.New("the Money API knows no charge with this key, but the key is older than idempotency_ttl, and an API that forgets keys always answers so; " +
 			"when you know it otherwise, --force books it")
+	case f.unpaid && l.JustSent:
+		return errors.New("the last request with this key was sent less than a lease ago and may still be under way; ask again later")
 	}
 	return nil
 }

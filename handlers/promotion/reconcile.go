@@ -155,7 +155,13 @@ func (c *comparison) run(ctx context.Context, offers scanner, charges iter.Seq2[
 	for _, b := range allBuckets() {
 		r.Buckets[b.bucket] = 0
 	}
-	if err := join(inOrder, chargesInOrder, rows, c.target); err != nil {
+	canonical := func(fn func(ledger.Entry) error) error {
+		return rows(func(e ledger.Entry) error {
+			e.Request = c.strategy.canonical(e.Request)
+			return fn(e)
+		})
+	}
+	if err := join(inOrder, chargesInOrder, canonical, c.target); err != nil {
 		return err
 	}
 	r.Balanced = r.MoneyAPI && r.Balance() && r.notAnnounced() == 0

@@ -1,6 +1,7 @@
 package promotion
 
 import (
+	"bytes"
 	"strconv"
 	"strings"
 
@@ -59,6 +60,24 @@ const (
 	startedTopic     = "campaign-promotion-started"
 	startedDeadTopic = "campaign-promotion-started-dead"
 )
+
+// canonical returns a request as this version writes it: two requests ask for the same payout when these are equal, whatever
+// version wrote them, with its fields in whatever order and with more of them. What this version can't decode stays as it is.
+func (s strategy) canonical(request []byte) []byte {
+	if p, err := s.decode(request); err == nil {
+		return p.request
+	}
+	return request
+}
+
+// samePayout reports whether two requests of a payout ask for the same: promotion, summary, target, and amount or voucher.
+func samePayout(kind ledger.Type, stored, offered []byte) bool {
+	if bytes.Equal(stored, offered) {
+		return true
+	}
+	s, known := strategyOf(string(kind))
+	return known && bytes.Equal(s.canonical(stored), s.canonical(offered))
+}
 
 func strategyOf(kind string) (strategy, bool) {
 	for _, s := range strategies() {

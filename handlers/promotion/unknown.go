@@ -152,8 +152,9 @@ func (p *Plugin) unknownResolveCommand(h *app.Host) *cobra.Command {
 
 The evidence is shown first: every call with its answer, and what the Money API says of the key now, when it can be
 asked. That it knows no charge is no proof: a request may still be under way, and an API that forgets keys answers so
-for every key older than idempotency_ttl. What contradicts the Money API is refused, and so is --unpaid on such a key or
-while a request is under way; --force books it all the same. --paid makes the payout SUCCESS
+for every key older than idempotency_ttl. What contradicts the Money API is refused. --unpaid is refused too, unless the API
+says that it knows no charge, the key is not older than that, and the last request was sent more than a lease ago. --force
+books it all the same. --paid makes the payout SUCCESS
 and its dead letter is discarded; --unpaid makes it FAILED, and its dead letter may then be replayed. Who, when and why
 are kept.`,
 		Args: payoutArgs,
@@ -199,6 +200,9 @@ func (p *Plugin) resolve(ctx context.Context, h *app.Host, cmd *cobra.Command, k
 		if err := writeExplained(h.Out(), e); err != nil {
 			return err
 		}
+	}
+	if key := x.PaidLate(); key != "" && f.unpaid && !f.force {
+		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("nothing was changed: an answer that came late says it was charged, transaction key %s; --force denies it", key)}
 	}
 	if err := e.MoneyAPI.contradicts(f); err != nil && !f.force {
 		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("nothing was changed: %w", err)}

@@ -72,7 +72,7 @@ func (l *Ledger) acceptIn(ctx context.Context, u unit, s *snapshot, c *changes,
 			s.rows[r.Key], fresh[r.Key] = row, row
 			ev.kind = evAccept
 		} else {
-			ev.same = l.opts.SameRequest(row.sent(), r.request())
+			ev.same = l.opts.SameRequest(row.Type, row.sent(), r.request())
 		}
 		next, eff, d := l.policy.apply(row.Row, ev)
 		row.Row = next

@@ -47,7 +47,7 @@ var errMadeMeanwhile = errors.New("the payout was made meanwhile")
 
 func (l *Ledger) announce(ctx context.Context, u unit, s *snapshot, r *Record, by Replay) (Replayed, error) {
 	if row := s.rows[r.Key]; row != nil {
-		if !l.opts.SameRequest(row.sent(), r.request()) {
+		if !l.opts.SameRequest(row.Type, row.sent(), r.request()) {
 			return Replayed{Outcome: ReplayRefused, Reason: "another request for it came first", State: row.State}, errUndo
 		}
 		return Replayed{Outcome: ReplayAlready, State: row.State}, errUndo

@@ -63,7 +63,7 @@ func (l *Ledger) beginBatch(ctx context.Context, batch []*call[*Record, Begun]) 
 			}
 			lastCall := row.AttemptStartedAt
 			next, eff, d := l.policy.apply(row.Row, event{kind: evBegin, now: s.now, promotion: s.promotions[r.Of()],
-				same: l.opts.SameRequest(row.sent(), r.request())})
+				same: l.opts.SameRequest(row.Type, row.sent(), r.request())})
 			row.Row = next
 			book.add(row, eff, r, r.Handler)
 			k.res = Begun{Next: d.next, RetryIn: d.retryIn, State: row.State, Why: d.why}

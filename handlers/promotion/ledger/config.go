@@ -96,8 +96,9 @@ type Options struct {
 	Results bool
 	// AcceptUnannounced: a begin without a row accepts the payout, instead of writing a dead letter of class unannounced.
 	AcceptUnannounced bool
-	// SameRequest reports whether two requests ask for the same payout. Nil: bytes.Equal.
-	SameRequest func(stored, offered []byte) bool
+	// SameRequest reports whether two requests ask for the same payout, whose keys are the same. What is sent is always
+	// the stored one. Nil: bytes.Equal.
+	SameRequest func(t Type, stored, offered []byte) bool
 }
 
 func (o *Options) check() error {
@@ -109,7 +110,7 @@ func (o *Options) check() error {
 		return fmt.Errorf("ledger: the lease must be > 0, got %s", o.Lease)
 	}
 	if o.SameRequest == nil {
-		o.SameRequest = bytes.Equal
+		o.SameRequest = func(_ Type, stored, offered []byte) bool { return bytes.Equal(stored, offered) }
 	}
 	return nil
 }
