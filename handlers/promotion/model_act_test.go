@@ -44,6 +44,10 @@ func (w *world) act(d die) {
 	for _, c := range w.calls {
 		calls += len(c)
 	}
+	frozenIn := 0 // a person's command waits for the gate
+	if w.ice != nil {
+		frozenIn = 1
+	}
 	type choice struct {
 		weight int
 		do     func()
@@ -53,7 +57,9 @@ func (w *world) act(d die) {
 		{10, func() { w.actAccept(in, d) }},
 		{2 + 10*(calls-len(frozen)), func() { w.actPass(d) }},
 		{5, func() { w.actOnce(in, "feed", w.feed(in)) }},
-		{1, func() { w.command(d.How == 0) }},
+		{1 - frozenIn, func() { w.command(d.How == 0) }},
+		{w.mayFreeze * (1 - frozenIn), func() { w.freeze(d) }},
+		{3 * frozenIn, w.thaw},
 		{1, func() { w.actOffer(d) }},
 		{2, func() { w.actCrash(in, d) }},
 		{1, w.wipe},
@@ -292,6 +298,8 @@ func (w *world) actReclaim(in *modelInstance, d die) {
 // wipe is a Redis that has lost everything of this promotion.
 func (w *world) wipe() {
 	w.logf("the stream is wiped")
+	token := w.token()
+	w.unseen = w.unseen || token != "" && !w.seen[token]
 	w.must(w.watch.Del(context.Background(), w.stream, streams.MetaKey(w.stream)).Err())
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/failsafe-go/failsafe-go/retrypolicy"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
@@ -126,7 +127,10 @@ func (stepHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 }
 
 // steppedSet is the ledger's active set, whose changes are steps.
-type steppedSet struct{ activations }
+type steppedSet struct {
+	activations
+	w *world
+}
 
 func (s steppedSet) Activate(ctx context.Context, id int64) error {
 	actorOf(ctx).wait("before activate")
@@ -135,12 +139,22 @@ func (s steppedSet) Activate(ctx context.Context, id int64) error {
 
 func (s steppedSet) Deactivate(ctx context.Context, id int64) error {
 	actorOf(ctx).wait("before deactivate")
+	// The record is forgotten: of a loss that no feeder has noticed, and of a stream that may be put back.
+	recorded, _ := s.run.ledger.Incarnation(ctx, s.w.promotion)
+	s.w.unseen = s.w.unseen || recorded != "" && recorded != s.w.token()
+	delete(s.w.seen, recorded)
 	return s.activations.Deactivate(ctx, id)
 }
 
 func (s steppedSet) created(ctx context.Context, id int64, incarnation string) error {
-	actorOf(ctx).wait("before record")
-	return s.activations.created(ctx, id, incarnation)
+	if actorOf(ctx).wait("before record").fail {
+		return errLink
+	}
+	err := s.activations.created(ctx, id, incarnation)
+	if recorded, _ := s.run.ledger.Incarnation(ctx, s.w.promotion); recorded == incarnation {
+		s.w.seen[incarnation] = true
+	}
+	return err
 }
 
 // modelInstance is one instance of the service: the real processor, feeder and stream manager. Its reader and keeper
@@ -173,8 +187,9 @@ func (in *modelInstance) restart(w *world) {
 	in.config.Stream.Enabled = w.flag
 	run := newEngine(in.config, w.metrics)
 	run.instance, run.ledger, run.api = in.name, in.ledger, &modelAPI{w}
+	run.settleAgain = retrypolicy.NewBuilder[ledger.Settled]().WithMaxRetries(0).Build() // only what is frozen fails
 	kind := pointStrategy()
-	set := steppedSet{activations{run, ledger.Type(kind.kind)}}
+	set := steppedSet{activations{run, ledger.Type(kind.kind)}, w}
 	in.manager = streams.NewManager(streams.Options{
 		Kind:        w.kind,
 		Config:      func() streams.Config { return in.config.Stream.Config },
@@ -274,8 +289,12 @@ func (w *world) feed(in *modelInstance) func(context.Context) {
 		}
 		for _, one := range work {
 			if one.Promotion == w.promotion {
+				before := w.token()
 				_, err := in.feeder.promotion(ctx, in.manager, one)
 				w.logf("%s fed: %v", in.name, err)
+				if err == nil {
+					w.looked(in, before)
+				}
 			}
 		}
 	}

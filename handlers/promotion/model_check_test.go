@@ -20,6 +20,7 @@ const healingRounds = 30
 // resumed; then every payout is settled, the books are right, and the stream goes away.
 func (w *world) settleEverything(t *rapid.T, late bool) {
 	w.logf("the end: both instances crash")
+	w.thaw()
 	for _, in := range w.ins {
 		in.restart(w)
 	}
@@ -75,6 +76,7 @@ func (w *world) heal() {
 	}
 	w.actKeep(in)
 	w.run(in, w.feed(in))
+	w.hinted()
 	w.actKeep(in)
 	if in.reading && !in.paused {
 		w.actReclaim(in, die{})

@@ -190,7 +190,7 @@ func (w *world) answered(a *actor, m move) {
 	var inTime []string
 	for key, calls := range w.calls {
 		for c := range calls {
-			if c.by == a && c.paid && w.now < c.until {
+			if c.by == a && c.paid && w.now < c.until && w.ice == nil {
 				inTime = append(inTime, key)
 			}
 		}
