@@ -21,8 +21,11 @@ func (t *trial) strike(ctx context.Context) error {
 	case "kill":
 		return t.killed(ctx)
 	case "frozen":
-		if what == "clean-up" {
+		switch what {
+		case "clean-up":
 			return t.frozenCleaning(ctx)
+		case "in-a-transaction":
+			return t.frozenInTransaction(ctx)
 		}
 		return t.frozenAt(ctx, map[string]killpoint.Point{"before-the-call": killpoint.AfterSending, "after-the-call": killpoint.AfterCall}[what])
 	case "shutdown":
@@ -118,7 +121,7 @@ func (t *trial) killedSeldom(ctx context.Context, a faults.Arm) error {
 	spec := fmt.Sprintf("%s:%d", a.Point, a.Nth)
 	switch a.Point {
 	case killpoint.FeederBatch:
-		if err := t.cli(ctx, "campaign", "pause", t.c.Kind, strconv.FormatInt(t.id.ID, 10)); err != nil {
+		if err := t.cli(ctx, "campaign", "pause", t.c.Kind, strconv.FormatInt(t.id.ID, 10), "--future", "--why", "before its records"); err != nil {
 			return err
 		}
 		if err := t.publish(ctx, t.c.Targets); err != nil {

@@ -46,6 +46,8 @@ func (t *trial) redisFails(ctx context.Context, what string) error {
 			}
 		}
 		return nil
+	case "flushall-inflow":
+		return t.wipedUnderInflow(ctx)
 	case "client-kill":
 		for range 5 {
 			if err := direct.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
@@ -144,6 +146,63 @@ func (t *trial) failover(ctx context.Context) error {
 	return replica.FlushAll(ctx).Err()
 }
 
+// wipedUnderInflow empties Redis while more records come than are paid, so that the stream is never drained: what was in it
+// is paid all the same, and not only when the inflow ends.
+func (t *trial) wipedUnderInflow(ctx context.Context) error {
+	t.redisLost = true
+	slow := usualMoney
+	slow.Latency = 200 * time.Millisecond
+	if err := t.api.SetFaults(slow); err != nil {
+		return err
+	}
+	if err := t.publish(ctx, t.c.Targets/2); err != nil {
+		return err
+	}
+	before := t.next
+	if err := t.world.redis.FlushAll(ctx).Err(); err != nil {
+		return err
+	}
+	return until(ctx, 40*time.Second, "the payouts of the lost stream are paid while records keep coming", func() error {
+		if err := t.publish(ctx, 3); err != nil {
+			return err
+		}
+		rows, err := t.rows(ctx)
+		if err != nil {
+			return err
+		}
+		left := 0
+		for target := int64(1); target <= before; target++ {
+			if !rows[target].State.Settled() {
+				left++
+			}
+		}
+		if left > 0 {
+			return fmt.Errorf("%d of %d are not", left, before)
+		}
+		return nil
+	})
+}
+
+// switchedOver gives every session of the database a server that takes no writes, for a while. Sessions that began then
+// never take any.
+func (t *trial) switchedOver(ctx context.Context, meanwhile func() error) error {
+	return t.sql(ctx, func(conn *pgx.Conn) error {
+		for _, sql := range []string{
+			"SET default_transaction_read_only = off",
+			"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$",
+		} {
+			if _, err := conn.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		err := errors.Join(terminateAll(ctx)(conn), meanwhile())
+		wait(ctx, 3*time.Second)
+		_, back := conn.Exec(context.WithoutCancel(ctx),
+			"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET default_transaction_read_only', current_database()); END $$")
+		return errors.Join(err, back)
+	})
+}
+
 func (t *trial) postgresFails(ctx context.Context, what string) error {
 	if err := t.underLoad(ctx); err != nil {
 		return err
@@ -164,6 +223,8 @@ func (t *trial) postgresFails(ctx context.Context, what string) error {
 			wait(ctx, 200*time.Millisecond)
 		}
 		return nil
+	case "read-only":
+		return t.switchedOver(ctx, more)
 	case "locks":
 		return t.sql(ctx, func(conn *pgx.Conn) error {
 			tx, err := conn.Begin(ctx)

@@ -20,6 +20,7 @@ type Point string
 const (
 	AfterKafkaRead Point = "after-kafka-read" // a record is in the window, no handler has seen it
 	BeforeInsert   Point = "before-insert"    // a handler has the record, and has not written it down
+	InTransaction  Point = "in-transaction"   // a transaction of the ledger has read, and has not committed
 	AfterInsert    Point = "after-insert"     // its row is committed, its entry is not in the stream
 	AfterXADD      Point = "after-xadd"       // its entry is in the stream, the record is not acknowledged
 	BeforeMark     Point = "before-mark"      // the record is acknowledged, its offset is not marked
@@ -37,7 +38,7 @@ const (
 // Points returns all of them.
 func Points() []Point {
 	return []Point{
-		AfterKafkaRead, BeforeInsert, AfterInsert, AfterXADD, BeforeMark, AfterRead, BeforeSending, AfterSending,
+		AfterKafkaRead, BeforeInsert, InTransaction, AfterInsert, AfterXADD, BeforeMark, AfterRead, BeforeSending, AfterSending,
 		AfterCall, BeforeXACK, CleanUp, Reclaim, FeederBatch, Drain,
 	}
 }

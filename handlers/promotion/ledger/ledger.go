@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline/killpoint"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -180,6 +181,7 @@ func (l *Ledger) transactOnce(ctx context.Context, w want, fn func(context.Conte
 	if err := fn(ctx, u, s, &c); err != nil {
 		return err
 	}
+	killpoint.Reach(killpoint.InTransaction)
 	return u.commit(ctx, &c)
 }
 

@@ -1,0 +1,46 @@
+package e2e
+
+import (
+	"context"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline/killpoint"
+)
+
+// frozenInTransaction stops the victim inside a transaction of the ledger, whose gate and rows it keeps, and has a person
+// pause the promotion meanwhile: the pause ends, and another promotion is paid, before the victim wakes.
+func (t *trial) frozenInTransaction(ctx context.Context) error {
+	m := t.victim()
+	if err := m.arm(ctx, string(killpoint.InTransaction)+":1:stop"); err != nil {
+		return err
+	}
+	if err := t.publish(ctx, t.c.Targets); err != nil {
+		return err
+	}
+	if err := until(ctx, 20*time.Second, m.name+" is frozen", func() error {
+		if !m.stopped() {
+			return errNotReached
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	number := strconv.FormatInt(t.id.ID, 10)
+	paused := make(chan error, 1)
+	go func() { paused <- t.cli(ctx, "campaign", "pause", t.c.Kind, number, "--future", "--why", "a fault") }()
+	other := t.site.trial(t.c)
+	err := other.publish(ctx, t.c.Targets/2)
+	if err == nil {
+		err = other.settledShare(ctx, 100)
+	}
+	if pause := <-paused; err == nil {
+		err = pause
+	}
+	if err != nil {
+		return err
+	}
+	m.signal(syscall.SIGCONT)
+	return t.cli(ctx, "campaign", "resume", t.c.Kind, number)
+}
