@@ -60,6 +60,7 @@ func raisers() map[string][]happening {
 		"MillraceMoneyBreakerOpen":       {is(`millrace_money_breaker_state`, 2)},
 		"MillraceMoneyUncertain":         {grows(`millrace_money_calls_total{class="ambiguous"}`, 1), grows(`millrace_money_calls_total{class="paid"}`, 4)},
 		"MillraceDeadLetters":            {grows(`millrace_deadletter_published_total{topic="campaign-promotion-point-dead"}`, 0.01)},
+		"MillraceDeadLettersUnpublished": {grows(`millrace_deadletter_unpublished_total{topic="campaign-promotion-point-dead"}`, 0.01)},
 		"MillraceDeadLettersWaiting":     {is(`millrace_deadletter_letters{state="parked"}`, 2)},
 		"MillraceDeadLetterRelayFailing": {is(`millrace_deadletter_relay_failing`, 1)},
 		"MillraceMessagesDropped":        {grows(`millrace_messages_total{outcome="dropped"}`, 0.01)},

@@ -1,11 +1,25 @@
 package pipeline
 
 import (
+	"context"
+	"fmt"
+	"maps"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+const (
+	// maxDeadError bounds the error's text in the header of a dead letter, in bytes.
+	maxDeadError = 4 << 10
+	// cutPayload and cutError are what a dead letter keeps of payload and error when its sink refused more, in bytes.
+	cutPayload = 8 << 10
+	cutError   = 256
+	// deadHeaders begins the names of the headers that say why a message is dead.
+	deadHeaders = "millrace-dead-"
 )
 
 // DeadLetter is a message that can never succeed, with what a person needs to judge it.
@@ -23,7 +37,8 @@ type DeadLetter struct {
 	FailedAt      time.Time
 }
 
-// Message returns the dead letter as it travels: the payload unchanged, provenance in metadata.
+// Message returns the dead letter as it travels: the payload unchanged, provenance in metadata. The error's text is cut
+// to 4 KiB.
 func (d DeadLetter) Message() *message.Message {
 	m := message.NewMessage(watermill.NewULID(), d.Payload)
 	for k, v := range d.Metadata {
@@ -36,11 +51,61 @@ func (d DeadLetter) Message() *message.Message {
 		m.Metadata.Set(MetaDeadUUID, d.UUID)
 	}
 	m.Metadata.Set(MetaDeadClass, d.Class)
-	m.Metadata.Set(MetaDeadError, d.Error)
+	m.Metadata.Set(MetaDeadError, cutText(d.Error, maxDeadError))
 	m.Metadata.Set(MetaDeadHandler, d.Handler)
 	m.Metadata.Set(MetaDeadOrigin, d.Origin)
 	m.Metadata.Set(MetaDeadAttempts, strconv.Itoa(d.Attempts))
 	m.Metadata.Set(MetaDeadFirstFailedAt, d.FirstFailedAt.UTC().Format(time.RFC3339Nano))
 	m.Metadata.Set(MetaDeadFailedAt, d.FailedAt.UTC().Format(time.RFC3339Nano))
 	return m
+}
+
+// PublishDeadLetter publishes the message of a DeadLetter. When the sink refuses it permanently (it is too large, for
+// instance), the message is published with the first 8 KiB of its payload, and when that is refused too, without payload,
+// key and the record's own headers. Both say in MetaDeadPayloadBytes how long the payload is.
+// The error is permanent when the sink has refused the smallest form: no further attempt can succeed.
+// m is not changed.
+func PublishDeadLetter(ctx context.Context, to Sink, m *message.Message) error {
+	err := to.Publish(ctx, m)
+	for _, smaller := range []func(*message.Message) *message.Message{cutDead, bareDead} {
+		if !IsPermanent(err) {
+			return err
+		}
+		if cut := smaller(m); cut != nil {
+			err = to.Publish(ctx, cut)
+		}
+	}
+	return err
+}
+
+// cutDead returns m with the beginning of its payload, or nil when that is all of it.
+func cutDead(m *message.Message) *message.Message {
+	if len(m.Payload) <= cutPayload {
+		return nil
+	}
+	cut := message.NewMessage(m.UUID, m.Payload[:cutPayload])
+	cut.Metadata = maps.Clone(m.Metadata)
+	cut.Metadata.Set(MetaDeadPayloadBytes, strconv.Itoa(len(m.Payload)))
+	return cut
+}
+
+// bareDead returns what a dead letter can't do without: why it is dead, and where it came from.
+func bareDead(m *message.Message) *message.Message {
+	bare := message.NewMessage(m.UUID, nil)
+	for k, v := range m.Metadata {
+		if strings.HasPrefix(k, deadHeaders) || k == MetaTraceParent {
+			bare.Metadata.Set(k, cutText(v, cutError))
+		}
+	}
+	bare.Metadata.Set(MetaDeadPayloadBytes, strconv.Itoa(len(m.Payload)))
+	return bare
+}
+
+// cutText returns the beginning of text and how much is missing, in at most limit bytes.
+func cutText(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	missing := fmt.Sprintf(" … (%d bytes)", len(text))
+	return strings.ToValidUTF8(text[:limit-len(missing)], "") + missing
 }

@@ -2,12 +2,20 @@ package pipeline
 
 // Metadata keys of messages, the same on the wire as Kafka headers and stream entry headers.
 const (
-	// MetaDue is when a retry record may be handled, RFC 3339 with nanoseconds, UTC.
+	// MetaDue is when a retry record may be handled, RFC 3339 with nanoseconds, UTC. It counts only on a topic
+	// that is some route's Retry.To.
 	MetaDue = "millrace-due"
-	// MetaAttempt is the number of retries spent so far, in decimal. A hint where a ledger counts.
+	// MetaAttempt is the number of retries spent so far, in decimal. It counts only together with MetaRetryOf.
+	// A hint where a ledger counts.
 	MetaAttempt = "millrace-attempt"
-	// MetaFirstFailedAt is when the message failed first, RFC 3339; travels with retry records.
+	// MetaFirstFailedAt is when the message failed first, RFC 3339; travels with retry records. It counts only
+	// together with MetaRetryOf.
 	MetaFirstFailedAt = "millrace-first-failed-at"
+	// MetaRetryOf is the name of the route that wrote a retry record. The chain believes the headers of a retry
+	// record only when this route retries into the topic that the record came from.
+	MetaRetryOf = "millrace-retry-of"
+	// MetaReplay marks a message that is a replay of a dead letter: <dead letter>/<generation>.
+	MetaReplay = "millrace-replay"
 	// MetaKey is the record or entry key.
 	MetaKey = "millrace-key"
 	// MetaTraceParent is the W3C trace context.
@@ -22,4 +30,7 @@ const (
 	MetaDeadAttempts      = "millrace-dead-attempts"
 	MetaDeadFirstFailedAt = "millrace-dead-first-failed-at"
 	MetaDeadFailedAt      = "millrace-dead-failed-at"
+	// MetaDeadPayloadBytes is the length of the payload in bytes, in decimal, when the dead letter carries only its
+	// beginning. MetaDeadOrigin says where the complete message is.
+	MetaDeadPayloadBytes = "millrace-dead-payload-bytes"
 )

@@ -98,7 +98,8 @@ type Policy struct {
 	// counts what one reader is given again after a nack, and begins anew with the next owner of the partition. Leave it
 	// at zero where a ledger counts attempts.
 	MaxDeliveries int
-	// DeadLetter receives what can never succeed, in the format of DeadLetter.Message. Required: Drop on a route whose
+	// DeadLetter receives what can never succeed, in the format of DeadLetter.Message, and cut when it refuses that for good
+	// (PublishDeadLetter). A dead letter that it refuses even then fails the process. Required: Drop on a route whose
 	// messages may be lost.
 	DeadLetter Sink
 }
@@ -140,7 +141,8 @@ func (drop) Publish(context.Context, ...*message.Message) error { return nil }
 
 // Retry is the way of a message that failed and may succeed later.
 type Retry struct {
-	// To is the retry topic. Nil: the message is nacked. A route must read it, with the same Handle and Policy.
+	// To is the retry topic. Nil: the message is nacked. A route must read it, with the same Handle and Policy; that route believes
+	// the count of a record and its due time, others do not. A retry record that it refuses for good is dead-lettered.
 	To Sink
 	// ReadElsewhere says that a route of another process reads the retry topic.
 	ReadElsewhere bool

@@ -22,17 +22,23 @@ type Options struct {
 }
 
 // Chain wraps handlers. It is a pipeline.Failer: too many handlers that never return are a failure
-// of the process. Safe for concurrent use.
+// of the process, and so is a message that can be neither handled nor dead-lettered. Safe for concurrent use.
 type Chain struct {
-	opts    Options
-	log     *slog.Logger
-	tracer  trace.Tracer
-	metrics *metrics
-	stuck   *stuckWatch
+	opts     Options
+	log      *slog.Logger
+	tracer   trace.Tracer
+	routes   *pipeline.Registry
+	metrics  *metrics
+	stuck    *stuckWatch
+	failures *pipeline.Sampler[failureKey, failed]
+	failed   chan error
 
 	drainOnce sync.Once
 	draining  chan struct{} // closed when the drain begins
 }
+
+// reportEvery is the least time between two log lines about failures of one kind.
+const reportEvery = time.Minute
 
 // New returns a chain for the routes of reg and registers its collectors there.
 func New(reg *pipeline.Registry, opts Options) *Chain {
@@ -47,11 +53,14 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 		opts:    opts,
 		log:     env.Logger,
 		tracer:  env.Tracer.Tracer("github.com/millrace-io/millrace/pipeline/middleware"),
+		routes:  reg,
 		metrics: newMetrics(),
+		failed:  make(chan error, 1),
 
 		draining: make(chan struct{}),
 	}
-	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.metrics)
+	c.failures = pipeline.NewSampler[failureKey, failed](reportEvery)
+	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.metrics, c.fail)
 	reg.Collect(c.metrics.collectors()...)
 	return c
 }
@@ -71,7 +80,14 @@ func (c *Chain) Wrap(r pipeline.Route) message.HandlerFunc {
 	return c.metrics.measure(r.Name, h) // outermost: sees everything, also what tracing costs
 }
 
-// Failed delivers one error when too many handlers are stuck.
-func (c *Chain) Failed() <-chan error { return c.stuck.failed }
+// Failed delivers one error: too many handlers are stuck, or a message can be neither handled nor dead-lettered.
+func (c *Chain) Failed() <-chan error { return c.failed }
+
+func (c *Chain) fail(err error) {
+	select {
+	case c.failed <- err:
+	default: // the first reason is the one that counts
+	}
+}
 
 var _ pipeline.Failer = (*Chain)(nil)

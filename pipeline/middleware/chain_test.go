@@ -32,6 +32,14 @@ func (p onRoute) Register(r *pipeline.Registry) error {
 	return nil
 }
 
+// retryFeed is a feed of what was published to a retry topic.
+type retryFeed struct {
+	*pipelinetest.Feed
+	at pipeline.Endpoint
+}
+
+func (f retryFeed) Describe() pipeline.Endpoint { return f.at }
+
 func handler(f func(context.Context, string) error) message.HandlerFunc {
 	return func(m *message.Message) ([]*message.Message, error) { return nil, f(m.Context(), string(m.Payload)) }
 }
@@ -41,6 +49,9 @@ func settle(t *testing.T, route pipeline.Route, msg *message.Message) pipelinete
 	t.Helper()
 	feed := pipelinetest.NewFeed("in")
 	route.From = feed
+	if to := route.Policy.Retry.To; to != nil && msg.Metadata.Get(pipeline.MetaRetryOf) != "" {
+		route.From = retryFeed{feed, to.Describe()}
+	}
 	pipelinetest.Start(t, onRoute{route})
 	feed.Send(msg)
 	select {
@@ -95,6 +106,7 @@ func TestOutcomes(t *testing.T) {
 			msg.Metadata.Set("own", "header")
 			if tt.attempt != "" {
 				msg.Metadata.Set(pipeline.MetaAttempt, tt.attempt)
+				msg.Metadata.Set(pipeline.MetaRetryOf, "toy.route")
 			}
 			before := time.Now()
 			got := settle(t, route, msg)

@@ -22,8 +22,10 @@ func (c *Chain) routeFailures(r pipeline.Route, next message.HandlerFunc) messag
 	acked := c.metrics.messages.WithLabelValues(r.Name, outcomeAcked, "")
 	c.metrics.messages.WithLabelValues(r.Name, outcomeDropped, "") // there from the first scrape, so that the first one is an increase
 	r.Policy.MaxDeliveries = maxDeliveries(r)
+	believed := c.believed(r)
 	return func(msg *message.Message) ([]*message.Message, error) {
-		payload := msg.Payload // a handler may replace it; records carry it as it came
+		// A handler may change payload and metadata; records carry and continue what came.
+		payload, spent := msg.Payload, spentBy(msg, believed)
 		err := refuse(r, pipeline.OriginFrom(msg.Context()))
 		if err == nil {
 			_, err = next(msg)
@@ -33,7 +35,7 @@ func (c *Chain) routeFailures(r pipeline.Route, next message.HandlerFunc) messag
 			return nil, nil
 		}
 		msg.Payload = payload
-		outcome, err := c.decide(r, msg, err)
+		outcome, err := c.decide(&r, msg, err, spent)
 		c.metrics.messages.WithLabelValues(r.Name, outcome, pipeline.Class(err)).Inc()
 		c.report(r, msg, outcome, err)
 		if outcome == outcomeNacked {
@@ -73,38 +75,44 @@ func refuse(r pipeline.Route, o pipeline.Origin) error {
 }
 
 // decide carries out what err asks for and returns the outcome with the error it is about.
-func (c *Chain) decide(r pipeline.Route, msg *message.Message, err error) (string, error) {
-	retries := retriesSpent(msg)
+func (c *Chain) decide(r *pipeline.Route, msg *message.Message, err error, before history) (string, error) {
 	again := r.Policy.Retry
-	spent := again.Max > 0 && retries >= again.Max
+	spent := again.Max > 0 && before.retries >= again.Max
 	_, asked := pipeline.RetryDelay(err)
 	nack := again.To == nil || again.OnlyAsked && !asked
-	// Nacked, a panic would come back at once and for ever.
+	// Nacked, a panic would come back at once, without end.
 	hopeless := pipeline.Class(err) == classPanic && nack
 	if pipeline.IsPermanent(err) || spent || hopeless {
-		return c.bury(r, msg, err, retries)
+		return c.bury(r, msg, err, before)
 	}
 	if nack {
 		limit, o := r.Policy.MaxDeliveries, pipeline.OriginFrom(msg.Context())
 		if limit == 0 || o.Delivered < int64(limit) {
-			c.waitAsked(r, msg, err)
+			c.waitAsked(*r, msg, err)
 			return outcomeNacked, err
 		}
 		err = fmt.Errorf("failed at delivery %d, the limit is %d: %w", o.Delivered, limit, err)
-		return c.bury(r, msg, pipeline.WithClass(err, classDeliveryLimit), retries)
+		return c.bury(r, msg, pipeline.WithClass(err, classDeliveryLimit), before)
 	}
-	record, perr := retryRecord(again, msg, err, retries)
+	record, perr := retryRecord(r, msg, err, before)
 	if perr != nil {
-		return c.bury(r, msg, errors.Join(err, perr), retries)
+		return c.bury(r, msg, errors.Join(err, perr), before)
 	}
 	if perr := c.send(msg.Context(), again.To, record); perr != nil {
-		return outcomeNacked, errors.Join(err, fmt.Errorf("publish retry record to %s: %w", again.To.Describe(), perr))
+		err = errors.Join(err, fmt.Errorf("publish retry record to %s: %w", again.To.Describe(), perr))
+		if pipeline.IsPermanent(perr) { // it can never be published
+			return c.bury(r, msg, pipeline.WithClass(err, pipeline.Class(perr)), before)
+		}
+		return outcomeNacked, err
 	}
 	return outcomeRetried, err
 }
 
-func (c *Chain) bury(r pipeline.Route, msg *message.Message, err error, retries int) (string, error) {
-	switch r.Policy.DeadLetter {
+// bury publishes the dead letter of msg. A dead letter that its sink refuses for good, even when it is cut, must be
+// neither lost nor repeated without end: it fails the process.
+func (c *Chain) bury(r *pipeline.Route, msg *message.Message, err error, before history) (string, error) {
+	to := r.Policy.DeadLetter
+	switch to {
 	case pipeline.Drop:
 		return outcomeDropped, err
 	case nil: // refused at registration; never acked without a record
@@ -121,28 +129,35 @@ func (c *Chain) bury(r pipeline.Route, msg *message.Message, err error, retries 
 		Error:         err.Error(),
 		Handler:       r.Name,
 		Origin:        o.String(),
-		Attempts:      max(retries+1, int(o.Delivered)),
-		FirstFailedAt: firstFailedAt(msg, now),
+		Attempts:      max(before.retries+1, int(o.Delivered)),
+		FirstFailedAt: before.firstFailed(now),
 		FailedAt:      now,
 	}.Message()
 	pipeline.InjectTrace(msg.Context(), dead.Metadata)
-	if perr := c.send(msg.Context(), r.Policy.DeadLetter, dead); perr != nil {
-		return outcomeNacked, errors.Join(err, fmt.Errorf("publish dead letter to %s: %w", r.Policy.DeadLetter.Describe(), perr))
+	ctx, cancel := c.publishContext(msg.Context())
+	defer cancel()
+	if perr := pipeline.PublishDeadLetter(ctx, to, dead); perr != nil {
+		perr = fmt.Errorf("publish dead letter to %s: %w", to.Describe(), perr)
+		if pipeline.IsPermanent(perr) {
+			c.fail(fmt.Errorf("route %s: %s can be neither handled nor dead-lettered: %w", r.Name, o, perr))
+		}
+		return outcomeNacked, errors.Join(err, perr)
 	}
 	return outcomeDead, err
 }
 
-func retryRecord(again pipeline.Retry, msg *message.Message, err error, retries int) (*message.Message, error) {
+func retryRecord(r *pipeline.Route, msg *message.Message, err error, before history) (*message.Message, error) {
+	again := r.Policy.Retry
 	payload := []byte(msg.Payload)
 	if again.Payload != nil {
 		var perr error
-		if payload, perr = again.Payload(msg.Payload, retries+1); perr != nil {
+		if payload, perr = again.Payload(msg.Payload, before.retries+1); perr != nil {
 			return nil, fmt.Errorf("make retry payload: %w", perr)
 		}
 	}
 	delay, given := pipeline.RetryDelay(err)
 	if !given {
-		delay = again.Backoff.Delay(retries + 1)
+		delay = again.Backoff.Delay(before.retries + 1)
 	}
 	now := time.Now()
 	m := message.NewMessage(watermill.NewULID(), payload)
@@ -153,57 +168,58 @@ func retryRecord(again pipeline.Retry, msg *message.Message, err error, retries 
 	if o := pipeline.OriginFrom(msg.Context()); o.Key != "" {
 		m.Metadata.Set(pipeline.MetaKey, o.Key)
 	}
+	m.Metadata.Set(pipeline.MetaRetryOf, r.Name)
 	m.Metadata.Set(pipeline.MetaDue, now.Add(delay).UTC().Format(time.RFC3339Nano))
-	m.Metadata.Set(pipeline.MetaAttempt, strconv.Itoa(retries+1))
-	m.Metadata.Set(pipeline.MetaFirstFailedAt, firstFailedAt(msg, now).UTC().Format(time.RFC3339Nano))
+	m.Metadata.Set(pipeline.MetaAttempt, strconv.Itoa(before.retries+1))
+	m.Metadata.Set(pipeline.MetaFirstFailedAt, before.firstFailed(now).UTC().Format(time.RFC3339Nano))
 	pipeline.InjectTrace(msg.Context(), m.Metadata)
 	return m, nil
 }
 
-func firstFailedAt(msg *message.Message, now time.Time) time.Time {
-	if t, err := time.Parse(time.RFC3339Nano, msg.Metadata.Get(pipeline.MetaFirstFailedAt)); err == nil && t.Before(now) {
-		return t
-	}
-	return now
-}
-
-// mostRetries is what a count on the wire is believed to be at most.
-const mostRetries = 1 << 30
-
-// retriesSpent returns how many retries a message has behind it. Its header can be written by any client: what is no
-// count is none.
-func retriesSpent(msg *message.Message) int {
-	n, err := strconv.Atoi(msg.Metadata.Get(pipeline.MetaAttempt))
-	if err != nil {
-		return 0
-	}
-	return min(max(n, 0), mostRetries)
-}
-
 // report logs what a person can act on: a nack repeats and is metered by the transport's back-off, a
-// retry is the ordinary way, a dead letter waits for a person.
+// retry is the ordinary way, a dead letter waits for a person. Lines that are alike are sampled.
 func (c *Chain) report(r pipeline.Route, msg *message.Message, outcome string, err error) {
-	level := slog.LevelDebug
-	switch outcome {
-	case outcomeNacked, outcomeDead:
-		level = slog.LevelWarn
-	case outcomeDropped:
-		level = slog.LevelError
-	}
-	ctx := context.Background()
-	if !c.log.Enabled(ctx, level) {
+	f := failed{pipeline.OriginFrom(msg.Context()).String(), err}
+	key := failureKey{r.Name, outcome, pipeline.Class(err)}
+	if outcome == outcomeRetried {
+		if c.log.Enabled(context.Background(), slog.LevelDebug) {
+			c.logFailure(slog.LevelDebug, key, f, 0)
+		}
 		return
 	}
+	c.failures.Add(key, 1, f)
+	for _, s := range c.failures.Due() {
+		level := slog.LevelWarn
+		if s.Key.outcome == outcomeDropped {
+			level = slog.LevelError
+		}
+		c.logFailure(level, s.Key, s.Latest, s.Count-1)
+	}
+}
+
+// failureKey is what has log lines of its own, failed the message that such a line names.
+type (
+	failureKey struct{ route, outcome, class string }
+	failed     struct {
+		origin string
+		err    error
+	}
+)
+
+func (c *Chain) logFailure(level slog.Level, key failureKey, f failed, suppressed int) {
 	attrs := []slog.Attr{
-		slog.String(pipeline.LogRoute, r.Name),
-		slog.String(pipeline.LogOrigin, pipeline.OriginFrom(msg.Context()).String()),
-		slog.String("outcome", outcome),
-		slog.String("class", pipeline.Class(err)),
-		pipeline.Err(err),
+		slog.String(pipeline.LogRoute, key.route),
+		slog.String(pipeline.LogOrigin, f.origin),
+		slog.String("outcome", key.outcome),
+		slog.String("class", key.class),
+		pipeline.Err(f.err),
+	}
+	if suppressed > 0 {
+		attrs = append(attrs, slog.Int("suppressed", suppressed))
 	}
 	var p *panicError
-	if errors.As(err, &p) {
+	if errors.As(f.err, &p) {
 		attrs = append(attrs, slog.String("stack", string(p.stack)))
 	}
-	c.log.LogAttrs(ctx, level, "message not handled", attrs...)
+	c.log.LogAttrs(context.Background(), level, "message not handled", attrs...)
 }

@@ -34,7 +34,7 @@ func FuzzHeaders(f *testing.F) {
 			retries, dead := pipelinetest.NewRecorder("retry"), pipelinetest.NewRecorder("dead")
 			var span trace.SpanContext
 			handle := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
-				Name: "toy.route", From: pipelinetest.NewFeed("in"),
+				Name: "toy.route", From: retryFeed{pipelinetest.NewFeed("in"), retries.Describe()},
 				Handle: func(m *message.Message) ([]*message.Message, error) {
 					span = trace.SpanContextFromContext(m.Context())
 					if permanent {
@@ -45,7 +45,7 @@ func FuzzHeaders(f *testing.F) {
 				Policy: pipeline.Policy{Retry: pipeline.Retry{To: retries, Max: 5}, DeadLetter: dead},
 			})
 			m := message.NewMessage("u", []byte("p"))
-			m.Metadata = message.Metadata{pipeline.MetaAttempt: attempt, pipeline.MetaFirstFailedAt: first, pipeline.MetaDue: due, pipeline.MetaTraceParent: parent}
+			m.Metadata = message.Metadata{pipeline.MetaRetryOf: "toy.route", pipeline.MetaAttempt: attempt, pipeline.MetaFirstFailedAt: first, pipeline.MetaDue: due, pipeline.MetaTraceParent: parent}
 			m.SetContext(context.Background())
 			before := time.Now()
 			_, err = handle(m)

@@ -22,20 +22,26 @@ func (c *Chain) publish(r pipeline.Route, next message.HandlerFunc) message.Hand
 		if r.To == nil {
 			return nil, pipeline.Permanent(errOutputWithoutSink)
 		}
-		for _, m := range out {
-			pipeline.InjectTrace(msg.Context(), m.Metadata)
+		records := make([]*message.Message, len(out))
+		for i, m := range out {
+			records[i] = withoutHistory(m)
+			pipeline.InjectTrace(msg.Context(), records[i].Metadata)
 		}
-		if err := c.send(msg.Context(), r.To, out...); err != nil {
+		if err := c.send(msg.Context(), r.To, records...); err != nil {
 			return nil, fmt.Errorf("publish to %s: %w", r.To.Describe(), err)
 		}
 		return nil, nil
 	}
 }
 
-// send publishes although ctx may be over: a shutdown or a time limit of the handler must not lose
-// the record that says what happens to the message next.
 func (c *Chain) send(ctx context.Context, to pipeline.Sink, msgs ...*message.Message) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.PublishTimeout)
+	ctx, cancel := c.publishContext(ctx)
 	defer cancel()
 	return to.Publish(ctx, msgs...)
+}
+
+// publishContext outlives ctx: a shutdown or a time limit of the handler must not lose the record that says what
+// happens to the message next.
+func (c *Chain) publishContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), c.opts.PublishTimeout)
 }

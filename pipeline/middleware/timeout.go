@@ -40,14 +40,14 @@ type stuckWatch struct {
 	log     *slog.Logger
 	metrics *metrics
 	most    int
-	failed  chan error
+	fail    func(error)
 
 	mu  sync.Mutex
 	now int
 }
 
-func newStuckWatch(log *slog.Logger, most int, m *metrics) *stuckWatch {
-	return &stuckWatch{log: log, metrics: m, most: most, failed: make(chan error, 1)}
+func newStuckWatch(log *slog.Logger, most int, m *metrics, fail func(error)) *stuckWatch {
+	return &stuckWatch{log: log, metrics: m, most: most, fail: fail}
 }
 
 func (s *stuckWatch) watch(route string, hold time.Duration, next message.HandlerFunc) message.HandlerFunc {
@@ -60,10 +60,7 @@ func (s *stuckWatch) watch(route string, hold time.Duration, next message.Handle
 			s.log.Error("handler does not return", slog.String(pipeline.LogRoute, route), slog.String(pipeline.LogOrigin, o.String()),
 				slog.Duration("longest_hold", hold), slog.Int("stuck", n))
 			if n >= s.most {
-				select {
-				case s.failed <- fmt.Errorf("%d handlers have not returned within their longest hold, the last one on route %s with %s", n, route, o):
-				default:
-				}
+				s.fail(fmt.Errorf("%d handlers have not returned within their longest hold, the last one on route %s with %s", n, route, o))
 			}
 		})
 		defer func() {

@@ -37,10 +37,11 @@ type Plugin struct {
 }
 
 type metrics struct {
-	published *prometheus.CounterVec
-	failures  *prometheus.CounterVec
-	failing   *prometheus.GaugeVec
-	waiting   *prometheus.GaugeVec
+	published   *prometheus.CounterVec
+	unpublished *prometheus.CounterVec
+	failures    *prometheus.CounterVec
+	failing     *prometheus.GaugeVec
+	waiting     *prometheus.GaugeVec
 }
 
 // New returns the plugin with default settings. Letters go to topics of kafka, and are replayed to those and to
@@ -56,6 +57,10 @@ func New(kafka Topics, redis Streams) *Plugin {
 			published: prometheus.NewCounterVec(prometheus.CounterOpts{
 				Name: "millrace_deadletter_published_total",
 				Help: "Dead letters made durable, by topic.",
+			}, []string{"topic"}),
+			unpublished: prometheus.NewCounterVec(prometheus.CounterOpts{
+				Name: "millrace_deadletter_unpublished_total",
+				Help: "Dead letters that their topic refuses even when they are cut; only the working copy has them. By topic.",
 			}, []string{"topic"}),
 			failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 				Name: "millrace_deadletter_relay_failures_total",
@@ -86,7 +91,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
 	r.Service("deadletter.store", &store{plugin: p, count: true})
 	r.Service("deadletter.notices", p.notices)
-	r.Collect(p.metrics.published, p.metrics.failures, p.metrics.failing, p.metrics.waiting)
+	r.Collect(p.metrics.published, p.metrics.unpublished, p.metrics.failures, p.metrics.failing, p.metrics.waiting)
 	return nil
 }
 
@@ -97,6 +102,7 @@ func (p *Plugin) Needs() []string { return []string{"kafka"} }
 // working copy, if there is one, before it is in the topic. It is safe for concurrent use.
 func (p *Plugin) Sink(topic string) pipeline.Sink {
 	p.metrics.published.WithLabelValues(topic) // there from the first scrape, so that the first one is an increase
+	p.metrics.unpublished.WithLabelValues(topic)
 	return &sink{Sink: p.topics.Sink(topic), plugin: p}
 }
 
@@ -105,6 +111,8 @@ type sink struct {
 	plugin *Plugin
 }
 
+// Publish returns nil when every letter is in its topic or, where the topic refuses it for good even when it is cut, in
+// the working copy. The error is permanent when the topic refuses a letter and there is no working copy.
 func (s *sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	topic := s.Describe().Name
 	batch := make([]letters.Letter, len(msgs))
@@ -114,15 +122,40 @@ func (s *sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if err := s.plugin.keep(ctx, batch); err != nil {
 		return err
 	}
-	return s.plugin.toTopic(ctx, topic, s.Sink, batch, msgs)
-}
-
-// toTopic publishes the messages of a batch, counts them, and tells the log.
-func (p *Plugin) toTopic(ctx context.Context, topic string, to pipeline.Sink, batch []letters.Letter, msgs []*message.Message) error {
-	if err := to.Publish(ctx, msgs...); err != nil {
+	err := s.plugin.toTopic(ctx, topic, s.Sink, batch, msgs)
+	if len(msgs) == 1 || !pipeline.IsPermanent(err) {
 		return err
 	}
-	p.metrics.published.WithLabelValues(topic).Add(float64(len(msgs)))
+	for i := range msgs {
+		if err := s.plugin.toTopic(ctx, topic, s.Sink, batch[i:i+1], msgs[i:i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// toTopic publishes the messages of a batch, counts them, and logs them. A batch of one is cut until its topic takes it. The
+// letters are in the working copy, if there is one: then a letter that the topic refuses for good is done all the same.
+func (p *Plugin) toTopic(ctx context.Context, topic string, to pipeline.Sink, batch []letters.Letter, msgs []*message.Message) error {
+	if len(msgs) > 1 {
+		if err := to.Publish(ctx, msgs...); err != nil {
+			return err
+		}
+		p.metrics.published.WithLabelValues(topic).Add(float64(len(msgs)))
+		p.notices.add(ctx, batch)
+		return nil
+	}
+	err := pipeline.PublishDeadLetter(ctx, to, msgs[0])
+	switch {
+	case err == nil:
+		p.metrics.published.WithLabelValues(topic).Inc()
+	case !pipeline.IsPermanent(err) || p.config.Store.DSN.IsZero():
+		return err
+	default:
+		p.metrics.unpublished.WithLabelValues(topic).Inc()
+		p.log.ErrorContext(ctx, "the topic refuses a dead letter, only the working copy has it", slog.String(pipeline.LogTopic, topic),
+			slog.String("id", batch[0].ID), slog.String(pipeline.LogOrigin, batch[0].Source.String()), pipeline.Err(err))
+	}
 	p.notices.add(ctx, batch)
 	return nil
 }

@@ -17,13 +17,11 @@ const (
 	noticeTick = 10 * time.Second
 )
 
-// notices tells the log of new letters: the first of a sort at once, then at most a line a minute. It is safe for concurrent
-// use. As a service it tells of those that came after the last line, also when it stops.
+// notices logs new letters: the first of a sort at once, then at most a line per minute. It is safe for concurrent
+// use. As a service it logs those that came after the last line, also when it stops.
 type notices struct {
-	plugin *Plugin
-
-	mu    sync.Mutex
-	sorts map[sort]*notice // those of the last minute
+	plugin  *Plugin
+	sampler *pipeline.Sampler[sort, letters.Letter]
 
 	end  context.CancelFunc
 	done sync.WaitGroup
@@ -32,48 +30,28 @@ type notices struct {
 // sort is what has lines of its own.
 type sort struct{ plugin, handler, class string }
 
-type notice struct {
-	letters int // since the last line
-	example letters.Letter
-	told    time.Time // when the last line was
+func newNotices(p *Plugin) *notices {
+	return &notices{plugin: p, sampler: pipeline.NewSampler[sort, letters.Letter](noticeEvery)}
 }
 
-func newNotices(p *Plugin) *notices { return &notices{plugin: p, sorts: map[sort]*notice{}} }
-
-// add tells of a batch, or keeps it for the next line.
+// add logs a batch, or keeps it for the next line.
 func (n *notices) add(ctx context.Context, batch []letters.Letter) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	for _, l := range batch {
-		s := sort{l.Plugin, l.Handler, l.Class}
-		if n.sorts[s] == nil {
-			n.sorts[s] = &notice{}
-		}
-		n.sorts[s].letters++
-		n.sorts[s].example = l
+		n.sampler.Add(sort{l.Plugin, l.Handler, l.Class}, 1, l)
 	}
-	n.tell(ctx, false)
+	n.tell(ctx, n.sampler.Due())
 }
 
-// tell writes the lines that are due, or with all those of all letters that none has told of. It is called with the lock held.
-func (n *notices) tell(ctx context.Context, all bool) {
-	now := time.Now()
-	for s, of := range n.sorts {
-		due := now.Sub(of.told) >= noticeEvery
-		switch {
-		case of.letters > 0 && (due || all):
-			n.plugin.log.WarnContext(ctx, "messages became dead letters",
-				slog.Int("letters", of.letters), slog.String("letters_of", s.plugin), slog.String(pipeline.LogRoute, s.handler), slog.String("class", s.class),
-				slog.String(pipeline.LogError, line(of.example.Error, 300)), slog.String(pipeline.LogOrigin, of.example.Source.String()),
-				slog.String("subject", of.example.Subject))
-			*of = notice{told: now}
-		case due:
-			delete(n.sorts, s)
-		}
+func (n *notices) tell(ctx context.Context, lines []pipeline.Sample[sort, letters.Letter]) {
+	for _, l := range lines {
+		n.plugin.log.WarnContext(ctx, "messages became dead letters",
+			slog.Int("letters", l.Count), slog.String("letters_of", l.Key.plugin), slog.String(pipeline.LogRoute, l.Key.handler), slog.String("class", l.Key.class),
+			slog.String(pipeline.LogError, line(l.Latest.Error, 300)), slog.String(pipeline.LogOrigin, l.Latest.Source.String()),
+			slog.String("subject", l.Latest.Subject))
 	}
 }
 
-// Start begins to look for letters to tell of.
+// Start begins to look for letters that no line has named yet.
 func (n *notices) Start(ctx context.Context) error {
 	ctx, n.end = context.WithCancel(context.WithoutCancel(ctx))
 	n.done.Go(func() {
@@ -82,7 +60,7 @@ func (n *notices) Start(ctx context.Context) error {
 		for {
 			select {
 			case <-tick.C:
-				n.flush(ctx, false)
+				n.tell(ctx, n.sampler.Due())
 			case <-ctx.Done():
 				return
 			}
@@ -91,20 +69,14 @@ func (n *notices) Start(ctx context.Context) error {
 	return nil
 }
 
-func (n *notices) flush(ctx context.Context, all bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.tell(ctx, all)
-}
-
-// Stop tells of what is left.
+// Stop logs what is left.
 func (n *notices) Stop(ctx context.Context) error {
 	if n.end != nil {
 		n.end()
 		n.done.Wait()
 		n.end = nil
 	}
-	n.flush(ctx, true)
+	n.tell(ctx, n.sampler.Rest())
 	return nil
 }
 

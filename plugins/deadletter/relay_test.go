@@ -94,6 +94,7 @@ type topics struct {
 	calls     int
 	published map[string][]*message.Message
 	down      error
+	limit     int // bytes of a record; 0: none
 	block     chan struct{} // when set, publishes wait until it is closed or their context ends
 }
 
@@ -152,6 +153,13 @@ func (s topicSink) Publish(ctx context.Context, msgs ...*message.Message) error 
 		return s.down
 	}
 	for _, m := range msgs {
+		size := len(m.Payload)
+		for name, value := range m.Metadata {
+			size += len(name) + len(value)
+		}
+		if s.limit > 0 && size > s.limit {
+			return pipeline.Permanent(fmt.Errorf("%d bytes: %w", size, errTooLarge))
+		}
 		if strings.HasPrefix(string(m.Payload), "poison") {
 			return errTooLarge
 		}

@@ -93,6 +93,44 @@ func TestALetterOfTheChain(t *testing.T) {
 	})
 }
 
+// A letter that its topic refuses is cut for the topic. The working copy has all of it, and so has its replay.
+func TestALetterThatIsTooLargeForItsTopic(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ limit, published, unpublished int }{
+		"it is cut":               {10_000, 1, 0},
+		"not even the least fits": {1, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBoth(t, func(t *testing.T, o *office) {
+				p := o.plugin()
+				service := &store{plugin: p}
+				require.NoError(t, service.Start(t.Context()))
+				t.Cleanup(func() { require.NoError(t, service.Stop(context.Background())) })
+				o.topics.limit = tt.limit
+				payload := strings.Repeat("p", 20_000)
+				letter := pipeline.DeadLetter{Payload: []byte(payload), Metadata: map[string]string{"own": "header"}, Handler: "toy.take", Origin: "orders/3@7", UUID: "u"}
+				for range 2 { // delivered again after a crash
+					require.NoError(t, p.Sink("toy-dead").Publish(t.Context(), letter.Message()))
+				}
+				require.InDelta(t, 2*tt.published, testutil.ToFloat64(p.metrics.published.WithLabelValues("toy-dead")), 0)
+				require.InDelta(t, 2*tt.unpublished, testutil.ToFloat64(p.metrics.unpublished.WithLabelValues("toy-dead")), 0)
+				for _, text := range o.topics.payloads("toy-dead") {
+					require.Len(t, text, 8<<10)
+				}
+				require.Len(t, o.all(), 1)
+				o.topics.limit = 0
+				require.Equal(t, 1, o.report(0, "replay", o.all()[0].ID, "--why", "x").Replayed)
+				require.Equal(t, []string{payload}, o.topics.payloads("orders"))
+			})
+		})
+	}
+	to := newTopics()
+	to.limit = 1
+	err := New(to, nil).Sink("toy-dead").Publish(t.Context(), pipeline.DeadLetter{Payload: []byte("x")}.Message())
+	require.True(t, pipeline.IsPermanent(err), "without a working copy it would be lost: %v", err)
+}
+
 // Without its working copy nothing is published: who reads the topic must find it there.
 func TestTheWorkingCopyComesFirst(t *testing.T) {
 	t.Parallel()

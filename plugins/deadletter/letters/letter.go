@@ -18,7 +18,7 @@ import (
 )
 
 // MetaReplay is the header of a message that is replayed: <letter>/<generation>.
-const MetaReplay = "millrace-replay"
+const MetaReplay = pipeline.MetaReplay
 
 // The kinds of sources a letter can come from, as in pipeline.Origin.
 const (

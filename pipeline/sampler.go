@@ -1,0 +1,67 @@
+package pipeline
+
+import (
+	"sync"
+	"time"
+)
+
+// Sampler thins out log lines that repeat: the first of a key is due at once, those that follow are counted and due
+// together, at most once per interval. Build it with NewSampler. It is safe for concurrent use.
+type Sampler[K comparable, V any] struct {
+	interval time.Duration
+
+	mu   sync.Mutex
+	keys map[K]*sampled[V] // those of the last interval
+}
+
+type sampled[V any] struct {
+	count  int // since the last line
+	latest V
+	told   time.Time // when the last line was due
+}
+
+// Sample is what one log line tells.
+type Sample[K comparable, V any] struct {
+	Key    K
+	Count  int // events since the last line of this key, this one included
+	Latest V   // the last event
+}
+
+// NewSampler returns a sampler for at most one line per key and interval.
+func NewSampler[K comparable, V any](interval time.Duration) *Sampler[K, V] {
+	return &Sampler[K, V]{interval: interval, keys: map[K]*sampled[V]{}}
+}
+
+// Add counts n events of a key; latest is the last of them.
+func (s *Sampler[K, V]) Add(key K, n int, latest V) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keys[key] == nil {
+		s.keys[key] = &sampled[V]{}
+	}
+	s.keys[key].count += n
+	s.keys[key].latest = latest
+}
+
+// Due returns what is to be logged now and forgets it.
+func (s *Sampler[K, V]) Due() []Sample[K, V] { return s.take(false) }
+
+// Rest returns everything that was counted and not logged yet, for a program that stops.
+func (s *Sampler[K, V]) Rest() []Sample[K, V] { return s.take(true) }
+
+func (s *Sampler[K, V]) take(all bool) (lines []Sample[K, V]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for key, of := range s.keys {
+		due := now.Sub(of.told) >= s.interval
+		switch {
+		case of.count > 0 && (due || all):
+			lines = append(lines, Sample[K, V]{key, of.count, of.latest})
+			*of = sampled[V]{told: now}
+		case due:
+			delete(s.keys, key)
+		}
+	}
+	return lines
+}
