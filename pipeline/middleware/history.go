@@ -54,19 +54,19 @@ func spentBy(msg *message.Message, believed []string) (h history) {
 }
 
 // ownHeaders belong to one message on its way through one route. What a handler makes of the message begins afresh.
-var ownHeaders = []string{
-	pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt, pipeline.MetaRetryOf, pipeline.MetaReplay,
+func ownHeaders() []string {
+	return []string{pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt, pipeline.MetaRetryOf, pipeline.MetaReplay}
 }
 
 // withoutHistory returns m without the headers of the message that it was made of. m itself may be that message, which
 // still needs them when the publish fails: it is left alone.
 func withoutHistory(m *message.Message) *message.Message {
-	if !slices.ContainsFunc(ownHeaders, func(name string) bool { _, has := m.Metadata[name]; return has }) {
+	if !slices.ContainsFunc(ownHeaders(), func(name string) bool { _, has := m.Metadata[name]; return has }) {
 		return m
 	}
 	out := m.Copy()
 	out.SetContext(m.Context())
-	for _, name := range ownHeaders {
+	for _, name := range ownHeaders() {
 		delete(out.Metadata, name)
 	}
 	return out

@@ -41,6 +41,7 @@ type payouts struct {
 	blind   error // it can't be asked
 	absent  error // it can't be started
 	looks   int
+	until   time.Time // the last replay's deadline
 	started bool
 }
 
@@ -64,9 +65,10 @@ func (p *payouts) Register(r *pipeline.Registry) error {
 func (p *payouts) Start(context.Context) error { p.started = p.absent == nil; return p.absent }
 func (p *payouts) Stop(context.Context) error  { p.started = false; return nil }
 
-func (p *payouts) Replay(_ context.Context, l letters.Letter, by letters.By) (Outcome, error) {
+func (p *payouts) Replay(ctx context.Context, l letters.Letter, by letters.By) (Outcome, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.until, _ = ctx.Deadline()
 	p.calls = append(p.calls, l.Subject+" "+by.Who)
 	if !p.started {
 		return Outcome{}, errors.New("not started")
@@ -163,7 +165,7 @@ func order(n int) letters.Letter {
 	return letters.From("", "", "orders-dead", fmt.Sprint("uuid-", n), pipeline.DeadLetter{
 		Payload: fmt.Appendf(nil, "order %d", n), Key: fmt.Sprint(n), Class: "undecodable", Error: fmt.Sprintf("bad order %d", n),
 		Handler: "orders.take", Origin: fmt.Sprintf("orders/0@%d", n), Attempts: 1, FirstFailedAt: died(n), FailedAt: died(n),
-		Metadata: map[string]string{"own": "header", pipeline.MetaAttempt: "3", pipeline.MetaDue: "2026-03-04T05:06:07Z"},
+		Metadata: map[string]string{"own": "header", pipeline.MetaAttempt: "3", pipeline.MetaRetryOf: "orders.take", pipeline.MetaDue: "2026-03-04T05:06:07Z"},
 	})
 }
 
@@ -294,6 +296,48 @@ func TestWhatFailedIsFinishedByTheNextReplay(t *testing.T) {
 		require.Equal(t, 1, o.report(0, "replay", "--all", "--why", "x").Already)
 		require.Equal(t, letters.Replayed, o.state(payoutLetter(5).ID))
 		require.Equal(t, map[string]int{payoutLetter(5).ID + "/1": 1, payoutLetter(6).ID + "/1": 1}, o.payouts.done)
+	})
+}
+
+// A replay must not outlive its lease: then the next holder may replay the same letter.
+func TestAReplayIsBoundedByItsLease(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		o.put(payoutLetter(5))
+		turn, _, err := o.store.Take(t.Context(), "me")
+		require.NoError(t, err)
+		_, err = o.plugin().replayOne(o.store, letters.By{Who: "ann", Why: "x"}, false)(t.Context(), turn, payoutLetter(5).ID)
+		require.NoError(t, err)
+		require.Equal(t, turn.Until(), o.payouts.until)
+	})
+}
+
+// Only failures in a row end a replay.
+func TestFailuresApartDoNotEndAReplay(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		for n := range 2 * tooMany {
+			o.put(payoutLetter(n))
+			if n%2 == 0 {
+				o.payouts.broken[fmt.Sprint("P:", n)] = errors.New("connection lost")
+			}
+		}
+		r := o.report(app.ExitBad, "replay", "--all", "--why", "x")
+		require.Equal(t, []int{2 * tooMany, tooMany, tooMany}, []int{r.Selected, r.Replayed, r.Failed})
+	})
+}
+
+// A record without payload deletes its key on a compacted topic; an empty payload does not.
+func TestAReplayedTombstoneIsATombstone(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		for n, payload := range [][]byte{nil, {}} {
+			l := order(n)
+			l.Payload = payload
+			o.put(l)
+			o.report(0, "replay", l.ID, "--why", "x")
+			require.Equal(t, payload == nil, o.topics.published["orders"][n].Payload == nil)
+		}
 	})
 }
 

@@ -94,7 +94,7 @@ type topics struct {
 	calls     int
 	published map[string][]*message.Message
 	down      error
-	limit     int // bytes of a record; 0: none
+	limit     int           // bytes of a record; 0: none
 	block     chan struct{} // when set, publishes wait until it is closed or their context ends
 }
 

@@ -69,7 +69,7 @@ func (p *Plugin) resend(ctx context.Context, l letters.Letter) (Outcome, error) 
 	}
 	m := message.NewMessage(id, l.Payload)
 	maps.Copy(m.Metadata, l.Headers)
-	for _, name := range []string{pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt} {
+	for _, name := range []string{pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt, pipeline.MetaRetryOf} {
 		delete(m.Metadata, name) // it begins anew
 	}
 	if l.Key != "" {

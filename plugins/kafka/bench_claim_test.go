@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
 // bench is one claim with a scripted broker on one side and the test as the handler on the other.
@@ -25,6 +26,7 @@ type bench struct {
 	endSess context.CancelFunc
 	ended   chan struct{}
 	log     *bytes.Buffer
+	again   *pipelinetest.Recorder // what was moved to the end of the topic
 
 	mu    sync.Mutex
 	marks []int64
@@ -33,6 +35,7 @@ type bench struct {
 }
 
 type benchOption struct {
+	plain  bool // no retry topic
 	config func(*Config)
 	done   []int64
 }
@@ -45,10 +48,16 @@ func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testin
 		}
 		b := &bench{t: t, records: make(chan *sarama.ConsumerMessage, 1000), ended: make(chan struct{}), log: &bytes.Buffer{}}
 		b.sub = newSubscription(c, "topic", "group", f, slog.New(slog.NewTextHandler(b.log, nil)), newMetrics())
+		b.again = pipelinetest.NewRecorder("topic")
+		if !opt.plain {
+			b.sub.retries = b.again
+		}
 		session, end := context.WithCancel(b.sub.ctx)
 		b.endSess = end
 		b.claim = newClaim(session, b.sub, 3, 0, opt.done, b.mark, func() int64 { return b.next })
+		b.sub.claims[b.claim] = struct{}{}
 		go b.sub.gate.watch(b.sub.ctx)
+		go b.sub.watchWindows()
 		go func() {
 			defer close(b.ended)
 			b.claim.run(b.records)

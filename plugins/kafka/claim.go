@@ -23,6 +23,7 @@ type claim struct {
 	mark      func(offset int64, metadata string) // marks; may go back only to add metadata
 	highWater func() int64
 	done      doneBefore
+	restart   func(first int64) // nil, or called with the first offset read
 
 	// ctx ends with the claim: nothing is emitted any more.
 	ctx    context.Context
@@ -36,10 +37,10 @@ type claim struct {
 	quiet    chan struct{} // closed when the claim has ended and no carrier is left
 	ended    bool          // the partition may be another's: acks no longer count
 	inHand   int
-	notDue   int
-	next     int64 // the offset after the last one marked, or where the claim began
-	last     int64 // the last offset read
-	warned   int64 // the offset last named as head of line
+	held     map[*record]struct{} // records that are not due
+	next     int64                // the offset after the last one marked, or where the claim began
+	last     int64                // the last offset read
+	warned   int64                // the offset last named as head of line
 }
 
 func newClaim(ctx context.Context, sub *subscription, partition int32, initial int64, done doneBefore,
@@ -53,7 +54,7 @@ func newClaim(ctx context.Context, sub *subscription, partition int32, initial i
 	}
 	c := &claim{
 		sub: sub, partition: partition, mark: mark, highWater: highWater, done: done,
-		room: make(chan struct{}, 1), win: newWindow(sub.window), quiet: make(chan struct{}),
+		room: make(chan struct{}, 1), win: newWindow(sub.window), held: map[*record]struct{}{}, quiet: make(chan struct{}),
 		next: initial, last: initial - 1, warned: -1,
 	}
 	if sub.flow.Order == pipeline.OrderKey {
@@ -107,9 +108,16 @@ func (c *claim) waitForRoom() bool {
 // take puts a record into the window and starts its carrier. It answers false when the claim ended first.
 func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 	killpoint.Reach(killpoint.AfterKafkaRead)
+	if c.restart != nil {
+		c.restart(raw.Offset)
+		c.restart = nil
+	}
 	msg := unmarshal(raw)
 	now := time.Now()
-	r := &record{offset: raw.Offset, pristine: msg, key: string(raw.Key), due: dueTime(msg.Metadata, now)}
+	r := &record{offset: raw.Offset, pristine: msg, key: string(raw.Key)}
+	if c.sub.retries != nil {
+		r.due = dueTime(msg.Metadata, now)
+	}
 
 	if c.done.has(r.offset) {
 		c.mu.Lock()
@@ -120,17 +128,8 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 		c.settle(r)
 		return true
 	}
-
-	c.mu.Lock()
-	alone := c.win.count == 0
-	c.mu.Unlock()
-	// The first record of a window takes nothing from the budget, so every partition always gets on.
-	if !alone {
-		weight := min(size(msg), c.sub.budgetSize)
-		if err := c.sub.budget.Acquire(c.ctx, weight); err != nil {
-			return false
-		}
-		r.weight = weight
+	if !c.admit(r, size(msg), r.due.After(now)) {
+		return false
 	}
 
 	c.mu.Lock()
@@ -146,9 +145,13 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 		}
 		c.keys[r.key] = nil
 	}
+	notDue := r.due.After(now)
+	if notDue {
+		c.hold(r)
+	}
 	c.mu.Unlock()
 
-	if r.due.After(now) {
+	if notDue {
 		c.sub.carriers.Go(func() { c.carry(r, delivery{}) })
 		return true
 	}
@@ -162,14 +165,44 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 	return true
 }
 
+// admit waits until the subscription has bytes for r; false: the claim ended first. Without bytes go the first record of a window,
+// and the first that is due in a window where nothing is in flight: so every partition always gets on.
+func (c *claim) admit(r *record, bytes int64, notDue bool) bool {
+	for {
+		freed := c.sub.budget.wait()
+		c.mu.Lock()
+		free := c.win.count == 0 || !notDue && c.carriers == len(c.held)
+		c.mu.Unlock()
+		ok := free
+		if !free {
+			r.weight, ok = c.sub.budget.take(bytes)
+		}
+		if !ok {
+			select {
+			case <-freed:
+			case <-c.room: // the window may be empty now
+			case <-c.ctx.Done():
+			}
+		}
+		c.sub.budget.done()
+		if ok || c.ctx.Err() != nil {
+			return ok
+		}
+	}
+}
+
 // carry sees r through, and after it the records of its key that waited for it.
 func (c *claim) carry(r *record, d delivery) {
 	defer c.carrierLeft()
 	for r != nil {
-		if d.msg == nil && !c.hold(r) {
-			return
+		moved := false
+		if d.msg == nil {
+			var ok bool
+			if moved, ok = c.untilDue(r); !ok {
+				return
+			}
 		}
-		if !c.deliver(r, d) {
+		if !moved && !c.deliver(r, d) {
 			return
 		}
 		r, d = c.acknowledge(r), delivery{}
@@ -199,23 +232,6 @@ func (c *claim) deliver(r *record, d delivery) bool {
 		}
 		d = delivery{}
 	}
-}
-
-// hold waits until r is due.
-func (c *claim) hold(r *record) bool {
-	wait := time.Until(r.due)
-	if wait <= 0 {
-		return c.ctx.Err() == nil
-	}
-	c.mu.Lock()
-	c.notDue++
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		c.notDue--
-		c.mu.Unlock()
-	}()
-	return sleep(c.ctx, wait)
 }
 
 // delivery is a message on its way to a handler, and what ends its context.
@@ -311,7 +327,7 @@ func (c *claim) acknowledge(r *record) (successor *record) {
 func (c *claim) settle(r *record) {
 	r.pristine = nil
 	if r.weight > 0 {
-		c.sub.budget.Release(r.weight)
+		c.sub.budget.release(r.weight)
 		r.weight = 0
 	}
 	if c.ended {
@@ -325,6 +341,10 @@ func (c *claim) settle(r *record) {
 	c.next = next
 	c.mark(next, "")
 	c.sub.counters.marked.Add(float64(covered))
+	c.wakeReader()
+}
+
+func (c *claim) wakeReader() {
 	select {
 	case c.room <- struct{}{}:
 	default:
@@ -335,6 +355,7 @@ func (c *claim) carrierLeft() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.carriers--
+	c.wakeReader()
 	if c.carriers == 0 && c.ctx.Err() != nil {
 		c.becomeQuiet()
 	}
@@ -383,7 +404,7 @@ func (c *claim) finish() {
 	for i := range c.win.count {
 		r := c.win.ring[(c.win.head+i)%len(c.win.ring)]
 		if r.weight > 0 {
-			c.sub.budget.Release(r.weight)
+			c.sub.budget.release(r.weight)
 			r.weight = 0
 		}
 	}

@@ -11,17 +11,16 @@ import (
 	"github.com/xdg-go/scram"
 )
 
-// What is fetched ahead costs memory whatever the window is: a response that was read and not yet
-// handed on stays in memory as a whole. A partition pins at most one response of up to fetchBytes a
-// partition, and channelBuffer records; doc.go does the sum.
-const (
-	fetchBytes    = 256 << 10
-	channelBuffer = 4
-)
+// channelBuffer is how many records sarama keeps ready for a partition, in addition to the response they come from.
+const channelBuffer = 4
 
 // batchBytes bounds a produced batch: under the limit that brokers set by default for a batch
 // (message.max.bytes, 1048588), because sarama does not split a batch that was refused.
 const batchBytes = 1_000_000
+
+// headroom is how much larger than other records the records of retry and dead-letter topics may be, in bytes: their headers
+// tell where a record came from and why.
+const headroom = 64 << 10
 
 // clientConfig translates the settings into what every sarama client here has in common.
 func clientConfig(c Config) (*sarama.Config, error) {
@@ -69,7 +68,7 @@ func consumerConfig(c Config) (*sarama.Config, error) {
 	// A join is answered when the slowest member has let go, at the latest after the rebalance timeout.
 	s.Net.ReadTimeout = max(c.RequestTimeout, c.RebalanceTimeout+5*time.Second)
 	s.Consumer.Return.Errors = true
-	s.Consumer.Fetch.Default = fetchBytes
+	s.Consumer.Fetch.Default = c.FetchBytes
 	s.Consumer.IsolationLevel = sarama.ReadCommitted
 	s.Consumer.Offsets.Initial = sarama.OffsetOldest
 	if c.InitialOffset == "newest" {

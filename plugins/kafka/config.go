@@ -27,8 +27,10 @@ type Config struct {
 	// last one read, unless the route's Flow says otherwise.
 	Window int `yaml:"window"`
 	// WindowBytes bounds the payloads and headers in all windows of one subscription. A partition
-	// with nothing in hand may always read one more record, however large.
+	// with nothing in flight may always read one more record that is due, however large.
 	WindowBytes int64 `yaml:"window_bytes"`
+	// FetchBytes is how many bytes of a partition are asked for at once, before decompression. A larger batch comes whole.
+	FetchBytes int32 `yaml:"fetch_bytes"`
 	// InitialOffset is where a group without a commit begins: oldest or newest.
 	InitialOffset string `yaml:"initial_offset"`
 
@@ -102,6 +104,7 @@ func DefaultConfig() Config {
 		Version:           "2.8.0",
 		Window:            256,
 		WindowBytes:       16 << 20,
+		FetchBytes:        4 << 10,
 		InitialOffset:     "oldest",
 		DialTimeout:       5 * time.Second,
 		RequestTimeout:    30 * time.Second,
@@ -165,7 +168,8 @@ func (c *Config) Validate() error {
 		path  string
 		value int64
 	}{
-		{"window", int64(c.Window)}, {"window_bytes", c.WindowBytes}, {"max_message_bytes", int64(c.MaxMessageBytes)},
+		{"window", int64(c.Window)}, {"window_bytes", c.WindowBytes}, {"fetch_bytes", int64(c.FetchBytes)},
+		{"max_message_bytes", int64(c.MaxMessageBytes)},
 		{"partitions", int64(c.Partitions)}, {"replication_factor", int64(c.ReplicationFactor)},
 	} {
 		if f.value <= 0 {

@@ -107,6 +107,7 @@ func TestNextOwnerSkipsWhatWasDoneBeyondTheCommit(t *testing.T) {
 	onEach(t, func(t *testing.T, brokers []string) {
 		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
 		topic := topicFor(t, p)
+		isRetryTopic(t, p, topic)
 		held := texts("held")[0]
 		held.Metadata.Set(pipeline.MetaDue, time.Now().Add(4*time.Second).UTC().Format(time.RFC3339Nano))
 		publish(t, p, topic, texts("first")...) // moves the mark to where the held record stops it

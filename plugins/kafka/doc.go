@@ -28,9 +28,16 @@
 //   - Records are copied out of sarama's memory: a record is a slice of the response it came in, and one
 //     that waits an hour to become due would keep megabytes.
 //   - Memory ahead of the handlers, for P partitions of a subscription: window_bytes (16 MiB) in all windows, plus one
-//     record a partition that is always let in, plus 4 records and one response a partition in sarama (a response
-//     has at most 256 KiB a partition, or one larger record). With 8 partitions and records of 1 MiB that is
+//     record per partition that is always let in, plus 4 records and one response per partition in sarama (a response
+//     has fetch_bytes, 4 KiB, per partition, or one larger batch). With 8 partitions and records of 1 MiB that is
 //     16 + 8 + 32 + 8 MiB, with records of 100 bytes it is a few MiB.
+//   - sarama decompresses a response at once and counts nothing, so only a small response is a bounded one: fetch_bytes is
+//     before decompression. Its MaxDecompressedBatchSize is not used, because one batch over it would stop the partition.
+//   - A due time is believed on retry topics only, which the Registry knows. Any client can write the header.
+//   - Records that are not due are moved to the end of their topic when they leave no room, at most a window per
+//     partition every 10 seconds: rewriting costs little, and nothing is moved when nothing waits behind it.
+//   - The group's client waits for a partition without a leader (patient.go): to sarama, a claim that can't begin is the
+//     end of the whole member's session.
 //   - The key decides the partition by murmur2, as in Java's producer, and not by sarama's default hash, so that
 //     one key has one partition whoever publishes.
 //   - A batch is kept under 1 MB whatever max_message_bytes is, because brokers refuse a larger batch

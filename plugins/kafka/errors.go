@@ -24,6 +24,10 @@ var (
 // permanent: no retry makes it smaller.
 const ClassTooLarge = "too_large"
 
+// ClassInvalidRecord is the error class of a record that its topic refuses for another reason than its size, such as one without
+// a key on a compacted topic. It is permanent.
+const ClassInvalidRecord = "invalid_record"
+
 // fatal says whether no amount of waiting cures err: a person must change a permission or a name.
 func fatal(err error) bool {
 	for _, f := range []error{

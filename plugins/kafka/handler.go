@@ -12,11 +12,12 @@ type handler struct{ s *subscription }
 // Setup learns what former owners have done beyond their commits, and notes the membership.
 func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
 	partitions := session.Claims()[h.s.topic]
+	h.s.patient.begin(session.Context())
 	h.s.joined(len(partitions), h.progress(partitions))
 	return nil
 }
 
-// progress reads the metadata of the commits. Without it work is only repeated, so an error is no obstacle.
+// progress reads the commits and their metadata. Without it work is only repeated, so an error is no obstacle.
 func (h *handler) progress(partitions []int32) map[int32]progress {
 	if len(partitions) == 0 {
 		return nil
@@ -29,9 +30,7 @@ func (h *handler) progress(partitions []int32) map[int32]progress {
 	found := map[int32]progress{}
 	for _, p := range partitions {
 		if b := commits.GetBlock(h.s.topic, p); b != nil && b.Err == sarama.ErrNoError && b.Offset >= 0 {
-			if done := decodeProgress(b.Offset, b.Metadata); len(done) > 0 {
-				found[p] = progress{b.Offset, done}
-			}
+			found[p] = progress{b.Offset, decodeProgress(b.Offset, b.Metadata)}
 		}
 	}
 	return found
@@ -61,12 +60,25 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 		}
 	}
 	s.mu.Lock()
-	known := s.done[partition]
+	known, committed := s.done[partition]
 	s.mu.Unlock()
 	if known.base != from.InitialOffset() {
 		known.done = nil
 	}
 	c := newClaim(session.Context(), s, partition, from.InitialOffset(), known.done, mark, from.HighWaterMarkOffset)
+	if committed && from.InitialOffset() < 0 {
+		// The commit names an offset that the log does not have. sarama begins at the initial offset, and would keep the
+		// commit until the log is longer than that, and so repeat everything at each rebalance.
+		restart := func(first int64) {
+			s.log.Warn("kafka commit is outside the log; the partition is read from another offset", pipeline.LogPartition, partition,
+				keyCommitted, known.base, pipeline.LogOffset, first)
+			session.ResetOffset(topic, partition, first, "")
+		}
+		if c.restart = restart; from.InitialOffset() == sarama.OffsetNewest {
+			restart(from.HighWaterMarkOffset()) // what is published from now on must not be skipped by the next session
+			c.restart = nil
+		}
+	}
 	s.mu.Lock()
 	s.claims[c] = struct{}{}
 	s.mu.Unlock()

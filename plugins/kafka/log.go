@@ -2,7 +2,8 @@ package kafka
 
 // Attribute keys of this package's log lines, beside those of package pipeline.
 const (
-	keyCount   = "count"
-	keyHeldFor = "held_for"
-	keyBrokers = "brokers"
+	keyCount     = "count"
+	keyHeldFor   = "held_for"
+	keyBrokers   = "brokers"
+	keyCommitted = "committed_offset"
 )

@@ -57,6 +57,39 @@ func TestMemoryWithLargePayloads(t *testing.T) {
 	})
 }
 
+// TestMemoryWithCompressedPayloads is the same with records that are a thousand times larger than what is fetched.
+func TestMemoryWithCompressedPayloads(t *testing.T) {
+	t.Run("kafka", func(t *testing.T) {
+		p := start(t, realServer().brokers(t), func(c *Config) { c.Partitions, c.Compression = 1, "zstd" })
+		topic := topicFor(t, p)
+		const records = 300
+		for range records {
+			publish(t, p, topic, message.NewMessage(watermill.NewUUID(), make([]byte, 900_000)))
+		}
+		before := heap()
+		_, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
+		inHand := []*message.Message{next(t, out)}
+		for quiet := false; !quiet; {
+			select {
+			case m := <-out:
+				inHand = append(inHand, m)
+			case <-time.After(2 * time.Second):
+				quiet = true
+			}
+		}
+		grown := heap() - before
+		t.Logf("%d records of 0.9 MB in hand, %d MiB on the heap", len(inHand), grown>>20)
+		// window_bytes and one record, four records, and a fetch: 4 KiB of batches of about 150 bytes each.
+		require.Less(t, grown, int64(64<<20))
+		for _, m := range inHand {
+			m.Ack()
+		}
+		for range records - len(inHand) {
+			next(t, out).Ack()
+		}
+	})
+}
+
 func heap() int64 {
 	runtime.GC()
 	runtime.GC() // what finalizers and pools held

@@ -13,8 +13,8 @@ import (
 // metrics is the plugin's one collector. Counters are kept; gauges are asked of the live claims when
 // they are collected, so that a partition that was taken away leaves no stale value behind.
 type metrics struct {
-	marked, nacked, redelivered, skipped, abandoned, sessions *prometheus.CounterVec
-	published, publishErrors                                  *prometheus.CounterVec
+	marked, nacked, redelivered, skipped, moved, abandoned, sessions *prometheus.CounterVec
+	published, publishErrors                                         *prometheus.CounterVec
 
 	inHand, notDue, lag, headRecords, headSeconds, headOffset *prometheus.Desc
 
@@ -24,7 +24,7 @@ type metrics struct {
 
 // subCounters are the counters of one subscription.
 type subCounters struct {
-	marked, nacked, redelivered, skipped, abandoned, sessions prometheus.Counter
+	marked, nacked, redelivered, skipped, moved, abandoned, sessions prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -39,6 +39,7 @@ func newMetrics() *metrics {
 		nacked:        vec("nacked_total", "Deliveries that were nacked.", "topic", "group"),
 		redelivered:   vec("redelivered_total", "Deliveries of a record after a nack.", "topic", "group"),
 		skipped:       vec("skipped_total", "Records not run again because a former owner had finished them beyond its commit.", "topic", "group"),
+		moved:         vec("moved_total", "Retry records published to the end of their topic again, because records that are not due left no room.", "topic", "group"),
 		abandoned:     vec("abandoned_total", "Deliveries given up at close because no answer came in time.", "topic", "group"),
 		sessions:      vec("sessions_total", "Consumer group sessions begun; every rebalance begins one.", "topic", "group"),
 		published:     vec("published_total", "Records published durably.", "topic"),
@@ -59,6 +60,7 @@ func (m *metrics) forSubscription(topic, group string) subCounters {
 		nacked:      m.nacked.WithLabelValues(topic, group),
 		redelivered: m.redelivered.WithLabelValues(topic, group),
 		skipped:     m.skipped.WithLabelValues(topic, group),
+		moved:       m.moved.WithLabelValues(topic, group),
 		abandoned:   m.abandoned.WithLabelValues(topic, group),
 		sessions:    m.sessions.WithLabelValues(topic, group),
 	}
@@ -66,7 +68,7 @@ func (m *metrics) forSubscription(topic, group string) subCounters {
 
 func (m *metrics) counters() []*prometheus.CounterVec {
 	return []*prometheus.CounterVec{
-		m.marked, m.nacked, m.redelivered, m.skipped, m.abandoned, m.sessions, m.published, m.publishErrors,
+		m.marked, m.nacked, m.redelivered, m.skipped, m.moved, m.abandoned, m.sessions, m.published, m.publishErrors,
 	}
 }
 
@@ -148,7 +150,7 @@ type look struct {
 func (c *claim) look(now time.Time) look {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := look{inHand: c.inHand, notDue: c.notDue, heldBack: c.win.acked, lag: max(c.highWater()-c.next, 0)}
+	l := look{inHand: c.inHand, notDue: len(c.held), heldBack: c.win.acked, lag: max(c.highWater()-c.next, 0)}
 	if first := c.win.first(); first != nil {
 		l.headOffset, l.headFor = first.offset, now.Sub(c.win.since)
 	}

@@ -27,6 +27,7 @@ type Plugin struct {
 	config  Config
 	metrics *metrics
 	log     *slog.Logger
+	routes  *pipeline.Registry // nil before Register; says which topics are retry or dead-letter topics
 
 	mu   sync.Mutex
 	live *connection // nil while the service is not running
@@ -34,9 +35,10 @@ type Plugin struct {
 
 // connection is what the service opens: the shared publisher and a client for questions.
 type connection struct {
-	config    Config // as it was at Start
-	client    sarama.Client
-	publisher *publisher
+	config      Config // as it was at Start
+	client      sarama.Client
+	publisher   *publisher
+	carriesMore func(topic string) bool // it is a retry or dead-letter topic
 
 	known    sync.Map // topics that can be used
 	creating singleflight.Group
@@ -47,8 +49,8 @@ type connection struct {
 	work   sync.WaitGroup
 }
 
-func newConnection(config Config, client sarama.Client, pub *publisher) *connection {
-	c := &connection{config: config, client: client, publisher: pub}
+func newConnection(config Config, client sarama.Client, pub *publisher, carriesMore func(string) bool) *connection {
+	c := &connection{config: config, client: client, publisher: pub, carriesMore: carriesMore}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -79,7 +81,7 @@ func (p *Plugin) Settings() any { return &p.config }
 
 // Register adds the service, the health check and the collectors.
 func (p *Plugin) Register(r *pipeline.Registry) error {
-	p.log = r.Env().Logger.With("component", Name)
+	p.log, p.routes = r.Env().Logger.With("component", Name), r
 	r.Service(Name, service{p})
 	r.Health(Name, p.healthy)
 	r.Collect(p.metrics)
@@ -105,8 +107,19 @@ func (p *Plugin) Sink(topic string) pipeline.Sink {
 	return sink{p, topic}
 }
 
+// retries says whether topic is the Retry.To of a route: only there a record waits until it is due.
+func (p *Plugin) retries(topic string) bool {
+	return p.routes != nil && len(p.routes.RetriesInto(pipeline.Endpoint{Kind: Kind, Name: topic})) > 0
+}
+
+// carriesMore says whether topic takes records of other topics with headers of ours.
+func (p *Plugin) carriesMore(topic string) bool {
+	return p.retries(topic) || p.routes != nil && len(p.routes.DeadLettersInto(pipeline.Endpoint{Kind: Kind, Name: topic})) > 0
+}
+
 // EnsureTopics creates those of topics that don't exist, with the configured partitions, and returns
-// when each can be written and read. Topics that exist are left as they are.
+// when each can be written and read. Topics that exist are left as they are. A topic takes records of max_message_bytes, and one
+// that is a route's retry or dead-letter topic 64 KiB more.
 func (p *Plugin) EnsureTopics(ctx context.Context, topics ...string) error {
 	live, err := p.connected()
 	if err != nil {
@@ -157,7 +170,11 @@ func (g groupSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscr
 	if g.group == "" {
 		return nil, fmt.Errorf("kafka: source %s has no group", g.topic)
 	}
-	return openGroup(live.config, g.topic, g.group, f, g.plugin.log, g.plugin.metrics)
+	s, err := openGroup(live.config, g.topic, g.group, f, g.plugin.log, g.plugin.metrics)
+	if err == nil && g.plugin.retries(g.topic) {
+		s.retries = g.plugin.Sink(g.topic)
+	}
+	return s, err
 }
 
 // broadcastSource is a topic read by everybody.

@@ -27,8 +27,8 @@ type publisher struct {
 	closed bool
 	normal *producer
 
-	largeMu sync.Mutex
-	large   *producer // opened for the first message that does not fit into a normal batch
+	singleMu sync.Mutex
+	single   *producer // opened for the first message that does not fit into a normal batch
 }
 
 // producer is one asynchronous producer, its client, and the goroutines that read its answers.
@@ -98,7 +98,8 @@ func (p *publisher) open(adapt func(*sarama.Config)) (*producer, error) {
 	return out, nil
 }
 
-func (p *publisher) publish(ctx context.Context, topic string, msgs []*message.Message) error {
+// publish returns when all messages are durable. limit is the largest record that topic takes, in bytes.
+func (p *publisher) publish(ctx context.Context, topic string, limit int, msgs []*message.Message) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.PublishTimeout)
 	defer cancel()
 	records := make([]*sarama.ProducerMessage, len(msgs))
@@ -107,16 +108,21 @@ func (p *publisher) publish(ctx context.Context, topic string, msgs []*message.M
 		if err != nil {
 			return fmt.Errorf("kafka: publish to %s: %w", topic, err)
 		}
-		if n := byteSize(record); n > p.config.MaxMessageBytes {
-			return tooLarge(fmt.Errorf("kafka: publish to %s: message %s has %d bytes, max_message_bytes is %d",
-				topic, m.UUID, n, p.config.MaxMessageBytes))
+		if n := byteSize(record); n > limit {
+			return tooLarge(fmt.Errorf("kafka: publish to %s: message %s has %d bytes, the limit is %d", topic, m.UUID, n, limit))
 		}
 		records[i] = record
 	}
+	alone := false
 	for attempt := 1; ; attempt++ {
-		failed, err := p.send(ctx, records)
+		failed, err := p.send(ctx, records, alone)
 		if err == nil {
 			return nil
+		}
+		records = failed
+		if !alone && refused(err) && ctx.Err() == nil {
+			alone = true // the broker refused a batch; most of its records may be fine
+			continue
 		}
 		if !unreachable(err) || !sleep(ctx, p.config.ReconnectBackoff.Delay(attempt)) {
 			if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
@@ -124,17 +130,20 @@ func (p *publisher) publish(ctx context.Context, topic string, msgs []*message.M
 			}
 			p.metrics.publishErrors.WithLabelValues(topic).Add(float64(len(failed)))
 			err = fmt.Errorf("kafka: publish to %s: %w", topic, err)
-			if errors.Is(err, sarama.ErrMessageSizeTooLarge) { // the topic's own limit
+			switch {
+			case !alone:
+			case errors.Is(err, sarama.ErrMessageSizeTooLarge): // the topic's own limit
 				err = tooLarge(err)
+			case errors.Is(err, sarama.ErrInvalidRecord):
+				err = pipeline.WithClass(pipeline.Permanent(err), ClassInvalidRecord)
 			}
 			return err
 		}
-		records = failed
 	}
 }
 
-// send makes one attempt and returns which records are not known to be durable, and why.
-func (p *publisher) send(ctx context.Context, records []*sarama.ProducerMessage) (failed []*sarama.ProducerMessage, err error) {
+// send makes one attempt and returns which records are not known to be durable, and why. alone: each in a request of its own.
+func (p *publisher) send(ctx context.Context, records []*sarama.ProducerMessage, alone bool) (failed []*sarama.ProducerMessage, err error) {
 	if err := ctx.Err(); err != nil {
 		return records, err
 	}
@@ -143,7 +152,7 @@ func (p *publisher) send(ctx context.Context, records []*sarama.ProducerMessage)
 	for _, r := range records {
 		r.Metadata = c
 	}
-	if err := p.feed(ctx, records); err != nil {
+	if err := p.feed(ctx, records, alone); err != nil {
 		return records, err
 	}
 	select {
@@ -152,6 +161,12 @@ func (p *publisher) send(ctx context.Context, records []*sarama.ProducerMessage)
 	case <-ctx.Done():
 		return records, ctx.Err()
 	}
+}
+
+// refused says whether a broker refused what a batch contains: it is over the topic's limit, or one record is invalid (a
+// compacted topic takes none without a key, for instance).
+func refused(err error) bool {
+	return errors.Is(err, sarama.ErrMessageSizeTooLarge) || errors.Is(err, sarama.ErrInvalidRecord)
 }
 
 // unreachable says whether the broker did not answer at all. sarama's own retries end after three
@@ -171,7 +186,7 @@ func tooLarge(err error) error { return pipeline.WithClass(pipeline.Permanent(er
 func byteSize(r *sarama.ProducerMessage) int { return r.ByteSize(2) }
 
 // feed hands the records to their producers. The lock keeps close from ending a producer meanwhile.
-func (p *publisher) feed(ctx context.Context, records []*sarama.ProducerMessage) error {
+func (p *publisher) feed(ctx context.Context, records []*sarama.ProducerMessage, alone bool) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.closed {
@@ -179,9 +194,9 @@ func (p *publisher) feed(ctx context.Context, records []*sarama.ProducerMessage)
 	}
 	for _, r := range records {
 		to := p.normal
-		if byteSize(r) >= batchBytes {
+		if alone || byteSize(r) >= min(p.config.MaxMessageBytes, batchBytes) {
 			var err error
-			if to, err = p.forLarge(); err != nil {
+			if to, err = p.oneByOne(); err != nil {
 				return err
 			}
 		}
@@ -196,21 +211,21 @@ func (p *publisher) feed(ctx context.Context, records []*sarama.ProducerMessage)
 	return nil
 }
 
-// forLarge returns the producer of large messages. It sends one a request: a batch of several could
-// be more than the topic takes, though each of them is not.
-func (p *publisher) forLarge() (*producer, error) {
-	p.largeMu.Lock()
-	defer p.largeMu.Unlock()
-	if p.large != nil {
-		return p.large, nil
+// oneByOne returns the producer that sends one record per request: large ones, and those of a refused batch. A batch of several
+// could be more than the topic takes, though each of them is not.
+func (p *publisher) oneByOne() (*producer, error) {
+	p.singleMu.Lock()
+	defer p.singleMu.Unlock()
+	if p.single != nil {
+		return p.single, nil
 	}
 	var err error
-	p.large, err = p.open(func(conf *sarama.Config) {
-		conf.Producer.MaxMessageBytes = p.config.MaxMessageBytes
+	p.single, err = p.open(func(conf *sarama.Config) {
+		conf.Producer.MaxMessageBytes = p.config.MaxMessageBytes + headroom
 		conf.Producer.Flush.MaxMessages = 1
 		conf.ChannelBufferSize = 0
 	})
-	return p.large, err
+	return p.single, err
 }
 
 // close lets what was handed over finish, for as long as ctx lasts. It is called once.
@@ -220,8 +235,8 @@ func (p *publisher) close(ctx context.Context) error {
 	p.closed = true
 	p.mu.Unlock()
 	producers := []*producer{p.normal}
-	if p.large != nil {
-		producers = append(producers, p.large)
+	if p.single != nil {
+		producers = append(producers, p.single)
 	}
 	flushed := make(chan struct{})
 	go func() {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"fmt"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -142,7 +142,7 @@ func TestPublishSitsOutAnAbsence(t *testing.T) {
 		cluster.Close()
 		results := make(chan error, 50)
 		for i := range cap(results) {
-			go func() { results <- p.Sink("t").Publish(t.Context(), texts(strconv.Itoa(i), "second")...) }()
+			go func() { results <- p.Sink("t").Publish(t.Context(), texts(fmt.Sprint(i), fmt.Sprint(i, " again"))...) }()
 		}
 		select {
 		case err := <-results:
@@ -153,6 +153,7 @@ func TestPublishSitsOutAnAbsence(t *testing.T) {
 		for range cap(results) {
 			require.NoError(t, <-results)
 		}
+		once(t, p, "t", 1+2*cap(results))
 		require.NoError(t, service{p}.Stop(t.Context()))
 		cluster.Close()
 	})

@@ -18,8 +18,9 @@ type record struct {
 
 	pristine *message.Message // every delivery is a copy, so a handler's changes don't reach the next one
 	key      string
-	due      time.Time // zero: now
-	weight   int64     // bytes taken from the subscription's budget
+	due      time.Time     // zero: now
+	weight   int64         // bytes taken from the subscription's budget
+	move     chan struct{} // while it is not due: a token when it is to be moved to the end of its topic
 }
 
 // size is what a record is worth in the window's budget.

@@ -30,6 +30,7 @@ type Scan struct {
 }
 
 const (
+	scanBytes = 64 << 10               // asked for at once, before decompression
 	scanWait  = 500 * time.Millisecond // that a broker may take to answer when it has nothing
 	scanTries = 20                     // in sequence, before a partition is given up
 )
@@ -105,7 +106,7 @@ type partitionScan struct {
 type callerError struct{ error }
 
 func (s *partitionScan) run(ctx context.Context) error {
-	s.size = 4 * fetchBytes
+	s.size = scanBytes
 	for failed := 0; s.offset < s.end; {
 		if ctx.Err() != nil {
 			if s.live.ctx.Err() != nil {

@@ -47,7 +47,7 @@ func (s service) Start(ctx context.Context) error {
 		return errors.Join(err, client.Close())
 	}
 	p.mu.Lock()
-	p.live = newConnection(config, client, pub)
+	p.live = newConnection(config, client, pub, p.carriesMore)
 	p.mu.Unlock()
 	p.log.Info("kafka is ready", keyBrokers, config.Brokers)
 	return nil

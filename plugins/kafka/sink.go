@@ -2,7 +2,9 @@ package kafka
 
 import (
 	"context"
+	"errors"
 
+	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -17,7 +19,8 @@ type sink struct {
 func (s sink) Describe() pipeline.Endpoint { return pipeline.Endpoint{Kind: Kind, Name: s.topic} }
 
 // Publish returns nil when every message is on all in-sync replicas. When ctx ends first, any of
-// them may still become durable. A message beyond a size limit is a permanent error of class too_large.
+// them may still become durable. A message beyond a size limit is a permanent error of class too_large, one that the topic refuses
+// for another reason of class invalid_record.
 func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if len(msgs) == 0 {
 		return nil
@@ -26,7 +29,11 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if err != nil {
 		return err
 	}
-	return live.publisher.publish(ctx, s.topic, msgs)
+	err = live.publisher.publish(ctx, s.topic, live.limit(s.topic), msgs)
+	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) { // it was deleted
+		live.forget(s.topic)
+	}
+	return err
 }
 
 var _ pipeline.Sink = sink{}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
@@ -34,16 +33,17 @@ type subscription struct {
 	metrics      *metrics
 	counters     subCounters
 
-	client sarama.Client
-	member sarama.ConsumerGroup
+	client  sarama.Client
+	patient *patient // the same client, for the group
+	member  sarama.ConsumerGroup
 
-	out        chan *message.Message
-	gate       *gate
-	inFlight   chan struct{} // a token for each message in hand; nil without MaxInFlight
-	budget     *semaphore.Weighted
-	budgetSize int64
-	values     context.Context // what messages' contexts inherit values from
-	carriers   sync.WaitGroup
+	out      chan *message.Message
+	gate     *gate
+	inFlight chan struct{} // a token for each message in hand; nil without MaxInFlight
+	budget   *budget
+	retries  pipeline.Sink   // to the topic itself when it is a retry topic; nil: due times mean nothing
+	values   context.Context // what messages' contexts inherit values from
+	carriers sync.WaitGroup
 
 	ctx       context.Context // ends when the subscription must stop reading
 	stop      context.CancelFunc
@@ -77,11 +77,12 @@ func openGroup(c Config, topic, group string, f pipeline.Flow, log *slog.Logger,
 	if err != nil {
 		return nil, fmt.Errorf("kafka: open %s (%s): %w", topic, group, err)
 	}
-	member, err := sarama.NewConsumerGroupFromClient(group, client)
+	s := newSubscription(c, topic, group, f, log, m)
+	s.patient = &patient{Client: client, backoff: c.ReconnectBackoff, log: s.log}
+	member, err := sarama.NewConsumerGroupFromClient(group, s.patient)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("kafka: open %s (%s): %w", topic, group, err), client.Close())
 	}
-	s := newSubscription(c, topic, group, f, log, m)
 	s.client, s.member = client, member
 	m.add(s)
 	return s, nil
@@ -96,7 +97,7 @@ func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.L
 		log: log.With(pipeline.LogTopic, topic, pipeline.LogGroup, group), metrics: m, counters: m.forSubscription(topic, group),
 		values: context.Background(),
 		out:    make(chan *message.Message), gate: newGate(f.Gate),
-		budget: semaphore.NewWeighted(c.WindowBytes), budgetSize: c.WindowBytes,
+		budget:    newBudget(c.WindowBytes),
 		abandoned: make(chan struct{}), ended: make(chan struct{}), failed: make(chan error, 1),
 		claims: map[*claim]struct{}{},
 	}
@@ -214,6 +215,9 @@ func (s *subscription) run() {
 	var helpers sync.WaitGroup
 	helpers.Go(func() { s.gate.watch(s.ctx) })
 	helpers.Go(s.watchHeads)
+	if s.retries != nil {
+		helpers.Go(s.watchWindows)
+	}
 	helpers.Go(func() {
 		for err := range s.member.Errors() {
 			s.trouble(err)

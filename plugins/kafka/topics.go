@@ -122,7 +122,7 @@ func led(partitions []*sarama.PartitionMetadata) bool {
 }
 
 func (c *connection) create(admin sarama.ClusterAdmin, topic string) error {
-	limit := strconv.Itoa(c.config.MaxMessageBytes)
+	limit := strconv.Itoa(c.limit(topic))
 	err := admin.CreateTopic(topic, &sarama.TopicDetail{
 		NumPartitions:     c.config.Partitions,
 		ReplicationFactor: c.config.ReplicationFactor,
@@ -133,3 +133,14 @@ func (c *connection) create(admin sarama.ClusterAdmin, topic string) error {
 	}
 	return nil
 }
+
+// limit is the largest record of a topic, in bytes.
+func (c *connection) limit(topic string) int {
+	if c.carriesMore(topic) {
+		return c.config.MaxMessageBytes + headroom
+	}
+	return c.config.MaxMessageBytes
+}
+
+// forget makes the next use of topic look whether it exists.
+func (c *connection) forget(topic string) { c.known.Delete(topic) }

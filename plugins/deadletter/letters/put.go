@@ -20,8 +20,8 @@ const (
 
 const sqlInsert = `INSERT INTO dead_letters (id, lineage, state, generation, plugin, handler, subject, class, error, fingerprint,
 	kind, source, source_partition, source_offset, entry_id, topic, attempts, first_failed_at, failed_at, stored_at, changed_at,
-	traceparent, uuid, record_key, headers, payload)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)
+	traceparent, uuid, record_key, headers, payload, tombstone)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27)
 ON CONFLICT DO NOTHING`
 
 // Put stores letters, all or none. A letter that is there already stays as it is, whatever a person has
@@ -56,9 +56,6 @@ func (s *Store) prepare(l *Letter) {
 	}
 	if l.Plugin == "" {
 		l.Plugin = PluginOf(l.Handler)
-	}
-	if l.Payload == nil {
-		l.Payload = []byte{}
 	}
 	l.Fingerprint = s.prints.of(l.Class, l.Handler, l.Error)
 	l.State, l.Generation = Open, 1
@@ -102,7 +99,7 @@ func (s *Store) put(ctx context.Context, q querier, l Letter, now time.Time) err
 func (s *Store) insert(ctx context.Context, q querier, l Letter, now time.Time) (fresh bool, err error) {
 	n, err := s.exec(ctx, q, sqlInsert, l.ID, l.Lineage, string(l.State), l.Generation, l.Plugin, l.Handler, l.Subject, l.Class, l.Error, l.Fingerprint,
 		l.Source.Kind, l.Source.Name, nullable(l.Source.Partition), nullable(l.Source.Offset), l.Source.EntryID, l.Topic, l.Attempts,
-		l.FirstFailed, l.Failed, now, now, l.TraceParent, l.UUID, []byte(l.Key), encodeHeaders(l.Headers), l.Payload)
+		l.FirstFailed, l.Failed, now, now, l.TraceParent, l.UUID, []byte(l.Key), encodeHeaders(l.Headers), append([]byte{}, l.Payload...), l.Payload == nil)
 	return n == 1, err
 }
 

@@ -12,17 +12,22 @@ import (
 
 // columns are what scan reads, but for the payload that follows them.
 const columns = `seq, id, lineage, state, generation, plugin, handler, subject, class, error, fingerprint, kind, source, source_partition,
-	source_offset, entry_id, topic, attempts, first_failed_at, failed_at, stored_at, changed_at, traceparent, uuid, record_key, headers`
+	source_offset, entry_id, topic, attempts, first_failed_at, failed_at, stored_at, changed_at, traceparent, uuid, record_key, headers, tombstone`
 
 func scan(rows *sql.Rows) (l Letter, err error) {
 	var first, failed, stored, changed sqldb.Time
 	var partition, offset sql.NullInt64
 	var key []byte
 	var headers string
+	var tombstone bool
+	var payload sql.Null[[]byte] // a list has none
 	if err := rows.Scan(&l.seq, &l.ID, &l.Lineage, (*string)(&l.State), &l.Generation, &l.Plugin, &l.Handler, &l.Subject, &l.Class, &l.Error,
 		&l.Fingerprint, &l.Source.Kind, &l.Source.Name, &partition, &offset, &l.Source.EntryID, &l.Topic, &l.Attempts, &first, &failed, &stored,
-		&changed, &l.TraceParent, &l.UUID, &key, &headers, &l.Payload); err != nil {
+		&changed, &l.TraceParent, &l.UUID, &key, &headers, &tombstone, &payload); err != nil {
 		return l, err
+	}
+	if payload.Valid && !tombstone {
+		l.Payload = append([]byte{}, payload.V...) // SQLite's driver makes an empty one nil
 	}
 	if partition.Valid {
 		l.Source.Partition = &partition.Int64

@@ -1,0 +1,99 @@
+package kafka
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// moveEvery is how often a claim whose reader is stopped by records that are not due moves them out of the way, and how long such a
+// record must still wait to be moved: so a topic full of them is rewritten slowly, and one record at most once per interval.
+const moveEvery = 10 * time.Second
+
+// hold notes that r is not due. The caller holds the lock.
+func (c *claim) hold(r *record) {
+	r.move = make(chan struct{}, 1)
+	c.held[r] = struct{}{}
+	c.wakeReader()
+}
+
+// untilDue waits until r is due, or has been moved to the end of its topic; ok is false when the claim ended first.
+func (c *claim) untilDue(r *record) (moved, ok bool) {
+	c.mu.Lock()
+	if r.move == nil && time.Until(r.due) > 0 { // it waited for its key
+		c.hold(r)
+	}
+	move := r.move
+	c.mu.Unlock()
+	if move == nil {
+		return false, c.ctx.Err() == nil
+	}
+	defer func() {
+		c.mu.Lock()
+		delete(c.held, r)
+		c.mu.Unlock()
+	}()
+	timer := time.NewTimer(time.Until(r.due))
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return false, false
+		case <-timer.C:
+			return false, true
+		case <-move:
+			if err := c.toTheEnd(r); err != nil {
+				c.sub.log.Debug("kafka record that is not due stays where it is", pipeline.LogPartition, c.partition, pipeline.LogOffset, r.offset, pipeline.Err(err))
+				continue
+			}
+			return true, true
+		}
+	}
+}
+
+// toTheEnd publishes r to its topic again, as it is. The caller acknowledges it afterwards: a crash in between leaves it twice.
+func (c *claim) toTheEnd(r *record) error {
+	m := message.NewMessage(r.pristine.UUID, r.pristine.Payload)
+	m.Metadata = r.pristine.Metadata
+	if err := c.sub.retries.Publish(c.ctx, m); err != nil {
+		return err
+	}
+	c.sub.counters.moved.Inc()
+	return nil
+}
+
+// makeRoom moves records that are not due for a while when they stop the reader. Where a route asks for an order they stay.
+func (c *claim) makeRoom() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sub.retries == nil || c.sub.flow.Order != pipeline.OrderNone || !c.win.full() && !c.sub.budget.wanted() {
+		return
+	}
+	from := time.Now().Add(moveEvery)
+	for r := range c.held {
+		if r.due.After(from) {
+			select {
+			case r.move <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// watchWindows makes room in the windows of all claims.
+func (s *subscription) watchWindows() {
+	tick := time.NewTicker(moveEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+			for _, c := range s.live() {
+				c.makeRoom()
+			}
+		}
+	}
+}

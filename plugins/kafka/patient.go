@@ -1,0 +1,52 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// patient is a client for a group's consumer. It waits for a partition that can't be read, for as long as a session lasts. sarama asks
+// for the ends of a partition when a claim begins, and ends the session of the whole member when it gets no answer: a single
+// partition without a leader would stop all others again and again.
+type patient struct {
+	sarama.Client
+	backoff pipeline.Backoff
+	log     *slog.Logger
+	session atomic.Value // of holder
+}
+
+// holder gives contexts of several types the one type that an atomic.Value holds.
+type holder struct{ context.Context }
+
+// begin notes the session that is beginning.
+func (p *patient) begin(session context.Context) { p.session.Store(holder{session}) }
+
+// GetOffset implements sarama.Client. It asks until there is an answer, the session ends, or waiting can't help.
+func (p *patient) GetOffset(topic string, partition int32, at int64) (int64, error) {
+	for attempt := 1; ; attempt++ {
+		offset, err := p.Client.GetOffset(topic, partition, at)
+		session, begun := p.session.Load().(holder)
+		switch {
+		case err == nil:
+			if attempt > 1 {
+				p.log.Info("kafka partition can be read again", pipeline.LogPartition, partition)
+			}
+			return offset, nil
+		case !begun || fatal(err) || errors.Is(err, sarama.ErrClosedClient) || session.Err() != nil:
+			return offset, err
+		case attempt == 1:
+			p.log.Warn("kafka partition can't be read, it is tried again", pipeline.LogPartition, partition, pipeline.Err(err))
+		}
+		if !sleep(session, p.backoff.Delay(attempt)) {
+			return offset, err
+		}
+	}
+}
+
+var _ sarama.Client = (*patient)(nil)
