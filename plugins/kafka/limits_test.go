@@ -39,7 +39,7 @@ func isRetryTopic(t *testing.T, p *Plugin, topic string) {
 	t.Helper()
 	reg, err := pipeline.NewRegistry(pipeline.Env{}, router{{
 		Name: "route", From: p.Source(topic, topic), Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil },
-		Policy: pipeline.Policy{Retry: pipeline.Retry{To: p.Sink(topic)}},
+		Policy: pipeline.Policy{Retry: pipeline.Retry{To: p.Sink(topic)}, DeadLetter: pipeline.Drop},
 	}})
 	require.NoError(t, err)
 	p.routes = reg
