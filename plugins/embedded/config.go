@@ -10,7 +10,7 @@ import (
 
 // Config is what a person may choose about the embedded home. The zero value lives in memory only.
 type Config struct {
-	// Dir is the data folder, created when absent. Empty: everything is in memory and gone at the end.
+	// Dir is the data folder, created when absent, for its owner only. Empty: everything is in memory and gone at the end.
 	Dir string `yaml:"dir"`
 	// KafkaPartitions is the number of partitions of a new topic, at most 1000. Zero: 8.
 	KafkaPartitions int `yaml:"kafka_partitions"`

@@ -84,7 +84,7 @@ func (h *Home) startKafka(cfg Config, log *slog.Logger) error {
 		}),
 	}
 	if cfg.Dir != "" {
-		opts = append(opts, kfake.DataDir(filepath.Join(cfg.Dir, "kafka")))
+		opts = append(opts, kfake.DataDir(filepath.Join(cfg.Dir, kafkaDir)))
 	}
 	if cfg.SyncWrites {
 		opts = append(opts, kfake.SyncWrites())
@@ -162,9 +162,17 @@ func (l kafkaLog) Logf(level kfake.LogLevel, format string, args ...any) {
 	}
 }
 
+// makeDir makes the data folder for its owner only. A folder that is there already keeps its rights, because it may be
+// any folder; Kafka's part of it is this package's own.
 func makeDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, kafkaDir), 0o700); err != nil {
+		return fmt.Errorf("data folder: %w", err)
+	}
+	if err := os.Chmod(filepath.Join(dir, kafkaDir), 0o700); err != nil { //nolint:gosec // a folder needs x
 		return fmt.Errorf("data folder: %w", err)
 	}
 	return nil
 }
+
+// kafkaDir is the folder of Kafka's files in the data folder.
+const kafkaDir = "kafka"

@@ -15,7 +15,7 @@ func lock(dir string) (unlock func(), err error) {
 	if err := makeDir(dir); err != nil {
 		return nil, err
 	}
-	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}

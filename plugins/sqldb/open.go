@@ -64,6 +64,9 @@ func (f File) Open(ctx context.Context, more url.Values) (*sql.DB, error) {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o750); err != nil {
 		return nil, err
 	}
+	if err := f.create(); err != nil {
+		return nil, err
+	}
 	options := url.Values{"_busy_timeout": {"10000"}, "_journal_mode": {"WAL"}, "_synchronous": {f.synchronous}}
 	for key, values := range more {
 		options[key] = values
@@ -78,6 +81,16 @@ func (f File) Open(ctx context.Context, more url.Values) (*sql.DB, error) {
 		return nil, err
 	}
 	return db, nil
+}
+
+// create makes the file, for its owner only, unless it is there: SQLite would make it as the umask says. The files
+// that SQLite makes next to it have the same rights.
+func (f File) create() error {
+	file, err := os.OpenFile(f.Path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	return file.Close()
 }
 
 // openRetry is how often a database that is absent is tried again.
