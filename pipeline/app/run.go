@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -273,8 +275,18 @@ func startWithin(ctx context.Context, timeout time.Duration, start func(context.
 		return fmt.Errorf("%w: %w: %w", errNotStarted, ctx.Err(), err)
 	case startCtx.Err() != nil:
 		return &unavailableError{fmt.Errorf("gave up after %s (start_timeout): %w", timeout, err)}
+	case noAnswer(err):
+		return &unavailableError{err}
 	}
 	return err
+}
+
+// noAnswer reports whether err is that of a connection, or of a server that did not answer in time. A part that starts
+// talks to nothing but servers, and not every client marks such an error with pipeline.ErrUnavailable.
+func noAnswer(err error) bool {
+	var conn *net.OpError
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.As(err, &conn) && conn.Op != "listen"
 }
 
 // errNotStarted marks a start that a signal ended.

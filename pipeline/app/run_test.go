@@ -112,6 +112,18 @@ func TestSignals(t *testing.T) {
 			require.Equal(t, code, await(t, done).code)
 		}
 	})
+	t.Run("a code that the command named itself comes first", func(t *testing.T) {
+		p, ready := newToy(), make(chan struct{})
+		p.commands = command(func(_ *app.Host, cmd *cobra.Command) error {
+			close(ready)
+			<-cmd.Context().Done()
+			return &app.ExitError{Code: app.ExitBad, Err: errors.New("books don't balance")}
+		})
+		done := start(t.Context(), options(p, "do"))
+		await(t, ready)
+		send(t, syscall.SIGINT)
+		require.Equal(t, result{app.ExitBad, "", "mill: books don't balance\n"}, await(t, done))
+	})
 	t.Run("a command that was not finished", func(t *testing.T) {
 		for sig, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitInterrupted, syscall.SIGINT: app.ExitInterrupted} {
 			p, ready := newToy(), make(chan struct{})
