@@ -92,7 +92,7 @@ func (w *world) set(path string, value any) *world {
 // patient gives calls and leases so much time that a process which gets no CPU for seconds loses none: for scenarios in
 // which nobody is killed, and nothing may be attempted twice.
 func (w *world) patient() *world {
-	return w.set("plugins.promotion.money_api.call_timeout", "15s").set("plugins.promotion.money_api.lease_margin", "15s")
+	return w.set("plugins.promotion.money_api.call_timeout", "11s").set("plugins.promotion.money_api.lease_margin", "8s")
 }
 
 // config writes a settings file for a process.

@@ -268,12 +268,16 @@ func TestUnknownIsResolvedWithoutTheMoneyAPI(t *testing.T) {
 // An API that forgets keys answers no_charge for all that are old: a person must know it otherwise.
 func TestNoChargeOfAnOldKeyProvesNothing(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { onlyOnce(c); c.Ledger.IdempotencyTTL = time.Millisecond })
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
+			onlyOnce(c)
+			c.MoneyAPI.CallTimeout, c.MoneyAPI.LeaseMargin = 4*time.Second, time.Millisecond
+			c.Ledger.IdempotencyTTL = c.MoneyAPI.CallTimeout + 2*c.MoneyAPI.LeaseMargin // it must be longer than a lease
+		})
 		tw.unknown(1)
 		require.Eventually(t, func() bool {
 			x, err := tw.ledger.Explain(t.Context(), pointRecord(1).Key)
-			return err == nil && x.Now.Sub(x.FirstSentAt) > time.Millisecond
-		}, 10*time.Second, time.Millisecond)
+			return err == nil && x.KeyAge(x.Now) > tw.payouts.Settings().(*promotion.Config).Ledger.IdempotencyTTL
+		}, 30*time.Second, 10*time.Millisecond)
 		resolve := []string{"unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "asked", "--who", "kim"}
 		text := tw.says(app.ExitBad, resolve...)
 		require.Contains(t, text, "it knows no charge with this key, which is no proof, and the key is older than idempotency_ttl.")

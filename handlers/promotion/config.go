@@ -27,6 +27,8 @@ type Config struct {
 	// announced. Whoever may write to Redis or to a retry topic can then cause payments. Default false: each becomes a
 	// dead letter of class unannounced.
 	AcceptUnannounced bool `yaml:"accept_unannounced"`
+
+	drainTimeout func() time.Duration // of the consumer groups; nil: not known
 }
 
 // StreamConfig is how the work is spread.
@@ -107,10 +109,38 @@ func (c *Config) Validate() error {
 	positive("feeder.interval", c.Feeder.Interval)
 	positive("feeder.grace", c.Feeder.Grace)
 	positive("feeder.sweep", c.Feeder.Sweep)
+	errs = append(errs, c.fit()...)
 	if c.Feeder.Batch < 1 || c.Feeder.Batch > 10_000 {
 		errs = append(errs, &pipeline.FieldError{Path: "feeder.batch", Problem: fmt.Sprintf("must be from 1 to 10000, got %d", c.Feeder.Batch)})
 	}
 	return errors.Join(errs...)
+}
+
+// fit reports what is shorter than a lease. A worker may hold its message for so long, and nothing must take it away before.
+func (c *Config) fit() (errs []error) {
+	lease := c.MoneyAPI.lease()
+	longer := func(path string, d time.Duration) {
+		if lease > 0 && d > 0 && d <= lease {
+			errs = append(errs, &pipeline.FieldError{Path: path,
+				Problem: fmt.Sprintf("must be longer than a lease (money_api.call_timeout + money_api.lease_margin = %s), got %s", lease, d)})
+		}
+	}
+	longer("stream.min_idle", c.Stream.MinIdle)
+	longer("stream.longest_hold", c.Stream.LongestHold)
+	longer("ledger.idempotency_ttl", c.Ledger.IdempotencyTTL)
+	if c.drainTimeout != nil {
+		if d := c.drainTimeout(); lease > 0 && d > 0 && d <= lease {
+			errs = append(errs, &pipeline.FieldError{Path: "money_api.call_timeout",
+				Problem: fmt.Sprintf("with lease_margin it makes a lease of %s, which must be shorter than plugins.kafka.drain_timeout (%s)", lease, d)})
+		}
+	}
+	return errs
+}
+
+// longestHold is how long a handler may have a message before it counts as stuck: a begin, a lease and a settlement, with
+// room for a slow ledger.
+func (c *Config) longestHold() time.Duration {
+	return max(leastLongestHold, 2*(handlerTimeout+c.MoneyAPI.lease()+settleTimeout))
 }
 
 // Validate reports every mistake at once. With the simulator the URL is not used.

@@ -56,6 +56,42 @@ func FuzzRetryRecord(f *testing.F) {
 	})
 }
 
+// FuzzUnambiguous: what is decoded has each field once, under its exact name, so that every decoder reads the same payout.
+func FuzzUnambiguous(f *testing.F) {
+	for _, s := range []string{
+		`{"promotionId":1,"promotionSummaryId":9,"targetId":7,"amount":500}`,
+		`{"promotionId":1,"promotionSummaryId":9,"targetId":7,"amount":500,"Amount":1}`,
+		`{"promotionId":1,"promotionSummaryId":9,"targetId":7,"amount":500,"amount":1}`,
+		`{"promotionId":1,"promotionSummaryId":9,"targetId":7,"AMOUNT":500}`,
+		`{"promotionId":1,"promotionSummaryId":9,"targetId":7,"voucherId":"V","vouchErId":"W"}`,
+		"{\"promotionId\":1,\"promotionSummaryId\":9,\"targetId\":7,\"voucherId\":\"V\xff\"}",
+		`{"promotionId":1,"promotionSummaryId":9,"targetId":7,"voucherId":"V\ud800"}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		for _, s := range strategies() {
+			p, err := s.decode(payload)
+			if err != nil {
+				require.True(t, pipeline.IsPermanent(err))
+				continue
+			}
+			// A decoder that keeps names apart by case, and one that takes the first of two.
+			var fields map[string]json.RawMessage
+			require.NoError(t, json.Unmarshal(payload, &fields))
+			for _, name := range []string{"promotionId", "promotionSummaryId", "targetId"} {
+				require.Contains(t, fields, name)
+			}
+			exact, err := json.Marshal(fields)
+			require.NoError(t, err)
+			again, err := s.decode(exact)
+			require.NoError(t, err)
+			require.Equal(t, p, again)
+			require.NotContains(t, string(p.request), "\uFFFD")
+		}
+	})
+}
+
 // FuzzTargets: every target of a campaign file can be published and is accepted again; the first mistake ends it and
 // names its line.
 func FuzzTargets(f *testing.F) {

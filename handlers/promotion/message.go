@@ -62,6 +62,9 @@ func (m VoucherMessage) Validate() error {
 	if n := utf8.RuneCountInString(m.VoucherID); n < 1 || n > 64 {
 		err = errors.Join(err, fmt.Errorf("voucherId: must have 1 to 64 characters, got %d", n))
 	}
+	if strings.ContainsRune(m.VoucherID, utf8.RuneError) { // half of a surrogate pair is decoded to it
+		err = errors.Join(err, errors.New("voucherId: must be valid Unicode"))
+	}
 	return err
 }
 
@@ -101,8 +104,57 @@ func decodeMessage(payload []byte, v any) error {
 	if len(payload) > MaxPayloadBytes {
 		return pipeline.WithClass(pipeline.Permanent(fmt.Errorf("payload has %d bytes, at most %d are accepted", len(payload), MaxPayloadBytes)), classTooLarge)
 	}
+	if err := unambiguous(payload); err != nil {
+		return pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable)
+	}
 	return pipeline.Decode(payload, v)
 }
+
+// fieldNames are those that decide about money.
+func fieldNames() []string {
+	return []string{"promotionId", "promotionSummaryId", "targetId", "amount", "voucherId", "retryCount"}
+}
+
+// unambiguous refuses an object that two decoders may read as two payouts: a name that comes twice, one that differs from
+// a field's name, or from another name, in case only, and text that is not UTF-8. What is no object is left to the decoder.
+func unambiguous(payload []byte) error {
+	if !utf8.Valid(payload) {
+		return errors.New("the payload is not valid UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(payload))
+	if begin, err := dec.Token(); err != nil || begin != json.Delim('{') {
+		return nil //nolint:nilerr // the decoder names it
+	}
+	var names []string
+	for dec.More() {
+		token, err := dec.Token()
+		name, ok := token.(string)
+		if err != nil || !ok {
+			return nil //nolint:nilerr // the decoder names it
+		}
+		for _, field := range fieldNames() {
+			if name != field && strings.EqualFold(name, field) {
+				return fmt.Errorf("%q: the field's name is %s", name, field)
+			}
+		}
+		for _, other := range names {
+			if strings.EqualFold(name, other) {
+				return fmt.Errorf("%q comes twice", name)
+			}
+		}
+		if names = append(names, name); len(names) > maxNames {
+			return fmt.Errorf("the payload has more than %d fields", maxNames)
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil //nolint:nilerr // the decoder names it
+		}
+	}
+	return nil
+}
+
+// maxNames bounds the fields of a payload: every name is compared with all before it.
+const maxNames = 100
 
 // withRetryCount returns payload with retryCount set to n and every other field as it came, in its order: of names that
 // differ in case only, or come twice, the last one counts.

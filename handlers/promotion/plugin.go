@@ -23,8 +23,8 @@ import (
 // handlerTimeout bounds what a handler waits for beside the call, whose limit is its lease: the ledger
 // and the stream. It stays under the drain timeout of the consumer groups.
 const (
-	handlerTimeout = 15 * time.Second
-	longestHold    = 2 * time.Minute
+	handlerTimeout   = 15 * time.Second
+	leastLongestHold = 2 * time.Minute
 )
 
 // acceptInFlight bounds the records of a type that are being accepted at once, over all partitions. It fills the
@@ -48,6 +48,7 @@ type Plugin struct {
 // New returns the plugin with default settings, on the given transports.
 func New(k *kafka.Plugin, r *redispoll.Plugin, bridge *redisstream.Plugin, dead *deadletter.Plugin, claims *reclaim.Plugin) *Plugin {
 	p := &Plugin{config: DefaultConfig(), kafka: k, redis: r, bridge: bridge, dead: dead, claims: claims, metrics: newMetrics()}
+	p.config.drainTimeout = func() time.Duration { return k.Settings().(*kafka.Config).DrainTimeout }
 	p.run = newEngine(&p.config, p.metrics)
 	dead.ReplayWith(deadName, deadReplays{p.run})
 	return p
@@ -102,7 +103,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 			Name:   "promotion.started",
 			From:   p.kafka.Broadcast(startedTopic),
 			Handle: pipeline.JSON(p.started),
-			Policy: pipeline.Policy{Timeout: handlerTimeout, LongestHold: longestHold, DeadLetter: p.dead.Sink(startedDeadTopic)},
+			Policy: pipeline.Policy{Timeout: handlerTimeout, LongestHold: p.config.longestHold(), DeadLetter: p.dead.Sink(startedDeadTopic)},
 		})
 	}
 	r.Health("promotion", p.run.progressing)
@@ -138,7 +139,7 @@ func (p *Plugin) route(r *pipeline.Registry, s strategy, log *slog.Logger) {
 	policy := func(onlyAsked bool) pipeline.Policy {
 		return pipeline.Policy{
 			Timeout:     handlerTimeout,
-			LongestHold: longestHold,
+			LongestHold: p.config.longestHold(),
 			DeadLetter:  p.dead.Sink(s.deadTopic()),
 			Retry: pipeline.Retry{
 				To:        p.kafka.Sink(s.retryTopic()),
