@@ -149,9 +149,9 @@ func stamp(t time.Time) string {
 func writeExplained(out io.Writer, e Explained) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "%s\t%s\n", e.Key, e.State)
-	fmt.Fprintf(w, "  promotion\t%s\n  came from\t%s\n  accepted\t%s\n  record\t%s\n", e.PromotionState, e.Origin, stamp(e.AcceptedAt), e.Record)
+	fmt.Fprintf(w, "  promotion\t%s\n  came from\t%s\n  accepted\t%s\n  record\t%s\n", e.PromotionState, app.Printable(e.Origin), stamp(e.AcceptedAt), app.Printable(e.Record))
 	if e.Request != e.Record {
-		fmt.Fprintf(w, "  request\t%s\n", e.Request)
+		fmt.Fprintf(w, "  request\t%s\n", app.Printable(e.Request))
 	}
 	if e.MaybeCharged && e.State != ledger.Success {
 		fmt.Fprintf(w, "  perhaps charged\tby a request since %s\n", stamp(e.FirstSentAt))
@@ -166,7 +166,7 @@ func writeExplained(out io.Writer, e Explained) error {
 		fmt.Fprintf(w, "  settled\t%s\n", stamp(e.SettledAt))
 	}
 	if e.TransactionKey != "" {
-		fmt.Fprintf(w, "  transaction key\t%s\n", e.TransactionKey)
+		fmt.Fprintf(w, "  transaction key\t%s\n", app.Printable(e.TransactionKey))
 	}
 	writeCalls(w, e.Calls)
 	writeLetters(w, e.Letters)
@@ -174,21 +174,21 @@ func writeExplained(out io.Writer, e Explained) error {
 		fmt.Fprintf(w, "\nBY A PERSON\tWHO\tWHAT\tWHY\n")
 	}
 	for _, a := range e.Audit {
-		fmt.Fprintf(w, "%s\t%s\t%s: %s\t%s\n", stamp(a.At), person(a), a.Action, a.Detail, a.Why)
+		fmt.Fprintf(w, "%s\t%s\t%s: %s\t%s\n", stamp(a.At), person(a), a.Action, app.Printable(a.Detail), app.Printable(a.Why))
 	}
 	if e.MoneyAPI != nil {
-		fmt.Fprintf(w, "\nThe Money API says: %s.\n", e.MoneyAPI)
+		fmt.Fprintf(w, "\nThe Money API says: %s.\n", app.Printable(e.MoneyAPI.String()))
 	}
-	fmt.Fprintf(w, "\nNext: %s\n", e.Next)
+	fmt.Fprintf(w, "\nNext: %s\n", app.Printable(e.Next))
 	return w.Flush()
 }
 
 // person names who did something: the given name, and the database's role.
 func person(a ledger.Audit) string {
 	if a.DBUser == "" {
-		return a.Who
+		return app.Printable(a.Who)
 	}
-	return fmt.Sprintf("%s (database user %s)", a.Who, a.DBUser)
+	return fmt.Sprintf("%s (database user %s)", app.Printable(a.Who), a.DBUser)
 }
 
 func writeCalls(w io.Writer, calls []ledger.Attempt) {
@@ -216,6 +216,6 @@ func writeCalls(w io.Writer, calls []ledger.Attempt) {
 		if began.IsZero() {
 			began = c.EndedAt
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", what, stamp(began), took, c.Instance, c.Outcome, c.Status, c.Class, c.Answer)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", what, stamp(began), took, app.Printable(c.Instance), c.Outcome, c.Status, app.Printable(c.Class), app.Printable(c.Answer))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
 
@@ -87,7 +88,7 @@ func writeLetters(w io.Writer, all []ExplainedLetter) {
 		if l.Rival != "" {
 			text += ": it wanted " + l.Rival
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", orDash(l.Name), orDash(string(l.State)), stamp(l.CreatedAt), l.Class, l.Attempts, text)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", orDash(l.Name), orDash(string(l.State)), stamp(l.CreatedAt), app.Printable(l.Class), l.Attempts, app.Printable(text))
 	}
 }
 

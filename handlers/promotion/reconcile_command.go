@@ -205,8 +205,8 @@ func (t *table) write(j joined, in []bucket) error {
 	line := make([]string, len(tableColumns()))
 	copy(line, []string{string(t.id.Type), number(t.id.ID), number(j.target), strings.Join(buckets, " ")})
 	if row := j.row; row != nil {
-		copy(line[4:], []string{string(row.State), strconv.Itoa(row.Attempts), row.LastClass, row.TransactionKey})
-		line[10], line[14] = number(j.asked.Amount), row.Origin
+		copy(line[4:], []string{string(row.State), strconv.Itoa(row.Attempts), app.Cell(row.LastClass), app.Cell(row.TransactionKey)})
+		line[10], line[14] = number(j.asked.Amount), app.Cell(row.Origin)
 	}
 	if !t.flags.noKafka {
 		line[8] = "0"

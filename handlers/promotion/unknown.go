@@ -126,7 +126,7 @@ func showUnknown(h *app.Host, list unknownList) error {
 	w := tabwriter.NewWriter(h.Out(), 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TYPE\tPROMOTION\tTARGET\tSINCE\tSENDS\tASKS\tCLASS\tLAST ANSWER")
 	for _, u := range list.Unknown {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%d\t%s\t%s\n", u.Type, u.Promotion, u.Target, stamp(u.Since), u.Attempts, u.Asks, u.Class, u.Answer)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%d\t%s\t%s\n", u.Type, u.Promotion, u.Target, stamp(u.Since), u.Attempts, u.Asks, app.Printable(u.Class), app.Printable(u.Answer))
 	}
 	if list.More {
 		fmt.Fprintln(w, "There are more: --limit.")
@@ -232,7 +232,7 @@ func (p *Plugin) resolve(ctx context.Context, h *app.Host, cmd *cobra.Command, k
 	for _, id := range closed {
 		fmt.Fprintf(h.Out(), "Its dead letter %s is discarded.\n", id)
 	}
-	fmt.Fprintf(h.Out(), "Next: %s\n", after.Next)
+	fmt.Fprintf(h.Out(), "Next: %s\n", app.Printable(after.Next))
 	return nil
 }
 

@@ -105,6 +105,10 @@ func report(o Options, err error) {
 			fmt.Fprintf(o.Stderr, "  %s\n", e)
 		}
 	default:
-		fmt.Fprintf(o.Stderr, "%s: %s\n", o.Name, strings.ReplaceAll(err.Error(), "\n", "\n  "))
+		lines := strings.Split(err.Error(), "\n")
+		for i, text := range lines { // it may quote what others sent
+			lines[i] = Printable(text)
+		}
+		fmt.Fprintf(o.Stderr, "%s: %s\n", o.Name, strings.Join(lines, "\n  "))
 	}
 }

@@ -175,7 +175,7 @@ func listLetters(ctx context.Context, h *app.Host, cmd *cobra.Command, s *letter
 		if about == "" {
 			about = l.Source.String()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.ID, l.State, l.Failed.Format(time.RFC3339), l.Handler, line(about, 60), l.Class, line(l.Error, errorWidth))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.ID, l.State, l.Failed.Format(time.RFC3339), l.Handler, line(about, 60), line(l.Class, errorWidth), line(l.Error, errorWidth))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -218,12 +218,7 @@ const errorWidth = 160
 // line makes text one line of at most so many characters, and of none that a terminal would obey. What is too long loses
 // its middle: the end of an error says what happened.
 func line(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && !unicode.IsSpace(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, strings.Join(strings.Fields(text), " "))
+	text = app.Printable(strings.Join(strings.Fields(text), " "))
 	if r := []rune(text); len(r) > most {
 		head := (most - 1) / 2
 		return string(r[:head]) + "…" + string(r[len(r)-(most-1-head):])
@@ -354,7 +349,7 @@ func quoted(text string) string {
 		return text
 	}
 	escaped, _ := json.Marshal(text) // a string always encodes
-	return string(escaped)
+	return app.Printable(string(escaped))
 }
 
 var _ app.Commander = (*Plugin)(nil)
