@@ -181,11 +181,11 @@ func (d dashboard) check(t *testing.T, e *promql.Engine, r *recorded, expr, lege
 }
 
 // operated runs the built binary, everything embedded, with a campaign to pay, and returns where its operations server is.
-func operated(t *testing.T, targets int, env ...string) (base string, log *logBook) {
+func operated(t *testing.T, targets int, flags []string, env ...string) (base string, log *logBook) {
 	t.Helper()
 	addr, err := freePort()
 	require.NoError(t, err)
-	cmd := exec.Command(binary(t), "demo", "--keep", "--targets", strconv.Itoa(targets))
+	cmd := exec.Command(binary(t), append([]string{"demo", "--keep", "--targets", strconv.Itoa(targets)}, flags...)...)
 	cmd.Env = append(os.Environ(), append(env, "MILLRACE__PLUGINS__TELEMETRY__LISTEN="+addr, "MILLRACE__INSTANCE_ID=observed")...)
 	log = &logBook{}
 	cmd.Stdout, cmd.Stderr = log, log
@@ -207,7 +207,7 @@ func operated(t *testing.T, targets int, env ...string) (base string, log *logBo
 // observed has a process pay a campaign, and scrapes it as Prometheus does it.
 func observed(t *testing.T) *recorded {
 	t.Helper()
-	base, log := operated(t, 300)
+	base, log := operated(t, 300, nil)
 	require.Eventually(t, func() bool { return log.has("Still running") }, 2*time.Minute, 50*time.Millisecond, "the demo has paid: %s", log)
 	began := time.Now()
 	// The series of reclaim are there when it has looked at the streams for the first time; what is settled is counted

@@ -67,14 +67,14 @@ func (c call) spent() bool {
 		return false
 	}
 	return c.class == ledger.ClassLeaseExpired ||
-		!slices.Contains([]ledger.Outcome{ledger.NotCharged, ledger.OwnFault, ledger.Interrupted}, c.outcome)
+		!slices.Contains([]ledger.Outcome{ledger.NotSent, ledger.NotCharged, ledger.OwnFault, ledger.Unrecognized, ledger.Interrupted}, c.outcome)
 }
 
 // outOfTime says whether a call had its whole time and no answer, as on a machine that stood still, in an instance that
 // nobody had asked to end: what the end of an instance does to its calls is not excused.
 func (s *site) outOfTime(c call) bool {
 	at := slices.IndexFunc(s.all, func(m *member) bool { return m.name == c.instance })
-	return c.outcome == ledger.PerhapsCharged && c.ended.Sub(c.started) >= siteCall &&
+	return (c.outcome == ledger.PerhapsCharged || c.kind == ledger.CallAsk && c.outcome == ledger.Unrecognized) && c.ended.Sub(c.started) >= siteCall &&
 		at >= 0 && (s.all[at].asked.IsZero() || c.ended.Before(s.all[at].asked))
 }
 
@@ -180,7 +180,7 @@ func (t *trial) frozenStaysQuiet(ctx context.Context) error {
 	}
 	for _, calls := range late {
 		for _, c := range calls {
-			if c.outcome == ledger.NotCharged {
+			if c.outcome == ledger.NotSent {
 				return nil
 			}
 		}

@@ -303,7 +303,7 @@ func (t *trial) moneyFails(ctx context.Context, what string) error {
 		// Some by a connection that is reset, which Go's client repeats by itself, and some by silence.
 		f.ResetRate, f.TimeoutRate = 0.03, 0.02
 	case "throttled":
-		f.ThrottleRate, f.RetryAfter = 0.02, time.Second // each slows everybody for a second
+		f.ThrottleRate, f.RetryAfter = 0.02, time.Second // each slows its own payout for a second
 	case "unauthorized":
 		f.Unauthorized = true
 	case "silence":

@@ -18,7 +18,7 @@ func TestRealTroubleRaisesItsAlerts(t *testing.T) {
 	}
 	binary(t) // built before the clocks run
 	for name, c := range map[string]struct {
-		env         []string
+		env, flags  []string
 		raised, not []string
 	}{
 		"the token has expired": {
@@ -32,7 +32,8 @@ func TestRealTroubleRaisesItsAlerts(t *testing.T) {
 			not:    []string{"MillraceUnknownPayouts", "MillraceMoneyOwnFault"},
 		},
 		"the Money API answers 500 to sends and lookups, and a payout has one of each": {
-			env:    []string{simulator + "FAIL_RATE=1", ledger + "MAX_RETRIES=0", ledger + "IDEMPOTENCY_TTL=1s"},
+			flags:  []string{"--fail-rate", "1", "--timeout-rate", "0"},
+			env:    []string{ledger + "MAX_RETRIES=0"},
 			raised: []string{"MillraceMoneyUncertain", "MillraceUnknownPayouts", "MillraceDeadLetters"},
 			not:    []string{"MillraceMoneyOwnFault", "MillraceEntriesLost"},
 		},
@@ -40,7 +41,7 @@ func TestRealTroubleRaisesItsAlerts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			started := time.Now()
-			base, log := operated(t, 40, c.env...)
+			base, log := operated(t, 40, c.flags, c.env...)
 			require.Eventually(t, func() bool {
 				resp, err := http.Get(base + "/livez")
 				if err == nil {

@@ -53,8 +53,10 @@ type record struct {
 	executions uint32
 	proper     uint32 // executions for the target that the key names
 	inFlight   bool
+	rejected   bool   // with fromFirstUse: the key was rejected
 	number     uint64 // of the latest execution
 	at         int64  // of the latest execution, Unix milliseconds
+	used       int64  // first request for a charge since the key was forgotten, Unix milliseconds; 0: none
 }
 
 type target struct {
@@ -67,6 +69,8 @@ type book struct {
 	id      string // prefix of transaction keys
 	ttl     time.Duration
 	journal *journal // nil: in memory only
+
+	fromFirstUse bool // ttl counts from the first use of a key
 
 	mu            sync.Mutex
 	keys          map[string]*record
@@ -154,6 +158,12 @@ func (b *book) claim(key string, hash bodyHash, now time.Time, reject bool) clai
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.record(key)
+	if b.old(r.used, now) {
+		r.used, r.rejected = 0, false
+	}
+	if r.used == 0 {
+		r.used = now.UnixMilli()
+	}
 	switch {
 	case r.inFlight:
 		return claimed{state: busy}
@@ -162,7 +172,8 @@ func (b *book) claim(key string, hash bodyHash, now time.Time, reject bool) clai
 	case b.remembered(r, now):
 		r.attempts++
 		return claimed{state: replay, attempt: r.attempts, number: r.number}
-	case reject:
+	case reject, r.rejected:
+		r.rejected = b.fromFirstUse
 		return claimed{state: rejected}
 	}
 	r.attempts++
@@ -172,7 +183,18 @@ func (b *book) claim(key string, hash bodyHash, now time.Time, reject bool) clai
 
 // remembered reports whether a repeated request is recognised.
 func (b *book) remembered(r *record, now time.Time) bool {
-	return r.executions > 0 && (b.ttl <= 0 || now.UnixMilli()-r.at < b.ttl.Milliseconds())
+	if r.executions == 0 {
+		return false
+	}
+	if b.fromFirstUse {
+		return r.at >= r.used && !b.old(r.used, now)
+	}
+	return !b.old(r.at, now)
+}
+
+// old reports whether a key that was used at a moment is forgotten.
+func (b *book) old(at int64, now time.Time) bool {
+	return b.ttl > 0 && now.UnixMilli()-at >= b.ttl.Milliseconds()
 }
 
 // release ends a claim that was fresh.
@@ -210,6 +232,9 @@ func (b *book) execute(key string, o order, now time.Time) (number uint64, err e
 // apply enters one execution. The caller holds mu, or is alone.
 func (b *book) apply(r *record, key string, o order, number uint64, at int64) {
 	r.order, r.number, r.at = o, number, at
+	if r.used == 0 {
+		r.used = at // from the file: an earlier refusal is not in it
+	}
 	r.executions++
 	switch r.executions {
 	case 1:

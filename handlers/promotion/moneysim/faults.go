@@ -20,6 +20,7 @@ type Faults struct {
 	RejectRate   float64       `yaml:"reject_rate"`   // 422 for good, by key
 	ThrottleRate float64       `yaml:"throttle_rate"` // 429 with RetryAfter, not charged
 	RetryAfter   time.Duration `yaml:"retry_after"`   // rounded up to seconds; default 1s
+	PoisonRate   float64       `yaml:"poison_rate"`   // always answered badly, by key; not charged
 	Silence      bool          `yaml:"silence"`       // nothing is answered, nothing is charged
 	Down         bool          `yaml:"down"`          // connections are refused
 	DownFor      time.Duration `yaml:"down_for"`      // Down ends by itself after so long; 0: when told
@@ -35,7 +36,7 @@ func (f Faults) Validate() error {
 		rate float64
 	}{
 		{"fail_rate", f.FailRate}, {"timeout_rate", f.TimeoutRate}, {"reset_rate", f.ResetRate},
-		{"reject_rate", f.RejectRate}, {"throttle_rate", f.ThrottleRate},
+		{"reject_rate", f.RejectRate}, {"throttle_rate", f.ThrottleRate}, {"poison_rate", f.PoisonRate},
 	} {
 		if !(r.rate >= 0 && r.rate <= 1) {
 			errs = append(errs, fmt.Errorf("%s must be between 0 and 1, got %v", r.name, r.rate))
@@ -78,6 +79,7 @@ const (
 	saltJitter  = 0x6a69747465720000
 	saltReject  = 0x72656a6563740000
 	saltLookup  = 0x6c6f6f6b75700000
+	saltPoison  = 0x706f69736f6e0000
 )
 
 // fate draws what happens to the attempt-th request with this key, attempt from 1.
@@ -103,6 +105,29 @@ func (f *Faults) fate(key string, attempt uint32, salt uint64) fate {
 // rejects reports whether this key is refused for good.
 func (f *Faults) rejects(key string) bool {
 	return f.RejectRate > 0 && draw(f.Seed^saltReject, key, 0) < f.RejectRate
+}
+
+// poison is how a key is always answered.
+type poison uint8
+
+const (
+	wholesome       poison = iota
+	noMember               // 404 with a code of the contract that is about the payout
+	blockedMember          // 403 with such a code
+	forbidden              // 403 with another code
+	proxied                // 403 without a code
+	throttledAlways        // 429 with Retry-After 60
+	goneLookup             // 500, and its lookups 410 with a code
+	proxiedLookup          // 500, and its lookups 410 without a code
+	poisons
+)
+
+// poison draws how this key is always answered.
+func (f *Faults) poison(key string) poison {
+	if f.PoisonRate <= 0 || draw(f.Seed^saltPoison, key, 0) >= f.PoisonRate {
+		return wholesome
+	}
+	return wholesome + 1 + poison(draw(f.Seed^saltPoison, key, 1)*float64(poisons-1))
 }
 
 // retryAfterSeconds is the Retry-After header's value.
@@ -140,6 +165,7 @@ type faultsJSON struct {
 	ResetRate    float64 `json:"reset_rate"`
 	RejectRate   float64 `json:"reject_rate"`
 	ThrottleRate float64 `json:"throttle_rate"`
+	PoisonRate   float64 `json:"poison_rate"`
 	RetryAfter   string  `json:"retry_after,omitempty"`
 	Silence      bool    `json:"silence"`
 	Down         bool    `json:"down"`
@@ -157,7 +183,7 @@ func (f Faults) MarshalJSON() ([]byte, error) {
 		return d.String()
 	}
 	return json.Marshal(faultsJSON{
-		text(f.Latency), text(f.Jitter), f.FailRate, f.TimeoutRate, f.ResetRate, f.RejectRate, f.ThrottleRate,
+		text(f.Latency), text(f.Jitter), f.FailRate, f.TimeoutRate, f.ResetRate, f.RejectRate, f.ThrottleRate, f.PoisonRate,
 		text(f.RetryAfter), f.Silence, f.Down, text(f.DownFor), f.Unauthorized, f.Seed,
 	})
 }
@@ -172,7 +198,7 @@ func (f *Faults) UnmarshalJSON(data []byte) error {
 	}
 	*f = Faults{
 		FailRate: w.FailRate, TimeoutRate: w.TimeoutRate, ResetRate: w.ResetRate, RejectRate: w.RejectRate,
-		ThrottleRate: w.ThrottleRate, Silence: w.Silence, Down: w.Down, Unauthorized: w.Unauthorized, Seed: w.Seed,
+		ThrottleRate: w.ThrottleRate, PoisonRate: w.PoisonRate, Silence: w.Silence, Down: w.Down, Unauthorized: w.Unauthorized, Seed: w.Seed,
 	}
 	for _, s := range []struct {
 		name, text string

@@ -39,12 +39,13 @@ const (
 	kindInvalid
 	kindLookupFound
 	kindLookupMissing
+	kindPoisoned
 	kinds
 )
 
 func (k kind) String() string {
 	return [kinds]string{"charged", "replayed", "failed", "timed_out", "reset", "silent", "rejected", "throttled",
-		"unauthorized", "in_flight", "key_reused", "invalid", "lookup_found", "lookup_missing"}[k]
+		"unauthorized", "in_flight", "key_reused", "invalid", "lookup_found", "lookup_missing", "poisoned"}[k]
 }
 
 // counters count requests by kind.
@@ -117,7 +118,10 @@ func (s *Server) charge(w http.ResponseWriter, r *http.Request, book *book, f *F
 		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_request", err.Error())
 		return
 	}
-	c := book.claim(key, o.hash, time.Now(), f.rejects(key))
+	if s.poisoned(w, f.poison(key), false) {
+		return
+	}
+	c := book.claim(key, o.hash, s.cfg.Now(), f.rejects(key))
 	switch c.state {
 	case busy:
 		s.refuse(w, kindInFlight, http.StatusConflict, "in_flight", "a request with this key is being worked on")
@@ -133,7 +137,7 @@ func (s *Server) charge(w http.ResponseWriter, r *http.Request, book *book, f *F
 	ok := s.spend(fate.latency)
 	if c.state == fresh {
 		if ok && (fate.outcome == charge || fate.outcome == timeout || fate.outcome == reset) {
-			c.number, err = book.execute(key, o, time.Now())
+			c.number, err = book.execute(key, o, s.cfg.Now())
 		}
 		book.release(key)
 	}
@@ -157,13 +161,48 @@ func (s *Server) charge(w http.ResponseWriter, r *http.Request, book *book, f *F
 	s.paid(w, key, book.transaction(c.number))
 }
 
+// poisoned answers for a key that is always answered badly, and charges nothing.
+func (s *Server) poisoned(w http.ResponseWriter, p poison, lookup bool) bool {
+	switch {
+	case p == wholesome, lookup && p != goneLookup && p != proxiedLookup:
+		return false
+	case lookup && p == proxiedLookup:
+		s.proxied(w, http.StatusGone)
+	case lookup:
+		s.refuse(w, kindPoisoned, http.StatusGone, "gone", "lookups of this key are gone")
+	case p == noMember:
+		s.refuse(w, kindPoisoned, http.StatusNotFound, "member_not_found", "no such member")
+	case p == blockedMember:
+		s.refuse(w, kindPoisoned, http.StatusForbidden, "member_blocked", "the member is blocked")
+	case p == forbidden:
+		s.refuse(w, kindPoisoned, http.StatusForbidden, "forbidden", "the caller may not do this")
+	case p == proxied:
+		s.proxied(w, http.StatusForbidden)
+	case p == throttledAlways:
+		w.Header().Set("Retry-After", "60")
+		s.refuse(w, kindPoisoned, http.StatusTooManyRequests, "throttled", "too many requests for this member")
+	default: // its lookups are the poison
+		s.refuse(w, kindPoisoned, http.StatusInternalServerError, "internal", "something broke")
+	}
+	return true
+}
+
+// proxied answers in the words of a proxy.
+func (s *Server) proxied(w http.ResponseWriter, status int) {
+	s.counts[kindPoisoned].Add(1)
+	http.Error(w, "<html>"+http.StatusText(status)+"</html>", status)
+}
+
 // lookup is getCharge.
 func (s *Server) lookup(w http.ResponseWriter, r *http.Request, book *book, f *Faults, key string) {
 	if !validKey(key) {
 		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_idempotency_key", "the key must be <TYPE>:<promotionId>:<targetId>")
 		return
 	}
-	state, attempt, number, found := book.lookup(key, time.Now())
+	if s.poisoned(w, f.poison(key), true) {
+		return
+	}
+	state, attempt, number, found := book.lookup(key, s.cfg.Now())
 	fate := f.fate(key, attempt, saltLookup)
 	if !s.spend(fate.latency) {
 		panic(http.ErrAbortHandler)

@@ -23,13 +23,17 @@ const flushWithin = 100 * time.Millisecond
 // Config is how a Server is made. The zero value is a faultless API on a free loopback port with
 // its book in memory.
 type Config struct {
-	Listen     string          // address; empty: 127.0.0.1:0
-	BookPath   string          // file of the book; empty: in memory
-	SyncAlways bool            // fsync before every answer, instead of once a second
-	KeyTTL     time.Duration   // after so long a key is forgotten and charged again; 0: never
-	Token      pipeline.Secret // bearer token to insist on; empty: none
-	Faults     Faults
-	Logger     *slog.Logger // nil: none
+	Listen     string        // address; empty: 127.0.0.1:0
+	BookPath   string        // file of the book; empty: in memory
+	SyncAlways bool          // fsync before every answer, instead of once a second
+	KeyTTL     time.Duration // after so long a key is forgotten and charged again; 0: never
+	// KeysAgeFromFirstUse counts KeyTTL from the first request for a charge with the key, and remembers a rejection for as
+	// long. Otherwise it counts from the charge, and rejections are not remembered.
+	KeysAgeFromFirstUse bool
+	Token               pipeline.Secret // bearer token to insist on; empty: none
+	Faults              Faults
+	Logger              *slog.Logger     // nil: none
+	Now                 func() time.Time // clock of the book; nil: time.Now
 }
 
 // Server is a simulated Money API, a pipeline.Service. It is safe for concurrent use and can be
@@ -69,6 +73,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger.With("component", "moneysim"),
 		failed: make(chan error, 1), quiet: make(chan struct{}), kill: make(chan struct{}),
@@ -90,6 +97,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("moneysim: %w", err)
 	}
+	book.fromFirstUse = s.cfg.KeysAgeFromFirstUse
 	s.book = book
 	s.addr = s.cfg.Listen
 	if err := s.listen(ctx); err != nil {

@@ -1,0 +1,63 @@
+package promotion
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+)
+
+// TestAKeyThatAgesFromItsFirstUse pays at an API that counts the age of a key from the first request with it. That request is
+// refused; a day later the payout is charged, and the answer is lost; then the API forgets the key. A request that counted the
+// age of the key from the second call would be a second charge.
+func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
+	t.Parallel()
+	h := embeddedModelHome(t)
+	w := h.world()
+	in := w.ins[0]
+	start := time.Now()
+	api, err := moneysim.New(moneysim.Config{KeyTTL: modelKeyLife, KeysAgeFromFirstUse: true, Now: func() time.Time { return start.Add(w.now) }})
+	require.NoError(t, err)
+	require.NoError(t, api.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, api.Stop(t.Context())) })
+	cfg := money.DefaultConfig()
+	cfg.URL, cfg.CallTimeout = api.URL(), time.Minute
+	client, err := money.New(cfg, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	in.proc.run.api = client
+
+	payload, err := pointStrategy().record(w.promotion.ID, 9, 1, "500")
+	require.NoError(t, err)
+	rec := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: w.promotion.ID, Target: 1}, SummaryID: 9, Payload: payload}
+	_, err = in.ledger.Accept(t.Context(), rec, false)
+	require.NoError(t, err)
+	state := func() ledger.State {
+		x, err := in.ledger.Explain(t.Context(), rec.Key)
+		require.NoError(t, err)
+		return x.State
+	}
+	pay := func(f moneysim.Faults, after time.Duration) {
+		w.pass(after)
+		require.NoError(t, api.SetFaults(f))
+		_ = in.proc.pay(t.Context(), rec) // an error asks for a retry record
+	}
+	pay(moneysim.Faults{ThrottleRate: 1}, 0)
+	require.Equal(t, ledger.Errored, state())
+	pay(moneysim.Faults{ResetRate: 1}, 23*time.Hour)
+	require.Equal(t, ledger.Ambiguous, state())
+	require.EqualValues(t, 1, api.Summary().Executions)
+	pay(moneysim.Faults{}, modelKeyLife-23*time.Hour+time.Minute)
+	for n := 0; !state().Settled(); n++ {
+		require.Less(t, n, 10)
+		pay(moneysim.Faults{}, time.Hour)
+	}
+	require.Empty(t, strings.Join(w.faults, "\n"))
+	require.EqualValues(t, 1, api.Summary().Executions, "charged once")
+	require.Equal(t, ledger.Unknown, state(), "the API does not know the key any more: a person must find out")
+}
