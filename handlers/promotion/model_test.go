@@ -41,7 +41,7 @@ import (
 //
 // Seen red, each within 100 histories, when the code was broken on purpose: a settle that doesn't compare the epoch; a
 // begin that ignores a live lease; an expired lease that is not taken for a possible charge; a send after idempotency_ttl; a key
-// whose age counts from the latest refusal; a proxy's refusal that is believed; released lookups that are not counted;
+// whose age counts from the latest refusal; a proxy's refusal that is believed;
 // a clean-up script that doesn't ask whether the stream is drained; a conflict that is answered with Done; a feeder
 // that doesn't book the loss of a stream, doesn't record its incarnation, or has no net under overdue retries; a begin that ignores a pause, or sends
 // for a cancelled promotion.

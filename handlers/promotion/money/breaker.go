@@ -23,8 +23,8 @@ const (
 // however often it is tried, never stops the others.
 const manyKeys = 3
 
-// throttledShare is how many of the answers must be throttled before the gate closes. Below it each throttled payout
-// waits by itself.
+// throttledShare is how many of at least MinCalls answers must be throttled before the gate closes. Below it each
+// throttled payout waits by itself.
 const throttledShare = 0.25
 
 const (
@@ -124,7 +124,7 @@ func (b *breaker) record(p permit, key string, v verdict) (throttled bool) {
 			now.throttled++
 		}
 		_, n, total := b.window.sums()
-		if n >= manyKeys && float64(n) >= throttledShare*float64(total) {
+		if n >= manyKeys && total >= b.cfg.MinCalls && float64(n) >= throttledShare*float64(total) {
 			b.forget()
 			return true
 		}

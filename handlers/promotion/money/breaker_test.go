@@ -71,12 +71,16 @@ func TestOneKeyNeverStopsTheOthers(t *testing.T) {
 func TestThrottlingOfSeveralKeysIsGeneral(t *testing.T) {
 	t.Parallel()
 	b := testBreaker()
-	record(b, healthy, take(t, b, 10)...)
-	for n := range 3 {
-		require.False(t, b.record(take(t, b, 1)[0], fmt.Sprint("throttled ", n), throttling), "3 of 13 is no quarter")
+	for n := range 19 {
+		require.False(t, b.record(take(t, b, 1)[0], fmt.Sprint("first ", n), throttling), "fewer than min_calls")
 	}
-	require.True(t, b.record(take(t, b, 1)[0], "throttled 3", throttling))
-	require.False(t, b.record(take(t, b, 1)[0], "throttled 3", throttling), "the count begins again")
+	require.True(t, b.record(take(t, b, 1)[0], "first 19", throttling))
+	record(b, healthy, take(t, b, 20)...)
+	for n := range 6 {
+		require.False(t, b.record(take(t, b, 1)[0], fmt.Sprint("throttled ", n), throttling), "6 of 26 is no quarter")
+	}
+	require.True(t, b.record(take(t, b, 1)[0], "throttled 6", throttling))
+	require.False(t, b.record(take(t, b, 1)[0], "throttled 6", throttling), "the count begins again")
 }
 
 // TestAPoisonedProbe: the key that opened the breaker can't open it again as the next probe.

@@ -308,3 +308,6 @@ var (
 	_ pipeline.Service = (*Server)(nil)
 	_ pipeline.Failer  = (*Server)(nil)
 )
+
+// Poisons reports whether the key is one that is always answered badly (Faults.PoisonRate).
+func (s *Server) Poisons(key string) bool { return s.faults.Load().poison(key) != wholesome }

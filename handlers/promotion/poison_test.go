@@ -1,0 +1,127 @@
+package promotion
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+)
+
+// poisons are the ways in which the Money API may always answer about one payout: to sends and to lookups.
+func poisons() map[string]struct {
+	send, lookup http.HandlerFunc
+	ends         ledger.State
+} {
+	says := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "60")
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(body))
+		}
+	}
+	code := func(status int, code string) http.HandlerFunc {
+		return says(status, `{"code":"`+code+`","message":"no"}`)
+	}
+	none, broken := code(404, "charge_not_found"), code(500, "internal")
+	return map[string]struct {
+		send, lookup http.HandlerFunc
+		ends         ledger.State
+	}{
+		"404 about the payout":        {code(404, "member_not_found"), none, ledger.Failed},
+		"403 about the payout":        {code(403, "member_blocked"), none, ledger.Failed},
+		"404 with another code":       {code(404, "no_such_operation"), none, ledger.Failed},
+		"403 with another code":       {code(403, "forbidden"), none, ledger.Failed},
+		"403 of a proxy":              {says(403, "<html>"), none, ledger.Unknown},
+		"429":                         {code(429, "throttled"), none, ledger.Failed},
+		"429 of a proxy":              {says(429, "slow down"), none, ledger.Unknown},
+		"a lookup is gone":            {broken, code(410, "gone"), ledger.Unknown},
+		"a lookup is gone at a proxy": {broken, says(410, "gone"), ledger.Unknown},
+	}
+}
+
+// TestPoisonedPayoutsStopNobody: one payout of a hundred is always answered badly. The breaker and the gate stay as they are, all
+// other payouts are paid with one call each, and the poisoned ones end after a bounded number of calls.
+func TestPoisonedPayoutsStopNobody(t *testing.T) {
+	t.Parallel()
+	const payouts, step, every = 600, 20, 100
+	for name, poison := range poisons() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := embeddedModelHome(t)
+			w := h.world()
+			in := w.ins[0]
+			poisoned := func(target int64) bool { return target%every == every/2 }
+			api := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				key := r.Header.Get("Idempotency-Key")
+				if r.Method == http.MethodGet {
+					key = r.URL.Path
+				}
+				var target int64
+				_, _ = fmt.Sscan(key[strings.LastIndexByte(key, ':')+1:], &target)
+				switch {
+				case !poisoned(target):
+					_, _ = fmt.Fprintf(rw, `{"transactionKey":"tx-%d"}`, target)
+				case r.Method == http.MethodGet:
+					poison.lookup(rw, r)
+				default:
+					poison.send(rw, r)
+				}
+			}))
+			t.Cleanup(api.Close)
+			cfg := money.DefaultConfig()
+			cfg.URL, cfg.CallTimeout, cfg.SlotTimeout, cfg.ConnectTimeout = api.URL, time.Minute, time.Minute, time.Minute
+			client, err := money.New(cfg, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, client.Close()) })
+			in.proc.run.api = client
+
+			open := []ledger.Record{}
+			for first := int64(1); first <= payouts; first += step {
+				for target := first; target < first+step; target++ {
+					payload, err := pointStrategy().record(w.promotion.ID, 9, target, "500")
+					require.NoError(t, err)
+					open = append(open, ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: w.promotion.ID, Target: target}, SummaryID: 9, Payload: payload})
+				}
+				var g errgroup.Group
+				for _, rec := range open { // new ones, and those that have not ended
+					g.Go(func() error {
+						if _, err := in.ledger.Accept(t.Context(), rec, false); err != nil {
+							return err
+						}
+						_ = in.proc.pay(t.Context(), rec) // an error asks for a retry record
+						return nil
+					})
+				}
+				require.NoError(t, g.Wait())
+				w.pass(45 * time.Minute)
+				require.Equal(t, money.State{Ready: true, Breaker: "closed"}, client.State())
+				unsettled := open[:0]
+				for _, rec := range open {
+					x, err := in.ledger.Explain(t.Context(), rec.Key)
+					require.NoError(t, err)
+					switch {
+					case !poisoned(rec.Target):
+						require.Equal(t, ledger.Success, x.State)
+						require.Len(t, x.Calls, 1)
+					case !x.State.Settled():
+						unsettled = append(unsettled, rec)
+					default:
+						require.Equal(t, poison.ends, x.State)
+						require.LessOrEqual(t, len(x.Calls), 12, "3 sends and 3 lookups may be begun, and 2 of either released and counted, and the first of each is free")
+					}
+				}
+				open = unsettled
+			}
+			require.LessOrEqual(t, len(open), 1, "only the last one may not have had time to end")
+			require.Empty(t, strings.Join(w.faults, "\n"))
+		})
+	}
+}
