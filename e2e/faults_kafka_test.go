@@ -22,6 +22,8 @@ func (t *trial) kafkaFails(ctx context.Context, what string) error {
 		return t.produceErrors(ctx)
 	case "held-back":
 		return t.heldBack(ctx)
+	case "compressed":
+		return t.compressed(ctx)
 	}
 	if err := t.underLoad(ctx); err != nil {
 		return err
@@ -218,6 +220,9 @@ func (t *trial) poison(ctx context.Context, what string) error {
 		case "large":
 			r.Value = []byte(`{"promotionId":1,"x":"` + strings.Repeat("x", 1<<20) + `"}`)
 			t.letters["too_large"]++
+		case "limit":
+			r.Value = padded(nearTheLimit)
+			t.letters["too_large"]++
 		case "unknown-type":
 			r.Topic = "campaign-promotion-started"
 			r.Value = []byte(`{"promotionId":1,"promotionType":"CASH","totalCount":5}`)
@@ -225,8 +230,12 @@ func (t *trial) poison(ctx context.Context, what string) error {
 		}
 		bad = append(bad, r)
 	}
-	_, err := t.produce(ctx, bad)
-	return err
+	for _, r := range bad { // one by one: a batch of large ones is more than the topic takes
+		if _, err := t.produce(ctx, []*kgo.Record{r}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (t *trial) poisoned(ctx context.Context, what string) error {

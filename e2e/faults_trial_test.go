@@ -31,6 +31,7 @@ type trial struct {
 	notes []string         // what took long, for whoever reads the log
 
 	// What the case may do beyond paying everything once.
+	padding      int            // spaces behind every payload
 	letters      map[string]int // dead letters by class that must be there
 	startedDead  map[string]int // the same, of the topic of started events
 	cancels      bool           // rows may be CANCELLED, or UNKNOWN when they were perhaps charged
@@ -95,7 +96,7 @@ func (t *trial) publish(ctx context.Context, n int) error {
 }
 
 func (t *trial) record(o offer) *kgo.Record {
-	return &kgo.Record{Topic: t.topic("publish"), Key: strconv.AppendInt(nil, o.target, 10), Value: []byte(t.payload(o))}
+	return &kgo.Record{Topic: t.topic("publish"), Key: strconv.AppendInt(nil, o.target, 10), Value: []byte(t.payload(o) + strings.Repeat(" ", t.padding))}
 }
 
 // produce answers the records in the order in which they were given.

@@ -222,17 +222,9 @@ func (in *instance) terminate() {
 // peakMemory returns the most resident memory the process has had so far, in bytes.
 func (in *instance) peakMemory() int64 {
 	in.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", in.cmd.Process.Pid))
+	peak, err := peakMemory(in.cmd.Process.Pid)
 	require.NoError(in.t, err)
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			require.NoError(in.t, err)
-			return kb << 10
-		}
-	}
-	require.FailNow(in.t, "no VmHWM in the process status")
-	return 0
+	return peak
 }
 
 // command runs a command of the binary to its end and returns its standard output and exit code.

@@ -56,6 +56,7 @@ func Matrix() []Fault {
 		{"kafka/produce-errors", GroupKafka, "produce errors"},
 		{"kafka/duplicates", GroupKafka, "a duplicate delivery of 10 % of records"},
 		{"kafka/held-back", GroupKafka, "an instance killed while one record holds back the offsets of those behind it"},
+		{"kafka/compressed", GroupKafka, "a campaign compressed a hundredfold, with records of 900 kB"},
 		{"postgres/restart", GroupPostgres, "restart"},
 		{"postgres/terminate", GroupPostgres, "pg_terminate_backend"},
 		{"postgres/read-only", GroupPostgres, "switchover to a server that takes no writes, and back"},
@@ -73,6 +74,7 @@ func Matrix() []Fault {
 		{"poison/undecodable", GroupPoison, "undecodable, one in a hundred"},
 		{"poison/unknown-type", GroupPoison, "unknown type, one in a hundred"},
 		{"poison/large", GroupPoison, "1 MiB, one in a hundred"},
+		{"poison/limit", GroupPoison, "just under the topic's size limit"},
 		{"poison/panic", GroupPoison, "handler panic, one in a hundred"},
 		{"poison/hang", GroupPoison, "handler that never returns, one in a hundred"},
 	} {
