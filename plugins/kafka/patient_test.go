@@ -50,7 +50,7 @@ func TestAPartitionWithoutALeaderStopsNoOther(t *testing.T) {
 		})
 		lost.Store(true)
 		_, out := subscribe(t, p.Source(topic, "g"), pipeline.Flow{})
-		for range 3 { // it is tried again and again
+		for range 20 { // it is tried again and again
 			<-asked
 		}
 		w := newWork()
