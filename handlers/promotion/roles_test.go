@@ -1,0 +1,148 @@
+package promotion
+
+import (
+	"context"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/oklog/ulid/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+)
+
+// rolesTown is a schema whose roles are those of the ledger's README, under names of its own.
+type rolesTown struct {
+	t      *testing.T
+	prefix string
+	blocks []string // the SQL of the README
+}
+
+func newRolesTown(t *testing.T) *rolesTown {
+	t.Helper()
+	if os.Getenv("MILLRACE_TEST_POSTGRES") == "" {
+		t.Skip("MILLRACE_TEST_POSTGRES is not set: no PostgreSQL to test on")
+	}
+	text, err := os.ReadFile("ledger/README.md")
+	require.NoError(t, err)
+	rt := &rolesTown{t: t, prefix: "roles_" + strings.ToLower(ulid.Make().String())}
+	for _, b := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		rt.blocks = append(rt.blocks, strings.ReplaceAll(b[1], "millrace", rt.prefix))
+	}
+	require.Len(t, rt.blocks, 2)
+	require.NoError(t, rt.exec("", rt.blocks[0]))
+	t.Cleanup(func() {
+		drop := "DROP SCHEMA " + rt.prefix + " CASCADE;"
+		for _, role := range []string{"migrator", "service", "operator", "reader"} {
+			drop += "DROP OWNED BY " + rt.prefix + "_" + role + "; DROP ROLE " + rt.prefix + "_" + role + ";"
+		}
+		require.NoError(t, rt.exec("", drop))
+	})
+	return rt
+}
+
+// dsn is that of a role; empty: of the superuser.
+func (rt *rolesTown) dsn(role string) string {
+	rt.t.Helper()
+	u, err := url.Parse(os.Getenv("MILLRACE_TEST_POSTGRES"))
+	require.NoError(rt.t, err)
+	q := u.Query()
+	q.Set("search_path", rt.prefix)
+	u.RawQuery = q.Encode()
+	if role != "" {
+		u.User = url.User(rt.prefix + "_" + role)
+	}
+	return u.String()
+}
+
+func (rt *rolesTown) exec(role, sql string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, rt.dsn(role))
+	require.NoError(rt.t, err)
+	defer func() { _ = conn.Close(ctx) }()
+	_, err = conn.PgConn().Exec(ctx, sql).ReadAll()
+	return err
+}
+
+// open opens the ledger and the dead letters as a role, and migrates as every process does.
+func (rt *rolesTown) open(role string) (*ledger.Ledger, *letters.Store) {
+	rt.t.Helper()
+	cfg := ledger.DefaultConfig()
+	cfg.DSN = pipeline.NewSecret(rt.dsn(role))
+	l, err := ledger.Open(rt.t.Context(), cfg, ledger.Options{Instance: role, Lease: time.Minute}, nil)
+	require.NoError(rt.t, err)
+	rt.t.Cleanup(func() { require.NoError(rt.t, l.Close()) })
+	require.NoError(rt.t, l.Migrate(rt.t.Context()), role)
+	s, err := letters.Connect(rt.t.Context(), cfg.DSN, nil)
+	require.NoError(rt.t, err)
+	rt.t.Cleanup(func() { require.NoError(rt.t, s.Close()) })
+	require.NoError(rt.t, s.Migrate(rt.t.Context()), role)
+	return l, s
+}
+
+// The roles of the README can do their work, and not that of the others.
+func TestTheRolesOfTheREADME(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		rt := newRolesTown(t)
+		rt.open("migrator")
+		require.NoError(t, rt.exec("migrator", rt.blocks[1]))
+		service, copies := rt.open("service")
+		operator, work := rt.open("operator")
+		reader, _ := rt.open("reader")
+		ctx := t.Context()
+
+		rec := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Handler: "h"}
+		_, err := service.Accept(ctx, rec, false)
+		require.NoError(t, err)
+		require.NoError(t, service.Started(ctx, rec.Of(), 5))
+		b, err := service.Begin(ctx, rec)
+		require.NoError(t, err)
+		s, err := service.Settle(ctx, ledger.Result{Key: rec.Key, Epoch: b.Epoch, Outcome: ledger.Rejected, Class: "rejected", Handler: "h"})
+		require.NoError(t, err)
+		require.Equal(t, ledger.Failed, s.State)
+		n, err := service.Relay(ctx, ledger.OutboxDead, 10, func(context.Context, []ledger.Message) error { return nil })
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.NoError(t, copies.Put(ctx, letters.From("l1", "promotion", "t", "", pipeline.DeadLetter{Payload: []byte("{}"), FailedAt: time.Now()})))
+
+		by := ledger.Steering{Who: "ann", Why: "a test"}
+		require.ErrorContains(t, service.Pause(ctx, rec.Of(), by), "permission denied", "the service does not write the audit")
+		require.NoError(t, operator.Pause(ctx, rec.Of(), by))
+		require.NoError(t, operator.Resume(ctx, rec.Of(), by))
+		done, err := operator.Replay(ctx, rec.Key, ledger.Replay{Letter: "l1", Generation: 1, Who: "ann", Why: "a test"})
+		require.NoError(t, err)
+		require.Equal(t, ledger.ReplayDone, done.Outcome)
+		turn, _, err := work.Take(ctx, "ann")
+		require.NoError(t, err)
+		require.NoError(t, turn.Discard(ctx, "l1", letters.By{Who: "ann", Why: "a test"}))
+		require.NoError(t, turn.Release(ctx))
+
+		c, err := reader.Status(ctx, rec.Of())
+		require.NoError(t, err)
+		require.EqualValues(t, 1, c.Accepted)
+		_, err = reader.Accept(ctx, rec, false)
+		require.ErrorContains(t, err, "permission denied")
+		lines, err := reader.Audit(ctx, rec.Of())
+		require.NoError(t, err)
+		require.Len(t, lines, 2)
+		require.Equal(t, rt.prefix+"_operator", lines[0].DBUser)
+
+		for _, role := range []string{"service", "operator", "reader"} {
+			for _, sql := range []string{"UPDATE ledger_audit SET who = 'bob'", "DELETE FROM ledger_audit", "TRUNCATE ledger_audit", "DROP TABLE ledger_audit",
+				"INSERT INTO ledger_audit (at, who, why, action, type, promotion_id, target_id, detail, db_user) VALUES (now(), 'a', 'b', 'c', 'POINT', 1, 1, 'd', 'bob')",
+				"DELETE FROM payouts", "CREATE TABLE mine (a int)"} {
+				require.Error(t, rt.exec(role, sql), "%s: %s", role, sql)
+			}
+		}
+	})
+}
