@@ -128,7 +128,7 @@ func TestAnInstanceStartsOnAFullServer(t *testing.T) {
 		claims.Add(in.ReclaimTarget())
 		handled := make(chan string, 100)
 		pipelinetest.Start(t, shared, claims, &onePlugin{func(r *pipeline.Registry) {
-			r.Route(pipeline.Route{Name: "plain", From: shared.Source(plain, "g"), Handle: func(m *message.Message) ([]*message.Message, error) {
+			r.Route(pipeline.Route{Name: "plain", From: shared.Source(plain, "g"), Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, Handle: func(m *message.Message) ([]*message.Message, error) {
 				handled <- string(m.Payload)
 				return nil, nil
 			}})
@@ -164,7 +164,7 @@ func TestAStartThatCannotRead(t *testing.T) {
 				cfg.Password = pipeline.Secret{}
 			}
 			reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "i" + user}, shared, &onePlugin{func(r *pipeline.Registry) {
-				r.Route(pipeline.Route{Name: "plain", From: shared.Source(s.prefix+":new", "g"), Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil }})
+				r.Route(pipeline.Route{Name: "plain", From: shared.Source(s.prefix+":new", "g"), Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil }})
 			}})
 			require.NoError(t, err)
 			rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{
