@@ -114,9 +114,10 @@ func TestAServerThatGoesAwayDuringTheStartIsExitCode3(t *testing.T) {
 				c.RequestTimeout, c.PublishTimeout = time.Second, 3*time.Second
 			}
 		}
+		file := onHome(t, home)
 		go func() {
 			code <- app.Main(t.Context(), app.Options{
-				Name: "millrace", Plugins: plugins, Homes: wire.Homes(), Args: []string{"run", "--config", onHome(t, home)},
+				Name: "millrace", Plugins: plugins, Homes: wire.Homes(), Args: []string{"run", "--config", file},
 				Environ: []string{"MILLRACE__START_TIMEOUT=" + timeout, "MILLRACE__STOP_TIMEOUT=5s"}, Stdout: &out, Stderr: &out,
 			})
 		}()

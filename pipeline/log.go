@@ -23,9 +23,6 @@ const (
 	LogDomain        = "domain"
 	LogComponent     = "component"
 	LogStage         = "stage"
-	LogPromotionType = "promotion_type"
-	LogPromotionID   = "promotion_id"
-	LogTargetID      = "target_id"
 	LogStreamEntryID = "stream_entry_id"
 )
 

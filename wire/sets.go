@@ -1,10 +1,7 @@
 package wire
 
 import (
-	"context"
-
 	"github.com/google/wire"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/pipeline"
@@ -30,8 +27,6 @@ var Handlers = wire.NewSet(promotion.New)
 type Service struct {
 	// Plugins are all plugins, downstream first: services start in this order and stop in the reverse one.
 	Plugins []pipeline.Plugin
-	// Tracing makes the tracer provider once the settings are known.
-	Tracing func(context.Context) (trace.TracerProvider, func(context.Context) error, error)
 }
 
 func newService(
@@ -41,6 +36,5 @@ func newService(
 ) Service {
 	return Service{
 		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, payouts},
-		Tracing: ops.Tracing,
 	}
 }

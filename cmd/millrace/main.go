@@ -21,8 +21,8 @@ func main() {
 	service := wire.New()
 	os.Exit(app.Main(context.Background(), app.Options{
 		Name:    "millrace",
+		Short:   "Bring events to handlers: Kafka in, Redis Streams to spread the work, and what is paid is paid once",
 		Plugins: service.Plugins,
 		Homes:   wire.Homes(),
-		Tracing: service.Tracing,
 	}))
 }

@@ -131,8 +131,8 @@ func (f *feeder) round(ctx context.Context) (more bool) {
 			full, err := f.promotion(ctx, manager, w)
 			if err != nil && ctx.Err() == nil {
 				f.run.metrics.failures.WithLabelValues(string(w.Type)).Inc()
-				f.log.WarnContext(ctx, "promotion not fed, tried again next round", slog.String(pipeline.LogPromotionType, string(w.Type)),
-					slog.Int64(pipeline.LogPromotionID, w.ID), pipeline.Err(err))
+				f.log.WarnContext(ctx, "promotion not fed, tried again next round", slog.String(logPromotionType, string(w.Type)),
+					slog.Int64(logPromotionID, w.ID), pipeline.Err(err))
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -209,8 +209,8 @@ func (f *feeder) recordLoss(ctx context.Context, w ledger.Work, st streams.State
 		return nil // it was cleaned up in order meanwhile, or is another one already
 	}
 	f.run.metrics.lost.WithLabelValues(string(w.Type)).Inc()
-	f.log.WarnContext(ctx, "stream was lost, its payouts are enqueued again", slog.String(pipeline.LogPromotionType, string(w.Type)),
-		slog.Int64(pipeline.LogPromotionID, w.ID), slog.Int64("payouts", n), slog.Bool("gone", !st.Exists))
+	f.log.WarnContext(ctx, "stream was lost, its payouts are enqueued again", slog.String(logPromotionType, string(w.Type)),
+		slog.Int64(logPromotionID, w.ID), slog.Int64("payouts", n), slog.Bool("gone", !st.Exists))
 	return nil
 }
 

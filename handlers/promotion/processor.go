@@ -71,7 +71,7 @@ func (p *processor) bornCancelled(ctx context.Context, key ledger.Key) {
 		return
 	}
 	p.log.WarnContext(ctx, "records come in for a cancelled promotion, their payouts are cancelled at once",
-		slog.String(pipeline.LogComponent, "processor"), slog.String(pipeline.LogPromotionType, p.kind), slog.Int64(pipeline.LogPromotionID, key.Promotion))
+		slog.String(pipeline.LogComponent, "processor"), slog.String(logPromotionType, p.kind), slog.Int64(logPromotionID, key.Promotion))
 }
 
 type recordKey struct{}
@@ -254,9 +254,9 @@ func (p *processor) debug(ctx context.Context, stage string, key ledger.Key, mor
 	p.log.LogAttrs(ctx, slog.LevelDebug, "payout", append([]slog.Attr{
 		slog.String(pipeline.LogComponent, "processor"),
 		slog.String(pipeline.LogStage, stage),
-		slog.String(pipeline.LogPromotionType, p.kind),
-		slog.Int64(pipeline.LogPromotionID, key.Promotion),
-		slog.Int64(pipeline.LogTargetID, key.Target),
+		slog.String(logPromotionType, p.kind),
+		slog.Int64(logPromotionID, key.Promotion),
+		slog.Int64(logTargetID, key.Target),
 		slog.String(pipeline.LogStreamEntryID, pipeline.OriginFrom(ctx).EntryID),
 	}, more...)...)
 }

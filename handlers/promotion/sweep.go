@@ -5,7 +5,6 @@ import (
 	"log/slog"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -15,7 +14,7 @@ func (f *feeder) sweep(ctx context.Context, kind ledger.Type, m *streams.Manager
 	unknown := 0
 	err := m.Sweep(ctx, f.run.config.Feeder.Grace, func(ctx context.Context, id int64) error {
 		p := ledger.Promotion{Type: kind, ID: id}
-		of := []any{slog.String(pipeline.LogPromotionType, string(kind)), slog.Int64(pipeline.LogPromotionID, id)}
+		of := []any{slog.String(logPromotionType, string(kind)), slog.Int64(logPromotionID, id)}
 		known, err := f.run.ledger.Revive(ctx, p)
 		if err == nil && !known && f.run.config.AcceptUnannounced {
 			known, err = true, f.run.ledger.Activate(ctx, p, 0)
@@ -34,7 +33,7 @@ func (f *feeder) sweep(ctx context.Context, kind ledger.Type, m *streams.Manager
 	})
 	if err == nil {
 		if unknown > f.unread[kind] {
-			f.log.WarnContext(ctx, "streams belong to no known promotion, not read", slog.String(pipeline.LogPromotionType, string(kind)), slog.Int("streams", unknown))
+			f.log.WarnContext(ctx, "streams belong to no known promotion, not read", slog.String(logPromotionType, string(kind)), slog.Int("streams", unknown))
 		}
 		f.unread[kind] = unknown
 		f.run.metrics.unknown.WithLabelValues(string(kind)).Set(float64(unknown))

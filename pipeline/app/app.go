@@ -21,6 +21,8 @@ import (
 type Options struct {
 	// Name is what the binary is called in its help and its errors.
 	Name string
+	// Short is the one line that its help begins with. Empty: none.
+	Short string
 	// Version is shown by `version`. Empty: the module version in the build information.
 	Version string
 	// Plugins are built offline, downstream first. Their settings are decoded by the commands.
@@ -34,9 +36,13 @@ type Options struct {
 	Args []string
 	// Environ is the environment for settings, as os.Environ returns it. Nil: the process's.
 	Environ []string
-	// Tracing makes the tracer provider, after the settings were decoded; the returned function flushes
-	// it at the end. Nil: no traces.
-	Tracing func(context.Context) (trace.TracerProvider, func(context.Context) error, error)
+}
+
+// Tracer is implemented by a plugin that makes the process's tracer provider. Tracing is called after the settings were
+// decoded and before plugins register, unless the plugin is disabled; instance is the name of this instance. flush is
+// called at the end and may be nil. Of several such plugins the first one counts.
+type Tracer interface {
+	Tracing(ctx context.Context, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error)
 }
 
 // Home starts servers inside the process, in dataDir (empty: in memory only), and returns the settings
@@ -130,7 +136,7 @@ func withSignals(parent context.Context) (context.Context, func()) {
 func (h *Host) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           h.o.Name,
-		Short:         "Bring events to handlers: Kafka in, Redis Streams to spread the work, and what is paid is paid once",
+		Short:         h.o.Short,
 		SilenceErrors: true, // Main reports, once
 		SilenceUsage:  true,
 	}

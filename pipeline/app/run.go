@@ -57,7 +57,7 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 		if err != nil {
 			return err
 		}
-		chain := middleware.New(reg, middleware.Options{MaxStuck: l.Settings.MaxStuckHandlers})
+		chain := middleware.New(reg, middleware.Options{MaxStuck: l.Settings.MaxStuckHandlers, PublishTimeout: l.Settings.PublishTimeout})
 		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{
 			Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}, StopTimeout: l.Settings.StopTimeout,
 		})
@@ -162,7 +162,7 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 		return err
 	}
 	l.Logger.DebugContext(ctx, "settings read", slog.Any("layers", l.Document.Layers()), slog.String("home", l.Settings.Home))
-	tracer, flush, err := h.startTracing(ctx, l.Logger)
+	tracer, flush, err := startTracing(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -208,11 +208,13 @@ func sayNotReal(ctx context.Context, log *slog.Logger, home string) {
 }
 
 // startTracing returns the tracer provider, nil without one, and what flushes it.
-func (h *Host) startTracing(ctx context.Context, log *slog.Logger) (provider trace.TracerProvider, flush func(), err error) {
-	if h.o.Tracing == nil {
+func startTracing(ctx context.Context, l *Loaded) (provider trace.TracerProvider, flush func(), err error) {
+	i := slices.IndexFunc(l.Plugins, func(p pipeline.Plugin) bool { _, ok := p.(Tracer); return ok })
+	if i < 0 {
 		return nil, func() {}, nil
 	}
-	provider, shutdown, err := h.o.Tracing(ctx)
+	tracer, _ := l.Plugins[i].(Tracer)
+	provider, shutdown, err := tracer.Tracing(ctx, l.Settings.instance())
 	if err != nil {
 		return nil, nil, fmt.Errorf("tracing: %w", err)
 	}
@@ -223,7 +225,7 @@ func (h *Host) startTracing(ctx context.Context, log *slog.Logger) (provider tra
 		flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
 		if err := shutdown(flushCtx); err != nil {
-			log.WarnContext(ctx, "traces not flushed", pipeline.Err(err))
+			l.Logger.WarnContext(ctx, "traces not flushed", pipeline.Err(err))
 		}
 	}, nil
 }

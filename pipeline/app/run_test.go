@@ -341,23 +341,43 @@ func TestTracing(t *testing.T) {
 		}})
 	})
 	o := options(p, "do")
-	o.Tracing = func(context.Context) (trace.TracerProvider, func(context.Context) error, error) {
+	o.Environ = []string{"MILLRACE__INSTANCE_ID=mill-7"}
+	traces := tracer{make: func(instance string) (trace.TracerProvider, func(context.Context) error, error) {
+		require.Equal(t, "mill-7", instance)
 		require.Equal(t, "hello", p.config.Greeting, "after the settings")
 		return provider, func(context.Context) error {
 			flushed <- struct{}{}
 			return errors.New("collector is gone")
 		}, nil
-	}
+	}}
+	o.Plugins = append(o.Plugins, traces)
 	r := run(t.Context(), o)
 	require.Zero(t, r.code, "traces are not worth a failure: %s", r.stderr)
 	require.Contains(t, r.stderr, "collector is gone")
 	require.Equal(t, provider, await(t, seen))
 	await(t, flushed)
 
-	o.Tracing = func(context.Context) (trace.TracerProvider, func(context.Context) error, error) {
+	traces.make = func(string) (trace.TracerProvider, func(context.Context) error, error) {
 		return nil, nil, errors.New("bad endpoint")
 	}
+	o.Plugins = []pipeline.Plugin{p, traces}
 	require.Equal(t, result{app.ExitBad, "", "mill: tracing: bad endpoint\n"}, run(t.Context(), o))
+
+	o.Environ = []string{"MILLRACE__PLUGINS__TRACER__ENABLED=false"}
+	require.Zero(t, run(t.Context(), o).code, "a disabled plugin is not asked")
+}
+
+// tracer is a plugin that makes tracer providers.
+type tracer struct {
+	make func(instance string) (trace.TracerProvider, func(context.Context) error, error)
+}
+
+func (tracer) Name() string { return "tracer" }
+
+func (tracer) Register(*pipeline.Registry) error { return nil }
+
+func (t tracer) Tracing(_ context.Context, instance string) (trace.TracerProvider, func(context.Context) error, error) {
+	return t.make(instance)
 }
 
 // TestRunWithReady: what Ready returns decides, whatever else stops well.

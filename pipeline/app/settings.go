@@ -28,6 +28,9 @@ type Settings struct {
 	StartTimeout time.Duration `yaml:"start_timeout"`
 	// StopTimeout bounds draining and stopping, all together. A quarter of it, at most 5s, is kept for the services.
 	StopTimeout time.Duration `yaml:"stop_timeout"`
+	// PublishTimeout bounds each publish of a route: of what its handler returned, of a retry record, of a dead letter.
+	// A transport's own limit counts where it is shorter.
+	PublishTimeout time.Duration `yaml:"publish_timeout"`
 	// MaxStuckHandlers is how many handlers may be over their longest hold at once before the process
 	// ends with that reason.
 	MaxStuckHandlers int `yaml:"max_stuck_handlers"`
@@ -50,6 +53,7 @@ func DefaultSettings() Settings {
 		DataDir:          ".millrace",
 		StartTimeout:     60 * time.Second,
 		StopTimeout:      30 * time.Second,
+		PublishTimeout:   10 * time.Second,
 		MaxStuckHandlers: 8,
 		Log:              LogSettings{Format: "auto"},
 	}
@@ -78,6 +82,9 @@ func (s *Settings) validate(homes map[string]Home) error {
 	}
 	if s.StopTimeout <= 0 {
 		bad("stop_timeout", "must be > 0, got %s", s.StopTimeout)
+	}
+	if s.PublishTimeout <= 0 {
+		bad("publish_timeout", "must be > 0, got %s", s.PublishTimeout)
 	}
 	if s.MaxStuckHandlers <= 0 {
 		bad("max_stuck_handlers", "must be > 0, got %d", s.MaxStuckHandlers)

@@ -56,10 +56,10 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 }
 
 // Tracing makes the process's tracer provider from the plugin's settings; flush sends what is left and ends
-// it. Without an endpoint the provider does nothing. It has the signature of app.Options.Tracing, which calls
+// it. instance names the process in traces. Without an endpoint the provider does nothing. It is the method of app.Tracer, which calls
 // it after the settings were decoded.
-func (p *Plugin) Tracing(ctx context.Context) (provider trace.TracerProvider, flush func(context.Context) error, err error) {
-	return newTracerProvider(ctx, p.config, p.exportFailed, p.exportWorks)
+func (p *Plugin) Tracing(ctx context.Context, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error) {
+	return newTracerProvider(ctx, p.config, instance, p.exportFailed, p.exportWorks)
 }
 
 func (p *Plugin) exportFailed(err error, first bool) {

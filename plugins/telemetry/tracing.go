@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"strconv"
 	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -18,14 +17,15 @@ import (
 
 const tracesPath = "/v1/traces"
 
-// NewTracerProvider returns the tracer provider that cfg describes, for a process without the plugin; flush
+// NewTracerProvider returns the tracer provider that cfg describes, for a process without the plugin; instance is its
+// name (service.instance.id); flush
 // sends what is left and ends it. Without an endpoint it does nothing. Spans that the collector doesn't
 // take are dropped: tracing never holds a message up.
-func NewTracerProvider(ctx context.Context, cfg Config) (provider trace.TracerProvider, flush func(context.Context) error, err error) {
-	return newTracerProvider(ctx, cfg, func(error, bool) {}, func() {})
+func NewTracerProvider(ctx context.Context, cfg Config, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error) {
+	return newTracerProvider(ctx, cfg, instance, func(error, bool) {}, func() {})
 }
 
-func newTracerProvider(ctx context.Context, cfg Config, failed func(err error, first bool), works func()) (trace.TracerProvider, func(context.Context) error, error) {
+func newTracerProvider(ctx context.Context, cfg Config, instance string, failed func(err error, first bool), works func()) (trace.TracerProvider, func(context.Context) error, error) {
 	if cfg.OTLPEndpoint == "" {
 		return noop.NewTracerProvider(), func(context.Context) error { return nil }, nil
 	}
@@ -40,7 +40,7 @@ func newTracerProvider(ctx context.Context, cfg Config, failed func(err error, f
 	if err != nil {
 		return nil, nil, fmt.Errorf("telemetry: otlp exporter: %w", err)
 	}
-	who, err := identity(ctx, cfg)
+	who, err := identity(ctx, cfg, instance)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -53,7 +53,7 @@ func newTracerProvider(ctx context.Context, cfg Config, failed func(err error, f
 }
 
 // identity names the process in traces. OTEL_RESOURCE_ATTRIBUTES adds to it.
-func identity(ctx context.Context, cfg Config) (*resource.Resource, error) {
+func identity(ctx context.Context, cfg Config, instance string) (*resource.Resource, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: host name: %w", err)
@@ -62,7 +62,7 @@ func identity(ctx context.Context, cfg Config) (*resource.Resource, error) {
 		resource.WithTelemetrySDK(),
 		resource.WithAttributes(
 			attribute.String("service.name", cfg.ServiceName),
-			attribute.String("service.instance.id", host+"-"+strconv.Itoa(os.Getpid())),
+			attribute.String("service.instance.id", instance),
 			attribute.String("host.name", host),
 		),
 		resource.WithFromEnv(),

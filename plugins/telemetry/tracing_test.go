@@ -62,7 +62,7 @@ func TestTracing(t *testing.T) {
 	c := newCollector(t)
 	provider, flush, err := telemetry.NewTracerProvider(t.Context(), telemetry.Config{
 		OTLPEndpoint: c.URL, SampleRatio: 1, ServiceName: "mill",
-	})
+	}, "mill-7")
 	require.NoError(t, err)
 
 	// A trace that crosses a record stays one trace.
@@ -77,7 +77,7 @@ func TestTracing(t *testing.T) {
 	require.NoError(t, flush(t.Context()))
 	path, body := c.received()
 	require.Equal(t, "/v1/traces", path)
-	for _, want := range []string{"publish record", "handle record", "service.name", "mill", "service.instance.id"} {
+	for _, want := range []string{"publish record", "handle record", "service.name", "mill", "service.instance.id", "mill-7"} {
 		require.Contains(t, body, want)
 	}
 }
@@ -87,7 +87,7 @@ func TestSampling(t *testing.T) {
 	c := newCollector(t)
 	provider, flush, err := telemetry.NewTracerProvider(t.Context(), telemetry.Config{
 		OTLPEndpoint: c.URL + "/own/path", SampleRatio: 0, ServiceName: "mill",
-	})
+	}, "mill-7")
 	require.NoError(t, err)
 	_, own := provider.Tracer("test").Start(t.Context(), "own trace")
 	own.End()
@@ -103,7 +103,7 @@ func TestSampling(t *testing.T) {
 
 func TestTracingOff(t *testing.T) {
 	t.Parallel()
-	provider, flush, err := telemetry.New().Tracing(t.Context())
+	provider, flush, err := telemetry.New().Tracing(t.Context(), "mill-7")
 	require.NoError(t, err)
 	_, span := provider.Tracer("test").Start(t.Context(), "x")
 	require.False(t, span.IsRecording())
@@ -118,7 +118,7 @@ func TestCollectorAway(t *testing.T) {
 	p := telemetry.New()
 	settings(t, p).OTLPEndpoint = c.URL
 	settings(t, p).Listen = "127.0.0.1:0"
-	provider, flush, err := p.Tracing(t.Context())
+	provider, flush, err := p.Tracing(t.Context(), "mill-7")
 	require.NoError(t, err)
 	logged := &lockedBuffer{}
 	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(logged, nil)), Tracer: provider}, p)
