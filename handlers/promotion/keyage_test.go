@@ -51,13 +51,13 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 	require.Equal(t, ledger.Errored, state())
 	pay(moneysim.Faults{ResetRate: 1}, 23*time.Hour)
 	require.Equal(t, ledger.Ambiguous, state())
-	require.EqualValues(t, 1, api.Summary().Executions)
+	require.Equal(t, 1, api.Summary().Executions)
 	pay(moneysim.Faults{}, modelKeyLife-23*time.Hour+time.Minute)
 	for n := 0; !state().Settled(); n++ {
 		require.Less(t, n, 10)
 		pay(moneysim.Faults{}, time.Hour)
 	}
 	require.Empty(t, strings.Join(w.faults, "\n"))
-	require.EqualValues(t, 1, api.Summary().Executions, "charged once")
+	require.Equal(t, 1, api.Summary().Executions, "charged once")
 	require.Equal(t, ledger.Unknown, state(), "the API does not know the key any more: a person must find out")
 }

@@ -27,9 +27,9 @@ const (
 	leastLongestHold = 2 * time.Minute
 )
 
-// acceptInFlight bounds the records of a type that are being accepted at once, over all partitions. It fills the
+// maxAcceptInFlight bounds the records of a type that are being accepted at once, over all partitions. It fills the
 // ledger's batches; more would only cost memory.
-const acceptInFlight = 1024
+const maxAcceptInFlight = 1024
 
 // Plugin pays campaign promotions. It is built offline by New.
 type Plugin struct {
@@ -170,8 +170,17 @@ func (p *Plugin) route(r *pipeline.Registry, s strategy, log *slog.Logger) {
 		To:     streamSink{proc},
 		Policy: policy(true),
 		// Accepting needs no Money API; paying at once does.
-		Flow: pipeline.Flow{MaxInFlight: acceptInFlight, Gate: func() bool { return p.config.Stream.Enabled || p.run.ready() }},
+		Flow: pipeline.Flow{MaxInFlight: p.acceptInFlight(), Gate: func() bool { return p.config.Stream.Enabled || p.run.ready() }},
 	})
+}
+
+// acceptInFlight is how many records of a type are in flight at once on the Kafka route. When they are paid there, more than the Money
+// API's client calls at once would only be begun in vain.
+func (p *Plugin) acceptInFlight() int {
+	if p.config.Stream.Enabled {
+		return maxAcceptInFlight
+	}
+	return min(maxAcceptInFlight, p.config.MoneyAPI.MaxInFlight)
 }
 
 func (s strategy) acceptRoute() string { return "promotion." + strings.ToLower(s.kind) + ".accept" }
