@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/e2e/faults"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
 	"github.com/millrace-io/millrace/pipeline/killpoint"
 )
@@ -290,6 +291,56 @@ func (t *trial) replace(ctx context.Context, i int) error {
 	return nil
 }
 
+// poisonAnswers pays a campaign while some payouts are always answered badly: all others are paid meanwhile, and only once. Then the
+// Money API is well again, and the rest ends.
+func (t *trial) poisonAnswers(ctx context.Context, f moneysim.Faults) error {
+	if err := t.api.SetFaults(f); err != nil {
+		return err
+	}
+	if err := t.publish(ctx, t.c.Targets); err != nil {
+		return err
+	}
+	t.badly = map[int64]bool{}
+	for target := range t.offer {
+		if t.api.Poisons(ledger.Key{Type: t.id.Type, Promotion: t.id.ID, Target: target}.String()) {
+			t.badly[target] = true
+		}
+	}
+	if len(t.badly) == 0 {
+		return errors.New("no payout is poisoned")
+	}
+	if err := until(ctx, time.Minute, "all other payouts are paid", func() error {
+		rows, err := t.rows(ctx)
+		if err != nil {
+			return err
+		}
+		for target := range t.offer {
+			if row := rows[target]; !t.badly[target] && row.State != ledger.Success {
+				return fmt.Errorf("target %d is %s", target, row.State)
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := t.api.SetFaults(usualMoney); err != nil {
+		return err
+	}
+	if err := t.settledShare(ctx, 100); err != nil {
+		return err
+	}
+	rows, err := t.rows(ctx)
+	for target := range t.badly {
+		switch row := rows[target]; row.State {
+		case ledger.Failed:
+			t.letters[row.LastClass]++
+		case ledger.Unknown:
+			t.letters[ledger.ClassUnknown]++
+		}
+	}
+	return err
+}
+
 // moneyFails lets the Money API misbehave. What in the matrix lasts a minute lasts seconds here, longer than
 // lease, retry and breaker, which are as much shorter.
 func (t *trial) moneyFails(ctx context.Context, what string) error {
@@ -310,6 +361,10 @@ func (t *trial) moneyFails(ctx context.Context, what string) error {
 		f.Silence = true
 	case "down":
 		f.Down = true
+	}
+	if what == "poison-answers" {
+		f.PoisonRate = 0.01
+		return t.poisonAnswers(ctx, f)
 	}
 	passing := f.Unauthorized || f.Silence || f.Down
 	if passing {

@@ -274,7 +274,7 @@ func (t *trial) nothingGivenUp(ctx context.Context) error {
 	}
 	var errs []error
 	for _, row := range rows {
-		allowed := row.State == ledger.Success || t.cancels && (row.State == ledger.Cancelled || row.State == ledger.Unknown && row.MaybeCharged)
+		allowed := row.State == ledger.Success || t.badly[row.Target] || t.cancels && (row.State == ledger.Cancelled || row.State == ledger.Unknown && row.MaybeCharged)
 		if !allowed {
 			errs = append(errs, fmt.Errorf("%s is %s after %d attempts: %s %s", row.Key, row.State, row.Attempts, row.LastClass, row.LastError))
 		}

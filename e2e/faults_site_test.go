@@ -101,6 +101,7 @@ func newSite(t *testing.T) *site {
 		"plugins.promotion.money_api.call_timeout":            siteCall.String(),
 		"plugins.promotion.money_api.lease_margin":            (siteLease - siteCall).String(),
 		"plugins.promotion.money_api.breaker.open_delay":      "500ms",
+		"plugins.promotion.money_api.retry_after_max":         "2s",
 		"plugins.promotion.ledger.retry.first":                siteRetry.String(),
 		"plugins.promotion.ledger.retry.max":                  "2s",
 		"plugins.promotion.feeder.interval":                   "300ms",

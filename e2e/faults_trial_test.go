@@ -34,6 +34,7 @@ type trial struct {
 	padding      int            // spaces behind every payload
 	letters      map[string]int // dead letters by class that must be there
 	startedDead  map[string]int // the same, of the topic of started events
+	badly        map[int64]bool // targets that the Money API always answers badly: they may be FAILED or UNKNOWN
 	cancels      bool           // rows may be CANCELLED, or UNKNOWN when they were perhaps charged
 	redisLost    bool           // the case takes data from Redis
 	quiet        bool           // no payout may be attempted twice or interrupted

@@ -68,6 +68,7 @@ func Matrix() []Fault {
 		{"money/unauthorized", GroupMoney, "401 for a while"},
 		{"money/silence", GroupMoney, "silence"},
 		{"money/down", GroupMoney, "down for a while"},
+		{"money/poison-answers", GroupMoney, "1 % of the payouts always answered badly: 403, 404, 429, lookups 410, with and without a code"},
 		{"person/pause-resume", GroupPerson, "pause and resume under load"},
 		{"person/cancel", GroupPerson, "cancel under load"},
 		{"person/flag", GroupPerson, "flag switched under load"},
