@@ -27,6 +27,11 @@
 //     keeps that: nothing outside failure routing can fail a message.
 //   - A handler that never returns keeps its goroutine, its slot and its message's context. It can't be
 //     killed, only counted; after some of them (middleware.Options.MaxStuck) the process ends with that reason.
+//   - A dead letter is larger than its message, so its topic may refuse it. It is published again with less of the payload, and a
+//     retry record that is refused becomes a dead letter: a publish that can never succeed is not repeated.
+//   - The headers of a retry record (attempts, due time, first failure) count only on a record that names a route which retries
+//     into the topic it came from. A handler that returns a copy of its message would otherwise spend the next route's retries, and so
+//     would any other client. They are removed from outputs, and so is the header of a replay.
 //   - A panic is retried only where there is a retry topic. Nacked, it would come back at once, indefinitely: it is a
 //     dead letter instead, and lost only on a route that says so (Drop).
 //   - A delay that an error asks for (RetryAfter) is kept on a route without a retry topic, too: the message waits in

@@ -67,7 +67,8 @@ type Config struct {
 
 	// PublishTimeout bounds one Publish when its context does not: for so long the brokers may be away.
 	PublishTimeout time.Duration `yaml:"publish_timeout"`
-	// MaxMessageBytes is the largest record that is published, and the limit of topics created here.
+	// MaxMessageBytes is the largest record that is published, and the limit of topics created here. Retry and dead-letter
+	// topics take 64 KiB more, for their headers.
 	MaxMessageBytes int `yaml:"max_message_bytes"`
 	// Compression of published batches: none, gzip, snappy, lz4 or zstd.
 	Compression string `yaml:"compression"`
