@@ -269,9 +269,8 @@ func TestUnknownIsResolvedWithoutTheMoneyAPI(t *testing.T) {
 func TestNoChargeOfAnOldKeyProvesNothing(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
+			c.MoneyAPI.CallTimeout, c.MoneyAPI.LeaseMargin, c.Ledger.IdempotencyTTL = 4*time.Second, time.Millisecond, 4002*time.Millisecond
 			onlyOnce(c)
-			c.MoneyAPI.CallTimeout, c.MoneyAPI.LeaseMargin = 4*time.Second, time.Millisecond
-			c.Ledger.IdempotencyTTL = c.MoneyAPI.CallTimeout + 2*c.MoneyAPI.LeaseMargin // it must be longer than a lease
 		})
 		tw.unknown(1)
 		require.Eventually(t, func() bool {
@@ -380,7 +379,7 @@ func TestTheSimulatorLivesInsideTheService(t *testing.T) {
 		}
 		resolved := func(target string) {
 			t.Helper()
-			text := tw.says(app.ExitOK, "unknown", "resolve", "POINT", "1", target, "--unpaid", "--why", "ticket 4711", "--who", "kim")
+			text := tw.says(app.ExitOK, "unknown", "resolve", "POINT", "1", target, "--unpaid", "--force", "--why", "ticket 4711", "--who", "kim")
 			require.Contains(t, text, "it could not be asked (not_asked: "+inside)
 		}
 		refused()

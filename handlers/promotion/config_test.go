@@ -1,7 +1,6 @@
 package promotion
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -39,7 +38,7 @@ func TestALeaseMustFit(t *testing.T) {
 				return
 			}
 			var field *pipeline.FieldError
-			require.True(t, errors.As(err, &field), "%v", err)
+			require.ErrorAs(t, err, &field)
 			require.Equal(t, tt.path, field.Path)
 		})
 	}

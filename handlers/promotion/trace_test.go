@@ -66,7 +66,7 @@ func TestOneTrace(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
 			gate = newTollgate(t, c.MoneyAPI.URL)
 			c.MoneyAPI.URL = gate.URL
-			c.MoneyAPI.CallTimeout = 30 * time.Second
+			c.MoneyAPI.CallTimeout = 14 * time.Second
 			c.Feeder.Grace = time.Minute // it must not overtake the retry record
 		})
 		spans := tracetest.NewSpanRecorder()
