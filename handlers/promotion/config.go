@@ -3,6 +3,7 @@ package promotion
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
@@ -79,6 +80,11 @@ type FeederConfig struct {
 type ResultsConfig struct {
 	// Enabled offers every settled payout, at least once, to the Redis stream campaign-promotion-results.
 	Enabled bool `yaml:"enabled"`
+	// Retention is how long an event stays in the stream, whether or not it was read.
+	Retention time.Duration `yaml:"retention"`
+	// RequiredGroups are the consumer groups of the services that read the events. When all of them exist, an event that
+	// every group has acknowledged is removed. Empty: an event stays for Retention.
+	RequiredGroups []string `yaml:"required_groups"`
 }
 
 // DefaultConfig returns the defaults. The ledger's DSN and the Money API's URL have none.
@@ -88,6 +94,7 @@ func DefaultConfig() Config {
 		Ledger:   ledger.DefaultConfig(),
 		MoneyAPI: MoneyConfig{Config: money.DefaultConfig(), LeaseMargin: 5 * time.Second, Simulator: SimulatorConfig{Listen: "127.0.0.1:0"}},
 		Feeder:   FeederConfig{Interval: time.Second, Grace: 30 * time.Second, Sweep: time.Minute, Batch: 1000},
+		Results:  ResultsConfig{Retention: 24 * time.Hour},
 	}
 }
 
@@ -110,6 +117,12 @@ func (c *Config) Validate() error {
 	positive("feeder.grace", c.Feeder.Grace)
 	positive("feeder.sweep", c.Feeder.Sweep)
 	errs = append(errs, c.fit()...)
+	positive("results.retention", c.Results.Retention)
+	for i, g := range c.Results.RequiredGroups {
+		if g == "" || strings.Contains(g, "\n") {
+			errs = append(errs, &pipeline.FieldError{Path: fmt.Sprintf("results.required_groups[%d]", i), Problem: fmt.Sprintf("must be the name of a consumer group, got %q", g)})
+		}
+	}
 	if c.Feeder.Batch < 1 || c.Feeder.Batch > 10_000 {
 		errs = append(errs, &pipeline.FieldError{Path: "feeder.batch", Problem: fmt.Sprintf("must be from 1 to 10000, got %d", c.Feeder.Batch)})
 	}

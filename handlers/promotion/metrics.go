@@ -10,21 +10,23 @@ import (
 // metrics are the plugin's own, and those of the Money API's client as soon as it exists. No label is an id: there
 // may be a million of them.
 type metrics struct {
-	fed         *prometheus.CounterVec
-	lost        *prometheus.CounterVec
-	orphans     *prometheus.CounterVec
-	failures    *prometheus.CounterVec
-	unannounced *prometheus.CounterVec
-	unknown     *prometheus.GaugeVec
-	paused      *prometheus.GaugeVec
-	pausedFor   *prometheus.GaugeVec
-	born        *prometheus.CounterVec
-	attempts    *prometheus.CounterVec
-	oldest      *prometheus.GaugeVec
-	overdue     *prometheus.GaugeVec
-	payouts     *prometheus.GaugeVec
-	measured    prometheus.Gauge
-	client      func() *money.Client // nil client: not yet
+	fed            *prometheus.CounterVec
+	lost           *prometheus.CounterVec
+	orphans        *prometheus.CounterVec
+	failures       *prometheus.CounterVec
+	unannounced    *prometheus.CounterVec
+	unknown        *prometheus.GaugeVec
+	paused         *prometheus.GaugeVec
+	pausedFor      *prometheus.GaugeVec
+	born           *prometheus.CounterVec
+	attempts       *prometheus.CounterVec
+	oldest         *prometheus.GaugeVec
+	overdue        *prometheus.GaugeVec
+	payouts        *prometheus.GaugeVec
+	measured       prometheus.Gauge
+	results        prometheus.Gauge
+	resultsTrimmed prometheus.Counter
+	client         func() *money.Client // nil client: not yet
 }
 
 // Why the feeder put a payout into a stream: a label of metrics.
@@ -61,6 +63,12 @@ func newMetrics() *metrics {
 		measured: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "millrace_promotion_measured_timestamp_seconds",
 			Help: "Unix time at which the ledger last told what is waiting. The gauges above are as old as that.",
+		}),
+		results: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "millrace_promotion_results_entries", Help: "Events in the results stream; 0 unless results are enabled.",
+		}),
+		resultsTrimmed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "millrace_promotion_results_trimmed_total", Help: "Events that this instance removed from the results stream.",
 		}),
 		client: func() *money.Client { return nil },
 	}
@@ -121,7 +129,7 @@ func (m *metrics) settled(t ledger.Totals) {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.fed, m.lost, m.orphans, m.failures, m.unannounced, m.unknown, m.paused, m.pausedFor, m.born, m.attempts, m.oldest, m.overdue, m.payouts, m.measured, clientMetrics{m}}
+	return []prometheus.Collector{m.fed, m.lost, m.orphans, m.failures, m.unannounced, m.unknown, m.paused, m.pausedFor, m.born, m.attempts, m.oldest, m.overdue, m.payouts, m.measured, m.results, m.resultsTrimmed, clientMetrics{m}}
 }
 
 // clientMetrics passes on what the Money API's client counts. It describes nothing beforehand, since

@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 // deadOutbox gives the ledger's dead letters to the plugin deadletter.
@@ -58,26 +60,29 @@ const resultsStream = "campaign-promotion-results"
 const (
 	resultsPoll  = 200 * time.Millisecond // between two looks into an empty outbox
 	resultsBatch = 200
+	resultsTrim  = 5 * time.Second // between two looks for events that need no longer be kept
 )
 
-// resultRelay offers outcome events to the results stream, at least once.
+// resultRelay offers outcome events to the results stream, at least once, and removes those that need no longer be kept.
 type resultRelay struct {
-	run *engine
-	to  pipeline.Sink
-	log *slog.Logger
+	run   *engine
+	to    pipeline.Sink
+	redis func() redis.UniversalClient
+	log   *slog.Logger
 
 	end  context.CancelFunc
 	done sync.WaitGroup
 }
 
-func newResultRelay(run *engine, to pipeline.Sink, log *slog.Logger) *resultRelay {
-	return &resultRelay{run: run, to: to, log: log.With(slog.String(pipeline.LogComponent, "results"))}
+func newResultRelay(run *engine, to pipeline.Sink, c func() redis.UniversalClient, log *slog.Logger) *resultRelay {
+	return &resultRelay{run: run, to: to, redis: c, log: log.With(slog.String(pipeline.LogComponent, "results"))}
 }
 
 // Start begins to relay. It runs once.
 func (r *resultRelay) Start(ctx context.Context) error {
 	ctx, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	r.done.Go(func() { r.loop(ctx) })
+	r.done.Go(func() { r.trimLoop(ctx) })
 	return nil
 }
 
@@ -108,6 +113,29 @@ func (r *resultRelay) loop(ctx context.Context) {
 			timer.Reset(0)
 		} else {
 			timer.Reset(resultsPoll)
+		}
+	}
+}
+
+// trimLoop keeps the stream as short as the settings allow. Every instance does it.
+func (r *resultRelay) trimLoop(ctx context.Context) {
+	c := r.run.config.Results
+	retain := streams.Retainer{Stream: resultsStream, Retention: c.Retention, RequiredGroups: c.RequiredGroups}
+	tick := time.NewTicker(min(resultsTrim, c.Retention))
+	defer tick.Stop()
+	for failing := false; ; {
+		removed, left, err := retain.Trim(ctx, r.redis())
+		if err != nil && ctx.Err() == nil && !failing {
+			r.log.WarnContext(ctx, "results stream not trimmed, tried again", pipeline.Err(err))
+		}
+		if failing = err != nil; !failing {
+			r.run.metrics.results.Set(float64(left))
+			r.run.metrics.resultsTrimmed.Add(float64(removed))
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	r.Service("promotion.outbox", p.dead.Relay(deadName, deadOutbox{p.run}))
 	if p.config.Results.Enabled {
-		r.Service("promotion.results", newResultRelay(p.run, p.bridge.Sink(resultsStream), log))
+		r.Service("promotion.results", newResultRelay(p.run, p.bridge.Sink(resultsStream), p.redis.Client, log))
 	}
 	r.Service("promotion.feeder", newFeeder(p.run, p.managers, log))
 

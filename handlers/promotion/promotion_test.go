@@ -224,6 +224,30 @@ func TestResultEvents(t *testing.T) {
 }
 
 // The same target with another amount: the first wins, the other is a dead letter.
+// A required group that has read its events frees the stream.
+func TestResultsDoNotGrowWithoutEnd(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel() // it is all waiting
+		const stream = "campaign-promotion-results"
+		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { c.Results.Enabled, c.Results.RequiredGroups = true, []string{"books"} })
+		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, "books", "0").Err())
+		tw.start()
+		tw.send(publish, points(1, 5)...)
+		tw.settle("POINT", 5)
+		read := 0
+		require.Eventually(t, func() bool {
+			got, err := tw.redis.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: "books", Consumer: "c", Streams: []string{stream, ">"}, Block: -1}).Result()
+			if err == nil {
+				for _, m := range got[0].Messages {
+					read++
+					require.NoError(t, tw.redis.XAck(t.Context(), stream, "books", m.ID).Err())
+				}
+			}
+			return read >= 5 && tw.redis.XLen(t.Context(), stream).Val() == 0
+		}, 30*time.Second, 20*time.Millisecond)
+	})
+}
+
 func TestConflict(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, nil).start()
