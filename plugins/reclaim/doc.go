@@ -18,5 +18,9 @@
 //   - It never claims more than the reader has room for: a claimed entry that waits is no better off.
 //   - A reply's deleted ids are entries that were trimmed or deleted while pending. Nothing of ours does
 //     that, so each is reported as a loss.
+//   - Claims are never sent again by the client. The second would find nothing idle and answer an empty list without an
+//     error, and the entries of the first would wait for another min_idle. After an error that is no reply the reader looks
+//     through its own pending entries.
+//   - Only an instance that had a presence can be gone. A name that looks like an instance's proves nothing.
 //   - A claim adds one to the delivery count, whether or not the entry was ever handled.
 package reclaim

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
 const (
@@ -110,6 +111,7 @@ type domain struct {
 	shards  map[string]struct{}          // whose series exist
 	failing map[string]struct{}          // streams that failed, or gave no answer, in this round
 	slow    map[string]struct{}          // streams whose turn took long in this round
+	left    map[string]bool              // streams with more than their reader had room for
 }
 
 func newDomain(r *Reclaimer, t Target) *domain {
@@ -121,6 +123,7 @@ func newDomain(r *Reclaimer, t Target) *domain {
 		shards:  map[string]struct{}{},
 		failing: map[string]struct{}{},
 		slow:    map[string]struct{}{},
+		left:    map[string]bool{},
 	}
 }
 
@@ -129,8 +132,9 @@ func newDomain(r *Reclaimer, t Target) *domain {
 // are waiting for.
 func (d *domain) run(ctx context.Context) {
 	c := d.r.o.Config
-	nextIdle := time.Now().Add(min(c.DeadCheck, c.Interval))
-	timer := time.NewTimer(jitter(min(c.DeadCheck, c.Interval)))
+	next := time.Now().Add(jitter(min(c.DeadCheck, c.Interval))) // the next round over all streams
+	nextIdle := next
+	timer := time.NewTimer(time.Until(next))
 	defer timer.Stop()
 	for {
 		select {
@@ -138,16 +142,22 @@ func (d *domain) run(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		idle := !time.Now().Before(nextIdle)
-		more := d.round(ctx, idle)
-		if idle && !more {
-			nextIdle = time.Now().Add(jitter(c.Interval))
+		more := false
+		if time.Now().Before(next) {
+			more = d.rest(ctx)
+		} else {
+			idle := !time.Now().Before(nextIdle)
+			more = d.round(ctx, idle)
+			if idle {
+				nextIdle = time.Now().Add(jitter(c.Interval))
+			}
+			next = time.Now().Add(jitter(min(c.DeadCheck, max(time.Until(nextIdle), time.Millisecond))))
 		}
-		wait := jitter(min(c.DeadCheck, max(time.Until(nextIdle), time.Millisecond)))
+		wait := time.Until(next)
 		if more {
-			wait = jitter(min(soon, c.DeadCheck))
+			wait = min(wait, jitter(soon))
 		}
-		timer.Reset(wait)
+		timer.Reset(max(wait, time.Millisecond))
 	}
 }
 
@@ -169,6 +179,9 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 		}
 	}
 	d.minIdle = max(d.r.o.Config.MinIdle, d.target.MinIdle())
+	if idle {
+		clear(d.left) // this round finds them again
+	}
 	calm, troubled := d.sort(streams)
 	seen := map[string]bool{} // instances that read any of the streams
 	total := 0
@@ -181,10 +194,36 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 	}
 	maps.DeleteFunc(d.gone, func(instance string, _ time.Time) bool { return !seen[instance] })
 	d.settle(ctx)
-	if total > 0 {
-		d.log.InfoContext(ctx, "entries reclaimed", slog.Int("entries", total), slog.Int("streams", len(streams)))
-	}
+	d.reclaimed(ctx, total, len(streams))
 	return more && ctx.Err() == nil
+}
+
+// rest looks only at streams whose reader had no room for all, and has some now. It reports whether any are left.
+func (d *domain) rest(ctx context.Context) (more bool) {
+	var streams []Stream
+	for _, s := range d.target.Streams() {
+		if _, failed := d.failing[s.Name]; d.left[s.Name] && !failed && s.Reader.Free() > 0 {
+			streams = append(streams, s)
+		}
+	}
+	if len(streams) > 0 {
+		looks := d.look(ctx, streams, true)
+		d.judge(ctx, looks, map[string]bool{})
+		for _, l := range looks {
+			if !l.idle && len(l.dead) == 0 {
+				delete(d.left, l.Name) // others took it
+			}
+		}
+		n, _ := d.serveAll(ctx, looks)
+		d.reclaimed(ctx, n, len(streams))
+	}
+	return len(d.left) > 0 && ctx.Err() == nil
+}
+
+func (d *domain) reclaimed(ctx context.Context, entries, streams int) {
+	if entries > 0 {
+		d.log.InfoContext(ctx, "entries reclaimed", slog.Int("entries", entries), slog.Int("streams", streams))
+	}
 }
 
 // sort tells the streams that were in trouble in the last round from the others, and begins this one's account.
@@ -217,7 +256,11 @@ func (d *domain) serveAll(ctx context.Context, looks []*look) (total int, more b
 			d.slow[l.Name] = struct{}{}
 		}
 		total += n
-		more = more || left
+		if more = more || left; left {
+			d.left[l.Name] = true
+		} else {
+			delete(d.left, l.Name)
+		}
 		if err != nil && ctx.Err() == nil {
 			d.failed(l.Stream, err)
 		}
@@ -226,8 +269,8 @@ func (d *domain) serveAll(ctx context.Context, looks []*look) (total int, more b
 }
 
 func (d *domain) failed(s Stream, err error) {
-	if isGone(err) {
-		return // cleaned up meanwhile, or not created yet
+	if isGone(err) || errors.Is(err, redispoll.ErrStopped) {
+		return // cleaned up meanwhile, not created yet, or not read here any more
 	}
 	d.failing[s.Name] = struct{}{}
 	d.r.o.Metrics.failures.WithLabelValues(d.target.Domain(), s.Shard).Inc()

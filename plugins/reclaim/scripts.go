@@ -19,12 +19,12 @@ var (
 )
 
 // scripts are the Lua scripts of this package. All keys of a script hash to one slot.
-type scripts struct{ lease, release, rescue, forget *redis.Script }
+// rescue.lua is not among them: it is never sent again (redispoll.RunOnce).
+type scripts struct{ lease, release, forget *redis.Script }
 
 func newScripts() scripts {
 	return scripts{
-		redis.NewScript(leaseSource), redis.NewScript(releaseSource), redis.NewScript(rescueSource),
-		redis.NewScript(forgetSource),
+		redis.NewScript(leaseSource), redis.NewScript(releaseSource), redis.NewScript(forgetSource),
 	}
 }
 

@@ -73,9 +73,10 @@ func (d *domain) rescue(ctx context.Context, s Stream, consumer string) (n int, 
 		if step <= 0 {
 			break
 		}
-		reply, err := d.r.scripts.rescue.Run(ctx, d.target.Client(), []string{s.Name},
+		reply, err := redispoll.RunOnce(ctx, d.target.Client(), rescueSource, []string{s.Name},
 			s.Group, s.Consumer, consumer, c.DeadAfter.Milliseconds(), step).Slice()
 		if err != nil {
+			perhapsClaimed(s, err)
 			return n, false, fmt.Errorf("claim from %s: %w", consumer, err)
 		}
 		got, err := parseRescue(reply)
@@ -179,15 +180,32 @@ func stuckHere(s Stream, p redis.XPendingExt) bool {
 	return ok && p.Consumer == s.Consumer && h.Holds(p.ID)
 }
 
+// autoClaimCmd is an XAUTOCLAIM that the client never sends again: the second would find nothing idle, and hide that the
+// reply of the first was lost.
+type autoClaimCmd struct {
+	*redis.XAutoClaimWithDeletedCmd
+}
+
+// NoRetry keeps the client from sending the command again.
+func (autoClaimCmd) NoRetry() bool { return true }
+
+// perhapsClaimed has the reader look through its own pending entries after a claim whose reply was lost.
+func perhapsClaimed(s Stream, err error) {
+	if r, ok := s.Reader.(Rereader); ok && !redispoll.IsReply(err) {
+		r.Reread()
+	}
+}
+
 // autoClaim runs one XAUTOCLAIM and finds out how often what it claimed was delivered.
 func (d *domain) autoClaim(ctx context.Context, s Stream, start string, count int) (got claimed, next string, err error) {
 	client := d.target.Client()
 	begin := time.Now()
-	entries, next, deleted, err := client.XAutoClaimWithDeleted(ctx, &redis.XAutoClaimArgs{
-		Stream: s.Name, Group: s.Group, Consumer: s.Consumer, MinIdle: d.minIdle, Start: start, Count: int64(count),
-	}).Result()
+	cmd := autoClaimCmd{redis.NewXAutoClaimWithDeletedCmd(ctx, "xautoclaim", s.Name, s.Group, s.Consumer, d.minIdle.Milliseconds(), start, "count", count)}
+	err = client.Process(ctx, cmd)
+	entries, next, deleted := cmd.Val()
 	d.r.o.Metrics.observe(d.target.Domain(), s.Shard, time.Since(begin))
 	if err != nil {
+		perhapsClaimed(s, err)
 		return claimed{}, "", fmt.Errorf("xautoclaim: %w", err)
 	}
 	got = claimed{entries: entries, lost: deleted, delivered: make(map[string]int64, len(entries))}

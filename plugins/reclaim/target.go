@@ -46,6 +46,9 @@ type Reader interface {
 // for the readers of other instances, and not claimed for it again.
 type Holder interface{ Holds(id string) bool }
 
+// Rereader is a Reader that can look through its own pending entries, for a claim whose reply was lost.
+type Rereader interface{ Reread() }
+
 const instancePrefix = "i:"
 
 // InstanceField returns the field of a stream's meta that belongs to an instance.

@@ -90,7 +90,7 @@ func (k *claimer) claim(ids []string) error {
 	defer cancel()
 	got, err := k.r.scripts.claimIdle(ctx, k.r.c, cfg.Stream, cfg.Group, cfg.Consumer, cfg.MinIdle, ids)
 	if err != nil {
-		k.r.rereadOwn() // claimed, perhaps, and the reply lost
+		k.r.Reread() // claimed, perhaps, and the reply lost
 		return err
 	}
 	if len(got.deleted) > 0 {
@@ -140,8 +140,8 @@ func (r *Reader) Holds(id string) bool {
 	return ok
 }
 
-// rereadOwn makes the reader look through its own pending entries again.
-func (r *Reader) rereadOwn() {
+// Reread makes the reader look through its own pending entries again: a claim for it may have lost its reply.
+func (r *Reader) Reread() {
 	r.mu.Lock()
 	r.reread = true
 	r.mu.Unlock()

@@ -164,7 +164,7 @@ func (r *Reader) sendCounts(ctx context.Context) error {
 // sendAcks acknowledges hs. Those that may be somebody else's by now go through a script that asks.
 func (r *Reader) sendAcks(ctx context.Context, hs []*held) error {
 	var plain, fenced []*held
-	surely := time.Now().Add(-r.cfg.MinIdle / 2)
+	surely := r.since(time.Now(), r.cfg.MinIdle/2)
 	r.mu.Lock()
 	for _, h := range hs {
 		if h.lost || h.confirmed.Before(surely) {
@@ -208,14 +208,37 @@ func (r *Reader) confirm(hs []*held, err error) error {
 func (r *Reader) keepAlive(quit <-chan struct{}) {
 	tick := time.NewTicker(max(r.cfg.MinIdle/6, time.Millisecond))
 	defer tick.Stop()
+	var fence <-chan time.Time
+	if r.cfg.Fence != nil {
+		watch := time.NewTicker(fenceWatch)
+		defer watch.Stop()
+		fence = watch.C
+	}
 	for {
 		select {
+		case <-fence:
+			r.recallStale(r.cfg.Fence())
 		case <-tick.C:
 			if err := r.renew(); err != nil && !isNoGroup(err) {
 				r.log.Warn("keeping entries alive failed, trying again", pipeline.Err(err))
 			}
 		case <-quit:
 			return
+		}
+	}
+}
+
+// fenceWatch is how often entries that slots offer to handlers are compared with the fence.
+const fenceWatch = 5 * time.Second
+
+// recallStale takes back entries that a slot offers, no handler has begun, and were confirmed before the fence.
+func (r *Reader) recallStale(fence time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range r.book.entries {
+		if h.stage == stageHeld && !h.begun && h.confirmed.Before(fence) {
+			h.recalled = true
+			signal(h.recall)
 		}
 	}
 }

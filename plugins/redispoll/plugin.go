@@ -68,6 +68,18 @@ func (p *Plugin) Client() redis.UniversalClient {
 	return p.client
 }
 
+// Fence is ReaderConfig.Fence by this instance's presence: while other instances may take it for dead, an entry must have
+// been confirmed just now, and after that not before the presence was back. It is the zero time before the service starts.
+func (p *Plugin) Fence() time.Time {
+	p.mu.Lock()
+	pr := p.presence
+	p.mu.Unlock()
+	if pr == nil {
+		return time.Time{}
+	}
+	return pr.fence(time.Now())
+}
+
 func (p *Plugin) check(ctx context.Context) error {
 	c := p.Client()
 	if c == nil {
@@ -182,6 +194,7 @@ func (p *Plugin) open(ctx context.Context, at pipeline.Endpoint, f pipeline.Flow
 		cfgs[i] = p.cfg.reader()
 		cfgs[i].Stream, cfgs[i].Slots, cfgs[i].Group = s.stream, s.slots, at.Group
 		cfgs[i].Consumer, cfgs[i].Gate, cfgs[i].LongestRun = instance+"-0", f.Gate, f.LongestHold
+		cfgs[i].Fence = p.Fence
 	}
 	return openSubscription(ctx, c, cfgs, subscriptionOptions{
 		base: context.Background(), closeTimeout: p.cfg.CloseTimeout, reclaim: reclaim,

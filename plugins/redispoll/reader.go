@@ -34,6 +34,10 @@ type ReaderConfig struct {
 	MaxRedeliveries         int              // of a nacked entry here, before it is left pending; zero: none
 	Redelivery              pipeline.Backoff // the delay before each; a reader of one slot keeps its order meanwhile
 	Gate                    func() bool      // false: read nothing new; asked before every read, cheap. Nil: open
+	// Fence answers since when the server must have confirmed that an entry is this consumer's, for a slot to begin it.
+	// What was confirmed before is looked up again first. Asked before every entry, cheap. Nil: a part of MinIdle alone
+	// decides. Plugin.Fence is one.
+	Fence func() time.Time
 }
 
 func (c ReaderConfig) withDefaults() ReaderConfig {

@@ -130,23 +130,25 @@ type claimed struct {
 	deleted   []string // pending, but no longer in the stream
 }
 
-// claimIdle takes over at most maxScriptIDs entries, whoever has them.
-func (s scripts) claimIdle(ctx context.Context, c redis.Scripter, stream, group, consumer string, minIdle time.Duration, ids []string) (claimed, error) {
-	return s.runClaim(ctx, c, stream, ids, group, consumer, minIdle.Milliseconds(), "", 1)
+// claimIdle takes over at most maxScriptIDs entries, whoever has them. It is never sent again.
+func (scripts) claimIdle(ctx context.Context, c redis.UniversalClient, stream, group, consumer string, minIdle time.Duration, ids []string) (claimed, error) {
+	return runClaim(stream, ids, func(keys []string, args ...any) *redis.Cmd { return RunOnce(ctx, c, claimSource, keys, args...) },
+		group, consumer, minIdle.Milliseconds(), "", 1)
 }
 
 // claimOwn fetches at most maxScriptIDs of the consumer's own entries. deliveries is added to the times they were delivered.
 func (s scripts) claimOwn(ctx context.Context, c redis.Scripter, stream, group, consumer string, deliveries int, ids []string) (claimed, error) {
-	return s.runClaim(ctx, c, stream, ids, group, consumer, 0, consumer, deliveries)
+	return runClaim(stream, ids, func(keys []string, args ...any) *redis.Cmd { return s.claim.Run(ctx, c, keys, args...) },
+		group, consumer, 0, consumer, deliveries)
 }
 
 // runClaim runs claim.lua.
-func (s scripts) runClaim(ctx context.Context, c redis.Scripter, stream string, ids []string, args ...any) (claimed, error) {
+func runClaim(stream string, ids []string, run func(keys []string, args ...any) *redis.Cmd, args ...any) (claimed, error) {
 	for _, id := range ids {
 		args = append(args, id)
 	}
 	out := claimed{delivered: map[string]int64{}}
-	reply, err := s.claim.Run(ctx, c, []string{stream}, args...).Slice()
+	reply, err := run([]string{stream}, args...).Slice()
 	if err != nil {
 		return out, fmt.Errorf("claim.lua: %w", err)
 	}

@@ -50,7 +50,7 @@ func (r *Reader) next(i int, recall chan<- struct{}) *held {
 			return nil
 		}
 		now := time.Now()
-		h, stale := r.book.take(now.Add(-r.cfg.MinIdle*2/3), now, recall)
+		h, stale := r.book.take(r.since(now, r.cfg.MinIdle*2/3), now, recall)
 		if stale {
 			r.reread = true
 			signal(r.wake)
@@ -61,6 +61,19 @@ func (r *Reader) next(i int, recall chan<- struct{}) *held {
 		}
 		r.work.Wait()
 	}
+}
+
+// since returns the time after which an entry must have been confirmed to be surely ours: at most so long ago, and not
+// before the fence.
+func (r *Reader) since(now time.Time, ago time.Duration) time.Time {
+	fresh := now.Add(-ago)
+	if r.cfg.Fence == nil {
+		return fresh
+	}
+	if fence := r.cfg.Fence(); fence.After(fresh) {
+		return fence
+	}
+	return fresh
 }
 
 // handle takes h through one delivery, or through several when this is the only slot.

@@ -320,6 +320,8 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		release := make(chan struct{})
 		begun := make(chan struct{}, 10)
 		a.open(t, pipeline.Flow{}, func(*message.Message) error { begun <- struct{}{}; <-release; return nil })
+		free := sync.OnceFunc(func() { close(release) })
+		t.Cleanup(free) // before the instance is closed, which waits for its handler
 		none, err := b.Statuses(t.Context(), 99)
 		require.NoError(t, err)
 		require.Empty(t, none)
@@ -339,7 +341,7 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		require.WithinDuration(t, time.Now(), got[0].Since, 10*time.Second)
 		require.Equal(t, "host-b-2", got[1].Instance)
 		require.True(t, got[1].LastMessage.IsZero())
-		close(release)
+		free()
 		a.close()
 		got, err = b.Statuses(t.Context(), 1)
 		require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -40,7 +41,7 @@ type Activations interface {
 	Deactivate(ctx context.Context, id int64) error
 }
 
-// Options is what a Manager needs. All but Created, Gate, Logger, Metrics and ReaderMetrics are required.
+// Options is what a Manager needs. All but Created, Fence, Gate, Logger, Metrics and ReaderMetrics are required.
 type Options struct {
 	Kind          Kind
 	Config        func() Config                // asked at every use, so that settings may be loaded after construction
@@ -48,6 +49,7 @@ type Options struct {
 	Activations   Activations
 	Created       func(ctx context.Context, id int64, incarnation string) error // a stream was created, nothing was added to it yet; nil: not reported
 	Instance      string                                                        // unique among all instances; the reader's name is Instance-0
+	Fence         func() time.Time                                              // redispoll.ReaderConfig.Fence of the readers; nil: none
 	Gate          func() bool                                                   // answers false to stop reading; nil: always open
 	Logger        *slog.Logger                                                  // nil: discards
 	Metrics       *Metrics                                                      // shared by all kinds; nil: counts for nobody
@@ -68,6 +70,7 @@ type Manager struct {
 	created       func(context.Context, int64, string) error
 	instance      string
 	gate          func() bool
+	fence         func() time.Time
 	log           *slog.Logger
 	metrics       *Metrics
 	readerMetrics *redispoll.Metrics
@@ -100,7 +103,7 @@ func NewManager(o Options) *Manager {
 	o.Metrics.known(o.Kind.Type)
 	return &Manager{
 		kind: o.Kind, config: o.Config, client: o.Client, activations: o.Activations, created: o.Created,
-		instance: o.Instance, gate: o.Gate, metrics: o.Metrics, readerMetrics: o.ReaderMetrics,
+		instance: o.Instance, gate: o.Gate, fence: o.Fence, metrics: o.Metrics, readerMetrics: o.ReaderMetrics,
 		log:      o.Logger.With(slog.String("kind", o.Kind.Type)),
 		scripts:  newScripts(),
 		lanes:    newLanes(),

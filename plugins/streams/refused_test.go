@@ -3,6 +3,7 @@ package streams
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,4 +87,18 @@ func TestSamplerWritesOneLineAMinute(t *testing.T) {
 		s.due(id, begin.Add(time.Duration(id)*time.Minute))
 	}
 	require.LessOrEqual(t, len(s.last), manySampled)
+}
+
+// While the gate is closed nothing is reclaimed: the entries could not be handled here.
+func TestNothingIsReclaimedWhileTheGateIsClosed(t *testing.T) {
+	s := newServer(t, "miniredis", startMini(t))
+	var open atomic.Bool
+	open.Store(true)
+	in := newInstance(t, s, "a", newActiveSet(1), still())
+	in.open(t, pipeline.Flow{Gate: open.Load}, nil)
+	eventually(t, "it runs", func() bool { return len(in.ReclaimTarget().Streams()) == 1 })
+	open.Store(false)
+	require.Empty(t, in.ReclaimTarget().Streams())
+	open.Store(true)
+	require.Len(t, in.ReclaimTarget().Streams(), 1)
 }

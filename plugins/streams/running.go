@@ -92,7 +92,7 @@ func (s *subscription) newRunning(a Activation) *running {
 		PollInterval: c.PollInterval, FirstPoll: c.FirstPoll,
 		MinIdle: c.MinIdle, LongestHold: c.LongestHold, LongestRun: longestRun(c, s.flow),
 		MaxRedeliveries: d.MaxRedeliveries, Redelivery: d.Redelivery,
-		Gate: s.gate,
+		Gate: s.gate, Fence: m.fence,
 	}, s.entries, redispoll.Hooks{Absent: func(ctx context.Context) (bool, error) { return s.absent(ctx, a.ID) }}, m.log, m.readerMetrics)
 	if a.Paused {
 		r.reader.SetPaused(true)

@@ -9,7 +9,7 @@ import (
 )
 
 // ReclaimTarget returns the streams that run here as a domain of plugins/reclaim: the prefix is the
-// domain, the type its shard. Paused streams are left out.
+// domain, the type its shard. Paused streams are left out, and all streams while the gate is closed.
 func (m *Manager) ReclaimTarget() reclaim.Target { return target{m} }
 
 type target struct{ m *Manager }
@@ -20,7 +20,7 @@ func (t target) MinIdle() time.Duration        { return t.m.config().MinIdle }
 
 func (t target) Streams() []reclaim.Stream {
 	sub := t.m.opened()
-	if sub == nil {
+	if sub == nil || !sub.gate() {
 		return nil
 	}
 	sub.mu.Lock()

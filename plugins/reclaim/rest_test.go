@@ -1,0 +1,134 @@
+package reclaim
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// counter counts the commands of a client.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error { c.n.Add(1); return next(ctx, cmd) }
+}
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error { c.n.Add(int64(len(cmds))); return next(ctx, cmds) }
+}
+
+// A reader without room has nothing looked at again: not the other streams, and its own only when it has room.
+func TestAFullReaderCostsTheOthersNothing(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.MinIdle = time.Hour
+		full := &fakeReader{}
+		target := &fakeTarget{client: s.client, streams: []Stream{s.stream(t, "full", "me-1-0", full)}}
+		for i := range 20 {
+			target.streams = append(target.streams, s.stream(t, fmt.Sprint(i), "me-1-0", &fakeReader{free: 10}))
+		}
+		s.giveBack(t, target.streams[0], "other-2-0", 2*time.Hour, s.hold(t, target.streams[0], "other-2-0", 5))
+		count := &counter{}
+		s.client.AddHook(count)
+		d := newDomain(newRig(c, "me-1", everybody("other-2")).Reclaimer, target)
+		require.True(t, d.round(t.Context(), true), "some are left")
+		before := count.n.Load()
+		for range 10 {
+			require.True(t, d.rest(t.Context()))
+		}
+		require.Equal(t, before, count.n.Load(), "there is still no room")
+
+		full.mu.Lock()
+		full.free = 3
+		full.mu.Unlock()
+		require.True(t, d.rest(t.Context()))
+		require.Len(t, full.got(), 3)
+		require.Less(t, count.n.Load()-before, int64(20), "the other streams are not looked at")
+		full.mu.Lock()
+		full.free = 10
+		full.mu.Unlock()
+		require.False(t, d.rest(t.Context()))
+		require.Len(t, full.got(), 5)
+	})
+}
+
+// cut loses the reply to the first command that contains a text, with its connection.
+type cut struct {
+	text string
+	done atomic.Bool
+}
+
+func (c *cut) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := next(ctx, network, addr)
+		return &cutConn{Conn: conn, cut: c}, err
+	}
+}
+func (c *cut) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (c *cut) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+type cutConn struct {
+	net.Conn
+	cut  *cut
+	lost atomic.Bool
+}
+
+func (c *cutConn) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(c.cut.text)) && c.cut.done.CompareAndSwap(false, true) {
+		c.lost.Store(true)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *cutConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.lost.Load() && err == nil {
+		_ = c.Close()
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// The reply of a claim is lost: its entries are found at once, and not after another min_idle.
+func TestALostClaimIsReadAgain(t *testing.T) {
+	for _, how := range []struct {
+		name, text string
+		idle       time.Duration
+		alive      []string
+	}{
+		{"xautoclaim", "xautoclaim", 2 * time.Hour, []string{"other-2"}},
+		{"rescue.lua", redis.NewScript(rescueSource).Hash(), time.Minute, nil},
+	} {
+		t.Run(how.name, func(t *testing.T) {
+			eachServer(t, func(t *testing.T, s server) {
+				c := quick()
+				c.MinIdle = time.Hour
+				require.NoError(t, s.client.ScriptLoad(t.Context(), rescueSource).Err())
+				lost := &cut{text: how.text}
+				client := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: 3, Protocol: 2})
+				client.AddHook(lost)
+				t.Cleanup(func() { require.NoError(t, client.Close()) })
+				st := s.stream(t, "1", "me-1-0", nil)
+				ids := s.hold(t, st, "other-2-0", 3)
+				s.giveBack(t, st, "other-2-0", how.idle, ids)
+				var handled atomic.Int64
+				realReader(t, s, &st, 5, time.Hour, func(*message.Message) { handled.Add(1) })
+				newRig(c, "me-1", everybody(how.alive...), &fakeTarget{client: client, streams: []Stream{st}}).run(t)
+				eventually(t, "all are handled", func() bool { return handled.Load() == 3 })
+				require.True(t, lost.done.Load(), "a reply was lost")
+			})
+		})
+	}
+}
