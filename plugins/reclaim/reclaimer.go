@@ -142,7 +142,7 @@ func (d *domain) run(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		more := false
+		var more bool
 		if time.Now().Before(next) {
 			more = d.rest(ctx)
 		} else {
