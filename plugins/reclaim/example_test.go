@@ -51,6 +51,7 @@ func Example() {
 	defer func() { _ = client.Close() }()
 	client.XGroupCreateMkStream(ctx, "orders:0", "shop", "0")
 	client.XAdd(ctx, &redis.XAddArgs{Stream: "orders:0", Values: []any{"message", "one coffee"}})
+	client.HSet(ctx, "millrace:instances", "dead-7", time.Now().UnixMilli()) // its plugin "redis" had written this
 	client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "shop", Consumer: "dead-7-0", Streams: []string{"orders:0", ">"}, Block: -1})
 
 	config := reclaim.DefaultConfig()
@@ -113,6 +114,7 @@ func ExamplePlugin() {
 	defer func() { _ = client.Close() }()
 	client.XGroupCreateMkStream(ctx, "scan:events:3", "router", "0")
 	client.XAdd(ctx, &redis.XAddArgs{Stream: "scan:events:3", Values: []any{"message", "one page"}})
+	client.HSet(ctx, "millrace:instances", "dead-7", time.Now().UnixMilli()) // its plugin "redis" had written this
 	client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "router", Consumer: "dead-7-0", Streams: []string{"scan:events:3", ">"}, Block: -1})
 
 	shared := redispoll.New()
