@@ -80,7 +80,6 @@ func (tw *town) call(r ledger.Record, o ledger.Outcome) ledger.Settled {
 
 // unknown ends a payout as UNKNOWN: with onlyOnce its only send and its only lookup show nothing.
 func (tw *town) unknown(target int64) {
-	tw.t.Helper()
 	tw.end(target, ledger.PerhapsCharged)
 	require.Equal(tw.t, ledger.Unknown, tw.call(pointRecord(target), ledger.Rejected).State)
 }
