@@ -37,7 +37,7 @@ var invariants = []invariant{
 	{"attempts are within policy", false, (*trial).attemptsInPolicy},
 	{"one caller at a time", false, (*trial).oneCaller},
 	{"a retry is never early", false, (*trial).retriesInTime},
-	{"a frozen worker wakes and does not call", false, (*trial).frozenStaysQuiet},
+	{"a frozen worker wakes and does not call", true, (*trial).frozenStaysQuiet},
 	{"offsets never pass an unrecorded row", false, (*trial).offsetsRecorded},
 	{"nothing is trimmed unread", false, (*trial).nothingTrimmed},
 	{"goroutines and memory are back", true, (*trial).usageIsBack},

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
 )
 
-// before is the version that upgrades start from: the first that could be run.
-const before = "5f9e75fd1ba6f65678a4359f1b5f9ff1821413e3"
+// before is the version that upgrades start from.
+const before = "194bf0ce0dfa0a0e3c3b786cae52272181911bf3"
 
 // binaryBefore builds that version from the history.
 func binaryBefore(t *testing.T) string {

@@ -35,6 +35,8 @@ func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 			ids = append(ids, id)
 		}
 		require.NoError(t, tw.ledger.Activate(t.Context(), ledger.Promotion{Type: "POINT", ID: 1}, 5))
+		// The instance killed-9 had a presence, and has none now.
+		require.NoError(t, tw.redis.HSet(t.Context(), "millrace:instances", "killed-9", time.Now().UnixMilli()).Err())
 		require.NoError(t, tw.redis.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: group, Consumer: "killed-9-0", Streams: []string{stream, ">"}, Count: 4, Block: -1}).Err())
 		require.NoError(t, tw.redis.XDel(t.Context(), stream, ids[1], ids[2]).Err())
 
