@@ -33,10 +33,11 @@ const (
 	stateOpen
 )
 
-// breaker is a circuit breaker over a sliding window that counts keys, not calls, of those that fail: a key whose latest
-// answer was bad is not counted again before it had a good one. It also decides when throttling is general. Results are
-// only counted in the state in which their call began; otherwise calls begun before the breaker opened would decide the
-// outcome of the probes.
+// breaker is a circuit breaker over a sliding window. MinCalls is about calls, but the share of those that fail is about
+// keys: a key counts at most once within the window. A key that fails again in a later window counts again only when no
+// call within that window was answered well; otherwise the trouble is the key's own. The breaker also decides when
+// throttling is general. Results are only counted in the state in which their call began; otherwise calls begun before
+// the breaker opened would decide the outcome of the probes.
 type breaker struct {
 	cfg   BreakerConfig
 	log   *slog.Logger
@@ -45,7 +46,7 @@ type breaker struct {
 	mu        sync.Mutex
 	gen       uint64 // counts changes of state
 	window    window
-	bad       map[string]struct{} // keys whose latest answer was counted against the API; bounded by maxBad
+	bad       map[string]badKey   // keys that were answered badly; bounded by maxBad
 	ownFaults map[string]struct{} // up to manyKeys keys that were answered misconfigured, none healthy since
 	probes    int                 // permits left while half-open
 	successes int                 // of probes
@@ -56,12 +57,18 @@ type breaker struct {
 	probe     atomic.Bool  // a permit is left while half-open
 }
 
+// badKey is what the breaker knows of a key that was answered badly.
+type badKey struct {
+	slot   int64 // number of the slot in which it was counted last
+	healed bool  // it had a healthy answer since
+}
+
 // maxBad bounds the memory of bad keys. When it is full it is emptied; each key then counts once more.
 const maxBad = 1 << 14
 
 func newBreaker(cfg BreakerConfig, log *slog.Logger) *breaker {
 	return &breaker{cfg: cfg, log: log, start: time.Now(), window: window{width: cfg.Window / windowSlots},
-		bad: map[string]struct{}{}, ownFaults: map[string]struct{}{}}
+		bad: map[string]badKey{}, ownFaults: map[string]struct{}{}}
 }
 
 // permit is the right to make one call. Exactly one verdict must be recorded for each.
@@ -109,22 +116,26 @@ func (b *breaker) record(p permit, key string, v verdict) (throttled bool) {
 	now := b.window.at(time.Since(b.start))
 	switch v {
 	case healthy:
-		delete(b.bad, key)
+		now.calls++
 		now.ok++
+		if k, known := b.bad[key]; known {
+			k.healed = true
+			b.bad[key] = k
+		}
 	case failing, misconfigured:
+		now.calls++
 		if b.counts(key) {
 			now.failed++
 		}
-		failed, _, total := b.window.sums()
-		if failed >= manyKeys && total >= b.cfg.MinCalls && float64(failed) >= b.cfg.FailureRatio*float64(total) {
-			b.open(key, failed, total)
+		if sum := b.window.sum(); b.general(sum, sum.failed, b.cfg.FailureRatio) {
+			b.open(key, sum.failed, sum.calls)
 		}
 	case throttling:
+		now.calls++
 		if b.counts(key) {
 			now.throttled++
 		}
-		_, n, total := b.window.sums()
-		if n >= manyKeys && total >= b.cfg.MinCalls && float64(n) >= throttledShare*float64(total) {
+		if sum := b.window.sum(); b.general(sum, sum.throttled, throttledShare) {
 			b.forget()
 			return true
 		}
@@ -132,15 +143,21 @@ func (b *breaker) record(p permit, key string, v verdict) (throttled bool) {
 	return false
 }
 
-// counts notes that the latest answer for key was bad, and reports whether that is new.
+// general reports whether so many keys have the same trouble that all calls must wait.
+func (b *breaker) general(sum slot, keys int, share float64) bool {
+	return keys >= manyKeys && sum.calls >= b.cfg.MinCalls && float64(keys) >= share*float64(sum.ok+sum.failed+sum.throttled)
+}
+
+// counts notes that key was answered badly, and reports whether that counts against the API.
 func (b *breaker) counts(key string) bool {
-	if _, known := b.bad[key]; known {
+	k, known := b.bad[key]
+	if known && (b.window.holds(k.slot) || !k.healed && b.window.sum().ok > 0) {
 		return false
 	}
 	if len(b.bad) >= maxBad {
 		clear(b.bad)
 	}
-	b.bad[key] = struct{}{}
+	b.bad[key] = badKey{slot: b.window.now}
 	return true
 }
 
@@ -222,14 +239,15 @@ func (b *breaker) name() string { return [...]string{"closed", "half-open", "ope
 
 const windowSlots = 10
 
-// window counts answers by slots of time. A key that fails is counted once.
+// window counts answers by slots of time.
 type window struct {
 	width time.Duration
 	slots [windowSlots]slot
 	now   int64 // number of the newest slot
 }
 
-type slot struct{ ok, failed, throttled int }
+// slot counts answers. A key that was answered badly is in failed or throttled of one slot of a window at most.
+type slot struct{ calls, ok, failed, throttled int }
 
 // at returns the slot of a moment, and empties those that it has left behind.
 func (w *window) at(since time.Duration) *slot {
@@ -241,13 +259,17 @@ func (w *window) at(since time.Duration) *slot {
 	return &w.slots[w.now%windowSlots]
 }
 
-func (w *window) sums() (failed, throttled, total int) {
+// holds reports whether the slot with this number still counts.
+func (w *window) holds(n int64) bool { return n > w.now-windowSlots }
+
+func (w *window) sum() (sum slot) {
 	for _, s := range w.slots {
-		failed += s.failed
-		throttled += s.throttled
-		total += s.ok + s.failed + s.throttled
+		sum.calls += s.calls
+		sum.ok += s.ok
+		sum.failed += s.failed
+		sum.throttled += s.throttled
 	}
-	return failed, throttled, total
+	return sum
 }
 
 func (w *window) clear() { w.slots = [windowSlots]slot{} }

@@ -68,6 +68,84 @@ func TestOneKeyNeverStopsTheOthers(t *testing.T) {
 	}
 }
 
+// outage is a load on a breaker: keys that are tried up to 12 times each, with a doubling back-off of up to 30 s.
+type outage struct {
+	keys    int
+	every   time.Duration // between the first calls of two keys
+	healthy int           // good calls of other keys, a second
+	until   int           // second at which those end; 0: never
+	heals   bool          // each second try of a key is answered well
+	within  time.Duration // the breaker must open so soon; 0: never
+}
+
+// opens returns when the breaker opened, since the first call; 0 when it stayed closed for 10 minutes.
+func (o outage) opens(b *breaker) time.Duration {
+	began := time.Now()
+	tried, due := make([]int, o.keys), make([]time.Duration, o.keys)
+	for second := range 600 {
+		for key := range o.keys {
+			if due[key] == 0 {
+				due[key] = time.Duration(key) * o.every
+			}
+			if tried[key] == 12 || due[key] > time.Since(began) {
+				continue
+			}
+			due[key] = time.Since(began) + min(time.Second<<tried[key], 30*time.Second)
+			tried[key]++
+			v := failing
+			if o.heals && tried[key]%2 == 0 {
+				v = healthy
+			}
+			p, _, _ := b.acquire()
+			b.record(p, fmt.Sprint("retried ", key), v)
+			if b.name() != "closed" {
+				return max(1, time.Since(began))
+			}
+		}
+		if o.until == 0 || second < o.until {
+			for range o.healthy {
+				p, _, _ := b.acquire()
+				record(b, healthy, p)
+			}
+		}
+		time.Sleep(time.Second)
+	}
+	return 0
+}
+
+// TestAnOutageWithFewNewKeys: retries are calls too, and a key that fails counts again in a later window.
+func TestAnOutageWithFewNewKeys(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]outage{
+		"a new key a second":                  {keys: 600, every: time.Second, within: 20 * time.Second},
+		"only keys that failed before":        {keys: 100, every: 300 * time.Millisecond, healthy: 20, until: 40, within: time.Minute},
+		"two keys":                            {keys: 2},
+		"two keys that have good answers too": {keys: 2, heals: true},
+		"three poisoned keys among healthy":   {keys: 3, healthy: 1},
+		"1 % poisoned":                        {keys: 300, every: time.Second, healthy: 99},
+		"many poisoned keys, few healthy":     {keys: 100, every: 4 * time.Second, healthy: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				opened := o.opens(testBreaker())
+				require.Equal(t, o.within > 0, opened > 0, "opened after %s", opened)
+				require.LessOrEqual(t, opened, o.within)
+			})
+		})
+	}
+}
+
+// TestAKeyCountsOnceInAWindow: good answers in between change nothing of that.
+func TestAKeyCountsOnceInAWindow(t *testing.T) {
+	t.Parallel()
+	b := testBreaker()
+	for n := range 100 {
+		b.record(take(t, b, 1)[0], "poisoned", [...]verdict{failing, healthy}[n%2])
+	}
+	require.Equal(t, slot{calls: 100, ok: 50, failed: 1}, b.window.sum())
+}
+
 func TestThrottlingOfSeveralKeysIsGeneral(t *testing.T) {
 	t.Parallel()
 	b := testBreaker()
@@ -108,17 +186,14 @@ func TestTheWindowMovesOn(t *testing.T) {
 		b := testBreaker()
 		record(b, failing, take(t, b, 19)...)
 		time.Sleep(9 * time.Second)
-		_, _, total := b.window.sums()
-		require.Equal(t, 19, total)
+		require.Equal(t, 19, b.window.sum().calls)
 		time.Sleep(2 * time.Second)
 		record(b, failing, take(t, b, 1)...)
 		require.Equal(t, "closed", b.name())
-		_, _, total = b.window.sums()
-		require.Equal(t, 1, total)
+		require.Equal(t, 1, b.window.sum().calls)
 		time.Sleep(time.Hour)
 		record(b, healthy, take(t, b, 1)...)
-		_, _, total = b.window.sums()
-		require.Equal(t, 1, total)
+		require.Equal(t, 1, b.window.sum().calls)
 	})
 }
 

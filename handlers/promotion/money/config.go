@@ -43,7 +43,7 @@ type Config struct {
 }
 
 // BreakerConfig is when the circuit breaker opens and closes. It opens when at least MinCalls
-// ended within Window and FailureRatio of them failed; OpenDelay later it lets probes through, and
+// ended within Window and FailureRatio of their keys, and at least three, failed; OpenDelay later it lets probes through, and
 // closes after HalfOpenSuccesses of them in a row.
 type BreakerConfig struct {
 	FailureRatio      float64       `yaml:"failure_ratio"`

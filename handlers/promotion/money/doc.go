@@ -32,9 +32,9 @@
 // Redirects are never followed: the API is where the configuration says, and a POST that is sent
 // elsewhere is a second request. No proxy is taken from the environment.
 //
-// One payout never stops the others. The breaker counts keys, not calls, and the gate closes only when
-// several keys are throttled. A key whose latest answer was bad is counted once. What is general trouble
-// and what is one payout's is in Answer.General.
+// One payout never stops the others. The breaker counts keys that fail, not calls, and the gate closes only
+// when several keys are throttled. A key counts once within a window, and in a later window only when no call
+// there is answered well. What is general trouble and what is one payout's is in Answer.General.
 //
 // A proxy's answer proves nothing. Only a code of the contract's form, or a transactionKey, is the
 // API's own word. A proxy may refuse a request that it has passed on.
