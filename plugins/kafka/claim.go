@@ -46,12 +46,6 @@ type claim struct {
 func newClaim(ctx context.Context, sub *subscription, partition int32, initial int64, done doneBefore,
 	mark func(int64, string), highWater func() int64,
 ) *claim {
-	switch initial { // no commit yet
-	case sarama.OffsetOldest:
-		initial = 0
-	case sarama.OffsetNewest:
-		initial = highWater()
-	}
 	c := &claim{
 		sub: sub, partition: partition, mark: mark, highWater: highWater, done: done,
 		room: make(chan struct{}, 1), win: newWindow(sub.window), held: map[*record]struct{}{}, quiet: make(chan struct{}),

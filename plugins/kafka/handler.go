@@ -65,20 +65,32 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 	if known.base != from.InitialOffset() {
 		known.done = nil
 	}
-	c := newClaim(session.Context(), s, partition, from.InitialOffset(), known.done, mark, from.HighWaterMarkOffset)
-	if committed && from.InitialOffset() < 0 {
-		// The commit names an offset that the log does not have. sarama begins at the initial offset, and would keep the
-		// commit until the log is longer than that, and so repeat everything at each rebalance.
-		restart := func(first int64) {
+	// The commit is set by both calls: MarkOffset only moves it forwards, ResetOffset only back.
+	begin := func(first int64) {
+		if committed {
 			s.log.Warn("kafka commit is outside the log; the partition is read from another offset", pipeline.LogPartition, partition,
 				keyCommitted, known.base, pipeline.LogOffset, first)
-			session.ResetOffset(topic, partition, first, "")
 		}
-		if c.restart = restart; from.InitialOffset() == sarama.OffsetNewest {
-			restart(from.HighWaterMarkOffset()) // what is published from now on must not be skipped by the next session
-			c.restart = nil
+		session.MarkOffset(topic, partition, first, "")
+		session.ResetOffset(topic, partition, first, "")
+	}
+	initial, restart := from.InitialOffset(), (func(int64))(nil)
+	switch initial {
+	case sarama.OffsetNewest:
+		// The next session must not skip what is published from now on, also when no record is marked in this one. The
+		// high water mark is no answer: fetching has begun, so it may be past records that were not handled yet.
+		initial = s.patient.end(partition)
+		begin(initial)
+	case sarama.OffsetOldest:
+		initial = 0
+		if committed {
+			// The commit names an offset that the log does not have. sarama begins at the initial offset, and would keep the
+			// commit until the log is longer than that, and so repeat everything at each rebalance.
+			restart = begin
 		}
 	}
+	c := newClaim(session.Context(), s, partition, initial, known.done, mark, from.HighWaterMarkOffset)
+	c.restart = restart
 	s.mu.Lock()
 	s.claims[c] = struct{}{}
 	s.mu.Unlock()

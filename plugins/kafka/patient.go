@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/IBM/sarama"
@@ -19,6 +20,7 @@ type patient struct {
 	backoff pipeline.Backoff
 	log     *slog.Logger
 	session atomic.Value // of holder
+	ends    sync.Map     // partition (int32) to the last OffsetNewest that was answered (int64)
 }
 
 // holder gives contexts of several types the one type that an atomic.Value holds.
@@ -37,6 +39,9 @@ func (p *patient) GetOffset(topic string, partition int32, at int64) (int64, err
 			if attempt > 1 {
 				p.log.Info("kafka partition can be read again", pipeline.LogPartition, partition)
 			}
+			if at == sarama.OffsetNewest {
+				p.ends.Store(partition, offset)
+			}
 			return offset, nil
 		case !begun || fatal(err) || errors.Is(err, sarama.ErrClosedClient) || session.Err() != nil:
 			return offset, err
@@ -47,6 +52,14 @@ func (p *patient) GetOffset(topic string, partition int32, at int64) (int64, err
 			return offset, err
 		}
 	}
+}
+
+// end returns the end of a partition when its claim began. A claim that begins at the newest offset begins there: sarama asks for
+// the end before it begins, and for nothing afterwards.
+func (p *patient) end(partition int32) int64 {
+	end, _ := p.ends.Load(partition)
+	offset, _ := end.(int64)
+	return offset
 }
 
 var _ sarama.Client = (*patient)(nil)

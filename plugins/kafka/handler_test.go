@@ -1,0 +1,118 @@
+package kafka
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// A group that begins at the newest offset skips nothing afterwards, also when its sessions end before a record is marked.
+func TestNewestSkipsNothingBetweenSessions(t *testing.T) {
+	t.Parallel()
+	for name, committed := range map[string]int64{"no commit": -1, "commit before the log": 1, "commit beyond the log": 1000} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onEach(t, func(t *testing.T, brokers []string) {
+				p := start(t, brokers, func(c *Config) { c.Partitions, c.InitialOffset = 1, "newest" })
+				topic := topicFor(t, p)
+				publish(t, p, topic, texts("a", "b", "c", "d", "e")...)
+				if committed >= 0 {
+					joinOnce(t, p, topic) // the group exists
+					commit(t, p, topic, committed)
+					deleteRecords(t, p, topic, 3)
+				}
+				joinOnce(t, p, topic)
+				publish(t, p, topic, texts("between")...)
+				joinOnce(t, p, topic)
+				_, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
+				publish(t, p, topic, texts("after")...)
+				for _, want := range []string{"between", "after"} {
+					m := next(t, out)
+					require.Equal(t, want, string(m.Payload))
+					m.Ack()
+				}
+			})
+		})
+	}
+}
+
+// joinOnce has a session of a topic's group in which nothing is acknowledged.
+func joinOnce(t *testing.T, p *Plugin, topic string) {
+	t.Helper()
+	before := testutil.ToFloat64(p.metrics.sessions.WithLabelValues(topic, topic))
+	sub, _ := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
+	s, ours := sub.(*subscription)
+	require.True(t, ours)
+	require.Eventually(t, func() bool { return len(s.live()) == 1 }, 30*time.Second, 10*time.Millisecond)
+	require.NoError(t, sub.Close())
+	require.Greater(t, testutil.ToFloat64(p.metrics.sessions.WithLabelValues(topic, topic)), before)
+}
+
+// deleteRecords removes what a topic's only partition has before an offset.
+func deleteRecords(t *testing.T, p *Plugin, topic string, before int64) {
+	t.Helper()
+	live, err := p.connected()
+	require.NoError(t, err)
+	admin, err := sarama.NewClusterAdminFromClient(live.client)
+	require.NoError(t, err)
+	require.NoError(t, admin.DeleteRecords(topic, map[int32]int64{0: before}))
+}
+
+// newestOnly is a client of a partition that ends at 500, and a session and a claim that began there. Fetching has gone further.
+type newestOnly struct {
+	sarama.Client
+	sarama.ConsumerGroupSession
+	sarama.ConsumerGroupClaim
+	ctx    context.Context //nolint:containedctx // sarama's interface returns it
+	commit int64
+}
+
+func (*newestOnly) GetOffset(string, int32, int64) (int64, error) { return 500, nil }
+func (n *newestOnly) Context() context.Context                    { return n.ctx }
+
+func (n *newestOnly) MarkOffset(_ string, _ int32, offset int64, _ string) {
+	n.commit = max(n.commit, offset)
+}
+
+func (n *newestOnly) ResetOffset(_ string, _ int32, offset int64, _ string) {
+	n.commit = min(n.commit, offset)
+}
+
+func (*newestOnly) Topic() string              { return "topic" }
+func (*newestOnly) Partition() int32           { return 3 }
+func (*newestOnly) InitialOffset() int64       { return sarama.OffsetNewest }
+func (*newestOnly) HighWaterMarkOffset() int64 { return 700 }
+func (*newestOnly) Messages() <-chan *sarama.ConsumerMessage {
+	return nil
+}
+
+// The high water mark of a claim may be past records that were fetched and not handled yet.
+func TestNewestIsTheEndWhenTheClaimBegan(t *testing.T) {
+	t.Parallel()
+	for name, committed := range map[string]int64{"no commit": -1, "commit before the log": 5, "commit beyond the log": 1000} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			log := slog.New(slog.DiscardHandler)
+			s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, log, newMetrics())
+			n := &newestOnly{commit: committed}
+			s.patient = &patient{Client: n, log: log}
+			_, err := s.patient.GetOffset("topic", 3, sarama.OffsetNewest)
+			require.NoError(t, err)
+			if committed >= 0 {
+				s.done = map[int32]progress{3: {base: committed}}
+			}
+			session, end := context.WithCancel(t.Context())
+			end()
+			n.ctx = session
+			require.NoError(t, (&handler{s}).ConsumeClaim(n, n))
+			require.EqualValues(t, 500, n.commit)
+		})
+	}
+}
