@@ -21,6 +21,7 @@ type look struct {
 	consumers []string // of instances that may be dead
 	dead      []string // of instances that are
 	idle      bool     // something has been pending for min_idle
+	answered  bool     // idle was asked for, and is known
 }
 
 // look asks, in pipelines, who reads the streams and, for a round for idle entries, whether any has
@@ -64,6 +65,7 @@ func (d *domain) lookAt(ctx context.Context, streams []Stream, idle bool) []*loo
 			pending, err := probes[i].Result()
 			errs = append(errs, err)
 			l.idle = len(pending) > 0
+			l.answered = err == nil || isGone(err)
 		}
 		if err := errors.Join(errs...); err != nil && parentAlive(ctx) {
 			d.failed(s, err)

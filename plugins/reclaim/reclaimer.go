@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -150,6 +151,8 @@ func (d *domain) run(ctx context.Context) {
 			more = d.round(ctx, idle)
 			if idle {
 				nextIdle = time.Now().Add(jitter(c.Interval))
+			} else if more {
+				more = d.rest(ctx) // checks may be due more often than rest
 			}
 			next = time.Now().Add(jitter(min(c.DeadCheck, max(time.Until(nextIdle), time.Millisecond))))
 		}
@@ -166,11 +169,16 @@ func jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64
 
 // round goes through the streams of the target once: the entries of the dead always, idle entries
 // when asked to. What was in trouble in the last round comes last, so that it holds up nobody twice. more tells that
-// something was left because a reader had no room.
+// something is left because a reader had no room, from this round or an earlier one.
 func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 	streams := d.target.Streams()
+	if idle {
+		maps.DeleteFunc(d.left, func(name string, _ bool) bool {
+			return !slices.ContainsFunc(streams, func(s Stream) bool { return s.Name == name })
+		})
+	}
 	if len(streams) == 0 {
-		return false
+		return len(d.left) > 0
 	}
 	for _, s := range streams {
 		if _, known := d.shards[s.Shard]; !known {
@@ -179,23 +187,18 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 		}
 	}
 	d.minIdle = max(d.r.o.Config.MinIdle, d.target.MinIdle())
-	if idle {
-		clear(d.left) // this round finds them again
-	}
 	calm, troubled := d.sort(streams)
 	seen := map[string]bool{} // instances that read any of the streams
 	total := 0
 	for _, part := range [][]Stream{calm, troubled} {
 		looks := d.look(ctx, part, idle)
 		d.judge(ctx, looks, seen)
-		n, left := d.serveAll(ctx, looks)
-		total += n
-		more = more || left
+		total += d.serveAll(ctx, looks)
 	}
 	maps.DeleteFunc(d.gone, func(instance string, _ time.Time) bool { return !seen[instance] })
 	d.settle(ctx)
 	d.reclaimed(ctx, total, len(streams))
-	return more && ctx.Err() == nil
+	return len(d.left) > 0 && ctx.Err() == nil
 }
 
 // rest looks only at streams whose reader had no room for all, and has some now. It reports whether any are left.
@@ -209,13 +212,7 @@ func (d *domain) rest(ctx context.Context) (more bool) {
 	if len(streams) > 0 {
 		looks := d.look(ctx, streams, true)
 		d.judge(ctx, looks, map[string]bool{})
-		for _, l := range looks {
-			if !l.idle && len(l.dead) == 0 {
-				delete(d.left, l.Name) // others took it
-			}
-		}
-		n, _ := d.serveAll(ctx, looks)
-		d.reclaimed(ctx, n, len(streams))
+		d.reclaimed(ctx, d.serveAll(ctx, looks), len(streams))
 	}
 	return len(d.left) > 0 && ctx.Err() == nil
 }
@@ -241,13 +238,17 @@ func (d *domain) sort(streams []Stream) (calm, troubled []Stream) {
 	return calm, troubled
 }
 
-// serveAll serves the streams that need it, one after the other.
-func (d *domain) serveAll(ctx context.Context, looks []*look) (total int, more bool) {
+// serveAll serves the streams that need it, one after the other. A stream has nothing left only when its look asked for
+// idle entries and was answered.
+func (d *domain) serveAll(ctx context.Context, looks []*look) (total int) {
 	for _, l := range looks {
 		if ctx.Err() != nil {
-			return total, false
+			return total
 		}
 		if !l.idle && len(l.dead) == 0 {
+			if l.answered {
+				delete(d.left, l.Name)
+			}
 			continue
 		}
 		begin := time.Now()
@@ -256,25 +257,36 @@ func (d *domain) serveAll(ctx context.Context, looks []*look) (total int, more b
 			d.slow[l.Name] = struct{}{}
 		}
 		total += n
-		if more = more || left; left {
+		switch {
+		case left:
 			d.left[l.Name] = true
-		} else {
+		case l.answered && err == nil:
 			delete(d.left, l.Name)
 		}
 		if err != nil && ctx.Err() == nil {
 			d.failed(l.Stream, err)
 		}
 	}
-	return total, more
+	return total
 }
 
 func (d *domain) failed(s Stream, err error) {
-	if isGone(err) || errors.Is(err, redispoll.ErrStopped) {
-		return // cleaned up meanwhile, not created yet, or not read here any more
+	if isExpected(err) {
+		return
 	}
 	d.failing[s.Name] = struct{}{}
 	d.r.o.Metrics.failures.WithLabelValues(d.target.Domain(), s.Shard).Inc()
 	d.log.Error("stream not reclaimed", slog.String(pipeline.LogStream, s.Name), pipeline.Err(err))
+}
+
+// isExpected reports whether err says only that the stream was cleaned up meanwhile, is not created yet, or is not read here
+// any more.
+func isExpected(err error) bool {
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !isExpected(err) })
+	}
+	return isGone(err) || errors.Is(err, redispoll.ErrStopped)
 }
 
 var _ pipeline.Service = (*Reclaimer)(nil)

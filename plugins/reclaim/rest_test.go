@@ -3,9 +3,11 @@ package reclaim
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +15,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
 // counter counts the commands of a client.
@@ -60,6 +64,93 @@ func TestAFullReaderCostsTheOthersNothing(t *testing.T) {
 		require.False(t, d.rest(t.Context()))
 		require.Len(t, full.got(), 5)
 	})
+}
+
+// What a full reader leaves is taken up as it frees, between two rounds for idle entries and while dead readers are served.
+func TestWhatIsLeftIsTakenUpBetweenRounds(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.MinIdle, c.Interval = time.Hour, time.Hour
+		r := &fakeReader{}
+		st := s.stream(t, "1", "me-1-0", r)
+		s.giveBack(t, st, "other-2-0", 2*time.Hour, s.hold(t, st, "other-2-0", 5))
+		s.hold(t, st, "gone-3-0", 1)
+		newRig(c, "me-1", everybody("other-2"), &fakeTarget{client: s.client, streams: []Stream{st}}).run(t)
+		for i := range 6 {
+			r.mu.Lock()
+			r.free = 1
+			r.mu.Unlock()
+			eventually(t, "one more is taken", func() bool { return len(r.got()) == i+1 })
+		}
+	})
+}
+
+// Only an answer about idle entries says that nothing is left.
+func TestWhatIsLeftIsNotForgotten(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.MinIdle = time.Hour
+		r := &fakeReader{}
+		st := s.stream(t, "1", "me-1-0", r)
+		s.giveBack(t, st, "other-2-0", 2*time.Hour, s.hold(t, st, "other-2-0", 2))
+		target := &fakeTarget{client: s.client, streams: []Stream{st}}
+		d := newDomain(newRig(c, "me-1", everybody("other-2")).Reclaimer, target)
+		require.True(t, d.round(t.Context(), true), "the reader is full")
+		require.True(t, d.round(t.Context(), false), "nobody has asked since")
+
+		r.mu.Lock()
+		r.free = 1
+		r.mu.Unlock()
+		s.hold(t, st, "gone-3-0", 1)
+		eventually(t, "the dead reader is removed", func() bool {
+			return d.round(t.Context(), false) && !slices.Contains(s.consumers(t, st), "gone-3-0")
+		})
+		require.Len(t, r.got(), 1)
+		require.True(t, d.left[st.Name], "the idle ones are still there")
+
+		r.mu.Lock()
+		r.free = 1
+		r.mu.Unlock()
+		broken := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+		t.Cleanup(func() { require.NoError(t, broken.Close()) })
+		target.client = broken
+		require.True(t, d.rest(t.Context()), "the look has failed")
+		require.True(t, d.round(t.Context(), true), "this one too")
+		target.client = s.client
+		require.True(t, d.round(t.Context(), true), "one is left")
+		target.streams = nil
+		require.False(t, d.round(t.Context(), true), "it is not read here any more")
+	})
+}
+
+// A reader that stops is no failure; entries that it could not put back are one.
+func TestOnlyTheExpectedIsQuiet(t *testing.T) {
+	t.Parallel()
+	handed := func(err error) error {
+		return fmt.Errorf("hand 1 entries to the reader: %w", errors.Join(redispoll.ErrStopped, err))
+	}
+	for _, test := range []struct {
+		name     string
+		err      error
+		expected bool
+	}{
+		{"stopped", handed(nil), true},
+		{"gone", fmt.Errorf("probe: %w", errors.New("NOGROUP No such key")), true},
+		{"stopped and gone", handed(errors.New("NOGROUP No such key")), true},
+		{"not put back", handed(errInjected), false},
+		{"stopped, lease not released", errors.Join(handed(nil), errInjected), false},
+		{"something else", errInjected, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(quick(), "me-1", everybody())
+			d := newDomain(r.Reclaimer, &fakeTarget{})
+			d.failed(Stream{Shard: "0", Name: "s"}, test.err)
+			_, failing := d.failing["s"]
+			require.Equal(t, test.expected, !failing)
+			require.Equal(t, test.expected, r.log.count("stream not reclaimed") == 0)
+		})
+	}
 }
 
 // cut loses the reply to the first command that contains a text, with its connection.
