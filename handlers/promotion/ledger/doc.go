@@ -36,7 +36,8 @@
 //     is known not to have charged.
 //   - KeyFirstUsedAt is when the idempotency key may have reached the API first. An API may count the age of a key from there,
 //     also when it refused that request. So only a call of which no byte left the process clears it. When the key is older than
-//     idempotency_ttl, a lookup comes before any send, and what may have been charged is not sent at all.
+//     idempotency_ttl, a lookup comes before each send that reaches the API, and what may have been charged is not sent at
+//     all. The lookup is not counted when the API refused to work for now, or refused our credential.
 //   - A released call spends no attempt: the API refused to work for now, our credential was refused, or a proxy answered.
 //     Such calls would be repeated without end for a payout that alone is answered so. They are counted (Released) while other
 //     payouts are being answered. At max_released a payout is FAILED when it was certainly not charged, and looked up otherwise.

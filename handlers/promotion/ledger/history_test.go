@@ -25,6 +25,7 @@ func TestPayoutNeverPaidTwice(t *testing.T) {
 		type flight struct {
 			epoch int64
 			send  bool
+			after bool      // a send that followed a lookup
 			until time.Time // the worker's lease
 			state string    // begun, written, ended
 		}
@@ -79,9 +80,9 @@ func TestPayoutNeverPaidTwice(t *testing.T) {
 						require.NotEqual(t, PromotionCancelled, promotion, "sent after a cancel")
 						require.False(t, row.MaybeCharged && row.KeyAge(now) > p.ttl, "sent after the key's time")
 						require.False(t, row.KeyAge(now) > p.ttl && !looked, "sent after the key's time, without a lookup")
-						looked = false
 					}
-					flights = append(flights, &flight{epoch: row.Epoch, send: d.next == Send, until: now.Add(p.lease), state: "begun"})
+					flights = append(flights, &flight{epoch: row.Epoch, send: d.next == Send, after: looked, until: now.Add(p.lease), state: "begun"})
+					looked = looked && d.next == Ask
 				}
 			case "write":
 				for _, f := range flights {
@@ -121,8 +122,8 @@ func TestPayoutNeverPaidTwice(t *testing.T) {
 						use(false)
 					}
 				}
-				if d := step(event{kind: evSettle, result: res}); res.Outcome == NoCharge && !d.stale && !d.repeat {
-					looked = true
+				if d := step(event{kind: evSettle, result: res}); !d.stale && !d.repeat {
+					looked = looked || res.Outcome == NoCharge || f.after && (res.Outcome == NotSent || res.Outcome == Interrupted)
 				}
 			case "crash": // the worker dies without a word; what it wrote may arrive
 				if len(flights) > 0 {

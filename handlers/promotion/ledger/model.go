@@ -205,7 +205,7 @@ type Row struct {
 	KeyFirstUsedAt time.Time
 	MaybeCharged   bool // an earlier attempt may have charged
 	Asking         bool // SENDING: the call is a lookup. AMBIGUOUS, ERROR: the next call must be one
-	NoChargeSeen   bool // the API has said since the last send that it knows no charge
+	NoChargeSeen   bool // the API has said that it knows no charge, and no request was sent since (SENDING: before this call)
 
 	TransactionKey   string
 	LastClass        string

@@ -142,8 +142,45 @@ func TestTheKeysAgeCountsFromItsFirstUse(t *testing.T) {
 		h.advance(25 * time.Hour)
 		require.Equal(t, Errored, call(r, Ask, NoCharge), "certainly not charged, so it may be sent after a lookup")
 		require.True(t, mustExplain(t, l, r.Key).NoChargeSeen)
-		require.Equal(t, Errored, call(r, Send, NotCharged))
-		require.Equal(t, Errored, call(r, Ask, NoCharge), "before each send")
+		require.Equal(t, Errored, call(r, Send, NotSent))
+		require.Equal(t, Errored, call(r, Send, NotCharged), "the lookup before still holds")
+		require.Equal(t, Errored, call(r, Ask, NoCharge), "before each send that reaches the API")
 		require.Equal(t, Success, call(r, Send, Paid))
 	})
+}
+
+// TestReleasedSendsOfAnOldKeyEndNothing: a lookup comes before each send of an old key. When the send spends no attempt, the
+// lookup must not be used up either.
+func TestReleasedSendsOfAnOldKeyEndNothing(t *testing.T) {
+	t.Parallel()
+	p := testPolicy()
+	for _, released := range []Outcome{NotSent, Interrupted, NotCharged, OwnFault} {
+		row, now := shapes()["error old"], t0
+		call := func(o Outcome) {
+			now = now.Add(time.Hour)
+			var d decision
+			row, _, d = p.apply(row, event{kind: evBegin, now: now, promotion: PromotionRunning, same: true})
+			if d.next == Ask {
+				row, _, _ = p.apply(row, event{kind: evSettle, now: now, result: Result{Key: row.Key, Epoch: row.Epoch, Outcome: NoCharge}})
+				require.Equal(t, Errored, row.State, released)
+				row, _, d = p.apply(row, event{kind: evBegin, now: now.Add(time.Minute), promotion: PromotionRunning, same: true})
+			}
+			require.Equal(t, Send, d.next, released)
+			row, _, _ = p.apply(row, event{kind: evSettle, now: now, result: Result{Key: row.Key, Epoch: row.Epoch, Outcome: o, TransactionKey: "tx"}})
+		}
+		for range 2 * p.maxAsks {
+			call(released)
+			require.Equal(t, Errored, row.State, released)
+			require.Equal(t, 1, row.Attempts, released)
+			require.LessOrEqual(t, row.Asks, 1, released)
+		}
+		call(TryAgain)
+		require.False(t, row.NoChargeSeen, "the API has heard of the key since")
+		call(Paid)
+		require.Equal(t, Success, row.State)
+	}
+	row := shapes()["expired"]
+	row.NoChargeSeen = true
+	row, _, _ = p.apply(row, event{kind: evBegin, now: t0, promotion: PromotionRunning, same: true})
+	require.False(t, row.NoChargeSeen, "it may have been sent")
 }

@@ -232,7 +232,9 @@ func (p policy) begin(row Row, ev event) (Row, effects, decision) {
 	if row.State == Sending { // the lease ran out: whoever held it may have charged
 		eff.attempt = &Attempt{Epoch: row.Epoch, Number: row.Attempts, Kind: row.callKind(), Instance: row.AttemptBy,
 			StartedAt: row.AttemptStartedAt, EndedAt: now, Outcome: Interrupted, Class: ClassLeaseExpired}
-		row.MaybeCharged = row.MaybeCharged || !row.Asking // a lookup charges nothing
+		if !row.Asking { // a lookup charges nothing
+			row.MaybeCharged, row.NoChargeSeen = true, false
+		}
 		row.Interruptions++
 	}
 	giveUp := func() (Row, effects, decision) {
@@ -266,7 +268,6 @@ func (p policy) begin(row Row, ev event) (Row, effects, decision) {
 	if row.KeyFirstUsedAt.IsZero() {
 		row.KeyFirstUsedAt = row.FirstSentAt
 	}
-	row.NoChargeSeen = false
 	return p.leaseTo(row, now, false), eff, decision{next: Send}
 }
 
@@ -382,12 +383,19 @@ func (p policy) settleSend(row *Row, o Outcome) (rejected bool) {
 	if o.released() {
 		row.Attempts--
 	}
+	looked := row.NoChargeSeen
+	row.NoChargeSeen = false
 	switch o {
 	case NotSent, Interrupted:
+		row.NoChargeSeen = looked // the API has not heard of the key since
 		if row.KeyFirstUsedAt.Equal(row.AttemptStartedAt) {
 			row.KeyFirstUsedAt = time.Time{} // this call would have been the first use
 		}
-	case NotCharged, OwnFault, TryAgain:
+	case NotCharged, OwnFault:
+		if looked && !row.MaybeCharged {
+			row.Asks-- // the next send needs another lookup, and no attempt was spent
+		}
+	case TryAgain:
 	case Rejected:
 		// The refusal speaks for this request only; an earlier one may have charged: look it up.
 		rejected = true
