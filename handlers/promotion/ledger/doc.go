@@ -46,7 +46,8 @@
 //   - Begins and accepts read a promotion's state behind its gate: an advisory lock that they hold in share mode until
 //     they commit, and that a change of the state takes exclusively. Its queue is fair. A share lock of the row would keep a
 //     writer out indefinitely: it is granted past a waiting writer, and many overlapping begins never leave a gap. The gate's
-//     key includes the schema, and a trigger takes it for writers that don't.
+//     key includes the schema, and a trigger takes it for writers that don't. A pause also takes the gate of the version before
+//     the trigger, for a rolling upgrade. Transactions are READ COMMITTED, so that a begin reads what was committed while it waited.
 //   - A lock is never waited for indefinitely: PostgreSQL ends a session that is silent inside a transaction, hot
 //     statements have a lock_timeout, and a pause waits for its gate in short steps, because every later begin queues behind
 //     it. A batch that met a lock is run in halves, so that the other payouts don't share the delay.

@@ -207,8 +207,8 @@ func (l *Ledger) feed(ctx context.Context, p Promotion, query func(now time.Time
 }
 
 // MarkFed says that these payouts were added to the stream of that incarnation. Payouts whose hint has changed
-// since they were read keep what they have, and so do all when another incarnation is on record: the next
-// round feeds them again. It returns how many were marked.
+// since they were read keep what they have, and so do those whose row another transaction has locked, and all when another
+// incarnation is on record: the next round feeds them again. It returns how many were marked.
 func (l *Ledger) MarkFed(ctx context.Context, p Promotion, incarnation string, fed []Feed) (int, error) {
 	if len(fed) == 0 {
 		return 0, nil

@@ -111,13 +111,38 @@ func TestOthersGoOnBesideAFrozenTransaction(t *testing.T) {
 		}
 		require.Equal(t, map[int64]bool{7: true}, left)
 	})
+	t.Run("postgres: a locked row is not marked as fed", func(t *testing.T) {
+		t.Parallel()
+		h := newPostgresHome(t)
+		l := h.open(t)
+		acceptMany(t, l, 1, 3)
+		for target := int64(1); target <= 3; target++ {
+			require.NoError(t, l.NotEnqueued(t.Context(), key(1, target)))
+		}
+		tx := freeze(t, h, `SELECT FROM payouts WHERE target_id = 2 FOR UPDATE`)
+		for _, left := range [][]int64{{1, 2, 3}, {2}, {2}} {
+			rows, err := l.FeedNone(t.Context(), Promotion{"POINT", 1}, 10)
+			require.NoError(t, err)
+			var targets []int64
+			for _, r := range rows {
+				targets = append(targets, r.Target)
+			}
+			require.Equal(t, left, sorted(targets))
+			n, err := l.MarkFed(t.Context(), Promotion{"POINT", 1}, "", rows)
+			require.NoError(t, err)
+			require.Equal(t, len(left)-1, n)
+		}
+		require.NoError(t, tx.Rollback(t.Context()))
+		rows, err := l.FeedNone(t.Context(), Promotion{"POINT", 1}, 10)
+		require.NoError(t, err)
+		n, err := l.MarkFed(t.Context(), Promotion{"POINT", 1}, "", rows)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	})
 	t.Run("postgres: a gate that a pause waits for", func(t *testing.T) {
 		t.Parallel()
 		h := newPostgresHome(t)
 		conn := h.connect(t)
-		var schema string
-		require.NoError(t, conn.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
-		h.dsn += "&application_name=millrace-" + schema
 		l := h.open(t)
 		acceptMany(t, l, 1, 3)
 		acceptMany(t, l, 2, 3)

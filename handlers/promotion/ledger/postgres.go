@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"log/slog"
 	"net"
 	"strings"
@@ -176,10 +178,27 @@ func (s *postgres) with(ctx context.Context, pool *pgxpool.Pool, fn func(querier
 	return fn(q, now)
 }
 
+// oldGateOf is the key of a promotion's gate in the version before the trigger promotions_gate. In a rolling upgrade the begins of
+// that version hold this gate and the promotion's row in share mode, and PostgreSQL grants such a share past a writer that
+// waits for the row. A writer therefore takes the old gate exclusively, and first, as a pause of that version does. The release
+// after the one that adds the trigger may remove it: no instance of the version before the trigger runs next to that release.
+func oldGateOf(p Promotion) int32 {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, p.String())
+	return int32(h.Sum32())
+}
+
+// readCommitted is the isolation level whatever the default of the role, the database or the DSN is: a statement that follows a wait for a lock
+// must see what was committed during the wait.
+func readCommitted() pgx.TxOptions { return pgx.TxOptions{IsoLevel: pgx.ReadCommitted} }
+
 func (s *postgres) update(ctx context.Context, gate *Promotion, fn func(querier, time.Time) error) error {
-	return pgx.BeginFunc(ctx, s.cold, func(tx pgx.Tx) error {
+	return pgx.BeginTxFunc(ctx, s.cold, readCommitted(), func(tx pgx.Tx) error {
 		if gate != nil {
 			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+pgGateTimeout+"'"); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, pgOldGate, oldGateOf(*gate)); err != nil {
 				return err
 			}
 			if _, err := tx.Exec(ctx, pgGate, string(gate.Type), gate.ID); err != nil {

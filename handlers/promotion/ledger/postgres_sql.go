@@ -12,6 +12,8 @@ const (
 	pgGates = `SELECT pg_advisory_xact_lock_shared(1296650049, h) FROM (SELECT hashtext(current_schema() || '/' || k.type || '/' || k.id) AS h
 	FROM unnest($1::text[], $2::bigint[]) AS k(type, id) GROUP BY 1 ORDER BY 1) AS gates`
 
+	pgOldGate = `SELECT pg_advisory_xact_lock(1296650049, $1::int)`
+
 	pgGate = `SELECT pg_advisory_xact_lock(1296650049, ` + pgGateKey + `)`
 
 	pgReadPromotions = `SELECT p.type, p.promotion_id, p.state
@@ -91,6 +93,7 @@ CROSS JOIN LATERAL (SELECT min(ended_at) AS first FROM attempts WHERE payout_id 
 FROM unnest($1::bigint[], $2::bigint[]) AS u(id, seq)
 WHERE p.id = u.id AND p.version = u.seq AND p.state IN ('PENDING', 'SENDING', 'ERROR', 'AMBIGUOUS')`
 
+	// A row that a frozen instance has locked is left out: the other rows are marked without it.
 	pgLockFed = `SELECT p.id FROM unnest($1::bigint[]) AS k(id)
-CROSS JOIN LATERAL (SELECT id FROM payouts AS p WHERE p.id = k.id FOR UPDATE) AS p`
+CROSS JOIN LATERAL (SELECT id FROM payouts AS p WHERE p.id = k.id FOR UPDATE SKIP LOCKED) AS p`
 )

@@ -3,20 +3,23 @@ package ledger
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// waiters counts the locks of the test's schema and advisory locks that are waited for.
+// waiters counts the sessions that wait for the gate of POINT:1 in the test's schema.
 func waiters(t *testing.T, conn *pgx.Conn) (n int) {
-	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
-		AND application_name = 'millrace-' || current_schema()`).Scan(&n))
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+		AND classid = 1296650049 AND objid::bigint = hashtext(current_schema() || '/POINT/1')::bigint & 4294967295`).Scan(&n))
 	return n
 }
 
@@ -36,9 +39,6 @@ func TestPauseGoesBeforeLaterBegins(t *testing.T) {
 		t.Parallel()
 		h := newPostgresHome(t)
 		conn := h.connect(t)
-		var schema string
-		require.NoError(t, conn.QueryRow(t.Context(), `SELECT current_schema()`).Scan(&schema))
-		h.dsn += "&application_name=millrace-" + schema
 		l := h.open(t)
 		p := Promotion{"POINT", 1}
 		mustAccept(t, l, record(1, 1))
@@ -71,27 +71,82 @@ func TestPauseGoesBeforeLaterBegins(t *testing.T) {
 	})
 }
 
-// TestBeginWaitsForAnyWriterOfItsPromotion: also for one that knows nothing of gates, such as a person.
+// TestBeginWaitsForAnyWriterOfItsPromotion: also for one that knows nothing of gates, such as a person. The begin reads what
+// that writer has committed, whatever the isolation level of the database is.
 func TestBeginWaitsForAnyWriterOfItsPromotion(t *testing.T) {
+	t.Parallel()
+	for _, isolation := range []string{"read committed", "repeatable read"} {
+		t.Run("postgres, "+isolation, func(t *testing.T) {
+			t.Parallel()
+			h := newPostgresHome(t)
+			conn, writer := h.connect(t), h.connect(t)
+			h.dsn += "&default_transaction_isolation=" + url.PathEscape(isolation)
+			l := h.open(t)
+			mustAccept(t, l, record(1, 1))
+			tx, err := writer.Begin(t.Context())
+			require.NoError(t, err)
+			_, err = tx.Exec(t.Context(), `UPDATE promotions SET state = 'CANCELLED'`)
+			require.NoError(t, err)
+			begun := make(chan Begun, 1)
+			go func() {
+				b, err := untilAnswered(context.Background(), func(ctx context.Context) (Begun, error) { return l.Begin(ctx, record(1, 1)) })
+				assert.NoError(t, err)
+				begun <- b
+			}()
+			require.Eventually(t, func() bool { return waiters(t, conn) > 0 || len(begun) > 0 }, 20*time.Second, time.Millisecond)
+			require.Empty(t, begun)
+			require.NoError(t, tx.Commit(t.Context()))
+			require.Equal(t, "cancelled", (<-begun).Why)
+		})
+	}
+}
+
+// TestPauseGoesBeforeBeginsOfTheVersionBefore: in a rolling upgrade their begins overlap without end, in share mode. Each here
+// commits only when the next one has its locks or waits for one.
+func TestPauseGoesBeforeBeginsOfTheVersionBefore(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		h := newPostgresHome(t)
-		conn := h.connect(t)
-		l := h.open(t)
-		mustAccept(t, l, record(1, 1))
-		tx, err := conn.Begin(t.Context())
+		l, watch := h.open(t), h.connect(t)
+		p := Promotion{"POINT", 31}
+		mustAccept(t, l, record(p.ID, 1))
+		sessions := [2]*pgx.Conn{h.connect(t), h.connect(t)}
+		begin := func(conn *pgx.Conn) error {
+			_, err := conn.Exec(context.Background(), fmt.Sprintf(`BEGIN; SELECT pg_advisory_xact_lock_shared(1296650049, %d);
+				SELECT state FROM promotions WHERE promotion_id = %d FOR SHARE`, oldGateOf(p), p.ID))
+			return err
+		}
+		commit := func(conn *pgx.Conn) {
+			_, err := conn.Exec(t.Context(), "COMMIT")
+			require.NoError(t, err)
+		}
+		require.NoError(t, begin(sessions[0]))
+		paused := make(chan error, 1)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // such begins keep a waiting pause out indefinitely
+		defer cancel()
+		go func() { paused <- l.Pause(ctx, p, ann) }()
+		var err error
+		for n, answered := 0, false; !answered; n++ {
+			now, next := sessions[n%2], sessions[(n+1)%2]
+			begun := make(chan error, 1)
+			go func() { begun <- begin(next) }()
+			require.Eventually(t, func() bool {
+				var waits bool
+				require.NoError(t, watch.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)`,
+					int32(next.PgConn().PID())).Scan(&waits))
+				return waits || len(begun) > 0
+			}, 20*time.Second, time.Millisecond)
+			commit(now)
+			require.NoError(t, <-begun)
+			select {
+			case err = <-paused:
+				answered = true
+				commit(next)
+			default:
+			}
+		}
 		require.NoError(t, err)
-		_, err = tx.Exec(t.Context(), `UPDATE promotions SET state = 'CANCELLED'`)
-		require.NoError(t, err)
-		begun := make(chan Begun, 1)
-		go func() {
-			b, _ := l.Begin(context.Background(), record(1, 1))
-			begun <- b
-		}()
-		require.Never(t, func() bool { return len(begun) > 0 }, 300*time.Millisecond, 10*time.Millisecond)
-		require.NoError(t, tx.Commit(t.Context()))
-		require.Equal(t, "cancelled", (<-begun).Why)
 	})
 }
 
@@ -100,15 +155,15 @@ func TestABeginLeavesThePromotionUnlocked(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		h, other := newPostgresHome(t), newPostgresHome(t)
-		l, conn, p := h.open(t), h.connect(t), Promotion{"POINT", 1}
-		mustAccept(t, l, record(1, 1))
+		h := newPostgresHome(t)
+		l, other, conn, p := h.open(t), newPostgresHome(t).open(t), h.connect(t), Promotion{"POINT", 32}
+		mustAccept(t, l, record(p.ID, 1))
 		u, _, err := l.store.begin(t.Context(), want{promotions: []Promotion{p}})
 		require.NoError(t, err)
 		defer u.rollback()
 		_, err = conn.Exec(t.Context(), `SELECT FROM promotions FOR UPDATE NOWAIT`)
 		require.NoError(t, err)
-		require.NoError(t, other.open(t).Pause(t.Context(), p, ann))
+		require.NoError(t, other.Pause(t.Context(), p, ann))
 		require.NoError(t, u.commit(t.Context(), &changes{}), "the pause did not wait until the session was ended")
 	})
 }

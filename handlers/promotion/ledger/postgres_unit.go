@@ -26,7 +26,7 @@ func (s *postgres) begin(ctx context.Context, w want) (unit, *snapshot, error) {
 	u := &pgUnit{s: s, conn: conn}
 	snap := &snapshot{promotions: map[Promotion]PromotionState{}, rows: make(map[Key]*stored, len(w.keys))}
 	var b pgx.Batch
-	b.Queue("BEGIN")
+	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")                      // as readCommitted says
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= partTimeout { // the lock's timeout first: it costs no connection
 		b.Queue("SET LOCAL lock_timeout = '" + pgPartLockTimeout + "'")
 	}
@@ -200,25 +200,31 @@ func (u *pgUnit) rollback() {
 }
 
 func (s *postgres) markFed(ctx context.Context, p Promotion, incarnation string, rows []Feed) (int, error) {
-	ids, seqs := make([]int64, len(rows)), make([]int64, len(rows))
+	ids, versions := make([]int64, len(rows)), make(map[int64]int64, len(rows))
 	for i, r := range rows {
-		ids[i], seqs[i] = r.id, r.seq
+		ids[i], versions[r.id] = r.id, r.seq
 	}
 	var marked int64
-	err := pgx.BeginFunc(ctx, s.hot, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, s.hot, readCommitted(), func(tx pgx.Tx) error {
 		q := pgQuerier{tx}
 		same, err := sameIncarnation(ctx, q, p, incarnation)
 		if err != nil || !same {
 			return err
 		}
-		if _, err := tx.Exec(ctx, pgLockFed, ids); err != nil {
+		var locked, seqs []int64
+		if err := q.query(ctx, func(r scanner) error {
+			var id int64
+			err := r.Scan(&id)
+			locked, seqs = append(locked, id), append(seqs, versions[id])
+			return err
+		}, pgLockFed, ids); err != nil || len(locked) == 0 {
 			return err
 		}
 		now, err := s.clock(ctx, q)
 		if err != nil {
 			return err
 		}
-		marked, err = q.exec(ctx, pgMarkFed, ids, seqs, now)
+		marked, err = q.exec(ctx, pgMarkFed, locked, seqs, now)
 		return err
 	})
 	return int(marked), err
