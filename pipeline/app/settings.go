@@ -135,6 +135,7 @@ type Loaded struct {
 	Document *configs.Document // where each value came from
 	Logger   *slog.Logger      // as the settings want it
 	Plugins  []pipeline.Plugin // those of the binary that are enabled, in their order
+	Disabled []string          // the names of the others; their settings are not validated
 }
 
 // SettingsFlags adds --config and --profile to a command and those below it, and returns the command.
@@ -279,6 +280,8 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 		errs = append(errs, err, doc.Decode(section(p), settingsOf(p)))
 		if enabled {
 			l.Plugins = append(l.Plugins, p)
+		} else {
+			l.Disabled = append(l.Disabled, p.Name())
 		}
 	}
 	errs = append(errs, doc.Unclaimed(), h.checkEnabled(l, annotation(cmd, ofPlugin)))

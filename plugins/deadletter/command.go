@@ -41,6 +41,7 @@ func (p *Plugin) withStore(h *app.Host, cmd *cobra.Command, do func(context.Cont
 		r.Service("deadletter.store", &store{plugin: p})
 		return nil
 	}}, func(ctx context.Context, running *app.Running) error {
+		p.disabled = running.Disabled
 		return do(ctx, running, p.letters.Load())
 	})
 }

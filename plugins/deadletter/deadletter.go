@@ -30,6 +30,7 @@ type Plugin struct {
 	topics    Topics
 	streams   Streams
 	replayers map[string]Replayer // by plugin
+	disabled  []string            // plugins that a command must not open: their settings are not validated
 	letters   atomic.Pointer[letters.Store]
 	log       *slog.Logger
 	notices   *notices

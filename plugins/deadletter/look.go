@@ -89,6 +89,9 @@ func (k *looker) look(ctx context.Context, l letters.Letter) (Standing, error) {
 		return Standing{Replay: out}, nil
 	case r == nil:
 		return Standing{Replay: nobody(l), Unsettled: fmt.Sprintf("this binary has no plugin %s to ask: use one that has, or --unsettled", l.Plugin)}, nil
+	case k.plugin.isDisabled(l.Plugin):
+		reason := disabledReason(l.Plugin)
+		return Standing{Replay: Refuse("%s", reason), Unsettled: reason + ": use settings with this plugin, or --unsettled"}, nil
 	case k.failed >= tooMany:
 		return Standing{}, k.err
 	}

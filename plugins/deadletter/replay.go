@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -47,14 +48,24 @@ func (p *Plugin) replay(ctx context.Context, l letters.Letter, by letters.By) (O
 		return p.resend(ctx, l)
 	}
 	r := p.replayers[l.Plugin]
-	if r == nil {
+	switch {
+	case r == nil:
 		return nobody(l), nil
+	case p.isDisabled(l.Plugin):
+		return Refuse("%s", disabledReason(l.Plugin)), nil
 	}
 	return r.Replay(ctx, l, by)
 }
 
 // nobody is the outcome of a letter whose ledger this binary doesn't have.
 func nobody(l letters.Letter) Outcome { return Refuse("nobody here replays letters of %s", l.Plugin) }
+
+// isDisabled reports whether the settings of the command switch a plugin off.
+func (p *Plugin) isDisabled(plugin string) bool { return slices.Contains(p.disabled, plugin) }
+
+func disabledReason(plugin string) string {
+	return fmt.Sprintf("plugin %s is disabled in these settings", plugin)
+}
 
 // resend publishes a letter to where it came from, under the id it had, with a header that names letter and
 // generation: a replay that is finished after it died may publish it twice, and looks the same both times.
@@ -99,15 +110,21 @@ func (p *Plugin) way(l letters.Letter) (pipeline.Sink, Outcome) {
 
 // origin returns the sink into which a source's messages are published.
 func (p *Plugin) origin(s letters.Source) (pipeline.Sink, error) {
+	var from Topics // those of the source
 	switch {
 	case s.Kind == letters.KindKafka && p.topics != nil:
-		return p.topics.Sink(s.Name), nil
+		from = p.topics
 	case s.Kind == letters.KindStream && p.streams != nil:
-		return p.streams.Sink(s.Name), nil
+		from = p.streams
 	case s.Kind == "":
 		return nil, fmt.Errorf("it can't be known where it came from: %q", s.Name)
+	default:
+		return nil, fmt.Errorf("this binary has no %s", s.Kind)
 	}
-	return nil, fmt.Errorf("this binary has no %s", s.Kind)
+	if plugin, ok := from.(pipeline.Plugin); ok && p.isDisabled(plugin.Name()) {
+		return nil, errors.New(disabledReason(plugin.Name()))
+	}
+	return from.Sink(s.Name), nil
 }
 
 // tools are the services that replays of some kinds of letters need.
@@ -116,7 +133,7 @@ type tools struct {
 	kinds  []letters.Kind
 }
 
-// plugins returns those that are needed, downstream first.
+// plugins returns those that are needed and not disabled, downstream first.
 func (t tools) plugins() []pipeline.Plugin {
 	var list []pipeline.Plugin
 	for _, need := range []struct {
@@ -124,7 +141,7 @@ func (t tools) plugins() []pipeline.Plugin {
 		from any
 	}{{letters.KindStream, t.plugin.streams}, {letters.KindKafka, t.plugin.topics}} {
 		for _, k := range t.kinds {
-			if plugin, ok := need.from.(pipeline.Plugin); ok && !k.Ledger && k.Source == need.kind {
+			if plugin, ok := need.from.(pipeline.Plugin); ok && !k.Ledger && k.Source == need.kind && !t.plugin.isDisabled(plugin.Name()) {
 				list = append(list, plugin)
 				break
 			}
@@ -136,12 +153,12 @@ func (t tools) plugins() []pipeline.Plugin {
 // Name implements pipeline.Plugin.
 func (tools) Name() string { return "replay" }
 
-// Register adds what the replayers need.
+// Register adds what the replayers of enabled plugins need.
 func (t tools) Register(r *pipeline.Registry) error {
 	seen := map[string]bool{}
 	var errs []error
 	for _, k := range t.kinds {
-		if replayer := t.plugin.replayers[k.Plugin]; k.Ledger && replayer != nil && !seen[k.Plugin] {
+		if replayer := t.plugin.replayers[k.Plugin]; k.Ledger && replayer != nil && !seen[k.Plugin] && !t.plugin.isDisabled(k.Plugin) {
 			seen[k.Plugin] = true
 			errs = append(errs, replayer.Register(r))
 		}
