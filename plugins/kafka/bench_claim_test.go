@@ -35,9 +35,10 @@ type bench struct {
 }
 
 type benchOption struct {
-	plain  bool // no retry topic
-	config func(*Config)
-	done   []int64
+	plain    bool // no retry topic
+	comeBack bool // what is moved comes to the same claim
+	config   func(*Config)
+	done     []int64
 }
 
 func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testing.T, b *bench)) {
@@ -49,12 +50,15 @@ func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testin
 		b := &bench{t: t, records: make(chan *sarama.ConsumerMessage, 1000), ended: make(chan struct{}), log: &bytes.Buffer{}}
 		b.sub = newSubscription(c, "topic", "group", f, slog.New(slog.NewTextHandler(b.log, nil)), newMetrics())
 		b.again = pipelinetest.NewRecorder("topic")
-		if !opt.plain {
+		switch {
+		case opt.comeBack:
+			b.sub.retries = comingBack{b.again, b}
+		case !opt.plain:
 			b.sub.retries = b.again
 		}
 		session, end := context.WithCancel(b.sub.ctx)
 		b.endSess = end
-		b.claim = newClaim(session, b.sub, 3, 0, opt.done, b.mark, func() int64 { return b.next })
+		b.claim = newClaim(session, b.sub, 3, 0, opt.done, b.mark, b.highWater)
 		b.sub.claims[b.claim] = struct{}{}
 		go b.sub.gate.watch(b.sub.ctx)
 		go b.sub.watchWindows()
@@ -85,6 +89,28 @@ func (b *bench) marked() int64 {
 	return b.marks[len(b.marks)-1]
 }
 
+func (b *bench) highWater() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.next
+}
+
+// comingBack is a retry topic of one partition.
+type comingBack struct {
+	*pipelinetest.Recorder
+	b *bench
+}
+
+func (s comingBack) Publish(ctx context.Context, msgs ...*message.Message) error {
+	if err := s.Recorder.Publish(ctx, msgs...); err != nil {
+		return err
+	}
+	for _, m := range msgs {
+		s.b.writeRecord("", m.Metadata, string(m.Payload))
+	}
+	return nil
+}
+
 // write appends records with these keys to the partition.
 func (b *bench) write(keys ...string) {
 	for _, k := range keys {
@@ -93,6 +119,8 @@ func (b *bench) write(keys ...string) {
 }
 
 func (b *bench) writeRecord(key string, headers map[string]string, value string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	r := &sarama.ConsumerMessage{Topic: "topic", Partition: 3, Offset: b.next, Key: []byte(key), Value: []byte(value)}
 	for k, v := range headers {
 		r.Headers = append(r.Headers, &sarama.RecordHeader{Key: []byte(k), Value: []byte(v)})

@@ -38,9 +38,10 @@ type claim struct {
 	ended    bool          // the partition may be another's: acks no longer count
 	inHand   int
 	held     map[*record]struct{} // records that are not due
-	next     int64                // the offset after the last one marked, or where the claim began
-	last     int64                // the last offset read
-	warned   int64                // the offset last named as head of line
+	moves    moves
+	next     int64 // the offset after the last one marked, or where the claim began
+	last     int64 // the last offset read
+	warned   int64 // the offset last named as head of line
 }
 
 func newClaim(ctx context.Context, sub *subscription, partition int32, initial int64, done doneBefore,
@@ -122,11 +123,16 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 		c.settle(r)
 		return true
 	}
-	if !c.admit(r, size(msg), r.due.After(now)) {
+	if !c.admit(r, size(msg)) {
 		return false
 	}
 
+	now = time.Now()
+	notDue := r.due.After(now)
 	c.mu.Lock()
+	if !notDue {
+		c.moves = moves{} // the pass has found something
+	}
 	c.win.add(r, now)
 	c.last = r.offset
 	c.carriers++
@@ -139,7 +145,6 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 		}
 		c.keys[r.key] = nil
 	}
-	notDue := r.due.After(now)
 	if notDue {
 		c.hold(r)
 	}
@@ -161,11 +166,18 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 
 // admit waits until the subscription has bytes for r; false: the claim ended first. Without bytes go the first record of a window,
 // and the first that is due in a window where nothing is in flight: so every partition always gets on.
-func (c *claim) admit(r *record, bytes int64, notDue bool) bool {
+func (c *claim) admit(r *record, bytes int64) bool {
+	var due <-chan time.Time // r becomes due while it waits
+	if wait := time.Until(r.due); wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		due = timer.C
+	}
 	for {
 		freed := c.sub.budget.wait()
+		isDue := !r.due.After(time.Now())
 		c.mu.Lock()
-		free := c.win.count == 0 || !notDue && c.carriers == len(c.held)
+		free := c.win.count == 0 || isDue && c.carriers == len(c.held)
 		c.mu.Unlock()
 		ok := free
 		if !free {
@@ -175,6 +187,7 @@ func (c *claim) admit(r *record, bytes int64, notDue bool) bool {
 			select {
 			case <-freed:
 			case <-c.room: // the window may be empty now
+			case <-due:
 			case <-c.ctx.Done():
 			}
 		}

@@ -35,7 +35,8 @@
 //     before decompression. Its MaxDecompressedBatchSize is not used, because one batch over it would stop the partition.
 //   - A due time is believed on retry topics only, which the Registry knows. Any client can write the header.
 //   - Records that are not due are moved to the end of their topic when they leave no room, at most a window per
-//     partition every 10 seconds: rewriting costs little, and nothing is moved when nothing waits behind it.
+//     partition every 10 seconds: rewriting costs little. Nothing is moved when nothing waits behind it or for its bytes, and the pause
+//     doubles, up to 160 seconds, with each pass through the topic that reads no record that is due.
 //   - The group's client waits for a partition without a leader (patient.go): to sarama, a claim that can't begin is the
 //     end of the whole member's session.
 //   - The key decides the partition by murmur2, as in Java's producer, and not by sarama's default hash, so that

@@ -12,6 +12,17 @@ import (
 // record must still wait to be moved: so a topic full of them is rewritten slowly, and one record at most once per interval.
 const moveEvery = 10 * time.Second
 
+// longestPause is the longest pause between two moves, where passes find nothing that is due.
+const longestPause = 16 * moveEvery
+
+// moves is when a claim moves records. What it moves comes back to it, so a pass through the topic that finds nothing due doubles
+// the pause. A record that is due ends the long pauses.
+type moves struct {
+	next  time.Time     // not before
+	pause time.Duration // zero: no record was moved since a due one was read
+	until int64         // the pass is over when everything before this offset was read
+}
+
 // hold notes that r is not due. The caller holds the lock.
 func (c *claim) hold(r *record) {
 	r.move = make(chan struct{}, 1)
@@ -64,22 +75,39 @@ func (c *claim) toTheEnd(r *record) error {
 	return nil
 }
 
-// makeRoom moves records that are not due for a while when they stop the reader. Where a route asks for an order they stay.
+// makeRoom moves records that are not due for a while when they stop the reader, and something waits behind them or another claim
+// waits for their bytes. Where a route asks for an order they stay.
 func (c *claim) makeRoom() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sub.retries == nil || c.sub.flow.Order != pipeline.OrderNone || !c.win.full() && !c.sub.budget.wanted() {
+	if c.sub.retries == nil || c.sub.flow.Order != pipeline.OrderNone {
 		return
 	}
-	from := time.Now().Add(moveEvery)
+	end, now := c.highWater(), time.Now()
+	inTheWay := c.win.full() && end > c.last+1
+	if !inTheWay && !c.sub.budget.wanted() || now.Before(c.moves.next) {
+		return
+	}
+	moved := false
 	for r := range c.held {
-		if r.due.After(from) {
+		if r.due.After(now.Add(moveEvery)) {
 			select {
 			case r.move <- struct{}{}:
+				moved = true
 			default:
 			}
 		}
 	}
+	if !moved {
+		return
+	}
+	switch {
+	case c.moves.pause == 0:
+		c.moves.pause, c.moves.until = moveEvery, end
+	case c.last+1 >= c.moves.until:
+		c.moves.pause, c.moves.until = min(2*c.moves.pause, longestPause), end
+	}
+	c.moves.next = now.Add(c.moves.pause - moveEvery/2) // half a tick early: ticks are not exact
 }
 
 // watchWindows makes room in the windows of all claims.

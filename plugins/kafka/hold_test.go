@@ -83,6 +83,62 @@ func TestClaimMovesWhatIsFarFromDue(t *testing.T) {
 	})
 }
 
+// What is moved comes back: where nothing waits behind it it stays, and where nothing due is behind it, it is moved ever more rarely.
+func TestClaimDoesNotMoveInCircles(t *testing.T) {
+	const window = 10
+	hour := 6 * moveEvery * 60
+	for name, tt := range map[string]struct{ far, least, most int }{
+		"exactly a window":  {far: window},
+		"one more":          {far: window + 1, least: window, most: 30 * window},
+		"a longer pass":     {far: 3 * window, least: 3 * window, most: 50 * window},
+		"less than windows": {far: window - 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBench(t, pipeline.Flow{Window: window}, benchOption{comeBack: true}, func(t *testing.T, b *bench) {
+				for range tt.far {
+					b.writeRecord("", due(hour+hour/2), "far")
+				}
+				time.Sleep(hour)
+				synctest.Wait()
+				moved := len(b.again.Messages())
+				require.GreaterOrEqual(t, moved, tt.least)
+				require.LessOrEqual(t, moved, tt.most, "each 10 seconds would be %d", 360*window)
+
+				b.write("now")
+				time.Sleep(longestPause * time.Duration(2+tt.far/window))
+				got := b.out()
+				require.Len(t, got, 1, "and what is due is found")
+				require.Equal(t, "x", string(got[0].Payload))
+				got[0].Ack()
+				time.Sleep(hour)
+				delivered := 0
+				for range tt.far * 2 {
+					for _, m := range b.out() {
+						m.Ack()
+						delivered++
+					}
+				}
+				require.Equal(t, tt.far, delivered, "without loss")
+			})
+		})
+	}
+}
+
+// A record that becomes due while it waits for bytes goes on.
+func TestClaimRecordBecomesDueWhileItWaitsForBytes(t *testing.T) {
+	onBench(t, pipeline.Flow{}, benchOption{config: func(c *Config) { c.WindowBytes = 1000 }}, func(t *testing.T, b *bench) {
+		b.again.FailWith(errors.New("it stays where it is"))
+		b.writeRecord("", due(time.Hour), "held")
+		synctest.Wait()
+		_, ok := b.sub.budget.take(1000 - b.sub.budget.used)
+		require.True(t, ok)
+		b.writeRecord("", due(time.Minute), "soon")
+		require.Empty(t, b.out())
+		time.Sleep(time.Minute)
+		require.Equal(t, []int64{1}, offsets(b.out()))
+	})
+}
+
 // Another partition's records, held for hours, take all bytes: a partition with nothing in flight gets on all the same.
 func TestClaimIsNotStalledByTheBytesOfOthers(t *testing.T) {
 	for name, before := range map[string]func(*bench){
