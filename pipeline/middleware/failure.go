@@ -177,11 +177,16 @@ func retryRecord(r *pipeline.Route, msg *message.Message, err error, before hist
 }
 
 // report logs what a person can act on: a nack repeats and is metered by the transport's back-off, a
-// retry is the ordinary way, a dead letter waits for a person. Lines that are alike are sampled.
+// retry is the ordinary way, a dead letter waits for a person. Those lines are sampled. A dropped
+// message is lost: each has a line of its own.
 func (c *Chain) report(r pipeline.Route, msg *message.Message, outcome string, err error) {
 	f := failed{pipeline.OriginFrom(msg.Context()).String(), err}
 	key := failureKey{r.Name, outcome, pipeline.Class(err)}
-	if outcome == outcomeRetried {
+	switch outcome {
+	case outcomeDropped:
+		c.logFailure(slog.LevelError, key, f, 0)
+		return
+	case outcomeRetried:
 		if c.log.Enabled(context.Background(), slog.LevelDebug) {
 			c.logFailure(slog.LevelDebug, key, f, 0)
 		}
@@ -189,11 +194,7 @@ func (c *Chain) report(r pipeline.Route, msg *message.Message, outcome string, e
 	}
 	c.failures.Add(key, 1, f)
 	for _, s := range c.failures.Due() {
-		level := slog.LevelWarn
-		if s.Key.outcome == outcomeDropped {
-			level = slog.LevelError
-		}
-		c.logFailure(level, s.Key, s.Latest, s.Count-1)
+		c.logFailure(slog.LevelWarn, s.Key, s.Latest, s.Count-1)
 	}
 }
 

@@ -190,3 +190,26 @@ func TestFailuresOfOneKindAreLoggedOnceAMinute(t *testing.T) {
 		require.Contains(t, log.String(), "suppressed=98")
 	})
 }
+
+// A dropped message is lost, so its line is the only trace of it.
+func TestEachDroppedMessageIsLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	handle := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
+		Name: "toy.route", From: pipelinetest.NewFeed("in"), Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
+		Handle: handler(func(context.Context, string) error { return pipeline.Permanent(errors.New("boom")) }),
+	})
+	for n := range 3 {
+		m := message.NewMessage("1", nil)
+		m.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Name: "orders", Offset: int64(n)}))
+		_, err := handle(m)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 3, strings.Count(log.String(), "level=ERROR"))
+	for n := range 3 {
+		require.Contains(t, log.String(), fmt.Sprintf("origin=orders/0@%d", n))
+	}
+	require.NotContains(t, log.String(), "suppressed")
+}
