@@ -162,7 +162,7 @@ func (f *feeder) promotion(ctx context.Context, m *streams.Manager, w ledger.Wor
 		return false, err
 	}
 	if w.Incarnation == "" && st.Exists && st.Incarnation != "" { // a stream that is not on record would be lost unnoticed
-		if _, err := f.run.ledger.Adopt(ctx, w.Promotion, st.Incarnation); err != nil {
+		if err := f.run.ledger.AdoptActive(ctx, w.Promotion, st.Incarnation); err != nil {
 			return false, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 // What waits in a stream for long is not lost: it is fed again only when the stream is drained.
@@ -38,6 +39,40 @@ func TestALostTailIsFedOnlyWhenTheStreamIsDrained(t *testing.T) {
 	w.run(in, w.feed(in))
 	require.Positive(t, fed())
 	require.Empty(t, w.faults)
+}
+
+// A stream that is cleaned up in order is not lost, although payouts are unsettled and the feeder sees it before its deletion.
+func TestACleanUpIsNoLoss(t *testing.T) {
+	t.Parallel()
+	h := embeddedModelHome(t)
+	w := h.world()
+	in := w.ins[0]
+	w.offer(1, 500)
+	w.run(in, w.accept(in, w.offers[0]))
+	recorded := func() string {
+		token, err := in.ledger.Incarnation(t.Context(), w.promotion)
+		require.NoError(t, err)
+		return token
+	}
+	lost := func() float64 { return testutil.ToFloat64(h.metrics.lost.WithLabelValues("POINT")) }
+
+	require.NoError(t, in.ledger.Deactivate(t.Context(), w.promotion))
+	w.run(in, w.feed(in))
+	require.NotEmpty(t, w.token())
+	require.Empty(t, recorded(), "the deletion comes next")
+	require.NoError(t, w.watch.Del(t.Context(), w.stream, streams.MetaKey(w.stream)).Err())
+	w.run(in, w.feed(in))
+	require.Zero(t, lost())
+
+	require.NoError(t, in.ledger.Activate(t.Context(), w.promotion, 0))
+	require.NoError(t, in.manager.Ensure(t.Context(), w.promotion.ID))
+	require.NoError(t, in.ledger.Deactivate(t.Context(), w.promotion))
+	require.NoError(t, in.ledger.Activate(t.Context(), w.promotion, 0), "put back: it was not drained")
+	w.run(in, w.feed(in))
+	require.Equal(t, w.token(), recorded())
+	require.NoError(t, w.watch.Del(t.Context(), w.stream, streams.MetaKey(w.stream)).Err())
+	w.run(in, w.feed(in))
+	require.EqualValues(t, 1, lost())
 }
 
 // The next feeder does not wait for the lease of one that has stopped.

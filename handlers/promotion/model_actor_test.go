@@ -143,6 +143,7 @@ func (s steppedSet) Deactivate(ctx context.Context, id int64) error {
 	recorded, _ := s.run.ledger.Incarnation(ctx, s.w.promotion)
 	s.w.unseen = s.w.unseen || recorded != "" && recorded != s.w.token()
 	delete(s.w.seen, recorded)
+	s.w.deactivations++
 	return s.activations.Deactivate(ctx, id)
 }
 
@@ -289,10 +290,11 @@ func (w *world) feed(in *modelInstance) func(context.Context) {
 		}
 		for _, one := range work {
 			if one.Promotion == w.promotion {
-				before := w.token()
+				before, deactivations := w.token(), w.deactivations
+				active, _ := w.active(in)
 				_, err := in.feeder.promotion(ctx, in.manager, one)
 				w.logf("%s fed: %v", in.name, err)
-				if err == nil {
+				if err == nil && active && deactivations == w.deactivations { // no stream is recorded while it is cleaned up
 					w.looked(in, before)
 				}
 			}

@@ -216,7 +216,10 @@ type world struct {
 	froze  bool            // there was one
 	seen   map[string]bool // incarnations that are recorded, or that a feeder's round has met
 	unseen bool            // a stream was wiped that is not among them
-	faults []string        // what was found wrong
+	// deactivations counts how often the promotion was taken off the active set.
+	deactivations int
+
+	faults []string // what was found wrong
 	log    []string
 }
 

@@ -93,7 +93,7 @@ func sameIncarnation(ctx context.Context, q querier, p Promotion, incarnation st
 }
 
 // Adopt records the incarnation of a stream when none is on record, and reports whether incarnation is now
-// the one on record. The promotion's feeder calls it for the stream that it finds, and whoever creates a stream calls it
+// the one on record. The promotion's feeder calls it for the stream that it feeds, and whoever creates a stream calls it
 // before anything is added: so the loss of a stream is noticed that no feeder has seen. A record of an earlier stream
 // stays: the feeder books its loss.
 func (l *Ledger) Adopt(ctx context.Context, p Promotion, incarnation string) (bool, error) {
@@ -109,6 +109,16 @@ func (l *Ledger) Adopt(ctx context.Context, p Promotion, incarnation string) (bo
 		return err
 	})
 	return same, err
+}
+
+// AdoptActive is Adopt for a stream that the promotion's feeder has found. It changes nothing while the promotion is off the
+// active set: that stream is being cleaned up, and its deletion is not a loss.
+func (l *Ledger) AdoptActive(ctx context.Context, p Promotion, incarnation string) error {
+	return l.update(ctx, "adopt incarnation", nil, func(q querier, _ time.Time) error {
+		_, err := q.exec(ctx, `UPDATE promotion_streams SET incarnation = $3
+			WHERE type = $1 AND promotion_id = $2 AND incarnation = '' AND active`, string(p.Type), p.ID, incarnation)
+		return err
+	})
 }
 
 // Lost books the loss of a stream, when recorded is still the incarnation on record: in one transaction every
