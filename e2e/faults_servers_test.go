@@ -26,6 +26,9 @@ func restarted(ctx context.Context, name string) error {
 }
 
 func (t *trial) redisFails(ctx context.Context, what string) error {
+	if what == "refused-key" {
+		return t.refusedKey(ctx)
+	}
 	if err := t.underLoad(ctx); err != nil {
 		return err
 	}
@@ -83,6 +86,8 @@ func (t *trial) redisFails(ctx context.Context, what string) error {
 		return nil
 	case "failover":
 		return t.failover(ctx)
+	case "oom-long":
+		return t.fullForLong(ctx)
 	case "oom":
 		if err := direct.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
 			return err

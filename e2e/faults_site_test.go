@@ -307,33 +307,42 @@ func (m *member) arm(ctx context.Context, spec string) error {
 type usage struct{ goroutines, bytes float64 }
 
 func (m *member) usage(ctx context.Context) (u usage, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.metrics, nil)
+	series, err := m.series(ctx)
 	if err != nil {
 		return u, err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return u, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return u, err
-	}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		n, _ := strconv.ParseFloat(value, 64)
-		switch name {
-		case "go_goroutines":
-			u.goroutines = n
-		case "process_resident_memory_bytes":
-			u.bytes = n
-		}
-	}
+	u = usage{series["go_goroutines"], series["process_resident_memory_bytes"]}
 	if u.goroutines == 0 || u.bytes == 0 {
 		return u, errors.New("its metrics name no goroutines or no memory")
 	}
 	return u, nil
+}
+
+// series returns the metrics of the process: name and labels, and the value.
+func (m *member) series(ctx context.Context) (map[string]float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, m.metrics, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]float64{}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if at := strings.LastIndexByte(line, ' '); at > 0 && line[0] != '#' {
+			if n, err := strconv.ParseFloat(line[at+1:], 64); err == nil {
+				values[line[:at]] = n
+			}
+		}
+	}
+	return values, nil
 }
 
 // fill starts instances until the crew is whole, and waits until each has partitions of every group.

@@ -49,6 +49,8 @@ func Matrix() []Fault {
 		{"redis/answers-cut", GroupRedis, "answers cut off after the command ran"},
 		{"redis/failover", GroupRedis, "primary replaced by a replica that lacks the last second"},
 		{"redis/oom", GroupRedis, "OOM refusal"},
+		{"redis/oom-long", GroupRedis, "OOM refusal for 40 s, with acknowledged entries on the stream"},
+		{"redis/refused-key", GroupRedis, "the key of one campaign's stream is a string, another campaign on the same partitions"},
 		{"kafka/restart", GroupKafka, "broker restart"},
 		{"kafka/kill", GroupKafka, "broker killed, its coordinator loaded anew"},
 		{"kafka/coordinator", GroupKafka, "coordinator moved to another broker, and back"},
