@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
 // Config is what a person sets (plugins.reclaim). Start from DefaultConfig.
@@ -52,6 +53,6 @@ func (c Config) Validate() error {
 	check(c.Count > 0, "count", "must be > 0, got %d", c.Count)
 	check(c.Step > 0 && c.Step <= 100, "step", "must be 1..100, got %d", c.Step)
 	check(c.DeadCheck > 0, "dead_check_interval", "must be > 0, got %s", c.DeadCheck)
-	check(c.DeadAfter > 0, "dead_after", "must be > 0, got %s", c.DeadAfter)
+	check(c.DeadAfter > redispoll.PresenceRenewal, "dead_after", "must be > %s, got %s", redispoll.PresenceRenewal, c.DeadAfter)
 	return errors.Join(errs...)
 }

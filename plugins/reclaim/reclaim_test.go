@@ -451,6 +451,9 @@ func TestValidate(t *testing.T) {
 	for _, key := range []string{"min_idle", "interval", "count", "step", "dead_check_interval", "dead_after"} {
 		require.ErrorContains(t, err, key+": ")
 	}
+	c := DefaultConfig()
+	c.DeadAfter = redispoll.PresenceRenewal
+	require.ErrorContains(t, c.Validate(), "dead_after: ")
 }
 
 func TestStopIsLegalBeforeStartAndTwice(t *testing.T) {

@@ -120,7 +120,7 @@ func (k *claimer) forget(consumer string) {
 
 // room is Free for what must be wanted as well: nothing while paused or while the gate is closed.
 func (r *Reader) room() int {
-	if r.cfg.Gate != nil && !r.cfg.Gate() {
+	if r.cfg.Gate != nil && !r.cfg.Gate() || r.fenced() {
 		return 0
 	}
 	r.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
@@ -82,5 +83,58 @@ func TestAnOldAcknowledgementIsFenced(t *testing.T) {
 		p, err := c.XPending(ctx, stream, "g").Result()
 		require.NoError(t, err)
 		require.Equal(t, map[string]int64{"other-0": 1}, p.Consumers, "it is another's to acknowledge")
+	})
+}
+
+// A redelivery is a beginning too: what was nacked before the fence is looked up again. While the fence lies ahead nothing is
+// begun or read.
+func TestARedeliveryAsksTheFence(t *testing.T) {
+	onServers(t, func(t *testing.T, s server) {
+		c := s.client(t)
+		stream := s.stream(t, c)
+		ctx := t.Context()
+		require.NoError(t, c.XGroupCreateMkStream(ctx, stream, "g", "0").Err())
+		add := func(payload string) string {
+			id, err := c.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: []any{"message", payload}}).Result()
+			require.NoError(t, err)
+			return id
+		}
+		first := add("0")
+		add("1")
+		var fence, asked atomic.Int64
+		out := make(chan *message.Message)
+		r := redispoll.NewReader(c, redispoll.ReaderConfig{
+			Stream: stream, Group: "g", Consumer: "me-0", Slots: 1, Batch: 5, MinIdle: time.Hour, PollInterval: 10 * time.Millisecond,
+			MaxRedeliveries: 5, Redelivery: pipeline.Backoff{First: 50 * time.Millisecond, Max: 50 * time.Millisecond},
+			Fence: func() time.Time { asked.Add(1); return time.Unix(0, fence.Load()) },
+		}, out, redispoll.Hooks{}, logger(t), nil)
+		r.Start()
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			require.NoError(t, r.Drain(ctx))
+		})
+		msg := <-out
+		require.Equal(t, "0", string(msg.Payload))
+		require.NoError(t, c.XClaim(ctx, &redis.XClaimArgs{Stream: stream, Group: "g", Consumer: "other-0", Messages: []string{first}}).Err())
+		fence.Store(time.Now().UnixNano())
+		msg.Nack()
+		msg = <-out
+		require.Equal(t, "1", string(msg.Payload), "the first is another's")
+
+		fence.Store(time.Now().Add(time.Hour).UnixNano())
+		add("2")
+		msg.Ack()
+		seen := asked.Load()
+		require.Eventually(t, func() bool { return asked.Load() > seen+5 }, 15*time.Second, time.Millisecond)
+		select {
+		case msg := <-out:
+			require.FailNow(t, "begun behind the fence", string(msg.Payload))
+		default:
+		}
+		fence.Store(time.Now().UnixNano())
+		msg = <-out
+		require.Equal(t, "2", string(msg.Payload))
+		msg.Ack()
 	})
 }

@@ -68,8 +68,8 @@ func (p *Plugin) Client() redis.UniversalClient {
 	return p.client
 }
 
-// Fence is ReaderConfig.Fence by this instance's presence: while other instances may take it for dead, an entry must have
-// been confirmed just now, and after that not before the presence was back. It is the zero time before the service starts.
+// Fence is ReaderConfig.Fence by this instance's presence: while other instances may take it for dead, or another
+// process has its name, it is a time to come: nothing is begun. After that it is when the presence was back. It is the zero time before the service starts.
 func (p *Plugin) Fence() time.Time {
 	p.mu.Lock()
 	pr := p.presence

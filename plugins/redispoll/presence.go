@@ -26,6 +26,9 @@ const (
 	presenceRenew = 5 * time.Second
 )
 
+// PresenceRenewal is the time between two renewals of an instance's presence.
+const PresenceRenewal = presenceRenew
+
 // presenceKey is where the instance says that it is alive.
 func presenceKey(instance string) string { return "millrace:instance:" + instance }
 
@@ -82,6 +85,7 @@ type presence struct {
 	mu      sync.Mutex
 	renewed time.Time // before the last renewal that succeeded was sent
 	gap     time.Time // when the last time without a presence ended; zero: there was none
+	taken   bool      // another process has the name
 }
 
 // acquire takes the name. A predecessor that was killed still holds it for up to one time to live: that is waited
@@ -149,15 +153,27 @@ func (p *presence) keep() {
 func (p *presence) run(ctx context.Context, ttl time.Duration) (mine bool, err error) {
 	sent := time.Now()
 	n, err := p.scripts.presence.Run(ctx, p.c, []string{presenceKey(p.instance)}, p.token, ttl.Milliseconds()).Int()
-	if err == nil && n == 1 && ttl > 0 {
+	if err == nil && ttl > 0 {
 		p.mu.Lock()
-		if !p.renewed.IsZero() && sent.Sub(p.renewed) > p.ttl {
+		defer p.mu.Unlock()
+		if p.taken = n == 0; p.taken {
+			return false, nil
+		}
+		if !p.renewed.IsZero() && (n == presenceMade || p.overdue(sent)) {
 			p.gap = time.Now()
 		}
 		p.renewed = sent
-		p.mu.Unlock()
 	}
-	return n == 1, err
+	return n > 0, err
+}
+
+// presenceMade is the reply of presence.lua when there was no presence.
+const presenceMade = 2
+
+// overdue reports whether the presence may have expired by now, by either clock: the monotonic one may stand still while the
+// machine sleeps. The mutex is held.
+func (p *presence) overdue(now time.Time) bool {
+	return max(now.Sub(p.renewed), now.Round(0).Sub(p.renewed.Round(0))) > p.ttl
 }
 
 // mark remembers the instance beyond its presence; forget also removes old instances.
@@ -167,12 +183,12 @@ func (p *presence) mark(ctx context.Context, forget bool) error {
 
 // fence returns the time since which the server must have confirmed that an entry is this instance's, before the entry
 // may be begun. Without a presence other instances may take this one for dead, and claim an entry as soon as its idle time is
-// their dead_after. While the presence is overdue, only what was confirmed just now is safe.
+// their dead_after. While the presence is overdue, or another process has the name, it is a time to come: nothing may be begun.
 func (p *presence) fence(now time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now.Sub(p.renewed) > p.ttl {
-		return now.Add(-p.renew)
+	if p.taken || p.overdue(now) {
+		return now.Add(time.Hour)
 	}
 	return p.gap
 }

@@ -178,7 +178,38 @@ func TestTheFenceFollowsThePresence(t *testing.T) {
 	p := &presence{ttl: 15 * time.Second, renew: 5 * time.Second, renewed: begin}
 	require.Zero(t, p.fence(begin.Add(15*time.Second)), "in time")
 	late := begin.Add(15*time.Second + time.Millisecond)
-	require.Equal(t, late.Add(-5*time.Second), p.fence(late), "only what was confirmed just now")
+	require.True(t, p.fence(late).After(late), "nothing is begun")
 	p.renewed, p.gap = late, late
 	require.Equal(t, late, p.fence(late.Add(time.Second)), "nothing from before the gap")
+	p.taken = true
+	require.True(t, p.fence(late).After(late), "another process has the name")
+	p.taken, p.renewed = false, late.Round(0)
+	require.True(t, p.fence(late.Add(16*time.Second).Round(0)).After(late), "by the wall clock")
+}
+
+// The server knows of a gap that this process's clock has not seen.
+func TestAPresenceThatIsMadeAgainIsAGap(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		p := withTTL(t, c, "test-"+watermill.NewULID(), time.Minute)
+		mine, err := p.run(t.Context(), p.ttl)
+		require.NoError(t, err)
+		require.True(t, mine)
+		require.Zero(t, p.fence(time.Now()), "the first")
+		mine, err = p.run(t.Context(), p.ttl)
+		require.NoError(t, err)
+		require.True(t, mine)
+		require.Zero(t, p.fence(time.Now()), "renewed")
+		require.NoError(t, c.Del(t.Context(), presenceKey(p.instance)).Err())
+		before := time.Now()
+		mine, err = p.run(t.Context(), p.ttl)
+		require.NoError(t, err)
+		require.True(t, mine)
+		require.False(t, p.fence(time.Now()).Before(before))
+		require.NoError(t, c.Set(t.Context(), presenceKey(p.instance), "another", time.Minute).Err())
+		t.Cleanup(func() { c.Del(context.Background(), presenceKey(p.instance)) })
+		mine, err = p.run(t.Context(), p.ttl)
+		require.NoError(t, err)
+		require.False(t, mine)
+		require.True(t, p.fence(time.Now()).After(time.Now()), "its entries are another's")
+	})
 }

@@ -139,7 +139,7 @@ func (r *Reader) awaitTurn() bool {
 			case <-r.wake:
 			case <-r.stopping:
 			}
-		case r.cfg.Gate != nil && !r.cfg.Gate():
+		case r.cfg.Gate != nil && !r.cfg.Gate(), r.fenced():
 			r.sleep(min(gatePoll, r.cfg.PollInterval))
 		default:
 			return true

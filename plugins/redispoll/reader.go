@@ -35,8 +35,8 @@ type ReaderConfig struct {
 	Redelivery              pipeline.Backoff // the delay before each; a reader of one slot keeps its order meanwhile
 	Gate                    func() bool      // false: read nothing new; asked before every read, cheap. Nil: open
 	// Fence answers since when the server must have confirmed that an entry is this consumer's, for a slot to begin it.
-	// What was confirmed before is looked up again first. Asked before every entry, cheap. Nil: a part of MinIdle alone
-	// decides. Plugin.Fence is one.
+	// What was confirmed before is looked up again first. While it answers a time to come, nothing is read or begun. Asked
+	// before every entry, cheap. Nil: a part of MinIdle alone decides. Plugin.Fence is one.
 	Fence func() time.Time
 }
 
@@ -106,6 +106,7 @@ type Reader struct {
 	gone      bool // the stream is: nothing can be given back
 	behind    int  // messages left behind by a drain that ran out of time
 	paused    bool
+	waiting   bool             // slots wait for the fence, and are woken soon
 	reread    bool             // own pending entries must be looked at again
 	counts    map[string]int64 // deliveries here of entries left pending, which the server doesn't know of yet
 	startedAt time.Time

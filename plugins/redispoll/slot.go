@@ -50,6 +50,10 @@ func (r *Reader) next(i int, recall chan<- struct{}) *held {
 			return nil
 		}
 		now := time.Now()
+		if len(r.book.buffer) > 0 && r.fenced() {
+			r.awaitFence()
+			continue
+		}
 		h, stale := r.book.take(r.since(now, r.cfg.MinIdle*2/3), now, recall)
 		if stale {
 			r.reread = true
@@ -61,6 +65,23 @@ func (r *Reader) next(i int, recall chan<- struct{}) *held {
 		}
 		r.work.Wait()
 	}
+}
+
+// fenced reports whether nothing may be begun for now.
+func (r *Reader) fenced() bool { return r.cfg.Fence != nil && r.cfg.Fence().After(time.Now()) }
+
+// awaitFence waits until there is a reason to ask the fence again, at most gatePoll; the mutex is held.
+func (r *Reader) awaitFence() {
+	if !r.waiting {
+		r.waiting = true
+		time.AfterFunc(gatePoll, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.waiting = false
+			r.work.Broadcast()
+		})
+	}
+	r.work.Wait()
 }
 
 // since returns the time after which an entry must have been confirmed to be surely ours: at most so long ago, and not
@@ -125,11 +146,29 @@ func (r *Reader) offer(h *held, msg *message.Message, recall <-chan struct{}) bo
 			r.withdraw(h)
 			return false
 		case <-recall:
-			if r.recalled(h) {
+			if r.recalled(h) || !r.stillMine(h) {
 				return false
 			}
 		}
 	}
+}
+
+// stillMine reports whether h may be offered once more. What may be another's by now is given up here, and looked up again.
+func (r *Reader) stillMine(h *held) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !h.lost && !h.confirmed.Before(r.since(time.Now(), r.cfg.MinIdle*2/3)) {
+		return true
+	}
+	if r.draining {
+		r.book.withdraw(h)
+		signal(r.flush)
+		return false
+	}
+	r.book.abandon(h)
+	r.reread = true
+	signal(r.wake)
+	return false
 }
 
 // waitHere holds h in its slot until its next delivery, so that nothing overtakes it; false means that h is settled.
@@ -139,6 +178,9 @@ func (r *Reader) waitHere(h *held, d time.Duration, recall <-chan struct{}) bool
 	for {
 		select {
 		case <-t.C:
+			if !r.stillMine(h) {
+				return false
+			}
 			r.m.redeliveries.Inc()
 			return true
 		case <-r.stopping:
