@@ -25,7 +25,7 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet()
 		patient := newInstance(t, s, "patient", active, graced(time.Hour))
-		strict := newInstance(t, s, "strict", active, graced(time.Hour))
+		strict := newInstance(t, s, "strict", active, graced(0))
 		bound := newInstance(t, s, "bound", active, graced(0, "audit"))
 		ctx := t.Context()
 		stream, own := patient.kind.Stream(1), patient.kind.Group(1)
@@ -105,7 +105,7 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 // A foreign group that reads along keeps its entries, however long it takes part.
 func TestAForeignGroupThatReadsAlong(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		in := newInstance(t, s, "a", newActiveSet(), graced(0))
+		in := newInstance(t, s, "a", newActiveSet(), graced(time.Hour))
 		ctx := t.Context()
 		stream, own := in.kind.Stream(1), in.kind.Group(1)
 		require.NoError(t, in.Ensure(ctx, 1))
