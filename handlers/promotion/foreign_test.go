@@ -8,6 +8,8 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
 // A consumer group that nobody reads with delays a campaign for its grace, is named by `campaign status`, and no more.
@@ -19,9 +21,10 @@ func TestAForgottenGroupDoesNotStallACampaign(t *testing.T) {
 			c.Feeder.Grace = time.Hour
 		})
 		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), "campaign-promotion-stream:POINT:1", "debug", "0").Err())
-		tw.start()
+		stop := pipelinetest.StartUntil(t, middleware.Options{}, tw.all...)
 		tw.send(publish, points(1, 100)...)
 		require.EqualValues(t, 100, tw.settle("POINT", 100).Paid)
+		require.NoError(t, stop()) // the commands use the same plugins
 		require.Contains(t, tw.says(0, "campaign", "status", "POINT", "1"), "debug delays trimming and deletion")
 		var all []promotion.Status
 		tw.json(&all, "campaign", "status", "POINT", "1", "--json")
