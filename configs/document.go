@@ -115,7 +115,7 @@ func chooseProfile(o Options, file, environ *node) (string, place, []*Error) {
 	return name, at, errs
 }
 
-// Enabled returns what the key `enabled` of the plugin section at a dotted path says: true when nobody wrote it.
+// Enabled returns what the key `enabled` of the plugin section at a dotted path says: true when no layer sets it.
 // Decode leaves that key of a plugin's section alone.
 func (d *Document) Enabled(path string) (bool, error) {
 	at := joinPath(path, enabledKey)

@@ -18,8 +18,6 @@ type Begun struct {
 	// Lease is how long the call may take, counted from before Begin was called: the worker reads its
 	// monotonic clock first, starts the call only while the lease lasts, and ends it with the lease.
 	Lease time.Duration
-	// SinceFirstSend is the age of the oldest request that may have charged; 0 when none may have.
-	SinceFirstSend time.Duration
 	// SinceLastCall is how long ago the call before this one was begun; 0 for the first one.
 	SinceLastCall time.Duration
 	// RetryIn is when a retry record is due. Set with Retry.
@@ -70,9 +68,6 @@ func (l *Ledger) beginBatch(ctx context.Context, batch []*call[*Record, Begun]) 
 			if d.next == Send || d.next == Ask {
 				k.res.Epoch, k.res.Attempt, k.res.Lease = row.Epoch, row.Attempts, l.policy.lease
 				k.res.Request, k.res.Payload = row.sent(), row.payload
-				if !row.FirstSentAt.IsZero() {
-					k.res.SinceFirstSend = s.now.Sub(row.FirstSentAt)
-				}
 				if !lastCall.IsZero() {
 					k.res.SinceLastCall = s.now.Sub(lastCall)
 				}
