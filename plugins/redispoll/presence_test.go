@@ -11,6 +11,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // withTTL is a presence that lives quickly.
@@ -211,5 +213,29 @@ func TestAPresenceThatIsMadeAgainIsAGap(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, mine)
 		require.True(t, p.fence(time.Now()).After(time.Now()), "its entries are another's")
+	})
+}
+
+// Every reader of a route asks the plugin's presence before it begins an entry.
+func TestTheReadersOfARouteAskThePresence(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		p := New()
+		p.env.Logger = slog.New(slog.DiscardHandler)
+		p.client, p.presence = c, &presence{ttl: time.Minute, renew: 20 * time.Second, renewed: time.Now()}
+		name := "test-" + watermill.NewULID()
+		t.Cleanup(func() { _ = c.Del(context.Background(), name).Err() })
+		sub, err := p.open(t.Context(), pipeline.Endpoint{Name: name, Group: "g"}, pipeline.Flow{}, 0, streamSlots{name, 1})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, sub.Close()) })
+		require.NotEmpty(t, sub.readers)
+		for _, r := range sub.readers {
+			require.False(t, r.fenced())
+		}
+		p.presence.mu.Lock()
+		p.presence.taken = true
+		p.presence.mu.Unlock()
+		for _, r := range sub.readers {
+			require.True(t, r.fenced())
+		}
 	})
 }
