@@ -43,6 +43,9 @@ const (
 
 // Alive says which of the instances have renewed their presence within its time to live: true. An instance that had a
 // presence and has none now is false. An instance that is not in the answer never had a presence, so its absence says nothing.
+//
+// Alive marks the instances that have a presence and no mark: a version without marks runs them. The error is only about the
+// question; a mark that could not be written is left to the next call.
 func Alive(ctx context.Context, c redis.UniversalClient, instances ...string) (map[string]bool, error) {
 	alive := make(map[string]bool, len(instances))
 	if len(instances) == 0 {
@@ -61,8 +64,12 @@ func Alive(ctx context.Context, c redis.UniversalClient, instances ...string) (m
 		return nil, fmt.Errorf("redis: presence of instances: %w", err)
 	}
 	for n, i := range names {
-		if there := cmds[i].Val() > 0; there || n < len(marks.Val()) && marks.Val()[n] != nil {
+		there, marked := cmds[i].Val() > 0, n < len(marks.Val()) && marks.Val()[n] != nil
+		if there || marked {
 			alive[i] = there
+		}
+		if there && !marked {
+			_ = newScripts().remember(ctx, c, instancesKey, i, false)
 		}
 	}
 	return alive, nil
@@ -97,7 +104,7 @@ func (p *presence) acquire(ctx context.Context) error {
 	for {
 		ok, err := p.run(ctx, p.ttl) // not SET NX: re-sent after a lost reply, it would find ourselves
 		if ok && err == nil {
-			err = p.mark(ctx, true)
+			err = p.scripts.remember(ctx, p.c, instancesKey, p.instance, true)
 		}
 		if err != nil {
 			return unusable(fmt.Errorf("presence of instance %q: %w", p.instance, err))
@@ -137,7 +144,7 @@ func (p *presence) keep() {
 		ctx, cancel := context.WithTimeout(context.Background(), p.renew)
 		mine, err := p.run(ctx, p.ttl)
 		if mine && err == nil {
-			err = p.mark(ctx, false)
+			err = p.scripts.remember(ctx, p.c, instancesKey, p.instance, false)
 		}
 		cancel()
 		switch {
@@ -176,9 +183,9 @@ func (p *presence) overdue(now time.Time) bool {
 	return max(now.Sub(p.renewed), now.Round(0).Sub(p.renewed.Round(0))) > p.ttl
 }
 
-// mark remembers the instance beyond its presence; forget also removes old instances.
-func (p *presence) mark(ctx context.Context, forget bool) error {
-	return p.scripts.mark.Run(ctx, p.c, []string{instancesKey}, p.instance, forget, markKept.Milliseconds(), markMost).Err()
+// remember marks a name in the hash at key; forget also removes old marks.
+func (s scripts) remember(ctx context.Context, c redis.Scripter, key, name string, forget bool) error {
+	return s.mark.Run(ctx, c, []string{key}, name, forget, markKept.Milliseconds(), markMost).Err()
 }
 
 // fence returns the time since which the server must have confirmed that an entry is this instance's, before the entry

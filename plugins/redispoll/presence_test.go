@@ -153,6 +153,27 @@ func TestAliveOfNobody(t *testing.T) {
 	require.Empty(t, a)
 }
 
+// An instance of a version that writes a presence and no mark is marked by the first question about it, while it lives.
+func TestAPresenceWithoutAMarkIsMarked(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		name := "test-" + watermill.NewULID()
+		t.Cleanup(func() { c.HDel(context.Background(), instancesKey, name) })
+		ask := func() map[string]bool {
+			a, err := Alive(t.Context(), c, name)
+			require.NoError(t, err)
+			return a
+		}
+		require.Empty(t, ask())
+		require.NoError(t, c.Set(t.Context(), presenceKey(name), "a token", time.Hour).Err())
+		require.Equal(t, map[string]bool{name: true}, ask())
+		marked := c.HGet(t.Context(), instancesKey, name).Val()
+		require.NotEmpty(t, marked)
+		require.Equal(t, map[string]bool{name: true}, ask())
+		require.NoError(t, c.Del(t.Context(), presenceKey(name)).Err())
+		require.Equal(t, map[string]bool{name: false}, ask(), "killed")
+	})
+}
+
 // What is known of instances that are gone is bounded in age and number.
 func TestOldInstancesAreForgotten(t *testing.T) {
 	t.Parallel()
@@ -164,9 +185,9 @@ func TestOldInstancesAreForgotten(t *testing.T) {
 	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
 	require.NoError(t, c.HSet(t.Context(), instancesKey, "old", ago(markKept+time.Minute), "recent", ago(markKept-time.Minute), "odd", "x").Err())
 	p := withTTL(t, c, "me", time.Minute)
-	require.NoError(t, p.mark(t.Context(), false))
+	require.NoError(t, p.scripts.remember(t.Context(), c, instancesKey, "me", false))
 	require.Len(t, c.HGetAll(t.Context(), instancesKey).Val(), 4, "only a start forgets")
-	require.NoError(t, p.mark(t.Context(), true))
+	require.NoError(t, p.scripts.remember(t.Context(), c, instancesKey, "me", true))
 	require.ElementsMatch(t, []string{"recent", "me"}, c.HKeys(t.Context(), instancesKey).Val())
 	n, err := p.scripts.mark.Run(t.Context(), c, []string{instancesKey}, "me", 1, markKept.Milliseconds(), 1).Int()
 	require.NoError(t, err)
