@@ -29,6 +29,7 @@ type instance struct {
 	dead *pipelinetest.Recorder
 	log  *lines
 	reg  *pipeline.Registry
+	rt   *pipeline.Runtime
 
 	mu   sync.Mutex
 	runs []run
@@ -49,6 +50,7 @@ type instanceConfig struct {
 	domains []redispoll.DomainConfig
 	minIdle time.Duration
 	again   int // redeliveries by the same reader
+	slots   int // zero: the default
 	handle  func(run) error
 	policy  pipeline.Policy
 }
@@ -68,6 +70,9 @@ func newInstance(t *testing.T, s server, c instanceConfig) *instance {
 	claims := New(shared)
 	claims.config = quick()
 	claims.config.MinIdle = c.minIdle
+	if c.slots > 0 {
+		rc.Slots = c.slots
+	}
 	if c.policy.DeadLetter == nil {
 		c.policy.DeadLetter = in.dead
 	}
@@ -76,9 +81,9 @@ func newInstance(t *testing.T, s server, c instanceConfig) *instance {
 	in.reg, err = pipeline.NewRegistry(env, shared, claims, routes{shared, c, in})
 	require.NoError(t, err)
 	chain := middleware.New(in.reg, middleware.Options{})
-	rt := pipeline.NewRuntime(in.reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, StopTimeout: 10 * time.Second})
-	require.NoError(t, rt.Start(t.Context()))
-	t.Cleanup(func() { require.NoError(t, rt.Stop(context.Background())) })
+	in.rt = pipeline.NewRuntime(in.reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, StopTimeout: 10 * time.Second})
+	require.NoError(t, in.rt.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, in.rt.Stop(context.Background())) })
 	return in
 }
 
@@ -254,6 +259,46 @@ func TestAnInstanceThatIsCutOffLosesNothing(t *testing.T) {
 		}
 		require.Equal(t, want, got, "each once, for the second time")
 		require.Len(t, second.ran(), len(want))
+	})
+}
+
+// An orderly stop: when its handlers have ended its presence does, and the next check of another instance claims the entries
+// that it could not begin, long before min_idle and dead_after.
+func TestWhatAStoppedInstanceReturnedIsClaimedByTheNextCheck(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		dom := s.domain("scan", 1)
+		ids := s.add(t, dom.Stream(0), "a", "b", "c") // before the first read, which takes all
+		began, finish := make(chan struct{}), make(chan struct{})
+		first := newInstance(t, s, instanceConfig{
+			domains: []redispoll.DomainConfig{dom}, minIdle: time.Hour, slots: 1,
+			handle: func(run) error { close(began); <-finish; return nil },
+		})
+		<-began
+		require.EqualValues(t, 3, s.pending(t, dom))
+		reader := &fakeReader{free: 10}
+		st := Stream{Shard: "0", Name: dom.Stream(0), Group: dom.Group, Consumer: "me-1-0", Meta: MetaKey(dom.Stream(0)), Reader: reader}
+		c := quick()
+		c.MinIdle, c.DeadAfter = time.Hour, time.Hour
+		rig := newRig(c, "me-1", nil)
+		rig.o.Alive = func(ctx context.Context, instances ...string) (map[string]bool, error) {
+			return redispoll.Alive(ctx, s.client, instances...)
+		}
+		d := newDomain(rig.Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		stopped := make(chan error, 1)
+		go func() { stopped <- first.rt.Stop(context.Background()) }()
+		eventually(t, "the others are returned", func() bool {
+			idle, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{
+				Stream: st.Name, Group: st.Group, Idle: time.Hour, Start: "-", End: "+", Count: 10,
+			}).Result()
+			return err == nil && len(idle) == 2
+		})
+		d.round(t.Context(), false)
+		require.Empty(t, reader.got(), "a handler is still at work")
+		close(finish)
+		require.NoError(t, <-stopped)
+		d.round(t.Context(), false)
+		require.Equal(t, ids[1:], reader.got())
+		require.EqualValues(t, 2, s.pending(t, dom), "the first is acknowledged")
 	})
 }
 

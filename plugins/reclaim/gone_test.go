@@ -69,3 +69,33 @@ func TestWhatWasRenewedJustNowIsNotRescued(t *testing.T) {
 		require.Contains(t, s.consumers(t, st), "other-2-0")
 	})
 }
+
+// An instance has departed: what it has returned, which is idle for min_idle, is claimed by the next check. What it still holds
+// waits for dead_after. When it is back, only min_idle counts.
+func TestWhatADepartedInstanceReturnedIsClaimedByTheNextCheck(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.MinIdle, c.DeadAfter = time.Hour, time.Hour
+		reader := &fakeReader{free: 100}
+		st := s.stream(t, "1", "me-1-0", reader)
+		returned := s.hold(t, st, "other-2-0", 12)
+		s.hold(t, st, "other-2-0", 1) // its handler may still be at work
+		foreign := s.hold(t, st, "router-0", 1)
+		s.giveBack(t, st, "other-2-0", c.MinIdle, returned)
+		s.giveBack(t, st, "router-0", c.MinIdle, foreign)
+		p := everybody("other-2")
+		p.unknown = []string{"router"}
+		d := newDomain(newRig(c, "me-1", p).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		d.round(t.Context(), false)
+		require.Empty(t, reader.got(), "it is alive, and the round is not for idle entries")
+		p.set("other-2", false)
+		d.round(t.Context(), false)
+		require.Equal(t, returned, reader.got())
+		require.Contains(t, s.consumers(t, st), "other-2-0")
+
+		p.set("other-2", true)
+		s.giveBack(t, st, "other-2-0", c.MinIdle, s.hold(t, st, "other-2-0", 1))
+		d.round(t.Context(), false)
+		require.Equal(t, returned, reader.got())
+	})
+}

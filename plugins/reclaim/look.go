@@ -18,10 +18,11 @@ const lookTogether = 100
 // look is what a round found out about a stream before it touches it.
 type look struct {
 	Stream
-	consumers []string // of instances that may be dead
-	dead      []string // of instances that are
-	idle      bool     // something has been pending for min_idle
-	answered  bool     // idle was asked for, and is known
+	consumers []redis.XInfoConsumer // of the group, without this instance's own
+	departed  []string              // hold entries, and their instances have no presence since less than DeadAfter
+	dead      []string              // their instances are dead
+	idle      bool                  // something has been pending for min_idle
+	answered  bool                  // idle was asked for, and is known
 }
 
 // look asks, in pipelines, who reads the streams and, for a round for idle entries, whether any has
@@ -58,7 +59,7 @@ func (d *domain) lookAt(ctx context.Context, streams []Stream, idle bool) []*loo
 		errs = append(errs, err)
 		for _, c := range consumers {
 			if c.Name != s.Consumer {
-				l.consumers = append(l.consumers, c.Name)
+				l.consumers = append(l.consumers, c)
 			}
 		}
 		if idle {
@@ -83,13 +84,14 @@ func (d *domain) probe(s Stream, start string, count int) *redis.XPendingExtArgs
 	return &redis.XPendingExtArgs{Stream: s.Name, Group: s.Group, Idle: d.minIdle, Start: start, End: "+", Count: int64(count)}
 }
 
-// judge finds out which consumers belong to instances whose presence has been gone for DeadAfter. An instance that never
-// had a presence is not judged: its entries wait for MinIdle. When presence can't be asked nobody is dead, and nobody's absence counts on. The instances it finds are put into seen.
+// judge finds out which consumers belong to instances whose presence is gone: they have departed, and after DeadAfter they are
+// dead. An instance that never had a presence is not judged: its entries wait for MinIdle. When the presence can't be asked, no
+// instance is gone, and all absences begin again. The instances it finds are put into seen.
 func (d *domain) judge(ctx context.Context, looks []*look, seen map[string]bool) {
 	instances := map[string]bool{}
 	for _, l := range looks {
 		for _, c := range l.consumers {
-			if inst, ok := instanceOf(c); ok && inst != d.r.o.Instance {
+			if inst, ok := instanceOf(c.Name); ok && inst != d.r.o.Instance {
 				instances[inst] = true
 			}
 		}
@@ -113,23 +115,25 @@ func (d *domain) judge(ctx context.Context, looks []*look, seen map[string]bool)
 		return
 	}
 	now := time.Now()
-	dead := map[string]bool{}
+	dead := map[string]bool{} // false: departed
 	for _, inst := range names {
 		if up, known := alive[inst]; up || !known {
 			delete(d.gone, inst)
 			continue
 		}
-		since, known := d.gone[inst]
-		if !known {
+		if _, known := d.gone[inst]; !known {
 			d.gone[inst] = now
-			continue
 		}
-		dead[inst] = now.Sub(since) >= d.r.o.Config.DeadAfter
+		dead[inst] = now.Sub(d.gone[inst]) >= d.r.o.Config.DeadAfter
 	}
 	for _, l := range looks {
 		for _, c := range l.consumers {
-			if inst, ok := instanceOf(c); ok && dead[inst] {
-				l.dead = append(l.dead, c)
+			inst, _ := instanceOf(c.Name)
+			switch isDead, gone := dead[inst]; {
+			case isDead:
+				l.dead = append(l.dead, c.Name)
+			case gone && c.Pending > 0:
+				l.departed = append(l.departed, c.Name)
 			}
 		}
 	}

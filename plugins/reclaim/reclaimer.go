@@ -245,7 +245,7 @@ func (d *domain) serveAll(ctx context.Context, looks []*look) (total int) {
 		if ctx.Err() != nil {
 			return total
 		}
-		if !l.idle && len(l.dead) == 0 {
+		if !l.idle && len(l.departed)+len(l.dead) == 0 {
 			if l.answered {
 				delete(d.left, l.Name)
 			}

@@ -25,7 +25,8 @@ const (
 // was just claimed. With more, some delivery counts are not known.
 const ownPending = 512
 
-// serve claims from one stream, as its only reclaimer: what belongs to the dead, then what is idle.
+// serve claims from one stream, as its only reclaimer: what departed instances have returned, what belongs to the dead, then
+// what is idle.
 // It returns how many entries were claimed, and whether some were left for want of room.
 func (d *domain) serve(ctx context.Context, l *look) (n int, left bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
@@ -46,10 +47,21 @@ func (d *domain) serve(ctx context.Context, l *look) (n int, left bool, err erro
 			err = errors.Join(err, fmt.Errorf("release: %w", rerr))
 		}
 	}()
+	for _, consumer := range l.departed {
+		got, full, err := d.rescue(ctx, l.Stream, consumer, d.minIdle)
+		n, left = n+got, left || full
+		if err != nil {
+			return n, left, err
+		}
+	}
 	for _, consumer := range l.dead {
-		got, more, err := d.rescue(ctx, l.Stream, consumer)
+		got, full, err := d.rescue(ctx, l.Stream, consumer, d.r.o.Config.DeadAfter)
 		n += got
-		left = left || more
+		if err != nil {
+			return n, left, err
+		}
+		removed, err := d.removeReader(ctx, l.Stream, consumer, got)
+		left = left || full && !removed
 		if err != nil {
 			return n, left, err
 		}
@@ -64,17 +76,17 @@ func (d *domain) serve(ctx context.Context, l *look) (n int, left bool, err erro
 	return n, left, nil
 }
 
-// rescue claims what is pending to a consumer of a dead instance, and removes the consumer when it
-// holds nothing any more.
-func (d *domain) rescue(ctx context.Context, s Stream, consumer string) (n int, left bool, err error) {
+// rescue claims what is pending to a consumer and has been idle for minIdle. It reports whether some may be left, because the
+// reader is full or Count is reached.
+func (d *domain) rescue(ctx context.Context, s Stream, consumer string, minIdle time.Duration) (n int, full bool, err error) {
 	c := d.r.o.Config
-	for n < c.Count {
+	for {
 		step := min(c.Step, c.Count-n, s.Reader.Free())
 		if step <= 0 {
-			break
+			return n, true, nil
 		}
 		reply, err := redispoll.RunOnce(ctx, d.target.Client(), rescueSource, []string{s.Name},
-			s.Group, s.Consumer, consumer, c.DeadAfter.Milliseconds(), step).Slice()
+			s.Group, s.Consumer, consumer, minIdle.Milliseconds(), step).Slice()
 		if err != nil {
 			perhapsClaimed(s, err)
 			return n, false, fmt.Errorf("claim from %s: %w", consumer, err)
@@ -89,20 +101,24 @@ func (d *domain) rescue(ctx context.Context, s Stream, consumer string) (n int, 
 		}
 		n += len(got.entries)
 		if len(got.entries)+len(got.lost) < step {
-			break
+			return n, false, nil
 		}
 	}
+}
+
+// removeReader removes the consumer of a dead instance when it holds nothing; n entries were claimed from it.
+func (d *domain) removeReader(ctx context.Context, s Stream, consumer string, n int) (removed bool, err error) {
 	instance, _ := instanceOf(consumer)
-	removed, err := d.r.scripts.forget.Run(ctx, d.target.Client(), []string{s.Name, s.Meta}, s.Group, consumer, InstanceField(instance)).Int()
+	removed, err = d.r.scripts.forget.Run(ctx, d.target.Client(), []string{s.Name, s.Meta}, s.Group, consumer, InstanceField(instance)).Bool()
 	if err != nil {
-		return n, false, fmt.Errorf("remove reader %s: %w", consumer, err)
+		return false, fmt.Errorf("remove reader %s: %w", consumer, err)
 	}
-	if removed == 0 {
-		return n, s.Reader.Free() == 0 || n >= c.Count, nil
+	if !removed {
+		return false, nil
 	}
 	d.r.o.Metrics.removed.WithLabelValues(d.target.Domain(), s.Shard).Inc()
 	d.log.InfoContext(ctx, "reader of a dead instance removed", slog.String(pipeline.LogStream, s.Name), slog.String("consumer", consumer), slog.Int("entries", n))
-	return n, false, nil
+	return true, nil
 }
 
 // claim claims idle entries from the cursor on, once around at most, and returns where to go on. A
