@@ -38,7 +38,8 @@ type Env struct {
 
 // NamedService is a registered service with its name.
 type NamedService struct {
-	Name string
+	Name   string
+	Plugin string // the plugin that registered it
 	Service
 }
 
@@ -135,7 +136,7 @@ func (r *Registry) checkRetries() {
 // Service adds a service. Services start in the order they were added and stop in the reverse order.
 func (r *Registry) Service(name string, s Service) {
 	r.claim("service", name)
-	r.services = append(r.services, NamedService{name, s})
+	r.services = append(r.services, NamedService{Name: name, Plugin: r.plugin, Service: s})
 }
 
 // HTTP adds a handler to the operations server, at a pattern of http.ServeMux.

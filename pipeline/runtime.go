@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,8 @@ type RuntimeOptions struct {
 	Wrap func(Route) message.HandlerFunc
 	// StopTimeout bounds Stop as a whole: draining the routes and stopping the services. Zero: 30s.
 	StopTimeout time.Duration
+	// ServicesOf names the plugins whose services are started. Nil: all.
+	ServicesOf []string
 	// Failers are watched in addition to the services and subscriptions: the chain reports stuck handlers here.
 	// A Failer that is Phased is notified like a service.
 	Failers []Failer
@@ -72,6 +75,9 @@ func (r *Runtime) Start(ctx context.Context) error {
 // StartServices starts the services alone: commands that need clients but consume nothing use it.
 func (r *Runtime) StartServices(ctx context.Context) error {
 	for _, s := range r.reg.services {
+		if r.opts.ServicesOf != nil && !slices.Contains(r.opts.ServicesOf, s.Plugin) {
+			continue
+		}
 		begin := time.Now()
 		if err := s.Start(ctx); err != nil {
 			err = fmt.Errorf("start %s: %w", s.Name, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/wire"
 )
 
@@ -61,10 +62,13 @@ func TestEveryProfileFitsThePlugins(t *testing.T) {
 			}
 			doc, err := configs.Load(configs.Options{Profile: profile})
 			require.NoError(t, err)
-			for path, target := range app.Sections(plugins()...) {
+			sections := app.Sections(plugins()...)
+			for path, target := range sections {
 				require.NoError(t, doc.Decode(path, target), path)
 			}
 			require.NoError(t, doc.Unclaimed())
+			shared := profile == "staging" || profile == "production" // a topic with a typing error must not be created there
+			require.Equal(t, !shared, sections["plugins.kafka"].(*kafka.Config).CreateTopics)
 		})
 	}
 }

@@ -89,6 +89,9 @@ type ServicesOptions struct {
 	Overrides map[string]any
 	// Plugins are the names of the plugins whose services are started; their order is that of Options.Plugins.
 	Plugins []string
+	// Routes registers all enabled plugins, so that Running.Registry has every route. The services of the others are
+	// not started.
+	Routes bool
 	// Register adds what the command needs besides, such as a part of its own plugin's services. It is
 	// called after the plugins'. May be nil.
 	Register func(*pipeline.Registry) error
@@ -101,8 +104,11 @@ func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptio
 		var plugins []pipeline.Plugin
 		missing := slices.Clone(o.Plugins)
 		for _, p := range l.Plugins {
-			if slices.Contains(o.Plugins, p.Name()) {
+			needed := slices.Contains(o.Plugins, p.Name())
+			if needed || o.Routes {
 				plugins = append(plugins, p)
+			}
+			if needed {
 				missing = slices.DeleteFunc(missing, func(name string) bool { return name == p.Name() })
 			}
 		}
@@ -116,7 +122,8 @@ func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptio
 		if err != nil {
 			return err
 		}
-		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{StopTimeout: l.Settings.StopTimeout})
+		started := append([]string{commandPlugin{}.Name()}, o.Plugins...)
+		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{StopTimeout: l.Settings.StopTimeout, ServicesOf: started})
 		return live(ctx, rt, rt.StartServices, l, func(ctx context.Context) error { return do(ctx, &Running{*l, reg}) })
 	})
 }

@@ -73,7 +73,8 @@ type Config struct {
 	// Compression of published batches: none, gzip, snappy, lz4 or zstd.
 	Compression string `yaml:"compression"`
 
-	// CreateTopics creates missing topics when a Source is opened or a Sink is used first.
+	// CreateTopics creates missing topics when a Source is opened or a Sink is used first. Off, a start fails with
+	// ErrTopicMissing when a topic of a route does not exist; the command `topics create` creates them.
 	CreateTopics bool `yaml:"create_topics"`
 	// Partitions and ReplicationFactor are those of created topics.
 	Partitions        int32 `yaml:"partitions"`

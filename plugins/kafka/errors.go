@@ -13,6 +13,9 @@ var (
 	// ErrUnavailable is wrapped by the error of a start that ended before a broker answered. It is a
 	// pipeline.ErrUnavailable, for which the program exits with the code of a missing server.
 	ErrUnavailable = fmt.Errorf("kafka: %w", pipeline.ErrUnavailable)
+	// ErrTopicMissing is wrapped by the error of a start when create_topics is off and topics of routes do not exist.
+	// It is a pipeline.ErrUnavailable too. An operator must create the topics.
+	ErrTopicMissing = fmt.Errorf("kafka: topics are missing: %w", pipeline.ErrUnavailable)
 	// ErrNotStarted is returned by what needs the brokers while the kafka service is not running:
 	// open sources and publish only between its Start and its Stop.
 	ErrNotStarted = errors.New("the kafka service is not started")

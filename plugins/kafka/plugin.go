@@ -79,10 +79,11 @@ func (p *Plugin) Name() string { return Name }
 // Settings returns the plugin's *Config. It may be changed until the service starts.
 func (p *Plugin) Settings() any { return &p.config }
 
-// Register adds the service, the health check and the collectors.
+// Register adds the service, the health check and the collectors. Where topics are not created, the service's start
+// fails with ErrTopicMissing when a topic of a registered route does not exist.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log, p.routes = r.Env().Logger.With("component", Name), r
-	r.Service(Name, service{p})
+	r.Service(Name, routesService{service{p}})
 	r.Health(Name, p.healthy)
 	r.Collect(p.metrics)
 	return nil

@@ -122,16 +122,21 @@ func led(partitions []*sarama.PartitionMetadata) bool {
 }
 
 func (c *connection) create(admin sarama.ClusterAdmin, topic string) error {
-	limit := strconv.Itoa(c.limit(topic))
-	err := admin.CreateTopic(topic, &sarama.TopicDetail{
-		NumPartitions:     c.config.Partitions,
-		ReplicationFactor: c.config.ReplicationFactor,
-		ConfigEntries:     map[string]*string{"max.message.bytes": &limit},
-	}, false)
+	err := admin.CreateTopic(topic, c.detail(topic), false)
 	if err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
 		return fmt.Errorf("create: %w", err)
 	}
 	return nil
+}
+
+// detail is what topic is created with.
+func (c *connection) detail(topic string) *sarama.TopicDetail {
+	limit := strconv.Itoa(c.limit(topic))
+	return &sarama.TopicDetail{
+		NumPartitions:     c.config.Partitions,
+		ReplicationFactor: c.config.ReplicationFactor,
+		ConfigEntries:     map[string]*string{configMaxMessageBytes: &limit},
+	}
 }
 
 // limit is the largest record of a topic, in bytes.

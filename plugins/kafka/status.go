@@ -1,0 +1,160 @@
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/IBM/sarama"
+)
+
+// Names of topic settings, as Kafka has them.
+const (
+	configMaxMessageBytes = "max.message.bytes"
+	configCleanupPolicy   = "cleanup.policy"
+	configRetention       = "retention.ms"
+	configMinInSync       = "min.insync.replicas"
+)
+
+// topicStatus is a topic that routes need, as the cluster has it.
+type topicStatus struct {
+	Name        string            `json:"name"`
+	Uses        []topicUse        `json:"uses"`
+	Exists      bool              `json:"exists"`
+	Partitions  int               `json:"partitions,omitempty"`
+	Replication int               `json:"replication,omitempty"` // the least of all partitions
+	Settings    map[string]string `json:"settings,omitempty"`    // by Kafka's names
+	Problems    []string          `json:"problems"`
+
+	needed neededTopic
+}
+
+// maxMessageBytes returns the limit of the topic; ok is false when it is not known.
+func (t *topicStatus) maxMessageBytes() (limit int, ok bool) {
+	limit, err := strconv.Atoi(t.Settings[configMaxMessageBytes])
+	return limit, err == nil
+}
+
+// problem adds what an operator should change.
+func (t *topicStatus) problem(format string, args ...any) {
+	t.Problems = append(t.Problems, fmt.Sprintf(format, args...))
+}
+
+// status returns the state of the needed topics, with what is wrong with each.
+func (c *connection) status(needed []neededTopic) ([]*topicStatus, error) {
+	described, err := c.describe(needed)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]*topicStatus, len(needed))
+	var existing []*topicStatus
+	for i, n := range needed {
+		t := &topicStatus{Name: n.name, Uses: n.uses, Problems: []string{}, needed: n}
+		list[i] = t
+		switch m := described[n.name]; {
+		case m == nil, m.Err == sarama.ErrUnknownTopicOrPartition:
+			t.problem("the topic does not exist")
+		case m.Err != sarama.ErrNoError && m.Err != sarama.ErrLeaderNotAvailable:
+			return nil, fmt.Errorf("topic %s: %w", n, m.Err)
+		default:
+			t.Exists, t.Partitions, t.Replication = true, len(m.Partitions), replication(m.Partitions)
+			existing = append(existing, t)
+		}
+	}
+	if err := c.readSettings(existing); err != nil {
+		return nil, err
+	}
+	for _, t := range existing {
+		c.judge(t, list)
+	}
+	return list, nil
+}
+
+// replication returns the least number of replicas of a partition.
+func replication(partitions []*sarama.PartitionMetadata) int {
+	least := 0
+	for i, p := range partitions {
+		if i == 0 || len(p.Replicas) < least {
+			least = len(p.Replicas)
+		}
+	}
+	return least
+}
+
+// readSettings fills in the settings of topics. The right to read them may be missing: that is a problem of the topic.
+func (c *connection) readSettings(topics []*topicStatus) error {
+	admin, err := sarama.NewClusterAdminFromClient(c.client)
+	if err != nil {
+		return err
+	}
+	resources := make([]*sarama.ConfigResource, len(topics))
+	for i, t := range topics {
+		resources[i] = &sarama.ConfigResource{
+			Type: sarama.TopicResource, Name: t.Name,
+			ConfigNames: []string{configMaxMessageBytes, configCleanupPolicy, configRetention, configMinInSync},
+		}
+	}
+	results, err := admin.DescribeConfigs(resources, sarama.DescribeConfigsOptions{})
+	if err != nil {
+		return err
+	}
+	for _, t := range topics {
+		i := slices.IndexFunc(results, func(r *sarama.ConfigResourceResult) bool { return r.Name == t.Name })
+		if i < 0 {
+			return errors.New("topic " + t.Name + ": no answer about its settings")
+		}
+		if code := results[i].ErrorCode; code != sarama.ErrNoError {
+			t.problem("its settings can't be read: %s", code)
+			continue
+		}
+		t.Settings = map[string]string{}
+		for _, entry := range results[i].Configs {
+			t.Settings[entry.Name] = entry.Value
+		}
+	}
+	return nil
+}
+
+// judge reports what of an existing topic is less than the settings ask for, or loses records.
+func (c *connection) judge(t *topicStatus, all []*topicStatus) {
+	if want := int(c.config.Partitions); t.needed.isRead && t.Partitions < want {
+		t.problem("partition count is %d, plugins.kafka.partitions is %d", t.Partitions, want)
+	}
+	if want := int(c.config.ReplicationFactor); t.Replication < want {
+		t.problem("replica count is %d, plugins.kafka.replication_factor is %d", t.Replication, want)
+	}
+	roles := t.needed.roles()
+	if !slices.Contains(roles, roleRetry) && !slices.Contains(roles, roleDeadLetter) {
+		return
+	}
+	if policy := t.Settings[configCleanupPolicy]; strings.Contains(policy, "compact") {
+		t.problem("%s is %s: a record replaces the earlier ones with its key", configCleanupPolicy, policy)
+	}
+	limit, known := t.maxMessageBytes()
+	if largest := c.largestFed(t, all); known && limit < largest+headroom {
+		t.problem("%s is %d, and must be at least %d: records have up to %d bytes, and up to %d more of headers", configMaxMessageBytes, limit, largest+headroom, largest, headroom)
+	}
+}
+
+// largestFed is the size of the largest record that a retry or dead-letter topic may get, without the headers that say why:
+// the limit of the topics it comes from, or max_message_bytes where that is not known. What exceeds max_message_bytes is
+// never published here.
+func (c *connection) largestFed(t *topicStatus, all []*topicStatus) int {
+	largest := 0
+	for _, from := range all {
+		if slices.Contains(from.needed.roles(), roleRetry) || !slices.Contains(t.needed.feeds, from.Name) {
+			continue // the records of a retry topic have the headers already
+		}
+		limit, known := from.maxMessageBytes()
+		if !known {
+			return c.config.MaxMessageBytes
+		}
+		largest = max(largest, limit)
+	}
+	if largest == 0 {
+		return c.config.MaxMessageBytes
+	}
+	return min(largest, c.config.MaxMessageBytes)
+}
