@@ -52,10 +52,11 @@ func (e *engine) ready() bool {
 	return c == nil || c.Ready()
 }
 
-// part is a service made of two functions.
+// part is a service made of functions. draining may be nil.
 type part struct {
-	start func(context.Context) error
-	stop  func(context.Context) error
+	start    func(context.Context) error
+	draining func()
+	stop     func(context.Context) error
 
 	mu      sync.Mutex
 	running bool
@@ -79,6 +80,16 @@ func (p *part) Stop(ctx context.Context) error {
 	}
 	p.running = false
 	return p.stop(ctx)
+}
+
+// Running implements pipeline.Phased.
+func (*part) Running() {}
+
+// Draining implements pipeline.Phased.
+func (p *part) Draining() {
+	if p.draining != nil {
+		p.draining()
+	}
 }
 
 // ended waits for goroutines whose context has ended, no longer than ctx.
@@ -120,6 +131,11 @@ func (e *engine) moneyService() *part {
 			e.api = client
 			e.client.Store(client)
 			return nil
+		},
+		draining: func() {
+			if c := e.client.Load(); c != nil {
+				c.Drain()
+			}
 		},
 		stop: func(ctx context.Context) error {
 			err := e.client.Load().Close()

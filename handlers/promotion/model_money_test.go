@@ -114,6 +114,9 @@ func (w *world) enter(ctx context.Context, key string, send bool) (c *modelCall,
 	return c, func() { delete(w.calls[key], c) }
 }
 
+// Slot implements money.API. There is always one.
+func (m *modelAPI) Slot(context.Context) (release func(), err error) { return func() {}, nil }
+
 // Charge implements money.API.
 func (m *modelAPI) Charge(ctx context.Context, ch money.Charge) money.Answer {
 	w, a := m.w, actorOf(ctx)

@@ -20,8 +20,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// handlerTimeout bounds what a handler waits for beside the call, whose limit is its lease: the ledger
-// and the stream. It stays under the drain timeout of the consumer groups.
+// handlerTimeout bounds what a handler waits for beside the call, whose limit is its lease: the ledger,
+// the stream and a slot of the Money API. It stays under the drain timeout of the consumer groups.
 const (
 	handlerTimeout   = 15 * time.Second
 	leastLongestHold = 2 * time.Minute
@@ -176,7 +176,7 @@ func (p *Plugin) route(r *pipeline.Registry, s strategy, log *slog.Logger) {
 }
 
 // acceptInFlight is how many records of a type are in flight at once on the Kafka route. When they are paid there, more than the Money
-// API's client calls at once would only be begun in vain.
+// API has slots would only wait for one.
 func (p *Plugin) acceptInFlight() int {
 	if p.config.Stream.Enabled {
 		return maxAcceptInFlight

@@ -77,7 +77,7 @@ func TestPoisonedPayoutsStopNobody(t *testing.T) {
 			}))
 			t.Cleanup(api.Close)
 			cfg := money.DefaultConfig()
-			cfg.URL, cfg.CallTimeout, cfg.SlotTimeout, cfg.ConnectTimeout = api.URL, time.Minute, time.Minute, time.Minute
+			cfg.URL, cfg.CallTimeout, cfg.ConnectTimeout = api.URL, time.Minute, time.Minute
 			client, err := money.New(cfg, nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, client.Close()) })

@@ -138,15 +138,11 @@ func (p *processor) onItsStream(o pipeline.Origin, key ledger.Key) error {
 
 // pay begins the payout in the ledger, calls the Money API and writes down what came of it.
 func (p *processor) pay(ctx context.Context, rec ledger.Record) error {
-	// Read before the begin, so that our idea of the lease ends before the ledger's. A worker that
-	// was frozen in between wakes up with a deadline that has passed, and sends nothing.
-	before := time.Now()
-	killpoint.Reach(killpoint.BeforeSending)
-	begun, err := p.run.ledger.Begin(ctx, rec)
+	a, err := p.attempt(ctx, rec)
 	if err != nil {
-		return fmt.Errorf("promotion: begin %s: %w", rec.Key, invalidIsPermanent(err))
+		return err
 	}
-	p.debug(ctx, "begin", rec.Key, slog.String("next", begun.Next.String()), slog.Int64("epoch", begun.Epoch))
+	begun, answer := a.begun, a.answer
 	switch begun.Next {
 	case ledger.Send, ledger.Ask:
 	case ledger.Retry:
@@ -157,11 +153,7 @@ func (p *processor) pay(ctx context.Context, rec ledger.Record) error {
 	default: // settled, paused, or a conflict that is in the outbox
 		return nil
 	}
-	killpoint.Reach(killpoint.AfterSending)
-	answer := p.call(ctx, before.Add(begun.Lease), rec.Key, begun)
-	killpoint.Reach(killpoint.AfterCall)
-
-	settled, err := p.settle(ctx, rec, begun, answer, p.judge(rec.Key, begun, before, answer))
+	settled, err := p.settle(ctx, rec, begun, answer, p.judge(rec.Key, begun, a.before, answer))
 	if err != nil {
 		return fmt.Errorf("promotion: settle %s as %s: %w", rec.Key, answer.Class, err)
 	}
@@ -172,6 +164,46 @@ func (p *processor) pay(ctx context.Context, rec ledger.Record) error {
 		return pipeline.RetryAfter(fmt.Errorf("promotion: %s: %s: %s", rec.Key, answer.Class, answer.Text), settled.RetryIn)
 	}
 	return nil
+}
+
+// slotWait bounds the wait for a slot of the Money API. It leaves the begin a part of handlerTimeout. Without a slot the
+// handler fails: a stream entry then goes to the retry topic, and a Kafka record is delivered again.
+const slotWait = 10 * time.Second
+
+// attempt is one begin, and the call that followed it.
+type attempt struct {
+	before time.Time // read before the begin
+	begun  ledger.Begun
+	answer money.Answer // only when the begin said Send or Ask
+}
+
+// attempt begins the payout and makes the call that the ledger asks for, if it does. It holds a slot of the Money API from
+// before the begin until the call has ended: every payout that is begun can then be called within its lease. A ledger that
+// does not answer keeps the slots of its begins; no other payout could be begun meanwhile.
+func (p *processor) attempt(ctx context.Context, rec ledger.Record) (a attempt, err error) {
+	waiting, cancel := context.WithTimeout(ctx, slotWait)
+	release, err := p.run.api.Slot(waiting)
+	cancel()
+	if err != nil {
+		return a, fmt.Errorf("promotion: %s: no slot of the Money API was free: %w", rec.Key, err)
+	}
+	defer release()
+	// Read before the begin, so that our idea of the lease ends before the ledger's. A worker that
+	// was frozen in between wakes up with a deadline that has passed, and sends nothing.
+	a.before = time.Now()
+	killpoint.Reach(killpoint.BeforeSending)
+	a.begun, err = p.run.ledger.Begin(ctx, rec)
+	if err != nil {
+		return a, fmt.Errorf("promotion: begin %s: %w", rec.Key, invalidIsPermanent(err))
+	}
+	p.debug(ctx, "begin", rec.Key, slog.String("next", a.begun.Next.String()), slog.Int64("epoch", a.begun.Epoch))
+	if a.begun.Next != ledger.Send && a.begun.Next != ledger.Ask {
+		return a, nil
+	}
+	killpoint.Reach(killpoint.AfterSending)
+	a.answer = p.call(ctx, a.before.Add(a.begun.Lease), rec.Key, a.begun)
+	killpoint.Reach(killpoint.AfterCall)
+	return a, nil
 }
 
 // call asks the Money API, within the lease and however the message's own context fares: an answer

@@ -19,6 +19,8 @@ type callAPI struct {
 	during func(ctx context.Context)
 }
 
+func (a callAPI) Slot(context.Context) (release func(), err error) { return func() {}, nil }
+
 func (a callAPI) Charge(ctx context.Context, _ money.Charge) money.Answer {
 	a.during(ctx)
 	if ctx.Err() != nil {

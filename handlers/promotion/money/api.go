@@ -6,10 +6,14 @@ import (
 )
 
 // API is what the promotion plugin needs of a service that pays. Client implements it for the
-// OpenAPI contract; a team with another API writes its own. Both methods are safe for concurrent
-// use, return when ctx ends at the latest, never start a request after ctx's deadline, and never
-// retry by themselves.
+// OpenAPI contract; a team with another API writes its own. All methods are safe for concurrent
+// use and return when ctx ends at the latest. Charge and Lookup never start a request after ctx's
+// deadline, and never retry by themselves.
 type API interface {
+	// Slot waits for the right to make one call and returns the function that ends this right. The processor takes a slot
+	// before it begins a payout: the call then never waits while the lease runs. release must be called exactly once, after
+	// the call or without one. An error means that there is no slot: ctx ended, or the process stops.
+	Slot(ctx context.Context) (release func(), err error)
 	// Charge asks for one charge. The Answer's class says it all; there is no other error.
 	Charge(ctx context.Context, ch Charge) Answer
 	// Lookup asks what became of the charge with this idempotency key.
@@ -61,7 +65,7 @@ const (
 	// Paid: charged, by this request or by an earlier one with the same key.
 	Paid
 	// NotSent: certainly not charged by this attempt, since no byte of it left the process: the
-	// deadline had passed, dial, DNS or TLS failed, the breaker was open, a Retry-After held, no slot was free.
+	// deadline had passed, dial, DNS or TLS failed, the breaker was open, or a Retry-After held.
 	NotSent
 	// Throttled: the API's own code says that it refuses to work for now (429, or 503 with Retry-After). Certainly not
 	// charged by this attempt. Wait, spend no attempt.

@@ -16,15 +16,37 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Why a call was not made. They reach callers in Answer.Err, for errors.Is.
+// Why a call was not made. They reach callers in Answer.Err, for errors.Is; ErrStopping is an error of Slot.
 var (
 	ErrDeadline    = errors.New("the deadline had passed")
-	ErrNoSlot      = errors.New("no free slot")
+	ErrStopping    = errors.New("the process stops")
 	ErrBreakerOpen = errors.New("breaker open")
 	ErrGateClosed  = errors.New("a Retry-After holds")
 	ErrClosed      = errors.New("client closed")
 	ErrKey         = errors.New("the idempotency key can't be sent: it must be 1 to 128 printable ASCII characters without a slash")
 )
+
+// Slot implements API. Slots are given in the order in which they were asked for.
+func (c *Client) Slot(ctx context.Context) (release func(), err error) {
+	select {
+	case c.slots <- struct{}{}:
+		return c.release, nil
+	default:
+	}
+	select {
+	case c.slots <- struct{}{}:
+		return c.release, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-c.draining.Done():
+		return nil, ErrStopping
+	}
+}
+
+func (c *Client) release() { <-c.slots }
+
+// Drain ends all waits for a slot, now and later. A slot that is free is still given. It may be called more than once.
+func (c *Client) Drain() { c.drain() }
 
 // Charge implements API.
 func (c *Client) Charge(ctx context.Context, ch Charge) Answer {
@@ -69,14 +91,6 @@ func (c *Client) call(ctx context.Context, o *operation, template *http.Request,
 	if wait := c.gate.remaining(); wait > 0 {
 		return o.refuse(Answer{Class: NotSent, RetryAfter: wait, Err: ErrGateClosed})
 	}
-	if err := c.takeSlot(ctx); err != nil {
-		return o.refuse(Answer{Class: NotSent, Err: err})
-	}
-	defer c.giveSlot()
-	// The gate may have closed while this call waited for its slot.
-	if wait := c.gate.remaining(); wait > 0 {
-		return o.refuse(Answer{Class: NotSent, RetryAfter: wait, Err: ErrGateClosed})
-	}
 	permit, wait, ok := c.breaker.acquire()
 	if !ok {
 		return o.refuse(Answer{Class: NotSent, RetryAfter: wait, Err: ErrBreakerOpen})
@@ -108,26 +122,6 @@ func (c *Client) usable(ctx context.Context) error {
 		return ErrClosed
 	}
 	return nil
-}
-
-// takeSlot waits for one of max_in_flight.
-func (c *Client) takeSlot(ctx context.Context) error {
-	if !c.slots.TryAcquirePermit() {
-		if err := c.slots.AcquirePermitWithMaxWait(ctx, c.cfg.SlotTimeout); err != nil {
-			return fmt.Errorf("%w within %s: %w", ErrNoSlot, c.cfg.SlotTimeout, err)
-		}
-		if err := c.usable(ctx); err != nil {
-			c.slots.ReleasePermit()
-			return err
-		}
-	}
-	c.inFlight.Add(1)
-	return nil
-}
-
-func (c *Client) giveSlot() {
-	c.inFlight.Add(-1)
-	c.slots.ReleasePermit()
 }
 
 // exchange sends the request and classifies what came of it.

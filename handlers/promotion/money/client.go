@@ -14,8 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/failsafe-go/failsafe-go/bulkhead"
 )
 
 // Client calls the Money API of the contract. It is safe for concurrent use. Build it with New.
@@ -27,11 +25,12 @@ type Client struct {
 	dialer    *dialer
 	close     context.CancelFunc // ends dialer.life
 
-	slots    bulkhead.Bulkhead[any]
+	slots    chan struct{}   // one element per taken slot
+	draining context.Context // ends with Drain
+	drain    context.CancelFunc
 	breaker  *breaker
 	gate     gate
 	tokens   *tokens
-	inFlight atomic.Int64
 	ownFault atomic.Bool
 	metrics  *metrics
 
@@ -53,8 +52,8 @@ type State struct {
 	Breaker      string        `json:"breaker"`       // closed, half-open or open
 	BreakerOpens time.Duration `json:"breaker_opens"` // until the next probe; 0 unless open
 	GateOpens    time.Duration `json:"gate_opens"`    // until the Retry-After ends; 0 when there is none
-	InFlight     int           `json:"in_flight"`
-	OwnFault     bool          `json:"own_fault"` // the API says that we are not set up right
+	InFlight     int           `json:"in_flight"`     // slots that are taken
+	OwnFault     bool          `json:"own_fault"`     // the API says that we are not set up right
 }
 
 // New returns a client for a valid cfg. It opens no connection; it reads cfg.TokenFile and
@@ -85,11 +84,12 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 		base:    base,
 		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock(), life: life},
 		close:   end,
-		slots:   bulkhead.New[any](uint(cfg.MaxInFlight)),
+		slots:   make(chan struct{}, cfg.MaxInFlight),
 		gate:    gate{start: time.Now()},
 		tokens:  tokens,
 		buffers: sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }},
 	}
+	c.draining, c.drain = context.WithCancel(life)
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	c.transport = &http.Transport{
@@ -125,7 +125,7 @@ func newTLSConfig(caFile string) (*tls.Config, error) {
 }
 
 // Close closes idle connections and gives up dialing. Calls under way end by themselves within
-// their deadline; a call begun afterwards is NotSent. It may be called more than once.
+// their deadline; a call begun afterwards is NotSent, and waits for a slot end. It may be called more than once.
 func (c *Client) Close() error {
 	c.close()
 	c.transport.CloseIdleConnections()
@@ -146,7 +146,7 @@ func (c *Client) State() State {
 		Breaker:      c.breaker.name(),
 		BreakerOpens: c.breaker.remaining(),
 		GateOpens:    c.gate.remaining(),
-		InFlight:     int(c.inFlight.Load()),
+		InFlight:     len(c.slots),
 		OwnFault:     c.ownFault.Load(),
 	}
 }

@@ -14,15 +14,13 @@ import (
 type Config struct {
 	// URL is where the API's paths begin: scheme, host and perhaps a path prefix.
 	URL string `yaml:"url"`
-	// CallTimeout bounds one call from the free slot to the last byte of the answer. A context
+	// CallTimeout bounds one call from its start to the last byte of the answer. A context
 	// that ends sooner wins.
 	CallTimeout time.Duration `yaml:"call_timeout"`
 	// ConnectTimeout bounds dialing, and again the TLS handshake.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// MaxInFlight is how many calls run at once in this process; as many idle connections are kept.
+	// MaxInFlight is how many slots there are (API.Slot): calls at once in this process. As many idle connections are kept.
 	MaxInFlight int `yaml:"max_in_flight"`
-	// SlotTimeout is how long a call waits for one of those slots before it is NotSent.
-	SlotTimeout time.Duration `yaml:"slot_timeout"`
 	// IdleConnTimeout is how long an unused connection is kept. Keep it under the server's own.
 	IdleConnTimeout time.Duration `yaml:"idle_conn_timeout"`
 	// RetryAfterMax caps what a Retry-After can ask for.
@@ -59,7 +57,6 @@ func DefaultConfig() Config {
 		CallTimeout:     3 * time.Second,
 		ConnectTimeout:  time.Second,
 		MaxInFlight:     256,
-		SlotTimeout:     time.Second,
 		IdleConnTimeout: 30 * time.Second,
 		RetryAfterMax:   time.Minute,
 		ThrottleDefault: time.Second,
@@ -96,7 +93,6 @@ func (c *Config) Validate() error {
 	positive := func(path string, d time.Duration) { wrong(d > 0, path, "must be > 0, got %s", d) }
 	positive("call_timeout", c.CallTimeout)
 	positive("connect_timeout", c.ConnectTimeout)
-	positive("slot_timeout", c.SlotTimeout)
 	positive("idle_conn_timeout", c.IdleConnTimeout)
 	positive("retry_after_max", c.RetryAfterMax)
 	positive("throttle_default", c.ThrottleDefault)

@@ -25,7 +25,7 @@ func TestConfig(t *testing.T) {
 	t.Run("every mistake at once, with its path", func(t *testing.T) {
 		err := (&money.Config{TokenFile: "f", Token: pipeline.NewSecret("x")}).Validate()
 		for _, path := range []string{
-			"url:", "call_timeout:", "connect_timeout:", "slot_timeout:", "idle_conn_timeout:", "retry_after_max:",
+			"url:", "call_timeout:", "connect_timeout:", "idle_conn_timeout:", "retry_after_max:",
 			"throttle_default:", "max_in_flight:", "token_file:", "breaker.failure_ratio:", "breaker.min_calls:",
 			"breaker.window:", "breaker.open_delay:", "breaker.half_open_successes:",
 		} {

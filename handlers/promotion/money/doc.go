@@ -23,6 +23,10 @@
 // that were reused. An API that doesn't honour the key can't be used with this package, replays
 // or not.
 //
+// A slot comes before the begin. Charge and Lookup do not limit how many calls run at once; Slot does, and its caller takes
+// one before it begins a payout. A call that waited for its slot after the begin would wait while its lease runs. The breaker
+// and the gate are asked by the call itself, because they may close while a slot is held: the call is then NotSent at once.
+//
 // Nothing is written after the deadline. The ledger lets a call start only while its lease lasts.
 // A process that was frozen (SIGSTOP, a suspended machine) can wake up between that check and the
 // write, before any timer has fired; so the connection itself compares two clocks with the call's

@@ -25,7 +25,7 @@ func newMetrics(c *Client) *metrics {
 		}, []string{"operation", "class"}),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "millrace_money_call_seconds",
-			Help:    "Time from the free slot to the last byte of the answer, of calls that were sent.",
+			Help:    "Time from the start of a call to the last byte of the answer, of calls that were sent.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"operation"}),
 		ownFaults: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -43,9 +43,9 @@ func newMetrics(c *Client) *metrics {
 	gauge := func(name, help string, value func() float64) {
 		m.gauges = append(m.gauges, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
-	gauge("millrace_money_in_flight", "Calls that hold a slot now.",
-		func() float64 { return float64(c.inFlight.Load()) })
-	gauge("millrace_money_in_flight_limit", "How many calls may hold a slot at once.",
+	gauge("millrace_money_in_flight", "Slots that are taken now: by calls, and by payouts that are being begun for one.",
+		func() float64 { return float64(len(c.slots)) })
+	gauge("millrace_money_in_flight_limit", "How many slots there are.",
 		func() float64 { return float64(c.cfg.MaxInFlight) })
 	gauge("millrace_money_breaker_state", "0 closed, 1 half-open, 2 open.", func() float64 {
 		return float64(c.breaker.state.Load())

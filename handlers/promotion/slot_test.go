@@ -1,0 +1,119 @@
+package promotion
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// slotTest is more workers than the client of a slow Money API has slots.
+type slotTest struct {
+	w      *world
+	client *money.Client
+	called chan struct{} // one element per call that has reached the API
+	answer chan struct{} // one element lets one call be paid
+	paid   chan error    // what each pay returned
+}
+
+const testSlots, testWorkers = 3, 20
+
+func newSlotTest(t *testing.T) *slotTest {
+	st := &slotTest{w: embeddedModelHome(t).world(), called: make(chan struct{}, testWorkers), answer: make(chan struct{}), paid: make(chan error, testWorkers)}
+	over := make(chan struct{})
+	api := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		st.called <- struct{}{}
+		select {
+		case <-st.answer:
+			_, _ = rw.Write([]byte(`{"transactionKey":"tx"}`))
+		case <-over:
+		}
+	}))
+	t.Cleanup(api.Close)
+	t.Cleanup(func() { close(over) }) // a test that has failed leaves no call behind
+	cfg := money.DefaultConfig()
+	cfg.URL, cfg.CallTimeout, cfg.ConnectTimeout, cfg.MaxInFlight = api.URL, time.Minute, time.Minute, testSlots
+	var err error
+	st.client, err = money.New(cfg, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, st.client.Close()) })
+	in := st.w.ins[0]
+	in.proc.run.api = st.client
+	for target := range int64(testWorkers) {
+		payload, err := pointStrategy().record(st.w.promotion.ID, 9, target+1, "500")
+		require.NoError(t, err)
+		rec := ledger.Record{Key: st.key(target + 1), SummaryID: 9, Payload: payload}
+		_, err = in.ledger.Accept(t.Context(), rec, false)
+		require.NoError(t, err)
+		go func() { st.paid <- in.proc.pay(t.Context(), rec) }()
+	}
+	for range testSlots {
+		<-st.called
+	}
+	return st
+}
+
+func (st *slotTest) key(target int64) ledger.Key {
+	return ledger.Key{Type: st.w.promotion.Type, Promotion: st.w.promotion.ID, Target: target}
+}
+
+// count returns how many payouts are in a state.
+func (st *slotTest) count(t *testing.T, s ledger.State) (n int) {
+	t.Helper()
+	for target := range int64(testWorkers) {
+		x, err := st.w.ins[0].ledger.Explain(t.Context(), st.key(target+1))
+		require.NoError(t, err)
+		if x.State == s {
+			n++
+		}
+	}
+	return n
+}
+
+// TestABeginHasASlot: with more workers than slots, no payout is begun that has to wait for its call.
+func TestABeginHasASlot(t *testing.T) {
+	t.Parallel()
+	st := newSlotTest(t)
+	for left := testWorkers; left > 0; left-- {
+		require.Equal(t, min(left, testSlots), st.count(t, ledger.Sending), "%d are not paid", left)
+		require.Equal(t, min(left, testSlots), st.client.State().InFlight)
+		st.answer <- struct{}{}
+		require.NoError(t, <-st.paid)
+		if left > testSlots {
+			<-st.called
+		}
+	}
+	require.Zero(t, st.client.State().InFlight)
+	for target := range int64(testWorkers) {
+		x, err := st.w.ins[0].ledger.Explain(t.Context(), st.key(target+1))
+		require.NoError(t, err)
+		require.Equal(t, ledger.Success, x.State)
+		require.Len(t, x.Calls, 1)
+		require.Zero(t, x.Interruptions)
+	}
+}
+
+// TestADrainEndsTheWaitForASlot: at a stop, payouts that wait for a slot are not begun. Those that have one are paid.
+func TestADrainEndsTheWaitForASlot(t *testing.T) {
+	t.Parallel()
+	st := newSlotTest(t)
+	st.w.ins[0].proc.run.client.Store(st.client)
+	var service pipeline.Service = st.w.ins[0].proc.run.moneyService()
+	service.(pipeline.Phased).Draining()
+	for range testWorkers - testSlots {
+		require.ErrorIs(t, <-st.paid, money.ErrStopping)
+	}
+	for range testSlots {
+		st.answer <- struct{}{}
+		require.NoError(t, <-st.paid)
+	}
+	require.Equal(t, testSlots, st.count(t, ledger.Success))
+	require.Equal(t, testWorkers-testSlots, st.count(t, ledger.Pending))
+	require.Zero(t, st.client.State().InFlight)
+}
