@@ -126,6 +126,12 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, turn.Discard(ctx, "l1", letters.By{Who: "ann", Why: "a test"}))
 		require.NoError(t, turn.Release(ctx))
+		finished := letters.Filter{States: letters.Finished(), Unchanged: time.Now().Add(time.Hour)}
+		_, err = copies.Prune(ctx, finished, letters.By{Who: "ann", Why: "a test"}, nil)
+		require.ErrorContains(t, err, "permission denied", "the service deletes no dead letters")
+		pruned, err := work.Prune(ctx, finished, letters.By{Who: "ann", Why: "a test"}, nil)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, pruned)
 
 		c, err := reader.Status(ctx, rec.Of())
 		require.NoError(t, err)

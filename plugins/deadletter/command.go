@@ -27,7 +27,7 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 		Use:   "dead",
 		Short: "Look at dead letters, replay them or give them up",
 	})
-	group.AddCommand(p.listCommand(h), p.showCommand(h), p.replayCommand(h), p.discardCommand(h))
+	group.AddCommand(p.listCommand(h), p.showCommand(h), p.replayCommand(h), p.discardCommand(h), p.pruneCommand(h))
 	return []*cobra.Command{group}
 }
 
@@ -126,12 +126,14 @@ func (p *Plugin) listCommand(h *app.Host) *cobra.Command {
 	return cmd
 }
 
-func joined(states []letters.State) string {
+func joined(states []letters.State) string { return strings.Join(stateNames(states), ", ") }
+
+func stateNames(states []letters.State) []string {
 	names := make([]string, len(states))
 	for i, s := range states {
 		names[i] = string(s)
 	}
-	return strings.Join(names, ", ")
+	return names
 }
 
 func parseStates(names []string) ([]letters.State, error) {

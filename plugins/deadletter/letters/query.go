@@ -53,6 +53,7 @@ type Filter struct {
 	Lineage     string    // of at most one letter; see LineageOf
 	Since       time.Time // failed last at or after
 	Until       time.Time // failed last before
+	Unchanged   time.Time // its state changed last before
 }
 
 // where returns the condition and adds its arguments to args.
@@ -86,6 +87,9 @@ func (f Filter) where(args []any) (condition string, all []any) {
 	}
 	if !f.Until.IsZero() {
 		add("failed_at < %s", f.Until)
+	}
+	if !f.Unchanged.IsZero() {
+		add("changed_at < %s", f.Unchanged)
 	}
 	return strings.Join(conditions, " AND "), args
 }
