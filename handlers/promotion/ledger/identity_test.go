@@ -1,0 +1,27 @@
+package ledger
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A ledger has one id, whatever instance opens it and however often it is migrated; two ledgers have two.
+func TestALedgerHasAnID(t *testing.T) {
+	t.Parallel()
+	ids := map[string]bool{}
+	for range 2 {
+		onBoth(t, func(t *testing.T, h *home) {
+			first := h.open(t)
+			id, err := first.ID(t.Context())
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, len(id), 32)
+			require.NoError(t, first.Migrate(t.Context()))
+			again, err := h.open(t, as("b")).ID(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, id, again)
+			require.False(t, ids[id])
+			ids[id] = true
+		})
+	}
+}
