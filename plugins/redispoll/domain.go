@@ -34,6 +34,8 @@ func validateDomains(domains []DomainConfig) error {
 	for i, d := range domains {
 		at := func(key string) string { return fmt.Sprintf("domains[%d].%s", i, key) }
 		p.check(d.Prefix != "", at("prefix"), "must not be empty")
+		p.check(!strings.ContainsAny(d.Prefix, "{}") || hashTag(d.Prefix) != "", at("prefix"),
+			"its braces must enclose a hash tag, as in {scan}:events, got %q", d.Prefix)
 		p.check(!seen[d.Prefix], at("prefix"), "%q is in the list already", d.Prefix)
 		p.check(d.Shards >= 1 && d.Shards <= maxShards, at("shards"), "must be 1..%d, got %d", maxShards, d.Shards)
 		p.check(d.Group != "", at("group"), "must not be empty")
@@ -41,6 +43,16 @@ func validateDomains(domains []DomainConfig) error {
 		seen[d.Prefix] = true
 	}
 	return p.err()
+}
+
+// hashTag returns the part of a key that decides about its slot in a cluster; empty: the complete key does.
+func hashTag(key string) string {
+	_, after, _ := strings.Cut(key, "{")
+	tag, _, closed := strings.Cut(after, "}")
+	if !closed {
+		return ""
+	}
+	return tag
 }
 
 // Domain is one entry of the setting plugins.redis.domains: what its routes read, and what plugins/reclaim goes

@@ -293,14 +293,18 @@ func TestValidateDomains(t *testing.T) {
 		{Prefix: "scan:events", Shards: 4, Group: "router"},
 		{Prefix: "scan:events", Shards: 4, Group: "router"},
 		{Shards: 1025, MaxDeliveries: -1},
+		{Prefix: "a{}b", Shards: 1, Group: "g"}, {Prefix: "a}b", Shards: 1, Group: "g"}, {Prefix: "a{b", Shards: 1, Group: "g"},
+		{Prefix: "}{a}b", Shards: 1, Group: "g"},
 	}
 	err := cfg.Validate()
 	for _, want := range []string{
 		`domains[1].prefix: "scan:events" is in the list already`, "domains[2].prefix: must not be empty",
 		"domains[2].shards: must be 1..1024, got 1025", "domains[2].group: must not be empty", "domains[2].max_deliveries: must be >= 0, got -1",
+		`domains[3].prefix: its braces must enclose a hash tag, as in {scan}:events, got "a{}b"`, "domains[4].prefix: its braces", "domains[5].prefix: its braces",
 	} {
 		require.ErrorContains(t, err, want)
 	}
+	require.NotContains(t, err.Error(), "domains[6]")
 	cfg.Domains = slices.Clip(cfg.Domains[:1])
 	require.NoError(t, cfg.Validate())
 }

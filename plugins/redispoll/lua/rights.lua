@@ -1,17 +1,19 @@
--- rights.lua: runs every command that the plugins use against a key that does not exist, and leaves it so.
+-- rights.lua: runs every command that the plugins use against a key that does not exist, and leaves it so, whatever the
+-- user may not do: HSET and SET run only when the user has the right that removes the key again, or it expires.
 -- KEYS[1] key
 -- Reply: the commands that the user may not run; empty when the key exists, which is then left alone.
 -- Complexity: O(1).
 local key, denied = KEYS[1], {}
 local function try(name, ...)
   local r = redis.pcall(...)
-  if type(r) ~= 'table' or not r.err then return end
+  if type(r) ~= 'table' or not r.err then return true end
   for _, text in ipairs({'NOPERM', "can't run this command", 'no permissions'}) do -- 7.2, Redis 7.0, Valkey 8
     if string.find(r.err, text, 1, true) then
       denied[#denied + 1] = name
-      return
+      return false
     end
   end
+  return true
 end
 local there = redis.pcall('EXISTS', key)
 if there == 1 then return denied end
@@ -33,13 +35,15 @@ try('xack', 'XACK', key, 'g', '1-1')
 try('xpending', 'XPENDING', key, 'g')
 try('xclaim', 'XCLAIM', key, 'g', 'c', 0, '1-1')
 try('xautoclaim', 'XAUTOCLAIM', key, 'g', 'c', 0, '0-0', 'COUNT', 1)
-try('hdel', 'HDEL', key, 'a')
-try('hset', 'HSET', key, 'a', '1')
 try('hget', 'HGET', key, 'a')
 try('hmget', 'HMGET', key, 'a')
 try('hgetall', 'HGETALL', key)
+if try('hdel', 'HDEL', key, 'a') then
+  try('hset', 'HSET', key, 'a', '1')
+  redis.pcall('HDEL', key, 'a') -- removes the key with its last field
+end
 try('del', 'DEL', key)
-try('set', 'SET', key, '1')
 try('get', 'GET', key)
+try('set', 'SET', key, '1', 'PX', 1)
 redis.pcall('DEL', key)
 return denied
