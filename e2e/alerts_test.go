@@ -67,6 +67,7 @@ func raisers() map[string][]happening {
 		"MillraceEntriesLost":            {grows(`millrace_reclaim_lost_total{shard="POINT"}`, 0.001)},
 		"MillraceStreamsLost":            {grows(`millrace_promotion_streams_lost_total{type="POINT"}`, 0.001)},
 		"MillraceStreamRefused":          {grows(`millrace_streams_refused_total{type="POINT"}`, 0.1)},
+		"MillraceStreamForeign":          {is(`millrace_streams_foreign{type="POINT",active="true"}`, 1)},
 		"MillraceReclaimFailing":         {grows(`millrace_reclaim_failures_total{shard="POINT"}`, 0.01)},
 		"MillraceNobodyRuns":             {is(`up`, 0)},
 		"MillraceInstanceDown":           {is(`up`, 0)},
@@ -102,6 +103,7 @@ func quiets() map[string][]happening {
 		// A retry record waits for its time, and holds nothing back.
 		"MillraceKafkaHeadOfLine": {is(`millrace_kafka_head_of_line_seconds`, 4000)},
 		"MillraceMoneyUncertain":  {grows(`millrace_money_calls_total{class="ambiguous"}`, 0.05), grows(`millrace_money_calls_total{class="paid"}`, 4)},
+		"MillraceStreamForeign":   {is(`millrace_streams_foreign{active="false"}`, 7)}, // another deployment on this Redis
 		"MillraceNobodyRuns":      {is(`millrace_health_check_ok`, 0)},
 	}
 }

@@ -190,6 +190,8 @@ type Status struct {
 	Instances []streams.InstanceStatus `json:"instances"`
 	// DelayingGroups are foreign consumer groups that delay the trimming and the deletion of the promotion's stream.
 	DelayingGroups []streams.DelayingGroup `json:"delaying_groups,omitempty"`
+	// ForeignOwner is the id of the deployment that the promotion's stream belongs to, when that is another one.
+	ForeignOwner string `json:"foreign_owner,omitempty"`
 }
 
 func (p *Plugin) statusCommand(h *app.Host) *cobra.Command {
@@ -273,6 +275,9 @@ func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]Statu
 				p.run.log.WarnContext(ctx, "can't ask Redis who is reading", pipeline.Err(err))
 			} else if st, err := m.Inspect(ctx, id.ID); err == nil {
 				one.DelayingGroups = st.Delaying
+				if st.Foreign {
+					one.ForeignOwner = st.Owner
+				}
 			}
 		}
 		all = append(all, one)
@@ -315,6 +320,9 @@ func showStatuses(h *app.Host, all []Status) error {
 			thousands(s.Pending), thousands(s.InFlight), thousands(s.Dead), thousands(s.Conflict))
 		if s.Counts.OldestUnpaid > 0 {
 			fmt.Fprintf(w, "  oldest unpaid\t%s\n", s.Counts.OldestUnpaid.Round(time.Second))
+		}
+		if s.ForeignOwner != "" {
+			fmt.Fprintf(w, "  foreign stream\tits stream belongs to the deployment with the ledger id %s, payouts wait here\n", app.Printable(s.ForeignOwner))
 		}
 		for _, g := range s.DelayingGroups {
 			state := "for at most plugins.promotion.stream.foreign_group_grace"

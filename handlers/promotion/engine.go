@@ -28,6 +28,7 @@ type engine struct {
 	log      *slog.Logger
 
 	ledger      *ledger.Ledger
+	ledgerID    string // filled with ledger
 	api         money.API
 	client      atomic.Pointer[money.Client]
 	simulator   *moneysim.Server // nil: a Money API elsewhere
@@ -181,7 +182,11 @@ func (e *engine) ledgerService() pipeline.Service {
 			if err != nil {
 				return err
 			}
-			if err := l.Migrate(ctx); err != nil {
+			err = l.Migrate(ctx)
+			if err == nil {
+				e.ledgerID, err = l.ID(ctx)
+			}
+			if err != nil {
 				return errors.Join(err, l.Close())
 			}
 			e.ledger = l

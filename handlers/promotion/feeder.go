@@ -158,6 +158,9 @@ func (f *feeder) promotion(ctx context.Context, m *streams.Manager, w ledger.Wor
 	if err != nil {
 		return false, err
 	}
+	if st.Foreign { // its payouts wait; the active set makes the streams' Manager report it, and start it when it is free
+		return false, f.run.ledger.Activate(ctx, w.Promotion, 0)
+	}
 	if err := f.recordLoss(ctx, w, st); err != nil {
 		return false, err
 	}

@@ -116,22 +116,26 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 func (p *Plugin) newManagers(c *streamRedis, env pipeline.Env, log *slog.Logger, m *streams.Metrics) map[string]*streams.Manager {
 	all := map[string]*streams.Manager{}
 	for _, s := range strategies() {
-		set := activations{p.run, ledger.Type(s.kind)}
-		all[s.kind] = streams.NewManager(streams.Options{
-			Kind:          streams.Kind{Type: s.kind, StreamPrefix: s.streamPrefix(), GroupPrefix: s.groupPrefix()},
-			Config:        func() streams.Config { return p.config.Stream.Config },
-			Client:        c.Client,
-			Activations:   set,
-			Created:       set.created,
-			Instance:      env.Instance,
-			Fence:         p.redis.Fence,
-			Gate:          p.run.ready,
-			Logger:        log,
-			Metrics:       m,
-			ReaderMetrics: p.redis.Metrics(),
-		})
+		o := p.streamOptions(s)
+		o.Client, o.Instance, o.Logger, o.Metrics = c.Client, env.Instance, log, m
+		all[s.kind] = streams.NewManager(o)
 	}
 	return all
+}
+
+// streamOptions returns what the streams of a type take from this plugin.
+func (p *Plugin) streamOptions(s strategy) streams.Options {
+	set := activations{p.run, ledger.Type(s.kind)}
+	return streams.Options{
+		Kind:          streams.Kind{Type: s.kind, StreamPrefix: s.streamPrefix(), GroupPrefix: s.groupPrefix()},
+		Config:        func() streams.Config { return p.config.Stream.Config },
+		Activations:   set,
+		Created:       set.created,
+		Fence:         p.redis.Fence,
+		Owner:         func() string { return p.run.ledgerID },
+		Gate:          p.run.ready,
+		ReaderMetrics: p.redis.Metrics(),
+	}
 }
 
 // route adds the three routes of a type.

@@ -84,7 +84,7 @@ func toStream(rec ledger.Record) *message.Message {
 }
 
 // streamSink is where an accepted payout goes: the stream of its promotion. A full stream is no
-// failure, and a stream that Redis refuses is none of the other streams: the row waits in the ledger for the feeder,
+// failure, and a stream that Redis refuses, or that belongs to another deployment, is none of the other streams: the row waits in the ledger for the feeder,
 // so that one campaign never delays another on its partition.
 type streamSink struct{ *processor }
 
@@ -100,7 +100,7 @@ func (s streamSink) Publish(ctx context.Context, msgs ...*message.Message) error
 		}
 		entry := redispoll.Entry{Key: string(rec.RecordKey), UUID: msg.UUID, Message: rec.Payload, Headers: rec.Headers}
 		outcome, err := s.manager.Enqueue(ctx, rec.Promotion, entry)
-		refused := errors.Is(err, streams.ErrRefused) || errors.Is(err, streams.ErrVanishing)
+		refused := errors.Is(err, streams.ErrRefused) || errors.Is(err, streams.ErrForeign) || errors.Is(err, streams.ErrVanishing)
 		if err != nil && !refused {
 			return fmt.Errorf("promotion: enqueue %s: %w", rec.Key, err)
 		}

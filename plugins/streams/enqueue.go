@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/redispoll"
@@ -48,7 +49,7 @@ const (
 // Enqueue adds one entry to the stream of id and returns when Redis has it. Concurrent calls for one
 // stream share a script call. A stream that is absent is put on the active set and created first, so
 // the caller sees Added, Full or an error; after an error the entry may be in the stream or not, but
-// after ErrRefused and ErrVanishing it is not.
+// after ErrRefused, ErrForeign and ErrVanishing it is not.
 // Safe for concurrent use, legal before the Source is opened.
 func (m *Manager) Enqueue(ctx context.Context, id int64, e redispoll.Entry) (Outcome, error) {
 	added, err := m.lanes.do(ctx, id, e, m.addBatch)
@@ -150,9 +151,8 @@ func (m *Manager) wake(id int64) {
 func (m *Manager) add(ctx context.Context, id int64, es []redispoll.Entry) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	c := m.config()
-	args := make([]any, 0, 5+len(es)*entryWords)
-	args = append(append(args, c.groupArgs(m.kind.Group(id))...), c.MaxLen, len(es))
+	args := slices.Grow(m.args(id), 2+len(es)*entryWords)
+	args = append(args, m.config().MaxLen, len(es))
 	for _, e := range es {
 		values := e.Values()
 		args = append(append(args, len(values)), values...)
@@ -160,7 +160,7 @@ func (m *Manager) add(ctx context.Context, id int64, es []redispoll.Entry) (int,
 	n, err := m.scripts.enqueue.Run(ctx, m.client(), m.keys(id), args...).Int()
 	if err != nil {
 		m.metrics.enqueueFailed(m.kind.Type, len(es))
-		return 0, fmt.Errorf("add: %w", m.refusal(ctx, id, err))
+		return 0, fmt.Errorf("add: %w", m.refusal(id, err))
 	}
 	return n, nil
 }
@@ -178,9 +178,9 @@ func (m *Manager) create(ctx context.Context, id int64) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	stream := m.kind.Stream(id)
-	reply, err := m.scripts.create.Run(ctx, m.client(), []string{stream, MetaKey(stream)}, m.kind.Group(id), newToken()).Slice()
+	reply, err := m.scripts.create.Run(ctx, m.client(), []string{stream, MetaKey(stream)}, m.kind.Group(id), newToken(), m.owner()).Slice()
 	if err != nil {
-		return fmt.Errorf("create: %w", m.refusal(ctx, id, err))
+		return fmt.Errorf("create: %w", m.refusal(id, err))
 	}
 	if len(reply) > 1 && reply[0] == int64(1) {
 		m.log.InfoContext(ctx, "stream created", "stream", stream, "group", m.kind.Group(id))

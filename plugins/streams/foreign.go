@@ -31,12 +31,22 @@ const (
 	delayOthers = "other"
 )
 
-// delays counts streams by the foreign group that delays them.
-type delays map[string]int
+// delays is what one round has found about foreign groups.
+type delays struct {
+	groups  map[string]int // streams per group that delays them
+	streams int            // how many are delayed
+	stream  string         // the one that is delayed longest
+	worst   DelayingGroup  // by this group
+}
 
 // groupArgs returns the arguments about groups that scripts begin with.
 func (c Config) groupArgs(own string) []any {
 	return []any{own, c.ForeignGroupGrace.Milliseconds(), strings.Join(c.RequiredGroups, "\n")}
+}
+
+// args returns the arguments that scripts begin with which ask for the owner too.
+func (m *Manager) args(id int64) []any {
+	return append(m.config().groupArgs(m.kind.Group(id)), m.owner())
 }
 
 // keys returns the keys of a script about the stream of id.
@@ -45,28 +55,36 @@ func (m *Manager) keys(id int64) []string {
 	return []string{stream, MetaKey(stream)}
 }
 
-// delayed reports the foreign groups that delay a stream: in all, and in the log at most once per minute and stream.
-func (s *subscription) delayed(r *running, t tended, all delays) {
-	var worst *DelayingGroup
-	for i, g := range t.delaying {
-		if g.For < min(delayNoticed, s.m.config().ForeignGroupGrace) {
+// note adds the foreign groups that delay a stream.
+func (d *delays) note(stream string, groups []DelayingGroup, grace time.Duration) {
+	seen := false
+	for _, g := range groups {
+		if g.For < min(delayNoticed, grace) {
 			continue
 		}
-		all[g.Group]++
-		if worst == nil || g.For > worst.For {
-			worst = &t.delaying[i]
+		d.groups[g.Group]++
+		if g.For > d.worst.For || d.stream == "" {
+			d.stream, d.worst = stream, g
 		}
+		seen = true
 	}
-	if worst == nil || !s.m.delayLog.due(r.id, time.Now()) {
-		return
+	if seen {
+		d.streams++
 	}
-	s.m.log.Warn("a foreign consumer group delays trimming and deletion of a stream",
-		slog.String(pipeline.LogStream, r.stream), slog.String(pipeline.LogGroup, worst.Group), slog.Duration("for", worst.For),
-		slog.Bool("ignored", worst.Ignored), slog.Duration("foreign_group_grace", s.m.config().ForeignGroupGrace))
+}
+
+// delayed reports what one round over all streams has found: the gauge, and the group that delays longest.
+func (m *Manager) delayed(d delays) {
+	m.metrics.delayedBy(m.kind.Type, d.groups)
+	if d.streams > 0 {
+		m.notice("a foreign consumer group delays trimming and deletion of a stream",
+			slog.String(pipeline.LogStream, d.stream), slog.String(pipeline.LogGroup, d.worst.Group), slog.Duration("for", d.worst.For),
+			slog.Bool("ignored", d.worst.Ignored), slog.Duration("foreign_group_grace", m.config().ForeignGroupGrace), slog.Int("streams", d.streams))
+	}
 }
 
 // delayedBy replaces the gauge of a kind: the groups that delay most streams by name, the others together.
-func (m *Metrics) delayedBy(kind string, all delays) {
+func (m *Metrics) delayedBy(kind string, all map[string]int) {
 	names := make([]string, 0, len(all))
 	for name := range all {
 		names = append(names, name)

@@ -161,7 +161,7 @@ func TestAGroupLeftBehindStallsNothing(t *testing.T) {
 func TestTheGaugeNamesTheGroupsThatDelayMost(t *testing.T) {
 	t.Parallel()
 	m := NewMetrics()
-	all := delays{"most": 50}
+	all := map[string]int{"most": 50}
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"} {
 		all[name] = 1
 	}
@@ -169,6 +169,6 @@ func TestTheGaugeNamesTheGroupsThatDelayMost(t *testing.T) {
 	require.InDelta(t, 50, testutil.ToFloat64(m.delaying.WithLabelValues("POINT", "most")), 0)
 	require.InDelta(t, 2, testutil.ToFloat64(m.delaying.WithLabelValues("POINT", delayOthers)), 0)
 	require.Equal(t, delayNames+1, testutil.CollectAndCount(m.delaying))
-	m.delayedBy("POINT", delays{})
+	m.delayedBy("POINT", nil)
 	require.Zero(t, testutil.CollectAndCount(m.delaying))
 }

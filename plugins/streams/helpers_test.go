@@ -343,7 +343,9 @@ func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 		if before != nil {
 			for _, cmd := range cmds {
 				if err := before(cmd); err != nil {
-					cmd.SetErr(err)
+					for _, cmd := range cmds {
+						cmd.SetErr(err)
+					}
 					return err
 				}
 			}

@@ -61,13 +61,14 @@ func (s *subscription) round() {
 			s.begin(a.ID, func(ctx context.Context) { s.startActive(ctx, a) })
 		}
 	}
+	s.countForeign(wanted)
 	s.tend(wanted)
 	s.retryCleanups()
 }
 
 // begin runs f under the lock of id on a goroutine of its own, unless a start or stop of id is
 // under way: then the next round comes back to it. f ends by itself when the life ends; it is
-// bounded by the timeouts within it.
+// bounded by the timeouts within it, and by that of the drain.
 func (s *subscription) begin(id int64, f func(context.Context)) {
 	unlock := s.locks.tryLock(id)
 	if unlock == nil {
@@ -75,7 +76,7 @@ func (s *subscription) begin(id int64, f func(context.Context)) {
 	}
 	s.ops.Go(func() {
 		defer unlock()
-		f(context.WithoutCancel(s.life))
+		f(s.work)
 	})
 }
 
@@ -86,11 +87,11 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 	case <-s.life.Done():
 		return
 	}
-	if err := s.startLocked(ctx, a); err != nil && s.life.Err() == nil {
+	err := s.startLocked(ctx, a)
+	s.noteForeign(a.ID, errors.Is(err, ErrForeign))
+	if err != nil && !errors.Is(err, ErrForeign) && s.life.Err() == nil {
 		s.m.metrics.failed(s.m.kind.Type, "start")
-		if s.m.startLog.due(a.ID, time.Now()) {
-			s.m.log.WarnContext(ctx, "stream not started, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(a.ID)), pipeline.Err(err))
-		}
+		s.m.notice("stream not started, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(a.ID)), pipeline.Err(err))
 	}
 }
 
@@ -108,7 +109,7 @@ func (s *subscription) reap() {
 // be asked.
 func (s *subscription) tend(wanted map[int64]Activation) {
 	list, c := s.list(), s.m.config()
-	delays := delays{}
+	found := delays{groups: map[string]int{}}
 	var failed int
 	var first error
 	for len(list) > 0 && s.life.Err() == nil {
@@ -118,30 +119,46 @@ func (s *subscription) tend(wanted map[int64]Activation) {
 		keys, args := make([][]string, n), make([][]any, n)
 		for i, r := range part {
 			keys[i] = []string{r.stream, MetaKey(r.stream)}
-			args[i] = append(c.groupArgs(r.group), s.m.statusField(), s.status(r))
+			args[i] = append(s.m.args(r.id), s.m.statusField(), s.status(r))
 		}
 		ctx, cancel := context.WithTimeout(s.life, callTimeout)
 		cmds := runAll(ctx, s.m.client(), s.m.scripts.tend, keys, args)
+		unanswered := 0
+		late := ctx.Err() != nil
 		cancel()
 		for i, cmd := range cmds {
 			t, err := parseTended(cmd.Result())
-			if err = s.m.refusal(s.life, part[i].id, err); errors.Is(err, ErrRefused) {
+			if err = s.m.refusal(part[i].id, err); errors.Is(err, ErrForeign) {
+				s.begin(part[i].id, func(ctx context.Context) {
+					if s.get(part[i].id) == part[i] {
+						_ = s.stopLocked(ctx, part[i], stopForeign) // logged there
+					}
+				})
+				continue
+			} else if errors.Is(err, ErrRefused) {
 				s.m.metrics.failed(s.m.kind.Type, "tend")
 				continue // logged there, and no reason to log the others' round as failed
 			}
 			if err != nil {
 				failed++
+				if !isReply(err) {
+					unanswered++
+				}
 				if first == nil {
 					first = err
 				}
 				continue
 			}
 			s.m.metrics.trimmed(s.m.kind.Type, t.trimmed)
-			s.delayed(part[i], t, delays)
+			found.note(part[i].stream, t.delaying, c.ForeignGroupGrace)
 			s.judge(part[i], t, wanted)
 		}
+		if late || unanswered == n { // the server is away: the others would take as long
+			failed += len(list)
+			break
+		}
 	}
-	s.m.metrics.delayedBy(s.m.kind.Type, delays)
+	s.m.delayed(found)
 	if first != nil && s.life.Err() == nil {
 		s.m.metrics.failed(s.m.kind.Type, "tend")
 		s.m.log.Warn("streams could not be tended", slog.Int("streams", failed), pipeline.Err(first))

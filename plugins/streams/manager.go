@@ -41,7 +41,7 @@ type Activations interface {
 	Deactivate(ctx context.Context, id int64) error
 }
 
-// Options is what a Manager needs. All but Created, Fence, Gate, Logger, Metrics and ReaderMetrics are required.
+// Options is what a Manager needs. All but Created, Fence, Gate, Owner, Logger, Metrics and ReaderMetrics are required.
 type Options struct {
 	Kind          Kind
 	Config        func() Config                // asked at every use, so that settings may be loaded after construction
@@ -51,6 +51,7 @@ type Options struct {
 	Instance      string                                                        // unique among all instances; the reader's name is Instance-0
 	Fence         func() time.Time                                              // redispoll.ReaderConfig.Fence of the readers; nil: none
 	Gate          func() bool                                                   // answers false to stop reading; nil: always open
+	Owner         func() string                                                 // this deployment's id, asked at every use: streams of another one are left alone; nil or empty: owners are neither written nor respected
 	Logger        *slog.Logger                                                  // nil: discards
 	Metrics       *Metrics                                                      // shared by all kinds; nil: counts for nobody
 	ReaderMetrics *redispoll.Metrics                                            // shared by all readers; nil: counts for nobody
@@ -71,6 +72,7 @@ type Manager struct {
 	instance      string
 	gate          func() bool
 	fence         func() time.Time
+	owner         func() string
 	log           *slog.Logger
 	metrics       *Metrics
 	readerMetrics *redispoll.Metrics
@@ -83,10 +85,9 @@ type Manager struct {
 	hands    hands
 	orphans  orphans
 
-	refusedLog, startLog, delayLog sampler
-
-	mu  sync.Mutex
-	sub *subscription // the open one
+	notices *pipeline.Sampler[string, []slog.Attr] // by text
+	mu      sync.Mutex
+	sub     *subscription // the open one
 }
 
 // NewManager returns the Manager of one kind, without any connection or goroutine.
@@ -100,16 +101,20 @@ func NewManager(o Options) *Manager {
 	if o.Gate == nil {
 		o.Gate = func() bool { return true }
 	}
+	if o.Owner == nil {
+		o.Owner = func() string { return "" }
+	}
 	o.Metrics.known(o.Kind.Type)
 	return &Manager{
 		kind: o.Kind, config: o.Config, client: o.Client, activations: o.Activations, created: o.Created,
-		instance: o.Instance, gate: o.Gate, fence: o.Fence, metrics: o.Metrics, readerMetrics: o.ReaderMetrics,
+		instance: o.Instance, gate: o.Gate, fence: o.Fence, owner: o.Owner, metrics: o.Metrics, readerMetrics: o.ReaderMetrics,
 		log:      o.Logger.With(slog.String("kind", o.Kind.Type)),
 		scripts:  newScripts(),
 		lanes:    newLanes(),
 		enqueues: make(chan struct{}, batchCalls),
 		hint:     make(chan struct{}, 1),
 		asker:    asker{ask: o.Activations.Active, turn: make(chan struct{}, 1)},
+		notices:  pipeline.NewSampler[string, []slog.Attr](noticeEvery),
 		hands:    hands{m: map[string]*hand{}},
 		orphans:  orphans{since: map[int64]orphan{}},
 	}

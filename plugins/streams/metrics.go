@@ -1,6 +1,10 @@
 package streams
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Metrics counts for the Managers of all kinds. It is one prometheus.Collector.
 type Metrics struct {
@@ -19,6 +23,7 @@ type Metrics struct {
 	failures  *prometheus.CounterVec
 	refusals  *prometheus.CounterVec
 	delaying  *prometheus.GaugeVec
+	foreigns  *prometheus.GaugeVec
 }
 
 // NewMetrics returns metrics that nobody collects yet.
@@ -49,6 +54,10 @@ func NewMetrics() *Metrics {
 			Name: "millrace_streams_delayed_by_group",
 			Help: "Streams read here whose trimming and deletion a foreign consumer group has delayed for 10 s or longer, by group.",
 		}, []string{"type", "group"}),
+		foreigns: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "millrace_streams_foreign",
+			Help: "Streams that belong to another deployment. active=true: they should be read here. active=false: the last sweep found them.",
+		}, []string{"type", "active"}),
 		refusals: counter("refused_total", "Commands refused because the key of one stream, or of its companion, can't be used."),
 		failures: counter("failures_total", "Rounds in which something failed and is tried again: active, start, tend.", "what"),
 	}
@@ -60,6 +69,8 @@ func (m *Metrics) known(kind string) {
 	m.running.WithLabelValues(kind)
 	m.slotCount.WithLabelValues(kind)
 	m.batch.WithLabelValues(kind)
+	m.foreign(kind, true, 0)
+	m.foreign(kind, false, 0)
 	for _, c := range []*prometheus.CounterVec{m.starts, m.revivals, m.losses, m.putBacks, m.trims, m.orphaned, m.refusals} {
 		c.WithLabelValues(kind)
 	}
@@ -76,7 +87,7 @@ func (m *Metrics) known(kind string) {
 
 func (m *Metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{m.running, m.slotCount, m.starts, m.stops, m.enqueue, m.batch, m.revivals,
-		m.losses, m.cleanups, m.putBacks, m.trims, m.orphaned, m.failures, m.refusals, m.delaying}
+		m.losses, m.cleanups, m.putBacks, m.trims, m.orphaned, m.failures, m.refusals, m.delaying, m.foreigns}
 }
 
 // Describe implements prometheus.Collector.
@@ -129,6 +140,9 @@ func (m *Metrics) putBack(kind string)          { m.putBacks.WithLabelValues(kin
 func (m *Metrics) trimmed(kind string, n int64) { m.trims.WithLabelValues(kind).Add(float64(n)) }
 func (m *Metrics) orphan(kind string)           { m.orphaned.WithLabelValues(kind).Inc() }
 func (m *Metrics) refused(kind string)          { m.refusals.WithLabelValues(kind).Inc() }
-func (m *Metrics) failed(kind, what string)     { m.failures.WithLabelValues(kind, what).Inc() }
+func (m *Metrics) foreign(kind string, active bool, n int) {
+	m.foreigns.WithLabelValues(kind, strconv.FormatBool(active)).Set(float64(n))
+}
+func (m *Metrics) failed(kind, what string) { m.failures.WithLabelValues(kind, what).Inc() }
 
 var _ prometheus.Collector = (*Metrics)(nil)

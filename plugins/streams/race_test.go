@@ -116,7 +116,7 @@ func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 	require.NoError(t, c.s.client.Del(ctx, stream, MetaKey(stream)).Err())
 	c.active.set(Activation{ID: 1})
 	require.NoError(t, watch.Ensure(ctx, 1))
-	_, err := parseTended(watch.scripts.tend.Run(ctx, c.s.client, []string{stream, MetaKey(stream)}, append(watch.config().groupArgs(watch.kind.Group(1)), "i:w", "{}")...).Result())
+	_, err := parseTended(watch.scripts.tend.Run(ctx, c.s.client, []string{stream, MetaKey(stream)}, append(watch.args(1), "i:w", "{}")...).Result())
 	require.NoError(t, err)
 
 	st := newStage(len(c.actors))

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,6 +19,10 @@ import (
 // caller must not make them wait. The refusal ends when the key is removed or renamed.
 var ErrRefused = errors.New("redis refuses this stream's key")
 
+// ErrForeign is returned when a stream belongs to another deployment. Nothing was added. It is like ErrRefused for a
+// caller. It ends when the other deployment has deleted the stream, or when the owner in the companion is removed.
+var ErrForeign = errors.New("the stream belongs to another deployment")
+
 // refusals returns texts of error replies that are about one key. A reply that is not listed is about the server (OOM, LOADING,
 // READONLY, CLUSTERDOWN, NOPERM and so on), and concerns every stream.
 func refusals() []string {
@@ -29,56 +33,45 @@ func refusals() []string {
 	}
 }
 
-// refusal adds ErrRefused to an error reply about one key. It counts the reply, and logs it at most once per minute
-// and stream. All other errors are returned unchanged.
-func (m *Manager) refusal(ctx context.Context, id int64, err error) error {
-	var reply redis.Error
-	if !errors.As(err, &reply) || errors.Is(err, ErrRefused) {
+// foreignReply begins the error reply of scripts about a stream of another deployment. The owner follows.
+const foreignReply = "FOREIGN "
+
+// refusal adds ErrRefused or ErrForeign to an error reply about one stream, counts it and logs it. All other errors are
+// returned unchanged.
+func (m *Manager) refusal(id int64, err error) error {
+	if !isReply(err) || errors.Is(err, ErrRefused) {
 		return err
+	}
+	stream := slog.String(pipeline.LogStream, m.kind.Stream(id))
+	if owner, foreign := strings.CutPrefix(err.Error(), foreignReply); foreign {
+		m.notice("a stream belongs to another deployment, it is not read here and its work waits", stream, slog.String("owner", owner))
+		return fmt.Errorf("%w: %s", ErrForeign, owner)
 	}
 	for _, text := range refusals() {
 		if !strings.Contains(err.Error(), text) {
 			continue
 		}
 		m.metrics.refused(m.kind.Type)
-		if m.refusedLog.due(id, time.Now()) {
-			m.log.WarnContext(ctx, "redis refuses a stream's key, its work waits; other streams are not affected",
-				slog.String(pipeline.LogStream, m.kind.Stream(id)), pipeline.Err(err))
-		}
+		m.notice("redis refuses a stream's key, its work waits; other streams are not affected", stream, pipeline.Err(err))
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return err
 }
 
-// sampleEvery is the least time between two log lines of one kind about one stream.
-const sampleEvery = time.Minute
-
-// sampler limits log lines to one per sampleEvery and stream. The zero value is ready. Safe for concurrent use.
-type sampler struct {
-	mu   sync.Mutex
-	last map[int64]time.Time
+// isReply reports whether err is an answer of the server.
+func isReply(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply)
 }
 
-// manySampled is the number of streams above which those that are due again are forgotten.
-const manySampled = 1024
+// noticeEvery is the least time between two warnings with the same text. Each of thousands of streams may cause one.
+const noticeEvery = time.Minute
 
-// due reports whether a line about id may be written at now, and remembers that it was.
-func (s *sampler) due(id int64, now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if last, ok := s.last[id]; ok && now.Sub(last) < sampleEvery {
-		return false
+// notice writes a warning, at most once per noticeEvery and text. The line has the attributes of the latest one, and the
+// number of those that it stands for.
+func (m *Manager) notice(text string, attrs ...slog.Attr) {
+	m.notices.Add(text, 1, attrs)
+	for _, line := range m.notices.Due() {
+		m.log.LogAttrs(context.Background(), slog.LevelWarn, line.Key, append(slices.Clone(line.Latest), slog.Int("times", line.Count))...) //nolint:sloglint // the callers' texts are constants
 	}
-	if s.last == nil {
-		s.last = map[int64]time.Time{}
-	}
-	if len(s.last) >= manySampled {
-		for other, last := range s.last {
-			if now.Sub(last) >= sampleEvery {
-				delete(s.last, other)
-			}
-		}
-	}
-	s.last[id] = now
-	return true
 }

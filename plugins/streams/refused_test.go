@@ -3,8 +3,10 @@ package streams
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -70,23 +72,34 @@ func TestRefusalsAreAboutOneKey(t *testing.T) {
 		"TRYAGAIN Multiple keys request during rehashing of slot":                          false,
 		"ERR something new": false,
 	} {
-		require.Equal(t, refused, errors.Is(in.refusal(t.Context(), 1, reply(text)), ErrRefused), text)
+		require.Equal(t, refused, errors.Is(in.refusal(1, reply(text)), ErrRefused), text)
 	}
-	require.NotErrorIs(t, in.refusal(t.Context(), 1, errors.New("dial tcp: WRONGTYPE")), ErrRefused, "no reply")
+	require.NotErrorIs(t, in.refusal(1, errors.New("dial tcp: WRONGTYPE")), ErrRefused, "no reply")
 }
 
-func TestSamplerWritesOneLineAMinute(t *testing.T) {
-	t.Parallel()
-	var s sampler
-	begin := time.Unix(1_000_000, 0)
-	require.True(t, s.due(1, begin))
-	require.True(t, s.due(2, begin))
-	require.False(t, s.due(1, begin.Add(59*time.Second)))
-	require.True(t, s.due(1, begin.Add(time.Minute)))
-	for id := range int64(3 * manySampled) {
-		s.due(id, begin.Add(time.Duration(id)*time.Minute))
-	}
-	require.LessOrEqual(t, len(s.last), manySampled)
+// Thousands of streams with one fault have one line per minute between them.
+func TestOneLineForAllStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out lines
+		m := NewManager(Options{Kind: Kind{Type: "POINT"}, Activations: newActiveSet(), Config: DefaultConfig, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+		for id := range int64(1000) {
+			require.Error(t, m.refusal(id, reply("WRONGTYPE")))
+		}
+		require.Equal(t, 1, out.count("redis refuses"))
+		time.Sleep(noticeEvery)
+		require.Error(t, m.refusal(7, reply("WRONGTYPE")))
+		require.Equal(t, 2, out.count("redis refuses"))
+		require.Equal(t, 1, out.count("stream=7 error=WRONGTYPE times=1000"))
+
+		found := delays{groups: map[string]int{}}
+		for id := range int64(1000) {
+			found.note(m.kind.Stream(id), []DelayingGroup{{Group: "debug", For: time.Hour}}, time.Minute)
+		}
+		m.delayed(found)
+		m.delayed(found)
+		require.Equal(t, 1, out.count("a foreign consumer group"))
+		require.Equal(t, 1, out.count("streams=1000"))
+	})
 }
 
 // While the gate is closed nothing is reclaimed: the entries could not be handled here.

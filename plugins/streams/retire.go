@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -47,6 +48,9 @@ func (m *Manager) takeOut(ctx context.Context, id int64) taken {
 	}
 	killpoint.Reach(killpoint.CleanUp)
 	answer, err := m.cleanUp(ctx, id)
+	if errors.Is(err, ErrForeign) {
+		return takenNot // and its reader leaves it at the next visit
+	}
 	if err != nil {
 		log.WarnContext(ctx, "clean-up failed, tried again", pipeline.Err(err))
 		return takenUnclean
@@ -64,12 +68,11 @@ func (m *Manager) cleanUp(ctx context.Context, id int64) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	stream := m.kind.Stream(id)
-	c := m.config()
-	args := append(c.groupArgs(m.kind.Group(id)), c.IdleTimeout.Milliseconds())
+	args := append(m.args(id), m.config().IdleTimeout.Milliseconds())
 	answer, err := m.scripts.delete.Run(ctx, m.client(), m.keys(id), args...).Int()
 	if err != nil {
 		m.metrics.cleanup(m.kind.Type, "failed")
-		return 0, fmt.Errorf("clean up %s: %w", stream, err)
+		return 0, fmt.Errorf("clean up %s: %w", stream, m.refusal(id, err))
 	}
 	m.metrics.cleanup(m.kind.Type, map[int]string{cleanDeleted: "deleted", cleanNotDrained: "not_drained", cleanAbsent: "absent"}[answer])
 	return answer, nil
@@ -112,7 +115,7 @@ func (s *subscription) retryCleanup(ctx context.Context, id int64) {
 	if err == nil && answer == cleanNotDrained {
 		err = s.m.putBack(ctx, id)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrForeign) {
 		s.m.log.WarnContext(ctx, "clean-up failed again", slog.String(pipeline.LogStream, s.m.kind.Stream(id)), pipeline.Err(err))
 		return
 	}

@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -34,6 +35,7 @@ const (
 	stopAsked    = "asked"    // Manager.Stop
 	stopDrained  = "drained"  // the instance ends
 	stopIdle     = "idle"     // drained for idle_timeout, here or by the clean-up of another instance
+	stopForeign  = "foreign"  // it belongs to another deployment
 	stopInactive = "inactive" // off the active set, and its stream is gone
 )
 
@@ -128,7 +130,10 @@ func (s *subscription) absent(ctx context.Context, id int64) (again bool, err er
 		if a.ID == id {
 			s.m.metrics.lost(s.m.kind.Type)
 			s.m.log.WarnContext(ctx, "stream is gone but active, created again", slog.String(pipeline.LogStream, s.m.kind.Stream(id)))
-			return true, s.m.create(ctx, id)
+			if err := s.m.create(ctx, id); !errors.Is(err, ErrForeign) {
+				return true, err
+			}
+			return false, nil
 		}
 	}
 	return false, nil

@@ -126,7 +126,7 @@ func TestCreateScriptRenewsTheIncarnationOnlyWhenSomethingWasLost(t *testing.T) 
 
 func tendOnce(t require.TestingT, in *instance, id int64) tended {
 	stream := in.kind.Stream(id)
-	got, err := parseTended(in.scripts.tend.Run(context.Background(), in.client, []string{stream, MetaKey(stream)}, append(in.config().groupArgs(in.kind.Group(id)), in.statusField(), "{}")...).Result())
+	got, err := parseTended(in.scripts.tend.Run(context.Background(), in.client, []string{stream, MetaKey(stream)}, append(in.args(id), in.statusField(), "{}")...).Result())
 	require.NoError(t, err)
 	return got
 }

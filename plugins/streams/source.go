@@ -37,8 +37,9 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 		return nil, errors.New("streams: the source is open already")
 	}
 	life, end := context.WithCancel(context.Background())
+	work, endWork := context.WithCancel(context.Background())
 	sub := &subscription{
-		m: m, flow: f, life: life, end: end,
+		m: m, flow: f, life: life, end: end, work: work, endWork: endWork,
 		entries:  make(chan *message.Message),
 		kept:     make(chan struct{}),
 		closed:   make(chan struct{}),
@@ -46,6 +47,7 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 		starts:   make(chan struct{}, parallelStarts),
 		running:  map[int64]*running{},
 		cleanups: map[int64]struct{}{},
+		foreign:  map[int64]struct{}{},
 		locks:    keyed{m: map[int64]*keyLock{}},
 	}
 	sub.out = sub.entries
@@ -64,10 +66,12 @@ const parallelStarts = 16
 // subscription is the opened source: the readers of all streams that run here, and the keeper, the
 // goroutine that starts and stops them.
 type subscription struct {
-	m    *Manager
-	flow pipeline.Flow
-	life context.Context // ends when draining begins
-	end  context.CancelFunc
+	m       *Manager
+	flow    pipeline.Flow
+	life    context.Context // ends when draining begins
+	end     context.CancelFunc
+	work    context.Context // of what the keeper has begun; ends when the time for draining is over
+	endWork context.CancelFunc
 
 	entries chan *message.Message // where readers put messages
 	out     chan *message.Message // what Subscribe returned: entries, or bounded by MaxInFlight
@@ -83,6 +87,7 @@ type subscription struct {
 	mu         sync.Mutex
 	running    map[int64]*running
 	cleanups   map[int64]struct{} // stopped, but the clean-up script could not be run: tried again
+	foreign    map[int64]struct{} // active here, but of another deployment
 	draining   bool
 	subscribed bool
 	drain      sync.Once
@@ -121,16 +126,15 @@ func (s *subscription) Drain(ctx context.Context) error {
 
 func (s *subscription) shut() {
 	defer close(s.closed)
+	ctx, cancel := context.WithTimeout(context.Background(), s.m.config().StopTimeout)
+	defer cancel()
+	context.AfterFunc(ctx, s.endWork)
 	s.end()
 	<-s.kept
-	s.ops.Wait()
 	s.mu.Lock()
-	s.draining = true
+	s.draining = true // what is being started meanwhile is not
 	s.mu.Unlock()
 
-	timeout := s.m.config().StopTimeout
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
 	readers := s.list()
 	errs := make([]error, len(readers))
 	var all sync.WaitGroup
@@ -138,6 +142,7 @@ func (s *subscription) shut() {
 		all.Go(func() { errs[i] = s.stop(ctx, r.id, stopDrained) })
 	}
 	all.Wait()
+	s.ops.Wait()
 	s.drainErr = errors.Join(errs...)
 	// A reader that ran out of time is over in a moment too; until then it may be at the channel.
 	for _, r := range readers {

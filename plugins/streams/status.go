@@ -22,6 +22,10 @@ type State struct {
 	Drained bool
 	Length  int64 // entries, acknowledged ones that are not trimmed yet included
 	Pending int64 // entries in hand or given back, over all groups
+	// Owner is the id of the deployment that the stream belongs to; empty: none yet.
+	Owner string
+	// Foreign: the owner is another deployment.
+	Foreign bool
 	// Delaying are the foreign groups that hold entries which the own group has released.
 	Delaying []DelayingGroup
 }
@@ -123,6 +127,9 @@ func (m *Manager) inspect(ctx context.Context, id int64) (State, time.Time, map[
 		meta[field], _ = flat[i+1].(string)
 	}
 	st := State{Exists: n[0] == 1, Drained: n[1] == 1, Length: n[2], Pending: n[3], Delaying: delaying}
+	own := m.owner()
+	st.Owner = meta["owner"]
+	st.Foreign = own != "" && st.Owner != "" && st.Owner != own
 	if st.Exists {
 		st.Incarnation = token
 	}

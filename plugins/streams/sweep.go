@@ -28,7 +28,8 @@ type orphan struct {
 }
 
 // Sweep looks through all keys of the kind for streams that are not on the active set and have not
-// been for grace, and calls found for each: its caller puts them back where they have work. Keys of other types are ignored. It finds
+// been for grace, and calls found for each: its caller puts them back where they have work. Keys of other types and streams of
+// other deployments are left out. It finds
 // what a crash between an idle stop's two steps, a failover that undid a deletion, or a foreign
 // client left behind. It goes in small steps with pauses. An error of found ends the sweep.
 //
@@ -50,7 +51,12 @@ func (m *Manager) Sweep(ctx context.Context, grace time.Duration, found func(ctx
 	if err != nil {
 		return fmt.Errorf("streams: sweep %s*: ask what is active: %w", m.kind.StreamPrefix, err)
 	}
-	for _, id := range m.orphans.note(present, active, grace, time.Now()) {
+	due, foreign, err := m.ours(ctx, m.orphans.note(present, active, grace, time.Now()))
+	if err != nil {
+		return fmt.Errorf("streams: sweep %s*: ask for owners: %w", m.kind.StreamPrefix, err)
+	}
+	m.metrics.foreign(m.kind.Type, false, foreign)
+	for _, id := range due {
 		if err := found(ctx, id); err != nil {
 			return fmt.Errorf("streams: sweep: stream %s without activation: %w", m.kind.Stream(id), err)
 		}

@@ -11,6 +11,15 @@ end
 -- script, and only when that write may need memory. HDEL is a write that needs none. The field does not exist.
 local function open(meta) redis.call('HDEL', meta, '') end
 
+-- ownership returns an error reply when a stream belongs to another deployment, and whether it has no owner yet.
+-- own is this deployment's id; a deployment without an id ('') neither owns streams nor respects owners.
+local function ownership(meta, own)
+  if own == '' then return nil, false end
+  local owner = redis.call('HGET', meta, 'owner')
+  if owner and owner ~= own then return redis.error_reply('FOREIGN ' .. owner), false end
+  return nil, not owner
+end
+
 -- groups returns a list of {name, pending, last} for every group of a stream that exists.
 -- Complexity: O(groups).
 local function groups(stream)

@@ -2,10 +2,13 @@
 -- enough; decided and done here, so that nothing can be added in between.
 -- KEYS[1] stream   KEYS[2] meta
 -- ARGV[1] group   ARGV[2] grace of foreign groups in ms   ARGV[3] required groups, one per line
--- ARGV[4] idle timeout in milliseconds
+-- ARGV[4] this deployment's id, or ''   ARGV[5] idle timeout in milliseconds
 -- Reply: 1 deleted, 0 not drained (or not for long enough), -1 absent.
+-- Errors: FOREIGN with the owner, when the stream belongs to another deployment: nothing was written.
 -- Complexity: that of look; deleting is O(entries), all of them acknowledged by the groups that count.
 local stream, meta = KEYS[1], KEYS[2]
+local foreign = ownership(meta, ARGV[4])
+if foreign then return foreign end
 if redis.call('EXISTS', stream) == 0 then
   redis.call('DEL', meta)
   return -1
@@ -23,6 +26,6 @@ if known[1] ~= v.mark or not since or since > at then
   redis.call('HSET', meta, 'last', v.mark, 'since', string.format('%.0f', at))
   return 0
 end
-if at - since < tonumber(ARGV[4]) then return 0 end
+if at - since < tonumber(ARGV[5]) then return 0 end
 redis.call('DEL', stream, meta)
 return 1
