@@ -40,7 +40,8 @@ type Chain struct {
 // reportEvery is the least time between two log lines about failures of one kind.
 const reportEvery = time.Minute
 
-// New returns a chain for the routes of reg and registers its collectors there.
+// New returns a chain for the routes of reg. It registers its collectors there, and a service that logs at its stop how many
+// failures no line has reported yet.
 func New(reg *pipeline.Registry, opts Options) *Chain {
 	if opts.PublishTimeout <= 0 {
 		opts.PublishTimeout = 10 * time.Second
@@ -62,6 +63,7 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 	c.failures = pipeline.NewSampler[failureKey, failed](reportEvery)
 	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.metrics, c.fail)
 	reg.Collect(c.metrics.collectors()...)
+	reg.Service("middleware", lastFailures{c})
 	return c
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -189,6 +190,32 @@ func TestFailuresOfOneKindAreLoggedOnceAMinute(t *testing.T) {
 		require.Equal(t, 4, lines(), "what was suppressed is told with the next failure of any kind")
 		require.Contains(t, log.String(), "suppressed=98")
 	})
+}
+
+// TestTheLastFailuresAreLogged at the stop, those of the drain too.
+func TestTheLastFailuresAreLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	feed := pipelinetest.NewFeed("in")
+	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(&log, nil))}, onRoute{pipeline.Route{
+		From: feed, Policy: pipeline.Policy{DeadLetter: pipelinetest.NewRecorder("dead")},
+		Handle: handler(func(context.Context, string) error { return pipeline.Permanent(errors.New("boom")) }),
+	}})
+	require.NoError(t, err)
+	chain := middleware.New(reg, middleware.Options{})
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: chain.Wrap})
+	require.NoError(t, rt.Start(t.Context()))
+	for range 5 {
+		feed.Send(message.NewMessage("1", nil))
+	}
+	for range 5 {
+		<-feed.Settled()
+	}
+	require.NoError(t, rt.Stop(t.Context()))
+	lines := regexp.MustCompile(`(?m)message not handled.*$`).FindAllString(log.String(), -1)
+	require.Len(t, lines, 2)
+	require.NotContains(t, lines[0], "suppressed")
+	require.Contains(t, lines[1], "suppressed=3")
 }
 
 // A dropped message is lost, so its line is the only trace of it.
