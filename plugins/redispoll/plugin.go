@@ -27,6 +27,7 @@ type Plugin struct {
 	env      pipeline.Env
 	client   redis.UniversalClient
 	presence *presence
+	sweeper  *sweeper
 	failed   chan error
 	domains  map[string]*Domain // by prefix
 	taken    bool               // somebody reclaims from the domains
@@ -129,7 +130,7 @@ func (s service) Start(ctx context.Context) error {
 		return errors.Join(err, c.Close())
 	}
 	p.mu.Lock()
-	p.client, p.presence = c, pr
+	p.client, p.presence, p.sweeper = c, pr, startSweeper(c, log)
 	p.mu.Unlock()
 	return nil
 }
@@ -138,12 +139,13 @@ func (s service) Start(ctx context.Context) error {
 func (s service) Stop(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
-	c, pr := p.client, p.presence
-	p.client, p.presence = nil, nil
+	c, pr, sweeper := p.client, p.presence, p.sweeper
+	p.client, p.presence, p.sweeper = nil, nil, nil
 	p.mu.Unlock()
 	if c == nil {
 		return nil
 	}
+	sweeper.stop()
 	return errors.Join(pr.release(ctx), c.Close())
 }
 

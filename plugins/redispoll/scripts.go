@@ -26,17 +26,22 @@ var (
 	presenceSource string
 	//go:embed lua/mark.lua
 	markSource string
+	//go:embed lua/seen.lua
+	seenSource string
+	//go:embed lua/destroy.lua
+	destroySource string
 	//go:embed lua/rights.lua
 	rightsSource string
 )
 
 // scripts are the compiled scripts of one owner. Each touches one key.
-type scripts struct{ keep, ack, claim, count, remove, presence, mark, rights *redis.Script }
+type scripts struct{ keep, ack, claim, count, remove, presence, mark, seen, destroy, rights *redis.Script }
 
 func newScripts() scripts {
 	return scripts{
 		redis.NewScript(keepSource), redis.NewScript(ackSource), redis.NewScript(claimSource), redis.NewScript(countSource),
-		redis.NewScript(removeSource), redis.NewScript(presenceSource), redis.NewScript(markSource), redis.NewScript(rightsSource),
+		redis.NewScript(removeSource), redis.NewScript(presenceSource), redis.NewScript(markSource),
+		redis.NewScript(seenSource), redis.NewScript(destroySource), redis.NewScript(rightsSource),
 	}
 }
 

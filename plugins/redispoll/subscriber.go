@@ -20,14 +20,16 @@ import (
 // SubscriberConfig is a ReaderConfig for plain Watermill use; Stream is the topic of Subscribe.
 type SubscriberConfig struct {
 	// Group is the consumer group. Empty: every subscription gets a group of its own, which is removed when it is
-	// closed, and sees all that is in the stream, from the beginning.
+	// closed, and sees all that is in the stream, from the beginning. The group of a killed process is removed after an
+	// hour, unless ReclaimInterval is negative.
 	Group string
 	// Consumer is the prefix of the consumers' names. Empty: a random one. With a fixed one, unique
 	// among live processes, a restarted process takes up at once what it held.
 	Consumer string
 	// ReaderConfig has the rest; its Stream, Group and Consumer are not used.
 	ReaderConfig
-	// ReclaimInterval is how often idle entries of others are looked for. Zero: a minute; negative: never.
+	// ReclaimInterval is how often idle entries of others are looked for. Zero: a minute; negative: never, and then the
+	// subscription is not marked in Redis either, so nothing of it is removed after its process was killed.
 	ReclaimInterval time.Duration
 	// CloseTimeout is how long Close waits for messages in hand. Then their contexts are cancelled and they
 	// are delivered again elsewhere. Zero: 5s.
@@ -157,6 +159,14 @@ func openSubscription(ctx context.Context, c redis.UniversalClient, cfgs []Reade
 	for _, cfg := range cfgs {
 		s.readers = append(s.readers, s.read(c, cfg, o))
 	}
+	var sweeper *sweeper
+	if o.reclaim > 0 {
+		marks := make([]mark, len(cfgs))
+		for i, cfg := range cfgs {
+			marks[i] = mark{cfg.Stream, cfg.Group, cfg.Consumer, o.ownGroup}
+		}
+		sweeper = startSweeper(c, s.log, marks...)
+	}
 	s.wg.Go(func() {
 		for _, r := range s.readers {
 			<-r.Done()
@@ -166,6 +176,9 @@ func openSubscription(ctx context.Context, c redis.UniversalClient, cfgs []Reade
 		}
 		close(s.out)
 		close(s.closed)
+		if sweeper != nil {
+			sweeper.stop()
+		}
 	})
 	return s, nil
 }

@@ -1,0 +1,188 @@
+package redispoll
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// leftovers is a stream of the test's own.
+type leftovers struct {
+	t      *testing.T
+	c      redis.UniversalClient
+	stream string
+	key    string // of the marks
+}
+
+// newLeftovers makes it. A sweep with marks at another key than subscriptionsKey touches no other test.
+func newLeftovers(t *testing.T, c redis.UniversalClient, key string) leftovers {
+	l := leftovers{t, c, "test-" + watermill.NewULID(), key}
+	require.NoError(t, c.XGroupCreateMkStream(t.Context(), l.stream, "g", "0").Err())
+	t.Cleanup(func() {
+		for field := range l.marks() {
+			c.HDel(context.Background(), key, field)
+		}
+		c.Del(context.Background(), l.stream)
+	})
+	return l
+}
+
+// marks returns the marks of the stream's subscriptions.
+func (l leftovers) marks() map[string]string {
+	out := map[string]string{}
+	for field, at := range l.c.HGetAll(context.Background(), l.key).Val() {
+		if m, ok := parseMark(field); ok && m.stream == l.stream {
+			out[field] = at
+		}
+	}
+	return out
+}
+
+// seen marks a subscription at a time.
+func (l leftovers) seen(at time.Time, m mark) string {
+	m.stream = l.stream
+	require.NoError(l.t, l.c.HSet(l.t.Context(), l.key, m.field(), at.UnixMilli()).Err())
+	return m.field()
+}
+
+func (l leftovers) consumer(group, name string) {
+	require.NoError(l.t, l.c.XGroupCreateConsumer(l.t.Context(), l.stream, group, name).Err())
+}
+
+func (l leftovers) consumers() (names []string) {
+	list, err := l.c.XInfoConsumers(l.t.Context(), l.stream, "g").Result()
+	require.NoError(l.t, err)
+	for _, c := range list {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+func (l leftovers) groups() (names []string) {
+	list, err := l.c.XInfoGroups(l.t.Context(), l.stream).Result()
+	require.NoError(l.t, err)
+	for _, g := range list {
+		names = append(names, g.Name)
+	}
+	return names
+}
+
+func (l leftovers) sweep(after time.Duration) {
+	s := &sweeper{c: l.c, scripts: newScripts(), log: slog.New(slog.DiscardHandler), key: l.key, after: after}
+	require.NoError(l.t, s.sweep(l.t.Context()))
+}
+
+var (
+	longAgo = time.UnixMilli(1)
+	later   = time.Now().Add(24 * time.Hour) // a mark that does not grow old during a test
+)
+
+// A consumer goes when its subscription is marked, was not seen for long, and it holds nothing.
+func TestConsumersOfKilledSubscriptionsAreRemoved(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		l := newLeftovers(t, c, "test-"+watermill.NewULID())
+		for _, name := range []string{"killed-0", "living-0", "foreign-0"} {
+			l.consumer("g", name)
+		}
+		require.NoError(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: l.stream, Values: []any{"message", "x"}}).Err())
+		held, err := c.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: "g", Consumer: "holding-0", Streams: []string{l.stream, ">"}, Block: -1}).Result()
+		require.NoError(t, err)
+		killed := l.seen(longAgo, mark{group: "g", consumer: "killed-0"})
+		gone := l.seen(longAgo, mark{group: "nowhere", consumer: "killed-0"})
+		living := l.seen(later, mark{group: "g", consumer: "living-0"})
+		holding := l.seen(longAgo, mark{group: "g", consumer: "holding-0"})
+		l.sweep(0)
+		require.ElementsMatch(t, []string{"living-0", "foreign-0", "holding-0"}, l.consumers())
+		marks := l.marks()
+		require.NotContains(t, marks, killed)
+		require.NotContains(t, marks, gone)
+		require.Contains(t, marks, living)
+		require.Greater(t, marks[holding], "1", "looked at again later")
+
+		require.NoError(t, c.XAck(t.Context(), l.stream, "g", held[0].Messages[0].ID).Err())
+		l.seen(longAgo, mark{group: "g", consumer: "holding-0"})
+		l.sweep(0)
+		require.ElementsMatch(t, []string{"living-0", "foreign-0"}, l.consumers())
+		require.NotContains(t, l.marks(), holding)
+	})
+}
+
+// A group of its own goes with its killed subscription, and what is pending in it; unless one of its consumers was active.
+func TestOwnGroupsOfKilledSubscriptionsAreRemoved(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		l := newLeftovers(t, c, "test-"+watermill.NewULID())
+		require.NoError(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: l.stream, Values: []any{"message", "x"}}).Err())
+		for _, group := range []string{"own-killed-0", "own-living-0", "own-foreign-0"} {
+			require.NoError(t, c.XGroupCreate(t.Context(), l.stream, group, "0").Err())
+			held, err := c.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: group, Consumer: "c", Streams: []string{l.stream, ">"}, Block: -1}).Result()
+			require.NoError(t, err)
+			id := held[0].Messages[0].ID // claimed too: miniredis counts no read as activity
+			require.NoError(t, c.XClaim(t.Context(), &redis.XClaimArgs{Stream: l.stream, Group: group, Consumer: "c", Messages: []string{id}}).Err())
+		}
+		killed := mark{group: "own-killed-0", consumer: "killed-0", own: true}
+		field := l.seen(longAgo, killed)
+		l.seen(later, mark{group: "own-living-0", consumer: "living-0", own: true})
+		l.sweep(time.Hour)
+		require.ElementsMatch(t, []string{"g", "own-killed-0", "own-living-0", "own-foreign-0"}, l.groups(), "one was active just now")
+		require.Greater(t, l.marks()[field], "1")
+		l.seen(longAgo, killed)
+		l.sweep(0)
+		require.ElementsMatch(t, []string{"g", "own-living-0", "own-foreign-0"}, l.groups())
+		require.NotContains(t, l.marks(), field)
+	})
+}
+
+// A subscription is marked while it lives, and leaves no mark when it ends in order. One that claims nothing has no mark.
+func TestASubscriptionIsMarkedWhileItLives(t *testing.T) {
+	for _, test := range []struct {
+		name, group string
+		interval    time.Duration
+		want        []mark
+	}{
+		{"group", "g", 0, []mark{{group: "g", consumer: "me-0"}}},
+		{"own group", "", 0, []mark{{group: "own-me-0", consumer: "me-0", own: true}}},
+		{"claims nothing", "", -1, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+				l := newLeftovers(t, c, subscriptionsKey)
+				sub, err := NewSubscriber(c, SubscriberConfig{Group: test.group, Consumer: "me", ReclaimInterval: test.interval})
+				require.NoError(t, err)
+				_, err = sub.Subscribe(t.Context(), l.stream)
+				require.NoError(t, err)
+				require.Eventually(t, func() bool { return len(l.marks()) == len(test.want) }, 15*time.Second, time.Millisecond)
+				for _, m := range test.want {
+					m.stream = l.stream
+					require.Contains(t, l.marks(), m.field())
+				}
+				require.NoError(t, sub.Close())
+				require.Empty(t, l.marks())
+				require.Equal(t, []string{"g"}, l.groups())
+			})
+		})
+	}
+}
+
+// Each instance removes left-overs, whatever it reads itself.
+func TestTheServiceRemovesLeftOvers(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		l := newLeftovers(t, c, subscriptionsKey)
+		require.NoError(t, c.XGroupCreate(t.Context(), l.stream, "own-killed-0", "0").Err())
+		l.seen(longAgo, mark{group: "own-killed-0", consumer: "killed-0", own: true})
+		p := New()
+		p.cfg.Addrs = []string{c.(*redis.Client).Options().Addr}
+		p.env = pipeline.Env{Instance: "test-" + watermill.NewULID(), Logger: slog.New(slog.DiscardHandler)}
+		t.Cleanup(func() { c.HDel(context.Background(), instancesKey, p.env.Instance) })
+		require.NoError(t, service{p}.Start(t.Context()))
+		t.Cleanup(func() { require.NoError(t, service{p}.Stop(context.Background())) })
+		require.Eventually(t, func() bool { return len(l.marks()) == 0 }, 15*time.Second, time.Millisecond)
+		require.Equal(t, []string{"g"}, l.groups())
+	})
+}
