@@ -89,7 +89,11 @@ func call(x ledger.Explanation) string {
 		if !x.MaybeCharged && x.State != ledger.Sending {
 			return fmt.Sprintf("the key %s is looked up, because it was first used longer than idempotency_ttl ago; if there is no charge, the request is sent", x.Key)
 		}
-		return fmt.Sprintf("the key %s is looked up; nothing is sent before the Money API has answered", x.Key)
+		end := ""
+		if x.State == ledger.Ambiguous {
+			end = fmt.Sprintf("; if only a proxy answers, a person who knows what became of it ends that: millrace unknown resolve %s %d %d --force", x.Type, x.Promotion, x.Target)
+		}
+		return fmt.Sprintf("the key %s is looked up; nothing is sent before the Money API has answered%s", x.Key, end)
 	case ledger.Ack:
 		return "it is settled without another call: the promotion is cancelled, or all attempts are used up"
 	default:

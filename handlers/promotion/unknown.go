@@ -26,16 +26,19 @@ func (p *Plugin) unknownCommand(h *app.Host) *cobra.Command {
 
 // UnknownPayout is a line of `unknown list`.
 type UnknownPayout struct {
-	Type        ledger.Type `json:"type"`
-	Promotion   int64       `json:"promotion"`
-	Target      int64       `json:"target"`
-	Since       time.Time   `json:"since"`
-	Age         float64     `json:"age_seconds"`
-	FirstSentAt time.Time   `json:"first_sent_at"`
-	Attempts    int         `json:"attempts"`
-	Asks        int         `json:"asks"`
-	Class       string      `json:"class"`
-	Answer      string      `json:"answer"`
+	Type      ledger.Type `json:"type"`
+	Promotion int64       `json:"promotion"`
+	Target    int64       `json:"target"`
+	// State is UNKNOWN. It is AMBIGUOUS for a payout of which only lookups are left.
+	State ledger.State `json:"state"`
+	// Since is when the payout became UNKNOWN, or when the oldest request of an AMBIGUOUS one was sent.
+	Since       time.Time `json:"since"`
+	Age         float64   `json:"age_seconds"`
+	FirstSentAt time.Time `json:"first_sent_at"`
+	Attempts    int       `json:"attempts"`
+	Asks        int       `json:"asks"`
+	Class       string    `json:"class"`
+	Answer      string    `json:"answer"`
 }
 
 // unknownFilter is what `unknown list` shows.
@@ -55,7 +58,12 @@ func (p *Plugin) unknownListCommand(h *app.Host) *cobra.Command {
 	cmd := h.JSONFlag(&cobra.Command{
 		Use:   "list",
 		Short: "List the payouts that may have been charged",
-		Args:  cobra.NoArgs,
+		Long: `List the payouts that may have been charged.
+
+UNKNOWN payouts come first: they wait for a person. After them come AMBIGUOUS payouts of which only lookups are left. The service looks
+them up again, at most every ledger.retry.max. One that is old is answered by a proxy and not by the Money API, and then unknown
+resolve --force ends it. Only the 1,000 oldest AMBIGUOUS payouts are considered.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.kind = strings.ToUpper(f.kind); f.kind != "" {
 				if _, known := strategyOf(f.kind); !known {
@@ -79,7 +87,7 @@ func (p *Plugin) unknownListCommand(h *app.Host) *cobra.Command {
 	})
 	cmd.Flags().StringVar(&f.kind, "type", "", "only of this type")
 	cmd.Flags().Int64Var(&f.promotion, "promotion", 0, "only of this promotion `id`")
-	cmd.Flags().DurationVar(&f.olderThan, "older-than", 0, "only those that have been UNKNOWN for so long, such as 24h")
+	cmd.Flags().DurationVar(&f.olderThan, "older-than", 0, "only those that are so old, such as 24h")
 	cmd.Flags().IntVar(&f.limit, "limit", 1000, "at most so many")
 	return cmd
 }
@@ -95,7 +103,7 @@ type unknownList struct {
 
 func (p *Plugin) unknown(ctx context.Context, f unknownFilter) (unknownList, error) {
 	list := unknownList{Unknown: []UnknownPayout{}}
-	err := p.run.ledger.Unknown(ctx, func(r ledger.Row, since time.Duration) error {
+	add := func(r ledger.Row, at time.Time, since time.Duration) error {
 		switch {
 		case !f.takes(r, since):
 			list.others = true
@@ -104,10 +112,14 @@ func (p *Plugin) unknown(ctx context.Context, f unknownFilter) (unknownList, err
 			list.More = true
 			return errEnough
 		}
-		list.Unknown = append(list.Unknown, UnknownPayout{Type: r.Type, Promotion: r.Promotion, Target: r.Target, Since: r.SettledAt, Age: since.Seconds(),
+		list.Unknown = append(list.Unknown, UnknownPayout{Type: r.Type, Promotion: r.Promotion, Target: r.Target, State: r.State, Since: at, Age: since.Seconds(),
 			FirstSentAt: r.FirstSentAt, Attempts: r.Attempts, Asks: r.Asks, Class: r.LastClass, Answer: r.LastError})
 		return nil
-	})
+	}
+	err := p.run.ledger.Unknown(ctx, func(r ledger.Row, since time.Duration) error { return add(r, r.SettledAt, since) })
+	if err == nil {
+		err = p.run.ledger.LookedUp(ctx, func(r ledger.Row, since time.Duration) error { return add(r, r.FirstSentAt, since) })
+	}
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
@@ -124,15 +136,19 @@ func showUnknown(h *app.Host, list unknownList) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(h.Out(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TYPE\tPROMOTION\tTARGET\tSINCE\tSENDS\tASKS\tCLASS\tLAST ANSWER")
+	fmt.Fprintln(w, "TYPE\tPROMOTION\tTARGET\tSTATE\tSINCE\tAGE\tSENDS\tASKS\tCLASS\tLAST ANSWER")
 	for _, u := range list.Unknown {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%d\t%s\t%s\n", u.Type, u.Promotion, u.Target, stamp(u.Since), u.Attempts, u.Asks, app.Printable(u.Class), app.Printable(u.Answer))
+		age := time.Duration(u.Age * float64(time.Second)).Round(time.Second)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", u.Type, u.Promotion, u.Target, u.State, stamp(u.Since), age, u.Attempts, u.Asks, app.Printable(u.Class), app.Printable(u.Answer))
 	}
 	if list.More {
 		fmt.Fprintln(w, "There are more: --limit.")
 	}
 	return w.Flush()
 }
+
+// resolveHandler is in the dead letter of an AMBIGUOUS payout that a person has declared unpaid.
+const resolveHandler = deadName + ".unknown"
 
 // resolveFlags are those of `unknown resolve`.
 type resolveFlags struct {
@@ -156,7 +172,10 @@ for every key older than idempotency_ttl. What contradicts the Money API is refu
 says that it knows no charge, the key is not older than that, and the last request was sent more than a lease ago. --force
 books it all the same. --paid makes the payout SUCCESS
 and its dead letter is discarded; --unpaid makes it FAILED, and its dead letter may then be replayed. Who, when and why
-are kept.`,
+are kept.
+
+An AMBIGUOUS payout of which only lookups are left (unknown list) needs --force: the service still looks it up, and the answer may
+settle it. --unpaid then writes the dead letter that it does not have yet.`,
 		Args: payoutArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := onePayout(args)
@@ -180,7 +199,7 @@ are kept.`,
 	cmd.Flags().StringVar(&f.why, "why", "", "how you know; kept for the audit")
 	cmd.Flags().StringVar(&f.who, "who", app.Person(), "who says so; kept for the audit")
 	cmd.Flags().BoolVar(&f.dry, "dry-run", false, "show the evidence and what would be booked; change nothing")
-	cmd.Flags().BoolVar(&f.force, "force", false, "also when the Money API says otherwise, or its answer can't be believed")
+	cmd.Flags().BoolVar(&f.force, "force", false, "also when the Money API says otherwise, its answer can't be believed, or the payout is still looked up")
 	return cmd
 }
 
@@ -189,7 +208,8 @@ func (p *Plugin) resolve(ctx context.Context, h *app.Host, cmd *cobra.Command, k
 	if err != nil {
 		return err
 	}
-	if x.State != ledger.Unknown {
+	lookedUp := x.State == ledger.Ambiguous && x.Then == ledger.Ask
+	if x.State != ledger.Unknown && !lookedUp {
 		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("%s is %s, not UNKNOWN: there is nothing to resolve", k, x.State)}
 	}
 	e, err := p.explained(ctx, x, p.lookUp(ctx, x))
@@ -201,6 +221,9 @@ func (p *Plugin) resolve(ctx context.Context, h *app.Host, cmd *cobra.Command, k
 			return err
 		}
 	}
+	if lookedUp && !f.force {
+		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("nothing was changed: %s is AMBIGUOUS and is looked up again; when you know what became of it, --force books it", k)}
+	}
 	if key := x.PaidLate(); key != "" && f.unpaid && !f.force {
 		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("nothing was changed: an answer that came late says it was charged, transaction key %s; --force denies it", key)}
 	}
@@ -211,7 +234,7 @@ func (p *Plugin) resolve(ctx context.Context, h *app.Host, cmd *cobra.Command, k
 		return dryResolve(h, cmd, e, f)
 	}
 	why := fmt.Sprintf("%s (the Money API says: %s)", strings.TrimSpace(f.why), e.MoneyAPI)
-	if err := p.run.ledger.Resolve(ctx, k, ledger.Resolution{Paid: f.paid != "", TransactionKey: f.paid, Who: f.who, Why: why, Force: f.force}); err != nil {
+	if err := p.run.ledger.Resolve(ctx, k, ledger.Resolution{Paid: f.paid != "", TransactionKey: f.paid, Who: f.who, Why: why, Force: f.force, Handler: resolveHandler}); err != nil {
 		return err
 	}
 	closed, err := p.closeLetter(ctx, k, f, why)

@@ -138,12 +138,16 @@ func (l *Ledger) replayedBefore(ctx context.Context, u unit, row *stored, r Repl
 	return errUndo
 }
 
-// Resolution is a person's word about an UNKNOWN payout.
+// Resolution is a person's word about a payout that may have been charged.
 type Resolution struct {
 	Paid           bool
 	TransactionKey string // required when paid
 	Who, Why       string // for the audit: the evidence; both required
-	Force          bool   // unpaid even though a late answer says that it was charged
+	// Force books it although the ledger has a reason against it: unpaid, and a late answer says that it was charged; or it is
+	// AMBIGUOUS, and the Money API is asked again.
+	Force bool
+	// Handler is the caller's name, for the dead letter of an AMBIGUOUS payout that was not paid. May be empty.
+	Handler string
 }
 
 func (r *Resolution) check(k Key) error {
@@ -160,9 +164,10 @@ func (r *Resolution) check(k Key) error {
 }
 
 // Resolve books what a person has found out about an UNKNOWN payout: SUCCESS with its transaction key, or FAILED, which
-// nothing but a person's word can say of a payout that may have been charged. A payout in any other state is left alone,
-// with an error that wraps ErrRefused, and so is one that a late answer says was charged, unless Force denies it; one
-// that is not known answers ErrNotFound.
+// nothing but a person's word can say of a payout that may have been charged. With Force it does so for an AMBIGUOUS payout of
+// which only lookups are left (LookedUp), too; FAILED then has a dead letter of class ClassResolved, which may be replayed.
+// A payout in any other state is left alone, with an error that wraps ErrRefused, and so is one that a late answer says was
+// charged, unless Force denies it; one that is not known answers ErrNotFound.
 func (l *Ledger) Resolve(ctx context.Context, k Key, r Resolution) error {
 	if err := k.validate(); err != nil {
 		return err
@@ -170,7 +175,8 @@ func (l *Ledger) Resolve(ctx context.Context, k Key, r Resolution) error {
 	if err := r.check(k); err != nil {
 		return err
 	}
-	err := l.transact(ctx, want{keys: []Key{k}, lock: true}, func(ctx context.Context, u unit, s *snapshot, c *changes) error {
+	w := want{promotions: []Promotion{k.Of()}, keys: []Key{k}, lock: true}
+	err := l.transact(ctx, w, func(ctx context.Context, u unit, s *snapshot, c *changes) error {
 		row := s.rows[k]
 		if row == nil {
 			return notFound(k)
@@ -180,17 +186,17 @@ func (l *Ledger) Resolve(ctx context.Context, k Key, r Resolution) error {
 		} else if charged != "" && !r.Paid && !r.Force {
 			return fmt.Errorf("ledger: payout %s: %w: an answer that came late says it was charged, %s", k, ErrRefused, charged)
 		}
-		next, eff, d := l.policy.apply(row.Row, event{kind: evResolve, now: s.now, resolve: r})
+		next, eff, d := l.policy.apply(row.Row, event{kind: evResolve, now: s.now, promotion: s.promotions[k.Of()], resolve: r})
 		if d.refused != "" {
 			return fmt.Errorf("ledger: payout %s: %w: %s", k, ErrRefused, d.refused)
 		}
+		detail := string(row.State) + " to FAILED: not charged"
+		if r.Paid {
+			detail = string(row.State) + " to SUCCESS, transaction key " + r.TransactionKey
+		}
 		row.Row = next
 		book := l.newBook(s, c)
-		book.add(row, eff, nil, "")
-		detail := "UNKNOWN to FAILED: not charged"
-		if r.Paid {
-			detail = "UNKNOWN to SUCCESS, transaction key " + r.TransactionKey
-		}
+		book.add(row, eff, nil, r.Handler)
 		if err := writeAudit(ctx, u.querier(), s.now, k, Audit{Who: r.Who, Why: r.Why, Action: "resolve", Detail: detail}); err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -45,35 +44,6 @@ func TestReplayTable(t *testing.T) {
 	spent.Attempts, spent.Asks, spent.Released, spent.Failures = 3, 3, 8, 6
 	next, _, _ := testPolicy().apply(spent, event{kind: evReplay, now: t0, promotion: PromotionRunning})
 	require.Zero(t, next.Attempts+next.Asks+next.Released+next.Failures, "all attempts are before it again")
-}
-
-// TestResolveTable: a person's word is heard about UNKNOWN payouts only.
-func TestResolveTable(t *testing.T) {
-	t.Parallel()
-	for name, row := range shapes() {
-		for _, paid := range []bool{true, false} {
-			ev := event{kind: evResolve, now: t0, resolve: Resolution{Paid: paid, TransactionKey: "tx", Who: "me", Why: "their book"}}
-			if !paid {
-				ev.resolve.TransactionKey = ""
-			}
-			next, eff, d := testPolicy().apply(row, ev)
-			checkStep(t, row, next, eff, d)
-			if name != "unknown" {
-				require.NotEmpty(t, d.refused, name)
-				require.Equal(t, row, next, name)
-				require.Equal(t, effects{}, eff, name)
-				continue
-			}
-			require.Equal(t, effects{settled: true, left: Unknown}, eff)
-			want := row
-			want.State, want.Version, want.Epoch, want.SettledAt, want.TransactionKey = Success, row.Version+1, row.Epoch+1, t0, "tx"
-			if !paid {
-				want.State, want.TransactionKey, want.MaybeCharged, want.FirstSentAt = Failed, "", false, time.Time{}
-				want.LastClass, want.LastError = ClassResolved, "their book"
-			}
-			require.Equal(t, want, next)
-		}
-	}
 }
 
 func letter(id string, generation int) Replay {
@@ -280,61 +250,6 @@ func TestReplayOfAnUnknownPayoutOnlyAsksAfterTheKeysTime(t *testing.T) {
 			require.Equal(t, want, mustBegin(t, l, r).Next)
 			h.skew.Store(0)
 		}
-	})
-}
-
-func TestResolve(t *testing.T) {
-	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
-		l := h.open(t, once, withResults)
-		p := Promotion{"POINT", 1}
-		for target := range int64(3) {
-			mustAccept(t, l, record(1, target+1))
-			give(t, l, record(1, target+1), true)
-		}
-		require.NoError(t, l.Resolve(t.Context(), key(1, 1), Resolution{Paid: true, TransactionKey: "tx-1", Who: "kim", Why: "in their book"}))
-		require.NoError(t, l.Resolve(t.Context(), key(1, 2), Resolution{Who: "kim", Why: "ticket 4711"}))
-		require.Equal(t, "paid 1 failed 1 unknown 1 cancelled 0 pending 0", summary(t, l, p))
-
-		x := mustExplain(t, l, key(1, 1))
-		require.Equal(t, Success, x.State)
-		require.Equal(t, "tx-1", x.TransactionKey)
-		require.Len(t, x.Audit, 1)
-		require.Equal(t, "UNKNOWN to SUCCESS, transaction key tx-1", x.Audit[0].Detail)
-		require.Equal(t, "kim", x.Audit[0].Who)
-		x = mustExplain(t, l, key(1, 2))
-		require.Equal(t, Failed, x.State)
-		require.False(t, x.MaybeCharged)
-		require.Len(t, x.Letters, 1, "a resolution is no new dead letter")
-
-		err := l.Resolve(t.Context(), key(1, 1), Resolution{Who: "kim", Why: "no, wait"})
-		require.ErrorIs(t, err, ErrRefused)
-		require.ErrorContains(t, err, "SUCCESS")
-		require.ErrorIs(t, l.Resolve(t.Context(), key(1, 9), Resolution{Who: "kim", Why: "x"}), ErrNotFound)
-		for _, r := range []Resolution{{Paid: true, Who: "a", Why: "b"}, {TransactionKey: "tx", Who: "a", Why: "b"}, {Who: "a"}, {Why: "b"}} {
-			require.ErrorIs(t, l.Resolve(t.Context(), key(1, 3), r), ErrInvalid)
-		}
-		require.Len(t, mustExplain(t, l, key(1, 1)).Audit, 1)
-
-		// Declared unpaid, it may be replayed: as a fresh payout, whose key is old and looked up before it is sent.
-		h.advance(25 * time.Hour)
-		got, err := l.Replay(t.Context(), key(1, 2), letter("b", 1))
-		require.NoError(t, err)
-		require.Equal(t, Replayed{Outcome: ReplayDone, State: Pending}, got)
-		b := mustBegin(t, l, record(1, 2))
-		require.Equal(t, Ask, b.Next)
-		require.Equal(t, Errored, mustSettle(t, l, Result{Key: key(1, 2), Epoch: b.Epoch, Outcome: NoCharge}).State)
-		require.Equal(t, Send, mustBegin(t, l, record(1, 2)).Next)
-
-		outcomes := map[State]int{}
-		_, err = l.Relay(t.Context(), OutboxResult, 100, func(_ context.Context, ms []Message) error {
-			for _, m := range ms {
-				outcomes[State(m.Class)]++
-			}
-			return nil
-		})
-		require.NoError(t, err)
-		require.Equal(t, map[State]int{Unknown: 3, Success: 1, Failed: 1}, outcomes, "a resolution is offered like any other end")
 	})
 }
 

@@ -236,7 +236,7 @@ func TestPlansOfSQLite(t *testing.T) {
 			"share promotion": liteSharePromotion, "lock row": liteLockRow, "lock body": liteLockBody, "update row": liteUpdateRow,
 			"dead body": liteDeadBody, "mark fed": liteMarkFed, "feed none": sqlFeedNone, "feed lost tail": sqlFeedLostTail,
 			"feed overdue": sqlFeedOverdue, "waiting": sqlWaiting, "unfinished": sqlUnfinished, "active": sqlActive, "cancellable": sqlCancellable, "page": sqlPage,
-			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "letters": sqlLetters, "unknown": sqlUnknown, "replayed": sqlReplayed, "paid": sqlPaid,
+			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "letters": sqlLetters, "unknown": sqlUnknown, "ambiguous": sqlAmbiguous, "replayed": sqlReplayed, "paid": sqlPaid,
 		} {
 			plan := litePlan(t, l, sql)
 			for _, table := range []string{"payouts", "p", "promotions", "attempts", "outbox", "pr", "s", "ledger_audit", "ledger_replays"} {

@@ -106,25 +106,6 @@ func (x *Explanation) PaidLate() string {
 	return ""
 }
 
-// foresee asks the transition function what the next begin would do.
-func (x *Explanation) foresee(p policy) {
-	if x.State.Settled() {
-		return
-	}
-	x.ThenAt = x.Now
-	for _, t := range []time.Time{x.LeaseUntil, x.NextAttemptAt} {
-		if t.After(x.ThenAt) {
-			x.ThenAt = t
-		}
-	}
-	promotion := x.PromotionState
-	if promotion == PromotionPaused {
-		promotion = PromotionRunning
-	}
-	_, _, d := p.apply(x.Row, event{kind: evBegin, now: x.ThenAt, promotion: promotion, same: true})
-	x.Then = d.next
-}
-
 // Explain tells everything about one payout, or answers ErrNotFound.
 func (l *Ledger) Explain(ctx context.Context, k Key) (Explanation, error) {
 	var x Explanation
@@ -134,11 +115,10 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (Explanation, error) {
 			sqlEntryColumns+` AND p.target_id = $3`, string(k.Type), k.Promotion, k.Target); err != nil || x.ID == 0 {
 			return err
 		}
-		if err := q.query(ctx, func(r scanner) error { return r.Scan((*string)(&x.PromotionState)) },
-			`SELECT state FROM promotions WHERE type = $1 AND promotion_id = $2`, string(k.Type), k.Promotion); err != nil {
+		var err error
+		if x.PromotionState, err = readPromotion(ctx, q, k.Of()); err != nil {
 			return err
 		}
-		var err error
 		if x.Letters, err = readLetters(ctx, q, k); err != nil {
 			return err
 		}
@@ -161,7 +141,9 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (Explanation, error) {
 	if x.ID == 0 {
 		return Explanation{}, notFound(k)
 	}
-	x.foresee(l.policy)
+	if !x.State.Settled() {
+		x.Then, x.ThenAt = l.policy.foresee(x.Row, x.PromotionState, x.Now)
+	}
 	return x, nil
 }
 
@@ -240,6 +222,57 @@ func (l *Ledger) eachUnknown(ctx context.Context, keys []Key, fn func(Row, time.
 		}
 	}
 	return nil
+}
+
+// mostLookedUp is how many payouts LookedUp considers.
+const mostLookedUp = 1000
+
+const sqlAmbiguous = `SELECT ` + pgRowColumns + `, ` + pgBodyColumns + ` FROM payouts AS p WHERE p.settled_at IS NULL AND p.state = 'AMBIGUOUS'
+ORDER BY p.first_sent_at, p.id LIMIT $1`
+
+// LookedUp calls fn for every AMBIGUOUS payout of which only lookups are left, with the time since its oldest request was begun; the
+// oldest comes first. Resolve ends them with Force. It considers the 1,000 oldest AMBIGUOUS payouts. An error of fn ends it and
+// is returned unchanged.
+func (l *Ledger) LookedUp(ctx context.Context, fn func(r Row, since time.Duration) error) error {
+	var rows []Row
+	states := map[Promotion]PromotionState{}
+	var now time.Time
+	err := l.read(ctx, "payouts that are looked up", func(q querier, at time.Time) error {
+		now = at
+		if err := q.query(ctx, func(r scanner) error {
+			e, err := scanEntry(r)
+			rows = append(rows, e.Row)
+			states[e.Of()] = ""
+			return err
+		}, sqlAmbiguous, mostLookedUp); err != nil {
+			return err
+		}
+		for p := range states {
+			var err error
+			if states[p], err = readPromotion(ctx, q, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if next, _ := l.policy.foresee(row, states[row.Of()], now); next != Ask {
+			continue
+		}
+		if err := fn(row, now.Sub(row.FirstSentAt)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readPromotion(ctx context.Context, q querier, p Promotion) (s PromotionState, err error) {
+	err = q.query(ctx, func(r scanner) error { return r.Scan((*string)(&s)) },
+		`SELECT state FROM promotions WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID)
+	return s, err
 }
 
 // Calls counts the lines in the book of attempts of a promotion by outcome: how often the API was called.

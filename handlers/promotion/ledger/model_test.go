@@ -215,7 +215,7 @@ func (m *model) chargedLate(k Key) bool {
 
 // person replays a letter of the payout, perhaps one that was replayed before, or says what became of it.
 func (m *model) person(l *Ledger, k Key) {
-	if m.rnd.IntN(4) == 0 {
+	if m.rnd.IntN(2) == 0 {
 		r := Resolution{Who: "kim", Why: "their book"}
 		if r.Paid = m.rnd.IntN(2) == 0; r.Paid {
 			r.TransactionKey = "tx"
@@ -226,7 +226,7 @@ func (m *model) person(l *Ledger, k Key) {
 			require.ErrorIs(m.t, err, ErrRefused)
 			return
 		}
-		d := m.apply(l, k, event{kind: evResolve, resolve: r})
+		d := m.apply(l, k, event{kind: evResolve, promotion: m.promotion(k.Of()), resolve: r})
 		require.Equal(m.t, d.refused != "", errors.Is(err, ErrRefused))
 		require.True(m.t, err == nil || d.refused != "", err)
 		return

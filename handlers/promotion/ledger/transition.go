@@ -51,14 +51,14 @@ const (
 	evFed                          // the feeder has added the row to the stream
 	evLost                         // the stream was lost
 	evReplay                       // a person wants a payout that was given up to be tried again
-	evResolve                      // a person says what became of an UNKNOWN payout
+	evResolve                      // a person says what became of a payout that may have been charged
 )
 
 // event is everything that can happen to a row. Which fields count depends on kind.
 type event struct {
 	kind      eventKind
 	now       time.Time
-	promotion PromotionState // evAccept, evAcceptAgain, evBegin, evReplay
+	promotion PromotionState // evAccept, evAcceptAgain, evBegin, evReplay, evResolve
 	same      bool           // evAcceptAgain, evBegin: the request equals the stored one
 	payNow    bool           // evAccept, evAcceptAgain
 	result    Result         // evSettle
@@ -269,6 +269,21 @@ func (p policy) begin(row Row, ev event) (Row, effects, decision) {
 		row.KeyFirstUsedAt = row.FirstSentAt
 	}
 	return p.leaseTo(row, now, false), eff, decision{next: Send}
+}
+
+// foresee returns what the next begin would answer, and the earliest time for it. It leaves a pause aside.
+func (p policy) foresee(row Row, promotion PromotionState, now time.Time) (Next, time.Time) {
+	at := now
+	for _, t := range []time.Time{row.LeaseUntil, row.NextAttemptAt} {
+		if t.After(at) {
+			at = t
+		}
+	}
+	if promotion == PromotionPaused {
+		promotion = PromotionRunning
+	}
+	_, _, d := p.begin(row, event{kind: evBegin, now: at, promotion: promotion, same: true})
+	return d.next, at
 }
 
 // sendsUsedUp reports whether nothing of the row may be sent any more.

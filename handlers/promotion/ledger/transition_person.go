@@ -32,10 +32,19 @@ func (p policy) replay(row Row, ev event) (Row, effects, decision) {
 	return row.hinted(HintNone, ev.now), eff, decision{}
 }
 
-// resolve books a person's word, which alone may deny a possible charge.
+// resolve books a person's word, which alone may deny a possible charge. An UNKNOWN payout waits for it. An AMBIGUOUS one of
+// which only lookups are left may be looked up without an end, when no lookup has an answer of the API's own: force ends it.
 func (p policy) resolve(row Row, ev event) (Row, effects, decision) {
-	if row.State != Unknown {
+	lookedUp := false
+	if row.State == Ambiguous {
+		next, _ := p.foresee(row, ev.promotion, ev.now)
+		lookedUp = next == Ask
+	}
+	switch {
+	case row.State != Unknown && !lookedUp:
 		return row, effects{}, decision{refused: "it is " + string(row.State) + ", not UNKNOWN"}
+	case lookedUp && !ev.resolve.Force:
+		return row, effects{}, decision{refused: "it is AMBIGUOUS, and the Money API is asked again; only force ends that"}
 	}
 	row.Epoch++
 	to := Success
@@ -46,6 +55,11 @@ func (p policy) resolve(row Row, ev event) (Row, effects, decision) {
 		row.LastClass, row.LastError = ClassResolved, ev.resolve.Why
 	}
 	row, eff := row.settled(to, ev.now)
-	eff.left, eff.dead = Unknown, "" // its letter was written when it became UNKNOWN
+	switch {
+	case !lookedUp:
+		eff.left, eff.dead = Unknown, "" // its letter was written when it became UNKNOWN
+	case to == Failed:
+		eff.dead = ClassResolved // the letter that is replayed when it is to be paid after all
+	}
 	return row, eff, decision{}
 }
