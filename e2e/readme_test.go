@@ -95,7 +95,7 @@ func asksTheServiceNamed(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "millrace.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("profile: embedded\ndata_dir: "+t.TempDir()+"\n"), 0o600))
-	for _, asked := range [][]string{{"campaign", "status"}, {"unknown", "list"}, {"dead", "list"}} {
+	for _, asked := range [][]string{{"migrate"}, {"campaign", "status"}, {"unknown", "list"}, {"dead", "list"}} {
 		cmd := exec.Command(binary(t), asked...)
 		cmd.Env = append(os.Environ(), "MILLRACE_CONFIG="+file)
 		out, err := cmd.CombinedOutput()

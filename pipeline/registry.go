@@ -34,6 +34,8 @@ type Env struct {
 	Logger *slog.Logger
 	// Tracer provides tracers; never nil (a no-op without a collector).
 	Tracer trace.TracerProvider
+	// Schemas says what a service does with the schema of a store before it uses the store.
+	Schemas SchemaPolicy
 }
 
 // NamedService is a registered service with its name.

@@ -25,6 +25,7 @@ type engine struct {
 	config   *Config
 	metrics  *metrics
 	instance string
+	schemas  pipeline.SchemaPolicy
 	log      *slog.Logger
 
 	ledger      *ledger.Ledger
@@ -43,7 +44,7 @@ func newEngine(c *Config, m *metrics) *engine {
 }
 
 func (e *engine) prepare(env pipeline.Env, log *slog.Logger) {
-	e.instance, e.log = env.Instance, log
+	e.instance, e.schemas, e.log = env.Instance, env.Schemas, log
 	e.metrics.client = e.client.Load
 }
 
@@ -174,7 +175,7 @@ func (e *engine) foreignMoney(optional bool) pipeline.Service {
 	}
 }
 
-// ledgerService opens the ledger, waiting for its database, and brings the schema up to date.
+// ledgerService opens the ledger, waiting for its database, once the schema is as the process needs it.
 func (e *engine) ledgerService() pipeline.Service {
 	return &part{
 		start: func(ctx context.Context) error {
@@ -182,11 +183,7 @@ func (e *engine) ledgerService() pipeline.Service {
 			if err != nil {
 				return err
 			}
-			err = l.Migrate(ctx)
-			if err == nil {
-				e.ledgerID, err = l.ID(ctx)
-			}
-			if err != nil {
+			if e.ledgerID, err = l.ID(ctx); err != nil {
 				return errors.Join(err, l.Close())
 			}
 			e.ledger = l
@@ -197,11 +194,21 @@ func (e *engine) ledgerService() pipeline.Service {
 }
 
 func (e *engine) openLedger(ctx context.Context) (*ledger.Ledger, error) {
+	if err := e.schemas.Prepare(ctx, e.schema(e.log), e.log); err != nil {
+		return nil, err
+	}
 	opts := ledger.Options{Instance: e.instance, Lease: e.config.MoneyAPI.lease(), Results: e.config.Results.Enabled,
 		AcceptUnannounced: e.config.AcceptUnannounced, SameRequest: samePayout}
-	return sqldb.Await(ctx, e.log, "ledger", "plugins.promotion.ledger.dsn", func() (*ledger.Ledger, error) {
+	return sqldb.Await(ctx, e.log, "ledger", ledgerSetting, func() (*ledger.Ledger, error) {
 		return ledger.Open(ctx, e.config.Ledger, opts, e.log)
 	})
+}
+
+// ledgerSetting is the path of the setting that says where the ledger is.
+const ledgerSetting = "plugins.promotion.ledger.dsn"
+
+func (e *engine) schema(log *slog.Logger) pipeline.Schema {
+	return ledger.Schema(e.config.Ledger, ledgerSetting, log)
 }
 
 // seen remembers promotions, a bounded number of them.

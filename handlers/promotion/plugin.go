@@ -69,6 +69,11 @@ func (p *Plugin) Needs() []string {
 	return needs
 }
 
+// Schemas implements pipeline.Migratable.
+func (p *Plugin) Schemas(env pipeline.Env) []pipeline.Schema {
+	return []pipeline.Schema{p.run.schema(env.Logger)}
+}
+
 // Register implements pipeline.Plugin. Services come downstream first, and so do routes: they stop in
 // the reverse order, so that a record that is being accepted still finds its stream being read.
 func (p *Plugin) Register(r *pipeline.Registry) error {
@@ -216,6 +221,7 @@ func (p *Plugin) started(ctx context.Context, m StartedMessage) error {
 var (
 	_ pipeline.Plugin       = (*Plugin)(nil)
 	_ pipeline.Configurable = (*Plugin)(nil)
+	_ pipeline.Migratable   = (*Plugin)(nil)
 	_ app.Placed            = (*Plugin)(nil)
 	_ message.HandlerFunc   = (*processor)(nil).accept
 )

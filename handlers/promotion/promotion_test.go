@@ -23,6 +23,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
@@ -80,6 +81,8 @@ func newTown(t *testing.T, faults moneysim.Faults, change func(*promotion.Config
 	tw.ledger, err = ledger.Open(t.Context(), cfg.Ledger, ledger.Options{Instance: "watcher", Lease: time.Minute}, nil)
 	require.NoError(t, err)
 	require.NoError(t, tw.ledger.Migrate(t.Context()))
+	_, err = letters.Schema(tw.letters, "", nil).Migrate(t.Context())
+	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tw.ledger.Close()) })
 	tw.redis = redis.NewClient(&redis.Options{Addr: tw.home.RedisAddr()})
 	t.Cleanup(func() { _ = tw.redis.Close() })

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
 
@@ -72,19 +73,28 @@ func (rt *rolesTown) exec(role, sql string) error {
 	return err
 }
 
-// open opens the ledger and the dead letters as a role, and migrates as every process does.
-func (rt *rolesTown) open(role string) (*ledger.Ledger, *letters.Store) {
+// schemas are those of the ledger and of the dead letters, as a role meets them.
+func (rt *rolesTown) schemas(role string) []pipeline.Schema {
 	rt.t.Helper()
+	cfg := ledger.DefaultConfig()
+	cfg.DSN = pipeline.NewSecret(rt.dsn(role))
+	return []pipeline.Schema{ledger.Schema(cfg, "dsn", nil), letters.Schema(cfg.DSN, "dsn", nil)}
+}
+
+// open opens the ledger and the dead letters as a role, on schemas that the policy accepts.
+func (rt *rolesTown) open(role string, policy pipeline.SchemaPolicy) (*ledger.Ledger, *letters.Store) {
+	rt.t.Helper()
+	for _, s := range rt.schemas(role) {
+		require.NoError(rt.t, policy.Prepare(rt.t.Context(), s, pipelinetest.Logger(rt.t)), role)
+	}
 	cfg := ledger.DefaultConfig()
 	cfg.DSN = pipeline.NewSecret(rt.dsn(role))
 	l, err := ledger.Open(rt.t.Context(), cfg, ledger.Options{Instance: role, Lease: time.Minute}, nil)
 	require.NoError(rt.t, err)
 	rt.t.Cleanup(func() { require.NoError(rt.t, l.Close()) })
-	require.NoError(rt.t, l.Migrate(rt.t.Context()), role)
 	s, err := letters.Connect(rt.t.Context(), cfg.DSN, nil)
 	require.NoError(rt.t, err)
 	rt.t.Cleanup(func() { require.NoError(rt.t, s.Close()) })
-	require.NoError(rt.t, s.Migrate(rt.t.Context()), role)
 	return l, s
 }
 
@@ -94,12 +104,23 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		rt := newRolesTown(t)
-		rt.open("migrator")
-		require.NoError(t, rt.exec("migrator", rt.blocks[1]))
-		service, copies := rt.open("service")
-		operator, work := rt.open("operator")
-		reader, _ := rt.open("reader")
 		ctx := t.Context()
+		for role, policy := range map[string]pipeline.SchemaPolicy{"service": pipeline.RequireSchemas, "reader": pipeline.MatchSchemas} {
+			for _, s := range rt.schemas(role) {
+				var old *pipeline.SchemaError
+				require.ErrorAs(t, policy.Prepare(ctx, s, pipelinetest.Logger(t)), &old)
+				_, err := s.Migrate(ctx)
+				require.ErrorContains(t, err, "permission denied", role)
+			}
+		}
+		for _, s := range rt.schemas("migrator") {
+			_, err := s.Migrate(ctx)
+			require.NoError(t, err)
+		}
+		require.NoError(t, rt.exec("migrator", rt.blocks[1]))
+		service, copies := rt.open("service", pipeline.RequireSchemas)
+		operator, work := rt.open("operator", pipeline.MatchSchemas)
+		reader, _ := rt.open("reader", pipeline.MatchSchemas)
 
 		rec := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Handler: "h"}
 		_, err := service.Accept(ctx, rec, false)

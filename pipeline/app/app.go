@@ -143,7 +143,7 @@ func (h *Host) root() *cobra.Command {
 	root.SetArgs(h.o.Args)
 	root.SetOut(h.o.Stdout)
 	root.SetErr(h.o.Stderr)
-	root.AddCommand(h.runCommand(), h.validateCommand(), h.topologyCommand(), h.newCommand(), h.schemaCommand(), h.versionCommand())
+	root.AddCommand(h.runCommand(), h.migrateCommand(), h.validateCommand(), h.topologyCommand(), h.newCommand(), h.schemaCommand(), h.versionCommand())
 	for _, p := range h.o.Plugins {
 		if c, ok := p.(Commander); ok {
 			for _, cmd := range c.Commands(h) {

@@ -284,6 +284,15 @@ func TestExitCodes(t *testing.T) {
 		"setting":     {fmt.Errorf("x: %w", &configs.Error{File: "f", Line: 2, Path: "a", Problem: "b"}), 2, "mill: the settings have mistakes:\n  f:2: a: b\n"},
 		"unavailable": {fmt.Errorf("redis: %w", pipeline.ErrUnavailable), 3, "mill: redis: server unavailable\n"},
 		"marked":      {fmt.Errorf("x: %w", apart{}), 3, "mill: x: the dam is closed\n"},
+		"old schema": {
+			fmt.Errorf("start: %w", &pipeline.SchemaError{Migration: pipeline.Migration{Store: "grain", Kind: "postgres", Schema: "mill", Before: 1, After: 3, Known: 3}}), 2,
+			"mill: start: grain (postgres, mill): this binary needs schema version 3, the database is at 1\n" +
+				"Run 'mill migrate' with these settings, as a database user who owns the tables.\n",
+		},
+		"new schema": {
+			fmt.Errorf("start: %w", &pipeline.SchemaError{Migration: pipeline.Migration{Store: "grain", Kind: "postgres", Schema: "mill", Before: 4, After: 4, Known: 3}}), 2,
+			"mill: start: grain (postgres, mill): this binary knows schema versions up to 3, the database is at 4\nUse a newer mill.\n",
+		},
 		"port in use": {fmt.Errorf("listen: %w", syscall.EADDRINUSE), 2, "mill: listen: address already in use\n"},
 		"joined":      {errors.Join(errors.New("a"), errors.New("b")), 1, "mill: a\n  b\n"},
 		"canceled":    {context.Canceled, 1, "mill: context canceled\n"},

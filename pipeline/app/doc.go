@@ -11,6 +11,7 @@
 //  2. The home is started, when it is one of Options.Homes, and its addresses are laid over the settings.
 //  3. Plugins register offline, in the order of the list.
 //  4. Services start downstream first and wait for their servers, together up to start_timeout (exit code 3).
+//     A service that opens a store brings its tables up to date, or refuses old ones when the setting migrate is false (exit code 2).
 //  5. Routes open; messages flow until a signal comes or a part fails.
 //  6. All routes drain at once, then services stop upstream first; stop_timeout bounds both together. Then the home is stopped.
 //

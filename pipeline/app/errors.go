@@ -67,6 +67,7 @@ func exitCode(ctx context.Context, err error) int {
 		named   *ExitError
 		usage   *usageError
 		setting *configs.Error
+		schema  *pipeline.SchemaError
 	)
 	switch {
 	case err == nil:
@@ -77,7 +78,7 @@ func exitCode(ctx context.Context, err error) int {
 		return ExitInterrupted
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return ExitInterrupted
-	case errors.As(err, &usage), errors.As(err, &setting):
+	case errors.As(err, &usage), errors.As(err, &setting), errors.As(err, &schema):
 		return ExitUsage
 	case unavailable(err):
 		return ExitUnavailable
@@ -94,6 +95,7 @@ func report(o Options, err error) {
 		named   *ExitError
 		usage   *usageError
 		setting *configs.Error
+		schema  *pipeline.SchemaError
 	)
 	switch {
 	case err == nil, errors.As(err, &named) && named.Err == nil:
@@ -110,5 +112,12 @@ func report(o Options, err error) {
 			lines[i] = Printable(text)
 		}
 		fmt.Fprintf(o.Stderr, "%s: %s\n", o.Name, strings.Join(lines, "\n  "))
+		switch {
+		case !errors.As(err, &schema):
+		case schema.Newer():
+			fmt.Fprintf(o.Stderr, "Use a newer %s.\n", o.Name)
+		default:
+			fmt.Fprintf(o.Stderr, "Run '%s migrate' with these settings, as a database user who owns the tables.\n", o.Name)
+		}
 	}
 }

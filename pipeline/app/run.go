@@ -53,7 +53,11 @@ type RunOptions struct {
 // it returns the error of its context, Main exits with 130.
 func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error {
 	return h.open(ctx, cmd, o.Overrides, func(l *Loaded, tracer trace.TracerProvider) error {
-		reg, err := pipeline.NewRegistry(env(l, tracer), l.Plugins...)
+		schemas := pipeline.RequireSchemas
+		if l.Settings.Migrate {
+			schemas = pipeline.MigrateSchemas
+		}
+		reg, err := pipeline.NewRegistry(env(l, tracer, schemas), l.Plugins...)
 		if err != nil {
 			return err
 		}
@@ -98,7 +102,8 @@ type ServicesOptions struct {
 }
 
 // Services starts some services without any route, calls do and stops them again: for commands that need
-// clients but consume nothing. Settings are read and the home is started as for Run.
+// clients but consume nothing. Settings are read and the home is started as for Run. Schemas of stores are not migrated: one that
+// does not fit the binary ends the start.
 func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptions, do func(context.Context, *Running) error) error {
 	return h.open(ctx, cmd, o.Overrides, func(l *Loaded, tracer trace.TracerProvider) error {
 		var plugins []pipeline.Plugin
@@ -118,7 +123,7 @@ func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptio
 		if o.Register != nil {
 			plugins = append(plugins, commandPlugin{o.Register})
 		}
-		reg, err := pipeline.NewRegistry(env(l, tracer), plugins...)
+		reg, err := pipeline.NewRegistry(env(l, tracer, pipeline.MatchSchemas), plugins...)
 		if err != nil {
 			return err
 		}
@@ -136,8 +141,8 @@ type commandPlugin struct {
 func (commandPlugin) Name() string                          { return "command" }
 func (c commandPlugin) Register(r *pipeline.Registry) error { return c.register(r) }
 
-func env(l *Loaded, tracer trace.TracerProvider) pipeline.Env {
-	return pipeline.Env{Instance: l.Settings.instance(), Logger: l.Logger, Tracer: tracer}
+func env(l *Loaded, tracer trace.TracerProvider, schemas pipeline.SchemaPolicy) pipeline.Env {
+	return pipeline.Env{Instance: l.Settings.instance(), Logger: l.Logger, Tracer: tracer, Schemas: schemas}
 }
 
 // open reads the settings, starts the home and the tracing around do, and stops them after it.

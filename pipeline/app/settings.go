@@ -24,6 +24,9 @@ type Settings struct {
 	DataDir string `yaml:"data_dir"`
 	// InstanceID names this instance among all others; it must be unique. Empty: hostname-pid.
 	InstanceID string `yaml:"instance_id"`
+	// Migrate makes `run` bring the schemas of the plugins' stores up to date. Without it `run` refuses a schema that is too
+	// old, and needs no right to change tables: `migrate` brings the schemas up to date, with the rights of another role.
+	Migrate bool `yaml:"migrate"`
 	// StartTimeout is how long the start waits for absent servers, all together.
 	StartTimeout time.Duration `yaml:"start_timeout"`
 	// StopTimeout bounds draining and stopping, all together. A quarter of it, at most 5s, is kept for the services.
@@ -51,6 +54,7 @@ func DefaultSettings() Settings {
 	return Settings{
 		Home:             realHome,
 		DataDir:          ".millrace",
+		Migrate:          true,
 		StartTimeout:     60 * time.Second,
 		StopTimeout:      30 * time.Second,
 		PublishTimeout:   10 * time.Second,

@@ -85,7 +85,7 @@ func (h *Host) offline(cmd *cobra.Command) (*pipeline.Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	reg, err := pipeline.NewRegistry(env(l, nil), l.Plugins...)
+	reg, err := pipeline.NewRegistry(env(l, nil, pipeline.MatchSchemas), l.Plugins...)
 	if err != nil {
 		return nil, &ExitError{ExitUsage, err}
 	}

@@ -38,7 +38,7 @@ func (p *Plugin) withStore(h *app.Host, cmd *cobra.Command, do func(context.Cont
 			return app.Usage("there is no working copy of dead letters here: plugins.deadletter.store.dsn is not set")
 		}
 		p.log = r.Env().Logger
-		r.Service("deadletter.store", &store{plugin: p})
+		r.Service("deadletter.store", &store{plugin: p, schemas: r.Env().Schemas})
 		return nil
 	}}, func(ctx context.Context, running *app.Running) error {
 		p.disabled = running.Disabled

@@ -90,7 +90,7 @@ func (p *Plugin) Settings() any { return &p.config }
 // Register implements pipeline.Plugin. Relays are registered by the plugins that own their outboxes.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
-	r.Service("deadletter.store", &store{plugin: p, count: true})
+	r.Service("deadletter.store", &store{plugin: p, schemas: r.Env().Schemas, count: true})
 	r.Service("deadletter.notices", p.notices)
 	r.Collect(p.metrics.published, p.metrics.unpublished, p.metrics.failures, p.metrics.failing, p.metrics.waiting)
 	return nil

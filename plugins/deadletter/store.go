@@ -59,22 +59,23 @@ const deadHeaders = "millrace-dead-"
 
 // store is the life of the working copy. Without a DSN it does nothing.
 type store struct {
-	plugin *Plugin
-	count  bool // the letters that wait
+	plugin  *Plugin
+	schemas pipeline.SchemaPolicy
+	count   bool // the letters that wait
 
 	open *letters.Store
 	end  context.CancelFunc
 	done sync.WaitGroup
 }
 
-// Start waits for the database and brings the tables up to date.
+// Start opens the working copy, waiting for its database, once the tables are as the process needs them.
 func (s *store) Start(ctx context.Context) error {
 	p := s.plugin
 	if p.config.Store.DSN.IsZero() {
 		return nil
 	}
 	var err error
-	if s.open, err = p.openStore(ctx); err != nil {
+	if s.open, err = p.openStore(ctx, s.schemas); err != nil {
 		return err
 	}
 	p.letters.Store(s.open)
@@ -97,22 +98,29 @@ func (s *store) Stop(context.Context) error {
 	return s.open.Close()
 }
 
-// openStore opens the working copy, waiting for its database, and brings the tables up to date. The caller closes it.
-func (p *Plugin) openStore(ctx context.Context) (*letters.Store, error) {
-	s, err := p.connect(ctx)
-	if err != nil {
+// openStore opens the working copy, waiting for its database, once its tables are as the policy says. The caller closes it.
+func (p *Plugin) openStore(ctx context.Context, schemas pipeline.SchemaPolicy) (*letters.Store, error) {
+	if err := schemas.Prepare(ctx, p.schema(p.log), p.log); err != nil {
 		return nil, err
 	}
-	if err := s.Migrate(ctx); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	return s, nil
-}
-
-func (p *Plugin) connect(ctx context.Context) (*letters.Store, error) {
-	return sqldb.Await(ctx, p.log, "dead letters", "plugins.deadletter.store.dsn", func() (*letters.Store, error) {
+	return sqldb.Await(ctx, p.log, "dead letters", storeSetting, func() (*letters.Store, error) {
 		return letters.Connect(ctx, p.config.Store.DSN, p.log)
 	})
+}
+
+// storeSetting is the path of the setting that says where the working copy is.
+const storeSetting = "plugins.deadletter.store.dsn"
+
+func (p *Plugin) schema(log *slog.Logger) pipeline.Schema {
+	return letters.Schema(p.config.Store.DSN, storeSetting, log)
+}
+
+// Schemas implements pipeline.Migratable.
+func (p *Plugin) Schemas(env pipeline.Env) []pipeline.Schema {
+	if p.config.Store.DSN.IsZero() {
+		return nil
+	}
+	return []pipeline.Schema{p.schema(env.Logger)}
 }
 
 // countLetters keeps the metric of waiting letters up to date.
@@ -159,4 +167,7 @@ func (p *Plugin) showTallies(tallies []letters.Tally) {
 	}
 }
 
-var _ pipeline.Service = (*store)(nil)
+var (
+	_ pipeline.Service    = (*store)(nil)
+	_ pipeline.Migratable = (*Plugin)(nil)
+)

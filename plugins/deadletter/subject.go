@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter/letters"
 )
 
@@ -75,7 +76,7 @@ func (p *Plugin) withSubject(ctx context.Context, plugin, subject string, do fun
 	if s == nil {
 		open, cancel := context.WithTimeout(ctx, openTimeout)
 		defer cancel()
-		if s, err = p.openStore(open); err != nil {
+		if s, err = p.openStore(open, pipeline.MatchSchemas); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, s.Close()) }()

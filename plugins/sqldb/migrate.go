@@ -10,6 +10,8 @@ import (
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // Migrations are the tables of one owner, by version.
@@ -23,34 +25,53 @@ type Migrations struct {
 // Up brings the tables up to date. Several instances may call it at once, and versions may differ: what a newer one
 // has done an older one leaves alone.
 func (m Migrations) Up(ctx context.Context, db *sql.DB, d Dialect, log *slog.Logger) error {
-	if d == Postgres {
-		return m.up(ctx, db, goose.DialectPostgres, d, log, goose.WithSessionLocker(schemaLock(m.Lock)))
-	}
-	// Each migration is one transaction, so whoever comes second meets a busy file, or what the first has made.
-	return again(ctx, func(err error) bool { return err != nil }, func() error {
-		return m.up(ctx, db, goose.DialectSQLite3, d, log)
-	})
+	_, err := m.run(ctx, db, d, log)
+	return err
 }
 
-func (m Migrations) up(ctx context.Context, db *sql.DB, dialect goose.Dialect, d Dialect, log *slog.Logger, more ...goose.ProviderOption) error {
+// run is Up, and returns what has run, also with an error.
+func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Logger) (steps []pipeline.MigrationStep, err error) {
+	up := func() error {
+		p, err := m.provider(db, d, log)
+		if err != nil {
+			return err
+		}
+		done, err := p.Up(ctx)
+		var partial *goose.PartialError
+		if errors.As(err, &partial) {
+			done = partial.Applied
+			if partial.Failed != nil && partial.Failed.Source != nil {
+				err = fmt.Errorf("migration %s: %w", partial.Failed.Source.Path, err)
+			}
+		}
+		for _, r := range done {
+			log.InfoContext(ctx, "tables migrated", "of", m.Name, "version", r.Source.Version, "seconds", r.Duration.Seconds())
+			steps = append(steps, pipeline.MigrationStep{Version: r.Source.Version, Name: r.Source.Path, Duration: r.Duration})
+		}
+		return err
+	}
+	if d == Postgres {
+		err = up()
+		return steps, err
+	}
+	// Each migration is one transaction, so the second of two processes meets a busy file, or what the first has made.
+	err = again(ctx, func(err error) bool { return err != nil }, up)
+	return steps, err
+}
+
+// provider returns goose's view of the migrations and the database.
+func (m Migrations) provider(db *sql.DB, d Dialect, log *slog.Logger) (*goose.Provider, error) {
 	files, err := fs.Sub(m.Files, "migrations/"+string(d))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	p, err := goose.NewProvider(dialect, db, files,
-		append(more, goose.WithDisableGlobalRegistry(true), goose.WithTableName(m.Table), goose.WithSlog(log))...)
-	if err != nil {
-		return err
+	dialect, options := goose.DialectSQLite3, []goose.ProviderOption{
+		goose.WithDisableGlobalRegistry(true), goose.WithTableName(m.Table), goose.WithSlog(log),
 	}
-	done, err := p.Up(ctx)
-	for _, r := range done {
-		log.InfoContext(ctx, "tables migrated", "of", m.Name, "version", r.Source.Version, "seconds", r.Duration.Seconds())
+	if d == Postgres {
+		dialect, options = goose.DialectPostgres, append(options, goose.WithSessionLocker(schemaLock(m.Lock)))
 	}
-	var partial *goose.PartialError
-	if errors.As(err, &partial) && partial.Failed != nil && partial.Failed.Source != nil {
-		return fmt.Errorf("migration %s: %w", partial.Failed.Source.Path, err)
-	}
-	return err
+	return goose.NewProvider(dialect, db, files, options...)
 }
 
 // schemaLock lets one instance at a time migrate a schema. It waits in PostgreSQL's queue, where goose's own locker

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
@@ -79,6 +80,31 @@ func (f File) Open(ctx context.Context, more url.Values) (*sql.DB, error) {
 	if err := WhileContended(ctx, func() error { return db.PingContext(ctx) }); err != nil {
 		_ = db.Close()
 		return nil, err
+	}
+	return db, nil
+}
+
+// openToRead opens the file for a look at it, which needs read rights and changes nothing. A file that does not exist
+// reads as an empty one. The caller closes the database.
+func (f File) openToRead(ctx context.Context) (*sql.DB, error) {
+	name := ":memory:"
+	switch _, err := os.Stat(f.Path); {
+	case err == nil:
+		options := url.Values{"_busy_timeout": {"10000"}, "mode": {"ro"}}
+		// Without the file of its log, no process has the database open, and SQLite would make that file to read.
+		if _, err := os.Stat(f.Path + "-wal"); errors.Is(err, fs.ErrNotExist) {
+			options.Set("immutable", "1")
+		}
+		name = "file:" + (&url.URL{Path: f.Path}).EscapedPath() + "?" + options.Encode()
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	db, err := sql.Open("sqlite", name)
+	if err != nil {
+		return nil, err
+	}
+	if err := db.PingContext(ctx); err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
 }

@@ -2,12 +2,15 @@ package sqldb
 
 import (
 	"context"
+	"database/sql"
+	"fmt"
 	"net"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
 )
 
 const (
@@ -53,6 +56,19 @@ func TunePostgres(c *pgx.ConnConfig) {
 	c.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		return !useless(err.Code) && (onError == nil || onError(conn, err))
 	}
+}
+
+// OpenPostgres returns a database whose sessions TunePostgres has tuned, and the name of its server. It opens no connection yet: its
+// error is one of the DSN. The caller closes the database.
+func OpenPostgres(dsn string) (db *sql.DB, where string, err error) {
+	c, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, "", fmt.Errorf("dsn: %w", err) // pgx leaves the password out
+	}
+	TunePostgres(c)
+	db = stdlib.OpenDB(*c)
+	db.SetConnMaxLifetime(ConnLifetime)
+	return db, "postgres at " + net.JoinHostPort(c.Host, fmt.Sprint(c.Port)), nil
 }
 
 // Set gives every session of c settings of PostgreSQL, by a statement after it has connected. Each is a constant "name =

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"embed"
+	"log/slog"
 
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
@@ -11,4 +12,10 @@ var migrationFiles embed.FS
 
 func migrations() sqldb.Migrations {
 	return sqldb.Migrations{Name: "ledger", Files: migrationFiles, Table: "ledger_migrations", Lock: 1296650050}
+}
+
+// Schema returns the tables of the ledger that cfg configures. setting is the path of the setting that holds the DSN; log may be
+// nil.
+func Schema(cfg Config, setting string, log *slog.Logger) sqldb.Schema {
+	return sqldb.Schema{Migrations: migrations(), DSN: cfg.DSN, Setting: setting, Log: log}
 }

@@ -6,12 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb"
@@ -45,13 +41,10 @@ func Connect(ctx context.Context, dsn pipeline.Secret, log *slog.Logger) (*Store
 	var where string
 	switch s.dialect {
 	case sqldb.Postgres:
-		c, err := pgx.ParseConfig(dsn.Reveal())
-		if err != nil {
-			return nil, fmt.Errorf("dead letters: dsn: %w", err) // pgx leaves the password out
+		var err error
+		if s.db, where, err = sqldb.OpenPostgres(dsn.Reveal()); err != nil {
+			return nil, fmt.Errorf("dead letters: %w", err)
 		}
-		sqldb.TunePostgres(c)
-		s.db, where = stdlib.OpenDB(*c), "postgres at "+net.JoinHostPort(c.Host, fmt.Sprint(c.Port))
-		s.db.SetConnMaxLifetime(sqldb.ConnLifetime)
 	case sqldb.SQLite:
 		file, err := sqldb.ParseFile(dsn.Reveal())
 		if err != nil {

@@ -1,0 +1,151 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// migrated is the answer of `migrate --json`.
+type migrated struct {
+	DryRun bool           `json:"dry_run"`
+	Stores []schemaReport `json:"stores"`
+}
+
+// schemaReport is one store in the answer of `migrate --json`.
+type schemaReport struct {
+	Plugin     string       `json:"plugin"`
+	Store      string       `json:"store"`
+	Kind       string       `json:"kind"`
+	Schema     string       `json:"schema"`
+	Before     int64        `json:"version_before"`
+	After      int64        `json:"version_after"`
+	Known      int64        `json:"known_version"`
+	Migrations []stepReport `json:"migrations"`
+}
+
+type stepReport struct {
+	Version int64   `json:"version"`
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`
+}
+
+func (h *Host) migrateCommand() *cobra.Command {
+	var dryRun bool
+	cmd := h.JSONFlag(h.ServiceFlags(&cobra.Command{
+		Use:   "migrate",
+		Short: "Bring the tables of all configured stores up to date",
+		Long: "Bring the tables of all configured stores up to date.\n\n" +
+			"Instances of an older version go on working meanwhile and afterwards. A store that is newer than\n" +
+			"this binary stays unchanged. --dry-run needs read rights only.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return h.migrate(cmd, dryRun) },
+	}))
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be done and change nothing")
+	return cmd
+}
+
+func (h *Host) migrate(cmd *cobra.Command, dryRun bool) error {
+	return h.open(cmd.Context(), cmd, nil, func(l *Loaded, tracer trace.TracerProvider) error {
+		answer := migrated{DryRun: dryRun, Stores: []schemaReport{}}
+		err := h.migrateAll(cmd.Context(), l, env(l, tracer, pipeline.MigrateSchemas), dryRun, func(plugin string, m pipeline.Migration) error {
+			answer.Stores = append(answer.Stores, reportOf(plugin, m))
+			if h.JSON(cmd) {
+				return nil
+			}
+			return h.showMigration(m, dryRun)
+		})
+		switch {
+		case h.JSON(cmd):
+			if wrong := h.WriteJSON(answer); wrong != nil {
+				return wrong
+			}
+		case err == nil && len(answer.Stores) == 0:
+			_, err = fmt.Fprintln(h.o.Stdout, "No store is configured; there is nothing to migrate.")
+		}
+		return err
+	})
+}
+
+// migrateAll migrates the stores of all plugins in order, or plans to, and calls show for each; also for one that failed
+// after its first migrations.
+func (h *Host) migrateAll(ctx context.Context, l *Loaded, env pipeline.Env, dryRun bool, show func(plugin string, m pipeline.Migration) error) error {
+	for _, p := range l.Plugins {
+		keeps, ok := p.(pipeline.Migratable)
+		if !ok {
+			continue
+		}
+		for _, s := range keeps.Schemas(env) {
+			// The plan waits for the database. A migration may take longer than any start.
+			var m pipeline.Migration
+			err := startWithin(ctx, l.Settings.StartTimeout, func(ctx context.Context) (err error) {
+				m, err = s.Plan(ctx)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if !dryRun && len(m.Steps) > 0 {
+				if m, err = s.Migrate(ctx); err != nil && len(m.Steps) == 0 {
+					return err
+				}
+			}
+			if wrong := show(p.Name(), m); wrong != nil {
+				return wrong
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func reportOf(plugin string, m pipeline.Migration) schemaReport {
+	r := schemaReport{
+		Plugin: plugin, Store: m.Store, Kind: m.Kind, Schema: m.Schema, Before: m.Before, After: m.After, Known: m.Known,
+		Migrations: []stepReport{},
+	}
+	for _, s := range m.Steps {
+		r.Migrations = append(r.Migrations, stepReport{s.Version, s.Name, s.Duration.Seconds()})
+	}
+	return r
+}
+
+// showMigration writes what was done, or would be done, for a person.
+func (h *Host) showMigration(m pipeline.Migration, dryRun bool) error {
+	say := func(format string, args ...any) (err error) {
+		_, err = fmt.Fprintf(h.o.Stdout, format, args...)
+		return err
+	}
+	switch {
+	case m.Newer():
+		return say("%s: version %d is newer than this binary, which knows versions up to %d; nothing was changed\n", m, m.Before, m.Known)
+	case len(m.Steps) == 0:
+		return say("%s: version %d, up to date\n", m, m.Before)
+	case dryRun:
+		if err := say("%s: version %d, would become %d\n", m, m.Before, m.After); err != nil {
+			return err
+		}
+		for _, s := range m.Steps {
+			if err := say("  %s\n", s.Name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := say("%s: version %d, now %d\n", m, m.Before, m.After); err != nil {
+		return err
+	}
+	for _, s := range m.Steps {
+		if err := say("  %s  %s\n", s.Name, s.Duration.Round(time.Millisecond)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package sqldb
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Schema is the tables of one owner in the database of a DSN. It implements pipeline.Schema.
+type Schema struct {
+	Migrations
+	DSN     pipeline.Secret
+	Setting string       // the path of the setting that the DSN is from; errors name it
+	Log     *slog.Logger // nil: none
+}
+
+// Plan implements pipeline.Schema. It makes neither a file nor a table.
+func (s Schema) Plan(ctx context.Context) (m pipeline.Migration, err error) {
+	db, err := s.open(ctx, true)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return s.plan(ctx, db)
+}
+
+// Migrate implements pipeline.Schema. An up-to-date schema is only read.
+func (s Schema) Migrate(ctx context.Context) (m pipeline.Migration, err error) {
+	db, err := s.open(ctx, false)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	m, err = s.plan(ctx, db)
+	if err != nil || len(m.Steps) == 0 {
+		return m, err
+	}
+	m.Steps, err = s.run(ctx, db.DB, db.dialect, s.logger())
+	if err != nil {
+		m.After = m.Before
+		if n := len(m.Steps); n > 0 {
+			m.After = m.Steps[n-1].Version
+		}
+		return m, s.fault("migrate", err)
+	}
+	return m, nil
+}
+
+func (s Schema) logger() *slog.Logger { return cmp.Or(s.Log, slog.New(slog.DiscardHandler)) }
+
+// database is an open database.
+type database struct {
+	*sql.DB
+	dialect Dialect
+	path    string // of a file
+}
+
+// open waits for the database. To read, it makes no file.
+func (s Schema) open(ctx context.Context, toRead bool) (database, error) {
+	return Await(ctx, s.logger(), s.Name, s.Setting, func() (database, error) {
+		d := database{dialect: DialectOf(s.DSN.Reveal())}
+		switch d.dialect {
+		case Postgres:
+			var where string
+			var err error
+			if d.DB, where, err = OpenPostgres(s.DSN.Reveal()); err != nil {
+				return d, fmt.Errorf("%s: %w", s.Name, err)
+			}
+			if err := d.PingContext(ctx); err != nil {
+				return d, s.fault(where, errors.Join(err, d.Close()))
+			}
+			return d, nil
+		case SQLite:
+			file, err := ParseFile(s.DSN.Reveal())
+			if err != nil {
+				return d, fmt.Errorf("%s: %w", s.Name, err)
+			}
+			d.path = file.Path
+			if toRead {
+				d.DB, err = file.openToRead(ctx)
+			} else {
+				d.DB, err = file.Open(ctx, nil)
+			}
+			if err != nil {
+				return d, s.fault("sqlite at "+file.Path, err)
+			}
+			return d, nil
+		}
+		return d, fmt.Errorf("%s: dsn must begin with postgres://, postgresql:// or sqlite: and name a database", s.Name)
+	})
+}
+
+// plan reads which migrations have run.
+func (s Schema) plan(ctx context.Context, db database) (pipeline.Migration, error) {
+	m := pipeline.Migration{Store: s.Name, Kind: string(db.dialect)}
+	p, err := s.provider(db.DB, db.dialect, s.logger())
+	if err != nil {
+		return m, s.fault("read the migrations", err)
+	}
+	done, schema, err := s.versions(ctx, db)
+	if err != nil {
+		return m, s.fault("read the schema's version", err)
+	}
+	m.Schema = schema
+	for version := range done {
+		m.Before = max(m.Before, version)
+	}
+	m.After = m.Before
+	for _, source := range p.ListSources() {
+		m.Known = max(m.Known, source.Version)
+		if !done[source.Version] {
+			m.Steps = append(m.Steps, pipeline.MigrationStep{Version: source.Version, Name: source.Path})
+			m.After = max(m.After, source.Version)
+		}
+	}
+	return m, nil
+}
+
+// versions returns the versions that have run, none when there is no table of them, and the name of the schema.
+func (s Schema) versions(ctx context.Context, db database) (done map[int64]bool, schema string, err error) {
+	exists := "SELECT $1, count(*) > 0 FROM sqlite_schema WHERE name = $2"
+	if db.dialect == Postgres {
+		exists = "SELECT coalesce(current_schema(), $1), to_regclass($2) IS NOT NULL"
+	}
+	var found bool
+	if err := db.QueryRowContext(ctx, exists, db.path, s.Table).Scan(&schema, &found); err != nil || !found {
+		return nil, schema, err
+	}
+	rows, err := db.QueryContext(ctx, "SELECT version_id FROM "+s.Table)
+	if err != nil {
+		return nil, schema, err
+	}
+	defer func() { _ = rows.Close() }()
+	done = map[int64]bool{}
+	for rows.Next() {
+		var version int64
+		if err := rows.Scan(&version); err != nil {
+			return nil, schema, err
+		}
+		done[version] = true
+	}
+	return done, schema, rows.Err()
+}
+
+// fault adds what was being done, and pipeline.ErrUnavailable where the database could not be had.
+func (s Schema) fault(what string, err error) error {
+	if Unreachable(err) || Contended(err) {
+		return fmt.Errorf("%s: %w: %s: %w", s.Name, pipeline.ErrUnavailable, what, err)
+	}
+	return fmt.Errorf("%s: %s: %w", s.Name, what, err)
+}
+
+var _ pipeline.Schema = Schema{}

@@ -1,0 +1,117 @@
+package sqldb_test
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
+)
+
+func schemaOf(dsn string, m sqldb.Migrations) sqldb.Schema {
+	return sqldb.Schema{Migrations: m, DSN: pipeline.NewSecret(dsn), Setting: "plugins.notes.dsn"}
+}
+
+// names returns the files of the steps.
+func names(m pipeline.Migration) (all []string) {
+	for _, s := range m.Steps {
+		all = append(all, s.Name)
+	}
+	return all
+}
+
+// A binary of version 1 and one of version 2 meet a database of each version, with each policy.
+func TestSchemasOfTwoVersions(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
+		older, newer, ctx := schemaOf(dsn, notes(t, 1)), schemaOf(dsn, notes(t, 2)), t.Context()
+		prepare := func(s sqldb.Schema, p pipeline.SchemaPolicy) error {
+			return p.Prepare(ctx, s, slog.New(slog.DiscardHandler))
+		}
+		refused := func(s sqldb.Schema, p pipeline.SchemaPolicy, text string) {
+			t.Helper()
+			var refusal *pipeline.SchemaError
+			require.ErrorAs(t, prepare(s, p), &refusal)
+			require.ErrorContains(t, refusal, text)
+		}
+
+		for range 2 { // looking changes nothing
+			m, err := newer.Plan(ctx)
+			require.NoError(t, err)
+			require.Equal(t, []string{"00001_notes.sql", "00002_body.sql"}, names(m))
+			require.Equal(t, string(sqldb.DialectOf(dsn)), m.Kind)
+			require.NotEmpty(t, m.Schema)
+			require.True(t, strings.HasSuffix(dsn, m.Schema), "%s: %s", dsn, m.Schema)
+			require.Equal(t, []int64{0, 2, 2}, []int64{m.Before, m.After, m.Known})
+			refused(newer, pipeline.MatchSchemas, "needs schema version 2, the database is at 0")
+			refused(newer, pipeline.RequireSchemas, "needs schema version 2, the database is at 0")
+		}
+		if path, ok := strings.CutPrefix(dsn, "sqlite:"); ok {
+			require.NoFileExists(t, path)
+		}
+
+		m, err := older.Migrate(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []string{"00001_notes.sql"}, names(m))
+		require.Equal(t, []int64{0, 1, 1}, []int64{m.Before, m.After, m.Known})
+		require.Positive(t, m.Steps[0].Duration)
+		require.NoError(t, prepare(older, pipeline.MatchSchemas))
+		require.NoError(t, prepare(older, pipeline.RequireSchemas))
+		refused(newer, pipeline.MatchSchemas, "needs schema version 2, the database is at 1")
+		m, err = newer.Plan(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []string{"00002_body.sql"}, names(m))
+
+		inUse := connect(t, dsn) // what another process has written is seen, also before it is in SQLite's main file
+		require.NoError(t, inUse.PingContext(ctx))
+		require.NoError(t, prepare(newer, pipeline.MigrateSchemas))
+		require.NoError(t, prepare(newer, pipeline.MatchSchemas))
+		refused(older, pipeline.MatchSchemas, "knows schema versions up to 1, the database is at 2")
+		require.NoError(t, prepare(older, pipeline.RequireSchemas), "an older instance may start again")
+		require.NoError(t, prepare(older, pipeline.MigrateSchemas))
+		m, err = older.Migrate(ctx)
+		require.NoError(t, err)
+		require.True(t, m.Newer())
+		require.Empty(t, m.Steps)
+		require.EqualValues(t, 2, m.After)
+	})
+}
+
+func TestAMigrationThatCanNotRunEndsTheRest(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, func(t *testing.T, dsn string) {
+		files := fstest.MapFS{}
+		for _, dialect := range []string{"postgres", "sqlite"} {
+			for file, sql := range map[string]string{"1_good": "CREATE TABLE good (a int);", "2_bad": "CREATE TABLE;", "3_good": "CREATE TABLE more (a int);"} {
+				files["migrations/"+dialect+"/0000"+file+".sql"] = &fstest.MapFile{Data: []byte("-- +goose Up\n" + sql + "\n")}
+			}
+		}
+		m, err := schemaOf(dsn, sqldb.Migrations{Name: "bad", Files: files, Table: "bad_migrations", Lock: 8}).Migrate(t.Context())
+		require.ErrorContains(t, err, "00002_bad.sql")
+		require.NotErrorIs(t, err, pipeline.ErrUnavailable)
+		require.Equal(t, []string{"00001_good.sql"}, names(m))
+		require.EqualValues(t, 1, m.After)
+	})
+}
+
+func TestASchemaThatCanNotBeOpened(t *testing.T) {
+	t.Parallel()
+	for dsn, text := range map[string]string{
+		"mysql://db":             "plugins.notes.dsn: notes: dsn must begin with",
+		"sqlite:":                "plugins.notes.dsn: notes: dsn: sqlite needs the path of a file",
+		"postgres://db:a":        "plugins.notes.dsn: notes: dsn:",
+		"sqlite:a?synchronous=%": "plugins.notes.dsn: notes: dsn:",
+	} {
+		t.Run(dsn, func(t *testing.T) {
+			t.Parallel()
+			_, err := schemaOf(dsn, notes(t, 2)).Plan(t.Context())
+			require.ErrorContains(t, err, text)
+			require.NotErrorIs(t, err, pipeline.ErrUnavailable)
+		})
+	}
+}
