@@ -5,7 +5,8 @@
 // Services (clients, servers, loops). A Runtime starts the services, opens the routes and runs them
 // on Watermill's Router with the chain of package middleware around every handler. A handler returns
 // errors, and the error says what happens next: nil acks, Permanent dead-letters now, RetryAfter
-// retries no sooner than its delay, anything else retries by the route's Policy.
+// retries no sooner than its delay, anything else retries by the route's Policy. Package middleware says why the chain has
+// none of Watermill's own middlewares.
 //
 // # Non-obvious
 //

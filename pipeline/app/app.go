@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
 	"go.opentelemetry.io/otel/trace"
 
@@ -27,6 +28,8 @@ type Options struct {
 	Version string
 	// Plugins are built offline, downstream first. Their settings are decoded by the commands.
 	Plugins []pipeline.Plugin
+	// Around wraps the handler of each route: a middleware of the binary. See middleware.Options.Around. Nil: nothing.
+	Around func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc
 	// Homes start servers inside the process, by the name that the setting `home` has. The home "real"
 	// always exists and starts nothing. With a home "embedded" the profile of that name is the default.
 	Homes map[string]Home

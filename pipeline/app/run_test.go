@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
@@ -413,4 +414,23 @@ func TestLogFormatAndLevel(t *testing.T) {
 		require.Contains(t, r.stderr, want)
 		require.Equal(t, !strings.Contains(env, "warn"), strings.Contains(r.stderr, "info"), env)
 	}
+}
+
+func TestABinaryHasAMiddlewareOfItsOwn(t *testing.T) {
+	t.Parallel()
+	p, routes := newToy(), make(chan string, 1)
+	o := options(p, "run")
+	o.Around = func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc {
+		return func(m *message.Message) ([]*message.Message, error) {
+			routes <- r.Name
+			return handle(m)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := start(ctx, o)
+	p.feed.SendPayloads(`"world"`)
+	require.Equal(t, "hello world", await(t, p.handled))
+	require.Equal(t, "shout", await(t, routes))
+	cancel()
+	require.Equal(t, app.ExitOK, await(t, done).code)
 }

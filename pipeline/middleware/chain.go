@@ -19,6 +19,9 @@ type Options struct {
 	// MaxStuck is how many handlers may be over their longest hold at once before the chain fails
 	// the process. Zero: 8.
 	MaxStuck int
+	// Around wraps the handler of each route, once per route, before the first message. It is innermost, inside the time
+	// limit and the recovery of panics: its errors, panics and outputs count as the handler's. Nil: nothing.
+	Around func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc
 }
 
 // Chain wraps handlers. It is a pipeline.Failer: too many handlers that never return are a failure
@@ -71,7 +74,10 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 // the outermost.
 func (c *Chain) Wrap(r pipeline.Route) message.HandlerFunc {
 	h := r.Handle
-	h = recoverPanics(h)                // innermost: a panic becomes an error that all others can treat as one
+	if c.opts.Around != nil {
+		h = c.opts.Around(r, h) // the binary's own; all that follows treats it as part of the handler
+	}
+	h = recoverPanics(h)                // a panic becomes an error that all others can treat as one
 	h = c.timeout(r, h)                 // bounds the handler alone, never the publishing around it
 	h = correlate(h)                    // outputs carry the id before they are published
 	h = c.publish(r, h)                 // inside failure routing: a failed publish is a failed message

@@ -240,3 +240,35 @@ func TestEachDroppedMessageIsLogged(t *testing.T) {
 	}
 	require.NotContains(t, log.String(), "suppressed")
 }
+
+// TestAroundIsPartOfTheHandler: its panic is recovered, and its outputs are published.
+func TestAroundIsPartOfTheHandler(t *testing.T) {
+	t.Parallel()
+	out, dead := pipelinetest.NewRecorder("out"), pipelinetest.NewRecorder("dead")
+	feed := pipelinetest.NewFeed("in")
+	around := func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc {
+		return func(m *message.Message) ([]*message.Message, error) {
+			if string(m.Payload) == "panic" {
+				panic(r.Name)
+			}
+			msgs, err := handle(m)
+			return append(msgs, message.NewMessage("2", []byte("around "+r.Name))), err
+		}
+	}
+	stop := pipelinetest.StartUntil(t, middleware.Options{Around: around}, onRoute{pipeline.Route{
+		From: feed, To: out, Policy: pipeline.Policy{DeadLetter: dead},
+		Handle: func(m *message.Message) ([]*message.Message, error) {
+			return message.Messages{message.NewMessage("1", m.Payload)}, nil
+		},
+	}})
+	feed.Send(message.NewMessage("1", []byte("in")))
+	require.True(t, (<-feed.Settled()).Acked)
+	feed.Send(message.NewMessage("2", []byte("panic")))
+	require.True(t, (<-feed.Settled()).Acked)
+	require.NoError(t, stop())
+	require.Len(t, out.Messages(), 2)
+	require.Equal(t, "in", string(out.Messages()[0].Payload))
+	require.Equal(t, "around toy.route", string(out.Messages()[1].Payload))
+	require.Len(t, dead.Messages(), 1)
+	require.Equal(t, "panic", dead.Messages()[0].Metadata.Get(pipeline.MetaDeadClass))
+}

@@ -33,17 +33,14 @@ func (l *Letter) kept(plugin string) letters.Letter {
 	return k
 }
 
-// Publish makes a batch of letters durable at their topics. nil: all of them are. A *PublishError: all but
-// those it names are. Any other error: any of them may be.
-type Publish func(ctx context.Context, batch []Letter) error
-
 // Outbox is where a ledger keeps the letters it has written until they are published. An implementation
 // is a transaction around publish: take up to limit letters, oldest first, that nobody else has taken
 // (FOR UPDATE SKIP LOCKED), publish them, and remove or mark those that are durable. Publishing before
 // marking makes it at least once: a crash in between publishes a letter again.
 type Outbox interface {
 	// Relay takes up to limit letters and gives them to publish in one batch; with none it doesn't call it.
-	// n is how many letters it removed or marked. The error is publish's own, or the outbox's.
+	// publish returns nil when all are durable at their topics, a *PublishError when all but those it names are, and
+	// any other error when any of them may be. n is how many letters it removed or marked. The error is publish's own, or the outbox's.
 	//
 	// When publish returns a *PublishError, the letters it doesn't name are removed or marked, and the named
 	// ones are put behind all others, so that one that can't be published doesn't hold the rest up.

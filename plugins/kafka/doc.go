@@ -1,9 +1,9 @@
 // Package kafka moves messages by Apache Kafka: windowed group sources, broadcast sources, and durable sinks.
 //
-// The publisher and the wire format are watermill-kafka's in effect, and its group-less subscriber
-// serves Broadcast. The group subscriber is our own, on sarama's consumer group, because Watermill's has one
-// unacknowledged message of a partition in hand, spins on a record it can't decode, and drops the
-// acks of a clean shutdown.
+// The publisher and the group subscriber are our own, on sarama. watermill-kafka supplies the wire format (its
+// DefaultMarshaler and the name of its uuid header) and the subscriber without a group behind Broadcast.
+// watermill-kafka's group subscriber has one unacknowledged message of a partition in hand, spins on a record that it can't
+// decode, and drops the acks of a clean shutdown. Its publisher waits for the broker after each message.
 //
 // # How a record lives
 //
