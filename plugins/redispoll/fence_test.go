@@ -2,7 +2,6 @@ package redispoll_test
 
 import (
 	"context"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,130 +10,98 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redispoll"
 )
+
+// fenceRig is a reader of one slot with a fence, which has read all entries of its stream, and another consumer.
+type fenceRig struct {
+	*rig
+	*redispoll.Reader
+	ids          []string
+	out          chan *message.Message
+	first        *message.Message // in flight
+	fence, asked atomic.Int64
+}
+
+// onFence runs a test with a fenceRig of n entries on each server. The fence is open.
+func onFence(t *testing.T, n int, test func(t *testing.T, r *fenceRig)) {
+	t.Helper()
+	onServers(t, func(t *testing.T, s server) {
+		r := &fenceRig{rig: newRig(t, s)}
+		r.ids = r.add(0, n)
+		cfg := r.config("me-0", 1)
+		cfg.MinIdle = time.Hour
+		cfg.Fence = func() time.Time { r.asked.Add(1); return time.Unix(0, r.fence.Load()) }
+		r.Reader, r.out = r.reader(s.client(t), cfg, redispoll.Hooks{}, nil)
+		r.first = r.next("0")
+		require.Eventually(t, func() bool { return r.Stats().Read == int64(n) }, patience, tick)
+		test(t, r)
+	})
+}
+
+// next receives the next message, which must have this payload.
+func (r *fenceRig) next(payload string, why ...any) *message.Message {
+	r.t.Helper()
+	m := receive(r.t, r.out)
+	require.Equal(r.t, payload, string(m.Payload), why...)
+	return m
+}
+
+// claimed has the other consumer claim entries, and then puts the fence at now.
+func (r *fenceRig) claimed(ids ...string) {
+	r.t.Helper()
+	require.NoError(r.t, r.admin.XClaim(r.t.Context(), &redis.XClaimArgs{Stream: r.stream, Group: group, Consumer: "other-0", Messages: ids}).Err())
+	r.fence.Store(time.Now().UnixNano())
+}
+
+// held returns how many entries are pending to each consumer.
+func (r *fenceRig) held() map[string]int64 {
+	p, err := r.admin.XPending(r.t.Context(), r.stream, group).Result()
+	require.NoError(r.t, err)
+	return p.Consumers
+}
 
 // An instance was cut off or frozen: what it had read before, and another has claimed meanwhile, is not begun. What is still
 // its own is.
 func TestNothingFromBeforeTheFenceIsBegun(t *testing.T) {
-	onServers(t, func(t *testing.T, s server) {
-		c := s.client(t)
-		stream := s.stream(t, c)
-		ctx := t.Context()
-		require.NoError(t, c.XGroupCreateMkStream(ctx, stream, "g", "0").Err())
-		var ids []string
-		for i := range 5 {
-			id, err := c.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: []any{"message", strconv.Itoa(i)}}).Result()
-			require.NoError(t, err)
-			ids = append(ids, id)
-		}
-		var fence atomic.Int64
-		out := make(chan *message.Message)
-		r := redispoll.NewReader(c, redispoll.ReaderConfig{
-			Stream: stream, Group: "g", Consumer: "me-0", Slots: 1, Batch: 5, MinIdle: time.Hour,
-			Fence: func() time.Time { return time.Unix(0, fence.Load()) },
-		}, out, redispoll.Hooks{}, logger(t), nil)
-		r.Start()
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			require.NoError(t, r.Drain(ctx))
-		})
-		first := <-out
-		require.Equal(t, "0", string(first.Payload))
-		require.Eventually(t, func() bool { return r.Stats().Read == 5 }, 15*time.Second, time.Millisecond, "the others wait here")
-		require.NoError(t, c.XClaim(ctx, &redis.XClaimArgs{Stream: stream, Group: "g", Consumer: "other-0", Messages: ids[1:4]}).Err())
-		fence.Store(time.Now().UnixNano())
-		first.Ack()
-		last := <-out
-		require.Equal(t, "4", string(last.Payload), "1 to 3 are another's")
-		last.Ack()
-		require.Eventually(t, func() bool {
-			p, err := c.XPending(ctx, stream, "g").Result()
-			return err == nil && p.Consumers["other-0"] == 3 && p.Consumers["me-0"] == 0
-		}, 15*time.Second, time.Millisecond)
+	onFence(t, 5, func(t *testing.T, r *fenceRig) {
+		r.claimed(r.ids[1:4]...)
+		r.first.Ack()
+		r.next("4", "1 to 3 are another's").Ack()
+		require.Eventually(t, func() bool { h := r.held(); return h["other-0"] == 3 && h["me-0"] == 0 }, patience, tick)
 	})
 }
 
 // An acknowledgement of what was confirmed before the fence does not acknowledge what another has claimed meanwhile.
 func TestAnOldAcknowledgementIsFenced(t *testing.T) {
-	onServers(t, func(t *testing.T, s server) {
-		c := s.client(t)
-		stream := s.stream(t, c)
-		ctx := t.Context()
-		require.NoError(t, c.XGroupCreateMkStream(ctx, stream, "g", "0").Err())
-		id, err := c.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: []any{"message", "x"}}).Result()
-		require.NoError(t, err)
-		var fence atomic.Int64
-		out := make(chan *message.Message)
-		r := redispoll.NewReader(c, redispoll.ReaderConfig{
-			Stream: stream, Group: "g", Consumer: "me-0", Slots: 1, MinIdle: time.Hour,
-			Fence: func() time.Time { return time.Unix(0, fence.Load()) },
-		}, out, redispoll.Hooks{}, logger(t), nil)
-		r.Start()
-		msg := <-out
-		require.NoError(t, c.XClaim(ctx, &redis.XClaimArgs{Stream: stream, Group: "g", Consumer: "other-0", Messages: []string{id}}).Err())
-		fence.Store(time.Now().UnixNano())
-		msg.Ack()
-		end, cancel := context.WithTimeout(ctx, 5*time.Second)
+	onFence(t, 1, func(t *testing.T, r *fenceRig) {
+		r.claimed(r.ids...)
+		r.first.Ack()
+		end, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		require.NoError(t, r.Drain(end))
-		p, err := c.XPending(ctx, stream, "g").Result()
-		require.NoError(t, err)
-		require.Equal(t, map[string]int64{"other-0": 1}, p.Consumers, "it is another's to acknowledge")
+		require.Equal(t, map[string]int64{"other-0": 1}, r.held(), "it is another's to acknowledge")
 	})
 }
 
 // A redelivery is a beginning too: what was nacked before the fence is looked up again. While the fence lies ahead nothing is
 // begun or read.
 func TestARedeliveryAsksTheFence(t *testing.T) {
-	onServers(t, func(t *testing.T, s server) {
-		c := s.client(t)
-		stream := s.stream(t, c)
-		ctx := t.Context()
-		require.NoError(t, c.XGroupCreateMkStream(ctx, stream, "g", "0").Err())
-		add := func(payload string) string {
-			id, err := c.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: []any{"message", payload}}).Result()
-			require.NoError(t, err)
-			return id
-		}
-		first := add("0")
-		add("1")
-		var fence, asked atomic.Int64
-		out := make(chan *message.Message)
-		r := redispoll.NewReader(c, redispoll.ReaderConfig{
-			Stream: stream, Group: "g", Consumer: "me-0", Slots: 1, Batch: 5, MinIdle: time.Hour, PollInterval: 10 * time.Millisecond,
-			MaxRedeliveries: 5, Redelivery: pipeline.Backoff{First: 50 * time.Millisecond, Max: 50 * time.Millisecond},
-			Fence: func() time.Time { asked.Add(1); return time.Unix(0, fence.Load()) },
-		}, out, redispoll.Hooks{}, logger(t), nil)
-		r.Start()
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			require.NoError(t, r.Drain(ctx))
-		})
-		msg := <-out
-		require.Equal(t, "0", string(msg.Payload))
-		require.NoError(t, c.XClaim(ctx, &redis.XClaimArgs{Stream: stream, Group: "g", Consumer: "other-0", Messages: []string{first}}).Err())
-		fence.Store(time.Now().UnixNano())
-		msg.Nack()
-		msg = <-out
-		require.Equal(t, "1", string(msg.Payload), "the first is another's")
-
-		fence.Store(time.Now().Add(time.Hour).UnixNano())
-		add("2")
-		msg.Ack()
-		seen := asked.Load()
-		require.Eventually(t, func() bool { return asked.Load() > seen+5 }, 15*time.Second, time.Millisecond)
+	onFence(t, 2, func(t *testing.T, r *fenceRig) {
+		r.claimed(r.ids[0])
+		r.first.Nack()
+		second := r.next("1", "the first is another's")
+		r.fence.Store(time.Now().Add(time.Hour).UnixNano())
+		r.add(2, 1)
+		second.Ack()
+		seen := r.asked.Load()
+		require.Eventually(t, func() bool { return r.asked.Load() > seen+5 }, patience, tick)
 		select {
-		case msg := <-out:
-			require.FailNow(t, "begun behind the fence", string(msg.Payload))
+		case m := <-r.out:
+			require.FailNow(t, "begun behind the fence", string(m.Payload))
 		default:
 		}
-		fence.Store(time.Now().UnixNano())
-		msg = <-out
-		require.Equal(t, "2", string(msg.Payload))
-		msg.Ack()
+		r.fence.Store(time.Now().UnixNano())
+		r.next("2").Ack()
 	})
 }
