@@ -30,6 +30,8 @@ type Registry struct {
 type Env struct {
 	// Instance is the unique name of this instance: hostname-pid unless configured.
 	Instance string
+	// InstanceConfigured says that Instance is configured, so that a restart has the same name.
+	InstanceConfigured bool
 	// Logger is never nil.
 	Logger *slog.Logger
 	// Tracer provides tracers; never nil (a no-op without a collector).

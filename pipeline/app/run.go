@@ -142,7 +142,7 @@ func (commandPlugin) Name() string                          { return "command" }
 func (c commandPlugin) Register(r *pipeline.Registry) error { return c.register(r) }
 
 func env(l *Loaded, tracer trace.TracerProvider, schemas pipeline.SchemaPolicy) pipeline.Env {
-	return pipeline.Env{Instance: l.Settings.instance(), Logger: l.Logger, Tracer: tracer, Schemas: schemas}
+	return pipeline.Env{Instance: l.Settings.instance(), InstanceConfigured: l.Settings.InstanceID != "", Logger: l.Logger, Tracer: tracer, Schemas: schemas}
 }
 
 // open reads the settings, starts the home and the tracing around do, and stops them after it.

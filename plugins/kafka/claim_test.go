@@ -380,7 +380,7 @@ func TestClaimNamesTheHeadOfLine(t *testing.T) {
 
 func TestTroubleIsLoggedOnceAChange(t *testing.T) {
 	for name, cure := range map[string]func(*bench){
-		"a session begins": func(b *bench) { b.sub.joined(0, nil) },
+		"a session begins": func(b *bench) { b.sub.joined(0) },
 		"a record comes":   func(b *bench) { b.write("") },
 	} {
 		t.Run(name, func(t *testing.T) {

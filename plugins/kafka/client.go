@@ -75,6 +75,7 @@ func consumerConfig(c Config) (*sarama.Config, error) {
 		s.Consumer.Offsets.Initial = sarama.OffsetNewest
 	}
 	s.Consumer.Offsets.AutoCommit.Interval = c.CommitInterval
+	s.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyRange()}
 	s.Consumer.Group.Session.Timeout = c.SessionTimeout
 	s.Consumer.Group.Heartbeat.Interval = c.HeartbeatInterval
 	s.Consumer.Group.Rebalance.Timeout = c.RebalanceTimeout

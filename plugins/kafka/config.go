@@ -43,6 +43,13 @@ type Config struct {
 	DialTimeout time.Duration `yaml:"dial_timeout"`
 	// RequestTimeout bounds one request to a broker.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
+	// Balance are the ways to share partitions among the members of a group, preferred first: range, sticky or
+	// cooperative-sticky. All members of a group must have one in common. With cooperative-sticky alone the partitions that
+	// stay with a member are read during a rebalance; with any other list each rebalance stops all partitions of the group.
+	Balance []string `yaml:"balance"`
+	// StaticMembership gives each subscription a group.instance.id made of instance_id and the topic: a restart within
+	// SessionTimeout gets its partitions back without a rebalance. It needs instance_id.
+	StaticMembership bool `yaml:"static_membership"`
 	// SessionTimeout is how long a silent member stays in its group (session.timeout.ms).
 	SessionTimeout time.Duration `yaml:"session_timeout"`
 	// HeartbeatInterval is how often a member shows that it lives, and how soon it sees a rebalance.
@@ -110,6 +117,7 @@ func DefaultConfig() Config {
 		InitialOffset:     "oldest",
 		DialTimeout:       5 * time.Second,
 		RequestTimeout:    30 * time.Second,
+		Balance:           []string{balanceRange},
 		SessionTimeout:    30 * time.Second,
 		HeartbeatInterval: 3 * time.Second,
 		RebalanceTimeout:  60 * time.Second,
@@ -162,6 +170,17 @@ func (c *Config) Validate() error {
 	}
 	if c.InitialOffset != "oldest" && c.InitialOffset != "newest" {
 		bad("initial_offset", "must be oldest or newest, got %q", c.InitialOffset)
+	}
+	if len(c.Balance) == 0 {
+		bad("balance", "must name at least one of range, sticky, cooperative-sticky")
+	}
+	for i, name := range c.Balance {
+		switch {
+		case name != balanceRange && name != balanceSticky && name != balanceCooperative:
+			bad(fmt.Sprintf("balance[%d]", i), "must be range, sticky or cooperative-sticky, got %q", name)
+		case slices.Contains(c.Balance[:i], name):
+			bad(fmt.Sprintf("balance[%d]", i), "names %s a second time", name)
+		}
 	}
 	if _, ok := compressions[c.Compression]; !ok {
 		bad("compression", "must be none, gzip, snappy, lz4 or zstd, got %q", c.Compression)

@@ -24,7 +24,12 @@
 //     when Drain's context or the close timeout has run out and the message is given up.
 //   - The window bounds the span, acknowledged records included. Otherwise one stuck record would let the
 //     part that a crash repeats grow without limit.
-//   - The return of any ConsumeClaim ends the session of the whole member, so a claim never returns early.
+//   - The return of any ConsumeClaim ends the session of the whole member, so a claim never returns early. In a cooperative
+//     group it returns after sarama has closed its channel, which is after sarama has taken the partition away.
+//   - In a cooperative group a session lasts for many assignments. The strategy reports each one (membership.go), because sarama
+//     shows a claim its end only by a closed channel, and a reader whose window is full reads no channel.
+//   - A cooperative member asks its coordinator by a client of its own. A broker answers the requests of a connection in order,
+//     and a join only when all members have joined: fetches behind it would wait as long.
 //   - Records are copied out of sarama's memory: a record is a slice of the response it came in, and one
 //     that waits an hour to become due would keep megabytes.
 //   - Memory ahead of the handlers, for P partitions of a subscription: window_bytes (16 MiB) in all windows, plus one

@@ -36,6 +36,8 @@ func fatal(err error) bool {
 	for _, f := range []error{
 		sarama.ErrTopicAuthorizationFailed, sarama.ErrGroupAuthorizationFailed, sarama.ErrClusterAuthorizationFailed,
 		sarama.ErrInvalidTopic, sarama.ErrInvalidGroupId,
+		sarama.ErrInconsistentGroupProtocol, // no balance in common with the other members
+		sarama.ErrFencedInstancedId,         // another process has the same instance_id
 	} {
 		if errors.Is(err, f) {
 			return true

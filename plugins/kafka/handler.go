@@ -1,6 +1,8 @@
 package kafka
 
 import (
+	"log/slog"
+
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -9,40 +11,41 @@ import (
 // handler is what sarama calls during one session.
 type handler struct{ s *subscription }
 
-// Setup learns what former owners have done beyond their commits, and notes the membership.
+// Setup notes the membership. A cooperative member has one session for many assignments.
 func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
-	partitions := session.Claims()[h.s.topic]
 	h.s.patient.begin(session.Context())
-	h.s.joined(len(partitions), h.progress(partitions))
+	h.s.joined(len(session.Claims()[h.s.topic]))
 	return nil
 }
 
-// progress reads the commits and their metadata. Without it work is only repeated, so an error is no obstacle.
-func (h *handler) progress(partitions []int32) map[int32]progress {
-	if len(partitions) == 0 {
-		return nil
-	}
-	commits, err := h.commits(partitions)
-	if err != nil {
-		h.s.log.Debug("kafka commit metadata could not be read", pipeline.Err(err))
-		return nil
-	}
-	found := map[int32]progress{}
-	for _, p := range partitions {
-		if b := commits.GetBlock(h.s.topic, p); b != nil && b.Err == sarama.ErrNoError && b.Offset >= 0 {
-			found[p] = progress{b.Offset, decodeProgress(b.Offset, b.Metadata)}
-		}
-	}
-	return found
+// committed reads what former owners of partitions have committed.
+type committed struct {
+	client       sarama.Client
+	topic, group string
+	log          *slog.Logger
 }
 
-func (h *handler) commits(partitions []int32) (*sarama.OffsetFetchResponse, error) {
-	coordinator, err := h.s.client.Coordinator(h.s.group)
+// of returns the commit of one partition. It is read when the claim begins: by then the former owner has made its last one.
+// Without it work is only repeated, so an error is no obstacle.
+func (c committed) of(partition int32) (commit progress, exists bool) {
+	answer, err := c.fetch(partition)
+	if err != nil {
+		c.log.Debug("kafka commit metadata could not be read", pipeline.LogPartition, partition, pipeline.Err(err))
+		return progress{}, false
+	}
+	b := answer.GetBlock(c.topic, partition)
+	if b == nil || b.Err != sarama.ErrNoError || b.Offset < 0 {
+		return progress{}, false
+	}
+	return progress{b.Offset, decodeProgress(b.Offset, b.Metadata)}, true
+}
+
+func (c committed) fetch(partition int32) (*sarama.OffsetFetchResponse, error) {
+	coordinator, err := c.client.Coordinator(c.group)
 	if err != nil {
 		return nil, err
 	}
-	return coordinator.FetchOffset(sarama.NewOffsetFetchRequest(
-		h.s.client.Config().Version, h.s.group, map[string][]int32{h.s.topic: partitions}))
+	return coordinator.FetchOffset(sarama.NewOffsetFetchRequest(c.client.Config().Version, c.group, map[string][]int32{c.topic: {partition}}))
 }
 
 // Cleanup has nothing to do: every claim has made its last mark.
@@ -59,9 +62,7 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 			session.ResetOffset(topic, partition, offset, metadata)
 		}
 	}
-	s.mu.Lock()
-	known, committed := s.done[partition]
-	s.mu.Unlock()
+	known, committed := s.former(partition)
 	if known.base != from.InitialOffset() {
 		known.done = nil
 	}
@@ -89,7 +90,9 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 			restart = begin
 		}
 	}
-	c := newClaim(session.Context(), s, partition, initial, known.done, mark, from.HighWaterMarkOffset)
+	ctx, cancel := s.owned.during(session.Context(), partition)
+	defer cancel()
+	c := newClaim(ctx, s, partition, initial, known.done, mark, from.HighWaterMarkOffset)
 	c.restart = restart
 	s.mu.Lock()
 	s.claims[c] = struct{}{}
@@ -100,7 +103,17 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 		s.mu.Unlock()
 	}()
 	c.run(from.Messages())
-	return nil
+	// Until sarama has taken the partition away itself, the return would end the session of all partitions.
+	for {
+		select {
+		case <-session.Context().Done():
+			return nil
+		case _, open := <-from.Messages():
+			if !open {
+				return nil
+			}
+		}
+	}
 }
 
 var _ sarama.ConsumerGroupHandler = (*handler)(nil)

@@ -102,12 +102,10 @@ func TestNewestIsTheEndWhenTheClaimBegan(t *testing.T) {
 			log := slog.New(slog.DiscardHandler)
 			s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, log, newMetrics())
 			n := &newestOnly{commit: committed}
-			s.patient = &patient{Client: n, log: log}
+			s.patient = &patient{Client: n, owned: &s.owned, log: log}
 			_, err := s.patient.GetOffset("topic", 3, sarama.OffsetNewest)
 			require.NoError(t, err)
-			if committed >= 0 {
-				s.done = map[int32]progress{3: {base: committed}}
-			}
+			s.former = func(int32) (progress, bool) { return progress{base: committed}, committed >= 0 }
 			session, end := context.WithCancel(t.Context())
 			end()
 			n.ctx = session

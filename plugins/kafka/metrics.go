@@ -41,7 +41,7 @@ func newMetrics() *metrics {
 		skipped:       vec("skipped_total", "Records not run again because a former owner had finished them beyond its commit.", "topic", "group"),
 		moved:         vec("moved_total", "Retry records published to the end of their topic again, because records that are not due left no room.", "topic", "group"),
 		abandoned:     vec("abandoned_total", "Deliveries given up at close because no answer came in time.", "topic", "group"),
-		sessions:      vec("sessions_total", "Consumer group sessions begun; every rebalance begins one.", "topic", "group"),
+		sessions:      vec("sessions_total", "Assignments of partitions by the consumer group; every rebalance ends with one.", "topic", "group"),
 		published:     vec("published_total", "Records published durably.", "topic"),
 		publishErrors: vec("publish_errors_total", "Records that could not be published.", "topic"),
 		inHand:        desc("in_hand", "Records delivered and not yet answered."),

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/IBM/sarama"
 
@@ -17,10 +18,12 @@ import (
 // partition without a leader would stop all others again and again.
 type patient struct {
 	sarama.Client
-	backoff pipeline.Backoff
-	log     *slog.Logger
-	session atomic.Value // of holder
-	ends    sync.Map     // partition (int32) to the last OffsetNewest that was answered (int64)
+	coordination sarama.Client // for requests to the group's coordinator
+	owned        *ownership
+	backoff      pipeline.Backoff
+	log          *slog.Logger
+	session      atomic.Value // of holder
+	ends         sync.Map     // partition (int32) to the last OffsetNewest that was answered (int64)
 }
 
 // holder gives contexts of several types the one type that an atomic.Value holds.
@@ -48,10 +51,27 @@ func (p *patient) GetOffset(topic string, partition int32, at int64) (int64, err
 		case attempt == 1:
 			p.log.Warn("kafka partition can't be read, it is tried again", pipeline.LogPartition, partition, pipeline.Err(err))
 		}
-		if !sleep(session, p.backoff.Delay(attempt)) {
+		if !p.pause(session, partition, p.backoff.Delay(attempt)) {
 			return offset, err
 		}
 	}
+}
+
+// pause waits for d; false when the session ended first, or the partition was taken away.
+func (p *patient) pause(session context.Context, partition int32, d time.Duration) bool {
+	ctx, cancel := p.owned.during(session, partition)
+	defer cancel()
+	return sleep(ctx, d)
+}
+
+// Coordinator implements sarama.Client.
+func (p *patient) Coordinator(group string) (*sarama.Broker, error) {
+	return p.coordination.Coordinator(group)
+}
+
+// RefreshCoordinator implements sarama.Client.
+func (p *patient) RefreshCoordinator(group string) error {
+	return p.coordination.RefreshCoordinator(group)
 }
 
 // end returns the end of a partition when its claim began. A claim that begins at the newest offset begins there: sarama asks for

@@ -171,7 +171,8 @@ func (g groupSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscr
 	if g.group == "" {
 		return nil, fmt.Errorf("kafka: source %s has no group", g.topic)
 	}
-	s, err := openGroup(live.config, g.topic, g.group, f, g.plugin.log, g.plugin.metrics)
+	instance := g.plugin.memberName(live.config, g.topic, g.group)
+	s, err := openGroup(live.config, g.topic, g.group, instance, f, g.plugin.log, g.plugin.metrics)
 	if err == nil && g.plugin.retries(g.topic) {
 		s.retries = g.plugin.Sink(g.topic)
 	}
@@ -213,7 +214,7 @@ func (p *Plugin) open(ctx context.Context, topic string) (*connection, error) {
 // snapshot copies the settings, so that a running service does not see later changes.
 func (p *Plugin) snapshot() Config {
 	c := p.config
-	c.Brokers = slices.Clone(c.Brokers)
+	c.Brokers, c.Balance = slices.Clone(c.Brokers), slices.Clone(c.Balance)
 	return c
 }
 

@@ -372,7 +372,7 @@ func TestMissingPermissionIsFatal(t *testing.T) {
 		c.Brokers, c.CreateTopics = cluster.ListenAddrs(), false
 		c.SASL = SASL{Mechanism: "PLAIN", User: "guest", Password: pipeline.NewSecret("secret")}
 		// The service can't even open its publisher, so the subscription is opened by hand.
-		sub, err := openGroup(*c, "t", "g", pipeline.Flow{}, slog.New(slog.DiscardHandler), p.metrics)
+		sub, err := openGroup(*c, "t", "g", "", pipeline.Flow{}, slog.New(slog.DiscardHandler), p.metrics)
 		require.NoError(t, err)
 		out, err := sub.Subscribe(t.Context(), "")
 		require.NoError(t, err)

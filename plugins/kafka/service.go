@@ -34,6 +34,9 @@ func (s service) Start(ctx context.Context) error {
 	if err := config.Validate(); err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
+	if err := p.checkStatic(config); err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
 	conf, err := adminConfig(config)
 	if err != nil {
 		return fmt.Errorf("kafka: %w", err)

@@ -22,6 +22,7 @@ import (
 // when the last session has ended and no record is in anybody's hands.
 type subscription struct {
 	topic, group string
+	instance     string // its group.instance.id; empty for a dynamic member
 	flow         pipeline.Flow
 	window       int
 	drainTimeout time.Duration
@@ -33,9 +34,12 @@ type subscription struct {
 	metrics      *metrics
 	counters     subCounters
 
-	client  sarama.Client
-	patient *patient // the same client, for the group
-	member  sarama.ConsumerGroup
+	client       sarama.Client
+	dialer       *dialer
+	coordination sarama.Client // for what a cooperative member asks its group; nil for an eager one
+	patient      *patient      // both clients, for the group
+	member       sarama.ConsumerGroup
+	former       func(partition int32) (commit progress, exists bool)
 
 	out      chan *message.Message
 	gate     *gate
@@ -44,6 +48,7 @@ type subscription struct {
 	retries  pipeline.Sink   // to the topic itself when it is a retry topic; nil: due times mean nothing
 	values   context.Context // what messages' contexts inherit values from
 	carriers sync.WaitGroup
+	owned    ownership
 
 	ctx       context.Context // ends when the subscription must stop reading
 	stop      context.CancelFunc
@@ -56,7 +61,6 @@ type subscription struct {
 	subscribed bool
 	claims     map[*claim]struct{}
 	awaySince  time.Time // when the membership was lost; zero while joined
-	done       map[int32]progress
 
 	down atomic.Bool // the last thing the log said about the brokers
 }
@@ -68,24 +72,58 @@ type progress struct {
 }
 
 // openGroup connects to the brokers. The caller closes what it returns.
-func openGroup(c Config, topic, group string, f pipeline.Flow, log *slog.Logger, m *metrics) (*subscription, error) {
+func openGroup(c Config, topic, group, instance string, f pipeline.Flow, log *slog.Logger, m *metrics) (*subscription, error) {
 	conf, err := consumerConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	client, err := sarama.NewClient(c.Brokers, conf)
-	if err != nil {
-		return nil, fmt.Errorf("kafka: open %s (%s): %w", topic, group, err)
-	}
 	s := newSubscription(c, topic, group, f, log, m)
-	s.patient = &patient{Client: client, backoff: c.ReconnectBackoff, log: s.log}
-	member, err := sarama.NewConsumerGroupFromClient(group, s.patient)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("kafka: open %s (%s): %w", topic, group, err), client.Close())
+	s.instance = instance
+	conf.Consumer.Group.InstanceId = instance
+	conf.Consumer.Group.Rebalance.GroupStrategies = c.strategies(topic, &s.owned)
+	if err := s.connect(c, conf); err != nil {
+		return nil, errors.Join(fmt.Errorf("kafka: open %s (%s): %w", topic, group, err), s.disconnect())
 	}
-	s.client, s.member = client, member
 	m.add(s)
 	return s, nil
+}
+
+// connect opens the clients and the group's member. The caller disconnects after an error, too.
+func (s *subscription) connect(c Config, conf *sarama.Config) (err error) {
+	s.dialer = newDialer(c.DialTimeout)
+	conf.Net.Proxy.Enable, conf.Net.Proxy.Dialer = true, s.dialer
+	if s.client, err = sarama.NewClient(c.Brokers, conf); err != nil {
+		return err
+	}
+	s.former = committed{s.client, s.topic, s.group, s.log}.of
+	coordination := s.client
+	if c.cooperates() {
+		// A broker answers the requests of a connection one after another, and a join only when all members have joined.
+		// Partitions that are read meanwhile need another connection.
+		s.owned.onAssign = s.assigned
+		if s.coordination, err = sarama.NewClient(c.Brokers, conf); err != nil {
+			return err
+		}
+		coordination = s.coordination
+	}
+	s.patient = &patient{Client: s.client, coordination: coordination, owned: &s.owned, backoff: c.ReconnectBackoff, log: s.log}
+	s.member, err = sarama.NewConsumerGroupFromClient(s.group, s.patient)
+	return err
+}
+
+// disconnect closes the clients. It may be called twice.
+func (s *subscription) disconnect() error {
+	var errs []error
+	for _, client := range []sarama.Client{s.client, s.coordination} {
+		if client == nil {
+			continue
+		}
+		if err := client.Close(); err != nil && !errors.Is(err, sarama.ErrClosedClient) {
+			errs = append(errs, err)
+		}
+	}
+	s.dialer.cut()
+	return errors.Join(errs...)
 }
 
 // newSubscription returns a subscription that has no connection yet.
@@ -164,11 +202,8 @@ func (s *subscription) Close() error {
 		return nil
 	case <-time.After(time.Second):
 	}
-	err := s.client.Close()
+	err := s.disconnect()
 	<-s.ended
-	if errors.Is(err, sarama.ErrClosedClient) {
-		return nil
-	}
 	return err
 }
 
@@ -205,7 +240,7 @@ func (s *subscription) shut() {
 	if err := s.member.Close(); err != nil && !errors.Is(err, sarama.ErrClosedClient) {
 		s.log.Debug("kafka consumer group closed with an error", pipeline.Err(err))
 	}
-	if err := s.client.Close(); err != nil && !errors.Is(err, sarama.ErrClosedClient) {
+	if err := s.disconnect(); err != nil {
 		s.log.Debug("kafka client closed with an error", pipeline.Err(err))
 	}
 }
@@ -284,14 +319,21 @@ func (s *subscription) trouble(err error) {
 	}
 }
 
-// joined notes a new session, and what former owners of its partitions have done.
-func (s *subscription) joined(partitions int, done map[int32]progress) {
+// joined notes a new session.
+func (s *subscription) joined(partitions int) {
 	s.mu.Lock()
-	s.awaySince, s.done = time.Time{}, done
+	s.awaySince = time.Time{}
 	s.mu.Unlock()
-	s.counters.sessions.Inc()
-	s.log.Debug("kafka consumer joined", keyCount, partitions)
+	if s.coordination == nil { // a cooperative member has counted it
+		s.assigned(partitions)
+	}
 	s.wellAgain()
+}
+
+// assigned counts what ends a rebalance.
+func (s *subscription) assigned(partitions int) {
+	s.counters.sessions.Inc()
+	s.log.Debug("kafka partitions assigned", keyCount, partitions)
 }
 
 // wellAgain ends what trouble began: a session has begun, or a record has come through.

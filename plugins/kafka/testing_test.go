@@ -68,6 +68,12 @@ func quick(c *Config) {
 // start returns a running plugin on brokers, stopped at the test's end.
 func start(t testing.TB, brokers []string, adapt ...func(*Config)) *Plugin {
 	t.Helper()
+	return startAs(t, "test", brokers, adapt...)
+}
+
+// startAs starts the plugin of an instance that has a configured name.
+func startAs(t testing.TB, instance string, brokers []string, adapt ...func(*Config)) *Plugin {
+	t.Helper()
 	p := New()
 	c := p.Settings().(*Config)
 	quick(c)
@@ -76,7 +82,7 @@ func start(t testing.TB, brokers []string, adapt ...func(*Config)) *Plugin {
 		f(c)
 	}
 	require.NoError(t, c.Validate())
-	_, err := pipeline.NewRegistry(pipeline.Env{Instance: "test", Logger: pipelinetest.Logger(t)}, p)
+	_, err := pipeline.NewRegistry(pipeline.Env{Instance: instance, InstanceConfigured: true, Logger: pipelinetest.Logger(t)}, p)
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
