@@ -174,7 +174,9 @@ type Flow struct {
 	Gate func() bool
 }
 
-// Order says which messages must not overtake each other.
+// Order says which messages must not overtake each other. A message that leaves the source is overtaken: one that goes to a
+// retry topic or to the dead letters. A route that must keep its order has no retry topic: a nacked message keeps its place. On
+// a Redis stream any order means one slot, and elastic streams refuse an order.
 type Order int
 
 // The orders a route can ask for.
