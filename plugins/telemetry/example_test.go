@@ -41,7 +41,7 @@ func Example() {
 		return
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get("http://" + ops.Addr() + "/readyz")
+	resp, err := client.Get("http://" + ops.Addr() + "/readyz?verbose")
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -25,10 +25,10 @@ type CheckResult struct {
 	OK      bool           `json:"ok"`
 	Error   string         `json:"error,omitempty"`
 	Seconds float64        `json:"seconds"`           // how long the check took
-	Details map[string]any `json:"details,omitempty"` // what the check told with Detail
+	Details map[string]any `json:"details,omitempty"` // what the check reported with Detail; only with ?verbose
 }
 
-// Detail lets a health check tell more than yes or no, such as the age of the oldest unpaid target: /readyz
+// Detail lets a health check tell more than yes or no, such as the age of the oldest unpaid target: /readyz?verbose
 // shows it beside the check. ctx is the one the check was called with; with any other it does nothing. The
 // value must be one that JSON can hold. Safe for concurrent use.
 func Detail(ctx context.Context, key string, value any) {
@@ -65,13 +65,17 @@ func (d *details) copy() map[string]any {
 }
 
 // ready runs all checks at once and answers 503 when one fails, and before and after the process runs. While it
-// drains no check is run: services are about to stop.
+// drains no check is run: services are about to stop. Details can be long (one per promotion), and orchestrators ask
+// every few seconds: they are written only with the query parameter verbose.
 func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	now := s.now()
 	answer := Readiness{Ready: now == running, Phase: string(now), Checks: map[string]CheckResult{}}
 	if now != draining {
 		results := s.ask(r.Context())
 		for i, p := range s.probes {
+			if !r.URL.Query().Has("verbose") {
+				results[i].Details = nil
+			}
 			answer.Checks[p.Name] = results[i]
 			answer.Ready = answer.Ready && results[i].OK
 		}

@@ -83,7 +83,7 @@ func get(t *testing.T, url string) (status int, body string) {
 
 func ready(t *testing.T, base string) (int, telemetry.Readiness) {
 	t.Helper()
-	status, body := get(t, base+"/readyz")
+	status, body := get(t, base+"/readyz?verbose")
 	var r telemetry.Readiness
 	require.NoError(t, json.Unmarshal([]byte(body), &r), body)
 	return status, r
@@ -151,12 +151,16 @@ func TestReady(t *testing.T) {
 			telemetry.Detail(ctx, "no_json", make(chan int))
 			return nil
 		}
-		status, r := ready(t, serve(t, f))
+		base := serve(t, f)
+		status, r := ready(t, base)
 		require.Equal(t, http.StatusOK, status)
 		require.True(t, r.Ready)
 		require.True(t, r.Checks["kafka"].OK)
 		require.InDelta(t, 1.5, r.Checks["promotion"].Details["oldest_unpaid_seconds"], 0)
 		require.Contains(t, r.Checks["promotion"].Details, "no_json")
+		_, short := get(t, base+"/readyz")
+		require.Contains(t, short, `"promotion": {`)
+		require.NotContains(t, short, "details", "an orchestrator that asks every few seconds gets none")
 	})
 	t.Run("one fails, one panics", func(t *testing.T) {
 		t.Parallel()
