@@ -36,7 +36,7 @@
 //   - A panic is retried only where there is a retry topic. Nacked, it would come back at once, indefinitely: it is a
 //     dead letter instead, and lost only on a route that says so (Drop).
 //   - A delay that an error asks for (RetryAfter) is kept on a route without a retry topic, too: the message waits in
-//     hand before its nack, until the drain at most.
+//     hand before its nack, until the drain or the loss of its partition at most.
 //   - Stop drains all routes at once: they read durable sources, so their order does not matter. One handler that never
 //     returns then costs the other routes and the services nothing.
 //   - Settings are read at Start, not at Register: the embedded home rewrites addresses in between.

@@ -38,3 +38,20 @@ func OriginFrom(ctx context.Context) Origin {
 	o, _ := ctx.Value(originKey{}).(Origin)
 	return o
 }
+
+type revokedKey struct{}
+
+// WithRevoked returns a context whose message loses its place when done is closed: the transport takes the partition away from this
+// instance. The message's context goes on, because the outcome of a handler still counts. A transport calls it for each message that
+// it emits, unless it takes nothing away.
+func WithRevoked(ctx context.Context, done <-chan struct{}) context.Context {
+	return context.WithValue(ctx, revokedKey{}, done)
+}
+
+// Revoked returns a channel that is closed when the transport waits for the answer to the message being handled, because it takes
+// the message's place away from this instance. A wait that can as well happen in another instance ends then, with a nack. Nil,
+// and so never ready, where the transport takes nothing away.
+func Revoked(ctx context.Context) <-chan struct{} {
+	done, _ := ctx.Value(revokedKey{}).(<-chan struct{})
+	return done
+}

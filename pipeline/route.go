@@ -89,7 +89,7 @@ type Policy struct {
 	LongestHold time.Duration
 	// Retry says where a failed message waits. The zero value nacks: the transport delivers it again. A delay that
 	// the error asks for (RetryAfter) is then waited for before the nack, with the message in hand, at most until
-	// the longest hold or the drain: the message uses its place in the window or its slot meanwhile.
+	// the longest hold, the drain or the loss of the partition: the message uses its place in the window or its slot meanwhile.
 	Retry Retry
 	// MaxDeliveries is how often a message that would be nacked may be delivered (Origin.Delivered): the last failure
 	// dead-letters it with class delivery_limit, and what comes after all (a message that kills the process never fails)

@@ -15,7 +15,7 @@ func keepsDead(r pipeline.Route) bool {
 
 // waitAsked waits for as long as err asks (pipeline.RetryAfter) before its message is nacked: the transport's own
 // back-off is shorter and knows nothing of the error. The wait ends early with the longest hold, when the chain
-// drains, and when the transport gives the message up.
+// drains, when the transport takes the message's partition away, and when it gives the message up.
 func (c *Chain) waitAsked(r pipeline.Route, msg *message.Message, err error) {
 	delay, asked := pipeline.RetryDelay(err)
 	if !asked || delay <= 0 {
@@ -29,6 +29,7 @@ func (c *Chain) waitAsked(r pipeline.Route, msg *message.Message, err error) {
 	select {
 	case <-timer.C:
 	case <-c.draining:
+	case <-pipeline.Revoked(msg.Context()):
 	case <-msg.Context().Done():
 	}
 }

@@ -25,12 +25,14 @@ func TestADelayIsKeptWithoutARetryTopic(t *testing.T) {
 		policy pipeline.Policy
 		err    error
 		drain  bool // begins after a second
+		revoke bool // of the partition, after a second
 		want   time.Duration
 	}{
 		{name: "as long as asked", err: pipeline.RetryAfter(boom, 20*time.Second), want: 20 * time.Second},
 		{name: "nothing is asked", err: boom},
 		{name: "at most the longest hold", policy: pipeline.Policy{LongestHold: time.Minute}, err: pipeline.RetryAfter(boom, time.Hour), want: time.Minute},
 		{name: "no longer than until the drain", err: pipeline.RetryAfter(boom, time.Hour), drain: true, want: time.Second},
+		{name: "no longer than until the partition is taken away", err: pipeline.RetryAfter(boom, time.Hour), revoke: true, want: time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -46,8 +48,13 @@ func TestADelayIsKeptWithoutARetryTopic(t *testing.T) {
 				if tt.drain {
 					time.AfterFunc(time.Second, chain.Draining)
 				}
+				msg, revoked := message.NewMessage("1", nil), make(chan struct{})
+				msg.SetContext(pipeline.WithRevoked(t.Context(), revoked))
+				if tt.revoke {
+					time.AfterFunc(time.Second, func() { close(revoked) })
+				}
 				begin := time.Now()
-				_, err = handle(message.NewMessage("1", nil))
+				_, err = handle(msg)
 				require.ErrorIs(t, err, boom, "nacked")
 				require.Equal(t, tt.want, time.Since(begin))
 			})

@@ -257,7 +257,7 @@ func (c *claim) emit(r *record, n int) (delivery, bool) {
 		Kind: Kind, Name: c.sub.topic, Group: c.sub.group, Key: r.key,
 		Partition: c.partition, Offset: r.offset, Delivered: int64(n),
 	}
-	msg, done := r.delivery(c.sub.values, origin)
+	msg, done := r.delivery(pipeline.WithRevoked(c.sub.values, c.ctx.Done()), origin)
 	for {
 		open, changed := c.sub.gate.state()
 		out := c.sub.out

@@ -91,6 +91,27 @@ func TestClaimBoundsWhatIsInFlight(t *testing.T) {
 	})
 }
 
+// A message learns that its partition is taken away while its context goes on.
+func TestAWaitEndsWhenThePartitionIsTakenAway(t *testing.T) {
+	onBench(t, pipeline.Flow{}, benchOption{}, func(t *testing.T, b *bench) {
+		b.write("")
+		got := b.out()[0]
+		select {
+		case <-pipeline.Revoked(got.Context()):
+			require.Fail(t, "it is still here")
+		default:
+		}
+		began := time.Now()
+		b.endSess()
+		<-pipeline.Revoked(got.Context())
+		require.NoError(t, got.Context().Err())
+		got.Nack()
+		<-b.ended
+		require.Zero(t, time.Since(began), "nothing waits for the drain timeout")
+		require.Zero(t, b.marked())
+	})
+}
+
 func TestClaimBoundsBytes(t *testing.T) {
 	onBench(t, pipeline.Flow{}, benchOption{config: func(c *Config) { c.WindowBytes = 1000 }}, func(t *testing.T, b *bench) {
 		huge := string(make([]byte, 5000))
