@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"regexp"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -116,22 +117,29 @@ func (r *Registry) Route(route Route) {
 	r.routes = append(r.routes, route)
 }
 
-// checkRetries reports retry topics that no route reads: what is sent there would be acked and never handled again.
+// checkRetries reports retry topics that no route reads, or more than one. Without a reader a message that is sent there would be acked
+// and never handled again. Several readers would each run and count it, or, in one group, any of them.
 func (r *Registry) checkRetries() {
 	type place struct{ kind, name string } // without the group: a sink has none
-	read := map[place]bool{}
+	readers := map[place][]string{}
 	for _, route := range r.routes {
 		if route.From != nil {
 			at := route.From.Describe()
-			read[place{at.Kind, at.Name}] = true
+			readers[place{at.Kind, at.Name}] = append(readers[place{at.Kind, at.Name}], route.Name)
 		}
 	}
 	for _, route := range r.routes {
 		to := route.Policy.Retry.To
-		if to == nil || route.Policy.Retry.ReadElsewhere {
+		if to == nil {
 			continue
 		}
-		if at := to.Describe(); !read[place{at.Kind, at.Name}] {
+		at := to.Describe()
+		topic := place{at.Kind, at.Name}
+		switch names := readers[topic]; {
+		case len(names) > 1:
+			r.errs = append(r.errs, fmt.Errorf("routes %s read the retry topic %s: one route must read it, because each would run its messages and count their attempts", strings.Join(names, ", "), at))
+			readers[topic] = names[:1] // reported once
+		case len(names) == 0 && !route.Policy.Retry.ReadElsewhere:
 			r.errs = append(r.errs, fmt.Errorf("route %s: no route reads its retry topic %s: add a route with the same Handle and Policy whose From reads it, or set Retry.ReadElsewhere", route.Name, at))
 		}
 	}

@@ -141,7 +141,7 @@ func (drop) Publish(context.Context, ...*message.Message) error { return nil }
 
 // Retry is the way of a message that failed and may succeed later.
 type Retry struct {
-	// To is the retry topic. Nil: the message is nacked. A route must read it, with the same Handle and Policy; that route believes
+	// To is the retry topic. Nil: the message is nacked. One route must read it, with the same Handle and Policy; that route believes
 	// the count of a record and its due time, others do not. A retry record that it refuses for good is dead-lettered.
 	To Sink
 	// ReadElsewhere says that a route of another process reads the retry topic.

@@ -338,6 +338,11 @@ func TestRegistryReportsEveryMistakeAtOnce(t *testing.T) {
 			r.Route(pipeline.Route{Name: "retries", From: pipelinetest.NewFeed("c"), Handle: ack, Policy: pipeline.Policy{
 				DeadLetter: pipeline.Drop, Retry: pipeline.Retry{To: pipelinetest.NewRecorder("nobody-reads-it")},
 			}})
+			for _, name := range []string{"one", "two"} {
+				r.Route(pipeline.Route{Name: name, From: pipelinetest.NewFeed("retries"), Handle: ack, Policy: pipeline.Policy{
+					DeadLetter: pipeline.Drop, Retry: pipeline.Retry{To: into{pipelinetest.NewFeed("retries").Describe()}},
+				}})
+			}
 		}},
 		plugin{"toy", func(*pipeline.Registry) {}},
 		plugin{"Not A Name", func(*pipeline.Registry) {}})
@@ -347,7 +352,14 @@ func TestRegistryReportsEveryMistakeAtOnce(t *testing.T) {
 		"route r: Policy.DeadLetter is nil: set a sink for messages that can never be handled, or pipeline.Drop to lose them",
 		`route name must be lower-case letters and digits, with . - or _ between them, got "keep alive"`,
 		"route retries: no route reads its retry topic recorder nobody-reads-it",
+		"routes one, two read the retry topic feed retries: one route must read it",
 	} {
 		require.ErrorContains(t, err, want)
 	}
 }
+
+// into is a sink to an endpoint that is also read.
+type into struct{ at pipeline.Endpoint }
+
+func (s into) Describe() pipeline.Endpoint                      { return s.at }
+func (into) Publish(context.Context, ...*message.Message) error { return nil }
