@@ -179,22 +179,27 @@ func (t *trial) killedSeldom(ctx context.Context, a faults.Arm) error {
 	return armAll("")
 }
 
-// frozenAt stops the victim at a point until the lease of what it holds has gone, and wakes it.
-func (t *trial) frozenAt(ctx context.Context, p killpoint.Point) error {
-	t.frozen = p == killpoint.AfterSending
-	m := t.victim()
-	if err := m.arm(ctx, fmt.Sprintf("%s:%d:stop", p, 1+t.rand.IntN(30))); err != nil {
+// freeze publishes the targets and returns when m is frozen at a point, which spec names as for arm.
+func (t *trial) freeze(ctx context.Context, m *member, spec string) error {
+	if err := m.arm(ctx, spec); err != nil {
 		return err
 	}
 	if err := t.publish(ctx, t.c.Targets); err != nil {
 		return err
 	}
-	if err := until(ctx, 20*time.Second, m.name+" is frozen", func() error {
+	return until(ctx, 20*time.Second, m.name+" is frozen", func() error {
 		if !m.stopped() {
 			return errNotReached
 		}
 		return nil
-	}); err != nil {
+	})
+}
+
+// frozenAt stops the victim at a point until the lease of what it holds has gone, and wakes it.
+func (t *trial) frozenAt(ctx context.Context, p killpoint.Point) error {
+	t.frozen = p == killpoint.AfterSending
+	m := t.victim()
+	if err := t.freeze(ctx, m, fmt.Sprintf("%s:%d:stop", p, 1+t.rand.IntN(30))); err != nil {
 		return err
 	}
 	// The lease is the database's and the worker's own clock: it can't be aged. Then the others take over.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/millrace-io/millrace/pipeline/killpoint"
 )
@@ -13,18 +12,7 @@ import (
 // pause the promotion meanwhile: the pause ends, and another promotion is paid, before the victim wakes.
 func (t *trial) frozenInTransaction(ctx context.Context) error {
 	m := t.victim()
-	if err := m.arm(ctx, string(killpoint.InTransaction)+":1:stop"); err != nil {
-		return err
-	}
-	if err := t.publish(ctx, t.c.Targets); err != nil {
-		return err
-	}
-	if err := until(ctx, 20*time.Second, m.name+" is frozen", func() error {
-		if !m.stopped() {
-			return errNotReached
-		}
-		return nil
-	}); err != nil {
+	if err := t.freeze(ctx, m, string(killpoint.InTransaction)+":1:stop"); err != nil {
 		return err
 	}
 	number := strconv.FormatInt(t.id.ID, 10)

@@ -8,11 +8,41 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// life is that of one payout, by the transition function alone.
+type life struct {
+	p     policy
+	row   Row
+	now   time.Time
+	calls map[Next]int // begins, by what they answered
+}
+
+func newLife(p policy) *life {
+	l := &life{p: p, now: t0, calls: map[Next]int{}}
+	l.row, _, _ = p.apply(Row{ID: 1, Key: key(1, 2)}, event{kind: evAccept, now: l.now, promotion: PromotionRunning})
+	return l
+}
+
+// begin begins the payout and returns what is called, or false when it is settled.
+func (l *life) begin() (Next, bool) {
+	row, _, d := l.p.apply(l.row, event{kind: evBegin, now: l.now, promotion: PromotionRunning, same: true})
+	if l.row = row; row.State.Settled() {
+		return 0, false
+	}
+	l.calls[d.next]++
+	return d.next, true
+}
+
+// settle ends the call.
+func (l *life) settle(r Result) (eff effects) {
+	r.Epoch = l.row.Epoch
+	l.row, eff, _ = l.p.apply(l.row, event{kind: evSettle, now: l.now, result: r})
+	return eff
+}
+
 // TestReleasedCallsAreCounted: a payout whose calls spend no attempt, while others are answered, ends after max_released of them:
 // FAILED when nothing was charged for certain, looked up otherwise, and UNKNOWN when lookups are released as often again.
 func TestReleasedCallsAreCounted(t *testing.T) {
 	t.Parallel()
-	p := testPolicy()
 	for _, c := range []struct {
 		outcome Outcome
 		counted bool
@@ -27,35 +57,28 @@ func TestReleasedCallsAreCounted(t *testing.T) {
 		{Unrecognized, false, "100 sends, 0 lookups, AMBIGUOUS"},
 		{Rejected, true, "1 sends, 0 lookups, FAILED"},
 	} {
-		now := t0
-		row, _, _ := p.apply(Row{ID: 1, Key: key(1, 2)}, event{kind: evAccept, now: now, promotion: PromotionRunning})
-		calls := map[Next]int{}
+		l := newLife(testPolicy())
 		for range 100 {
-			var d decision
-			row, _, d = p.apply(row, event{kind: evBegin, now: now, promotion: PromotionRunning, same: true})
-			if row.State.Settled() {
+			if _, open := l.begin(); !open {
 				break
 			}
-			calls[d.next]++
-			now = now.Add(time.Second)
-			var eff effects
-			row, eff, _ = p.apply(row, event{kind: evSettle, now: now, result: Result{Epoch: row.Epoch, Outcome: c.outcome, Counted: c.counted, Class: "why"}})
-			if row.State == Failed {
+			l.now = l.now.Add(time.Second)
+			eff := l.settle(Result{Outcome: c.outcome, Counted: c.counted, Class: "why"})
+			if l.row.State == Failed {
 				require.Equal(t, "why", eff.dead, "the dead letter names what was answered")
 			}
-			now = row.NextAttemptAt
-			if row.Released == 0 {
-				row.Failures = 0 // else the hundred calls take longer than the key's time
+			l.now = l.row.NextAttemptAt
+			if l.row.Released == 0 {
+				l.row.Failures = 0 // else the hundred calls take longer than the key's time
 			}
 		}
-		require.Equal(t, c.want, fmt.Sprintf("%d sends, %d lookups, %s", calls[Send], calls[Ask], row.State), "%s %t", c.outcome, c.counted)
+		require.Equal(t, c.want, fmt.Sprintf("%d sends, %d lookups, %s", l.calls[Send], l.calls[Ask], l.row.State), "%s %t", c.outcome, c.counted)
 	}
 }
 
 // TestUnknownOnlyAfterLookups: what may have been charged is looked up as often as it may be before a person is asked.
 func TestUnknownOnlyAfterLookups(t *testing.T) {
 	t.Parallel()
-	p := testPolicy()
 	for name, c := range map[string]struct {
 		send, lookup Outcome // "" is a worker that is gone
 		want         State
@@ -70,28 +93,24 @@ func TestUnknownOnlyAfterLookups(t *testing.T) {
 		"rejected, perhaps charged": {"", NoCharge, Unknown, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			now := t0
-			row, _, _ := p.apply(Row{ID: 1, Key: key(1, 2)}, event{kind: evAccept, now: now, promotion: PromotionRunning})
-			calls := map[Next]int{}
+			l := newLife(testPolicy())
 			for range 20 {
-				var d decision
-				row, _, d = p.apply(row, event{kind: evBegin, now: now, promotion: PromotionRunning, same: true})
-				if row.State.Settled() {
+				next, open := l.begin()
+				if !open {
 					break
 				}
-				calls[d.next]++
 				outcome := c.send
-				if d.next == Ask {
+				if next == Ask {
 					outcome = c.lookup
 				}
-				if now = now.Add(time.Minute); outcome == "" {
+				if l.now = l.now.Add(time.Minute); outcome == "" {
 					continue
 				}
-				row, _, _ = p.apply(row, event{kind: evSettle, now: now, result: Result{Epoch: row.Epoch, Outcome: outcome, TransactionKey: "tx"}})
-				now = now.Add(time.Minute)
+				l.settle(Result{Outcome: outcome, TransactionKey: "tx"})
+				l.now = l.now.Add(time.Minute)
 			}
-			require.Equal(t, c.want, row.State)
-			require.Equal(t, map[Next]int{Send: 3, Ask: c.lookups}, calls)
+			require.Equal(t, c.want, l.row.State)
+			require.Equal(t, map[Next]int{Send: 3, Ask: c.lookups}, l.calls)
 		})
 	}
 }
