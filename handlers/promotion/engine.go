@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/failsafe-go/failsafe-go/retrypolicy"
-
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
@@ -33,14 +31,14 @@ type engine struct {
 	api         money.API
 	client      atomic.Pointer[money.Client]
 	simulator   *moneysim.Server // nil: a Money API elsewhere
-	settleAgain retrypolicy.RetryPolicy[ledger.Settled]
+	settleTries int              // how often an answer is written down at most; 0: until settleTimeout
 	progress    progress
 
 	bornCancelled seen // promotions whose records came after their cancellation
 }
 
 func newEngine(c *Config, m *metrics) *engine {
-	return &engine{config: c, metrics: m, log: slog.New(slog.DiscardHandler), settleAgain: settleRetries()}
+	return &engine{config: c, metrics: m, log: slog.New(slog.DiscardHandler)}
 }
 
 func (e *engine) prepare(env pipeline.Env, log *slog.Logger) {

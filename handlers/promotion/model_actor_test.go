@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/failsafe-go/failsafe-go/retrypolicy"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
@@ -188,7 +187,7 @@ func (in *modelInstance) restart(w *world) {
 	in.config.Stream.Enabled = w.flag
 	run := newEngine(in.config, w.metrics)
 	run.instance, run.ledger, run.api = in.name, in.ledger, &modelAPI{w}
-	run.settleAgain = retrypolicy.NewBuilder[ledger.Settled]().WithMaxRetries(0).Build() // only what is frozen fails
+	run.settleTries = 1 // only what is frozen fails
 	kind := pointStrategy()
 	set := steppedSet{activations{run, ledger.Type(kind.kind)}, w}
 	in.manager = streams.NewManager(streams.Options{

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/failsafe-go/failsafe-go"
-	"github.com/failsafe-go/failsafe-go/retrypolicy"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
@@ -34,6 +32,8 @@ type processor struct {
 // settleTimeout bounds writing down what a call has shown, retries included. What can't be written
 // in that time is found when the lease ends: the same request is sent again with the same key.
 const settleTimeout = 5 * time.Second
+
+var settleBackoff = pipeline.Backoff{First: 50 * time.Millisecond, Max: time.Second} //nolint:gochecknoglobals // a constant, but Go has none of this type
 
 var errNotYet = errors.New("not to be paid yet")
 
@@ -217,7 +217,7 @@ func (p *processor) call(ctx context.Context, deadline time.Time, key ledger.Key
 	return p.run.api.Charge(ctx, money.Charge{Operation: p.operation, Key: key.String(), Body: begun.Request})
 }
 
-// settle writes down the answer. Repeating it is harmless: the epoch fences it.
+// settle writes down the answer, and tries again until settleTimeout. Repeating it is harmless: the epoch fences it.
 func (p *processor) settle(ctx context.Context, rec ledger.Record, begun ledger.Begun, a money.Answer, counted bool) (ledger.Settled, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -225,16 +225,18 @@ func (p *processor) settle(ctx context.Context, rec ledger.Record, begun ledger.
 		Key: rec.Key, Epoch: begun.Epoch, Outcome: outcomeOf(a, begun.Next == ledger.Ask), Counted: counted, TransactionKey: a.TransactionKey,
 		RetryAfter: a.RetryAfter, Class: a.Class.String(), Answer: a.Text, Status: a.Status, Handler: rec.Handler,
 	}
-	return failsafe.With(p.run.settleAgain).WithContext(ctx).Get(func() (ledger.Settled, error) {
-		return p.run.ledger.Settle(ctx, result)
-	})
-}
-
-// settleRetries tries to write an answer down for as long as settleTimeout allows.
-func settleRetries() retrypolicy.RetryPolicy[ledger.Settled] {
-	return retrypolicy.NewBuilder[ledger.Settled]().
-		AbortOnErrors(ledger.ErrInvalid, ledger.ErrClosed, ledger.ErrNotFound).
-		WithBackoff(50*time.Millisecond, time.Second).WithMaxRetries(-1).WithMaxDuration(settleTimeout).ReturnLastFailure().Build()
+	for n := 1; ; n++ {
+		settled, err := p.run.ledger.Settle(ctx, result)
+		hopeless := errors.Is(err, ledger.ErrInvalid) || errors.Is(err, ledger.ErrClosed) || errors.Is(err, ledger.ErrNotFound)
+		if err == nil || hopeless || n == p.run.settleTries {
+			return settled, err
+		}
+		select {
+		case <-time.After(settleBackoff.Delay(n)):
+		case <-ctx.Done():
+			return settled, err
+		}
+	}
 }
 
 // read makes the ledger's record of a message.

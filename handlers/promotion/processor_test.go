@@ -2,6 +2,7 @@ package promotion
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -56,6 +57,20 @@ func TestACancelledMessageDoesNotEndItsCall(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	state := payOne(ctx, t, newOffer(t), func(context.Context) { cancel() })
+	require.Equal(t, ledger.Success, state)
+}
+
+// An answer that the ledger can't write down at first is not lost: it is written down again. The ledger refuses it for a moment.
+func TestAnAnswerIsWrittenDownAgain(t *testing.T) {
+	t.Parallel()
+	w := newOffer(t)
+	w.ins[0].proc.run.settleTries = 0
+	state := payOne(t.Context(), t, w, func(context.Context) {
+		_, err := w.db.Exec(`CREATE TRIGGER refuse BEFORE INSERT ON attempts WHEN unixepoch('subsec') < ` +
+			strconv.FormatFloat(float64(time.Now().Add(200*time.Millisecond).UnixMilli())/1000, 'f', 3, 64) +
+			` BEGIN SELECT abs(-9223372036854775808); END`) // an integer overflow
+		require.NoError(t, err)
+	})
 	require.Equal(t, ledger.Success, state)
 }
 
