@@ -58,7 +58,6 @@ require (
 	github.com/go-openapi/jsonpointer v1.0.0 // indirect
 	github.com/gogo/protobuf v1.3.2 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
-	github.com/google/pprof v0.0.0-20260906184651-6331bc6350fe // indirect
 	github.com/google/subcommands v1.2.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gorilla/mux v1.8.0 // indirect
@@ -126,6 +125,3 @@ require (
 
 tool github.com/google/wire/cmd/wire
 
-// The module proxy answers 403 to this version, which a test of modernc.org/sqlite needs: `go mod tidy` fails without the
-// line. An exclude does not reach modules that require this one; they need the same line until sqlite requires another.
-exclude github.com/google/pprof v0.0.0-20261016150608-1facf8f91b50

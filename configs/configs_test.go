@@ -74,9 +74,15 @@ func write(t *testing.T, text string) string {
 	return name
 }
 
+// ours completes options with the profiles and the prefix of millrace.
+func ours(o configs.Options) configs.Options {
+	o.Profiles, o.EnvPrefix = os.DirFS("profiles"), "MILLRACE"
+	return o
+}
+
 func load(t *testing.T, o configs.Options) *configs.Document {
 	t.Helper()
-	d, err := configs.Load(o)
+	d, err := configs.Load(ours(o))
 	require.NoError(t, err)
 	return d
 }
@@ -226,7 +232,7 @@ func TestWhatIsOptionalBringsItsDefaults(t *testing.T) {
 		List: []client{{"localhost", 2 * time.Second}, {"y", time.Second}},
 		Map:  map[string]client{"z": {"z", time.Second}},
 	}, s)
-	schema, err := configs.Schema(map[string]any{"a": &section{}})
+	schema, err := configs.Schema("shop", nil, map[string]any{"a": &section{}})
 	require.NoError(t, err)
 	require.Equal(t, 4, strings.Count(string(schema), `"default": "localhost"`))
 }
@@ -267,7 +273,7 @@ func TestOverridesAreGoValues(t *testing.T) {
 	require.Equal(t, slog.LevelWarn, s.Level)
 	require.Nil(t, s.Redis)
 
-	_, err := configs.Load(configs.Options{Overrides: map[string]any{"a..b": 1, "c": make(chan int)}})
+	_, err := configs.Load(ours(configs.Options{Overrides: map[string]any{"a..b": 1, "c": make(chan int)}}))
 	require.Equal(t, []string{
 		`override: c: expected a value that can be written in a settings file, got chan int`,
 		`override: a..b: expected a dotted path, got "a..b"`,
@@ -340,22 +346,22 @@ func TestLoadReportsBrokenFiles(t *testing.T) {
 		"merge key":     {"a: &x {b: 1}\nc: {<<: *x}\n", []string{"settings.yaml:2: c.<<: merge keys are not supported: write the settings out"}},
 		"odd key":       {"? [a]\n: 1\n", []string{"settings.yaml:1: expected a word as key"}},
 		"profile":       {"\nprofile: prodution\n", []string{`settings.yaml:2: profile: no profile has the name "prodution"; did you mean "production"?`}},
-		"far profile":   {"profile: xyz\n", []string{`settings.yaml:1: profile: no profile has the name "xyz"; there are embedded, local, dev, staging, production`}},
+		"far profile":   {"profile: xyz\n", []string{`settings.yaml:1: profile: no profile has the name "xyz"; there are dev, embedded, local, production, staging`}},
 		"profile list":  {"profile: [a]\n", []string{"settings.yaml:1: profile: expected a profile's name, got a list"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := configs.Load(configs.Options{File: write(t, tc.text)})
+			_, err := configs.Load(ours(configs.Options{File: write(t, tc.text)}))
 			require.Equal(t, tc.want, problems(err))
 		})
 	}
 	t.Run("absent, with others", func(t *testing.T) {
 		t.Parallel()
-		_, err := configs.Load(configs.Options{File: "no-such.yaml", Profile: "x", Environ: []string{"MILLRACE__A____B=1"}})
+		_, err := configs.Load(ours(configs.Options{File: "no-such.yaml", Profile: "x", Environ: []string{"MILLRACE__A____B=1"}}))
 		require.Equal(t, []string{
 			"no-such.yaml: can't be read: no such file or directory",
 			"environment variable MILLRACE__A____B: expected MILLRACE__SECTION__KEY",
-			`profile: no profile has the name "x"; there are embedded, local, dev, staging, production`,
+			`profile: no profile has the name "x"; there are dev, embedded, local, production, staging`,
 		}, problems(err))
 	})
 	t.Run("alias bomb", func(t *testing.T) {
@@ -363,17 +369,17 @@ func TestLoadReportsBrokenFiles(t *testing.T) {
 		// A little over the limit: without it the test fails at once, instead of filling the machine's memory.
 		text := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
 		for i := range 4 {
-			_, err := configs.Load(configs.Options{File: write(t, text)})
+			_, err := configs.Load(ours(configs.Options{File: write(t, text)}))
 			require.NoError(t, err, "%d levels", i)
 			was, is := string(rune('0'+i)), string(rune('1'+i))
 			text += "a" + is + ": &a" + is + " [" + strings.Repeat("*a"+was+", ", 9) + "*a" + was + "]\n"
 		}
-		_, err := configs.Load(configs.Options{File: write(t, text)})
+		_, err := configs.Load(ours(configs.Options{File: write(t, text)}))
 		require.ErrorContains(t, err, "too many values")
 	})
 	t.Run("alias to itself", func(t *testing.T) {
 		t.Parallel()
-		_, err := configs.Load(configs.Options{File: write(t, "a: &a {b: *a}\n")})
+		_, err := configs.Load(ours(configs.Options{File: write(t, "a: &a {b: *a}\n")}))
 		require.ErrorContains(t, err, "nested too deeply")
 	})
 }
@@ -455,10 +461,9 @@ func TestFlattenKeepsForeignErrors(t *testing.T) {
 
 func TestProfilesAreWellFormedAndNamed(t *testing.T) {
 	t.Parallel()
-	files, err := os.ReadDir("profiles")
-	require.NoError(t, err)
-	require.Len(t, files, len(configs.Profiles()), "every file is a profile and every profile a file")
-	for _, name := range configs.Profiles() {
+	names := configs.Profiles(os.DirFS("profiles"))
+	require.Equal(t, []string{"dev", "embedded", "local", "production", "staging"}, names)
+	for _, name := range names {
 		d := load(t, configs.Options{Profile: name})
 		require.Equal(t, []string{"profile " + name}, d.Layers())
 		var top struct {

@@ -11,13 +11,18 @@ import (
 
 // Options say where settings come from. The zero value is the code's defaults alone.
 type Options struct {
-	// Profile is the name of a profile. It wins over MILLRACE__PROFILE, and that over `profile:` in File.
+	// Profiles holds the profiles, NAME.yaml each. Nil: there are none.
+	Profiles fs.FS
+	// Profile is the name of a profile. It wins over PREFIX__PROFILE, and that over `profile:` in File.
 	Profile string
 	// DefaultProfile is taken when neither a profile is named anywhere nor a File is given.
 	DefaultProfile string
 	// File is a settings file, laid over the profile. Empty: none.
 	File string
-	// Environ is the environment as os.Environ returns it; only MILLRACE__… is read.
+	// EnvPrefix is what the names of environment variables with settings begin with: MILLRACE for MILLRACE__LOG__LEVEL. Empty: the
+	// environment is not read.
+	EnvPrefix string
+	// Environ is the environment as os.Environ returns it; only variables with the prefix are read.
 	Environ []string
 	// Overrides are settings of the program itself, dotted path to value; they win over everything.
 	Overrides map[string]any
@@ -53,7 +58,7 @@ func Load(o Options) (*Document, error) {
 		file, fileErrs = readFile(o.File)
 		errs = append(errs, fileErrs...)
 	}
-	environ, envErrs := fromEnviron(o.Environ)
+	environ, envErrs := fromEnviron(o.EnvPrefix, o.Environ)
 	overrides, overErrs := fromOverrides(o.Overrides)
 	errs = append(append(errs, envErrs...), overErrs...)
 
@@ -61,7 +66,7 @@ func Load(o Options) (*Document, error) {
 	errs = append(errs, profileErrs...)
 	d := &Document{root: newSection(place{}), profile: name, claimed: map[string]bool{}}
 	if name != "" {
-		profile, profileErrs := readProfile(name, at)
+		profile, profileErrs := readProfile(o.Profiles, name, at)
 		errs = append(errs, profileErrs...)
 		d.root = merge(d.root, profile)
 		d.layers = append(d.layers, profileFile(name))

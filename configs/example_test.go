@@ -28,8 +28,9 @@ func ExampleLoad() {
 	}
 
 	settings, err := configs.Load(configs.Options{
-		File:    file,
-		Environ: []string{"MILLRACE__PLUGINS__GREETER__NAMES=ann,bob"},
+		File:      file,
+		EnvPrefix: "HALL",
+		Environ:   []string{"HALL__PLUGINS__GREETER__NAMES=ann,bob"},
 	})
 	if err != nil {
 		panic(err)
@@ -43,9 +44,9 @@ func ExampleLoad() {
 }
 
 func ExampleDocument_Decode() {
-	settings, err := configs.Load(configs.Options{Environ: []string{
-		"MILLRACE__PLUGINS__GREETER__EVRY=5s",
-		"MILLRACE__PLUGINS__GREETER__EVERY=soon",
+	settings, err := configs.Load(configs.Options{EnvPrefix: "HALL", Environ: []string{
+		"HALL__PLUGINS__GREETER__EVRY=5s",
+		"HALL__PLUGINS__GREETER__EVERY=soon",
 	}})
 	if err != nil {
 		panic(err)
@@ -59,7 +60,7 @@ func ExampleDocument_Decode() {
 }
 
 func ExampleSchema() {
-	text, err := configs.Schema(map[string]any{"plugins.greeter": &greeterConfig{Greeting: "hello", Every: time.Minute}})
+	text, err := configs.Schema("hall", nil, map[string]any{"plugins.greeter": &greeterConfig{Greeting: "hello", Every: time.Minute}})
 	if err != nil {
 		panic(err)
 	}

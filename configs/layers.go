@@ -13,25 +13,26 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// EnvPrefix begins the environment variables that are settings.
-const EnvPrefix = "MILLRACE__"
-
-// fromEnviron returns the layer of the environment: MILLRACE__LOG__LEVEL=debug is log.level. Values
-// are read like plain words of YAML; commas separate the elements of a list.
-func fromEnviron(environ []string) (*node, []*Error) {
+// fromEnviron returns the layer of the environment: with the prefix MILLRACE, MILLRACE__LOG__LEVEL=debug is log.level. Values
+// are read like plain words of YAML; commas separate the elements of a list. An empty prefix means no layer.
+func fromEnviron(prefix string, environ []string) (*node, []*Error) {
 	root := newSection(place{file: "environment"})
+	if prefix == "" {
+		return root, nil
+	}
+	prefix += "__"
 	var errs []*Error
 	// Sorted, so that of two spellings of one setting always the same one wins.
 	for _, pair := range slices.Sorted(slices.Values(environ)) {
 		name, value, _ := strings.Cut(pair, "=")
-		rest, ok := strings.CutPrefix(name, EnvPrefix)
+		rest, ok := strings.CutPrefix(name, prefix)
 		if !ok {
 			continue
 		}
 		at := place{file: "environment variable " + name}
 		path := strings.Split(strings.ToLower(rest), "__")
 		if slices.Contains(path, "") {
-			errs = append(errs, &Error{File: at.file, Problem: "expected " + EnvPrefix + "SECTION__KEY"})
+			errs = append(errs, &Error{File: at.file, Problem: "expected " + prefix + "SECTION__KEY"})
 			continue
 		}
 		n := textNode(at, value)

@@ -1,32 +1,45 @@
 package configs
 
 import (
-	"embed"
+	"io/fs"
 	"slices"
 	"strings"
 )
 
-//go:embed profiles/*.yaml
-var profiles embed.FS
+// profileSuffix ends the names of profiles' files.
+const profileSuffix = ".yaml"
 
-// Profiles returns the names of the built-in profiles, from a laptop to production.
-func Profiles() []string {
-	return []string{"embedded", "local", "dev", "staging", "production"}
+// Profiles returns the names of the profiles in files, sorted. Nil has none.
+func Profiles(files fs.FS) []string {
+	names := []string{}
+	if files == nil {
+		return names
+	}
+	// It fails only for a malformed pattern.
+	found, _ := fs.Glob(files, "*"+profileSuffix)
+	for _, file := range found {
+		names = append(names, strings.TrimSuffix(file, profileSuffix))
+	}
+	return names
 }
 
 // profileFile is what a built-in profile is called where a file's name is expected.
 func profileFile(name string) string { return "profile " + name }
 
-func readProfile(name string, named place) (*node, []*Error) {
-	if !slices.Contains(Profiles(), name) {
-		hint := didYouMean(name, Profiles())
-		if hint == "" {
-			hint = "; there are " + strings.Join(Profiles(), ", ")
+func readProfile(files fs.FS, name string, named place) (*node, []*Error) {
+	known := Profiles(files)
+	if !slices.Contains(known, name) {
+		hint := didYouMean(name, known)
+		switch {
+		case len(known) == 0:
+			hint = "; there are none"
+		case hint == "":
+			hint = "; there are " + strings.Join(known, ", ")
 		}
 		return newSection(named), []*Error{{named.file, named.line, profileKey, "no profile has the name " + quoteShort(name) + hint}}
 	}
 	at := profileFile(name)
-	data, err := profiles.ReadFile("profiles/" + name + ".yaml")
+	data, err := fs.ReadFile(files, name+profileSuffix)
 	if err != nil {
 		return newSection(place{file: at}), []*Error{{File: at, Problem: err.Error()}}
 	}

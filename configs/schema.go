@@ -13,8 +13,9 @@ import (
 
 // Schema returns a JSON Schema (2020-12) of the settings file, for editors and for people, made from
 // the structs that Decode fills: dotted path → pointer to the struct with its defaults, "" for the top
-// level. Its text depends on nothing else, so that a test can compare it with the one checked in.
-func Schema(sections map[string]any) ([]byte, error) {
+// level. name is that of the binary, and profiles are the names of its profiles. The text depends on nothing else, so that a test
+// can compare it with the one checked in.
+func Schema(name string, profiles []string, sections map[string]any) ([]byte, error) {
 	root := object()
 	for _, path := range slices.Sorted(maps.Keys(sections)) {
 		v := reflect.ValueOf(sections[path])
@@ -39,10 +40,10 @@ func Schema(sections map[string]any) ([]byte, error) {
 		}
 	}
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-	root["title"] = "Millrace settings"
+	root["title"] = name + " settings"
 	root.properties()[profileKey] = schema{
 		"description": "The built-in profile this file is laid over.",
-		"enum":        append(Profiles(), ""),
+		"enum":        append(slices.Clone(profiles), ""),
 	}
 	out, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {

@@ -19,7 +19,7 @@ func shopSchema(t *testing.T) *jsonschema.Schema {
 	s := defaults()
 	s.Password = hidden{"s3cret"}
 	s.Stream.PollInterval = 5 * time.Minute
-	text, err := configs.Schema(map[string]any{
+	text, err := configs.Schema("millrace", []string{"local"}, map[string]any{
 		"":             &struct{ Home string }{"real"},
 		"plugins.shop": s,
 	})
@@ -39,7 +39,7 @@ func TestSchemaShowsDefaults(t *testing.T) {
 	t.Parallel()
 	s := defaults()
 	s.Stream.PollInterval = 5 * time.Minute
-	text, err := configs.Schema(map[string]any{"plugins.shop": s})
+	text, err := configs.Schema("millrace", nil, map[string]any{"plugins.shop": s})
 	require.NoError(t, err)
 	var got map[string]any
 	require.NoError(t, json.Unmarshal(text, &got))
@@ -54,7 +54,7 @@ func TestSchemaShowsDefaults(t *testing.T) {
 	require.InDelta(t, 100, at("plugins", "shop", "stream", "max_len"), 0)
 	require.Equal(t, []any{"localhost:9092"}, at("plugins", "shop", "brokers"))
 	require.Nil(t, at("plugins", "shop", "password"))
-	again, err := configs.Schema(map[string]any{"plugins.shop": s})
+	again, err := configs.Schema("millrace", nil, map[string]any{"plugins.shop": s})
 	require.NoError(t, err)
 	require.Equal(t, string(text), string(again), "the same structs make the same text")
 }
@@ -102,7 +102,7 @@ func TestSchemaAgreesWithTheLoader(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, good, schema.Validate(doc) == nil, "schema: %v", schema.Validate(doc))
 
-			d, err := configs.Load(configs.Options{File: write(t, text)})
+			d, err := configs.Load(ours(configs.Options{File: write(t, text)}))
 			if err == nil {
 				var top struct{ Home string }
 				err = d.Decode("", &top)
@@ -120,13 +120,13 @@ func TestSchemaAgreesWithTheLoader(t *testing.T) {
 
 func TestSchemaRefusesWhatCannotBeSet(t *testing.T) {
 	t.Parallel()
-	_, err := configs.Schema(map[string]any{"a": shop{}})
+	_, err := configs.Schema("millrace", []string{"local"}, map[string]any{"a": shop{}})
 	require.ErrorContains(t, err, "expected a pointer to a struct")
-	_, err = configs.Schema(map[string]any{"a": &struct{ F func() }{}})
+	_, err = configs.Schema("millrace", nil, map[string]any{"a": &struct{ F func() }{}})
 	require.EqualError(t, err, "schema: a.f has type func(), which can't be set")
-	_, err = configs.Schema(map[string]any{"": &struct{ Plugins int }{}, "plugins": &struct{ A int }{}, "plugins.a": &struct{ B int }{}})
+	_, err = configs.Schema("millrace", nil, map[string]any{"": &struct{ Plugins int }{}, "plugins": &struct{ A int }{}, "plugins.a": &struct{ B int }{}})
 	require.EqualError(t, err, "schema: plugins is described twice")
-	_, err = configs.Schema(map[string]any{"": &struct{ A int }{}, "a": &struct{ B int }{}, "a.b": &struct{ C int }{}})
+	_, err = configs.Schema("millrace", nil, map[string]any{"": &struct{ A int }{}, "a": &struct{ B int }{}, "a.b": &struct{ C int }{}})
 	require.EqualError(t, err, "schema: a is described twice")
 }
 
@@ -137,14 +137,14 @@ type knot struct {
 
 func TestATypeThatHoldsItselfEnds(t *testing.T) {
 	t.Parallel()
-	_, err := configs.Schema(map[string]any{"a": &knot{}})
+	_, err := configs.Schema("millrace", nil, map[string]any{"a": &knot{}})
 	require.NoError(t, err)
 	d := load(t, configs.Options{File: write(t, "a: {next: {next: {nxt: 1}}}\n")})
 	require.ErrorContains(t, d.Decode("a", &knot{}), `did you mean "next"?`)
 }
 
 func FuzzLoad(f *testing.F) {
-	for _, name := range configs.Profiles() {
+	for _, name := range configs.Profiles(os.DirFS("profiles")) {
 		text, err := os.ReadFile("profiles/" + name + ".yaml")
 		require.NoError(f, err)
 		f.Add(text, "KAFKA__BROKERS", "a,b")
@@ -162,7 +162,7 @@ func FuzzLoad(f *testing.F) {
 				require.LessOrEqual(t, e.Line, lines, "%v", e)
 			}
 		}
-		d, err := configs.Load(configs.Options{File: file, Environ: []string{"MILLRACE__PLUGINS__" + key + "=" + value}})
+		d, err := configs.Load(ours(configs.Options{File: file, Environ: []string{"MILLRACE__PLUGINS__" + key + "=" + value}}))
 		check(err)
 		if err != nil {
 			return

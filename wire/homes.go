@@ -8,9 +8,13 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/millrace-io/millrace/configs/profiles"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/embedded"
 )
+
+// Profiles are the settings profiles of the service.
+func Profiles() fs.FS { return profiles.Files() }
 
 // Homes are the servers the service can bring along. The embedded home is a laptop's: Kafka, Redis and
 // the file of ledger and dead letters, all inside the process.

@@ -55,14 +55,14 @@ func TestTheRoutesOfTheService(t *testing.T) {
 
 // Every profile is made of keys that the plugins know; what a profile leaves to the environment may be missing.
 func TestEveryProfileFitsThePlugins(t *testing.T) {
-	for _, profile := range configs.Profiles() {
+	for _, profile := range configs.Profiles(wire.Profiles()) {
 		t.Run(profile, func(t *testing.T) {
 			for _, name := range []string{"KAFKA_USER", "KAFKA_PASSWORD", "REDIS_USERNAME", "REDIS_PASSWORD", "LEDGER_DSN", "MONEY_API_TOKEN"} {
 				t.Setenv(name, "postgres://set-by-the-test")
 			}
-			doc, err := configs.Load(configs.Options{Profile: profile})
+			doc, err := configs.Load(configs.Options{Profiles: wire.Profiles(), Profile: profile})
 			require.NoError(t, err)
-			sections := app.Sections(plugins()...)
+			sections := app.Sections("millrace", plugins()...)
 			for path, target := range sections {
 				require.NoError(t, doc.Decode(path, target), path)
 			}
@@ -77,7 +77,7 @@ func TestARedisOfTheStreamsOwnHasDefaults(t *testing.T) {
 	all := plugins()
 	doc, err := configs.Load(configs.Options{Overrides: map[string]any{"plugins.promotion.stream.redis.addrs": []string{"127.0.0.1:7000"}}})
 	require.NoError(t, err)
-	sections := app.Sections(all...)
+	sections := app.Sections("millrace", all...)
 	require.NoError(t, doc.Decode("plugins.promotion", sections["plugins.promotion"]))
 	own := sections["plugins.promotion"].(*promotion.Config).Stream.Redis
 	require.NotNil(t, own)

@@ -20,9 +20,11 @@ import (
 func main() {
 	service := wire.New()
 	os.Exit(app.Main(context.Background(), app.Options{
-		Name:    "millrace",
-		Short:   "Bring events to handlers: Kafka in, Redis Streams to spread the work, and what is paid is paid once",
-		Plugins: service.Plugins,
-		Homes:   wire.Homes(),
+		Name:           "millrace", // MILLRACE__LOG__LEVEL and the like are settings
+		Short:          "Bring events to handlers: Kafka in, Redis Streams to spread the work, and what is paid is paid once",
+		Plugins:        service.Plugins,
+		Homes:          wire.Homes(),
+		Profiles:       wire.Profiles(),
+		DefaultProfile: "embedded",
 	}))
 }

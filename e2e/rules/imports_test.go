@@ -38,7 +38,7 @@ func rooms() []room {
 		{folder: "pipeline/pipelinetest", ours: []string{"pipeline/"}, others: append([]string{"github.com/stretchr/testify"}, contract...)},
 		{folder: "pipeline", testsToo: []string{"pipeline/"}, others: contract},
 		{folder: "configs", testsToo: []string{"wire", "pipeline/", "plugins/", "handlers/"}},
-		{folder: "wire", ours: []string{"configs", "pipeline/", "plugins/", "handlers/"}},
+		{folder: "wire", ours: []string{"configs/", "pipeline/", "plugins/", "handlers/"}},
 		{folder: "cmd/millrace", ours: []string{"pipeline/app", "wire"}, others: []string{}},
 		{folder: "e2e", ours: []string{"configs", "pipeline/", "plugins/", "handlers/", "wire"}},
 	}

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
@@ -31,8 +34,17 @@ type Options struct {
 	// Around wraps the handler of each route: a middleware of the binary. See middleware.Options.Around. Nil: nothing.
 	Around func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc
 	// Homes start servers inside the process, by the name that the setting `home` has. The home "real"
-	// always exists and starts nothing. With a home "embedded" the profile of that name is the default.
+	// always exists and starts nothing.
 	Homes map[string]Home
+	// Profiles holds the binary's settings profiles, NAME.yaml each. Nil: it has none.
+	Profiles fs.FS
+	// DefaultProfile names a profile that needs no server outside the process. Commands that try or show something use it when no
+	// settings are named; `run` and the commands of a service then refuse to start. Empty: there is none, and settings
+	// without a profile, a file or a variable are the defaults.
+	DefaultProfile string
+	// EnvPrefix begins the names of the binary's environment variables: with MILL, MILL__LOG__LEVEL is the setting
+	// log.level, and MILL_CONFIG names the settings file. Empty: Name in upper case, with _ for all but letters and digits.
+	EnvPrefix string
 	// Stdout takes results, Stderr logs, progress and errors. Nil: the process's.
 	Stdout, Stderr io.Writer
 	// Args are the arguments without the program's name. Nil: the process's.
@@ -74,6 +86,9 @@ func Main(ctx context.Context, o Options) int {
 	if o.Environ == nil {
 		o.Environ = os.Environ()
 	}
+	if o.EnvPrefix == "" {
+		o.EnvPrefix = envPrefix(o.Name)
+	}
 	ctx, stop := withSignals(ctx)
 	defer stop()
 
@@ -86,6 +101,16 @@ func Main(ctx context.Context, o Options) int {
 	code := exitCode(ctx, err)
 	report(o, err)
 	return code
+}
+
+// envPrefix makes the name of a binary the beginning of a variable's name.
+func envPrefix(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)) {
+			return unicode.ToUpper(r)
+		}
+		return '_'
+	}, name)
 }
 
 // errInterrupt is the cause of a context that Ctrl-C ended.

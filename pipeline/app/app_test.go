@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -176,7 +177,12 @@ func (b *buffer) String() string {
 }
 
 func options(p pipeline.Plugin, args ...string) app.Options {
-	return app.Options{Name: "mill", Version: "v1.2.3", Plugins: []pipeline.Plugin{p}, Args: args, Environ: []string{}}
+	return app.Options{Name: "mill", Version: "v1.2.3", Plugins: []pipeline.Plugin{p}, Args: args, Environ: []string{}, Profiles: fstest.MapFS{
+		"embedded.yaml":   {Data: []byte("home: embedded\n")},
+		"local.yaml":      {Data: []byte("home: real\n")},
+		"dev.yaml":        {Data: []byte("home: real\nlog:\n  level: debug\n")},
+		"production.yaml": {Data: []byte("home: real\nlog:\n  format: json\n")},
+	}}
 }
 
 func run(ctx context.Context, o app.Options) result {

@@ -5,6 +5,9 @@
 //		os.Exit(app.Main(context.Background(), app.Options{Name: "mine", Plugins: plugins}))
 //	}
 //
+// A module with such a binary needs no more than `require github.com/millrace-io/millrace` in its go.mod. The binary has its own help
+// text, settings profiles (Options.Profiles) and environment variables (MINE__LOG__LEVEL, MINE_CONFIG).
+//
 // # The life of `run`
 //
 //  1. Settings are read; every mistake in them is reported at once (exit code 2).

@@ -20,8 +20,8 @@ func TestHomeIsStartedFirstAndStoppedLast(t *testing.T) {
 	t.Parallel()
 	p := newToy()
 	o := options(p, "run", "--profile", "embedded")
-	o.Environ = []string{"MILLRACE__DATA_DIR=here", "MILLRACE__PLUGINS__TOY__GREETING=env"}
-	o.Homes = map[string]app.Home{"embedded": func(_ context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
+	o.Environ = []string{"MILL__DATA_DIR=here", "MILL__PLUGINS__TOY__GREETING=env"}
+	o.DefaultProfile, o.Homes = "embedded", map[string]app.Home{"embedded": func(_ context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
 		require.NotNil(t, log)
 		p.order.add("home in " + dir)
 		return map[string]any{"plugins.toy.greeting": "home"}, func(context.Context) error {
@@ -39,21 +39,21 @@ func TestHomeIsStartedFirstAndStoppedLast(t *testing.T) {
 
 	t.Run("not for wrong settings of the process", func(t *testing.T) {
 		q := newToy()
-		o.Plugins, o.Environ = []pipeline.Plugin{q}, []string{"MILLRACE__STOP_TIMEOUT=0s"}
+		o.Plugins, o.Environ = []pipeline.Plugin{q}, []string{"MILL__STOP_TIMEOUT=0s"}
 		require.Equal(t, app.ExitUsage, run(t.Context(), o).code)
 		require.Empty(t, q.order.all())
 	})
 	t.Run("stopped for wrong settings of a plugin", func(t *testing.T) {
-		o.Environ = []string{"MILLRACE__PLUGINS__TOY__EVERY=0s"}
+		o.Environ = []string{"MILL__PLUGINS__TOY__EVERY=0s"}
 		before := len(p.order.all())
 		r := run(t.Context(), o)
 		require.Equal(t, app.ExitUsage, r.code)
 		require.Contains(t, r.stderr, "plugins.toy.every: must be > 0, got 0s")
-		require.Equal(t, []string{"home in .millrace", "home stopped"}, p.order.all()[before:])
+		require.Equal(t, []string{"home in .mill", "home stopped"}, p.order.all()[before:])
 	})
 	t.Run("a home that can't start", func(t *testing.T) {
-		o.Environ = []string{"MILLRACE__LOG__LEVEL=error"}
-		o.Homes = map[string]app.Home{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+		o.Environ = []string{"MILL__LOG__LEVEL=error"}
+		o.DefaultProfile, o.Homes = "embedded", map[string]app.Home{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
 			return nil, nil, errors.New("folder is in use by another process")
 		}}
 		r := run(t.Context(), o)
@@ -63,7 +63,7 @@ func TestHomeIsStartedFirstAndStoppedLast(t *testing.T) {
 		require.Equal(t, "mill: start the embedded home: folder is in use by another process\n", rest)
 	})
 	t.Run("a home that can't stop", func(t *testing.T) {
-		o.Homes = map[string]app.Home{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+		o.DefaultProfile, o.Homes = "embedded", map[string]app.Home{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
 			return nil, func(context.Context) error { return errors.New("disk full") }, nil
 		}}
 		ended, cancel := context.WithCancel(t.Context())
@@ -88,7 +88,7 @@ func TestTracing(t *testing.T) {
 		}})
 	})
 	o := options(p, "do")
-	o.Environ = []string{"MILLRACE__INSTANCE_ID=mill-7"}
+	o.Environ = []string{"MILL__INSTANCE_ID=mill-7"}
 	traces := tracer{make: func(instance string) (trace.TracerProvider, func(context.Context) error, error) {
 		require.Equal(t, "mill-7", instance)
 		require.Equal(t, "hello", p.config.Greeting, "after the settings")
@@ -110,7 +110,7 @@ func TestTracing(t *testing.T) {
 	o.Plugins = []pipeline.Plugin{p, traces}
 	require.Equal(t, result{app.ExitBad, "", "mill: tracing: bad endpoint\n"}, run(t.Context(), o))
 
-	o.Environ = []string{"MILLRACE__PLUGINS__TRACER__ENABLED=false"}
+	o.Environ = []string{"MILL__PLUGINS__TRACER__ENABLED=false"}
 	require.Zero(t, run(t.Context(), o).code, "a disabled plugin is not asked")
 }
 

@@ -73,7 +73,7 @@ func (h *Host) schemaCommand() *cobra.Command {
 		Short: "Write the JSON Schema of the settings file, for editors",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			text, err := configs.Schema(Sections(h.o.Plugins...))
+			text, err := configs.Schema(h.o.Name, configs.Profiles(h.o.Profiles), Sections(h.o.Name, h.o.Plugins...))
 			if err != nil {
 				return err
 			}

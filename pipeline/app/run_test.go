@@ -207,7 +207,7 @@ func TestAnAbsentServerExitsWith3AfterStartTimeout(t *testing.T) {
 		return errors.New("dial 127.0.0.1:1: connection refused")
 	}
 	o := options(p, "run")
-	o.Environ = []string{"MILLRACE__START_TIMEOUT=50ms"}
+	o.Environ = []string{"MILL__START_TIMEOUT=50ms"}
 	r := await(t, start(t.Context(), o))
 	require.Equal(t, app.ExitUnavailable, r.code)
 	require.Contains(t, r.stderr, "mill: gave up after 50ms (start_timeout): start toy: dial 127.0.0.1:1: connection refused\n")
@@ -257,7 +257,7 @@ func TestAStopThatFailsIsReported(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	o := options(p, "run")
-	o.Environ = []string{"MILLRACE__STOP_TIMEOUT=2s"} // all else must have stopped by then
+	o.Environ = []string{"MILL__STOP_TIMEOUT=2s"} // all else must have stopped by then
 	done := start(ctx, o)
 	p.feed.SendPayloads(`"world"`)
 	await(t, p.handled)
@@ -403,10 +403,10 @@ func TestLogFormatAndLevel(t *testing.T) {
 		return err
 	})
 	for env, want := range map[string]string{
-		"":                           `"msg":"info"`,
-		"MILLRACE__LOG__FORMAT=text": "level=INFO msg=info",
-		"MILLRACE__LOG__FORMAT=json": `"msg":"info"`,
-		"MILLRACE__LOG__LEVEL=warn":  `"msg":"warn"`,
+		"":                       `"msg":"info"`,
+		"MILL__LOG__FORMAT=text": "level=INFO msg=info",
+		"MILL__LOG__FORMAT=json": `"msg":"info"`,
+		"MILL__LOG__LEVEL=warn":  `"msg":"warn"`,
 	} {
 		o := options(p, "do")
 		o.Environ = []string{env}

@@ -49,11 +49,11 @@ type LogSettings struct {
 	Format string `yaml:"format"`
 }
 
-// DefaultSettings returns the defaults.
-func DefaultSettings() Settings {
+// DefaultSettings returns the defaults of a binary of that name.
+func DefaultSettings(name string) Settings {
 	return Settings{
 		Home:             realHome,
-		DataDir:          ".millrace",
+		DataDir:          "." + name,
 		Migrate:          true,
 		StartTimeout:     60 * time.Second,
 		StopTimeout:      30 * time.Second,
@@ -63,10 +63,7 @@ func DefaultSettings() Settings {
 	}
 }
 
-const (
-	realHome     = "real"
-	embeddedHome = "embedded"
-)
+const realHome = "real"
 
 // validate reports every mistake at once; homes are those that the binary can start.
 func (s *Settings) validate(homes map[string]Home) error {
@@ -111,10 +108,10 @@ func (s *Settings) instance() string {
 	return fmt.Sprintf("%s-%d", host, os.Getpid())
 }
 
-// Sections returns everything that a settings file of a binary with these plugins can hold, with the
-// defaults: what configs.Schema wants.
-func Sections(plugins ...pipeline.Plugin) map[string]any {
-	top := DefaultSettings()
+// Sections returns everything that a settings file of a binary of that name with these plugins can hold, with the
+// defaults, for configs.Schema.
+func Sections(name string, plugins ...pipeline.Plugin) map[string]any {
+	top := DefaultSettings(name)
 	sections := map[string]any{"": &top}
 	for _, p := range plugins {
 		sections[section(p)] = settingsOf(p)
@@ -146,7 +143,7 @@ type Loaded struct {
 // Commands that call Load, Run or Services need it on themselves or on their parent.
 func (h *Host) SettingsFlags(cmd *cobra.Command) *cobra.Command {
 	otherwise := ""
-	if d := h.defaultProfile(); d != "" {
+	if d := h.o.DefaultProfile; d != "" {
 		otherwise = " (without --config: " + d + ")"
 	}
 	return h.addSettingsFlags(cmd, otherwise)
@@ -156,13 +153,13 @@ func (h *Host) SettingsFlags(cmd *cobra.Command) *cobra.Command {
 // profile. Without settings an operator would be told of the empty home in the folder that he happens to be in.
 func (h *Host) ServiceFlags(cmd *cobra.Command) *cobra.Command {
 	annotate(cmd, ofService, settingsRequired)
-	return h.addSettingsFlags(cmd, "; without any, "+configVariable+" names the file")
+	return h.addSettingsFlags(cmd, "; without any, "+h.configVariable()+" names the file")
 }
 
 // shapeFlags is ServiceFlags for commands that open nothing and may show the default profile instead.
 func (h *Host) shapeFlags(cmd *cobra.Command) *cobra.Command {
 	annotate(cmd, ofService, settingsOptional)
-	return h.addSettingsFlags(cmd, "; without any, "+configVariable+" names the file")
+	return h.addSettingsFlags(cmd, "; without any, "+h.configVariable()+" names the file")
 }
 
 func annotate(cmd *cobra.Command, key, value string) {
@@ -184,7 +181,7 @@ func annotation(cmd *cobra.Command, key string) string {
 
 // configVariable names the settings file of ServiceFlags commands when no flag does. A demo does not read it: it makes a
 // campaign, and must not make it in a service that happens to be named in the environment.
-const configVariable = "MILLRACE_CONFIG"
+func (h *Host) configVariable() string { return h.o.EnvPrefix + "_CONFIG" }
 
 func environment(environ []string, name string) string {
 	for _, v := range environ {
@@ -204,20 +201,13 @@ const (
 	settingsOptional = "optional"
 )
 
-func (*Host) addSettingsFlags(cmd *cobra.Command, otherwise string) *cobra.Command {
-	flags := cmd.PersistentFlags()
+func (h *Host) addSettingsFlags(cmd *cobra.Command, otherwise string) *cobra.Command {
+	flags, profiles := cmd.PersistentFlags(), configs.Profiles(h.o.Profiles)
 	flags.String("config", "", "settings `file` (YAML), laid over the profile")
-	flags.String("profile", "", "built-in `profile`: "+strings.Join(configs.Profiles(), ", ")+otherwise)
+	flags.String("profile", "", "built-in `profile`: "+strings.Join(profiles, ", ")+otherwise)
 	// It fails only for a flag that doesn't exist.
-	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(configs.Profiles(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(profiles, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
-}
-
-func (h *Host) defaultProfile() string {
-	if _, ok := h.o.Homes[embeddedHome]; ok {
-		return embeddedHome
-	}
-	return ""
 }
 
 // Load reads the settings that the command's --config and --profile, the environment and the overrides
@@ -260,10 +250,13 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 	if err != nil {
 		return nil, fmt.Errorf("command %s has no settings flags: %w", cmd.CommandPath(), err)
 	}
-	options := configs.Options{Profile: profile, DefaultProfile: h.defaultProfile(), File: file, Environ: h.o.Environ, Overrides: overrides}
+	options := configs.Options{
+		Profiles: h.o.Profiles, Profile: profile, DefaultProfile: h.o.DefaultProfile, File: file,
+		EnvPrefix: h.o.EnvPrefix, Environ: h.o.Environ, Overrides: overrides,
+	}
 	service := annotation(cmd, ofService)
 	if service != "" && file == "" && profile == "" {
-		options.File = environment(h.o.Environ, configVariable)
+		options.File = environment(h.o.Environ, h.configVariable())
 	}
 	if service == settingsRequired {
 		options.DefaultProfile = ""
@@ -272,12 +265,12 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 	if err != nil {
 		return nil, err
 	}
-	if service == settingsRequired && h.defaultProfile() != "" && len(doc.Layers()) == 0 {
+	if service == settingsRequired && h.o.DefaultProfile != "" && len(doc.Layers()) == 0 {
 		return nil, &usageError{command: cmd.CommandPath(), err: fmt.Errorf(
 			"no settings: give --config FILE or --profile NAME, or set %s (--profile %s starts all servers in this process; nothing in it is real)",
-			configVariable, h.defaultProfile())}
+			h.configVariable(), h.o.DefaultProfile)}
 	}
-	l = &Loaded{Settings: DefaultSettings(), Document: doc}
+	l = &Loaded{Settings: DefaultSettings(h.o.Name), Document: doc}
 	errs := []error{doc.Decode("", &l.Settings)}
 	for _, p := range h.o.Plugins {
 		enabled, err := doc.Enabled(section(p))

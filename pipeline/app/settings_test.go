@@ -36,7 +36,7 @@ func TestValidateReportsEveryMistakeAtOnce(t *testing.T) {
 	t.Parallel()
 	file := settingsFile(t, wrongSettings)
 	o := options(newToy(), "validate", "--config", file)
-	o.Environ = []string{"MILLRACE__START_TIMEOUT=soon", "MILLRACE__PLUGINS__TOY__PASSWORD=file:/nowhere"}
+	o.Environ = []string{"MILL__START_TIMEOUT=soon", "MILL__PLUGINS__TOY__PASSWORD=file:/nowhere"}
 	r := run(t.Context(), o)
 	require.Equal(t, app.ExitUsage, r.code)
 	require.Empty(t, r.stdout)
@@ -101,22 +101,22 @@ func TestRunAndValidateNeedSettings(t *testing.T) {
 	for _, command := range []string{"run", "validate"} {
 		o := options(newToy(), command)
 		started := false
-		o.Homes = map[string]app.Home{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+		o.DefaultProfile, o.Homes = "embedded", map[string]app.Home{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
 			started = true
 			return nil, nil, errors.New("started")
 		}}
 		r := run(t.Context(), o)
 		require.Equal(t, app.ExitUsage, r.code, command)
-		require.Contains(t, r.stderr, "no settings: give --config FILE or --profile NAME, or set MILLRACE_CONFIG", command)
+		require.Contains(t, r.stderr, "no settings: give --config FILE or --profile NAME, or set MILL_CONFIG", command)
 		require.False(t, started)
 
-		o.Environ = []string{"MILLRACE_CONFIG=" + settingsFile(t, "home: raal\n")}
+		o.Environ = []string{"MILL_CONFIG=" + settingsFile(t, "home: raal\n")}
 		r = run(t.Context(), o)
 		require.Equal(t, app.ExitUsage, r.code, command)
 		require.Contains(t, r.stderr, `mill.yaml:1: home: must be embedded or real, got "raal"`, command)
 	}
 	o := options(newToy(), "validate", "--profile", "local")
-	o.Homes = map[string]app.Home{"embedded": nil}
+	o.DefaultProfile, o.Homes = "embedded", map[string]app.Home{"embedded": nil}
 	require.Equal(t, "The settings are valid (profile local).\n", run(t.Context(), o).stdout)
 	o.Args = []string{"validate", "--config", settingsFile(t, "home: real\n")}
 	require.Contains(t, run(t.Context(), o).stdout, "mill.yaml)", "a file without a profile stands on the defaults")
@@ -174,7 +174,7 @@ func TestACommandThatAsksAServiceAssumesNoProfile(t *testing.T) {
 	asked := func(environ []string, args ...string) (result, string) {
 		p := newToy()
 		o := options(p, append([]string{"ask", "do"}, args...)...)
-		o.Homes, o.Environ = map[string]app.Home{"embedded": nil}, environ
+		o.DefaultProfile, o.Homes, o.Environ = "embedded", map[string]app.Home{"embedded": nil}, environ
 		layers := "not asked"
 		p.commands = func(h *app.Host) []*cobra.Command {
 			group := h.ServiceFlags(&cobra.Command{Use: "ask"})
@@ -197,19 +197,19 @@ func TestACommandThatAsksAServiceAssumesNoProfile(t *testing.T) {
 		"a file":                        {nil, []string{"--config", file}, file},
 		"a profile":                     {nil, []string{"--profile", "local"}, "profile local"},
 		"the embedded one, named":       {nil, []string{"--profile", "embedded"}, "profile embedded"},
-		"a profile in the environment":  {[]string{"MILLRACE__PROFILE=dev"}, nil, "profile dev, environment"},
-		"a file in the environment":     {[]string{"MILLRACE_CONFIG=" + file}, nil, file},
-		"all of it in the environment":  {[]string{"MILLRACE__HOME=real"}, nil, "environment"},
-		"a flag before the environment": {[]string{"MILLRACE_CONFIG=/nowhere.yaml"}, []string{"--profile", "local"}, "profile local"},
+		"a profile in the environment":  {[]string{"MILL__PROFILE=dev"}, nil, "profile dev, environment"},
+		"a file in the environment":     {[]string{"MILL_CONFIG=" + file}, nil, file},
+		"all of it in the environment":  {[]string{"MILL__HOME=real"}, nil, "environment"},
+		"a flag before the environment": {[]string{"MILL_CONFIG=/nowhere.yaml"}, []string{"--profile", "local"}, "profile local"},
 	} {
 		r, layers := asked(c.environ, c.args...)
 		require.Zero(t, r.code, "%s: %s", name, r.stderr)
 		require.Equal(t, c.want, layers, name)
 	}
-	for _, environ := range [][]string{nil, {"MILLRACE_CONFIG="}} {
+	for _, environ := range [][]string{nil, {"MILL_CONFIG="}} {
 		r, _ := asked(environ)
 		require.Equal(t, app.ExitUsage, r.code)
-		require.Equal(t, "mill: no settings: give --config FILE or --profile NAME, or set MILLRACE_CONFIG (--profile embedded starts all servers in this process; nothing in it is real)\n"+
+		require.Equal(t, "mill: no settings: give --config FILE or --profile NAME, or set MILL_CONFIG (--profile embedded starts all servers in this process; nothing in it is real)\n"+
 			"Run 'mill ask do --help' for usage.\n", r.stderr)
 	}
 }
@@ -219,7 +219,7 @@ func TestSettingsReachThePluginInTheirOrder(t *testing.T) {
 	file := settingsFile(t, "plugins: {toy: {greeting: file, every: 2s, stream: {min: 3, max: 4}}}\n")
 	p := newToy()
 	o := options(p, "validate", "--config", file)
-	o.Environ = []string{"MILLRACE__PLUGINS__TOY__GREETING=env"}
+	o.Environ = []string{"MILL__PLUGINS__TOY__GREETING=env"}
 	require.Zero(t, run(t.Context(), o).code)
 	require.Equal(t, "env", p.config.Greeting)
 	require.Equal(t, 2*time.Second, p.config.Every)
@@ -253,7 +253,7 @@ func TestSchemaCommand(t *testing.T) {
 	t.Parallel()
 	r := run(t.Context(), options(newToy(), "schema"))
 	require.Zero(t, r.code)
-	want, err := configs.Schema(app.Sections(newToy()))
+	want, err := configs.Schema("mill", []string{"dev", "embedded", "local", "production"}, app.Sections("mill", newToy()))
 	require.NoError(t, err)
 	require.Equal(t, string(want), r.stdout)
 	require.Contains(t, r.stdout, `"stop_timeout"`)
