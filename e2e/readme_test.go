@@ -66,7 +66,7 @@ func TestTheCommandsOfTheReadme(t *testing.T) {
 			require.Contains(t, run("demo", "--targets", "50"), "The books balance: nothing lost, nothing paid twice.")
 		case words[0] == "validate", words[0] == "topology", words[0] == "schema":
 			run(words...)
-		case words[0] == "campaign", words[0] == "dead", words[0] == "unknown":
+		case words[0] == "campaign", words[0] == "dead", words[0] == "unknown", words[0] == "topics":
 			for verb := range strings.SplitSeq(words[1], "|") {
 				help := run(words[0], verb, "--help")
 				require.Contains(t, help, "Usage:\n  millrace "+words[0]+" "+verb)

@@ -92,6 +92,9 @@ func neededTopics(routes []pipeline.Route) []neededTopic {
 	return list
 }
 
+// creatingCommand tells an operator what creates a missing topic.
+const creatingCommand = `plugins.kafka.create_topics is off: the command "topics create" creates the topics of all routes`
+
 // looksForMissing is how often a start looks for topics before it reports them as missing: a broker learns of a new topic
 // a moment after the one that created it.
 const looksForMissing = 3
@@ -132,7 +135,7 @@ func (p *Plugin) checkTopics(ctx context.Context) error {
 			return fmt.Errorf("kafka: look for the topics of the routes: %w", err)
 		}
 		if looks == looksForMissing {
-			return fmt.Errorf("%w: %s; plugins.kafka.create_topics is off: the command \"topics create\" creates them", ErrTopicMissing, strings.Join(missing, ", "))
+			return fmt.Errorf("%w: %s; %s", ErrTopicMissing, strings.Join(missing, ", "), creatingCommand)
 		}
 		if !sleep(ctx, live.config.ReconnectBackoff.Delay(attempt)) {
 			return fmt.Errorf("%w: look for the topics of the routes: %w", ErrUnavailable, errors.Join(ctx.Err(), err))

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -30,8 +31,11 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 		return err
 	}
 	err = live.publisher.publish(ctx, s.topic, live.limit(s.topic), msgs)
-	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) { // it was deleted
+	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) { // it was deleted, or never created
 		live.forget(s.topic)
+		if !live.config.CreateTopics {
+			err = fmt.Errorf("%w (%s)", err, creatingCommand)
+		}
 	}
 	return err
 }
