@@ -77,9 +77,10 @@ func raisers() map[string][]happening {
 			is(`millrace_kafka_head_of_line_seconds{topic="campaign-promotion-point-publish",partition="3"}`, 400),
 			is(`millrace_kafka_head_of_line_records{topic="campaign-promotion-point-publish",partition="3"}`, 12),
 		},
-		"MillraceKafkaLag":           {grows(`millrace_kafka_lag{topic="campaign-promotion-point-publish",partition="3"}`, 10)},
-		"MillraceKafkaPublishErrors": {grows(`millrace_kafka_publish_errors_total{topic="campaign-promotion-point-retry"}`, 0.1)},
-		"MillraceRedisReadErrors":    {grows(`millrace_redis_read_errors_total`, 0.1)},
+		"MillraceKafkaLag":                  {grows(`millrace_kafka_lag{topic="campaign-promotion-point-publish",partition="3"}`, 10)},
+		"MillraceKafkaUnreadablePartitions": {is(`millrace_kafka_unreadable_partitions{topic="campaign-promotion-point-publish"}`, 2)},
+		"MillraceKafkaPublishErrors":        {grows(`millrace_kafka_publish_errors_total{topic="campaign-promotion-point-retry"}`, 0.1)},
+		"MillraceRedisReadErrors":           {grows(`millrace_redis_read_errors_total`, 0.1)},
 	}
 }
 

@@ -17,6 +17,7 @@ type metrics struct {
 	published, publishErrors                                         *prometheus.CounterVec
 
 	inHand, notDue, lag, headRecords, headSeconds, headOffset *prometheus.Desc
+	unreadable                                                *prometheus.Desc
 
 	mu   sync.Mutex
 	subs map[*subscription]struct{}
@@ -50,7 +51,9 @@ func newMetrics() *metrics {
 		headRecords:   desc("head_of_line_records", "Acknowledged records that the first unacknowledged one holds back from the commit."),
 		headSeconds:   desc("head_of_line_seconds", "For how long the first unacknowledged record has been first."),
 		headOffset:    desc("head_of_line_offset", "Offset of the record that holds back acknowledged ones."),
-		subs:          map[*subscription]struct{}{},
+		unreadable: prometheus.NewDesc("millrace_kafka_unreadable_partitions",
+			"Partitions of this member that have no leader, or whose leader does not answer.", []string{"topic", "group"}, nil),
+		subs: map[*subscription]struct{}{},
 	}
 }
 
@@ -99,7 +102,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, v := range m.counters() {
 		v.Describe(ch)
 	}
-	for _, d := range []*prometheus.Desc{m.inHand, m.notDue, m.lag, m.headRecords, m.headSeconds, m.headOffset} {
+	for _, d := range []*prometheus.Desc{m.inHand, m.notDue, m.lag, m.headRecords, m.headSeconds, m.headOffset, m.unreadable} {
 		ch <- d
 	}
 }
@@ -116,7 +119,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		partition    int32
 	}
 	seen := map[place]bool{}
+	unreadable := map[[2]string]int{}
 	for _, s := range m.open() {
+		unreadable[[2]string{s.topic, s.group}] += s.patient.unreadable()
 		for _, c := range s.live() {
 			at := place{s.topic, s.group, c.partition}
 			if seen[at] {
@@ -137,6 +142,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 				gauge(m.headOffset, float64(l.headOffset))
 			}
 		}
+	}
+	for of, n := range unreadable {
+		ch <- prometheus.MustNewConstMetric(m.unreadable, prometheus.GaugeValue, float64(n), of[0], of[1])
 	}
 }
 

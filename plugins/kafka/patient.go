@@ -24,6 +24,9 @@ type patient struct {
 	log          *slog.Logger
 	session      atomic.Value // of holder
 	ends         sync.Map     // partition (int32) to the last OffsetNewest that was answered (int64)
+
+	mu     sync.Mutex
+	silent map[int32]bool // partitions that can't be read
 }
 
 // holder gives contexts of several types the one type that an atomic.Value holds.
@@ -32,10 +35,53 @@ type holder struct{ context.Context }
 // begin notes the session that is beginning.
 func (p *patient) begin(session context.Context) { p.session.Store(holder{session}) }
 
+// assigned forgets what is known of partitions: those that are still this member's and can't be read are tried again soon.
+func (p *patient) assigned() {
+	p.mu.Lock()
+	p.silent = nil
+	p.mu.Unlock()
+}
+
+// note notes whether a partition can be read.
+func (p *patient) note(partition int32, readable bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case readable:
+		delete(p.silent, partition)
+	case p.silent == nil:
+		p.silent = map[int32]bool{partition: true}
+	default:
+		p.silent[partition] = true
+	}
+}
+
+// unreadable counts the partitions that can't be read.
+func (p *patient) unreadable() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.silent)
+}
+
+// PartitionNotReadable implements sarama.Client. sarama asks before a claim begins, again and again while there is no leader.
+func (p *patient) PartitionNotReadable(topic string, partition int32) bool {
+	not := p.Client.PartitionNotReadable(topic, partition)
+	p.note(partition, !not)
+	return not
+}
+
+// LeaderAndEpoch implements sarama.Client. sarama asks when a claim begins, and again and again after its leader was lost.
+func (p *patient) LeaderAndEpoch(topic string, partition int32) (*sarama.Broker, int32, error) {
+	leader, epoch, err := p.Client.LeaderAndEpoch(topic, partition)
+	p.note(partition, err == nil)
+	return leader, epoch, err
+}
+
 // GetOffset implements sarama.Client. It asks until there is an answer, the session ends, or waiting can't help.
 func (p *patient) GetOffset(topic string, partition int32, at int64) (int64, error) {
 	for attempt := 1; ; attempt++ {
 		offset, err := p.Client.GetOffset(topic, partition, at)
+		p.note(partition, err == nil)
 		session, begun := p.session.Load().(holder)
 		switch {
 		case err == nil:

@@ -137,7 +137,7 @@ func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.L
 		out:    make(chan *message.Message), gate: newGate(f.Gate),
 		budget:    newBudget(c.WindowBytes),
 		abandoned: make(chan struct{}), ended: make(chan struct{}), failed: make(chan error, 1),
-		claims: map[*claim]struct{}{},
+		claims: map[*claim]struct{}{}, patient: &patient{},
 	}
 	if s.window <= 0 {
 		s.window = c.Window
@@ -332,6 +332,7 @@ func (s *subscription) joined(partitions int) {
 
 // assigned counts what ends a rebalance.
 func (s *subscription) assigned(partitions int) {
+	s.patient.assigned()
 	s.counters.sessions.Inc()
 	s.log.Debug("kafka partitions assigned", keyCount, partitions)
 }
