@@ -280,7 +280,7 @@ func TestDashboardsAreInOrder(t *testing.T) {
 		titles[p.Title] = true
 	}
 	for _, want := range []string{
-		"Entries reclaimed, by domain", "Entries reclaimed, shards of $domain", "XAUTOCLAIM p99, by domain", "Oldest unpaid", "Dead letters, by topic", "Breaker",
+		"Entries reclaimed, by domain", "Entries reclaimed, shards of $domain", "Claim p99, by domain", "Oldest unpaid", "Dead letters, by topic", "Breaker",
 	} {
 		require.True(t, titles[want], want)
 	}

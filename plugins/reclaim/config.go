@@ -18,7 +18,7 @@ type Config struct {
 	Interval time.Duration `yaml:"interval"`
 	// Count is the most entries claimed a stream and round.
 	Count int `yaml:"count"`
-	// Step is the most entries of one XAUTOCLAIM.
+	// Step is the most entries of one claim.
 	Step int `yaml:"step"`
 	// DeadCheck is the time between two looks for the entries of instances that are gone.
 	DeadCheck time.Duration `yaml:"dead_check_interval"`

@@ -8,11 +8,10 @@
 //
 // # Non-obvious
 //
-//   - XAUTOCLAIM examines ten entries for each one it may claim, and starting it at the beginning every
-//     time leaves what is behind many hot entries pending for ever. The cursor is carried on: from step
-//     to step, from round to round, and in the stream's meta from instance to instance.
-//   - One reclaimer a stream at a time, by a lease in the stream's meta, and small steps: a large COUNT
-//     on a busy pending list blocks Redis for milliseconds.
+//   - XPENDING with IDLE finds what is idle behind any number of entries that are kept alive, and exactly that is claimed.
+//     XAUTOCLAIM would examine ten entries for each one, need a cursor, and claim again what is stuck in this instance.
+//   - One reclaimer a stream at a time, by a lease in the stream's meta, and small steps: a large claim
+//     blocks Redis for milliseconds.
 //   - A stream that failed or was slow comes last in the next round of its domain. In its first bad round it holds up the
 //     others for one call's time limit.
 //   - It never claims more than the reader has room for: a claimed entry that waits is no better off.

@@ -31,7 +31,7 @@ type printer chan string
 
 func (printer) Free() int { return 10 }
 
-func (p printer) Adopt(_ context.Context, entries []redis.XMessage, delivered map[string]int64) error {
+func (p printer) Adopt(_ context.Context, entries []redis.XMessage, delivered map[string]int64, _ func()) error {
 	for _, e := range entries {
 		p <- fmt.Sprintf("%s, delivered %d times", e.Values["message"], delivered[e.ID])
 	}

@@ -84,7 +84,7 @@ func (r *fakeReader) Free() int {
 	return r.free
 }
 
-func (r *fakeReader) Adopt(_ context.Context, entries []redis.XMessage, delivered map[string]int64) error {
+func (r *fakeReader) Adopt(_ context.Context, entries []redis.XMessage, delivered map[string]int64, _ func()) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err != nil {
@@ -278,6 +278,15 @@ func realReader(t testing.TB, s server, st *Stream, slots int, minIdle time.Dura
 		handlers.Wait()
 	})
 	return r
+}
+
+// claimHash returns the hash by which the script that claims is sent; the server knows it from then on.
+func (s server) claimHash(t testing.TB) (hash string) {
+	t.Helper()
+	source, err := os.ReadFile("../redispoll/lua/claim.lua")
+	require.NoError(t, err)
+	require.NoError(t, s.client.ScriptLoad(t.Context(), string(source)).Err())
+	return redis.NewScript(string(source)).Hash()
 }
 
 var errInjected = errors.New("injected")

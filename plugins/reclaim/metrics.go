@@ -26,7 +26,7 @@ func NewMetrics() *Metrics {
 	return &Metrics{
 		messages: counter("messages_total", "Entries reclaimed here and acknowledged since."),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "millrace_reclaim_latency_seconds", Help: "Duration of one XAUTOCLAIM call.",
+			Name: "millrace_reclaim_latency_seconds", Help: "Duration of one claim, a script.",
 			Buckets: []float64{.0002, .0005, .001, .002, .005, .01, .025, .05, .1, .25, 1},
 		}, labels),
 		claims:   counter("claims_total", "Entries claimed, by reason: idle, dead.", "reason"),

@@ -107,12 +107,11 @@ type domain struct {
 	log     *slog.Logger
 	minIdle time.Duration
 
-	gone    map[string]time.Time         // instance → since when its presence has been missed
-	handled map[string]map[string]Stream // stream → entries handed to a reader and not acknowledged yet
-	shards  map[string]struct{}          // whose series exist
-	failing map[string]struct{}          // streams that failed, or gave no answer, in this round
-	slow    map[string]struct{}          // streams whose turn took long in this round
-	left    map[string]bool              // streams with more than their reader had room for
+	gone    map[string]time.Time // instance → since when its presence has been missed
+	shards  map[string]struct{}  // whose series exist
+	failing map[string]struct{}  // streams that failed, or gave no answer, in this round
+	slow    map[string]struct{}  // streams whose turn took long in this round
+	left    map[string]bool      // streams with more than their reader had room for
 }
 
 func newDomain(r *Reclaimer, t Target) *domain {
@@ -120,7 +119,6 @@ func newDomain(r *Reclaimer, t Target) *domain {
 		r: r, target: t,
 		log:     r.log.With(slog.String(pipeline.LogDomain, t.Domain())),
 		gone:    map[string]time.Time{},
-		handled: map[string]map[string]Stream{},
 		shards:  map[string]struct{}{},
 		failing: map[string]struct{}{},
 		slow:    map[string]struct{}{},
@@ -196,7 +194,6 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 		total += d.serveAll(ctx, looks)
 	}
 	maps.DeleteFunc(d.gone, func(instance string, _ time.Time) bool { return !seen[instance] })
-	d.settle(ctx)
 	d.reclaimed(ctx, total, len(streams))
 	return len(d.left) > 0 && ctx.Err() == nil
 }

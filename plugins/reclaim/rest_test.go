@@ -195,19 +195,18 @@ func (c *cutConn) Read(b []byte) (int, error) {
 // The reply of a claim is lost: its entries are found at once, and not after another min_idle.
 func TestALostClaimIsReadAgain(t *testing.T) {
 	for _, how := range []struct {
-		name, text string
-		idle       time.Duration
-		alive      []string
+		name  string
+		idle  time.Duration
+		alive []string
 	}{
-		{"xautoclaim", "xautoclaim", 2 * time.Hour, []string{"other-2"}},
-		{"rescue.lua", redis.NewScript(rescueSource).Hash(), time.Minute, nil},
+		{"idle", 2 * time.Hour, []string{"other-2"}},
+		{"dead", time.Minute, nil},
 	} {
 		t.Run(how.name, func(t *testing.T) {
 			eachServer(t, func(t *testing.T, s server) {
 				c := quick()
 				c.MinIdle = time.Hour
-				require.NoError(t, s.client.ScriptLoad(t.Context(), rescueSource).Err())
-				lost := &cut{text: how.text}
+				lost := &cut{text: s.claimHash(t)}
 				client := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: 3, Protocol: 2})
 				client.AddHook(lost)
 				t.Cleanup(func() { require.NoError(t, client.Close()) })

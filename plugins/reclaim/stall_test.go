@@ -107,13 +107,14 @@ type acking struct {
 	st Stream
 }
 
-func (a acking) Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64) error {
+func (a acking) Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64, acked func()) error {
 	for _, e := range entries {
 		if err := a.s.client.XAck(ctx, a.st.Name, a.st.Group, e.ID).Err(); err != nil {
 			return err
 		}
+		acked()
 	}
-	return a.fakeReader.Adopt(ctx, entries, delivered)
+	return a.fakeReader.Adopt(ctx, entries, delivered, acked)
 }
 
 // acked makes a stream with a reader that acknowledges at once.
@@ -197,6 +198,7 @@ func TestASlowShardComesLast(t *testing.T) {
 			shards = append(shards, s.acked(t, fmt.Sprint("scan:", i), r))
 		}
 		slow := shards[0]
+		claim := s.claimHash(t)
 		var silent atomic.Bool
 		var mu sync.Mutex
 		var order []string // of what was begun, since the last round
@@ -231,7 +233,7 @@ func TestASlowShardComesLast(t *testing.T) {
 			},
 			command: func(ctx context.Context, cmd redis.Cmder, next func() error) error {
 				for _, st := range shards[1:] {
-					if cmd.Name() == "xautoclaim" && touches(cmd, st.Name) {
+					if touches(cmd, claim) && touches(cmd, st.Name) {
 						note(st.Name)
 					}
 				}
@@ -317,8 +319,9 @@ func TestWhatASlowShardHasDoneIsCounted(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		reader := &fakeReader{free: 100}
 		st := s.acked(t, "scan", reader)
+		claim := s.claimHash(t)
 		client := newHooked(t, s, hook{command: func(_ context.Context, cmd redis.Cmder, next func() error) error {
-			if cmd.Name() == "xautoclaim" {
+			if touches(cmd, claim) {
 				<-time.After(slowTurn)
 			}
 			return next()
@@ -345,7 +348,7 @@ func newHooked(t *testing.T, s server, h hook) redis.UniversalClient {
 	return client
 }
 
-func touches(c redis.Cmder, key string) bool { return slices.Contains(c.Args(), any(key)) }
+func touches(c redis.Cmder, arg string) bool { return slices.Contains(c.Args(), any(arg)) }
 
 // hook is a redis.Hook of functions; nil ones do nothing of their own.
 type hook struct {
@@ -429,7 +432,7 @@ type gate struct {
 
 func (gate) Free() int { return 100 }
 
-func (g gate) Adopt(context.Context, []redis.XMessage, map[string]int64) error {
+func (g gate) Adopt(context.Context, []redis.XMessage, map[string]int64, func()) error {
 	if !g.inside.TryLock() {
 		g.clashes.Add(1)
 		return nil

@@ -37,9 +37,10 @@ type Reader interface {
 	// Free returns how many more entries fit.
 	Free() int
 	// Adopt takes over entries that have been claimed for this reader's consumer. delivered is how
-	// often each was delivered, this time included. An error means that none was taken, and that the
+	// often each was delivered, this time included. The reader calls acked for each entry when its
+	// acknowledgement is confirmed; acked neither blocks nor calls the reader. An error means that none was taken, and that the
 	// reader has given them back as well as it could.
-	Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64) error
+	Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64, acked func()) error
 }
 
 // Holder is a Reader that knows what it has in hand. What it has had for so long that it gives no sign of life any more is

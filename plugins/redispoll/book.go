@@ -30,6 +30,7 @@ type held struct {
 	recalled  bool            // it has waited too long for a handler: the slot gives it back
 	recall    chan<- struct{} // tells the slot that offers it to look at lost
 	ripens    *time.Timer     // while stageDelayed
+	acked     func()          // called when its acknowledgement is confirmed; may be nil
 }
 
 // book keeps the books of one reader: which entries are where, and how many may be. It does no I/O and
@@ -220,6 +221,9 @@ func (b *book) flushed(hs []*held) {
 	for _, h := range hs {
 		if h.stage == stageAcking {
 			b.confirmed++
+			if h.acked != nil && !h.lost {
+				h.acked()
+			}
 		}
 		delete(b.entries, h.entry.ID)
 	}

@@ -3,6 +3,7 @@ package redispoll
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -19,8 +20,77 @@ type claimer struct {
 	interval time.Duration
 }
 
-// claimStep is how many entries are looked at and taken at once: few, because it keeps the server from others.
+// claimStep is how many entries are claimed at once: few, because it keeps the server from others.
 const claimStep = 10
+
+// IdleClaim says which entries ClaimIdle claims, and for which consumer.
+type IdleClaim struct {
+	Stream, Group, Consumer string
+	From                    string                       // the consumer that has them now; empty: any
+	MinIdle                 time.Duration                // how long they have been idle
+	Step                    int                          // entries of one claim, at most
+	Room                    func() int                   // how many more may be claimed now
+	Skip                    func(redis.XPendingExt) bool // reports whether an idle entry is left alone
+	Take                    func(Claimed) error          // is given what each claim brought
+}
+
+// ClaimIdle claims idle entries in the order of their ids until there are no more, or no room: full reports the latter. It claims
+// exactly what it has found idle, so entries that are kept alive cost it nothing. A claim is never sent again by the client:
+// after an error that is no reply (see IsReply) its entries may be the consumer's, which must look for them (Reader.Reread).
+// An error of Take ends it too.
+func ClaimIdle(ctx context.Context, c redis.UniversalClient, o IdleClaim) (full bool, err error) {
+	for start, more := "-", true; more; {
+		room := min(o.Room(), maxScriptIDs)
+		if room <= 0 {
+			return true, nil
+		}
+		idle, err := o.probe(ctx, c, start, room)
+		if err != nil {
+			return false, fmt.Errorf("probe: %w", err)
+		}
+		var ids []string
+		for _, p := range idle {
+			if !o.Skip(p) {
+				ids = append(ids, p.ID)
+			}
+		}
+		for len(ids) > 0 {
+			n := min(len(ids), o.Step, o.Room())
+			if n <= 0 {
+				return true, nil
+			}
+			got, err := o.claim(ctx, c, ids[:n])
+			if err == nil {
+				err = o.Take(got)
+			}
+			if err != nil {
+				return false, err
+			}
+			ids = ids[n:]
+		}
+		if more = len(idle) == room; more {
+			start, more = NextID(idle[len(idle)-1].ID)
+		}
+	}
+	return false, nil
+}
+
+// probe returns at most count idle entries from start on.
+func (o IdleClaim) probe(ctx context.Context, c redis.UniversalClient, start string, count int) ([]redis.XPendingExt, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	return c.XPendingExt(ctx, &redis.XPendingExtArgs{
+		Stream: o.Stream, Group: o.Group, Consumer: o.From, Idle: o.MinIdle, Start: start, End: "+", Count: int64(count),
+	}).Result()
+}
+
+// claim claims at most maxScriptIDs entries that are still idle. It is never sent again.
+func (o IdleClaim) claim(ctx context.Context, c redis.UniversalClient, ids []string) (Claimed, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	return runClaim(o.Stream, ids, func(keys []string, args ...any) *redis.Cmd { return RunOnce(ctx, c, claimSource, keys, args...) },
+		o.Group, o.Consumer, o.MinIdle.Milliseconds(), o.From, 1)
+}
 
 // run makes one round at once and then one every interval, until the reader stops.
 func (k *claimer) run() {
@@ -38,44 +108,25 @@ func (k *claimer) run() {
 	}
 }
 
-// round goes through what is idle, page by page, and claims it as long as the reader has room. What this reader
-// itself has held for too long is for others, and is passed over.
+// round claims what is idle as long as the reader has room. What this reader itself has held for too long is for others.
 func (k *claimer) round() error {
 	cfg := k.r.cfg
 	from := map[string]struct{}{}
-	for start, more := "-", true; more; {
-		room := k.r.room()
-		if room == 0 {
-			break
-		}
-		ctx, cancel := k.r.command()
-		idle, err := k.r.c.XPendingExt(ctx, &redis.XPendingExtArgs{
-			Stream: cfg.Stream, Group: cfg.Group, Idle: cfg.MinIdle, Start: start, End: "+", Count: int64(min(room, claimStep)),
-		}).Result()
-		cancel()
-		if err != nil {
-			return err
-		}
-		if len(idle) == 0 {
-			break
-		}
-		start, more = NextID(idle[len(idle)-1].ID)
-		var ids []string
-		for _, p := range idle {
-			if k.r.Holds(p.ID) {
-				continue
-			}
-			ids = append(ids, p.ID)
-			if p.Consumer != cfg.Consumer {
+	_, err := ClaimIdle(k.r.life, k.r.c, IdleClaim{
+		Stream: cfg.Stream, Group: cfg.Group, Consumer: cfg.Consumer, MinIdle: cfg.MinIdle, Step: claimStep,
+		Room: k.r.room,
+		Skip: func(p redis.XPendingExt) bool {
+			held := k.r.Holds(p.ID)
+			if !held && p.Consumer != cfg.Consumer {
 				from[p.Consumer] = struct{}{}
 			}
-		}
-		if len(ids) == 0 {
-			continue
-		}
-		if err := k.claim(ids); err != nil {
-			return err
-		}
+			return held
+		},
+		Take: k.take,
+	})
+	if err != nil {
+		k.r.Reread() // claimed, perhaps, and the reply lost
+		return err
 	}
 	for consumer := range from {
 		k.forget(consumer)
@@ -83,25 +134,19 @@ func (k *claimer) round() error {
 	return nil
 }
 
-// claim takes idle entries over.
-func (k *claimer) claim(ids []string) error {
-	cfg := k.r.cfg
-	ctx, cancel := k.r.command()
-	defer cancel()
-	got, err := k.r.scripts.claimIdle(ctx, k.r.c, cfg.Stream, cfg.Group, cfg.Consumer, cfg.MinIdle, ids)
-	if err != nil {
-		k.r.Reread() // claimed, perhaps, and the reply lost
-		return err
+// take has the reader take in what was claimed.
+func (k *claimer) take(got Claimed) error {
+	if len(got.Deleted) > 0 {
+		k.r.m.ghosts.Add(float64(len(got.Deleted)))
+		k.r.log.Error("pending entries were deleted before they were handled", slog.Int("entries", len(got.Deleted)), slog.String("first", got.Deleted[0]))
 	}
-	if len(got.deleted) > 0 {
-		k.r.m.ghosts.Add(float64(len(got.deleted)))
-		k.r.log.Error("pending entries were deleted before they were handled", slog.Int("entries", len(got.deleted)), slog.String("first", got.deleted[0]))
-	}
-	if len(got.entries) == 0 {
+	if len(got.Entries) == 0 {
 		return nil
 	}
-	k.r.m.reclaimed.Add(float64(len(got.entries)))
-	err = k.r.Adopt(ctx, got.entries, got.delivered)
+	k.r.m.reclaimed.Add(float64(len(got.Entries)))
+	ctx, cancel := k.r.command()
+	defer cancel()
+	err := k.r.Adopt(ctx, got.Entries, got.Delivered, nil)
 	if errors.Is(err, ErrStopped) {
 		return nil // they were given back
 	}

@@ -194,15 +194,15 @@ func (r *Reader) takeInOwn(cursor string, again int, sent time.Time) (next strin
 	if err != nil {
 		return cursor, err
 	}
-	if len(got.deleted) > 0 {
-		r.ackGhosts(got.deleted)
+	if len(got.Deleted) > 0 {
+		r.ackGhosts(got.Deleted)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.draining {
-		r.giveBackRead(got.entries, sent)
+		r.giveBackRead(got.Entries, sent)
 	} else {
-		r.takeIn(got.entries, got.delivered, sent)
+		r.takeIn(got.Entries, got.Delivered, sent)
 	}
 	return next, nil
 }

@@ -292,14 +292,20 @@ func (r *Reader) Free() int {
 }
 
 // Adopt takes in entries that were claimed to this reader's consumer, as if it had read them; delivered says
-// how often each was delivered, this time included (1 when absent). The caller asks Free first. A reader
+// how often each was delivered, this time included (1 when absent). acked may be nil; it is called once for each of
+// them whose acknowledgement is confirmed here, and must neither block nor call the reader. The caller asks Free first. A reader
 // that is stopping gives them back at once, bounded by ctx, and returns ErrStopped.
-func (r *Reader) Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64) error {
+func (r *Reader) Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64, acked func()) error {
 	// When exactly they were claimed is not known: long enough ago that they are kept alive soon.
 	claimed := time.Now().Add(-r.cfg.MinIdle / 3)
 	r.mu.Lock()
 	if !r.draining && r.started {
 		n := r.takeIn(entries, delivered, claimed)
+		for _, e := range entries {
+			if h := r.book.entries[e.ID]; h != nil {
+				h.acked = acked
+			}
+		}
 		r.mu.Unlock()
 		r.m.adopted.Add(float64(n))
 		return nil

@@ -341,7 +341,8 @@ func TestAdopt(t *testing.T) {
 			require.NoError(t, err)
 			return ms
 		}
-		require.NoError(t, rd.Adopt(t.Context(), claim(ids[:3]...), map[string]int64{ids[0]: 7}))
+		var acked atomic.Int64
+		require.NoError(t, rd.Adopt(t.Context(), claim(ids[:3]...), map[string]int64{ids[0]: 7}, func() { acked.Add(1) }))
 		first := receive(t, out)
 		second := receive(t, out)
 		if string(first.Payload) != "0" {
@@ -349,13 +350,14 @@ func TestAdopt(t *testing.T) {
 		}
 		require.EqualValues(t, 7, pipeline.OriginFrom(first.Context()).Delivered)
 		require.EqualValues(t, 1, pipeline.OriginFrom(second.Context()).Delivered)
-		require.NoError(t, rd.Adopt(t.Context(), claim(ids[0]), nil), "what is in hand is not run twice")
+		require.NoError(t, rd.Adopt(t.Context(), claim(ids[0]), nil, func() { acked.Add(1) }), "what is in hand is not run twice")
 		first.Ack()
 		second.Ack()
 		require.Equal(t, "2", string(receiveAck(t, out).Payload))
 		require.NoError(t, rd.Drain(t.Context()))
+		require.EqualValues(t, 3, acked.Load(), "once each")
 
-		require.ErrorIs(t, rd.Adopt(t.Context(), claim(ids[3]), nil), redispoll.ErrStopped)
+		require.ErrorIs(t, rd.Adopt(t.Context(), claim(ids[3]), nil, nil), redispoll.ErrStopped)
 		p, err := r.admin.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: r.stream, Group: group, Idle: time.Minute, Start: "-", End: "+", Count: 10}).Result()
 		require.NoError(t, err)
 		require.Len(t, p, 1, "a stopped reader gives back what it is offered")

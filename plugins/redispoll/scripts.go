@@ -128,32 +128,28 @@ func (s scripts) setCounts(ctx context.Context, c redis.Scripter, stream, group,
 	return send()
 }
 
-// claimed is what claim.lua took over.
-type claimed struct {
-	entries   []redis.XMessage
-	delivered map[string]int64
-	deleted   []string // pending, but no longer in the stream
-}
-
-// claimIdle takes over at most maxScriptIDs entries, whoever has them. It is never sent again.
-func (scripts) claimIdle(ctx context.Context, c redis.UniversalClient, stream, group, consumer string, minIdle time.Duration, ids []string) (claimed, error) {
-	return runClaim(stream, ids, func(keys []string, args ...any) *redis.Cmd { return RunOnce(ctx, c, claimSource, keys, args...) },
-		group, consumer, minIdle.Milliseconds(), "", 1)
+// Claimed is what one claim brought.
+type Claimed struct {
+	Entries   []redis.XMessage
+	Delivered map[string]int64 // by id: how often an entry was delivered, this time included
+	Deleted   []string         // were pending, but their entries are no longer in the stream
+	Took      time.Duration    // of the command
 }
 
 // claimOwn fetches at most maxScriptIDs of the consumer's own entries. deliveries is added to the times they were delivered.
-func (s scripts) claimOwn(ctx context.Context, c redis.Scripter, stream, group, consumer string, deliveries int, ids []string) (claimed, error) {
+func (s scripts) claimOwn(ctx context.Context, c redis.Scripter, stream, group, consumer string, deliveries int, ids []string) (Claimed, error) {
 	return runClaim(stream, ids, func(keys []string, args ...any) *redis.Cmd { return s.claim.Run(ctx, c, keys, args...) },
 		group, consumer, 0, consumer, deliveries)
 }
 
 // runClaim runs claim.lua.
-func runClaim(stream string, ids []string, run func(keys []string, args ...any) *redis.Cmd, args ...any) (claimed, error) {
+func runClaim(stream string, ids []string, run func(keys []string, args ...any) *redis.Cmd, args ...any) (Claimed, error) {
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	out := claimed{delivered: map[string]int64{}}
+	out, begin := Claimed{Delivered: map[string]int64{}}, time.Now()
 	reply, err := run([]string{stream}, args...).Slice()
+	out.Took = time.Since(begin)
 	if err != nil {
 		return out, fmt.Errorf("claim.lua: %w", err)
 	}
@@ -166,7 +162,7 @@ func runClaim(stream string, ids []string, run func(keys []string, args ...any) 
 		count, _ := row[1].(int64)
 		fields, _ := row[2].([]any)
 		if count == 0 {
-			out.deleted = append(out.deleted, id)
+			out.Deleted = append(out.Deleted, id)
 			continue
 		}
 		e := redis.XMessage{ID: id, Values: make(map[string]any, len(fields)/2)}
@@ -175,8 +171,8 @@ func runClaim(stream string, ids []string, run func(keys []string, args ...any) 
 				e.Values[name] = fields[i+1]
 			}
 		}
-		out.entries = append(out.entries, e)
-		out.delivered[id] = count
+		out.Entries = append(out.Entries, e)
+		out.Delivered[id] = count
 	}
 	return out, nil
 }

@@ -1,9 +1,9 @@
--- release.lua: ends a lease and leaves the cursor for the next reclaimer.
+-- release.lua: ends a lease.
 -- KEYS[1] meta
--- ARGV[1] the instance   ARGV[2] cursor, '' for the beginning
+-- ARGV[1] the instance
 -- Reply: 1 done, 0 when the lease was another's already, or meta is gone.
+-- The field reclaim:cursor is of older versions.
 -- Complexity: O(1).
 if redis.call('HGET', KEYS[1], 'reclaim:by') ~= ARGV[1] then return 0 end
-redis.call('HDEL', KEYS[1], 'reclaim:by', 'reclaim:until')
-redis.call('HSET', KEYS[1], 'reclaim:cursor', ARGV[2])
+redis.call('HDEL', KEYS[1], 'reclaim:by', 'reclaim:until', 'reclaim:cursor')
 return 1

@@ -18,6 +18,7 @@ for i = 6, #ARGV do
     if #claimed > 0 and claimed[1] then
       reply[#reply + 1] = {ARGV[i], count, claimed[1][2]}
     else
+      redis.call('XACK', KEYS[1], ARGV[1], ARGV[i]) -- XCLAIM has done so already since Redis 7.0, but not in miniredis
       reply[#reply + 1] = {ARGV[i], 0, {}}
     end
   end
