@@ -2,7 +2,6 @@ package reclaim
 
 import (
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -12,14 +11,7 @@ import (
 
 // MetaKey returns the companion of a stream, which hashes to the same slot of a Redis Cluster:
 // {stream}:meta, or stream:meta when the stream has a hash tag already.
-func MetaKey(stream string) string {
-	if open := strings.IndexByte(stream, '{'); open >= 0 {
-		if shut := strings.IndexByte(stream[open+1:], '}'); shut > 0 {
-			return stream + ":meta"
-		}
-	}
-	return "{" + stream + "}:meta"
-}
+func MetaKey(stream string) string { return redispoll.MetaKey(stream) }
 
 // Shards returns a domain of the setting plugins.redis.domains as a Target. The plugin adds all of them by itself.
 func Shards(d *redispoll.Domain) Target { return shards{d} }

@@ -50,6 +50,7 @@ type TLSConfig struct {
 type Config struct {
 	ClientConfig `yaml:",inline"`
 	ReadDefaults `yaml:",inline"`
+	TrimConfig   `yaml:",inline"`
 	// Domains are the streams that are cut into shards: the one list for those who read and those who reclaim.
 	Domains []DomainConfig `yaml:"domains"`
 }
@@ -99,12 +100,12 @@ func DefaultConfig() Config {
 		Redelivery:      pipeline.Backoff{First: 100 * time.Millisecond, Max: 10 * time.Second},
 		ReclaimInterval: time.Minute,
 		CloseTimeout:    5 * time.Second,
-	}}
+	}, TrimConfig: TrimConfig{Trim: true, ForeignGroupGrace: 5 * time.Minute}}
 }
 
 // Validate reports every mistake at once.
 func (c Config) Validate() error {
-	return errors.Join(c.ClientConfig.Validate(), c.ReadDefaults.Validate(), validateDomains(c.Domains))
+	return errors.Join(c.ClientConfig.Validate(), c.ReadDefaults.Validate(), c.TrimConfig.Validate(), validateDomains(c.Domains))
 }
 
 // Validate reports every mistake at once.

@@ -22,6 +22,8 @@
 //     is left pending its true count is written down, so that whoever reclaims it counts on.
 //   - An entry that waits in the buffer is as pending as one that is being handled: it is kept alive too,
 //     and it is not begun when the process was frozen for so long that somebody else may have it.
+//   - Trimming removes an entry when the groups of this process's routes, and the required groups, have acknowledged it. A
+//     group that another process reads with is foreign, and is waited for no longer than its grace.
 //   - A cancelled context doesn't interrupt go-redis in the middle of a command, a deadline does: every
 //     command here has one.
 package redispoll

@@ -16,6 +16,8 @@ type Metrics struct {
 	ghosts, reclaimed             prometheus.Counter
 	inHand, readers               prometheus.Gauge
 	published, publishBatches     prometheus.Counter
+	trimmed, trimFailures         prometheus.Counter
+	delaying                      *prometheus.GaugeVec
 }
 
 // NewMetrics returns metrics that are not registered anywhere; see Collectors.
@@ -27,24 +29,30 @@ func NewMetrics() *Metrics {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "redis", Name: name, Help: help})
 	}
 	return &Metrics{
-		reads:          counter("reads_total", "XREADGROUP commands sent."),
-		emptyReads:     counter("empty_reads_total", "XREADGROUP commands that brought nothing."),
-		readErrors:     counter("read_errors_total", "XREADGROUP commands that failed."),
-		entries:        counter("entries_total", "Entries taken in by readers, new ones and own pending ones."),
-		adopted:        counter("adopted_total", "Entries taken in that were claimed from other readers."),
-		malformed:      counter("malformed_entries_total", "Entries without the field message."),
-		acks:           counter("acks_total", "Entries acknowledged."),
-		ackFlushes:     counter("ack_flushes_total", "Commands that acknowledged them."),
-		redeliveries:   counter("redeliveries_total", "Nacked entries delivered again by the same reader."),
-		leftPending:    counter("left_pending_total", "Entries left pending after too many nacks."),
-		heartbeats:     counter("heartbeats_total", "Entries kept alive because they were long in hand."),
-		lost:           counter("lost_total", "Entries that another reader claimed while they were in hand here."),
-		givenBack:      counter("given_back_total", "Entries given back because no slot had begun them."),
-		ghosts:         counter("ghost_entries_total", "Entries that are pending but deleted: evidence of loss."),
-		reclaimed:      counter("reclaimed_total", "Idle entries of other readers claimed by sources."),
-		inHand:         gauge("in_hand", "Entries that slots are working on."),
-		readers:        gauge("readers", "Readers running."),
-		published:      counter("published_total", "Entries published."),
+		reads:        counter("reads_total", "XREADGROUP commands sent."),
+		emptyReads:   counter("empty_reads_total", "XREADGROUP commands that brought nothing."),
+		readErrors:   counter("read_errors_total", "XREADGROUP commands that failed."),
+		entries:      counter("entries_total", "Entries taken in by readers, new ones and own pending ones."),
+		adopted:      counter("adopted_total", "Entries taken in that were claimed from other readers."),
+		malformed:    counter("malformed_entries_total", "Entries without the field message."),
+		acks:         counter("acks_total", "Entries acknowledged."),
+		ackFlushes:   counter("ack_flushes_total", "Commands that acknowledged them."),
+		redeliveries: counter("redeliveries_total", "Nacked entries delivered again by the same reader."),
+		leftPending:  counter("left_pending_total", "Entries left pending after too many nacks."),
+		heartbeats:   counter("heartbeats_total", "Entries kept alive because they were long in hand."),
+		lost:         counter("lost_total", "Entries that another reader claimed while they were in hand here."),
+		givenBack:    counter("given_back_total", "Entries given back because no slot had begun them."),
+		ghosts:       counter("ghost_entries_total", "Entries that are pending but deleted: evidence of loss."),
+		reclaimed:    counter("reclaimed_total", "Idle entries of other readers claimed by sources."),
+		inHand:       gauge("in_hand", "Entries that slots are working on."),
+		readers:      gauge("readers", "Readers running."),
+		published:    counter("published_total", "Entries published."),
+		trimmed:      counter("trimmed_total", "Acknowledged entries removed from streams of routes."),
+		trimFailures: counter("trim_failures_total", "Streams that could not be trimmed; tried again."),
+		delaying: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "millrace", Subsystem: "redis", Name: "delayed_by_group",
+			Help: "Streams read here whose trimming a foreign consumer group has delayed for 10 s or longer, by group.",
+		}, []string{"group"}),
 		publishBatches: counter("publish_batches_total", "Pipelines that published them."),
 	}
 }
@@ -54,7 +62,7 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.reads, m.emptyReads, m.readErrors, m.entries, m.adopted, m.malformed, m.acks, m.ackFlushes,
 		m.redeliveries, m.leftPending, m.heartbeats, m.lost, m.givenBack, m.ghosts, m.reclaimed,
-		m.inHand, m.readers, m.published, m.publishBatches,
+		m.inHand, m.readers, m.published, m.publishBatches, m.trimmed, m.trimFailures, m.delaying,
 	}
 }
 

@@ -22,6 +22,7 @@ type Plugin struct {
 	cfg     Config
 	metrics *Metrics
 	publish *batcher
+	trim    *trimmer
 
 	mu       sync.Mutex
 	env      pipeline.Env
@@ -38,6 +39,7 @@ func New() *Plugin {
 	p := &Plugin{cfg: DefaultConfig(), metrics: NewMetrics(), failed: make(chan error, 1), domains: map[string]*Domain{}}
 	p.env.Logger = slog.New(slog.DiscardHandler)
 	p.publish = newBatcher(p.Client, PublisherConfig{Metrics: p.metrics})
+	p.trim = newTrimmer(&p.cfg, p.metrics)
 	return p
 }
 
@@ -132,6 +134,7 @@ func (s service) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.client, p.presence, p.sweeper = c, pr, startSweeper(c, log)
 	p.mu.Unlock()
+	p.trim.start(ctx, c, log)
 	return nil
 }
 
@@ -146,6 +149,7 @@ func (s service) Stop(ctx context.Context) error {
 		return nil
 	}
 	sweeper.stop()
+	p.trim.stop()
 	return errors.Join(pr.release(ctx), c.Close())
 }
 
@@ -198,10 +202,21 @@ func (p *Plugin) open(ctx context.Context, at pipeline.Endpoint, f pipeline.Flow
 		cfgs[i].Consumer, cfgs[i].Gate, cfgs[i].LongestRun = instance+"-0", f.Gate, f.LongestHold
 		cfgs[i].Fence = p.Fence
 	}
-	return openSubscription(ctx, c, cfgs, subscriptionOptions{
+	sub, err := openSubscription(ctx, c, cfgs, subscriptionOptions{
 		base: context.Background(), closeTimeout: p.cfg.CloseTimeout, reclaim: reclaim,
 		log: env.Logger, metrics: p.metrics,
 	})
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range sub.readers {
+		stop := p.trim.add(cfgs[i].Stream, at.Group, func() int64 { return r.Stats().Acked })
+		sub.wg.Go(func() {
+			<-sub.closed
+			stop()
+		})
+	}
+	return sub, nil
 }
 
 // slotsFor returns how many slots a route asks for. Streams have no partitions: whatever order is asked for

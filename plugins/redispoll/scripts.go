@@ -30,6 +30,8 @@ var (
 	seenSource string
 	//go:embed lua/destroy.lua
 	destroySource string
+	//go:embed lua/tidy.lua
+	tidySource string
 	//go:embed lua/rights.lua
 	rightsSource string
 )

@@ -323,3 +323,15 @@ func TestValidate(t *testing.T) {
 	require.ErrorContains(t, err, "block_time: must be >= 1ms")
 	require.ErrorContains(t, err, "max_idle: must be >= 1ms")
 }
+
+// What the library's subscriber has acknowledged is trimmed while a route reads the stream.
+func TestAStreamThatTheBridgeReadsIsTrimmed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, miniredis.RunT(t).Addr())
+	_, out := r.open(t, pipeline.Flow{})
+	r.publish(t, 0, 3)
+	for range 3 {
+		receive(t, out).Ack()
+	}
+	require.Eventually(t, func() bool { return r.c.XLen(t.Context(), r.stream).Val() == 0 }, 3*patience, tick)
+}

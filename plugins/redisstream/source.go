@@ -73,7 +73,14 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", s.at, err), sub.inner.Close())
 	}
-	go sub.pump(in)
+	stopTrimming := func() {}
+	if s.at.Group != "" {
+		stopTrimming = s.p.redis.TrimFor(s.at.Name, s.at.Group)
+	}
+	go func() {
+		defer stopTrimming()
+		sub.pump(in)
+	}()
 	return sub, nil
 }
 

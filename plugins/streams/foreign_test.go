@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
 // graced is quick with a grace for foreign groups, and required ones.
@@ -161,14 +162,17 @@ func TestAGroupLeftBehindStallsNothing(t *testing.T) {
 func TestTheGaugeNamesTheGroupsThatDelayMost(t *testing.T) {
 	t.Parallel()
 	m := NewMetrics()
-	all := map[string]int{"most": 50}
-	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"} {
-		all[name] = 1
+	var all redispoll.Delays
+	for range 50 {
+		all.Note("s", []DelayingGroup{{Group: "most"}}, 0)
 	}
-	m.delayedBy("POINT", all)
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"} {
+		all.Note("s", []DelayingGroup{{Group: name}}, 0)
+	}
+	m.delayedBy("POINT", &all)
 	require.InDelta(t, 50, testutil.ToFloat64(m.delaying.WithLabelValues("POINT", "most")), 0)
-	require.InDelta(t, 2, testutil.ToFloat64(m.delaying.WithLabelValues("POINT", delayOthers)), 0)
-	require.Equal(t, delayNames+1, testutil.CollectAndCount(m.delaying))
-	m.delayedBy("POINT", nil)
+	require.InDelta(t, 2, testutil.ToFloat64(m.delaying.WithLabelValues("POINT", "other")), 0)
+	require.Equal(t, 11, testutil.CollectAndCount(m.delaying))
+	m.delayedBy("POINT", &redispoll.Delays{})
 	require.Zero(t, testutil.CollectAndCount(m.delaying))
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
 // putBackAfter is after how many rounds in a row a stream that is there, read here, but not on the
@@ -109,7 +110,7 @@ func (s *subscription) reap() {
 // be asked.
 func (s *subscription) tend(wanted map[int64]Activation) {
 	list, c := s.list(), s.m.config()
-	found := delays{groups: map[string]int{}}
+	var found redispoll.Delays
 	var failed int
 	var first error
 	for len(list) > 0 && s.life.Err() == nil {
@@ -150,7 +151,7 @@ func (s *subscription) tend(wanted map[int64]Activation) {
 				continue
 			}
 			s.m.metrics.trimmed(s.m.kind.Type, t.trimmed)
-			found.note(part[i].stream, t.delaying, c.ForeignGroupGrace)
+			found.Note(part[i].stream, t.delaying, c.ForeignGroupGrace)
 			s.judge(part[i], t, wanted)
 		}
 		if late || unanswered == n { // the server is away: the others would take as long
@@ -158,7 +159,7 @@ func (s *subscription) tend(wanted map[int64]Activation) {
 			break
 		}
 	}
-	s.m.delayed(found)
+	s.m.delayed(&found)
 	if first != nil && s.life.Err() == nil {
 		s.m.metrics.failed(s.m.kind.Type, "tend")
 		s.m.log.Warn("streams could not be tended", slog.Int("streams", failed), pipeline.Err(first))

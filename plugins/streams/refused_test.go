@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
 // A key that is no stream concerns its own stream alone: no other, no sweep, and at most one log line per minute.
@@ -91,12 +92,12 @@ func TestOneLineForAllStreams(t *testing.T) {
 		require.Equal(t, 2, out.count("redis refuses"))
 		require.Equal(t, 1, out.count("stream=7 error=WRONGTYPE times=1000"))
 
-		found := delays{groups: map[string]int{}}
+		var found redispoll.Delays
 		for id := range int64(1000) {
-			found.note(m.kind.Stream(id), []DelayingGroup{{Group: "debug", For: time.Hour}}, time.Minute)
+			found.Note(m.kind.Stream(id), []DelayingGroup{{Group: "debug", For: time.Hour}}, time.Minute)
 		}
-		m.delayed(found)
-		m.delayed(found)
+		m.delayed(&found)
+		m.delayed(&found)
 		require.Equal(t, 1, out.count("a foreign consumer group"))
 		require.Equal(t, 1, out.count("streams=1000"))
 	})

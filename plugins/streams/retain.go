@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
 //go:embed lua/retain.lua
@@ -32,7 +34,7 @@ type Retainer struct {
 func (r Retainer) Trim(ctx context.Context, c redis.UniversalClient) (removed, left int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	reply, err := integers(redis.NewScript(luaCommon+luaRetain).Run(ctx, c, []string{r.Stream, MetaKey(r.Stream)},
+	reply, err := integers(redis.NewScript(redispoll.GroupsLua()+luaRetain).Run(ctx, c, []string{r.Stream, MetaKey(r.Stream)},
 		r.Retention.Milliseconds(), strings.Join(r.RequiredGroups, "\n"), retainStep).Result())
 	if err == nil && len(reply) != 2 {
 		err = fmt.Errorf("unexpected reply %v", reply)

@@ -5,9 +5,10 @@ import (
 	_ "embed"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
 //go:embed lua/common.lua
@@ -37,7 +38,7 @@ type scripts struct {
 }
 
 func newScripts() scripts {
-	s := func(src string) *redis.Script { return redis.NewScript(luaCommon + src) }
+	s := func(src string) *redis.Script { return redis.NewScript(redispoll.GroupsLua() + luaCommon + src) }
 	return scripts{
 		enqueue: s(luaEnqueue),
 		create:  s(luaCreate),
@@ -78,7 +79,7 @@ func parseTended(v any, err error) (tended, error) {
 	if err != nil {
 		return tended{}, err
 	}
-	delaying, err := parseDelaying(list[7])
+	delaying, err := redispoll.ParseDelaying(list[7])
 	if err != nil {
 		return tended{}, err
 	}
@@ -86,28 +87,6 @@ func parseTended(v any, err error) (tended, error) {
 		exists: true, grouped: n[1] == 1, drained: n[2] == 1, idleMillis: n[3], length: n[4], pending: n[5], trimmed: n[6],
 		delaying: delaying,
 	}, nil
-}
-
-// parseDelaying reads the list of foreign groups that delay a stream.
-func parseDelaying(v any) ([]DelayingGroup, error) {
-	list, ok := v.([]any)
-	if !ok {
-		return nil, fmt.Errorf("unexpected reply %v", v)
-	}
-	var out []DelayingGroup
-	for _, e := range list {
-		one, _ := e.([]any)
-		if len(one) != 3 {
-			return nil, fmt.Errorf("unexpected reply %v", v)
-		}
-		name, ok1 := one[0].(string)
-		millis, ok2 := one[1].(int64)
-		if !ok1 || !ok2 {
-			return nil, fmt.Errorf("unexpected reply %v", v)
-		}
-		out = append(out, DelayingGroup{Group: name, For: time.Duration(millis) * time.Millisecond, Ignored: one[2] == int64(1)})
-	}
-	return out, nil
 }
 
 func integers(v any, err error) ([]int64, error) {

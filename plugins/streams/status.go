@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/reclaim"
+	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
 // State is what a stream is, at the moment it was asked.
@@ -117,7 +118,7 @@ func (m *Manager) inspect(ctx context.Context, id int64) (State, time.Time, map[
 	if err != nil || !ok1 || !ok2 {
 		return fail(fmt.Errorf("unexpected reply %v", reply))
 	}
-	delaying, err := parseDelaying(reply[7])
+	delaying, err := redispoll.ParseDelaying(reply[7])
 	if err != nil {
 		return fail(err)
 	}

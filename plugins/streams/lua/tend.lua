@@ -21,11 +21,7 @@ local trimmed = v.has and trim(stream, v) or 0
 open(meta)
 redis.call('HSET', meta, ARGV[5], string.format('%.0f %s', at, ARGV[6]))
 if free then redis.call('HSET', meta, 'owner', ARGV[4]) end
-if v.foreign == '' then
-  redis.call('HDEL', meta, 'foreign')
-elseif v.foreign then
-  redis.call('HSET', meta, 'foreign', v.foreign)
-end
+remember(meta, v)
 
 local idle = 0
 if v.dry then
