@@ -53,6 +53,7 @@ func raisers() map[string][]happening {
 		"MillraceUnknownPayouts":         {is(`millrace_promotion_payouts{type="POINT",state="UNKNOWN"}`, 1)},
 		"MillraceBacklogInLedger":        {grows(`millrace_streams_enqueued_total{type="POINT",outcome="full"}`, 1)},
 		"MillraceFeederFailing":          {grows(`millrace_promotion_feeder_failures_total{type="POINT"}`, 0.1)},
+		"MillracePromotionsWaitForPlace": {is(`millrace_promotion_waiting_for_place{type="POINT"}`, 3)},
 		"MillracePromotionPaused":        {is(`millrace_promotion_paused_seconds{type="VOUCHER"}`, 90_000)},
 		"MillraceUnannounced":            {grows(`millrace_promotion_unannounced_total{type="POINT"}`, 0.01)},
 		"MillraceLedgerSilent":           {is(`millrace_promotion_measured_timestamp_seconds`, 1e9)},

@@ -31,6 +31,11 @@ func (a activations) Activate(ctx context.Context, id int64) error {
 	return a.run.ledger.Activate(ctx, ledger.Promotion{Type: a.kind, ID: id}, 0)
 }
 
+// admit implements streams.Options.Admit.
+func (a activations) admit(ctx context.Context, id int64) (bool, error) {
+	return a.run.ledger.Admit(ctx, ledger.Promotion{Type: a.kind, ID: id})
+}
+
 // Deactivate implements streams.Activations.
 func (a activations) Deactivate(ctx context.Context, id int64) error {
 	return a.run.ledger.Deactivate(ctx, ledger.Promotion{Type: a.kind, ID: id})

@@ -183,6 +183,8 @@ type Status struct {
 	ledger.Counts
 	// OldestUnpaid is how long the oldest unsettled payout has been known; 0 without one.
 	OldestUnpaid float64 `json:"oldest_unpaid_seconds"`
+	// WaitsForPlace is how long it has waited until fewer than max_active_promotions are active; 0 if it does not wait.
+	WaitsForPlace float64 `json:"waits_for_place_seconds"`
 	// Audit is what persons did to the promotion, oldest first.
 	Audit []ledger.Audit `json:"audit"`
 	// Instances are those that read the promotion's stream now. Null: Redis could not be asked, or this version
@@ -266,7 +268,7 @@ func (p *Plugin) statuses(ctx context.Context, only []ledger.Promotion) ([]Statu
 		if err != nil {
 			return nil, err
 		}
-		one := Status{Type: id.Type, Promotion: id.ID, Counts: s, OldestUnpaid: s.OldestUnpaid.Seconds()}
+		one := Status{Type: id.Type, Promotion: id.ID, Counts: s, OldestUnpaid: s.OldestUnpaid.Seconds(), WaitsForPlace: s.WaitsForPlace.Seconds()}
 		if one.Audit, err = p.run.ledger.Audit(ctx, id); err != nil {
 			return nil, err
 		}
@@ -330,6 +332,9 @@ func showStatuses(h *app.Host, all []Status) error {
 				state = "ignored, since the grace is over"
 			}
 			fmt.Fprintf(w, "  foreign group\t%s delays trimming and deletion of the stream since %s, %s\n", g.Group, g.For.Round(time.Second), state)
+		}
+		if s.Counts.WaitsForPlace > 0 {
+			fmt.Fprintf(w, "  waits for a place\tsince %s, until fewer than plugins.promotion.stream.max_active_promotions are active\n", s.Counts.WaitsForPlace.Round(time.Second))
 		}
 		if len(s.Instances) == 0 {
 			fmt.Fprintln(w, "  no instance is reading its stream")

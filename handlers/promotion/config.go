@@ -38,6 +38,9 @@ type StreamConfig struct {
 	// Kafka route. It changes only that: readers, reclaim, feeder and clean-up go on while there is work.
 	Enabled        bool `yaml:"enabled"`
 	streams.Config `yaml:",inline"`
+	// MaxActive is how many promotions of all types may have a stream at once. Others wait in the ledger; the one that
+	// was accepted first gets the next free place. Paused promotions do not count.
+	MaxActive int `yaml:"max_active_promotions"`
 	// Redis is a server of its own for the streams. Nil: the shared one (plugins.redis).
 	Redis *redispoll.ClientConfig `yaml:"redis"`
 }
@@ -90,7 +93,7 @@ type ResultsConfig struct {
 // DefaultConfig returns the defaults. The ledger's DSN and the Money API's URL have none.
 func DefaultConfig() Config {
 	return Config{
-		Stream:   StreamConfig{Config: streams.DefaultConfig()},
+		Stream:   StreamConfig{Config: streams.DefaultConfig(), MaxActive: 1000},
 		Ledger:   ledger.DefaultConfig(),
 		MoneyAPI: MoneyConfig{Config: money.DefaultConfig(), LeaseMargin: 5 * time.Second, Simulator: SimulatorConfig{Listen: "127.0.0.1:0"}},
 		Feeder:   FeederConfig{Interval: time.Second, Grace: 30 * time.Second, Sweep: time.Minute, Batch: 1000},
@@ -122,6 +125,9 @@ func (c *Config) Validate() error {
 		if g == "" || strings.Contains(g, "\n") {
 			errs = append(errs, &pipeline.FieldError{Path: fmt.Sprintf("results.required_groups[%d]", i), Problem: fmt.Sprintf("must be the name of a consumer group, got %q", g)})
 		}
+	}
+	if c.Stream.MaxActive < 1 {
+		errs = append(errs, &pipeline.FieldError{Path: "stream.max_active_promotions", Problem: fmt.Sprintf("must be >= 1, got %d", c.Stream.MaxActive)})
 	}
 	if c.Feeder.Batch < 1 || c.Feeder.Batch > 10_000 {
 		errs = append(errs, &pipeline.FieldError{Path: "feeder.batch", Problem: fmt.Sprintf("must be from 1 to 10000, got %d", c.Feeder.Batch)})

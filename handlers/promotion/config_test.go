@@ -9,7 +9,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// A lease that is longer than what may take a message from its worker is refused, with the setting and both times.
+// A lease that is longer than what may take a message from its worker is refused, with the setting and both times. So is
+// an active set without a place.
 func TestALeaseMustFit(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -23,6 +24,7 @@ func TestALeaseMustFit(t *testing.T) {
 		"no longest_hold":             {func(c *Config) { c.Stream.LongestHold = 0 }, ""},
 		"idempotency_ttl":             {func(c *Config) { c.Ledger.IdempotencyTTL = 8 * time.Second }, "ledger.idempotency_ttl"},
 		"drain_timeout":               {func(c *Config) { c.MoneyAPI.CallTimeout = 15 * time.Second }, "money_api.call_timeout"},
+		"no place":                    {func(c *Config) { c.Stream.MaxActive = 0 }, "stream.max_active_promotions"},
 		"drain_timeout by the margin": {func(c *Config) { c.MoneyAPI.LeaseMargin = time.Minute }, "money_api.call_timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {

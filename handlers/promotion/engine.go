@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/streams"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 )
 
@@ -33,6 +34,7 @@ type engine struct {
 	simulator   *moneysim.Server // nil: a Money API elsewhere
 	settleTries int              // how often an answer is written down at most; 0: until settleTimeout
 	progress    progress
+	crowded     atomic.Bool // promotions wait for a place on the active set, as the last round of the feeder found
 
 	bornCancelled seen // promotions whose records came after their cancellation
 }
@@ -196,7 +198,7 @@ func (e *engine) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 		return nil, err
 	}
 	opts := ledger.Options{Instance: e.instance, Lease: e.config.MoneyAPI.lease(), Results: e.config.Results.Enabled,
-		AcceptUnannounced: e.config.AcceptUnannounced, SameRequest: samePayout}
+		AcceptUnannounced: e.config.AcceptUnannounced, SameRequest: samePayout, MaxActive: e.config.Stream.MaxActive}
 	return sqldb.Await(ctx, e.log, "ledger", ledgerSetting, func() (*ledger.Ledger, error) {
 		return ledger.Open(ctx, e.config.Ledger, opts, e.log)
 	})
@@ -207,6 +209,16 @@ const ledgerSetting = "plugins.promotion.ledger.dsn"
 
 func (e *engine) schema(log *slog.Logger) pipeline.Schema {
 	return ledger.Schema(e.config.Ledger, ledgerSetting, log)
+}
+
+// streamConfig returns the settings of the streams. While promotions wait for a place, a drained stream gives its place up
+// after one refresh of the active set.
+func (e *engine) streamConfig() streams.Config {
+	c := e.config.Stream.Config
+	if e.crowded.Load() {
+		c.IdleTimeout = min(c.IdleTimeout, c.Refresh)
+	}
+	return c
 }
 
 // seen remembers promotions, a bounded number of them.

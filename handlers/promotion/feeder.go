@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,13 +20,15 @@ import (
 
 // feeder is the only writer into streams beside accept, and the one mechanism for overflow, rebuild and
 // healing: it looks at every promotion with unsettled payouts that is not paused, and enqueues what has no
-// hint, what lost its hint with its stream, and what is overdue. Over all instances one feeds a promotion.
+// hint, what lost its hint with its stream, and what is overdue. Over all instances one feeds a promotion. It also gives
+// free places on the active set to the promotions that wait for one.
 type feeder struct {
 	run      *engine
 	managers map[string]*streams.Manager
 	log      *slog.Logger
 	unread   map[ledger.Type]int // streams of no known promotion that the last sweep found; sweepLoop's own
-	counted  time.Time           // when measure counted what is settled; measureLoop's own
+	notFed   *pipeline.Sampler[failure, error]
+	counted  time.Time // when measure counted what is settled; measureLoop's own
 
 	end  context.CancelFunc
 	done sync.WaitGroup
@@ -39,12 +42,15 @@ const (
 	feederTargets = 4
 	// feederLeastLease is the shortest time for which an instance owns the feeding of a promotion.
 	feederLeastLease = 5 * time.Second
+	// notFedEvery is the least time between two log lines about one failure.
+	notFedEvery = time.Minute
 	// releaseTimeout bounds what a stop does so that the next feeder need not wait for that lease.
 	releaseTimeout = 2 * time.Second
 )
 
 func newFeeder(run *engine, managers map[string]*streams.Manager, log *slog.Logger) *feeder {
-	return &feeder{run: run, managers: managers, unread: map[ledger.Type]int{}, log: log.With(slog.String(pipeline.LogComponent, "feeder"))}
+	return &feeder{run: run, managers: managers, unread: map[ledger.Type]int{}, notFed: pipeline.NewSampler[failure, error](notFedEvery),
+		log: log.With(slog.String(pipeline.LogComponent, "feeder"))}
 }
 
 // Start begins to look. The feeder runs once.
@@ -67,6 +73,7 @@ func (f *feeder) Stop(ctx context.Context) error {
 		return err
 	}
 	f.end = nil
+	f.logNotFed(ctx, f.notFed.Rest())
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	if err := f.run.ledger.ReleaseFeeder(ctx); err != nil {
@@ -119,6 +126,7 @@ func (f *feeder) round(ctx context.Context) (more bool) {
 		}
 		return false
 	}
+	admitted := f.admit(ctx, work)
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(feederTargets)
@@ -127,12 +135,14 @@ func (f *feeder) round(ctx context.Context) (more bool) {
 		if manager == nil {
 			continue // another version's type: its own instances feed it
 		}
+		if w.Queued && !admitted[w.Promotion] {
+			continue
+		}
 		group.Go(func() error {
 			full, err := f.promotion(ctx, manager, w)
 			if err != nil && ctx.Err() == nil {
 				f.run.metrics.failures.WithLabelValues(string(w.Type)).Inc()
-				f.log.WarnContext(ctx, "promotion not fed, tried again next round", slog.String(logPromotionType, string(w.Type)),
-					slog.Int64(logPromotionID, w.ID), pipeline.Err(err))
+				f.failed(ctx, w.Promotion, err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -141,7 +151,63 @@ func (f *feeder) round(ctx context.Context) (more bool) {
 		})
 	}
 	_ = group.Wait() // no function returns an error
+	f.logNotFed(ctx, f.notFed.Due())
 	return more
+}
+
+// admit gives free places to promotions that wait for one, and returns those that got one.
+func (f *feeder) admit(ctx context.Context, work []ledger.Work) map[ledger.Promotion]bool {
+	crowded := slices.ContainsFunc(work, func(w ledger.Work) bool { return w.Queued })
+	f.run.crowded.Store(crowded)
+	if !crowded {
+		return nil
+	}
+	list, err := f.run.ledger.AdmitWaiting(ctx)
+	if err != nil && ctx.Err() == nil {
+		f.log.WarnContext(ctx, "free places not given to waiting promotions, tried again next round", pipeline.Err(err))
+	}
+	admitted := make(map[ledger.Promotion]bool, len(list))
+	for _, p := range list {
+		admitted[p] = true
+	}
+	return admitted
+}
+
+// failure is what failed for one promotion: a key of the log sampler.
+type failure struct {
+	ledger.Promotion
+	class string
+}
+
+// Classes of failures of the feeder.
+const (
+	failureRefused = "refused" // Redis refuses the key of the stream
+	failureForeign = "foreign" // the stream belongs to another deployment
+	failureOther   = "other"
+)
+
+// failed notes that a promotion could not be fed. A promotion whose stream can't be used yields its place to another one.
+func (f *feeder) failed(ctx context.Context, p ledger.Promotion, err error) {
+	class := failureOther
+	switch {
+	case errors.Is(err, streams.ErrRefused):
+		class = failureRefused
+	case errors.Is(err, streams.ErrForeign):
+		class = failureForeign
+	}
+	if class != failureOther {
+		if _, yieldErr := f.run.ledger.Yield(ctx, p); yieldErr != nil {
+			err = errors.Join(err, yieldErr)
+		}
+	}
+	f.notFed.Add(failure{p, class}, 1, err)
+}
+
+func (f *feeder) logNotFed(ctx context.Context, lines []pipeline.Sample[failure, error]) {
+	for _, l := range lines {
+		f.log.WarnContext(ctx, "promotion not fed, tried again", slog.String(logPromotionType, string(l.Key.Type)),
+			slog.Int64(logPromotionID, l.Key.ID), slog.String("class", l.Key.class), slog.Int("suppressed", l.Count-1), pipeline.Err(l.Latest))
+	}
 }
 
 // promotion feeds one promotion, if this instance is its feeder, and reports whether more is waiting.
@@ -188,6 +254,9 @@ func (f *feeder) promotion(ctx context.Context, m *streams.Manager, w ledger.Wor
 		}
 		fed, full, err := f.feed(ctx, m, w.Promotion, rows)
 		f.run.metrics.fed.WithLabelValues(string(w.Type), net.reason).Add(float64(fed))
+		if errors.Is(err, errNoPlace) {
+			return false, nil // it waits now
+		}
 		if err != nil {
 			return more, err
 		}
@@ -217,7 +286,10 @@ func (f *feeder) recordLoss(ctx context.Context, w ledger.Work, st streams.State
 	return nil
 }
 
-var errStreamChanged = errors.New("the stream was made anew meanwhile")
+var (
+	errStreamChanged = errors.New("the stream was made anew meanwhile")
+	errNoPlace       = errors.New("no place on the active set")
+)
 
 // feed enqueues rows, marks those that were added, and reports whether the stream is full. A crash
 // between the two repeats a hint, which the ledger absorbs.
@@ -225,8 +297,10 @@ func (f *feeder) feed(ctx context.Context, m *streams.Manager, p ledger.Promotio
 	if len(rows) == 0 {
 		return 0, false, nil
 	}
-	if err := f.run.ledger.Activate(ctx, p, 0); err != nil {
+	if ok, err := f.run.ledger.Admit(ctx, p); err != nil {
 		return 0, false, err
+	} else if !ok {
+		return 0, false, errNoPlace
 	}
 	if err := m.Ensure(ctx, p.ID); err != nil {
 		return 0, false, err

@@ -1,15 +1,21 @@
 package promotion
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -115,4 +121,22 @@ func TestStopsEndWithTheirContext(t *testing.T) {
 		close(release)
 		s.work.Wait()
 	}
+}
+
+// A promotion that can't be fed is logged once a minute and class, with the number of failures that were not logged.
+func TestAFailureOfTheFeederIsLoggedOnceAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		f := newFeeder(&engine{}, nil, slog.New(slog.NewTextHandler(&out, nil)))
+		for range 121 { // rounds
+			for id := range int64(2) {
+				f.failed(t.Context(), ledger.Promotion{Type: "POINT", ID: id}, errors.New("no room"))
+			}
+			f.logNotFed(t.Context(), f.notFed.Due())
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, 2*3, strings.Count(out.String(), "promotion not fed"))
+		require.Equal(t, 2*2, strings.Count(out.String(), "suppressed=59"))
+	})
 }

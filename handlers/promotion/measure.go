@@ -29,16 +29,20 @@ func (f *feeder) measure(ctx context.Context) {
 	if err != nil {
 		return // the rounds meet the same error and tell it; measured_timestamp stands still
 	}
-	oldest, overdue := map[string]float64{}, map[string]float64{}
+	oldest, overdue, queued := map[string]float64{}, map[string]float64{}, map[string]float64{}
 	for _, w := range waiting {
 		kind := string(w.Type)
 		oldest[kind] = max(oldest[kind], w.OldestUnpaid.Seconds())
 		overdue[kind] = max(overdue[kind], w.Overdue.Seconds())
+		if w.Queued {
+			queued[kind]++
+		}
 	}
 	m := f.run.metrics
 	for kind := range f.managers {
 		m.oldest.WithLabelValues(kind).Set(oldest[kind])
 		m.overdue.WithLabelValues(kind).Set(overdue[kind])
+		m.waiting.WithLabelValues(kind).Set(queued[kind])
 	}
 	if time.Since(f.counted) >= totalsInterval {
 		totals, err := f.run.ledger.Totals(ctx)

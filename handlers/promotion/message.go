@@ -8,12 +8,13 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
 // MaxPayloadBytes bounds a record's payload; a larger one is a dead letter of class too_large before it is
 // decoded. A payout is some hundred bytes.
-const MaxPayloadBytes = 64 << 10
+const MaxPayloadBytes = ledger.MaxPayloadBytes
 
 // Classes of records that can't be accepted, beside pipeline.ClassUndecodable.
 const (

@@ -18,6 +18,7 @@ type metrics struct {
 	unknown        *prometheus.GaugeVec
 	paused         *prometheus.GaugeVec
 	pausedFor      *prometheus.GaugeVec
+	waiting        *prometheus.GaugeVec
 	born           *prometheus.CounterVec
 	attempts       *prometheus.CounterVec
 	oldest         *prometheus.GaugeVec
@@ -55,6 +56,7 @@ func newMetrics() *metrics {
 		unknown:     gauge("unknown_streams", "Streams with the prefix of a type that belong to no promotion of the ledger, as the last sweep of this instance found them. They are not read."),
 		paused:      gauge("paused", "Promotions that a person has paused, by type. Every instance tells the same number."),
 		pausedFor:   gauge("paused_seconds", "For how long the promotion has been paused that was paused first, by type; 0 when none is."),
+		waiting:     gauge("waiting_for_place", "Promotions with unpaid payouts that wait until fewer than max_active_promotions are active, by type. Every instance reports the same number."),
 		born:        counter("accepted_cancelled_total", "Records that were accepted for a cancelled promotion, by type. Their payouts are CANCELLED at once."),
 		attempts:    counter("attempts_total", "Attempts and questions written down here, by type and the state that they left the payout in; stale: it was not theirs any more.", "state"),
 		oldest:      gauge("oldest_unpaid_seconds", "How long ago the oldest payout was accepted that is not settled, by type, over all promotions that are not paused."),
@@ -93,6 +95,7 @@ func (m *metrics) known(kind string) {
 	m.unknown.WithLabelValues(kind)
 	m.paused.WithLabelValues(kind)
 	m.pausedFor.WithLabelValues(kind)
+	m.waiting.WithLabelValues(kind)
 	m.oldest.WithLabelValues(kind)
 	m.overdue.WithLabelValues(kind)
 	m.settled(ledger.Totals{Type: ledger.Type(kind)})
@@ -129,7 +132,7 @@ func (m *metrics) settled(t ledger.Totals) {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.fed, m.lost, m.orphans, m.failures, m.unannounced, m.unknown, m.paused, m.pausedFor, m.born, m.attempts, m.oldest, m.overdue, m.payouts, m.measured, m.results, m.resultsTrimmed, clientMetrics{m}}
+	return []prometheus.Collector{m.fed, m.lost, m.orphans, m.failures, m.unannounced, m.unknown, m.paused, m.pausedFor, m.waiting, m.born, m.attempts, m.oldest, m.overdue, m.payouts, m.measured, m.results, m.resultsTrimmed, clientMetrics{m}}
 }
 
 // clientMetrics passes on what the Money API's client counts. It describes nothing beforehand, since

@@ -155,7 +155,7 @@ func newModelHome(t testing.TB, h *modelHome, redisAddr string, redisDB int, dri
 	}
 	h.shift = [2]string{
 		"UPDATE payouts SET " + columns("hint_due", "lease_until", "next_attempt_at", "first_sent_at", "key_first_used_at", "attempt_started_at") + " WHERE type = 'POINT' AND promotion_id = $2",
-		"UPDATE promotion_streams SET " + columns("feeder_until", "inactive_since") + " WHERE type = 'POINT' AND promotion_id = $2",
+		"UPDATE promotion_streams SET " + columns("feeder_until", "waiting_since") + " WHERE type = 'POINT' AND promotion_id = $2",
 	}
 	// Scripts are loaded before, so that each call is one step.
 	w := h.world()

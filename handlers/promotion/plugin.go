@@ -133,8 +133,9 @@ func (p *Plugin) streamOptions(s strategy) streams.Options {
 	set := activations{p.run, ledger.Type(s.kind)}
 	return streams.Options{
 		Kind:          streams.Kind{Type: s.kind, StreamPrefix: s.streamPrefix(), GroupPrefix: s.groupPrefix()},
-		Config:        func() streams.Config { return p.config.Stream.Config },
+		Config:        p.run.streamConfig,
 		Activations:   set,
+		Admit:         set.admit,
 		Created:       set.created,
 		Fence:         p.redis.Fence,
 		Owner:         func() string { return p.run.ledgerID },
@@ -204,7 +205,7 @@ func retryPayload(payload []byte, retry int) ([]byte, error) {
 	return withRetryCount(payload, min(max(retry, 0), maxRetryCount))
 }
 
-// started sizes and starts the streams of a promotion early. What was missed is in the ledger.
+// started sizes and starts the streams of a promotion early, if there is a place. What was missed is in the ledger.
 func (p *Plugin) started(ctx context.Context, m StartedMessage) error {
 	manager, known := p.managers[m.PromotionType]
 	if !known {

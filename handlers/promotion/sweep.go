@@ -17,7 +17,7 @@ func (f *feeder) sweep(ctx context.Context, kind ledger.Type, m *streams.Manager
 		of := []any{slog.String(logPromotionType, string(kind)), slog.Int64(logPromotionID, id)}
 		known, err := f.run.ledger.Revive(ctx, p)
 		if err == nil && !known && f.run.config.AcceptUnannounced {
-			known, err = true, f.run.ledger.Activate(ctx, p, 0)
+			known, err = true, f.run.ledger.Started(ctx, p, 0)
 		}
 		switch {
 		case err != nil:

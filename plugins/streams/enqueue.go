@@ -19,8 +19,8 @@ type Outcome int
 const (
 	// Added: the entry is in the stream, and the stream is on the active set.
 	Added Outcome = iota
-	// Full: the stream holds max_len entries that are not acknowledged. Nothing was added; the
-	// entry waits where it came from.
+	// Full: the stream holds max_len entries that are not acknowledged, or is absent and Options.Admit refused it. Nothing
+	// was added; the entry waits where it came from.
 	Full
 )
 
@@ -113,8 +113,10 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []redispoll.Entry) 
 			}
 			return n, nil
 		}
-		if err := m.activations.Activate(ctx, id); err != nil {
+		if ok, err := m.admit(ctx, id); err != nil {
 			return 0, fmt.Errorf("activate: %w", err)
+		} else if !ok {
+			return 0, nil
 		}
 		if err := m.create(ctx, id); err != nil {
 			return 0, err

@@ -35,18 +35,19 @@ type Activations interface {
 	// finds its stream gone.
 	Active(ctx context.Context) ([]Activation, error)
 	// Activate puts id on the set; it is no error when it is there. Called when an enqueue found
-	// the stream absent (before and after it is created) and when an idle stop came too late.
+	// the stream absent (before it is created, unless Options.Admit is set, and after) and when an idle stop came too late.
 	Activate(ctx context.Context, id int64) error
 	// Deactivate takes id off the set, before the clean-up script runs; it is no error when it is off.
 	Deactivate(ctx context.Context, id int64) error
 }
 
-// Options is what a Manager needs. All but Created, Fence, Gate, Owner, Logger, Metrics and ReaderMetrics are required.
+// Options is what a Manager needs. All but Admit, Created, Fence, Gate, Owner, Logger, Metrics and ReaderMetrics are required.
 type Options struct {
 	Kind          Kind
 	Config        func() Config                // asked at every use, so that settings may be loaded after construction
 	Client        func() redis.UniversalClient // borrowed, never closed here; asked at every use
 	Activations   Activations
+	Admit         func(ctx context.Context, id int64) (bool, error)             // Activate for an enqueue that found no stream; false: the entry is answered Full, and no stream is created; nil: Activate
 	Created       func(ctx context.Context, id int64, incarnation string) error // a stream was created, nothing was added to it yet; nil: not reported
 	Instance      string                                                        // unique among all instances; the reader's name is Instance-0
 	Fence         func() time.Time                                              // redispoll.ReaderConfig.Fence of the readers; nil: none
@@ -68,6 +69,7 @@ type Manager struct {
 	config        func() Config
 	client        func() redis.UniversalClient
 	activations   Activations
+	admit         func(context.Context, int64) (bool, error)
 	created       func(context.Context, int64, string) error
 	instance      string
 	gate          func() bool
@@ -104,9 +106,12 @@ func NewManager(o Options) *Manager {
 	if o.Owner == nil {
 		o.Owner = func() string { return "" }
 	}
+	if o.Admit == nil {
+		o.Admit = func(ctx context.Context, id int64) (bool, error) { return true, o.Activations.Activate(ctx, id) }
+	}
 	o.Metrics.known(o.Kind.Type)
 	return &Manager{
-		kind: o.Kind, config: o.Config, client: o.Client, activations: o.Activations, created: o.Created,
+		kind: o.Kind, config: o.Config, client: o.Client, activations: o.Activations, admit: o.Admit, created: o.Created,
 		instance: o.Instance, gate: o.Gate, fence: o.Fence, owner: o.Owner, metrics: o.Metrics, readerMetrics: o.ReaderMetrics,
 		log:      o.Logger.With(slog.String("kind", o.Kind.Type)),
 		scripts:  newScripts(),

@@ -107,7 +107,7 @@ func (m *Manager) inspect(ctx context.Context, id int64) (State, time.Time, map[
 	}
 	reply, err := m.scripts.inspect.Run(ctx, m.client(), m.keys(id), m.config().groupArgs(m.kind.Group(id))...).Slice()
 	if err != nil {
-		return fail(err)
+		return fail(m.refusal(id, err))
 	}
 	if len(reply) != 8 {
 		return fail(fmt.Errorf("unexpected reply %v", reply))

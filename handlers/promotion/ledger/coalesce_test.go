@@ -124,7 +124,7 @@ func TestBadRowFailsAlone(t *testing.T) {
 		for target := range int64(5) {
 			r := record(1, target+1)
 			if target == 2 {
-				r.Payload = make([]byte, MaxPayloadBytes+1)
+				r.Payload = make([]byte, 8<<20+1) // the constraint payouts_payload_size
 			}
 			batch = append(batch, &call[acceptReq, Accepted]{req: acceptReq{Record: &r}, done: make(chan struct{})})
 		}

@@ -172,9 +172,11 @@ func TestManyWorkersPayEachOnce(t *testing.T) {
 		require.Equal(t, int64(targets), c.Paid)
 		require.Zero(t, c.Pending)
 		require.Len(t, relayed(t, ledgers[0], OutboxResult), targets)
-		calls, err := ledgers[0].Calls(t.Context(), c.Promotion)
-		require.NoError(t, err)
-		require.Equal(t, int64(targets), calls[Paid])
+		var answered int
+		require.NoError(t, ledgers[0].store.read(t.Context(), func(q querier, _ time.Time) error {
+			return q.query(t.Context(), func(r scanner) error { return r.Scan(&answered) }, `SELECT count(*) FROM attempts WHERE outcome = 'paid' AND NOT late`)
+		}))
+		require.Equal(t, targets, answered)
 	})
 }
 

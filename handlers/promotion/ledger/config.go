@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -94,6 +95,8 @@ type Options struct {
 	Lease time.Duration
 	// Results: every settled payout is offered as an outcome event in the outbox.
 	Results bool
+	// MaxActive is how many promotions may be active at once; Admit says which. Zero: no limit.
+	MaxActive int
 	// AcceptUnannounced: a begin without a row accepts the payout, instead of writing a dead letter of class unannounced.
 	AcceptUnannounced bool
 	// SameRequest reports whether two requests ask for the same payout, whose keys are the same. What is sent is always
@@ -108,6 +111,9 @@ func (o *Options) check() error {
 	o.Instance = clean(o.Instance)
 	if o.Lease <= 0 {
 		return fmt.Errorf("ledger: the lease must be > 0, got %s", o.Lease)
+	}
+	if o.MaxActive == 0 {
+		o.MaxActive = math.MaxInt32
 	}
 	if o.SameRequest == nil {
 		o.SameRequest = func(_ Type, stored, offered []byte) bool { return bytes.Equal(stored, offered) }

@@ -81,6 +81,12 @@ func hotStatements() []hotStatement {
 			via: map[string]string{"payouts": "payouts_unsettled", "promotions": "promotions_pkey", "promotion_streams": "promotion_streams_pkey"}},
 		{name: "active", sql: sqlActive, args: []string{"'POINT'"}, cond: "type", rows: 2, cold: true,
 			via: map[string]string{"promotions": "promotions_pkey", "promotion_streams": "promotion_streams_active"}},
+		{name: "admit", sql: sqlAdmit, args: promotion("0", "1000"), rows: 2, cold: true, via: map[string]string{
+			"promotions": "promotions_pkey|promotions_paused", "promotion_streams": "promotion_streams_pkey|promotion_streams_active|promotion_streams_waiting"}},
+		{name: "admit waiting", sql: sqlAdmitWaiting, args: []string{"1000"}, rows: 2, cold: true, via: map[string]string{
+			"promotions": "promotions_pkey|promotions_paused", "promotion_streams": "promotion_streams_pkey|promotion_streams_active|promotion_streams_waiting"}},
+		{name: "no work", sql: sqlNoWork, rows: 2, cold: true,
+			via: map[string]string{"payouts": "payouts_unsettled", "promotion_streams": "promotion_streams_pkey|promotion_streams_waiting"}},
 		{name: "cancellable", sql: sqlCancellable, args: promotion("0", "20"), via: pk, cond: "target_id", rows: 200, cold: true},
 		{name: "page", sql: sqlPage, args: promotion("0", "20"), via: pk, cond: "target_id", rows: 20, cold: true},
 		{name: "audit of a payout", sql: sqlAudit, args: promotion("7"), via: map[string]string{"ledger_audit": "ledger_audit_payout"},
@@ -126,6 +132,7 @@ func fill(t *testing.T, s *postgres) {
 		`ALTER TABLE outbox SET (autovacuum_enabled = false)`,
 		`INSERT INTO promotions SELECT 'POINT', g, 'RUNNING', now(), now() FROM generate_series(1, 20000) g`,
 		`INSERT INTO promotion_streams (type, promotion_id, active) SELECT 'POINT', g, g < 3 FROM generate_series(1, 20000) g`,
+		`UPDATE promotion_streams SET waiting_since = now() WHERE promotion_id IN (3, 4)`,
 		`INSERT INTO payouts (type, promotion_id, target_id, summary_id, state, hint, hint_due, version, accepted_at, settled_at, payload)
 			SELECT 'POINT', p, g, 9, CASE WHEN g % 10 = 0 THEN 'PENDING' ELSE 'SUCCESS' END, (ARRAY['none', 'stream', 'retry'])[1 + g / 10 % 3],
 				now() - interval '2 hours', 1, now(), CASE WHEN g % 10 = 0 THEN NULL ELSE now() END, 'x'
@@ -235,11 +242,12 @@ func TestPlansOfSQLite(t *testing.T) {
 		for name, sql := range map[string]string{
 			"share promotion": liteSharePromotion, "lock row": liteLockRow, "lock body": liteLockBody, "update row": liteUpdateRow,
 			"dead body": liteDeadBody, "mark fed": liteMarkFed, "feed none": sqlFeedNone, "feed lost tail": sqlFeedLostTail,
-			"feed overdue": sqlFeedOverdue, "waiting": sqlWaiting, "unfinished": sqlUnfinished, "active": sqlActive, "cancellable": sqlCancellable, "page": sqlPage,
+			"feed overdue": sqlFeedOverdue, "waiting": sqlWaiting, "unfinished": sqlUnfinished, "active": sqlActive,
+			"admit": sqlAdmit, "admit waiting": sqlAdmitWaiting, "no work": sqlNoWork, "cancellable": sqlCancellable, "page": sqlPage,
 			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "letters": sqlLetters, "unknown": sqlUnknown, "ambiguous": sqlAmbiguous, "replayed": sqlReplayed, "paid": sqlPaid,
 		} {
 			plan := litePlan(t, l, sql)
-			for _, table := range []string{"payouts", "p", "promotions", "attempts", "outbox", "pr", "s", "ledger_audit", "ledger_replays"} {
+			for _, table := range []string{"payouts", "p", "promotions", "attempts", "outbox", "pr", "s", "a", "w", "ledger_audit", "ledger_replays"} {
 				require.NotContains(t, plan+"\n", "SCAN "+table+"\n", name)
 			}
 		}

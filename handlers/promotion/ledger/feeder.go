@@ -12,6 +12,7 @@ type Work struct {
 	Promotion
 	State       PromotionState
 	Active      bool
+	Queued      bool // it is not active and waits for a place on the active set
 	TotalCount  int64
 	Incarnation string // recorded of its stream; empty: none
 }
@@ -23,7 +24,7 @@ func (l *Ledger) Unfinished(ctx context.Context) ([]Work, error) {
 	err := l.read(ctx, "unfinished promotions", func(q querier, _ time.Time) error {
 		return q.query(ctx, func(r scanner) error {
 			var w Work
-			if err := r.Scan((*string)(&w.Type), &w.ID, (*string)(&w.State), &w.Active, &w.TotalCount, &w.Incarnation); err != nil {
+			if err := r.Scan((*string)(&w.Type), &w.ID, (*string)(&w.State), &w.Active, &w.Queued, &w.TotalCount, &w.Incarnation); err != nil {
 				return err
 			}
 			work = append(work, w)
@@ -46,6 +47,7 @@ const sqlUnfinished = `WITH RECURSIVE open(type, promotion_id) AS (
 SELECT * FROM (SELECT o.type, o.promotion_id,
 	coalesce((SELECT pr.state FROM promotions AS pr WHERE pr.type = o.type AND pr.promotion_id = o.promotion_id), 'RUNNING') AS state,
 	coalesce((SELECT s.active FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), FALSE) AS active,
+	coalesce((SELECT NOT s.active AND s.waiting_since IS NOT NULL FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), FALSE) AS queued,
 	coalesce((SELECT s.total_count FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), 0) AS total_count,
 	coalesce((SELECT s.incarnation FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), '') AS incarnation
 	FROM open AS o WHERE o.type IS NOT NULL) AS w
@@ -57,8 +59,8 @@ func (l *Ledger) LeaseFeeder(ctx context.Context, p Promotion, ttl time.Duration
 	var n int64
 	err := l.update(ctx, "lease feeder", nil, func(q querier, now time.Time) error {
 		var err error
-		n, err = q.exec(ctx, `INSERT INTO promotion_streams AS s (type, promotion_id, active, inactive_since, feeder, feeder_until)
-			VALUES ($1, $2, FALSE, $4, $3, $5)
+		n, err = q.exec(ctx, `INSERT INTO promotion_streams AS s (type, promotion_id, active, feeder, feeder_until)
+			VALUES ($1, $2, FALSE, $3, $5)
 			ON CONFLICT (type, promotion_id) DO UPDATE SET feeder = excluded.feeder, feeder_until = excluded.feeder_until
 			WHERE s.feeder = excluded.feeder OR s.feeder_until IS NULL OR s.feeder_until <= $4`,
 			string(p.Type), p.ID, l.opts.Instance, now, now.Add(ttl))
@@ -98,10 +100,10 @@ func sameIncarnation(ctx context.Context, q querier, p Promotion, incarnation st
 // stays: the feeder books its loss.
 func (l *Ledger) Adopt(ctx context.Context, p Promotion, incarnation string) (bool, error) {
 	same := false
-	err := l.update(ctx, "adopt incarnation", nil, func(q querier, now time.Time) error {
-		if _, err := q.exec(ctx, `INSERT INTO promotion_streams AS s (type, promotion_id, active, inactive_since, incarnation)
-			VALUES ($1, $2, FALSE, $4, $3) ON CONFLICT (type, promotion_id) DO UPDATE SET incarnation = excluded.incarnation
-			WHERE s.incarnation = ''`, string(p.Type), p.ID, incarnation, now); err != nil {
+	err := l.update(ctx, "adopt incarnation", nil, func(q querier, _ time.Time) error {
+		if _, err := q.exec(ctx, `INSERT INTO promotion_streams AS s (type, promotion_id, active, incarnation)
+			VALUES ($1, $2, FALSE, $3) ON CONFLICT (type, promotion_id) DO UPDATE SET incarnation = excluded.incarnation
+			WHERE s.incarnation = ''`, string(p.Type), p.ID, incarnation); err != nil {
 			return err
 		}
 		var err error
@@ -124,7 +126,16 @@ func (l *Ledger) AdoptActive(ctx context.Context, p Promotion, incarnation strin
 // Lost books the loss of a stream, when recorded is still the incarnation on record: in one transaction every
 // unsettled payout whose hint was in the stream has none, and found is on record (empty: the stream is absent). It
 // returns how many payouts lost their hint, and whether there was a loss to book. Only the promotion's feeder calls it.
+//
+// One call runs at a time and the others wait: each may write a hundred thousand rows, and together they would take every
+// connection of status, readiness and outbox.
 func (l *Ledger) Lost(ctx context.Context, p Promotion, recorded, found string) (n int64, booked bool, err error) {
+	select {
+	case l.losses <- struct{}{}:
+		defer func() { <-l.losses }()
+	case <-ctx.Done():
+		return 0, false, ctx.Err()
+	}
 	err = l.update(ctx, "book a lost stream", nil, func(q querier, now time.Time) error {
 		n, booked = 0, false
 		same, err := sameIncarnation(ctx, q, p, recorded)

@@ -274,19 +274,3 @@ func readPromotion(ctx context.Context, q querier, p Promotion) (s PromotionStat
 		`SELECT state FROM promotions WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID)
 	return s, err
 }
-
-// Calls counts the lines in the book of attempts of a promotion by outcome: how often the API was called.
-func (l *Ledger) Calls(ctx context.Context, p Promotion) (map[Outcome]int64, error) {
-	counts := map[Outcome]int64{}
-	err := l.read(ctx, "count calls", func(q querier, _ time.Time) error {
-		return q.query(ctx, func(r scanner) error {
-			var o string
-			var n int64
-			err := r.Scan(&o, &n)
-			counts[Outcome(o)] = n
-			return err
-		}, `SELECT a.outcome, count(*) FROM payouts AS p JOIN attempts AS a ON a.payout_id = p.id
-			WHERE p.type = $1 AND p.promotion_id = $2 AND NOT a.late GROUP BY a.outcome`, string(p.Type), p.ID)
-	})
-	return counts, err
-}

@@ -26,6 +26,8 @@ type Ledger struct {
 	settles *coalescer[*Result, Settled]
 	returns *coalescer[Key, struct{}] // NotEnqueued
 
+	losses chan struct{} // capacity 1: held by the Lost under way
+
 	life    context.Context // of every flush; ended by a Close that has no more time
 	end     context.CancelFunc
 	orphans sync.WaitGroup
@@ -52,7 +54,7 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Ledger{cfg: cfg, opts: opts, policy: cfg.policy(opts), log: logger}
+	l := &Ledger{cfg: cfg, opts: opts, policy: cfg.policy(opts), log: logger, losses: make(chan struct{}, 1)}
 	l.life, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
 	if sqldb.DialectOf(cfg.DSN.Reveal()) == sqldb.SQLite {
@@ -80,14 +82,6 @@ func (l *Ledger) start() {
 func (l *Ledger) Migrate(ctx context.Context) error {
 	if err := l.store.migrate(ctx); err != nil {
 		return l.wrap("migrate", err)
-	}
-	return nil
-}
-
-// Ping checks that the database answers.
-func (l *Ledger) Ping(ctx context.Context) error {
-	if err := l.store.ping(ctx); err != nil {
-		return l.wrap("ping", err)
 	}
 	return nil
 }

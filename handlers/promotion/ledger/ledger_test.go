@@ -249,9 +249,9 @@ func TestInvalidRecordsAreTheCallersOwn(t *testing.T) {
 		weird.Origin, weird.RecordKey, weird.Headers = "a\x00\xffb", []byte{0, 255}, map[string]string{"\x00\xff": "\x00"}
 		require.Equal(t, Enqueue, mustAccept(t, l, weird).Next, "what only describes is made storable")
 		big := record(1, 4)
-		big.Payload = make([]byte, 1<<20)
+		big.Payload = make([]byte, MaxPayloadBytes)
 		mustAccept(t, l, big)
-		require.Len(t, mustBegin(t, l, big).Request, 1<<20)
+		require.Len(t, mustBegin(t, l, big).Request, MaxPayloadBytes)
 
 		_, err := l.Settle(t.Context(), Result{Key: key(1, 99), Epoch: 1, Outcome: Paid})
 		require.ErrorIs(t, err, ErrNotFound)

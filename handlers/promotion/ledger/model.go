@@ -278,7 +278,7 @@ func (r *Record) request() []byte {
 
 // Limits of what a row stores.
 const (
-	MaxPayloadBytes   = 8 << 20
+	MaxPayloadBytes   = 64 << 10
 	maxRecordKeyBytes = 64 << 10
 	maxTextBytes      = 4 << 10 // answers and errors are cut to this
 )

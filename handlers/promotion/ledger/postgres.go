@@ -40,6 +40,9 @@ const (
 	pgGateTimeout     = "2s"    // of a pause, resume or cancel: begins and accepts queue behind it
 )
 
+// pgStaleRow is the SQLSTATE of the function ledger_stale_row.
+const pgStaleRow = "MR001"
+
 func openPostgres(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.Int64) (*postgres, error) {
 	s := &postgres{log: log, skew: skew, conns: cfg.Connections}
 	var err error
@@ -47,8 +50,9 @@ func openPostgres(ctx context.Context, cfg Config, log *slog.Logger, skew *atomi
 		"enable_hashjoin = off", "enable_mergejoin = off", "plan_cache_mode = force_generic_plan", "lock_timeout = '"+pgLockTimeout+"'"); err != nil {
 		return nil, err
 	}
-	// Rare statements that read in an order must read an index in that order, statistics or not.
-	if s.cold, err = newPool(ctx, cfg.DSN.Reveal(), coldConnections, "jit = off", "enable_seqscan = off", "enable_sort = off"); err != nil {
+	// Rare statements that read in an order must read an index in that order, and join by probes, statistics or not.
+	if s.cold, err = newPool(ctx, cfg.DSN.Reveal(), coldConnections, "jit = off", "enable_seqscan = off", "enable_sort = off",
+		"enable_hashjoin = off", "enable_mergejoin = off"); err != nil {
 		s.hot.Close()
 		return nil, err
 	}
@@ -79,8 +83,6 @@ func newPool(ctx context.Context, dsn string, size int, settings ...string) (*pg
 
 func (s *postgres) flushers() int { return min(3, s.conns/3) }
 
-func (s *postgres) ping(ctx context.Context) error { return s.cold.Ping(ctx) }
-
 func (s *postgres) close() error {
 	s.hot.Close()
 	s.cold.Close()
@@ -107,7 +109,7 @@ func (s *postgres) fault(err error) fault {
 		return faultServer
 	case !errors.As(err, &pg):
 		return faultOther
-	case pg.Code == "22012": // only pgUpdateRows divides
+	case pg.Code == pgStaleRow:
 		return faultStale
 	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000":
 		return faultData

@@ -51,7 +51,7 @@ ON CONFLICT (type, promotion_id, target_id) DO NOTHING
 RETURNING id, type, promotion_id, target_id`
 
 	// The update of rows that were read without a lock: each must be the version that was followed by the
-	// new one. The division fails, and with it the whole pipeline, when one is not.
+	// new one. ledger_stale_row raises pgStaleRow, and the complete pipeline fails, when one is not.
 	pgUpdateRows = `WITH done AS (UPDATE payouts AS p SET state = u.state, hint = u.hint, hint_due = u.hint_due, version = u.version,
 	epoch = u.epoch, attempts = u.attempts, asks = u.asks, failures = u.failures, interruptions = u.interruptions,
 	lease_until = u.lease_until, next_attempt_at = u.next_attempt_at, first_sent_at = u.first_sent_at,
@@ -65,7 +65,7 @@ FROM unnest($1::bigint[], $2::text[], $3::text[], $4::timestamptz[], $5::bigint[
 	first_sent_at, maybe_charged, asking, transaction_key, last_class, last_error, attempt_started_at, attempt_by, settled_at,
 	released, key_first_used_at, no_charge_seen)
 WHERE p.id = u.id AND p.version = u.version - 1 RETURNING 1)
-SELECT 1 / (CASE WHEN count(*) = $25 THEN 1 ELSE 0 END) FROM done`
+SELECT CASE WHEN count(*) = $25 THEN 1 ELSE ledger_stale_row() END FROM done`
 
 	pgInsertAttempts = `INSERT INTO attempts (payout_id, epoch, late, attempt, kind, instance, started_at, ended_at, outcome, class, answer, http_status)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bool[], $4::int[], $5::text[], $6::text[], $7::timestamptz[], $8::timestamptz[],

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -207,8 +208,9 @@ func TestFaults(t *testing.T) {
 		h := newPostgresHome(t)
 		s := h.open(t).store.(*postgres)
 		for sql, want := range map[string]fault{
-			`SELECT 1/0`:      faultStale,
-			`SELECT 'x'::int`: faultData,
+			`SELECT ledger_stale_row()`: faultStale,
+			`SELECT 1/0`:                faultData,
+			`SELECT 'x'::int`:           faultData,
 			`INSERT INTO promotions VALUES ('A', 1, 'X', now(), now())`: faultData,
 			`SELECT nothing`: faultOther,
 			`DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$`:    faultRetry,
@@ -269,5 +271,26 @@ func TestSessionsOfAStandbyAreNotKept(t *testing.T) {
 		cfg.DSN = pipeline.NewSecret(h.dsn + "&default_transaction_read_only=on")
 		_, err := Open(t.Context(), cfg, opts, nil)
 		require.ErrorIs(t, err, pipeline.ErrUnavailable)
+	})
+}
+
+// A transaction that a change by another one ends leaves a line in PostgreSQL's log that names the cause.
+func TestAStaleRowNamesItsCause(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		l := newPostgresHome(t).open(t)
+		s := l.store.(*postgres)
+		mustAccept(t, l, record(1, 1))
+		u, snap, err := s.begin(t.Context(), want{keys: []Key{key(1, 1)}})
+		require.NoError(t, err)
+		defer u.rollback()
+		row := snap.rows[key(1, 1)].Row
+		row.Version += 2 // as if it was read before the change of another transaction
+		err = u.commit(t.Context(), &changes{rows: []*Row{&row}})
+		var pg *pgconn.PgError
+		require.ErrorAs(t, err, &pg)
+		require.Contains(t, pg.Message, "changed by another transaction")
+		require.Equal(t, faultStale, s.fault(err))
 	})
 }

@@ -189,12 +189,6 @@ func (l *Ledger) Cancel(ctx context.Context, p Promotion, by Steering) (Cancella
 	}
 }
 
-// Started records that a promotion begins and how many payouts it announces (0: not known), and sets its
-// stream active. It may come twice, never, or after the first records.
-func (l *Ledger) Started(ctx context.Context, p Promotion, totalCount int64) error {
-	return l.Activate(ctx, p, totalCount)
-}
-
 // ActiveStream is a stream that should run.
 type ActiveStream struct {
 	Promotion
@@ -224,22 +218,26 @@ func (l *Ledger) Active(ctx context.Context, t Type) ([]ActiveStream, error) {
 	return active, err
 }
 
-// Activate puts a promotion's stream on the active set; totalCount 0 keeps what is known. It comes before the
-// stream is made.
+// Activate puts a promotion's stream on the active set, whether or not that has a free place; totalCount 0 keeps what is
+// known. It is for a stream that exists and may hold entries; Admit is for all others.
 func (l *Ledger) Activate(ctx context.Context, p Promotion, totalCount int64) error {
-	if err := p.validate(); err != nil {
+	if err := checkActivation(p, totalCount); err != nil {
 		return err
-	}
-	if totalCount < 0 {
-		return invalid("promotion %s: the total count is %d", p, totalCount)
 	}
 	return l.update(ctx, "activate", nil, func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `INSERT INTO promotion_streams AS s (type, promotion_id, active, total_count) VALUES ($1, $2, TRUE, $3)
-			ON CONFLICT (type, promotion_id) DO UPDATE SET active = TRUE, inactive_since = NULL,
+			ON CONFLICT (type, promotion_id) DO UPDATE SET active = TRUE, waiting_since = NULL,
 			total_count = CASE WHEN excluded.total_count > 0 THEN excluded.total_count ELSE s.total_count END`,
 			string(p.Type), p.ID, totalCount)
 		return err
 	})
+}
+
+func checkActivation(p Promotion, totalCount int64) error {
+	if totalCount < 0 {
+		return invalid("promotion %s: the total count is %d", p, totalCount)
+	}
+	return p.validate()
 }
 
 // Revive is Activate for a promotion that the ledger knows; known is false, and nothing is changed, for any other.
@@ -258,40 +256,9 @@ func (l *Ledger) Revive(ctx context.Context, p Promotion) (known bool, err error
 // Deactivate takes a promotion's stream off the active set and forgets its incarnation. It comes before the
 // script that deletes the stream; when that answers not drained, Activate puts the stream back.
 func (l *Ledger) Deactivate(ctx context.Context, p Promotion) error {
-	return l.update(ctx, "deactivate", nil, func(q querier, now time.Time) error {
-		_, err := q.exec(ctx, `UPDATE promotion_streams SET active = FALSE, incarnation = '', inactive_since = $3
-			WHERE type = $1 AND promotion_id = $2 AND active`, string(p.Type), p.ID, now)
+	return l.update(ctx, "deactivate", nil, func(q querier, _ time.Time) error {
+		_, err := q.exec(ctx, `UPDATE promotion_streams SET active = FALSE, incarnation = '', waiting_since = NULL
+			WHERE type = $1 AND promotion_id = $2 AND active`, string(p.Type), p.ID)
 		return err
 	})
-}
-
-// Reactivate puts the streams that exist, and whose promotions have been off the active set for grace, back
-// on it, and returns those. It is the ledger's half of the sweep over the stream prefix: a deletion may
-// have been answered and then lost in a failover.
-func (l *Ledger) Reactivate(ctx context.Context, existing []Promotion, grace time.Duration) ([]Promotion, error) {
-	var back []Promotion
-	for _, p := range existing {
-		if err := p.validate(); err != nil {
-			return back, err
-		}
-		var n int64
-		err := l.update(ctx, "reactivate", nil, func(q querier, now time.Time) error {
-			var err error
-			// A stream that the ledger has never heard of is off the set from now on, not for ever.
-			if _, err = q.exec(ctx, `INSERT INTO promotion_streams (type, promotion_id, active, inactive_since)
-				VALUES ($1, $2, FALSE, $3) ON CONFLICT DO NOTHING`, string(p.Type), p.ID, now); err != nil {
-				return err
-			}
-			n, err = q.exec(ctx, `UPDATE promotion_streams SET active = TRUE, inactive_since = NULL
-				WHERE type = $1 AND promotion_id = $2 AND NOT active AND inactive_since <= $3`, string(p.Type), p.ID, now.Add(-grace))
-			return err
-		})
-		if err != nil {
-			return back, fmt.Errorf("promotion %s: %w", p, err)
-		}
-		if n > 0 {
-			back = append(back, p)
-		}
-	}
-	return back, nil
 }

@@ -58,8 +58,6 @@ func openSQLite(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.
 
 func (s *sqliteStore) flushers() int { return 1 }
 
-func (s *sqliteStore) ping(ctx context.Context) error { return s.readers.PingContext(ctx) }
-
 func (s *sqliteStore) close() error {
 	for _, st := range s.stmts {
 		_ = st.Close()

@@ -34,12 +34,14 @@ type Counts struct {
 
 	// OldestUnpaid is how long the oldest unsettled payout has been known; 0 without one.
 	OldestUnpaid time.Duration `json:"-"`
+	// WaitsForPlace is how long the promotion has waited for a place on the active set; 0 if it does not wait.
+	WaitsForPlace time.Duration `json:"-"`
 }
 
 // One statement, so that the counts are of one moment.
 const sqlStatus = `SELECT coalesce(p.state, 'RUNNING'), coalesce(s.active, FALSE), coalesce(s.total_count, 0),
 	m.paid, m.failed, m.unknown, m.cancelled, u.pending, u.in_flight, u.ambiguous, u.no_hint, u.in_stream, u.in_retry, u.oldest,
-	d.dead, d.conflict, p.state IS NOT NULL OR s.type IS NOT NULL
+	d.dead, d.conflict, p.state IS NOT NULL OR s.type IS NOT NULL, CASE WHEN NOT s.active THEN s.waiting_since END
 FROM (SELECT CAST(coalesce(sum(paid), 0) AS bigint) AS paid, CAST(coalesce(sum(failed), 0) AS bigint) AS failed,
 		CAST(coalesce(sum(unknown), 0) AS bigint) AS unknown, CAST(coalesce(sum(cancelled), 0) AS bigint) AS cancelled
 	FROM promotion_summaries WHERE type = $1 AND promotion_id = $2) AS m
@@ -60,13 +62,16 @@ func (l *Ledger) Status(ctx context.Context, p Promotion) (Counts, error) {
 	known := false
 	err := l.read(ctx, "status", func(q querier, now time.Time) error {
 		return q.query(ctx, func(r scanner) error {
-			var oldest sqldb.Time
+			var oldest, waiting sqldb.Time
 			if err := r.Scan((*string)(&c.State), &c.Active, &c.TotalCount, &c.Paid, &c.Failed, &c.Unknown, &c.Cancelled,
-				&c.Pending, &c.InFlight, &c.Ambiguous, &c.NoHint, &c.InStream, &c.InRetry, &oldest, &c.Dead, &c.Conflict, &known); err != nil {
+				&c.Pending, &c.InFlight, &c.Ambiguous, &c.NoHint, &c.InStream, &c.InRetry, &oldest, &c.Dead, &c.Conflict, &known, &waiting); err != nil {
 				return err
 			}
 			if !oldest.IsZero() {
 				c.OldestUnpaid = now.Sub(oldest.Time)
+			}
+			if !waiting.IsZero() {
+				c.WaitsForPlace = now.Sub(waiting.Time)
 			}
 			return nil
 		}, sqlStatus, string(p.Type), p.ID, now)
@@ -96,35 +101,6 @@ func (l *Ledger) Settled(ctx context.Context, p Promotion) (n int64, err error) 
 func (l *Ledger) Now(ctx context.Context) (at time.Time, err error) {
 	err = l.read(ctx, "now", func(_ querier, now time.Time) error { at = now; return nil })
 	return at, err
-}
-
-// PromotionInfo is a promotion as List tells it.
-type PromotionInfo struct {
-	Promotion
-	State      PromotionState
-	Active     bool
-	TotalCount int64
-	CreatedAt  time.Time
-}
-
-// List returns the promotions that are known, newest first, at most limit.
-func (l *Ledger) List(ctx context.Context, limit int) ([]PromotionInfo, error) {
-	var all []PromotionInfo
-	err := l.read(ctx, "list promotions", func(q querier, _ time.Time) error {
-		return q.query(ctx, func(r scanner) error {
-			var i PromotionInfo
-			var created sqldb.Time
-			if err := r.Scan((*string)(&i.Type), &i.ID, (*string)(&i.State), &i.Active, &i.TotalCount, &created); err != nil {
-				return err
-			}
-			i.CreatedAt = created.Time
-			all = append(all, i)
-			return nil
-		}, `SELECT p.type, p.promotion_id, p.state, coalesce(s.active, FALSE), coalesce(s.total_count, 0), p.created_at FROM promotions AS p
-			LEFT JOIN promotion_streams AS s ON s.type = p.type AND s.promotion_id = p.promotion_id
-			ORDER BY p.created_at DESC, p.type, p.promotion_id LIMIT $1`, limit)
-	})
-	return all, err
 }
 
 // PausedPromotion is a promotion that a person has paused.
@@ -157,7 +133,8 @@ type Waiting struct {
 	// OldestUnpaid is the age of the oldest payout among those that have waited longest without a hint, in the
 	// stream and for a retry. It costs six index probes; Status has the exact value.
 	OldestUnpaid time.Duration
-	// Overdue is for how long the longest-waiting hint could have been worked on; 0 when nothing is due.
+	// Overdue is for how long the longest-waiting hint could have been worked on; 0 when nothing is due, or while the
+	// promotion waits for a place on the active set.
 	Overdue time.Duration
 }
 
@@ -180,7 +157,9 @@ func (l *Ledger) Waiting(ctx context.Context) ([]Waiting, error) {
 					var due, accepted sqldb.Time
 					err := r.Scan(&due, &accepted)
 					all[i].OldestUnpaid = max(all[i].OldestUnpaid, now.Sub(accepted.Time))
-					all[i].Overdue = max(all[i].Overdue, now.Sub(due.Time))
+					if !w.Queued {
+						all[i].Overdue = max(all[i].Overdue, now.Sub(due.Time))
+					}
 					return err
 				}, sqlWaiting, string(w.Type), w.ID, string(h)); err != nil {
 					return err

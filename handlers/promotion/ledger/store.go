@@ -19,7 +19,6 @@ type store interface {
 	markFed(ctx context.Context, p Promotion, incarnation string, rows []Feed) (int, error)
 
 	migrate(ctx context.Context) error
-	ping(ctx context.Context) error
 	// fault says what an error means.
 	fault(err error) fault
 	// flushers is how many transactions of a kind may be under way at once.
