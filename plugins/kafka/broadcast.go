@@ -19,12 +19,13 @@ import (
 // broadcast is watermill-kafka's subscriber without a group, with a drain around it: the messages'
 // contexts outlive the stop, and what is in hand is waited for. Watermill's subscriber has one
 // message of a partition in hand, delivers a nacked one again after a pause, and knows the
-// partitions of the moment it began.
+// partitions of the moment it began. So every Order is kept, and a Window has no effect.
 type broadcast struct {
 	topic        string
 	inner        *wkafka.Subscriber
 	closeTimeout time.Duration
 	reconnect    pipeline.Backoff
+	nackBackoff  pipeline.Backoff
 	gate         *gate
 	inFlight     chan struct{}
 	out          chan *message.Message
@@ -37,6 +38,26 @@ type broadcast struct {
 
 	mu         sync.Mutex
 	subscribed bool
+	delivered  map[int32]deliveries // per partition
+}
+
+// deliveries counts how often a record was delivered.
+type deliveries struct {
+	offset int64
+	n      int
+}
+
+// deliver counts a delivery of the record at offset. A partition has one record in flight.
+func (b *broadcast) deliver(partition int32, offset int64) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d := b.delivered[partition]
+	if d.offset != offset {
+		d = deliveries{offset: offset}
+	}
+	d.n++
+	b.delivered[partition] = d
+	return d.n
 }
 
 func openBroadcast(c Config, topic string, f pipeline.Flow, log *slog.Logger) (*broadcast, error) {
@@ -60,6 +81,7 @@ func openBroadcast(c Config, topic string, f pipeline.Flow, log *slog.Logger) (*
 	}
 	b := &broadcast{
 		topic: topic, inner: inner, closeTimeout: c.CloseTimeout, reconnect: c.ReconnectBackoff, gate: newGate(f.Gate),
+		nackBackoff: c.NackBackoff, delivered: map[int32]deliveries{},
 		out: make(chan *message.Message), abandoned: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if f.MaxInFlight > 0 {
@@ -138,8 +160,9 @@ func (b *broadcast) forward(ctx context.Context, m *message.Message) {
 	}
 	partition, _ := wkafka.MessagePartitionFromCtx(m.Context())
 	offset, _ := wkafka.MessagePartitionOffsetFromCtx(m.Context())
+	n := b.deliver(partition, offset)
 	origin := pipeline.Origin{
-		Kind: Kind, Name: b.topic, Key: m.Metadata[pipeline.MetaKey], Partition: partition, Offset: offset, Delivered: 1,
+		Kind: Kind, Name: b.topic, Key: m.Metadata[pipeline.MetaKey], Partition: partition, Offset: offset, Delivered: int64(n),
 	}
 	msg, done := (&record{pristine: m}).delivery(ctx, origin)
 	defer done()
@@ -162,6 +185,8 @@ func (b *broadcast) forward(ctx context.Context, m *message.Message) {
 	case <-msg.Acked():
 		m.Ack()
 	case <-msg.Nacked():
+		// Watermill's subscriber adds the first pause, always the same one.
+		sleep(b.ctx, b.nackBackoff.Delay(n)-b.nackBackoff.First)
 		m.Nack()
 	case <-b.abandoned:
 	}

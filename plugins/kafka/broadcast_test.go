@@ -30,3 +30,26 @@ func TestBroadcastOutlivesItsBroker(t *testing.T) {
 	require.NoError(t, service{p}.Stop(t.Context()))
 	cluster.Close()
 }
+
+// A nacked record says how often it was delivered, so that a limit of deliveries can end it.
+func TestBroadcastCountsDeliveries(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
+		topic := topicFor(t, p)
+		_, out := subscribe(t, p.Broadcast(topic), pipeline.Flow{})
+		publish(t, p, topic, texts("a", "b")...)
+		for _, text := range []string{"a", "b"} {
+			for n := range int64(4) {
+				m := next(t, out)
+				require.Equal(t, text, string(m.Payload))
+				require.Equal(t, n+1, pipeline.OriginFrom(m.Context()).Delivered)
+				if n < 3 {
+					m.Nack()
+				} else {
+					m.Ack()
+				}
+			}
+		}
+	})
+}

@@ -146,8 +146,12 @@ func (p *Plugin) healthy(context.Context) error {
 	}
 	var errs []error
 	for _, s := range p.metrics.open() {
-		if away := s.away(); away > live.config.RebalanceTimeout {
-			errs = append(errs, fmt.Errorf("kafka: %s (%s): not a member of its group for %s", s.topic, s.group, away.Round(time.Second)))
+		if away, why := s.away(); away > live.config.RebalanceTimeout {
+			err := fmt.Errorf("kafka: %s (%s): not a member of its group for %s", s.topic, s.group, away.Round(time.Second))
+			if why != nil {
+				err = fmt.Errorf("%w: %w", err, why)
+			}
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

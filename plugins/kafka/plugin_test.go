@@ -404,6 +404,10 @@ func TestHealthNoticesALostMembership(t *testing.T) {
 		cluster.Close()
 		require.Eventually(t, func() bool { return p.healthy(t.Context()) != nil }, 30*time.Second, 20*time.Millisecond)
 		require.ErrorContains(t, p.healthy(t.Context()), "not a member")
+		require.Eventually(t, func() bool {
+			err := p.healthy(t.Context())
+			return err != nil && strings.Contains(err.Error(), "connection refused")
+		}, 30*time.Second, 20*time.Millisecond, "and why")
 	})
 }
 

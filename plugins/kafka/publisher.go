@@ -26,9 +26,9 @@ type publisher struct {
 	mu     sync.RWMutex // held for reading while a call feeds a producer
 	closed bool
 	normal *producer
-
-	singleMu sync.Mutex
-	single   *producer // opened for the first message that does not fit into a normal batch
+	// single sends one record per request: large ones, and those of a refused batch. A batch of several could be more than the topic
+	// takes, though each of them is not. It is opened at the start: no publish has to wait for a broker that does not answer.
+	single *producer
 }
 
 // producer is one asynchronous producer, its client, and the goroutines that read its answers.
@@ -65,8 +65,20 @@ func (c *call) answer(record *sarama.ProducerMessage, err error) {
 func openPublisher(config Config, m *metrics) (*publisher, error) {
 	p := &publisher{metrics: m, config: config, closing: make(chan struct{})}
 	var err error
-	p.normal, err = p.open(func(*sarama.Config) {})
-	return p, err
+	if p.normal, err = p.open(func(*sarama.Config) {}); err != nil {
+		return nil, err
+	}
+	p.single, err = p.open(func(conf *sarama.Config) {
+		conf.Producer.MaxMessageBytes = config.MaxMessageBytes + headroom
+		conf.Producer.Flush.MaxMessages = 1
+		conf.ChannelBufferSize = 0
+	})
+	if err != nil {
+		p.normal.AsyncClose()
+		p.normal.answers.Wait()
+		return nil, errors.Join(err, p.normal.client.Close())
+	}
+	return p, nil
 }
 
 func (p *publisher) open(adapt func(*sarama.Config)) (*producer, error) {
@@ -195,10 +207,7 @@ func (p *publisher) feed(ctx context.Context, records []*sarama.ProducerMessage,
 	for _, r := range records {
 		to := p.normal
 		if alone || byteSize(r) >= min(p.config.MaxMessageBytes, batchBytes) {
-			var err error
-			if to, err = p.oneByOne(); err != nil {
-				return err
-			}
+			to = p.single
 		}
 		select {
 		case to.Input() <- r:
@@ -211,33 +220,13 @@ func (p *publisher) feed(ctx context.Context, records []*sarama.ProducerMessage,
 	return nil
 }
 
-// oneByOne returns the producer that sends one record per request: large ones, and those of a refused batch. A batch of several
-// could be more than the topic takes, though each of them is not.
-func (p *publisher) oneByOne() (*producer, error) {
-	p.singleMu.Lock()
-	defer p.singleMu.Unlock()
-	if p.single != nil {
-		return p.single, nil
-	}
-	var err error
-	p.single, err = p.open(func(conf *sarama.Config) {
-		conf.Producer.MaxMessageBytes = p.config.MaxMessageBytes + headroom
-		conf.Producer.Flush.MaxMessages = 1
-		conf.ChannelBufferSize = 0
-	})
-	return p.single, err
-}
-
 // close lets what was handed over finish, for as long as ctx lasts. It is called once.
 func (p *publisher) close(ctx context.Context) error {
 	close(p.closing)
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	producers := []*producer{p.normal}
-	if p.single != nil {
-		producers = append(producers, p.single)
-	}
+	producers := []*producer{p.normal, p.single}
 	flushed := make(chan struct{})
 	go func() {
 		defer close(flushed)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -190,4 +192,24 @@ func TestSecureConnections(t *testing.T) {
 			require.ErrorContains(t, service{wrong}.Start(t.Context()), "tls.ca_file")
 		})
 	}
+}
+
+// A large record opens no connection: while a broker does not answer, that would take longer than the publish may.
+func TestALargeRecordOpensNothing(t *testing.T) {
+	t.Parallel()
+	t.Run("kfake", func(t *testing.T) {
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+		require.NoError(t, err)
+		t.Cleanup(cluster.Close)
+		p := start(t, cluster.ListenAddrs())
+		require.NoError(t, p.EnsureTopics(t.Context(), "t"))
+		var opened atomic.Int32
+		cluster.ControlKey(int16(kmsg.InitProducerID), func(kmsg.Request) (kmsg.Response, error, bool) {
+			cluster.KeepControl()
+			opened.Add(1)
+			return nil, nil, false
+		})
+		publish(t, p, "t", message.NewMessage(watermill.NewUUID(), make([]byte, batchBytes+1)))
+		require.Zero(t, opened.Load())
+	})
 }

@@ -61,6 +61,7 @@ type subscription struct {
 	subscribed bool
 	claims     map[*claim]struct{}
 	awaySince  time.Time // when the membership was lost; zero while joined
+	why        error     // the last error since then
 
 	down atomic.Bool // the last thing the log said about the brokers
 }
@@ -312,6 +313,9 @@ func (s *subscription) trouble(err error) {
 	if s.ctx.Err() != nil {
 		return
 	}
+	s.mu.Lock()
+	s.why = err
+	s.mu.Unlock()
 	if s.down.CompareAndSwap(false, true) {
 		s.log.Warn("kafka consumer is in trouble, it keeps trying", pipeline.Err(err))
 	} else {
@@ -322,7 +326,7 @@ func (s *subscription) trouble(err error) {
 // joined notes a new session.
 func (s *subscription) joined(partitions int) {
 	s.mu.Lock()
-	s.awaySince = time.Time{}
+	s.awaySince, s.why = time.Time{}, nil
 	s.mu.Unlock()
 	if s.coordination == nil { // a cooperative member has counted it
 		s.assigned(partitions)
@@ -352,14 +356,14 @@ func (s *subscription) left() {
 	s.mu.Unlock()
 }
 
-// away returns for how long the subscription, though used, is not a member of its group.
-func (s *subscription) away() time.Duration {
+// away returns for how long the subscription, though used, is not a member of its group, and its last error.
+func (s *subscription) away() (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.subscribed || s.awaySince.IsZero() || s.ctx.Err() != nil {
-		return 0
+		return 0, nil
 	}
-	return time.Since(s.awaySince)
+	return time.Since(s.awaySince), s.why
 }
 
 // live returns the claims of this moment.
