@@ -316,7 +316,7 @@ func TestEveryMistakeIsReportedAtOnceWithItsPlace(t *testing.T) {
 		`settings.yaml:10: plugins.shop.stream.share: expected a number, got "much"`,
 		`settings.yaml:11: plugins.shop.redis: expected a section, got a list`,
 		`settings.yaml:12: plugins.shop.password: environment variable UNSET is not set`,
-		`settings.yaml:13: plugins.shop.level: slog: level string "loud": unknown name`,
+		`settings.yaml:13: plugins.shop.level: expected debug, info, warn or error, got "loud"`,
 		`settings.yaml:15: plugins.shop.tiers[0].up_to: expected a whole number from 0 to 65535, got 70000`,
 		`settings.yaml:15: plugins.shop.tiers[0].slots: expected a whole number from -128 to 127, got 200`,
 		`settings.yaml:16: plugins.shop.tiers[1].up_to: expected a whole number from 0 to 65535, got -1`,
@@ -406,7 +406,7 @@ func TestUnclaimedNamesSectionsWithoutAPlugin(t *testing.T) {
 
 	d = load(t, configs.Options{File: write(t, "plugins: 5\n")})
 	require.Equal(t, []string{"settings.yaml:1: plugins: expected a section, got 5"}, problems(d.Unclaimed()))
-	require.Equal(t, []string{"settings.yaml:1: plugins.kafka: expected a section above it, got 5"},
+	require.Equal(t, []string{"settings.yaml:1: plugins: expected a section, got 5"},
 		problems(d.Decode("plugins.kafka", &struct{}{})))
 	require.NoError(t, load(t, configs.Options{}).Unclaimed())
 	require.NoError(t, load(t, configs.Options{Profile: "local"}).Unclaimed(), "a profile may know more plugins than a binary has")

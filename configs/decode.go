@@ -3,6 +3,7 @@ package configs
 import (
 	"encoding"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"slices"
 	"strings"
@@ -26,11 +27,11 @@ func (d *Document) Decode(path string, target any) error {
 	if !found {
 		// Something that is no section stands in the way of the path.
 		if n.kind != kindSection && n.kind != kindEmpty {
-			return &Error{n.at.file, n.at.line, path, "expected a section above it, got " + n.describe()}
+			return &Error{n.at.file, n.at.line, d.above(path), "expected a section, got " + n.describe()}
 		}
 		return nil
 	}
-	w := &walker{top: v.Elem().Type(), topPath: path}
+	w := &walker{top: v.Elem().Type(), topPath: path, claimed: d.claimed}
 	switch {
 	case path == "":
 		w.skip = []string{profileKey, pluginsKey}
@@ -41,11 +42,26 @@ func (d *Document) Decode(path string, target any) error {
 	return join(w.errs)
 }
 
+// above returns the path of the nearest setting above path that is written.
+func (d *Document) above(path string) string {
+	for {
+		i := strings.LastIndexByte(path, '.')
+		if i < 0 {
+			return path
+		}
+		path = path[:i]
+		if _, found := d.root.find(path); found {
+			return path
+		}
+	}
+}
+
 // walker writes nodes into Go values and collects what doesn't fit.
 type walker struct {
 	top     reflect.Type
 	topPath string
 	skip    []string // keys of the top section that are not the target's
+	claimed map[string]bool
 	errs    []*Error
 }
 
@@ -123,6 +139,9 @@ func (w *walker) suggest(key, path string, known []field) string {
 	if hint := didYouMean(key, names); hint != "" {
 		return hint
 	}
+	if plugin := joinPath(pluginsKey, key); path == "" && w.claimed[plugin] {
+		return fmt.Sprintf("; did you mean %q?", plugin)
+	}
 	for _, p := range leafPaths(w.top, w.topPath, 8) {
 		if strings.HasSuffix(p, "."+key) && p != joinPath(path, key) {
 			return fmt.Sprintf("; did you mean %q?", p)
@@ -197,6 +216,8 @@ func newDefault(t reflect.Type) reflect.Value {
 
 func isDuration(t reflect.Type) bool { return t == reflect.TypeFor[time.Duration]() }
 
+func isLevel(t reflect.Type) bool { return t == reflect.TypeFor[slog.Level]() }
+
 // readsText reports whether a value of type t reads itself from text.
 func readsText(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
@@ -219,6 +240,8 @@ func expectation(t reflect.Type) string {
 	switch {
 	case isDuration(t):
 		return "a duration such as 5s or 100ms"
+	case isLevel(t):
+		return "debug, info, warn or error"
 	case readsText(t):
 		return "a text"
 	}
@@ -250,6 +273,11 @@ func (w *walker) scalar(n *node, path string, v reflect.Value) {
 	text, tag := n.scalar.Value, n.scalar.ShortTag()
 	fits := false
 	switch {
+	case isLevel(v.Type()):
+		level := slog.LevelInfo
+		if fits = level.UnmarshalText([]byte(text)) == nil; fits {
+			v.Set(reflect.ValueOf(level))
+		}
 	case readsText(v.Type()):
 		if err := v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text)); err != nil {
 			// Never with the value: it may be a secret.

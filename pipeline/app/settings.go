@@ -224,8 +224,8 @@ func (h *Host) Load(cmd *cobra.Command, overrides map[string]any) (*Loaded, erro
 	return l, nil
 }
 
-// both joins the mistakes of decoding and those of the validation after it. What could not be decoded has
-// its default, and what the validation says about that would send a person looking for a second mistake.
+// both joins the mistakes of decoding and those of the validation after it. What could not be decoded has its
+// default, and so has all below it. What the validation says about that would send a person looking for a second mistake.
 func both(decoding, validation error) error {
 	undecoded := map[string]bool{}
 	for _, e := range configs.Flatten(decoding) {
@@ -233,11 +233,22 @@ func both(decoding, validation error) error {
 	}
 	errs := []error{decoding}
 	for _, e := range configs.Flatten(validation) {
-		if !undecoded[e.Path] {
+		if !within(e.Path, undecoded) {
 			errs = append(errs, e)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// within reports whether paths has path, or one above it.
+func within(path string, paths map[string]bool) bool {
+	for path != "" {
+		if paths[path] {
+			return true
+		}
+		path = path[:max(0, strings.LastIndexByte(path, '.'))]
+	}
+	return false
 }
 
 // decode is Load without the validation. l is nil only when the layers themselves can't be read.
@@ -271,7 +282,7 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 			h.configVariable(), h.o.DefaultProfile)}
 	}
 	l = &Loaded{Settings: DefaultSettings(h.o.Name), Document: doc}
-	errs := []error{doc.Decode("", &l.Settings)}
+	var errs []error
 	for _, p := range h.o.Plugins {
 		enabled, err := doc.Enabled(section(p))
 		errs = append(errs, err, doc.Decode(section(p), settingsOf(p)))
@@ -281,7 +292,8 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 			l.Disabled = append(l.Disabled, p.Name())
 		}
 	}
-	errs = append(errs, doc.Unclaimed(), h.checkEnabled(l, annotation(cmd, ofPlugin)))
+	// After the plugins: a plugin's section that was written at the top is then known as one.
+	errs = append(errs, doc.Decode("", &l.Settings), doc.Unclaimed(), h.checkEnabled(l, annotation(cmd, ofPlugin)))
 	l.Logger = newLogger(h.o.Stderr, l.Settings.Log)
 	return l, errors.Join(errs...)
 }

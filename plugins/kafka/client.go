@@ -9,6 +9,8 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/xdg-go/scram"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // channelBuffer is how many records sarama keeps ready for a partition, in addition to the response they come from.
@@ -101,31 +103,36 @@ func producerConfig(c Config) (*sarama.Config, error) {
 	return s, nil
 }
 
-func (t TLS) apply(s *sarama.Config) error {
+// load returns the settings of TLS, nil when it is off. Its error is a *pipeline.FieldError.
+func (t TLS) load() (*tls.Config, error) {
 	if !t.Enabled {
-		return nil
+		return nil, nil
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
 	if t.CAFile != "" {
 		pem, err := os.ReadFile(t.CAFile)
 		if err != nil {
-			return fmt.Errorf("tls.ca_file: %w", err)
+			return nil, &pipeline.FieldError{Path: "tls.ca_file", Problem: err.Error()}
 		}
 		conf.RootCAs = x509.NewCertPool()
 		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("tls.ca_file: %s holds no certificate", t.CAFile)
+			return nil, &pipeline.FieldError{Path: "tls.ca_file", Problem: t.CAFile + " holds no certificate"}
 		}
 	}
-	if t.CertFile != "" {
+	if t.CertFile != "" && t.KeyFile != "" {
 		cert, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
 		if err != nil {
-			return fmt.Errorf("tls.cert_file: %w", err)
+			return nil, &pipeline.FieldError{Path: "tls.cert_file", Problem: err.Error()}
 		}
 		conf.Certificates = []tls.Certificate{cert}
 	}
-	s.Net.TLS.Enable = true
-	s.Net.TLS.Config = conf
-	return nil
+	return conf, nil
+}
+
+func (t TLS) apply(s *sarama.Config) error {
+	conf, err := t.load()
+	s.Net.TLS.Enable, s.Net.TLS.Config = conf != nil, conf
+	return err
 }
 
 func (a SASL) apply(s *sarama.Config) {

@@ -218,6 +218,9 @@ func (c *Config) Validate() error {
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
 		bad("tls.cert_file", "must be set together with key_file")
 	}
+	if _, err := c.TLS.load(); err != nil {
+		errs = append(errs, err)
+	}
 	switch {
 	case !slices.Contains(mechanisms, c.SASL.Mechanism):
 		bad("sasl.mechanism", "must be empty, PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, got %q", c.SASL.Mechanism)

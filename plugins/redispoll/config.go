@@ -128,6 +128,9 @@ func (c ClientConfig) Validate() error {
 	p.check(c.PoolTimeout >= 0, "pool_timeout", "must be >= 0, got %s", c.PoolTimeout)
 	p.check(c.MaxRetries >= -1, "max_retries", "must be >= -1, got %d", c.MaxRetries)
 	p.check((c.TLS.CertFile == "") == (c.TLS.KeyFile == ""), "tls.cert_file", "must be set together with tls.key_file")
+	if _, err := c.TLS.load(); err != nil {
+		p = append(p, err)
+	}
 	plain := !c.TLS.Enabled && !c.AllowPlaintextCredentials && !pipeline.Loopback(c.Addrs...)
 	const without = "must not go without TLS to servers on other machines: set tls.enabled: true, or allow_plaintext_credentials: true in this section"
 	p.check(!plain || c.Password.IsZero(), "password", without)
@@ -152,7 +155,7 @@ func (c ReadDefaults) Validate() error {
 	return p.err()
 }
 
-// load returns the TLS settings of a client, or nil when encryption is off.
+// load returns the TLS settings of a client, or nil when encryption is off. Its error is a *pipeline.FieldError.
 func (c TLSConfig) load() (*tls.Config, error) {
 	if !c.Enabled {
 		return nil, nil
@@ -161,17 +164,17 @@ func (c TLSConfig) load() (*tls.Config, error) {
 	if c.CAFile != "" {
 		pem, err := os.ReadFile(c.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("tls.ca_file: %w", err)
+			return nil, &pipeline.FieldError{Path: "tls.ca_file", Problem: err.Error()}
 		}
 		out.RootCAs = x509.NewCertPool()
 		if !out.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls.ca_file: no certificate in %s", c.CAFile)
+			return nil, &pipeline.FieldError{Path: "tls.ca_file", Problem: "no certificate in " + c.CAFile}
 		}
 	}
-	if c.CertFile != "" {
+	if c.CertFile != "" && c.KeyFile != "" {
 		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("tls.cert_file: %w", err)
+			return nil, &pipeline.FieldError{Path: "tls.cert_file", Problem: err.Error()}
 		}
 		out.Certificates = []tls.Certificate{cert}
 	}

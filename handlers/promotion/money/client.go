@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // Client calls the Money API of the contract. It is safe for concurrent use. Build it with New.
@@ -71,7 +73,7 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 	}
 	tlsConfig, err := newTLSConfig(cfg.CAFile)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("money: %w", err)
 	}
 	tokens, err := newTokens(&cfg)
 	if err != nil {
@@ -115,11 +117,11 @@ func newTLSConfig(caFile string) (*tls.Config, error) {
 	}
 	pem, err := os.ReadFile(caFile)
 	if err != nil {
-		return nil, fmt.Errorf("money: ca_file: %w", err)
+		return nil, &pipeline.FieldError{Path: "ca_file", Problem: err.Error()}
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("money: ca_file %s holds no certificate", caFile)
+		return nil, &pipeline.FieldError{Path: "ca_file", Problem: caFile + " holds no certificate"}
 	}
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
 }

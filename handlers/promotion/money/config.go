@@ -98,6 +98,9 @@ func (c *Config) Validate() error {
 	positive("throttle_default", c.ThrottleDefault)
 	wrong(c.MaxInFlight > 0, "max_in_flight", "must be > 0, got %d", c.MaxInFlight)
 	wrong(c.Token.IsZero() || c.TokenFile == "", "token_file", "must not be set together with token")
+	if _, err := newTLSConfig(c.CAFile); err != nil {
+		errs = append(errs, err)
+	}
 	b := c.Breaker
 	wrong(b.FailureRatio > 0 && b.FailureRatio <= 1, "breaker.failure_ratio", "must be > 0 and at most 1, got %v", b.FailureRatio)
 	wrong(b.MinCalls > 0, "breaker.min_calls", "must be > 0, got %d", b.MinCalls)
