@@ -58,8 +58,8 @@ func runShop(t *testing.T, brokers []string, prefix string, args ...string) (cod
 	code = app.Main(ctx, app.Options{
 		Name: "shop", Plugins: []pipeline.Plugin{p, shop{p, prefix}}, Args: args, Stdout: &out, Stderr: &errs,
 		Environ: []string{
-			"MILLRACE__PLUGINS__KAFKA__CREATE_TOPICS=false", "MILLRACE__PLUGINS__KAFKA__PARTITIONS=2",
-			fmt.Sprintf("MILLRACE__PLUGINS__KAFKA__BROKERS=%s", strings.Join(brokers, ",")),
+			"SHOP__PLUGINS__KAFKA__CREATE_TOPICS=false", "MILLRACE__PLUGINS__KAFKA__PARTITIONS=2",
+			fmt.Sprintf("SHOP__PLUGINS__KAFKA__BROKERS=%s", strings.Join(brokers, ",")),
 		},
 	})
 	return code, out.String(), errs.String()
