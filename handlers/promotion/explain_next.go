@@ -55,7 +55,11 @@ func nextOf(x ledger.Explanation, c *Config, own ExplainedLetter, asked *lookup)
 	if x.PromotionState == ledger.PromotionPaused && !x.LeaseUntil.After(x.Now) {
 		return fmt.Sprintf("it waits until a person resumes the promotion (millrace campaign resume %s %d); then %s.", x.Type, x.Promotion, call(x))
 	}
-	return way(x, c) + " " + upper(call(x)) + "."
+	next := way(x, c) + " " + upper(call(x)) + "."
+	if x.State == ledger.Ambiguous && x.Then == ledger.Ask {
+		next += fmt.Sprintf(" If only a proxy answers, a person who knows what became of it ends that: millrace unknown resolve %s %d %d --force.", x.Type, x.Promotion, x.Target)
+	}
+	return next
 }
 
 // way tells how the payout comes to its next worker.
@@ -89,11 +93,7 @@ func call(x ledger.Explanation) string {
 		if !x.MaybeCharged && x.State != ledger.Sending {
 			return fmt.Sprintf("the key %s is looked up, because it was first used longer than idempotency_ttl ago; if there is no charge, the request is sent", x.Key)
 		}
-		end := ""
-		if x.State == ledger.Ambiguous {
-			end = fmt.Sprintf("; if only a proxy answers, a person who knows what became of it ends that: millrace unknown resolve %s %d %d --force", x.Type, x.Promotion, x.Target)
-		}
-		return fmt.Sprintf("the key %s is looked up; nothing is sent before the Money API has answered%s", x.Key, end)
+		return fmt.Sprintf("the key %s is looked up; nothing is sent before the Money API has answered", x.Key)
 	case ledger.Ack:
 		return "it is settled without another call: the promotion is cancelled, or all attempts are used up"
 	default:
