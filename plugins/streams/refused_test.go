@@ -116,3 +116,36 @@ func TestNothingIsReclaimedWhileTheGateIsClosed(t *testing.T) {
 	open.Store(true)
 	require.Len(t, in.ReclaimTarget().Streams(), 1)
 }
+
+// A stream that is not admitted is not created, its entries are answered Full, and the question is not repeated for each of them.
+func TestAStreamThatIsNotAdmitted(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		active := newActiveSet()
+		in := newInstance(t, s, "a", active, still())
+		ctx := t.Context()
+		asked, admitted := 0, false
+		in.admit = func(ctx context.Context, id int64) (bool, error) {
+			asked++
+			if !admitted {
+				return false, nil
+			}
+			return true, active.Activate(ctx, id)
+		}
+		now := time.Now()
+		in.lanes.now = func() time.Time { return now }
+		for range 20 {
+			out, err := in.Enqueue(ctx, 1, entry("x"))
+			require.NoError(t, err)
+			require.Equal(t, Full, out)
+		}
+		require.Equal(t, 1, asked)
+		require.Zero(t, s.client.Exists(ctx, in.kind.Stream(1), MetaKey(in.kind.Stream(1))).Val())
+		require.False(t, active.has(1))
+
+		admitted, now = true, now.Add(fullMemory)
+		out, err := in.Enqueue(ctx, 1, entry("x"))
+		require.NoError(t, err)
+		require.Equal(t, Added, out)
+		require.True(t, active.has(1))
+	})
+}
