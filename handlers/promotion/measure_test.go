@@ -18,7 +18,7 @@ func TestMeasureTellsTheLedger(t *testing.T) {
 	t.Parallel()
 	cfg := ledger.DefaultConfig()
 	cfg.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
-	l, err := ledger.Open(t.Context(), cfg, ledger.Options{Instance: "measure", Lease: time.Minute}, nil)
+	l, err := ledger.Open(t.Context(), cfg, ledger.Options{Instance: "measure", Lease: time.Minute, MaxActive: 1}, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	require.NoError(t, l.Migrate(t.Context()))
@@ -49,6 +49,19 @@ func TestMeasureTellsTheLedger(t *testing.T) {
 	f.counted = time.Time{}
 	f.measure(t.Context())
 	require.InDelta(t, 1, paid(), 0)
+
+	waiting := func(kind string) float64 { return testutil.ToFloat64(m.waiting.WithLabelValues(kind)) }
+	require.Zero(t, waiting("POINT"))
+	for id := range int64(3) { // one has the place
+		rec.Promotion = 5 + id
+		_, err = l.Accept(t.Context(), rec, false)
+		require.NoError(t, err)
+		_, err = l.Admit(t.Context(), rec.Of())
+		require.NoError(t, err)
+	}
+	f.measure(t.Context())
+	require.InDelta(t, 2, waiting("POINT"), 0)
+	require.Zero(t, waiting("VOUCHER"))
 
 	require.NoError(t, l.Close())
 	measured = testutil.ToFloat64(m.measured)
