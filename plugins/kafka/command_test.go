@@ -58,7 +58,7 @@ func runShop(t *testing.T, brokers []string, prefix string, args ...string) (cod
 	code = app.Main(ctx, app.Options{
 		Name: "shop", Plugins: []pipeline.Plugin{p, shop{p, prefix}}, Args: args, Stdout: &out, Stderr: &errs,
 		Environ: []string{
-			"SHOP__PLUGINS__KAFKA__CREATE_TOPICS=false", "MILLRACE__PLUGINS__KAFKA__PARTITIONS=2",
+			"SHOP__PLUGINS__KAFKA__CREATE_TOPICS=false", "SHOP__PLUGINS__KAFKA__PARTITIONS=2",
 			fmt.Sprintf("SHOP__PLUGINS__KAFKA__BROKERS=%s", strings.Join(brokers, ",")),
 		},
 	})
