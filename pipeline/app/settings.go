@@ -292,8 +292,9 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 			l.Disabled = append(l.Disabled, p.Name())
 		}
 	}
-	// After the plugins: a plugin's section that was written at the top is then known as one.
-	errs = append(errs, doc.Decode("", &l.Settings), doc.Unclaimed(), h.checkEnabled(l, annotation(cmd, ofPlugin)))
+	// After the plugins: a plugin's section that was written at the top is then known as one. Its mistakes are reported first.
+	errs = append([]error{doc.Decode("", &l.Settings)}, errs...)
+	errs = append(errs, doc.Unclaimed(), h.checkEnabled(l, annotation(cmd, ofPlugin)))
 	l.Logger = newLogger(h.o.Stderr, l.Settings.Log)
 	return l, errors.Join(errs...)
 }
