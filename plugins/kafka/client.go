@@ -69,6 +69,8 @@ func consumerConfig(c Config) (*sarama.Config, error) {
 	}
 	// A join is answered when the slowest member has let go, at the latest after the rebalance timeout.
 	s.Net.ReadTimeout = max(c.RequestTimeout, c.RebalanceTimeout+5*time.Second)
+	// The leader of a group looks so often for added partitions.
+	s.Metadata.RefreshFrequency = time.Minute
 	s.Consumer.Return.Errors = true
 	s.Consumer.Fetch.Default = c.FetchBytes
 	s.Consumer.IsolationLevel = sarama.ReadCommitted

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"log/slog"
+	"slices"
 
 	"github.com/IBM/sarama"
 
@@ -14,6 +15,9 @@ type handler struct{ s *subscription }
 // Setup notes the membership. A cooperative member has one session for many assignments.
 func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
 	h.s.patient.begin(session.Context())
+	if h.s.client.Config().Consumer.Offsets.Initial == sarama.OffsetNewest {
+		h.s.added = h.s.commits.added() // before this session commits anything
+	}
 	h.s.joined(len(session.Claims()[h.s.topic]))
 	return nil
 }
@@ -40,12 +44,32 @@ func (c committed) of(partition int32) (commit progress, exists bool) {
 	return progress{b.Offset, decodeProgress(b.Offset, b.Metadata)}, true
 }
 
-func (c committed) fetch(partition int32) (*sarama.OffsetFetchResponse, error) {
+// added returns a function that says whether a partition was added after the group had begun. Now the first partition has a commit,
+// and neither this one nor any behind it has one, or the topic does not have it yet. New partitions are always the last ones.
+func (c committed) added() func(partition int32) bool {
+	all, err := c.client.Partitions(c.topic)
+	if err != nil {
+		return func(int32) bool { return false }
+	}
+	answer, err := c.fetch(all...)
+	if err != nil {
+		return func(int32) bool { return false }
+	}
+	has := func(p int32) bool {
+		b := answer.GetBlock(c.topic, p)
+		return b != nil && b.Err == sarama.ErrNoError && b.Offset >= 0
+	}
+	return func(partition int32) bool {
+		return !slices.Contains(all, partition) || has(0) && !slices.ContainsFunc(all, func(p int32) bool { return p >= partition && has(p) })
+	}
+}
+
+func (c committed) fetch(partitions ...int32) (*sarama.OffsetFetchResponse, error) {
 	coordinator, err := c.client.Coordinator(c.group)
 	if err != nil {
 		return nil, err
 	}
-	return coordinator.FetchOffset(sarama.NewOffsetFetchRequest(c.client.Config().Version, c.group, map[string][]int32{c.topic: {partition}}))
+	return coordinator.FetchOffset(sarama.NewOffsetFetchRequest(c.client.Config().Version, c.group, map[string][]int32{c.topic: partitions}))
 }
 
 // Cleanup has nothing to do: every claim has made its last mark.
@@ -78,6 +102,15 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 	initial, restart := from.InitialOffset(), (func(int64))(nil)
 	switch initial {
 	case sarama.OffsetNewest:
+		if !committed && s.added(partition) {
+			// It is read from its beginning. This claim began at the end, so the commit is set and the session ends.
+			first, err := s.patient.GetOffset(topic, partition, sarama.OffsetOldest)
+			if err == nil {
+				s.log.Info("kafka partition was added; it is read from its beginning", pipeline.LogPartition, partition, pipeline.LogOffset, first)
+				session.MarkOffset(topic, partition, first, "")
+			}
+			return err
+		}
 		// The next session must not skip what is published from now on, also when no record is marked in this one. The
 		// high water mark is no answer: fetching has begun, so it may be past records that were not handled yet.
 		initial = s.patient.end(partition)

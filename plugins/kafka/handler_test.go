@@ -43,6 +43,36 @@ func TestNewestSkipsNothingBetweenSessions(t *testing.T) {
 	}
 }
 
+// A partition that is added later has nothing that was published before the group began: it is read from its beginning.
+func TestNewestReadsAllOfAnAddedPartition(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		newest := func(c *Config) { c.Partitions, c.InitialOffset = 1, "newest" }
+		p := start(t, brokers, newest)
+		topic := topicFor(t, p)
+		publish(t, p, topic, texts("before")...)
+		joinOnce(t, p, topic)
+		live, err := p.connected()
+		require.NoError(t, err)
+		admin, err := sarama.NewClusterAdminFromClient(live.client)
+		require.NoError(t, err)
+		require.NoError(t, admin.CreatePartitions(topic, 4, nil, false))
+
+		again := start(t, brokers, newest) // which knows all partitions
+		require.NoError(t, again.EnsureTopics(t.Context(), topic))
+		spread(t, again, topic, "after")
+		_, out := subscribe(t, again.Source(topic, topic), pipeline.Flow{})
+		partitions := map[int32]bool{}
+		for range 100 {
+			m := next(t, out)
+			require.Equal(t, "after", string(m.Payload))
+			partitions[pipeline.OriginFrom(m.Context()).Partition] = true
+			m.Ack()
+		}
+		require.Len(t, partitions, 4)
+	})
+}
+
 // joinOnce has a session of a topic's group in which nothing is acknowledged.
 func joinOnce(t *testing.T, p *Plugin, topic string) {
 	t.Helper()
@@ -105,6 +135,7 @@ func TestNewestIsTheEndWhenTheClaimBegan(t *testing.T) {
 			s.patient = &patient{Client: n, owned: &s.owned, log: log}
 			_, err := s.patient.GetOffset("topic", 3, sarama.OffsetNewest)
 			require.NoError(t, err)
+			s.added = func(int32) bool { return false }
 			s.former = func(int32) (progress, bool) { return progress{base: committed}, committed >= 0 }
 			session, end := context.WithCancel(t.Context())
 			end()

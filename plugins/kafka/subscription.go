@@ -40,6 +40,8 @@ type subscription struct {
 	patient      *patient      // both clients, for the group
 	member       sarama.ConsumerGroup
 	former       func(partition int32) (commit progress, exists bool)
+	commits      committed
+	added        func(partition int32) bool // after the group had begun; set by a session with initial_offset newest
 
 	out      chan *message.Message
 	gate     *gate
@@ -96,7 +98,8 @@ func (s *subscription) connect(c Config, conf *sarama.Config) (err error) {
 	if s.client, err = sarama.NewClient(c.Brokers, conf); err != nil {
 		return err
 	}
-	s.former = committed{s.client, s.topic, s.group, s.log}.of
+	s.commits = committed{s.client, s.topic, s.group, s.log}
+	s.former = s.commits.of
 	coordination := s.client
 	if c.cooperates() {
 		// A broker answers the requests of a connection one after another, and a join only when all members have joined.
