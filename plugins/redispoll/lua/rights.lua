@@ -34,7 +34,6 @@ try('xreadgroup', 'XREADGROUP', 'GROUP', 'g', 'c', 'COUNT', 1, 'STREAMS', key, '
 try('xack', 'XACK', key, 'g', '1-1')
 try('xpending', 'XPENDING', key, 'g')
 try('xclaim', 'XCLAIM', key, 'g', 'c', 0, '1-1')
-try('xautoclaim', 'XAUTOCLAIM', key, 'g', 'c', 0, '0-0', 'COUNT', 1)
 try('hget', 'HGET', key, 'a')
 try('hmget', 'HMGET', key, 'a')
 try('hgetall', 'HGETALL', key)
