@@ -9,7 +9,9 @@
 // # Non-obvious
 //
 //   - XPENDING with IDLE finds what is idle behind any number of entries that are kept alive, and exactly that is claimed.
-//     XAUTOCLAIM would examine ten entries for each one, need a cursor, and claim again what is stuck in this instance.
+//     XAUTOCLAIM would examine ten entries for each one, and claim again what is stuck in this instance.
+//   - A round that could not claim all is continued by the next one at that place. Otherwise entries that fail again and again,
+//     and are idle again when their turn comes, would keep the ones behind them pending.
 //   - One reclaimer a stream at a time, by a lease in the stream's meta, and small steps: a large claim
 //     blocks Redis for milliseconds.
 //   - A stream that failed or was slow comes last in the next round of its domain. In its first bad round it holds up the

@@ -209,6 +209,57 @@ func TestHotEntriesInFrontDoNotHideIdleOnesBehind(t *testing.T) {
 	})
 }
 
+// More entries than a round claims fail again and again, and are idle again in the next round. They do not keep what is behind
+// them pending.
+func TestEntriesThatFailDoNotHideTheOnesBehind(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		c := quick()
+		c.Count, c.Step, c.MinIdle = 7, 3, time.Hour
+		reader := &fakeReader{free: 1000}
+		st := s.stream(t, "1", "me-1-0", reader)
+		ids := s.hold(t, st, "slow-9-0", 30)
+		s.giveBack(t, st, "slow-9-0", c.MinIdle, ids)
+		d := newDomain(newRig(c, "me-1", everybody("slow-9")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		for range 5 {
+			before := len(reader.got())
+			d.round(t.Context(), true)
+			claimed := reader.got()[before:]
+			require.Len(t, claimed, 7)
+			s.giveBack(t, st, st.Consumer, c.MinIdle, claimed)
+		}
+		require.Equal(t, append(ids, ids[:5]...), reader.got(), "each in its turn, then the first ones again")
+	})
+}
+
+// A round spends its count on deleted entries too: a stream that has lost a lot takes no longer than another one.
+func TestDeletedEntriesCountInARound(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		if s.name == "miniredis" {
+			t.Skip("it does not show pending entries that are deleted")
+		}
+		c := quick()
+		c.Count, c.Step, c.MinIdle = 7, 3, time.Hour
+		reader := &fakeReader{free: 1000}
+		st := s.stream(t, "1", "me-1-0", reader)
+		ids := s.hold(t, st, "slow-9-0", 20)
+		s.giveBack(t, st, "slow-9-0", c.MinIdle, ids)
+		require.NoError(t, s.client.XDel(t.Context(), st.Name, ids[:10]...).Err())
+		r := newRig(c, "me-1", everybody("slow-9"))
+		d := newDomain(r.Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		d.round(t.Context(), true)
+		require.Equal(t, ids[:7], r.lost[st.Name])
+		require.Empty(t, reader.got())
+		d.round(t.Context(), true)
+		require.Equal(t, ids[:10], r.lost[st.Name], "each once")
+		require.Equal(t, ids[10:14], reader.got())
+		for range 2 {
+			d.round(t.Context(), true)
+		}
+		require.Equal(t, ids[:10], r.lost[st.Name], "each once")
+		require.Equal(t, ids[10:], reader.got())
+	})
+}
+
 // No more is claimed than there is room for, and the rest comes as soon as there is.
 func TestNoMoreThanTheReaderHasRoomFor(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {

@@ -112,6 +112,7 @@ type domain struct {
 	failing map[string]struct{}  // streams that failed, or gave no answer, in this round
 	slow    map[string]struct{}  // streams whose turn took long in this round
 	left    map[string]bool      // streams with more than their reader had room for
+	next    map[string]string    // stream → where the next claim of idle entries begins, after one that could not claim all
 }
 
 func newDomain(r *Reclaimer, t Target) *domain {
@@ -123,6 +124,7 @@ func newDomain(r *Reclaimer, t Target) *domain {
 		failing: map[string]struct{}{},
 		slow:    map[string]struct{}{},
 		left:    map[string]bool{},
+		next:    map[string]string{},
 	}
 }
 
@@ -171,9 +173,12 @@ func jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64
 func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 	streams := d.target.Streams()
 	if idle {
-		maps.DeleteFunc(d.left, func(name string, _ bool) bool {
-			return !slices.ContainsFunc(streams, func(s Stream) bool { return s.Name == name })
-		})
+		names := make(map[string]bool, len(streams))
+		for _, s := range streams {
+			names[s.Name] = true
+		}
+		maps.DeleteFunc(d.left, func(name string, _ bool) bool { return !names[name] })
+		maps.DeleteFunc(d.next, func(name, _ string) bool { return !names[name] })
 	}
 	if len(streams) == 0 {
 		return len(d.left) > 0

@@ -42,43 +42,49 @@ func (d *domain) serve(ctx context.Context, l *look) (n int, left bool, err erro
 		}
 	}()
 	for _, consumer := range l.departed {
-		got, full, err := d.claim(ctx, l.Stream, consumer, d.minIdle, claimDead)
-		n, left = n+got, left || full
+		got, next, err := d.claim(ctx, l.Stream, consumer, "", d.minIdle, claimDead)
+		n, left = n+got, left || next != ""
 		if err != nil {
 			return n, left, err
 		}
 	}
 	for _, consumer := range l.dead {
-		got, full, err := d.claim(ctx, l.Stream, consumer, d.r.o.Config.DeadAfter, claimDead)
+		got, next, err := d.claim(ctx, l.Stream, consumer, "", d.r.o.Config.DeadAfter, claimDead)
 		n += got
 		if err != nil {
 			return n, left, err
 		}
 		removed, err := d.removeReader(ctx, l.Stream, consumer, got)
-		left = left || full && !removed
+		left = left || next != "" && !removed
 		if err != nil {
 			return n, left, err
 		}
 	}
 	if l.idle {
-		got, full, err := d.claim(ctx, l.Stream, "", d.minIdle, claimIdle)
-		n, left = n+got, left || full && l.Reader.Free() == 0 // what is above Count waits for the next round
+		got, next, err := d.claim(ctx, l.Stream, "", d.next[l.Name], d.minIdle, claimIdle)
+		n, left = n+got, left || next != "" && l.Reader.Free() == 0 // what is above Count waits for the next round
 		if err != nil {
 			return n, left, err
+		}
+		if delete(d.next, l.Name); next != "" {
+			d.next[l.Name] = next
 		}
 	}
 	return n, left, nil
 }
 
-// claim claims what has been idle for minIdle, at most Count entries. From is the consumer that has them; empty: any. It reports
-// whether some may be left, because the reader is full or Count is reached.
-func (d *domain) claim(ctx context.Context, s Stream, from string, minIdle time.Duration, why string) (n int, full bool, err error) {
+// claim claims what has been idle for minIdle, at most Count entries, deleted ones included. From is the consumer that has them;
+// empty: any. It begins with start and returns where to go on, because the reader is full or Count is reached; see
+// redispoll.ClaimIdle.
+func (d *domain) claim(ctx context.Context, s Stream, from, start string, minIdle time.Duration, why string) (n int, next string, err error) {
 	c := d.r.o.Config
-	full, err = redispoll.ClaimIdle(ctx, d.target.Client(), redispoll.IdleClaim{
-		Stream: s.Name, Group: s.Group, Consumer: s.Consumer, From: from, MinIdle: minIdle, Step: c.Step,
-		Room: func() int { return min(c.Count-n, s.Reader.Free()) },
+	rest := c.Count
+	next, err = redispoll.ClaimIdle(ctx, d.target.Client(), redispoll.IdleClaim{
+		Stream: s.Name, Group: s.Group, Consumer: s.Consumer, From: from, MinIdle: minIdle, Start: start, Step: c.Step,
+		Room: func() int { return min(rest, s.Reader.Free()) },
 		Skip: func(p redis.XPendingExt) bool { return stuckHere(s, p) },
 		Take: func(got redispoll.Claimed) error {
+			rest -= len(got.Entries) + len(got.Deleted)
 			d.r.o.Metrics.observe(d.target.Domain(), s.Shard, got.Took)
 			d.lost(s, got.Deleted)
 			if err := d.hand(ctx, s, got, why); err != nil {
@@ -92,9 +98,9 @@ func (d *domain) claim(ctx context.Context, s Stream, from string, minIdle time.
 		if r, ok := s.Reader.(Rereader); ok && !redispoll.IsReply(err) {
 			r.Reread() // claimed, perhaps, and the reply lost
 		}
-		return n, false, fmt.Errorf("claim: %w", err)
+		return n, "", fmt.Errorf("claim: %w", err)
 	}
-	return n, full, nil
+	return n, next, nil
 }
 
 // removeReader removes the consumer of a dead instance when it holds nothing; n entries were claimed from it.

@@ -1,6 +1,7 @@
 package redispoll
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 type claimer struct {
 	r        *Reader
 	interval time.Duration
+	next     string // IdleClaim.Start of the next round
 }
 
 // claimStep is how many entries are claimed at once: few, because it keeps the server from others.
@@ -28,25 +30,31 @@ type IdleClaim struct {
 	Stream, Group, Consumer string
 	From                    string                       // the consumer that has them now; empty: any
 	MinIdle                 time.Duration                // how long they have been idle
+	Start                   string                       // the id to begin with, which the last ClaimIdle returned; empty: the first
 	Step                    int                          // entries of one claim, at most
 	Room                    func() int                   // how many more may be claimed now
 	Skip                    func(redis.XPendingExt) bool // reports whether an idle entry is left alone
 	Take                    func(Claimed) error          // is given what each claim brought
 }
 
-// ClaimIdle claims idle entries in the order of their ids until there are no more, or no room: full reports the latter. It claims
-// exactly what it has found idle, so entries that are kept alive cost it nothing. A claim is never sent again by the client:
-// after an error that is no reply (see IsReply) its entries may be the consumer's, which must look for them (Reader.Reread).
-// An error of Take ends it too.
-func ClaimIdle(ctx context.Context, c redis.UniversalClient, o IdleClaim) (full bool, err error) {
-	for start, more := "-", true; more; {
+// ClaimIdle claims idle entries in the order of their ids, from Start to the end and then from the first up to Start, until there
+// are no more, or no room. In the latter case next is the id to go on with; else it is empty. A caller that always began with
+// the first would claim the same ones again and again when they fail and become idle sooner than the others have their turn.
+//
+// It claims exactly what it has found idle, so entries that are kept alive cost it nothing. A claim is never sent again by the
+// client: after an error that is no reply (see IsReply) its entries may be the consumer's, which must look for them
+// (Reader.Reread). An error of Take ends it too.
+func ClaimIdle(ctx context.Context, c redis.UniversalClient, o IdleClaim) (next string, err error) {
+	const first, last = "-", "+"
+	start, end := cmp.Or(o.Start, first), last
+	for again := start != first; ; {
 		room := min(o.Room(), maxScriptIDs)
 		if room <= 0 {
-			return true, nil
+			return start, nil
 		}
-		idle, err := o.probe(ctx, c, start, room)
+		idle, err := o.probe(ctx, c, start, end, room)
 		if err != nil {
-			return false, fmt.Errorf("probe: %w", err)
+			return "", fmt.Errorf("probe: %w", err)
 		}
 		var ids []string
 		for _, p := range idle {
@@ -57,30 +65,37 @@ func ClaimIdle(ctx context.Context, c redis.UniversalClient, o IdleClaim) (full 
 		for len(ids) > 0 {
 			n := min(len(ids), o.Step, o.Room())
 			if n <= 0 {
-				return true, nil
+				return ids[0], nil
 			}
 			got, err := o.claim(ctx, c, ids[:n])
 			if err == nil {
 				err = o.Take(got)
 			}
 			if err != nil {
-				return false, err
+				return "", err
 			}
 			ids = ids[n:]
 		}
-		if more = len(idle) == room; more {
+		more := len(idle) == room
+		if more {
 			start, more = NextID(idle[len(idle)-1].ID)
 		}
+		if more {
+			continue
+		}
+		if !again {
+			return "", nil
+		}
+		start, end, again = first, o.Start, false // the one at Start is no longer idle
 	}
-	return false, nil
 }
 
-// probe returns at most count idle entries from start on.
-func (o IdleClaim) probe(ctx context.Context, c redis.UniversalClient, start string, count int) ([]redis.XPendingExt, error) {
+// probe returns at most count idle entries between two ids.
+func (o IdleClaim) probe(ctx context.Context, c redis.UniversalClient, start, end string, count int) ([]redis.XPendingExt, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	return c.XPendingExt(ctx, &redis.XPendingExtArgs{
-		Stream: o.Stream, Group: o.Group, Consumer: o.From, Idle: o.MinIdle, Start: start, End: "+", Count: int64(count),
+		Stream: o.Stream, Group: o.Group, Consumer: o.From, Idle: o.MinIdle, Start: start, End: end, Count: int64(count),
 	}).Result()
 }
 
@@ -112,8 +127,8 @@ func (k *claimer) run() {
 func (k *claimer) round() error {
 	cfg := k.r.cfg
 	from := map[string]struct{}{}
-	_, err := ClaimIdle(k.r.life, k.r.c, IdleClaim{
-		Stream: cfg.Stream, Group: cfg.Group, Consumer: cfg.Consumer, MinIdle: cfg.MinIdle, Step: claimStep,
+	next, err := ClaimIdle(k.r.life, k.r.c, IdleClaim{
+		Stream: cfg.Stream, Group: cfg.Group, Consumer: cfg.Consumer, MinIdle: cfg.MinIdle, Start: k.next, Step: claimStep,
 		Room: k.r.room,
 		Skip: func(p redis.XPendingExt) bool {
 			held := k.r.Holds(p.ID)
@@ -128,6 +143,7 @@ func (k *claimer) round() error {
 		k.r.Reread() // claimed, perhaps, and the reply lost
 		return err
 	}
+	k.next = next
 	for consumer := range from {
 		k.forget(consumer)
 	}
