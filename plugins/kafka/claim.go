@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/killpoint"
@@ -39,9 +38,10 @@ type claim struct {
 	inHand   int
 	held     map[*record]struct{} // records that are not due
 	moves    moves
-	next     int64 // the offset after the last one marked, or where the claim began
-	last     int64 // the last offset read
-	warned   int64 // the offset last named as head of line
+	earlier  map[int64]delivery // what earlier claims of the partition left unanswered, by offset
+	next     int64              // the offset after the last one marked, or where the claim began
+	last     int64              // the last offset read
+	warned   int64              // the offset last named as head of line
 }
 
 func newClaim(ctx context.Context, sub *subscription, partition int32, initial int64, done doneBefore,
@@ -50,7 +50,7 @@ func newClaim(ctx context.Context, sub *subscription, partition int32, initial i
 	c := &claim{
 		sub: sub, partition: partition, mark: mark, highWater: highWater, done: done,
 		room: make(chan struct{}, 1), win: newWindow(sub.window), held: map[*record]struct{}{}, quiet: make(chan struct{}),
-		next: initial, last: initial - 1, warned: -1,
+		next: initial, last: initial - 1, warned: -1, earlier: sub.takeUnanswered(partition),
 	}
 	if sub.flow.Order == pipeline.OrderKey {
 		c.keys = map[string][]*record{}
@@ -203,7 +203,7 @@ func (c *claim) carry(r *record, d delivery) {
 	defer c.carrierLeft()
 	for r != nil {
 		moved := false
-		if d.msg == nil {
+		if d.acked == nil {
 			var ok bool
 			if moved, ok = c.untilDue(r); !ok {
 				return
@@ -219,7 +219,7 @@ func (c *claim) carry(r *record, d delivery) {
 // deliver emits r until it is acked; false when it is given up. d is the first delivery when it was made already.
 func (c *claim) deliver(r *record, d delivery) bool {
 	for n := 1; ; n++ {
-		if d.msg == nil {
+		if d.acked == nil {
 			var ok bool
 			if d, ok = c.emit(r, n); !ok {
 				return false
@@ -241,15 +241,33 @@ func (c *claim) deliver(r *record, d delivery) bool {
 	}
 }
 
-// delivery is a message on its way to a handler, and what ends its context.
+// delivery is a message on its way to a handler: its answer, and what ends its context and releases its place. It does not keep
+// the payload.
 type delivery struct {
-	msg  *message.Message
-	done context.CancelFunc
+	uuid          string
+	acked, nacked <-chan struct{} // nil: there is no delivery
+	done          func()
 }
 
-// emit hands r to whoever reads the subscription; false: the claim ended first. It waits for a place
-// under MaxInFlight and for the gate, and holds the place until await gives it back.
+// nackedYet says whether a handler has refused the message.
+func (d delivery) nackedYet() bool {
+	select {
+	case <-d.nacked:
+		return true
+	default:
+		return false
+	}
+}
+
+// emit hands r to the reader of the subscription; false: the claim ended first. It waits for a place
+// under MaxInFlight and for the gate, and holds the place until await releases it. A delivery that an earlier claim left unanswered
+// takes the place of the first one.
 func (c *claim) emit(r *record, n int) (delivery, bool) {
+	if d, has := c.earlier[r.offset]; n == 1 && has && d.uuid == r.pristine.UUID {
+		c.latest(r, d)
+		c.countInHand(1)
+		return d, true
+	}
 	if !c.sub.enter(c.ctx) {
 		return delivery{}, false
 	}
@@ -257,30 +275,38 @@ func (c *claim) emit(r *record, n int) (delivery, bool) {
 		Kind: Kind, Name: c.sub.topic, Group: c.sub.group, Key: r.key,
 		Partition: c.partition, Offset: r.offset, Delivered: int64(n),
 	}
-	msg, done := r.delivery(pipeline.WithRevoked(c.sub.values, c.ctx.Done()), origin)
+	msg, end := r.delivery(pipeline.WithRevoked(c.sub.values, c.ctx.Done()), origin)
+	d := delivery{msg.UUID, msg.Acked(), msg.Nacked(), func() { end(); c.sub.leave() }}
+	c.latest(r, d)
 	for {
 		open, changed := c.sub.gate.state()
 		out := c.sub.out
 		if !open {
 			out = nil
 		}
-		// Counted before the send, so that whoever has the message finds it counted.
+		// Counted before the send, so that the receiver of the message finds it counted.
 		c.countInHand(1)
 		if c.ctx.Err() == nil {
 			select {
 			case out <- msg:
-				return delivery{msg, done}, true
+				return d, true
 			case <-changed:
 				c.countInHand(-1)
 				continue
 			case <-c.ctx.Done():
 			}
 		}
+		msg.Nack() // a later claim may wait for the answer already
 		c.countInHand(-1)
-		done()
-		c.sub.leave()
+		d.done()
 		return delivery{}, false
 	}
+}
+
+func (c *claim) latest(r *record, d delivery) {
+	c.mu.Lock()
+	r.latest = d
+	c.mu.Unlock()
 }
 
 func (c *claim) countInHand(n int) {
@@ -299,13 +325,12 @@ const (
 
 // await waits for the handler's answer, the claim's end or not.
 func (c *claim) await(d delivery) verdict {
-	defer c.sub.leave()
-	defer c.countInHand(-1)
 	defer d.done()
+	defer c.countInHand(-1)
 	select {
-	case <-d.msg.Acked():
+	case <-d.acked:
 		return verdictAck
-	case <-d.msg.Nacked():
+	case <-d.nacked:
 		return verdictNack
 	case <-c.sub.abandoned:
 		c.sub.counters.abandoned.Inc()
@@ -407,6 +432,7 @@ func (c *claim) finish() {
 		c.sub.log.Warn("kafka records still in hand when their partition was taken away; they will run again",
 			pipeline.LogPartition, c.partition, keyCount, c.inHand)
 	}
+	c.sub.leaveUnanswered(c.partition, c.unanswered())
 	// What no carrier holds any more would keep its bytes of the shared budget.
 	for i := range c.win.count {
 		r := c.win.ring[(c.win.head+i)%len(c.win.ring)]
@@ -424,6 +450,33 @@ func (c *claim) finish() {
 		base = first.offset
 	}
 	c.mark(base, encodeProgress(base, beyond))
+}
+
+// unanswered returns the deliveries whose handlers may still run, or whose acks came too late, by offset. The caller holds the lock.
+func (c *claim) unanswered() map[int64]delivery {
+	left := map[int64]delivery{}
+	keep := func(offset int64, d delivery) {
+		if d.acked != nil && !d.nackedYet() {
+			d.done = func() {} // the carrier that emitted it calls it
+			left[offset] = d
+		}
+	}
+	for offset, d := range c.earlier {
+		if offset > c.last {
+			keep(offset, d)
+		}
+	}
+	for i := range c.win.count {
+		r := c.win.ring[(c.win.head+i)%len(c.win.ring)]
+		switch {
+		case r.acked:
+		case r.latest.acked != nil:
+			keep(r.offset, r.latest)
+		default:
+			keep(r.offset, c.earlier[r.offset])
+		}
+	}
+	return left
 }
 
 // sleep waits for d; false when ctx ended first.

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strconv"
@@ -129,6 +130,71 @@ func TestCooperativeRebalanceStopsOnlyWhatMoves(t *testing.T) {
 		require.Len(t, a.live(), 4, "still not let go")
 		a.answer()
 	})
+}
+
+// A handler that outlives the drain may still run when its member gets the partition back. Its records are not handed out a second
+// time, and its answers count for the new claim.
+func TestAClaimWaitsForTheHandlersOfAnEarlierOne(t *testing.T) {
+	t.Parallel()
+	for _, balance := range []string{balanceRange, balanceCooperative} {
+		t.Run(balance, func(t *testing.T) {
+			t.Parallel()
+			onEach(t, func(t *testing.T, brokers []string) {
+				p := start(t, brokers, balancedBy(balance), func(c *Config) { c.Partitions, c.DrainTimeout = 2, 100*time.Millisecond })
+				topic := topicFor(t, p)
+				spread(t, p, topic, "x")
+				sub, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{Window: 2})
+				s, ours := sub.(*subscription)
+				require.True(t, ours)
+				a := &member{subscription: s, out: out}
+				before := a.waitForClaims(t, 2)
+				flying := map[int32][]*message.Message{}
+				for range 4 {
+					m := next(t, out)
+					partition := pipeline.OriginFrom(m.Context()).Partition
+					flying[partition] = append(flying[partition], m)
+				}
+
+				b := join(t, p, topic)
+				var moved int32
+				for moved = range b.waitForClaims(t, 1) {
+					b.take(t) // it runs a second time, in another member
+				}
+				require.Error(t, contextDone(b.subscription.Drain), "it leaves without an answer")
+				require.NoError(t, b.Close())
+				require.Eventually(t, func() bool {
+					again := a.claimed()
+					return len(again) == 2 && again[moved] != before[moved]
+				}, 30*time.Second, 10*time.Millisecond)
+
+				flying[moved][0].Ack()
+				flying[moved][1].Nack()
+				for _, want := range []int64{2, 1} {
+					m := next(t, out)
+					at := pipeline.OriginFrom(m.Context())
+					require.Equal(t, moved, at.Partition)
+					require.Equal(t, want, at.Offset)
+					m.Ack()
+				}
+				for _, m := range flying[1-moved] {
+					m.Ack()
+				}
+				left := 100 - 3 - 2
+				for range left {
+					m := next(t, out)
+					require.Greater(t, pipeline.OriginFrom(m.Context()).Offset, int64(1))
+					m.Ack()
+				}
+			})
+		})
+	}
+}
+
+// contextDone calls wait with a context that has ended.
+func contextDone(wait func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return wait(ctx)
 }
 
 // reads publishes text and acknowledges what m has of the claims' partitions until it reads that text from each.

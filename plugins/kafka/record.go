@@ -20,6 +20,7 @@ type record struct {
 	key      string
 	due      time.Time     // zero: now
 	weight   int64         // bytes taken from the subscription's budget
+	latest   delivery      // the claim's lock guards it
 	move     chan struct{} // while it is not due: a token when it is to be moved to the end of its topic
 }
 

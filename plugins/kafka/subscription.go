@@ -62,8 +62,9 @@ type subscription struct {
 	mu         sync.Mutex
 	subscribed bool
 	claims     map[*claim]struct{}
-	awaySince  time.Time // when the membership was lost; zero while joined
-	why        error     // the last error since then
+	unanswered map[int32]map[int64]delivery // by partition and offset: what outlived the drain of the last claim
+	awaySince  time.Time                    // when the membership was lost; zero while joined
+	why        error                        // the last error since then
 
 	down atomic.Bool // the last thing the log said about the brokers
 }
@@ -141,7 +142,7 @@ func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.L
 		out:    make(chan *message.Message), gate: newGate(f.Gate),
 		budget:    newBudget(c.WindowBytes),
 		abandoned: make(chan struct{}), ended: make(chan struct{}), failed: make(chan error, 1),
-		claims: map[*claim]struct{}{}, patient: &patient{},
+		claims: map[*claim]struct{}{}, unanswered: map[int32]map[int64]delivery{}, patient: &patient{},
 	}
 	if s.window <= 0 {
 		s.window = c.Window
@@ -367,6 +368,25 @@ func (s *subscription) away() (time.Duration, error) {
 		return 0, nil
 	}
 	return time.Since(s.awaySince), s.why
+}
+
+// leaveUnanswered keeps the deliveries that outlived the drain of a claim, for the next claim of its partition: their handlers may
+// still run then, and must not run a second time at once. An answer that came meanwhile counts for the next claim.
+func (s *subscription) leaveUnanswered(partition int32, left map[int64]delivery) {
+	if len(left) == 0 {
+		return
+	}
+	s.mu.Lock()
+	s.unanswered[partition] = left
+	s.mu.Unlock()
+}
+
+func (s *subscription) takeUnanswered(partition int32) map[int64]delivery {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := s.unanswered[partition]
+	delete(s.unanswered, partition)
+	return left
 }
 
 // live returns the claims of this moment.
