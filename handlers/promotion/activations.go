@@ -36,6 +36,15 @@ func (a activations) admit(ctx context.Context, id int64) (bool, error) {
 	return a.run.ledger.Admit(ctx, ledger.Promotion{Type: a.kind, ID: id})
 }
 
+// blocked implements streams.Options.Blocked: the promotion yields its place while others wait for one.
+func (a activations) blocked(ctx context.Context, id int64) error {
+	if !a.run.crowded.Load() {
+		return nil
+	}
+	_, err := a.run.ledger.Yield(ctx, ledger.Promotion{Type: a.kind, ID: id})
+	return err
+}
+
 // Deactivate implements streams.Activations.
 func (a activations) Deactivate(ctx context.Context, id int64) error {
 	return a.run.ledger.Deactivate(ctx, ledger.Promotion{Type: a.kind, ID: id})

@@ -142,7 +142,7 @@ func (f *feeder) round(ctx context.Context) (more bool) {
 			full, err := f.promotion(ctx, manager, w)
 			if err != nil && ctx.Err() == nil {
 				f.run.metrics.failures.WithLabelValues(string(w.Type)).Inc()
-				f.failed(ctx, w.Promotion, err)
+				f.failed(w.Promotion, err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -186,19 +186,14 @@ const (
 	failureOther   = "other"
 )
 
-// failed notes that a promotion could not be fed. A promotion whose stream can't be used yields its place to another one.
-func (f *feeder) failed(ctx context.Context, p ledger.Promotion, err error) {
+// failed notes that a promotion could not be fed.
+func (f *feeder) failed(p ledger.Promotion, err error) {
 	class := failureOther
 	switch {
 	case errors.Is(err, streams.ErrRefused):
 		class = failureRefused
 	case errors.Is(err, streams.ErrForeign):
 		class = failureForeign
-	}
-	if class != failureOther {
-		if _, yieldErr := f.run.ledger.Yield(ctx, p); yieldErr != nil {
-			err = errors.Join(err, yieldErr)
-		}
 	}
 	f.notFed.Add(failure{p, class}, 1, err)
 }
@@ -225,7 +220,8 @@ func (f *feeder) promotion(ctx context.Context, m *streams.Manager, w ledger.Wor
 		return false, err
 	}
 	if st.Foreign { // its payouts wait; the active set makes the streams' Manager report it, and start it when it is free
-		return false, f.run.ledger.Activate(ctx, w.Promotion, 0)
+		_, err := f.run.ledger.Admit(ctx, w.Promotion)
+		return false, err
 	}
 	if err := f.recordLoss(ctx, w, st); err != nil {
 		return false, err

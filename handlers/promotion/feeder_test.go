@@ -131,7 +131,7 @@ func TestAFailureOfTheFeederIsLoggedOnceAMinute(t *testing.T) {
 		f := newFeeder(&engine{}, nil, slog.New(slog.NewTextHandler(&out, nil)))
 		for range 121 { // rounds
 			for id := range int64(2) {
-				f.failed(t.Context(), ledger.Promotion{Type: "POINT", ID: id}, errors.New("no room"))
+				f.failed(ledger.Promotion{Type: "POINT", ID: id}, errors.New("no room"))
 			}
 			f.logNotFed(t.Context(), f.notFed.Due())
 			time.Sleep(time.Second)

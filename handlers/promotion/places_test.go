@@ -133,3 +133,37 @@ func TestAFloodOfPromotionsIsDrained(t *testing.T) {
 		require.Zero(t, tw.api.Summary().DoubleCharged)
 	})
 }
+
+// A promotion whose stream can't be used keeps no place while others wait, whether or not it has payouts.
+func TestABlockedStreamKeepsNoPlace(t *testing.T) {
+	const limit, flood = 2, 6
+	for name, c := range map[string]struct{ foreign, payouts bool }{
+		"redis refuses the key":                  {false, true},
+		"another deployment owns it":             {true, true},
+		"redis refuses the key, no payouts":      {false, false},
+		"another deployment owns it, no payouts": {true, false},
+	} {
+		t.Run("embedded, "+name, func(t *testing.T) {
+			tw := newTown(t, moneysim.Faults{}, fewPlaces(limit))
+			for id := range limit { // they take all places
+				stream := fmt.Sprint("campaign-promotion-stream:POINT:", 101+id)
+				if c.foreign {
+					require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, fmt.Sprint("campaign-promotion-group:POINT:", 101+id), "0").Err())
+					require.NoError(t, tw.redis.HSet(t.Context(), "{"+stream+"}:meta", "incarnation", "i", "owner", "production").Err())
+				} else {
+					require.NoError(t, tw.redis.Set(t.Context(), stream, "x", 0).Err())
+				}
+				require.NoError(t, tw.ledger.Started(t.Context(), ledger.Promotion{Type: "POINT", ID: int64(101 + id)}, 1))
+			}
+			require.Equal(t, limit, tw.active())
+			tw.start()
+			if c.payouts {
+				tw.send(publish, pointOf(101, 1), pointOf(102, 1))
+			}
+			for id := range flood {
+				tw.send(publish, pointOf(id+1, 1))
+			}
+			require.Eventually(t, func() bool { return tw.api.Summary().Charged == flood }, 30*time.Second, 20*time.Millisecond)
+		})
+	}
+}

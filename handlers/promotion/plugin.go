@@ -136,6 +136,7 @@ func (p *Plugin) streamOptions(s strategy) streams.Options {
 		Config:        p.run.streamConfig,
 		Activations:   set,
 		Admit:         set.admit,
+		Blocked:       set.blocked,
 		Created:       set.created,
 		Fence:         p.redis.Fence,
 		Owner:         func() string { return p.run.ledgerID },

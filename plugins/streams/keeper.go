@@ -90,9 +90,21 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 	}
 	err := s.startLocked(ctx, a)
 	s.noteForeign(a.ID, errors.Is(err, ErrForeign))
+	if errors.Is(err, ErrForeign) || errors.Is(err, ErrRefused) {
+		s.reportBlocked(ctx, a.ID)
+	}
 	if err != nil && !errors.Is(err, ErrForeign) && s.life.Err() == nil {
 		s.m.metrics.failed(s.m.kind.Type, "start")
 		s.m.notice("stream not started, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(a.ID)), pipeline.Err(err))
+	}
+}
+
+// reportBlocked calls Options.Blocked.
+func (s *subscription) reportBlocked(ctx context.Context, id int64) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := s.m.blocked(ctx, id); err != nil && s.life.Err() == nil {
+		s.m.notice("a stream that can't be used was not reported, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(id)), pipeline.Err(err))
 	}
 }
 
@@ -138,6 +150,9 @@ func (s *subscription) tend(wanted map[int64]Activation) {
 				continue
 			} else if errors.Is(err, ErrRefused) {
 				s.m.metrics.failed(s.m.kind.Type, "tend")
+				if _, active := wanted[part[i].id]; active {
+					s.begin(part[i].id, func(ctx context.Context) { s.reportBlocked(ctx, part[i].id) })
+				}
 				continue // logged there, and no reason to log the others' round as failed
 			}
 			if err != nil {

@@ -41,13 +41,14 @@ type Activations interface {
 	Deactivate(ctx context.Context, id int64) error
 }
 
-// Options is what a Manager needs. All but Admit, Created, Fence, Gate, Owner, Logger, Metrics and ReaderMetrics are required.
+// Options is what a Manager needs. All but Admit, Blocked, Created, Fence, Gate, Owner, Logger, Metrics and ReaderMetrics are required.
 type Options struct {
 	Kind          Kind
 	Config        func() Config                // asked at every use, so that settings may be loaded after construction
 	Client        func() redis.UniversalClient // borrowed, never closed here; asked at every use
 	Activations   Activations
 	Admit         func(ctx context.Context, id int64) (bool, error)             // Activate for an enqueue that found no stream; false: the entry is answered Full, and no stream is created; nil: Activate
+	Blocked       func(ctx context.Context, id int64) error                     // in each round, for an active stream that can't be used: ErrRefused or ErrForeign; nil: not reported
 	Created       func(ctx context.Context, id int64, incarnation string) error // a stream was created, nothing was added to it yet; nil: not reported
 	Instance      string                                                        // unique among all instances; the reader's name is Instance-0
 	Fence         func() time.Time                                              // redispoll.ReaderConfig.Fence of the readers; nil: none
@@ -70,6 +71,7 @@ type Manager struct {
 	client        func() redis.UniversalClient
 	activations   Activations
 	admit         func(context.Context, int64) (bool, error)
+	blocked       func(context.Context, int64) error
 	created       func(context.Context, int64, string) error
 	instance      string
 	gate          func() bool
@@ -109,9 +111,12 @@ func NewManager(o Options) *Manager {
 	if o.Admit == nil {
 		o.Admit = func(ctx context.Context, id int64) (bool, error) { return true, o.Activations.Activate(ctx, id) }
 	}
+	if o.Blocked == nil {
+		o.Blocked = func(context.Context, int64) error { return nil }
+	}
 	o.Metrics.known(o.Kind.Type)
 	return &Manager{
-		kind: o.Kind, config: o.Config, client: o.Client, activations: o.Activations, admit: o.Admit, created: o.Created,
+		kind: o.Kind, config: o.Config, client: o.Client, activations: o.Activations, admit: o.Admit, blocked: o.Blocked, created: o.Created,
 		instance: o.Instance, gate: o.Gate, fence: o.Fence, owner: o.Owner, metrics: o.Metrics, readerMetrics: o.ReaderMetrics,
 		log:      o.Logger.With(slog.String("kind", o.Kind.Type)),
 		scripts:  newScripts(),
