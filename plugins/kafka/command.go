@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -47,22 +49,18 @@ func (p *Plugin) createCommand(h *app.Host) *cobra.Command {
 					return answered(err)
 				}
 				r := topicsReport{DryRun: dryRun, Topics: before, Created: []createdTopic{}}
-				var names []string
-				for _, t := range before {
-					if !t.Exists {
-						names = append(names, t.Name)
-						r.Created = append(r.Created, live.plan(t.Name))
+				live.createMissing(ctx, &r)
+				if !dryRun {
+					var after []*topicStatus
+					if after, err = live.status(needed); err == nil {
+						r.Topics = after
 					}
 				}
-				if dryRun {
-					err = live.tryCreate(names)
-				} else if err = live.ensure(ctx, names...); err == nil {
-					r.Topics, err = live.status(needed)
-				}
+				reported := report(h, cmd, r)
 				if err != nil {
 					return answered(err)
 				}
-				return report(h, cmd, r)
+				return reported
 			})
 		},
 	})
@@ -93,41 +91,70 @@ func answered(err error) error {
 	return fmt.Errorf("kafka: %w", err)
 }
 
-// tryCreate lets the cluster check the creation of topics without carrying it out.
-func (c *connection) tryCreate(names []string) error {
+// createMissing creates the topics of the report that do not exist, or lets the cluster check that in a dry run. One that
+// is refused does not stop the others.
+func (c *connection) createMissing(ctx context.Context, r *topicsReport) {
+	create := func(name string) error { return c.ensure(ctx, name) }
+	if r.DryRun {
+		create = c.tryCreate
+	}
+	for _, t := range r.Topics {
+		if t.Exists {
+			continue
+		}
+		err := create(t.Name)
+		if err == nil {
+			r.Created = append(r.Created, c.plan(t.Name))
+			continue
+		}
+		r.Failed = append(r.Failed, failedTopic{t.Name, err.Error()})
+		if refusal := sarama.KError(0); !errors.As(err, &refusal) {
+			return // no broker answers
+		}
+	}
+}
+
+// tryCreate lets the cluster check the creation of a topic without carrying it out.
+func (c *connection) tryCreate(name string) error {
 	admin, err := sarama.NewClusterAdminFromClient(c.client)
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, name := range names {
-		if err := admin.CreateTopic(name, c.detail(name), true); err != nil {
-			errs = append(errs, fmt.Errorf("topic %s: %w", name, err))
-		}
-	}
-	return errors.Join(errs...)
+	return admin.CreateTopic(name, c.detail(name), true)
 }
 
 // topicsReport is what the commands write with --json.
 type topicsReport struct {
 	DryRun  bool           `json:"dry_run,omitempty"`
 	Created []createdTopic `json:"created,omitempty"` // with a dry run: would be created
+	Failed  []failedTopic  `json:"failed,omitempty"`
 	Topics  []*topicStatus `json:"topics"`
 }
 
-// createdTopic is what a topic is created with.
+// createdTopic is what a topic is created with. Settings that are not listed are the cluster's defaults.
 type createdTopic struct {
-	Name            string `json:"name"`
-	Partitions      int32  `json:"partitions"`
-	Replication     int16  `json:"replication"`
-	MaxMessageBytes int    `json:"max_message_bytes"`
+	Name        string            `json:"name"`
+	Partitions  int32             `json:"partitions"`
+	Replication int16             `json:"replication"`
+	Settings    map[string]string `json:"settings"` // by Kafka's names
+}
+
+// failedTopic is a topic that was not created.
+type failedTopic struct {
+	Name  string `json:"name"`
+	Error string `json:"error"`
 }
 
 func (c *connection) plan(topic string) createdTopic {
-	return createdTopic{topic, c.config.Partitions, c.config.ReplicationFactor, c.limit(topic)}
+	d := c.detail(topic)
+	t := createdTopic{topic, d.NumPartitions, d.ReplicationFactor, map[string]string{}}
+	for name, value := range d.ConfigEntries {
+		t.Settings[name] = *value
+	}
+	return t
 }
 
-// report writes r. Topics with problems make the exit code 1, except in a dry run.
+// report writes r. Topics that were not created make the exit code 1, and so do topics with problems, except in a dry run.
 func report(h *app.Host, cmd *cobra.Command, r topicsReport) error {
 	if h.JSON(cmd) {
 		if err := h.WriteJSON(r); err != nil {
@@ -136,10 +163,9 @@ func report(h *app.Host, cmd *cobra.Command, r topicsReport) error {
 	} else if err := r.write(h); err != nil {
 		return err
 	}
-	for _, t := range r.Topics {
-		if len(t.Problems) > 0 && !r.DryRun {
-			return &app.ExitError{Code: app.ExitBad}
-		}
+	problems := slices.ContainsFunc(r.Topics, func(t *topicStatus) bool { return len(t.Problems) > 0 })
+	if len(r.Failed) > 0 || problems && !r.DryRun {
+		return &app.ExitError{Code: app.ExitBad}
 	}
 	return nil
 }
@@ -150,10 +176,17 @@ func (r topicsReport) write(h *app.Host) error {
 		verb = "Would create"
 	}
 	for _, t := range r.Created {
-		fmt.Fprintf(h.Out(), "%s %s: %d partitions, replication factor %d, %s %d\n", verb, t.Name, t.Partitions, t.Replication, configMaxMessageBytes, t.MaxMessageBytes)
+		fmt.Fprintf(h.Out(), "%s %s: %d partitions, replication factor %d", verb, t.Name, t.Partitions, t.Replication)
+		for _, name := range slices.Sorted(maps.Keys(t.Settings)) {
+			fmt.Fprintf(h.Out(), ", %s %s", name, t.Settings[name])
+		}
+		fmt.Fprintln(h.Out())
+	}
+	for _, t := range r.Failed {
+		fmt.Fprintf(h.Out(), "Not created: %s: %s\n", t.Name, t.Error)
 	}
 	if r.DryRun {
-		if len(r.Created) == 0 {
+		if len(r.Created)+len(r.Failed) == 0 {
 			fmt.Fprintln(h.Out(), "All topics exist.")
 		}
 		return nil

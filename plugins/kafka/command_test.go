@@ -14,6 +14,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -50,8 +52,15 @@ func (unavailable) Stop(context.Context) error  { return nil }
 // runShop runs a command of a binary with the routes of a shop. The plugins of one binary are used once.
 func runShop(t *testing.T, brokers []string, prefix string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
+	return runShopWith(t, brokers, prefix, func(*Config) {}, args...)
+}
+
+// runShopWith is runShop with other settings.
+func runShopWith(t *testing.T, brokers []string, prefix string, adapt func(*Config), args ...string) (code int, stdout, stderr string) {
+	t.Helper()
 	p := New()
 	quick(&p.config)
+	adapt(&p.config)
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a run that does not end by itself
 	defer cancel()
@@ -115,6 +124,49 @@ func TestTopicsByCommand(t *testing.T) {
 		require.NotContains(t, out, "Created")
 		require.Regexp(t, `orders +source +yes +2 +1 +2097152 +delete`, out)
 	})
+}
+
+// TestOneReplicaAloneIsNotEnough: a topic with three replicas is created so that two must have a record before it is
+// acknowledged. An existing one that is not so is reported.
+func TestOneReplicaAloneIsNotEnough(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(3))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	require.NoError(t, cluster.CreateTopic("bills", 2, map[string]string{configMinInSync: "1"}))
+
+	code, out, errs := runShopWith(t, cluster.ListenAddrs(), "", func(c *Config) { c.ReplicationFactor = 3 }, "topics", "create")
+	require.Equal(t, app.ExitBad, code, errs)
+	require.Contains(t, out, "Created orders: 2 partitions, replication factor 3, max.message.bytes 2097152, min.insync.replicas 2\n")
+	require.Contains(t, out, "bills (output of shop.orders): min.insync.replicas is 1, and must be at least 2: ")
+	require.Equal(t, 1, strings.Count(out, "must be at least"), "and nothing else: %s", out)
+}
+
+// TestARefusedTopicDoesNotStopTheOthers: neither one that the user may not see, nor one that the user may not create.
+func TestARefusedTopicDoesNotStopTheOthers(t *testing.T) {
+	t.Parallel()
+	may := func(topic string, operation kmsg.ACLOperation) kfake.ACL {
+		return kfake.ACL{Resource: kmsg.ACLResourceTypeTopic, Name: topic, Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: operation, Allow: true}
+	}
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableACLs(), kfake.User("PLAIN", "u", "p",
+		may("bills", kmsg.ACLOperationWrite), may("retry", kmsg.ACLOperationAll), may("dead", kmsg.ACLOperationAll)))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	for _, dryRun := range []bool{true, false} {
+		args := []string{"topics", "create", "--json", fmt.Sprintf("--dry-run=%t", dryRun)}
+		code, out, errs := runShopWith(t, cluster.ListenAddrs(), "", func(c *Config) {
+			c.SASL = SASL{Mechanism: sarama.SASLTypePlaintext, User: "u", Password: pipeline.NewSecret("p")}
+		}, args...)
+		require.Equal(t, app.ExitBad, code, errs)
+		var r topicsReport
+		require.NoError(t, json.Unmarshal([]byte(out), &r), "%s%s", out, errs)
+		require.Equal(t, []string{"retry", "dead"}, []string{r.Created[0].Name, r.Created[1].Name})
+		require.Len(t, r.Created, 2)
+		require.Equal(t, []string{"orders", "bills"}, []string{r.Failed[0].Name, r.Failed[1].Name})
+		require.Len(t, r.Failed, 2)
+		require.Contains(t, r.Topics[0].Problems[0], "the cluster does not describe it: ")
+		require.Equal(t, !dryRun, r.Topics[2].Exists)
+	}
 }
 
 // TestTopicsOfAnAdministrator are reported when they are less than the routes need.

@@ -83,7 +83,7 @@ type Config struct {
 	// CreateTopics creates missing topics when a Source is opened or a Sink is used first. Off, a start fails with
 	// ErrTopicMissing when a topic of a route does not exist; the command `topics create` creates them.
 	CreateTopics bool `yaml:"create_topics"`
-	// Partitions and ReplicationFactor are those of created topics.
+	// Partitions and ReplicationFactor are those of created topics. With 3 replicas or more they have min.insync.replicas 2.
 	Partitions        int32 `yaml:"partitions"`
 	ReplicationFactor int16 `yaml:"replication_factor"`
 }

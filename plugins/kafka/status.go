@@ -57,7 +57,7 @@ func (c *connection) status(needed []neededTopic) ([]*topicStatus, error) {
 		case m == nil, m.Err == sarama.ErrUnknownTopicOrPartition:
 			t.problem("the topic does not exist")
 		case m.Err != sarama.ErrNoError && m.Err != sarama.ErrLeaderNotAvailable:
-			return nil, fmt.Errorf("topic %s: %w", n, m.Err)
+			t.problem("the cluster does not describe it: %s", m.Err)
 		default:
 			t.Exists, t.Partitions, t.Replication = true, len(m.Partitions), replication(m.Partitions)
 			existing = append(existing, t)
@@ -124,6 +124,14 @@ func (c *connection) judge(t *topicStatus, all []*topicStatus) {
 	}
 	if want := int(c.config.ReplicationFactor); t.Replication < want {
 		t.problem("replica count is %d, plugins.kafka.replication_factor is %d", t.Replication, want)
+	}
+	if n, err := strconv.Atoi(t.Settings[configMinInSync]); err == nil {
+		switch {
+		case n > t.Replication:
+			t.problem("%s is %d, and replica count is %d: no record can be published", configMinInSync, n, t.Replication)
+		case n < leastInSync(t.Replication):
+			t.problem("%s is %d, and must be at least %d: a record that one broker alone has is acknowledged", configMinInSync, n, leastInSync(t.Replication))
+		}
 	}
 	roles := t.needed.roles()
 	if !slices.Contains(roles, roleRetry) && !slices.Contains(roles, roleDeadLetter) {

@@ -132,11 +132,25 @@ func (c *connection) create(admin sarama.ClusterAdmin, topic string) error {
 // detail is what topic is created with.
 func (c *connection) detail(topic string) *sarama.TopicDetail {
 	limit := strconv.Itoa(c.limit(topic))
-	return &sarama.TopicDetail{
+	detail := &sarama.TopicDetail{
 		NumPartitions:     c.config.Partitions,
 		ReplicationFactor: c.config.ReplicationFactor,
 		ConfigEntries:     map[string]*string{configMaxMessageBytes: &limit},
 	}
+	if least := leastInSync(int(c.config.ReplicationFactor)); least > 1 {
+		text := strconv.Itoa(least)
+		detail.ConfigEntries[configMinInSync] = &text
+	}
+	return detail
+}
+
+// leastInSync is the min.insync.replicas with which a topic of so many replicas neither loses an acknowledged record nor
+// refuses records when one broker fails. Two replicas can't have both: 1 leaves that to the broker's default.
+func leastInSync(replicas int) int {
+	if replicas >= 3 {
+		return 2
+	}
+	return 1
 }
 
 // limit is the largest record of a topic, in bytes.
