@@ -175,7 +175,8 @@ and its dead letter is discarded; --unpaid makes it FAILED, and its dead letter 
 are kept.
 
 An AMBIGUOUS payout of which only lookups are left (unknown list) needs --force: the service still looks it up, and the answer may
-settle it. --unpaid then writes the dead letter that it does not have yet.`,
+settle it. --unpaid then writes the dead letter that it does not have yet. When the Money API says that the payout was charged,
+--force books nothing else.`,
 		Args: payoutArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := onePayout(args)
@@ -223,6 +224,10 @@ func (p *Plugin) resolve(ctx context.Context, h *app.Host, cmd *cobra.Command, k
 	}
 	if lookedUp && !f.force {
 		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("nothing was changed: %s is AMBIGUOUS and is looked up again; when you know what became of it, --force books it", k)}
+	}
+	// An AMBIGUOUS payout needs --force in any case, so the flag can't mean that the person insists.
+	if charged := e.MoneyAPI.TransactionKey; lookedUp && e.MoneyAPI.paid() && f.paid != charged {
+		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("nothing was changed: the Money API says it is charged, transaction key %s; --paid %s --force books that, and so does the next lookup", charged, charged)}
 	}
 	if key := x.PaidLate(); key != "" && f.unpaid && !f.force {
 		return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("nothing was changed: an answer that came late says it was charged, transaction key %s; --force denies it", key)}

@@ -1,8 +1,10 @@
 package promotion_test
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,7 +18,14 @@ import (
 // Only a proxy answers the lookups of two payouts. A person who knows the truth ends that.
 func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "gone", http.StatusGone) }))
+		var answers atomic.Bool // the Money API is reached
+		api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if answers.Load() {
+				_, _ = io.WriteString(w, `{"transactionKey":"tx-api"}`)
+				return
+			}
+			http.Error(w, "gone", http.StatusGone)
+		}))
 		t.Cleanup(api.Close)
 		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { onlyOnce(c); c.MoneyAPI.URL = api.URL })
 		for target := range int64(2) {
@@ -46,6 +55,12 @@ func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 		require.Contains(t, text, "no answer within 300ms", "the evidence is shown")
 		require.Contains(t, text, "nothing was changed: POINT:1:1 is AMBIGUOUS and is looked up again")
 		require.Contains(t, resolve(app.ExitOK, "1", "--paid", "tx", "--force", "--dry-run"), "POINT:1:1 would be SUCCESS, on the word of kim; nothing was done.")
+		answers.Store(true)
+		for _, says := range [][]string{{"--unpaid"}, {"--paid", "tx"}} {
+			require.Contains(t, resolve(app.ExitBad, "1", append(says, "--force")...), "nothing was changed: the Money API says it is charged, transaction key tx-api")
+		}
+		require.Contains(t, resolve(app.ExitOK, "1", "--paid", "tx-api", "--force", "--dry-run"), "POINT:1:1 would be SUCCESS, as the Money API says")
+		answers.Store(false)
 		require.EqualValues(t, 2, tw.counts("POINT").Ambiguous)
 
 		require.Contains(t, resolve(app.ExitOK, "1", "--paid", "tx", "--force"), "POINT:1:1 is SUCCESS now, on the word of kim.")
