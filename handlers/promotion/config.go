@@ -39,7 +39,7 @@ type StreamConfig struct {
 	Enabled        bool `yaml:"enabled"`
 	streams.Config `yaml:",inline"`
 	// MaxActive is how many promotions of all types may have a stream at once. Others wait in the ledger; the one that
-	// was accepted first gets the next free place. Paused promotions do not count.
+	// has waited longest gets the next free place. Paused promotions do not count.
 	MaxActive int `yaml:"max_active_promotions"`
 	// Redis is a server of its own for the streams. Nil: the shared one (plugins.redis).
 	Redis *redispoll.ClientConfig `yaml:"redis"`

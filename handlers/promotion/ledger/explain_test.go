@@ -82,7 +82,7 @@ func hotStatements() []hotStatement {
 		{name: "active", sql: sqlActive, args: []string{"'POINT'"}, cond: "type", rows: 2, cold: true,
 			via: map[string]string{"promotions": "promotions_pkey", "promotion_streams": "promotion_streams_active"}},
 		{name: "admit", sql: sqlAdmit, args: promotion("0", "1000"), rows: 2, cold: true, via: map[string]string{
-			"promotions": "promotions_pkey|promotions_paused", "promotion_streams": "promotion_streams_pkey|promotion_streams_active|promotion_streams_waiting"}},
+			"payouts": "payouts_unsettled", "promotions": "promotions_pkey|promotions_paused", "promotion_streams": "promotion_streams_pkey|promotion_streams_active|promotion_streams_waiting"}},
 		{name: "admit waiting", sql: sqlAdmitWaiting, args: []string{"1000"}, rows: 2, cold: true, via: map[string]string{
 			"promotions": "promotions_pkey|promotions_paused", "promotion_streams": "promotion_streams_pkey|promotion_streams_active|promotion_streams_waiting"}},
 		{name: "no work", sql: sqlNoWork, rows: 2, cold: true,

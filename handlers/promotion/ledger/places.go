@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -22,10 +23,13 @@ const (
 
 	sqlQueueLength = `(SELECT count(*) FROM (SELECT 1 ` + sqlQueue + ` LIMIT 1) AS queue)` // 0 or 1
 
-	sqlAdmit = `WITH place AS MATERIALIZED (SELECT ` + sqlPlacesTaken + ` < CAST($4 AS bigint) AND ` + sqlQueueLength + ` = 0 AS free)
+	// When the oldest payout that would go into the stream began to wait.
+	sqlOldestHint = `(SELECT o.hint_due FROM payouts AS o WHERE o.type = CAST($1 AS text) AND o.promotion_id = CAST($2 AS bigint)
+	AND o.settled_at IS NULL AND o.hint = '%s' ORDER BY o.hint_due, o.id LIMIT 1)`
+
+	sqlAdmitAs = `WITH place AS MATERIALIZED (SELECT ` + sqlPlacesTaken + ` < CAST($4 AS bigint) AND ` + sqlQueueLength + ` = 0 AS free)
 INSERT INTO promotion_streams AS s (type, promotion_id, active, total_count, waiting_since)
-SELECT CAST($1 AS text), CAST($2 AS bigint), place.free, CAST($3 AS bigint), CASE WHEN NOT place.free THEN
-	(SELECT created_at FROM promotions WHERE type = CAST($1 AS text) AND promotion_id = CAST($2 AS bigint)) END
+SELECT CAST($1 AS text), CAST($2 AS bigint), place.free, CAST($3 AS bigint), CASE WHEN NOT place.free THEN coalesce(%s, %s, %s) END
 FROM place WHERE TRUE
 ON CONFLICT (type, promotion_id) DO UPDATE SET active = s.active OR excluded.active,
 	waiting_since = CASE WHEN NOT s.active AND NOT excluded.active THEN coalesce(s.waiting_since, excluded.waiting_since) END,
@@ -48,9 +52,12 @@ UPDATE promotion_streams AS s SET waiting_since = NULL FROM waiting
 WHERE s.type = waiting.kind AND s.promotion_id = waiting.id AND NOT s.active`
 )
 
+// A payout has the hint none when the feeder is to enqueue it, and stream while its record is being accepted.
+var sqlAdmit = fmt.Sprintf(sqlAdmitAs, fmt.Sprintf(sqlOldestHint, HintNone), fmt.Sprintf(sqlOldestHint, HintStream), fmt.Sprintf(sqlOldestHint, HintRetry)) //nolint:gochecknoglobals // a constant, but Go can't compute it
+
 // Admit puts a promotion's stream on the active set, if that has a place and no other promotion waits for one, and
-// reports whether the stream is on it. Otherwise a promotion with a record waits, and the one whose first record was
-// accepted first is admitted first. Admit comes before the stream is made.
+// reports whether the stream is on it. Otherwise a promotion with an unsettled payout waits, and the one whose payout has
+// waited longest is admitted first. Admit comes before the stream is made.
 func (l *Ledger) Admit(ctx context.Context, p Promotion) (bool, error) { return l.admit(ctx, p, 0) }
 
 func (l *Ledger) admit(ctx context.Context, p Promotion, totalCount int64) (active bool, err error) {

@@ -89,6 +89,37 @@ func TestPlacesAreGivenInTheOrderOfAcceptance(t *testing.T) {
 	})
 }
 
+// A promotion whose records come one by one does not overtake those that wait: a record that comes after it has been
+// drained waits behind the records that were accepted before.
+func TestAnOldPromotionDoesNotOvertake(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, h *home) {
+		l := h.open(t, places(1))
+		next := func(p, target int64) {
+			mustAccept(t, l, record(p, target))
+			h.advance(time.Second)
+		}
+		pay := func(p, target int64) {
+			b := mustBegin(t, l, record(p, target))
+			mustSettle(t, l, Result{Key: key(p, target), Epoch: b.Epoch, Outcome: Paid, TransactionKey: "t"})
+			require.NoError(t, l.Deactivate(t.Context(), Promotion{"POINT", p}))
+		}
+		next(1, 1)
+		mustAdmit(t, l, 1, true)
+		next(2, 1)
+		mustAdmit(t, l, 2, false)
+		pay(1, 1)
+		next(1, 2)
+		mustAdmit(t, l, 1, false)
+		next(3, 1)
+		mustAdmit(t, l, 3, false)
+		for _, want := range []Key{key(2, 1), key(1, 2), key(3, 1)} {
+			require.Equal(t, []int64{want.Promotion}, admitted(t, l))
+			pay(want.Promotion, want.Target)
+		}
+	})
+}
+
 // A promotion for which nothing can be done now takes no place, and none of those that wait is delayed by it.
 func TestAPromotionThatCanDoNothingTakesNoPlace(t *testing.T) {
 	t.Parallel()
