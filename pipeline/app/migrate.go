@@ -127,7 +127,7 @@ func (h *Host) showMigration(m pipeline.Migration, dryRun bool) error {
 	case m.Newer():
 		return say("%s: version %d is newer than this binary, which knows versions up to %d; nothing was changed\n", m, m.Before, m.Known)
 	case len(m.Steps) == 0:
-		return say("%s: version %d, up to date\n", m, m.Before)
+		return say("%s: version %d, up to date\n", m, m.After) // another process has migrated since the plan
 	case dryRun:
 		if err := say("%s: version %d, would become %d\n", m, m.Before, m.After); err != nil {
 			return err

@@ -21,6 +21,7 @@ type granary struct {
 	version, known int64
 	unavailable    bool
 	broken         int64 // a migration to this version fails
+	overtaken      bool  // another process migrates between Plan and Migrate
 }
 
 func (g *granary) Schemas(pipeline.Env) []pipeline.Schema { return []pipeline.Schema{g} }
@@ -40,6 +41,9 @@ func (g *granary) Migrate(ctx context.Context) (pipeline.Migration, error) {
 	m, err := g.Plan(ctx)
 	if err != nil {
 		return m, err
+	}
+	if g.overtaken {
+		m.Steps, g.version = nil, m.After
 	}
 	for i := range m.Steps {
 		if m.Steps[i].Version == g.broken {
@@ -64,8 +68,8 @@ func newGranary(version, known int64) *granary {
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	const name = "grain (memory, mill): "
-	broken, away := newGranary(0, 3), newGranary(0, 3)
-	broken.broken, away.unavailable = 2, true
+	broken, away, overtaken := newGranary(0, 3), newGranary(0, 3), newGranary(0, 3)
+	broken.broken, away.unavailable, overtaken.overtaken = 2, true, true
 	for title, tc := range map[string]struct {
 		plugin  pipeline.Plugin
 		args    []string
@@ -75,6 +79,7 @@ func TestMigrate(t *testing.T) {
 		"old":           {newGranary(1, 3), nil, result{0, name + "version 1, now 3\n  00002.sql  1.5s\n  00003.sql  1.5s\n", ""}, 3},
 		"dry run":       {newGranary(1, 3), []string{"--dry-run"}, result{0, name + "version 1, would become 3\n  00002.sql\n  00003.sql\n", ""}, 1},
 		"up to date":    {newGranary(3, 3), nil, result{0, name + "version 3, up to date\n", ""}, 3},
+		"two at once":   {overtaken, nil, result{0, name + "version 3, up to date\n", ""}, 3},
 		"newer":         {newGranary(4, 3), nil, result{0, name + "version 4 is newer than this binary, which knows versions up to 3; nothing was changed\n", ""}, 4},
 		"no store":      {newToy(), nil, result{0, "No store is configured; there is nothing to migrate.\n", ""}, 0},
 		"ends half-way": {broken, nil, result{1, name + "version 0, now 1\n  00001.sql  1.5s\n", "mill: grain: no right to make tables\n"}, 1},

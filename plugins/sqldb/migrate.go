@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"time"
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -29,7 +30,8 @@ func (m Migrations) Up(ctx context.Context, db *sql.DB, d Dialect, log *slog.Log
 	return err
 }
 
-// run is Up, and returns what has run, also with an error.
+// run is Up, and returns what has run, also with an error. Where the sessions have a lock_timeout, a migration whose lock
+// is not free in time is repeated until ctx ends.
 func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Logger) (steps []pipeline.MigrationStep, err error) {
 	up := func() error {
 		p, err := m.provider(db, d, log)
@@ -50,9 +52,18 @@ func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Lo
 		}
 		return err
 	}
-	if d == Postgres {
-		err = up()
-		return steps, err
+	for d == Postgres {
+		if err = up(); !Locked(err) {
+			return steps, err
+		}
+		log.WarnContext(ctx, "a migration waits for a lock", "of", m.Name, pipeline.Err(err))
+		pause := time.NewTimer(openRetry)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return steps, fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
 	}
 	// Each migration is one transaction, so the second of two processes meets a busy file, or what the first has made.
 	err = again(ctx, func(err error) bool { return err != nil }, up)

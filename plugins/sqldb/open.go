@@ -109,6 +109,37 @@ func (f File) openToRead(ctx context.Context) (*sql.DB, error) {
 	return db, nil
 }
 
+// undisturbed runs look, which reads the file by openToRead. It repeats look when another process has opened or changed the
+// file meanwhile, because openToRead uses no lock while the file of SQLite's log does not exist.
+func (f File) undisturbed(look func() error) error {
+	for n := 1; ; n++ {
+		before := f.state()
+		err := look()
+		if n == tries || f.state() == before {
+			return err
+		}
+	}
+}
+
+// fileState is what changes when a process opens or changes a database. While it is open, SQLite's locks protect a reader,
+// and the rest does not count.
+type fileState struct {
+	open bool
+	size int64
+	at   time.Time
+}
+
+func (f File) state() fileState {
+	if _, err := os.Stat(f.Path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
+		return fileState{open: true}
+	}
+	info, err := os.Stat(f.Path)
+	if err != nil {
+		return fileState{size: -1}
+	}
+	return fileState{size: info.Size(), at: info.ModTime()}
+}
+
 // create makes the file, for its owner only, unless it is there: SQLite would make it as the umask says. The files
 // that SQLite makes next to it have the same rights.
 func (f File) create() error {

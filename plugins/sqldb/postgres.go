@@ -58,14 +58,17 @@ func TunePostgres(c *pgx.ConnConfig) {
 	}
 }
 
-// OpenPostgres returns a database whose sessions TunePostgres has tuned, and the name of its server. It opens no connection yet: its
-// error is one of the DSN. The caller closes the database.
-func OpenPostgres(dsn string) (db *sql.DB, where string, err error) {
+// OpenPostgres returns a database whose sessions TunePostgres has tuned and that have the settings (see Set), and the name of its
+// server. It opens no connection yet: its error is one of the DSN. The caller closes the database.
+func OpenPostgres(dsn string, settings ...string) (db *sql.DB, where string, err error) {
 	c, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, "", fmt.Errorf("dsn: %w", err) // pgx leaves the password out
 	}
 	TunePostgres(c)
+	if len(settings) > 0 {
+		Set(c, settings...)
+	}
 	db = stdlib.OpenDB(*c)
 	db.SetConnMaxLifetime(ConnLifetime)
 	return db, "postgres at " + net.JoinHostPort(c.Host, fmt.Sprint(c.Port)), nil

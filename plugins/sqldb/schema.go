@@ -19,8 +19,26 @@ type Schema struct {
 	Log     *slog.Logger // nil: none
 }
 
+// migrationLock bounds how long a migration waits for a lock. Statements of other sessions queue behind a waiting
+// migration: a transaction that stays open, such as that of a backup, must not stop them. Between two tries they go on.
+const migrationLock = "lock_timeout = '2s'"
+
 // Plan implements pipeline.Schema. It makes neither a file nor a table.
 func (s Schema) Plan(ctx context.Context) (m pipeline.Migration, err error) {
+	look := func() error {
+		m, err = s.look(ctx)
+		return err
+	}
+	if file, wrong := ParseFile(s.DSN.Reveal()); wrong == nil && DialectOf(s.DSN.Reveal()) == SQLite {
+		err = file.undisturbed(look)
+	} else {
+		err = look()
+	}
+	return m, err
+}
+
+// look is Plan, once.
+func (s Schema) look(ctx context.Context) (m pipeline.Migration, err error) {
 	db, err := s.open(ctx, true)
 	if err != nil {
 		return m, err
@@ -68,7 +86,7 @@ func (s Schema) open(ctx context.Context, toRead bool) (database, error) {
 		case Postgres:
 			var where string
 			var err error
-			if d.DB, where, err = OpenPostgres(s.DSN.Reveal()); err != nil {
+			if d.DB, where, err = OpenPostgres(s.DSN.Reveal(), migrationLock); err != nil {
 				return d, fmt.Errorf("%s: %w", s.Name, err)
 			}
 			if err := d.PingContext(ctx); err != nil {
@@ -123,12 +141,22 @@ func (s Schema) plan(ctx context.Context, db database) (pipeline.Migration, erro
 
 // versions returns the versions that have run, none when there is no table of them, and the name of the schema.
 func (s Schema) versions(ctx context.Context, db database) (done map[int64]bool, schema string, err error) {
-	exists := "SELECT $1, count(*) > 0 FROM sqlite_schema WHERE name = $2"
-	if db.dialect == Postgres {
-		exists = "SELECT coalesce(current_schema(), $1), to_regclass($2) IS NOT NULL"
-	}
 	var found bool
-	if err := db.QueryRowContext(ctx, exists, db.path, s.Table).Scan(&schema, &found); err != nil || !found {
+	switch db.dialect {
+	case Postgres:
+		var name sql.NullString
+		var role, path string
+		err = db.QueryRowContext(ctx, "SELECT current_schema(), to_regclass($1) IS NOT NULL, current_user, current_setting('search_path')", s.Table).
+			Scan(&name, &found, &role, &path)
+		if err == nil && !name.Valid {
+			err = fmt.Errorf("role %q sees no schema of the search_path %q: it does not exist, or the role has no right USAGE on it", role, path)
+		}
+		schema = name.String
+	default:
+		schema = db.path
+		err = db.QueryRowContext(ctx, "SELECT count(*) > 0 FROM sqlite_schema WHERE name = $1", s.Table).Scan(&found)
+	}
+	if err != nil || !found {
 		return nil, schema, err
 	}
 	rows, err := db.QueryContext(ctx, "SELECT version_id FROM "+s.Table)

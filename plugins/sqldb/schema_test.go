@@ -1,12 +1,16 @@
 package sqldb_test
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb"
@@ -97,6 +101,49 @@ func TestAMigrationThatCanNotRunEndsTheRest(t *testing.T) {
 		require.Equal(t, []string{"00001_good.sql"}, names(m))
 		require.EqualValues(t, 1, m.After)
 	})
+}
+
+// A transaction that stays open, such as that of a backup, delays a migration. It does not stop statements behind the migration.
+func TestAMigrationThatWaitsForALockStopsNoOther(t *testing.T) {
+	t.Parallel()
+	dsn, ctx := sqldbtest.Schema(t), t.Context()
+	_, err := schemaOf(dsn, notes(t, 1)).Migrate(ctx)
+	require.NoError(t, err)
+	db := connect(t, dsn)
+	backup, err := pgx.Connect(ctx, dsn) // without the timeouts of Millrace's sessions
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = backup.Close(context.Background()) })
+	_, err = backup.Exec(ctx, "BEGIN; LOCK TABLE notes IN ACCESS SHARE MODE")
+	require.NoError(t, err)
+
+	var migrating errgroup.Group
+	migrating.Go(func() error {
+		_, err := schemaOf(dsn, notes(t, 2)).Migrate(ctx)
+		return err
+	})
+	require.Eventually(t, func() bool {
+		var waits bool
+		require.NoError(t, db.QueryRowContext(ctx, "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = 'notes'::regclass").Scan(&waits))
+		return waits
+	}, time.Minute, 10*time.Millisecond)
+	bounded, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	_, err = db.ExecContext(bounded, "INSERT INTO notes (id) VALUES (1)")
+	require.NoError(t, err)
+	require.NoError(t, backup.Close(ctx))
+	require.NoError(t, migrating.Wait())
+	m, err := schemaOf(dsn, notes(t, 2)).Plan(ctx)
+	require.NoError(t, err)
+	require.Empty(t, m.Steps)
+}
+
+func TestASchemaThatTheRoleDoesNotSee(t *testing.T) {
+	t.Parallel()
+	schema := schemaOf(sqldbtest.Schema(t)+"_absent", notes(t, 2))
+	_, err := schema.Plan(t.Context())
+	require.ErrorContains(t, err, "sees no schema of the search_path")
+	_, err = schema.Migrate(t.Context())
+	require.ErrorContains(t, err, "sees no schema of the search_path")
 }
 
 func TestASchemaThatCanNotBeOpened(t *testing.T) {
