@@ -20,7 +20,8 @@ type Options struct {
 	// the process. Zero: 8.
 	MaxStuck int
 	// Around wraps the handler of each route, once per route, before the first message. It is innermost, inside the time
-	// limit and the recovery of panics: its errors, panics and outputs count as the handler's. Nil: nothing.
+	// limit and the recovery of panics: its errors, panics and outputs count as the handler's. A result of nil leaves the
+	// handler as it is. Nil: nothing.
 	Around func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc
 }
 
@@ -75,7 +76,9 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 func (c *Chain) Wrap(r pipeline.Route) message.HandlerFunc {
 	h := r.Handle
 	if c.opts.Around != nil {
-		h = c.opts.Around(r, h) // the binary's own; all that follows treats it as part of the handler
+		if around := c.opts.Around(r, h); around != nil {
+			h = around // the binary's own; all that follows treats it as part of the handler
+		}
 	}
 	h = recoverPanics(h)                // a panic becomes an error that all others can treat as one
 	h = c.timeout(r, h)                 // bounds the handler alone, never the publishing around it

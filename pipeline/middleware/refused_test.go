@@ -272,3 +272,18 @@ func TestAroundIsPartOfTheHandler(t *testing.T) {
 	require.Len(t, dead.Messages(), 1)
 	require.Equal(t, "panic", dead.Messages()[0].Metadata.Get(pipeline.MetaDeadClass))
 }
+
+// TestAroundCanLeaveARouteAlone: without a handler of its own, each message would panic and become a dead letter.
+func TestAroundCanLeaveARouteAlone(t *testing.T) {
+	t.Parallel()
+	out := pipelinetest.NewRecorder("out")
+	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)})
+	require.NoError(t, err)
+	none := func(pipeline.Route, message.HandlerFunc) message.HandlerFunc { return nil }
+	handle := middleware.New(reg, middleware.Options{Around: none}).Wrap(pipeline.Route{
+		Name: "toy.route", From: pipelinetest.NewFeed("in"), To: out, Handle: copies,
+	})
+	_, err = handle(message.NewMessage("1", nil))
+	require.NoError(t, err)
+	require.Len(t, out.Messages(), 1)
+}

@@ -49,6 +49,9 @@ dead_letter_prunes records who pruned, why, when and how many.`,
 				}
 				f.States = append(f.States, state)
 			}
+			if len(f.States) == 0 {
+				return app.Usage("--state must be of %s", joined(letters.Finished()))
+			}
 			if age < leastAge {
 				return app.Usage("--older-than must be at least %s, got %s", leastAge, age)
 			}

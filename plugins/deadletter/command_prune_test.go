@@ -52,7 +52,7 @@ func TestPruneCommand(t *testing.T) {
 		require.Equal(t, letters.Open, o.state(order(3).ID))
 
 		for _, args := range [][]string{
-			{"prune", "--why", "old"}, {"prune", "--older-than", "59m", "--why", "old"}, {"prune", "--older-than", "1h"},
+			{"prune", "--older-than", "1h", "--state", "", "--dry-run"}, {"prune", "--why", "old"}, {"prune", "--older-than", "59m", "--why", "old"}, {"prune", "--older-than", "1h"},
 			{"prune", "--older-than", "1h", "--why", "old", "--state", "open"}, {"prune", "--older-than", "1h", "--why", "old", order(3).ID},
 		} {
 			out, code := o.run(args...)
