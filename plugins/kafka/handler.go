@@ -64,12 +64,29 @@ func (c committed) added() func(partition int32) bool {
 	}
 }
 
+// fetch asks the group's coordinator, and a second time where the first one is unavailable or no longer the coordinator: the client does
+// not notice that by itself.
 func (c committed) fetch(partitions ...int32) (*sarama.OffsetFetchResponse, error) {
+	answer, err := c.fetchOnce(partitions)
+	if err == nil {
+		return answer, nil
+	}
+	if err := c.client.RefreshCoordinator(c.group); err != nil {
+		return nil, err
+	}
+	return c.fetchOnce(partitions)
+}
+
+func (c committed) fetchOnce(partitions []int32) (*sarama.OffsetFetchResponse, error) {
 	coordinator, err := c.client.Coordinator(c.group)
 	if err != nil {
 		return nil, err
 	}
-	return coordinator.FetchOffset(sarama.NewOffsetFetchRequest(c.client.Config().Version, c.group, map[string][]int32{c.topic: partitions}))
+	answer, err := coordinator.FetchOffset(sarama.NewOffsetFetchRequest(c.client.Config().Version, c.group, map[string][]int32{c.topic: partitions}))
+	if err == nil && answer.Err != sarama.ErrNoError {
+		return nil, answer.Err
+	}
+	return answer, err
 }
 
 // Cleanup has nothing to do: every claim has made its last mark.

@@ -9,6 +9,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
@@ -143,5 +144,34 @@ func TestNewestIsTheEndWhenTheClaimBegan(t *testing.T) {
 			require.NoError(t, (&handler{s}).ConsumeClaim(n, n))
 			require.EqualValues(t, 500, n.commit)
 		})
+	}
+}
+
+// What a former owner has done is found also after the group's coordinator has moved.
+func TestProgressIsReadFromTheCoordinatorOfTheMoment(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(3))
+	require.NoError(t, err)
+	t.Cleanup(cluster.Close)
+	p := start(t, cluster.ListenAddrs(), func(c *Config) { c.Partitions = 1 })
+	topic := topicFor(t, p)
+	publish(t, p, topic, texts("a", "b")...)
+	joinOnce(t, p, topic) // the group exists
+	commit(t, p, topic, 1)
+
+	live, err := p.connected()
+	require.NoError(t, err)
+	commits := committed{live.client, topic, topic, p.log}
+	require.NoError(t, live.client.RefreshCoordinator(topic))
+	first, err := live.client.Coordinator(topic)
+	require.NoError(t, err)
+	for moved := false; !moved; {
+		cluster.RehashCoordinators()
+		commit, exists := commits.of(0)
+		require.True(t, exists)
+		require.EqualValues(t, 1, commit.base)
+		now, err := live.client.Coordinator(topic)
+		require.NoError(t, err)
+		moved = now.ID() != first.ID()
 	}
 }
