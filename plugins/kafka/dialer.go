@@ -50,12 +50,19 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	return c, nil
 }
 
-// cut ends all connections, and those that would be opened later.
+// cut ends all connections. Requests that wait for an answer fail; later ones use new connections.
 func (d *dialer) cut() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.ended = true
 	for c := range d.open {
 		_ = c.Conn.Close()
 	}
+}
+
+// end cuts all connections and refuses new ones.
+func (d *dialer) end() {
+	d.mu.Lock()
+	d.ended = true
+	d.mu.Unlock()
+	d.cut()
 }

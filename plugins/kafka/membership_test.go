@@ -260,6 +260,50 @@ func TestCloseEndsAPendingJoin(t *testing.T) {
 	}
 }
 
+// A stop while a cooperative member's join is pending commits what the member has acknowledged meanwhile, and leaves the group.
+func TestCloseInAPendingJoinCommits(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, balancedBy(balanceCooperative), func(c *Config) { c.Partitions = 8 })
+		topic := topicFor(t, p)
+		spread(t, p, topic, "x")
+		busy := join(t, p, topic)
+		busy.waitForClaims(t, 8)
+		closes := join(t, p, topic)
+		closes.waitForClaims(t, 4)
+		for range busy.waitForClaims(t, 4) {
+			busy.take(t)
+		}
+		// With one more member each owner loses a partition. The first waits for its handler, so the join of the second waits, too.
+		third := join(t, p, topic)
+		reading := closes.waitForClaims(t, 3)
+		busy.waitForClaims(t, 3)
+		require.Eventually(t, func() bool { return stateOf(t, p, topic) == "PreparingRebalance" }, 30*time.Second, 10*time.Millisecond)
+		for range reading {
+			closes.take(t)
+		}
+		for partition := range reading {
+			closes.inHand[partition].Ack()
+		}
+		for range reading {
+			closes.take(t)
+		}
+		clear(closes.inHand) // its second records have no answer
+		require.NoError(t, closes.Close())
+		live, err := p.connected()
+		require.NoError(t, err)
+		commits := committed{live.client, topic, topic, p.log}
+		for partition := range reading {
+			commit, exists := commits.of(partition)
+			require.True(t, exists)
+			require.EqualValues(t, 1, commit.base, partition)
+		}
+		require.Len(t, busy.live(), 4, "its handlers have not answered")
+		busy.answer()
+		third.waitForClaims(t, 4)
+	})
+}
+
 // The way from one balance to another is two rolling restarts.
 func TestChangeOverToCooperative(t *testing.T) {
 	t.Parallel()

@@ -127,7 +127,7 @@ func (s *subscription) disconnect() error {
 			errs = append(errs, err)
 		}
 	}
-	s.dialer.cut()
+	s.dialer.end()
 	return errors.Join(errs...)
 }
 
@@ -201,15 +201,29 @@ func (s *subscription) Close() error {
 			return nil
 		}
 	}
-	// Nothing is in hand any more; what can still block is a request, a join for instance.
-	select {
-	case <-s.ended:
+	// Nothing is in flight any more; a request can still block. In a cooperative group a join blocks the last commit, too. After the
+	// cut both the commit and the leave have a second, over new connections.
+	if s.endsWithin(time.Second) {
 		return nil
-	case <-time.After(time.Second):
+	}
+	s.dialer.cut()
+	if s.endsWithin(time.Second) {
+		return nil
 	}
 	err := s.disconnect()
 	<-s.ended
 	return err
+}
+
+func (s *subscription) endsWithin(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-s.ended:
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 // Failed tells of an error that waiting can't cure, such as a missing permission.
