@@ -16,9 +16,11 @@ import (
 const subscriptionsKey = "millrace:subscriptions"
 
 const (
-	sweepInterval = time.Minute // between two marks of a subscription, and between two sweeps
-	sweepAfter    = time.Hour   // without a mark a subscription was killed
-	sweepMost     = 100         // subscriptions of one sweep
+	markInterval  = time.Minute      // between two marks of a subscription
+	sweepInterval = markInterval / 2 // between two sweeps, whichever process does them
+	sweepAfter    = time.Hour        // without a mark a subscription was killed
+	sweepGrace    = 5 * time.Minute  // for living subscriptions to mark themselves after a time in which none could
+	sweepMost     = 100              // subscriptions of one sweep
 )
 
 // mark identifies one reader of a subscription.
@@ -48,12 +50,14 @@ func parseMark(field string) (m mark, ok bool) {
 // sweeper marks subscriptions while they live. It removes what killed subscriptions have left behind: consumers that hold
 // nothing, and groups of their own.
 type sweeper struct {
-	c       redis.UniversalClient
-	scripts scripts
-	log     *slog.Logger
-	marks   []mark
-	key     string        // subscriptionsKey, but in tests
-	after   time.Duration // sweepAfter, but in tests
+	c        redis.UniversalClient
+	scripts  scripts
+	log      *slog.Logger
+	marks    []mark
+	key      string        // subscriptionsKey, but in tests
+	after    time.Duration // sweepAfter, but in tests
+	interval time.Duration // sweepInterval, but in tests
+	grace    time.Duration // sweepGrace, but in tests
 
 	quit chan struct{}
 	done sync.WaitGroup
@@ -61,16 +65,30 @@ type sweeper struct {
 
 // startSweeper starts the goroutine of a sweeper, which ends with stop.
 func startSweeper(c redis.UniversalClient, log *slog.Logger, marks ...mark) *sweeper {
-	s := &sweeper{c: c, scripts: newScripts(), log: log, marks: marks, key: subscriptionsKey, after: sweepAfter, quit: make(chan struct{})}
+	s := &sweeper{
+		c: c, scripts: newScripts(), log: log, marks: marks, key: subscriptionsKey,
+		after: sweepAfter, interval: sweepInterval, grace: sweepGrace, quit: make(chan struct{}),
+	}
 	s.done.Go(s.run)
 	return s
+}
+
+// MarkSubscription marks a consumer of another plugin that claims idle entries by itself, as the plugin marks those of its own
+// Sources, until stop is called. When the process is killed, its consumer is removed after an hour.
+func (p *Plugin) MarkSubscription(stream, group, consumer string) (stop func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.client == nil {
+		return func() {}
+	}
+	return startSweeper(p.client, p.env.Logger, mark{stream: stream, group: group, consumer: consumer}).stop
 }
 
 func (s *sweeper) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	s.done.Go(func() { <-s.quit; cancel() })
-	tick := time.NewTicker(sweepInterval)
+	tick := time.NewTicker(markInterval)
 	defer tick.Stop()
 	for {
 		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
@@ -93,24 +111,35 @@ func (s *sweeper) stop() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), finalFlush)
 	defer cancel()
+	if err := s.c.HDel(ctx, s.key, s.fields()...).Err(); err != nil {
+		s.log.DebugContext(ctx, "marks of a subscription not removed", pipeline.Err(err))
+	}
+}
+
+// fields returns the names of the own marks.
+func (s *sweeper) fields() []string {
 	fields := make([]string, len(s.marks))
 	for i, m := range s.marks {
 		fields[i] = m.field()
 	}
-	if err := s.c.HDel(ctx, s.key, fields...).Err(); err != nil {
-		s.log.DebugContext(ctx, "marks of a subscription not removed", pipeline.Err(err))
+	return fields
+}
+
+// seen marks subscriptions as seen now. It returns at most this many that were not seen for a long time, when it is time for a
+// sweep.
+func (s *sweeper) seen(ctx context.Context, most int, fields ...string) (old []string, err error) {
+	args := []any{s.after.Milliseconds(), s.interval.Milliseconds(), s.grace.Milliseconds(), most}
+	for _, f := range fields {
+		args = append(args, f)
 	}
+	return s.scripts.seen.Run(ctx, s.c, []string{s.key}, args...).StringSlice()
 }
 
 // sweep marks the own subscriptions and removes what others have left behind.
 func (s *sweeper) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	args := []any{s.after.Milliseconds(), sweepMost}
-	for _, m := range s.marks {
-		args = append(args, m.field())
-	}
-	old, err := s.scripts.seen.Run(ctx, s.c, []string{s.key}, args...).StringSlice()
+	old, err := s.seen(ctx, sweepMost, s.fields()...)
 	if err != nil {
 		return err
 	}
@@ -125,7 +154,7 @@ func (s *sweeper) sweep(ctx context.Context) error {
 		if removed {
 			err = s.c.HDel(ctx, s.key, field).Err()
 		} else { // its turn comes again after all others
-			err = s.scripts.seen.Run(ctx, s.c, []string{s.key}, s.after.Milliseconds(), 0, field).Err()
+			_, err = s.seen(ctx, 0, field)
 		}
 		if err != nil {
 			return err

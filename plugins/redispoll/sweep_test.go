@@ -26,6 +26,9 @@ func newLeftovers(t *testing.T, c redis.UniversalClient, key string) leftovers {
 	l := leftovers{t, c, "test-" + watermill.NewULID(), key}
 	require.NoError(t, c.XGroupCreateMkStream(t.Context(), l.stream, "g", "0").Err())
 	t.Cleanup(func() {
+		if key != subscriptionsKey {
+			c.Del(context.Background(), key)
+		}
 		for field := range l.marks() {
 			c.HDel(context.Background(), key, field)
 		}
@@ -74,9 +77,16 @@ func (l leftovers) groups() (names []string) {
 	return names
 }
 
-func (l leftovers) sweep(after time.Duration) {
-	s := &sweeper{c: l.c, scripts: newScripts(), log: slog.New(slog.DiscardHandler), key: l.key, after: after}
+func (l leftovers) sweep(after time.Duration) { l.sweepAs(&sweeper{after: after}) }
+
+func (l leftovers) sweepAs(s *sweeper) {
+	s.c, s.scripts, s.log, s.key = l.c, newScripts(), slog.New(slog.DiscardHandler), l.key
 	require.NoError(l.t, s.sweep(l.t.Context()))
+}
+
+// looked says when the last look was, and since when there was no pause between looks.
+func (l leftovers) looked(at, since time.Time) {
+	require.NoError(l.t, l.c.HSet(l.t.Context(), l.key, "looked", at.UnixMilli(), "looking", since.UnixMilli()).Err())
 }
 
 var (
@@ -139,6 +149,56 @@ func TestOwnGroupsOfKilledSubscriptionsAreRemoved(t *testing.T) {
 	})
 }
 
+// After a time in which no subscription could be marked, nothing is removed before the living ones could mark themselves again.
+func TestAPauseIsNoDeath(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		looked, at time.Duration // ago: the last look, and the beginning of the looks without a pause
+	}{
+		{"no look before", -1, -1},
+		{"the server was away", 3 * time.Hour, 9 * time.Hour},
+		{"the server is back", time.Second, time.Minute},
+		{"its clock was set back", -3 * time.Hour, 9 * time.Hour},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+				l := newLeftovers(t, c, "test-"+watermill.NewULID())
+				require.NoError(t, c.XGroupCreate(t.Context(), l.stream, "own-me-0", "0").Err())
+				mine := l.seen(longAgo, mark{group: "own-me-0", consumer: "me-0", own: true})
+				if test.at > 0 {
+					l.looked(time.Now().Add(-test.looked), time.Now().Add(-test.at))
+				}
+				l.sweepAs(&sweeper{after: time.Minute, grace: time.Hour})
+				require.Contains(t, l.groups(), "own-me-0")
+
+				l.looked(time.Now(), time.Now().Add(-3*time.Hour))
+				l.sweepAs(&sweeper{after: time.Minute, grace: time.Hour})
+				require.NotContains(t, l.groups(), "own-me-0", "it had the time to mark itself")
+				require.NotContains(t, l.marks(), mine)
+			})
+		})
+	}
+}
+
+// Many subscriptions share the sweeps: the marks are looked through once per interval.
+func TestSweepsAreShared(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		l := newLeftovers(t, c, "test-"+watermill.NewULID())
+		l.consumer("g", "killed-0")
+		killed := mark{group: "g", consumer: "killed-0"}
+		l.seen(longAgo, killed)
+		l.looked(time.Now(), longAgo)
+		for range 2 {
+			l.sweepAs(&sweeper{grace: 24 * time.Hour, interval: 12 * time.Hour, marks: []mark{{stream: l.stream, group: "g", consumer: "me-0"}}})
+			require.Len(t, l.marks(), 2, "it only marks its own")
+		}
+		l.looked(time.Now().Add(-13*time.Hour), longAgo)
+		l.sweepAs(&sweeper{grace: 24 * time.Hour, interval: 12 * time.Hour, after: time.Hour})
+		require.Empty(t, l.consumers())
+		require.Len(t, l.marks(), 1)
+	})
+}
+
 // A subscription is marked while it lives, and leaves no mark when it ends in order. One that claims nothing has no mark.
 func TestASubscriptionIsMarkedWhileItLives(t *testing.T) {
 	for _, test := range []struct {
@@ -176,6 +236,7 @@ func TestTheServiceRemovesLeftOvers(t *testing.T) {
 		l := newLeftovers(t, c, subscriptionsKey)
 		require.NoError(t, c.XGroupCreate(t.Context(), l.stream, "own-killed-0", "0").Err())
 		l.seen(longAgo, mark{group: "own-killed-0", consumer: "killed-0", own: true})
+		l.looked(time.Now().Add(-markInterval), longAgo)
 		p := New()
 		p.cfg.Addrs = []string{c.(*redis.Client).Options().Addr}
 		p.env = pipeline.Env{Instance: "test-" + watermill.NewULID(), Logger: slog.New(slog.DiscardHandler)}

@@ -1,15 +1,34 @@
--- seen.lua: marks subscriptions as seen now, and answers which ones were not seen for a long time.
--- KEYS[1] hash: subscription → when it was seen last, in ms
--- ARGV[1] how long ago, in ms  ARGV[2] most of them in the reply  ARGV[3…] subscriptions seen now
--- Reply: subscriptions that were seen last before that.
+-- seen.lua: marks subscriptions as seen now. Once per interval, over all callers, it also looks for subscriptions that were
+-- not seen for a long time. A pause between two looks shows that no caller could mark anything (the server was down, its
+-- clock has been stepped): living subscriptions get the grace to mark themselves again before anything is reported.
+-- KEYS[1] hash: subscription → when it was seen last, in ms; looked → when the last look was; looking → since when there was
+--         no pause between looks
+-- ARGV[1] how long a subscription must not have been seen  ARGV[2] interval of looks  ARGV[3] grace, and the longest time
+--         between two looks that is no pause; all in ms
+-- ARGV[4] most subscriptions in the reply  ARGV[5…] subscriptions seen now
+-- Reply: subscriptions that were not seen for that long.
 -- HDEL comes first because a full server (OOM) refuses HSET as the first write of a script, and only then.
--- Complexity: O(marked subscriptions).
+-- Complexity: O(subscriptions seen now), and O(marked subscriptions) for a look.
+local key, after, interval, grace = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local t = redis.call('TIME')
 local at = tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
-if #ARGV > 2 then redis.call('HDEL', KEYS[1], '') end
-for i = 3, #ARGV do redis.call('HSET', KEYS[1], ARGV[i], string.format('%.0f', at)) end
-local flat, old = redis.call('HGETALL', KEYS[1]), {}
+local function set(field, ms) redis.call('HSET', key, field, string.format('%.0f', ms)) end
+redis.call('HDEL', key, '')
+for i = 5, #ARGV do set(ARGV[i], at) end
+local looks = redis.call('HMGET', key, 'looked', 'looking')
+local looked, looking = tonumber(looks[1] or nil), tonumber(looks[2] or nil)
+if not looked or not looking or looked > at or at - looked > grace then
+  looking = at
+elseif at - looked < interval then
+  return {}
+end
+set('looked', at)
+set('looking', looking)
+if at - looking < grace then return {} end
+local flat, old = redis.call('HGETALL', key), {}
 for i = 1, #flat, 2 do
-  if #old < tonumber(ARGV[2]) and at - (tonumber(flat[i + 1]) or 0) > tonumber(ARGV[1]) then old[#old + 1] = flat[i] end
+  if flat[i] ~= 'looked' and flat[i] ~= 'looking' and #old < tonumber(ARGV[4]) and at - (tonumber(flat[i + 1]) or 0) > after then
+    old[#old + 1] = flat[i]
+  end
 end
 return old
