@@ -335,3 +335,21 @@ func TestAStreamThatTheBridgeReadsIsTrimmed(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return r.c.XLen(t.Context(), r.stream).Val() == 0 }, 3*patience, tick)
 }
+
+// The consumer of a process that was killed is found by its mark. One that ends in order leaves none.
+func TestTheBridgesConsumerIsMarked(t *testing.T) {
+	onServers(t, func(t *testing.T, r *rig) {
+		marks := func() (n int) {
+			for field := range r.c.HGetAll(t.Context(), "millrace:subscriptions").Val() {
+				if strings.HasPrefix(field, "shared\t"+r.stream+"\t"+group+"\t") && strings.HasSuffix(field, "-bridge-0") {
+					n++
+				}
+			}
+			return n
+		}
+		sub, _ := r.open(t, pipeline.Flow{})
+		require.Eventually(t, func() bool { return marks() == 1 }, patience, tick)
+		require.NoError(t, sub.Drain(t.Context()))
+		require.Zero(t, marks())
+	})
+}

@@ -76,6 +76,7 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 	stopTrimming := func() {}
 	if s.at.Group != "" {
 		stopTrimming = s.p.redis.TrimFor(s.at.Name, s.at.Group)
+		sub.unmark = s.p.redis.MarkSubscription(s.at.Name, s.at.Group, sub.consumer)
 	}
 	go func() {
 		defer stopTrimming()

@@ -24,6 +24,7 @@ type subscription struct {
 	shared   func() redis.UniversalClient // for everything that must not wait behind a blocking read
 	watch    *watch
 	consumer string
+	unmark   func() // ends the mark of the consumer; nil without a group
 	gate     func() bool
 	log      *slog.Logger
 	inner    *redisstream.Subscriber
@@ -213,6 +214,9 @@ func (s *subscription) end() {
 	s.watch.stopReads()
 	if err := s.inner.Close(); err != nil {
 		s.log.Warn("closing failed", slog.String(pipeline.LogStream, s.at.Name), pipeline.Err(err))
+	}
+	if s.unmark != nil {
+		defer s.unmark()
 	}
 	c := s.shared()
 	if s.at.Group == "" || c == nil {
