@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
@@ -24,7 +25,8 @@ type slotTest struct {
 
 const testSlots, testWorkers = 3, 20
 
-func newSlotTest(t *testing.T) *slotTest {
+// newSlotTest pays each payout by pay.
+func newSlotTest(t *testing.T, pay func(*processor, ledger.Record) error) *slotTest {
 	st := &slotTest{w: embeddedModelHome(t).world(), called: make(chan struct{}, testWorkers), answer: make(chan struct{}), paid: make(chan error, testWorkers)}
 	over := make(chan struct{})
 	api := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
@@ -51,7 +53,7 @@ func newSlotTest(t *testing.T) *slotTest {
 		rec := ledger.Record{Key: st.key(target + 1), SummaryID: 9, Payload: payload}
 		_, err = in.ledger.Accept(t.Context(), rec, false)
 		require.NoError(t, err)
-		go func() { st.paid <- in.proc.pay(t.Context(), rec) }()
+		go func() { st.paid <- pay(in.proc, rec) }()
 	}
 	for range testSlots {
 		<-st.called
@@ -79,7 +81,7 @@ func (st *slotTest) count(t *testing.T, s ledger.State) (n int) {
 // TestABeginHasASlot: with more workers than slots, no payout is begun that has to wait for its call.
 func TestABeginHasASlot(t *testing.T) {
 	t.Parallel()
-	st := newSlotTest(t)
+	st := newSlotTest(t, func(p *processor, rec ledger.Record) error { return p.pay(t.Context(), rec) })
 	for left := testWorkers; left > 0; left-- {
 		require.Equal(t, min(left, testSlots), st.count(t, ledger.Sending), "%d are not paid", left)
 		require.Equal(t, min(left, testSlots), st.client.State().InFlight)
@@ -102,7 +104,7 @@ func TestABeginHasASlot(t *testing.T) {
 // TestADrainEndsTheWaitForASlot: at a stop, payouts that wait for a slot are not begun. Those that have one are paid.
 func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	t.Parallel()
-	st := newSlotTest(t)
+	st := newSlotTest(t, func(p *processor, rec ledger.Record) error { return p.pay(t.Context(), rec) })
 	st.w.ins[0].proc.run.client.Store(st.client)
 	var service pipeline.Service = st.w.ins[0].proc.run.moneyService()
 	service.(pipeline.Phased).Draining()
@@ -116,4 +118,40 @@ func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	require.Equal(t, testSlots, st.count(t, ledger.Success))
 	require.Equal(t, testWorkers-testSlots, st.count(t, ledger.Pending))
 	require.Zero(t, st.client.State().InFlight)
+}
+
+// TestAnEntryWithoutASlotIsLeftToTheFeeder: it becomes no retry record, so that a busy Money API does not multiply hints.
+// A retry record is delivered again.
+func TestAnEntryWithoutASlotIsLeftToTheFeeder(t *testing.T) {
+	t.Parallel()
+	for name, entryID := range map[string]string{"stream entry": "1-1", "retry record": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			st := newSlotTest(t, func(p *processor, rec ledger.Record) error {
+				msg := message.NewMessage("", rec.Payload)
+				msg.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Name: p.manager.Kind().Stream(rec.Promotion), EntryID: entryID}))
+				_, err := p.payOn("route")(msg)
+				return err
+			})
+			st.client.Drain()
+			for range testWorkers - testSlots {
+				if err := <-st.paid; entryID != "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, money.ErrStopping)
+				}
+			}
+			fed, err := st.w.ins[0].ledger.FeedNone(t.Context(), st.w.promotion, testWorkers)
+			require.NoError(t, err)
+			if entryID != "" {
+				require.Len(t, fed, testWorkers-testSlots)
+			} else {
+				require.Empty(t, fed)
+			}
+			for range testSlots {
+				st.answer <- struct{}{}
+				require.NoError(t, <-st.paid)
+			}
+		})
+	}
 }
