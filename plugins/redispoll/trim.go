@@ -16,8 +16,8 @@ import (
 
 // TrimConfig says what is removed from the streams that routes read. Elastic streams have settings of their own.
 type TrimConfig struct {
-	// Trim removes what the groups that count have acknowledged: the groups that read the stream in this process, and
-	// RequiredGroups.
+	// Trim removes what the groups that count have acknowledged: the groups that read the stream in this process, that of
+	// its domain, and RequiredGroups.
 	Trim bool `yaml:"trim"`
 	// TrimExcept are streams, and prefixes of domains, from which nothing is removed.
 	TrimExcept []string `yaml:"trim_except"`
@@ -66,10 +66,13 @@ type trimmedStream struct {
 	groups  []string                  // that read it since the process began: none is foreign, also between two readings
 	reading map[*trimReading]struct{} // now
 	acked   int64                     // by readers here, at the last visit
-	left    bool                      // the last visit left entries, or there was none yet
+	left    bool                      // the last visit left entries, or failed, or there was none yet
 }
 
-type trimReading struct{ acked func() int64 }
+type trimReading struct {
+	group string
+	acked func() int64
+}
 
 func newTrimmer(cfg *Config, m *Metrics) *trimmer {
 	return &trimmer{
@@ -79,8 +82,11 @@ func newTrimmer(cfg *Config, m *Metrics) *trimmer {
 }
 
 // add has a stream trimmed while group reads it, until stop is called. acked counts what was acknowledged here; nil: it is
-// not known.
+// not known. Without a group nothing is trimmed.
 func (t *trimmer) add(stream, group string, acked func() int64) (stop func()) {
+	if group == "" {
+		return func() {}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.streams[stream]
@@ -91,7 +97,7 @@ func (t *trimmer) add(stream, group string, acked func() int64) (stop func()) {
 	if !slices.Contains(s.groups, group) {
 		s.groups = append(s.groups, group)
 	}
-	reading := &trimReading{acked}
+	reading := &trimReading{group, acked}
 	s.reading[reading] = struct{}{}
 	s.left = true
 	return func() {
@@ -129,8 +135,10 @@ func (t *trimmer) stop() {
 
 // visit is one stream that is to be looked at.
 type visit struct {
-	stream string
-	groups []string
+	stream  string
+	reading []string // groups that read it here now: while one of them is missing, nothing is removed
+	count   []string // more groups that count
+	acked   int64
 }
 
 // due returns the streams in which something may be removed: where something was acknowledged here since the last visit, or
@@ -143,16 +151,23 @@ func (t *trimmer) due(except []string) []visit {
 		if len(s.reading) == 0 || slices.ContainsFunc(except, func(e string) bool { return e == name || isShard(e, name) }) {
 			continue
 		}
-		acked, known := int64(0), true
+		v := visit{stream: name, count: append(slices.Clone(s.groups), t.cfg.RequiredGroups...)}
+		known := true
 		for r := range s.reading {
+			v.reading = append(v.reading, r.group)
 			if known = known && r.acked != nil; known {
-				acked += r.acked()
+				v.acked += r.acked()
 			}
 		}
-		if !known || s.left || acked != s.acked {
-			s.acked = acked
-			all = append(all, visit{name, slices.Clone(s.groups)})
+		if known && !s.left && v.acked == s.acked {
+			continue
 		}
+		for _, d := range t.cfg.Domains { // its route may be switched off here
+			if isShard(d.Prefix, name) {
+				v.count = append(v.count, d.Group)
+			}
+		}
+		all = append(all, v)
 	}
 	return all
 }
@@ -172,7 +187,8 @@ func (t *trimmer) round(ctx context.Context, c redis.UniversalClient, log *slog.
 			return
 		}
 		t.mu.Lock()
-		t.streams[v.stream].left = err != nil || left > 0
+		s := t.streams[v.stream]
+		s.acked, s.left = v.acked, err != nil || left > 0
 		t.mu.Unlock()
 		if err != nil {
 			t.metrics.trimFailures.Inc()
@@ -200,8 +216,8 @@ func (t *trimmer) round(ctx context.Context, c redis.UniversalClient, log *slog.
 func (t *trimmer) tidy(ctx context.Context, c redis.UniversalClient, v visit) (trimmed, left int64, delaying []DelayingGroup, err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	required := strings.Join(append(v.groups[1:], t.cfg.RequiredGroups...), "\n")
-	reply, err := t.script.Run(ctx, c, []string{v.stream, MetaKey(v.stream)}, v.groups[0], t.cfg.ForeignGroupGrace.Milliseconds(), required).Slice()
+	reply, err := t.script.Run(ctx, c, []string{v.stream, MetaKey(v.stream)},
+		strings.Join(v.reading, "\n"), t.cfg.ForeignGroupGrace.Milliseconds(), strings.Join(slices.Concat(v.reading, v.count), "\n")).Slice()
 	if err != nil {
 		return 0, 0, nil, fmt.Errorf("tidy.lua: %w", err)
 	}

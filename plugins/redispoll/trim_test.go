@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -204,7 +205,7 @@ func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
 			}
 			create("own")
 			tidy := func(rt *rapid.T) {
-				_, left, _, err := tr.tidy(ctx, c, visit{stream, []string{"own", "second"}})
+				_, left, _, err := tr.tidy(ctx, c, visit{stream: stream, reading: []string{"own"}, count: []string{"second", "audit"}})
 				require.NoError(rt, err)
 				there, err := c.XRange(ctx, stream, "-", "+").Result()
 				require.NoError(rt, err)
@@ -269,6 +270,70 @@ func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
 			require.Zero(rt, c.XLen(ctx, stream).Val(), "nothing is kept that no group holds")
 		})
 	})
+}
+
+// While a group that reads here is missing, nothing is trimmed: it is made again at 0.
+func TestNothingIsTrimmedThatAMissingGroupReads(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		p, name, _ := trims(t, c, func(cfg *Config) { cfg.Trim, cfg.ForeignGroupGrace = false, 0 })
+		fill(t, c, name, 5)
+		p.trim.add(name, "own", nil)
+		stop := p.trim.add(name, "second", nil)
+		round := func() int64 {
+			p.trim.round(t.Context(), p.client, p.env.Logger)
+			return c.XLen(t.Context(), name).Val()
+		}
+		require.NoError(t, c.XGroupCreate(t.Context(), name, "own", "0").Err())
+		require.NoError(t, c.XAck(t.Context(), name, "own", take(t, c, name, "own", 4)...).Err())
+		require.EqualValues(t, 5, round())
+		require.NoError(t, c.XGroupCreate(t.Context(), name, "second", "0").Err())
+		require.NoError(t, c.XAck(t.Context(), name, "second", take(t, c, name, "second", 2)...).Err())
+		require.EqualValues(t, 3, round(), "both have acknowledged two")
+		require.NoError(t, c.XGroupDestroy(t.Context(), name, "second").Err())
+		require.EqualValues(t, 3, round(), "a person, or a failover, has removed the group")
+		stop()
+		require.EqualValues(t, 1, round(), "no route reads with it any more")
+	})
+}
+
+// The group of a domain counts, also where the domain's route is switched off.
+func TestTheGroupOfADomainIsNotForeign(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		p, name, _ := trims(t, c, func(cfg *Config) { cfg.Trim, cfg.ForeignGroupGrace = false, 0 })
+		p.cfg.Domains = []DomainConfig{{Prefix: name, Shards: 1, Group: "domain"}}
+		shard := p.cfg.Domains[0].Stream(0)
+		fill(t, c, shard, 5)
+		for _, group := range []string{"domain", "own"} {
+			require.NoError(t, c.XGroupCreate(t.Context(), shard, group, "0").Err())
+		}
+		p.trim.add(shard, "own", nil)
+		require.NoError(t, c.XAck(t.Context(), shard, "own", take(t, c, shard, "own", 5)...).Err())
+		p.trim.round(t.Context(), p.client, p.env.Logger)
+		require.EqualValues(t, 5, c.XLen(t.Context(), shard).Val())
+		require.NoError(t, c.XAck(t.Context(), shard, "domain", take(t, c, shard, "domain", 5)...).Err())
+		p.trim.round(t.Context(), p.client, p.env.Logger)
+		require.Zero(t, c.XLen(t.Context(), shard).Val())
+	})
+}
+
+// A round that a server has ended comes back to the streams that it had not visited.
+func TestAStreamThatARoundDidNotReachIsDueAgain(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig()
+	tr := newTrimmer(&cfg, NewMetrics())
+	acked := int64(0)
+	for i := range 3 {
+		tr.add(fmt.Sprint("s", i), "g", func() int64 { return acked })
+	}
+	for _, s := range tr.streams {
+		s.left = false
+	}
+	require.Empty(t, tr.due(nil))
+	acked = 1
+	away := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("away") }})
+	t.Cleanup(func() { require.NoError(t, away.Close()) })
+	tr.round(t.Context(), away, slog.New(slog.DiscardHandler))
+	require.Len(t, tr.due(nil), 3)
 }
 
 func TestShardsOfAPrefix(t *testing.T) {
