@@ -141,9 +141,9 @@ func (m *Manager) inspect(ctx context.Context, id int64) (State, time.Time, map[
 // that were. The keeper does it at every visit; it is for tools.
 func (m *Manager) Trim(ctx context.Context, id int64) (int64, error) {
 	stream := m.kind.Stream(id)
-	n, err := m.scripts.trim.Run(ctx, m.client(), m.keys(id), m.config().groupArgs(m.kind.Group(id))...).Int64()
+	n, err := m.scripts.trim.Run(ctx, m.client(), m.keys(id), m.args(id)...).Int64()
 	if err != nil {
-		return 0, fmt.Errorf("streams: trim %s: %w", stream, err)
+		return 0, fmt.Errorf("streams: trim %s: %w", stream, m.refusal(id, err))
 	}
 	return n, nil
 }
