@@ -154,6 +154,14 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 1, pruned)
 
+		id, err := service.ID(ctx)
+		require.NoError(t, err)
+		require.NotEmpty(t, id)
+		require.NoError(t, rt.exec("migrator", "REVOKE SELECT ON ledger_identity FROM "+rt.prefix+"_service"))
+		_, err = service.ID(ctx)
+		require.ErrorContains(t, err, "permission denied for table ledger_identity")
+		require.ErrorContains(t, err, "Roles in PostgreSQL")
+
 		c, err := reader.Status(ctx, rec.Of())
 		require.NoError(t, err)
 		require.EqualValues(t, 1, c.Accepted)
