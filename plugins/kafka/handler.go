@@ -44,8 +44,9 @@ func (c committed) of(partition int32) (commit progress, exists bool) {
 	return progress{b.Offset, decodeProgress(b.Offset, b.Metadata)}, true
 }
 
-// added returns a function that says whether a partition was added after the group had begun. Now the first partition has a commit,
-// and neither this one nor any behind it has one, or the topic does not have it yet. New partitions are always the last ones.
+// added returns a function that says whether a partition was added after the group had begun. Now the first partition has a commit
+// and this one has none, or the topic does not have it yet. Commits of later partitions say nothing: another member may have made them
+// for partitions that were added together with this one.
 func (c committed) added() func(partition int32) bool {
 	all, err := c.client.Partitions(c.topic)
 	if err != nil {
@@ -60,7 +61,7 @@ func (c committed) added() func(partition int32) bool {
 		return b != nil && b.Err == sarama.ErrNoError && b.Offset >= 0
 	}
 	return func(partition int32) bool {
-		return !slices.Contains(all, partition) || has(0) && !slices.ContainsFunc(all, func(p int32) bool { return p >= partition && has(p) })
+		return !slices.Contains(all, partition) || has(0) && !has(partition)
 	}
 }
 

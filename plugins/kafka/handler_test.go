@@ -61,6 +61,7 @@ func TestNewestReadsAllOfAnAddedPartition(t *testing.T) {
 
 		again := start(t, brokers, newest) // which knows all partitions
 		require.NoError(t, again.EnsureTopics(t.Context(), topic))
+		commitOf(t, again, topic, 3, 0) // another member was faster
 		spread(t, again, topic, "after")
 		_, out := subscribe(t, again.Source(topic, topic), pipeline.Flow{})
 		partitions := map[int32]bool{}

@@ -233,11 +233,16 @@ func TestACommitBeyondTheEnd(t *testing.T) {
 // commit sets a group's offset, as a tool does.
 func commit(t *testing.T, p *Plugin, topic string, offset int64) {
 	t.Helper()
+	commitOf(t, p, topic, 0, offset)
+}
+
+func commitOf(t *testing.T, p *Plugin, topic string, number int32, offset int64) {
+	t.Helper()
 	live, err := p.connected()
 	require.NoError(t, err)
 	offsets, err := sarama.NewOffsetManagerFromClient(topic, live.client)
 	require.NoError(t, err)
-	partition, err := offsets.ManagePartition(topic, 0)
+	partition, err := offsets.ManagePartition(topic, number)
 	require.NoError(t, err)
 	partition.MarkOffset(offset, "")
 	require.NoError(t, partition.Close())
