@@ -3,11 +3,16 @@ package redispoll
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
+
+// silence disables the library's own log: it writes to stderr past our logger, and its errors contain the same.
+var silence = sync.OnceFunc(logging.Disable) //nolint:gochecknoglobals // the library has one logger per process
 
 // NewClient returns a client for c. It opens no connection; the caller closes it.
 //
@@ -22,6 +27,7 @@ func NewClient(c ClientConfig) (redis.UniversalClient, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis client: %w", err)
 	}
+	silence()
 	options := &redis.UniversalOptions{
 		Addrs:                 c.Addrs,
 		MasterName:            c.MasterName,

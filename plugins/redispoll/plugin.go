@@ -11,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/logging"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -108,8 +107,6 @@ func (s service) Start(ctx context.Context) error {
 	if running {
 		return errors.New("redis: started twice")
 	}
-	// The library writes to stderr past our logger, and only what its errors say again.
-	logging.Disable()
 	c, err := NewClient(p.cfg.ClientConfig)
 	if err != nil {
 		return err

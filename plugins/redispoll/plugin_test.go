@@ -107,6 +107,16 @@ func TestStartDoesNotWaitForAWrongPasswordToBecomeRight(t *testing.T) {
 	require.Less(t, time.Since(begin), 8*time.Second)
 }
 
+func TestStartDoesNotWaitForADatabaseThatDoesNotExist(t *testing.T) {
+	onRealServers(t, func(t *testing.T, s server) {
+		c := redis.NewClient(&redis.Options{Addr: s.addr, DB: 1 << 20})
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+		err := redispoll.WaitFor(t.Context(), c, s.addr, logger(t)) // the context never ends
+		require.ErrorIs(t, err, redispoll.ErrUnavailable)
+		require.ErrorContains(t, err, "refuses us: ERR DB index is out of range")
+	})
+}
+
 func TestEvictingServerIsRefused(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -28,7 +28,7 @@ const (
 )
 
 // WaitFor waits until the server answers and is ready to serve. When ctx ends first, or the server refuses the
-// credentials, the error wraps ErrUnavailable and has address and reason.
+// credentials or the database number, the error wraps ErrUnavailable and has address and reason.
 func WaitFor(ctx context.Context, c redis.UniversalClient, address string, log *slog.Logger) error {
 	begin, said := time.Now(), time.Time{}
 	var reason error
@@ -62,9 +62,9 @@ func WaitFor(ctx context.Context, c redis.UniversalClient, address string, log *
 	}
 }
 
-// refused reports whether waiting can't help: credentials or rights are wrong.
+// refused reports whether waiting can't help: credentials, rights or the database number are wrong.
 func refused(err error) bool {
-	for _, prefix := range []string{"WRONGPASS", "NOAUTH", "NOPERM", "ERR AUTH", "ERR invalid password"} {
+	for _, prefix := range []string{"WRONGPASS", "NOAUTH", "NOPERM", "ERR AUTH", "ERR invalid password", "ERR DB index is out of range", "ERR SELECT is not allowed"} {
 		if strings.HasPrefix(err.Error(), prefix) {
 			return true
 		}
