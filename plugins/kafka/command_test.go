@@ -220,6 +220,7 @@ func TestAMissingTopicEndsTheStart(t *testing.T) {
 
 		code, _, errs := runShop(t, brokers, prefix, "run")
 		require.Equal(t, app.ExitUnavailable, code, errs)
+		require.NotContains(t, errs, "unavailable", "the brokers answer")
 		require.Contains(t, errs, prefix+"bills (output of shop.orders); plugins.kafka.create_topics is off: the command \"topics create\" creates the topics of all routes\n")
 		require.NotContains(t, errs, prefix+"orders")
 

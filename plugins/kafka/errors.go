@@ -15,13 +15,19 @@ var (
 	ErrUnavailable = fmt.Errorf("kafka: %w", pipeline.ErrUnavailable)
 	// ErrTopicMissing is wrapped by the error of a start when create_topics is off and topics of routes do not exist.
 	// It is a pipeline.ErrUnavailable too. An operator must create the topics.
-	ErrTopicMissing = fmt.Errorf("kafka: topics are missing: %w", pipeline.ErrUnavailable)
+	ErrTopicMissing error = missingTopicsError{}
 	// ErrNotStarted is returned by what needs the brokers while the kafka service is not running:
 	// open sources and publish only between its Start and its Stop.
 	ErrNotStarted = errors.New("the kafka service is not started")
 	// ErrClosed is returned by a subscription that was closed, or subscribed to twice.
 	ErrClosed = errors.New("the kafka subscription is closed or already in use")
 )
+
+// missingTopicsError is ErrTopicMissing. Its text does not call the brokers unavailable.
+type missingTopicsError struct{}
+
+func (missingTopicsError) Error() string { return "kafka: topics are missing" }
+func (missingTopicsError) Unwrap() error { return pipeline.ErrUnavailable }
 
 // ClassTooLarge is the error class (pipeline.Class) of a record that exceeds a size limit. It is
 // permanent: no retry makes it smaller.

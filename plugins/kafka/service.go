@@ -67,7 +67,7 @@ func (s service) wait(ctx context.Context, config Config, conf *sarama.Config) (
 		}
 		if ctx.Err() == nil && time.Since(told) >= progressEvery {
 			told = time.Now()
-			s.plugin.log.Info("waiting for kafka", slog.String("address", addresses), pipeline.Err(err))
+			s.plugin.log.Warn("waiting for kafka", slog.String("address", addresses), pipeline.Err(err))
 		}
 		if ctx.Err() != nil || !sleep(ctx, config.ReconnectBackoff.Delay(attempt)) {
 			return nil, fmt.Errorf("%w: no broker at %s answered: %w", ErrUnavailable, addresses, err)
