@@ -301,6 +301,7 @@ func TestExitCodes(t *testing.T) {
 		},
 		"port in use": {fmt.Errorf("listen: %w", syscall.EADDRINUSE), 2, "mill: listen: address already in use\n"},
 		"joined":      {errors.Join(errors.New("a"), errors.New("b")), 1, "mill: a\n  b\n"},
+		"tab":         {errors.New("a:\n\tb"), 1, "mill: a:\n   b\n"},
 		"canceled":    {context.Canceled, 1, "mill: context canceled\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -109,7 +109,7 @@ func report(o Options, err error) {
 	default:
 		lines := strings.Split(err.Error(), "\n")
 		for i, text := range lines { // it may quote what others sent
-			lines[i] = Printable(text)
+			lines[i] = Printable(strings.ReplaceAll(text, "\t", " "))
 		}
 		fmt.Fprintf(o.Stderr, "%s: %s\n", o.Name, strings.Join(lines, "\n  "))
 		switch {

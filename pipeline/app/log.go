@@ -13,6 +13,12 @@ func newLogger(w io.Writer, s LogSettings) *slog.Logger {
 	if s.Format == "text" || s.Format != "json" && isTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, opts))
 	}
+	opts.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration { // as in text, and not in nanoseconds
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		return a
+	}
 	return slog.New(slog.NewJSONHandler(w, opts))
 }
 
