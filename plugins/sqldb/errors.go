@@ -31,6 +31,14 @@ func Locked(err error) bool {
 	return code == "55P03"
 }
 
+// Explain adds to an error about a missing right what a person can do. Other errors are returned unchanged.
+func Explain(err error) error {
+	if code, _ := postgresCode(err); code != "42501" {
+		return err
+	}
+	return fmt.Errorf("%w; the user in the DSN lacks this right: \"Roles in PostgreSQL\" in the ledger's README says which role has it", err)
+}
+
 // Unreachable reports whether the database can't be reached, is going down, or can't write. Whether the statement
 // took effect may be unknown; it may be repeated later.
 func Unreachable(err error) bool {

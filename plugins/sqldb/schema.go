@@ -180,7 +180,7 @@ func (s Schema) fault(what string, err error) error {
 	if Unreachable(err) || Contended(err) {
 		return fmt.Errorf("%s: %w: %s: %w", s.Name, pipeline.ErrUnavailable, what, err)
 	}
-	return fmt.Errorf("%s: %s: %w", s.Name, what, err)
+	return fmt.Errorf("%s: %s: %w", s.Name, what, Explain(err))
 }
 
 var _ pipeline.Schema = Schema{}

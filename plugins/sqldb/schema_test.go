@@ -2,6 +2,7 @@ package sqldb_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -144,6 +146,16 @@ func TestASchemaThatTheRoleDoesNotSee(t *testing.T) {
 	require.ErrorContains(t, err, "sees no schema of the search_path")
 	_, err = schema.Migrate(t.Context())
 	require.ErrorContains(t, err, "sees no schema of the search_path")
+}
+
+func TestExplainNamesTheRoles(t *testing.T) {
+	t.Parallel()
+	denied := &pgconn.PgError{Code: "42501", Message: "permission denied for table ledger_audit"}
+	require.ErrorIs(t, sqldb.Explain(denied), denied)
+	require.ErrorContains(t, sqldb.Explain(denied), "Roles in PostgreSQL")
+	other := errors.New("other")
+	require.Same(t, other, sqldb.Explain(other))
+	require.NoError(t, sqldb.Explain(nil))
 }
 
 func TestASchemaThatCanNotBeOpened(t *testing.T) {

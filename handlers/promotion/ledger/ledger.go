@@ -122,7 +122,7 @@ func (l *Ledger) wrap(what string, err error) error {
 	case faultServer, faultLocked:
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
 	default:
-		return fmt.Errorf("ledger: %s: %w", what, err)
+		return fmt.Errorf("ledger: %s: %w", what, sqldb.Explain(err))
 	}
 }
 

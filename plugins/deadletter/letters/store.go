@@ -154,5 +154,5 @@ func (s *Store) wrap(what string, err error) error {
 	if sqldb.Unreachable(err) || sqldb.Contended(err) {
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
 	}
-	return fmt.Errorf("dead letters: %s: %w", what, err)
+	return fmt.Errorf("dead letters: %s: %w", what, sqldb.Explain(err))
 }
