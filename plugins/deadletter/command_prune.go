@@ -56,7 +56,7 @@ dead_letter_prunes records who pruned, why, when and how many.`,
 				return app.Usage("--older-than must be at least %s, got %s", leastAge, age)
 			}
 			if !dry && (by.Who == "" || strings.TrimSpace(by.Why) == "") {
-				return app.Usage("say who does it and why: --who NAME --why REASON")
+				return app.Usage("--who and --why must say who does it and why; they are recorded")
 			}
 			f.Unchanged = time.Now().Add(-age)
 			return p.withStore(h, cmd, func(ctx context.Context, _ *app.Running, s *letters.Store) error {

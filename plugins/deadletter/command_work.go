@@ -69,7 +69,7 @@ func (f *workFlags) parse(args []string, waiting []letters.State) error {
 		return nil
 	}
 	if f.by.Who == "" || strings.TrimSpace(f.by.Why) == "" {
-		return app.Usage("say who does it and why: --who NAME --why REASON")
+		return app.Usage("--who and --why must say who does it and why; they are recorded")
 	}
 	return nil
 }
@@ -195,8 +195,10 @@ func work(ctx context.Context, h *app.Host, cmd *cobra.Command, s *letters.Store
 	}
 	report, err := j.run(ctx)
 	bar.Done()
-	if werr := writeReport(h, cmd, &report); err == nil {
-		err = werr
+	if err == nil || report.Selected > 0 || h.JSON(cmd) { // an error before the first letter needs no "No letter is meant."
+		if werr := writeReport(h, cmd, &report); err == nil {
+			err = werr
+		}
 	}
 	if err == nil && report.bad() {
 		err = &app.ExitError{Code: app.ExitBad, Err: errors.New("not every letter that was meant could be worked on")}
