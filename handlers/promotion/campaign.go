@@ -315,7 +315,11 @@ func showStatuses(h *app.Host, all []Status) error {
 		}
 		fmt.Fprintf(w, "%s:%d\t%s\n", s.Type, s.Promotion, s.State)
 		for _, a := range s.Audit {
-			fmt.Fprintf(w, "  %s\t%s by %s: %s\n", stamp(a.At), a.Action, person(a), app.Printable(a.Why))
+			why := ""
+			if a.Why != "" {
+				why = ": " + app.Printable(a.Why)
+			}
+			fmt.Fprintf(w, "  %s\t%s by %s%s\n", stamp(a.At), a.Action, person(a), why)
 		}
 		fmt.Fprintf(w, "  accepted\t%s\n  paid\t%s\n  failed\t%s\n  unknown\t%s\n  cancelled\t%s\n  pending\t%s, %s of them in flight\n  dead letters\t%s written, %s of them conflicts\n",
 			thousands(s.Accepted), thousands(s.Paid), thousands(s.Failed), thousands(s.Unknown), thousands(s.Cancelled),

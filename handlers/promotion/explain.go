@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -168,7 +169,7 @@ func writeExplained(out io.Writer, e Explained) error {
 	if e.TransactionKey != "" {
 		fmt.Fprintf(w, "  transaction key\t%s\n", app.Printable(e.TransactionKey))
 	}
-	writeCalls(w, e.Calls)
+	writeCalls(w, e.Calls, e.Audit)
 	writeLetters(w, e.Letters)
 	if len(e.Audit) > 0 {
 		fmt.Fprintf(w, "\nBY A PERSON\tWHO\tWHAT\tWHY\n")
@@ -191,23 +192,21 @@ func person(a ledger.Audit) string {
 	return fmt.Sprintf("%s (database user %s)", app.Printable(a.Who), a.DBUser)
 }
 
-func writeCalls(w io.Writer, calls []ledger.Attempt) {
+// writeCalls marks the calls after a replay, because their numbers begin again. A call that spent no attempt has the number of the next one.
+func writeCalls(w io.Writer, calls []ledger.Attempt, audit []ledger.Audit) {
 	if len(calls) == 0 {
 		fmt.Fprintf(w, "\nThe Money API was never called.\n")
 		return
 	}
 	fmt.Fprintf(w, "\nCALL\tBEGAN\tTOOK\tBY\tOUTCOME\tSTATUS\tCLASS\tANSWER\n")
-	sends, replays := 0, ""
+	replay := slices.IndexFunc(audit, func(a ledger.Audit) bool { return a.Action == "replay" })
 	for _, c := range calls {
-		if c.Kind == ledger.CallSend && !c.Late {
-			if c.Number <= sends {
-				replays = ", replayed" // a replay begins to count anew
-			}
-			sends = c.Number
-		}
-		what, took := fmt.Sprint(c.Kind, " ", c.Number, replays), "-"
-		if c.Late {
+		what, took := fmt.Sprint(c.Kind, " ", c.Number), "-"
+		switch {
+		case c.Late:
 			what = "late answer"
+		case replay >= 0 && !c.StartedAt.Before(audit[replay].At):
+			what += ", replayed"
 		}
 		if !c.StartedAt.IsZero() {
 			took = c.EndedAt.Sub(c.StartedAt).Round(time.Millisecond).String()

@@ -2,6 +2,7 @@ package promotion
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -24,6 +25,14 @@ func steerFlags(cmd *cobra.Command) *ledger.Steering {
 	cmd.Flags().StringVar(&by.Who, "who", app.Person(), "who does it; kept for the audit")
 	cmd.Flags().BoolVar(&by.Future, "future", false, "also a promotion of which no record has come yet; needs --why")
 	return &by
+}
+
+// unknownYet adds to the error about an unknown promotion how it is steered nevertheless.
+func unknownYet(err error) error {
+	if errors.Is(err, ledger.ErrNotFound) {
+		return fmt.Errorf("%w (--future --why REASON steers a promotion before its first record)", err)
+	}
+	return err
 }
 
 // checkSteering refuses what the audit could not explain later.
@@ -53,7 +62,7 @@ func (p *Plugin) steerCommand(h *app.Host, s steerVerb) *cobra.Command {
 			}
 			return p.withLedger(h, cmd, func(ctx context.Context) error {
 				if err := s.do(p.run.ledger, ctx, id, *by); err != nil {
-					return err
+					return unknownYet(err)
 				}
 				if h.JSON(cmd) {
 					return h.WriteJSON(map[string]any{"type": id.Type, "promotion": id.ID, "done": s.verb})
@@ -84,7 +93,7 @@ func (p *Plugin) cancelCommand(h *app.Host) *cobra.Command {
 			return p.withLedger(h, cmd, func(ctx context.Context) error {
 				c, err := p.run.ledger.Cancel(ctx, id, *by)
 				if err != nil {
-					return err
+					return unknownYet(err)
 				}
 				if h.JSON(cmd) {
 					return h.WriteJSON(map[string]any{"type": id.Type, "promotion": id.ID, "cancelled": c.Cancelled, "in_flight": c.InFlight, "ambiguous": c.Ambiguous})

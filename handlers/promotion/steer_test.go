@@ -17,7 +17,9 @@ func TestSteeringByCommand(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, moneysim.Faults{}, nil)
 		for _, verb := range []string{"pause", "resume", "cancel"} {
-			require.Contains(t, tw.says(app.ExitBad, "campaign", verb, "POINT", "778", "--why", "x"), "nothing of it was ever accepted")
+			text := tw.says(app.ExitBad, "campaign", verb, "POINT", "778", "--why", "x")
+			require.Contains(t, text, "nothing of it was ever accepted")
+			require.Contains(t, text, "--future --why")
 			require.Contains(t, tw.says(app.ExitUsage, "campaign", verb, "POINT", "778", "--future"), "--why")
 		}
 		_, err := tw.ledger.Accept(t.Context(), pointRecord(1), false)
@@ -35,6 +37,7 @@ func TestSteeringByCommand(t *testing.T) {
 		text := tw.says(app.ExitOK, "campaign", "status")
 		require.Contains(t, text, "PAUSED")
 		require.Contains(t, text, "pause by ann: not before Monday")
+		require.Contains(t, text, "pause by ann\n", "without a reason")
 	})
 }
 

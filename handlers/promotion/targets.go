@@ -76,6 +76,9 @@ func readCSV(r io.Reader) iter.Seq2[target, error] {
 					yield(target{}, errors.New("1: the file is empty"))
 				}
 				return
+			case errors.Is(err, csv.ErrFieldCount) && errors.As(err, &bad):
+				yield(target{}, fmt.Errorf("%d: %w: the columns are %s", bad.Line, bad.Err, strings.Join(csvColumns, ",")))
+				return
 			case errors.As(err, &bad):
 				yield(target{}, fmt.Errorf("%d: %w", bad.Line, bad.Err))
 				return

@@ -20,13 +20,13 @@ func TestReadCSV(t *testing.T) {
 		{name: "both types", in: header + "POINT,7,500,\nVOUCHER,8,,V-1\n", want: []target{{"POINT", 7, "500"}, {"VOUCHER", 8, "V-1"}}},
 		{name: "no targets", in: header},
 		{name: "empty file", in: "", err: "1: the file is empty"},
-		{name: "wrong header", in: "type,target\nPOINT,7\n", err: "1: wrong number of fields"},
+		{name: "wrong header", in: "type,target\nPOINT,7\n", err: "1: wrong number of fields: the columns are promotionType,targetId,amount,voucherId"},
 		{name: "other header", in: "a,b,c,d\n", err: "1: the header must be promotionType,targetId,amount,voucherId, got a,b,c,d"},
 		{name: "unknown type", in: header + "POINT,7,500,\npoint,8,500,\n", want: []target{{"POINT", 7, "500"}}, err: `3: promotionType: must be one of POINT, VOUCHER, got "point"`},
 		{name: "negative target", in: header + "POINT,-7,500,\n", err: `2: targetId: must be a whole number > 0, got "-7"`},
 		{name: "fractional amount", in: header + "POINT,7,0.5,\n", err: `2: amount: must be a whole number of minor units, got "0.5"`},
 		{name: "voucher in a point line", in: header + "POINT,7,5,V-1\n", err: `2: voucherId: must be empty for POINT, got "V-1"`},
-		{name: "too few columns", in: header + "POINT,7\n", err: "2: wrong number of fields"},
+		{name: "too few columns", in: header + "POINT,7\n", err: "2: wrong number of fields: the columns are promotionType,"},
 		{name: "a quote that never ends", in: header + "\"POINT,7,5,\n", err: "extraneous or missing"},
 	}
 	for _, tt := range tests {
