@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,8 +54,10 @@ dead_letter_prunes records who pruned, why, when and how many.`,
 			if age < leastAge {
 				return app.Usage("--older-than must be at least %s, got %s", leastAge, age)
 			}
-			if !dry && (by.Who == "" || strings.TrimSpace(by.Why) == "") {
-				return app.Usage("--who and --why must say who does it and why; they are recorded")
+			if !dry {
+				if err := signed(by); err != nil {
+					return err
+				}
 			}
 			f.Unchanged = time.Now().Add(-age)
 			return p.withStore(h, cmd, func(ctx context.Context, _ *app.Running, s *letters.Store) error {

@@ -68,8 +68,13 @@ func (f *workFlags) parse(args []string, waiting []letters.State) error {
 	if f.dry {
 		return nil
 	}
-	if f.by.Who == "" || strings.TrimSpace(f.by.Why) == "" {
-		return app.Usage("--who and --why must say who does it and why; they are recorded")
+	return signed(f.by)
+}
+
+// signed refuses an action that does not say who does it and why.
+func signed(by letters.By) error {
+	if by.Who == "" || strings.TrimSpace(by.Why) == "" {
+		return app.Usage("say who does it and why with --who NAME and --why REASON; both are recorded")
 	}
 	return nil
 }
