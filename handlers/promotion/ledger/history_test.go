@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -9,7 +10,7 @@ import (
 )
 
 // TestPayoutNeverPaidTwice plays random histories with an API that charges whenever a request reaches it, also
-// long after the caller has gone. It forgets a key some time after the first request with it, refused or not, and then
+// after the caller has gone, up to a minute after the lease. It forgets a key some time after the first request with it, refused or not, and then
 // charges it once more; in half of the histories it counts from the charge instead. In front of it is a proxy, whose
 // answers say nothing.
 func TestPayoutNeverPaidTwice(t *testing.T) {
@@ -28,7 +29,10 @@ func TestPayoutNeverPaidTwice(t *testing.T) {
 			after bool      // a send that followed a lookup
 			until time.Time // the worker's lease
 			state string    // begun, written, ended
+			came  bool      // the request has reached the API, and was charged
 		}
+		// onItsWay reports whether the network may still deliver the request.
+		onItsWay := func(f *flight) bool { return f.state == "written" && !f.came && now.Before(f.until.Add(time.Minute)) }
 		var flights []*flight
 		looked := false  // a lookup has said since the last send that there is no charge
 		var charged bool // the API's book has the charge
@@ -72,7 +76,7 @@ func TestPayoutNeverPaidTwice(t *testing.T) {
 		}
 		late := []*flight{} // requests written whose worker gave up; the network may still deliver them
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{"begin", "begin", "write", "answer", "answer", "give up", "deliver", "wait", "pause", "resume", "cancel", "fed", "lost", "crash", "replay", "replay", "resolve"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"begin", "begin", "write", "arrive", "answer", "answer", "give up", "deliver", "wait", "pause", "resume", "cancel", "fed", "lost", "crash", "replay", "replay", "resolve"}).Draw(t, "step") {
 			case "begin":
 				d := step(event{kind: evBegin, promotion: promotion, same: true})
 				if d.next == Send || d.next == Ask {
@@ -91,6 +95,11 @@ func TestPayoutNeverPaidTwice(t *testing.T) {
 						break
 					}
 				}
+			case "arrive": // the answer comes later, or never
+				if i := slices.IndexFunc(flights, onItsWay); i >= 0 {
+					request()
+					flights[i].came = true
+				}
 			case "answer", "give up":
 				if len(flights) == 0 {
 					continue
@@ -107,6 +116,10 @@ func TestPayoutNeverPaidTwice(t *testing.T) {
 					res.Outcome = rapid.SampledFrom([]Outcome{NoCharge, NoCharge, PerhapsCharged, NotCharged, Rejected, Unrecognized, NotSent, Interrupted}).Draw(t, "ask")
 				case f.state == "begun":
 					res.Outcome = rapid.SampledFrom([]Outcome{NotSent, Interrupted}).Draw(t, "unsent")
+				case f.came:
+					res.Outcome = rapid.SampledFrom([]Outcome{Paid, PerhapsCharged, Unrecognized}).Draw(t, "answered")
+				case !onItsWay(f):
+					res.Outcome = PerhapsCharged // it was lost on the way
 				default:
 					res.Outcome = rapid.SampledFrom([]Outcome{Paid, PerhapsCharged, PerhapsCharged, Unrecognized, Rejected, TryAgain, NotCharged, OwnFault}).Draw(t, "sent")
 					switch res.Outcome {
@@ -127,13 +140,13 @@ func TestPayoutNeverPaidTwice(t *testing.T) {
 				}
 			case "crash": // the worker dies without a word; what it wrote may arrive
 				if len(flights) > 0 {
-					if flights[0].state == "written" {
+					if onItsWay(flights[0]) {
 						late = append(late, flights[0])
 					}
 					flights = flights[1:]
 				}
 			case "deliver":
-				if len(late) > 0 && now.Before(late[0].until.Add(time.Minute)) {
+				if len(late) > 0 && onItsWay(late[0]) {
 					request()
 				}
 				if len(late) > 0 {

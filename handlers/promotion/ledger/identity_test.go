@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,7 +10,7 @@ import (
 // A ledger has one id, whatever instance opens it and however often it is migrated; two ledgers have two.
 func TestALedgerHasAnID(t *testing.T) {
 	t.Parallel()
-	ids := map[string]bool{}
+	var ids sync.Map
 	for range 2 {
 		onBoth(t, func(t *testing.T, h *home) {
 			first := h.open(t)
@@ -20,8 +21,8 @@ func TestALedgerHasAnID(t *testing.T) {
 			again, err := h.open(t, as("b")).ID(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, id, again)
-			require.False(t, ids[id])
-			ids[id] = true
+			_, known := ids.LoadOrStore(id, true)
+			require.False(t, known)
 		})
 	}
 }
