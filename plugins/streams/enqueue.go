@@ -118,7 +118,7 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []redispoll.Entry) 
 		} else if !ok {
 			return 0, nil
 		}
-		if err := m.create(ctx, id); err != nil {
+		if _, err := m.create(ctx, id); err != nil {
 			return 0, err
 		}
 		revived = true
@@ -132,6 +132,11 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []redispoll.Entry) 
 func (m *Manager) confirm(ctx context.Context, id int64, added int) error {
 	m.log.InfoContext(ctx, "stream revived", "stream", m.kind.Stream(id), "entries", added)
 	m.metrics.revived(m.kind.Type)
+	return m.activateMade(ctx, id)
+}
+
+// activateMade puts a stream that was made just now on the active set.
+func (m *Manager) activateMade(ctx context.Context, id int64) error {
 	if err := m.activations.Activate(ctx, id); err != nil {
 		return fmt.Errorf("activate after create: %w", err)
 	}
@@ -168,31 +173,38 @@ func (m *Manager) add(ctx context.Context, id int64, es []redispoll.Entry) (int,
 }
 
 // Ensure creates stream, group (at 0) and meta where they are missing. BUSYGROUP is success.
-// A stream whose group had to be made gets a new incarnation.
+// A stream whose group had to be made gets a new incarnation, and is put on the active set once more: an idle stop that
+// began before took it off, and its clean-up script puts back only what it finds (see confirm).
 func (m *Manager) Ensure(ctx context.Context, id int64) error {
-	if err := m.create(ctx, id); err != nil {
+	made, err := m.create(ctx, id)
+	if err == nil && made {
+		err = m.activateMade(ctx, id)
+	}
+	if err != nil {
 		return fmt.Errorf("streams: ensure %s: %w", m.kind.Stream(id), err)
 	}
 	return nil
 }
 
-func (m *Manager) create(ctx context.Context, id int64) error {
+// create creates stream, group and meta where they are missing, and reports whether the group had to be made.
+func (m *Manager) create(ctx context.Context, id int64) (made bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	stream := m.kind.Stream(id)
 	reply, err := m.scripts.create.Run(ctx, m.client(), []string{stream, MetaKey(stream)}, m.kind.Group(id), newToken(), m.owner()).Slice()
 	if err != nil {
-		return fmt.Errorf("create: %w", m.refusal(id, err))
+		return false, fmt.Errorf("create: %w", m.refusal(id, err))
 	}
-	if len(reply) > 1 && reply[0] == int64(1) {
+	made = len(reply) > 1 && reply[0] == int64(1)
+	if made {
 		m.log.InfoContext(ctx, "stream created", "stream", stream, "group", m.kind.Group(id))
 		if incarnation, ok := reply[1].(string); ok && m.created != nil {
 			if err := m.created(ctx, id, incarnation); err != nil {
-				return fmt.Errorf("create: record the incarnation: %w", err)
+				return true, fmt.Errorf("create: record the incarnation: %w", err)
 			}
 		}
 	}
-	return nil
+	return made, nil
 }
 
 func newToken() string {

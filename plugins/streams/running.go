@@ -61,7 +61,7 @@ func (s *subscription) startLocked(ctx context.Context, a Activation) error {
 		}
 		s.forget(ctx, r, stopInactive)
 	}
-	if err := s.m.create(ctx, a.ID); err != nil {
+	if _, err := s.m.create(ctx, a.ID); err != nil {
 		return err
 	}
 	r := s.newRunning(a)
@@ -130,7 +130,7 @@ func (s *subscription) absent(ctx context.Context, id int64) (again bool, err er
 		if a.ID == id {
 			s.m.metrics.lost(s.m.kind.Type)
 			s.m.log.WarnContext(ctx, "stream is gone but active, created again", slog.String(pipeline.LogStream, s.m.kind.Stream(id)))
-			if err := s.m.create(ctx, id); !errors.Is(err, ErrForeign) {
+			if _, err := s.m.create(ctx, id); !errors.Is(err, ErrForeign) {
 				return true, err
 			}
 			return false, nil
