@@ -1,6 +1,9 @@
 package pipeline
 
 import (
+	"context"
+	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -64,4 +67,24 @@ func (s *Sampler[K, V]) take(all bool) (lines []Sample[K, V]) {
 		}
 	}
 	return lines
+}
+
+// Notices writes warnings that many things of a kind may cause at once: at most one line per text and interval. Build it with
+// NewNotices. It is safe for concurrent use.
+type Notices struct {
+	sampler *Sampler[string, []slog.Attr] // by text
+}
+
+// NewNotices returns Notices for at most one line per text and interval.
+func NewNotices(interval time.Duration) *Notices {
+	return &Notices{NewSampler[string, []slog.Attr](interval)}
+}
+
+// Warn writes text to log, now or with a later call. The line has the attributes of the latest call with that text, and in
+// "times" the number of calls that it stands for.
+func (n *Notices) Warn(log *slog.Logger, text string, attrs ...slog.Attr) {
+	n.sampler.Add(text, 1, attrs)
+	for _, line := range n.sampler.Due() {
+		log.LogAttrs(context.Background(), slog.LevelWarn, line.Key, append(slices.Clone(line.Latest), slog.Int("times", line.Count))...) //nolint:sloglint // the callers' texts are constants
+	}
 }

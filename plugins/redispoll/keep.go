@@ -149,7 +149,7 @@ func (r *Reader) sendCounts(ctx context.Context) error {
 	if err == nil || isNoGroup(err) {
 		return nil
 	}
-	if isReply(err) { // refused: the counts are worth less than the acknowledgements that wait behind
+	if IsReply(err) { // refused: the counts are worth less than the acknowledgements that wait behind
 		r.log.Warn("delivery counts not written", pipeline.Err(err))
 		return nil
 	}

@@ -2,6 +2,7 @@ package redispoll
 
 import (
 	"context"
+	"errors"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -36,4 +37,7 @@ func RunOnce(ctx context.Context, c redis.UniversalClient, source string, keys [
 }
 
 // IsReply reports whether err is an answer of the server: the command was read and refused, and nothing was lost on the way.
-func IsReply(err error) bool { return isReply(err) }
+func IsReply(err error) bool {
+	var r redis.Error
+	return errors.As(err, &r) || errors.Is(err, redis.Nil)
+}

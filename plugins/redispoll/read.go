@@ -256,7 +256,7 @@ func (r *Reader) absent() bool {
 func (r *Reader) readFailed(err error, failures int) int {
 	failures++
 	r.m.readErrors.Inc()
-	if !isReply(err) {
+	if !IsReply(err) {
 		r.mu.Lock()
 		r.reread = true // the reply, with entries that are ours now, may have been lost
 		r.mu.Unlock()

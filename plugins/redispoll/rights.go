@@ -31,7 +31,7 @@ func CheckRights(ctx context.Context, c redis.UniversalClient, keys ...string) e
 // rights for the user. All other errors are returned unchanged.
 func unusable(err error) error {
 	switch {
-	case err == nil || !isReply(err):
+	case err == nil || !IsReply(err):
 		return err
 	case isFull(err):
 		return fmt.Errorf("%w: the server is full, give it memory (maxmemory) or remove data: %w", ErrUnavailable, err)

@@ -3,7 +3,6 @@ package redispoll
 import (
 	"context"
 	_ "embed" // the scripts
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -192,13 +191,6 @@ func (s scripts) removeConsumer(ctx context.Context, c redis.Scripter, stream, g
 // server's own text follows a prefix of its version's choosing.
 func isNoGroup(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "NOGROUP")
-}
-
-// isReply reports whether err is an answer of the server: the command was read and refused, nothing was lost
-// on the way.
-func isReply(err error) bool {
-	var r redis.Error
-	return errors.As(err, &r) || errors.Is(err, redis.Nil)
 }
 
 // KeepAlive resets the idle time of entries that are pending to consumer, without counting a delivery, so

@@ -51,7 +51,7 @@ type trimmer struct {
 	cfg     *Config
 	metrics *Metrics
 	script  *redis.Script
-	notices *pipeline.Sampler[string, []slog.Attr] // by text
+	notices *pipeline.Notices
 	every   time.Duration
 
 	mu      sync.Mutex
@@ -77,7 +77,7 @@ type trimReading struct {
 func newTrimmer(cfg *Config, m *Metrics) *trimmer {
 	return &trimmer{
 		cfg: cfg, metrics: m, script: redis.NewScript(groupsSource + tidySource), every: trimInterval,
-		notices: pipeline.NewSampler[string, []slog.Attr](trimNotice), streams: map[string]*trimmedStream{},
+		notices: pipeline.NewNotices(trimNotice), streams: map[string]*trimmedStream{},
 	}
 }
 
@@ -192,8 +192,8 @@ func (t *trimmer) round(ctx context.Context, c redis.UniversalClient, log *slog.
 		t.mu.Unlock()
 		if err != nil {
 			t.metrics.trimFailures.Inc()
-			t.notice(log, "a stream was not trimmed, tried again", slog.String(pipeline.LogStream, v.stream), pipeline.Err(err))
-			if !isReply(err) {
+			t.notices.Warn(log, "a stream was not trimmed, tried again", slog.String(pipeline.LogStream, v.stream), pipeline.Err(err))
+			if !IsReply(err) {
 				return
 			}
 			continue
@@ -206,7 +206,7 @@ func (t *trimmer) round(ctx context.Context, c redis.UniversalClient, log *slog.
 		t.metrics.delaying.WithLabelValues(group).Set(float64(n))
 	}
 	if delays.Streams > 0 {
-		t.notice(log, "a foreign consumer group delays the trimming of a stream",
+		t.notices.Warn(log, "a foreign consumer group delays the trimming of a stream",
 			slog.String(pipeline.LogStream, delays.Stream), slog.String(pipeline.LogGroup, delays.Worst.Group), slog.Duration("for", delays.Worst.For),
 			slog.Bool("ignored", delays.Worst.Ignored), slog.Duration("foreign_group_grace", t.cfg.ForeignGroupGrace), slog.Int("streams", delays.Streams))
 	}
@@ -230,14 +230,6 @@ func (t *trimmer) tidy(ctx context.Context, c redis.UniversalClient, v visit) (t
 		}
 	}
 	return 0, 0, nil, fmt.Errorf("tidy.lua: unexpected reply %v", reply)
-}
-
-// notice writes a warning, at most once per trimNotice and text.
-func (t *trimmer) notice(log *slog.Logger, text string, attrs ...slog.Attr) {
-	t.notices.Add(text, 1, attrs)
-	for _, line := range t.notices.Due() {
-		log.LogAttrs(context.Background(), slog.LevelWarn, line.Key, append(slices.Clone(line.Latest), slog.Int("times", line.Count))...) //nolint:sloglint // the callers' texts are constants
-	}
 }
 
 // TrimFor has the plugin trim a stream while another plugin reads it for group, as it does for its own Sources, until stop

@@ -34,7 +34,7 @@ func (m *Manager) keys(id int64) []string {
 func (m *Manager) delayed(d *redispoll.Delays) {
 	m.metrics.delayedBy(m.kind.Type, d)
 	if d.Streams > 0 {
-		m.notice("a foreign consumer group delays trimming and deletion of a stream",
+		m.notices.Warn(m.log, "a foreign consumer group delays trimming and deletion of a stream",
 			slog.String(pipeline.LogStream, d.Stream), slog.String(pipeline.LogGroup, d.Worst.Group), slog.Duration("for", d.Worst.For),
 			slog.Bool("ignored", d.Worst.Ignored), slog.Duration("foreign_group_grace", m.config().ForeignGroupGrace), slog.Int("streams", d.Streams))
 	}

@@ -95,7 +95,7 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 	}
 	if err != nil && !errors.Is(err, ErrForeign) && s.life.Err() == nil {
 		s.m.metrics.failed(s.m.kind.Type, "start")
-		s.m.notice("stream not started, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(a.ID)), pipeline.Err(err))
+		s.m.notices.Warn(s.m.log, "stream not started, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(a.ID)), pipeline.Err(err))
 	}
 }
 
@@ -104,7 +104,7 @@ func (s *subscription) reportBlocked(ctx context.Context, id int64) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := s.m.blocked(ctx, id); err != nil && s.life.Err() == nil {
-		s.m.notice("a stream that can't be used was not reported, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(id)), pipeline.Err(err))
+		s.m.notices.Warn(s.m.log, "a stream that can't be used was not reported, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(id)), pipeline.Err(err))
 	}
 }
 
@@ -157,7 +157,7 @@ func (s *subscription) tend(wanted map[int64]Activation) {
 			}
 			if err != nil {
 				failed++
-				if !isReply(err) {
+				if !redispoll.IsReply(err) {
 					unanswered++
 				}
 				if first == nil {

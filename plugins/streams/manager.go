@@ -89,7 +89,7 @@ type Manager struct {
 	hands    hands
 	orphans  orphans
 
-	notices *pipeline.Sampler[string, []slog.Attr] // by text
+	notices *pipeline.Notices
 	mu      sync.Mutex
 	sub     *subscription // the open one
 }
@@ -124,7 +124,7 @@ func NewManager(o Options) *Manager {
 		enqueues: make(chan struct{}, batchCalls),
 		hint:     make(chan struct{}, 1),
 		asker:    asker{ask: o.Activations.Active, turn: make(chan struct{}, 1)},
-		notices:  pipeline.NewSampler[string, []slog.Attr](noticeEvery),
+		notices:  pipeline.NewNotices(noticeEvery),
 		hands:    hands{m: map[string]*hand{}},
 		orphans:  orphans{since: map[int64]orphan{}},
 	}

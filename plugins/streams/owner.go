@@ -40,7 +40,7 @@ func (m *Manager) ours(ctx context.Context, ids []int64) (own []int64, foreign i
 				own = append(own, part[i])
 			default:
 				foreign++
-				m.notice("streams of another deployment have this deployment's prefix, they are left alone",
+				m.notices.Warn(m.log, "streams of another deployment have this deployment's prefix, they are left alone",
 					slog.String(pipeline.LogStream, m.kind.Stream(part[i])), slog.String("owner", owner))
 			}
 		}

@@ -1,17 +1,14 @@
 package streams
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
 // ErrRefused is returned when the server refuses one stream because of what its key or its companion holds: a value of
@@ -39,12 +36,12 @@ const foreignReply = "FOREIGN "
 // refusal adds ErrRefused or ErrForeign to an error reply about one stream, counts it and logs it. All other errors are
 // returned unchanged.
 func (m *Manager) refusal(id int64, err error) error {
-	if !isReply(err) || errors.Is(err, ErrRefused) {
+	if !redispoll.IsReply(err) || errors.Is(err, ErrRefused) {
 		return err
 	}
 	stream := slog.String(pipeline.LogStream, m.kind.Stream(id))
 	if owner, foreign := strings.CutPrefix(err.Error(), foreignReply); foreign {
-		m.notice("a stream belongs to another deployment, it is not read here and its work waits", stream, slog.String("owner", owner))
+		m.notices.Warn(m.log, "a stream belongs to another deployment, it is not read here and its work waits", stream, slog.String("owner", owner))
 		return fmt.Errorf("%w: %s", ErrForeign, owner)
 	}
 	for _, text := range refusals() {
@@ -52,26 +49,11 @@ func (m *Manager) refusal(id int64, err error) error {
 			continue
 		}
 		m.metrics.refused(m.kind.Type)
-		m.notice("redis refuses a stream's key, its work waits; other streams are not affected", stream, pipeline.Err(err))
+		m.notices.Warn(m.log, "redis refuses a stream's key, its work waits; other streams are not affected", stream, pipeline.Err(err))
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return err
 }
 
-// isReply reports whether err is an answer of the server.
-func isReply(err error) bool {
-	var reply redis.Error
-	return errors.As(err, &reply)
-}
-
 // noticeEvery is the least time between two warnings with the same text. Each of thousands of streams may cause one.
 const noticeEvery = time.Minute
-
-// notice writes a warning, at most once per noticeEvery and text. The line has the attributes of the latest one, and the
-// number of those that it stands for.
-func (m *Manager) notice(text string, attrs ...slog.Attr) {
-	m.notices.Add(text, 1, attrs)
-	for _, line := range m.notices.Due() {
-		m.log.LogAttrs(context.Background(), slog.LevelWarn, line.Key, append(slices.Clone(line.Latest), slog.Int("times", line.Count))...) //nolint:sloglint // the callers' texts are constants
-	}
-}
