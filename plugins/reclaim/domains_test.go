@@ -276,7 +276,7 @@ func TestWhatAStoppedInstanceReturnedIsClaimedByTheNextCheck(t *testing.T) {
 		<-began
 		require.EqualValues(t, 3, s.pending(t, dom))
 		reader := &fakeReader{free: 10}
-		st := Stream{Shard: "0", Name: dom.Stream(0), Group: dom.Group, Consumer: "me-1-0", Meta: MetaKey(dom.Stream(0)), Reader: reader}
+		st := Stream{Shard: "0", Name: dom.Stream(0), Group: dom.Group, Consumer: "me-1-0", Meta: redispoll.MetaKey(dom.Stream(0)), Reader: reader}
 		c := quick()
 		c.MinIdle, c.DeadAfter = time.Hour, time.Hour
 		rig := newRig(c, "me-1", nil)

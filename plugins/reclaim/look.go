@@ -46,7 +46,7 @@ func (d *domain) lookAt(ctx context.Context, streams []Stream, idle bool) []*loo
 	for i, s := range streams {
 		infos[i] = pipe.XInfoConsumers(ctx, s.Name, s.Group)
 		if idle {
-			probes[i] = pipe.XPendingExt(ctx, d.probe(s, "-", 1))
+			probes[i] = pipe.XPendingExt(ctx, &redis.XPendingExtArgs{Stream: s.Name, Group: s.Group, Idle: d.minIdle, Start: "-", End: "+", Count: 1})
 		}
 	}
 	// The error of the whole is the first error of its commands, and those are looked at one by one.
@@ -78,11 +78,6 @@ func (d *domain) lookAt(ctx context.Context, streams []Stream, idle bool) []*loo
 
 // parentAlive tells a failure from the end of the service: only the latter is a cancellation.
 func parentAlive(ctx context.Context) bool { return !errors.Is(ctx.Err(), context.Canceled) }
-
-// probe asks for the first entries from start on that have been pending for min_idle.
-func (d *domain) probe(s Stream, start string, count int) *redis.XPendingExtArgs {
-	return &redis.XPendingExtArgs{Stream: s.Name, Group: s.Group, Idle: d.minIdle, Start: start, End: "+", Count: int64(count)}
-}
 
 // judge finds out which consumers belong to instances whose presence is gone: they have departed, and after DeadAfter they are
 // dead. An instance that never had a presence is not judged: its entries wait for MinIdle. When the presence can't be asked, no

@@ -9,10 +9,6 @@ import (
 	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
-// MetaKey returns the companion of a stream, which hashes to the same slot of a Redis Cluster:
-// {stream}:meta, or stream:meta when the stream has a hash tag already.
-func MetaKey(stream string) string { return redispoll.MetaKey(stream) }
-
 // Shards returns a domain of the setting plugins.redis.domains as a Target. The plugin adds all of them by itself.
 func Shards(d *redispoll.Domain) Target { return shards{d} }
 
@@ -28,7 +24,7 @@ func (s shards) Streams() []Stream {
 	for i, r := range reading {
 		out[i] = Stream{
 			Shard: strconv.Itoa(r.Index), Name: r.Stream, Group: r.Group, Consumer: r.Consumer,
-			Meta: MetaKey(r.Stream), Reader: r.Reader,
+			Meta: redispoll.MetaKey(r.Stream), Reader: r.Reader,
 		}
 	}
 	return out

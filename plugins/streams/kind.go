@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/millrace-io/millrace/plugins/reclaim"
+	"github.com/millrace-io/millrace/plugins/redispoll"
 )
 
 // Kind names a family of elastic streams: one stream an id, all alike.
@@ -41,4 +41,4 @@ func (k Kind) Domain() string {
 
 // MetaKey returns the companion of a stream, which hashes to the same slot of a Redis Cluster:
 // {stream}:meta, or stream:meta when the stream has a hash tag already.
-func MetaKey(stream string) string { return reclaim.MetaKey(stream) }
+func MetaKey(stream string) string { return redispoll.MetaKey(stream) }
