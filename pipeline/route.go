@@ -181,11 +181,9 @@ type Order int
 
 // The orders a route can ask for.
 const (
-	OrderNone Order = iota // as fast as possible
-	// OrderKey is messages with the same key one after another. A message that goes to a retry topic (Policy.Retry) or becomes a dead
-	// letter leaves the order: the next one of its key goes on before it. The same is true of OrderPartition.
-	OrderKey
-	OrderPartition // one message of a partition at a time
+	OrderNone      Order = iota // as fast as possible
+	OrderKey                    // messages with the same key one after another
+	OrderPartition              // one message of a partition at a time
 )
 
 // String returns none, key or partition.
