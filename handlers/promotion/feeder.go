@@ -283,7 +283,7 @@ func (f *feeder) recordLoss(ctx context.Context, w ledger.Work, st streams.State
 }
 
 var (
-	errStreamChanged = errors.New("the stream was made anew meanwhile")
+	errStreamChanged = errors.New("the stream was created again meanwhile")
 	errNoPlace       = errors.New("no place on the active set")
 )
 

@@ -154,7 +154,7 @@ func TestResolveEndsLookups(t *testing.T) {
 		require.Empty(t, x.Letters)
 		x = mustExplain(t, l, key(1, 2))
 		require.Equal(t, "AMBIGUOUS to FAILED: not charged", x.Audit[0].Detail)
-		require.Len(t, x.Letters, 1, "this letter is replayed if it is to be paid after all")
+		require.Len(t, x.Letters, 1, "the dead letter that is replayed if it is to be paid after all")
 		require.Equal(t, []string{ClassResolved, "ticket 4711", "promotion.unknown"}, []string{x.Letters[0].Class, x.Letters[0].Error, x.Letters[0].Handler})
 
 		require.Equal(t, Ack, mustBegin(t, l, record(1, 1)).Next, "its retry record comes for nothing")
