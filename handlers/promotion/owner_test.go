@@ -1,14 +1,12 @@
 package promotion_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -26,17 +24,7 @@ func TestAStreamThatAnotherDeploymentOwns(t *testing.T) {
 		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, "campaign-promotion-group:POINT:1", "0").Err())
 		require.NoError(t, tw.redis.HSet(t.Context(), meta, "incarnation", "i", "owner", "production").Err())
 		stop := pipelinetest.StartUntil(t, middleware.Options{}, tw.all...)
-		tw.send(publish, points(1, 300)...) // more than one partition's window
-		var others []string
-		for target := range 20 {
-			others = append(others, fmt.Sprintf(`{"promotionId":2,"promotionSummaryId":9,"targetId":%d,"amount":10}`, target+1))
-		}
-		tw.send(publish, others...) // same record key, so the same partition
-		require.Eventually(t, func() bool {
-			c, err := tw.ledger.Status(t.Context(), ledger.Promotion{Type: "POINT", ID: 2})
-			return err == nil && c.Paid == 20
-		}, 30*time.Second, 20*time.Millisecond, "the other promotion is paid meanwhile")
-		require.EqualValues(t, 300, tw.counts("POINT").Pending)
+		tw.payTheOther()
 		require.Zero(t, tw.redis.XLen(t.Context(), stream).Val())
 		require.NoError(t, stop()) // the commands use the same plugins
 		require.Contains(t, tw.says(0, "campaign", "status", "POINT", "1"), "belongs to the deployment with the ledger id production")
@@ -46,9 +34,7 @@ func TestAStreamThatAnotherDeploymentOwns(t *testing.T) {
 
 		require.NoError(t, tw.redis.HDel(t.Context(), meta, "owner").Err())
 		tw.start()
-		require.EqualValues(t, 300, tw.settle("POINT", 300).Paid)
-		require.Equal(t, 320, tw.api.Summary().Charged)
-		require.Zero(t, tw.api.Summary().DoubleCharged)
+		tw.payBoth()
 		id, err := tw.ledger.ID(t.Context())
 		require.NoError(t, err)
 		owner, err := tw.redis.HGet(t.Context(), "{campaign-promotion-stream:POINT:2}:meta", "owner").Result()
