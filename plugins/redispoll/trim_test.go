@@ -173,6 +173,21 @@ func TestWhatIsNotTrimmed(t *testing.T) {
 	})
 }
 
+// A stream is trimmed while a route reads it: a route that has ended leaves what it acknowledged last to the others.
+func TestAStreamThatIsNoLongerReadIsNotTrimmed(t *testing.T) {
+	onPresenceServers(t, func(t *testing.T, c redis.UniversalClient) {
+		p, name, _ := trims(t, c, func(cfg *Config) { cfg.Trim = false })
+		stop := reads(t, p.Source(name, "own"))
+		fill(t, c, name, 10)
+		soon(t, "all is acknowledged", func() bool { return testutil.ToFloat64(p.metrics.acks) == 10 })
+		require.Len(t, p.trim.due(nil), 1)
+		stop()
+		soon(t, "it is no longer due", func() bool { return len(p.trim.due(nil)) == 0 })
+		p.trim.round(t.Context(), p.client, p.env.Logger)
+		require.EqualValues(t, 10, c.XLen(t.Context(), name).Val())
+	})
+}
+
 // Whatever was added, read and acknowledged in whatever order: no entry goes that its own group or a required one has not
 // acknowledged, nor one that a foreign group holds within its grace.
 func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {

@@ -42,6 +42,8 @@ func TestAStreamOfAnotherDeployment(t *testing.T) {
 		require.ErrorIs(t, ours.Ensure(ctx, 1), ErrForeign)
 		_, err = ours.Trim(ctx, 1)
 		require.ErrorIs(t, err, ErrForeign)
+		_, err = ours.cleanUp(ctx, 1)
+		require.ErrorIs(t, err, ErrForeign)
 		require.False(t, ours.TakeOut(ctx, 1))
 		require.NoError(t, ours.activations.Activate(ctx, 1))
 		require.EqualValues(t, 3, s.client.XLen(ctx, stream).Val())

@@ -87,10 +87,13 @@ func TestOneLineForAllStreams(t *testing.T) {
 			require.Error(t, m.refusal(id, reply("WRONGTYPE")))
 		}
 		require.Equal(t, 1, out.count("redis refuses"))
-		time.Sleep(noticeEvery)
+		time.Sleep(time.Minute - time.Nanosecond)
+		require.Error(t, m.refusal(6, reply("WRONGTYPE")))
+		require.Equal(t, 1, out.count("redis refuses"))
+		time.Sleep(time.Nanosecond)
 		require.Error(t, m.refusal(7, reply("WRONGTYPE")))
 		require.Equal(t, 2, out.count("redis refuses"))
-		require.Equal(t, 1, out.count("stream=7 error=WRONGTYPE times=1000"))
+		require.Equal(t, 1, out.count("stream=7 error=WRONGTYPE times=1001"))
 
 		var found redispoll.Delays
 		for id := range int64(1000) {
