@@ -3,14 +3,16 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 GO ?= go
-# Which packages, and further flags of go test: make test PKGS=./plugins/kafka/... TESTFLAGS='-run TestGroup -v'
+# Packages to test, and more flags for go test: make test PKGS=./plugins/kafka/... TESTFLAGS='-run TestGroup -v'
 PKGS ?= ./...
 TESTFLAGS ?=
-# Two packages at once: they share the servers, and a laptop.
+# Packages that are tested at the same time: they share the servers.
 PARALLEL ?= 2
+# Tests of one package that run in parallel mostly wait, also on two cores.
+parallel = -p $(PARALLEL) -parallel 8
 FUZZTIME ?= 10s
 GOLANGCI_LINT_VERSION := v2.15.0
-# Where concurrency lives; the rest is covered by `make test`.
+# Packages with concurrent code.
 RACE_PKGS ?= ./pipeline/... ./plugins/... ./handlers/... ./e2e/services/... ./e2e/testsummary/...
 
 bin := $(CURDIR)/bin
@@ -28,33 +30,53 @@ build: ## Build the binary into bin/millrace
 	$(GO) build -o $(bin)/millrace ./cmd/millrace
 
 .PHONY: demo
-demo: ## Pay a campaign with everything inside one process
+demo: ## Pay a campaign with all servers inside one process
 	$(GO) run ./cmd/millrace demo
 
+# In CI a failed test runs once more by itself; at most three may be flaky.
+run_tests = $(summary) $(if $(filter true,$(CI)),-rerun 3) -flaky $(bin)/flaky-$@.txt
+
 .PHONY: test
-test: tools ## Start the real servers, run all tests on them and embedded, and count them
-	@$(services) up || if [ "$${CI:-}" = true ]; then exit 3; else echo "going on without: their tests are skipped"; fi
+test: tools ## Test every package on embedded servers and on one real server of each kind, which it starts
+	@$(services) up kafka redis postgres || if [ "$${CI:-}" = true ]; then exit 3; else echo "continuing without: their tests are skipped"; fi
 	@eval "$$($(services) env 2>/dev/null || true)"; \
-	$(GO) test -json -count=1 -p $(PARALLEL) -timeout 45m $(TESTFLAGS) $(PKGS) | $(summary) $(want)
+	$(run_tests) $(call want,kafka$(comma)redis$(comma)postgres) -packages "$(PKGS)" -- -count=1 $(parallel) -timeout 15m $(TESTFLAGS)
 # Only a run of everything must have met every server.
-want = $(if $(filter ./...,$(PKGS)),$(if $(TESTFLAGS),,-want kafka,redis,valkey,postgres))
+want = $(if $(filter ./...,$(PKGS)),$(if $(TESTFLAGS),,-want $(1)))
+comma := ,
+
+# The packages that have tests of the rest (pipelinetest/tier).
+rest_pkgs = $(addprefix ./,$(shell grep -rlE --include='*_test.go' 'tier[.]Rest|"valkey"|redistest[.](On|Each)' e2e handlers pipeline plugins wire | xargs -n1 dirname | sort -u))
+
+.PHONY: test-all
+test-all: tools ## Run the rest: Valkey, cluster, sentinel, TLS, upgrade, ten minutes of faults, 500 histories
+	@$(services) up || if [ "$${CI:-}" = true ]; then exit 3; else echo "continuing without: their tests are skipped"; fi
+	@eval "$$($(services) env 2>/dev/null || true)"; \
+	MILLRACE_HISTORIES=500 $(GO) test -count=1 -timeout 20m -run '^TestRandomHistories$$' $(histories_pkg); \
+	MILLRACE_TEST=rest $(run_tests) $(if $(TESTFLAGS),,-want kafka$(comma)redis$(comma)valkey$(comma)postgres) -packages "$(rest_pkgs)" -- \
+		-count=1 $(parallel) -timeout 45m $(TESTFLAGS)
+
+.PHONY: test-long
+test-long: ## Run three full fault seeds and 10,000 histories, which takes an hour and a half
+	@$(MAKE) test-faults SEED=1,2,3 FULL=1
+	@$(MAKE) histories
 
 .PHONY: test-short
 test-short: tools ## Run the quick tests, without any server
-	@CI= $(no_servers) $(GO) test -json -short -p $(PARALLEL) -timeout 10m $(TESTFLAGS) $(PKGS) | CI= $(summary)
+	@CI= $(no_servers) $(summary) -packages "$(PKGS)" -- -short $(parallel) -timeout 10m $(TESTFLAGS)
 
 .PHONY: race
-race: tools ## Run the quick tests of what is concurrent under the race detector
+race: tools ## Run the quick tests of concurrent code under the race detector
 	@eval "$$($(services) env 2>/dev/null || true)"; \
-	$(GO) test -json -race -short -count=1 -p $(PARALLEL) -timeout 10m $(TESTFLAGS) $(RACE_PKGS) | CI= $(summary)
+	CI= $(summary) -packages "$(RACE_PKGS)" -- -race -short -count=1 -p $(PARALLEL) -timeout 10m $(TESTFLAGS)
 
-# Which faults, for how long: make test-faults SEED=7 BUDGET=20m · SEED=1,2,3 FULL=1 README=1 · SEED=7 ONLY=redis/,kill/drain
+# Examples: make test-faults SEED=7 BUDGET=20m · SEED=1,2,3 FULL=1 README=1 · SEED=7 ONLY=redis/,kill/drain
 SEED ?= $(shell date +%s)
 BUDGET ?= 10m
 .PHONY: test-faults
 test-faults: tools ## Break instances, servers, the Money API from one SEED for BUDGET (10m; FULL=1: the whole matrix)
 	@echo "seed $(SEED): make test-faults SEED=$(SEED) runs the same schedule"
-	@MILLRACE_FAULTS_SEED=$(SEED) MILLRACE_FAULTS_BUDGET=$(BUDGET) MILLRACE_FAULTS_FULL=$(FULL) MILLRACE_FAULTS_ONLY=$(ONLY) MILLRACE_FAULTS_README=$(README) \
+	@MILLRACE_TEST=all MILLRACE_FAULTS_SEED=$(SEED) MILLRACE_FAULTS_BUDGET=$(BUDGET) MILLRACE_FAULTS_FULL=$(FULL) MILLRACE_FAULTS_ONLY=$(ONLY) MILLRACE_FAULTS_README=$(README) \
 	$(GO) test ./e2e -run '^TestFaults$$' -count=1 -timeout 180m -v
 
 .PHONY: fuzz
@@ -65,11 +87,12 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 		done; \
 	done
 
+histories_pkg := ./handlers/promotion
 .PHONY: histories
-histories: tools ## Play 10,000 random histories of a campaign on the real servers, and as many embedded
-	@$(services) up
+histories: tools ## Run 10,000 random histories of a campaign on real servers, and as many embedded
+	@$(services) up redis postgres
 	@eval "$$($(services) env 2>/dev/null || true)"; \
-	MILLRACE_HISTORIES=20000 $(GO) test -count=1 -v -timeout 60m -run '^TestRandomHistories$$' ./handlers/promotion
+	MILLRACE_HISTORIES=20000 $(GO) test -count=1 -v -timeout 60m -run '^TestRandomHistories$$' $(histories_pkg)
 
 .PHONY: bench
 bench: tools ## Run the benchmarks, on real servers where they are up
@@ -81,40 +104,53 @@ vet: ## Run go vet
 	$(GO) vet ./...
 
 .PHONY: lint
-lint: $(lint) ## Run golangci-lint (.golangci.yml), which is built when it is missing
+lint: $(lint) ## Run golangci-lint (.golangci.yml), which is built if it is missing
 	$(lint) run ./...
 
 $(bin)/golangci-lint:
 	GOBIN=$(bin) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 
+.PHONY: words
+words: ## List the findings of the test of words in a folder: make words IN=plugins/kafka
+	$(GO) test ./e2e/rules -run '^TestWords$$' -v -words $(or $(IN),.)
+
+.PHONY: words-baseline
+words-baseline: ## Write the baseline of the test of words, which only shrinks
+	$(GO) test ./e2e/rules -run '^TestWords$$' -words-baseline
+
 .PHONY: wire
-wire: ## Make the injectors anew (wire/wire_gen.go)
+wire: ## Generate the injectors (wire/wire_gen.go)
 	$(GO) tool wire ./wire
 
 .PHONY: schema
-schema: ## Write the JSON Schema of the settings anew (configs/millrace.schema.json)
+schema: ## Write the JSON Schema of the settings (configs/millrace.schema.json)
 	$(GO) run ./cmd/millrace schema > $(bin)/schema.json
 	mv $(bin)/schema.json configs/millrace.schema.json
 
+.PHONY: reference
+reference: ## Write docs/settings.md and docs/metrics.md again, from the schema and the collectors
+	$(GO) test ./e2e/reference -run TestReferencePages -count=1 -update
+
 .PHONY: drift
-drift: ## Check that go.mod and what is generated are up to date
+drift: ## Check that go.mod and all generated files are up to date
 	$(GO) mod tidy -diff
 	$(GO) tool wire diff ./wire
 	@if [ -f configs/millrace.schema.json ]; then \
 		echo "diff configs/millrace.schema.json (make schema)"; \
 		$(GO) run ./cmd/millrace schema | diff -u configs/millrace.schema.json -; \
 	fi
+	$(GO) test ./e2e/reference -run TestReferencePages -count=1
 
 .PHONY: services
 services: tools ## Start Kafka, Redis, Valkey and PostgreSQL on loopback, data in .services
 	@$(services) up
 
 .PHONY: services-down
-services-down: tools ## Stop what `make services` has started; the data stays
+services-down: tools ## Stop the servers that `make services` has started; their data stays
 	@$(services) down
 
 .PHONY: services-wipe
-services-wipe: tools ## Stop what `make services` has started, and remove the data
+services-wipe: tools ## Stop them, and remove their data
 	@$(services) wipe
 
 .PHONY: tools

@@ -161,7 +161,7 @@ func TestProfileIsChosenByFlagThenEnvironmentThenFile(t *testing.T) {
 	}{
 		"nothing":                    {configs.Options{}, ""},
 		"default":                    {configs.Options{DefaultProfile: "embedded"}, "embedded"},
-		"default is not for a file":  {configs.Options{DefaultProfile: "embedded", File: write(t, "home: real\n")}, ""},
+		"default is not for a file":  {configs.Options{DefaultProfile: "embedded", File: write(t, "environment: external\n")}, ""},
 		"file":                       {configs.Options{DefaultProfile: "embedded", File: file}, "staging"},
 		"environment over file":      {configs.Options{File: file, Environ: env}, "dev"},
 		"flag over both":             {configs.Options{File: file, Environ: env, Profile: "local"}, "local"},
@@ -387,12 +387,12 @@ func TestLoadReportsBrokenFiles(t *testing.T) {
 func TestTopLevelKnowsItsOwnKeysOnly(t *testing.T) {
 	t.Parallel()
 	type top struct {
-		Home string `yaml:"home"`
+		Environment string `yaml:"environment"`
 	}
-	d := load(t, configs.Options{File: write(t, "profile: embedded\nhome: real\nhom: x\nplugins: {kafka: {}}\n")})
+	d := load(t, configs.Options{File: write(t, "profile: embedded\nenvironment: external\nenvironmen: x\nplugins: {kafka: {}}\n")})
 	s := top{}
-	require.Equal(t, []string{`settings.yaml:3: hom: unknown setting; did you mean "home"?`}, problems(d.Decode("", &s)))
-	require.Equal(t, "real", s.Home)
+	require.Equal(t, []string{`settings.yaml:3: environmen: unknown setting; did you mean "environment"?`}, problems(d.Decode("", &s)))
+	require.Equal(t, "external", s.Environment)
 }
 
 func TestUnclaimedNamesSectionsWithoutAPlugin(t *testing.T) {
@@ -467,14 +467,14 @@ func TestProfilesAreWellFormedAndNamed(t *testing.T) {
 		d := load(t, configs.Options{Profile: name})
 		require.Equal(t, []string{"profile " + name}, d.Layers())
 		var top struct {
-			Home string `yaml:"home"`
-			Log  any    `yaml:"log"`
+			Environment string `yaml:"environment"`
+			Log         any    `yaml:"log"`
 		}
 		require.NoError(t, d.Decode("", &top), name)
-		want := "real"
+		want := "external"
 		if name == "embedded" {
 			want = "embedded"
 		}
-		require.Equal(t, want, top.Home, name)
+		require.Equal(t, want, top.Environment, name)
 	}
 }

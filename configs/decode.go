@@ -136,8 +136,8 @@ func (w *walker) suggest(key, path string, known []field) string {
 	for i, f := range known {
 		names[i] = f.name
 	}
-	if hint := didYouMean(key, names); hint != "" {
-		return hint
+	if suggestion := didYouMean(key, names); suggestion != "" {
+		return suggestion
 	}
 	if plugin := joinPath(pluginsKey, key); path == "" && w.claimed[plugin] {
 		return fmt.Sprintf("; did you mean %q?", plugin)

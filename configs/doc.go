@@ -7,7 +7,7 @@
 //  2. a profile (of millrace: embedded, local, dev, staging, production), which says only what differs;
 //  3. the file given with --config, which may name its profile itself (`profile: staging`);
 //  4. environment variables: MILLRACE__PLUGINS__REDIS__ADDRS=a:6379,b:6379 is plugins.redis.addrs;
-//  5. overrides of the program: addresses of the embedded home, flags of a command.
+//  5. overrides of the program: addresses of the embedded environment, flags of a command.
 //
 // Sections are merged key by key; anything else replaces what was there; an empty value (`addrs:`)
 // changes nothing. Every value remembers where it was written, so that each mistake is reported with

@@ -120,12 +120,12 @@ func chooseProfile(o Options, file, environ *node) (string, place, []*Error) {
 	return name, at, errs
 }
 
-// Enabled returns what the key `enabled` of the plugin section at a dotted path says: true when no layer sets it.
-// Decode leaves that key of a plugin's section alone.
-func (d *Document) Enabled(path string) (bool, error) {
+// Enabled returns the key `enabled` of the plugin section at a dotted path. settings is the plugin's
+// configuration struct: it decides the default, see EnabledByDefault. Decode skips that key.
+func (d *Document) Enabled(path string, settings any) (bool, error) {
 	at := joinPath(path, enabledKey)
 	n, found := d.root.find(at)
-	on := true
+	on := EnabledByDefault(settings)
 	if found {
 		w := &walker{}
 		w.value(n, at, reflect.ValueOf(&on).Elem())
@@ -134,6 +134,13 @@ func (d *Document) Enabled(path string) (bool, error) {
 		}
 	}
 	return on, nil
+}
+
+// EnabledByDefault says whether a plugin with these settings is on when no layer sets its key
+// `enabled`: true, unless settings has a method EnabledByDefault that returns false.
+func EnabledByDefault(settings any) bool {
+	s, has := settings.(interface{ EnabledByDefault() bool })
+	return !has || s.EnabledByDefault()
 }
 
 // Profile returns the name of the profile in use, or "".

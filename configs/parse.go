@@ -71,7 +71,7 @@ func (p *parser) node(y *yaml.Node, path string, depth int) *node {
 	switch y.Kind {
 	case yaml.AliasNode:
 		alias := p.node(y.Alias, path, depth+1)
-		alias.at.line = y.Line // a mistake is mended where the alias is used
+		alias.at.line = y.Line // a mistake is fixed where the alias is used
 		return alias
 	case yaml.SequenceNode:
 		n.kind = kindList

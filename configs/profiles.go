@@ -29,14 +29,14 @@ func profileFile(name string) string { return "profile " + name }
 func readProfile(files fs.FS, name string, named place) (*node, []*Error) {
 	known := Profiles(files)
 	if !slices.Contains(known, name) {
-		hint := didYouMean(name, known)
+		suggestion := didYouMean(name, known)
 		switch {
 		case len(known) == 0:
-			hint = "; there are none"
-		case hint == "":
-			hint = "; there are " + strings.Join(known, ", ")
+			suggestion = "; there are none"
+		case suggestion == "":
+			suggestion = "; there are " + strings.Join(known, ", ")
 		}
-		return newSection(named), []*Error{{named.file, named.line, profileKey, "no profile has the name " + quoteShort(name) + hint}}
+		return newSection(named), []*Error{{named.file, named.line, profileKey, "no profile has the name " + quoteShort(name) + suggestion}}
 	}
 	at := profileFile(name)
 	data, err := fs.ReadFile(files, name+profileSuffix)

@@ -20,7 +20,7 @@ func shopSchema(t *testing.T) *jsonschema.Schema {
 	s.Password = hidden{"s3cret"}
 	s.Stream.PollInterval = 5 * time.Minute
 	text, err := configs.Schema("millrace", []string{"local"}, map[string]any{
-		"":             &struct{ Home string }{"real"},
+		"":             &struct{ Environment string }{"external"},
 		"plugins.shop": s,
 	})
 	require.NoError(t, err)
@@ -64,16 +64,16 @@ func TestSchemaAgreesWithTheLoader(t *testing.T) {
 	t.Parallel()
 	schema := shopSchema(t)
 	for text, good := range map[string]bool{
-		"":                    true,
-		"profile: local":      true,
-		"plugins:":            true,
-		"plugins: {shop: }":   true,
-		"home: embedded":      true,
-		"hom: embedded":       false,
-		"plugins: {shp: {}}":  false,
-		"plugins: {shop: 5}":  false,
-		"plugins: {shop: []}": false,
-		"profile: nowhere":    false,
+		"":                      true,
+		"profile: local":        true,
+		"plugins:":              true,
+		"plugins: {shop: }":     true,
+		"environment: embedded": true,
+		"hom: embedded":         false,
+		"plugins: {shp: {}}":    false,
+		"plugins: {shop: 5}":    false,
+		"plugins: {shop: []}":   false,
+		"profile: nowhere":      false,
 		"plugins: {shop: {brokers: [a, 1], stream: {enabled: true, max_len: 5, poll_interval: 1h5m, share: 2}}}": true,
 		"plugins: {shop: {stream: {poll_interval: 0, share: 0.5}}}":                                              true,
 		"plugins: {shop: {stream: {poll_interval: 5}}}":                                                          false,
@@ -104,7 +104,7 @@ func TestSchemaAgreesWithTheLoader(t *testing.T) {
 
 			d, err := configs.Load(ours(configs.Options{File: write(t, text)}))
 			if err == nil {
-				var top struct{ Home string }
+				var top struct{ Environment string }
 				err = d.Decode("", &top)
 				if err == nil {
 					err = d.Decode("plugins.shop", defaults())
@@ -167,7 +167,7 @@ func FuzzLoad(f *testing.F) {
 		if err != nil {
 			return
 		}
-		check(d.Decode("", &struct{ Home string }{}))
+		check(d.Decode("", &struct{ Environment string }{}))
 		check(d.Decode("plugins.shop", defaults()))
 		check(d.Unclaimed())
 	})

@@ -29,13 +29,14 @@ func alerts(t *testing.T) []rulefmt.Rule {
 	return all
 }
 
-// happening is a change of what is scraped: every series that the selector matches has another past.
+// happening is a change of what is scraped: every series that the selector matches has another
+// past.
 type happening struct {
 	selector string
 	value    func(ago time.Duration, was float64) float64
 }
 
-// is makes a gauge v for as long as anybody looks back.
+// is makes a gauge v for as long as a query looks back.
 func is(selector string, v float64) happening {
 	return happening{selector, func(time.Duration, float64) float64 { return v }}
 }
@@ -57,12 +58,12 @@ func raisers() map[string][]happening {
 		"MillracePromotionPaused":        {is(`millrace_promotion_paused_seconds{type="VOUCHER"}`, 90_000)},
 		"MillraceUnannounced":            {grows(`millrace_promotion_unannounced_total{type="POINT"}`, 0.01)},
 		"MillraceLedgerSilent":           {is(`millrace_promotion_measured_timestamp_seconds`, 1e9)},
-		"MillraceMoneyOwnFault":          {is(`millrace_money_own_fault`, 1)},
+		"MillraceMoneyOwnFault":          {is(`millrace_money_misconfigured`, 1)},
 		"MillraceMoneyBreakerOpen":       {is(`millrace_money_breaker_state`, 2)},
 		"MillraceMoneyUncertain":         {grows(`millrace_money_calls_total{class="ambiguous"}`, 1), grows(`millrace_money_calls_total{class="paid"}`, 4)},
 		"MillraceDeadLetters":            {grows(`millrace_deadletter_published_total{topic="campaign-promotion-point-dead"}`, 0.01)},
 		"MillraceDeadLettersUnpublished": {grows(`millrace_deadletter_unpublished_total{topic="campaign-promotion-point-dead"}`, 0.01)},
-		"MillraceDeadLettersWaiting":     {is(`millrace_deadletter_letters{state="parked"}`, 2)},
+		"MillraceDeadLettersWaiting":     {is(`millrace_deadletter_stored{state="parked"}`, 2)},
 		"MillraceDeadLetterRelayFailing": {is(`millrace_deadletter_relay_failing`, 1)},
 		"MillraceMessagesDropped":        {grows(`millrace_messages_total{outcome="dropped"}`, 0.01)},
 		"MillraceEntriesLost":            {grows(`millrace_reclaim_lost_total{shard="POINT"}`, 0.001)},
@@ -89,7 +90,7 @@ func raisers() map[string][]happening {
 func alsoRaise() map[string][]happening {
 	return map[string][]happening{
 		"MillraceUnannounced": {is(`millrace_promotion_unknown_streams{type="VOUCHER"}`, 1)},
-		"MillraceEntriesLost": {grows(`millrace_redis_ghost_entries_total`, 0.001)},
+		"MillraceEntriesLost": {grows(`millrace_redis_deleted_pending_total`, 0.001)},
 		// Payouts of the other type don't hide that one stands still.
 		"MillraceNothingIsPaid": {is(`millrace_promotion_overdue_seconds`, 400), grows(`millrace_promotion_attempts_total{type="VOUCHER",state="SUCCESS"}`, 50)},
 	}
@@ -105,7 +106,7 @@ func quiets() map[string][]happening {
 		// A retry record waits for its time, and holds nothing back.
 		"MillraceKafkaHeadOfLine": {is(`millrace_kafka_head_of_line_seconds`, 4000)},
 		"MillraceMoneyUncertain":  {grows(`millrace_money_calls_total{class="ambiguous"}`, 0.05), grows(`millrace_money_calls_total{class="paid"}`, 4)},
-		"MillraceStreamForeign":   {is(`millrace_streams_foreign{active="false"}`, 7)}, // another deployment on this Redis
+		"MillraceStreamForeign":   {is(`millrace_streams_foreign{active="false"}`, 7)},
 		"MillraceNobodyRuns":      {is(`millrace_health_check_ok`, 0)},
 	}
 }
@@ -113,7 +114,8 @@ func quiets() map[string][]happening {
 // past is long enough for every range and every `for`.
 const past = 2 * time.Hour
 
-// raised returns what an alert's expression answers after the happenings, now and when its `for` began.
+// raised returns what an alert's expression answers after the happenings, now and when its `for`
+// began.
 func raised(t *testing.T, e *promql.Engine, r *recorded, rule rulefmt.Rule, what []happening) (now, before promql.Vector) {
 	t.Helper()
 	then := r.stretched(past)
@@ -129,7 +131,8 @@ func raised(t *testing.T, e *promql.Engine, r *recorded, rule rulefmt.Rule, what
 
 var templateLabel = regexp.MustCompile(`\$labels\.(\w+)`)
 
-// checkAlerts holds every alert against what a healthy process shows, and against the state that must raise it.
+// checkAlerts holds every alert against what a healthy process shows, and against the state that
+// must raise it.
 func checkAlerts(t *testing.T, e *promql.Engine, r *recorded) {
 	t.Helper()
 	seen := map[string]bool{}

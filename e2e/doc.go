@@ -1,3 +1,3 @@
-// Package e2e is the proof: scenarios named after the promises, run with the built binary on the embedded
-// and on the real home, and checked by reading the far side's own books.
+// Package e2e tests the built binary on embedded and on real servers: one file per promise, other
+// scenarios, and the fault suite. README.md describes them.
 package e2e

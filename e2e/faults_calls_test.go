@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 )
 
-// call is a line in the ledger's book of attempts.
+// call is one row of the ledger's attempts.
 type call struct {
 	target, epoch  int64
 	late           bool
@@ -52,7 +52,7 @@ func (t *trial) calls(ctx context.Context) (lines, late map[int64][]call, err er
 }
 
 // rowsAndCalls returns every payout with its lines, late answers left out.
-func (t *trial) rowsAndCalls(ctx context.Context) (map[int64]ledger.Entry, map[int64][]call, error) {
+func (t *trial) rowsAndCalls(ctx context.Context) (map[int64]ledger.Payout, map[int64][]call, error) {
 	rows, err := t.rows(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -61,20 +61,21 @@ func (t *trial) rowsAndCalls(ctx context.Context) (map[int64]ledger.Entry, map[i
 	return rows, lines, err
 }
 
-// spent says whether a call counts as an attempt: a shutdown, a refusal to listen and a wrong password don't.
+// spent says whether a call counts as an attempt: a shutdown, a refusal to listen and a wrong
+// password don't.
 func (c call) spent() bool {
 	if c.kind != ledger.CallSend {
 		return false
 	}
 	return c.class == ledger.ClassLeaseExpired ||
-		!slices.Contains([]ledger.Outcome{ledger.NotSent, ledger.NotCharged, ledger.OwnFault, ledger.Unrecognized, ledger.Interrupted}, c.outcome)
+		!slices.Contains([]ledger.Outcome{ledger.NotSent, ledger.NotCharged, ledger.Misconfigured, ledger.Unrecognized, ledger.Interrupted}, c.outcome)
 }
 
-// outOfTime says whether a call had its whole time and no answer, as on a machine that stood still, in an instance that
-// nobody had asked to end: what the end of an instance does to its calls is not excused.
+// outOfTime reports whether a call used its whole time without an answer, as on a machine without
+// CPU. A call of an instance that was stopped does not count.
 func (s *site) outOfTime(c call) bool {
 	at := slices.IndexFunc(s.all, func(m *member) bool { return m.name == c.instance })
-	return (c.outcome == ledger.PerhapsCharged || c.kind == ledger.CallAsk && c.outcome == ledger.Unrecognized) && c.ended.Sub(c.started) >= siteCall &&
+	return (c.outcome == ledger.PerhapsCharged || c.kind == ledger.CallLookup && c.outcome == ledger.Unrecognized) && c.ended.Sub(c.started) >= siteCall &&
 		at >= 0 && (s.all[at].asked.IsZero() || c.ended.Before(s.all[at].asked))
 }
 
@@ -121,7 +122,8 @@ func (t *trial) attemptsInPolicy(ctx context.Context) error {
 	return first(errs)
 }
 
-// oneCaller: an epoch begins when the one before has ended, or its lease; and none is without an end.
+// oneCaller: an epoch begins when the one before has ended, or its lease; and none is without an
+// end.
 func (t *trial) oneCaller(ctx context.Context) error {
 	rows, lines, err := t.rowsAndCalls(ctx)
 	if err != nil {
@@ -131,7 +133,7 @@ func (t *trial) oneCaller(ctx context.Context) error {
 	for target, row := range rows {
 		calls := lines[target]
 		if row.State == ledger.Success && int64(len(calls)) != row.Epoch {
-			errs = append(errs, fmt.Errorf("%s was begun %d times and ended %d times: %+v", row.Key, row.Epoch, len(calls), calls))
+			errs = append(errs, fmt.Errorf("%s was started %d times and ended %d times: %+v", row.Key, row.Epoch, len(calls), calls))
 		}
 		for i, c := range calls {
 			if i > 0 && c.started.Before(calls[i-1].ended) {
@@ -168,8 +170,8 @@ func (t *trial) retriesInTime(ctx context.Context) error {
 	return first(errs)
 }
 
-// frozenStaysQuiet: whoever was frozen between SENDING and its call tells, late, that it has sent nothing. (Its neighbours
-// in other slots were frozen in the middle of their calls.)
+// frozenStaysQuiet: a worker that was frozen between SENDING and its call reports after it wakes
+// that it has sent nothing. Other workers of the instance were frozen during their calls.
 func (t *trial) frozenStaysQuiet(ctx context.Context) error {
 	if !t.frozen {
 		return nil
@@ -185,5 +187,5 @@ func (t *trial) frozenStaysQuiet(ctx context.Context) error {
 			}
 		}
 	}
-	return fmt.Errorf("nobody woke after its lease and sent nothing: %+v", late)
+	return fmt.Errorf("no worker woke after its lease and sent nothing: %+v", late)
 }

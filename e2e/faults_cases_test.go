@@ -11,8 +11,8 @@ import (
 
 	"github.com/millrace-io/millrace/e2e/faults"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
-	"github.com/millrace-io/millrace/pipeline/killpoint"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
 
 // strike carries out the fault of a case, under load, and undoes it.
@@ -28,7 +28,7 @@ func (t *trial) strike(ctx context.Context) error {
 		case "in-a-transaction":
 			return t.frozenInTransaction(ctx)
 		}
-		return t.frozenAt(ctx, map[string]killpoint.Point{"before-the-call": killpoint.AfterSending, "after-the-call": killpoint.AfterCall}[what])
+		return t.frozenAt(ctx, map[string]failpoint.Point{"before-the-call": failpoint.AfterSending, "after-the-call": failpoint.AfterCall}[what])
 	case "shutdown":
 		return t.shutDown(ctx, what)
 	case "money":
@@ -44,7 +44,7 @@ func (t *trial) strike(ctx context.Context) error {
 	case "poison":
 		return t.poisoned(ctx, what)
 	}
-	return fmt.Errorf("nobody knows how to do %s", t.c.Name)
+	return fmt.Errorf("no code for the fault %s", t.c.Name)
 }
 
 // underLoad publishes the campaign and waits until the case's share of it is settled.
@@ -55,7 +55,8 @@ func (t *trial) underLoad(ctx context.Context) error {
 	return t.settledShare(ctx, t.c.At)
 }
 
-// killed loses every armed instance at its point. A point that is not passed often enough is passed again.
+// killed loses every armed instance at its point. A point that is not passed often enough is passed
+// again.
 func (t *trial) killed(ctx context.Context) error {
 	armed := map[*member]faults.Arm{}
 	for _, a := range t.c.Arms {
@@ -70,9 +71,9 @@ func (t *trial) killed(ctx context.Context) error {
 		return nil
 	}
 	switch t.c.Arms[0].Point {
-	case killpoint.CleanUp, killpoint.FeederBatch, killpoint.Reclaim:
+	case failpoint.CleanUp, failpoint.FeederBatch, failpoint.Reclaim:
 		return t.killedSeldom(ctx, t.c.Arms[0])
-	case killpoint.Drain:
+	case failpoint.Drain:
 		if err := t.underLoad(ctx); err != nil {
 			return err
 		}
@@ -107,7 +108,7 @@ func (t *trial) killed(ctx context.Context) error {
 	return errNotReached
 }
 
-// killedSeldom loses whoever comes to a point that a single instance passes, once in a while.
+// killedSeldom kills the instance at a point that few instances pass, and seldom.
 func (t *trial) killedSeldom(ctx context.Context, a faults.Arm) error {
 	crew := t.crew
 	armAll := func(spec string) error {
@@ -121,7 +122,7 @@ func (t *trial) killedSeldom(ctx context.Context, a faults.Arm) error {
 	lost := 0
 	spec := fmt.Sprintf("%s:%d", a.Point, a.Nth)
 	switch a.Point {
-	case killpoint.FeederBatch:
+	case failpoint.FeederBatch:
 		if err := t.cli(ctx, "campaign", "pause", t.c.Kind, strconv.FormatInt(t.id.ID, 10), "--future", "--why", "before its records"); err != nil {
 			return err
 		}
@@ -142,7 +143,7 @@ func (t *trial) killedSeldom(ctx context.Context, a faults.Arm) error {
 		if err := t.cli(ctx, "campaign", "resume", t.c.Kind, strconv.FormatInt(t.id.ID, 10)); err != nil {
 			return err
 		}
-	case killpoint.Reclaim:
+	case failpoint.Reclaim:
 		if err := t.underLoad(ctx); err != nil {
 			return err
 		}
@@ -179,7 +180,8 @@ func (t *trial) killedSeldom(ctx context.Context, a faults.Arm) error {
 	return armAll("")
 }
 
-// freeze publishes the targets and returns when m is frozen at a point, which spec names as for arm.
+// freeze publishes the targets and returns when m is frozen at a point, which spec names as for
+// arm.
 func (t *trial) freeze(ctx context.Context, m *member, spec string) error {
 	if err := m.arm(ctx, spec); err != nil {
 		return err
@@ -196,13 +198,14 @@ func (t *trial) freeze(ctx context.Context, m *member, spec string) error {
 }
 
 // frozenAt stops the victim at a point until the lease of what it holds has gone, and wakes it.
-func (t *trial) frozenAt(ctx context.Context, p killpoint.Point) error {
-	t.frozen = p == killpoint.AfterSending
+func (t *trial) frozenAt(ctx context.Context, p failpoint.Point) error {
+	t.frozen = p == failpoint.AfterSending
 	m := t.victim()
 	if err := t.freeze(ctx, m, fmt.Sprintf("%s:%d:stop", p, 1+t.rand.IntN(30))); err != nil {
 		return err
 	}
-	// The lease is the database's and the worker's own clock: it can't be aged. Then the others take over.
+	// The lease is the database's and the worker's own clock: it can't be aged. Then the others
+	// take over.
 	wait(ctx, siteLease)
 	if err := until(ctx, 30*time.Second, "others have paid what it holds", func() error {
 		if c := t.counts(ctx); c.InFlight > 0 || c.Paid == 0 || c.InRetry > 0 {
@@ -216,11 +219,11 @@ func (t *trial) frozenAt(ctx context.Context, p killpoint.Point) error {
 	return nil
 }
 
-// frozenCleaning stops whoever cleans the drained stream up, between taking it off the active set and deleting it, and wakes it
-// when there is work in the stream again.
+// frozenCleaning stops the instance that cleans up a drained stream: after it leaves the active
+// set, and before it is deleted. The instance wakes when the stream has entries again.
 func (t *trial) frozenCleaning(ctx context.Context) error {
 	for _, m := range t.crew {
-		if err := m.arm(ctx, string(killpoint.CleanUp)+":1:stop"); err != nil {
+		if err := m.arm(ctx, string(failpoint.CleanUp)+":1:stop"); err != nil {
 			return err
 		}
 	}
@@ -296,9 +299,9 @@ func (t *trial) replace(ctx context.Context, i int) error {
 	return nil
 }
 
-// poisonAnswers pays a campaign while some payouts are always answered badly: all others are paid meanwhile, and only once. Then the
-// Money API is well again, and the rest ends.
-func (t *trial) poisonAnswers(ctx context.Context, f moneysim.Faults) error {
+// poisonAnswers pays a campaign while some payouts are always answered badly: all others are paid
+// meanwhile, and only once. Then the Money API is well again, and the rest ends.
+func (t *trial) poisonAnswers(ctx context.Context, f simulator.Faults) error {
 	if err := t.api.SetFaults(f); err != nil {
 		return err
 	}
@@ -346,8 +349,8 @@ func (t *trial) poisonAnswers(ctx context.Context, f moneysim.Faults) error {
 	return err
 }
 
-// moneyFails lets the Money API misbehave. What in the matrix lasts a minute lasts seconds here, longer than
-// lease, retry and breaker, which are as much shorter.
+// moneyFails makes the Money API fail for some seconds. That is longer than lease, retry and
+// breaker, which are short here.
 func (t *trial) moneyFails(ctx context.Context, what string) error {
 	f := usualMoney
 	f.Seed = t.c.Draw
@@ -356,7 +359,8 @@ func (t *trial) moneyFails(ctx context.Context, what string) error {
 	case "fail":
 		f.FailRate = 0.05
 	case "cut-off":
-		// Some by a connection that is reset, which Go's client repeats by itself, and some by silence.
+		// Some by a connection that is reset, which Go's client repeats by itself, and some by
+		// silence.
 		f.ResetRate, f.TimeoutRate = 0.03, 0.02
 	case "throttled":
 		f.ThrottleRate, f.RetryAfter = 0.02, time.Second // each slows its own payout for a second
@@ -396,11 +400,11 @@ func (t *trial) steered(ctx context.Context, what string) error {
 		return t.cli(ctx, "campaign", verb, t.c.Kind, strconv.FormatInt(t.id.ID, 10), "--why", "a fault case")
 	}
 	slow := usualMoney
-	slow.Latency = 60 * time.Millisecond // so that the campaign is not over before a person has typed
+	slow.Latency = 60 * time.Millisecond // so that the campaign lasts
 	if err := t.api.SetFaults(slow); err != nil {
 		return err
 	}
-	defer func(f moneysim.Faults) { _ = t.api.SetFaults(f) }(usualMoney)
+	defer func(f simulator.Faults) { _ = t.api.SetFaults(f) }(usualMoney)
 	if err := t.publish(ctx, t.c.Targets); err != nil {
 		return err
 	}
@@ -412,7 +416,7 @@ func (t *trial) steered(ctx context.Context, what string) error {
 		if err := campaign("pause"); err != nil {
 			return err
 		}
-		wait(ctx, time.Second) // what is in hand ends
+		wait(ctx, time.Second) // what is in flight ends
 		before := t.counts(ctx).Paid
 		if err := t.publish(ctx, 100); err != nil {
 			return err

@@ -6,41 +6,47 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
-// invariant is something that must hold after every fault. What comes true only after a while is asked
-// again until the case's time is up.
+// invariant is a condition that must hold after every fault. One that may take a while is checked
+// until the case's time is up.
 type invariant struct {
 	name       string
 	eventually bool
 	holds      func(*trial, context.Context) error
 }
 
-// invariants in the order in which they are looked at; the first broken one is what a failing case prints.
+// invariants in the order in which they are looked at; the first broken one is what a failing case
+// prints.
 var invariants = []invariant{
-	{"an instance ends only when it is ended", false, (*trial).noneEnded},
-	{"one charge a target", false, (*trial).oneCharge},
+	{"an instance ends only when it is stopped", false, (*trial).noneEnded},
+	{"one charge per target", false, (*trial).oneCharge},
 	{"no charge is denied", false, (*trial).noChargeDenied},
 	{"nothing is lost", true, (*trial).nothingLost},
-	{"ledger and book agree", false, (*trial).booksAgree},
+	{"ledger and Money API agree", false, (*trial).booksAgree},
 	{"poison is isolated", true, (*trial).poisonIsolated},
-	{"nothing is given up without need", false, (*trial).nothingGivenUp},
+	{"no payout fails without need", false, (*trial).nothingGivenUp},
 	{"nothing is stranded", true, (*trial).nothingStranded},
-	{"the summary counts what there is", false, (*trial).summaryCounts},
+	{"the summary is correct", false, (*trial).summaryCounts},
 	{"attempts are within policy", false, (*trial).attemptsInPolicy},
 	{"one caller at a time", false, (*trial).oneCaller},
 	{"a retry is never early", false, (*trial).retriesInTime},
 	{"a frozen worker wakes and does not call", true, (*trial).frozenStaysQuiet},
 	{"offsets never pass an unrecorded row", false, (*trial).offsetsRecorded},
 	{"nothing is trimmed unread", false, (*trial).nothingTrimmed},
-	{"goroutines and memory are back", true, (*trial).usageIsBack},
+	{"goroutines and memory return to normal", true, (*trial).usageIsBack},
 }
 
 // brokenError is the first broken invariant.
@@ -75,7 +81,7 @@ func (t *trial) check(ctx context.Context) error {
 	return nil
 }
 
-// holds asks one invariant, until the deadline if it may take a while, and at least once.
+// holds checks one invariant at least once, and until the deadline if it may take a while.
 func (t *trial) holds(ctx context.Context, inv invariant, deadline time.Time) error {
 	began := time.Now()
 	for last := error(nil); ; {
@@ -104,7 +110,8 @@ func first(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// noneEnded: an instance that ends without being asked or killed is seen although another one has taken its place since.
+// noneEnded: an instance that ends without a signal or a fault is found, although another one has
+// replaced it.
 func (t *trial) noneEnded(context.Context) error {
 	errs := []error{t.fallen()}
 	for _, m := range t.crew {
@@ -116,10 +123,10 @@ func (t *trial) noneEnded(context.Context) error {
 }
 
 // rows returns the ledger's; a server that has just come back may refuse once or twice.
-func (t *trial) rows(ctx context.Context) (rows map[int64]ledger.Entry, err error) {
+func (t *trial) rows(ctx context.Context) (rows map[int64]ledger.Payout, err error) {
 	return rows, until(ctx, 20*time.Second, "the ledger's rows", func() error {
-		rows = make(map[int64]ledger.Entry, len(t.offer))
-		return t.ledger.Books(ctx, t.id, func(e ledger.Entry) error {
+		rows = make(map[int64]ledger.Payout, len(t.offer))
+		return t.ledger.EachPayout(ctx, t.id, func(e ledger.Payout) error {
 			rows[e.Target] = e
 			return nil
 		})
@@ -162,7 +169,8 @@ func (t *trial) poisonIsolated(ctx context.Context) error {
 	return nil
 }
 
-// nothingStranded: no stream, group, consumer or pending entry is left, no record is unread, nobody thinks that there is work.
+// nothingStranded: no stream, group, consumer or pending entry is left, no record is unread, and no
+// promotion is active.
 func (t *trial) nothingStranded(ctx context.Context) error {
 	keys, err := t.world.redis.Keys(ctx, "*"+t.streamName()+"*").Result()
 	if err != nil {
@@ -190,10 +198,10 @@ func (t *trial) nothingStranded(ctx context.Context) error {
 	return nil
 }
 
-// charges returns the Money API's own book of the promotion.
-func (t *trial) charges() map[int64][]moneysim.Entry {
-	charges := map[int64][]moneysim.Entry{}
-	for q := (moneysim.Query{Type: t.c.Kind, PromotionID: t.id.ID, Limit: 10_000}); ; {
+// charges returns the promotion's charges from the Money API's journal.
+func (t *trial) charges() map[int64][]simulator.Entry {
+	charges := map[int64][]simulator.Entry{}
+	for q := (simulator.Query{Type: t.c.Kind, PromotionID: t.id.ID, Limit: 10_000}); ; {
 		page := t.api.Page(q)
 		for _, e := range page.Entries {
 			charges[e.TargetID] = append(charges[e.TargetID], e)
@@ -203,6 +211,14 @@ func (t *trial) charges() map[int64][]moneysim.Entry {
 		}
 		q.After = page.Next
 	}
+}
+
+// valueOf returns what is paid as the simulator's journal has it.
+func valueOf(amount int64, voucher string) string {
+	if voucher != "" {
+		return voucher
+	}
+	return strconv.FormatInt(amount, 10)
 }
 
 func (t *trial) oneCharge(context.Context) error {
@@ -216,7 +232,7 @@ func (t *trial) oneCharge(context.Context) error {
 		}
 	}
 	if n := t.api.Summary().DoubleCharged; n != 0 {
-		errs = append(errs, fmt.Errorf("the book says %d double charges", n))
+		errs = append(errs, fmt.Errorf("the journal has %d double charges", n))
 	}
 	return first(errs)
 }
@@ -236,9 +252,9 @@ func (t *trial) booksAgree(ctx context.Context) error {
 		case row.State == ledger.Success:
 			amount, voucher, err := requestOf(row)
 			o, e := t.offer[target], charged[0]
-			if err != nil || e.TransactionKey != row.TransactionKey || e.Amount != amount || e.VoucherID != voucher ||
+			if err != nil || e.TransactionKey != row.TransactionKey || e.Value != valueOf(amount, voucher) ||
 				amount != 0 && amount != o.amount || voucher != "" && voucher != o.voucher {
-				errs = append(errs, fmt.Errorf("%s: offered %+v, ledger %s %d%s, book %+v, %w", row.Key, o, row.TransactionKey, amount, voucher, e, err))
+				errs = append(errs, fmt.Errorf("%s: offered %+v, ledger %s %d%s, journal %+v, %w", row.Key, o, row.TransactionKey, amount, voucher, e, err))
 			}
 		case len(charged) > 0 && row.State != ledger.Unknown:
 			errs = append(errs, fmt.Errorf("%s is %s and was charged", row.Key, row.State))
@@ -266,7 +282,8 @@ func (t *trial) noChargeDenied(ctx context.Context) error {
 	return first(errs)
 }
 
-// nothingGivenUp: the fault passes, so everything is paid; only a cancelled promotion leaves something unpaid.
+// nothingGivenUp: the fault passes, so everything is paid; only a cancelled promotion leaves
+// something unpaid.
 func (t *trial) nothingGivenUp(ctx context.Context) error {
 	rows, err := t.rows(ctx)
 	if err != nil {
@@ -323,7 +340,35 @@ func (t *trial) offsetsRecorded(ctx context.Context) error {
 	return first(errs)
 }
 
-// nothingTrimmed: no entry went before it was read, and nobody has found one that was deleted before it was handled.
+// Log lines and metrics that must not be there. A renamed one would never be found, so
+// TestTheChecksKnowTheNames compares them with the product.
+const (
+	logDeletedPending = "pending entries were deleted before they were handled"
+	logLostInFlight   = "entries in flight are no longer this reader's"
+
+	metricClaims         = "millrace_reclaim_claims_total"
+	metricReadersRemoved = "millrace_reclaim_readers_removed_total"
+	metricLost           = "millrace_redis_lost_total"
+)
+
+func TestTheChecksKnowTheNames(t *testing.T) {
+	t.Parallel()
+	for name, files := range map[string]string{
+		logDeletedPending: "../plugins/redis/poll/*.go", logLostInFlight: "../plugins/redis/poll/*.go", `"deleted"`: "../plugins/redis/poll/acks.go",
+		metricClaims: "../docs/metrics.md", metricReadersRemoved: "../docs/metrics.md", metricLost: "../docs/metrics.md",
+	} {
+		paths, err := filepath.Glob(files)
+		require.NoError(t, err)
+		require.True(t, slices.ContainsFunc(paths, func(path string) bool {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			return strings.Contains(string(text), name)
+		}), "no file of %s has %q", files, name)
+	}
+}
+
+// nothingTrimmed: no entry was removed before it was read, and no instance found one that was
+// deleted before it was handled.
 func (t *trial) nothingTrimmed(context.Context) error {
 	lost := t.watch.result()
 	if t.redisLost {
@@ -338,7 +383,7 @@ func (t *trial) nothingTrimmed(context.Context) error {
 			return err
 		}
 		for line := range strings.Lines(string(log)) {
-			if (strings.Contains(line, "deleted before they were handled") || strings.Contains(line, "entries in hand are no longer") && !strings.Contains(line, `"deleted":0`)) &&
+			if (strings.Contains(line, logDeletedPending) || strings.Contains(line, logLostInFlight) && !strings.Contains(line, `"deleted":0`)) &&
 				strings.Contains(line, t.streamName()) {
 				return fmt.Errorf("%s: %s", m.name, line)
 			}
@@ -360,8 +405,8 @@ func (t *trial) usageIsBack(ctx context.Context) error {
 		if m.began.goroutines == 0 {
 			m.began = now // its first quiet moment
 		}
-		// The pipeline keeps 256 idle workers, and a producer one goroutine for each of the 8 partitions of the 6 topics it
-		// has ever written to, and a few connections; what leaks, leaks with every case.
+		// The pipeline keeps 256 idle workers. A producer keeps one goroutine per partition that it
+		// has written to, and some connections. A leak grows with every case.
 		if now.goroutines > m.began.goroutines+256+6*8+100 || now.bytes > 2*m.began.bytes+64<<20 {
 			return fmt.Errorf("%s has %.0f goroutines and %.0f MB, at first %.0f and %.0f", m.name,
 				now.goroutines, now.bytes/(1<<20), m.began.goroutines, m.began.bytes/(1<<20))

@@ -5,14 +5,15 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/millrace-io/millrace/pipeline/killpoint"
+	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
 
-// frozenInTransaction stops the victim inside a transaction of the ledger, whose gate and rows it keeps, and has a person
-// pause the promotion meanwhile: the pause ends, and another promotion is paid, before the victim wakes.
+// frozenInTransaction stops the victim inside a transaction of the ledger, so that it keeps its
+// locks. Meanwhile an operator pauses the promotion. The pause must end, and another promotion must
+// be paid, before the victim wakes.
 func (t *trial) frozenInTransaction(ctx context.Context) error {
 	m := t.victim()
-	if err := t.freeze(ctx, m, string(killpoint.InTransaction)+":1:stop"); err != nil {
+	if err := t.freeze(ctx, m, string(failpoint.InTransaction)+":1:stop"); err != nil {
 		return err
 	}
 	number := strconv.FormatInt(t.id.ID, 10)

@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
-	"github.com/millrace-io/millrace/pipeline/killpoint"
+	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
 
 func (t *trial) kafkaFails(ctx context.Context, what string) error {
@@ -122,11 +122,11 @@ func (t *trial) coordinateOn(ctx context.Context, broker int32) error {
 	})
 }
 
-// heldBack kills an instance when everything is accepted but one record, whose handler has not come back. What is behind it
-// in its partition is acknowledged, and must not be committed.
+// heldBack kills an instance when all records but one are accepted, because the handler of that one
+// has not returned. The records after it are acknowledged, and must not be committed.
 func (t *trial) heldBack(ctx context.Context) error {
 	m := t.victim()
-	if err := m.arm(ctx, string(killpoint.BeforeInsert)+":5:hang"); err != nil {
+	if err := m.arm(ctx, string(failpoint.BeforeInsert)+":5:hang"); err != nil {
 		return err
 	}
 	if err := t.publish(ctx, t.c.Targets); err != nil {
@@ -145,7 +145,8 @@ func (t *trial) heldBack(ctx context.Context) error {
 	return nil
 }
 
-// joinAndLeave makes the groups rebalance twice. The member commits nothing: what it was given is read again.
+// joinAndLeave makes the groups rebalance twice. The member commits nothing: what it was given is
+// read again.
 func (t *trial) joinAndLeave(ctx context.Context) error {
 	kind := strings.ToLower(t.c.Kind)
 	assigned := make(chan struct{}, 100)
@@ -167,7 +168,8 @@ func (t *trial) joinAndLeave(ctx context.Context) error {
 	}
 }
 
-// produceErrors makes the broker refuse retry records and dead letters, while there are some to write.
+// produceErrors makes the broker refuse retry records and dead letters, while there are some to
+// write.
 func (t *trial) produceErrors(ctx context.Context) error {
 	replicas := func(n string) error {
 		answers, err := t.admin.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "min.insync.replicas", Value: &n}},
@@ -182,7 +184,7 @@ func (t *trial) produceErrors(ctx context.Context) error {
 		}
 		return nil
 	}
-	// What has never had a record isn't there yet.
+	// A topic without a record does not exist yet.
 	made, err := t.admin.CreateTopics(ctx, -1, -1, nil, t.topic("retry"), t.topic("dead"))
 	if err != nil {
 		return err
@@ -226,7 +228,7 @@ func (t *trial) poison(ctx context.Context, what string) error {
 		case "unknown-type":
 			r.Topic = "campaign-promotion-started"
 			r.Value = []byte(`{"promotionId":1,"promotionType":"CASH","totalCount":5}`)
-			t.startedDead["unknown_type"] += len(t.crew) // it is a broadcast: each instance tells
+			t.startedDead["unknown_type"] += len(t.crew) // a broadcast: each instance reports it
 		}
 		bad = append(bad, r)
 	}
@@ -241,9 +243,9 @@ func (t *trial) poison(ctx context.Context, what string) error {
 func (t *trial) poisoned(ctx context.Context, what string) error {
 	switch what {
 	case "panic":
-		return t.eachHundredth(ctx, what, killpoint.AfterInsert, killpoint.BeforeSending, killpoint.AfterCall)
+		return t.eachHundredth(ctx, what, failpoint.AfterInsert, failpoint.BeforeSending, failpoint.AfterCall)
 	case "hang":
-		points := []killpoint.Point{killpoint.BeforeSending, killpoint.AfterSending}
+		points := []failpoint.Point{failpoint.BeforeSending, failpoint.AfterSending}
 		if err := t.eachHundredth(ctx, what, points[t.rand.IntN(len(points))]); err != nil {
 			return err
 		}
@@ -259,7 +261,7 @@ func (t *trial) poisoned(ctx context.Context, what string) error {
 }
 
 // eachHundredth makes every hundredth pass of the points go wrong, in all instances.
-func (t *trial) eachHundredth(ctx context.Context, action string, points ...killpoint.Point) error {
+func (t *trial) eachHundredth(ctx context.Context, action string, points ...failpoint.Point) error {
 	var spec []string
 	for _, p := range points {
 		spec = append(spec, fmt.Sprintf("%s:*100:%s", p, action))
@@ -272,12 +274,12 @@ func (t *trial) eachHundredth(ctx context.Context, action string, points ...kill
 	return t.underLoad(ctx)
 }
 
-// panics counts how often the instances were told to panic at a point.
-func (s *site) panics(p killpoint.Point) (n int) {
+// panics counts how often the instances were set to panic at a point.
+func (s *site) panics(p failpoint.Point) (n int) {
 	for _, m := range s.all {
 		log, _ := os.ReadFile(m.log)
 		for line := range strings.Lines(string(log)) {
-			if strings.Contains(line, `"killpoint"`) && strings.Contains(line, `"panic"`) && strings.Contains(line, string(p)) {
+			if strings.Contains(line, `"failpoint"`) && strings.Contains(line, `"panic"`) && strings.Contains(line, string(p)) {
 				n++
 			}
 		}
@@ -285,7 +287,8 @@ func (s *site) panics(p killpoint.Point) (n int) {
 	return n
 }
 
-// endTheHung waits until others have paid what stuck handlers hold, and ends the instances: their slots never come back.
+// endTheHung waits until others have paid what stuck handlers hold, and ends the instances: their
+// slots never come back.
 func (t *trial) endTheHung(ctx context.Context) error {
 	t.hung = true
 	if err := until(ctx, time.Minute, "all is paid although handlers hang", func() error {

@@ -16,7 +16,8 @@ import (
 // memoryLimit bounds the resident memory of an instance, in bytes.
 const memoryLimit = 300 << 20
 
-// nearTheLimit is a record that its topic just takes. With the headers of a dead letter it is larger than that.
+// nearTheLimit is a record that its topic just takes. With the headers of a dead letter it is
+// larger than that.
 const nearTheLimit = 2<<20 - 300
 
 // padded is a JSON object of n bytes that is no payout.
@@ -25,7 +26,8 @@ func padded(n int) []byte {
 	return []byte(begin + strings.Repeat("x", n-len(begin)-len(end)) + end)
 }
 
-// compressed publishes a campaign with zstd whose records shrink a hundredfold, and among them some of 900 kB.
+// compressed publishes a campaign with zstd whose records shrink a hundredfold, and among them some
+// of 900 kB.
 func (t *trial) compressed(ctx context.Context) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(server(t.t, servers.Kafka)), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.ProducerBatchCompression(kgo.ZstdCompression()), kgo.ProducerBatchMaxBytes(4<<20))

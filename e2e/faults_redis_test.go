@@ -8,12 +8,14 @@ import (
 	"time"
 )
 
-// fullFor is how long Redis is full: longer than the life of a presence (15 s) plus dead_after (10 s).
+// fullFor is how long Redis is full: longer than the life of a presence (15 s) plus
+// presence_timeout (10 s).
 const fullFor = 40 * time.Second
 
-// fullForLong keeps Redis full while acknowledged entries are on the stream. A second consumer group that reads nothing
-// keeps them there. The entries that no instance has handled yet are paid while Redis is full. When the second group is
-// gone, the acknowledged entries are removed while Redis is still full. No instance counts as dead at any time.
+// fullForLong keeps Redis full while acknowledged entries are on the stream. A second consumer
+// group that reads nothing keeps them there. The entries that no instance has handled yet are paid
+// while Redis is full. When the second group is gone, the acknowledged entries are removed while
+// Redis is still full. No instance counts as dead at any time.
 func (t *trial) fullForLong(ctx context.Context) (err error) {
 	direct, stream := t.world.redis, t.streamName()
 	before, err := t.takeovers(ctx)
@@ -71,7 +73,8 @@ func (t *trial) fullForLong(ctx context.Context) (err error) {
 	return err
 }
 
-// acknowledged reports entries of the stream that the campaign's own group has not read or not acknowledged.
+// acknowledged reports entries of the stream that the campaign's own group has not read or not
+// acknowledged.
 func (t *trial) acknowledged(ctx context.Context) error {
 	groups, err := t.world.redis.XInfoGroups(ctx, t.streamName()).Result()
 	if err != nil {
@@ -89,7 +92,8 @@ func (t *trial) acknowledged(ctx context.Context) error {
 	return fmt.Errorf("groups %+v, last entry %+v", groups, last)
 }
 
-// takeovers counts over all instances what is done to instances that count as dead, and what that does to living ones.
+// takeovers counts over all instances what is done to instances that count as dead, and what that
+// does to living ones.
 type takeovers struct {
 	claimed float64 // entries claimed from instances without a presence
 	removed float64 // consumers removed from a group
@@ -105,11 +109,11 @@ func (s *site) takeovers(ctx context.Context) (sum takeovers, err error) {
 		found := 0
 		for name, n := range series {
 			switch metric, labels, _ := strings.Cut(name, "{"); {
-			case metric == "millrace_reclaim_claims_total" && strings.Contains(labels, `reason="dead"`):
+			case metric == metricClaims && strings.Contains(labels, `reason="dead"`):
 				sum.claimed += n
-			case metric == "millrace_reclaim_readers_removed_total":
+			case metric == metricReadersRemoved:
 				sum.removed += n
-			case metric == "millrace_redis_lost_total":
+			case metric == metricLost:
 				sum.lost += n
 				found++
 			}
@@ -121,12 +125,13 @@ func (s *site) takeovers(ctx context.Context) (sum takeovers, err error) {
 	return sum, nil
 }
 
-// overAllWindows is a number of records that is more than the window (256) of each of the 8 partitions.
+// overAllWindows is a number of records that is more than the window (256) of each of the 8
+// partitions.
 const overAllWindows = 3_000
 
-// refusedKey makes the key of the campaign's stream a string, before its first record or after its stream was removed.
-// The campaign has more records than all windows take, and another campaign behind them is paid. When the key is
-// free again, the first campaign is paid too.
+// refusedKey makes the key of the campaign's stream a string, before its first record or after its
+// stream was removed. The campaign has more records than all windows take, and another campaign
+// behind them is paid. When the key is free again, the first campaign is paid too.
 func (t *trial) refusedKey(ctx context.Context) error {
 	if t.rand.IntN(2) == 0 {
 		if err := errors.Join(t.publish(ctx, t.c.Targets), t.settledShare(ctx, 100)); err != nil {

@@ -99,8 +99,8 @@ func (t *trial) redisFails(ctx context.Context, what string) error {
 	return errors.New("no such fault of Redis: " + what)
 }
 
-// failover puts a replica in the primary's place that lacks the last second of it. When all is paid the old primary,
-// empty, takes over again.
+// failover puts a replica in the primary's place that lacks the last second of it. When all is paid
+// the old primary, empty, takes over again.
 func (t *trial) failover(ctx context.Context) error {
 	t.redisLost = true
 	spare, err := t.spare(ctx, servers.Redis, nil)
@@ -151,8 +151,8 @@ func (t *trial) failover(ctx context.Context) error {
 	return replica.FlushAll(ctx).Err()
 }
 
-// wipedUnderInflow empties Redis while more records come than are paid, so that the stream is never drained: what was in it
-// is paid all the same, and not only when the inflow ends.
+// wipedUnderInflow empties Redis while more records arrive than are paid, so that the stream is
+// never drained. The lost entries must be paid before the inflow ends.
 func (t *trial) wipedUnderInflow(ctx context.Context) error {
 	t.redisLost = true
 	slow := usualMoney
@@ -186,7 +186,7 @@ func (t *trial) wipedUnderInflow(ctx context.Context) error {
 		if lost == 0 {
 			return nil
 		}
-		if newer < 200 { // three seconds' work, so that the stream is not drained before the next look
+		if newer < 200 { // so that the stream is not drained
 			if err := t.publish(ctx, 100); err != nil {
 				return err
 			}
@@ -195,8 +195,8 @@ func (t *trial) wipedUnderInflow(ctx context.Context) error {
 	})
 }
 
-// switchedOver gives every session of the database a server that takes no writes, for a while. Sessions that began then
-// never take any.
+// switchedOver gives every session of the database a server that takes no writes, for a while.
+// Sessions that began then never take any.
 func (t *trial) switchedOver(ctx context.Context, meanwhile func() error) error {
 	return t.sql(ctx, func(conn *pgx.Conn) error {
 		for _, sql := range []string{
@@ -282,7 +282,7 @@ func (t *trial) postgresFails(ctx context.Context, what string) error {
 	return errors.New("no such fault of PostgreSQL: " + what)
 }
 
-// terminateAll ends everybody's connections but the one it uses.
+// terminateAll ends all connections but its own.
 func terminateAll(ctx context.Context) func(*pgx.Conn) error {
 	return func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity

@@ -25,11 +25,11 @@ import (
 
 	"github.com/millrace-io/millrace/e2e/faults"
 	"github.com/millrace-io/millrace/e2e/services/servers"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
-// site is where the faults happen: one set of servers and a crew of instances that all cases share, each with
-// a promotion of its own.
+// site is the environment of all cases: one set of servers and of instances. Each case has a
+// promotion of its own.
 type site struct {
 	*world
 	dir   string // logs, kept when a case fails
@@ -41,7 +41,7 @@ type site struct {
 
 	crew    [faults.Instances]*member
 	all     []*member
-	spares  map[string]*servers.Fleet // by the name of the server that there is a second one of, once a case needs it
+	spares  map[string]*servers.Fleet // second servers by name
 	flagOff bool
 }
 
@@ -55,8 +55,9 @@ const (
 	siteSlots   = 4
 )
 
-// usualMoney is the Money API while nothing is wrong with it: slow enough that a fault meets payouts in hand.
-var usualMoney = moneysim.Faults{Latency: 15 * time.Millisecond, Jitter: 10 * time.Millisecond}
+// usualMoney is the Money API while nothing is wrong with it: slow enough that a fault meets
+// payouts in flight.
+var usualMoney = simulator.Faults{Latency: 15 * time.Millisecond, Jitter: 10 * time.Millisecond}
 
 func newSite(t *testing.T) *site {
 	t.Helper()
@@ -95,18 +96,18 @@ func newSite(t *testing.T) *site {
 		"plugins.promotion.stream.min_idle":                   siteMinIdle.String(),
 		"plugins.promotion.stream.longest_hold":               "5s",
 		"plugins.promotion.stream.idle_timeout":               "1s",
-		"plugins.promotion.stream.refresh":                    "300ms",
+		"plugins.promotion.stream.reconcile_interval":         "300ms",
 		"plugins.promotion.stream.min_consumers_per_instance": siteSlots,
 		"plugins.promotion.stream.max_consumers_per_instance": siteSlots,
 		"plugins.promotion.money_api.call_timeout":            siteCall.String(),
 		"plugins.promotion.money_api.lease_margin":            (siteLease - siteCall).String(),
 		"plugins.promotion.money_api.breaker.open_delay":      "500ms",
-		"plugins.promotion.money_api.retry_after_max":         "2s",
+		"plugins.promotion.money_api.max_retry_after":         "2s",
 		"plugins.promotion.ledger.retry.first":                siteRetry.String(),
 		"plugins.promotion.ledger.retry.max":                  "2s",
 		"plugins.promotion.feeder.interval":                   "300ms",
-		"plugins.promotion.feeder.grace":                      "1s",
-		"plugins.promotion.feeder.sweep":                      "2s",
+		"plugins.promotion.feeder.grace_period":               "1s",
+		"plugins.promotion.feeder.sweep_interval":             "2s",
 	})
 	t.Cleanup(s.close)
 	return s
@@ -141,6 +142,7 @@ func (s *site) spare(ctx context.Context, name string, join *servers.Cluster) (*
 		}
 		f, err := servers.New(servers.Options{
 			Dir: filepath.Join(s.dir, "spare-"+name), Cache: fleetCache(), Ports: map[string]int{name: int(at.Port())}, Join: join,
+			EndWithProcess: true,
 		})
 		if err != nil {
 			return nil, err
@@ -150,7 +152,7 @@ func (s *site) spare(ctx context.Context, name string, join *servers.Cluster) (*
 	return s.spares[name], s.spares[name].Up(ctx, name)[0].Err
 }
 
-// member is one instance of the crew.
+// member is one of the instances.
 type member struct {
 	name    string
 	cmd     *exec.Cmd
@@ -159,14 +161,14 @@ type member struct {
 	fault   string // file that arms it
 	done    chan struct{}
 	stained bool      // goroutines that never end were put into it
-	asked   time.Time // when it was asked to end; zero: it was not
+	asked   time.Time // when it was stopped; zero: it was not
 	began   usage
 }
 
 // start runs an instance and returns when messages flow through it.
 func (s *site) start(ctx context.Context) (*member, error) {
 	s.instances++
-	m := &member{name: "i" + strconv.Itoa(s.instances), done: make(chan struct{})}
+	m := &member{name: "i" + strconv.Itoa(s.instances)}
 	m.log, m.fault = filepath.Join(s.dir, m.name+".log"), filepath.Join(s.dir, m.name+".fault")
 	port, err := freePort()
 	if err != nil {
@@ -184,14 +186,10 @@ func (s *site) start(ctx context.Context) (*member, error) {
 	}))
 	m.cmd.Env = append(os.Environ(), "MILLRACE_FAULT_FILE="+m.fault)
 	m.cmd.Stdout, m.cmd.Stderr = log, log
-	if err := m.cmd.Start(); err != nil {
+	if m.done, err = startBound(m.cmd); err != nil {
 		return nil, err
 	}
 	s.all = append(s.all, m)
-	go func() {
-		_ = m.cmd.Wait()
-		close(m.done)
-	}()
 	return m, until(ctx, 60*time.Second, "instance "+m.name+" runs, its log is "+m.log, func() error {
 		if m.ended() {
 			return fmt.Errorf("it ended at once")
@@ -235,7 +233,7 @@ func (m *member) signal(sig syscall.Signal) {
 	}
 }
 
-// fell reports an end that nobody asked for: neither a signal of ours nor the SIGKILL of a fault point.
+// fell reports an end without a signal of the suite and without a failpoint.
 func (m *member) fell() error {
 	if !m.ended() || !m.asked.IsZero() {
 		return nil
@@ -286,7 +284,7 @@ func (m *member) stopped() bool {
 	return strings.Contains(string(stat), ") T ")
 }
 
-// arm tells the running process where to fail; "" disarms it.
+// arm sets the failpoint of the running process; "" removes it.
 func (m *member) arm(ctx context.Context, spec string) error {
 	if m.ended() {
 		return nil
@@ -345,7 +343,7 @@ func (m *member) series(ctx context.Context) (map[string]float64, error) {
 	return values, nil
 }
 
-// fill starts instances until the crew is whole, and waits until each has partitions of every group.
+// fill starts instances until all are there, and waits until each has partitions of every group.
 func (s *site) fill(ctx context.Context) error {
 	fresh := false
 	var mu sync.Mutex
@@ -412,7 +410,7 @@ func (s *site) cli(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// until asks again and again; what is the thing that is waited for.
+// until repeats a check until it passes; what describes it.
 func until(ctx context.Context, atMost time.Duration, what string, ask func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()

@@ -18,23 +18,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/e2e/faults"
-	"github.com/millrace-io/millrace/pipeline/killpoint"
+	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
-// How the suite is told what to do: `make test-faults SEED=n BUDGET=10m FULL=1 ONLY=redis/ README=1`.
+// The environment variables of `make test-faults SEED=n BUDGET=10m FULL=1 ONLY=redis/ README=1`.
 const (
-	faultsSeed   = "MILLRACE_FAULTS_SEED"   // one, or several with commas; without it the fixed seed of the short cut
+	faultsSeed   = "MILLRACE_FAULTS_SEED"   // one, or several with commas; without it seed 1
 	faultsBudget = "MILLRACE_FAULTS_BUDGET" // of time; no case begins after it
 	faultsFull   = "MILLRACE_FAULTS_FULL"   // the whole matrix, however long it takes
 	faultsOnly   = "MILLRACE_FAULTS_ONLY"   // only cases whose name begins so, with commas
-	faultsReadme = "MILLRACE_FAULTS_README" // write the table of results into the README
+	faultsReadme = "MILLRACE_FAULTS_README" // write the results into the READMEs
 )
 
-// shortCut is the budget inside `make test`.
-const shortCut = 75 * time.Second
+// usualBudget is the budget of `make test-all`.
+const usualBudget = 10 * time.Minute
 
-// All ten promises under faults: the built binary, three instances, real servers, faults from one seed.
+// All ten promises under faults: the built binary, three instances, real servers, faults from one
+// seed.
 func TestFaults(t *testing.T) {
+	tier.Rest(t)
 	if testing.Short() {
 		t.Skip("needs servers of its own, and minutes")
 	}
@@ -47,7 +50,7 @@ func TestFaults(t *testing.T) {
 			seeds = append(seeds, n)
 		}
 	}
-	budget := shortCut
+	budget := usualBudget
 	if v := os.Getenv(faultsBudget); v != "" {
 		d, err := time.ParseDuration(v)
 		require.NoError(t, err, faultsBudget)
@@ -99,21 +102,26 @@ func TestFaults(t *testing.T) {
 	t.Logf("\n%s", faults.Table(results))
 }
 
-// writeReadme puts the table of results so far into the README, so that a run that is ended leaves what it has seen.
+// writeReadme writes the results so far: the table into e2e/README.md, and the totals into the main
+// README. A run that is ended early leaves its results there.
 func writeReadme(t *testing.T, results []faults.Result) {
 	t.Helper()
 	if os.Getenv(faultsReadme) == "" {
 		return
 	}
-	readme := filepath.Join("..", "README.md")
-	text, err := os.ReadFile(readme)
-	require.NoError(t, err)
-	next, err := faults.Replace(string(text), faults.Table(results))
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(readme, []byte(next), 0o600))
+	for readme, content := range map[string]string{
+		"README.md": faults.Table(results), filepath.Join("..", "README.md"): faults.Totals(results),
+	} {
+		text, err := os.ReadFile(readme)
+		require.NoError(t, err)
+		next, err := faults.Replace(string(text), content)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(readme, []byte(next), 0o644))
+	}
 }
 
-// warmUp pays a campaign of each type in peace, after which a quiet instance is what it is always measured against.
+// warmUp pays a campaign of each type in peace, after which a quiet instance is what it is always
+// measured against.
 func (s *site) warmUp(ctx context.Context) error {
 	for _, kind := range []string{"POINT", "VOUCHER"} {
 		c := faults.Case{Fault: faults.Fault{Name: "peace/" + kind}, Kind: kind, Targets: 300}
@@ -121,7 +129,8 @@ func (s *site) warmUp(ctx context.Context) error {
 		if err := t.prepare(ctx); err != nil {
 			return err
 		}
-		// Some failures, so that every connection there will ever be is there: producers of retry records too.
+		// Some failures, so that every connection there will ever be is there: producers of retry
+		// records too.
 		f := usualMoney
 		f.FailRate = 0.1
 		if err := s.api.SetFaults(f); err != nil {
@@ -147,13 +156,14 @@ func (t *trial) prepare(ctx context.Context) (err error) {
 	if err := t.fill(ctx); err != nil {
 		return err
 	}
-	t.watchStream(ctx)
-	t.panicsBefore = t.panics(killpoint.AfterInsert)
+	t.watch = startWatch(ctx, t.world.redis, t.streamName(), t.groupName())
+	t.panicsBefore = t.panics(failpoint.AfterInsert)
 	t.dead, err = t.deadEnds(ctx)
 	return err
 }
 
-// try carries out one case: a whole crew, the fault under load, a whole crew again, quiet, every invariant.
+// try runs one case: all instances, the fault under load, all instances again, quiet, every
+// invariant.
 func (s *site) try(ctx context.Context, c faults.Case) (notes []string, err error) {
 	t := s.trial(c)
 	phases := []struct {
@@ -180,7 +190,7 @@ func (s *site) try(ctx context.Context, c faults.Case) (notes []string, err erro
 	return t.notes, nil
 }
 
-// dump has the crew write its goroutines into its logs, which belong to a failure.
+// dump makes the instances write their goroutines into their logs, which belong to a failure.
 func (t *trial) dump() {
 	for _, m := range t.crew {
 		if m == nil {
@@ -208,20 +218,21 @@ func (t *trial) heal(ctx context.Context) error {
 			return err
 		}
 	}
-	// A record that panics while it is accepted is a dead letter: nacked, it would come back at once and for ever.
-	if n := t.panics(killpoint.AfterInsert) - t.panicsBefore; n > 0 {
+	// A record that panics while it is accepted is a dead letter: nacked, it would come back at
+	// once and forever.
+	if n := t.panics(failpoint.AfterInsert) - t.panicsBefore; n > 0 {
 		t.letters["panic"] = n
 	}
 	return t.fill(ctx)
 }
 
-// renew ends the crew: what a failed case has left behind is not the next one's.
+// renew ends the instances, so that a failed case leaves nothing to the next one.
 func (s *site) renew(ctx context.Context) error {
 	for _, m := range s.crew {
 		m.kill()
 	}
 	for _, m := range s.all {
-		m.asked = time.Now() // whoever fell has been told of
+		m.asked = time.Now() // its end has been reported
 	}
 	if err := s.api.SetFaults(usualMoney); err != nil {
 		return err
@@ -235,9 +246,10 @@ func (s *site) renew(ctx context.Context) error {
 	return s.fill(ctx)
 }
 
-// The points themselves are tested in a binary that has them.
-func TestKillPointsInABinaryThatHasThem(t *testing.T) {
+// The failpoints themselves are tested in a binary that has them.
+func TestFailpointsInABinaryThatHasThem(t *testing.T) {
+	tier.Rest(t)
 	t.Parallel()
-	out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-tags", "faults", "../pipeline/killpoint").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-tags", "faults", "../pipeline/failpoint").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }

@@ -28,13 +28,13 @@ type trial struct {
 	began time.Time
 	dead  map[string]int64 // where the dead-letter topics ended before: topic/partition
 	watch *watch           // of its stream
-	notes []string         // what took long, for whoever reads the log
+	notes []string         // what took long, for the log
 
-	// What the case may do beyond paying everything once.
+	// Exceptions that the case allows.
 	padding      int            // spaces behind every payload
 	letters      map[string]int // dead letters by class that must be there
 	startedDead  map[string]int // the same, of the topic of started events
-	badly        map[int64]bool // targets that the Money API always answers badly: they may be FAILED or UNKNOWN
+	badly        map[int64]bool // targets that may be FAILED or UNKNOWN
 	cancels      bool           // rows may be CANCELLED, or UNKNOWN when they were perhaps charged
 	redisLost    bool           // the case takes data from Redis
 	quiet        bool           // no payout may be attempted twice or interrupted
@@ -112,7 +112,7 @@ func (t *trial) counts(ctx context.Context) ledger.Counts {
 	return c
 }
 
-// settledShare waits until so many percent of what was offered are settled.
+// settledShare waits until this percentage of the published targets is settled.
 func (t *trial) settledShare(ctx context.Context, percent int) error {
 	want := int64(len(t.offer) * percent / 100)
 	return until(ctx, time.Minute, fmt.Sprintf("%d payouts settled", want), func() error {
@@ -143,7 +143,8 @@ func (t *trial) age(ctx context.Context) error {
 	}
 	meta := "{" + t.streamName() + "}:meta"
 	if by, err := t.world.redis.HGet(ctx, meta, "reclaim:by").Result(); err == nil && by != "" && !alive[by] {
-		// The turn of a reclaimer that died in it: over, as it would be half a minute later.
+		// A reclaimer was killed while it had the lease: the lease ends now instead of half a
+		// minute later.
 		if err := t.world.redis.HDel(ctx, meta, "reclaim:until").Err(); err != nil {
 			return err
 		}
@@ -236,8 +237,8 @@ func (t *trial) deadLetters(ctx context.Context) (byTopic map[string]map[string]
 	return byTopic, nil
 }
 
-// requestOf reads what a row asks for.
-func requestOf(row ledger.Entry) (amount int64, voucher string, err error) {
+// requestOf reads the request of a row.
+func requestOf(row ledger.Payout) (amount int64, voucher string, err error) {
 	var request struct {
 		Amount    int64
 		VoucherID string

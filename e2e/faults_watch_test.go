@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// watch looks at a campaign's stream, again and again, for as long as a case lasts: an entry that was not given to
-// anybody must still be there the next time, or have been given to somebody. The service heals such a loss (the rows
-// are enqueued again when they are overdue), so nothing else would show it.
+// watch checks a campaign's stream during a case. An entry that was not delivered must be there at
+// the next check, or must have been delivered. The service repairs such a loss: it enqueues overdue
+// rows again. No other check would detect it.
 type watch struct {
 	redis               *redis.Client
 	stream, meta, group string
@@ -30,9 +30,9 @@ type watch struct {
 // sight is what was seen of the stream at a moment.
 type sight struct {
 	asked, at   time.Time // it was seen between the two
-	incarnation string    // of the stream; changes when it is made anew
+	incarnation string    // of the stream; changes when it is made again
 	delivered   entryID
-	unread      string // id of the first entry that nobody has been given; empty: none
+	unread      string // id of the first entry that is not delivered; empty: none
 }
 
 // entryID is an entry's id as two numbers.
@@ -49,14 +49,14 @@ func (a entryID) before(b entryID) bool {
 
 const (
 	watchEvery = 20 * time.Millisecond
-	// watchGap is how much later a look may be that says something about a stream which was made anew meanwhile: less
-	// than the second after which a drained one is deleted.
+	// watchGap bounds the time between two checks that say something about a stream which was
+	// created again. It is shorter than the second after which a drained stream is deleted.
 	watchGap = 500 * time.Millisecond
 )
 
-// watchScript sees it all in one moment.
-// KEYS: stream, meta. ARGV: group, the entry that was unread before (or empty).
-// Reply: incarnation, last delivered id, first unread id, and 1 when the entry before is still there.
+// watchScript sees it all in one moment. KEYS: stream, meta. ARGV: group, the entry that was unread
+// before (or empty). Reply: incarnation, last delivered id, first unread id, and 1 when the entry
+// before is still there.
 var watchScript = redis.NewScript(`
 local stream, group, before = KEYS[1], ARGV[1], ARGV[2]
 local incarnation = redis.call('HGET', KEYS[2], 'incarnation') or ''
@@ -75,10 +75,10 @@ if before ~= '' and #redis.call('XRANGE', stream, before, before) > 0 then there
 return {incarnation, delivered, unread, there}
 `)
 
-func (t *trial) watchStream(ctx context.Context) {
+func startWatch(ctx context.Context, client *redis.Client, stream, group string) *watch {
 	ctx, end := context.WithCancel(ctx)
-	t.watch = &watch{redis: t.world.redis, stream: t.streamName(), meta: "{" + t.streamName() + "}:meta", group: t.groupName(), end: end}
-	t.watch.ended.Go(func() {
+	w := &watch{redis: client, stream: stream, meta: "{" + stream + "}:meta", group: group, end: end}
+	w.ended.Go(func() {
 		tick := time.NewTicker(watchEvery)
 		defer tick.Stop()
 		for {
@@ -86,10 +86,11 @@ func (t *trial) watchStream(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				t.watch.look(ctx)
+				w.look(ctx)
 			}
 		}
 	})
+	return w
 }
 
 // result ends the watch.
@@ -105,7 +106,7 @@ func (w *watch) look(ctx context.Context) {
 	asked := time.Now()
 	reply, err := watchScript.Run(ctx, w.redis, []string{w.stream, w.meta}, w.group, w.before.unread).Slice()
 	if err != nil || len(reply) != 4 {
-		w.before = sight{} // its server is away: what it has then is another question
+		w.before = sight{} // its server is unavailable
 		return
 	}
 	text := func(i int) string { s, _ := reply[i].(string); return s }
@@ -114,7 +115,7 @@ func (w *watch) look(ctx context.Context) {
 		w.mu.Lock()
 		w.lost = errors.Join(w.lost, err)
 		w.mu.Unlock()
-		now.unread = "" // told once
+		now.unread = "" // reported once
 	}
 	w.before = now
 }
@@ -127,9 +128,9 @@ func (s sight) lacks(before sight, there bool) error {
 	case s.incarnation == before.incarnation && !s.delivered.before(parseID(before.unread)):
 		return nil
 	case s.incarnation != before.incarnation && s.at.Sub(before.asked) > watchGap:
-		return nil // it may have been handled since, and the stream been drained, deleted and made anew
+		return nil // it may have been handled, and the stream deleted
 	}
-	return fmt.Errorf("entry %s of the stream %q was removed before anybody was given it: last delivered was %v, now %v of the stream %q",
+	return fmt.Errorf("entry %s of the stream %q was removed before it was delivered: last delivered was %v, now %v of the stream %q",
 		before.unread, before.incarnation, before.delivered, s.delivered, s.incarnation)
 }
 

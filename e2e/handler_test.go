@@ -16,13 +16,16 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/wire"
 )
 
-// The README's three steps to a first handler leave the tests green that know of handlers: on a copy of the repository.
+// The README's three steps to a first handler, on a copy of the repository. The tests about
+// handlers pass afterwards.
 func TestAFirstHandlerInThreeSteps(t *testing.T) {
+	tier.Rest(t)
 	if testing.Short() {
 		t.Skip("compiles a copy of the repository")
 	}
@@ -49,9 +52,9 @@ func TestAFirstHandlerInThreeSteps(t *testing.T) {
 	require.NoError(t, err)
 	for _, edit := range [][2]string{
 		{"\t\"github.com/millrace-io/millrace/handlers/promotion\"\n", "\t\"github.com/millrace-io/millrace/handlers/greetings\"\n\t\"github.com/millrace-io/millrace/handlers/promotion\"\n"},
-		{"wire.NewSet(promotion.New)", "wire.NewSet(promotion.New, provideGreetings)"},
-		{"\tpayouts *promotion.Plugin,\n", "\tpayouts *promotion.Plugin, hello greetings.Plugin,\n"},
-		{"claims, payouts}", "claims, payouts, hello}"},
+		{"wire.NewSet(promotion.New", "wire.NewSet(promotion.New, provideGreetings"},
+		{"\tpayouts *promotion.Plugin,", "\tpayouts *promotion.Plugin, hello greetings.Plugin,"},
+		{"claims, payouts", "claims, payouts, hello"},
 	} {
 		require.Contains(t, string(text), edit[0])
 		text = bytes.Replace(text, []byte(edit[0]), []byte(edit[1]), 1)
@@ -125,9 +128,10 @@ func (f feeding) Register(r *pipeline.Registry) error {
 
 // A process with one handler needs its own servers only: no Redis, no ledger, no Money API.
 func TestAHandlerNeedsItsOwnServersOnly(t *testing.T) {
-	home, err := embedded.Start(t.Context(), embedded.Config{}, nil)
+	tier.Default(t)
+	servers, err := embedded.Start(t.Context(), embedded.Config{}, nil)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, home.Stop(context.Background())) })
+	t.Cleanup(func() { require.NoError(t, servers.Stop(context.Background())) })
 
 	service := wire.New()
 	handled := make(chan string, 1)
@@ -146,14 +150,14 @@ plugins:
   reclaim: {enabled: false}
   redisstream: {enabled: false}
   redis: {enabled: false, addrs: ["127.0.0.1:1"]}
-`, strings.Join(home.KafkaAddrs(), ", ")), 0o600))
+`, strings.Join(servers.KafkaAddrs(), ", ")), 0o600))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var log bytes.Buffer
 	code := make(chan int, 1)
 	go func() {
 		code <- app.Main(ctx, app.Options{
-			Name: "millrace", Plugins: service.Plugins, Homes: wire.Homes(), Args: []string{"run", "--config", file}, Environ: []string{},
+			Name: "millrace", Plugins: service.Plugins, Environments: wire.Environments(), Args: []string{"run", "--config", file}, Environ: []string{},
 			Stdout: &log, Stderr: &log,
 		})
 	}()

@@ -12,9 +12,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
-// ownModule is a module that is not Millrace's, with a binary of its own: its name, plugin, profiles and variables.
+// ownModule is a module that is not Millrace's, with a binary of its own: its name, plugin,
+// profiles and variables.
 var ownModule = map[string]string{
 	"go.mod": `module example.com/mill
 
@@ -78,8 +81,10 @@ func main() {
 `,
 }
 
-// A module of its own needs one line for Millrace in its go.mod. Its binary has its own name, profiles and environment variables.
+// A module of its own needs one line for Millrace in its go.mod. Its binary has its own name,
+// profiles and environment variables.
 func TestAModuleOfItsOwn(t *testing.T) {
+	tier.Default(t)
 	if testing.Short() {
 		t.Skip("builds a module")
 	}

@@ -66,7 +66,8 @@ func (r *recorded) add(l labels.Labels, at time.Time, v float64) {
 	r.last = at
 }
 
-// scrape reads /metrics of an instance as Prometheus does it: with the labels of the target, and with up.
+// scrape reads /metrics of an instance as Prometheus does it: with the labels of the target, and
+// with up.
 func (r *recorded) scrape(t *testing.T, base string) {
 	t.Helper()
 	resp, err := http.Get(base + "/metrics")
@@ -105,7 +106,8 @@ func (r *recorded) parse(text []byte, instance string, at time.Time) error {
 	}
 }
 
-// sinceZero lets every counter begin with 0 at a time before the first scrape: what has happened by then has happened since.
+// sinceZero lets every counter begin with 0 at a time before the first scrape: what has happened by
+// then has happened since.
 func (r *recorded) sinceZero(began time.Time) {
 	for _, s := range r.series {
 		if r.kind(s.labels.Get(model.MetricNameLabel)) == model.MetricTypeCounter {
@@ -114,7 +116,8 @@ func (r *recorded) sinceZero(began time.Time) {
 	}
 }
 
-// stretched returns the newest samples as if nothing had changed in the past: one every half minute.
+// stretched returns the newest samples as if nothing had changed in the past: one every half
+// minute.
 func (r *recorded) stretched(past time.Duration) *recorded {
 	out := newRecorded()
 	out.types = r.types
@@ -127,8 +130,8 @@ func (r *recorded) stretched(past time.Duration) *recorded {
 	return out
 }
 
-// change gives every series that the selector matches another past: v of how long ago a sample is and of what it was.
-// It returns how many series that were.
+// change gives every series that the selector matches another past: v of how long ago a sample is
+// and of what it was. It returns how many series that were.
 func (r *recorded) change(t *testing.T, selector string, v func(ago time.Duration, was float64) float64) int {
 	t.Helper()
 	matchers, err := parser.ParseMetricSelector(selector)
@@ -216,8 +219,8 @@ func eval(ctx context.Context, e *promql.Engine, r *recorded, query string, at t
 	return slices.Clone(vector), err // the query's memory is used again
 }
 
-// misfits returns what does not fit between a query and what is really scraped: a selector that finds nothing, a label that
-// none of the series has, a rate of what is no counter.
+// misfits compares a query with the scraped series. It returns selectors without a result, labels
+// that no series has, and rates of gauges.
 func misfits(r *recorded, query string) []string {
 	expr, err := parser.ParseExpr(query)
 	if err != nil {
@@ -235,12 +238,12 @@ func misfits(r *recorded, query string) []string {
 			}
 		case *parser.AggregateExpr:
 			if !n.Without {
-				wrong = append(wrong, r.strangers(n.Expr, n.Grouping)...)
+				wrong = append(wrong, r.unknownLabels(n.Expr, n.Grouping)...)
 			}
 		case *parser.BinaryExpr:
 			if n.VectorMatching != nil && n.VectorMatching.On {
-				wrong = append(wrong, r.strangers(n.LHS, n.VectorMatching.MatchingLabels)...)
-				wrong = append(wrong, r.strangers(n.RHS, n.VectorMatching.MatchingLabels)...)
+				wrong = append(wrong, r.unknownLabels(n.LHS, n.VectorMatching.MatchingLabels)...)
+				wrong = append(wrong, r.unknownLabels(n.RHS, n.VectorMatching.MatchingLabels)...)
 			}
 		}
 		return nil
@@ -248,8 +251,8 @@ func misfits(r *recorded, query string) []string {
 	return wrong
 }
 
-// strangers returns which of the labels no series in expr has.
-func (r *recorded) strangers(expr parser.Node, wanted []string) []string {
+// unknownLabels returns the labels that no series in expr has.
+func (r *recorded) unknownLabels(expr parser.Node, wanted []string) []string {
 	has := map[string]bool{}
 	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
 		if n, ok := node.(*parser.VectorSelector); ok {

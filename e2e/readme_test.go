@@ -8,12 +8,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
-// commands returns the command lines of the README's shell blocks, without comments.
-func commands(t *testing.T) []string {
+// commands returns the command lines of a page's shell blocks, without comments.
+func commands(t *testing.T, page string) []string {
 	t.Helper()
-	text, err := os.ReadFile("../README.md")
+	text, err := os.ReadFile(filepath.Join("..", page))
 	require.NoError(t, err)
 	var lines []string
 	inside := false
@@ -31,9 +33,10 @@ func commands(t *testing.T) []string {
 	return lines
 }
 
-// What the README says runs: offline commands as they stand, the demo with fewer targets, and of those that need
-// servers or take long the words are checked by their help.
+// The commands of the README run: offline commands unchanged, and the demo with fewer targets. The
+// test compares other commands with their help.
 func TestTheCommandsOfTheReadme(t *testing.T) {
+	tier.Default(t)
 	run := func(args ...string) string {
 		cmd := exec.Command(binary(t), args...)
 		cmd.Env = append(os.Environ(), "MILLRACE__INSTANCE_ID=readme")
@@ -42,7 +45,7 @@ func TestTheCommandsOfTheReadme(t *testing.T) {
 		return string(out)
 	}
 	seen := map[string]bool{}
-	for _, line := range commands(t) {
+	for _, line := range commands(t, "README.md") {
 		args, ours := strings.CutPrefix(line, "go run ./cmd/millrace ")
 		if !ours {
 			args, ours = strings.CutPrefix(line, "millrace ")
@@ -66,7 +69,7 @@ func TestTheCommandsOfTheReadme(t *testing.T) {
 			require.Contains(t, run("demo", "--targets", "50"), "The books balance: nothing lost, nothing paid twice.")
 		case words[0] == "validate", words[0] == "topology", words[0] == "schema":
 			run(words...)
-		case words[0] == "campaign", words[0] == "dead", words[0] == "unknown", words[0] == "topics":
+		case words[0] == "campaign", words[0] == "deadletter", words[0] == "unknown", words[0] == "topics":
 			for verb := range strings.SplitSeq(words[1], "|") {
 				help := run(words[0], verb, "--help")
 				require.Contains(t, help, "Usage:\n  millrace "+words[0]+" "+verb)
@@ -90,12 +93,13 @@ func TestTheCommandsOfTheReadme(t *testing.T) {
 	}
 }
 
-// The service is the one of MILLRACE_CONFIG; nobody is told of an empty home because the settings were forgotten.
+// The commands use the service of MILLRACE_CONFIG. Without settings they fail, instead of reading
+// an empty environment.
 func asksTheServiceNamed(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "millrace.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("profile: embedded\ndata_dir: "+t.TempDir()+"\n"), 0o600))
-	for _, asked := range [][]string{{"migrate"}, {"campaign", "status"}, {"unknown", "list"}, {"dead", "list"}} {
+	for _, asked := range [][]string{{"migrate"}, {"campaign", "status"}, {"unknown", "list"}, {"deadletter", "list"}} {
 		cmd := exec.Command(binary(t), asked...)
 		cmd.Env = append(os.Environ(), "MILLRACE_CONFIG="+file)
 		out, err := cmd.CombinedOutput()
@@ -106,4 +110,34 @@ func asksTheServiceNamed(t *testing.T) {
 		require.Equal(t, 2, forgotten.ProcessState.ExitCode())
 		require.Contains(t, string(out), "no settings: give --config FILE")
 	}
+}
+
+// Every command of the operating page exists, with its flags.
+func TestTheCommandsOfTheOperatingPage(t *testing.T) {
+	checked := 0
+	for _, line := range commands(t, "docs/operating.md") {
+		args, ours := strings.CutPrefix(line, "millrace ")
+		if !ours {
+			require.True(t, strings.HasPrefix(line, "export MILLRACE_CONFIG="), line)
+			continue
+		}
+		words := strings.Fields(args)
+		verbs := []string{""}
+		if len(words) > 1 && !strings.HasPrefix(words[1], "--") {
+			verbs = strings.Split(words[1], "|")
+		}
+		for _, verb := range verbs {
+			command := strings.Fields(words[0] + " " + verb)
+			out, err := exec.Command(binary(t), append(command, "--help")...).CombinedOutput()
+			require.NoError(t, err, line)
+			require.Contains(t, string(out), "Usage:\n  millrace "+strings.Join(command, " "), line)
+			for _, word := range words {
+				if strings.HasPrefix(word, "--") {
+					require.Contains(t, string(out), word, line)
+				}
+			}
+			checked++
+		}
+	}
+	require.Greater(t, checked, 20)
 }

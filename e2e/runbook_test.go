@@ -19,7 +19,8 @@ var (
 	quotedString = regexp.MustCompile(`"[^"]*"`)
 )
 
-// What the runbook sends a person to is there: commands with their flags, settings, panels, and metrics.
+// The commands with their flags, the settings, the panels and the metrics that the runbook names
+// exist.
 func TestTheRunbookNamesWhatThereIs(t *testing.T) {
 	text, err := os.ReadFile("../configs/RUNBOOK.md")
 	require.NoError(t, err)
@@ -29,7 +30,7 @@ func TestTheRunbookNamesWhatThereIs(t *testing.T) {
 	require.NotEmpty(t, noCommand(t, "millrace campaign explian POINT 1 2"), "a command that nobody knows")
 	require.NotEmpty(t, noCommand(t, "millrace campaign status POINT 1 --jsno"), "a flag that nobody knows")
 
-	var metrics strings.Builder // whatever a dashboard or an alert asks was scraped (TestDashboardsAndAlertsFitTheMetrics)
+	var metrics strings.Builder // TestDashboardsAndAlertsFitTheMetrics checks them
 	panels := map[string]bool{}
 	for _, d := range dashboards(t) {
 		for _, p := range d.Panels {
@@ -97,7 +98,7 @@ func noCommand(t *testing.T, line string) string {
 	return ""
 }
 
-// isSetting reports whether the JSON Schema of the settings knows the path.
+// isSetting reports whether the JSON Schema of the settings has the path.
 func isSetting(t *testing.T, schema []byte, path string) bool {
 	t.Helper()
 	type node struct {

@@ -21,48 +21,49 @@ import (
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
-const theirPassword = "s3cret" // of the one user that the guarded servers know
+const theirPassword = "s3cret" // of the one user
 
-// The job on servers that speak TLS only and know a user who may do no more than the READMEs say: Redis with an ACL user,
-// Kafka with SASL and ACLs.
+// A campaign on servers with TLS only. Their one user has the rights of the READMEs: Redis
+// with an ACL user, Kafka with SASL and ACLs.
 func TestSecuredServers(t *testing.T) {
-	t.Run("real", func(t *testing.T) {
-		w := onServers(t, servers.Redis, usual)
-		cert, pair := pipelinetest.Certificate(t)
-		guarded := guardedRedis(t, cert, pair)
-		w.set("plugins.redis.addrs", []string{guarded.addr})
-		w.set("plugins.redis.username", "millrace").set("plugins.redis.password", "env:THEIR_PASSWORD")
-		w.set("plugins.redis.tls.enabled", true).set("plugins.redis.tls.ca_file", cert)
-		w.set("plugins.kafka.brokers", []string{guardedKafka(t, cert)})
-		w.set("plugins.kafka.sasl.user", "millrace").set("plugins.kafka.sasl.password", "env:THEIR_PASSWORD")
-		w.set("plugins.kafka.tls.enabled", true).set("plugins.kafka.tls.ca_file", cert)
-		w.set("plugins.promotion.stream.idle_timeout", "3s")
-		t.Setenv("THEIR_PASSWORD", theirPassword)
+	tier.Rest(t)
+	w := onServers(t, servers.Redis, usual)
+	cert, pair := pipelinetest.Certificate(t)
+	guarded := guardedRedis(t, cert, pair)
+	w.set("plugins.redis.addrs", []string{guarded.addr})
+	w.set("plugins.redis.username", "millrace").set("plugins.redis.password", "env:THEIR_PASSWORD")
+	w.set("plugins.redis.tls.enabled", true).set("plugins.redis.tls.ca_file", cert)
+	w.set("plugins.kafka.brokers", []string{guardedKafka(t, cert)})
+	w.set("plugins.kafka.sasl.user", "millrace").set("plugins.kafka.sasl.password", "env:THEIR_PASSWORD")
+	w.set("plugins.kafka.tls.enabled", true).set("plugins.kafka.tls.ca_file", cert)
+	w.set("plugins.promotion.stream.idle_timeout", "3s")
+	t.Setenv("THEIR_PASSWORD", theirPassword)
 
-		w.set("plugins.kafka.sasl.mechanism", "PLAIN")
-		a := w.start()
-		w.set("plugins.kafka.sasl.mechanism", "SCRAM-SHA-512")
-		b := w.start()
-		n := targets(t, 2_000)
-		w.publish("POINT", n)
-		w.awaitPaid("POINT", n/4, 2*time.Minute)
-		a.terminate() // what it has in hand is given back, and its readers are removed
-		w.awaitSettled("POINT", n, 2*time.Minute)
-		w.assertBooks("POINT", n)
-		guarded.empties()
-		b.terminate()
-		guarded.refusedNothing()
-		for _, in := range []*instance{a, b} {
-			for _, refused := range []string{"NOPERM", "uthoriz"} {
-				require.False(t, in.log.has(refused), "%s was refused something:\n%s", in.name, in.log)
-			}
+	w.set("plugins.kafka.sasl.mechanism", "PLAIN")
+	a := w.start()
+	w.set("plugins.kafka.sasl.mechanism", "SCRAM-SHA-512")
+	b := w.start()
+	n := targets(t, 2_000)
+	w.publish("POINT", n)
+	w.awaitPaid("POINT", n/4, 2*time.Minute)
+	a.terminate() // what it has in flight is released, and its readers are removed
+	w.awaitSettled("POINT", n, 2*time.Minute)
+	w.assertBooks("POINT", n)
+	guarded.empties()
+	b.terminate()
+	guarded.refusedNothing()
+	for _, in := range []*instance{a, b} {
+		for _, refused := range []string{"NOPERM", "uthoriz"} {
+			require.False(t, in.log.has(refused), "%s was refused something:\n%s", in.name, in.log)
 		}
-	})
+	}
 }
 
-// guardedRedis starts a Redis that speaks TLS only, with the user of redispoll's README, and returns it.
+// guardedRedis starts a Redis that speaks TLS only, with the user of redis's README, and returns
+// it.
 func guardedRedis(t *testing.T, cert string, pair tls.Certificate) *node {
 	t.Helper()
 	authority := x509.NewCertPool()
@@ -75,8 +76,8 @@ func guardedRedis(t *testing.T, cert string, pair tls.Certificate) *node {
 	return n
 }
 
-// guardedKafka starts a Kafka with a listener that wants TLS and SASL, gives its user the rights of the kafka README, and
-// returns the address of that listener.
+// guardedKafka starts a Kafka with a listener that requires TLS and SASL. It gives the user the
+// rights of the kafka README and returns the listener's address.
 func guardedKafka(t *testing.T, cert string) string {
 	t.Helper()
 	ports := map[string]int{}
@@ -88,7 +89,7 @@ func guardedKafka(t *testing.T, cert string) string {
 		ports[name] = int(at.Port())
 	}
 	f, err := servers.New(servers.Options{
-		Dir: t.TempDir(), Cache: fleetCache(), Ports: ports,
+		Dir: t.TempDir(), Cache: fleetCache(), Ports: ports, EndWithProcess: true,
 		Guard: &servers.Guard{Port: ports["guard"], Keystore: cert, User: "millrace", Password: theirPassword},
 	})
 	require.NoError(t, err)
@@ -147,7 +148,7 @@ func allow(t *testing.T, admin *kadm.Client, args []string) {
 	for _, r := range results {
 		require.NoError(t, r.Err)
 	}
-	require.Eventually(t, func() bool { // the controller knows them; the broker, which asks for them, a moment later
+	require.Eventually(t, func() bool { // the broker has them after the controller
 		known, err := admin.DescribeACLs(t.Context(), rights)
 		return err == nil && !slices.ContainsFunc(known, func(r kadm.DescribeACLsResult) bool { return len(r.Described) == 0 })
 	}, 20*time.Second, 10*time.Millisecond)

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"cmp"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,11 +12,36 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
 // before is the version that upgrades start from.
 const before = "194bf0ce0dfa0a0e3c3b786cae52272181911bf3"
+
+// namesBefore are the settings of these scenarios that have another name in that version, by their
+// name of today. A nil value stays as it is.
+var namesBefore = map[string]struct {
+	name  string
+	value any
+}{
+	"environment":                           {"home", "real"},
+	"plugins.promotion.feeder.grace_period": {"plugins.promotion.feeder.grace", nil},
+}
+
+// startBefore is startOf of that version.
+func (w *world) startBefore(path string) *instance {
+	w.t.Helper()
+	today := w.settings
+	defer func() { w.settings = today }()
+	w.settings = maps.Clone(today)
+	for name, old := range namesBefore {
+		value := cmp.Or(old.value, today[name])
+		delete(w.settings, name)
+		w.settings[old.name] = value
+	}
+	return w.startOf(path)
+}
 
 // binaryBefore builds that version from the history.
 func binaryBefore(t *testing.T) string {
@@ -41,42 +68,42 @@ func binaryBefore(t *testing.T) string {
 	return path
 }
 
-// Versions N and N+1 run together on one ledger and one Redis: three instances of N, on a schema of N, are replaced
-// one by one under load, and then rolled back one by one. Nothing in hand is run twice on the way.
+// Versions N and N+1 run together on one ledger and one Redis. Three instances of N, on a schema of
+// N, are replaced one by one under load, and then rolled back one by one. No payout in flight is
+// attempted twice.
 func TestUpgradeUnderLoad(t *testing.T) {
-	t.Run("real", func(t *testing.T) {
-		w := onServers(t, "redis", moneysim.Faults{Latency: 300 * time.Millisecond}).patient() // it lasts, however slowly instances start
-		old := binaryBefore(t)
-		w.withoutSchema()
-		charged := func(n int) {
-			t.Helper()
-			require.Eventually(t, func() bool { return w.api.Summary().Charged >= n }, 5*time.Minute, 20*time.Millisecond, "%d charges", n)
-		}
+	tier.Rest(t)
+	w := onServers(t, "redis", simulator.Faults{Latency: 300 * time.Millisecond}).patient()
+	old := binaryBefore(t)
+	w.withoutSchema()
+	charged := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return w.api.Summary().Charged >= n }, 5*time.Minute, 20*time.Millisecond, "%d charges", n)
+	}
 
-		fleet := []*instance{w.startOf(old), w.startOf(old), w.startOf(old)}
-		n := targets(t, 12_000)
-		w.publish("POINT", n)
-		charged(n / 20)
-		more := func() {
-			t.Helper()
-			charged(min(n, w.api.Summary().Charged+n/60))
-		}
-		for i := range fleet { // forward
-			fleet[i].terminate()
-			fleet[i] = w.start()
-			more()
-		}
-		for i := range fleet { // and back
-			fleet[i].terminate()
-			fleet[i] = w.startOf(old)
-			more()
-		}
-		require.Less(t, w.counts("POINT").Paid, int64(n), "the campaign was over before the last instance was replaced: nothing was proved")
-		require.NoError(t, w.api.SetFaults(moneysim.Faults{Latency: 20 * time.Millisecond}))
-		w.awaitSettled("POINT", n, 10*time.Minute)
-		w.assertBooks("POINT", n)
-		w.attemptedOnce("POINT")
-	})
+	fleet := []*instance{w.startBefore(old), w.startBefore(old), w.startBefore(old)}
+	n := targets(t, 12_000)
+	w.publish("POINT", n)
+	charged(n / 20)
+	more := func() {
+		t.Helper()
+		charged(min(n, w.api.Summary().Charged+n/60))
+	}
+	for i := range fleet { // forward
+		fleet[i].terminate()
+		fleet[i] = w.start()
+		more()
+	}
+	for i := range fleet { // and back
+		fleet[i].terminate()
+		fleet[i] = w.startBefore(old)
+		more()
+	}
+	require.Less(t, w.counts("POINT").Paid, int64(n), "the campaign was over before the last instance was replaced: nothing was proved")
+	require.NoError(t, w.api.SetFaults(simulator.Faults{Latency: 20 * time.Millisecond}))
+	w.awaitSettled("POINT", n, 10*time.Minute)
+	w.assertBooks("POINT", n)
+	w.attemptedOnce("POINT")
 }
 
 // withoutSchema takes back what the world has migrated, so that the first instance makes its own.

@@ -23,15 +23,15 @@ import (
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// world is one scenario: servers without a past, a Money API whose book the test can read, and the
-// ledger opened beside the instances.
+// world is one scenario: empty servers, a Money API whose journal the test reads, and the ledger.
 type world struct {
 	t         *testing.T
-	api       *moneysim.Server
+	api       *simulator.Server
 	ledger    *ledger.Ledger
 	redis     *redis.Client
 	settings  map[string]any // dotted path to value, for every instance
@@ -41,13 +41,13 @@ type world struct {
 }
 
 // onServers makes a world on real servers; redisName is redis or valkey.
-func onServers(t *testing.T, redisName string, faults moneysim.Faults) *world {
+func onServers(t *testing.T, redisName string, faults simulator.Faults) *world {
 	t.Helper()
 	kafkaAddr, redisAddr, dsn := server(t, servers.Kafka), server(t, redisName), server(t, servers.Postgres)
 	dsn = clean(t, kafkaAddr, redisAddr, dsn)
 
 	w := &world{t: t, promotion: 12345, dir: t.TempDir()}
-	api, err := moneysim.New(moneysim.Config{Faults: faults})
+	api, err := simulator.New(simulator.Config{Faults: faults})
 	require.NoError(t, err)
 	require.NoError(t, api.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, api.Stop(context.Background())) })
@@ -63,11 +63,12 @@ func onServers(t *testing.T, redisName string, faults moneysim.Faults) *world {
 	t.Cleanup(func() { _ = w.redis.Close() })
 
 	w.settings = map[string]any{
-		"home":                             "real",
+		"environment":                      "external",
 		"log.format":                       "json",
 		"stop_timeout":                     "20s",
 		"plugins.telemetry.listen":         "",
 		"plugins.kafka.brokers":            []string{kafkaAddr},
+		"plugins.kafka.heartbeat_interval": "300ms", // so that a member joins a group soon
 		"plugins.redis.addrs":              []string{redisAddr},
 		"plugins.promotion.stream.enabled": true,
 		"plugins.promotion.stream.max_len": 100_000,
@@ -75,7 +76,7 @@ func onServers(t *testing.T, redisName string, faults moneysim.Faults) *world {
 		"plugins.promotion.stream.min_consumers_per_instance": 16,
 		"plugins.promotion.ledger.dsn":                        dsn,
 		"plugins.promotion.money_api.url":                     api.URL(),
-		"plugins.promotion.feeder.grace":                      "3s",
+		"plugins.promotion.feeder.grace_period":               "3s",
 		"plugins.promotion.feeder.interval":                   "500ms",
 		// A lease that ends soon lets a killed instance's payouts be taken over within the test.
 		"plugins.promotion.money_api.call_timeout": "1s",
@@ -89,8 +90,8 @@ func (w *world) set(path string, value any) *world {
 	return w
 }
 
-// patient gives calls and leases so much time that a process which gets no CPU for seconds loses none: for scenarios in
-// which nobody is killed, and nothing may be attempted twice.
+// patient gives calls and leases enough time for a process that gets no CPU for seconds. It is for
+// scenarios without a kill, in which no payout may be attempted twice.
 func (w *world) patient() *world {
 	return w.set("plugins.promotion.money_api.call_timeout", "11s").set("plugins.promotion.money_api.lease_margin", "8s")
 }
@@ -160,14 +161,12 @@ func (w *world) launchOf(path string, settings map[string]any) *instance {
 	w.t.Helper()
 	w.instances++
 	name := "i" + strconv.Itoa(w.instances)
-	in := &instance{t: w.t, name: name, log: &logBook{}, done: make(chan struct{})}
+	in := &instance{t: w.t, name: name, log: &logBook{}}
 	in.cmd = exec.Command(path, "run", "--config", w.config(name, settings))
 	in.cmd.Stderr = in.log
-	require.NoError(w.t, in.cmd.Start())
-	go func() {
-		_ = in.cmd.Wait()
-		close(in.done)
-	}()
+	done, err := startBound(in.cmd)
+	require.NoError(w.t, err)
+	in.done = done
 	w.t.Cleanup(func() {
 		in.leave()
 		if w.t.Failed() {
@@ -194,7 +193,8 @@ func (in *instance) kill() {
 	}
 }
 
-// leave ends the process however it can; in order, if it can, so that its consumer groups are free at once.
+// leave ends the process however it can; in order, if it can, so that its consumer groups are free
+// at once.
 func (in *instance) leave() {
 	if in.ended() {
 		return
@@ -305,12 +305,12 @@ func pause(t *testing.T, d time.Duration) {
 	}
 }
 
-// assertBooks reads the Money API's own book and the ledger, and holds them against each other: n payouts,
-// every one paid, one charge each with the amount that was accepted.
+// assertBooks compares the Money API's journal with the ledger: n payouts, each paid, and one
+// charge per payout with the accepted amount.
 func (w *world) assertBooks(kind string, n int) {
 	w.t.Helper()
-	charged := map[int64]moneysim.Entry{}
-	for q := (moneysim.Query{Type: kind, PromotionID: w.promotion, Limit: 10_000}); ; {
+	charged := map[int64]simulator.Entry{}
+	for q := (simulator.Query{Type: kind, PromotionID: w.promotion, Limit: 10_000}); ; {
 		page := w.api.Page(q)
 		for _, e := range page.Entries {
 			require.Equal(w.t, 1, e.Executions, "%s was charged more than once", e.Key)
@@ -324,15 +324,15 @@ func (w *world) assertBooks(kind string, n int) {
 		q.After = page.Next
 	}
 	rows := 0
-	require.NoError(w.t, w.ledger.Books(w.t.Context(), w.id(kind), func(row ledger.Entry) error {
+	require.NoError(w.t, w.ledger.EachPayout(w.t.Context(), w.id(kind), func(row ledger.Payout) error {
 		rows++
 		e, ok := charged[row.Target]
 		require.Equal(w.t, ledger.Success, row.State, "row %s: %s", row.Key, row.LastError)
 		require.True(w.t, ok, "row %s is SUCCESS, and the Money API knows no charge", row.Key)
 		require.Equal(w.t, e.TransactionKey, row.TransactionKey, "row %s", row.Key)
-		var request struct{ Amount int64 }
-		require.NoError(w.t, json.Unmarshal(row.Request, &request))
-		require.Equal(w.t, request.Amount, e.Amount, "row %s", row.Key)
+		request, err := promotionType(kind).Decode(row.Request)
+		require.NoError(w.t, err)
+		require.Equal(w.t, request.Value, e.Value, "row %s", row.Key)
 		return nil
 	}))
 	require.Equal(w.t, n, rows, "rows in the ledger")
@@ -340,10 +340,15 @@ func (w *world) assertBooks(kind string, n int) {
 	require.Zero(w.t, w.api.Summary().DoubleCharged)
 }
 
-// attemptedOnce asserts that no payout was sent more than once, by the book of attempts.
+func promotionType(name string) promotiontype.Type {
+	t, _ := promotiontype.ByName(name)
+	return t
+}
+
+// attemptedOnce asserts by the ledger's attempts that no payout was sent more than once.
 func (w *world) attemptedOnce(kind string) {
 	w.t.Helper()
-	require.NoError(w.t, w.ledger.Books(w.t.Context(), w.id(kind), func(row ledger.Entry) error {
+	require.NoError(w.t, w.ledger.EachPayout(w.t.Context(), w.id(kind), func(row ledger.Payout) error {
 		require.Equal(w.t, 1, row.Attempts, "row %s was attempted %d times: %s", row.Key, row.Attempts, row.LastError)
 		require.Zero(w.t, row.Interruptions, "row %s was interrupted", row.Key)
 		return nil
@@ -390,3 +395,39 @@ func (l *logBook) String() string {
 }
 
 var _ io.Writer = (*logBook)(nil)
+
+// usual are the faults of a Money API on a usual day.
+var usual = simulator.Faults{Latency: 5 * time.Millisecond, FailRate: 0.02, TimeoutRate: 0.01, Seed: 1}
+
+// targets is the size of a scenario's campaign: n, or what MILLRACE_E2E_TARGETS says, for the full
+// runs.
+func targets(t *testing.T, n int) int {
+	t.Helper()
+	if v := os.Getenv("MILLRACE_E2E_TARGETS"); v != "" {
+		all, err := strconv.Atoi(v)
+		require.NoError(t, err, "MILLRACE_E2E_TARGETS")
+		return all
+	}
+	return n
+}
+
+func (w *world) redisPeak() int64 {
+	w.t.Helper()
+	return w.redisInfo("memory", "used_memory_peak:")
+}
+
+// redisInfo returns the number that follows prefix in a section of INFO; 0 when it isn't there.
+func (w *world) redisInfo(section, prefix string) int64 {
+	w.t.Helper()
+	info, err := w.redis.Info(w.t.Context(), section).Result()
+	require.NoError(w.t, err)
+	for line := range strings.Lines(info) {
+		if rest, ok := strings.CutPrefix(line, prefix); ok {
+			digits, _, _ := strings.Cut(strings.TrimSpace(rest), ",")
+			n, err := strconv.ParseInt(digits, 10, 64)
+			require.NoError(w.t, err)
+			return n
+		}
+	}
+	return 0
+}

@@ -15,7 +15,8 @@ import (
 const (
 	// maxDeadError bounds the error's text in the header of a dead letter, in bytes.
 	maxDeadError = 4 << 10
-	// cutPayload and cutError are what a dead letter keeps of payload and error when its sink refused more, in bytes.
+	// cutPayload and cutError are what a dead letter keeps of payload and error when its sink
+	// refused more, in bytes.
 	cutPayload = 8 << 10
 	cutError   = 256
 	// deadHeaders begins the names of the headers that say why a message is dead.
@@ -31,14 +32,16 @@ type DeadLetter struct {
 	Class         string            // short snake_case class of the error
 	Error         string            // the error's text
 	Handler       string            // route
-	Origin        string            // Origin.String of the message
+	SourceKind    string            // Origin.Kind of the message; empty: not known
+	Source        string            // Origin.Source of the message; empty: not known
+	Origin        string            // Origin.String of the message: its position
 	Attempts      int               // how often it was tried
 	FirstFailedAt time.Time
 	FailedAt      time.Time
 }
 
-// Message returns the dead letter as it travels: the payload unchanged, provenance in metadata. The error's text is cut
-// to 4 KiB.
+// Message returns the dead letter as it travels: the payload unchanged, provenance in metadata. The
+// error's text is cut to 4 KiB.
 func (d DeadLetter) Message() *message.Message {
 	m := message.NewMessage(watermill.NewULID(), d.Payload)
 	for k, v := range d.Metadata {
@@ -54,17 +57,21 @@ func (d DeadLetter) Message() *message.Message {
 	m.Metadata.Set(MetaDeadError, cutText(d.Error, maxDeadError))
 	m.Metadata.Set(MetaDeadHandler, d.Handler)
 	m.Metadata.Set(MetaDeadOrigin, d.Origin)
+	if d.Source != "" {
+		m.Metadata.Set(MetaDeadSourceKind, d.SourceKind)
+		m.Metadata.Set(MetaDeadSource, d.Source)
+	}
 	m.Metadata.Set(MetaDeadAttempts, strconv.Itoa(d.Attempts))
 	m.Metadata.Set(MetaDeadFirstFailedAt, d.FirstFailedAt.UTC().Format(time.RFC3339Nano))
 	m.Metadata.Set(MetaDeadFailedAt, d.FailedAt.UTC().Format(time.RFC3339Nano))
 	return m
 }
 
-// PublishDeadLetter publishes the message of a DeadLetter. When the sink refuses it permanently (it is too large, for
-// instance), the message is published with the first 8 KiB of its payload, and when that is refused too, without payload,
-// key and the record's own headers. Both say in MetaDeadPayloadBytes how long the payload is.
-// The error is permanent when the sink has refused the smallest form: no further attempt can succeed.
-// m is not changed.
+// PublishDeadLetter publishes the message of a DeadLetter. When the sink refuses it permanently (it
+// is too large, for instance), the message is published with the first 8 KiB of its payload, and
+// when that is refused too, without payload, key and the record's own headers. Both say in
+// MetaDeadPayloadBytes how long the payload is. The error is permanent when the sink has refused
+// the smallest form: no further attempt can succeed. m is not changed.
 func PublishDeadLetter(ctx context.Context, to Sink, m *message.Message) error {
 	err := to.Publish(ctx, m)
 	for _, smaller := range []func(*message.Message) *message.Message{cutDead, bareDead} {

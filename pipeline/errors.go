@@ -78,14 +78,14 @@ func Class(err error) string {
 	case errors.As(err, &c):
 		return c.class
 	case errors.Is(err, context.DeadlineExceeded):
-		return "timeout"
+		return classTimeout
 	case IsPermanent(err):
-		return "permanent"
+		return classPermanent
 	default:
-		return "error"
+		return classOther
 	}
 }
 
-// ErrUnavailable marks an error that says a server this process needs could not be had. Transports wrap it
-// when Service.Start gave up waiting; the binary exits with code 3 then.
+// ErrUnavailable marks an error that says a server this process needs could not be had. Transports
+// wrap it when Service.Start gave up waiting; the binary exits with code 3 then.
 var ErrUnavailable = errors.New("server unavailable")

@@ -8,9 +8,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// ClassUndecodable is the class of a payload that can't be decoded.
-const ClassUndecodable = "undecodable"
-
 // JSON adapts a function of a typed message to a handler. Unknown fields are ignored; a payload
 // that can't be decoded, or whose Validate() error method refuses it, is permanent.
 func JSON[T any](handle func(context.Context, T) error) message.HandlerFunc {

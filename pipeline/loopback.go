@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// Loopback reports whether all addresses, each host:port or a host, are of this machine: localhost, 127.0.0.0/8 or ::1.
-// What is sent there does not cross a network. It resolves no names. Loopback of nothing is true.
+// Loopback reports whether all addresses, each host:port or a host, are of this machine: localhost,
+// 127.0.0.0/8 or ::1. What is sent there does not cross a network. It resolves no names. Loopback
+// of nothing is true.
 func Loopback(addrs ...string) bool {
 	for _, addr := range addrs {
 		host := addr

@@ -2,17 +2,18 @@ package pipeline
 
 // Metadata keys of messages, the same on the wire as Kafka headers and stream entry headers.
 const (
-	// MetaDue is when a retry record may be handled, RFC 3339 with nanoseconds, UTC. It counts only on a topic
-	// that is some route's Retry.To.
+	// MetaDue is when a retry record may be handled, RFC 3339 with nanoseconds, UTC. It counts only
+	// on a topic that is some route's Retry.To.
 	MetaDue = "millrace-due"
-	// MetaAttempt is the number of retries spent so far, in decimal. It counts only together with MetaRetryOf.
-	// A hint where a ledger counts.
+	// MetaAttempt is the number of retries spent so far, in decimal. It counts only together with
+	// MetaRetryOf. A hint where a ledger counts.
 	MetaAttempt = "millrace-attempt"
-	// MetaFirstFailedAt is when the message failed first, RFC 3339; travels with retry records. It counts only
-	// together with MetaRetryOf.
+	// MetaFirstFailedAt is when the message failed first, RFC 3339; travels with retry records. It
+	// counts only together with MetaRetryOf.
 	MetaFirstFailedAt = "millrace-first-failed-at"
-	// MetaRetryOf is the name of the route that wrote a retry record. The chain believes the headers of a retry
-	// record only when this route retries into the topic that the record came from.
+	// MetaRetryOf is the name of the route that wrote a retry record. The chain believes the
+	// headers of a retry record only when this route retries into the topic that the record came
+	// from.
 	MetaRetryOf = "millrace-retry-of"
 	// MetaReplay marks a message that is a replay of a dead letter: <dead letter>/<generation>.
 	MetaReplay = "millrace-replay"
@@ -27,10 +28,12 @@ const (
 	MetaDeadError         = "millrace-dead-error"
 	MetaDeadHandler       = "millrace-dead-handler"
 	MetaDeadOrigin        = "millrace-dead-origin"
+	MetaDeadSourceKind    = "millrace-dead-source-kind"
+	MetaDeadSource        = "millrace-dead-source"
 	MetaDeadAttempts      = "millrace-dead-attempts"
 	MetaDeadFirstFailedAt = "millrace-dead-first-failed-at"
 	MetaDeadFailedAt      = "millrace-dead-failed-at"
-	// MetaDeadPayloadBytes is the length of the payload in bytes, in decimal, when the dead letter carries only its
-	// beginning. MetaDeadOrigin says where the complete message is.
+	// MetaDeadPayloadBytes is the length of the payload in bytes, in decimal, when the dead letter
+	// carries only its beginning. MetaDeadOrigin says where the complete message is.
 	MetaDeadPayloadBytes = "millrace-dead-payload-bytes"
 )

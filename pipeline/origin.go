@@ -1,29 +1,24 @@
 package pipeline
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
-// Origin says where a message came from.
+// Origin is the place that a message came from, as its transport describes it.
 type Origin struct {
-	Kind      string // kafka or redis-stream
-	Name      string // topic or stream
+	Kind      string // kind of the transport: kafka, redis-stream, …
+	Source    string // topic or stream
+	Position  string // the message's place, source included; only the transport reads its form
 	Group     string // consumer group; empty for broadcast
 	Key       string // record key or entry key; may be empty
-	Partition int32  // Kafka only
-	Offset    int64  // Kafka only
-	EntryID   string // Redis only
-	Delivered int64  // times delivered, this time included; 1 when the transport can't know
-	Malformed error  // why the transport could not decode the message; the chain fails it with that, unhandled
+	Delivered int64  // deliveries so far, this one included; 1 when the transport can't know
+	Malformed error  // decoding error of the transport; the chain fails the message with it, unhandled
 }
 
-// String returns topic/partition@offset for Kafka and stream@entry-id for Redis.
+// String returns the position, or the source where the transport has no positions.
 func (o Origin) String() string {
-	if o.EntryID != "" {
-		return o.Name + "@" + o.EntryID
+	if o.Position != "" {
+		return o.Position
 	}
-	return fmt.Sprintf("%s/%d@%d", o.Name, o.Partition, o.Offset)
+	return o.Source
 }
 
 type originKey struct{}
@@ -41,16 +36,18 @@ func OriginFrom(ctx context.Context) Origin {
 
 type revokedKey struct{}
 
-// WithRevoked returns a context whose message loses its place when done is closed: the transport takes the partition away from this
-// instance. The message's context goes on, because the outcome of a handler still counts. A transport calls it for each message that
-// it emits, unless it takes nothing away.
+// WithRevoked returns a context whose message loses its place when done is closed: the transport
+// takes the partition away from this instance. The message's context goes on, because the outcome
+// of a handler still counts. A transport calls it for each message that it emits, unless it takes
+// nothing away.
 func WithRevoked(ctx context.Context, done <-chan struct{}) context.Context {
 	return context.WithValue(ctx, revokedKey{}, done)
 }
 
-// Revoked returns a channel that is closed when the transport waits for the answer to the message being handled, because it takes
-// the message's place away from this instance. A wait that can as well happen in another instance ends then, with a nack. Nil,
-// and so never ready, where the transport takes nothing away.
+// Revoked returns a channel that is closed when the transport waits for the answer to the message
+// being handled, because it takes the message's place away from this instance. A wait that can as
+// well happen in another instance ends then, with a nack. Nil, and so never ready, where the
+// transport takes nothing away.
 func Revoked(ctx context.Context) <-chan struct{} {
 	done, _ := ctx.Value(revokedKey{}).(<-chan struct{})
 	return done

@@ -8,7 +8,8 @@ import "errors"
 // The life of a plugin, in order:
 //
 //  1. it is constructed with default settings, by Wire or by hand;
-//  2. when it implements Configurable, its settings section is decoded over the defaults and validated;
+//  2. when it implements Configurable, its settings section is decoded over the defaults and
+//     validated;
 //  3. Register is called once, in the order of the list of plugins, downstream plugins first;
 //  4. its services are started in that order, then its routes are opened;
 //  5. at the end all routes are drained at once, then services are stopped in the reverse order.
@@ -16,7 +17,8 @@ type Plugin interface {
 	// Name is the plugin's unique, lower-case name and the key of its settings (plugins.<name>).
 	Name() string
 	// Register adds routes, services, HTTP handlers, health checks and collectors. It must not
-	// block and must not open connections; `millrace topology` calls it on a laptop without a network.
+	// block and must not open connections; `millrace topology` calls it on a laptop without a
+	// network.
 	Register(*Registry) error
 }
 
@@ -24,14 +26,16 @@ type Plugin interface {
 type Configurable interface {
 	// Settings returns a pointer to the plugin's configuration struct, filled with its defaults.
 	// Fields carry `yaml:"snake_case"` tags. When the struct has a method Validate() error, it is
-	// called after decoding and reports every mistake at once (join FieldError values).
+	// called after decoding and reports every mistake at once (join FieldError values). A plugin
+	// whose struct has a method EnabledByDefault() bool that returns false is off by default.
 	Settings() any
 }
 
 // Dependent is implemented by a plugin that does not work without others.
 type Dependent interface {
-	// Needs returns the names of those plugins. They can't be switched off (plugins.<name>.enabled) while this plugin is
-	// enabled. It is called after the settings were decoded, and may depend on them.
+	// Needs returns the names of those plugins. They can't be switched off (plugins.<name>.enabled)
+	// while this plugin is enabled. It is called after the settings were decoded, and may depend on
+	// them.
 	Needs() []string
 }
 
@@ -45,8 +49,9 @@ type FieldError struct {
 // Error returns "path: problem".
 func (e *FieldError) Error() string { return e.Path + ": " + e.Problem }
 
-// FieldErrorsUnder puts prefix and a dot before the path of every FieldError in err, which may be a tree of
-// joined errors: for a Config that holds the Config of something else. FieldErrorsUnder of nil is nil.
+// FieldErrorsUnder puts prefix and a dot before the path of every FieldError in err, which may be a
+// tree of joined errors: for a Config that holds the Config of something else. FieldErrorsUnder of
+// nil is nil.
 func FieldErrorsUnder(prefix string, err error) error {
 	switch e := err.(type) { //nolint:errorlint // the tree itself is walked
 	case nil:

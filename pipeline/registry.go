@@ -23,6 +23,7 @@ type Registry struct {
 	handlers   map[string]http.Handler
 	checks     []HealthCheck
 	collectors []prometheus.Collector
+	classes    []ErrorClass
 	errs       []error
 	names      map[string]string // kind and name → plugin
 }
@@ -63,6 +64,8 @@ func NewRegistry(env Env, plugins ...Plugin) (*Registry, error) {
 	if r.env.Tracer == nil {
 		r.env.Tracer = noopTracer()
 	}
+	r.plugin = "pipeline"
+	r.ErrorClasses(ownClasses()...)
 	for _, p := range plugins {
 		r.plugin = p.Name()
 		if !nameShape.MatchString(p.Name()) {
@@ -114,11 +117,15 @@ func (r *Registry) Route(route Route) {
 	if route.Policy.DeadLetter == nil {
 		r.fail("route %s: Policy.DeadLetter is nil: set a sink for messages that can never be handled, or pipeline.Drop to lose them", route.Name)
 	}
+	if retry := route.Policy.Retry; retry.TakesReplays && retry.To == nil {
+		r.fail("route %s: Policy.Retry.TakesReplays needs a retry topic: set Retry.To", route.Name)
+	}
 	r.routes = append(r.routes, route)
 }
 
-// checkRetries reports retry topics that no route reads, or more than one. Without a reader a message that is sent there would be acked
-// and never handled again. Several readers would each run and count it, or, in one group, any of them.
+// checkRetries reports retry topics that no route reads, or more than one. Without a reader a
+// message that is sent there would be acked and never handled again. Several readers would each run
+// and count it, or, in one group, any of them.
 func (r *Registry) checkRetries() {
 	type place struct{ kind, name string } // without the group: a sink has none
 	readers := map[place][]string{}
@@ -145,7 +152,8 @@ func (r *Registry) checkRetries() {
 	}
 }
 
-// Service adds a service. Services start in the order they were added and stop in the reverse order.
+// Service adds a service. Services start in the order they were added and stop in the reverse
+// order.
 func (r *Registry) Service(name string, s Service) {
 	r.claim("service", name)
 	r.services = append(r.services, NamedService{Name: name, Plugin: r.plugin, Service: s})

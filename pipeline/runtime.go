@@ -20,21 +20,21 @@ type RuntimeOptions struct {
 	StopTimeout time.Duration
 	// ServicesOf names the plugins whose services are started. Nil: all.
 	ServicesOf []string
-	// Failers are watched in addition to the services and subscriptions: the chain reports stuck handlers here.
-	// A Failer that is Phased is notified like a service.
+	// Failers are watched in addition to the services and subscriptions: the chain reports stuck
+	// handlers here. A Failer that is Phased is notified like a service.
 	Failers []Failer
 }
 
 // Runtime runs what a Registry holds: services in order, then every route on one Watermill Router.
 // It is the only owner of the Router's life, because the Router's own life cycle has traps: it ends
-// when its last handler ends, it cancels and drops what is in hand on Close, and a failed handler
+// when its last handler ends, it cancels and drops what is in flight on Close, and a failed handler
 // can't be removed. A Runtime runs once.
 type Runtime struct {
-	reg    *Registry
-	opts   RuntimeOptions
-	log    *slog.Logger
-	failed chan error
-	crew   crew
+	reg     *Registry
+	opts    RuntimeOptions
+	log     *slog.Logger
+	failed  chan error
+	workers workerPool
 
 	mu       sync.Mutex // guards what follows; held by Start and by Stop from beginning to end
 	started  []NamedService
@@ -128,10 +128,11 @@ func (r *Runtime) startRoutes(ctx context.Context) error {
 		}
 		r.open = append(r.open, openRoute{route.Name, sub})
 		r.watch("route "+route.Name, sub)
-		// The publish step of the Router is outside the middleware; the chain publishes route.To itself.
+		// The publish step of the Router is outside the middleware; the chain publishes route.To
+		// itself.
 		handle := r.opts.Wrap(route)
 		router.AddConsumerHandler(route.Name, route.From.Describe().Name, borrowed{sub}, func(m *message.Message) error {
-			return r.crew.do(func() error {
+			return r.workers.do(func() error {
 				_, err := handle(m)
 				return err
 			})
@@ -144,7 +145,7 @@ func (r *Runtime) startRoutes(ctx context.Context) error {
 	result := make(chan error, 1)
 	go func() {
 		defer close(r.running)
-		// In-hand messages must outlive a cancelled ctx: Stop ends the Router, not its context.
+		// Messages in flight must outlive a cancelled ctx: Stop ends the Router, not its context.
 		err := router.Run(context.WithoutCancel(ctx))
 		result <- err
 		if err != nil {
@@ -191,20 +192,22 @@ func (r *Runtime) fail(err error) {
 // Runtime then calls Stop.
 func (r *Runtime) Failed() <-chan error { return r.failed }
 
-// routerCloseTimeout is how long the Router's Close waits for handlers. Drain has waited for them already; this wait
-// must only be short. Zero would mean the Router's default of 30s.
+// routerCloseTimeout is how long the Router's Close waits for handlers. Drain has waited for them
+// already; this wait must only be short. Zero would mean the Router's default of 30s.
 const routerCloseTimeout = time.Millisecond
 
-// maxServicesReserve and reserveShare bound the part of StopTimeout that draining leaves to the services.
+// maxServicesReserve and reserveShare bound the part of StopTimeout that draining leaves to the
+// services.
 const (
 	maxServicesReserve = 5 * time.Second
 	reserveShare       = 4
 )
 
-// Stop tells every Phased service that the drain begins, drains all routes at once, then stops the services upstream
-// first. Messages in hand are finished and acked. ctx and StopTimeout bound all of it together. A quarter of that
-// time, at most 5s, is kept for the services: a handler that does not return costs the other routes and the services
-// nothing. Stop is idempotent and legal before Start.
+// Stop tells every Phased service that the drain begins, drains all routes at once, then stops the
+// services upstream first. Messages in flight are finished and acked. ctx and StopTimeout bound all
+// of it together. A quarter of that time, at most 5s, is kept for the services: a handler that does
+// not return costs the other routes and the services nothing. Stop is idempotent and legal before
+// Start.
 func (r *Runtime) Stop(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -224,15 +227,16 @@ func (r *Runtime) Stop(ctx context.Context) error {
 		}
 		<-r.running
 	}
-	r.crew.end()
+	r.workers.end()
 	errs = append(errs, r.stopServices(ctx)...)
 	close(r.quit)
 	r.watchers.Wait()
 	return errors.Join(errs...)
 }
 
-// drain drains and closes all routes at once. They read durable sources, so their order does not matter. Draining
-// leaves reserve to what follows, and closing leaves half of it: a Close that waits longer is left behind.
+// drain drains and closes all routes at once. They read durable sources, so their order does not
+// matter. Draining leaves reserve to what follows, and closing leaves half of it: a Close that
+// waits longer is left behind.
 func (r *Runtime) drain(ctx context.Context) []error {
 	deadline, _ := ctx.Deadline() // Stop has set one
 	reserve := min(maxServicesReserve, time.Until(deadline)/reserveShare)
@@ -273,8 +277,8 @@ func (r *Runtime) drain(ctx context.Context) []error {
 	return errs
 }
 
-// stopServices stops the services upstream first. A service may use half of the time that is left, and the last one
-// all of it: a service that hangs leaves time to those after it.
+// stopServices stops the services upstream first. A service may use half of the time that is left,
+// and the last one all of it: a service that hangs leaves time to those after it.
 func (r *Runtime) stopServices(ctx context.Context) []error {
 	var errs []error
 	for i := len(r.started) - 1; i >= 0; i-- {
@@ -294,7 +298,7 @@ func (r *Runtime) stopServices(ctx context.Context) []error {
 }
 
 // borrowed hides Close from the Router: the Runtime drains and closes subscriptions, and the
-// Router would do it too early, with what is in hand cancelled.
+// Router would do it too early, with what is in flight cancelled.
 type borrowed struct{ Subscription }
 
 func (borrowed) Close() error { return nil }

@@ -142,7 +142,7 @@ func TestARouteMayHaveAnyName(t *testing.T) {
 	require.NoError(t, rt.Stop(t.Context()))
 }
 
-// A message in hand when the stop begins is finished and acked, with its context alive.
+// A message in flight when the stop begins is finished and acked, with its context alive.
 func TestStopDrains(t *testing.T) {
 	feed := drainTold{pipelinetest.NewFeed("in"), make(chan struct{})}
 	entered, release := make(chan struct{}), make(chan struct{})
@@ -154,14 +154,14 @@ func TestStopDrains(t *testing.T) {
 		}})
 	}})
 	require.NoError(t, err)
-	feed.SendPayloads("in hand", "not read")
+	feed.SendPayloads("in flight", "not read")
 	<-entered
 	stopped := make(chan error)
 	go func() { stopped <- rt.Stop(context.Background()) }()
 	<-feed.told
 	select {
 	case err := <-stopped:
-		require.FailNow(t, "stopped with a message in hand", err)
+		require.FailNow(t, "stopped with a message in flight", err)
 	default:
 	}
 	close(release)
@@ -186,7 +186,8 @@ func (s *phased) Stop(ctx context.Context) error {
 	return s.service.Stop(ctx)
 }
 
-// stuck is a source with a message in hand that is never acked: its drain takes all the time it is given.
+// stuck is a source with a message in flight that is never acked: its drain takes all the time it
+// is given.
 type stuck struct{ *pipelinetest.Feed }
 
 func (s stuck) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
@@ -229,7 +230,7 @@ func TestAStuckRouteCostsTheOthersNothing(t *testing.T) {
 		require.NotContains(t, err.Error(), "healthy")
 		require.LessOrEqual(t, time.Since(begin), limit, "draining and stopping, together")
 		require.Equal(t, before, begun.Load(), "a message was begun after the stop")
-		require.True(t, (<-healthy.Settled()).Acked, "what was in hand is finished")
+		require.True(t, (<-healthy.Settled()).Acked, "what was in flight is finished")
 		require.NoError(t, flush.err, "a service is stopped with a context that lives")
 		require.Positive(t, flush.left)
 		require.Equal(t, []string{"start flush", "running", "draining", "stop flush"}, d.lines)
@@ -344,6 +345,9 @@ func TestRegistryReportsEveryMistakeAtOnce(t *testing.T) {
 				}})
 			}
 		}},
+		plugin{"classes", func(r *pipeline.Registry) {
+			r.ErrorClasses(pipeline.ErrorClass{Name: pipeline.ClassUndecodable})
+		}},
 		plugin{"toy", func(*pipeline.Registry) {}},
 		plugin{"Not A Name", func(*pipeline.Registry) {}})
 	for _, want := range []string{
@@ -353,6 +357,7 @@ func TestRegistryReportsEveryMistakeAtOnce(t *testing.T) {
 		`route name must be lower-case letters and digits, with . - or _ between them, got "keep alive"`,
 		"route retries: no route reads its retry topic recorder nobody-reads-it",
 		"routes one, two read the retry topic feed retries: one route must read it",
+		`error class "undecodable" is already registered`,
 	} {
 		require.ErrorContains(t, err, want)
 	}

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Sampler thins out log lines that repeat: the first of a key is due at once, those that follow are counted and due
-// together, at most once per interval. Build it with NewSampler. It is safe for concurrent use.
+// Sampler thins out log lines that repeat: the first of a key is due at once, those that follow are
+// counted and due together, at most once per interval. Build it with NewSampler. It is safe for
+// concurrent use.
 type Sampler[K comparable, V any] struct {
 	interval time.Duration
 
@@ -69,22 +70,22 @@ func (s *Sampler[K, V]) take(all bool) (lines []Sample[K, V]) {
 	return lines
 }
 
-// Notices writes warnings that many things of a kind may cause at once: at most one line per text and interval. Build it with
-// NewNotices. It is safe for concurrent use.
-type Notices struct {
+// LogSampler writes warnings that many streams or messages may cause at once, at most one line per
+// text and interval. Build it with NewLogSampler. It is safe for concurrent use.
+type LogSampler struct {
 	sampler *Sampler[string, []slog.Attr] // by text
 }
 
-// NewNotices returns Notices for at most one line per text and interval.
-func NewNotices(interval time.Duration) *Notices {
-	return &Notices{NewSampler[string, []slog.Attr](interval)}
+// NewLogSampler returns a LogSampler that writes at most one line per text and interval.
+func NewLogSampler(interval time.Duration) *LogSampler {
+	return &LogSampler{NewSampler[string, []slog.Attr](interval)}
 }
 
-// Warn writes text to log, now or with a later call. The line has the attributes of the latest call with that text, and in
-// "times" the number of calls that it stands for.
-func (n *Notices) Warn(log *slog.Logger, text string, attrs ...slog.Attr) {
-	n.sampler.Add(text, 1, attrs)
-	for _, line := range n.sampler.Due() {
+// Warn writes text to log, now or with a later call. The line has the attributes of the latest call
+// with that text. Its attribute "times" is the number of calls since the last line.
+func (l *LogSampler) Warn(log *slog.Logger, text string, attrs ...slog.Attr) {
+	l.sampler.Add(text, 1, attrs)
+	for _, line := range l.sampler.Due() {
 		log.LogAttrs(context.Background(), slog.LevelWarn, line.Key, append(slices.Clone(line.Latest), slog.Int("times", line.Count))...) //nolint:sloglint // the callers' texts are constants
 	}
 }

@@ -7,26 +7,29 @@ import (
 	"time"
 )
 
-// Migratable is implemented by a plugin that keeps tables. The command `migrate` brings them up to date. The plugin's
-// service that opens a store calls Env.Schemas.Prepare first.
+// Migratable is implemented by a plugin that keeps tables. The command `migrate` brings them up to
+// date. The plugin's service that opens a store calls Env.Schemas.Prepare first.
 type Migratable interface {
-	// Schemas returns the schemas of the stores that are configured, in the order of their migration. It is called after
-	// the settings were decoded and validated, and opens no connection.
+	// Schemas returns the schemas of the stores that are configured, in the order of their
+	// migration. It is called after the settings were decoded and validated, and opens no
+	// connection.
 	Schemas(Env) []Schema
 }
 
-// Schema is the tables of one plugin in one database. Plan and Migrate open the database, wait until ctx ends while it
-// is unavailable, and close it. An error that wraps ErrUnavailable says that it was unavailable.
+// Schema is the tables of one plugin in one database. Plan and Migrate open the database, wait
+// until ctx ends while it is unavailable, and close it. An error that wraps ErrUnavailable says
+// that it was unavailable.
 type Schema interface {
 	// Plan returns what Migrate would do. It changes nothing, and needs read rights only.
 	Plan(ctx context.Context) (Migration, error)
-	// Migrate brings the schema up to date. Several processes may call it at once. A schema that is newer than this binary
-	// stays unchanged. With an error, Migration holds what was done before it.
+	// Migrate brings the schema up to date. Several processes may call it at once. A schema that is
+	// newer than this binary stays unchanged. With an error, Migration holds what was done before
+	// it.
 	Migrate(ctx context.Context) (Migration, error)
 }
 
-// Migration is what was done to a schema, or would be done. Versions are those of the migrations; 0 is a schema without
-// tables.
+// Migration is what was done to a schema, or would be done. Versions are those of the migrations; 0
+// is a schema without tables.
 type Migration struct {
 	Store  string          // what the tables keep, such as ledger
 	Kind   string          // of the database: postgres or sqlite
@@ -55,19 +58,22 @@ func (m Migration) Newer() bool { return m.Before > m.Known }
 // SchemaPolicy says what a process does with the schema of a store before it uses the store.
 type SchemaPolicy uint8
 
-// The policies. Migrations only add, so that an older binary goes on working on a newer schema: instances of two
-// versions run next to each other during a rolling upgrade, and the older one may start again.
+// The policies. Migrations only add, so that an older binary goes on working on a newer schema:
+// instances of two versions run next to each other during a rolling upgrade, and the older one may
+// start again.
 const (
-	// MigrateSchemas brings an older schema up to date and accepts a newer one: for a process that runs routes.
+	// MigrateSchemas brings an older schema up to date and accepts a newer one: for a process that
+	// runs routes.
 	MigrateSchemas SchemaPolicy = iota
-	// RequireSchemas refuses an older schema and accepts a newer one: for a process that runs routes without the right to
-	// change tables.
+	// RequireSchemas refuses an older schema and accepts a newer one: for a process that runs
+	// routes without the right to change tables.
 	RequireSchemas
 	// MatchSchemas refuses an older and a newer schema: for commands.
 	MatchSchemas
 )
 
-// Prepare does with a schema what the policy says. The error is a *SchemaError when the policy refuses the schema.
+// Prepare does with a schema what the policy says. The error is a *SchemaError when the policy
+// refuses the schema.
 func (p SchemaPolicy) Prepare(ctx context.Context, s Schema, log *slog.Logger) error {
 	look := s.Plan
 	if p == MigrateSchemas {
@@ -85,8 +91,8 @@ func (p SchemaPolicy) Prepare(ctx context.Context, s Schema, log *slog.Logger) e
 	return nil
 }
 
-// SchemaError says that a schema does not fit this binary. A newer schema needs a newer binary; an older one needs
-// the command `migrate`.
+// SchemaError says that a schema does not fit this binary. A newer schema needs a newer binary; an
+// older one needs the command `migrate`.
 type SchemaError struct {
 	// Migration is the plan for the schema.
 	Migration

@@ -42,17 +42,28 @@ func (s *Secret) UnmarshalText(text []byte) error {
 		name := strings.TrimPrefix(raw, "env:")
 		v, ok := os.LookupEnv(name)
 		if !ok {
-			return fmt.Errorf("environment variable %s is not set", name)
+			return fmt.Errorf("environment variable %s%s", name, notSet)
 		}
 		s.value = v
 	case strings.HasPrefix(raw, "file:"):
 		b, err := os.ReadFile(strings.TrimPrefix(raw, "file:"))
 		if err != nil {
-			return fmt.Errorf("secret: %w", err)
+			return fmt.Errorf("%s%w", noFile, err)
 		}
 		s.value = strings.TrimRight(string(b), "\r\n")
 	default:
 		s.value = raw
 	}
 	return nil
+}
+
+const (
+	notSet = " is not set"
+	noFile = "secret: "
+)
+
+// SecretNotSet reports whether the problem of a setting is that a Secret's variable or file does
+// not exist here.
+func SecretNotSet(problem string) bool {
+	return strings.HasPrefix(problem, "environment variable ") && strings.HasSuffix(problem, notSet) || strings.HasPrefix(problem, noFile)
 }

@@ -17,13 +17,13 @@ type Failer interface {
 	Failed() <-chan error
 }
 
-// Phased is implemented by a Service, or by a Failer of RuntimeOptions, that must behave differently while the process
-// starts and while it stops: one that answers requests, for example. Both methods are called once at most and must
-// return at once.
+// Phased is implemented by a Service, or by a Failer of RuntimeOptions, that must behave
+// differently while the process starts and while it stops: one that answers requests, for example.
+// Both methods are called once at most and must return at once.
 type Phased interface {
 	// Running says that all services have started. The routes are opened next.
 	Running()
-	// Draining says that the stop has begun: before the first route drains and before the first service stops.
-	// It is also called when the start has failed.
+	// Draining says that the stop has begun: before the first route drains and before the first
+	// service stops. It is also called when the start has failed.
 	Draining()
 }

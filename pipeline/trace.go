@@ -13,7 +13,8 @@ func noopTracer() trace.TracerProvider { return noop.NewTracerProvider() }
 
 var traceContext = propagation.TraceContext{}
 
-// InjectTrace writes the trace context of ctx into a message's metadata (traceparent), which must not be nil.
+// InjectTrace writes the trace context of ctx into a message's metadata (traceparent), which must
+// not be nil.
 func InjectTrace(ctx context.Context, metadata message.Metadata) {
 	traceContext.Inject(ctx, propagation.MapCarrier(metadata))
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/millrace-io/millrace/wire"
 )
 
-// Commands of the service refuse a store without tables and leave it unchanged. `migrate` makes the tables, and then they work.
+// Commands of the service refuse a store without tables and leave it unchanged. `migrate` makes the
+// tables, and then they work.
 func TestCommandsDoNotMigrate(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
@@ -27,7 +28,7 @@ plugins:
 		command := func(line string) (int, string) {
 			var out bytes.Buffer
 			code := app.Main(t.Context(), app.Options{
-				Name: "millrace", Plugins: wire.New().Plugins, Homes: wire.Homes(), Profiles: wire.Profiles(), DefaultProfile: "embedded", Args: append(strings.Fields(line), "--config", file),
+				Name: "millrace", Plugins: wire.New().Plugins, Environments: wire.Environments(), Profiles: wire.Profiles(), DefaultProfile: "embedded", Args: append(strings.Fields(line), "--config", file),
 				Environ: []string{}, Stdout: &out, Stderr: &out,
 			})
 			return code, out.String()
@@ -35,7 +36,7 @@ plugins:
 		const empty = "version 0, would become"
 		lines := []string{
 			"campaign pause POINT 1 --why test --future", "campaign cancel POINT 1 --why test --future", "campaign explain POINT 1 2", "unknown list",
-			"unknown resolve POINT 1 2 --paid TX --why test", "dead list", "dead replay --class a --why test", "dead discard --class a --why test",
+			"unknown resolve POINT 1 2 --paid TX --why test", "deadletter list", "deadletter replay --class a --why test", "deadletter discard --class a --why test",
 		}
 		for _, line := range lines {
 			code, out := command(line)

@@ -47,8 +47,8 @@ func TestMistakesInSettings(t *testing.T) {
   promotion: {ledger: {dsn: "sqlite:a.db"}, money_api: {url: "https://a", ca_file: FILE}}
 `, "FILE", nothing),
 			"plugins.kafka.tls.cert_file: tls: failed to find any PEM data in certificate input\n" +
-				"plugins.redis.tls.ca_file: no certificate in " + nothing + "\n" +
-				"plugins.promotion.money_api.ca_file: " + nothing + " holds no certificate\n",
+				"plugins.redis.tls.ca_file: " + nothing + " contains no certificate\n" +
+				"plugins.promotion.money_api.ca_file: " + nothing + " contains no certificate\n",
 		},
 		"files that nothing reads": {
 			"plugins:\n  kafka: {tls: {enabled: false, ca_file: /absent.pem}}\n  redis: {enabled: false, tls: {enabled: true, ca_file: /absent.pem}}\n" +

@@ -12,7 +12,8 @@ import (
 	"github.com/millrace-io/millrace/wire"
 )
 
-// misplaced returns the plugins that stand before one that their constructor was given: their services would start without it.
+// misplaced returns the plugins that stand before one that their constructor was given: their
+// services would start without it.
 func misplaced(plugins []pipeline.Plugin) (all []string) {
 	for i, p := range plugins {
 		holds := reflect.Indirect(reflect.ValueOf(p))

@@ -22,7 +22,8 @@ plugins:
     money_api: {url: "https://money.example.com", token: secret}
 `
 
-// What would cross a network in plain text, or pay nobody, is refused unless a setting allows just that.
+// What would cross a network in plain text, or pay nobody, is refused unless a setting allows just
+// that.
 func TestUnsafeSettingsAreRefused(t *testing.T) {
 	t.Parallel()
 	const (
@@ -60,11 +61,11 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 		"the Money API here": {environ: []string{money + "URL=http://127.0.0.1:8089"}},
 		"the ledger": {
 			[]string{ledger + "DSN=postgres://u:p@db/millrace"}, ledger + "DSN=postgres://u:p@db/millrace?sslmode=disable",
-			"plugins.promotion.ledger.dsn: must say sslmode, because the server is on another machine: add sslmode=verify-full",
+			"plugins.promotion.ledger.dsn: must have an sslmode, because the server is on another machine: add sslmode=verify-full",
 		},
 		"the dead letters": {
 			[]string{"MILLRACE__PLUGINS__DEADLETTER__STORE__DSN=postgres://u:p@db/millrace"}, "MILLRACE__PLUGINS__DEADLETTER__STORE__DSN=postgres://u:p@db/millrace?sslmode=disable",
-			"plugins.deadletter.store.dsn: must say sslmode",
+			"plugins.deadletter.store.dsn: must have an sslmode",
 		},
 		"a simulator with real servers": {
 			[]string{simulator + "ENABLED=true"}, simulator + "ALLOW_WITH_REAL_SERVERS=true",
@@ -85,7 +86,7 @@ func TestUnsafeSettingsAreRefused(t *testing.T) {
 			validate := func(command string, environ ...string) (int, string) {
 				var out bytes.Buffer
 				code := app.Main(t.Context(), app.Options{
-					Name: "millrace", Plugins: wire.New().Plugins, Homes: wire.Homes(), Profiles: wire.Profiles(), DefaultProfile: "embedded", Args: []string{command, "--config", file},
+					Name: "millrace", Plugins: wire.New().Plugins, Environments: wire.Environments(), Profiles: wire.Profiles(), DefaultProfile: "embedded", Args: []string{command, "--config", file},
 					Environ: environ, Stdout: &out, Stderr: &out,
 				})
 				return code, out.String()

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redisstream"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 )
@@ -21,12 +21,13 @@ import (
 // New builds the service offline, with default settings.
 func New() Service {
 	plugin := telemetry.New()
-	redispollPlugin := redispoll.New()
+	redisPlugin := redis.New()
 	kafkaPlugin := kafka.New()
-	redisstreamPlugin := redisstream.New(redispollPlugin)
-	deadletterPlugin := deadletter.New(kafkaPlugin, redispollPlugin)
-	reclaimPlugin := reclaim.New(redispollPlugin)
-	promotionPlugin := promotion.New(kafkaPlugin, redispollPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin)
-	service := newService(plugin, redispollPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, promotionPlugin)
+	redisstreamPlugin := redisstream.New(redisPlugin)
+	deadletterPlugin := deadletter.New(kafkaPlugin, redisPlugin)
+	reclaimPlugin := reclaim.New(redisPlugin)
+	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin)
+	webhookPlugin := provideWebhook(kafkaPlugin, deadletterPlugin)
+	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, promotionPlugin, webhookPlugin)
 	return service
 }

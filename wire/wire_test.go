@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-io/millrace/configs"
 	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/webhook"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -23,6 +24,10 @@ func plugins() []pipeline.Plugin {
 			settings.Ledger.DSN = pipeline.NewSecret("sqlite:ledger.db")
 			settings.MoneyAPI.URL = "http://127.0.0.1:8089"
 			settings.Stream.Enabled = true
+		}
+		if hooks, ok := p.(*webhook.Plugin); ok {
+			settings := hooks.Settings().(*webhook.Config)
+			settings.URL, settings.Secret = "https://shop.example/hooks", pipeline.NewSecret("a secret")
 		}
 	}
 	return all
@@ -48,12 +53,14 @@ func TestTheRoutesOfTheService(t *testing.T) {
 		"promotion.point.stream", "promotion.point.retry", "promotion.point.accept",
 		"promotion.voucher.stream", "promotion.voucher.retry", "promotion.voucher.accept",
 		"promotion.started",
+		"webhook", "webhook.retry",
 	} {
 		require.Contains(t, names, want)
 	}
 }
 
-// Every profile is made of keys that the plugins know; what a profile leaves to the environment may be missing.
+// Every profile is made of keys that the plugins know; what a profile leaves to the environment may
+// be missing.
 func TestEveryProfileFitsThePlugins(t *testing.T) {
 	for _, profile := range configs.Profiles(wire.Profiles()) {
 		t.Run(profile, func(t *testing.T) {

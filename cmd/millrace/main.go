@@ -23,7 +23,7 @@ func main() {
 		Name:           "millrace", // MILLRACE__LOG__LEVEL and the like are settings
 		Short:          "Bring events to handlers: Kafka in, Redis Streams to spread the work, and what is paid is paid once",
 		Plugins:        service.Plugins,
-		Homes:          wire.Homes(),
+		Environments:   wire.Environments(),
 		Profiles:       wire.Profiles(),
 		DefaultProfile: "embedded",
 	}))

@@ -1,4 +1,9 @@
-// Package faults is what the fault suite knows without any server: which faults there are (Matrix), in which order
-// and with which numbers a seed tries them (Plan), a proxy that spoils connections (Proxy), and the table of
-// results that it writes into the README (Table). What happens then is in the tests of package e2e.
+// Package faults has the parts of the fault suite that need no server:
+//
+//   - Matrix: all faults
+//   - Plan: the order and the numbers of the faults for a seed
+//   - Proxy: delays and cuts connections
+//   - Table and Totals: the results for the READMEs
+//
+// The tests of package e2e inject the faults.
 package faults

@@ -1,6 +1,6 @@
 package faults
 
-import "github.com/millrace-io/millrace/pipeline/killpoint"
+import "github.com/millrace-io/millrace/pipeline/failpoint"
 
 // Groups of faults, as the table of results has them.
 const (
@@ -21,15 +21,15 @@ type Fault struct {
 	Group string
 	Says  string // for people
 	// Points are where processes are lost; for pairs the plan draws them.
-	Points []killpoint.Point
+	Points []failpoint.Point
 	Pair   bool
 }
 
 // Matrix is every fault that is tried.
 func Matrix() []Fault {
 	var all []Fault
-	for _, p := range killpoint.Points() {
-		all = append(all, Fault{Name: "kill/" + string(p), Group: GroupKill, Says: "at " + string(p), Points: []killpoint.Point{p}})
+	for _, p := range failpoint.Points() {
+		all = append(all, Fault{Name: "kill/" + string(p), Group: GroupKill, Says: "at " + string(p), Points: []failpoint.Point{p}})
 	}
 	for _, n := range []string{"1", "2", "3", "4", "5", "6"} {
 		all = append(all, Fault{Name: "kill/pair-" + n, Group: GroupKill, Says: "at a random pair of points", Pair: true})
@@ -38,7 +38,7 @@ func Matrix() []Fault {
 		{"frozen/before-the-call", GroupFrozen, "SIGSTOP between SENDING and the call until the lease is gone, then woken"},
 		{"frozen/after-the-call", GroupFrozen, "SIGSTOP after the call until the lease is gone, then woken"},
 		{"frozen/in-a-transaction", GroupFrozen, "SIGSTOP in a transaction of the ledger, a pause behind it, another campaign, then woken"},
-		{"frozen/clean-up", GroupFrozen, "SIGSTOP in the clean-up of a drained stream until there is work in it again, then woken"},
+		{"frozen/clean-up", GroupFrozen, "SIGSTOP in the clean-up of a drained stream until it has entries again"},
 		{"shutdown/sigterm", GroupShutdown, "SIGTERM under load"},
 		{"shutdown/rolling", GroupShutdown, "rolling restart of three instances"},
 		{"redis/restart", GroupRedis, "restart"},
@@ -52,7 +52,7 @@ func Matrix() []Fault {
 		{"redis/oom-long", GroupRedis, "OOM refusal for 40 s, with acknowledged entries on the stream"},
 		{"redis/refused-key", GroupRedis, "the key of one campaign's stream is a string, another campaign on the same partitions"},
 		{"kafka/restart", GroupKafka, "broker restart"},
-		{"kafka/kill", GroupKafka, "broker killed, its coordinator loaded anew"},
+		{"kafka/kill", GroupKafka, "broker killed, its coordinator loaded again"},
 		{"kafka/coordinator", GroupKafka, "coordinator moved to another broker, and back"},
 		{"kafka/rebalance-storm", GroupKafka, "rebalance storm"},
 		{"kafka/produce-errors", GroupKafka, "produce errors"},
@@ -70,7 +70,7 @@ func Matrix() []Fault {
 		{"money/unauthorized", GroupMoney, "401 for a while"},
 		{"money/silence", GroupMoney, "silence"},
 		{"money/down", GroupMoney, "down for a while"},
-		{"money/poison-answers", GroupMoney, "1 % of the payouts always answered badly: 403, 404, 429, lookups 410, with and without a code"},
+		{"money/poison-answers", GroupMoney, "1 % of payouts: always 403, 404, 429 or lookups 410"},
 		{"person/pause-resume", GroupPerson, "pause and resume under load"},
 		{"person/cancel", GroupPerson, "cancel under load"},
 		{"person/flag", GroupPerson, "flag switched under load"},

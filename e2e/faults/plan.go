@@ -7,13 +7,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace-io/millrace/pipeline/killpoint"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
 
-// Arm is one process that is told where to fail.
+// Arm is a failpoint that one process is set to.
 type Arm struct {
 	Instance int // which of the three
-	Point    killpoint.Point
+	Point    failpoint.Point
 	Nth      int
 }
 
@@ -42,8 +43,9 @@ func (c Case) String() string {
 // Instances is how many processes share the work of a case.
 const Instances = 3
 
-// Plan returns the matrix as seed tries it: which numbers every fault gets, and in which order. The groups take
-// turns, so that any beginning of the plan has some of each. It depends on the seed alone.
+// Plan returns the matrix as seed tries it: which numbers every fault gets, and in which order. The
+// groups take turns, so that any beginning of the plan has some of each. It depends on the seed
+// alone.
 func Plan(seed uint64) []Case {
 	order := source(seed, "order")
 	groups := map[string][]Case{}
@@ -70,17 +72,18 @@ func Plan(seed uint64) []Case {
 	return plan
 }
 
-// draw gives a fault its numbers. Every fault has a source of its own, so that a new line of the matrix
-// changes no other.
+// draw gives a fault its numbers. Every fault has a source of its own, so that a new line of the
+// matrix changes no other.
 func draw(f Fault, seed uint64) Case {
 	r := source(seed, f.Name)
+	types := promotiontype.Names()
 	c := Case{
-		Fault: f, Seed: seed, Kind: []string{"POINT", "VOUCHER"}[r.IntN(2)],
+		Fault: f, Seed: seed, Kind: types[r.IntN(len(types))],
 		Targets: 300 + 100*r.IntN(6), At: 10 + r.IntN(50), Victim: r.IntN(Instances),
 	}
 	points := f.Points
 	if f.Pair {
-		all := slices.DeleteFunc(killpoint.Points(), func(p killpoint.Point) bool { return seldom(p) })
+		all := slices.DeleteFunc(failpoint.Points(), func(p failpoint.Point) bool { return seldom(p) })
 		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		points = all[:2]
 	}
@@ -92,16 +95,16 @@ func draw(f Fault, seed uint64) Case {
 }
 
 // seldom says whether a point is passed so seldom that a case must bring it about.
-func seldom(p killpoint.Point) bool {
-	return p == killpoint.CleanUp || p == killpoint.Reclaim || p == killpoint.FeederBatch || p == killpoint.Drain
+func seldom(p failpoint.Point) bool {
+	return p == failpoint.CleanUp || p == failpoint.Reclaim || p == failpoint.FeederBatch || p == failpoint.Drain
 }
 
 // nth draws at which reach a process is lost: early enough that every instance gets there.
-func nth(p killpoint.Point, r *rand.Rand) int {
+func nth(p failpoint.Point, r *rand.Rand) int {
 	switch {
 	case seldom(p):
 		return 1
-	case p == killpoint.AfterRead || p == killpoint.BeforeXACK: // a batch at a time
+	case p == failpoint.AfterRead || p == failpoint.BeforeXACK: // a batch at a time
 		return 1 + r.IntN(5)
 	default:
 		return 1 + r.IntN(40)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/e2e/faults"
-	"github.com/millrace-io/millrace/pipeline/killpoint"
+	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
 
 func lines(seed uint64) string {
@@ -66,13 +66,13 @@ func TestThePlanIsTheWholeMatrix(t *testing.T) {
 // Every named point is lost alone.
 func TestEveryPointIsInTheMatrix(t *testing.T) {
 	t.Parallel()
-	alone := map[killpoint.Point]bool{}
+	alone := map[failpoint.Point]bool{}
 	for _, f := range faults.Matrix() {
 		if len(f.Points) == 1 {
 			alone[f.Points[0]] = true
 		}
 	}
-	for _, p := range killpoint.Points() {
+	for _, p := range failpoint.Points() {
 		require.True(t, alone[p], "%s is not tried alone", p)
 	}
 }

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Proxy is a TCP proxy in front of a server. It can slow answers down, cut connections where an answer was due,
-// and lead to another server. The zero Proxy is not usable; it is safe for concurrent use.
+// Proxy is a TCP proxy in front of a server. It can slow answers down, cut connections where an
+// answer was due, and lead to another server. The zero Proxy is not usable; it is safe for
+// concurrent use.
 type Proxy struct {
 	ln net.Listener
 	wg sync.WaitGroup
@@ -63,7 +64,8 @@ func (p *Proxy) SetDelay(d time.Duration) {
 	p.mu.Unlock()
 }
 
-// CutAnswers cuts the connection instead of passing every nth piece of an answer on: the command has run. 0 ends it.
+// CutAnswers cuts the connection instead of passing every nth piece of an answer on: the command
+// has run. 0 ends it.
 func (p *Proxy) CutAnswers(nth int) {
 	p.mu.Lock()
 	p.cutEach = nth
@@ -133,7 +135,7 @@ type piece struct {
 	due  time.Time
 }
 
-// pump copies; what is late does not hold up the reading of what follows.
+// pump copies. A delayed piece does not delay the reading of the next one.
 func (p *Proxy) pump(dst, src net.Conn, answers bool) {
 	late := make(chan piece, 1024)
 	var writer sync.WaitGroup

@@ -15,15 +15,14 @@ type Result struct {
 	Broken string // the first broken invariant; empty: none
 }
 
-// The table stands between these two lines.
+// The totals stand between these two lines in README.md, and the table in e2e/README.md.
 const (
 	Begin = "<!-- faults:begin -->"
 	End   = "<!-- faults:end -->"
 )
 
-// Table writes what was tried, how often, and with what result.
-func Table(results []Result) string {
-	var b strings.Builder
+// Totals is one sentence about all results.
+func Totals(results []Result) string {
 	seeds := map[uint64]bool{}
 	var order []uint64
 	targets, broken, took := 0, 0, time.Duration(0)
@@ -43,8 +42,14 @@ func Table(results []Result) string {
 	if broken > 0 {
 		held = fmt.Sprintf("an invariant was broken after %d", broken)
 	}
-	fmt.Fprintf(&b, "%d cases with %d payouts, seeds %s, in %s: %s.\n\n", len(results), targets,
+	return fmt.Sprintf("%d cases with %d payouts, seeds %s, in %s: %s.\n", len(results), targets,
 		strings.Trim(fmt.Sprint(order), "[]"), took.Round(time.Second), held)
+}
+
+// Table has one line per fault: what was tried, how often, and with what result.
+func Table(results []Result) string {
+	var b strings.Builder
+	b.WriteString(Totals(results) + "\n")
 	b.WriteString("| what | fault | tried | result |\n|---|---|---|---|\n")
 	type line struct{ group, says string }
 	tried := map[line][]Result{}
@@ -74,11 +79,11 @@ func Table(results []Result) string {
 	return b.String()
 }
 
-// Replace puts table between the two markers of text.
-func Replace(text, table string) (string, error) {
+// Replace puts content between the two markers of text.
+func Replace(text, content string) (string, error) {
 	begin, end := strings.Index(text, Begin), strings.Index(text, End)
 	if begin < 0 || end < begin {
-		return "", errors.New("faults: no place for the table: " + Begin + " … " + End)
+		return "", errors.New("faults: no place for the results: " + Begin + " … " + End)
 	}
-	return text[:begin+len(Begin)] + "\n" + table + text[end:], nil
+	return text[:begin+len(Begin)] + "\n" + content + text[end:], nil
 }

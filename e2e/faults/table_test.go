@@ -19,10 +19,10 @@ func TestTheTableSaysWhatWasTried(t *testing.T) {
 	}
 	require.Contains(t, faults.Table(results), "18 cases with")
 	require.Contains(t, faults.Table(results), "seeds 1 2, in 18s: every invariant held after each.")
-	results[3].Broken = "one charge a target"
+	results[3].Broken = "one charge per target"
 	table := faults.Table(results)
 	require.Contains(t, table, "an invariant was broken after 1")
-	require.Contains(t, table, "**broken:** one charge a target (seed 2)")
+	require.Contains(t, table, "**broken:** one charge per target (seed 2)")
 }
 
 func TestTheTableHasItsPlace(t *testing.T) {

@@ -1,3 +1,3 @@
-// Package rules tests what the project says about its own source: which folder may import which, how plugin
-// folders are laid out, how long a file may be. Every rule has a case here that must fail it.
+// Package rules tests the rules of the repository's own source: imports, the layout of plugin
+// folders, the length of files, links, and words. Each rule has a case that must fail.
 package rules

@@ -21,7 +21,8 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// sources returns the Go files of the project that a person wrote, by their path from the top folder.
+// sources returns the Go files of the project that a person wrote, by their path from the top
+// folder.
 func sources(t *testing.T) map[string][]byte {
 	t.Helper()
 	top := root(t)
@@ -85,8 +86,9 @@ func TestFilesHoldOneThing(t *testing.T) {
 	require.Empty(t, tooLong("x.go", bytes.Repeat([]byte("\n"), longest)))
 }
 
-// sleeps returns the lines of a test file that wait by sleeping. In a bubble of testing/synctest sleeping moves
-// the bubble's clock; elsewhere a sleep may stand for the work that a handler does, and says so.
+// sleeps returns the lines of a test file that wait by sleeping. In a bubble of testing/synctest
+// sleeping moves the bubble's clock; elsewhere a sleep may stand for the work that a handler does,
+// and says so.
 func sleeps(text []byte) []string {
 	if bytes.Contains(text, []byte("synctest.")) || bytes.Contains(text, []byte("bubble(")) {
 		return nil
@@ -115,8 +117,8 @@ func TestNothingWaitsBySleeping(t *testing.T) {
 	require.Empty(t, sleeps([]byte("package p\n\tsynctest.Test(t, f)\n\ttime.Sleep(1)\n")))
 }
 
-// readme returns what is wrong with the README of a plugin's folder: its sections stand in one order, and
-// its Go examples are taken from code that is run.
+// readme returns what is wrong with the README of a plugin's folder. Its sections have one order.
+// Its Go examples are lines of tests.
 func readme(text, code string) []string {
 	var wrong []string
 	var sections []string
@@ -157,8 +159,8 @@ func readme(text, code string) []string {
 	return wrong
 }
 
-// firstMissing returns the first line of an example that code doesn't have, after the lines before it; comments
-// and white space don't matter, and code may have more between them.
+// firstMissing returns the first line of an example that code does not have in the same order.
+// Comments and white space are ignored, and code may have further lines.
 func firstMissing(example []string, code string) string {
 	var lines []string
 	for line := range strings.Lines(code) {
@@ -208,6 +210,9 @@ func TestPluginReadmes(t *testing.T) {
 			}
 			tests, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
 			require.NoError(t, err)
+			below, err := filepath.Glob(filepath.Join(folder, "*", "*_test.go"))
+			require.NoError(t, err)
+			tests = append(tests, below...)
 			var code strings.Builder
 			for _, file := range tests {
 				part, err := os.ReadFile(file)

@@ -1,5 +1,6 @@
-// Services starts and stops the real servers that tests and `demo --profile local` need: Apache Kafka,
-// Redis, Valkey and PostgreSQL on loopback ports of their own. Run it from the repository's top folder:
+// Services starts and stops the real servers that tests and `demo --profile local` need: Apache
+// Kafka, Redis, Valkey and PostgreSQL on loopback ports of their own. Run it from the repository's
+// top folder:
 //
 //	go run ./e2e/services up               start what does not run yet
 //	go run ./e2e/services status           which servers answer
@@ -79,8 +80,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, er
 	}
 }
 
-// fleetOf returns the servers of ./.services. MILLRACE_SERVICES_PORT_OFFSET moves all ports, for a second
-// checkout on the same machine.
+// fleetOf returns the servers of ./.services. MILLRACE_SERVICES_PORT_OFFSET moves all ports, for a
+// second checkout on the same machine.
 func fleetOf(getenv func(string) string, progress io.Writer) (*servers.Fleet, error) {
 	opts := servers.Options{
 		Dir: ".services", Getenv: getenv, Progress: progress, ComposeFile: "e2e/services/compose.yaml",

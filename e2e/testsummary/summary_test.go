@@ -3,17 +3,21 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
-// events makes the JSON of lines "action package test [output…]"; a dash is an empty field.
+// events makes the JSON of lines "action package test [output or server]"; a dash is an empty
+// field.
 func events(lines ...string) string {
 	var b strings.Builder
 	for _, line := range lines {
@@ -27,8 +31,11 @@ func events(lines ...string) string {
 			}
 		}
 		e := map[string]string{"Action": fields[0], "Package": fields[1], "Test": fields[2]}
-		if fields[0] == "output" {
+		switch fields[0] {
+		case "output":
 			e["Output"] = fields[3] + "\n"
+		case "attr":
+			e["Key"], e["Value"] = tier.Attribute, fields[3]
 		}
 		j, err := json.Marshal(e)
 		if err != nil {
@@ -47,8 +54,19 @@ func summarize(ci, in string, args ...string) (code int, out string) {
 		}
 		return ""
 	}
-	code = run(append([]string{"-heartbeat", "0"}, args...), env, strings.NewReader(in), &o, &o)
+	code = run(append([]string{"-heartbeat", "0"}, args...), env, printing(in), &o, &o)
 	return code, o.String()
+}
+
+// printing is a go test that prints one text after the other, the last one again and again.
+func printing(texts ...string) tester {
+	return func(_ []string, _ io.Writer, read func(io.Reader) error) error {
+		text := texts[0]
+		if len(texts) > 1 {
+			texts = texts[1:]
+		}
+		return read(strings.NewReader(text))
+	}
 }
 
 // row returns the numbers of a row of the table.
@@ -63,28 +81,101 @@ func row(t *testing.T, out, what string) string {
 	return ""
 }
 
-func TestCounts(t *testing.T) {
+func TestCountsTheServersThatATestHasMet(t *testing.T) {
 	t.Parallel()
 	code, out := summarize("true", events(
-		"run p TestGroup", "run p TestGroup/kafka", "run p TestGroup/kafka/window_1", "run p TestGroup/kafka/window_256", "run p TestGroup/kfake",
+		"run p TestGroup", "run p TestGroup/kafka", "attr p TestGroup/kafka kafka", "run p TestGroup/kafka/window_1", "run p TestGroup/kafka/window_256",
+		"run p TestGroup/kfake", "attr p TestGroup/kfake embedded",
 		"pass p TestGroup/kafka/window_1", "pass p TestGroup/kafka/window_256", "pass p TestGroup/kafka", "pass p TestGroup/kfake", "pass p TestGroup",
 		"run p TestPlain", "pass p TestPlain",
-		"run p TestPoll/redis", "pass p TestPoll/redis", "run p TestPoll/valkey", "pass p TestPoll/valkey", "run p TestPoll/miniredis", "pass p TestPoll/miniredis",
-		"run p TestNothingLost/real", "pass p TestNothingLost/real", "run p TestNothingLost/embedded", "pass p TestNothingLost/embedded",
-		"run p TestLedger/sqlite", "pass p TestLedger/sqlite",
-		"run p TestKafkaIsAway/kafka_down", "pass p TestKafkaIsAway/kafka_down",
+		"run p TestPoll/redis", "attr p TestPoll/redis redis", "pass p TestPoll/redis",
+		"run p TestPoll/valkey", "attr p TestPoll/valkey valkey", "pass p TestPoll/valkey",
+		"run p TestNothingLost", "attr p TestNothingLost kafka", "attr p TestNothingLost redis", "attr p TestNothingLost redis", "attr p TestNothingLost postgres",
+		"pass p TestNothingLost",
+		"run p TestNamed/redis", "pass p TestNamed/redis",
 		"output p - ok  \tp\t1.2s", "pass p -",
 		"output q - ?   \tq\t[no test files]", "skip q -",
 	), "-want", "kafka,redis,valkey,postgres")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "ok  \tp\t1.2s\n")
 	require.Contains(t, out, "?   \tq\t[no test files]\n")
-	require.Equal(t, "11 11 0 0", row(t, out, "all"), "leaves only")
-	require.Equal(t, "3 3 0 0", row(t, out, "on real Kafka"), "two windows and the real home; kafka_down is no server")
-	require.Equal(t, "2 2 0 0", row(t, out, "on real Redis"))
+	require.Equal(t, "8 8 0 0", row(t, out, "all"), "leaves only")
+	require.Equal(t, "3 3 0 0", row(t, out, "on real Kafka"), "two windows of a test that met Kafka, and a scenario")
+	require.Equal(t, "2 2 0 0", row(t, out, "on real Redis"), "a name is not enough, and a server counts once per test")
 	require.Equal(t, "1 1 0 0", row(t, out, "on real Valkey"))
 	require.Equal(t, "1 1 0 0", row(t, out, "on real PostgreSQL"))
-	require.Equal(t, "4 4 0 0", row(t, out, "embedded (kfake, miniredis, SQLite)"))
+	require.Equal(t, "1 1 0 0", row(t, out, "embedded (kfake, miniredis, SQLite)"))
+}
+
+func TestPrintsTheSlowestTen(t *testing.T) {
+	t.Parallel()
+	var in strings.Builder
+	for i := range 12 {
+		fmt.Fprintf(&in, `{"Action":"pass","Package":"p","Test":"Test%d","Elapsed":%d.25}`+"\n", i, i)
+	}
+	_, out := summarize("", in.String()+events("pass p -"))
+	_, list, found := strings.Cut(out, "slowest\n")
+	require.True(t, found)
+	require.True(t, strings.HasPrefix(list, "   11.3s p Test11\n   10.3s p Test10\n"), list)
+	require.Contains(t, list, "p Test2\n")
+	require.NotContains(t, list, "p Test1\n")
+}
+
+func TestAFailedTestRunsOnceMore(t *testing.T) {
+	t.Parallel()
+	failed := func(names ...string) string {
+		lines := []string{}
+		for _, name := range names {
+			lines = append(lines, "run p "+name, "attr p "+name+" redis", "fail p "+name)
+		}
+		return events(append(lines, "fail p -")...)
+	}
+	passes, nothing := events("run p TestA", "pass p TestA", "pass p -"), events("pass p -")
+	leak := events("run p TestA", "pass p TestA", "output p - goleak", "fail p -")
+	for name, c := range map[string]struct {
+		runs  []string
+		code  int
+		flaky string
+		calls int
+	}{
+		"and passes":                   {[]string{failed("TestA"), passes}, 0, "  p TestA\n", 2},
+		"and fails again":              {[]string{failed("TestA"), failed("TestA")}, 1, "", 2},
+		"and did not run":              {[]string{failed("TestA"), nothing}, 1, "", 2},
+		"and its package fails":        {[]string{failed("TestA"), leak}, 1, "", 2},
+		"one of two fails again":       {[]string{failed("TestA", "TestB"), passes, failed("TestB")}, 1, "  p TestA\n", 3},
+		"three are flaky":              {[]string{failed("TestA", "TestB", "TestC"), passes}, 0, "  p TestA\n  p TestB\n  p TestC\n", 4},
+		"not if there are four":        {[]string{failed("TestA", "TestB", "TestC", "TestD"), passes}, 1, "", 1},
+		"not if only a package failed": {[]string{leak, passes}, 1, "", 1},
+		"not if a test never ended":    {[]string{events("run p TestA", "fail p -"), passes}, 1, "", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			var calls [][]string
+			next := printing(c.runs...)
+			test := func(args []string, errOut io.Writer, read func(io.Reader) error) error {
+				calls = append(calls, args)
+				return next(args, errOut, read)
+			}
+			file := filepath.Join(t.TempDir(), "flaky.txt")
+			code := run([]string{"-heartbeat", "0", "-rerun", "3", "-flaky", file, "-packages", "a b", "--", "-count=1"},
+				func(string) string { return "" }, test, &out, &out)
+			require.Equal(t, c.code, code, out.String())
+			require.Len(t, calls, c.calls)
+			require.Equal(t, []string{"-count=1", "a", "b"}, calls[0])
+			if len(calls) > 1 {
+				require.Equal(t, []string{"-count=1", "-count=1", "-run=^TestA$", "p"}, calls[1])
+			}
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			require.Equal(t, c.flaky, string(text))
+			require.Equal(t, c.flaky != "", strings.Contains(out.String(), "\nflaky: "))
+			if c.code == 0 {
+				require.Contains(t, row(t, out.String(), "on real Redis"), " 0 0", "what is flaky has passed")
+			}
+		})
+	}
+	require.Equal(t, `^TestA$/^a\.b$`, pattern("TestA/a.b"))
 }
 
 func TestFailures(t *testing.T) {
@@ -121,10 +212,10 @@ func TestFailures(t *testing.T) {
 		},
 		"a stream that was cut off": {
 			in:   events("run p TestA", "pass p TestA"),
-			want: "its result never came", failed: "1 1 0 0",
+			want: "p (its result never came)", failed: "1 1 0 0",
 		},
 		"nothing at all": {in: "", want: "no package was tested", failed: "0 0 0 0"},
-		"words of go itself": {
+		"output of go itself": {
 			in:   "go: cannot find main module\n",
 			want: "go: cannot find main module", failed: "0 0 0 0",
 		},
@@ -146,7 +237,7 @@ func TestFailures(t *testing.T) {
 func TestSkips(t *testing.T) {
 	t.Parallel()
 	in := events(
-		"run p TestA/kafka", "output p TestA/kafka === RUN   TestA/kafka", "output p TestA/kafka     a_test.go:12: MILLRACE_TEST_KAFKA is not set", "skip p TestA/kafka",
+		"run p TestA/kafka", "attr p TestA/kafka kafka", "output p TestA/kafka === RUN   TestA/kafka", "output p TestA/kafka     a_test.go:12: MILLRACE_TEST_KAFKA is not set", "skip p TestA/kafka",
 		"run p TestB", "output p TestB     b_test.go:3: writes 100 MB", "skip p TestB",
 		"output p - ok  \tp\t1s", "pass p -")
 	code, out := summarize("", in, "-want", "kafka")
@@ -164,7 +255,7 @@ func TestSkips(t *testing.T) {
 
 func TestWant(t *testing.T) {
 	t.Parallel()
-	in := events("run p TestA/redis", "pass p TestA/redis", "pass p -")
+	in := events("run p TestA", "attr p TestA redis", "pass p TestA", "pass p -")
 	code, out := summarize("true", in, "-want", "redis,valkey")
 	require.Equal(t, 1, code)
 	require.Contains(t, out, "no test ran on real Valkey")
@@ -191,18 +282,17 @@ func TestHeartbeat(t *testing.T) {
 	} {
 		s.line(line)
 	}
-	s.sayRunning(30 * time.Second)
+	s.printRunning(30 * time.Second)
 	require.Equal(t, "...  \tp TestA/slow has been running for 59s\n...  \tp TestItsTurn has been running for 40s\n", out.String())
 }
 
 // TestWithGo runs the real go test on a module with every kind of result.
 func TestWithGo(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	for file, text := range map[string]string{
 		"go.mod":       "module m\n\ngo 1.26\n",
-		"a/a_test.go":  "package a\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Run(\"redis\", func(*testing.T) {}) }\n",
-		"b/b_test.go":  "package b\nimport \"testing\"\nfunc TestBad(t *testing.T) { t.Run(\"kafka\", func(t *testing.T) { t.Error(\"the reason\") }) }\nfunc TestSkipped(t *testing.T) { t.Skip(\"not today\") }\n",
+		"a/a_test.go":  "package a\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Attr(\"millrace.server\", \"redis\") }\n",
+		"b/b_test.go":  "package b\nimport \"testing\"\nfunc TestBad(t *testing.T) { t.Attr(\"millrace.server\", \"kafka\"); t.Run(\"sub\", func(t *testing.T) { t.Error(\"the reason\") }) }\nfunc TestSkipped(t *testing.T) { t.Skip(\"not today\") }\n",
 		"c/c_test.go":  "package c\nimport \"testing\"\nfunc TestPanics(*testing.T) { panic(\"boom\") }\n",
 		"d/d_test.go":  "package d\nvar x int = \"no int\"\n",
 		"e/nothing.go": "package e\n",
@@ -210,12 +300,12 @@ func TestWithGo(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 	}
-	cmd := exec.Command("go", "test", "-json", "./...")
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
-	stdout, err := cmd.Output()
-	require.Error(t, err, "some tests fail")
-	code, out := summarize("", string(stdout))
+	t.Chdir(dir)
+	t.Setenv("GOFLAGS", "-mod=mod")
+	t.Setenv("GOWORK", "off")
+	var o, errOut bytes.Buffer
+	code := run([]string{"-heartbeat", "0"}, func(string) string { return "" }, goTest, &o, &errOut)
+	out := o.String()
 	require.Equal(t, 1, code)
 	require.Equal(t, "3 1 2 1", row(t, out, "all"), out)
 	require.Equal(t, "1 1 0 0", row(t, out, "on real Redis"))

@@ -9,11 +9,12 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
-	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 func (tw *town) add(stream, payload string) {
@@ -22,13 +23,13 @@ func (tw *town) add(stream, payload string) {
 }
 
 // dead waits until n dead letters wait for a person, and returns them.
-func (tw *town) dead(n int) (list []letters.Letter) {
+func (tw *town) dead(n int) (list []store.DeadLetter) {
 	tw.t.Helper()
 	require.Eventually(tw.t, func() bool {
-		store, err := letters.Connect(tw.t.Context(), tw.letters, nil)
+		copies, err := store.Connect(tw.t.Context(), tw.letters, nil)
 		require.NoError(tw.t, err)
-		defer func() { require.NoError(tw.t, store.Close()) }()
-		list, _, err = store.List(tw.t.Context(), letters.Filter{}, 100)
+		defer func() { require.NoError(tw.t, copies.Close()) }()
+		list, _, err = copies.List(tw.t.Context(), store.Filter{}, 100)
 		require.NoError(tw.t, err)
 		return len(list) >= n
 	}, 30*time.Second, 50*time.Millisecond, "%d dead letters", n)
@@ -39,7 +40,9 @@ func (tw *town) dead(n int) (list []letters.Letter) {
 // replay one.
 func TestForeignMessagesArePaidByNobody(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { c.Feeder.Sweep, c.Feeder.Grace = 100*time.Millisecond, 200*time.Millisecond })
+		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
+			c.Feeder.SweepInterval, c.Feeder.GracePeriod = 100*time.Millisecond, 200*time.Millisecond
+		})
 		stop := pipelinetest.StartUntil(t, middleware.Options{}, tw.all...)
 		const stream = "campaign-promotion-stream:POINT:1"
 		tw.add("campaign-promotion-stream:POINT:7", points(90, 90)[0]) // of no promotion
@@ -64,8 +67,8 @@ func TestForeignMessagesArePaidByNobody(t *testing.T) {
 		require.NoError(t, stop())
 		for _, l := range list {
 			if l.Subject == "POINT:1:51" {
-				tw.says(app.ExitUsage, "dead", "replay", l.ID)
-				tw.says(app.ExitOK, "dead", "replay", l.ID, "--why", "the ledger was restored from a backup", "--who", "ann")
+				tw.says(app.ExitUsage, "deadletter", "replay", l.ID)
+				tw.says(app.ExitOK, "deadletter", "replay", l.ID, "--why", "the ledger was restored from a backup", "--who", "ann")
 			}
 		}
 		stop = pipelinetest.StartUntil(t, middleware.Options{}, tw.all...)
@@ -73,7 +76,7 @@ func TestForeignMessagesArePaidByNobody(t *testing.T) {
 		require.EqualValues(t, 520, tw.api.Summary().Amount)
 		require.NoError(t, stop())
 		require.Contains(t, tw.says(app.ExitOK, "campaign", "explain", "POINT", "1", "51"), "ann")
-		var r promotion.Reconciliation
+		var r reconcile.Report
 		tw.json(&r, "campaign", "reconcile", "POINT", "1")
 		require.True(t, r.Balanced)
 		require.EqualValues(t, 1, r.Buckets["announced_by_replay"])

@@ -6,13 +6,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/kafka"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -22,11 +24,11 @@ type Config struct {
 	Stream   StreamConfig  `yaml:"stream"`
 	Ledger   ledger.Config `yaml:"ledger"`
 	MoneyAPI MoneyConfig   `yaml:"money_api"`
-	Feeder   FeederConfig  `yaml:"feeder"`
+	Feeder   feeder.Config `yaml:"feeder"`
 	Results  ResultsConfig `yaml:"results"`
-	// AcceptUnannounced accepts stream entries and retry records of payouts that no accepted record of a publish topic
-	// announced. Whoever may write to Redis or to a retry topic can then cause payments. Default false: each becomes a
-	// dead letter of class unannounced.
+	// AcceptUnannounced accepts stream entries and retry records of payouts without an accepted
+	// record of a publish topic. Any program that may write to Redis or to a retry topic can then
+	// cause payments. Default false: each becomes a dead letter of class unannounced.
 	AcceptUnannounced bool `yaml:"accept_unannounced"`
 
 	drainTimeout func() time.Duration // of the consumer groups; nil: not known
@@ -34,22 +36,23 @@ type Config struct {
 
 // StreamConfig is how the work is spread.
 type StreamConfig struct {
-	// Enabled sends fresh records to the promotion's stream; otherwise they are paid as they come, on the
-	// Kafka route. It changes only that: readers, reclaim, feeder and clean-up go on while there is work.
+	// Enabled sends fresh records to the promotion's stream. Otherwise they are paid at once, on
+	// the Kafka route. Readers, reclaim, feeder and clean-up run in both cases.
 	Enabled        bool `yaml:"enabled"`
 	streams.Config `yaml:",inline"`
-	// MaxActive is how many promotions of all types may have a stream at once. Others wait in the ledger; the one that
-	// has waited longest gets the next free place. Paused promotions do not count.
+	// MaxActive is how many promotions of all types may have a stream at once. Others wait in the
+	// ledger. The one that has waited longest gets the next free place. Paused promotions do not
+	// count.
 	MaxActive int `yaml:"max_active_promotions"`
 	// Redis is a server of its own for the streams. Nil: the shared one (plugins.redis).
-	Redis *redispoll.ClientConfig `yaml:"redis"`
+	Redis *redis.ClientConfig `yaml:"redis"`
 }
 
 // MoneyConfig is the Money API, or the simulation of one.
 type MoneyConfig struct {
 	money.Config `yaml:",inline"`
-	// LeaseMargin is how much longer a payout belongs to its worker than a call may last: the lease is
-	// call_timeout plus this.
+	// LeaseMargin is how much longer a payout belongs to its worker than a call may last. The lease
+	// is call_timeout plus this.
 	LeaseMargin time.Duration `yaml:"lease_margin"`
 	// Simulator runs a simulated Money API in this process and pays there instead.
 	Simulator SimulatorConfig `yaml:"simulator"`
@@ -58,35 +61,27 @@ type MoneyConfig struct {
 // SimulatorConfig is the simulated Money API inside the process.
 type SimulatorConfig struct {
 	Enabled bool `yaml:"enabled"`
-	// AllowWithRealServers accepts it in the profile production, and together with servers on other machines: nothing is then really paid.
+	// AllowWithRealServers accepts it in the profile production, and together with servers on other
+	// machines. Nothing is then really paid.
 	AllowWithRealServers bool `yaml:"allow_with_real_servers"`
 
 	Listen string `yaml:"listen"` // host:port; port 0 takes a free one
-	Book   string `yaml:"book"`   // file of executed charges; empty: in memory only
+	// Journal is the file of executed charges. Empty: in memory only.
+	Journal string `yaml:"journal"`
 	// Faults are how it misbehaves.
-	moneysim.Faults `yaml:",inline"`
-}
-
-// FeederConfig is the net under the streams and the retry topics.
-type FeederConfig struct {
-	// Interval is how often every unfinished promotion is looked at.
-	Interval time.Duration `yaml:"interval"`
-	// Grace is how long a payout's own way may take beyond its time before the feeder helps.
-	Grace time.Duration `yaml:"grace"`
-	// Sweep is how often the stream prefix is searched for streams that nobody knows.
-	Sweep time.Duration `yaml:"sweep"`
-	// Batch is how many payouts are fed at once.
-	Batch int `yaml:"batch"`
+	simulator.Faults `yaml:",inline"`
 }
 
 // ResultsConfig is the outcome events.
 type ResultsConfig struct {
-	// Enabled offers every settled payout, at least once, to the Redis stream campaign-promotion-results.
+	// Enabled publishes an event per settled payout, at least once, to the Redis stream
+	// campaign-promotion-results.
 	Enabled bool `yaml:"enabled"`
 	// Retention is how long an event stays in the stream, whether or not it was read.
 	Retention time.Duration `yaml:"retention"`
-	// RequiredGroups are the consumer groups of the services that read the events. When all of them exist, an event that
-	// every group has acknowledged is removed. Empty: an event stays for Retention.
+	// RequiredGroups are the consumer groups of the services that read the events. When all of them
+	// exist, an event that every group has acknowledged is removed. Empty: an event stays for
+	// Retention.
 	RequiredGroups []string `yaml:"required_groups"`
 }
 
@@ -96,7 +91,7 @@ func DefaultConfig() Config {
 		Stream:   StreamConfig{Config: streams.DefaultConfig(), MaxActive: 1000},
 		Ledger:   ledger.DefaultConfig(),
 		MoneyAPI: MoneyConfig{Config: money.DefaultConfig(), LeaseMargin: 5 * time.Second, Simulator: SimulatorConfig{Listen: "127.0.0.1:0"}},
-		Feeder:   FeederConfig{Interval: time.Second, Grace: 30 * time.Second, Sweep: time.Minute, Batch: 1000},
+		Feeder:   feeder.DefaultConfig(),
 		Results:  ResultsConfig{Retention: 24 * time.Hour},
 	}
 }
@@ -107,6 +102,7 @@ func (c *Config) Validate() error {
 		pipeline.FieldErrorsUnder("stream", c.Stream.Validate()),
 		pipeline.FieldErrorsUnder("ledger", c.Ledger.Validate()),
 		pipeline.FieldErrorsUnder("money_api", c.MoneyAPI.Validate()),
+		pipeline.FieldErrorsUnder("feeder", c.Feeder.Validate()),
 	}
 	if c.Stream.Redis != nil {
 		errs = append(errs, pipeline.FieldErrorsUnder("stream.redis", c.Stream.Redis.Validate()))
@@ -116,9 +112,6 @@ func (c *Config) Validate() error {
 			errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf("must be > 0, got %s", d)})
 		}
 	}
-	positive("feeder.interval", c.Feeder.Interval)
-	positive("feeder.grace", c.Feeder.Grace)
-	positive("feeder.sweep", c.Feeder.Sweep)
 	errs = append(errs, c.fit()...)
 	positive("results.retention", c.Results.Retention)
 	for i, g := range c.Results.RequiredGroups {
@@ -129,13 +122,11 @@ func (c *Config) Validate() error {
 	if c.Stream.MaxActive < 1 {
 		errs = append(errs, &pipeline.FieldError{Path: "stream.max_active_promotions", Problem: fmt.Sprintf("must be >= 1, got %d", c.Stream.MaxActive)})
 	}
-	if c.Feeder.Batch < 1 || c.Feeder.Batch > 10_000 {
-		errs = append(errs, &pipeline.FieldError{Path: "feeder.batch", Problem: fmt.Sprintf("must be from 1 to 10000, got %d", c.Feeder.Batch)})
-	}
 	return errors.Join(errs...)
 }
 
-// fit reports what is shorter than a lease. A worker may hold its message for so long, and nothing must take it away before.
+// fit reports the settings that are shorter than a lease. A worker may hold its message for a whole
+// lease, and no other instance may claim it before.
 func (c *Config) fit() (errs []error) {
 	lease := c.MoneyAPI.lease()
 	longer := func(path string, d time.Duration) {
@@ -156,10 +147,10 @@ func (c *Config) fit() (errs []error) {
 	return errs
 }
 
-// longestHold is how long a handler may have a message before it counts as stuck: a begin, a lease and a settlement, with
-// room for a slow ledger.
+// longestHold is how long a handler may have a message before it counts as stuck. It is twice the
+// time of a begin, a lease and a settlement, because the ledger may be slow.
 func (c *Config) longestHold() time.Duration {
-	return max(leastLongestHold, 2*(handlerTimeout+c.MoneyAPI.lease()+settleTimeout))
+	return max(minLongestHold, 2*(handlerTimeout+c.MoneyAPI.lease()+payout.SettleTimeout))
 }
 
 // Validate reports every mistake at once. With the simulator the URL is not used.
@@ -175,13 +166,13 @@ func (c *MoneyConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// lease is how long a begun payout belongs to its worker.
+// lease is how long a payout belongs to its worker.
 func (c *MoneyConfig) lease() time.Duration { return c.CallTimeout + c.LeaseMargin }
 
 // ValidateIn refuses a simulated Money API where real work would be lost in it (app.Placed).
 func (p *Plugin) ValidateIn(where app.Where) error {
 	sim := p.config.MoneyAPI.Simulator
-	if !sim.Enabled || sim.AllowWithRealServers || where.Home == "embedded" {
+	if !sim.Enabled || sim.AllowWithRealServers || where.Environment == "embedded" {
 		return nil
 	}
 	var real string
@@ -202,7 +193,7 @@ func (p *Plugin) ValidateIn(where app.Where) error {
 // serversHere reports whether Kafka, Redis and the ledger are on this machine.
 func (p *Plugin) serversHere() bool {
 	k, _ := p.kafka.Settings().(*kafka.Config)
-	r, _ := p.redis.Settings().(*redispoll.Config)
+	r, _ := p.redis.Settings().(*redis.Config)
 	own := p.config.Stream.Redis
 	return pipeline.Loopback(k.Brokers...) && pipeline.Loopback(r.Addrs...) && (own == nil || pipeline.Loopback(own.Addrs...)) &&
 		sqldb.OnThisMachine(p.config.Ledger.DSN.Reveal())

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -52,5 +53,5 @@ func TestTheLongestHoldFollowsTheLease(t *testing.T) {
 	c := DefaultConfig()
 	require.Equal(t, 2*time.Minute, c.longestHold())
 	c.MoneyAPI.CallTimeout = 5 * time.Minute
-	require.Greater(t, c.longestHold(), c.MoneyAPI.lease()+handlerTimeout+settleTimeout)
+	require.Greater(t, c.longestHold(), c.MoneyAPI.lease()+handlerTimeout+payout.SettleTimeout)
 }

@@ -1,8 +1,10 @@
-// Package promotion pays campaign promotions: points and vouchers to up to millions of targets, through a slow
-// Money API that must never be asked twice for the same thing.
+// Package promotion pays campaign promotions: points and vouchers to up to millions of targets.
+// The Money API is slow, and it must never charge the same payout twice.
 //
-// Records come from Kafka, are booked in the ledger (package ledger), spread over Redis streams, and paid
-// by one processor for every type; what sets types apart is a strategy, one small file each. Only the
-// ledger decides: Kafka records, stream entries and retry records are hints that may be lost, repeated and
-// rebuilt, and the feeder rebuilds them.
+// Package payout stores each Kafka record in the ledger, adds it to a Redis stream, and pays it.
+// Package promotiontype has the types, one file each. Only the ledger decides: records, stream
+// entries and retry records may be lost and repeated. The feeder enqueues lost payouts again.
+//
+// This package builds the plugin: its settings (config.go), its services, and its routes
+// (plugin.go).
 package promotion

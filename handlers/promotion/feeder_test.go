@@ -1,22 +1,13 @@
 package promotion
 
 import (
-	"bytes"
-	"context"
-	"errors"
-	"log/slog"
-	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -32,7 +23,7 @@ func TestALostTailIsFedOnlyWhenTheStreamIsDrained(t *testing.T) {
 		w.run(in, w.accept(in, w.offers[target]))
 	}
 	entries := func() int64 { return w.watch.XLen(t.Context(), w.stream).Val() }
-	fed := func() float64 { return testutil.ToFloat64(h.metrics.fed.WithLabelValues("POINT", fedLostTail)) }
+	fed := func() float64 { return counted(t, h, "fed_total", "lost_tail") }
 	require.EqualValues(t, 3, entries())
 	w.pass(2 * modelGrace)
 	w.run(in, w.feed(in))
@@ -60,7 +51,7 @@ func TestACleanUpIsNoLoss(t *testing.T) {
 		require.NoError(t, err)
 		return token
 	}
-	lost := func() float64 { return testutil.ToFloat64(h.metrics.lost.WithLabelValues("POINT")) }
+	lost := func() float64 { return counted(t, h, "streams_lost_total") }
 
 	require.NoError(t, in.ledger.Deactivate(t.Context(), w.promotion))
 	w.run(in, w.feed(in))
@@ -98,45 +89,27 @@ func TestAStoppedFeederLeavesNoLease(t *testing.T) {
 	require.True(t, mine)
 }
 
-// A loop that does not end keeps no stop longer than its context.
-func TestStopsEndWithTheirContext(t *testing.T) {
-	t.Parallel()
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	f, r := &feeder{end: func() {}}, &resultRelay{end: func() {}}
-	for _, s := range []struct {
-		service pipeline.Service
-		work    *sync.WaitGroup
-	}{{f, &f.done}, {r, &r.done}} {
-		release := make(chan struct{})
-		s.work.Go(func() { <-release })
-		stopped := make(chan error, 1)
-		go func() { stopped <- s.service.Stop(over) }()
-		select {
-		case err := <-stopped:
-			require.ErrorIs(t, err, context.Canceled)
-		case <-time.After(30 * time.Second):
-			t.Error("the stop waits for the loop")
+// counted returns a counter of the feeder for POINT. A label is the one in addition to the type.
+func counted(t *testing.T, h *modelHome, name string, label ...string) float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(h.metrics.feeder.Collectors()...)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() != "millrace_promotion_"+name {
+			continue
 		}
-		close(release)
-		s.work.Wait()
-	}
-}
-
-// A promotion that can't be fed is logged once a minute and class, with the number of failures that were not logged.
-func TestAFailureOfTheFeederIsLoggedOnceAMinute(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		f := newFeeder(&engine{}, nil, slog.New(slog.NewTextHandler(&out, nil)))
-		for range 121 { // rounds
-			for id := range int64(2) {
-				f.failed(ledger.Promotion{Type: "POINT", ID: id}, errors.New("no room"))
+		for _, m := range family.GetMetric() {
+			values := map[string]bool{}
+			for _, l := range m.GetLabel() {
+				values[l.GetValue()] = true
 			}
-			f.logNotFed(t.Context(), f.notFed.Due())
-			time.Sleep(time.Second)
+			if values["POINT"] && (len(label) == 0 || values[label[0]]) {
+				return m.GetCounter().GetValue()
+			}
 		}
-		require.Equal(t, 2*3, strings.Count(out.String(), "promotion not fed"))
-		require.Equal(t, 2*2, strings.Count(out.String(), "suppressed=59"))
-	})
+	}
+	t.Fatalf("no series of %s", name)
+	return 0
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/cli"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
@@ -15,18 +16,18 @@ import (
 // A consumer group that nobody reads with delays a campaign for its grace, is named by `campaign status`, and no more.
 func TestAForgottenGroupDoesNotStallACampaign(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
-			c.Stream.MaxLen, c.Stream.Refresh, c.Stream.ForeignGroupGrace = 20, 50*time.Millisecond, 500*time.Millisecond
+		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
+			c.Stream.MaxLen, c.Stream.ReconcileInterval, c.Stream.ForeignGroupGrace = 20, 50*time.Millisecond, 500*time.Millisecond
 			c.Stream.IdleTimeout = time.Hour
-			c.Feeder.Grace = time.Hour
+			c.Feeder.GracePeriod = time.Hour
 		})
 		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), "campaign-promotion-stream:POINT:1", "debug", "0").Err())
 		stop := pipelinetest.StartUntil(t, middleware.Options{}, tw.all...)
 		tw.send(publish, points(1, 100)...)
 		require.EqualValues(t, 100, tw.settle("POINT", 100).Paid)
 		require.NoError(t, stop()) // the commands use the same plugins
-		require.Contains(t, tw.says(0, "campaign", "status", "POINT", "1"), "debug delays trimming and deletion")
-		var all []promotion.Status
+		require.Contains(t, tw.says(0, "campaign", "status", "POINT", "1"), "debug has delayed trimming and deletion")
+		var all []cli.Status
 		tw.json(&all, "campaign", "status", "POINT", "1", "--json")
 		require.Equal(t, "debug", all[0].DelayingGroups[0].Group)
 	})

@@ -13,7 +13,7 @@ func TestRecordsPaidOnTheKafkaRouteFindASlot(t *testing.T) {
 	p.config.Stream.Enabled = true
 	require.Equal(t, maxAcceptInFlight, p.acceptInFlight())
 	p.config.Stream.Enabled = false
-	require.Equal(t, p.config.MoneyAPI.MaxInFlight, p.acceptInFlight())
-	p.config.MoneyAPI.MaxInFlight = 10_000
+	require.Equal(t, p.config.MoneyAPI.Concurrency, p.acceptInFlight())
+	p.config.MoneyAPI.Concurrency = 10_000
 	require.Equal(t, maxAcceptInFlight, p.acceptInFlight())
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
 // TestAKeyThatAgesFromItsFirstUse pays at an API that counts the age of a key from the first request with it. That request is
@@ -21,7 +21,7 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 	w := h.world()
 	in := w.ins[0]
 	start := time.Now()
-	api, err := moneysim.New(moneysim.Config{KeyTTL: modelKeyLife, KeysAgeFromFirstUse: true, Now: func() time.Time { return start.Add(w.now) }})
+	api, err := simulator.New(simulator.Config{KeyTTL: modelKeyLife, KeysAgeFromFirstUse: true, Now: func() time.Time { return start.Add(w.now) }})
 	require.NoError(t, err)
 	require.NoError(t, api.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, api.Stop(t.Context())) })
@@ -30,9 +30,9 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 	client, err := money.New(cfg, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	in.proc.run.api = client
+	in.api = client
 
-	payload, err := pointStrategy().record(w.promotion.ID, 9, 1, "500")
+	payload, err := pointType().Encode(w.promotion.ID, 9, 1, "500")
 	require.NoError(t, err)
 	rec := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: w.promotion.ID, Target: 1}, SummaryID: 9, Payload: payload}
 	_, err = in.ledger.Accept(t.Context(), rec, false)
@@ -42,20 +42,20 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 		require.NoError(t, err)
 		return x.State
 	}
-	pay := func(f moneysim.Faults, after time.Duration) {
+	pay := func(f simulator.Faults, after time.Duration) {
 		w.pass(after)
 		require.NoError(t, api.SetFaults(f))
-		_ = in.proc.pay(t.Context(), rec) // an error asks for a retry record
+		_ = in.proc.Pay(t.Context(), rec) // an error asks for a retry record
 	}
-	pay(moneysim.Faults{ThrottleRate: 1}, 0)
+	pay(simulator.Faults{ThrottleRate: 1}, 0)
 	require.Equal(t, ledger.Errored, state())
-	pay(moneysim.Faults{ResetRate: 1}, 23*time.Hour)
+	pay(simulator.Faults{ResetRate: 1}, 23*time.Hour)
 	require.Equal(t, ledger.Ambiguous, state())
 	require.Equal(t, 1, api.Summary().Executions)
-	pay(moneysim.Faults{}, modelKeyLife-23*time.Hour+time.Minute)
+	pay(simulator.Faults{}, modelKeyLife-23*time.Hour+time.Minute)
 	for n := 0; !state().Settled(); n++ {
 		require.Less(t, n, 10)
-		pay(moneysim.Faults{}, time.Hour)
+		pay(simulator.Faults{}, time.Hour)
 	}
 	require.Empty(t, strings.Join(w.faults, "\n"))
 	require.Equal(t, 1, api.Summary().Executions, "charged once")

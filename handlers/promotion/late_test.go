@@ -6,37 +6,37 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
-// A worker woke after its payout was given up, and its call had been answered "paid". The Money API is away now, and the
-// ledger's own evidence is not overlooked.
+// A worker continued after its payout had become UNKNOWN, and its call was answered "paid". The Money API is unavailable now, but
+// the ledger has the evidence.
 func TestALateAnswerIsNotDenied(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{Unauthorized: true}, onlyOnce)
+		tw := newTown(t, simulator.Faults{Unauthorized: true}, onlyOnce)
 		r := pointRecord(1)
 		_, err := tw.ledger.Accept(t.Context(), r, false)
 		require.NoError(t, err)
 		woken, err := tw.ledger.Begin(t.Context(), r)
 		require.NoError(t, err)
-		settle := func(o ledger.Outcome, key string) ledger.Settled {
-			s, err := tw.ledger.Settle(t.Context(), ledger.Result{Key: r.Key, Epoch: woken.Epoch, Outcome: o, TransactionKey: key, Class: "timeout"})
+		settle := func(o ledger.Outcome, key string) ledger.SettleResult {
+			s, err := tw.ledger.Settle(t.Context(), ledger.CallResult{Key: r.Key, Epoch: woken.Epoch, Outcome: o, TransactionKey: key, Class: "timeout"})
 			require.NoError(t, err)
 			return s
 		}
 		require.Equal(t, ledger.Ambiguous, settle(ledger.PerhapsCharged, "").State)
 		require.Equal(t, ledger.Unknown, tw.call(r, ledger.Rejected).State)
 		require.NoError(t, tw.ledger.Resolve(t.Context(), r.Key, ledger.Resolution{Who: "kim", Why: "no trace of it"}))
-		again, err := tw.ledger.Replay(t.Context(), r.Key, ledger.Replay{Letter: "a", Generation: 1, Who: "kim", Why: "pay it"})
+		again, err := tw.ledger.Replay(t.Context(), r.Key, ledger.Replay{DeadLetter: "a", Generation: 1, Who: "kim", Why: "pay it"})
 		require.NoError(t, err)
 		require.Equal(t, ledger.ReplayDone, again.Outcome)
 		b, err := tw.ledger.Begin(t.Context(), r)
 		require.NoError(t, err)
 		require.True(t, settle(ledger.Paid, "TX-7").Stale)
-		_, err = tw.ledger.Settle(t.Context(), ledger.Result{Key: r.Key, Epoch: b.Epoch, Outcome: ledger.PerhapsCharged, Class: "timeout"})
+		_, err = tw.ledger.Settle(t.Context(), ledger.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: ledger.PerhapsCharged, Class: "timeout"})
 		require.NoError(t, err)
 		tw.call(r, ledger.Rejected)
 		require.Equal(t, ledger.Unknown, func() ledger.State {
@@ -47,8 +47,8 @@ func TestALateAnswerIsNotDenied(t *testing.T) {
 
 		_, said, code := tw.command("unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "no trace of it", "--who", "kim")
 		require.Equal(t, app.ExitBad, code)
-		require.Contains(t, said, "an answer that came late says it was charged, transaction key TX-7")
-		var e promotion.Explained
+		require.Contains(t, said, "a late answer says it was charged, transaction key TX-7")
+		var e cli.Explained
 		tw.json(&e, "campaign", "explain", "POINT", "1", "1")
 		require.Contains(t, e.Next, "unknown resolve POINT 1 1 --paid TX-7")
 		tw.says(app.ExitOK, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--force", "--why", "they have taken it back", "--who", "kim")

@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 )
 
@@ -20,7 +20,7 @@ import (
 // from the ledger: all are paid, each once.
 func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{}, nil)
+		tw := newTown(t, simulator.Faults{}, nil)
 		const stream, group = "campaign-promotion-stream:POINT:1", "campaign-promotion-group:POINT:1"
 		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, group, "0").Err())
 		var ids []string
@@ -45,7 +45,7 @@ func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 		for _, p := range tw.all {
 			if claims, ok := p.(*reclaim.Plugin); ok {
 				cfg, _ := claims.Settings().(*reclaim.Config)
-				cfg.DeadCheck, cfg.DeadAfter = 20*time.Millisecond, 100*time.Millisecond
+				cfg.DeadCheck, cfg.PresenceTimeout = 20*time.Millisecond, 100*time.Millisecond
 				claims.OnLost(func(stream string, ids []string) {
 					mu.Lock()
 					defer mu.Unlock()
@@ -70,9 +70,9 @@ func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 func TestAWipeIsNoticedWhileRecordsComeIn(t *testing.T) {
 	for name, interval := range map[string]time.Duration{"after the first look": 100 * time.Millisecond, "before the first look": 1500 * time.Millisecond} {
 		t.Run("embedded, "+name, func(t *testing.T) {
-			tw := newTown(t, moneysim.Faults{Latency: 10 * time.Millisecond}, func(c *promotion.Config) {
+			tw := newTown(t, simulator.Faults{Latency: 10 * time.Millisecond}, func(c *promotion.Config) {
 				c.Stream.MinConsumers, c.Stream.MaxConsumers = 1, 1
-				c.Feeder.Interval, c.Feeder.Grace = interval, 100*time.Millisecond
+				c.Feeder.Interval, c.Feeder.GracePeriod = interval, 100*time.Millisecond
 			}).start()
 			const first = 60
 			tw.send(publish, points(1, first)...)
@@ -100,7 +100,7 @@ func TestAWipeIsNoticedWhileRecordsComeIn(t *testing.T) {
 					continue
 				}
 				left = 0
-				require.NoError(t, tw.ledger.Books(ctx, ledger.Promotion{Type: "POINT", ID: 1}, func(e ledger.Entry) error {
+				require.NoError(t, tw.ledger.EachPayout(ctx, ledger.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
 					if e.Target <= first && !e.State.Settled() {
 						left++
 					}

@@ -7,14 +7,19 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -103,10 +108,10 @@ func (w *world) reap(a *actor) {
 // stepHook makes every command that an actor sends two steps: what it does, and the answer.
 type stepHook struct{}
 
-func (stepHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (stepHook) DialHook(next goredis.DialHook) goredis.DialHook { return next }
 
-func (stepHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
+func (stepHook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
 		a := actorOf(ctx)
 		if a.wait("before " + cmd.Name()).fail {
 			cmd.SetErr(errLink)
@@ -121,37 +126,37 @@ func (stepHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func (stepHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (stepHook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return next
 }
 
 // steppedSet is the ledger's active set, whose changes are steps.
 type steppedSet struct {
-	activations
+	feeder.ActiveSet
 	w *world
 }
 
 func (s steppedSet) Activate(ctx context.Context, id int64) error {
 	actorOf(ctx).wait("before activate")
-	return s.activations.Activate(ctx, id)
+	return s.ActiveSet.Activate(ctx, id)
 }
 
 func (s steppedSet) Deactivate(ctx context.Context, id int64) error {
 	actorOf(ctx).wait("before deactivate")
 	// The record is forgotten: of a loss that no feeder has noticed, and of a stream that may be put back.
-	recorded, _ := s.run.ledger.Incarnation(ctx, s.w.promotion)
+	recorded, _ := s.Ledger().Incarnation(ctx, s.w.promotion)
 	s.w.unseen = s.w.unseen || recorded != "" && recorded != s.w.token()
 	delete(s.w.seen, recorded)
 	s.w.deactivations++
-	return s.activations.Deactivate(ctx, id)
+	return s.ActiveSet.Deactivate(ctx, id)
 }
 
-func (s steppedSet) created(ctx context.Context, id int64, incarnation string) error {
+func (s steppedSet) Created(ctx context.Context, id int64, incarnation string) error {
 	if actorOf(ctx).wait("before record").fail {
 		return errLink
 	}
-	err := s.activations.created(ctx, id, incarnation)
-	if recorded, _ := s.run.ledger.Incarnation(ctx, s.w.promotion); recorded == incarnation {
+	err := s.ActiveSet.Created(ctx, id, incarnation)
+	if recorded, _ := s.Ledger().Incarnation(ctx, s.w.promotion); recorded == incarnation {
 		s.w.seen[incarnation] = true
 	}
 	return err
@@ -159,22 +164,23 @@ func (s steppedSet) created(ctx context.Context, id int64, incarnation string) e
 
 // modelInstance is one instance of the service: the real processor, feeder and stream manager. Its reader and keeper
 // are the model's, since theirs are loops that nobody can step through: they use the same group, and the
-// manager's own Ensure, TakeOut and Sweep.
+// manager's own Ensure, Decommission and Sweep.
 type modelInstance struct {
 	name    string
 	ledger  *ledger.Ledger
-	client  redis.UniversalClient
+	client  goredis.UniversalClient
 	config  *Config
 	manager *streams.Manager
-	proc    *processor
-	feeder  *feeder
+	api     money.API
+	proc    *payout.Processor
+	feeder  *feeder.Feeder
 	life    int // counts restarts; part of the reader's name
 
 	actors  []*actor
 	reading bool // the keeper has started a reader
 	paused  bool // as the keeper has seen last
 	missed  int  // rounds in which the stream was there, read, and not active
-	hand    []redis.XMessage
+	hand    []goredis.XMessage
 }
 
 // restart gives the instance a new life: whatever it had in memory is gone.
@@ -185,22 +191,24 @@ func (in *modelInstance) restart(w *world) {
 	in.life++
 	in.reading, in.paused, in.missed, in.hand = false, false, 0, nil
 	in.config.Stream.Enabled = w.flag
-	run := newEngine(in.config, w.metrics)
-	run.instance, run.ledger, run.api = in.name, in.ledger, &modelAPI{w}
-	run.settleTries = 1 // only what is frozen fails
-	kind := pointStrategy()
-	set := steppedSet{activations{run, ledger.Type(kind.kind)}, w}
+	in.api = &modelAPI{w}
+	open := func() *ledger.Ledger { return in.ledger }
+	waiting := new(atomic.Bool)
+	set := steppedSet{feeder.ActiveSet{Ledger: open, Type: "POINT", Waiting: waiting}, w}
 	in.manager = streams.NewManager(streams.Options{
 		Kind:        w.kind,
 		Config:      func() streams.Config { return in.config.Stream.Config },
-		Client:      func() redis.UniversalClient { return in.client },
+		Client:      func() goredis.UniversalClient { return in.client },
 		Activations: set,
-		Created:     set.created,
+		Created:     set.Created,
 		Instance:    in.name,
 	})
 	log := slog.New(slog.DiscardHandler)
-	in.proc = &processor{strategy: kind, run: run, manager: in.manager, log: log}
-	in.feeder = newFeeder(run, map[string]*streams.Manager{kind.kind: in.manager}, log)
+	in.proc = &payout.Processor{Type: pointType(), Ledger: open, MoneyAPI: func() money.API { return in.api }, Streams: in.manager,
+		PayAtOnce: func() bool { return !in.config.Stream.Enabled }, Metrics: w.metrics.payout, Progress: new(payout.Progress), Log: log,
+		SettleTries: 1} // only what is frozen fails
+	in.feeder = feeder.New(feeder.Options{Ledger: open, Streams: map[string]*streams.Manager{"POINT": in.manager}, Config: in.config.Feeder,
+		Waiting: waiting, Metrics: w.metrics.feeder, Log: log})
 }
 
 func (in *modelInstance) reader() string { return fmt.Sprintf("%s.%d-0", in.name, in.life) }
@@ -220,10 +228,10 @@ func (w *world) accept(in *modelInstance, rec *offer) func(context.Context) {
 		rec.busy = true
 		defer func() { rec.busy = false }()
 		msg := message.NewMessage("", rec.payload)
-		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "kafka", Name: in.proc.publishTopic(), Key: fmt.Sprint(rec.target)}))
-		out, err := in.proc.accept(msg)
+		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "kafka", Source: in.proc.Type.PublishTopic(), Key: fmt.Sprint(rec.target)}))
+		out, err := in.proc.Accept(msg)
 		if err == nil && len(out) > 0 {
-			err = streamSink{in.proc}.Publish(ctx, out...)
+			err = in.proc.Publisher().Publish(ctx, out...)
 		}
 		if w.route(ctx, err, rec.payload, true) {
 			rec.acked = true
@@ -232,15 +240,15 @@ func (w *world) accept(in *modelInstance, rec *offer) func(context.Context) {
 }
 
 // payEntry is the stream route.
-func (w *world) payEntry(in *modelInstance, e redis.XMessage) func(context.Context) {
+func (w *world) payEntry(in *modelInstance, e goredis.XMessage) func(context.Context) {
 	return func(ctx context.Context) {
-		msg, err := redispoll.DecodeEntry(e)
+		msg, err := entry.Decode(e)
 		if err != nil {
 			w.broke("entry %s: %v", e.ID, err)
 			return
 		}
-		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "redis-stream", Name: w.stream, EntryID: e.ID}))
-		_, err = in.proc.payOn(in.proc.streamRoute())(msg)
+		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: poll.Kind, Source: w.stream, Position: entry.Position(w.stream, e.ID)}))
+		_, err = in.proc.PayFrom(in.proc.StreamRoute())(msg)
 		if w.route(ctx, err, msg.Payload, false) {
 			_ = in.client.XAck(ctx, w.stream, w.group, e.ID).Err() // lost: it stays pending, and is reclaimed
 		}
@@ -253,8 +261,8 @@ func (w *world) payRetry(in *modelInstance, r *retryRecord) func(context.Context
 		r.busy = true
 		defer func() { r.busy = false }()
 		msg := message.NewMessage("", r.payload)
-		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "kafka", Name: in.proc.retryTopic()}))
-		_, err := in.proc.payOn(in.proc.retryRoute())(msg)
+		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "kafka", Source: in.proc.Type.RetryTopic()}))
+		_, err := in.proc.PayFrom(in.proc.RetryRoute())(msg)
 		if w.route(ctx, err, r.payload, true) {
 			r.acked = true
 		}
@@ -291,7 +299,7 @@ func (w *world) feed(in *modelInstance) func(context.Context) {
 			if one.Promotion == w.promotion {
 				before, deactivations := w.token(), w.deactivations
 				active, _ := w.active(in)
-				_, err := in.feeder.promotion(ctx, in.manager, one)
+				_, err := in.feeder.Feed(ctx, in.manager, one)
 				w.logf("%s fed: %v", in.name, err)
 				if err == nil && active && deactivations == w.deactivations { // no stream is recorded while it is cleaned up
 					w.looked(in, before)
@@ -304,7 +312,7 @@ func (w *world) feed(in *modelInstance) func(context.Context) {
 // idleStop takes the stream out; whatever it deletes must have been drained.
 func (w *world) idleStop(in *modelInstance) func(context.Context) {
 	return func(ctx context.Context) {
-		if in.manager.TakeOut(ctx, w.promotion.ID) {
+		if in.manager.Decommission(ctx, w.promotion.ID) {
 			in.reading = false
 		}
 	}

@@ -119,9 +119,9 @@ func (w *world) quiet() bool {
 
 func (w *world) unsettled() string {
 	text := ""
-	w.must(w.ledgers[0].Books(context.Background(), w.promotion, func(e ledger.Entry) error {
+	w.must(w.ledgers[0].EachPayout(context.Background(), w.promotion, func(e ledger.Payout) error {
 		if !e.State.Settled() {
-			text += fmt.Sprintf("%s %s, hint %s, attempts %d, asks %d; ", e.Key, e.State, e.Hint, e.Attempts, e.Asks)
+			text += fmt.Sprintf("%s %s, queue %s, attempts %d, lookups %d; ", e.Key, e.State, e.Queue, e.Attempts, e.Lookups)
 		}
 		return nil
 	}))
@@ -131,8 +131,8 @@ func (w *world) unsettled() string {
 // verify holds the ledger against the book of the Money API and against what was offered.
 func (w *world) verify() {
 	ctx := context.Background()
-	rows := map[int64]ledger.Entry{}
-	w.must(w.ledgers[1].Books(ctx, w.promotion, func(e ledger.Entry) error { rows[e.Target] = e; return nil }))
+	rows := map[int64]ledger.Payout{}
+	w.must(w.ledgers[1].EachPayout(ctx, w.promotion, func(e ledger.Payout) error { rows[e.Target] = e; return nil }))
 	amounts := map[int64]map[int64]bool{}
 	for _, o := range w.offers {
 		if amounts[o.target] == nil {
@@ -156,8 +156,8 @@ func (w *world) verify() {
 			w.broke("%s was charged as %s, the ledger has %s", e.Key, charges[0].body, e.Request)
 		case e.State == ledger.Cancelled && w.state != stateCancelled:
 			w.broke("%s is CANCELLED, and nobody has cancelled", e.Key)
-		case e.Attempts > 3 || e.Asks > 3 || e.Released > 4:
-			w.broke("%s had %d sends, %d lookups and %d released calls", e.Key, e.Attempts, e.Asks, e.Released)
+		case e.Attempts > 3 || e.Lookups > 3 || e.Released > 4:
+			w.broke("%s had %d sends, %d lookups and %d released calls", e.Key, e.Attempts, e.Lookups, e.Released)
 		}
 		if len(amounts[target]) == 2 {
 			conflicts++

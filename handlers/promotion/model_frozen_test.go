@@ -63,8 +63,8 @@ func (w *world) hinted() {
 			entries[key] = true
 		}
 	}
-	w.must(w.ledgers[0].Books(ctx, w.promotion, func(e ledger.Entry) error {
-		if !e.State.Settled() && e.Hint == ledger.HintStream && !entries[e.Key.String()] {
+	w.must(w.ledgers[0].EachPayout(ctx, w.promotion, func(e ledger.Payout) error {
+		if !e.State.Settled() && e.Queue == ledger.QueueStream && !entries[e.Key.String()] {
 			w.broke("%s is not in the stream, and a feeder's round has not noticed it", e.Key)
 		}
 		return nil

@@ -200,7 +200,7 @@ func (w *world) answered(a *actor, m move) {
 	}
 	w.step(a, m)
 	for _, key := range inTime {
-		w.must(w.ledgers[0].Books(context.Background(), w.promotion, func(e ledger.Entry) error {
+		w.must(w.ledgers[0].EachPayout(context.Background(), w.promotion, func(e ledger.Payout) error {
 			if e.Key.String() == key && e.State != ledger.Success {
 				w.broke("%s was paid while its lease lasted, and is %s", key, e.State)
 			}

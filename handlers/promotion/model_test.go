@@ -14,13 +14,17 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -73,8 +77,8 @@ type modelHome struct {
 	name      string
 	kind      streams.Kind
 	ledgers   [2]*ledger.Ledger
-	clients   [2]redis.UniversalClient
-	watch     redis.UniversalClient // the history's own eyes and hands
+	clients   [2]goredis.UniversalClient
+	watch     goredis.UniversalClient // the history's own eyes and hands
 	db        *sql.DB
 	shift     [2]string
 	dsn       string
@@ -106,10 +110,7 @@ func embeddedModelHome(t testing.TB) *modelHome {
 }
 
 func realModelHome(t testing.TB) *modelHome {
-	addr := os.Getenv("MILLRACE_TEST_REDIS")
-	if addr == "" {
-		t.Skip("MILLRACE_TEST_REDIS is not set: no Redis to test on")
-	}
+	addr := tier.Address(t, "redis")
 	dsn := sqldbtest.Schema(t)
 	// A power failure is not part of the histories; the disk would only slow them down.
 	dsn += "&synchronous_commit=off&lock_timeout=50"
@@ -122,7 +123,7 @@ func newModelHome(t testing.TB, h *modelHome, redisAddr string, redisDB int, dri
 	h.metrics = newMetrics()
 	h.config = DefaultConfig()
 	h.config.Stream.MaxLen, h.config.Stream.IdleTimeout = 2, time.Nanosecond
-	h.config.Feeder = FeederConfig{Interval: 10 * time.Minute, Grace: modelGrace, Sweep: time.Hour, Batch: 2}
+	h.config.Feeder = feeder.Config{Interval: 10 * time.Minute, GracePeriod: modelGrace, SweepInterval: time.Hour, BatchSize: 2}
 	h.config.Ledger.DSN = pipeline.NewSecret(h.dsn)
 	h.config.Ledger.Connections, h.config.Ledger.MaxRetries = 4, 2
 	h.config.Ledger.IdempotencyTTL, h.config.Ledger.MaxReleased = modelTTL, 2
@@ -134,16 +135,16 @@ func newModelHome(t testing.TB, h *modelHome, redisAddr string, redisDB int, dri
 		t.Cleanup(func() { require.NoError(t, h.ledgers[i].Close()) })
 		require.NoError(t, h.ledgers[i].Migrate(t.Context()))
 	}
-	dial := func() redis.UniversalClient {
-		c := redispoll.DefaultClientConfig()
+	dial := func() goredis.UniversalClient {
+		c := redis.DefaultClientConfig()
 		c.Addrs, c.DB = []string{redisAddr}, redisDB
 		c.ReadTimeout, c.DialTimeout = 30*time.Second, 30*time.Second // a slow machine is no finding
-		client, err := redispoll.NewClient(c)
+		client, err := redis.NewClient(c)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = client.Close() })
 		return client
 	}
-	h.clients, h.watch = [2]redis.UniversalClient{dial(), dial()}, dial()
+	h.clients, h.watch = [2]goredis.UniversalClient{dial(), dial()}, dial()
 	h.db, err = sql.Open(driver, source)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, h.db.Close()) })
@@ -160,11 +161,11 @@ func newModelHome(t testing.TB, h *modelHome, redisAddr string, redisDB int, dri
 	// Scripts are loaded before, so that each call is one step.
 	w := h.world()
 	require.NoError(t, w.ins[0].manager.Ensure(t.Context(), w.promotion.ID))
-	_, err = w.ins[0].manager.Enqueue(t.Context(), w.promotion.ID, redispoll.Entry{Message: []byte("warm up")})
+	_, err = w.ins[0].manager.Enqueue(t.Context(), w.promotion.ID, entry.Entry{Message: []byte("warm up")})
 	require.NoError(t, err)
 	_, err = w.ins[0].manager.Inspect(t.Context(), w.promotion.ID)
 	require.NoError(t, err)
-	w.ins[0].manager.TakeOut(t.Context(), w.promotion.ID)
+	w.ins[0].manager.Decommission(t.Context(), w.promotion.ID)
 	require.NoError(t, h.watch.Del(t.Context(), w.stream, streams.MetaKey(w.stream)).Err())
 	require.NoError(t, h.ledgers[0].Deactivate(t.Context(), w.promotion))
 	for _, c := range h.clients {
@@ -172,6 +173,9 @@ func newModelHome(t testing.TB, h *modelHome, redisAddr string, redisDB int, dri
 	}
 	return h
 }
+
+// byAnn is the person who pauses, resumes and cancels promotions in tests.
+var byAnn = ledger.Steering{Who: "ann", Why: "a test", Future: true}
 
 const (
 	stateRunning = iota
@@ -298,8 +302,13 @@ func (h *modelHome) play(t *rapid.T) {
 	w.settleEverything(t, rapid.Bool().Draw(t, "late requests are carried out"))
 }
 
+func pointType() promotiontype.Type {
+	t, _ := promotiontype.ByName("POINT")
+	return t
+}
+
 func (w *world) offer(target, amount int64) {
-	payload, err := pointStrategy().record(w.promotion.ID, 9, target, strconv.FormatInt(amount, 10))
+	payload, err := pointType().Encode(w.promotion.ID, 9, target, strconv.FormatInt(amount, 10))
 	w.must(err)
 	w.offers = append(w.offers, &offer{target: target, amount: amount, payload: payload})
 }

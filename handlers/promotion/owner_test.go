@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/cli"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
@@ -16,9 +17,9 @@ import (
 // stream is handed over.
 func TestAStreamThatAnotherDeploymentOwns(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
-			c.Feeder.Grace, c.Feeder.Sweep = time.Hour, 50*time.Millisecond
-			c.Stream.Refresh = 50 * time.Millisecond
+		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
+			c.Feeder.GracePeriod, c.Feeder.SweepInterval = time.Hour, 50*time.Millisecond
+			c.Stream.ReconcileInterval = 50 * time.Millisecond
 		})
 		const stream, meta = "campaign-promotion-stream:POINT:1", "{campaign-promotion-stream:POINT:1}:meta"
 		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, "campaign-promotion-group:POINT:1", "0").Err())
@@ -28,7 +29,7 @@ func TestAStreamThatAnotherDeploymentOwns(t *testing.T) {
 		require.Zero(t, tw.redis.XLen(t.Context(), stream).Val())
 		require.NoError(t, stop()) // the commands use the same plugins
 		require.Contains(t, tw.says(0, "campaign", "status", "POINT", "1"), "belongs to the deployment with the ledger id production")
-		var all []promotion.Status
+		var all []cli.Status
 		tw.json(&all, "campaign", "status", "POINT", "1", "--json")
 		require.Equal(t, "production", all[0].ForeignOwner)
 

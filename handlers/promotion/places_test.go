@@ -15,16 +15,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
 // fewPlaces has place for n promotions, and keeps drained streams for so long that no test could wait for them.
 func fewPlaces(n int) func(*promotion.Config) {
 	return func(c *promotion.Config) {
-		c.Stream.MaxActive, c.Stream.IdleTimeout, c.Stream.Refresh = n, time.Hour, 50*time.Millisecond
-		c.Feeder.Interval, c.Feeder.Grace = 50*time.Millisecond, time.Hour
+		c.Stream.MaxActive, c.Stream.IdleTimeout, c.Stream.ReconcileInterval = n, time.Hour, 50*time.Millisecond
+		c.Feeder.Interval, c.Feeder.GracePeriod = 50*time.Millisecond, time.Hour
 	}
 }
 
@@ -53,7 +55,7 @@ func TestWaitingPromotionsArePaidInOrder(t *testing.T) {
 			_, _ = io.WriteString(w, `{"transactionKey":"t-`+key+`"}`)
 		}))
 		t.Cleanup(api.Close)
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
+		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
 			fewPlaces(1)(c)
 			c.MoneyAPI.URL = api.URL
 		})
@@ -73,9 +75,9 @@ func TestWaitingPromotionsArePaidInOrder(t *testing.T) {
 			_, err := one.Admit(t.Context(), ledger.Promotion{Type: "POINT", ID: int64(id)})
 			require.NoError(t, err)
 		}
-		var all []promotion.Status
+		var all []cli.Status
 		tw.json(&all, "campaign", "status")
-		waits := func(s promotion.Status) bool { return s.WaitsForPlace > 0 }
+		waits := func(s cli.Status) bool { return s.WaitsForPlace > 0 }
 		require.Len(t, slices.DeleteFunc(slices.Clone(all), waits), 1, "7 has the place")
 		require.Contains(t, tw.says(app.ExitOK, "campaign", "status", "POINT", "3"), "max_active_promotions")
 		require.NotContains(t, tw.says(app.ExitOK, "campaign", "status", "POINT", "7"), "max_active_promotions")
@@ -94,7 +96,7 @@ func TestWaitingPromotionsArePaidInOrder(t *testing.T) {
 func TestAFloodOfPromotionsIsDrained(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		const flood, limit = 24, 4
-		tw := newTown(t, moneysim.Faults{}, fewPlaces(limit))
+		tw := newTown(t, simulator.Faults{}, fewPlaces(limit))
 		for id := range limit { // as many as there are places, which they all take
 			require.NoError(t, tw.redis.Set(t.Context(), fmt.Sprint("campaign-promotion-stream:POINT:", 101+id), "x", 0).Err())
 			require.NoError(t, tw.ledger.Pause(t.Context(), ledger.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann", Why: "x", Future: true}))
@@ -107,7 +109,7 @@ func TestAFloodOfPromotionsIsDrained(t *testing.T) {
 		}
 		var records []string
 		for id := range flood {
-			started, err := json.Marshal(promotion.StartedMessage{PromotionID: int64(id + 1), PromotionType: "POINT", TotalCount: 1})
+			started, err := json.Marshal(promotiontype.Started{PromotionID: int64(id + 1), PromotionType: "POINT", TotalCount: 1})
 			require.NoError(t, err)
 			if id%3 == 0 {
 				tw.send("campaign-promotion-started", string(started))
@@ -144,7 +146,7 @@ func TestABlockedStreamKeepsNoPlace(t *testing.T) {
 		"another deployment owns it, no payouts": {true, false},
 	} {
 		t.Run("embedded, "+name, func(t *testing.T) {
-			tw := newTown(t, moneysim.Faults{}, fewPlaces(limit))
+			tw := newTown(t, simulator.Faults{}, fewPlaces(limit))
 			for id := range limit { // they take all places
 				stream := fmt.Sprint("campaign-promotion-stream:POINT:", 101+id)
 				if c.foreign {

@@ -7,50 +7,55 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-
+	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/handlers/promotion/payout"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redisstream"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// handlerTimeout bounds what a handler waits for beside the call, whose limit is its lease: the ledger,
-// the stream and a slot of the Money API. It stays under the drain timeout of the consumer groups.
 const (
-	handlerTimeout   = 15 * time.Second
-	leastLongestHold = 2 * time.Minute
+	// handlerTimeout bounds what a handler waits for in addition to the call, which has its lease: the
+	// ledger, the stream and a call slot. It is shorter than the drain timeout of the consumer groups.
+	handlerTimeout = 15 * time.Second
+	minLongestHold = 2 * time.Minute
 )
 
-// maxAcceptInFlight bounds the records of a type that are being accepted at once, over all partitions. It fills the
-// ledger's batches; more would only cost memory.
+// maxAcceptInFlight is the maximum number of records per type in flight on the Kafka route, over all
+// partitions. It is enough to fill the ledger's batches.
 const maxAcceptInFlight = 1024
 
 // Plugin pays campaign promotions. It is built offline by New.
 type Plugin struct {
 	config Config
 	kafka  *kafka.Plugin
-	redis  *redispoll.Plugin
+	redis  *redis.Plugin
 	bridge *redisstream.Plugin
 	dead   *deadletter.Plugin
 	claims *reclaim.Plugin
 
-	run      *engine
+	run      *resources
 	managers map[string]*streams.Manager // by type; filled by Register
 	metrics  *metrics
 }
 
 // New returns the plugin with default settings, on the given transports.
-func New(k *kafka.Plugin, r *redispoll.Plugin, bridge *redisstream.Plugin, dead *deadletter.Plugin, claims *reclaim.Plugin) *Plugin {
+func New(k *kafka.Plugin, r *redis.Plugin, bridge *redisstream.Plugin, dead *deadletter.Plugin, claims *reclaim.Plugin) *Plugin {
 	p := &Plugin{config: DefaultConfig(), kafka: k, redis: r, bridge: bridge, dead: dead, claims: claims, metrics: newMetrics()}
 	p.config.drainTimeout = func() time.Duration { return k.Settings().(*kafka.Config).DrainTimeout }
-	p.run = newEngine(&p.config, p.metrics)
-	dead.ReplayWith(deadName, deadReplays{p.run})
+	p.run = newResources(&p.config, p.metrics)
+	dead.ReplayWith(payout.OutboxName, payout.Replays{Ledger: p.ledger, Services: func(r *pipeline.Registry) {
+		p.run.use(r.Env(), r.Env().Logger)
+		r.Service("promotion.ledger", p.run.ledgerService())
+	}})
 	return p
 }
 
@@ -74,17 +79,17 @@ func (p *Plugin) Schemas(env pipeline.Env) []pipeline.Schema {
 	return []pipeline.Schema{p.run.schema(env.Logger)}
 }
 
-// Register implements pipeline.Plugin. Services come downstream first, and so do routes: they stop in
-// the reverse order, so that a record that is being accepted still finds its stream being read.
+// ledger returns the open ledger. It is nil until its service has started.
+func (p *Plugin) ledger() *ledger.Ledger { return p.run.ledger }
+
+// Register implements pipeline.Plugin. Services and routes are registered downstream first, and stop in the
+// reverse order. The stream of a record that is being accepted is then still read.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	log := r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
-	p.run.prepare(r.Env(), log)
+	p.run.use(r.Env(), log)
+	r.ErrorClasses(errorClasses()...)
 
 	streamsRedis := &streamRedis{shared: p.redis, config: p.config.Stream.Redis, log: log}
-	for _, s := range strategies() {
-		stream := s.streamPrefix() + "0" // no promotion has this number
-		streamsRedis.probes = append(streamsRedis.probes, stream, streams.MetaKey(stream))
-	}
 	r.Service("promotion.redis", streamsRedis)
 	r.Service("promotion.money", p.run.moneyService())
 	r.Service("promotion.ledger", p.run.ledgerService())
@@ -94,21 +99,24 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	for _, m := range p.managers {
 		p.claims.Add(m.ReclaimTarget())
 	}
-	r.Service("promotion.outbox", p.dead.Relay(deadName, deadOutbox{p.run}))
-	if p.config.Results.Enabled {
-		r.Service("promotion.results", newResultRelay(p.run, p.bridge.Sink(resultsStream), p.redis.Client, log))
+	r.Service("promotion.outbox", p.dead.Relay(payout.OutboxName, payout.DeadLetters{Ledger: p.ledger}))
+	if c := p.config.Results; c.Enabled {
+		r.Service("promotion.results", &payout.Results{Ledger: p.ledger, To: p.bridge.Sink(payout.ResultsStream), Redis: p.redis.Client,
+			Retention: c.Retention, RequiredGroups: c.RequiredGroups, Metrics: p.metrics.payout,
+			Log: log.With(slog.String(pipeline.LogComponent, "results"))})
 	}
-	r.Service("promotion.feeder", newFeeder(p.run, p.managers, log))
+	r.Service("promotion.feeder", feeder.New(feeder.Options{Ledger: p.ledger, Streams: p.managers, Config: p.config.Feeder,
+		AcceptUnannounced: p.config.AcceptUnannounced, Waiting: &p.run.waiting, Metrics: p.metrics.feeder, Log: log}))
 
-	for _, s := range strategies() {
-		p.route(r, s, log)
+	for _, t := range promotiontype.All() {
+		p.routes(r, t, log)
 	}
 	if p.config.Stream.Enabled {
 		r.Route(pipeline.Route{
 			Name:   "promotion.started",
-			From:   p.kafka.Broadcast(startedTopic),
+			From:   p.kafka.Broadcast(promotiontype.StartedTopic),
 			Handle: pipeline.JSON(p.started),
-			Policy: pipeline.Policy{Timeout: handlerTimeout, LongestHold: p.config.longestHold(), DeadLetter: p.dead.Sink(startedDeadTopic)},
+			Policy: pipeline.Policy{Timeout: handlerTimeout, LongestHold: p.config.longestHold(), DeadLetter: p.dead.Sink(promotiontype.StartedDeadTopic)},
 		})
 	}
 	r.Health("promotion", p.run.progressing)
@@ -117,106 +125,104 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// newManagers returns the manager of every type's streams.
+// newManagers returns the manager of each type's streams.
 func (p *Plugin) newManagers(c *streamRedis, env pipeline.Env, log *slog.Logger, m *streams.Metrics) map[string]*streams.Manager {
 	all := map[string]*streams.Manager{}
-	for _, s := range strategies() {
-		o := p.streamOptions(s)
+	for _, t := range promotiontype.All() {
+		o := p.streamOptions(t)
 		o.Client, o.Instance, o.Logger, o.Metrics = c.Client, env.Instance, log, m
-		all[s.kind] = streams.NewManager(o)
+		all[t.Name] = streams.NewManager(o)
 	}
 	return all
 }
 
-// streamOptions returns what the streams of a type take from this plugin.
-func (p *Plugin) streamOptions(s strategy) streams.Options {
-	set := activations{p.run, ledger.Type(s.kind)}
+// streamOptions returns the options of a type's streams, except those of the process.
+func (p *Plugin) streamOptions(t promotiontype.Type) streams.Options {
+	set := feeder.ActiveSet{Ledger: p.ledger, Type: ledger.Type(t.Name), Waiting: &p.run.waiting}
 	return streams.Options{
-		Kind:          streams.Kind{Type: s.kind, StreamPrefix: s.streamPrefix(), GroupPrefix: s.groupPrefix()},
+		Kind:          streams.Kind{Type: t.Name, StreamPrefix: t.StreamPrefix(), GroupPrefix: t.GroupPrefix()},
 		Config:        p.run.streamConfig,
 		Activations:   set,
-		Admit:         set.admit,
-		Blocked:       set.blocked,
-		Created:       set.created,
+		Admit:         set.Admit,
+		Blocked:       set.Blocked,
+		Created:       set.Created,
 		Fence:         p.redis.Fence,
 		Owner:         func() string { return p.run.ledgerID },
 		Gate:          p.run.ready,
-		ReaderMetrics: p.redis.Metrics(),
+		ReaderMetrics: p.redis.ReaderMetrics(),
 	}
 }
 
-// route adds the three routes of a type.
-func (p *Plugin) route(r *pipeline.Registry, s strategy, log *slog.Logger) {
-	proc := &processor{strategy: s, run: p.run, manager: p.managers[s.kind], log: log}
-	policy := func(onlyAsked bool) pipeline.Policy {
+// routes adds the three routes of a type.
+func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, log *slog.Logger) {
+	stream := func() bool { return p.config.Stream.Enabled }
+	proc := &payout.Processor{Type: t, Ledger: p.ledger, MoneyAPI: func() money.API { return p.run.api }, Streams: p.managers[t.Name],
+		PayAtOnce: func() bool { return !stream() }, Metrics: p.metrics.payout, Progress: &p.run.progress, Log: log}
+	// With onlyRequested, an error becomes a retry record only if the handler requests one.
+	policy := func(onlyRequested bool) pipeline.Policy {
 		return pipeline.Policy{
 			Timeout:     handlerTimeout,
 			LongestHold: p.config.longestHold(),
-			DeadLetter:  p.dead.Sink(s.deadTopic()),
+			DeadLetter:  p.dead.Sink(t.DeadTopic()),
 			Retry: pipeline.Retry{
-				To:        p.kafka.Sink(s.retryTopic()),
-				OnlyAsked: onlyAsked,
-				Backoff:   p.config.Ledger.Retry,
-				Payload:   retryPayload,
+				To:             p.kafka.Sink(t.RetryTopic()),
+				OnlyRetryAfter: onlyRequested,
+				Backoff:        p.config.Ledger.Retry,
+				Payload:        promotiontype.WithRetryCount,
+
+				TakesReplays: true,
 			},
 		}
 	}
 	r.Route(pipeline.Route{
-		Name:     proc.streamRoute(),
-		From:     proc.manager.Source(),
-		Handle:   proc.payOn(proc.streamRoute()),
-		Policy:   policy(false), // an entry that stays pending waits for min_idle; a retry record doesn't
-		Activity: proc.manager.Activity(),
+		Name:     proc.StreamRoute(),
+		From:     proc.Streams.Source(),
+		Handle:   proc.PayFrom(proc.StreamRoute()),
+		Policy:   policy(false), // a pending entry waits for min_idle; a retry record does not
+		Activity: proc.Streams.Activity(),
 	})
 	r.Route(pipeline.Route{
-		Name:   proc.retryRoute(),
-		From:   p.kafka.Source(s.retryTopic(), s.retryGroup()),
-		Handle: proc.payOn(proc.retryRoute()),
+		Name:   proc.RetryRoute(),
+		From:   p.kafka.Source(t.RetryTopic(), t.RetryGroup()),
+		Handle: proc.PayFrom(proc.RetryRoute()),
 		Policy: policy(true),
 		Flow:   pipeline.Flow{Gate: p.run.ready},
 	})
+	accept := policy(true)
+	// The route that reads the retry topic pays: a record that was never accepted would be unannounced.
+	accept.Retry.TakesReplays = false
 	r.Route(pipeline.Route{
-		Name:   proc.acceptRoute(),
-		From:   p.kafka.Source(s.publishTopic(), s.group()),
-		Handle: proc.accept,
-		To:     streamSink{proc},
-		Policy: policy(true),
-		// Accepting needs no Money API; paying at once does.
-		Flow: pipeline.Flow{MaxInFlight: p.acceptInFlight(), Gate: func() bool { return p.config.Stream.Enabled || p.run.ready() }},
+		Name:   proc.AcceptRoute(),
+		From:   p.kafka.Source(t.PublishTopic(), t.Group()),
+		Handle: proc.Accept,
+		To:     proc.Publisher(),
+		Policy: accept,
+		// Accepting does not need the Money API; paying at once does.
+		Flow: pipeline.Flow{MaxInFlight: p.acceptInFlight(), Gate: func() bool { return stream() || p.run.ready() }},
 	})
 }
 
-// acceptInFlight is how many records of a type are in flight at once on the Kafka route. When they are paid there, more than the Money
-// API has slots would only wait for one.
+// acceptInFlight returns the maximum number of records per type in flight on the Kafka route. If they are
+// paid there, it is not larger than the number of call slots: more records would only wait for one.
 func (p *Plugin) acceptInFlight() int {
 	if p.config.Stream.Enabled {
 		return maxAcceptInFlight
 	}
-	return min(maxAcceptInFlight, p.config.MoneyAPI.MaxInFlight)
+	return min(maxAcceptInFlight, p.config.MoneyAPI.Concurrency)
 }
 
-func (s strategy) acceptRoute() string { return "promotion." + strings.ToLower(s.kind) + ".accept" }
-func (s strategy) streamRoute() string { return "promotion." + strings.ToLower(s.kind) + ".stream" }
-func (s strategy) retryRoute() string  { return "promotion." + strings.ToLower(s.kind) + ".retry" }
-
-// maxRetryCount is what retryCount says at most; the ledger counts, the field is a hint.
-const maxRetryCount = 5
-
-func retryPayload(payload []byte, retry int) ([]byte, error) {
-	return withRetryCount(payload, min(max(retry, 0), maxRetryCount))
-}
-
-// started sizes and starts the streams of a promotion early, if there is a place. What was missed is in the ledger.
-func (p *Plugin) started(ctx context.Context, m StartedMessage) error {
+// started handles a started event. It sizes and starts the stream of a promotion early, if there is a place.
+// A missed event delays the promotion, and nothing is lost.
+func (p *Plugin) started(ctx context.Context, m promotiontype.Started) error {
 	manager, known := p.managers[m.PromotionType]
 	if !known {
-		err := fmt.Errorf("promotionType: must be one of %s, got %q", strings.Join(kinds(), ", "), m.PromotionType)
-		return pipeline.WithClass(pipeline.Permanent(err), classUnknownType)
+		err := fmt.Errorf("promotionType: must be one of %s, got %q", strings.Join(promotiontype.Names(), ", "), m.PromotionType)
+		return pipeline.WithClass(pipeline.Permanent(err), promotiontype.ClassUnknownType)
 	}
 	if err := p.run.ledger.Started(ctx, ledger.Promotion{Type: ledger.Type(m.PromotionType), ID: m.PromotionID}, m.TotalCount); err != nil {
 		return fmt.Errorf("promotion: started %s %d: %w", m.PromotionType, m.PromotionID, err)
 	}
-	manager.Hint()
+	manager.Refresh()
 	return nil
 }
 
@@ -225,5 +231,4 @@ var (
 	_ pipeline.Configurable = (*Plugin)(nil)
 	_ pipeline.Migratable   = (*Plugin)(nil)
 	_ app.Placed            = (*Plugin)(nil)
-	_ message.HandlerFunc   = (*processor)(nil).accept
 )

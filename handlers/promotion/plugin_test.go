@@ -7,20 +7,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redisstream"
 )
 
 // The readers of elastic streams ask the presence whether they may begin an entry.
 func TestTheStreamsAskThePresence(t *testing.T) {
 	t.Parallel()
-	k, shared := kafka.New(), redispoll.New()
+	k, shared := kafka.New(), redis.New()
 	p := New(k, shared, redisstream.New(shared), deadletter.New(k, shared), reclaim.New(shared))
 	name := func(fence any) string { return runtime.FuncForPC(reflect.ValueOf(fence).Pointer()).Name() }
-	for _, s := range strategies() {
+	for _, s := range promotiontype.All() {
 		fence := p.streamOptions(s).Fence
 		require.NotNil(t, fence)
 		require.Equal(t, name(shared.Fence), name(fence))

@@ -12,7 +12,8 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -35,31 +36,30 @@ func BenchmarkPoison(b *testing.B) {
 // payWithPoison returns how long it takes until all payouts that are not poisoned are paid. Poisoned ones are retried when they are due.
 func payWithPoison(b *testing.B, rate float64) time.Duration {
 	const payouts, workers = 3000, 32
-	api, err := moneysim.New(moneysim.Config{Faults: moneysim.Faults{Latency: 5 * time.Millisecond, PoisonRate: rate, Seed: 1}})
+	api, err := simulator.New(simulator.Config{Faults: simulator.Faults{Latency: 5 * time.Millisecond, PoisonRate: rate, Seed: 1}})
 	require.NoError(b, err)
 	require.NoError(b, api.Start(b.Context()))
 	defer func() { require.NoError(b, api.Stop(b.Context())) }()
 	config := DefaultConfig()
 	config.MoneyAPI.URL = api.URL()
 	config.Ledger.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(b.TempDir(), "ledger.db"))
-	run := newEngine(&config, newMetrics())
-	run.ledger, err = ledger.Open(b.Context(), config.Ledger, ledger.Options{Instance: "bench", Lease: 8 * time.Second}, nil)
+	l, err := ledger.Open(b.Context(), config.Ledger, ledger.Options{Instance: "bench", Lease: 8 * time.Second}, nil)
 	require.NoError(b, err)
-	defer func() { require.NoError(b, run.ledger.Close()) }()
-	require.NoError(b, run.ledger.Migrate(b.Context()))
+	defer func() { require.NoError(b, l.Close()) }()
+	require.NoError(b, l.Migrate(b.Context()))
 	client, err := money.New(config.MoneyAPI.Config, nil)
 	require.NoError(b, err)
 	defer func() { require.NoError(b, client.Close()) }()
-	run.api = client
-	proc := &processor{strategy: pointStrategy(), run: run, log: slog.New(slog.DiscardHandler)}
+	proc := &payout.Processor{Type: pointType(), Ledger: func() *ledger.Ledger { return l }, MoneyAPI: func() money.API { return client },
+		Metrics: payout.NewMetrics(), Progress: new(payout.Progress), Log: slog.New(slog.DiscardHandler)}
 
 	p := ledger.Promotion{Type: "POINT", ID: 1}
 	queue := make(chan ledger.Record, payouts)
 	for target := range int64(payouts) {
-		payload, err := proc.record(p.ID, 9, 1+target, "500")
+		payload, err := proc.Type.Encode(p.ID, 9, 1+target, "500")
 		require.NoError(b, err)
 		rec := ledger.Record{Key: ledger.Key{Type: p.Type, Promotion: p.ID, Target: 1 + target}, SummaryID: 9, Payload: payload}
-		_, err = run.ledger.Accept(b.Context(), rec, false)
+		_, err = l.Accept(b.Context(), rec, false)
 		require.NoError(b, err)
 		queue <- rec
 	}
@@ -73,7 +73,7 @@ func payWithPoison(b *testing.B, rate float64) time.Duration {
 				case <-end:
 					return
 				case rec := <-queue:
-					if delay, again := pipeline.RetryDelay(proc.pay(b.Context(), rec)); again {
+					if delay, again := pipeline.RetryDelay(proc.Pay(b.Context(), rec)); again {
 						retries.Go(func() {
 							select {
 							case <-end:
@@ -90,7 +90,7 @@ func payWithPoison(b *testing.B, rate float64) time.Duration {
 	if rate > 0 {
 		want = 0
 		for target := range int64(payouts) {
-			if !api.Poisons(proc.idempotencyKey(p.ID, 1+target)) {
+			if !api.Poisons(proc.Type.IdempotencyKey(p.ID, 1+target)) {
 				want++
 			}
 		}

@@ -81,12 +81,12 @@ func TestPoisonedPayoutsStopNobody(t *testing.T) {
 			client, err := money.New(cfg, nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, client.Close()) })
-			in.proc.run.api = client
+			in.api = client
 
 			open := []ledger.Record{}
 			for first := int64(1); first <= payouts; first += step {
 				for target := first; target < first+step; target++ {
-					payload, err := pointStrategy().record(w.promotion.ID, 9, target, "500")
+					payload, err := pointType().Encode(w.promotion.ID, 9, target, "500")
 					require.NoError(t, err)
 					open = append(open, ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: w.promotion.ID, Target: target}, SummaryID: 9, Payload: payload})
 				}
@@ -96,7 +96,7 @@ func TestPoisonedPayoutsStopNobody(t *testing.T) {
 						if _, err := in.ledger.Accept(t.Context(), rec, false); err != nil {
 							return err
 						}
-						_ = in.proc.pay(t.Context(), rec) // an error asks for a retry record
+						_ = in.proc.Pay(t.Context(), rec) // an error asks for a retry record
 						return nil
 					})
 				}

@@ -34,10 +34,10 @@ func (a callAPI) Charge(ctx context.Context, _ money.Charge) money.Answer {
 func payOne(ctx context.Context, t *testing.T, w *world, during func(context.Context)) ledger.State {
 	t.Helper()
 	in := w.ins[0]
-	in.proc.run.api = callAPI{during: during}
+	in.api = callAPI{during: during}
 	msg := message.NewMessage("", w.offers[0].payload)
 	msg.SetContext(ctx)
-	_, err := in.proc.payOn(in.proc.streamRoute())(msg)
+	_, err := in.proc.PayFrom(in.proc.StreamRoute())(msg)
 	require.NoError(t, err)
 	x, err := in.ledger.Explain(t.Context(), ledger.Key{Type: w.promotion.Type, Promotion: w.promotion.ID, Target: 1})
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestACancelledMessageDoesNotEndItsCall(t *testing.T) {
 func TestAnAnswerIsWrittenDownAgain(t *testing.T) {
 	t.Parallel()
 	w := newOffer(t)
-	w.ins[0].proc.run.settleTries = 0
+	w.ins[0].proc.SettleTries = 0
 	state := payOne(t.Context(), t, w, func(context.Context) {
 		_, err := w.db.Exec(`CREATE TRIGGER refuse BEFORE INSERT ON attempts WHEN unixepoch('subsec') < ` +
 			strconv.FormatFloat(float64(time.Now().Add(200*time.Millisecond).UnixMilli())/1000, 'f', 3, 64) +

@@ -14,52 +14,54 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/deadletter"
-	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redisstream"
 )
 
 // town is the plugin with everything it stands on, embedded, and a Money API whose book can be read.
 type town struct {
 	t       *testing.T
-	home    *embedded.Home
-	api     *moneysim.Server
+	home    *embedded.Servers
+	api     *simulator.Server
 	kafka   *kafka.Plugin
 	payouts *promotion.Plugin
 	all     []pipeline.Plugin
 	ledger  *ledger.Ledger
-	redis   *redis.Client
+	redis   *goredis.Client
 	letters pipeline.Secret // DSN of the working copy of dead letters
 }
 
-func newTown(t *testing.T, faults moneysim.Faults, change func(*promotion.Config)) *town {
+func newTown(t *testing.T, faults simulator.Faults, change func(*promotion.Config)) *town {
 	t.Helper()
 	tw := &town{t: t}
 	var err error
+	tier.Met(t, "embedded")
 	tw.home, err = embedded.Start(t.Context(), embedded.Config{}, pipelinetest.Logger(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tw.home.Stop(context.Background())) })
-	tw.api, err = moneysim.New(moneysim.Config{Faults: faults})
+	tw.api, err = simulator.New(simulator.Config{Faults: faults})
 	require.NoError(t, err)
 	require.NoError(t, tw.api.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, tw.api.Stop(context.Background())) })
 
 	tw.kafka = kafka.New()
 	tw.kafka.Settings().(*kafka.Config).Brokers = tw.home.KafkaAddrs()
-	shared := redispoll.New()
-	shared.Settings().(*redispoll.Config).Addrs = []string{tw.home.RedisAddr()}
+	shared := redis.New()
+	shared.Settings().(*redis.Config).Addrs = []string{tw.home.RedisAddr()}
 	dead := deadletter.New(tw.kafka, shared)
 	tw.letters = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "letters.db"))
 	dead.Settings().(*deadletter.Config).Store.DSN = tw.letters
@@ -71,7 +73,7 @@ func newTown(t *testing.T, faults moneysim.Faults, change func(*promotion.Config
 	cfg.MoneyAPI.URL = tw.api.URL()
 	cfg.MoneyAPI.CallTimeout = 10 * time.Second // what was sent and not answered in time counts as perhaps charged
 	cfg.Ledger.Retry = pipeline.Backoff{First: 50 * time.Millisecond, Max: 200 * time.Millisecond}
-	cfg.Feeder.Interval, cfg.Feeder.Grace = 100*time.Millisecond, time.Second
+	cfg.Feeder.Interval, cfg.Feeder.GracePeriod = 100*time.Millisecond, time.Second
 	if change != nil {
 		change(cfg)
 	}
@@ -81,10 +83,10 @@ func newTown(t *testing.T, faults moneysim.Faults, change func(*promotion.Config
 	tw.ledger, err = ledger.Open(t.Context(), cfg.Ledger, ledger.Options{Instance: "watcher", Lease: time.Minute}, nil)
 	require.NoError(t, err)
 	require.NoError(t, tw.ledger.Migrate(t.Context()))
-	_, err = letters.Schema(tw.letters, "", nil).Migrate(t.Context())
+	_, err = store.Schema(tw.letters, "", nil).Migrate(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tw.ledger.Close()) })
-	tw.redis = redis.NewClient(&redis.Options{Addr: tw.home.RedisAddr()})
+	tw.redis = goredis.NewClient(&goredis.Options{Addr: tw.home.RedisAddr()})
 	t.Cleanup(func() { _ = tw.redis.Close() })
 	return tw
 }
@@ -133,7 +135,7 @@ const publish = "campaign-promotion-point-publish"
 
 func TestPaysThroughTheStream(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{FailRate: 0.2, TimeoutRate: 0.1, Seed: 3}, func(c *promotion.Config) { c.MoneyAPI.CallTimeout = time.Second }).start()
+		tw := newTown(t, simulator.Faults{FailRate: 0.2, TimeoutRate: 0.1, Seed: 3}, func(c *promotion.Config) { c.MoneyAPI.CallTimeout = time.Second }).start()
 		tw.send(publish, points(1, 60)...)
 		c := tw.settle("POINT", 60)
 		require.EqualValues(t, 60, c.Paid)
@@ -146,7 +148,7 @@ func TestPaysThroughTheStream(t *testing.T) {
 
 func TestPaysAtOnceWithoutTheFlag(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{FailRate: 0.2, Seed: 4}, func(c *promotion.Config) { c.Stream.Enabled = false }).start()
+		tw := newTown(t, simulator.Faults{FailRate: 0.2, Seed: 4}, func(c *promotion.Config) { c.Stream.Enabled = false }).start()
 		tw.send(publish, points(1, 30)...)
 		require.EqualValues(t, 30, tw.settle("POINT", 30).Paid)
 		require.Equal(t, 30, tw.api.Summary().Charged)
@@ -155,7 +157,7 @@ func TestPaysAtOnceWithoutTheFlag(t *testing.T) {
 
 func TestRefusedForGoodIsFailedAndDead(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{RejectRate: 1}, nil).start()
+		tw := newTown(t, simulator.Faults{RejectRate: 1}, nil).start()
 		tw.send(publish, points(1, 3)...)
 		c := tw.settle("POINT", 3)
 		require.EqualValues(t, 3, c.Failed)
@@ -164,16 +166,16 @@ func TestRefusedForGoodIsFailedAndDead(t *testing.T) {
 	})
 }
 
-// An expired credential must not turn a campaign FAILED: nothing is spent, and all is paid when it is mended.
+// An expired credential must not turn a campaign FAILED: nothing is spent, and all is paid when it is fixed.
 func TestOurOwnFaultSpendsNothing(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{Unauthorized: true}, func(c *promotion.Config) { c.MoneyAPI.Breaker.OpenDelay = 200 * time.Millisecond }).start()
+		tw := newTown(t, simulator.Faults{Unauthorized: true}, func(c *promotion.Config) { c.MoneyAPI.Breaker.OpenDelay = 200 * time.Millisecond }).start()
 		tw.send(publish, points(1, 10)...)
 		require.Eventually(t, func() bool { return tw.counts("POINT").Accepted == 10 }, 30*time.Second, 10*time.Millisecond)
 		require.Eventually(t, func() bool { return tw.api.Summary().Requests["unauthorized"] > 2 }, 30*time.Second, 10*time.Millisecond, "%v", tw.api.Summary().Requests)
-		require.NoError(t, tw.api.SetFaults(moneysim.Faults{}))
+		require.NoError(t, tw.api.SetFaults(simulator.Faults{}))
 		require.EqualValues(t, 10, tw.settle("POINT", 10).Paid)
-		require.NoError(t, tw.ledger.Books(t.Context(), ledger.Promotion{Type: "POINT", ID: 1}, func(e ledger.Entry) error {
+		require.NoError(t, tw.ledger.EachPayout(t.Context(), ledger.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
 			require.Equal(t, 1, e.Attempts, "an attempt was spent on our own fault")
 			return nil
 		}))
@@ -193,7 +195,7 @@ func TestNeverAnsweredIsUnknown(t *testing.T) {
 			<-r.Context().Done()
 		}))
 		t.Cleanup(api.Close)
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
+		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
 			c.MoneyAPI.URL = api.URL
 			c.Ledger.MaxRetries = 1
 			c.MoneyAPI.CallTimeout, c.MoneyAPI.Breaker.MinCalls = 100*time.Millisecond, 1000
@@ -205,7 +207,7 @@ func TestNeverAnsweredIsUnknown(t *testing.T) {
 
 func TestResultEvents(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { c.Results.Enabled = true }).start()
+		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) { c.Results.Enabled = true }).start()
 		tw.send(publish, points(1, 5)...)
 		tw.settle("POINT", 5)
 		require.Eventually(t, func() bool {
@@ -216,7 +218,7 @@ func TestResultEvents(t *testing.T) {
 		require.NoError(t, err)
 		targets := map[int64]bool{}
 		for _, e := range entries {
-			var event ledger.ResultEvent
+			var event ledger.OutcomeEvent
 			require.NoError(t, json.Unmarshal([]byte(e.Values["payload"].(string)), &event))
 			require.Equal(t, ledger.Success, event.State)
 			require.NotEmpty(t, event.TransactionKey)
@@ -232,14 +234,14 @@ func TestResultsDoNotGrowWithoutEnd(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel() // it is all waiting
 		const stream = "campaign-promotion-results"
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { c.Results.Enabled, c.Results.RequiredGroups = true, []string{"books"} })
+		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) { c.Results.Enabled, c.Results.RequiredGroups = true, []string{"books"} })
 		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, "books", "0").Err())
 		tw.start()
 		tw.send(publish, points(1, 5)...)
 		tw.settle("POINT", 5)
 		read := 0
 		require.Eventually(t, func() bool {
-			got, err := tw.redis.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: "books", Consumer: "c", Streams: []string{stream, ">"}, Block: -1}).Result()
+			got, err := tw.redis.XReadGroup(t.Context(), &goredis.XReadGroupArgs{Group: "books", Consumer: "c", Streams: []string{stream, ">"}, Block: -1}).Result()
 			if err == nil {
 				for _, m := range got[0].Messages {
 					read++
@@ -253,7 +255,7 @@ func TestResultsDoNotGrowWithoutEnd(t *testing.T) {
 
 func TestConflict(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{}, nil).start()
+		tw := newTown(t, simulator.Faults{}, nil).start()
 		tw.send(publish, points(1, 1)...)
 		tw.settle("POINT", 1)
 		tw.send(publish, `{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":999}`)
@@ -265,7 +267,7 @@ func TestConflict(t *testing.T) {
 // The feeder refills a stream that holds little, and one that was wiped.
 func TestTheFeederRefills(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{Latency: 2 * time.Millisecond}, func(c *promotion.Config) { c.Stream.MaxLen = 20 }).start()
+		tw := newTown(t, simulator.Faults{Latency: 2 * time.Millisecond}, func(c *promotion.Config) { c.Stream.MaxLen = 20 }).start()
 		tw.send(publish, points(1, 300)...)
 		require.Eventually(t, func() bool { return tw.counts("POINT").Paid > 50 }, 30*time.Second, 5*time.Millisecond)
 		require.NoError(t, tw.redis.FlushAll(t.Context()).Err())
@@ -278,14 +280,14 @@ func TestTheFeederRefills(t *testing.T) {
 // With the setting a stream that nobody activated is found by the sweep, and its entries are paid.
 func TestAStreamThatNobodyKnowsIsFound(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
+		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
 			c.AcceptUnannounced = true
-			c.Feeder.Sweep, c.Feeder.Grace = 100*time.Millisecond, 200*time.Millisecond
+			c.Feeder.SweepInterval, c.Feeder.GracePeriod = 100*time.Millisecond, 200*time.Millisecond
 		}).start()
 		const stream = "campaign-promotion-stream:VOUCHER:1"
 		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, "campaign-promotion-group:VOUCHER:1", "0").Err())
 		for target := 1; target <= 3; target++ {
-			require.NoError(t, tw.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: []string{
+			require.NoError(t, tw.redis.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []string{
 				"message", `{"promotionId":1,"promotionSummaryId":9,"targetId":` + strconv.Itoa(target) + `,"voucherId":"V"}`,
 			}}).Err())
 		}
@@ -296,8 +298,8 @@ func TestAStreamThatNobodyKnowsIsFound(t *testing.T) {
 // A full stream and the feeder lose no hint on the way: nothing here is found by the net for lost ones.
 func TestAFullStreamStrandsNothing(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{Latency: 2 * time.Millisecond}, func(c *promotion.Config) {
-			c.Stream.MaxLen, c.Feeder.Grace = 5, time.Hour
+		tw := newTown(t, simulator.Faults{Latency: 2 * time.Millisecond}, func(c *promotion.Config) {
+			c.Stream.MaxLen, c.Feeder.GracePeriod = 5, time.Hour
 		}).start()
 		tw.send(publish, points(1, 60)...)
 		require.Eventually(t, func() bool { c := tw.counts("POINT"); return c.Accepted == 60 && c.Pending == 0 }, 25*time.Second, 20*time.Millisecond)

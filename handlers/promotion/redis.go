@@ -7,23 +7,23 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// streamRedis is the client the streams use: the shared one, or one of their own, which is opened and
-// closed here and by nobody else.
+// streamRedis is the Redis of the streams: the shared one, or one of its own, which it opens and closes.
 type streamRedis struct {
-	shared *redispoll.Plugin
-	config *redispoll.ClientConfig // nil: shared
-	probes []string                // keys on which the user must have all rights; they don't exist
+	shared *redis.Plugin
+	config *redis.ClientConfig // nil: shared
 	log    *slog.Logger
-	own    atomic.Pointer[redis.UniversalClient]
+	own    atomic.Pointer[goredis.UniversalClient]
 }
 
-// Client returns the client. It is valid after Start, and borrowed by everybody who asks.
-func (s *streamRedis) Client() redis.UniversalClient {
+// Client returns the client. It is valid after Start. The caller does not close it.
+func (s *streamRedis) Client() goredis.UniversalClient {
 	if s.config == nil {
 		return s.shared.Client()
 	}
@@ -33,20 +33,29 @@ func (s *streamRedis) Client() redis.UniversalClient {
 	return nil
 }
 
-// Start opens a client of its own, if it has one, and waits for the server. The error says so when the user lacks rights.
+// keys returns keys on which the user must have all rights. No promotion has them.
+func (s *streamRedis) keys() (keys []string) {
+	for _, t := range promotiontype.All() {
+		stream := t.StreamPrefix() + "0"
+		keys = append(keys, stream, streams.MetaKey(stream))
+	}
+	return keys
+}
+
+// Start opens the own client, waits for the server and checks the rights of the user.
 func (s *streamRedis) Start(ctx context.Context) error {
 	if s.config == nil {
-		return redispoll.CheckRights(ctx, s.shared.Client(), s.probes...)
+		return redis.CheckRights(ctx, s.shared.Client(), s.keys()...)
 	}
-	c, err := redispoll.NewClient(*s.config)
+	c, err := redis.NewClient(*s.config)
 	if err != nil {
 		return err
 	}
-	if err = redispoll.WaitFor(ctx, c, strings.Join(s.config.Addrs, ","), s.log); err == nil {
-		err = redispoll.CheckEviction(ctx, c, s.log)
+	if err = redis.WaitFor(ctx, c, strings.Join(s.config.Addrs, ","), s.log); err == nil {
+		err = redis.CheckEviction(ctx, c, s.log)
 	}
 	if err == nil {
-		err = redispoll.CheckRights(ctx, c, s.probes...)
+		err = redis.CheckRights(ctx, c, s.keys()...)
 	}
 	if err != nil {
 		return errors.Join(err, c.Close())
@@ -55,10 +64,19 @@ func (s *streamRedis) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop closes the client of its own.
+// Stop closes the own client.
 func (s *streamRedis) Stop(context.Context) error {
 	if c := s.own.Swap(nil); c != nil {
 		return (*c).Close()
 	}
 	return nil
+}
+
+// streamsClient returns a client of the streams' server for a command: a client of its own in any case.
+func (p *Plugin) streamsClient(log *slog.Logger) *streamRedis {
+	client := &streamRedis{config: p.config.Stream.Redis, log: log}
+	if client.config == nil {
+		client.config = &p.redis.Settings().(*redis.Config).ClientConfig
+	}
+	return client
 }

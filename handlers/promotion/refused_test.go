@@ -9,14 +9,14 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
 // A stream key that Redis refuses delays its own promotion alone: the records of both are accepted, the other promotion is
 // paid, and the first one is paid when its key is free.
 func TestAKeyThatRedisRefuses(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) { c.Feeder.Grace = time.Hour })
+		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) { c.Feeder.GracePeriod = time.Hour })
 		const key = "campaign-promotion-stream:POINT:1"
 		require.NoError(t, tw.redis.Set(t.Context(), key, "x", 0).Err())
 		tw.start()

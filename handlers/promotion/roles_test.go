@@ -16,7 +16,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
-	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 // rolesTown is a schema whose roles are those of the ledger's README, under names of its own.
@@ -28,9 +29,7 @@ type rolesTown struct {
 
 func newRolesTown(t *testing.T) *rolesTown {
 	t.Helper()
-	if os.Getenv("MILLRACE_TEST_POSTGRES") == "" {
-		t.Skip("MILLRACE_TEST_POSTGRES is not set: no PostgreSQL to test on")
-	}
+	tier.Address(t, "postgres") // or the test is skipped
 	text, err := os.ReadFile("ledger/README.md")
 	require.NoError(t, err)
 	rt := &rolesTown{t: t, prefix: "roles_" + strings.ToLower(ulid.Make().String())}
@@ -78,11 +77,11 @@ func (rt *rolesTown) schemas(role string) []pipeline.Schema {
 	rt.t.Helper()
 	cfg := ledger.DefaultConfig()
 	cfg.DSN = pipeline.NewSecret(rt.dsn(role))
-	return []pipeline.Schema{ledger.Schema(cfg, "dsn", nil), letters.Schema(cfg.DSN, "dsn", nil)}
+	return []pipeline.Schema{ledger.Schema(cfg, "dsn", nil), store.Schema(cfg.DSN, "dsn", nil)}
 }
 
 // open opens the ledger and the dead letters as a role, on schemas that the policy accepts.
-func (rt *rolesTown) open(role string, policy pipeline.SchemaPolicy) (*ledger.Ledger, *letters.Store) {
+func (rt *rolesTown) open(role string, policy pipeline.SchemaPolicy) (*ledger.Ledger, *store.Store) {
 	rt.t.Helper()
 	for _, s := range rt.schemas(role) {
 		require.NoError(rt.t, policy.Prepare(rt.t.Context(), s, pipelinetest.Logger(rt.t)), role)
@@ -92,7 +91,7 @@ func (rt *rolesTown) open(role string, policy pipeline.SchemaPolicy) (*ledger.Le
 	l, err := ledger.Open(rt.t.Context(), cfg, ledger.Options{Instance: role, Lease: time.Minute}, nil)
 	require.NoError(rt.t, err)
 	rt.t.Cleanup(func() { require.NoError(rt.t, l.Close()) })
-	s, err := letters.Connect(rt.t.Context(), cfg.DSN, nil)
+	s, err := store.Connect(rt.t.Context(), cfg.DSN, nil)
 	require.NoError(rt.t, err)
 	rt.t.Cleanup(func() { require.NoError(rt.t, s.Close()) })
 	return l, s
@@ -122,35 +121,32 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		operator, work := rt.open("operator", pipeline.MatchSchemas)
 		reader, _ := rt.open("reader", pipeline.MatchSchemas)
 
-		rec := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Handler: "h"}
+		rec := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
 		_, err := service.Accept(ctx, rec, false)
 		require.NoError(t, err)
 		require.NoError(t, service.Started(ctx, rec.Of(), 5))
 		b, err := service.Begin(ctx, rec)
 		require.NoError(t, err)
-		s, err := service.Settle(ctx, ledger.Result{Key: rec.Key, Epoch: b.Epoch, Outcome: ledger.Rejected, Class: "rejected", Handler: "h"})
+		s, err := service.Settle(ctx, ledger.CallResult{Key: rec.Key, Epoch: b.Epoch, Outcome: ledger.Rejected, Class: "rejected", Route: "h"})
 		require.NoError(t, err)
 		require.Equal(t, ledger.Failed, s.State)
-		n, err := service.Relay(ctx, ledger.OutboxDead, 10, func(context.Context, []ledger.Message) error { return nil })
+		n, err := service.Relay(ctx, ledger.OutboxDead, 10, func(context.Context, []ledger.OutboxMessage) error { return nil })
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
-		require.NoError(t, copies.Put(ctx, letters.From("l1", "promotion", "t", "", pipeline.DeadLetter{Payload: []byte("{}"), FailedAt: time.Now()})))
+		require.NoError(t, copies.Put(ctx, store.From("l1", "promotion", "t", "", pipeline.DeadLetter{Payload: []byte("{}"), FailedAt: time.Now()})))
 
 		by := ledger.Steering{Who: "ann", Why: "a test"}
 		require.ErrorContains(t, service.Pause(ctx, rec.Of(), by), "permission denied", "the service does not write the audit")
 		require.NoError(t, operator.Pause(ctx, rec.Of(), by))
 		require.NoError(t, operator.Resume(ctx, rec.Of(), by))
-		done, err := operator.Replay(ctx, rec.Key, ledger.Replay{Letter: "l1", Generation: 1, Who: "ann", Why: "a test"})
+		done, err := operator.Replay(ctx, rec.Key, ledger.Replay{DeadLetter: "l1", Generation: 1, Who: "ann", Why: "a test"})
 		require.NoError(t, err)
 		require.Equal(t, ledger.ReplayDone, done.Outcome)
-		turn, _, err := work.Take(ctx, "ann")
-		require.NoError(t, err)
-		require.NoError(t, turn.Discard(ctx, "l1", letters.By{Who: "ann", Why: "a test"}))
-		require.NoError(t, turn.Release(ctx))
-		finished := letters.Filter{States: letters.Finished(), Unchanged: time.Now().Add(time.Hour)}
-		_, err = copies.Prune(ctx, finished, letters.By{Who: "ann", Why: "a test"}, nil)
+		require.NoError(t, work.Discard(ctx, "l1", store.By{Who: "ann", Why: "a test"}))
+		finished := store.Filter{States: store.Finished(), Unchanged: time.Now().Add(time.Hour)}
+		_, err = copies.Prune(ctx, finished, store.By{Who: "ann", Why: "a test"}, nil)
 		require.ErrorContains(t, err, "permission denied", "the service deletes no dead letters")
-		pruned, err := work.Prune(ctx, finished, letters.By{Who: "ann", Why: "a test"}, nil)
+		pruned, err := work.Prune(ctx, finished, store.By{Who: "ann", Why: "a test"}, nil)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, pruned)
 

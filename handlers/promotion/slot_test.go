@@ -11,7 +11,9 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // slotTest is more workers than the client of a slow Money API has slots.
@@ -26,7 +28,7 @@ type slotTest struct {
 const testSlots, testWorkers = 3, 20
 
 // newSlotTest pays each payout by pay.
-func newSlotTest(t *testing.T, pay func(*processor, ledger.Record) error) *slotTest {
+func newSlotTest(t *testing.T, pay func(*payout.Processor, ledger.Record) error) *slotTest {
 	st := &slotTest{w: embeddedModelHome(t).world(), called: make(chan struct{}, testWorkers), answer: make(chan struct{}), paid: make(chan error, testWorkers)}
 	over := make(chan struct{})
 	api := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
@@ -40,15 +42,15 @@ func newSlotTest(t *testing.T, pay func(*processor, ledger.Record) error) *slotT
 	t.Cleanup(api.Close)
 	t.Cleanup(func() { close(over) }) // a test that has failed leaves no call behind
 	cfg := money.DefaultConfig()
-	cfg.URL, cfg.CallTimeout, cfg.ConnectTimeout, cfg.MaxInFlight = api.URL, time.Minute, time.Minute, testSlots
+	cfg.URL, cfg.CallTimeout, cfg.ConnectTimeout, cfg.Concurrency = api.URL, time.Minute, time.Minute, testSlots
 	var err error
 	st.client, err = money.New(cfg, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.client.Close()) })
 	in := st.w.ins[0]
-	in.proc.run.api = st.client
+	in.api = st.client
 	for target := range int64(testWorkers) {
-		payload, err := pointStrategy().record(st.w.promotion.ID, 9, target+1, "500")
+		payload, err := pointType().Encode(st.w.promotion.ID, 9, target+1, "500")
 		require.NoError(t, err)
 		rec := ledger.Record{Key: st.key(target + 1), SummaryID: 9, Payload: payload}
 		_, err = in.ledger.Accept(t.Context(), rec, false)
@@ -81,7 +83,7 @@ func (st *slotTest) count(t *testing.T, s ledger.State) (n int) {
 // TestABeginHasASlot: with more workers than slots, no payout is begun that has to wait for its call.
 func TestABeginHasASlot(t *testing.T) {
 	t.Parallel()
-	st := newSlotTest(t, func(p *processor, rec ledger.Record) error { return p.pay(t.Context(), rec) })
+	st := newSlotTest(t, func(p *payout.Processor, rec ledger.Record) error { return p.Pay(t.Context(), rec) })
 	for left := testWorkers; left > 0; left-- {
 		require.Equal(t, min(left, testSlots), st.count(t, ledger.Sending), "%d are not paid", left)
 		require.Equal(t, min(left, testSlots), st.client.State().InFlight)
@@ -104,9 +106,10 @@ func TestABeginHasASlot(t *testing.T) {
 // TestADrainEndsTheWaitForASlot: at a stop, payouts that wait for a slot are not begun. Those that have one are paid.
 func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	t.Parallel()
-	st := newSlotTest(t, func(p *processor, rec ledger.Record) error { return p.pay(t.Context(), rec) })
-	st.w.ins[0].proc.run.client.Store(st.client)
-	var service pipeline.Service = st.w.ins[0].proc.run.moneyService()
+	st := newSlotTest(t, func(p *payout.Processor, rec ledger.Record) error { return p.Pay(t.Context(), rec) })
+	run := newResources(st.w.ins[0].config, newMetrics())
+	run.client.Store(st.client)
+	var service pipeline.Service = run.moneyService()
 	service.(pipeline.Phased).Draining()
 	for range testWorkers - testSlots {
 		require.ErrorIs(t, <-st.paid, money.ErrStopping)
@@ -124,26 +127,26 @@ func TestADrainEndsTheWaitForASlot(t *testing.T) {
 // A retry record is delivered again.
 func TestAnEntryWithoutASlotIsLeftToTheFeeder(t *testing.T) {
 	t.Parallel()
-	for name, entryID := range map[string]string{"stream entry": "1-1", "retry record": ""} {
+	for name, kind := range map[string]string{"stream entry": poll.Kind, "retry record": "kafka"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			st := newSlotTest(t, func(p *processor, rec ledger.Record) error {
+			st := newSlotTest(t, func(p *payout.Processor, rec ledger.Record) error {
 				msg := message.NewMessage("", rec.Payload)
-				msg.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Name: p.manager.Kind().Stream(rec.Promotion), EntryID: entryID}))
-				_, err := p.payOn("route")(msg)
+				msg.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Kind: kind, Source: p.Streams.Kind().Stream(rec.Promotion)}))
+				_, err := p.PayFrom("route")(msg)
 				return err
 			})
 			st.client.Drain()
 			for range testWorkers - testSlots {
-				if err := <-st.paid; entryID != "" {
+				if err := <-st.paid; kind == poll.Kind {
 					require.NoError(t, err)
 				} else {
 					require.ErrorIs(t, err, money.ErrStopping)
 				}
 			}
-			fed, err := st.w.ins[0].ledger.FeedNone(t.Context(), st.w.promotion, testWorkers)
+			fed, err := st.w.ins[0].ledger.FeedUnqueued(t.Context(), st.w.promotion, testWorkers)
 			require.NoError(t, err)
-			if entryID != "" {
+			if kind == poll.Kind {
 				require.Len(t, fed, testWorkers-testSlots)
 			} else {
 				require.Empty(t, fed)

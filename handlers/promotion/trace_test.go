@@ -19,7 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -63,11 +63,11 @@ func TestOneTrace(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
 		var gate *tollgate
-		tw := newTown(t, moneysim.Faults{}, func(c *promotion.Config) {
+		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
 			gate = newTollgate(t, c.MoneyAPI.URL)
 			c.MoneyAPI.URL = gate.URL
 			c.MoneyAPI.CallTimeout = 14 * time.Second
-			c.Feeder.Grace = time.Minute // it must not overtake the retry record
+			c.Feeder.GracePeriod = time.Minute // it must not overtake the retry record
 		})
 		spans := tracetest.NewSpanRecorder()
 		provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -31,19 +32,22 @@ type Options struct {
 	Version string
 	// Plugins are built offline, downstream first. Their settings are decoded by the commands.
 	Plugins []pipeline.Plugin
-	// Around wraps the handler of each route: a middleware of the binary. See middleware.Options.Around. Nil: nothing.
+	// Around wraps the handler of each route: a middleware of the binary. See
+	// middleware.Options.Around. Nil: nothing.
 	Around func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc
-	// Homes start servers inside the process, by the name that the setting `home` has. The home "real"
-	// always exists and starts nothing.
-	Homes map[string]Home
+	// Environments start servers inside the process, by the value of the setting `environment`.
+	// "external" always exists and starts nothing.
+	Environments map[string]Environment
 	// Profiles holds the binary's settings profiles, NAME.yaml each. Nil: it has none.
 	Profiles fs.FS
-	// DefaultProfile names a profile that needs no server outside the process. Commands that try or show something use it when no
-	// settings are named; `run` and the commands of a service then refuse to start. Empty: there is none, and settings
-	// without a profile, a file or a variable are the defaults.
+	// DefaultProfile names a profile that needs no server outside the process. Commands that try or
+	// show something use it when no settings are named; `run` and the commands of a service then
+	// refuse to start. Empty: there is none, and settings without a profile, a file or a variable
+	// are the defaults.
 	DefaultProfile string
-	// EnvPrefix begins the names of the binary's environment variables: with MILL, MILL__LOG__LEVEL is the setting
-	// log.level, and MILL_CONFIG names the settings file. Empty: Name in upper case, with _ for all but letters and digits.
+	// EnvPrefix begins the names of the binary's environment variables: with MILL, MILL__LOG__LEVEL
+	// is the setting log.level, and MILL_CONFIG names the settings file. Empty: Name in upper case,
+	// with _ for all but letters and digits.
 	EnvPrefix string
 	// Stdout takes results, Stderr logs, progress and errors. Nil: the process's.
 	Stdout, Stderr io.Writer
@@ -53,26 +57,27 @@ type Options struct {
 	Environ []string
 }
 
-// Tracer is implemented by a plugin that makes the process's tracer provider. Tracing is called after the settings were
-// decoded and before plugins register, unless the plugin is disabled; instance is the name of this instance. flush is
-// called at the end and may be nil. Of several such plugins the first one counts.
+// Tracer is implemented by a plugin that makes the process's tracer provider. Tracing is called
+// after the settings were decoded and before plugins register, unless the plugin is disabled;
+// instance is the name of this instance. flush is called at the end and may be nil. Of several such
+// plugins the first one counts.
 type Tracer interface {
 	Tracing(ctx context.Context, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error)
 }
 
-// Home starts servers inside the process, in dataDir (empty: in memory only), and returns the settings
-// that lead the plugins to them, dotted path to value. stop is called after everything else has ended;
-// it may be nil.
-type Home func(ctx context.Context, dataDir string, log *slog.Logger) (overrides map[string]any, stop func(context.Context) error, err error)
+// Environment starts servers inside the process, in dataDir (empty: in memory only), and returns
+// the settings that lead the plugins to them, dotted path to value. stop is called after everything
+// else has ended; it may be nil.
+type Environment func(ctx context.Context, dataDir string, log *slog.Logger) (overrides map[string]any, stop func(context.Context) error, err error)
 
-// Commander is implemented by a plugin that has commands. Commands is called once, before any settings
-// are read: the commands themselves call Host.Load, Host.Run or Host.Services.
+// Commander is implemented by a plugin that has commands. Commands is called once, before any
+// settings are read: the commands themselves call Host.Load, Host.Run or Host.Services.
 type Commander interface {
 	Commands(h *Host) []*cobra.Command
 }
 
-// Main runs the command line and returns the exit code. It takes over SIGINT and SIGTERM while it runs,
-// and returns when everything it started has ended. When ctx ends it drains as for SIGTERM.
+// Main runs the command line and returns the exit code. It takes over SIGINT and SIGTERM while it
+// runs, and returns when everything it started has ended. When ctx ends it drains as for SIGTERM.
 func Main(ctx context.Context, o Options) int {
 	if o.Stdout == nil {
 		o.Stdout = os.Stdout
@@ -89,18 +94,46 @@ func Main(ctx context.Context, o Options) int {
 	if o.EnvPrefix == "" {
 		o.EnvPrefix = envPrefix(o.Name)
 	}
-	ctx, stop := withSignals(ctx)
+	ctx, stop := withSignals(ctx, func() {
+		fmt.Fprintf(o.Stderr, "%s: draining; Ctrl-C again stops at once\n", o.Name)
+	})
 	defer stop()
 
 	h := &Host{o: o}
 	root := h.root() //nolint:contextcheck // the commands get it from ExecuteContextC
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !h.ran {
-		err = &usageError{err, cmd.CommandPath()}
+		err = &usageError{plainArguments(err), cmd.CommandPath()}
 	}
 	code := exitCode(ctx, err)
+	if code == ExitInterrupted && err != nil && onlyCanceled(err) {
+		err = errInterrupt
+	}
 	report(o, err)
 	return code
+}
+
+// onlyCanceled reports whether err says nothing but that its context ended.
+func onlyCanceled(err error) bool {
+	text := err.Error()
+	return strings.HasSuffix(text, context.Canceled.Error()) && !strings.Contains(text, "\n")
+}
+
+var countedArguments = regexp.MustCompile(`(\d+) arg\(s\)`)
+
+// plainArguments replaces "1 arg(s)" in cobra's errors by "1 argument".
+func plainArguments(err error) error {
+	text := countedArguments.ReplaceAllStringFunc(err.Error(), func(s string) string {
+		n := strings.TrimSuffix(s, " arg(s)")
+		if n == "1" {
+			return "1 argument"
+		}
+		return n + " arguments"
+	})
+	if text == err.Error() {
+		return err
+	}
+	return errors.New(text)
 }
 
 // envPrefix makes the name of a binary the beginning of a variable's name.
@@ -119,14 +152,14 @@ var errInterrupt = errors.New("interrupted")
 // errTerminate is the cause of a context that SIGTERM ended.
 var errTerminate = errors.New("terminated")
 
-// signalEcho is how long after the first signal another one is its echo: process managers, shells and
-// `timeout` signal a process and its group, so that both arrive.
+// signalEcho is how long after the first signal another one is its echo: process managers, shells
+// and `timeout` signal a process and its group, so that both arrive.
 const signalEcho = time.Second
 
-// withSignals returns a context that ends with the first SIGINT or SIGTERM, and what ends the watching.
-// A later SIGTERM changes nothing; a later SIGINT has its usual effect, because a person who presses
-// Ctrl-C again doesn't want to wait.
-func withSignals(parent context.Context) (context.Context, func()) {
+// withSignals returns a context that ends with the first SIGINT or SIGTERM, and a function that
+// ends the watching. It calls interrupted when the first one is SIGINT. A later SIGTERM changes
+// nothing; a later SIGINT ends the process at once.
+func withSignals(parent context.Context, interrupted func()) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -142,6 +175,9 @@ func withSignals(parent context.Context) (context.Context, func()) {
 				switch {
 				case first.IsZero():
 					first = time.Now()
+					if s == syscall.SIGINT {
+						interrupted()
+					}
 					cancel(map[os.Signal]error{syscall.SIGINT: errInterrupt, syscall.SIGTERM: errTerminate}[s])
 				case s == syscall.SIGINT && time.Since(first) > signalEcho:
 					signal.Reset(syscall.SIGINT)
@@ -160,6 +196,14 @@ func withSignals(parent context.Context) (context.Context, func()) {
 	}
 }
 
+// Groups of commands in the help, for cobra.Command.GroupID. A plugin's command without one is in
+// GroupOperate.
+const (
+	GroupService = "service"
+	GroupOperate = "operate"
+	GroupDevelop = "develop"
+)
+
 // root assembles the command tree.
 func (h *Host) root() *cobra.Command {
 	root := &cobra.Command{
@@ -171,12 +215,30 @@ func (h *Host) root() *cobra.Command {
 	root.SetArgs(h.o.Args)
 	root.SetOut(h.o.Stdout)
 	root.SetErr(h.o.Stderr)
-	root.AddCommand(h.runCommand(), h.migrateCommand(), h.validateCommand(), h.topologyCommand(), h.newCommand(), h.schemaCommand(), h.versionCommand())
+	root.Version = h.versionLine()
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.AddGroup(
+		&cobra.Group{ID: GroupService, Title: "The service:"},
+		&cobra.Group{ID: GroupOperate, Title: "Operating it:"},
+		&cobra.Group{ID: GroupDevelop, Title: "Developing it:"},
+	)
+	root.SetHelpCommandGroupID(GroupDevelop)
+	root.SetCompletionCommandGroupID(GroupDevelop)
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			if c.GroupID == "" {
+				c.GroupID = group
+			}
+			root.AddCommand(c)
+		}
+	}
+	add(GroupService, h.runCommand(), h.migrateCommand(), h.validateCommand(), h.topologyCommand())
+	add(GroupDevelop, h.newCommand(), h.schemaCommand(), h.versionCommand())
 	for _, p := range h.o.Plugins {
 		if c, ok := p.(Commander); ok {
 			for _, cmd := range c.Commands(h) {
 				annotate(cmd, ofPlugin, p.Name())
-				root.AddCommand(cmd)
+				add(GroupOperate, cmd)
 			}
 		}
 	}
@@ -214,9 +276,9 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	cmd.SuggestionsMinimumDistance = 2 // letters; cobra sets its default only where it suggests itself
-	hint := ""
+	suggestion := ""
 	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
-		hint = fmt.Sprintf("; did you mean %q?", like[0])
+		suggestion = fmt.Sprintf("; did you mean %q?", like[0])
 	}
-	return fmt.Errorf("unknown command %q%s", args[0], hint)
+	return fmt.Errorf("unknown command %q%s", args[0], suggestion)
 }

@@ -178,10 +178,10 @@ func (b *buffer) String() string {
 
 func options(p pipeline.Plugin, args ...string) app.Options {
 	return app.Options{Name: "mill", Version: "v1.2.3", Plugins: []pipeline.Plugin{p}, Args: args, Environ: []string{}, Profiles: fstest.MapFS{
-		"embedded.yaml":   {Data: []byte("home: embedded\n")},
-		"local.yaml":      {Data: []byte("home: real\n")},
-		"dev.yaml":        {Data: []byte("home: real\nlog:\n  level: debug\n")},
-		"production.yaml": {Data: []byte("home: real\nlog:\n  format: json\n")},
+		"embedded.yaml":   {Data: []byte("environment: embedded\n")},
+		"local.yaml":      {Data: []byte("environment: external\n")},
+		"dev.yaml":        {Data: []byte("environment: external\nlog:\n  level: debug\n")},
+		"production.yaml": {Data: []byte("environment: external\nlog:\n  format: json\n")},
 	}}
 }
 
@@ -224,7 +224,7 @@ func TestUsageErrorsExitWith2(t *testing.T) {
 		"run --bogus":         "mill: unknown flag: --bogus\nRun 'mill run --help' for usage.\n",
 		"run now":             "mill: unknown command \"now\" for \"mill run\"\nRun 'mill run --help' for usage.\n",
 		"topology --format x": "mill: --format must be table, mermaid or json, got \"x\"\nRun 'mill topology --help' for usage.\n",
-		"new handler":         "mill: accepts 1 arg(s), received 0\nRun 'mill new handler --help' for usage.\n",
+		"new handler":         "mill: accepts 1 argument, received 0\nRun 'mill new handler --help' for usage.\n",
 		"version --config x":  "mill: unknown flag: --config\nRun 'mill version --help' for usage.\n",
 	} {
 		t.Run(args, func(t *testing.T) {

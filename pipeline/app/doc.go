@@ -1,27 +1,31 @@
-// Package app is the life and command line of a binary: app.Main with the list of plugins. Anyone can
-// build a binary of their own with it:
+// Package app is the life and command line of a binary: app.Main with the list of plugins. Anyone
+// can build a binary of their own with it:
 //
 //	func main() {
 //		os.Exit(app.Main(context.Background(), app.Options{Name: "mine", Plugins: plugins}))
 //	}
 //
-// A module with such a binary needs no more than `require github.com/millrace-io/millrace` in its go.mod. The binary has its own help
-// text, settings profiles (Options.Profiles) and environment variables (MINE__LOG__LEVEL, MINE_CONFIG).
+// A module with such a binary needs no more than `require github.com/millrace-io/millrace` in its
+// go.mod. The binary has its own help text, settings profiles (Options.Profiles) and environment
+// variables (MINE__LOG__LEVEL, MINE_CONFIG).
 //
 // # The life of `run`
 //
 //  1. Settings are read; every mistake in them is reported at once (exit code 2).
-//  2. The home is started, when it is one of Options.Homes, and its addresses are laid over the settings.
+//  2. The environment of Options.Environments that the settings name is started. Its addresses
+//     replace those of the settings.
 //  3. Plugins register offline, in the order of the list.
-//  4. Services start downstream first and wait for their servers, together up to start_timeout (exit code 3).
-//     A service that opens a store brings its tables up to date, or refuses old ones when the setting migrate is false (exit code 2).
+//  4. Services start downstream first and wait for their servers, together up to start_timeout
+//     (exit code 3). A service that opens a store brings its tables up to date, or refuses old ones
+//     when the setting migrate is false (exit code 2).
 //  5. Routes open; messages flow until a signal comes or a part fails.
-//  6. All routes drain at once, then services stop upstream first; stop_timeout bounds both together. Then the home is stopped.
+//  6. All routes drain at once, then services stop upstream first; stop_timeout bounds both
+//     together. Then the environment is stopped.
 //
 // SIGTERM drains and exits with 0, Ctrl-C drains and exits with 130, a second Ctrl-C ends at once.
 //
 // # Exit codes
 //
-// 0 done; 1 it ran and the answer is bad; 2 usage or configuration; 3 a server it needs could not be
-// had; 130 interrupted.
+// 0 done; 1 it ran and the answer is bad; 2 usage or configuration; 3 a server it needs could not
+// be had; 130 interrupted.
 package app

@@ -38,12 +38,14 @@ func (e *ExitError) Error() string {
 // Unwrap returns Err.
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// Usage returns the error of a command line, or of settings, that a command can't work with: ExitUsage.
+// Usage returns the error of a command line, or of settings, that a command can't work with:
+// ExitUsage.
 func Usage(format string, args ...any) error {
 	return &ExitError{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
 }
 
-// Nearest returns the candidate that a person probably meant by word, or "": the same that mistakes in settings name.
+// Nearest returns the candidate that a person probably meant by word, or "": the same that mistakes
+// in settings name.
 func Nearest(word string, candidates []string) string { return configs.Nearest(word, candidates) }
 
 // usageError is a mistake on the command line, found before the command ran.
@@ -61,7 +63,8 @@ func unavailable(err error) bool {
 	return errors.Is(err, pipeline.ErrUnavailable) || errors.As(err, &marked) && marked.Unavailable()
 }
 
-// exitCode decides; a code that the command named itself comes first. ctx is the one that signals end.
+// exitCode decides; a code that the command named itself comes first. ctx is the one that signals
+// end.
 func exitCode(ctx context.Context, err error) int {
 	var (
 		named   *ExitError

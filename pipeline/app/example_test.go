@@ -46,8 +46,10 @@ func ExampleMain() {
 	})
 	fmt.Println("exit code", code)
 	// Output:
-	// ROUTE  FROM        TO  RETRY  DEAD LETTER    ORDER
-	// greet  feed names  -   -      drop messages  none
+	// greet
+	//   from         feed names
+	//   dead letter  drop messages
+	//   order        none
 	// exit code 0
 }
 

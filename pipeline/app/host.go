@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -17,10 +18,15 @@ type Host struct {
 // Name returns the name of the binary.
 func (h *Host) Name() string { return h.o.Name }
 
+// examples returns the Example of a command: lines with the name of the binary before them.
+func (h *Host) examples(lines ...string) string {
+	return "  " + h.o.Name + " " + strings.Join(lines, "\n  "+h.o.Name+" ")
+}
+
 // Out takes the results of a command.
 func (h *Host) Out() io.Writer { return h.o.Stdout }
 
-// Err takes what is said beside the results: logs, progress.
+// Err takes everything except the results: logs, progress.
 func (h *Host) Err() io.Writer { return h.o.Stderr }
 
 // IsTerminal reports whether a person reads what is written to w.

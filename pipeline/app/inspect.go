@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/configs"
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // verdict is the answer of `validate --json`.
@@ -17,6 +19,7 @@ type verdict struct {
 	Profile string    `json:"profile"`
 	Layers  []string  `json:"layers"`
 	Errors  []mistake `json:"errors"`
+	Unset   []mistake `json:"unset_secrets,omitempty"`
 }
 
 type mistake struct {
@@ -27,10 +30,12 @@ type mistake struct {
 }
 
 func (h *Host) validateCommand() *cobra.Command {
-	return h.JSONFlag(h.ServiceFlags(&cobra.Command{
-		Use:   "validate",
-		Short: "Check the settings, offline: every mistake at once, with file and line",
-		Args:  cobra.NoArgs,
+	var secrets allowUnset
+	cmd := h.JSONFlag(h.ServiceFlags(&cobra.Command{
+		Use:     "validate",
+		Short:   "Check the settings offline; all errors at once, with file and line",
+		Example: h.examples("validate --config settings.yaml", "validate --config settings.yaml --allow-unset-secrets"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := h.decode(cmd, nil)
 			v := verdict{Layers: []string{}, Errors: []mistake{}}
@@ -38,8 +43,12 @@ func (h *Host) validateCommand() *cobra.Command {
 				v.Profile, v.Layers = l.Document.Profile(), append(v.Layers, l.Document.Layers()...)
 				err = both(err, h.validate(l))
 			}
+			unset, err := secrets.split(err)
 			if err == nil {
-				_, err = h.offline(cmd)
+				_, err = h.register(l)
+			}
+			for _, e := range unset {
+				v.Unset = append(v.Unset, mistake(*e))
 			}
 			v.Valid = err == nil
 			for _, e := range configs.Flatten(err) {
@@ -61,17 +70,50 @@ func (h *Host) validateCommand() *cobra.Command {
 			if len(v.Layers) > 0 {
 				from = strings.Join(v.Layers, ", ")
 			}
+			h.warnUnset(unset)
 			_, err = fmt.Fprintf(h.o.Stdout, "The settings are valid (%s).\n", from)
 			return err
 		},
 	}))
+	secrets.flag(cmd)
+	return cmd
+}
+
+// allowUnset is the flag --allow-unset-secrets of commands that open nothing.
+type allowUnset struct{ on *bool }
+
+func (a *allowUnset) flag(cmd *cobra.Command) {
+	a.on = cmd.Flags().Bool("allow-unset-secrets", false, "list secrets that are not set here, such as in CI, instead of refusing them")
+}
+
+// split takes the secrets that are not set out of err, if the flag is given.
+func (a allowUnset) split(err error) (unset []*configs.Error, rest error) {
+	if err == nil || !*a.on {
+		return nil, err
+	}
+	var errs []error
+	for _, e := range configs.Flatten(err) {
+		if pipeline.SecretNotSet(e.Problem) {
+			unset = append(unset, e)
+		} else {
+			errs = append(errs, e)
+		}
+	}
+	return unset, errors.Join(errs...)
+}
+
+func (h *Host) warnUnset(unset []*configs.Error) {
+	for _, e := range unset {
+		fmt.Fprintf(h.o.Stderr, "not set: %s: %s\n", e.Path, e.Problem)
+	}
 }
 
 func (h *Host) schemaCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "schema",
-		Short: "Write the JSON Schema of the settings file, for editors",
-		Args:  cobra.NoArgs,
+		Use:     "schema",
+		Short:   "Write the JSON Schema of the settings file, for editors",
+		Example: h.examples("schema > settings.schema.json"),
+		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			text, err := configs.Schema(h.o.Name, configs.Profiles(h.o.Profiles), Sections(h.o.Name, h.o.Plugins...))
 			if err != nil {
@@ -118,20 +160,26 @@ func (h *Host) build() build {
 
 func (h *Host) versionCommand() *cobra.Command {
 	return h.JSONFlag(&cobra.Command{
-		Use:   "version",
-		Short: "Show the version",
-		Args:  cobra.NoArgs,
+		Use:     "version",
+		Short:   "Show the version",
+		Example: h.examples("version", "version --json"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b := h.build()
 			if h.JSON(cmd) {
 				return h.WriteJSON(b)
 			}
-			line := b.Name + " " + b.Version
-			if b.Commit != "" {
-				line += " (" + b.Commit + ")"
-			}
-			_, err := fmt.Fprintf(h.o.Stdout, "%s, %s, %s\n", line, b.Go, b.Platform)
+			_, err := fmt.Fprintln(h.o.Stdout, h.versionLine())
 			return err
 		},
 	})
+}
+
+func (h *Host) versionLine() string {
+	b := h.build()
+	line := b.Name + " " + b.Version
+	if b.Commit != "" {
+		line += " (" + b.Commit + ")"
+	}
+	return fmt.Sprintf("%s, %s, %s", line, b.Go, b.Platform)
 }

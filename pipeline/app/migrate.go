@@ -43,8 +43,9 @@ func (h *Host) migrateCommand() *cobra.Command {
 		Long: "Bring the tables of all configured stores up to date.\n\n" +
 			"Instances of an older version go on working meanwhile and afterwards. A store that is newer than\n" +
 			"this binary stays unchanged. --dry-run needs read rights only.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return h.migrate(cmd, dryRun) },
+		Example: h.examples("migrate --config settings.yaml --dry-run", "migrate --config settings.yaml"),
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return h.migrate(cmd, dryRun) },
 	}))
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would be done and change nothing")
 	return cmd
@@ -72,8 +73,8 @@ func (h *Host) migrate(cmd *cobra.Command, dryRun bool) error {
 	})
 }
 
-// migrateAll migrates the stores of all plugins in order, or plans to, and calls show for each; also for one that failed
-// after its first migrations.
+// migrateAll migrates the stores of all plugins in order, or plans to, and calls show for each;
+// also for one that failed after its first migrations.
 func (h *Host) migrateAll(ctx context.Context, l *Loaded, env pipeline.Env, dryRun bool, show func(plugin string, m pipeline.Migration) error) error {
 	for _, p := range l.Plugins {
 		keeps, ok := p.(pipeline.Migratable)
@@ -119,31 +120,31 @@ func reportOf(plugin string, m pipeline.Migration) schemaReport {
 
 // showMigration writes what was done, or would be done, for a person.
 func (h *Host) showMigration(m pipeline.Migration, dryRun bool) error {
-	say := func(format string, args ...any) (err error) {
+	printf := func(format string, args ...any) (err error) {
 		_, err = fmt.Fprintf(h.o.Stdout, format, args...)
 		return err
 	}
 	switch {
 	case m.Newer():
-		return say("%s: version %d is newer than this binary, which knows versions up to %d; nothing was changed\n", m, m.Before, m.Known)
+		return printf("%s: version %d is newer than this binary, which knows versions up to %d; nothing was changed\n", m, m.Before, m.Known)
 	case len(m.Steps) == 0:
-		return say("%s: version %d, up to date\n", m, m.After) // another process has migrated since the plan
+		return printf("%s: version %d, up to date\n", m, m.After) // another process has migrated since the plan
 	case dryRun:
-		if err := say("%s: version %d, would become %d\n", m, m.Before, m.After); err != nil {
+		if err := printf("%s: version %d, would become %d\n", m, m.Before, m.After); err != nil {
 			return err
 		}
 		for _, s := range m.Steps {
-			if err := say("  %s\n", s.Name); err != nil {
+			if err := printf("  %s\n", s.Name); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	if err := say("%s: version %d, now %d\n", m, m.Before, m.After); err != nil {
+	if err := printf("%s: version %d, now %d\n", m, m.Before, m.After); err != nil {
 		return err
 	}
 	for _, s := range m.Steps {
-		if err := say("  %s  %s\n", s.Name, s.Duration.Round(time.Millisecond)); err != nil {
+		if err := printf("  %s  %s\n", s.Name, s.Duration.Round(time.Millisecond)); err != nil {
 			return err
 		}
 	}

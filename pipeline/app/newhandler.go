@@ -45,9 +45,10 @@ func (h *Host) newCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "new", Short: "Write the skeleton of something new"}
 	var dir string
 	handlerCmd := &cobra.Command{
-		Use:   "handler NAME",
-		Short: "Write handlers/NAME: a handler plugin with a passing test",
-		Args:  cobra.ExactArgs(1),
+		Use:     "handler NAME",
+		Short:   "Write handlers/NAME: a handler plugin with a passing test",
+		Example: h.examples("new handler invoices"),
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := h.newHandler(dir, args[0])
 			if err != nil {

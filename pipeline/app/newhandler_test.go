@@ -14,6 +14,7 @@ import (
 	"golang.org/x/mod/modfile"
 
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
 // foreignModule makes a Go module that stands on this checkout, as a user's would on a release.
@@ -60,6 +61,7 @@ func TestNewHandlerPassesItsOwnTest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles a module")
 	}
+	tier.Rest(t)
 	out, err := goTool(t, dir, "test", "./handlers/...")
 	require.NoError(t, err, out)
 	require.Contains(t, out, "ok  \texample.com/shop/handlers/order-mail")
@@ -86,7 +88,8 @@ func goTool(t *testing.T, dir string, args ...string) (string, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	// What the checkout needs is on this machine already; -mod=mod because the copy of go.mod isn't tidy.
+	// What the checkout needs is on this machine already; -mod=mod because the copy of go.mod isn't
+	// tidy.
 	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
 	out, err := cmd.CombinedOutput()
 	return string(out), err

@@ -3,99 +3,120 @@ package app
 import (
 	"fmt"
 	"io"
+	"os"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
-	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
 )
 
-// progressEvery is how often a line is written where no person can see a bar move.
-const progressEvery = 3 * time.Second
+const (
+	progressEvery = 3 * time.Second        // between two lines without a terminal
+	drawEvery     = 100 * time.Millisecond // between two drawings of the bar
+	rateAfter     = time.Second            // the rate is shown from then on
+	barWidth      = 30                     // at most, in columns
+	longestLeft   = 999 * time.Hour        // a longer estimate is shown as this
+)
 
-// Progress shows how far a long work is: a bar on a terminal, otherwise a line every few seconds. It
-// owns no goroutine: what is shown moves when Set or Add is called. Safe for concurrent use.
+// Progress shows how far a long task is: a bar on a terminal, otherwise a line every few seconds.
+// It has no goroutine; Set draws. Safe for concurrent use.
 type Progress struct {
-	mu    sync.Mutex
-	bar   *progressbar.ProgressBar // nil: lines
-	w     io.Writer
-	label string
-	total int64
-	done  int64
-	next  time.Time
-	ended bool
+	mu            sync.Mutex
+	w             io.Writer
+	columns       func() int // width of the terminal, 0 if it is unknown; nil: lines
+	label         string
+	total, done   int64
+	started, next time.Time
+	ended         bool
 }
 
-// Progress begins to show a work of total steps, on Err.
+// Progress starts to show a task of total steps, on Err.
 func (h *Host) Progress(total int64, label string) *Progress {
-	return newProgress(h.o.Stderr, isTerminal(h.o.Stderr), total, label)
+	var columns func() int
+	if f, ok := h.o.Stderr.(*os.File); ok && isTerminal(f) {
+		columns = func() int {
+			width, _, _ := term.GetSize(int(f.Fd())) //nolint:gosec // a file descriptor is small
+			return width
+		}
+	}
+	return newProgress(h.o.Stderr, columns, total, label)
 }
 
-func newProgress(w io.Writer, terminal bool, total int64, label string) *Progress {
-	p := &Progress{w: w, label: label, total: max(total, 0), next: time.Now().Add(progressEvery)}
-	if terminal {
-		p.bar = progressbar.NewOptions64(p.total,
-			progressbar.OptionSetWriter(w),
-			progressbar.OptionSetDescription(label),
-			progressbar.OptionShowCount(),
-			progressbar.OptionShowIts(),
-			progressbar.OptionSetItsString(""), // the label says of what
-			progressbar.OptionSetPredictTime(true),
-			progressbar.OptionFullWidth(),
-			progressbar.OptionThrottle(100*time.Millisecond),
-		)
+func newProgress(w io.Writer, columns func() int, total int64, label string) *Progress {
+	p := &Progress{w: w, columns: columns, label: label, total: max(total, 0), started: time.Now()}
+	if columns == nil {
+		p.next = p.started.Add(progressEvery)
 	}
 	return p
 }
 
-// Add tells of n more steps.
-func (p *Progress) Add(n int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.move(p.done + n)
-}
-
-// Set tells how many steps are done.
+// Set reports how many steps are done.
 func (p *Progress) Set(done int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.move(done)
-}
-
-// Done ends the showing, complete or not. Calls after it change nothing.
-func (p *Progress) Done() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ended {
-		return
-	}
-	p.ended = true
-	if p.bar == nil {
-		p.line()
-		return
-	}
-	_ = p.bar.Exit() // it only writes to the terminal
-	fmt.Fprintln(p.w)
-}
-
-func (p *Progress) move(done int64) {
 	if p.ended {
 		return
 	}
 	p.done = min(max(done, 0), p.total)
-	if p.bar != nil {
-		_ = p.bar.Set64(p.done) // it only writes to the terminal
-		return
-	}
-	if now := time.Now(); !now.Before(p.next) {
+	now := time.Now()
+	switch {
+	case now.Before(p.next):
+	case p.columns != nil:
+		p.next = now.Add(drawEvery)
+		p.draw()
+	case p.done < p.total: // Done writes the last line
 		p.next = now.Add(progressEvery)
 		p.line()
 	}
 }
 
-func (p *Progress) line() {
-	percent := int64(100)
-	if p.total > 0 {
-		percent = p.done * 100 / p.total
+// Done ends the display, complete or not. Later calls change nothing.
+func (p *Progress) Done() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.ended:
+	case p.columns == nil:
+		p.line()
+	default:
+		p.draw()
+		fmt.Fprintln(p.w)
 	}
-	fmt.Fprintf(p.w, "%s: %d of %d (%d %%)\n", p.label, p.done, p.total, percent)
+	p.ended = true
+}
+
+func (p *Progress) percent() int {
+	if p.total == 0 {
+		return 100
+	}
+	return int(p.done * 100 / p.total)
+}
+
+func (p *Progress) line() {
+	fmt.Fprintf(p.w, "%s: %d of %d (%d %%)\n", p.label, p.done, p.total, p.percent())
+}
+
+// draw replaces the line of the bar. The line is shorter than the terminal, so that it never wraps.
+func (p *Progress) draw() {
+	text := fmt.Sprintf("%s %3d %% ", p.label, p.percent())
+	tail := fmt.Sprintf(" %d/%d", p.done, p.total)
+	if elapsed := time.Since(p.started); elapsed >= rateAfter && p.done > 0 {
+		tail += fmt.Sprintf(", %.0f/s", float64(p.done)/elapsed.Seconds())
+		if p.done < p.total {
+			left := float64(elapsed) / float64(p.done) * float64(p.total-p.done)
+			tail += ", " + time.Duration(min(left, float64(longestLeft))).Round(time.Second).String() + " left"
+		}
+	}
+	columns := p.columns()
+	if columns <= 0 {
+		columns = 80
+	}
+	if width := min(barWidth, columns-utf8.RuneCountInString(text+tail)-3); width >= 5 {
+		full := p.percent() * width / 100
+		text += "[" + strings.Repeat("=", full) + strings.Repeat(" ", width-full) + "]"
+	}
+	line := []rune(text + tail)
+	fmt.Fprintf(p.w, "\r\x1b[K%s", string(line[:min(len(line), columns-1)]))
 }

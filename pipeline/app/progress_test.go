@@ -2,7 +2,10 @@ package app
 
 import (
 	"bytes"
+	"fmt"
+	"math"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,8 +18,8 @@ func TestProgressWritesALineEveryFewSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		p := (&Host{o: Options{Stderr: &out}}).Progress(200, "published")
-		for range 70 { // 7 s
-			p.Add(1)
+		for i := range int64(70) { // 7 s
+			p.Set(i + 1)
 			time.Sleep(100 * time.Millisecond)
 		}
 		require.Equal(t, "published: 31 of 200 (15 %)\npublished: 61 of 200 (30 %)\n", out.String())
@@ -24,9 +27,11 @@ func TestProgressWritesALineEveryFewSeconds(t *testing.T) {
 		p.Set(500)
 		p.Set(-3)
 		p.Set(200)
+		time.Sleep(2 * progressEvery)
+		p.Set(200)
 		p.Done()
 		p.Done()
-		p.Add(1)
+		p.Set(1)
 		require.Equal(t, "published: 200 of 200 (100 %)\n", out.String())
 	})
 }
@@ -34,8 +39,8 @@ func TestProgressWritesALineEveryFewSeconds(t *testing.T) {
 func TestProgressOfNothing(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	p := newProgress(&out, false, -5, "paid")
-	p.Add(1)
+	p := newProgress(&out, nil, -5, "paid")
+	p.Set(1)
 	p.Done()
 	require.Equal(t, "paid: 0 of 0 (100 %)\n", out.String())
 }
@@ -44,13 +49,65 @@ func TestProgressIsABarOnATerminal(t *testing.T) {
 	t.Parallel()
 	for _, done := range []int64{5, 10} {
 		var out bytes.Buffer
-		p := newProgress(&out, true, 10, "paid")
+		p := newProgress(&out, func() int { return 80 }, 10, "paid")
 		p.Set(done)
 		p.Done()
-		require.Contains(t, out.String(), "\rpaid")
-		require.NotContains(t, out.String(), "of 10", "no lines beside the bar")
-		require.NotContains(t, out.String(), "it/", "the label says what is counted")
+		require.Contains(t, out.String(), "\r\x1b[Kpaid")
+		require.NotContains(t, out.String(), "of 10", "no lines in addition to the bar")
+		require.NotContains(t, out.String(), "/s", "no rate in the first second")
 		require.Equal(t, 1, strings.Count(out.String(), "\n"), "the cursor is left on a line of its own: %q", out.String())
-		require.True(t, strings.HasSuffix(out.String(), "\n"))
+		require.True(t, strings.HasSuffix(out.String(), fmt.Sprintf(" %d/10\n", done)))
 	}
+}
+
+func TestProgressOnATerminalOfUnknownWidth(t *testing.T) {
+	t.Parallel()
+	for _, width := range []int{0, -1} {
+		var out bytes.Buffer
+		newProgress(&out, func() int { return width }, 0, "paid").Done()
+		require.Equal(t, "\r\x1b[Kpaid 100 % ["+strings.Repeat("=", barWidth)+"] 0/0\n", out.String())
+	}
+}
+
+func TestProgressEstimatesNoMoreThanItsLongest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		p := newProgress(&out, func() int { return 120 }, math.MaxInt32, "paid")
+		time.Sleep(time.Hour)
+		p.Set(1)
+		require.Contains(t, out.String(), ", 999h0m0s left")
+	})
+}
+
+func TestProgressIsSafeForConcurrentUse(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := newProgress(&out, func() int { return 80 }, 100, "paid")
+	var wg sync.WaitGroup
+	for i := range int64(8) {
+		wg.Go(func() { p.Set(i) })
+	}
+	wg.Go(p.Done)
+	wg.Wait()
+	require.Equal(t, 1, strings.Count(out.String(), "\n"))
+}
+
+func TestProgressFitsATerminalThatIsResized(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		width := 120
+		p := newProgress(&out, func() int { return width }, 1_000_000, "published")
+		for i, columns := range []int{120, 100, 80, 40, 12, 1, 120} {
+			time.Sleep(5 * time.Second)
+			width = columns
+			out.Reset()
+			p.Set(int64(i+1) * 100_000)
+			line := strings.TrimPrefix(out.String(), "\r\x1b[K")
+			require.Less(t, len(line), columns, "%q", line)
+			require.NotContains(t, line, "\n")
+		}
+		require.Equal(t, "\r\x1b[Kpublished  70 % [=====================         ] 700000/1000000, 20000/s, 15s left", out.String())
+	})
 }

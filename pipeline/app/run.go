@@ -39,18 +39,20 @@ type Running struct {
 // RunOptions change what Host.Run does. The zero value is `run`.
 type RunOptions struct {
 	// Overrides are settings of the command, dotted path to value; they win over everything but the
-	// addresses of the home.
+	// addresses of the environment.
 	Overrides map[string]any
-	// Ready is called when messages flow, with a context that ends with a signal or when a part of the
-	// process fails. When it returns, everything is drained and stopped. Nil: wait for a signal.
+	// Ready is called when messages flow, with a context that ends with a signal or when a part of
+	// the process fails. When it returns, everything is drained and stopped. Nil: wait for a
+	// signal.
 	Ready func(context.Context, *Running) error
 }
 
-// Run reads the settings, starts the home, the services and the routes, and stops them in order. ctx is
-// the command's. The error is that of the start, of the part that failed, of Ready, or of the stop.
+// Run reads the settings, starts the environment, the services and the routes, and stops them in
+// order. ctx is the command's. The error is that of the start, of the part that failed, of Ready,
+// or of the stop.
 //
-// Without Ready a SIGTERM is a good end. A Ready that returns nil after a signal has the last word; when
-// it returns the error of its context, Main exits with 130.
+// Without Ready a SIGTERM is a good end. A Ready that returns nil after a signal has the last word;
+// when it returns the error of its context, Main exits with 130.
 func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error {
 	return h.open(ctx, cmd, o.Overrides, func(l *Loaded, tracer trace.TracerProvider) error {
 		schemas := pipeline.RequireSchemas
@@ -91,19 +93,20 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 type ServicesOptions struct {
 	// Overrides are settings of the command, dotted path to value.
 	Overrides map[string]any
-	// Plugins are the names of the plugins whose services are started; their order is that of Options.Plugins.
+	// Plugins are the names of the plugins whose services are started; their order is that of
+	// Options.Plugins.
 	Plugins []string
-	// Routes registers all enabled plugins, so that Running.Registry has every route. The services of the others are
-	// not started.
+	// Routes registers all enabled plugins, so that Running.Registry has every route. The services
+	// of the others are not started.
 	Routes bool
-	// Register adds what the command needs besides, such as a part of its own plugin's services. It is
-	// called after the plugins'. May be nil.
+	// Register adds what the command needs besides, such as a part of its own plugin's services. It
+	// is called after the plugins'. May be nil.
 	Register func(*pipeline.Registry) error
 }
 
-// Services starts some services without any route, calls do and stops them again: for commands that need
-// clients but consume nothing. Settings are read and the home is started as for Run. Schemas of stores are not migrated: one that
-// does not fit the binary ends the start.
+// Services starts some services without any route, calls do and stops them again: for commands that
+// need clients but consume nothing. Settings are read and the environment is started as for Run.
+// Schemas of stores are not migrated: one that does not fit the binary ends the start.
 func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptions, do func(context.Context, *Running) error) error {
 	return h.open(ctx, cmd, o.Overrides, func(l *Loaded, tracer trace.TracerProvider) error {
 		var plugins []pipeline.Plugin
@@ -145,7 +148,8 @@ func env(l *Loaded, tracer trace.TracerProvider, schemas pipeline.SchemaPolicy) 
 	return pipeline.Env{Instance: l.Settings.instance(), InstanceConfigured: l.Settings.InstanceID != "", Logger: l.Logger, Tracer: tracer, Schemas: schemas}
 }
 
-// open reads the settings, starts the home and the tracing around do, and stops them after it.
+// open reads the settings, starts the environment and the tracing around do, and stops them after
+// it.
 func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[string]any, do func(*Loaded, trace.TracerProvider) error) (err error) {
 	first, err := h.decode(cmd, overrides)
 	if err != nil {
@@ -154,15 +158,16 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 		}
 		return err
 	}
-	// The home's addresses are missing still, so the plugins' own validation comes after it.
-	if err := place(first.Document, "", first.Settings.validate(h.o.Homes)); err != nil {
+	// The addresses of the environment are still missing, so the plugins' own validation comes
+	// after it.
+	if err := place(first.Document, "", first.Settings.validate(h.o.Environments)); err != nil {
 		return err
 	}
-	addresses, stopHome, err := h.startHome(ctx, first)
+	addresses, stopServers, err := h.startEnvironment(ctx, first)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stopHome()) }()
+	defer func() { err = errors.Join(err, stopServers()) }()
 
 	overrides = maps.Clone(overrides)
 	if overrides == nil {
@@ -173,49 +178,49 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 	if err != nil {
 		return err
 	}
-	l.Logger.DebugContext(ctx, "settings read", slog.Any("layers", l.Document.Layers()), slog.String("home", l.Settings.Home))
+	l.Logger.DebugContext(ctx, "settings read", slog.Any("layers", l.Document.Layers()), slog.String("environment", l.Settings.Environment))
 	tracer, flush, err := startTracing(ctx, l)
 	if err != nil {
 		return err
 	}
 	defer flush()
-	headroom := keepHeadroom()
-	defer runtime.KeepAlive(headroom)
+	ballast := gcBallast()
+	defer runtime.KeepAlive(ballast)
 	return do(l, tracer)
 }
 
-// startHome starts the servers of the home that the settings name, if it has any.
-func (h *Host) startHome(ctx context.Context, l *Loaded) (addresses map[string]any, stop func() error, err error) {
+// startEnvironment starts the servers of the environment that the settings name, if it has any.
+func (h *Host) startEnvironment(ctx context.Context, l *Loaded) (addresses map[string]any, stop func() error, err error) {
 	nothing := func() error { return nil }
 	s := l.Settings
-	start := h.o.Homes[s.Home]
+	start := h.o.Environments[s.Environment]
 	if start == nil {
 		return nil, nothing, nil
 	}
-	sayNotReal(ctx, l.Logger, s.Home)
+	warnNotReal(ctx, l.Logger, s.Environment)
 	startCtx, cancel := context.WithTimeout(ctx, s.StartTimeout)
 	defer cancel()
-	addresses, stopHome, err := start(startCtx, s.DataDir, l.Logger)
+	addresses, stopServers, err := start(startCtx, s.DataDir, l.Logger)
 	if err != nil {
-		return nil, nil, &unavailableError{fmt.Errorf("start the %s home: %w", s.Home, err)}
+		return nil, nil, &unavailableError{fmt.Errorf("start the %s environment: %w", s.Environment, err)}
 	}
-	if stopHome == nil {
+	if stopServers == nil {
 		return addresses, nothing, nil
 	}
 	return addresses, func() error {
 		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.StopTimeout)
 		defer cancel()
-		if err := stopHome(stopCtx); err != nil {
-			return fmt.Errorf("stop the %s home: %w", s.Home, err)
+		if err := stopServers(stopCtx); err != nil {
+			return fmt.Errorf("stop the %s environment: %w", s.Environment, err)
 		}
 		return nil
 	}, nil
 }
 
-// sayNotReal logs, whatever the level of the log is, that the servers are toys.
-func sayNotReal(ctx context.Context, log *slog.Logger, home string) {
+// warnNotReal logs, whatever the level of the log is, that the servers are toys.
+func warnNotReal(ctx context.Context, log *slog.Logger, environment string) {
 	line := slog.NewRecord(time.Now(), slog.LevelWarn, "nothing in this environment is real: its servers are inside this process and end with it", 0)
-	line.AddAttrs(slog.String("home", home))
+	line.AddAttrs(slog.String("environment", environment))
 	_ = log.Handler().Handle(ctx, line) // as with every log line, there is nowhere to report that it failed
 }
 
@@ -245,8 +250,8 @@ func startTracing(ctx context.Context, l *Loaded) (provider trace.TracerProvider
 // flushTimeout bounds the last export of traces; a dead collector must not hold up a deploy.
 const flushTimeout = 5 * time.Second
 
-// live starts a runtime, does the work, and stops the runtime. The work's context ends with ctx or when
-// a part of the runtime fails; that failure is then the reason.
+// live starts a runtime, does the work, and stops the runtime. The work's context ends with ctx or
+// when a part of the runtime fails; that failure is then the reason.
 func live(ctx context.Context, rt *pipeline.Runtime, start func(context.Context) error, l *Loaded, work func(context.Context) error) error {
 	if err := startWithin(ctx, l.Settings.StartTimeout, start); err != nil {
 		return err
@@ -288,15 +293,16 @@ func startWithin(ctx context.Context, timeout time.Duration, start func(context.
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w: %w", errNotStarted, ctx.Err(), err)
 	case startCtx.Err() != nil:
-		return &unavailableError{fmt.Errorf("gave up after %s (start_timeout): %w", timeout, err)}
+		return &unavailableError{fmt.Errorf("stopped waiting after %s (start_timeout): %w", timeout, err)}
 	case noAnswer(err):
 		return &unavailableError{err}
 	}
 	return err
 }
 
-// noAnswer reports whether err is that of a connection, or of a server that did not answer in time. A part that starts
-// talks to nothing but servers, and not every client marks such an error with pipeline.ErrUnavailable.
+// noAnswer reports whether err is that of a connection, or of a server that did not answer in time.
+// A part that starts talks to nothing but servers, and not every client marks such an error with
+// pipeline.ErrUnavailable.
 func noAnswer(err error) bool {
 	var conn *net.OpError
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
@@ -329,9 +335,10 @@ func (h *Host) announce(ctx context.Context, log *slog.Logger, plugins []pipelin
 
 func (h *Host) runCommand() *cobra.Command {
 	return h.ServiceFlags(&cobra.Command{
-		Use:   "run",
-		Short: "Run all plugins until a signal comes; SIGTERM drains and ends well",
-		Args:  cobra.NoArgs,
+		Use:     "run",
+		Short:   "Run all plugins until SIGINT or SIGTERM; both drain first",
+		Example: h.examples("run --config settings.yaml"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return h.Run(cmd.Context(), cmd, RunOptions{})
 		},

@@ -40,7 +40,8 @@ func await[T any](t *testing.T, c <-chan T) T {
 
 // TestSignals isn't parallel: signals reach every Main of the process.
 func TestSignals(t *testing.T) {
-	// A signal may arrive a moment after it was sent: until it has, Main must not have ended and given its default back.
+	// A signal may arrive a moment after it was sent: until it has, Main must not have ended and
+	// given its default back.
 	arrived := make(chan os.Signal, 1)
 	signal.Notify(arrived, syscall.SIGINT, syscall.SIGTERM)
 	t.Cleanup(func() { signal.Stop(arrived) })
@@ -120,7 +121,7 @@ func TestSignals(t *testing.T) {
 		done := start(t.Context(), options(p, "do"))
 		await(t, ready)
 		send(t, syscall.SIGINT)
-		require.Equal(t, result{app.ExitBad, "", "mill: books don't balance\n"}, await(t, done))
+		require.Equal(t, result{app.ExitBad, "", "mill: draining; Ctrl-C again stops at once\nmill: books don't balance\n"}, await(t, done))
 	})
 	t.Run("a command that was not finished", func(t *testing.T) {
 		for sig, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitInterrupted, syscall.SIGINT: app.ExitInterrupted} {
@@ -210,7 +211,7 @@ func TestAnAbsentServerExitsWith3AfterStartTimeout(t *testing.T) {
 	o.Environ = []string{"MILL__START_TIMEOUT=50ms"}
 	r := await(t, start(t.Context(), o))
 	require.Equal(t, app.ExitUnavailable, r.code)
-	require.Contains(t, r.stderr, "mill: gave up after 50ms (start_timeout): start toy: dial 127.0.0.1:1: connection refused\n")
+	require.Contains(t, r.stderr, "mill: stopped waiting after 50ms (start_timeout): start toy: dial 127.0.0.1:1: connection refused\n")
 	require.Equal(t, []string{"start"}, p.order.all(), "what never started isn't stopped")
 }
 

@@ -18,24 +18,27 @@ import (
 
 // Settings are the settings of the process itself, the top level of the settings file.
 type Settings struct {
-	// Home is where the servers are: real (elsewhere, at the configured addresses) or a name of Options.Homes.
-	Home string `yaml:"home"`
-	// DataDir is where a home inside the process keeps its data. Empty: in memory only.
+	// Environment is where the servers are: external (at the configured addresses) or a name of
+	// Options.Environments.
+	Environment string `yaml:"environment"`
+	// DataDir is the data folder of an environment inside the process. Empty: in memory only.
 	DataDir string `yaml:"data_dir"`
 	// InstanceID names this instance among all others; it must be unique. Empty: hostname-pid.
 	InstanceID string `yaml:"instance_id"`
-	// Migrate makes `run` bring the schemas of the plugins' stores up to date. Without it `run` refuses a schema that is too
-	// old, and needs no right to change tables: `migrate` brings the schemas up to date, with the rights of another role.
+	// Migrate makes `run` bring the schemas of the plugins' stores up to date. Without it `run`
+	// refuses a schema that is too old, and needs no right to change tables: `migrate` brings the
+	// schemas up to date, with the rights of another role.
 	Migrate bool `yaml:"migrate"`
 	// StartTimeout is how long the start waits for absent servers, all together.
 	StartTimeout time.Duration `yaml:"start_timeout"`
-	// StopTimeout bounds draining and stopping, all together. A quarter of it, at most 5s, is kept for the services.
+	// StopTimeout bounds draining and stopping, all together. A quarter of it, at most 5s, is kept
+	// for the services.
 	StopTimeout time.Duration `yaml:"stop_timeout"`
-	// PublishTimeout bounds each publish of a route: of what its handler returned, of a retry record, of a dead letter.
-	// A transport's own limit counts where it is shorter.
+	// PublishTimeout bounds each publish of a route: of what its handler returned, of a retry
+	// record, of a dead letter. A transport's own limit counts where it is shorter.
 	PublishTimeout time.Duration `yaml:"publish_timeout"`
-	// MaxStuckHandlers is how many handlers may be over their longest hold at once before the process
-	// ends with that reason.
+	// MaxStuckHandlers is how many handlers may be over their longest hold at once before the
+	// process ends with that reason.
 	MaxStuckHandlers int `yaml:"max_stuck_handlers"`
 	// Log says how much is logged, and in which form.
 	Log LogSettings `yaml:"log"`
@@ -52,7 +55,7 @@ type LogSettings struct {
 // DefaultSettings returns the defaults of a binary of that name.
 func DefaultSettings(name string) Settings {
 	return Settings{
-		Home:             realHome,
+		Environment:      external,
 		DataDir:          "." + name,
 		Migrate:          true,
 		StartTimeout:     60 * time.Second,
@@ -63,17 +66,17 @@ func DefaultSettings(name string) Settings {
 	}
 }
 
-const realHome = "real"
+const external = "external"
 
-// validate reports every mistake at once; homes are those that the binary can start.
-func (s *Settings) validate(homes map[string]Home) error {
+// validate reports every mistake at once; environments are those that the binary can start.
+func (s *Settings) validate(environments map[string]Environment) error {
 	var errs []error
 	bad := func(path, format string, args ...any) {
 		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
 	}
-	known := append(slices.Sorted(maps.Keys(homes)), realHome)
-	if !slices.Contains(known, s.Home) {
-		bad("home", "must be %s, got %q", strings.Join(known, " or "), s.Home)
+	known := append(slices.Sorted(maps.Keys(environments)), external)
+	if !slices.Contains(known, s.Environment) {
+		bad("environment", "must be %s, got %q", strings.Join(known, " or "), s.Environment)
 	}
 	if strings.ContainsFunc(s.InstanceID, func(r rune) bool { return r <= ' ' }) {
 		bad("instance_id", "must not contain spaces, got %q", s.InstanceID)
@@ -108,8 +111,8 @@ func (s *Settings) instance() string {
 	return fmt.Sprintf("%s-%d", host, os.Getpid())
 }
 
-// Sections returns everything that a settings file of a binary of that name with these plugins can hold, with the
-// defaults, for configs.Schema.
+// Sections returns everything that a settings file of a binary of that name with these plugins can
+// hold, with the defaults, for configs.Schema.
 func Sections(name string, plugins ...pipeline.Plugin) map[string]any {
 	top := DefaultSettings(name)
 	sections := map[string]any{"": &top}
@@ -139,8 +142,8 @@ type Loaded struct {
 	Disabled []string          // the names of the others; their settings are not validated
 }
 
-// SettingsFlags adds --config and --profile to a command and those below it, and returns the command.
-// Commands that call Load, Run or Services need it on themselves or on their parent.
+// SettingsFlags adds --config and --profile to a command and those below it, and returns the
+// command. Commands that call Load, Run or Services need it on themselves or on their parent.
 func (h *Host) SettingsFlags(cmd *cobra.Command) *cobra.Command {
 	otherwise := ""
 	if d := h.o.DefaultProfile; d != "" {
@@ -149,14 +152,16 @@ func (h *Host) SettingsFlags(cmd *cobra.Command) *cobra.Command {
 	return h.addSettingsFlags(cmd, otherwise)
 }
 
-// ServiceFlags is SettingsFlags for commands that ask about a service, or change what it has: they assume no
-// profile. Without settings an operator would be told of the empty home in the folder that he happens to be in.
+// ServiceFlags is SettingsFlags for commands that ask about a service, or change what it has: they
+// assume no profile. Without settings an operator would read an empty environment of the current
+// folder.
 func (h *Host) ServiceFlags(cmd *cobra.Command) *cobra.Command {
 	annotate(cmd, ofService, settingsRequired)
 	return h.addSettingsFlags(cmd, "; without any, "+h.configVariable()+" names the file")
 }
 
-// shapeFlags is ServiceFlags for commands that open nothing and may show the default profile instead.
+// shapeFlags is ServiceFlags for commands that open nothing and may show the default profile
+// instead.
 func (h *Host) shapeFlags(cmd *cobra.Command) *cobra.Command {
 	annotate(cmd, ofService, settingsOptional)
 	return h.addSettingsFlags(cmd, "; without any, "+h.configVariable()+" names the file")
@@ -179,8 +184,9 @@ func annotation(cmd *cobra.Command, key string) string {
 	return ""
 }
 
-// configVariable names the settings file of ServiceFlags commands when no flag does. A demo does not read it: it makes a
-// campaign, and must not make it in a service that happens to be named in the environment.
+// configVariable names the settings file of ServiceFlags commands when no flag does. A demo does
+// not read it: it makes a campaign, and must not make it in a service that happens to be named in
+// the environment.
 func (h *Host) configVariable() string { return h.o.EnvPrefix + "_CONFIG" }
 
 func environment(environ []string, name string) string {
@@ -210,9 +216,9 @@ func (h *Host) addSettingsFlags(cmd *cobra.Command, otherwise string) *cobra.Com
 	return cmd
 }
 
-// Load reads the settings that the command's --config and --profile, the environment and the overrides
-// (dotted path to value) say, decodes them into the plugins and validates all. Its error holds every
-// mistake at once, as *configs.Error. It starts nothing.
+// Load reads the settings that the command's --config and --profile, the environment and the
+// overrides (dotted path to value) say, decodes them into the plugins and validates all. Its error
+// holds every mistake at once, as *configs.Error. It starts nothing.
 func (h *Host) Load(cmd *cobra.Command, overrides map[string]any) (*Loaded, error) {
 	l, err := h.decode(cmd, overrides)
 	if l == nil {
@@ -224,8 +230,9 @@ func (h *Host) Load(cmd *cobra.Command, overrides map[string]any) (*Loaded, erro
 	return l, nil
 }
 
-// both joins the mistakes of decoding and those of the validation after it. What could not be decoded has its
-// default, and so has all below it. What the validation says about that would send a person looking for a second mistake.
+// both joins the mistakes of decoding and those of the validation after it. What could not be
+// decoded has its default, and so has all below it. What the validation says about that would send
+// a person looking for a second mistake.
 func both(decoding, validation error) error {
 	undecoded := map[string]bool{}
 	for _, e := range configs.Flatten(decoding) {
@@ -284,7 +291,7 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 	l = &Loaded{Settings: DefaultSettings(h.o.Name), Document: doc}
 	var errs []error
 	for _, p := range h.o.Plugins {
-		enabled, err := doc.Enabled(section(p))
+		enabled, err := doc.Enabled(section(p), settingsOf(p))
 		errs = append(errs, err, doc.Decode(section(p), settingsOf(p)))
 		if enabled {
 			l.Plugins = append(l.Plugins, p)
@@ -292,7 +299,8 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 			l.Disabled = append(l.Disabled, p.Name())
 		}
 	}
-	// After the plugins: a plugin's section that was written at the top is then known as one. Its mistakes are reported first.
+	// After the plugins: a plugin's section that was written at the top is then known as one. Its
+	// mistakes are reported first.
 	errs = append([]error{doc.Decode("", &l.Settings)}, errs...)
 	errs = append(errs, doc.Unclaimed(), h.checkEnabled(l, annotation(cmd, ofPlugin)))
 	l.Logger = newLogger(h.o.Stderr, l.Settings.Log)
@@ -300,13 +308,13 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 }
 
 func (h *Host) validate(l *Loaded) error {
-	errs := []error{place(l.Document, "", l.Settings.validate(h.o.Homes))}
+	errs := []error{place(l.Document, "", l.Settings.validate(h.o.Environments))}
 	for _, p := range l.Plugins {
 		if v, ok := settingsOf(p).(interface{ Validate() error }); ok {
 			errs = append(errs, place(l.Document, section(p), v.Validate()))
 		}
 		if v, ok := p.(Placed); ok {
-			errs = append(errs, place(l.Document, section(p), v.ValidateIn(Where{Home: l.Settings.Home, Profile: l.Document.Profile()})))
+			errs = append(errs, place(l.Document, section(p), v.ValidateIn(Where{Environment: l.Settings.Environment, Profile: l.Document.Profile()})))
 		}
 	}
 	return errors.Join(errs...)
@@ -314,18 +322,19 @@ func (h *Host) validate(l *Loaded) error {
 
 // Where is what a plugin may know of the process it runs in before it runs.
 type Where struct {
-	Home    string // real, or the name of an environment inside the process
-	Profile string // empty: none
+	Environment string // external, or the name of an environment inside the process
+	Profile     string // empty: none
 }
 
-// Placed is implemented by a plugin with settings that are right in some places only. ValidateIn is called after all
-// settings were decoded, and after Validate; its errors are reported like those of Validate.
+// Placed is implemented by a plugin with settings that are right in some places only. ValidateIn is
+// called after all settings were decoded, and after Validate; its errors are reported like those of
+// Validate.
 type Placed interface {
 	ValidateIn(where Where) error
 }
 
-// checkEnabled reports plugins that are switched off although an enabled plugin, or the command that belongs to
-// plugin owner, needs them.
+// checkEnabled reports plugins that are switched off although an enabled plugin, or the command
+// that belongs to plugin owner, needs them.
 func (h *Host) checkEnabled(l *Loaded, owner string) error {
 	off := map[string]bool{}
 	for _, p := range h.o.Plugins {
@@ -355,7 +364,8 @@ func (h *Host) checkEnabled(l *Loaded, owner string) error {
 	return errors.Join(errs...)
 }
 
-// place turns what a Validate method found wrong in the section at path into errors with file and line.
+// place turns what a Validate method found wrong in the section at path into errors with file and
+// line.
 func place(doc *configs.Document, path string, err error) error {
 	if path != "" {
 		err = pipeline.FieldErrorsUnder(path, err)

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
-const wrongSettings = `home: raal
+const wrongSettings = `environment: raal
 stop_timeout: 0s
 log: {level: debug, format: xml}
 plugins:
@@ -95,13 +95,14 @@ func TestValidateReportsRegistration(t *testing.T) {
 	require.Contains(t, r.stderr, `plugin "toy" is already registered`)
 }
 
-// A service that has lost its settings must not run as a toy that says it is ready; validate agrees with run.
+// A service that has lost its settings must not run as a toy that says it is ready; validate agrees
+// with run.
 func TestRunAndValidateNeedSettings(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"run", "validate"} {
 		o := options(newToy(), command)
 		started := false
-		o.DefaultProfile, o.Homes = "embedded", map[string]app.Home{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+		o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
 			started = true
 			return nil, nil, errors.New("started")
 		}}
@@ -110,15 +111,15 @@ func TestRunAndValidateNeedSettings(t *testing.T) {
 		require.Contains(t, r.stderr, "no settings: give --config FILE or --profile NAME, or set MILL_CONFIG", command)
 		require.False(t, started)
 
-		o.Environ = []string{"MILL_CONFIG=" + settingsFile(t, "home: raal\n")}
+		o.Environ = []string{"MILL_CONFIG=" + settingsFile(t, "environment: raal\n")}
 		r = run(t.Context(), o)
 		require.Equal(t, app.ExitUsage, r.code, command)
-		require.Contains(t, r.stderr, `mill.yaml:1: home: must be embedded or real, got "raal"`, command)
+		require.Contains(t, r.stderr, `mill.yaml:1: environment: must be embedded or external, got "raal"`, command)
 	}
 	o := options(newToy(), "validate", "--profile", "local")
-	o.DefaultProfile, o.Homes = "embedded", map[string]app.Home{"embedded": nil}
+	o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": nil}
 	require.Equal(t, "The settings are valid (profile local).\n", run(t.Context(), o).stdout)
-	o.Args = []string{"validate", "--config", settingsFile(t, "home: real\n")}
+	o.Args = []string{"validate", "--config", settingsFile(t, "environment: external\n")}
 	require.Contains(t, run(t.Context(), o).stdout, "mill.yaml)", "a file without a profile stands on the defaults")
 	o.Args = []string{"topology"}
 	require.Zero(t, run(t.Context(), o).code, "topology opens nothing and shows the default profile")
@@ -141,7 +142,7 @@ func TestAPluginCanBeSwitchedOff(t *testing.T) {
 		want string // in stdout or stderr
 	}{
 		"not validated":         {"plugins: {toy: {enabled: false, every: 0s}, dependent: {enabled: false}}\n", []string{"validate"}, 0, "The settings are valid"},
-		"not registered":        {"plugins: {toy: {enabled: false}, dependent: {enabled: false}}\n", []string{"topology"}, 0, "ROUTE  FROM  TO  RETRY  DEAD LETTER  ORDER\n"},
+		"not registered":        {"plugins: {toy: {enabled: false}, dependent: {enabled: false}}\n", []string{"topology"}, 0, "No routes.\n"},
 		"still decoded":         {"plugins: {toy: {enabled: false, evry: 1s}, dependent: {enabled: false}}\n", []string{"validate"}, 2, `mill.yaml:1: plugins.toy.evry: unknown setting; did you mean "every"?`},
 		"needed by another":     {"plugins:\n  toy:\n    enabled: false\n", []string{"validate"}, 2, "mill.yaml:3: plugins.toy.enabled: must be true: plugin dependent needs it; switch it on, or set plugins.dependent.enabled: false as well"},
 		"its commands need it":  {"plugins: {toy: {enabled: false}, dependent: {enabled: false}}\n", []string{"do"}, 2, "plugins.toy.enabled: must be true: the command is part of this plugin"},
@@ -167,14 +168,14 @@ func TestAPluginCanBeSwitchedOff(t *testing.T) {
 	}
 }
 
-// An operator who forgets the settings is not told of an empty home, and none is made.
+// An operator who forgets the settings is not shown an empty environment, and none is created.
 func TestACommandThatAsksAServiceAssumesNoProfile(t *testing.T) {
 	t.Parallel()
-	file := settingsFile(t, "home: real\n")
+	file := settingsFile(t, "environment: external\n")
 	asked := func(environ []string, args ...string) (result, string) {
 		p := newToy()
 		o := options(p, append([]string{"ask", "do"}, args...)...)
-		o.DefaultProfile, o.Homes, o.Environ = "embedded", map[string]app.Home{"embedded": nil}, environ
+		o.DefaultProfile, o.Environments, o.Environ = "embedded", map[string]app.Environment{"embedded": nil}, environ
 		layers := "not asked"
 		p.commands = func(h *app.Host) []*cobra.Command {
 			group := h.ServiceFlags(&cobra.Command{Use: "ask"})
@@ -199,7 +200,7 @@ func TestACommandThatAsksAServiceAssumesNoProfile(t *testing.T) {
 		"the embedded one, named":       {nil, []string{"--profile", "embedded"}, "profile embedded"},
 		"a profile in the environment":  {[]string{"MILL__PROFILE=dev"}, nil, "profile dev, environment"},
 		"a file in the environment":     {[]string{"MILL_CONFIG=" + file}, nil, file},
-		"all of it in the environment":  {[]string{"MILL__HOME=real"}, nil, "environment"},
+		"all of it in the environment":  {[]string{"MILL__ENVIRONMENT=external"}, nil, "environment"},
 		"a flag before the environment": {[]string{"MILL_CONFIG=/nowhere.yaml"}, []string{"--profile", "local"}, "profile local"},
 	} {
 		r, layers := asked(c.environ, c.args...)

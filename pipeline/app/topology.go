@@ -51,23 +51,26 @@ func endpoint(s pipeline.Sink) *pipeline.Endpoint {
 
 func (h *Host) topologyCommand() *cobra.Command {
 	var format string
+	var wide bool
+	var secrets allowUnset
 	cmd := h.JSONFlag(h.shapeFlags(&cobra.Command{
-		Use:   "topology",
-		Short: "Show every route: where messages come from, go to, wait and end; offline",
-		Args:  cobra.NoArgs,
+		Use:     "topology",
+		Short:   "Show every route with its source, output, retry topic and dead-letter topic; offline",
+		Example: h.examples("topology --config settings.yaml", "topology --config settings.yaml --wide", "topology --format mermaid"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if h.JSON(cmd) {
 				format = "json"
 			}
 			write, ok := map[string]func([]flow) error{
-				"table":   func(f []flow) error { return writeTable(h.o.Stdout, f) },
+				"table":   func(f []flow) error { return writeRoutes(h.o.Stdout, f, wide) },
 				"mermaid": func(f []flow) error { return writeMermaid(h.o.Stdout, f) },
 				"json":    func(f []flow) error { return h.WriteJSON(map[string]any{"routes": f}) },
 			}[format]
 			if !ok {
 				return &usageError{fmt.Errorf("--format must be table, mermaid or json, got %q", format), cmd.CommandPath()}
 			}
-			reg, err := h.offline(cmd)
+			reg, err := h.offline(cmd, secrets)
 			if err != nil {
 				return err
 			}
@@ -75,21 +78,63 @@ func (h *Host) topologyCommand() *cobra.Command {
 		},
 	}))
 	cmd.Flags().StringVar(&format, "format", "table", "table, mermaid or json")
+	cmd.Flags().BoolVar(&wide, "wide", false, "one line per route, wider than 100 columns")
+	secrets.flag(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"table", "mermaid", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 // offline reads the settings and registers the plugins, and opens nothing.
-func (h *Host) offline(cmd *cobra.Command) (*pipeline.Registry, error) {
-	l, err := h.Load(cmd, nil)
-	if err != nil {
-		return nil, err
+func (h *Host) offline(cmd *cobra.Command, secrets allowUnset) (*pipeline.Registry, error) {
+	l, err := h.decode(cmd, nil)
+	if l != nil {
+		err = both(err, h.validate(l))
 	}
+	if unset, err := secrets.split(err); err != nil {
+		return nil, err
+	} else if len(unset) > 0 {
+		h.warnUnset(unset)
+	}
+	return h.register(l)
+}
+
+// register registers the plugins of l and opens nothing.
+func (h *Host) register(l *Loaded) (*pipeline.Registry, error) {
 	reg, err := pipeline.NewRegistry(env(l, nil, pipeline.MatchSchemas), l.Plugins...)
 	if err != nil {
 		return nil, &ExitError{ExitUsage, err}
 	}
 	return reg, nil
+}
+
+// writeRoutes writes one block per route, or with wide one line per route.
+func writeRoutes(w io.Writer, flows []flow, wide bool) error {
+	if wide {
+		return writeTable(w, flows)
+	}
+	var b strings.Builder
+	if len(flows) == 0 {
+		b.WriteString("No routes.\n")
+	}
+	for i, f := range flows {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintln(&b, f.Name)
+		for _, line := range []struct {
+			name string
+			at   *pipeline.Endpoint
+		}{{"from", &f.From}, {"to", f.To}, {"retry", f.Retry}, {"dead letter", f.DeadLetter}} {
+			if line.at != nil {
+				fmt.Fprintf(&b, "  %-12s %s\n", line.name, line.at)
+			}
+		}
+		fmt.Fprintf(&b, "  %-12s %s\n", "order", f.Order)
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("write the routes: %w", err)
+	}
+	return nil
 }
 
 func writeTable(w io.Writer, flows []flow) error {

@@ -75,6 +75,7 @@ func TestTopology(t *testing.T) {
 	t.Run("--json", func(t *testing.T) {
 		t.Parallel()
 		golden(t, "topology.json", run(t.Context(), options(mill{t}, "topology", "--json")).stdout)
+		golden(t, "topology_wide.txt", run(t.Context(), options(mill{t}, "topology", "--wide")).stdout)
 	})
 	t.Run("nothing", func(t *testing.T) {
 		t.Parallel()

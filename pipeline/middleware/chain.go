@@ -13,20 +13,21 @@ import (
 
 // Options are the knobs of the chain; the zero value has the documented defaults.
 type Options struct {
-	// PublishTimeout bounds every publish of the chain itself: outputs, retry records, dead letters.
-	// Zero: 10s.
+	// PublishTimeout bounds every publish of the chain itself: outputs, retry records, dead
+	// letters. Zero: 10s.
 	PublishTimeout time.Duration
 	// MaxStuck is how many handlers may be over their longest hold at once before the chain fails
 	// the process. Zero: 8.
 	MaxStuck int
-	// Around wraps the handler of each route, once per route, before the first message. It is innermost, inside the time
-	// limit and the recovery of panics: its errors, panics and outputs count as the handler's. A result of nil leaves the
-	// handler as it is. Nil: nothing.
+	// Around wraps the handler of each route, once per route, before the first message. It is
+	// innermost, inside the time limit and the recovery of panics: its errors, panics and outputs
+	// count as the handler's. A result of nil leaves the handler as it is. Nil: nothing.
 	Around func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc
 }
 
 // Chain wraps handlers. It is a pipeline.Failer: too many handlers that never return are a failure
-// of the process, and so is a message that can be neither handled nor dead-lettered. Safe for concurrent use.
+// of the process, and so is a message that can be neither handled nor dead-lettered. Safe for
+// concurrent use.
 type Chain struct {
 	opts     Options
 	log      *slog.Logger
@@ -44,8 +45,8 @@ type Chain struct {
 // reportEvery is the least time between two log lines about failures of one kind.
 const reportEvery = time.Minute
 
-// New returns a chain for the routes of reg. It registers its collectors there, and a service that logs at its stop how many
-// failures no line has reported yet.
+// New returns a chain for the routes of reg. It registers its collectors there, and a service that
+// logs at its stop how many failures no line has reported yet.
 func New(reg *pipeline.Registry, opts Options) *Chain {
 	if opts.PublishTimeout <= 0 {
 		opts.PublishTimeout = 10 * time.Second
@@ -71,8 +72,8 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 	return c
 }
 
-// Wrap puts the chain around the handler of a route. Read the lines from the bottom: the last one is
-// the outermost.
+// Wrap puts the chain around the handler of a route. Read the lines from the bottom: the last one
+// is the outermost.
 func (c *Chain) Wrap(r pipeline.Route) message.HandlerFunc {
 	h := r.Handle
 	if c.opts.Around != nil {
@@ -86,12 +87,13 @@ func (c *Chain) Wrap(r pipeline.Route) message.HandlerFunc {
 	h = c.publish(r, h)                 // inside failure routing: a failed publish is a failed message
 	h = recoverPanics(h)                // the sink is somebody's code too
 	h = c.routeFailures(r, h)           // decides ack, retry topic or dead letter; nothing outside it can fail a message
-	h = watchActivity(r.Activity, h)    // a message that waits for its retry record is still in hand
+	h = watchActivity(r.Activity, h)    // a message that waits for its retry record is still in flight
 	h = c.trace(r, h)                   // the span covers the retry and dead-letter publishes
 	return c.metrics.measure(r.Name, h) // outermost: sees everything, also what tracing costs
 }
 
-// Failed delivers one error: too many handlers are stuck, or a message can be neither handled nor dead-lettered.
+// Failed delivers one error: too many handlers are stuck, or a message can be neither handled nor
+// dead-lettered.
 func (c *Chain) Failed() <-chan error { return c.failed }
 
 func (c *Chain) fail(err error) {

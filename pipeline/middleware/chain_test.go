@@ -72,7 +72,7 @@ func TestOutcomes(t *testing.T) {
 		max     int
 		attempt string // retries already spent, as the header says
 		noRetry bool
-		only    bool // Retry.OnlyAsked
+		only    bool // Retry.OnlyRetryAfter
 		acked   bool
 		retried bool
 		dead    string // class of the dead letter
@@ -88,8 +88,8 @@ func TestOutcomes(t *testing.T) {
 		{name: "permanent is dead at once", err: pipeline.Permanent(boom), acked: true, dead: "permanent"},
 		{name: "class is kept", err: pipeline.WithClass(pipeline.Permanent(boom), "conflict"), acked: true, dead: "conflict"},
 		{name: "without a retry topic it is nacked", err: boom, noRetry: true},
-		{name: "OnlyAsked nacks what was not asked for", err: boom, only: true},
-		{name: "OnlyAsked retries what was", err: pipeline.RetryAfter(boom, time.Hour), only: true, acked: true, retried: true, due: time.Hour},
+		{name: "OnlyRetryAfter nacks what was not asked for", err: boom, only: true},
+		{name: "OnlyRetryAfter retries what was", err: pipeline.RetryAfter(boom, time.Hour), only: true, acked: true, retried: true, due: time.Hour},
 		{name: "a header that is no number counts as none", err: boom, max: 5, attempt: "many", acked: true, retried: true},
 	}
 	for _, tt := range tests {
@@ -97,7 +97,7 @@ func TestOutcomes(t *testing.T) {
 			t.Parallel()
 			retry, dead := pipelinetest.NewRecorder("retry"), pipelinetest.NewRecorder("dead")
 			route := pipeline.Route{Handle: handler(func(context.Context, string) error { return tt.err })}
-			route.Policy = pipeline.Policy{DeadLetter: dead, Retry: pipeline.Retry{To: retry, Max: tt.max, OnlyAsked: tt.only}}
+			route.Policy = pipeline.Policy{DeadLetter: dead, Retry: pipeline.Retry{To: retry, Max: tt.max, OnlyRetryAfter: tt.only}}
 			if tt.noRetry {
 				route.Policy.Retry.To = nil
 			}
@@ -260,7 +260,8 @@ func TestOutputsThatAreNotWhole(t *testing.T) {
 	}
 }
 
-// A publish must not inherit the handler's exceeded deadline (19,391 redeliveries in 0.3 s otherwise).
+// A publish must not inherit the handler's exceeded deadline (19,391 redeliveries in 0.3 s
+// otherwise).
 func TestTimeoutBoundsOnlyTheHandler(t *testing.T) {
 	t.Parallel()
 	retry := pipelinetest.NewRecorder("retry")
@@ -330,8 +331,8 @@ func TestIdleWatchSeesEveryMessage(t *testing.T) {
 	t.Parallel()
 	w := watch{make(chan pipeline.Origin, 1), make(chan pipeline.Origin, 1)}
 	settle(t, pipeline.Route{Activity: w, Handle: handler(func(context.Context, string) error { panic("even this one") })}, message.NewMessage("1", nil))
-	require.Equal(t, "in", (<-w.began).Name)
-	require.Equal(t, "in", (<-w.ended).Name)
+	require.Equal(t, "in", (<-w.began).Source)
+	require.Equal(t, "in", (<-w.ended).Source)
 }
 
 func TestIdleWatchSeesAMessageUntilItsRetryRecordIsDurable(t *testing.T) {

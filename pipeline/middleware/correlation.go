@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// metaCorrelation is the metadata key of Watermill's CorrelationID middleware, so that services that
-// use it and Millrace continue each other's ids.
+// metaCorrelation is the metadata key of Watermill's CorrelationID middleware, so that services
+// that use it and Millrace continue each other's ids.
 const metaCorrelation = "correlation_id"
 
 // correlate gives the message a correlation id when none came, and copies it to what the handler

@@ -45,9 +45,6 @@ func (c *Chain) routeFailures(r pipeline.Route, next message.HandlerFunc) messag
 	}
 }
 
-// classDeliveryLimit is the class of a message that was delivered too often.
-const classDeliveryLimit = "delivery_limit"
-
 // maxDeliveries returns how often a message of r may be delivered; zero means no limit.
 func maxDeliveries(r pipeline.Route) int {
 	n := r.Policy.MaxDeliveries
@@ -67,8 +64,8 @@ func refuse(r pipeline.Route, o pipeline.Origin) error {
 	case o.Malformed != nil:
 		return pipeline.Permanent(o.Malformed)
 	case limit > 0 && o.Delivered > int64(limit):
-		err := fmt.Errorf("delivered %d times, the limit is %d: whoever had it before did not say why", o.Delivered, limit)
-		return pipeline.WithClass(pipeline.Permanent(err), classDeliveryLimit)
+		err := fmt.Errorf("delivered %d times, the limit is %d and no error of them is known", o.Delivered, limit)
+		return pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassDeliveryLimit)
 	default:
 		return nil
 	}
@@ -78,39 +75,39 @@ func refuse(r pipeline.Route, o pipeline.Origin) error {
 func (c *Chain) decide(r *pipeline.Route, msg *message.Message, err error, before history) (string, error) {
 	again := r.Policy.Retry
 	spent := again.Max > 0 && before.retries >= again.Max
-	_, asked := pipeline.RetryDelay(err)
-	nack := again.To == nil || again.OnlyAsked && !asked
+	_, delayed := pipeline.RetryDelay(err)
+	nack := again.To == nil || again.OnlyRetryAfter && !delayed
 	// Nacked, a panic would come back at once, without end.
-	hopeless := pipeline.Class(err) == classPanic && nack
+	hopeless := pipeline.Class(err) == pipeline.ClassPanic && nack
 	if pipeline.IsPermanent(err) || spent || hopeless {
-		return c.bury(r, msg, err, before)
+		return c.deadLetter(r, msg, err, before)
 	}
 	if nack {
 		limit, o := r.Policy.MaxDeliveries, pipeline.OriginFrom(msg.Context())
 		if limit == 0 || o.Delivered < int64(limit) {
-			c.waitAsked(*r, msg, err)
+			c.waitRetryAfter(*r, msg, err)
 			return outcomeNacked, err
 		}
 		err = fmt.Errorf("failed at delivery %d, the limit is %d: %w", o.Delivered, limit, err)
-		return c.bury(r, msg, pipeline.WithClass(err, classDeliveryLimit), before)
+		return c.deadLetter(r, msg, pipeline.WithClass(err, pipeline.ClassDeliveryLimit), before)
 	}
 	record, perr := retryRecord(r, msg, err, before)
 	if perr != nil {
-		return c.bury(r, msg, errors.Join(err, perr), before)
+		return c.deadLetter(r, msg, errors.Join(err, perr), before)
 	}
 	if perr := c.send(msg.Context(), again.To, record); perr != nil {
 		err = errors.Join(err, fmt.Errorf("publish retry record to %s: %w", again.To.Describe(), perr))
 		if pipeline.IsPermanent(perr) { // it can never be published
-			return c.bury(r, msg, pipeline.WithClass(err, pipeline.Class(perr)), before)
+			return c.deadLetter(r, msg, pipeline.WithClass(err, pipeline.Class(perr)), before)
 		}
 		return outcomeNacked, err
 	}
 	return outcomeRetried, err
 }
 
-// bury publishes the dead letter of msg. A dead letter that its sink refuses for good, even when it is cut, must be
-// neither lost nor repeated without end: it fails the process.
-func (c *Chain) bury(r *pipeline.Route, msg *message.Message, err error, before history) (string, error) {
+// deadLetter publishes the dead letter of msg. A dead letter that its sink refuses for good, even
+// when it is cut, must be neither lost nor repeated without end: it fails the process.
+func (c *Chain) deadLetter(r *pipeline.Route, msg *message.Message, err error, before history) (string, error) {
 	to := r.Policy.DeadLetter
 	switch to {
 	case pipeline.Drop:
@@ -128,6 +125,8 @@ func (c *Chain) bury(r *pipeline.Route, msg *message.Message, err error, before 
 		Class:         pipeline.Class(err),
 		Error:         err.Error(),
 		Handler:       r.Name,
+		SourceKind:    o.Kind,
+		Source:        o.Source,
 		Origin:        o.String(),
 		Attempts:      max(before.retries+1, int(o.Delivered)),
 		FirstFailedAt: before.firstFailed(now),
@@ -176,8 +175,8 @@ func retryRecord(r *pipeline.Route, msg *message.Message, err error, before hist
 	return m, nil
 }
 
-// report logs what a person can act on: a nack repeats and is metered by the transport's back-off, a
-// retry is the ordinary way, a dead letter waits for a person. Those lines are sampled. A dropped
+// report logs what a person can act on: a nack repeats and is metered by the transport's back-off,
+// a retry is the ordinary way, a dead letter waits for a person. Those lines are sampled. A dropped
 // message is lost: each has a line of its own.
 func (c *Chain) report(r pipeline.Route, msg *message.Message, outcome string, err error) {
 	f := failed{pipeline.OriginFrom(msg.Context()).String(), err}
@@ -202,8 +201,8 @@ func (c *Chain) logSampled(lines []pipeline.Sample[failureKey, failed]) {
 	}
 }
 
-// lastFailures logs at its stop the failures that no line has reported yet. The Runtime stops services after the routes
-// have drained.
+// lastFailures logs at its stop the failures that no line has reported yet. The Runtime stops
+// services after the routes have drained.
 type lastFailures struct{ chain *Chain }
 
 // Start does nothing.

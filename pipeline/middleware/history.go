@@ -10,7 +10,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// history is what a retry record says about the attempts before it. The zero value is that of a message that came first.
+// history is what a retry record says about the attempts before it. The zero value is that of a
+// message that came first.
 type history struct {
 	retries int       // spent
 	failed  time.Time // first; zero: not yet
@@ -24,7 +25,8 @@ func (h history) firstFailed(now time.Time) time.Time {
 	return now
 }
 
-// believed returns the routes whose retry records r reads: those that retry into the endpoint that r reads from.
+// believed returns the routes whose retry records r reads: those that retry into the endpoint that
+// r reads from.
 func (c *Chain) believed(r pipeline.Route) []string {
 	names := c.routes.RetriesInto(r.From.Describe())
 	if to := r.Policy.Retry.To; to != nil && sameName(to.Describe(), r.From.Describe()) {
@@ -38,8 +40,8 @@ func sameName(a, b pipeline.Endpoint) bool { return a.Kind == b.Kind && a.Name =
 // mostRetries is the largest number of retries that a header is believed to count.
 const mostRetries = 1 << 30
 
-// spentBy reads the history of a message. Any client can write the headers: they count only on a record that names a
-// route that writes such records here. A count that is no number is none.
+// spentBy reads the history of a message. Any client can write the headers: they count only on a
+// record that names a route that writes such records here. A count that is no number is none.
 func spentBy(msg *message.Message, believed []string) (h history) {
 	if len(believed) == 0 || !slices.Contains(believed, msg.Metadata.Get(pipeline.MetaRetryOf)) {
 		return h
@@ -53,13 +55,14 @@ func spentBy(msg *message.Message, believed []string) (h history) {
 	return h
 }
 
-// ownHeaders belong to one message on its way through one route. What a handler makes of the message begins afresh.
+// ownHeaders belong to one message on its way through one route. What a handler makes of the
+// message begins afresh.
 func ownHeaders() []string {
 	return []string{pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt, pipeline.MetaRetryOf, pipeline.MetaReplay}
 }
 
-// withoutHistory returns m without the headers of the message that it was made of. m itself may be that message, which
-// still needs them when the publish fails: it is left alone.
+// withoutHistory returns m without the headers of the message that it was made of. m itself may be
+// that message, which still needs them when the publish fails: it is left alone.
 func withoutHistory(m *message.Message) *message.Message {
 	if !slices.ContainsFunc(ownHeaders(), func(name string) bool { _, has := m.Metadata[name]; return has }) {
 		return m

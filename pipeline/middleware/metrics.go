@@ -19,7 +19,7 @@ const (
 type metrics struct {
 	messages *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
-	inHand   *prometheus.GaugeVec
+	inFlight *prometheus.GaugeVec
 	last     *prometheus.GaugeVec
 	stuck    *prometheus.GaugeVec
 }
@@ -31,12 +31,12 @@ func newMetrics() *metrics {
 			Help: "Messages handled, by route, outcome and error class (empty when acked).",
 		}, []string{"route", "outcome", "class"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "millrace_message_seconds",
+			Name:    "millrace_message_duration_seconds",
 			Help:    "Time from receiving a message to its ack or nack, by route.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"route"}),
-		inHand: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "millrace_messages_in_hand",
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "millrace_messages_in_flight",
 			Help: "Messages between receiving and ack or nack, by route.",
 		}, []string{"route"}),
 		last: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -51,17 +51,17 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.messages, m.seconds, m.inHand, m.last, m.stuck}
+	return []prometheus.Collector{m.messages, m.seconds, m.inFlight, m.last, m.stuck}
 }
 
 func (m *metrics) measure(route string, next message.HandlerFunc) message.HandlerFunc {
-	seconds, inHand, last := m.seconds.WithLabelValues(route), m.inHand.WithLabelValues(route), m.last.WithLabelValues(route)
+	seconds, inFlight, last := m.seconds.WithLabelValues(route), m.inFlight.WithLabelValues(route), m.last.WithLabelValues(route)
 	return func(msg *message.Message) ([]*message.Message, error) {
 		begin := time.Now()
 		last.Set(float64(begin.UnixMilli()) / 1000)
-		inHand.Inc()
+		inFlight.Inc()
 		defer func() {
-			inHand.Dec()
+			inFlight.Dec()
 			seconds.Observe(time.Since(begin).Seconds())
 		}()
 		return next(msg)

@@ -40,8 +40,8 @@ func (c *Chain) send(ctx context.Context, to pipeline.Sink, msgs ...*message.Mes
 	return to.Publish(ctx, msgs...)
 }
 
-// publishContext outlives ctx: a shutdown or a time limit of the handler must not lose the record that says what
-// happens to the message next.
+// publishContext outlives ctx: a shutdown or a time limit of the handler must not lose the record
+// that says what happens to the message next.
 func (c *Chain) publishContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), c.opts.PublishTimeout)
 }

@@ -9,14 +9,12 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-const classPanic = "panic"
-
 // recoverPanics turns a panic into an error of class panic that carries the stack.
 func recoverPanics(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (out []*message.Message, err error) {
 		defer func() {
 			if p := recover(); p != nil {
-				out, err = nil, pipeline.WithClass(&panicError{value: p, stack: debug.Stack()}, classPanic)
+				out, err = nil, pipeline.WithClass(&panicError{value: p, stack: debug.Stack()}, pipeline.ClassPanic)
 			}
 		}()
 		return next(msg)

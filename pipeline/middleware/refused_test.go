@@ -78,7 +78,7 @@ func TestARecordOfAnySizeIsRetriedOrDeadLettered(t *testing.T) {
 			})
 			msg := message.NewMessage("1", bytes.Repeat([]byte("p"), tt.payload))
 			msg.Metadata.Set("own", strings.Repeat("h", tt.header))
-			msg.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Name: "in", Partition: 2, Offset: 7, Key: "k"}))
+			msg.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Source: "in", Position: "in/2@7", Key: "k"}))
 			_, err = handle(msg)
 
 			require.Equal(t, tt.tries, dead.tries)
@@ -230,7 +230,7 @@ func TestEachDroppedMessageIsLogged(t *testing.T) {
 	})
 	for n := range 3 {
 		m := message.NewMessage("1", nil)
-		m.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Name: "orders", Offset: int64(n)}))
+		m.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Source: "orders", Position: fmt.Sprintf("orders/0@%d", n)}))
 		_, err := handle(m)
 		require.NoError(t, err)
 	}
@@ -273,7 +273,8 @@ func TestAroundIsPartOfTheHandler(t *testing.T) {
 	require.Equal(t, "panic", dead.Messages()[0].Metadata.Get(pipeline.MetaDeadClass))
 }
 
-// TestAroundCanLeaveARouteAlone: without a handler of its own, each message would panic and become a dead letter.
+// TestAroundCanLeaveARouteAlone: without a handler of its own, each message would panic and become
+// a dead letter.
 func TestAroundCanLeaveARouteAlone(t *testing.T) {
 	t.Parallel()
 	out := pipelinetest.NewRecorder("out")

@@ -21,7 +21,7 @@ func (c *Chain) trace(r pipeline.Route, next message.HandlerFunc) message.Handle
 		if span.IsRecording() {
 			span.SetAttributes(
 				attribute.String("messaging.system", endpoint.Kind),
-				attribute.String("messaging.destination.name", o.Name),
+				attribute.String("messaging.destination.name", o.Source),
 				attribute.String("messaging.consumer.group.name", o.Group),
 				attribute.String("millrace.origin", o.String()),
 			)

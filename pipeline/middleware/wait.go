@@ -13,12 +13,13 @@ func keepsDead(r pipeline.Route) bool {
 	return r.Policy.DeadLetter != nil && r.Policy.DeadLetter != pipeline.Drop
 }
 
-// waitAsked waits for as long as err asks (pipeline.RetryAfter) before its message is nacked: the transport's own
-// back-off is shorter and knows nothing of the error. The wait ends early with the longest hold, when the chain
-// drains, when the transport takes the message's partition away, and when it gives the message up.
-func (c *Chain) waitAsked(r pipeline.Route, msg *message.Message, err error) {
-	delay, asked := pipeline.RetryDelay(err)
-	if !asked || delay <= 0 {
+// waitRetryAfter waits for as long as err asks (pipeline.RetryAfter) before its message is nacked:
+// the transport's own back-off is shorter and knows nothing of the error. The wait ends early with
+// the longest hold, when the chain drains, when the transport takes the message's partition away,
+// and when it gives the message up.
+func (c *Chain) waitRetryAfter(r pipeline.Route, msg *message.Message, err error) {
+	delay, ok := pipeline.RetryDelay(err)
+	if !ok || delay <= 0 {
 		return
 	}
 	if hold := r.Policy.Hold(); hold > 0 {
@@ -37,8 +38,8 @@ func (c *Chain) waitAsked(r pipeline.Route, msg *message.Message, err error) {
 // Running implements pipeline.Phased.
 func (*Chain) Running() {}
 
-// Draining ends the waits of messages whose error asked for a delay: they are nacked at once. It implements
-// pipeline.Phased.
+// Draining ends the waits of messages whose error asked for a delay: they are nacked at once. It
+// implements pipeline.Phased.
 func (c *Chain) Draining() { c.drainOnce.Do(func() { close(c.draining) }) }
 
 var _ pipeline.Phased = (*Chain)(nil)

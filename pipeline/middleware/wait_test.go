@@ -62,7 +62,8 @@ func TestADelayIsKeptWithoutARetryTopic(t *testing.T) {
 	}
 }
 
-// A message that can never succeed is acked only where it is kept, or where the route says that it may be lost.
+// A message that can never succeed is acked only where it is kept, or where the route says that it
+// may be lost.
 func TestNothingIsLostUnlessTheRouteSaysSo(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]func(context.Context, string) error{

@@ -112,9 +112,9 @@ func (s *feedSubscription) Subscribe(context.Context, string) (<-chan *message.M
 }
 
 func (s *feedSubscription) run() {
-	var inHand sync.WaitGroup
+	var inFlight sync.WaitGroup
 	defer close(s.out)
-	defer inHand.Wait()
+	defer inFlight.Wait()
 	for {
 		select {
 		case <-s.stop:
@@ -134,7 +134,7 @@ func (s *feedSubscription) run() {
 			}
 			continue
 		}
-		inHand.Go(func() {
+		inFlight.Go(func() {
 			defer func() { <-s.slots }()
 			s.deliver(msg)
 		})
@@ -166,7 +166,7 @@ func (s *feedSubscription) deliver(original *message.Message) {
 	for delivered := int64(1); ; delivered++ {
 		msg := original.Copy()
 		msg.SetContext(pipeline.WithOrigin(context.WithoutCancel(original.Context()), pipeline.Origin{
-			Kind: "feed", Name: s.feed.Describe().Name, Key: msg.Metadata.Get(pipeline.MetaKey), EntryID: msg.UUID, Delivered: delivered,
+			Kind: "feed", Source: s.feed.Describe().Name, Key: msg.Metadata.Get(pipeline.MetaKey), Position: s.feed.Describe().Name + "@" + msg.UUID, Delivered: delivered,
 		}))
 		if s.stopped() {
 			return

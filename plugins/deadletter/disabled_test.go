@@ -10,7 +10,8 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
-	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+	"github.com/millrace-io/millrace/plugins/deadletter/cli"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 // server is a broker in memory with a plugin of its own.
@@ -35,27 +36,27 @@ func TestDisabledPluginsAreNotOpened(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, o *office) {
 		kafka, redis, ledger := &server{o.topics, "kafka", 0}, &server{o.streams, "redis", 0}, &server{nil, "payouts", 0}
-		run := func(code int, args ...string) Report {
+		run := func(code int, args ...string) cli.Report {
 			p := New(kafka, redis)
 			p.ReplayWith(ledger.name, o.payouts)
 			var out, said bytes.Buffer
 			got := app.Main(t.Context(), app.Options{
-				Name: "millrace", Plugins: []pipeline.Plugin{redis, kafka, p, ledger}, Args: append([]string{"dead"}, append(args, "--json")...),
+				Name: "millrace", Plugins: []pipeline.Plugin{redis, kafka, p, ledger}, Args: append([]string{"deadletter"}, append(args, "--json")...),
 				Environ: []string{"MILLRACE__PLUGINS__DEADLETTER__STORE__DSN=" + o.dsn, "MILLRACE__PLUGINS__REDIS__ENABLED=false", "MILLRACE__PLUGINS__PAYOUTS__ENABLED=false"},
 				Stdout:  &out, Stderr: &said,
 			})
 			require.Equal(t, code, got, "%s%s", &out, &said)
-			var r Report
+			var r cli.Report
 			require.NoError(t, json.Unmarshal(out.Bytes(), &r), "%s", &out)
 			return r
 		}
 		stream := order(8)
-		stream.ID, stream.Source = "stream", letters.ParseSource("scan:orders:1@7-0")
-		o.put(order(1), payoutLetter(5), stream)
+		stream.ID, stream.Source = "stream", store.ParseSource("scan:orders:1@7-0")
+		o.put(order(1), payoutDeadLetter(5), stream)
 		const redisOff, payoutsOff = "plugin redis is disabled in these settings", "plugin payouts is disabled in these settings"
-		reasons := func(r Report) map[string]string {
+		reasons := func(r cli.Report) map[string]string {
 			m := map[string]string{}
-			for _, l := range r.Letters {
+			for _, l := range r.DeadLetters {
 				m[l.ID] = l.Reason
 			}
 			return m
@@ -63,17 +64,17 @@ func TestDisabledPluginsAreNotOpened(t *testing.T) {
 
 		r := run(0, "replay", "--all", "--dry-run")
 		require.Equal(t, []int{1, 2}, []int{r.Replayed, r.Refused}, "%+v", r)
-		require.Equal(t, map[string]string{order(1).ID: "", payoutLetter(5).ID: payoutsOff, "stream": redisOff}, reasons(r))
+		require.Equal(t, map[string]string{order(1).ID: "", payoutDeadLetter(5).ID: payoutsOff, "stream": redisOff}, reasons(r))
 
 		r = run(app.ExitBad, "replay", "--all", "--why", "x")
 		require.Equal(t, []int{1, 2}, []int{r.Replayed, r.Refused}, "%+v", r)
-		require.Equal(t, map[string]string{payoutLetter(5).ID: payoutsOff, "stream": redisOff}, reasons(r))
+		require.Equal(t, map[string]string{payoutDeadLetter(5).ID: payoutsOff, "stream": redisOff}, reasons(r))
 		require.Equal(t, []string{"order 1"}, o.topics.payloads("orders"))
-		require.Equal(t, letters.Open, o.state("stream"))
-		require.Equal(t, letters.Open, o.state(payoutLetter(5).ID))
+		require.Equal(t, store.Open, o.state("stream"))
+		require.Equal(t, store.Open, o.state(payoutDeadLetter(5).ID))
 
-		r = run(app.ExitBad, "discard", payoutLetter(5).ID, "--why", "x")
-		require.Equal(t, map[string]string{payoutLetter(5).ID: payoutsOff + ": use settings with this plugin, or --unsettled"}, reasons(r))
+		r = run(app.ExitBad, "discard", payoutDeadLetter(5).ID, "--why", "x")
+		require.Equal(t, map[string]string{payoutDeadLetter(5).ID: payoutsOff + ": use settings with this plugin, or --unsettled"}, reasons(r))
 		require.Equal(t, 1, kafka.starts, "for the replay")
 		require.Zero(t, redis.starts)
 		require.Zero(t, o.streams.called())

@@ -1,6 +1,10 @@
-// Package deadletter brings what can never succeed to dead-letter topics, in one format, and into a table where
-// a person finds it and works with it: straight from a route's chain (Plugin.Sink), or from an outbox that a
-// ledger writes in the transaction that gives a message up (Plugin.Relay). Package letters is the table; the
-// commands `dead list`, `show`, `replay` and `discard` work on it, and a plugin whose ledger has letters says how
-// they are replayed (Plugin.ReplayWith).
+// Package deadletter brings messages that can never succeed to dead-letter topics. With a store, it
+// also puts them into a table where a person finds, replays or discards them.
+//
+// A dead letter enters through Plugin.Sink, for a route without a ledger, or through Plugin.Relay.
+// The relay empties an outbox that a ledger writes in the transaction of the failure. Both use one
+// publish function: the store first, then the topic.
+//
+// Package store is the table. Package cli has the commands on it. A plugin whose ledger writes dead
+// letters registers how they are replayed with Plugin.ReplayWith.
 package deadletter

@@ -9,11 +9,54 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
-// Relay returns the service that empties an outbox into the working copy and its topics, at least once. name is
-// that of the plugin whose letters they are; it labels metrics and logs. Register it after the service that opens the outbox's database: it then starts
-// later and stops earlier. Several instances may relay one outbox.
+// Entry is a dead letter in an outbox.
+type Entry struct {
+	Topic string
+	// ID is unique and the same whenever the entry is relayed; see store.ID. Empty: one is derived
+	// from the message.
+	ID string
+	// Subject is the ledger's name of what the dead letter is about, such as the key of a payout.
+	// The Replayer of the plugin replays an entry with a subject. An entry without one is published
+	// again.
+	Subject string
+	// Detached excludes the entry from the lineage of its subject: it never parks other dead
+	// letters of the subject.
+	Detached bool
+	pipeline.DeadLetter
+}
+
+// row returns the row of the store.
+func (e *Entry) row(plugin string) store.DeadLetter {
+	d := store.From(e.ID, plugin, e.Topic, e.UUID, e.DeadLetter)
+	d.Subject = e.Subject
+	if e.Subject != "" && !e.Detached {
+		d.Lineage = store.LineageOf(plugin, e.Subject)
+	}
+	return d
+}
+
+// Outbox keeps the dead letters that a ledger has written until they are published. An
+// implementation is one transaction. It takes up to limit entries, oldest first, that no other
+// transaction has taken (FOR UPDATE SKIP LOCKED). It publishes them, and removes or marks the
+// durable ones. A crash after the publish publishes them again.
+type Outbox interface {
+	// Relay takes up to limit entries and calls publish once; with no entry it does not. publish
+	// returns nil when all are durable, a *PublishError when all but the named ones are, and any
+	// other error when some may be. n is the number of entries that Relay removed or marked. The
+	// error is that of publish, or of the outbox.
+	//
+	// After a *PublishError, Relay removes or marks the other entries and moves the named ones
+	// behind all others, so that they do not block them.
+	Relay(ctx context.Context, limit int, publish func(ctx context.Context, batch []Entry) error) (n int, err error)
+}
+
+// Relay returns the service that brings the entries of an outbox into the store and their topics,
+// at least once. name is that of the plugin with the ledger; it labels metrics and logs. Register
+// the service after that of the outbox's database: it then starts later and stops earlier. Several
+// instances may relay one outbox.
 func (p *Plugin) Relay(name string, o Outbox) pipeline.Service {
 	return &relay{plugin: p, name: name, outbox: o, quit: make(chan struct{}), done: make(chan struct{})}
 }
@@ -26,12 +69,12 @@ type relay struct {
 	mu      sync.Mutex // guards started, stopped and cancel
 	started bool
 	stopped bool
-	cancel  context.CancelFunc // cuts a round short
-	quit    chan struct{}      // closed by Stop: no further round
+	cancel  context.CancelFunc // cancels the batch in flight
+	quit    chan struct{}      // closed by Stop: no further batch
 	done    chan struct{}      // closed when the loop has ended
 }
 
-// Start begins to relay. A relay runs once.
+// Start starts the loop. A relay runs once.
 func (r *relay) Start(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,8 +87,8 @@ func (r *relay) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop lets the round in hand finish. When ctx ends first the round is cut short; its letters stay in
-// the outbox, and some may be published again.
+// Stop waits for the batch in flight. When ctx ends first, Stop cancels it: its entries stay in the
+// outbox, and some may be published again.
 func (r *relay) Stop(ctx context.Context) error {
 	r.mu.Lock()
 	if !r.stopped {
@@ -66,8 +109,8 @@ func (r *relay) Stop(ctx context.Context) error {
 	}
 }
 
-// run relays until quit: back to back while there are letters, otherwise every interval, and more and
-// more seldom while rounds fail.
+// run relays until Stop: without a pause while the outbox has entries, otherwise once per interval,
+// and with an increasing delay after failures.
 func (r *relay) run(ctx context.Context) {
 	defer close(r.done)
 	p := r.plugin
@@ -83,10 +126,10 @@ func (r *relay) run(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		n, err := r.round(ctx)
+		n, err := r.relayBatch(ctx)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return // Stop cut the round short: no failure of the outbox
+			return // Stop cancelled the batch: no failure of the outbox
 		case err != nil:
 			failed++
 			failures.Inc()
@@ -94,12 +137,12 @@ func (r *relay) run(ctx context.Context) {
 			r.logFirst(ctx, failed, err)
 			timer.Reset(backoff.Delay(failed))
 			if n > 0 {
-				timer.Reset(0) // some letters got through; the others stand behind the rest now
+				timer.Reset(0) // some were published; the failed ones are behind the rest now
 			}
 			continue
 		case failed > 0:
 			p.log.InfoContext(ctx, "dead letters are relayed again",
-				slog.String("outbox", r.name), slog.Int("failed_rounds", failed))
+				slog.String("outbox", r.name), slog.Int("failed_batches", failed))
 			failed = 0
 			failing.Set(0)
 		}
@@ -111,22 +154,31 @@ func (r *relay) run(ctx context.Context) {
 	}
 }
 
-// round relays one batch. A panic of the outbox is an error like any other: the loop goes on.
-func (r *relay) round(ctx context.Context) (n int, err error) {
+// relayBatch relays one batch. A panic of the outbox is an error like any other.
+func (r *relay) relayBatch(ctx context.Context) (n int, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	return r.outbox.Relay(ctx, r.plugin.config.BatchSize, func(ctx context.Context, batch []Letter) error {
+	return r.outbox.Relay(ctx, r.plugin.config.BatchSize, func(ctx context.Context, entries []Entry) error {
 		ctx, cancel := context.WithTimeout(ctx, r.plugin.config.PublishTimeout)
 		defer cancel()
-		return r.plugin.publish(ctx, r.name, batch)
+		return r.plugin.publishEntries(ctx, r.name, entries)
 	})
 }
 
-// logFirst logs the first failure of a row; the metric tells how long it lasts. Letters that can't be
-// published need a person, a broker or a database that is away mostly doesn't.
+// publishEntries publishes entries of the outbox of a plugin.
+func (p *Plugin) publishEntries(ctx context.Context, plugin string, entries []Entry) error {
+	batch := make([]outgoing, len(entries))
+	for i, e := range entries {
+		batch[i] = outgoing{e.row(plugin), e.Message()}
+	}
+	return p.publish(ctx, batch)
+}
+
+// logFirst logs the first of several consecutive failures. Dead letters that the broker refuses
+// need a person, and are an error. An unavailable broker or database usually does not.
 func (r *relay) logFirst(ctx context.Context, failed int, err error) {
 	if failed > 1 {
 		return

@@ -25,21 +25,22 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick")) // sarama's meters tick for ever
+		// The meters of sarama never stop.
+		goleak.IgnoreTopFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }
 
-// box is an outbox in memory, with the contract of Outbox.
+// box is an outbox in memory, as the interface Outbox requires.
 type box struct {
 	mu      sync.Mutex
-	letters []Letter
+	entries []Entry
 	rounds  int
 	broken  error
 }
 
-func (b *box) add(letters ...Letter) {
+func (b *box) add(entries ...Entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.letters = append(b.letters, letters...)
+	b.entries = append(b.entries, entries...)
 }
 
 func (b *box) breakWith(err error) {
@@ -51,7 +52,7 @@ func (b *box) breakWith(err error) {
 func (b *box) left() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.letters)
+	return len(b.entries)
 }
 
 func (b *box) asked() int {
@@ -60,27 +61,27 @@ func (b *box) asked() int {
 	return b.rounds
 }
 
-func (b *box) Relay(ctx context.Context, limit int, publish func(context.Context, []Letter) error) (int, error) {
+func (b *box) Relay(ctx context.Context, limit int, publish func(context.Context, []Entry) error) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.rounds++
 	if b.broken != nil {
 		return 0, b.broken
 	}
-	if len(b.letters) == 0 {
+	if len(b.entries) == 0 {
 		return 0, nil
 	}
-	batch := slices.Clone(b.letters[:min(limit, len(b.letters))])
+	batch := slices.Clone(b.entries[:min(limit, len(b.entries))])
 	err := publish(ctx, batch)
 	var partial *PublishError
 	if err != nil && !errors.As(err, &partial) {
 		return 0, err
 	}
-	b.letters = slices.Clone(b.letters[len(batch):])
+	b.entries = slices.Clone(b.entries[len(batch):])
 	n := 0
 	for i, letter := range batch {
 		if partial != nil && partial.Failed[i] != nil {
-			b.letters = append(b.letters, letter)
+			b.entries = append(b.entries, letter)
 			continue
 		}
 		n++
@@ -168,14 +169,14 @@ func (s topicSink) Publish(ctx context.Context, msgs ...*message.Message) error 
 	return nil
 }
 
-func letter(topic, payload string) Letter {
-	return Letter{Topic: topic, DeadLetter: pipeline.DeadLetter{Payload: []byte(payload), Class: "rejected"}}
+func newEntry(topic, payload string) Entry {
+	return Entry{Topic: topic, DeadLetter: pipeline.DeadLetter{Payload: []byte(payload), Class: "rejected"}}
 }
 
-func lettersTo(topic string, n int) []Letter {
-	out := make([]Letter, n)
+func entriesTo(topic string, n int) []Entry {
+	out := make([]Entry, n)
 	for i := range out {
-		out[i] = letter(topic, fmt.Sprintf("%s-%d", topic, i))
+		out[i] = newEntry(topic, fmt.Sprintf("%s-%d", topic, i))
 	}
 	return out
 }
@@ -196,8 +197,8 @@ func running(t *testing.T, b Outbox, to Topics) (*Plugin, *bytes.Buffer) {
 func TestRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, to := &box{}, newTopics()
-		b.add(lettersTo("a", 250)...)
-		b.add(lettersTo("b", 5)...)
+		b.add(entriesTo("a", 250)...)
+		b.add(entriesTo("b", 5)...)
 		p, logged := running(t, b, to)
 		synctest.Wait()
 		require.Zero(t, b.left(), "back to back, without a pause")
@@ -208,21 +209,21 @@ func TestRelay(t *testing.T) {
 		require.NotContains(t, logged.String(), "can't be relayed")
 
 		before := b.asked()
-		b.add(letter("a", "late"))
+		b.add(newEntry("a", "late"))
 		time.Sleep(p.config.Interval)
 		synctest.Wait()
 		require.Equal(t, "late", to.payloads("a")[250], "found within an interval")
 		time.Sleep(10 * p.config.Interval)
 		synctest.Wait()
-		require.LessOrEqual(t, b.asked()-before, 13, "an empty outbox is asked once an interval")
+		require.LessOrEqual(t, b.asked()-before, 13, "an empty outbox is read once per interval")
 	})
 }
 
-func TestRelayKeepsLettersWhileTheBrokerIsAway(t *testing.T) {
+func TestRelayKeepsEntriesWhileTheBrokerIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, to := &box{}, newTopics()
 		to.setDown(errors.New("no broker"))
-		b.add(lettersTo("a", 50)...)
+		b.add(entriesTo("a", 50)...)
 		p, logged := running(t, b, to)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -230,8 +231,8 @@ func TestRelayKeepsLettersWhileTheBrokerIsAway(t *testing.T) {
 		require.Equal(t, 1, strings.Count(logged.String(), "dead letters can't be relayed"), logged)
 		require.Contains(t, logged.String(), "no broker")
 		require.InDelta(t, 1, testutil.ToFloat64(p.metrics.failing.WithLabelValues("test")), 0)
-		require.LessOrEqual(t, b.asked(), 12, "more and more seldom")
-		require.LessOrEqual(t, to.called(), b.asked()*(1+hopeless), "a broker that is away isn't asked for every letter")
+		require.LessOrEqual(t, b.asked(), 12, "the delay increases")
+		require.LessOrEqual(t, to.called(), b.asked()*(1+maxFailuresInARow), "an unavailable broker is not called for each entry")
 
 		to.setDown(nil)
 		time.Sleep(p.config.MaxBackoff)
@@ -247,7 +248,7 @@ func TestRelayWhenTheOutboxFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, to := &box{}, newTopics()
 		b.breakWith(errors.New("no database"))
-		b.add(lettersTo("a", 3)...)
+		b.add(entriesTo("a", 3)...)
 		p, logged := running(t, b, to)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -278,17 +279,17 @@ func TestRelayOutlivesAPanic(t *testing.T) {
 
 type outboxFunc func() (int, error)
 
-func (f outboxFunc) Relay(context.Context, int, func(context.Context, []Letter) error) (int, error) {
+func (f outboxFunc) Relay(context.Context, int, func(context.Context, []Entry) error) (int, error) {
 	return f()
 }
 
-// TestPoisonHoldsUpNobody: a letter that no broker takes stays, alone, and is named once.
-func TestPoisonHoldsUpNobody(t *testing.T) {
+// A dead letter that the broker refuses stays in the outbox, and is logged once.
+func TestARefusedDeadLetterDoesNotBlockTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, to := &box{}, newTopics()
-		b.add(letter("a", "poison"), letter("", "nowhere"))
-		b.add(lettersTo("a", 5)...)
-		b.add(lettersTo("b", 5)...)
+		b.add(newEntry("a", "poison"), newEntry("", "nowhere"))
+		b.add(entriesTo("a", 5)...)
+		b.add(entriesTo("b", 5)...)
 		p, logged := running(t, b, to)
 		synctest.Wait()
 		require.Len(t, to.payloads("a"), 5)
@@ -297,7 +298,7 @@ func TestPoisonHoldsUpNobody(t *testing.T) {
 		require.Contains(t, logged.String(), "level=ERROR", "a person must look at it")
 		require.Contains(t, logged.String(), errTooLarge.Error())
 
-		b.add(lettersTo("b", 1)...)
+		b.add(entriesTo("b", 1)...)
 		time.Sleep(2 * p.config.MaxBackoff)
 		synctest.Wait()
 		require.Len(t, to.payloads("b"), 6)
@@ -306,11 +307,11 @@ func TestPoisonHoldsUpNobody(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
-	t.Run("lets the round in hand finish", func(t *testing.T) {
+	t.Run("waits for the batch in flight", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b, to := &box{}, newTopics()
 			to.block = make(chan struct{})
-			b.add(lettersTo("a", 3)...)
+			b.add(entriesTo("a", 3)...)
 			service := New(to, nil).Relay("test", b)
 			require.NoError(t, service.Start(t.Context()))
 			synctest.Wait()
@@ -327,7 +328,7 @@ func TestStop(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b, to := &box{}, newTopics()
 			to.block = make(chan struct{})
-			b.add(lettersTo("a", 3)...)
+			b.add(entriesTo("a", 3)...)
 			service := New(to, nil).Relay("test", b)
 			require.NoError(t, service.Start(t.Context()))
 			synctest.Wait()
@@ -351,7 +352,7 @@ func TestStop(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			require.NoError(t, service.Start(ctx))
 			cancel()
-			b.add(lettersTo("a", 1)...)
+			b.add(entriesTo("a", 1)...)
 			time.Sleep(time.Second)
 			require.NoError(t, service.Stop(t.Context()))
 			require.Zero(t, b.left())
@@ -359,19 +360,19 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// TestPublishNamesExactlyWhatIsNotDurable compares publish's error with what the broker holds, for any
-// mixture of topics and poison.
+// TestPublishNamesExactlyWhatIsNotDurable compares publish's error with what the broker holds, for
+// any mixture of topics and poison.
 func TestPublishNamesExactlyWhatIsNotDurable(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		to := newTopics()
-		batch := make([]Letter, rapid.IntRange(1, 30).Draw(t, "size"))
+		batch := make([]Entry, rapid.IntRange(1, 30).Draw(t, "size"))
 		for i := range batch {
 			kind := rapid.SampledFrom([]string{"good", "good", "poison"}).Draw(t, "kind")
-			batch[i] = letter(rapid.SampledFrom([]string{"a", "b", ""}).Draw(t, "topic"), fmt.Sprintf("%s-%d", kind, i))
+			batch[i] = newEntry(rapid.SampledFrom([]string{"a", "b", ""}).Draw(t, "topic"), fmt.Sprintf("%s-%d", kind, i))
 		}
 		failed := map[int]error{}
-		if err := New(to, nil).publish(context.Background(), "test", batch); err != nil {
+		if err := New(to, nil).publishEntries(context.Background(), "test", batch); err != nil {
 			var partial *PublishError
 			require.ErrorAs(t, err, &partial)
 			require.NotEmpty(t, partial.Failed)
@@ -380,7 +381,7 @@ func TestPublishNamesExactlyWhatIsNotDurable(t *testing.T) {
 		}
 		for i, l := range batch {
 			durable := slices.Contains(to.payloads(l.Topic), string(l.Payload))
-			require.Equal(t, durable, failed[i] == nil, "letter %d", i)
+			require.Equal(t, durable, failed[i] == nil, "entry %d", i)
 		}
 	})
 }

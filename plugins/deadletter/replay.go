@@ -12,182 +12,276 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/deadletter/letters"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter/cli"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
-// Replayer replays the letters that a plugin's ledger has: those with a Subject.
+// Replayer replays the dead letters of a plugin's ledger: those with a subject.
 type Replayer interface {
-	// Register adds the services that Look and Replay need, to the process of a command: no routes, nothing that works.
+	// Register adds the services that Preview and Replay need to the process of a command, and no
+	// routes.
 	Register(r *pipeline.Registry) error
-	// Look tells how what the letter is about stands, and changes nothing. An error means that the ledger can't be asked.
-	Look(ctx context.Context, l letters.Letter) (Standing, error)
-	// Replay makes the ledger take up what the letter is about. It has no double effect: called again with the same
-	// letter and generation it answers Already. An error means that it isn't known what has happened; the
-	// next replay calls it again. ctx ends when somebody else may replay the letter.
-	Replay(ctx context.Context, l letters.Letter, by letters.By) (Outcome, error)
+	// Preview returns what a replay or a discard would do now, and changes nothing. An error says
+	// that the ledger is unavailable.
+	Preview(ctx context.Context, d store.DeadLetter) (store.Status, error)
+	// Replay makes the ledger accept the work again. It is idempotent: a second call for the same
+	// generation returns store.OutcomeAlready. After an error it is not known whether the replay
+	// was done, and the next replay calls Replay again. ctx ends before another replay can hold the
+	// dead letter.
+	Replay(ctx context.Context, d store.DeadLetter, by store.By) (store.Outcome, error)
 }
 
-// Outcome is what became of a replay.
-type Outcome struct {
-	Result string `json:"result"`           // letters.OutcomeReplayed, OutcomeAlready or OutcomeRefused
-	Reason string `json:"reason,omitempty"` // why it was refused, or had no effect
-}
-
-// Refuse returns the outcome of a letter that must not be replayed.
-func Refuse(format string, args ...any) Outcome {
-	return Outcome{letters.OutcomeRefused, fmt.Sprintf(format, args...)}
-}
-
-// ReplayWith sets who replays the letters of a plugin's ledger. It is called when the binary is put together.
+// ReplayWith sets the Replayer of a plugin. Call it when the binary is put together.
 func (p *Plugin) ReplayWith(plugin string, r Replayer) { p.replayers[plugin] = r }
 
-// replay does what a replay of l is: its ledger's, or publishing it again.
-func (p *Plugin) replay(ctx context.Context, l letters.Letter, by letters.By) (Outcome, error) {
-	if l.Subject == "" {
-		return p.resend(ctx, l)
-	}
-	r := p.replayers[l.Plugin]
-	switch {
-	case r == nil:
-		return nobody(l), nil
-	case p.isDisabled(l.Plugin):
-		return Refuse("%s", disabledReason(l.Plugin)), nil
-	}
-	return r.Replay(ctx, l, by)
+const (
+	// previewStart bounds the start of the ledgers for previews. Without them a command continues.
+	previewStart = 10 * time.Second
+	// previewTimeout bounds one preview.
+	previewTimeout = 5 * time.Second
+	// maxPreviewFailures is the number of consecutive failures after which no ledger is called any
+	// more.
+	maxPreviewFailures = 3
+)
+
+// replays replays and previews dead letters in the process of a command. It is not safe for
+// concurrent use.
+type replays struct {
+	plugin      *Plugin
+	env         pipeline.Env
+	startWithin time.Duration
+	disabled    []string                // plugins whose settings are not validated
+	retryTopics map[string]store.Source // per route whose retry topic takes replays
+
+	runtime *pipeline.Runtime // nil: nothing is started
+	failed  int               // consecutive failures of previews
+	err     error             // of the last preview that failed
 }
 
-// nobody is the outcome of a letter whose ledger this binary doesn't have.
-func nobody(l letters.Letter) Outcome { return Refuse("nobody here replays letters of %s", l.Plugin) }
+func newReplays(p *Plugin, running *app.Running) *replays {
+	r := &replays{plugin: p, env: running.Registry.Env(), startWithin: running.Settings.StartTimeout, disabled: running.Disabled,
+		retryTopics: map[string]store.Source{}}
+	for _, route := range running.Registry.Routes() {
+		if retry := route.Policy.Retry; retry.TakesReplays && retry.To != nil {
+			to := retry.To.Describe()
+			r.retryTopics[route.Name] = store.Source{Kind: to.Kind, Name: to.Name}
+		}
+	}
+	return r
+}
 
-// isDisabled reports whether the settings of the command switch a plugin off.
-func (p *Plugin) isDisabled(plugin string) bool { return slices.Contains(p.disabled, plugin) }
+// Start starts the brokers and ledgers that replays of these targets need. They depend on the
+// content of the store, so they are a runtime of their own, which starts after the store.
+func (r *replays) Start(ctx context.Context, targets []store.Target) error {
+	return r.start(ctx, r.startWithin, targets)
+}
+
+// StartPreviews starts the ledgers that previews of these targets need. When they are unavailable,
+// the previews say so.
+func (r *replays) StartPreviews(ctx context.Context, targets []store.Target) error {
+	ledgers := slices.DeleteFunc(slices.Clone(targets), func(t store.Target) bool { return !t.Ledger })
+	err := r.start(ctx, previewStart, ledgers)
+	if err != nil && ctx.Err() == nil {
+		r.fail(err)
+		r.failed = maxPreviewFailures
+		return nil
+	}
+	return err
+}
+
+func (r *replays) start(ctx context.Context, within time.Duration, targets []store.Target) error {
+	env := r.env
+	env.Instance += "-replay-" + watermill.NewULID() // no running instance has this name
+	reg, err := pipeline.NewRegistry(env, r.plugins(targets)...)
+	if err != nil {
+		return err
+	}
+	runtime := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{})
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	if err := runtime.StartServices(ctx); err != nil {
+		return err
+	}
+	r.runtime = runtime
+	return nil
+}
+
+// Stop stops what was started.
+func (r *replays) Stop(ctx context.Context) error {
+	if r.runtime == nil {
+		return nil
+	}
+	return r.runtime.Stop(context.WithoutCancel(ctx))
+}
+
+// plugins returns the plugins that replays of these targets need and that are not disabled,
+// downstream first.
+func (r *replays) plugins(targets []store.Target) []pipeline.Plugin {
+	var list []pipeline.Plugin
+	for _, kind := range []string{store.KindStream, store.KindKafka} {
+		uses := func(t store.Target) bool { return !t.Ledger && r.replayKind(t) == kind }
+		if plugin, ok := r.broker(kind).(pipeline.Plugin); ok && !r.isDisabled(plugin.Name()) && slices.ContainsFunc(targets, uses) {
+			list = append(list, plugin)
+		}
+	}
+	ledgers := ledgers{}
+	for _, t := range targets {
+		if replayer := r.plugin.replayers[t.Plugin]; t.Ledger && replayer != nil && !r.isDisabled(t.Plugin) {
+			ledgers[t.Plugin] = replayer
+		}
+	}
+	return append(list, ledgers)
+}
+
+// ledgers registers the services of replayers, by the plugin that has them.
+type ledgers map[string]Replayer
+
+// Name implements pipeline.Plugin.
+func (ledgers) Name() string { return "replay" }
+
+// Register implements pipeline.Plugin.
+func (l ledgers) Register(r *pipeline.Registry) error {
+	var errs []error
+	for _, plugin := range slices.Sorted(maps.Keys(l)) {
+		errs = append(errs, l[plugin].Register(r))
+	}
+	return errors.Join(errs...)
+}
+
+// isDisabled reports whether the settings of the command disable a plugin.
+func (r *replays) isDisabled(plugin string) bool { return slices.Contains(r.disabled, plugin) }
 
 func disabledReason(plugin string) string {
 	return fmt.Sprintf("plugin %s is disabled in these settings", plugin)
 }
 
-// resend publishes a letter to where it came from, under the id it had, with a header that names letter and
-// generation: a replay that is finished after it died may publish it twice, and looks the same both times.
-func (p *Plugin) resend(ctx context.Context, l letters.Letter) (Outcome, error) {
-	to, out := p.way(l)
-	if to == nil {
-		return out, nil
-	}
-	id := l.UUID
-	if id == "" {
-		id = l.ID
-	}
-	m := message.NewMessage(id, l.Payload)
-	maps.Copy(m.Metadata, l.Headers)
-	for _, name := range []string{pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt, pipeline.MetaRetryOf} {
-		delete(m.Metadata, name) // it begins anew
-	}
-	if l.Key != "" {
-		m.Metadata.Set(pipeline.MetaKey, l.Key)
-	}
-	m.Metadata.Set(letters.MetaReplay, l.ReplayHeader())
-	switch err := to.Publish(ctx, m); {
-	case pipeline.IsPermanent(err):
-		return Refuse("%s", err), nil
-	case err != nil:
-		return Outcome{}, err
-	}
-	return out, nil
-}
-
-// way returns the sink into which a replay of l is published, and what then becomes of it; nil when it is refused.
-func (p *Plugin) way(l letters.Letter) (pipeline.Sink, Outcome) {
-	to, err := p.origin(l.Source)
-	if err != nil {
-		return nil, Refuse("%s", err)
-	}
-	if class := l.Headers[redispoll.MetaMalformed]; class != "" {
-		return nil, Refuse("the entry had no message (%s)", class)
-	}
-	return to, Outcome{Result: letters.OutcomeReplayed}
-}
-
-// origin returns the sink into which a source's messages are published.
-func (p *Plugin) origin(s letters.Source) (pipeline.Sink, error) {
-	var from Topics // those of the source
+// broker returns what publishes to topics or streams; nil when this binary has none.
+func (r *replays) broker(kind string) Topics {
 	switch {
-	case s.Kind == letters.KindKafka && p.topics != nil:
-		from = p.topics
-	case s.Kind == letters.KindStream && p.streams != nil:
-		from = p.streams
-	case s.Kind == "":
-		return nil, fmt.Errorf("it can't be known where it came from: %q", s.Name)
-	default:
-		return nil, fmt.Errorf("this binary has no %s", s.Kind)
+	case kind == store.KindKafka && r.plugin.topics != nil:
+		return r.plugin.topics
+	case kind == store.KindStream && r.plugin.streams != nil:
+		return r.plugin.streams
 	}
-	if plugin, ok := from.(pipeline.Plugin); ok && p.isDisabled(plugin.Name()) {
+	return nil
+}
+
+func (r *replays) replayKind(t store.Target) string {
+	if retry, ok := r.retryTopics[t.Handler]; ok {
+		return retry.Kind
+	}
+	return t.Source
+}
+
+// destination returns where a replay of a dead letter without a ledger is published. It is the
+// retry topic of its route, if that takes replays. Otherwise it is the topic or stream of the
+// origin. The error is why a replay is refused.
+func (r *replays) destination(d store.DeadLetter) (pipeline.Sink, error) {
+	to, ok := r.retryTopics[d.Handler]
+	if !ok {
+		to = store.Source{Kind: d.Source.Kind, Name: d.Source.Name}
+	}
+	if to.Kind == "" {
+		return nil, fmt.Errorf("its origin is unknown: %q", to.Name)
+	}
+	broker := r.broker(to.Kind)
+	if broker == nil {
+		return nil, fmt.Errorf("this binary has no %s", to.Kind)
+	}
+	if plugin, ok := broker.(pipeline.Plugin); ok && r.isDisabled(plugin.Name()) {
 		return nil, errors.New(disabledReason(plugin.Name()))
 	}
-	return from.Sink(s.Name), nil
-}
-
-// tools are the services that replays of some kinds of letters need.
-type tools struct {
-	plugin *Plugin
-	kinds  []letters.Kind
-}
-
-// plugins returns those that are needed and not disabled, downstream first.
-func (t tools) plugins() []pipeline.Plugin {
-	var list []pipeline.Plugin
-	for _, need := range []struct {
-		kind string
-		from any
-	}{{letters.KindStream, t.plugin.streams}, {letters.KindKafka, t.plugin.topics}} {
-		for _, k := range t.kinds {
-			if plugin, ok := need.from.(pipeline.Plugin); ok && !k.Ledger && k.Source == need.kind && !t.plugin.isDisabled(plugin.Name()) {
-				list = append(list, plugin)
-				break
-			}
-		}
+	if class := d.Headers[entry.MetaMalformed]; class != "" {
+		return nil, fmt.Errorf("the entry had no message (%s)", class)
 	}
-	return append(list, t)
+	return broker.Sink(to.Name), nil
 }
 
-// Name implements pipeline.Plugin.
-func (tools) Name() string { return "replay" }
+func noReplayer(d store.DeadLetter) store.Outcome {
+	return store.Refuse("this binary replays no dead letters of plugin %s", d.Plugin)
+}
 
-// Register adds what the replayers of enabled plugins need.
-func (t tools) Register(r *pipeline.Registry) error {
-	seen := map[string]bool{}
-	var errs []error
-	for _, k := range t.kinds {
-		if replayer := t.plugin.replayers[k.Plugin]; k.Ledger && replayer != nil && !seen[k.Plugin] && !t.plugin.isDisabled(k.Plugin) {
-			seen[k.Plugin] = true
-			errs = append(errs, replayer.Register(r))
-		}
+// Replay replays a dead letter through its ledger, or publishes the message again.
+func (r *replays) Replay(ctx context.Context, d store.DeadLetter, by store.By) (store.Outcome, error) {
+	replayer := r.plugin.replayers[d.Plugin]
+	switch {
+	case d.Subject == "":
+		return r.publish(ctx, d)
+	case replayer == nil:
+		return noReplayer(d), nil
+	case r.isDisabled(d.Plugin):
+		return store.Refuse("%s", disabledReason(d.Plugin)), nil
 	}
-	return errors.Join(errs...)
+	return replayer.Replay(ctx, d, by)
 }
 
-// open starts the tools around do.
-func (t tools) open(ctx context.Context, env pipeline.Env, within time.Duration, do func(context.Context) error) (err error) {
-	stop, err := t.start(ctx, env, within)
+// publish publishes the message of a dead letter under the id that it had. A header names dead
+// letter and generation: a replay that crashed and is resumed may publish it twice, with the same
+// id and header.
+func (r *replays) publish(ctx context.Context, d store.DeadLetter) (store.Outcome, error) {
+	to, err := r.destination(d)
 	if err != nil {
-		return err
+		return store.Refuse("%s", err), nil
 	}
-	defer func() { err = errors.Join(err, stop()) }()
-	return do(ctx)
+	id := d.UUID
+	if id == "" {
+		id = d.ID
+	}
+	m := message.NewMessage(id, d.Payload)
+	maps.Copy(m.Metadata, d.Headers)
+	for _, name := range []string{pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt, pipeline.MetaRetryOf} {
+		delete(m.Metadata, name) // its attempts begin again
+	}
+	if d.Key != "" {
+		m.Metadata.Set(pipeline.MetaKey, d.Key)
+	}
+	m.Metadata.Set(pipeline.MetaReplay, d.ReplayHeader())
+	switch err := to.Publish(ctx, m); {
+	case pipeline.IsPermanent(err):
+		return store.Refuse("%s", err), nil
+	case err != nil:
+		return store.Outcome{}, err
+	}
+	return store.Outcome{Result: store.OutcomeReplayed}, nil
 }
 
-// start starts the tools, under a name that no running instance has, and returns what stops them.
-func (t tools) start(ctx context.Context, env pipeline.Env, within time.Duration) (stop func() error, err error) {
-	env.Instance += "-replay-" + watermill.NewULID()
-	reg, err := pipeline.NewRegistry(env, t.plugins()...)
-	if err != nil {
-		return nil, err
+// Preview returns what a replay or a discard would do now. After several consecutive failures it
+// returns the last one without a call.
+func (r *replays) Preview(ctx context.Context, d store.DeadLetter) (store.Status, error) {
+	replayer := r.plugin.replayers[d.Plugin]
+	switch {
+	case d.Subject == "":
+		to, err := r.destination(d)
+		if err != nil {
+			return store.Status{Replay: store.Refuse("%s", err)}, nil
+		}
+		at := to.Describe()
+		return store.Status{Replay: store.Outcome{Result: store.OutcomeReplayed}, To: at.String()}, nil
+	case replayer == nil:
+		return store.Status{Replay: noReplayer(d),
+			Unsettled: fmt.Sprintf("this binary has no plugin %s to check it: use one that has, or --unsettled", d.Plugin)}, nil
+	case r.isDisabled(d.Plugin):
+		reason := disabledReason(d.Plugin)
+		return store.Status{Replay: store.Refuse("%s", reason), Unsettled: reason + ": use settings with this plugin, or --unsettled"}, nil
+	case r.failed >= maxPreviewFailures:
+		return store.Status{}, r.err
 	}
-	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{})
-	start, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
-	if err := rt.StartServices(start); err != nil {
-		return nil, err
+	status, err := replayer.Preview(ctx, d)
+	if err != nil {
+		r.fail(err)
+		return store.Status{}, r.err
 	}
-	return func() error { return rt.Stop(context.WithoutCancel(ctx)) }, nil
+	r.failed = 0
+	return status, nil
 }
+
+func (r *replays) fail(err error) {
+	r.failed++
+	r.err = fmt.Errorf("the ledger is unavailable: %w", err)
+}
+
+var _ cli.Replayer = (*replays)(nil)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/kafka"
@@ -26,7 +26,7 @@ type ledger struct {
 	dead *deadletter.Plugin
 
 	mu     sync.Mutex
-	outbox []deadletter.Letter
+	outbox []deadletter.Entry
 }
 
 func (*ledger) Name() string { return "ledger" }
@@ -43,7 +43,7 @@ func (l *ledger) left() int {
 }
 
 // Relay implements deadletter.Outbox: the lock is the transaction.
-func (l *ledger) Relay(ctx context.Context, limit int, publish func(context.Context, []deadletter.Letter) error) (int, error) {
+func (l *ledger) Relay(ctx context.Context, limit int, publish func(context.Context, []deadletter.Entry) error) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.outbox) == 0 {
@@ -73,23 +73,20 @@ func kafkaServers(t *testing.T) map[string]func(*testing.T) []string {
 	t.Helper()
 	return map[string]func(*testing.T) []string{
 		"kfake": func(t *testing.T) []string {
+			tier.Embedded(t)
 			home, err := embedded.Start(t.Context(), embedded.Config{}, nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, home.Stop(context.Background())) })
 			return home.KafkaAddrs()
 		},
 		"kafka": func(t *testing.T) []string {
-			addr := os.Getenv("MILLRACE_TEST_KAFKA")
-			if addr == "" {
-				t.Skip("MILLRACE_TEST_KAFKA is not set")
-			}
-			return []string{addr}
+			return []string{tier.Real(t, "kafka")}
 		},
 	}
 }
 
-// TestRelayOnKafka sends letters through the real Kafka plugin and reads them with a foreign client: the format of
-// the contract. One letter is too large for any broker: it is cut.
+// TestRelayOnKafka publishes dead letters through the Kafka plugin and reads them with another client.
+// One is too large for a broker: it is cut.
 func TestRelayOnKafka(t *testing.T) {
 	for name, server := range kafkaServers(t) {
 		t.Run(name, func(t *testing.T) {
@@ -111,13 +108,13 @@ func TestRelayOnKafka(t *testing.T) {
 			dead := deadletter.New(k, nil)
 			box := &ledger{dead: dead}
 			failed := time.Date(2026, 3, 4, 5, 6, 7, 890, time.UTC)
-			good := deadletter.Letter{Topic: topic, DeadLetter: pipeline.DeadLetter{
+			good := deadletter.Entry{Topic: topic, DeadLetter: pipeline.DeadLetter{
 				Payload: []byte("{not json\x00\xff"), Key: "777", Class: "undecodable", Error: "decode: bad", Handler: "points",
 				Origin: "orders/3@42", Attempts: 6, FirstFailedAt: failed, FailedAt: failed.Add(time.Minute),
 				Metadata: map[string]string{"own": "header", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
 			}}
-			large := deadletter.Letter{Topic: topic, DeadLetter: pipeline.DeadLetter{Payload: make([]byte, 8<<20), Origin: "orders/3@43"}}
-			box.outbox = []deadletter.Letter{good, large, good}
+			large := deadletter.Entry{Topic: topic, DeadLetter: pipeline.DeadLetter{Payload: make([]byte, 8<<20), Origin: "orders/3@43"}}
+			box.outbox = []deadletter.Entry{good, large, good}
 			pipelinetest.Start(t, k, dead, box)
 
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -125,7 +122,7 @@ func TestRelayOnKafka(t *testing.T) {
 			var records []*kgo.Record
 			for len(records) < 3 {
 				fetches := reader.PollFetches(ctx)
-				require.NoError(t, ctx.Err(), "got %d letters of 3", len(records))
+				require.NoError(t, ctx.Err(), "got %d dead letters of 3", len(records))
 				records = append(records, fetches.Records()...)
 			}
 			cut := 0

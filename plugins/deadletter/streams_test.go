@@ -6,30 +6,32 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/deadletter"
-	"github.com/millrace-io/millrace/plugins/deadletter/letters"
+	"github.com/millrace-io/millrace/plugins/deadletter/cli"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
 	"github.com/millrace-io/millrace/plugins/embedded"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
-// scans is a plugin that reads a stream, whose handler refuses until it is mended.
+// scans is a plugin that reads a stream, whose handler refuses until it is fixed.
 type scans struct {
 	stream string
-	redis  *redispoll.Plugin
+	redis  *redis.Plugin
 	dead   *deadletter.Plugin
-	mended chan struct{}
+	fixed  chan struct{}
 	took   chan *message.Message
 }
 
@@ -40,7 +42,7 @@ func (s scans) Register(r *pipeline.Registry) error {
 		Name: "scans.take", From: s.redis.Source(s.stream, "scans"),
 		Handle: func(m *message.Message) ([]*message.Message, error) {
 			select {
-			case <-s.mended:
+			case <-s.fixed:
 				s.took <- m
 				return nil, nil
 			default:
@@ -52,32 +54,32 @@ func (s scans) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// TestReplayIntoAStream: an entry that died comes back parked while its handler refuses, and is handled when it
-// doesn't, with the id, key and headers it had.
+// A replayed entry is parked while its handler refuses it. Later the handler gets it with its id, key
+// and headers.
 func TestReplayIntoAStream(t *testing.T) {
-	for name, env := range map[string]string{"miniredis": "", "redis": "MILLRACE_TEST_REDIS", "valkey": "MILLRACE_TEST_VALKEY"} {
+	for _, name := range []string{"miniredis", "redis", "valkey"} {
 		t.Run(name, func(t *testing.T) {
-			addr := os.Getenv(env)
-			if env == "" {
+			var addr string
+			if name == "miniredis" {
+				tier.Embedded(t)
 				home, err := embedded.Start(t.Context(), embedded.Config{}, nil)
 				require.NoError(t, err)
 				t.Cleanup(func() { require.NoError(t, home.Stop(context.Background())) })
 				addr = home.RedisAddr()
-			}
-			if addr == "" {
-				t.Skipf("%s is not set", env)
+			} else {
+				addr = tier.Real(t, name)
 			}
 			stream := fmt.Sprintf("deadletter-test:%d", time.Now().UnixNano())
-			client := redis.NewClient(&redis.Options{Addr: addr})
+			client := goredis.NewClient(&goredis.Options{Addr: addr})
 			t.Cleanup(func() {
 				require.NoError(t, client.Del(context.Background(), stream).Err())
 				require.NoError(t, client.Close())
 			})
 			dsn := "sqlite:" + filepath.Join(t.TempDir(), "letters.db")
-			build := func() (*redispoll.Plugin, *deadletter.Plugin) {
-				r := redispoll.New()
-				r.Settings().(*redispoll.Config).Addrs = []string{addr}
-				r.Settings().(*redispoll.Config).PollInterval = 10 * time.Millisecond
+			build := func() (*redis.Plugin, *deadletter.Plugin) {
+				r := redis.New()
+				r.Settings().(*redis.Config).Addrs = []string{addr}
+				r.Settings().(*redis.Config).PollInterval = 10 * time.Millisecond
 				d := deadletter.New(recorders{"scans-dead": pipelinetest.NewRecorder("scans-dead")}, r)
 				d.Settings().(*deadletter.Config).Store.DSN = pipeline.NewSecret(dsn)
 				return r, d
@@ -85,49 +87,49 @@ func TestReplayIntoAStream(t *testing.T) {
 			r, d := build()
 			s := scans{stream, r, d, make(chan struct{}), make(chan *message.Message, 2)}
 			pipelinetest.Start(t, r, d, s)
-			entry := redispoll.Entry{Key: "7", UUID: "the-uuid", Message: []byte("scan 7"), Headers: map[string]string{"own": "header"}}
-			require.NoError(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: entry.Values()}).Err())
+			e := entry.Entry{Key: "7", UUID: "the-uuid", Message: []byte("scan 7"), Headers: map[string]string{"own": "header"}}
+			require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: e.Values()}).Err())
 
-			store, err := letters.Connect(t.Context(), pipeline.NewSecret(dsn), nil)
+			copies, err := store.Connect(t.Context(), pipeline.NewSecret(dsn), nil)
 			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, store.Close()) })
-			one := func(state letters.State) letters.Letter {
-				var list []letters.Letter
+			t.Cleanup(func() { require.NoError(t, copies.Close()) })
+			one := func(state store.State) store.DeadLetter {
+				var list []store.DeadLetter
 				require.Eventually(t, func() bool {
 					var err error
-					list, _, err = store.List(t.Context(), letters.Filter{States: []letters.State{state}}, 10)
+					list, _, err = copies.List(t.Context(), store.Filter{States: []store.State{state}}, 10)
 					return err == nil && len(list) == 1
-				}, 30*time.Second, 10*time.Millisecond, "a letter is %s", state)
+				}, 30*time.Second, 10*time.Millisecond, "a dead letter is %s", state)
 				return list[0]
 			}
 			// replay runs the command as another process would.
-			replay := func(args ...string) (report deadletter.Report) {
+			replay := func(args ...string) (report cli.Report) {
 				r, d := build()
 				var out, said bytes.Buffer
 				code := app.Main(t.Context(), app.Options{
-					Name: "millrace", Plugins: []pipeline.Plugin{r, d}, Args: append([]string{"dead", "replay", "--why", "x", "--json"}, args...),
+					Name: "millrace", Plugins: []pipeline.Plugin{r, d}, Args: append([]string{"deadletter", "replay", "--why", "x", "--json"}, args...),
 					Environ: []string{"MILLRACE__INSTANCE_ID=one-that-runs"}, Stdout: &out, Stderr: &said,
 				})
 				require.Zero(t, code, "%s%s", &out, &said)
 				require.NoError(t, json.Unmarshal(out.Bytes(), &report))
 				return report
 			}
-			l := one(letters.Open)
-			require.Equal(t, []string{letters.KindStream, stream, "7", "the-uuid"}, []string{l.Source.Kind, l.Source.Name, l.Key, l.UUID})
+			l := one(store.Open)
+			require.Equal(t, []string{store.KindStream, stream, "7", "the-uuid"}, []string{l.Source.Kind, l.Source.Name, l.Key, l.UUID})
 			require.Equal(t, 1, replay("--source", stream).Replayed)
-			l = one(letters.Parked)
+			l = one(store.Parked)
 			require.Equal(t, 2, l.Generation)
 
-			close(s.mended)
+			close(s.fixed)
 			require.Equal(t, 1, replay(l.ID, "--parked").Replayed)
 			select {
 			case m := <-s.took:
 				require.Equal(t, []string{"the-uuid", "scan 7", "header", "7", l.ID + "/2"},
-					[]string{m.UUID, string(m.Payload), m.Metadata["own"], m.Metadata[pipeline.MetaKey], m.Metadata[letters.MetaReplay]})
+					[]string{m.UUID, string(m.Payload), m.Metadata["own"], m.Metadata[pipeline.MetaKey], m.Metadata[pipeline.MetaReplay]})
 			case <-time.After(20 * time.Second):
 				require.FailNow(t, "the replayed entry was not handled")
 			}
-			require.Equal(t, letters.Replayed, one(letters.Replayed).State)
+			require.Equal(t, store.Replayed, one(store.Replayed).State)
 			require.Equal(t, 1, replay(l.ID).Already)
 		})
 	}

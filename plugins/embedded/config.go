@@ -8,29 +8,30 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Config is what a person may choose about the embedded home. The zero value lives in memory only.
+// Config holds the settings of the embedded servers. The zero value keeps everything in memory.
 type Config struct {
-	// Dir is the data folder, created when absent, for its owner only. Empty: everything is in memory and gone at the end.
+	// Dir is the data folder, created when absent, for its owner only.
+	// Empty: everything is in memory and lost at the end.
 	Dir string `yaml:"dir"`
 	// KafkaPartitions is the number of partitions of a new topic, at most 1000. Zero: 8.
 	KafkaPartitions int `yaml:"kafka_partitions"`
-	// Topics are created at the start unless they exist. No other topic comes into being by itself: as on
-	// the real home, somebody creates it.
+	// Topics are created at the start unless they exist. Other topics are not created
+	// automatically.
 	Topics []string `yaml:"topics"`
-	// SyncWrites makes every record survive a power cut, not only the process's kill -9, at the price of
-	// an fsync a batch.
+	// SyncWrites makes every record survive a power cut, not only kill -9. It costs one fsync per
+	// batch.
 	SyncWrites bool `yaml:"sync_writes"`
 }
 
-// The numbers are those of the real home of `make services` where it has them.
+// The numbers match the servers of `make services` where those have them.
 const (
 	defaultPartitions = 8
 	maxPartitions     = 1000
 	minSessionTimeout = time.Second
 
 	maxMessageBytes = "4194304"   // 4 MiB: a record of 1 MiB with its headers must pass
-	segmentBytes    = "16777216"  // 16 MiB: what is past retention goes in pieces of this size
-	retentionBytes  = "536870912" // 512 MiB a partition on disk; in memory there are only batch indexes
+	segmentBytes    = "16777216"  // 16 MiB: expired data is removed in pieces of this size
+	retentionBytes  = "536870912" // 512 MiB per partition on disk; memory holds only batch indexes
 )
 
 func (c Config) withDefaults() Config {
@@ -40,7 +41,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate reports every mistake at once.
+// Validate reports all errors at once.
 func (c Config) Validate() error {
 	var errs []error
 	if c.KafkaPartitions < 0 || c.KafkaPartitions > maxPartitions {

@@ -1,4 +1,4 @@
-// Package embedded is the home that needs no servers: Kafka from franz-go's kfake and Redis from miniredis,
-// inside the process, on loopback ports of their own. It lets a laptop run the whole path with nothing
-// installed but Go; it proves nothing that a real broker could break.
+// Package embedded runs Kafka (franz-go's kfake) and Redis (miniredis) inside the process, on
+// loopback ports. A laptop runs the complete path with nothing installed but Go. Behaviour that
+// only a real broker has (replication, failover, eviction) is not tested by it.
 package embedded

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/embedded"
 )
 
-// Example starts the home in a folder, talks to its Redis, and stops it.
+// Example starts the servers in a folder, talks to its Redis, and stops it.
 func Example() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "millrace-")
@@ -20,19 +20,19 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 
-	home, err := embedded.Start(ctx, embedded.Config{Dir: dir, Topics: []string{"orders"}}, nil)
+	servers, err := embedded.Start(ctx, embedded.Config{Dir: dir, Topics: []string{"orders"}}, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer home.Stop(ctx)
+	defer servers.Stop(ctx)
 
 	// A configuration loader applies these over the profile; then every plugin finds its way here.
-	_, kafka := home.Overrides()["plugins.kafka.brokers"]
-	_, redisAddrs := home.Overrides()["plugins.redis.addrs"]
+	_, kafka := servers.Overrides()["plugins.kafka.brokers"]
+	_, redisAddrs := servers.Overrides()["plugins.redis.addrs"]
 	fmt.Println("overrides brokers:", kafka, "and addrs:", redisAddrs)
 
-	rdb := redis.NewClient(&redis.Options{Addr: home.RedisAddr()})
+	rdb := redis.NewClient(&redis.Options{Addr: servers.RedisAddr()})
 	defer rdb.Close()
 	fmt.Println(rdb.Ping(ctx).Val())
 	// Output:

@@ -10,7 +10,8 @@ import (
 	"syscall"
 )
 
-// lock makes dir and takes it for this process. The system gives it back when the process ends, however it ends.
+// lock makes dir and takes it for this process. The system gives it back when the process ends,
+// however it ends.
 func lock(dir string) (unlock func(), err error) {
 	if err := makeDir(dir); err != nil {
 		return nil, err

@@ -3,7 +3,9 @@ package kafka
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -70,7 +72,7 @@ func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testin
 		b.sub.stop()
 		b.sub.abandon()
 		<-b.ended
-		b.sub.carriers.Wait()
+		b.sub.deliverers.Wait()
 	})
 }
 
@@ -143,10 +145,23 @@ func (b *bench) out() []*message.Message {
 	}
 }
 
+// placeOf returns the partition and the offset in the position of m.
+func placeOf(m *message.Message) (partition int32, offset int64) {
+	origin := pipeline.OriginFrom(m.Context())
+	if _, err := fmt.Sscanf(strings.TrimPrefix(origin.Position, origin.Source), "/%d@%d", &partition, &offset); err != nil {
+		panic(err)
+	}
+	return partition, offset
+}
+
+func partitionOf(m *message.Message) int32 { partition, _ := placeOf(m); return partition }
+
+func offsetOf(m *message.Message) int64 { _, offset := placeOf(m); return offset }
+
 func offsets(msgs []*message.Message) []int64 {
 	var all []int64
 	for _, m := range msgs {
-		all = append(all, pipeline.OriginFrom(m.Context()).Offset)
+		all = append(all, offsetOf(m))
 	}
 	return all
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// BenchmarkSubscribe reads b.N records with a handler that takes a millisecond, as the Router would
-// (a goroutine a message): our windowed subscriber beside watermill-kafka's own, in the same run.
+// BenchmarkSubscribe compares our windowed subscriber with watermill-kafka's own, in the same run.
+// It reads b.N records with a handler that takes a millisecond, one goroutine per message.
 //
 //	go test -bench Subscribe -benchtime 5000x ./plugins/kafka
 func BenchmarkSubscribe(b *testing.B) {

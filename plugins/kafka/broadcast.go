@@ -16,10 +16,10 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// broadcast is watermill-kafka's subscriber without a group, with a drain around it: the messages'
-// contexts outlive the stop, and what is in hand is waited for. Watermill's subscriber has one
-// message of a partition in hand, delivers a nacked one again after a pause, and knows the
-// partitions of the moment it began. So every Order is kept, and a Window has no effect.
+// broadcast is watermill-kafka's subscriber without a group, with a drain around it. The messages'
+// contexts outlive the stop, and a stop waits for what is in flight. Watermill's subscriber has one
+// message per partition in flight, and delivers a nacked one again after a pause. It reads the
+// partitions that existed when it started. So every Order is kept, and a Window has no effect.
 type broadcast struct {
 	topic        string
 	inner        *wkafka.Subscriber
@@ -32,7 +32,7 @@ type broadcast struct {
 
 	ctx       context.Context // ends when nothing more is to be forwarded
 	stop      context.CancelFunc
-	abandoned chan struct{} // closed when what is in hand is given up
+	abandoned chan struct{} // closed when what is in flight is abandoned
 	abandon   func()
 	ended     chan struct{}
 
@@ -66,8 +66,8 @@ func openBroadcast(c Config, topic string, f pipeline.Flow, log *slog.Logger) (*
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	conf.Consumer.Offsets.Initial = sarama.OffsetNewest
-	// Watermill's subscriber reads no errors of partitions: with nobody reading, a partition that has one to tell waits
-	// for ever, and its records with it.
+	// Watermill's subscriber does not read the errors of partitions. A partition that reports one
+	// would wait for a reader forever, and so would its records.
 	conf.Consumer.Return.Errors = false
 	inner, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
 		Brokers:               c.Brokers,
@@ -92,7 +92,8 @@ func openBroadcast(c Config, topic string, f pipeline.Flow, log *slog.Logger) (*
 	return b, nil
 }
 
-// Subscribe begins to read; everything published after its return is delivered. The topic is ignored.
+// Subscribe begins to read; everything published after its return is delivered. The topic is
+// ignored.
 func (b *broadcast) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -112,11 +113,11 @@ func (b *broadcast) Subscribe(ctx context.Context, _ string) (<-chan *message.Me
 	return b.out, nil
 }
 
-// begin subscribes Watermill's subscriber, which tries once: a partition whose leader just moved is
-// asked for again.
+// begin subscribes Watermill's subscriber, which tries once. It retries when the leader of a
+// partition has just moved.
 func (b *broadcast) begin(ctx context.Context) (<-chan *message.Message, error) {
 	for attempt := 1; ; attempt++ {
-		// Without cancel: Watermill drops what is in hand when its context ends.
+		// Without cancel: Watermill drops what is in flight when its context ends.
 		in, err := b.inner.Subscribe(context.WithoutCancel(ctx), b.topic)
 		moved := errors.Is(err, sarama.ErrNotLeaderForPartition) || errors.Is(err, sarama.ErrLeaderNotAvailable)
 		if err == nil || !moved || attempt == 5 || !sleep(ctx, b.reconnect.Delay(attempt)) {
@@ -126,7 +127,7 @@ func (b *broadcast) begin(ctx context.Context) (<-chan *message.Message, error) 
 }
 
 func (b *broadcast) run(ctx context.Context, in <-chan *message.Message) {
-	var inHand, helpers sync.WaitGroup
+	var inFlight, helpers sync.WaitGroup
 	helpers.Go(func() { b.gate.watch(b.ctx) })
 	for reading := true; reading; {
 		select {
@@ -137,18 +138,18 @@ func (b *broadcast) run(ctx context.Context, in <-chan *message.Message) {
 				reading = false
 				break
 			}
-			inHand.Go(func() { b.forward(ctx, m) })
+			inFlight.Go(func() { b.forward(ctx, m) })
 		}
 	}
 	b.stop()
-	inHand.Wait()
+	inFlight.Wait()
 	_ = b.inner.Close() // it has no errors
 	helpers.Wait()
 	close(b.out)
 	close(b.ended)
 }
 
-// forward hands m on under a context that lives until the answer, and passes the answer back.
+// forward sends m with a context that ends with the answer, and passes the answer back.
 func (b *broadcast) forward(ctx context.Context, m *message.Message) {
 	if b.inFlight != nil {
 		select {
@@ -162,7 +163,8 @@ func (b *broadcast) forward(ctx context.Context, m *message.Message) {
 	offset, _ := wkafka.MessagePartitionOffsetFromCtx(m.Context())
 	n := b.deliver(partition, offset)
 	origin := pipeline.Origin{
-		Kind: Kind, Name: b.topic, Key: m.Metadata[pipeline.MetaKey], Partition: partition, Offset: offset, Delivered: int64(n),
+		Kind: Kind, Source: b.topic, Position: position(b.topic, partition, offset),
+		Key: m.Metadata[pipeline.MetaKey], Delivered: int64(n),
 	}
 	msg, done := (&record{pristine: m}).delivery(ctx, origin)
 	defer done()
@@ -192,7 +194,7 @@ func (b *broadcast) forward(ctx context.Context, m *message.Message) {
 	}
 }
 
-// Drain stops reading and waits for what is in hand. When ctx ends first, that is given up.
+// Drain stops reading and waits for what is in flight. When ctx ends first, that is abandoned.
 func (b *broadcast) Drain(ctx context.Context) error {
 	b.mu.Lock()
 	first := b.ctx.Err() == nil

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// A partition whose broker has gone has an error to tell. Watermill's subscriber reads none: a broadcast that
-// waits for somebody to read it stands still for ever.
+// A partition whose broker is gone reports an error. Watermill's subscriber reads no errors, so a
+// partition that waited for a reader would wait forever.
 func TestBroadcastOutlivesItsBroker(t *testing.T) {
 	t.Parallel()
 	addr, boot := restartable(t)

@@ -2,7 +2,8 @@ package kafka
 
 import "sync"
 
-// budget is the bytes that all windows of a subscription may hold together. It is safe for concurrent use.
+// budget is the bytes that all windows of a subscription may hold together. It is safe for
+// concurrent use.
 type budget struct {
 	size int64
 
@@ -35,8 +36,8 @@ func (b *budget) release(n int64) {
 	b.freed = make(chan struct{})
 }
 
-// wait counts a reader that waits, and returns what is closed by the next release. Call it before take, so that no release is
-// missed, and done afterwards.
+// wait counts a reader that waits, and returns what is closed by the next release. Call it before
+// take, so that no release is missed, and done afterwards.
 func (b *budget) wait() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

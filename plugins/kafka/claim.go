@@ -8,14 +8,15 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/pipeline/killpoint"
+	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
 
 // claim is one partition while this member owns it: from a ConsumeClaim to its return.
 //
-// Its reader (the ConsumeClaim goroutine) takes records in offset order and gives each to a carrier,
-// the one goroutine that sees the record through: until due, out to the handler, ack or nack, again
-// after a nack. A carrier lives no longer than the claim unless its record is in a handler's hands.
+// Its reader (the ConsumeClaim goroutine) takes records in offset order and starts a deliverer for
+// each. A deliverer is one goroutine. It waits until its record is due, delivers it, and waits for
+// the ack or nack. After a nack it delivers the record again. It ends with the claim, unless its
+// record is in flight.
 type claim struct {
 	sub       *subscription
 	partition int32
@@ -24,24 +25,24 @@ type claim struct {
 	done      doneBefore
 	restart   func(first int64) // nil, or called with the first offset read
 
-	// ctx ends with the claim: nothing is emitted any more.
+	// ctx ends with the claim: nothing is delivered any more.
 	ctx    context.Context
 	cancel context.CancelFunc
 	room   chan struct{} // a token when the window may have become not full
 
-	mu       sync.Mutex
-	win      window
-	keys     map[string][]*record // OrderKey: keys with a carrier, and who waits for it
-	carriers int
-	quiet    chan struct{} // closed when the claim has ended and no carrier is left
-	ended    bool          // the partition may be another's: acks no longer count
-	inHand   int
-	held     map[*record]struct{} // records that are not due
-	moves    moves
-	earlier  map[int64]delivery // what earlier claims of the partition left unanswered, by offset
-	next     int64              // the offset after the last one marked, or where the claim began
-	last     int64              // the last offset read
-	warned   int64              // the offset last named as head of line
+	mu         sync.Mutex
+	win        window
+	keys       map[string][]*record // OrderKey: per key with a deliverer: records that wait for it
+	deliverers int
+	drained    chan struct{} // closed when the claim has ended and no deliverer is left
+	ended      bool          // the partition may be another's: acks no longer count
+	inFlight   int
+	held       map[*record]struct{} // records that are not due
+	moves      moves
+	earlier    map[int64]delivery // what earlier claims of the partition left unanswered, by offset
+	next       int64              // the offset after the last one marked, or where the claim began
+	last       int64              // the last offset read
+	warned     int64              // the offset last named as head of line
 }
 
 func newClaim(ctx context.Context, sub *subscription, partition int32, initial int64, done doneBefore,
@@ -49,7 +50,7 @@ func newClaim(ctx context.Context, sub *subscription, partition int32, initial i
 ) *claim {
 	c := &claim{
 		sub: sub, partition: partition, mark: mark, highWater: highWater, done: done,
-		room: make(chan struct{}, 1), win: newWindow(sub.window), held: map[*record]struct{}{}, quiet: make(chan struct{}),
+		room: make(chan struct{}, 1), win: newWindow(sub.window), held: map[*record]struct{}{}, drained: make(chan struct{}),
 		next: initial, last: initial - 1, warned: -1, earlier: sub.takeUnanswered(partition),
 	}
 	if sub.flow.Order == pipeline.OrderKey {
@@ -59,7 +60,7 @@ func newClaim(ctx context.Context, sub *subscription, partition int32, initial i
 	return c
 }
 
-// run reads until the session ends or the partition is taken away, then drains.
+// run reads until the session ends or the partition is revoked, then drains.
 func (c *claim) run(records <-chan *sarama.ConsumerMessage) {
 	c.read(records)
 	c.cancel()
@@ -76,7 +77,7 @@ func (c *claim) read(records <-chan *sarama.ConsumerMessage) {
 			if !ok {
 				return
 			}
-			c.sub.wellAgain()
+			c.sub.markUp()
 			if !c.take(raw) {
 				return
 			}
@@ -100,9 +101,10 @@ func (c *claim) waitForRoom() bool {
 	}
 }
 
-// take puts a record into the window and starts its carrier. It answers false when the claim ended first.
+// take puts a record into the window and starts its deliverer. It answers false when the claim
+// ended first.
 func (c *claim) take(raw *sarama.ConsumerMessage) bool {
-	killpoint.Reach(killpoint.AfterKafkaRead)
+	failpoint.Hit(failpoint.AfterKafkaRead)
 	if c.restart != nil {
 		c.restart(raw.Offset)
 		c.restart = nil
@@ -120,7 +122,7 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 		c.win.add(r, now)
 		c.last = r.offset
 		c.sub.counters.skipped.Inc()
-		c.settle(r)
+		c.advance(r)
 		return true
 	}
 	if !c.admit(r, size(msg)) {
@@ -135,10 +137,10 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 	}
 	c.win.add(r, now)
 	c.last = r.offset
-	c.carriers++
+	c.deliverers++
 	if c.keys != nil && r.key != "" {
 		if waiting, busy := c.keys[r.key]; busy {
-			c.carriers--
+			c.deliverers--
 			c.keys[r.key] = append(waiting, r)
 			c.mu.Unlock()
 			return true
@@ -151,21 +153,23 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 	c.mu.Unlock()
 
 	if notDue {
-		c.sub.carriers.Go(func() { c.carry(r, delivery{}) })
+		c.sub.deliverers.Go(func() { c.deliverFrom(r, delivery{}) })
 		return true
 	}
-	// The first delivery is made here and not by the carrier, so that records leave in offset order.
-	d, ok := c.emit(r, 1)
+	// The first delivery is made here and not by the deliverer, so that records leave in offset
+	// order.
+	d, ok := c.send(r, 1)
 	if !ok {
-		c.carrierLeft()
+		c.delivererLeft()
 		return false
 	}
-	c.sub.carriers.Go(func() { c.carry(r, d) })
+	c.sub.deliverers.Go(func() { c.deliverFrom(r, d) })
 	return true
 }
 
-// admit waits until the subscription has bytes for r; false: the claim ended first. Without bytes go the first record of a window,
-// and the first that is due in a window where nothing is in flight: so every partition always gets on.
+// admit waits until the subscription has bytes for r; false: the claim ended first. Some records
+// need no bytes, so that every partition makes progress. These are the first record of a window,
+// and the first due record of a window that has none in flight.
 func (c *claim) admit(r *record, bytes int64) bool {
 	var due <-chan time.Time // r becomes due while it waits
 	if wait := time.Until(r.due); wait > 0 {
@@ -177,7 +181,7 @@ func (c *claim) admit(r *record, bytes int64) bool {
 		freed := c.sub.budget.wait()
 		isDue := !r.due.After(time.Now())
 		c.mu.Lock()
-		free := c.win.count == 0 || isDue && c.carriers == len(c.held)
+		free := c.win.count == 0 || isDue && c.deliverers == len(c.held)
 		c.mu.Unlock()
 		ok := free
 		if !free {
@@ -198,9 +202,9 @@ func (c *claim) admit(r *record, bytes int64) bool {
 	}
 }
 
-// carry sees r through, and after it the records of its key that waited for it.
-func (c *claim) carry(r *record, d delivery) {
-	defer c.carrierLeft()
+// deliverFrom delivers r until it is acked, and then the records of its key that waited for it.
+func (c *claim) deliverFrom(r *record, d delivery) {
+	defer c.delivererLeft()
 	for r != nil {
 		moved := false
 		if d.acked == nil {
@@ -216,16 +220,17 @@ func (c *claim) carry(r *record, d delivery) {
 	}
 }
 
-// deliver emits r until it is acked; false when it is given up. d is the first delivery when it was made already.
+// deliver sends r until it is acked; false when it is abandoned. d is the first delivery, when it
+// was made already.
 func (c *claim) deliver(r *record, d delivery) bool {
 	for n := 1; ; n++ {
 		if d.acked == nil {
 			var ok bool
-			if d, ok = c.emit(r, n); !ok {
+			if d, ok = c.send(r, n); !ok {
 				return false
 			}
 		}
-		switch c.await(d) {
+		switch c.waitForAnswer(d) {
 		case verdictAck:
 			return true
 		case verdictNack:
@@ -241,8 +246,8 @@ func (c *claim) deliver(r *record, d delivery) bool {
 	}
 }
 
-// delivery is a message on its way to a handler: its answer, and what ends its context and releases its place. It does not keep
-// the payload.
+// delivery is a message on its way to a handler: its answer, and what ends its context and releases
+// its place. It does not keep the payload.
 type delivery struct {
 	uuid          string
 	acked, nacked <-chan struct{} // nil: there is no delivery
@@ -259,21 +264,21 @@ func (d delivery) nackedYet() bool {
 	}
 }
 
-// emit hands r to the reader of the subscription; false: the claim ended first. It waits for a place
-// under MaxInFlight and for the gate, and holds the place until await releases it. A delivery that an earlier claim left unanswered
-// takes the place of the first one.
-func (c *claim) emit(r *record, n int) (delivery, bool) {
+// send puts r into the subscription's channel; false: the claim ended first. It waits for a place
+// under MaxInFlight and for the gate. waitForAnswer releases the place. A delivery that an earlier
+// claim left unanswered is used instead of the first one.
+func (c *claim) send(r *record, n int) (delivery, bool) {
 	if d, has := c.earlier[r.offset]; n == 1 && has && d.uuid == r.pristine.UUID {
 		c.latest(r, d)
-		c.countInHand(1)
+		c.countInFlight(1)
 		return d, true
 	}
 	if !c.sub.enter(c.ctx) {
 		return delivery{}, false
 	}
 	origin := pipeline.Origin{
-		Kind: Kind, Name: c.sub.topic, Group: c.sub.group, Key: r.key,
-		Partition: c.partition, Offset: r.offset, Delivered: int64(n),
+		Kind: Kind, Source: c.sub.topic, Position: position(c.sub.topic, c.partition, r.offset),
+		Group: c.sub.group, Key: r.key, Delivered: int64(n),
 	}
 	msg, end := r.delivery(pipeline.WithRevoked(c.sub.values, c.ctx.Done()), origin)
 	d := delivery{msg.UUID, msg.Acked(), msg.Nacked(), func() { end(); c.sub.leave() }}
@@ -285,19 +290,19 @@ func (c *claim) emit(r *record, n int) (delivery, bool) {
 			out = nil
 		}
 		// Counted before the send, so that the receiver of the message finds it counted.
-		c.countInHand(1)
+		c.countInFlight(1)
 		if c.ctx.Err() == nil {
 			select {
 			case out <- msg:
 				return d, true
 			case <-changed:
-				c.countInHand(-1)
+				c.countInFlight(-1)
 				continue
 			case <-c.ctx.Done():
 			}
 		}
 		msg.Nack() // a later claim may wait for the answer already
-		c.countInHand(-1)
+		c.countInFlight(-1)
 		d.done()
 		return delivery{}, false
 	}
@@ -309,24 +314,24 @@ func (c *claim) latest(r *record, d delivery) {
 	c.mu.Unlock()
 }
 
-func (c *claim) countInHand(n int) {
+func (c *claim) countInFlight(n int) {
 	c.mu.Lock()
-	c.inHand += n
+	c.inFlight += n
 	c.mu.Unlock()
 }
 
 type verdict int
 
 const (
-	verdictNone verdict = iota // given up: nobody answered in time
+	verdictNone verdict = iota // abandoned: no answer came in time
 	verdictAck
 	verdictNack
 )
 
-// await waits for the handler's answer, the claim's end or not.
-func (c *claim) await(d delivery) verdict {
+// waitForAnswer waits for the handler's answer, the claim's end or not.
+func (c *claim) waitForAnswer(d delivery) verdict {
 	defer d.done()
-	defer c.countInHand(-1)
+	defer c.countInFlight(-1)
 	select {
 	case <-d.acked:
 		return verdictAck
@@ -342,7 +347,7 @@ func (c *claim) await(d delivery) verdict {
 func (c *claim) acknowledge(r *record) (successor *record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settle(r)
+	c.advance(r)
 	if c.keys == nil || r.key == "" {
 		return nil
 	}
@@ -355,8 +360,8 @@ func (c *claim) acknowledge(r *record) (successor *record) {
 	return waiting[0]
 }
 
-// settle acks r in the window and passes the mark on. The caller holds the lock.
-func (c *claim) settle(r *record) {
+// advance acks r in the window and passes the mark on. The caller holds the lock.
+func (c *claim) advance(r *record) {
 	r.pristine = nil
 	if r.weight > 0 {
 		c.sub.budget.release(r.weight)
@@ -369,7 +374,7 @@ func (c *claim) settle(r *record) {
 	if covered == 0 {
 		return
 	}
-	killpoint.Reach(killpoint.BeforeMark)
+	failpoint.Hit(failpoint.BeforeMark)
 	c.next = next
 	c.mark(next, "")
 	c.sub.counters.marked.Add(float64(covered))
@@ -383,31 +388,32 @@ func (c *claim) wakeReader() {
 	}
 }
 
-func (c *claim) carrierLeft() {
+func (c *claim) delivererLeft() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.carriers--
+	c.deliverers--
 	c.wakeReader()
-	if c.carriers == 0 && c.ctx.Err() != nil {
-		c.becomeQuiet()
+	if c.deliverers == 0 && c.ctx.Err() != nil {
+		c.signalDrained()
 	}
 }
 
-// becomeQuiet is called with the lock held.
-func (c *claim) becomeQuiet() {
+// signalDrained is called with the lock held.
+func (c *claim) signalDrained() {
 	select {
-	case <-c.quiet:
+	case <-c.drained:
 	default:
-		close(c.quiet)
+		close(c.drained)
 	}
 }
 
-// drain waits for what is in handlers' hands: for ever while the subscription drains (its caller
-// bounds that by abandoning), otherwise for the drain timeout, because the whole group waits.
+// drain waits for the records in flight. While the subscription drains it waits until the caller
+// abandons them. Otherwise it waits for the drain timeout, because the other members wait
+// meanwhile.
 func (c *claim) drain() {
 	c.mu.Lock()
-	if c.carriers == 0 {
-		c.becomeQuiet()
+	if c.deliverers == 0 {
+		c.signalDrained()
 	}
 	c.mu.Unlock()
 	var limit <-chan time.Time
@@ -417,7 +423,7 @@ func (c *claim) drain() {
 		limit = timer.C
 	}
 	select {
-	case <-c.quiet:
+	case <-c.drained:
 	case <-limit:
 	case <-c.sub.abandoned:
 	}
@@ -428,12 +434,12 @@ func (c *claim) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = true
-	if c.inHand > 0 {
-		c.sub.log.Warn("kafka records still in hand when their partition was taken away; they will run again",
-			pipeline.LogPartition, c.partition, keyCount, c.inHand)
+	if c.inFlight > 0 {
+		c.sub.log.Warn("kafka records still in flight when their partition was revoked; they will run again",
+			pipeline.LogPartition, c.partition, keyCount, c.inFlight)
 	}
 	c.sub.leaveUnanswered(c.partition, c.unanswered())
-	// What no carrier holds any more would keep its bytes of the shared budget.
+	// Release the budget of records that no goroutine owns.
 	for i := range c.win.count {
 		r := c.win.ring[(c.win.head+i)%len(c.win.ring)]
 		if r.weight > 0 {
@@ -452,12 +458,13 @@ func (c *claim) finish() {
 	c.mark(base, encodeProgress(base, beyond))
 }
 
-// unanswered returns the deliveries whose handlers may still run, or whose acks came too late, by offset. The caller holds the lock.
+// unanswered returns the deliveries whose handlers may still run, or whose acks came too late, by
+// offset. The caller holds the lock.
 func (c *claim) unanswered() map[int64]delivery {
 	left := map[int64]delivery{}
 	keep := func(offset int64, d delivery) {
 		if d.acked != nil && !d.nackedYet() {
-			d.done = func() {} // the carrier that emitted it calls it
+			d.done = func() {} // the deliverer that sent it calls it
 			left[offset] = d
 		}
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// TestClaimUnderARandomHandler acks and nacks at random and takes the partition away at a random
-// moment: everything before the mark was acked, nothing is in two hands at once, and what the
-// commit calls done was acked.
+// TestClaimUnderARandomHandler acks and nacks at random and revokes the partition at a random
+// moment. Everything before the mark was acked. No record is in flight twice at once. Every record
+// that the commit calls done was acked.
 func TestClaimUnderARandomHandler(t *testing.T) {
 	for seed := range uint64(30) {
 		order := pipeline.Order(seed % 3)
@@ -23,8 +23,8 @@ func TestClaimUnderARandomHandler(t *testing.T) {
 			onBench(t, pipeline.Flow{Window: 1 + int(seed), Order: order}, benchOption{}, func(t *testing.T, b *bench) {
 				random := newRandom(seed)
 				var mu sync.Mutex
-				inHand, acked := map[int64]bool{}, map[int64]bool{}
-				keysInHand := map[string]bool{}
+				inFlight, acked := map[int64]bool{}, map[int64]bool{}
+				keysInFlight := map[string]bool{}
 				for range 200 {
 					headers := map[string]string{}
 					if random.IntN(10) == 0 {
@@ -33,19 +33,19 @@ func TestClaimUnderARandomHandler(t *testing.T) {
 					b.writeRecord(fmt.Sprint(random.IntN(8)), headers, "x")
 				}
 				handle := func(m *message.Message, took time.Duration, ack bool) {
-					o := pipeline.OriginFrom(m.Context())
+					o, offset := pipeline.OriginFrom(m.Context()), offsetOf(m)
 					mu.Lock()
-					require.False(t, inHand[o.Offset], "in two hands")
-					require.False(t, acked[o.Offset], "delivered after its ack")
+					require.False(t, inFlight[offset], "in two hands")
+					require.False(t, acked[offset], "delivered after its ack")
 					if order == pipeline.OrderKey {
-						require.False(t, keysInHand[o.Key], "two of one key")
+						require.False(t, keysInFlight[o.Key], "two of one key")
 					}
-					inHand[o.Offset], keysInHand[o.Key] = true, true
+					inFlight[offset], keysInFlight[o.Key] = true, true
 					mu.Unlock()
 					time.Sleep(took) // the work itself
 					mu.Lock()
-					inHand[o.Offset], keysInHand[o.Key] = false, false
-					acked[o.Offset] = ack
+					inFlight[offset], keysInFlight[o.Key] = false, false
+					acked[offset] = ack
 					mu.Unlock()
 					if ack {
 						m.Ack()

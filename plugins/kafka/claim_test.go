@@ -148,7 +148,7 @@ func TestClaimHoldsWhatIsNotDue(t *testing.T) {
 			m.Ack()
 		}
 		require.Empty(t, b.out())
-		require.Equal(t, 1, b.claim.look(time.Now()).notDue)
+		require.Equal(t, 1, b.claim.status(time.Now()).notDue)
 		time.Sleep(time.Hour - time.Second)
 		require.Empty(t, b.out(), "a second too early")
 		time.Sleep(time.Second)
@@ -165,17 +165,17 @@ func TestClaimObeysTheGate(t *testing.T) {
 	open.Store(true)
 	onBench(t, pipeline.Flow{Window: 10, Gate: open.Load}, benchOption{}, func(t *testing.T, b *bench) {
 		b.write("", "")
-		inHand := b.out()
-		require.Len(t, inHand, 2)
+		inFlight := b.out()
+		require.Len(t, inFlight, 2)
 		open.Store(false)
 		b.write("", "")
 		time.Sleep(time.Minute)
 		require.Empty(t, b.out())
-		inHand[0].Ack()
-		inHand[1].Nack()
+		inFlight[0].Ack()
+		inFlight[1].Nack()
 		time.Sleep(time.Minute)
 		require.Empty(t, b.out(), "nothing is delivered again either")
-		require.EqualValues(t, 1, b.marked(), "what is in hand goes on")
+		require.EqualValues(t, 1, b.marked(), "what is in flight goes on")
 		open.Store(true)
 		time.Sleep(2 * gateInterval)
 		require.ElementsMatch(t, []int64{1, 2, 3}, offsets(b.out()))
@@ -205,12 +205,12 @@ func TestClaimRedeliversAtABoundedRate(t *testing.T) {
 		begin := time.Now()
 		for time.Since(begin) < 10*time.Minute {
 			for _, m := range b.out() {
-				o := pipeline.OriginFrom(m.Context())
-				runs[o.Offset]++
-				require.EqualValues(t, runs[o.Offset], o.Delivered)
+				o, offset := pipeline.OriginFrom(m.Context()), offsetOf(m)
+				runs[offset]++
+				require.EqualValues(t, runs[offset], o.Delivered)
 				m.Metadata.Set("scribble", "of a handler")
 				require.Equal(t, "x", string(m.Payload))
-				if o.Offset == 0 {
+				if offset == 0 {
 					m.Nack()
 				} else {
 					m.Ack()
@@ -256,7 +256,7 @@ func TestClaimContextLivesUntilTheAnswer(t *testing.T) {
 		b.sub.stop()
 		b.sub.abandon()
 		synctest.Wait()
-		require.Error(t, got[2].Context().Err(), "given up")
+		require.Error(t, got[2].Context().Err(), "abandoned")
 	})
 }
 
@@ -277,7 +277,7 @@ func TestClaimDrainsWhenItsPartitionIsTakenAway(t *testing.T) {
 				synctest.Wait()
 				select {
 				case <-b.ended:
-					require.Fail(t, "the claim let go with records in hand")
+					require.Fail(t, "the claim let go with records in flight")
 				default:
 				}
 				time.Sleep(10 * time.Second)
@@ -300,7 +300,7 @@ func TestClaimDrainHasTheRightLimit(t *testing.T) {
 		b.endSess()
 		<-b.ended
 		require.Equal(t, b.sub.drainTimeout, time.Since(begin))
-		require.Contains(t, b.log.String(), "still in hand")
+		require.Contains(t, b.log.String(), "still in flight")
 	})
 	onBench(t, pipeline.Flow{}, benchOption{}, func(t *testing.T, b *bench) {
 		b.write("")
@@ -373,6 +373,8 @@ func TestClaimHandsProgressToTheNextOwner(t *testing.T) {
 
 func TestClaimNamesTheHeadOfLine(t *testing.T) {
 	onBench(t, pipeline.Flow{Window: 10}, benchOption{}, func(t *testing.T, b *bench) {
+		b.sub.headAfter = 30 * time.Second
+		go b.sub.watchHeads()
 		for i := range 10 {
 			b.write(fmt.Sprint(i))
 		}
@@ -384,18 +386,15 @@ func TestClaimNamesTheHeadOfLine(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(20 * time.Second)
-		l := b.claim.look(time.Now())
-		require.Equal(t, look{inHand: 3, heldBack: 6, lag: 9, headOffset: 1, headFor: 20 * time.Second}, l)
-		b.claim.warnHead(30 * time.Second)
+		l := b.claim.status(time.Now())
+		require.Equal(t, claimStatus{inFlight: 3, heldBack: 6, lag: 9, headOffset: 1, headFor: 20 * time.Second}, l)
 		require.Empty(t, b.log.String(), "not yet")
-		time.Sleep(10 * time.Second)
-		b.claim.warnHead(30 * time.Second)
-		b.claim.warnHead(30 * time.Second)
-		require.Equal(t, 1, bytes.Count(b.log.Bytes(), []byte("holds back")), "once a record")
+		time.Sleep(time.Minute)
+		require.Equal(t, 1, bytes.Count(b.log.Bytes(), []byte("holds back")), "once per record")
 		require.Contains(t, b.log.String(), "topic=topic group=group partition=3 offset=1 count=6 held_for=30s")
 		got[1].Ack()
 		synctest.Wait()
-		require.Zero(t, b.claim.look(time.Now()).heldBack)
+		require.Zero(t, b.claim.status(time.Now()).heldBack)
 	})
 }
 
@@ -408,7 +407,7 @@ func TestTroubleIsLoggedOnceAChange(t *testing.T) {
 			onBench(t, pipeline.Flow{}, benchOption{}, func(t *testing.T, b *bench) {
 				for round := 1; round <= 2; round++ {
 					for range 10 {
-						b.sub.trouble(errors.New("broker away"))
+						b.sub.markDown(errors.New("broker away"))
 					}
 					require.Equal(t, round, bytes.Count(b.log.Bytes(), []byte("level=WARN")))
 					cure(b)

@@ -1,10 +1,7 @@
 package kafka
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -13,16 +10,17 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// channelBuffer is how many records sarama keeps ready for a partition, in addition to the response they come from.
+// channelBuffer is how many records sarama keeps ready for a partition, in addition to the response
+// they come from.
 const channelBuffer = 4
 
-// batchBytes bounds a produced batch: under the limit that brokers set by default for a batch
-// (message.max.bytes, 1048588), because sarama does not split a batch that was refused.
+// batchBytes bounds a produced batch. It is under the default limit of brokers (message.max.bytes,
+// 1048588), because sarama does not split a refused batch.
 const batchBytes = 1_000_000
 
-// headroom is how much larger than other records the records of retry and dead-letter topics may be, in bytes: their headers
-// tell where a record came from and why.
-const headroom = 64 << 10
+// headerAllowance is how much larger than other records the records of retry and dead-letter topics
+// may be, in bytes. Their headers say where a record came from and why.
+const headerAllowance = 64 << 10
 
 // clientConfig translates the settings into what every sarama client here has in common.
 func clientConfig(c Config) (*sarama.Config, error) {
@@ -39,18 +37,20 @@ func clientConfig(c Config) (*sarama.Config, error) {
 	s.Admin.Timeout = c.RequestTimeout
 	// Only the topics in use: a big cluster's full metadata is megabytes every few minutes.
 	s.Metadata.Full = false
-	// Otherwise asking for a topic creates it with the broker's own number of partitions.
+	// Otherwise a metadata request creates the topic with the broker's own number of partitions.
 	s.Metadata.AllowAutoTopicCreation = false
 	s.ChannelBufferSize = channelBuffer
-	if err := c.TLS.apply(s); err != nil {
-		return nil, err
+	tlsConfig, err := c.TLS.Load()
+	if err != nil {
+		return nil, pipeline.FieldErrorsUnder("tls", err)
 	}
+	s.Net.TLS.Enable, s.Net.TLS.Config = tlsConfig != nil, tlsConfig
 	c.SASL.apply(s)
 	return s, nil
 }
 
-// adminConfig is for the client that asks about the cluster: it alone knows all topics, because
-// sarama finds the controller by asking for everything, and it asks only when it is used.
+// adminConfig is for the client that reads cluster metadata. It alone requests all topics, because
+// sarama finds the controller that way. It does so only when it is used.
 func adminConfig(c Config) (*sarama.Config, error) {
 	s, err := clientConfig(c)
 	if err != nil {
@@ -67,9 +67,10 @@ func consumerConfig(c Config) (*sarama.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A join is answered when the slowest member has let go, at the latest after the rebalance timeout.
+	// A join is answered when the slowest member has released its partitions, at the latest after
+	// the rebalance timeout.
 	s.Net.ReadTimeout = max(c.RequestTimeout, c.RebalanceTimeout+5*time.Second)
-	// The leader of a group looks so often for added partitions.
+	// How often the leader of a group looks for added partitions.
 	s.Metadata.RefreshFrequency = time.Minute
 	s.Consumer.Return.Errors = true
 	s.Consumer.Fetch.Default = c.FetchBytes
@@ -101,40 +102,8 @@ func producerConfig(c Config) (*sarama.Config, error) {
 	s.Producer.MaxMessageBytes = min(c.MaxMessageBytes, batchBytes)
 	s.Producer.Compression = compressions[c.Compression]
 	s.Producer.Partitioner = sarama.NewMurmur2Partitioner
-	s.Producer.Retry.Max = 10 // a change of leaders; the publisher itself sits out an absence
+	s.Producer.Retry.Max = 10 // for a change of leaders; the publisher itself waits for the brokers
 	return s, nil
-}
-
-// load returns the settings of TLS, nil when it is off. Its error is a *pipeline.FieldError.
-func (t TLS) load() (*tls.Config, error) {
-	if !t.Enabled {
-		return nil, nil
-	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
-	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
-		if err != nil {
-			return nil, &pipeline.FieldError{Path: "tls.ca_file", Problem: err.Error()}
-		}
-		conf.RootCAs = x509.NewCertPool()
-		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, &pipeline.FieldError{Path: "tls.ca_file", Problem: t.CAFile + " holds no certificate"}
-		}
-	}
-	if t.CertFile != "" && t.KeyFile != "" {
-		cert, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-		if err != nil {
-			return nil, &pipeline.FieldError{Path: "tls.cert_file", Problem: err.Error()}
-		}
-		conf.Certificates = []tls.Certificate{cert}
-	}
-	return conf, nil
-}
-
-func (t TLS) apply(s *sarama.Config) error {
-	conf, err := t.load()
-	s.Net.TLS.Enable, s.Net.TLS.Config = conf != nil, conf
-	return err
 }
 
 func (a SASL) apply(s *sarama.Config) {

@@ -68,7 +68,8 @@ func (p *Plugin) createCommand(h *app.Host) *cobra.Command {
 	return cmd
 }
 
-// withTopics connects to the brokers, without any route, and calls do with the topics that the routes need.
+// withTopics connects to the brokers, without any route, and calls do with the topics that the
+// routes need.
 func (p *Plugin) withTopics(h *app.Host, cmd *cobra.Command, do func(context.Context, *connection, []neededTopic) error) error {
 	register := func(r *pipeline.Registry) error {
 		r.Service("kafka.topics", service{p}) // it does not mind missing topics
@@ -91,8 +92,8 @@ func answered(err error) error {
 	return fmt.Errorf("kafka: %w", err)
 }
 
-// createMissing creates the topics of the report that do not exist, or lets the cluster check that in a dry run. One that
-// is refused does not stop the others.
+// createMissing creates the topics of the report that do not exist, or lets the cluster check that
+// in a dry run. One that is refused does not stop the others.
 func (c *connection) createMissing(ctx context.Context, r *topicsReport) {
 	create := func(name string) error { return c.ensure(ctx, name) }
 	if r.DryRun {
@@ -131,7 +132,8 @@ type topicsReport struct {
 	Topics  []*topicStatus `json:"topics"`
 }
 
-// createdTopic is what a topic is created with. Settings that are not listed are the cluster's defaults.
+// createdTopic is what a topic is created with. Settings that are not listed are the cluster's
+// defaults.
 type createdTopic struct {
 	Name        string            `json:"name"`
 	Partitions  int32             `json:"partitions"`
@@ -154,7 +156,8 @@ func (c *connection) plan(topic string) createdTopic {
 	return t
 }
 
-// report writes r. Topics that were not created make the exit code 1, and so do topics with problems, except in a dry run.
+// report writes r. Topics that were not created make the exit code 1, and so do topics with
+// problems, except in a dry run.
 func report(h *app.Host, cmd *cobra.Command, r topicsReport) error {
 	if h.JSON(cmd) {
 		if err := h.WriteJSON(r); err != nil {

@@ -49,7 +49,8 @@ type unavailable struct{}
 func (unavailable) Start(context.Context) error { return errors.New("the commands must not start it") }
 func (unavailable) Stop(context.Context) error  { return nil }
 
-// runShop runs a command of a binary with the routes of a shop. The plugins of one binary are used once.
+// runShop runs a command of a binary with the routes of a shop. The plugins of one binary are used
+// once.
 func runShop(t *testing.T, brokers []string, prefix string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	return runShopWith(t, brokers, prefix, func(*Config) {}, args...)
@@ -62,7 +63,7 @@ func runShopWith(t *testing.T, brokers []string, prefix string, adapt func(*Conf
 	quick(&p.config)
 	adapt(&p.config)
 	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a run that does not end by itself
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the run does not end by itself
 	defer cancel()
 	code = app.Main(ctx, app.Options{
 		Name: "shop", Plugins: []pipeline.Plugin{p, shop{p, prefix}}, Args: args, Stdout: &out, Stderr: &errs,
@@ -115,7 +116,7 @@ func TestTopicsByCommand(t *testing.T) {
 		code, r = list()
 		require.Equal(t, app.ExitOK, code)
 		require.Empty(t, problems(r))
-		for i, limit := range map[int]int{0: 2 << 20, 2: 2<<20 + headroom, 3: 2<<20 + headroom} {
+		for i, limit := range map[int]int{0: 2 << 20, 2: 2<<20 + headerAllowance, 3: 2<<20 + headerAllowance} {
 			require.Equal(t, 2, r.Topics[i].Partitions)
 			require.Equal(t, fmt.Sprint(limit), r.Topics[i].Settings[configMaxMessageBytes], r.Topics[i].Name)
 		}
@@ -126,8 +127,8 @@ func TestTopicsByCommand(t *testing.T) {
 	})
 }
 
-// TestOneReplicaAloneIsNotEnough: a topic with three replicas is created so that two must have a record before it is
-// acknowledged. An existing one that is not so is reported.
+// TestOneReplicaAloneIsNotEnough: a topic with three replicas is created so that two must have a
+// record before it is acknowledged. An existing one that is not so is reported.
 func TestOneReplicaAloneIsNotEnough(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(3))
@@ -142,7 +143,8 @@ func TestOneReplicaAloneIsNotEnough(t *testing.T) {
 	require.Equal(t, 1, strings.Count(out, "must be at least"), "and nothing else: %s", out)
 }
 
-// TestARefusedTopicDoesNotStopTheOthers: neither one that the user may not see, nor one that the user may not create.
+// TestARefusedTopicDoesNotStopTheOthers: neither one that the user may not see, nor one that the
+// user may not create.
 func TestARefusedTopicDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
 	may := func(topic string, operation kmsg.ACLOperation) kfake.ACL {
@@ -191,7 +193,7 @@ func TestTopicsOfAnAdministrator(t *testing.T) {
 			}
 			require.NoError(t, admin.CreateTopic(prefix+name, detail, false))
 		}
-		require.NoError(t, p.EnsureTopics(t.Context(), names...)) // the broker knows all of them
+		require.NoError(t, p.EnsureTopics(t.Context(), names...)) // the broker has all of them
 
 		code, out, errs := runShop(t, brokers, prefix, "topics")
 		require.Equal(t, app.ExitBad, code, errs)
@@ -208,7 +210,8 @@ func TestTopicsOfAnAdministrator(t *testing.T) {
 	})
 }
 
-// TestAMissingTopicEndsTheStart, where topics are not created: the error says which topic of which route.
+// TestAMissingTopicEndsTheStart, where topics are not created: the error says which topic of which
+// route.
 func TestAMissingTopicEndsTheStart(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {

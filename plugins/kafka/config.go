@@ -13,14 +13,15 @@ import (
 )
 
 // Config is the section plugins.kafka of the settings. DefaultConfig gives every default; a zero
-// Config is not usable. It is read when the service starts, not before, so that another plugin
-// (an embedded broker, say) may still replace Brokers after the settings were decoded.
+// Config is not usable. The service reads it when it starts. So the embedded environment can still
+// replace Brokers after the settings were decoded.
 type Config struct {
-	// Brokers are the addresses (host:port) asked first for the whole cluster.
+	// Brokers are the addresses (host:port) of the first metadata request.
 	Brokers []string `yaml:"brokers"`
 	// ClientID names this program in the broker's logs and quotas.
 	ClientID string `yaml:"client_id"`
-	// Version is the oldest Kafka the cluster may run (at least 2.8.0): it picks the protocol versions.
+	// Version is the oldest Kafka the cluster may run (at least 2.8.0): it picks the protocol
+	// versions.
 	Version string `yaml:"version"`
 
 	// Window is how many records of one partition may be between the first unacknowledged and the
@@ -29,13 +30,14 @@ type Config struct {
 	// WindowBytes bounds the payloads and headers in all windows of one subscription. A partition
 	// with nothing in flight may always read one more record that is due, however large.
 	WindowBytes int64 `yaml:"window_bytes"`
-	// FetchBytes is how many bytes of a partition are asked for at once, before decompression. A larger batch comes whole.
+	// FetchBytes is how many bytes of a partition one request reads, before decompression. A larger
+	// batch is read completely.
 	FetchBytes int32 `yaml:"fetch_bytes"`
 	// InitialOffset is where a group without a commit begins: oldest or newest.
 	InitialOffset string `yaml:"initial_offset"`
 
-	TLS  TLS  `yaml:"tls"`
-	SASL SASL `yaml:"sasl"`
+	TLS  pipeline.TLS `yaml:"tls"`
+	SASL SASL         `yaml:"sasl"`
 	// AllowPlaintextCredentials accepts a SASL password without TLS for brokers on other machines.
 	AllowPlaintextCredentials bool `yaml:"allow_plaintext_credentials"`
 
@@ -43,23 +45,25 @@ type Config struct {
 	DialTimeout time.Duration `yaml:"dial_timeout"`
 	// RequestTimeout bounds one request to a broker.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
-	// Balance are the ways to share partitions among the members of a group, preferred first: range, sticky or
-	// cooperative-sticky. All members of a group must have one in common. With cooperative-sticky alone the partitions that
-	// stay with a member are read during a rebalance; with any other list each rebalance stops all partitions of the group.
+	// Balance are the ways to share partitions among the members of a group, preferred first:
+	// range, sticky or cooperative-sticky. All members of a group must have one in common. With
+	// cooperative-sticky alone a member reads the partitions that it keeps during a rebalance. With
+	// any other list each rebalance stops all partitions of the group.
 	Balance []string `yaml:"balance"`
-	// StaticMembership gives each subscription a group.instance.id made of instance_id and the topic: a restart within
-	// SessionTimeout gets its partitions back without a rebalance. It needs instance_id.
+	// StaticMembership gives each subscription a group.instance.id made of instance_id and the
+	// topic: a restart within SessionTimeout gets its partitions back without a rebalance. It needs
+	// instance_id.
 	StaticMembership bool `yaml:"static_membership"`
 	// SessionTimeout is how long a silent member stays in its group (session.timeout.ms).
 	SessionTimeout time.Duration `yaml:"session_timeout"`
-	// HeartbeatInterval is how often a member shows that it lives, and how soon it sees a rebalance.
+	// HeartbeatInterval is how often a member sends a heartbeat, and how soon it sees a rebalance.
 	HeartbeatInterval time.Duration `yaml:"heartbeat_interval"`
-	// RebalanceTimeout is how long the group waits for a member to let its partitions go.
+	// RebalanceTimeout is how long the group waits for a member to release its partitions.
 	RebalanceTimeout time.Duration `yaml:"rebalance_timeout"`
-	// DrainTimeout is how long records in hand are waited for when partitions are taken away. It
+	// DrainTimeout is how long a claim waits for records in flight when partitions are revoked. It
 	// must stay well under RebalanceTimeout.
 	DrainTimeout time.Duration `yaml:"drain_timeout"`
-	// CloseTimeout is how long Close waits for records in hand before it gives them up.
+	// CloseTimeout is how long Close waits for records in flight before it abandons them.
 	CloseTimeout time.Duration `yaml:"close_timeout"`
 	// CommitInterval is how often marks are committed.
 	CommitInterval time.Duration `yaml:"commit_interval"`
@@ -68,34 +72,26 @@ type Config struct {
 	NackBackoff pipeline.Backoff `yaml:"nack_backoff"`
 	// ReconnectBackoff is the wait between attempts to reach the brokers or to join a group.
 	ReconnectBackoff pipeline.Backoff `yaml:"reconnect_backoff"`
-	// HeadOfLineAfter is how long one record may hold back half a window of acknowledged ones before
-	// it is named in the log.
-	HeadOfLineAfter time.Duration `yaml:"head_of_line_after"`
+	// HeadOfLineWarnAfter is how long one record may hold back half a window of acknowledged ones
+	// before it is named in the log.
+	HeadOfLineWarnAfter time.Duration `yaml:"head_of_line_warn_after"`
 
-	// PublishTimeout bounds one Publish when its context does not: for so long the brokers may be away.
+	// PublishTimeout bounds one Publish: for that long the brokers may be unavailable.
 	PublishTimeout time.Duration `yaml:"publish_timeout"`
-	// MaxMessageBytes is the largest record that is published, and the limit of topics created here. Retry and dead-letter
-	// topics take 64 KiB more, for their headers.
+	// MaxMessageBytes is the largest record that is published, and the limit of topics created
+	// here. Retry and dead-letter topics take 64 KiB more, for their headers.
 	MaxMessageBytes int `yaml:"max_message_bytes"`
 	// Compression of published batches: none, gzip, snappy, lz4 or zstd.
 	Compression string `yaml:"compression"`
 
-	// CreateTopics creates missing topics when a Source is opened or a Sink is used first. Off, a start fails with
-	// ErrTopicMissing when a topic of a route does not exist; the command `topics create` creates them.
+	// CreateTopics creates missing topics when a Source is opened or a Sink is used first. Off, a
+	// start fails with ErrTopicMissing when a topic of a route does not exist; the command `topics
+	// create` creates them.
 	CreateTopics bool `yaml:"create_topics"`
-	// Partitions and ReplicationFactor are those of created topics. With 3 replicas or more they have min.insync.replicas 2.
+	// Partitions and ReplicationFactor are those of created topics. With 3 replicas or more they
+	// have min.insync.replicas 2.
 	Partitions        int32 `yaml:"partitions"`
 	ReplicationFactor int16 `yaml:"replication_factor"`
-}
-
-// TLS says whether and how the connections are encrypted.
-type TLS struct {
-	Enabled            bool   `yaml:"enabled"`
-	CAFile             string `yaml:"ca_file"`     // PEM; empty: the system's roots
-	CertFile           string `yaml:"cert_file"`   // PEM, together with KeyFile
-	KeyFile            string `yaml:"key_file"`    // PEM, together with CertFile
-	ServerName         string `yaml:"server_name"` // empty: the host of the address
-	InsecureSkipVerify bool   `yaml:"insecure_skip_verify"`
 }
 
 // SASL is how this program authenticates. The zero value does not.
@@ -108,31 +104,31 @@ type SASL struct {
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
 	return Config{
-		Brokers:           []string{"127.0.0.1:9092"},
-		ClientID:          "millrace",
-		Version:           "2.8.0",
-		Window:            256,
-		WindowBytes:       16 << 20,
-		FetchBytes:        4 << 10,
-		InitialOffset:     "oldest",
-		DialTimeout:       5 * time.Second,
-		RequestTimeout:    30 * time.Second,
-		Balance:           []string{balanceRange},
-		SessionTimeout:    30 * time.Second,
-		HeartbeatInterval: 3 * time.Second,
-		RebalanceTimeout:  60 * time.Second,
-		DrainTimeout:      20 * time.Second,
-		CloseTimeout:      10 * time.Second,
-		CommitInterval:    time.Second,
-		NackBackoff:       pipeline.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second},
-		ReconnectBackoff:  pipeline.Backoff{First: 250 * time.Millisecond, Max: 10 * time.Second},
-		HeadOfLineAfter:   30 * time.Second,
-		PublishTimeout:    30 * time.Second,
-		MaxMessageBytes:   2 << 20,
-		Compression:       "none",
-		CreateTopics:      true,
-		Partitions:        8,
-		ReplicationFactor: 1,
+		Brokers:             []string{"127.0.0.1:9092"},
+		ClientID:            "millrace",
+		Version:             "2.8.0",
+		Window:              256,
+		WindowBytes:         16 << 20,
+		FetchBytes:          4 << 10,
+		InitialOffset:       "oldest",
+		DialTimeout:         5 * time.Second,
+		RequestTimeout:      30 * time.Second,
+		Balance:             []string{balanceRange},
+		SessionTimeout:      30 * time.Second,
+		HeartbeatInterval:   3 * time.Second,
+		RebalanceTimeout:    60 * time.Second,
+		DrainTimeout:        20 * time.Second,
+		CloseTimeout:        10 * time.Second,
+		CommitInterval:      time.Second,
+		NackBackoff:         pipeline.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second},
+		ReconnectBackoff:    pipeline.Backoff{First: 250 * time.Millisecond, Max: 10 * time.Second},
+		HeadOfLineWarnAfter: 30 * time.Second,
+		PublishTimeout:      30 * time.Second,
+		MaxMessageBytes:     2 << 20,
+		Compression:         "none",
+		CreateTopics:        true,
+		Partitions:          8,
+		ReplicationFactor:   1,
 	}
 }
 
@@ -203,7 +199,7 @@ func (c *Config) Validate() error {
 	}{
 		{"dial_timeout", c.DialTimeout}, {"request_timeout", c.RequestTimeout}, {"session_timeout", c.SessionTimeout},
 		{"heartbeat_interval", c.HeartbeatInterval}, {"rebalance_timeout", c.RebalanceTimeout}, {"drain_timeout", c.DrainTimeout},
-		{"close_timeout", c.CloseTimeout}, {"publish_timeout", c.PublishTimeout}, {"commit_interval", c.CommitInterval}, {"head_of_line_after", c.HeadOfLineAfter},
+		{"close_timeout", c.CloseTimeout}, {"publish_timeout", c.PublishTimeout}, {"commit_interval", c.CommitInterval}, {"head_of_line_warn_after", c.HeadOfLineWarnAfter},
 	} {
 		if f.value < time.Millisecond {
 			bad(f.path, "must be at least 1ms, got %s", f.value)
@@ -215,12 +211,7 @@ func (c *Config) Validate() error {
 	if c.DrainTimeout+c.HeartbeatInterval > c.RebalanceTimeout*3/4 {
 		bad("drain_timeout", "must leave a quarter of rebalance_timeout (%s) after heartbeat_interval, got %s", c.RebalanceTimeout, c.DrainTimeout)
 	}
-	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		bad("tls.cert_file", "must be set together with key_file")
-	}
-	if _, err := c.TLS.load(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, pipeline.FieldErrorsUnder("tls", c.TLS.Validate()))
 	switch {
 	case !slices.Contains(mechanisms, c.SASL.Mechanism):
 		bad("sasl.mechanism", "must be empty, PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, got %q", c.SASL.Mechanism)

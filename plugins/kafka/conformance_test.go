@@ -32,21 +32,23 @@ func conform(t *testing.T, brokers []string, window int) {
 	p := start(t, brokers)
 	features := tests.Features{
 		ConsumerGroups: true,
-		// At least once is what Kafka's groups give: a member that dies without a commit leaves its
-		// window to be run again.
+		// Kafka's groups deliver at least once: the window of a member that crashes runs again.
 		ExactlyOnceDelivery: false,
-		// The suite reads "in order" as "the next message only after the ack of the one before": a
-		// window of one, and one key, because Kafka orders a partition and not a topic.
+		// To the suite, "in order" means that a message follows the ack of the one before. That
+		// needs a window of one. It needs one key, because Kafka orders a partition and not a
+		// topic.
 		GuaranteedOrder: window == 1,
 		Persistent:      true,
-		// A group goes on where it committed: a new subscriber of the same group gets no old messages.
+		// A group goes on where it committed: a new subscriber of the same group gets no old
+		// messages.
 		NewSubscriberReceivesOldMessages: false,
 		// A context does not travel over the wire.
 		ContextPreserved: false,
-		// Restarting the shared server would disturb the other tests; TestReconnect does it on its own.
+		// Restarting the shared server would disturb the other tests; TestReconnect does it on its
+		// own.
 		RestartServiceCommand: nil,
-		// 50 members joining one group one after another cost minutes of rebalances on two cores, and
-		// test the broker; with 10 the same paths are taken.
+		// 50 members that join one group cost minutes of rebalances on two cores, and test the
+		// broker. With 10 the same paths are taken.
 		ForceShort: true,
 	}
 	constructor := func(_ *testing.T, group string) (message.Publisher, message.Subscriber) {
@@ -55,7 +57,7 @@ func conform(t *testing.T, brokers []string, window int) {
 			pub.key = "one"
 		}
 		sub := &suiteSubscriber{p: p, group: group, flow: pipeline.Flow{Window: window}}
-		t.Cleanup(func() { require.NoError(t, sub.Close()) }) // the suite forgets some
+		t.Cleanup(func() { require.NoError(t, sub.Close()) }) // the suite leaves some open
 		return pub, sub
 	}
 	t.Cleanup(func() { deleteTopics(t, p, p.knownTopics()...) })

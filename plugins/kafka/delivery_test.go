@@ -25,7 +25,7 @@ type work struct {
 
 func newWork() *work { return &work{runs: map[string]int{}} }
 
-// on handles out like the Router does, a goroutine a message, each for took, until out is closed.
+// on handles out as the Router does until out is closed: one goroutine per message, each for took.
 func (w *work) on(out <-chan *message.Message, took time.Duration) {
 	w.wait.Go(func() {
 		for m := range out {
@@ -143,7 +143,7 @@ func TestRevokeWaitsForASlowHandler(t *testing.T) {
 		src, w := p.Source(topic, topic), newWork()
 		_, out := subscribe(t, src, pipeline.Flow{})
 		w.on(out, 2*time.Second)
-		w.waitFor(t, 40) // all are in hand
+		w.waitFor(t, 40) // all are in flight
 		_, out = subscribe(t, src, pipeline.Flow{})
 		w.on(out, 0)
 		publish(t, p, topic, texts("after")...)
@@ -152,7 +152,8 @@ func TestRevokeWaitsForASlowHandler(t *testing.T) {
 	})
 }
 
-// TestAbandonedRecordsRunAgain: a handler that does not answer is given up, and its record is not lost.
+// TestAbandonedRecordsRunAgain: a handler that does not answer is abandoned, and its record is not
+// lost.
 func TestAbandonedRecordsRunAgain(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {
@@ -180,7 +181,8 @@ func TestAbandonedRecordsRunAgain(t *testing.T) {
 	})
 }
 
-// TestPoisonTravelsOn: what other clients write is delivered, whatever it is, and what stands behind it too.
+// TestPoisonTravelsOn: what other clients write is delivered, whatever it is, and what stands
+// behind it too.
 func TestPoisonTravelsOn(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {
@@ -188,9 +190,9 @@ func TestPoisonTravelsOn(t *testing.T) {
 		topic := topicFor(t, p)
 		require.NoError(t, p.EnsureTopics(t.Context(), topic))
 		foreign(t, brokers,
-			&sarama.ProducerMessage{Topic: topic},                                              // no key, no value, no headers
-			&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("k")},              // a tombstone
-			&sarama.ProducerMessage{Topic: topic, Value: sarama.ByteEncoder{0xff, 0x00, 0xfe}}, // no text
+			&sarama.ProducerMessage{Topic: topic},
+			&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("k")},
+			&sarama.ProducerMessage{Topic: topic, Value: sarama.ByteEncoder{0xff, 0x00, 0xfe}},
 			&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder(""), Key: sarama.ByteEncoder{0xff}},
 			&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder("v"), Headers: []sarama.RecordHeader{
 				{Key: []byte{}}, {Key: []byte("a")}, {Key: []byte("a"), Value: []byte("last")}, {Key: []byte{0xff}, Value: []byte{0xfe}},
@@ -206,7 +208,7 @@ func TestPoisonTravelsOn(t *testing.T) {
 			got = append(got, m)
 			o := pipeline.OriginFrom(m.Context())
 			require.Equal(t, pipeline.Origin{
-				Kind: Kind, Name: topic, Group: topic, Key: o.Key, Partition: 0, Offset: int64(len(got) - 1), Delivered: 1,
+				Kind: Kind, Source: topic, Position: position(topic, 0, int64(len(got)-1)), Group: topic, Key: o.Key, Delivered: 1,
 			}, o)
 			require.Equal(t, o.Key, m.Metadata.Get(pipeline.MetaKey))
 			m.Ack()
@@ -302,12 +304,12 @@ func TestMetricsOfALivePartition(t *testing.T) {
 			m.Ack()
 		}
 		want := map[string]float64{
-			"in_hand": 2, "not_due": 0, "lag": 5, "head_of_line_records": 2, "head_of_line_offset": 0,
+			"in_flight": 2, "not_due": 0, "lag": 5, "head_of_line_records": 2, "head_of_line_offset": 0,
 			"marked_total": 0, "sessions_total": 1, "published_total": 5,
 		}
 		require.Eventually(t, func() bool { return holds(t, registry, topic, want) }, 10*time.Second, 20*time.Millisecond)
 		got[0].Ack()
-		want["in_hand"], want["lag"], want["marked_total"], want["head_of_line_records"] = 2, 2, 3, 0
+		want["in_flight"], want["lag"], want["marked_total"], want["head_of_line_records"] = 2, 2, 3, 0
 		delete(want, "head_of_line_offset")
 		next(t, out) // the fifth
 		require.Eventually(t, func() bool { return holds(t, registry, topic, want) }, 10*time.Second, 20*time.Millisecond)

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// dialer opens the connections of a subscription and can cut them. sarama's client does not end a request that waits for its answer:
-// a join, for instance, is answered when the slowest member of the group has joined.
+// dialer opens the connections of a subscription and can cut them. sarama's client does not end a
+// request that waits for its answer. A join, for instance, is answered when the slowest member of
+// the group has joined.
 type dialer struct {
 	net.Dialer
 	mu    sync.Mutex

@@ -10,14 +10,14 @@ import (
 )
 
 var (
-	// ErrUnavailable is wrapped by the error of a start that ended before a broker answered. It is a
-	// pipeline.ErrUnavailable, for which the program exits with the code of a missing server.
+	// ErrUnavailable is wrapped by the error of a start that ended before a broker answered. It is
+	// a pipeline.ErrUnavailable, for which the program exits with the code of a missing server.
 	ErrUnavailable = fmt.Errorf("kafka: %w", pipeline.ErrUnavailable)
-	// ErrTopicMissing is wrapped by the error of a start when create_topics is off and topics of routes do not exist.
-	// It is a pipeline.ErrUnavailable too. An operator must create the topics.
+	// ErrTopicMissing is wrapped by the error of a start when create_topics is off and topics of
+	// routes do not exist. It is a pipeline.ErrUnavailable too. An operator must create the topics.
 	ErrTopicMissing error = missingTopicsError{}
-	// ErrNotStarted is returned by what needs the brokers while the kafka service is not running:
-	// open sources and publish only between its Start and its Stop.
+	// ErrNotStarted is returned while the kafka service is not running. Open sources and publish
+	// only between its Start and its Stop.
 	ErrNotStarted = errors.New("the kafka service is not started")
 	// ErrClosed is returned by a subscription that was closed, or subscribed to twice.
 	ErrClosed = errors.New("the kafka subscription is closed or already in use")
@@ -29,15 +29,18 @@ type missingTopicsError struct{}
 func (missingTopicsError) Error() string { return "kafka: topics are missing" }
 func (missingTopicsError) Unwrap() error { return pipeline.ErrUnavailable }
 
-// ClassTooLarge is the error class (pipeline.Class) of a record that exceeds a size limit. It is
-// permanent: no retry makes it smaller.
-const ClassTooLarge = "too_large"
-
-// ClassInvalidRecord is the error class of a record that its topic refuses for another reason than its size, such as one without
-// a key on a compacted topic. It is permanent.
+// ClassInvalidRecord is the error class of a record that its topic refuses for a reason other than
+// its size. An example is a record without a key on a compacted topic. It is permanent.
 const ClassInvalidRecord = "invalid_record"
 
-// fatal says whether no amount of waiting cures err: a person must change a permission or a name.
+func errorClasses() []pipeline.ErrorClass {
+	return []pipeline.ErrorClass{{
+		Name: ClassInvalidRecord, Cause: "the topic refuses the record, for another reason than its size",
+		Action: "read the broker's reason in the error; fix the topic or the producer of the record, then replay",
+	}}
+}
+
+// fatal says whether err is permanent: an operator must change a permission or a name.
 func fatal(err error) bool {
 	for _, f := range []error{
 		sarama.ErrTopicAuthorizationFailed, sarama.ErrGroupAuthorizationFailed, sarama.ErrClusterAuthorizationFailed,

@@ -54,7 +54,8 @@ func Example() {
 	defer broker.Close()
 
 	k := kafka.New()
-	k.Settings().(*kafka.Config).Brokers = broker.ListenAddrs() // in a service: plugins.kafka.brokers
+	// In a service: the setting plugins.kafka.brokers.
+	k.Settings().(*kafka.Config).Brokers = broker.ListenAddrs()
 	g := greeter{k, make(chan string)}
 	reg, err := pipeline.NewRegistry(pipeline.Env{}, k, g)
 	if err != nil {

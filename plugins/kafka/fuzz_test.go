@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// FuzzRecord: any record becomes a message that holds all of it, shares no memory with it, and can be published and
-// read again as the same.
+// FuzzRecord: any record becomes a message that has all of its content and shares no memory with
+// it. Published and read again, it is the same.
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte("777"), []byte(`{"promotionId":1}`), "traceparent", "00-1-2-01", wkafka.UUIDHeaderKey, "u-1")
 	f.Add([]byte{}, []byte{}, pipeline.MetaKey, "not the key", "", "")
@@ -49,7 +49,8 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzDueTime: a due time is as it was written, or none; nothing is held for longer than longestHold.
+// FuzzDueTime: a due time is as it was written, or none; nothing is held for longer than
+// longestHold.
 func FuzzDueTime(f *testing.F) {
 	for _, s := range []string{"", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05.123456789+01:00", "9999-12-31T23:59:59Z", "0000-01-01T00:00:00Z", "2026-01-02 03:04:05", "soon"} {
 		f.Add(s)

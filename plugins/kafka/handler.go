@@ -14,7 +14,7 @@ type handler struct{ s *subscription }
 
 // Setup notes the membership. A cooperative member has one session for many assignments.
 func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
-	h.s.patient.begin(session.Context())
+	h.s.groupClient.begin(session.Context())
 	if h.s.client.Config().Consumer.Offsets.Initial == sarama.OffsetNewest {
 		h.s.added = h.s.commits.added() // before this session commits anything
 	}
@@ -29,8 +29,9 @@ type committed struct {
 	log          *slog.Logger
 }
 
-// of returns the commit of one partition. It is read when the claim begins: by then the former owner has made its last one.
-// Without it work is only repeated, so an error is no obstacle.
+// of returns the commit of one partition. It is read when the claim begins: by then the former
+// owner has made its last one. Without it some records are only handled again, so an error is
+// logged.
 func (c committed) of(partition int32) (commit progress, exists bool) {
 	answer, err := c.fetch(partition)
 	if err != nil {
@@ -44,9 +45,10 @@ func (c committed) of(partition int32) (commit progress, exists bool) {
 	return progress{b.Offset, decodeProgress(b.Offset, b.Metadata)}, true
 }
 
-// added returns a function that says whether a partition was added after the group had begun. Now the first partition has a commit
-// and this one has none, or the topic does not have it yet. Commits of later partitions say nothing: another member may have made them
-// for partitions that were added together with this one.
+// added returns a function that says whether a partition was added after the group had started. It
+// was, when the first partition has a commit now and this one has none, or does not exist yet.
+// Commits of later partitions prove nothing: another member may have made them for partitions that
+// were added together with this one.
 func (c committed) added() func(partition int32) bool {
 	all, err := c.client.Partitions(c.topic)
 	if err != nil {
@@ -65,8 +67,8 @@ func (c committed) added() func(partition int32) bool {
 	}
 }
 
-// fetch asks the group's coordinator, and a second time where the first one is unavailable or no longer the coordinator: the client does
-// not notice that by itself.
+// fetch reads from the group's coordinator. It tries again with a refreshed coordinator:
+// the client does not notice by itself that one is unavailable or was replaced.
 func (c committed) fetch(partitions ...int32) (*sarama.OffsetFetchResponse, error) {
 	answer, err := c.fetchOnce(partitions)
 	if err == nil {
@@ -121,23 +123,26 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 	switch initial {
 	case sarama.OffsetNewest:
 		if !committed && s.added(partition) {
-			// It is read from its beginning. This claim began at the end, so the commit is set and the session ends.
-			first, err := s.patient.GetOffset(topic, partition, sarama.OffsetOldest)
+			// It is read from its beginning. This claim began at the end, so the commit is set and
+			// the session ends.
+			first, err := s.groupClient.GetOffset(topic, partition, sarama.OffsetOldest)
 			if err == nil {
 				s.log.Info("kafka partition was added; it is read from its beginning", pipeline.LogPartition, partition, pipeline.LogOffset, first)
 				session.MarkOffset(topic, partition, first, "")
 			}
 			return err
 		}
-		// The next session must not skip what is published from now on, also when no record is marked in this one. The
-		// high water mark is no answer: fetching has begun, so it may be past records that were not handled yet.
-		initial = s.patient.end(partition)
+		// The next session must not skip what is published from now on, also when this one marks no
+		// record. The high water mark does not serve: fetching has started, so it may be past
+		// records that were not handled yet.
+		initial = s.groupClient.end(partition)
 		begin(initial)
 	case sarama.OffsetOldest:
 		initial = 0
 		if committed {
-			// The commit names an offset that the log does not have. sarama begins at the initial offset, and would keep the
-			// commit until the log is longer than that, and so repeat everything at each rebalance.
+			// The commit names an offset that the log does not have. sarama begins at the initial
+			// offset, and would keep the commit until the log is longer than that, and so repeat
+			// everything at each rebalance.
 			restart = begin
 		}
 	}
@@ -154,7 +159,8 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 		s.mu.Unlock()
 	}()
 	c.run(from.Messages())
-	// Until sarama has taken the partition away itself, the return would end the session of all partitions.
+	// Until sarama has taken the partition away itself, the return would end the session of all
+	// partitions.
 	for {
 		select {
 		case <-session.Context().Done():

@@ -14,7 +14,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// A group that begins at the newest offset skips nothing afterwards, also when its sessions end before a record is marked.
+// A group that begins at the newest offset skips nothing afterwards, also when its sessions end
+// before a record is marked.
 func TestNewestSkipsNothingBetweenSessions(t *testing.T) {
 	t.Parallel()
 	for name, committed := range map[string]int64{"no commit": -1, "commit before the log": 1, "commit beyond the log": 1000} {
@@ -44,7 +45,8 @@ func TestNewestSkipsNothingBetweenSessions(t *testing.T) {
 	}
 }
 
-// A partition that is added later has nothing that was published before the group began: it is read from its beginning.
+// A partition that is added later has nothing that was published before the group began: it is read
+// from its beginning.
 func TestNewestReadsAllOfAnAddedPartition(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {
@@ -59,7 +61,7 @@ func TestNewestReadsAllOfAnAddedPartition(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, admin.CreatePartitions(topic, 4, nil, false))
 
-		again := start(t, brokers, newest) // which knows all partitions
+		again := start(t, brokers, newest) // its client has all partitions
 		require.NoError(t, again.EnsureTopics(t.Context(), topic))
 		commitOf(t, again, topic, 3, 0) // another member was faster
 		spread(t, again, topic, "after")
@@ -68,7 +70,7 @@ func TestNewestReadsAllOfAnAddedPartition(t *testing.T) {
 		for range 100 {
 			m := next(t, out)
 			require.Equal(t, "after", string(m.Payload))
-			partitions[pipeline.OriginFrom(m.Context()).Partition] = true
+			partitions[partitionOf(m)] = true
 			m.Ack()
 		}
 		require.Len(t, partitions, 4)
@@ -97,7 +99,8 @@ func deleteRecords(t *testing.T, p *Plugin, topic string, before int64) {
 	require.NoError(t, admin.DeleteRecords(topic, map[int32]int64{0: before}))
 }
 
-// newestOnly is a client of a partition that ends at 500, and a session and a claim that began there. Fetching has gone further.
+// newestOnly is a client of a partition that ends at 500, and a session and a claim that began
+// there. Fetching has gone further.
 type newestOnly struct {
 	sarama.Client
 	sarama.ConsumerGroupSession
@@ -134,8 +137,8 @@ func TestNewestIsTheEndWhenTheClaimBegan(t *testing.T) {
 			log := slog.New(slog.DiscardHandler)
 			s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, log, newMetrics())
 			n := &newestOnly{commit: committed}
-			s.patient = &patient{Client: n, owned: &s.owned, log: log}
-			_, err := s.patient.GetOffset("topic", 3, sarama.OffsetNewest)
+			s.groupClient = &waitingClient{Client: n, owned: &s.owned, log: log}
+			_, err := s.groupClient.GetOffset("topic", 3, sarama.OffsetNewest)
 			require.NoError(t, err)
 			s.added = func(int32) bool { return false }
 			s.former = func(int32) (progress, bool) { return progress{base: committed}, committed >= 0 }
@@ -148,7 +151,7 @@ func TestNewestIsTheEndWhenTheClaimBegan(t *testing.T) {
 	}
 }
 
-// What a former owner has done is found also after the group's coordinator has moved.
+// A claim finds the progress of the former owner also after the group's coordinator has moved.
 func TestProgressIsReadFromTheCoordinatorOfTheMoment(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(3))

@@ -58,8 +58,8 @@ func everything(t *testing.T, p *Plugin, topic string, n int) []*message.Message
 	return msgs
 }
 
-// A record just under the limit of its topic leaves no room for the headers that say why it failed. It is dead-lettered all the
-// same, once, and the records behind it are handled.
+// A record just under the limit of its topic leaves no room for the headers that say why it failed.
+// It is dead-lettered all the same, once, and the records behind it are handled.
 func TestARecordNearTheLimitIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -140,7 +140,8 @@ func TestARecordNearTheLimitIsDeadLettered(t *testing.T) {
 	}
 }
 
-// A batch over its topic's limit is sent in pieces: only a record that is refused alone is too large.
+// A batch over its topic's limit is sent in pieces: only a record that is refused alone is too
+// large.
 func TestABatchOverTheTopicsLimit(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {
@@ -151,7 +152,7 @@ func TestABatchOverTheTopicsLimit(t *testing.T) {
 		batch := make([]*message.Message, 100)
 		for i := range batch {
 			batch[i] = texts(fmt.Sprint(i, " ", text))[0]
-			batch[i].Metadata.Set(pipeline.MetaKey, fmt.Sprint("key ", i/97)) // few records of the other partition, which is not refused
+			batch[i].Metadata.Set(pipeline.MetaKey, fmt.Sprint("key ", i/97))
 		}
 		publish(t, p, topic, batch...)
 		once(t, p, topic, 100)
@@ -165,7 +166,7 @@ func TestABatchOverTheTopicsLimit(t *testing.T) {
 
 		err := p.Sink(topic).Publish(t.Context(), texts("small", string(make([]byte, 30_000)), "small too")...)
 		require.True(t, pipeline.IsPermanent(err), "%v", err)
-		require.Equal(t, ClassTooLarge, pipeline.Class(err))
+		require.Equal(t, pipeline.ClassTooLarge, pipeline.Class(err))
 	})
 }
 
@@ -204,7 +205,8 @@ func TestPublishNoticesADeletedTopic(t *testing.T) {
 	})
 }
 
-// A commit beyond the end of the log, as after a restore, repeats the partition once and not at each session.
+// A commit beyond the end of the log, as after a restore, repeats the partition once and not at
+// each session.
 func TestACommitBeyondTheEnd(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {
@@ -266,7 +268,7 @@ func TestAMovedRecordIsTheSame(t *testing.T) {
 		require.True(t, ours)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
 		c := newClaim(t.Context(), s, 0, 0, nil, nil, nil)
-		require.NoError(t, c.toTheEnd(&record{pristine: everything(t, p, topic, 1)[0]}))
+		require.NoError(t, c.moveToEnd(&record{pristine: everything(t, p, topic, 1)[0]}))
 		both := everything(t, p, topic, 2)
 		require.Equal(t, both[0].UUID, both[1].UUID)
 		require.Equal(t, both[0].Metadata, both[1].Metadata)

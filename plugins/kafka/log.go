@@ -1,6 +1,6 @@
 package kafka
 
-// Attribute keys of this package's log lines, beside those of package pipeline.
+// Attribute keys of this package's log lines, in addition to those of package pipeline.
 const (
 	keyCount     = "count"
 	keyHeldFor   = "held_for"

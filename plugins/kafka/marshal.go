@@ -11,16 +11,16 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// marshaler is watermill-kafka's wire format (the uuid in a header of its name, every metadata entry
-// a header, the payload as it is) with the record key in pipeline.MetaKey. Unmarshal never fails:
-// what any client wrote travels on, and whoever handles it decides.
+// marshaler is watermill-kafka's wire format with the record key in pipeline.MetaKey. The uuid is
+// in a header of its own, every metadata entry is a header, and the payload is unchanged. Unmarshal
+// never fails: the handler decides what is wrong with a record.
 type marshaler struct{}
 
 // Marshal makes the record of m. The key is not repeated as a header.
 func (marshaler) Marshal(topic string, m *message.Message) (*sarama.ProducerMessage, error) {
-	key, keyed := m.Metadata[pipeline.MetaKey]
+	key, hasKey := m.Metadata[pipeline.MetaKey]
 	_, reserved := m.Metadata[wkafka.UUIDHeaderKey]
-	if keyed || reserved {
+	if hasKey || reserved {
 		plain := message.NewMessage(m.UUID, m.Payload)
 		for k, v := range m.Metadata {
 			if k != pipeline.MetaKey && k != wkafka.UUIDHeaderKey {
@@ -44,8 +44,8 @@ func (marshaler) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error) 
 	return unmarshal(r), nil
 }
 
-// unmarshal makes the message of a record and copies everything out of it, because a record shares
-// its memory with the whole response it came in. A record without Watermill's uuid is named after its place.
+// unmarshal makes the message of a record. It copies everything, because a record shares its memory
+// with the response it came in. A record without Watermill's uuid is named after its place.
 func unmarshal(r *sarama.ConsumerMessage) *message.Message {
 	var uuid string
 	meta := make(message.Metadata, len(r.Headers)+1)
@@ -59,24 +59,24 @@ func unmarshal(r *sarama.ConsumerMessage) *message.Message {
 		}
 		meta[string(h.Key)] = string(h.Value)
 	}
-	// The record's key is the truth, whatever a header of that name says.
+	// The record's key overrides a header of that name.
 	delete(meta, pipeline.MetaKey)
 	if len(r.Key) > 0 {
 		meta[pipeline.MetaKey] = string(r.Key)
 	}
 	if uuid == "" {
-		uuid = pipeline.Origin{Name: r.Topic, Partition: r.Partition, Offset: r.Offset}.String()
+		uuid = position(r.Topic, r.Partition, r.Offset)
 	}
 	m := message.NewMessage(uuid, bytes.Clone(r.Value))
 	m.Metadata = meta
 	return m
 }
 
-// longestHold is how far ahead a due time is believed: a mistyped year must not stop a partition.
+// longestHold is the longest wait for a due time: a mistyped year must not stop a partition.
 const longestHold = 24 * time.Hour
 
 // dueTime returns when a message may be handled; zero, or a time in the past, means now. So do a
-// time that can't be read and one beyond longestHold: a message is never held for ever.
+// time that can't be read and one beyond longestHold: a message is never held forever.
 func dueTime(meta message.Metadata, now time.Time) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, meta[pipeline.MetaDue])
 	if err != nil || t.Sub(now) > longestHold {

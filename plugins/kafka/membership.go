@@ -19,13 +19,14 @@ const (
 	balanceCooperative = sarama.CooperativeStickyBalanceStrategyName
 )
 
-// cooperates says whether a member with these settings keeps partitions during a rebalance. An eager strategy in the list makes the member eager.
+// cooperates says whether a member with these settings keeps partitions during a rebalance. An
+// eager assignor in the list makes the member eager.
 func (c *Config) cooperates() bool {
 	return !slices.ContainsFunc(c.Balance, func(name string) bool { return name != balanceCooperative })
 }
 
-// strategies returns what a member offers to its group. Some keep state, so each member has its own.
-func (c *Config) strategies(topic string, o *ownership) []sarama.BalanceStrategy {
+// assignors returns what a member offers to its group. Some have state, so each member has its own.
+func (c *Config) assignors(topic string, o *ownership) []sarama.BalanceStrategy {
 	offered := make([]sarama.BalanceStrategy, len(c.Balance))
 	for i, name := range c.Balance {
 		switch name {
@@ -36,36 +37,39 @@ func (c *Config) strategies(topic string, o *ownership) []sarama.BalanceStrategy
 		default:
 			offered[i] = sarama.NewBalanceStrategyRange()
 		}
-		if inner, ok := offered[i].(cooperativeStrategy); ok && c.cooperates() {
-			offered[i] = observedStrategy{inner, topic, o}
+		if inner, ok := offered[i].(cooperativeAssignor); ok && c.cooperates() {
+			offered[i] = observedAssignor{inner, topic, o}
 		}
 	}
 	return offered
 }
 
-// cooperativeStrategy is all that sarama's cooperative strategy implements.
-type cooperativeStrategy interface {
+// cooperativeAssignor has all methods of sarama's cooperative assignor.
+type cooperativeAssignor interface {
 	sarama.RebalanceProtocolBalanceStrategy
 	sarama.SubscriptionUserDataBalanceStrategy
 	sarama.OnAssignmentBalanceStrategy
 }
 
-// observedStrategy reports each assignment. In a cooperative group sarama ends neither the session nor a context when it takes a
-// partition away. It closes the claim's channel, and a reader whose window is full does not read that.
-type observedStrategy struct {
-	cooperativeStrategy
+// observedAssignor reports each assignment. In a cooperative group sarama ends neither the session
+// nor a context when it revokes a partition. It closes the claim's channel, and a reader whose
+// window is full does not read that channel.
+type observedAssignor struct {
+	cooperativeAssignor
 	topic string
 	owned *ownership
 }
 
-// OnAssignment implements sarama.OnAssignmentBalanceStrategy. It is called before sarama revokes or begins a claim.
-func (s observedStrategy) OnAssignment(a *sarama.ConsumerGroupMemberAssignment, generation int32) {
-	s.cooperativeStrategy.OnAssignment(a, generation)
+// OnAssignment implements sarama.OnAssignmentBalanceStrategy. It is called before sarama revokes or
+// begins a claim.
+func (s observedAssignor) OnAssignment(a *sarama.ConsumerGroupMemberAssignment, generation int32) {
+	s.cooperativeAssignor.OnAssignment(a, generation)
 	s.owned.assign(a.Topics[s.topic])
 }
 
-// ownership is which partitions a member has, and a context per partition that ends when the partition is taken away. An eager
-// member has nothing in it: there the end of a session takes all partitions away.
+// ownership is which partitions a member has, and a context per partition that ends when the
+// partition is revoked. An eager member has nothing in it: there the end of a session takes all
+// partitions away.
 type ownership struct {
 	onAssign func(partitions int) // may be nil
 
@@ -102,7 +106,7 @@ func (o *ownership) assign(partitions []int32) {
 	}
 }
 
-// during returns a context that ends with ctx and when the partition is taken away.
+// during returns a context that ends with ctx and when the partition is revoked.
 func (o *ownership) during(ctx context.Context, partition int32) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	o.mu.Lock()
@@ -114,7 +118,7 @@ func (o *ownership) during(ctx context.Context, partition int32) (context.Contex
 		stop := context.AfterFunc(h.ctx, cancel)
 		return ctx, func() { stop(); cancel() }
 	case known:
-		cancel() // it was taken away before its claim began
+		cancel() // it was revoked before its claim began
 	}
 	return ctx, cancel
 }
@@ -139,8 +143,9 @@ func (p *Plugin) checkStatic(c Config) error {
 	return nil
 }
 
-// memberName returns the group.instance.id of the next member of group on topic, or nothing for a dynamic member. The topic is part
-// of it, because every subscription of an instance is a member. A second subscription of the same topic and group gets a number.
+// memberName returns the group.instance.id of the next member of group on topic, or nothing for a
+// dynamic member. The topic is part of it, because every subscription of an instance is a member. A
+// second subscription of the same topic and group gets a number.
 func (p *Plugin) memberName(c Config, topic, group string) string {
 	if !c.StaticMembership {
 		return ""

@@ -27,8 +27,8 @@ func balancedBy(names ...string) func(*Config) {
 // member is a subscription of a test whose messages are answered one by one.
 type member struct {
 	*subscription
-	out    <-chan *message.Message
-	inHand map[int32]*message.Message
+	out      <-chan *message.Message
+	inFlight map[int32]*message.Message
 }
 
 // join adds a member that has at most one record of a partition in flight.
@@ -37,7 +37,7 @@ func join(t *testing.T, p *Plugin, topic string) *member {
 	sub, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{Window: 1})
 	s, ours := sub.(*subscription)
 	require.True(t, ours)
-	m := &member{subscription: s, out: out, inHand: map[int32]*message.Message{}}
+	m := &member{subscription: s, out: out, inFlight: map[int32]*message.Message{}}
 	t.Cleanup(m.answer)
 	return m
 }
@@ -46,15 +46,15 @@ func join(t *testing.T, p *Plugin, topic string) *member {
 func (m *member) take(t *testing.T) *message.Message {
 	t.Helper()
 	got := next(t, m.out)
-	m.inHand[pipeline.OriginFrom(got.Context()).Partition] = got
+	m.inFlight[partitionOf(got)] = got
 	return got
 }
 
-// answer acknowledges everything in hand.
+// answer acknowledges everything in flight.
 func (m *member) answer() {
-	for p, msg := range m.inHand {
+	for p, msg := range m.inFlight {
 		msg.Ack()
-		delete(m.inHand, p)
+		delete(m.inFlight, p)
 	}
 }
 
@@ -85,8 +85,8 @@ func spread(t *testing.T, p *Plugin, topic, text string) {
 	publish(t, p, topic, msgs...)
 }
 
-// In a cooperative group a member that joins stops only the partitions that move, also while these still wait for a handler, and
-// while the group waits for a member that has not joined again.
+// In a cooperative group a member that joins stops only the partitions that move. That holds while
+// these wait for a handler, and while the group waits for a member that has not joined again.
 func TestCooperativeRebalanceStopsOnlyWhatMoves(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {
@@ -115,7 +115,8 @@ func TestCooperativeRebalanceStopsOnlyWhatMoves(t *testing.T) {
 			a.take(t)
 		}
 		b.answer()
-		// With one more member each owner loses one. The first waits for its handler, so the join of the second waits, too.
+		// With one more member each owner loses one. The first waits for its handler, so the join
+		// of the second waits, too.
 		join(t, p, topic)
 		reading := b.waitForClaims(t, 3)
 		a.waitForClaims(t, 3)
@@ -132,8 +133,8 @@ func TestCooperativeRebalanceStopsOnlyWhatMoves(t *testing.T) {
 	})
 }
 
-// A handler that outlives the drain may still run when its member gets the partition back. Its records are not handed out a second
-// time, and its answers count for the new claim.
+// A handler that outlives the drain may still run when its member gets the partition back. Its
+// records are not delivered twice, and its answers count for the new claim.
 func TestAClaimWaitsForTheHandlersOfAnEarlierOne(t *testing.T) {
 	t.Parallel()
 	for _, balance := range []string{balanceRange, balanceCooperative} {
@@ -151,7 +152,7 @@ func TestAClaimWaitsForTheHandlersOfAnEarlierOne(t *testing.T) {
 				flying := map[int32][]*message.Message{}
 				for range 4 {
 					m := next(t, out)
-					partition := pipeline.OriginFrom(m.Context()).Partition
+					partition := partitionOf(m)
 					flying[partition] = append(flying[partition], m)
 				}
 
@@ -171,9 +172,9 @@ func TestAClaimWaitsForTheHandlersOfAnEarlierOne(t *testing.T) {
 				flying[moved][1].Nack()
 				for _, want := range []int64{2, 1} {
 					m := next(t, out)
-					at := pipeline.OriginFrom(m.Context())
-					require.Equal(t, moved, at.Partition)
-					require.Equal(t, want, at.Offset)
+					partition, offset := placeOf(m)
+					require.Equal(t, moved, partition)
+					require.Equal(t, want, offset)
 					m.Ack()
 				}
 				for _, m := range flying[1-moved] {
@@ -182,7 +183,7 @@ func TestAClaimWaitsForTheHandlersOfAnEarlierOne(t *testing.T) {
 				left := 100 - 3 - 2
 				for range left {
 					m := next(t, out)
-					require.Greater(t, pipeline.OriginFrom(m.Context()).Offset, int64(1))
+					require.Greater(t, offsetOf(m), int64(1))
 					m.Ack()
 				}
 			})
@@ -197,17 +198,18 @@ func contextDone(wait func(context.Context) error) error {
 	return wait(ctx)
 }
 
-// reads publishes text and acknowledges what m has of the claims' partitions until it reads that text from each.
+// reads publishes text and acknowledges what m has of the claims' partitions until it reads that
+// text from each.
 func reads(t *testing.T, p *Plugin, topic string, m *member, claims map[int32]*claim, text string) {
 	t.Helper()
 	spread(t, p, topic, text)
 	left := maps.Clone(claims)
 	for partition := range left {
-		m.inHand[partition].Ack()
+		m.inFlight[partition].Ack()
 	}
 	for len(left) > 0 {
 		got := m.take(t)
-		partition := pipeline.OriginFrom(got.Context()).Partition
+		partition := partitionOf(got)
 		require.Contains(t, claims, partition, "nothing is handed out of a partition that moves")
 		if string(got.Payload) == text {
 			delete(left, partition)
@@ -260,7 +262,8 @@ func TestCloseEndsAPendingJoin(t *testing.T) {
 	}
 }
 
-// A stop while a cooperative member's join is pending commits what the member has acknowledged meanwhile, and leaves the group.
+// A stop while a cooperative member's join is pending commits what the member has acknowledged
+// meanwhile, and leaves the group.
 func TestCloseInAPendingJoinCommits(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {
@@ -274,7 +277,8 @@ func TestCloseInAPendingJoinCommits(t *testing.T) {
 		for range busy.waitForClaims(t, 4) {
 			busy.take(t)
 		}
-		// With one more member each owner loses a partition. The first waits for its handler, so the join of the second waits, too.
+		// With one more member each owner loses a partition. The first waits for its handler, so
+		// the join of the second waits, too.
 		third := join(t, p, topic)
 		reading := closes.waitForClaims(t, 3)
 		busy.waitForClaims(t, 3)
@@ -283,12 +287,12 @@ func TestCloseInAPendingJoinCommits(t *testing.T) {
 			closes.take(t)
 		}
 		for partition := range reading {
-			closes.inHand[partition].Ack()
+			closes.inFlight[partition].Ack()
 		}
 		for range reading {
 			closes.take(t)
 		}
-		clear(closes.inHand) // its second records have no answer
+		clear(closes.inFlight) // its second records have no answer
 		require.NoError(t, closes.Close())
 		live, err := p.connected()
 		require.NoError(t, err)
@@ -341,7 +345,8 @@ func TestChangeOverToCooperative(t *testing.T) {
 		require.Eventually(t, func() bool { return describe(t, plugins["old"], topic).Protocol == balanceCooperative }, 30*time.Second, 10*time.Millisecond)
 		require.Empty(t, w.twice())
 
-		// A member of the first kind has nothing in common with the group any more: no waiting helps, so it fails.
+		// A member of the first kind has nothing in common with the group any more: no waiting
+		// helps, so it fails.
 		stranger, _ := subscribe(t, plugins["old"].Source(topic, topic), pipeline.Flow{})
 		failer, ours := stranger.(pipeline.Failer)
 		require.True(t, ours)
@@ -354,13 +359,14 @@ func TestChangeOverToCooperative(t *testing.T) {
 	})
 }
 
-// A static member that is back within the session timeout has its partitions again, and the others notice nothing.
+// A static member that is back within the session timeout has its partitions again, and the others
+// notice nothing.
 func TestStaticMemberReturnsWithoutARebalance(t *testing.T) {
 	t.Parallel()
 	for _, balance := range []string{balanceRange, balanceSticky, balanceCooperative} {
 		t.Run(balance, func(t *testing.T) {
 			t.Parallel()
-			// Not on kfake, which rebalances when what a strategy adds to a join has changed.
+			// Not on kfake, which rebalances when an assignor's data in a join has changed.
 			t.Run("kafka", func(t *testing.T) {
 				t.Parallel()
 				brokers := realServer().brokers(t)
@@ -385,7 +391,7 @@ func TestStaticMemberReturnsWithoutARebalance(t *testing.T) {
 				after := a.waitForClaims(t, 2)
 				require.ElementsMatch(t, slices.Collect(maps.Keys(before)), slices.Collect(maps.Keys(after)))
 				for range after {
-					require.Positive(t, pipeline.OriginFrom(a.take(t).Context()).Offset, "from the commit")
+					require.Positive(t, offsetOf(a.take(t)), "from the commit")
 				}
 				for partition, c := range b.claimed() {
 					require.Same(t, others[partition], c)
@@ -396,7 +402,8 @@ func TestStaticMemberReturnsWithoutARebalance(t *testing.T) {
 	}
 }
 
-// Two processes with one instance_id would take each other's partitions again and again: the one that is not the last ends.
+// Two processes with one instance_id would take each other's partitions again and again: the one
+// that is not the last ends.
 func TestAFencedMemberFails(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {

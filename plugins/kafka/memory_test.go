@@ -31,11 +31,11 @@ func TestMemoryWithLargePayloads(t *testing.T) {
 		}
 		before := heap()
 		_, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
-		var inHand []*message.Message
+		var inFlight []*message.Message
 		take := func() bool {
 			select {
 			case m := <-out:
-				inHand = append(inHand, m)
+				inFlight = append(inFlight, m)
 				return true
 			case <-time.After(2 * time.Second):
 				return false
@@ -44,20 +44,21 @@ func TestMemoryWithLargePayloads(t *testing.T) {
 		for take() {
 		}
 		grown := heap() - before
-		t.Logf("%d records of 1 MiB in hand, %d MiB on the heap", len(inHand), grown>>20)
-		require.Less(t, len(inHand), 16+8+1, "window_bytes and one a partition")
+		t.Logf("%d records of 1 MiB in flight, %d MiB on the heap", len(inFlight), grown>>20)
+		require.Less(t, len(inFlight), 16+8+1, "window_bytes and one a partition")
 		require.Less(t, grown, int64(100<<20))
 
-		for _, m := range inHand {
+		for _, m := range inFlight {
 			m.Ack()
 		}
-		for range records - len(inHand) { // and none is lost
+		for range records - len(inFlight) { // and none is lost
 			next(t, out).Ack()
 		}
 	})
 }
 
-// TestMemoryWithCompressedPayloads is the same with records that are a thousand times larger than what is fetched.
+// TestMemoryWithCompressedPayloads is the same with records that are a thousand times larger than
+// what is fetched.
 func TestMemoryWithCompressedPayloads(t *testing.T) {
 	t.Run("kafka", func(t *testing.T) {
 		p := start(t, realServer().brokers(t), func(c *Config) { c.Partitions, c.Compression = 1, "zstd" })
@@ -68,23 +69,24 @@ func TestMemoryWithCompressedPayloads(t *testing.T) {
 		}
 		before := heap()
 		_, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
-		inHand := []*message.Message{next(t, out)}
+		inFlight := []*message.Message{next(t, out)}
 		for quiet := false; !quiet; {
 			select {
 			case m := <-out:
-				inHand = append(inHand, m)
+				inFlight = append(inFlight, m)
 			case <-time.After(2 * time.Second):
 				quiet = true
 			}
 		}
 		grown := heap() - before
-		t.Logf("%d records of 0.9 MB in hand, %d MiB on the heap", len(inHand), grown>>20)
-		// window_bytes and one record, four records, and a fetch: 4 KiB of batches of about 150 bytes each.
+		t.Logf("%d records of 0.9 MB in flight, %d MiB on the heap", len(inFlight), grown>>20)
+		// window_bytes and one record, four records, and a fetch: 4 KiB of batches of about 150
+		// bytes each.
 		require.Less(t, grown, int64(64<<20))
-		for _, m := range inHand {
+		for _, m := range inFlight {
 			m.Ack()
 		}
-		for range records - len(inHand) {
+		for range records - len(inFlight) {
 			next(t, out).Ack()
 		}
 	})

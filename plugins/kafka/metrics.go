@@ -10,14 +10,14 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// metrics is the plugin's one collector. Counters are kept; gauges are asked of the live claims when
-// they are collected, so that a partition that was taken away leaves no stale value behind.
+// metrics is the plugin's one collector. Gauges are computed from the live claims when they are
+// collected, so that a revoked partition leaves no stale value behind.
 type metrics struct {
 	marked, nacked, redelivered, skipped, moved, abandoned, sessions *prometheus.CounterVec
 	published, publishErrors                                         *prometheus.CounterVec
 
-	inHand, notDue, lag, headRecords, headSeconds, headOffset *prometheus.Desc
-	unreadable                                                *prometheus.Desc
+	inFlight, notDue, lag, headRecords, headSeconds, headOffset *prometheus.Desc
+	unreadable                                                  *prometheus.Desc
 
 	mu   sync.Mutex
 	subs map[*subscription]struct{}
@@ -41,11 +41,11 @@ func newMetrics() *metrics {
 		redelivered:   vec("redelivered_total", "Deliveries of a record after a nack.", "topic", "group"),
 		skipped:       vec("skipped_total", "Records not run again because a former owner had finished them beyond its commit.", "topic", "group"),
 		moved:         vec("moved_total", "Retry records published to the end of their topic again, because records that are not due left no room.", "topic", "group"),
-		abandoned:     vec("abandoned_total", "Deliveries given up at close because no answer came in time.", "topic", "group"),
+		abandoned:     vec("abandoned_total", "Deliveries abandoned at close because no answer came in time.", "topic", "group"),
 		sessions:      vec("sessions_total", "Assignments of partitions by the consumer group; every rebalance ends with one.", "topic", "group"),
 		published:     vec("published_total", "Records published durably.", "topic"),
 		publishErrors: vec("publish_errors_total", "Records that could not be published.", "topic"),
-		inHand:        desc("in_hand", "Records delivered and not yet answered."),
+		inFlight:      desc("in_flight", "Records delivered and not yet answered."),
 		notDue:        desc("not_due", "Records held until they are due."),
 		lag:           desc("lag", "Records between the last mark and the end of the partition."),
 		headRecords:   desc("head_of_line_records", "Acknowledged records that the first unacknowledged one holds back from the commit."),
@@ -102,7 +102,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, v := range m.counters() {
 		v.Describe(ch)
 	}
-	for _, d := range []*prometheus.Desc{m.inHand, m.notDue, m.lag, m.headRecords, m.headSeconds, m.headOffset, m.unreadable} {
+	for _, d := range []*prometheus.Desc{m.inFlight, m.notDue, m.lag, m.headRecords, m.headSeconds, m.headOffset, m.unreadable} {
 		ch <- d
 	}
 }
@@ -112,8 +112,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, v := range m.counters() {
 		v.Collect(ch)
 	}
-	// Two subscriptions of one program may have the same topic and group; a partition is claimed by
-	// one of them, except in the moment between two sessions.
+	// Two subscriptions of one program may have the same topic and group. One of them has the claim
+	// of a partition, except in the moment between two sessions.
 	type place struct {
 		topic, group string
 		partition    int32
@@ -121,7 +121,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	seen := map[place]bool{}
 	unreadable := map[[2]string]int{}
 	for _, s := range m.open() {
-		unreadable[[2]string{s.topic, s.group}] += s.patient.unreadable()
+		unreadable[[2]string{s.topic, s.group}] += s.groupClient.unreadable()
 		for _, c := range s.live() {
 			at := place{s.topic, s.group, c.partition}
 			if seen[at] {
@@ -132,8 +132,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			gauge := func(d *prometheus.Desc, v float64) {
 				ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 			}
-			l := c.look(time.Now())
-			gauge(m.inHand, float64(l.inHand))
+			l := c.status(time.Now())
+			gauge(m.inFlight, float64(l.inFlight))
 			gauge(m.notDue, float64(l.notDue))
 			gauge(m.lag, float64(l.lag))
 			gauge(m.headRecords, float64(l.heldBack))
@@ -148,28 +148,28 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// look is what one claim shows of itself.
-type look struct {
-	inHand, notDue, heldBack int
-	lag, headOffset          int64
-	headFor                  time.Duration
+// claimStatus is what one claim shows of itself.
+type claimStatus struct {
+	inFlight, notDue, heldBack int
+	lag, headOffset            int64
+	headFor                    time.Duration
 }
 
-func (c *claim) look(now time.Time) look {
+func (c *claim) status(now time.Time) claimStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := look{inHand: c.inHand, notDue: len(c.held), heldBack: c.win.acked, lag: max(c.highWater()-c.next, 0)}
+	l := claimStatus{inFlight: c.inFlight, notDue: len(c.held), heldBack: c.win.acked, lag: max(c.highWater()-c.next, 0)}
 	if first := c.win.first(); first != nil {
 		l.headOffset, l.headFor = first.offset, now.Sub(c.win.since)
 	}
 	return l
 }
 
-// warnHead names the head once when it has held back half a window for longer than after. One that
-// waits to become due is not worth a line: it was sent to wait.
+// warnHead logs the head once when it has held back half a window for longer than after. A record
+// that is not due is not logged.
 func (c *claim) warnHead(after time.Duration) {
 	now := time.Now()
-	l := c.look(now)
+	l := c.status(now)
 	if l.headFor < after || 2*l.heldBack < len(c.win.ring) || l.heldBack == 0 {
 		return
 	}

@@ -21,19 +21,24 @@ const Name = "kafka"
 // Kind is the Kind of this plugin's endpoints and origins.
 const Kind = "kafka"
 
+// position returns the Origin.Position of a record: topic/partition@offset.
+func position(topic string, partition int32, offset int64) string {
+	return fmt.Sprintf("%s/%d@%d", topic, partition, offset)
+}
+
 // Plugin brings Kafka: sources, sinks and topics. Build it with New. Its methods are safe for
 // concurrent use once it is registered.
 type Plugin struct {
 	config  Config
 	metrics *metrics
 	log     *slog.Logger
-	routes  *pipeline.Registry // nil before Register; says which topics are retry or dead-letter topics
+	routes  *pipeline.Registry // nil before Register
 
 	mu   sync.Mutex
 	live *connection // nil while the service is not running
 }
 
-// connection is what the service opens: the shared publisher and a client for questions.
+// connection is what the service opens: the shared publisher and a client for metadata.
 type connection struct {
 	config      Config // as it was at Start
 	client      sarama.Client
@@ -64,7 +69,7 @@ func (c *connection) close(ctx context.Context) error {
 	if closeErr := c.client.Close(); closeErr != nil && !errors.Is(closeErr, sarama.ErrClosedClient) {
 		err = errors.Join(err, closeErr)
 	}
-	c.work.Wait() // without its client it can't last
+	c.work.Wait() // it ends soon without its client
 	return err
 }
 
@@ -79,13 +84,14 @@ func (p *Plugin) Name() string { return Name }
 // Settings returns the plugin's *Config. It may be changed until the service starts.
 func (p *Plugin) Settings() any { return &p.config }
 
-// Register adds the service, the health check and the collectors. Where topics are not created, the service's start
-// fails with ErrTopicMissing when a topic of a registered route does not exist.
+// Register adds the service, the health check and the collectors. Where topics are not created, the
+// service's start fails with ErrTopicMissing when a topic of a registered route does not exist.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log, p.routes = r.Env().Logger.With("component", Name), r
 	r.Service(Name, routesService{service{p}})
 	r.Health(Name, p.healthy)
 	r.Collect(p.metrics)
+	r.ErrorClasses(errorClasses()...)
 	return nil
 }
 
@@ -96,7 +102,7 @@ func (p *Plugin) Source(topic, group string) pipeline.Source {
 }
 
 // Broadcast reads every record of topic that is published after it was opened, on every instance:
-// without a group, without commits. What was published while nobody read is not delivered.
+// without a group, without commits. Records published while no instance reads are not delivered.
 func (p *Plugin) Broadcast(topic string) pipeline.Source {
 	return broadcastSource{p, topic}
 }
@@ -104,7 +110,7 @@ func (p *Plugin) Broadcast(topic string) pipeline.Source {
 // Sink publishes to topic. The record's key is the message's pipeline.MetaKey; without one the
 // record goes to any partition.
 func (p *Plugin) Sink(topic string) pipeline.Sink {
-	p.metrics.publishErrors.WithLabelValues(topic) // there from the first scrape, so that the first one is an increase
+	p.metrics.publishErrors.WithLabelValues(topic) // 0 from the first scrape on
 	return sink{p, topic}
 }
 
@@ -118,9 +124,9 @@ func (p *Plugin) carriesMore(topic string) bool {
 	return p.retries(topic) || p.routes != nil && len(p.routes.DeadLettersInto(pipeline.Endpoint{Kind: Kind, Name: topic})) > 0
 }
 
-// EnsureTopics creates those of topics that don't exist, with the configured partitions, and returns
-// when each can be written and read. Topics that exist are left as they are. A topic takes records of max_message_bytes, and one
-// that is a route's retry or dead-letter topic 64 KiB more.
+// EnsureTopics creates those of topics that don't exist, with the configured partitions, and
+// returns when each can be written and read. Topics that exist are left as they are. A topic takes
+// records of max_message_bytes, and one that is a route's retry or dead-letter topic 64 KiB more.
 func (p *Plugin) EnsureTopics(ctx context.Context, topics ...string) error {
 	live, err := p.connected()
 	if err != nil {
@@ -138,7 +144,8 @@ func (p *Plugin) connected() (*connection, error) {
 	return p.live, nil
 }
 
-// healthy reports a subscription that has not been in its group for longer than any rebalance takes.
+// healthy reports a subscription that has not been in its group for longer than any rebalance
+// takes.
 func (p *Plugin) healthy(context.Context) error {
 	live, err := p.connected()
 	if err != nil {
@@ -146,7 +153,7 @@ func (p *Plugin) healthy(context.Context) error {
 	}
 	var errs []error
 	for _, s := range p.metrics.open() {
-		if away, why := s.away(); away > live.config.RebalanceTimeout {
+		if away, why := s.notJoined(); away > live.config.RebalanceTimeout {
 			err := fmt.Errorf("kafka: %s (%s): not a member of its group for %s", s.topic, s.group, away.Round(time.Second))
 			if why != nil {
 				err = fmt.Errorf("%w: %w", err, why)
@@ -183,7 +190,7 @@ func (g groupSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscr
 	return s, err
 }
 
-// broadcastSource is a topic read by everybody.
+// broadcastSource is a topic that every instance reads.
 type broadcastSource struct {
 	plugin *Plugin
 	topic  string

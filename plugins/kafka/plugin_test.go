@@ -95,7 +95,7 @@ func TestNothingWorksBeforeTheStart(t *testing.T) {
 	require.ErrorIs(t, p.healthy(t.Context()), ErrNotStarted)
 }
 
-// freePort returns an address where nobody listens.
+// freePort returns an address where no server listens.
 func freePort(t *testing.T) (string, int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -113,7 +113,7 @@ func logged(t *testing.T, addr string) (*Plugin, *syncBuffer) {
 	quick(c)
 	_, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(log, nil))}, p)
 	require.NoError(t, err)
-	c.Brokers = []string{addr} // after Register, as the embedded home does it
+	c.Brokers = []string{addr} // after Register, as the embedded environment does it
 	return p, log
 }
 
@@ -282,7 +282,7 @@ func TestBroadcastReachesEveryone(t *testing.T) {
 				_, again := got[string(m.Payload)]
 				got[string(m.Payload)] = m
 				o := pipeline.OriginFrom(m.Context())
-				require.Equal(t, topic, o.Name)
+				require.Equal(t, topic, o.Source)
 				require.Empty(t, o.Group)
 				require.Equal(t, o.Key, m.Metadata.Get(pipeline.MetaKey))
 				if string(m.Payload) == "now" && !again {
@@ -296,14 +296,14 @@ func TestBroadcastReachesEveryone(t *testing.T) {
 			require.Contains(t, got, "")
 		}
 
-		// Drain waits for what is in hand, whose context lives on.
-		publish(t, p, topic, texts("in hand")...)
+		// Drain waits for what is in flight, whose context lives on.
+		publish(t, p, topic, texts("in flight")...)
 		m := next(t, outs[0])
 		drained := make(chan error, 1)
 		go func() { drained <- subs[0].Drain(t.Context()) }()
 		select {
 		case <-drained:
-			require.Fail(t, "drained with a message in hand")
+			require.Fail(t, "drained with a message in flight")
 		case <-time.After(1500 * time.Millisecond): // closing the reader alone takes half a second
 		}
 		require.NoError(t, m.Context().Err())
@@ -315,7 +315,8 @@ func TestBroadcastReachesEveryone(t *testing.T) {
 	})
 }
 
-// restartable returns an address and a function that boots a broker there, with the data of the one before.
+// restartable returns an address and a function that boots a broker there, with the data of the one
+// before.
 func restartable(t *testing.T) (addr string, boot func() *kfake.Cluster) {
 	t.Helper()
 	addr, port := freePort(t)
@@ -363,7 +364,7 @@ func TestReconnect(t *testing.T) {
 	})
 }
 
-// TestMissingPermissionIsFatal: no waiting cures it, so the process is told.
+// TestMissingPermissionIsFatal: waiting does not help, so the subscription fails.
 func TestMissingPermissionIsFatal(t *testing.T) {
 	t.Parallel()
 	t.Run("kfake", func(t *testing.T) {

@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// A commit says "everything before this offset is done" and can't say "and these after it too". When
-// a claim ends with acknowledged records held back by an earlier one (one that waits to become due,
-// or a handler that did not finish in time), they are written as a bitmap into the commit's metadata
-// string, and the partition's next owner does not run them again. Who doesn't know the format
-// ignores it, and only repeats work; so does a commit without metadata (a reset by a tool).
+// A commit says that everything before its offset is done. It can't name done records behind it. A
+// claim may end with acknowledged records that an earlier record holds back. That one is not due,
+// or its handler did not finish in time. The claim writes the acknowledged ones as a bitmap into
+// the commit's metadata string, and the partition's next owner does not run them again. Other
+// consumers ignore the string and only reprocess these records. After a commit without it (a reset
+// by a tool) they are reprocessed too.
 const (
 	progressPrefix = "millrace1 "
 	// progressMax keeps the string under the broker's default offset.metadata.max.bytes (4096);

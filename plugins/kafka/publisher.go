@@ -15,9 +15,9 @@ import (
 )
 
 // publisher feeds sarama's asynchronous producer. Watermill's publisher waits for the broker after
-// every message (SyncProducer.SendMessage), so one goroutine gets one record a round trip; here a call
-// hands all its messages over and then waits once, so they share requests, and so do the calls of
-// many goroutines. Settings (all replicas, idempotent) and wire format are the same.
+// every message (SyncProducer.SendMessage): one record per round trip and goroutine. Here a call
+// sends all its messages and then waits once, so they share requests, also with other calls.
+// Settings (all replicas, idempotent) and wire format are the same.
 type publisher struct {
 	metrics *metrics
 	config  Config
@@ -26,8 +26,9 @@ type publisher struct {
 	mu     sync.RWMutex // held for reading while a call feeds a producer
 	closed bool
 	normal *producer
-	// single sends one record per request: large ones, and those of a refused batch. A batch of several could be more than the topic
-	// takes, though each of them is not. It is opened at the start: no publish has to wait for a broker that does not answer.
+	// single sends one record per request: large ones, and those of a refused batch. A batch may be
+	// over the topic's limit though each record is not. single is opened at the start, so that no
+	// publish waits for a broker that does not answer.
 	single *producer
 }
 
@@ -69,7 +70,7 @@ func openPublisher(config Config, m *metrics) (*publisher, error) {
 		return nil, err
 	}
 	p.single, err = p.open(func(conf *sarama.Config) {
-		conf.Producer.MaxMessageBytes = config.MaxMessageBytes + headroom
+		conf.Producer.MaxMessageBytes = config.MaxMessageBytes + headerAllowance
 		conf.Producer.Flush.MaxMessages = 1
 		conf.ChannelBufferSize = 0
 	})
@@ -110,7 +111,8 @@ func (p *publisher) open(adapt func(*sarama.Config)) (*producer, error) {
 	return out, nil
 }
 
-// publish returns when all messages are durable. limit is the largest record that topic takes, in bytes.
+// publish returns when all messages are durable. limit is the largest record that topic takes, in
+// bytes.
 func (p *publisher) publish(ctx context.Context, topic string, limit int, msgs []*message.Message) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.PublishTimeout)
 	defer cancel()
@@ -154,7 +156,8 @@ func (p *publisher) publish(ctx context.Context, topic string, limit int, msgs [
 	}
 }
 
-// send makes one attempt and returns which records are not known to be durable, and why. alone: each in a request of its own.
+// send makes one attempt and returns which records are not known to be durable, and why. alone:
+// each in a request of its own.
 func (p *publisher) send(ctx context.Context, records []*sarama.ProducerMessage, alone bool) (failed []*sarama.ProducerMessage, err error) {
 	if err := ctx.Err(); err != nil {
 		return records, err
@@ -175,15 +178,15 @@ func (p *publisher) send(ctx context.Context, records []*sarama.ProducerMessage,
 	}
 }
 
-// refused says whether a broker refused what a batch contains: it is over the topic's limit, or one record is invalid (a
-// compacted topic takes none without a key, for instance).
+// refused says whether a broker refused a batch for its content. The batch is over the topic's
+// limit, or one record is invalid (for instance one without a key on a compacted topic).
 func refused(err error) bool {
 	return errors.Is(err, sarama.ErrMessageSizeTooLarge) || errors.Is(err, sarama.ErrInvalidRecord)
 }
 
 // unreachable says whether the broker did not answer at all. sarama's own retries end after three
-// failed looks for a leader (its circuit breaker then refuses everything for ten seconds), which is
-// less than a broker's restart takes. What a broker answered, sarama has tried often enough.
+// failed searches for a leader. Its circuit breaker then refuses everything for ten seconds. A
+// broker's restart takes longer. sarama has already retried an error that a broker answered.
 func unreachable(err error) bool {
 	var answer sarama.KError
 	var conf sarama.ConfigurationError
@@ -192,7 +195,9 @@ func unreachable(err error) bool {
 		!errors.Is(err, ErrNotStarted) && !errors.Is(err, sarama.ErrShuttingDown) && !errors.Is(err, sarama.ErrClosedClient)
 }
 
-func tooLarge(err error) error { return pipeline.WithClass(pipeline.Permanent(err), ClassTooLarge) }
+func tooLarge(err error) error {
+	return pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassTooLarge)
+}
 
 // byteSize is the size that sarama compares with its limits, in the record format in use.
 func byteSize(r *sarama.ProducerMessage) int { return r.ByteSize(2) }
@@ -243,7 +248,7 @@ func (p *publisher) close(ctx context.Context) error {
 	case <-ctx.Done():
 		err = fmt.Errorf("publisher: %w", ctx.Err())
 	}
-	// Without its client a producer that still retries gives up.
+	// Without its client a producer stops its retries.
 	for _, out := range producers {
 		if closeErr := out.client.Close(); closeErr != nil && !errors.Is(closeErr, sarama.ErrClosedClient) {
 			err = errors.Join(err, closeErr)

@@ -75,14 +75,14 @@ func TestPublishRoundTrip(t *testing.T) {
 					require.Contains(t, want, m.UUID)
 					require.Equal(t, want[m.UUID].Metadata, m.Metadata)
 					require.True(t, slices.Equal(want[m.UUID].Payload, m.Payload))
-					partitions[pipeline.OriginFrom(m.Context()).Partition] = true
+					partitions[partitionOf(m)] = true
 					m.Ack()
 				}
 				require.Len(t, partitions, 1, "one key, one partition")
 
 				err = p.Sink(topic).Publish(t.Context(), message.NewMessage("u", make([]byte, 2<<20)))
 				require.True(t, pipeline.IsPermanent(err), "%v", err)
-				require.Equal(t, ClassTooLarge, pipeline.Class(err))
+				require.Equal(t, pipeline.ClassTooLarge, pipeline.Class(err))
 			})
 		}
 	})
@@ -99,7 +99,7 @@ func TestPublishToATopicThatTakesLess(t *testing.T) {
 		require.NoError(t, err)
 		err = p.Sink(topic).Publish(t.Context(), message.NewMessage("u", noise))
 		require.True(t, pipeline.IsPermanent(err), "%v", err)
-		require.Equal(t, ClassTooLarge, pipeline.Class(err))
+		require.Equal(t, pipeline.ClassTooLarge, pipeline.Class(err))
 		publish(t, p, topic, texts("small")...)
 	})
 }
@@ -133,8 +133,9 @@ func TestPublishHonoursItsContext(t *testing.T) {
 	})
 }
 
-// TestPublishSitsOutAnAbsence: the broker is away for longer than sarama's own retries last.
-func TestPublishSitsOutAnAbsence(t *testing.T) {
+// TestPublishWaitsForTheBrokers: the broker is unavailable for longer than sarama's own retries
+// last.
+func TestPublishWaitsForTheBrokers(t *testing.T) {
 	t.Parallel()
 	t.Run("kfake", func(t *testing.T) {
 		addr, boot := restartable(t)
@@ -171,7 +172,7 @@ func TestSecureConnections(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(cluster.Close)
 			p := start(t, cluster.ListenAddrs(), func(c *Config) {
-				c.TLS = TLS{Enabled: true, CAFile: ca}
+				c.TLS = pipeline.TLS{Enabled: true, CAFile: ca}
 				c.SASL = SASL{Mechanism: mechanism, User: "user", Password: pipeline.NewSecret("secret")}
 			})
 			_, out := subscribe(t, p.Source("t", "g"), pipeline.Flow{})
@@ -188,13 +189,14 @@ func TestSecureConnections(t *testing.T) {
 			require.ErrorIs(t, err, ErrUnavailable)
 			require.NotContains(t, err.Error(), "guess")
 
-			c.TLS = TLS{Enabled: true, CAFile: filepath.Join(t.TempDir(), "absent.pem")}
+			c.TLS = pipeline.TLS{Enabled: true, CAFile: filepath.Join(t.TempDir(), "absent.pem")}
 			require.ErrorContains(t, service{wrong}.Start(t.Context()), "tls.ca_file")
 		})
 	}
 }
 
-// A large record opens no connection: while a broker does not answer, that would take longer than the publish may.
+// A large record opens no connection: while a broker does not answer, that would take longer than
+// the publish may.
 func TestALargeRecordOpensNothing(t *testing.T) {
 	t.Parallel()
 	t.Run("kfake", func(t *testing.T) {

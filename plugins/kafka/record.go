@@ -11,17 +11,17 @@ import (
 )
 
 // record is one Kafka record from its reading to its acknowledgement. The fields after acked belong
-// to its carrier; acked belongs to the window.
+// to its deliverer; acked belongs to the window.
 type record struct {
 	offset int64
 	acked  bool
 
-	pristine *message.Message // every delivery is a copy, so a handler's changes don't reach the next one
+	pristine *message.Message // each delivery is a copy, so no handler changes it
 	key      string
 	due      time.Time     // zero: now
 	weight   int64         // bytes taken from the subscription's budget
 	latest   delivery      // the claim's lock guards it
-	move     chan struct{} // while it is not due: a token when it is to be moved to the end of its topic
+	move     chan struct{} // while it is not due: a token requests its move
 }
 
 // size is what a record is worth in the window's budget.

@@ -24,22 +24,23 @@ type Scanned struct {
 type Scan struct {
 	Partitions int
 	Records    int64
-	// Beginning: no partition had lost its first records to retention, so that nothing was ever in the topic that was not
-	// read here.
+	// Beginning: no partition had lost its first records to retention, so that nothing was ever in
+	// the topic that was not read here.
 	Beginning bool
 }
 
 const (
-	scanBytes = 64 << 10               // asked for at once, before decompression
+	scanBytes = 64 << 10               // of one request, before decompression
 	scanWait  = 500 * time.Millisecond // that a broker may take to answer when it has nothing
-	scanTries = 20                     // in sequence, before a partition is given up
+	scanTries = 20                     // consecutive failures that end the scan of a partition
 )
 
-// Scan reads every record that is in topic now, from the beginning of each partition to its end at this moment, and
-// calls each for it: in order of offset, one partition after the other, aborted transactions left out. It belongs to no
-// group and commits nothing. An error of each ends it and is returned as it is. So do the end of ctx, the service's stop
-// (ErrNotStarted), and a partition that has become shorter than what was read of it (sarama.ErrOffsetOutOfRange). The
-// memory it takes does not depend on the topic's size.
+// Scan reads every record that is in topic now, from the beginning of each partition to its
+// present end, and calls each for it. It reads one partition after the other, in order of offset,
+// without aborted transactions. It belongs to no group and commits nothing. An error of each ends
+// it and is returned unchanged. The end of ctx and the service's stop (ErrNotStarted) end it too.
+// So does a partition that became shorter than what was read of it (sarama.ErrOffsetOutOfRange).
+// Its memory does not depend on the topic's size.
 func (p *Plugin) Scan(ctx context.Context, topic string, each func(Scanned) error) (Scan, error) {
 	live, err := p.connected()
 	if err != nil {
@@ -89,8 +90,8 @@ func scanFailed(topic string, err error) error {
 	return fmt.Errorf("kafka: scan %s: %w", topic, err)
 }
 
-// partitionScan reads one partition. sarama's consumer would not do: it never says how far it is when the last thing
-// before the end is a transaction's marker, which is no record.
+// partitionScan reads one partition. sarama's consumer does not serve: a transaction's marker is no
+// record, so it does not show its position when a marker is the last entry.
 type partitionScan struct {
 	live      *connection
 	topic     string
@@ -99,7 +100,7 @@ type partitionScan struct {
 	end       int64 // not to be read
 	each      func(Scanned) error
 	scan      *Scan
-	size      int32 // asked for at once
+	size      int32 // of one request, in bytes
 }
 
 // callerError marks an error of the function that a scan calls.
@@ -143,13 +144,13 @@ func (s *partitionScan) run(ctx context.Context) error {
 			return scanFailed(s.topic, fmt.Errorf("partition %d: %w", s.partition, err))
 		}
 		if sleep(ctx, s.live.config.ReconnectBackoff.Delay(failed)) {
-			_ = s.live.client.RefreshMetadata(s.topic) // the leader may have moved; the next fetch tells
+			_ = s.live.client.RefreshMetadata(s.topic) // the leader may have moved
 		}
 	}
 	return nil
 }
 
-// fetch asks the leader once and hands on what it answers.
+// fetch reads from the leader once and passes the records on.
 func (s *partitionScan) fetch() error {
 	leader, err := s.live.client.Leader(s.topic, s.partition)
 	if err != nil {
@@ -183,7 +184,7 @@ func (s *partitionScan) read(block *sarama.FetchResponseBlock) error {
 		case b == nil:
 			return errors.New("records in a format older than Kafka 0.11 can't be scanned")
 		case b.PartialTrailingRecord:
-			s.size = min(2*s.size, sarama.MaxResponseSize/2) // one batch is larger than what was asked for
+			s.size = min(2*s.size, sarama.MaxResponseSize/2) // one batch is larger than the request
 			return nil
 		}
 		for len(started) > 0 && started[0].FirstOffset <= b.LastOffset() {
@@ -206,7 +207,8 @@ func (s *partitionScan) read(block *sarama.FetchResponseBlock) error {
 	return nil
 }
 
-// isAbort reads a transaction's marker: its key is a version and a type, two bytes each, and type 0 is an abort.
+// isAbort reads a transaction's marker: its key is a version and a type, two bytes each, and type 0
+// is an abort.
 func isAbort(b *sarama.RecordBatch) bool {
 	return len(b.Records) > 0 && len(b.Records[0].Key) >= 4 && b.Records[0].Key[2] == 0 && b.Records[0].Key[3] == 0
 }
@@ -214,7 +216,7 @@ func isAbort(b *sarama.RecordBatch) bool {
 func (s *partitionScan) records(b *sarama.RecordBatch) error {
 	for _, r := range b.Records {
 		offset := b.FirstOffset + r.OffsetDelta
-		if offset < s.offset || offset >= s.end { // a batch may begin before what was asked for
+		if offset < s.offset || offset >= s.end { // a batch may begin before the requested offset
 			continue
 		}
 		at := b.FirstTimestamp.Add(r.TimestampDelta)

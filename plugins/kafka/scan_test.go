@@ -133,8 +133,9 @@ func TestScanSaysWhatRetentionRemoved(t *testing.T) {
 	})
 }
 
-// TestScanNeverGoesBack: a partition that is shorter than what was read of it is another one, whose records would be counted
-// together with those of the first; what retention removes meanwhile is only missing.
+// TestScanNeverGoesBack: a partition that is shorter than what was read of it is another one. Its
+// records must not be counted with those of the first. Records that retention removes meanwhile are
+// only missing.
 func TestScanNeverGoesBack(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {

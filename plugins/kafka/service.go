@@ -14,14 +14,14 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// progressEvery is how often a start that waits says so.
+// progressEvery is how often a start that waits logs it.
 const progressEvery = 5 * time.Second
 
 // service owns the plugin's connection: the shared publisher and the client behind it.
 type service struct{ plugin *Plugin }
 
-// Start waits until a broker answers, telling the log what it waits for and why, and opens the
-// publisher. When ctx ends first the error wraps ErrUnavailable and names the addresses and the reason.
+// Start waits until a broker answers and opens the publisher. While it waits it logs the addresses
+// and the reason. When ctx ends first, the error wraps ErrUnavailable and names both.
 func (s service) Start(ctx context.Context) error {
 	p := s.plugin
 	p.mu.Lock()
@@ -75,8 +75,8 @@ func (s service) wait(ctx context.Context, config Config, conf *sarama.Config) (
 	}
 }
 
-// connect makes one attempt. sarama's client knows no context, so the door is tried first by a dial
-// that does, and the deadline of ctx shortens the client's own limits.
+// connect makes one attempt. sarama's client takes no context. So connect first dials with ctx, and
+// shortens the client's own limits by the deadline of ctx.
 func connect(ctx context.Context, config Config, conf *sarama.Config) (sarama.Client, error) {
 	dialer := net.Dialer{Timeout: config.DialTimeout}
 	var errs []error
@@ -100,7 +100,7 @@ func connect(ctx context.Context, config Config, conf *sarama.Config) (sarama.Cl
 		probe.Net.DialTimeout = min(probe.Net.DialTimeout, left)
 		probe.Net.ReadTimeout = min(probe.Net.ReadTimeout, left)
 	}
-	first, err := sarama.NewClient(config.Brokers, &probe) // asks for the cluster at once
+	first, err := sarama.NewClient(config.Brokers, &probe) // reads the cluster's metadata at once
 	if err != nil {
 		return nil, err
 	}

@@ -20,8 +20,9 @@ type sink struct {
 func (s sink) Describe() pipeline.Endpoint { return pipeline.Endpoint{Kind: Kind, Name: s.topic} }
 
 // Publish returns nil when every message is on all in-sync replicas. When ctx ends first, any of
-// them may still become durable. A message beyond a size limit is a permanent error of class too_large, one that the topic refuses
-// for another reason of class invalid_record.
+// them may still become durable. A message beyond a size limit is a permanent error of class
+// too_large. One that the topic refuses for another reason is a permanent error of class
+// invalid_record.
 func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if len(msgs) == 0 {
 		return nil
@@ -32,7 +33,7 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	}
 	err = live.publisher.publish(ctx, s.topic, live.limit(s.topic), msgs)
 	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) { // it was deleted, or never created
-		live.forget(s.topic)
+		live.drop(s.topic)
 		if !live.config.CreateTopics {
 			err = fmt.Errorf("%w (%s)", err, creatingCommand)
 		}

@@ -67,7 +67,7 @@ func (c *connection) status(needed []neededTopic) ([]*topicStatus, error) {
 		return nil, err
 	}
 	for _, t := range existing {
-		c.judge(t, list)
+		c.check(t, list)
 	}
 	return list, nil
 }
@@ -83,7 +83,8 @@ func replication(partitions []*sarama.PartitionMetadata) int {
 	return least
 }
 
-// readSettings fills in the settings of topics. The right to read them may be missing: that is a problem of the topic.
+// readSettings fills in the settings of topics. The right to read them may be missing: that is a
+// problem of the topic.
 func (c *connection) readSettings(topics []*topicStatus) error {
 	admin, err := sarama.NewClusterAdminFromClient(c.client)
 	if err != nil {
@@ -117,8 +118,8 @@ func (c *connection) readSettings(topics []*topicStatus) error {
 	return nil
 }
 
-// judge reports what of an existing topic is less than the settings ask for, or loses records.
-func (c *connection) judge(t *topicStatus, all []*topicStatus) {
+// check reports the properties of an existing topic that are below the settings, or lose records.
+func (c *connection) check(t *topicStatus, all []*topicStatus) {
 	if want := int(c.config.Partitions); t.needed.isRead && t.Partitions < want {
 		t.problem("partition count is %d, plugins.kafka.partitions is %d", t.Partitions, want)
 	}
@@ -141,14 +142,14 @@ func (c *connection) judge(t *topicStatus, all []*topicStatus) {
 		t.problem("%s is %s: a record replaces the earlier ones with its key", configCleanupPolicy, policy)
 	}
 	limit, known := t.maxMessageBytes()
-	if largest := c.largestFed(t, all); known && limit < largest+headroom {
-		t.problem("%s is %d, and must be at least %d: records have up to %d bytes, and up to %d more of headers", configMaxMessageBytes, limit, largest+headroom, largest, headroom)
+	if largest := c.largestFed(t, all); known && limit < largest+headerAllowance {
+		t.problem("%s is %d, and must be at least %d: records have up to %d bytes, and up to %d more of headers", configMaxMessageBytes, limit, largest+headerAllowance, largest, headerAllowance)
 	}
 }
 
-// largestFed is the size of the largest record that a retry or dead-letter topic may get, without the headers that say why:
-// the limit of the topics it comes from, or max_message_bytes where that is not known. What exceeds max_message_bytes is
-// never published here.
+// largestFed is the size of the largest record that a retry or dead-letter topic may get, without
+// our headers. It is the limit of the topics it comes from, or max_message_bytes where that is not
+// known. Records over max_message_bytes are never published here.
 func (c *connection) largestFed(t *topicStatus, all []*topicStatus) int {
 	largest := 0
 	for _, from := range all {

@@ -18,8 +18,8 @@ import (
 // subscription is the windowed group subscriber: one member of a consumer group on one topic.
 //
 // It owns a sarama client and group. Its run goroutine joins again and again until it is stopped;
-// every session starts a claim for each partition it is given. The channel of messages is closed
-// when the last session has ended and no record is in anybody's hands.
+// every session starts a claim for each of its partitions. The channel of messages is closed when
+// the last session has ended and no record is in flight.
 type subscription struct {
 	topic, group string
 	instance     string // its group.instance.id; empty for a dynamic member
@@ -36,25 +36,25 @@ type subscription struct {
 
 	client       sarama.Client
 	dialer       *dialer
-	coordination sarama.Client // for what a cooperative member asks its group; nil for an eager one
-	patient      *patient      // both clients, for the group
+	coordination sarama.Client  // for the coordinator; nil for an eager member
+	groupClient  *waitingClient // both clients, for the group
 	member       sarama.ConsumerGroup
 	former       func(partition int32) (commit progress, exists bool)
 	commits      committed
-	added        func(partition int32) bool // after the group had begun; set by a session with initial_offset newest
+	added        func(partition int32) bool // committed.added; nil unless initial_offset is newest
 
-	out      chan *message.Message
-	gate     *gate
-	inFlight chan struct{} // a token for each message in hand; nil without MaxInFlight
-	budget   *budget
-	retries  pipeline.Sink   // to the topic itself when it is a retry topic; nil: due times mean nothing
-	values   context.Context // what messages' contexts inherit values from
-	carriers sync.WaitGroup
-	owned    ownership
+	out        chan *message.Message
+	gate       *gate
+	inFlight   chan struct{} // a token for each message in flight; nil without MaxInFlight
+	budget     *budget
+	retries    pipeline.Sink   // to the topic itself; nil: it is no retry topic
+	values     context.Context // what messages' contexts inherit values from
+	deliverers sync.WaitGroup
+	owned      ownership
 
 	ctx       context.Context // ends when the subscription must stop reading
 	stop      context.CancelFunc
-	abandoned chan struct{} // closed when what is in hand is given up
+	abandoned chan struct{} // closed when what is in flight is abandoned
 	abandon   func()
 	ended     chan struct{} // closed when all is over and out is closed
 	failed    chan error
@@ -62,8 +62,8 @@ type subscription struct {
 	mu         sync.Mutex
 	subscribed bool
 	claims     map[*claim]struct{}
-	unanswered map[int32]map[int64]delivery // by partition and offset: what outlived the drain of the last claim
-	awaySince  time.Time                    // when the membership was lost; zero while joined
+	unanswered map[int32]map[int64]delivery // by partition and offset; see leaveUnanswered
+	leftAt     time.Time                    // when the membership was lost; zero while joined
 	why        error                        // the last error since then
 
 	down atomic.Bool // the last thing the log said about the brokers
@@ -84,7 +84,7 @@ func openGroup(c Config, topic, group, instance string, f pipeline.Flow, log *sl
 	s := newSubscription(c, topic, group, f, log, m)
 	s.instance = instance
 	conf.Consumer.Group.InstanceId = instance
-	conf.Consumer.Group.Rebalance.GroupStrategies = c.strategies(topic, &s.owned)
+	conf.Consumer.Group.Rebalance.GroupStrategies = c.assignors(topic, &s.owned)
 	if err := s.connect(c, conf); err != nil {
 		return nil, errors.Join(fmt.Errorf("kafka: open %s (%s): %w", topic, group, err), s.disconnect())
 	}
@@ -103,16 +103,16 @@ func (s *subscription) connect(c Config, conf *sarama.Config) (err error) {
 	s.former = s.commits.of
 	coordination := s.client
 	if c.cooperates() {
-		// A broker answers the requests of a connection one after another, and a join only when all members have joined.
-		// Partitions that are read meanwhile need another connection.
+		// A broker answers the requests of a connection one after another, and a join only when all
+		// members have joined. Partitions that are read meanwhile need another connection.
 		s.owned.onAssign = s.assigned
 		if s.coordination, err = sarama.NewClient(c.Brokers, conf); err != nil {
 			return err
 		}
 		coordination = s.coordination
 	}
-	s.patient = &patient{Client: s.client, coordination: coordination, owned: &s.owned, backoff: c.ReconnectBackoff, log: s.log}
-	s.member, err = sarama.NewConsumerGroupFromClient(s.group, s.patient)
+	s.groupClient = &waitingClient{Client: s.client, coordination: coordination, owned: &s.owned, backoff: c.ReconnectBackoff, log: s.log}
+	s.member, err = sarama.NewConsumerGroupFromClient(s.group, s.groupClient)
 	return err
 }
 
@@ -135,14 +135,14 @@ func (s *subscription) disconnect() error {
 func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.Logger, m *metrics) *subscription {
 	s := &subscription{
 		topic: topic, group: group, flow: f, window: f.Window,
-		drainTimeout: c.DrainTimeout, closeTimeout: c.CloseTimeout, headAfter: c.HeadOfLineAfter,
+		drainTimeout: c.DrainTimeout, closeTimeout: c.CloseTimeout, headAfter: c.HeadOfLineWarnAfter,
 		nackBackoff: c.NackBackoff, reconnect: c.ReconnectBackoff,
 		log: log.With(pipeline.LogTopic, topic, pipeline.LogGroup, group), metrics: m, counters: m.forSubscription(topic, group),
 		values: context.Background(),
 		out:    make(chan *message.Message), gate: newGate(f.Gate),
 		budget:    newBudget(c.WindowBytes),
 		abandoned: make(chan struct{}), ended: make(chan struct{}), failed: make(chan error, 1),
-		claims: map[*claim]struct{}{}, unanswered: map[int32]map[int64]delivery{}, patient: &patient{},
+		claims: map[*claim]struct{}{}, unanswered: map[int32]map[int64]delivery{}, groupClient: &waitingClient{},
 	}
 	if s.window <= 0 {
 		s.window = c.Window
@@ -166,7 +166,7 @@ func (s *subscription) Subscribe(ctx context.Context, _ string) (<-chan *message
 	if s.subscribed || s.ctx.Err() != nil {
 		return nil, ErrClosed
 	}
-	s.subscribed, s.awaySince = true, time.Now()
+	s.subscribed, s.leftAt = true, time.Now()
 	s.values = ctx
 	stopAfter := context.AfterFunc(ctx, s.stop)
 	go func() {
@@ -176,8 +176,9 @@ func (s *subscription) Subscribe(ctx context.Context, _ string) (<-chan *message
 	return s.out, nil
 }
 
-// Drain stops reading, waits until what is in hand is acked and committed, and closes the channel.
-// When ctx ends first, what is left is given up: its contexts end and it is delivered again elsewhere.
+// Drain stops reading, waits until what is in flight is acked and committed, and closes the
+// channel. When ctx ends first, what is left is abandoned: its contexts end and it is delivered
+// again elsewhere.
 func (s *subscription) Drain(ctx context.Context) error {
 	s.stopReading()
 	select {
@@ -189,7 +190,7 @@ func (s *subscription) Drain(ctx context.Context) error {
 	}
 }
 
-// Close drains for at most the close timeout and gives up what is then still in hand.
+// Close drains for at most the close timeout and abandons what is then still in flight.
 func (s *subscription) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.closeTimeout)
 	defer cancel()
@@ -201,8 +202,9 @@ func (s *subscription) Close() error {
 			return nil
 		}
 	}
-	// Nothing is in flight any more; a request can still block. In a cooperative group a join blocks the last commit, too. After the
-	// cut both the commit and the leave have a second, over new connections.
+	// Nothing is in flight any more; a request can still block. In a cooperative group a join
+	// blocks the last commit, too. After the cut both the commit and the leave have a second, over
+	// new connections.
 	if s.endsWithin(time.Second) {
 		return nil
 	}
@@ -226,7 +228,7 @@ func (s *subscription) endsWithin(d time.Duration) bool {
 	}
 }
 
-// Failed tells of an error that waiting can't cure, such as a missing permission.
+// Failed reports a permanent error, such as a missing permission.
 func (s *subscription) Failed() <-chan error { return s.failed }
 
 func (s *subscription) stopReading() {
@@ -253,7 +255,7 @@ func (s *subscription) fail(err error) {
 
 // shut leaves the group and closes the connections, after the last session and the last answer.
 func (s *subscription) shut() {
-	s.carriers.Wait()
+	s.deliverers.Wait()
 	s.metrics.remove(s)
 	// The group left when its last session ended or leaves now; the client may be closed already.
 	if err := s.member.Close(); err != nil && !errors.Is(err, sarama.ErrClosedClient) {
@@ -274,7 +276,7 @@ func (s *subscription) run() {
 	}
 	helpers.Go(func() {
 		for err := range s.member.Errors() {
-			s.trouble(err)
+			s.markDown(err)
 		}
 	})
 
@@ -288,7 +290,7 @@ func (s *subscription) run() {
 			s.fail(err)
 			s.stop()
 		case err != nil:
-			s.trouble(err)
+			s.markDown(err)
 			attempt++
 			sleep(s.ctx, s.reconnect.Delay(attempt))
 		case time.Since(began) < time.Second:
@@ -307,7 +309,7 @@ func (s *subscription) run() {
 	close(s.ended)
 }
 
-// enter takes a place under MaxInFlight; leave gives it back.
+// enter takes a place under MaxInFlight; leave releases it.
 func (s *subscription) enter(ctx context.Context) bool {
 	if s.inFlight == nil {
 		return true
@@ -326,8 +328,8 @@ func (s *subscription) leave() {
 	}
 }
 
-// trouble logs the first of a row of errors.
-func (s *subscription) trouble(err error) {
+// markDown logs the first of several consecutive errors.
+func (s *subscription) markDown(err error) {
 	if s.ctx.Err() != nil {
 		return
 	}
@@ -344,23 +346,23 @@ func (s *subscription) trouble(err error) {
 // joined notes a new session.
 func (s *subscription) joined(partitions int) {
 	s.mu.Lock()
-	s.awaySince, s.why = time.Time{}, nil
+	s.leftAt, s.why = time.Time{}, nil
 	s.mu.Unlock()
 	if s.coordination == nil { // a cooperative member has counted it
 		s.assigned(partitions)
 	}
-	s.wellAgain()
+	s.markUp()
 }
 
 // assigned counts what ends a rebalance.
 func (s *subscription) assigned(partitions int) {
-	s.patient.assigned()
+	s.groupClient.assigned()
 	s.counters.sessions.Inc()
 	s.log.Debug("kafka partitions assigned", keyCount, partitions)
 }
 
-// wellAgain ends what trouble began: a session has begun, or a record has come through.
-func (s *subscription) wellAgain() {
+// markUp logs the recovery: a session has started, or a record has arrived.
+func (s *subscription) markUp() {
 	if s.down.Load() && s.down.CompareAndSwap(true, false) {
 		s.log.Info("kafka consumer has recovered")
 	}
@@ -368,24 +370,26 @@ func (s *subscription) wellAgain() {
 
 func (s *subscription) left() {
 	s.mu.Lock()
-	if s.awaySince.IsZero() {
-		s.awaySince = time.Now()
+	if s.leftAt.IsZero() {
+		s.leftAt = time.Now()
 	}
 	s.mu.Unlock()
 }
 
-// away returns for how long the subscription, though used, is not a member of its group, and its last error.
-func (s *subscription) away() (time.Duration, error) {
+// notJoined returns for how long the subscription, though used, is not a member of its group, and
+// its last error.
+func (s *subscription) notJoined() (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.subscribed || s.awaySince.IsZero() || s.ctx.Err() != nil {
+	if !s.subscribed || s.leftAt.IsZero() || s.ctx.Err() != nil {
 		return 0, nil
 	}
-	return time.Since(s.awaySince), s.why
+	return time.Since(s.leftAt), s.why
 }
 
-// leaveUnanswered keeps the deliveries that outlived the drain of a claim, for the next claim of its partition: their handlers may
-// still run then, and must not run a second time at once. An answer that came meanwhile counts for the next claim.
+// leaveUnanswered stores the deliveries that outlived the drain of a claim, for the next claim of
+// its partition. Their handlers may still run then, and must not run a second time at once. The
+// next claim uses an answer that came in between.
 func (s *subscription) leaveUnanswered(partition int32, left map[int64]delivery) {
 	if len(left) == 0 {
 		return
@@ -414,20 +418,13 @@ func (s *subscription) live() []*claim {
 	return claims
 }
 
-// watchHeads names in the log, once each, the records that hold back many.
+// watchHeads logs, once each, the records that hold back many others.
 func (s *subscription) watchHeads() {
-	tick := time.NewTicker(max(s.headAfter/4, time.Millisecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-tick.C:
-			for _, c := range s.live() {
-				c.warnHead(s.headAfter)
-			}
+	pipeline.Every(s.ctx, max(s.headAfter/4, time.Millisecond), func(context.Context) {
+		for _, c := range s.live() {
+			c.warnHead(s.headAfter)
 		}
-	}
+	})
 }
 
 var (

@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
 // server is one kind of Kafka that a test runs on.
@@ -25,6 +25,7 @@ type server struct {
 
 func kfakeServer() server {
 	return server{"kfake", func(t testing.TB) []string {
+		tier.Embedded(t)
 		cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 		require.NoError(t, err)
 		t.Cleanup(cluster.Close)
@@ -34,11 +35,7 @@ func kfakeServer() server {
 
 func realServer() server {
 	return server{"kafka", func(t testing.TB) []string {
-		addr := os.Getenv("MILLRACE_TEST_KAFKA")
-		if addr == "" {
-			t.Skip("MILLRACE_TEST_KAFKA is not set (host:port of a real Kafka)")
-		}
-		return strings.Split(addr, ",")
+		return strings.Split(tier.Real(t, "kafka"), ",")
 	}}
 }
 
@@ -95,7 +92,8 @@ func startAs(t testing.TB, instance string, brokers []string, adapt ...func(*Con
 	return p
 }
 
-// topicFor returns a topic (and group) name that no other run uses, and removes the topic at the end.
+// topicFor returns a topic (and group) name that no other run uses, and removes the topic at the
+// end.
 func topicFor(t testing.TB, p *Plugin) string {
 	t.Helper()
 	name := "kafka-test-" + watermill.NewShortUUID()

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// ensure creates the missing ones of topics and returns when all can be used. What it has seen it does
-// not ask again. The work is done once for all callers and in the connection's own time, because sarama
-// knows no contexts: a caller whose ctx ends leaves, and nobody waits for another one's topic.
+// ensure creates the missing ones of topics and returns when all can be used. It remembers the
+// topics that exist. The work is done once for all callers, in a goroutine, because sarama takes no
+// context. A caller returns when its ctx ends, and no caller waits for the topic of another.
 func (c *connection) ensure(ctx context.Context, topics ...string) error {
 	waiting := map[string]<-chan singleflight.Result{}
 	for _, t := range topics {
@@ -52,7 +52,7 @@ func (c *connection) makeReady(topic string) error {
 			c.known.Store(topic, true)
 			return nil
 		}
-		// A broker is away, or it learns of a new topic later than the one that was asked.
+		// A broker is unavailable, or it learns of a new topic later than the one that created it.
 		if !sleep(ctx, min(time.Duration(attempt)*10*time.Millisecond, 250*time.Millisecond)) {
 			return errors.Join(ctx.Err(), err)
 		}
@@ -72,7 +72,7 @@ func (c *connection) begin() bool {
 
 // tryTopic looks at topic, and creates it when it is missing.
 func (c *connection) tryTopic(topic string) (ready bool, err error) {
-	admin, err := sarama.NewClusterAdminFromClient(c.client) // a view of the client; nothing to close
+	admin, err := sarama.NewClusterAdminFromClient(c.client) // shares the client
 	if err != nil {
 		return false, err
 	}
@@ -94,8 +94,8 @@ func (c *connection) tryTopic(topic string) (ready bool, err error) {
 	return false, nil
 }
 
-// readable asks every partition for its end. A broker names itself the leader of a new partition a
-// moment before it serves it (seen on Kafka 4.3), and a reader that begins in between is refused.
+// readable reads the end of every partition. A broker names itself the leader of a new partition
+// shortly before it serves it (seen on Kafka 4.3). A reader that begins in between is refused.
 func (c *connection) readable(topic string) bool {
 	if c.client.RefreshMetadata(topic) != nil {
 		return false
@@ -144,8 +144,9 @@ func (c *connection) detail(topic string) *sarama.TopicDetail {
 	return detail
 }
 
-// leastInSync is the min.insync.replicas with which a topic of so many replicas neither loses an acknowledged record nor
-// refuses records when one broker fails. Two replicas can't have both: 1 leaves that to the broker's default.
+// leastInSync is the min.insync.replicas with which a topic of that many replicas neither loses an
+// acknowledged record nor refuses records when one broker fails. Two replicas can't have both: 1
+// leaves the choice to the broker's default.
 func leastInSync(replicas int) int {
 	if replicas >= 3 {
 		return 2
@@ -156,10 +157,10 @@ func leastInSync(replicas int) int {
 // limit is the largest record of a topic, in bytes.
 func (c *connection) limit(topic string) int {
 	if c.carriesMore(topic) {
-		return c.config.MaxMessageBytes + headroom
+		return c.config.MaxMessageBytes + headerAllowance
 	}
 	return c.config.MaxMessageBytes
 }
 
-// forget makes the next use of topic look whether it exists.
-func (c *connection) forget(topic string) { c.known.Delete(topic) }
+// drop removes topic from the known ones: its next use checks whether it exists.
+func (c *connection) drop(topic string) { c.known.Delete(topic) }

@@ -2,9 +2,10 @@ package kafka
 
 import "time"
 
-// window is the records of one partition between the first unacknowledged and the last one read,
-// in offset order. It answers the one question a Kafka commit asks: up to where is everything done?
-// Offsets may have gaps (compaction, transactions). Not safe for concurrent use; its claim locks it.
+// window is the records of one partition between the first unacknowledged and the last one read, in
+// offset order. It says up to which offset every record is done, which is what a Kafka commit
+// states. Offsets may have gaps (compaction, transactions). Not safe for concurrent use; its claim
+// locks it.
 type window struct {
 	ring  []*record
 	head  int
@@ -26,8 +27,8 @@ func (w *window) add(r *record, now time.Time) {
 	w.count++
 }
 
-// ack notes that r is done and returns the offset to mark (the next one to read) and how many
-// records that mark newly covers: zero when r is held back by an earlier one.
+// ack notes that r is done. It returns the offset to mark, which is the next one to read, and how
+// many records that mark newly covers. That is zero when an earlier record holds r back.
 func (w *window) ack(r *record, now time.Time) (next int64, covered int) {
 	if r.acked {
 		return 0, 0
@@ -46,7 +47,7 @@ func (w *window) ack(r *record, now time.Time) (next int64, covered int) {
 	return next, covered
 }
 
-// first returns the record that holds back all others, or nil when nothing is in hand.
+// first returns the record that holds back all others, or nil when nothing is in flight.
 func (w *window) first() *record {
 	if w.count == 0 {
 		return nil

@@ -6,37 +6,37 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 // Config is what a person sets (plugins.reclaim). Start from DefaultConfig.
 type Config struct {
-	// MinIdle is how long an entry must have been pending without a sign of life. A target whose
-	// readers give signs less often than that raises it for itself.
+	// MinIdle is how long an entry must have been pending and not renewed. A target whose readers
+	// renew less often raises it for itself.
 	MinIdle time.Duration `yaml:"min_idle"`
 	// Interval is the time between two rounds of a domain for idle entries.
 	Interval time.Duration `yaml:"interval"`
-	// Count is the most entries claimed a stream and round.
+	// Count is the limit of claimed entries per stream and round.
 	Count int `yaml:"count"`
-	// Step is the most entries of one claim.
-	Step int `yaml:"step"`
-	// DeadCheck is the time between two looks for the entries of instances that are gone.
+	// ClaimBatchSize is the limit of entries per claim.
+	ClaimBatchSize int `yaml:"claim_batch_size"`
+	// DeadCheck is the time between two checks for entries of dead instances.
 	DeadCheck time.Duration `yaml:"dead_check_interval"`
-	// DeadAfter is how long an instance's presence must have been gone before its entries are claimed
-	// without waiting for MinIdle. It must be longer than the renewal of a presence key (5 s), or a
-	// Redis that lost its data would make everybody look dead.
-	DeadAfter time.Duration `yaml:"dead_after"`
+	// PresenceTimeout is how long an instance's presence must have been gone before its entries are
+	// claimed without waiting for MinIdle. It must be longer than the renewal of a presence key (5
+	// s). Otherwise all instances would look dead after a loss of Redis's data.
+	PresenceTimeout time.Duration `yaml:"presence_timeout"`
 }
 
 // DefaultConfig returns the documented defaults.
 func DefaultConfig() Config {
 	return Config{
-		MinIdle:   5 * time.Minute,
-		Interval:  time.Minute,
-		Count:     100,
-		Step:      10,
-		DeadCheck: 5 * time.Second,
-		DeadAfter: 10 * time.Second,
+		MinIdle:         5 * time.Minute,
+		Interval:        time.Minute,
+		Count:           100,
+		ClaimBatchSize:  10,
+		DeadCheck:       5 * time.Second,
+		PresenceTimeout: 10 * time.Second,
 	}
 }
 
@@ -51,8 +51,8 @@ func (c Config) Validate() error {
 	check(c.MinIdle >= time.Millisecond, "min_idle", "must be >= 1ms, got %s", c.MinIdle)
 	check(c.Interval > 0, "interval", "must be > 0, got %s", c.Interval)
 	check(c.Count > 0, "count", "must be > 0, got %d", c.Count)
-	check(c.Step > 0 && c.Step <= 100, "step", "must be 1..100, got %d", c.Step)
+	check(c.ClaimBatchSize > 0 && c.ClaimBatchSize <= 100, "claim_batch_size", "must be 1..100, got %d", c.ClaimBatchSize)
 	check(c.DeadCheck > 0, "dead_check_interval", "must be > 0, got %s", c.DeadCheck)
-	check(c.DeadAfter > redispoll.PresenceRenewal, "dead_after", "must be > %s, got %s", redispoll.PresenceRenewal, c.DeadAfter)
+	check(c.PresenceTimeout > redis.PresenceRenewal, "presence_timeout", "must be > %s, got %s", redis.PresenceRenewal, c.PresenceTimeout)
 	return errors.Join(errs...)
 }

@@ -14,16 +14,18 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
-// instance is a whole process but for its walls: the plugins, the chain and the runtime, with a route a domain.
+// instance is a whole process but for its walls: the plugins, the chain and the runtime, with a
+// route a domain.
 type instance struct {
 	name string
 	dead *pipelinetest.Recorder
@@ -47,7 +49,7 @@ func (r run) entry() string { return r.stream + "@" + r.id }
 // instanceConfig is what differs between the instances of these tests.
 type instanceConfig struct {
 	addr    string // empty: the server's own
-	domains []redispoll.DomainConfig
+	domains []redis.DomainConfig
 	minIdle time.Duration
 	again   int // redeliveries by the same reader
 	slots   int // zero: the default
@@ -59,19 +61,19 @@ type instanceConfig struct {
 func newInstance(t *testing.T, s server, c instanceConfig) *instance {
 	t.Helper()
 	in := &instance{name: fmt.Sprintf("%s-i-%d", s.prefix, prefixes.Add(1)), dead: pipelinetest.NewRecorder("dead"), log: &lines{}}
-	shared := redispoll.New()
-	rc, _ := shared.Settings().(*redispoll.Config)
+	shared := redis.New()
+	rc, _ := shared.Settings().(*redis.Config)
 	if c.addr == "" {
 		c.addr = s.addr
 	}
 	rc.Addrs, rc.Domains, rc.MinIdle = []string{c.addr}, c.domains, c.minIdle
-	rc.PollInterval, rc.FirstPoll, rc.MaxRedeliveries = 20*time.Millisecond, time.Millisecond, c.again
+	rc.PollInterval, rc.InitialPollInterval, rc.MaxRedeliveries = 20*time.Millisecond, time.Millisecond, c.again
 	rc.Redelivery = pipeline.Backoff{First: time.Millisecond, Max: time.Millisecond}
 	claims := New(shared)
 	claims.config = quick()
 	claims.config.MinIdle = c.minIdle
 	if c.slots > 0 {
-		rc.Slots = c.slots
+		rc.Concurrency = c.slots
 	}
 	if c.policy.DeadLetter == nil {
 		c.policy.DeadLetter = in.dead
@@ -89,7 +91,7 @@ func newInstance(t *testing.T, s server, c instanceConfig) *instance {
 
 // routes is a handler plugin with one route a domain.
 type routes struct {
-	redis *redispoll.Plugin
+	redis *redis.Plugin
 	c     instanceConfig
 	in    *instance
 }
@@ -102,7 +104,7 @@ func (p routes) Register(r *pipeline.Registry) error {
 			Name: fmt.Sprintf("toy.%d", i), From: p.redis.Domain(d.Prefix).Source(), Policy: p.c.policy,
 			Handle: func(m *message.Message) ([]*message.Message, error) {
 				o := pipeline.OriginFrom(m.Context())
-				n := run{o.Name, o.EntryID, string(m.Payload), o.Delivered}
+				n := run{o.Source, entryIDOf(o), string(m.Payload), o.Delivered}
 				p.in.mu.Lock()
 				p.in.runs = append(p.in.runs, n)
 				p.in.mu.Unlock()
@@ -132,8 +134,8 @@ func (in *instance) deliveries(payload string) (counts []int64) {
 	return counts
 }
 
-// countOn says that each delivery counted on from the one before. On a busy machine one may be missing: an entry
-// that has waited too long for its slot is read or claimed anew.
+// countOn says that each delivery counted on from the one before. On a busy machine one may be
+// missing: an entry that has waited too long for its slot is read or claimed again.
 func countOn(t *testing.T, counts []int64) {
 	t.Helper()
 	require.NotEmpty(t, counts)
@@ -167,12 +169,13 @@ func (in *instance) metric(t testing.TB, name string, labels map[string]string) 
 }
 
 // domain declares a domain with names of the test's own.
-func (s server) domain(name string, shards int) redispoll.DomainConfig {
-	return redispoll.DomainConfig{Prefix: s.prefix + name + ":events", Shards: shards, Group: "g"}
+func (s server) domain(name string, shards int) redis.DomainConfig {
+	return redis.DomainConfig{Prefix: s.prefix + name + ":events", Shards: shards, Group: "g"}
 }
 
-// left adds n entries to every shard of a domain and has them read by a consumer that is never seen again.
-func (s server) left(t testing.TB, d redispoll.DomainConfig, consumer string, n int) (ids []run) {
+// left adds n entries to every shard of a domain and has them read by a consumer that is never seen
+// again.
+func (s server) left(t testing.TB, d redis.DomainConfig, consumer string, n int) (ids []run) {
 	t.Helper()
 	dead, _ := instanceOf(consumer)
 	require.NoError(t, s.client.HSet(t.Context(), "millrace:instances", dead, time.Now().UnixMilli()).Err(), "it had a presence")
@@ -189,7 +192,7 @@ func (s server) left(t testing.TB, d redispoll.DomainConfig, consumer string, n 
 	return ids
 }
 
-func (s server) pending(t testing.TB, d redispoll.DomainConfig) (n int64) {
+func (s server) pending(t testing.TB, d redis.DomainConfig) (n int64) {
 	t.Helper()
 	for shard := range d.Shards {
 		p, err := s.client.XPending(t.Context(), d.Stream(shard), d.Group).Result()
@@ -199,12 +202,13 @@ func (s server) pending(t testing.TB, d redispoll.DomainConfig) (n int64) {
 	return n
 }
 
-// Seed 003, "multi-domain processing", "stream_id" and "metrics": what an instance held when it died, in all shards of
-// two domains, goes through the routes of another one, each entry once, with its stream, its id and its delivery count;
-// success acknowledges; the counts are by domain and shard.
-func TestSeed003ACrashWithEntriesInAllShardsOfTwoDomains(t *testing.T) {
+// What an instance held when it
+// died, in all shards of two domains, goes through the routes of another one, each entry once, with
+// its stream, its id and its delivery count; success acknowledges; the counts are by domain and
+// shard.
+func TestACrashWithEntriesInAllShardsOfTwoDomains(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		domains := []redispoll.DomainConfig{s.domain("scan", 4), s.domain("chat", 4)}
+		domains := []redis.DomainConfig{s.domain("scan", 4), s.domain("chat", 4)}
 		var want []run
 		for _, d := range domains {
 			want = append(want, s.left(t, d, "killed-9-0", 7)...)
@@ -226,11 +230,12 @@ func TestSeed003ACrashWithEntriesInAllShardsOfTwoDomains(t *testing.T) {
 	})
 }
 
-// The same with an instance that was there: it has two entries of each shard in its handlers when the network between it and
-// the server goes dead, and does not come back before the other one is done.
+// The same with an instance that was there: it has two entries of each shard in its handlers when
+// the network between it and the server goes dead, and does not come back before the other one is
+// done.
 func TestAnInstanceThatIsCutOffLosesNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		domains := []redispoll.DomainConfig{s.domain("scan", 4), s.domain("chat", 4)}
+		domains := []redis.DomainConfig{s.domain("scan", 4), s.domain("chat", 4)}
 		p := newProxy(t, s.addr)
 		release := make(chan struct{})
 		first := newInstance(t, s, instanceConfig{
@@ -246,7 +251,7 @@ func TestAnInstanceThatIsCutOffLosesNothing(t *testing.T) {
 				}
 			}
 		}
-		eventually(t, "all in hand", func() bool { return len(first.ran()) == len(want) })
+		eventually(t, "all in flight", func() bool { return len(first.ran()) == len(want) })
 		p.hang(true)
 		require.NoError(t, s.client.Del(t.Context(), "millrace:instance:"+first.name).Err(), "it would expire")
 		second := newInstance(t, s, instanceConfig{domains: domains, minIdle: time.Hour})
@@ -262,32 +267,32 @@ func TestAnInstanceThatIsCutOffLosesNothing(t *testing.T) {
 	})
 }
 
-// An orderly stop: when its handlers have ended its presence does, and the next check of another instance claims the entries
-// that it could not begin, long before min_idle and dead_after.
+// An orderly stop: when its handlers have ended its presence does, and the next check of another
+// instance claims the entries that it could not begin, long before min_idle and presence_timeout.
 func TestWhatAStoppedInstanceReturnedIsClaimedByTheNextCheck(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		dom := s.domain("scan", 1)
 		ids := s.add(t, dom.Stream(0), "a", "b", "c") // before the first read, which takes all
 		began, finish := make(chan struct{}), make(chan struct{})
 		first := newInstance(t, s, instanceConfig{
-			domains: []redispoll.DomainConfig{dom}, minIdle: time.Hour, slots: 1,
+			domains: []redis.DomainConfig{dom}, minIdle: time.Hour, slots: 1,
 			handle: func(run) error { close(began); <-finish; return nil },
 		})
 		<-began
 		require.EqualValues(t, 3, s.pending(t, dom))
 		reader := &fakeReader{free: 10}
-		st := Stream{Shard: "0", Name: dom.Stream(0), Group: dom.Group, Consumer: "me-1-0", Meta: redispoll.MetaKey(dom.Stream(0)), Reader: reader}
+		st := Stream{Shard: "0", Name: dom.Stream(0), Group: dom.Group, Consumer: "me-1-0", Meta: redis.MetaKey(dom.Stream(0)), Reader: reader}
 		c := quick()
-		c.MinIdle, c.DeadAfter = time.Hour, time.Hour
+		c.MinIdle, c.PresenceTimeout = time.Hour, time.Hour
 		rig := newRig(c, "me-1", nil)
 		rig.o.Alive = func(ctx context.Context, instances ...string) (map[string]bool, error) {
-			return redispoll.Alive(ctx, s.client, instances...)
+			return redis.Alive(ctx, s.client, instances...)
 		}
 		d := newDomain(rig.Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
 		stopped := make(chan error, 1)
 		go func() { stopped <- first.rt.Stop(context.Background()) }()
 		eventually(t, "the others are returned", func() bool {
-			idle, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{
+			idle, err := s.client.XPendingExt(t.Context(), &goredis.XPendingExtArgs{
 				Stream: st.Name, Group: st.Group, Idle: time.Hour, Start: "-", End: "+", Count: 10,
 			}).Result()
 			return err == nil && len(idle) == 2
@@ -302,12 +307,13 @@ func TestWhatAStoppedInstanceReturnedIsClaimedByTheNextCheck(t *testing.T) {
 	})
 }
 
-// Seed 003, "checklist": a failed entry isn't acknowledged; it comes again in the next round, counted on.
-func TestSeed003AFailureStaysPendingForTheNextRound(t *testing.T) {
+// A failed entry isn't acknowledged; it comes again in the next round,
+// counted on.
+func TestAFailureStaysPendingForTheNextRound(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		d := s.domain("scan", 2)
 		in := newInstance(t, s, instanceConfig{
-			domains: []redispoll.DomainConfig{d}, minIdle: 300 * time.Millisecond,
+			domains: []redis.DomainConfig{d}, minIdle: 300 * time.Millisecond,
 			handle: func(r run) error {
 				if r.payload == "0" && r.delivered < 4 {
 					return errInjected
@@ -328,16 +334,17 @@ func TestSeed003AFailureStaysPendingForTheNextRound(t *testing.T) {
 	})
 }
 
-// Above its delivery limit an entry becomes a dead letter that says everything, and is acknowledged.
+// Above its delivery limit an entry becomes a dead letter that says everything, and is
+// acknowledged.
 func TestAboveTheDeliveryLimitAnEntryIsADeadLetter(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		d := s.domain("scan", 2)
 		d.MaxDeliveries = 3
 		// It has killed whoever had it: nine deliveries, and no failure was ever seen.
-		deadly := s.left(t, redispoll.DomainConfig{Prefix: d.Prefix, Shards: 1, Group: d.Group}, "killed-9-0", 1)[0]
+		deadly := s.left(t, redis.DomainConfig{Prefix: d.Prefix, Shards: 1, Group: d.Group}, "killed-9-0", 1)[0]
 		require.NoError(t, s.client.Do(t.Context(), "XCLAIM", deadly.stream, d.Group, "killed-9-0", 0, deadly.id, "RETRYCOUNT", 9, "JUSTID").Err())
 		in := newInstance(t, s, instanceConfig{
-			domains: []redispoll.DomainConfig{d}, minIdle: 300 * time.Millisecond,
+			domains: []redis.DomainConfig{d}, minIdle: 300 * time.Millisecond,
 			handle: func(r run) error {
 				if r.payload == "poison" {
 					return errors.New("it never works")
@@ -378,7 +385,7 @@ func TestTheDeliveryLimitBoundsTheRuns(t *testing.T) {
 		d := s.domain("scan", 1)
 		d.MaxDeliveries = 8
 		in := newInstance(t, s, instanceConfig{
-			domains: []redispoll.DomainConfig{d}, minIdle: 300 * time.Millisecond, again: 2,
+			domains: []redis.DomainConfig{d}, minIdle: 300 * time.Millisecond, again: 2,
 			handle: func(run) error { return errInjected },
 		})
 		s.add(t, d.Stream(0), "poison")
@@ -390,14 +397,15 @@ func TestTheDeliveryLimitBoundsTheRuns(t *testing.T) {
 	})
 }
 
-// A retry topic is the way of a failure from a shard as of any other: the entry is acknowledged when the record is there.
+// A retry topic is the way of a failure from a shard as of any other: the entry is acknowledged
+// when the record is there.
 func TestAReclaimedEntryThatFailsGoesToTheRetryTopic(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		d := s.domain("scan", 1)
 		left := s.left(t, d, "killed-9-0", 1)[0]
 		retry := pipelinetest.NewRecorder("retry")
 		in := newInstance(t, s, instanceConfig{
-			domains: []redispoll.DomainConfig{d}, minIdle: time.Hour, policy: pipeline.Policy{Retry: pipeline.Retry{To: retry, ReadElsewhere: true}},
+			domains: []redis.DomainConfig{d}, minIdle: time.Hour, policy: pipeline.Policy{Retry: pipeline.Retry{To: retry, ReadElsewhere: true}},
 			handle: func(run) error { return errInjected },
 		})
 		eventually(t, "acknowledged", func() bool { return len(retry.Messages()) == 1 && s.pending(t, d) == 0 })
@@ -406,12 +414,13 @@ func TestAReclaimedEntryThatFailsGoesToTheRetryTopic(t *testing.T) {
 	})
 }
 
-// Two whole instances over the same list: what a third one left behind is handled once, and so is what is fresh.
+// Two whole instances over the same list: what a third one left behind is handled once, and so is
+// what is fresh.
 func TestTwoInstancesShareTheWork(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		d := s.domain("scan", 4)
 		left := s.left(t, d, "killed-9-0", 20)
-		c := instanceConfig{domains: []redispoll.DomainConfig{d}, minIdle: time.Hour}
+		c := instanceConfig{domains: []redis.DomainConfig{d}, minIdle: time.Hour}
 		both := []*instance{newInstance(t, s, c), newInstance(t, s, c)}
 		for shard := range d.Shards {
 			for i := range 20 {
@@ -435,7 +444,7 @@ func TestTwoInstancesShareTheWork(t *testing.T) {
 func (s server) add(t testing.TB, stream string, payloads ...string) (ids []string) {
 	t.Helper()
 	for _, p := range payloads {
-		id, err := s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: redispoll.Entry{Message: []byte(p)}.Values()}).Result()
+		id, err := s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: entry.Entry{Message: []byte(p)}.Values()}).Result()
 		require.NoError(t, err)
 		ids = append(ids, id)
 	}

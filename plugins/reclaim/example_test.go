@@ -7,31 +7,31 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/plugins/reclaim"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 // oneStream is a Target with one stream. plugins/streams brings a Target of its own.
 type oneStream struct {
-	client redis.UniversalClient
+	client goredis.UniversalClient
 	stream reclaim.Stream
 }
 
-func (t oneStream) Domain() string                { return "orders" }
-func (t oneStream) Client() redis.UniversalClient { return t.client }
-func (t oneStream) MinIdle() time.Duration        { return time.Minute }
-func (t oneStream) Streams() []reclaim.Stream     { return []reclaim.Stream{t.stream} }
+func (t oneStream) Domain() string                  { return "orders" }
+func (t oneStream) Client() goredis.UniversalClient { return t.client }
+func (t oneStream) MinIdle() time.Duration          { return time.Minute }
+func (t oneStream) Streams() []reclaim.Stream       { return []reclaim.Stream{t.stream} }
 
-// printer is a Reader that shows what it is given. *redispoll.Reader is the real one.
+// printer is a Reader that shows what it is given. *poll.Reader is the real one.
 type printer chan string
 
 func (printer) Free() int { return 10 }
 
-func (p printer) Adopt(_ context.Context, entries []redis.XMessage, delivered map[string]int64, _ func()) error {
+func (p printer) Adopt(_ context.Context, entries []goredis.XMessage, delivered map[string]int64, _ func()) error {
 	for _, e := range entries {
 		p <- fmt.Sprintf("%s, delivered %d times", e.Values["message"], delivered[e.ID])
 	}
@@ -47,15 +47,15 @@ func Example() {
 		return
 	}
 	defer server.Close()
-	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2})
+	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Protocol: 2})
 	defer func() { _ = client.Close() }()
 	client.XGroupCreateMkStream(ctx, "orders:0", "shop", "0")
-	client.XAdd(ctx, &redis.XAddArgs{Stream: "orders:0", Values: []any{"message", "one coffee"}})
+	client.XAdd(ctx, &goredis.XAddArgs{Stream: "orders:0", Values: []any{"message", "one coffee"}})
 	client.HSet(ctx, "millrace:instances", "dead-7", time.Now().UnixMilli()) // its plugin "redis" had written this
-	client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "shop", Consumer: "dead-7-0", Streams: []string{"orders:0", ">"}, Block: -1})
+	client.XReadGroup(ctx, &goredis.XReadGroupArgs{Group: "shop", Consumer: "dead-7-0", Streams: []string{"orders:0", ">"}, Block: -1})
 
 	config := reclaim.DefaultConfig()
-	config.DeadCheck, config.DeadAfter = 10*time.Millisecond, 50*time.Millisecond
+	config.DeadCheck, config.PresenceTimeout = 10*time.Millisecond, 50*time.Millisecond
 	reader := make(printer, 1)
 	target := oneStream{client, reclaim.Stream{
 		Shard: "0", Name: "orders:0", Group: "shop", Consumer: "host-1-0", Meta: "{orders:0}:meta", Reader: reader,
@@ -65,7 +65,7 @@ func Example() {
 		Instance: "host-1",
 		Targets:  []reclaim.Target{target},
 		Alive: func(ctx context.Context, instances ...string) (map[string]bool, error) {
-			return redispoll.Alive(ctx, client, instances...)
+			return redis.Alive(ctx, client, instances...)
 		},
 	})
 	if err := reclaimer.Start(ctx); err != nil {
@@ -81,7 +81,7 @@ func Example() {
 
 // events is a handler plugin that reads the domain scan:events.
 type events struct {
-	redis *redispoll.Plugin
+	redis *redis.Plugin
 	seen  chan string
 }
 
@@ -94,14 +94,15 @@ func (e events) Register(r *pipeline.Registry) error {
 		Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, // an event may be lost
 		Handle: func(m *message.Message) ([]*message.Message, error) {
 			o := pipeline.OriginFrom(m.Context())
-			e.seen <- fmt.Sprintf("%s: %s, delivered %d times", o.Name, m.Payload, o.Delivered)
+			e.seen <- fmt.Sprintf("%s: %s, delivered %d times", o.Source, m.Payload, o.Delivered)
 			return nil, nil
 		},
 	})
 	return nil
 }
 
-// A domain is declared once, in the settings of the plugin redis. Its route reads it, and the plugin reclaim finds it there.
+// A domain is declared once, in the settings of the plugin redis. Its route reads it, and the
+// plugin reclaim finds it there.
 func ExamplePlugin() {
 	ctx := context.Background()
 	server := miniredis.NewMiniRedis()
@@ -110,14 +111,14 @@ func ExamplePlugin() {
 		return
 	}
 	defer server.Close()
-	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2})
+	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Protocol: 2})
 	defer func() { _ = client.Close() }()
 	client.XGroupCreateMkStream(ctx, "scan:events:3", "router", "0")
-	client.XAdd(ctx, &redis.XAddArgs{Stream: "scan:events:3", Values: []any{"message", "one page"}})
+	client.XAdd(ctx, &goredis.XAddArgs{Stream: "scan:events:3", Values: []any{"message", "one page"}})
 	client.HSet(ctx, "millrace:instances", "dead-7", time.Now().UnixMilli()) // its plugin "redis" had written this
-	client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "router", Consumer: "dead-7-0", Streams: []string{"scan:events:3", ">"}, Block: -1})
+	client.XReadGroup(ctx, &goredis.XReadGroupArgs{Group: "router", Consumer: "dead-7-0", Streams: []string{"scan:events:3", ">"}, Block: -1})
 
-	shared := redispoll.New()
+	shared := redis.New()
 	claims := reclaim.New(shared)
 	configure(shared.Settings(), claims.Settings(), server.Addr())
 	handler := events{shared, make(chan string, 1)}
@@ -141,11 +142,11 @@ func ExamplePlugin() {
 
 // configure stands for the settings file.
 func configure(shared, claims any, addr string) {
-	if c, ok := shared.(*redispoll.Config); ok {
+	if c, ok := shared.(*redis.Config); ok {
 		c.Addrs = []string{addr}
-		c.Domains = []redispoll.DomainConfig{{Prefix: "scan:events", Shards: 4, Group: "router", MaxDeliveries: 10}}
+		c.Domains = []redis.DomainConfig{{Prefix: "scan:events", Shards: 4, Group: "router", MaxDeliveries: 10}}
 	}
 	if c, ok := claims.(*reclaim.Config); ok {
-		c.DeadCheck, c.DeadAfter = 10*time.Millisecond, 50*time.Millisecond
+		c.DeadCheck, c.PresenceTimeout = 10*time.Millisecond, 50*time.Millisecond
 	}
 }

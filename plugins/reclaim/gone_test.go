@@ -6,18 +6,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
+	"github.com/millrace-io/millrace/plugins/redis/pubsub"
 )
 
-// Consumers of a subscriber, of a StatefulSet, of the bridge: their names look like an instance's, and no presence says
-// that they live. They are not dead, and keep their entries and their names until min_idle.
+// Consumers of a subscriber, of a StatefulSet, of the bridge: their names look like an instance's,
+// and no presence says that they live. They are not dead, and keep their entries and their names
+// until min_idle.
 func TestOnlyWhatWasThereCanBeGone(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
-		c.MinIdle, c.DeadAfter = time.Hour, time.Millisecond
+		c.MinIdle, c.PresenceTimeout = time.Hour, time.Millisecond
 		reader := &fakeReader{free: 100}
 		st := s.stream(t, "1", "me-1-0", reader)
 		killed := s.prefix + "-killed"
@@ -26,12 +29,12 @@ func TestOnlyWhatWasThereCanBeGone(t *testing.T) {
 		for _, consumer := range []string{"event-router-0", "host-7-bridge-0", killed + "-0"} {
 			s.hold(t, st, consumer, 1)
 		}
-		sub, err := redispoll.NewSubscriber(s.client, redispoll.SubscriberConfig{Group: st.Group, ReaderConfig: redispoll.ReaderConfig{MinIdle: time.Hour}})
+		sub, err := pubsub.NewSubscriber(s.client, pubsub.SubscriberConfig{Group: st.Group, Config: poll.Config{MinIdle: time.Hour}})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, sub.Close()) })
 		msgs, err := sub.Subscribe(t.Context(), st.Name)
 		require.NoError(t, err)
-		require.NoError(t, s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: st.Name, Values: []any{"message", "in hand"}}).Err())
+		require.NoError(t, s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: st.Name, Values: []any{"message", "in flight"}}).Err())
 		msg := <-msgs
 		defer msg.Ack()
 		before := s.consumers(t, st)
@@ -39,7 +42,7 @@ func TestOnlyWhatWasThereCanBeGone(t *testing.T) {
 
 		r := newRig(c, "me-1", everybody(), &fakeTarget{client: s.client, streams: []Stream{st}})
 		r.o.Alive = func(ctx context.Context, instances ...string) (map[string]bool, error) {
-			return redispoll.Alive(ctx, s.client, instances...)
+			return redis.Alive(ctx, s.client, instances...)
 		}
 		r.run(t)
 		eventually(t, "the one that had a presence is gone, with its consumer", func() bool {
@@ -53,11 +56,11 @@ func TestOnlyWhatWasThereCanBeGone(t *testing.T) {
 	})
 }
 
-// An entry that was renewed within dead_after is somebody's work, whatever the presence says.
+// An entry that was renewed within presence_timeout is somebody's work, whatever the presence says.
 func TestWhatWasRenewedJustNowIsNotRescued(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
-		c.MinIdle, c.DeadAfter = time.Hour, time.Hour
+		c.MinIdle, c.PresenceTimeout = time.Hour, time.Hour
 		reader := &fakeReader{free: 100}
 		st := s.stream(t, "1", "me-1-0", reader)
 		ids := s.hold(t, st, "other-2-0", 2)
@@ -70,12 +73,13 @@ func TestWhatWasRenewedJustNowIsNotRescued(t *testing.T) {
 	})
 }
 
-// An instance has departed: what it has returned, which is idle for min_idle, is claimed by the next check. What it still holds
-// waits for dead_after. When it is back, only min_idle counts.
+// An instance has departed: what it has returned, which is idle for min_idle, is claimed by the
+// next check. What it still holds waits for presence_timeout. When it is back, only min_idle
+// counts.
 func TestWhatADepartedInstanceReturnedIsClaimedByTheNextCheck(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
-		c.MinIdle, c.DeadAfter = time.Hour, time.Hour
+		c.MinIdle, c.PresenceTimeout = time.Hour, time.Hour
 		reader := &fakeReader{free: 100}
 		st := s.stream(t, "1", "me-1-0", reader)
 		returned := s.hold(t, st, "other-2-0", 12)

@@ -15,11 +15,13 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,7 +31,7 @@ type server struct {
 	name   string
 	addr   string
 	prefix string
-	client redis.UniversalClient
+	client goredis.UniversalClient
 }
 
 var prefixes atomic.Int64
@@ -37,25 +39,23 @@ var prefixes atomic.Int64
 // eachServer runs f on miniredis, Redis and Valkey.
 func eachServer(t *testing.T, f func(t *testing.T, s server)) {
 	t.Helper()
-	for _, where := range []struct{ name, env string }{
-		{"miniredis", ""}, {"redis", "MILLRACE_TEST_REDIS"}, {"valkey", "MILLRACE_TEST_VALKEY"},
-	} {
-		t.Run(where.name, func(t *testing.T) {
-			addr := os.Getenv(where.env)
-			switch {
-			case where.env == "":
+	for _, name := range []string{"miniredis", "redis", "valkey"} {
+		t.Run(name, func(t *testing.T) {
+			var addr string
+			if name == "miniredis" {
+				tier.Embedded(t)
 				mini := miniredis.NewMiniRedis()
 				require.NoError(t, mini.Start())
 				t.Cleanup(mini.Close)
 				addr = mini.Addr()
-			case addr == "":
-				t.Skipf("%s is not set: no real %s to test on", where.env, where.name)
+			} else {
+				addr = tier.Real(t, name)
 			}
-			c := redispoll.DefaultClientConfig()
+			c := redis.DefaultClientConfig()
 			c.Addrs = []string{addr}
-			client, err := redispoll.NewClient(c)
+			client, err := redis.NewClient(c)
 			require.NoError(t, err)
-			s := server{name: where.name, addr: addr, prefix: fmt.Sprintf("reclaim-test-%d-%d", os.Getpid(), prefixes.Add(1)), client: client}
+			s := server{name: name, addr: addr, prefix: fmt.Sprintf("reclaim-test-%d-%d", os.Getpid(), prefixes.Add(1)), client: client}
 			t.Cleanup(func() {
 				for _, pattern := range []string{s.prefix + "*", "{" + s.prefix + "*"} {
 					if keys, err := client.Keys(context.Background(), pattern).Result(); err == nil && len(keys) > 0 {
@@ -84,7 +84,7 @@ func (r *fakeReader) Free() int {
 	return r.free
 }
 
-func (r *fakeReader) Adopt(_ context.Context, entries []redis.XMessage, delivered map[string]int64, _ func()) error {
+func (r *fakeReader) Adopt(_ context.Context, entries []goredis.XMessage, delivered map[string]int64, _ func()) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err != nil {
@@ -109,15 +109,15 @@ func (r *fakeReader) got() []string {
 
 // fakeTarget is a fixed list of streams.
 type fakeTarget struct {
-	client  redis.UniversalClient
+	client  goredis.UniversalClient
 	minIdle time.Duration
 	streams []Stream
 }
 
-func (t *fakeTarget) Domain() string                { return "domain" }
-func (t *fakeTarget) Client() redis.UniversalClient { return t.client }
-func (t *fakeTarget) MinIdle() time.Duration        { return t.minIdle }
-func (t *fakeTarget) Streams() []Stream             { return t.streams }
+func (t *fakeTarget) Domain() string                  { return "domain" }
+func (t *fakeTarget) Client() goredis.UniversalClient { return t.client }
+func (t *fakeTarget) MinIdle() time.Duration          { return t.minIdle }
+func (t *fakeTarget) Streams() []Stream               { return t.streams }
 
 // stream makes a stream with a group and returns it as one of a target, read by consumer.
 func (s server) stream(t testing.TB, name, consumer string, r Reader) Stream {
@@ -130,9 +130,9 @@ func (s server) stream(t testing.TB, name, consumer string, r Reader) Stream {
 // hold adds n entries to a stream and has consumer read them.
 func (s server) hold(t testing.TB, st Stream, consumer string, n int) (ids []string) {
 	for i := range n {
-		require.NoError(t, s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: st.Name, Values: []any{"message", fmt.Sprint(i)}}).Err())
+		require.NoError(t, s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: st.Name, Values: []any{"message", fmt.Sprint(i)}}).Err())
 	}
-	got, err := s.client.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: st.Group, Consumer: consumer, Streams: []string{st.Name, ">"}, Count: int64(n), Block: -1}).Result()
+	got, err := s.client.XReadGroup(t.Context(), &goredis.XReadGroupArgs{Group: st.Group, Consumer: consumer, Streams: []string{st.Name, ">"}, Count: int64(n), Block: -1}).Result()
 	require.NoError(t, err)
 	for _, m := range got[0].Messages {
 		ids = append(ids, m.ID)
@@ -141,10 +141,10 @@ func (s server) hold(t testing.TB, st Stream, consumer string, n int) (ids []str
 	return ids
 }
 
-// giveBack makes what consumer holds idle for minIdle at once. With a minIdle that the test doesn't live to see, nothing else
-// becomes idle meanwhile, however slow the machine is.
+// giveBack makes what consumer holds idle for minIdle at once. With a minIdle that the test doesn't
+// live to see, nothing else becomes idle meanwhile, however slow the machine is.
 func (s server) giveBack(t testing.TB, st Stream, consumer string, minIdle time.Duration, ids []string) {
-	n, err := redispoll.GiveBack(t.Context(), s.client, st.Name, st.Group, consumer, minIdle, ids...)
+	n, err := poll.Release(t.Context(), s.client, st.Name, st.Group, consumer, minIdle, ids...)
 	require.NoError(t, err)
 	require.Equal(t, len(ids), n)
 }
@@ -213,8 +213,8 @@ func (l *lines) count(text string) int {
 }
 
 func quick() Config {
-	return Config{MinIdle: 50 * time.Millisecond, Interval: 20 * time.Millisecond, Count: 100, Step: 10,
-		DeadCheck: 10 * time.Millisecond, DeadAfter: 40 * time.Millisecond}
+	return Config{MinIdle: 50 * time.Millisecond, Interval: 20 * time.Millisecond, Count: 100, ClaimBatchSize: 10,
+		DeadCheck: 10 * time.Millisecond, PresenceTimeout: 40 * time.Millisecond}
 }
 
 // rig is one Reclaimer, not started, and what it says.
@@ -249,13 +249,16 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	require.Eventually(t, cond, 15*time.Second, 2*time.Millisecond, what)
 }
 
-// realReader is a redispoll.Reader with a handler.
-func realReader(t testing.TB, s server, st *Stream, slots int, minIdle time.Duration, handle func(*message.Message)) *redispoll.Reader {
+// realReader is a poll.Reader with a handler.
+func realReader(t testing.TB, s server, st *Stream, slots int, minIdle time.Duration, handle func(*message.Message)) *poll.Reader {
 	out := make(chan *message.Message)
-	r := redispoll.NewReader(s.client, redispoll.ReaderConfig{
-		Stream: st.Name, Group: st.Group, Consumer: st.Consumer, Slots: slots, Batch: 10,
-		PollInterval: 10 * time.Millisecond, FirstPoll: time.Millisecond, MinIdle: minIdle,
-	}, out, redispoll.Hooks{}, nil, nil)
+	r := poll.NewReader(s.client, poll.Options{
+		Stream: st.Name, Group: st.Group, Consumer: st.Consumer,
+		Config: poll.Config{
+			Concurrency: slots, BatchSize: 10,
+			PollInterval: 10 * time.Millisecond, InitialPollInterval: time.Millisecond, MinIdle: minIdle,
+		},
+	}, out, nil, nil)
 	st.Reader = r
 	var handlers sync.WaitGroup
 	quit := make(chan struct{})
@@ -280,13 +283,14 @@ func realReader(t testing.TB, s server, st *Stream, slots int, minIdle time.Dura
 	return r
 }
 
-// claimHash returns the hash by which the script that claims is sent; the server knows it from then on.
+// claimHash returns the hash by which the script that claims is sent; the server knows it from then
+// on.
 func (s server) claimHash(t testing.TB) (hash string) {
 	t.Helper()
-	source, err := os.ReadFile("../redispoll/lua/claim.lua")
+	source, err := os.ReadFile("../redis/poll/lua/claim.lua")
 	require.NoError(t, err)
 	require.NoError(t, s.client.ScriptLoad(t.Context(), string(source)).Err())
-	return redis.NewScript(string(source)).Hash()
+	return goredis.NewScript(string(source)).Hash()
 }
 
 var errInjected = errors.New("injected")

@@ -9,11 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A hundred entries in front, which are renewed all the time, do not keep what is behind them pending, whichever instance claims.
+// A hundred entries in front, which are renewed all the time, do not keep what is behind them
+// pending, whichever instance claims.
 func TestHotEntriesInFrontDoNotHideIdleOnesBehind(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
-		c.Count, c.Step, c.MinIdle = 7, 3, time.Hour // the readers here renew nothing: all rounds within min_idle
+		c.Count, c.ClaimBatchSize, c.MinIdle = 7, 3, time.Hour // the readers here renew nothing: all rounds within min_idle
 		readers := []*fakeReader{{free: 1000}, {free: 1000}}
 		st := s.stream(t, "1", "a-1-0", readers[0])
 		hot := s.hold(t, st, "hot-9-0", 100)
@@ -40,12 +41,12 @@ func TestHotEntriesInFrontDoNotHideIdleOnesBehind(t *testing.T) {
 	})
 }
 
-// More entries than a round claims fail again and again, and are idle again in the next round. They do not keep what is behind
-// them pending.
+// More entries than a round claims fail again and again, and are idle again in the next round. They
+// do not keep what is behind them pending.
 func TestEntriesThatFailDoNotHideTheOnesBehind(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
-		c.Count, c.Step, c.MinIdle = 7, 3, time.Hour
+		c.Count, c.ClaimBatchSize, c.MinIdle = 7, 3, time.Hour
 		reader := &fakeReader{free: 1000}
 		st := s.stream(t, "1", "me-1-0", reader)
 		ids := s.hold(t, st, "slow-9-0", 30)
@@ -62,14 +63,15 @@ func TestEntriesThatFailDoNotHideTheOnesBehind(t *testing.T) {
 	})
 }
 
-// A round spends its count on deleted entries too: a stream that has lost a lot takes no longer than another one.
+// A round spends its count on deleted entries too: a stream that has lost a lot takes no longer
+// than another one.
 func TestDeletedEntriesCountInARound(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		if s.name == "miniredis" {
 			t.Skip("it does not show pending entries that are deleted")
 		}
 		c := quick()
-		c.Count, c.Step, c.MinIdle = 7, 3, time.Hour
+		c.Count, c.ClaimBatchSize, c.MinIdle = 7, 3, time.Hour
 		reader := &fakeReader{free: 1000}
 		st := s.stream(t, "1", "me-1-0", reader)
 		ids := s.hold(t, st, "slow-9-0", 20)

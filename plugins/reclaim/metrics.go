@@ -17,7 +17,7 @@ type Metrics struct {
 	removed  *prometheus.CounterVec
 }
 
-// NewMetrics returns metrics that nobody collects yet.
+// NewMetrics returns metrics that are not registered yet.
 func NewMetrics() *Metrics {
 	labels := []string{"domain", "shard"}
 	counter := func(name, help string, more ...string) *prometheus.CounterVec {
@@ -37,9 +37,9 @@ func NewMetrics() *Metrics {
 	}
 }
 
-// known makes the series of a domain's shard, so that they are there at 0 before anything happens: a counter that
-// appears at 1 is no increase to Prometheus.
-func (m *Metrics) known(domain, shard string) {
+// initialize creates the series of a domain's shard, so that they are 0 at the first scrape. A
+// counter that appears at 1 is no increase to Prometheus.
+func (m *Metrics) initialize(domain, shard string) {
 	m.latency.WithLabelValues(domain, shard)
 	for _, c := range []*prometheus.CounterVec{m.messages, m.failures, m.losses, m.refused, m.removed} {
 		c.WithLabelValues(domain, shard)

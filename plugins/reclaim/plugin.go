@@ -8,13 +8,13 @@ import (
 	"sync"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
-// Plugin is the capability "reclaim": one Reclaimer for all domains of plugins.redis.domains that are read here, and for
-// all targets that other plugins add.
+// Plugin is the capability "reclaim": one Reclaimer for all domains of plugins.redis.domains that
+// are read here, and for all targets that other plugins add.
 type Plugin struct {
-	redis  *redispoll.Plugin
+	redis  *redis.Plugin
 	config Config
 
 	mu      sync.Mutex
@@ -22,8 +22,9 @@ type Plugin struct {
 	lost    []func(stream string, ids []string)
 }
 
-// New returns the plugin with default settings. Presence of instances is asked of redis' client.
-func New(redis *redispoll.Plugin) *Plugin {
+// New returns the plugin with default settings. The client of redis reads the presence of
+// instances.
+func New(redis *redis.Plugin) *Plugin {
 	return &Plugin{redis: redis, config: DefaultConfig()}
 }
 
@@ -33,14 +34,14 @@ func (p *Plugin) Name() string { return "reclaim" }
 // Settings returns the configuration for the loader.
 func (p *Plugin) Settings() any { return &p.config }
 
-// Add has a target served. It must be called before the services are started; plugins do it in Register.
+// Add adds a target. It must be called before the services are started; plugins do it in Register.
 func (p *Plugin) Add(t Target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.targets = append(p.targets, t)
 }
 
-// OnLost has f told of pending entries that were found deleted. It must be called before the services
+// OnLost calls f for pending entries that were found deleted. It must be called before the services
 // are started, and f must not block.
 func (p *Plugin) OnLost(f func(stream string, ids []string)) {
 	p.mu.Lock()
@@ -84,7 +85,7 @@ func (s *service) Start(ctx context.Context) error {
 	s.r = NewReclaimer(Options{
 		Config: s.p.config, Instance: s.env.Instance, Targets: targets,
 		Alive: func(ctx context.Context, instances ...string) (map[string]bool, error) {
-			return redispoll.Alive(ctx, s.p.redis.Client(), instances...)
+			return redis.Alive(ctx, s.p.redis.Client(), instances...)
 		},
 		Logger:  s.env.Logger.With(slog.String(pipeline.LogPlugin, "reclaim")),
 		Metrics: s.metrics,

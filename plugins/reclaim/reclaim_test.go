@@ -13,12 +13,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // A kill -9: what the dead instance held is claimed long before min_idle, handled once by the real
@@ -38,8 +39,8 @@ func TestEntriesOfADeadInstanceAreHandledAtOnce(t *testing.T) {
 			o := pipeline.OriginFrom(m.Context())
 			mu.Lock()
 			defer mu.Unlock()
-			runs[o.EntryID]++
-			deliveries[o.EntryID] = o.Delivered
+			runs[entryIDOf(o)]++
+			deliveries[entryIDOf(o)] = o.Delivered
 		})
 		p := everybody("alive-3")
 		r := newRig(c, "me-1", p, &fakeTarget{client: s.client, streams: []Stream{st}})
@@ -67,11 +68,11 @@ func TestEntriesOfADeadInstanceAreHandledAtOnce(t *testing.T) {
 	})
 }
 
-// An absence shorter than dead_after, or a presence that can't be asked, kills nobody.
+// An absence shorter than presence_timeout, or a presence that can't be asked, kills nobody.
 func TestNobodyIsDeclaredDeadInAHurry(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
-		c.MinIdle, c.DeadAfter = time.Hour, 150*time.Millisecond
+		c.MinIdle, c.PresenceTimeout = time.Hour, 150*time.Millisecond
 		reader := &fakeReader{free: 100}
 		st := s.stream(t, "1", "me-1-0", reader)
 		s.hold(t, st, "other-2-0", 5)
@@ -79,7 +80,7 @@ func TestNobodyIsDeclaredDeadInAHurry(t *testing.T) {
 		p := everybody("other-2")
 		d := newDomain(newRig(c, "me-1", p).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
 		flicker := time.Now()
-		for time.Since(flicker) < 2*c.DeadAfter {
+		for time.Since(flicker) < 2*c.PresenceTimeout {
 			p.set("other-2", false)
 			d.round(t.Context(), false)
 			p.set("other-2", true)
@@ -88,19 +89,19 @@ func TestNobodyIsDeclaredDeadInAHurry(t *testing.T) {
 		p.set("other-2", false)
 		d.round(t.Context(), false)
 		p.err = errInjected
-		for blind := time.Now(); time.Since(blind) < 2*c.DeadAfter; {
+		for blind := time.Now(); time.Since(blind) < 2*c.PresenceTimeout; {
 			d.round(t.Context(), false)
 		}
 		require.Empty(t, reader.got())
 		p.err = nil
 		p.set("other-2", false)
-		for short := time.Now(); time.Since(short) < c.DeadAfter/3; {
+		for short := time.Now(); time.Since(short) < c.PresenceTimeout/3; {
 			d.round(t.Context(), false)
-			if time.Since(short) < c.DeadAfter { // the process may have stood still
+			if time.Since(short) < c.PresenceTimeout { // the process may have stood still
 				require.Empty(t, reader.got(), "only just gone")
 			}
 		}
-		<-time.After(c.DeadAfter)
+		<-time.After(c.PresenceTimeout)
 		d.round(t.Context(), false)
 		require.Len(t, reader.got(), 5)
 		require.Equal(t, []string{"me-1-0", "nameless"}, s.consumers(t, st))
@@ -121,7 +122,7 @@ func TestASlowHandlerIsNotStolenFrom(t *testing.T) {
 			<-time.After(3 * minIdle)
 			close(done)
 		})
-		require.NoError(t, s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: st.Name, Values: []any{"message", "x"}}).Err())
+		require.NoError(t, s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: st.Name, Values: []any{"message", "x"}}).Err())
 		thief := &fakeReader{free: 100}
 		other := st
 		other.Consumer, other.Reader = "thief-2-0", thief
@@ -135,17 +136,20 @@ func TestASlowHandlerIsNotStolenFrom(t *testing.T) {
 	})
 }
 
-// What a handler here has had for longer than the longest hold is for others: this instance doesn't claim it for itself again
-// and again, and another one gets it.
+// What a handler here has had for longer than the longest hold is for others: this instance doesn't
+// claim it for itself again and again, and another one gets it.
 func TestWhatIsStuckHereIsForOthers(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		const minIdle = time.Second
 		st := s.stream(t, "1", "me-1-0", nil)
 		out, release := make(chan *message.Message), make(chan struct{})
-		r := redispoll.NewReader(s.client, redispoll.ReaderConfig{
-			Stream: st.Name, Group: st.Group, Consumer: st.Consumer, Slots: 1, Batch: 1,
-			PollInterval: 10 * time.Millisecond, FirstPoll: time.Millisecond, MinIdle: minIdle, LongestHold: minIdle / 4,
-		}, out, redispoll.Hooks{}, nil, nil)
+		r := poll.NewReader(s.client, poll.Options{
+			Stream: st.Name, Group: st.Group, Consumer: st.Consumer,
+			Config: poll.Config{
+				Concurrency: 1, BatchSize: 1,
+				PollInterval: 10 * time.Millisecond, InitialPollInterval: time.Millisecond, MinIdle: minIdle, LongestHold: minIdle / 4,
+			},
+		}, out, nil, nil)
 		r.Start()
 		var handlers sync.WaitGroup
 		handlers.Go(func() { m := <-out; <-release; m.Ack() })
@@ -154,9 +158,9 @@ func TestWhatIsStuckHereIsForOthers(t *testing.T) {
 			handlers.Wait()
 			require.NoError(t, r.Drain(context.Background()))
 		})
-		require.NoError(t, s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: st.Name, Values: []any{"message", "x"}}).Err())
-		idle := &redis.XPendingExtArgs{Stream: st.Name, Group: st.Group, Idle: minIdle, Start: "-", End: "+", Count: 1}
-		var pending []redis.XPendingExt
+		require.NoError(t, s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: st.Name, Values: []any{"message", "x"}}).Err())
+		idle := &goredis.XPendingExtArgs{Stream: st.Name, Group: st.Group, Idle: minIdle, Start: "-", End: "+", Count: 1}
+		var pending []goredis.XPendingExt
 		eventually(t, "no sign of life", func() bool {
 			pending = s.client.XPendingExt(t.Context(), idle).Val()
 			return len(pending) == 1
@@ -189,7 +193,7 @@ func TestNoMoreThanTheReaderHasRoomFor(t *testing.T) {
 		s.giveBack(t, st, "alive-3-0", c.MinIdle, s.hold(t, st, "alive-3-0", 10))
 		d := newDomain(newRig(c, "me-1", everybody("alive-3")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
 		require.False(t, d.round(t.Context(), false), "nobody is dead yet")
-		<-time.After(c.DeadAfter)
+		<-time.After(c.PresenceTimeout)
 		require.True(t, d.round(t.Context(), true), "something is left")
 		require.Len(t, reader.got(), 4)
 		require.Contains(t, s.consumers(t, st), "dead-2-0", "it still holds something")
@@ -269,9 +273,9 @@ func TestDeletedEntriesAreReportedAsLost(t *testing.T) {
 	})
 }
 
-// Seed 003, the checklist and "results": a failing shard is logged and counted and all others finish;
-// NOGROUP is no error; domains don't wait for each other.
-func TestSeed003AFailingStreamHoldsUpNobody(t *testing.T) {
+// A failing shard is logged and counted and all others
+// finish; NOGROUP is no error; domains don't wait for each other.
+func TestAFailingStreamDelaysNoOther(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
 		c.MinIdle = time.Hour // what is claimed is not idle again
@@ -281,7 +285,7 @@ func TestSeed003AFailingStreamHoldsUpNobody(t *testing.T) {
 		s.giveBack(t, first, "alive-3-0", c.MinIdle, s.hold(t, first, "alive-3-0", 5))
 		s.giveBack(t, last, "alive-3-0", c.MinIdle, s.hold(t, last, "alive-3-0", 5))
 		absent := Stream{Shard: "1", Name: s.prefix + ":1", Group: "g", Consumer: "me-1-0", Meta: "{" + s.prefix + ":1}:meta", Reader: &fakeReader{free: 1}}
-		require.NoError(t, s.client.XAdd(t.Context(), &redis.XAddArgs{Stream: s.prefix + ":1b", Values: []any{"message", "x"}}).Err())
+		require.NoError(t, s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: s.prefix + ":1b", Values: []any{"message", "x"}}).Err())
 		nogroup := absent
 		nogroup.Name, nogroup.Meta = s.prefix+":1b", "{"+s.prefix+":1b}:meta"
 		broken := absent
@@ -290,7 +294,7 @@ func TestSeed003AFailingStreamHoldsUpNobody(t *testing.T) {
 		shards := &fakeTarget{client: s.client, streams: []Stream{first, absent, nogroup, broken, last}}
 
 		// Another domain, whose server does not answer.
-		nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+		nowhere := goredis.NewClient(&goredis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 		t.Cleanup(func() { _ = nowhere.Close() })
 		down := s.stream(t, "down", "me-1-0", good[2])
 		r := newRig(c, "me-1", everybody("alive-3"), shards, &fakeTarget{client: nowhere, streams: []Stream{down}})
@@ -319,11 +323,11 @@ func TestAReaderThatStopsRefuses(t *testing.T) {
 		st.Reader = stopping
 		d := newDomain(newRig(c, "me-1", everybody()).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
 		d.round(t.Context(), false)
-		<-time.After(c.DeadAfter)
+		<-time.After(c.PresenceTimeout)
 		d.round(t.Context(), false)
 		require.Equal(t, 1, stopping.refused)
 		require.InDelta(t, 1, testutil.ToFloat64(d.r.o.Metrics.refused.WithLabelValues("domain", "0")), 0)
-		p, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: st.Name, Group: st.Group, Idle: c.MinIdle, Start: "-", End: "+", Count: 10}).Result()
+		p, err := s.client.XPendingExt(t.Context(), &goredis.XPendingExtArgs{Stream: st.Name, Group: st.Group, Idle: c.MinIdle, Start: "-", End: "+", Count: 10}).Result()
 		require.NoError(t, err)
 		require.Len(t, p, 1, "claimable at once")
 		require.Equal(t, ids[0], p[0].ID)
@@ -338,7 +342,7 @@ type stoppingReader struct {
 
 func (*stoppingReader) Free() int { return 10 }
 
-func (r *stoppingReader) Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64, acked func()) error {
+func (r *stoppingReader) Adopt(ctx context.Context, entries []goredis.XMessage, delivered map[string]int64, acked func()) error {
 	r.refused += len(entries)
 	return r.Reader.Adopt(ctx, entries, delivered, acked)
 }
@@ -363,12 +367,12 @@ func TestAThousandQuietStreamsAreCheap(t *testing.T) {
 
 type countingHook struct{ pipelines, commands atomic.Int64 }
 
-func (h *countingHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h *countingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { h.commands.Add(1); return next(ctx, cmd) }
+func (h *countingHook) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+func (h *countingHook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error { h.commands.Add(1); return next(ctx, cmd) }
 }
-func (h *countingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
+func (h *countingHook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
 		h.pipelines.Add(1)
 		h.commands.Add(int64(len(cmds)))
 		return next(ctx, cmds)
@@ -409,24 +413,27 @@ func TestInstanceOf(t *testing.T) {
 func TestValidate(t *testing.T) {
 	require.NoError(t, DefaultConfig().Validate())
 	err := Config{}.Validate()
-	for _, key := range []string{"min_idle", "interval", "count", "step", "dead_check_interval", "dead_after"} {
+	for _, key := range []string{"min_idle", "interval", "count", "claim_batch_size", "dead_check_interval", "presence_timeout"} {
 		require.ErrorContains(t, err, key+": ")
 	}
 	c := DefaultConfig()
-	c.DeadAfter = redispoll.PresenceRenewal
-	require.ErrorContains(t, c.Validate(), "dead_after: ")
+	c.PresenceTimeout = redis.PresenceRenewal
+	require.ErrorContains(t, c.Validate(), "presence_timeout: ")
 }
 
 func TestStopIsLegalBeforeStartAndTwice(t *testing.T) {
 	r := NewReclaimer(Options{Config: quick(), Alive: everybody().ask})
 	require.NoError(t, r.Stop(t.Context()))
 	require.NoError(t, r.Stop(t.Context()))
-	require.ErrorContains(t, r.Start(t.Context()), "started already")
+	require.ErrorContains(t, r.Start(t.Context()), "was started or stopped before")
 }
 
 func TestPlugin(t *testing.T) {
 	pipelinetest.Conformance(t, func() []pipeline.Plugin {
-		shared := redispoll.New()
+		shared := redis.New()
 		return []pipeline.Plugin{shared, New(shared)}
 	})
 }
+
+// entryIDOf returns the entry id in the position of a message.
+func entryIDOf(o pipeline.Origin) string { return strings.TrimPrefix(o.Position, o.Source+"@") }

@@ -3,23 +3,23 @@ package reclaim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 const (
-	callTimeout = 5 * time.Second        // one command, or one pipeline of a look
-	turnTimeout = 15 * time.Second       // one stream in one round
-	slowTurn    = time.Second            // a stream whose turn took longer comes last in the next round
-	leaseTime   = 30 * time.Second       // longer than a turn
-	soon        = 250 * time.Millisecond // until the next look when the reader had no room for all
+	callTimeout   = 5 * time.Second        // one command, or one pipeline of a check
+	streamTimeout = 15 * time.Second       // one stream in one round
+	slowStream    = time.Second            // a stream that took longer comes last in the next round
+	leaseTime     = 30 * time.Second       // longer than streamTimeout
+	soon          = 250 * time.Millisecond // pause when the reader had no capacity
 )
 
 // Options is what a Reclaimer needs. Logger, Metrics and Lost may be nil.
@@ -27,13 +27,12 @@ type Options struct {
 	Config   Config
 	Instance string
 	Targets  []Target
-	// Alive answers which of the instances are there, by their presence keys: true, or false for one that was there and is
-	// gone. An instance that is not in the answer never had a presence; its entries wait for MinIdle. The answer is about the
-	// moment, nothing more.
+	// Alive says which of the instances have a presence key now: true, or false for one that had
+	// it. An instance that is missing in the answer never had one; its entries wait for MinIdle.
 	Alive   func(ctx context.Context, instances ...string) (map[string]bool, error)
 	Logger  *slog.Logger
 	Metrics *Metrics
-	// Lost is told of entries that were pending and are deleted. It must not block.
+	// Lost is called for entries that were pending and are deleted. It must not block.
 	Lost func(stream string, ids []string)
 }
 
@@ -44,11 +43,7 @@ type Reclaimer struct {
 	log     *slog.Logger
 	call    time.Duration // callTimeout, but in tests
 
-	mu      sync.Mutex
-	end     context.CancelFunc
-	stopped bool
-	domains sync.WaitGroup
-	done    chan struct{}
+	loops pipeline.Loops
 }
 
 // NewReclaimer returns a Reclaimer that has not been started.
@@ -62,43 +57,23 @@ func NewReclaimer(o Options) *Reclaimer {
 	if o.Lost == nil {
 		o.Lost = func(string, []string) {}
 	}
-	return &Reclaimer{o: o, scripts: newScripts(), log: o.Logger, call: callTimeout, done: make(chan struct{})}
+	return &Reclaimer{o: o, scripts: newScripts(), log: o.Logger, call: callTimeout}
 }
 
-// Start starts a goroutine a target. It connects to nothing.
-func (r *Reclaimer) Start(context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.end != nil || r.stopped {
-		return errors.New("reclaim: started already")
-	}
-	ctx, end := context.WithCancel(context.Background())
-	r.end = end
+// Start starts one goroutine per target. It connects to nothing.
+func (r *Reclaimer) Start(ctx context.Context) error {
+	var loops []func(context.Context)
 	for _, t := range r.o.Targets {
-		d := newDomain(r, t)
-		r.domains.Go(func() { d.run(ctx) })
+		loops = append(loops, newDomain(r, t).run)
+	}
+	if err := r.loops.Start(ctx, loops...); err != nil {
+		return fmt.Errorf("reclaim: %w", err)
 	}
 	return nil
 }
 
-// Stop ends the rounds and waits for what is under way, bounded by ctx.
-func (r *Reclaimer) Stop(ctx context.Context) error {
-	r.mu.Lock()
-	if !r.stopped {
-		r.stopped = true
-		if r.end != nil {
-			r.end()
-		}
-		go func() { r.domains.Wait(); close(r.done) }()
-	}
-	r.mu.Unlock()
-	select {
-	case <-r.done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+// Stop ends the loops and waits for what is in flight, bounded by ctx.
+func (r *Reclaimer) Stop(ctx context.Context) error { return r.loops.Stop(ctx) }
 
 // domain serves one target. Its fields belong to its goroutine.
 type domain struct {
@@ -110,9 +85,9 @@ type domain struct {
 	gone    map[string]time.Time // instance → since when its presence has been missed
 	shards  map[string]struct{}  // whose series exist
 	failing map[string]struct{}  // streams that failed, or gave no answer, in this round
-	slow    map[string]struct{}  // streams whose turn took long in this round
-	left    map[string]bool      // streams with more than their reader had room for
-	next    map[string]string    // stream → where the next claim of idle entries begins, after one that could not claim all
+	slow    map[string]struct{}  // streams that took long in this round
+	left    map[string]bool      // streams with more entries than their reader had capacity for
+	next    map[string]string    // stream → where the next claim of idle entries begins
 }
 
 func newDomain(r *Reclaimer, t Target) *domain {
@@ -128,21 +103,14 @@ func newDomain(r *Reclaimer, t Target) *domain {
 	}
 }
 
-// run looks for the dead at every DeadCheck and for idle entries at every Interval, until ctx ends.
-// The first round for idle entries comes early: an instance that was restarted may be the one they
-// are waiting for.
+// run checks for the dead at every DeadCheck and for idle entries at every Interval, until ctx
+// ends. The first round for idle entries comes early: an instance that was restarted may be the one
+// they are waiting for.
 func (d *domain) run(ctx context.Context) {
 	c := d.r.o.Config
 	next := time.Now().Add(jitter(min(c.DeadCheck, c.Interval))) // the next round over all streams
 	nextIdle := next
-	timer := time.NewTimer(time.Until(next))
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
+	pipeline.Repeat(ctx, time.Until(next), func(ctx context.Context) time.Duration {
 		var more bool
 		if time.Now().Before(next) {
 			more = d.rest(ctx)
@@ -160,16 +128,17 @@ func (d *domain) run(ctx context.Context) {
 		if more {
 			wait = min(wait, jitter(soon))
 		}
-		timer.Reset(max(wait, time.Millisecond))
-	}
+		return max(wait, time.Millisecond)
+	})
 }
 
-// jitter takes up to a tenth off, so that instances don't look in the same moment for ever.
+// jitter takes up to a tenth off, so that instances don't look in the same moment forever.
 func jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64N(int64(d)/10+1)) }
 
-// round goes through the streams of the target once: the entries of the dead always, idle entries
-// when asked to. What was in trouble in the last round comes last, so that it holds up nobody twice. more tells that
-// something is left because a reader had no room, from this round or an earlier one.
+// round goes through the streams of the target once. It claims the entries of dead instances, and
+// with idle also idle entries. Streams that failed in the last round come last, so that they delay
+// the others once only. more says that entries are left because a reader had no capacity, from this
+// round or an earlier one.
 func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 	streams := d.target.Streams()
 	if idle {
@@ -186,7 +155,7 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 	for _, s := range streams {
 		if _, known := d.shards[s.Shard]; !known {
 			d.shards[s.Shard] = struct{}{}
-			d.r.o.Metrics.known(d.target.Domain(), s.Shard)
+			d.r.o.Metrics.initialize(d.target.Domain(), s.Shard)
 		}
 	}
 	d.minIdle = max(d.r.o.Config.MinIdle, d.target.MinIdle())
@@ -194,16 +163,17 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 	seen := map[string]bool{} // instances that read any of the streams
 	total := 0
 	for _, part := range [][]Stream{calm, troubled} {
-		looks := d.look(ctx, part, idle)
-		d.judge(ctx, looks, seen)
-		total += d.serveAll(ctx, looks)
+		checks := d.check(ctx, part, idle)
+		d.findDead(ctx, checks, seen)
+		total += d.serveAll(ctx, checks)
 	}
 	maps.DeleteFunc(d.gone, func(instance string, _ time.Time) bool { return !seen[instance] })
 	d.reclaimed(ctx, total, len(streams))
 	return len(d.left) > 0 && ctx.Err() == nil
 }
 
-// rest looks only at streams whose reader had no room for all, and has some now. It reports whether any are left.
+// rest checks only streams whose reader had no capacity for all, and has some now. It reports
+// whether any are left.
 func (d *domain) rest(ctx context.Context) (more bool) {
 	var streams []Stream
 	for _, s := range d.target.Streams() {
@@ -212,9 +182,9 @@ func (d *domain) rest(ctx context.Context) (more bool) {
 		}
 	}
 	if len(streams) > 0 {
-		looks := d.look(ctx, streams, true)
-		d.judge(ctx, looks, map[string]bool{})
-		d.reclaimed(ctx, d.serveAll(ctx, looks), len(streams))
+		checks := d.check(ctx, streams, true)
+		d.findDead(ctx, checks, map[string]bool{})
+		d.reclaimed(ctx, d.serveAll(ctx, checks), len(streams))
 	}
 	return len(d.left) > 0 && ctx.Err() == nil
 }
@@ -225,7 +195,7 @@ func (d *domain) reclaimed(ctx context.Context, entries, streams int) {
 	}
 }
 
-// sort tells the streams that were in trouble in the last round from the others, and begins this one's account.
+// sort separates the streams that failed or were slow in the last round, and resets both lists.
 func (d *domain) sort(streams []Stream) (calm, troubled []Stream) {
 	for _, s := range streams {
 		_, failed := d.failing[s.Name]
@@ -240,10 +210,10 @@ func (d *domain) sort(streams []Stream) (calm, troubled []Stream) {
 	return calm, troubled
 }
 
-// serveAll serves the streams that need it, one after the other. A stream has nothing left only when its look asked for
-// idle entries and was answered.
-func (d *domain) serveAll(ctx context.Context, looks []*look) (total int) {
-	for _, l := range looks {
+// serveAll serves the streams that need it, one after the other. A stream has nothing left only
+// when its check read idle entries and was answered.
+func (d *domain) serveAll(ctx context.Context, checks []*check) (total int) {
+	for _, l := range checks {
 		if ctx.Err() != nil {
 			return total
 		}
@@ -255,7 +225,7 @@ func (d *domain) serveAll(ctx context.Context, looks []*look) (total int) {
 		}
 		begin := time.Now()
 		n, left, err := d.serve(ctx, l)
-		if time.Since(begin) > slowTurn {
+		if time.Since(begin) > slowStream {
 			d.slow[l.Name] = struct{}{}
 		}
 		total += n
@@ -281,14 +251,14 @@ func (d *domain) failed(s Stream, err error) {
 	d.log.Error("stream not reclaimed", slog.String(pipeline.LogStream, s.Name), pipeline.Err(err))
 }
 
-// isExpected reports whether err says only that the stream was cleaned up meanwhile, is not created yet, or is not read here
-// any more.
+// isExpected reports whether err says only that the stream was cleaned up meanwhile, is not created
+// yet, or is not read here any more.
 func isExpected(err error) bool {
 	var joined interface{ Unwrap() []error }
 	if errors.As(err, &joined) {
 		return !slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return !isExpected(err) })
 	}
-	return isGone(err) || errors.Is(err, redispoll.ErrStopped)
+	return isGone(err) || errors.Is(err, poll.ErrStopped)
 }
 
 var _ pipeline.Service = (*Reclaimer)(nil)

@@ -13,25 +13,29 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // counter counts the commands of a client.
 type counter struct{ n atomic.Int64 }
 
-func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { c.n.Add(1); return next(ctx, cmd) }
+func (c *counter) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+func (c *counter) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error { c.n.Add(1); return next(ctx, cmd) }
 }
 
-func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error { c.n.Add(int64(len(cmds))); return next(ctx, cmds) }
+func (c *counter) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		c.n.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
 }
 
-// A reader without room has nothing looked at again: not the other streams, and its own only when it has room.
+// A reader without room has nothing looked at again: not the other streams, and its own only when
+// it has room.
 func TestAFullReaderCostsTheOthersNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
@@ -66,7 +70,8 @@ func TestAFullReaderCostsTheOthersNothing(t *testing.T) {
 	})
 }
 
-// What a full reader leaves is taken up as it frees, between two rounds for idle entries and while dead readers are served.
+// What a full reader leaves is taken up as it frees, between two rounds for idle entries and while
+// dead readers are served.
 func TestWhatIsLeftIsTakenUpBetweenRounds(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
@@ -111,7 +116,7 @@ func TestWhatIsLeftIsNotForgotten(t *testing.T) {
 		r.mu.Lock()
 		r.free = 1
 		r.mu.Unlock()
-		broken := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+		broken := goredis.NewClient(&goredis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 		t.Cleanup(func() { require.NoError(t, broken.Close()) })
 		target.client = broken
 		require.True(t, d.rest(t.Context()), "the look has failed")
@@ -127,7 +132,7 @@ func TestWhatIsLeftIsNotForgotten(t *testing.T) {
 func TestOnlyTheExpectedIsQuiet(t *testing.T) {
 	t.Parallel()
 	handed := func(err error) error {
-		return fmt.Errorf("hand 1 entries to the reader: %w", errors.Join(redispoll.ErrStopped, err))
+		return fmt.Errorf("hand 1 entries to the reader: %w", errors.Join(poll.ErrStopped, err))
 	}
 	for _, test := range []struct {
 		name     string
@@ -159,14 +164,14 @@ type cut struct {
 	done atomic.Bool
 }
 
-func (c *cut) DialHook(next redis.DialHook) redis.DialHook {
+func (c *cut) DialHook(next goredis.DialHook) goredis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
 		return &cutConn{Conn: conn, cut: c}, err
 	}
 }
-func (c *cut) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (c *cut) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (c *cut) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
+func (c *cut) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return next
 }
 
@@ -207,7 +212,7 @@ func TestALostClaimIsReadAgain(t *testing.T) {
 				c := quick()
 				c.MinIdle = time.Hour
 				lost := &cut{text: s.claimHash(t)}
-				client := redis.NewClient(&redis.Options{Addr: s.addr, MaxRetries: 3, Protocol: 2})
+				client := goredis.NewClient(&goredis.Options{Addr: s.addr, MaxRetries: 3, Protocol: 2})
 				client.AddHook(lost)
 				t.Cleanup(func() { require.NoError(t, client.Close()) })
 				st := s.stream(t, "1", "me-1-0", nil)

@@ -11,15 +11,15 @@ var (
 	leaseSource string
 	//go:embed lua/release.lua
 	releaseSource string
-	//go:embed lua/forget.lua
-	forgetSource string
+	//go:embed lua/remove.lua
+	removeSource string
 )
 
 // scripts are the Lua scripts of this package. All keys of a script hash to one slot.
-type scripts struct{ lease, release, forget *redis.Script }
+type scripts struct{ lease, release, remove *redis.Script }
 
 func newScripts() scripts {
 	return scripts{
-		redis.NewScript(leaseSource), redis.NewScript(releaseSource), redis.NewScript(forgetSource),
+		redis.NewScript(leaseSource), redis.NewScript(releaseSource), redis.NewScript(removeSource),
 	}
 }

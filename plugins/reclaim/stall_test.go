@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 // proxy is a TCP proxy in front of a server that can stop answering.
@@ -107,7 +107,7 @@ type acking struct {
 	st Stream
 }
 
-func (a acking) Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64, acked func()) error {
+func (a acking) Adopt(ctx context.Context, entries []goredis.XMessage, delivered map[string]int64, acked func()) error {
 	for _, e := range entries {
 		if err := a.s.client.XAck(ctx, a.st.Name, a.st.Group, e.ID).Err(); err != nil {
 			return err
@@ -124,14 +124,14 @@ func (s server) acked(t testing.TB, name string, r *fakeReader) Stream {
 	return st
 }
 
-// Seed 003, "results": a domain whose server has fallen silent, connections and all, delays no other; its calls
-// end, it is logged and counted, and it is served when it answers again.
-func TestSeed003AStalledDomainDelaysNoOther(t *testing.T) {
+// A domain whose server has fallen silent, connections and all, delays no
+// other; its calls end, it is logged and counted, and it is served when it answers again.
+func TestAStalledDomainDelaysNoOther(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		p := newProxy(t, s.addr)
-		c := redispoll.DefaultClientConfig()
+		c := redis.DefaultClientConfig()
 		c.Addrs = []string{p.Addr().String()}
-		behind, err := redispoll.NewClient(c)
+		behind, err := redis.NewClient(c)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = behind.Close() })
 		good, stalled := &fakeReader{free: 1000}, &fakeReader{free: 1000}
@@ -166,13 +166,13 @@ func (n named) Domain() string { return n.name }
 // A call that never ends at all holds up its own domain, and no other.
 func TestDomainsDoNotWaitForEachOther(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		c := redispoll.DefaultClientConfig()
+		c := redis.DefaultClientConfig()
 		c.Addrs = []string{s.addr}
-		hung, err := redispoll.NewClient(c)
+		hung, err := redis.NewClient(c)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = hung.Close() })
 		release, entered := make(chan struct{}), make(chan struct{}, 100)
-		hung.AddHook(hook{pipeline: func(_ context.Context, cmds []redis.Cmder, next func([]redis.Cmder) error) error {
+		hung.AddHook(hook{pipeline: func(_ context.Context, cmds []goredis.Cmder, next func([]goredis.Cmder) error) error {
 			entered <- struct{}{}
 			<-release
 			return next(cmds)
@@ -188,8 +188,8 @@ func TestDomainsDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// A shard that does not answer ends its calls and comes last from then on: the other shards of its domain are looked at
-// and served before it is asked again.
+// A shard that does not answer ends its calls and comes last from then on: the other shards of its
+// domain are looked at and served before it is asked again.
 func TestASlowShardComesLast(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		readers := []*fakeReader{{free: 1000}, {free: 1000}, {free: 1000}}
@@ -208,16 +208,17 @@ func TestASlowShardComesLast(t *testing.T) {
 			order = append(order, what)
 		}
 		client := newHooked(t, s, hook{
-			pipeline: func(ctx context.Context, cmds []redis.Cmder, next func([]redis.Cmder) error) error {
-				if !slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return touches(c, slow.Name) }) {
+			pipeline: func(ctx context.Context, cmds []goredis.Cmder, next func([]goredis.Cmder) error) error {
+				if !slices.ContainsFunc(cmds, func(c goredis.Cmder) bool { return touches(c, slow.Name) }) {
 					return next(cmds)
 				}
 				note("slow")
 				if !silent.Load() {
 					return next(cmds)
 				}
-				// Like a cluster whose node hangs: the others answer, and the whole takes as long as the node.
-				others := slices.DeleteFunc(slices.Clone(cmds), func(c redis.Cmder) bool { return touches(c, slow.Name) })
+				// Like a cluster whose node hangs: the others answer, and the whole takes as long
+				// as the node.
+				others := slices.DeleteFunc(slices.Clone(cmds), func(c goredis.Cmder) bool { return touches(c, slow.Name) })
 				if len(others) > 0 {
 					if err := next(others); err != nil {
 						return err
@@ -231,7 +232,7 @@ func TestASlowShardComesLast(t *testing.T) {
 				}
 				return ctx.Err()
 			},
-			command: func(ctx context.Context, cmd redis.Cmder, next func() error) error {
+			command: func(ctx context.Context, cmd goredis.Cmder, next func() error) error {
 				for _, st := range shards[1:] {
 					if touches(cmd, claim) && touches(cmd, st.Name) {
 						note(st.Name)
@@ -276,7 +277,7 @@ func TestASlowShardComesLast(t *testing.T) {
 	})
 }
 
-// holding is a fakeReader that has entries in hand.
+// holding is a fakeReader that has entries in flight.
 type holding struct {
 	*fakeReader
 	ids []string
@@ -284,7 +285,8 @@ type holding struct {
 
 func (h holding) Holds(id string) bool { return slices.Contains(h.ids, id) }
 
-// What is stuck here is for others: it is not taken again, not even together with what lies before and behind it.
+// What is stuck here is for others: it is not taken again, not even together with what lies before
+// and behind it.
 func TestWhatIsStuckHereIsLeftToOthers(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
@@ -301,7 +303,7 @@ func TestWhatIsStuckHereIsLeftToOthers(t *testing.T) {
 		s.giveBack(t, st, st.Consumer, c.MinIdle, stuck)
 		d.round(t.Context(), true)
 		require.Equal(t, slices.Concat(before, behind), reader.got())
-		pending, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{
+		pending, err := s.client.XPendingExt(t.Context(), &goredis.XPendingExtArgs{
 			Stream: st.Name, Group: st.Group, Idle: c.MinIdle, Start: "-", End: "+", Count: 100,
 		}).Result()
 		require.NoError(t, err)
@@ -320,9 +322,9 @@ func TestWhatASlowShardHasDoneIsCounted(t *testing.T) {
 		reader := &fakeReader{free: 100}
 		st := s.acked(t, "scan", reader)
 		claim := s.claimHash(t)
-		client := newHooked(t, s, hook{command: func(_ context.Context, cmd redis.Cmder, next func() error) error {
+		client := newHooked(t, s, hook{command: func(_ context.Context, cmd goredis.Cmder, next func() error) error {
 			if touches(cmd, claim) {
-				<-time.After(slowTurn)
+				<-time.After(slowStream)
 			}
 			return next()
 		}})
@@ -337,51 +339,51 @@ func TestWhatASlowShardHasDoneIsCounted(t *testing.T) {
 	})
 }
 
-func newHooked(t *testing.T, s server, h hook) redis.UniversalClient {
+func newHooked(t *testing.T, s server, h hook) goredis.UniversalClient {
 	t.Helper()
-	c := redispoll.DefaultClientConfig()
+	c := redis.DefaultClientConfig()
 	c.Addrs = []string{s.addr}
-	client, err := redispoll.NewClient(c)
+	client, err := redis.NewClient(c)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	client.AddHook(h)
 	return client
 }
 
-func touches(c redis.Cmder, arg string) bool { return slices.Contains(c.Args(), any(arg)) }
+func touches(c goredis.Cmder, arg string) bool { return slices.Contains(c.Args(), any(arg)) }
 
-// hook is a redis.Hook of functions; nil ones do nothing of their own.
+// hook is a goredis.Hook of functions; nil ones do nothing of their own.
 type hook struct {
-	command  func(ctx context.Context, cmd redis.Cmder, next func() error) error
-	pipeline func(ctx context.Context, cmds []redis.Cmder, next func([]redis.Cmder) error) error
+	command  func(ctx context.Context, cmd goredis.Cmder, next func() error) error
+	pipeline func(ctx context.Context, cmds []goredis.Cmder, next func([]goredis.Cmder) error) error
 }
 
-func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (hook) DialHook(next goredis.DialHook) goredis.DialHook { return next }
 
-func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 	if h.command == nil {
 		return next
 	}
-	return func(ctx context.Context, cmd redis.Cmder) error {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
 		return h.command(ctx, cmd, func() error { return next(ctx, cmd) })
 	}
 }
 
-func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	if h.pipeline == nil {
 		return next
 	}
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return h.pipeline(ctx, cmds, func(cmds []redis.Cmder) error { return next(ctx, cmds) })
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		return h.pipeline(ctx, cmds, func(cmds []goredis.Cmder) error { return next(ctx, cmds) })
 	}
 }
 
-// Two instances that reclaim as fast as they can from the same streams are never at the same stream at once, and
-// both get their share.
+// Two instances that reclaim as fast as they can from the same streams are never at the same stream
+// at once, and both get their share.
 func TestTwoInstancesAreNeverAtOneStreamAtOnce(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
-		c.MinIdle, c.Count, c.Step = time.Millisecond, 4, 2 // what was claimed is idle again at once
+		c.MinIdle, c.Count, c.ClaimBatchSize = time.Millisecond, 4, 2 // what was claimed is idle again at once
 		at := map[string]*turnstile{}
 		targets := map[string]*fakeTarget{"a-1": {client: s.client}, "b-2": {client: s.client}}
 		for i := range 4 {
@@ -432,7 +434,7 @@ type gate struct {
 
 func (gate) Free() int { return 100 }
 
-func (g gate) Adopt(context.Context, []redis.XMessage, map[string]int64, func()) error {
+func (g gate) Adopt(context.Context, []goredis.XMessage, map[string]int64, func()) error {
 	if !g.inside.TryLock() {
 		g.clashes.Add(1)
 		return nil

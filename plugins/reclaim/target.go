@@ -9,14 +9,14 @@ import (
 )
 
 // Target is a domain: streams that belong together. Its methods must be safe for concurrent use and
-// must not block; they are asked in every round.
+// must not block. Every round calls them.
 type Target interface {
 	// Domain labels metrics and logs: the text before the first colon of the stream names.
 	Domain() string
 	// Client is where the streams are. It is borrowed.
 	Client() redis.UniversalClient
-	// MinIdle is the shortest time without a sign of life after which an entry may be claimed here:
-	// no less than three times the interval in which the readers renew what they hold.
+	// MinIdle is how long an entry must not have been renewed before it may be claimed here. It is
+	// at least three times the interval in which the readers renew their entries.
 	MinIdle() time.Duration
 	// Streams returns the streams that have a reader in this instance and may be read now.
 	Streams() []Stream
@@ -32,22 +32,23 @@ type Stream struct {
 	Reader   Reader // where claimed entries go
 }
 
-// Reader takes over claimed entries. *redispoll.Reader is one.
+// Reader takes over claimed entries. *poll.Reader is one.
 type Reader interface {
 	// Free returns how many more entries fit.
 	Free() int
 	// Adopt takes over entries that have been claimed for this reader's consumer. delivered is how
 	// often each was delivered, this time included. The reader calls acked for each entry when its
-	// acknowledgement is confirmed; acked neither blocks nor calls the reader. An error means that none was taken, and that the
-	// reader has given them back as well as it could.
+	// acknowledgement is confirmed; acked neither blocks nor calls the reader. After an error none
+	// was adopted, and the reader has tried to release them.
 	Adopt(ctx context.Context, entries []redis.XMessage, delivered map[string]int64, acked func()) error
 }
 
-// Holder is a Reader that knows what it has in hand. What it has had for so long that it gives no sign of life any more is
-// for the readers of other instances, and not claimed for it again.
+// Holder is a Reader that says which entries it has in flight. An entry that it has held for so
+// long that it no longer renews it is not claimed for it again. Other instances claim it.
 type Holder interface{ Holds(id string) bool }
 
-// Rereader is a Reader that can look through its own pending entries, for a claim whose reply was lost.
+// Rereader is a Reader that can look through its own pending entries, for a claim whose reply was
+// lost.
 type Rereader interface{ Reread() }
 
 const instancePrefix = "i:"

@@ -14,7 +14,7 @@ type Config struct {
 	BlockTime     time.Duration `yaml:"block_time"`     // BLOCK of the library's XREADGROUP
 	MaxIdle       time.Duration `yaml:"max_idle"`       // after which another reader may claim an entry; the same in every instance
 	ClaimInterval time.Duration `yaml:"claim_interval"` // how often idle entries of others are looked for
-	NackSleep     time.Duration `yaml:"nack_sleep"`     // pause before a nacked message is delivered again; the library retries for ever
+	NackSleep     time.Duration `yaml:"nack_sleep"`     // pause before a nacked message is delivered again; the library retries forever
 	CloseTimeout  time.Duration `yaml:"close_timeout"`  // of a subscription that is closed without having been drained
 }
 

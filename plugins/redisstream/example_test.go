@@ -8,7 +8,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redisstream"
 )
 
@@ -19,10 +19,10 @@ func ExamplePlugin_Sink() {
 		panic(err)
 	}
 	defer server.Close()
-	redis := redispoll.New()
-	redis.Settings().(*redispoll.Config).Addrs = []string{server.Addr()}
-	bridge := redisstream.New(redis)
-	registry, err := pipeline.NewRegistry(pipeline.Env{Instance: "example"}, redis, bridge)
+	shared := redis.New()
+	shared.Settings().(*redis.Config).Addrs = []string{server.Addr()}
+	bridge := redisstream.New(shared)
+	registry, err := pipeline.NewRegistry(pipeline.Env{Instance: "example"}, shared, bridge)
 	if err != nil {
 		panic(err)
 	}
@@ -42,7 +42,7 @@ func ExamplePlugin_Sink() {
 	if err := results.Publish(ctx, message.NewMessage("1", []byte(`{"status":"SUCCESS"}`))); err != nil {
 		panic(err)
 	}
-	n, err := redis.Client().XLen(ctx, "campaign-promotion-results").Result()
+	n, err := shared.Client().XLen(ctx, "campaign-promotion-results").Result()
 	fmt.Println(results.Describe(), n, err)
 	// Output: watermill-redisstream campaign-promotion-results 1 <nil>
 }

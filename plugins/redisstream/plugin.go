@@ -10,26 +10,26 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
-// Kind is the kind of this package's endpoints; what arrives has the kind redispoll.Kind in its Origin.
+// Kind is the kind of this package's endpoints; what arrives has the kind poll.Kind in its Origin.
 const Kind = "watermill-redisstream"
 
 // Plugin is the plugin "redisstream". Sinks publish through the client of the plugin "redis", Sources open one
 // each with its settings.
 type Plugin struct {
-	redis *redispoll.Plugin
+	redis *redis.Plugin
 	cfg   Config
 	env   pipeline.Env
 	opens atomic.Int64 // numbers the consumers of this instance
 }
 
 // New returns the plugin with its default settings. It opens no connection.
-func New(redis *redispoll.Plugin) *Plugin {
+func New(redis *redis.Plugin) *Plugin {
 	return &Plugin{redis: redis, cfg: DefaultConfig(), env: pipeline.Env{Logger: slog.New(slog.DiscardHandler)}}
 }
 
@@ -89,7 +89,7 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 }
 
 // lent is a client that survives being closed by the library.
-type lent struct{ redis.UniversalClient }
+type lent struct{ goredis.UniversalClient }
 
 // Close does nothing: the client's owner closes it.
 func (lent) Close() error { return nil }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -14,14 +13,16 @@ import (
 	lib "github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/redisstream"
 )
 
@@ -41,30 +42,28 @@ const (
 
 // rig is the plugin with a started client on one server.
 type rig struct {
-	redis  *redispoll.Plugin
+	redis  *redis.Plugin
 	bridge *redisstream.Plugin
 	cfg    *redisstream.Config
-	c      redis.UniversalClient
+	c      goredis.UniversalClient
 	stream string
 }
 
 func onServers(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
-	t.Run("miniredis", func(t *testing.T) { test(t, newRig(t, miniredis.RunT(t).Addr())) })
-	for _, real := range []struct{ name, env string }{{"redis", "MILLRACE_TEST_REDIS"}, {"valkey", "MILLRACE_TEST_VALKEY"}} {
-		t.Run(real.name, func(t *testing.T) {
-			if os.Getenv(real.env) == "" {
-				t.Skipf("%s is not set: `make test` sets it, or give the host:port of a server", real.env)
-			}
-			test(t, newRig(t, os.Getenv(real.env)))
-		})
+	t.Run("miniredis", func(t *testing.T) {
+		tier.Embedded(t)
+		test(t, newRig(t, miniredis.RunT(t).Addr()))
+	})
+	for _, real := range []string{"redis", "valkey"} {
+		t.Run(real, func(t *testing.T) { test(t, newRig(t, tier.Real(t, real))) })
 	}
 }
 
 func newRig(t *testing.T, addr string) *rig {
 	t.Helper()
-	p := redispoll.New()
-	p.Settings().(*redispoll.Config).Addrs = []string{addr}
+	p := redis.New()
+	p.Settings().(*redis.Config).Addrs = []string{addr}
 	b := redisstream.New(p)
 	cfg := b.Settings().(*redisstream.Config)
 	cfg.BlockTime, cfg.NackSleep, cfg.ClaimInterval = 10*time.Millisecond, 5*time.Millisecond, 50*time.Millisecond
@@ -99,9 +98,9 @@ func (r *rig) publish(t *testing.T, first, n int) {
 	}
 }
 
-func (r *rig) pending(t *testing.T) []redis.XPendingExt {
+func (r *rig) pending(t *testing.T) []goredis.XPendingExt {
 	t.Helper()
-	p, err := r.c.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: r.stream, Group: group, Start: "-", End: "+", Count: 100}).Result()
+	p, err := r.c.XPendingExt(t.Context(), &goredis.XPendingExtArgs{Stream: r.stream, Group: group, Start: "-", End: "+", Count: 100}).Result()
 	require.NoError(t, err)
 	return p
 }
@@ -120,7 +119,7 @@ func receive(t *testing.T, out <-chan *message.Message) *message.Message {
 
 func TestConformance(t *testing.T) {
 	pipelinetest.Conformance(t, func() []pipeline.Plugin {
-		p := redispoll.New()
+		p := redis.New()
 		return []pipeline.Plugin{p, redisstream.New(p)}
 	})
 }
@@ -130,8 +129,8 @@ func TestTheLibraryReadsWhatTheSinkWrites(t *testing.T) {
 	onServers(t, func(t *testing.T, r *rig) {
 		r.publish(t, 0, 2)
 		require.NoError(t, r.c.Ping(t.Context()).Err(), "publishing must not close the shared client")
-		settings := r.redis.Settings().(*redispoll.Config)
-		own, err := redispoll.NewClient(settings.ClientConfig)
+		settings := r.redis.Settings().(*redis.Config)
+		own, err := redis.NewClient(settings.ClientConfig)
 		require.NoError(t, err)
 		sub, err := lib.NewSubscriber(lib.SubscriberConfig{Client: own, ConsumerGroup: group, BlockTime: 10 * time.Millisecond, DisableIndefiniteInitialBlock: true}, watermill.NopLogger{})
 		require.NoError(t, err)
@@ -167,9 +166,9 @@ func TestSourceHandsOverInOrder(t *testing.T) {
 			m := receive(t, out)
 			require.Equal(t, fmt.Sprint(i), string(m.Payload))
 			o := pipeline.OriginFrom(m.Context())
-			require.Regexp(t, `^\d+-\d+$`, o.EntryID)
-			o.EntryID = ""
-			require.Equal(t, pipeline.Origin{Kind: "redis-stream", Name: r.stream, Group: group, Key: fmt.Sprint(i), Delivered: 1}, o)
+			require.Regexp(t, `@\d+-\d+$`, o.Position)
+			o.Position = ""
+			require.Equal(t, pipeline.Origin{Kind: "redis-stream", Source: r.stream, Group: group, Key: fmt.Sprint(i), Delivered: 1}, o)
 			require.Equal(t, message.Metadata{pipeline.MetaKey: fmt.Sprint(i)}, m.Metadata, "nothing of the bridge may be seen")
 			require.NoError(t, m.Context().Err())
 			m.Ack()
@@ -182,16 +181,16 @@ func TestSourceHandsOverInOrder(t *testing.T) {
 // One entry that the library can't decode would end its subscription.
 func TestForeignEntryDoesNotEndTheSubscription(t *testing.T) {
 	onServers(t, func(t *testing.T, r *rig) {
-		require.NoError(t, r.c.XAdd(t.Context(), &redis.XAddArgs{Stream: r.stream, Values: []any{"foo", "bar"}}).Err())
-		require.NoError(t, r.c.XAdd(t.Context(), &redis.XAddArgs{Stream: r.stream, Values: redispoll.Entry{Message: []byte("plain")}.Values()}).Err())
+		require.NoError(t, r.c.XAdd(t.Context(), &goredis.XAddArgs{Stream: r.stream, Values: []any{"foo", "bar"}}).Err())
+		require.NoError(t, r.c.XAdd(t.Context(), &goredis.XAddArgs{Stream: r.stream, Values: entry.Entry{Message: []byte("plain")}.Values()}).Err())
 		r.publish(t, 0, 1)
 		_, out := r.open(t, pipeline.Flow{})
 		poison := receive(t, out)
-		require.Equal(t, "missing_message", pipeline.Class(redispoll.Malformed(poison)))
-		require.Equal(t, redispoll.Malformed(poison), pipeline.OriginFrom(poison.Context()).Malformed)
+		require.Equal(t, "missing_message", pipeline.Class(entry.Malformed(poison)))
+		require.Equal(t, entry.Malformed(poison), pipeline.OriginFrom(poison.Context()).Malformed)
 		poison.Ack()
 		plain := receive(t, out)
-		require.Equal(t, "plain", string(plain.Payload), "entries of redispoll are read too")
+		require.Equal(t, "plain", string(plain.Payload), "entries of redis are read too")
 		plain.Ack()
 		receive(t, out).Ack()
 	})
@@ -217,22 +216,22 @@ func TestNackedMessageComesAgain(t *testing.T) {
 	})
 }
 
-// The library alone drops the ack of what is in hand when it is closed, and forgets what it has read ahead.
+// The library alone drops the ack of what is in flight when it is closed, and forgets what it has read ahead.
 func TestDrainIsQuiet(t *testing.T) {
 	onServers(t, func(t *testing.T, r *rig) {
 		r.publish(t, 0, 10)
 		sub, out := r.open(t, pipeline.Flow{})
-		inHand := receive(t, out)
+		inFlight := receive(t, out)
 		drained := make(chan error, 1)
 		go func() { drained <- sub.Drain(context.Background()) }()
-		require.Never(t, func() bool { return len(drained) > 0 || inHand.Context().Err() != nil }, 100*time.Millisecond, tick)
-		inHand.Ack()
+		require.Never(t, func() bool { return len(drained) > 0 || inFlight.Context().Err() != nil }, 100*time.Millisecond, tick)
+		inFlight.Ack()
 		require.NoError(t, <-drained)
 		_, open := <-out
 		require.False(t, open)
 		require.NoError(t, sub.Close())
 		for _, p := range r.pending(t) {
-			require.GreaterOrEqual(t, p.Idle, r.cfg.MaxIdle, "read ahead and not given back")
+			require.GreaterOrEqual(t, p.Idle, r.cfg.MaxIdle, "read ahead and not released")
 			require.EqualValues(t, 1, p.RetryCount)
 		}
 
@@ -240,7 +239,7 @@ func TestDrainIsQuiet(t *testing.T) {
 		seen := map[string]bool{}
 		for len(seen) < 9 {
 			m := receive(t, next)
-			require.NotEqual(t, "0", string(m.Payload), "the message that was in hand ran again")
+			require.NotEqual(t, "0", string(m.Payload), "the message that was in flight ran again")
 			require.False(t, seen[string(m.Payload)])
 			seen[string(m.Payload)] = true
 			m.Ack()
@@ -307,7 +306,7 @@ func TestClosedGate(t *testing.T) {
 
 func TestBeforeTheServiceIsStarted(t *testing.T) {
 	t.Parallel()
-	b := redisstream.New(redispoll.New())
+	b := redisstream.New(redis.New())
 	require.ErrorContains(t, b.Sink("s").Publish(t.Context(), message.NewMessage("u", nil)), "not been started")
 	require.Equal(t, pipeline.Endpoint{Kind: "watermill-redisstream", Name: "s", Group: group}, b.Source("s", group).Describe())
 	_, err := pipeline.NewRegistry(pipeline.Env{}, redisstream.New(nil))

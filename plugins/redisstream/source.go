@@ -10,15 +10,16 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
 // Source reads the stream topic with watermill-redisstream's own subscriber, one message at a time. An empty
 // group means the library's fan-out: what is published from now on, to every subscription. It sends
-// blocking commands, on a client of its own; prefer redispoll's Source, which reads the same entries.
+// blocking commands, on a client of its own; prefer redis's Source, which reads the same entries.
 func (p *Plugin) Source(topic, group string) pipeline.Source {
 	return source{p, pipeline.Endpoint{Kind: Kind, Name: topic, Group: group}}
 }
@@ -34,11 +35,11 @@ func (s source) Describe() pipeline.Endpoint { return s.at }
 // Open opens a client of its own, with the settings of the plugin "redis", and begins to read. Window and order of the
 // flow are met by the library's one message at a time.
 func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
-	settings, ok := s.p.redis.Settings().(*redispoll.Config)
+	settings, ok := s.p.redis.Settings().(*redis.Config)
 	if !ok {
 		return nil, fmt.Errorf("open %s: the settings of the plugin redis are of another type", s.at)
 	}
-	c, err := redispoll.NewClient(settings.ClientConfig)
+	c, err := redis.NewClient(settings.ClientConfig)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", s.at, err)
 	}
@@ -96,7 +97,7 @@ type tolerant struct{}
 func (tolerant) Unmarshal(values map[string]any) (*message.Message, error) {
 	id, _ := values[entryID].(string)
 	delete(values, entryID)
-	msg, _ := redispoll.DecodeEntry(redis.XMessage{ID: id, Values: values}) // marked when it is malformed
+	msg, _ := entry.Decode(goredis.XMessage{ID: id, Values: values}) // marked when it is malformed
 	msg.Metadata.Set(entryID, id)
 	return msg, nil
 }
@@ -150,16 +151,16 @@ func (w *watch) answered(id string) {
 }
 
 // DialHook does nothing of its own.
-func (w *watch) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (w *watch) DialHook(next goredis.DialHook) goredis.DialHook { return next }
 
 // ProcessPipelineHook does nothing of its own.
-func (w *watch) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (w *watch) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return next
 }
 
 // ProcessHook looks at replies.
-func (w *watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
+func (w *watch) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
 		switch cmd.Name() {
 		case "xreadgroup", "xread", "xclaim":
 			if !w.beginRead() {
@@ -173,13 +174,13 @@ func (w *watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return err
 		}
 		switch cmd := cmd.(type) {
-		case *redis.XStreamSliceCmd:
+		case *goredis.XStreamSliceCmd:
 			for _, s := range cmd.Val() {
 				noteIDs(s.Messages)
 			}
-		case *redis.XMessageSliceCmd:
+		case *goredis.XMessageSliceCmd:
 			noteIDs(cmd.Val())
-		case *redis.IntCmd:
+		case *goredis.IntCmd:
 			if args := cmd.Args(); cmd.Name() == "xack" && len(args) > 3 {
 				w.answered(fmt.Sprint(args[3]))
 			}
@@ -188,7 +189,7 @@ func (w *watch) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func noteIDs(entries []redis.XMessage) {
+func noteIDs(entries []goredis.XMessage) {
 	for i := range entries {
 		if entries[i].Values == nil {
 			entries[i].Values = map[string]any{}
@@ -197,5 +198,5 @@ func noteIDs(entries []redis.XMessage) {
 	}
 }
 
-// commandTimeout bounds renewing and giving back.
+// commandTimeout bounds renewing and releasing.
 const commandTimeout = 10 * time.Second

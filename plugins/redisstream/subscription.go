@@ -10,18 +10,19 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // subscription stands between the library's subscriber and the route: it gives messages a context that
-// outlives the closing, and closes only when the message in hand is acknowledged.
+// outlives the closing, and closes only when the message in flight is acknowledged.
 type subscription struct {
 	at       pipeline.Endpoint
 	cfg      Config
-	shared   func() redis.UniversalClient // for everything that must not wait behind a blocking read
+	shared   func() goredis.UniversalClient // for everything that must not wait behind a blocking read
 	watch    *watch
 	consumer string
 	unmark   func() // ends the mark of the consumer; nil without a group
@@ -55,12 +56,12 @@ func (s *subscription) Subscribe(ctx context.Context, _ string) (<-chan *message
 	return s.out, nil
 }
 
-// Drain takes nothing new, lets the message in hand finish and be acknowledged, gives back what the library
+// Drain takes nothing new, lets the message in flight finish and be acknowledged, releases what the library
 // has read ahead, and closes the channel.
 func (s *subscription) Drain(ctx context.Context) error {
 	s.stopOnce()
 	soft, cancel := ctx, func() {}
-	if end, ok := ctx.Deadline(); ok { // closing and giving back need a little of it
+	if end, ok := ctx.Deadline(); ok { // closing and releasing need a little of it
 		soft, cancel = context.WithDeadline(ctx, end.Add(-min(time.Second, time.Until(end)/5)))
 	}
 	defer cancel()
@@ -85,7 +86,7 @@ func (s *subscription) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.CloseTimeout)
 	defer cancel()
 	if err := s.Drain(ctx); err != nil {
-		s.log.Warn("closed with a message in hand, it is delivered again elsewhere", pipeline.Err(err))
+		s.log.Warn("closed with a message in flight, it is delivered again elsewhere", pipeline.Err(err))
 	}
 	<-s.done
 	return nil
@@ -129,7 +130,10 @@ func (s *subscription) openGate() bool {
 // pass takes one message through its deliveries; false ends the pump.
 func (s *subscription) pass(inner *message.Message) bool {
 	id := inner.Metadata.Get(entryID)
-	origin := pipeline.Origin{Kind: redispoll.Kind, Name: s.at.Name, Group: s.at.Group, Key: inner.Metadata.Get(pipeline.MetaKey), EntryID: id, Malformed: redispoll.Malformed(inner)}
+	origin := pipeline.Origin{
+		Kind: poll.Kind, Source: s.at.Name, Group: s.at.Group, Key: inner.Metadata.Get(pipeline.MetaKey),
+		Position: entry.Position(s.at.Name, id), Malformed: entry.Malformed(inner),
+	}
 	renew := time.NewTicker(max(s.cfg.MaxIdle/3, time.Millisecond))
 	defer renew.Stop()
 	for delivered := int64(1); ; delivered++ {
@@ -186,7 +190,7 @@ func (s *subscription) keepAlive(id string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	if _, err := redispoll.KeepAlive(ctx, c, s.at.Name, s.at.Group, s.consumer, id); err != nil {
+	if _, err := poll.KeepAlive(ctx, c, s.at.Name, s.at.Group, s.consumer, id); err != nil {
 		s.log.Warn("keeping an entry alive failed, trying again", slog.String(pipeline.LogStream, s.at.Name), pipeline.Err(err))
 	}
 }
@@ -208,7 +212,7 @@ func (s *subscription) acknowledge(inner *message.Message, id string) bool {
 	}
 }
 
-// end closes the library's subscriber with its client, gives back what was read and not handled, and
+// end closes the library's subscriber with its client, releases what was read and not handled, and
 // takes the consumer out of the group.
 func (s *subscription) end() {
 	s.watch.stopReads()
@@ -225,12 +229,12 @@ func (s *subscription) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
 	if err := s.giveBack(ctx, c); err != nil {
-		s.log.Warn("what was read ahead was not given back, it is claimed later", slog.String(pipeline.LogStream, s.at.Name), pipeline.Err(err))
+		s.log.Warn("what was read ahead was not released, it is claimed later", slog.String(pipeline.LogStream, s.at.Name), pipeline.Err(err))
 	}
 }
 
-func (s *subscription) giveBack(ctx context.Context, c redis.UniversalClient) error {
-	pending, err := c.XPendingExt(ctx, &redis.XPendingExtArgs{
+func (s *subscription) giveBack(ctx context.Context, c goredis.UniversalClient) error {
+	pending, err := c.XPendingExt(ctx, &goredis.XPendingExtArgs{
 		Stream: s.at.Name, Group: s.at.Group, Consumer: s.consumer, Start: "-", End: "+", Count: 100,
 	}).Result()
 	if err != nil {
@@ -243,11 +247,11 @@ func (s *subscription) giveBack(ctx context.Context, c redis.UniversalClient) er
 		}
 	}
 	if len(ids) > 0 {
-		if _, err := redispoll.GiveBack(ctx, c, s.at.Name, s.at.Group, s.consumer, s.cfg.MaxIdle, ids...); err != nil {
+		if _, err := poll.Release(ctx, c, s.at.Name, s.at.Group, s.consumer, s.cfg.MaxIdle, ids...); err != nil {
 			return err
 		}
 	}
-	_, err = redispoll.RemoveConsumer(ctx, c, s.at.Name, s.at.Group, s.consumer)
+	_, err = poll.RemoveConsumer(ctx, c, s.at.Name, s.at.Group, s.consumer)
 	return err
 }
 

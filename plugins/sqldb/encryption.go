@@ -12,12 +12,15 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// CheckEncryption refuses a PostgreSQL DSN of another machine for which no sslmode is set: the driver's default,
-// sslmode=prefer, falls back to plain text without a word and verifies no certificate. The DSN is judged by the
-// connections that the driver makes: the URL, the PG… environment variables and a service file all count. Each sslmode
-// that one of them sets is accepted, sslmode=disable too. The exception is sslmode=prefer in a service file, because it
-// can't be told from the default. Accepted as well are sqlite:, an address of this machine, and a DSN that names a file
-// which can't be opened: opening the database refuses that one. The error does not show the DSN.
+// CheckEncryption refuses a PostgreSQL DSN of another machine without an sslmode. The driver's
+// default, sslmode=prefer, silently falls back to plain text and verifies no certificate. The check
+// uses the connections that the driver makes: the URL, the PG… environment variables and a service
+// file all count.
+//
+// Each explicit sslmode is accepted, also sslmode=disable. The exception is sslmode=prefer in a
+// service file, which looks like the default. It also accepts sqlite:, an address of this machine,
+// and a DSN that names an unreadable file, which fails when the database is opened. The error does
+// not contain the DSN.
 func CheckEncryption(dsn string) error {
 	if DialectOf(dsn) != Postgres {
 		return nil
@@ -28,16 +31,16 @@ func CheckEncryption(dsn string) error {
 	case errors.As(err, &file): // a certificate or key, which another machine may have
 		return nil
 	case err != nil:
-		return errors.New("must be right: the driver can't read it, or the service that it names")
-	case !local(attempts) && preferred(attempts) && !asksToPrefer(dsn):
-		return errors.New("must say sslmode, because the server is on another machine: add sslmode=verify-full (sslmode=disable sends passwords and data in plain text)")
+		return errors.New("must be valid: the driver can't read it, or the service that it names")
+	case !local(attempts) && preferred(attempts) && !explicitPrefer(dsn):
+		return errors.New("must have an sslmode, because the server is on another machine: add sslmode=verify-full (sslmode=disable sends passwords and data in plain text)")
 	}
 	return nil
 }
 
-// OnThisMachine reports whether the database of a DSN is a file, or whether the driver connects only to sockets and
-// loopback addresses. The PG… environment variables and a service file count as in CheckEncryption. It is false for a
-// DSN that the driver can't read.
+// OnThisMachine reports whether the database is a file, or the driver connects only to sockets and
+// loopback addresses. The environment and a service file count as in CheckEncryption. It is false
+// for a DSN that the driver can't read.
 func OnThisMachine(dsn string) bool {
 	if DialectOf(dsn) != Postgres {
 		return true
@@ -71,8 +74,9 @@ func local(attempts []*pgconn.FallbackConfig) bool {
 	return true
 }
 
-// preferred reports whether the attempts are those of sslmode=prefer: encrypted first, then in plain text. The other
-// modes have no attempt in plain text, or begin with one. Sockets are never encrypted and don't count.
+// preferred reports whether the attempts are those of sslmode=prefer: encrypted first, then in
+// plain text. Other modes have no attempt in plain text, or start with one. Sockets are never
+// encrypted and do not count.
 func preferred(attempts []*pgconn.FallbackConfig) bool {
 	encrypted := false
 	for _, a := range attempts {
@@ -87,9 +91,9 @@ func preferred(attempts []*pgconn.FallbackConfig) bool {
 	return false
 }
 
-// asksToPrefer reports whether sslmode=prefer is set by the URL or by the environment, and is not the default. The
-// URL's sslmode comes first, even an empty one.
-func asksToPrefer(dsn string) bool {
+// explicitPrefer reports whether sslmode=prefer is set by the URL or the environment. The URL's
+// sslmode comes first, even an empty one.
+func explicitPrefer(dsn string) bool {
 	_, query, _ := strings.Cut(dsn, "?")
 	params, _ := url.ParseQuery(query) // the driver has read it
 	if modes := params["sslmode"]; len(modes) > 0 {

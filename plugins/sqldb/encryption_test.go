@@ -27,7 +27,7 @@ host=db.example.com
 sslmode=
 `
 
-// The driver reads the environment and service files too: a DSN is judged by the connections that the driver makes.
+// The check uses the connections of the driver, which also reads the environment and service files.
 func TestEncryptionAndPlaceOfDSNs(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "services")
@@ -91,7 +91,7 @@ func TestEncryptionAndPlaceOfDSNs(t *testing.T) {
 
 		{dsn: "postgres://u:p@127.0.0.1:port/millrace", want: unread},
 		{dsn: remote + "?sslmode=whatever", want: unread},
-		{dsn: remote + "?sslmode=verify-full&sslrootcert=" + filepath.Join(dir, "absent.pem")}, // another machine may have the file
+		{dsn: remote + "?sslmode=verify-full&sslrootcert=" + filepath.Join(dir, "absent.pem")},
 	} {
 		name := tc.dsn
 		for key, value := range tc.env {

@@ -15,7 +15,8 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// Contended reports whether nothing happened because of another transaction: it may be run again at once.
+// Contended reports whether nothing happened because of another transaction. The statement may be
+// repeated at once.
 func Contended(err error) bool {
 	if code, ok := postgresCode(err); ok {
 		return code == "40001" || code == "40P01"
@@ -24,23 +25,24 @@ func Contended(err error) bool {
 	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED
 }
 
-// Locked reports whether nothing happened because a lock was not free within lock_timeout: another transaction holds it
-// for long, perhaps that of a frozen process. It may be repeated later.
+// Locked reports whether nothing happened because a lock was not free within lock_timeout. Another
+// transaction holds it, perhaps that of a frozen process. The statement may be repeated later.
 func Locked(err error) bool {
 	code, _ := postgresCode(err)
 	return code == "55P03"
 }
 
-// Explain adds to an error about a missing right what a person can do. Other errors are returned unchanged.
+// Explain adds to an error about a missing right how to fix it. Other errors are returned
+// unchanged.
 func Explain(err error) error {
 	if code, _ := postgresCode(err); code != "42501" {
 		return err
 	}
-	return fmt.Errorf("%w; the user in the DSN lacks this right: \"Roles in PostgreSQL\" in the ledger's README says which role has it", err)
+	return fmt.Errorf("%w; the user in the DSN lacks this right: \"Roles in PostgreSQL\" in the ledger's README describes which role has it", err)
 }
 
-// Unreachable reports whether the database can't be reached, is going down, or can't write. Whether the statement
-// took effect may be unknown; it may be repeated later.
+// Unreachable reports whether the database can't be reached, is going down, or can't write. The
+// outcome of the statement may be unknown; it may be repeated later.
 func Unreachable(err error) bool {
 	if code, ok := postgresCode(err); ok {
 		return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53") || useless(code)
@@ -74,10 +76,10 @@ func liteCode(err error) int {
 	return lite.Code() & 0xff
 }
 
-// tries is how often at most something runs that others are in the way of, over about two seconds and a half.
+// tries bounds the repetitions of WhileContended, over about 2.5 seconds.
 const tries = 10
 
-// WhileContended runs fn again while it says that another transaction was in its way, a few times with growing pauses.
+// WhileContended repeats fn while Contended, a few times with growing pauses.
 func WhileContended(ctx context.Context, fn func() error) error {
 	return again(ctx, Contended, fn)
 }

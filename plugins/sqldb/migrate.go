@@ -17,21 +17,23 @@ import (
 
 // Migrations are the tables of one owner, by version.
 type Migrations struct {
-	Name  string // in the log
+	Name  string // for the log
 	Files fs.FS  // goose's SQL files, in the folders migrations/postgres and migrations/sqlite
-	Table string // keeps which versions ran; not to be changed once it is out
-	Lock  int32  // PostgreSQL's advisory lock, with the schema's hash; not to be changed once it is out
+	Table string // of the versions that have run; never change it after a release
+	// Lock is the key of PostgreSQL's advisory lock, with the hash of the schema. Never change it
+	// after a release.
+	Lock int32
 }
 
-// Up brings the tables up to date. Several instances may call it at once, and versions may differ: what a newer one
-// has done an older one leaves alone.
+// Up updates the tables. Several instances of different versions may call it at once. Newer
+// migrations than those in m are left alone.
 func (m Migrations) Up(ctx context.Context, db *sql.DB, d Dialect, log *slog.Logger) error {
 	_, err := m.run(ctx, db, d, log)
 	return err
 }
 
-// run is Up, and returns what has run, also with an error. Where the sessions have a lock_timeout, a migration whose lock
-// is not free in time is repeated until ctx ends.
+// run is Up, and returns what has run, also with an error. If sessions have a lock_timeout, a
+// migration whose lock is not free is repeated until ctx ends.
 func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Logger) (steps []pipeline.MigrationStep, err error) {
 	up := func() error {
 		p, err := m.provider(db, d, log)
@@ -65,7 +67,8 @@ func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Lo
 			return steps, fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
-	// Each migration is one transaction, so the second of two processes meets a busy file, or what the first has made.
+	// Each migration is one transaction. The second of two processes finds a busy file, or the
+	// tables of the first.
 	err = again(ctx, func(err error) bool { return err != nil }, up)
 	return steps, err
 }
@@ -85,8 +88,8 @@ func (m Migrations) provider(db *sql.DB, d Dialect, log *slog.Logger) (*goose.Pr
 	return goose.NewProvider(dialect, db, files, options...)
 }
 
-// schemaLock lets one instance at a time migrate a schema. It waits in PostgreSQL's queue, where goose's own locker
-// polls once a second at best; the lock dies with the session.
+// schemaLock lets one instance at a time migrate a schema. It waits in PostgreSQL's queue, while
+// goose's own locker polls at most every second. The lock ends with the session.
 type schemaLock int32
 
 var _ lock.SessionLocker = schemaLock(0)

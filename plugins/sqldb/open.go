@@ -16,16 +16,16 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Dialect is the SQL that a database speaks. The zero value is none that is known.
+// Dialect is the SQL dialect of a database. The zero value is none.
 type Dialect string
 
-// The dialects, which are also the names of their folders of migrations.
+// The dialects. Their names are also the folders of their migrations.
 const (
 	Postgres Dialect = "postgres"
 	SQLite   Dialect = "sqlite"
 )
 
-// DialectOf tells by a DSN's scheme; empty for any other.
+// DialectOf returns the dialect of a DSN by its scheme, and "" for any other.
 func DialectOf(dsn string) Dialect {
 	switch {
 	case strings.HasPrefix(dsn, "postgres://"), strings.HasPrefix(dsn, "postgresql://"):
@@ -36,13 +36,13 @@ func DialectOf(dsn string) Dialect {
 	return ""
 }
 
-// File is a database of SQLite.
+// File is a SQLite database.
 type File struct {
 	Path        string
 	synchronous string
 }
 
-// ParseFile reads sqlite:/path and sqlite:///path; of parameters it knows synchronous (normal unless given).
+// ParseFile reads sqlite:/path and sqlite:///path, with the parameter synchronous (default normal).
 func ParseFile(dsn string) (File, error) {
 	path, query, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(dsn, "sqlite:"), "//"), "?")
 	params, err := url.ParseQuery(query)
@@ -59,8 +59,9 @@ func ParseFile(dsn string) (File, error) {
 	return f, nil
 }
 
-// Open makes the file's folder and opens it in WAL mode; more are further options of modernc.org/sqlite. A statement
-// waits for another writer for ten seconds. The caller closes the database.
+// Open creates the folder and opens the file in WAL mode; more are further options of
+// modernc.org/sqlite. A statement waits up to ten seconds for another writer. The caller closes the
+// database.
 func (f File) Open(ctx context.Context, more url.Values) (*sql.DB, error) {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o750); err != nil {
 		return nil, err
@@ -76,7 +77,7 @@ func (f File) Open(ctx context.Context, more url.Values) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Of several that turn a new file to WAL at once, SQLite refuses some without waiting. Once it is, it stays so.
+	// If several processes switch a new file to WAL at once, SQLite refuses some without waiting.
 	if err := WhileContended(ctx, func() error { return db.PingContext(ctx) }); err != nil {
 		_ = db.Close()
 		return nil, err
@@ -84,14 +85,14 @@ func (f File) Open(ctx context.Context, more url.Values) (*sql.DB, error) {
 	return db, nil
 }
 
-// openToRead opens the file for a look at it, which needs read rights and changes nothing. A file that does not exist
-// reads as an empty one. The caller closes the database.
+// openToRead opens the file read-only. It needs read rights and changes nothing. A file that does
+// not exist reads as an empty one. The caller closes the database.
 func (f File) openToRead(ctx context.Context) (*sql.DB, error) {
 	name := ":memory:"
 	switch _, err := os.Stat(f.Path); {
 	case err == nil:
 		options := url.Values{"_busy_timeout": {"10000"}, "mode": {"ro"}}
-		// Without the file of its log, no process has the database open, and SQLite would make that file to read.
+		// Without a -wal file no process has the database open, and SQLite would create it.
 		if _, err := os.Stat(f.Path + "-wal"); errors.Is(err, fs.ErrNotExist) {
 			options.Set("immutable", "1")
 		}
@@ -109,8 +110,8 @@ func (f File) openToRead(ctx context.Context) (*sql.DB, error) {
 	return db, nil
 }
 
-// undisturbed runs look, which reads the file by openToRead. It repeats look when another process has opened or changed the
-// file meanwhile, because openToRead uses no lock while the file of SQLite's log does not exist.
+// undisturbed runs look, which reads the file by openToRead. It repeats look if another process has
+// opened or changed the file meanwhile. openToRead uses no lock while there is no -wal file.
 func (f File) undisturbed(look func() error) error {
 	for n := 1; ; n++ {
 		before := f.state()
@@ -121,8 +122,8 @@ func (f File) undisturbed(look func() error) error {
 	}
 }
 
-// fileState is what changes when a process opens or changes a database. While it is open, SQLite's locks protect a reader,
-// and the rest does not count.
+// fileState changes when a process opens or changes a database. While it is open, SQLite's locks
+// protect a reader, and the other fields do not count.
 type fileState struct {
 	open bool
 	size int64
@@ -140,8 +141,8 @@ func (f File) state() fileState {
 	return fileState{size: info.Size(), at: info.ModTime()}
 }
 
-// create makes the file, for its owner only, unless it is there: SQLite would make it as the umask says. The files
-// that SQLite makes next to it have the same rights.
+// create creates the file with rights for its owner only; SQLite would use the umask. The files
+// that SQLite creates next to it have the same rights.
 func (f File) create() error {
 	file, err := os.OpenFile(f.Path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -150,11 +151,11 @@ func (f File) create() error {
 	return file.Close()
 }
 
-// openRetry is how often a database that is absent is tried again.
+// openRetry is the interval of Await.
 const openRetry = time.Second
 
-// Await opens what a database has, waiting for it while open says pipeline.ErrUnavailable; the log knows it by name. Any
-// other error is one that a person must act on, and names the setting where the database is said.
+// Await calls open until it succeeds or fails with another error than pipeline.ErrUnavailable. Such
+// an error names the setting of the DSN. The log names the database by name.
 func Await[T any](ctx context.Context, log *slog.Logger, name, setting string, open func() (T, error)) (T, error) {
 	tick := time.NewTicker(openRetry)
 	defer tick.Stop()
@@ -164,7 +165,7 @@ func Await[T any](ctx context.Context, log *slog.Logger, name, setting string, o
 		case err == nil:
 			return t, nil
 		case ctx.Err() != nil && absent != nil:
-			return t, absent // this attempt was cut short, and knows nothing
+			return t, absent // this attempt was interrupted
 		case ctx.Err() != nil:
 			return t, err
 		case !errors.Is(err, pipeline.ErrUnavailable):

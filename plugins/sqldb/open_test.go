@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A process opens the file, or opens, changes and closes it, while another one reads it without a lock: what that one has
-// read does not count.
+// Another process opens the file, or opens, changes and closes it, during a read without a lock.
+// The read is repeated.
 func TestAFileThatIsOpenedMeanwhileIsReadAgain(t *testing.T) {
 	t.Parallel()
 	for name, closed := range map[string]bool{"it stays open": false, "it is closed again": true} {

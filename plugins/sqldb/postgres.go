@@ -14,27 +14,28 @@ import (
 )
 
 const (
-	// connectTimeout bounds one attempt to connect to PostgreSQL, unless the DSN says otherwise.
+	// connectTimeout bounds one attempt to connect to PostgreSQL, unless the DSN has a value.
 	connectTimeout = 5 * time.Second
 
-	// ConnLifetime is the longest life of a PostgreSQL connection in a pool. After it the next connection resolves the
-	// host name again, and so reaches the server that is the primary then.
+	// ConnLifetime is the maximum lifetime of a PostgreSQL connection in a pool. The next
+	// connection resolves the host name again, and so reaches the current primary.
 	ConnLifetime = 5 * time.Minute
 
-	// idleInTransaction is how long PostgreSQL waits for a client inside a transaction. A frozen process keeps its
-	// TCP connection, and its locks, until then.
+	// idleInTransaction is how long PostgreSQL waits for a client inside a transaction. A frozen
+	// process keeps its connection and its locks until then.
 	idleInTransaction = "10s"
 )
 
-// TunePostgres sets what every session has: times in UTC, a name, a bound on connecting, a server that takes writes, and
-// the timeouts below. The DSN's own settings of the same name win.
+// TunePostgres sets the defaults of each session: times in UTC, a name, a limit on connecting, a
+// server that takes writes, and the timeouts below. Settings of the DSN win.
 //
-// The timeouts are set by a statement, because poolers (PgBouncer) refuse them in the startup message. A server ends
-// the session of a client that is silent inside a transaction for 10 s, or unreachable for 15 s to 25 s: its locks are
-// free then, and the client's next statement fails with an error that Unreachable reports.
+// The timeouts are set by a statement, because poolers (PgBouncer) refuse them in the startup
+// message. A server ends the session of a client that is silent inside a transaction for 10 s, or
+// unreachable for 15 s to 25 s. Then its locks are free. The next statement of the client fails
+// with an error that Unreachable reports.
 //
-// A session whose server can't write any more, or is going down, is closed by the error that says so. A pool never gives
-// it out again.
+// A session whose server can't write any more, or is going down, is closed by that error. A pool
+// never uses it again.
 func TunePostgres(c *pgx.ConnConfig) {
 	c.RuntimeParams["timezone"] = "UTC"
 	if c.RuntimeParams["application_name"] == "" {
@@ -43,7 +44,7 @@ func TunePostgres(c *pgx.ConnConfig) {
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = connectTimeout
 	}
-	// The client's side of the same bound: a server that vanished without a word.
+	// The same limit on the client's side, for a server that disappeared.
 	c.DialFunc = (&net.Dialer{Timeout: c.ConnectTimeout, KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3,
 	}}).DialContext
@@ -58,12 +59,13 @@ func TunePostgres(c *pgx.ConnConfig) {
 	}
 }
 
-// OpenPostgres returns a database whose sessions TunePostgres has tuned and that have the settings (see Set), and the name of its
-// server. It opens no connection yet: its error is one of the DSN. The caller closes the database.
+// OpenPostgres returns a database whose sessions are tuned by TunePostgres and have the settings
+// (see Set), and the name of its server. It opens no connection yet: its error is about the DSN.
+// The caller closes the database.
 func OpenPostgres(dsn string, settings ...string) (db *sql.DB, where string, err error) {
 	c, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return nil, "", fmt.Errorf("dsn: %w", err) // pgx leaves the password out
+		return nil, "", fmt.Errorf("dsn: %w", err) // pgx omits the password
 	}
 	TunePostgres(c)
 	if len(settings) > 0 {
@@ -74,8 +76,8 @@ func OpenPostgres(dsn string, settings ...string) (db *sql.DB, where string, err
 	return db, "postgres at " + net.JoinHostPort(c.Host, fmt.Sprint(c.Port)), nil
 }
 
-// Set gives every session of c settings of PostgreSQL, by a statement after it has connected. Each is a constant "name =
-// value"; a name that the DSN has a value for is left out.
+// Set adds settings of PostgreSQL to every session of c, by a statement after connecting. Each is a
+// constant "name = value". A name with a value in the DSN is skipped.
 func Set(c *pgx.ConnConfig, settings ...string) {
 	sql := ""
 	for _, setting := range settings {
@@ -95,8 +97,8 @@ func Set(c *pgx.ConnConfig, settings ...string) {
 	}
 }
 
-// useless reports whether a session that got this SQLSTATE serves nothing any more: its server is a standby, is going
-// down, or has ended it.
+// useless reports whether a session with this SQLSTATE must be closed: its server is a standby, is
+// going down, or has ended it.
 func useless(code string) bool {
 	return code == "25006" || code == "25P03" || code == "25P04" || strings.HasPrefix(code, "57P")
 }

@@ -11,19 +11,19 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Schema is the tables of one owner in the database of a DSN. It implements pipeline.Schema.
+// Schema has the tables of one owner in the database of a DSN. It implements pipeline.Schema.
 type Schema struct {
 	Migrations
 	DSN     pipeline.Secret
-	Setting string       // the path of the setting that the DSN is from; errors name it
+	Setting string       // path of the setting of the DSN, for errors
 	Log     *slog.Logger // nil: none
 }
 
-// migrationLock bounds how long a migration waits for a lock. Statements of other sessions queue behind a waiting
-// migration: a transaction that stays open, such as that of a backup, must not stop them. Between two tries they go on.
+// migrationLock bounds a wait of a migration for a lock. Statements of other sessions queue behind
+// it, so a long transaction, such as a backup, must not stop them. They continue between two tries.
 const migrationLock = "lock_timeout = '2s'"
 
-// Plan implements pipeline.Schema. It makes neither a file nor a table.
+// Plan implements pipeline.Schema. It creates neither a file nor a table.
 func (s Schema) Plan(ctx context.Context) (m pipeline.Migration, err error) {
 	look := func() error {
 		m, err = s.look(ctx)
@@ -78,7 +78,7 @@ type database struct {
 	path    string // of a file
 }
 
-// open waits for the database. To read, it makes no file.
+// open waits for the database. With toRead it creates no file.
 func (s Schema) open(ctx context.Context, toRead bool) (database, error) {
 	return Await(ctx, s.logger(), s.Name, s.Setting, func() (database, error) {
 		d := database{dialect: DialectOf(s.DSN.Reveal())}
@@ -139,7 +139,8 @@ func (s Schema) plan(ctx context.Context, db database) (pipeline.Migration, erro
 	return m, nil
 }
 
-// versions returns the versions that have run, none when there is no table of them, and the name of the schema.
+// versions returns the versions that have run (none without their table) and the name of the
+// schema.
 func (s Schema) versions(ctx context.Context, db database) (done map[int64]bool, schema string, err error) {
 	var found bool
 	switch db.dialect {
@@ -175,7 +176,7 @@ func (s Schema) versions(ctx context.Context, db database) (done map[int64]bool,
 	return done, schema, rows.Err()
 }
 
-// fault adds what was being done, and pipeline.ErrUnavailable where the database could not be had.
+// fault adds the operation, and pipeline.ErrUnavailable if the database is unavailable.
 func (s Schema) fault(what string, err error) error {
 	if Unreachable(err) || Contended(err) {
 		return fmt.Errorf("%s: %w: %s: %w", s.Name, pipeline.ErrUnavailable, what, err)

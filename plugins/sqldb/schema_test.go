@@ -73,7 +73,7 @@ func TestSchemasOfTwoVersions(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{"00002_body.sql"}, names(m))
 
-		inUse := connect(t, dsn) // what another process has written is seen, also before it is in SQLite's main file
+		inUse := connect(t, dsn) // writes of another process are seen, also in SQLite's -wal file
 		require.NoError(t, inUse.PingContext(ctx))
 		require.NoError(t, prepare(newer, pipeline.MigrateSchemas))
 		require.NoError(t, prepare(newer, pipeline.MatchSchemas))
@@ -105,7 +105,8 @@ func TestAMigrationThatCanNotRunEndsTheRest(t *testing.T) {
 	})
 }
 
-// A transaction that stays open, such as that of a backup, delays a migration. It does not stop statements behind the migration.
+// An open transaction, such as a backup, delays a migration. It does not stop statements behind the
+// migration.
 func TestAMigrationThatWaitsForALockStopsNoOther(t *testing.T) {
 	t.Parallel()
 	dsn, ctx := sqldbtest.Schema(t), t.Context()

@@ -68,7 +68,8 @@ func connect(t testing.TB, dsn string) *sql.DB {
 	return db
 }
 
-// Four instances start at once, one of them of an older version: each migration runs once, and all are content.
+// Four instances start at once, one of them of an older version. Each migration runs once, and all
+// start.
 func TestInstancesMigrateAtOnce(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
@@ -128,7 +129,7 @@ func TestAMigrationEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestTimesComeBackAsTheyWereStored(t *testing.T) {
+func TestTimesAreReadAsStored(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 4, 5, 6, 7, 89_000, time.FixedZone("KST", 9*3600))
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
@@ -149,7 +150,7 @@ func TestTimesComeBackAsTheyWereStored(t *testing.T) {
 	})
 }
 
-func TestWhatAnErrorMeans(t *testing.T) {
+func TestErrorClasses(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{nil, errors.New("no idea"), context.Canceled, sql.ErrNoRows} {
 		require.False(t, sqldb.Contended(err), "%v", err)
@@ -250,7 +251,7 @@ func TestSessionsOfPostgres(t *testing.T) {
 	}
 }
 
-// A server that takes no writes is no server: it is not connected to, and a session that meets one is closed.
+// A server that takes no writes is not connected to, and a session that finds one is closed.
 func TestSessionsThatCanNotWrite(t *testing.T) {
 	t.Parallel()
 	dsn := sqldbtest.Schema(t)
@@ -267,7 +268,7 @@ func TestSessionsThatCanNotWrite(t *testing.T) {
 	_, err = db.ExecContext(t.Context(), "CREATE TABLE a (b int)")
 	require.NoError(t, err)
 	before := session()
-	_, err = db.ExecContext(t.Context(), "SET default_transaction_read_only = on") // as after a switchover
+	_, err = db.ExecContext(t.Context(), "SET default_transaction_read_only = on")
 	require.NoError(t, err)
 	_, err = db.ExecContext(t.Context(), "INSERT INTO a VALUES (1)")
 	require.True(t, sqldb.Unreachable(err), "%v", err)
@@ -276,20 +277,20 @@ func TestSessionsThatCanNotWrite(t *testing.T) {
 	require.NotEqual(t, before, session())
 }
 
-func TestWhatAColumnOfTextTakes(t *testing.T) {
+func TestText(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "plain", "\x00", "a\x00b", "\xff\xfe", "한국어", strings.Repeat("한", 40), strings.Repeat("x", 101)} {
 		got := sqldb.Text(text, 100)
 		require.True(t, utf8.ValidString(got), "%q", text)
 		require.NotContains(t, got, "\x00")
-		require.LessOrEqual(t, len(got), 102, "what a cut leaves of a letter is replaced")
+		require.LessOrEqual(t, len(got), 102, "a partial character at the cut is replaced")
 		if len(text) <= 100 && utf8.ValidString(text) && !strings.Contains(text, "\x00") {
 			require.Equal(t, text, got)
 		}
 	}
 }
 
-// A database that is away is waited for until there is no time left; any other error is told at once.
+// Await waits for an unavailable database until ctx ends, and returns any other error at once.
 func TestAwait(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Time scans a timestamptz of PostgreSQL, and the microseconds since 1970 that Micros makes for SQLite. Null is the
-// zero time.
+// Time scans a timestamptz of PostgreSQL, or the microseconds since 1970 that Micros returns for
+// SQLite. Null is the zero time.
 type Time struct{ time.Time }
 
 // Scan implements sql.Scanner.
@@ -24,7 +24,7 @@ func (t *Time) Scan(src any) error {
 	return nil
 }
 
-// Micros is a time as SQLite stores it; the zero time is null.
+// Micros returns a time as SQLite stores it; null for the zero time.
 func Micros(t time.Time) any {
 	if t.IsZero() {
 		return nil

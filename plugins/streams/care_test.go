@@ -67,7 +67,7 @@ func TestAFullStreamIsNotHammered(t *testing.T) {
 		for range 20 {
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					if out, err := in.Enqueue(ctx, 1, entry("x")); err == nil && out == Full {
+					if out, err := in.Enqueue(ctx, 1, newEntry("x")); err == nil && out == Full {
 						refused.Add(1)
 					}
 				}
@@ -88,7 +88,7 @@ func TestPausedIsNeitherReadNorCleanedUp(t *testing.T) {
 		enqueue(t, in.Manager, 1, 0, 1)
 		eventually(t, "handled", func() bool { return len(in.done()) == 1 })
 		active.set(Activation{ID: 1, Paused: true})
-		in.Hint()
+		in.Refresh()
 		eventually(t, "paused", func() bool { return in.log.count("paused=true") == 1 })
 		var reads atomic.Int64
 		h := &hook{}
@@ -107,16 +107,16 @@ func TestPausedIsNeitherReadNorCleanedUp(t *testing.T) {
 
 		// One that is paused from the start is not started.
 		active.set(Activation{ID: 2, Paused: true})
-		in.Hint()
-		require.Never(t, func() bool { return in.isRunning(2) }, 4*quick().Refresh, 5*time.Millisecond)
+		in.Refresh()
+		require.Never(t, func() bool { return in.isRunning(2) }, 4*quick().ReconcileInterval, 5*time.Millisecond)
 
 		active.set(Activation{ID: 1})
 		eventually(t, "resumed", func() bool { return len(in.done()) == 6 })
 	})
 }
 
-// Promise 9 for this layer: everything in Redis is lost under a running reader. The stream comes back
-// with another incarnation, which tells the feeder, and the readers go on.
+// Promise 9 for this layer: everything in Redis is lost under a running reader. The stream comes
+// back with another incarnation, which tells the feeder, and the readers go on.
 func TestWipedStreamsComeBackWithANewIncarnation(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(1), still())
@@ -140,13 +140,13 @@ func TestWipedStreamsComeBackWithANewIncarnation(t *testing.T) {
 	})
 }
 
-// Another instance has cleaned the stream up: the reader here ends quietly, and starts again with the
-// next message.
+// Another instance has cleaned the stream up: the reader here ends quietly, and starts again with
+// the next message.
 func TestStreamDeletedByAnotherInstance(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1)
 		c := still()
-		c.Refresh = time.Second // two rounds between the next two steps would put the stream back
+		c.ReconcileInterval = time.Second // two rounds between the next two steps would put the stream back
 		in := newInstance(t, s, "a", active, c)
 		in.open(t, pipeline.Flow{}, nil)
 		eventually(t, "running", func() bool { return in.isRunning(1) })
@@ -163,7 +163,7 @@ func TestStreamDeletedByAnotherInstance(t *testing.T) {
 
 // A stream that is there but off the active set (an instance died between the two steps of an idle
 // stop, or started it on old news) is put back by whoever reads it.
-func TestAReadStreamOffTheActiveSetIsPutBack(t *testing.T) {
+func TestAStreamOffTheActiveSetIsReactivated(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1)
 		in := newInstance(t, s, "a", active, still())
@@ -246,12 +246,12 @@ func TestActivationsThatFail(t *testing.T) {
 	})
 }
 
-// The lost wake-up race on the living thing: two instances whose idle timeout is about as long as the
-// gaps between messages. Whatever was answered Added is handled, without any sweep.
+// The lost wake-up race on the living thing: two instances whose idle timeout is about as long as
+// the gaps between messages. Whatever was answered Added is handled, without any sweep.
 func TestNothingIsStrandedWhenIdleStopsAndMessagesMeet(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
-		c.IdleTimeout, c.Refresh = 5*time.Millisecond, 2*time.Millisecond
+		c.IdleTimeout, c.ReconcileInterval = 5*time.Millisecond, 2*time.Millisecond
 		active := newActiveSet()
 		a, b := newInstance(t, s, "a", active, c), newInstance(t, s, "b", active, c)
 		a.open(t, pipeline.Flow{}, nil)
@@ -263,7 +263,7 @@ func TestNothingIsStrandedWhenIdleStopsAndMessagesMeet(t *testing.T) {
 				in := []*instance{a, b}[g%2]
 				for range 40 {
 					id := int64(g/2 + 1)
-					e := entry(fmt.Sprint(sent.Add(1)))
+					e := newEntry(fmt.Sprint(sent.Add(1)))
 					out, err := in.Enqueue(context.Background(), id, e)
 					for errors.Is(err, ErrVanishing) { // on a busy machine it is gone again so soon; nothing was added
 						out, err = in.Enqueue(context.Background(), id, e)
@@ -282,7 +282,8 @@ func TestNothingIsStrandedWhenIdleStopsAndMessagesMeet(t *testing.T) {
 	})
 }
 
-// MaxInFlight bounds what is in hand over all streams, and a drain with messages waiting for it ends.
+// MaxInFlight bounds what is in flight over all streams, and a drain with messages waiting for it
+// ends.
 func TestMaxInFlight(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := still()
@@ -292,8 +293,8 @@ func TestMaxInFlight(t *testing.T) {
 		in.open(t, pipeline.Flow{MaxInFlight: 3}, func(*message.Message) error { <-release; return nil })
 		enqueue(t, in.Manager, 1, 0, 10)
 		enqueue(t, in.Manager, 2, 10, 10)
-		eventually(t, "three in hand", func() bool { return in.inHand.Load() == 3 })
-		require.Never(t, func() bool { return in.inHand.Load() > 3 }, 100*time.Millisecond, 5*time.Millisecond)
+		eventually(t, "three in flight", func() bool { return in.inFlight.Load() == 3 })
+		require.Never(t, func() bool { return in.inFlight.Load() > 3 }, 100*time.Millisecond, 5*time.Millisecond)
 		close(release)
 		eventually(t, "all handled", func() bool { return len(in.done()) == 20 })
 		require.Equal(t, int64(3), in.most.Load())
@@ -331,7 +332,7 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		var got []InstanceStatus
 		eventually(t, "both tell", func() bool {
 			got, err = b.Statuses(t.Context(), 1)
-			return err == nil && len(got) == 2 && got[0].InHand == 1
+			return err == nil && len(got) == 2 && got[0].InFlight == 1
 		})
 		require.Equal(t, "host-a-1", got[0].Instance)
 		require.Equal(t, a.kind.Stream(1), got[0].Stream)
@@ -380,7 +381,7 @@ func TestSweepFindsOrphans(t *testing.T) {
 		active.set(Activation{ID: 2})
 		require.Empty(t, sweep(0))
 		require.NoError(t, active.Deactivate(ctx, 2))
-		require.Empty(t, sweep(20*time.Millisecond), "the grace starts anew")
+		require.Empty(t, sweep(20*time.Millisecond), "the grace starts again")
 		require.ErrorIs(t, in.Sweep(ctx, 0, func(context.Context, int64) error { return errInjected }), errInjected)
 		in.open(t, pipeline.Flow{}, nil)
 		require.NoError(t, in.Sweep(ctx, 0, func(ctx context.Context, id int64) error { return active.Activate(ctx, id) }))

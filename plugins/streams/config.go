@@ -9,73 +9,75 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Config is what a person sets about elastic streams of one kind. Start from DefaultConfig: the zero
-// value is refused by Validate.
+// Config is what a person sets about elastic streams of one kind. Start from DefaultConfig: the
+// zero value is refused by Validate.
 type Config struct {
-	// MaxLen bounds a stream: acknowledged entries are trimmed at it, and when that is not enough an
-	// enqueue is answered Full. Nothing unread or pending is ever removed. Entries.
+	// MaxLen bounds a stream: acknowledged entries are trimmed at it, and when that is not enough
+	// an enqueue is answered Full. Nothing unread or pending is ever removed. Entries.
 	MaxLen int64 `yaml:"max_len"`
 	// PollInterval is the longest pause between two reads of an empty stream. The pause starts at
-	// FirstPoll, doubles, and falls back at the first entry.
+	// InitialPollInterval, doubles, and falls back at the first entry.
 	PollInterval time.Duration `yaml:"poll_interval"`
-	// FirstPoll is the first pause after a read that found nothing.
-	FirstPoll time.Duration `yaml:"first_poll"`
+	// InitialPollInterval is the first pause after a read that found nothing.
+	InitialPollInterval time.Duration `yaml:"initial_poll_interval"`
 	// IdleTimeout is how long a stream must have been drained, over all instances, before it is
 	// stopped and deleted.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
 	// BatchSize is the COUNT of XREADGROUP.
 	BatchSize int `yaml:"batch_size"`
-	// MinConsumers and MaxConsumers bound the slots of a stream in this instance.
+	// MinConsumers and MaxConsumers bound the concurrency of a stream in this instance.
 	MinConsumers int `yaml:"min_consumers_per_instance"`
 	MaxConsumers int `yaml:"max_consumers_per_instance"`
-	// StopTimeout bounds the stop of a stream, all slots together.
+	// StopTimeout bounds the stop of a stream.
 	StopTimeout time.Duration `yaml:"stop_timeout"`
-	// MinIdle is how long an entry must have been in hand without a sign of life before another
-	// instance may claim it. A live reader gives a sign every third of it.
+	// MinIdle is how long an entry must not have been renewed before another instance may claim it.
+	// A running reader renews its entries every third of it.
 	MinIdle time.Duration `yaml:"min_idle"`
-	// LongestHold is how long a slot may keep an entry alive. Zero: for as long as its handler runs.
+	// LongestHold is how long a reader renews an entry. Zero: for as long as its handler runs.
 	LongestHold time.Duration `yaml:"longest_hold"`
-	// ForeignGroupGrace is how long a consumer group that is neither the stream's own nor required may delay the trimming
-	// and the deletion of what the own group has acknowledged. After that the group is ignored until it has caught up.
-	// Zero: it is ignored at once.
+	// ForeignGroupGrace is how long a foreign consumer group may delay the trimming and the
+	// deletion of entries that the own group has acknowledged. A group is foreign when it is
+	// neither the stream's own nor required. After that it is ignored until it has caught up. Zero:
+	// it is ignored at once.
 	ForeignGroupGrace time.Duration `yaml:"foreign_group_grace"`
-	// RequiredGroups are consumer groups that delay trimming and deletion without a limit, as the own group does.
+	// RequiredGroups are consumer groups that delay trimming and deletion without a limit, as the
+	// own group does.
 	RequiredGroups []string `yaml:"required_groups"`
-	// Refresh is how often the active set is asked and running streams are tended.
-	Refresh time.Duration `yaml:"refresh"`
-	// Tiers is how many slots a stream gets for its total count, in ascending order of UpTo.
+	// ReconcileInterval is the interval of the control loop over the active set and the streams.
+	ReconcileInterval time.Duration `yaml:"reconcile_interval"`
+	// Tiers is the concurrency of a stream for its total count, in ascending order of UpTo.
 	Tiers []Tier `yaml:"tiers"`
 }
 
-// Tier gives a stream of at most UpTo targets that many Consumers, an instance. An UpTo of zero
-// has no bound; only the last tier may have it.
+// Tier is the concurrency, per instance, of a stream with at most UpTo targets. An UpTo of zero has
+// no bound; only the last tier may have it.
 type Tier struct {
 	UpTo      int64 `yaml:"up_to"`
 	Consumers int   `yaml:"consumers"`
 }
 
-// DefaultConfig returns the defaults of the contract, as a new value.
+// DefaultConfig returns the defaults, as a new value.
 func DefaultConfig() Config {
 	return Config{
-		MaxLen:       100_000,
-		PollInterval: 100 * time.Millisecond,
-		FirstPoll:    5 * time.Millisecond,
-		IdleTimeout:  30 * time.Second,
-		BatchSize:    10,
-		MinConsumers: 1,
-		MaxConsumers: 32,
-		StopTimeout:  5 * time.Second,
-		MinIdle:      5 * time.Minute,
-		LongestHold:  30 * time.Minute,
+		MaxLen:              100_000,
+		PollInterval:        100 * time.Millisecond,
+		InitialPollInterval: 5 * time.Millisecond,
+		IdleTimeout:         30 * time.Second,
+		BatchSize:           10,
+		MinConsumers:        1,
+		MaxConsumers:        32,
+		StopTimeout:         5 * time.Second,
+		MinIdle:             5 * time.Minute,
+		LongestHold:         30 * time.Minute,
 
 		ForeignGroupGrace: 5 * time.Minute,
 
-		Refresh: 2 * time.Second,
-		Tiers:   DefaultTiers(),
+		ReconcileInterval: 2 * time.Second,
+		Tiers:             DefaultTiers(),
 	}
 }
 
-// DefaultTiers returns the sizing table of the contract, as a new value.
+// DefaultTiers returns the default sizing table, as a new value.
 func DefaultTiers() []Tier {
 	return []Tier{{100, 1}, {1_000, 2}, {10_000, 4}, {100_000, 8}, {500_000, 16}, {0, 32}}
 }
@@ -96,9 +98,9 @@ func (c Config) Validate() error {
 		bad("max_len", "must be > 0, got %d", c.MaxLen)
 	}
 	positive("poll_interval", c.PollInterval)
-	positive("first_poll", c.FirstPoll)
-	if c.FirstPoll > c.PollInterval {
-		bad("first_poll", "must be <= poll_interval (%s), got %s", c.PollInterval, c.FirstPoll)
+	positive("initial_poll_interval", c.InitialPollInterval)
+	if c.InitialPollInterval > c.PollInterval {
+		bad("initial_poll_interval", "must be <= poll_interval (%s), got %s", c.PollInterval, c.InitialPollInterval)
 	}
 	positive("idle_timeout", c.IdleTimeout)
 	if c.BatchSize <= 0 {
@@ -115,9 +117,9 @@ func (c Config) Validate() error {
 	if c.LongestHold < 0 {
 		bad("longest_hold", "must be >= 0, got %s", c.LongestHold)
 	}
-	positive("refresh", c.Refresh)
-	if c.Refresh > 0 && c.IdleTimeout > 0 && c.Refresh > c.IdleTimeout {
-		bad("refresh", "must be <= idle_timeout (%s), got %s", c.IdleTimeout, c.Refresh)
+	positive("reconcile_interval", c.ReconcileInterval)
+	if c.ReconcileInterval > 0 && c.IdleTimeout > 0 && c.ReconcileInterval > c.IdleTimeout {
+		bad("reconcile_interval", "must be <= idle_timeout (%s), got %s", c.IdleTimeout, c.ReconcileInterval)
 	}
 	if c.ForeignGroupGrace < 0 {
 		bad("foreign_group_grace", "must be >= 0, got %s", c.ForeignGroupGrace)
@@ -147,8 +149,9 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Consumers returns the slots a stream gets in one instance: the first tier that reaches total (the
-// last one when none does), clamped to [least, most]. A total that is not known (0) gets least.
+// Consumers returns the concurrency of a stream in one instance: that of the first tier that
+// reaches total, clamped to [least, most]. Without such a tier the last one counts. An unknown
+// total (0) gets least.
 func Consumers(tiers []Tier, total int64, least, most int) int {
 	n := least
 	if total > 0 {

@@ -7,8 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Seed 002 §5 and contract.md: the newest table.
-func TestConsumersByTheContractsTable(t *testing.T) {
+func TestConsumersByTheDefaultTiers(t *testing.T) {
 	for _, c := range []struct {
 		total int64
 		want  int
@@ -23,8 +22,8 @@ func TestConsumersByTheContractsTable(t *testing.T) {
 	require.Equal(t, 4, Consumers(DefaultTiers(), 1_000_000, 1, 4), "lowered to the most")
 }
 
-// Seed 001 §7.1, all nine cases, with the older table as configuration.
-func TestConsumersBySeed001Section71(t *testing.T) {
+// The tiers of the older systems, as configuration.
+func TestConsumersByTheOlderTiers(t *testing.T) {
 	older := []Tier{{1_000, 1}, {10_000, 2}, {100_000, 4}, {500_000, 8}, {1_000_000, 16}, {0, 32}}
 	for i, c := range []struct {
 		total int64
@@ -48,18 +47,18 @@ func TestValidate(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"min above max":      {func(c *Config) { c.MinConsumers = 33 }, "min_consumers_per_instance: must be <= max_consumers_per_instance (32), got 33"},
-		"no length":          {func(c *Config) { c.MaxLen = -1 }, "max_len: must be > 0, got -1"},
-		"no poll":            {func(c *Config) { c.PollInterval = 0 }, "poll_interval: must be > 0, got 0s"},
-		"first above poll":   {func(c *Config) { c.FirstPoll = time.Second }, "first_poll: must be <= poll_interval (100ms), got 1s"},
-		"no batch":           {func(c *Config) { c.BatchSize = 0 }, "batch_size: must be > 0, got 0"},
-		"no idle":            {func(c *Config) { c.IdleTimeout = 0 }, "idle_timeout: must be > 0, got 0s"},
-		"no stop":            {func(c *Config) { c.StopTimeout = -1 }, "stop_timeout: must be > 0, got -1ns"},
-		"slow refresh":       {func(c *Config) { c.Refresh = time.Minute }, "refresh: must be <= idle_timeout (30s), got 1m0s"},
-		"no tiers":           {func(c *Config) { c.Tiers = nil }, "tiers: must have at least one tier"},
-		"tiers out of order": {func(c *Config) { c.Tiers = []Tier{{10, 1}, {10, 2}} }, "tiers[1].up_to: must be > 10, got 10"},
-		"open tier inside":   {func(c *Config) { c.Tiers = []Tier{{0, 1}, {10, 2}} }, "tiers[0].up_to: only the last tier may be without a bound"},
-		"empty tier":         {func(c *Config) { c.Tiers = []Tier{{10, 0}} }, "tiers[0].consumers: must be > 0, got 0"},
+		"min above max":       {func(c *Config) { c.MinConsumers = 33 }, "min_consumers_per_instance: must be <= max_consumers_per_instance (32), got 33"},
+		"no length":           {func(c *Config) { c.MaxLen = -1 }, "max_len: must be > 0, got -1"},
+		"no poll":             {func(c *Config) { c.PollInterval = 0 }, "poll_interval: must be > 0, got 0s"},
+		"first above poll":    {func(c *Config) { c.InitialPollInterval = time.Second }, "initial_poll_interval: must be <= poll_interval (100ms), got 1s"},
+		"no batch":            {func(c *Config) { c.BatchSize = 0 }, "batch_size: must be > 0, got 0"},
+		"no idle":             {func(c *Config) { c.IdleTimeout = 0 }, "idle_timeout: must be > 0, got 0s"},
+		"no stop":             {func(c *Config) { c.StopTimeout = -1 }, "stop_timeout: must be > 0, got -1ns"},
+		"slow reconciliation": {func(c *Config) { c.ReconcileInterval = time.Minute }, "reconcile_interval: must be <= idle_timeout (30s), got 1m0s"},
+		"no tiers":            {func(c *Config) { c.Tiers = nil }, "tiers: must have at least one tier"},
+		"tiers out of order":  {func(c *Config) { c.Tiers = []Tier{{10, 1}, {10, 2}} }, "tiers[1].up_to: must be > 10, got 10"},
+		"open tier inside":    {func(c *Config) { c.Tiers = []Tier{{0, 1}, {10, 2}} }, "tiers[0].up_to: only the last tier may be without a bound"},
+		"empty tier":          {func(c *Config) { c.Tiers = []Tier{{10, 0}} }, "tiers[0].consumers: must be > 0, got 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()

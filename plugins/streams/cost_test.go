@@ -16,8 +16,9 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Promise 7: once its back-off has reached poll_interval, an idle stream costs at most one XREADGROUP
-// a poll interval and instance, however many slots it has, and no blocking command is ever sent.
+// Promise 7: once its back-off has reached poll_interval, an idle stream costs at most one
+// XREADGROUP a poll interval and instance, however many slots it has, and no blocking command is
+// ever sent.
 func TestIdleCostsOneReadAPollInterval(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := still()
@@ -60,7 +61,7 @@ func TestAThousandStreams(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		n := 1000
 		if s.name == "miniredis" {
-			n = 200 // its Lua is interpreted by an interpreter that is made anew for every call
+			n = 200 // its Lua is interpreted by an interpreter that is made again for every call
 		}
 		c := DefaultConfig()
 		c.PollInterval, c.IdleTimeout = 5*time.Second, time.Hour
@@ -81,7 +82,7 @@ func TestAThousandStreams(t *testing.T) {
 		for g := range int64(20) {
 			wg.Go(func() {
 				for id := g; id < int64(n); id += 20 {
-					if _, err := in.Enqueue(context.Background(), id+1, entry(fmt.Sprint(id))); err != nil {
+					if _, err := in.Enqueue(context.Background(), id+1, newEntry(fmt.Sprint(id))); err != nil {
 						t.Error(err)
 					}
 				}
@@ -116,7 +117,7 @@ func TestEnqueueSpeed(t *testing.T) {
 		for range callers {
 			wg.Go(func() {
 				for range each {
-					if out, err := in.Enqueue(context.Background(), 1, entry("x")); err != nil || out != Added {
+					if out, err := in.Enqueue(context.Background(), 1, newEntry("x")); err != nil || out != Added {
 						failed.Add(1)
 					}
 				}

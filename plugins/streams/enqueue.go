@@ -9,18 +9,18 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
-// Outcome is what became of an entry that was to be added to a stream.
+// Outcome is the result of an enqueue.
 type Outcome int
 
 // The outcomes of an enqueue.
 const (
 	// Added: the entry is in the stream, and the stream is on the active set.
 	Added Outcome = iota
-	// Full: the stream holds max_len entries that are not acknowledged, or is absent and Options.Admit refused it. Nothing
-	// was added; the entry waits where it came from.
+	// Full: the stream holds max_len entries that are not acknowledged, or is absent and
+	// Options.Admit refused it. Nothing was added; the entry waits where it came from.
 	Full
 )
 
@@ -37,22 +37,22 @@ func (o Outcome) String() string {
 var ErrVanishing = errors.New("stream disappears as fast as it is created")
 
 const (
-	fullMemory     = 100 * time.Millisecond // how long a Full is believed without asking
+	fullMemory     = 100 * time.Millisecond // how long a Full result is cached
 	callTimeout    = 5 * time.Second        // one script call that serves many callers
 	reviveAttempts = 3                      // rounds of activate, create, add for one enqueue
 	entryWords     = 9                      // four fields with their values, and their number
-	batchWords     = 3_800                  // ElastiCache Serverless takes 3,999 arguments a command
-	batchBytes     = 1 << 20                // keeps one call short for everybody else
-	batchCalls     = 16                     // enqueue calls under way at once, so that readers find connections
+	batchWords     = 3_800                  // under 3,999, the limit of ElastiCache Serverless
+	batchBytes     = 1 << 20                // keeps one call short for the others
+	batchCalls     = 16                     // concurrent enqueue calls; readers need connections too
 )
 
-// Enqueue adds one entry to the stream of id and returns when Redis has it. Concurrent calls for one
-// stream share a script call. A stream that is absent is put on the active set and created first, so
-// the caller sees Added, Full or an error; after an error the entry may be in the stream or not, but
-// after ErrRefused, ErrForeign and ErrVanishing it is not.
-// Safe for concurrent use, legal before the Source is opened.
-func (m *Manager) Enqueue(ctx context.Context, id int64, e redispoll.Entry) (Outcome, error) {
-	added, err := m.lanes.do(ctx, id, e, m.addBatch)
+// Enqueue adds one entry to the stream of id and returns when Redis has it. Concurrent calls for
+// one stream share a script call. A missing stream is activated and created first, so the caller
+// sees Added, Full or an error. After ErrRefused, ErrForeign and ErrVanishing the entry is not in
+// the stream; after another error it may be. Safe for concurrent use, legal before the Source is
+// opened.
+func (m *Manager) Enqueue(ctx context.Context, id int64, e entry.Entry) (Outcome, error) {
+	added, err := m.batcher.do(ctx, id, e, m.addBatch)
 	if err != nil {
 		return Full, fmt.Errorf("streams: enqueue to %s: %w", m.kind.Stream(id), err)
 	}
@@ -65,23 +65,23 @@ func (m *Manager) Enqueue(ctx context.Context, id int64, e redispoll.Entry) (Out
 // EnqueueBatch adds a prefix of es, in order, up to max_len, and returns its length; out is Full
 // when that is not all. After an error the first added entries are in the stream, others may be.
 // Safe for concurrent use, legal before the Source is opened.
-func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []redispoll.Entry) (added int, out Outcome, err error) {
+func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) (added int, out Outcome, err error) {
 	if len(es) == 0 {
 		return 0, Added, nil
 	}
-	if m.lanes.isFull(id) {
+	if m.batcher.isFull(id) {
 		return 0, Full, nil
 	}
 	for added < len(es) {
 		rest := es[added:]
-		batch := rest[:batchSize(len(rest), func(i int) *redispoll.Entry { return &rest[i] })]
+		batch := rest[:batchSize(len(rest), func(i int) *entry.Entry { return &rest[i] })]
 		n, err := m.addBatch(ctx, id, batch)
 		added += n
 		if err != nil {
 			return added, Full, fmt.Errorf("streams: enqueue %d entries to %s: %w", len(es), m.kind.Stream(id), err)
 		}
 		if n < len(batch) {
-			m.lanes.setFull(id)
+			m.batcher.setFull(id)
 			return added, Full, nil
 		}
 	}
@@ -90,7 +90,7 @@ func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []redispoll.Ent
 
 // addBatch adds a prefix of es in one call and returns its length, reviving the stream as often as
 // reviveAttempts when it is absent.
-func (m *Manager) addBatch(ctx context.Context, id int64, es []redispoll.Entry) (int, error) {
+func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (int, error) {
 	select {
 	case m.enqueues <- struct{}{}:
 		defer func() { <-m.enqueues }()
@@ -126,26 +126,26 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []redispoll.Entry) 
 	return 0, ErrVanishing
 }
 
-// confirm puts a revived stream on the active set once more, now that it exists. Without it an idle
-// stop of another instance strands the entry: activate (here), deactivate (there), its clean-up
-// script finds the stream absent and puts nothing back, create and add (here).
+// confirm adds a revived stream to the active set again, now that it exists. Without it an idle
+// stop of another instance can strand the entry. Between activate and create here, the other
+// instance deactivates the id. Its clean-up finds no stream, and reactivates nothing.
 func (m *Manager) confirm(ctx context.Context, id int64, added int) error {
 	m.log.InfoContext(ctx, "stream revived", "stream", m.kind.Stream(id), "entries", added)
 	m.metrics.revived(m.kind.Type)
 	return m.activateMade(ctx, id)
 }
 
-// activateMade puts a stream that was made just now on the active set.
+// activateMade adds a stream that was just created to the active set.
 func (m *Manager) activateMade(ctx context.Context, id int64) error {
 	if err := m.activations.Activate(ctx, id); err != nil {
 		return fmt.Errorf("activate after create: %w", err)
 	}
-	m.Hint()
+	m.Refresh()
 	return nil
 }
 
-// wake has this instance's reader of id, if there is one, read now: what was added here need not wait
-// for the end of its poll interval.
+// wake makes this instance's reader of id, if it has one, read now. So an entry that was added here
+// does not wait for the end of its poll interval.
 func (m *Manager) wake(id int64) {
 	if sub := m.opened(); sub != nil {
 		if r := sub.get(id); r != nil {
@@ -155,7 +155,7 @@ func (m *Manager) wake(id int64) {
 }
 
 // add runs enqueue.lua once; -1 means absent.
-func (m *Manager) add(ctx context.Context, id int64, es []redispoll.Entry) (int, error) {
+func (m *Manager) add(ctx context.Context, id int64, es []entry.Entry) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	args := slices.Grow(m.args(id), 2+len(es)*entryWords)
@@ -172,9 +172,10 @@ func (m *Manager) add(ctx context.Context, id int64, es []redispoll.Entry) (int,
 	return n, nil
 }
 
-// Ensure creates stream, group (at 0) and meta where they are missing. BUSYGROUP is success.
-// A stream whose group had to be made gets a new incarnation, and is put on the active set once more: an idle stop that
-// began before took it off, and its clean-up script puts back only what it finds (see confirm).
+// Ensure creates stream, group (at 0) and meta where they are missing. BUSYGROUP is success. A
+// stream whose group was missing gets a new incarnation, and is added to the active set again. An
+// idle stop that started before has removed it, and its clean-up script reactivates only a stream
+// that it finds (see confirm).
 func (m *Manager) Ensure(ctx context.Context, id int64) error {
 	made, err := m.create(ctx, id)
 	if err == nil && made {
@@ -186,7 +187,8 @@ func (m *Manager) Ensure(ctx context.Context, id int64) error {
 	return nil
 }
 
-// create creates stream, group and meta where they are missing, and reports whether the group had to be made.
+// create creates stream, group and meta where they are missing, and reports whether the group had
+// to be made.
 func (m *Manager) create(ctx context.Context, id int64) (made bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -214,7 +216,7 @@ func newToken() string {
 }
 
 // batchSize returns how many of n entries fit into one call, at least one.
-func batchSize(n int, at func(int) *redispoll.Entry) int {
+func batchSize(n int, at func(int) *entry.Entry) int {
 	bytes := 0
 	for i := range n {
 		bytes += len(at(i).Message)

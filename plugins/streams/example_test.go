@@ -6,10 +6,10 @@ import (
 	"sync"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -51,20 +51,21 @@ func Example() {
 		return
 	}
 	defer server.Close()
-	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2})
+	client := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Protocol: 2})
 	defer func() { _ = client.Close() }()
 
 	active := &memorySet{ids: map[int64]bool{}}
 	manager := streams.NewManager(streams.Options{
 		Kind:        streams.Kind{Type: "POINT", StreamPrefix: "campaign-promotion-stream:POINT:", GroupPrefix: "campaign-promotion-group:POINT:"},
 		Config:      streams.DefaultConfig,
-		Client:      func() redis.UniversalClient { return client },
+		Client:      func() goredis.UniversalClient { return client },
 		Activations: active,
 		Instance:    "host-1",
 	})
 	fmt.Println(manager.Source().Describe())
 
-	// In a service a route does this: pipeline.Route{From: manager.Source(), Activity: manager.Activity(), …}.
+	// In a service a route does this: pipeline.Route{From: manager.Source(), Activity:
+	// manager.Activity(), …}.
 	sub, err := manager.Source().Open(ctx, pipeline.Flow{})
 	if err != nil {
 		fmt.Println(err)
@@ -76,10 +77,10 @@ func Example() {
 		return
 	}
 
-	outcome, err := manager.Enqueue(ctx, 12345, redispoll.Entry{Key: "777", Message: []byte(`{"amount":500}`)})
+	outcome, err := manager.Enqueue(ctx, 12345, entry.Entry{Key: "777", Message: []byte(`{"amount":500}`)})
 	fmt.Println(outcome, err)
 	msg := <-messages
-	fmt.Println(pipeline.OriginFrom(msg.Context()).Name, string(msg.Payload))
+	fmt.Println(pipeline.OriginFrom(msg.Context()).Source, string(msg.Payload))
 	msg.Ack()
 	fmt.Println(sub.Drain(ctx))
 	// Output:

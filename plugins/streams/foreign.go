@@ -7,19 +7,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
-// DelayingGroup is a foreign consumer group of a stream: neither the stream's own group nor a required one. It holds
-// entries, pending or unread, that the other groups have released.
-type DelayingGroup = redispoll.DelayingGroup
+// DelayingGroup is a foreign consumer group of a stream: neither the stream's own group nor a
+// required one. It holds entries, pending or unread, that the other groups have released.
+type DelayingGroup = redis.DelayingGroup
 
 // groupArgs returns the arguments about groups that scripts begin with.
 func (c Config) groupArgs(own string) []any {
 	return []any{own, c.ForeignGroupGrace.Milliseconds(), strings.Join(c.RequiredGroups, "\n")}
 }
 
-// args returns the arguments that scripts begin with which ask for the owner too.
+// args returns the arguments of scripts that check the owner too.
 func (m *Manager) args(id int64) []any {
 	return append(m.config().groupArgs(m.kind.Group(id)), m.owner())
 }
@@ -30,18 +30,19 @@ func (m *Manager) keys(id int64) []string {
 	return []string{stream, MetaKey(stream)}
 }
 
-// delayed reports what one round over all streams has found: the gauge, and the group that delays longest.
-func (m *Manager) delayed(d *redispoll.Delays) {
+// delayed reports what one round over all streams has found: the gauge, and the group that delays
+// longest.
+func (m *Manager) delayed(d *redis.Delays) {
 	m.metrics.delayedBy(m.kind.Type, d)
 	if d.Streams > 0 {
-		m.notices.Warn(m.log, "a foreign consumer group delays trimming and deletion of a stream",
+		m.sampler.Warn(m.log, "a foreign consumer group delays trimming and deletion of a stream",
 			slog.String(pipeline.LogStream, d.Stream), slog.String(pipeline.LogGroup, d.Worst.Group), slog.Duration("for", d.Worst.For),
 			slog.Bool("ignored", d.Worst.Ignored), slog.Duration("foreign_group_grace", m.config().ForeignGroupGrace), slog.Int("streams", d.Streams))
 	}
 }
 
 // delayedBy replaces the gauge of a kind.
-func (m *Metrics) delayedBy(kind string, d *redispoll.Delays) {
+func (m *Metrics) delayedBy(kind string, d *redis.Delays) {
 	m.delaying.DeletePartialMatch(prometheus.Labels{"type": kind})
 	for group, streams := range d.ByGroup() {
 		m.delaying.WithLabelValues(kind, group).Set(float64(streams))

@@ -9,19 +9,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 // graced is quick with a grace for foreign groups, and required ones.
 func graced(grace time.Duration, required ...string) Config {
 	c := quick()
 	c.IdleTimeout = time.Millisecond
-	c.Refresh = time.Millisecond
+	c.ReconcileInterval = time.Millisecond
 	c.ForeignGroupGrace, c.RequiredGroups = grace, required
 	return c
 }
 
-// The own group decides; a foreign one delays for its grace, and then until it has caught up; a required one always.
+// The own group decides; a foreign one delays for its grace, and then until it has caught up; a
+// required one always.
 func TestWhatAForeignGroupDelays(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet()
@@ -70,7 +71,8 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		require.True(t, got.drained)
 		require.EqualValues(t, 5, got.trimmed)
 
-		// What is trimmed away counts as not released: a group that reads nothing gets no second grace.
+		// What is trimmed away counts as not released: a group that reads nothing gets no second
+		// grace.
 		add(5, 5)
 		handle(own)
 		require.True(t, tendOnce(t, strict, 1).drained)
@@ -84,7 +86,8 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		require.EqualValues(t, 5, got.trimmed)
 		require.False(t, s.client.HExists(ctx, MetaKey(stream), "foreign").Val(), "and its mark is removed")
 
-		// Required groups are waited for whatever the grace; and a stream that a foreign group holds is deleted after it.
+		// Required groups are waited for whatever the grace; and a stream that a foreign group
+		// holds is deleted after it.
 		require.NoError(t, s.client.XGroupCreate(ctx, stream, "audit", "$").Err())
 		add(15, 1)
 		handle(own)
@@ -94,12 +97,12 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		require.False(t, tendOnce(t, bound, 1).drained)
 		require.Zero(t, tendOnce(t, patient, 1).trimmed)
 		for range 3 { // the first may only begin the idle time
-			require.False(t, patient.TakeOut(ctx, 1), "within the grace of audit")
+			require.False(t, patient.Decommission(ctx, 1), "within the grace of audit")
 			begin := s.client.Time(ctx).Val()
 			eventually(t, "the idle time is over", func() bool { return s.client.Time(ctx).Val().Sub(begin) > 2*time.Millisecond })
 		}
 		require.EqualValues(t, 1, tendOnce(t, strict, 1).trimmed)
-		eventually(t, "it is deleted after the grace", func() bool { return strict.TakeOut(ctx, 1) })
+		eventually(t, "it is deleted after the grace", func() bool { return strict.Decommission(ctx, 1) })
 	})
 }
 
@@ -130,7 +133,8 @@ func TestAForeignGroupThatReadsAlong(t *testing.T) {
 	})
 }
 
-// A group that somebody left behind on a stream neither fills it for good nor keeps it, and it is named.
+// A group that somebody left behind on a stream neither fills it for good nor keeps it, and it is
+// named.
 func TestAGroupLeftBehindStallsNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
@@ -162,7 +166,7 @@ func TestAGroupLeftBehindStallsNothing(t *testing.T) {
 func TestTheGaugeNamesTheGroupsThatDelayMost(t *testing.T) {
 	t.Parallel()
 	m := NewMetrics()
-	var all redispoll.Delays
+	var all redis.Delays
 	for range 50 {
 		all.Note("s", []DelayingGroup{{Group: "most"}}, 0)
 	}
@@ -173,6 +177,6 @@ func TestTheGaugeNamesTheGroupsThatDelayMost(t *testing.T) {
 	require.InDelta(t, 50, testutil.ToFloat64(m.delaying.WithLabelValues("POINT", "most")), 0)
 	require.InDelta(t, 2, testutil.ToFloat64(m.delaying.WithLabelValues("POINT", "other")), 0)
 	require.Equal(t, 11, testutil.CollectAndCount(m.delaying))
-	m.delayedBy("POINT", &redispoll.Delays{})
+	m.delayedBy("POINT", &redis.Delays{})
 	require.Zero(t, testutil.CollectAndCount(m.delaying))
 }

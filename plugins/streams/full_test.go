@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/reclaim"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 // ownServers runs f on a Redis and on a Valkey that are this test's own.
@@ -57,7 +57,8 @@ func (s server) full(t testing.TB, full bool) {
 	}
 }
 
-// What the scripts of these plugins build on: a full server refuses only the first write of a script.
+// What the scripts of these plugins build on: a full server refuses only the first write of a
+// script.
 func TestAFullServerRefusesOnlyTheFirstWrite(t *testing.T) {
 	ownServers(t, func(t *testing.T, s server) {
 		s.full(t, true)
@@ -69,7 +70,8 @@ func TestAFullServerRefusesOnlyTheFirstWrite(t *testing.T) {
 	})
 }
 
-// A full server is freed by what the instances do anyway: visits trim, clean-ups delete. New entries stay refused.
+// A full server is freed by what the instances do anyway: visits trim, clean-ups delete. New
+// entries stay refused.
 func TestAFullServerIsFreed(t *testing.T) {
 	ownServers(t, func(t *testing.T, s server) {
 		c := quick()
@@ -89,7 +91,7 @@ func TestAFullServerIsFreed(t *testing.T) {
 		err = in.Ensure(ctx, 2)
 		require.ErrorContains(t, err, "OOM")
 		require.NotErrorIs(t, err, ErrRefused)
-		_, err = in.Enqueue(ctx, 1, entry("x"))
+		_, err = in.Enqueue(ctx, 1, newEntry("x"))
 		require.ErrorContains(t, err, "OOM")
 		require.NotErrorIs(t, err, ErrRefused, "it concerns all streams")
 
@@ -99,12 +101,13 @@ func TestAFullServerIsFreed(t *testing.T) {
 		statuses, err := in.Statuses(ctx, 1)
 		require.NoError(t, err)
 		require.Len(t, statuses, 1)
-		eventually(t, "it is deleted", func() bool { return in.TakeOut(ctx, 1) })
+		eventually(t, "it is deleted", func() bool { return in.Decommission(ctx, 1) })
 		require.Zero(t, s.client.Exists(ctx, stream, MetaKey(stream)).Val())
 	})
 }
 
-// An instance starts on a full server, drains it, is seen to live, and takes over from one that is gone.
+// An instance starts on a full server, drains it, is seen to live, and takes over from one that is
+// gone.
 func TestAnInstanceStartsOnAFullServer(t *testing.T) {
 	ownServers(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -118,13 +121,13 @@ func TestAnInstanceStartsOnAFullServer(t *testing.T) {
 		require.NoError(t, s.client.HSet(ctx, "millrace:instances", "dead", time.Now().UnixMilli()).Err())
 		plain := s.prefix + ":plain"
 		require.NoError(t, s.client.XGroupCreateMkStream(ctx, plain, "g", "0").Err())
-		require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: plain, Values: []any{"message", "plain"}}).Err())
+		require.NoError(t, s.client.XAdd(ctx, &goredis.XAddArgs{Stream: plain, Values: []any{"message", "plain"}}).Err())
 		s.full(t, true)
 
-		shared := redispoll.New()
-		shared.Settings().(*redispoll.Config).Addrs = []string{s.addr}
+		shared := redis.New()
+		shared.Settings().(*redis.Config).Addrs = []string{s.addr}
 		claims := reclaim.New(shared)
-		claims.Settings().(*reclaim.Config).DeadCheck, claims.Settings().(*reclaim.Config).DeadAfter = 10*time.Millisecond, time.Millisecond
+		claims.Settings().(*reclaim.Config).DeadCheck, claims.Settings().(*reclaim.Config).PresenceTimeout = 10*time.Millisecond, time.Millisecond
 		claims.Add(in.ReclaimTarget())
 		handled := make(chan string, 100)
 		pipelinetest.Start(t, shared, claims, &onePlugin{func(r *pipeline.Registry) {
@@ -137,7 +140,7 @@ func TestAnInstanceStartsOnAFullServer(t *testing.T) {
 		require.Equal(t, "plain", <-handled)
 		eventually(t, "everything is handled, what the dead instance held too", func() bool { return len(in.done()) == 10 })
 		eventually(t, "the idle stream is deleted", func() bool { return s.client.Exists(ctx, in.kind.Stream(1)).Val() == 0 })
-		alive, err := redispoll.Alive(ctx, s.client, "test", "dead")
+		alive, err := redis.Alive(ctx, s.client, "test", "dead")
 		require.NoError(t, err)
 		require.Equal(t, map[string]bool{"test": true, "dead": false}, alive)
 		require.ErrorContains(t, s.client.Set(ctx, "x", "x", 0).Err(), "OOM", "it was full all the time")
@@ -153,12 +156,13 @@ func (p *onePlugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// What a source needs and can't have on a full server, or may not do, ends the start as unavailable.
+// What a source needs and can't have on a full server, or may not do, ends the start as
+// unavailable.
 func TestAStartThatCannotRead(t *testing.T) {
 	ownServers(t, func(t *testing.T, s server) {
 		start := func(user string) error {
-			shared := redispoll.New()
-			cfg := shared.Settings().(*redispoll.Config)
+			shared := redis.New()
+			cfg := shared.Settings().(*redis.Config)
 			cfg.Addrs, cfg.Username, cfg.Password = []string{s.addr}, user, pipeline.NewSecret(user)
 			if user == "" {
 				cfg.Password = pipeline.Secret{}

@@ -16,10 +16,11 @@ import (
 	"github.com/millrace-io/millrace/plugins/reclaim"
 )
 
-// reclaimFor runs plugins/reclaim for an instance; gone tells which instances are not there any more.
+// reclaimFor runs plugins/reclaim for an instance; gone tells which instances are not there any
+// more.
 func reclaimFor(t *testing.T, in *instance, gone func(instance string) bool) {
 	c := reclaim.DefaultConfig()
-	c.Interval, c.DeadCheck, c.DeadAfter = 20*time.Millisecond, 10*time.Millisecond, 30*time.Millisecond
+	c.Interval, c.DeadCheck, c.PresenceTimeout = 20*time.Millisecond, 10*time.Millisecond, 30*time.Millisecond
 	r := reclaim.NewReclaimer(reclaim.Options{
 		Config: c, Instance: in.instance, Targets: []reclaim.Target{in.ReclaimTarget()}, Logger: in.Manager.log,
 		Alive: func(_ context.Context, instances ...string) (map[string]bool, error) {
@@ -39,10 +40,10 @@ func briefly(*message.Message) error {
 	return nil
 }
 
-// Seed 001 §7.5: two instances share a stream. A drains while B works: B handles everything, what A
-// gave back included, once; A's reader is gone, B and the stream stay; drained for idle_timeout, all
+// Two instances share a stream. A drains while B works: B handles everything, what A
+// released included, once; A's reader is gone, B and the stream stay; drained for idle_timeout, all
 // is gone.
-func TestSeed001Section75ADrainsWhileBWorks(t *testing.T) {
+func TestOneInstanceDrainsWhileAnotherWorks(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
 		c.BatchSize = 20
@@ -50,7 +51,8 @@ func TestSeed001Section75ADrainsWhileBWorks(t *testing.T) {
 		c.Tiers = []Tier{{0, 4}}
 		active := newActiveSet(1)
 		a, b := newInstance(t, s, "a", active, c), newInstance(t, s, "b", active, c)
-		// Each has something in hand before either goes on: else the quicker one may handle everything.
+		// Each has something in flight before either goes on: else the quicker one may handle
+		// everything.
 		var both sync.WaitGroup
 		both.Add(2)
 		for _, in := range []*instance{a, b} {
@@ -89,8 +91,8 @@ func TestSeed001Section75ADrainsWhileBWorks(t *testing.T) {
 	})
 }
 
-// Promise 3: an instance is cut off in the middle, with entries in hand, unacknowledged and unread. The
-// other one handles all of them without waiting for min_idle, and cleans up after it.
+// Promise 3: an instance is cut off in the middle, with entries in flight, unacknowledged and
+// unread. The other one handles all of them without waiting for min_idle, and cleans up after it.
 func TestAKilledInstanceIsHealedWithoutWaitingForMinIdle(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()

@@ -15,12 +15,14 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,7 +32,7 @@ type server struct {
 	name   string
 	addr   string
 	prefix string
-	client redis.UniversalClient
+	client goredis.UniversalClient
 }
 
 var prefixes atomic.Int64
@@ -38,19 +40,12 @@ var prefixes atomic.Int64
 // eachServer runs f on miniredis, Redis and Valkey.
 func eachServer(t *testing.T, f func(t *testing.T, s server)) {
 	t.Helper()
-	for _, where := range []struct{ name, env string }{
-		{"miniredis", ""}, {"redis", "MILLRACE_TEST_REDIS"}, {"valkey", "MILLRACE_TEST_VALKEY"},
-	} {
-		t.Run(where.name, func(t *testing.T) {
-			addr := os.Getenv(where.env)
-			switch {
-			case where.env == "":
-				addr = startMini(t)
-			case addr == "":
-				t.Skipf("%s is not set: no real %s to test on", where.env, where.name)
-			}
-			f(t, newServer(t, where.name, addr))
-		})
+	t.Run("miniredis", func(t *testing.T) {
+		tier.Embedded(t)
+		f(t, newServer(t, "miniredis", startMini(t)))
+	})
+	for _, name := range []string{"redis", "valkey"} {
+		t.Run(name, func(t *testing.T) { f(t, newServer(t, name, tier.Real(t, name))) })
 	}
 }
 
@@ -76,10 +71,10 @@ func newServer(t testing.TB, name, addr string) server {
 	return s
 }
 
-func (s server) dial(t testing.TB) redis.UniversalClient {
-	c := redispoll.DefaultClientConfig()
+func (s server) dial(t testing.TB) goredis.UniversalClient {
+	c := redis.DefaultClientConfig()
 	c.Addrs = []string{s.addr}
-	client, err := redispoll.NewClient(c)
+	client, err := redis.NewClient(c)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
@@ -93,9 +88,9 @@ func (s server) kind() Kind {
 func quick() Config {
 	c := DefaultConfig()
 	c.PollInterval = 10 * time.Millisecond
-	c.FirstPoll = time.Millisecond
+	c.InitialPollInterval = time.Millisecond
 	c.IdleTimeout = 300 * time.Millisecond
-	c.Refresh = 25 * time.Millisecond
+	c.ReconcileInterval = 25 * time.Millisecond
 	c.StopTimeout = 3 * time.Second
 	return c
 }
@@ -183,22 +178,22 @@ func (s *activeSet) counts() (activated, deactivated int) {
 // instance is one Manager with a client of its own, and what its route has handled.
 type instance struct {
 	*Manager
-	client redis.UniversalClient
+	client goredis.UniversalClient
 	log    *lines
 
-	mu      sync.Mutex
-	handled []string // payloads, in the order in which they were done
-	runs    map[string]int
-	inHand  atomic.Int64
-	most    atomic.Int64
-	sub     pipeline.Subscription
-	wait    sync.WaitGroup
+	mu       sync.Mutex
+	handled  []string // payloads, in the order in which they were done
+	runs     map[string]int
+	inFlight atomic.Int64
+	most     atomic.Int64
+	sub      pipeline.Subscription
+	wait     sync.WaitGroup
 }
 
 func newInstance(t testing.TB, s server, name string, active Activations, c Config) *instance {
 	in := &instance{client: s.dial(t), log: &lines{}, runs: map[string]int{}}
 	in.Manager = NewManager(Options{
-		Kind: s.kind(), Config: func() Config { return c }, Client: func() redis.UniversalClient { return in.client },
+		Kind: s.kind(), Config: func() Config { return c }, Client: func() goredis.UniversalClient { return in.client },
 		Activations: active, Instance: name, Logger: slog.New(slog.NewTextHandler(in.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	return in
@@ -217,14 +212,14 @@ func (in *instance) open(t testing.TB, flow pipeline.Flow, handle func(*message.
 			in.wait.Go(func() {
 				o := pipeline.OriginFrom(msg.Context())
 				activity.Began(o)
-				n := in.inHand.Add(1)
+				n := in.inFlight.Add(1)
 				for most := in.most.Load(); n > most && !in.most.CompareAndSwap(most, n); most = in.most.Load() {
 				}
 				var err error
 				if handle != nil {
 					err = handle(msg)
 				}
-				in.inHand.Add(-1)
+				in.inFlight.Add(-1)
 				if err == nil {
 					in.mu.Lock()
 					in.handled = append(in.handled, string(msg.Payload))
@@ -282,14 +277,14 @@ func (l *lines) text() string {
 	return l.b.String()
 }
 
-func entry(payload string) redispoll.Entry {
-	return redispoll.Entry{Key: payload, UUID: "u-" + payload, Message: []byte(payload)}
+func newEntry(payload string) entry.Entry {
+	return entry.Entry{Key: payload, UUID: "u-" + payload, Message: []byte(payload)}
 }
 
-func entries(from, n int) []redispoll.Entry {
-	out := make([]redispoll.Entry, n)
+func entries(from, n int) []entry.Entry {
+	out := make([]entry.Entry, n)
 	for i := range out {
-		out[i] = entry(fmt.Sprint(from + i))
+		out[i] = newEntry(fmt.Sprint(from + i))
 	}
 	return out
 }
@@ -302,26 +297,26 @@ func eventually(t testing.TB, what string, cond func() bool) {
 // hook intercepts the commands of one client.
 type hook struct {
 	mu     sync.Mutex
-	before func(cmd redis.Cmder) error
-	after  func(cmd redis.Cmder)
+	before func(cmd goredis.Cmder) error
+	after  func(cmd goredis.Cmder)
 }
 
-func (h *hook) set(before func(redis.Cmder) error, after func(redis.Cmder)) {
+func (h *hook) set(before func(goredis.Cmder) error, after func(goredis.Cmder)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.before, h.after = before, after
 }
 
-func (h *hook) funcs() (func(redis.Cmder) error, func(redis.Cmder)) {
+func (h *hook) funcs() (func(goredis.Cmder) error, func(goredis.Cmder)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.before, h.after
 }
 
-func (h *hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *hook) DialHook(next goredis.DialHook) goredis.DialHook { return next }
 
-func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
+func (h *hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
 		before, after := h.funcs()
 		if before != nil {
 			if err := before(cmd); err != nil {
@@ -337,8 +332,8 @@ func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
+func (h *hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
 		before, _ := h.funcs()
 		if before != nil {
 			for _, cmd := range cmds {

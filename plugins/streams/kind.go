@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 // Kind names a family of elastic streams: one stream an id, all alike.
@@ -39,6 +39,6 @@ func (k Kind) Domain() string {
 	return domain
 }
 
-// MetaKey returns the companion of a stream, which hashes to the same slot of a Redis Cluster:
-// {stream}:meta, or stream:meta when the stream has a hash tag already.
-func MetaKey(stream string) string { return redispoll.MetaKey(stream) }
+// MetaKey returns the companion of a stream: {stream}:meta, or stream:meta when the stream has a
+// hash tag already. Both hash to the same slot of a Redis Cluster.
+func MetaKey(stream string) string { return redis.MetaKey(stream) }

@@ -18,7 +18,7 @@ import (
 func enqueue(t testing.TB, m *Manager, id int64, from, n int) {
 	t.Helper()
 	for i := range n {
-		out, err := m.Enqueue(context.Background(), id, entry(fmt.Sprint(from+i)))
+		out, err := m.Enqueue(context.Background(), id, newEntry(fmt.Sprint(from+i)))
 		require.NoError(t, err)
 		require.Equal(t, Added, out)
 	}
@@ -41,9 +41,8 @@ func consumers(t testing.TB, s server, stream, group string) (names []string) {
 	return names
 }
 
-// Seed 001 §7.2 (start), §7.4 (a second start is none), §7.7 and seed 000 §6.1 (enqueue, start,
-// handle, ack).
-func TestSeed001Section72And74And77(t *testing.T) {
+// A stream is started once, and its messages are handled and acknowledged.
+func TestAStreamIsStartedOnceAndHandled(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1)
 		in := newInstance(t, s, "a", active, still())
@@ -70,12 +69,11 @@ func TestSeed001Section72And74And77(t *testing.T) {
 	})
 }
 
-// Seed 001 §7.3 and seed 000 §6.3: a stop ends the reading here. The stream stays, as design.md asks:
-// only what has been drained for idle_timeout is deleted.
-func TestSeed001Section73StopAndSeed000Section63(t *testing.T) {
+// A stop ends the reading here. The stream stays: only what has been drained for idle_timeout is deleted.
+func TestAStopEndsTheReadingAndKeepsTheStream(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := still()
-		c.Refresh = c.IdleTimeout // no round: the second would put what is read on the active set, and start it again
+		c.ReconcileInterval = c.IdleTimeout // no round: the second would put what is read on the active set, and start it again
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		in.open(t, pipeline.Flow{}, nil)
 		require.NoError(t, in.Start(t.Context(), 1, 1000))
@@ -107,9 +105,8 @@ func merge(ins ...*instance) map[string]int {
 	return out
 }
 
-// Seed 001 §7.6 and seed 000 §6.4: the end of the application stops everything, and what is in hand is
-// finished and acknowledged.
-func TestSeed001Section76ShutdownAllAndSeed000Section64(t *testing.T) {
+// The end of the application stops everything. What is in flight is finished and acknowledged.
+func TestAShutdownFinishesWhatIsInFlight(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1, 2)
 		in := newInstance(t, s, "a", active, still())
@@ -142,8 +139,9 @@ func TestSeed001Section76ShutdownAllAndSeed000Section64(t *testing.T) {
 	})
 }
 
-// Drain is bounded by stop_timeout, all streams and slots together; what was not finished stays pending.
-// An entry that a handler has for longer than its route's longest hold, or than the setting, is kept alive no more.
+// Drain is bounded by stop_timeout, all streams and slots together; what was not finished stays
+// pending. An entry that a handler has for longer than its route's longest hold, or than the
+// setting, is kept alive no more.
 func TestTheLongestHoldOfTheRoute(t *testing.T) {
 	for name, hold := range map[string]struct{ route, setting time.Duration }{
 		"the route's": {100 * time.Millisecond, time.Hour}, "the setting": {time.Hour, 100 * time.Millisecond}, "no setting": {100 * time.Millisecond, 0},
@@ -194,9 +192,9 @@ func TestDrainIsBounded(t *testing.T) {
 	})
 }
 
-// Seed 000 §6.2: handled, idle for idle_timeout, stopped and cleaned up, although no message ever came
-// to some; and the next message starts it again (promise 7).
-func TestSeed000Section62IdleStopAndRevival(t *testing.T) {
+// A stream that was idle for idle_timeout is stopped and cleaned up, also if no message ever came.
+// The next message starts it again.
+func TestAnIdleStreamIsStoppedAndStartedAgain(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1, 2)
 		in := newInstance(t, s, "a", active, quick())
@@ -229,20 +227,21 @@ func TestThirtyTwoSlotsSeeIdleAtOnceOneShutdown(t *testing.T) {
 		free := sync.OnceFunc(func() { close(release) })
 		t.Cleanup(free)
 		enqueue(t, in.Manager, 1, 0, 32)
-		eventually(t, "32 in hand", func() bool { return in.inHand.Load() == 32 })
-		// In hand for longer than idle_timeout is not idle.
+		eventually(t, "32 in flight", func() bool { return in.inFlight.Load() == 32 })
+		// In flight for longer than idle_timeout is not idle.
 		require.Never(t, func() bool { return !active.has(1) }, 2*quick().IdleTimeout, 10*time.Millisecond)
 		free()
 		eventually(t, "stopped", func() bool { return in.log.count("stream stopped") > 0 })
-		require.Never(t, func() bool { return in.log.count("stream stopped") > 1 }, 5*quick().Refresh, 5*time.Millisecond)
+		require.Never(t, func() bool { return in.log.count("stream stopped") > 1 }, 5*quick().ReconcileInterval, 5*time.Millisecond)
 		_, deactivated := active.counts()
 		require.Equal(t, 1, deactivated)
 		require.False(t, in.isRunning(1))
 	})
 }
 
-// A stream whose message was acknowledged by somebody else is still not idle while it is in hand here.
-func TestAMessageInHandIsNotIdleEvenWhenAcked(t *testing.T) {
+// A stream whose message was acknowledged by somebody else is still not idle while it is in flight
+// here.
+func TestAMessageInFlightIsNotIdleEvenWhenAcked(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1)
 		in := newInstance(t, s, "a", active, quick())
@@ -251,7 +250,7 @@ func TestAMessageInHandIsNotIdleEvenWhenAcked(t *testing.T) {
 		free := sync.OnceFunc(func() { close(release) })
 		t.Cleanup(free)
 		enqueue(t, in.Manager, 1, 0, 1)
-		eventually(t, "in hand", func() bool { return in.inHand.Load() == 1 })
+		eventually(t, "in flight", func() bool { return in.inFlight.Load() == 1 })
 		ids, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: in.kind.Stream(1), Group: in.kind.Group(1), Start: "-", End: "+", Count: 1}).Result()
 		require.NoError(t, err)
 		require.NoError(t, s.client.XAck(t.Context(), in.kind.Stream(1), in.kind.Group(1), ids[0].ID).Err())
@@ -261,12 +260,12 @@ func TestAMessageInHandIsNotIdleEvenWhenAcked(t *testing.T) {
 	})
 }
 
-// A start and a stop of one id never overlap: no two readers of one stream in this instance ever read
-// at the same time, and none after Stop has returned.
+// A start and a stop of one id never overlap: no two readers of one stream in this instance ever
+// read at the same time, and none after Stop has returned.
 func TestStartAndStopNeverOverlap(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := still()
-		c.Refresh = c.IdleTimeout // no round: the second would put what is read on the active set, and start it again
+		c.ReconcileInterval = c.IdleTimeout // no round: the second would put what is read on the active set, and start it again
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		var mu sync.Mutex
 		reading := map[string]int{}

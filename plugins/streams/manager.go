@@ -8,14 +8,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
-// ErrNotOpen is returned by Start when the Source is not open (not yet, or drained already): there
-// is nobody who would take the entries.
+// ErrNotOpen is returned by Start when the Source is not open (not yet, or drained already): no
+// route would take the entries.
 var ErrNotOpen = errors.New("the source of elastic streams is not open")
 
 // Activation is one stream that should run.
@@ -28,47 +28,65 @@ type Activation struct {
 // Activations is the durable set of streams that should run, shared by all instances. Its methods
 // must be safe for concurrent use.
 //
-// Only Deactivate takes an id off: an id that goes missing in another way is put back by Activate
-// for as long as its stream exists, since its entries would be stranded otherwise.
+// Only Deactivate removes an id. The Manager calls Activate for an id that is missing although its
+// stream exists. Its entries would be stranded otherwise.
 type Activations interface {
-	// Active returns the whole set. It is asked every Config.Refresh, on a hint, and when a reader
-	// finds its stream gone.
+	// Active returns the complete set. It is called every Config.ReconcileInterval, after Refresh,
+	// and when a reader finds its stream gone.
 	Active(ctx context.Context) ([]Activation, error)
-	// Activate puts id on the set; it is no error when it is there. Called when an enqueue found
-	// the stream absent (before it is created, unless Options.Admit is set, and after) and when an idle stop came too late.
+	// Activate adds id to the set; it is no error when it is there. It is called when an enqueue
+	// finds no stream: before the stream is created (unless Options.Admit is set), and after. It is
+	// also called when an idle stop came too late.
 	Activate(ctx context.Context, id int64) error
-	// Deactivate takes id off the set, before the clean-up script runs; it is no error when it is off.
+	// Deactivate takes id off the set, before the clean-up script runs; it is no error when it is
+	// off.
 	Deactivate(ctx context.Context, id int64) error
 }
 
-// Options is what a Manager needs. All but Admit, Blocked, Created, Fence, Gate, Owner, Logger, Metrics and ReaderMetrics are required.
+// Options are the dependencies of a Manager. Kind, Config, Client, Activations and Instance are
+// required.
 type Options struct {
-	Kind          Kind
-	Config        func() Config                // asked at every use, so that settings may be loaded after construction
-	Client        func() redis.UniversalClient // borrowed, never closed here; asked at every use
-	Activations   Activations
-	Admit         func(ctx context.Context, id int64) (bool, error)             // Activate for an enqueue that found no stream; false: the entry is answered Full, and no stream is created; nil: Activate
-	Blocked       func(ctx context.Context, id int64) error                     // in each round, for an active stream that can't be used: ErrRefused or ErrForeign; nil: not reported
-	Created       func(ctx context.Context, id int64, incarnation string) error // a stream was created, nothing was added to it yet; nil: not reported
-	Instance      string                                                        // unique among all instances; the reader's name is Instance-0
-	Fence         func() time.Time                                              // redispoll.ReaderConfig.Fence of the readers; nil: none
-	Gate          func() bool                                                   // answers false to stop reading; nil: always open
-	Owner         func() string                                                 // this deployment's id, asked at every use: streams of another one are left alone; nil or empty: owners are neither written nor respected
-	Logger        *slog.Logger                                                  // nil: discards
-	Metrics       *Metrics                                                      // shared by all kinds; nil: counts for nobody
-	ReaderMetrics *redispoll.Metrics                                            // shared by all readers; nil: counts for nobody
+	Kind Kind
+	// Config is called at every use, so that settings may be loaded after construction.
+	Config func() Config
+	// Client is called at every use. The Manager never closes the client.
+	Client      func() goredis.UniversalClient
+	Activations Activations
+	// Admit activates id for an enqueue that found no stream. False: the entry is answered Full,
+	// and no stream is created. Nil: Activations.Activate.
+	Admit func(ctx context.Context, id int64) (bool, error)
+	// Blocked is called in each round for an active stream that can't be used (ErrRefused or
+	// ErrForeign). Nil: not called.
+	Blocked func(ctx context.Context, id int64) error
+	// Created is called when a stream was created, before an entry is added. Nil: not called.
+	Created func(ctx context.Context, id int64, incarnation string) error
+	// Instance is unique among all instances. The reader's name is Instance-0.
+	Instance string
+	// Fence is poll.Options.Fence of the readers. Nil: none.
+	Fence func() time.Time
+	// Gate answers false to stop reading. Nil: always open.
+	Gate func() bool
+	// Owner returns this deployment's id, and is called at every use. Streams of another deployment
+	// are not used. Nil or empty: owners are neither written nor checked.
+	Owner func() string
+	// Logger may be nil: nothing is logged.
+	Logger *slog.Logger
+	// Metrics are shared by all kinds. Nil: metrics that are not registered.
+	Metrics *Metrics
+	// ReaderMetrics are shared by all readers. Nil: metrics that are not registered.
+	ReaderMetrics *poll.Metrics
 }
 
-// Manager owns the elastic streams of one kind in this instance: it finds out what should run,
-// starts and stops readers, adds entries, and deletes what has been drained for long enough.
+// Manager owns the elastic streams of one kind in this instance. It reads the active set, starts
+// and stops readers, adds entries, and deletes streams that have been drained for long enough.
 //
-// It is built offline. Its life is that of its Source: opened by the route, ended by Drain. What
-// only needs Redis (Enqueue, EnqueueBatch, Ensure, Inspect, Statuses, Sweep) works without it.
-// All methods are safe for concurrent use.
+// It is built offline. The route opens its Source, and Drain ends it. Enqueue, EnqueueBatch,
+// Ensure, Inspect, Statuses and Sweep need only Redis, and work while the Source is not open. All
+// methods are safe for concurrent use.
 type Manager struct {
 	kind          Kind
 	config        func() Config
-	client        func() redis.UniversalClient
+	client        func() goredis.UniversalClient
 	activations   Activations
 	admit         func(context.Context, int64) (bool, error)
 	blocked       func(context.Context, int64) error
@@ -79,17 +97,17 @@ type Manager struct {
 	owner         func() string
 	log           *slog.Logger
 	metrics       *Metrics
-	readerMetrics *redispoll.Metrics
+	readerMetrics *poll.Metrics
 
 	scripts  scripts
-	lanes    *lanes
+	batcher  *batcher
 	enqueues chan struct{} // slots of enqueue calls under way
-	hint     chan struct{} // capacity 1
-	asker    asker
-	hands    hands
+	refresh  chan struct{} // capacity 1
+	active   activeCache
+	inFlight inFlightCounts
 	orphans  orphans
 
-	notices *pipeline.Notices
+	sampler *pipeline.LogSampler
 	mu      sync.Mutex
 	sub     *subscription // the open one
 }
@@ -114,18 +132,18 @@ func NewManager(o Options) *Manager {
 	if o.Blocked == nil {
 		o.Blocked = func(context.Context, int64) error { return nil }
 	}
-	o.Metrics.known(o.Kind.Type)
+	o.Metrics.initialize(o.Kind.Type)
 	return &Manager{
 		kind: o.Kind, config: o.Config, client: o.Client, activations: o.Activations, admit: o.Admit, blocked: o.Blocked, created: o.Created,
 		instance: o.Instance, gate: o.Gate, fence: o.Fence, owner: o.Owner, metrics: o.Metrics, readerMetrics: o.ReaderMetrics,
 		log:      o.Logger.With(slog.String("kind", o.Kind.Type)),
 		scripts:  newScripts(),
-		lanes:    newLanes(),
+		batcher:  newBatcher(),
 		enqueues: make(chan struct{}, batchCalls),
-		hint:     make(chan struct{}, 1),
-		asker:    asker{ask: o.Activations.Active, turn: make(chan struct{}, 1)},
-		notices:  pipeline.NewNotices(noticeEvery),
-		hands:    hands{m: map[string]*hand{}},
+		refresh:  make(chan struct{}, 1),
+		active:   activeCache{read: o.Activations.Active, lock: make(chan struct{}, 1)},
+		sampler:  pipeline.NewLogSampler(warnEvery),
+		inFlight: inFlightCounts{m: map[string]*inFlightCount{}},
 		orphans:  orphans{since: map[int64]orphan{}},
 	}
 }
@@ -136,13 +154,13 @@ func (m *Manager) Kind() Kind { return m.kind }
 // Source returns all active streams of the kind as one source. It can be opened once at a time.
 func (m *Manager) Source() pipeline.Source { return source{m} }
 
-// Activity returns the idle watch of the route: a stream with a message in hand is not idle.
+// Activity returns the idle watch of the route: a stream with a message in flight is not idle.
 func (m *Manager) Activity() pipeline.Activity { return activity{m} }
 
-// Hint has the active set asked now. It never blocks and is legal at any time.
-func (m *Manager) Hint() {
+// Refresh starts a round of the control loop now. It never blocks and is legal at any time.
+func (m *Manager) Refresh() {
 	select {
-	case m.hint <- struct{}{}:
+	case m.refresh <- struct{}{}:
 	default: // one is waiting already
 	}
 }
@@ -163,16 +181,16 @@ func (m *Manager) Start(ctx context.Context, id, total int64) error {
 	return nil
 }
 
-// Stop stops the reader of id in this instance: what no slot has begun is given back, what is in
-// hand gets Config.StopTimeout to finish. The stream stays, and so do the readers of other
-// instances. It does nothing when none runs. While id is on the active set the next round starts it
-// again: to keep a stream from being read, pause it there.
+// Stop stops the reader of id in this instance. Entries that no handler has started are released.
+// Entries in flight get Config.StopTimeout to finish. The stream stays, and so do the readers of
+// other instances. Without a reader Stop does nothing. While id is in the active set the next round
+// starts the reader again: to stop all readers of a stream, pause it there.
 func (m *Manager) Stop(ctx context.Context, id int64) error {
 	sub := m.opened()
 	if sub == nil {
 		return nil
 	}
-	if err := sub.stop(ctx, id, stopAsked); err != nil {
+	if err := sub.stop(ctx, id, stopRequested); err != nil {
 		return fmt.Errorf("streams: stop %s: %w", m.kind.Stream(id), err)
 	}
 	return nil
@@ -193,7 +211,7 @@ func (m *Manager) opened() *subscription {
 	return m.sub
 }
 
-// slots returns how many slots a stream with total targets gets here.
+// slots returns the concurrency of a stream with total targets in this instance.
 func (m *Manager) slots(c Config, total int64) int {
 	return Consumers(c.Tiers, total, c.MinConsumers, c.MaxConsumers)
 }

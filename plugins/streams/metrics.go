@@ -8,25 +8,25 @@ import (
 
 // Metrics counts for the Managers of all kinds. It is one prometheus.Collector.
 type Metrics struct {
-	running   *prometheus.GaugeVec
-	slotCount *prometheus.GaugeVec
-	starts    *prometheus.CounterVec
-	stops     *prometheus.CounterVec
-	enqueue   *prometheus.CounterVec
-	batch     *prometheus.HistogramVec
-	revivals  *prometheus.CounterVec
-	losses    *prometheus.CounterVec
-	cleanups  *prometheus.CounterVec
-	putBacks  *prometheus.CounterVec
-	trims     *prometheus.CounterVec
-	orphaned  *prometheus.CounterVec
-	failures  *prometheus.CounterVec
-	refusals  *prometheus.CounterVec
-	delaying  *prometheus.GaugeVec
-	foreigns  *prometheus.GaugeVec
+	running       *prometheus.GaugeVec
+	slotCount     *prometheus.GaugeVec
+	starts        *prometheus.CounterVec
+	stops         *prometheus.CounterVec
+	enqueue       *prometheus.CounterVec
+	batch         *prometheus.HistogramVec
+	revivals      *prometheus.CounterVec
+	losses        *prometheus.CounterVec
+	cleanups      *prometheus.CounterVec
+	reactivations *prometheus.CounterVec
+	trims         *prometheus.CounterVec
+	orphaned      *prometheus.CounterVec
+	failures      *prometheus.CounterVec
+	refusals      *prometheus.CounterVec
+	delaying      *prometheus.GaugeVec
+	foreigns      *prometheus.GaugeVec
 }
 
-// NewMetrics returns metrics that nobody collects yet.
+// NewMetrics returns metrics that are not registered yet.
 func NewMetrics() *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_streams_" + name, Help: help}, append([]string{"type"}, labels...))
@@ -36,7 +36,7 @@ func NewMetrics() *Metrics {
 	}
 	return &Metrics{
 		running:   gauge("running", "Streams that have a reader in this instance."),
-		slotCount: gauge("slots", "Slots of all running streams in this instance."),
+		slotCount: gauge("concurrency", "Slots of all running streams in this instance."),
 		starts:    counter("starts_total", "Readers started."),
 		stops:     counter("stops_total", "Readers stopped, by reason.", "reason"),
 		enqueue:   counter("enqueued_total", "Entries that were to be added, by outcome: added, full, failed.", "outcome"),
@@ -44,12 +44,12 @@ func NewMetrics() *Metrics {
 			Name: "millrace_streams_enqueue_batch_entries", Help: "Entries added by one enqueue call.",
 			Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 400},
 		}, []string{"type"}),
-		revivals: counter("revived_total", "Streams created again by an enqueue that found them absent."),
-		losses:   counter("lost_total", "Streams that were gone although active, and created again by their reader."),
-		cleanups: counter("cleanups_total", "Clean-ups of idle streams, by outcome: deleted, not_drained, absent, failed.", "outcome"),
-		putBacks: counter("put_back_total", "Streams put back on the active set because they were not drained."),
-		trims:    counter("trimmed_total", "Acknowledged entries removed."),
-		orphaned: counter("orphans_total", "Streams without activation found by a sweep."),
+		revivals:      counter("revived_total", "Streams created again by an enqueue that found them absent."),
+		losses:        counter("lost_total", "Streams that were gone although active, and created again by their reader."),
+		cleanups:      counter("cleanups_total", "Clean-ups of idle streams, by outcome: deleted, not_drained, absent, failed.", "outcome"),
+		reactivations: counter("reactivated_total", "Streams added to the active set again because they were not drained."),
+		trims:         counter("trimmed_total", "Acknowledged entries removed."),
+		orphaned:      counter("orphans_total", "Streams without activation found by a sweep."),
 		delaying: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "millrace_streams_delayed_by_group",
 			Help: "Streams read here whose trimming and deletion a foreign consumer group has delayed for 10 s or longer, by group.",
@@ -59,25 +59,25 @@ func NewMetrics() *Metrics {
 			Help: "Streams that belong to another deployment. active=true: they should be read here. active=false: the last sweep found them.",
 		}, []string{"type", "active"}),
 		refusals: counter("refused_total", "Commands refused because the key of one stream, or of its companion, can't be used."),
-		failures: counter("failures_total", "Rounds in which something failed and is tried again: active, start, tend.", "what"),
+		failures: counter("failures_total", "Rounds in which a step failed and is retried: active, start, visit.", "what"),
 	}
 }
 
-// known makes the series of a kind, so that they are there at 0 from the first scrape: a counter that appears at 1 is
-// no increase to Prometheus.
-func (m *Metrics) known(kind string) {
+// initialize creates the series of a kind, so that they are 0 at the first scrape. A counter that
+// appears at 1 is no increase to Prometheus.
+func (m *Metrics) initialize(kind string) {
 	m.running.WithLabelValues(kind)
 	m.slotCount.WithLabelValues(kind)
 	m.batch.WithLabelValues(kind)
 	m.foreign(kind, true, 0)
 	m.foreign(kind, false, 0)
-	for _, c := range []*prometheus.CounterVec{m.starts, m.revivals, m.losses, m.putBacks, m.trims, m.orphaned, m.refusals} {
+	for _, c := range []*prometheus.CounterVec{m.starts, m.revivals, m.losses, m.reactivations, m.trims, m.orphaned, m.refusals} {
 		c.WithLabelValues(kind)
 	}
 	for vec, values := range map[*prometheus.CounterVec][]string{
 		m.enqueue:  {"added", "full", "failed"},
 		m.cleanups: {"deleted", "not_drained", "absent", "failed"},
-		m.failures: {"active", "start", "tend"},
+		m.failures: {"active", "start", "visit"},
 	} {
 		for _, value := range values {
 			vec.WithLabelValues(kind, value)
@@ -87,7 +87,7 @@ func (m *Metrics) known(kind string) {
 
 func (m *Metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{m.running, m.slotCount, m.starts, m.stops, m.enqueue, m.batch, m.revivals,
-		m.losses, m.cleanups, m.putBacks, m.trims, m.orphaned, m.failures, m.refusals, m.delaying, m.foreigns}
+		m.losses, m.cleanups, m.reactivations, m.trims, m.orphaned, m.failures, m.refusals, m.delaying, m.foreigns}
 }
 
 // Describe implements prometheus.Collector.
@@ -136,7 +136,7 @@ func (m *Metrics) enqueueFailed(kind string, n int) {
 func (m *Metrics) revived(kind string)          { m.revivals.WithLabelValues(kind).Inc() }
 func (m *Metrics) lost(kind string)             { m.losses.WithLabelValues(kind).Inc() }
 func (m *Metrics) cleanup(kind, outcome string) { m.cleanups.WithLabelValues(kind, outcome).Inc() }
-func (m *Metrics) putBack(kind string)          { m.putBacks.WithLabelValues(kind).Inc() }
+func (m *Metrics) reactivated(kind string)      { m.reactivations.WithLabelValues(kind).Inc() }
 func (m *Metrics) trimmed(kind string, n int64) { m.trims.WithLabelValues(kind).Add(float64(n)) }
 func (m *Metrics) orphan(kind string)           { m.orphaned.WithLabelValues(kind).Inc() }
 func (m *Metrics) refused(kind string)          { m.refusals.WithLabelValues(kind).Inc() }

@@ -13,7 +13,8 @@ import (
 // ownersTogether is how many owners are read in one pipeline.
 const ownersTogether = 500
 
-// ours returns the ids whose streams do not belong to another deployment, and how many do. The latter are logged.
+// ours returns the ids whose streams do not belong to another deployment, and how many do. The
+// latter are logged.
 func (m *Manager) ours(ctx context.Context, ids []int64) (own []int64, foreign int, err error) {
 	if m.owner() == "" {
 		return ids, 0, nil
@@ -40,7 +41,7 @@ func (m *Manager) ours(ctx context.Context, ids []int64) (own []int64, foreign i
 				own = append(own, part[i])
 			default:
 				foreign++
-				m.notices.Warn(m.log, "streams of another deployment have this deployment's prefix, they are left alone",
+				m.sampler.Warn(m.log, "streams of another deployment have this deployment's prefix, they are left alone",
 					slog.String(pipeline.LogStream, m.kind.Stream(part[i])), slog.String("owner", owner))
 			}
 		}

@@ -34,7 +34,7 @@ func TestAStreamOfAnotherDeployment(t *testing.T) {
 		enqueue(t, theirs.Manager, 1, 0, 3)
 		stream := theirs.kind.Stream(1)
 
-		_, err := ours.Enqueue(ctx, 1, entry("x"))
+		_, err := ours.Enqueue(ctx, 1, newEntry("x"))
 		require.ErrorIs(t, err, ErrForeign)
 		require.ErrorContains(t, err, "theirs")
 		_, _, err = ours.EnqueueBatch(ctx, 1, entries(0, 2))
@@ -44,7 +44,7 @@ func TestAStreamOfAnotherDeployment(t *testing.T) {
 		require.ErrorIs(t, err, ErrForeign)
 		_, err = ours.cleanUp(ctx, 1)
 		require.ErrorIs(t, err, ErrForeign)
-		require.False(t, ours.TakeOut(ctx, 1))
+		require.False(t, ours.Decommission(ctx, 1))
 		require.NoError(t, ours.activations.Activate(ctx, 1))
 		require.EqualValues(t, 3, s.client.XLen(ctx, stream).Val())
 		require.Equal(t, 1, ours.log.count("a stream belongs to another deployment"))
@@ -86,7 +86,8 @@ func TestAStreamOfAnotherDeployment(t *testing.T) {
 	})
 }
 
-// A stream without an owner is adopted once, by whichever command meets it first, and not on a lost companion's account.
+// A stream without an owner is adopted once, by whichever command meets it first, and not on a lost
+// companion's account.
 func TestAStreamWithoutAnOwnerIsAdoptedOnce(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		ctx := t.Context()
@@ -95,9 +96,9 @@ func TestAStreamWithoutAnOwnerIsAdoptedOnce(t *testing.T) {
 		owner := func(id int64) string { return s.client.HGet(ctx, MetaKey(a.kind.Stream(id)), "owner").Val() }
 		for id, adopt := range map[int64]func(*instance, int64) error{
 			1: func(in *instance, id int64) error { return in.Ensure(ctx, id) },
-			2: func(in *instance, id int64) error { _, err := in.Enqueue(ctx, id, entry("x")); return err },
+			2: func(in *instance, id int64) error { _, err := in.Enqueue(ctx, id, newEntry("x")); return err },
 			3: func(in *instance, id int64) error {
-				_, err := parseTended(in.scripts.tend.Run(ctx, in.client, in.keys(id), append(in.args(id), in.statusField(), "{}")...).Result())
+				_, err := parseVisited(in.scripts.visit.Run(ctx, in.client, in.keys(id), append(in.args(id), in.statusField(), "{}")...).Result())
 				return in.refusal(id, err)
 			},
 		} {
@@ -131,14 +132,14 @@ func TestAReaderLeavesAStreamThatChangedItsOwner(t *testing.T) {
 		in.open(t, pipeline.Flow{}, func(*message.Message) error { <-release; return nil })
 		eventually(t, "it runs", func() bool { return in.isRunning(1) })
 		enqueue(t, in.Manager, 1, 0, 1)
-		eventually(t, "one is in hand", func() bool { return in.inHand.Load() == 1 })
+		eventually(t, "one is in flight", func() bool { return in.inFlight.Load() == 1 })
 		require.NoError(t, s.client.HSet(ctx, MetaKey(in.kind.Stream(1)), "owner", "theirs").Err())
 		close(release)
 		eventually(t, "it is not read any more", func() bool { return !in.isRunning(1) })
 		eventually(t, "and not started again", func() bool {
 			return testutil.ToFloat64(in.metrics.foreigns.WithLabelValues("POINT", "true")) == 1
 		})
-		eventually(t, "what was in hand is finished", func() bool { return len(in.done()) == 1 })
+		eventually(t, "what was in flight is finished", func() bool { return len(in.done()) == 1 })
 	})
 }
 
@@ -149,23 +150,23 @@ func TestARoundStopsWhenRedisIsAway(t *testing.T) {
 	h := &hook{}
 	in.client.AddHook(h)
 	sub := &subscription{m: in.Manager, life: t.Context(), running: map[int64]*running{}}
-	for id := range int64(3*tendTogether + 1) {
+	for id := range int64(3*visitBatch + 1) {
 		sub.running[id+1] = &running{id: id + 1, stream: in.kind.Stream(id + 1), group: in.kind.Group(id + 1)}
 	}
 	asked := 0
 	h.set(func(redis.Cmder) error { asked++; return errInjected }, nil)
-	sub.tend(nil)
+	sub.visitAll(nil)
 	require.Equal(t, 1, asked)
-	require.Positive(t, in.log.count("streams could not be tended\" kind=POINT streams=301"))
+	require.Positive(t, in.log.count("streams could not be visited\" kind=POINT streams=301"))
 
 	asked = 0
 	h.set(func(redis.Cmder) error { asked++; return reply("OOM") }, nil)
-	sub.tend(nil)
+	sub.visitAll(nil)
 	require.Equal(t, 4, asked, "a server that answers is asked about all streams")
 }
 
 // The time for draining counts from the beginning: what the keeper has begun ends with it.
-func TestDrainingBoundsWhatTheKeeperHasBegun(t *testing.T) {
+func TestADrainBoundsWhatTheControlLoopHasStarted(t *testing.T) {
 	s := newServer(t, "miniredis", startMini(t))
 	c := still()
 	c.StopTimeout = time.Millisecond

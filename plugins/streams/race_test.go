@@ -109,8 +109,9 @@ func newCast(t *testing.T, s server, actors int) *cast {
 	return out
 }
 
-// play lets the actors run from an idle stream on, in the order of choose, and checks that nothing is
-// stranded: whoever was told "added" finds the entry in the stream, and a stream with entries is active.
+// play lets the actors run from an idle stream on, in the order of choose, and checks that nothing
+// is stranded: whoever was told "added" finds the entry in the stream, and a stream with entries is
+// active.
 func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 	ctx := context.Background()
 	watch := c.actors[0]
@@ -118,7 +119,7 @@ func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 	require.NoError(t, c.s.client.Del(ctx, stream, MetaKey(stream)).Err())
 	c.active.set(Activation{ID: 1})
 	require.NoError(t, watch.Ensure(ctx, 1))
-	_, err := parseTended(watch.scripts.tend.Run(ctx, c.s.client, []string{stream, MetaKey(stream)}, append(watch.args(1), "i:w", "{}")...).Result())
+	_, err := parseVisited(watch.scripts.visit.Run(ctx, c.s.client, []string{stream, MetaKey(stream)}, append(watch.args(1), "i:w", "{}")...).Result())
 	require.NoError(t, err)
 
 	st := newStage(len(c.actors))
@@ -130,7 +131,7 @@ func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 		c.hooks[i].set(func(redis.Cmder) error { step(); return nil }, nil)
 		m.activations = stepped{c.active, step}
 		if i%2 == 0 {
-			acts = append(acts, func() { m.takeOut(ctx, 1) })
+			acts = append(acts, func() { m.decommission(ctx, 1) })
 			continue
 		}
 		acts = append(acts, func() {
@@ -139,7 +140,7 @@ func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 					failed = err
 				}
 			}
-			out, err := m.Enqueue(ctx, 1, entry(fmt.Sprint("e", i)))
+			out, err := m.Enqueue(ctx, 1, newEntry(fmt.Sprint("e", i)))
 			if err != nil || out != Added {
 				failed = fmt.Errorf("enqueue: %v, %w", out, err)
 			}
@@ -157,16 +158,17 @@ func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 	require.True(t, c.active.has(1), "entries without an activation after %v", order)
 }
 
-// The lost wake-up race of idle stop and enqueue (fact 23), every order of one enqueue with two idle
-// stops, on the real code and scripts. The order that needs confirm: the enqueue finds the stream
-// absent and activates it; the other idle stop deactivates and finds it absent too; the enqueue
-// creates and adds.
+// The lost wake-up race of idle stop and enqueue (fact 23), every order of one enqueue with two
+// idle stops, on the real code and scripts. The order that needs confirm: the enqueue finds the
+// stream absent and activates it; the other idle stop deactivates and finds it absent too; the
+// enqueue creates and adds.
 func TestNoEntryIsStrandedByAnIdleStopInAnyOrder(t *testing.T) {
 	require.Greater(t, everyOrder(t, newCast(t, newServer(t, "miniredis", startMini(t)), 3)), 100)
 }
 
-// The same for one entry of the feeder and one idle stop. The order that needs the activation by Ensure: the feeder activates;
-// the idle stop deactivates and deletes; the feeder makes the stream and adds.
+// The same for one entry of the feeder and one idle stop. The order that needs the activation by
+// Ensure: the feeder activates; the idle stop deactivates and deletes; the feeder makes the stream
+// and adds.
 func TestNoFedEntryIsStrandedByAnIdleStopInAnyOrder(t *testing.T) {
 	c := newCast(t, newServer(t, "miniredis", startMini(t)), 2)
 	c.feeds = true
@@ -176,7 +178,8 @@ func TestNoFedEntryIsStrandedByAnIdleStopInAnyOrder(t *testing.T) {
 // everyOrder plays every order of the steps of a cast, and returns how many there are.
 func everyOrder(t *testing.T, c *cast) (plays int) {
 	t.Helper()
-	// Depth first over all schedules: path is the choice at each point, alternatives how many there were.
+	// Depth first over all schedules: path is the choice at each point, alternatives how many there
+	// were.
 	var path, alternatives []int
 	for {
 		at := 0

@@ -8,20 +8,23 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
-// ErrRefused is returned when the server refuses one stream because of what its key or its companion holds: a value of
-// another type, or a last entry id that no id can follow. Nothing was added. Other streams are not affected, so a
-// caller must not make them wait. The refusal ends when the key is removed or renamed.
+// ErrRefused is returned when the server refuses one stream because of its key or its companion.
+// The key has a value of another type, or a last entry id that no id can follow. Nothing was added.
+// Other streams are not affected, so a caller must not make them wait. The refusal ends when the
+// key is removed or renamed.
 var ErrRefused = errors.New("redis refuses this stream's key")
 
-// ErrForeign is returned when a stream belongs to another deployment. Nothing was added. It is like ErrRefused for a
-// caller. It ends when the other deployment has deleted the stream, or when the owner in the companion is removed.
+// ErrForeign is returned when a stream belongs to another deployment. Nothing was added. It is like
+// ErrRefused for a caller. It ends when the other deployment has deleted the stream, or when the
+// owner in the companion is removed.
 var ErrForeign = errors.New("the stream belongs to another deployment")
 
-// refusals returns texts of error replies that are about one key. A reply that is not listed is about the server (OOM, LOADING,
-// READONLY, CLUSTERDOWN, NOPERM and so on), and concerns every stream.
+// refusals returns texts of error replies that are about one key. A reply that is not listed is
+// about the server (OOM, LOADING, READONLY, CLUSTERDOWN, NOPERM and so on), and concerns every
+// stream.
 func refusals() []string {
 	return []string{
 		"WRONGTYPE",
@@ -30,18 +33,19 @@ func refusals() []string {
 	}
 }
 
-// foreignReply begins the error reply of scripts about a stream of another deployment. The owner follows.
+// foreignReply begins the error reply of scripts about a stream of another deployment. The owner
+// follows.
 const foreignReply = "FOREIGN "
 
-// refusal adds ErrRefused or ErrForeign to an error reply about one stream, counts it and logs it. All other errors are
-// returned unchanged.
+// refusal adds ErrRefused or ErrForeign to an error reply about one stream, counts it and logs it.
+// All other errors are returned unchanged.
 func (m *Manager) refusal(id int64, err error) error {
-	if !redispoll.IsReply(err) || errors.Is(err, ErrRefused) {
+	if !poll.IsReply(err) || errors.Is(err, ErrRefused) {
 		return err
 	}
 	stream := slog.String(pipeline.LogStream, m.kind.Stream(id))
 	if owner, foreign := strings.CutPrefix(err.Error(), foreignReply); foreign {
-		m.notices.Warn(m.log, "a stream belongs to another deployment, it is not read here and its work waits", stream, slog.String("owner", owner))
+		m.sampler.Warn(m.log, "a stream belongs to another deployment, it is not read here and its work waits", stream, slog.String("owner", owner))
 		return fmt.Errorf("%w: %s", ErrForeign, owner)
 	}
 	for _, text := range refusals() {
@@ -49,11 +53,12 @@ func (m *Manager) refusal(id int64, err error) error {
 			continue
 		}
 		m.metrics.refused(m.kind.Type)
-		m.notices.Warn(m.log, "redis refuses a stream's key, its work waits; other streams are not affected", stream, pipeline.Err(err))
+		m.sampler.Warn(m.log, "redis refuses a stream's key, its work waits; other streams are not affected", stream, pipeline.Err(err))
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return err
 }
 
-// noticeEvery is the least time between two warnings with the same text. Each of thousands of streams may cause one.
-const noticeEvery = time.Minute
+// warnEvery is the least time between two warnings with the same text. Each of thousands of
+// streams may cause one.
+const warnEvery = time.Minute

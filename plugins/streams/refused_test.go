@@ -13,10 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
-// A key that is no stream concerns its own stream alone: no other, no sweep, and at most one log line per minute.
+// A key that is no stream concerns its own stream alone: no other, no sweep, and at most one log
+// line per minute.
 func TestAKeyThatIsNoStream(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1, 2)
@@ -25,7 +26,7 @@ func TestAKeyThatIsNoStream(t *testing.T) {
 		require.NoError(t, s.client.Set(ctx, in.kind.Stream(1), "x", 0).Err())
 		require.NoError(t, s.client.Set(ctx, in.kind.Stream(3), "x", 0).Err())
 		for _, id := range []int64{1, 3} {
-			_, err := in.Enqueue(ctx, id, entry("x"))
+			_, err := in.Enqueue(ctx, id, newEntry("x"))
 			require.ErrorIs(t, err, ErrRefused)
 			require.ErrorIs(t, in.Ensure(ctx, id), ErrRefused)
 		}
@@ -42,7 +43,7 @@ func TestAKeyThatIsNoStream(t *testing.T) {
 			require.NotEqual(t, int64(3), id, "a string is no orphan")
 			return nil
 		}))
-		out, err := in.Enqueue(ctx, 2, entry("y"))
+		out, err := in.Enqueue(ctx, 2, newEntry("y"))
 		require.NoError(t, err)
 		require.Equal(t, Added, out)
 		eventually(t, "the other stream is read", func() bool { return len(in.done()) == 1 })
@@ -95,7 +96,7 @@ func TestOneLineForAllStreams(t *testing.T) {
 		require.Equal(t, 2, out.count("redis refuses"))
 		require.Equal(t, 1, out.count("stream=7 error=WRONGTYPE times=1001"))
 
-		var found redispoll.Delays
+		var found redis.Delays
 		for id := range int64(1000) {
 			found.Note(m.kind.Stream(id), []DelayingGroup{{Group: "debug", For: time.Hour}}, time.Minute)
 		}
@@ -120,7 +121,8 @@ func TestNothingIsReclaimedWhileTheGateIsClosed(t *testing.T) {
 	require.Len(t, in.ReclaimTarget().Streams(), 1)
 }
 
-// A stream that is not admitted is not created, its entries are answered Full, and the question is not repeated for each of them.
+// A stream that is not admitted is not created, its entries are answered Full, and the question is
+// not repeated for each of them.
 func TestAStreamThatIsNotAdmitted(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet()
@@ -135,9 +137,9 @@ func TestAStreamThatIsNotAdmitted(t *testing.T) {
 			return true, active.Activate(ctx, id)
 		}
 		now := time.Now()
-		in.lanes.now = func() time.Time { return now }
+		in.batcher.now = func() time.Time { return now }
 		for range 20 {
-			out, err := in.Enqueue(ctx, 1, entry("x"))
+			out, err := in.Enqueue(ctx, 1, newEntry("x"))
 			require.NoError(t, err)
 			require.Equal(t, Full, out)
 		}
@@ -146,7 +148,7 @@ func TestAStreamThatIsNotAdmitted(t *testing.T) {
 		require.False(t, active.has(1))
 
 		admitted, now = true, now.Add(fullMemory)
-		out, err := in.Enqueue(ctx, 1, entry("x"))
+		out, err := in.Enqueue(ctx, 1, newEntry("x"))
 		require.NoError(t, err)
 		require.Equal(t, Added, out)
 		require.True(t, active.has(1))

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 //go:embed lua/retain.lua
@@ -18,23 +18,26 @@ var luaRetain string
 // retainStep is how many entries one call removes because of their age.
 const retainStep = 10_000
 
-// Retainer bounds a stream that other programs read, and that nothing else trims. Safe for concurrent use.
+// Retainer bounds a stream that other programs read, and that nothing else trims. Safe for
+// concurrent use.
 type Retainer struct {
 	// Stream is its key.
 	Stream string
 	// Retention is how long an entry is kept, whether or not it was read.
 	Retention time.Duration
-	// RequiredGroups are consumer groups that read the stream. When all of them exist, an entry that every group of the
-	// stream has acknowledged is removed at once. Empty: only its age counts.
+	// RequiredGroups are consumer groups that read the stream. When all of them exist, an entry
+	// that every group of the stream has acknowledged is removed at once. Empty: only its age
+	// counts.
 	RequiredGroups []string
 }
 
-// Trim removes what needs no longer be kept, and returns how many entries were removed and how many are left. Old entries
-// are removed in whole nodes of the stream (100 entries by default), so a few may stay longer.
-func (r Retainer) Trim(ctx context.Context, c redis.UniversalClient) (removed, left int64, err error) {
+// Trim removes what needs no longer be kept, and returns how many entries were removed and how many
+// are left. Old entries are removed in whole nodes of the stream (100 entries by default), so a few
+// may stay longer.
+func (r Retainer) Trim(ctx context.Context, c goredis.UniversalClient) (removed, left int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	reply, err := integers(redis.NewScript(redispoll.GroupsLua()+luaRetain).Run(ctx, c, []string{r.Stream, MetaKey(r.Stream)},
+	reply, err := integers(goredis.NewScript(redis.GroupsLua()+luaRetain).Run(ctx, c, []string{r.Stream, MetaKey(r.Stream)},
 		r.Retention.Milliseconds(), strings.Join(r.RequiredGroups, "\n"), retainStep).Result())
 	if err == nil && len(reply) != 2 {
 		err = fmt.Errorf("unexpected reply %v", reply)

@@ -8,16 +8,15 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
-// running is one stream that has a reader in this instance. Its fields are fixed but for those the
-// keeper owns.
+// running is one stream that has a reader in this instance. Only its state changes.
 type running struct {
 	id            int64
 	stream, group string
 	consumer      string
-	reader        *redispoll.Reader
+	reader        *poll.Reader
 	since         time.Time
 
 	state // guarded by subscription.mu
@@ -32,11 +31,11 @@ type state struct {
 
 // Why a reader is stopped: a label of metrics and logs.
 const (
-	stopAsked    = "asked"    // Manager.Stop
-	stopDrained  = "drained"  // the instance ends
-	stopIdle     = "idle"     // drained for idle_timeout, here or by the clean-up of another instance
-	stopForeign  = "foreign"  // it belongs to another deployment
-	stopInactive = "inactive" // off the active set, and its stream is gone
+	stopRequested = "requested" // Manager.Stop
+	stopDrained   = "drained"   // the instance ends
+	stopIdle      = "idle"      // drained for idle_timeout
+	stopForeign   = "foreign"   // it belongs to another deployment
+	stopInactive  = "inactive"  // off the active set, and its stream is gone
 )
 
 // start starts or resizes the reader of a.ID.
@@ -59,17 +58,17 @@ func (s *subscription) startLocked(ctx context.Context, a Activation) error {
 			s.apply(r, a)
 			return nil
 		}
-		s.forget(ctx, r, stopInactive)
+		s.remove(ctx, r, stopInactive)
 	}
 	if _, err := s.m.create(ctx, a.ID); err != nil {
 		return err
 	}
 	r := s.newRunning(a)
-	s.m.hands.watch(r.stream, true)
+	s.m.inFlight.watch(r.stream, true)
 	s.mu.Lock()
 	if s.draining {
 		s.mu.Unlock()
-		s.m.hands.watch(r.stream, false)
+		s.m.inFlight.watch(r.stream, false)
 		return ErrNotOpen
 	}
 	s.running[a.ID] = r
@@ -82,28 +81,33 @@ func (s *subscription) startLocked(ctx context.Context, a Activation) error {
 }
 
 func (s *subscription) newRunning(a Activation) *running {
-	m, c, d := s.m, s.m.config(), redispoll.DefaultConfig()
+	m, c, d := s.m, s.m.config(), poll.DefaultConfig()
 	r := &running{
 		id: a.ID, stream: m.kind.Stream(a.ID), group: m.kind.Group(a.ID),
 		consumer: m.instance + "-0", since: time.Now(),
 		state: state{total: a.TotalCount, slots: s.slots(c, a.TotalCount), paused: a.Paused},
 	}
-	r.reader = redispoll.NewReader(m.client(), redispoll.ReaderConfig{
+	r.reader = poll.NewReader(m.client(), poll.Options{
+		Config: poll.Config{
+			Concurrency: r.slots, BatchSize: c.BatchSize,
+			PollInterval: c.PollInterval, InitialPollInterval: c.InitialPollInterval,
+			MinIdle: c.MinIdle, LongestHold: c.LongestHold,
+			MaxRedeliveries: d.MaxRedeliveries, Redelivery: d.Redelivery,
+		},
 		Stream: r.stream, Group: r.group, Consumer: r.consumer,
-		Slots: r.slots, Batch: c.BatchSize,
-		PollInterval: c.PollInterval, FirstPoll: c.FirstPoll,
-		MinIdle: c.MinIdle, LongestHold: c.LongestHold, LongestRun: longestRun(c, s.flow),
-		MaxRedeliveries: d.MaxRedeliveries, Redelivery: d.Redelivery,
-		Gate: s.gate, Fence: m.fence,
-	}, s.entries, redispoll.Hooks{Absent: func(ctx context.Context) (bool, error) { return s.absent(ctx, a.ID) }}, m.log, m.readerMetrics)
+		LongestHandlerHold: longestHandlerHold(c, s.flow),
+		Gate:               s.gate, Fence: m.fence,
+		Absent: func(ctx context.Context) (bool, error) { return s.absent(ctx, a.ID) },
+	}, s.entries, m.log, m.readerMetrics)
 	if a.Paused {
 		r.reader.SetPaused(true)
 	}
 	return r
 }
 
-// longestRun is how long an entry is kept alive for its handler: the route's longest hold, or the setting where that is shorter.
-func longestRun(c Config, f pipeline.Flow) time.Duration {
+// longestHandlerHold is how long an entry is kept alive for its handler: the route's longest hold,
+// or the setting where that is shorter.
+func longestHandlerHold(c Config, f pipeline.Flow) time.Duration {
 	if c.LongestHold > 0 && f.LongestHold > 0 {
 		return min(c.LongestHold, f.LongestHold)
 	}
@@ -119,12 +123,12 @@ func (s *subscription) slots(c Config, total int64) int {
 	return n
 }
 
-// absent is asked by a reader that finds its stream or group gone: it is made again when it should
-// run (it was lost), and left alone when not (another instance cleaned it up).
+// absent is called by a reader that finds its stream or group gone. An active stream was lost, and
+// is created again. One that is not active was deleted by another instance.
 func (s *subscription) absent(ctx context.Context, id int64) (again bool, err error) {
-	active, err := s.m.asker.active(ctx)
+	active, err := s.m.active.get(ctx)
 	if err != nil {
-		return false, fmt.Errorf("ask what is active: %w", err)
+		return false, fmt.Errorf("read the active set: %w", err)
 	}
 	for _, a := range active {
 		if a.ID == id {
@@ -179,7 +183,7 @@ func (s *subscription) stopLocked(ctx context.Context, r *running, why string) e
 	ctx, cancel := context.WithTimeout(ctx, s.m.config().StopTimeout)
 	defer cancel()
 	err := r.reader.Drain(ctx)
-	s.forget(ctx, r, why)
+	s.remove(ctx, r, why)
 	if err != nil {
 		s.m.log.WarnContext(ctx, "stream did not drain in time", slog.String(pipeline.LogStream, r.stream), pipeline.Err(err))
 		return fmt.Errorf("drain %s: %w", r.stream, err)
@@ -187,16 +191,17 @@ func (s *subscription) stopLocked(ctx context.Context, r *running, why string) e
 	return nil
 }
 
-// forget takes a reader that has ended off the registry, and this instance's status out of meta.
-func (s *subscription) forget(ctx context.Context, r *running, why string) {
+// remove removes a reader that has ended, and this instance's status from meta.
+func (s *subscription) remove(ctx context.Context, r *running, why string) {
 	s.mu.Lock()
 	if s.running[r.id] == r {
 		delete(s.running, r.id)
 		s.m.metrics.stopped(s.m.kind.Type, why, r.slots)
 	}
 	s.mu.Unlock()
-	s.m.hands.watch(r.stream, false)
-	// A status that stays behind goes stale within seconds, so an error here is worth no more than a line.
+	s.m.inFlight.watch(r.stream, false)
+	// A status that stays behind goes stale within seconds, so an error here is worth no more than
+	// a line.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := s.m.client().HDel(ctx, MetaKey(r.stream), s.m.statusField()).Err(); err != nil {

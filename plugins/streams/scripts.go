@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 //go:embed lua/common.lua
@@ -20,8 +20,8 @@ var luaEnqueue string
 //go:embed lua/create.lua
 var luaCreate string
 
-//go:embed lua/tend.lua
-var luaTend string
+//go:embed lua/visit.lua
+var luaVisit string
 
 //go:embed lua/delete.lua
 var luaDelete string
@@ -34,56 +34,56 @@ var luaTrim string
 
 // scripts are the Lua scripts of this package. All keys of a script hash to one slot.
 type scripts struct {
-	enqueue, create, tend, delete, inspect, trim *redis.Script
+	enqueue, create, visit, delete, inspect, trim *goredis.Script
 }
 
 func newScripts() scripts {
-	s := func(src string) *redis.Script { return redis.NewScript(redispoll.GroupsLua() + luaCommon + src) }
+	s := func(src string) *goredis.Script { return goredis.NewScript(redis.GroupsLua() + luaCommon + src) }
 	return scripts{
 		enqueue: s(luaEnqueue),
 		create:  s(luaCreate),
-		tend:    s(luaTend),
+		visit:   s(luaVisit),
 		delete:  s(luaDelete),
 		inspect: s(luaInspect),
 		trim:    s(luaTrim),
 	}
 }
 
-// What delete.lua answers.
+// The replies of delete.lua.
 const (
 	cleanDeleted    = 1
 	cleanNotDrained = 0
 	cleanAbsent     = -1
 )
 
-// tended is the reply of tend.lua.
-type tended struct {
+// visited is the reply of visit.lua.
+type visited struct {
 	exists, grouped, drained bool
 	idleMillis               int64
 	length, pending, trimmed int64
 	delaying                 []DelayingGroup
 }
 
-func parseTended(v any, err error) (tended, error) {
+func parseVisited(v any, err error) (visited, error) {
 	if err != nil {
-		return tended{}, err
+		return visited{}, err
 	}
 	list, ok := v.([]any)
 	if ok && len(list) == 1 && list[0] == int64(0) {
-		return tended{}, nil
+		return visited{}, nil
 	}
 	if !ok || len(list) != 8 {
-		return tended{}, fmt.Errorf("tend: unexpected reply %v", v)
+		return visited{}, fmt.Errorf("visit: unexpected reply %v", v)
 	}
 	n, err := integers(list[:7], nil)
 	if err != nil {
-		return tended{}, err
+		return visited{}, err
 	}
-	delaying, err := redispoll.ParseDelaying(list[7])
+	delaying, err := redis.ParseDelaying(list[7])
 	if err != nil {
-		return tended{}, err
+		return visited{}, err
 	}
-	return tended{
+	return visited{
 		exists: true, grouped: n[1] == 1, drained: n[2] == 1, idleMillis: n[3], length: n[4], pending: n[5], trimmed: n[6],
 		delaying: delaying,
 	}, nil
@@ -106,15 +106,15 @@ func integers(v any, err error) ([]int64, error) {
 	return out, nil
 }
 
-// runAll runs script once for every pair of keys and arguments, in one pipeline. A server that does
-// not know the script yet is taught it by the plain way, one command at a time.
-func runAll(ctx context.Context, c redis.UniversalClient, script *redis.Script, keys [][]string, args [][]any) []*redis.Cmd {
-	cmds := make([]*redis.Cmd, len(keys))
+// runAll runs script once for every pair of keys and arguments, in one pipeline. Where the server
+// does not have the script yet, the commands run again one by one, with the script's text.
+func runAll(ctx context.Context, c goredis.UniversalClient, script *goredis.Script, keys [][]string, args [][]any) []*goredis.Cmd {
+	cmds := make([]*goredis.Cmd, len(keys))
 	pipe := c.Pipeline()
 	for i := range keys {
 		cmds[i] = pipe.EvalSha(ctx, script.Hash(), keys[i], args[i]...)
 	}
-	// The error of the whole is the first error of its commands, and those are looked at one by one.
+	// Exec returns the first command's error; each command is checked below.
 	_, _ = pipe.Exec(ctx)
 	for i, cmd := range cmds {
 		if err := cmd.Err(); err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") {

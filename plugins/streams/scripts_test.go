@@ -7,16 +7,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
 func readSome(t require.TestingT, s server, stream, group, consumer string, n int64) []string {
-	got, err := s.client.XReadGroup(context.Background(), &redis.XReadGroupArgs{Group: group, Consumer: consumer, Streams: []string{stream, ">"}, Count: n, Block: -1}).Result()
-	if errors.Is(err, redis.Nil) {
+	got, err := s.client.XReadGroup(context.Background(), &goredis.XReadGroupArgs{Group: group, Consumer: consumer, Streams: []string{stream, ">"}, Count: n, Block: -1}).Result()
+	if errors.Is(err, goredis.Nil) {
 		return nil
 	}
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestEnqueueScript(t *testing.T) {
 		require.Equal(t, -1, n, "an absent stream is not made by an enqueue")
 		require.Zero(t, s.client.Exists(ctx, stream).Val())
 
-		require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: []any{"message", "foreign"}}).Err())
+		require.NoError(t, s.client.XAdd(ctx, &goredis.XAddArgs{Stream: stream, Values: []any{"message", "foreign"}}).Err())
 		n, err = in.add(ctx, 1, entries(0, 1))
 		require.NoError(t, err)
 		require.Equal(t, -1, n, "a stream without its group has nobody who would read it")
@@ -74,7 +74,7 @@ func TestWireFormat(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
 		require.NoError(t, in.Ensure(t.Context(), 1))
-		e := redispoll.Entry{Key: "777", UUID: "id-1", Message: []byte(`{"a":"ü\u0000"}`), Headers: map[string]string{"x": "1"}}
+		e := entry.Entry{Key: "777", UUID: "id-1", Message: []byte(`{"a":"ü\u0000"}`), Headers: map[string]string{"x": "1"}}
 		out, err := in.Enqueue(t.Context(), 1, e)
 		require.NoError(t, err)
 		require.Equal(t, Added, out)
@@ -124,9 +124,9 @@ func TestCreateScriptRenewsTheIncarnationOnlyWhenSomethingWasLost(t *testing.T) 
 	})
 }
 
-func tendOnce(t require.TestingT, in *instance, id int64) tended {
+func tendOnce(t require.TestingT, in *instance, id int64) visited {
 	stream := in.kind.Stream(id)
-	got, err := parseTended(in.scripts.tend.Run(context.Background(), in.client, []string{stream, MetaKey(stream)}, append(in.args(id), in.statusField(), "{}")...).Result())
+	got, err := parseVisited(in.scripts.visit.Run(context.Background(), in.client, []string{stream, MetaKey(stream)}, append(in.args(id), in.statusField(), "{}")...).Result())
 	require.NoError(t, err)
 	return got
 }
@@ -148,7 +148,7 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 			eventually(t, "idle", func() bool { return tendOnce(t, in, 1).idleMillis >= c.IdleTimeout.Milliseconds() })
 		}
 		require.Equal(t, cleanAbsent, clean())
-		require.Equal(t, tended{}, tendOnce(t, in, 1))
+		require.Equal(t, visited{}, tendOnce(t, in, 1))
 		require.Zero(t, s.client.Exists(ctx, stream, MetaKey(stream)).Val(), "looking at an absent stream leaves nothing behind")
 
 		require.NoError(t, in.Ensure(ctx, 1))
@@ -163,7 +163,7 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 		ids := readSome(t, s, stream, group, "other-0", 1)
 		require.Equal(t, cleanNotDrained, clean(), "one pending entry")
 		require.NoError(t, s.client.XAck(ctx, stream, group, ids...).Err())
-		require.Equal(t, cleanNotDrained, clean(), "drained, but the clock starts anew")
+		require.Equal(t, cleanNotDrained, clean(), "drained, but the clock starts again")
 		idle()
 
 		// Traffic that comes and goes between two looks counts too.
@@ -175,7 +175,7 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 
 		// A second group that has not read is a reason to stay.
 		require.NoError(t, s.client.XGroupCreate(ctx, stream, "second", "$").Err())
-		require.NoError(t, in.client.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: []any{"message", "x"}}).Err())
+		require.NoError(t, in.client.XAdd(ctx, &goredis.XAddArgs{Stream: stream, Values: []any{"message", "x"}}).Err())
 		require.NoError(t, s.client.XAck(ctx, stream, group, readSome(t, s, stream, group, "other-0", 1)...).Err())
 		require.Equal(t, cleanNotDrained, clean())
 		require.False(t, tendOnce(t, in, 1).drained)
@@ -195,7 +195,7 @@ func TestDrainedDespiteADeletedTail(t *testing.T) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
 		ctx := t.Context()
 		require.NoError(t, in.Ensure(ctx, 1))
-		id, err := s.client.XAdd(ctx, &redis.XAddArgs{Stream: in.kind.Stream(1), Values: []any{"message", "x"}}).Result()
+		id, err := s.client.XAdd(ctx, &goredis.XAddArgs{Stream: in.kind.Stream(1), Values: []any{"message", "x"}}).Result()
 		require.NoError(t, err)
 		require.False(t, tendOnce(t, in, 1).drained)
 		require.NoError(t, s.client.XDel(ctx, in.kind.Stream(1), id).Err())
@@ -211,7 +211,7 @@ func TestTrimComparesIDsExactly(t *testing.T) {
 		stream := in.kind.Stream(1)
 		ids := []string{"9-9", "9-10", "10-2", "9007199254740993-1", "9007199254740993-18446744073709551613", "9007199254740993-18446744073709551614"}
 		for _, id := range ids {
-			require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: stream, ID: id, Values: []any{"message", id}}).Err())
+			require.NoError(t, s.client.XAdd(ctx, &goredis.XAddArgs{Stream: stream, ID: id, Values: []any{"message", id}}).Err())
 		}
 		require.NoError(t, s.client.XGroupCreate(ctx, stream, "one", "0").Err())
 		require.NoError(t, s.client.XGroupCreate(ctx, stream, "two", "0").Err())
@@ -319,9 +319,9 @@ func TestTrimNeverRemovesUnreadOrPending(t *testing.T) {
 					require.NoError(t, err)
 					check("trim")
 				},
-				"tend": func(t *rapid.T) {
+				"visit": func(t *rapid.T) {
 					got := tendOnce(t, in, run)
-					check("tend")
+					check("visit")
 					drained := true
 					for id := range ids() {
 						for _, g := range groups {

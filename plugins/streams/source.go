@@ -48,41 +48,41 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 		running:  map[int64]*running{},
 		cleanups: map[int64]struct{}{},
 		foreign:  map[int64]struct{}{},
-		locks:    keyed{m: map[int64]*keyLock{}},
+		locks:    keyedMutex{m: map[int64]*keyLock{}},
 	}
 	sub.out = sub.entries
 	if f.MaxInFlight > 0 {
 		sub.bound(f.MaxInFlight)
 	}
 	m.sub = sub
-	go sub.keep()
-	m.Hint()
+	go sub.controlLoop()
+	m.Refresh()
 	return sub, nil
 }
 
 // parallelStarts is how many streams start at once; each costs a few commands.
 const parallelStarts = 16
 
-// subscription is the opened source: the readers of all streams that run here, and the keeper, the
-// goroutine that starts and stops them.
+// subscription is the opened source: the readers of all streams that run here, and the control loop
+// that starts and stops them.
 type subscription struct {
 	m       *Manager
 	flow    pipeline.Flow
 	life    context.Context // ends when draining begins
 	end     context.CancelFunc
-	work    context.Context // of what the keeper has begun; ends when the time for draining is over
+	work    context.Context // of started operations; ends when the time for draining is over
 	endWork context.CancelFunc
 
 	entries chan *message.Message // where readers put messages
 	out     chan *message.Message // what Subscribe returned: entries, or bounded by MaxInFlight
 	flowing sync.WaitGroup        // the goroutines of bound
-	quit    chan struct{}         // closed when the readers have ended: what bound still holds is given up
+	quit    chan struct{}         // closed when the readers have ended
 
-	kept   chan struct{}  // closed when the keeper has ended
-	ops    sync.WaitGroup // what the keeper has begun; only the keeper adds
+	kept   chan struct{}  // closed when the control loop has ended
+	ops    sync.WaitGroup // the operations of the control loop; only it adds
 	starts chan struct{}
 
-	locks keyed // one holder an id: starts and stops of one stream never overlap
+	locks keyedMutex // one holder per id: starts and stops of one stream never overlap
 
 	mu         sync.Mutex
 	running    map[int64]*running
@@ -111,9 +111,9 @@ func (s *subscription) Subscribe(ctx context.Context, _ string) (<-chan *message
 // Close drains within Config.StopTimeout.
 func (s *subscription) Close() error { return s.Drain(context.Background()) }
 
-// Drain stops the keeper and all readers, all slots together within Config.StopTimeout: what no slot
-// has begun is given back, what is in hand is finished and acked, this instance's readers are
-// removed where they hold nothing. Streams, groups and other instances' readers stay.
+// Drain stops the control loop and all readers, within Config.StopTimeout together. Entries that no
+// handler has started are released. Entries in flight are finished and acked. This instance's
+// readers are removed where they hold nothing. Streams, groups and other instances' readers stay.
 func (s *subscription) Drain(ctx context.Context) error {
 	s.drain.Do(func() { go s.shut() })
 	select {
@@ -158,7 +158,7 @@ func (s *subscription) shut() {
 	s.m.log.Info("elastic streams drained", slog.Int("streams", len(readers)))
 }
 
-// bound puts a bound on the messages in hand between the readers and the channel.
+// bound puts a bound on the messages in flight between the readers and the channel.
 func (s *subscription) bound(most int) {
 	slots := make(chan struct{}, most)
 	s.out = make(chan *message.Message)
@@ -191,7 +191,7 @@ func (s *subscription) bound(most int) {
 	})
 }
 
-// gate tells readers whether they may read.
+// gate says whether readers may read.
 func (s *subscription) gate() bool {
 	return s.m.gate() && (s.flow.Gate == nil || s.flow.Gate())
 }

@@ -10,19 +10,20 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/reclaim"
-	"github.com/millrace-io/millrace/plugins/redispoll"
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
-// State is what a stream is, at the moment it was asked.
+// State is the state of a stream at one moment.
 type State struct {
 	Exists bool
-	// Incarnation changes when the stream was lost and made anew. Empty: no stream, or one that no
+	// Incarnation changes when the stream was lost and made again. Empty: no stream, or one that no
 	// Manager has seen yet (Ensure gives it one).
 	Incarnation string
-	// Drained: nothing is pending and nothing unread in the stream's own group. True for a stream that is absent.
+	// Drained: nothing is pending and nothing unread in the stream's own group. True for a stream
+	// that is absent.
 	Drained bool
 	Length  int64 // entries, acknowledged ones that are not trimmed yet included
-	Pending int64 // entries in hand or given back, over all groups
+	Pending int64 // entries in flight or released, over all groups
 	// Owner is the id of the deployment that the stream belongs to; empty: none yet.
 	Owner string
 	// Foreign: the owner is another deployment.
@@ -39,17 +40,17 @@ type InstanceStatus struct {
 	Slots       int       `json:"slots"`
 	Paused      bool      `json:"paused"`
 	Since       time.Time `json:"since"`        // when its reader was started
-	LastMessage time.Time `json:"last_message"` // when a message began or ended last; zero: none yet
-	InHand      int       `json:"in_hand"`
+	LastMessage time.Time `json:"last_message"` // the last began or ended; zero: none
+	InFlight    int       `json:"in_flight"`
 }
 
 // wireStatus is the JSON of an instance's field in meta.
 type wireStatus struct {
-	Slots  int   `json:"slots"`
-	Paused bool  `json:"paused,omitempty"`
-	Since  int64 `json:"since"` // Unix milliseconds
-	Last   int64 `json:"last,omitempty"`
-	InHand int   `json:"in_hand"`
+	Slots    int   `json:"slots"`
+	Paused   bool  `json:"paused,omitempty"`
+	Since    int64 `json:"since"` // Unix milliseconds
+	Last     int64 `json:"last,omitempty"`
+	InFlight int   `json:"in_flight"`
 }
 
 // missedVisits is after how many of its own visits that did not come an instance's status is stale.
@@ -70,7 +71,7 @@ func (m *Manager) Statuses(ctx context.Context, id int64) ([]InstanceStatus, err
 	if err != nil {
 		return nil, err
 	}
-	stale := max(missedVisits*m.config().Refresh, 10*time.Second)
+	stale := max(missedVisits*m.config().ReconcileInterval, 10*time.Second)
 	var out []InstanceStatus
 	for field, value := range meta {
 		instance, ok := reclaim.FieldInstance(field)
@@ -81,14 +82,14 @@ func (m *Manager) Statuses(ctx context.Context, id int64) ([]InstanceStatus, err
 		millis, err := strconv.ParseInt(heard, 10, 64)
 		var w wireStatus
 		if err != nil || json.Unmarshal([]byte(text), &w) != nil {
-			continue // written by a version that is not ours; it can't be shown, and it goes stale by itself
+			continue // of another version; it goes stale by itself
 		}
 		if at.Sub(time.UnixMilli(millis)) > stale {
 			continue
 		}
 		st := InstanceStatus{
 			Instance: instance, Stream: m.kind.Stream(id), Group: m.kind.Group(id),
-			Slots: w.Slots, Paused: w.Paused, Since: time.UnixMilli(w.Since), InHand: w.InHand,
+			Slots: w.Slots, Paused: w.Paused, Since: time.UnixMilli(w.Since), InFlight: w.InFlight,
 		}
 		if w.Last > 0 {
 			st.LastMessage = time.UnixMilli(w.Last)
@@ -118,7 +119,7 @@ func (m *Manager) inspect(ctx context.Context, id int64) (State, time.Time, map[
 	if err != nil || !ok1 || !ok2 {
 		return fail(fmt.Errorf("unexpected reply %v", reply))
 	}
-	delaying, err := redispoll.ParseDelaying(reply[7])
+	delaying, err := redis.ParseDelaying(reply[7])
 	if err != nil {
 		return fail(err)
 	}
@@ -137,8 +138,8 @@ func (m *Manager) inspect(ctx context.Context, id int64) (State, time.Time, map[
 	return st, time.UnixMilli(n[4]), meta, nil
 }
 
-// Trim removes what every group that counts has acknowledged from the stream of id and returns how many entries
-// that were. The keeper does it at every visit; it is for tools.
+// Trim removes what every group that counts has acknowledged from the stream of id and returns how
+// many entries that were. The control loop does it at every visit; this is for tools.
 func (m *Manager) Trim(ctx context.Context, id int64) (int64, error) {
 	stream := m.kind.Stream(id)
 	n, err := m.scripts.trim.Run(ctx, m.client(), m.keys(id), m.args(id)...).Int64()

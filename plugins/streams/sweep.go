@@ -12,7 +12,7 @@ import (
 
 const (
 	sweepCount = 500                   // keys looked at in one step
-	sweepPause = 10 * time.Millisecond // between two steps, so that nobody waits behind a sweep
+	sweepPause = 10 * time.Millisecond // between two steps, so that a sweep delays no other client
 )
 
 // orphans remembers since when streams have been seen without an activation.
@@ -27,11 +27,11 @@ type orphan struct {
 	round int64 // the last sweep that saw it
 }
 
-// Sweep looks through all keys of the kind for streams that are not on the active set and have not
-// been for grace, and calls found for each: its caller puts them back where they have work. Keys of other types and streams of
-// other deployments are left out. It finds
-// what a crash between an idle stop's two steps, a failover that undid a deletion, or a foreign
-// client left behind. It goes in small steps with pauses. An error of found ends the sweep.
+// Sweep scans all keys of the kind. It calls found for each stream that has not been in the active
+// set for grace. The caller reactivates those with work. Keys of other types and streams of other
+// deployments are left out. Such a stream is left by a crash between an idle stop's two steps, a
+// failover that undid a deletion, or a foreign client. Sweep scans in small steps with pauses. An
+// error of found ends it.
 //
 // since when a stream has been an orphan is remembered by this Manager, so one sweep finds nothing
 // unless grace is 0.
@@ -46,14 +46,15 @@ func (m *Manager) Sweep(ctx context.Context, grace time.Duration, found func(ctx
 	}); err != nil {
 		return fmt.Errorf("streams: sweep %s*: %w", m.kind.StreamPrefix, err)
 	}
-	// Asked after the scan: a stream that was deleted and taken off in between is gone from neither by mistake.
-	active, err := m.asker.active(ctx)
+	// The active set is read after the scan. Read before, a stream that was created in between
+	// would look like an orphan.
+	active, err := m.active.get(ctx)
 	if err != nil {
-		return fmt.Errorf("streams: sweep %s*: ask what is active: %w", m.kind.StreamPrefix, err)
+		return fmt.Errorf("streams: sweep %s*: read the active set: %w", m.kind.StreamPrefix, err)
 	}
 	due, foreign, err := m.ours(ctx, m.orphans.note(present, active, grace, time.Now()))
 	if err != nil {
-		return fmt.Errorf("streams: sweep %s*: ask for owners: %w", m.kind.StreamPrefix, err)
+		return fmt.Errorf("streams: sweep %s*: read the owners: %w", m.kind.StreamPrefix, err)
 	}
 	m.metrics.foreign(m.kind.Type, false, foreign)
 	for _, id := range due {

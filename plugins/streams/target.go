@@ -9,7 +9,8 @@ import (
 )
 
 // ReclaimTarget returns the streams that run here as a domain of plugins/reclaim: the prefix is the
-// domain, the type its shard. Paused streams are left out, and all streams while the gate is closed.
+// domain, the type its shard. Paused streams are left out, and all streams while the gate is
+// closed.
 func (m *Manager) ReclaimTarget() reclaim.Target { return target{m} }
 
 type target struct{ m *Manager }

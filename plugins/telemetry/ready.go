@@ -71,7 +71,7 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	now := s.now()
 	answer := Readiness{Ready: now == running, Phase: string(now), Checks: map[string]CheckResult{}}
 	if now != draining {
-		results := s.ask(r.Context())
+		results := s.results(r.Context())
 		for i, p := range s.probes {
 			if !r.URL.Query().Has("verbose") {
 				results[i].Details = nil
@@ -90,12 +90,12 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	_ = enc.Encode(answer) // a client that has gone needs no answer
 }
 
-// ask runs all checks at once and returns their answers in the order of the probes.
-func (s *server) ask(ctx context.Context) []CheckResult {
+// results runs all checks at once and returns their answers in the order of the probes.
+func (s *server) results(ctx context.Context) []CheckResult {
 	results := make([]CheckResult, len(s.probes))
 	var wg sync.WaitGroup
 	for i, p := range s.probes {
-		wg.Go(func() { results[i] = p.ask(ctx, s.plugin.config.CheckTimeout) })
+		wg.Go(func() { results[i] = p.result(ctx, s.plugin.config.CheckTimeout) })
 	}
 	wg.Wait()
 	return results
@@ -114,7 +114,7 @@ func (h health) Describe(ch chan<- *prometheus.Desc) { ch <- h.desc() }
 
 // Collect implements prometheus.Collector.
 func (h health) Collect(ch chan<- prometheus.Metric) {
-	results := h.ask(context.Background()) // each is bounded by the check timeout
+	results := h.results(context.Background()) // each is bounded by the check timeout
 	for i, p := range h.probes {
 		ok := 0.0
 		if results[i].OK {
@@ -140,8 +140,8 @@ type run struct {
 	details *details
 }
 
-// ask joins the run that is under way, or begins one, and waits for its answer.
-func (p *probe) ask(ctx context.Context, timeout time.Duration) CheckResult {
+// result joins the run that is under way, or starts one, and waits for its result.
+func (p *probe) result(ctx context.Context, timeout time.Duration) CheckResult {
 	p.mu.Lock()
 	r := p.now
 	if r == nil {

@@ -230,7 +230,7 @@ func handle(mux *http.ServeMux, pattern string, h http.Handler) (err error) {
 	return nil
 }
 
-// Stop ends the server; requests in hand are finished, bounded by ctx. So are checks that are still running.
+// Stop ends the server; requests in flight are finished, bounded by ctx. So are checks that are still running.
 func (s *server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 
 // apt installs Debian packages, one call at a time.
 type apt struct {
-	turn      sync.Mutex
+	calls     sync.Mutex
 	updated   bool
 	backports bool
 }
@@ -24,22 +24,22 @@ const (
 	policyFile    = "/usr/sbin/policy-rc.d"
 )
 
-// install gets the packages, or says why it can't. suite names a Debian suite beyond the machine's own
-// (bookworm-backports), or is empty.
+// install gets the packages, or says why it can't. suite names a Debian suite beyond the machine's
+// own (bookworm-backports), or is empty.
 func (a *apt) install(ctx context.Context, f *Fleet, suite string, packages ...string) error {
-	a.turn.Lock()
-	defer a.turn.Unlock()
+	a.calls.Lock()
+	defer a.calls.Unlock()
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%s not installed, and only root can install packages", strings.Join(packages, ", "))
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return fmt.Errorf("%s not installed, and there is no apt-get", strings.Join(packages, ", "))
 	}
-	f.say("installing %s", strings.Join(packages, ", "))
+	f.report("installing %s", strings.Join(packages, ", "))
 	if !a.updated {
-		// A third party's source may be out of order and is not needed: the install tells.
+		// A third party's source may fail and is not needed: a failed install reports it.
 		if err := aptGet(ctx, "update", "-q"); err != nil {
-			f.say("apt-get update: %v", err)
+			f.report("apt-get update: %v", err)
 		}
 		a.updated = true
 	}
@@ -59,8 +59,8 @@ func (a *apt) install(ctx context.Context, f *Fleet, suite string, packages ...s
 	return aptGet(ctx, append(args, packages...)...)
 }
 
-// suite makes a Debian suite known to the calls with the returned options, and leaves the machine's own
-// sources as they are. Its address is taken from them.
+// suite makes a Debian suite known to the calls with the returned options, and leaves the machine's
+// own sources as they are. Its address is taken from them.
 func (a *apt) suite(ctx context.Context, f *Fleet, suite string) (options []string, err error) {
 	own, err := os.ReadFile(debianSources)
 	if err != nil {
@@ -103,8 +103,8 @@ func (a *apt) suite(ctx context.Context, f *Fleet, suite string) (options []stri
 	return options, nil
 }
 
-// keepServicesDown keeps packages from starting servers on ports that are not ours, in Debian's own way,
-// until restore is called.
+// keepServicesDown keeps packages from starting servers on ports that are not ours, in Debian's own
+// way, until restore is called.
 func keepServicesDown() (restore func(), err error) {
 	file, err := os.OpenFile(policyFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
 	if errors.Is(err, os.ErrExist) {

@@ -12,7 +12,8 @@ import (
 
 var errNoCompose = errors.New("no Docker Compose engine answers")
 
-// composeUp starts s with Docker Compose and remembers it. It is errNoCompose when there is no engine.
+// composeUp starts s with Docker Compose and remembers it. It is errNoCompose when there is no
+// engine.
 func (f *Fleet) composeUp(ctx context.Context, s server) error {
 	if f.opts.ComposeFile == "" {
 		return errNoCompose
@@ -24,8 +25,8 @@ func (f *Fleet) composeUp(ctx context.Context, s server) error {
 			return errNoCompose
 		}
 	}
-	f.say("%s: starting with Docker Compose", s.name)
-	if err := f.remember(s.name, state{By: byCompose}); err != nil {
+	f.report("%s: starting with Docker Compose", s.name)
+	if err := f.writeState(s.name, state{By: byCompose}); err != nil {
 		return err
 	}
 	bounded, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -37,16 +38,17 @@ func (f *Fleet) composeUp(ctx context.Context, s server) error {
 	return nil
 }
 
-// composeDown removes the server's container, also when ctx has ended; what can't be removed is said.
+// composeDown removes the server's container, also when ctx has ended; what can't be removed is
+// said.
 func (f *Fleet) composeDown(ctx context.Context, s server) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if err := run(f.compose(ctx, "rm", "--force", "--stop", s.name)); err != nil {
-		f.say("%s: docker compose: %v", s.name, err)
+		f.report("%s: docker compose: %v", s.name, err)
 		return
 	}
-	if err := f.forget(s.name); err != nil {
-		f.say("%s: %v", s.name, err)
+	if err := f.removeState(s.name); err != nil {
+		f.report("%s: %v", s.name, err)
 	}
 }
 
@@ -64,7 +66,7 @@ func (f *Fleet) composeKill(ctx context.Context, s server) error {
 		case <-tick.C:
 		}
 	}
-	return f.forget(s.name)
+	return f.removeState(s.name)
 }
 
 // compose runs in a project of the folder's own, so that two checkouts don't share containers.

@@ -1,7 +1,7 @@
-// Package servers has real servers started for tests and the demo: Apache Kafka, Redis, Valkey and
+// Package servers starts real servers for tests and the demo: Apache Kafka, Redis, Valkey and
 // PostgreSQL, on loopback, with their data in one folder.
 //
-// Each server is had in the first way that works: an address given in the environment (then it is only
-// looked at, never started or stopped), a Docker Compose engine, or packages of the machine. What runs is
-// remembered in a state file a server, so that another process can stop, kill or restart exactly that.
+// A server comes from the first of these that works: an address in the environment, Docker Compose,
+// or packages of the machine. A server from the environment is never started or stopped. A state
+// file per server lets another process stop, kill or restart it.
 package servers

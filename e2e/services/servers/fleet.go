@@ -47,15 +47,21 @@ type Options struct {
 	// Cache holds what is fetched once (Kafka's jars). Empty: Dir/cache.
 	Cache string
 	// Ports overrides the loopback ports: by server name, and "controller" for Kafka's controller.
-	// A missing one is the default (Kafka 19092 and 19093, Redis 16379, Valkey 16380, PostgreSQL 15432).
+	// A missing one is the default (Kafka 19092 and 19093, Redis 16379, Valkey 16380, PostgreSQL
+	// 15432).
 	Ports map[string]int
-	// Join makes Kafka the second broker of a cluster that another fleet has started. Nil: a cluster of its own.
+	// EndWithProcess ends the servers when the process that started them ends, however it ends.
+	// Otherwise they run until Down or Kill.
+	EndWithProcess bool
+	// Join makes Kafka the second broker of a cluster that another fleet has started. Nil: a
+	// cluster of its own.
 	Join *Cluster
-	// Guard gives Kafka a second listener, for one user. Nil: none.
+	// Guard adds a second listener for one user to Kafka. Nil: none.
 	Guard *Guard
-	// Getenv looks up given addresses (EnvVar). Nil: none are given, and servers are always started.
+	// Getenv looks up given addresses (EnvVar). Nil: none are given, and servers are always
+	// started.
 	Getenv func(string) string
-	// Progress is told what is being waited for, a line each; nil: nothing is told.
+	// Progress receives one line per thing that is waited for; nil: no lines.
 	Progress io.Writer
 	// ComposeFile is the compose.yaml to try first. Empty: Compose is not tried.
 	ComposeFile string
@@ -63,12 +69,12 @@ type Options struct {
 
 // Cluster is a cluster of Kafka that is up.
 type Cluster struct {
-	ID         string // as its brokers tell
+	ID         string // as its brokers report it
 	Controller string // host:port of the controller that the fleet which started it runs
 }
 
-// Guard is a listener of Kafka with TLS and SASL (PLAIN and SCRAM-SHA-512), whose one user may do what ACLs let it, and
-// nothing without. Who comes by the plain listener may do everything.
+// Guard is a listener of Kafka with TLS and SASL (PLAIN and SCRAM-SHA-512). Its one user may do
+// what ACLs allow. The plain listener has no limits.
 type Guard struct {
 	Port           int    // on loopback
 	Keystore       string // PEM file: a key (PKCS #8) and its certificate
@@ -122,8 +128,9 @@ func New(opts Options) (*Fleet, error) {
 	return &Fleet{opts: opts}, nil
 }
 
-// Up starts the named servers (all without a name) that don't run yet, at once, and waits until each
-// answers. A server that can't be had has Err in its report, and nothing of it is left running.
+// Up starts the named servers (all without a name) that don't run yet, at once, and waits until
+// each answers. A server that can't be had has Err in its report, and nothing of it is left
+// running.
 func (f *Fleet) Up(ctx context.Context, names ...string) []Report {
 	return f.each(ctx, names, f.up)
 }
@@ -147,7 +154,8 @@ func (f *Fleet) Wipe(ctx context.Context, names ...string) []Report {
 	})
 }
 
-// Kill ends servers with SIGKILL and waits until they are gone; Up starts them again at the same data.
+// Kill ends servers with SIGKILL and waits until they are gone; Up starts them again at the same
+// data.
 func (f *Fleet) Kill(ctx context.Context, names ...string) []Report {
 	return f.each(ctx, names, f.kill)
 }
@@ -185,7 +193,8 @@ func (f *Fleet) Addr(name string) string {
 
 func (f *Fleet) given(s server) string { return f.opts.Getenv(EnvVar(s.name)) }
 
-// each runs do for every named server at once, under the folder's lock, and reports in the order of Names.
+// each runs do for every named server at once, under the folder's lock, and reports in the order of
+// Names.
 func (f *Fleet) each(ctx context.Context, names []string, do func(context.Context, server) (string, error)) []Report {
 	if len(names) == 0 {
 		names = Names()
@@ -216,7 +225,7 @@ func (f *Fleet) each(ctx context.Context, names []string, do func(context.Contex
 	return reports
 }
 
-func (f *Fleet) say(format string, args ...any) {
+func (f *Fleet) report(format string, args ...any) {
 	f.progress.Lock()
 	defer f.progress.Unlock()
 	fmt.Fprintf(f.opts.Progress, format+"\n", args...)
@@ -247,7 +256,8 @@ func (f *Fleet) server(name string) (server, bool) {
 	}
 }
 
-// data returns the folder of a server's data. A symbolic link there leads to where data must live elsewhere.
+// data returns the folder of a server's data. A symbolic link there leads to where data must live
+// elsewhere.
 func (f *Fleet) data(name string) string { return filepath.Join(f.opts.Dir, name) }
 
 func (f *Fleet) removeData(name string) error {

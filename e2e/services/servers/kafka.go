@@ -58,7 +58,7 @@ func (f *Fleet) kafka(addr, controller string) server {
 	}
 }
 
-// kafkaAnswers asks the broker for its cluster, as any client does first.
+// kafkaAnswers requests the broker's metadata, as any client does first.
 func kafkaAnswers(ctx context.Context, addr string) (string, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(addr, ",")...),
 		kgo.RequestRetries(0), kgo.RetryTimeout(2*time.Second), kgo.DialTimeout(2*time.Second))
@@ -106,7 +106,8 @@ func (f *Fleet) java(ctx context.Context) error {
 	return nil
 }
 
-// kafkaJars fetches Kafka's jars with Maven, once, and puts them into place only when all are there.
+// kafkaJars fetches Kafka's jars with Maven, once, and puts them into place only when all are
+// there.
 func (f *Fleet) kafkaJars(ctx context.Context, libs string) (string, error) {
 	if _, err := os.Stat(libs); err == nil {
 		return "Maven's jars fetched before", nil
@@ -116,7 +117,7 @@ func (f *Fleet) kafkaJars(ctx context.Context, libs string) (string, error) {
 			return "", err
 		}
 	}
-	f.say("fetching Apache Kafka %s with Maven", kafkaVersion)
+	f.report("fetching Apache Kafka %s with Maven", kafkaVersion)
 	if err := os.MkdirAll(f.opts.Cache, 0o755); err != nil {
 		return "", fmt.Errorf("kafka jars: %w", err)
 	}
@@ -138,7 +139,7 @@ func (f *Fleet) kafkaJars(ctx context.Context, libs string) (string, error) {
 		if try == 3 || ctx.Err() != nil {
 			return "", fmt.Errorf("kafka jars: %w", err)
 		}
-		f.say("kafka: %v; once more", err)
+		f.report("kafka: %v; once more", err)
 	}
 	if err := os.Chmod(out, 0o755); err != nil {
 		return "", fmt.Errorf("kafka jars: %w", err)
@@ -188,7 +189,8 @@ func (f *Fleet) kafkaFormat(ctx context.Context, libs, properties, addr, control
 	return nil
 }
 
-// clusterID returns a random id in Kafka's form: 16 bytes in URL-safe Base64, never beginning with a dash.
+// clusterID returns a random id in Kafka's form: 16 bytes in URL-safe Base64, never beginning with
+// a dash.
 func clusterID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// server is one kind of server: how to get it, start it, know that it is ready, and stop it.
+// server is one kind of server: how to install, start, check and stop it.
 type server struct {
 	name string
 	addr string // as clients write it
@@ -48,7 +48,7 @@ func (f *Fleet) up(ctx context.Context, s server) (string, error) {
 		if version, err := f.await(ctx, s, s.addr, 10*time.Second, nil); err == nil {
 			return fmt.Sprintf("already up from %s, %s", st.By, version), nil
 		}
-		f.say("%s: process %d runs and does not answer; starting it anew", s.name, st.PID)
+		f.report("%s: process %d runs and does not answer; starting it again", s.name, st.PID)
 		if _, err := f.down(ctx, s); err != nil {
 			return "", err
 		}
@@ -67,7 +67,7 @@ func (f *Fleet) up(ctx context.Context, s server) (string, error) {
 		f.composeDown(ctx, s)
 	}
 	if !errors.Is(composeErr, errNoCompose) {
-		f.say("%s: %v; trying packages", s.name, composeErr)
+		f.report("%s: %v; trying packages", s.name, composeErr)
 	}
 	from, version, err := f.start(ctx, s)
 	if err != nil {
@@ -76,8 +76,8 @@ func (f *Fleet) up(ctx context.Context, s server) (string, error) {
 	return fmt.Sprintf("started from %s, %s", from, version), nil
 }
 
-// start runs the server from packages. A process that ends at once is tried again: the rest of one
-// that was killed may still hold its data or port for a moment.
+// start runs the server from packages. It repeats the start of a process that ends at once, because
+// a killed one may keep its data or port for a moment.
 func (f *Fleet) start(ctx context.Context, s server) (from, version string, err error) {
 	if from, err = s.prepare(ctx); err != nil {
 		return "", "", err
@@ -122,7 +122,7 @@ func (f *Fleet) startOnce(ctx context.Context, s server) (version string, err er
 	return "", fmt.Errorf("%w%s", err, tail(logFile))
 }
 
-// await asks until the server answers, ended closes, or the time is up.
+// await repeats a check until the server answers, ended closes, or the time is up.
 func (f *Fleet) await(ctx context.Context, s server, addr string, atMost time.Duration, ended <-chan struct{}) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
@@ -151,7 +151,7 @@ func (f *Fleet) await(ctx context.Context, s server, addr string, atMost time.Du
 		case <-ctx.Done():
 			return "", fmt.Errorf("no answer in %s: %w", time.Since(began).Round(100*time.Millisecond), last)
 		case <-remind.C:
-			f.say("%s: still waiting for an answer at %s", s.name, addr)
+			f.report("%s: still waiting for an answer at %s", s.name, addr)
 		case <-tick.C:
 		}
 	}
@@ -163,11 +163,11 @@ func (f *Fleet) down(ctx context.Context, s server) (string, error) {
 	}
 	st, running := f.running(s.name)
 	if !running {
-		return "was not up", f.forget(s.name)
+		return "was not up", f.removeState(s.name)
 	}
 	if st.By == byCompose {
 		f.composeDown(ctx, s)
-		return "stopped", f.forget(s.name)
+		return "stopped", f.removeState(s.name)
 	}
 	return "stopped", f.end(ctx, s.name, s.term)
 }

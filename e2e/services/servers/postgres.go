@@ -89,8 +89,8 @@ func (p *postgres) initialise(ctx context.Context) error {
 	return nil
 }
 
-// makeDataDir makes an empty folder that account can reach. A checkout in a home that only its owner
-// may enter is out of reach for it: then the data lives in /var/tmp, with a link to it in its place.
+// makeDataDir makes an empty folder that account can reach. The account can't reach a checkout in a
+// folder that only its owner may enter. Then the data is in /var/tmp, with a link to it.
 func (p *postgres) makeDataDir(ctx context.Context, data string, account *syscall.SysProcAttr) error {
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return fmt.Errorf("postgres data: %w", err)
@@ -134,7 +134,8 @@ func (p *postgres) command() (*exec.Cmd, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres data: %w", err)
 	}
-	// No Unix socket: its path would be too long in a deep folder. fsync stays on: the ledger's promises rest on it.
+	// No Unix socket: its path would be too long in a deep folder. fsync stays on: the ledger's
+	// promises rest on it.
 	//nolint:noctx // it outlives this process; Down ends it
 	cmd := exec.Command(filepath.Join(p.bin, "postgres"), "-D", data, "-p", port,
 		"-c", "listen_addresses="+host, "-c", "unix_socket_directories=", "-c", "max_connections=200",
@@ -178,8 +179,8 @@ func (p *postgres) createDatabase(ctx context.Context) error {
 	return err
 }
 
-// postgresBin returns the folder of PostgreSQL's programs: 15 if there is one, else the newest, else that
-// of the PATH, else "".
+// postgresBin returns the folder of PostgreSQL's programs: 15 if there is one, else the newest,
+// else that of the PATH, else "".
 func postgresBin() string {
 	best, bestVersion := "", 0
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres") // the pattern is well-formed
@@ -209,7 +210,8 @@ func postgresBin() string {
 	return filepath.Dir(file)
 }
 
-// serverAccount returns how to run as an account that PostgreSQL accepts: it refuses root. Nil: as we are.
+// serverAccount returns how to run as an account that PostgreSQL accepts: it refuses root. Nil: as
+// we are.
 func serverAccount() (*syscall.SysProcAttr, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// state is what the folder remembers of a running server. A pid alone may be somebody else's by now:
-// born tells them apart.
+// state is the record of a running server. Another process may get its pid later; born
+// distinguishes the two.
 type state struct {
 	By   string `json:"by"`
 	PID  int    `json:"pid,omitempty"`
@@ -24,7 +24,7 @@ type state struct {
 
 func (f *Fleet) stateFile(name string) string { return filepath.Join(f.opts.Dir, name+".state") }
 
-func (f *Fleet) remember(name string, st state) error {
+func (f *Fleet) writeState(name string, st state) error {
 	b, err := json.Marshal(st)
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
@@ -39,7 +39,7 @@ func (f *Fleet) remember(name string, st state) error {
 	return nil
 }
 
-func (f *Fleet) forget(name string) error {
+func (f *Fleet) removeState(name string) error {
 	if err := os.Remove(f.stateFile(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("state: %w", err)
 	}
@@ -62,8 +62,8 @@ func (f *Fleet) running(name string) (state, bool) {
 	return st, st.PID > 0 && born(st.PID) == st.Born && st.Born != ""
 }
 
-// spawn starts cmd in a session of its own, so that it outlives this process and takes no terminal's
-// signals, and remembers it at once. ended is closed when it ends.
+// spawn starts cmd and records it. The command runs in a session of its own, so that it gets no
+// signals of the terminal and can outlive this process. ended is closed when it ends.
 func (f *Fleet) spawn(name string, cmd *exec.Cmd, logFile string) (ended <-chan struct{}, err error) {
 	log, err := os.Create(logFile)
 	if err != nil {
@@ -78,25 +78,39 @@ func (f *Fleet) spawn(name string, cmd *exec.Cmd, logFile string) (ended <-chan 
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
 	}
-	rememberErr := f.remember(name, state{By: byPackages, PID: cmd.Process.Pid, Born: born(cmd.Process.Pid)})
+	err = f.writeState(name, state{By: byPackages, PID: cmd.Process.Pid, Born: born(cmd.Process.Pid)})
+	release := func() {}
+	if err == nil && f.opts.EndWithProcess {
+		release, err = SignalOnExit(cmd.Process.Pid, exitSignal(name))
+	}
 	done := make(chan struct{})
 	go func() { // ends with the process, which Down or Kill ends
 		defer close(done)
-		_ = cmd.Wait() // how it ended stands in its log
+		_ = cmd.Wait() // its log has the reason
+		release()
 	}()
-	if rememberErr != nil {
+	if err != nil {
 		_ = cmd.Process.Kill()
 		<-done
-		return nil, rememberErr
+		return nil, err
 	}
 	return done, nil
 }
 
-// end sends sig, waits until the process is gone, with SIGKILL after 20 seconds, and forgets it.
+// exitSignal ends a server at once. PostgreSQL removes its shared memory on SIGQUIT only.
+func exitSignal(name string) syscall.Signal {
+	if name == Postgres {
+		return syscall.SIGQUIT
+	}
+	return syscall.SIGKILL
+}
+
+// end sends sig, waits until the process has ended, with SIGKILL after 20 seconds, and removes its
+// record.
 func (f *Fleet) end(ctx context.Context, name string, sig syscall.Signal) error {
 	st, running := f.running(name)
 	if !running {
-		return f.forget(name)
+		return f.removeState(name)
 	}
 	if err := syscall.Kill(st.PID, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("stop process %d: %w", st.PID, err)
@@ -116,11 +130,11 @@ func (f *Fleet) end(ctx context.Context, name string, sig syscall.Signal) error 
 		case <-tick.C:
 		}
 	}
-	return f.forget(name)
+	return f.removeState(name)
 }
 
-// born returns a mark of when the process began that no other process of that pid has, or "" when
-// there is no such process, or only its zombie.
+// born returns a mark of the start of a process, which no other process of that pid has. It is
+// empty if there is no such process, or only its zombie.
 func born(pid int) string {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err == nil {
@@ -132,7 +146,7 @@ func born(pid int) string {
 			return ""
 		}
 		if fields[stateField] == "Z" {
-			// Of a process that was killed, other threads may still be there for a moment, and its port with them.
+			// Other threads of a killed process may exist for a moment, and keep its port.
 			if threads, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task"); err != nil || len(threads) <= 1 {
 				return ""
 			}

@@ -66,8 +66,8 @@ func (f *Fleet) redisLike(name, addr, program, versionKey string, install func(c
 	}
 }
 
-// redisVersion returns "valkey 8.0.1" or the like; the other server's answer is errOther, since a Redis in
-// Valkey's place would prove nothing about Valkey.
+// redisVersion returns "valkey 8.0.1" or the like; the other server's answer is errOther, since a
+// Redis in Valkey's place would prove nothing about Valkey.
 func redisVersion(ctx context.Context, addr, key string) (string, error) {
 	info, err := redisInfo(ctx, addr)
 	if err != nil {
@@ -85,7 +85,8 @@ func redisVersion(ctx context.Context, addr, key string) (string, error) {
 	return "", errors.New("its INFO names no version")
 }
 
-// redisInfo asks for INFO server in plain words: a client library would log and repeat every dial that is refused.
+// redisInfo sends INFO server without a client library, which would log and repeat every refused
+// dial.
 func redisInfo(ctx context.Context, addr string) (string, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -106,7 +107,7 @@ func redisInfo(ctx context.Context, addr string) (string, error) {
 		return "", err
 	}
 	head = strings.TrimSpace(head)
-	size, err := strconv.Atoi(strings.TrimPrefix(head, "$")) // a bulk string: its length, then its bytes
+	size, err := strconv.Atoi(strings.TrimPrefix(head, "$")) // a bulk string: length, bytes
 	if err != nil || size < 0 || size > 1<<20 {
 		return "", fmt.Errorf("it answers %q", head)
 	}

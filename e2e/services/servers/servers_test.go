@@ -1,9 +1,11 @@
 package servers
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -24,8 +26,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	// Below the ports that the system gives to outgoing connections: one of those could take it while the
-	// server is down. So could another test, if it were given the same one. And below those of the scenarios' servers.
+	// Below the ports that the system gives to outgoing connections: one of those could take it
+	// while the server is down. So could another test, if it were given the same one. And below
+	// those of the scenarios' servers.
 	for range 1000 {
 		port := 20_000 + rand.IntN(5_000)
 		if _, given := givenPorts.LoadOrStore(port, true); given {
@@ -73,9 +76,12 @@ func one(t *testing.T, reports []Report) Report {
 	return reports[0]
 }
 
-// installed skips a test that would have to install a server.
+// installed skips a test in a short run, and one that would have to install a server.
 func installed(t *testing.T, name string) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts servers")
+	}
 	var have bool
 	switch name {
 	case Postgres:
@@ -154,6 +160,46 @@ func TestOtherProcess(t *testing.T) {
 	})
 }
 
+// TestServersEndWithTheProcessThatStartedThem runs this test again in a process that starts a
+// server and then ends badly.
+func TestServersEndWithTheProcessThatStartedThem(t *testing.T) {
+	const child = "MILLRACE_TEST_BAD_END"
+	if end := os.Getenv(child); end != "" {
+		f, err := New(Options{Dir: t.TempDir(), EndWithProcess: true, Ports: map[string]int{Redis: freePort(t)}})
+		require.NoError(t, err)
+		require.NoError(t, one(t, f.Up(t.Context(), Redis)).Err)
+		st, _ := f.running(Redis)
+		fmt.Fprintf(os.Stderr, "server %d\n", st.PID)
+		if end == "panic" {
+			panic("a test panics")
+		}
+		select {} // until SIGKILL or the time limit
+	}
+	for end, flag := range map[string]string{"panic": "-test.v", "time limit": "-test.timeout=2s", "SIGKILL": "-test.v"} {
+		t.Run(end, func(t *testing.T) {
+			t.Parallel()
+			installed(t, Redis)
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServersEndWithTheProcessThatStartedThem$", flag)
+			cmd.Env = append(os.Environ(), child+"="+end)
+			out, err := cmd.StderrPipe()
+			require.NoError(t, err)
+			require.NoError(t, cmd.Start())
+			var pid int
+			for lines := bufio.NewScanner(out); pid == 0 && lines.Scan(); {
+				_, _ = fmt.Sscanf(lines.Text(), "server %d", &pid)
+			}
+			require.Positive(t, pid, "the server has started")
+			began := born(pid)
+			if end == "SIGKILL" {
+				require.NoError(t, cmd.Process.Kill())
+			}
+			go func() { _, _ = io.Copy(io.Discard, out) }()
+			require.Eventually(t, func() bool { return born(pid) != began || began == "" }, 20*time.Second, 10*time.Millisecond, "process %d still runs", pid)
+			require.Error(t, cmd.Wait())
+		})
+	}
+}
+
 func TestPortInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -208,7 +254,8 @@ func program(t *testing.T, name, script string) {
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
-// TestNothingHalfStarted: a server that can't be had is named with its reason, and leaves no process.
+// TestNothingHalfStarted: a server that can't be had is named with its reason, and leaves no
+// process.
 func TestNothingHalfStarted(t *testing.T) {
 	t.Run("ends at once", func(t *testing.T) {
 		program(t, "redis-server", "echo the disk is on fire; exit 1\n")
@@ -253,7 +300,8 @@ func TestNothingHalfStarted(t *testing.T) {
 	})
 }
 
-// TestForeignPid: a pid that belongs to somebody else by now is neither taken for the server nor killed.
+// TestForeignPid: a pid that belongs to another process by now is not taken for the server, and not
+// killed.
 func TestForeignPid(t *testing.T) {
 	f := newFleet(t)
 	foreign := exec.CommandContext(t.Context(), "sleep", "600")
@@ -261,14 +309,14 @@ func TestForeignPid(t *testing.T) {
 	defer func() { _ = foreign.Wait() }()
 	defer func() { _ = foreign.Process.Kill() }()
 	require.NoError(t, os.MkdirAll(f.opts.Dir, 0o755))
-	require.NoError(t, f.remember(Redis, state{By: byPackages, PID: foreign.Process.Pid, Born: "1"}))
+	require.NoError(t, f.writeState(Redis, state{By: byPackages, PID: foreign.Process.Pid, Born: "1"}))
 	_, running := f.running(Redis)
 	require.False(t, running)
 	require.Equal(t, "was not up", one(t, f.Down(t.Context(), Redis)).How)
 	require.NotEmpty(t, born(foreign.Process.Pid), "still alive")
 }
 
-// TestCompose drives a docker that writes down what it is asked and starts a real Redis.
+// TestCompose runs a docker that records its arguments and starts a real Redis.
 func TestCompose(t *testing.T) {
 	t.Run("redis", func(t *testing.T) {
 		installed(t, Redis)
@@ -343,7 +391,8 @@ func TestClusterID(t *testing.T) {
 	}
 }
 
-// TestRedisDataIsNotKept: Redis and Valkey are caches here, and a restart is a wipe: tests of it rely on that.
+// TestRedisDataIsNotKept: Redis and Valkey are caches here, and a restart is a wipe: tests of it
+// rely on that.
 func TestRedisDataIsNotKept(t *testing.T) {
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()

@@ -5,73 +5,76 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-// announcedOrigin begins the origin of a payout that the replay of a dead letter announced. No topic or stream of a
-// payout has a name that begins so.
+// announcedOrigin is the prefix of the origin of a payout that was announced by the replay of a
+// dead letter. No topic or stream name begins with it.
 const announcedOrigin = "replayed dead letter "
 
-// AnnouncedByReplay reports whether a person announced the payout by replaying a dead letter, instead of a record.
-func (e *Entry) AnnouncedByReplay() bool { return strings.HasPrefix(e.Origin, announcedOrigin) }
+// AnnouncedByReplay reports whether an operator announced the payout by replaying a dead letter.
+func (e *Payout) AnnouncedByReplay() bool { return strings.HasPrefix(e.Origin, announcedOrigin) }
 
-// Announce accepts a payout on a person's word: the replay of a dead letter of class unannounced. The audit has the
-// person, in the same transaction; the feeder enqueues the payout. A payout that has a row keeps it: the same request is
-// answered with ReplayAlready, another one is refused. So is a payout of a cancelled promotion.
-func (l *Ledger) Announce(ctx context.Context, r Record, by Replay) (Replayed, error) {
-	if err := r.validate(); err != nil {
-		return Replayed{}, err
+// Announce accepts a payout by the replay of a dead letter of class unannounced. The same
+// transaction writes the audit; the feeder enqueues the payout. An existing row is kept: the same
+// request returns ReplayAlready, another request is refused. A payout of a cancelled promotion is
+// refused.
+func (l *Ledger) Announce(ctx context.Context, r Record, by Replay) (ReplayResult, error) {
+	if err := r.Validate(); err != nil {
+		return ReplayResult{}, err
 	}
 	if err := by.check(r.Key); err != nil {
-		return Replayed{}, err
+		return ReplayResult{}, err
 	}
-	r.Origin = announcedOrigin + by.Letter + " from " + r.Origin
-	var done Replayed
-	w := want{promotions: []Promotion{r.Of()}, keys: []Key{r.Key}, bodies: true, lock: true}
+	r.Origin = announcedOrigin + by.DeadLetter + " from " + r.Origin
+	var done ReplayResult
+	w := readRequest{promotions: []Promotion{r.Of()}, keys: []Key{r.Key}, messages: true, lock: true}
 	for {
-		err := l.transact(ctx, w, func(ctx context.Context, u unit, s *snapshot, c *changes) (err error) {
-			done, err = l.announce(ctx, u, s, &r, by)
+		err := l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) (err error) {
+			done, err = l.announce(ctx, tx, read, &r, by)
 			return err
 		})
 		switch {
-		case errors.Is(err, errMadeMeanwhile):
-			continue // there is a row now
-		case err != nil && !errors.Is(err, errUndo):
-			return Replayed{}, l.answer("announce", err)
+		case errors.Is(err, errInsertedMeanwhile):
+			continue // the row exists now
+		case err != nil && !errors.Is(err, errRollback):
+			return ReplayResult{}, l.wrapDatabase("announce", err)
 		}
 		return done, nil
 	}
 }
 
-// errMadeMeanwhile rolls a transaction back that met a row which another one made after the read.
-var errMadeMeanwhile = errors.New("the payout was made meanwhile")
+// errInsertedMeanwhile rolls back when another transaction has inserted the row after the read.
+var errInsertedMeanwhile = errors.New("another transaction inserted the payout")
 
-func (l *Ledger) announce(ctx context.Context, u unit, s *snapshot, r *Record, by Replay) (Replayed, error) {
-	if row := s.rows[r.Key]; row != nil {
-		if !l.opts.SameRequest(row.Type, row.sent(), r.request()) {
-			return Replayed{Outcome: ReplayRefused, Reason: "another request for it came first", State: row.State}, errUndo
+func (l *Ledger) announce(ctx context.Context, tx transaction, read *readResult, r *Record, by Replay) (ReplayResult, error) {
+	if row := read.rows[r.Key]; row != nil {
+		if !l.opts.SameRequest(row.Type, row.requestToSend(), r.RequestToSend()) {
+			return ReplayResult{Outcome: ReplayRefused, Reason: "another request for it came first", State: row.State}, errRollback
 		}
-		return Replayed{Outcome: ReplayAlready, State: row.State}, errUndo
+		return ReplayResult{Outcome: ReplayAlready, State: row.State}, errRollback
 	}
-	if s.promotions[r.Of()] == PromotionCancelled {
-		return Replayed{Outcome: ReplayRefused, Reason: "its promotion is cancelled"}, errUndo
+	if read.promotions[r.Of()] == PromotionCancelled {
+		return ReplayResult{Outcome: ReplayRefused, Reason: "its promotion is cancelled"}, errRollback
 	}
-	row := freshRow(r)
-	row.Row, _, _ = l.policy.apply(row.Row, event{kind: evAccept, now: s.now, promotion: s.promotions[r.Of()]})
-	row.Row, _, _ = l.policy.apply(row.Row, event{kind: evNotEnqueued, now: s.now}) // the feeder enqueues it
-	if err := u.insert(ctx, []*stored{row}); err != nil {
-		return Replayed{}, err
+	row := newRow(r)
+	row.Row, _, _ = l.policy.Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Promotion: read.promotions[r.Of()]})
+	row.Row, _, _ = l.policy.Apply(row.Row, rules.Event{Kind: rules.EventNotEnqueued, Now: read.now}) // the feeder enqueues it
+	if err := tx.insert(ctx, []*storedRow{row}); err != nil {
+		return ReplayResult{}, err
 	}
 	if row.ID == 0 {
-		return Replayed{}, errMadeMeanwhile
+		return ReplayResult{}, errInsertedMeanwhile
 	}
-	row.was = row.Row
-	done := Replayed{Outcome: ReplayDone, State: row.State}
+	row.before = row.Row
+	done := ReplayResult{Outcome: ReplayDone, State: row.State}
 	if by.DryRun {
-		return done, errUndo
+		return done, errRollback
 	}
-	if _, err := u.querier().exec(ctx, sqlReplay, by.Letter, by.Generation, row.ID, s.now); err != nil {
-		return Replayed{}, err
+	if _, err := tx.querier().exec(ctx, sqlReplay, by.DeadLetter, by.Generation, row.ID, read.now); err != nil {
+		return ReplayResult{}, err
 	}
-	return done, writeAudit(ctx, u.querier(), s.now, r.Key, Audit{Who: by.Who, Why: by.Why, Action: "announce",
-		Detail: fmt.Sprintf("letter %s, generation %d: accepted without a record", by.Letter, by.Generation)})
+	return done, writeAudit(ctx, tx.querier(), read.now, r.Key, Audit{Who: by.Who, Why: by.Why, Action: "announce",
+		Detail: fmt.Sprintf("dead letter %s, generation %d: accepted without a record", by.DeadLetter, by.Generation)})
 }

@@ -6,15 +6,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A begin never makes a payout or a promotion: one dead letter says what was offered, however often it comes.
+// A begin creates no payout and no promotion. One dead letter has the offered request, however
+// often it is repeated.
 func TestABeginAnnouncesNothing(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		known, foreign := record(1, 1), record(1, 2)
 		mustAccept(t, l, known)
 		for range 2 {
-			require.Equal(t, Begun{Next: Unannounced, Why: "unannounced"}, mustBegin(t, l, foreign))
+			require.Equal(t, BeginResult{Next: Unannounced, Why: "unannounced"}, mustBegin(t, l, foreign))
 			require.Equal(t, Unannounced, mustBegin(t, l, record(2, 1)).Next)
 		}
 		require.Equal(t, Send, mustBegin(t, l, known).Next)
@@ -24,7 +25,7 @@ func TestABeginAnnouncesNothing(t *testing.T) {
 
 		_, err := l.Explain(t.Context(), foreign.Key)
 		require.ErrorIs(t, err, ErrNotFound)
-		_, err = l.Status(t.Context(), Promotion{"POINT", 2})
+		_, err = l.Status(t.Context(), Promotion{Type: "POINT", ID: 2})
 		require.ErrorIs(t, err, ErrNotFound, "nor the promotion")
 		dead := relayed(t, l, OutboxDead)
 		require.Len(t, dead, 3, "one for each payout and request")
@@ -37,29 +38,30 @@ func TestABeginAnnouncesNothing(t *testing.T) {
 	})
 }
 
-// The replay of a dead letter of class unannounced announces the payout, once, with a line in the audit.
+// The replay of a dead letter of class unannounced announces the payout once, with a row in the
+// audit.
 func TestAReplayAnnounces(t *testing.T) {
 	t.Parallel()
 	again := func(generation int) Replay {
-		return Replay{Letter: "l1", Generation: generation, Who: "ann", Why: "seen"}
+		return Replay{DeadLetter: "l1", Generation: generation, Who: "ann", Why: "seen"}
 	}
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		r := record(1, 2)
 		require.Equal(t, Unannounced, mustBegin(t, l, r).Next)
-		_, err := l.Announce(t.Context(), r, Replay{Letter: "l1", Generation: 1})
+		_, err := l.Announce(t.Context(), r, Replay{DeadLetter: "l1", Generation: 1})
 		require.ErrorIs(t, err, ErrInvalid, "who and why")
-		done, err := l.Announce(t.Context(), r, Replay{Letter: "l1", Generation: 1, DryRun: true})
+		done, err := l.Announce(t.Context(), r, Replay{DeadLetter: "l1", Generation: 1, DryRun: true})
 		require.NoError(t, err)
-		require.Equal(t, Replayed{Outcome: ReplayDone, State: Pending}, done)
+		require.Equal(t, ReplayResult{Outcome: ReplayDone, State: Pending}, done)
 		require.Equal(t, Unannounced, mustBegin(t, l, r).Next, "a dry run announces nothing")
 
 		for i, want := range []ReplayOutcome{ReplayDone, ReplayAlready} {
 			done, err = l.Announce(t.Context(), r, again(1+i))
 			require.NoError(t, err)
-			require.Equal(t, Replayed{Outcome: want, State: Pending}, done)
+			require.Equal(t, ReplayResult{Outcome: want, State: Pending}, done)
 		}
-		rows, err := l.FeedNone(t.Context(), r.Of(), 10)
+		rows, err := l.FeedUnqueued(t.Context(), r.Of(), 10)
 		require.NoError(t, err)
 		require.Len(t, rows, 1, "the feeder enqueues it")
 		require.Equal(t, Send, mustBegin(t, l, r).Next)
@@ -72,14 +74,14 @@ func TestAReplayAnnounces(t *testing.T) {
 		other.Payload = []byte(`{"amount":9}`)
 		done, err = l.Announce(t.Context(), other, again(1))
 		require.NoError(t, err)
-		require.Equal(t, Replayed{Outcome: ReplayRefused, Reason: "another request for it came first", State: Sending}, done)
+		require.Equal(t, ReplayResult{Outcome: ReplayRefused, Reason: "another request for it came first", State: Sending}, done)
 	})
 }
 
-// Two replays at once, and a record that comes in meanwhile, make one payout.
+// Two replays and a record at the same time create one payout.
 func TestManyAnnounceOnePayout(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		ledgers := []*Ledger{h.open(t), h.open(t, as("b"))}
 		for target := range int64(10) {
 			r := record(1, target+1)
@@ -91,7 +93,7 @@ func TestManyAnnounceOnePayout(t *testing.T) {
 						results <- err
 						return
 					}
-					_, err := ledgers[i%2].Announce(t.Context(), r, Replay{Letter: r.Key.String(), Generation: 1, Who: "ann", Why: "x"})
+					_, err := ledgers[i%2].Announce(t.Context(), r, Replay{DeadLetter: r.Key.String(), Generation: 1, Who: "ann", Why: "x"})
 					results <- err
 				}()
 			}
@@ -99,29 +101,29 @@ func TestManyAnnounceOnePayout(t *testing.T) {
 				require.NoError(t, <-results)
 			}
 		}
-		c, err := ledgers[0].Status(t.Context(), Promotion{"POINT", 1})
+		c, err := ledgers[0].Status(t.Context(), Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.EqualValues(t, 10, c.Accepted)
 	})
 }
 
-// The sweep puts back streams of promotions that the ledger knows, and of no others.
-func TestOnlyAKnownPromotionIsRevived(t *testing.T) {
+// The sweep only activates streams of promotions that are in the ledger.
+func TestOnlyAKnownPromotionIsActivated(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		mustAccept(t, l, record(1, 1))
-		require.NoError(t, l.Started(t.Context(), Promotion{"POINT", 2}, 5))
-		require.NoError(t, l.Deactivate(t.Context(), Promotion{"POINT", 2}))
+		require.NoError(t, l.Started(t.Context(), Promotion{Type: "POINT", ID: 2}, 5))
+		require.NoError(t, l.Deactivate(t.Context(), Promotion{Type: "POINT", ID: 2}))
 		for id, want := range map[int64]bool{1: true, 2: true, 3: false} {
-			known, err := l.Revive(t.Context(), Promotion{"POINT", id})
+			known, err := l.ActivateKnown(t.Context(), Promotion{Type: "POINT", ID: id})
 			require.NoError(t, err)
 			require.Equal(t, want, known, id)
 		}
 		active, err := l.Active(t.Context(), "POINT")
 		require.NoError(t, err)
 		require.Len(t, active, 2)
-		_, err = l.Status(t.Context(), Promotion{"POINT", 3})
+		_, err = l.Status(t.Context(), Promotion{Type: "POINT", ID: 3})
 		require.ErrorIs(t, err, ErrNotFound)
 	})
 }

@@ -3,129 +3,133 @@ package ledger
 import (
 	"context"
 	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-// Begun is what a worker does with the entry in its hand. Next is Send, Ask, Ack, Retry, Conflict or Unannounced.
-type Begun struct {
+// BeginResult is the result of Begin. Next is Send, Lookup, Ack, Retry, Conflict or Unannounced.
+type BeginResult struct {
 	Next Next
-	// Epoch goes back with Settle. Set with Send and Ask.
+	// Epoch is passed to Settle. Set with Send and Lookup.
 	Epoch int64
-	// Attempt is the number of the send, from 1; Retries of them are retries.
+	// Attempt is the number of the send, from 1.
 	Attempt int
-	// Request is what is sent, byte for byte as it was accepted. Payload is the record as it came.
+	// Request is sent, byte for byte as it was accepted.
 	Request []byte
-	Payload []byte
-	// Lease is how long the call may take, counted from before Begin was called: the worker reads its
-	// monotonic clock first, starts the call only while the lease lasts, and ends it with the lease.
+	// Lease is the time limit of the call, counted from before Begin. The worker reads its
+	// monotonic clock first, starts the call only while the lease lasts, and ends it with the
+	// lease.
 	Lease time.Duration
-	// SinceLastCall is how long ago the call before this one was begun; 0 for the first one.
+	// SinceLastCall is the time since the previous call started; 0 for the first one.
 	SinceLastCall time.Duration
-	// RetryIn is when a retry record is due. Set with Retry.
+	// RetryIn is the delay of the retry record. Set with Retry.
 	RetryIn time.Duration
 	State   State
-	// Why is for logs: settled, leased, not_due, paused, cancelled, exhausted, conflict or unannounced; empty with Send and Ask.
+	// Why is for logs: settled, leased, not_due, paused, cancelled, exhausted, conflict or
+	// unannounced. Empty with Send and Lookup.
 	Why string
 }
 
-// Begin takes a payout for one call of the Money API, or says why not. Whoever is answered Send or Ask
-// calls Settle with the epoch, whatever happens. An entry whose request is not the stored one (Options.SameRequest) is
-// answered with Conflict and begins nothing. An entry for which there is no row is answered with Unannounced: only Accept
-// and Announce make rows, and the entry's dead letter is in the outbox. With Options.AcceptUnannounced it is accepted instead.
+// Begin takes the lease of a payout for one call of the Money API, or returns why not. After Send
+// or Lookup the caller must call Settle with the epoch. An entry with another request than the
+// stored one (Options.SameRequest) gets Conflict. An entry without a row gets Unannounced, and its
+// dead letter is in the outbox: only Accept and Announce create rows. With
+// Options.AcceptUnannounced it is accepted instead.
 //
-// When ctx ends while the begin is under way and the payout was taken, the ledger gives it back by itself.
-// After an error Begin may be repeated; a lease that was taken unnoticed then answers Retry.
-func (l *Ledger) Begin(ctx context.Context, r Record) (Begun, error) {
-	if err := r.validate(); err != nil {
-		return Begun{}, err
+// If ctx ends during the begin and the lease was taken, the ledger releases it. After an error
+// Begin may be repeated; its own earlier lease then returns Retry.
+func (l *Ledger) Begin(ctx context.Context, r Record) (BeginResult, error) {
+	if err := r.Validate(); err != nil {
+		return BeginResult{}, err
 	}
-	return l.begins.do(ctx, &r)
+	return l.begins.do(ctx, r.Key, &r)
 }
 
-func (l *Ledger) beginBatch(ctx context.Context, batch []*call[*Record, Begun]) error {
-	w := wanted(batch)
-	w.bodies, w.knownOnly = true, !l.opts.AcceptUnannounced
-	return l.transact(ctx, w, func(ctx context.Context, u unit, s *snapshot, c *changes) error {
-		book := l.newBook(s, c)
+func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*Record, BeginResult]) error {
+	w := readRequestOf(batch)
+	w.messages, w.knownOnly = true, !l.opts.AcceptUnannounced
+	return l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
+		effects := l.newEffectSet(read, writes)
 		if l.opts.AcceptUnannounced {
-			if err := l.acceptUnknown(ctx, u, s, batch); err != nil {
+			if err := l.acceptUnannounced(ctx, tx, read, batch); err != nil {
 				return err
 			}
 		}
 		for _, k := range batch {
 			r := k.req
-			row := s.rows[r.Key]
+			row := read.rows[r.Key]
 			if row == nil {
-				c.outbox = append(c.outbox, unannouncedLine(r, s.now))
-				k.res = Begun{Next: Unannounced, Why: ClassUnannounced}
+				writes.outbox = append(writes.outbox, unannouncedDeadLetter(r, read.now))
+				k.res = BeginResult{Next: Unannounced, Why: ClassUnannounced}
 				continue
 			}
 			lastCall := row.AttemptStartedAt
-			next, eff, d := l.policy.apply(row.Row, event{kind: evBegin, now: s.now, promotion: s.promotions[r.Of()],
-				same: l.opts.SameRequest(row.Type, row.sent(), r.request())})
+			next, eff, d := l.policy.Apply(row.Row, rules.Event{Kind: rules.EventBegin, Now: read.now, Promotion: read.promotions[r.Of()],
+				SameRequest: l.opts.SameRequest(row.Type, row.requestToSend(), r.RequestToSend())})
 			row.Row = next
-			book.add(row, eff, r, r.Handler)
-			k.res = Begun{Next: d.next, RetryIn: d.retryIn, State: row.State, Why: d.why}
-			if d.next == Send || d.next == Ask {
-				k.res.Epoch, k.res.Attempt, k.res.Lease = row.Epoch, row.Attempts, l.policy.lease
-				k.res.Request, k.res.Payload = row.sent(), row.payload
+			effects.add(row, eff, r, r.Route)
+			k.res = BeginResult{Next: d.Next, RetryIn: d.RetryIn, State: row.State, Why: d.Reason}
+			if d.Next == Send || d.Next == Lookup {
+				k.res.Epoch, k.res.Attempt, k.res.Lease = row.Epoch, row.Attempts, l.policy.Lease
+				k.res.Request = row.requestToSend()
 				if !lastCall.IsZero() {
-					k.res.SinceLastCall = s.now.Sub(lastCall)
+					k.res.SinceLastCall = read.now.Sub(lastCall)
 				}
 			}
 		}
-		return book.close(ctx, u)
+		return effects.writeTo(ctx, tx)
 	})
 }
 
-// acceptUnknown makes rows for entries that no accepted record announced (Options.AcceptUnannounced).
-func (l *Ledger) acceptUnknown(ctx context.Context, u unit, s *snapshot, batch []*call[*Record, Begun]) error {
+// acceptUnannounced inserts rows for entries without one (Options.AcceptUnannounced).
+func (l *Ledger) acceptUnannounced(ctx context.Context, tx transaction, read *readResult, batch []*batchItem[*Record, BeginResult]) error {
 	missing := map[Key]bool{}
-	var fresh []*stored
+	var fresh []*storedRow
 	for _, k := range batch {
 		r := k.req
-		if s.rows[r.Key] != nil || missing[r.Key] {
+		if read.rows[r.Key] != nil || missing[r.Key] {
 			continue
 		}
 		missing[r.Key] = true
-		row := freshRow(r)
-		// Accepted as if the promotion ran: the begin that follows in this transaction settles the rest.
-		row.Row, _, _ = l.policy.apply(row.Row, event{kind: evAccept, now: s.now, promotion: PromotionRunning})
+		row := newRow(r)
+		// The begin in this transaction applies the state of the promotion.
+		row.Row, _, _ = l.policy.Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Promotion: PromotionRunning})
 		fresh = append(fresh, row)
 	}
 	if len(fresh) == 0 {
 		return nil
 	}
 	sortInserts(fresh)
-	if err := u.insert(ctx, fresh); err != nil {
+	if err := tx.insert(ctx, fresh); err != nil {
 		return err
 	}
-	again := want{bodies: true, lock: true}
+	again := readRequest{messages: true, lock: true}
 	for _, row := range fresh {
 		if row.ID == 0 {
 			again.keys = append(again.keys, row.Key)
 			continue
 		}
-		row.was = row.Row
-		s.rows[row.Key] = row
+		row.before = row.Row
+		read.rows[row.Key] = row
 	}
 	if len(again.keys) == 0 {
 		return nil
 	}
-	return u.more(ctx, again, s)
+	return tx.readMore(ctx, again, read)
 }
 
-// orphaned gives a payout back whose worker went away while it was begun.
-func (l *Ledger) orphaned(k *call[*Record, Begun]) {
-	if k.err != nil || (k.res.Next != Send && k.res.Next != Ask) {
+// releaseAbandoned releases the lease of a begin whose caller did not wait for the result.
+func (l *Ledger) releaseAbandoned(k *batchItem[*Record, BeginResult]) {
+	if k.err != nil || (k.res.Next != Send && k.res.Next != Lookup) {
 		return
 	}
 	key, epoch := k.req.Key, k.res.Epoch
-	l.orphans.Go(func() {
+	l.releases.Go(func() {
 		ctx, cancel := context.WithTimeout(l.life, flushTimeout)
 		defer cancel()
-		_, err := l.settles.do(ctx, &Result{Key: key, Epoch: epoch, Outcome: Interrupted, Class: "caller_gone"})
+		_, err := l.settles.do(ctx, key, &CallResult{Key: key, Epoch: epoch, Outcome: Interrupted, Class: "caller_gone"})
 		if err != nil {
-			l.log.Warn("payout not given back; its lease runs out", "payout", key.String(), "error", err)
+			l.log.Warn("payout not released; its lease will expire", "payout", key.String(), "error", err)
 		}
 	})
 }

@@ -10,12 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkCycle runs accept, begin and settle of fresh payouts with 256 callers. cycles/s is what counts.
+// BenchmarkCycle runs accept, begin and settle of new payouts with 256 callers. The figure to
+// compare is cycles/s.
 func BenchmarkCycle(b *testing.B) {
-	b.Run("sqlite", func(b *testing.B) { benchmarkCycle(b, newSQLiteHome(b).open(b)) })
-	b.Run("postgres", func(b *testing.B) { benchmarkCycle(b, newPostgresHome(b).open(b)) })
-	b.Run("sqlite-results", func(b *testing.B) { benchmarkCycle(b, newSQLiteHome(b).open(b, withResults)) })
-	b.Run("postgres-results", func(b *testing.B) { benchmarkCycle(b, newPostgresHome(b).open(b, withResults)) })
+	b.Run("sqlite", func(b *testing.B) { benchmarkCycle(b, newSQLiteDB(b).open(b)) })
+	b.Run("postgres", func(b *testing.B) { benchmarkCycle(b, newPostgresDB(b).open(b)) })
+	b.Run("sqlite-results", func(b *testing.B) { benchmarkCycle(b, newSQLiteDB(b).open(b, withResults)) })
+	b.Run("postgres-results", func(b *testing.B) { benchmarkCycle(b, newPostgresDB(b).open(b, withResults)) })
 }
 
 func benchmarkCycle(b *testing.B, l *Ledger) {
@@ -36,12 +37,12 @@ func benchmarkCycle(b *testing.B, l *Ledger) {
 					b.Error(err)
 					return
 				}
-				begun, err := l.Begin(b.Context(), r)
-				if err != nil || begun.Next != Send {
-					b.Error(begun, err)
+				leased, err := l.Begin(b.Context(), r)
+				if err != nil || leased.Next != Send {
+					b.Error(leased, err)
 					return
 				}
-				if _, err := l.Settle(b.Context(), Result{Key: r.Key, Epoch: begun.Epoch, Outcome: Paid, TransactionKey: "tx"}); err != nil {
+				if _, err := l.Settle(b.Context(), CallResult{Key: r.Key, Epoch: leased.Epoch, Outcome: Paid, TransactionKey: "tx"}); err != nil {
 					b.Error(err)
 					return
 				}
@@ -52,12 +53,12 @@ func benchmarkCycle(b *testing.B, l *Ledger) {
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
 	b.ReportMetric(float64((ownCPU(b)-cpu).Microseconds())/float64(b.N), "cpu-us/cycle")
-	c, err := l.Status(b.Context(), Promotion{"POINT", 2})
+	c, err := l.Status(b.Context(), Promotion{Type: "POINT", ID: 2})
 	require.NoError(b, err)
 	require.Equal(b, c.Paid, c.Accepted)
 }
 
-// ownCPU is the processor time this process has used, which a busy machine distorts less than the clock.
+// ownCPU is the processor time of this process, which depends less on the load of the machine.
 func ownCPU(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))

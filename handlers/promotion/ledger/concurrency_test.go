@@ -15,7 +15,7 @@ import (
 
 func TestOneOfManyBegins(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		ledgers := []*Ledger{h.open(t, unannounced), h.open(t, unannounced, as("b"))}
 		for target := range int64(20) {
 			if target%2 == 0 { // the others are born by their begins
@@ -44,7 +44,7 @@ func TestOneOfManyBegins(t *testing.T) {
 
 func TestOneOfManyAccepts(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		ledgers := []*Ledger{h.open(t), h.open(t, as("b"))}
 		var fresh, conflicts atomic.Int64
 		var g errgroup.Group
@@ -67,22 +67,21 @@ func TestOneOfManyAccepts(t *testing.T) {
 		require.NoError(t, g.Wait())
 		require.Equal(t, int64(20), fresh.Load())
 		require.Positive(t, conflicts.Load())
-		c, err := ledgers[0].Status(t.Context(), Promotion{"POINT", 1})
+		c, err := ledgers[0].Status(t.Context(), Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.Equal(t, int64(20), c.Accepted)
 		require.Equal(t, int64(20), c.Conflict, "each key has seen both requests, whichever came first")
 	})
 }
 
-// TestPauseIsSeenWhileBeginsNeverStop: share locks must not keep the pause out, and after it has returned
-// nothing is begun.
+// Share locks do not delay the pause indefinitely, and after it has returned no lease is taken.
 func TestPauseIsSeenWhileBeginsNeverStop(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		ledgers := []*Ledger{h.open(t, unannounced), h.open(t, unannounced, as("b")), h.open(t, unannounced, as("c"))}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		var target, begun atomic.Int64
+		var target, leased atomic.Int64
 		var paused, stop atomic.Bool
 		var g errgroup.Group
 		for i := range 96 {
@@ -94,33 +93,33 @@ func TestPauseIsSeenWhileBeginsNeverStop(t *testing.T) {
 						return err
 					}
 					if b.Next == Send {
-						begun.Add(1)
+						leased.Add(1)
 						if after && i%2 == 0 {
-							return errors.New("begun after the pause had returned")
+							return errors.New("leased after the pause had returned")
 						}
 					}
 				}
 				return nil
 			})
 		}
-		require.Eventually(t, func() bool { return begun.Load() > 500 }, 30*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return leased.Load() > 500 }, 30*time.Second, time.Millisecond)
 		start := time.Now()
-		require.NoError(t, ledgers[0].Pause(ctx, Promotion{"POINT", 1}, ann))
+		require.NoError(t, ledgers[0].Pause(ctx, Promotion{Type: "POINT", ID: 1}, operator))
 		took := time.Since(start)
 		paused.Store(true)
-		n := begun.Load()
-		require.Eventually(t, func() bool { return begun.Load() > n+100 }, 30*time.Second, time.Millisecond, "the other promotion goes on")
+		n := leased.Load()
+		require.Eventually(t, func() bool { return leased.Load() > n+100 }, 30*time.Second, time.Millisecond, "the other promotion goes on")
 		stop.Store(true)
 		require.NoError(t, g.Wait())
-		require.Less(t, took, 20*time.Second) // on any machine; TestPauseGoesBeforeLaterBegins proves the order
+		require.Less(t, took, 20*time.Second)
 	})
 }
 
-// TestManyWorkersPayEachOnce runs a small campaign over two instances whose workers die, answer late and
-// repeat themselves; no two calls for a payout are ever allowed at the same time.
+// Two instances run a small campaign. Their workers crash, answer late and repeat calls. No two
+// calls for a payout are allowed at the same time.
 func TestManyWorkersPayEachOnce(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		long := func(c *Config, o *Options) {
 			o.Lease = time.Hour
 			c.Retry.First = time.Microsecond
@@ -147,7 +146,7 @@ func TestManyWorkersPayEachOnce(t *testing.T) {
 					if busy[target].Add(1) > 1 {
 						return errors.New("two workers at once")
 					}
-					res := Result{Key: key(1, target), Epoch: b.Epoch, Outcome: NotCharged}
+					res := CallResult{Key: key(1, target), Epoch: b.Epoch, Outcome: NotCharged}
 					if n%3 == 0 {
 						charged[target].Add(1)
 						res.Outcome, res.TransactionKey = Paid, "tx"
@@ -167,11 +166,11 @@ func TestManyWorkersPayEachOnce(t *testing.T) {
 		for target := 1; target <= targets; target++ {
 			require.Equal(t, int32(1), charged[target].Load())
 		}
-		c, err := ledgers[1].Status(t.Context(), Promotion{"POINT", 1})
+		c, err := ledgers[1].Status(t.Context(), Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.Equal(t, int64(targets), c.Paid)
 		require.Zero(t, c.Pending)
-		require.Len(t, relayed(t, ledgers[0], OutboxResult), targets)
+		require.Len(t, relayed(t, ledgers[0], OutboxOutcome), targets)
 		var answered int
 		require.NoError(t, ledgers[0].store.read(t.Context(), func(q querier, _ time.Time) error {
 			return q.query(t.Context(), func(r scanner) error { return r.Scan(&answered) }, `SELECT count(*) FROM attempts WHERE outcome = 'paid' AND NOT late`)
@@ -180,12 +179,12 @@ func TestManyWorkersPayEachOnce(t *testing.T) {
 	})
 }
 
-// TestBackendsKilledUnderLoad: callers see errors that wrap ErrUnavailable, repeat, and the books are right.
+// Callers get errors that wrap ErrUnavailable and repeat. The counts are right at the end.
 func TestBackendsKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		h := newPostgresHome(t)
+		h := newPostgresDB(t)
 		l := h.open(t, func(_ *Config, o *Options) { o.Lease = 300 * time.Millisecond })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -210,14 +209,14 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 					if err := again(func() error { _, err := l.Accept(ctx, r, false); count(&failures, err); return err }); err != nil {
 						return err
 					}
-					var b Begun
+					var b BeginResult
 					for b.Next != Send { // a lease that was taken unnoticed runs out
 						if err := again(func() (err error) { b, err = l.Begin(ctx, r); count(&failures, err); return err }); err != nil {
 							return err
 						}
 					}
 					if err := again(func() error {
-						s, err := l.Settle(ctx, Result{Key: r.Key, Epoch: b.Epoch, Outcome: Paid, TransactionKey: "x"})
+						s, err := l.Settle(ctx, CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: Paid, TransactionKey: "x"})
 						count(&failures, err)
 						if err == nil && s.State != Success {
 							return errors.New("not settled")
@@ -227,7 +226,7 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 						return err
 					}
 				}
-				for failures.Load() == 0 && ctx.Err() == nil { // all was paid before the first was killed
+				for failures.Load() == 0 && ctx.Err() == nil { // until the first is killed
 					if err := again(func() error { _, err := l.Accept(ctx, record(1, int64(i+1)), false); count(&failures, err); return err }); err != nil {
 						return err
 					}
@@ -247,7 +246,7 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 				done.Wait()
 				require.NoError(t, err)
 				require.Positive(t, failures.Load(), "some callers have met a dead connection")
-				c, err := l.Status(ctx, Promotion{"POINT", 1})
+				c, err := l.Status(ctx, Promotion{Type: "POINT", ID: 1})
 				require.NoError(t, err)
 				require.Equal(t, Counts{Promotion: c.Promotion, State: PromotionRunning, Accepted: targets, Paid: targets}, c)
 				return
@@ -272,10 +271,10 @@ func count(n *atomic.Int64, err error) {
 
 func TestOneOfManyAcceptsOfACancelledPromotion(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		ledgers := []*Ledger{h.open(t, withResults), h.open(t, withResults, as("b")), h.open(t, withResults, as("c")), h.open(t, withResults, as("d"))}
 		mustAccept(t, ledgers[0], record(1, 999))
-		_, err := ledgers[0].Cancel(t.Context(), Promotion{"POINT", 1}, ann)
+		_, err := ledgers[0].Cancel(t.Context(), Promotion{Type: "POINT", ID: 1}, operator)
 		require.NoError(t, err)
 		var g errgroup.Group
 		for target := int64(1); target <= 300; target++ {
@@ -289,10 +288,10 @@ func TestOneOfManyAcceptsOfACancelledPromotion(t *testing.T) {
 				require.NoError(t, g.Wait())
 			}
 		}
-		c, err := ledgers[0].Status(t.Context(), Promotion{"POINT", 1})
+		c, err := ledgers[0].Status(t.Context(), Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.EqualValues(t, 301, c.Cancelled)
 		require.EqualValues(t, 301, c.Accepted)
-		require.Len(t, relayed(t, ledgers[0], OutboxResult), int(c.Cancelled))
+		require.Len(t, relayed(t, ledgers[0], OutboxOutcome), int(c.Cancelled))
 	})
 }

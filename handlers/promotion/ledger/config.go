@@ -7,33 +7,37 @@ import (
 	"math"
 	"time"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
-// Config is what a person sets. Begin with DefaultConfig: the zero value is refused by Validate.
+// Config has the settings of a ledger. Start from DefaultConfig: Validate refuses the zero value.
 type Config struct {
-	// DSN is postgres://user:password@host:port/database?options or sqlite:/path/to/file. Options of
-	// PostgreSQL are those of pgx; search_path names a schema. sqlite accepts ?synchronous=full, which
-	// survives a power failure too; without it the ledger survives every death of the process.
+	// DSN is postgres://user:password@host:port/database?options or sqlite:/path/to/file.
+	// PostgreSQL options are those of pgx; search_path names a schema. SQLite accepts
+	// ?synchronous=full, which also survives a power failure; the default survives only the end of
+	// the process.
 	DSN pipeline.Secret `yaml:"dsn"`
-	// Connections is how many PostgreSQL connections serve payouts; four more serve the feeder, commands
-	// and status. SQLite has one writer. Default 10.
+	// Connections is the number of PostgreSQL connections for payouts. Four more serve the feeder,
+	// commands and status. SQLite has one writer. Default 10.
 	Connections int `yaml:"connections"`
-	// MaxRetries is how many sends may follow the first one. Default 5.
+	// MaxRetries is the number of sends after the first one. Default 5.
 	MaxRetries int `yaml:"max_retries"`
-	// MaxReleased is how many calls of a payout may be released, that is spend no attempt because of what was answered, while
-	// calls for other payouts are being answered. Then the payout is FAILED if it was certainly not charged, and is
-	// looked up otherwise. Lookups may be released as often again. Default 20.
+	// MaxReleased is the number of released calls per payout while calls for other payouts are
+	// answered. Then the payout is FAILED if it was certainly not charged, and looked up otherwise.
+	// The same number of lookups may be released. Default 20.
 	MaxReleased int `yaml:"max_released"`
-	// IdempotencyTTL is how long after the first use of its idempotency key a request may be sent. Later it is looked up first, and
-	// not sent if it may have been charged. The Money API must honour its keys for longer than that plus a lease. Default 24h.
+	// IdempotencyTTL is the time after the first use of a key during which a request may be sent.
+	// Later it is looked up first, and not sent if it may have been charged. The Money API must
+	// keep its keys for longer than this plus a lease. Default 24h.
 	IdempotencyTTL time.Duration `yaml:"idempotency_ttl"`
 	// Retry is the delay after a failed call. Default 1s, doubled, at most 30s.
 	Retry pipeline.Backoff `yaml:"retry"`
-	// MaxBatch is how many payouts one transaction may carry. Default 256.
-	MaxBatch int `yaml:"max_batch"`
-	// Linger is how long a flush waits for the one under way, gathering company, before it runs beside it. Default 10ms.
+	// BatchSize is the maximum number of payouts per transaction. Default 256.
+	BatchSize int `yaml:"batch_size"`
+	// Linger is the time that a batch waits for the end of the running flush. Then it is flushed at
+	// the same time. Default 10ms.
 	Linger time.Duration `yaml:"linger"`
 }
 
@@ -45,12 +49,12 @@ func DefaultConfig() Config {
 		MaxReleased:    20,
 		IdempotencyTTL: 24 * time.Hour,
 		Retry:          pipeline.Backoff{First: time.Second, Max: 30 * time.Second},
-		MaxBatch:       256,
+		BatchSize:      256,
 		Linger:         10 * time.Millisecond,
 	}
 }
 
-// Validate reports every wrong setting at once, as joined *pipeline.FieldError values.
+// Validate reports all wrong settings at once, as joined *pipeline.FieldError values.
 func (c Config) Validate() error {
 	var errs []error
 	wrong := func(path, format string, args ...any) {
@@ -78,8 +82,8 @@ func (c Config) Validate() error {
 	if c.Retry.First < 0 || c.Retry.Max < 0 {
 		wrong("retry", "first and max must be >= 0, got %s and %s", c.Retry.First, c.Retry.Max)
 	}
-	if c.MaxBatch < 1 || c.MaxBatch > 2000 {
-		wrong("max_batch", "must be from 1 to 2000, got %d", c.MaxBatch)
+	if c.BatchSize < 1 || c.BatchSize > 2000 {
+		wrong("batch_size", "must be from 1 to 2000, got %d", c.BatchSize)
 	}
 	if c.Linger < 0 || c.Linger > time.Second {
 		wrong("linger", "must be from 0 to 1s, got %s", c.Linger)
@@ -87,20 +91,21 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Options is what the program, not a person, decides.
+// Options is set by the program, not by the settings.
 type Options struct {
 	// Instance names this instance in attempts and feeder leases. Required.
 	Instance string
-	// Lease is how long a begun payout belongs to its worker: the limit of a call plus a margin. Required.
+	// Lease is the time limit of a call plus a margin. Required.
 	Lease time.Duration
-	// Results: every settled payout is offered as an outcome event in the outbox.
-	Results bool
-	// MaxActive is how many promotions may be active at once; Admit says which. Zero: no limit.
+	// OutcomeEvents: every settled payout gets an outcome event in the outbox.
+	OutcomeEvents bool
+	// MaxActive is the maximum number of active promotions; see Admit. Zero: no limit.
 	MaxActive int
-	// AcceptUnannounced: a begin without a row accepts the payout, instead of writing a dead letter of class unannounced.
+	// AcceptUnannounced: a begin without a row accepts the payout, instead of writing a dead letter
+	// of class unannounced.
 	AcceptUnannounced bool
-	// SameRequest reports whether two requests ask for the same payout, whose keys are the same. What is sent is always
-	// the stored one. Nil: bytes.Equal.
+	// SameRequest reports whether two requests of one key request the same payout. The stored one
+	// is sent. Nil: bytes.Equal.
 	SameRequest func(t Type, stored, offered []byte) bool
 }
 
@@ -121,14 +126,14 @@ func (o *Options) check() error {
 	return nil
 }
 
-func (c Config) policy(o Options) policy {
-	return policy{
-		maxAttempts: 1 + c.MaxRetries,
-		maxAsks:     1 + c.MaxRetries,
-		maxReleased: c.MaxReleased,
-		lease:       o.Lease,
-		ttl:         c.IdempotencyTTL,
-		delay:       c.Retry.Delay,
-		instance:    o.Instance,
+func (c Config) policy(o Options) rules.Policy {
+	return rules.Policy{
+		MaxAttempts: 1 + c.MaxRetries,
+		MaxLookups:  1 + c.MaxRetries,
+		MaxReleased: c.MaxReleased,
+		Lease:       o.Lease,
+		KeyTTL:      c.IdempotencyTTL,
+		Delay:       c.Retry.Delay,
+		Instance:    o.Instance,
 	}
 }

@@ -39,19 +39,19 @@ func Example() {
 	}
 	fmt.Println("accept:", accepted.Next)
 
-	begun, err := l.Begin(ctx, record) // a worker has read the stream entry
+	begin, err := l.Begin(ctx, record) // a worker has read the stream entry
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("begin:", begun.Next, "attempt", begun.Attempt, "for", begun.Lease)
+	fmt.Println("begin:", begin.Next, "attempt", begin.Attempt, "for", begin.Lease)
 
-	settled, err := l.Settle(ctx, ledger.Result{Key: record.Key, Epoch: begun.Epoch, Outcome: ledger.Paid, TransactionKey: "T-1"})
+	settled, err := l.Settle(ctx, ledger.CallResult{Key: record.Key, Epoch: begin.Epoch, Outcome: ledger.Paid, TransactionKey: "T-1"})
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("settle:", settled.Next, settled.State)
 
-	again, err := l.Accept(ctx, record, false) // Kafka delivers it once more
+	again, err := l.Accept(ctx, record, false) // Kafka delivers it again
 	if err != nil {
 		log.Fatal(err)
 	}

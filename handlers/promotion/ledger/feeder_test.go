@@ -9,10 +9,10 @@ import (
 
 const grace = 30 * time.Second
 
-// hints lists which payouts each way of feeding finds.
-func hints(t *testing.T, l *Ledger, p Promotion) (none, tail, overdue []int64) {
+// unqueued returns the payouts that each method of the feeder finds.
+func unqueued(t *testing.T, l *Ledger, p Promotion) (none, tail, overdue []int64) {
 	t.Helper()
-	targets := func(rows []Feed, err error) (found []int64) {
+	targets := func(rows []FeedItem, err error) (found []int64) {
 		require.NoError(t, err)
 		for _, f := range rows {
 			require.Equal(t, string(record(p.ID, f.Target).Payload), string(f.Payload))
@@ -21,143 +21,143 @@ func hints(t *testing.T, l *Ledger, p Promotion) (none, tail, overdue []int64) {
 		}
 		return found
 	}
-	none = targets(l.FeedNone(t.Context(), p, 100))
-	tail = targets(l.FeedLostTail(t.Context(), p, grace, 100))
+	none = targets(l.FeedUnqueued(t.Context(), p, 100))
+	tail = targets(l.FeedLostEntries(t.Context(), p, grace, 100))
 	overdue = targets(l.FeedOverdue(t.Context(), p, grace, 100))
 	return none, tail, overdue
 }
 
-func TestFeederFindsEveryLostHintOnce(t *testing.T) {
+func TestFeederFindsEachLostPayoutOnce(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := Promotion{"POINT", 1}
+		p := Promotion{Type: "POINT", ID: 1}
 		for target := range int64(5) {
 			mustAccept(t, l, record(1, target+1))
 		}
 		require.NoError(t, l.NotEnqueued(t.Context(), key(1, 1))) // full
-		mustBegin(t, l, record(1, 2))                             // its worker dies
+		mustBegin(t, l, record(1, 2))                             // its worker crashes
 		b := mustBegin(t, l, record(1, 3))                        // its retry record is lost
-		require.Equal(t, Retry, mustSettle(t, l, Result{Key: key(1, 3), Epoch: b.Epoch, Outcome: NotCharged}).Next)
+		require.Equal(t, Retry, mustSettle(t, l, CallResult{Key: key(1, 3), Epoch: b.Epoch, Outcome: NotCharged}).Next)
 		b = mustBegin(t, l, record(1, 4))
-		mustSettle(t, l, Result{Key: key(1, 4), Epoch: b.Epoch, Outcome: Paid})
+		mustSettle(t, l, CallResult{Key: key(1, 4), Epoch: b.Epoch, Outcome: Paid})
 
-		none, tail, overdue := hints(t, l, p)
+		none, tail, overdue := unqueued(t, l, p)
 		require.Equal(t, []int64{1}, none)
 		require.Empty(t, tail)
 		require.Empty(t, overdue)
 		h.advance(grace + 10*time.Second)
-		none, tail, overdue = hints(t, l, p)
+		none, tail, overdue = unqueued(t, l, p)
 		require.Equal(t, []int64{1}, none)
 		require.Equal(t, []int64{5}, tail, "its entry was lost; only told when the stream is drained")
 		require.Equal(t, []int64{3, 2}, overdue)
 
-		for _, feed := range []func() ([]Feed, error){
-			func() ([]Feed, error) { return l.FeedNone(t.Context(), p, 100) },
-			func() ([]Feed, error) { return l.FeedLostTail(t.Context(), p, grace, 100) },
-			func() ([]Feed, error) { return l.FeedOverdue(t.Context(), p, grace, 100) },
+		for _, feed := range []func() ([]FeedItem, error){
+			func() ([]FeedItem, error) { return l.FeedUnqueued(t.Context(), p, 100) },
+			func() ([]FeedItem, error) { return l.FeedLostEntries(t.Context(), p, grace, 100) },
+			func() ([]FeedItem, error) { return l.FeedOverdue(t.Context(), p, grace, 100) },
 		} {
 			rows, err := feed()
 			require.NoError(t, err)
-			n, err := l.MarkFed(t.Context(), p, "", rows)
+			n, err := l.MarkEnqueued(t.Context(), p, "", rows)
 			require.NoError(t, err)
 			require.Equal(t, len(rows), n)
 		}
-		none, tail, overdue = hints(t, l, p)
+		none, tail, overdue = unqueued(t, l, p)
 		require.Empty(t, none)
 		require.Empty(t, tail)
 		require.Empty(t, overdue, "once each")
 		h.advance(grace + time.Second)
-		_, tail, _ = hints(t, l, p)
+		_, tail, _ = unqueued(t, l, p)
 		require.Equal(t, []int64{1, 2, 3, 5}, sorted(tail), "and again, when these entries are lost too")
 	})
 }
 
-func TestMarkFedLosesNoHint(t *testing.T) {
+func TestMarkEnqueuedKeepsChangedRows(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := Promotion{"POINT", 1}
+		p := Promotion{Type: "POINT", ID: 1}
 		r := record(1, 1)
-		setup := func(t *testing.T) []Feed {
+		setup := func(t *testing.T) []FeedItem {
 			mustAccept(t, l, r)
 			require.NoError(t, l.NotEnqueued(t.Context(), r.Key))
-			rows, err := l.FeedNone(t.Context(), p, 10)
+			rows, err := l.FeedUnqueued(t.Context(), p, 10)
 			require.NoError(t, err)
 			require.Len(t, rows, 1)
 			return rows
 		}
 		rows := setup(t)
-		// The entry is read, and the promotion paused, before the feeder marks it: the entry is used up.
-		require.NoError(t, l.Pause(t.Context(), p, ann))
+		// The entry is read and the promotion paused before the feeder marks it.
+		require.NoError(t, l.Pause(t.Context(), p, operator))
 		require.Equal(t, "paused", mustBegin(t, l, r).Why)
-		require.NoError(t, l.Resume(t.Context(), p, ann))
-		n, err := l.MarkFed(t.Context(), p, "", rows)
+		require.NoError(t, l.Resume(t.Context(), p, operator))
+		n, err := l.MarkEnqueued(t.Context(), p, "", rows)
 		require.NoError(t, err)
 		require.Zero(t, n)
-		none, _, _ := hints(t, l, p)
+		none, _, _ := unqueued(t, l, p)
 		require.Equal(t, []int64{1}, none)
 
-		// The stream is lost, and booked as lost, before the feeder marks what it had added to it.
-		ok, err := l.Adopt(t.Context(), p, "A")
+		// The loss of the stream is recorded before the feeder marks what it had added to it.
+		ok, err := l.RecordIncarnation(t.Context(), p, "A")
 		require.NoError(t, err)
 		require.True(t, ok)
-		rows, err = l.FeedNone(t.Context(), p, 10)
+		rows, err = l.FeedUnqueued(t.Context(), p, 10)
 		require.NoError(t, err)
-		_, _, err = l.Lost(t.Context(), p, "A", "B")
+		_, _, err = l.RecordStreamLoss(t.Context(), p, "A", "B")
 		require.NoError(t, err)
-		n, err = l.MarkFed(t.Context(), p, "A", rows)
+		n, err = l.MarkEnqueued(t.Context(), p, "A", rows)
 		require.NoError(t, err)
 		require.Zero(t, n)
-		n, err = l.MarkFed(t.Context(), p, "B", rows)
+		n, err = l.MarkEnqueued(t.Context(), p, "B", rows)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 
-		// A payout that was begun meanwhile keeps its lease's hint.
+		// A payout with a newer lease keeps its queue location.
 		require.Equal(t, Send, mustBegin(t, l, r).Next)
-		n, err = l.MarkFed(t.Context(), p, "B", rows)
+		n, err = l.MarkEnqueued(t.Context(), p, "B", rows)
 		require.NoError(t, err)
 		require.Zero(t, n)
-		require.Equal(t, HintRetry, mustExplain(t, l, r.Key).Hint)
+		require.Equal(t, QueueRetry, mustExplain(t, l, r.Key).Queue)
 	})
 }
 
 func TestLostStreamIsRefilled(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := Promotion{"POINT", 1}
+		p := Promotion{Type: "POINT", ID: 1}
 		acceptMany(t, l, 1, 300)
 		acceptMany(t, l, 2, 5)
 		b := mustBegin(t, l, record(1, 1))
-		mustSettle(t, l, Result{Key: key(1, 1), Epoch: b.Epoch, Outcome: Paid})
+		mustSettle(t, l, CallResult{Key: key(1, 1), Epoch: b.Epoch, Outcome: Paid})
 		mustBegin(t, l, record(1, 2))
 
-		n, booked, err := l.Lost(t.Context(), p, "", "B")
+		n, resolved, err := l.RecordStreamLoss(t.Context(), p, "", "B")
 		require.NoError(t, err)
 		require.Zero(t, n, "nothing on record: adopted, not lost")
-		require.False(t, booked)
-		ok, err := l.Adopt(t.Context(), p, "A")
+		require.False(t, resolved)
+		ok, err := l.RecordIncarnation(t.Context(), p, "A")
 		require.NoError(t, err)
 		require.True(t, ok)
-		ok, err = l.Adopt(t.Context(), p, "B")
+		ok, err = l.RecordIncarnation(t.Context(), p, "B")
 		require.NoError(t, err)
 		require.False(t, ok, "another one is on record")
-		n, booked, err = l.Lost(t.Context(), p, "A", "B")
+		n, resolved, err = l.RecordStreamLoss(t.Context(), p, "A", "B")
 		require.NoError(t, err)
 		require.Equal(t, int64(298), n)
-		require.True(t, booked)
-		n, booked, err = l.Lost(t.Context(), p, "A", "C")
+		require.True(t, resolved)
+		n, resolved, err = l.RecordStreamLoss(t.Context(), p, "A", "C")
 		require.NoError(t, err)
-		require.Zero(t, n, "booked once")
-		require.False(t, booked)
+		require.Zero(t, n, "resolved once")
+		require.False(t, resolved)
 		token, err := l.Incarnation(t.Context(), p)
 		require.NoError(t, err)
 		require.Equal(t, "B", token)
 		c, err := l.Status(t.Context(), p)
 		require.NoError(t, err)
-		require.Equal(t, []int64{298, 0, 1}, []int64{c.NoHint, c.InStream, c.InRetry})
-		other, err := l.Status(t.Context(), Promotion{"POINT", 2})
+		require.Equal(t, []int64{298, 0, 1}, []int64{c.InNoQueue, c.InStream, c.InRetry})
+		other, err := l.Status(t.Context(), Promotion{Type: "POINT", ID: 2})
 		require.NoError(t, err)
 		require.Equal(t, int64(5), other.InStream)
 		require.NoError(t, l.Activate(t.Context(), p, 0))
@@ -168,9 +168,9 @@ func TestLostStreamIsRefilled(t *testing.T) {
 	})
 }
 
-func TestUnfinishedAndWaiting(t *testing.T) {
+func TestUnfinishedAndWaitTimes(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		work, err := l.Unfinished(t.Context())
 		require.NoError(t, err)
@@ -181,23 +181,23 @@ func TestUnfinishedAndWaiting(t *testing.T) {
 		voucher := record(3, 1)
 		voucher.Type = "VOUCHER"
 		mustAccept(t, l, voucher)
-		require.NoError(t, l.Pause(t.Context(), Promotion{"POINT", 2}, ann))
+		require.NoError(t, l.Pause(t.Context(), Promotion{Type: "POINT", ID: 2}, operator))
 		b := mustBegin(t, l, record(4, 1))
-		mustSettle(t, l, Result{Key: key(4, 1), Epoch: b.Epoch, Outcome: Paid})
-		require.NoError(t, l.Started(t.Context(), Promotion{"POINT", 5}, 1000))
-		_, err = l.Cancel(t.Context(), Promotion{"POINT", 6}, ann)
+		mustSettle(t, l, CallResult{Key: key(4, 1), Epoch: b.Epoch, Outcome: Paid})
+		require.NoError(t, l.Started(t.Context(), Promotion{Type: "POINT", ID: 5}, 1000))
+		_, err = l.Cancel(t.Context(), Promotion{Type: "POINT", ID: 6}, operator)
 		require.NoError(t, err)
 
 		work, err = l.Unfinished(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, []Work{
-			{Promotion: Promotion{"POINT", 1}, State: PromotionRunning},
-			{Promotion: Promotion{"POINT", 3}, State: PromotionRunning},
-			{Promotion: Promotion{"POINT", 5}, State: PromotionRunning, Active: true, TotalCount: 1000},
-			{Promotion: Promotion{"VOUCHER", 3}, State: PromotionRunning},
+		require.Equal(t, []UnfinishedPromotion{
+			{Promotion: Promotion{Type: "POINT", ID: 1}, State: PromotionRunning},
+			{Promotion: Promotion{Type: "POINT", ID: 3}, State: PromotionRunning},
+			{Promotion: Promotion{Type: "POINT", ID: 5}, State: PromotionRunning, Active: true, TotalCount: 1000},
+			{Promotion: Promotion{Type: "VOUCHER", ID: 3}, State: PromotionRunning},
 		}, work)
 		h.advance(time.Minute)
-		waiting, err := l.Waiting(t.Context())
+		waiting, err := l.WaitTimes(t.Context())
 		require.NoError(t, err)
 		require.Len(t, waiting, 4)
 		require.GreaterOrEqual(t, waiting[0].OldestUnpaid, time.Minute)
@@ -207,9 +207,9 @@ func TestUnfinishedAndWaiting(t *testing.T) {
 
 func TestOneFeederAtATime(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		a, b := h.open(t), h.open(t, as("b"))
-		p := Promotion{"POINT", 1}
+		p := Promotion{Type: "POINT", ID: 1}
 		lease := func(l *Ledger, want bool) {
 			t.Helper()
 			got, err := l.LeaseFeeder(t.Context(), p, 10*time.Second)
@@ -231,9 +231,9 @@ func TestOneFeederAtATime(t *testing.T) {
 
 func TestActivations(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := Promotion{"POINT", 1}
+		p := Promotion{Type: "POINT", ID: 1}
 		active := func() []ActiveStream {
 			a, err := l.Active(t.Context(), "POINT")
 			require.NoError(t, err)
@@ -243,9 +243,9 @@ func TestActivations(t *testing.T) {
 		require.NoError(t, l.Activate(t.Context(), p, 0))
 		require.NoError(t, l.Started(t.Context(), p, 700))
 		require.NoError(t, l.Started(t.Context(), p, 0), "twice")
-		require.NoError(t, l.Pause(t.Context(), p, ann), "before the first record")
+		require.NoError(t, l.Pause(t.Context(), p, operator), "before the first record")
 		require.Equal(t, []ActiveStream{{Promotion: p, TotalCount: 700, Paused: true}}, active())
-		require.NoError(t, l.Resume(t.Context(), p, ann))
+		require.NoError(t, l.Resume(t.Context(), p, operator))
 		require.NoError(t, l.Deactivate(t.Context(), p))
 		require.Empty(t, active())
 		require.NoError(t, l.Activate(t.Context(), p, 0))
@@ -254,20 +254,20 @@ func TestActivations(t *testing.T) {
 	})
 }
 
-func TestBooksAreReadInPages(t *testing.T) {
+func TestPayoutsAreReadInPages(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		acceptMany(t, l, 1, booksPage*2+1)
+		acceptMany(t, l, 1, payoutPage*2+1)
 		acceptMany(t, l, 2, 1)
 		last := int64(0)
-		require.NoError(t, l.Books(t.Context(), Promotion{"POINT", 1}, func(e Entry) error {
+		require.NoError(t, l.EachPayout(t.Context(), Promotion{Type: "POINT", ID: 1}, func(e Payout) error {
 			require.Equal(t, last+1, e.Target)
 			require.Equal(t, string(record(1, e.Target).Payload), string(e.Request))
 			last = e.Target
 			return nil
 		}))
-		require.Equal(t, int64(booksPage*2+1), last)
-		require.ErrorIs(t, l.Books(t.Context(), Promotion{"POINT", 1}, func(Entry) error { return ErrClosed }), ErrClosed)
+		require.Equal(t, int64(payoutPage*2+1), last)
+		require.ErrorIs(t, l.EachPayout(t.Context(), Promotion{Type: "POINT", ID: 1}, func(Payout) error { return ErrClosed }), ErrClosed)
 	})
 }

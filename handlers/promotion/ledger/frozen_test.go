@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// untilAnswered runs call again while the ledger says that it may be repeated.
+// untilAnswered repeats call while the ledger returns ErrUnavailable.
 func untilAnswered[R any](ctx context.Context, call func(context.Context) (R, error)) (R, error) {
 	for {
 		r, err := call(ctx)
@@ -21,13 +21,15 @@ func untilAnswered[R any](ctx context.Context, call func(context.Context) (R, er
 	}
 }
 
-// beginAll begins targets 1 to n of a promotion, all at once and until each is answered, and counts the answers.
+// beginAll begins targets 1 to n of a promotion at once, each until it has a result, and counts the
+// results.
 func beginAll(ctx context.Context, l *Ledger, promotion, n int64, next Next) error {
 	var g errgroup.Group
 	for target := int64(1); target <= n; target++ {
 		g.Go(func() error {
-			b, err := untilAnswered(ctx, func(ctx context.Context) (Begun, error) { return l.Begin(ctx, record(promotion, target)) })
-			if err == nil && b.Next != next && b.Why != "leased" { // leased: the answer of an earlier begin was lost
+			b, err := untilAnswered(ctx, func(ctx context.Context) (BeginResult, error) { return l.Begin(ctx, record(promotion, target)) })
+			// leased: an earlier reply was lost
+			if err == nil && b.Next != next && b.Why != "leased" {
 				err = errors.New(key(promotion, target).String() + ": " + b.Next.String() + " " + b.Why)
 			}
 			return err
@@ -36,17 +38,17 @@ func beginAll(ctx context.Context, l *Ledger, promotion, n int64, next Next) err
 	return g.Wait()
 }
 
-// An instance stops inside a transaction, and its connection stays open. PostgreSQL ends its session, so that the others
-// go on: with its rows, and with a pause that waits for its gate.
+// An instance stops inside a transaction, and its connection stays open. PostgreSQL ends its
+// session, so that begins and a pause go on.
 func TestAFrozenTransactionEnds(t *testing.T) {
 	t.Parallel()
-	for name, holds := range map[string]want{
-		"in a row":  {keys: []Key{key(1, 1)}, lock: true},
-		"in a gate": {promotions: []Promotion{{"POINT", 1}}},
+	for name, holds := range map[string]readRequest{
+		"in a row":                       {keys: []Key{key(1, 1)}, lock: true},
+		"with the lock of the promotion": {promotions: []Promotion{{Type: "POINT", ID: 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newPostgresHome(t)
+			h := newPostgresDB(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 			defer cancel()
 			l, frozen := h.open(t), h.open(t, as("frozen"))
@@ -59,7 +61,7 @@ func TestAFrozenTransactionEnds(t *testing.T) {
 			defer u.rollback()
 			if len(holds.promotions) > 0 {
 				_, err = untilAnswered(ctx, func(ctx context.Context) (struct{}, error) {
-					return struct{}{}, l.Pause(ctx, Promotion{"POINT", 1}, ann)
+					return struct{}{}, l.Pause(ctx, Promotion{Type: "POINT", ID: 1}, operator)
 				})
 				require.NoError(t, err)
 				require.NoError(t, beginAll(ctx, l, 1, targets, Ack), "paused")
@@ -71,10 +73,11 @@ func TestAFrozenTransactionEnds(t *testing.T) {
 	}
 }
 
-// The others don't wait until the frozen transaction ends. Its holder here is a session that PostgreSQL never ends.
-func TestOthersGoOnBesideAFrozenTransaction(t *testing.T) {
+// The others do not wait for the end of a frozen transaction. Here PostgreSQL never ends its
+// session.
+func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 	t.Parallel()
-	freeze := func(t *testing.T, h *home, sql string, args ...any) pgx.Tx {
+	freeze := func(t *testing.T, h *testDB, sql string, args ...any) pgx.Tx {
 		tx, err := h.connect(t).Begin(t.Context())
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), sql, args...)
@@ -83,7 +86,7 @@ func TestOthersGoOnBesideAFrozenTransaction(t *testing.T) {
 	}
 	t.Run("postgres: a locked row fails alone", func(t *testing.T) {
 		t.Parallel()
-		h := newPostgresHome(t)
+		h := newPostgresDB(t)
 		l := h.open(t)
 		const targets = 64
 		acceptMany(t, l, 1, targets)
@@ -95,12 +98,12 @@ func TestOthersGoOnBesideAFrozenTransaction(t *testing.T) {
 			left[target] = true
 		}
 		for len(left) > 1 && ctx.Err() == nil {
-			var batch []*call[*Record, Begun]
+			var batch []*batchItem[*Record, BeginResult]
 			for target := range left {
 				r := record(1, target)
-				batch = append(batch, &call[*Record, Begun]{req: &r, done: make(chan struct{})})
+				batch = append(batch, &batchItem[*Record, BeginResult]{key: r.Key, req: &r, done: make(chan struct{})})
 			}
-			batched(l, "begin", l.beginBatch)(ctx, batch)
+			newFlusher(l, "begin", l.beginBatch)(ctx, batch)
 			for _, k := range batch {
 				if <-k.done; k.err == nil {
 					delete(left, k.req.Target)
@@ -111,9 +114,9 @@ func TestOthersGoOnBesideAFrozenTransaction(t *testing.T) {
 		}
 		require.Equal(t, map[int64]bool{7: true}, left)
 	})
-	t.Run("postgres: a locked row is not marked as fed", func(t *testing.T) {
+	t.Run("postgres: a locked row is not marked as items", func(t *testing.T) {
 		t.Parallel()
-		h := newPostgresHome(t)
+		h := newPostgresDB(t)
 		l := h.open(t)
 		acceptMany(t, l, 1, 3)
 		for target := int64(1); target <= 3; target++ {
@@ -121,38 +124,38 @@ func TestOthersGoOnBesideAFrozenTransaction(t *testing.T) {
 		}
 		tx := freeze(t, h, `SELECT FROM payouts WHERE target_id = 2 FOR UPDATE`)
 		for _, left := range [][]int64{{1, 2, 3}, {2}, {2}} {
-			rows, err := l.FeedNone(t.Context(), Promotion{"POINT", 1}, 10)
+			rows, err := l.FeedUnqueued(t.Context(), Promotion{Type: "POINT", ID: 1}, 10)
 			require.NoError(t, err)
 			var targets []int64
 			for _, r := range rows {
 				targets = append(targets, r.Target)
 			}
 			require.Equal(t, left, sorted(targets))
-			n, err := l.MarkFed(t.Context(), Promotion{"POINT", 1}, "", rows)
+			n, err := l.MarkEnqueued(t.Context(), Promotion{Type: "POINT", ID: 1}, "", rows)
 			require.NoError(t, err)
 			require.Equal(t, len(left)-1, n)
 		}
 		require.NoError(t, tx.Rollback(t.Context()))
-		rows, err := l.FeedNone(t.Context(), Promotion{"POINT", 1}, 10)
+		rows, err := l.FeedUnqueued(t.Context(), Promotion{Type: "POINT", ID: 1}, 10)
 		require.NoError(t, err)
-		n, err := l.MarkFed(t.Context(), Promotion{"POINT", 1}, "", rows)
+		n, err := l.MarkEnqueued(t.Context(), Promotion{Type: "POINT", ID: 1}, "", rows)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 	})
 	t.Run("postgres: a gate that a pause waits for", func(t *testing.T) {
 		t.Parallel()
-		h := newPostgresHome(t)
+		h := newPostgresDB(t)
 		conn := h.connect(t)
 		l := h.open(t)
 		acceptMany(t, l, 1, 3)
 		acceptMany(t, l, 2, 3)
-		tx := freeze(t, h, pgGates, []string{"POINT"}, []int64{1})
+		tx := freeze(t, h, pgSharePromotionLocks, []string{"POINT"}, []int64{1})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		paused := make(chan error, 1)
 		go func() {
 			_, err := untilAnswered(ctx, func(ctx context.Context) (struct{}, error) {
-				return struct{}{}, l.Pause(ctx, Promotion{"POINT", 1}, ann)
+				return struct{}{}, l.Pause(ctx, Promotion{Type: "POINT", ID: 1}, operator)
 			})
 			paused <- err
 		}()
@@ -165,50 +168,50 @@ func TestOthersGoOnBesideAFrozenTransaction(t *testing.T) {
 	})
 }
 
-// An instance wakes after PostgreSQL has ended its session: nothing of its transaction counts, the error says that it may be
-// repeated, and the next call finds a session that works.
+// An instance wakes after PostgreSQL has ended its session. Nothing of its transaction is stored,
+// the error allows a repetition, and the next call uses a new session.
 func TestAnInstanceWakesWithoutItsSession(t *testing.T) {
 	t.Parallel()
-	h := newPostgresHome(t)
+	h := newPostgresDB(t)
 	l := h.open(t)
 	mustAccept(t, l, record(1, 1))
 	h.dsn += "&idle_in_transaction_session_timeout=200"
 	frozen := h.open(t, as("frozen"))
-	u, s, err := frozen.store.begin(t.Context(), want{promotions: []Promotion{{"POINT", 1}}, keys: []Key{key(1, 1)}, lock: true})
+	u, s, err := frozen.store.begin(t.Context(), readRequest{promotions: []Promotion{{Type: "POINT", ID: 1}}, keys: []Key{key(1, 1)}, lock: true})
 	require.NoError(t, err)
 	defer u.rollback()
 	row := s.rows[key(1, 1)]
 	row.State, row.Epoch, row.Version = Sending, 9, row.Version+1
-	pid, conn := u.(*pgUnit).conn.Conn().PgConn().PID(), h.connect(t)
+	pid, conn := u.(*pgTransaction).conn.Conn().PgConn().PID(), h.connect(t)
 	require.Eventually(t, func() bool {
 		var alive bool
 		require.NoError(t, conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)`, int32(pid)).Scan(&alive))
 		return !alive
 	}, 30*time.Second, 10*time.Millisecond)
 
-	err = u.commit(t.Context(), &changes{rows: []*Row{&row.Row}})
+	err = u.commit(t.Context(), &writeSet{rows: []*Row{&row.Row}})
 	require.Equal(t, faultServer, frozen.store.fault(err), "%v", err)
 	u.rollback()
 	require.Equal(t, Pending, mustExplain(t, l, key(1, 1)).State)
-	b, err := untilAnswered(t.Context(), func(ctx context.Context) (Begun, error) { return frozen.Begin(ctx, record(1, 1)) })
+	b, err := untilAnswered(t.Context(), func(ctx context.Context) (BeginResult, error) { return frozen.Begin(ctx, record(1, 1)) })
 	require.NoError(t, err)
 	require.Equal(t, int64(1), b.Epoch)
 }
 
-// A close that has no more time cuts off what waits for a lock.
+// A close without time left interrupts a wait for a lock.
 func TestACloseEndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	h := newPostgresHome(t)
+	h := newPostgresDB(t)
 	l, conn := h.open(t), h.connect(t)
 	mustAccept(t, l, record(1, 1))
 	tx, err := conn.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `SELECT FROM payouts FOR UPDATE`)
 	require.NoError(t, err)
-	begun := make(chan error, 1)
+	leased := make(chan error, 1)
 	go func() {
 		_, err := l.Begin(context.Background(), record(1, 1))
-		begun <- err
+		leased <- err
 	}()
 	require.Eventually(t, func() bool { return l.store.(*postgres).hot.Stat().AcquiredConns() > 0 }, 20*time.Second, time.Millisecond)
 	over, cancel := context.WithCancel(t.Context())
@@ -216,6 +219,6 @@ func TestACloseEndsWithItsContext(t *testing.T) {
 	if err := l.CloseContext(over); err != nil {
 		require.ErrorIs(t, err, context.Canceled)
 	}
-	require.ErrorIs(t, <-begun, ErrClosed)
+	require.ErrorIs(t, <-leased, ErrClosed)
 	require.NoError(t, tx.Rollback(t.Context()))
 }

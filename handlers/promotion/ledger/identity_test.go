@@ -7,12 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A ledger has one id, whatever instance opens it and however often it is migrated; two ledgers have two.
+// A ledger has one id for all instances and migrations; two ledgers have different ids.
 func TestALedgerHasAnID(t *testing.T) {
 	t.Parallel()
 	var ids sync.Map
 	for range 2 {
-		onBoth(t, func(t *testing.T, h *home) {
+		onEachDatabase(t, func(t *testing.T, h *testDB) {
 			first := h.open(t)
 			id, err := first.ID(t.Context())
 			require.NoError(t, err)

@@ -14,15 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// leaseOp is what a worker asks of the ledger about one payout.
+// leaseOp is the call of a worker for one payout.
 type leaseOp struct {
 	what    string // begin, settle, expire, cancel, sweep
 	epoch   int64  // settle
 	outcome Outcome
-	late    bool // begin: a lease may have run out meanwhile
+	late    bool // begin: a lease may have expired meanwhile
 }
 
-// leaseAnswer is what it is told.
+// leaseAnswer is the result of the call.
 type leaseAnswer struct {
 	next      Next
 	why       string
@@ -32,17 +32,17 @@ type leaseAnswer struct {
 	cancelled int64
 }
 
-// leaseState is the lease as one person with one notebook would keep it.
+// leaseState is the lease in a sequential model.
 type leaseState struct {
 	state     State
 	epoch     int64
-	live      bool // SENDING, and the lease has not run out
+	live      bool // SENDING, and the lease has not expired
 	maybe     bool
 	cancelled bool
 }
 
-// leaseModel says which answers are right, one at a time: at most one holder, an epoch more with every begin, and only the
-// holder's epoch settles.
+// leaseModel accepts the right results of sequential calls. There is at most one holder, each begin
+// increments the epoch, and only the epoch of the holder settles.
 func leaseModel() porcupine.Model {
 	model := porcupine.NondeterministicModel{
 		Init:  func() []any { return []any{leaseState{state: Pending}} },
@@ -60,15 +60,15 @@ func leaseModel() porcupine.Model {
 	return model.ToModel()
 }
 
-// after returns what the lease can be after op, given what it was answered; nothing when the answer is wrong.
+// after returns the possible states after op with this result; none when the result is wrong.
 func (s leaseState) after(op leaseOp, got leaseAnswer) []leaseState {
 	right := true
 	switch op.what {
 	case "begin":
 		right, s = s.begin(got)
 		if right && s.live && op.late {
-			// The clock is read before the commit. When the lease runs out in between, others may still see the row
-			// as it was, and the lease is over as soon as it is there.
+			// The clock is read before the commit. If the lease expires in between, others may
+			// still see the old row, and the lease is over when the commit is visible.
 			over := s
 			over.live = false
 			return []leaseState{s, over}
@@ -81,7 +81,7 @@ func (s leaseState) after(op leaseOp, got leaseAnswer) []leaseState {
 		s.cancelled = true
 	case "sweep":
 		if got.cancelled < 0 {
-			break // nobody has cancelled, so that nothing was swept
+			break // not cancelled, so that nothing was swept
 		}
 		cancellable := !s.maybe && (s.state == Pending || s.state == Errored)
 		if cancellable {
@@ -112,7 +112,7 @@ func (s leaseState) begin(got leaseAnswer) (bool, leaseState) {
 	s.epoch++
 	right := Send
 	if s.cancelled {
-		right = Ask
+		right = Lookup
 	}
 	return got.next == right && got.epoch == s.epoch, s
 }
@@ -136,16 +136,16 @@ func (s leaseState) settle(op leaseOp, got leaseAnswer) (bool, leaseState) {
 	return !got.stale && got.state == s.state, s
 }
 
-// TestLeaseIsLinearizable lets several workers on two instances begin, settle, cancel and outlive the lease of one payout
-// at once, and asks porcupine whether what they were told can be put in an order that one notebook would have
-// given: at most one holder at a time, epochs that grow by one, and nobody but the holder's epoch settles.
+// Workers of two instances begin, settle, cancel and outlive the lease of one payout at the same
+// time. Porcupine checks that their results fit one sequential order. There is at most one holder
+// at a time, epochs grow by one, and only the epoch of the holder settles.
 //
-// Seen red with: a settle that doesn't compare the epoch, a begin that ignores a live lease, an epoch that is not
-// counted up by the begin that takes over, a begin that sends for a cancelled promotion; and, on PostgreSQL, a commit that
-// doesn't compare the version of the row.
+// The test fails with each of these mistakes: a settle that does not compare the epoch, or a begin
+// that ignores a live lease. Others are a begin without a new epoch, and a send for a cancelled
+// promotion. On PostgreSQL it also fails with a commit that does not compare the version.
 func TestLeaseIsLinearizable(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		tunes := func(c *Config, o *Options) {
 			c.MaxRetries, c.IdempotencyTTL = 1000, 10_000*time.Hour
 			c.Retry.First, c.Retry.Max = time.Microsecond, time.Microsecond
@@ -185,13 +185,13 @@ func TestLeaseIsLinearizable(t *testing.T) {
 			all.Wait()
 			markLate(history)
 			if porcupine.CheckOperationsTimeout(leaseModel(), history, time.Minute) != porcupine.Ok {
-				require.Fail(t, "not linearizable", "seed %d, history %d\n%s", seed, n, told(history))
+				require.Fail(t, "not linearizable", "seed %d, history %d\n%s", seed, n, describe(history))
 			}
 		}
 	})
 }
 
-// markLate marks the begins that an expiry overlaps with.
+// markLate marks the begins that overlap with an expiry.
 func markLate(history []porcupine.Operation) {
 	for i, begin := range history {
 		op := begin.Input.(leaseOp)
@@ -202,7 +202,7 @@ func markLate(history []porcupine.Operation) {
 	}
 }
 
-func told(history []porcupine.Operation) string {
+func describe(history []porcupine.Operation) string {
 	slices.SortFunc(history, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })
 	var b strings.Builder
 	for _, o := range history {
@@ -211,10 +211,10 @@ func told(history []porcupine.Operation) string {
 	return b.String()
 }
 
-// leaseWorker remembers the epochs that it was given; it uses old ones too.
+// leaseWorker also uses earlier epochs.
 type leaseWorker struct {
 	l      *Ledger
-	h      *home
+	h      *testDB
 	record Record
 	rnd    *rand.Rand
 	epochs []int64
@@ -249,16 +249,16 @@ func (w *leaseWorker) do(ctx context.Context, op leaseOp) (leaseAnswer, error) {
 		}
 		return leaseAnswer{next: b.Next, why: b.Why, epoch: b.Epoch, state: b.State}, err
 	case "settle":
-		s, err := w.l.Settle(ctx, Result{Key: w.record.Key, Epoch: op.epoch, Outcome: op.outcome, TransactionKey: "tx"})
+		s, err := w.l.Settle(ctx, CallResult{Key: w.record.Key, Epoch: op.epoch, Outcome: op.outcome, TransactionKey: "tx"})
 		return leaseAnswer{next: s.Next, state: s.State, stale: s.Stale}, err
 	case "cancel": // its line in time
-		return leaseAnswer{}, w.l.setPromotionState(ctx, "cancel", w.record.Of(), PromotionCancelled, ann)
+		return leaseAnswer{}, w.l.setPromotionState(ctx, "cancel", w.record.Of(), PromotionCancelled, operator)
 	case "sweep": // and what it does to rows, once the line is drawn
 		state, err := w.promotionState(ctx)
 		if err != nil || state != PromotionCancelled {
 			return leaseAnswer{cancelled: -1}, err
 		}
-		c, err := w.l.Cancel(ctx, w.record.Of(), ann)
+		c, err := w.l.Cancel(ctx, w.record.Of(), operator)
 		return leaseAnswer{cancelled: c.Cancelled}, err
 	default:
 		w.h.advance(w.l.opts.Lease + time.Second)

@@ -17,33 +17,33 @@ import (
 
 func TestPayoutIsPaid(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, withResults)
 		r := record(1, 2)
 		r.Request = []byte(`{"exact":  1}`)
-		require.Equal(t, Accepted{Next: Enqueue, Fresh: true, State: Pending}, mustAccept(t, l, r))
+		require.Equal(t, AcceptResult{Next: Enqueue, Fresh: true, State: Pending}, mustAccept(t, l, r))
 		b := mustBegin(t, l, r)
 		require.Equal(t, Send, b.Next)
 		require.Equal(t, 1, b.Attempt)
 		require.Equal(t, string(r.Request), string(b.Request), "byte for byte")
-		require.Equal(t, string(r.Payload), string(b.Payload))
+		require.Equal(t, string(r.Payload), string(mustExplain(t, l, r.Key).Payload))
 		require.Equal(t, 8*time.Second, b.Lease)
 
-		s := mustSettle(t, l, Result{Key: r.Key, Epoch: b.Epoch, Outcome: Paid, TransactionKey: "tx\x00\xff" + strings.Repeat("x", 9000), Status: 200})
-		require.Equal(t, Settled{Next: Ack, State: Success, Attempts: 1}, s)
-		require.Equal(t, s, mustSettle(t, l, Result{Key: r.Key, Epoch: b.Epoch, Outcome: PerhapsCharged}), "repeated settles change nothing")
-		require.Equal(t, Accepted{Next: Done, State: Success}, mustAccept(t, l, r))
+		s := mustSettle(t, l, CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: Paid, TransactionKey: "tx\x00\xff" + strings.Repeat("x", 9000), Status: 200})
+		require.Equal(t, SettleResult{Next: Ack, State: Success, Attempts: 1}, s)
+		require.Equal(t, s, mustSettle(t, l, CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: PerhapsCharged}), "repeated settles change nothing")
+		require.Equal(t, AcceptResult{Next: Done, State: Success}, mustAccept(t, l, r))
 		require.Equal(t, Ack, mustBegin(t, l, r).Next)
 
 		x := mustExplain(t, l, r.Key)
-		require.True(t, strings.HasPrefix(x.TransactionKey, "tx��xx"), "a paid answer is booked whatever it contains")
+		require.True(t, strings.HasPrefix(x.TransactionKey, "tx��xx"), "a paid answer is resolved whatever it contains")
 		require.Len(t, x.Calls, 1)
 		require.Equal(t, Attempt{Epoch: 1, Number: 1, Kind: CallSend, Instance: "a", StartedAt: x.AttemptStartedAt, EndedAt: x.SettledAt, Outcome: Paid, Status: 200}, x.Calls[0])
 
 		c, err := l.Status(t.Context(), r.Of())
 		require.NoError(t, err)
 		require.Equal(t, Counts{Promotion: r.Of(), State: PromotionRunning, Accepted: 1, Paid: 1}, c)
-		events := relayed(t, l, OutboxResult)
+		events := relayed(t, l, OutboxOutcome)
 		require.Len(t, events, 1)
 		require.Contains(t, string(events[0].Payload), `"promotionId":1,"promotionSummaryId":9,"targetId":2,"state":"SUCCESS"`)
 	})
@@ -51,7 +51,7 @@ func TestPayoutIsPaid(t *testing.T) {
 
 func TestConflictKeepsTheFirst(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		first, second := record(1, 2), record(1, 2)
 		second.Payload = []byte(`{"amount":900}`)
@@ -72,24 +72,24 @@ func TestConflictKeepsTheFirst(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []int64{1, 1, 1}, []int64{c.Dead, c.Conflict, c.Accepted})
 		x := mustExplain(t, l, first.Key)
-		require.Len(t, x.Letters, 1)
-		require.Equal(t, string(second.Payload), x.Letters[0].Rival)
+		require.Len(t, x.DeadLetters, 1)
+		require.Equal(t, string(second.Payload), x.DeadLetters[0].Offered)
 	})
 }
 
 func TestRetriesThenFailed(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
-		l := h.open(t, late)
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t, lateRetries)
 		r := record(1, 2)
 		mustAccept(t, l, r)
 		for n := 1; n <= 6; n++ {
 			b := mustBegin(t, l, r)
 			require.Equal(t, Send, b.Next)
 			require.Equal(t, n, b.Attempt)
-			s := mustSettle(t, l, Result{Key: r.Key, Epoch: b.Epoch, Outcome: TryAgain, Class: "http_408", Answer: "slow\x00", Handler: "point"})
+			s := mustSettle(t, l, CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: TryAgain, Class: "http_408", Answer: "slow\x00", Route: "point"})
 			if n == 6 {
-				require.Equal(t, Settled{Next: Ack, State: Failed, Attempts: 6}, s)
+				require.Equal(t, SettleResult{Next: Ack, State: Failed, Attempts: 6}, s)
 				break
 			}
 			require.Equal(t, Errored, s.State)
@@ -111,7 +111,7 @@ func TestRetriesThenFailed(t *testing.T) {
 
 func TestDeadWorkerIsTakenOver(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		a, b := h.open(t), h.open(t, as("b"))
 		r := record(1, 2)
 		mustAccept(t, a, r)
@@ -122,17 +122,17 @@ func TestDeadWorkerIsTakenOver(t *testing.T) {
 		require.Equal(t, Send, second.Next)
 		require.Greater(t, second.Epoch, first.Epoch)
 
-		late := mustSettle(t, a, Result{Key: r.Key, Epoch: first.Epoch, Outcome: Paid, TransactionKey: "late"})
+		late := mustSettle(t, a, CallResult{Key: r.Key, Epoch: first.Epoch, Outcome: Paid, TransactionKey: "late"})
 		require.True(t, late.Stale)
 		require.Equal(t, Ack, late.Next)
 		require.Equal(t, Sending, late.State, "a late answer changes nothing")
-		s := mustSettle(t, b, Result{Key: r.Key, Epoch: second.Epoch, Outcome: Rejected, Class: "http_422"})
+		s := mustSettle(t, b, CallResult{Key: r.Key, Epoch: second.Epoch, Outcome: Rejected, Class: "http_422"})
 		require.Equal(t, Ambiguous, s.State, "the first request may have charged: not FAILED")
 		h.advance(time.Minute)
-		ask := mustBegin(t, b, r)
-		require.Equal(t, Ask, ask.Next)
-		require.Equal(t, 2, ask.Attempt, "an ask is no attempt")
-		require.Equal(t, Success, mustSettle(t, b, Result{Key: r.Key, Epoch: ask.Epoch, Outcome: Paid, TransactionKey: "late"}).State)
+		lookup := mustBegin(t, b, r)
+		require.Equal(t, Lookup, lookup.Next)
+		require.Equal(t, 2, lookup.Attempt, "a lookup is no attempt")
+		require.Equal(t, Success, mustSettle(t, b, CallResult{Key: r.Key, Epoch: lookup.Epoch, Outcome: Paid, TransactionKey: "late"}).State)
 
 		calls := mustExplain(t, a, r.Key).Calls
 		require.Len(t, calls, 4)
@@ -140,62 +140,62 @@ func TestDeadWorkerIsTakenOver(t *testing.T) {
 		require.Equal(t, "a", calls[0].Instance)
 		require.True(t, calls[1].Late)
 		require.Equal(t, Paid, calls[1].Outcome)
-		require.Equal(t, CallAsk, calls[3].Kind)
+		require.Equal(t, CallLookup, calls[3].Kind)
 	})
 }
 
 func TestPausedPayoutsWaitForTheFeeder(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := Promotion{"POINT", 1}
+		p := Promotion{Type: "POINT", ID: 1}
 		mustAccept(t, l, record(1, 1))
-		require.NoError(t, l.Pause(t.Context(), p, ann))
+		require.NoError(t, l.Pause(t.Context(), p, operator))
 		require.Equal(t, Paused, mustAccept(t, l, record(1, 2)).Next)
 		require.Equal(t, "paused", mustBegin(t, l, record(1, 1)).Why)
 		work, err := l.Unfinished(t.Context())
 		require.NoError(t, err)
-		require.Empty(t, work, "nothing is fed while paused")
-		require.NoError(t, l.Resume(t.Context(), p, ann))
-		fed, err := l.FeedNone(t.Context(), p, 10)
+		require.Empty(t, work, "nothing is items while paused")
+		require.NoError(t, l.Resume(t.Context(), p, operator))
+		items, err := l.FeedUnqueued(t.Context(), p, 10)
 		require.NoError(t, err)
-		require.Len(t, fed, 2)
+		require.Len(t, items, 2)
 		require.Equal(t, Send, mustBegin(t, l, record(1, 1)).Next)
 	})
 }
 
-func TestCancelIsALineInTime(t *testing.T) {
+func TestCancelTakesEffectAtOnce(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, unannounced)
-		p := Promotion{"POINT", 1}
-		var begun []Begun
+		p := Promotion{Type: "POINT", ID: 1}
+		var leased []BeginResult
 		acceptMany(t, l, 1, 1200)
 		for target := range int64(3) {
-			begun = append(begun, mustBegin(t, l, record(1, target+1)))
+			leased = append(leased, mustBegin(t, l, record(1, target+1)))
 		}
-		mustSettle(t, l, Result{Key: key(1, 1), Epoch: begun[0].Epoch, Outcome: PerhapsCharged})
-		c, err := l.Cancel(t.Context(), p, ann)
+		mustSettle(t, l, CallResult{Key: key(1, 1), Epoch: leased[0].Epoch, Outcome: PerhapsCharged})
+		c, err := l.Cancel(t.Context(), p, operator)
 		require.NoError(t, err)
 		require.Equal(t, Cancellation{Cancelled: 1197, InFlight: 2, Ambiguous: 1}, c)
 		require.Equal(t, Done, mustAccept(t, l, record(1, 5000)).Next, "born cancelled")
 		require.Equal(t, "cancelled", mustBegin(t, l, record(1, 5001)).Why)
-		require.ErrorIs(t, l.Resume(t.Context(), p, ann), ErrCancelled)
-		require.ErrorIs(t, l.Pause(t.Context(), p, ann), ErrCancelled)
+		require.ErrorIs(t, l.Resume(t.Context(), p, operator), ErrCancelled)
+		require.ErrorIs(t, l.Pause(t.Context(), p, operator), ErrCancelled)
 
-		mustSettle(t, l, Result{Key: key(1, 2), Epoch: begun[1].Epoch, Outcome: NotCharged})
-		mustSettle(t, l, Result{Key: key(1, 3), Epoch: begun[2].Epoch, Outcome: Paid, TransactionKey: "x"})
+		mustSettle(t, l, CallResult{Key: key(1, 2), Epoch: leased[1].Epoch, Outcome: NotCharged})
+		mustSettle(t, l, CallResult{Key: key(1, 3), Epoch: leased[2].Epoch, Outcome: Paid, TransactionKey: "x"})
 		h.advance(time.Minute)
 		require.Equal(t, "cancelled", mustBegin(t, l, record(1, 2)).Why)
 		for n := range 6 {
-			ask := mustBegin(t, l, record(1, 1))
-			require.Equal(t, Ask, ask.Next, "never sent again")
-			s := mustSettle(t, l, Result{Key: key(1, 1), Epoch: ask.Epoch, Outcome: NoCharge})
+			lookup := mustBegin(t, l, record(1, 1))
+			require.Equal(t, Lookup, lookup.Next, "never sent again")
+			s := mustSettle(t, l, CallResult{Key: key(1, 1), Epoch: lookup.Epoch, Outcome: NoCharge})
 			require.Equal(t, Ambiguous, s.State, n)
 			h.advance(time.Minute)
 		}
 		require.Equal(t, Unknown, mustBegin(t, l, record(1, 1)).State)
-		again, err := l.Cancel(t.Context(), p, ann)
+		again, err := l.Cancel(t.Context(), p, operator)
 		require.NoError(t, err)
 		require.Equal(t, Cancellation{}, again)
 		got, err := l.Status(t.Context(), p)
@@ -206,7 +206,7 @@ func TestCancelIsALineInTime(t *testing.T) {
 
 func TestPayNowIsFoundByTheFeederAfterACrash(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		r := record(1, 2)
 		a, err := l.Accept(t.Context(), r, true)
@@ -225,9 +225,9 @@ func TestPayNowIsFoundByTheFeederAfterACrash(t *testing.T) {
 	})
 }
 
-func TestInvalidRecordsAreTheCallersOwn(t *testing.T) {
+func TestInvalidRecordsAreRefused(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		for name, change := range map[string]func(*Record){
 			"negative target":  func(r *Record) { r.Target = -1 },
@@ -236,7 +236,7 @@ func TestInvalidRecordsAreTheCallersOwn(t *testing.T) {
 			"NUL in the type":  func(r *Record) { r.Type = "PO\x00INT" },
 			"no payload":       func(r *Record) { r.Payload = nil },
 			"oversize payload": func(r *Record) { r.Payload = make([]byte, MaxPayloadBytes+1) },
-			"oversize key":     func(r *Record) { r.RecordKey = make([]byte, maxRecordKeyBytes+1) },
+			"oversize key":     func(r *Record) { r.RecordKey = make([]byte, 64<<10+1) },
 		} {
 			r := record(1, 2)
 			change(&r)
@@ -253,20 +253,20 @@ func TestInvalidRecordsAreTheCallersOwn(t *testing.T) {
 		mustAccept(t, l, big)
 		require.Len(t, mustBegin(t, l, big).Request, MaxPayloadBytes)
 
-		_, err := l.Settle(t.Context(), Result{Key: key(1, 99), Epoch: 1, Outcome: Paid})
+		_, err := l.Settle(t.Context(), CallResult{Key: key(1, 99), Epoch: 1, Outcome: Paid})
 		require.ErrorIs(t, err, ErrNotFound)
-		_, err = l.Settle(t.Context(), Result{Key: key(1, 3), Epoch: 0, Outcome: Paid})
+		_, err = l.Settle(t.Context(), CallResult{Key: key(1, 3), Epoch: 0, Outcome: Paid})
 		require.ErrorIs(t, err, ErrInvalid)
 		_, err = l.Explain(t.Context(), key(1, 99))
 		require.ErrorIs(t, err, ErrNotFound)
-		_, err = l.Status(t.Context(), Promotion{"POINT", 99})
+		_, err = l.Status(t.Context(), Promotion{Type: "POINT", ID: 99})
 		require.ErrorIs(t, err, ErrNotFound)
 	})
 }
 
 func TestMigrateByManyAtOnce(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		errs := make(chan error, 6)
 		for range cap(errs) {
 			go func() {
@@ -286,11 +286,11 @@ func TestMigrateByManyAtOnce(t *testing.T) {
 	})
 }
 
-// What only a person can mend is no reason to wait.
-func TestOpenTellsWhatIsNotToBeWaitedFor(t *testing.T) {
+// Open does not wait when only an operator can fix the reason.
+func TestOpenReportsPermanentErrors(t *testing.T) {
 	t.Parallel()
 	for code, wait := range map[string]bool{"28P01": false, "28000": false, "3D000": false, "42501": false, "57P03": true, "53300": true} {
-		cfg, opts := (&home{dsn: "postgres://u:secret@" + sqldbtest.Refusing(t, code) + "/db?sslmode=disable"}).config()
+		cfg, opts := (&testDB{dsn: "postgres://u:secret@" + sqldbtest.Refusing(t, code) + "/db?sslmode=disable"}).config()
 		_, err := Open(t.Context(), cfg, opts, nil)
 		require.Error(t, err, code)
 		require.Equal(t, wait, errors.Is(err, ErrUnavailable), "%s: %v", code, err)
@@ -299,13 +299,14 @@ func TestOpenTellsWhatIsNotToBeWaitedFor(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "ledger.db")
 	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("no database "), 1000), 0o600))
-	cfg, opts := (&home{dsn: "sqlite:" + file}).config()
+	cfg, opts := (&testDB{dsn: "sqlite:" + file}).config()
 	_, err := Open(t.Context(), cfg, opts, nil)
 	require.ErrorContains(t, err, "sqlite at "+file)
 	require.NotErrorIs(t, err, ErrUnavailable)
 }
 
-// PgBouncer takes no other parameters in the message that opens a session, unless it is told to ignore them.
+// PgBouncer refuses other parameters in the startup message, unless it is configured to ignore
+// them.
 func TestAPoolerTakesOurSessions(t *testing.T) {
 	t.Parallel()
 	pool, err := newPool(t.Context(), "postgres://u@127.0.0.1:1/db", 4, "SET jit = off")
@@ -318,23 +319,23 @@ func TestAPoolerTakesOurSessions(t *testing.T) {
 
 func TestOpenNamesTheHostThatIsAbsent(t *testing.T) {
 	t.Parallel()
-	cfg, opts := (&home{dsn: "postgres://u:secret@127.0.0.1:1/db?connect_timeout=2"}).config()
+	cfg, opts := (&testDB{dsn: "postgres://u:secret@127.0.0.1:1/db?connect_timeout=2"}).config()
 	_, err := Open(t.Context(), cfg, opts, nil)
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.ErrorContains(t, err, "127.0.0.1:1")
 	require.NotContains(t, err.Error(), "secret")
-	cfg.MaxBatch, cfg.Connections = 0, 1
+	cfg.BatchSize, cfg.Connections = 0, 1
 	_, err = Open(t.Context(), cfg, opts, nil)
-	require.ErrorContains(t, err, "max_batch: must be from 1 to 2000, got 0")
+	require.ErrorContains(t, err, "batch_size: must be from 1 to 2000, got 0")
 	require.ErrorContains(t, err, "connections: must be >= 4, got 1")
 }
 
-// relayed publishes everything of a kind and returns it.
-func relayed(t testing.TB, l *Ledger, kind OutboxKind) []Message {
+// relayed publishes all messages of a kind and returns them.
+func relayed(t testing.TB, l *Ledger, kind OutboxKind) []OutboxMessage {
 	t.Helper()
-	var all []Message
+	var all []OutboxMessage
 	for {
-		n, err := l.Relay(t.Context(), kind, 100, func(_ context.Context, ms []Message) error {
+		n, err := l.Relay(t.Context(), kind, 100, func(_ context.Context, ms []OutboxMessage) error {
 			all = append(all, ms...)
 			return nil
 		})

@@ -18,50 +18,49 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// home is a database of a test's own, that several instances may open.
-type home struct {
+// testDB is the database of one test. Several instances may open it.
+type testDB struct {
 	dsn  string
 	skew *atomic.Int64
 }
 
-// onBoth runs the test on SQLite and on PostgreSQL, each with an empty database.
-func onBoth(t *testing.T, test func(t *testing.T, h *home)) {
-	sqldbtest.Each(t, func(t *testing.T, dsn string) { test(t, newHome(dsn)) })
+// onEachDatabase runs the test on SQLite and on PostgreSQL, each with an empty database.
+func onEachDatabase(t *testing.T, test func(t *testing.T, h *testDB)) {
+	sqldbtest.Each(t, func(t *testing.T, dsn string) { test(t, newTestDB(dsn)) })
 }
 
-func newHome(dsn string) *home { return &home{dsn: dsn, skew: new(atomic.Int64)} }
+func newTestDB(dsn string) *testDB { return &testDB{dsn: dsn, skew: new(atomic.Int64)} }
 
-func newSQLiteHome(t testing.TB) *home { return newHome(sqldbtest.File(t)) }
+func newSQLiteDB(t testing.TB) *testDB { return newTestDB(sqldbtest.File(t)) }
 
-func newPostgresHome(t testing.TB) *home { return newHome(sqldbtest.Schema(t)) }
+func newPostgresDB(t testing.TB) *testDB { return newTestDB(sqldbtest.Schema(t)) }
 
-// advance moves the clock of every instance of this home.
-func (h *home) advance(d time.Duration) { h.skew.Add(int64(d)) }
+// advance moves the clock of all instances of this database.
+func (h *testDB) advance(d time.Duration) { h.skew.Add(int64(d)) }
 
 type tune func(*Config, *Options)
 
-func withResults(_ *Config, o *Options) { o.Results = true }
+func withResults(_ *Config, o *Options) { o.OutcomeEvents = true }
 
-// late makes retries due so late that a busy machine can't get there by itself; a minute is enough.
-func late(c *Config, _ *Options) { c.Retry.First = c.Retry.Max }
+// lateRetries makes retries due so late that a loaded machine does not reach them.
+func lateRetries(c *Config, _ *Options) { c.Retry.First = c.Retry.Max }
 
-// unannounced accepts what no accepted record announced.
 func unannounced(_ *Config, o *Options) { o.AcceptUnannounced = true }
 
-// ann steers promotions, those that are not known yet too.
-var ann = Steering{Who: "ann", Why: "a test", Future: true}
+// operator also steers promotions that are not in the ledger yet.
+var operator = Steering{Who: "ann", Why: "a test", Future: true}
 
 func as(instance string) tune { return func(_ *Config, o *Options) { o.Instance = instance } }
 
-func (h *home) config() (Config, Options) {
+func (h *testDB) config() (Config, Options) {
 	cfg := DefaultConfig()
 	cfg.DSN = pipeline.NewSecret(h.dsn)
 	cfg.Retry = pipeline.Backoff{First: time.Second, Max: 30 * time.Second}
 	return cfg, Options{Instance: "a", Lease: 8 * time.Second}
 }
 
-// open opens and migrates an instance that lives as long as the test.
-func (h *home) open(t testing.TB, tunes ...tune) *Ledger {
+// open opens and migrates an instance, and closes it at the end of the test.
+func (h *testDB) open(t testing.TB, tunes ...tune) *Ledger {
 	t.Helper()
 	cfg, opts := h.config()
 	for _, f := range tunes {
@@ -82,24 +81,24 @@ func key(promotion, target int64) Key {
 
 func record(promotion, target int64) Record {
 	return Record{Key: key(promotion, target), SummaryID: 9, Payload: fmt.Appendf(nil, `{"promotionId":%d,"targetId":%d,"amount":500}`, promotion, target),
-		RecordKey: fmt.Append(nil, target), Origin: "topic/0@7", Handler: "point", Headers: map[string]string{"traceparent": "00-1"}}
+		RecordKey: fmt.Append(nil, target), Origin: "topic/0@7", Route: "point", Headers: map[string]string{"traceparent": "00-1"}}
 }
 
-func mustAccept(t testing.TB, l *Ledger, r Record) Accepted {
+func mustAccept(t testing.TB, l *Ledger, r Record) AcceptResult {
 	t.Helper()
 	a, err := l.Accept(t.Context(), r, false)
 	require.NoError(t, err)
 	return a
 }
 
-func mustBegin(t testing.TB, l *Ledger, r Record) Begun {
+func mustBegin(t testing.TB, l *Ledger, r Record) BeginResult {
 	t.Helper()
 	b, err := l.Begin(t.Context(), r)
 	require.NoError(t, err)
 	return b
 }
 
-func mustSettle(t testing.TB, l *Ledger, r Result) Settled {
+func mustSettle(t testing.TB, l *Ledger, r CallResult) SettleResult {
 	t.Helper()
 	s, err := l.Settle(t.Context(), r)
 	require.NoError(t, err)
@@ -113,12 +112,12 @@ func mustExplain(t testing.TB, l *Ledger, k Key) Explanation {
 	return x
 }
 
-func sorted[T ~string | ~int64](s []T) []T {
+func sorted(s []int64) []int64 {
 	slices.Sort(s)
 	return s
 }
 
-// acceptMany accepts targets 1 to n of a promotion, many at a time.
+// acceptMany accepts targets 1 to n of a promotion concurrently.
 func acceptMany(t testing.TB, l *Ledger, promotion, n int64) {
 	t.Helper()
 	var next atomic.Int64
@@ -136,19 +135,18 @@ func acceptMany(t testing.TB, l *Ledger, promotion, n int64) {
 	require.NoError(t, g.Wait())
 }
 
-// clock reads the ledger's clock.
 func (l *Ledger) clock(t testing.TB) time.Time {
 	var now time.Time
 	require.NoError(t, l.store.read(t.Context(), func(_ querier, n time.Time) error { now = n; return nil }))
 	return now
 }
 
-// give makes a payout FAILED, or UNKNOWN with perhaps.
-func give(t *testing.T, l *Ledger, r Record, perhaps bool) {
+// endPayout makes a payout FAILED, or UNKNOWN with perhaps.
+func endPayout(t *testing.T, l *Ledger, r Record, perhaps bool) {
 	t.Helper()
 	for range 20 {
 		b := mustBegin(t, l, r)
-		res := Result{Key: r.Key, Epoch: b.Epoch, Outcome: Rejected, Class: "no_such_target", Answer: "who?", Handler: "point"}
+		res := CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: Rejected, Class: "no_such_target", Answer: "unknown target", Route: "point"}
 		if perhaps {
 			res.Outcome, res.Class = PerhapsCharged, "timeout"
 		}
@@ -160,5 +158,5 @@ func give(t *testing.T, l *Ledger, r Record, perhaps bool) {
 	require.Fail(t, "not settled")
 }
 
-// once leaves one send and one lookup, and no wait between them.
+// once leaves one send and one lookup, without a delay.
 func once(c *Config, _ *Options) { c.MaxRetries, c.Retry.First, c.Retry.Max = 0, 1, 1 }

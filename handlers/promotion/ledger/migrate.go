@@ -14,8 +14,8 @@ func migrations() sqldb.Migrations {
 	return sqldb.Migrations{Name: "ledger", Files: migrationFiles, Table: "ledger_migrations", Lock: 1296650050}
 }
 
-// Schema returns the tables of the ledger that cfg configures. setting is the path of the setting that holds the DSN; log may be
-// nil.
+// Schema returns the tables of the ledger of cfg. setting is the path of the DSN setting. log may
+// be nil.
 func Schema(cfg Config, setting string, log *slog.Logger) sqldb.Schema {
 	return sqldb.Schema{Migrations: migrations(), DSN: cfg.DSN, Setting: setting, Log: log}
 }

@@ -15,17 +15,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// contracting are the words of a migration that the version before could not live with.
+// contracting matches statements that the version before cannot work with.
 var contracting = regexp.MustCompile(`(?i)\b(DROP|RENAME|SET NOT NULL|ALTER COLUMN|TRUNCATE|DELETE|UPDATE)\b|ADD CONSTRAINT|NOT NULL(,|\s*$)`)
 
-// expanding is what contracting would find, and the version before does not notice: its inserts name their columns, and
-// an index that is not unique refuses no row.
+// expanding matches exceptions. Inserts of the version before name their columns, and an index that
+// is not unique refuses no row.
 var expanding = regexp.MustCompile(`(?i)ALTER COLUMN \w+ SET DEFAULT|CREATE INDEX .*`)
 
 func contracts(migration string) string {
 	up, _, _ := strings.Cut(migration, "-- +goose Down")
-	for _, statement := range strings.Split(strings.ReplaceAll(up, "BEFORE UPDATE OF", ""), ";") { // a trigger changes no row
-		if !strings.Contains(statement, "CREATE TABLE") { // a new table may be as strict as it likes
+	for _, statement := range strings.Split(strings.ReplaceAll(up, "BEFORE UPDATE OF", ""), ";") {
+		if !strings.Contains(statement, "CREATE TABLE") { // a new table may be strict
 			if found := contracting.FindString(expanding.ReplaceAllString(statement, "")); found != "" {
 				return found
 			}
@@ -34,8 +34,7 @@ func contracts(migration string) string {
 	return ""
 }
 
-// TestMigrationsOnlyExpand: version N runs beside N+1 on the same database, and a migration that ran somewhere is
-// never edited.
+// Version N runs on the same database as N+1, and a released migration is never edited.
 func TestMigrationsOnlyExpand(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"postgres": "e1c8e20043000dc58bc6ac05276e8680b1dd03e93d3fe23a8d8bbceadfa765cb", "sqlite": "19e82c3a83bbf5b1d4f697514acb42e8fd909672fabfaa0960c3259d25e826d5"} {
@@ -60,10 +59,10 @@ func TestMigrationsOnlyExpand(t *testing.T) {
 	require.Empty(t, contracts("-- +goose Up\nALTER TABLE payouts ADD COLUMN a text NOT NULL DEFAULT '';"))
 }
 
-// TestTheVersionBeforeStartsOnThisSchema: it knows only its own migrations, and finds nothing to do.
+// The version before contains only its own migrations, and has nothing to do.
 func TestTheVersionBeforeStartsOnThisSchema(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		var db *sql.DB
 		folder, dialect := "sqlite", goose.DialectSQLite3

@@ -9,17 +9,19 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-// TestDatabaseFollowsTheTransitionFunction plays one long random history over a few payouts, through two
-// instances, and compares every answer and every row with the pure function.
+// The test runs one long random history of a few payouts on two instances. It compares every result
+// and every row with the pure function.
 func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		seed := uint64(time.Now().UnixNano())
 		t.Logf("seed %d", seed)
 		m := &model{t: t, h: h, rnd: rand.New(rand.NewPCG(seed, 1)), rows: map[Key]Row{}, promotions: map[Promotion]PromotionState{},
-			fed: map[Key]Feed{}, dead: map[string]bool{}, replayed: map[string]bool{}, late: map[call2]Outcome{}}
+			items: map[Key]FeedItem{}, dead: map[string]bool{}, replayed: map[string]bool{}, late: map[call2]Outcome{}}
 		for _, name := range []string{"a", "b"} {
 			m.ledgers = append(m.ledgers, h.open(t, as(name), func(c *Config, _ *Options) {
 				c.Retry.First, c.Retry.Max = time.Second, time.Second
@@ -36,16 +38,16 @@ func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
 
 type model struct {
 	t          *testing.T
-	h          *home
+	h          *testDB
 	rnd        *rand.Rand
 	ledgers    []*Ledger
 	rows       map[Key]Row
 	promotions map[Promotion]PromotionState
 	calls      []call2
-	fed        map[Key]Feed
+	items      map[Key]FeedItem
 	dead       map[string]bool
-	replayed   map[string]bool   // letters and generations that had their effect
-	late       map[call2]Outcome // the first answer of each call that came after somebody else had taken over
+	replayed   map[string]bool   // replayed generations of dead letters
+	late       map[call2]Outcome // first late answer of each call
 	n          int
 	began      time.Time // the step
 	log        []string
@@ -68,26 +70,26 @@ func (m *model) promotion(p Promotion) PromotionState {
 	return PromotionRunning
 }
 
-// apply runs the pure function at the time the database has used, which is the row's newest time stamp.
-func (m *model) apply(l *Ledger, k Key, ev event) decision {
+// apply runs the pure function at the time of the database, which is the newest time of the row.
+func (m *model) apply(l *Ledger, k Key, ev rules.Event) rules.Decision {
 	x, err := l.Explain(m.t.Context(), k)
 	require.NoError(m.t, err)
 	got := x.Row
 	was, known := m.rows[k]
 	if !known {
 		was = Row{Key: k, SummaryID: 9}
-		if ev.kind == evBegin { // a begin accepts first
-			was, _, _ = l.policy.apply(was, event{kind: evAccept, now: got.AcceptedAt, promotion: PromotionRunning})
+		if ev.Kind == rules.EventBegin { // a begin accepts first
+			was, _, _ = l.policy.Apply(was, rules.Event{Kind: rules.EventAccept, Now: got.AcceptedAt, Promotion: PromotionRunning})
 		}
 	}
 	var want Row
-	var eff effects
-	var d decision
-	for _, ev.now = range m.timesOf(l, got) {
+	var eff rules.Effects
+	var d rules.Decision
+	for _, ev.Now = range m.timesOf(l, got) {
 		p := l.policy
-		// Jitter is the only thing the pure function can't know.
-		p.delay = func(int) time.Duration { return got.NextAttemptAt.Sub(ev.now) }
-		want, eff, d = p.apply(was, ev)
+		// Only the jitter is random.
+		p.Delay = func(int) time.Duration { return got.NextAttemptAt.Sub(ev.Now) }
+		want, eff, d = p.Apply(was, ev)
 		want.ID = got.ID
 		want.Version = got.Version // a begin that accepts first counts once more
 		if want == got {
@@ -95,12 +97,12 @@ func (m *model) apply(l *Ledger, k Key, ev event) decision {
 		}
 	}
 	require.Equal(m.t, want, got, "step %d: %v\n%s", m.n, ev, strings.Join(m.log, "\n"))
-	if eff.attempt != nil {
+	if eff.Attempt != nil {
 		require.NotEmpty(m.t, x.Calls)
 	}
-	if eff.dead != "" {
-		line := fmt.Sprint(k, " ", got.Epoch) // a payout that was replayed may be given up again
-		if eff.dead == ClassConflict {
+	if eff.DeadLetterClass != "" {
+		line := fmt.Sprint(k, " ", got.Epoch) // a replayed payout may fail again
+		if eff.DeadLetterClass == ClassConflict {
 			line = fmt.Sprint(k, " conflict")
 		}
 		m.dead[line] = true
@@ -109,10 +111,10 @@ func (m *model) apply(l *Ledger, k Key, ev event) decision {
 	return d
 }
 
-// timesOf lists the moments at which the database may have made the change: those that a change leaves in the row (a
-// retry's with the delay of an interruption, which is none), and the two ends of the step.
+// timesOf returns the possible times of the change: the times in the row, and both ends of the
+// step. The next attempt of an interruption has no delay.
 func (m *model) timesOf(l *Ledger, got Row) []time.Time {
-	return []time.Time{got.SettledAt, got.AttemptStartedAt, got.NextAttemptAt, got.HintDue, got.HintDue.Add(-l.policy.lease), m.began, l.clock(m.t)}
+	return []time.Time{got.SettledAt, got.AttemptStartedAt, got.NextAttemptAt, got.QueueDue, got.QueueDue.Add(-l.policy.Lease), m.began, l.clock(m.t)}
 }
 
 func (m *model) step() {
@@ -126,18 +128,18 @@ func (m *model) step() {
 	switch {
 	case choice < 15:
 		payNow := m.rnd.IntN(3) == 0
-		kind := evAccept
+		kind := rules.EventAccept
 		if known {
-			kind = evAcceptAgain
+			kind = rules.EventAcceptAgain
 		}
 		a, err := l.Accept(t.Context(), r, payNow)
 		require.NoError(t, err)
-		d := m.apply(l, k, event{kind: kind, promotion: m.promotion(p), payNow: payNow, same: true})
-		require.Equal(t, d.next, a.Next)
+		d := m.apply(l, k, rules.Event{Kind: kind, Promotion: m.promotion(p), PayNow: payNow, SameRequest: true})
+		require.Equal(t, d.Next, a.Next)
 	case choice < 20:
 		if known {
 			require.NoError(t, l.NotEnqueued(t.Context(), k))
-			m.apply(l, k, event{kind: evNotEnqueued})
+			m.apply(l, k, rules.Event{Kind: rules.EventNotEnqueued})
 		}
 	case choice < 50:
 		b := mustBegin(t, l, r)
@@ -146,10 +148,10 @@ func (m *model) step() {
 			m.dead[fmt.Sprint(k, " unannounced")] = true
 			return
 		}
-		d := m.apply(l, k, event{kind: evBegin, promotion: m.promotion(p), same: true})
-		require.Equal(t, d.next, b.Next)
-		require.Equal(t, d.why, b.Why)
-		if b.Next == Send || b.Next == Ask {
+		d := m.apply(l, k, rules.Event{Kind: rules.EventBegin, Promotion: m.promotion(p), SameRequest: true})
+		require.Equal(t, d.Next, b.Next)
+		require.Equal(t, d.Reason, b.Why)
+		if b.Next == Send || b.Next == Lookup {
 			m.calls = append(m.calls, call2{k, b.Epoch})
 		}
 	case choice < 75:
@@ -161,12 +163,12 @@ func (m *model) step() {
 		if m.rnd.IntN(4) > 0 { // otherwise it is settled once more later
 			m.calls = append(m.calls[:i], m.calls[i+1:]...)
 		}
-		o := []Outcome{Paid, NotCharged, TryAgain, PerhapsCharged, PerhapsCharged, Rejected, OwnFault, NoCharge, Interrupted, NotSent, Unrecognized}[m.rnd.IntN(11)]
-		res := Result{Key: c.key, Epoch: c.epoch, Outcome: o, TransactionKey: "tx", Class: "c", Counted: m.rnd.IntN(2) == 0}
+		o := []Outcome{Paid, NotCharged, TryAgain, PerhapsCharged, PerhapsCharged, Rejected, Misconfigured, NoCharge, Interrupted, NotSent, Unrecognized}[m.rnd.IntN(11)]
+		res := CallResult{Key: c.key, Epoch: c.epoch, Outcome: o, TransactionKey: "tx", Class: "c", Counted: m.rnd.IntN(2) == 0}
 		s := mustSettle(t, l, res)
-		d := m.apply(l, c.key, event{kind: evSettle, result: res})
-		require.Equal(t, d.next, s.Next)
-		require.Equal(t, d.stale, s.Stale)
+		d := m.apply(l, c.key, rules.Event{Kind: rules.EventSettle, Result: res})
+		require.Equal(t, d.Next, s.Next)
+		require.Equal(t, d.Stale, s.Stale)
 		if _, known := m.late[c]; s.Stale && !known {
 			m.late[c] = o
 		}
@@ -176,22 +178,22 @@ func (m *model) step() {
 		m.h.advance(25 * time.Hour)
 	case choice < 93:
 		if m.promotion(p) == PromotionCancelled {
-			require.ErrorIs(t, l.Pause(t.Context(), p, ann), ErrCancelled)
+			require.ErrorIs(t, l.Pause(t.Context(), p, operator), ErrCancelled)
 			return
 		}
 		if m.promotions[p] = PromotionPaused; m.rnd.IntN(3) > 0 {
 			m.promotions[p] = PromotionRunning
-			require.NoError(t, l.Resume(t.Context(), p, ann))
+			require.NoError(t, l.Resume(t.Context(), p, operator))
 		} else {
-			require.NoError(t, l.Pause(t.Context(), p, ann))
+			require.NoError(t, l.Pause(t.Context(), p, operator))
 		}
 	case choice < 94 && m.n > 300:
 		m.promotions[p] = PromotionCancelled
-		_, err := l.Cancel(t.Context(), p, ann)
+		_, err := l.Cancel(t.Context(), p, operator)
 		require.NoError(t, err)
 		for k := range m.rows {
 			if k.Of() == p {
-				m.apply(l, k, event{kind: evCancel})
+				m.apply(l, k, rules.Event{Kind: rules.EventCancel})
 			}
 		}
 	case choice < 96 && known:
@@ -199,11 +201,11 @@ func (m *model) step() {
 	case choice < 98:
 		m.feed(l, p)
 	default:
-		m.markFed(l, p)
+		m.markEnqueued(l, p)
 	}
 }
 
-// chargedLate reports whether a late answer says that the payout was charged.
+// chargedLate reports whether a late answer states a charge.
 func (m *model) chargedLate(k Key) bool {
 	for c, o := range m.late {
 		if c.key == k && o == Paid {
@@ -213,7 +215,7 @@ func (m *model) chargedLate(k Key) bool {
 	return false
 }
 
-// person replays a letter of the payout, perhaps one that was replayed before, or says what became of it.
+// person replays a dead letter of the payout, perhaps again, or resolves the payout.
 func (m *model) person(l *Ledger, k Key) {
 	if m.rnd.IntN(2) == 0 {
 		r := Resolution{Who: "kim", Why: "their book"}
@@ -226,58 +228,58 @@ func (m *model) person(l *Ledger, k Key) {
 			require.ErrorIs(m.t, err, ErrRefused)
 			return
 		}
-		d := m.apply(l, k, event{kind: evResolve, promotion: m.promotion(k.Of()), resolve: r})
-		require.Equal(m.t, d.refused != "", errors.Is(err, ErrRefused))
-		require.True(m.t, err == nil || d.refused != "", err)
+		d := m.apply(l, k, rules.Event{Kind: rules.EventResolve, Promotion: m.promotion(k.Of()), Resolution: r})
+		require.Equal(m.t, d.Refused != "", errors.Is(err, ErrRefused))
+		require.True(m.t, err == nil || d.Refused != "", err)
 		return
 	}
 	generation := 1 + m.rnd.IntN(20)
 	letter := fmt.Sprint(k, generation)
-	got, err := l.Replay(m.t.Context(), k, Replay{Letter: k.String(), Generation: generation, Who: "kim", Why: "again"})
+	got, err := l.Replay(m.t.Context(), k, Replay{DeadLetter: k.String(), Generation: generation, Who: "kim", Why: "again"})
 	require.NoError(m.t, err)
 	if m.replayed[letter] {
 		require.Equal(m.t, ReplayAlready, got.Outcome)
 		return
 	}
-	ev := event{kind: evReplay, promotion: m.promotion(k.Of())}
+	ev := rules.Event{Kind: rules.EventReplay, Promotion: m.promotion(k.Of())}
 	if row := m.rows[k]; m.chargedLate(k) && !row.MaybeCharged {
 		row.MaybeCharged, row.FirstSentAt = true, row.AcceptedAt
-		if _, _, d := l.policy.apply(row, ev); d.refused == "" { // else nothing at all has changed
+		if _, _, d := l.policy.Apply(row, ev); d.Refused == "" { // else nothing at all has changed
 			m.rows[k] = row
 		}
 	}
 	d := m.apply(l, k, ev)
-	require.Equal(m.t, d.refused, got.Reason)
+	require.Equal(m.t, d.Refused, got.Reason)
 	require.Equal(m.t, m.rows[k].State, got.State)
-	if m.replayed[letter] = d.refused == ""; m.replayed[letter] {
+	if m.replayed[letter] = d.Refused == ""; m.replayed[letter] {
 		require.Equal(m.t, ReplayDone, got.Outcome)
 	}
 }
 
-// feed remembers rows as a feeder reads them; markFed comes some steps later.
+// feed stores rows as the feeder reads them; markEnqueued follows some steps later.
 func (m *model) feed(l *Ledger, p Promotion) {
-	fed, err := l.FeedNone(m.t.Context(), p, 10)
+	items, err := l.FeedUnqueued(m.t.Context(), p, 10)
 	require.NoError(m.t, err)
-	for _, f := range fed {
-		require.Equal(m.t, HintNone, m.rows[f.Key].Hint)
-		m.fed[f.Key] = f
+	for _, f := range items {
+		require.Equal(m.t, QueueNone, m.rows[f.Key].Queue)
+		m.items[f.Key] = f
 	}
 }
 
-func (m *model) markFed(l *Ledger, p Promotion) {
-	var rows []Feed
-	for k, f := range m.fed {
+func (m *model) markEnqueued(l *Ledger, p Promotion) {
+	var rows []FeedItem
+	for k, f := range m.items {
 		if k.Of() == p {
 			rows = append(rows, f)
-			delete(m.fed, k)
+			delete(m.items, k)
 		}
 	}
-	marked, err := l.MarkFed(m.t.Context(), p, "", rows)
+	marked, err := l.MarkEnqueued(m.t.Context(), p, "", rows)
 	require.NoError(m.t, err)
 	want := 0
 	for _, f := range rows {
 		before := m.rows[f.Key].Version
-		m.apply(l, f.Key, event{kind: evFed, version: f.seq})
+		m.apply(l, f.Key, rules.Event{Kind: rules.EventEnqueued, Version: f.version})
 		if m.rows[f.Key].Version != before {
 			want++
 		}
@@ -285,10 +287,10 @@ func (m *model) markFed(l *Ledger, p Promotion) {
 	require.Equal(m.t, want, marked)
 }
 
-// compare checks that no row changed that nothing happened to.
+// compare checks that no other row changed.
 func (m *model) compare() {
-	for _, p := range []Promotion{{"POINT", 1}, {"POINT", 2}} {
-		require.NoError(m.t, m.ledgers[m.n%2].Books(m.t.Context(), p, func(e Entry) error {
+	for _, p := range []Promotion{{Type: "POINT", ID: 1}, {Type: "POINT", ID: 2}} {
+		require.NoError(m.t, m.ledgers[m.n%2].EachPayout(m.t.Context(), p, func(e Payout) error {
 			require.Equal(m.t, m.rows[e.Key], e.Row)
 			return nil
 		}))

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,18 +11,18 @@ import (
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
-// OutboxKind says what is to be published.
+// OutboxKind is the kind of an outbox row.
 type OutboxKind string
 
 // The kinds of outbox rows.
 const (
-	OutboxDead   OutboxKind = "dead"   // a dead letter
-	OutboxResult OutboxKind = "result" // how a payout ended; Payload is a ResultEvent
+	OutboxDead    OutboxKind = "dead"   // a dead letter
+	OutboxOutcome OutboxKind = "result" // the end of a payout; Payload is an OutcomeEvent
 )
 
-// Message is an outbox row to publish.
-type Message struct {
-	ID            int64 // grows; the same when a message is offered again
+// OutboxMessage is an outbox row to publish.
+type OutboxMessage struct {
+	ID            int64 // increases; the same when a message is passed again
 	Kind          OutboxKind
 	Key           Key
 	Class         string // of a dead letter; of a result its state
@@ -30,7 +31,7 @@ type Message struct {
 	Headers       map[string]string
 	RecordKey     []byte
 	Origin        string
-	Handler       string
+	Route         string
 	Attempts      int
 	FirstFailedAt time.Time
 	CreatedAt     time.Time
@@ -38,41 +39,43 @@ type Message struct {
 	tries int
 }
 
-// outboxClaim is how long claimed rows are kept from other instances; a publish is bounded by it.
-const outboxClaim = 30 * time.Second
+// outboxClaimTime is how long claimed rows are reserved for one instance; it bounds a publish.
+const outboxClaimTime = 30 * time.Second
 
-// outboxBackoff is how long a row that can't be published is left alone; it doubles up to ten minutes.
+// outboxBackoff is the first delay of a row that can't be published. It doubles up to ten minutes.
 const outboxBackoff = time.Second
 
-// The claim is materialised, so that the rows are picked and locked exactly once.
+// MATERIALIZED, so that the rows are selected and locked exactly once.
 const sqlClaim = `WITH picked AS MATERIALIZED (
 	SELECT id FROM outbox WHERE kind = $1 AND published_at IS NULL AND (claimed_until IS NULL OR claimed_until <= $2)
 	ORDER BY id LIMIT $3%s)
 UPDATE outbox SET claimed_until = $4, tries = tries + 1 WHERE id IN (SELECT id FROM picked)
 RETURNING id, type, promotion_id, target_id, class, error, payload, headers, record_key, origin, handler, attempts, tries, first_failed_at, created_at`
 
-// PartialError is an error of publish that names what it failed for; the rest of the batch is published.
+// PartialError is an error of publish that names the failed messages; the others are published.
 type PartialError struct {
 	Failed map[int]error // by index in the batch; never empty
-	Err    error         // all of it, for people
+	Err    error         // the complete error
 }
 
-// Error is that of Err.
+// Error returns the text of Err.
 func (e *PartialError) Error() string { return e.Err.Error() }
 
 // Unwrap returns Err.
 func (e *PartialError) Unwrap() error { return e.Err }
 
-// Relay publishes up to limit rows of the outbox, oldest first, and returns how many it published. Several
-// instances may relay at once: a row is claimed by one. Each row is published at least once. When publish
-// fails for a batch and does not name the rows (PartialError), they are tried alone, so that one bad row holds nobody up; what
-// fails stays for later, and its errors are joined in the result.
-func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish func(context.Context, []Message) error) (int, error) {
+// Relay publishes up to limit rows of the outbox, oldest first, and returns the number of published
+// rows. Several instances may relay at once: each row is claimed by one. Each row is published at
+// least once.
+//
+// If publish fails without naming the rows (PartialError), they are tried one by one, so that one
+// bad row delays no other. Failed rows stay for later, and their errors are joined in the result.
+func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish func(context.Context, []OutboxMessage) error) (int, error) {
 	claimed, err := l.claim(ctx, kind, limit)
 	if err != nil || len(claimed) == 0 {
 		return 0, err
 	}
-	work, cancel := context.WithTimeout(ctx, outboxClaim/2)
+	work, cancel := context.WithTimeout(ctx, outboxClaimTime/2)
 	defer cancel()
 	err = publish(work, claimed)
 	var partial *PartialError
@@ -83,7 +86,7 @@ func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish 
 		}
 		return len(claimed), nil
 	case errors.As(err, &partial):
-		var good, bad []Message
+		var good, bad []OutboxMessage
 		for i, m := range claimed {
 			if partial.Failed[i] == nil {
 				good = append(good, m)
@@ -97,7 +100,7 @@ func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish 
 }
 
 // relayAlone publishes rows one by one.
-func (l *Ledger) relayAlone(ctx, work context.Context, kind OutboxKind, claimed []Message, publish func(context.Context, []Message) error) (int, error) {
+func (l *Ledger) relayAlone(ctx, work context.Context, kind OutboxKind, claimed []OutboxMessage, publish func(context.Context, []OutboxMessage) error) (int, error) {
 	var errs []error
 	n := 0
 	for i := range claimed {
@@ -110,7 +113,7 @@ func (l *Ledger) relayAlone(ctx, work context.Context, kind OutboxKind, claimed 
 			err = l.published(ctx, kind, one)
 			n++
 		} else if errs = append(errs, err); len(errs) >= 3 && len(errs) == i+1 {
-			// Not one could be published: it is not the rows' fault.
+			// No row could be published, so the rows are not the reason.
 			return n, errors.Join(append(errs[:1], l.postpone(ctx, claimed))...)
 		} else {
 			err = l.postpone(ctx, one)
@@ -122,16 +125,16 @@ func (l *Ledger) relayAlone(ctx, work context.Context, kind OutboxKind, claimed 
 	return n, errors.Join(errs...)
 }
 
-func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]Message, error) {
-	var claimed []Message
+func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]OutboxMessage, error) {
+	var claimed []OutboxMessage
 	err := l.update(ctx, "claim outbox rows", nil, func(q querier, now time.Time) error {
 		claimed = claimed[:0]
 		return q.query(ctx, func(r scanner) error {
-			m := Message{Kind: kind}
+			m := OutboxMessage{Kind: kind}
 			var headers string
 			var first, created sqldb.Time
 			if err := r.Scan(&m.ID, (*string)(&m.Key.Type), &m.Key.Promotion, &m.Key.Target, &m.Class, &m.Error, &m.Payload, &headers, &m.RecordKey,
-				&m.Origin, &m.Handler, &m.Attempts, &m.tries, &first, &created); err != nil {
+				&m.Origin, &m.Route, &m.Attempts, &m.tries, &first, &created); err != nil {
 				return err
 			}
 			m.FirstFailedAt, m.CreatedAt = first.Time, created.Time
@@ -139,14 +142,14 @@ func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]Messa
 			m.Headers, err = decodeHeaders(headers)
 			claimed = append(claimed, m)
 			return err
-		}, fmt.Sprintf(sqlClaim, q.forUpdate(true)), string(kind), now, limit, now.Add(outboxClaim))
+		}, fmt.Sprintf(sqlClaim, q.forUpdate(true)), string(kind), now, limit, now.Add(outboxClaimTime))
 	})
-	slices.SortFunc(claimed, func(a, b Message) int { return compare(a.ID, b.ID) })
+	slices.SortFunc(claimed, func(a, b OutboxMessage) int { return cmp.Compare(a.ID, b.ID) })
 	return claimed, err
 }
 
-// published ends the rows: a result is forgotten, a dead letter stays for the count.
-func (l *Ledger) published(ctx context.Context, kind OutboxKind, ms []Message) error {
+// published deletes results. Dead letters stay, because they are counted.
+func (l *Ledger) published(ctx context.Context, kind OutboxKind, ms []OutboxMessage) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return l.update(ctx, "mark outbox rows published", nil, func(q querier, now time.Time) error {
@@ -154,7 +157,7 @@ func (l *Ledger) published(ctx context.Context, kind OutboxKind, ms []Message) e
 		for i, m := range ms {
 			ids[i] = m.ID
 		}
-		if kind == OutboxResult {
+		if kind == OutboxOutcome {
 			in, arg := q.anyOf("$1", ids)
 			_, err := q.exec(ctx, `DELETE FROM outbox WHERE id `+in, arg)
 			return err
@@ -165,8 +168,8 @@ func (l *Ledger) published(ctx context.Context, kind OutboxKind, ms []Message) e
 	})
 }
 
-// postpone gives rows back for later.
-func (l *Ledger) postpone(ctx context.Context, ms []Message) error {
+// postpone releases rows, with a delay.
+func (l *Ledger) postpone(ctx context.Context, ms []OutboxMessage) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return l.update(ctx, "postpone outbox rows", nil, func(q querier, now time.Time) error {

@@ -24,7 +24,7 @@ func payMany(t *testing.T, l *Ledger, promotion, n int64) {
 			if err != nil {
 				return err
 			}
-			_, err = l.Settle(t.Context(), Result{Key: key(promotion, target+1), Epoch: b.Epoch, Outcome: Paid, TransactionKey: "x"})
+			_, err = l.Settle(t.Context(), CallResult{Key: key(promotion, target+1), Epoch: b.Epoch, Outcome: Paid, TransactionKey: "x"})
 			return err
 		})
 	}
@@ -33,7 +33,7 @@ func payMany(t *testing.T, l *Ledger, promotion, n int64) {
 
 func TestRelayByManyPublishesEachOnce(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		ledgers := []*Ledger{h.open(t, withResults), h.open(t, withResults, as("b"))}
 		payMany(t, ledgers[0], 1, 300)
 		var mu sync.Mutex
@@ -42,7 +42,7 @@ func TestRelayByManyPublishesEachOnce(t *testing.T) {
 		for i := range 6 {
 			g.Go(func() error {
 				for {
-					n, err := ledgers[i%2].Relay(t.Context(), OutboxResult, 17, func(_ context.Context, ms []Message) error {
+					n, err := ledgers[i%2].Relay(t.Context(), OutboxOutcome, 17, func(_ context.Context, ms []OutboxMessage) error {
 						mu.Lock()
 						defer mu.Unlock()
 						for i, m := range ms {
@@ -67,14 +67,14 @@ func TestRelayByManyPublishesEachOnce(t *testing.T) {
 	})
 }
 
-func TestRelayIsNotHeldUpByOneBadRow(t *testing.T) {
+func TestOneBadRowDelaysNoOtherRow(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, withResults)
 		payMany(t, l, 1, 5)
 		bad := true
 		var got []int64
-		publish := func(_ context.Context, ms []Message) error {
+		publish := func(_ context.Context, ms []OutboxMessage) error {
 			for _, m := range ms {
 				if m.Key.Target == 3 && bad {
 					return errors.New("too large")
@@ -85,31 +85,31 @@ func TestRelayIsNotHeldUpByOneBadRow(t *testing.T) {
 			}
 			return nil
 		}
-		n, err := l.Relay(t.Context(), OutboxResult, 10, publish)
+		n, err := l.Relay(t.Context(), OutboxOutcome, 10, publish)
 		require.ErrorContains(t, err, "too large")
 		require.Equal(t, 4, n)
 		h.advance(-time.Minute) // however long the next relay takes to come
-		n, err = l.Relay(t.Context(), OutboxResult, 10, publish)
+		n, err = l.Relay(t.Context(), OutboxOutcome, 10, publish)
 		require.NoError(t, err)
 		require.Zero(t, n, "the bad one waits")
 		bad = false
 		h.advance(time.Hour)
-		n, err = l.Relay(t.Context(), OutboxResult, 10, publish)
+		n, err = l.Relay(t.Context(), OutboxOutcome, 10, publish)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		require.Equal(t, []int64{1, 2, 3, 4, 5}, sorted(got))
 	})
 }
 
-// A publisher that says which rows it could not publish is not asked again for the others.
-func TestRelayBelievesWhoNamesTheRows(t *testing.T) {
+// A publisher that names the failed rows is not called again for the others.
+func TestRelayTrustsAPublisherThatNamesTheRows(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, withResults)
 		payMany(t, l, 1, 5)
 		var batches [][]int64
 		bad := map[int64]bool{2: true, 5: true}
-		publish := func(_ context.Context, ms []Message) error {
+		publish := func(_ context.Context, ms []OutboxMessage) error {
 			var targets []int64
 			failed := map[int]error{}
 			for i, m := range ms {
@@ -124,16 +124,16 @@ func TestRelayBelievesWhoNamesTheRows(t *testing.T) {
 			}
 			return &PartialError{Failed: failed, Err: errors.New("some are too large")}
 		}
-		n, err := l.Relay(t.Context(), OutboxResult, 10, publish)
+		n, err := l.Relay(t.Context(), OutboxOutcome, 10, publish)
 		require.ErrorContains(t, err, "some are too large")
 		require.Equal(t, 3, n)
 		h.advance(time.Hour)
-		n, err = l.Relay(t.Context(), OutboxResult, 10, publish)
+		n, err = l.Relay(t.Context(), OutboxOutcome, 10, publish)
 		require.Error(t, err)
 		require.Zero(t, n)
 		clear(bad)
 		h.advance(time.Hour)
-		n, err = l.Relay(t.Context(), OutboxResult, 10, publish)
+		n, err = l.Relay(t.Context(), OutboxOutcome, 10, publish)
 		require.NoError(t, err)
 		require.Equal(t, 2, n)
 		for _, b := range batches {
@@ -145,20 +145,20 @@ func TestRelayBelievesWhoNamesTheRows(t *testing.T) {
 
 func TestRelaySurvivesADeadPublisherAndADeadRelay(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, withResults)
 		payMany(t, l, 1, 10)
 		calls := 0
-		_, err := l.Relay(t.Context(), OutboxResult, 10, func(context.Context, []Message) error { calls++; return errors.New("broker down") })
+		_, err := l.Relay(t.Context(), OutboxOutcome, 10, func(context.Context, []OutboxMessage) error { calls++; return errors.New("broker down") })
 		require.ErrorContains(t, err, "broker down")
 		require.Equal(t, 4, calls, "not every row is tried against a broker that is down")
 		h.advance(time.Hour)
 
-		claimed, err := l.claim(t.Context(), OutboxResult, 10) // its process dies before it publishes
+		claimed, err := l.claim(t.Context(), OutboxOutcome, 10) // its process crashes
 		require.NoError(t, err)
 		require.Len(t, claimed, 10)
-		require.Empty(t, relayed(t, l, OutboxResult))
-		h.advance(outboxClaim + time.Second)
-		require.Len(t, relayed(t, l, OutboxResult), 10)
+		require.Empty(t, relayed(t, l, OutboxOutcome))
+		h.advance(outboxClaimTime + time.Second)
+		require.Len(t, relayed(t, l, OutboxOutcome), 10)
 	})
 }

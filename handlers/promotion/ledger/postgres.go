@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
-// postgres is the store on PostgreSQL. Payouts have a pool of their own, whose sessions may only use
-// index scans and nested loops: the planner has no say in what a hot statement reads.
+// postgres is the store on PostgreSQL. Payouts have a pool of their own, whose sessions only use
+// index scans and nested loops: docs/decisions/0019-forced-plans.md.
 type postgres struct {
 	hot   *pgxpool.Pool
 	cold  *pgxpool.Pool
@@ -33,11 +33,11 @@ type postgres struct {
 
 const coldConnections = 4
 
-// How long PostgreSQL waits for one lock. Each is an SQL value.
+// Time limits of one wait for a lock. Each is an SQL value.
 const (
-	pgLockTimeout     = "4s"    // of a hot statement; less than what the writer of an answer has (5 s)
-	pgPartLockTimeout = "250ms" // of a part of a batch that has waited before
-	pgGateTimeout     = "2s"    // of a pause, resume or cancel: begins and accepts queue behind it
+	pgLockTimeout          = "4s"    // less than the time limit of a settle (5 s)
+	pgPartLockTimeout      = "250ms" // of a part of a batch that has waited before
+	pgPromotionLockTimeout = "2s"    // of a pause, resume or cancel
 )
 
 // pgStaleRow is the SQLSTATE of the function ledger_stale_row.
@@ -50,7 +50,7 @@ func openPostgres(ctx context.Context, cfg Config, log *slog.Logger, skew *atomi
 		"enable_hashjoin = off", "enable_mergejoin = off", "plan_cache_mode = force_generic_plan", "lock_timeout = '"+pgLockTimeout+"'"); err != nil {
 		return nil, err
 	}
-	// Rare statements that read in an order must read an index in that order, and join by probes, statistics or not.
+	// Rare statements with an order must read an index in that order, and join by index probes.
 	if s.cold, err = newPool(ctx, cfg.DSN.Reveal(), coldConnections, "jit = off", "enable_seqscan = off", "enable_sort = off",
 		"enable_hashjoin = off", "enable_mergejoin = off"); err != nil {
 		s.hot.Close()
@@ -59,16 +59,16 @@ func openPostgres(ctx context.Context, cfg Config, log *slog.Logger, skew *atomi
 	if err := s.hot.Ping(ctx); err != nil {
 		c := s.hot.Config().ConnConfig
 		_ = s.close()
-		return nil, notOpened("postgres at "+net.JoinHostPort(c.Host, fmt.Sprint(c.Port)), err)
+		return nil, openError("postgres at "+net.JoinHostPort(c.Host, fmt.Sprint(c.Port)), err)
 	}
 	return s, nil
 }
 
-// newPool makes a pool of sessions with the settings.
+// newPool opens a pool whose sessions have the settings.
 func newPool(ctx context.Context, dsn string, size int, settings ...string) (*pgxpool.Pool, error) {
 	c, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
-		return nil, fmt.Errorf("ledger: dsn: %w", err) // pgx leaves the password out
+		return nil, fmt.Errorf("ledger: dsn: %w", err) // pgx omits the password
 	}
 	c.MaxConns, c.MinConns = int32(size), 0
 	sqldb.TunePostgres(c.ConnConfig)
@@ -95,7 +95,7 @@ func (s *postgres) migrate(ctx context.Context) error {
 	return migrations().Up(ctx, db, sqldb.Postgres, s.log)
 }
 
-// fault sorts errors by SQLSTATE class.
+// fault classifies errors by SQLSTATE.
 func (s *postgres) fault(err error) fault {
 	var pg *pgconn.PgError
 	switch {
@@ -180,30 +180,29 @@ func (s *postgres) with(ctx context.Context, pool *pgxpool.Pool, fn func(querier
 	return fn(q, now)
 }
 
-// oldGateOf is the key of a promotion's gate in the version before the trigger promotions_gate. In a rolling upgrade the begins of
-// that version hold this gate and the promotion's row in share mode, and PostgreSQL grants such a share past a writer that
-// waits for the row. A writer therefore takes the old gate exclusively, and first, as a pause of that version does. The release
-// after the one that adds the trigger may remove it: no instance of the version before the trigger runs next to that release.
-func oldGateOf(p Promotion) int32 {
+// oldPromotionLockKey is the lock key of the version before the trigger promotions_gate. A writer
+// takes this lock first, for a rolling upgrade from that version:
+// docs/decisions/0017-promotion-lock.md.
+func oldPromotionLockKey(p Promotion) int32 {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, p.String())
 	return int32(h.Sum32())
 }
 
-// readCommitted is the isolation level whatever the default of the role, the database or the DSN is: a statement that follows a wait for a lock
-// must see what was committed during the wait.
+// readCommitted sets the isolation level regardless of the defaults of role, database and DSN. A
+// statement after a wait for a lock must see commits made during the wait.
 func readCommitted() pgx.TxOptions { return pgx.TxOptions{IsoLevel: pgx.ReadCommitted} }
 
-func (s *postgres) update(ctx context.Context, gate *Promotion, fn func(querier, time.Time) error) error {
+func (s *postgres) update(ctx context.Context, exclusive *Promotion, fn func(querier, time.Time) error) error {
 	return pgx.BeginTxFunc(ctx, s.cold, readCommitted(), func(tx pgx.Tx) error {
-		if gate != nil {
-			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+pgGateTimeout+"'"); err != nil {
+		if exclusive != nil {
+			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+pgPromotionLockTimeout+"'"); err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, pgOldGate, oldGateOf(*gate)); err != nil {
+			if _, err := tx.Exec(ctx, pgOldPromotionLock, oldPromotionLockKey(*exclusive)); err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, pgGate, string(gate.Type), gate.ID); err != nil {
+			if _, err := tx.Exec(ctx, pgPromotionLock, string(exclusive.Type), exclusive.ID); err != nil {
 				return err
 			}
 		}

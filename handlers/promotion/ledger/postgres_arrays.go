@@ -5,8 +5,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Multi-row statements take one array a column. These functions turn rows into columns, in the order of
-// the statement's parameters.
+// Multi-row statements take one array per column. These functions turn rows into columns, in the
+// order of the parameters.
 
 func promotionArrays(ps []Promotion) (types []string, ids []int64) {
 	types, ids = make([]string, len(ps)), make([]int64, len(ps))
@@ -24,7 +24,7 @@ func keyArrays(keys []Key) (types []string, promotions, targets []int64) {
 	return types, promotions, targets
 }
 
-// column collects one array.
+// column returns one value per row.
 func column[T, V any](rows []T, value func(T) V) []V {
 	out := make([]V, len(rows))
 	for i, r := range rows {
@@ -33,27 +33,27 @@ func column[T, V any](rows []T, value func(T) V) []V {
 	return out
 }
 
-func queueInserts(b *pgx.Batch, rows []*stored) {
-	byKey := make(map[Key]*stored, len(rows))
+func queueInserts(b *pgx.Batch, rows []*storedRow) {
+	byKey := make(map[Key]*storedRow, len(rows))
 	for _, r := range rows {
 		byKey[r.Key] = r
 	}
 	b.Queue(pgInsertRows,
-		column(rows, func(r *stored) string { return string(r.Type) }),
-		column(rows, func(r *stored) int64 { return r.Promotion }),
-		column(rows, func(r *stored) int64 { return r.Target }),
-		column(rows, func(r *stored) int64 { return r.SummaryID }),
-		column(rows, func(r *stored) string { return string(r.State) }),
-		column(rows, func(r *stored) string { return string(r.Hint) }),
-		column(rows, func(r *stored) pgtype.Timestamptz { return stamp(r.HintDue) }),
-		column(rows, func(r *stored) int64 { return r.Version }),
-		column(rows, func(r *stored) pgtype.Timestamptz { return stamp(r.AcceptedAt) }),
-		column(rows, func(r *stored) pgtype.Timestamptz { return stamp(r.SettledAt) }),
-		column(rows, func(r *stored) []byte { return r.payload }),
-		column(rows, func(r *stored) []byte { return r.request }),
-		column(rows, func(r *stored) string { return r.headers }),
-		column(rows, func(r *stored) []byte { return r.recordKey }),
-		column(rows, func(r *stored) string { return r.origin }),
+		column(rows, func(r *storedRow) string { return string(r.Type) }),
+		column(rows, func(r *storedRow) int64 { return r.Promotion }),
+		column(rows, func(r *storedRow) int64 { return r.Target }),
+		column(rows, func(r *storedRow) int64 { return r.SummaryID }),
+		column(rows, func(r *storedRow) string { return string(r.State) }),
+		column(rows, func(r *storedRow) string { return string(r.Queue) }),
+		column(rows, func(r *storedRow) pgtype.Timestamptz { return stamp(r.QueueDue) }),
+		column(rows, func(r *storedRow) int64 { return r.Version }),
+		column(rows, func(r *storedRow) pgtype.Timestamptz { return stamp(r.AcceptedAt) }),
+		column(rows, func(r *storedRow) pgtype.Timestamptz { return stamp(r.SettledAt) }),
+		column(rows, func(r *storedRow) []byte { return r.payload }),
+		column(rows, func(r *storedRow) []byte { return r.request }),
+		column(rows, func(r *storedRow) string { return r.headers }),
+		column(rows, func(r *storedRow) []byte { return r.recordKey }),
+		column(rows, func(r *storedRow) string { return r.origin }),
 	).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var id int64
@@ -71,19 +71,19 @@ func rowArrays(rows []*Row) []any {
 	return []any{
 		column(rows, func(r *Row) int64 { return r.ID }),
 		column(rows, func(r *Row) string { return string(r.State) }),
-		column(rows, func(r *Row) string { return string(r.Hint) }),
-		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.HintDue) }),
+		column(rows, func(r *Row) string { return string(r.Queue) }),
+		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.QueueDue) }),
 		column(rows, func(r *Row) int64 { return r.Version }),
 		column(rows, func(r *Row) int64 { return r.Epoch }),
 		column(rows, func(r *Row) int32 { return int32(r.Attempts) }),
-		column(rows, func(r *Row) int32 { return int32(r.Asks) }),
+		column(rows, func(r *Row) int32 { return int32(r.Lookups) }),
 		column(rows, func(r *Row) int32 { return int32(r.Failures) }),
 		column(rows, func(r *Row) int32 { return int32(r.Interruptions) }),
 		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.LeaseUntil) }),
 		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.NextAttemptAt) }),
 		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.FirstSentAt) }),
 		column(rows, func(r *Row) bool { return r.MaybeCharged }),
-		column(rows, func(r *Row) bool { return r.Asking }),
+		column(rows, func(r *Row) bool { return r.LookingUp }),
 		column(rows, func(r *Row) string { return r.TransactionKey }),
 		column(rows, func(r *Row) string { return r.LastClass }),
 		column(rows, func(r *Row) string { return r.LastError }),
@@ -96,40 +96,40 @@ func rowArrays(rows []*Row) []any {
 	}
 }
 
-func attemptArrays(rows []attemptLine) []any {
+func attemptArrays(rows []attemptRow) []any {
 	return []any{
-		column(rows, func(r attemptLine) int64 { return r.payoutID }),
-		column(rows, func(r attemptLine) int64 { return r.Epoch }),
-		column(rows, func(r attemptLine) bool { return r.Late }),
-		column(rows, func(r attemptLine) int32 { return int32(r.Number) }),
-		column(rows, func(r attemptLine) string { return string(r.Kind) }),
-		column(rows, func(r attemptLine) string { return r.Instance }),
-		column(rows, func(r attemptLine) pgtype.Timestamptz { return stamp(r.StartedAt) }),
-		column(rows, func(r attemptLine) pgtype.Timestamptz { return stamp(r.EndedAt) }),
-		column(rows, func(r attemptLine) string { return string(r.Outcome) }),
-		column(rows, func(r attemptLine) string { return r.Class }),
-		column(rows, func(r attemptLine) string { return r.Answer }),
-		column(rows, func(r attemptLine) int32 { return int32(r.Status) }),
+		column(rows, func(r attemptRow) int64 { return r.payoutID }),
+		column(rows, func(r attemptRow) int64 { return r.Epoch }),
+		column(rows, func(r attemptRow) bool { return r.Late }),
+		column(rows, func(r attemptRow) int32 { return int32(r.Number) }),
+		column(rows, func(r attemptRow) string { return string(r.Kind) }),
+		column(rows, func(r attemptRow) string { return r.Instance }),
+		column(rows, func(r attemptRow) pgtype.Timestamptz { return stamp(r.StartedAt) }),
+		column(rows, func(r attemptRow) pgtype.Timestamptz { return stamp(r.EndedAt) }),
+		column(rows, func(r attemptRow) string { return string(r.Outcome) }),
+		column(rows, func(r attemptRow) string { return r.Class }),
+		column(rows, func(r attemptRow) string { return r.Answer }),
+		column(rows, func(r attemptRow) int32 { return int32(r.Status) }),
 	}
 }
 
-func outboxArrays(rows []outboxLine) []any {
+func outboxArrays(rows []outboxRow) []any {
 	return []any{
-		column(rows, func(r outboxLine) string { return string(r.kind) }),
-		column(rows, func(r outboxLine) string { return string(r.key.Type) }),
-		column(rows, func(r outboxLine) int64 { return r.key.Promotion }),
-		column(rows, func(r outboxLine) int64 { return r.key.Target }),
-		column(rows, func(r outboxLine) string { return r.class }),
-		column(rows, func(r outboxLine) string { return r.err }),
-		column(rows, func(r outboxLine) []byte { return r.payload }),
-		column(rows, func(r outboxLine) string { return r.headers }),
-		column(rows, func(r outboxLine) []byte { return r.recordKey }),
-		column(rows, func(r outboxLine) string { return r.origin }),
-		column(rows, func(r outboxLine) string { return r.handler }),
-		column(rows, func(r outboxLine) int32 { return int32(r.attempts) }),
-		column(rows, func(r outboxLine) pgtype.Timestamptz { return stamp(r.firstFailedAt) }),
-		column(rows, func(r outboxLine) pgtype.Timestamptz { return stamp(r.createdAt) }),
-		column(rows, func(r outboxLine) pgtype.Text { return pgtype.Text{String: r.dedupe, Valid: r.dedupe != ""} }),
+		column(rows, func(r outboxRow) string { return string(r.kind) }),
+		column(rows, func(r outboxRow) string { return string(r.key.Type) }),
+		column(rows, func(r outboxRow) int64 { return r.key.Promotion }),
+		column(rows, func(r outboxRow) int64 { return r.key.Target }),
+		column(rows, func(r outboxRow) string { return r.class }),
+		column(rows, func(r outboxRow) string { return r.err }),
+		column(rows, func(r outboxRow) []byte { return r.payload }),
+		column(rows, func(r outboxRow) string { return r.headers }),
+		column(rows, func(r outboxRow) []byte { return r.recordKey }),
+		column(rows, func(r outboxRow) string { return r.origin }),
+		column(rows, func(r outboxRow) string { return r.handler }),
+		column(rows, func(r outboxRow) int32 { return int32(r.attempts) }),
+		column(rows, func(r outboxRow) pgtype.Timestamptz { return stamp(r.firstFailedAt) }),
+		column(rows, func(r outboxRow) pgtype.Timestamptz { return stamp(r.createdAt) }),
+		column(rows, func(r outboxRow) pgtype.Text { return pgtype.Text{String: r.dedupe, Valid: r.dedupe != ""} }),
 	}
 }
 

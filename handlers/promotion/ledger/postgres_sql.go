@@ -1,20 +1,21 @@
 package ledger
 
-// The hot statements. Each has an EXPLAIN test on an empty, an un-analysed and a full table: rows are
-// reached through a unique index, one probe a row, whatever the planner believes about the table.
-// A join to a LATERAL subquery with OFFSET 0 or a locking clause can't be flattened, so its order is the array's.
+// The statements for payouts. The tests check their plans on an empty, an unanalysed and a full
+// table: each row is one probe of a unique index. A join to a LATERAL subquery with OFFSET 0 or a
+// locking clause can't be flattened, so it keeps the order of the array.
 const (
-	// The gate of a promotion is an advisory lock with a key of its schema, type and number. Two promotions that share a key
-	// only wait for each other's pause. The trigger promotions_gate makes the same key.
-	pgGateKey = `hashtext(current_schema() || '/' || $1::text || '/' || $2::bigint)`
+	// The advisory lock of a promotion has a key of its schema, type and number. Two promotions
+	// with the same key only wait for the pause of each other. The trigger promotions_gate uses the
+	// same key.
+	pgPromotionLockKey = `hashtext(current_schema() || '/' || $1::text || '/' || $2::bigint)`
 
-	// Every batch takes its gates in the order of their keys.
-	pgGates = `SELECT pg_advisory_xact_lock_shared(1296650049, h) FROM (SELECT hashtext(current_schema() || '/' || k.type || '/' || k.id) AS h
+	// Each batch takes its locks in the order of their keys.
+	pgSharePromotionLocks = `SELECT pg_advisory_xact_lock_shared(1296650049, h) FROM (SELECT hashtext(current_schema() || '/' || k.type || '/' || k.id) AS h
 	FROM unnest($1::text[], $2::bigint[]) AS k(type, id) GROUP BY 1 ORDER BY 1) AS gates`
 
-	pgOldGate = `SELECT pg_advisory_xact_lock(1296650049, $1::int)`
+	pgOldPromotionLock = `SELECT pg_advisory_xact_lock(1296650049, $1::int)`
 
-	pgGate = `SELECT pg_advisory_xact_lock(1296650049, ` + pgGateKey + `)`
+	pgPromotionLock = `SELECT pg_advisory_xact_lock(1296650049, ` + pgPromotionLockKey + `)`
 
 	pgReadPromotions = `SELECT p.type, p.promotion_id, p.state
 FROM unnest($1::text[], $2::bigint[]) AS k(type, id)
@@ -25,21 +26,14 @@ CROSS JOIN LATERAL (SELECT * FROM promotions AS p
 SELECT k.type, k.id, 'RUNNING', $3, $3 FROM unnest($1::text[], $2::bigint[]) AS k(type, id)
 ON CONFLICT (type, promotion_id) DO NOTHING`
 
-	pgRowColumns = `p.id, p.type, p.promotion_id, p.target_id, p.summary_id, p.state, p.hint, p.hint_due, p.version,
-	p.epoch, p.attempts, p.asks, p.failures, p.interruptions, p.lease_until, p.next_attempt_at, p.first_sent_at,
-	p.maybe_charged, p.asking, p.transaction_key, p.last_class, p.last_error, p.attempt_started_at, p.attempt_by,
-	p.accepted_at, p.settled_at, p.released, p.key_first_used_at, p.no_charge_seen`
-
-	pgBodyColumns = `p.payload, p.request, p.headers, p.record_key, p.origin`
-
 	pgReadFrom = ` FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS k(type, promotion, target)
 CROSS JOIN LATERAL (SELECT * FROM payouts AS p
 	WHERE p.type = k.type AND p.promotion_id = k.promotion AND p.target_id = k.target `
 
-	pgReadRows   = `SELECT ` + pgRowColumns + pgReadFrom + `OFFSET 0) AS p`
-	pgReadBodies = `SELECT ` + pgRowColumns + `, ` + pgBodyColumns + pgReadFrom + `OFFSET 0) AS p`
-	pgLockRows   = `SELECT ` + pgRowColumns + pgReadFrom + `FOR UPDATE) AS p`
-	pgLockBodies = `SELECT ` + pgRowColumns + `, ` + pgBodyColumns + pgReadFrom + `FOR UPDATE) AS p`
+	pgReadRows     = `SELECT ` + rowColumns + pgReadFrom + `OFFSET 0) AS p`
+	pgReadMessages = `SELECT ` + rowColumns + `, ` + messageColumns + pgReadFrom + `OFFSET 0) AS p`
+	pgLockRows     = `SELECT ` + rowColumns + pgReadFrom + `FOR UPDATE) AS p`
+	pgLockMessages = `SELECT ` + rowColumns + `, ` + messageColumns + pgReadFrom + `FOR UPDATE) AS p`
 
 	pgClock = `SELECT clock_timestamp()`
 
@@ -50,8 +44,8 @@ SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::t
 ON CONFLICT (type, promotion_id, target_id) DO NOTHING
 RETURNING id, type, promotion_id, target_id`
 
-	// The update of rows that were read without a lock: each must be the version that was followed by the
-	// new one. ledger_stale_row raises pgStaleRow, and the complete pipeline fails, when one is not.
+	// Updates rows that were read without a lock. If a row no longer has the version that was read,
+	// ledger_stale_row raises pgStaleRow, and the complete pipeline fails.
 	pgUpdateRows = `WITH done AS (UPDATE payouts AS p SET state = u.state, hint = u.hint, hint_due = u.hint_due, version = u.version,
 	epoch = u.epoch, attempts = u.attempts, asks = u.asks, failures = u.failures, interruptions = u.interruptions,
 	lease_until = u.lease_until, next_attempt_at = u.next_attempt_at, first_sent_at = u.first_sent_at,
@@ -78,22 +72,23 @@ SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::tex
 	$10::text[], $11::text[], $12::int[], $13::timestamptz[], $14::timestamptz[], $15::text[])
 ON CONFLICT (dedupe) DO NOTHING`
 
-	pgBumpSummaries = `INSERT INTO promotion_summaries AS s (type, promotion_id, summary_id, paid, failed, unknown, cancelled)
+	pgAddToSummaries = `INSERT INTO promotion_summaries AS s (type, promotion_id, summary_id, paid, failed, unknown, cancelled)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
 ON CONFLICT (type, promotion_id, summary_id) DO UPDATE SET paid = s.paid + excluded.paid, failed = s.failed + excluded.failed,
 	unknown = s.unknown + excluded.unknown, cancelled = s.cancelled + excluded.cancelled`
 
-	pgDeadBodies = `SELECT p.id, ` + pgBodyColumns + `, a.first
+	pgFailedMessages = `SELECT p.id, ` + messageColumns + `, a.first
 FROM unnest($1::bigint[]) AS k(id)
 CROSS JOIN LATERAL (SELECT * FROM payouts AS p WHERE p.id = k.id OFFSET 0) AS p
 CROSS JOIN LATERAL (SELECT min(ended_at) AS first FROM attempts WHERE payout_id = k.id) AS a`
 
-	// settled_at IS NULL would offer the planner the index of unsettled payouts, which it takes on an empty table.
-	pgMarkFed = `UPDATE payouts AS p SET hint = 'stream', hint_due = $3, version = p.version + 1
+	// No condition on settled_at: on an empty table the planner would use the index of unsettled
+	// payouts.
+	pgMarkEnqueued = `UPDATE payouts AS p SET hint = 'stream', hint_due = $3, version = p.version + 1
 FROM unnest($1::bigint[], $2::bigint[]) AS u(id, seq)
 WHERE p.id = u.id AND p.version = u.seq AND p.state IN ('PENDING', 'SENDING', 'ERROR', 'AMBIGUOUS')`
 
-	// A row that a frozen instance has locked is left out: the other rows are marked without it.
-	pgLockFed = `SELECT p.id FROM unnest($1::bigint[]) AS k(id)
+	// Skips a row that a frozen instance has locked; the others are marked.
+	pgLockEnqueued = `SELECT p.id FROM unnest($1::bigint[]) AS k(id)
 CROSS JOIN LATERAL (SELECT id FROM payouts AS p WHERE p.id = k.id FOR UPDATE SKIP LOCKED) AS p`
 )

@@ -17,14 +17,14 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// waiters counts the sessions that wait for the gate of POINT:1 in the test's schema.
+// waiters counts the sessions that wait for the lock of POINT:1 in the test's schema.
 func waiters(t *testing.T, conn *pgx.Conn) (n int) {
 	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
 		AND classid = 1296650049 AND objid::bigint = hashtext(current_schema() || '/POINT/1')::bigint & 4294967295`).Scan(&n))
 	return n
 }
 
-func (h *home) connect(t *testing.T) *pgx.Conn {
+func (h *testDB) connect(t *testing.T) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), h.dsn)
 	require.NoError(t, err)
@@ -32,32 +32,32 @@ func (h *home) connect(t *testing.T) *pgx.Conn {
 	return conn
 }
 
-// TestPauseGoesBeforeLaterBegins: a begin that comes after a waiting pause queues behind it, although
-// PostgreSQL would share the promotion's row with it at once.
+// A begin after a waiting pause queues behind it, although PostgreSQL would share the promotion's
+// row with it.
 func TestPauseGoesBeforeLaterBegins(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		h := newPostgresHome(t)
+		h := newPostgresDB(t)
 		conn := h.connect(t)
 		l := h.open(t)
-		p := Promotion{"POINT", 1}
+		p := Promotion{Type: "POINT", ID: 1}
 		mustAccept(t, l, record(1, 1))
 
-		first, _, err := l.store.begin(t.Context(), want{promotions: []Promotion{p}})
+		first, _, err := l.store.begin(t.Context(), readRequest{promotions: []Promotion{p}})
 		require.NoError(t, err)
 		paused := make(chan error, 1)
-		go func() { paused <- l.Pause(context.Background(), p, ann) }()
+		go func() { paused <- l.Pause(context.Background(), p, operator) }()
 		require.Eventually(t, func() bool { return waiters(t, conn) == 1 }, 20*time.Second, time.Millisecond)
-		begun := make(chan Begun, 1)
+		leased := make(chan BeginResult, 1)
 		go func() {
 			b, _ := l.Begin(context.Background(), record(1, 1))
-			begun <- b
+			leased <- b
 		}()
-		var b Begun
+		var b BeginResult
 		require.Eventually(t, func() bool {
 			select {
-			case b = <-begun:
+			case b = <-leased:
 				return true
 			default:
 				return waiters(t, conn) == 2
@@ -66,20 +66,20 @@ func TestPauseGoesBeforeLaterBegins(t *testing.T) {
 		first.rollback()
 		require.NoError(t, <-paused)
 		if b.Next == 0 {
-			b = <-begun
+			b = <-leased
 		}
 		require.Equal(t, "paused", b.Why)
 	})
 }
 
-// TestBeginWaitsForAnyWriterOfItsPromotion: also for one that knows nothing of gates, such as a person. The begin reads what
-// that writer has committed, whatever the isolation level of the database is.
+// A begin also waits for a writer that takes no advisory lock, such as a person in psql. It reads
+// what that writer has committed, at any default isolation level.
 func TestBeginWaitsForAnyWriterOfItsPromotion(t *testing.T) {
 	t.Parallel()
 	for _, isolation := range []string{"read committed", "repeatable read"} {
 		t.Run("postgres, "+isolation, func(t *testing.T) {
 			t.Parallel()
-			h := newPostgresHome(t)
+			h := newPostgresDB(t)
 			conn, writer := h.connect(t), h.connect(t)
 			h.dsn += "&default_transaction_isolation=" + url.PathEscape(isolation)
 			l := h.open(t)
@@ -88,34 +88,34 @@ func TestBeginWaitsForAnyWriterOfItsPromotion(t *testing.T) {
 			require.NoError(t, err)
 			_, err = tx.Exec(t.Context(), `UPDATE promotions SET state = 'CANCELLED'`)
 			require.NoError(t, err)
-			begun := make(chan Begun, 1)
+			leased := make(chan BeginResult, 1)
 			go func() {
-				b, err := untilAnswered(context.Background(), func(ctx context.Context) (Begun, error) { return l.Begin(ctx, record(1, 1)) })
+				b, err := untilAnswered(context.Background(), func(ctx context.Context) (BeginResult, error) { return l.Begin(ctx, record(1, 1)) })
 				assert.NoError(t, err)
-				begun <- b
+				leased <- b
 			}()
-			require.Eventually(t, func() bool { return waiters(t, conn) > 0 || len(begun) > 0 }, 20*time.Second, time.Millisecond)
-			require.Empty(t, begun)
+			require.Eventually(t, func() bool { return waiters(t, conn) > 0 || len(leased) > 0 }, 20*time.Second, time.Millisecond)
+			require.Empty(t, leased)
 			require.NoError(t, tx.Commit(t.Context()))
-			require.Equal(t, "cancelled", (<-begun).Why)
+			require.Equal(t, "cancelled", (<-leased).Why)
 		})
 	}
 }
 
-// TestPauseGoesBeforeBeginsOfTheVersionBefore: in a rolling upgrade their begins overlap without end, in share mode. Each here
-// commits only when the next one has its locks or waits for one.
+// In a rolling upgrade the begins of the version before overlap without end, in shared mode. Here
+// each commits only when the next one has its locks or waits for one.
 func TestPauseGoesBeforeBeginsOfTheVersionBefore(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		h := newPostgresHome(t)
+		h := newPostgresDB(t)
 		l, watch := h.open(t), h.connect(t)
-		p := Promotion{"POINT", 31}
+		p := Promotion{Type: "POINT", ID: 31}
 		mustAccept(t, l, record(p.ID, 1))
 		sessions := [2]*pgx.Conn{h.connect(t), h.connect(t)}
 		begin := func(conn *pgx.Conn) error {
 			_, err := conn.Exec(context.Background(), fmt.Sprintf(`BEGIN; SELECT pg_advisory_xact_lock_shared(1296650049, %d);
-				SELECT state FROM promotions WHERE promotion_id = %d FOR SHARE`, oldGateOf(p), p.ID))
+				SELECT state FROM promotions WHERE promotion_id = %d FOR SHARE`, oldPromotionLockKey(p), p.ID))
 			return err
 		}
 		commit := func(conn *pgx.Conn) {
@@ -124,22 +124,23 @@ func TestPauseGoesBeforeBeginsOfTheVersionBefore(t *testing.T) {
 		}
 		require.NoError(t, begin(sessions[0]))
 		paused := make(chan error, 1)
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // such begins keep a waiting pause out indefinitely
+		// Such begins would delay a pause indefinitely.
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		go func() { paused <- l.Pause(ctx, p, ann) }()
+		go func() { paused <- l.Pause(ctx, p, operator) }()
 		var err error
 		for n, answered := 0, false; !answered; n++ {
 			now, next := sessions[n%2], sessions[(n+1)%2]
-			begun := make(chan error, 1)
-			go func() { begun <- begin(next) }()
+			leased := make(chan error, 1)
+			go func() { leased <- begin(next) }()
 			require.Eventually(t, func() bool {
 				var waits bool
 				require.NoError(t, watch.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)`,
 					int32(next.PgConn().PID())).Scan(&waits))
-				return waits || len(begun) > 0
+				return waits || len(leased) > 0
 			}, 20*time.Second, time.Millisecond)
 			commit(now)
-			require.NoError(t, <-begun)
+			require.NoError(t, <-leased)
 			select {
 			case err = <-paused:
 				answered = true
@@ -151,25 +152,25 @@ func TestPauseGoesBeforeBeginsOfTheVersionBefore(t *testing.T) {
 	})
 }
 
-// TestABeginLeavesThePromotionUnlocked: its gate is enough, and schemas of one database have gates of their own.
-func TestABeginLeavesThePromotionUnlocked(t *testing.T) {
+// A begin only takes the advisory lock, and schemas of one database have different locks.
+func TestBeginDoesNotLockThePromotionRow(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		h := newPostgresHome(t)
-		l, other, conn, p := h.open(t), newPostgresHome(t).open(t), h.connect(t), Promotion{"POINT", 32}
+		h := newPostgresDB(t)
+		l, other, conn, p := h.open(t), newPostgresDB(t).open(t), h.connect(t), Promotion{Type: "POINT", ID: 32}
 		mustAccept(t, l, record(p.ID, 1))
-		u, _, err := l.store.begin(t.Context(), want{promotions: []Promotion{p}})
+		u, _, err := l.store.begin(t.Context(), readRequest{promotions: []Promotion{p}})
 		require.NoError(t, err)
 		defer u.rollback()
 		_, err = conn.Exec(t.Context(), `SELECT FROM promotions FOR UPDATE NOWAIT`)
 		require.NoError(t, err)
-		require.NoError(t, other.Pause(t.Context(), p, ann))
-		require.NoError(t, u.commit(t.Context(), &changes{}), "the pause did not wait until the session was ended")
+		require.NoError(t, other.Pause(t.Context(), p, operator))
+		require.NoError(t, u.commit(t.Context(), &writeSet{}), "the pause did not wait until the session was ended")
 	})
 }
 
-// staleStore finds every row changed that it has not locked.
+// staleStore reports every row as changed that it has not locked.
 type staleStore struct {
 	store
 	begins []bool
@@ -177,7 +178,7 @@ type staleStore struct {
 
 var errStale = errors.New("stale")
 
-func (s *staleStore) begin(ctx context.Context, w want) (unit, *snapshot, error) {
+func (s *staleStore) begin(ctx context.Context, w readRequest) (transaction, *readResult, error) {
 	s.begins = append(s.begins, w.lock)
 	if !w.lock {
 		return nil, nil, errStale
@@ -194,18 +195,18 @@ func (s *staleStore) fault(err error) fault {
 
 func TestStaleRowsAreLockedTheSecondTime(t *testing.T) {
 	t.Parallel()
-	l := newSQLiteHome(t).open(t)
+	l := newSQLiteDB(t).open(t)
 	s := &staleStore{store: l.store}
 	l.store = s
 	mustAccept(t, l, record(1, 1))
 	require.Equal(t, []bool{false, true}, s.begins)
 }
 
-func TestFaults(t *testing.T) {
+func TestErrorClasses(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		h := newPostgresHome(t)
+		h := newPostgresDB(t)
 		s := h.open(t).store.(*postgres)
 		for sql, want := range map[string]fault{
 			`SELECT ledger_stale_row()`: faultStale,
@@ -228,13 +229,13 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestSessionsOfAStandbyAreNotKept: after a switchover each session fails once, and a ledger is not opened on a server that
-// takes no writes.
+// After a switchover each session fails once. A ledger is not opened on a server that takes no
+// writes.
 func TestSessionsOfAStandbyAreNotKept(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		h := newPostgresHome(t)
+		h := newPostgresDB(t)
 		l := h.open(t)
 		s := l.store.(*postgres)
 		for _, c := range []struct {
@@ -242,7 +243,7 @@ func TestSessionsOfAStandbyAreNotKept(t *testing.T) {
 			write func() error
 		}{
 			{s.hot, func() error { _, err := l.Accept(t.Context(), record(1, 1), false); return err }},
-			{s.cold, func() error { return l.Activate(t.Context(), Promotion{"POINT", 1}, 0) }},
+			{s.cold, func() error { return l.Activate(t.Context(), Promotion{Type: "POINT", ID: 1}, 0) }},
 		} {
 			require.LessOrEqual(t, c.pool.Config().MaxConnLifetime, 10*time.Minute)
 			require.Positive(t, c.pool.Config().MaxConnLifetimeJitter)
@@ -274,20 +275,21 @@ func TestSessionsOfAStandbyAreNotKept(t *testing.T) {
 	})
 }
 
-// A transaction that a change by another one ends leaves a line in PostgreSQL's log that names the cause.
+// A transaction that was rolled back because of a concurrent change has a line in PostgreSQL's log
+// with the cause.
 func TestAStaleRowNamesItsCause(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		l := newPostgresHome(t).open(t)
+		l := newPostgresDB(t).open(t)
 		s := l.store.(*postgres)
 		mustAccept(t, l, record(1, 1))
-		u, snap, err := s.begin(t.Context(), want{keys: []Key{key(1, 1)}})
+		u, snap, err := s.begin(t.Context(), readRequest{keys: []Key{key(1, 1)}})
 		require.NoError(t, err)
 		defer u.rollback()
 		row := snap.rows[key(1, 1)].Row
 		row.Version += 2 // as if it was read before the change of another transaction
-		err = u.commit(t.Context(), &changes{rows: []*Row{&row}})
+		err = u.commit(t.Context(), &writeSet{rows: []*Row{&row}})
 		var pg *pgconn.PgError
 		require.ErrorAs(t, err, &pg)
 		require.Contains(t, pg.Message, "changed by another transaction")

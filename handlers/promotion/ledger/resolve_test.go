@@ -8,56 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestResolveTable: a person's word is heard about UNKNOWN payouts, and with force about AMBIGUOUS ones of which only lookups
-// are left.
-func TestResolveTable(t *testing.T) {
-	t.Parallel()
-	lookups := map[string]bool{"ambiguous must ask": true, "ambiguous old": true, "ambiguous used up": true, "ambiguous released": true, "ambiguous, key long used": true}
-	for name, row := range shapes() {
-		for i := range 12 {
-			promotion := []PromotionState{PromotionRunning, PromotionPaused, PromotionCancelled}[i%3]
-			r := Resolution{Paid: i/3%2 == 0, TransactionKey: "tx", Who: "me", Why: "their book", Force: i/6 == 0}
-			if !r.Paid {
-				r.TransactionKey = ""
-			}
-			next, eff, d := testPolicy().apply(row, event{kind: evResolve, now: t0, promotion: promotion, resolve: r})
-			checkStep(t, row, next, eff, d)
-			looked := lookups[name] || promotion == PromotionCancelled && (name == "ambiguous due" || name == "ambiguous not due")
-			effect := effects{settled: true, left: Unknown}
-			switch {
-			case name == "unknown":
-			case looked && r.Force && r.Paid:
-				effect = effects{settled: true}
-			case looked && r.Force:
-				effect = effects{settled: true, dead: ClassResolved}
-			default:
-				require.NotEmpty(t, d.refused, name)
-				require.Equal(t, row, next, name)
-				require.Equal(t, effects{}, eff, name)
-				continue
-			}
-			require.Empty(t, d.refused, name)
-			require.Equal(t, effect, eff, name)
-			want := row
-			want.State, want.Version, want.Epoch, want.SettledAt, want.TransactionKey = Success, row.Version+1, row.Epoch+1, t0, "tx"
-			want.NextAttemptAt, want.Asking = time.Time{}, false
-			if !r.Paid {
-				want.State, want.TransactionKey, want.MaybeCharged, want.FirstSentAt = Failed, "", false, time.Time{}
-				want.LastClass, want.LastError = ClassResolved, "their book"
-			}
-			require.Equal(t, want, next, name)
-		}
-	}
-}
-
 func TestResolve(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, once, withResults)
-		p := Promotion{"POINT", 1}
+		p := Promotion{Type: "POINT", ID: 1}
 		for target := range int64(3) {
 			mustAccept(t, l, record(1, target+1))
-			give(t, l, record(1, target+1), true)
+			endPayout(t, l, record(1, target+1), true)
 		}
 		require.NoError(t, l.Resolve(t.Context(), key(1, 1), Resolution{Paid: true, TransactionKey: "tx-1", Who: "kim", Why: "in their book"}))
 		require.NoError(t, l.Resolve(t.Context(), key(1, 2), Resolution{Who: "kim", Why: "ticket 4711"}))
@@ -72,7 +30,7 @@ func TestResolve(t *testing.T) {
 		x = mustExplain(t, l, key(1, 2))
 		require.Equal(t, Failed, x.State)
 		require.False(t, x.MaybeCharged)
-		require.Len(t, x.Letters, 1, "a resolution is no new dead letter")
+		require.Len(t, x.DeadLetters, 1, "a resolution is no new dead letter")
 
 		err := l.Resolve(t.Context(), key(1, 1), Resolution{Who: "kim", Why: "no, wait"})
 		require.ErrorIs(t, err, ErrRefused)
@@ -83,18 +41,18 @@ func TestResolve(t *testing.T) {
 		}
 		require.Len(t, mustExplain(t, l, key(1, 1)).Audit, 1)
 
-		// Declared unpaid, it may be replayed: as a fresh payout, whose key is old and looked up before it is sent.
+		// Declared unpaid, it may be replayed. Its key is old, so it is looked up first.
 		h.advance(25 * time.Hour)
-		got, err := l.Replay(t.Context(), key(1, 2), letter("b", 1))
+		got, err := l.Replay(t.Context(), key(1, 2), replayOf("b", 1))
 		require.NoError(t, err)
-		require.Equal(t, Replayed{Outcome: ReplayDone, State: Pending}, got)
+		require.Equal(t, ReplayResult{Outcome: ReplayDone, State: Pending}, got)
 		b := mustBegin(t, l, record(1, 2))
-		require.Equal(t, Ask, b.Next)
-		require.Equal(t, Errored, mustSettle(t, l, Result{Key: key(1, 2), Epoch: b.Epoch, Outcome: NoCharge}).State)
+		require.Equal(t, Lookup, b.Next)
+		require.Equal(t, Errored, mustSettle(t, l, CallResult{Key: key(1, 2), Epoch: b.Epoch, Outcome: NoCharge}).State)
 		require.Equal(t, Send, mustBegin(t, l, record(1, 2)).Next)
 
 		outcomes := map[State]int{}
-		_, err = l.Relay(t.Context(), OutboxResult, 100, func(_ context.Context, ms []Message) error {
+		_, err = l.Relay(t.Context(), OutboxOutcome, 100, func(_ context.Context, ms []OutboxMessage) error {
 			for _, m := range ms {
 				outcomes[State(m.Class)]++
 			}
@@ -105,36 +63,36 @@ func TestResolve(t *testing.T) {
 	})
 }
 
-// TestResolveEndsLookups: a payout of which only lookups are left comes back as often as a proxy answers them. A person ends it.
+// A payout that is only looked up is due again as long as a proxy answers. An operator ends it.
 func TestResolveEndsLookups(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, once)
 		p := record(1, 1).Of()
 		paid := Resolution{Paid: true, TransactionKey: "tx", Who: "kim", Why: "in their book", Force: true}
-		unpaid := Resolution{Who: "kim", Why: "ticket 4711", Force: true, Handler: "promotion.unknown"}
+		unpaid := Resolution{Who: "kim", Why: "ticket 4711", Force: true, Route: "promotion.unknown"}
 		unforced := paid
 		unforced.Force = false
-		var late Begun
+		var late BeginResult
 		for target := range int64(3) {
 			r := record(1, target+1)
 			mustAccept(t, l, r)
 			late = mustBegin(t, l, r)
 			require.Equal(t, Send, late.Next)
 			require.ErrorIs(t, l.Resolve(t.Context(), r.Key, paid), ErrRefused, "it is being sent")
-			mustSettle(t, l, Result{Key: r.Key, Epoch: late.Epoch, Outcome: PerhapsCharged, Class: "timeout"})
+			mustSettle(t, l, CallResult{Key: r.Key, Epoch: late.Epoch, Outcome: PerhapsCharged, Class: "timeout"})
 			for range 5 { // for as long as a proxy answers
 				b := mustBegin(t, l, r)
-				require.Equal(t, Ask, b.Next)
+				require.Equal(t, Lookup, b.Next)
 				require.ErrorIs(t, l.Resolve(t.Context(), r.Key, paid), ErrRefused, "it is being looked up")
-				s := mustSettle(t, l, Result{Key: r.Key, Epoch: b.Epoch, Outcome: Unrecognized, Class: "unrecognized"})
+				s := mustSettle(t, l, CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: Unrecognized, Class: "unrecognized"})
 				require.Equal(t, Ambiguous, s.State)
 			}
 		}
 		mustAccept(t, l, record(1, 4)) // pending
 		h.advance(time.Minute)
 		listed := func() (targets []int64) {
-			require.NoError(t, l.LookedUp(t.Context(), func(r Row, since time.Duration) error {
+			require.NoError(t, l.EachLookupOnly(t.Context(), func(r Row, since time.Duration) error {
 				require.Equal(t, Ambiguous, r.State)
 				require.GreaterOrEqual(t, since, time.Minute)
 				targets = append(targets, r.Target)
@@ -151,20 +109,20 @@ func TestResolveEndsLookups(t *testing.T) {
 		require.Equal(t, "paid 1 failed 1 unknown 0 cancelled 0 pending 2", summary(t, l, p))
 		x := mustExplain(t, l, key(1, 1))
 		require.Equal(t, "AMBIGUOUS to SUCCESS, transaction key tx", x.Audit[0].Detail)
-		require.Empty(t, x.Letters)
+		require.Empty(t, x.DeadLetters)
 		x = mustExplain(t, l, key(1, 2))
 		require.Equal(t, "AMBIGUOUS to FAILED: not charged", x.Audit[0].Detail)
-		require.Len(t, x.Letters, 1, "the dead letter that is replayed if it is to be paid after all")
-		require.Equal(t, []string{ClassResolved, "ticket 4711", "promotion.unknown"}, []string{x.Letters[0].Class, x.Letters[0].Error, x.Letters[0].Handler})
+		require.Len(t, x.DeadLetters, 1, "the dead letter that is replayed if it is to be paid after all")
+		require.Equal(t, []string{ClassResolved, "ticket 4711", "promotion.unknown"}, []string{x.DeadLetters[0].Class, x.DeadLetters[0].Error, x.DeadLetters[0].Route})
 
 		require.Equal(t, Ack, mustBegin(t, l, record(1, 1)).Next, "its retry record comes for nothing")
-		require.True(t, mustSettle(t, l, Result{Key: key(1, 3), Epoch: late.Epoch, Outcome: Paid, TransactionKey: "tx-3"}).Stale)
+		require.True(t, mustSettle(t, l, CallResult{Key: key(1, 3), Epoch: late.Epoch, Outcome: Paid, TransactionKey: "tx-3"}).Stale)
 		unpaid.Force = false
-		require.ErrorContains(t, l.Resolve(t.Context(), key(1, 3), unpaid), "an answer that came late says it was charged")
+		require.ErrorContains(t, l.Resolve(t.Context(), key(1, 3), unpaid), "a late answer states a charge")
 
-		got, err := l.Replay(t.Context(), key(1, 2), letter("b", 1))
+		got, err := l.Replay(t.Context(), key(1, 2), replayOf("b", 1))
 		require.NoError(t, err)
-		require.Equal(t, Replayed{Outcome: ReplayDone, State: Pending}, got)
+		require.Equal(t, ReplayResult{Outcome: ReplayDone, State: Pending}, got)
 		require.Equal(t, Send, mustBegin(t, l, record(1, 2)).Next)
 	})
 }

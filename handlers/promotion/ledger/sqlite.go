@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
-// sqliteStore is the store in one file. One connection writes, and a transaction on it excludes every
-// other; readers see the last commit. Its clock is the process's.
+// sqliteStore is the store in one file. One connection writes, in exclusive transactions; readers
+// see the last commit. Its clock is that of the process.
 type sqliteStore struct {
 	writer  *sql.DB
 	readers *sql.DB
@@ -26,9 +26,9 @@ type sqliteStore struct {
 	log     *slog.Logger
 	skew    *atomic.Int64
 
-	turn  chan struct{} // holds one token: the right to use conn
-	conn  *sql.Conn
-	stmts map[string]*sql.Stmt // prepared on conn
+	writerToken chan struct{} // contains one token: the right to use conn
+	conn        *sql.Conn
+	stmts       map[string]*sql.Stmt // prepared on conn
 }
 
 func openSQLite(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.Int64) (*sqliteStore, error) {
@@ -37,22 +37,22 @@ func openSQLite(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.
 		return nil, fmt.Errorf("ledger: %w", err)
 	}
 	common := url.Values{"_pragma": {"cache_size(-32000)", "journal_size_limit(67108864)"}}
-	s := &sqliteStore{path: file.Path, log: log, skew: skew, turn: make(chan struct{}, 1), stmts: map[string]*sql.Stmt{}}
+	s := &sqliteStore{path: file.Path, log: log, skew: skew, writerToken: make(chan struct{}, 1), stmts: map[string]*sql.Stmt{}}
 	if s.writer, err = file.Open(ctx, common); err != nil {
-		return nil, notOpened("sqlite at "+file.Path, err)
+		return nil, openError("sqlite at "+file.Path, err)
 	}
 	s.writer.SetMaxOpenConns(2) // one is conn, one migrates
 	common.Set("_query_only", "1")
 	if s.readers, err = file.Open(ctx, common); err != nil {
 		_ = s.writer.Close()
-		return nil, notOpened("sqlite at "+file.Path, err)
+		return nil, openError("sqlite at "+file.Path, err)
 	}
 	s.readers.SetMaxOpenConns(4)
 	if s.conn, err = s.writer.Conn(ctx); err != nil {
 		_ = s.close()
-		return nil, notOpened("sqlite at "+file.Path, err)
+		return nil, openError("sqlite at "+file.Path, err)
 	}
-	s.turn <- struct{}{}
+	s.writerToken <- struct{}{}
 	return s, nil
 }
 
@@ -96,23 +96,23 @@ func (s *sqliteStore) now() time.Time {
 	return time.Now().Add(time.Duration(s.skew.Load())).UTC().Truncate(time.Microsecond)
 }
 
-// begins a write transaction; end releases it.
-func (s *sqliteStore) write(ctx context.Context) error {
+// beginImmediate begins a write transaction; end releases it.
+func (s *sqliteStore) beginImmediate(ctx context.Context) error {
 	select {
-	case <-s.turn:
+	case <-s.writerToken:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	if err := s.run("BEGIN IMMEDIATE"); err != nil {
-		s.turn <- struct{}{}
+		s.writerToken <- struct{}{}
 		return err
 	}
 	return nil
 }
 
-// end commits or rolls back. A commit that fails has changed nothing.
+// end commits or rolls back. A failed commit has changed nothing.
 func (s *sqliteStore) end(commit bool) error {
-	defer func() { s.turn <- struct{}{} }()
+	defer func() { s.writerToken <- struct{}{} }()
 	if !commit {
 		return s.run("ROLLBACK")
 	}
@@ -123,8 +123,8 @@ func (s *sqliteStore) end(commit bool) error {
 	return nil
 }
 
-// run executes a statement in the caller's turn. Statements are short and not interrupted: a context
-// that can end would cost a goroutine each.
+// run executes a statement in the write transaction. Statements are short and not interrupted: a
+// context that can end would cost one goroutine per statement.
 func (s *sqliteStore) run(query string, args ...any) error {
 	_, err := s.exec(query, args...)
 	return err
@@ -204,7 +204,7 @@ func (s *sqliteStore) read(_ context.Context, fn func(querier, time.Time) error)
 }
 
 func (s *sqliteStore) update(ctx context.Context, _ *Promotion, fn func(querier, time.Time) error) error {
-	if err := s.write(ctx); err != nil {
+	if err := s.beginImmediate(ctx); err != nil {
 		return err
 	}
 	committed := false
@@ -213,15 +213,15 @@ func (s *sqliteStore) update(ctx context.Context, _ *Promotion, fn func(querier,
 			_ = s.end(false)
 		}
 	}()
-	if err := fn(s.inTurn(), s.now()); err != nil {
+	if err := fn(s.transactionQuerier(), s.now()); err != nil {
 		return err
 	}
 	committed = true
 	return s.end(true)
 }
 
-// inTurn is a querier of the transaction under way.
-func (s *sqliteStore) inTurn() sqliteQuerier {
+// transactionQuerier runs SQL in the write transaction.
+func (s *sqliteStore) transactionQuerier() sqliteQuerier {
 	return sqliteQuerier{
 		exe: func(_ context.Context, query string, args ...any) (sql.Result, error) { return s.exec(query, args...) },
 		get: func(_ context.Context, query string, args ...any) (*sql.Rows, error) {

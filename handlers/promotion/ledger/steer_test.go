@@ -9,11 +9,11 @@ import (
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
-// A promotion that the ledger does not know is steered only when a person says that it is a future one, and why. Each
-// change is in the audit, with the database's own word for who did it.
+// An unknown promotion is steered only with Future and a reason. Each change is in the audit, with
+// the user of the database session.
 func TestSteering(t *testing.T) {
 	t.Parallel()
-	p := Promotion{"POINT", 1}
+	p := Promotion{Type: "POINT", ID: 1}
 	verbs := map[string]func(*testing.T, *Ledger, Promotion, Steering) error{
 		"pause":  func(t *testing.T, l *Ledger, p Promotion, by Steering) error { return l.Pause(t.Context(), p, by) },
 		"resume": func(t *testing.T, l *Ledger, p Promotion, by Steering) error { return l.Resume(t.Context(), p, by) },
@@ -22,12 +22,12 @@ func TestSteering(t *testing.T) {
 			return err
 		},
 	}
-	onBoth(t, func(t *testing.T, h *home) {
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		for name, do := range verbs {
 			require.ErrorIs(t, do(t, l, p, Steering{Who: "ann", Why: "x"}), ErrNotFound, name)
 			require.ErrorIs(t, do(t, l, p, Steering{Who: "ann", Future: true}), ErrInvalid, "%s of a future one without why", name)
-			require.ErrorIs(t, do(t, l, p, Steering{Why: "x", Future: true}), ErrInvalid, "%s by nobody", name)
+			require.ErrorIs(t, do(t, l, p, Steering{Why: "x", Future: true}), ErrInvalid, "%s without who", name)
 		}
 		require.Empty(t, auditOf(t, l, p))
 		_, err := l.Status(t.Context(), p)
@@ -41,9 +41,9 @@ func TestSteering(t *testing.T) {
 		_, err = l.Cancel(t.Context(), p, Steering{Who: "ann", Why: "wrong amounts"})
 		require.NoError(t, err)
 		require.ErrorIs(t, l.Resume(t.Context(), p, Steering{Who: "bob"}), ErrCancelled)
-		require.NoError(t, l.Started(t.Context(), Promotion{"POINT", 2}, 5))
-		require.NoError(t, l.Pause(t.Context(), Promotion{"POINT", 2}, Steering{Who: "ann"}), "its started event has come")
-		require.NoError(t, l.Pause(t.Context(), Promotion{"POINT", 3}, ann))
+		require.NoError(t, l.Started(t.Context(), Promotion{Type: "POINT", ID: 2}, 5))
+		require.NoError(t, l.Pause(t.Context(), Promotion{Type: "POINT", ID: 2}, Steering{Who: "ann"}), "its started event has come")
+		require.NoError(t, l.Pause(t.Context(), Promotion{Type: "POINT", ID: 3}, operator))
 
 		lines := auditOf(t, l, p)
 		user := ""
@@ -62,12 +62,12 @@ func TestSteering(t *testing.T) {
 			{At: at, Who: "bob", Why: "over", Action: "resume", Detail: "PAUSED to RUNNING", DBUser: user},
 			{At: at, Who: "ann", Why: "wrong amounts", Action: "cancel", Detail: "RUNNING to CANCELLED", DBUser: user},
 		}, lines)
-		require.Equal(t, "NEW to PAUSED", auditOf(t, l, Promotion{"POINT", 3})[0].Detail)
+		require.Equal(t, "NEW to PAUSED", auditOf(t, l, Promotion{Type: "POINT", ID: 3})[0].Detail)
 
 		paused, err := l.Paused(t.Context())
 		require.NoError(t, err)
 		require.Len(t, paused, 2)
-		require.Equal(t, Promotion{"POINT", 2}, paused[0].Promotion)
+		require.Equal(t, Promotion{Type: "POINT", ID: 2}, paused[0].Promotion)
 		require.GreaterOrEqual(t, paused[0].For.Nanoseconds(), int64(0))
 	})
 }

@@ -5,52 +5,52 @@ import (
 	"time"
 )
 
-// store is the seam to a database. The hot operations are written once above it, over units; everything
-// rare is portable SQL over a querier.
+// store is the interface to a database. Accept, begin and settle are written above it, over
+// transactions. Everything rare is portable SQL over a querier.
 type store interface {
-	// begin starts a transaction, reads what is wanted in one round trip, and reads the clock after it.
-	begin(ctx context.Context, w want) (unit, *snapshot, error)
+	// begin starts a transaction, reads the request in one round trip, and then reads the clock.
+	begin(ctx context.Context, w readRequest) (transaction, *readResult, error)
 	// read runs fn outside of a transaction.
 	read(ctx context.Context, fn func(q querier, now time.Time) error) error
-	// update runs fn in a transaction. With a gate, nobody begins or accepts a payout of that promotion
-	// meanwhile.
-	update(ctx context.Context, gate *Promotion, fn func(q querier, now time.Time) error) error
-	// markFed sets the hint of the rows that are as they were when they were fed.
-	markFed(ctx context.Context, p Promotion, incarnation string, rows []Feed) (int, error)
+	// update runs fn in a transaction. With exclusive set, no begin or accept of that promotion
+	// runs at the same time.
+	update(ctx context.Context, exclusive *Promotion, fn func(q querier, now time.Time) error) error
+	// markEnqueued sets the queue location of the rows that still have the version of their item.
+	markEnqueued(ctx context.Context, p Promotion, incarnation string, rows []FeedItem) (int, error)
 
 	migrate(ctx context.Context) error
-	// fault says what an error means.
+	// fault classifies an error.
 	fault(err error) fault
-	// flushers is how many transactions of a kind may be under way at once.
+	// flushers is the number of concurrent transactions per batcher.
 	flushers() int
 	close() error
 }
 
-// want is what a unit reads, sorted and unique. The gates of promotions are passed before.
-type want struct {
+// readRequest names what a transaction reads, sorted and unique. The locks of the promotions are
+// taken first, in shared mode.
+type readRequest struct {
 	promotions []Promotion
 	keys       []Key
-	knownOnly  bool // promotions without a row get none; their state is then empty, which counts as running
-	bodies     bool // read the stored messages too
-	lock       bool // lock the rows; without it the commit fails with faultStale when a row has changed meanwhile
+	knownOnly  bool // insert no rows of promotions; an empty state counts as running
+	messages   bool // also read the stored messages
+	lock       bool // lock the rows; otherwise a concurrent change fails the commit (faultStale)
 }
 
-// snapshot is what a unit has read.
-type snapshot struct {
+type readResult struct {
 	now        time.Time
 	promotions map[Promotion]PromotionState
-	rows       map[Key]*stored
+	rows       map[Key]*storedRow
 }
 
-// stored is a row with its message. Body is empty unless it was wanted.
-type stored struct {
+// storedRow is a row with its message, which is empty unless it was requested.
+type storedRow struct {
 	Row
-	body
-	was Row // as it was read, to tell whether it changed
+	storedMessage
+	before Row // as read, to detect a change
 }
 
-// body is the part of a payout that never changes.
-type body struct {
+// storedMessage is the part of a payout that never changes.
+type storedMessage struct {
 	payload   []byte
 	request   []byte // nil: the payload
 	headers   string // JSON, or empty
@@ -58,52 +58,52 @@ type body struct {
 	origin    string
 }
 
-func (b body) sent() []byte {
+func (b storedMessage) requestToSend() []byte {
 	if b.request != nil {
 		return b.request
 	}
 	return b.payload
 }
 
-// unit is a transaction under way. Exactly one of commit and rollback ends it; rollback after commit
-// does nothing.
-type unit interface {
-	// addPromotions makes rows for promotions that have none, running.
+// transaction is a running transaction. Exactly one of commit and rollback ends it; rollback after
+// commit has no effect.
+type transaction interface {
+	// addPromotions inserts missing rows of promotions, in the state running.
 	addPromotions(ctx context.Context, ps []Promotion, now time.Time) error
-	// more reads more, into s.
-	more(ctx context.Context, w want, s *snapshot) error
-	// insert makes rows, sorted by key, and sets the ids of those that did not exist.
-	insert(ctx context.Context, rows []*stored) error
-	// deadBodies reads the messages of rows and when each failed first.
-	deadBodies(ctx context.Context, ids []int64) (map[int64]deadBody, error)
-	// querier runs portable SQL within the transaction, for what is rare.
+	// readMore adds to s.
+	readMore(ctx context.Context, w readRequest, read *readResult) error
+	// insert inserts rows, sorted by key, and sets the ids of those that did not exist.
+	insert(ctx context.Context, rows []*storedRow) error
+	// failedMessages reads the messages of rows and the time of their first failure.
+	failedMessages(ctx context.Context, ids []int64) (map[int64]failedMessage, error)
+	// querier runs portable SQL in the transaction, for rare cases.
 	querier() querier
 	// commit writes everything and commits.
-	commit(ctx context.Context, c *changes) error
+	commit(ctx context.Context, writes *writeSet) error
 	rollback()
 }
 
-type deadBody struct {
-	body
+type failedMessage struct {
+	storedMessage
 	firstFailedAt time.Time // zero: never before
 }
 
-// changes is what a unit writes.
-type changes struct {
-	inserts   []*stored // rows to make, sorted by key; their ids are set, or stay 0 when the row exists
+// writeSet is what a transaction writes.
+type writeSet struct {
+	inserts   []*storedRow // sorted by key; ids are set, or stay 0 when the row exists
 	rows      []*Row
-	attempts  []attemptLine
-	outbox    []outboxLine
+	attempts  []attemptRow
+	outbox    []outboxRow
 	summaries []summaryDelta // sorted
 }
 
-type attemptLine struct {
+type attemptRow struct {
 	payoutID int64
 	Attempt
 }
 
-// outboxLine is a dead letter or an outcome event to publish.
-type outboxLine struct {
+// outboxRow is a dead letter or an outcome event to publish.
+type outboxRow struct {
 	kind          OutboxKind
 	key           Key
 	class         string
@@ -116,7 +116,7 @@ type outboxLine struct {
 	attempts      int
 	firstFailedAt time.Time
 	createdAt     time.Time
-	dedupe        string // empty, or unique: a repeated line is dropped
+	dedupe        string // empty, or unique: a repeated row is dropped
 }
 
 type summaryID struct {
@@ -132,26 +132,27 @@ type summaryDelta struct {
 // querier runs portable SQL: $n placeholders, time.Time arguments, sqldb.Time destinations.
 type querier interface {
 	exec(ctx context.Context, sql string, args ...any) (affected int64, err error)
-	// query calls row for every row.
+	// query calls row for each row.
 	query(ctx context.Context, row func(scanner) error, sql string, args ...any) error
-	// forUpdate is the locking clause of a SELECT, with a leading space; empty where a transaction
-	// is exclusive anyway.
+	// forUpdate is the locking clause of a SELECT, with a leading space. Empty where transactions
+	// are exclusive.
 	forUpdate(skipLocked bool) string
-	// anyOf is the condition that follows a column which must be one of ids, and the argument of its placeholder.
+	// anyOf is the condition for a column that must be one of ids, and the argument of its
+	// placeholder.
 	anyOf(placeholder string, ids []int64) (condition string, arg any)
 }
 
 type scanner interface{ Scan(dest ...any) error }
 
-// fault is what an error means to the operation that met it.
+// fault is the class of a database error.
 type fault int
 
 const (
 	faultNone   fault = iota
-	faultRetry        // a deadlock or a serialization failure: nothing happened, run it again
+	faultRetry        // deadlock or serialization failure: nothing happened, run it again
 	faultLocked       // a lock was not free in time: nothing happened, run the rest without it
-	faultStale        // a row has changed since it was read: nothing happened, run it again with locks
-	faultData         // the data itself can't be stored
+	faultStale        // a row changed since the read: nothing happened, run it again with locks
+	faultData         // the data can't be stored
 	faultServer       // the database is unreachable or going down; the outcome may be unknown
 	faultOther
 )

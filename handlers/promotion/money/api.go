@@ -20,15 +20,11 @@ type API interface {
 	Lookup(ctx context.Context, key string) Answer
 }
 
-// Operation is the path of a charging operation under the API's URL. A new type of payout is a new
-// Operation. Operations label metrics: use constants.
-type Operation string
-
-// The charging operations of the contract.
-const (
-	ChargePoint   Operation = "/v1/points/charges"
-	ChargeVoucher Operation = "/v1/vouchers/charges"
-)
+// Operation is a charging operation of the API. The promotion types define them.
+type Operation struct {
+	Name string // operationId of the OpenAPI file; labels metrics and spans
+	Path string // under the API's URL
+}
 
 // lookupPath is getCharge without its key.
 const lookupPath = "/v1/charges/"

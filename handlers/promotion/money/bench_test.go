@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/money"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
 // BenchmarkCharge has 64 calls in flight, over loopback, all in one process. "bare" answers with
@@ -27,7 +27,7 @@ func BenchmarkCharge(b *testing.B) {
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
 				key := fmt.Sprintf("POINT:1:%d", n.Add(1))
-				if a := c.Charge(b.Context(), money.Charge{Operation: money.ChargePoint, Key: key, Body: body}); a.Class != money.Paid {
+				if a := c.Charge(b.Context(), money.Charge{Operation: chargePoint, Key: key, Body: body}); a.Class != money.Paid {
 					b.Errorf("unexpected answer %+v", a)
 					return
 				}
@@ -38,11 +38,11 @@ func BenchmarkCharge(b *testing.B) {
 	b.Run("bare", func(b *testing.B) { run(b, "http://"+bareServer(b)) })
 	for _, home := range []string{"memory", "file"} {
 		b.Run(home, func(b *testing.B) {
-			cfg := moneysim.Config{}
+			cfg := simulator.Config{}
 			if home == "file" {
-				cfg.BookPath = b.TempDir() + "/book"
+				cfg.JournalPath = b.TempDir() + "/book"
 			}
-			sim, err := moneysim.New(cfg)
+			sim, err := simulator.New(cfg)
 			require.NoError(b, err)
 			require.NoError(b, sim.Start(b.Context()))
 			b.Cleanup(func() { require.NoError(b, sim.Stop(b.Context())) })

@@ -95,9 +95,9 @@ func classify(req *request, r *reply, now time.Time, cfg *Config) (Answer, verdi
 		code = ""
 	}
 	a.Code = redact(code, req.secret)
-	wait, told := retryAfter(r.header, now, cfg.RetryAfterMax)
+	wait, told := retryAfter(r.header, now, cfg.MaxRetryAfter)
 	if !told && r.status == http.StatusTooManyRequests {
-		wait, told = clamp(cfg.ThrottleDefault, cfg.RetryAfterMax), true
+		wait, told = clamp(cfg.DefaultRetryAfter, cfg.MaxRetryAfter), true
 	}
 	if code == "" {
 		a.Class = Unrecognized

@@ -110,7 +110,7 @@ func TestClassify(t *testing.T) {
 func TestThrottledWaits(t *testing.T) {
 	t.Parallel()
 	cfg := DefaultConfig()
-	cfg.RetryAfterMax, cfg.ThrottleDefault = 20*time.Second, 2*time.Second
+	cfg.MaxRetryAfter, cfg.DefaultRetryAfter = 20*time.Second, 2*time.Second
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, c := range map[string]struct {
 		header http.Header

@@ -2,20 +2,15 @@ package money
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/millrace-io/millrace/pipeline"
 )
 
 // Client calls the Money API of the contract. It is safe for concurrent use. Build it with New.
@@ -71,7 +66,7 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("money: url: %w", err)
 	}
-	tlsConfig, err := newTLSConfig(cfg.CAFile)
+	tlsConfig, err := cfg.tls().Load()
 	if err != nil {
 		return nil, fmt.Errorf("money: %w", err)
 	}
@@ -86,7 +81,7 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 		base:    base,
 		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock(), life: life},
 		close:   end,
-		slots:   make(chan struct{}, cfg.MaxInFlight),
+		slots:   make(chan struct{}, cfg.Concurrency),
 		gate:    gate{start: time.Now()},
 		tokens:  tokens,
 		buffers: sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }},
@@ -99,8 +94,8 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 		TLSClientConfig:        tlsConfig,
 		TLSHandshakeTimeout:    cfg.ConnectTimeout,
 		Protocols:              &protocols,
-		MaxIdleConns:           cfg.MaxInFlight,
-		MaxIdleConnsPerHost:    cfg.MaxInFlight,
+		MaxIdleConns:           cfg.Concurrency,
+		MaxIdleConnsPerHost:    cfg.Concurrency,
 		IdleConnTimeout:        cfg.IdleConnTimeout,
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxBodyBytes,
@@ -109,21 +104,6 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 	c.metrics = newMetrics(c)
 	c.lookups = operation{name: "getCharge", metrics: c.metrics.operation("getCharge")}
 	return c, nil
-}
-
-func newTLSConfig(caFile string) (*tls.Config, error) {
-	if caFile == "" {
-		return nil, nil
-	}
-	pem, err := os.ReadFile(caFile)
-	if err != nil {
-		return nil, &pipeline.FieldError{Path: "ca_file", Problem: err.Error()}
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, &pipeline.FieldError{Path: "ca_file", Problem: caFile + " holds no certificate"}
-	}
-	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
 }
 
 // Close closes idle connections and gives up dialing. Calls under way end by themselves within
@@ -158,17 +138,10 @@ func (c *Client) operation(op Operation) *operation {
 	if known, ok := c.operations.Load(op); ok {
 		return known.(*operation)
 	}
-	name := string(op)
-	switch op {
-	case ChargePoint:
-		name = "chargePoint"
-	case ChargeVoucher:
-		name = "chargeVoucher"
-	}
 	made, _ := c.operations.LoadOrStore(op, &operation{
-		name:    name,
-		request: c.newRequest(http.MethodPost, string(op)),
-		metrics: c.metrics.operation(name),
+		name:    op.Name,
+		request: c.newRequest(http.MethodPost, op.Path),
+		metrics: c.metrics.operation(op.Name),
 	})
 	return made.(*operation)
 }

@@ -22,13 +22,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/handlers/promotion/money"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
 // newSim returns a running simulator that is stopped at the end of the test.
-func newSim(t testing.TB, cfg moneysim.Config) *moneysim.Server {
+func newSim(t testing.TB, cfg simulator.Config) *simulator.Server {
 	t.Helper()
-	s, err := moneysim.New(cfg)
+	s, err := simulator.New(cfg)
 	require.NoError(t, err)
 	require.NoError(t, s.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, s.Stop(t.Context())) })
@@ -54,7 +54,7 @@ func soonProbed(cfg *money.Config) {
 
 func TestBreakerStopsCallsAndLetsThemThroughAgain(t *testing.T) {
 	t.Parallel()
-	sim := newSim(t, moneysim.Config{Faults: moneysim.Faults{FailRate: 1}})
+	sim := newSim(t, simulator.Config{Faults: simulator.Faults{FailRate: 1}})
 	client := newClient(t, sim.URL(), quickBreaker)
 	for range 3 {
 		require.True(t, client.Ready())
@@ -74,7 +74,7 @@ func TestBreakerStopsCallsAndLetsThemThroughAgain(t *testing.T) {
 	for client.State().Breaker == "closed" {
 		client.Charge(t.Context(), another())
 	}
-	require.NoError(t, sim.SetFaults(moneysim.Faults{}))
+	require.NoError(t, sim.SetFaults(simulator.Faults{}))
 	require.Eventually(t, client.Ready, 5*time.Second, time.Millisecond, "by itself")
 	require.Equal(t, money.Paid, client.Charge(t.Context(), another()).Class)
 	require.Equal(t, "closed", client.State().Breaker)
@@ -138,7 +138,7 @@ func TestRetryAfterOfSeveralPayoutsHoldsAllCalls(t *testing.T) {
 	t.Parallel()
 	var all atomic.Bool
 	url, requests := throttler(t, func(key string) bool { return key == "POINT:1:2" || all.Load() })
-	client := newClient(t, url, func(cfg *money.Config) { cfg.RetryAfterMax = time.Minute })
+	client := newClient(t, url, func(cfg *money.Config) { cfg.MaxRetryAfter = time.Minute })
 	for range 5 {
 		a := client.Charge(t.Context(), charge("POINT:1:2"))
 		require.Equal(t, money.Throttled, a.Class)
@@ -164,7 +164,7 @@ func TestRetryAfterOfSeveralPayoutsHoldsAllCalls(t *testing.T) {
 	require.Equal(t, sent, requests.Load())
 	require.Equal(t, "closed", client.State().Breaker)
 
-	client = newClient(t, url, func(cfg *money.Config) { cfg.RetryAfterMax = 300 * time.Millisecond })
+	client = newClient(t, url, func(cfg *money.Config) { cfg.MaxRetryAfter = 300 * time.Millisecond })
 	for client.State().GateOpens == 0 {
 		require.Equal(t, money.Throttled, client.Charge(t.Context(), another()).Class)
 	}
@@ -183,7 +183,7 @@ func TestRetryAfterHoldsBackWhoWaitsForASlot(t *testing.T) {
 	}))
 	defer s.Close()
 	client := newClient(t, s.URL, func(cfg *money.Config) {
-		cfg.MaxInFlight, cfg.ThrottleDefault, cfg.Breaker.MinCalls = 1, time.Minute, 3
+		cfg.Concurrency, cfg.DefaultRetryAfter, cfg.Breaker.MinCalls = 1, time.Minute, 3
 	})
 	release, err := client.Slot(t.Context())
 	require.NoError(t, err)
@@ -210,7 +210,7 @@ func TestRetryAfterHoldsBackWhoWaitsForASlot(t *testing.T) {
 
 func TestOwnFaultOpensTheBreakerAtTheThirdKey(t *testing.T) {
 	t.Parallel()
-	sim := newSim(t, moneysim.Config{Faults: moneysim.Faults{Unauthorized: true}})
+	sim := newSim(t, simulator.Config{Faults: simulator.Faults{Unauthorized: true}})
 	client := newClient(t, sim.URL(), quickBreaker)
 	for range 3 {
 		require.True(t, client.Ready())
@@ -221,8 +221,8 @@ func TestOwnFaultOpensTheBreakerAtTheThirdKey(t *testing.T) {
 		require.True(t, client.State().OwnFault)
 	}
 	require.False(t, client.Ready())
-	require.Equal(t, 3.0, metric(t, client, "millrace_money_own_faults_total"))
-	require.Equal(t, 1.0, metric(t, client, "millrace_money_own_fault"))
+	require.Equal(t, 3.0, metric(t, client, "millrace_money_misconfigured_total"))
+	require.Equal(t, 1.0, metric(t, client, "millrace_money_misconfigured"))
 	require.Equal(t, money.NotSent, client.Charge(t.Context(), another()).Class)
 
 	client = newClient(t, sim.URL(), soonProbed)
@@ -230,11 +230,11 @@ func TestOwnFaultOpensTheBreakerAtTheThirdKey(t *testing.T) {
 		require.Equal(t, money.OwnFault, client.Charge(t.Context(), another()).Class)
 	}
 	require.True(t, client.State().OwnFault)
-	require.NoError(t, sim.SetFaults(moneysim.Faults{}))
+	require.NoError(t, sim.SetFaults(simulator.Faults{}))
 	require.Eventually(t, client.Ready, 5*time.Second, time.Millisecond)
 	require.Equal(t, money.Paid, client.Charge(t.Context(), another()).Class)
 	require.False(t, client.State().OwnFault)
-	require.Zero(t, metric(t, client, "millrace_money_own_fault"))
+	require.Zero(t, metric(t, client, "millrace_money_misconfigured"))
 }
 
 func TestTokenIsReadAgainAfter401(t *testing.T) {
@@ -319,7 +319,7 @@ func TestTLSWithAnOwnAuthority(t *testing.T) {
 
 func TestLookup(t *testing.T) {
 	t.Parallel()
-	sim := newSim(t, moneysim.Config{})
+	sim := newSim(t, simulator.Config{})
 	client := newClient(t, sim.URL(), nil)
 	require.Equal(t, money.NoCharge, client.Lookup(t.Context(), "POINT:1:2").Class)
 	paid := client.Charge(t.Context(), charge("POINT:1:2"))

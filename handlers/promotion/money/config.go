@@ -19,14 +19,14 @@ type Config struct {
 	CallTimeout time.Duration `yaml:"call_timeout"`
 	// ConnectTimeout bounds dialing, and again the TLS handshake.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// MaxInFlight is how many slots there are (API.Slot): calls at once in this process. As many idle connections are kept.
-	MaxInFlight int `yaml:"max_in_flight"`
+	// Concurrency is how many slots there are (API.Slot): calls at once in this process. As many idle connections are kept.
+	Concurrency int `yaml:"concurrency"`
 	// IdleConnTimeout is how long an unused connection is kept. Keep it under the server's own.
 	IdleConnTimeout time.Duration `yaml:"idle_conn_timeout"`
-	// RetryAfterMax caps what a Retry-After can ask for.
-	RetryAfterMax time.Duration `yaml:"retry_after_max"`
-	// ThrottleDefault is the wait after a 429 without a readable Retry-After.
-	ThrottleDefault time.Duration `yaml:"throttle_default"`
+	// MaxRetryAfter caps what a Retry-After can ask for.
+	MaxRetryAfter time.Duration `yaml:"max_retry_after"`
+	// DefaultRetryAfter is the wait after a 429 without a readable Retry-After.
+	DefaultRetryAfter time.Duration `yaml:"default_retry_after"`
 	// Token is the bearer token. Empty: no Authorization header.
 	Token pipeline.Secret `yaml:"token"`
 	// TokenFile holds the bearer token instead, and is read again when the API answers 401, so
@@ -54,12 +54,12 @@ type BreakerConfig struct {
 // DefaultConfig returns the defaults, without a URL.
 func DefaultConfig() Config {
 	return Config{
-		CallTimeout:     3 * time.Second,
-		ConnectTimeout:  time.Second,
-		MaxInFlight:     256,
-		IdleConnTimeout: 30 * time.Second,
-		RetryAfterMax:   time.Minute,
-		ThrottleDefault: time.Second,
+		CallTimeout:       3 * time.Second,
+		ConnectTimeout:    time.Second,
+		Concurrency:       256,
+		IdleConnTimeout:   30 * time.Second,
+		MaxRetryAfter:     time.Minute,
+		DefaultRetryAfter: time.Second,
 		Breaker: BreakerConfig{
 			FailureRatio:      0.5,
 			MinCalls:          20,
@@ -94,13 +94,11 @@ func (c *Config) Validate() error {
 	positive("call_timeout", c.CallTimeout)
 	positive("connect_timeout", c.ConnectTimeout)
 	positive("idle_conn_timeout", c.IdleConnTimeout)
-	positive("retry_after_max", c.RetryAfterMax)
-	positive("throttle_default", c.ThrottleDefault)
-	wrong(c.MaxInFlight > 0, "max_in_flight", "must be > 0, got %d", c.MaxInFlight)
+	positive("max_retry_after", c.MaxRetryAfter)
+	positive("default_retry_after", c.DefaultRetryAfter)
+	wrong(c.Concurrency > 0, "concurrency", "must be > 0, got %d", c.Concurrency)
 	wrong(c.Token.IsZero() || c.TokenFile == "", "token_file", "must not be set together with token")
-	if _, err := newTLSConfig(c.CAFile); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.tls().Validate())
 	b := c.Breaker
 	wrong(b.FailureRatio > 0 && b.FailureRatio <= 1, "breaker.failure_ratio", "must be > 0 and at most 1, got %v", b.FailureRatio)
 	wrong(b.MinCalls > 0, "breaker.min_calls", "must be > 0, got %d", b.MinCalls)
@@ -109,3 +107,6 @@ func (c *Config) Validate() error {
 	wrong(b.HalfOpenSuccesses > 0, "breaker.half_open_successes", "must be > 0, got %d", b.HalfOpenSuccesses)
 	return errors.Join(errs...)
 }
+
+// tls returns the TLS settings of the API's certificate authority, if one is set.
+func (c *Config) tls() pipeline.TLS { return pipeline.TLS{Enabled: c.CAFile != "", CAFile: c.CAFile} }

@@ -25,8 +25,8 @@ func TestConfig(t *testing.T) {
 	t.Run("every mistake at once, with its path", func(t *testing.T) {
 		err := (&money.Config{TokenFile: "f", Token: pipeline.NewSecret("x")}).Validate()
 		for _, path := range []string{
-			"url:", "call_timeout:", "connect_timeout:", "idle_conn_timeout:", "retry_after_max:",
-			"throttle_default:", "max_in_flight:", "token_file:", "breaker.failure_ratio:", "breaker.min_calls:",
+			"url:", "call_timeout:", "connect_timeout:", "idle_conn_timeout:", "max_retry_after:",
+			"default_retry_after:", "concurrency:", "token_file:", "breaker.failure_ratio:", "breaker.min_calls:",
 			"breaker.window:", "breaker.open_delay:", "breaker.half_open_successes:",
 		} {
 			require.ErrorContains(t, err, path)
@@ -72,7 +72,7 @@ func TestNewReadsFiles(t *testing.T) {
 		"a token of two lines": {func(c *money.Config) { c.TokenFile = write("a\nb\n") }, "more than one line"},
 		"a huge token":         {func(c *money.Config) { c.TokenFile = write(strings.Repeat("a", 70_000)) }, "larger"},
 		"no ca file":           {func(c *money.Config) { c.CAFile = "/does/not/exist" }, "ca_file"},
-		"a ca file of nothing": {func(c *money.Config) { c.CAFile = write("nothing") }, "holds no certificate"},
+		"a ca file of nothing": {func(c *money.Config) { c.CAFile = write("nothing") }, "contains no certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := money.DefaultConfig()

@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/money"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
 func ExampleClient_Charge() {
 	ctx := context.Background()
-	sim, err := moneysim.New(moneysim.Config{}) // in place of the real API
+	sim, err := simulator.New(simulator.Config{}) // in place of the real API
 	if err != nil {
 		panic(err)
 	}
@@ -31,7 +31,7 @@ func ExampleClient_Charge() {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // in the plugin: the end of the lease
 	defer cancel()
 	charge := money.Charge{
-		Operation: money.ChargePoint,
+		Operation: money.Operation{Name: "chargePoint", Path: "/v1/points/charges"},
 		Key:       "POINT:12345:777",
 		Body:      []byte(`{"promotionId":12345,"promotionSummaryId":9,"targetId":777,"amount":500}`),
 	}

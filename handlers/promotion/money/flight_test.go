@@ -17,9 +17,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var (
+	chargePoint   = Operation{Name: "chargePoint", Path: "/v1/points/charges"}
+	chargeVoucher = Operation{Name: "chargeVoucher", Path: "/v1/vouchers/charges"}
+)
+
 // pointCharge is a charge with a body of its own.
 func pointCharge(key string) Charge {
-	return Charge{Operation: ChargePoint, Key: key, Body: []byte(`{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1}`)}
+	return Charge{Operation: chargePoint, Key: key, Body: []byte(`{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1}`)}
 }
 
 // brokenPipe is a connection on which only the first n bytes can be written.
@@ -79,7 +84,7 @@ func TestFailedWrite(t *testing.T) {
 				p.n.Store(c.fits)
 				return &conn{Conn: p, clock: systemClock()}, nil
 			}
-			a := client.Charge(t.Context(), Charge{Operation: ChargePoint, Key: "K:1:1", Body: []byte(strings.Repeat("x", c.body))})
+			a := client.Charge(t.Context(), Charge{Operation: chargePoint, Key: "K:1:1", Body: []byte(strings.Repeat("x", c.body))})
 			require.Equal(t, c.class.String(), a.Class.String(), a.Text)
 			require.ErrorContains(t, a.Err, "broken pipe")
 		})
@@ -216,8 +221,8 @@ func TestBuildKeepsTheTemplate(t *testing.T) {
 	client, err := New(cfg, nil)
 	require.NoError(t, err)
 	defer client.Close()
-	o := client.operation(ChargeVoucher)
-	require.Same(t, o, client.operation(ChargeVoucher))
+	o := client.operation(chargeVoucher)
+	require.Same(t, o, client.operation(chargeVoucher))
 	require.Equal(t, "http://127.0.0.1:1/base/v1/vouchers/charges", o.request.URL.String())
 	req := build(t.Context(), o.request, &request{key: "VOUCHER:1:2", body: []byte("{}")}, newCredential("tok"))
 	require.Equal(t, http.Header{

@@ -24,13 +24,13 @@ func newMetrics(c *Client) *metrics {
 			Help: "Calls to the Money API by operation and class of the answer, those that were never sent included.",
 		}, []string{"operation", "class"}),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "millrace_money_call_seconds",
+			Name:    "millrace_money_call_duration_seconds",
 			Help:    "Time from the start of a call to the last byte of the answer, of calls that were sent.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"operation"}),
 		ownFaults: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "millrace_money_own_faults_total",
-			Help: "Answers about our credential, permission or address, by HTTP status. One payout can cause a few; the gauge millrace_money_own_fault is the alarm.",
+			Name: "millrace_money_misconfigured_total",
+			Help: "Answers about our credential, permission or address, by HTTP status. One payout can cause a few; the gauge millrace_money_misconfigured is the alarm.",
 		}, []string{"status"}),
 		replays: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "millrace_money_replays_total",
@@ -46,13 +46,13 @@ func newMetrics(c *Client) *metrics {
 	gauge("millrace_money_in_flight", "Slots that are taken now: by calls, and by payouts that are being begun for one.",
 		func() float64 { return float64(len(c.slots)) })
 	gauge("millrace_money_in_flight_limit", "How many slots there are.",
-		func() float64 { return float64(c.cfg.MaxInFlight) })
+		func() float64 { return float64(c.cfg.Concurrency) })
 	gauge("millrace_money_breaker_state", "0 closed, 1 half-open, 2 open.", func() float64 {
 		return float64(c.breaker.state.Load())
 	})
-	gauge("millrace_money_gate_closed_seconds", "How long a Retry-After that several payouts were given still holds all calls back; 0 when none does.",
+	gauge("millrace_money_throttled_seconds", "How long a Retry-After that several payouts were given still holds all calls back; 0 when none does.",
 		func() float64 { return c.gate.remaining().Seconds() })
-	gauge("millrace_money_own_fault", "1 after a 401, or after several payouts in a row were refused for our permission or address, until the next good answer.",
+	gauge("millrace_money_misconfigured", "1 after a 401, or after several payouts in a row were refused for our permission or address, until the next good answer.",
 		func() float64 {
 			if c.ownFault.Load() {
 				return 1

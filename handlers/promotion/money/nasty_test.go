@@ -102,7 +102,7 @@ func ok(body string) string {
 }
 
 func charge(key string) money.Charge {
-	return money.Charge{Operation: money.ChargePoint, Key: key, Body: []byte(`{"promotionId":1,"promotionSummaryId":9,"targetId":2,"amount":500}`)}
+	return money.Charge{Operation: chargePoint, Key: key, Body: []byte(`{"promotionId":1,"promotionSummaryId":9,"targetId":2,"amount":500}`)}
 }
 
 func TestNastyServers(t *testing.T) {
@@ -401,7 +401,7 @@ func TestMetricsAreWellNamed(t *testing.T) {
 		require.Empty(t, problems)
 	}
 	require.Equal(t, 1.0, metric(t, client, "millrace_money_calls_total"))
-	require.Equal(t, 1.0, metric(t, client, "millrace_money_call_seconds"))
+	require.Equal(t, 1.0, metric(t, client, "millrace_money_call_duration_seconds"))
 	require.Equal(t, 256.0, metric(t, client, "millrace_money_in_flight_limit"))
 	require.Zero(t, metric(t, client, "millrace_money_breaker_state"))
 }

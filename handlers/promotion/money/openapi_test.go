@@ -16,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/money"
-	"github.com/millrace-io/millrace/handlers/promotion/moneysim"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
 func loadContract(t *testing.T) (*openapi3.T, routers.Router) {
@@ -49,20 +50,41 @@ func check(router routers.Router, req *http.Request, reqBody []byte, status int,
 	return openapi3filter.ValidateResponse(req.Context(), out)
 }
 
-func TestContractNamesTheOperations(t *testing.T) {
+var (
+	chargePoint   = operation("POINT")
+	chargeVoucher = operation("VOUCHER")
+)
+
+func operation(name string) money.Operation {
+	t, _ := promotiontype.ByName(name)
+	return t.Operation
+}
+
+// Each promotion type's operation is in the file, by itself or as one of chargeOther.
+func TestOpenAPIHasTheOperationsOfAllTypes(t *testing.T) {
 	t.Parallel()
-	doc, _ := loadContract(t)
-	require.Equal(t, "chargePoint", doc.Paths.Value(string(money.ChargePoint)).Post.OperationID)
-	require.Equal(t, "chargeVoucher", doc.Paths.Value(string(money.ChargeVoucher)).Post.OperationID)
+	doc, router := loadContract(t)
+	require.Equal(t, "chargePoint", doc.Paths.Value(chargePoint.Path).Post.OperationID)
+	require.Equal(t, "chargeVoucher", doc.Paths.Value(chargeVoucher.Path).Post.OperationID)
 	require.Equal(t, "getCharge", doc.Paths.Value("/v1/charges/{key}").Get.OperationID)
-	require.Equal(t, 3, doc.Paths.Len())
+	require.Equal(t, "chargeOther", doc.Paths.Value("/v1/{payouts}/charges").Post.OperationID)
+	require.Equal(t, 4, doc.Paths.Len())
+	for _, other := range promotiontype.All() {
+		body, err := other.Encode(1, 9, 7, other.Sample(1))
+		require.NoError(t, err)
+		req := httptest.NewRequest(http.MethodPost, other.Operation.Path, bytes.NewReader(body))
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Idempotency-Key", other.IdempotencyKey(1, 7))
+		answer := http.Header{"Content-Type": {"application/json"}}
+		require.NoError(t, check(router, req, body, 200, answer, []byte(`{"transactionKey":"t"}`)))
+	}
 }
 
 // Client and simulator talk through a proxy that holds both to the contract.
 func TestClientAndSimulatorKeepTheContract(t *testing.T) {
 	t.Parallel()
 	_, router := loadContract(t)
-	sim := newSim(t, moneysim.Config{})
+	sim := newSim(t, simulator.Config{})
 	seen := map[int]bool{} // requests come one after another
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reqBody, err := io.ReadAll(r.Body)
@@ -96,28 +118,28 @@ func TestClientAndSimulatorKeepTheContract(t *testing.T) {
 		w.Write(body)
 	}))
 	defer proxy.Close()
-	voucher := money.Charge{Operation: money.ChargeVoucher, Key: "VOUCHER:1:2", Body: []byte(`{"promotionId":1,"promotionSummaryId":9,"targetId":2,"voucherId":"V-2026-A"}`)}
+	voucher := money.Charge{Operation: chargeVoucher, Key: "VOUCHER:1:2", Body: []byte(`{"promotionId":1,"promotionSummaryId":9,"targetId":2,"voucherId":"V-2026-A"}`)}
 	other := charge("POINT:1:2")
 	other.Body = bytes.Replace(other.Body, []byte("500"), []byte("501"), 1)
 
 	for _, step := range []struct {
-		faults moneysim.Faults
+		faults simulator.Faults
 		call   func(*money.Client) money.Answer
 		want   money.Class
 	}{
-		{moneysim.Faults{}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "POINT:1:2") }, money.NoCharge},
-		{moneysim.Faults{FailRate: 1}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Ambiguous},
-		{moneysim.Faults{ThrottleRate: 1}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Throttled},
-		{moneysim.Faults{RejectRate: 1}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Rejected},
-		{moneysim.Faults{Unauthorized: true}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.OwnFault},
-		{moneysim.Faults{}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Paid},
-		{moneysim.Faults{}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Paid},
-		{moneysim.Faults{}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), other) }, money.Rejected},
-		{moneysim.Faults{}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), voucher) }, money.Paid},
-		{moneysim.Faults{}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "VOUCHER:1:2") }, money.Paid},
-		{moneysim.Faults{Unauthorized: true}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "POINT:1:2") }, money.OwnFault},
-		{moneysim.Faults{ThrottleRate: 1}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "POINT:1:2") }, money.Throttled},
-		{moneysim.Faults{FailRate: 1}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "POINT:1:2") }, money.Ambiguous},
+		{simulator.Faults{}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "POINT:1:2") }, money.NoCharge},
+		{simulator.Faults{FailRate: 1}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Ambiguous},
+		{simulator.Faults{ThrottleRate: 1}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Throttled},
+		{simulator.Faults{RejectRate: 1}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Rejected},
+		{simulator.Faults{Unauthorized: true}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.OwnFault},
+		{simulator.Faults{}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Paid},
+		{simulator.Faults{}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Paid},
+		{simulator.Faults{}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), other) }, money.Rejected},
+		{simulator.Faults{}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), voucher) }, money.Paid},
+		{simulator.Faults{}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "VOUCHER:1:2") }, money.Paid},
+		{simulator.Faults{Unauthorized: true}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "POINT:1:2") }, money.OwnFault},
+		{simulator.Faults{ThrottleRate: 1}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "POINT:1:2") }, money.Throttled},
+		{simulator.Faults{FailRate: 1}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "POINT:1:2") }, money.Ambiguous},
 	} {
 		require.NoError(t, sim.SetFaults(step.faults))
 		a := step.call(newClient(t, proxy.URL, nil)) // a new client each time: no breaker, no gate
@@ -133,29 +155,29 @@ func TestClientAndSimulatorKeepTheContract(t *testing.T) {
 func TestSimulatorTakesWhatTheContractTakes(t *testing.T) {
 	t.Parallel()
 	_, router := loadContract(t)
-	sim := newSim(t, moneysim.Config{})
+	sim := newSim(t, simulator.Config{})
 	for name, c := range map[string]struct {
 		path, key, body string
 		valid           bool
 	}{
-		"point":   {path: string(money.ChargePoint), key: "POINT:1:1", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1}`, valid: true},
-		"voucher": {path: string(money.ChargeVoucher), key: "VOUCHER:1:1", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"voucherId":"ü"}`, valid: true},
-		"unknown fields are ignored": {path: string(money.ChargePoint), key: "POINT:1:3",
+		"point":   {path: chargePoint.Path, key: "POINT:1:1", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1}`, valid: true},
+		"voucher": {path: chargeVoucher.Path, key: "VOUCHER:1:1", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"voucherId":"ü"}`, valid: true},
+		"unknown fields are ignored": {path: chargePoint.Path, key: "POINT:1:3",
 			body: `{"promotionId":1,"promotionSummaryId":1,"targetId":3,"amount":1,"more":{}}`, valid: true},
-		"64 characters": {path: string(money.ChargeVoucher), key: "VOUCHER:1:4",
+		"64 characters": {path: chargeVoucher.Path, key: "VOUCHER:1:4",
 			body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"voucherId":"` + strings.Repeat("ü", 64) + `"}`, valid: true},
-		"65 characters": {path: string(money.ChargeVoucher), key: "VOUCHER:1:5",
+		"65 characters": {path: chargeVoucher.Path, key: "VOUCHER:1:5",
 			body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"voucherId":"` + strings.Repeat("ü", 65) + `"}`},
-		"no key":        {path: string(money.ChargePoint), key: "", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1}`},
-		"a lower key":   {path: string(money.ChargePoint), key: "point:1:1", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1}`},
-		"a fraction":    {path: string(money.ChargePoint), key: "POINT:1:6", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1.5}`},
-		"zero":          {path: string(money.ChargePoint), key: "POINT:1:6", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":0}`},
-		"no amount":     {path: string(money.ChargePoint), key: "POINT:1:6", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1}`},
-		"a string":      {path: string(money.ChargePoint), key: "POINT:1:6", body: `{"promotionId":"1","promotionSummaryId":1,"targetId":1,"amount":1}`},
-		"no voucher":    {path: string(money.ChargeVoucher), key: "VOUCHER:1:6", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"voucherId":""}`},
-		"an array":      {path: string(money.ChargePoint), key: "POINT:1:6", body: `[]`},
-		"nothing":       {path: string(money.ChargePoint), key: "POINT:1:6", body: ``},
-		"a target of 0": {path: string(money.ChargePoint), key: "POINT:1:6", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":0,"amount":1}`},
+		"no key":        {path: chargePoint.Path, key: "", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1}`},
+		"a lower key":   {path: chargePoint.Path, key: "point:1:1", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1}`},
+		"a fraction":    {path: chargePoint.Path, key: "POINT:1:6", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1.5}`},
+		"zero":          {path: chargePoint.Path, key: "POINT:1:6", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":0}`},
+		"no amount":     {path: chargePoint.Path, key: "POINT:1:6", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1}`},
+		"a string":      {path: chargePoint.Path, key: "POINT:1:6", body: `{"promotionId":"1","promotionSummaryId":1,"targetId":1,"amount":1}`},
+		"no voucher":    {path: chargeVoucher.Path, key: "VOUCHER:1:6", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"voucherId":""}`},
+		"an array":      {path: chargePoint.Path, key: "POINT:1:6", body: `[]`},
+		"nothing":       {path: chargePoint.Path, key: "POINT:1:6", body: ``},
+		"a target of 0": {path: chargePoint.Path, key: "POINT:1:6", body: `{"promotionId":1,"promotionSummaryId":1,"targetId":0,"amount":1}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req, err := http.NewRequest(http.MethodPost, sim.URL()+c.path, strings.NewReader(c.body))
@@ -194,10 +216,10 @@ func TestCheckerFindsWhatBreaksTheContract(t *testing.T) {
 		req.Header.Set("Idempotency-Key", "POINT:1:1")
 		return check(router, req, []byte(body), status, http.Header{"Content-Type": {"application/json"}}, []byte(answer))
 	}
-	require.NoError(t, exchange(string(money.ChargePoint), good, 200, `{"transactionKey":"t"}`))
+	require.NoError(t, exchange(chargePoint.Path, good, 200, `{"transactionKey":"t"}`))
 	require.Error(t, exchange("/v1/points", good, 200, `{"transactionKey":"t"}`))
-	require.Error(t, exchange(string(money.ChargeVoucher), good, 200, `{"transactionKey":"t"}`))
-	require.Error(t, exchange(string(money.ChargePoint), good, 200, `{"key":"t"}`))
-	require.Error(t, exchange(string(money.ChargePoint), good, 422, `{"message":"no code"}`))
-	require.Error(t, exchange(string(money.ChargePoint), good, 302, `{}`))
+	require.Error(t, exchange(chargeVoucher.Path, good, 200, `{"transactionKey":"t"}`))
+	require.Error(t, exchange(chargePoint.Path, good, 200, `{"key":"t"}`))
+	require.Error(t, exchange(chargePoint.Path, good, 422, `{"message":"no code"}`))
+	require.Error(t, exchange(chargePoint.Path, good, 302, `{}`))
 }

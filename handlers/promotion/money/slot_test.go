@@ -36,7 +36,7 @@ func TestSlots(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			client := newClient(t, "http://127.0.0.1:1", func(cfg *money.Config) { cfg.MaxInFlight = 2 })
+			client := newClient(t, "http://127.0.0.1:1", func(cfg *money.Config) { cfg.Concurrency = 2 })
 			taken := func(want int) {
 				require.Equal(t, want, client.State().InFlight)
 				require.EqualValues(t, want, metric(t, client, "millrace_money_in_flight"))

@@ -2,7 +2,7 @@
 -- KEYS[1] stream   KEYS[2] meta
 -- ARGV[1] the instance   ARGV[2] how long, in ms
 -- Reply: 1 done, 0 another instance has it, -1 the stream is absent (nothing is written then).
--- The end is a time in meta and not a key's expiry: the companion lives and dies with its stream.
+-- The end is a time in meta and not a key's expiry: the companion is deleted together with its stream.
 -- Complexity: O(1).
 if redis.call('EXISTS', KEYS[1]) == 0 then return -1 end
 local t = redis.call('TIME')

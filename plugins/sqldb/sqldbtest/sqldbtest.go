@@ -1,10 +1,9 @@
-// Package sqldbtest gives tests an empty database: a SQLite file, and a schema of a real PostgreSQL.
+// Package sqldbtest gives each test an empty database: a SQLite file or a schema of a PostgreSQL.
 package sqldbtest
 
 import (
 	"context"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,39 +14,41 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
-// Each runs the test side by side on SQLite and on PostgreSQL, as t/sqlite and t/postgres. Everybody who opens
-// the DSN sees the same database.
+// Each runs the test on SQLite and on PostgreSQL in parallel, as t/sqlite and t/postgres. All
+// connections with the DSN use the same database.
 func Each(t *testing.T, test func(t *testing.T, dsn string)) {
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) {
+		tier.Embedded(t)
 		t.Parallel()
 		test(t, File(t))
 	})
 	t.Run("postgres", func(t *testing.T) {
+		tier.Default(t)
 		t.Parallel()
 		test(t, Schema(t))
 	})
 }
 
-// File returns the DSN of a SQLite file that does not exist yet, and is gone after the test.
+// File returns the DSN of a SQLite file that does not exist yet. It is removed after the test.
 func File(t testing.TB) string {
 	t.Helper()
 	return "sqlite:" + filepath.Join(t.TempDir(), "test.db")
 }
 
-// adminTime bounds making and dropping a schema: a test that left a transaction open would wait for ever.
+// adminTime bounds the creation and removal of a schema. Otherwise an open transaction of a test
+// would block the removal forever.
 const adminTime = 20 * time.Second
 
-// Schema returns the DSN of a new schema in the database of MILLRACE_TEST_POSTGRES, which is dropped after the test.
-// Without that variable the test is skipped.
+// Schema returns the DSN of a new schema in the database of MILLRACE_TEST_POSTGRES. It is dropped
+// after the test. Without that variable the test is skipped.
 func Schema(t testing.TB) string {
 	t.Helper()
-	dsn := os.Getenv("MILLRACE_TEST_POSTGRES")
-	if dsn == "" {
-		t.Skip("MILLRACE_TEST_POSTGRES is not set: no PostgreSQL to test on")
-	}
+	dsn := tier.Address(t, "postgres")
 	schema := "test_" + strings.ToLower(ulid.Make().String())
 	admin := func(sql string) {
 		ctx, cancel := context.WithTimeout(context.Background(), adminTime)
@@ -67,7 +68,7 @@ func Schema(t testing.TB) string {
 	return dsn + separator + "search_path=" + schema
 }
 
-// Refusing returns the address of a PostgreSQL that answers every client with an error.
+// Refusing returns the address of a PostgreSQL server that returns an error to each client.
 func Refusing(t testing.TB, code string) (addr string) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -1,5 +1,5 @@
 -- common.lua: functions the other scripts of this folder share. It is put in front of each of
--- them, after redispoll's groups.lua; it touches nothing by itself.
+-- them, after redis's groups.lua; it touches nothing by itself.
 
 -- ownership returns an error reply when a stream belongs to another deployment, and whether it has no owner yet.
 -- own is this deployment's id; a deployment without an id ('') neither owns streams nor respects owners.

@@ -2,10 +2,10 @@
 -- KEYS[1] stream   KEYS[2] meta
 -- ARGV[1] group    ARGV[2] a fresh incarnation token   ARGV[3] this deployment's id, or ''
 -- Reply: {1, token} when the group was made, {0, incarnation} when it was there already.
---        A group that had to be made means that the stream is new, lost or
---        replaced, whatever meta says: it gets the fresh token, so that the loss is noticed.
+--        A missing group means that the stream is new, lost or replaced, whatever meta contains. It
+--        gets the fresh token, so that the loss is noticed.
 -- Errors: FOREIGN with the owner, when the stream belongs to another deployment: nothing was written.
---         OOM on a full server, when the group is missing. What exists is read there all the same.
+--         OOM on a full server, when the group is missing. An existing group can be read there.
 -- Complexity: O(groups).
 local stream, meta, own = KEYS[1], KEYS[2], ARGV[3]
 local foreign, free = ownership(meta, own)

@@ -1,5 +1,5 @@
--- delete.lua: deletes stream, groups and meta, if and only if the stream has been drained for long
--- enough; decided and done here, so that nothing can be added in between.
+-- delete.lua: deletes stream, groups and meta when the stream has been drained for long enough. The
+-- script decides and deletes, so that nothing can be added in between.
 -- KEYS[1] stream   KEYS[2] meta
 -- ARGV[1] group   ARGV[2] grace of foreign groups in ms   ARGV[3] required groups, one per line
 -- ARGV[4] this deployment's id, or ''   ARGV[5] idle timeout in milliseconds

@@ -3,7 +3,7 @@
 -- ARGV[1] group   ARGV[2] grace of foreign groups in ms   ARGV[3] required groups, one per line
 -- ARGV[4] this deployment's id, or ''   ARGV[5] max_len   ARGV[6] number of entries
 -- ARGV[7…] per entry: the number of words that follow, then field, value, field, value …
--- Reply: how many were added, a prefix of what was given, fewer when max_len is reached;
+-- Reply: the number of added entries, a prefix; fewer than given when max_len is reached.
 --        -1 when the stream or its group is absent: activate, create, add again.
 -- Errors: FOREIGN with the owner, when the stream belongs to another deployment: nothing was added.
 -- Complexity: O(entries); at max_len also that of look and O(entries trimmed).

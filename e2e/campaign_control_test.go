@@ -1,0 +1,56 @@
+package e2e
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+)
+
+// Pause, resume and cancel are seen by every instance within 2 s.
+func TestAPersonSteers(t *testing.T) {
+	tier.Default(t)
+	w := onServers(t, "redis", simulator.Faults{Latency: 20 * time.Millisecond})
+	w.start()
+	w.start()
+	w.publish("POINT", 8_000)
+	w.awaitPaid("POINT", 300, time.Minute)
+	w.mustCommand(nil, "campaign", "pause", "POINT", strconv.FormatInt(w.promotion, 10))
+	pause(t, 2*time.Second)
+	before := w.counts("POINT").Paid
+	pause(t, 2*time.Second)
+	require.Equal(t, before, w.counts("POINT").Paid, "paid after the pause")
+
+	var status []struct {
+		Paid      int64
+		Instances []struct{ Instance, Stream, Group string }
+	}
+	w.mustCommand(&status, "campaign", "status", "POINT", strconv.FormatInt(w.promotion, 10))
+	require.Len(t, status, 1)
+	require.Equal(t, before, status[0].Paid)
+	require.Len(t, status[0].Instances, 2)
+	require.Equal(t, w.stream("POINT"), status[0].Instances[0].Stream)
+
+	w.mustCommand(nil, "campaign", "resume", "POINT", strconv.FormatInt(w.promotion, 10))
+	w.awaitPaid("POINT", int(before)+300, time.Minute)
+
+	var cancelled struct {
+		Cancelled int64
+		InFlight  int64 `json:"in_flight"`
+	}
+	w.mustCommand(&cancelled, "campaign", "cancel", "POINT", strconv.FormatInt(w.promotion, 10), "--why", "a test")
+	require.Positive(t, cancelled.Cancelled)
+	w.awaitSettled("POINT", 8_000, time.Minute)
+	c := w.counts("POINT")
+	require.EqualValues(t, 8_000, c.Paid+c.Cancelled)
+	require.EqualValues(t, c.Paid, w.api.Summary().Charged)
+	require.Equal(t, ledger.PromotionCancelled, c.State)
+	out, code := w.command("campaign", "resume", "POINT", strconv.FormatInt(w.promotion, 10))
+	require.Equal(t, 1, code, "%s", out)
+	w.mustCommand(nil, "campaign", "reconcile", "POINT", strconv.FormatInt(w.promotion, 10))
+}

@@ -1,0 +1,83 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/e2e/services/servers"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+)
+
+// Every record of two campaigns is paid, with nothing installed but the binary.
+func TestNothingIsLost(t *testing.T) {
+	tier.Embedded(t)
+	cmd := exec.Command(binary(t), "demo", "--json", "--targets", strconv.Itoa(targets(t, 5_000)))
+	cmd.Env = append(os.Environ(), "MILLRACE__INSTANCE_ID=demo")
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	require.NoError(t, cmd.Run(), "%s%s", &out, &errOut)
+	var r map[string]any
+	require.NoError(t, json.Unmarshal(out.Bytes(), &r))
+	n := 2 * float64(targets(t, 5_000))
+	for _, field := range []string{"published", "accepted", "paid", "charged"} {
+		require.Equal(t, n, r[field], field)
+	}
+	for _, field := range []string{"failed", "unknown", "cancelled", "dead", "conflict", "pending", "double_charged", "missing"} {
+		require.Equal(t, 0.0, r[field], field)
+	}
+	for _, field := range []string{"seconds", "payouts_per_second", "cpu_us_per_payout"} {
+		require.Positive(t, r[field], field)
+	}
+	require.Less(t, r["peak_memory_bytes"], float64(300<<20), "peak memory")
+}
+
+// Kafka, Redis and PostgreSQL are restarted one after the other while a campaign is paid.
+func TestNothingIsLostWhenServersAreRestarted(t *testing.T) {
+	tier.Default(t)
+	w := onServers(t, servers.Redis, simulator.Faults{Latency: 20 * time.Millisecond, FailRate: 0.02, TimeoutRate: 0.01, Seed: 1})
+	n := targets(t, 5_000)
+	a, b := w.start(), w.start()
+	w.publish("POINT", n)
+	for i, name := range []string{servers.Kafka, servers.Redis, servers.Postgres} {
+		w.awaitPaid("POINT", (i+1)*n/10, 5*time.Minute)
+		require.Less(t, w.counts("POINT").Paid, int64(n), "the campaign is over: the restart of %s proves nothing", name)
+		restart(t, name)
+	}
+	w.awaitSettled("POINT", n, 10*time.Minute)
+	w.assertBooks("POINT", n)
+	require.False(t, a.ended() || b.ended(), "an instance has ended")
+}
+
+// The embedded environment is killed and started again: the ledger and Kafka are files, and Redis
+// is filled again from the ledger.
+func TestNothingIsLostWhenTheEmbeddedEnvironmentIsKilled(t *testing.T) {
+	tier.Embedded(t)
+	dir := t.TempDir()
+	demo := func() *exec.Cmd {
+		return exec.Command(binary(t), "demo", "--json", "--targets", "1500", "--data", dir, "--latency", "20ms")
+	}
+	first := demo()
+	ended, err := startBound(first)
+	require.NoError(t, err)
+	pause(t, 3*time.Second)
+	require.NoError(t, first.Process.Signal(syscall.SIGKILL))
+	<-ended
+	out, err := demo().Output()
+	require.NoError(t, err, "%s", out)
+	var r struct {
+		Paid, Charged int64
+		Balanced      bool
+	}
+	require.NoError(t, json.Unmarshal(out, &r))
+	require.True(t, r.Balanced)
+	require.EqualValues(t, 3_000, r.Paid)
+}

@@ -1,0 +1,88 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/e2e/services/servers"
+)
+
+// send publishes raw records, as a producer without Millrace would.
+func (w *world) send(topic string, payloads ...string) {
+	w.t.Helper()
+	cfg := sarama.NewConfig()
+	cfg.Version = sarama.V2_8_0_0
+	cfg.Producer.Return.Successes = true
+	cfg.Producer.MaxMessageBytes = 4 << 20
+	p, err := sarama.NewSyncProducer([]string{server(w.t, servers.Kafka)}, cfg)
+	require.NoError(w.t, err)
+	defer func() { _ = p.Close() }()
+	for _, payload := range payloads {
+		_, _, err := p.SendMessage(&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("1"), Value: sarama.StringEncoder(payload)})
+		require.NoError(w.t, err)
+	}
+}
+
+// deadLetters reads n dead letters from a topic and returns their number per class.
+func (w *world) deadLetters(topic string, n int) map[string]int {
+	w.t.Helper()
+	cfg := sarama.NewConfig()
+	cfg.Version = sarama.V2_8_0_0
+	cfg.Consumer.Fetch.Default = 4 << 20
+	c, err := sarama.NewConsumer([]string{server(w.t, servers.Kafka)}, cfg)
+	require.NoError(w.t, err)
+	defer func() { _ = c.Close() }()
+	partitions, err := c.Partitions(topic)
+	require.NoError(w.t, err)
+	got := make(chan *sarama.ConsumerMessage)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
+	defer cancel()
+	var open []sarama.PartitionConsumer
+	defer func() {
+		for _, pc := range open {
+			_ = pc.Close()
+		}
+	}()
+	for _, p := range partitions {
+		var pc sarama.PartitionConsumer
+		require.Eventually(w.t, func() bool { // a topic that is that new has no leader yet
+			pc, err = c.ConsumePartition(topic, p, sarama.OffsetOldest)
+			return err == nil
+		}, 30*time.Second, 100*time.Millisecond, "consume %s/%d: %v", topic, p, err)
+		open = append(open, pc)
+		go func() {
+			for m := range pc.Messages() {
+				select {
+				case got <- m:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	classes := map[string]int{}
+	for range n {
+		select {
+		case m := <-got:
+			headers := map[string]string{}
+			for _, h := range m.Headers {
+				headers[string(h.Key)] = string(h.Value)
+			}
+			for _, name := range []string{"millrace-dead-error", "millrace-dead-handler", "millrace-dead-origin", "millrace-dead-attempts", "millrace-dead-first-failed-at", "millrace-dead-failed-at"} {
+				require.NotEmpty(w.t, headers[name], "%s of a dead letter", name)
+			}
+			classes[headers["millrace-dead-class"]]++
+		case <-ctx.Done():
+			require.FailNow(w.t, "not enough dead letters", "got %v, want %d", classes, n)
+		}
+	}
+	return classes
+}
+
+func point(promotion int64, target int, amount string) string {
+	return fmt.Sprintf(`{"promotionId":%d,"promotionSummaryId":9,"targetId":%d,"amount":%s}`, promotion, target, amount)
+}

@@ -1,0 +1,128 @@
+package rules_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+)
+
+// Plugin is the handler of the main README.
+type Plugin struct {
+	Orders pipeline.Source
+	Dead   pipeline.Sink
+	send   func(context.Context, Order) error
+}
+
+func (Plugin) Name() string { return "orders" }
+
+type Order struct {
+	ID    int64  `json:"id"`
+	Email string `json:"email"`
+}
+
+func (p Plugin) Confirm(ctx context.Context, o Order) error {
+	if o.Email == "" {
+		return pipeline.Permanent(errors.New("no address")) // a dead letter at once
+	}
+	return p.send(ctx, o) // an error is retried
+}
+
+func (p Plugin) Register(r *pipeline.Registry) error {
+	r.Route(pipeline.Route{
+		Name: "orders", From: p.Orders, Handle: pipeline.JSON(p.Confirm),
+		Policy: pipeline.Policy{DeadLetter: p.Dead},
+	})
+	return nil
+}
+
+func TestTheHandlerOfTheReadmeWorks(t *testing.T) {
+	t.Parallel()
+	in, dead := pipelinetest.NewFeed("orders"), pipelinetest.NewRecorder("orders-dead")
+	attempts, sent := 0, make(chan int64, 1)
+	pipelinetest.Start(t, Plugin{Orders: in, Dead: dead, send: func(_ context.Context, o Order) error {
+		if attempts++; attempts == 1 {
+			return errors.New("not now")
+		}
+		sent <- o.ID
+		return nil
+	}})
+	in.SendPayloads(`{"id": 1, "email": "a@example.com"}`)
+	select {
+	case id := <-sent:
+		require.EqualValues(t, 1, id)
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "the order was not sent")
+	}
+	in.SendPayloads(`{"id": 2}`)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := dead.Wait(ctx, 1)
+	require.NoError(t, err)
+}
+
+// goLines returns the lines of the Go blocks of a page.
+func goLines(page string) []string {
+	var lines []string
+	inside := false
+	for line := range strings.Lines(page) {
+		line = strings.TrimRight(line, "\n")
+		if strings.HasPrefix(line, "```") {
+			inside = line == "```go"
+			continue
+		}
+		if inside {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func TestTheGoOfTheReadmeIsCompiled(t *testing.T) {
+	t.Parallel()
+	lines := goLines(pages(t)["README.md"])
+	require.NotEmpty(t, lines)
+	code, err := os.ReadFile("frontpage_test.go")
+	require.NoError(t, err)
+	require.Empty(t, firstMissing(lines, string(code)), "a line of the README that this file does not have")
+	require.Equal(t, "c", firstMissing(goLines("```go\na\nc\n```\n```sh\nd\n```\n"), "a\nb\n"))
+}
+
+// unlisted returns the folders that have no link in the table of a README.
+func unlisted(readme string, folders []string) []string {
+	return slices.DeleteFunc(slices.Clone(folders), func(folder string) bool {
+		return strings.Contains(readme, "]("+folder+")") || strings.Contains(readme, "]("+folder+"/README.md)")
+	})
+}
+
+func TestTheReadmeListsEveryFolder(t *testing.T) {
+	t.Parallel()
+	var folders []string
+	for _, pattern := range []string{"*", "pipeline/*", "plugins/*"} {
+		found, err := filepath.Glob(filepath.Join(root(t), pattern))
+		require.NoError(t, err)
+		for _, path := range found {
+			info, err := os.Stat(path)
+			require.NoError(t, err)
+			if name := filepath.Base(path); info.IsDir() && !slices.Contains([]string{"bin", "cmd"}, name) && !strings.HasPrefix(name, ".") {
+				folder, err := filepath.Rel(root(t), path)
+				require.NoError(t, err)
+				folders = append(folders, filepath.ToSlash(folder))
+			}
+		}
+	}
+	require.Greater(t, len(folders), 15)
+	_, table, _ := strings.Cut(pages(t)["README.md"], "## The folders")
+	table, _, _ = strings.Cut(table, "\n## ")
+	require.Empty(t, unlisted(table, folders), "folders that the table of the README does not list")
+	require.Equal(t, []string{"b"}, unlisted("| [`a/`](a) | x |\n| [`b/c`](b/c) |\n", []string{"a", "b"}))
+}

@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// ids splits arguments in the form in which commands print them: POINT:12345:777 is POINT 12345
+// 777.
+func ids(args []string) []string {
+	if len(args) == 0 {
+		return nil
+	}
+	return strings.Split(strings.Join(args, ":"), ":")
+}
+
+// promotionArgs requires TYPE PROMOTION.
+func promotionArgs(_ *cobra.Command, args []string) error {
+	return requireIDs(2, args, "TYPE PROMOTION", "POINT 12345")
+}
+
+// payoutArgs requires TYPE PROMOTION TARGET.
+func payoutArgs(_ *cobra.Command, args []string) error {
+	return requireIDs(3, args, "TYPE PROMOTION TARGET", "POINT 12345 777")
+}
+
+func requireIDs(n int, args []string, names, example string) error {
+	if got := len(ids(args)); got != n {
+		return fmt.Errorf("requires %s, as in %s or %s; got %s", names, example, strings.ReplaceAll(example, " ", ":"), app.Plural(int64(got), "argument"))
+	}
+	return nil
+}
+
+// promotionID reads TYPE PROMOTION.
+func promotionID(args []string) (ledger.Promotion, error) {
+	args = ids(args)
+	t, err := typeNamed("TYPE", args[0])
+	if err != nil {
+		return ledger.Promotion{}, err
+	}
+	id, err := number("PROMOTION", args[1])
+	return ledger.Promotion{Type: ledger.Type(t.Name), ID: id}, err
+}
+
+// payoutKey reads TYPE PROMOTION TARGET.
+func payoutKey(args []string) (ledger.Key, error) {
+	p, err := promotionID(args)
+	if err != nil {
+		return ledger.Key{}, err
+	}
+	target, err := number("TARGET", ids(args)[2])
+	return ledger.Key{Type: p.Type, Promotion: p.ID, Target: target}, err
+}
+
+// typeNamed returns the promotion type of an argument or flag, whose name is what.
+func typeNamed(what, name string) (promotiontype.Type, error) {
+	t, known := promotiontype.ByName(strings.ToUpper(name))
+	if !known {
+		return t, app.Usage("%s must be one of %s, got %q", what, strings.Join(promotiontype.Names(), ", "), name)
+	}
+	return t, nil
+}
+
+func number(what, text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n <= 0 {
+		return 0, app.Usage("%s must be a whole number > 0, got %q", what, text)
+	}
+	return n, nil
+}

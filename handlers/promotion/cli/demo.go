@@ -1,0 +1,286 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// demoFlags are the flags of `demo`.
+type demoFlags struct {
+	targets     int
+	csv         string
+	failRate    float64
+	timeoutRate float64
+	latency     time.Duration
+	seed        uint64
+	concurrency int
+	keep        bool
+	verbose     bool
+	data        string
+}
+
+func (c commands) demo() *cobra.Command {
+	var f demoFlags
+	cmd := c.h.SettingsFlags(c.h.JSONFlag(&cobra.Command{
+		Use:   "demo",
+		Short: "Publish a campaign to Kafka, pay it through the complete pipeline, and compare the results",
+		Long: `Publish a campaign to Kafka, pay it through the complete pipeline, and compare the ledger with the Money API.
+
+Without flags it needs only this binary: Kafka, Redis, the ledger and a simulated Money API run inside the process. With
+--profile local it uses the servers of "make services", and the Money API stays simulated.
+
+The exit code is 0 only when the books balance: each accepted payout is settled, and the Money API has
+charged each paid one once.`,
+		Example: `  millrace demo
+  millrace demo --targets 1000 --fail-rate 0.2 --timeout-rate 0.1
+  millrace demo --keep --data /tmp/millrace-demo`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runDemo(cmd, f) },
+	}))
+	flags := cmd.Flags()
+	flags.IntVar(&f.targets, "targets", 10_000, "number of targets per type")
+	flags.StringVar(&f.csv, "csv", "", csvUsage("publish instead"))
+	flags.Float64Var(&f.failRate, "fail-rate", 0.02, "share of Money API calls that fail with 500")
+	flags.Float64Var(&f.timeoutRate, "timeout-rate", 0.01, "share of Money API calls that charge and never answer")
+	flags.DurationVar(&f.latency, "latency", 5*time.Millisecond, "latency of each Money API call")
+	flags.Uint64Var(&f.seed, "seed", 1, "determines values and failing calls")
+	flags.IntVar(&f.concurrency, "concurrency", 32, "calls in flight per stream")
+	flags.BoolVar(&f.keep, "keep", false, "keep running after the report, until Ctrl-C")
+	flags.BoolVar(&f.verbose, "verbose", false, "show the log")
+	flags.StringVar(&f.data, "data", "", "`folder` of the embedded environment; default: a temporary one")
+	return cmd
+}
+
+func (f demoFlags) validate() error {
+	switch {
+	case f.targets < 1 && f.csv == "":
+		return app.Usage("--targets must be > 0, got %d", f.targets)
+	case f.concurrency < 1 || f.concurrency > 1024:
+		return app.Usage("--concurrency must be from 1 to 1024, got %d", f.concurrency)
+	case f.failRate < 0 || f.failRate > 1:
+		return app.Usage("--fail-rate must be from 0 to 1, got %g", f.failRate)
+	case f.timeoutRate < 0 || f.timeoutRate > 1:
+		return app.Usage("--timeout-rate must be from 0 to 1, got %g", f.timeoutRate)
+	case f.failRate+f.timeoutRate > 1:
+		return app.Usage("--fail-rate and --timeout-rate must add up to at most 1, got %g", f.failRate+f.timeoutRate)
+	case f.latency < 0:
+		return app.Usage("--latency must not be negative, got %s", f.latency)
+	}
+	return nil
+}
+
+// overrides are the settings that the flags set.
+func (f demoFlags) overrides(dataDir string) map[string]any {
+	set := map[string]any{
+		"data_dir":                         dataDir,
+		"plugins.promotion.stream.enabled": true,
+		"plugins.promotion.stream.min_consumers_per_instance": f.concurrency,
+		"plugins.promotion.stream.max_consumers_per_instance": f.concurrency,
+		"plugins.promotion.money_api.simulator.enabled":       true,
+		"plugins.promotion.money_api.simulator.latency":       f.latency.String(),
+		"plugins.promotion.money_api.simulator.fail_rate":     f.failRate,
+		"plugins.promotion.money_api.simulator.timeout_rate":  f.timeoutRate,
+		"plugins.promotion.money_api.simulator.seed":          f.seed,
+	}
+	if !f.keep {
+		// the process ends before a scrape, and the port may be in use
+		set["plugins.telemetry.listen"] = ""
+	}
+	if !f.verbose {
+		set["log.level"] = "error"
+	}
+	return set
+}
+
+func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	source := generatedSource(f.targets, f.seed, promotiontype.All()...)
+	if f.csv != "" {
+		var remove func()
+		var err error
+		if source, remove, err = readSource(cmd, f.csv); err != nil {
+			return err
+		}
+		defer remove()
+	}
+	dir := f.data
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "millrace-demo-"); err != nil {
+			return fmt.Errorf("demo: %w", err)
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+	}
+	return c.h.Run(cmd.Context(), cmd, app.RunOptions{
+		Overrides: f.overrides(dir),
+		Ready: func(ctx context.Context, running *app.Running) error {
+			show := demoOutput{h: c.h, cmd: cmd, flags: f, running: running, dir: dir}
+			report, err := c.runCampaign(ctx, show, source)
+			if err != nil {
+				return withExitCode(err)
+			}
+			if err := show.report(report); err != nil {
+				return err
+			}
+			if f.keep {
+				if err := c.showAddresses(show, report); err != nil {
+					return err
+				}
+				<-ctx.Done()
+			}
+			if !report.Balanced {
+				return bad("the books don't balance")
+			}
+			if !f.keep {
+				show.line("Next: `%[1]s demo --keep` keeps it running, with commands to try. `%[1]s new handler NAME` writes a handler.", c.h.Name())
+			}
+			return nil
+		},
+	})
+}
+
+// DemoReport is what `demo --json` writes.
+type DemoReport struct {
+	Promotion int64 `json:"promotion"`
+	Published int64 `json:"published"`
+	reconcile.Totals
+	Balanced bool `json:"balanced"`
+	// from the first record published to the last payout settled
+	Seconds          float64 `json:"seconds"`
+	PayoutsPerSecond float64 `json:"payouts_per_second"`
+	CPUPerPayout     float64 `json:"cpu_us_per_payout"` // of this process and all that runs in it
+	PeakMemory       int64   `json:"peak_memory_bytes"` // resident, of this process
+}
+
+// runCampaign publishes the targets and waits until all payouts are settled.
+func (c commands) runCampaign(ctx context.Context, show demoOutput, source targetSource) (DemoReport, error) {
+	promotion := campaign{promotion: time.Now().UnixMilli(), summary: 1}
+	var types []promotiontype.Type
+	for _, t := range promotiontype.All() {
+		n, found := source.counts[t.Name]
+		if !found {
+			continue
+		}
+		types = append(types, t)
+		if err := promotion.announce(ctx, c.Kafka, t.Name, n); err != nil {
+			return DemoReport{}, err
+		}
+	}
+	show.start(promotion, source, types)
+	start, cpu := time.Now(), cpuTime()
+	publishing := make(chan error, 1)
+	bar := c.h.Progress(source.distinct, "settled")
+	defer bar.Done()
+	report := DemoReport{Promotion: promotion.promotion}
+	go func() {
+		n, err := promotion.publish(ctx, c.Kafka, source.targets, func(int64) {})
+		report.Published = n
+		publishing <- err
+	}()
+	if err := c.awaitSettled(ctx, promotion, types, source.distinct, publishing, bar); err != nil {
+		return DemoReport{}, err
+	}
+	bar.Done()
+	took := time.Since(start)
+	report.CPUPerPayout = float64(cpuTime()-cpu) / float64(time.Microsecond) / float64(source.distinct)
+
+	totals, err := c.totals(ctx, promotion.promotion, promotiontype.All())
+	if err != nil {
+		return DemoReport{}, err
+	}
+	report.Totals = totals
+	report.Balanced = totals.Balance() && totals.Accepted == source.distinct && report.Published == source.total()
+	report.Seconds = took.Seconds()
+	report.PayoutsPerSecond = float64(totals.Paid) / took.Seconds()
+	report.PeakMemory = peakMemory()
+	return report, nil
+}
+
+// demoPoll is the time between two reads of the progress.
+const demoPoll = 100 * time.Millisecond
+
+// awaitSettled returns when all records are published and all payouts are settled.
+func (c commands) awaitSettled(ctx context.Context, promotion campaign, types []promotiontype.Type, distinct int64, publishing <-chan error, bar *app.Progress) error {
+	tick := time.NewTicker(demoPoll)
+	defer tick.Stop()
+	for published := false; ; {
+		select {
+		case err := <-publishing:
+			if err != nil {
+				return err
+			}
+			published = true
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		var settled int64
+		for _, t := range types {
+			n, err := c.Resources.Ledger().SettledCount(ctx, ledger.Promotion{Type: ledger.Type(t.Name), ID: promotion.promotion})
+			if err != nil {
+				return err
+			}
+			settled += n
+		}
+		bar.Set(settled)
+		if published && settled >= distinct {
+			return nil
+		}
+	}
+}
+
+// demoOutput writes the output of the demo: the report to standard output, all else to standard
+// error.
+type demoOutput struct {
+	h       *app.Host
+	cmd     *cobra.Command
+	flags   demoFlags
+	running *app.Running
+	dir     string
+}
+
+func (d demoOutput) line(format string, args ...any) { fmt.Fprintf(d.h.Err(), format+"\n", args...) }
+
+func (d demoOutput) start(c campaign, source targetSource, types []promotiontype.Type) {
+	var parts []string
+	for _, t := range types {
+		parts = append(parts, app.Thousands(source.counts[t.Name])+" "+t.Name)
+	}
+	d.line("Campaign %d: %s targets, environment %s, concurrency %d per stream.", c.promotion, strings.Join(parts, " and "), d.running.Settings.Environment, d.flags.concurrency)
+	d.line("Money API: latency %s, %g %% of calls fail, %g %% charge and never answer.", d.flags.latency, 100*d.flags.failRate, 100*d.flags.timeoutRate)
+}
+
+func (d demoOutput) report(r DemoReport) error {
+	if d.h.JSON(d.cmd) {
+		return d.h.WriteJSON(r)
+	}
+	writeReport(d.h.Out(), r)
+	return nil
+}
+
+func writeReport(w io.Writer, r DemoReport) {
+	fmt.Fprintln(w)
+	reconcile.WriteTotal(w, "published", r.Published, "records to Kafka")
+	r.WriteLedger(w)
+	r.WriteMoneyAPI(w)
+	verdict := "The books balance: nothing lost, nothing paid twice."
+	if !r.Balanced {
+		verdict = "The books DON'T balance."
+	}
+	fmt.Fprintf(w, "\n%s\n", verdict)
+	fmt.Fprintf(w, "%.1f s, %s payouts/s, %.0f µs of CPU per payout, %d MB of memory at most.\n",
+		r.Seconds, app.Thousands(int64(r.PayoutsPerSecond)), r.CPUPerPayout, r.PeakMemory>>20)
+}

@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// ErrSimulatorInside reports that the simulated Money API runs inside another process, which alone
+// has its journal.
+var ErrSimulatorInside = errors.New("the simulated Money API runs inside the service: run `millrace money-simulator` and set plugins.promotion.money_api.url")
+
+// errNoCharges reports that a Money API can't list its charges.
+var errNoCharges = errors.New("the Money API has no call that lists charges: write handlers/promotion/cli/charges.go for yours, or --no-money compares Kafka with the ledger alone")
+
+// bad is an error with the exit code of a command that has found something wrong.
+func bad(format string, args ...any) error {
+	return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf(format, args...)}
+}
+
+// withExitCode gives an error of the ledger, or of a server that is unavailable, its exit code.
+func withExitCode(err error) error {
+	var (
+		exit    *app.ExitError
+		network net.Error
+	)
+	switch {
+	case errors.As(err, &exit), errors.Is(err, pipeline.ErrUnavailable):
+	case errors.Is(err, ledger.ErrNotFound):
+		return bad("%w: the service of these settings has accepted nothing of it; is it another type (%s), or another number? millrace campaign list shows all promotions",
+			err, strings.Join(promotiontype.Names(), ", "))
+	case errors.Is(err, errNoCharges), errors.Is(err, ErrSimulatorInside):
+		return &app.ExitError{Code: app.ExitUsage, Err: err}
+	case errors.Is(err, ledger.ErrCancelled), errors.Is(err, ledger.ErrRefused):
+		return &app.ExitError{Code: app.ExitBad, Err: err}
+	case errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
+	}
+	return err
+}

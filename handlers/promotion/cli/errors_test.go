@@ -1,0 +1,27 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, withExitCode(nil))
+	own := &app.ExitError{Code: app.ExitUsage, Err: ledger.ErrNotFound}
+	require.Equal(t, error(own), withExitCode(own), "it has its exit code")
+	for _, err := range []error{ledger.ErrNotFound, ledger.ErrCancelled, ledger.ErrRefused} {
+		var exit *app.ExitError
+		require.ErrorAs(t, withExitCode(fmt.Errorf("pause: %w", err)), &exit)
+		require.Equal(t, app.ExitBad, exit.Code)
+	}
+	require.ErrorIs(t, withExitCode(fmt.Errorf("read: %w", ledger.ErrUnavailable)), pipeline.ErrUnavailable)
+	require.NotErrorIs(t, withExitCode(errors.New("a bug")), pipeline.ErrUnavailable)
+}

@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// Explained is the history of one payout, as `campaign explain --json` writes it.
+type Explained struct {
+	Type           ledger.Type           `json:"type"`
+	Promotion      int64                 `json:"promotion"`
+	Target         int64                 `json:"target"`
+	Key            string                `json:"idempotency_key"`
+	State          ledger.State          `json:"state"`
+	PromotionState ledger.PromotionState `json:"promotion_state"`
+	Origin         string                `json:"origin"` // source of the accepted record or entry
+	Record         string                `json:"record"` // unchanged
+	Request        string                `json:"request"`
+	AcceptedAt     time.Time             `json:"accepted_at"`
+	SettledAt      time.Time             `json:"settled_at,omitzero"`
+	TransactionKey string                `json:"transaction_key,omitempty"`
+	MaybeCharged   bool                  `json:"maybe_charged"`
+	// of the oldest request that may have charged
+	FirstSentAt time.Time `json:"first_sent_at,omitzero"`
+	// since it was accepted, or replayed
+	Attempts int `json:"attempts"`
+	Lookups  int `json:"asks"`
+	// calls that spent no attempt and count towards max_released
+	Released int `json:"released"`
+	// when the idempotency key may have reached the Money API first
+	KeyFirstUsedAt time.Time             `json:"key_first_used_at,omitzero"`
+	Queue          ledger.QueueLocation  `json:"hint"`
+	QueueDue       time.Time             `json:"hint_due"`
+	Calls          []ledger.Attempt      `json:"calls"`
+	DeadLetters    []ExplainedDeadLetter `json:"dead_letters"`
+	Audit          []ledger.Audit        `json:"audit"`
+	MoneyAPI       *lookup               `json:"money_api,omitempty"`
+	Next           string                `json:"next"`
+}
+
+// explained adds the state of the dead letters, and the Money API's answer if it was queried, to an
+// explanation of the ledger.
+func (c commands) explained(ctx context.Context, x ledger.Explanation, answer *lookup) (Explained, error) {
+	known, err := c.DeadLetters.About(ctx, c.Plugin, x.Key.String())
+	if err != nil {
+		return Explained{}, err
+	}
+	e := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState,
+		Origin: x.Origin, Record: string(x.Payload), Request: string(x.Request), AcceptedAt: x.AcceptedAt, SettledAt: x.SettledAt,
+		TransactionKey: x.TransactionKey, MaybeCharged: x.MaybeCharged, FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Lookups: x.Lookups,
+		Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []ledger.Attempt{},
+		DeadLetters: c.explainDeadLetters(x.DeadLetters, known), Audit: []ledger.Audit{}, MoneyAPI: answer}
+	e.Calls, e.Audit = append(e.Calls, x.Calls...), append(e.Audit, x.Audit...)
+	e.Next = nextStep(x, c.Settings(), e.DeadLetters, answer)
+	return e, nil
+}
+
+func (c commands) explain() *cobra.Command {
+	var queryAPI bool
+	cmd := c.h.JSONFlag(&cobra.Command{
+		Use:   "explain TYPE PROMOTION TARGET",
+		Short: "Show the history of one payout: its record, each call with its answer, and the next step",
+		Example: `  millrace campaign explain POINT 12345 777
+  millrace campaign explain POINT:12345:777 --query-api`,
+		Args: payoutArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			k, err := payoutKey(args)
+			if err != nil {
+				return err
+			}
+			return c.with(cmd, forExplain(queryAPI), func(ctx context.Context) error {
+				x, err := c.explanation(ctx, k)
+				if err != nil {
+					return err
+				}
+				var answer *lookup
+				if queryAPI {
+					answer = c.lookUp(ctx, x)
+				}
+				e, err := c.explained(ctx, x, answer)
+				if err != nil {
+					return err
+				}
+				if c.h.JSON(cmd) {
+					return c.h.WriteJSON(e)
+				}
+				return writeExplained(c.h.Out(), e)
+			})
+		},
+	})
+	cmd.Flags().BoolVar(&queryAPI, "query-api", false, "also query the Money API for the charge")
+	return cmd
+}
+
+// explanation reads the ledger. For a payout that is not in the ledger the error names the places
+// to look next.
+func (c commands) explanation(ctx context.Context, k ledger.Key) (ledger.Explanation, error) {
+	x, err := c.Resources.Ledger().Explain(ctx, k)
+	if errors.Is(err, ledger.ErrNotFound) {
+		err = bad("%s is not in the ledger: it was never accepted. Its record may wait in Kafka (millrace campaign reconcile %s %d), or be a dead letter (millrace deadletter list)",
+			k, k.Type, k.Promotion)
+	}
+	return x, err
+}
+
+func writeExplained(out io.Writer, e Explained) error {
+	w := table(out)
+	fmt.Fprintf(w, "%s\t%s\n", e.Key, e.State)
+	fmt.Fprintf(w, "  promotion\t%s\n  source\t%s\n  accepted\t%s\n  record\t%s\n", e.PromotionState, app.Printable(e.Origin), stamp(e.AcceptedAt), app.Printable(e.Record))
+	if e.Request != e.Record {
+		fmt.Fprintf(w, "  request\t%s\n", app.Printable(e.Request))
+	}
+	if e.MaybeCharged && e.State != ledger.Success {
+		fmt.Fprintf(w, "  perhaps charged\tby a request sent %s\n", stamp(e.FirstSentAt))
+	}
+	if !e.KeyFirstUsedAt.IsZero() {
+		fmt.Fprintf(w, "  key first used\t%s\n", stamp(e.KeyFirstUsedAt))
+	}
+	if e.Released > 0 {
+		fmt.Fprintf(w, "  released calls\t%d, while calls for other payouts were answered\n", e.Released)
+	}
+	if !e.SettledAt.IsZero() {
+		fmt.Fprintf(w, "  settled\t%s\n", stamp(e.SettledAt))
+	}
+	if e.TransactionKey != "" {
+		fmt.Fprintf(w, "  transaction key\t%s\n", app.Printable(e.TransactionKey))
+	}
+	writeCalls(w, e.Calls, e.Audit)
+	writeDeadLetters(w, e.DeadLetters)
+	if len(e.Audit) > 0 {
+		fmt.Fprintf(w, "\nOPERATOR ACTION\tBY\tACTION\tREASON\n")
+	}
+	for _, a := range e.Audit {
+		fmt.Fprintf(w, "%s\t%s\t%s: %s\t%s\n", stamp(a.At), person(a), a.Action, app.Printable(a.Detail), app.Printable(a.Why))
+	}
+	if e.MoneyAPI != nil {
+		fmt.Fprintf(w, "\nThe Money API says: %s.\n", app.Printable(e.MoneyAPI.String()))
+	}
+	fmt.Fprintf(w, "\nNext: %s\n", app.Printable(e.Next))
+	return w.Flush()
+}
+
+// writeCalls marks the calls after a replay, because their numbers start at 1 again. A call that
+// spent no attempt has the number of the next one.
+func writeCalls(w io.Writer, calls []ledger.Attempt, audit []ledger.Audit) {
+	if len(calls) == 0 {
+		fmt.Fprintf(w, "\nThe Money API was never called.\n")
+		return
+	}
+	fmt.Fprintf(w, "\nCALL\tSTARTED\tTOOK\tINSTANCE\tOUTCOME\tSTATUS\tCLASS\tANSWER\n")
+	replay := slices.IndexFunc(audit, func(a ledger.Audit) bool { return a.Action == "replay" })
+	for _, c := range calls {
+		what, took := fmt.Sprint(c.Kind, " ", c.Number), "-"
+		switch {
+		case c.Late:
+			what = "late answer"
+		case replay >= 0 && !c.StartedAt.Before(audit[replay].At):
+			what += ", replayed"
+		}
+		if !c.StartedAt.IsZero() {
+			took = c.EndedAt.Sub(c.StartedAt).Round(time.Millisecond).String()
+		}
+		began := c.StartedAt
+		if began.IsZero() {
+			began = c.EndedAt
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", what, stamp(began), took, app.Printable(c.Instance), c.Outcome, c.Status, app.Printable(c.Class), app.Printable(c.Answer))
+	}
+}

@@ -1,0 +1,27 @@
+package cli
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+)
+
+// A call that spent no attempt has the number of the next one, which makes that one no replay.
+func TestOnlyCallsAfterAReplayAreReplayed(t *testing.T) {
+	t.Parallel()
+	at := func(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
+	call := func(second int, o ledger.Outcome) ledger.Attempt {
+		return ledger.Attempt{Kind: ledger.CallSend, Number: 1, StartedAt: at(second), EndedAt: at(second), Outcome: o}
+	}
+	calls := []ledger.Attempt{call(1, ledger.NotSent), call(2, ledger.Rejected), call(4, ledger.Paid)}
+	var out bytes.Buffer
+	writeCalls(&out, calls, nil)
+	require.NotContains(t, out.String(), "replayed")
+	out.Reset()
+	writeCalls(&out, calls, []ledger.Audit{{Action: "resolve", At: at(0)}, {Action: "replay", At: at(3)}})
+	require.Equal(t, 1, bytes.Count(out.Bytes(), []byte("send 1, replayed")), out.String())
+}

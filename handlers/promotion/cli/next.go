@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+)
+
+// nextStep describes the next step of a payout, the component that takes it, and when. answer is
+// the Money API's, or nil.
+func nextStep(x ledger.Explanation, s Settings, dead []ExplainedDeadLetter, answer *lookup) string {
+	own, others := deadLettersOf(dead)
+	next := nextOf(x, s, own, answer)
+	if x.State == ledger.Success || x.State == ledger.Cancelled {
+		switch {
+		case own.Waits():
+			next += fmt.Sprintf(" Its dead letter still waits: millrace deadletter discard %s, with --why.", own.Name)
+		case own.onItsWay():
+			next += " Its dead letter is not in the store yet: discard it when millrace deadletter list shows it."
+		}
+	}
+	for _, l := range others {
+		id := l.Name
+		if l.Class == ledger.ClassUnannounced {
+			next += fmt.Sprintf(" An entry that no record had announced waits as dead letter %s: find the program that wrote it, then millrace deadletter discard %s, with --why.", id, id)
+			continue
+		}
+		next += fmt.Sprintf(" A second request for it waits as dead letter %s: ask the sender which one is right, then millrace deadletter discard %s, with --why.", id, id)
+	}
+	return next
+}
+
+func nextOf(x ledger.Explanation, s Settings, own ExplainedDeadLetter, answer *lookup) string {
+	switch x.State {
+	case ledger.Success:
+		return "nothing. It is paid."
+	case ledger.Cancelled:
+		return "nothing. It was cancelled with its promotion before anything was sent."
+	case ledger.Failed:
+		if x.PromotionState == ledger.PromotionCancelled {
+			return "nothing. It was not charged, and its promotion is cancelled."
+		}
+		return "nothing by itself. It was certainly not charged and is not retried; " + own.replay()
+	case ledger.Unknown:
+		resolve := fmt.Sprintf("millrace unknown resolve %s %d %d", x.Type, x.Promotion, x.Target)
+		if answer.paid() {
+			return fmt.Sprintf("nothing by itself: it was charged, and the ledger has no answer. Record it: %s --paid %s, with --why.", resolve, answer.TransactionKey)
+		}
+		if key := x.PaidLate(); key != "" {
+			return fmt.Sprintf("nothing by itself: a late answer says it was charged. Record it: %s --paid %s, with --why.", resolve, key)
+		}
+		return fmt.Sprintf("nothing by itself: it may have been charged, and an operator must find out. Look for the key %s in the Money API's records (campaign explain --query-api), then: "+
+			"%s --paid TRANSACTION_KEY | --unpaid, with --why.", x.Key, resolve)
+	}
+	if x.PromotionState == ledger.PromotionPaused && !x.LeaseUntil.After(x.Now) {
+		return fmt.Sprintf("it waits until an operator resumes the promotion (millrace campaign resume %s %d); then %s.", x.Type, x.Promotion, call(x))
+	}
+	next := way(x, s) + " " + upper(call(x)) + "."
+	if x.State == ledger.Ambiguous && x.NextStep == ledger.Lookup {
+		next += fmt.Sprintf(" If only a proxy answers, an operator can record the outcome: millrace unknown resolve %s %d %d --force.", x.Type, x.Promotion, x.Target)
+	}
+	return next
+}
+
+// way describes how the payout reaches its next worker.
+func way(x ledger.Explanation, s Settings) string {
+	switch {
+	case x.LeaseUntil.After(x.Now):
+		return fmt.Sprintf("%s is calling the Money API since %s; its answer settles it. If %s has ended, the lease ends %s and the feeder enqueues the payout %s later.",
+			x.AttemptBy, stamp(x.AttemptStartedAt), x.AttemptBy, when(x.LeaseUntil, x.Now), s.FeederGrace)
+	case x.State == ledger.Sending:
+		return fmt.Sprintf("%s took it and did not settle it; its lease ended %s. The feeder enqueues the payout %s.",
+			x.AttemptBy, when(x.LeaseUntil, x.Now), due(x.QueueDue.Add(s.FeederGrace), x.Now))
+	case x.Queue == ledger.QueueNone:
+		return fmt.Sprintf("the feeder adds it to the promotion's stream as soon as it has room; it checks every %s.", s.FeederInterval)
+	case x.Queue == ledger.QueueStream:
+		return fmt.Sprintf("it is in the promotion's stream since %s, and the next free worker takes it. If the stream was lost, the feeder detects that and adds it again.", stamp(x.QueueDue))
+	default:
+		return fmt.Sprintf("its retry record is due %s; if that is lost, the feeder enqueues the payout %s.", when(x.QueueDue, x.Now), due(x.QueueDue.Add(s.FeederGrace), x.Now))
+	}
+}
+
+// call describes what the next worker does.
+func call(x ledger.Explanation) string {
+	switch x.NextStep {
+	case ledger.Send:
+		again := ""
+		if x.MaybeCharged || x.State == ledger.Sending {
+			again = " again; it may have been charged, and the key makes that harmless"
+		}
+		return fmt.Sprintf("the request is sent with the key %s%s", x.Key, again)
+	case ledger.Lookup:
+		if !x.MaybeCharged && x.State != ledger.Sending {
+			return fmt.Sprintf("the key %s is looked up, because it was first used longer than idempotency_ttl ago; if there is no charge, the request is sent", x.Key)
+		}
+		return fmt.Sprintf("the key %s is looked up; nothing is sent before the Money API has answered", x.Key)
+	case ledger.Ack:
+		return "it is settled without another call: the promotion is cancelled, or all attempts are used up"
+	default:
+		return "it is checked again"
+	}
+}
+
+// due is when, for what the feeder does in its next round once t has passed.
+func due(t, now time.Time) string {
+	if !t.After(now) {
+		return "in its next round"
+	}
+	return when(t, now)
+}

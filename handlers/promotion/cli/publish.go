@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// publishFlags are the flags of `campaign publish`.
+type publishFlags struct {
+	campaign  campaign
+	csv       string
+	targets   int
+	typeName  string
+	seed      uint64
+	noStarted bool
+}
+
+func (c commands) publish() *cobra.Command {
+	var f publishFlags
+	cmd := c.h.JSONFlag(&cobra.Command{
+		Use:   "publish",
+		Short: "Publish a campaign's records to Kafka, from a file or generated",
+		Example: `  millrace campaign publish --promotion 12345 --csv targets.csv
+  zcat targets.csv.gz | millrace campaign publish --promotion 12345 --csv -
+  millrace campaign publish --promotion 12345 --targets 1000 --type POINT`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			source, remove, err := f.source(cmd)
+			if err != nil {
+				return err
+			}
+			defer remove()
+			return c.with(cmd, forPublish(), func(ctx context.Context) error { return c.runPublish(ctx, cmd, f, source) })
+		},
+	})
+	flags := cmd.Flags()
+	flags.Int64Var(&f.campaign.promotion, "promotion", 0, "promotion `id`")
+	flags.Int64Var(&f.campaign.summary, "summary", 1, "promotion summary `id`")
+	flags.StringVar(&f.csv, "csv", "", csvUsage("publish"))
+	flags.IntVar(&f.targets, "targets", 0, "publish `n` generated targets per type")
+	flags.StringVar(&f.typeName, "type", "", "generate targets of this type only; default: all types")
+	flags.Uint64Var(&f.seed, "seed", 1, "determines the values of generated targets")
+	flags.BoolVar(&f.noStarted, "no-started", false, "do not publish the started event")
+	_ = cmd.MarkFlagRequired("promotion") // it exists
+	return cmd
+}
+
+// source checks the flags and returns the targets. The caller calls remove in the end.
+func (f publishFlags) source(cmd *cobra.Command) (s targetSource, remove func(), err error) {
+	remove = func() {}
+	switch {
+	case f.campaign.promotion <= 0 || f.campaign.summary <= 0:
+		return s, remove, app.Usage("--promotion and --summary must be > 0, got %d and %d", f.campaign.promotion, f.campaign.summary)
+	case (f.csv == "") == (f.targets == 0):
+		return s, remove, app.Usage("give either --csv or --targets")
+	case f.targets < 0:
+		return s, remove, app.Usage("--targets must be > 0, got %d", f.targets)
+	}
+	types := promotiontype.All()
+	if f.typeName != "" {
+		t, err := typeNamed("--type", f.typeName)
+		if err != nil {
+			return s, remove, err
+		}
+		types = []promotiontype.Type{t}
+	}
+	if f.csv == "" {
+		return generatedSource(f.targets, f.seed, types...), remove, nil
+	}
+	return readSource(cmd, f.csv)
+}
+
+// readSource returns the targets of a campaign file; - is standard input. The caller calls remove
+// in the end.
+func readSource(cmd *cobra.Command, path string) (s targetSource, remove func(), err error) {
+	remove = func() {}
+	if path == "-" {
+		if path, remove, err = spoolStdin(cmd.InOrStdin()); err != nil {
+			return s, func() {}, err
+		}
+	}
+	if s, err = fileSource(path); err != nil {
+		remove()
+		return s, func() {}, &app.ExitError{Code: app.ExitUsage, Err: err}
+	}
+	return s, remove, nil
+}
+
+func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, f publishFlags, source targetSource) error {
+	start, total := time.Now(), source.total()
+	if !f.noStarted {
+		for name, n := range source.counts {
+			if err := f.campaign.announce(ctx, c.Kafka, name, n); err != nil {
+				return err
+			}
+		}
+	}
+	bar := c.h.Progress(total, "published")
+	n, err := f.campaign.publish(ctx, c.Kafka, source.targets, bar.Set)
+	bar.Done()
+	if err != nil {
+		return fmt.Errorf("after %d of %s (publishing them again is harmless): %w", n, app.Plural(total, "record"), err)
+	}
+	if c.h.JSON(cmd) {
+		return c.h.WriteJSON(map[string]any{"promotion": f.campaign.promotion, "published": n, "seconds": time.Since(start).Seconds()})
+	}
+	fmt.Fprintf(c.h.Out(), "Promotion %d: %s published in %.1f s.\n", f.campaign.promotion, app.Plural(n, "record"), time.Since(start).Seconds())
+	return nil
+}

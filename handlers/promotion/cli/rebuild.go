@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+func (c commands) rebuild() *cobra.Command {
+	var who, why string
+	cmd := c.h.JSONFlag(&cobra.Command{
+		Use:   "rebuild TYPE PROMOTION",
+		Short: "Enqueue all payouts again whose queue location is the promotion's stream",
+		Long: `Enqueue all payouts again whose queue location is the promotion's stream.
+
+The feeder detects a lost stream by itself. This command is for a stream that was damaged in another way. It is safe at any
+time: the stream may contain an entry twice, and the ledger ignores the second one.`,
+		Example: `  millrace campaign rebuild POINT 12345 --why "entries deleted by hand"`,
+		Args:    promotionArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := promotionID(args)
+			if err != nil {
+				return err
+			}
+			if who == "" || why == "" {
+				return app.Usage("--who and --why must not be empty")
+			}
+			return c.with(cmd, forLedger(), func(ctx context.Context) error {
+				n, err := c.Resources.Ledger().Rebuild(ctx, id, who, why)
+				if err != nil {
+					return err
+				}
+				if c.h.JSON(cmd) {
+					return c.h.WriteJSON(map[string]any{"type": id.Type, "promotion": id.ID, "enqueued_again": n})
+				}
+				fmt.Fprintf(c.h.Out(), "%s: the feeder of a running instance enqueues %s again within %s, or after a resume if the promotion is paused.\n",
+					id, app.Plural(n, "payout"), c.Settings().FeederInterval)
+				return nil
+			})
+		},
+	})
+	cmd.Flags().StringVar(&why, "why", "on demand", "the reason, for the audit")
+	cmd.Flags().StringVar(&who, "who", app.Person(), "your name, for the audit")
+	return cmd
+}

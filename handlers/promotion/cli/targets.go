@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"bufio"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+)
+
+// target is one line of a campaign file.
+type target struct {
+	of    promotiontype.Type
+	id    int64
+	value string // the amount in minor units, or the voucher
+}
+
+// generated returns n targets per type, ids 1 to n. The seed determines their values.
+func generated(n int, seed uint64, types ...promotiontype.Type) iter.Seq2[target, error] {
+	return func(yield func(target, error) bool) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		for id := int64(1); id <= int64(n); id++ {
+			for _, t := range types {
+				if !yield(target{t, id, t.Sample(1 + random.IntN(10_000))}, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// targetSource is the targets of a campaign, readable more than once.
+type targetSource struct {
+	targets  iter.Seq2[target, error]
+	counts   map[string]int64 // by type
+	distinct int64            // different targets of all types
+}
+
+func (s targetSource) total() (n int64) {
+	for _, count := range s.counts {
+		n += count
+	}
+	return n
+}
+
+// generatedSource is n generated targets per type.
+func generatedSource(n int, seed uint64, types ...promotiontype.Type) targetSource {
+	s := targetSource{targets: generated(n, seed, types...), counts: map[string]int64{}, distinct: int64(n) * int64(len(types))}
+	for _, t := range types {
+		s.counts[t.Name] = int64(n)
+	}
+	return s
+}
+
+// fileSource is the targets of a campaign file. It reads the complete file to check it.
+func fileSource(path string) (targetSource, error) {
+	type key struct {
+		of string
+		id int64
+	}
+	s, seen := targetSource{targets: fromCSV(path), counts: map[string]int64{}}, map[key]struct{}{}
+	for t, err := range s.targets {
+		if err != nil {
+			return targetSource{}, err
+		}
+		s.counts[t.of.Name]++
+		seen[key{t.of.Name, t.id}] = struct{}{}
+	}
+	if s.distinct = int64(len(seen)); s.distinct == 0 {
+		return targetSource{}, fmt.Errorf("%s has no targets", path)
+	}
+	return s, nil
+}
+
+// spoolStdin copies in to a temporary file, because a campaign file is read twice. The caller calls
+// remove.
+func spoolStdin(in io.Reader) (path string, remove func(), err error) {
+	f, err := os.CreateTemp("", "millrace-stdin-*.csv")
+	if err != nil {
+		return "", nil, err
+	}
+	_, err = io.Copy(f, in)
+	err = errors.Join(err, f.Close())
+	remove = func() { _ = os.Remove(f.Name()) }
+	if err != nil {
+		remove()
+		return "", nil, fmt.Errorf("standard input: %w", err)
+	}
+	return f.Name(), remove, nil
+}
+
+// csvColumns is the header of a campaign file. Each line fills only the value column of its type.
+func csvColumns() []string {
+	return append([]string{"promotionType", "targetId"}, promotiontype.Columns()...)
+}
+
+// csvUsage is the help of a flag --csv.
+func csvUsage(what string) string {
+	return what + " the targets of this `file`, or of standard input (-); columns " + strings.Join(csvColumns(), ",")
+}
+
+// fromCSV returns the targets of a campaign file. It ends with the first error, which names file
+// and line.
+func fromCSV(path string) iter.Seq2[target, error] {
+	return func(yield func(target, error) bool) {
+		f, err := os.Open(path)
+		if err != nil {
+			yield(target{}, fmt.Errorf("campaign file: %w", err))
+			return
+		}
+		defer func() { _ = f.Close() }()
+		for t, err := range readCSV(f) {
+			if err != nil {
+				err = fmt.Errorf("%s: line %w", path, err)
+			}
+			if !yield(t, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// byteOrderMark is what Excel and other programs write before UTF-8.
+const byteOrderMark = "\xef\xbb\xbf"
+
+func readCSV(r io.Reader) iter.Seq2[target, error] {
+	return func(yield func(target, error) bool) {
+		buffered := bufio.NewReader(r)
+		if start, _ := buffered.Peek(len(byteOrderMark)); string(start) == byteOrderMark {
+			_, _ = buffered.Discard(len(byteOrderMark))
+		}
+		columns := csvColumns()
+		in := csv.NewReader(buffered)
+		in.ReuseRecord = true
+		in.FieldsPerRecord = len(columns)
+		for first := true; ; first = false {
+			fields, err := in.Read()
+			var wrong *csv.ParseError
+			switch {
+			case errors.Is(err, io.EOF):
+				if first {
+					yield(target{}, errors.New("1: the file is empty"))
+				}
+				return
+			case errors.Is(err, csv.ErrFieldCount) && errors.As(err, &wrong):
+				yield(target{}, fmt.Errorf("%d: %w: the columns are %s", wrong.Line, wrong.Err, strings.Join(columns, ",")))
+				return
+			case errors.As(err, &wrong):
+				yield(target{}, fmt.Errorf("%d: %w", wrong.Line, wrong.Err))
+				return
+			case err != nil:
+				yield(target{}, err)
+				return
+			case first:
+				if !slices.Equal(fields, columns) {
+					yield(target{}, fmt.Errorf("1: the header must be %s, got %s", strings.Join(columns, ","), strings.Join(fields, ",")))
+					return
+				}
+				continue
+			}
+			line, _ := in.FieldPos(0)
+			t, err := parseTarget(columns, fields)
+			if err != nil {
+				err = fmt.Errorf("%d: %w", line, err)
+			}
+			if !yield(t, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func parseTarget(columns, fields []string) (target, error) {
+	of, known := promotiontype.ByName(fields[0])
+	if !known {
+		return target{}, fmt.Errorf("promotionType: must be one of %s, got %q", strings.Join(promotiontype.Names(), ", "), fields[0])
+	}
+	id, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil || id <= 0 {
+		return target{}, fmt.Errorf("targetId: must be a whole number > 0, got %q", fields[1])
+	}
+	t := target{of: of, id: id}
+	for i := 2; i < len(columns); i++ {
+		switch {
+		case columns[i] == of.Column:
+			t.value = strings.Clone(fields[i])
+		case fields[i] != "":
+			return target{}, fmt.Errorf("%s: must be empty for %s, got %q", columns[i], of.Name, fields[i])
+		}
+	}
+	if _, err := of.Encode(1, 1, id, t.value); err != nil {
+		return target{}, err
+	}
+	return t, nil
+}

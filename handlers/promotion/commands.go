@@ -1,0 +1,76 @@
+package promotion
+
+import (
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/promotion/cli"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/handlers/promotion/payout"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// Commands implements app.Commander.
+func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
+	return cli.Commands(h, cli.Env{
+		Kafka: p.kafka, DeadLetters: p.dead, Plugin: payout.OutboxName, DeadLetterID: payout.DeadLetterID,
+		Settings: p.commandSettings, Connections: p.connections, Resources: commandResources{p},
+	})
+}
+
+func (p *Plugin) commandSettings() cli.Settings {
+	c := &p.config
+	return cli.Settings{Lease: c.MoneyAPI.lease(), IdempotencyTTL: c.Ledger.IdempotencyTTL,
+		FeederInterval: c.Feeder.Interval, FeederGrace: c.Feeder.GracePeriod, AcceptUnannounced: c.AcceptUnannounced}
+}
+
+func (p *Plugin) connections() cli.Connections {
+	return cli.Connections{
+		KafkaBrokers: p.kafka.Settings().(*kafka.Config).Brokers, RedisAddrs: p.redis.Settings().(*redis.Config).Addrs,
+		LedgerDSN: p.config.Ledger.DSN.Reveal(), DeadLetterDSN: p.dead.Settings().(*deadletter.Config).Store.DSN.Reveal(),
+	}
+}
+
+// commandResources gives the commands the plugin's connections.
+type commandResources struct{ p *Plugin }
+
+// Register implements cli.Resources.
+func (c commandResources) Register(r *pipeline.Registry, s cli.Services) error {
+	c.p.run.use(r.Env(), r.Env().Logger)
+	if s.Streams {
+		client := c.p.streamsClient(r.Env().Logger)
+		r.Service("promotion.redis", client)
+		c.p.managers = c.p.newManagers(client, r.Env(), r.Env().Logger, nil)
+	}
+	if s.MoneyAPI != cli.Unused {
+		r.Service("promotion.money", c.p.run.commandMoney(s.MoneyAPI == cli.Optional))
+	}
+	if s.Ledger {
+		r.Service("promotion.ledger", c.p.run.ledgerService())
+	}
+	return nil
+}
+
+func (c commandResources) Ledger() *ledger.Ledger { return c.p.run.ledger }
+
+func (c commandResources) Log() *slog.Logger { return c.p.run.log }
+
+func (c commandResources) API() money.API { return c.p.run.api }
+
+func (c commandResources) MoneyURL() string {
+	if s := c.p.run.simulator; s != nil {
+		return s.URL()
+	}
+	return c.p.config.MoneyAPI.URL
+}
+
+func (c commandResources) Streams(t ledger.Type) *streams.Manager { return c.p.managers[string(t)] }
+
+var _ app.Commander = (*Plugin)(nil)

@@ -1,0 +1,43 @@
+package feeder
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Config is the settings section of the feeder (plugins.promotion.feeder).
+type Config struct {
+	// Interval is the pause between two rounds over the unfinished promotions.
+	Interval time.Duration `yaml:"interval"`
+	// GracePeriod is how long after its due time a payout is enqueued again.
+	GracePeriod time.Duration `yaml:"grace_period"`
+	// SweepInterval is the pause between two scans for streams that are not on the active set.
+	SweepInterval time.Duration `yaml:"sweep_interval"`
+	// BatchSize is the maximum number of payouts that are enqueued at once.
+	BatchSize int `yaml:"batch_size"`
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{Interval: time.Second, GracePeriod: 30 * time.Second, SweepInterval: time.Minute, BatchSize: 1000}
+}
+
+// Validate reports all errors at once.
+func (c *Config) Validate() error {
+	var errs []error
+	for _, d := range []struct {
+		path  string
+		value time.Duration
+	}{{"interval", c.Interval}, {"grace_period", c.GracePeriod}, {"sweep_interval", c.SweepInterval}} {
+		if d.value <= 0 {
+			errs = append(errs, &pipeline.FieldError{Path: d.path, Problem: fmt.Sprintf("must be > 0, got %s", d.value)})
+		}
+	}
+	if c.BatchSize < 1 || c.BatchSize > 10_000 {
+		errs = append(errs, &pipeline.FieldError{Path: "batch_size", Problem: fmt.Sprintf("must be from 1 to 10000, got %d", c.BatchSize)})
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,112 @@
+package feeder
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+const (
+	// fullInterval is the pause after a round in which a stream was full. Its readers make room all the time.
+	fullInterval = 100 * time.Millisecond
+	// maxConcurrent is the maximum number of promotions that a round feeds at once.
+	maxConcurrent = 4
+	// minLease is the shortest lease on the feeding of a promotion.
+	minLease = 5 * time.Second
+	// logInterval is the shortest time between two log lines about one failure of one promotion.
+	logInterval = time.Minute
+	// releaseTimeout bounds the release of the leases at a stop.
+	releaseTimeout = 2 * time.Second
+)
+
+// Attribute keys of log lines, in addition to those of package pipeline.
+const (
+	logPromotionType = "promotion_type"
+	logPromotionID   = "promotion_id"
+)
+
+// Options are what a Feeder works with.
+type Options struct {
+	Ledger            func() *ledger.Ledger       // open while the feeder runs
+	Streams           map[string]*streams.Manager // by promotion type
+	Config            Config
+	AcceptUnannounced bool         // sweep also activates streams of promotions that are not in the ledger
+	Waiting           *atomic.Bool // set by each round: promotions wait for a place on the active set
+	Metrics           *Metrics
+	Log               *slog.Logger
+}
+
+// Feeder is a pipeline.Service with three loops: rounds over the unfinished promotions, sweeps for orphan
+// streams, and measurements. It can be started once.
+type Feeder struct {
+	Options
+	log      *slog.Logger
+	failures *pipeline.Sampler[failure, error]
+	unread   map[ledger.Type]int // unknown streams of the last sweep; only sweep uses it
+	counted  time.Time           // last count of the settled payouts; only measure uses it
+
+	loops   pipeline.Loops
+	started bool // and not stopped
+}
+
+// New returns a feeder that is not started.
+func New(o Options) *Feeder {
+	return &Feeder{Options: o, unread: map[ledger.Type]int{}, failures: pipeline.NewSampler[failure, error](logInterval),
+		log: o.Log.With(slog.String(pipeline.LogComponent, "feeder"))}
+}
+
+// Start starts the loops. Measuring is a loop of its own: a round that waits for Redis must not look
+// as if the ledger did not answer.
+func (f *Feeder) Start(ctx context.Context) error {
+	err := f.loops.Start(ctx,
+		func(ctx context.Context) { pipeline.Repeat(ctx, f.Config.Interval, f.feedRound) },
+		func(ctx context.Context) { pipeline.Every(ctx, f.Config.SweepInterval, f.sweepAll) },
+		func(ctx context.Context) { pipeline.Every(ctx, f.Config.Interval, f.measure) })
+	if err != nil {
+		return fmt.Errorf("feeder: %w", err)
+	}
+	f.started = true
+	return nil
+}
+
+// Stop ends the loops and releases this instance's leases, so that other instances can feed its promotions
+// at once.
+func (f *Feeder) Stop(ctx context.Context) error {
+	if err := f.loops.Stop(ctx); err != nil || !f.started {
+		return err
+	}
+	f.started = false
+	f.logFailures(ctx, f.failures.Rest())
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	if err := f.Ledger().ReleaseFeeder(ctx); err != nil {
+		f.log.WarnContext(ctx, "promotions not released, their next feeder waits for the lease", pipeline.Err(err))
+	}
+	return nil
+}
+
+// feedRound runs one round, and returns the pause until the next one.
+func (f *Feeder) feedRound(ctx context.Context) time.Duration {
+	if f.round(ctx) {
+		return min(f.Config.Interval, fullInterval)
+	}
+	return f.Config.Interval
+}
+
+// sweepAll sweeps the streams of each type.
+func (f *Feeder) sweepAll(ctx context.Context) {
+	for t, m := range f.Streams {
+		err := f.sweep(ctx, ledger.Type(t), m)
+		if err != nil && ctx.Err() == nil {
+			f.log.WarnContext(ctx, "sweep failed, tried again", slog.Duration("in", f.Config.SweepInterval), pipeline.Err(err))
+		}
+	}
+}
+
+var _ pipeline.Service = (*Feeder)(nil)

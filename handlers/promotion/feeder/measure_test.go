@@ -1,0 +1,72 @@
+package feeder
+
+import (
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// The gauges show the contents of the ledger.
+func TestMeasureShowsTheLedger(t *testing.T) {
+	t.Parallel()
+	cfg := ledger.DefaultConfig()
+	cfg.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
+	l, err := ledger.Open(t.Context(), cfg, ledger.Options{Instance: "measure", Lease: time.Minute, MaxActive: 1}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	require.NoError(t, l.Migrate(t.Context()))
+	m := NewMetrics()
+	f := New(Options{Ledger: func() *ledger.Ledger { return l }, Metrics: m, Log: slog.New(slog.DiscardHandler),
+		Streams: map[string]*streams.Manager{"POINT": nil, "VOUCHER": nil}})
+	age := func(kind string) float64 { return testutil.ToFloat64(m.oldest.WithLabelValues(kind)) }
+	due := func(kind string) float64 { return testutil.ToFloat64(m.overdue.WithLabelValues(kind)) }
+	paid := func() float64 { return testutil.ToFloat64(m.payouts.WithLabelValues("POINT", "SUCCESS")) }
+
+	rec := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 3, Payload: []byte(`{"amount":5}`)}
+	_, err = l.Accept(t.Context(), rec, false)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { f.measure(t.Context()); return age("POINT") > 0 && due("POINT") > 0 }, 10*time.Second, time.Millisecond)
+	require.Zero(t, age("VOUCHER"))
+	require.Zero(t, due("VOUCHER"))
+	require.Zero(t, paid())
+	measured := testutil.ToFloat64(m.measured)
+	require.InDelta(t, float64(time.Now().Unix()), measured, 60)
+
+	begun, err := l.Begin(t.Context(), rec)
+	require.NoError(t, err)
+	_, err = l.Settle(t.Context(), ledger.CallResult{Key: rec.Key, Epoch: begun.Epoch, Outcome: ledger.Paid, TransactionKey: "T"})
+	require.NoError(t, err)
+	f.measure(t.Context())
+	require.Zero(t, age("POINT"))
+	require.Zero(t, due("POINT"))
+	require.Zero(t, paid(), "settled payouts are counted seldom")
+	f.counted = time.Time{}
+	f.measure(t.Context())
+	require.InDelta(t, 1, paid(), 0)
+
+	waiting := func(kind string) float64 { return testutil.ToFloat64(m.waiting.WithLabelValues(kind)) }
+	require.Zero(t, waiting("POINT"))
+	for id := range int64(3) { // one has the place
+		rec.Promotion = 5 + id
+		_, err = l.Accept(t.Context(), rec, false)
+		require.NoError(t, err)
+		_, err = l.Admit(t.Context(), rec.Of())
+		require.NoError(t, err)
+	}
+	f.measure(t.Context())
+	require.InDelta(t, 2, waiting("POINT"), 0)
+	require.Zero(t, waiting("VOUCHER"))
+
+	require.NoError(t, l.Close())
+	measured = testutil.ToFloat64(m.measured)
+	f.measure(t.Context())
+	require.InDelta(t, measured, testutil.ToFloat64(m.measured), 0, "unchanged while the ledger does not answer")
+}

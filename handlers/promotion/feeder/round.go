@@ -1,0 +1,103 @@
+package feeder
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// round feeds each unfinished promotion once. It reports whether one has more to enqueue.
+func (f *Feeder) round(ctx context.Context) bool {
+	unfinished, err := f.Ledger().Unfinished(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			f.log.WarnContext(ctx, "unfinished promotions not read from the ledger", pipeline.Err(err))
+		}
+		return false
+	}
+	admitted := f.admit(ctx, unfinished)
+	var more atomic.Bool
+	var group errgroup.Group
+	group.SetLimit(maxConcurrent)
+	for _, u := range unfinished {
+		m := f.Streams[string(u.Type)]
+		if m == nil {
+			continue // a type of another version, whose instances feed it
+		}
+		if u.WaitsForPlace && !admitted[u.Promotion] {
+			continue
+		}
+		group.Go(func() error {
+			full, err := f.Feed(ctx, m, u)
+			if err != nil && ctx.Err() == nil {
+				f.Metrics.failures.WithLabelValues(string(u.Type)).Inc()
+				f.failed(u.Promotion, err)
+			}
+			if full {
+				more.Store(true)
+			}
+			return nil // the failure of one promotion does not stop the others
+		})
+	}
+	_ = group.Wait() // no function returns an error
+	f.logFailures(ctx, f.failures.Due())
+	return more.Load()
+}
+
+// admit gives free places to promotions that wait for one, and returns those that got one.
+func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromotion) map[ledger.Promotion]bool {
+	waiting := slices.ContainsFunc(unfinished, func(u ledger.UnfinishedPromotion) bool { return u.WaitsForPlace })
+	f.Waiting.Store(waiting)
+	if !waiting {
+		return nil
+	}
+	list, err := f.Ledger().AdmitWaiting(ctx)
+	if err != nil && ctx.Err() == nil {
+		f.log.WarnContext(ctx, "free places not given to waiting promotions, tried again next round", pipeline.Err(err))
+	}
+	admitted := make(map[ledger.Promotion]bool, len(list))
+	for _, p := range list {
+		admitted[p] = true
+	}
+	return admitted
+}
+
+// failure identifies a failure of one promotion in the log sampler.
+type failure struct {
+	ledger.Promotion
+	class string
+}
+
+// Classes of failures.
+const (
+	failureRefused = "refused" // Redis refuses the key of the stream
+	failureForeign = "foreign" // the stream belongs to another deployment
+	failureOther   = "other"
+)
+
+// failed notes a failure for the log.
+func (f *Feeder) failed(p ledger.Promotion, err error) {
+	class := failureOther
+	switch {
+	case errors.Is(err, streams.ErrRefused):
+		class = failureRefused
+	case errors.Is(err, streams.ErrForeign):
+		class = failureForeign
+	}
+	f.failures.Add(failure{p, class}, 1, err)
+}
+
+func (f *Feeder) logFailures(ctx context.Context, lines []pipeline.Sample[failure, error]) {
+	for _, l := range lines {
+		f.log.WarnContext(ctx, "promotion not fed, tried again", slog.String(logPromotionType, string(l.Key.Type)),
+			slog.Int64(logPromotionID, l.Key.ID), slog.String("class", l.Key.class), slog.Int("suppressed", l.Count-1), pipeline.Err(l.Latest))
+	}
+}

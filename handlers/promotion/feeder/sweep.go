@@ -1,0 +1,44 @@
+package feeder
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/plugins/streams"
+)
+
+// sweep scans for streams of a type that are not on the active set, and reactivates those of promotions
+// that the ledger has. Another program made each other stream. Nothing in it was announced, so that it is
+// counted and not read.
+func (f *Feeder) sweep(ctx context.Context, t ledger.Type, m *streams.Manager) error {
+	unknown := 0
+	err := m.Sweep(ctx, f.Config.GracePeriod, func(ctx context.Context, id int64) error {
+		p := ledger.Promotion{Type: t, ID: id}
+		attrs := []any{slog.String(logPromotionType, string(t)), slog.Int64(logPromotionID, id)}
+		known, err := f.Ledger().ActivateKnown(ctx, p)
+		if err == nil && !known && f.AcceptUnannounced {
+			known, err = true, f.Ledger().Started(ctx, p, 0)
+		}
+		switch {
+		case err != nil:
+			return err
+		case known:
+			f.Metrics.orphans.WithLabelValues(string(t)).Inc()
+			f.log.WarnContext(ctx, "orphan stream reactivated", attrs...)
+		default:
+			unknown++
+			f.log.DebugContext(ctx, "stream of no promotion in the ledger, not read", attrs...)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if unknown > f.unread[t] {
+		f.log.WarnContext(ctx, "streams of no promotion in the ledger, not read", slog.String(logPromotionType, string(t)), slog.Int("streams", unknown))
+	}
+	f.unread[t] = unknown
+	f.Metrics.unknown.WithLabelValues(string(t)).Set(float64(unknown))
+	return nil
+}

@@ -1,0 +1,52 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
+)
+
+// Audit is an action of an operator.
+type Audit struct {
+	At     time.Time `json:"at"`
+	Who    string    `json:"who"`
+	Why    string    `json:"why"`
+	Action string    `json:"action"` // replay, announce, resolve, rebuild, pause, resume or cancel
+	Detail string    `json:"detail"`
+	// DBUser is the role of the database session (session_user), written by the server. Empty:
+	// SQLite, or a row of an older version.
+	DBUser string `json:"database_user,omitempty"`
+}
+
+func writeAudit(ctx context.Context, q querier, now time.Time, k Key, a Audit) error {
+	_, err := q.exec(ctx, `INSERT INTO ledger_audit (at, who, why, action, type, promotion_id, target_id, detail)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`, now, a.Who, a.Why, a.Action, string(k.Type), k.Promotion, k.Target, a.Detail)
+	return err
+}
+
+// Audit returns the actions on a promotion, oldest first. Explain has those on a payout.
+func (l *Ledger) Audit(ctx context.Context, p Promotion) (lines []Audit, err error) {
+	lines = []Audit{}
+	err = l.read(ctx, "audit", func(q querier, _ time.Time) error {
+		found, err := readAudit(ctx, q, Key{Type: p.Type, Promotion: p.ID})
+		lines = append(lines, found...)
+		return err
+	})
+	return lines, err
+}
+
+const sqlAudit = `SELECT at, who, why, action, detail, db_user FROM ledger_audit
+WHERE type = $1 AND promotion_id = $2 AND target_id = $3 ORDER BY type, promotion_id, target_id, id`
+
+func readAudit(ctx context.Context, q querier, k Key) (lines []Audit, err error) {
+	err = q.query(ctx, func(r scanner) error {
+		var a Audit
+		var at sqldb.Time
+		err := r.Scan(&at, &a.Who, &a.Why, &a.Action, &a.Detail, &a.DBUser)
+		a.At = at.Time
+		lines = append(lines, a)
+		return err
+	}, sqlAudit, string(k.Type), k.Promotion, k.Target)
+	return lines, err
+}

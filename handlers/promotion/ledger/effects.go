@@ -1,0 +1,118 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+)
+
+// effectSet collects the effects of a batch of transitions. writeTo adds them to the write set of
+// the transaction.
+type effectSet struct {
+	outcomeEvents bool
+	read          *readResult
+	writes        *writeSet
+	rows          []rowEffects
+}
+
+type rowEffects struct {
+	row     *storedRow
+	effects rules.Effects
+	record  *Record // the offered record of a conflict
+	route   string
+}
+
+func (l *Ledger) newEffectSet(read *readResult, writes *writeSet) *effectSet {
+	return &effectSet{outcomeEvents: l.opts.OutcomeEvents, read: read, writes: writes}
+}
+
+func (s *effectSet) add(row *storedRow, eff rules.Effects, r *Record, route string) {
+	if eff == (rules.Effects{}) {
+		return
+	}
+	s.rows = append(s.rows, rowEffects{row, eff, r, route})
+}
+
+// inserted is called after rows were inserted before the commit. It drops the effects on rows that
+// another instance inserted first.
+func (s *effectSet) inserted(rows []*storedRow) {
+	for _, r := range rows {
+		r.before = r.Row
+	}
+	s.rows = slices.DeleteFunc(s.rows, func(e rowEffects) bool { return e.row.ID == 0 })
+}
+
+func (s *effectSet) writeTo(ctx context.Context, tx transaction) error {
+	for _, row := range s.read.rows {
+		if row.ID != 0 && row.Row != row.before {
+			row.Version = row.before.Version + 1 // several changes in one batch are one
+			s.writes.rows = append(s.writes.rows, &row.Row)
+		}
+	}
+	slices.SortFunc(s.writes.rows, func(x, y *Row) int { return rules.CompareKeys(x.Key, y.Key) })
+
+	deltas := map[summaryID]*summaryDelta{}
+	var dead []int64
+	for _, e := range s.rows {
+		if e.effects.Attempt != nil {
+			s.writes.attempts = append(s.writes.attempts, attemptRow{e.row.ID, *e.effects.Attempt})
+		}
+		if e.effects.Settled || e.effects.LeftState != "" {
+			id := summaryID{e.row.Of(), e.row.SummaryID}
+			if deltas[id] == nil {
+				deltas[id] = &summaryDelta{summaryID: id}
+			}
+			deltas[id].count(e.effects.LeftState, -1)
+			if e.effects.Settled {
+				deltas[id].count(e.row.State, 1)
+			}
+		}
+		if e.effects.Settled && s.outcomeEvents {
+			s.writes.outbox = append(s.writes.outbox, outcomeEvent(e.row, s.read.now))
+		}
+		switch {
+		case e.effects.DeadLetterClass == ClassConflict:
+			s.writes.outbox = append(s.writes.outbox, conflictDeadLetter(e.record, s.read.now))
+		case e.effects.DeadLetterClass != "":
+			dead = append(dead, e.row.ID)
+		}
+	}
+	for _, d := range deltas {
+		s.writes.summaries = append(s.writes.summaries, *d)
+	}
+	slices.SortFunc(s.writes.summaries, func(x, y summaryDelta) int {
+		return cmp.Or(rules.ComparePromotions(x.Promotion, y.Promotion), cmp.Compare(x.summary, y.summary))
+	})
+	if len(dead) == 0 {
+		return nil
+	}
+	messages, err := tx.failedMessages(ctx, dead)
+	if err != nil {
+		return err
+	}
+	for _, e := range s.rows {
+		if class := e.effects.DeadLetterClass; class != "" && class != ClassConflict {
+			s.writes.outbox = append(s.writes.outbox, payoutDeadLetter(e, messages[e.row.ID], s.read.now))
+		}
+	}
+	return nil
+}
+
+func (d *summaryDelta) count(s State, n int64) {
+	switch s {
+	case Success:
+		d.paid += n
+	case Failed:
+		d.failed += n
+	case Unknown:
+		d.unknown += n
+	case Cancelled:
+		d.cancelled += n
+	}
+}
+
+func sortInserts(rows []*storedRow) {
+	slices.SortFunc(rows, func(a, b *storedRow) int { return rules.CompareKeys(a.Key, b.Key) })
+}

@@ -1,0 +1,62 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A worker wakes after its payout became UNKNOWN, and its answer is paid. An operator can't deny
+// that by mistake. A forced denial causes no second payment.
+func TestALateAnswerIsEvidence(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t, once)
+		unknown := func(target int64) (Record, BeginResult) {
+			r := record(1, target)
+			mustAccept(t, l, r)
+			b := mustBegin(t, l, r)
+			h.advance(time.Minute) // its worker is frozen, and its lease ends
+			require.Equal(t, Lookup, mustBegin(t, l, r).Next)
+			h.advance(time.Minute) // and so is the one that looks it up
+			mustBegin(t, l, r)
+			require.Equal(t, Unknown, mustExplain(t, l, r.Key).State)
+			return r, b
+		}
+		wakes := func(r Record, epoch int64) {
+			require.True(t, mustSettle(t, l, CallResult{Key: r.Key, Epoch: epoch, Outcome: Paid, TransactionKey: "TX-1"}).Stale)
+		}
+		no := Resolution{Who: "kim", Why: "they know nothing of it"}
+		r, b := unknown(1)
+		wakes(r, b.Epoch)
+		x := mustExplain(t, l, r.Key)
+		require.True(t, slices.ContainsFunc(x.Calls, func(a Attempt) bool { return a.Late && a.Answer == "transaction key TX-1" }), "it is not lost")
+		err := l.Resolve(t.Context(), r.Key, no)
+		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorContains(t, err, "a late answer states a charge: transaction key TX-1")
+		require.Equal(t, Unknown, mustExplain(t, l, r.Key).State)
+		insists := no
+		insists.Force = true
+		require.NoError(t, l.Resolve(t.Context(), r.Key, insists))
+
+		other, b := unknown(2)
+		require.NoError(t, l.Resolve(t.Context(), other.Key, no))
+		wakes(other, b.Epoch) // after it was denied
+
+		h.advance(25 * time.Hour) // the key is too old to be sent again
+		for i, r := range []Record{r, other} {
+			require.Equal(t, Failed, mustExplain(t, l, r.Key).State)
+			got, err := l.Replay(t.Context(), r.Key, replayOf(fmt.Sprint("l", i), 1))
+			require.NoError(t, err)
+			require.Equal(t, ReplayResult{Outcome: ReplayDone, State: Ambiguous}, got)
+			require.Equal(t, Lookup, mustBegin(t, l, r).Next, "looked up, never sent")
+		}
+
+		resolved, b := unknown(3)
+		wakes(resolved, b.Epoch)
+		require.NoError(t, l.Resolve(t.Context(), resolved.Key, Resolution{Paid: true, TransactionKey: "TX-1", Who: "kim", Why: "late answer"}))
+	})
+}

@@ -1,0 +1,208 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// pgTransaction is a transaction on a connection of the pool for payouts. Its statements are sent
+// in pipelines: usually it costs two round trips.
+type pgTransaction struct {
+	s    *postgres
+	conn *pgxpool.Conn
+	done bool
+}
+
+func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *readResult, error) {
+	conn, err := s.hot.Acquire(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	tx := &pgTransaction{s: s, conn: conn}
+	snap := &readResult{promotions: map[Promotion]PromotionState{}, rows: make(map[Key]*storedRow, len(w.keys))}
+	var b pgx.Batch
+	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED") // see readCommitted
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= partTimeout {
+		b.Queue("SET LOCAL lock_timeout = '" + pgPartLockTimeout + "'")
+	}
+	tx.queueReads(&b, w, snap)
+	b.Queue(pgClock).QueryRow(func(row pgx.Row) error {
+		var t time.Time
+		err := row.Scan(&t)
+		snap.now = s.now(t)
+		return err
+	})
+	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
+		tx.rollback()
+		return nil, nil, err
+	}
+	return tx, snap, nil
+}
+
+func (tx *pgTransaction) readMore(ctx context.Context, w readRequest, s *readResult) error {
+	var b pgx.Batch
+	tx.queueReads(&b, w, s)
+	return tx.conn.SendBatch(ctx, &b).Close()
+}
+
+func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, s *readResult) {
+	if len(w.promotions) > 0 {
+		types, ids := promotionArrays(w.promotions)
+		b.Queue(pgSharePromotionLocks, types, ids)
+		b.Queue(pgReadPromotions, types, ids).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				var p Promotion
+				var st PromotionState
+				if err := rows.Scan((*string)(&p.Type), &p.ID, (*string)(&st)); err != nil {
+					return err
+				}
+				s.promotions[p] = st
+			}
+			return rows.Err()
+		})
+	}
+	if len(w.keys) == 0 {
+		return
+	}
+	types, promotions, targets := keyArrays(w.keys)
+	sql := pgReadRows
+	switch {
+	case w.lock && w.messages:
+		sql = pgLockMessages
+	case w.lock:
+		sql = pgLockRows
+	case w.messages:
+		sql = pgReadMessages
+	}
+	b.Queue(sql, types, promotions, targets).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var r storedRow
+			var times rowTimes
+			if err := rows.Scan(rowDestinations(&r, &times, w.messages)...); err != nil {
+				return err
+			}
+			times.copyTo(&r.Row)
+			r.before = r.Row
+			s.rows[r.Key] = &r
+		}
+		return rows.Err()
+	})
+}
+
+func (tx *pgTransaction) addPromotions(ctx context.Context, ps []Promotion, now time.Time) error {
+	types, ids := promotionArrays(ps)
+	_, err := tx.conn.Exec(ctx, pgAddPromotions, types, ids, now)
+	return err
+}
+
+func (tx *pgTransaction) insert(ctx context.Context, rows []*storedRow) error {
+	var b pgx.Batch
+	queueInserts(&b, rows)
+	return tx.conn.SendBatch(ctx, &b).Close()
+}
+
+func (tx *pgTransaction) failedMessages(ctx context.Context, ids []int64) (map[int64]failedMessage, error) {
+	found := make(map[int64]failedMessage, len(ids))
+	rows, err := tx.conn.Query(ctx, pgFailedMessages, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		var b failedMessage
+		var first pgtype.Timestamptz
+		if err := rows.Scan(&id, &b.payload, &b.request, &b.headers, &b.recordKey, &b.origin, &first); err != nil {
+			return nil, err
+		}
+		b.firstFailedAt = first.Time
+		found[id] = b
+	}
+	return found, rows.Err()
+}
+
+func (tx *pgTransaction) querier() querier { return pgQuerier{tx.conn} }
+
+// commit sends the writes and the COMMIT in one pipeline. After a failed statement the COMMIT is a
+// rollback.
+func (tx *pgTransaction) commit(ctx context.Context, c *writeSet) error {
+	var b pgx.Batch
+	if len(c.inserts) > 0 {
+		queueInserts(&b, c.inserts)
+	}
+	if len(c.rows) > 0 {
+		b.Queue(pgUpdateRows, append(rowArrays(c.rows), len(c.rows))...)
+	}
+	if len(c.attempts) > 0 {
+		b.Queue(pgInsertAttempts, attemptArrays(c.attempts)...)
+	}
+	if len(c.outbox) > 0 {
+		b.Queue(pgInsertOutbox, outboxArrays(c.outbox)...)
+	}
+	if len(c.summaries) > 0 { // last, because all batches update the same row
+		b.Queue(pgAddToSummaries, summaryArrays(c.summaries)...)
+	}
+	b.Queue("COMMIT").Exec(func(tag pgconn.CommandTag) error {
+		if tag.String() != "COMMIT" {
+			return pgx.ErrTxCommitRollback
+		}
+		return nil
+	})
+	if err := tx.conn.SendBatch(ctx, &b).Close(); err != nil {
+		return err
+	}
+	tx.done = true
+	tx.conn.Release()
+	return nil
+}
+
+func (tx *pgTransaction) rollback() {
+	if tx.done {
+		return
+	}
+	tx.done = true
+	if !tx.conn.Conn().IsClosed() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if _, err := tx.conn.Exec(ctx, "ROLLBACK"); err != nil {
+			_ = tx.conn.Conn().Close(ctx)
+		}
+	}
+	tx.conn.Release()
+}
+
+func (s *postgres) markEnqueued(ctx context.Context, p Promotion, incarnation string, rows []FeedItem) (int, error) {
+	ids, versions := make([]int64, len(rows)), make(map[int64]int64, len(rows))
+	for i, r := range rows {
+		ids[i], versions[r.id] = r.id, r.version
+	}
+	var marked int64
+	err := pgx.BeginTxFunc(ctx, s.hot, readCommitted(), func(tx pgx.Tx) error {
+		q := pgQuerier{tx}
+		same, err := sameIncarnation(ctx, q, p, incarnation)
+		if err != nil || !same {
+			return err
+		}
+		var locked, seqs []int64
+		if err := q.query(ctx, func(r scanner) error {
+			var id int64
+			err := r.Scan(&id)
+			locked, seqs = append(locked, id), append(seqs, versions[id])
+			return err
+		}, pgLockEnqueued, ids); err != nil || len(locked) == 0 {
+			return err
+		}
+		now, err := s.clock(ctx, q)
+		if err != nil {
+			return err
+		}
+		marked, err = q.exec(ctx, pgMarkEnqueued, locked, seqs, now)
+		return err
+	})
+	return int(marked), err
+}

@@ -1,0 +1,218 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
+)
+
+// Counts is the state of a promotion at one moment. Accepted = Paid + Failed + Unknown + Cancelled
+// + Pending. Dead overlaps with them.
+type Counts struct {
+	Promotion  `json:"-"`
+	State      PromotionState `json:"state"`
+	Active     bool           `json:"active"`
+	TotalCount int64          `json:"total_count"` // announced; 0: unknown
+
+	Accepted  int64 `json:"accepted"`
+	Paid      int64 `json:"paid"`
+	Failed    int64 `json:"failed"`
+	Unknown   int64 `json:"unknown"`
+	Cancelled int64 `json:"cancelled"`
+	Pending   int64 `json:"pending"` // unsettled, in any state
+
+	InFlight  int64 `json:"in_flight"`   // of the pending: leased by a worker
+	Ambiguous int64 `json:"ambiguous"`   // of the pending: an earlier call may have charged
+	InNoQueue int64 `json:"in_no_queue"` // of the pending: in no queue, enqueued by the feeder
+	InStream  int64 `json:"in_stream"`   // of the pending: in the stream
+	InRetry   int64 `json:"in_retry"`    // of the pending: in the retry topic or with a worker
+
+	Dead     int64 `json:"dead"`     // dead letters written
+	Conflict int64 `json:"conflict"` // dead letters of class conflict
+
+	// OldestUnpaid is how long the oldest unsettled payout has been known; 0 without one.
+	OldestUnpaid time.Duration `json:"-"`
+	// WaitsForPlace is the waiting time for a place on the active set; 0: it does not wait.
+	WaitsForPlace time.Duration `json:"-"`
+}
+
+// One statement, so that all counts are of one moment.
+const sqlStatus = `SELECT coalesce(p.state, 'RUNNING'), coalesce(s.active, FALSE), coalesce(s.total_count, 0),
+	m.paid, m.failed, m.unknown, m.cancelled, u.pending, u.in_flight, u.ambiguous, u.no_hint, u.in_stream, u.in_retry, u.oldest,
+	d.dead, d.conflict, p.state IS NOT NULL OR s.type IS NOT NULL, CASE WHEN NOT s.active THEN s.waiting_since END
+FROM (SELECT CAST(coalesce(sum(paid), 0) AS bigint) AS paid, CAST(coalesce(sum(failed), 0) AS bigint) AS failed,
+		CAST(coalesce(sum(unknown), 0) AS bigint) AS unknown, CAST(coalesce(sum(cancelled), 0) AS bigint) AS cancelled
+	FROM promotion_summaries WHERE type = $1 AND promotion_id = $2) AS m
+CROSS JOIN (SELECT count(*) AS pending, count(CASE WHEN lease_until > $3 THEN 1 END) AS in_flight,
+		count(CASE WHEN maybe_charged THEN 1 END) AS ambiguous, count(CASE WHEN hint = 'none' THEN 1 END) AS no_hint,
+		count(CASE WHEN hint = 'stream' THEN 1 END) AS in_stream, count(CASE WHEN hint = 'retry' THEN 1 END) AS in_retry,
+		min(accepted_at) AS oldest
+	FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL) AS u
+CROSS JOIN (SELECT count(*) AS dead, count(CASE WHEN class = 'conflict' THEN 1 END) AS conflict
+	FROM outbox WHERE kind = 'dead' AND type = $1 AND promotion_id = $2) AS d
+LEFT JOIN promotions AS p ON p.type = $1 AND p.promotion_id = $2
+LEFT JOIN promotion_streams AS s ON s.type = $1 AND s.promotion_id = $2`
+
+// Status counts a promotion. Its cost depends on the number of unsettled payouts only. An unknown
+// promotion returns ErrNotFound.
+func (l *Ledger) Status(ctx context.Context, p Promotion) (Counts, error) {
+	c := Counts{Promotion: p}
+	known := false
+	err := l.read(ctx, "status", func(q querier, now time.Time) error {
+		return q.query(ctx, func(r scanner) error {
+			var oldest, waiting sqldb.Time
+			if err := r.Scan((*string)(&c.State), &c.Active, &c.TotalCount, &c.Paid, &c.Failed, &c.Unknown, &c.Cancelled,
+				&c.Pending, &c.InFlight, &c.Ambiguous, &c.InNoQueue, &c.InStream, &c.InRetry, &oldest, &c.Dead, &c.Conflict, &known, &waiting); err != nil {
+				return err
+			}
+			if !oldest.IsZero() {
+				c.OldestUnpaid = now.Sub(oldest.Time)
+			}
+			if !waiting.IsZero() {
+				c.WaitsForPlace = now.Sub(waiting.Time)
+			}
+			return nil
+		}, sqlStatus, string(p.Type), p.ID, now)
+	})
+	if err != nil {
+		return Counts{}, err
+	}
+	if !known {
+		return Counts{}, fmt.Errorf("ledger: promotion %s: %w", p, ErrNotFound)
+	}
+	c.Accepted = c.Paid + c.Failed + c.Unknown + c.Cancelled + c.Pending
+	return c, nil
+}
+
+// SettledCount returns the number of settled payouts of a promotion, from its summaries. The cost
+// does not depend on its size, so a progress bar may call it often.
+func (l *Ledger) SettledCount(ctx context.Context, p Promotion) (n int64, err error) {
+	err = l.read(ctx, "settled", func(q querier, _ time.Time) error {
+		return q.query(ctx, func(r scanner) error { return r.Scan(&n) },
+			`SELECT CAST(coalesce(sum(paid + failed + unknown + cancelled), 0) AS bigint) FROM promotion_summaries WHERE type = $1 AND promotion_id = $2`,
+			string(p.Type), p.ID)
+	})
+	return n, err
+}
+
+// Now returns the time of the database, the clock of all times in the ledger.
+func (l *Ledger) Now(ctx context.Context) (at time.Time, err error) {
+	err = l.read(ctx, "now", func(_ querier, now time.Time) error { at = now; return nil })
+	return at, err
+}
+
+// PausedPromotion is a promotion that an operator has paused.
+type PausedPromotion struct {
+	Promotion
+	For time.Duration // by the clock of the database
+}
+
+const sqlPaused = `SELECT type, promotion_id, changed_at FROM promotions WHERE state = 'PAUSED' ORDER BY type, promotion_id`
+
+// Paused returns the paused promotions, also those without unsettled payouts.
+func (l *Ledger) Paused(ctx context.Context) ([]PausedPromotion, error) {
+	var all []PausedPromotion
+	err := l.read(ctx, "paused promotions", func(q querier, now time.Time) error {
+		return q.query(ctx, func(r scanner) error {
+			var p PausedPromotion
+			var since sqldb.Time
+			err := r.Scan((*string)(&p.Type), &p.ID, &since)
+			p.For = now.Sub(since.Time)
+			all = append(all, p)
+			return err
+		}, sqlPaused)
+	})
+	return all, err
+}
+
+// WaitTime is the age of the work of a promotion.
+type WaitTime struct {
+	UnfinishedPromotion
+	// OldestUnpaid is the largest age of the payouts that are first in the order of each queue
+	// location. Status has the exact value, at a higher cost.
+	OldestUnpaid time.Duration
+	// Overdue is the time since when the longest-waiting payout is due. It is 0 when none is due,
+	// or while the promotion waits for a place.
+	Overdue time.Duration
+}
+
+const sqlWaitTime = `SELECT hint_due, accepted_at FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = $3
+ORDER BY hint_due, id LIMIT 1`
+
+// WaitTimes returns the age of the work of every promotion that Unfinished returns. It is cheap
+// enough for a readiness check.
+func (l *Ledger) WaitTimes(ctx context.Context) ([]WaitTime, error) {
+	work, err := l.Unfinished(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]WaitTime, len(work))
+	err = l.read(ctx, "waiting payouts", func(q querier, now time.Time) error {
+		for i, w := range work {
+			all[i].UnfinishedPromotion = w
+			for _, h := range []QueueLocation{QueueNone, QueueStream, QueueRetry} {
+				if err := q.query(ctx, func(r scanner) error {
+					var due, accepted sqldb.Time
+					err := r.Scan(&due, &accepted)
+					all[i].OldestUnpaid = max(all[i].OldestUnpaid, now.Sub(accepted.Time))
+					if !w.WaitsForPlace {
+						all[i].Overdue = max(all[i].Overdue, now.Sub(due.Time))
+					}
+					return err
+				}, sqlWaitTime, string(w.Type), w.ID, string(h)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return all, err
+}
+
+// UnfinishedPromotion is a promotion with unsettled payouts that is not paused.
+type UnfinishedPromotion struct {
+	Promotion
+	State         PromotionState
+	Active        bool
+	WaitsForPlace bool // it waits for a place on the active set
+	TotalCount    int64
+	Incarnation   string // recorded incarnation of its stream; empty: none
+}
+
+// Unfinished returns every promotion with unsettled payouts that is not paused, active or not. Its
+// cost depends on their number, not on that of the payouts.
+func (l *Ledger) Unfinished(ctx context.Context) ([]UnfinishedPromotion, error) {
+	var work []UnfinishedPromotion
+	err := l.read(ctx, "unfinished promotions", func(q querier, _ time.Time) error {
+		return q.query(ctx, func(r scanner) error {
+			var w UnfinishedPromotion
+			if err := r.Scan((*string)(&w.Type), &w.ID, (*string)(&w.State), &w.Active, &w.WaitsForPlace, &w.TotalCount, &w.Incarnation); err != nil {
+				return err
+			}
+			work = append(work, w)
+			return nil
+		}, sqlUnfinished)
+	})
+	return work, err
+}
+
+// A loose index scan: one index probe for each promotion.
+const sqlUnfinished = `WITH RECURSIVE open(type, promotion_id) AS (
+	SELECT * FROM (SELECT type, promotion_id FROM payouts WHERE settled_at IS NULL ORDER BY type, promotion_id LIMIT 1) AS first
+	UNION ALL
+	SELECT (SELECT p.type FROM payouts AS p WHERE p.settled_at IS NULL AND (p.type, p.promotion_id) > (o.type, o.promotion_id)
+			ORDER BY p.type, p.promotion_id LIMIT 1),
+		(SELECT p.promotion_id FROM payouts AS p WHERE p.settled_at IS NULL AND (p.type, p.promotion_id) > (o.type, o.promotion_id)
+			ORDER BY p.type, p.promotion_id LIMIT 1)
+	FROM open AS o WHERE o.type IS NOT NULL
+)
+SELECT * FROM (SELECT o.type, o.promotion_id,
+	coalesce((SELECT pr.state FROM promotions AS pr WHERE pr.type = o.type AND pr.promotion_id = o.promotion_id), 'RUNNING') AS state,
+	coalesce((SELECT s.active FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), FALSE) AS active,
+	coalesce((SELECT NOT s.active AND s.waiting_since IS NOT NULL FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), FALSE) AS queued,
+	coalesce((SELECT s.total_count FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), 0) AS total_count,
+	coalesce((SELECT s.incarnation FROM promotion_streams AS s WHERE s.type = o.type AND s.promotion_id = o.promotion_id), '') AS incarnation
+	FROM open AS o WHERE o.type IS NOT NULL) AS w
+WHERE state <> 'PAUSED' ORDER BY type, promotion_id`

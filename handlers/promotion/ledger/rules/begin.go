@@ -1,0 +1,98 @@
+package rules
+
+import "time"
+
+func (p Policy) begin(row Row, ev Event) (Row, Effects, Decision) {
+	now := ev.Now
+	switch {
+	case !ev.SameRequest:
+		return row, Effects{DeadLetterClass: ClassConflict}, Decision{Next: Conflict, Reason: "conflict"}
+	case row.State.Settled():
+		return row, Effects{}, Decision{Next: Ack, Reason: "settled"}
+	case row.leased(now):
+		row = row.queuedIn(QueueRetry, row.LeaseUntil)
+		return row, Effects{}, Decision{Next: Retry, RetryIn: row.LeaseUntil.Sub(now), Reason: "leased"}
+	case ev.Promotion == PromotionPaused:
+		return row.queuedIn(QueueNone, now), Effects{}, Decision{Next: Ack, Reason: "paused"}
+	}
+
+	cancelled := ev.Promotion == PromotionCancelled
+	switch {
+	case cancelled && row.cancellable():
+		row, eff := row.settled(Cancelled, now)
+		return row, eff, Decision{Next: Ack, Reason: "cancelled"}
+	case row.NextAttemptAt.After(now):
+		row = row.queuedIn(QueueRetry, row.NextAttemptAt)
+		return row, Effects{}, Decision{Next: Retry, RetryIn: row.NextAttemptAt.Sub(now), Reason: "not_due"}
+	}
+
+	var eff Effects
+	if row.State == Sending { // the lease expired, and its worker may have charged
+		eff.Attempt = &Attempt{Epoch: row.Epoch, Number: row.Attempts, Kind: row.callKind(), Instance: row.AttemptBy,
+			StartedAt: row.AttemptStartedAt, EndedAt: now, Outcome: Interrupted, Class: ClassLeaseExpired}
+		if !row.LookingUp { // a lookup charges nothing
+			row.MaybeCharged, row.NoChargeSeen = true, false
+		}
+		row.Interruptions++
+	}
+	fail := func() (Row, Effects, Decision) {
+		row.Epoch++ // a late answer must not match
+		settled, final := row.settled(Failed, now)
+		final.Attempt = eff.Attempt
+		return settled, final, Decision{Next: Ack, Reason: "exhausted"}
+	}
+	if cancelled && !row.MaybeCharged { // it was a lookup
+		row.Epoch++
+		settled, final := row.settled(Cancelled, now)
+		final.Attempt = eff.Attempt
+		return settled, final, Decision{Next: Ack, Reason: "cancelled"}
+	}
+	tooOld := row.KeyAge(now) > p.KeyTTL
+	mustLookUp := tooOld && !row.NoChargeSeen
+	if row.MaybeCharged {
+		mustLookUp = row.LookingUp || cancelled || tooOld || p.sendsUsedUp(row)
+	}
+	switch {
+	case !mustLookUp && p.sendsUsedUp(row), mustLookUp && row.Lookups >= p.MaxLookups:
+		return fail()
+	case mustLookUp:
+		row.Lookups++
+		return p.lease(row, now, true), eff, Decision{Next: Lookup}
+	}
+	row.Attempts++
+	if row.FirstSentAt.IsZero() {
+		row.FirstSentAt = now
+	}
+	if row.KeyFirstUsedAt.IsZero() {
+		row.KeyFirstUsedAt = row.FirstSentAt
+	}
+	return p.lease(row, now, false), eff, Decision{Next: Send}
+}
+
+func (p Policy) lease(row Row, now time.Time, lookingUp bool) Row {
+	row.State, row.LookingUp = Sending, lookingUp
+	row.Epoch++
+	row.LeaseUntil, row.NextAttemptAt = now.Add(p.Lease), time.Time{}
+	row.AttemptStartedAt, row.AttemptBy = now, p.Instance
+	return row.queuedIn(QueueRetry, row.LeaseUntil)
+}
+
+// NextBegin returns the result of the next begin and its earliest time. It ignores a pause.
+func (p Policy) NextBegin(row Row, promotion PromotionState, now time.Time) (Next, time.Time) {
+	at := now
+	for _, t := range []time.Time{row.LeaseUntil, row.NextAttemptAt} {
+		if t.After(at) {
+			at = t
+		}
+	}
+	if promotion == PromotionPaused {
+		promotion = PromotionRunning
+	}
+	_, _, d := p.begin(row, Event{Kind: EventBegin, Now: at, Promotion: promotion, SameRequest: true})
+	return d.Next, at
+}
+
+// sendsUsedUp reports whether no send is left.
+func (p Policy) sendsUsedUp(row Row) bool {
+	return row.Attempts >= p.MaxAttempts || row.Released >= p.MaxReleased
+}

@@ -1,0 +1,111 @@
+package rules
+
+import "time"
+
+// Outcome is the end of one call of the Money API.
+type Outcome string
+
+// The outcomes of a call.
+const (
+	// Paid: charged. CallResult.TransactionKey has the key.
+	Paid Outcome = "paid"
+	// NotSent: no byte left the process, so nothing was charged and the idempotency key was not
+	// used. The call is released: it does not count as an attempt.
+	NotSent Outcome = "not_sent"
+	// NotCharged: the API itself states that nothing was charged and that it refuses to work for
+	// now (429, or 503 with Retry-After). The call is released.
+	NotCharged Outcome = "not_charged"
+	// TryAgain: the API itself states that nothing was charged (408, 425, a temporary refusal). The
+	// attempt counts.
+	TryAgain Outcome = "try_again"
+	// PerhapsCharged: the request was written, and no reliable answer was received.
+	PerhapsCharged Outcome = "perhaps_charged"
+	// Unrecognized: perhaps charged; the answer may be a proxy's. The call is released.
+	Unrecognized Outcome = "unrecognized"
+	// Rejected: the API refused permanently (400, 422). A rejected lookup counts and proves nothing
+	// about the charge.
+	Rejected Outcome = "rejected"
+	// Misconfigured: the API itself states that our credentials or our address are wrong (401, 403,
+	// 404). The call is released.
+	Misconfigured Outcome = "own_fault"
+	// NoCharge: a lookup found no charge for the key. It is no proof.
+	NoCharge Outcome = "no_charge"
+	// Interrupted: the call was never started, because of a shutdown or too short a lease. The call
+	// is released, and the payout is due again at once.
+	Interrupted Outcome = "interrupted"
+)
+
+// valid reports whether o is one of the outcomes.
+func (o Outcome) valid() bool {
+	switch o {
+	case Paid, NotSent, NotCharged, TryAgain, PerhapsCharged, Unrecognized, Rejected, Misconfigured, NoCharge, Interrupted:
+		return true
+	}
+	return false
+}
+
+// released reports whether the call does not count as an attempt or lookup.
+func (o Outcome) released() bool {
+	switch o {
+	case NotSent, NotCharged, Unrecognized, Misconfigured, Interrupted:
+		return true
+	}
+	return false
+}
+
+// CallKind is the kind of a call.
+type CallKind string
+
+// The kinds of calls.
+const (
+	CallSend   CallKind = "send" // a charge was requested
+	CallLookup CallKind = "ask"  // the outcome of an idempotency key was looked up
+)
+
+// Attempt is one call of the Money API. It is written when the call has ended.
+type Attempt struct {
+	Epoch int64 `json:"epoch"`
+	// Late: the answer arrived after another begin. It changed nothing.
+	Late bool `json:"late,omitempty"`
+	// Number is that of the send. A lookup repeats the number of the last send; 0 for a late
+	// answer.
+	Number    int       `json:"number"`
+	Kind      CallKind  `json:"kind"`
+	Instance  string    `json:"instance"`
+	StartedAt time.Time `json:"started_at,omitzero"`
+	EndedAt   time.Time `json:"ended_at"`
+	Outcome   Outcome   `json:"outcome"`
+	Class     string    `json:"class,omitempty"`
+	Answer    string    `json:"answer,omitempty"`
+	Status    int       `json:"status,omitempty"` // HTTP status; 0 without one
+}
+
+// LateKeyPrefix precedes the transaction key in the Answer of a late attempt.
+const LateKeyPrefix = "transaction key "
+
+// CallResult is the end of a call.
+type CallResult struct {
+	Key     Key
+	Epoch   int64 // of the begin that allowed the call
+	Outcome Outcome
+	// Counted: a released call counts towards Policy.MaxReleased, because calls for other payouts
+	// are being answered.
+	Counted        bool
+	TransactionKey string        // with Paid
+	RetryAfter     time.Duration // requested by the API; the delay is never shorter
+	Class          string        // short snake_case class of the error
+	Answer         string        // answer of the API, for operators; cut to 4 KiB
+	Status         int           // HTTP status; 0 without one
+	Route          string        // for a dead letter
+}
+
+// Validate returns an error that wraps ErrInvalid for a wrong key, epoch or outcome.
+func (r CallResult) Validate() error {
+	if err := r.Key.Validate(); err != nil {
+		return err
+	}
+	if r.Epoch <= 0 || !r.Outcome.valid() {
+		return Invalid("payout %s: epoch %d with outcome %q", r.Key, r.Epoch, r.Outcome)
+	}
+	return nil
+}

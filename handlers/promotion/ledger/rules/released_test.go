@@ -1,0 +1,153 @@
+package rules
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// life is one payout with the transition function.
+type life struct {
+	p     Policy
+	row   Row
+	now   time.Time
+	calls map[Next]int // begins, by what they answered
+}
+
+func newLife(p Policy) *life {
+	l := &life{p: p, now: t0, calls: map[Next]int{}}
+	l.row, _, _ = p.Apply(Row{ID: 1, Key: key(1, 2)}, Event{Kind: EventAccept, Now: l.now, Promotion: PromotionRunning})
+	return l
+}
+
+// begin begins the payout and returns the next call, or false when it is settled.
+func (l *life) begin() (Next, bool) {
+	row, _, d := l.p.Apply(l.row, Event{Kind: EventBegin, Now: l.now, Promotion: PromotionRunning, SameRequest: true})
+	if l.row = row; row.State.Settled() {
+		return 0, false
+	}
+	l.calls[d.Next]++
+	return d.Next, true
+}
+
+// settle ends the call.
+func (l *life) settle(r CallResult) (eff Effects) {
+	r.Epoch = l.row.Epoch
+	l.row, eff, _ = l.p.Apply(l.row, Event{Kind: EventSettle, Now: l.now, Result: r})
+	return eff
+}
+
+// A payout whose calls are released while others are answered ends after max_released of them. It
+// is FAILED when it was certainly not charged, and looked up otherwise. It is UNKNOWN when the
+// lookups are released as often.
+func TestReleasedCallsAreCounted(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		outcome Outcome
+		counted bool
+		want    string // sends, lookups, state
+	}{
+		{NotCharged, true, "4 sends, 0 lookups, FAILED"},
+		{Misconfigured, true, "4 sends, 0 lookups, FAILED"},
+		{Unrecognized, true, "4 sends, 4 lookups, UNKNOWN"},
+		{NotCharged, false, "100 sends, 0 lookups, ERROR"},
+		{Misconfigured, false, "100 sends, 0 lookups, ERROR"},
+		{NotSent, false, "100 sends, 0 lookups, ERROR"},
+		{Unrecognized, false, "100 sends, 0 lookups, AMBIGUOUS"},
+		{Rejected, true, "1 sends, 0 lookups, FAILED"},
+	} {
+		l := newLife(testPolicy())
+		for range 100 {
+			if _, open := l.begin(); !open {
+				break
+			}
+			l.now = l.now.Add(time.Second)
+			eff := l.settle(CallResult{Outcome: c.outcome, Counted: c.counted, Class: "why"})
+			if l.row.State == Failed {
+				require.Equal(t, "why", eff.DeadLetterClass, "the dead letter names what was answered")
+			}
+			l.now = l.row.NextAttemptAt
+			if l.row.Released == 0 {
+				l.row.Failures = 0 // else the hundred calls take longer than the key's time
+			}
+		}
+		require.Equal(t, c.want, fmt.Sprintf("%d sends, %d lookups, %s", l.calls[Send], l.calls[Lookup], l.row.State), "%s %t", c.outcome, c.counted)
+	}
+}
+
+// A possible charge is looked up as often as allowed before the payout is UNKNOWN.
+func TestUnknownOnlyAfterLookups(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		send, lookup Outcome // "" is a worker that is gone
+		want         State
+		lookups      int
+	}{
+		"no answers":                {PerhapsCharged, PerhapsCharged, Unknown, 3},
+		"workers that are gone":     {"", "", Unknown, 3},
+		"the last answer was lost":  {"", Paid, Success, 1},
+		"it was charged":            {PerhapsCharged, Paid, Success, 1},
+		"the API has no charge":     {PerhapsCharged, NoCharge, Unknown, 3},
+		"the API refuses lookups":   {PerhapsCharged, Rejected, Unknown, 3},
+		"rejected, perhaps charged": {"", NoCharge, Unknown, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLife(testPolicy())
+			for range 20 {
+				next, open := l.begin()
+				if !open {
+					break
+				}
+				outcome := c.send
+				if next == Lookup {
+					outcome = c.lookup
+				}
+				if l.now = l.now.Add(time.Minute); outcome == "" {
+					continue
+				}
+				l.settle(CallResult{Outcome: outcome, TransactionKey: "tx"})
+				l.now = l.now.Add(time.Minute)
+			}
+			require.Equal(t, c.want, l.row.State)
+			require.Equal(t, map[Next]int{Send: 3, Lookup: c.lookups}, l.calls)
+		})
+	}
+}
+
+// A lookup precedes each send of an old key. If the send spends no attempt, the lookup is not spent
+// either.
+func TestReleasedSendsOfAnOldKeyEndNothing(t *testing.T) {
+	t.Parallel()
+	p := testPolicy()
+	for _, released := range []Outcome{NotSent, Interrupted, NotCharged, Misconfigured} {
+		row, now := shapes()["error old"], t0
+		call := func(o Outcome) {
+			now = now.Add(time.Hour)
+			var d Decision
+			row, _, d = p.Apply(row, Event{Kind: EventBegin, Now: now, Promotion: PromotionRunning, SameRequest: true})
+			if d.Next == Lookup {
+				row, _, _ = p.Apply(row, Event{Kind: EventSettle, Now: now, Result: CallResult{Key: row.Key, Epoch: row.Epoch, Outcome: NoCharge}})
+				require.Equal(t, Errored, row.State, released)
+				row, _, d = p.Apply(row, Event{Kind: EventBegin, Now: now.Add(time.Minute), Promotion: PromotionRunning, SameRequest: true})
+			}
+			require.Equal(t, Send, d.Next, released)
+			row, _, _ = p.Apply(row, Event{Kind: EventSettle, Now: now, Result: CallResult{Key: row.Key, Epoch: row.Epoch, Outcome: o, TransactionKey: "tx"}})
+		}
+		for range 2 * p.MaxLookups {
+			call(released)
+			require.Equal(t, Errored, row.State, released)
+			require.Equal(t, 1, row.Attempts, released)
+			require.LessOrEqual(t, row.Lookups, 1, released)
+		}
+		call(TryAgain)
+		require.False(t, row.NoChargeSeen, "the API has heard of the key since")
+		call(Paid)
+		require.Equal(t, Success, row.State)
+	}
+	row := shapes()["expired"]
+	row.NoChargeSeen = true
+	row, _, _ = p.Apply(row, Event{Kind: EventBegin, Now: t0, Promotion: PromotionRunning, SameRequest: true})
+	require.False(t, row.NoChargeSeen, "it may have been sent")
+}

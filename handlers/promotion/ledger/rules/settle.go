@@ -1,0 +1,119 @@
+package rules
+
+import "time"
+
+func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
+	res, now := ev.Result, ev.Now
+	attempt := &Attempt{Epoch: res.Epoch, Number: row.Attempts, Kind: row.callKind(), Instance: row.AttemptBy,
+		StartedAt: row.AttemptStartedAt, EndedAt: now, Outcome: res.Outcome, Class: res.Class, Answer: res.Answer, Status: res.Status}
+	switch {
+	case res.Epoch != row.Epoch:
+		// The attempt of that epoch has the worker's data; only the answer is new.
+		attempt.Late, attempt.Number, attempt.Kind, attempt.Instance, attempt.StartedAt = true, 0, CallSend, p.Instance, time.Time{}
+		if res.Outcome == Paid {
+			attempt.Answer = LateKeyPrefix + res.TransactionKey // the row may never have it
+		}
+		return row, Effects{Attempt: attempt}, Decision{Next: Ack, Stale: true}
+	case row.State != Sending:
+		d := Decision{Next: Ack, Repeated: true}
+		if !row.State.Settled() {
+			d.Next, d.RetryIn = Retry, max(0, row.NextAttemptAt.Sub(now))
+		}
+		return row, Effects{}, d
+	}
+
+	row.LeaseUntil = time.Time{}
+	row.LastClass, row.LastError = res.Class, res.Answer
+	finish := func(s State) (Row, Effects, Decision) {
+		row, eff := row.settled(s, now)
+		eff.Attempt = attempt
+		if eff.DeadLetterClass == ClassFailed && res.Class != "" {
+			eff.DeadLetterClass = res.Class
+		}
+		return row, eff, Decision{Next: Ack}
+	}
+	if res.Outcome == Paid {
+		row.TransactionKey, row.LastClass, row.LastError = res.TransactionKey, "", ""
+		return finish(Success)
+	}
+
+	if res.Counted && res.Outcome.released() {
+		row.Released++
+	}
+	if row.LookingUp {
+		p.settleLookup(&row, res.Outcome)
+	} else if rejected := p.settleSend(&row, res.Outcome); rejected && !row.MaybeCharged {
+		return finish(Failed)
+	}
+	if p.exhausted(row) {
+		return finish(Failed) // which is UNKNOWN when a charge is possible
+	}
+
+	row.State = Errored
+	if row.MaybeCharged {
+		row.State = Ambiguous
+	}
+	delay := time.Duration(0)
+	if res.Outcome == Interrupted {
+		row.Interruptions++
+	} else {
+		row.Failures++
+		delay = max(p.Delay(row.Failures), res.RetryAfter).Truncate(time.Microsecond) // as stored
+	}
+	row.NextAttemptAt = now.Add(delay)
+	row = row.queuedIn(QueueRetry, row.NextAttemptAt)
+	return row, Effects{Attempt: attempt}, Decision{Next: Retry, RetryIn: delay}
+}
+
+// settleSend applies a send that did not end paid. It reports whether the API refused permanently.
+func (p Policy) settleSend(row *Row, o Outcome) (rejected bool) {
+	if o.released() {
+		row.Attempts--
+	}
+	lookedUp := row.NoChargeSeen
+	row.NoChargeSeen = false
+	switch o {
+	case NotSent, Interrupted:
+		row.NoChargeSeen = lookedUp // the API has received no request since
+		if row.KeyFirstUsedAt.Equal(row.AttemptStartedAt) {
+			row.KeyFirstUsedAt = time.Time{} // this call would have been the first use
+		}
+	case NotCharged, Misconfigured:
+		if lookedUp && !row.MaybeCharged {
+			row.Lookups-- // the next send needs another lookup, and no attempt was spent
+		}
+	case TryAgain:
+	case Rejected:
+		// Only this request was refused; an earlier one may have charged: look it up.
+		rejected = true
+	default:
+		row.MaybeCharged = true
+	}
+	if !row.MaybeCharged {
+		row.FirstSentAt = time.Time{}
+		return rejected
+	}
+	row.LookingUp = rejected || p.sendsUsedUp(*row)
+	return rejected
+}
+
+// settleLookup applies a lookup that did not end paid. A possible charge stays possible.
+func (p Policy) settleLookup(row *Row, o Outcome) {
+	switch {
+	case o.released():
+		row.Lookups--
+	case o == NoCharge:
+		// No proof, because a request may be under way. The next begin sends again if a send is
+		// left, the key is young enough, and the promotion is not cancelled.
+		row.NoChargeSeen = true
+		row.LookingUp = row.MaybeCharged && p.sendsUsedUp(*row)
+	}
+}
+
+// exhausted reports whether neither a send nor a lookup is left.
+func (p Policy) exhausted(row Row) bool {
+	if !row.MaybeCharged && !row.LookingUp {
+		return p.sendsUsedUp(row)
+	}
+	return row.LookingUp && (row.Lookups >= p.MaxLookups || row.Released >= 2*p.MaxReleased)
+}

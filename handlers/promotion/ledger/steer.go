@@ -1,0 +1,171 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+)
+
+// promotionState reads and locks the state; known is false without a row.
+func promotionState(ctx context.Context, q querier, p Promotion) (st PromotionState, known bool, err error) {
+	err = q.query(ctx, func(r scanner) error { known = true; return r.Scan((*string)(&st)) },
+		`SELECT state FROM promotions WHERE type = $1 AND promotion_id = $2`+q.forUpdate(false), string(p.Type), p.ID)
+	return st, known, err
+}
+
+// Steering is the operator and the reason of a pause, resume or cancel, for the audit.
+type Steering struct {
+	Who string // required
+	Why string // required by Cancel, and with Future
+	// Future: the promotion may have neither a record nor a started event yet. Its records will
+	// find it in that state.
+	Future bool
+}
+
+func (s *Steering) check(p Promotion, to PromotionState) error {
+	s.Who, s.Why = clean(s.Who), clean(s.Why)
+	switch {
+	case s.Who == "":
+		return rules.Invalid("promotion %s: the audit needs who", p)
+	case s.Why == "" && (s.Future || to == PromotionCancelled):
+		return rules.Invalid("promotion %s: the audit needs why", p)
+	}
+	return p.Validate()
+}
+
+// setPromotionState changes the state and writes the audit in one transaction. CANCELLED is final.
+// A promotion with neither a record nor a started event returns ErrNotFound, unless by.Future.
+func (l *Ledger) setPromotionState(ctx context.Context, what string, p Promotion, to PromotionState, by Steering) error {
+	if err := by.check(p, to); err != nil {
+		return err
+	}
+	return l.update(ctx, what, &p, func(q querier, now time.Time) error {
+		from, known, err := promotionState(ctx, q, p)
+		switch {
+		case err != nil:
+			return err
+		case !known:
+			if err := l.createPromotion(ctx, q, p, to, by.Future, now); err != nil {
+				return err
+			}
+			from = "NEW"
+		case from == PromotionCancelled && to != PromotionCancelled:
+			return ErrCancelled
+		case from != to:
+			if _, err := q.exec(ctx, `UPDATE promotions SET state = $3, changed_at = $4 WHERE type = $1 AND promotion_id = $2`,
+				string(p.Type), p.ID, string(to), now); err != nil {
+				return err
+			}
+		}
+		return writeAudit(ctx, q, now, Key{Type: p.Type, Promotion: p.ID}, Audit{Who: by.Who, Why: by.Why, Action: what,
+			Detail: fmt.Sprintf("%s to %s", from, to)})
+	})
+}
+
+// createPromotion inserts the row of a promotion without a record. The caller holds its lock.
+func (l *Ledger) createPromotion(ctx context.Context, q querier, p Promotion, to PromotionState, future bool, now time.Time) error {
+	announced := future
+	if err := q.query(ctx, func(scanner) error { announced = true; return nil },
+		`SELECT 1 FROM promotion_streams WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID); err != nil {
+		return err
+	}
+	if !announced {
+		return fmt.Errorf("ledger: promotion %s: %w", p, ErrNotFound)
+	}
+	_, err := q.exec(ctx, `INSERT INTO promotions (type, promotion_id, state, created_at, changed_at) VALUES ($1, $2, $3, $4, $4)`,
+		string(p.Type), p.ID, string(to), now)
+	return err
+}
+
+// Pause stops the promotion: after its return no call of it starts. Running calls end normally. A
+// cancelled promotion returns ErrCancelled, and an unknown one ErrNotFound, unless by.Future.
+func (l *Ledger) Pause(ctx context.Context, p Promotion, by Steering) error {
+	return l.setPromotionState(ctx, "pause", p, PromotionPaused, by)
+}
+
+// Resume runs a paused promotion again; the feeder fills its stream. It has the errors of Pause.
+func (l *Ledger) Resume(ctx context.Context, p Promotion, by Steering) error {
+	return l.setPromotionState(ctx, "resume", p, PromotionRunning, by)
+}
+
+// Cancellation is the result of Cancel.
+type Cancellation struct {
+	// Cancelled is the number of payouts that this call cancelled.
+	Cancelled int64 `json:"cancelled"`
+	// InFlight is the number of payouts with a running call when the cancellation took effect.
+	InFlight int64 `json:"in_flight"`
+	// Ambiguous is the number of payouts that may have been charged. They will be looked up.
+	Ambiguous int64 `json:"ambiguous"`
+}
+
+// cancelChunk is the number of rows per transaction of Cancel.
+const cancelChunk = 500
+
+const sqlCancellable = `SELECT target_id FROM payouts WHERE type = $1 AND promotion_id = $2 AND target_id > $3
+AND settled_at IS NULL AND state IN ('PENDING', 'ERROR') ORDER BY target_id LIMIT $4`
+
+// Cancel stops the promotion permanently. After it has taken effect, no charge is requested.
+// Payouts that were certainly not charged become CANCELLED; all others are looked up. It may be
+// repeated, and then cancels what is left. An unknown promotion returns ErrNotFound, unless
+// by.Future. When ctx ends early, the promotion is cancelled all the same, and the rest follows
+// when its entries are read.
+func (l *Ledger) Cancel(ctx context.Context, p Promotion, by Steering) (Cancellation, error) {
+	var c Cancellation
+	if err := l.setPromotionState(ctx, "cancel", p, PromotionCancelled, by); err != nil {
+		return c, err
+	}
+	err := l.read(ctx, "cancel", func(q querier, now time.Time) error {
+		return q.query(ctx, func(r scanner) error {
+			var leased bool
+			var n int64
+			if err := r.Scan(&leased, &n); err != nil {
+				return err
+			}
+			if leased {
+				c.InFlight = n
+			} else {
+				c.Ambiguous = n
+			}
+			return nil
+		}, `SELECT coalesce(lease_until > $3, FALSE), count(*) FROM payouts
+			WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND state IN ('SENDING', 'AMBIGUOUS') GROUP BY 1`,
+			string(p.Type), p.ID, now)
+	})
+	if err != nil {
+		return c, err
+	}
+	for last := int64(0); ; {
+		var keys []Key // in the order of CompareKeys
+		err := l.read(ctx, "cancel", func(q querier, _ time.Time) error {
+			return q.query(ctx, func(r scanner) error {
+				err := r.Scan(&last)
+				keys = append(keys, Key{Type: p.Type, Promotion: p.ID, Target: last})
+				return err
+			}, sqlCancellable, string(p.Type), p.ID, last, cancelChunk)
+		})
+		if err != nil || len(keys) == 0 {
+			return c, err
+		}
+		var n int64
+		err = l.transactPastLocks(ctx, readRequest{keys: keys}, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
+			n = 0
+			effects := l.newEffectSet(read, writes)
+			for _, k := range keys {
+				row := read.rows[k]
+				next, eff, _ := l.policy.Apply(row.Row, rules.Event{Kind: rules.EventCancel, Now: read.now})
+				row.Row = next
+				effects.add(row, eff, nil, "")
+				if eff.Settled {
+					n++
+				}
+			}
+			return effects.writeTo(ctx, tx)
+		})
+		if err != nil {
+			return c, l.wrap("cancel", err)
+		}
+		c.Cancelled += n
+	}
+}

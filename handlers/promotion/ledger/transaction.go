@@ -1,0 +1,126 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/plugins/sqldb"
+)
+
+// wrap adds the operation and the error value that callers check.
+func (l *Ledger) wrap(what string, err error) error {
+	switch l.store.fault(err) {
+	case faultData:
+		return fmt.Errorf("ledger: %s: %w: %w", what, ErrInvalid, err)
+	case faultServer, faultLocked:
+		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
+	default:
+		return fmt.Errorf("ledger: %s: %w", what, sqldb.Explain(err))
+	}
+}
+
+const (
+	// maxTries bounds the runs of a transaction that is rolled back by a deadlock.
+	maxTries = 6
+	// maxLockTries bounds the runs of an operator's transaction that met a lock. With
+	// pgPromotionLockTimeout it outlasts the session of a frozen process.
+	maxLockTries = 10
+)
+
+// transact reads what req names, runs fn, and commits the write set of fn.
+func (l *Ledger) transact(ctx context.Context, w readRequest, fn func(context.Context, transaction, *readResult, *writeSet) error) error {
+	for n := 1; ; n++ {
+		err := l.transactOnce(ctx, w, fn)
+		f := l.store.fault(err)
+		if n == maxTries || f != faultRetry && f != faultStale {
+			return err
+		}
+		if f == faultStale {
+			w.lock = true
+			continue
+		}
+		if err := sleep(ctx, time.Duration(rand.Int64N(int64(n)*int64(5*time.Millisecond)))); err != nil {
+			return err
+		}
+	}
+}
+
+// transactPastLocks is transact for operators: it repeats while another transaction holds a row.
+func (l *Ledger) transactPastLocks(ctx context.Context, w readRequest, fn func(context.Context, transaction, *readResult, *writeSet) error) (err error) {
+	for range maxLockTries {
+		if err = l.transact(ctx, w, fn); l.store.fault(err) != faultLocked || ctx.Err() != nil {
+			break
+		}
+	}
+	return err
+}
+
+func (l *Ledger) transactOnce(ctx context.Context, w readRequest, fn func(context.Context, transaction, *readResult, *writeSet) error) error {
+	tx, read, err := l.store.begin(ctx, w)
+	if err != nil {
+		return err
+	}
+	defer tx.rollback()
+	if err := l.completePromotions(ctx, tx, w, read); err != nil {
+		return err
+	}
+	var writes writeSet
+	if err := fn(ctx, tx, read, &writes); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.InTransaction)
+	return tx.commit(ctx, &writes)
+}
+
+// completePromotions inserts the missing rows of promotions.
+func (l *Ledger) completePromotions(ctx context.Context, tx transaction, w readRequest, read *readResult) error {
+	var missing []Promotion
+	for _, p := range w.promotions {
+		if _, ok := read.promotions[p]; !ok && !w.knownOnly {
+			missing = append(missing, p)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	if err := tx.addPromotions(ctx, missing, read.now); err != nil {
+		return err
+	}
+	return tx.readMore(ctx, readRequest{promotions: missing}, read)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// update runs fn in a transaction. It repeats after a deadlock, or when a promotion's lock was not
+// free in time. Between two tries, begins that queue behind the lock go first.
+func (l *Ledger) update(ctx context.Context, what string, exclusive *Promotion, fn func(q querier, now time.Time) error) error {
+	for n := 1; ; n++ {
+		err := l.store.update(ctx, exclusive, fn)
+		if err == nil {
+			return nil
+		}
+		f := l.store.fault(err)
+		if f != faultRetry && f != faultLocked || f == faultRetry && n >= maxTries || n >= maxLockTries || sleep(ctx, time.Duration(rand.Int64N(int64(10*time.Millisecond)))) != nil {
+			return l.wrap(what, err)
+		}
+	}
+}
+
+func (l *Ledger) read(ctx context.Context, what string, fn func(q querier, now time.Time) error) error {
+	if err := l.store.read(ctx, fn); err != nil {
+		return l.wrap(what, err)
+	}
+	return nil
+}

@@ -1,0 +1,352 @@
+package simulator
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+)
+
+// maxBody bounds a request's body.
+const maxBody = 64 << 10
+
+const lookupPath = "/v1/charges/"
+
+// kind is what a request came to.
+type kind uint8
+
+const (
+	kindCharged kind = iota
+	kindReplayed
+	kindFailed
+	kindTimedOut
+	kindReset
+	kindSilent
+	kindRejected
+	kindThrottled
+	kindUnauthorized
+	kindInFlight
+	kindKeyReused
+	kindInvalid
+	kindLookupFound
+	kindLookupMissing
+	kindPoisoned
+	kinds
+)
+
+func (k kind) String() string {
+	return [kinds]string{"charged", "replayed", "failed", "timed_out", "reset", "silent", "rejected", "throttled",
+		"unauthorized", "in_flight", "key_reused", "invalid", "lookup_found", "lookup_missing", "poisoned"}[k]
+}
+
+// counters count requests by kind.
+type counters [kinds]atomic.Uint64
+
+func (c *counters) snapshot() map[string]uint64 {
+	m := make(map[string]uint64, kinds)
+	for k := range kinds {
+		m[k.String()] = c[k].Load()
+	}
+	return m
+}
+
+// ServeHTTP answers one request; the server calls it.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.RLock()
+	if s.stopping {
+		s.mu.RUnlock()
+		panic(http.ErrAbortHandler) // cuts the connection
+	}
+	s.active.Add(1)
+	book := s.book
+	s.mu.RUnlock()
+	defer s.active.Done()
+
+	path := r.URL.Path
+	if strings.HasPrefix(path, "/_sim/") {
+		s.serveControl(w, r, book)
+		return
+	}
+	f := s.faults.Load()
+	if f.Silence {
+		s.counts[kindSilent].Add(1)
+		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxBody)) // else net/http doesn't notice a caller that hangs up
+		s.stayQuiet(r)
+	}
+	if f.Unauthorized || !s.authorized(r) {
+		s.refuse(w, kindUnauthorized, http.StatusUnauthorized, "unauthorized", "the credential is not valid")
+		return
+	}
+	if r.Method == http.MethodPost {
+		for _, t := range promotiontype.All() {
+			if path == t.Operation.Path {
+				s.charge(w, r, book, f, t)
+				return
+			}
+		}
+	}
+	switch {
+	case strings.HasPrefix(path, lookupPath) && r.Method == http.MethodGet:
+		s.lookup(w, r, book, f, path[len(lookupPath):])
+	default:
+		s.refuse(w, kindInvalid, http.StatusNotFound, "no_such_operation", "the API has no such operation")
+	}
+}
+
+func (s *Server) authorized(r *http.Request) bool {
+	if s.cfg.Token.IsZero() {
+		return true
+	}
+	got, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return ok && subtle.ConstantTimeCompare([]byte(got), []byte(s.cfg.Token.Reveal())) == 1
+}
+
+// charge is the operation of a type.
+func (s *Server) charge(w http.ResponseWriter, r *http.Request, book *book, f *Faults, t promotiontype.Type) {
+	key := r.Header.Get("Idempotency-Key")
+	if !validKey(key) {
+		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_idempotency_key", "Idempotency-Key must be <TYPE>:<promotionId>:<targetId>")
+		return
+	}
+	o, err := readOrder(w, r, t)
+	if err != nil {
+		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_request", err.Error())
+		return
+	}
+	if s.poisoned(w, f.poison(key), false) {
+		return
+	}
+	c := book.claim(key, o.hash, s.cfg.Now(), f.rejects(key))
+	switch c.state {
+	case busy:
+		s.refuse(w, kindInFlight, http.StatusConflict, "in_flight", "a request with this key is being worked on")
+		return
+	case reused:
+		s.refuse(w, kindKeyReused, http.StatusUnprocessableEntity, "key_reused", "this key was used with another body")
+		return
+	case rejected:
+		s.refuse(w, kindRejected, http.StatusUnprocessableEntity, "limit_exceeded", "the target can't be paid")
+		return
+	}
+	fate := f.fate(key, c.attempt, 0)
+	ok := s.spend(fate.latency)
+	if c.state == fresh {
+		if ok && (fate.outcome == charge || fate.outcome == timeout || fate.outcome == reset) {
+			c.number, err = book.execute(key, o, s.cfg.Now())
+		}
+		book.release(key)
+	}
+	switch {
+	case !ok:
+		panic(http.ErrAbortHandler)
+	case err != nil:
+		s.fail(err)
+		s.refuse(w, kindFailed, http.StatusInternalServerError, "broken_book", "the book can't be written")
+		return
+	}
+	if s.breaks(w, r, f, fate.outcome) {
+		return
+	}
+	if c.state == replay {
+		w.Header()["Idempotent-Replayed"] = []string{"true"}
+		s.counts[kindReplayed].Add(1)
+	} else {
+		s.counts[kindCharged].Add(1)
+	}
+	s.paid(w, key, book.transaction(c.number))
+}
+
+// poisoned answers for a key that is always answered badly, and charges nothing.
+func (s *Server) poisoned(w http.ResponseWriter, p poison, lookup bool) bool {
+	switch {
+	case p == wholesome, lookup && p != goneLookup && p != proxiedLookup:
+		return false
+	case lookup && p == proxiedLookup:
+		s.proxied(w, http.StatusGone)
+	case lookup:
+		s.refuse(w, kindPoisoned, http.StatusGone, "gone", "lookups of this key are gone")
+	case p == noMember:
+		s.refuse(w, kindPoisoned, http.StatusNotFound, "member_not_found", "no such member")
+	case p == blockedMember:
+		s.refuse(w, kindPoisoned, http.StatusForbidden, "member_blocked", "the member is blocked")
+	case p == forbidden:
+		s.refuse(w, kindPoisoned, http.StatusForbidden, "forbidden", "the caller may not do this")
+	case p == proxied:
+		s.proxied(w, http.StatusForbidden)
+	case p == throttledAlways:
+		w.Header().Set("Retry-After", "60")
+		s.refuse(w, kindPoisoned, http.StatusTooManyRequests, "throttled", "too many requests for this member")
+	default: // its lookups are the poison
+		s.refuse(w, kindPoisoned, http.StatusInternalServerError, "internal", "something broke")
+	}
+	return true
+}
+
+// proxied answers in the words of a proxy.
+func (s *Server) proxied(w http.ResponseWriter, status int) {
+	s.counts[kindPoisoned].Add(1)
+	http.Error(w, "<html>"+http.StatusText(status)+"</html>", status)
+}
+
+// lookup is getCharge.
+func (s *Server) lookup(w http.ResponseWriter, r *http.Request, book *book, f *Faults, key string) {
+	if !validKey(key) {
+		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_idempotency_key", "the key must be <TYPE>:<promotionId>:<targetId>")
+		return
+	}
+	if s.poisoned(w, f.poison(key), true) {
+		return
+	}
+	state, attempt, number, found := book.lookup(key, s.cfg.Now())
+	fate := f.fate(key, attempt, saltLookup)
+	if !s.spend(fate.latency) {
+		panic(http.ErrAbortHandler)
+	}
+	switch {
+	case s.breaks(w, r, f, fate.outcome):
+	case state == busy:
+		s.refuse(w, kindInFlight, http.StatusConflict, "in_flight", "a request with this key is being worked on")
+	case !found:
+		s.refuse(w, kindLookupMissing, http.StatusNotFound, "charge_not_found", "no charge with this key")
+	default:
+		s.counts[kindLookupFound].Add(1)
+		s.paid(w, key, book.transaction(number))
+	}
+}
+
+// spend waits out the latency. It is false when the server is being killed. A caller that hangs up
+// does not shorten it: its request is under way.
+func (s *Server) spend(d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.kill:
+		return false
+	}
+}
+
+// breaks misbehaves as the outcome says, and reports whether it has.
+func (s *Server) breaks(w http.ResponseWriter, r *http.Request, f *Faults, o outcome) bool {
+	switch o {
+	case throttle:
+		w.Header().Set("Retry-After", strconv.FormatInt(f.retryAfterSeconds(), 10))
+		s.refuse(w, kindThrottled, http.StatusTooManyRequests, "throttled", "too many requests")
+	case fail:
+		s.refuse(w, kindFailed, http.StatusInternalServerError, "internal", "something broke")
+	case timeout:
+		s.counts[kindTimedOut].Add(1)
+		s.stayQuiet(r)
+	case reset:
+		s.counts[kindReset].Add(1)
+		cut(w)
+	default:
+		return false
+	}
+	return true
+}
+
+// stayQuiet holds the request until its caller gives up or the server stops, and never answers.
+func (s *Server) stayQuiet(r *http.Request) {
+	select {
+	case <-r.Context().Done():
+	case <-s.quiet:
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// cut resets the connection.
+func cut(w http.ResponseWriter) {
+	c, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0) // without it the caller sees an end, not a reset
+	}
+	c.Close()
+}
+
+// paid answers with a transaction key. Neither string needs escaping.
+func (s *Server) paid(w http.ResponseWriter, key, transaction string) {
+	b := make([]byte, 0, 128)
+	b = append(append(b, `{"transactionKey":"`...), transaction...)
+	b = append(append(b, `","idempotencyKey":"`...), key...)
+	s.write(w, http.StatusOK, append(b, `"}`...))
+}
+
+// refuse answers with the contract's Error.
+func (s *Server) refuse(w http.ResponseWriter, k kind, status int, code, message string) {
+	s.counts[k].Add(1)
+	b, err := json.Marshal(map[string]string{"code": code, "message": message})
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	s.write(w, status, b)
+}
+
+func (s *Server) write(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h["Content-Type"] = s.jsonCT
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.WriteHeader(status)
+	_, _ = w.Write(body)                      // a caller that is gone is no error here
+	_ = http.NewResponseController(w).Flush() // Stop cuts connections as soon as all handlers have ended
+}
+
+// readOrder reads and checks a request's body.
+func readOrder(w http.ResponseWriter, r *http.Request, t promotiontype.Type) (order, error) {
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		return order{}, err
+	}
+	p, err := t.Decode(raw)
+	if err != nil {
+		return order{}, fmt.Errorf("the body has not the form of %s: %w", t.Operation.Name, err)
+	}
+	o := order{typ: t.Name, promotion: p.Promotion, summary: p.Summary, target: p.Target, value: p.Value}
+	sum := sha256.Sum256(raw)
+	copy(o.hash[:], sum[:])
+	return o, nil
+}
+
+// validKey reports whether key is <TYPE>:<promotionId>:<targetId>, the contract's pattern
+// ^[A-Z][A-Z0-9_]*:[1-9][0-9]*:[1-9][0-9]*$ and at most 128 characters.
+func validKey(key string) bool {
+	if len(key) > 128 || key == "" || key[0] < 'A' || key[0] > 'Z' {
+		return false
+	}
+	typ, ids, _ := strings.Cut(key, ":")
+	for i := range len(typ) {
+		if c := typ[i]; !(c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_') {
+			return false
+		}
+	}
+	promotion, target, _ := strings.Cut(ids, ":")
+	return validID(promotion) && validID(target)
+}
+
+func validID(s string) bool {
+	if s == "" || s[0] == '0' {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return true
+}

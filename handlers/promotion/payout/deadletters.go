@@ -1,0 +1,60 @@
+package payout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
+)
+
+// OutboxName is the name of the ledger's outbox in package deadletter. It is part of dead letter ids.
+const OutboxName = "promotion"
+
+// DeadLetters gives the dead letters in the ledger's outbox to package deadletter.
+type DeadLetters struct{ Ledger func() *ledger.Ledger }
+
+// Relay implements deadletter.Outbox.
+func (d DeadLetters) Relay(ctx context.Context, limit int, publish func(context.Context, []deadletter.Entry) error) (int, error) {
+	return d.Ledger().Relay(ctx, ledger.OutboxDead, limit, func(ctx context.Context, batch []ledger.OutboxMessage) error {
+		entries := make([]deadletter.Entry, len(batch))
+		for i, m := range batch {
+			t, known := promotiontype.ByName(string(m.Key.Type))
+			if !known {
+				return fmt.Errorf("dead letter %d is of type %s, which this version doesn't know", m.ID, m.Key.Type)
+			}
+			entries[i] = deadletter.Entry{
+				Topic: t.DeadTopic(), ID: DeadLetterID(m), Subject: m.Key.String(), Detached: Offered(m.Class),
+			}
+			entries[i].DeadLetter = pipeline.DeadLetter{
+				Payload: m.Payload, Metadata: m.Headers, Key: string(m.RecordKey), Class: m.Class, Error: m.Error, Handler: m.Route,
+				Origin: m.Origin, Attempts: m.Attempts, FirstFailedAt: m.FirstFailedAt, FailedAt: m.CreatedAt,
+			}
+		}
+		err := publish(ctx, entries)
+		var partial *deadletter.PublishError
+		if errors.As(err, &partial) {
+			return &ledger.PartialError{Failed: partial.Failed, Err: err}
+		}
+		return err
+	})
+}
+
+// DeadLetterID returns the same id each time a dead letter is relayed. The time distinguishes the rows of
+// two ledgers.
+func DeadLetterID(m ledger.OutboxMessage) string {
+	return store.ID(OutboxName, strconv.FormatInt(m.ID, 10), strconv.FormatInt(m.CreatedAt.UnixMicro(), 10))
+}
+
+// Offered reports whether a dead letter of that class has a message that is not the stored record of its
+// payout. It then says nothing about the payout.
+func Offered(class string) bool {
+	return class == ledger.ClassConflict || class == ledger.ClassUnannounced
+}
+
+var _ deadletter.Outbox = DeadLetters{}

@@ -1,0 +1,114 @@
+package payout
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
+)
+
+// ClassWrongStream is the class of a stream entry with a payload of another promotion.
+const ClassWrongStream = "wrong_stream"
+
+// AcceptRoute is the name of the route from the publish topic.
+func (p *Processor) AcceptRoute() string { return p.route("accept") }
+
+// StreamRoute is the name of the route from the streams.
+func (p *Processor) StreamRoute() string { return p.route("stream") }
+
+// RetryRoute is the name of the route from the retry topic.
+func (p *Processor) RetryRoute() string { return p.route("retry") }
+
+func (p *Processor) route(name string) string {
+	return "promotion." + strings.ToLower(p.Type.Name) + "." + name
+}
+
+// Accept handles a record of the publish topic. The message that it returns is for Publisher.
+func (p *Processor) Accept(msg *message.Message) ([]*message.Message, error) {
+	rec, err := p.record(msg, p.AcceptRoute())
+	if err != nil {
+		return nil, err
+	}
+	next, err := p.accept(msg.Context(), rec)
+	switch {
+	case err != nil:
+		return nil, err
+	case next == ledger.Enqueue:
+		return []*message.Message{streamMessage(rec)}, nil
+	case next == ledger.Pay:
+		return nil, p.Pay(msg.Context(), rec)
+	}
+	return nil, nil
+}
+
+// PayFrom returns the handler of a route whose messages were accepted before: StreamRoute or RetryRoute.
+func (p *Processor) PayFrom(route string) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		rec, err := p.record(msg, route)
+		if err != nil {
+			return nil, err
+		}
+		ctx, entry := msg.Context(), pipeline.OriginFrom(msg.Context()).Kind == poll.Kind
+		if err := p.checkStream(pipeline.OriginFrom(ctx), rec.Key); err != nil {
+			return nil, err
+		}
+		err = p.Pay(ctx, rec)
+		// The feeder enqueues the payout again. With a retry record in addition, the payout would be
+		// queued twice when its stream is drained, and each time once more.
+		if entry && errors.Is(err, errNoSlot) && p.Ledger().NotEnqueued(ctx, rec.Key) == nil {
+			return nil, nil
+		}
+		return nil, err
+	}
+}
+
+// checkStream refuses an entry in the stream of another promotion.
+func (p *Processor) checkStream(o pipeline.Origin, key ledger.Key) error {
+	if want := p.Streams.Kind().Stream(key.Promotion); o.Kind == poll.Kind && o.Source != want {
+		err := fmt.Errorf("payout %s belongs into %s", key, want)
+		return pipeline.WithClass(pipeline.Permanent(err), ClassWrongStream)
+	}
+	return nil
+}
+
+// record decodes a message into the record of the ledger.
+func (p *Processor) record(msg *message.Message, route string) (ledger.Record, error) {
+	pay, err := p.Type.Decode(msg.Payload)
+	if err != nil {
+		return ledger.Record{}, err
+	}
+	o := pipeline.OriginFrom(msg.Context())
+	rec := ledger.Record{
+		Key:       ledger.Key{Type: ledger.Type(p.Type.Name), Promotion: pay.Promotion, Target: pay.Target},
+		SummaryID: pay.Summary,
+		Payload:   msg.Payload,
+		Headers:   ownHeaders(msg),
+		RecordKey: []byte(o.Key),
+		Origin:    o.String(),
+		Route:     route,
+	}
+	if string(pay.Request) != string(msg.Payload) {
+		rec.Request = pay.Request
+	}
+	return rec, nil
+}
+
+// ownHeaders returns the headers that stay with the payout: those of its record, and the trace.
+func ownHeaders(msg *message.Message) map[string]string {
+	headers := make(map[string]string, len(msg.Metadata)+1)
+	pipeline.InjectTrace(msg.Context(), headers)
+	for k, v := range msg.Metadata {
+		if k != pipeline.MetaTraceParent && !strings.HasPrefix(k, reservedPrefix) {
+			headers[k] = v
+		}
+	}
+	return headers
+}
+
+// reservedPrefix begins the metadata keys that are not the record's own headers.
+const reservedPrefix = "millrace-"

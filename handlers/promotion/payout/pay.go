@@ -1,0 +1,136 @@
+package payout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/failpoint"
+)
+
+// SettleTimeout bounds the storing of an answer, with its retries. An answer that is not stored in that
+// time is lost: when the lease has ended, the same request is sent again with the same key.
+const SettleTimeout = 5 * time.Second
+
+// slotTimeout bounds the wait for a call slot of the Money API. It is shorter than the handler's timeout,
+// which also has to cover the begin.
+const slotTimeout = 10 * time.Second
+
+var settleBackoff = pipeline.Backoff{First: 50 * time.Millisecond, Max: time.Second} //nolint:gochecknoglobals // a constant, but Go has none of this type
+
+var (
+	errNotDue = errors.New("not to be paid yet")
+	// errNoSlot: a stream entry is then acked, and the feeder enqueues its payout again. A Kafka record
+	// is delivered again.
+	errNoSlot = errors.New("no slot of the Money API was free")
+)
+
+// Pay begins a payout in the ledger, calls the Money API and settles the payout by the answer. The error
+// is pipeline.RetryAfter when the payout is to be tried again later.
+func (p *Processor) Pay(ctx context.Context, rec ledger.Record) error {
+	a, err := p.attempt(ctx, rec)
+	if err != nil {
+		return err
+	}
+	switch a.begin.Next {
+	case ledger.Send, ledger.Lookup:
+		return p.settle(ctx, rec, a)
+	case ledger.Retry:
+		return pipeline.RetryAfter(fmt.Errorf("promotion: %s: %w", rec.Key, errNotDue), a.begin.RetryIn)
+	case ledger.Unannounced: // its dead letter is in the outbox
+		p.Metrics.unannounced.WithLabelValues(p.Type.Name).Inc()
+	}
+	return nil // also when it is settled or paused, or a conflict that is in the outbox
+}
+
+// attempt is one begin, and the call after it.
+type attempt struct {
+	before time.Time // read before the begin
+	begin  ledger.BeginResult
+	answer money.Answer // only when the begin returned Send or Lookup
+}
+
+// attempt begins the payout, and makes the call if the ledger returns Send or Lookup. It holds a call slot
+// of the Money API from before the begin until the call has ended. Each payout that is begun can then be
+// called within its lease.
+func (p *Processor) attempt(ctx context.Context, rec ledger.Record) (a attempt, err error) {
+	waiting, cancel := context.WithTimeout(ctx, slotTimeout)
+	release, err := p.MoneyAPI().Slot(waiting)
+	cancel()
+	if err != nil {
+		return a, fmt.Errorf("promotion: %s: %w: %w", rec.Key, errNoSlot, err)
+	}
+	defer release()
+	// The lease counts from before the begin, so that it ends here before it ends in the ledger. A process
+	// that was frozen in between finds its deadline passed, and sends nothing.
+	a.before = time.Now()
+	failpoint.Hit(failpoint.BeforeSending)
+	a.begin, err = p.Ledger().Begin(ctx, rec)
+	if err != nil {
+		return a, fmt.Errorf("promotion: begin %s: %w", rec.Key, invalidIsPermanent(err))
+	}
+	p.debug(ctx, "begin", rec.Key, slog.String("next", a.begin.Next.String()), slog.Int64("epoch", a.begin.Epoch))
+	if a.begin.Next != ledger.Send && a.begin.Next != ledger.Lookup {
+		return a, nil
+	}
+	failpoint.Hit(failpoint.AfterSending)
+	a.answer = p.call(ctx, rec.Key, a)
+	failpoint.Hit(failpoint.AfterCall)
+	return a, nil
+}
+
+// call calls the Money API within the lease. The end of the message's context does not end the call: its
+// answer would only have to be looked up.
+func (p *Processor) call(ctx context.Context, key ledger.Key, a attempt) money.Answer {
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), a.before.Add(a.begin.Lease))
+	defer cancel()
+	if a.begin.Next == ledger.Lookup {
+		return p.MoneyAPI().Lookup(ctx, key.String())
+	}
+	return p.MoneyAPI().Charge(ctx, money.Charge{Operation: p.Type.Operation, Key: key.String(), Body: a.begin.Request})
+}
+
+// settle stores the answer of an attempt.
+func (p *Processor) settle(ctx context.Context, rec ledger.Record, a attempt) error {
+	settled, err := p.store(ctx, ledger.CallResult{
+		Key: rec.Key, Epoch: a.begin.Epoch, Route: rec.Route,
+		Outcome: outcomeOf(a.answer, a.begin.Next == ledger.Lookup), Counted: p.counts(rec.Key, a),
+		TransactionKey: a.answer.TransactionKey, RetryAfter: a.answer.RetryAfter,
+		Class: a.answer.Class.String(), Answer: a.answer.Text, Status: a.answer.Status,
+	})
+	if err != nil {
+		return fmt.Errorf("promotion: settle %s as %s: %w", rec.Key, a.answer.Class, err)
+	}
+	p.Progress.settled()
+	p.Metrics.attempted(p.Type.Name, settled)
+	p.debug(ctx, "settle", rec.Key, slog.String("answer", a.answer.Class.String()),
+		slog.String("state", string(settled.State)), slog.Bool("stale", settled.Stale))
+	if settled.Next == ledger.Retry {
+		return pipeline.RetryAfter(fmt.Errorf("promotion: %s: %s: %s", rec.Key, a.answer.Class, a.answer.Text), settled.RetryIn)
+	}
+	return nil
+}
+
+// store stores a result in the ledger, and tries again until SettleTimeout. The epoch makes a repeated
+// store harmless.
+func (p *Processor) store(ctx context.Context, result ledger.CallResult) (ledger.SettleResult, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), SettleTimeout)
+	defer cancel()
+	for n := 1; ; n++ {
+		settled, err := p.Ledger().Settle(ctx, result)
+		final := errors.Is(err, ledger.ErrInvalid) || errors.Is(err, ledger.ErrClosed) || errors.Is(err, ledger.ErrNotFound)
+		if err == nil || final || n == p.SettleTries {
+			return settled, err
+		}
+		select {
+		case <-time.After(settleBackoff.Delay(n)):
+		case <-ctx.Done():
+			return settled, err
+		}
+	}
+}

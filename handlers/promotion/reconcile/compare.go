@@ -1,0 +1,198 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+	"github.com/millrace-io/millrace/plugins/kafka"
+)
+
+// Input is one promotion in three sources.
+type Input struct {
+	Type      promotiontype.Type
+	Promotion int64
+	// AsOf is the ledger's clock before any source was read.
+	AsOf time.Time
+	// Lag is the time a record may take into the ledger. A record published less than Lag before
+	// AsOf is pending, not lost.
+	Lag time.Duration
+	// Unannounced is the setting accept_unannounced: payouts need no record.
+	Unannounced bool
+
+	// Rows calls its function for each row of the promotion in order of target.
+	Rows func(func(ledger.Payout) error) error
+	// Records reads a complete topic (kafka.Plugin.Scan). Nil: Kafka is not read.
+	Records Scanner
+	// Charges are the charges of the promotion in the Money API. Nil: the Money API is not read.
+	Charges iter.Seq2[Charge, error]
+	// Each is called for each target in ascending order. May be nil. An error ends the comparison.
+	Each func(Target, []Bucket) error
+}
+
+// Scanner calls each for every record of a topic, up to the topic's end at the time of the call.
+type Scanner func(ctx context.Context, topic string, each func(kafka.Scanned) error) (kafka.Scan, error)
+
+// Charge is one key in the Money API's journal.
+type Charge struct {
+	Target     int64
+	Value      string // as promotiontype.Payout.Value
+	Executions int    // how often the key was charged
+}
+
+// Compare reads all sources and compares them. The report's Dead and Conflict stay 0: they are the
+// caller's to fill in.
+func Compare(ctx context.Context, in Input) (Report, error) {
+	c := comparison{Input: in, report: Report{Type: ledger.Type(in.Type.Name), Promotion: in.Promotion, unannounced: in.Unannounced}}
+	err := c.run(ctx)
+	return c.report, err
+}
+
+// comparison is a comparison under way.
+type comparison struct {
+	Input
+	report Report
+}
+
+func (c *comparison) run(ctx context.Context) (err error) {
+	var records, charges sorter
+	defer func() { err = errors.Join(err, records.close(), charges.close()) }()
+	// The topic comes last: it takes longest, and a Money API that can't list its charges is found
+	// earlier.
+	if c.Charges != nil {
+		if err := c.readCharges(&charges); err != nil {
+			return err
+		}
+	}
+	if c.Records != nil {
+		if err := c.readRecords(ctx, &records); err != nil {
+			return err
+		}
+	}
+	sortedRecords, err := records.sorted()
+	if err != nil {
+		return err
+	}
+	sortedCharges, err := charges.sorted()
+	if err != nil {
+		return err
+	}
+	r := &c.report
+	r.Buckets, r.Examples = map[Bucket]int64{}, map[Bucket][]int64{}
+	for _, b := range AllBuckets() {
+		r.Buckets[b.Bucket] = 0
+	}
+	if err := c.join(sortedRecords, sortedCharges); err != nil {
+		return err
+	}
+	r.Balanced = r.MoneyAPI && r.Balance() && r.notAnnounced() == 0
+	return nil
+}
+
+func (c *comparison) readCharges(into *sorter) error {
+	for charge, err := range c.Charges {
+		if err != nil {
+			return fmt.Errorf("read the charges of the Money API: %w", err)
+		}
+		s := statement{target: charge.Target, value: c.Type.MinorUnits(charge.Value), hash: hashOf([]byte(charge.Value)), times: int64(charge.Executions)}
+		if err := into.add(s); err != nil {
+			return err
+		}
+	}
+	c.report.MoneyAPI = true
+	return nil
+}
+
+// readRecords sorts the records of the promotion in Kafka's publish topic.
+func (c *comparison) readRecords(ctx context.Context, into *sorter) error {
+	t := &Topic{Topic: c.Type.PublishTopic()}
+	scan, err := c.Records(ctx, t.Topic, func(r kafka.Scanned) error {
+		p, err := c.Type.Decode(r.Value)
+		if err != nil {
+			t.Undecodable++
+			return nil //nolint:nilerr // counted and reported
+		}
+		if p.Promotion != c.Promotion {
+			return nil
+		}
+		t.Records++
+		return into.add(statement{target: p.Target, value: c.Type.MinorUnits(p.Value), hash: hashOf(p.Request), times: 1,
+			place: placeOf(r.Partition, r.Offset, r.Time.After(c.AsOf.Add(-c.Lag)))})
+	})
+	if err != nil {
+		return fmt.Errorf("read the records of Kafka (--no-kafka leaves them out): %w", err)
+	}
+	t.Read, t.Complete = scan.Records, scan.Beginning
+	c.report.Kafka = t
+	return nil
+}
+
+// join goes through all sources in order of target. It holds one target at a time.
+func (c *comparison) join(records, charges *sorted) error {
+	one := func(t Target) (err error) {
+		if t.Record, err = records.take(t.ID); err != nil {
+			return err
+		}
+		if t.Charge, err = charges.take(t.ID); err != nil {
+			return err
+		}
+		return c.count(t)
+	}
+	// before goes through the targets without a row up to the next row's target; without a limit
+	// through all that are left.
+	before := func(limit int64, limited bool) error {
+		for {
+			target, found := records.peek()
+			if t, ok := charges.peek(); ok && (!found || t < target) {
+				target, found = t, true
+			}
+			if !found || limited && target >= limit {
+				return nil
+			}
+			if err := one(Target{ID: target}); err != nil {
+				return err
+			}
+		}
+	}
+	err := c.Rows(func(row ledger.Payout) error {
+		if err := before(row.Target, true); err != nil {
+			return err
+		}
+		t := Target{ID: row.Target, Row: &row}
+		request := row.Request
+		if p, err := c.Type.Decode(row.Request); err == nil {
+			request, t.Amount, t.value = p.Request, c.Type.MinorUnits(p.Value), hashOf([]byte(p.Value))
+		}
+		t.request = hashOf(request)
+		return one(t)
+	})
+	if err != nil {
+		return err
+	}
+	return before(0, false)
+}
+
+// maxExamples is the number of targets that a report names per bucket.
+const maxExamples = 5
+
+// count adds one target to the report.
+func (c *comparison) count(t Target) error {
+	r := &c.report
+	r.Targets++
+	r.add(t, c.AsOf, r.MoneyAPI)
+	in := t.buckets(c.AsOf, r.Kafka != nil, r.MoneyAPI)
+	for _, b := range in {
+		r.Buckets[b]++
+		if b != Matched && len(r.Examples[b]) < maxExamples {
+			r.Examples[b] = append(r.Examples[b], t.ID)
+		}
+	}
+	if c.Each == nil {
+		return nil
+	}
+	return c.Each(t, in)
+}

@@ -1,0 +1,177 @@
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+)
+
+// Report is the result of a comparison.
+type Report struct {
+	Type      ledger.Type `json:"type"`
+	Promotion int64       `json:"promotion"`
+	Totals
+	Balanced bool `json:"balanced"`
+	// Targets is the number of different targets in all sources, Buckets the number of them per
+	// bucket. Examples are the lowest targets per bucket.
+	Targets  int64              `json:"targets"`
+	Buckets  map[Bucket]int64   `json:"buckets"`
+	Examples map[Bucket][]int64 `json:"examples"`
+	Kafka    *Topic             `json:"kafka"` // null: not read
+	// its charges were read; without them no report is balanced
+	MoneyAPI bool `json:"money_api"`
+
+	unannounced bool
+}
+
+// Topic is what Kafka's publish topic contains.
+type Topic struct {
+	Topic       string `json:"topic"`
+	Read        int64  `json:"read"`        // records in the topic
+	Records     int64  `json:"records"`     // records of this promotion
+	Undecodable int64  `json:"undecodable"` // records of any promotion that can't be decoded
+	// Complete: retention has removed no record.
+	Complete bool `json:"complete"`
+}
+
+// Totals are the numbers of the ledger and of the Money API's charges. Dead overlaps with the
+// states.
+type Totals struct {
+	// rows of the ledger: paid + failed + unknown + cancelled + pending
+	Accepted  int64 `json:"accepted"`
+	Paid      int64 `json:"paid"`      // SUCCESS
+	Failed    int64 `json:"failed"`    // certainly not charged, not retried
+	Unknown   int64 `json:"unknown"`   // perhaps charged, not retried: an operator decides
+	Cancelled int64 `json:"cancelled"` // certainly not charged
+	Pending   int64 `json:"pending"`   // not settled yet
+	Dead      int64 `json:"dead"`      // dead letters of the ledger, conflicts included
+	// records whose request differs from the first one of their target
+	Conflict      int64 `json:"conflict"`
+	Charged       int64 `json:"charged"` // keys that the Money API has charged
+	DoubleCharged int64 `json:"double_charged"`
+	// Missing is the number of SUCCESS rows without a charge. Unexplained is the number of charges
+	// without a row, or whose row is FAILED or CANCELLED. AmountDiffers is the number of charges
+	// with another value than accepted.
+	Missing       int64 `json:"missing"`
+	Unexplained   int64 `json:"unexplained"`
+	AmountDiffers int64 `json:"amount_differs"`
+	// Unbooked is the number of charges whose row is not settled or UNKNOWN.
+	Unbooked int64 `json:"unbooked"`
+}
+
+// Balance reports whether each accepted payout is settled, none is UNKNOWN, and ledger and Money
+// API agree.
+func (t Totals) Balance() bool {
+	return t.Pending == 0 && t.Unknown == 0 && t.Accepted == t.Paid+t.Failed+t.Cancelled &&
+		t.Charged == t.Paid && t.DoubleCharged == 0 && t.Missing == 0 && t.Unexplained == 0 && t.AmountDiffers == 0 && t.Unbooked == 0
+}
+
+// Add adds the totals of another type.
+func (t *Totals) Add(o Totals) {
+	t.Accepted += o.Accepted
+	t.Paid += o.Paid
+	t.Failed += o.Failed
+	t.Unknown += o.Unknown
+	t.Cancelled += o.Cancelled
+	t.Pending += o.Pending
+	t.Dead += o.Dead
+	t.Conflict += o.Conflict
+	t.Charged += o.Charged
+	t.DoubleCharged += o.DoubleCharged
+	t.Missing += o.Missing
+	t.Unexplained += o.Unexplained
+	t.AmountDiffers += o.AmountDiffers
+	t.Unbooked += o.Unbooked
+}
+
+// add counts a target in ledger and Money API. money: the charges were read.
+func (t *Totals) add(target Target, asOf time.Time, money bool) {
+	charged := target.Charge != nil
+	if charged {
+		t.Charged++
+		if target.Charge.Times > 1 {
+			t.DoubleCharged++
+		}
+	}
+	if target.Row == nil {
+		if charged {
+			t.Unexplained++
+		}
+		return
+	}
+	t.Accepted++
+	state := target.state(asOf)
+	t.count(state, charged)
+	if money && state == ledger.Success && !charged {
+		t.Missing++
+	}
+	if target.amountDiffers() {
+		t.AmountDiffers++
+	}
+}
+
+func (t *Totals) count(state ledger.State, charged bool) {
+	switch state {
+	case ledger.Success:
+		t.Paid++
+		return
+	case ledger.Failed:
+		t.Failed++
+	case ledger.Cancelled:
+		t.Cancelled++
+	case ledger.Unknown:
+		t.Unknown++
+	default:
+		t.Pending++
+	}
+	if charged && (state == ledger.Failed || state == ledger.Cancelled) {
+		t.Unexplained++
+	} else if charged {
+		t.Unbooked++
+	}
+}
+
+// notAnnounced returns the number of payouts that certainly had no record. Retention may have
+// removed a record, and the setting accept_unannounced accepts payouts without one.
+func (r *Report) notAnnounced() int64 {
+	if r.Kafka == nil || !r.Kafka.Complete || r.unannounced {
+		return 0
+	}
+	return r.Buckets[NotAnnounced]
+}
+
+// Problem returns what is left to do, or nil: all records are accepted, all payouts are settled,
+// and the sources that were read agree.
+func (r *Report) Problem() error {
+	lost, open := r.Buckets[NotAccepted], r.Buckets[NotSettled]+r.Unknown
+	switch {
+	case r.notAnnounced() > 0:
+		return fmt.Errorf("payouts are in the ledger that no record of %s announced: %d. The books DON'T balance", r.Kafka.Topic, r.notAnnounced())
+	case r.MoneyAPI && !r.Balanced:
+		return errors.New("the books DON'T balance")
+	case r.MoneyAPI && lost > 0:
+		return fmt.Errorf("ledger and Money API balance, but targets in Kafka are not in the ledger: %d", lost)
+	case lost > 0:
+		return fmt.Errorf("targets in Kafka are not in the ledger: %d", lost)
+	case open > 0:
+		return fmt.Errorf("payouts are not settled, or UNKNOWN: %d", open)
+	}
+	return nil
+}
+
+// Verdict is the last sentence of a report without a Problem. It claims no more than was read.
+func (r *Report) Verdict() string {
+	switch {
+	case !r.MoneyAPI && !r.Kafka.Complete:
+		return "All that Kafka still contains is in the ledger and settled; the Money API was not read."
+	case !r.MoneyAPI:
+		return "All that Kafka contains is in the ledger and settled; the Money API was not read."
+	case r.Kafka == nil:
+		return "Ledger and Money API balance; Kafka was not read."
+	case !r.Kafka.Complete:
+		return "The books balance: nothing that Kafka still contains is lost, nothing paid twice."
+	}
+	return "The books balance: nothing lost, nothing paid twice."
+}

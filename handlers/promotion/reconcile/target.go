@@ -1,0 +1,112 @@
+package reconcile
+
+import (
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+)
+
+// Target is one target in all sources. A source without the target is nil.
+type Target struct {
+	ID     int64
+	Record *Entry         // of Kafka
+	Row    *ledger.Payout // of the ledger
+	Amount int64          // of the row, in minor units; 0 where the type has no amount
+	Charge *Entry         // of the Money API
+
+	request, value uint64 // hashes of the row's request and value
+}
+
+// Entry is everything that Kafka or the Money API has about one target.
+type Entry struct {
+	Times  int64 // records of Kafka; executions of a charge
+	Amount int64 // of the first one, in minor units; 0 where the type has no amount
+
+	hash  uint64 // of the first one: the request of a record, the value of a charge
+	mixed bool   // they don't all have the same hash
+	place int64  // of the first record
+}
+
+// Place returns partition and offset of the first record, as in 3@17.
+func (e *Entry) Place() string {
+	place := e.place &^ youngPlace
+	return fmt.Sprintf("%d@%d", place>>offsetBits, place&(1<<offsetBits-1))
+}
+
+// A place is a partition and an offset in one number. The place of a record that may not have
+// reached the ledger yet has one more bit, so that it is sorted after all others.
+const (
+	offsetBits = 44
+	youngPlace = 1 << 62
+)
+
+func placeOf(partition int32, offset int64, young bool) int64 {
+	place := int64(partition)<<offsetBits | offset&(1<<offsetBits-1)
+	if young {
+		place |= youngPlace
+	}
+	return place
+}
+
+func hashOf(text []byte) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(text) // it never fails
+	return h.Sum64()
+}
+
+// state is the row's state at asOf. The other sources may not contain what was settled later.
+func (t Target) state(asOf time.Time) ledger.State {
+	if t.Row.State.Settled() && t.Row.SettledAt.After(asOf) {
+		return ledger.Pending
+	}
+	return t.Row.State
+}
+
+func (t Target) amountDiffers() bool {
+	return t.Row != nil && t.Charge != nil && (t.Charge.mixed || t.Charge.hash != t.value)
+}
+
+// buckets returns the buckets of a target. kafka and money say which sources were read in addition
+// to the ledger.
+func (t Target) buckets(asOf time.Time, kafka, money bool) []Bucket {
+	var in []Bucket
+	put := func(b Bucket, when bool) {
+		if when {
+			in = append(in, b)
+		}
+	}
+	charged := t.Charge != nil
+	if t.Row == nil {
+		put(ChargedNotAccepted, charged)
+		young := t.Record != nil && t.Record.place&youngPlace != 0
+		put(NotSettled, young)
+		put(NotAccepted, t.Record != nil && !young)
+	} else {
+		switch state := t.state(asOf); state {
+		case ledger.Success:
+			put(PaidNotCharged, money && !charged)
+		case ledger.Failed, ledger.Cancelled:
+			put(Failed, state == ledger.Failed)
+			put(ChargedButDenied, charged)
+		case ledger.Unknown:
+			put(Unknown, true)
+			put(ChargedNotSettled, charged)
+		default:
+			put(NotSettled, true)
+			put(ChargedNotSettled, charged)
+		}
+		put(AmountDiffers, t.amountDiffers())
+		if kafka && t.Record == nil && !t.Row.AcceptedAt.After(asOf) {
+			put(AnnouncedByReplay, t.Row.AnnouncedByReplay())
+			put(NotAnnounced, !t.Row.AnnouncedByReplay())
+		}
+		put(Conflict, t.Record != nil && (t.Record.mixed || t.Record.hash != t.request))
+	}
+	put(ChargedTwice, charged && t.Charge.Times > 1)
+	if len(in) == 0 {
+		in = []Bucket{Matched}
+	}
+	return in
+}

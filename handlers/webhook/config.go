@@ -1,0 +1,54 @@
+package webhook
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Config is the section plugins.webhook of the settings.
+type Config struct {
+	// Topic is the Kafka topic to read. Topic-retry and Topic-dead belong to it.
+	Topic string `yaml:"topic"`
+	// URL is the address that gets the records.
+	URL string `yaml:"url"`
+	// Secret is the key of the signature.
+	Secret pipeline.Secret `yaml:"secret"`
+	// Timeout bounds one request.
+	Timeout time.Duration `yaml:"timeout"`
+	// MaxRetries is how many retries follow the first attempt.
+	MaxRetries int `yaml:"max_retries"`
+	// Retry is the delay before a retry.
+	Retry pipeline.Backoff `yaml:"retry"`
+}
+
+// DefaultConfig returns the defaults. URL and Secret have none.
+func DefaultConfig() Config {
+	return Config{
+		Topic: "webhook", Timeout: 5 * time.Second, MaxRetries: 8,
+		Retry: pipeline.Backoff{First: time.Second, Max: 5 * time.Minute},
+	}
+}
+
+// EnabledByDefault returns false: the plugin needs an address.
+func (*Config) EnabledByDefault() bool { return false }
+
+// Validate reports every mistake at once.
+func (c *Config) Validate() error {
+	var errs []error
+	wrong := func(ok bool, path, problem string) {
+		if !ok {
+			errs = append(errs, &pipeline.FieldError{Path: path, Problem: problem})
+		}
+	}
+	u, err := url.Parse(c.URL)
+	wrong(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "url", fmt.Sprintf("must be an http or https address, got %q", c.URL))
+	wrong(c.Topic != "", "topic", "must be set")
+	wrong(!c.Secret.IsZero(), "secret", "must be set: the receiver checks the signature with it")
+	wrong(c.Timeout > 0, "timeout", fmt.Sprintf("must be > 0, got %s", c.Timeout))
+	wrong(c.MaxRetries > 0, "max_retries", fmt.Sprintf("must be > 0, got %d", c.MaxRetries))
+	return errors.Join(errs...)
+}

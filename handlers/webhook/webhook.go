@@ -1,0 +1,106 @@
+// Package webhook posts each record of a Kafka topic to an HTTP address, signed as the Standard
+// Webhooks specification describes (standardwebhooks.com).
+package webhook
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// metaID is the metadata key of the id that the receiver gets. All retries of a record have it.
+const metaID = "webhook-id"
+
+// Topics opens Kafka topics. *kafka.Plugin implements it.
+type Topics interface {
+	Source(topic, group string) pipeline.Source
+	Sink(topic string) pipeline.Sink
+}
+
+// DeadLetters opens dead-letter topics. *deadletter.Plugin implements it.
+type DeadLetters interface {
+	Sink(topic string) pipeline.Sink
+}
+
+// Plugin posts records. Build it with New.
+type Plugin struct {
+	config Config
+	topics Topics
+	dead   DeadLetters
+	client *http.Client
+}
+
+// New returns the plugin with default settings. It opens nothing.
+func New(topics Topics, dead DeadLetters) *Plugin {
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &Plugin{config: DefaultConfig(), topics: topics, dead: dead, client: client}
+}
+
+// Name is the plugin's name and the key of its settings.
+func (p *Plugin) Name() string { return "webhook" }
+
+// Settings returns the plugin's *Config.
+func (p *Plugin) Settings() any { return &p.config }
+
+// Register adds two routes with one policy: one for new records, one for retries.
+func (p *Plugin) Register(r *pipeline.Registry) error {
+	topic, retries := p.config.Topic, p.config.Topic+"-retry"
+	policy := pipeline.Policy{
+		Timeout:    p.config.Timeout,
+		Retry:      pipeline.Retry{To: p.topics.Sink(retries), Max: p.config.MaxRetries, Backoff: p.config.Retry},
+		DeadLetter: p.dead.Sink(topic + "-dead"),
+	}
+	r.Route(pipeline.Route{Name: "webhook", From: p.topics.Source(topic, "millrace-webhook"), Handle: p.post, Policy: policy})
+	r.Route(pipeline.Route{Name: "webhook.retry", From: p.topics.Source(retries, "millrace-webhook-retry"), Handle: p.post, Policy: policy})
+	return nil
+}
+
+// post sends one record. nil acknowledges it. An error is retried, one marked by pipeline.Permanent
+// makes a dead letter at once.
+func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
+	req, err := http.NewRequestWithContext(m.Context(), http.MethodPost, p.config.URL, bytes.NewReader(m.Payload))
+	if err != nil {
+		return nil, pipeline.Permanent(err)
+	}
+	if m.Metadata.Get(metaID) == "" {
+		m.Metadata.Set(metaID, m.UUID) // a retry record has a new UUID
+	}
+	id, at := m.Metadata.Get(metaID), strconv.FormatInt(time.Now().Unix(), 10)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Webhook-Id", id)
+	req.Header.Set("Webhook-Timestamp", at)
+	req.Header.Set("Webhook-Signature", sign(p.config.Secret.Reveal(), id, at, m.Payload))
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("webhook: %w", err)
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // the connection is used again
+	_ = resp.Body.Close()
+	switch code := resp.StatusCode; {
+	case code >= 200 && code < 300:
+		return nil, nil
+	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests:
+		return nil, fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status)
+	default:
+		return nil, pipeline.Permanent(fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status))
+	}
+}
+
+// sign returns the signature of a payload: HMAC-SHA256 over "id.timestamp.payload".
+func sign(secret, id, timestamp string, payload []byte) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, payload)
+	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+var _ pipeline.Configurable = (*Plugin)(nil)

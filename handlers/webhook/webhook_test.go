@@ -1,0 +1,181 @@
+package webhook_test
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/webhook"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+)
+
+const secret = "a secret of the test"
+
+// topics are feeds in memory. A record in the retry topic is due at once.
+type topics map[string]*pipelinetest.Feed
+
+func (t topics) feed(topic string) *pipelinetest.Feed {
+	if t[topic] == nil {
+		t[topic] = pipelinetest.NewFeed(topic)
+	}
+	return t[topic]
+}
+
+func (t topics) Source(topic, _ string) pipeline.Source { return t.feed(topic) }
+func (t topics) Sink(topic string) pipeline.Sink        { return t.feed(topic).Sink() }
+
+type deadLetters struct{ *pipelinetest.Recorder }
+
+func (d deadLetters) Sink(string) pipeline.Sink { return d.Recorder }
+
+// start runs the plugin with url as its receiver.
+func start(t *testing.T, url string) (in *pipelinetest.Feed, dead *pipelinetest.Recorder) {
+	t.Helper()
+	all, dead := topics{}, pipelinetest.NewRecorder("webhook-dead")
+	p := webhook.New(all, deadLetters{dead})
+	config := p.Settings().(*webhook.Config)
+	config.URL, config.Secret, config.MaxRetries = url, pipeline.NewSecret(secret), 3
+	require.NoError(t, config.Validate())
+	pipelinetest.Start(t, p)
+	return all.feed("webhook"), dead
+}
+
+// waitFor returns the first dead letter.
+func waitFor(t *testing.T, dead *pipelinetest.Recorder) *message.Message {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	got, err := dead.Wait(ctx, 1)
+	require.NoError(t, err, "no dead letter")
+	return got[0]
+}
+
+func TestConformance(t *testing.T) {
+	pipelinetest.Conformance(t, func() []pipeline.Plugin {
+		p := webhook.New(topics{}, deadLetters{pipelinetest.NewRecorder("webhook-dead")})
+		config := p.Settings().(*webhook.Config)
+		config.URL, config.Secret = "https://shop.example/hooks", pipeline.NewSecret(secret)
+		return []pipeline.Plugin{p}
+	})
+}
+
+func TestARecordIsPostedWithASignature(t *testing.T) {
+	t.Parallel()
+	type request struct {
+		header http.Header
+		body   string
+	}
+	got := make(chan request, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got <- request{r.Header, string(body)}
+	}))
+	defer receiver.Close()
+	in, _ := start(t, receiver.URL)
+	in.Send(message.NewMessage("order-1", []byte(`{"id":1}`)))
+	select {
+	case r := <-got:
+		require.Equal(t, `{"id":1}`, r.body)
+		require.Equal(t, "order-1", r.header.Get("Webhook-Id"))
+		at := r.header.Get("Webhook-Timestamp")
+		mac := hmac.New(sha256.New, []byte(secret))
+		fmt.Fprintf(mac, "order-1.%s.%s", at, r.body)
+		require.Equal(t, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)), r.header.Get("Webhook-Signature"))
+	case <-time.After(time.Minute):
+		require.FailNow(t, "the receiver got no request")
+	}
+}
+
+func TestAnAnswerDecidesWhatHappensToTheRecord(t *testing.T) {
+	t.Parallel()
+	for status, attempts := range map[int]int{
+		http.StatusBadRequest: 1, http.StatusGone: 1, http.StatusFound: 1,
+		http.StatusRequestTimeout: 4, http.StatusTooManyRequests: 4, http.StatusBadGateway: 4,
+	} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			t.Parallel()
+			ids := make(chan string, 100)
+			receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				ids <- r.Header.Get("Webhook-Id")
+				w.Header().Set("Location", "/elsewhere")
+				w.WriteHeader(status)
+			}))
+			defer receiver.Close()
+			in, dead := start(t, receiver.URL)
+			in.Send(message.NewMessage("order-1", []byte(`{"id":1}`)))
+			require.Equal(t, `{"id":1}`, string(waitFor(t, dead).Payload))
+			require.Len(t, ids, attempts)
+			for range attempts {
+				require.Equal(t, "order-1", <-ids, "a retry has the same id")
+			}
+		})
+	}
+}
+
+func TestARecordIsRetriedUntilTheReceiverIsBack(t *testing.T) {
+	t.Parallel()
+	answered := make(chan struct{}, 1)
+	failures := make(chan struct{}, 2) // one per request that fails
+	failures <- struct{}{}
+	failures <- struct{}{}
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case <-failures:
+			panic(http.ErrAbortHandler) // the connection ends without an answer
+		default:
+			w.WriteHeader(http.StatusNoContent)
+			answered <- struct{}{}
+		}
+	}))
+	defer receiver.Close()
+	in, dead := start(t, receiver.URL)
+	in.SendPayloads(`{"id":1}`)
+	select {
+	case <-answered:
+	case <-time.After(time.Minute):
+		require.FailNow(t, "the record was not posted again")
+	}
+	require.Empty(t, dead.Messages())
+}
+
+func TestMistakesInSettings(t *testing.T) {
+	t.Parallel()
+	var config webhook.Config
+	err := config.Validate()
+	for _, path := range []string{"url", "topic", "secret", "timeout", "max_retries"} {
+		require.ErrorContains(t, err, path+": must be")
+	}
+}
+
+func Example() {
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		fmt.Println(r.Header.Get("Webhook-Id"), string(body))
+	}))
+	defer receiver.Close()
+	all := topics{}
+	p := webhook.New(all, deadLetters{pipelinetest.NewRecorder("webhook-dead")})
+	config := p.Settings().(*webhook.Config)
+	config.URL = receiver.URL
+	config.Secret = pipeline.NewSecret("known to the receiver")
+	registry, err := pipeline.NewRegistry(pipeline.Env{}, p)
+	if err != nil {
+		panic(err)
+	}
+	_, err = registry.Routes()[0].Handle(message.NewMessage("order-1", []byte(`{"id":1}`)))
+	fmt.Println(err)
+	// Output:
+	// order-1 {"id":1}
+	// <nil>
+}

@@ -1,0 +1,128 @@
+package app_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+func TestEnvironmentIsStartedFirstAndStoppedLast(t *testing.T) {
+	t.Parallel()
+	p := newToy()
+	o := options(p, "run", "--profile", "embedded")
+	o.Environ = []string{"MILL__DATA_DIR=here", "MILL__PLUGINS__TOY__GREETING=env"}
+	o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(_ context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
+		require.NotNil(t, log)
+		p.order.add("servers in " + dir)
+		return map[string]any{"plugins.toy.greeting": "servers"}, func(context.Context) error {
+			p.order.add("servers stopped")
+			return nil
+		}, nil
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := start(ctx, o)
+	p.feed.SendPayloads(`"world"`)
+	require.Equal(t, "servers world", await(t, p.handled), "the addresses of the environment win over everything")
+	cancel()
+	require.Zero(t, await(t, done).code)
+	require.Equal(t, []string{"servers in here", "start", "start", "stop", "stop", "servers stopped"}, p.order.all())
+
+	t.Run("not for wrong settings of the process", func(t *testing.T) {
+		q := newToy()
+		o.Plugins, o.Environ = []pipeline.Plugin{q}, []string{"MILL__STOP_TIMEOUT=0s"}
+		require.Equal(t, app.ExitUsage, run(t.Context(), o).code)
+		require.Empty(t, q.order.all())
+	})
+	t.Run("stopped for wrong settings of a plugin", func(t *testing.T) {
+		o.Environ = []string{"MILL__PLUGINS__TOY__EVERY=0s"}
+		before := len(p.order.all())
+		r := run(t.Context(), o)
+		require.Equal(t, app.ExitUsage, r.code)
+		require.Contains(t, r.stderr, "plugins.toy.every: must be > 0, got 0s")
+		require.Equal(t, []string{"servers in .mill", "servers stopped"}, p.order.all()[before:])
+	})
+	t.Run("an environment that can't start", func(t *testing.T) {
+		o.Environ = []string{"MILL__LOG__LEVEL=error"}
+		o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+			return nil, nil, errors.New("folder is in use by another process")
+		}}
+		r := run(t.Context(), o)
+		require.Equal(t, app.ExitUnavailable, r.code)
+		first, rest, _ := strings.Cut(r.stderr, "\n")
+		require.Contains(t, first, "nothing in this environment is real", "the first line, whatever the level of the log")
+		require.Equal(t, "mill: start the embedded environment: folder is in use by another process\n", rest)
+	})
+	t.Run("an environment that can't stop", func(t *testing.T) {
+		o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+			return nil, func(context.Context) error { return errors.New("disk full") }, nil
+		}}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		q := newToy()
+		o.Plugins = []pipeline.Plugin{q}
+		r := run(ended, o)
+		require.Equal(t, app.ExitBad, r.code)
+		require.Contains(t, r.stderr, "mill: stop the embedded environment: disk full\n")
+	})
+}
+
+func TestTracing(t *testing.T) {
+	t.Parallel()
+	provider := noop.NewTracerProvider()
+	seen, flushed := make(chan trace.TracerProvider, 1), make(chan struct{}, 1)
+	p := newToy()
+	p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
+		return h.Run(cmd.Context(), cmd, app.RunOptions{Ready: func(_ context.Context, r *app.Running) error {
+			seen <- r.Registry.Env().Tracer
+			return nil
+		}})
+	})
+	o := options(p, "do")
+	o.Environ = []string{"MILL__INSTANCE_ID=mill-7"}
+	traces := tracer{make: func(instance string) (trace.TracerProvider, func(context.Context) error, error) {
+		require.Equal(t, "mill-7", instance)
+		require.Equal(t, "hello", p.config.Greeting, "after the settings")
+		return provider, func(context.Context) error {
+			flushed <- struct{}{}
+			return errors.New("collector is gone")
+		}, nil
+	}}
+	o.Plugins = append(o.Plugins, traces)
+	r := run(t.Context(), o)
+	require.Zero(t, r.code, "traces are not worth a failure: %s", r.stderr)
+	require.Contains(t, r.stderr, "collector is gone")
+	require.Equal(t, provider, await(t, seen))
+	await(t, flushed)
+
+	traces.make = func(string) (trace.TracerProvider, func(context.Context) error, error) {
+		return nil, nil, errors.New("bad endpoint")
+	}
+	o.Plugins = []pipeline.Plugin{p, traces}
+	require.Equal(t, result{app.ExitBad, "", "mill: tracing: bad endpoint\n"}, run(t.Context(), o))
+
+	o.Environ = []string{"MILL__PLUGINS__TRACER__ENABLED=false"}
+	require.Zero(t, run(t.Context(), o).code, "a disabled plugin is not asked")
+}
+
+// tracer is a plugin that makes tracer providers.
+type tracer struct {
+	make func(instance string) (trace.TracerProvider, func(context.Context) error, error)
+}
+
+func (tracer) Name() string { return "tracer" }
+
+func (tracer) Register(*pipeline.Registry) error { return nil }
+
+func (t tracer) Tracing(_ context.Context, instance string) (trace.TracerProvider, func(context.Context) error, error) {
+	return t.make(instance)
+}

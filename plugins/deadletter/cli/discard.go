@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
+)
+
+func (e Env) discardCommand(h *app.Host) *cobra.Command {
+	var f actionFlags
+	var unsettled bool
+	cmd := h.JSONFlag(&cobra.Command{
+		Use:   "discard [ID…]",
+		Short: "Discard dead letters: the given ones, those of a filter, or all; it can't be undone",
+		Long: `Discard dead letters: the given ones, those of a filter, or all; it can't be undone.
+
+It changes only the dead letters: a payout that failed stays unpaid. A dead letter about a payout that may have been
+charged is refused until the payout is resolved; the reason names the command for that.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.parse(args, store.Waiting()); err != nil {
+				return err
+			}
+			return e.run(h, cmd, func(ctx context.Context, s *session) error {
+				if err := f.check(ctx, s.store); err != nil {
+					return err
+				}
+				discard := &discard{session: s, by: f.by, unsettled: unsettled}
+				if !unsettled || f.dry {
+					targets, err := s.store.Targets(ctx, f.Filter)
+					if err != nil {
+						return err
+					}
+					if err := s.replayer.StartPreviews(ctx, targets); err != nil {
+						return err
+					}
+				}
+				if f.dry {
+					return s.dryRun(ctx, &f, store.Waiting(), discard)
+				}
+				return s.apply(ctx, &f, discard)
+			})
+		},
+	})
+	f.add(cmd)
+	cmd.Flags().BoolVar(&unsettled, "unsettled", false, "also those about a payout that may have been charged, or whose ledger is unavailable")
+	return cmd
+}
+
+// discard is the action of the command discard.
+type discard struct {
+	*session
+	by        store.By
+	unsettled bool // also those that are not settled
+}
+
+func (x *discard) apply(ctx context.Context, id string) (Line, error) {
+	if !x.unsettled {
+		d, _, err := x.store.Get(ctx, id)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return Line{}, err
+		}
+		if err == nil && slices.Contains(store.Waiting(), d.State) { // otherwise Discard refuses
+			if _, reason := x.check(ctx, d); reason != "" {
+				return Line{ID: id, Result: store.OutcomeRefused, Reason: reason}, ctx.Err()
+			}
+		}
+	}
+	err := x.store.Discard(ctx, id, x.by)
+	if line, unchanged := unchangedLine(id, err); unchanged {
+		return line, nil
+	}
+	return Line{ID: id, Result: resultDiscarded}, err
+}
+
+func (x *discard) preview(ctx context.Context, d store.DeadLetter) Line {
+	now, reason := x.check(ctx, d)
+	line := Line{Result: resultDiscarded, Reason: now.Remains, Now: now.State}
+	if reason != "" {
+		line.Reason = reason
+		if !x.unsettled {
+			line.Result = store.OutcomeRefused
+		}
+	}
+	return line
+}
+
+// check returns the status of a dead letter, and why it must not be discarded, or "".
+func (x *discard) check(ctx context.Context, d store.DeadLetter) (now store.Status, reason string) {
+	now, err := x.replayer.Preview(ctx, d)
+	if err != nil {
+		return now, fmt.Sprintf("it is unknown whether it is settled: %s; --unsettled discards it all the same", err)
+	}
+	return now, now.Unsettled
+}

@@ -1,0 +1,2 @@
+// Package cli has the commands on dead letters: list, show, replay, discard and prune.
+package cli

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
+)
+
+// Env is what the commands need of their process.
+type Env struct {
+	// Register adds the service that opens the store. The error says that no store is configured.
+	Register func(*pipeline.Registry) error
+	// Store returns the open store.
+	Store func() *store.Store
+	// Replayer returns what replays dead letters, for one command.
+	Replayer func(*app.Running) Replayer
+}
+
+// Replayer replays and previews dead letters. A command calls Start or StartPreviews once, and Stop
+// at the end.
+type Replayer interface {
+	// Start starts what replays to these targets need.
+	Start(context.Context, []store.Target) error
+	// StartPreviews starts what previews need. An unavailable server is no error: the previews
+	// report it.
+	StartPreviews(context.Context, []store.Target) error
+	// Replay replays a dead letter. After an error it is not known whether the replay was done.
+	Replay(context.Context, store.DeadLetter, store.By) (store.Outcome, error)
+	// Preview returns what a replay or a discard would do now, and changes nothing.
+	Preview(context.Context, store.DeadLetter) (store.Status, error)
+	// Stop stops what was started.
+	Stop(context.Context) error
+}
+
+// Command returns the command with its subcommands.
+func Command(h *app.Host, env Env) *cobra.Command {
+	group := h.ServiceFlags(&cobra.Command{
+		Use:     "deadletter",
+		Aliases: []string{"dlq"},
+		Short:   "List, show, replay, discard and prune dead letters",
+	})
+	group.AddCommand(env.listCommand(h), env.showCommand(h), env.replayCommand(h), env.discardCommand(h), env.pruneCommand(h))
+	return group
+}
+
+// session is one run of a command.
+type session struct {
+	*app.Host
+	cmd      *cobra.Command
+	store    *store.Store
+	replayer Replayer
+}
+
+// run opens the store, calls do, and closes what the command has opened.
+func (e Env) run(h *app.Host, cmd *cobra.Command, do func(context.Context, *session) error) error {
+	return h.Services(cmd.Context(), cmd, app.ServicesOptions{Routes: true, Register: e.Register}, func(ctx context.Context, running *app.Running) (err error) {
+		s := &session{Host: h, cmd: cmd, store: e.Store(), replayer: e.Replayer(running)}
+		defer func() { err = errors.Join(err, s.replayer.Stop(ctx)) }()
+		return do(ctx, s)
+	})
+}
+
+// json reports whether the command writes JSON.
+func (s *session) json() bool { return s.JSON(s.cmd) }
+
+// addBy adds the flags for the person and the reason.
+func addBy(cmd *cobra.Command, by *store.By) {
+	cmd.Flags().StringVar(&by.Who, "who", app.Person(), "the `name` that is recorded")
+	cmd.Flags().StringVar(&by.Why, "why", "", "the `reason` that is recorded; required")
+}
+
+// checkBy reports the missing flags, all at once.
+func checkBy(by store.By) error {
+	var missing []string
+	if strings.TrimSpace(by.Who) == "" {
+		missing = append(missing, "--who NAME")
+	}
+	if strings.TrimSpace(by.Why) == "" {
+		missing = append(missing, "--why REASON")
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return app.Usage("%s required: it is recorded with the change", strings.Join(missing, " and "))
+}
+
+// progress shows how much of a command's work is done, unless it has none.
+type progress struct{ bar *app.Progress }
+
+func (s *session) progress(total int64) progress {
+	if total == 0 {
+		return progress{}
+	}
+	return progress{s.Progress(total, "dead letters")}
+}
+
+// Set sets the number of dead letters that are done.
+func (p progress) Set(n int64) {
+	if p.bar != nil {
+		p.bar.Set(n)
+	}
+}
+
+// Done ends the display.
+func (p progress) Done() {
+	if p.bar != nil {
+		p.bar.Done()
+	}
+}

@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
+)
+
+// The results of a dead letter in addition to store.OutcomeReplayed and its like.
+const (
+	resultDiscarded = "discarded"
+	resultSkipped   = "skipped" // its state allows no change, or another replay holds it
+	resultUnknown   = "unknown" // of a dry run: the ledger is unavailable
+)
+
+const (
+	// maxLines bounds the dead letters that a report lists.
+	maxLines = 1000
+	// reasonWidth is the width of a reason, in the last column. A reason may contain a complete
+	// command.
+	reasonWidth = 400
+)
+
+// Report is the output of replay --json and discard --json. The report of a dry run says what would
+// be done.
+type Report struct {
+	DryRun      bool   `json:"dry_run,omitempty"`
+	Selected    int    `json:"selected"`
+	Replayed    int    `json:"replayed"`
+	Resumed     int    `json:"resumed,omitempty"` // an earlier replay did not finish
+	Already     int    `json:"already"`           // replayed before: nothing was done
+	Refused     int    `json:"refused"`           // not allowed; they wait as before
+	Failed      int    `json:"failed"`            // the next replay resumes them
+	Skipped     int    `json:"skipped"`           // their state allows no change, or not found
+	Discarded   int    `json:"discarded"`
+	Unknown     int    `json:"unknown,omitempty"` // of a dry run: the ledger is unavailable
+	DeadLetters []Line `json:"dead_letters"`      // at most 1000
+	More        int    `json:"more,omitempty"`
+}
+
+// Line is the result of one dead letter.
+type Line struct {
+	ID      string `json:"id"`
+	Result  string `json:"result"`
+	Reason  string `json:"reason,omitempty"`
+	Resumed bool   `json:"resumed,omitempty"` // an earlier replay did not finish
+	// About, Class and Now are of a dry run.
+	About string `json:"about,omitempty"` // the subject
+	Class string `json:"class,omitempty"`
+	Now   string `json:"now,omitempty"` // the state of the subject, in the ledger's words
+}
+
+func (r *Report) add(l Line) {
+	done := false
+	switch l.Result {
+	case store.OutcomeReplayed:
+		r.Replayed++
+		done = !l.Resumed
+	case resultDiscarded:
+		r.Discarded++
+		done = true
+	case store.OutcomeAlready:
+		r.Already++
+	case store.OutcomeRefused:
+		r.Refused++
+	case store.OutcomeFailed:
+		r.Failed++
+	case resultUnknown:
+		r.Unknown++
+	default:
+		r.Skipped++
+	}
+	if l.Resumed {
+		r.Resumed++
+	}
+	switch {
+	case done && !r.DryRun:
+	case len(r.DeadLetters) == maxLines:
+		r.More++
+	default:
+		r.DeadLetters = append(r.DeadLetters, l)
+	}
+}
+
+// incomplete reports whether a selected dead letter was not done.
+func (r *Report) incomplete() bool { return r.Refused+r.Failed+r.Skipped > 0 }
+
+func (s *session) writeReport(r *Report) error {
+	if s.json() {
+		return s.WriteJSON(r)
+	}
+	w := newTable(s.Out())
+	for _, l := range r.DeadLetters {
+		if r.DryRun {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", OneLine(l.ID, reasonWidth), would(l.Result), l.about(), OneLine(l.Reason, reasonWidth))
+		} else {
+			fmt.Fprintf(w, "%s\t%s\t%s\n", OneLine(l.ID, reasonWidth), l.Result, OneLine(l.Reason, reasonWidth))
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if r.More > 0 {
+		fmt.Fprintf(s.Out(), "… and %d more\n", r.More)
+	}
+	_, err := fmt.Fprintln(s.Out(), r.summary())
+	return err
+}
+
+// would is a result in a dry run.
+func would(result string) string {
+	switch result {
+	case store.OutcomeAlready:
+		return "would have no effect"
+	case resultUnknown:
+		return "unknown"
+	}
+	return "would be " + result
+}
+
+// about is the subject of a dead letter, its class and the state of the subject.
+func (l Line) about() string {
+	text := strings.TrimSpace(l.About + " " + l.Class)
+	if l.Now != "" {
+		text += ", now " + l.Now
+	}
+	return OneLine(text, 80)
+}
+
+// summary is the counts in one sentence.
+func (r *Report) summary() string {
+	if r.Selected == 0 {
+		return "No dead letters match."
+	}
+	var parts []string
+	for _, c := range []struct {
+		n           int
+		done, would string
+	}{
+		{r.Replayed, "replayed", "would be replayed"},
+		{r.Discarded, "discarded", "would be discarded"},
+		{r.Already, "replayed before", would(store.OutcomeAlready)},
+		{r.Refused, "refused", would(store.OutcomeRefused)},
+		{r.Failed, "failed", ""},
+		{r.Skipped, "skipped", would(resultSkipped)},
+		{r.Unknown, "", would(resultUnknown)},
+		{r.Resumed, "of an earlier replay that did not finish", "of an earlier replay that did not finish"},
+	} {
+		text := c.done
+		if r.DryRun {
+			text = c.would
+		}
+		if c.n > 0 && text != "" {
+			parts = append(parts, fmt.Sprintf("%d %s", c.n, text))
+		}
+	}
+	text := counted(r.Selected, "dead letter") + ": " + strings.Join(parts, ", ")
+	if r.DryRun {
+		return text + "; nothing was changed."
+	}
+	return text + "."
+}

@@ -1,0 +1,101 @@
+package deadletter
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
+)
+
+// A value that no dead letter has is an error, also in an empty store.
+func TestUnknownValuesOfFilters(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		for _, args := range [][]string{{"list", "--class", "rejectd"}, {"replay", "--handler", "x", "--why", "x"}, {"discard", "--fingerprint", "0123", "--dry-run"}, {"list", "--group", "--plugin", "x"}} {
+			out, code := o.run(args...)
+			require.Equal(t, app.ExitUsage, code, "as in a store with dead letters: %s", out)
+			require.Contains(t, out, "; the store has: none")
+		}
+		o.put(order(1), order(2), payoutDeadLetter(5))
+		print := order(1)
+		require.NoError(t, o.store.Discard(t.Context(), payoutDeadLetter(5).ID, store.By{Who: "ann", Why: "x"}))
+		list, _, err := o.store.List(t.Context(), store.Filter{IDs: []string{print.ID}}, 1)
+		require.NoError(t, err)
+		fingerprint := list[0].Fingerprint
+
+		for flag, wrong := range map[string]struct{ word, want string }{
+			"--class":       {"rejectd", `--class: no dead letter has "rejectd"; did you mean "rejected"? The store has: rejected, undecodable`},
+			"--plugin":      {"payout", `--plugin: no dead letter has "payout"; did you mean "payouts"? The store has: payouts, orders`},
+			"--source":      {"nowhere", `--source: no dead letter has "nowhere"; the store has: orders, payouts`},
+			"--handler":     {"Orders.take", `--handler: no dead letter has "Orders.take"; did you mean "orders.take"? The store has: orders.take, payouts.pay`},
+			"--fingerprint": {"zzzzzzzzzzzz", `--fingerprint: no dead letter has "zzzzzzzzzzzz"; the store has: `},
+		} {
+			for _, command := range [][]string{{"list"}, {"list", "--group"}, {"replay", "--why", "x"}, {"replay", "--dry-run"}, {"discard", "--why", "x"}, {"discard", "--dry-run"}} {
+				out, code := o.run(append(command, flag, wrong.word)...)
+				require.Equal(t, app.ExitUsage, code, "%v %s: %s", command, flag, out)
+				require.Contains(t, out, wrong.want)
+			}
+		}
+		for _, word := range []string{"\xff\x00", strings.Repeat("x", 5000), "%", "'"} {
+			_, code := o.run("list", "--class", word)
+			require.Equal(t, app.ExitUsage, code, "%q", word)
+		}
+		require.Zero(t, o.report(0, "replay", "--class", "rejected", "--why", "x").Selected, "a discarded one has it: the value is no error, and none is selected")
+		out, code := o.run("list", "--class", "rejected", "--handler", "orders.take")
+		require.Equal(t, 0, code)
+		require.Equal(t, "No dead letters.\n", out)
+		out, code = o.run("list", "--fingerprint", fingerprint[:4], "--json")
+		require.Equal(t, 0, code)
+		require.Contains(t, out, `"total": 2`)
+		require.Equal(t, 2, o.report(0, "discard", "--fingerprint", fingerprint[:5], "--why", "x").Discarded)
+	})
+}
+
+func TestManyValuesAreNamedInPart(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		for n := range 13 {
+			l := order(n)
+			l.Class = fmt.Sprint("class_", string(rune('a'+n)))
+			o.put(l)
+		}
+		out, code := o.run("list", "--class", "klass_m")
+		require.Equal(t, app.ExitUsage, code)
+		require.Contains(t, out, `did you mean "class_m"? The store has: class_m, class_a, class_b,`)
+		require.Contains(t, out, "class_i and 3 more")
+	})
+}
+
+func TestPrefixesOfIDs(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		for n, id := range []string{"abcd", "abcd1", "wxyz11", "wxyz12", "wxyz13", "wxyz14", "wxyz15", "wxyz16", "wxyz20"} {
+			l := order(n)
+			l.ID = id
+			o.put(l)
+		}
+		for given, want := range map[string]string{"abcd": "abcd", "abcd1": "abcd1", "wxyz2": "wxyz20", "wxyz20": "wxyz20"} {
+			out, code := o.run("show", given)
+			require.Equal(t, 0, code, out)
+			require.Contains(t, out, " "+want+", open")
+		}
+		for given, want := range map[string]string{
+			"wxyz1": `dead letter "wxyz1" is the prefix of wxyz11, wxyz12, wxyz13, wxyz14, wxyz15 and others: use a longer one`,
+			"abc":   `dead letter "abc" is too short: a prefix has at least 4 characters`,
+		} {
+			for _, command := range [][]string{{"show"}, {"replay", "--why", "x"}, {"discard", "--dry-run"}} {
+				out, code := o.run(append(command, given)...)
+				require.Equal(t, app.ExitUsage, code, "%v: %s", command, out)
+				require.Contains(t, out, want)
+			}
+		}
+		_, code := o.run("show", "nothing")
+		require.Equal(t, app.ExitBad, code, "an id may be that of a pruned dead letter")
+		require.Equal(t, 2, o.report(0, "discard", "wxyz2", "wxyz20", "abcd1", "--why", "x").Discarded, "each once")
+		require.Equal(t, store.Open, o.state("abcd"))
+	})
+}

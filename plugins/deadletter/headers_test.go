@@ -1,0 +1,51 @@
+package deadletter
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
+)
+
+// FuzzLetter: a dead letter is read back from its headers as it was written, whatever its texts
+// are.
+func FuzzLetter(f *testing.F) {
+	f.Add("own", "header", "777", "failed", "422: no", "toy.take", "orders/3@7", 3, int64(1), int64(2))
+	f.Add("millrace-due", "", "", "", "", "", "s@1-0", 0, int64(-1), int64(0))
+	f.Add("traceparent", "00-1", "\xff", "\n", "a@b/c", "x", "a/b/9999999999@1@2", -1, int64(1)<<40, int64(5))
+	f.Fuzz(func(t *testing.T, name, value, key, class, text, handler, origin string, attempts int, first, failed int64) {
+		if name == pipeline.MetaKey || strings.HasPrefix(name, deadHeaders) {
+			t.Skip("a header of the letter's own")
+		}
+		d := pipeline.DeadLetter{
+			Payload: []byte("p"), Metadata: map[string]string{name: value}, UUID: "u", Key: key, Class: class, Error: text, Handler: handler, Origin: origin,
+			Attempts: attempts, FirstFailedAt: time.Unix(first%1e10, 5).UTC(), FailedAt: time.Unix(failed%1e10, 0).UTC(),
+		}
+		require.Equal(t, store.From("", store.PluginOf(handler), "t", "u", d), fromMessage("t", d.Message()))
+		l := store.From("", "", "t", "u", d)
+		require.Equal(t, origin, l.Source.String(), "a source is told as it came")
+	})
+}
+
+// FuzzForeignLetter: a record of any client in a dead-letter topic is a letter.
+func FuzzForeignLetter(f *testing.F) {
+	f.Add(pipeline.MetaDeadAttempts, "many", pipeline.MetaDeadFailedAt, "yesterday", []byte("p"))
+	f.Add(pipeline.MetaDeadOrigin, "@", pipeline.MetaDeadUUID, "", []byte{})
+	f.Fuzz(func(t *testing.T, name1, value1, name2, value2 string, payload []byte) {
+		m := message.NewMessage("m", payload)
+		m.Metadata.Set(name1, value1)
+		m.Metadata.Set(name2, value2)
+		l := fromMessage("t", m)
+		require.NotEmpty(t, l.ID)
+		require.Equal(t, string(payload), string(l.Payload))
+		for name := range l.Headers {
+			require.False(t, strings.HasPrefix(name, deadHeaders))
+		}
+		require.Equal(t, l, fromMessage("t", m), "and the same one whenever it is read")
+	})
+}

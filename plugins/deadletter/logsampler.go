@@ -1,0 +1,88 @@
+package deadletter
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter/cli"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
+)
+
+const (
+	// logInterval is the least time between two lines of one group.
+	logInterval = time.Minute
+	// logTick is the time between two searches for groups with dead letters that are not logged
+	// yet.
+	logTick = 10 * time.Second
+	// maxLoggedError bounds the error in a line, in characters.
+	maxLoggedError = 300
+)
+
+// logSampler logs new dead letters: the first of a group at once, later ones in at most one line
+// per minute. As a service it logs the last ones of a group, also when it stops. It is safe for
+// concurrent use.
+type logSampler struct {
+	plugin  *Plugin
+	sampler *pipeline.Sampler[groupKey, store.DeadLetter]
+
+	end  context.CancelFunc
+	done sync.WaitGroup
+}
+
+// groupKey identifies the dead letters that share a line.
+type groupKey struct{ plugin, handler, class string }
+
+func newLogSampler(p *Plugin) *logSampler {
+	return &logSampler{plugin: p, sampler: pipeline.NewSampler[groupKey, store.DeadLetter](logInterval)}
+}
+
+// add logs dead letters, or counts them for the next line of their group.
+func (s *logSampler) add(ctx context.Context, batch ...store.DeadLetter) {
+	for _, d := range batch {
+		s.sampler.Add(groupKey{d.Plugin, d.Handler, d.Class}, 1, d)
+	}
+	s.write(ctx, s.sampler.Due())
+}
+
+func (s *logSampler) write(ctx context.Context, lines []pipeline.Sample[groupKey, store.DeadLetter]) {
+	for _, l := range lines {
+		s.plugin.log.WarnContext(ctx, "messages became dead letters",
+			slog.Int("count", l.Count), slog.String("plugin_of", l.Key.plugin), slog.String(pipeline.LogRoute, l.Key.handler), slog.String("class", l.Key.class),
+			slog.String(pipeline.LogError, cli.OneLine(l.Latest.Error, maxLoggedError)), slog.String(pipeline.LogOrigin, l.Latest.Source.String()),
+			slog.String("subject", l.Latest.Subject))
+	}
+}
+
+// Start starts the loop that logs the counted dead letters.
+func (s *logSampler) Start(ctx context.Context) error {
+	ctx, s.end = context.WithCancel(context.WithoutCancel(ctx))
+	s.done.Go(func() {
+		tick := time.NewTicker(logTick)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				s.write(ctx, s.sampler.Due())
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// Stop logs the dead letters that are not logged yet.
+func (s *logSampler) Stop(ctx context.Context) error {
+	if s.end != nil {
+		s.end()
+		s.done.Wait()
+		s.end = nil
+	}
+	s.write(ctx, s.sampler.Rest())
+	return nil
+}
+
+var _ pipeline.Service = (*logSampler)(nil)

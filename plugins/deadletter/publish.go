@@ -1,0 +1,142 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
+)
+
+// PublishError says that some dead letters of a batch are not durable, and that all others are. An
+// outbox keeps the failed ones, behind all others.
+type PublishError struct {
+	// Failed has the reason per failed dead letter, by its index in the batch. It is never empty.
+	Failed map[int]error
+	// Size is the number of dead letters in the batch.
+	Size int
+}
+
+// Error names the counts and the first reason.
+func (e *PublishError) Error() string {
+	noun := "dead letters"
+	if e.Size == 1 {
+		noun = "dead letter"
+	}
+	return fmt.Sprintf("%d of %d %s not published: %v", len(e.Failed), e.Size, noun, e.Unwrap())
+}
+
+// Unwrap returns the reason of the first failed dead letter.
+func (e *PublishError) Unwrap() error {
+	if len(e.Failed) == 0 {
+		return nil
+	}
+	return e.Failed[slices.Min(slices.Collect(maps.Keys(e.Failed)))]
+}
+
+// outgoing is a dead letter on its way to the store and to its topic.
+type outgoing struct {
+	dead store.DeadLetter
+	msg  *message.Message
+}
+
+// maxFailuresInARow is the number of consecutive failures that end a batch. The cause is then not
+// the messages but the broker.
+const maxFailuresInARow = 3
+
+// publish makes a batch durable: in the store, then in the topics, one after another in the order
+// of the batch. The error is a *PublishError when the store, if one is configured, has all and some
+// are not in their topics.
+func (p *Plugin) publish(ctx context.Context, batch []outgoing) error {
+	if err := p.put(ctx, batch); err != nil {
+		return err
+	}
+	byTopic := map[string][]int{}
+	var topics []string
+	for i, o := range batch {
+		if byTopic[o.dead.Topic] == nil {
+			topics = append(topics, o.dead.Topic)
+		}
+		byTopic[o.dead.Topic] = append(byTopic[o.dead.Topic], i)
+	}
+	failed := map[int]error{}
+	for _, topic := range topics {
+		p.publishTopic(ctx, topic, batch, byTopic[topic], failed)
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return &PublishError{Failed: failed, Size: len(batch)}
+}
+
+// put puts a batch into the store, if one is configured.
+func (p *Plugin) put(ctx context.Context, batch []outgoing) error {
+	if p.config.Store.DSN.IsZero() {
+		return nil
+	}
+	s := p.store.Load()
+	if s == nil {
+		return errors.New("the store of dead letters is not open")
+	}
+	rows := make([]store.DeadLetter, len(batch))
+	for i, o := range batch {
+		rows[i] = o.dead
+	}
+	return s.Put(ctx, rows...)
+}
+
+// publishTopic publishes the dead letters of one topic in one call. When the call fails it
+// publishes them one by one, so that one that the broker refuses does not block the others. It adds
+// the failures to failed.
+func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []outgoing, indexes []int, failed map[int]error) {
+	var err error
+	switch {
+	case topic == "":
+		err = errors.New("it has no topic")
+	case len(indexes) > 1:
+		rows, msgs := make([]store.DeadLetter, len(indexes)), make([]*message.Message, len(indexes))
+		for n, i := range indexes {
+			rows[n], msgs[n] = batch[i].dead, batch[i].msg
+		}
+		if err = p.topics.Sink(topic).Publish(ctx, msgs...); err == nil {
+			p.metrics.published.WithLabelValues(topic).Add(float64(len(indexes)))
+			p.sampler.add(ctx, rows...)
+			return
+		}
+	}
+	inARow := 0
+	for _, i := range indexes {
+		if topic != "" && inARow < maxFailuresInARow && (err == nil || ctx.Err() == nil) {
+			if err = p.publishOne(ctx, topic, batch[i]); err == nil {
+				inARow = 0
+				continue
+			}
+			inARow++
+		}
+		failed[i] = fmt.Errorf("publish to %s: %w", topic, err)
+	}
+}
+
+// publishOne publishes a dead letter, cut until its topic accepts it. When the topic refuses the
+// smallest form too, it counts as done if the store has it.
+func (p *Plugin) publishOne(ctx context.Context, topic string, o outgoing) error {
+	err := pipeline.PublishDeadLetter(ctx, p.topics.Sink(topic), o.msg)
+	switch {
+	case err == nil:
+		p.metrics.published.WithLabelValues(topic).Inc()
+	case !pipeline.IsPermanent(err) || p.config.Store.DSN.IsZero():
+		return err
+	default:
+		p.metrics.unpublished.WithLabelValues(topic).Inc()
+		p.log.ErrorContext(ctx, "the topic refuses a dead letter, only the store has it", slog.String(pipeline.LogTopic, topic),
+			slog.String("id", o.dead.ID), slog.String(pipeline.LogOrigin, o.dead.Source.String()), pipeline.Err(err))
+	}
+	p.sampler.add(ctx, o.dead)
+	return nil
+}

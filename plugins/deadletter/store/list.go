@@ -1,0 +1,296 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
+)
+
+// columns are those that scan reads before the payload.
+const columns = `seq, id, lineage, state, generation, plugin, handler, subject, class, error, fingerprint, kind, source, source_partition,
+	source_offset, entry_id, topic, attempts, first_failed_at, failed_at, stored_at, changed_at, traceparent, uuid, record_key, headers, tombstone, held_until`
+
+func scan(rows *sql.Rows) (d DeadLetter, err error) {
+	var first, failed, stored, changed, held sqldb.Time
+	var partition, offset sql.NullInt64
+	var key []byte
+	var headers string
+	var tombstone bool
+	var payload sql.Null[[]byte] // a list has none
+	if err := rows.Scan(&d.seq, &d.ID, &d.Lineage, (*string)(&d.State), &d.Generation, &d.Plugin, &d.Handler, &d.Subject, &d.Class, &d.Error,
+		&d.Fingerprint, &d.Source.Kind, &d.Source.Name, &partition, &offset, &d.Source.EntryID, &d.Topic, &d.Attempts, &first, &failed, &stored,
+		&changed, &d.TraceParent, &d.UUID, &key, &headers, &tombstone, &held, &payload); err != nil {
+		return d, err
+	}
+	if payload.Valid && !tombstone {
+		d.Payload = append([]byte{}, payload.V...) // SQLite's driver makes an empty one nil
+	}
+	if partition.Valid {
+		d.Source.Partition = &partition.Int64
+	}
+	if offset.Valid {
+		d.Source.Offset = &offset.Int64
+	}
+	d.FirstFailed, d.Failed, d.Stored, d.Changed, d.Key = first.Time, failed.Time, stored.Time, changed.Time, string(key)
+	if d.State == Replaying {
+		d.HeldUntil = held.Time
+	}
+	d.Headers, err = decodeHeaders(headers)
+	return d, err
+}
+
+// Filter selects dead letters. An empty field selects any.
+type Filter struct {
+	IDs         []string
+	States      []State
+	Source      string // topic or stream
+	Plugin      string
+	Handler     string
+	Class       string
+	Fingerprint string
+	Subject     string
+	Lineage     string    // at most one dead letter; see LineageOf
+	Since       time.Time // failed last at or after
+	Until       time.Time // failed last before
+	Unchanged   time.Time // its state changed last before
+}
+
+// where returns the SQL condition and appends its arguments to args.
+func (f Filter) where(args []any) (condition string, all []any) {
+	conditions := []string{"1 = 1"}
+	add := func(format string, values ...any) {
+		var places []any
+		for _, v := range values {
+			args = append(args, v)
+			places = append(places, fmt.Sprintf("$%d", len(args)))
+		}
+		conditions = append(conditions, fmt.Sprintf(format, places...))
+	}
+	if len(f.IDs) > 0 {
+		add("id IN (%s"+strings.Repeat(", %s", len(f.IDs)-1)+")", anys(f.IDs)...)
+	}
+	if len(f.States) > 0 {
+		add("state IN (%s"+strings.Repeat(", %s", len(f.States)-1)+")", anys(f.States)...)
+	}
+	for _, c := range []struct{ column, value string }{
+		{"source", f.Source}, {"plugin", f.Plugin}, {"handler", f.Handler}, {"class", f.Class}, {"fingerprint", f.Fingerprint},
+		{"subject <> '' AND subject", indexed(f.Subject)}, // as its index says
+		{"lineage", indexed(f.Lineage)},
+	} {
+		if c.value != "" {
+			add(c.column+" = %s", c.value)
+		}
+	}
+	if !f.Since.IsZero() {
+		add("failed_at >= %s", f.Since)
+	}
+	if !f.Until.IsZero() {
+		add("failed_at < %s", f.Until)
+	}
+	if !f.Unchanged.IsZero() {
+		add("changed_at < %s", f.Unchanged)
+	}
+	return strings.Join(conditions, " AND "), args
+}
+
+func anys[T ~string](list []T) []any {
+	out := make([]any, len(list))
+	for i, v := range list {
+		out[i] = string(v)
+	}
+	return out
+}
+
+// Get returns a dead letter with its payload and its actions, oldest first. The error wraps
+// ErrNotFound when the store has none of this id.
+func (s *Store) Get(ctx context.Context, id string) (DeadLetter, []Action, error) {
+	var d DeadLetter
+	err := s.query(ctx, s.db, func(rows *sql.Rows) (err error) {
+		d, err = scan(rows)
+		return err
+	}, `SELECT `+columns+`, payload FROM dead_letters WHERE id = $1`, id)
+	if err == nil && d.ID == "" {
+		return d, nil, fmt.Errorf("%w: %s", ErrNotFound, id)
+	}
+	actions := []Action{}
+	if err == nil {
+		err = s.query(ctx, s.db, func(rows *sql.Rows) error {
+			var a Action
+			var at sqldb.Time
+			err := rows.Scan(&a.Generation, &a.Action, &a.Who, &a.Why, &at, &a.Outcome, &a.Detail)
+			a.At = at.Time
+			actions = append(actions, a)
+			return err
+		}, `SELECT generation, action, who, why, at, outcome, detail FROM dead_letter_actions WHERE letter = $1 ORDER BY id`, id)
+	}
+	if err != nil {
+		return d, nil, s.wrap("show", err)
+	}
+	return d, actions, nil
+}
+
+// Action is a replay or discard by a person, or a failure after a replay.
+type Action struct {
+	Generation int       `json:"generation"`
+	Action     string    `json:"action"` // replay, discard or return
+	Who        string    `json:"who,omitempty"`
+	Why        string    `json:"why,omitempty"`
+	At         time.Time `json:"at"`
+	// Outcome of a replay is OutcomeStarted (it has not finished), replayed, already, refused or failed.
+	// Otherwise it is the state of the dead letter after the action.
+	Outcome string `json:"outcome"`
+	Detail  string `json:"detail,omitempty"`
+}
+
+// List returns up to limit dead letters, newest first, without payloads, and the number of all.
+func (s *Store) List(ctx context.Context, f Filter, limit int) ([]DeadLetter, int64, error) {
+	condition, args := f.where(nil)
+	list := []DeadLetter{}
+	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
+		d, err := scan(rows)
+		list = append(list, d)
+		return err
+	}, `SELECT `+columns+`, NULL FROM dead_letters WHERE `+condition+fmt.Sprintf(` ORDER BY seq DESC LIMIT %d`, limit), args...)
+	if err != nil {
+		return nil, 0, s.wrap("list", err)
+	}
+	n, err := s.Count(ctx, f)
+	return list, n, err
+}
+
+// Count returns the number of dead letters that f selects.
+func (s *Store) Count(ctx context.Context, f Filter) (n int64, err error) {
+	condition, args := f.where(nil)
+	err = s.query(ctx, s.db, func(rows *sql.Rows) error { return rows.Scan(&n) }, `SELECT count(*) FROM dead_letters WHERE `+condition, args...)
+	if err != nil {
+		return 0, s.wrap("count", err)
+	}
+	return n, nil
+}
+
+// Group is the dead letters of one fingerprint.
+type Group struct {
+	Fingerprint string    `json:"fingerprint"`
+	Count       int64     `json:"count"`
+	Class       string    `json:"class"`
+	Handler     string    `json:"handler"`
+	Error       string    `json:"error"`   // of one of them
+	Example     string    `json:"example"` // id of one of them
+	FirstFailed time.Time `json:"first_failed_at"`
+	LastFailed  time.Time `json:"last_failed_at"`
+}
+
+// Groups returns up to limit groups of dead letters, the largest first.
+func (s *Store) Groups(ctx context.Context, f Filter, limit int) ([]Group, error) {
+	condition, args := f.where(nil)
+	groups := []Group{}
+	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
+		var g Group
+		var first, last sqldb.Time
+		err := rows.Scan(&g.Fingerprint, &g.Count, &g.Class, &g.Handler, &g.Error, &g.Example, &first, &last)
+		g.FirstFailed, g.LastFailed = first.Time, last.Time
+		groups = append(groups, g)
+		return err
+	}, `SELECT g.fingerprint, g.n, d.class, d.handler, d.error, d.id, g.first, g.last
+		FROM (SELECT fingerprint, count(*) AS n, max(seq) AS newest, min(first_failed_at) AS first, max(failed_at) AS last
+			FROM dead_letters WHERE `+condition+` GROUP BY fingerprint) g JOIN dead_letters d ON d.seq = g.newest
+		ORDER BY g.n DESC, g.newest DESC`+fmt.Sprintf(` LIMIT %d`, limit), args...)
+	if err != nil {
+		return nil, s.wrap("group", err)
+	}
+	return groups, nil
+}
+
+// Tally is the number of waiting dead letters of a class and state.
+type Tally struct {
+	Class string
+	State State
+	Count int64
+}
+
+// Tallies counts the dead letters that wait for a person, by class and state, the largest number
+// first.
+func (s *Store) Tallies(ctx context.Context) ([]Tally, error) {
+	var all []Tally
+	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
+		var t Tally
+		err := rows.Scan(&t.Class, (*string)(&t.State), &t.Count)
+		all = append(all, t)
+		return err
+	}, `SELECT class, state, count(*) FROM dead_letters WHERE state IN ('open', 'replaying', 'parked') GROUP BY class, state ORDER BY count(*) DESC, class`)
+	if err != nil {
+		return nil, s.wrap("count by class", err)
+	}
+	return all, nil
+}
+
+// Target says which plugin or broker replays a dead letter.
+type Target struct {
+	Plugin  string
+	Handler string // route
+	Source  string // KindKafka, KindStream or empty
+	Ledger  bool   // the ledger of the plugin replays it: it has a subject
+}
+
+// Target returns the target of a dead letter.
+func (d DeadLetter) Target() Target {
+	return Target{Plugin: d.Plugin, Handler: d.Handler, Source: d.Source.Kind, Ledger: d.Subject != ""}
+}
+
+// Targets returns the different targets of the dead letters that f selects.
+func (s *Store) Targets(ctx context.Context, f Filter) ([]Target, error) {
+	condition, args := f.where(nil)
+	var all []Target
+	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
+		var t Target
+		err := rows.Scan(&t.Plugin, &t.Handler, &t.Source, &t.Ledger)
+		all = append(all, t)
+		return err
+	}, `SELECT DISTINCT plugin, handler, kind, subject <> '' FROM dead_letters WHERE `+condition, args...)
+	if err != nil {
+		return nil, s.wrap("find targets", err)
+	}
+	return all, nil
+}
+
+// walkPage is how many ids Walk reads at once.
+const walkPage = 500
+
+// Walk returns the ids of the dead letters that f selects, the oldest first. It ends with those
+// that exist when it begins, or with an error.
+func (s *Store) Walk(ctx context.Context, f Filter) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		var after, last int64
+		err := s.query(ctx, s.db, func(rows *sql.Rows) error { return rows.Scan(&last) }, `SELECT coalesce(max(seq), 0) FROM dead_letters`)
+		for err == nil {
+			var ids []string
+			if ids, after, err = s.idsAfter(ctx, f, after, last); len(ids) == 0 {
+				break
+			}
+			for _, id := range ids {
+				if !yield(id, nil) {
+					return
+				}
+			}
+		}
+		if err != nil {
+			yield("", s.wrap("walk", err))
+		}
+	}
+}
+
+func (s *Store) idsAfter(ctx context.Context, f Filter, after, last int64) (ids []string, seq int64, err error) {
+	condition, args := f.where([]any{after, last})
+	err = s.query(ctx, s.db, func(rows *sql.Rows) error {
+		var id string
+		err := rows.Scan(&seq, &id)
+		ids = append(ids, id)
+		return err
+	}, fmt.Sprintf(`SELECT seq, id FROM dead_letters WHERE seq > $1 AND seq <= $2 AND %s ORDER BY seq LIMIT %d`, condition, walkPage), args...)
+	return ids, seq, err
+}

@@ -1,0 +1,160 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sqldb"
+)
+
+var (
+	// ErrUnavailable says that the database is unreachable or was too busy: try again later.
+	ErrUnavailable = fmt.Errorf("dead letters: database: %w", pipeline.ErrUnavailable)
+	// ErrNotFound says that no dead letter has this id.
+	ErrNotFound = errors.New("no such dead letter")
+)
+
+// Store is an open table of dead letters. It is safe for concurrent use. Its owner closes it.
+type Store struct {
+	db      *sql.DB
+	dialect sqldb.Dialect
+	log     *slog.Logger
+	prints  fingerprints
+}
+
+// connections bounds the connections of a store.
+const connections = 4
+
+// Connect opens postgres://… or sqlite:/path; other stores may use the same database. It does not
+// migrate. When the server is unreachable the error wraps ErrUnavailable; a wrong password or
+// database is another error. log may be nil.
+func Connect(ctx context.Context, dsn pipeline.Secret, log *slog.Logger) (*Store, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{dialect: sqldb.DialectOf(dsn.Reveal()), log: log, prints: newFingerprints()}
+	var where string
+	switch s.dialect {
+	case sqldb.Postgres:
+		var err error
+		if s.db, where, err = sqldb.OpenPostgres(dsn.Reveal()); err != nil {
+			return nil, fmt.Errorf("dead letters: %w", err)
+		}
+	case sqldb.SQLite:
+		file, err := sqldb.ParseFile(dsn.Reveal())
+		if err != nil {
+			return nil, fmt.Errorf("dead letters: %w", err)
+		}
+		where = "sqlite at " + file.Path
+		// A transaction that begins as a reader cannot wait for another writer later.
+		if s.db, err = file.Open(ctx, url.Values{"_txlock": {"immediate"}}); err != nil {
+			return nil, s.wrap(where, err)
+		}
+	default:
+		return nil, errors.New("dead letters: dsn must begin with postgres://, postgresql:// or sqlite: and name a database")
+	}
+	s.db.SetMaxOpenConns(connections)
+	if err := s.db.PingContext(ctx); err != nil {
+		_ = s.db.Close()
+		return nil, s.wrap(where, err)
+	}
+	return s, nil
+}
+
+// Close closes the connections.
+func (s *Store) Close() error { return s.db.Close() }
+
+// querier is a database or a transaction on it.
+type querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// update runs fn in a transaction, with the database's time.
+func (s *Store) update(ctx context.Context, what string, fn func(q querier, now time.Time) error) error {
+	err := sqldb.WhileContended(ctx, func() error {
+		tx, err := s.db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+		now, err := s.clock(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if err := fn(tx, now); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
+	if err != nil {
+		return s.wrap(what, err)
+	}
+	return nil
+}
+
+// clock returns the time of PostgreSQL. SQLite is a part of this process and has its clock.
+func (s *Store) clock(ctx context.Context, q querier) (now time.Time, err error) {
+	if s.dialect == sqldb.SQLite {
+		return time.Now().UTC().Truncate(time.Microsecond), nil
+	}
+	err = s.query(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&now) }, "SELECT clock_timestamp()")
+	return now.UTC(), err
+}
+
+// exec returns how many rows were affected.
+func (s *Store) exec(ctx context.Context, q querier, query string, args ...any) (int64, error) {
+	res, err := q.ExecContext(ctx, query, s.args(args)...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// query calls row for each row.
+func (s *Store) query(ctx context.Context, q querier, row func(*sql.Rows) error, query string, args ...any) error {
+	rows, err := q.QueryContext(ctx, query, s.args(args)...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// args converts times to what SQLite stores.
+func (s *Store) args(args []any) []any {
+	for i, a := range args {
+		if t, ok := a.(time.Time); ok && s.dialect == sqldb.SQLite {
+			args[i] = t.UnixMicro()
+		}
+	}
+	return args
+}
+
+// forUpdate is the locking clause of a SELECT. Transactions of SQLite exclude each other without
+// it.
+func (s *Store) forUpdate() string {
+	if s.dialect == sqldb.Postgres {
+		return " FOR UPDATE"
+	}
+	return ""
+}
+
+// wrap adds what was being done, and ErrUnavailable where it applies.
+func (s *Store) wrap(what string, err error) error {
+	if sqldb.Unreachable(err) || sqldb.Contended(err) {
+		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
+	}
+	return fmt.Errorf("dead letters: %s: %w", what, sqldb.Explain(err))
+}

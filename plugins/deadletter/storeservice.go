@@ -1,0 +1,83 @@
+package deadletter
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/plugins/sqldb"
+)
+
+// storeSetting is the path of the setting with the store's DSN.
+const storeSetting = "plugins.deadletter.store.dsn"
+
+// storeService opens and closes the store. Without a DSN it does nothing.
+type storeService struct {
+	plugin  *Plugin
+	schemas pipeline.SchemaPolicy
+	count   bool // export the metric of waiting dead letters
+
+	open *store.Store
+	end  context.CancelFunc
+	done sync.WaitGroup
+}
+
+// registerStore registers the service of a command.
+func (p *Plugin) registerStore(r *pipeline.Registry) error {
+	if p.config.Store.DSN.IsZero() {
+		return app.Usage("dead letters are not stored: %s is not set", storeSetting)
+	}
+	p.log = r.Env().Logger
+	r.Service("deadletter.command", &storeService{plugin: p, schemas: r.Env().Schemas})
+	return nil
+}
+
+// Start waits for the database, and opens the store when the schema policy accepts its tables.
+func (s *storeService) Start(ctx context.Context) error {
+	p := s.plugin
+	if p.config.Store.DSN.IsZero() {
+		return nil
+	}
+	var err error
+	if s.open, err = p.openStore(ctx, s.schemas); err != nil {
+		return err
+	}
+	p.store.Store(s.open)
+	ctx, s.end = context.WithCancel(context.WithoutCancel(ctx))
+	if s.count {
+		s.done.Go(func() { p.countStored(ctx, s.open) })
+	}
+	return nil
+}
+
+// Stop closes the store.
+func (s *storeService) Stop(context.Context) error {
+	if s.end == nil {
+		return nil
+	}
+	s.end()
+	s.done.Wait()
+	s.end = nil
+	s.plugin.store.Store(nil)
+	return s.open.Close()
+}
+
+// openStore waits for the database, and opens the store when the policy accepts its tables. The
+// caller closes it.
+func (p *Plugin) openStore(ctx context.Context, schemas pipeline.SchemaPolicy) (*store.Store, error) {
+	if err := schemas.Prepare(ctx, p.schema(p.log), p.log); err != nil {
+		return nil, err
+	}
+	return sqldb.Await(ctx, p.log, "dead letters", storeSetting, func() (*store.Store, error) {
+		return store.Connect(ctx, p.config.Store.DSN, p.log)
+	})
+}
+
+func (p *Plugin) schema(log *slog.Logger) pipeline.Schema {
+	return store.Schema(p.config.Store.DSN, storeSetting, log)
+}
+
+var _ pipeline.Service = (*storeService)(nil)

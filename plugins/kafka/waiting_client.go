@@ -1,0 +1,136 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// waitingClient is a client for a group's consumer. It waits for a partition that can't be read,
+// for as long as a session lasts. sarama reads the ends of a partition when a claim begins. Without
+// an answer it ends the session of the member. So one partition without a leader would stop all
+// others.
+type waitingClient struct {
+	sarama.Client
+	coordination sarama.Client // for requests to the group's coordinator
+	owned        *ownership
+	backoff      pipeline.Backoff
+	log          *slog.Logger
+	session      atomic.Value // of holder
+	ends         sync.Map     // partition (int32) to the last OffsetNewest (int64)
+
+	mu     sync.Mutex
+	silent map[int32]bool // partitions that can't be read
+}
+
+// holder gives contexts of several types the one type that an atomic.Value holds.
+type holder struct{ context.Context }
+
+// begin notes the session that is beginning.
+func (p *waitingClient) begin(session context.Context) { p.session.Store(holder{session}) }
+
+// assigned resets which partitions can't be read. Those that this member still owns are tried again
+// soon.
+func (p *waitingClient) assigned() {
+	p.mu.Lock()
+	p.silent = nil
+	p.mu.Unlock()
+}
+
+// note notes whether a partition can be read.
+func (p *waitingClient) note(partition int32, readable bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case readable:
+		delete(p.silent, partition)
+	case p.silent == nil:
+		p.silent = map[int32]bool{partition: true}
+	default:
+		p.silent[partition] = true
+	}
+}
+
+// unreadable counts the partitions that can't be read.
+func (p *waitingClient) unreadable() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.silent)
+}
+
+// PartitionNotReadable implements sarama.Client. sarama calls it before a claim begins, repeatedly
+// while there is no leader.
+func (p *waitingClient) PartitionNotReadable(topic string, partition int32) bool {
+	not := p.Client.PartitionNotReadable(topic, partition)
+	p.note(partition, !not)
+	return not
+}
+
+// LeaderAndEpoch implements sarama.Client. sarama calls it when a claim begins, and repeatedly
+// after its leader was lost.
+func (p *waitingClient) LeaderAndEpoch(topic string, partition int32) (*sarama.Broker, int32, error) {
+	leader, epoch, err := p.Client.LeaderAndEpoch(topic, partition)
+	p.note(partition, err == nil)
+	return leader, epoch, err
+}
+
+// GetOffset implements sarama.Client. It retries until there is an answer, the session ends, or the
+// error is permanent.
+func (p *waitingClient) GetOffset(topic string, partition int32, at int64) (int64, error) {
+	for attempt := 1; ; attempt++ {
+		offset, err := p.Client.GetOffset(topic, partition, at)
+		p.note(partition, err == nil)
+		session, started := p.session.Load().(holder)
+		switch {
+		case err == nil:
+			if attempt > 1 {
+				p.log.Info("kafka partition can be read again", pipeline.LogPartition, partition)
+			}
+			if at == sarama.OffsetNewest {
+				p.ends.Store(partition, offset)
+			}
+			return offset, nil
+		case !started || fatal(err) || errors.Is(err, sarama.ErrClosedClient) || session.Err() != nil:
+			return offset, err
+		case attempt == 1:
+			p.log.Warn("kafka partition can't be read, it is tried again", pipeline.LogPartition, partition, pipeline.Err(err))
+		}
+		if !p.pause(session, partition, p.backoff.Delay(attempt)) {
+			return offset, err
+		}
+	}
+}
+
+// pause waits for d; false when the session ended first, or the partition was revoked.
+func (p *waitingClient) pause(session context.Context, partition int32, d time.Duration) bool {
+	ctx, cancel := p.owned.during(session, partition)
+	defer cancel()
+	return sleep(ctx, d)
+}
+
+// Coordinator implements sarama.Client.
+func (p *waitingClient) Coordinator(group string) (*sarama.Broker, error) {
+	return p.coordination.Coordinator(group)
+}
+
+// RefreshCoordinator implements sarama.Client.
+func (p *waitingClient) RefreshCoordinator(group string) error {
+	return p.coordination.RefreshCoordinator(group)
+}
+
+// end returns the end of a partition when its claim began. A claim that begins at the newest offset
+// begins there: sarama reads the end before, and nothing afterwards.
+func (p *waitingClient) end(partition int32) int64 {
+	end, _ := p.ends.Load(partition)
+	offset, _ := end.(int64)
+	return offset
+}
+
+var _ sarama.Client = (*waitingClient)(nil)

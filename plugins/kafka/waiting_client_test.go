@@ -1,0 +1,126 @@
+package kafka
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/IBM/sarama"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// A partition that can't be read is waited for while the others are read in the same session.
+func TestAPartitionWithoutALeaderStopsNoOther(t *testing.T) {
+	t.Parallel()
+	t.Run("kfake", func(t *testing.T) {
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+		require.NoError(t, err)
+		t.Cleanup(cluster.Close)
+		p := start(t, cluster.ListenAddrs())
+		topic := "t"
+		payloads := numbered(400)
+		publish(t, p, topic, texts(payloads...)...)
+
+		var lost atomic.Bool
+		asked := make(chan struct{}, 1000)
+		cluster.ControlKey(int16(kmsg.ListOffsets), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			cluster.KeepControl()
+			r, ok := req.(*kmsg.ListOffsetsRequest)
+			if !ok || !lost.Load() {
+				return nil, nil, false
+			}
+			for _, of := range r.Topics {
+				for _, part := range of.Partitions {
+					if part.Partition == 0 {
+						asked <- struct{}{}
+						answer := kmsg.NewListOffsetsResponse()
+						answer.SetVersion(r.GetVersion())
+						answered := kmsg.NewListOffsetsResponseTopicPartition()
+						answered.Partition, answered.ErrorCode = 0, kerr.LeaderNotAvailable.Code
+						answer.Topics = []kmsg.ListOffsetsResponseTopic{{Topic: of.Topic, Partitions: []kmsg.ListOffsetsResponseTopicPartition{answered}}}
+						return &answer, nil, true
+					}
+				}
+			}
+			return nil, nil, false
+		})
+		lost.Store(true)
+		_, out := subscribe(t, p.Source(topic, "g"), pipeline.Flow{})
+		for range 20 { // it is tried again and again
+			<-asked
+		}
+		w := newWork()
+		w.on(out, 0)
+		w.waitFor(t, 1)
+		require.Equal(t, 1.0, testutil.ToFloat64(p.metrics.sessions.WithLabelValues(topic, "g")), "one session")
+		require.Equal(t, 1, unreadable(t, p))
+		lost.Store(false)
+		w.waitFor(t, len(payloads))
+		require.Equal(t, 1.0, testutil.ToFloat64(p.metrics.sessions.WithLabelValues(topic, "g")), "still the same")
+		require.Empty(t, w.twice())
+		require.Zero(t, unreadable(t, p))
+	})
+}
+
+// unreadable returns the gauge of the only subscription.
+func unreadable(t *testing.T, p *Plugin) int {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(p.metrics))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		if f.GetName() == "millrace_kafka_unreadable_partitions" {
+			require.Len(t, f.GetMetric(), 1)
+			return int(f.GetMetric()[0].GetGauge().GetValue())
+		}
+	}
+	require.Fail(t, "no gauge")
+	return 0
+}
+
+// leaderless is a client whose partition has a leader or not.
+type leaderless struct {
+	sarama.Client
+	leader bool
+}
+
+func (l *leaderless) PartitionNotReadable(string, int32) bool { return !l.leader }
+
+func (l *leaderless) LeaderAndEpoch(string, int32) (*sarama.Broker, int32, error) {
+	if l.leader {
+		return nil, 0, nil
+	}
+	return nil, 0, sarama.ErrLeaderNotAvailable
+}
+
+// sarama waits for a leader in two more places: before a claim begins, and after a leader was lost.
+func TestAPartitionWithoutALeaderIsCounted(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]func(*waitingClient){
+		"before the claim": func(p *waitingClient) { p.PartitionNotReadable("t", 3) },
+		"in the claim":     func(p *waitingClient) { _, _, _ = p.LeaderAndEpoch("t", 3) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := &leaderless{}
+			p := &waitingClient{Client: l}
+			ask(p)
+			ask(p)
+			require.Equal(t, 1, p.unreadable())
+			l.leader = true
+			ask(p)
+			require.Zero(t, p.unreadable())
+			l.leader = false
+			ask(p)
+			p.assigned() // perhaps to another member
+			require.Zero(t, p.unreadable())
+		})
+	}
+}

@@ -1,0 +1,124 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
+	"github.com/millrace-io/millrace/plugins/redis/pubsub"
+)
+
+// ClientConfig says how to reach Redis or Valkey: standalone, Sentinel or Cluster.
+type ClientConfig struct {
+	Addrs            []string        `yaml:"addrs"`             // host:port; seeds of a cluster or of the sentinels when there are several
+	MasterName       string          `yaml:"master_name"`       // not empty: addrs are sentinels
+	Cluster          bool            `yaml:"cluster"`           // addrs (or the one configuration endpoint) belong to a cluster
+	Username         string          `yaml:"username"`          // ACL user; empty: the default user
+	Password         pipeline.Secret `yaml:"password"`          // of the user
+	SentinelUsername string          `yaml:"sentinel_username"` // ACL user at the sentinels
+	SentinelPassword pipeline.Secret `yaml:"sentinel_password"` // of that user
+	DB               int             `yaml:"db"`                // database number; 0 only in a cluster
+	TLS              pipeline.TLS    `yaml:"tls"`
+	// AllowPlaintextCredentials accepts a password without TLS for servers on other machines.
+	AllowPlaintextCredentials bool `yaml:"allow_plaintext_credentials"`
+
+	PoolSize     int           `yaml:"pool_size"`     // connections a server; 0: ten a CPU, the library's default
+	DialTimeout  time.Duration `yaml:"dial_timeout"`  // of one connection attempt
+	ReadTimeout  time.Duration `yaml:"read_timeout"`  // of one reply
+	WriteTimeout time.Duration `yaml:"write_timeout"` // of one command
+	PoolTimeout  time.Duration `yaml:"pool_timeout"`  // wait for a free connection; 0: read_timeout + 1s
+	// MaxRetries is how often the client itself re-sends a command after a network error or timeout. An XADD
+	// that is re-sent may be in the stream twice. Reads are never re-sent. -1: never re-send anything.
+	MaxRetries int `yaml:"max_retries"`
+}
+
+// Config is the settings section of the plugin (plugins.redis).
+type Config struct {
+	ClientConfig `yaml:",inline"`
+	poll.Config  `yaml:",inline"` // of the readers behind Plugin.Source and Domain.Source
+	// ReclaimInterval is how often a source claims idle entries of other consumers. Zero: plugins/reclaim does it.
+	ReclaimInterval time.Duration `yaml:"reclaim_interval"`
+	// CloseTimeout bounds the close of a subscription that was not drained.
+	CloseTimeout time.Duration `yaml:"close_timeout"`
+	TrimConfig   `yaml:",inline"`
+	// Domains are the streams that are cut into shards: the one list for those who read and those who reclaim.
+	Domains []DomainConfig `yaml:"domains"`
+}
+
+// DefaultClientConfig returns the defaults of a client: one local server.
+func DefaultClientConfig() ClientConfig {
+	return ClientConfig{
+		Addrs:        []string{"127.0.0.1:6379"},
+		DialTimeout:  3 * time.Second,
+		ReadTimeout:  3 * time.Second,
+		WriteTimeout: 3 * time.Second,
+		MaxRetries:   3,
+	}
+}
+
+// SetDefaults gives an optional section its defaults before a settings file is laid over them.
+func (c *ClientConfig) SetDefaults() { *c = DefaultClientConfig() }
+
+// DefaultConfig returns the documented defaults.
+func DefaultConfig() Config {
+	return Config{
+		ClientConfig: DefaultClientConfig(), Config: poll.DefaultConfig(),
+		ReclaimInterval: pubsub.DefaultReclaimInterval, CloseTimeout: pubsub.DefaultCloseTimeout,
+		TrimConfig: TrimConfig{Trim: true, ForeignGroupGrace: 5 * time.Minute},
+	}
+}
+
+// Validate reports every mistake at once.
+func (c Config) Validate() error {
+	var p problems
+	p.check(c.ReclaimInterval >= 0, "reclaim_interval", "must be >= 0, got %s", c.ReclaimInterval)
+	p.check(c.CloseTimeout > 0, "close_timeout", "must be > 0, got %s", c.CloseTimeout)
+	return errors.Join(c.ClientConfig.Validate(), c.Config.Validate(), p.err(), c.TrimConfig.Validate(), validateDomains(c.Domains))
+}
+
+// Validate reports every mistake at once.
+func (c ClientConfig) Validate() error {
+	var p problems
+	p.check(len(c.Addrs) > 0, "addrs", "must name at least one host:port")
+	for i, a := range c.Addrs {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			p.add(fmt.Sprintf("addrs[%d]", i), "must be host:port, got %q", a)
+		}
+	}
+	p.check(c.MasterName == "" || !c.Cluster, "cluster", "must be false when master_name is set")
+	p.check(c.MasterName != "" || c.Cluster || len(c.Addrs) <= 1, "addrs", "must be one address unless cluster is true or master_name is set, got %d", len(c.Addrs))
+	p.check(c.DB >= 0, "db", "must be >= 0, got %d", c.DB)
+	p.check(c.DB == 0 || !c.Cluster, "db", "must be 0 in a cluster, got %d", c.DB)
+	p.check(c.PoolSize >= 0, "pool_size", "must be >= 0, got %d", c.PoolSize)
+	p.check(c.DialTimeout > 0, "dial_timeout", "must be > 0, got %s", c.DialTimeout)
+	p.check(c.ReadTimeout > 0, "read_timeout", "must be > 0, got %s", c.ReadTimeout)
+	p.check(c.WriteTimeout > 0, "write_timeout", "must be > 0, got %s", c.WriteTimeout)
+	p.check(c.PoolTimeout >= 0, "pool_timeout", "must be >= 0, got %s", c.PoolTimeout)
+	p.check(c.MaxRetries >= -1, "max_retries", "must be >= -1, got %d", c.MaxRetries)
+	if err := pipeline.FieldErrorsUnder("tls", c.TLS.Validate()); err != nil {
+		p = append(p, err)
+	}
+	plain := !c.TLS.Enabled && !c.AllowPlaintextCredentials && !pipeline.Loopback(c.Addrs...)
+	const without = "must not go without TLS to servers on other machines: set tls.enabled: true, or allow_plaintext_credentials: true in this section"
+	p.check(!plain || c.Password.IsZero(), "password", without)
+	p.check(!plain || c.SentinelPassword.IsZero(), "sentinel_password", without)
+	return p.err()
+}
+
+// problems collects wrong settings.
+type problems []error
+
+func (p *problems) add(path, format string, args ...any) {
+	*p = append(*p, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
+}
+
+func (p *problems) check(ok bool, path, format string, args ...any) {
+	if !ok {
+		p.add(path, format, args...)
+	}
+}
+
+func (p problems) err() error { return errors.Join(p...) }

@@ -1,0 +1,226 @@
+// Package entry has the fields of a stream entry: how a message is written into a stream, and how an
+// entry becomes a message again.
+package entry
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// The fields of an entry, in the order in which they are written. All four are always written: Redis
+// stores entries with equal field names without repeating the names.
+const (
+	fieldKey     = "key"
+	fieldMessage = "message"
+	fieldUUID    = "uuid"
+	fieldHeaders = "headers"
+)
+
+const (
+	// ClassMissingMessage is the class of an entry without the field "message".
+	ClassMissingMessage = "missing_message"
+	// MetaMalformed marks a message whose entry could not be decoded; its value is the class. See Malformed.
+	MetaMalformed = "millrace-malformed"
+	// MetaRawFields holds the fields of a malformed entry as JSON, at most 64 KiB of it, for the person who
+	// reads the dead letter.
+	MetaRawFields = "millrace-raw-fields"
+	// MetaRawHeaders holds a headers field that is no JSON object, at most 64 KiB of it. The message is
+	// good otherwise.
+	MetaRawHeaders = "millrace-raw-headers"
+)
+
+// NextID returns the smallest entry id above id: where to go on after a page. (Excluding the last id, as "(<id>", would do
+// too, but not on miniredis.) ok is false when there is none.
+func NextID(id string) (next string, ok bool) {
+	ms, seq, _ := strings.Cut(id, "-")
+	n, err := strconv.ParseUint(seq, 10, 64)
+	if err != nil || n == math.MaxUint64 {
+		return "", false
+	}
+	return ms + "-" + strconv.FormatUint(n+1, 10), true
+}
+
+// maxRaw bounds what is kept of something undecodable, in bytes.
+const maxRaw = 64 << 10
+
+// Entry is one stream entry as it is on the wire. Plain fields: any client can write and read it.
+type Entry struct {
+	Key     string            // may be empty
+	UUID    string            // the message's id
+	Message []byte            // the payload
+	Headers map[string]string // the message's metadata
+}
+
+// New returns the entry of a message. The record key is taken out of the metadata into Key.
+func New(m *message.Message) Entry {
+	e := Entry{UUID: m.UUID, Message: m.Payload, Key: m.Metadata.Get(pipeline.MetaKey), Headers: m.Metadata}
+	if _, ok := m.Metadata[pipeline.MetaKey]; ok {
+		e.Headers = make(map[string]string, len(m.Metadata))
+		for k, v := range m.Metadata {
+			if k != pipeline.MetaKey {
+				e.Headers[k] = v
+			}
+		}
+	}
+	return e
+}
+
+// Values returns field names and values in the order of the contract: key, message, uuid, headers.
+// Headers are one JSON object of strings; bytes that are not UTF-8 in them are replaced.
+func (e Entry) Values() []any {
+	headers := "{}"
+	if len(e.Headers) > 0 {
+		b, err := json.Marshal(e.Headers)
+		if err == nil { // a map of strings can always be encoded
+			headers = string(b)
+		}
+	}
+	msg := e.Message
+	if msg == nil {
+		msg = []byte{}
+	}
+	return []any{fieldKey, e.Key, fieldMessage, msg, fieldUUID, e.UUID, fieldHeaders, headers}
+}
+
+// Decode returns the message of an entry: ours (plain fields), or one of watermill-redisstream's
+// marshaler. The message is never nil: of an entry without the field "message" it has no payload, is
+// marked (MetaMalformed, MetaRawFields), and the error says the same (permanent, class missing_message), so
+// that it can travel on and be dead-lettered instead of ending the subscription.
+// Without a uuid of its own a message gets the entry's id.
+func Decode(m goredis.XMessage) (*message.Message, error) {
+	if _, foreign := m.Values[redisstream.UUIDHeaderKey]; foreign {
+		if _, ours := m.Values[fieldMessage]; !ours {
+			return decodeWatermill(m)
+		}
+	}
+	payload, ok := stringField(m.Values, fieldMessage)
+	if !ok {
+		return malformed(m)
+	}
+	uuid, _ := stringField(m.Values, fieldUUID)
+	if uuid == "" {
+		uuid = m.ID
+	}
+	msg := message.NewMessage(uuid, []byte(payload))
+	if headers, ok := stringField(m.Values, fieldHeaders); ok {
+		readHeaders(msg, headers)
+	}
+	if key, _ := stringField(m.Values, fieldKey); key != "" {
+		msg.Metadata.Set(pipeline.MetaKey, key)
+	}
+	return msg, nil
+}
+
+// Malformed returns the error of a message whose entry could not be decoded, or nil. The error is
+// permanent and has the class of the mark. In a pipeline it is the Origin's Malformed: the chain dead-letters the message
+// at once, and no handler needs to look.
+func Malformed(m *message.Message) error {
+	class := m.Metadata.Get(MetaMalformed)
+	if class == "" {
+		return nil
+	}
+	return pipeline.WithClass(pipeline.Permanent(fmt.Errorf("malformed stream entry: %s", strings.ReplaceAll(class, "_", " "))), class)
+}
+
+func malformed(m goredis.XMessage) (*message.Message, error) {
+	msg := message.NewMessage(m.ID, nil)
+	msg.Metadata.Set(MetaMalformed, ClassMissingMessage)
+	if raw, err := json.Marshal(m.Values); err == nil {
+		msg.Metadata.Set(MetaRawFields, clip(string(raw)))
+	}
+	return msg, Malformed(msg)
+}
+
+// readHeaders puts a JSON object into the metadata. Values that are no strings keep their JSON text;
+// marks that only this package may set are not taken from the wire.
+func readHeaders(msg *message.Message, headers string) {
+	if headers == "" || headers == "{}" {
+		return
+	}
+	var plain map[string]string
+	if json.Unmarshal([]byte(headers), &plain) == nil {
+		for k, v := range plain {
+			setHeader(msg, k, v)
+		}
+		return
+	}
+	var mixed map[string]json.RawMessage
+	if json.Unmarshal([]byte(headers), &mixed) != nil {
+		msg.Metadata.Set(MetaRawHeaders, clip(headers))
+		return
+	}
+	for k, raw := range mixed {
+		var s string
+		if json.Unmarshal(raw, &s) != nil {
+			s = string(raw)
+		}
+		setHeader(msg, k, s)
+	}
+}
+
+func setHeader(msg *message.Message, k, v string) {
+	if k != MetaMalformed {
+		msg.Metadata.Set(k, v)
+	}
+}
+
+// decodeWatermill decodes an entry of watermill-redisstream. Metadata that can't be decoded is kept raw:
+// its own subscriber would end over it.
+func decodeWatermill(m goredis.XMessage) (*message.Message, error) {
+	uuid, ok := stringField(m.Values, redisstream.UUIDHeaderKey)
+	if !ok {
+		return malformed(m)
+	}
+	payload, _ := stringField(m.Values, "payload")
+	metadata, _ := stringField(m.Values, "metadata")
+	values := map[string]any{redisstream.UUIDHeaderKey: uuid, "payload": payload, "metadata": metadata}
+	msg, err := unmarshalWatermill(values)
+	if err != nil {
+		msg = message.NewMessage(uuid, []byte(payload))
+		msg.Metadata.Set(MetaRawHeaders, clip(strings.ToValidUTF8(metadata, "\uFFFD")))
+	}
+	if msg.Metadata == nil {
+		msg.Metadata = message.Metadata{}
+	}
+	delete(msg.Metadata, MetaMalformed)
+	if msg.UUID == "" {
+		msg.UUID = m.ID
+	}
+	return msg, nil
+}
+
+// unmarshalWatermill keeps a panic of the msgpack decoder, which was not written for hostile input, out of
+// the reader.
+func unmarshalWatermill(values map[string]any) (msg *message.Message, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = errors.Join(err, fmt.Errorf("decode metadata: panic: %v", p))
+		}
+	}()
+	return redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(values)
+}
+
+func stringField(values map[string]any, name string) (string, bool) {
+	s, ok := values[name].(string)
+	return s, ok
+}
+
+func clip(s string) string {
+	if len(s) > maxRaw {
+		return strings.ToValidUTF8(s[:maxRaw], "")
+	}
+	return s
+}
+
+// Position returns the Origin.Position of an entry: stream@entry-id.
+func Position(stream, entryID string) string { return stream + "@" + entryID }

@@ -1,0 +1,181 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
+	"github.com/millrace-io/millrace/plugins/redis/pubsub"
+	"github.com/millrace-io/millrace/plugins/redis/sweep"
+)
+
+// Plugin is the plugin "redis": it owns the client that everybody shares, and the instance's presence.
+type Plugin struct {
+	cfg       Config
+	readers   *poll.Metrics
+	published *pubsub.Metrics
+	publish   *pubsub.Batcher
+	trim      *trimmer
+
+	mu       sync.Mutex
+	env      pipeline.Env
+	client   goredis.UniversalClient
+	presence *presence
+	sweeper  *sweep.Sweeper
+	failed   chan error
+	domains  map[string]*Domain // by prefix
+	taken    bool               // somebody reclaims from the domains
+}
+
+// New returns the plugin with its default settings. It opens no connection.
+func New() *Plugin {
+	p := &Plugin{
+		cfg: DefaultConfig(), readers: poll.NewMetrics(), published: pubsub.NewMetrics(),
+		failed: make(chan error, 1), domains: map[string]*Domain{},
+	}
+	p.env.Logger = slog.New(slog.DiscardHandler)
+	p.publish = pubsub.NewBatcher(p.Client, pubsub.PublisherConfig{Metrics: p.published})
+	p.trim = newTrimmer(&p.cfg)
+	return p
+}
+
+// Name returns "redis".
+func (p *Plugin) Name() string { return "redis" }
+
+// Settings returns the plugin's *Config. What is changed before the service starts counts.
+func (p *Plugin) Settings() any { return &p.cfg }
+
+// ReaderMetrics returns the counters of readers that the plugin registers, for readers of other plugins.
+func (p *Plugin) ReaderMetrics() *poll.Metrics { return p.readers }
+
+// Register adds the service "redis", its health check and collectors.
+func (p *Plugin) Register(r *pipeline.Registry) error {
+	p.mu.Lock()
+	p.env = r.Env()
+	p.mu.Unlock()
+	r.Service(p.Name(), service{p})
+	r.Health(p.Name(), p.check)
+	r.Collect(p.collectors()...)
+	r.ErrorClasses(pipeline.ErrorClass{
+		Name: entry.ClassMissingMessage, Cause: "a stream entry without the field `message`",
+		Action: "another program wrote it: find and fix that program; then discard",
+	})
+	return nil
+}
+
+// Client returns the shared client once the service was started, before that nil. The plugin closes it.
+func (p *Plugin) Client() goredis.UniversalClient {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.client
+}
+
+// Fence is poll.Options.Fence by this instance's presence: while other instances may take it for dead, or another
+// process has its name, it is a time to come: nothing is begun. After that it is when the presence was back. It is the zero time before the service starts.
+func (p *Plugin) Fence() time.Time {
+	p.mu.Lock()
+	pr := p.presence
+	p.mu.Unlock()
+	if pr == nil {
+		return time.Time{}
+	}
+	return pr.fence(time.Now())
+}
+
+func (p *Plugin) check(ctx context.Context) error {
+	c := p.Client()
+	if c == nil {
+		return errors.New("redis: not started")
+	}
+	if err := c.Ping(ctx).Err(); err != nil {
+		return fmt.Errorf("redis at %s: %w", p.cfg.address(), err)
+	}
+	return nil
+}
+
+// MarkSubscription marks a consumer of another plugin that claims idle entries by itself, as the plugin marks those of its own
+// Sources, until stop is called. When the process is killed, its consumer is removed after an hour.
+func (p *Plugin) MarkSubscription(stream, group, consumer string) (stop func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.client == nil {
+		return func() {}
+	}
+	return sweep.Start(p.client, p.env.Logger, sweep.Mark{Stream: stream, Group: group, Consumer: consumer}).Stop
+}
+
+// service is the plugin's life.
+type service struct{ p *Plugin }
+
+// Start waits for the server, checks that it evicts nothing and that the user has all rights, and takes the instance's
+// name. The error wraps pipeline.ErrUnavailable when ctx ends first or a right is missing, ErrDuplicate when another process has
+// the name.
+func (s service) Start(ctx context.Context) error {
+	p := s.p
+	p.mu.Lock()
+	log, instance, running := p.env.Logger, p.env.Instance, p.client != nil
+	p.mu.Unlock()
+	if running {
+		return errors.New("redis: started twice")
+	}
+	c, err := NewClient(p.cfg.ClientConfig)
+	if err != nil {
+		return err
+	}
+	if instance == "" {
+		instance = watermill.NewULID()
+	}
+	pr := &presence{c: c, instance: instance, ttl: presenceTTL, renew: presenceRenew, log: log, failed: p.failed}
+	err = WaitFor(ctx, c, p.cfg.address(), log)
+	if err == nil {
+		err = CheckEviction(ctx, c, log)
+	}
+	if err == nil {
+		err = CheckRights(ctx, c, probeKey)
+	}
+	if err == nil {
+		err = pr.acquire(ctx)
+	}
+	if err != nil {
+		return errors.Join(err, c.Close())
+	}
+	p.mu.Lock()
+	p.client, p.presence, p.sweeper = c, pr, sweep.Start(c, log)
+	p.mu.Unlock()
+	p.trim.start(ctx, c, log)
+	return nil
+}
+
+// Stop gives the name up and closes the client. Readers and publishers have been stopped before.
+func (s service) Stop(ctx context.Context) error {
+	p := s.p
+	p.mu.Lock()
+	c, pr, sweeper := p.client, p.presence, p.sweeper
+	p.client, p.presence, p.sweeper = nil, nil, nil
+	p.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	sweeper.Stop()
+	p.trim.stop()
+	return errors.Join(pr.release(ctx), c.Close())
+}
+
+// Failed delivers an error when another process has taken the instance's name.
+func (s service) Failed() <-chan error { return s.p.failed }
+
+var (
+	_ pipeline.Plugin       = (*Plugin)(nil)
+	_ pipeline.Configurable = (*Plugin)(nil)
+	_ pipeline.Failer       = service{}
+	_ pipeline.Service      = service{}
+)

@@ -1,0 +1,51 @@
+package poll
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+// A round goes on behind what the last one claimed, and then takes the first ones: entries that fail again and again do not keep
+// the others pending.
+func TestARoundOfTheClaimerGoesOnWhereTheLastOneEnded(t *testing.T) {
+	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
+		stream := redistest.Stream(t, c)
+		require.NoError(t, c.XGroupCreateMkStream(t.Context(), stream, "g", "0").Err())
+		for range 5 {
+			require.NoError(t, c.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"message", "x"}}).Err())
+		}
+		read, err := c.XReadGroup(t.Context(), &goredis.XReadGroupArgs{Group: "g", Consumer: "slow", Streams: []string{stream, ">"}, Block: -1}).Result()
+		require.NoError(t, err)
+		var ids []string
+		for _, e := range read[0].Messages {
+			ids = append(ids, e.ID)
+		}
+		_, err = Release(t.Context(), c, stream, "g", "slow", time.Hour, ids...)
+		require.NoError(t, err)
+
+		k := &claimer{}
+		var claimed []string
+		for _, me := range []string{"a", "b", "c", "d"} { // one that reads its own entries first would get them back
+			k.r = NewReader(c, Options{
+				Config: Config{Concurrency: 1, BatchSize: 1, MinIdle: time.Hour},
+				Stream: stream, Group: "g", Consumer: me,
+			}, make(chan *message.Message), nil, nil)
+			k.r.Start()
+			require.NoError(t, k.round())
+			for _, id := range ids {
+				if k.r.Holds(id) {
+					claimed = append(claimed, id)
+				}
+			}
+			require.NoError(t, k.r.Drain(context.Background())) // returns them, so they are idle again
+		}
+		require.Equal(t, append(ids, ids[:2]...), claimed, "each in its turn, then the first ones again")
+	})
+}

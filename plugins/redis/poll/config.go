@@ -1,0 +1,111 @@
+package poll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Kind is the kind of the endpoints and origins of streams.
+const Kind = "redis-stream"
+
+// Config has the settings of a reader. Zero values of durations and counts mean the defaults, unless noted.
+type Config struct {
+	Concurrency         int              `yaml:"concurrency"`           // messages handled at once, where the route sets no limit
+	BatchSize           int              `yaml:"batch_size"`            // COUNT of one XREADGROUP; at most this many entries are read ahead
+	PollInterval        time.Duration    `yaml:"poll_interval"`         // longest sleep between two reads of an empty stream
+	InitialPollInterval time.Duration    `yaml:"initial_poll_interval"` // sleep after the first empty read; doubles up to poll_interval
+	MinIdle             time.Duration    `yaml:"min_idle"`              // others may reclaim an entry after it; the same in every instance
+	LongestHold         time.Duration    `yaml:"longest_hold"`          // longest time an entry in flight is kept alive; 0: no limit
+	AckBatchSize        int              `yaml:"ack_batch_size"`        // ids in one XACK
+	AckFlushInterval    time.Duration    `yaml:"ack_flush_interval"`    // maximum time an ack waits to be batched
+	MaxRedeliveries     int              `yaml:"max_redeliveries"`      // of a nacked entry by the same reader, before it is left pending
+	Redelivery          pipeline.Backoff `yaml:"redelivery"`            // delay before each redelivery
+}
+
+// DefaultConfig returns the documented defaults.
+func DefaultConfig() Config {
+	return Config{
+		Concurrency:         16,
+		BatchSize:           10,
+		PollInterval:        100 * time.Millisecond,
+		InitialPollInterval: 5 * time.Millisecond,
+		MinIdle:             5 * time.Minute,
+		LongestHold:         30 * time.Minute,
+		AckBatchSize:        100,
+		AckFlushInterval:    20 * time.Millisecond,
+		MaxRedeliveries:     5,
+		Redelivery:          pipeline.Backoff{First: 100 * time.Millisecond, Max: 10 * time.Second},
+	}
+}
+
+// Validate reports all errors at once, as joined *pipeline.FieldError.
+func (c Config) Validate() error {
+	var errs []error
+	check := func(ok bool, path, format string, args ...any) {
+		if !ok {
+			errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
+		}
+	}
+	check(c.Concurrency > 0, "concurrency", "must be > 0, got %d", c.Concurrency)
+	check(c.BatchSize > 0, "batch_size", "must be > 0, got %d", c.BatchSize)
+	check(c.PollInterval > 0, "poll_interval", "must be > 0, got %s", c.PollInterval)
+	check(c.InitialPollInterval > 0, "initial_poll_interval", "must be > 0, got %s", c.InitialPollInterval)
+	check(c.MinIdle >= time.Millisecond, "min_idle", "must be >= 1ms, got %s", c.MinIdle)
+	check(c.LongestHold >= 0, "longest_hold", "must be >= 0, got %s", c.LongestHold)
+	check(c.AckBatchSize > 0 && c.AckBatchSize <= maxIDs, "ack_batch_size", "must be 1..%d, got %d", maxIDs, c.AckBatchSize)
+	check(c.AckFlushInterval > 0, "ack_flush_interval", "must be > 0, got %s", c.AckFlushInterval)
+	check(c.MaxRedeliveries >= 0, "max_redeliveries", "must be >= 0, got %d", c.MaxRedeliveries)
+	return errors.Join(errs...)
+}
+
+// Options say what one Reader reads, and how.
+type Options struct {
+	Config
+	Stream, Group, Consumer string // required; the consumer's name is unique among live readers of the group
+
+	// LongestHandlerHold is LongestHold from the moment at which a handler has started. Zero: LongestHold.
+	LongestHandlerHold time.Duration
+	// ReclaimInterval is how often the reader claims idle entries of other consumers. Zero or less: never.
+	ReclaimInterval time.Duration
+	// Gate stops the reading of new entries while it returns false. It is called before every read and must be cheap.
+	// Nil: open.
+	Gate func() bool
+	// Fence returns the time since which the server must have confirmed that an entry is this consumer's, before a handler
+	// may start. An entry that was confirmed earlier is looked up again first. While the time is in the future, nothing is
+	// read or started. Fence is called before every entry and must be cheap. Nil: only MinIdle decides.
+	Fence func() time.Time
+	// Absent is called when the stream or its group does not exist (NOGROUP). True: they were created again, at 0, and the
+	// reader goes on. False: the reader stops. After an error it is called again, later. Nil: the reader stops.
+	Absent func(ctx context.Context) (again bool, err error)
+	// Base is the parent of the messages' contexts. Nil: context.Background.
+	Base context.Context
+	// CancelUnfinished makes a drain that runs out of time cancel the contexts of unfinished messages.
+	CancelUnfinished bool
+}
+
+func (o Options) withDefaults() Options {
+	d := DefaultConfig()
+	o.Concurrency = positive(o.Concurrency, d.Concurrency)
+	o.BatchSize = positive(o.BatchSize, d.BatchSize)
+	o.PollInterval = positive(o.PollInterval, d.PollInterval)
+	o.InitialPollInterval = min(positive(o.InitialPollInterval, d.InitialPollInterval), o.PollInterval)
+	o.MinIdle = positive(o.MinIdle, d.MinIdle)
+	o.LongestHandlerHold = positive(o.LongestHandlerHold, o.LongestHold)
+	o.AckBatchSize = min(positive(o.AckBatchSize, d.AckBatchSize), maxIDs)
+	o.AckFlushInterval = positive(o.AckFlushInterval, d.AckFlushInterval)
+	if o.Base == nil {
+		o.Base = context.Background()
+	}
+	return o
+}
+
+func positive[T int | time.Duration](v, otherwise T) T {
+	if v > 0 {
+		return v
+	}
+	return otherwise
+}

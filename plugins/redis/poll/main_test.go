@@ -1,0 +1,9 @@
+package poll_test
+
+import (
+	"testing"
+
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }

@@ -1,0 +1,179 @@
+package pubsub_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/pubsub"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+func publisher(t *testing.T, c goredis.UniversalClient, m *pubsub.Metrics) *pubsub.Publisher {
+	t.Helper()
+	p, err := pubsub.NewPublisher(c, pubsub.PublisherConfig{Metrics: m})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+func TestPublishWritesPlainFields(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		c := s.Client(t)
+		stream := redistest.Stream(t, c)
+		m := message.NewMessage("u", []byte(`{"targetId":777}`))
+		m.Metadata.Set(pipeline.MetaKey, "777")
+		m.Metadata.Set("a", "1")
+		require.NoError(t, publisher(t, c, nil).Publish(stream, m))
+		raw, err := c.Do(t.Context(), "XRANGE", stream, "-", "+").Slice()
+		require.NoError(t, err)
+		require.Len(t, raw, 1)
+		require.Equal(t, []any{"key", "777", "message", `{"targetId":777}`, "uuid", "u", "headers", `{"a":"1"}`}, raw[0].([]any)[1])
+		require.Equal(t, "777", m.Metadata.Get(pipeline.MetaKey), "the caller's message must not be changed")
+	})
+}
+
+func TestConcurrentPublishesShareAPipeline(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		c := s.Client(t)
+		stream := redistest.Stream(t, c)
+		m := pubsub.NewMetrics()
+		far := s.Client(t)
+		far.AddHook(distance(2 * time.Millisecond)) // else a caller may be done before the next one comes
+		p := publisher(t, far, m)
+		const callers, calls, each = 50, 20, 3
+		var wg sync.WaitGroup
+		for i := range callers {
+			wg.Go(func() {
+				for j := range calls {
+					var ms []*message.Message
+					for k := range each {
+						ms = append(ms, message.NewMessage(fmt.Sprintf("%d-%d-%d", i, j, k), []byte("x")))
+					}
+					if err := p.Publish(stream, ms...); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		entries, err := c.XRange(t.Context(), stream, "-", "+").Result()
+		require.NoError(t, err)
+		require.Len(t, entries, callers*calls*each)
+		at := map[string]int{}
+		for i, e := range entries {
+			at[e.Values["uuid"].(string)] = i
+		}
+		require.Len(t, at, callers*calls*each)
+		for i := range callers {
+			for j := range calls {
+				for k := range each {
+					here := at[fmt.Sprintf("%d-%d-%d", i, j, k)]
+					if k > 0 {
+						require.Greater(t, here, at[fmt.Sprintf("%d-%d-%d", i, j, k-1)], "the messages of a call are out of order")
+					}
+					if j > 0 {
+						require.Greater(t, here, at[fmt.Sprintf("%d-%d-%d", i, j-1, k)], "the calls of a caller are out of order")
+					}
+				}
+			}
+		}
+		require.EqualValues(t, callers*calls*each, redistest.Metric(t, m, "published_total"))
+		require.Less(t, redistest.Metric(t, m, "publish_batches_total"), float64(callers*calls)/2)
+	})
+}
+
+func TestAFailedEntryFailsItsOwnCallOnly(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		c := s.Client(t)
+		good, bad := redistest.Stream(t, c), redistest.Stream(t, c)
+		require.NoError(t, c.Set(t.Context(), bad, "a string", 0).Err())
+		p := publisher(t, c, nil)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if err := p.Publish(good, message.NewMessage("good", nil)); err != nil {
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				err := p.Publish(bad, message.NewMessage("bad", nil))
+				if err == nil {
+					t.Error("published into a string")
+				}
+			})
+		}
+		wg.Wait()
+		n, err := c.XLen(t.Context(), good).Result()
+		require.NoError(t, err)
+		require.EqualValues(t, 20, n)
+		require.ErrorContains(t, p.Publish(bad, message.NewMessage("u1", nil)), "publish to "+bad+": message u1: WRONGTYPE")
+	})
+}
+
+func TestPublishEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	// A server that accepts and never answers.
+	silent := redistest.NewProxy(t, "127.0.0.1:1")
+	silent.Mute()
+	c := redistest.Server{Addr: silent.Addr()}.Client(t, func(cfg *goredis.Options) { cfg.ReadTimeout = time.Minute })
+	p := publisher(t, c, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for range 5 { // one leads, the others wait for it: all must come back
+		wg.Go(func() {
+			m := message.NewMessage("u", nil)
+			m.SetContext(ctx)
+			if err := p.Publish("s", m); err == nil {
+				t.Error("published to a silent server")
+			}
+		})
+	}
+	wg.Wait()
+	require.Less(t, time.Since(begin), 20*time.Second)
+	m := message.NewMessage("u", nil)
+	m.SetContext(ctx)
+	require.ErrorIs(t, p.Publish("s", m), context.DeadlineExceeded, "before anything is sent")
+}
+
+func TestPublisherClosed(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		c := s.Client(t)
+		p := publisher(t, c, nil)
+		require.NoError(t, p.Close())
+		require.NoError(t, p.Close())
+		require.ErrorIs(t, p.Publish("s", message.NewMessage("u", nil)), pubsub.ErrPublisherClosed)
+		require.NoError(t, p.Publish("s"), "nothing to publish")
+		require.NoError(t, c.Ping(t.Context()).Err(), "the client stays its owner's")
+	})
+}
+
+func TestConstructorsRefuseNil(t *testing.T) {
+	t.Parallel()
+	_, err := pubsub.NewPublisher(nil, pubsub.PublisherConfig{})
+	require.Error(t, err)
+	_, err = pubsub.NewSubscriber(nil, pubsub.SubscriberConfig{})
+	require.Error(t, err)
+}
+
+// distance is a hook that makes every pipeline take at least so long.
+type distance time.Duration
+
+func (distance) DialHook(next goredis.DialHook) goredis.DialHook          { return next }
+func (distance) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
+func (d distance) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		time.Sleep(time.Duration(d)) // the work itself: a server far away
+		return next(ctx, cmds)
+	}
+}

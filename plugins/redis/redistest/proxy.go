@@ -1,0 +1,120 @@
+package redistest
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Proxy is a TCP proxy in front of a server whose connections can be cut.
+type Proxy struct {
+	ln     net.Listener
+	target string
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+	down  bool
+	muted bool // accepts, and never answers
+	wg    sync.WaitGroup
+}
+
+// NewProxy starts a proxy, which ends with the test.
+func NewProxy(t testing.TB, target string) *Proxy {
+	t.Helper()
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p := &Proxy{ln: ln, target: target, conns: map[net.Conn]struct{}{}}
+	p.wg.Go(p.accept)
+	t.Cleanup(func() {
+		_ = ln.Close()
+		p.Cut()
+		p.wg.Wait()
+	})
+	return p
+}
+
+// Addr is where the proxy listens.
+func (p *Proxy) Addr() string { return p.ln.Addr().String() }
+
+func (p *Proxy) accept() {
+	for {
+		in, err := p.ln.Accept()
+		if err != nil {
+			return
+		}
+		if p.keepMuted(in) {
+			continue
+		}
+		out, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", p.target)
+		if err != nil || !p.keep(in, out) {
+			_ = in.Close()
+			if out != nil {
+				_ = out.Close()
+			}
+			continue
+		}
+		p.wg.Go(func() { p.pump(in, out) })
+		p.wg.Go(func() { p.pump(out, in) })
+	}
+}
+
+func (p *Proxy) keep(conns ...net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.down {
+		return false
+	}
+	for _, c := range conns {
+		p.conns[c] = struct{}{}
+	}
+	return true
+}
+
+func (p *Proxy) pump(dst, src net.Conn) {
+	_, _ = io.Copy(dst, src)
+	_ = dst.Close()
+	_ = src.Close()
+	p.mu.Lock()
+	delete(p.conns, dst)
+	delete(p.conns, src)
+	p.mu.Unlock()
+}
+
+// Cut closes all connections, in the middle of whatever they carry.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// SetDown refuses new connections too, until it is called with false.
+func (p *Proxy) SetDown(down bool) {
+	p.mu.Lock()
+	p.down = down
+	p.mu.Unlock()
+	if down {
+		p.Cut()
+	}
+}
+
+// Mute makes the proxy accept connections and never answer on them.
+func (p *Proxy) Mute() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.muted = true
+}
+
+func (p *Proxy) keepMuted(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.muted {
+		p.conns[c] = struct{}{}
+	}
+	return p.muted
+}

@@ -1,0 +1,104 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// ErrEvicts says that the server may evict keys when its memory is full: streams would vanish with what
+// nobody has read. Set maxmemory-policy to noeviction.
+var ErrEvicts = errors.New("redis: maxmemory-policy must be noeviction")
+
+const (
+	waitStep   = 500 * time.Millisecond
+	waitRemind = 10 * time.Second
+	pingBound  = 2 * time.Second
+)
+
+// WaitFor waits until the server answers and is ready to serve. When ctx ends first, or the server refuses the
+// credentials or the database number, the error wraps pipeline.ErrUnavailable and has address and reason.
+func WaitFor(ctx context.Context, c goredis.UniversalClient, address string, log *slog.Logger) error {
+	begin, said := time.Now(), time.Time{}
+	var reason error
+	for {
+		ping, cancel := context.WithTimeout(ctx, pingBound)
+		err := c.Ping(ping).Err()
+		cancel()
+		if err == nil {
+			if !said.IsZero() {
+				log.InfoContext(ctx, "redis answers", slog.String("address", address), slog.Duration("after", time.Since(begin)))
+			}
+			return nil
+		}
+		if refused(err) {
+			return fmt.Errorf("redis: %w: %s refuses us: %w", pipeline.ErrUnavailable, address, err)
+		}
+		if reason == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+			reason = err // the last ping is cut short by ctx, which is no reason
+		}
+		if time.Since(said) >= waitRemind {
+			said = time.Now()
+			log.WarnContext(ctx, "waiting for redis", slog.String("address", address), pipeline.Err(err))
+		}
+		t := time.NewTimer(waitStep)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return fmt.Errorf("redis: %w: no answer from %s in %s: %w", pipeline.ErrUnavailable, address, time.Since(begin).Round(time.Millisecond), reason)
+		}
+	}
+}
+
+// refused reports whether waiting can't help: credentials, rights or the database number are wrong.
+func refused(err error) bool {
+	for _, prefix := range []string{"WRONGPASS", "NOAUTH", "NOPERM", "ERR AUTH", "ERR invalid password", "ERR DB index is out of range", "ERR SELECT is not allowed"} {
+		if strings.HasPrefix(err.Error(), prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// CheckEviction returns an error that wraps ErrEvicts when a server may evict keys. INFO is asked, because
+// managed services block CONFIG; where even INFO doesn't tell, a warning is logged.
+func CheckEviction(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) error {
+	if cluster, ok := c.(*goredis.ClusterClient); ok {
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+			return checkEviction(ctx, node, log)
+		})
+	}
+	return checkEviction(ctx, c, log)
+}
+
+func checkEviction(ctx context.Context, c goredis.Cmdable, log *slog.Logger) error {
+	info, err := c.Info(ctx, "memory").Result()
+	policy, ok := infoField(info, "maxmemory_policy")
+	switch {
+	case err != nil:
+		log.WarnContext(ctx, "maxmemory-policy is unknown, it must be noeviction", pipeline.Err(err))
+	case !ok:
+		log.WarnContext(ctx, "maxmemory-policy is unknown, it must be noeviction")
+	case policy != "noeviction":
+		return fmt.Errorf("%w, got %s: streams would be evicted unread", ErrEvicts, policy)
+	}
+	return nil
+}
+
+// infoField returns one field of an INFO reply.
+func infoField(info, name string) (string, bool) {
+	for line := range strings.Lines(info) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), ":"); ok && k == name {
+			return v, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,45 @@
+package redis
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
+)
+
+// Sink publishes to a stream, which is created when missing. All sinks of the plugin share pipelines.
+func (p *Plugin) Sink(stream string) pipeline.Sink {
+	return sink{p, pipeline.Endpoint{Kind: poll.Kind, Name: stream}}
+}
+
+type sink struct {
+	p  *Plugin
+	at pipeline.Endpoint
+}
+
+// Describe returns the stream.
+func (s sink) Describe() pipeline.Endpoint { return s.at }
+
+// Publish returns when all messages are in the stream, with the trace context of ctx in their headers. See
+// Publisher for what may be there twice.
+func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	traced := trace.SpanContextFromContext(ctx).IsValid()
+	entries := make([]entry.Entry, len(msgs))
+	for i, m := range msgs {
+		if traced {
+			m = m.Copy() // the caller's message is not ours to change
+			pipeline.InjectTrace(ctx, m.Metadata)
+		}
+		entries[i] = entry.New(m)
+	}
+	return s.p.publish.Publish(ctx, s.at.Name, entries)
+}
+
+var _ pipeline.Sink = sink{}

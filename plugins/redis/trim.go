@@ -1,0 +1,244 @@
+package redis
+
+import (
+	"context"
+	_ "embed" // the script
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
+)
+
+//go:embed lua/tidy.lua
+var tidySource string
+
+// TrimConfig says what is removed from the streams that routes read. Elastic streams have settings of their own.
+type TrimConfig struct {
+	// Trim removes what the groups that count have acknowledged: the groups that read the stream in this process, that of
+	// its domain, and RequiredGroups.
+	Trim bool `yaml:"trim"`
+	// TrimExcept are streams, and prefixes of domains, from which nothing is removed.
+	TrimExcept []string `yaml:"trim_except"`
+	// ForeignGroupGrace is how long any other consumer group may delay the trimming of what the groups that count have
+	// acknowledged. After that the group is ignored until it has caught up. Zero: it is ignored at once.
+	ForeignGroupGrace time.Duration `yaml:"foreign_group_grace"`
+	// RequiredGroups are consumer groups that delay trimming without a limit, on each stream where they exist.
+	RequiredGroups []string `yaml:"required_groups"`
+}
+
+// Validate reports every mistake at once.
+func (c TrimConfig) Validate() error {
+	var p problems
+	p.check(c.ForeignGroupGrace >= 0, "foreign_group_grace", "must be >= 0, got %s", c.ForeignGroupGrace)
+	for i, g := range c.RequiredGroups {
+		p.check(g != "" && !strings.Contains(g, "\n"), fmt.Sprintf("required_groups[%d]", i), "must be the name of a consumer group, got %q", g)
+	}
+	for i, s := range c.TrimExcept {
+		p.check(s != "", fmt.Sprintf("trim_except[%d]", i), "must be a stream or the prefix of a domain")
+	}
+	return p.err()
+}
+
+const (
+	commandTimeout = 10 * time.Second // of one command with the client's own retries
+
+	trimInterval = 5 * time.Second // between two rounds
+	trimNotice   = time.Minute     // the least time between two warnings with the same text
+)
+
+// trimmer removes what need no longer be kept from the streams that are read here. Every instance does it.
+type trimmer struct {
+	cfg     *Config
+	metrics trimMetrics
+	script  *goredis.Script
+	notices *pipeline.LogSampler
+	every   time.Duration
+
+	mu      sync.Mutex
+	streams map[string]*trimmedStream
+
+	end  context.CancelFunc
+	done sync.WaitGroup
+}
+
+// trimmedStream is a stream that is, or was, read here.
+type trimmedStream struct {
+	groups  []string                  // that read it since the process began: none is foreign, also between two readings
+	reading map[*trimReading]struct{} // now
+	acked   int64                     // by readers here, at the last visit
+	left    bool                      // the last visit left entries, or failed, or there was none yet
+}
+
+type trimReading struct {
+	group string
+	acked func() int64
+}
+
+func newTrimmer(cfg *Config) *trimmer {
+	return &trimmer{
+		cfg: cfg, metrics: newTrimMetrics(), script: goredis.NewScript(groupsSource + tidySource), every: trimInterval,
+		notices: pipeline.NewLogSampler(trimNotice), streams: map[string]*trimmedStream{},
+	}
+}
+
+// add has a stream trimmed while group reads it, until stop is called. acked counts what was acknowledged here; nil: it is
+// not known. Without a group nothing is trimmed.
+func (t *trimmer) add(stream, group string, acked func() int64) (stop func()) {
+	if group == "" {
+		return func() {}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.streams[stream]
+	if s == nil {
+		s = &trimmedStream{reading: map[*trimReading]struct{}{}}
+		t.streams[stream] = s
+	}
+	if !slices.Contains(s.groups, group) {
+		s.groups = append(s.groups, group)
+	}
+	reading := &trimReading{group, acked}
+	s.reading[reading] = struct{}{}
+	s.left = true
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(s.reading, reading)
+	}
+}
+
+func (t *trimmer) start(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) {
+	if !t.cfg.Trim {
+		return
+	}
+	ctx, t.end = context.WithCancel(context.WithoutCancel(ctx))
+	t.done.Go(func() {
+		tick := time.NewTicker(t.every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			t.round(ctx, c, log)
+		}
+	})
+}
+
+func (t *trimmer) stop() {
+	if t.end != nil {
+		t.end()
+		t.done.Wait()
+	}
+}
+
+// visit is one stream that is to be looked at.
+type visit struct {
+	stream  string
+	reading []string // groups that read it here now: while one of them is missing, nothing is removed
+	count   []string // more groups that count
+	acked   int64
+}
+
+// due returns the streams in which something may be removed: where something was acknowledged here since the last visit, or
+// that visit left entries.
+func (t *trimmer) due(except []string) []visit {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []visit
+	for name, s := range t.streams {
+		if len(s.reading) == 0 || slices.ContainsFunc(except, func(e string) bool { return e == name || isShard(e, name) }) {
+			continue
+		}
+		v := visit{stream: name, count: append(slices.Clone(s.groups), t.cfg.RequiredGroups...)}
+		known := true
+		for r := range s.reading {
+			v.reading = append(v.reading, r.group)
+			if known = known && r.acked != nil; known {
+				v.acked += r.acked()
+			}
+		}
+		if known && !s.left && v.acked == s.acked {
+			continue
+		}
+		for _, d := range t.cfg.Domains { // its route may be switched off here
+			if isShard(d.Prefix, name) {
+				v.count = append(v.count, d.Group)
+			}
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// isShard reports whether stream is a shard of the domain with that prefix.
+func isShard(prefix, stream string) bool {
+	shard, ok := strings.CutPrefix(stream, prefix+":")
+	return ok && shard != "" && strings.Trim(shard, "0123456789") == ""
+}
+
+// round visits every stream that is due, and ends early when the server doesn't answer.
+func (t *trimmer) round(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) {
+	var delays Delays
+	for _, v := range t.due(t.cfg.TrimExcept) {
+		trimmed, left, delaying, err := t.tidy(ctx, c, v)
+		if ctx.Err() != nil {
+			return
+		}
+		t.mu.Lock()
+		s := t.streams[v.stream]
+		s.acked, s.left = v.acked, err != nil || left > 0
+		t.mu.Unlock()
+		if err != nil {
+			t.metrics.failures.Inc()
+			t.notices.Warn(log, "a stream was not trimmed, tried again", slog.String(pipeline.LogStream, v.stream), pipeline.Err(err))
+			if !poll.IsReply(err) {
+				return
+			}
+			continue
+		}
+		t.metrics.trimmed.Add(float64(trimmed))
+		delays.Note(v.stream, delaying, t.cfg.ForeignGroupGrace)
+	}
+	t.metrics.delaying.Reset()
+	for group, n := range delays.ByGroup() {
+		t.metrics.delaying.WithLabelValues(group).Set(float64(n))
+	}
+	if delays.Streams > 0 {
+		t.notices.Warn(log, "a foreign consumer group delays the trimming of a stream",
+			slog.String(pipeline.LogStream, delays.Stream), slog.String(pipeline.LogGroup, delays.Worst.Group), slog.Duration("for", delays.Worst.For),
+			slog.Bool("ignored", delays.Worst.Ignored), slog.Duration("foreign_group_grace", t.cfg.ForeignGroupGrace), slog.Int("streams", delays.Streams))
+	}
+}
+
+// tidy runs tidy.lua for one stream.
+func (t *trimmer) tidy(ctx context.Context, c goredis.UniversalClient, v visit) (trimmed, left int64, delaying []DelayingGroup, err error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	reply, err := t.script.Run(ctx, c, []string{v.stream, MetaKey(v.stream)},
+		strings.Join(v.reading, "\n"), t.cfg.ForeignGroupGrace.Milliseconds(), strings.Join(slices.Concat(v.reading, v.count), "\n")).Slice()
+	if err != nil {
+		return 0, 0, nil, fmt.Errorf("tidy.lua: %w", err)
+	}
+	if len(reply) == 3 {
+		trimmed, ok1 := reply[0].(int64)
+		left, ok2 := reply[1].(int64)
+		delaying, err := ParseDelaying(reply[2])
+		if ok1 && ok2 && err == nil {
+			return trimmed, left, delaying, nil
+		}
+	}
+	return 0, 0, nil, fmt.Errorf("tidy.lua: unexpected reply %v", reply)
+}
+
+// TrimFor has the plugin trim a stream while another plugin reads it for group, as it does for its own Sources, until stop
+// is called.
+func (p *Plugin) TrimFor(stream, group string) (stop func()) { return p.trim.add(stream, group, nil) }

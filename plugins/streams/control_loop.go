@@ -1,0 +1,246 @@
+package streams
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
+)
+
+// reactivateAfter is after how many consecutive rounds a stream is reactivated that exists and is
+// read here, but is not in the active set. One is not enough: during an idle stop the stream is out
+// of the set for a moment before it is deleted.
+const reactivateAfter = 2
+
+// visitBatch is how many streams one pipeline visits, bounded by callTimeout.
+const visitBatch = 100
+
+// controlLoop runs reconcile every Config.ReconcileInterval and after Refresh, until the life ends.
+func (s *subscription) controlLoop() {
+	defer close(s.kept)
+	timer := time.NewTimer(s.m.config().ReconcileInterval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.life.Done():
+			return
+		case <-s.m.refresh:
+		case <-timer.C:
+		}
+		s.reconcile()
+		timer.Reset(s.m.config().ReconcileInterval)
+	}
+}
+
+// reconcile reads the active set, starts and changes streams, and visits the running ones. It waits
+// for nothing that a slow handler could delay: starts and stops run in goroutines, one per stream.
+func (s *subscription) reconcile() {
+	s.reap()
+	ctx, cancel := context.WithTimeout(s.life, callTimeout)
+	active, err := s.m.active.get(ctx)
+	cancel()
+	if err != nil {
+		if s.life.Err() == nil {
+			s.m.metrics.failed(s.m.kind.Type, "active")
+			s.m.log.Warn("active set could not be read, running streams go on", pipeline.Err(err))
+		}
+		s.visitAll(nil)
+		return
+	}
+	wanted := make(map[int64]Activation, len(active))
+	for _, a := range active {
+		wanted[a.ID] = a
+		r := s.get(a.ID)
+		switch {
+		case r != nil:
+			s.apply(r, a)
+		case !a.Paused:
+			s.begin(a.ID, func(ctx context.Context) { s.startActive(ctx, a) })
+		}
+	}
+	s.countForeign(wanted)
+	s.visitAll(wanted)
+	s.retryCleanups()
+}
+
+// begin runs f under the lock of id in a goroutine. During another start or stop of id it does
+// nothing: the next round tries again. f must end when the life ends. Its own timeouts and that of
+// the drain bound it.
+func (s *subscription) begin(id int64, f func(context.Context)) {
+	unlock := s.locks.tryLock(id)
+	if unlock == nil {
+		return
+	}
+	s.ops.Go(func() {
+		defer unlock()
+		f(s.work)
+	})
+}
+
+func (s *subscription) startActive(ctx context.Context, a Activation) {
+	select {
+	case s.starts <- struct{}{}:
+		defer func() { <-s.starts }()
+	case <-s.life.Done():
+		return
+	}
+	err := s.startLocked(ctx, a)
+	s.noteForeign(a.ID, errors.Is(err, ErrForeign))
+	if errors.Is(err, ErrForeign) || errors.Is(err, ErrRefused) {
+		s.reportBlocked(ctx, a.ID)
+	}
+	if err != nil && !errors.Is(err, ErrForeign) && s.life.Err() == nil {
+		s.m.metrics.failed(s.m.kind.Type, "start")
+		s.m.sampler.Warn(s.m.log, "stream not started, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(a.ID)), pipeline.Err(err))
+	}
+}
+
+// reportBlocked calls Options.Blocked.
+func (s *subscription) reportBlocked(ctx context.Context, id int64) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := s.m.blocked(ctx, id); err != nil && s.life.Err() == nil {
+		s.m.sampler.Warn(s.m.log, "a stream that can't be used was not reported, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(id)), pipeline.Err(err))
+	}
+}
+
+// reap removes the readers that ended by themselves: their streams are gone and not active.
+func (s *subscription) reap() {
+	for _, r := range s.list() {
+		if r.ended() {
+			s.begin(r.id, func(ctx context.Context) { s.remove(ctx, r, stopInactive) })
+		}
+	}
+}
+
+// visitAll visits every running stream. A visit writes the status of this instance, trims
+// acknowledged entries, and finds out whether the stream is idle or no longer active. wanted is nil
+// when the active set could not be read.
+func (s *subscription) visitAll(wanted map[int64]Activation) {
+	list, c := s.list(), s.m.config()
+	var found redis.Delays
+	var failed int
+	var first error
+	for len(list) > 0 && s.life.Err() == nil {
+		n := min(len(list), visitBatch)
+		part := list[:n]
+		list = list[n:]
+		keys, args := make([][]string, n), make([][]any, n)
+		for i, r := range part {
+			keys[i] = []string{r.stream, MetaKey(r.stream)}
+			args[i] = append(s.m.args(r.id), s.m.statusField(), s.status(r))
+		}
+		ctx, cancel := context.WithTimeout(s.life, callTimeout)
+		cmds := runAll(ctx, s.m.client(), s.m.scripts.visit, keys, args)
+		unanswered := 0
+		late := ctx.Err() != nil
+		cancel()
+		for i, cmd := range cmds {
+			t, err := parseVisited(cmd.Result())
+			if err = s.m.refusal(part[i].id, err); errors.Is(err, ErrForeign) {
+				s.begin(part[i].id, func(ctx context.Context) {
+					if s.get(part[i].id) == part[i] {
+						_ = s.stopLocked(ctx, part[i], stopForeign) // logged there
+					}
+				})
+				continue
+			} else if errors.Is(err, ErrRefused) {
+				s.m.metrics.failed(s.m.kind.Type, "visit")
+				if _, active := wanted[part[i].id]; active {
+					s.begin(part[i].id, func(ctx context.Context) { s.reportBlocked(ctx, part[i].id) })
+				}
+				continue // logged there; the round of the others did not fail
+			}
+			if err != nil {
+				failed++
+				if !poll.IsReply(err) {
+					unanswered++
+				}
+				if first == nil {
+					first = err
+				}
+				continue
+			}
+			s.m.metrics.trimmed(s.m.kind.Type, t.trimmed)
+			found.Note(part[i].stream, t.delaying, c.ForeignGroupGrace)
+			s.evaluate(part[i], t, wanted)
+		}
+		if late || unanswered == n { // the server is unavailable: the others would take as long
+			failed += len(list)
+			break
+		}
+	}
+	s.m.delayed(&found)
+	if first != nil && s.life.Err() == nil {
+		s.m.metrics.failed(s.m.kind.Type, "visit")
+		s.m.log.Warn("streams could not be visited", slog.Int("streams", failed), pipeline.Err(first))
+	}
+}
+
+// evaluate decides what to do with a stream after a visit.
+func (s *subscription) evaluate(r *running, t visited, wanted map[int64]Activation) {
+	_, active := wanted[r.id]
+	s.mu.Lock()
+	paused := r.paused
+	if wanted == nil || active || !t.exists {
+		r.missed = 0
+	} else {
+		r.missed++
+	}
+	missed := r.missed
+	s.mu.Unlock()
+
+	inFlight, _ := s.m.inFlight.count(r.stream)
+	c := s.m.config()
+	switch {
+	case !t.exists && wanted != nil && !active:
+		s.begin(r.id, func(ctx context.Context) {
+			if s.get(r.id) == r {
+				_ = s.stopLocked(ctx, r, stopInactive) // logged there
+				s.m.Refresh()
+			}
+		})
+	case t.exists && t.drained && !paused && inFlight == 0 && t.idleMillis >= c.IdleTimeout.Milliseconds():
+		s.begin(r.id, func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, c.StopTimeout+callTimeout)
+			defer cancel()
+			if n, _ := s.m.inFlight.count(r.stream); n == 0 && s.get(r.id) == r {
+				s.retire(ctx, r)
+			}
+		})
+	case missed >= reactivateAfter:
+		s.begin(r.id, func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			defer cancel()
+			_ = s.m.reactivate(ctx, r.id) // logged there
+		})
+	}
+}
+
+// status is the status of a stream in this instance, as JSON.
+func (s *subscription) status(r *running) string {
+	n, last := s.m.inFlight.count(r.stream)
+	s.mu.Lock()
+	st := wireStatus{Slots: r.slots, Paused: r.paused, Since: r.since.UnixMilli(), InFlight: n}
+	s.mu.Unlock()
+	if !last.IsZero() {
+		st.Last = last.UnixMilli()
+	}
+	text, _ := json.Marshal(st) // numbers and a bool: can't fail
+	return string(text)
+}
+
+func (s *subscription) list() []*running {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*running, 0, len(s.running))
+	for _, r := range s.running {
+		list = append(list, r)
+	}
+	return list
+}

@@ -1,0 +1,61 @@
+package streams
+
+import (
+	"context"
+	"sync"
+)
+
+// keyedMutex is one lock per key. A key without holder and waiters takes no memory.
+type keyedMutex struct {
+	mu sync.Mutex
+	m  map[int64]*keyLock
+}
+
+type keyLock struct {
+	held chan struct{} // capacity 1
+	refs int           // holder and waiters
+}
+
+// lock waits for key and returns what releases it, or ctx's error.
+func (k *keyedMutex) lock(ctx context.Context, key int64) (unlock func(), err error) {
+	l := k.ref(key)
+	select {
+	case l.held <- struct{}{}:
+		return func() { <-l.held; k.unref(key, l) }, nil
+	case <-ctx.Done():
+		k.unref(key, l)
+		return nil, ctx.Err()
+	}
+}
+
+// tryLock returns nil when key is locked.
+func (k *keyedMutex) tryLock(key int64) (unlock func()) {
+	l := k.ref(key)
+	select {
+	case l.held <- struct{}{}:
+		return func() { <-l.held; k.unref(key, l) }
+	default:
+		k.unref(key, l)
+		return nil
+	}
+}
+
+func (k *keyedMutex) ref(key int64) *keyLock {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l, ok := k.m[key]
+	if !ok {
+		l = &keyLock{held: make(chan struct{}, 1)}
+		k.m[key] = l
+	}
+	l.refs++
+	return l
+}
+
+func (k *keyedMutex) unref(key int64, l *keyLock) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.refs--; l.refs == 0 {
+		delete(k.m, key)
+	}
+}
