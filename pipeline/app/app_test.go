@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -158,24 +157,6 @@ type result struct {
 	stdout, stderr string
 }
 
-// buffer is a writer that several goroutines may use.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 func options(p pipeline.Plugin, args ...string) app.Options {
 	return app.Options{Name: "mill", Version: "v1.2.3", Plugins: []pipeline.Plugin{p}, Args: args, Environ: []string{}, Profiles: fstest.MapFS{
 		"embedded.yaml":   {Data: []byte("environment: embedded\n")},
@@ -186,7 +167,7 @@ func options(p pipeline.Plugin, args ...string) app.Options {
 }
 
 func run(ctx context.Context, o app.Options) result {
-	var stdout, stderr buffer
+	var stdout, stderr pipelinetest.Buffer
 	o.Stdout, o.Stderr = &stdout, &stderr
 	code := app.Main(ctx, o)
 	return result{code, stdout.String(), stderr.String()}

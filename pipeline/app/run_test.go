@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/configs"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
 // start runs Main and returns where its result will be.
@@ -146,7 +147,7 @@ func TestASecondCtrlCEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	var log buffer
+	var log pipelinetest.Buffer
 	child := exec.CommandContext(t.Context(), self)
 	child.Env = append(os.Environ(), childVariable+"=1")
 	child.Stderr = &log

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -27,7 +26,7 @@ type bench struct {
 	records chan *sarama.ConsumerMessage
 	endSess context.CancelFunc
 	ended   chan struct{}
-	log     *bytes.Buffer
+	log     *pipelinetest.Buffer
 	again   *pipelinetest.Recorder // what was moved to the end of the topic
 
 	mu    sync.Mutex
@@ -49,7 +48,7 @@ func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testin
 		if opt.config != nil {
 			opt.config(&c)
 		}
-		b := &bench{t: t, records: make(chan *sarama.ConsumerMessage, 1000), ended: make(chan struct{}), log: &bytes.Buffer{}}
+		b := &bench{t: t, records: make(chan *sarama.ConsumerMessage, 1000), ended: make(chan struct{}), log: &pipelinetest.Buffer{}}
 		b.sub = newSubscription(c, "topic", "group", f, slog.New(slog.NewTextHandler(b.log, nil)), newMetrics())
 		b.again = pipelinetest.NewRecorder("topic")
 		switch {

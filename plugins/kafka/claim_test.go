@@ -1,9 +1,9 @@
 package kafka
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -386,11 +386,13 @@ func TestClaimNamesTheHeadOfLine(t *testing.T) {
 		}
 		synctest.Wait()
 		time.Sleep(20 * time.Second)
+		synctest.Wait()
 		l := b.claim.status(time.Now())
 		require.Equal(t, claimStatus{inFlight: 3, heldBack: 6, lag: 9, headOffset: 1, headFor: 20 * time.Second}, l)
 		require.Empty(t, b.log.String(), "not yet")
 		time.Sleep(time.Minute)
-		require.Equal(t, 1, bytes.Count(b.log.Bytes(), []byte("holds back")), "once per record")
+		synctest.Wait()
+		require.Equal(t, 1, strings.Count(b.log.String(), "holds back"), "once per record")
 		require.Contains(t, b.log.String(), "topic=topic group=group partition=3 offset=1 count=6 held_for=30s")
 		got[1].Ack()
 		synctest.Wait()
@@ -409,11 +411,11 @@ func TestTroubleIsLoggedOnceAChange(t *testing.T) {
 					for range 10 {
 						b.sub.markDown(errors.New("broker away"))
 					}
-					require.Equal(t, round, bytes.Count(b.log.Bytes(), []byte("level=WARN")))
+					require.Equal(t, round, strings.Count(b.log.String(), "level=WARN"))
 					cure(b)
 					cure(b)
 					b.out()
-					require.Equal(t, round, bytes.Count(b.log.Bytes(), []byte("has recovered")))
+					require.Equal(t, round, strings.Count(b.log.String(), "has recovered"))
 				}
 			})
 		})

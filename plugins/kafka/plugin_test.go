@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -106,32 +105,15 @@ func freePort(t *testing.T) (string, int) {
 }
 
 // logged returns a registered plugin on addr and what it logs.
-func logged(t *testing.T, addr string) (*Plugin, *syncBuffer) {
+func logged(t *testing.T, addr string) (*Plugin, *pipelinetest.Buffer) {
 	t.Helper()
-	p, log := New(), &syncBuffer{}
+	p, log := New(), &pipelinetest.Buffer{}
 	c := p.Settings().(*Config)
 	quick(c)
 	_, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(log, nil))}, p)
 	require.NoError(t, err)
 	c.Brokers = []string{addr} // after Register, as the embedded environment does it
 	return p, log
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.String()
 }
 
 func TestStartGivesUpWithItsContext(t *testing.T) {

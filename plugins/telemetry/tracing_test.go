@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 )
 
@@ -120,7 +121,7 @@ func TestCollectorAway(t *testing.T) {
 	settings(t, p).Listen = "127.0.0.1:0"
 	provider, flush, err := p.Tracing(t.Context(), "mill-7")
 	require.NoError(t, err)
-	logged := &lockedBuffer{}
+	logged := &pipelinetest.Buffer{}
 	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(logged, nil)), Tracer: provider}, p)
 	require.NoError(t, err)
 	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{})
@@ -148,21 +149,4 @@ func TestCollectorAway(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	require.NoError(t, flush(ctx))
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
