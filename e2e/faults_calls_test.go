@@ -11,14 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // call is one row of the ledger's attempts.
 type call struct {
 	target, epoch  int64
 	late           bool
-	kind           ledger.CallKind
-	outcome        ledger.Outcome
+	kind           rules.CallKind
+	outcome        rules.Outcome
 	class          string
 	instance       string
 	started, ended time.Time
@@ -64,18 +65,18 @@ func (t *trial) rowsAndCalls(ctx context.Context) (map[int64]ledger.Payout, map[
 // spent says whether a call counts as an attempt: a shutdown, a refusal to listen and a wrong
 // password don't.
 func (c call) spent() bool {
-	if c.kind != ledger.CallSend {
+	if c.kind != rules.CallSend {
 		return false
 	}
-	return c.class == ledger.ClassLeaseExpired ||
-		!slices.Contains([]ledger.Outcome{ledger.NotSent, ledger.NotCharged, ledger.Misconfigured, ledger.Unrecognized, ledger.Interrupted}, c.outcome)
+	return c.class == rules.ClassLeaseExpired ||
+		!slices.Contains([]rules.Outcome{rules.NotSent, rules.NotCharged, rules.Misconfigured, rules.Unrecognized, rules.Interrupted}, c.outcome)
 }
 
 // outOfTime reports whether a call used its whole time without an answer, as on a machine without
 // CPU. A call of an instance that was stopped does not count.
 func (s *site) outOfTime(c call) bool {
 	at := slices.IndexFunc(s.all, func(m *member) bool { return m.name == c.instance })
-	return (c.outcome == ledger.PerhapsCharged || c.kind == ledger.CallLookup && c.outcome == ledger.Unrecognized) && c.ended.Sub(c.started) >= siteCall &&
+	return (c.outcome == rules.PerhapsCharged || c.kind == rules.CallLookup && c.outcome == rules.Unrecognized) && c.ended.Sub(c.started) >= siteCall &&
 		at >= 0 && (s.all[at].asked.IsZero() || c.ended.Before(s.all[at].asked))
 }
 
@@ -83,15 +84,15 @@ func TestOutOfTime(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
 	s := &site{all: []*member{{name: "lives"}, {name: "ends", asked: at}}}
-	see := func(instance string, outcome ledger.Outcome, lasted, ended time.Duration) bool {
+	see := func(instance string, outcome rules.Outcome, lasted, ended time.Duration) bool {
 		return s.outOfTime(call{instance: instance, outcome: outcome, started: at.Add(ended - lasted), ended: at.Add(ended)})
 	}
-	require.True(t, see("lives", ledger.PerhapsCharged, siteCall, time.Hour))
-	require.True(t, see("ends", ledger.PerhapsCharged, siteCall, -time.Millisecond))
-	require.False(t, see("ends", ledger.PerhapsCharged, siteCall, time.Millisecond), "while it ends")
-	require.False(t, see("lives", ledger.PerhapsCharged, siteCall-time.Millisecond, 0), "cut off")
-	require.False(t, see("lives", ledger.Interrupted, siteCall, 0), "its lease was lost")
-	require.False(t, see("unheard of", ledger.PerhapsCharged, siteCall, 0))
+	require.True(t, see("lives", rules.PerhapsCharged, siteCall, time.Hour))
+	require.True(t, see("ends", rules.PerhapsCharged, siteCall, -time.Millisecond))
+	require.False(t, see("ends", rules.PerhapsCharged, siteCall, time.Millisecond), "while it ends")
+	require.False(t, see("lives", rules.PerhapsCharged, siteCall-time.Millisecond, 0), "cut off")
+	require.False(t, see("lives", rules.Interrupted, siteCall, 0), "its lease was lost")
+	require.False(t, see("unheard of", rules.PerhapsCharged, siteCall, 0))
 }
 
 func (t *trial) attemptsInPolicy(ctx context.Context) error {
@@ -132,14 +133,14 @@ func (t *trial) oneCaller(ctx context.Context) error {
 	var errs []error
 	for target, row := range rows {
 		calls := lines[target]
-		if row.State == ledger.Success && int64(len(calls)) != row.Epoch {
+		if row.State == rules.Success && int64(len(calls)) != row.Epoch {
 			errs = append(errs, fmt.Errorf("%s was started %d times and ended %d times: %+v", row.Key, row.Epoch, len(calls), calls))
 		}
 		for i, c := range calls {
 			if i > 0 && c.started.Before(calls[i-1].ended) {
 				errs = append(errs, fmt.Errorf("%s: call %d began before call %d had ended: %+v", row.Key, c.epoch, calls[i-1].epoch, calls))
 			}
-			if c.class == ledger.ClassLeaseExpired && c.ended.Sub(c.started) < siteLease {
+			if c.class == rules.ClassLeaseExpired && c.ended.Sub(c.started) < siteLease {
 				errs = append(errs, fmt.Errorf("%s: the lease of call %d was taken after %s: %+v", row.Key, c.epoch, c.ended.Sub(c.started), calls))
 			}
 		}
@@ -157,7 +158,7 @@ func (t *trial) retriesInTime(ctx context.Context) error {
 	for target, calls := range lines {
 		failures := 0
 		for i, c := range calls[:max(0, len(calls)-1)] {
-			if c.outcome == ledger.Interrupted || c.outcome == ledger.Paid {
+			if c.outcome == rules.Interrupted || c.outcome == rules.Paid {
 				continue
 			}
 			failures++
@@ -182,7 +183,7 @@ func (t *trial) frozenStaysQuiet(ctx context.Context) error {
 	}
 	for _, calls := range late {
 		for _, c := range calls {
-			if c.outcome == ledger.NotSent {
+			if c.outcome == rules.NotSent {
 				return nil
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/e2e/faults"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
@@ -310,7 +310,7 @@ func (t *trial) poisonAnswers(ctx context.Context, f simulator.Faults) error {
 	}
 	t.badly = map[int64]bool{}
 	for target := range t.offer {
-		if t.api.Poisons(ledger.Key{Type: t.id.Type, Promotion: t.id.ID, Target: target}.String()) {
+		if t.api.Poisons(rules.Key{Type: t.id.Type, Promotion: t.id.ID, Target: target}.String()) {
 			t.badly[target] = true
 		}
 	}
@@ -323,7 +323,7 @@ func (t *trial) poisonAnswers(ctx context.Context, f simulator.Faults) error {
 			return err
 		}
 		for target := range t.offer {
-			if row := rows[target]; !t.badly[target] && row.State != ledger.Success {
+			if row := rows[target]; !t.badly[target] && row.State != rules.Success {
 				return fmt.Errorf("target %d is %s", target, row.State)
 			}
 		}
@@ -340,10 +340,10 @@ func (t *trial) poisonAnswers(ctx context.Context, f simulator.Faults) error {
 	rows, err := t.rows(ctx)
 	for target := range t.badly {
 		switch row := rows[target]; row.State {
-		case ledger.Failed:
+		case rules.Failed:
 			t.letters[row.LastClass]++
-		case ledger.Unknown:
-			t.letters[ledger.ClassUnknown]++
+		case rules.Unknown:
+			t.letters[rules.ClassUnknown]++
 		}
 	}
 	return err

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
@@ -247,16 +248,16 @@ func (t *trial) booksAgree(ctx context.Context) error {
 	for target, row := range rows {
 		charged := charges[target]
 		switch {
-		case row.State == ledger.Success && len(charged) == 0:
+		case row.State == rules.Success && len(charged) == 0:
 			errs = append(errs, fmt.Errorf("%s is SUCCESS, and nothing was charged", row.Key))
-		case row.State == ledger.Success:
+		case row.State == rules.Success:
 			amount, voucher, err := requestOf(row)
 			o, e := t.offer[target], charged[0]
 			if err != nil || e.TransactionKey != row.TransactionKey || e.Value != valueOf(amount, voucher) ||
 				amount != 0 && amount != o.amount || voucher != "" && voucher != o.voucher {
 				errs = append(errs, fmt.Errorf("%s: offered %+v, ledger %s %d%s, journal %+v, %w", row.Key, o, row.TransactionKey, amount, voucher, e, err))
 			}
-		case len(charged) > 0 && row.State != ledger.Unknown:
+		case len(charged) > 0 && row.State != rules.Unknown:
 			errs = append(errs, fmt.Errorf("%s is %s and was charged", row.Key, row.State))
 		}
 	}
@@ -275,7 +276,7 @@ func (t *trial) noChargeDenied(ctx context.Context) error {
 	}
 	var errs []error
 	for target := range t.charges() {
-		if s := rows[target].State; s == ledger.Failed || s == ledger.Cancelled {
+		if s := rows[target].State; s == rules.Failed || s == rules.Cancelled {
 			errs = append(errs, fmt.Errorf("target %d was charged and is %s", target, s))
 		}
 	}
@@ -291,7 +292,7 @@ func (t *trial) nothingGivenUp(ctx context.Context) error {
 	}
 	var errs []error
 	for _, row := range rows {
-		allowed := row.State == ledger.Success || t.badly[row.Target] || t.cancels && (row.State == ledger.Cancelled || row.State == ledger.Unknown && row.MaybeCharged)
+		allowed := row.State == rules.Success || t.badly[row.Target] || t.cancels && (row.State == rules.Cancelled || row.State == rules.Unknown && row.MaybeCharged)
 		if !allowed {
 			errs = append(errs, fmt.Errorf("%s is %s after %d attempts: %s %s", row.Key, row.State, row.Attempts, row.LastClass, row.LastError))
 		}
@@ -304,13 +305,13 @@ func (t *trial) summaryCounts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	states := map[ledger.State]int64{}
+	states := map[rules.State]int64{}
 	for _, row := range rows {
 		states[row.State]++
 	}
 	c := t.counts(ctx)
-	if c.Paid != states[ledger.Success] || c.Failed != states[ledger.Failed] || c.Unknown != states[ledger.Unknown] ||
-		c.Cancelled != states[ledger.Cancelled] || c.Pending != 0 || c.Accepted != int64(len(rows)) {
+	if c.Paid != states[rules.Success] || c.Failed != states[rules.Failed] || c.Unknown != states[rules.Unknown] ||
+		c.Cancelled != states[rules.Cancelled] || c.Pending != 0 || c.Accepted != int64(len(rows)) {
 		return fmt.Errorf("%+v, and the rows are %v", c, states)
 	}
 	return nil

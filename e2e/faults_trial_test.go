@@ -15,13 +15,14 @@ import (
 
 	"github.com/millrace-io/millrace/e2e/faults"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // trial is one case under way.
 type trial struct {
 	*site
 	c     faults.Case
-	id    ledger.Promotion
+	id    rules.Promotion
 	rand  *rand.Rand
 	next  int64 // target
 	offer map[int64]offer
@@ -54,7 +55,7 @@ type offer struct {
 func (s *site) trial(c faults.Case) *trial {
 	s.promotion++
 	return &trial{
-		site: s, c: c, id: ledger.Promotion{Type: ledger.Type(c.Kind), ID: s.promotion}, began: time.Now(),
+		site: s, c: c, id: rules.Promotion{Type: rules.Type(c.Kind), ID: s.promotion}, began: time.Now(),
 		rand: rand.New(rand.NewPCG(c.Draw, 0)), offer: map[int64]offer{}, letters: map[string]int{}, startedDead: map[string]int{},
 	}
 }

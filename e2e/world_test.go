@@ -23,6 +23,7 @@ import (
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
@@ -261,8 +262,8 @@ func (w *world) publish(kind string, n int, more ...string) {
 	w.mustCommand(nil, append([]string{"campaign", "publish", "--promotion", strconv.FormatInt(w.promotion, 10), "--type", kind, "--targets", strconv.Itoa(n)}, more...)...)
 }
 
-func (w *world) id(kind string) ledger.Promotion {
-	return ledger.Promotion{Type: ledger.Type(kind), ID: w.promotion}
+func (w *world) id(kind string) rules.Promotion {
+	return rules.Promotion{Type: rules.Type(kind), ID: w.promotion}
 }
 
 // counts returns the promotion's counts; zero before the first record.
@@ -327,7 +328,7 @@ func (w *world) assertBooks(kind string, n int) {
 	require.NoError(w.t, w.ledger.EachPayout(w.t.Context(), w.id(kind), func(row ledger.Payout) error {
 		rows++
 		e, ok := charged[row.Target]
-		require.Equal(w.t, ledger.Success, row.State, "row %s: %s", row.Key, row.LastError)
+		require.Equal(w.t, rules.Success, row.State, "row %s: %s", row.Key, row.LastError)
 		require.True(w.t, ok, "row %s is SUCCESS, and the Money API knows no charge", row.Key)
 		require.Equal(w.t, e.TransactionKey, row.TransactionKey, "row %s", row.Key)
 		request, err := promotionType(kind).Decode(row.Request)

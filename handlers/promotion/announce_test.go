@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -49,7 +50,7 @@ func TestForeignMessagesArePaidByNobody(t *testing.T) {
 		tw.send("campaign-promotion-point-retry", points(50, 50)...)   // a retry record of no payout
 		tw.send(publish, points(1, 1)...)                              // what was announced
 		tw.settle("POINT", 1)
-		require.NoError(t, tw.ledger.Activate(t.Context(), ledger.Promotion{Type: "POINT", ID: 1}, 0))
+		require.NoError(t, tw.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 0))
 		tw.add(stream, points(51, 51)[0])                                                   // an entry of no payout
 		tw.add(stream, `{"promotionId":2,"promotionSummaryId":9,"targetId":1,"amount":10}`) // on another promotion's stream
 		list := tw.dead(3)
@@ -61,7 +62,7 @@ func TestForeignMessagesArePaidByNobody(t *testing.T) {
 		require.Len(t, byClass["wrong_stream"], 1)
 		require.Equal(t, 1, tw.api.Summary().Charged)
 		require.EqualValues(t, 1, tw.counts("POINT").Accepted)
-		_, err := tw.ledger.Status(t.Context(), ledger.Promotion{Type: "POINT", ID: 7})
+		_, err := tw.ledger.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 7})
 		require.ErrorIs(t, err, ledger.ErrNotFound, "a stream makes no promotion")
 
 		require.NoError(t, stop())

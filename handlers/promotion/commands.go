@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
@@ -71,6 +72,6 @@ func (c commandResources) MoneyURL() string {
 	return c.p.config.MoneyAPI.URL
 }
 
-func (c commandResources) Streams(t ledger.Type) *streams.Manager { return c.p.managers[string(t)] }
+func (c commandResources) Streams(t rules.Type) *streams.Manager { return c.p.managers[string(t)] }
 
 var _ app.Commander = (*Plugin)(nil)

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
@@ -49,14 +50,14 @@ func (tw *town) json(to any, args ...string) {
 	require.NoError(tw.t, json.Unmarshal([]byte(stdout), to), stdout)
 }
 
-func pointRecord(target int64) ledger.Record {
+func pointRecord(target int64) rules.Record {
 	payload := fmt.Appendf(nil, `{"promotionId":1,"promotionSummaryId":9,"targetId":%d,"amount":%d}`, target, 10*target)
-	return ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: target}, SummaryID: 9, Payload: payload,
+	return rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: target}, SummaryID: 9, Payload: payload,
 		RecordKey: strconv.AppendInt(nil, target, 10), Origin: "kafka campaign-promotion-point-publish/0@" + strconv.FormatInt(target, 10), Route: "promotion.point.stream"}
 }
 
 // end accepts a payout and ends its first call in that way.
-func (tw *town) end(target int64, o ledger.Outcome) ledger.SettleResult {
+func (tw *town) end(target int64, o rules.Outcome) ledger.SettleResult {
 	tw.t.Helper()
 	r := pointRecord(target)
 	_, err := tw.ledger.Accept(tw.t.Context(), r, false)
@@ -64,12 +65,12 @@ func (tw *town) end(target int64, o ledger.Outcome) ledger.SettleResult {
 	return tw.call(r, o)
 }
 
-func (tw *town) call(r ledger.Record, o ledger.Outcome) ledger.SettleResult {
+func (tw *town) call(r rules.Record, o rules.Outcome) ledger.SettleResult {
 	tw.t.Helper()
 	b, err := tw.ledger.Begin(tw.t.Context(), r)
 	require.NoError(tw.t, err)
-	require.Contains(tw.t, []ledger.Next{ledger.Send, ledger.Lookup}, b.Next)
-	s, err := tw.ledger.Settle(tw.t.Context(), ledger.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: o, TransactionKey: "tx-" + r.Key.String(),
+	require.Contains(tw.t, []rules.Next{rules.Send, rules.Lookup}, b.Next)
+	s, err := tw.ledger.Settle(tw.t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: o, TransactionKey: "tx-" + r.Key.String(),
 		Class: "timeout", Answer: "no answer within 300ms", Route: r.Route})
 	require.NoError(tw.t, err)
 	return s
@@ -77,12 +78,12 @@ func (tw *town) call(r ledger.Record, o ledger.Outcome) ledger.SettleResult {
 
 // unknown ends a payout as UNKNOWN: with onlyOnce its only send and its only lookup show nothing.
 func (tw *town) unknown(target int64) {
-	tw.end(target, ledger.PerhapsCharged)
-	require.Equal(tw.t, ledger.Unknown, tw.call(pointRecord(target), ledger.Rejected).State)
+	tw.end(target, rules.PerhapsCharged)
+	require.Equal(tw.t, rules.Unknown, tw.call(pointRecord(target), rules.Rejected).State)
 }
 
 // charge asks the simulated Money API for the charge itself.
-func (tw *town) charge(r ledger.Record, body []byte) (transactionKey string) {
+func (tw *town) charge(r rules.Record, body []byte) (transactionKey string) {
 	tw.t.Helper()
 	cfg := money.DefaultConfig()
 	cfg.URL = tw.api.URL()
@@ -102,7 +103,7 @@ func onlyOnce(c *promotion.Config) {
 func TestExplain(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, simulator.Faults{}, nil)
-		tw.end(7, ledger.PerhapsCharged)
+		tw.end(7, rules.PerhapsCharged)
 		text := tw.says(app.ExitOK, "campaign", "explain", "point", "1", "7")
 		for _, part := range []string{"POINT:1:7 ", "AMBIGUOUS", "campaign-promotion-point-publish/0@7", `"amount":70`, "send 1", "perhaps_charged", "no answer within 300ms",
 			"its retry record is due", "The request is sent with the key POINT:1:7 again"} {
@@ -119,7 +120,7 @@ func TestExplain(t *testing.T) {
 
 		var e cli.Explained
 		tw.json(&e, "campaign", "explain", "POINT", "1", "7", "--query-api")
-		require.Equal(t, ledger.Ambiguous, e.State)
+		require.Equal(t, rules.Ambiguous, e.State)
 		require.Equal(t, "POINT:1:7", e.Key)
 		require.Len(t, e.Calls, 1)
 		require.True(t, e.MaybeCharged)
@@ -139,7 +140,7 @@ func TestTheMoneyAPIEndsDuringReconcile(t *testing.T) {
 		gone := httptest.NewServer(nil)
 		gone.Close()
 		tw := newTown(t, simulator.Faults{}, nil)
-		tw.end(1, ledger.Paid)
+		tw.end(1, rules.Paid)
 		for _, url := range []string{cut.URL, gone.URL} {
 			tw.payouts.Settings().(*promotion.Config).MoneyAPI.URL = url
 			tw.says(app.ExitUnavailable, "campaign", "reconcile", "POINT", "1", "--no-kafka")
@@ -168,7 +169,7 @@ func TestAMoneyAPIThatListsNoCharges(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, simulator.Faults{}, nil)
 		tw.says(app.ExitOK, "campaign", "publish", "--promotion", "1", "--summary", "9", "--targets", "1", "--type", "POINT")
-		tw.end(1, ledger.Paid)
+		tw.end(1, rules.Paid)
 		for _, answer := range []string{"404", `{}`, `{"entries":null}`, `{"status":"ok"}`, `[]`, "<html>"} {
 			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if answer == "404" {
@@ -240,7 +241,7 @@ func TestCampaignList(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, simulator.Faults{}, nil)
 		require.Equal(t, "The ledger has no promotions.\n", tw.says(app.ExitOK, "campaign", "list"))
-		tw.end(1, ledger.Paid)
+		tw.end(1, rules.Paid)
 		require.Regexp(t, `POINT:1 +FINISHED .* 1 +1 +0 +0 +0 +0\n$`, tw.says(app.ExitOK, "campaign", "list"), "a finished promotion is listed too")
 		require.Equal(t, "No promotion is unfinished or paused.\n", tw.says(app.ExitOK, "campaign", "status"))
 		tw.says(app.ExitOK, "campaign", "pause", "VOUCHER:2", "--why", "test", "--future")
@@ -250,7 +251,7 @@ func TestCampaignList(t *testing.T) {
 		}
 		tw.json(&list, "campaign", "list")
 		require.Len(t, list.Promotions, 2)
-		require.Equal(t, ledger.PromotionPaused, list.Promotions[0].State)
+		require.Equal(t, rules.PromotionPaused, list.Promotions[0].State)
 		require.True(t, list.Promotions[1].Finished)
 		require.EqualValues(t, 1, list.Promotions[1].Paid)
 		require.Contains(t, tw.says(app.ExitOK, "campaign", "list", "--limit", "1"), "There are more than 1 promotion; --limit shows them.")
@@ -285,7 +286,7 @@ func TestRebuildOnDemand(t *testing.T) {
 func (tw *town) pay(target int64) {
 	tw.t.Helper()
 	r := pointRecord(target)
-	require.Equal(tw.t, ledger.Success, tw.end(target, ledger.Paid).State)
+	require.Equal(tw.t, rules.Success, tw.end(target, rules.Paid).State)
 	tw.charge(r, r.Payload)
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
@@ -34,10 +34,10 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 
 	payload, err := pointType().Encode(w.promotion.ID, 9, 1, "500")
 	require.NoError(t, err)
-	rec := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: w.promotion.ID, Target: 1}, SummaryID: 9, Payload: payload}
+	rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: w.promotion.ID, Target: 1}, SummaryID: 9, Payload: payload}
 	_, err = in.ledger.Accept(t.Context(), rec, false)
 	require.NoError(t, err)
-	state := func() ledger.State {
+	state := func() rules.State {
 		x, err := in.ledger.Explain(t.Context(), rec.Key)
 		require.NoError(t, err)
 		return x.State
@@ -48,9 +48,9 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 		_ = in.proc.Pay(t.Context(), rec) // an error asks for a retry record
 	}
 	pay(simulator.Faults{ThrottleRate: 1}, 0)
-	require.Equal(t, ledger.Errored, state())
+	require.Equal(t, rules.Errored, state())
 	pay(simulator.Faults{ResetRate: 1}, 23*time.Hour)
-	require.Equal(t, ledger.Ambiguous, state())
+	require.Equal(t, rules.Ambiguous, state())
 	require.Equal(t, 1, api.Summary().Executions)
 	pay(simulator.Faults{}, modelKeyLife-23*time.Hour+time.Minute)
 	for n := 0; !state().Settled(); n++ {
@@ -59,5 +59,5 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 	}
 	require.Empty(t, strings.Join(w.faults, "\n"))
 	require.Equal(t, 1, api.Summary().Executions, "charged once")
-	require.Equal(t, ledger.Unknown, state(), "the API does not know the key any more: a person must find out")
+	require.Equal(t, rules.Unknown, state(), "the API does not know the key any more: a person must find out")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
@@ -22,24 +23,24 @@ func TestALateAnswerIsNotDenied(t *testing.T) {
 		require.NoError(t, err)
 		woken, err := tw.ledger.Begin(t.Context(), r)
 		require.NoError(t, err)
-		settle := func(o ledger.Outcome, key string) ledger.SettleResult {
-			s, err := tw.ledger.Settle(t.Context(), ledger.CallResult{Key: r.Key, Epoch: woken.Epoch, Outcome: o, TransactionKey: key, Class: "timeout"})
+		settle := func(o rules.Outcome, key string) ledger.SettleResult {
+			s, err := tw.ledger.Settle(t.Context(), rules.CallResult{Key: r.Key, Epoch: woken.Epoch, Outcome: o, TransactionKey: key, Class: "timeout"})
 			require.NoError(t, err)
 			return s
 		}
-		require.Equal(t, ledger.Ambiguous, settle(ledger.PerhapsCharged, "").State)
-		require.Equal(t, ledger.Unknown, tw.call(r, ledger.Rejected).State)
-		require.NoError(t, tw.ledger.Resolve(t.Context(), r.Key, ledger.Resolution{Who: "kim", Why: "no trace of it"}))
+		require.Equal(t, rules.Ambiguous, settle(rules.PerhapsCharged, "").State)
+		require.Equal(t, rules.Unknown, tw.call(r, rules.Rejected).State)
+		require.NoError(t, tw.ledger.Resolve(t.Context(), r.Key, rules.Resolution{Who: "kim", Why: "no trace of it"}))
 		again, err := tw.ledger.Replay(t.Context(), r.Key, ledger.Replay{DeadLetter: "a", Generation: 1, Who: "kim", Why: "pay it"})
 		require.NoError(t, err)
 		require.Equal(t, ledger.ReplayDone, again.Outcome)
 		b, err := tw.ledger.Begin(t.Context(), r)
 		require.NoError(t, err)
-		require.True(t, settle(ledger.Paid, "TX-7").Stale)
-		_, err = tw.ledger.Settle(t.Context(), ledger.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: ledger.PerhapsCharged, Class: "timeout"})
+		require.True(t, settle(rules.Paid, "TX-7").Stale)
+		_, err = tw.ledger.Settle(t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.PerhapsCharged, Class: "timeout"})
 		require.NoError(t, err)
-		tw.call(r, ledger.Rejected)
-		require.Equal(t, ledger.Unknown, func() ledger.State {
+		tw.call(r, rules.Rejected)
+		require.Equal(t, rules.Unknown, func() rules.State {
 			x, err := tw.ledger.Explain(t.Context(), r.Key)
 			require.NoError(t, err)
 			return x.State

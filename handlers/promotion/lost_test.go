@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 )
@@ -25,16 +26,16 @@ func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, group, "0").Err())
 		var ids []string
 		for i, payload := range points(1, 5) {
-			accepted, err := tw.ledger.Accept(t.Context(), ledger.Record{
-				Key: ledger.Key{Type: "POINT", Promotion: 1, Target: int64(i + 1)}, SummaryID: 9, Payload: []byte(payload), Origin: "test",
+			accepted, err := tw.ledger.Accept(t.Context(), rules.Record{
+				Key: rules.Key{Type: "POINT", Promotion: 1, Target: int64(i + 1)}, SummaryID: 9, Payload: []byte(payload), Origin: "test",
 			}, false)
 			require.NoError(t, err)
-			require.Equal(t, ledger.Enqueue, accepted.Next)
+			require.Equal(t, rules.Enqueue, accepted.Next)
 			id, err := tw.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: []string{"message", payload}}).Result()
 			require.NoError(t, err)
 			ids = append(ids, id)
 		}
-		require.NoError(t, tw.ledger.Activate(t.Context(), ledger.Promotion{Type: "POINT", ID: 1}, 5))
+		require.NoError(t, tw.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 5))
 		// The instance killed-9 had a presence, and has none now.
 		require.NoError(t, tw.redis.HSet(t.Context(), "millrace:instances", "killed-9", time.Now().UnixMilli()).Err())
 		require.NoError(t, tw.redis.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: group, Consumer: "killed-9-0", Streams: []string{stream, ">"}, Count: 4, Block: -1}).Err())
@@ -79,7 +80,7 @@ func TestAWipeIsNoticedWhileRecordsComeIn(t *testing.T) {
 			require.Eventually(t, func() bool { return tw.counts("POINT").Accepted == first && tw.counts("POINT").Paid > 0 }, 30*time.Second, time.Millisecond)
 			if interval < time.Second { // a feeder has looked
 				require.Eventually(t, func() bool {
-					token, err := tw.ledger.Incarnation(t.Context(), ledger.Promotion{Type: "POINT", ID: 1})
+					token, err := tw.ledger.Incarnation(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
 					return err == nil && token != ""
 				}, 30*time.Second, time.Millisecond)
 			}
@@ -100,7 +101,7 @@ func TestAWipeIsNoticedWhileRecordsComeIn(t *testing.T) {
 					continue
 				}
 				left = 0
-				require.NoError(t, tw.ledger.EachPayout(ctx, ledger.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
+				require.NoError(t, tw.ledger.EachPayout(ctx, rules.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
 					if e.Target <= first && !e.State.Settled() {
 						left++
 					}

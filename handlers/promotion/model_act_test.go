@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -307,7 +307,7 @@ func (w *world) wipe() {
 func (w *world) sweep(in *modelInstance) {
 	w.logf("%s sweeps", in.name)
 	w.must(in.manager.Sweep(context.Background(), 0, func(ctx context.Context, id int64) error {
-		return in.ledger.Activate(ctx, ledger.Promotion{Type: w.promotion.Type, ID: id}, 0)
+		return in.ledger.Activate(ctx, rules.Promotion{Type: w.promotion.Type, ID: id}, 0)
 	}))
 }
 

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -143,18 +144,18 @@ func (w *world) verify() {
 			w.broke("target %d was acked and is in no row", o.target)
 		}
 	}
-	conflicts, counts := int64(0), map[ledger.State]int64{}
+	conflicts, counts := int64(0), map[rules.State]int64{}
 	for target, e := range rows {
 		counts[e.State]++
 		charges := w.book[e.Key.String()]
 		switch {
-		case e.State == ledger.Success && (len(charges) != 1 || charges[0].tx != e.TransactionKey):
+		case e.State == rules.Success && (len(charges) != 1 || charges[0].tx != e.TransactionKey):
 			w.broke("%s is SUCCESS with %q, and its charges are %v", e.Key, e.TransactionKey, charges)
-		case (e.State == ledger.Failed || e.State == ledger.Cancelled) && len(charges) > 0:
+		case (e.State == rules.Failed || e.State == rules.Cancelled) && len(charges) > 0:
 			w.broke("%s is %s and was charged: %v", e.Key, e.State, charges)
 		case len(charges) > 0 && charges[0].body != string(e.Request):
 			w.broke("%s was charged as %s, the ledger has %s", e.Key, charges[0].body, e.Request)
-		case e.State == ledger.Cancelled && w.state != stateCancelled:
+		case e.State == rules.Cancelled && w.state != stateCancelled:
 			w.broke("%s is CANCELLED, and nobody has cancelled", e.Key)
 		case e.Attempts > 3 || e.Lookups > 3 || e.Released > 4:
 			w.broke("%s had %d sends, %d lookups and %d released calls", e.Key, e.Attempts, e.Lookups, e.Released)
@@ -168,7 +169,7 @@ func (w *world) verify() {
 	if c.Conflict != conflicts {
 		w.broke("%d payouts were offered with two requests, and there are %d dead letters of conflicts", conflicts, c.Conflict)
 	}
-	if c.Paid != counts[ledger.Success] || c.Failed != counts[ledger.Failed] || c.Unknown != counts[ledger.Unknown] || c.Cancelled != counts[ledger.Cancelled] {
+	if c.Paid != counts[rules.Success] || c.Failed != counts[rules.Failed] || c.Unknown != counts[rules.Unknown] || c.Cancelled != counts[rules.Cancelled] {
 		w.broke("the summary %+v is not the rows' %v", c, counts)
 	}
 }

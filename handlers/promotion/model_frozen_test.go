@@ -5,6 +5,7 @@ import (
 	"database/sql"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -64,7 +65,7 @@ func (w *world) hinted() {
 		}
 	}
 	w.must(w.ledgers[0].EachPayout(ctx, w.promotion, func(e ledger.Payout) error {
-		if !e.State.Settled() && e.Queue == ledger.QueueStream && !entries[e.Key.String()] {
+		if !e.State.Settled() && e.Queue == rules.QueueStream && !entries[e.Key.String()] {
 			w.broke("%s is not in the stream, and a feeder's round has not noticed it", e.Key)
 		}
 		return nil

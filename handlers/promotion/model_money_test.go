@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
@@ -201,7 +202,7 @@ func (w *world) answered(a *actor, m move) {
 	w.step(a, m)
 	for _, key := range inTime {
 		w.must(w.ledgers[0].EachPayout(context.Background(), w.promotion, func(e ledger.Payout) error {
-			if e.Key.String() == key && e.State != ledger.Success {
+			if e.Key.String() == key && e.State != rules.Success {
 				w.broke("%s was paid while its lease lasted, and is %s", key, e.State)
 			}
 			return nil

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
@@ -200,7 +201,7 @@ type retryRecord struct {
 // world is one history.
 type world struct {
 	*modelHome
-	promotion     ledger.Promotion
+	promotion     rules.Promotion
 	stream, group string
 	ins           [2]*modelInstance
 	flag          bool // plugins.promotion.stream.enabled
@@ -229,7 +230,7 @@ type world struct {
 
 func (h *modelHome) world() *world {
 	h.next++
-	w := &world{modelHome: h, promotion: ledger.Promotion{Type: "POINT", ID: h.next}, flag: true,
+	w := &world{modelHome: h, promotion: rules.Promotion{Type: "POINT", ID: h.next}, flag: true,
 		book: map[string][]bookLine{}, keys: map[string]*keyMemory{}, bodies: map[string]string{}, calls: map[string]map[*modelCall]bool{}, seen: map[string]bool{}}
 	w.stream, w.group = h.kind.Stream(w.promotion.ID), h.kind.Group(w.promotion.ID)
 	for i := range w.ins {

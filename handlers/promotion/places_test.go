@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -72,7 +73,7 @@ func TestWaitingPromotionsArePaidInOrder(t *testing.T) {
 				require.NoError(t, one.NotEnqueued(t.Context(), rec.Key))
 				want = append(want, fmt.Sprint(id))
 			}
-			_, err := one.Admit(t.Context(), ledger.Promotion{Type: "POINT", ID: int64(id)})
+			_, err := one.Admit(t.Context(), rules.Promotion{Type: "POINT", ID: int64(id)})
 			require.NoError(t, err)
 		}
 		var all []cli.Status
@@ -99,9 +100,9 @@ func TestAFloodOfPromotionsIsDrained(t *testing.T) {
 		tw := newTown(t, simulator.Faults{}, fewPlaces(limit))
 		for id := range limit { // as many as there are places, which they all take
 			require.NoError(t, tw.redis.Set(t.Context(), fmt.Sprint("campaign-promotion-stream:POINT:", 101+id), "x", 0).Err())
-			require.NoError(t, tw.ledger.Pause(t.Context(), ledger.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann", Why: "x", Future: true}))
-			require.NoError(t, tw.ledger.Activate(t.Context(), ledger.Promotion{Type: "POINT", ID: int64(101 + id)}, 0))
-			require.NoError(t, tw.ledger.Activate(t.Context(), ledger.Promotion{Type: "POINT", ID: int64(201 + id)}, 0))
+			require.NoError(t, tw.ledger.Pause(t.Context(), rules.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann", Why: "x", Future: true}))
+			require.NoError(t, tw.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: int64(101 + id)}, 0))
+			require.NoError(t, tw.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: int64(201 + id)}, 0))
 		}
 		tw.start()
 		for id := range limit {
@@ -129,7 +130,7 @@ func TestAFloodOfPromotionsIsDrained(t *testing.T) {
 		}, 30*time.Second, 5*time.Millisecond, "the refused ones remain")
 		for id := range limit {
 			require.NoError(t, tw.redis.Del(t.Context(), fmt.Sprint("campaign-promotion-stream:POINT:", 101+id)).Err())
-			require.NoError(t, tw.ledger.Resume(t.Context(), ledger.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann"}))
+			require.NoError(t, tw.ledger.Resume(t.Context(), rules.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann"}))
 		}
 		require.Eventually(t, func() bool { return tw.api.Summary().Charged == flood+2*limit }, 2*time.Minute, 20*time.Millisecond)
 		require.Zero(t, tw.api.Summary().DoubleCharged)
@@ -155,7 +156,7 @@ func TestABlockedStreamKeepsNoPlace(t *testing.T) {
 				} else {
 					require.NoError(t, tw.redis.Set(t.Context(), stream, "x", 0).Err())
 				}
-				require.NoError(t, tw.ledger.Started(t.Context(), ledger.Promotion{Type: "POINT", ID: int64(101 + id)}, 1))
+				require.NoError(t, tw.ledger.Started(t.Context(), rules.Promotion{Type: "POINT", ID: int64(101 + id)}, 1))
 			}
 			require.Equal(t, limit, tw.active())
 			tw.start()

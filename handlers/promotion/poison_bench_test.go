@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
@@ -53,12 +54,12 @@ func payWithPoison(b *testing.B, rate float64) time.Duration {
 	proc := &payout.Processor{Type: pointType(), Ledger: func() *ledger.Ledger { return l }, MoneyAPI: func() money.API { return client },
 		Metrics: payout.NewMetrics(), Progress: new(payout.Progress), Log: slog.New(slog.DiscardHandler)}
 
-	p := ledger.Promotion{Type: "POINT", ID: 1}
-	queue := make(chan ledger.Record, payouts)
+	p := rules.Promotion{Type: "POINT", ID: 1}
+	queue := make(chan rules.Record, payouts)
 	for target := range int64(payouts) {
 		payload, err := proc.Type.Encode(p.ID, 9, 1+target, "500")
 		require.NoError(b, err)
-		rec := ledger.Record{Key: ledger.Key{Type: p.Type, Promotion: p.ID, Target: 1 + target}, SummaryID: 9, Payload: payload}
+		rec := rules.Record{Key: rules.Key{Type: p.Type, Promotion: p.ID, Target: 1 + target}, SummaryID: 9, Payload: payload}
 		_, err = l.Accept(b.Context(), rec, false)
 		require.NoError(b, err)
 		queue <- rec

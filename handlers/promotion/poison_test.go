@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
 // poisons are the ways in which the Money API may always answer about one payout: to sends and to lookups.
 func poisons() map[string]struct {
 	send, lookup http.HandlerFunc
-	ends         ledger.State
+	ends         rules.State
 } {
 	says := func(status int, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -33,17 +33,17 @@ func poisons() map[string]struct {
 	none, broken := code(404, "charge_not_found"), code(500, "internal")
 	return map[string]struct {
 		send, lookup http.HandlerFunc
-		ends         ledger.State
+		ends         rules.State
 	}{
-		"404 about the payout":        {code(404, "member_not_found"), none, ledger.Failed},
-		"403 about the payout":        {code(403, "member_blocked"), none, ledger.Failed},
-		"404 with another code":       {code(404, "no_such_operation"), none, ledger.Failed},
-		"403 with another code":       {code(403, "forbidden"), none, ledger.Failed},
-		"403 of a proxy":              {says(403, "<html>"), none, ledger.Unknown},
-		"429":                         {code(429, "throttled"), none, ledger.Failed},
-		"429 of a proxy":              {says(429, "slow down"), none, ledger.Unknown},
-		"a lookup is gone":            {broken, code(410, "gone"), ledger.Unknown},
-		"a lookup is gone at a proxy": {broken, says(410, "gone"), ledger.Unknown},
+		"404 about the payout":        {code(404, "member_not_found"), none, rules.Failed},
+		"403 about the payout":        {code(403, "member_blocked"), none, rules.Failed},
+		"404 with another code":       {code(404, "no_such_operation"), none, rules.Failed},
+		"403 with another code":       {code(403, "forbidden"), none, rules.Failed},
+		"403 of a proxy":              {says(403, "<html>"), none, rules.Unknown},
+		"429":                         {code(429, "throttled"), none, rules.Failed},
+		"429 of a proxy":              {says(429, "slow down"), none, rules.Unknown},
+		"a lookup is gone":            {broken, code(410, "gone"), rules.Unknown},
+		"a lookup is gone at a proxy": {broken, says(410, "gone"), rules.Unknown},
 	}
 }
 
@@ -83,12 +83,12 @@ func TestPoisonedPayoutsStopNobody(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, client.Close()) })
 			in.api = client
 
-			open := []ledger.Record{}
+			open := []rules.Record{}
 			for first := int64(1); first <= payouts; first += step {
 				for target := first; target < first+step; target++ {
 					payload, err := pointType().Encode(w.promotion.ID, 9, target, "500")
 					require.NoError(t, err)
-					open = append(open, ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: w.promotion.ID, Target: target}, SummaryID: 9, Payload: payload})
+					open = append(open, rules.Record{Key: rules.Key{Type: "POINT", Promotion: w.promotion.ID, Target: target}, SummaryID: 9, Payload: payload})
 				}
 				var g errgroup.Group
 				for _, rec := range open { // new ones, and those that have not ended
@@ -109,7 +109,7 @@ func TestPoisonedPayoutsStopNobody(t *testing.T) {
 					require.NoError(t, err)
 					switch {
 					case !poisoned(rec.Target):
-						require.Equal(t, ledger.Success, x.State)
+						require.Equal(t, rules.Success, x.State)
 						require.Len(t, x.Calls, 1)
 					case !x.State.Settled():
 						unsettled = append(unsettled, rec)

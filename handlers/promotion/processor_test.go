@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
@@ -31,7 +31,7 @@ func (a callAPI) Charge(ctx context.Context, _ money.Charge) money.Answer {
 }
 
 // payOne pays a payout as the stream route does, with the context of its message, and returns its state.
-func payOne(ctx context.Context, t *testing.T, w *world, during func(context.Context)) ledger.State {
+func payOne(ctx context.Context, t *testing.T, w *world, during func(context.Context)) rules.State {
 	t.Helper()
 	in := w.ins[0]
 	in.api = callAPI{during: during}
@@ -39,7 +39,7 @@ func payOne(ctx context.Context, t *testing.T, w *world, during func(context.Con
 	msg.SetContext(ctx)
 	_, err := in.proc.PayFrom(in.proc.StreamRoute())(msg)
 	require.NoError(t, err)
-	x, err := in.ledger.Explain(t.Context(), ledger.Key{Type: w.promotion.Type, Promotion: w.promotion.ID, Target: 1})
+	x, err := in.ledger.Explain(t.Context(), rules.Key{Type: w.promotion.Type, Promotion: w.promotion.ID, Target: 1})
 	require.NoError(t, err)
 	return x.State
 }
@@ -57,7 +57,7 @@ func TestACancelledMessageDoesNotEndItsCall(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	state := payOne(ctx, t, newOffer(t), func(context.Context) { cancel() })
-	require.Equal(t, ledger.Success, state)
+	require.Equal(t, rules.Success, state)
 }
 
 // An answer that the ledger can't write down at first is not lost: it is written down again. The ledger refuses it for a moment.
@@ -71,7 +71,7 @@ func TestAnAnswerIsWrittenDownAgain(t *testing.T) {
 			` BEGIN SELECT abs(-9223372036854775808); END`) // an integer overflow
 		require.NoError(t, err)
 	})
-	require.Equal(t, ledger.Success, state)
+	require.Equal(t, rules.Success, state)
 }
 
 // waitedFor tells that somebody waits for the end of the context.
@@ -103,6 +103,6 @@ func TestTheLeaseCountsFromBeforeTheBegin(t *testing.T) {
 		_, _ = lock.ExecContext(context.Background(), "ROLLBACK")
 	}()
 	var deadline time.Time
-	require.Equal(t, ledger.Success, payOne(ctx, t, w, func(ctx context.Context) { deadline, _ = ctx.Deadline() }))
+	require.Equal(t, rules.Success, payOne(ctx, t, w, func(ctx context.Context) { deadline, _ = ctx.Deadline() }))
 	require.False(t, deadline.After((<-released).Add(modelLease)))
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -105,8 +106,8 @@ func (tw *town) send(topic string, payloads ...string) {
 	}
 }
 
-func (tw *town) counts(kind ledger.Type) ledger.Counts {
-	c, err := tw.ledger.Status(tw.t.Context(), ledger.Promotion{Type: kind, ID: 1})
+func (tw *town) counts(kind rules.Type) ledger.Counts {
+	c, err := tw.ledger.Status(tw.t.Context(), rules.Promotion{Type: kind, ID: 1})
 	if !errors.Is(err, ledger.ErrNotFound) {
 		require.NoError(tw.t, err)
 	}
@@ -114,7 +115,7 @@ func (tw *town) counts(kind ledger.Type) ledger.Counts {
 }
 
 // settle waits until n payouts are settled and returns the counts.
-func (tw *town) settle(kind ledger.Type, n int64) ledger.Counts {
+func (tw *town) settle(kind rules.Type, n int64) ledger.Counts {
 	tw.t.Helper()
 	var c ledger.Counts
 	require.Eventually(tw.t, func() bool {
@@ -175,7 +176,7 @@ func TestOurOwnFaultSpendsNothing(t *testing.T) {
 		require.Eventually(t, func() bool { return tw.api.Summary().Requests["unauthorized"] > 2 }, 30*time.Second, 10*time.Millisecond, "%v", tw.api.Summary().Requests)
 		require.NoError(t, tw.api.SetFaults(simulator.Faults{}))
 		require.EqualValues(t, 10, tw.settle("POINT", 10).Paid)
-		require.NoError(t, tw.ledger.EachPayout(t.Context(), ledger.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
+		require.NoError(t, tw.ledger.EachPayout(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
 			require.Equal(t, 1, e.Attempts, "an attempt was spent on our own fault")
 			return nil
 		}))
@@ -220,7 +221,7 @@ func TestResultEvents(t *testing.T) {
 		for _, e := range entries {
 			var event ledger.OutcomeEvent
 			require.NoError(t, json.Unmarshal([]byte(e.Values["payload"].(string)), &event))
-			require.Equal(t, ledger.Success, event.State)
+			require.Equal(t, rules.Success, event.State)
 			require.NotEmpty(t, event.TransactionKey)
 			targets[event.TargetID] = true
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
@@ -36,7 +36,7 @@ func (tw *town) payTheOther() {
 	}
 	tw.send(publish, others...) // same record key, so the same partition
 	require.Eventually(tw.t, func() bool {
-		c, err := tw.ledger.Status(tw.t.Context(), ledger.Promotion{Type: "POINT", ID: 2})
+		c, err := tw.ledger.Status(tw.t.Context(), rules.Promotion{Type: "POINT", ID: 2})
 		return err == nil && c.Paid == 20
 	}, 30*time.Second, 20*time.Millisecond, "the other promotion is paid meanwhile")
 	require.EqualValues(tw.t, 300, tw.counts("POINT").Pending)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
@@ -121,15 +122,15 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		operator, work := rt.open("operator", pipeline.MatchSchemas)
 		reader, _ := rt.open("reader", pipeline.MatchSchemas)
 
-		rec := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
+		rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
 		_, err := service.Accept(ctx, rec, false)
 		require.NoError(t, err)
 		require.NoError(t, service.Started(ctx, rec.Of(), 5))
 		b, err := service.Begin(ctx, rec)
 		require.NoError(t, err)
-		s, err := service.Settle(ctx, ledger.CallResult{Key: rec.Key, Epoch: b.Epoch, Outcome: ledger.Rejected, Class: "rejected", Route: "h"})
+		s, err := service.Settle(ctx, rules.CallResult{Key: rec.Key, Epoch: b.Epoch, Outcome: rules.Rejected, Class: "rejected", Route: "h"})
 		require.NoError(t, err)
-		require.Equal(t, ledger.Failed, s.State)
+		require.Equal(t, rules.Failed, s.State)
 		n, err := service.Relay(ctx, ledger.OutboxDead, 10, func(context.Context, []ledger.OutboxMessage) error { return nil })
 		require.NoError(t, err)
 		require.Equal(t, 1, n)

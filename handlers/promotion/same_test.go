@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
@@ -22,7 +23,7 @@ func TestAnUpgradeIsNoConflict(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, l.Close()) })
 		require.NoError(t, l.Migrate(t.Context()))
-		older := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: 7}, SummaryID: 9,
+		older := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: 7}, SummaryID: 9,
 			Payload: []byte(pointPayload(1, 7, 500)), Request: []byte(`{"amount":500,"currency":"EUR","targetId":7,"promotionSummaryId":9,"promotionId":1}`)}
 		_, err = l.Accept(t.Context(), older, false)
 		require.NoError(t, err)
@@ -30,10 +31,10 @@ func TestAnUpgradeIsNoConflict(t *testing.T) {
 		newer.Request = []byte(pointPayload(1, 7, 500))
 		again, err := l.Accept(t.Context(), newer, false)
 		require.NoError(t, err)
-		require.Equal(t, ledger.Enqueue, again.Next)
+		require.Equal(t, rules.Enqueue, again.Next)
 		b, err := l.Begin(t.Context(), newer)
 		require.NoError(t, err)
-		require.Equal(t, ledger.Send, b.Next)
+		require.Equal(t, rules.Send, b.Next)
 		require.Equal(t, string(older.Request), string(b.Request), "the stored request is sent")
 	})
 }

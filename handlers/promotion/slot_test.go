@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
@@ -28,7 +28,7 @@ type slotTest struct {
 const testSlots, testWorkers = 3, 20
 
 // newSlotTest pays each payout by pay.
-func newSlotTest(t *testing.T, pay func(*payout.Processor, ledger.Record) error) *slotTest {
+func newSlotTest(t *testing.T, pay func(*payout.Processor, rules.Record) error) *slotTest {
 	st := &slotTest{w: embeddedModelHome(t).world(), called: make(chan struct{}, testWorkers), answer: make(chan struct{}), paid: make(chan error, testWorkers)}
 	over := make(chan struct{})
 	api := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
@@ -52,7 +52,7 @@ func newSlotTest(t *testing.T, pay func(*payout.Processor, ledger.Record) error)
 	for target := range int64(testWorkers) {
 		payload, err := pointType().Encode(st.w.promotion.ID, 9, target+1, "500")
 		require.NoError(t, err)
-		rec := ledger.Record{Key: st.key(target + 1), SummaryID: 9, Payload: payload}
+		rec := rules.Record{Key: st.key(target + 1), SummaryID: 9, Payload: payload}
 		_, err = in.ledger.Accept(t.Context(), rec, false)
 		require.NoError(t, err)
 		go func() { st.paid <- pay(in.proc, rec) }()
@@ -63,12 +63,12 @@ func newSlotTest(t *testing.T, pay func(*payout.Processor, ledger.Record) error)
 	return st
 }
 
-func (st *slotTest) key(target int64) ledger.Key {
-	return ledger.Key{Type: st.w.promotion.Type, Promotion: st.w.promotion.ID, Target: target}
+func (st *slotTest) key(target int64) rules.Key {
+	return rules.Key{Type: st.w.promotion.Type, Promotion: st.w.promotion.ID, Target: target}
 }
 
 // count returns how many payouts are in a state.
-func (st *slotTest) count(t *testing.T, s ledger.State) (n int) {
+func (st *slotTest) count(t *testing.T, s rules.State) (n int) {
 	t.Helper()
 	for target := range int64(testWorkers) {
 		x, err := st.w.ins[0].ledger.Explain(t.Context(), st.key(target+1))
@@ -83,9 +83,9 @@ func (st *slotTest) count(t *testing.T, s ledger.State) (n int) {
 // TestABeginHasASlot: with more workers than slots, no payout is begun that has to wait for its call.
 func TestABeginHasASlot(t *testing.T) {
 	t.Parallel()
-	st := newSlotTest(t, func(p *payout.Processor, rec ledger.Record) error { return p.Pay(t.Context(), rec) })
+	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
 	for left := testWorkers; left > 0; left-- {
-		require.Equal(t, min(left, testSlots), st.count(t, ledger.Sending), "%d are not paid", left)
+		require.Equal(t, min(left, testSlots), st.count(t, rules.Sending), "%d are not paid", left)
 		require.Equal(t, min(left, testSlots), st.client.State().InFlight)
 		st.answer <- struct{}{}
 		require.NoError(t, <-st.paid)
@@ -97,7 +97,7 @@ func TestABeginHasASlot(t *testing.T) {
 	for target := range int64(testWorkers) {
 		x, err := st.w.ins[0].ledger.Explain(t.Context(), st.key(target+1))
 		require.NoError(t, err)
-		require.Equal(t, ledger.Success, x.State)
+		require.Equal(t, rules.Success, x.State)
 		require.Len(t, x.Calls, 1)
 		require.Zero(t, x.Interruptions)
 	}
@@ -106,7 +106,7 @@ func TestABeginHasASlot(t *testing.T) {
 // TestADrainEndsTheWaitForASlot: at a stop, payouts that wait for a slot are not begun. Those that have one are paid.
 func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	t.Parallel()
-	st := newSlotTest(t, func(p *payout.Processor, rec ledger.Record) error { return p.Pay(t.Context(), rec) })
+	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
 	run := newResources(st.w.ins[0].config, newMetrics())
 	run.client.Store(st.client)
 	var service pipeline.Service = run.moneyService()
@@ -118,8 +118,8 @@ func TestADrainEndsTheWaitForASlot(t *testing.T) {
 		st.answer <- struct{}{}
 		require.NoError(t, <-st.paid)
 	}
-	require.Equal(t, testSlots, st.count(t, ledger.Success))
-	require.Equal(t, testWorkers-testSlots, st.count(t, ledger.Pending))
+	require.Equal(t, testSlots, st.count(t, rules.Success))
+	require.Equal(t, testWorkers-testSlots, st.count(t, rules.Pending))
 	require.Zero(t, st.client.State().InFlight)
 }
 
@@ -130,7 +130,7 @@ func TestAnEntryWithoutASlotIsLeftToTheFeeder(t *testing.T) {
 	for name, kind := range map[string]string{"stream entry": poll.Kind, "retry record": "kafka"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			st := newSlotTest(t, func(p *payout.Processor, rec ledger.Record) error {
+			st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error {
 				msg := message.NewMessage("", rec.Payload)
 				msg.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Kind: kind, Source: p.Streams.Kind().Stream(rec.Promotion)}))
 				_, err := p.PayFrom("route")(msg)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
@@ -32,7 +33,7 @@ func TestSteeringByCommand(t *testing.T) {
 		var all []cli.Status
 		tw.json(&all, "campaign", "status")
 		require.Len(t, all, 2, "the paused ones")
-		require.Equal(t, []any{ledger.Type("POINT"), ledger.PromotionPaused, int64(1)}, []any{all[0].Type, all[0].State, all[0].Pending})
+		require.Equal(t, []any{rules.Type("POINT"), rules.PromotionPaused, int64(1)}, []any{all[0].Type, all[0].State, all[0].Pending})
 		require.Equal(t, "pause", all[0].Audit[0].Action)
 		require.Contains(t, tw.says(app.ExitOK, "campaign", "status"), "PAUSED")
 		require.Contains(t, tw.says(app.ExitOK, "campaign", "status", "VOUCHER:6"), "pause by ann: not before Monday")
@@ -44,7 +45,7 @@ func TestSteeringByCommand(t *testing.T) {
 func TestRecordsOfACancelledPromotion(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, simulator.Faults{}, nil)
-		_, err := tw.ledger.Cancel(t.Context(), ledger.Promotion{Type: "POINT", ID: 1}, ledger.Steering{Who: "ann", Why: "x", Future: true})
+		_, err := tw.ledger.Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, ledger.Steering{Who: "ann", Why: "x", Future: true})
 		require.NoError(t, err)
 		tw.start()
 		tw.send(publish, points(1, 3)...)

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/middleware"
@@ -36,16 +37,16 @@ func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 		t.Cleanup(api.Close)
 		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) { onlyOnce(c); c.MoneyAPI.URL = api.URL })
 		for target := range int64(2) {
-			require.Equal(t, ledger.Ambiguous, tw.end(target+1, ledger.PerhapsCharged).State)
-			require.Equal(t, ledger.Ambiguous, tw.call(pointRecord(target+1), ledger.Unrecognized).State)
+			require.Equal(t, rules.Ambiguous, tw.end(target+1, rules.PerhapsCharged).State)
+			require.Equal(t, rules.Ambiguous, tw.call(pointRecord(target+1), rules.Unrecognized).State)
 		}
-		tw.end(3, ledger.Paid)
+		tw.end(3, rules.Paid)
 
 		var list struct{ Unknown []cli.UnknownPayout }
 		tw.json(&list, "unknown", "list")
 		require.Len(t, list.Unknown, 2)
 		for _, u := range list.Unknown {
-			require.Equal(t, ledger.Ambiguous, u.State)
+			require.Equal(t, rules.Ambiguous, u.State)
 			require.Equal(t, u.FirstSentAt, u.Since)
 			require.Positive(t, u.Age)
 		}
@@ -74,7 +75,7 @@ func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 		var e cli.Explained
 		tw.json(&e, "campaign", "explain", "POINT", "1", "2")
 		require.Contains(t, e.Audit[0].Why, "ticket 4711 (the Money API says: no answer (unrecognized")
-		require.Equal(t, ledger.ClassResolved, e.DeadLetters[0].Class)
+		require.Equal(t, rules.ClassResolved, e.DeadLetters[0].Class)
 		require.Contains(t, e.Next, "its dead letter is not in the store yet; it can be replayed when millrace deadletter list shows it")
 		c := tw.counts("POINT")
 		require.Equal(t, []int64{2, 1, 0}, []int64{c.Paid, c.Failed, c.Ambiguous})
@@ -131,7 +132,7 @@ func TestUnknownIsResolvedByAnOperator(t *testing.T) {
 		require.Contains(t, text, "POINT:1:2 is FAILED now, according to kim.")
 		var after cli.Explained
 		tw.json(&after, "unknown", "resolve", "POINT", "1", "3", "--paid", "elsewhere", "--why", "bank statement", "--who", "kim", "--force")
-		require.Equal(t, ledger.Success, after.State)
+		require.Equal(t, rules.Success, after.State)
 		require.Contains(t, after.Next, "Its dead letter is not in the store yet: discard it when millrace deadletter list shows it.")
 		require.Contains(t, resolve(app.ExitBad, "2", "--unpaid", "--why", "again"), "FAILED, not UNKNOWN")
 
@@ -162,7 +163,7 @@ func TestResolvingDiscardsTheDeadLetter(t *testing.T) {
 		// The service copies the dead letters into the store. The commands run later.
 		stop := pipelinetest.StartUntil(t, middleware.Options{}, tw.all...)
 		require.Eventually(t, func() bool {
-			for k, n := range map[ledger.Key]int{pointRecord(1).Key: 2, pointRecord(2).Key: 1} {
+			for k, n := range map[rules.Key]int{pointRecord(1).Key: 2, pointRecord(2).Key: 1} {
 				x, err := tw.ledger.Explain(t.Context(), k)
 				if err != nil || len(x.DeadLetters) != n || slices.ContainsFunc(x.DeadLetters, func(l ledger.DeadLetter) bool { return l.PublishedAt.IsZero() }) {
 					return false

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
@@ -39,24 +39,24 @@ func requireIDs(n int, args []string, names, example string) error {
 }
 
 // promotionID reads TYPE PROMOTION.
-func promotionID(args []string) (ledger.Promotion, error) {
+func promotionID(args []string) (rules.Promotion, error) {
 	args = ids(args)
 	t, err := typeNamed("TYPE", args[0])
 	if err != nil {
-		return ledger.Promotion{}, err
+		return rules.Promotion{}, err
 	}
 	id, err := number("PROMOTION", args[1])
-	return ledger.Promotion{Type: ledger.Type(t.Name), ID: id}, err
+	return rules.Promotion{Type: rules.Type(t.Name), ID: id}, err
 }
 
 // payoutKey reads TYPE PROMOTION TARGET.
-func payoutKey(args []string) (ledger.Key, error) {
+func payoutKey(args []string) (rules.Key, error) {
 	p, err := promotionID(args)
 	if err != nil {
-		return ledger.Key{}, err
+		return rules.Key{}, err
 	}
 	target, err := number("TARGET", ids(args)[2])
-	return ledger.Key{Type: p.Type, Promotion: p.ID, Target: target}, err
+	return rules.Key{Type: p.Type, Promotion: p.ID, Target: target}, err
 }
 
 // typeNamed returns the promotion type of an argument or flag, whose name is what.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -229,7 +229,7 @@ func (c commands) awaitSettled(ctx context.Context, promotion campaign, types []
 		}
 		var settled int64
 		for _, t := range types {
-			n, err := c.Resources.Ledger().SettledCount(ctx, ledger.Promotion{Type: ledger.Type(t.Name), ID: promotion.promotion})
+			n, err := c.Resources.Ledger().SettledCount(ctx, rules.Promotion{Type: rules.Type(t.Name), ID: promotion.promotion})
 			if err != nil {
 				return err
 			}

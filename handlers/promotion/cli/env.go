@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline"
@@ -51,7 +52,7 @@ type Resources interface {
 	API() money.API
 	MoneyURL() string
 	// Streams returns the streams of a type, or nil for a type that this version does not have.
-	Streams(t ledger.Type) *streams.Manager
+	Streams(t rules.Type) *streams.Manager
 }
 
 // Kafka is the plugin kafka.

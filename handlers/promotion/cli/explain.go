@@ -11,24 +11,25 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
 // Explained is the history of one payout, as `campaign explain --json` writes it.
 type Explained struct {
-	Type           ledger.Type           `json:"type"`
-	Promotion      int64                 `json:"promotion"`
-	Target         int64                 `json:"target"`
-	Key            string                `json:"idempotency_key"`
-	State          ledger.State          `json:"state"`
-	PromotionState ledger.PromotionState `json:"promotion_state"`
-	Origin         string                `json:"origin"` // source of the accepted record or entry
-	Record         string                `json:"record"` // unchanged
-	Request        string                `json:"request"`
-	AcceptedAt     time.Time             `json:"accepted_at"`
-	SettledAt      time.Time             `json:"settled_at,omitzero"`
-	TransactionKey string                `json:"transaction_key,omitempty"`
-	MaybeCharged   bool                  `json:"maybe_charged"`
+	Type           rules.Type           `json:"type"`
+	Promotion      int64                `json:"promotion"`
+	Target         int64                `json:"target"`
+	Key            string               `json:"idempotency_key"`
+	State          rules.State          `json:"state"`
+	PromotionState rules.PromotionState `json:"promotion_state"`
+	Origin         string               `json:"origin"` // source of the accepted record or entry
+	Record         string               `json:"record"` // unchanged
+	Request        string               `json:"request"`
+	AcceptedAt     time.Time            `json:"accepted_at"`
+	SettledAt      time.Time            `json:"settled_at,omitzero"`
+	TransactionKey string               `json:"transaction_key,omitempty"`
+	MaybeCharged   bool                 `json:"maybe_charged"`
 	// of the oldest request that may have charged
 	FirstSentAt time.Time `json:"first_sent_at,omitzero"`
 	// since it was accepted, or replayed
@@ -38,9 +39,9 @@ type Explained struct {
 	Released int `json:"released"`
 	// when the idempotency key may have reached the Money API first
 	KeyFirstUsedAt time.Time             `json:"key_first_used_at,omitzero"`
-	Queue          ledger.QueueLocation  `json:"hint"`
+	Queue          rules.QueueLocation   `json:"hint"`
 	QueueDue       time.Time             `json:"hint_due"`
-	Calls          []ledger.Attempt      `json:"calls"`
+	Calls          []rules.Attempt       `json:"calls"`
 	DeadLetters    []ExplainedDeadLetter `json:"dead_letters"`
 	Audit          []ledger.Audit        `json:"audit"`
 	MoneyAPI       *lookup               `json:"money_api,omitempty"`
@@ -57,7 +58,7 @@ func (c commands) explained(ctx context.Context, x ledger.Explanation, answer *l
 	e := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState,
 		Origin: x.Origin, Record: string(x.Payload), Request: string(x.Request), AcceptedAt: x.AcceptedAt, SettledAt: x.SettledAt,
 		TransactionKey: x.TransactionKey, MaybeCharged: x.MaybeCharged, FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Lookups: x.Lookups,
-		Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []ledger.Attempt{},
+		Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []rules.Attempt{},
 		DeadLetters: c.explainDeadLetters(x.DeadLetters, known), Audit: []ledger.Audit{}, MoneyAPI: answer}
 	e.Calls, e.Audit = append(e.Calls, x.Calls...), append(e.Audit, x.Audit...)
 	e.Next = nextStep(x, c.Settings(), e.DeadLetters, answer)
@@ -103,7 +104,7 @@ func (c commands) explain() *cobra.Command {
 
 // explanation reads the ledger. For a payout that is not in the ledger the error names the places
 // to look next.
-func (c commands) explanation(ctx context.Context, k ledger.Key) (ledger.Explanation, error) {
+func (c commands) explanation(ctx context.Context, k rules.Key) (ledger.Explanation, error) {
 	x, err := c.Resources.Ledger().Explain(ctx, k)
 	if errors.Is(err, ledger.ErrNotFound) {
 		err = bad("%s is not in the ledger: it was never accepted. Its record may wait in Kafka (millrace campaign reconcile %s %d), or be a dead letter (millrace deadletter list)",
@@ -119,7 +120,7 @@ func writeExplained(out io.Writer, e Explained) error {
 	if e.Request != e.Record {
 		fmt.Fprintf(w, "  request\t%s\n", app.Printable(e.Request))
 	}
-	if e.MaybeCharged && e.State != ledger.Success {
+	if e.MaybeCharged && e.State != rules.Success {
 		fmt.Fprintf(w, "  perhaps charged\tby a request sent %s\n", stamp(e.FirstSentAt))
 	}
 	if !e.KeyFirstUsedAt.IsZero() {
@@ -151,7 +152,7 @@ func writeExplained(out io.Writer, e Explained) error {
 
 // writeCalls marks the calls after a replay, because their numbers start at 1 again. A call that
 // spent no attempt has the number of the next one.
-func writeCalls(w io.Writer, calls []ledger.Attempt, audit []ledger.Audit) {
+func writeCalls(w io.Writer, calls []rules.Attempt, audit []ledger.Audit) {
 	if len(calls) == 0 {
 		fmt.Fprintf(w, "\nThe Money API was never called.\n")
 		return

@@ -8,16 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // A call that spent no attempt has the number of the next one, which makes that one no replay.
 func TestOnlyCallsAfterAReplayAreReplayed(t *testing.T) {
 	t.Parallel()
 	at := func(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
-	call := func(second int, o ledger.Outcome) ledger.Attempt {
-		return ledger.Attempt{Kind: ledger.CallSend, Number: 1, StartedAt: at(second), EndedAt: at(second), Outcome: o}
+	call := func(second int, o rules.Outcome) rules.Attempt {
+		return rules.Attempt{Kind: rules.CallSend, Number: 1, StartedAt: at(second), EndedAt: at(second), Outcome: o}
 	}
-	calls := []ledger.Attempt{call(1, ledger.NotSent), call(2, ledger.Rejected), call(4, ledger.Paid)}
+	calls := []rules.Attempt{call(1, rules.NotSent), call(2, rules.Rejected), call(4, rules.Paid)}
 	var out bytes.Buffer
 	writeCalls(&out, calls, nil)
 	require.NotContains(t, out.String(), "replayed")

@@ -8,22 +8,23 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
 // Listed is one promotion of `campaign list --json`.
 type Listed struct {
-	Type      ledger.Type           `json:"type"`
-	Promotion int64                 `json:"promotion"`
-	State     ledger.PromotionState `json:"state"`
-	Finished  bool                  `json:"finished"` // all accepted payouts are settled
-	CreatedAt time.Time             `json:"created_at,omitzero"`
-	Accepted  int64                 `json:"accepted"`
-	Paid      int64                 `json:"paid"`
-	Failed    int64                 `json:"failed"`
-	Unknown   int64                 `json:"unknown"`
-	Cancelled int64                 `json:"cancelled"`
-	Pending   int64                 `json:"pending"`
+	Type      rules.Type           `json:"type"`
+	Promotion int64                `json:"promotion"`
+	State     rules.PromotionState `json:"state"`
+	Finished  bool                 `json:"finished"` // all accepted payouts are settled
+	CreatedAt time.Time            `json:"created_at,omitzero"`
+	Accepted  int64                `json:"accepted"`
+	Paid      int64                `json:"paid"`
+	Failed    int64                `json:"failed"`
+	Unknown   int64                `json:"unknown"`
+	Cancelled int64                `json:"cancelled"`
+	Pending   int64                `json:"pending"`
 }
 
 // promotionList is what `campaign list --json` writes.
@@ -42,13 +43,13 @@ func (c commands) list() *cobra.Command {
   millrace campaign list --type POINT --limit 10`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var of ledger.Type
+			var of rules.Type
 			if typeName != "" {
 				t, err := typeNamed("--type", typeName)
 				if err != nil {
 					return err
 				}
-				of = ledger.Type(t.Name)
+				of = rules.Type(t.Name)
 			}
 			if limit < 1 {
 				return app.Usage("--limit must be > 0, got %d", limit)
@@ -91,7 +92,7 @@ func (c commands) showList(list promotionList) error {
 	fmt.Fprintln(w, "PROMOTION\tSTATE\tCREATED\tACCEPTED\tPAID\tFAILED\tUNKNOWN\tCANCELLED\tPENDING")
 	for _, p := range list.Promotions {
 		state := string(p.State)
-		if p.Finished && p.State == ledger.PromotionRunning {
+		if p.Finished && p.State == rules.PromotionRunning {
 			state = "FINISHED"
 		}
 		created := "-"

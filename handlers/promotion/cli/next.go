@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // nextStep describes the next step of a payout, the component that takes it, and when. answer is
@@ -12,7 +13,7 @@ import (
 func nextStep(x ledger.Explanation, s Settings, dead []ExplainedDeadLetter, answer *lookup) string {
 	own, others := deadLettersOf(dead)
 	next := nextOf(x, s, own, answer)
-	if x.State == ledger.Success || x.State == ledger.Cancelled {
+	if x.State == rules.Success || x.State == rules.Cancelled {
 		switch {
 		case own.Waits():
 			next += fmt.Sprintf(" Its dead letter still waits: millrace deadletter discard %s, with --why.", own.Name)
@@ -22,7 +23,7 @@ func nextStep(x ledger.Explanation, s Settings, dead []ExplainedDeadLetter, answ
 	}
 	for _, l := range others {
 		id := l.Name
-		if l.Class == ledger.ClassUnannounced {
+		if l.Class == rules.ClassUnannounced {
 			next += fmt.Sprintf(" An entry that no record had announced waits as dead letter %s: find the program that wrote it, then millrace deadletter discard %s, with --why.", id, id)
 			continue
 		}
@@ -33,16 +34,16 @@ func nextStep(x ledger.Explanation, s Settings, dead []ExplainedDeadLetter, answ
 
 func nextOf(x ledger.Explanation, s Settings, own ExplainedDeadLetter, answer *lookup) string {
 	switch x.State {
-	case ledger.Success:
+	case rules.Success:
 		return "nothing. It is paid."
-	case ledger.Cancelled:
+	case rules.Cancelled:
 		return "nothing. It was cancelled with its promotion before anything was sent."
-	case ledger.Failed:
-		if x.PromotionState == ledger.PromotionCancelled {
+	case rules.Failed:
+		if x.PromotionState == rules.PromotionCancelled {
 			return "nothing. It was not charged, and its promotion is cancelled."
 		}
 		return "nothing by itself. It was certainly not charged and is not retried; " + own.replay()
-	case ledger.Unknown:
+	case rules.Unknown:
 		resolve := fmt.Sprintf("millrace unknown resolve %s %d %d", x.Type, x.Promotion, x.Target)
 		if answer.paid() {
 			return fmt.Sprintf("nothing by itself: it was charged, and the ledger has no answer. Record it: %s --paid %s, with --why.", resolve, answer.TransactionKey)
@@ -53,11 +54,11 @@ func nextOf(x ledger.Explanation, s Settings, own ExplainedDeadLetter, answer *l
 		return fmt.Sprintf("nothing by itself: it may have been charged, and an operator must find out. Look for the key %s in the Money API's records (campaign explain --query-api), then: "+
 			"%s --paid TRANSACTION_KEY | --unpaid, with --why.", x.Key, resolve)
 	}
-	if x.PromotionState == ledger.PromotionPaused && !x.LeaseUntil.After(x.Now) {
+	if x.PromotionState == rules.PromotionPaused && !x.LeaseUntil.After(x.Now) {
 		return fmt.Sprintf("it waits until an operator resumes the promotion (millrace campaign resume %s %d); then %s.", x.Type, x.Promotion, call(x))
 	}
 	next := way(x, s) + " " + upper(call(x)) + "."
-	if x.State == ledger.Ambiguous && x.NextStep == ledger.Lookup {
+	if x.State == rules.Ambiguous && x.NextStep == rules.Lookup {
 		next += fmt.Sprintf(" If only a proxy answers, an operator can record the outcome: millrace unknown resolve %s %d %d --force.", x.Type, x.Promotion, x.Target)
 	}
 	return next
@@ -69,12 +70,12 @@ func way(x ledger.Explanation, s Settings) string {
 	case x.LeaseUntil.After(x.Now):
 		return fmt.Sprintf("%s is calling the Money API since %s; its answer settles it. If %s has ended, the lease ends %s and the feeder enqueues the payout %s later.",
 			x.AttemptBy, stamp(x.AttemptStartedAt), x.AttemptBy, when(x.LeaseUntil, x.Now), s.FeederGrace)
-	case x.State == ledger.Sending:
+	case x.State == rules.Sending:
 		return fmt.Sprintf("%s took it and did not settle it; its lease ended %s. The feeder enqueues the payout %s.",
 			x.AttemptBy, when(x.LeaseUntil, x.Now), due(x.QueueDue.Add(s.FeederGrace), x.Now))
-	case x.Queue == ledger.QueueNone:
+	case x.Queue == rules.QueueNone:
 		return fmt.Sprintf("the feeder adds it to the promotion's stream as soon as it has room; it checks every %s.", s.FeederInterval)
-	case x.Queue == ledger.QueueStream:
+	case x.Queue == rules.QueueStream:
 		return fmt.Sprintf("it is in the promotion's stream since %s, and the next free worker takes it. If the stream was lost, the feeder detects that and adds it again.", stamp(x.QueueDue))
 	default:
 		return fmt.Sprintf("its retry record is due %s; if that is lost, the feeder enqueues the payout %s.", when(x.QueueDue, x.Now), due(x.QueueDue.Add(s.FeederGrace), x.Now))
@@ -84,18 +85,18 @@ func way(x ledger.Explanation, s Settings) string {
 // call describes what the next worker does.
 func call(x ledger.Explanation) string {
 	switch x.NextStep {
-	case ledger.Send:
+	case rules.Send:
 		again := ""
-		if x.MaybeCharged || x.State == ledger.Sending {
+		if x.MaybeCharged || x.State == rules.Sending {
 			again = " again; it may have been charged, and the key makes that harmless"
 		}
 		return fmt.Sprintf("the request is sent with the key %s%s", x.Key, again)
-	case ledger.Lookup:
-		if !x.MaybeCharged && x.State != ledger.Sending {
+	case rules.Lookup:
+		if !x.MaybeCharged && x.State != rules.Sending {
 			return fmt.Sprintf("the key %s is looked up, because it was first used longer than idempotency_ttl ago; if there is no charge, the request is sent", x.Key)
 		}
 		return fmt.Sprintf("the key %s is looked up; nothing is sent before the Money API has answered", x.Key)
-	case ledger.Ack:
+	case rules.Ack:
 		return "it is settled without another call: the promotion is cancelled, or all attempts are used up"
 	default:
 		return "it is checked again"

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -15,8 +16,8 @@ import (
 func TestExplainShowsNoControlCharacters(t *testing.T) {
 	t.Parallel()
 	const nasty = "x\x1b]0;title\x07\u009b2J\nNext: nothing.\t\u202egnp"
-	e := Explained{Key: "POINT:1:7", State: ledger.Unknown, Origin: nasty, Record: nasty, Request: nasty + "2", TransactionKey: nasty, Next: nasty,
-		Calls:       []ledger.Attempt{{Instance: nasty, Class: nasty, Answer: nasty}},
+	e := Explained{Key: "POINT:1:7", State: rules.Unknown, Origin: nasty, Record: nasty, Request: nasty + "2", TransactionKey: nasty, Next: nasty,
+		Calls:       []rules.Attempt{{Instance: nasty, Class: nasty, Answer: nasty}},
 		DeadLetters: []ExplainedDeadLetter{{DeadLetter: ledger.DeadLetter{Class: nasty, Error: nasty, Offered: nasty}, Name: "l1", State: store.Open}},
 		Audit:       []ledger.Audit{{Who: nasty, Why: nasty, Action: "resolve", Detail: nasty}},
 		MoneyAPI:    &lookup{Answer: "paid", TransactionKey: nasty}}

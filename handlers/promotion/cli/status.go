@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/streams"
@@ -15,8 +16,8 @@ import (
 
 // Status is one promotion of `campaign status --json`.
 type Status struct {
-	Type      ledger.Type `json:"type"`
-	Promotion int64       `json:"promotion"`
+	Type      rules.Type `json:"type"`
+	Promotion int64      `json:"promotion"`
 	ledger.Counts
 	// OldestUnpaid is the age of the oldest unsettled payout; 0 without one.
 	OldestUnpaid float64 `json:"oldest_unpaid_seconds"`
@@ -54,13 +55,13 @@ func (c commands) status() *cobra.Command {
 			return promotionArgs(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var only []ledger.Promotion
+			var only []rules.Promotion
 			if len(args) > 0 {
 				id, err := promotionID(args)
 				if err != nil {
 					return err
 				}
-				only = []ledger.Promotion{id}
+				only = []rules.Promotion{id}
 			}
 			if watch && c.h.JSON(cmd) {
 				return app.Usage("--watch and --json exclude each other")
@@ -78,7 +79,7 @@ func (c commands) status() *cobra.Command {
 }
 
 // watch shows the status until ctx ends.
-func (c commands) watch(ctx context.Context, only []ledger.Promotion) error {
+func (c commands) watch(ctx context.Context, only []rules.Promotion) error {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	for {
@@ -102,7 +103,7 @@ func (c commands) watch(ctx context.Context, only []ledger.Promotion) error {
 
 // showStatus shows one promotion in full, or all that are unfinished or paused as a table. cmd may
 // be nil: no JSON.
-func (c commands) showStatus(ctx context.Context, cmd *cobra.Command, only []ledger.Promotion) error {
+func (c commands) showStatus(ctx context.Context, cmd *cobra.Command, only []rules.Promotion) error {
 	asJSON := cmd != nil && c.h.JSON(cmd)
 	if only == nil {
 		unfinished, err := c.unfinished(ctx)
@@ -134,8 +135,8 @@ func (c commands) showStatus(ctx context.Context, cmd *cobra.Command, only []led
 }
 
 // unfinished returns the promotions that are unfinished or paused.
-func (c commands) unfinished(ctx context.Context) ([]ledger.Promotion, error) {
-	all := []ledger.Promotion{}
+func (c commands) unfinished(ctx context.Context) ([]rules.Promotion, error) {
+	all := []rules.Promotion{}
 	work, err := c.Resources.Ledger().Unfinished(ctx)
 	if err != nil {
 		return nil, err
@@ -153,7 +154,7 @@ func (c commands) unfinished(ctx context.Context) ([]ledger.Promotion, error) {
 	return all, nil
 }
 
-func (c commands) statusOf(ctx context.Context, id ledger.Promotion) (Status, error) {
+func (c commands) statusOf(ctx context.Context, id rules.Promotion) (Status, error) {
 	counts, err := c.Resources.Ledger().Status(ctx, id)
 	if err != nil {
 		return Status{}, err
@@ -178,7 +179,7 @@ func (c commands) statusOf(ctx context.Context, id ledger.Promotion) (Status, er
 }
 
 // showTable shows one line per promotion.
-func (c commands) showTable(ctx context.Context, all []ledger.Promotion) error {
+func (c commands) showTable(ctx context.Context, all []rules.Promotion) error {
 	if len(all) == 0 {
 		return c.showNothingUnfinished(ctx)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
@@ -21,7 +22,7 @@ func (c commands) resume() *cobra.Command {
 }
 
 // changeState is a command that changes the state of a promotion. Its effect can be reversed.
-func (c commands) changeState(verb, short string, change func(*ledger.Ledger, context.Context, ledger.Promotion, ledger.Steering) error) *cobra.Command {
+func (c commands) changeState(verb, short string, change func(*ledger.Ledger, context.Context, rules.Promotion, ledger.Steering) error) *cobra.Command {
 	var by *ledger.Steering
 	cmd := c.h.JSONFlag(&cobra.Command{
 		Use:     verb + " TYPE PROMOTION",

@@ -8,17 +8,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
 // UnknownPayout is one payout of `unknown list`.
 type UnknownPayout struct {
-	Type      ledger.Type `json:"type"`
-	Promotion int64       `json:"promotion"`
-	Target    int64       `json:"target"`
+	Type      rules.Type `json:"type"`
+	Promotion int64      `json:"promotion"`
+	Target    int64      `json:"target"`
 	// State is UNKNOWN, or AMBIGUOUS for a payout that can only be looked up.
-	State ledger.State `json:"state"`
+	State rules.State `json:"state"`
 	// Since is when the payout became UNKNOWN, or when the oldest request of an AMBIGUOUS one was
 	// sent.
 	Since       time.Time `json:"since"`
@@ -38,7 +38,7 @@ type unknownFilter struct {
 	limit     int
 }
 
-func (f unknownFilter) takes(r ledger.Row, since time.Duration) bool {
+func (f unknownFilter) takes(r rules.Row, since time.Duration) bool {
 	return (f.typeName == "" || string(r.Type) == f.typeName) && (f.promotion == 0 || r.Promotion == f.promotion) && since >= f.olderThan
 }
 
@@ -96,7 +96,7 @@ var errLimit = errors.New("limit reached")
 
 func (c commands) unknownPayouts(ctx context.Context, f unknownFilter) (unknownList, error) {
 	list := unknownList{Unknown: []UnknownPayout{}}
-	add := func(r ledger.Row, at time.Time, since time.Duration) error {
+	add := func(r rules.Row, at time.Time, since time.Duration) error {
 		switch {
 		case !f.takes(r, since):
 			list.others = true
@@ -109,9 +109,9 @@ func (c commands) unknownPayouts(ctx context.Context, f unknownFilter) (unknownL
 			FirstSentAt: r.FirstSentAt, Attempts: r.Attempts, Lookups: r.Lookups, Class: r.LastClass, Answer: r.LastError})
 		return nil
 	}
-	err := c.Resources.Ledger().EachUnknown(ctx, func(r ledger.Row, since time.Duration) error { return add(r, r.SettledAt, since) })
+	err := c.Resources.Ledger().EachUnknown(ctx, func(r rules.Row, since time.Duration) error { return add(r, r.SettledAt, since) })
 	if err == nil {
-		err = c.Resources.Ledger().EachLookupOnly(ctx, func(r ledger.Row, since time.Duration) error { return add(r, r.FirstSentAt, since) })
+		err = c.Resources.Ledger().EachLookupOnly(ctx, func(r rules.Row, since time.Duration) error { return add(r, r.FirstSentAt, since) })
 	}
 	if errors.Is(err, errLimit) {
 		err = nil

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
@@ -69,13 +70,13 @@ only that.`,
 	return cmd
 }
 
-func (c commands) resolve(ctx context.Context, cmd *cobra.Command, k ledger.Key, f resolveFlags) error {
+func (c commands) resolve(ctx context.Context, cmd *cobra.Command, k rules.Key, f resolveFlags) error {
 	x, err := c.explanation(ctx, k)
 	if err != nil {
 		return err
 	}
-	lookupOnly := x.State == ledger.Ambiguous && x.NextStep == ledger.Lookup
-	if x.State != ledger.Unknown && !lookupOnly {
+	lookupOnly := x.State == rules.Ambiguous && x.NextStep == rules.Lookup
+	if x.State != rules.Unknown && !lookupOnly {
 		return bad("%s is %s, not UNKNOWN: there is nothing to resolve", k, x.State)
 	}
 	answer := c.lookUp(ctx, x)
@@ -95,7 +96,7 @@ func (c commands) resolve(ctx context.Context, cmd *cobra.Command, k ledger.Key,
 		return c.showDryRun(cmd, e, f)
 	}
 	why := fmt.Sprintf("%s (the Money API says: %s)", f.why, answer)
-	if err := c.Resources.Ledger().Resolve(ctx, k, ledger.Resolution{
+	if err := c.Resources.Ledger().Resolve(ctx, k, rules.Resolution{
 		Paid: f.paid != "", TransactionKey: f.paid, Who: f.who, Why: why, Force: f.force, Route: c.Plugin + ".unknown",
 	}); err != nil {
 		return err
@@ -131,15 +132,15 @@ func (c commands) showDryRun(cmd *cobra.Command, e Explained, f resolveFlags) er
 	if c.h.JSON(cmd) {
 		return c.h.WriteJSON(e)
 	}
-	state := ledger.Failed
+	state := rules.Failed
 	if f.paid != "" {
-		state = ledger.Success
+		state = rules.Success
 	}
 	fmt.Fprintf(c.h.Out(), "\n%s would be %s, %s; nothing was changed.\n", e.Key, state, e.MoneyAPI.source(f))
 	return nil
 }
 
-func (c commands) showResolved(ctx context.Context, cmd *cobra.Command, k ledger.Key, f resolveFlags, answer *lookup, discarded []string) error {
+func (c commands) showResolved(ctx context.Context, cmd *cobra.Command, k rules.Key, f resolveFlags, answer *lookup, discarded []string) error {
 	x, err := c.Resources.Ledger().Explain(ctx, k)
 	if err != nil {
 		return err
@@ -161,7 +162,7 @@ func (c commands) showResolved(ctx context.Context, cmd *cobra.Command, k ledger
 
 // discardDeadLetter discards the dead letter of a payout that is paid. The dead letter of an unpaid
 // one waits for its replay.
-func (c commands) discardDeadLetter(ctx context.Context, k ledger.Key, f resolveFlags, why string) ([]string, error) {
+func (c commands) discardDeadLetter(ctx context.Context, k rules.Key, f resolveFlags, why string) ([]string, error) {
 	if f.paid == "" {
 		return nil, nil
 	}

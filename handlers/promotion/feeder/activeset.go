@@ -5,18 +5,19 @@ import (
 	"sync/atomic"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 // ActiveSet is the ledger's active set of one promotion type: the promotions that have a stream.
 type ActiveSet struct {
 	Ledger  func() *ledger.Ledger
-	Type    ledger.Type
+	Type    rules.Type
 	Waiting *atomic.Bool // Options.Waiting
 }
 
-func (a ActiveSet) promotion(id int64) ledger.Promotion {
-	return ledger.Promotion{Type: a.Type, ID: id}
+func (a ActiveSet) promotion(id int64) rules.Promotion {
+	return rules.Promotion{Type: a.Type, ID: id}
 }
 
 // Active implements streams.Activations.

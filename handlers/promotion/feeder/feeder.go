@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -48,8 +49,8 @@ type Feeder struct {
 	Options
 	log      *slog.Logger
 	failures *pipeline.Sampler[failure, error]
-	unread   map[ledger.Type]int // unknown streams of the last sweep; only sweep uses it
-	counted  time.Time           // last count of the settled payouts; only measure uses it
+	unread   map[rules.Type]int // unknown streams of the last sweep; only sweep uses it
+	counted  time.Time          // last count of the settled payouts; only measure uses it
 
 	loops   pipeline.Loops
 	started bool // and not stopped
@@ -57,7 +58,7 @@ type Feeder struct {
 
 // New returns a feeder that is not started.
 func New(o Options) *Feeder {
-	return &Feeder{Options: o, unread: map[ledger.Type]int{}, failures: pipeline.NewSampler[failure, error](logInterval),
+	return &Feeder{Options: o, unread: map[rules.Type]int{}, failures: pipeline.NewSampler[failure, error](logInterval),
 		log: o.Log.With(slog.String(pipeline.LogComponent, "feeder"))}
 }
 
@@ -102,7 +103,7 @@ func (f *Feeder) feedRound(ctx context.Context) time.Duration {
 // sweepAll sweeps the streams of each type.
 func (f *Feeder) sweepAll(ctx context.Context) {
 	for t, m := range f.Streams {
-		err := f.sweep(ctx, ledger.Type(t), m)
+		err := f.sweep(ctx, rules.Type(t), m)
 		if err != nil && ctx.Err() == nil {
 			f.log.WarnContext(ctx, "sweep failed, tried again", slog.Duration("in", f.Config.SweepInterval), pipeline.Err(err))
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -30,7 +31,7 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 	due := func(kind string) float64 { return testutil.ToFloat64(m.overdue.WithLabelValues(kind)) }
 	paid := func() float64 { return testutil.ToFloat64(m.payouts.WithLabelValues("POINT", "SUCCESS")) }
 
-	rec := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 3, Payload: []byte(`{"amount":5}`)}
+	rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 3, Payload: []byte(`{"amount":5}`)}
 	_, err = l.Accept(t.Context(), rec, false)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { f.measure(t.Context()); return age("POINT") > 0 && due("POINT") > 0 }, 10*time.Second, time.Millisecond)
@@ -42,7 +43,7 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 
 	begun, err := l.Begin(t.Context(), rec)
 	require.NoError(t, err)
-	_, err = l.Settle(t.Context(), ledger.CallResult{Key: rec.Key, Epoch: begun.Epoch, Outcome: ledger.Paid, TransactionKey: "T"})
+	_, err = l.Settle(t.Context(), rules.CallResult{Key: rec.Key, Epoch: begun.Epoch, Outcome: rules.Paid, TransactionKey: "T"})
 	require.NoError(t, err)
 	f.measure(t.Context())
 	require.Zero(t, age("POINT"))

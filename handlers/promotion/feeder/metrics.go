@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
@@ -66,7 +67,7 @@ func NewMetrics() *Metrics {
 		for _, g := range []*prometheus.GaugeVec{m.unknown, m.paused, m.pausedFor, m.waiting, m.oldest, m.overdue} {
 			g.WithLabelValues(t)
 		}
-		m.settled(ledger.Totals{Type: ledger.Type(t)})
+		m.settled(ledger.Totals{Type: rules.Type(t)})
 	}
 	return m
 }
@@ -85,8 +86,8 @@ func (m *Metrics) pausedNow(all []ledger.PausedPromotion) {
 }
 
 func (m *Metrics) settled(t ledger.Totals) {
-	for state, n := range map[ledger.State]int64{
-		ledger.Success: t.Paid, ledger.Failed: t.Failed, ledger.Unknown: t.Unknown, ledger.Cancelled: t.Cancelled,
+	for state, n := range map[rules.State]int64{
+		rules.Success: t.Paid, rules.Failed: t.Failed, rules.Unknown: t.Unknown, rules.Cancelled: t.Cancelled,
 	} {
 		m.payouts.WithLabelValues(string(t.Type), string(state)).Set(float64(n))
 	}

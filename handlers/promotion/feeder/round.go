@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -53,7 +54,7 @@ func (f *Feeder) round(ctx context.Context) bool {
 }
 
 // admit gives free places to promotions that wait for one, and returns those that got one.
-func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromotion) map[ledger.Promotion]bool {
+func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromotion) map[rules.Promotion]bool {
 	waiting := slices.ContainsFunc(unfinished, func(u ledger.UnfinishedPromotion) bool { return u.WaitsForPlace })
 	f.Waiting.Store(waiting)
 	if !waiting {
@@ -63,7 +64,7 @@ func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromot
 	if err != nil && ctx.Err() == nil {
 		f.log.WarnContext(ctx, "free places not given to waiting promotions, tried again next round", pipeline.Err(err))
 	}
-	admitted := make(map[ledger.Promotion]bool, len(list))
+	admitted := make(map[rules.Promotion]bool, len(list))
 	for _, p := range list {
 		admitted[p] = true
 	}
@@ -72,7 +73,7 @@ func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromot
 
 // failure identifies a failure of one promotion in the log sampler.
 type failure struct {
-	ledger.Promotion
+	rules.Promotion
 	class string
 }
 
@@ -84,7 +85,7 @@ const (
 )
 
 // failed notes a failure for the log.
-func (f *Feeder) failed(p ledger.Promotion, err error) {
+func (f *Feeder) failed(p rules.Promotion, err error) {
 	class := failureOther
 	switch {
 	case errors.Is(err, streams.ErrRefused):

@@ -4,17 +4,17 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 // sweep scans for streams of a type that are not on the active set, and reactivates those of promotions
 // that the ledger has. Another program made each other stream. Nothing in it was announced, so that it is
 // counted and not read.
-func (f *Feeder) sweep(ctx context.Context, t ledger.Type, m *streams.Manager) error {
+func (f *Feeder) sweep(ctx context.Context, t rules.Type, m *streams.Manager) error {
 	unknown := 0
 	err := m.Sweep(ctx, f.Config.GracePeriod, func(ctx context.Context, id int64) error {
-		p := ledger.Promotion{Type: t, ID: id}
+		p := rules.Promotion{Type: t, ID: id}
 		attrs := []any{slog.String(logPromotionType, string(t)), slog.Int64(logPromotionID, id)}
 		known, err := f.Ledger().ActivateKnown(ctx, p)
 		if err == nil && !known && f.AcceptUnannounced {

@@ -8,15 +8,15 @@ import (
 )
 
 type acceptRequest struct {
-	*Record
+	*rules.Record
 	payNow bool
 }
 
 // AcceptResult is the result of Accept. Next is Enqueue, Pay, Done, Paused or Conflict.
 type AcceptResult struct {
-	Next  Next
+	Next  rules.Next
 	Fresh bool // the payout is new
-	State State
+	State rules.State
 }
 
 // Accept stores a record and returns the next action. The record may be acked when that action is
@@ -27,7 +27,7 @@ type AcceptResult struct {
 // A record whose request differs from the stored one gets Conflict, and its dead letter is in the
 // outbox. An error that wraps ErrInvalid is about the record itself. After any other error Accept
 // may be repeated.
-func (l *Ledger) Accept(ctx context.Context, r Record, payNow bool) (AcceptResult, error) {
+func (l *Ledger) Accept(ctx context.Context, r rules.Record, payNow bool) (AcceptResult, error) {
 	if err := r.Validate(); err != nil {
 		return AcceptResult{}, err
 	}
@@ -39,7 +39,7 @@ func (l *Ledger) acceptBatch(ctx context.Context, batch []*batchItem[acceptReque
 		var lost []*batchItem[acceptRequest, AcceptResult]
 		w := readRequestOf(batch)
 		w.messages = true // to compare duplicates with the stored request
-		fresh := map[Key]*storedRow{}
+		fresh := map[rules.Key]*storedRow{}
 		err := l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
 			clear(fresh)
 			return l.acceptIn(ctx, tx, read, writes, batch, fresh)
@@ -60,7 +60,7 @@ func (l *Ledger) acceptBatch(ctx context.Context, batch []*batchItem[acceptReque
 
 // acceptIn decides a batch within a transaction. It adds the rows that it creates to fresh.
 func (l *Ledger) acceptIn(ctx context.Context, tx transaction, read *readResult, writes *writeSet,
-	batch []*batchItem[acceptRequest, AcceptResult], fresh map[Key]*storedRow) error {
+	batch []*batchItem[acceptRequest, AcceptResult], fresh map[rules.Key]*storedRow) error {
 	effects := l.newEffectSet(read, writes)
 	early := false // insert before the commit, because other writes need the ids
 	for _, k := range batch {
@@ -96,8 +96,8 @@ func (l *Ledger) acceptIn(ctx context.Context, tx transaction, read *readResult,
 	return effects.writeTo(ctx, tx)
 }
 
-func newRow(r *Record) *storedRow {
-	row := &storedRow{Row: Row{Key: r.Key, SummaryID: r.SummaryID}}
+func newRow(r *rules.Record) *storedRow {
+	row := &storedRow{Row: rules.Row{Key: r.Key, SummaryID: r.SummaryID}}
 	row.payload, row.recordKey, row.origin = r.Payload, r.RecordKey, clean(r.Origin)
 	if len(r.Request) > 0 && string(r.Request) != string(r.Payload) {
 		row.request = r.Request
@@ -112,7 +112,7 @@ func newRow(r *Record) *storedRow {
 // NotEnqueued records that an accepted payout is not in the stream, because the stream was full.
 // The feeder enqueues it later. An unneeded call only causes a duplicate entry. A missing call
 // strands the payout until the stream is next drained.
-func (l *Ledger) NotEnqueued(ctx context.Context, k Key) error {
+func (l *Ledger) NotEnqueued(ctx context.Context, k rules.Key) error {
 	if err := k.Validate(); err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (l *Ledger) NotEnqueued(ctx context.Context, k Key) error {
 	return err
 }
 
-func (l *Ledger) notEnqueuedBatch(ctx context.Context, batch []*batchItem[Key, struct{}]) error {
+func (l *Ledger) notEnqueuedBatch(ctx context.Context, batch []*batchItem[rules.Key, struct{}]) error {
 	w := readRequestOf(batch)
 	w.promotions = nil
 	return l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {

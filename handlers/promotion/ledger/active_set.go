@@ -58,14 +58,16 @@ WHERE s.type = waiting.kind AND s.promotion_id = waiting.id AND NOT s.active`
 )
 
 // A payout for the feeder has the queue location none. While its record is accepted it has stream.
-var sqlAdmit = fmt.Sprintf(sqlAdmitAs, fmt.Sprintf(sqlOldestQueued, QueueNone), fmt.Sprintf(sqlOldestQueued, QueueStream), fmt.Sprintf(sqlOldestQueued, QueueRetry)) //nolint:gochecknoglobals // constant, but not for the compiler
+var sqlAdmit = fmt.Sprintf(sqlAdmitAs, fmt.Sprintf(sqlOldestQueued, rules.QueueNone), fmt.Sprintf(sqlOldestQueued, rules.QueueStream), fmt.Sprintf(sqlOldestQueued, rules.QueueRetry)) //nolint:gochecknoglobals // constant, but not for the compiler
 
 // Admit puts a promotion on the active set if there is a free place and no other promotion waits.
 // It reports whether the promotion is active. Otherwise a promotion with an unsettled payout waits,
 // in the order of the oldest payouts. Admit precedes the creation of the stream.
-func (l *Ledger) Admit(ctx context.Context, p Promotion) (bool, error) { return l.admit(ctx, p, 0) }
+func (l *Ledger) Admit(ctx context.Context, p rules.Promotion) (bool, error) {
+	return l.admit(ctx, p, 0)
+}
 
-func (l *Ledger) admit(ctx context.Context, p Promotion, totalCount int64) (active bool, err error) {
+func (l *Ledger) admit(ctx context.Context, p rules.Promotion, totalCount int64) (active bool, err error) {
 	if err := checkActivation(p, totalCount); err != nil {
 		return false, err
 	}
@@ -77,22 +79,22 @@ func (l *Ledger) admit(ctx context.Context, p Promotion, totalCount int64) (acti
 
 // Started records the start of a promotion and its number of payouts (0: unknown). It activates the
 // promotion if there is a free place. It may be called twice, never, or after the first records.
-func (l *Ledger) Started(ctx context.Context, p Promotion, totalCount int64) error {
+func (l *Ledger) Started(ctx context.Context, p rules.Promotion, totalCount int64) error {
 	_, err := l.admit(ctx, p, totalCount)
 	return err
 }
 
 // AdmitWaiting gives every free place to a waiting promotion, the longest waiting first, and
 // returns the admitted ones. A promotion that is paused or has no unsettled payout gets none.
-func (l *Ledger) AdmitWaiting(ctx context.Context) ([]Promotion, error) {
-	var admitted []Promotion
+func (l *Ledger) AdmitWaiting(ctx context.Context) ([]rules.Promotion, error) {
+	var admitted []rules.Promotion
 	err := l.update(ctx, "admit waiting", nil, func(q querier, _ time.Time) error {
 		admitted = nil
 		if _, err := q.exec(ctx, sqlNoWork); err != nil {
 			return err
 		}
 		return q.query(ctx, func(r scanner) error {
-			var p Promotion
+			var p rules.Promotion
 			err := r.Scan((*string)(&p.Type), &p.ID)
 			admitted = append(admitted, p)
 			return err
@@ -107,7 +109,7 @@ func (l *Ledger) AdmitWaiting(ctx context.Context) ([]Promotion, error) {
 // Yield frees the place of an active promotion whose stream can't be used, if another promotion
 // waits, and reports whether it did. The promotion then waits behind all others. The recorded
 // incarnation of its stream stays.
-func (l *Ledger) Yield(ctx context.Context, p Promotion) (bool, error) {
+func (l *Ledger) Yield(ctx context.Context, p rules.Promotion) (bool, error) {
 	var n int64
 	err := l.update(ctx, "yield a place", nil, func(q querier, now time.Time) error {
 		var err error
@@ -120,7 +122,7 @@ func (l *Ledger) Yield(ctx context.Context, p Promotion) (bool, error) {
 
 // ActiveStream is the stream of an active promotion.
 type ActiveStream struct {
-	Promotion
+	rules.Promotion
 	TotalCount int64
 	Paused     bool // neither polled nor cleaned up
 }
@@ -130,16 +132,16 @@ const sqlActive = `SELECT s.promotion_id, s.total_count,
 FROM promotion_streams AS s WHERE s.type = $1 AND s.active ORDER BY s.promotion_id`
 
 // Active returns the active streams of a type, in order of promotion.
-func (l *Ledger) Active(ctx context.Context, t Type) ([]ActiveStream, error) {
+func (l *Ledger) Active(ctx context.Context, t rules.Type) ([]ActiveStream, error) {
 	var active []ActiveStream
 	err := l.read(ctx, "active streams", func(q querier, _ time.Time) error {
 		return q.query(ctx, func(r scanner) error {
-			a := ActiveStream{Promotion: Promotion{Type: t}}
+			a := ActiveStream{Promotion: rules.Promotion{Type: t}}
 			var state string
 			if err := r.Scan(&a.ID, &a.TotalCount, &state); err != nil {
 				return err
 			}
-			a.Paused = PromotionState(state) == PromotionPaused
+			a.Paused = rules.PromotionState(state) == rules.PromotionPaused
 			active = append(active, a)
 			return nil
 		}, sqlActive, string(t))
@@ -149,7 +151,7 @@ func (l *Ledger) Active(ctx context.Context, t Type) ([]ActiveStream, error) {
 
 // Activate puts a promotion on the active set, even without a free place. totalCount 0 keeps the
 // recorded value. It is for a stream that exists and may have entries; Admit is for all others.
-func (l *Ledger) Activate(ctx context.Context, p Promotion, totalCount int64) error {
+func (l *Ledger) Activate(ctx context.Context, p rules.Promotion, totalCount int64) error {
 	if err := checkActivation(p, totalCount); err != nil {
 		return err
 	}
@@ -162,7 +164,7 @@ func (l *Ledger) Activate(ctx context.Context, p Promotion, totalCount int64) er
 	})
 }
 
-func checkActivation(p Promotion, totalCount int64) error {
+func checkActivation(p rules.Promotion, totalCount int64) error {
 	if totalCount < 0 {
 		return rules.Invalid("promotion %s: the total count is %d", p, totalCount)
 	}
@@ -171,7 +173,7 @@ func checkActivation(p Promotion, totalCount int64) error {
 
 // ActivateKnown is Activate for a promotion that is in the ledger. For any other, known is false
 // and nothing changes.
-func (l *Ledger) ActivateKnown(ctx context.Context, p Promotion) (known bool, err error) {
+func (l *Ledger) ActivateKnown(ctx context.Context, p rules.Promotion) (known bool, err error) {
 	err = l.read(ctx, "revive", func(q querier, _ time.Time) error {
 		known = false
 		return q.query(ctx, func(scanner) error { known = true; return nil }, `SELECT 1 FROM promotions WHERE type = $1 AND promotion_id = $2
@@ -186,7 +188,7 @@ func (l *Ledger) ActivateKnown(ctx context.Context, p Promotion) (known bool, er
 // Deactivate removes a promotion from the active set and deletes its recorded incarnation. It
 // precedes the script that deletes the stream. If that script finds the stream not drained,
 // Activate follows.
-func (l *Ledger) Deactivate(ctx context.Context, p Promotion) error {
+func (l *Ledger) Deactivate(ctx context.Context, p rules.Promotion) error {
 	return l.update(ctx, "deactivate", nil, func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `UPDATE promotion_streams SET active = FALSE, incarnation = '', waiting_since = NULL
 			WHERE type = $1 AND promotion_id = $2 AND active`, string(p.Type), p.ID)

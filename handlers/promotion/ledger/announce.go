@@ -20,7 +20,7 @@ func (e *Payout) AnnouncedByReplay() bool { return strings.HasPrefix(e.Origin, a
 // transaction writes the audit; the feeder enqueues the payout. An existing row is kept: the same
 // request returns ReplayAlready, another request is refused. A payout of a cancelled promotion is
 // refused.
-func (l *Ledger) Announce(ctx context.Context, r Record, by Replay) (ReplayResult, error) {
+func (l *Ledger) Announce(ctx context.Context, r rules.Record, by Replay) (ReplayResult, error) {
 	if err := r.Validate(); err != nil {
 		return ReplayResult{}, err
 	}
@@ -29,7 +29,7 @@ func (l *Ledger) Announce(ctx context.Context, r Record, by Replay) (ReplayResul
 	}
 	r.Origin = announcedOrigin + by.DeadLetter + " from " + r.Origin
 	var done ReplayResult
-	w := readRequest{promotions: []Promotion{r.Of()}, keys: []Key{r.Key}, messages: true, lock: true}
+	w := readRequest{promotions: []rules.Promotion{r.Of()}, keys: []rules.Key{r.Key}, messages: true, lock: true}
 	for {
 		err := l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) (err error) {
 			done, err = l.announce(ctx, tx, read, &r, by)
@@ -48,14 +48,14 @@ func (l *Ledger) Announce(ctx context.Context, r Record, by Replay) (ReplayResul
 // errInsertedMeanwhile rolls back when another transaction has inserted the row after the read.
 var errInsertedMeanwhile = errors.New("another transaction inserted the payout")
 
-func (l *Ledger) announce(ctx context.Context, tx transaction, read *readResult, r *Record, by Replay) (ReplayResult, error) {
+func (l *Ledger) announce(ctx context.Context, tx transaction, read *readResult, r *rules.Record, by Replay) (ReplayResult, error) {
 	if row := read.rows[r.Key]; row != nil {
 		if !l.opts.SameRequest(row.Type, row.requestToSend(), r.RequestToSend()) {
 			return ReplayResult{Outcome: ReplayRefused, Reason: "another request for it came first", State: row.State}, errRollback
 		}
 		return ReplayResult{Outcome: ReplayAlready, State: row.State}, errRollback
 	}
-	if read.promotions[r.Of()] == PromotionCancelled {
+	if read.promotions[r.Of()] == rules.PromotionCancelled {
 		return ReplayResult{Outcome: ReplayRefused, Reason: "its promotion is cancelled"}, errRollback
 	}
 	row := newRow(r)

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // A begin creates no payout and no promotion. One dead letter has the offered request, however
@@ -15,22 +17,22 @@ func TestABeginAnnouncesNothing(t *testing.T) {
 		known, foreign := record(1, 1), record(1, 2)
 		mustAccept(t, l, known)
 		for range 2 {
-			require.Equal(t, BeginResult{Next: Unannounced, Why: "unannounced"}, mustBegin(t, l, foreign))
-			require.Equal(t, Unannounced, mustBegin(t, l, record(2, 1)).Next)
+			require.Equal(t, BeginResult{Next: rules.Unannounced, Why: "unannounced"}, mustBegin(t, l, foreign))
+			require.Equal(t, rules.Unannounced, mustBegin(t, l, record(2, 1)).Next)
 		}
-		require.Equal(t, Send, mustBegin(t, l, known).Next)
+		require.Equal(t, rules.Send, mustBegin(t, l, known).Next)
 		other := foreign
 		other.Payload = []byte(`{"amount":9}`)
-		require.Equal(t, Unannounced, mustBegin(t, l, other).Next)
+		require.Equal(t, rules.Unannounced, mustBegin(t, l, other).Next)
 
 		_, err := l.Explain(t.Context(), foreign.Key)
 		require.ErrorIs(t, err, ErrNotFound)
-		_, err = l.Status(t.Context(), Promotion{Type: "POINT", ID: 2})
+		_, err = l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 2})
 		require.ErrorIs(t, err, ErrNotFound, "nor the promotion")
 		dead := relayed(t, l, OutboxDead)
 		require.Len(t, dead, 3, "one for each payout and request")
 		for _, d := range dead {
-			require.Equal(t, ClassUnannounced, d.Class)
+			require.Equal(t, rules.ClassUnannounced, d.Class)
 		}
 		c, err := l.Status(t.Context(), known.Of())
 		require.NoError(t, err)
@@ -48,23 +50,23 @@ func TestAReplayAnnounces(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		r := record(1, 2)
-		require.Equal(t, Unannounced, mustBegin(t, l, r).Next)
+		require.Equal(t, rules.Unannounced, mustBegin(t, l, r).Next)
 		_, err := l.Announce(t.Context(), r, Replay{DeadLetter: "l1", Generation: 1})
-		require.ErrorIs(t, err, ErrInvalid, "who and why")
+		require.ErrorIs(t, err, rules.ErrInvalid, "who and why")
 		done, err := l.Announce(t.Context(), r, Replay{DeadLetter: "l1", Generation: 1, DryRun: true})
 		require.NoError(t, err)
-		require.Equal(t, ReplayResult{Outcome: ReplayDone, State: Pending}, done)
-		require.Equal(t, Unannounced, mustBegin(t, l, r).Next, "a dry run announces nothing")
+		require.Equal(t, ReplayResult{Outcome: ReplayDone, State: rules.Pending}, done)
+		require.Equal(t, rules.Unannounced, mustBegin(t, l, r).Next, "a dry run announces nothing")
 
 		for i, want := range []ReplayOutcome{ReplayDone, ReplayAlready} {
 			done, err = l.Announce(t.Context(), r, again(1+i))
 			require.NoError(t, err)
-			require.Equal(t, ReplayResult{Outcome: want, State: Pending}, done)
+			require.Equal(t, ReplayResult{Outcome: want, State: rules.Pending}, done)
 		}
 		rows, err := l.FeedUnqueued(t.Context(), r.Of(), 10)
 		require.NoError(t, err)
 		require.Len(t, rows, 1, "the feeder enqueues it")
-		require.Equal(t, Send, mustBegin(t, l, r).Next)
+		require.Equal(t, rules.Send, mustBegin(t, l, r).Next)
 		x := mustExplain(t, l, r.Key)
 		require.True(t, x.AnnouncedByReplay())
 		require.Len(t, x.Audit, 1)
@@ -74,7 +76,7 @@ func TestAReplayAnnounces(t *testing.T) {
 		other.Payload = []byte(`{"amount":9}`)
 		done, err = l.Announce(t.Context(), other, again(1))
 		require.NoError(t, err)
-		require.Equal(t, ReplayResult{Outcome: ReplayRefused, Reason: "another request for it came first", State: Sending}, done)
+		require.Equal(t, ReplayResult{Outcome: ReplayRefused, Reason: "another request for it came first", State: rules.Sending}, done)
 	})
 }
 
@@ -101,7 +103,7 @@ func TestManyAnnounceOnePayout(t *testing.T) {
 				require.NoError(t, <-results)
 			}
 		}
-		c, err := ledgers[0].Status(t.Context(), Promotion{Type: "POINT", ID: 1})
+		c, err := ledgers[0].Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.EqualValues(t, 10, c.Accepted)
 	})
@@ -113,17 +115,17 @@ func TestOnlyAKnownPromotionIsActivated(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		mustAccept(t, l, record(1, 1))
-		require.NoError(t, l.Started(t.Context(), Promotion{Type: "POINT", ID: 2}, 5))
-		require.NoError(t, l.Deactivate(t.Context(), Promotion{Type: "POINT", ID: 2}))
+		require.NoError(t, l.Started(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, 5))
+		require.NoError(t, l.Deactivate(t.Context(), rules.Promotion{Type: "POINT", ID: 2}))
 		for id, want := range map[int64]bool{1: true, 2: true, 3: false} {
-			known, err := l.ActivateKnown(t.Context(), Promotion{Type: "POINT", ID: id})
+			known, err := l.ActivateKnown(t.Context(), rules.Promotion{Type: "POINT", ID: id})
 			require.NoError(t, err)
 			require.Equal(t, want, known, id)
 		}
 		active, err := l.Active(t.Context(), "POINT")
 		require.NoError(t, err)
 		require.Len(t, active, 2)
-		_, err = l.Status(t.Context(), Promotion{Type: "POINT", ID: 3})
+		_, err = l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 3})
 		require.ErrorIs(t, err, ErrNotFound)
 	})
 }

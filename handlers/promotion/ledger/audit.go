@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -19,17 +20,17 @@ type Audit struct {
 	DBUser string `json:"database_user,omitempty"`
 }
 
-func writeAudit(ctx context.Context, q querier, now time.Time, k Key, a Audit) error {
+func writeAudit(ctx context.Context, q querier, now time.Time, k rules.Key, a Audit) error {
 	_, err := q.exec(ctx, `INSERT INTO ledger_audit (at, who, why, action, type, promotion_id, target_id, detail)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`, now, a.Who, a.Why, a.Action, string(k.Type), k.Promotion, k.Target, a.Detail)
 	return err
 }
 
 // Audit returns the actions on a promotion, oldest first. Explain has those on a payout.
-func (l *Ledger) Audit(ctx context.Context, p Promotion) (lines []Audit, err error) {
+func (l *Ledger) Audit(ctx context.Context, p rules.Promotion) (lines []Audit, err error) {
 	lines = []Audit{}
 	err = l.read(ctx, "audit", func(q querier, _ time.Time) error {
-		found, err := readAudit(ctx, q, Key{Type: p.Type, Promotion: p.ID})
+		found, err := readAudit(ctx, q, rules.Key{Type: p.Type, Promotion: p.ID})
 		lines = append(lines, found...)
 		return err
 	})
@@ -39,7 +40,7 @@ func (l *Ledger) Audit(ctx context.Context, p Promotion) (lines []Audit, err err
 const sqlAudit = `SELECT at, who, why, action, detail, db_user FROM ledger_audit
 WHERE type = $1 AND promotion_id = $2 AND target_id = $3 ORDER BY type, promotion_id, target_id, id`
 
-func readAudit(ctx context.Context, q querier, k Key) (lines []Audit, err error) {
+func readAudit(ctx context.Context, q querier, k rules.Key) (lines []Audit, err error) {
 	err = q.query(ctx, func(r scanner) error {
 		var a Audit
 		var at sqldb.Time

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // batcher collects single requests into batches. A request is flushed at once when no flush is
@@ -28,7 +30,7 @@ type batcher[Q, R any] struct {
 
 // batchItem is the request of one caller, with its result.
 type batchItem[Q, R any] struct {
-	key   Key // of the payout
+	key   rules.Key // of the payout
 	req   Q
 	res   R
 	err   error
@@ -62,7 +64,7 @@ func newBatcher[Q, R any](ctx context.Context, flushers, size int, linger time.D
 
 // do submits req and waits for its result. When ctx ends first, the request may or may not be
 // carried out.
-func (c *batcher[Q, R]) do(ctx context.Context, key Key, req Q) (R, error) {
+func (c *batcher[Q, R]) do(ctx context.Context, key rules.Key, req Q) (R, error) {
 	var none R
 	k := &batchItem[Q, R]{key: key, req: req, done: make(chan struct{})}
 	select {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 func TestBatcher(t *testing.T) {
@@ -28,7 +30,7 @@ func TestBatcher(t *testing.T) {
 			start := time.Now()
 			for i := range 6 {
 				wg.Go(func() {
-					got, err := c.do(t.Context(), Key{}, i)
+					got, err := c.do(t.Context(), rules.Key{}, i)
 					require.NoError(t, err)
 					require.Equal(t, i*2, got)
 				})
@@ -38,7 +40,7 @@ func TestBatcher(t *testing.T) {
 			require.Equal(t, []int{1, 5}, sizes)
 			require.Equal(t, 2*time.Second, time.Since(start))
 			c.close()
-			_, err := c.do(t.Context(), Key{}, 1)
+			_, err := c.do(t.Context(), rules.Key{}, 1)
 			require.ErrorIs(t, err, ErrClosed)
 		})
 	})
@@ -54,10 +56,10 @@ func TestBatcher(t *testing.T) {
 				}
 			}, nil)
 			var wg sync.WaitGroup
-			wg.Go(func() { _, _ = c.do(t.Context(), Key{}, 0) })
+			wg.Go(func() { _, _ = c.do(t.Context(), rules.Key{}, 0) })
 			synctest.Wait()
 			start := time.Now()
-			_, err := c.do(t.Context(), Key{}, 1)
+			_, err := c.do(t.Context(), rules.Key{}, 1)
 			require.NoError(t, err)
 			require.Equal(t, 10*time.Millisecond, time.Since(start))
 			close(release)
@@ -82,7 +84,7 @@ func TestBatcher(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range 3 {
 				wg.Go(func() {
-					_, err := c.do(ctx, Key{}, i)
+					_, err := c.do(ctx, rules.Key{}, i)
 					require.ErrorIs(t, err, context.Canceled)
 				})
 				synctest.Wait()
@@ -105,7 +107,7 @@ func TestBatcher(t *testing.T) {
 			}, nil)
 			var wg sync.WaitGroup
 			for i := range 2 {
-				wg.Go(func() { _, err := c.do(t.Context(), Key{}, i); require.NoError(t, err) })
+				wg.Go(func() { _, err := c.do(t.Context(), rules.Key{}, i); require.NoError(t, err) })
 			}
 			synctest.Wait()
 			c.close()
@@ -132,13 +134,13 @@ func TestBadRowFailsAlone(t *testing.T) {
 		for i, k := range batch {
 			<-k.done
 			if i == 2 {
-				require.ErrorIs(t, k.err, ErrInvalid)
+				require.ErrorIs(t, k.err, rules.ErrInvalid)
 				continue
 			}
 			require.NoError(t, k.err)
-			require.Equal(t, AcceptResult{Next: Enqueue, Fresh: true, State: Pending}, k.res)
+			require.Equal(t, AcceptResult{Next: rules.Enqueue, Fresh: true, State: rules.Pending}, k.res)
 		}
-		c, err := l.Status(t.Context(), Promotion{Type: "POINT", ID: 1})
+		c, err := l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.Equal(t, int64(4), c.Accepted)
 	})
@@ -148,13 +150,13 @@ func TestBadRowFailsAlone(t *testing.T) {
 func TestSharedErrorIsNotTriedForEveryRow(t *testing.T) {
 	t.Parallel()
 	l := newSQLiteDB(t).open(t)
-	var batch []*batchItem[Key, int]
+	var batch []*batchItem[rules.Key, int]
 	for i := range int64(50) {
-		batch = append(batch, &batchItem[Key, int]{key: key(1, i+1), req: key(1, i+1), done: make(chan struct{})})
+		batch = append(batch, &batchItem[rules.Key, int]{key: key(1, i+1), req: key(1, i+1), done: make(chan struct{})})
 	}
 	runs := 0
 	broken := errors.New("broken")
-	newFlusher(l, "test", func(context.Context, []*batchItem[Key, int]) error { runs++; return broken })(t.Context(), batch)
+	newFlusher(l, "test", func(context.Context, []*batchItem[rules.Key, int]) error { runs++; return broken })(t.Context(), batch)
 	require.Equal(t, 4, runs)
 	for _, k := range batch {
 		<-k.done
@@ -169,14 +171,14 @@ func TestBeginIsReleasedWhenItsCallerLeft(t *testing.T) {
 		l := h.open(t)
 		r := record(1, 2)
 		mustAccept(t, l, r)
-		k := &batchItem[*Record, BeginResult]{key: r.Key, req: &r, done: make(chan struct{})}
+		k := &batchItem[*rules.Record, BeginResult]{key: r.Key, req: &r, done: make(chan struct{})}
 		k.state.Store(itemAbandoned) // its caller's context ended after it was taken
-		newFlusher(l, "begin", l.beginBatch)(t.Context(), []*batchItem[*Record, BeginResult]{k})
-		require.Equal(t, Send, k.res.Next)
+		newFlusher(l, "begin", l.beginBatch)(t.Context(), []*batchItem[*rules.Record, BeginResult]{k})
+		require.Equal(t, rules.Send, k.res.Next)
 		l.releaseAbandoned(k)
-		require.Eventually(t, func() bool { return mustExplain(t, l, r.Key).State == Errored }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return mustExplain(t, l, r.Key).State == rules.Errored }, 10*time.Second, time.Millisecond)
 		b := mustBegin(t, l, r)
-		require.Equal(t, Send, b.Next)
+		require.Equal(t, rules.Send, b.Next)
 		require.Equal(t, 1, b.Attempt)
 	})
 }
@@ -195,8 +197,8 @@ func TestCallersThatLeaveStrandNothing(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.Int64N(int64(30*time.Millisecond))))
 				defer cancel()
 				b, err := l.Begin(ctx, record(1, target+1))
-				if err == nil && b.Next == Send {
-					_, err = l.Settle(t.Context(), CallResult{Key: key(1, target+1), Epoch: b.Epoch, Outcome: Paid, TransactionKey: "x"})
+				if err == nil && b.Next == rules.Send {
+					_, err = l.Settle(t.Context(), rules.CallResult{Key: key(1, target+1), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "x"})
 					if err != nil {
 						t.Error(err)
 					}
@@ -205,7 +207,7 @@ func TestCallersThatLeaveStrandNothing(t *testing.T) {
 		}
 		wg.Wait()
 		require.Eventually(t, func() bool {
-			c, err := l.Status(t.Context(), Promotion{Type: "POINT", ID: 1})
+			c, err := l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
 			require.NoError(t, err)
 			return c.InFlight == 0 && c.Ambiguous == 0 && c.Accepted == targets
 		}, 20*time.Second, 5*time.Millisecond)
@@ -220,7 +222,7 @@ func TestClosedLedgerRefuses(t *testing.T) {
 		require.NoError(t, l.Close())
 		_, err := l.Accept(t.Context(), record(1, 3), false)
 		require.ErrorIs(t, err, ErrClosed)
-		_, err = l.Settle(t.Context(), CallResult{Key: key(1, 2), Epoch: 1, Outcome: Paid})
+		_, err = l.Settle(t.Context(), rules.CallResult{Key: key(1, 2), Epoch: 1, Outcome: rules.Paid})
 		require.ErrorIs(t, err, ErrClosed)
 	})
 }

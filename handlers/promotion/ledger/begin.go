@@ -9,7 +9,7 @@ import (
 
 // BeginResult is the result of Begin. Next is Send, Lookup, Ack, Retry, Conflict or Unannounced.
 type BeginResult struct {
-	Next Next
+	Next rules.Next
 	// Epoch is passed to Settle. Set with Send and Lookup.
 	Epoch int64
 	// Attempt is the number of the send, from 1.
@@ -24,7 +24,7 @@ type BeginResult struct {
 	SinceLastCall time.Duration
 	// RetryIn is the delay of the retry record. Set with Retry.
 	RetryIn time.Duration
-	State   State
+	State   rules.State
 	// Why is for logs: settled, leased, not_due, paused, cancelled, exhausted, conflict or
 	// unannounced. Empty with Send and Lookup.
 	Why string
@@ -38,14 +38,14 @@ type BeginResult struct {
 //
 // If ctx ends during the begin and the lease was taken, the ledger releases it. After an error
 // Begin may be repeated; its own earlier lease then returns Retry.
-func (l *Ledger) Begin(ctx context.Context, r Record) (BeginResult, error) {
+func (l *Ledger) Begin(ctx context.Context, r rules.Record) (BeginResult, error) {
 	if err := r.Validate(); err != nil {
 		return BeginResult{}, err
 	}
 	return l.begins.do(ctx, r.Key, &r)
 }
 
-func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*Record, BeginResult]) error {
+func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*rules.Record, BeginResult]) error {
 	w := readRequestOf(batch)
 	w.messages, w.knownOnly = true, !l.opts.AcceptUnannounced
 	return l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
@@ -60,7 +60,7 @@ func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*Record, Beg
 			row := read.rows[r.Key]
 			if row == nil {
 				writes.outbox = append(writes.outbox, unannouncedDeadLetter(r, read.now))
-				k.res = BeginResult{Next: Unannounced, Why: ClassUnannounced}
+				k.res = BeginResult{Next: rules.Unannounced, Why: rules.ClassUnannounced}
 				continue
 			}
 			lastCall := row.AttemptStartedAt
@@ -69,7 +69,7 @@ func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*Record, Beg
 			row.Row = next
 			effects.add(row, eff, r, r.Route)
 			k.res = BeginResult{Next: d.Next, RetryIn: d.RetryIn, State: row.State, Why: d.Reason}
-			if d.Next == Send || d.Next == Lookup {
+			if d.Next == rules.Send || d.Next == rules.Lookup {
 				k.res.Epoch, k.res.Attempt, k.res.Lease = row.Epoch, row.Attempts, l.policy.Lease
 				k.res.Request = row.requestToSend()
 				if !lastCall.IsZero() {
@@ -82,8 +82,8 @@ func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*Record, Beg
 }
 
 // acceptUnannounced inserts rows for entries without one (Options.AcceptUnannounced).
-func (l *Ledger) acceptUnannounced(ctx context.Context, tx transaction, read *readResult, batch []*batchItem[*Record, BeginResult]) error {
-	missing := map[Key]bool{}
+func (l *Ledger) acceptUnannounced(ctx context.Context, tx transaction, read *readResult, batch []*batchItem[*rules.Record, BeginResult]) error {
+	missing := map[rules.Key]bool{}
 	var fresh []*storedRow
 	for _, k := range batch {
 		r := k.req
@@ -93,7 +93,7 @@ func (l *Ledger) acceptUnannounced(ctx context.Context, tx transaction, read *re
 		missing[r.Key] = true
 		row := newRow(r)
 		// The begin in this transaction applies the state of the promotion.
-		row.Row, _, _ = l.policy.Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Promotion: PromotionRunning})
+		row.Row, _, _ = l.policy.Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Promotion: rules.PromotionRunning})
 		fresh = append(fresh, row)
 	}
 	if len(fresh) == 0 {
@@ -119,15 +119,15 @@ func (l *Ledger) acceptUnannounced(ctx context.Context, tx transaction, read *re
 }
 
 // releaseAbandoned releases the lease of a begin whose caller did not wait for the result.
-func (l *Ledger) releaseAbandoned(k *batchItem[*Record, BeginResult]) {
-	if k.err != nil || (k.res.Next != Send && k.res.Next != Lookup) {
+func (l *Ledger) releaseAbandoned(k *batchItem[*rules.Record, BeginResult]) {
+	if k.err != nil || (k.res.Next != rules.Send && k.res.Next != rules.Lookup) {
 		return
 	}
 	key, epoch := k.req.Key, k.res.Epoch
 	l.releases.Go(func() {
 		ctx, cancel := context.WithTimeout(l.life, flushTimeout)
 		defer cancel()
-		_, err := l.settles.do(ctx, key, &CallResult{Key: key, Epoch: epoch, Outcome: Interrupted, Class: "caller_gone"})
+		_, err := l.settles.do(ctx, key, &rules.CallResult{Key: key, Epoch: epoch, Outcome: rules.Interrupted, Class: "caller_gone"})
 		if err != nil {
 			l.log.Warn("payout not released; its lease will expire", "payout", key.String(), "error", err)
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // BenchmarkCycle runs accept, begin and settle of new payouts with 256 callers. The figure to
@@ -38,11 +40,11 @@ func benchmarkCycle(b *testing.B, l *Ledger) {
 					return
 				}
 				leased, err := l.Begin(b.Context(), r)
-				if err != nil || leased.Next != Send {
+				if err != nil || leased.Next != rules.Send {
 					b.Error(leased, err)
 					return
 				}
-				if _, err := l.Settle(b.Context(), CallResult{Key: r.Key, Epoch: leased.Epoch, Outcome: Paid, TransactionKey: "tx"}); err != nil {
+				if _, err := l.Settle(b.Context(), rules.CallResult{Key: r.Key, Epoch: leased.Epoch, Outcome: rules.Paid, TransactionKey: "tx"}); err != nil {
 					b.Error(err)
 					return
 				}
@@ -53,7 +55,7 @@ func benchmarkCycle(b *testing.B, l *Ledger) {
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
 	b.ReportMetric(float64((ownCPU(b)-cpu).Microseconds())/float64(b.N), "cpu-us/cycle")
-	c, err := l.Status(b.Context(), Promotion{Type: "POINT", ID: 2})
+	c, err := l.Status(b.Context(), rules.Promotion{Type: "POINT", ID: 2})
 	require.NoError(b, err)
 	require.Equal(b, c.Paid, c.Accepted)
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 func TestOneOfManyBegins(t *testing.T) {
@@ -27,9 +29,9 @@ func TestOneOfManyBegins(t *testing.T) {
 				g.Go(func() error {
 					b, err := ledgers[i%2].Begin(t.Context(), record(1, target+1))
 					switch b.Next {
-					case Send:
+					case rules.Send:
 						sends.Add(1)
-					case Retry:
+					case rules.Retry:
 						retries.Add(1)
 					}
 					return err
@@ -58,7 +60,7 @@ func TestOneOfManyAccepts(t *testing.T) {
 				if a.Fresh {
 					fresh.Add(1)
 				}
-				if a.Next == Conflict {
+				if a.Next == rules.Conflict {
 					conflicts.Add(1)
 				}
 				return err
@@ -67,7 +69,7 @@ func TestOneOfManyAccepts(t *testing.T) {
 		require.NoError(t, g.Wait())
 		require.Equal(t, int64(20), fresh.Load())
 		require.Positive(t, conflicts.Load())
-		c, err := ledgers[0].Status(t.Context(), Promotion{Type: "POINT", ID: 1})
+		c, err := ledgers[0].Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.Equal(t, int64(20), c.Accepted)
 		require.Equal(t, int64(20), c.Conflict, "each key has seen both requests, whichever came first")
@@ -92,7 +94,7 @@ func TestPauseIsSeenWhileBeginsNeverStop(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if b.Next == Send {
+					if b.Next == rules.Send {
 						leased.Add(1)
 						if after && i%2 == 0 {
 							return errors.New("leased after the pause had returned")
@@ -104,7 +106,7 @@ func TestPauseIsSeenWhileBeginsNeverStop(t *testing.T) {
 		}
 		require.Eventually(t, func() bool { return leased.Load() > 500 }, 30*time.Second, time.Millisecond)
 		start := time.Now()
-		require.NoError(t, ledgers[0].Pause(ctx, Promotion{Type: "POINT", ID: 1}, operator))
+		require.NoError(t, ledgers[0].Pause(ctx, rules.Promotion{Type: "POINT", ID: 1}, operator))
 		took := time.Since(start)
 		paused.Store(true)
 		n := leased.Load()
@@ -140,16 +142,16 @@ func TestManyWorkersPayEachOnce(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if b.Next != Send {
+					if b.Next != rules.Send {
 						continue
 					}
 					if busy[target].Add(1) > 1 {
 						return errors.New("two workers at once")
 					}
-					res := CallResult{Key: key(1, target), Epoch: b.Epoch, Outcome: NotCharged}
+					res := rules.CallResult{Key: key(1, target), Epoch: b.Epoch, Outcome: rules.NotCharged}
 					if n%3 == 0 {
 						charged[target].Add(1)
-						res.Outcome, res.TransactionKey = Paid, "tx"
+						res.Outcome, res.TransactionKey = rules.Paid, "tx"
 						paid.Add(1)
 					}
 					busy[target].Add(-1)
@@ -166,7 +168,7 @@ func TestManyWorkersPayEachOnce(t *testing.T) {
 		for target := 1; target <= targets; target++ {
 			require.Equal(t, int32(1), charged[target].Load())
 		}
-		c, err := ledgers[1].Status(t.Context(), Promotion{Type: "POINT", ID: 1})
+		c, err := ledgers[1].Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.Equal(t, int64(targets), c.Paid)
 		require.Zero(t, c.Pending)
@@ -210,15 +212,15 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 						return err
 					}
 					var b BeginResult
-					for b.Next != Send { // a lease that was taken unnoticed runs out
+					for b.Next != rules.Send { // a lease that was taken unnoticed runs out
 						if err := again(func() (err error) { b, err = l.Begin(ctx, r); count(&failures, err); return err }); err != nil {
 							return err
 						}
 					}
 					if err := again(func() error {
-						s, err := l.Settle(ctx, CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: Paid, TransactionKey: "x"})
+						s, err := l.Settle(ctx, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "x"})
 						count(&failures, err)
-						if err == nil && s.State != Success {
+						if err == nil && s.State != rules.Success {
 							return errors.New("not settled")
 						}
 						return err
@@ -246,9 +248,9 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 				done.Wait()
 				require.NoError(t, err)
 				require.Positive(t, failures.Load(), "some callers have met a dead connection")
-				c, err := l.Status(ctx, Promotion{Type: "POINT", ID: 1})
+				c, err := l.Status(ctx, rules.Promotion{Type: "POINT", ID: 1})
 				require.NoError(t, err)
-				require.Equal(t, Counts{Promotion: c.Promotion, State: PromotionRunning, Accepted: targets, Paid: targets}, c)
+				require.Equal(t, Counts{Promotion: c.Promotion, State: rules.PromotionRunning, Accepted: targets, Paid: targets}, c)
 				return
 			case <-tick.C:
 				if kills++; kills > 12 && failures.Load() > 0 {
@@ -274,7 +276,7 @@ func TestOneOfManyAcceptsOfACancelledPromotion(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		ledgers := []*Ledger{h.open(t, withResults), h.open(t, withResults, as("b")), h.open(t, withResults, as("c")), h.open(t, withResults, as("d"))}
 		mustAccept(t, ledgers[0], record(1, 999))
-		_, err := ledgers[0].Cancel(t.Context(), Promotion{Type: "POINT", ID: 1}, operator)
+		_, err := ledgers[0].Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, operator)
 		require.NoError(t, err)
 		var g errgroup.Group
 		for target := int64(1); target <= 300; target++ {
@@ -288,7 +290,7 @@ func TestOneOfManyAcceptsOfACancelledPromotion(t *testing.T) {
 				require.NoError(t, g.Wait())
 			}
 		}
-		c, err := ledgers[0].Status(t.Context(), Promotion{Type: "POINT", ID: 1})
+		c, err := ledgers[0].Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
 		require.NoError(t, err)
 		require.EqualValues(t, 301, c.Cancelled)
 		require.EqualValues(t, 301, c.Accepted)

@@ -106,7 +106,7 @@ type Options struct {
 	AcceptUnannounced bool
 	// SameRequest reports whether two requests of one key request the same payout. The stored one
 	// is sent. Nil: bytes.Equal.
-	SameRequest func(t Type, stored, offered []byte) bool
+	SameRequest func(t rules.Type, stored, offered []byte) bool
 }
 
 func (o *Options) check() error {
@@ -121,7 +121,7 @@ func (o *Options) check() error {
 		o.MaxActive = math.MaxInt32
 	}
 	if o.SameRequest == nil {
-		o.SameRequest = func(_ Type, stored, offered []byte) bool { return bytes.Equal(stored, offered) }
+		o.SameRequest = func(_ rules.Type, stored, offered []byte) bool { return bytes.Equal(stored, offered) }
 	}
 	return nil
 }

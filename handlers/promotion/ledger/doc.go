@@ -15,9 +15,9 @@
 //
 //   - The API: [Ledger] with [Open], Accept, Begin and Settle (payouts); steer.go, replay.go,
 //     resolve.go and announce.go (operators); active_set.go, feeder.go and stream_loss.go
-//     (streams); outbox.go. types.go names the types of the package rules.
+//     (streams); outbox.go.
 //   - Read-only reports: report_*.go.
-//   - The rules: the package rules, pure functions without SQL.
+//   - The types and the rules of a payout: the package rules, pure functions without SQL.
 //   - The statements for payouts: postgres*.go and sqlite*.go, behind the interface store.
 //     Everything else is portable SQL next to the method that uses it. The tables: migrations/.
 //

@@ -20,7 +20,7 @@ type effectSet struct {
 type rowEffects struct {
 	row     *storedRow
 	effects rules.Effects
-	record  *Record // the offered record of a conflict
+	record  *rules.Record // the offered record of a conflict
 	route   string
 }
 
@@ -28,7 +28,7 @@ func (l *Ledger) newEffectSet(read *readResult, writes *writeSet) *effectSet {
 	return &effectSet{outcomeEvents: l.opts.OutcomeEvents, read: read, writes: writes}
 }
 
-func (s *effectSet) add(row *storedRow, eff rules.Effects, r *Record, route string) {
+func (s *effectSet) add(row *storedRow, eff rules.Effects, r *rules.Record, route string) {
 	if eff == (rules.Effects{}) {
 		return
 	}
@@ -51,7 +51,7 @@ func (s *effectSet) writeTo(ctx context.Context, tx transaction) error {
 			s.writes.rows = append(s.writes.rows, &row.Row)
 		}
 	}
-	slices.SortFunc(s.writes.rows, func(x, y *Row) int { return rules.CompareKeys(x.Key, y.Key) })
+	slices.SortFunc(s.writes.rows, func(x, y *rules.Row) int { return rules.CompareKeys(x.Key, y.Key) })
 
 	deltas := map[summaryID]*summaryDelta{}
 	var dead []int64
@@ -73,7 +73,7 @@ func (s *effectSet) writeTo(ctx context.Context, tx transaction) error {
 			s.writes.outbox = append(s.writes.outbox, outcomeEvent(e.row, s.read.now))
 		}
 		switch {
-		case e.effects.DeadLetterClass == ClassConflict:
+		case e.effects.DeadLetterClass == rules.ClassConflict:
 			s.writes.outbox = append(s.writes.outbox, conflictDeadLetter(e.record, s.read.now))
 		case e.effects.DeadLetterClass != "":
 			dead = append(dead, e.row.ID)
@@ -93,22 +93,22 @@ func (s *effectSet) writeTo(ctx context.Context, tx transaction) error {
 		return err
 	}
 	for _, e := range s.rows {
-		if class := e.effects.DeadLetterClass; class != "" && class != ClassConflict {
+		if class := e.effects.DeadLetterClass; class != "" && class != rules.ClassConflict {
 			s.writes.outbox = append(s.writes.outbox, payoutDeadLetter(e, messages[e.row.ID], s.read.now))
 		}
 	}
 	return nil
 }
 
-func (d *summaryDelta) count(s State, n int64) {
+func (d *summaryDelta) count(s rules.State, n int64) {
 	switch s {
-	case Success:
+	case rules.Success:
 		d.paid += n
-	case Failed:
+	case rules.Failed:
 		d.failed += n
-	case Unknown:
+	case rules.Unknown:
 		d.unknown += n
-	case Cancelled:
+	case rules.Cancelled:
 		d.cancelled += n
 	}
 }

@@ -15,9 +15,6 @@ var (
 	// Every call may be repeated later.
 	ErrUnavailable = fmt.Errorf("ledger: database: %w", pipeline.ErrUnavailable)
 
-	// ErrInvalid means that the record itself can't be stored. A retry is useless: dead-letter it.
-	ErrInvalid = rules.ErrInvalid
-
 	// ErrNotFound means that there is no such payout or promotion.
 	ErrNotFound = errors.New("not found")
 
@@ -40,7 +37,7 @@ func openError(where string, err error) error {
 	return fmt.Errorf("ledger: %s: %w", where, err)
 }
 
-func notFound(k Key) error { return fmt.Errorf("ledger: payout %s: %w", k, ErrNotFound) }
+func notFound(k rules.Key) error { return fmt.Errorf("ledger: payout %s: %w", k, ErrNotFound) }
 
 const maxTextBytes = 4 << 10 // of answers and errors
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -31,7 +32,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	record := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: 12345, Target: 777}, SummaryID: 9,
+	record := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 12345, Target: 777}, SummaryID: 9,
 		Payload: []byte(`{"promotionId":12345,"promotionSummaryId":9,"targetId":777,"amount":500}`)}
 	accepted, err := l.Accept(ctx, record, false)
 	if err != nil {
@@ -45,7 +46,7 @@ func Example() {
 	}
 	fmt.Println("begin:", begin.Next, "attempt", begin.Attempt, "for", begin.Lease)
 
-	settled, err := l.Settle(ctx, ledger.CallResult{Key: record.Key, Epoch: begin.Epoch, Outcome: ledger.Paid, TransactionKey: "T-1"})
+	settled, err := l.Settle(ctx, rules.CallResult{Key: record.Key, Epoch: begin.Epoch, Outcome: rules.Paid, TransactionKey: "T-1"})
 	if err != nil {
 		log.Fatal(err)
 	}

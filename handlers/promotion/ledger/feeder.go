@@ -11,7 +11,7 @@ import (
 
 // LeaseFeeder makes this instance the feeder of the promotion for ttl, or extends that, and reports
 // whether it is. Two feeders at once only enqueue entries twice.
-func (l *Ledger) LeaseFeeder(ctx context.Context, p Promotion, ttl time.Duration) (bool, error) {
+func (l *Ledger) LeaseFeeder(ctx context.Context, p rules.Promotion, ttl time.Duration) (bool, error) {
 	var n int64
 	err := l.update(ctx, "lease feeder", nil, func(q querier, now time.Time) error {
 		var err error
@@ -35,7 +35,7 @@ func (l *Ledger) ReleaseFeeder(ctx context.Context) error {
 
 // FeedItem is a payout that the feeder enqueues.
 type FeedItem struct {
-	Key
+	rules.Key
 	Payload   []byte
 	RecordKey []byte
 	Headers   map[string]string
@@ -60,29 +60,29 @@ AND (lease_until IS NULL OR lease_until <= $5) AND (next_attempt_at IS NULL OR n
 //
 // The feeder adds the items of the Feed methods to the stream and then calls MarkEnqueued. A crash
 // between the two enqueues them twice.
-func (l *Ledger) FeedUnqueued(ctx context.Context, p Promotion, limit int) ([]FeedItem, error) {
+func (l *Ledger) FeedUnqueued(ctx context.Context, p rules.Promotion, limit int) ([]FeedItem, error) {
 	return l.feed(ctx, p, func(time.Time) (string, []any) { return sqlFeedUnqueued, []any{limit} })
 }
 
 // FeedLostEntries returns due payouts that were added to the stream more than grace ago. Their
 // entries are lost only if the stream is drained or absent.
-func (l *Ledger) FeedLostEntries(ctx context.Context, p Promotion, grace time.Duration, limit int) ([]FeedItem, error) {
+func (l *Ledger) FeedLostEntries(ctx context.Context, p rules.Promotion, grace time.Duration, limit int) ([]FeedItem, error) {
 	return l.feed(ctx, p, func(now time.Time) (string, []any) {
 		return sqlFeedLostEntries, []any{limit, now.Add(-grace), now}
 	})
 }
 
 // FeedOverdue returns payouts whose retry record, or lease, has been overdue for more than grace.
-func (l *Ledger) FeedOverdue(ctx context.Context, p Promotion, grace time.Duration, limit int) ([]FeedItem, error) {
+func (l *Ledger) FeedOverdue(ctx context.Context, p rules.Promotion, grace time.Duration, limit int) ([]FeedItem, error) {
 	return l.feed(ctx, p, func(now time.Time) (string, []any) { return sqlFeedOverdue, []any{limit, now.Add(-grace)} })
 }
 
-func (l *Ledger) feed(ctx context.Context, p Promotion, query func(now time.Time) (string, []any)) ([]FeedItem, error) {
+func (l *Ledger) feed(ctx context.Context, p rules.Promotion, query func(now time.Time) (string, []any)) ([]FeedItem, error) {
 	var rows []FeedItem
 	err := l.read(ctx, "feed", func(q querier, now time.Time) error {
 		sql, args := query(now)
 		return q.query(ctx, func(r scanner) error {
-			f := FeedItem{Key: Key{Type: p.Type, Promotion: p.ID}}
+			f := FeedItem{Key: rules.Key{Type: p.Type, Promotion: p.ID}}
 			var headers string
 			if err := r.Scan(&f.id, &f.version, &f.Target, &f.Payload, &f.RecordKey, &headers); err != nil {
 				return err
@@ -99,7 +99,7 @@ func (l *Ledger) feed(ctx context.Context, p Promotion, query func(now time.Time
 // MarkEnqueued records that these payouts were added to the stream of that incarnation, and returns
 // their number. Rows that have changed, or are locked, keep their queue location. So do all if
 // another incarnation is recorded. The feeder's next run enqueues them again.
-func (l *Ledger) MarkEnqueued(ctx context.Context, p Promotion, incarnation string, items []FeedItem) (int, error) {
+func (l *Ledger) MarkEnqueued(ctx context.Context, p rules.Promotion, incarnation string, items []FeedItem) (int, error) {
 	if len(items) == 0 {
 		return 0, nil
 	}

@@ -5,12 +5,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 const grace = 30 * time.Second
 
 // unqueued returns the payouts that each method of the feeder finds.
-func unqueued(t *testing.T, l *Ledger, p Promotion) (none, tail, overdue []int64) {
+func unqueued(t *testing.T, l *Ledger, p rules.Promotion) (none, tail, overdue []int64) {
 	t.Helper()
 	targets := func(rows []FeedItem, err error) (found []int64) {
 		require.NoError(t, err)
@@ -31,16 +33,16 @@ func TestFeederFindsEachLostPayoutOnce(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := Promotion{Type: "POINT", ID: 1}
+		p := rules.Promotion{Type: "POINT", ID: 1}
 		for target := range int64(5) {
 			mustAccept(t, l, record(1, target+1))
 		}
 		require.NoError(t, l.NotEnqueued(t.Context(), key(1, 1))) // full
 		mustBegin(t, l, record(1, 2))                             // its worker crashes
 		b := mustBegin(t, l, record(1, 3))                        // its retry record is lost
-		require.Equal(t, Retry, mustSettle(t, l, CallResult{Key: key(1, 3), Epoch: b.Epoch, Outcome: NotCharged}).Next)
+		require.Equal(t, rules.Retry, mustSettle(t, l, rules.CallResult{Key: key(1, 3), Epoch: b.Epoch, Outcome: rules.NotCharged}).Next)
 		b = mustBegin(t, l, record(1, 4))
-		mustSettle(t, l, CallResult{Key: key(1, 4), Epoch: b.Epoch, Outcome: Paid})
+		mustSettle(t, l, rules.CallResult{Key: key(1, 4), Epoch: b.Epoch, Outcome: rules.Paid})
 
 		none, tail, overdue := unqueued(t, l, p)
 		require.Equal(t, []int64{1}, none)
@@ -77,7 +79,7 @@ func TestMarkEnqueuedKeepsChangedRows(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := Promotion{Type: "POINT", ID: 1}
+		p := rules.Promotion{Type: "POINT", ID: 1}
 		r := record(1, 1)
 		setup := func(t *testing.T) []FeedItem {
 			mustAccept(t, l, r)
@@ -114,11 +116,11 @@ func TestMarkEnqueuedKeepsChangedRows(t *testing.T) {
 		require.Equal(t, 1, n)
 
 		// A payout with a newer lease keeps its queue location.
-		require.Equal(t, Send, mustBegin(t, l, r).Next)
+		require.Equal(t, rules.Send, mustBegin(t, l, r).Next)
 		n, err = l.MarkEnqueued(t.Context(), p, "B", rows)
 		require.NoError(t, err)
 		require.Zero(t, n)
-		require.Equal(t, QueueRetry, mustExplain(t, l, r.Key).Queue)
+		require.Equal(t, rules.QueueRetry, mustExplain(t, l, r.Key).Queue)
 	})
 }
 
@@ -126,11 +128,11 @@ func TestLostStreamIsRefilled(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := Promotion{Type: "POINT", ID: 1}
+		p := rules.Promotion{Type: "POINT", ID: 1}
 		acceptMany(t, l, 1, 300)
 		acceptMany(t, l, 2, 5)
 		b := mustBegin(t, l, record(1, 1))
-		mustSettle(t, l, CallResult{Key: key(1, 1), Epoch: b.Epoch, Outcome: Paid})
+		mustSettle(t, l, rules.CallResult{Key: key(1, 1), Epoch: b.Epoch, Outcome: rules.Paid})
 		mustBegin(t, l, record(1, 2))
 
 		n, resolved, err := l.RecordStreamLoss(t.Context(), p, "", "B")
@@ -157,7 +159,7 @@ func TestLostStreamIsRefilled(t *testing.T) {
 		c, err := l.Status(t.Context(), p)
 		require.NoError(t, err)
 		require.Equal(t, []int64{298, 0, 1}, []int64{c.InNoQueue, c.InStream, c.InRetry})
-		other, err := l.Status(t.Context(), Promotion{Type: "POINT", ID: 2})
+		other, err := l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 2})
 		require.NoError(t, err)
 		require.Equal(t, int64(5), other.InStream)
 		require.NoError(t, l.Activate(t.Context(), p, 0))
@@ -181,20 +183,20 @@ func TestUnfinishedAndWaitTimes(t *testing.T) {
 		voucher := record(3, 1)
 		voucher.Type = "VOUCHER"
 		mustAccept(t, l, voucher)
-		require.NoError(t, l.Pause(t.Context(), Promotion{Type: "POINT", ID: 2}, operator))
+		require.NoError(t, l.Pause(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, operator))
 		b := mustBegin(t, l, record(4, 1))
-		mustSettle(t, l, CallResult{Key: key(4, 1), Epoch: b.Epoch, Outcome: Paid})
-		require.NoError(t, l.Started(t.Context(), Promotion{Type: "POINT", ID: 5}, 1000))
-		_, err = l.Cancel(t.Context(), Promotion{Type: "POINT", ID: 6}, operator)
+		mustSettle(t, l, rules.CallResult{Key: key(4, 1), Epoch: b.Epoch, Outcome: rules.Paid})
+		require.NoError(t, l.Started(t.Context(), rules.Promotion{Type: "POINT", ID: 5}, 1000))
+		_, err = l.Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 6}, operator)
 		require.NoError(t, err)
 
 		work, err = l.Unfinished(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, []UnfinishedPromotion{
-			{Promotion: Promotion{Type: "POINT", ID: 1}, State: PromotionRunning},
-			{Promotion: Promotion{Type: "POINT", ID: 3}, State: PromotionRunning},
-			{Promotion: Promotion{Type: "POINT", ID: 5}, State: PromotionRunning, Active: true, TotalCount: 1000},
-			{Promotion: Promotion{Type: "VOUCHER", ID: 3}, State: PromotionRunning},
+			{Promotion: rules.Promotion{Type: "POINT", ID: 1}, State: rules.PromotionRunning},
+			{Promotion: rules.Promotion{Type: "POINT", ID: 3}, State: rules.PromotionRunning},
+			{Promotion: rules.Promotion{Type: "POINT", ID: 5}, State: rules.PromotionRunning, Active: true, TotalCount: 1000},
+			{Promotion: rules.Promotion{Type: "VOUCHER", ID: 3}, State: rules.PromotionRunning},
 		}, work)
 		h.advance(time.Minute)
 		waiting, err := l.WaitTimes(t.Context())
@@ -209,7 +211,7 @@ func TestOneFeederAtATime(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		a, b := h.open(t), h.open(t, as("b"))
-		p := Promotion{Type: "POINT", ID: 1}
+		p := rules.Promotion{Type: "POINT", ID: 1}
 		lease := func(l *Ledger, want bool) {
 			t.Helper()
 			got, err := l.LeaseFeeder(t.Context(), p, 10*time.Second)
@@ -233,7 +235,7 @@ func TestActivations(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := Promotion{Type: "POINT", ID: 1}
+		p := rules.Promotion{Type: "POINT", ID: 1}
 		active := func() []ActiveStream {
 			a, err := l.Active(t.Context(), "POINT")
 			require.NoError(t, err)
@@ -250,7 +252,7 @@ func TestActivations(t *testing.T) {
 		require.Empty(t, active())
 		require.NoError(t, l.Activate(t.Context(), p, 0))
 		require.Equal(t, []ActiveStream{{Promotion: p, TotalCount: 700}}, active())
-		require.ErrorIs(t, l.Started(t.Context(), p, -1), ErrInvalid)
+		require.ErrorIs(t, l.Started(t.Context(), p, -1), rules.ErrInvalid)
 	})
 }
 
@@ -261,13 +263,13 @@ func TestPayoutsAreReadInPages(t *testing.T) {
 		acceptMany(t, l, 1, payoutPage*2+1)
 		acceptMany(t, l, 2, 1)
 		last := int64(0)
-		require.NoError(t, l.EachPayout(t.Context(), Promotion{Type: "POINT", ID: 1}, func(e Payout) error {
+		require.NoError(t, l.EachPayout(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, func(e Payout) error {
 			require.Equal(t, last+1, e.Target)
 			require.Equal(t, string(record(1, e.Target).Payload), string(e.Request))
 			last = e.Target
 			return nil
 		}))
 		require.Equal(t, int64(payoutPage*2+1), last)
-		require.ErrorIs(t, l.EachPayout(t.Context(), Promotion{Type: "POINT", ID: 1}, func(Payout) error { return ErrClosed }), ErrClosed)
+		require.ErrorIs(t, l.EachPayout(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, func(Payout) error { return ErrClosed }), ErrClosed)
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // untilAnswered repeats call while the ledger returns ErrUnavailable.
@@ -23,7 +25,7 @@ func untilAnswered[R any](ctx context.Context, call func(context.Context) (R, er
 
 // beginAll begins targets 1 to n of a promotion at once, each until it has a result, and counts the
 // results.
-func beginAll(ctx context.Context, l *Ledger, promotion, n int64, next Next) error {
+func beginAll(ctx context.Context, l *Ledger, promotion, n int64, next rules.Next) error {
 	var g errgroup.Group
 	for target := int64(1); target <= n; target++ {
 		g.Go(func() error {
@@ -43,8 +45,8 @@ func beginAll(ctx context.Context, l *Ledger, promotion, n int64, next Next) err
 func TestAFrozenTransactionEnds(t *testing.T) {
 	t.Parallel()
 	for name, holds := range map[string]readRequest{
-		"in a row":                       {keys: []Key{key(1, 1)}, lock: true},
-		"with the lock of the promotion": {promotions: []Promotion{{Type: "POINT", ID: 1}}},
+		"in a row":                       {keys: []rules.Key{key(1, 1)}, lock: true},
+		"with the lock of the promotion": {promotions: []rules.Promotion{{Type: "POINT", ID: 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -61,14 +63,14 @@ func TestAFrozenTransactionEnds(t *testing.T) {
 			defer u.rollback()
 			if len(holds.promotions) > 0 {
 				_, err = untilAnswered(ctx, func(ctx context.Context) (struct{}, error) {
-					return struct{}{}, l.Pause(ctx, Promotion{Type: "POINT", ID: 1}, operator)
+					return struct{}{}, l.Pause(ctx, rules.Promotion{Type: "POINT", ID: 1}, operator)
 				})
 				require.NoError(t, err)
-				require.NoError(t, beginAll(ctx, l, 1, targets, Ack), "paused")
+				require.NoError(t, beginAll(ctx, l, 1, targets, rules.Ack), "paused")
 			} else {
-				require.NoError(t, beginAll(ctx, l, 1, targets, Send))
+				require.NoError(t, beginAll(ctx, l, 1, targets, rules.Send))
 			}
-			require.NoError(t, beginAll(ctx, l, 2, targets, Send))
+			require.NoError(t, beginAll(ctx, l, 2, targets, rules.Send))
 		})
 	}
 }
@@ -98,10 +100,10 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 			left[target] = true
 		}
 		for len(left) > 1 && ctx.Err() == nil {
-			var batch []*batchItem[*Record, BeginResult]
+			var batch []*batchItem[*rules.Record, BeginResult]
 			for target := range left {
 				r := record(1, target)
-				batch = append(batch, &batchItem[*Record, BeginResult]{key: r.Key, req: &r, done: make(chan struct{})})
+				batch = append(batch, &batchItem[*rules.Record, BeginResult]{key: r.Key, req: &r, done: make(chan struct{})})
 			}
 			newFlusher(l, "begin", l.beginBatch)(ctx, batch)
 			for _, k := range batch {
@@ -124,21 +126,21 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 		}
 		tx := freeze(t, h, `SELECT FROM payouts WHERE target_id = 2 FOR UPDATE`)
 		for _, left := range [][]int64{{1, 2, 3}, {2}, {2}} {
-			rows, err := l.FeedUnqueued(t.Context(), Promotion{Type: "POINT", ID: 1}, 10)
+			rows, err := l.FeedUnqueued(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 10)
 			require.NoError(t, err)
 			var targets []int64
 			for _, r := range rows {
 				targets = append(targets, r.Target)
 			}
 			require.Equal(t, left, sorted(targets))
-			n, err := l.MarkEnqueued(t.Context(), Promotion{Type: "POINT", ID: 1}, "", rows)
+			n, err := l.MarkEnqueued(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, "", rows)
 			require.NoError(t, err)
 			require.Equal(t, len(left)-1, n)
 		}
 		require.NoError(t, tx.Rollback(t.Context()))
-		rows, err := l.FeedUnqueued(t.Context(), Promotion{Type: "POINT", ID: 1}, 10)
+		rows, err := l.FeedUnqueued(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 10)
 		require.NoError(t, err)
-		n, err := l.MarkEnqueued(t.Context(), Promotion{Type: "POINT", ID: 1}, "", rows)
+		n, err := l.MarkEnqueued(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, "", rows)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 	})
@@ -155,13 +157,13 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 		paused := make(chan error, 1)
 		go func() {
 			_, err := untilAnswered(ctx, func(ctx context.Context) (struct{}, error) {
-				return struct{}{}, l.Pause(ctx, Promotion{Type: "POINT", ID: 1}, operator)
+				return struct{}{}, l.Pause(ctx, rules.Promotion{Type: "POINT", ID: 1}, operator)
 			})
 			paused <- err
 		}()
 		require.Eventually(t, func() bool { return waiters(t, conn) > 0 }, 20*time.Second, time.Millisecond)
-		require.NoError(t, beginAll(ctx, l, 2, 3, Send))
-		require.NoError(t, beginAll(ctx, l, 1, 3, Send), "the pause has not taken effect")
+		require.NoError(t, beginAll(ctx, l, 2, 3, rules.Send))
+		require.NoError(t, beginAll(ctx, l, 1, 3, rules.Send), "the pause has not taken effect")
 		require.Empty(t, paused)
 		require.NoError(t, tx.Rollback(ctx))
 		require.NoError(t, <-paused)
@@ -177,11 +179,11 @@ func TestAnInstanceWakesWithoutItsSession(t *testing.T) {
 	mustAccept(t, l, record(1, 1))
 	h.dsn += "&idle_in_transaction_session_timeout=200"
 	frozen := h.open(t, as("frozen"))
-	u, s, err := frozen.store.begin(t.Context(), readRequest{promotions: []Promotion{{Type: "POINT", ID: 1}}, keys: []Key{key(1, 1)}, lock: true})
+	u, s, err := frozen.store.begin(t.Context(), readRequest{promotions: []rules.Promotion{{Type: "POINT", ID: 1}}, keys: []rules.Key{key(1, 1)}, lock: true})
 	require.NoError(t, err)
 	defer u.rollback()
 	row := s.rows[key(1, 1)]
-	row.State, row.Epoch, row.Version = Sending, 9, row.Version+1
+	row.State, row.Epoch, row.Version = rules.Sending, 9, row.Version+1
 	pid, conn := u.(*pgTransaction).conn.Conn().PgConn().PID(), h.connect(t)
 	require.Eventually(t, func() bool {
 		var alive bool
@@ -189,10 +191,10 @@ func TestAnInstanceWakesWithoutItsSession(t *testing.T) {
 		return !alive
 	}, 30*time.Second, 10*time.Millisecond)
 
-	err = u.commit(t.Context(), &writeSet{rows: []*Row{&row.Row}})
+	err = u.commit(t.Context(), &writeSet{rows: []*rules.Row{&row.Row}})
 	require.Equal(t, faultServer, frozen.store.fault(err), "%v", err)
 	u.rollback()
-	require.Equal(t, Pending, mustExplain(t, l, key(1, 1)).State)
+	require.Equal(t, rules.Pending, mustExplain(t, l, key(1, 1)).State)
 	b, err := untilAnswered(t.Context(), func(ctx context.Context) (BeginResult, error) { return frozen.Begin(ctx, record(1, 1)) })
 	require.NoError(t, err)
 	require.Equal(t, int64(1), b.Epoch)

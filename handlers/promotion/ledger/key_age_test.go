@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // A refused request has used the key. After the ttl a lookup precedes any send. Only a call of
@@ -14,48 +16,48 @@ func TestTheKeysAgeCountsFromItsFirstUse(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, func(c *Config, _ *Options) { c.IdempotencyTTL = 24 * time.Hour })
 		target := int64(0)
-		call := func(r Record, want Next, o Outcome) State {
+		call := func(r rules.Record, want rules.Next, o rules.Outcome) rules.State {
 			t.Helper()
 			b := mustBegin(t, l, r)
 			require.Equal(t, want, b.Next)
-			s := mustSettle(t, l, CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: o, Class: "c", TransactionKey: "tx"})
+			s := mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: o, Class: "c", TransactionKey: "tx"})
 			h.advance(s.RetryIn)
 			return s.State
 		}
-		for _, refused := range []Outcome{NotCharged, TryAgain, Misconfigured, Unrecognized} {
+		for _, refused := range []rules.Outcome{rules.NotCharged, rules.TryAgain, rules.Misconfigured, rules.Unrecognized} {
 			target++
 			r := record(1, target)
 			mustAccept(t, l, r)
-			call(r, Send, refused)
+			call(r, rules.Send, refused)
 			h.advance(23 * time.Hour)
-			require.Equal(t, Ambiguous, call(r, Send, PerhapsCharged), "charged, and the answer is lost")
+			require.Equal(t, rules.Ambiguous, call(r, rules.Send, rules.PerhapsCharged), "charged, and the answer is lost")
 			h.advance(2 * time.Hour)
-			require.Equal(t, Ambiguous, call(r, Lookup, NoCharge), "the API has deleted the key")
+			require.Equal(t, rules.Ambiguous, call(r, rules.Lookup, rules.NoCharge), "the API has deleted the key")
 			h.advance(time.Hour)
-			call(r, Lookup, NoCharge)
+			call(r, rules.Lookup, rules.NoCharge)
 		}
-		for _, unsent := range []Outcome{NotSent, Interrupted} {
+		for _, unsent := range []rules.Outcome{rules.NotSent, rules.Interrupted} {
 			target++
 			r := record(1, target)
 			mustAccept(t, l, r)
-			call(r, Send, unsent)
+			call(r, rules.Send, unsent)
 			require.Zero(t, mustExplain(t, l, r.Key).KeyFirstUsedAt)
 			h.advance(25 * time.Hour)
-			require.Equal(t, Success, call(r, Send, Paid))
+			require.Equal(t, rules.Success, call(r, rules.Send, rules.Paid))
 		}
 		target++
 		r := record(1, target)
 		mustAccept(t, l, r)
-		call(r, Send, NotCharged)
+		call(r, rules.Send, rules.NotCharged)
 		first := mustExplain(t, l, r.Key).KeyFirstUsedAt
-		call(r, Send, NotSent)
+		call(r, rules.Send, rules.NotSent)
 		require.Equal(t, first, mustExplain(t, l, r.Key).KeyFirstUsedAt, "an earlier call has used it")
 		h.advance(25 * time.Hour)
-		require.Equal(t, Errored, call(r, Lookup, NoCharge), "certainly not charged, so it may be sent after a lookup")
+		require.Equal(t, rules.Errored, call(r, rules.Lookup, rules.NoCharge), "certainly not charged, so it may be sent after a lookup")
 		require.True(t, mustExplain(t, l, r.Key).NoChargeSeen)
-		require.Equal(t, Errored, call(r, Send, NotSent))
-		require.Equal(t, Errored, call(r, Send, NotCharged), "the lookup before still holds")
-		require.Equal(t, Errored, call(r, Lookup, NoCharge), "before each send that reaches the API")
-		require.Equal(t, Success, call(r, Send, Paid))
+		require.Equal(t, rules.Errored, call(r, rules.Send, rules.NotSent))
+		require.Equal(t, rules.Errored, call(r, rules.Send, rules.NotCharged), "the lookup before still holds")
+		require.Equal(t, rules.Errored, call(r, rules.Lookup, rules.NoCharge), "before each send that reaches the API")
+		require.Equal(t, rules.Success, call(r, rules.Send, rules.Paid))
 	})
 }

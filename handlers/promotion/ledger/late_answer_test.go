@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // A worker wakes after its payout became UNKNOWN, and its answer is paid. An operator can't deny
@@ -15,29 +17,29 @@ func TestALateAnswerIsEvidence(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, once)
-		unknown := func(target int64) (Record, BeginResult) {
+		unknown := func(target int64) (rules.Record, BeginResult) {
 			r := record(1, target)
 			mustAccept(t, l, r)
 			b := mustBegin(t, l, r)
 			h.advance(time.Minute) // its worker is frozen, and its lease ends
-			require.Equal(t, Lookup, mustBegin(t, l, r).Next)
+			require.Equal(t, rules.Lookup, mustBegin(t, l, r).Next)
 			h.advance(time.Minute) // and so is the one that looks it up
 			mustBegin(t, l, r)
-			require.Equal(t, Unknown, mustExplain(t, l, r.Key).State)
+			require.Equal(t, rules.Unknown, mustExplain(t, l, r.Key).State)
 			return r, b
 		}
-		wakes := func(r Record, epoch int64) {
-			require.True(t, mustSettle(t, l, CallResult{Key: r.Key, Epoch: epoch, Outcome: Paid, TransactionKey: "TX-1"}).Stale)
+		wakes := func(r rules.Record, epoch int64) {
+			require.True(t, mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: epoch, Outcome: rules.Paid, TransactionKey: "TX-1"}).Stale)
 		}
-		no := Resolution{Who: "kim", Why: "they know nothing of it"}
+		no := rules.Resolution{Who: "kim", Why: "they know nothing of it"}
 		r, b := unknown(1)
 		wakes(r, b.Epoch)
 		x := mustExplain(t, l, r.Key)
-		require.True(t, slices.ContainsFunc(x.Calls, func(a Attempt) bool { return a.Late && a.Answer == "transaction key TX-1" }), "it is not lost")
+		require.True(t, slices.ContainsFunc(x.Calls, func(a rules.Attempt) bool { return a.Late && a.Answer == "transaction key TX-1" }), "it is not lost")
 		err := l.Resolve(t.Context(), r.Key, no)
 		require.ErrorIs(t, err, ErrRefused)
 		require.ErrorContains(t, err, "a late answer states a charge: transaction key TX-1")
-		require.Equal(t, Unknown, mustExplain(t, l, r.Key).State)
+		require.Equal(t, rules.Unknown, mustExplain(t, l, r.Key).State)
 		insists := no
 		insists.Force = true
 		require.NoError(t, l.Resolve(t.Context(), r.Key, insists))
@@ -47,16 +49,16 @@ func TestALateAnswerIsEvidence(t *testing.T) {
 		wakes(other, b.Epoch) // after it was denied
 
 		h.advance(25 * time.Hour) // the key is too old to be sent again
-		for i, r := range []Record{r, other} {
-			require.Equal(t, Failed, mustExplain(t, l, r.Key).State)
+		for i, r := range []rules.Record{r, other} {
+			require.Equal(t, rules.Failed, mustExplain(t, l, r.Key).State)
 			got, err := l.Replay(t.Context(), r.Key, replayOf(fmt.Sprint("l", i), 1))
 			require.NoError(t, err)
-			require.Equal(t, ReplayResult{Outcome: ReplayDone, State: Ambiguous}, got)
-			require.Equal(t, Lookup, mustBegin(t, l, r).Next, "looked up, never sent")
+			require.Equal(t, ReplayResult{Outcome: ReplayDone, State: rules.Ambiguous}, got)
+			require.Equal(t, rules.Lookup, mustBegin(t, l, r).Next, "looked up, never sent")
 		}
 
 		resolved, b := unknown(3)
 		wakes(resolved, b.Epoch)
-		require.NoError(t, l.Resolve(t.Context(), resolved.Key, Resolution{Paid: true, TransactionKey: "TX-1", Who: "kim", Why: "late answer"}))
+		require.NoError(t, l.Resolve(t.Context(), resolved.Key, rules.Resolution{Paid: true, TransactionKey: "TX-1", Who: "kim", Why: "late answer"}))
 	})
 }

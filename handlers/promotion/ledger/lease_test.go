@@ -12,29 +12,31 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // leaseOp is the call of a worker for one payout.
 type leaseOp struct {
 	what    string // begin, settle, expire, cancel, sweep
 	epoch   int64  // settle
-	outcome Outcome
+	outcome rules.Outcome
 	late    bool // begin: a lease may have expired meanwhile
 }
 
 // leaseAnswer is the result of the call.
 type leaseAnswer struct {
-	next      Next
+	next      rules.Next
 	why       string
 	epoch     int64 // begin
-	state     State
+	state     rules.State
 	stale     bool // settle
 	cancelled int64
 }
 
 // leaseState is the lease in a sequential model.
 type leaseState struct {
-	state     State
+	state     rules.State
 	epoch     int64
 	live      bool // SENDING, and the lease has not expired
 	maybe     bool
@@ -45,7 +47,7 @@ type leaseState struct {
 // increments the epoch, and only the epoch of the holder settles.
 func leaseModel() porcupine.Model {
 	model := porcupine.NondeterministicModel{
-		Init:  func() []any { return []any{leaseState{state: Pending}} },
+		Init:  func() []any { return []any{leaseState{state: rules.Pending}} },
 		Equal: func(a, b any) bool { return a == b },
 		Step: func(state, input, output any) []any {
 			var next []any
@@ -83,9 +85,9 @@ func (s leaseState) after(op leaseOp, got leaseAnswer) []leaseState {
 		if got.cancelled < 0 {
 			break // not cancelled, so that nothing was swept
 		}
-		cancellable := !s.maybe && (s.state == Pending || s.state == Errored)
+		cancellable := !s.maybe && (s.state == rules.Pending || s.state == rules.Errored)
 		if cancellable {
-			s.state = Cancelled
+			s.state = rules.Cancelled
 		}
 		right = got.cancelled == 1 == cancellable
 	}
@@ -101,18 +103,18 @@ func (s leaseState) begin(got leaseAnswer) (bool, leaseState) {
 		return got.why == "settled" && got.state == s.state, s
 	case s.live:
 		return got.why == "leased", s
-	case s.cancelled && !s.maybe && s.state != Sending:
-		s.state = Cancelled
+	case s.cancelled && !s.maybe && s.state != rules.Sending:
+		s.state = rules.Cancelled
 		return got.why == "cancelled", s
 	case got.why == "not_due":
-		return s.state == Errored || s.state == Ambiguous, s
+		return s.state == rules.Errored || s.state == rules.Ambiguous, s
 	}
-	s.maybe = s.maybe || s.state == Sending
-	s.state, s.live = Sending, true
+	s.maybe = s.maybe || s.state == rules.Sending
+	s.state, s.live = rules.Sending, true
 	s.epoch++
-	right := Send
+	right := rules.Send
 	if s.cancelled {
-		right = Lookup
+		right = rules.Lookup
 	}
 	return got.next == right && got.epoch == s.epoch, s
 }
@@ -121,16 +123,16 @@ func (s leaseState) settle(op leaseOp, got leaseAnswer) (bool, leaseState) {
 	if op.epoch != s.epoch {
 		return got.stale, s
 	}
-	if s.state == Sending {
-		s.maybe = s.maybe || op.outcome == PerhapsCharged
+	if s.state == rules.Sending {
+		s.maybe = s.maybe || op.outcome == rules.PerhapsCharged
 		s.live = false
 		switch {
-		case op.outcome == Paid:
-			s.state = Success
+		case op.outcome == rules.Paid:
+			s.state = rules.Success
 		case s.maybe:
-			s.state = Ambiguous
+			s.state = rules.Ambiguous
 		default:
-			s.state = Errored
+			s.state = rules.Errored
 		}
 	}
 	return !got.stale && got.state == s.state, s
@@ -215,7 +217,7 @@ func describe(history []porcupine.Operation) string {
 type leaseWorker struct {
 	l      *Ledger
 	h      *testDB
-	record Record
+	record rules.Record
 	rnd    *rand.Rand
 	epochs []int64
 }
@@ -227,7 +229,7 @@ func (w *leaseWorker) choose() leaseOp {
 		if w.rnd.IntN(3) == 0 {
 			last = w.rnd.IntN(len(w.epochs))
 		}
-		outcomes := []Outcome{NotCharged, NotCharged, PerhapsCharged, Paid}
+		outcomes := []rules.Outcome{rules.NotCharged, rules.NotCharged, rules.PerhapsCharged, rules.Paid}
 		return leaseOp{what: "settle", epoch: w.epochs[last], outcome: outcomes[w.rnd.IntN(len(outcomes))]}
 	case n >= 40 && n < 60:
 		return leaseOp{what: "expire"}
@@ -249,13 +251,13 @@ func (w *leaseWorker) do(ctx context.Context, op leaseOp) (leaseAnswer, error) {
 		}
 		return leaseAnswer{next: b.Next, why: b.Why, epoch: b.Epoch, state: b.State}, err
 	case "settle":
-		s, err := w.l.Settle(ctx, CallResult{Key: w.record.Key, Epoch: op.epoch, Outcome: op.outcome, TransactionKey: "tx"})
+		s, err := w.l.Settle(ctx, rules.CallResult{Key: w.record.Key, Epoch: op.epoch, Outcome: op.outcome, TransactionKey: "tx"})
 		return leaseAnswer{next: s.Next, state: s.State, stale: s.Stale}, err
 	case "cancel": // its line in time
-		return leaseAnswer{}, w.l.setPromotionState(ctx, "cancel", w.record.Of(), PromotionCancelled, operator)
+		return leaseAnswer{}, w.l.setPromotionState(ctx, "cancel", w.record.Of(), rules.PromotionCancelled, operator)
 	case "sweep": // and what it does to rows, once the line is drawn
 		state, err := w.promotionState(ctx)
-		if err != nil || state != PromotionCancelled {
+		if err != nil || state != rules.PromotionCancelled {
 			return leaseAnswer{cancelled: -1}, err
 		}
 		c, err := w.l.Cancel(ctx, w.record.Of(), operator)
@@ -266,7 +268,7 @@ func (w *leaseWorker) do(ctx context.Context, op leaseOp) (leaseAnswer, error) {
 	}
 }
 
-func (w *leaseWorker) promotionState(ctx context.Context) (PromotionState, error) {
+func (w *leaseWorker) promotionState(ctx context.Context) (rules.PromotionState, error) {
 	c, err := w.l.Status(ctx, w.record.Of())
 	return c.State, err
 }

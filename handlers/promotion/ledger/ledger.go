@@ -21,9 +21,9 @@ type Ledger struct {
 	store  store
 
 	accepts     *batcher[acceptRequest, AcceptResult]
-	begins      *batcher[*Record, BeginResult]
-	settles     *batcher[*CallResult, SettleResult]
-	notEnqueued *batcher[Key, struct{}] // NotEnqueued
+	begins      *batcher[*rules.Record, BeginResult]
+	settles     *batcher[*rules.CallResult, SettleResult]
+	notEnqueued *batcher[rules.Key, struct{}] // NotEnqueued
 
 	streamLoss chan struct{} // capacity 1: one RecordStreamLoss at a time
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
@@ -21,28 +22,28 @@ func TestPayoutIsPaid(t *testing.T) {
 		l := h.open(t, withResults)
 		r := record(1, 2)
 		r.Request = []byte(`{"exact":  1}`)
-		require.Equal(t, AcceptResult{Next: Enqueue, Fresh: true, State: Pending}, mustAccept(t, l, r))
+		require.Equal(t, AcceptResult{Next: rules.Enqueue, Fresh: true, State: rules.Pending}, mustAccept(t, l, r))
 		b := mustBegin(t, l, r)
-		require.Equal(t, Send, b.Next)
+		require.Equal(t, rules.Send, b.Next)
 		require.Equal(t, 1, b.Attempt)
 		require.Equal(t, string(r.Request), string(b.Request), "byte for byte")
 		require.Equal(t, string(r.Payload), string(mustExplain(t, l, r.Key).Payload))
 		require.Equal(t, 8*time.Second, b.Lease)
 
-		s := mustSettle(t, l, CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: Paid, TransactionKey: "tx\x00\xff" + strings.Repeat("x", 9000), Status: 200})
-		require.Equal(t, SettleResult{Next: Ack, State: Success, Attempts: 1}, s)
-		require.Equal(t, s, mustSettle(t, l, CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: PerhapsCharged}), "repeated settles change nothing")
-		require.Equal(t, AcceptResult{Next: Done, State: Success}, mustAccept(t, l, r))
-		require.Equal(t, Ack, mustBegin(t, l, r).Next)
+		s := mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "tx\x00\xff" + strings.Repeat("x", 9000), Status: 200})
+		require.Equal(t, SettleResult{Next: rules.Ack, State: rules.Success, Attempts: 1}, s)
+		require.Equal(t, s, mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.PerhapsCharged}), "repeated settles change nothing")
+		require.Equal(t, AcceptResult{Next: rules.Done, State: rules.Success}, mustAccept(t, l, r))
+		require.Equal(t, rules.Ack, mustBegin(t, l, r).Next)
 
 		x := mustExplain(t, l, r.Key)
 		require.True(t, strings.HasPrefix(x.TransactionKey, "tx��xx"), "a paid answer is resolved whatever it contains")
 		require.Len(t, x.Calls, 1)
-		require.Equal(t, Attempt{Epoch: 1, Number: 1, Kind: CallSend, Instance: "a", StartedAt: x.AttemptStartedAt, EndedAt: x.SettledAt, Outcome: Paid, Status: 200}, x.Calls[0])
+		require.Equal(t, rules.Attempt{Epoch: 1, Number: 1, Kind: rules.CallSend, Instance: "a", StartedAt: x.AttemptStartedAt, EndedAt: x.SettledAt, Outcome: rules.Paid, Status: 200}, x.Calls[0])
 
 		c, err := l.Status(t.Context(), r.Of())
 		require.NoError(t, err)
-		require.Equal(t, Counts{Promotion: r.Of(), State: PromotionRunning, Accepted: 1, Paid: 1}, c)
+		require.Equal(t, Counts{Promotion: r.Of(), State: rules.PromotionRunning, Accepted: 1, Paid: 1}, c)
 		events := relayed(t, l, OutboxOutcome)
 		require.Len(t, events, 1)
 		require.Contains(t, string(events[0].Payload), `"promotionId":1,"promotionSummaryId":9,"targetId":2,"state":"SUCCESS"`)
@@ -56,14 +57,14 @@ func TestConflictKeepsTheFirst(t *testing.T) {
 		first, second := record(1, 2), record(1, 2)
 		second.Payload = []byte(`{"amount":900}`)
 		mustAccept(t, l, first)
-		require.Equal(t, Conflict, mustAccept(t, l, second).Next)
-		require.Equal(t, Conflict, mustAccept(t, l, second).Next, "delivered again")
-		require.Equal(t, Conflict, mustBegin(t, l, second).Next, "and through the stream")
+		require.Equal(t, rules.Conflict, mustAccept(t, l, second).Next)
+		require.Equal(t, rules.Conflict, mustAccept(t, l, second).Next, "delivered again")
+		require.Equal(t, rules.Conflict, mustBegin(t, l, second).Next, "and through the stream")
 		require.Equal(t, string(first.Payload), string(mustBegin(t, l, first).Request))
 
 		dead := relayed(t, l, OutboxDead)
 		require.Len(t, dead, 1, "one dead letter for one other request")
-		require.Equal(t, ClassConflict, dead[0].Class)
+		require.Equal(t, rules.ClassConflict, dead[0].Class)
 		require.Equal(t, string(second.Payload), string(dead[0].Payload))
 		require.Equal(t, map[string]string{"traceparent": "00-1"}, dead[0].Headers)
 		require.Equal(t, "topic/0@7", dead[0].Origin)
@@ -85,16 +86,16 @@ func TestRetriesThenFailed(t *testing.T) {
 		mustAccept(t, l, r)
 		for n := 1; n <= 6; n++ {
 			b := mustBegin(t, l, r)
-			require.Equal(t, Send, b.Next)
+			require.Equal(t, rules.Send, b.Next)
 			require.Equal(t, n, b.Attempt)
-			s := mustSettle(t, l, CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: TryAgain, Class: "http_408", Answer: "slow\x00", Route: "point"})
+			s := mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.TryAgain, Class: "http_408", Answer: "slow\x00", Route: "point"})
 			if n == 6 {
-				require.Equal(t, SettleResult{Next: Ack, State: Failed, Attempts: 6}, s)
+				require.Equal(t, SettleResult{Next: rules.Ack, State: rules.Failed, Attempts: 6}, s)
 				break
 			}
-			require.Equal(t, Errored, s.State)
+			require.Equal(t, rules.Errored, s.State)
 			early := mustBegin(t, l, r)
-			require.Equal(t, Retry, early.Next, "not due")
+			require.Equal(t, rules.Retry, early.Next, "not due")
 			require.Positive(t, early.RetryIn)
 			h.advance(s.RetryIn + time.Second)
 		}
@@ -119,28 +120,28 @@ func TestDeadWorkerIsTakenOver(t *testing.T) {
 		require.Equal(t, "leased", mustBegin(t, b, r).Why)
 		h.advance(9 * time.Second)
 		second := mustBegin(t, b, r)
-		require.Equal(t, Send, second.Next)
+		require.Equal(t, rules.Send, second.Next)
 		require.Greater(t, second.Epoch, first.Epoch)
 
-		late := mustSettle(t, a, CallResult{Key: r.Key, Epoch: first.Epoch, Outcome: Paid, TransactionKey: "late"})
+		late := mustSettle(t, a, rules.CallResult{Key: r.Key, Epoch: first.Epoch, Outcome: rules.Paid, TransactionKey: "late"})
 		require.True(t, late.Stale)
-		require.Equal(t, Ack, late.Next)
-		require.Equal(t, Sending, late.State, "a late answer changes nothing")
-		s := mustSettle(t, b, CallResult{Key: r.Key, Epoch: second.Epoch, Outcome: Rejected, Class: "http_422"})
-		require.Equal(t, Ambiguous, s.State, "the first request may have charged: not FAILED")
+		require.Equal(t, rules.Ack, late.Next)
+		require.Equal(t, rules.Sending, late.State, "a late answer changes nothing")
+		s := mustSettle(t, b, rules.CallResult{Key: r.Key, Epoch: second.Epoch, Outcome: rules.Rejected, Class: "http_422"})
+		require.Equal(t, rules.Ambiguous, s.State, "the first request may have charged: not FAILED")
 		h.advance(time.Minute)
 		lookup := mustBegin(t, b, r)
-		require.Equal(t, Lookup, lookup.Next)
+		require.Equal(t, rules.Lookup, lookup.Next)
 		require.Equal(t, 2, lookup.Attempt, "a lookup is no attempt")
-		require.Equal(t, Success, mustSettle(t, b, CallResult{Key: r.Key, Epoch: lookup.Epoch, Outcome: Paid, TransactionKey: "late"}).State)
+		require.Equal(t, rules.Success, mustSettle(t, b, rules.CallResult{Key: r.Key, Epoch: lookup.Epoch, Outcome: rules.Paid, TransactionKey: "late"}).State)
 
 		calls := mustExplain(t, a, r.Key).Calls
 		require.Len(t, calls, 4)
-		require.Equal(t, Interrupted, calls[0].Outcome)
+		require.Equal(t, rules.Interrupted, calls[0].Outcome)
 		require.Equal(t, "a", calls[0].Instance)
 		require.True(t, calls[1].Late)
-		require.Equal(t, Paid, calls[1].Outcome)
-		require.Equal(t, CallLookup, calls[3].Kind)
+		require.Equal(t, rules.Paid, calls[1].Outcome)
+		require.Equal(t, rules.CallLookup, calls[3].Kind)
 	})
 }
 
@@ -148,10 +149,10 @@ func TestPausedPayoutsWaitForTheFeeder(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		p := Promotion{Type: "POINT", ID: 1}
+		p := rules.Promotion{Type: "POINT", ID: 1}
 		mustAccept(t, l, record(1, 1))
 		require.NoError(t, l.Pause(t.Context(), p, operator))
-		require.Equal(t, Paused, mustAccept(t, l, record(1, 2)).Next)
+		require.Equal(t, rules.Paused, mustAccept(t, l, record(1, 2)).Next)
 		require.Equal(t, "paused", mustBegin(t, l, record(1, 1)).Why)
 		work, err := l.Unfinished(t.Context())
 		require.NoError(t, err)
@@ -160,7 +161,7 @@ func TestPausedPayoutsWaitForTheFeeder(t *testing.T) {
 		items, err := l.FeedUnqueued(t.Context(), p, 10)
 		require.NoError(t, err)
 		require.Len(t, items, 2)
-		require.Equal(t, Send, mustBegin(t, l, record(1, 1)).Next)
+		require.Equal(t, rules.Send, mustBegin(t, l, record(1, 1)).Next)
 	})
 }
 
@@ -168,39 +169,39 @@ func TestCancelTakesEffectAtOnce(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, unannounced)
-		p := Promotion{Type: "POINT", ID: 1}
+		p := rules.Promotion{Type: "POINT", ID: 1}
 		var leased []BeginResult
 		acceptMany(t, l, 1, 1200)
 		for target := range int64(3) {
 			leased = append(leased, mustBegin(t, l, record(1, target+1)))
 		}
-		mustSettle(t, l, CallResult{Key: key(1, 1), Epoch: leased[0].Epoch, Outcome: PerhapsCharged})
+		mustSettle(t, l, rules.CallResult{Key: key(1, 1), Epoch: leased[0].Epoch, Outcome: rules.PerhapsCharged})
 		c, err := l.Cancel(t.Context(), p, operator)
 		require.NoError(t, err)
 		require.Equal(t, Cancellation{Cancelled: 1197, InFlight: 2, Ambiguous: 1}, c)
-		require.Equal(t, Done, mustAccept(t, l, record(1, 5000)).Next, "born cancelled")
+		require.Equal(t, rules.Done, mustAccept(t, l, record(1, 5000)).Next, "born cancelled")
 		require.Equal(t, "cancelled", mustBegin(t, l, record(1, 5001)).Why)
 		require.ErrorIs(t, l.Resume(t.Context(), p, operator), ErrCancelled)
 		require.ErrorIs(t, l.Pause(t.Context(), p, operator), ErrCancelled)
 
-		mustSettle(t, l, CallResult{Key: key(1, 2), Epoch: leased[1].Epoch, Outcome: NotCharged})
-		mustSettle(t, l, CallResult{Key: key(1, 3), Epoch: leased[2].Epoch, Outcome: Paid, TransactionKey: "x"})
+		mustSettle(t, l, rules.CallResult{Key: key(1, 2), Epoch: leased[1].Epoch, Outcome: rules.NotCharged})
+		mustSettle(t, l, rules.CallResult{Key: key(1, 3), Epoch: leased[2].Epoch, Outcome: rules.Paid, TransactionKey: "x"})
 		h.advance(time.Minute)
 		require.Equal(t, "cancelled", mustBegin(t, l, record(1, 2)).Why)
 		for n := range 6 {
 			lookup := mustBegin(t, l, record(1, 1))
-			require.Equal(t, Lookup, lookup.Next, "never sent again")
-			s := mustSettle(t, l, CallResult{Key: key(1, 1), Epoch: lookup.Epoch, Outcome: NoCharge})
-			require.Equal(t, Ambiguous, s.State, n)
+			require.Equal(t, rules.Lookup, lookup.Next, "never sent again")
+			s := mustSettle(t, l, rules.CallResult{Key: key(1, 1), Epoch: lookup.Epoch, Outcome: rules.NoCharge})
+			require.Equal(t, rules.Ambiguous, s.State, n)
 			h.advance(time.Minute)
 		}
-		require.Equal(t, Unknown, mustBegin(t, l, record(1, 1)).State)
+		require.Equal(t, rules.Unknown, mustBegin(t, l, record(1, 1)).State)
 		again, err := l.Cancel(t.Context(), p, operator)
 		require.NoError(t, err)
 		require.Equal(t, Cancellation{}, again)
 		got, err := l.Status(t.Context(), p)
 		require.NoError(t, err)
-		require.Equal(t, Counts{Promotion: p, State: PromotionCancelled, Accepted: 1202, Paid: 1, Unknown: 1, Cancelled: 1200, Dead: 1}, got)
+		require.Equal(t, Counts{Promotion: p, State: rules.PromotionCancelled, Accepted: 1202, Paid: 1, Unknown: 1, Cancelled: 1200, Dead: 1}, got)
 	})
 }
 
@@ -211,7 +212,7 @@ func TestPayNowIsFoundByTheFeederAfterACrash(t *testing.T) {
 		r := record(1, 2)
 		a, err := l.Accept(t.Context(), r, true)
 		require.NoError(t, err)
-		require.Equal(t, Pay, a.Next)
+		require.Equal(t, rules.Pay, a.Next)
 		over := func() int {
 			rows, err := l.FeedOverdue(t.Context(), r.Of(), 30*time.Second, 10)
 			require.NoError(t, err)
@@ -229,37 +230,37 @@ func TestInvalidRecordsAreRefused(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		for name, change := range map[string]func(*Record){
-			"negative target":  func(r *Record) { r.Target = -1 },
-			"zero promotion":   func(r *Record) { r.Promotion = 0 },
-			"lower-case type":  func(r *Record) { r.Type = "point" },
-			"NUL in the type":  func(r *Record) { r.Type = "PO\x00INT" },
-			"no payload":       func(r *Record) { r.Payload = nil },
-			"oversize payload": func(r *Record) { r.Payload = make([]byte, MaxPayloadBytes+1) },
-			"oversize key":     func(r *Record) { r.RecordKey = make([]byte, 64<<10+1) },
+		for name, change := range map[string]func(*rules.Record){
+			"negative target":  func(r *rules.Record) { r.Target = -1 },
+			"zero promotion":   func(r *rules.Record) { r.Promotion = 0 },
+			"lower-case type":  func(r *rules.Record) { r.Type = "point" },
+			"NUL in the type":  func(r *rules.Record) { r.Type = "PO\x00INT" },
+			"no payload":       func(r *rules.Record) { r.Payload = nil },
+			"oversize payload": func(r *rules.Record) { r.Payload = make([]byte, rules.MaxPayloadBytes+1) },
+			"oversize key":     func(r *rules.Record) { r.RecordKey = make([]byte, 64<<10+1) },
 		} {
 			r := record(1, 2)
 			change(&r)
 			_, err := l.Accept(t.Context(), r, false)
-			require.ErrorIs(t, err, ErrInvalid, name)
+			require.ErrorIs(t, err, rules.ErrInvalid, name)
 			_, err = l.Begin(t.Context(), r)
-			require.ErrorIs(t, err, ErrInvalid, name)
+			require.ErrorIs(t, err, rules.ErrInvalid, name)
 		}
 		weird := record(1, 3)
 		weird.Origin, weird.RecordKey, weird.Headers = "a\x00\xffb", []byte{0, 255}, map[string]string{"\x00\xff": "\x00"}
-		require.Equal(t, Enqueue, mustAccept(t, l, weird).Next, "what only describes is made storable")
+		require.Equal(t, rules.Enqueue, mustAccept(t, l, weird).Next, "what only describes is made storable")
 		big := record(1, 4)
-		big.Payload = make([]byte, MaxPayloadBytes)
+		big.Payload = make([]byte, rules.MaxPayloadBytes)
 		mustAccept(t, l, big)
-		require.Len(t, mustBegin(t, l, big).Request, MaxPayloadBytes)
+		require.Len(t, mustBegin(t, l, big).Request, rules.MaxPayloadBytes)
 
-		_, err := l.Settle(t.Context(), CallResult{Key: key(1, 99), Epoch: 1, Outcome: Paid})
+		_, err := l.Settle(t.Context(), rules.CallResult{Key: key(1, 99), Epoch: 1, Outcome: rules.Paid})
 		require.ErrorIs(t, err, ErrNotFound)
-		_, err = l.Settle(t.Context(), CallResult{Key: key(1, 3), Epoch: 0, Outcome: Paid})
-		require.ErrorIs(t, err, ErrInvalid)
+		_, err = l.Settle(t.Context(), rules.CallResult{Key: key(1, 3), Epoch: 0, Outcome: rules.Paid})
+		require.ErrorIs(t, err, rules.ErrInvalid)
 		_, err = l.Explain(t.Context(), key(1, 99))
 		require.ErrorIs(t, err, ErrNotFound)
-		_, err = l.Status(t.Context(), Promotion{Type: "POINT", ID: 99})
+		_, err = l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 99})
 		require.ErrorIs(t, err, ErrNotFound)
 	})
 }

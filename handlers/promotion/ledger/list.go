@@ -4,13 +4,14 @@ import (
 	"context"
 	"time"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // ListedPromotion is one promotion with the numbers of its payouts.
 type ListedPromotion struct {
-	Promotion
-	State     PromotionState
+	rules.Promotion
+	State     rules.PromotionState
 	CreatedAt time.Time // zero: announced, and no record accepted yet
 	Paid      int64
 	Failed    int64
@@ -33,7 +34,7 @@ WHERE $1 = '' OR k.type = $1
 ORDER BY k.promotion_id DESC, k.type LIMIT $2`
 
 // List returns the promotions that the ledger has, finished ones included, the highest numbers first. An empty type is all types.
-func (l *Ledger) List(ctx context.Context, t Type, limit int) ([]ListedPromotion, error) {
+func (l *Ledger) List(ctx context.Context, t rules.Type, limit int) ([]ListedPromotion, error) {
 	var all []ListedPromotion
 	err := l.read(ctx, "list promotions", func(q querier, _ time.Time) error {
 		all = nil

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
@@ -75,37 +76,37 @@ func (h *testDB) open(t testing.TB, tunes ...tune) *Ledger {
 	return l
 }
 
-func key(promotion, target int64) Key {
-	return Key{Type: "POINT", Promotion: promotion, Target: target}
+func key(promotion, target int64) rules.Key {
+	return rules.Key{Type: "POINT", Promotion: promotion, Target: target}
 }
 
-func record(promotion, target int64) Record {
-	return Record{Key: key(promotion, target), SummaryID: 9, Payload: fmt.Appendf(nil, `{"promotionId":%d,"targetId":%d,"amount":500}`, promotion, target),
+func record(promotion, target int64) rules.Record {
+	return rules.Record{Key: key(promotion, target), SummaryID: 9, Payload: fmt.Appendf(nil, `{"promotionId":%d,"targetId":%d,"amount":500}`, promotion, target),
 		RecordKey: fmt.Append(nil, target), Origin: "topic/0@7", Route: "point", Headers: map[string]string{"traceparent": "00-1"}}
 }
 
-func mustAccept(t testing.TB, l *Ledger, r Record) AcceptResult {
+func mustAccept(t testing.TB, l *Ledger, r rules.Record) AcceptResult {
 	t.Helper()
 	a, err := l.Accept(t.Context(), r, false)
 	require.NoError(t, err)
 	return a
 }
 
-func mustBegin(t testing.TB, l *Ledger, r Record) BeginResult {
+func mustBegin(t testing.TB, l *Ledger, r rules.Record) BeginResult {
 	t.Helper()
 	b, err := l.Begin(t.Context(), r)
 	require.NoError(t, err)
 	return b
 }
 
-func mustSettle(t testing.TB, l *Ledger, r CallResult) SettleResult {
+func mustSettle(t testing.TB, l *Ledger, r rules.CallResult) SettleResult {
 	t.Helper()
 	s, err := l.Settle(t.Context(), r)
 	require.NoError(t, err)
 	return s
 }
 
-func mustExplain(t testing.TB, l *Ledger, k Key) Explanation {
+func mustExplain(t testing.TB, l *Ledger, k rules.Key) Explanation {
 	t.Helper()
 	x, err := l.Explain(t.Context(), k)
 	require.NoError(t, err)
@@ -142,13 +143,13 @@ func (l *Ledger) clock(t testing.TB) time.Time {
 }
 
 // endPayout makes a payout FAILED, or UNKNOWN with perhaps.
-func endPayout(t *testing.T, l *Ledger, r Record, perhaps bool) {
+func endPayout(t *testing.T, l *Ledger, r rules.Record, perhaps bool) {
 	t.Helper()
 	for range 20 {
 		b := mustBegin(t, l, r)
-		res := CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: Rejected, Class: "no_such_target", Answer: "unknown target", Route: "point"}
+		res := rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.Rejected, Class: "no_such_target", Answer: "unknown target", Route: "point"}
 		if perhaps {
-			res.Outcome, res.Class = PerhapsCharged, "timeout"
+			res.Outcome, res.Class = rules.PerhapsCharged, "timeout"
 		}
 		s := mustSettle(t, l, res)
 		if s.State.Settled() {

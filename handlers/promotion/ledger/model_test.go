@@ -20,8 +20,8 @@ func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		seed := uint64(time.Now().UnixNano())
 		t.Logf("seed %d", seed)
-		m := &model{t: t, h: h, rnd: rand.New(rand.NewPCG(seed, 1)), rows: map[Key]Row{}, promotions: map[Promotion]PromotionState{},
-			items: map[Key]FeedItem{}, dead: map[string]bool{}, replayed: map[string]bool{}, late: map[call2]Outcome{}}
+		m := &model{t: t, h: h, rnd: rand.New(rand.NewPCG(seed, 1)), rows: map[rules.Key]rules.Row{}, promotions: map[rules.Promotion]rules.PromotionState{},
+			items: map[rules.Key]FeedItem{}, dead: map[string]bool{}, replayed: map[string]bool{}, late: map[call2]rules.Outcome{}}
 		for _, name := range []string{"a", "b"} {
 			m.ledgers = append(m.ledgers, h.open(t, as(name), func(c *Config, _ *Options) {
 				c.Retry.First, c.Retry.Max = time.Second, time.Second
@@ -41,48 +41,48 @@ type model struct {
 	h          *testDB
 	rnd        *rand.Rand
 	ledgers    []*Ledger
-	rows       map[Key]Row
-	promotions map[Promotion]PromotionState
+	rows       map[rules.Key]rules.Row
+	promotions map[rules.Promotion]rules.PromotionState
 	calls      []call2
-	items      map[Key]FeedItem
+	items      map[rules.Key]FeedItem
 	dead       map[string]bool
-	replayed   map[string]bool   // replayed generations of dead letters
-	late       map[call2]Outcome // first late answer of each call
+	replayed   map[string]bool         // replayed generations of dead letters
+	late       map[call2]rules.Outcome // first late answer of each call
 	n          int
 	began      time.Time // the step
 	log        []string
 }
 
 type call2 struct {
-	key   Key
+	key   rules.Key
 	epoch int64
 }
 
-func (m *model) pick() (*Ledger, Record) {
+func (m *model) pick() (*Ledger, rules.Record) {
 	r := record(int64(1+m.rnd.IntN(2)), int64(1+m.rnd.IntN(3)))
 	return m.ledgers[m.rnd.IntN(len(m.ledgers))], r
 }
 
-func (m *model) promotion(p Promotion) PromotionState {
+func (m *model) promotion(p rules.Promotion) rules.PromotionState {
 	if s, ok := m.promotions[p]; ok {
 		return s
 	}
-	return PromotionRunning
+	return rules.PromotionRunning
 }
 
 // apply runs the pure function at the time of the database, which is the newest time of the row.
-func (m *model) apply(l *Ledger, k Key, ev rules.Event) rules.Decision {
+func (m *model) apply(l *Ledger, k rules.Key, ev rules.Event) rules.Decision {
 	x, err := l.Explain(m.t.Context(), k)
 	require.NoError(m.t, err)
 	got := x.Row
 	was, known := m.rows[k]
 	if !known {
-		was = Row{Key: k, SummaryID: 9}
+		was = rules.Row{Key: k, SummaryID: 9}
 		if ev.Kind == rules.EventBegin { // a begin accepts first
-			was, _, _ = l.policy.Apply(was, rules.Event{Kind: rules.EventAccept, Now: got.AcceptedAt, Promotion: PromotionRunning})
+			was, _, _ = l.policy.Apply(was, rules.Event{Kind: rules.EventAccept, Now: got.AcceptedAt, Promotion: rules.PromotionRunning})
 		}
 	}
-	var want Row
+	var want rules.Row
 	var eff rules.Effects
 	var d rules.Decision
 	for _, ev.Now = range m.timesOf(l, got) {
@@ -102,7 +102,7 @@ func (m *model) apply(l *Ledger, k Key, ev rules.Event) rules.Decision {
 	}
 	if eff.DeadLetterClass != "" {
 		line := fmt.Sprint(k, " ", got.Epoch) // a replayed payout may fail again
-		if eff.DeadLetterClass == ClassConflict {
+		if eff.DeadLetterClass == rules.ClassConflict {
 			line = fmt.Sprint(k, " conflict")
 		}
 		m.dead[line] = true
@@ -113,7 +113,7 @@ func (m *model) apply(l *Ledger, k Key, ev rules.Event) rules.Decision {
 
 // timesOf returns the possible times of the change: the times in the row, and both ends of the
 // step. The next attempt of an interruption has no delay.
-func (m *model) timesOf(l *Ledger, got Row) []time.Time {
+func (m *model) timesOf(l *Ledger, got rules.Row) []time.Time {
 	return []time.Time{got.SettledAt, got.AttemptStartedAt, got.NextAttemptAt, got.QueueDue, got.QueueDue.Add(-l.policy.Lease), m.began, l.clock(m.t)}
 }
 
@@ -144,14 +144,14 @@ func (m *model) step() {
 	case choice < 50:
 		b := mustBegin(t, l, r)
 		if !known {
-			require.Equal(t, Unannounced, b.Next)
+			require.Equal(t, rules.Unannounced, b.Next)
 			m.dead[fmt.Sprint(k, " unannounced")] = true
 			return
 		}
 		d := m.apply(l, k, rules.Event{Kind: rules.EventBegin, Promotion: m.promotion(p), SameRequest: true})
 		require.Equal(t, d.Next, b.Next)
 		require.Equal(t, d.Reason, b.Why)
-		if b.Next == Send || b.Next == Lookup {
+		if b.Next == rules.Send || b.Next == rules.Lookup {
 			m.calls = append(m.calls, call2{k, b.Epoch})
 		}
 	case choice < 75:
@@ -163,8 +163,8 @@ func (m *model) step() {
 		if m.rnd.IntN(4) > 0 { // otherwise it is settled once more later
 			m.calls = append(m.calls[:i], m.calls[i+1:]...)
 		}
-		o := []Outcome{Paid, NotCharged, TryAgain, PerhapsCharged, PerhapsCharged, Rejected, Misconfigured, NoCharge, Interrupted, NotSent, Unrecognized}[m.rnd.IntN(11)]
-		res := CallResult{Key: c.key, Epoch: c.epoch, Outcome: o, TransactionKey: "tx", Class: "c", Counted: m.rnd.IntN(2) == 0}
+		o := []rules.Outcome{rules.Paid, rules.NotCharged, rules.TryAgain, rules.PerhapsCharged, rules.PerhapsCharged, rules.Rejected, rules.Misconfigured, rules.NoCharge, rules.Interrupted, rules.NotSent, rules.Unrecognized}[m.rnd.IntN(11)]
+		res := rules.CallResult{Key: c.key, Epoch: c.epoch, Outcome: o, TransactionKey: "tx", Class: "c", Counted: m.rnd.IntN(2) == 0}
 		s := mustSettle(t, l, res)
 		d := m.apply(l, c.key, rules.Event{Kind: rules.EventSettle, Result: res})
 		require.Equal(t, d.Next, s.Next)
@@ -177,18 +177,18 @@ func (m *model) step() {
 	case choice < 90:
 		m.h.advance(25 * time.Hour)
 	case choice < 93:
-		if m.promotion(p) == PromotionCancelled {
+		if m.promotion(p) == rules.PromotionCancelled {
 			require.ErrorIs(t, l.Pause(t.Context(), p, operator), ErrCancelled)
 			return
 		}
-		if m.promotions[p] = PromotionPaused; m.rnd.IntN(3) > 0 {
-			m.promotions[p] = PromotionRunning
+		if m.promotions[p] = rules.PromotionPaused; m.rnd.IntN(3) > 0 {
+			m.promotions[p] = rules.PromotionRunning
 			require.NoError(t, l.Resume(t.Context(), p, operator))
 		} else {
 			require.NoError(t, l.Pause(t.Context(), p, operator))
 		}
 	case choice < 94 && m.n > 300:
-		m.promotions[p] = PromotionCancelled
+		m.promotions[p] = rules.PromotionCancelled
 		_, err := l.Cancel(t.Context(), p, operator)
 		require.NoError(t, err)
 		for k := range m.rows {
@@ -206,9 +206,9 @@ func (m *model) step() {
 }
 
 // chargedLate reports whether a late answer states a charge.
-func (m *model) chargedLate(k Key) bool {
+func (m *model) chargedLate(k rules.Key) bool {
 	for c, o := range m.late {
-		if c.key == k && o == Paid {
+		if c.key == k && o == rules.Paid {
 			return true
 		}
 	}
@@ -216,9 +216,9 @@ func (m *model) chargedLate(k Key) bool {
 }
 
 // person replays a dead letter of the payout, perhaps again, or resolves the payout.
-func (m *model) person(l *Ledger, k Key) {
+func (m *model) person(l *Ledger, k rules.Key) {
 	if m.rnd.IntN(2) == 0 {
-		r := Resolution{Who: "kim", Why: "their book"}
+		r := rules.Resolution{Who: "kim", Why: "their book"}
 		if r.Paid = m.rnd.IntN(2) == 0; r.Paid {
 			r.TransactionKey = "tx"
 		}
@@ -257,16 +257,16 @@ func (m *model) person(l *Ledger, k Key) {
 }
 
 // feed stores rows as the feeder reads them; markEnqueued follows some steps later.
-func (m *model) feed(l *Ledger, p Promotion) {
+func (m *model) feed(l *Ledger, p rules.Promotion) {
 	items, err := l.FeedUnqueued(m.t.Context(), p, 10)
 	require.NoError(m.t, err)
 	for _, f := range items {
-		require.Equal(m.t, QueueNone, m.rows[f.Key].Queue)
+		require.Equal(m.t, rules.QueueNone, m.rows[f.Key].Queue)
 		m.items[f.Key] = f
 	}
 }
 
-func (m *model) markEnqueued(l *Ledger, p Promotion) {
+func (m *model) markEnqueued(l *Ledger, p rules.Promotion) {
 	var rows []FeedItem
 	for k, f := range m.items {
 		if k.Of() == p {
@@ -289,7 +289,7 @@ func (m *model) markEnqueued(l *Ledger, p Promotion) {
 
 // compare checks that no other row changed.
 func (m *model) compare() {
-	for _, p := range []Promotion{{Type: "POINT", ID: 1}, {Type: "POINT", ID: 2}} {
+	for _, p := range []rules.Promotion{{Type: "POINT", ID: 1}, {Type: "POINT", ID: 2}} {
 		require.NoError(m.t, m.ledgers[m.n%2].EachPayout(m.t.Context(), p, func(e Payout) error {
 			require.Equal(m.t, m.rows[e.Key], e.Row)
 			return nil
@@ -299,10 +299,10 @@ func (m *model) compare() {
 
 // counts checks summaries and dead letters at the end.
 func (m *model) counts() {
-	want := map[Promotion]map[State]int64{}
+	want := map[rules.Promotion]map[rules.State]int64{}
 	for k, r := range m.rows {
 		if want[k.Of()] == nil {
-			want[k.Of()] = map[State]int64{}
+			want[k.Of()] = map[rules.State]int64{}
 		}
 		want[k.Of()][r.State]++
 	}
@@ -310,7 +310,7 @@ func (m *model) counts() {
 	for p, n := range want {
 		c, err := m.ledgers[0].Status(m.t.Context(), p)
 		require.NoError(m.t, err)
-		require.Equal(m.t, []int64{n[Success], n[Failed], n[Unknown], n[Cancelled], n[Pending] + n[Sending] + n[Errored] + n[Ambiguous]},
+		require.Equal(m.t, []int64{n[rules.Success], n[rules.Failed], n[rules.Unknown], n[rules.Cancelled], n[rules.Pending] + n[rules.Sending] + n[rules.Errored] + n[rules.Ambiguous]},
 			[]int64{c.Paid, c.Failed, c.Unknown, c.Cancelled, c.Pending}, p)
 		dead += c.Dead
 	}

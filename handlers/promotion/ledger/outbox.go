@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -24,7 +25,7 @@ const (
 type OutboxMessage struct {
 	ID            int64 // increases; the same when a message is passed again
 	Kind          OutboxKind
-	Key           Key
+	Key           rules.Key
 	Class         string // of a dead letter; of a result its state
 	Error         string
 	Payload       []byte

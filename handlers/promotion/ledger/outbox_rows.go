@@ -6,19 +6,21 @@ import (
 	"encoding/json"
 	"strconv"
 	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-func conflictDeadLetter(r *Record, now time.Time) outboxRow {
-	return offeredDeadLetter(r, now, ClassConflict, "another request for the same payout came first")
+func conflictDeadLetter(r *rules.Record, now time.Time) outboxRow {
+	return offeredDeadLetter(r, now, rules.ClassConflict, "another request for the same payout came first")
 }
 
-func unannouncedDeadLetter(r *Record, now time.Time) outboxRow {
-	return offeredDeadLetter(r, now, ClassUnannounced, "no accepted record of the publish topic announced this payout")
+func unannouncedDeadLetter(r *rules.Record, now time.Time) outboxRow {
+	return offeredDeadLetter(r, now, rules.ClassUnannounced, "no accepted record of the publish topic announced this payout")
 }
 
 // offeredDeadLetter is the dead letter of a message that is not the stored record of its payout.
 // Each class and request has one, however often it is offered.
-func offeredDeadLetter(r *Record, now time.Time, class, text string) outboxRow {
+func offeredDeadLetter(r *rules.Record, now time.Time, class, text string) outboxRow {
 	sum := sha256.Sum256(r.RequestToSend())
 	offered := newRow(r)
 	return outboxRow{kind: OutboxDead, key: r.Key, class: class, err: text,
@@ -42,15 +44,15 @@ func payoutDeadLetter(e rowEffects, b failedMessage, now time.Time) outboxRow {
 
 // OutcomeEvent is the payload of an outcome event.
 type OutcomeEvent struct {
-	Type           Type      `json:"type"`
-	PromotionID    int64     `json:"promotionId"`
-	SummaryID      int64     `json:"promotionSummaryId"`
-	TargetID       int64     `json:"targetId"`
-	State          State     `json:"state"`
-	TransactionKey string    `json:"transactionKey,omitempty"`
-	Attempts       int       `json:"attempts"`
-	Class          string    `json:"class,omitempty"`
-	SettledAt      time.Time `json:"settledAt"`
+	Type           rules.Type  `json:"type"`
+	PromotionID    int64       `json:"promotionId"`
+	SummaryID      int64       `json:"promotionSummaryId"`
+	TargetID       int64       `json:"targetId"`
+	State          rules.State `json:"state"`
+	TransactionKey string      `json:"transactionKey,omitempty"`
+	Attempts       int         `json:"attempts"`
+	Class          string      `json:"class,omitempty"`
+	SettledAt      time.Time   `json:"settledAt"`
 }
 
 func outcomeEvent(r *storedRow, now time.Time) outboxRow {

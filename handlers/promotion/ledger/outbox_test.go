@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // payMany accepts, begins and pays targets 1 to n.
@@ -24,7 +26,7 @@ func payMany(t *testing.T, l *Ledger, promotion, n int64) {
 			if err != nil {
 				return err
 			}
-			_, err = l.Settle(t.Context(), CallResult{Key: key(promotion, target+1), Epoch: b.Epoch, Outcome: Paid, TransactionKey: "x"})
+			_, err = l.Settle(t.Context(), rules.CallResult{Key: key(promotion, target+1), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "x"})
 			return err
 		})
 	}
@@ -37,7 +39,7 @@ func TestRelayByManyPublishesEachOnce(t *testing.T) {
 		ledgers := []*Ledger{h.open(t, withResults), h.open(t, withResults, as("b"))}
 		payMany(t, ledgers[0], 1, 300)
 		var mu sync.Mutex
-		seen := map[Key]int{}
+		seen := map[rules.Key]int{}
 		var g errgroup.Group
 		for i := range 6 {
 			g.Go(func() error {

@@ -3,12 +3,14 @@ package ledger
 import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // Multi-row statements take one array per column. These functions turn rows into columns, in the
 // order of the parameters.
 
-func promotionArrays(ps []Promotion) (types []string, ids []int64) {
+func promotionArrays(ps []rules.Promotion) (types []string, ids []int64) {
 	types, ids = make([]string, len(ps)), make([]int64, len(ps))
 	for i, p := range ps {
 		types[i], ids[i] = string(p.Type), p.ID
@@ -16,7 +18,7 @@ func promotionArrays(ps []Promotion) (types []string, ids []int64) {
 	return types, ids
 }
 
-func keyArrays(keys []Key) (types []string, promotions, targets []int64) {
+func keyArrays(keys []rules.Key) (types []string, promotions, targets []int64) {
 	types, promotions, targets = make([]string, len(keys)), make([]int64, len(keys)), make([]int64, len(keys))
 	for i, k := range keys {
 		types[i], promotions[i], targets[i] = string(k.Type), k.Promotion, k.Target
@@ -34,7 +36,7 @@ func column[T, V any](rows []T, value func(T) V) []V {
 }
 
 func queueInserts(b *pgx.Batch, rows []*storedRow) {
-	byKey := make(map[Key]*storedRow, len(rows))
+	byKey := make(map[rules.Key]*storedRow, len(rows))
 	for _, r := range rows {
 		byKey[r.Key] = r
 	}
@@ -57,7 +59,7 @@ func queueInserts(b *pgx.Batch, rows []*storedRow) {
 	).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var id int64
-			var k Key
+			var k rules.Key
 			if err := rows.Scan(&id, (*string)(&k.Type), &k.Promotion, &k.Target); err != nil {
 				return err
 			}
@@ -67,32 +69,32 @@ func queueInserts(b *pgx.Batch, rows []*storedRow) {
 	})
 }
 
-func rowArrays(rows []*Row) []any {
+func rowArrays(rows []*rules.Row) []any {
 	return []any{
-		column(rows, func(r *Row) int64 { return r.ID }),
-		column(rows, func(r *Row) string { return string(r.State) }),
-		column(rows, func(r *Row) string { return string(r.Queue) }),
-		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.QueueDue) }),
-		column(rows, func(r *Row) int64 { return r.Version }),
-		column(rows, func(r *Row) int64 { return r.Epoch }),
-		column(rows, func(r *Row) int32 { return int32(r.Attempts) }),
-		column(rows, func(r *Row) int32 { return int32(r.Lookups) }),
-		column(rows, func(r *Row) int32 { return int32(r.Failures) }),
-		column(rows, func(r *Row) int32 { return int32(r.Interruptions) }),
-		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.LeaseUntil) }),
-		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.NextAttemptAt) }),
-		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.FirstSentAt) }),
-		column(rows, func(r *Row) bool { return r.MaybeCharged }),
-		column(rows, func(r *Row) bool { return r.LookingUp }),
-		column(rows, func(r *Row) string { return r.TransactionKey }),
-		column(rows, func(r *Row) string { return r.LastClass }),
-		column(rows, func(r *Row) string { return r.LastError }),
-		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.AttemptStartedAt) }),
-		column(rows, func(r *Row) string { return r.AttemptBy }),
-		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.SettledAt) }),
-		column(rows, func(r *Row) int32 { return int32(r.Released) }),
-		column(rows, func(r *Row) pgtype.Timestamptz { return stamp(r.KeyFirstUsedAt) }),
-		column(rows, func(r *Row) bool { return r.NoChargeSeen }),
+		column(rows, func(r *rules.Row) int64 { return r.ID }),
+		column(rows, func(r *rules.Row) string { return string(r.State) }),
+		column(rows, func(r *rules.Row) string { return string(r.Queue) }),
+		column(rows, func(r *rules.Row) pgtype.Timestamptz { return stamp(r.QueueDue) }),
+		column(rows, func(r *rules.Row) int64 { return r.Version }),
+		column(rows, func(r *rules.Row) int64 { return r.Epoch }),
+		column(rows, func(r *rules.Row) int32 { return int32(r.Attempts) }),
+		column(rows, func(r *rules.Row) int32 { return int32(r.Lookups) }),
+		column(rows, func(r *rules.Row) int32 { return int32(r.Failures) }),
+		column(rows, func(r *rules.Row) int32 { return int32(r.Interruptions) }),
+		column(rows, func(r *rules.Row) pgtype.Timestamptz { return stamp(r.LeaseUntil) }),
+		column(rows, func(r *rules.Row) pgtype.Timestamptz { return stamp(r.NextAttemptAt) }),
+		column(rows, func(r *rules.Row) pgtype.Timestamptz { return stamp(r.FirstSentAt) }),
+		column(rows, func(r *rules.Row) bool { return r.MaybeCharged }),
+		column(rows, func(r *rules.Row) bool { return r.LookingUp }),
+		column(rows, func(r *rules.Row) string { return r.TransactionKey }),
+		column(rows, func(r *rules.Row) string { return r.LastClass }),
+		column(rows, func(r *rules.Row) string { return r.LastError }),
+		column(rows, func(r *rules.Row) pgtype.Timestamptz { return stamp(r.AttemptStartedAt) }),
+		column(rows, func(r *rules.Row) string { return r.AttemptBy }),
+		column(rows, func(r *rules.Row) pgtype.Timestamptz { return stamp(r.SettledAt) }),
+		column(rows, func(r *rules.Row) int32 { return int32(r.Released) }),
+		column(rows, func(r *rules.Row) pgtype.Timestamptz { return stamp(r.KeyFirstUsedAt) }),
+		column(rows, func(r *rules.Row) bool { return r.NoChargeSeen }),
 	}
 }
 

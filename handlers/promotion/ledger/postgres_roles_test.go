@@ -16,6 +16,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	deadstore "github.com/millrace-io/millrace/plugins/deadletter/store"
@@ -107,7 +108,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		_, err := s.Migrate(ctx)
 		require.NoError(t, err)
 	}
-	promotion := Promotion{Type: "POINT", ID: 1}
+	promotion := rules.Promotion{Type: "POINT", ID: 1}
 	pay := func() { // what the service does
 		l := r.open(t, "service")
 		_, err := l.ID(ctx)
@@ -130,7 +131,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		_, err = l.MarkEnqueued(ctx, promotion, "i", items)
 		require.NoError(t, err)
 		b := mustBegin(t, l, record(1, 1))
-		mustSettle(t, l, CallResult{Key: key(1, 1), Epoch: b.Epoch, Outcome: Paid, TransactionKey: "T"})
+		mustSettle(t, l, rules.CallResult{Key: key(1, 1), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "T"})
 		endPayout(t, l, record(1, 2), false)
 		for _, kind := range []OutboxKind{OutboxOutcome, OutboxDead} {
 			_, err = l.Relay(ctx, kind, 10, func(context.Context, []OutboxMessage) error { return nil })

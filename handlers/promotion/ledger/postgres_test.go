@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -41,10 +42,10 @@ func TestPauseGoesBeforeLaterBegins(t *testing.T) {
 		h := newPostgresDB(t)
 		conn := h.connect(t)
 		l := h.open(t)
-		p := Promotion{Type: "POINT", ID: 1}
+		p := rules.Promotion{Type: "POINT", ID: 1}
 		mustAccept(t, l, record(1, 1))
 
-		first, _, err := l.store.begin(t.Context(), readRequest{promotions: []Promotion{p}})
+		first, _, err := l.store.begin(t.Context(), readRequest{promotions: []rules.Promotion{p}})
 		require.NoError(t, err)
 		paused := make(chan error, 1)
 		go func() { paused <- l.Pause(context.Background(), p, operator) }()
@@ -110,7 +111,7 @@ func TestPauseGoesBeforeBeginsOfTheVersionBefore(t *testing.T) {
 		t.Parallel()
 		h := newPostgresDB(t)
 		l, watch := h.open(t), h.connect(t)
-		p := Promotion{Type: "POINT", ID: 31}
+		p := rules.Promotion{Type: "POINT", ID: 31}
 		mustAccept(t, l, record(p.ID, 1))
 		sessions := [2]*pgx.Conn{h.connect(t), h.connect(t)}
 		begin := func(conn *pgx.Conn) error {
@@ -158,9 +159,9 @@ func TestBeginDoesNotLockThePromotionRow(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		h := newPostgresDB(t)
-		l, other, conn, p := h.open(t), newPostgresDB(t).open(t), h.connect(t), Promotion{Type: "POINT", ID: 32}
+		l, other, conn, p := h.open(t), newPostgresDB(t).open(t), h.connect(t), rules.Promotion{Type: "POINT", ID: 32}
 		mustAccept(t, l, record(p.ID, 1))
-		u, _, err := l.store.begin(t.Context(), readRequest{promotions: []Promotion{p}})
+		u, _, err := l.store.begin(t.Context(), readRequest{promotions: []rules.Promotion{p}})
 		require.NoError(t, err)
 		defer u.rollback()
 		_, err = conn.Exec(t.Context(), `SELECT FROM promotions FOR UPDATE NOWAIT`)
@@ -243,7 +244,7 @@ func TestSessionsOfAStandbyAreNotKept(t *testing.T) {
 			write func() error
 		}{
 			{s.hot, func() error { _, err := l.Accept(t.Context(), record(1, 1), false); return err }},
-			{s.cold, func() error { return l.Activate(t.Context(), Promotion{Type: "POINT", ID: 1}, 0) }},
+			{s.cold, func() error { return l.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 0) }},
 		} {
 			require.LessOrEqual(t, c.pool.Config().MaxConnLifetime, 10*time.Minute)
 			require.Positive(t, c.pool.Config().MaxConnLifetimeJitter)
@@ -284,12 +285,12 @@ func TestAStaleRowNamesItsCause(t *testing.T) {
 		l := newPostgresDB(t).open(t)
 		s := l.store.(*postgres)
 		mustAccept(t, l, record(1, 1))
-		u, snap, err := s.begin(t.Context(), readRequest{keys: []Key{key(1, 1)}})
+		u, snap, err := s.begin(t.Context(), readRequest{keys: []rules.Key{key(1, 1)}})
 		require.NoError(t, err)
 		defer u.rollback()
 		row := snap.rows[key(1, 1)].Row
 		row.Version += 2 // as if it was read before the change of another transaction
-		err = u.commit(t.Context(), &writeSet{rows: []*Row{&row}})
+		err = u.commit(t.Context(), &writeSet{rows: []*rules.Row{&row}})
 		var pg *pgconn.PgError
 		require.ErrorAs(t, err, &pg)
 		require.Contains(t, pg.Message, "changed by another transaction")

@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // pgTransaction is a transaction on a connection of the pool for payouts. Its statements are sent
@@ -24,7 +26,7 @@ func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *read
 		return nil, nil, err
 	}
 	tx := &pgTransaction{s: s, conn: conn}
-	snap := &readResult{promotions: map[Promotion]PromotionState{}, rows: make(map[Key]*storedRow, len(w.keys))}
+	snap := &readResult{promotions: map[rules.Promotion]rules.PromotionState{}, rows: make(map[rules.Key]*storedRow, len(w.keys))}
 	var b pgx.Batch
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED") // see readCommitted
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= partTimeout {
@@ -56,8 +58,8 @@ func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, s *readResult) 
 		b.Queue(pgSharePromotionLocks, types, ids)
 		b.Queue(pgReadPromotions, types, ids).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
-				var p Promotion
-				var st PromotionState
+				var p rules.Promotion
+				var st rules.PromotionState
 				if err := rows.Scan((*string)(&p.Type), &p.ID, (*string)(&st)); err != nil {
 					return err
 				}
@@ -94,7 +96,7 @@ func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, s *readResult) 
 	})
 }
 
-func (tx *pgTransaction) addPromotions(ctx context.Context, ps []Promotion, now time.Time) error {
+func (tx *pgTransaction) addPromotions(ctx context.Context, ps []rules.Promotion, now time.Time) error {
 	types, ids := promotionArrays(ps)
 	_, err := tx.conn.Exec(ctx, pgAddPromotions, types, ids, now)
 	return err
@@ -176,7 +178,7 @@ func (tx *pgTransaction) rollback() {
 	tx.conn.Release()
 }
 
-func (s *postgres) markEnqueued(ctx context.Context, p Promotion, incarnation string, rows []FeedItem) (int, error) {
+func (s *postgres) markEnqueued(ctx context.Context, p rules.Promotion, incarnation string, rows []FeedItem) (int, error) {
 	ids, versions := make([]int64, len(rows)), make(map[int64]int64, len(rows))
 	for i, r := range rows {
 		ids[i], versions[r.id] = r.id, r.version

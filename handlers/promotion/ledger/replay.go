@@ -16,7 +16,7 @@ type Replay struct {
 	DryRun     bool   // return the result without a change; who and why may be empty
 }
 
-func (r *Replay) check(k Key) error {
+func (r *Replay) check(k rules.Key) error {
 	r.DeadLetter, r.Who, r.Why = clean(r.DeadLetter), clean(r.Who), clean(r.Why)
 	if r.DeadLetter == "" || r.Generation < 1 || !r.DryRun && (r.Who == "" || r.Why == "") {
 		return rules.Invalid("payout %s: a replay needs a dead letter, a generation from 1, who and why", k)
@@ -27,8 +27,8 @@ func (r *Replay) check(k Key) error {
 // ReplayResult is the result of a replay.
 type ReplayResult struct {
 	Outcome ReplayOutcome
-	Reason  string // why it was refused
-	State   State  // of the payout now
+	Reason  string      // why it was refused
+	State   rules.State // of the payout now
 }
 
 // ReplayOutcome is the outcome of a replay.
@@ -48,7 +48,7 @@ const (
 //
 // Each generation of a dead letter has one effect. A refused replay may be repeated. A payout
 // without a row returns ErrNotFound.
-func (l *Ledger) Replay(ctx context.Context, k Key, r Replay) (ReplayResult, error) {
+func (l *Ledger) Replay(ctx context.Context, k rules.Key, r Replay) (ReplayResult, error) {
 	if err := k.Validate(); err != nil {
 		return ReplayResult{}, err
 	}
@@ -56,7 +56,7 @@ func (l *Ledger) Replay(ctx context.Context, k Key, r Replay) (ReplayResult, err
 		return ReplayResult{}, err
 	}
 	var done ReplayResult
-	w := readRequest{promotions: []Promotion{k.Of()}, keys: []Key{k}, lock: true}
+	w := readRequest{promotions: []rules.Promotion{k.Of()}, keys: []rules.Key{k}, lock: true}
 	err := l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
 		row := read.rows[k]
 		if row == nil {

@@ -9,13 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 func replayOf(id string, generation int) Replay {
 	return Replay{DeadLetter: id, Generation: generation, Who: "kim", Why: "the target exists now"}
 }
 
-func summary(t *testing.T, l *Ledger, p Promotion) string {
+func summary(t *testing.T, l *Ledger, p rules.Promotion) string {
 	t.Helper()
 	c, err := l.Status(t.Context(), p)
 	require.NoError(t, err)
@@ -30,20 +32,20 @@ func TestReplayOfAFailedPayout(t *testing.T) {
 		p := r.Of()
 		mustAccept(t, l, r)
 		first := mustBegin(t, l, r)
-		mustSettle(t, l, CallResult{Key: r.Key, Epoch: first.Epoch, Outcome: Rejected, Class: "no_such_target"})
+		mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: first.Epoch, Outcome: rules.Rejected, Class: "no_such_target"})
 		require.Equal(t, "paid 0 failed 1 unknown 0 cancelled 0 pending 0", summary(t, l, p))
 
 		dry := Replay{DeadLetter: "a", Generation: 1, DryRun: true}
 		for range 2 {
 			got, err := l.Replay(t.Context(), r.Key, dry)
 			require.NoError(t, err)
-			require.Equal(t, ReplayResult{Outcome: ReplayDone, State: Pending}, got)
+			require.Equal(t, ReplayResult{Outcome: ReplayDone, State: rules.Pending}, got)
 		}
 		require.Equal(t, "paid 0 failed 1 unknown 0 cancelled 0 pending 0", summary(t, l, p), "nothing was done")
 		require.Empty(t, mustExplain(t, l, r.Key).Audit)
 		got, err := l.Replay(t.Context(), r.Key, replayOf("a", 1))
 		require.NoError(t, err)
-		require.Equal(t, ReplayResult{Outcome: ReplayDone, State: Pending}, got)
+		require.Equal(t, ReplayResult{Outcome: ReplayDone, State: rules.Pending}, got)
 		require.Equal(t, "paid 0 failed 0 unknown 0 cancelled 0 pending 1", summary(t, l, p))
 		items, err := l.FeedUnqueued(t.Context(), p, 10)
 		require.NoError(t, err)
@@ -55,32 +57,32 @@ func TestReplayOfAFailedPayout(t *testing.T) {
 
 		again, err := l.Replay(t.Context(), r.Key, replayOf("a", 1))
 		require.NoError(t, err)
-		require.Equal(t, ReplayResult{Outcome: ReplayAlready, State: Pending}, again)
+		require.Equal(t, ReplayResult{Outcome: ReplayAlready, State: rules.Pending}, again)
 		again, err = l.Replay(t.Context(), r.Key, dry)
 		require.NoError(t, err)
-		require.Equal(t, ReplayResult{Outcome: ReplayAlready, State: Pending}, again)
+		require.Equal(t, ReplayResult{Outcome: ReplayAlready, State: rules.Pending}, again)
 		early, err := l.Replay(t.Context(), r.Key, replayOf("a", 2))
 		require.NoError(t, err)
 		require.Equal(t, ReplayRefused, early.Outcome)
 		require.Contains(t, early.Reason, "PENDING")
 
-		late := mustSettle(t, l, CallResult{Key: r.Key, Epoch: first.Epoch, Outcome: Paid, TransactionKey: "late"})
+		late := mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: first.Epoch, Outcome: rules.Paid, TransactionKey: "late"})
 		require.True(t, late.Stale, "an answer to a call before the replay is evidence only")
 		second := mustBegin(t, l, r)
-		require.Equal(t, Send, second.Next)
+		require.Equal(t, rules.Send, second.Next)
 		require.Equal(t, first.Request, second.Request)
 		require.Equal(t, 1, second.Attempt)
-		mustSettle(t, l, CallResult{Key: r.Key, Epoch: second.Epoch, Outcome: Rejected, Class: "no_such_target"})
+		mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: second.Epoch, Outcome: rules.Rejected, Class: "no_such_target"})
 		require.Equal(t, "paid 0 failed 1 unknown 0 cancelled 0 pending 0", summary(t, l, p), "it failed again, and counts once")
 
 		again, err = l.Replay(t.Context(), r.Key, replayOf("a", 1))
 		require.NoError(t, err)
-		require.Equal(t, ReplayResult{Outcome: ReplayAlready, State: Failed}, again)
+		require.Equal(t, ReplayResult{Outcome: ReplayAlready, State: rules.Failed}, again)
 		got, err = l.Replay(t.Context(), r.Key, replayOf("a", 2))
 		require.NoError(t, err)
 		require.Equal(t, ReplayDone, got.Outcome, "a refusal used nothing up")
 		third := mustBegin(t, l, r)
-		mustSettle(t, l, CallResult{Key: r.Key, Epoch: third.Epoch, Outcome: Paid, TransactionKey: "tx"})
+		mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: third.Epoch, Outcome: rules.Paid, TransactionKey: "tx"})
 		require.Equal(t, "paid 1 failed 0 unknown 0 cancelled 0 pending 0", summary(t, l, p))
 		paid, err := l.Replay(t.Context(), r.Key, replayOf("a", 3))
 		require.NoError(t, err)
@@ -113,7 +115,7 @@ func TestReplayIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, ReplayRefused, other.Outcome, "the dead letter belongs to another payout")
 
-		_, err = l.Cancel(t.Context(), Promotion{Type: "POINT", ID: 1}, operator)
+		_, err = l.Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, operator)
 		require.NoError(t, err)
 		for target := range int64(3) {
 			got, err := l.Replay(t.Context(), key(1, target+1), replayOf(fmt.Sprint("c", target), 1))
@@ -121,14 +123,14 @@ func TestReplayIsRefused(t *testing.T) {
 			require.Equal(t, ReplayRefused, got.Outcome)
 			require.Contains(t, got.Reason, "cancelled")
 		}
-		require.Equal(t, "paid 0 failed 1 unknown 1 cancelled 1 pending 0", summary(t, l, Promotion{Type: "POINT", ID: 1}))
+		require.Equal(t, "paid 0 failed 1 unknown 1 cancelled 1 pending 0", summary(t, l, rules.Promotion{Type: "POINT", ID: 1}))
 
 		_, err = l.Replay(t.Context(), key(1, 99), replayOf("z", 1))
 		require.ErrorIs(t, err, ErrNotFound)
 		for _, r := range []Replay{{Generation: 1, Who: "a", Why: "b"}, {DeadLetter: "x", Who: "a", Why: "b"},
 			{DeadLetter: "x", Generation: 1, Why: "b"}, {DeadLetter: "x", Generation: 1, Who: "a"}} {
 			_, err = l.Replay(t.Context(), key(1, 1), r)
-			require.ErrorIs(t, err, ErrInvalid)
+			require.ErrorIs(t, err, rules.ErrInvalid)
 		}
 	})
 }
@@ -156,12 +158,12 @@ func TestCancelAndReplaysAtOnce(t *testing.T) {
 			})
 		}
 		g.Go(func() error {
-			_, err := ledgers[1].Cancel(t.Context(), Promotion{Type: "POINT", ID: 1}, operator)
+			_, err := ledgers[1].Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, operator)
 			return err
 		})
 		require.NoError(t, g.Wait())
 		require.Equal(t, fmt.Sprintf("paid 0 failed %d unknown 0 cancelled %d pending 0", n-replayed.Load(), replayed.Load()),
-			summary(t, ledgers[0], Promotion{Type: "POINT", ID: 1}))
+			summary(t, ledgers[0], rules.Promotion{Type: "POINT", ID: 1}))
 	})
 }
 
@@ -194,7 +196,7 @@ func TestReplayOfOneDeadLetterByMany(t *testing.T) {
 		require.NoError(t, g.Wait())
 		require.Equal(t, int64(8), done.Load())
 		require.Equal(t, int64(56), already.Load())
-		require.Equal(t, "paid 0 failed 0 unknown 0 cancelled 0 pending 8", summary(t, ledgers[0], Promotion{Type: "POINT", ID: 1}))
+		require.Equal(t, "paid 0 failed 0 unknown 0 cancelled 0 pending 8", summary(t, ledgers[0], rules.Promotion{Type: "POINT", ID: 1}))
 	})
 }
 
@@ -202,16 +204,16 @@ func TestReplayOfAnOldUnknownPayoutIsLookedUp(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, once)
-		for target, want := range map[int64]Next{1: Send, 2: Lookup} {
+		for target, want := range map[int64]rules.Next{1: rules.Send, 2: rules.Lookup} {
 			r := record(1, target)
 			mustAccept(t, l, r)
 			endPayout(t, l, r, true)
-			if want == Lookup {
+			if want == rules.Lookup {
 				h.advance(25 * time.Hour)
 			}
 			got, err := l.Replay(t.Context(), r.Key, replayOf(fmt.Sprint(target), 1))
 			require.NoError(t, err)
-			require.Equal(t, ReplayResult{Outcome: ReplayDone, State: Ambiguous}, got)
+			require.Equal(t, ReplayResult{Outcome: ReplayDone, State: rules.Ambiguous}, got)
 			require.Equal(t, want, mustBegin(t, l, r).Next)
 			h.skew.Store(0)
 		}
@@ -235,10 +237,10 @@ func TestOperatorActionsAndAuditAreOneTransaction(t *testing.T) {
 			}))
 		}
 		rename("ledger_audit", "hidden")
-		require.Error(t, l.Resolve(t.Context(), key(1, 1), Resolution{Who: "kim", Why: "x"}))
+		require.Error(t, l.Resolve(t.Context(), key(1, 1), rules.Resolution{Who: "kim", Why: "x"}))
 		_, err := l.Replay(t.Context(), key(1, 1), replayOf("a", 1))
 		require.Error(t, err)
-		_, err = l.Rebuild(t.Context(), Promotion{Type: "POINT", ID: 1}, "kim", "x")
+		_, err = l.Rebuild(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, "kim", "x")
 		require.Error(t, err)
 		rename("hidden", "ledger_audit")
 		require.Equal(t, before, mustExplain(t, l, key(1, 1)).Row)
@@ -252,7 +254,7 @@ func TestOperatorActionsAndAuditAreOneTransaction(t *testing.T) {
 func TestRebuild(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
-		l, p := h.open(t), Promotion{Type: "POINT", ID: 1}
+		l, p := h.open(t), rules.Promotion{Type: "POINT", ID: 1}
 		acceptMany(t, l, 1, 20)
 		acceptMany(t, l, 2, 1)
 		same, err := l.RecordIncarnation(t.Context(), p, "one")
@@ -268,14 +270,14 @@ func TestRebuild(t *testing.T) {
 		marked, err := l.MarkEnqueued(t.Context(), p, "one", items)
 		require.NoError(t, err)
 		require.Equal(t, 19, marked, "the stream on record is still the same")
-		require.Equal(t, Ack, mustSettle(t, l, CallResult{Key: key(1, 1), Epoch: b.Epoch, Outcome: Paid, TransactionKey: "x"}).Next)
-		items, err = l.FeedUnqueued(t.Context(), Promotion{Type: "POINT", ID: 2}, 100)
+		require.Equal(t, rules.Ack, mustSettle(t, l, rules.CallResult{Key: key(1, 1), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "x"}).Next)
+		items, err = l.FeedUnqueued(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, 100)
 		require.NoError(t, err)
 		require.Empty(t, items, "another promotion's hints are its own")
-		_, err = l.Rebuild(t.Context(), Promotion{Type: "POINT", ID: 9}, "kim", "x")
+		_, err = l.Rebuild(t.Context(), rules.Promotion{Type: "POINT", ID: 9}, "kim", "x")
 		require.ErrorIs(t, err, ErrNotFound)
 		_, err = l.Rebuild(t.Context(), p, "", "x")
-		require.ErrorIs(t, err, ErrInvalid)
+		require.ErrorIs(t, err, rules.ErrInvalid)
 	})
 }
 
@@ -289,16 +291,16 @@ func TestUnknownListsEveryUnknownPayoutOnce(t *testing.T) {
 		g.SetLimit(64)
 		for i := range int64(n) {
 			g.Go(func() error {
-				o := PerhapsCharged
+				o := rules.PerhapsCharged
 				if i%10 == 9 {
-					o = Rejected
+					o = rules.Rejected
 				}
 				for { // a send, and a lookup of what may have been charged
 					b, err := l.Begin(t.Context(), record(2, i+1))
-					if err != nil || b.Next == Ack {
+					if err != nil || b.Next == rules.Ack {
 						return err
 					}
-					if _, err := l.Settle(t.Context(), CallResult{Key: key(2, i+1), Epoch: b.Epoch, Outcome: o, Class: "timeout"}); err != nil {
+					if _, err := l.Settle(t.Context(), rules.CallResult{Key: key(2, i+1), Epoch: b.Epoch, Outcome: o, Class: "timeout"}); err != nil {
 						return err
 					}
 				}
@@ -310,19 +312,19 @@ func TestUnknownListsEveryUnknownPayoutOnce(t *testing.T) {
 		_, err = l.Replay(t.Context(), key(2, 2), replayOf("b", 1))
 		require.NoError(t, err)
 		endPayout(t, l, record(2, 2), true) // UNKNOWN again: two dead letters
-		require.NoError(t, l.Resolve(t.Context(), key(2, 3), Resolution{Who: "kim", Why: "x"}))
+		require.NoError(t, l.Resolve(t.Context(), key(2, 3), rules.Resolution{Who: "kim", Why: "x"}))
 
 		last, seen := int64(0), 0
-		require.NoError(t, l.EachUnknown(t.Context(), func(r Row, since time.Duration) error {
+		require.NoError(t, l.EachUnknown(t.Context(), func(r rules.Row, since time.Duration) error {
 			require.Less(t, since, time.Minute)
-			require.Equal(t, Unknown, r.State)
+			require.Equal(t, rules.Unknown, r.State)
 			require.Greater(t, r.Target, last)
 			last = r.Target
 			seen++
 			return nil
 		}))
 		require.Equal(t, n-n/10-2, seen)
-		require.ErrorIs(t, l.EachUnknown(t.Context(), func(Row, time.Duration) error { return errStale }), errStale)
+		require.ErrorIs(t, l.EachUnknown(t.Context(), func(rules.Row, time.Duration) error { return errStale }), errStale)
 	})
 }
 
@@ -332,24 +334,24 @@ func TestExplainForeseesTheNextBegin(t *testing.T) {
 		l, r := h.open(t, lateRetries), record(1, 1)
 		mustAccept(t, l, r)
 		x := mustExplain(t, l, r.Key)
-		require.Equal(t, Send, x.NextStep)
+		require.Equal(t, rules.Send, x.NextStep)
 		require.Equal(t, x.Now, x.NextStepAt)
 		b := mustBegin(t, l, r)
 		x = mustExplain(t, l, r.Key)
-		require.Equal(t, Send, x.NextStep)
+		require.Equal(t, rules.Send, x.NextStep)
 		require.Equal(t, x.LeaseUntil, x.NextStepAt, "not while its worker has it")
-		mustSettle(t, l, CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: PerhapsCharged})
+		mustSettle(t, l, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.PerhapsCharged})
 		x = mustExplain(t, l, r.Key)
-		require.Equal(t, Send, x.NextStep)
+		require.Equal(t, rules.Send, x.NextStep)
 		require.Equal(t, x.NextAttemptAt, x.NextStepAt)
 		require.NoError(t, l.Pause(t.Context(), r.Of(), operator))
-		require.Equal(t, Send, mustExplain(t, l, r.Key).NextStep, "when it is resumed")
+		require.Equal(t, rules.Send, mustExplain(t, l, r.Key).NextStep, "when it is resumed")
 		h.advance(25 * time.Hour)
-		require.Equal(t, Lookup, mustExplain(t, l, r.Key).NextStep, "its key is too old")
+		require.Equal(t, rules.Lookup, mustExplain(t, l, r.Key).NextStep, "its key is too old")
 		h.skew.Store(0)
 		_, err := l.Cancel(t.Context(), r.Of(), operator)
 		require.NoError(t, err)
-		require.Equal(t, Lookup, mustExplain(t, l, r.Key).NextStep, "cancelled")
+		require.Equal(t, rules.Lookup, mustExplain(t, l, r.Key).NextStep, "cancelled")
 		require.NoError(t, h.settle(t, l, r))
 		x = mustExplain(t, l, r.Key)
 		require.Zero(t, x.NextStep)
@@ -358,9 +360,9 @@ func TestExplainForeseesTheNextBegin(t *testing.T) {
 }
 
 // settle ends an ambiguous payout as paid.
-func (h *testDB) settle(t *testing.T, l *Ledger, r Record) error {
+func (h *testDB) settle(t *testing.T, l *Ledger, r rules.Record) error {
 	h.advance(time.Minute)
 	b := mustBegin(t, l, r)
-	_, err := l.Settle(t.Context(), CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: Paid, TransactionKey: "tx"})
+	_, err := l.Settle(t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "tx"})
 	return err
 }

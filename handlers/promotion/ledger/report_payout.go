@@ -13,7 +13,7 @@ import (
 
 // Payout is a row with its message.
 type Payout struct {
-	Row
+	rules.Row
 	Payload []byte // unchanged
 	Request []byte // the bytes that are sent
 	Origin  string
@@ -54,7 +54,7 @@ const payoutPage = 500
 // EachPayout calls fn for every payout of a promotion in order of target, in bounded memory. It is
 // no snapshot: each page shows its payouts at the time of its read. An error of fn ends it and is
 // returned unchanged.
-func (l *Ledger) EachPayout(ctx context.Context, p Promotion, fn func(Payout) error) error {
+func (l *Ledger) EachPayout(ctx context.Context, p rules.Promotion, fn func(Payout) error) error {
 	for last := int64(0); ; {
 		page := make([]Payout, 0, payoutPage)
 		err := l.read(ctx, "payouts", func(q querier, _ time.Time) error {
@@ -82,21 +82,21 @@ func (l *Ledger) EachPayout(ctx context.Context, p Promotion, fn func(Payout) er
 // Explanation has everything about a payout.
 type Explanation struct {
 	Payout
-	PromotionState PromotionState
-	Calls          []Attempt    // by epoch; a late answer follows the attempt of its epoch
-	DeadLetters    []DeadLetter // oldest first
-	Audit          []Audit      // actions of operators, oldest first
-	Now            time.Time    // time of the database
+	PromotionState rules.PromotionState
+	Calls          []rules.Attempt // by epoch; a late answer follows the attempt of its epoch
+	DeadLetters    []DeadLetter    // oldest first
+	Audit          []Audit         // actions of operators, oldest first
+	Now            time.Time       // time of the database
 	// NextStep is the result of the next begin, at NextStepAt at the earliest, without regard to a
 	// pause. Set while the payout is unsettled.
-	NextStep   Next
+	NextStep   rules.Next
 	NextStepAt time.Time
 }
 
 // PaidLate returns the transaction key of a late answer that states a charge, or "".
 func (x *Explanation) PaidLate() string {
 	for _, a := range x.Calls {
-		if key, ok := strings.CutPrefix(a.Answer, rules.LateKeyPrefix); ok && a.Late && a.Outcome == Paid {
+		if key, ok := strings.CutPrefix(a.Answer, rules.LateKeyPrefix); ok && a.Late && a.Outcome == rules.Paid {
 			return key
 		}
 	}
@@ -104,7 +104,7 @@ func (x *Explanation) PaidLate() string {
 }
 
 // Explain returns everything about one payout, or ErrNotFound.
-func (l *Ledger) Explain(ctx context.Context, k Key) (Explanation, error) {
+func (l *Ledger) Explain(ctx context.Context, k rules.Key) (Explanation, error) {
 	var x Explanation
 	err := l.read(ctx, "explain", func(q querier, now time.Time) error {
 		x.Now = now
@@ -123,7 +123,7 @@ func (l *Ledger) Explain(ctx context.Context, k Key) (Explanation, error) {
 			return err
 		}
 		return q.query(ctx, func(r scanner) error {
-			var a Attempt
+			var a rules.Attempt
 			var started, ended sqldb.Time
 			err := r.Scan(&a.Epoch, &a.Late, &a.Number, (*string)(&a.Kind), &a.Instance, &started, &ended, (*string)(&a.Outcome), &a.Class, &a.Answer, &a.Status)
 			a.StartedAt, a.EndedAt = started.Time, ended.Time
@@ -149,7 +149,7 @@ const sqlDeadLetters = `SELECT id, class, error, origin, handler, attempts, firs
 	CASE WHEN class IN ('conflict', 'unannounced') THEN payload END FROM outbox
 WHERE kind = 'dead' AND type = $1 AND promotion_id = $2 AND target_id = $3`
 
-func readDeadLetters(ctx context.Context, q querier, k Key) (found []DeadLetter, err error) {
+func readDeadLetters(ctx context.Context, q querier, k rules.Key) (found []DeadLetter, err error) {
 	err = q.query(ctx, func(r scanner) error {
 		var d DeadLetter
 		var first, created, published sqldb.Time
@@ -164,7 +164,7 @@ func readDeadLetters(ctx context.Context, q querier, k Key) (found []DeadLetter,
 	return found, err
 }
 
-func readPromotion(ctx context.Context, q querier, p Promotion) (s PromotionState, err error) {
+func readPromotion(ctx context.Context, q querier, p rules.Promotion) (s rules.PromotionState, err error) {
 	err = q.query(ctx, func(r scanner) error { return r.Scan((*string)(&s)) },
 		`SELECT state FROM promotions WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID)
 	return s, err

@@ -5,16 +5,17 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // Counts is the state of a promotion at one moment. Accepted = Paid + Failed + Unknown + Cancelled
 // + Pending. Dead overlaps with them.
 type Counts struct {
-	Promotion  `json:"-"`
-	State      PromotionState `json:"state"`
-	Active     bool           `json:"active"`
-	TotalCount int64          `json:"total_count"` // announced; 0: unknown
+	rules.Promotion `json:"-"`
+	State           rules.PromotionState `json:"state"`
+	Active          bool                 `json:"active"`
+	TotalCount      int64                `json:"total_count"` // announced; 0: unknown
 
 	Accepted  int64 `json:"accepted"`
 	Paid      int64 `json:"paid"`
@@ -57,7 +58,7 @@ LEFT JOIN promotion_streams AS s ON s.type = $1 AND s.promotion_id = $2`
 
 // Status counts a promotion. Its cost depends on the number of unsettled payouts only. An unknown
 // promotion returns ErrNotFound.
-func (l *Ledger) Status(ctx context.Context, p Promotion) (Counts, error) {
+func (l *Ledger) Status(ctx context.Context, p rules.Promotion) (Counts, error) {
 	c := Counts{Promotion: p}
 	known := false
 	err := l.read(ctx, "status", func(q querier, now time.Time) error {
@@ -88,7 +89,7 @@ func (l *Ledger) Status(ctx context.Context, p Promotion) (Counts, error) {
 
 // SettledCount returns the number of settled payouts of a promotion, from its summaries. The cost
 // does not depend on its size, so a progress bar may call it often.
-func (l *Ledger) SettledCount(ctx context.Context, p Promotion) (n int64, err error) {
+func (l *Ledger) SettledCount(ctx context.Context, p rules.Promotion) (n int64, err error) {
 	err = l.read(ctx, "settled", func(q querier, _ time.Time) error {
 		return q.query(ctx, func(r scanner) error { return r.Scan(&n) },
 			`SELECT CAST(coalesce(sum(paid + failed + unknown + cancelled), 0) AS bigint) FROM promotion_summaries WHERE type = $1 AND promotion_id = $2`,
@@ -105,7 +106,7 @@ func (l *Ledger) Now(ctx context.Context) (at time.Time, err error) {
 
 // PausedPromotion is a promotion that an operator has paused.
 type PausedPromotion struct {
-	Promotion
+	rules.Promotion
 	For time.Duration // by the clock of the database
 }
 
@@ -152,7 +153,7 @@ func (l *Ledger) WaitTimes(ctx context.Context) ([]WaitTime, error) {
 	err = l.read(ctx, "waiting payouts", func(q querier, now time.Time) error {
 		for i, w := range work {
 			all[i].UnfinishedPromotion = w
-			for _, h := range []QueueLocation{QueueNone, QueueStream, QueueRetry} {
+			for _, h := range []rules.QueueLocation{rules.QueueNone, rules.QueueStream, rules.QueueRetry} {
 				if err := q.query(ctx, func(r scanner) error {
 					var due, accepted sqldb.Time
 					err := r.Scan(&due, &accepted)
@@ -173,8 +174,8 @@ func (l *Ledger) WaitTimes(ctx context.Context) ([]WaitTime, error) {
 
 // UnfinishedPromotion is a promotion with unsettled payouts that is not paused.
 type UnfinishedPromotion struct {
-	Promotion
-	State         PromotionState
+	rules.Promotion
+	State         rules.PromotionState
 	Active        bool
 	WaitsForPlace bool // it waits for a place on the active set
 	TotalCount    int64

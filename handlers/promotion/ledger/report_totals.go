@@ -3,11 +3,13 @@ package ledger
 import (
 	"context"
 	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // Totals are the settled payouts of all promotions of a type.
 type Totals struct {
-	Type                             Type
+	Type                             rules.Type
 	Paid, Failed, Unknown, Cancelled int64
 }
 

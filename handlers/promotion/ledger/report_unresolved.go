@@ -3,6 +3,8 @@ package ledger
 import (
 	"context"
 	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // unknownPage is the number of dead letters that EachUnknown reads at once.
@@ -17,13 +19,13 @@ ORDER BY type, promotion_id, target_id LIMIT $4`
 // EachUnknown calls fn for every UNKNOWN payout in order of type, promotion and target, in bounded
 // memory. since is the time for which it has been UNKNOWN. An error of fn ends it and is returned
 // unchanged.
-func (l *Ledger) EachUnknown(ctx context.Context, fn func(r Row, since time.Duration) error) error {
-	for last := (Key{}); ; {
+func (l *Ledger) EachUnknown(ctx context.Context, fn func(r rules.Row, since time.Duration) error) error {
+	for last := (rules.Key{}); ; {
 		n := 0
-		var keys []Key
+		var keys []rules.Key
 		err := l.read(ctx, "unknown payouts", func(q querier, _ time.Time) error {
 			return q.query(ctx, func(r scanner) error {
-				var k Key
+				var k rules.Key
 				err := r.Scan((*string)(&k.Type), &k.Promotion, &k.Target)
 				if n++; k != last {
 					keys = append(keys, k)
@@ -45,7 +47,7 @@ func (l *Ledger) EachUnknown(ctx context.Context, fn func(r Row, since time.Dura
 }
 
 // eachUnknown calls fn for those of keys, sorted and unique, that are UNKNOWN.
-func (l *Ledger) eachUnknown(ctx context.Context, keys []Key, fn func(Row, time.Duration) error) error {
+func (l *Ledger) eachUnknown(ctx context.Context, keys []rules.Key, fn func(rules.Row, time.Duration) error) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -55,7 +57,7 @@ func (l *Ledger) eachUnknown(ctx context.Context, keys []Key, fn func(Row, time.
 	}
 	tx.rollback()
 	for _, k := range keys {
-		if row := read.rows[k]; row != nil && row.State == Unknown {
+		if row := read.rows[k]; row != nil && row.State == rules.Unknown {
 			if err := fn(row.Row, read.now.Sub(row.SettledAt)); err != nil {
 				return err
 			}
@@ -73,9 +75,9 @@ ORDER BY p.first_sent_at, p.id LIMIT $1`
 // EachLookupOnly calls fn for every AMBIGUOUS payout that is only looked up, oldest first. since is
 // the time since its oldest request started. Resolve with Force ends them. It reads the 1,000
 // oldest AMBIGUOUS payouts. An error of fn ends it and is returned unchanged.
-func (l *Ledger) EachLookupOnly(ctx context.Context, fn func(r Row, since time.Duration) error) error {
-	var rows []Row
-	states := map[Promotion]PromotionState{}
+func (l *Ledger) EachLookupOnly(ctx context.Context, fn func(r rules.Row, since time.Duration) error) error {
+	var rows []rules.Row
+	states := map[rules.Promotion]rules.PromotionState{}
 	var now time.Time
 	err := l.read(ctx, "payouts that are looked up", func(q querier, at time.Time) error {
 		now = at
@@ -99,7 +101,7 @@ func (l *Ledger) EachLookupOnly(ctx context.Context, fn func(r Row, since time.D
 		return err
 	}
 	for _, row := range rows {
-		if next, _ := l.policy.NextBegin(row, states[row.Of()], now); next != Lookup {
+		if next, _ := l.policy.NextBegin(row, states[row.Of()], now); next != rules.Lookup {
 			continue
 		}
 		if err := fn(row, now.Sub(row.FirstSentAt)); err != nil {

@@ -13,7 +13,7 @@ import (
 //
 // A payout in another state returns ErrRefused. So does unpaid without Force, if a late answer
 // states a charge. A payout without a row returns ErrNotFound.
-func (l *Ledger) Resolve(ctx context.Context, k Key, r Resolution) error {
+func (l *Ledger) Resolve(ctx context.Context, k rules.Key, r rules.Resolution) error {
 	if err := k.Validate(); err != nil {
 		return err
 	}
@@ -21,7 +21,7 @@ func (l *Ledger) Resolve(ctx context.Context, k Key, r Resolution) error {
 	if err := r.Validate(k); err != nil {
 		return err
 	}
-	w := readRequest{promotions: []Promotion{k.Of()}, keys: []Key{k}, lock: true}
+	w := readRequest{promotions: []rules.Promotion{k.Of()}, keys: []rules.Key{k}, lock: true}
 	err := l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
 		row := read.rows[k]
 		if row == nil {

@@ -9,9 +9,9 @@ import (
 
 // SettleResult is the result of Settle. Next is Ack or Retry.
 type SettleResult struct {
-	Next    Next
+	Next    rules.Next
 	RetryIn time.Duration
-	State   State
+	State   rules.State
 	// Stale: a later begin has taken the payout. The answer was stored and changed nothing.
 	Stale    bool
 	Attempts int // sends that count
@@ -19,7 +19,7 @@ type SettleResult struct {
 
 // Settle stores the end of a call. It may be repeated with the same epoch after an error: the
 // repetition changes nothing and has the same result. Pass a context that outlives a shutdown.
-func (l *Ledger) Settle(ctx context.Context, r CallResult) (SettleResult, error) {
+func (l *Ledger) Settle(ctx context.Context, r rules.CallResult) (SettleResult, error) {
 	if err := r.Validate(); err != nil {
 		return SettleResult{}, err
 	}
@@ -28,7 +28,7 @@ func (l *Ledger) Settle(ctx context.Context, r CallResult) (SettleResult, error)
 	return l.settles.do(ctx, r.Key, &r)
 }
 
-func (l *Ledger) settleBatch(ctx context.Context, batch []*batchItem[*CallResult, SettleResult]) error {
+func (l *Ledger) settleBatch(ctx context.Context, batch []*batchItem[*rules.CallResult, SettleResult]) error {
 	w := readRequestOf(batch)
 	w.promotions = nil
 	return l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {

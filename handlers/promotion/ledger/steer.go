@@ -9,7 +9,7 @@ import (
 )
 
 // promotionState reads and locks the state; known is false without a row.
-func promotionState(ctx context.Context, q querier, p Promotion) (st PromotionState, known bool, err error) {
+func promotionState(ctx context.Context, q querier, p rules.Promotion) (st rules.PromotionState, known bool, err error) {
 	err = q.query(ctx, func(r scanner) error { known = true; return r.Scan((*string)(&st)) },
 		`SELECT state FROM promotions WHERE type = $1 AND promotion_id = $2`+q.forUpdate(false), string(p.Type), p.ID)
 	return st, known, err
@@ -24,12 +24,12 @@ type Steering struct {
 	Future bool
 }
 
-func (s *Steering) check(p Promotion, to PromotionState) error {
+func (s *Steering) check(p rules.Promotion, to rules.PromotionState) error {
 	s.Who, s.Why = clean(s.Who), clean(s.Why)
 	switch {
 	case s.Who == "":
 		return rules.Invalid("promotion %s: the audit needs who", p)
-	case s.Why == "" && (s.Future || to == PromotionCancelled):
+	case s.Why == "" && (s.Future || to == rules.PromotionCancelled):
 		return rules.Invalid("promotion %s: the audit needs why", p)
 	}
 	return p.Validate()
@@ -37,7 +37,7 @@ func (s *Steering) check(p Promotion, to PromotionState) error {
 
 // setPromotionState changes the state and writes the audit in one transaction. CANCELLED is final.
 // A promotion with neither a record nor a started event returns ErrNotFound, unless by.Future.
-func (l *Ledger) setPromotionState(ctx context.Context, what string, p Promotion, to PromotionState, by Steering) error {
+func (l *Ledger) setPromotionState(ctx context.Context, what string, p rules.Promotion, to rules.PromotionState, by Steering) error {
 	if err := by.check(p, to); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (l *Ledger) setPromotionState(ctx context.Context, what string, p Promotion
 				return err
 			}
 			from = "NEW"
-		case from == PromotionCancelled && to != PromotionCancelled:
+		case from == rules.PromotionCancelled && to != rules.PromotionCancelled:
 			return ErrCancelled
 		case from != to:
 			if _, err := q.exec(ctx, `UPDATE promotions SET state = $3, changed_at = $4 WHERE type = $1 AND promotion_id = $2`,
@@ -59,13 +59,13 @@ func (l *Ledger) setPromotionState(ctx context.Context, what string, p Promotion
 				return err
 			}
 		}
-		return writeAudit(ctx, q, now, Key{Type: p.Type, Promotion: p.ID}, Audit{Who: by.Who, Why: by.Why, Action: what,
+		return writeAudit(ctx, q, now, rules.Key{Type: p.Type, Promotion: p.ID}, Audit{Who: by.Who, Why: by.Why, Action: what,
 			Detail: fmt.Sprintf("%s to %s", from, to)})
 	})
 }
 
 // createPromotion inserts the row of a promotion without a record. The caller holds its lock.
-func (l *Ledger) createPromotion(ctx context.Context, q querier, p Promotion, to PromotionState, future bool, now time.Time) error {
+func (l *Ledger) createPromotion(ctx context.Context, q querier, p rules.Promotion, to rules.PromotionState, future bool, now time.Time) error {
 	announced := future
 	if err := q.query(ctx, func(scanner) error { announced = true; return nil },
 		`SELECT 1 FROM promotion_streams WHERE type = $1 AND promotion_id = $2`, string(p.Type), p.ID); err != nil {
@@ -81,13 +81,13 @@ func (l *Ledger) createPromotion(ctx context.Context, q querier, p Promotion, to
 
 // Pause stops the promotion: after its return no call of it starts. Running calls end normally. A
 // cancelled promotion returns ErrCancelled, and an unknown one ErrNotFound, unless by.Future.
-func (l *Ledger) Pause(ctx context.Context, p Promotion, by Steering) error {
-	return l.setPromotionState(ctx, "pause", p, PromotionPaused, by)
+func (l *Ledger) Pause(ctx context.Context, p rules.Promotion, by Steering) error {
+	return l.setPromotionState(ctx, "pause", p, rules.PromotionPaused, by)
 }
 
 // Resume runs a paused promotion again; the feeder fills its stream. It has the errors of Pause.
-func (l *Ledger) Resume(ctx context.Context, p Promotion, by Steering) error {
-	return l.setPromotionState(ctx, "resume", p, PromotionRunning, by)
+func (l *Ledger) Resume(ctx context.Context, p rules.Promotion, by Steering) error {
+	return l.setPromotionState(ctx, "resume", p, rules.PromotionRunning, by)
 }
 
 // Cancellation is the result of Cancel.
@@ -111,9 +111,9 @@ AND settled_at IS NULL AND state IN ('PENDING', 'ERROR') ORDER BY target_id LIMI
 // repeated, and then cancels what is left. An unknown promotion returns ErrNotFound, unless
 // by.Future. When ctx ends early, the promotion is cancelled all the same, and the rest follows
 // when its entries are read.
-func (l *Ledger) Cancel(ctx context.Context, p Promotion, by Steering) (Cancellation, error) {
+func (l *Ledger) Cancel(ctx context.Context, p rules.Promotion, by Steering) (Cancellation, error) {
 	var c Cancellation
-	if err := l.setPromotionState(ctx, "cancel", p, PromotionCancelled, by); err != nil {
+	if err := l.setPromotionState(ctx, "cancel", p, rules.PromotionCancelled, by); err != nil {
 		return c, err
 	}
 	err := l.read(ctx, "cancel", func(q querier, now time.Time) error {
@@ -137,11 +137,11 @@ func (l *Ledger) Cancel(ctx context.Context, p Promotion, by Steering) (Cancella
 		return c, err
 	}
 	for last := int64(0); ; {
-		var keys []Key // in the order of CompareKeys
+		var keys []rules.Key // in the order of CompareKeys
 		err := l.read(ctx, "cancel", func(q querier, _ time.Time) error {
 			return q.query(ctx, func(r scanner) error {
 				err := r.Scan(&last)
-				keys = append(keys, Key{Type: p.Type, Promotion: p.ID, Target: last})
+				keys = append(keys, rules.Key{Type: p.Type, Promotion: p.ID, Target: last})
 				return err
 			}, sqlCancellable, string(p.Type), p.ID, last, cancelChunk)
 		})

@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -13,11 +14,15 @@ import (
 // the user of the database session.
 func TestSteering(t *testing.T) {
 	t.Parallel()
-	p := Promotion{Type: "POINT", ID: 1}
-	verbs := map[string]func(*testing.T, *Ledger, Promotion, Steering) error{
-		"pause":  func(t *testing.T, l *Ledger, p Promotion, by Steering) error { return l.Pause(t.Context(), p, by) },
-		"resume": func(t *testing.T, l *Ledger, p Promotion, by Steering) error { return l.Resume(t.Context(), p, by) },
-		"cancel": func(t *testing.T, l *Ledger, p Promotion, by Steering) error {
+	p := rules.Promotion{Type: "POINT", ID: 1}
+	verbs := map[string]func(*testing.T, *Ledger, rules.Promotion, Steering) error{
+		"pause": func(t *testing.T, l *Ledger, p rules.Promotion, by Steering) error {
+			return l.Pause(t.Context(), p, by)
+		},
+		"resume": func(t *testing.T, l *Ledger, p rules.Promotion, by Steering) error {
+			return l.Resume(t.Context(), p, by)
+		},
+		"cancel": func(t *testing.T, l *Ledger, p rules.Promotion, by Steering) error {
 			_, err := l.Cancel(t.Context(), p, by)
 			return err
 		},
@@ -26,24 +31,24 @@ func TestSteering(t *testing.T) {
 		l := h.open(t)
 		for name, do := range verbs {
 			require.ErrorIs(t, do(t, l, p, Steering{Who: "ann", Why: "x"}), ErrNotFound, name)
-			require.ErrorIs(t, do(t, l, p, Steering{Who: "ann", Future: true}), ErrInvalid, "%s of a future one without why", name)
-			require.ErrorIs(t, do(t, l, p, Steering{Why: "x", Future: true}), ErrInvalid, "%s without who", name)
+			require.ErrorIs(t, do(t, l, p, Steering{Who: "ann", Future: true}), rules.ErrInvalid, "%s of a future one without why", name)
+			require.ErrorIs(t, do(t, l, p, Steering{Why: "x", Future: true}), rules.ErrInvalid, "%s without who", name)
 		}
 		require.Empty(t, auditOf(t, l, p))
 		_, err := l.Status(t.Context(), p)
 		require.ErrorIs(t, err, ErrNotFound, "a refusal leaves nothing behind")
-		require.Equal(t, Enqueue, mustAccept(t, l, record(1, 1)).Next)
+		require.Equal(t, rules.Enqueue, mustAccept(t, l, record(1, 1)).Next)
 
 		_, err = l.Cancel(t.Context(), p, Steering{Who: "ann"})
-		require.ErrorIs(t, err, ErrInvalid, "a cancellation without why")
+		require.ErrorIs(t, err, rules.ErrInvalid, "a cancellation without why")
 		require.NoError(t, l.Pause(t.Context(), p, Steering{Who: "ann"}))
 		require.NoError(t, l.Resume(t.Context(), p, Steering{Who: "bob", Why: "over"}))
 		_, err = l.Cancel(t.Context(), p, Steering{Who: "ann", Why: "wrong amounts"})
 		require.NoError(t, err)
 		require.ErrorIs(t, l.Resume(t.Context(), p, Steering{Who: "bob"}), ErrCancelled)
-		require.NoError(t, l.Started(t.Context(), Promotion{Type: "POINT", ID: 2}, 5))
-		require.NoError(t, l.Pause(t.Context(), Promotion{Type: "POINT", ID: 2}, Steering{Who: "ann"}), "its started event has come")
-		require.NoError(t, l.Pause(t.Context(), Promotion{Type: "POINT", ID: 3}, operator))
+		require.NoError(t, l.Started(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, 5))
+		require.NoError(t, l.Pause(t.Context(), rules.Promotion{Type: "POINT", ID: 2}, Steering{Who: "ann"}), "its started event has come")
+		require.NoError(t, l.Pause(t.Context(), rules.Promotion{Type: "POINT", ID: 3}, operator))
 
 		lines := auditOf(t, l, p)
 		user := ""
@@ -62,17 +67,17 @@ func TestSteering(t *testing.T) {
 			{At: at, Who: "bob", Why: "over", Action: "resume", Detail: "PAUSED to RUNNING", DBUser: user},
 			{At: at, Who: "ann", Why: "wrong amounts", Action: "cancel", Detail: "RUNNING to CANCELLED", DBUser: user},
 		}, lines)
-		require.Equal(t, "NEW to PAUSED", auditOf(t, l, Promotion{Type: "POINT", ID: 3})[0].Detail)
+		require.Equal(t, "NEW to PAUSED", auditOf(t, l, rules.Promotion{Type: "POINT", ID: 3})[0].Detail)
 
 		paused, err := l.Paused(t.Context())
 		require.NoError(t, err)
 		require.Len(t, paused, 2)
-		require.Equal(t, Promotion{Type: "POINT", ID: 2}, paused[0].Promotion)
+		require.Equal(t, rules.Promotion{Type: "POINT", ID: 2}, paused[0].Promotion)
 		require.GreaterOrEqual(t, paused[0].For.Nanoseconds(), int64(0))
 	})
 }
 
-func auditOf(t *testing.T, l *Ledger, p Promotion) []Audit {
+func auditOf(t *testing.T, l *Ledger, p rules.Promotion) []Audit {
 	t.Helper()
 	lines, err := l.Audit(t.Context(), p)
 	require.NoError(t, err)

@@ -3,6 +3,8 @@ package ledger
 import (
 	"context"
 	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // store is the interface to a database. Accept, begin and settle are written above it, over
@@ -14,9 +16,9 @@ type store interface {
 	read(ctx context.Context, fn func(q querier, now time.Time) error) error
 	// update runs fn in a transaction. With exclusive set, no begin or accept of that promotion
 	// runs at the same time.
-	update(ctx context.Context, exclusive *Promotion, fn func(q querier, now time.Time) error) error
+	update(ctx context.Context, exclusive *rules.Promotion, fn func(q querier, now time.Time) error) error
 	// markEnqueued sets the queue location of the rows that still have the version of their item.
-	markEnqueued(ctx context.Context, p Promotion, incarnation string, rows []FeedItem) (int, error)
+	markEnqueued(ctx context.Context, p rules.Promotion, incarnation string, rows []FeedItem) (int, error)
 
 	migrate(ctx context.Context) error
 	// fault classifies an error.
@@ -29,8 +31,8 @@ type store interface {
 // readRequest names what a transaction reads, sorted and unique. The locks of the promotions are
 // taken first, in shared mode.
 type readRequest struct {
-	promotions []Promotion
-	keys       []Key
+	promotions []rules.Promotion
+	keys       []rules.Key
 	knownOnly  bool // insert no rows of promotions; an empty state counts as running
 	messages   bool // also read the stored messages
 	lock       bool // lock the rows; otherwise a concurrent change fails the commit (faultStale)
@@ -38,15 +40,15 @@ type readRequest struct {
 
 type readResult struct {
 	now        time.Time
-	promotions map[Promotion]PromotionState
-	rows       map[Key]*storedRow
+	promotions map[rules.Promotion]rules.PromotionState
+	rows       map[rules.Key]*storedRow
 }
 
 // storedRow is a row with its message, which is empty unless it was requested.
 type storedRow struct {
-	Row
+	rules.Row
 	storedMessage
-	before Row // as read, to detect a change
+	before rules.Row // as read, to detect a change
 }
 
 // storedMessage is the part of a payout that never changes.
@@ -69,7 +71,7 @@ func (b storedMessage) requestToSend() []byte {
 // commit has no effect.
 type transaction interface {
 	// addPromotions inserts missing rows of promotions, in the state running.
-	addPromotions(ctx context.Context, ps []Promotion, now time.Time) error
+	addPromotions(ctx context.Context, ps []rules.Promotion, now time.Time) error
 	// readMore adds to s.
 	readMore(ctx context.Context, w readRequest, read *readResult) error
 	// insert inserts rows, sorted by key, and sets the ids of those that did not exist.
@@ -91,7 +93,7 @@ type failedMessage struct {
 // writeSet is what a transaction writes.
 type writeSet struct {
 	inserts   []*storedRow // sorted by key; ids are set, or stay 0 when the row exists
-	rows      []*Row
+	rows      []*rules.Row
 	attempts  []attemptRow
 	outbox    []outboxRow
 	summaries []summaryDelta // sorted
@@ -99,13 +101,13 @@ type writeSet struct {
 
 type attemptRow struct {
 	payoutID int64
-	Attempt
+	rules.Attempt
 }
 
 // outboxRow is a dead letter or an outcome event to publish.
 type outboxRow struct {
 	kind          OutboxKind
-	key           Key
+	key           rules.Key
 	class         string
 	err           string
 	payload       []byte
@@ -120,7 +122,7 @@ type outboxRow struct {
 }
 
 type summaryID struct {
-	Promotion
+	rules.Promotion
 	summary int64
 }
 

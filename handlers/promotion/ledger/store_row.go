@@ -1,6 +1,9 @@
 package ledger
 
-import "github.com/millrace-io/millrace/plugins/sqldb"
+import (
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/sqldb"
+)
 
 // The columns of payouts that both databases read, in the order of rowDestinations.
 const (
@@ -28,7 +31,7 @@ func rowDestinations(r *storedRow, t *rowTimes, messages bool) []any {
 	return dest
 }
 
-func (t *rowTimes) copyTo(r *Row) {
+func (t *rowTimes) copyTo(r *rules.Row) {
 	r.QueueDue, r.LeaseUntil, r.NextAttemptAt, r.FirstSentAt = t.due.Time, t.lease.Time, t.next.Time, t.first.Time
 	r.AttemptStartedAt, r.AcceptedAt, r.SettledAt, r.KeyFirstUsedAt = t.started.Time, t.accepted.Time, t.settled.Time, t.used.Time
 }

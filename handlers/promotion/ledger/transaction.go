@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
@@ -14,7 +15,7 @@ import (
 func (l *Ledger) wrap(what string, err error) error {
 	switch l.store.fault(err) {
 	case faultData:
-		return fmt.Errorf("ledger: %s: %w: %w", what, ErrInvalid, err)
+		return fmt.Errorf("ledger: %s: %w: %w", what, rules.ErrInvalid, err)
 	case faultServer, faultLocked:
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
 	default:
@@ -77,7 +78,7 @@ func (l *Ledger) transactOnce(ctx context.Context, w readRequest, fn func(contex
 
 // completePromotions inserts the missing rows of promotions.
 func (l *Ledger) completePromotions(ctx context.Context, tx transaction, w readRequest, read *readResult) error {
-	var missing []Promotion
+	var missing []rules.Promotion
 	for _, p := range w.promotions {
 		if _, ok := read.promotions[p]; !ok && !w.knownOnly {
 			missing = append(missing, p)
@@ -105,7 +106,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // update runs fn in a transaction. It repeats after a deadlock, or when a promotion's lock was not
 // free in time. Between two tries, begins that queue behind the lock go first.
-func (l *Ledger) update(ctx context.Context, what string, exclusive *Promotion, fn func(q querier, now time.Time) error) error {
+func (l *Ledger) update(ctx context.Context, what string, exclusive *rules.Promotion, fn func(q querier, now time.Time) error) error {
 	for n := 1; ; n++ {
 		err := l.store.update(ctx, exclusive, fn)
 		if err == nil {

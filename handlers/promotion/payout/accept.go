@@ -5,21 +5,21 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
 
 // accept stores a record in the ledger, and returns what comes next: Enqueue, Pay, or nothing. Nothing
 // comes next when the payout is settled or paused, or when the record conflicts and is in the outbox.
-func (p *Processor) accept(ctx context.Context, rec ledger.Record) (ledger.Next, error) {
+func (p *Processor) accept(ctx context.Context, rec rules.Record) (rules.Next, error) {
 	failpoint.Hit(failpoint.BeforeInsert)
 	accepted, err := p.Ledger().Accept(ctx, rec, p.PayAtOnce())
 	if err != nil {
 		return accepted.Next, fmt.Errorf("promotion: accept %s: %w", rec.Key, invalidIsPermanent(err))
 	}
 	failpoint.Hit(failpoint.AfterInsert)
-	if accepted.Fresh && accepted.State == ledger.Cancelled {
+	if accepted.Fresh && accepted.State == rules.Cancelled {
 		p.acceptedCancelled(ctx, rec.Key)
 	}
 	p.debug(ctx, "accept", rec.Key, slog.String("next", accepted.Next.String()))
@@ -27,7 +27,7 @@ func (p *Processor) accept(ctx context.Context, rec ledger.Record) (ledger.Next,
 }
 
 // acceptedCancelled counts a record of a cancelled promotion, and logs the first per promotion.
-func (p *Processor) acceptedCancelled(ctx context.Context, key ledger.Key) {
+func (p *Processor) acceptedCancelled(ctx context.Context, key rules.Key) {
 	p.Metrics.cancelled.WithLabelValues(p.Type.Name).Inc()
 	if !p.cancelled.add(key.Of()) {
 		return

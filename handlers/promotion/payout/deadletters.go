@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter"
@@ -54,7 +55,7 @@ func DeadLetterID(m ledger.OutboxMessage) string {
 // Offered reports whether a dead letter of that class has a message that is not the stored record of its
 // payout. It then says nothing about the payout.
 func Offered(class string) bool {
-	return class == ledger.ClassConflict || class == ledger.ClassUnannounced
+	return class == rules.ClassConflict || class == rules.ClassUnannounced
 }
 
 var _ deadletter.Outbox = DeadLetters{}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
@@ -38,9 +38,9 @@ func (p *Processor) Accept(msg *message.Message) ([]*message.Message, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case next == ledger.Enqueue:
+	case next == rules.Enqueue:
 		return []*message.Message{streamMessage(rec)}, nil
-	case next == ledger.Pay:
+	case next == rules.Pay:
 		return nil, p.Pay(msg.Context(), rec)
 	}
 	return nil, nil
@@ -68,7 +68,7 @@ func (p *Processor) PayFrom(route string) message.HandlerFunc {
 }
 
 // checkStream refuses an entry in the stream of another promotion.
-func (p *Processor) checkStream(o pipeline.Origin, key ledger.Key) error {
+func (p *Processor) checkStream(o pipeline.Origin, key rules.Key) error {
 	if want := p.Streams.Kind().Stream(key.Promotion); o.Kind == poll.Kind && o.Source != want {
 		err := fmt.Errorf("payout %s belongs into %s", key, want)
 		return pipeline.WithClass(pipeline.Permanent(err), ClassWrongStream)
@@ -77,14 +77,14 @@ func (p *Processor) checkStream(o pipeline.Origin, key ledger.Key) error {
 }
 
 // record decodes a message into the record of the ledger.
-func (p *Processor) record(msg *message.Message, route string) (ledger.Record, error) {
+func (p *Processor) record(msg *message.Message, route string) (rules.Record, error) {
 	pay, err := p.Type.Decode(msg.Payload)
 	if err != nil {
-		return ledger.Record{}, err
+		return rules.Record{}, err
 	}
 	o := pipeline.OriginFrom(msg.Context())
-	rec := ledger.Record{
-		Key:       ledger.Key{Type: ledger.Type(p.Type.Name), Promotion: pay.Promotion, Target: pay.Target},
+	rec := rules.Record{
+		Key:       rules.Key{Type: rules.Type(p.Type.Name), Promotion: pay.Promotion, Target: pay.Target},
 		SummaryID: pay.Summary,
 		Payload:   msg.Payload,
 		Headers:   ownHeaders(msg),

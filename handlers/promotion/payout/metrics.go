@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
@@ -39,7 +40,7 @@ func NewMetrics() *Metrics {
 	for _, t := range promotiontype.Names() {
 		m.unannounced.WithLabelValues(t)
 		m.cancelled.WithLabelValues(t)
-		for _, state := range []ledger.State{ledger.Success, ledger.Errored, ledger.Ambiguous, ledger.Failed, ledger.Unknown, ledger.Cancelled, stale} {
+		for _, state := range []rules.State{rules.Success, rules.Errored, rules.Ambiguous, rules.Failed, rules.Unknown, rules.Cancelled, stale} {
 			m.attempts.WithLabelValues(t, string(state))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
@@ -29,9 +30,9 @@ func TestSeriesExistBeforeAnythingHappens(t *testing.T) {
 func TestAttemptsAreCountedByWhatTheyLeave(t *testing.T) {
 	t.Parallel()
 	m := NewMetrics()
-	m.attempted("POINT", ledger.SettleResult{State: ledger.Success})
-	m.attempted("POINT", ledger.SettleResult{State: ledger.Success, Stale: true})
-	m.attempted("VOUCHER", ledger.SettleResult{State: ledger.Ambiguous})
+	m.attempted("POINT", ledger.SettleResult{State: rules.Success})
+	m.attempted("POINT", ledger.SettleResult{State: rules.Success, Stale: true})
+	m.attempted("VOUCHER", ledger.SettleResult{State: rules.Ambiguous})
 	require.InDelta(t, 1, testutil.ToFloat64(m.attempts.WithLabelValues("POINT", "SUCCESS")), 0)
 	require.InDelta(t, 1, testutil.ToFloat64(m.attempts.WithLabelValues("POINT", "stale")), 0)
 	require.InDelta(t, 1, testutil.ToFloat64(m.attempts.WithLabelValues("VOUCHER", "AMBIGUOUS")), 0)

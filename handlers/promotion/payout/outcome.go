@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
@@ -14,13 +14,13 @@ import (
 type answered struct {
 	mu   sync.Mutex
 	last [2]struct { // different keys, newest first
-		key ledger.Key
+		key rules.Key
 		at  time.Time
 	}
 }
 
 // note stores an answer about key.
-func (a *answered) note(key ledger.Key, at time.Time) {
+func (a *answered) note(key rules.Key, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.last[0].key != key {
@@ -30,7 +30,7 @@ func (a *answered) note(key ledger.Key, at time.Time) {
 }
 
 // othersSince reports whether a payout other than key was answered after a moment.
-func (a *answered) othersSince(key ledger.Key, t time.Time) bool {
+func (a *answered) othersSince(key rules.Key, t time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, l := range a.last {
@@ -44,7 +44,7 @@ func (a *answered) othersSince(key ledger.Key, t time.Time) bool {
 // counts reports whether a released call counts against its payout. It counts when it was sent, the
 // trouble is not general, and another payout of the type was answered since the payout's previous call. An
 // outage, a refused credential or general throttling then never ends a payout. counts also notes the answer.
-func (p *Processor) counts(key ledger.Key, a attempt) bool {
+func (p *Processor) counts(key rules.Key, a attempt) bool {
 	switch {
 	case aboutThePayout(a.answer):
 		p.answered.note(key, time.Now())
@@ -67,27 +67,27 @@ func aboutThePayout(a money.Answer) bool {
 }
 
 // outcomeOf returns the ledger's outcome of an answer. A lookup counts only with an answer of the API's own.
-func outcomeOf(a money.Answer, lookup bool) ledger.Outcome {
+func outcomeOf(a money.Answer, lookup bool) rules.Outcome {
 	switch a.Class {
 	case money.Paid:
-		return ledger.Paid
+		return rules.Paid
 	case money.NotSent:
-		return ledger.NotSent
+		return rules.NotSent
 	case money.Throttled:
-		return ledger.NotCharged
+		return rules.NotCharged
 	case money.Rejected:
-		return ledger.Rejected
+		return rules.Rejected
 	case money.OwnFault:
-		return ledger.Misconfigured
+		return rules.Misconfigured
 	case money.Retry:
-		return ledger.TryAgain
+		return rules.TryAgain
 	case money.Unrecognized:
-		return ledger.Unrecognized
+		return rules.Unrecognized
 	case money.NoCharge:
-		return ledger.NoCharge
+		return rules.NoCharge
 	}
 	if lookup && a.Code == "" {
-		return ledger.Unrecognized
+		return rules.Unrecognized
 	}
-	return ledger.PerhapsCharged
+	return rules.PerhapsCharged
 }

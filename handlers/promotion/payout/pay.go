@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
@@ -32,17 +33,17 @@ var (
 
 // Pay begins a payout in the ledger, calls the Money API and settles the payout by the answer. The error
 // is pipeline.RetryAfter when the payout is to be tried again later.
-func (p *Processor) Pay(ctx context.Context, rec ledger.Record) error {
+func (p *Processor) Pay(ctx context.Context, rec rules.Record) error {
 	a, err := p.attempt(ctx, rec)
 	if err != nil {
 		return err
 	}
 	switch a.begin.Next {
-	case ledger.Send, ledger.Lookup:
+	case rules.Send, rules.Lookup:
 		return p.settle(ctx, rec, a)
-	case ledger.Retry:
+	case rules.Retry:
 		return pipeline.RetryAfter(fmt.Errorf("promotion: %s: %w", rec.Key, errNotDue), a.begin.RetryIn)
-	case ledger.Unannounced: // its dead letter is in the outbox
+	case rules.Unannounced: // its dead letter is in the outbox
 		p.Metrics.unannounced.WithLabelValues(p.Type.Name).Inc()
 	}
 	return nil // also when it is settled or paused, or a conflict that is in the outbox
@@ -58,7 +59,7 @@ type attempt struct {
 // attempt begins the payout, and makes the call if the ledger returns Send or Lookup. It holds a call slot
 // of the Money API from before the begin until the call has ended. Each payout that is begun can then be
 // called within its lease.
-func (p *Processor) attempt(ctx context.Context, rec ledger.Record) (a attempt, err error) {
+func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, err error) {
 	waiting, cancel := context.WithTimeout(ctx, slotTimeout)
 	release, err := p.MoneyAPI().Slot(waiting)
 	cancel()
@@ -75,7 +76,7 @@ func (p *Processor) attempt(ctx context.Context, rec ledger.Record) (a attempt, 
 		return a, fmt.Errorf("promotion: begin %s: %w", rec.Key, invalidIsPermanent(err))
 	}
 	p.debug(ctx, "begin", rec.Key, slog.String("next", a.begin.Next.String()), slog.Int64("epoch", a.begin.Epoch))
-	if a.begin.Next != ledger.Send && a.begin.Next != ledger.Lookup {
+	if a.begin.Next != rules.Send && a.begin.Next != rules.Lookup {
 		return a, nil
 	}
 	failpoint.Hit(failpoint.AfterSending)
@@ -86,20 +87,20 @@ func (p *Processor) attempt(ctx context.Context, rec ledger.Record) (a attempt, 
 
 // call calls the Money API within the lease. The end of the message's context does not end the call: its
 // answer would only have to be looked up.
-func (p *Processor) call(ctx context.Context, key ledger.Key, a attempt) money.Answer {
+func (p *Processor) call(ctx context.Context, key rules.Key, a attempt) money.Answer {
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), a.before.Add(a.begin.Lease))
 	defer cancel()
-	if a.begin.Next == ledger.Lookup {
+	if a.begin.Next == rules.Lookup {
 		return p.MoneyAPI().Lookup(ctx, key.String())
 	}
 	return p.MoneyAPI().Charge(ctx, money.Charge{Operation: p.Type.Operation, Key: key.String(), Body: a.begin.Request})
 }
 
 // settle stores the answer of an attempt.
-func (p *Processor) settle(ctx context.Context, rec ledger.Record, a attempt) error {
-	settled, err := p.store(ctx, ledger.CallResult{
+func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) error {
+	settled, err := p.store(ctx, rules.CallResult{
 		Key: rec.Key, Epoch: a.begin.Epoch, Route: rec.Route,
-		Outcome: outcomeOf(a.answer, a.begin.Next == ledger.Lookup), Counted: p.counts(rec.Key, a),
+		Outcome: outcomeOf(a.answer, a.begin.Next == rules.Lookup), Counted: p.counts(rec.Key, a),
 		TransactionKey: a.answer.TransactionKey, RetryAfter: a.answer.RetryAfter,
 		Class: a.answer.Class.String(), Answer: a.answer.Text, Status: a.answer.Status,
 	})
@@ -110,7 +111,7 @@ func (p *Processor) settle(ctx context.Context, rec ledger.Record, a attempt) er
 	p.Metrics.attempted(p.Type.Name, settled)
 	p.debug(ctx, "settle", rec.Key, slog.String("answer", a.answer.Class.String()),
 		slog.String("state", string(settled.State)), slog.Bool("stale", settled.Stale))
-	if settled.Next == ledger.Retry {
+	if settled.Next == rules.Retry {
 		return pipeline.RetryAfter(fmt.Errorf("promotion: %s: %s: %s", rec.Key, a.answer.Class, a.answer.Text), settled.RetryIn)
 	}
 	return nil
@@ -118,12 +119,12 @@ func (p *Processor) settle(ctx context.Context, rec ledger.Record, a attempt) er
 
 // store stores a result in the ledger, and tries again until SettleTimeout. The epoch makes a repeated
 // store harmless.
-func (p *Processor) store(ctx context.Context, result ledger.CallResult) (ledger.SettleResult, error) {
+func (p *Processor) store(ctx context.Context, result rules.CallResult) (ledger.SettleResult, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), SettleTimeout)
 	defer cancel()
 	for n := 1; ; n++ {
 		settled, err := p.Ledger().Settle(ctx, result)
-		final := errors.Is(err, ledger.ErrInvalid) || errors.Is(err, ledger.ErrClosed) || errors.Is(err, ledger.ErrNotFound)
+		final := errors.Is(err, rules.ErrInvalid) || errors.Is(err, ledger.ErrClosed) || errors.Is(err, ledger.ErrNotFound)
 		if err == nil || final || n == p.SettleTries {
 			return settled, err
 		}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
@@ -32,7 +33,7 @@ type Processor struct {
 
 // invalidIsPermanent makes an error permanent that says that the ledger can never store a record.
 func invalidIsPermanent(err error) error {
-	if errors.Is(err, ledger.ErrInvalid) {
+	if errors.Is(err, rules.ErrInvalid) {
 		return pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable)
 	}
 	return err
@@ -45,7 +46,7 @@ const (
 	logTargetID      = "target_id"
 )
 
-func (p *Processor) debug(ctx context.Context, stage string, key ledger.Key, more ...slog.Attr) {
+func (p *Processor) debug(ctx context.Context, stage string, key rules.Key, more ...slog.Attr) {
 	if !p.Log.Enabled(ctx, slog.LevelDebug) {
 		return
 	}

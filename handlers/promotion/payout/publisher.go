@@ -9,7 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
@@ -25,7 +25,7 @@ const (
 
 // streamMessage returns the message of an accepted record. Its metadata has the record's headers and key,
 // and the payout's key.
-func streamMessage(rec ledger.Record) *message.Message {
+func streamMessage(rec rules.Record) *message.Message {
 	msg := message.NewMessage(rec.Key.String(), rec.Payload)
 	for k, v := range rec.Headers {
 		msg.Metadata.Set(k, v)
@@ -38,8 +38,8 @@ func streamMessage(rec ledger.Record) *message.Message {
 }
 
 // messageKey returns the payout's key of a message of streamMessage.
-func messageKey(msg *message.Message) (key ledger.Key, err error) {
-	key.Type = ledger.Type(msg.Metadata.Get(metaPromotionType))
+func messageKey(msg *message.Message) (key rules.Key, err error) {
+	key.Type = rules.Type(msg.Metadata.Get(metaPromotionType))
 	var err1, err2 error
 	key.Promotion, err1 = strconv.ParseInt(msg.Metadata.Get(metaPromotionID), 10, 64)
 	key.Target, err2 = strconv.ParseInt(msg.Metadata.Get(metaTargetID), 10, 64)

@@ -5,15 +5,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
 // The entry of an accepted record has its headers and its key, and no metadata of the way to the publisher.
 func TestPublisherAddsTheRecordsOwnHeaders(t *testing.T) {
 	t.Parallel()
-	rec := ledger.Record{
-		Key:       ledger.Key{Type: "POINT", Promotion: 12345, Target: 777},
+	rec := rules.Record{
+		Key:       rules.Key{Type: "POINT", Promotion: 12345, Target: 777},
 		Payload:   []byte("{}"),
 		Headers:   map[string]string{"traceparent": "00-1-2-01", "campaign": "spring"},
 		RecordKey: []byte("777"),

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter"
@@ -42,15 +43,15 @@ func (r Replays) Replay(ctx context.Context, l store.DeadLetter, by store.By) (s
 }
 
 // replay replays a dead letter in the ledger, or announces its payout.
-func (r Replays) replay(ctx context.Context, key ledger.Key, l store.DeadLetter, how ledger.Replay) (store.Outcome, error) {
-	if l.Class == ledger.ClassConflict {
+func (r Replays) replay(ctx context.Context, key rules.Key, l store.DeadLetter, how ledger.Replay) (store.Outcome, error) {
+	if l.Class == rules.ClassConflict {
 		return store.Refuse("another request for %s came first, and the first one wins", key), nil
 	}
 	how.DeadLetter, how.Generation = l.ID, l.Generation
 	var done ledger.ReplayResult
 	var err error
-	if l.Class == ledger.ClassUnannounced {
-		var rec ledger.Record
+	if l.Class == rules.ClassUnannounced {
+		var rec rules.Record
 		if rec, err = announcement(key, l); err != nil {
 			return store.Refuse("%s", err), nil
 		}
@@ -76,22 +77,22 @@ func (r Replays) replay(ctx context.Context, key ledger.Key, l store.DeadLetter,
 }
 
 // announcement returns the record of a dead letter of class unannounced.
-func announcement(key ledger.Key, l store.DeadLetter) (ledger.Record, error) {
+func announcement(key rules.Key, l store.DeadLetter) (rules.Record, error) {
 	t, known := promotiontype.ByName(string(key.Type))
 	if !known {
-		return ledger.Record{}, fmt.Errorf("this version does not know the type %s", key.Type)
+		return rules.Record{}, fmt.Errorf("this version does not know the type %s", key.Type)
 	}
 	pay, err := t.Decode(l.Payload)
 	if err != nil {
-		return ledger.Record{}, err
+		return rules.Record{}, err
 	}
-	rec := ledger.Record{
-		Key:       ledger.Key{Type: key.Type, Promotion: pay.Promotion, Target: pay.Target},
+	rec := rules.Record{
+		Key:       rules.Key{Type: key.Type, Promotion: pay.Promotion, Target: pay.Target},
 		SummaryID: pay.Summary, Payload: l.Payload, Request: pay.Request, Headers: l.Headers,
 		RecordKey: []byte(l.Key), Origin: l.Source.String(), Route: l.Handler,
 	}
 	if rec.Key != key {
-		return ledger.Record{}, fmt.Errorf("the dead letter is about %s, its payload about %s", key, rec.Key)
+		return rules.Record{}, fmt.Errorf("the dead letter is about %s, its payload about %s", key, rec.Key)
 	}
 	return rec, nil
 }
@@ -115,30 +116,30 @@ func (r Replays) Preview(ctx context.Context, l store.DeadLetter) (store.Status,
 	}
 	s := store.Status{State: string(x.State), Replay: replay}
 	switch {
-	case x.State == ledger.Success:
+	case x.State == rules.Success:
 		s.State += ", " + x.TransactionKey
 	case Offered(l.Class):
 		// The state is that of the stored record, and not of this dead letter.
-	case x.State == ledger.Unknown:
+	case x.State == rules.Unknown:
 		s.Unsettled = fmt.Sprintf("%s is UNKNOWN, it may have been charged: find out, then millrace unknown resolve %s %d %d --paid TRANSACTION_KEY | --unpaid, with --why",
 			key, key.Type, key.Promotion, key.Target)
-	case x.State == ledger.Failed:
+	case x.State == rules.Failed:
 		s.Remains = fmt.Sprintf("%s stays FAILED: nothing is paid", key)
 	}
 	return s, nil
 }
 
-// payoutKey parses the text of ledger.Key.String.
-func payoutKey(text string) (ledger.Key, error) {
+// payoutKey parses the text of rules.Key.String.
+func payoutKey(text string) (rules.Key, error) {
 	parts := strings.Split(text, ":")
 	if len(parts) == 3 {
 		promotion, err1 := strconv.ParseInt(parts[1], 10, 64)
 		target, err2 := strconv.ParseInt(parts[2], 10, 64)
-		if k := (ledger.Key{Type: ledger.Type(parts[0]), Promotion: promotion, Target: target}); err1 == nil && err2 == nil && k.String() == text {
+		if k := (rules.Key{Type: rules.Type(parts[0]), Promotion: promotion, Target: target}); err1 == nil && err2 == nil && k.String() == text {
 			return k, nil
 		}
 	}
-	return ledger.Key{}, fmt.Errorf("%q is no payout", text)
+	return rules.Key{}, fmt.Errorf("%q is no payout", text)
 }
 
 var _ deadletter.Replayer = Replays{}

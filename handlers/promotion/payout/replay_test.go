@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
@@ -18,7 +19,7 @@ var byAnn = ledger.Steering{Who: "ann", Why: "a test", Future: true}
 
 func TestPayoutKeys(t *testing.T) {
 	t.Parallel()
-	for _, k := range []ledger.Key{{Type: "POINT", Promotion: 1, Target: 2}, {Type: "VOUCHER", Promotion: 1 << 60, Target: 777}} {
+	for _, k := range []rules.Key{{Type: "POINT", Promotion: 1, Target: 2}, {Type: "VOUCHER", Promotion: 1 << 60, Target: 777}} {
 		got, err := payoutKey(k.String())
 		require.NoError(t, err)
 		require.Equal(t, k, got)
@@ -49,16 +50,16 @@ func newTestLedger(t *testing.T, dsn string) (*testLedger, Replays) {
 }
 
 // accepted accepts a payout and settles one call per outcome. The first one that is not paid fails it.
-func (b *testLedger) accepted(promotion, target int64, outcomes ...ledger.Outcome) ledger.Key {
+func (b *testLedger) accepted(promotion, target int64, outcomes ...rules.Outcome) rules.Key {
 	b.t.Helper()
-	rec := ledger.Record{Key: ledger.Key{Type: "POINT", Promotion: promotion, Target: target}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
+	rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: promotion, Target: target}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
 	_, err := b.Accept(b.t.Context(), rec, false)
 	require.NoError(b.t, err)
 	for _, outcome := range outcomes {
 		begun, err := b.Begin(b.t.Context(), rec)
 		require.NoError(b.t, err)
-		res := ledger.CallResult{Key: rec.Key, Epoch: begun.Epoch, Outcome: outcome, Class: "a_class", Answer: "an answer", Route: "h"}
-		if outcome == ledger.Paid {
+		res := rules.CallResult{Key: rec.Key, Epoch: begun.Epoch, Outcome: outcome, Class: "a_class", Answer: "an answer", Route: "h"}
+		if outcome == rules.Paid {
 			res.TransactionKey = "tx-9"
 		}
 		_, err = b.Settle(b.t.Context(), res)
@@ -72,15 +73,15 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 	t.Parallel()
 	replayed := store.Outcome{Result: store.OutcomeReplayed}
 	ann := store.By{Who: "ann", Why: "x"}
-	unknown := func(b *testLedger) ledger.Key { return b.accepted(5, 2, ledger.PerhapsCharged, ledger.Rejected) }
+	unknown := func(b *testLedger) rules.Key { return b.accepted(5, 2, rules.PerhapsCharged, rules.Rejected) }
 	for name, c := range map[string]struct {
-		payout func(*testLedger) ledger.Key
+		payout func(*testLedger) rules.Key
 		class  string // of the dead letter
 		before bool   // the dead letter was replayed before
 		want   store.Status
 	}{
 		"failed": {
-			payout: func(b *testLedger) ledger.Key { return b.accepted(5, 2, ledger.Rejected) },
+			payout: func(b *testLedger) rules.Key { return b.accepted(5, 2, rules.Rejected) },
 			want:   store.Status{State: "FAILED", Replay: replayed, Remains: "POINT:5:2 stays FAILED: nothing is paid"},
 		},
 		"unknown": {
@@ -89,48 +90,48 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 				Unsettled: "POINT:5:2 is UNKNOWN, it may have been charged: find out, then millrace unknown resolve POINT 5 2 --paid TRANSACTION_KEY | --unpaid, with --why"},
 		},
 		"resolved": {
-			payout: func(b *testLedger) ledger.Key {
+			payout: func(b *testLedger) rules.Key {
 				k := unknown(b)
-				require.NoError(b.t, b.Resolve(b.t.Context(), k, ledger.Resolution{Paid: true, TransactionKey: "tx-1", Who: "ann", Why: "seen"}))
+				require.NoError(b.t, b.Resolve(b.t.Context(), k, rules.Resolution{Paid: true, TransactionKey: "tx-1", Who: "ann", Why: "seen"}))
 				return k
 			},
 			want: store.Status{State: "SUCCESS, tx-1", Replay: store.Refuse("POINT:5:2: it is paid, transaction key tx-1")},
 		},
 		"paid": {
-			payout: func(b *testLedger) ledger.Key { return b.accepted(5, 2, ledger.Paid) },
+			payout: func(b *testLedger) rules.Key { return b.accepted(5, 2, rules.Paid) },
 			want:   store.Status{State: "SUCCESS, tx-9", Replay: store.Refuse("POINT:5:2: it is paid, transaction key tx-9")},
 		},
 		"pending": {
-			payout: func(b *testLedger) ledger.Key { return b.accepted(5, 2) },
+			payout: func(b *testLedger) rules.Key { return b.accepted(5, 2) },
 			want:   store.Status{State: "PENDING", Replay: store.Refuse("POINT:5:2: it is PENDING: it is being paid")},
 		},
 		"replayed before": {
-			payout: func(b *testLedger) ledger.Key { return b.accepted(5, 2, ledger.Rejected) }, before: true,
+			payout: func(b *testLedger) rules.Key { return b.accepted(5, 2, rules.Rejected) }, before: true,
 			want: store.Status{State: "PENDING", Replay: store.Outcome{Result: store.OutcomeAlready, Reason: "POINT:5:2 is PENDING"}},
 		},
 		"replayed in another generation": {
-			payout: func(b *testLedger) ledger.Key {
-				k := b.accepted(5, 2, ledger.Rejected)
+			payout: func(b *testLedger) rules.Key {
+				k := b.accepted(5, 2, rules.Rejected)
 				_, err := b.Replay(b.t.Context(), k, ledger.Replay{DeadLetter: "1", Generation: 11, Who: "ann", Why: "x"})
 				require.NoError(b.t, err)
-				return b.accepted(5, 2, ledger.Rejected)
+				return b.accepted(5, 2, rules.Rejected)
 			},
 			want: store.Status{State: "FAILED", Replay: replayed, Remains: "POINT:5:2 stays FAILED: nothing is paid"},
 		},
 		"cancelled with its promotion": {
-			payout: func(b *testLedger) ledger.Key {
+			payout: func(b *testLedger) rules.Key {
 				k := b.accepted(5, 2)
 				_, err := b.Cancel(b.t.Context(), k.Of(), byAnn)
 				require.NoError(b.t, err)
-				_, err = b.Begin(b.t.Context(), ledger.Record{Key: k, SummaryID: 1, Payload: []byte("{}"), Route: "h"})
+				_, err = b.Begin(b.t.Context(), rules.Record{Key: k, SummaryID: 1, Payload: []byte("{}"), Route: "h"})
 				require.NoError(b.t, err)
 				return k
 			},
 			want: store.Status{State: "CANCELLED", Replay: store.Refuse("POINT:5:2: it was cancelled with its promotion")},
 		},
 		"failed, of a cancelled promotion": {
-			payout: func(b *testLedger) ledger.Key {
-				k := b.accepted(5, 2, ledger.Rejected)
+			payout: func(b *testLedger) rules.Key {
+				k := b.accepted(5, 2, rules.Rejected)
 				_, err := b.Cancel(b.t.Context(), k.Of(), byAnn)
 				require.NoError(b.t, err)
 				return k
@@ -138,11 +139,11 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 			want: store.Status{State: "FAILED", Replay: store.Refuse("POINT:5:2: its promotion is cancelled"), Remains: "POINT:5:2 stays FAILED: nothing is paid"},
 		},
 		"a record that came second": {
-			payout: unknown, class: ledger.ClassConflict,
+			payout: unknown, class: rules.ClassConflict,
 			want: store.Status{State: "UNKNOWN", Replay: store.Refuse("another request for POINT:5:2 came first, and the first one wins")},
 		},
 		"of no payout": {
-			payout: func(*testLedger) ledger.Key { return ledger.Key{Type: "POINT", Promotion: 5, Target: 2} },
+			payout: func(*testLedger) rules.Key { return rules.Key{Type: "POINT", Promotion: 5, Target: 2} },
 			want:   store.Status{State: "not in the ledger", Replay: store.Refuse("the ledger has no payout POINT:5:2")},
 		},
 	} {

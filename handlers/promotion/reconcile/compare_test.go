@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/plugins/kafka"
 )
@@ -24,7 +25,7 @@ func TestKafkaIsCompared(t *testing.T) {
 	s := sources{
 		records: []string{recordOf(1, 1, 500), recordOf(1, 3, 500), recordOf(1, 3, 500), recordOf(1, 4, 700), recordOf(1, 4, 500), recordOf(1, 5, 500),
 			recordOf(2, 6, 500), "no JSON", recordOf(1, 9, 500), recordOf(1, 0, 5)},
-		rows:    []ledger.Payout{rowOf(1, 500, ledger.Success), rowOf(2, 500, ledger.Success), rowOf(3, 500, ledger.Success), rowOf(4, 500, ledger.Success)},
+		rows:    []ledger.Payout{rowOf(1, 500, rules.Success), rowOf(2, 500, rules.Success), rowOf(3, 500, rules.Success), rowOf(4, 500, rules.Success)},
 		charges: []Charge{chargeOf(4, 500, 1), chargeOf(1, 500, 1), chargeOf(2, 500, 1), chargeOf(3, 500, 1), chargeOf(9, 500, 1)},
 	}
 	r, in := s.compare(t, time.Time{})
@@ -69,7 +70,7 @@ func TestKafkaIsCompared(t *testing.T) {
 // setting, and by nothing else.
 func TestAPayoutWithoutARecord(t *testing.T) {
 	t.Parallel()
-	replayed := rowOf(1, 500, ledger.Success)
+	replayed := rowOf(1, 500, rules.Success)
 	replayed.Origin = "replayed dead letter 0123456789abcdef from campaign-promotion-stream:POINT:1@1-0"
 	for name, tt := range map[string]struct {
 		row                  ledger.Payout
@@ -77,9 +78,9 @@ func TestAPayoutWithoutARecord(t *testing.T) {
 		in                   Bucket
 		balanced             bool
 	}{
-		"complete topic": {row: rowOf(1, 500, ledger.Success), in: NotAnnounced},
-		"retention":      {row: rowOf(1, 500, ledger.Success), removed: true, in: NotAnnounced, balanced: true},
-		"setting":        {row: rowOf(1, 500, ledger.Success), unannounced: true, in: NotAnnounced, balanced: true},
+		"complete topic": {row: rowOf(1, 500, rules.Success), in: NotAnnounced},
+		"retention":      {row: rowOf(1, 500, rules.Success), removed: true, in: NotAnnounced, balanced: true},
+		"setting":        {row: rowOf(1, 500, rules.Success), unannounced: true, in: NotAnnounced, balanced: true},
 		"replay":         {row: replayed, in: AnnouncedByReplay, balanced: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +99,7 @@ func TestAYoungRecordIsNotLost(t *testing.T) {
 	t.Parallel()
 	asOf := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	s := sources{records: []string{recordOf(1, 1, 500), recordOf(1, 2, 500), recordOf(1, 3, 500), recordOf(1, 1, 500), recordOf(1, 2, 500), recordOf(1, 4, 500)}, young: 3,
-		rows: []ledger.Payout{rowOf(2, 500, ledger.Success)}, charges: []Charge{chargeOf(2, 500, 1)}}
+		rows: []ledger.Payout{rowOf(2, 500, rules.Success)}, charges: []Charge{chargeOf(2, 500, 1)}}
 	_, in := s.compare(t, asOf)
 	require.Equal(t, map[int64][]Bucket{1: {NotAccepted}, 2: {Matched}, 3: {NotAccepted}, 4: {NotSettled}}, in)
 	s.records = []string{recordOf(1, 2, 500), recordOf(1, 4, 500)}
@@ -111,7 +112,7 @@ func TestAYoungRecordIsNotLost(t *testing.T) {
 // Without the Money API the report claims no balance, and no payout counts as unpaid.
 func TestWithoutTheMoneyAPI(t *testing.T) {
 	t.Parallel()
-	s := sources{records: []string{recordOf(1, 1, 500), recordOf(1, 2, 500)}, rows: []ledger.Payout{rowOf(1, 500, ledger.Success), rowOf(2, 500, ledger.Failed)}, noMoneyAPI: true}
+	s := sources{records: []string{recordOf(1, 1, 500), recordOf(1, 2, 500)}, rows: []ledger.Payout{rowOf(1, 500, rules.Success), rowOf(2, 500, rules.Failed)}, noMoneyAPI: true}
 	r, in := s.compare(t, time.Time{})
 	require.Equal(t, map[int64][]Bucket{1: {Matched}, 2: {Failed}}, in)
 	require.False(t, r.Balanced)
@@ -123,7 +124,7 @@ func TestWithoutTheMoneyAPI(t *testing.T) {
 	require.NotContains(t, out.String(), "charged  ")
 	require.Contains(t, out.String(), "\n\nAll that Kafka contains is in the ledger and settled; the Money API was not read.\n")
 
-	s.rows[1] = rowOf(2, 500, ledger.Unknown)
+	s.rows[1] = rowOf(2, 500, rules.Unknown)
 	r, _ = s.compare(t, time.Time{})
 	require.ErrorContains(t, r.Problem(), "not settled, or UNKNOWN: 1")
 	s.rows = s.rows[:1]
@@ -156,7 +157,7 @@ func TestRecordsAreComparedAsRequests(t *testing.T) {
 		{`{"promotionId":1,"promotionSummaryId":10,"targetId":5,"amount":500}`, Conflict},
 		{`{"promotionId":1,"promotionSummaryId":9,"targetId":6,"amount":501}`, Conflict},
 	} {
-		s.records, s.rows = append(s.records, tt.record), append(s.rows, rowOf(int64(i+1), 500, ledger.Success))
+		s.records, s.rows = append(s.records, tt.record), append(s.rows, rowOf(int64(i+1), 500, rules.Success))
 		want[int64(i+1)] = []Bucket{tt.in}
 	}
 	r, in := s.compare(t, time.Time{})
@@ -168,7 +169,7 @@ func TestRecordsAreComparedAsRequests(t *testing.T) {
 func TestAReportIsASnapshot(t *testing.T) {
 	t.Parallel()
 	asOf := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	before, after := rowOf(1, 5, ledger.Success), rowOf(2, 5, ledger.Success)
+	before, after := rowOf(1, 5, rules.Success), rowOf(2, 5, rules.Success)
 	before.AcceptedAt, before.SettledAt = asOf.Add(-time.Minute), asOf
 	after.AcceptedAt, after.SettledAt = asOf.Add(time.Microsecond), asOf.Add(time.Second)
 	r, in := sources{rows: []ledger.Payout{before, after}, records: []string{}}.compare(t, asOf)
@@ -182,7 +183,7 @@ func TestAValueIsComparedThroughItsType(t *testing.T) {
 	for _, kind := range promotiontype.All() {
 		request, err := kind.Encode(1, 9, 1, kind.Sample(1))
 		require.NoError(t, err)
-		row := ledger.Payout{Row: ledger.Row{Key: ledger.Key{Target: 1}, State: ledger.Success}, Request: request}
+		row := ledger.Payout{Row: rules.Row{Key: rules.Key{Target: 1}, State: rules.Success}, Request: request}
 		for charged, want := range map[string]Bucket{kind.Sample(1): Matched, kind.Sample(2): AmountDiffers} {
 			in := sources{rows: []ledger.Payout{row}, charges: []Charge{{Target: 1, Value: charged, Executions: 1}}}.input(time.Time{},
 				func(_ Target, in []Bucket) error {
@@ -236,7 +237,7 @@ func TestMemoryStaysSmall(t *testing.T) { //nolint:paralleltest // it measures t
 	rows := func(fn func(ledger.Payout) error) error {
 		for target := range n {
 			measure()
-			if err := fn(rowOf(target+1, 500, ledger.Success)); err != nil {
+			if err := fn(rowOf(target+1, 500, rules.Success)); err != nil {
 				return err
 			}
 		}

@@ -9,14 +9,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
 // Table is a CSV file with one line per target. Write is an Input.Each.
 type Table struct {
 	Path      string // empty: nothing is written
-	Promotion ledger.Promotion
+	Promotion rules.Promotion
 	All       bool // also targets in Matched
 	Kafka     bool // Kafka is read: a target without records has 0 of them
 	MoneyAPI  bool // the Money API is read

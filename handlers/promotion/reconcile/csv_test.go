@@ -11,14 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 func TestTable(t *testing.T) {
 	t.Parallel()
 	s := sources{records: []string{recordOf(1, 1, 500), recordOf(1, 2, 500)}, charges: []Charge{chargeOf(1, 500, 1), chargeOf(2, 501, 1)},
-		rows: []ledger.Payout{rowOf(1, 500, ledger.Success), rowOf(2, 500, ledger.Success)}}
+		rows: []ledger.Payout{rowOf(1, 500, rules.Success), rowOf(2, 500, rules.Success)}}
 	for _, all := range []bool{false, true} {
-		table := &Table{Path: filepath.Join(t.TempDir(), "differing.csv"), Promotion: ledger.Promotion{Type: "POINT", ID: 1}, All: all, Kafka: true, MoneyAPI: true}
+		table := &Table{Path: filepath.Join(t.TempDir(), "differing.csv"), Promotion: rules.Promotion{Type: "POINT", ID: 1}, All: all, Kafka: true, MoneyAPI: true}
 		require.NoError(t, table.Check())
 		_, err := Compare(t.Context(), s.input(time.Time{}.Add(time.Hour), table.Write))
 		require.NoError(t, err)
@@ -40,8 +41,8 @@ func TestTable(t *testing.T) {
 func TestTheTableHasNoFormulas(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "differing.csv")
-	table := &Table{Path: path, Promotion: ledger.Promotion{Type: "POINT", ID: 1}, All: true}
-	row := rowOf(1, 500, ledger.Success)
+	table := &Table{Path: path, Promotion: rules.Promotion{Type: "POINT", ID: 1}, All: true}
+	row := rowOf(1, 500, rules.Success)
 	row.TransactionKey, row.LastClass, row.Origin = `=HYPERLINK("http://x")`, "@class", "-origin"
 	require.NoError(t, table.Write(Target{ID: 1, Row: &row}, []Bucket{PaidNotCharged}))
 	require.NoError(t, table.Close())

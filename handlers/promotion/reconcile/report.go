@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // Report is the result of a comparison.
 type Report struct {
-	Type      ledger.Type `json:"type"`
-	Promotion int64       `json:"promotion"`
+	Type      rules.Type `json:"type"`
+	Promotion int64      `json:"promotion"`
 	Totals
 	Balanced bool `json:"balanced"`
 	// Targets is the number of different targets in all sources, Buckets the number of them per
@@ -104,7 +104,7 @@ func (t *Totals) add(target Target, asOf time.Time, money bool) {
 	t.Accepted++
 	state := target.state(asOf)
 	t.count(state, charged)
-	if money && state == ledger.Success && !charged {
+	if money && state == rules.Success && !charged {
 		t.Missing++
 	}
 	if target.amountDiffers() {
@@ -112,21 +112,21 @@ func (t *Totals) add(target Target, asOf time.Time, money bool) {
 	}
 }
 
-func (t *Totals) count(state ledger.State, charged bool) {
+func (t *Totals) count(state rules.State, charged bool) {
 	switch state {
-	case ledger.Success:
+	case rules.Success:
 		t.Paid++
 		return
-	case ledger.Failed:
+	case rules.Failed:
 		t.Failed++
-	case ledger.Cancelled:
+	case rules.Cancelled:
 		t.Cancelled++
-	case ledger.Unknown:
+	case rules.Unknown:
 		t.Unknown++
 	default:
 		t.Pending++
 	}
-	if charged && (state == ledger.Failed || state == ledger.Cancelled) {
+	if charged && (state == rules.Failed || state == rules.Cancelled) {
 		t.Unexplained++
 	} else if charged {
 		t.Unbooked++

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/plugins/kafka"
 )
@@ -35,8 +36,8 @@ func recordOf(promotion, target, amount int64) string {
 	return fmt.Sprintf(`{"promotionId":%d,"promotionSummaryId":9,"targetId":%d,"amount":%d}`, promotion, target, amount)
 }
 
-func rowOf(target, amount int64, s ledger.State) ledger.Payout {
-	return ledger.Payout{Row: ledger.Row{Key: ledger.Key{Type: "POINT", Promotion: 1, Target: target}, State: s}, Request: []byte(recordOf(1, target, amount)), Origin: "kafka t/0@7"}
+func rowOf(target, amount int64, s rules.State) ledger.Payout {
+	return ledger.Payout{Row: rules.Row{Key: rules.Key{Type: "POINT", Promotion: 1, Target: target}, State: s}, Request: []byte(recordOf(1, target, amount)), Origin: "kafka t/0@7"}
 }
 
 func sequence[T any](all []T) iter.Seq2[T, error] {
@@ -96,26 +97,26 @@ func TestDifferencesAreFound(t *testing.T) {
 	good := []Charge{chargeOf(1, 500, 1)}
 	for _, tt := range []struct {
 		name    string
-		state   ledger.State
+		state   rules.State
 		charges []Charge
 		balance bool
 		in      []Bucket
 	}{
-		{"paid and charged once", ledger.Success, good, true, []Bucket{Matched}},
-		{"failed and not charged", ledger.Failed, nil, true, []Bucket{Failed}},
-		{"cancelled and not charged", ledger.Cancelled, nil, true, []Bucket{Matched}},
-		{"paid and not charged", ledger.Success, nil, false, []Bucket{PaidNotCharged}},
-		{"charged twice", ledger.Success, []Charge{chargeOf(1, 500, 2)}, false, []Bucket{ChargedTwice}},
-		{"charged twice, under two keys", ledger.Success, append(good, good...), false, []Bucket{ChargedTwice}},
-		{"another amount", ledger.Success, []Charge{chargeOf(1, 501, 1)}, false, []Bucket{AmountDiffers}},
-		{"another amount the second time", ledger.Success, []Charge{chargeOf(1, 500, 1), chargeOf(1, 501, 1)}, false, []Bucket{AmountDiffers, ChargedTwice}},
-		{"charged and failed", ledger.Failed, good, false, []Bucket{Failed, ChargedButDenied}},
-		{"charged and cancelled", ledger.Cancelled, good, false, []Bucket{ChargedButDenied}},
-		{"charged and not settled", ledger.Sending, good, false, []Bucket{NotSettled, ChargedNotSettled}},
-		{"charged and unknown", ledger.Unknown, good, false, []Bucket{Unknown, ChargedNotSettled}},
-		{"not settled", ledger.Pending, nil, false, []Bucket{NotSettled}},
-		{"unknown", ledger.Unknown, nil, false, []Bucket{Unknown}},
-		{"a charge that was not accepted", ledger.Success, append([]Charge{chargeOf(2, 5, 1)}, good...), false, []Bucket{Matched}},
+		{"paid and charged once", rules.Success, good, true, []Bucket{Matched}},
+		{"failed and not charged", rules.Failed, nil, true, []Bucket{Failed}},
+		{"cancelled and not charged", rules.Cancelled, nil, true, []Bucket{Matched}},
+		{"paid and not charged", rules.Success, nil, false, []Bucket{PaidNotCharged}},
+		{"charged twice", rules.Success, []Charge{chargeOf(1, 500, 2)}, false, []Bucket{ChargedTwice}},
+		{"charged twice, under two keys", rules.Success, append(good, good...), false, []Bucket{ChargedTwice}},
+		{"another amount", rules.Success, []Charge{chargeOf(1, 501, 1)}, false, []Bucket{AmountDiffers}},
+		{"another amount the second time", rules.Success, []Charge{chargeOf(1, 500, 1), chargeOf(1, 501, 1)}, false, []Bucket{AmountDiffers, ChargedTwice}},
+		{"charged and failed", rules.Failed, good, false, []Bucket{Failed, ChargedButDenied}},
+		{"charged and cancelled", rules.Cancelled, good, false, []Bucket{ChargedButDenied}},
+		{"charged and not settled", rules.Sending, good, false, []Bucket{NotSettled, ChargedNotSettled}},
+		{"charged and unknown", rules.Unknown, good, false, []Bucket{Unknown, ChargedNotSettled}},
+		{"not settled", rules.Pending, nil, false, []Bucket{NotSettled}},
+		{"unknown", rules.Unknown, nil, false, []Bucket{Unknown}},
+		{"a charge that was not accepted", rules.Success, append([]Charge{chargeOf(2, 5, 1)}, good...), false, []Bucket{Matched}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

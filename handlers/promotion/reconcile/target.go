@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // Target is one target in all sources. A source without the target is nil.
@@ -57,9 +58,9 @@ func hashOf(text []byte) uint64 {
 }
 
 // state is the row's state at asOf. The other sources may not contain what was settled later.
-func (t Target) state(asOf time.Time) ledger.State {
+func (t Target) state(asOf time.Time) rules.State {
 	if t.Row.State.Settled() && t.Row.SettledAt.After(asOf) {
-		return ledger.Pending
+		return rules.Pending
 	}
 	return t.Row.State
 }
@@ -85,12 +86,12 @@ func (t Target) buckets(asOf time.Time, kafka, money bool) []Bucket {
 		put(NotAccepted, t.Record != nil && !young)
 	} else {
 		switch state := t.state(asOf); state {
-		case ledger.Success:
+		case rules.Success:
 			put(PaidNotCharged, money && !charged)
-		case ledger.Failed, ledger.Cancelled:
-			put(Failed, state == ledger.Failed)
+		case rules.Failed, rules.Cancelled:
+			put(Failed, state == rules.Failed)
 			put(ChargedButDenied, charged)
-		case ledger.Unknown:
+		case rules.Unknown:
 			put(Unknown, true)
 			put(ChargedNotSettled, charged)
 		default:
