@@ -11,7 +11,7 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// Permanent marks err as one that no retry can cure: the message is dead-lettered now.
+// Permanent marks err as one that no retry can fix: its message becomes a dead letter at once.
 // Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
@@ -34,7 +34,9 @@ type retryAfterError struct {
 func (e *retryAfterError) Error() string { return e.err.Error() }
 func (e *retryAfterError) Unwrap() error { return e.err }
 
-// RetryAfter marks err as one to be retried, no sooner than d from now. RetryAfter(nil, d) is nil.
+// RetryAfter marks err as one to be retried, no sooner than d from now. Without a retry topic the
+// message waits in flight, and blocks its place in the window; the wait ends early with the longest
+// hold, a drain, or the loss of the partition. RetryAfter(nil, d) is nil.
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil
@@ -42,7 +44,7 @@ func RetryAfter(err error, d time.Duration) error {
 	return &retryAfterError{err, max(d, 0)}
 }
 
-// RetryDelay returns the delay that err asks for; ok is false when it asks for none.
+// RetryDelay returns the delay of a RetryAfter in err, and whether there is one.
 func RetryDelay(err error) (d time.Duration, ok bool) {
 	var r *retryAfterError
 	if errors.As(err, &r) {
@@ -86,6 +88,6 @@ func Class(err error) string {
 	}
 }
 
-// ErrUnavailable marks an error that says a server this process needs could not be had. Transports
-// wrap it when Service.Start gave up waiting; the binary exits with code 3 then.
+// ErrUnavailable marks the error of a Service.Start that waited for a server in vain. The binary
+// then exits with code 3.
 var ErrUnavailable = errors.New("server unavailable")

@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// JSON adapts a function of a typed message to a handler. Unknown fields are ignored; a payload
-// that can't be decoded, or whose Validate() error method refuses it, is permanent.
+// JSON returns a handler that decodes each payload (see Decode) and calls handle. Its errors are
+// those of Decode and of handle.
 func JSON[T any](handle func(context.Context, T) error) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		var v T
@@ -20,8 +21,42 @@ func JSON[T any](handle func(context.Context, T) error) message.HandlerFunc {
 	}
 }
 
-// Decode decodes a JSON payload into v and validates it when v has a Validate() error method.
-// The error is permanent and of class undecodable.
+// JSONTo is JSON for a route with a To. Each value that handle returns becomes one message, encoded
+// as JSON; no value publishes nothing. The key of a message is the result of Out's method
+// Key() string. Without that method it is the key of the message that was handled. A value that
+// can't be encoded is a permanent error.
+func JSONTo[In, Out any](handle func(context.Context, In) ([]Out, error)) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		var v In
+		if err := Decode(msg.Payload, &v); err != nil {
+			return nil, err
+		}
+		values, err := handle(msg.Context(), v)
+		if err != nil {
+			return nil, err
+		}
+		out := make([]*message.Message, 0, len(values))
+		for _, value := range values {
+			payload, err := json.Marshal(value)
+			if err != nil {
+				return nil, Permanent(fmt.Errorf("encode %T: %w", value, err))
+			}
+			m := message.NewMessage(watermill.NewULID(), payload)
+			key := OriginFrom(msg.Context()).Key
+			if keyed, ok := any(value).(interface{ Key() string }); ok {
+				key = keyed.Key()
+			}
+			if key != "" {
+				m.Metadata.Set(MetaKey, key)
+			}
+			out = append(out, m)
+		}
+		return out, nil
+	}
+}
+
+// Decode decodes a JSON payload into v and calls Validate() error of v if it has that method.
+// Unknown fields are ignored. The error is permanent and of class undecodable.
 func Decode(payload []byte, v any) error {
 	if err := json.Unmarshal(payload, v); err != nil {
 		return WithClass(Permanent(fmt.Errorf("decode %T: %w", v, err)), ClassUndecodable)

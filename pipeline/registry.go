@@ -102,7 +102,8 @@ func (r *Registry) claim(kind, name string) {
 // Env returns what the process offers to plugins.
 func (r *Registry) Env() Env { return r.env }
 
-// Route adds a route. Mistakes are reported when all plugins have registered.
+// Route adds a route, and the route of its retry topic if Policy.Retry.From is set. NewRegistry
+// returns its mistakes.
 func (r *Registry) Route(route Route) {
 	r.claim("route", route.Name)
 	if !routeShape.MatchString(route.Name) {
@@ -117,15 +118,25 @@ func (r *Registry) Route(route Route) {
 	if route.Policy.DeadLetter == nil {
 		r.fail("route %s: Policy.DeadLetter is nil: set a sink for messages that can never be handled, or pipeline.Drop to lose them", route.Name)
 	}
-	if retry := route.Policy.Retry; retry.TakesReplays && retry.To == nil {
-		r.fail("route %s: Policy.Retry.TakesReplays needs a retry topic: set Retry.To", route.Name)
+	retry := &route.Policy.Retry
+	if retry.To == nil && (retry.TakesReplays || retry.From != nil) {
+		r.fail("route %s: Policy.Retry has From or TakesReplays, and no retry topic: set Retry.To", route.Name)
 	}
+	from := retry.From
+	retry.From, retry.TakesReplays = nil, retry.TakesReplays || from != nil
 	r.routes = append(r.routes, route)
+	if from != nil {
+		route.Name, route.From = route.Name+retrySuffix, from
+		r.claim("route", route.Name)
+		r.routes = append(r.routes, route)
+	}
 }
 
-// checkRetries reports retry topics that no route reads, or more than one. Without a reader a
-// message that is sent there would be acked and never handled again. Several readers would each run
-// and count it, or, in one group, any of them.
+// retrySuffix ends the name of the route that Retry.From adds.
+const retrySuffix = ".retry"
+
+// checkRetries reports retry topics that no route reads, or more than one. Without a reader, failed
+// messages would be lost. Several readers would each handle and count a message.
 func (r *Registry) checkRetries() {
 	type place struct{ kind, name string } // without the group: a sink has none
 	readers := map[place][]string{}
@@ -147,7 +158,7 @@ func (r *Registry) checkRetries() {
 			r.errs = append(r.errs, fmt.Errorf("routes %s read the retry topic %s: one route must read it, because each would run its messages and count their attempts", strings.Join(names, ", "), at))
 			readers[topic] = names[:1] // reported once
 		case len(names) == 0 && !route.Policy.Retry.ReadElsewhere:
-			r.errs = append(r.errs, fmt.Errorf("route %s: no route reads its retry topic %s: add a route with the same Handle and Policy whose From reads it, or set Retry.ReadElsewhere", route.Name, at))
+			r.errs = append(r.errs, fmt.Errorf("route %s: no route reads its retry topic %s: set Retry.From to read it, or Retry.ReadElsewhere", route.Name, at))
 		}
 	}
 }

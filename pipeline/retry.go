@@ -2,15 +2,52 @@ package pipeline
 
 import "slices"
 
-// RetriesInto returns the names of the registered routes whose Retry.To is the endpoint e; the
-// group is ignored. It is empty when e is no retry topic. Call it when all plugins have registered.
-// Safe for concurrent use then.
+// Retry is the retry topic of a route: a failed message waits there, and is then handled again.
+type Retry struct {
+	// To writes the retry topic. Nil: failed messages are nacked.
+	To Sink
+	// From reads the retry topic. The registry then adds the route NAME.retry, which is equal to
+	// this one except for its source, and the retry topic takes replays. Nil: another route with the
+	// same Handle and Policy reads the topic.
+	From Source
+	// ReadElsewhere says that a route of another process reads the retry topic.
+	ReadElsewhere bool
+	// TakesReplays says that replayed dead letters of this route go to the retry topic, so that
+	// other consumers of its source don't get them. Set it if the route that reads the topic has the
+	// same Handle. False: a replay goes to where the message came from.
+	TakesReplays bool
+	// OnlyRetryAfter uses the retry topic for errors of RetryAfter only. Other errors nack: the
+	// backlog then stays in the source while a server is unavailable.
+	OnlyRetryAfter bool
+	// Max is the number of retries before the message becomes a dead letter. Zero: no limit, because
+	// the handler counts, for example in a ledger.
+	Max int
+	// Backoff is the delay before a retry if the error has none (RetryAfter).
+	Backoff Backoff
+	// Payload returns the payload of retry number retry, from 1. Nil: unchanged.
+	Payload func(payload []byte, retry int) ([]byte, error)
+}
+
+// Topics opens topics by name. A transport plugin, such as that of Kafka, implements it.
+type Topics interface {
+	Source(topic, group string) Source
+	Sink(topic string) Sink
+}
+
+// RetryVia returns a Retry with the retry topic topic, read by group. A message that failed
+// 1+retries times becomes a dead letter.
+func RetryVia(topics Topics, topic, group string, retries int, delay Backoff) Retry {
+	return Retry{To: topics.Sink(topic), From: topics.Source(topic, group), Max: retries, Backoff: delay}
+}
+
+// RetriesInto returns the names of the routes whose retry topic is e; the group is ignored. Call it
+// when all plugins have registered.
 func (r *Registry) RetriesInto(e Endpoint) []string {
 	return r.routesWhere(e, func(p Policy) Sink { return p.Retry.To })
 }
 
-// DeadLettersInto returns the names of the registered routes whose DeadLetter is the endpoint e;
-// the group is ignored. Call it when all plugins have registered. Safe for concurrent use then.
+// DeadLettersInto returns the names of the routes whose DeadLetter is e; the group is ignored. Call
+// it when all plugins have registered.
 func (r *Registry) DeadLettersInto(e Endpoint) []string {
 	return r.routesWhere(e, func(p Policy) Sink { return p.DeadLetter })
 }

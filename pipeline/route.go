@@ -7,67 +7,64 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Route is one flow as data: where messages come from, what handles them, where the outcome goes.
+// Route is one flow as data: a source, a handler, an output, and a policy for failures. Add it with
+// Registry.Route.
 type Route struct {
-	// Name is unique among all routes; it labels metrics, logs and dead letters.
+	// Name labels metrics, logs and dead letters. Required, and unique in the process.
 	Name string
-	// From is where messages come from. Required.
+	// From is read for messages. Required.
 	From Source
-	// Handle is the business: nil acks; see Permanent and RetryAfter for what errors mean.
-	// Required. With a nil To the returned messages must be empty.
+	// Handle is called once per delivery, on the message's own goroutine. It may be called for many
+	// messages at once (Flow). Nil acks the message; Permanent and RetryAfter say what errors mean.
+	// Required.
 	Handle message.HandlerFunc
-	// To receives what Handle returned, inside the chain and before the ack. Nil: nothing is
-	// published.
+	// To receives the messages that Handle returned, before the ack. Nil: Handle returns none.
 	To Sink
-	// Policy says how long a message may take and what happens when it fails. Its DeadLetter is
-	// required.
+	// Policy limits the time of a message and decides about failures. Its DeadLetter is required.
 	Policy Policy
-	// Flow says how much may be in flight and in which order.
+	// Flow limits the messages in flight and sets their order.
 	Flow Flow
-	// Activity is told of every message that begins and ends, so that idle sources can be stopped.
-	// May be nil.
+	// Activity is called when a message begins and ends, so that idle sources can be stopped. May be
+	// nil.
 	Activity Activity
 }
 
-// Source is where messages come from: a Kafka topic and group, a Redis stream and group, all
-// elastic streams of a kind. It never shows a broker's own type.
+// Source is an input that is not open yet: a Kafka topic with a group, a Redis stream with a group,
+// all elastic streams of a kind.
 type Source interface {
-	// Describe works offline, for `millrace topology`.
+	// Describe works offline.
 	Describe() Endpoint
-	// Open begins to read. The caller owns the Subscription: it drains and closes it.
-	// ctx bounds the opening only.
+	// Open begins to read. ctx bounds the opening only. The caller drains and closes the
+	// Subscription.
 	Open(ctx context.Context, f Flow) (Subscription, error)
 }
 
-// Limiter is a Source whose settings say how often a message may be delivered, where the route's
-// Policy says nothing. It is asked when the route is opened.
+// Limiter is a Source whose settings limit the deliveries of a message, for a Policy without a
+// limit. It is called when the route is opened.
 type Limiter interface{ MaxDeliveries() int }
 
-// Subscription is an opened Source. The topic argument of Subscribe is ignored: a Subscription
-// reads what its Source describes. Subscribe may be called once.
+// Subscription is an opened Source. Subscribe may be called once; its topic argument is ignored.
 //
-// Every message it emits carries its Origin in the context (OriginFrom), and the context stays
-// alive until the message is acked or nacked. Only a Close that gives up on messages in flight
-// cancels their contexts: after a Drain in time there are none.
+// Every message carries its Origin in its context (OriginFrom). The context lives until the message
+// is acked or nacked. Only a Close without a completed Drain cancels it.
 type Subscription interface {
 	message.Subscriber
-	// Drain stops reading, lets what is in flight finish and its acks be flushed, then closes the
-	// message channel. When ctx ends first it returns ctx.Err(), and what is left is
-	// delivered again elsewhere. Safe to call more than once.
+	// Drain stops reading, lets the messages in flight finish, flushes their acks and closes the
+	// message channel. When ctx ends first it returns ctx.Err(), and the rest is delivered again
+	// elsewhere. Drain may be called more than once.
 	Drain(ctx context.Context) error
 }
 
-// Sink is where messages go.
+// Sink is an output.
 type Sink interface {
-	// Describe works offline, for `millrace topology`.
+	// Describe works offline.
 	Describe() Endpoint
-	// Publish returns nil when all messages are durable at the far side; on an error any of them
-	// may be. Safe for concurrent use; implementations batch concurrent calls where the broker
-	// likes it.
+	// Publish returns nil when all messages are durable. After an error any of them may be. It is
+	// called concurrently.
 	Publish(ctx context.Context, msgs ...*message.Message) error
 }
 
-// Endpoint describes one end of a route for people and tools.
+// Endpoint describes one end of a route.
 type Endpoint struct {
 	Kind  string `json:"kind"`            // kafka, redis-stream, elastic-streams, …
 	Name  string `json:"name"`            // topic, stream or key pattern
@@ -83,38 +80,34 @@ func (e Endpoint) String() string {
 	return s
 }
 
-// Policy is what happens to one message of a route over time.
+// Policy is what happens to one message of a route over time. Only DeadLetter is required.
 type Policy struct {
-	// Timeout bounds one run of the handler by its context. Zero: DefaultTimeout. Negative: no
+	// Timeout limits one call of the handler, by its context. Zero: DefaultTimeout. Negative: no
 	// limit.
 	Timeout time.Duration
-	// LongestHold is how long a handler may have a message before it is reported as stuck and no
-	// longer kept alive at the broker. Zero: ten times Timeout with its default, no limit when
-	// Timeout has none. Negative: no limit.
+	// LongestHold is the time after which a handler counts as stuck, and its message is no longer
+	// kept alive at the broker. Zero: ten times the time limit. Negative: no limit.
 	LongestHold time.Duration
-	// Retry says where a failed message waits. The zero value nacks: the transport delivers it
-	// again. A delay that the error asks for (RetryAfter) is then waited for before the nack, with
-	// the message in flight, at most until the longest hold, the drain or the loss of the
-	// partition: the message uses its place in the window or its slot meanwhile.
+	// Retry is the retry topic of failed messages. The zero value nacks a failed message, and the
+	// transport delivers it again.
 	Retry Retry
-	// MaxDeliveries is how often a message that would be nacked may be delivered
-	// (Origin.Delivered): the last failure dead-letters it with class delivery_limit, and what
-	// comes after all (a message that kills the process never fails) is dead-lettered unhandled.
-	// Zero: what the settings of the source say (Limiter), otherwise no limit. Negative: no limit.
-	// It needs a DeadLetter, and a transport that counts: Redis streams do, over all readers; Kafka
-	// counts what one reader is given again after a nack, and begins again with the next owner of
-	// the partition. Leave it at zero where a ledger counts attempts.
+	// MaxDeliveries limits the deliveries (Origin.Delivered) of a message that is nacked. The last
+	// failure makes it a dead letter of class delivery_limit. A delivery after that, for example
+	// when the message kills the process, makes one without calling the handler. Zero: the limit of
+	// the source (Limiter), or none. Negative: none.
+	//
+	// Redis streams count over all readers. Kafka counts per reader, and starts again with the next
+	// owner of the partition. Leave it at zero where a ledger counts attempts.
 	MaxDeliveries int
-	// DeadLetter receives what can never succeed, in the format of DeadLetter.Message, and cut when
-	// it refuses that for good (PublishDeadLetter). A dead letter that it refuses even then fails
-	// the process. Required: Drop on a route whose messages may be lost.
+	// DeadLetter receives messages that can't succeed (DeadLetter.Message, PublishDeadLetter). If it
+	// refuses even the smallest form for good, the process ends. Use Drop if messages may be lost.
 	DeadLetter Sink
 }
 
-// DefaultTimeout is the time limit of a handler whose Policy names none.
+// DefaultTimeout is the time limit of a Policy without one.
 const DefaultTimeout = 30 * time.Second
 
-// holdFactor times Timeout is the longest hold of a Policy that names none.
+// holdFactor times the time limit is the default of LongestHold.
 const holdFactor = 10
 
 // TimeLimit returns Timeout with its default applied; zero means no limit.
@@ -133,70 +126,42 @@ func (p Policy) Hold() time.Duration {
 	return max(p.LongestHold, 0)
 }
 
-// Drop is the DeadLetter of a route whose messages may be lost: what can never succeed, and what
-// makes the handler panic, is logged, counted (millrace_messages_total with the outcome dropped)
-// and acked. As any other Sink it forgets what is published. A delivery limit (MaxDeliveries) does
-// not count with it.
+// Drop is the DeadLetter of a route whose messages may be lost. A message that can't succeed is
+// logged, counted (millrace_messages_total, outcome dropped) and acked. MaxDeliveries has no effect
+// with it.
 var Drop Sink = drop{} //nolint:gochecknoglobals // a constant, but Go has none of this type
 
 type drop struct{}
 
-// Describe says that nothing is kept.
+// Describe implements Sink.
 func (drop) Describe() Endpoint { return Endpoint{Kind: "drop", Name: "messages"} }
 
-// Publish forgets the messages.
+// Publish drops the messages.
 func (drop) Publish(context.Context, ...*message.Message) error { return nil }
 
-// Retry is the way of a message that failed and may succeed later.
-type Retry struct {
-	// To is the retry topic. Nil: the message is nacked. One route must read it, with the same
-	// Handle and Policy; that route believes the count of a record and its due time, others do not.
-	// A retry record that it refuses for good is dead-lettered.
-	To Sink
-	// ReadElsewhere says that a route of another process reads the retry topic.
-	ReadElsewhere bool
-	// TakesReplays says that the retry topic also takes replayed dead letters of this route. Set it
-	// when the route that reads the topic runs the same Handle: other consumers of From then do not
-	// see the replay. False: a replay goes to where the message came from.
-	TakesReplays bool
-	// OnlyRetryAfter sends only errors of RetryAfter to the retry topic and nacks all others: for a
-	// route whose backlog should wait where it is while a server is away.
-	OnlyRetryAfter bool
-	// Max is how many retries follow the first attempt before the message is dead-lettered.
-	// Zero: the handler counts (for example in a ledger), the chain never gives up by itself.
-	Max int
-	// Backoff is the delay when the error names none (RetryAfter).
-	Backoff Backoff
-	// Payload makes the retry record's payload from the failed one; retry counts from 1. Nil:
-	// unchanged.
-	Payload func(payload []byte, retry int) ([]byte, error)
-}
-
-// Flow is how much of a source may be in flight at once, and in which order.
+// Flow limits the messages of a source in flight, and sets their order. The zero value has the
+// defaults of the transport and no order.
 type Flow struct {
-	// Window is how many messages of one partition may be unacknowledged. Zero: the transport's
-	// default.
+	// Window limits the unacknowledged messages per partition. Zero: the transport's default.
 	Window int
-	// Order is which messages must not overtake each other.
+	// Order sets which messages must not overtake each other.
 	Order Order
-	// MaxInFlight bounds the messages in flight over the whole subscription. Zero: no bound but
-	// Window and slots.
+	// MaxInFlight limits the messages in flight of the whole subscription. Zero: no further limit.
 	MaxInFlight int
-	// LongestHold is the Policy's Hold, which the Runtime puts here for the transport; a Route
-	// leaves it at zero. Zero: the transport's default.
+	// LongestHold is set by the Runtime, from the Policy.
 	LongestHold time.Duration
-	// Gate, when it answers false, stops reading until it answers true again; what is in flight
-	// goes on. It is asked often and must be cheap. Nil: always open.
+	// Gate stops reading while it returns false. Messages in flight continue. It is called often,
+	// so it must be fast. Nil: always open.
 	Gate func() bool
 }
 
-// Order says which messages must not overtake each other. A message that leaves the source is
-// overtaken: one that goes to a retry topic or to the dead letters. A route that must keep its
-// order has no retry topic: a nacked message keeps its place. On a Redis stream any order means one
-// slot, and elastic streams refuse an order.
+// Order sets which messages must not overtake each other. A message in a retry topic or in the dead
+// letters is overtaken; a nacked message keeps its place. A route that needs an order has no retry
+// topic. A Redis stream with any order is read with a concurrency of one; elastic streams refuse
+// an order.
 type Order int
 
-// The orders a route can ask for.
+// The orders of a route.
 const (
 	OrderNone      Order = iota // as fast as possible
 	OrderKey                    // messages with the same key one after another
@@ -215,8 +180,8 @@ func (o Order) String() string {
 	}
 }
 
-// Activity is told when a message of a route comes in flight and when it is done with.
-// Both are called on the message's goroutine and must be cheap and safe for concurrent use.
+// Activity observes the messages of a route. Both methods are called on the message's goroutine,
+// concurrently, and must be fast.
 type Activity interface {
 	Began(Origin)
 	Ended(Origin)

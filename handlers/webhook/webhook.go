@@ -21,12 +21,6 @@ import (
 // metaID is the metadata key of the id that the receiver gets. All retries of a record have it.
 const metaID = "webhook-id"
 
-// Topics opens Kafka topics. *kafka.Plugin implements it.
-type Topics interface {
-	Source(topic, group string) pipeline.Source
-	Sink(topic string) pipeline.Sink
-}
-
 // DeadLetters opens dead-letter topics. *deadletter.Plugin implements it.
 type DeadLetters interface {
 	Sink(topic string) pipeline.Sink
@@ -35,13 +29,13 @@ type DeadLetters interface {
 // Plugin posts records. Build it with New.
 type Plugin struct {
 	config Config
-	topics Topics
+	topics pipeline.Topics
 	dead   DeadLetters
 	client *http.Client
 }
 
 // New returns the plugin with default settings. It opens nothing.
-func New(topics Topics, dead DeadLetters) *Plugin {
+func New(topics pipeline.Topics, dead DeadLetters) *Plugin {
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return &Plugin{config: DefaultConfig(), topics: topics, dead: dead, client: client}
 }
@@ -52,16 +46,17 @@ func (p *Plugin) Name() string { return "webhook" }
 // Settings returns the plugin's *Config.
 func (p *Plugin) Settings() any { return &p.config }
 
-// Register adds two routes with one policy: one for new records, one for retries.
+// Register adds the route of the topic, and with it the route of the retry topic.
 func (p *Plugin) Register(r *pipeline.Registry) error {
-	topic, retries := p.config.Topic, p.config.Topic+"-retry"
-	policy := pipeline.Policy{
-		Timeout:    p.config.Timeout,
-		Retry:      pipeline.Retry{To: p.topics.Sink(retries), Max: p.config.MaxRetries, Backoff: p.config.Retry},
-		DeadLetter: p.dead.Sink(topic + "-dead"),
-	}
-	r.Route(pipeline.Route{Name: "webhook", From: p.topics.Source(topic, "millrace-webhook"), Handle: p.post, Policy: policy})
-	r.Route(pipeline.Route{Name: "webhook.retry", From: p.topics.Source(retries, "millrace-webhook-retry"), Handle: p.post, Policy: policy})
+	c := p.config
+	r.Route(pipeline.Route{
+		Name: "webhook", From: p.topics.Source(c.Topic, "millrace-webhook"), Handle: p.post,
+		Policy: pipeline.Policy{
+			Timeout:    c.Timeout,
+			Retry:      pipeline.RetryVia(p.topics, c.Topic+"-retry", "millrace-webhook-retry", c.MaxRetries, c.Retry),
+			DeadLetter: p.dead.Sink(c.Topic + "-dead"),
+		},
+	})
 	return nil
 }
 

@@ -22,33 +22,16 @@ import (
 
 const secret = "a secret of the test"
 
-// topics are feeds in memory. A record in the retry topic is due at once.
-type topics map[string]*pipelinetest.Feed
-
-func (t topics) feed(topic string) *pipelinetest.Feed {
-	if t[topic] == nil {
-		t[topic] = pipelinetest.NewFeed(topic)
-	}
-	return t[topic]
-}
-
-func (t topics) Source(topic, _ string) pipeline.Source { return t.feed(topic) }
-func (t topics) Sink(topic string) pipeline.Sink        { return t.feed(topic).Sink() }
-
-type deadLetters struct{ *pipelinetest.Recorder }
-
-func (d deadLetters) Sink(string) pipeline.Sink { return d.Recorder }
-
 // start runs the plugin with url as its receiver.
 func start(t *testing.T, url string) (in *pipelinetest.Feed, dead *pipelinetest.Recorder) {
 	t.Helper()
-	all, dead := topics{}, pipelinetest.NewRecorder("webhook-dead")
-	p := webhook.New(all, deadLetters{dead})
+	var topics pipelinetest.Topics
+	p := webhook.New(&topics, &topics)
 	config := p.Settings().(*webhook.Config)
 	config.URL, config.Secret, config.MaxRetries = url, pipeline.NewSecret(secret), 3
 	require.NoError(t, config.Validate())
 	pipelinetest.Start(t, p)
-	return all.feed("webhook"), dead
+	return topics.Feed("webhook"), topics.Published("webhook-dead")
 }
 
 // waitFor returns the first dead letter.
@@ -63,7 +46,7 @@ func waitFor(t *testing.T, dead *pipelinetest.Recorder) *message.Message {
 
 func TestConformance(t *testing.T) {
 	pipelinetest.Conformance(t, func() []pipeline.Plugin {
-		p := webhook.New(topics{}, deadLetters{pipelinetest.NewRecorder("webhook-dead")})
+		p := webhook.New(&pipelinetest.Topics{}, &pipelinetest.Topics{})
 		config := p.Settings().(*webhook.Config)
 		config.URL, config.Secret = "https://shop.example/hooks", pipeline.NewSecret(secret)
 		return []pipeline.Plugin{p}
@@ -164,8 +147,7 @@ func Example() {
 		fmt.Println(r.Header.Get("Webhook-Id"), string(body))
 	}))
 	defer receiver.Close()
-	all := topics{}
-	p := webhook.New(all, deadLetters{pipelinetest.NewRecorder("webhook-dead")})
+	p := webhook.New(&pipelinetest.Topics{}, &pipelinetest.Topics{})
 	config := p.Settings().(*webhook.Config)
 	config.URL = receiver.URL
 	config.Secret = pipeline.NewSecret("known to the receiver")
