@@ -160,20 +160,14 @@ func (s Schema) versions(ctx context.Context, db database) (done map[int64]bool,
 	if err != nil || !found {
 		return nil, schema, err
 	}
-	rows, err := db.QueryContext(ctx, "SELECT version_id FROM "+s.Table)
-	if err != nil {
-		return nil, schema, err
-	}
-	defer func() { _ = rows.Close() }()
 	done = map[int64]bool{}
-	for rows.Next() {
+	err = EachRow(ctx, db.QueryContext, func(r *sql.Rows) error {
 		var version int64
-		if err := rows.Scan(&version); err != nil {
-			return nil, schema, err
-		}
+		err := r.Scan(&version)
 		done[version] = true
-	}
-	return done, schema, rows.Err()
+		return err
+	}, "SELECT version_id FROM "+s.Table)
+	return done, schema, err
 }
 
 // fault adds the operation, and pipeline.ErrUnavailable if the database is unavailable.

@@ -180,17 +180,7 @@ func (q sqliteQuerier) exec(ctx context.Context, query string, args ...any) (int
 }
 
 func (q sqliteQuerier) query(ctx context.Context, row func(scanner) error, query string, args ...any) error {
-	rows, err := q.get(ctx, query, sqliteArgs(args)...)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		if err := row(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+	return sqldb.EachRow(ctx, q.get, func(r *sql.Rows) error { return row(r) }, query, sqliteArgs(args)...)
 }
 
 func (sqliteQuerier) forUpdate(bool) string { return "" }

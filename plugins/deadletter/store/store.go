@@ -119,17 +119,7 @@ func (s *Store) exec(ctx context.Context, q querier, query string, args ...any) 
 
 // query calls row for each row.
 func (s *Store) query(ctx context.Context, q querier, row func(*sql.Rows) error, query string, args ...any) error {
-	rows, err := q.QueryContext(ctx, query, s.args(args)...)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		if err := row(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+	return sqldb.EachRow(ctx, q.QueryContext, row, query, s.args(args)...)
 }
 
 // args converts times to what SQLite stores.
