@@ -43,8 +43,8 @@ func JSONTo[In, Out any](handle func(context.Context, In) ([]Out, error)) messag
 			}
 			m := message.NewMessage(watermill.NewULID(), payload)
 			key := OriginFrom(msg.Context()).Key
-			if keyed, ok := any(value).(interface{ Key() string }); ok {
-				key = keyed.Key()
+			if k, ok := any(value).(interface{ Key() string }); ok {
+				key = k.Key()
 			}
 			if key != "" {
 				m.Metadata.Set(MetaKey, key)

@@ -7,20 +7,20 @@ type Retry struct {
 	// To writes the retry topic. Nil: failed messages are nacked.
 	To Sink
 	// From reads the retry topic. The registry then adds the route NAME.retry, which is equal to
-	// this one except for its source, and the retry topic takes replays. Nil: another route with the
-	// same Handle and Policy reads the topic.
+	// this one except for its source, and the retry topic takes replays. Nil: another route with
+	// the same Handle and Policy reads the topic.
 	From Source
 	// ReadElsewhere says that a route of another process reads the retry topic.
 	ReadElsewhere bool
 	// TakesReplays says that replayed dead letters of this route go to the retry topic, so that
-	// other consumers of its source don't get them. Set it if the route that reads the topic has the
-	// same Handle. False: a replay goes to where the message came from.
+	// other consumers of its source don't get them. Set it if the route that reads the topic has
+	// the same Handle. False: a replay goes to where the message came from.
 	TakesReplays bool
 	// OnlyRetryAfter uses the retry topic for errors of RetryAfter only. Other errors nack: the
 	// backlog then stays in the source while a server is unavailable.
 	OnlyRetryAfter bool
-	// Max is the number of retries before the message becomes a dead letter. Zero: no limit, because
-	// the handler counts, for example in a ledger.
+	// Max is the number of retries before the message becomes a dead letter. Zero: no limit,
+	// because the handler counts, for example in a ledger.
 	Max int
 	// Backoff is the delay before a retry if the error has none (RetryAfter).
 	Backoff Backoff

@@ -24,8 +24,8 @@ type Route struct {
 	Policy Policy
 	// Flow limits the messages in flight and sets their order.
 	Flow Flow
-	// Activity is called when a message begins and ends, so that idle sources can be stopped. May be
-	// nil.
+	// Activity is called when a message begins and ends, so that idle sources can be stopped. May
+	// be nil.
 	Activity Activity
 }
 
@@ -99,8 +99,9 @@ type Policy struct {
 	// Redis streams count over all readers. Kafka counts per reader, and starts again with the next
 	// owner of the partition. Leave it at zero where a ledger counts attempts.
 	MaxDeliveries int
-	// DeadLetter receives messages that can't succeed (DeadLetter.Message, PublishDeadLetter). If it
-	// refuses even the smallest form for good, the process ends. Use Drop if messages may be lost.
+	// DeadLetter receives messages that can't succeed (DeadLetter.Message, PublishDeadLetter). If
+	// it refuses even the smallest form for good, the process ends. Use Drop if messages may be
+	// lost.
 	DeadLetter Sink
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Certificate makes a certificate of 127.0.0.1 that signs itself, and so is its own authority, valid for an hour. The file
-// has it in PEM, after its key (PKCS #8).
+// Certificate makes a certificate of 127.0.0.1 that signs itself, and so is its own authority,
+// valid for an hour. The file has it in PEM, after its key (PKCS #8).
 func Certificate(t testing.TB) (file string, pair tls.Certificate) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -11,7 +11,8 @@ import (
 )
 
 // Conformance checks what every plugin must keep, without a server: fresh makes a new plugin each
-// time it is called, together with the plugins it stands on, downstream first and the plugin itself last.
+// time it is called, together with the plugins it stands on, downstream first and the plugin itself
+// last.
 func Conformance(t *testing.T, fresh func() []pipeline.Plugin) {
 	t.Helper()
 	last := func() pipeline.Plugin { p := fresh(); return p[len(p)-1] }

@@ -60,7 +60,8 @@ func (f *Feed) SendPayloads(payloads ...string) {
 	}
 }
 
-// Sink returns a sink whose messages the feed delivers, at once: for a retry topic. What MetaDue says is not waited for.
+// Sink returns a sink whose messages the feed delivers, at once: for a retry topic. What MetaDue
+// says is not waited for.
 func (f *Feed) Sink() pipeline.Sink { return feedSink{f} }
 
 type feedSink struct{ feed *Feed }
@@ -141,7 +142,8 @@ func (s *feedSubscription) run() {
 	}
 }
 
-// stopped is asked where a select may find both open, and would choose either: nothing is begun after the stop.
+// stopped is asked where a select may find both open, and would choose either: nothing is begun
+// after the stop.
 func (s *feedSubscription) stopped() bool {
 	select {
 	case <-s.stop:

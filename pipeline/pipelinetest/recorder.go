@@ -60,7 +60,8 @@ func (r *Recorder) Describe() pipeline.Endpoint {
 	return pipeline.Endpoint{Kind: "recorder", Name: r.Name}
 }
 
-// Publish implements pipeline.Sink. The messages are copied: what the caller does to them later isn't seen.
+// Publish implements pipeline.Sink. The messages are copied: what the caller does to them later
+// isn't seen.
 func (r *Recorder) Publish(ctx context.Context, msgs ...*message.Message) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Topics are topics in memory, for plugins that open topics by name. Each is a Feed, created when it
-// is first named. The zero value is ready. Safe for concurrent use.
+// Topics are topics in memory, for plugins that open topics by name. Each is a Feed, created when
+// it is first named. The zero value is ready. Safe for concurrent use.
 type Topics struct {
 	mu  sync.Mutex
 	all map[string]*topic
