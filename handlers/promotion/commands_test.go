@@ -116,7 +116,7 @@ func TestExplain(t *testing.T) {
 		_, said, code := tw.command("campaign", "explain", "POINT")
 		require.Equal(t, app.ExitUsage, code)
 		require.Contains(t, said, "requires TYPE PROMOTION TARGET, as in POINT 12345 777 or POINT:12345:777; got 1 argument")
-		require.Contains(t, tw.says(app.ExitBad, "campaign", "status", "VOUCHER", "1"), "is it another type (POINT, VOUCHER), or another number?")
+		require.Contains(t, tw.says(app.ExitBad, "campaign", "status", "VOUCHER", "1"), "is it another type (POINT, VOUCHER")
 
 		var e cli.Explained
 		tw.json(&e, "campaign", "explain", "POINT", "1", "7", "--query-api")
@@ -158,7 +158,7 @@ func TestReconcileWhatWasNeverAccepted(t *testing.T) {
 		require.Contains(t, text, "3 targets in all sources")
 		require.Contains(t, text, "targets in Kafka are not in the ledger: 3")
 		require.Contains(t, tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--no-kafka"), "not found")
-		require.Contains(t, tw.says(app.ExitBad, "campaign", "reconcile", "VOUCHER", "1", "--no-kafka"), "is it another type (POINT, VOUCHER)")
+		require.Contains(t, tw.says(app.ExitBad, "campaign", "reconcile", "VOUCHER", "1", "--no-kafka"), "is it another type (POINT, VOUCHER")
 		tw.charge(pointRecord(7), pointRecord(7).Payload)
 		require.Contains(t, tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--no-kafka"), "in_book_not_in_ledger")
 	})

@@ -97,14 +97,19 @@ func spoolStdin(in io.Reader) (path string, remove func(), err error) {
 	return f.Name(), remove, nil
 }
 
-// csvColumns is the header of a campaign file. Each line fills only the value column of its type.
-func csvColumns() []string {
-	return append([]string{"promotionType", "targetId"}, promotiontype.Columns()...)
+// csvColumns returns the header of a campaign file that has only these value columns. Each line
+// fills only the value column of its type.
+func csvColumns(values ...string) []string {
+	unused := func(column string) bool { return !slices.Contains(values, column) }
+	return append([]string{"promotionType", "targetId"}, slices.DeleteFunc(promotiontype.Columns(), unused)...)
 }
+
+// csvHeader is the header of a campaign file with all types.
+func csvHeader() string { return strings.Join(csvColumns(promotiontype.Columns()...), ",") }
 
 // csvUsage is the help of a flag --csv.
 func csvUsage(what string) string {
-	return what + " the targets of this `file`, or of standard input (-); columns " + strings.Join(csvColumns(), ",")
+	return what + " the targets of this `file`, or of standard input (-); columns " + csvHeader()
 }
 
 // fromCSV returns the targets of a campaign file. It ends with the first error, which names file
@@ -137,10 +142,9 @@ func readCSV(r io.Reader) iter.Seq2[target, error] {
 		if start, _ := buffered.Peek(len(byteOrderMark)); string(start) == byteOrderMark {
 			_, _ = buffered.Discard(len(byteOrderMark))
 		}
-		columns := csvColumns()
+		var columns []string
 		in := csv.NewReader(buffered)
 		in.ReuseRecord = true
-		in.FieldsPerRecord = len(columns)
 		for first := true; ; first = false {
 			fields, err := in.Read()
 			var wrong *csv.ParseError
@@ -160,8 +164,9 @@ func readCSV(r io.Reader) iter.Seq2[target, error] {
 				yield(target{}, err)
 				return
 			case first:
+				columns = csvColumns(fields...)
 				if !slices.Equal(fields, columns) {
-					yield(target{}, fmt.Errorf("1: the header must be %s, got %s", strings.Join(columns, ","), strings.Join(fields, ",")))
+					yield(target{}, fmt.Errorf("1: the header must be %s, got %s", csvHeader(), strings.Join(fields, ",")))
 					return
 				}
 				continue

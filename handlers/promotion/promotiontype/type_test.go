@@ -116,7 +116,13 @@ func TestTheSameRequestOnEveryAttempt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		id := rapid.Int64Range(1, math.MaxInt64)
 		s := rapid.SampledFrom(All()).Draw(t, "type")
-		value := map[string]string{"POINT": rapid.StringMatching(`[1-9][0-9]{0,17}`).Draw(t, "amount"), "VOUCHER": rapid.StringMatching(`.{1,64}`).Draw(t, "voucher")}[s.Name]
+		value := s.Sample(rapid.IntRange(1, 10_000).Draw(t, "sample"))
+		switch s.Name {
+		case "POINT":
+			value = rapid.StringMatching(`[1-9][0-9]{0,17}`).Draw(t, "amount")
+		case "VOUCHER":
+			value = rapid.StringMatching(`.{1,64}`).Draw(t, "voucher")
+		}
 		fresh, err := s.Encode(id.Draw(t, "promotion"), id.Draw(t, "summary"), id.Draw(t, "target"), value)
 		if err != nil {
 			t.Skip(err)
@@ -182,8 +188,42 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "VOUCHER:12345:777", s.IdempotencyKey(12345, 777))
 	_, ok = ByName("voucher")
 	require.False(t, ok, "types are upper case")
-	require.Equal(t, []string{"POINT", "VOUCHER"}, Names())
-	require.Equal(t, []string{"amount", "voucherId"}, Columns())
+}
+
+// A record of each type keeps the schema. Decoder and schema refuse it without one of its fields.
+func TestSchemasOfAllTypes(t *testing.T) {
+	t.Parallel()
+	for _, s := range All() {
+		payload, err := s.Encode(1, 9, 7, s.Sample(1))
+		require.NoError(t, err)
+		var fields map[string]any
+		require.NoError(t, json.Unmarshal(payload, &fields))
+		schema := compileSchema(t, strings.ToLower(s.Name))
+		require.NoError(t, schema.Validate(fields))
+		for name, value := range fields {
+			delete(fields, name)
+			require.Error(t, schema.Validate(fields), name)
+			payload, err := json.Marshal(fields)
+			require.NoError(t, err)
+			_, err = s.Decode(payload)
+			require.Error(t, err, name)
+			fields[name] = value
+		}
+	}
+}
+
+// Types share no name and no operation: keys, topics and calls distinguish them.
+func TestTypesAreDistinct(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, s := range All() {
+		require.Regexp(t, `^[A-Z][A-Z0-9_]*$`, s.Name)
+		for _, own := range []string{s.Name, s.Operation.Name, s.Operation.Path} {
+			require.False(t, seen[own], "%s is of two types", own)
+			seen[own] = true
+		}
+		require.Contains(t, Columns(), s.Column)
+	}
 }
 
 func TestRequestsAreComparedByMeaning(t *testing.T) {
