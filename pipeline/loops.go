@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ErrStarted means that Loops were started or stopped before.
+// ErrStarted means that Loops or a Life were started or stopped before.
 var ErrStarted = errors.New("was started or stopped before")
 
 // Loops runs the goroutines of a Service, which calls Start and Stop from its own. Loops run once.
@@ -92,5 +92,17 @@ func Repeat(ctx context.Context, wait time.Duration, f func(context.Context) tim
 			return
 		}
 		timer.Reset(f(ctx))
+	}
+}
+
+// Sleep waits for d. It returns false when ctx ended first.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }

@@ -50,6 +50,7 @@ func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testin
 		}
 		b := &bench{t: t, records: make(chan *sarama.ConsumerMessage, 1000), ended: make(chan struct{}), log: &pipelinetest.Buffer{}}
 		b.sub = newSubscription(c, "topic", "group", f, slog.New(slog.NewTextHandler(b.log, nil)), newMetrics())
+		b.sub.values = t.Context()
 		b.again = pipelinetest.NewRecorder("topic")
 		switch {
 		case opt.comeBack:
@@ -57,19 +58,19 @@ func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testin
 		case !opt.plain:
 			b.sub.retries = b.again
 		}
-		session, end := context.WithCancel(b.sub.ctx)
+		session, end := context.WithCancel(b.sub.Reading)
 		b.endSess = end
 		b.claim = newClaim(session, b.sub, 3, 0, opt.done, b.mark, b.highWater)
 		b.sub.claims[b.claim] = struct{}{}
-		go b.sub.gate.watch(b.sub.ctx)
+		go b.sub.gate.watch(b.sub.Reading)
 		go b.sub.watchWindows()
 		go func() {
 			defer close(b.ended)
 			b.claim.run(b.records)
 		}()
 		test(t, b)
-		b.sub.stop()
-		b.sub.abandon()
+		b.sub.Stop()
+		b.sub.Abandon()
 		<-b.ended
 		b.sub.deliverers.Wait()
 	})
@@ -136,7 +137,7 @@ func (b *bench) out() []*message.Message {
 	for {
 		synctest.Wait()
 		select {
-		case m := <-b.sub.out:
+		case m := <-b.sub.Out:
 			got = append(got, m)
 		default:
 			return got

@@ -21,24 +21,16 @@ import (
 // message per partition in flight, and delivers a nacked one again after a pause. It reads the
 // partitions that existed when it started. So every Order is kept, and a Window has no effect.
 type broadcast struct {
-	topic        string
-	inner        *wkafka.Subscriber
-	closeTimeout time.Duration
-	reconnect    pipeline.Backoff
-	nackBackoff  pipeline.Backoff
-	gate         *gate
-	inFlight     chan struct{}
-	out          chan *message.Message
+	*pipeline.Life
+	topic       string
+	inner       *wkafka.Subscriber
+	reconnect   pipeline.Backoff
+	nackBackoff pipeline.Backoff
+	gate        *gate
+	places      places
 
-	ctx       context.Context // ends when nothing more is to be forwarded
-	stop      context.CancelFunc
-	abandoned chan struct{} // closed when what is in flight is abandoned
-	abandon   func()
-	ended     chan struct{}
-
-	mu         sync.Mutex
-	subscribed bool
-	delivered  map[int32]deliveries // per partition
+	mu        sync.Mutex
+	delivered map[int32]deliveries // per partition
 }
 
 // deliveries counts how often a record was delivered.
@@ -60,7 +52,8 @@ func (b *broadcast) deliver(partition int32, offset int64) int {
 	return d.n
 }
 
-func openBroadcast(c Config, topic string, f pipeline.Flow, log *slog.Logger) (*broadcast, error) {
+// openBroadcast begins to read: everything published after its return is delivered.
+func openBroadcast(ctx context.Context, c Config, topic string, f pipeline.Flow, log *slog.Logger) (*broadcast, error) {
 	conf, err := consumerConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
@@ -80,37 +73,15 @@ func openBroadcast(c Config, topic string, f pipeline.Flow, log *slog.Logger) (*
 		return nil, fmt.Errorf("kafka: open broadcast %s: %w", topic, err)
 	}
 	b := &broadcast{
-		topic: topic, inner: inner, closeTimeout: c.CloseTimeout, reconnect: c.ReconnectBackoff, gate: newGate(f.Gate),
-		nackBackoff: c.NackBackoff, delivered: map[int32]deliveries{},
-		out: make(chan *message.Message), abandoned: make(chan struct{}), ended: make(chan struct{}),
-	}
-	if f.MaxInFlight > 0 {
-		b.inFlight = make(chan struct{}, f.MaxInFlight)
-	}
-	b.abandon = sync.OnceFunc(func() { close(b.abandoned) })
-	b.ctx, b.stop = context.WithCancel(context.Background())
-	return b, nil
-}
-
-// Subscribe begins to read; everything published after its return is delivered. The topic is
-// ignored.
-func (b *broadcast) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.subscribed || b.ctx.Err() != nil {
-		return nil, ErrClosed
+		topic: topic, inner: inner, reconnect: c.ReconnectBackoff, nackBackoff: c.NackBackoff,
+		gate: newGate(f.Gate), places: newPlaces(f.MaxInFlight), delivered: map[int32]deliveries{},
 	}
 	in, err := b.begin(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("kafka: subscribe to broadcast %s: %w", b.topic, err)
+		return nil, errors.Join(fmt.Errorf("kafka: subscribe to broadcast %s: %w", topic, err), inner.Close())
 	}
-	b.subscribed = true
-	stopAfter := context.AfterFunc(ctx, b.stop)
-	go func() {
-		defer stopAfter()
-		b.run(ctx, in)
-	}()
-	return b.out, nil
+	b.Life = pipeline.NewLife(c.CloseTimeout, func(ctx context.Context) error { return b.run(ctx, in) })
+	return b, nil
 }
 
 // begin subscribes Watermill's subscriber, which tries once. It retries when the leader of a
@@ -120,18 +91,18 @@ func (b *broadcast) begin(ctx context.Context) (<-chan *message.Message, error) 
 		// Without cancel: Watermill drops what is in flight when its context ends.
 		in, err := b.inner.Subscribe(context.WithoutCancel(ctx), b.topic)
 		moved := errors.Is(err, sarama.ErrNotLeaderForPartition) || errors.Is(err, sarama.ErrLeaderNotAvailable)
-		if err == nil || !moved || attempt == 5 || !sleep(ctx, b.reconnect.Delay(attempt)) {
+		if err == nil || !moved || attempt == 5 || !pipeline.Sleep(ctx, b.reconnect.Delay(attempt)) {
 			return in, err
 		}
 	}
 }
 
-func (b *broadcast) run(ctx context.Context, in <-chan *message.Message) {
+func (b *broadcast) run(ctx context.Context, in <-chan *message.Message) error {
 	var inFlight, helpers sync.WaitGroup
-	helpers.Go(func() { b.gate.watch(b.ctx) })
+	helpers.Go(func() { b.gate.watch(b.Reading) })
 	for reading := true; reading; {
 		select {
-		case <-b.ctx.Done():
+		case <-b.Reading.Done():
 			reading = false
 		case m, ok := <-in:
 			if !ok {
@@ -141,24 +112,18 @@ func (b *broadcast) run(ctx context.Context, in <-chan *message.Message) {
 			inFlight.Go(func() { b.forward(ctx, m) })
 		}
 	}
-	b.stop()
+	b.Stop()
 	inFlight.Wait()
-	_ = b.inner.Close() // it has no errors
 	helpers.Wait()
-	close(b.out)
-	close(b.ended)
+	return b.inner.Close()
 }
 
 // forward sends m with a context that ends with the answer, and passes the answer back.
 func (b *broadcast) forward(ctx context.Context, m *message.Message) {
-	if b.inFlight != nil {
-		select {
-		case b.inFlight <- struct{}{}:
-			defer func() { <-b.inFlight }()
-		case <-b.ctx.Done():
-			return
-		}
+	if !b.places.enter(b.Reading) {
+		return
 	}
+	defer b.places.leave()
 	partition, _ := wkafka.MessagePartitionFromCtx(m.Context())
 	offset, _ := wkafka.MessagePartitionOffsetFromCtx(m.Context())
 	n := b.deliver(partition, offset)
@@ -168,61 +133,18 @@ func (b *broadcast) forward(ctx context.Context, m *message.Message) {
 	}
 	msg, done := (&record{pristine: m}).delivery(ctx, origin)
 	defer done()
-	for {
-		open, changed := b.gate.state()
-		out := b.out
-		if !open {
-			out = nil
-		}
-		select {
-		case <-b.ctx.Done():
-			return
-		case <-changed:
-			continue
-		case out <- msg:
-		}
-		break
+	if !b.gate.send(b.Reading, b.Out, msg) {
+		return
 	}
 	select {
 	case <-msg.Acked():
 		m.Ack()
 	case <-msg.Nacked():
 		// Watermill's subscriber adds the first pause, always the same one.
-		sleep(b.ctx, b.nackBackoff.Delay(n)-b.nackBackoff.First)
+		pipeline.Sleep(b.Reading, b.nackBackoff.Delay(n)-b.nackBackoff.First)
 		m.Nack()
-	case <-b.abandoned:
+	case <-b.Abandoned.Done():
 	}
-}
-
-// Drain stops reading and waits for what is in flight. When ctx ends first, that is abandoned.
-func (b *broadcast) Drain(ctx context.Context) error {
-	b.mu.Lock()
-	first := b.ctx.Err() == nil
-	b.stop()
-	unused := !b.subscribed
-	b.mu.Unlock()
-	if first && unused {
-		_ = b.inner.Close()
-		close(b.out)
-		close(b.ended)
-	}
-	select {
-	case <-b.ended:
-		return nil
-	case <-ctx.Done():
-		b.abandon()
-		return ctx.Err()
-	}
-}
-
-// Close drains for at most the close timeout.
-func (b *broadcast) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), b.closeTimeout)
-	defer cancel()
-	if b.Drain(ctx) != nil {
-		<-b.ended
-	}
-	return nil
 }
 
 var _ pipeline.Subscription = (*broadcast)(nil)

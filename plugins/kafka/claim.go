@@ -235,7 +235,7 @@ func (c *claim) deliver(r *record, d delivery) bool {
 			return true
 		case verdictNack:
 			c.sub.counters.nacked.Inc()
-			if !sleep(c.ctx, c.sub.nackBackoff.Delay(n)) {
+			if !pipeline.Sleep(c.ctx, c.sub.nackBackoff.Delay(n)) {
 				return false
 			}
 			c.sub.counters.redelivered.Inc()
@@ -273,7 +273,7 @@ func (c *claim) send(r *record, n int) (delivery, bool) {
 		c.countInFlight(1)
 		return d, true
 	}
-	if !c.sub.enter(c.ctx) {
+	if !c.sub.places.enter(c.ctx) {
 		return delivery{}, false
 	}
 	origin := pipeline.Origin{
@@ -281,31 +281,16 @@ func (c *claim) send(r *record, n int) (delivery, bool) {
 		Group: c.sub.group, Key: r.key, Delivered: int64(n),
 	}
 	msg, end := r.delivery(pipeline.WithRevoked(c.sub.values, c.ctx.Done()), origin)
-	d := delivery{msg.UUID, msg.Acked(), msg.Nacked(), func() { end(); c.sub.leave() }}
+	d := delivery{msg.UUID, msg.Acked(), msg.Nacked(), func() { end(); c.sub.places.leave() }}
 	c.latest(r, d)
-	for {
-		open, changed := c.sub.gate.state()
-		out := c.sub.out
-		if !open {
-			out = nil
-		}
-		// Counted before the send, so that the receiver of the message finds it counted.
-		c.countInFlight(1)
-		if c.ctx.Err() == nil {
-			select {
-			case out <- msg:
-				return d, true
-			case <-changed:
-				c.countInFlight(-1)
-				continue
-			case <-c.ctx.Done():
-			}
-		}
-		msg.Nack() // a later claim may wait for the answer already
-		c.countInFlight(-1)
-		d.done()
-		return delivery{}, false
+	c.countInFlight(1) // before the send, so that the receiver of the message finds it counted
+	if c.sub.gate.send(c.ctx, c.sub.Out, msg) {
+		return d, true
 	}
+	msg.Nack() // a later claim may wait for the answer already
+	c.countInFlight(-1)
+	d.done()
+	return delivery{}, false
 }
 
 func (c *claim) latest(r *record, d delivery) {
@@ -337,7 +322,7 @@ func (c *claim) waitForAnswer(d delivery) verdict {
 		return verdictAck
 	case <-d.nacked:
 		return verdictNack
-	case <-c.sub.abandoned:
+	case <-c.sub.Abandoned.Done():
 		c.sub.counters.abandoned.Inc()
 		return verdictNone
 	}
@@ -417,7 +402,7 @@ func (c *claim) drain() {
 	}
 	c.mu.Unlock()
 	var limit <-chan time.Time
-	if !c.sub.stopping() {
+	if c.sub.Reading.Err() == nil {
 		timer := time.NewTimer(c.sub.drainTimeout)
 		defer timer.Stop()
 		limit = timer.C
@@ -425,7 +410,7 @@ func (c *claim) drain() {
 	select {
 	case <-c.drained:
 	case <-limit:
-	case <-c.sub.abandoned:
+	case <-c.sub.Abandoned.Done():
 	}
 }
 
@@ -484,16 +469,4 @@ func (c *claim) unanswered() map[int64]delivery {
 		}
 	}
 	return left
-}
-
-// sleep waits for d; false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

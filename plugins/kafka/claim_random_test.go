@@ -57,7 +57,7 @@ func TestClaimUnderARandomHandler(t *testing.T) {
 				var handlers sync.WaitGroup
 				for running := true; running; {
 					select {
-					case m := <-b.sub.out:
+					case m := <-b.sub.Out:
 						took, ack := time.Duration(random.IntN(300))*time.Millisecond, random.IntN(5) > 0
 						handlers.Go(func() { handle(m, took, ack) })
 					case <-end:

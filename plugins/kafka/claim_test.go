@@ -253,8 +253,8 @@ func TestClaimContextLivesUntilTheAnswer(t *testing.T) {
 		require.Error(t, got[1].Context().Err())
 		require.EqualValues(t, 1, b.marked(), "too late for a mark")
 		require.NoError(t, got[2].Context().Err())
-		b.sub.stop()
-		b.sub.abandon()
+		b.sub.Stop()
+		b.sub.Abandon()
 		synctest.Wait()
 		require.Error(t, got[2].Context().Err(), "abandoned")
 	})
@@ -264,7 +264,7 @@ func TestClaimDrainsWhenItsPartitionIsTakenAway(t *testing.T) {
 	for name, end := range map[string]func(*bench){
 		"session ends":      func(b *bench) { b.endSess() },
 		"records end":       func(b *bench) { close(b.records) },
-		"subscription ends": func(b *bench) { b.sub.stop() },
+		"subscription ends": func(b *bench) { b.sub.Stop() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			onBench(t, pipeline.Flow{Window: 4}, benchOption{}, func(t *testing.T, b *bench) {
@@ -305,7 +305,7 @@ func TestClaimDrainHasTheRightLimit(t *testing.T) {
 	onBench(t, pipeline.Flow{}, benchOption{}, func(t *testing.T, b *bench) {
 		b.write("")
 		got := b.out()
-		b.sub.stop()
+		b.sub.Stop()
 		time.Sleep(10 * b.sub.drainTimeout)
 		got[0].Ack()
 		<-b.ended

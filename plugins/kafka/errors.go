@@ -19,8 +19,6 @@ var (
 	// ErrNotStarted is returned while the kafka service is not running. Open sources and publish
 	// only between its Start and its Stop.
 	ErrNotStarted = errors.New("the kafka service is not started")
-	// ErrClosed is returned by a subscription that was closed, or subscribed to twice.
-	ErrClosed = errors.New("the kafka subscription is closed or already in use")
 )
 
 // missingTopicsError is ErrTopicMissing. Its text does not call the brokers unavailable.

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -28,6 +30,24 @@ func newGate(isOpen func() bool) *gate {
 	return &gate{isOpen: isOpen, open: true, changed: make(chan struct{})}
 }
 
+// send puts msg into out while the gate is open. It returns false when ctx ended first.
+func (g *gate) send(ctx context.Context, out chan<- *message.Message, msg *message.Message) bool {
+	for ctx.Err() == nil {
+		open, changed := g.state()
+		to := out
+		if !open {
+			to = nil
+		}
+		select {
+		case to <- msg:
+			return true
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
 // state evaluates the gate. The channel is closed when the result has changed.
 func (g *gate) state() (open bool, changed <-chan struct{}) {
 	if g == nil {
@@ -49,4 +69,33 @@ func (g *gate) watch(ctx context.Context) {
 		return
 	}
 	pipeline.Every(ctx, gateInterval, func(context.Context) { g.state() })
+}
+
+// places bounds the messages in flight (Flow.MaxInFlight). A nil places has no bound.
+type places chan struct{}
+
+func newPlaces(n int) places {
+	if n <= 0 {
+		return nil
+	}
+	return make(places, n)
+}
+
+// enter waits for a place. It returns false when ctx ended first.
+func (p places) enter(ctx context.Context) bool {
+	if p == nil {
+		return true
+	}
+	select {
+	case p <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (p places) leave() {
+	if p != nil {
+		<-p
+	}
 }

@@ -139,7 +139,7 @@ func (p *Plugin) checkTopics(ctx context.Context) error {
 		if looks == missingTopicAttempts {
 			return fmt.Errorf("%w: %s; %s", ErrTopicMissing, strings.Join(missing, ", "), creatingCommand)
 		}
-		if !sleep(ctx, live.config.ReconnectBackoff.Delay(attempt)) {
+		if !pipeline.Sleep(ctx, live.config.ReconnectBackoff.Delay(attempt)) {
 			return fmt.Errorf("%w: look for the topics of the routes: %w", ErrUnavailable, errors.Join(ctx.Err(), err))
 		}
 	}

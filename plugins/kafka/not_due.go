@@ -116,7 +116,7 @@ func (c *claim) makeRoom() {
 
 // watchWindows makes room in the windows of all claims.
 func (s *subscription) watchWindows() {
-	pipeline.Every(s.ctx, moveEvery, func(context.Context) {
+	pipeline.Every(s.Reading, moveEvery, func(context.Context) {
 		for _, c := range s.live() {
 			c.makeRoom()
 		}

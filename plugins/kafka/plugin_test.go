@@ -223,7 +223,7 @@ func TestSubscriptionLife(t *testing.T) {
 			require.NoError(t, unused.Close(), name)
 			require.NoError(t, unused.Close(), name)
 			_, err = unused.Subscribe(t.Context(), "")
-			require.ErrorIs(t, err, ErrClosed, name)
+			require.ErrorIs(t, err, pipeline.ErrStarted, name)
 
 			sub, err := src.Open(t.Context(), pipeline.Flow{})
 			require.NoError(t, err, name)
@@ -231,7 +231,7 @@ func TestSubscriptionLife(t *testing.T) {
 			out, err := sub.Subscribe(ctx, "")
 			require.NoError(t, err, name)
 			_, err = sub.Subscribe(ctx, "")
-			require.ErrorIs(t, err, ErrClosed, name)
+			require.ErrorIs(t, err, pipeline.ErrStarted, name)
 			cancel()
 			_, open := <-out
 			require.False(t, open, name)

@@ -138,7 +138,7 @@ func (p *publisher) publish(ctx context.Context, topic string, limit int, msgs [
 			alone = true // the broker refused a batch; most of its records may be fine
 			continue
 		}
-		if !unreachable(err) || !sleep(ctx, p.config.ReconnectBackoff.Delay(attempt)) {
+		if !unreachable(err) || !pipeline.Sleep(ctx, p.config.ReconnectBackoff.Delay(attempt)) {
 			if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 				err = fmt.Errorf("%w: %w", ctx.Err(), err)
 			}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // Scanned is one record that Scan has read. Key and Value are valid during the call only.
@@ -143,7 +145,7 @@ func (s *partitionScan) run(ctx context.Context) error {
 		if fatal(err) || failed == scanTries {
 			return scanFailed(s.topic, fmt.Errorf("partition %d: %w", s.partition, err))
 		}
-		if sleep(ctx, s.live.config.ReconnectBackoff.Delay(failed)) {
+		if pipeline.Sleep(ctx, s.live.config.ReconnectBackoff.Delay(failed)) {
 			_ = s.live.client.RefreshMetadata(s.topic) // the leader may have moved
 		}
 	}

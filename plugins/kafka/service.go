@@ -69,7 +69,7 @@ func (s service) wait(ctx context.Context, config Config, conf *sarama.Config) (
 			told = time.Now()
 			s.plugin.log.Warn("waiting for kafka", slog.String("address", addresses), pipeline.Err(err))
 		}
-		if ctx.Err() != nil || !sleep(ctx, config.ReconnectBackoff.Delay(attempt)) {
+		if ctx.Err() != nil || !pipeline.Sleep(ctx, config.ReconnectBackoff.Delay(attempt)) {
 			return nil, fmt.Errorf("%w: no broker at %s answered: %w", ErrUnavailable, addresses, err)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
@@ -21,6 +20,7 @@ import (
 // every session starts a claim for each of its partitions. The channel of messages is closed when
 // the last session has ended and no record is in flight.
 type subscription struct {
+	*pipeline.Life
 	topic, group string
 	instance     string // its group.instance.id; empty for a dynamic member
 	flow         pipeline.Flow
@@ -43,24 +43,15 @@ type subscription struct {
 	commits      committed
 	added        func(partition int32) bool // committed.added; nil unless initial_offset is newest
 
-	out        chan *message.Message
 	gate       *gate
-	inFlight   chan struct{} // a token for each message in flight; nil without MaxInFlight
+	places     places
 	budget     *budget
 	retries    pipeline.Sink   // to the topic itself; nil: it is no retry topic
 	values     context.Context // what messages' contexts inherit values from
 	deliverers sync.WaitGroup
 	owned      ownership
 
-	ctx       context.Context // ends when the subscription must stop reading
-	stop      context.CancelFunc
-	abandoned chan struct{} // closed when what is in flight is abandoned
-	abandon   func()
-	ended     chan struct{} // closed when all is over and out is closed
-	failed    chan error
-
 	mu         sync.Mutex
-	subscribed bool
 	claims     map[*claim]struct{}
 	unanswered map[int32]map[int64]delivery // by partition and offset; see leaveUnanswered
 	leftAt     time.Time                    // when the membership was lost; zero while joined
@@ -138,10 +129,7 @@ func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.L
 		drainTimeout: c.DrainTimeout, closeTimeout: c.CloseTimeout, headAfter: c.HeadOfLineWarnAfter,
 		nackBackoff: c.NackBackoff, reconnect: c.ReconnectBackoff,
 		log: log.With(pipeline.LogTopic, topic, pipeline.LogGroup, group), metrics: m, counters: m.forSubscription(topic, group),
-		values: context.Background(),
-		out:    make(chan *message.Message), gate: newGate(f.Gate),
-		budget:    newBudget(c.WindowBytes),
-		abandoned: make(chan struct{}), ended: make(chan struct{}), failed: make(chan error, 1),
+		gate: newGate(f.Gate), places: newPlaces(f.MaxInFlight), budget: newBudget(c.WindowBytes),
 		claims: map[*claim]struct{}{}, unanswered: map[int32]map[int64]delivery{}, groupClient: &waitingClient{},
 	}
 	if s.window <= 0 {
@@ -150,107 +138,32 @@ func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.L
 	if f.Order == pipeline.OrderPartition {
 		s.window = 1
 	}
-	if f.MaxInFlight > 0 {
-		s.inFlight = make(chan struct{}, f.MaxInFlight)
-	}
-	s.abandon = sync.OnceFunc(func() { close(s.abandoned) })
-	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.Life = pipeline.NewLife(s.closeTimeout, s.run)
 	return s
-}
-
-// Subscribe begins to read. The topic is ignored: a subscription reads what its Source describes.
-// The end of ctx stops it as Close does, without waiting. It may be called once.
-func (s *subscription) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.subscribed || s.ctx.Err() != nil {
-		return nil, ErrClosed
-	}
-	s.subscribed, s.leftAt = true, time.Now()
-	s.values = ctx
-	stopAfter := context.AfterFunc(ctx, s.stop)
-	go func() {
-		defer stopAfter()
-		s.run()
-	}()
-	return s.out, nil
-}
-
-// Drain stops reading, waits until what is in flight is acked and committed, and closes the
-// channel. When ctx ends first, what is left is abandoned: its contexts end and it is delivered
-// again elsewhere.
-func (s *subscription) Drain(ctx context.Context) error {
-	s.stopReading()
-	select {
-	case <-s.ended:
-		return nil
-	case <-ctx.Done():
-		s.abandon()
-		return ctx.Err()
-	}
 }
 
 // Close drains for at most the close timeout and abandons what is then still in flight.
 func (s *subscription) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.closeTimeout)
-	defer cancel()
-	select {
-	case <-s.abandoned: // a Drain has waited long enough
-		s.stopReading()
-	default:
-		if s.Drain(ctx) == nil {
-			return nil
-		}
+	ended := func(within time.Duration) bool {
+		ctx, cancel := context.WithTimeout(context.Background(), within)
+		defer cancel()
+		return s.Drain(ctx) == nil
+	}
+	waited := s.Abandoned.Err() != nil // a Drain has waited long enough
+	if !waited && ended(s.closeTimeout) {
+		return nil
 	}
 	// Nothing is in flight any more; a request can still block. In a cooperative group a join
 	// blocks the last commit, too. After the cut both the commit and the leave have a second, over
 	// new connections.
-	if s.endsWithin(time.Second) {
+	if ended(time.Second) {
 		return nil
 	}
 	s.dialer.cut()
-	if s.endsWithin(time.Second) {
+	if ended(time.Second) {
 		return nil
 	}
-	err := s.disconnect()
-	<-s.ended
-	return err
-}
-
-func (s *subscription) endsWithin(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-s.ended:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
-
-// Failed reports a permanent error, such as a missing permission.
-func (s *subscription) Failed() <-chan error { return s.failed }
-
-func (s *subscription) stopReading() {
-	s.mu.Lock()
-	first := s.ctx.Err() == nil
-	s.stop()
-	unused := !s.subscribed
-	s.mu.Unlock()
-	if first && unused {
-		s.shut()
-		close(s.out)
-		close(s.ended)
-	}
-}
-
-func (s *subscription) stopping() bool { return s.ctx.Err() != nil }
-
-func (s *subscription) fail(err error) {
-	select {
-	case s.failed <- fmt.Errorf("kafka: %s (%s): %w", s.topic, s.group, err):
-	default:
-	}
+	return errors.Join(s.disconnect(), s.Life.Close())
 }
 
 // shut leaves the group and closes the connections, after the last session and the last answer.
@@ -267,9 +180,11 @@ func (s *subscription) shut() {
 }
 
 // run joins the group until the subscription is stopped.
-func (s *subscription) run() {
+func (s *subscription) run(ctx context.Context) error {
+	s.values = ctx
+	s.left()
 	var helpers sync.WaitGroup
-	helpers.Go(func() { s.gate.watch(s.ctx) })
+	helpers.Go(func() { s.gate.watch(s.Reading) })
 	helpers.Go(s.watchHeads)
 	if s.retries != nil {
 		helpers.Go(s.watchWindows)
@@ -280,24 +195,24 @@ func (s *subscription) run() {
 		}
 	})
 
-	for attempt := 0; s.ctx.Err() == nil; {
+	for attempt := 0; s.Reading.Err() == nil; {
 		began := time.Now()
-		err := s.member.Consume(s.ctx, []string{s.topic}, &handler{s})
+		err := s.member.Consume(s.Reading, []string{s.topic}, &handler{s})
 		s.left()
 		switch {
-		case s.ctx.Err() != nil:
+		case s.Reading.Err() != nil:
 		case err != nil && fatal(err):
-			s.fail(err)
-			s.stop()
+			s.Fail(fmt.Errorf("kafka: %s (%s): %w", s.topic, s.group, err))
+			s.Stop()
 		case err != nil:
 			s.markDown(err)
 			attempt++
-			sleep(s.ctx, s.reconnect.Delay(attempt))
+			pipeline.Sleep(s.Reading, s.reconnect.Delay(attempt))
 		case time.Since(began) < time.Second:
 			// A rebalance ends a session, and several may follow each other quickly. A session that
 			// always ends at once (a claim that can't be read) must not spin.
 			if attempt++; attempt > 3 {
-				sleep(s.ctx, s.reconnect.Delay(attempt-3))
+				pipeline.Sleep(s.Reading, s.reconnect.Delay(attempt-3))
 			}
 		default:
 			attempt = 0
@@ -305,32 +220,12 @@ func (s *subscription) run() {
 	}
 	s.shut() // closes the group, and with it the channel of errors
 	helpers.Wait()
-	close(s.out)
-	close(s.ended)
-}
-
-// enter takes a place under MaxInFlight; leave releases it.
-func (s *subscription) enter(ctx context.Context) bool {
-	if s.inFlight == nil {
-		return true
-	}
-	select {
-	case s.inFlight <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (s *subscription) leave() {
-	if s.inFlight != nil {
-		<-s.inFlight
-	}
+	return nil
 }
 
 // markDown logs the first of several consecutive errors.
 func (s *subscription) markDown(err error) {
-	if s.ctx.Err() != nil {
+	if s.Reading.Err() != nil {
 		return
 	}
 	s.mu.Lock()
@@ -381,7 +276,7 @@ func (s *subscription) left() {
 func (s *subscription) notJoined() (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.subscribed || s.leftAt.IsZero() || s.ctx.Err() != nil {
+	if s.leftAt.IsZero() || s.Reading.Err() != nil {
 		return 0, nil
 	}
 	return time.Since(s.leftAt), s.why
@@ -420,7 +315,7 @@ func (s *subscription) live() []*claim {
 
 // watchHeads logs, once each, the records that hold back many others.
 func (s *subscription) watchHeads() {
-	pipeline.Every(s.ctx, max(s.headAfter/4, time.Millisecond), func(context.Context) {
+	pipeline.Every(s.Reading, max(s.headAfter/4, time.Millisecond), func(context.Context) {
 		for _, c := range s.live() {
 			c.warnHead(s.headAfter)
 		}

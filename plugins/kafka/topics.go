@@ -9,6 +9,8 @@ import (
 
 	"github.com/IBM/sarama"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // ensure creates the missing ones of topics and returns when all can be used. It remembers the
@@ -53,7 +55,7 @@ func (c *connection) makeReady(topic string) error {
 			return nil
 		}
 		// A broker is unavailable, or it learns of a new topic later than the one that created it.
-		if !sleep(ctx, min(time.Duration(attempt)*10*time.Millisecond, 250*time.Millisecond)) {
+		if !pipeline.Sleep(ctx, min(time.Duration(attempt)*10*time.Millisecond, 250*time.Millisecond)) {
 			return errors.Join(ctx.Err(), err)
 		}
 	}

@@ -112,7 +112,7 @@ func (p *waitingClient) GetOffset(topic string, partition int32, at int64) (int6
 func (p *waitingClient) pause(session context.Context, partition int32, d time.Duration) bool {
 	ctx, cancel := p.owned.during(session, partition)
 	defer cancel()
-	return sleep(ctx, d)
+	return pipeline.Sleep(ctx, d)
 }
 
 // Coordinator implements sarama.Client.

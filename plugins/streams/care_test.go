@@ -402,7 +402,7 @@ func TestOpenRefusesWhatItCannotKeep(t *testing.T) {
 	_, err = in.Source().Open(t.Context(), pipeline.Flow{})
 	require.ErrorContains(t, err, "open already")
 	_, err = in.sub.Subscribe(t.Context(), "")
-	require.ErrorContains(t, err, "subscribed already")
+	require.ErrorContains(t, err, "started or stopped before")
 	in.close()
 	sub, err := in.Source().Open(t.Context(), pipeline.Flow{})
 	require.NoError(t, err, "after a drain it can be opened again")

@@ -20,14 +20,13 @@ const reactivateAfter = 2
 // visitBatch is how many streams one pipeline visits, bounded by callTimeout.
 const visitBatch = 100
 
-// controlLoop runs reconcile every Config.ReconcileInterval and after Refresh, until the life ends.
+// controlLoop runs reconcile every Config.ReconcileInterval and after Refresh, until Reading ends.
 func (s *subscription) controlLoop() {
-	defer close(s.kept)
 	timer := time.NewTimer(s.m.config().ReconcileInterval)
 	defer timer.Stop()
 	for {
 		select {
-		case <-s.life.Done():
+		case <-s.Reading.Done():
 			return
 		case <-s.m.refresh:
 		case <-timer.C:
@@ -41,11 +40,11 @@ func (s *subscription) controlLoop() {
 // for nothing that a slow handler could delay: starts and stops run in goroutines, one per stream.
 func (s *subscription) reconcile() {
 	s.reap()
-	ctx, cancel := context.WithTimeout(s.life, callTimeout)
+	ctx, cancel := context.WithTimeout(s.Reading, callTimeout)
 	active, err := s.m.active.get(ctx)
 	cancel()
 	if err != nil {
-		if s.life.Err() == nil {
+		if s.Reading.Err() == nil {
 			s.m.metrics.failed(s.m.kind.Type, "active")
 			s.m.log.Warn("active set could not be read, running streams go on", pipeline.Err(err))
 		}
@@ -69,7 +68,7 @@ func (s *subscription) reconcile() {
 }
 
 // begin runs f under the lock of id in a goroutine. During another start or stop of id it does
-// nothing: the next round tries again. f must end when the life ends. Its own timeouts and that of
+// nothing: the next round tries again. f must end when Reading ends. Its own timeouts and that of
 // the drain bound it.
 func (s *subscription) begin(id int64, f func(context.Context)) {
 	unlock := s.locks.tryLock(id)
@@ -86,7 +85,7 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 	select {
 	case s.starts <- struct{}{}:
 		defer func() { <-s.starts }()
-	case <-s.life.Done():
+	case <-s.Reading.Done():
 		return
 	}
 	err := s.startLocked(ctx, a)
@@ -94,7 +93,7 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 	if errors.Is(err, ErrForeign) || errors.Is(err, ErrRefused) {
 		s.reportBlocked(ctx, a.ID)
 	}
-	if err != nil && !errors.Is(err, ErrForeign) && s.life.Err() == nil {
+	if err != nil && !errors.Is(err, ErrForeign) && s.Reading.Err() == nil {
 		s.m.metrics.failed(s.m.kind.Type, "start")
 		s.m.sampler.Warn(s.m.log, "stream not started, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(a.ID)), pipeline.Err(err))
 	}
@@ -104,7 +103,7 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 func (s *subscription) reportBlocked(ctx context.Context, id int64) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := s.m.blocked(ctx, id); err != nil && s.life.Err() == nil {
+	if err := s.m.blocked(ctx, id); err != nil && s.Reading.Err() == nil {
 		s.m.sampler.Warn(s.m.log, "a stream that can't be used was not reported, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(id)), pipeline.Err(err))
 	}
 }
@@ -126,7 +125,7 @@ func (s *subscription) visitAll(wanted map[int64]Activation) {
 	var found redis.Delays
 	var failed int
 	var first error
-	for len(list) > 0 && s.life.Err() == nil {
+	for len(list) > 0 && s.Reading.Err() == nil {
 		n := min(len(list), visitBatch)
 		part := list[:n]
 		list = list[n:]
@@ -135,7 +134,7 @@ func (s *subscription) visitAll(wanted map[int64]Activation) {
 			keys[i] = []string{r.stream, MetaKey(r.stream)}
 			args[i] = append(s.m.args(r.id), s.m.statusField(), s.status(r))
 		}
-		ctx, cancel := context.WithTimeout(s.life, callTimeout)
+		ctx, cancel := context.WithTimeout(s.Reading, callTimeout)
 		cmds := runAll(ctx, s.m.client(), s.m.scripts.visit, keys, args)
 		unanswered := 0
 		late := ctx.Err() != nil
@@ -176,7 +175,7 @@ func (s *subscription) visitAll(wanted map[int64]Activation) {
 		}
 	}
 	s.m.delayed(&found)
-	if first != nil && s.life.Err() == nil {
+	if first != nil && s.Reading.Err() == nil {
 		s.m.metrics.failed(s.m.kind.Type, "visit")
 		s.m.log.Warn("streams could not be visited", slog.Int("streams", failed), pipeline.Err(first))
 	}

@@ -149,7 +149,7 @@ func TestARoundStopsWhenRedisIsAway(t *testing.T) {
 	in := newInstance(t, s, "a", newActiveSet(), still())
 	h := &hook{}
 	in.client.AddHook(h)
-	sub := &subscription{m: in.Manager, life: t.Context(), running: map[int64]*running{}}
+	sub := &subscription{m: in.Manager, Life: pipeline.NewLife(0, nil), running: map[int64]*running{}}
 	for id := range int64(3*visitBatch + 1) {
 		sub.running[id+1] = &running{id: id + 1, stream: in.kind.Stream(id + 1), group: in.kind.Group(id + 1)}
 	}

@@ -50,7 +50,7 @@ func (s *subscription) start(ctx context.Context, a Activation) error {
 
 // startLocked needs the lock of a.ID.
 func (s *subscription) startLocked(ctx context.Context, a Activation) error {
-	if s.life.Err() != nil {
+	if s.Reading.Err() != nil {
 		return ErrNotOpen
 	}
 	if r := s.get(a.ID); r != nil {
@@ -66,7 +66,7 @@ func (s *subscription) startLocked(ctx context.Context, a Activation) error {
 	r := s.newRunning(a)
 	s.m.inFlight.watch(r.stream, true)
 	s.mu.Lock()
-	if s.draining {
+	if s.Reading.Err() != nil {
 		s.mu.Unlock()
 		s.m.inFlight.watch(r.stream, false)
 		return ErrNotOpen

@@ -36,26 +36,21 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 	if m.sub != nil {
 		return nil, errors.New("streams: the source is open already")
 	}
-	life, end := context.WithCancel(context.Background())
-	work, endWork := context.WithCancel(context.Background())
 	sub := &subscription{
-		m: m, flow: f, life: life, end: end, work: work, endWork: endWork,
-		entries:  make(chan *message.Message),
-		kept:     make(chan struct{}),
-		closed:   make(chan struct{}),
-		quit:     make(chan struct{}),
+		m: m, flow: f,
 		starts:   make(chan struct{}, parallelStarts),
 		running:  map[int64]*running{},
 		cleanups: map[int64]struct{}{},
 		foreign:  map[int64]struct{}{},
 		locks:    keyedMutex{m: map[int64]*keyLock{}},
 	}
-	sub.out = sub.entries
+	sub.Life = pipeline.NewLife(m.config().StopTimeout, sub.run)
+	sub.work, sub.endWork = context.WithCancel(context.Background())
+	sub.entries = sub.Out
 	if f.MaxInFlight > 0 {
-		sub.bound(f.MaxInFlight)
+		sub.entries = make(chan *message.Message)
 	}
 	m.sub = sub
-	go sub.controlLoop()
 	m.Refresh()
 	return sub, nil
 }
@@ -66,76 +61,38 @@ const parallelStarts = 16
 // subscription is the opened source: the readers of all streams that run here, and the control loop
 // that starts and stops them.
 type subscription struct {
+	*pipeline.Life
 	m       *Manager
 	flow    pipeline.Flow
-	life    context.Context // ends when draining begins
-	end     context.CancelFunc
 	work    context.Context // of started operations; ends when the time for draining is over
 	endWork context.CancelFunc
+	entries chan *message.Message // where readers put messages: Out, or bounded by MaxInFlight
 
-	entries chan *message.Message // where readers put messages
-	out     chan *message.Message // what Subscribe returned: entries, or bounded by MaxInFlight
-	flowing sync.WaitGroup        // the goroutines of bound
-	quit    chan struct{}         // closed when the readers have ended
-
-	kept   chan struct{}  // closed when the control loop has ended
 	ops    sync.WaitGroup // the operations of the control loop; only it adds
 	starts chan struct{}
 
 	locks keyedMutex // one holder per id: starts and stops of one stream never overlap
 
-	mu         sync.Mutex
-	running    map[int64]*running
-	cleanups   map[int64]struct{} // stopped, but the clean-up script could not be run: tried again
-	foreign    map[int64]struct{} // active here, but of another deployment
-	draining   bool
-	subscribed bool
-	drain      sync.Once
-	closed     chan struct{} // closed when drained, after which drainErr is fixed
-	drainErr   error
+	mu       sync.Mutex
+	running  map[int64]*running
+	cleanups map[int64]struct{} // stopped, but the clean-up script could not be run: tried again
+	foreign  map[int64]struct{} // active here, but of another deployment
 }
 
-// Subscribe returns the channel of all messages. The topic is ignored.
-func (s *subscription) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.subscribed {
-		return nil, errors.New("streams: subscribed already")
-	}
-	s.subscribed = true
-	// Watermill's contract: the channel is closed when ctx ends.
-	context.AfterFunc(ctx, func() { _ = s.Close() })
-	return s.out, nil
-}
-
-// Close drains within Config.StopTimeout.
-func (s *subscription) Close() error { return s.Drain(context.Background()) }
-
-// Drain stops the control loop and all readers, within Config.StopTimeout together. Entries that no
+// run runs the control loop, then stops all readers within Config.StopTimeout. Entries that no
 // handler has started are released. Entries in flight are finished and acked. This instance's
 // readers are removed where they hold nothing. Streams, groups and other instances' readers stay.
-func (s *subscription) Drain(ctx context.Context) error {
-	s.drain.Do(func() { go s.shut() })
-	select {
-	case <-s.closed:
-		return s.drainErr
-	case <-ctx.Done():
-		return ctx.Err()
+func (s *subscription) run(context.Context) error {
+	var bounded sync.WaitGroup
+	if s.flow.MaxInFlight > 0 {
+		bounded.Go(s.bound)
 	}
-}
-
-func (s *subscription) shut() {
-	defer close(s.closed)
+	s.controlLoop()
 	ctx, cancel := context.WithTimeout(context.Background(), s.m.config().StopTimeout)
 	defer cancel()
 	context.AfterFunc(ctx, s.endWork)
-	s.end()
-	<-s.kept
-	s.mu.Lock()
-	s.draining = true // what is being started meanwhile is not
-	s.mu.Unlock()
 
-	readers := s.list()
+	readers := s.list() // no other can start, because Reading has ended
 	errs := make([]error, len(readers))
 	var all sync.WaitGroup
 	for i, r := range readers {
@@ -143,7 +100,6 @@ func (s *subscription) shut() {
 	}
 	all.Wait()
 	s.ops.Wait()
-	s.drainErr = errors.Join(errs...)
 	// A reader that ran out of time is over in a moment too; until then it may be at the channel.
 	for _, r := range readers {
 		<-r.reader.Done()
@@ -152,43 +108,43 @@ func (s *subscription) shut() {
 	s.m.mu.Lock()
 	s.m.sub = nil
 	s.m.mu.Unlock()
-	close(s.quit)
-	close(s.entries)
-	s.flowing.Wait()
+	s.endWork()
+	bounded.Wait()
 	s.m.log.Info("elastic streams drained", slog.Int("streams", len(readers)))
+	return errors.Join(errs...)
 }
 
-// bound puts a bound on the messages in flight between the readers and the channel.
-func (s *subscription) bound(most int) {
-	slots := make(chan struct{}, most)
-	s.out = make(chan *message.Message)
-	s.flowing.Go(func() {
-		defer close(s.out)
-		for {
-			select {
-			case slots <- struct{}{}:
-			case <-s.quit:
-				return
-			}
-			msg, ok := <-s.entries
-			if !ok {
-				return
-			}
-			select {
-			case s.out <- msg:
-			case <-s.quit:
-				return
-			}
-			s.flowing.Go(func() {
-				select {
-				case <-msg.Acked():
-				case <-msg.Nacked():
-				case <-s.quit:
-				}
-				<-slots
-			})
+// bound passes messages from the readers to the channel, at most MaxInFlight at a time.
+func (s *subscription) bound() {
+	slots := make(chan struct{}, s.flow.MaxInFlight)
+	var inFlight sync.WaitGroup
+	defer inFlight.Wait()
+	for {
+		select {
+		case slots <- struct{}{}:
+		case <-s.work.Done():
+			return
 		}
-	})
+		var msg *message.Message
+		select {
+		case msg = <-s.entries:
+		case <-s.work.Done():
+			return
+		}
+		select {
+		case s.Out <- msg:
+		case <-s.work.Done():
+			return
+		}
+		inFlight.Go(func() {
+			select {
+			case <-msg.Acked():
+			case <-msg.Nacked():
+			case <-s.work.Done():
+			}
+			<-slots
+		})
+	}
 }
 
 // gate says whether readers may read.
