@@ -44,7 +44,8 @@ func TestTheCommandsThatAKeptDemoPrints(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var printed output
-	demo := exec.CommandContext(ctx, bin, "demo", "--keep", "--targets", "50", "--data", filepath.Join(t.TempDir(), "demo"))
+	demo := exec.CommandContext(ctx, bin, "demo", "--keep", "--targets", "50")
+	demo.Dir = t.TempDir()
 	demo.Env = append(os.Environ(), "MILLRACE__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0")
 	demo.Stdout, demo.Stderr = &printed, &printed
 	demo.Cancel = func() error { return demo.Process.Signal(os.Interrupt) }
@@ -62,7 +63,9 @@ func TestTheCommandsThatAKeptDemoPrints(t *testing.T) {
 		if len(args) == 0 || args[0] != "millrace" {
 			continue
 		}
-		out, err := exec.CommandContext(ctx, bin, args[1:]...).CombinedOutput()
+		command := exec.CommandContext(ctx, bin, args[1:]...)
+		command.Dir = demo.Dir
+		out, err := command.CombinedOutput()
 		require.NoError(t, err, "%s: %s", line, out)
 		tried++
 	}
@@ -80,4 +83,11 @@ func TestTheCommandsThatAKeptDemoPrints(t *testing.T) {
 		require.FailNow(t, "the demo does not end")
 	}
 	require.Equal(t, app.ExitOK, demo.ProcessState.ExitCode(), printed.String())
+
+	late := exec.Command(bin, "campaign", "list", "--profile", "embedded")
+	late.Dir = demo.Dir
+	out, err := late.CombinedOutput()
+	require.Error(t, err)
+	require.Equal(t, app.ExitUnavailable, late.ProcessState.ExitCode())
+	require.Contains(t, string(out), "no embedded environment is running in "+filepath.Join(demo.Dir, ".millrace"))
 }

@@ -27,6 +27,10 @@ require github.com/millrace-io/millrace v0.0.0
 
 replace github.com/millrace-io/millrace => REPOSITORY
 `,
+	"profiles/lake.yaml": `environment: embedded
+plugins:
+  wheel: {turns: 5}
+`,
 	"profiles/pond.yaml": `plugins:
   kafka: {enabled: false}
   deadletter: {enabled: false}
@@ -44,6 +48,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/kafka"
 )
 
@@ -75,6 +80,7 @@ func main() {
 	k := kafka.New()
 	os.Exit(app.Main(context.Background(), app.Options{
 		Name: "mill", Short: "Grind grain", Profiles: profiles, EnvPrefix: "WATER",
+		Environments: map[string]app.Environment{"embedded": embedded.Environment(nil)},
 		Plugins: []pipeline.Plugin{k, deadletter.New(k, nil), &wheel{}},
 	}))
 }
@@ -121,7 +127,7 @@ func TestAModuleOfItsOwn(t *testing.T) {
 
 	help := in(nil, mill, "--help") + in(nil, mill, "run", "--help")
 	require.Contains(t, help, "Grind grain")
-	require.Contains(t, help, "built-in profile: pond")
+	require.Contains(t, help, "built-in profile: lake, pond")
 	require.Contains(t, help, "WATER_CONFIG")
 	require.NotContains(t, strings.ToLower(help), "millrace")
 	require.NotContains(t, help, "paid")
@@ -129,15 +135,32 @@ func TestAModuleOfItsOwn(t *testing.T) {
 	require.Contains(t, in(nil, mill, "schema"), `"title": "mill settings"`)
 	out, err := start(nil, mill, "validate", "--profile", "production").CombinedOutput()
 	require.Error(t, err)
-	require.Contains(t, string(out), `no profile has the name "production"; there are pond`)
+	require.Contains(t, string(out), `no profile has the name "production"; there are lake, pond`)
 
 	run := start([]string{"WATER__PLUGINS__WHEEL__MILLER=ann", "MILLRACE__PLUGINS__WHEEL__TURNS=4"}, mill, "run", "--profile", "pond")
-	said, err := run.StdoutPipe()
+	stop := started(t, run, "turns 3 for ann\n")
+	stop()
+
+	// The embedded environment serves a binary without Redis and without promotions.
+	run = start([]string{"WATER__PLUGINS__WHEEL__MILLER=ben"}, mill, "run", "--profile", "lake")
+	stop = started(t, run, "turns 5 for ben\n")
+	require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, ".mill", "running.json")); return err == nil },
+		time.Minute, 10*time.Millisecond)
+	require.Contains(t, in(nil, mill, "deadletter", "list", "--profile", "lake"), "No dead letters.")
+	stop()
+}
+
+// started starts the command and waits until it has written the line. stop stops it.
+func started(t *testing.T, run *exec.Cmd, line string) (stop func()) {
+	t.Helper()
+	written, err := run.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, run.Start())
-	line, err := bufio.NewReader(said).ReadString('\n')
+	first, err := bufio.NewReader(written).ReadString('\n')
 	require.NoError(t, err)
-	require.Equal(t, "turns 3 for ann\n", line)
-	require.NoError(t, run.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, run.Wait())
+	require.Equal(t, line, first)
+	return func() {
+		require.NoError(t, run.Process.Signal(syscall.SIGTERM))
+		require.NoError(t, run.Wait())
+	}
 }

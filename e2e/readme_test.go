@@ -97,13 +97,16 @@ func TestTheCommandsOfTheReadme(t *testing.T) {
 // an empty environment.
 func asksTheServiceNamed(t *testing.T) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "millrace.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("profile: embedded\ndata_dir: "+t.TempDir()+"\n"), 0o600))
+	dir := t.TempDir()
+	file := filepath.Join(dir, "millrace.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("profile: embedded\ndata_dir: "+dir+"\n"), 0o600))
 	for _, asked := range [][]string{{"migrate"}, {"campaign", "status"}, {"unknown", "list"}, {"deadletter", "list"}} {
 		cmd := exec.Command(binary(t), asked...)
 		cmd.Env = append(os.Environ(), "MILLRACE_CONFIG="+file)
 		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%v: %s", asked, out)
+		require.Error(t, err, "%s", out)
+		require.Equal(t, 3, cmd.ProcessState.ExitCode())
+		require.Contains(t, string(out), "no embedded environment is running in "+dir)
 		forgotten := exec.Command(binary(t), asked...)
 		out, err = forgotten.CombinedOutput()
 		require.Error(t, err, "%s", out)

@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
-	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/streams"
@@ -35,7 +34,17 @@ func (p *Plugin) commandSettings() cli.Settings {
 func (p *Plugin) connections() cli.Connections {
 	return cli.Connections{
 		KafkaBrokers: p.kafka.Settings().(*kafka.Config).Brokers, RedisAddrs: p.redis.Settings().(*redis.Config).Addrs,
-		LedgerDSN: p.config.Ledger.DSN.Reveal(), DeadLetterDSN: p.dead.Settings().(*deadletter.Config).Store.DSN.Reveal(),
+	}
+}
+
+// Reach implements app.Reachable: commands use the simulated Money API of this process.
+func (p *Plugin) Reach() map[string]any {
+	if p.run.simulator == nil {
+		return nil
+	}
+	return map[string]any{
+		"plugins.promotion.money_api.url":               p.run.simulator.URL(),
+		"plugins.promotion.money_api.simulator.enabled": false,
 	}
 }
 

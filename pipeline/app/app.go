@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"os/signal"
 	"regexp"
@@ -64,11 +63,6 @@ type Options struct {
 type Tracer interface {
 	Tracing(ctx context.Context, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error)
 }
-
-// Environment starts servers inside the process, in dataDir (empty: in memory only), and returns
-// the settings that lead the plugins to them, dotted path to value. stop is called after everything
-// else has ended; it may be nil.
-type Environment func(ctx context.Context, dataDir string, log *slog.Logger) (overrides map[string]any, stop func(context.Context) error, err error)
 
 // Commander is implemented by a plugin that has commands. Commands is called once, before any
 // settings are read: the commands themselves call Host.Load, Host.Run or Host.Services.

@@ -3,9 +3,13 @@ package app_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
@@ -18,13 +22,13 @@ import (
 
 func TestEnvironmentIsStartedFirstAndStoppedLast(t *testing.T) {
 	t.Parallel()
-	p := newToy()
+	p, dir := newToy(), t.TempDir()
 	o := options(p, "run", "--profile", "embedded")
-	o.Environ = []string{"MILL__DATA_DIR=here", "MILL__PLUGINS__TOY__GREETING=env"}
+	o.Environ = []string{"MILL__DATA_DIR=" + dir, "MILL__PLUGINS__TOY__GREETING=env"}
 	o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(_ context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
 		require.NotNil(t, log)
 		p.order.add("servers in " + dir)
-		return map[string]any{"plugins.toy.greeting": "servers"}, func(context.Context) error {
+		return map[string]any{"plugins.toy.greeting": "servers", "plugins.another.address": "nowhere"}, func(context.Context) error {
 			p.order.add("servers stopped")
 			return nil
 		}, nil
@@ -35,7 +39,7 @@ func TestEnvironmentIsStartedFirstAndStoppedLast(t *testing.T) {
 	require.Equal(t, "servers world", await(t, p.handled), "the addresses of the environment win over everything")
 	cancel()
 	require.Zero(t, await(t, done).code)
-	require.Equal(t, []string{"servers in here", "start", "start", "stop", "stop", "servers stopped"}, p.order.all())
+	require.Equal(t, []string{"servers in " + dir, "start", "start", "stop", "stop", "servers stopped"}, p.order.all())
 
 	t.Run("not for wrong settings of the process", func(t *testing.T) {
 		q := newToy()
@@ -66,6 +70,7 @@ func TestEnvironmentIsStartedFirstAndStoppedLast(t *testing.T) {
 		o.DefaultProfile, o.Environments = "embedded", map[string]app.Environment{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
 			return nil, func(context.Context) error { return errors.New("disk full") }, nil
 		}}
+		o.Environ = []string{"MILL__DATA_DIR="} // in memory: there is no running file
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		q := newToy()
@@ -75,6 +80,60 @@ func TestEnvironmentIsStartedFirstAndStoppedLast(t *testing.T) {
 		require.Contains(t, r.stderr, "mill: stop the embedded environment: disk full\n")
 	})
 }
+
+// A command uses the servers of the process that runs in the data folder. It starts none.
+func TestACommandUsesTheRunningEnvironment(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	environments := map[string]app.Environment{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+		return map[string]any{"plugins.toy.greeting": "servers", "plugins.another.address": "nowhere"}, nil, nil
+	}}
+	command := func() result {
+		p := newToy()
+		p.commands = func(h *app.Host) []*cobra.Command {
+			return []*cobra.Command{h.ServiceFlags(&cobra.Command{Use: "read", RunE: func(cmd *cobra.Command, _ []string) error {
+				return h.Services(cmd.Context(), cmd, app.ServicesOptions{}, func(context.Context, *app.Running) error {
+					fmt.Fprintln(h.Out(), p.config.Greeting)
+					return nil
+				})
+			}})}
+		}
+		o := options(p, "read", "--profile", "embedded")
+		o.Environ, o.Environments = []string{"MILL__DATA_DIR=" + dir}, environments
+		return run(t.Context(), o)
+	}
+	absent := result{app.ExitUnavailable, "", "mill: no embedded environment is running in " + dir +
+		"; start one with `mill run` and the same settings, or name others with --config\n"}
+	require.Equal(t, absent, command())
+	require.NoDirExists(t, dir, "the command creates nothing")
+
+	p := reachable{newToy()}
+	o := options(p, "run", "--profile", "embedded")
+	o.Environ, o.Environments = []string{"MILL__DATA_DIR=" + dir}, environments
+	ctx, cancel := context.WithCancel(t.Context())
+	done := start(ctx, o)
+	file := filepath.Join(dir, "running.json")
+	require.Eventually(t, func() bool { _, err := os.Stat(file); return err == nil }, 10*time.Second, 10*time.Millisecond)
+	require.Equal(t, result{app.ExitOK, "a plugin\n", ""}, command())
+	left, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Contains(t, string(left), fmt.Sprintf(`"pid": %d`, os.Getpid()))
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Zero(t, info.Mode().Perm()&0o077, "the addresses are the owner's only")
+	cancel()
+	require.Zero(t, await(t, done).code)
+	require.NoFileExists(t, file)
+	require.Equal(t, absent, command())
+
+	require.NoError(t, os.WriteFile(file, left, 0o600))
+	require.Equal(t, absent, command(), "the file of a killed process")
+}
+
+// reachable has a server inside the process.
+type reachable struct{ *toy }
+
+func (reachable) Reach() map[string]any { return map[string]any{"plugins.toy.greeting": "a plugin"} }
 
 func TestTracing(t *testing.T) {
 	t.Parallel()

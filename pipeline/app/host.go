@@ -18,6 +18,11 @@ type Host struct {
 // Name returns the name of the binary.
 func (h *Host) Name() string { return h.o.Name }
 
+// Variable returns the name of the environment variable that is the setting at path.
+func (h *Host) Variable(path string) string {
+	return h.o.EnvPrefix + "__" + strings.ToUpper(strings.ReplaceAll(path, ".", "__"))
+}
+
 // examples returns the Example of a command: lines with the name of the binary before them.
 func (h *Host) examples(lines ...string) string {
 	return "  " + h.o.Name + " " + strings.Join(lines, "\n  "+h.o.Name+" ")

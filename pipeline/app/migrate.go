@@ -52,7 +52,7 @@ func (h *Host) migrateCommand() *cobra.Command {
 }
 
 func (h *Host) migrate(cmd *cobra.Command, dryRun bool) error {
-	return h.open(cmd.Context(), cmd, nil, func(l *Loaded, tracer trace.TracerProvider) error {
+	return h.open(cmd.Context(), cmd, nil, false, func(l *Loaded, tracer trace.TracerProvider) error {
 		answer := migrated{DryRun: dryRun, Stores: []schemaReport{}}
 		err := h.migrateAll(cmd.Context(), l, env(l, tracer, pipeline.MigrateSchemas), dryRun, func(plugin string, m pipeline.Migration) error {
 			answer.Stores = append(answer.Stores, reportOf(plugin, m))

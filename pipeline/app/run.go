@@ -54,7 +54,7 @@ type RunOptions struct {
 // Without Ready a SIGTERM is a good end. A Ready that returns nil after a signal has the last word;
 // when it returns the error of its context, Main exits with 130.
 func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error {
-	return h.open(ctx, cmd, o.Overrides, func(l *Loaded, tracer trace.TracerProvider) error {
+	return h.open(ctx, cmd, o.Overrides, true, func(l *Loaded, tracer trace.TracerProvider) error {
 		schemas := pipeline.RequireSchemas
 		if l.Settings.Migrate {
 			schemas = pipeline.MigrateSchemas
@@ -79,6 +79,11 @@ func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error 
 		}
 		err = live(ctx, rt, rt.Start, l, func(ctx context.Context) error {
 			h.announce(ctx, l.Logger, l.Plugins)
+			remove, err := publishAddresses(ctx, l)
+			if err != nil {
+				return err
+			}
+			defer remove()
 			return work(ctx, &Running{*l, reg})
 		})
 		l.Logger.InfoContext(ctx, "stopped")
@@ -105,10 +110,11 @@ type ServicesOptions struct {
 }
 
 // Services starts some services without any route, calls do and stops them again: for commands that
-// need clients but consume nothing. Settings are read and the environment is started as for Run.
-// Schemas of stores are not migrated: one that does not fit the binary ends the start.
+// need clients but consume nothing. It starts no environment: it uses that of the process that runs
+// in the data folder. Schemas of stores are not migrated: one that does not fit the binary ends the
+// start.
 func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptions, do func(context.Context, *Running) error) error {
-	return h.open(ctx, cmd, o.Overrides, func(l *Loaded, tracer trace.TracerProvider) error {
+	return h.open(ctx, cmd, o.Overrides, false, func(l *Loaded, tracer trace.TracerProvider) error {
 		var plugins []pipeline.Plugin
 		missing := slices.Clone(o.Plugins)
 		for _, p := range l.Plugins {
@@ -148,9 +154,9 @@ func env(l *Loaded, tracer trace.TracerProvider, schemas pipeline.SchemaPolicy) 
 	return pipeline.Env{Instance: l.Settings.instance(), InstanceConfigured: l.Settings.InstanceID != "", Logger: l.Logger, Tracer: tracer, Schemas: schemas}
 }
 
-// open reads the settings, starts the environment and the tracing around do, and stops them after
-// it.
-func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[string]any, do func(*Loaded, trace.TracerProvider) error) (err error) {
+// open reads the settings, connects to the environment or starts it, and starts the tracing. It
+// stops what it started after do.
+func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[string]any, start bool, do func(*Loaded, trace.TracerProvider) error) (err error) {
 	first, err := h.decode(cmd, overrides)
 	if err != nil {
 		if first != nil {
@@ -163,7 +169,7 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 	if err := place(first.Document, "", first.Settings.validate(h.o.Environments)); err != nil {
 		return err
 	}
-	addresses, stopServers, err := h.startEnvironment(ctx, first)
+	addresses, stopServers, err := h.connect(ctx, first, start)
 	if err != nil {
 		return err
 	}
@@ -178,6 +184,7 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 	if err != nil {
 		return err
 	}
+	l.addresses = addresses
 	l.Logger.DebugContext(ctx, "settings read", slog.Any("layers", l.Document.Layers()), slog.String("environment", l.Settings.Environment))
 	tracer, flush, err := startTracing(ctx, l)
 	if err != nil {
@@ -187,41 +194,6 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 	ballast := gcBallast()
 	defer runtime.KeepAlive(ballast)
 	return do(l, tracer)
-}
-
-// startEnvironment starts the servers of the environment that the settings name, if it has any.
-func (h *Host) startEnvironment(ctx context.Context, l *Loaded) (addresses map[string]any, stop func() error, err error) {
-	nothing := func() error { return nil }
-	s := l.Settings
-	start := h.o.Environments[s.Environment]
-	if start == nil {
-		return nil, nothing, nil
-	}
-	warnNotReal(ctx, l.Logger, s.Environment)
-	startCtx, cancel := context.WithTimeout(ctx, s.StartTimeout)
-	defer cancel()
-	addresses, stopServers, err := start(startCtx, s.DataDir, l.Logger)
-	if err != nil {
-		return nil, nil, &unavailableError{fmt.Errorf("start the %s environment: %w", s.Environment, err)}
-	}
-	if stopServers == nil {
-		return addresses, nothing, nil
-	}
-	return addresses, func() error {
-		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.StopTimeout)
-		defer cancel()
-		if err := stopServers(stopCtx); err != nil {
-			return fmt.Errorf("stop the %s environment: %w", s.Environment, err)
-		}
-		return nil
-	}, nil
-}
-
-// warnNotReal logs, whatever the level of the log is, that the servers are toys.
-func warnNotReal(ctx context.Context, log *slog.Logger, environment string) {
-	line := slog.NewRecord(time.Now(), slog.LevelWarn, "nothing in this environment is real: its servers are inside this process and end with it", 0)
-	line.AddAttrs(slog.String("environment", environment))
-	_ = log.Handler().Handle(ctx, line) // as with every log line, there is nowhere to report that it failed
 }
 
 // startTracing returns the tracer provider, nil without one, and what flushes it.

@@ -140,6 +140,8 @@ type Loaded struct {
 	Logger   *slog.Logger      // as the settings want it
 	Plugins  []pipeline.Plugin // those of the binary that are enabled, in their order
 	Disabled []string          // the names of the others; their settings are not validated
+
+	addresses map[string]any // of the environment; nil without one
 }
 
 // SettingsFlags adds --config and --profile to a command and those below it, and returns the

@@ -7,8 +7,20 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/embedded"
 )
+
+// ExampleEnvironment gives a binary the value embedded of its setting environment.
+func ExampleEnvironment() {
+	app.Main(context.Background(), app.Options{
+		Name: "mill", Args: []string{"validate"}, Environ: []string{"MILL__ENVIRONMENT=embedded"},
+		Environments: map[string]app.Environment{"embedded": embedded.Environment(map[string]string{
+			"plugins.orders.dsn": "sqlite:{dir}/orders.db", // in the data folder
+		})},
+	})
+	// Output: The settings are valid (environment).
+}
 
 // Example starts the servers in a folder, talks to its Redis, and stops it.
 func Example() {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
+	"github.com/gofrs/flock"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 )
@@ -23,7 +24,7 @@ type Servers struct {
 	kafkaAddrs []string
 	redis      *miniredis.Miniredis
 	redisAddr  string
-	unlock     func()
+	lock       *flock.Flock // of the data folder; nil without one
 
 	stop    sync.Once
 	stopped chan struct{} // closed when everything has ended
@@ -45,7 +46,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Servers, error) 
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Servers{unlock: func() {}, stopped: make(chan struct{})}
+	s := &Servers{stopped: make(chan struct{})}
 	if err := s.start(cfg, log.With("component", "embedded")); err != nil {
 		s.close()
 		return nil, fmt.Errorf("embedded: %w", err)
@@ -55,11 +56,17 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Servers, error) 
 
 func (s *Servers) start(cfg Config, log *slog.Logger) error {
 	if cfg.Dir != "" {
-		unlock, err := lock(cfg.Dir)
-		if err != nil {
+		if err := makeDir(cfg.Dir); err != nil {
 			return err
 		}
-		s.unlock = unlock
+		s.lock = flock.New(filepath.Join(cfg.Dir, "lock"), flock.SetPermissions(0o600))
+		locked, err := s.lock.TryLock()
+		if err == nil && !locked {
+			err = ErrDirInUse
+		}
+		if err != nil {
+			return fmt.Errorf("data folder %s: %w", cfg.Dir, err)
+		}
 	}
 	if err := s.startKafka(cfg, log); err != nil {
 		return fmt.Errorf("kafka: %w", err)
@@ -156,7 +163,9 @@ func (s *Servers) close() {
 	if s.kafka != nil {
 		s.kafka.Close()
 	}
-	s.unlock()
+	if s.lock != nil {
+		_ = s.lock.Close()
+	}
 }
 
 // ErrDirInUse means that another process lives in the folder. Stop it, or choose another folder.

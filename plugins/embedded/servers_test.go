@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/embedded"
 )
 
-// childDir tells a second process of this test binary to live in that folder until it is killed.
+// childDir makes a second process of this test binary run servers in that folder.
 const childDir = "MILLRACE_EMBEDDED_CHILD_DIR"
 
 func TestMain(m *testing.M) {

@@ -58,7 +58,7 @@ charged each paid one once.`,
 	flags.IntVar(&f.concurrency, "concurrency", 32, "calls in flight per stream")
 	flags.BoolVar(&f.keep, "keep", false, "keep running after the report, until Ctrl-C")
 	flags.BoolVar(&f.verbose, "verbose", false, "show the log")
-	flags.StringVar(&f.data, "data", "", "`folder` of the embedded environment; default: a temporary one")
+	flags.StringVar(&f.data, "data", "", "`folder` of the embedded environment; default: a temporary one, with --keep that of the settings")
 	return cmd
 }
 
@@ -83,8 +83,7 @@ func (f demoFlags) validate() error {
 // overrides are the settings that the flags set.
 func (f demoFlags) overrides(dataDir string) map[string]any {
 	set := map[string]any{
-		"data_dir":                         dataDir,
-		"plugins.promotion.stream.enabled": true,
+		"plugins.promotion.stream.enabled":                    true,
 		"plugins.promotion.stream.min_consumers_per_instance": f.concurrency,
 		"plugins.promotion.stream.max_consumers_per_instance": f.concurrency,
 		"plugins.promotion.money_api.simulator.enabled":       true,
@@ -92,6 +91,9 @@ func (f demoFlags) overrides(dataDir string) map[string]any {
 		"plugins.promotion.money_api.simulator.fail_rate":     f.failRate,
 		"plugins.promotion.money_api.simulator.timeout_rate":  f.timeoutRate,
 		"plugins.promotion.money_api.simulator.seed":          f.seed,
+	}
+	if dataDir != "" {
+		set["data_dir"] = dataDir
 	}
 	if !f.keep {
 		// the process ends before a scrape, and the port may be in use
@@ -117,7 +119,7 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 		defer remove()
 	}
 	dir := f.data
-	if dir == "" {
+	if dir == "" && !f.keep {
 		var err error
 		if dir, err = os.MkdirTemp("", "millrace-demo-"); err != nil {
 			return fmt.Errorf("demo: %w", err)
@@ -127,7 +129,7 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 	return c.h.Run(cmd.Context(), cmd, app.RunOptions{
 		Overrides: f.overrides(dir),
 		Ready: func(ctx context.Context, running *app.Running) error {
-			show := demoOutput{h: c.h, cmd: cmd, flags: f, running: running, dir: dir}
+			show := demoOutput{h: c.h, cmd: cmd, flags: f, running: running}
 			report, err := c.runCampaign(ctx, show, source)
 			if err != nil {
 				return withExitCode(err)
@@ -249,7 +251,6 @@ type demoOutput struct {
 	cmd     *cobra.Command
 	flags   demoFlags
 	running *app.Running
-	dir     string
 }
 
 func (d demoOutput) line(format string, args ...any) { fmt.Fprintf(d.h.Err(), format+"\n", args...) }

@@ -1,0 +1,162 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Environment starts servers inside the process, with their files in dataDir (empty: in memory
+// only). It returns the settings that lead plugins to the servers, dotted path to value. Settings
+// of plugins that the binary lacks are ignored. stop is called after everything else has ended; it
+// may be nil.
+type Environment func(ctx context.Context, dataDir string, log *slog.Logger) (overrides map[string]any, stop func(context.Context) error, err error)
+
+// Reachable is implemented by a plugin with servers inside the process, which commands use.
+type Reachable interface {
+	// Reach returns the settings that lead a command to them, dotted path to value. It is called
+	// after the services were started.
+	Reach() map[string]any
+}
+
+// connect returns the settings that lead to the servers of the environment. With start it starts
+// the servers. Otherwise it finds those of the process that runs in the data folder.
+func (h *Host) connect(ctx context.Context, l *Loaded, start bool) (addresses map[string]any, stop func() error, err error) {
+	stop = func() error { return nil }
+	switch begin := h.o.Environments[l.Settings.Environment]; {
+	case begin == nil:
+		return nil, stop, nil
+	case start:
+		addresses, stop, err = startEnvironment(ctx, l, begin)
+	default:
+		addresses, err = h.runningEnvironment(ctx, l.Settings)
+	}
+	maps.DeleteFunc(addresses, func(path string, _ any) bool {
+		return !slices.ContainsFunc(h.o.Plugins, func(p pipeline.Plugin) bool { return strings.HasPrefix(path, section(p)+".") })
+	})
+	return addresses, stop, err
+}
+
+func startEnvironment(ctx context.Context, l *Loaded, start Environment) (addresses map[string]any, stop func() error, err error) {
+	s := l.Settings
+	warnNotReal(ctx, l.Logger, s.Environment)
+	startCtx, cancel := context.WithTimeout(ctx, s.StartTimeout)
+	defer cancel()
+	addresses, stopServers, err := start(startCtx, s.DataDir, l.Logger)
+	if err != nil {
+		return nil, nil, &unavailableError{fmt.Errorf("start the %s environment: %w", s.Environment, err)}
+	}
+	return addresses, func() error {
+		if stopServers == nil {
+			return nil
+		}
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.StopTimeout)
+		defer cancel()
+		if err := stopServers(stopCtx); err != nil {
+			return fmt.Errorf("stop the %s environment: %w", s.Environment, err)
+		}
+		return nil
+	}, nil
+}
+
+// warnNotReal logs at every level of the log that the servers are not real.
+func warnNotReal(ctx context.Context, log *slog.Logger, environment string) {
+	line := slog.NewRecord(time.Now(), slog.LevelWarn, "nothing in this environment is real: its servers are inside this process and end with it", 0)
+	line.AddAttrs(slog.String("environment", environment))
+	_ = log.Handler().Handle(ctx, line) // there is no place to report that a log line failed
+}
+
+// runningFile leads commands to the process that runs in a data folder. The process holds a lock on
+// runningLock. Without the lock the file is that of a process that was killed.
+const (
+	runningFile = "running.json"
+	runningLock = "running.lock"
+)
+
+type runningProcess struct {
+	PID      int            `json:"pid"`
+	Settings map[string]any `json:"settings"` // dotted path to value
+}
+
+// publishAddresses writes the running file of a process with an environment. remove removes it.
+func publishAddresses(ctx context.Context, l *Loaded) (remove func(), err error) {
+	dir := l.Settings.DataDir
+	if l.addresses == nil || dir == "" {
+		return func() {}, nil
+	}
+	settings := maps.Clone(l.addresses)
+	for _, p := range l.Plugins {
+		if r, ok := p.(Reachable); ok {
+			maps.Copy(settings, r.Reach())
+		}
+	}
+	text, err := json.MarshalIndent(runningProcess{os.Getpid(), settings}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	lock := flock.New(filepath.Join(dir, runningLock), flock.SetPermissions(0o600))
+	// A command holds the lock for a moment.
+	if _, err := lock.TryLockContext(ctx, lockRetry); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	file := filepath.Join(dir, runningFile)
+	err = os.WriteFile(file+".new", append(text, '\n'), 0o600)
+	if err == nil {
+		err = os.Rename(file+".new", file) // a command never reads half of it
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("data folder: %w", err), lock.Close())
+	}
+	return func() {
+		if err := errors.Join(os.Remove(file), lock.Close()); err != nil {
+			l.Logger.WarnContext(ctx, "running file not removed", pipeline.Err(err))
+		}
+	}, nil
+}
+
+const lockRetry = 10 * time.Millisecond
+
+// runningEnvironment returns the addresses in the running file of the data folder.
+func (h *Host) runningEnvironment(ctx context.Context, s Settings) (map[string]any, error) {
+	dir, err := filepath.Abs(s.DataDir)
+	if err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	absent := &unavailableError{fmt.Errorf("no %s environment is running in %s; start one with `%s run` and the same settings, or name others with --config",
+		s.Environment, dir, h.o.Name)}
+	text, err := os.ReadFile(filepath.Join(dir, runningFile))
+	if s.DataDir == "" || errors.Is(err, fs.ErrNotExist) {
+		return nil, absent
+	} else if err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	lock := flock.New(filepath.Join(dir, runningLock), flock.SetPermissions(0o600))
+	free, err := lock.TryRLock()
+	if err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	if free {
+		return nil, errors.Join(absent, lock.Close())
+	}
+	var process runningProcess
+	if err := json.Unmarshal(text, &process); err != nil {
+		return nil, fmt.Errorf("data folder: %s: %w", runningFile, err)
+	}
+	return process.Settings, nil
+}

@@ -1,0 +1,61 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// Environment returns the environment of a binary, for app.Options.Environments: Kafka, Redis, and
+// the settings in files. files has the path of a setting and its value, in which {dir} is the data
+// folder, such as sqlite:{dir}/orders.db. Without an entry in files, dead letters are stored in
+// deadletters.db. Without a data folder the files stay where the settings say.
+//
+// A binary may lack the plugins kafka, redis and deadletter.
+func Environment(files map[string]string) app.Environment {
+	all := map[string]string{"plugins.deadletter.store.dsn": "sqlite:{dir}/deadletters.db"}
+	maps.Copy(all, files)
+	return func(ctx context.Context, dir string, log *slog.Logger) (map[string]any, func(context.Context) error, error) {
+		Private()
+		if dir != "" {
+			var err error
+			if dir, err = filepath.Abs(dir); err != nil { // a command may run in another folder
+				return nil, nil, err
+			}
+		}
+		servers, err := Start(ctx, Config{Dir: dir}, log)
+		if err != nil {
+			return nil, nil, err
+		}
+		overrides := servers.Overrides()
+		for setting, value := range all {
+			if dir == "" {
+				break
+			}
+			value = strings.ReplaceAll(value, "{dir}", dir)
+			if err := protect(strings.TrimPrefix(value, "sqlite:")); err != nil {
+				return nil, nil, errors.Join(err, servers.Stop(ctx))
+			}
+			overrides[setting] = value
+		}
+		return overrides, servers.Stop, nil
+	}
+}
+
+// protect gives a file of an earlier version, and the files that SQLite has next to it, to their
+// owner only.
+func protect(file string) error {
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		if err := os.Chmod(file+suffix, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
