@@ -99,3 +99,11 @@ func TestBackoffStaysInItsBounds(t *testing.T) {
 		require.GreaterOrEqual(t, d, min(longest, max(b.First, time.Nanosecond))*4/5-1)
 	})
 }
+
+func TestAPartialErrorNamesCountsAndTheFirstReason(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("too large")
+	err := &pipeline.PartialError{Failed: map[int]error{1: cause, 2: errors.New("other")}, Size: 3}
+	require.EqualError(t, err, "2 of 3 not published: too large")
+	require.ErrorIs(t, err, cause)
+}

@@ -39,8 +39,8 @@ func (o *office) endLeases() {
 	o.exec(`UPDATE dead_letters SET held_until = $1 WHERE held_until IS NOT NULL`, time.Now().Add(-time.Second))
 }
 
-// waitingLog is the standard error of a command. waits is closed when the command says that it waits
-// for another replay.
+// waitingLog is the standard error of a command. waits is closed when the command says that it
+// waits for another replay.
 type waitingLog struct {
 	bytes.Buffer
 	waits chan struct{}

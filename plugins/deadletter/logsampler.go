@@ -3,7 +3,6 @@ package deadletter
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -28,8 +27,7 @@ type logSampler struct {
 	plugin  *Plugin
 	sampler *pipeline.Sampler[groupKey, store.DeadLetter]
 
-	end  context.CancelFunc
-	done sync.WaitGroup
+	loops pipeline.Loops
 }
 
 // groupKey identifies the dead letters that share a line.
@@ -58,31 +56,16 @@ func (s *logSampler) write(ctx context.Context, lines []pipeline.Sample[groupKey
 
 // Start starts the loop that logs the counted dead letters.
 func (s *logSampler) Start(ctx context.Context) error {
-	ctx, s.end = context.WithCancel(context.WithoutCancel(ctx))
-	s.done.Go(func() {
-		tick := time.NewTicker(logTick)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				s.write(ctx, s.sampler.Due())
-			case <-ctx.Done():
-				return
-			}
-		}
+	return s.loops.Start(ctx, func(ctx context.Context) {
+		pipeline.Every(ctx, logTick, func(ctx context.Context) { s.write(ctx, s.sampler.Due()) })
 	})
-	return nil
 }
 
 // Stop logs the dead letters that are not logged yet.
 func (s *logSampler) Stop(ctx context.Context) error {
-	if s.end != nil {
-		s.end()
-		s.done.Wait()
-		s.end = nil
-	}
+	err := s.loops.Stop(ctx)
 	s.write(ctx, s.sampler.Rest())
-	return nil
+	return err
 }
 
 var _ pipeline.Service = (*logSampler)(nil)

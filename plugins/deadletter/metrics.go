@@ -83,14 +83,8 @@ func (m *metrics) setStored(tallies []store.Tally) {
 
 // countStored updates the metric of waiting dead letters until ctx ends.
 func (p *Plugin) countStored(ctx context.Context, s *store.Store) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for failing := false; ; {
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return
-		}
+	failing := false
+	pipeline.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 		bounded, cancel := context.WithTimeout(ctx, countTimeout)
 		tallies, err := s.Tallies(bounded)
 		cancel()
@@ -100,6 +94,6 @@ func (p *Plugin) countStored(ctx context.Context, s *store.Store) {
 			p.log.WarnContext(ctx, "waiting dead letters can't be counted", slog.String(pipeline.LogComponent, "store"), pipeline.Err(err))
 		}
 		failing = err != nil
-		timer.Reset(countInterval)
-	}
+		return countInterval
+	})
 }

@@ -5,40 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
-
-// PublishError says that some dead letters of a batch are not durable, and that all others are. An
-// outbox keeps the failed ones, behind all others.
-type PublishError struct {
-	// Failed has the reason per failed dead letter, by its index in the batch. It is never empty.
-	Failed map[int]error
-	// Size is the number of dead letters in the batch.
-	Size int
-}
-
-// Error names the counts and the first reason.
-func (e *PublishError) Error() string {
-	noun := "dead letters"
-	if e.Size == 1 {
-		noun = "dead letter"
-	}
-	return fmt.Sprintf("%d of %d %s not published: %v", len(e.Failed), e.Size, noun, e.Unwrap())
-}
-
-// Unwrap returns the reason of the first failed dead letter.
-func (e *PublishError) Unwrap() error {
-	if len(e.Failed) == 0 {
-		return nil
-	}
-	return e.Failed[slices.Min(slices.Collect(maps.Keys(e.Failed)))]
-}
 
 // outgoing is a dead letter on its way to the store and to its topic.
 type outgoing struct {
@@ -51,8 +23,8 @@ type outgoing struct {
 const maxFailuresInARow = 3
 
 // publish makes a batch durable: in the store, then in the topics, one after another in the order
-// of the batch. The error is a *PublishError when the store, if one is configured, has all and some
-// are not in their topics.
+// of the batch. The error is a *pipeline.PartialError when the store, if one is configured, has all
+// and some are not in their topics.
 func (p *Plugin) publish(ctx context.Context, batch []outgoing) error {
 	if err := p.put(ctx, batch); err != nil {
 		return err
@@ -72,7 +44,7 @@ func (p *Plugin) publish(ctx context.Context, batch []outgoing) error {
 	if len(failed) == 0 {
 		return nil
 	}
-	return &PublishError{Failed: failed, Size: len(batch)}
+	return &pipeline.PartialError{Failed: failed, Size: len(batch)}
 }
 
 // put puts a batch into the store, if one is configured.

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
@@ -44,124 +45,95 @@ func (e *Entry) row(plugin string) store.DeadLetter {
 // durable ones. A crash after the publish publishes them again.
 type Outbox interface {
 	// Relay takes up to limit entries and calls publish once; with no entry it does not. publish
-	// returns nil when all are durable, a *PublishError when all but the named ones are, and any
-	// other error when some may be. n is the number of entries that Relay removed or marked. The
-	// error is that of publish, or of the outbox.
+	// returns nil when all are durable, a *pipeline.PartialError when all but the named ones are,
+	// and any other error when some may be. n is the number of entries that Relay removed or
+	// marked. The error is that of publish, or of the outbox.
 	//
-	// After a *PublishError, Relay removes or marks the other entries and moves the named ones
-	// behind all others, so that they do not block them.
+	// After a *pipeline.PartialError, Relay removes or marks the other entries and moves the named
+	// ones behind all others, so that they do not block them.
 	Relay(ctx context.Context, limit int, publish func(ctx context.Context, batch []Entry) error) (n int, err error)
 }
 
 // Relay returns the service that brings the entries of an outbox into the store and their topics,
 // at least once. name is that of the plugin with the ledger; it labels metrics and logs. Register
 // the service after that of the outbox's database: it then starts later and stops earlier. Several
-// instances may relay one outbox.
+// instances may relay one outbox. The service runs once.
 func (p *Plugin) Relay(name string, o Outbox) pipeline.Service {
-	return &relay{plugin: p, name: name, outbox: o, quit: make(chan struct{}), done: make(chan struct{})}
+	r := &relay{plugin: p, name: name, outbox: o,
+		failures: p.metrics.failures.WithLabelValues(name), failing: p.metrics.failing.WithLabelValues(name)}
+	r.work, r.cancel = context.WithCancel(context.Background())
+	return r
 }
 
 type relay struct {
-	plugin *Plugin
-	name   string
-	outbox Outbox
+	plugin   *Plugin
+	name     string
+	outbox   Outbox
+	failures prometheus.Counter
+	failing  prometheus.Gauge
 
-	mu      sync.Mutex // guards started, stopped and cancel
-	started bool
-	stopped bool
-	cancel  context.CancelFunc // cancels the batch in flight
-	quit    chan struct{}      // closed by Stop: no further batch
-	done    chan struct{}      // closed when the loop has ended
+	loops  pipeline.Loops
+	work   context.Context // of the batches: it ends later than the loop
+	cancel context.CancelFunc
+	failed int // consecutive batches
 }
 
-// Start starts the loop. A relay runs once.
+// Start starts the loop.
 func (r *relay) Start(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.started || r.stopped {
-		return fmt.Errorf("relay %s: was started or stopped before", r.name)
-	}
-	r.started = true
-	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	go r.run(ctx)
-	return nil
+	return r.wrap(r.loops.Start(ctx, func(ctx context.Context) { pipeline.Repeat(ctx, 0, r.next) }))
 }
 
 // Stop waits for the batch in flight. When ctx ends first, Stop cancels it: its entries stay in the
 // outbox, and some may be published again.
 func (r *relay) Stop(ctx context.Context) error {
-	r.mu.Lock()
-	if !r.stopped {
-		r.stopped = true
-		close(r.quit)
-	}
-	started, cancel := r.started, r.cancel
-	r.mu.Unlock()
-	if !started {
-		return nil
-	}
-	defer cancel()
-	select {
-	case <-r.done:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("relay %s: %w", r.name, ctx.Err())
-	}
+	defer r.cancel()
+	return r.wrap(r.loops.Stop(ctx))
 }
 
-// run relays until Stop: without a pause while the outbox has entries, otherwise once per interval,
-// and with an increasing delay after failures.
-func (r *relay) run(ctx context.Context) {
-	defer close(r.done)
-	p := r.plugin
-	failures := p.metrics.failures.WithLabelValues(r.name)
-	failing := p.metrics.failing.WithLabelValues(r.name)
-	backoff := pipeline.Backoff{First: p.config.Interval, Max: p.config.MaxBackoff}
-	failed := 0
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-r.quit:
-			return
-		case <-timer.C:
+func (r *relay) wrap(err error) error {
+	if err != nil {
+		return fmt.Errorf("relay %s: %w", r.name, err)
+	}
+	return nil
+}
+
+// next relays a batch and returns the delay before the next one: none while the outbox has entries.
+// The delay increases with each failure.
+func (r *relay) next(ctx context.Context) time.Duration {
+	c := r.plugin.config
+	n, err := r.relayBatch()
+	switch {
+	case r.work.Err() != nil: // Stop cancelled the batch: no failure of the outbox
+	case err != nil:
+		r.failed++
+		r.failures.Inc()
+		r.failing.Set(1)
+		r.logFirst(ctx, err)
+		if n == 0 { // otherwise the failed ones are behind the rest now
+			return pipeline.Backoff{First: c.Interval, Max: c.MaxBackoff}.Delay(r.failed)
 		}
-		n, err := r.relayBatch(ctx)
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return // Stop cancelled the batch: no failure of the outbox
-		case err != nil:
-			failed++
-			failures.Inc()
-			failing.Set(1)
-			r.logFirst(ctx, failed, err)
-			timer.Reset(backoff.Delay(failed))
-			if n > 0 {
-				timer.Reset(0) // some were published; the failed ones are behind the rest now
-			}
-			continue
-		case failed > 0:
-			p.log.InfoContext(ctx, "dead letters are relayed again",
-				slog.String("outbox", r.name), slog.Int("failed_batches", failed))
-			failed = 0
-			failing.Set(0)
+	default:
+		if r.failed > 0 {
+			r.plugin.log.InfoContext(ctx, "dead letters are relayed again",
+				slog.String("outbox", r.name), slog.Int("failed_batches", r.failed))
 		}
-		if n > 0 {
-			timer.Reset(0)
-		} else {
-			timer.Reset(p.config.Interval)
+		r.failed = 0
+		r.failing.Set(0)
+		if n == 0 {
+			return c.Interval
 		}
 	}
+	return 0
 }
 
 // relayBatch relays one batch. A panic of the outbox is an error like any other.
-func (r *relay) relayBatch(ctx context.Context) (n int, err error) {
+func (r *relay) relayBatch() (n int, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	return r.outbox.Relay(ctx, r.plugin.config.BatchSize, func(ctx context.Context, entries []Entry) error {
+	return r.outbox.Relay(r.work, r.plugin.config.BatchSize, func(ctx context.Context, entries []Entry) error {
 		ctx, cancel := context.WithTimeout(ctx, r.plugin.config.PublishTimeout)
 		defer cancel()
 		return r.plugin.publishEntries(ctx, r.name, entries)
@@ -179,12 +151,12 @@ func (p *Plugin) publishEntries(ctx context.Context, plugin string, entries []En
 
 // logFirst logs the first of several consecutive failures. Dead letters that the broker refuses
 // need a person, and are an error. An unavailable broker or database usually does not.
-func (r *relay) logFirst(ctx context.Context, failed int, err error) {
-	if failed > 1 {
+func (r *relay) logFirst(ctx context.Context, err error) {
+	if r.failed > 1 {
 		return
 	}
 	level := slog.LevelWarn
-	var partial *PublishError
+	var partial *pipeline.PartialError
 	if errors.As(err, &partial) && len(partial.Failed) < partial.Size {
 		level = slog.LevelError
 	}

@@ -73,7 +73,7 @@ func (b *box) Relay(ctx context.Context, limit int, publish func(context.Context
 	}
 	batch := slices.Clone(b.entries[:min(limit, len(b.entries))])
 	err := publish(ctx, batch)
-	var partial *PublishError
+	var partial *pipeline.PartialError
 	if err != nil && !errors.As(err, &partial) {
 		return 0, err
 	}
@@ -373,7 +373,7 @@ func TestPublishNamesExactlyWhatIsNotDurable(t *testing.T) {
 		}
 		failed := map[int]error{}
 		if err := New(to, nil).publishEntries(context.Background(), "test", batch); err != nil {
-			var partial *PublishError
+			var partial *pipeline.PartialError
 			require.ErrorAs(t, err, &partial)
 			require.NotEmpty(t, partial.Failed)
 			require.Equal(t, len(batch), partial.Size)

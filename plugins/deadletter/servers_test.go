@@ -51,7 +51,7 @@ func (l *ledger) Relay(ctx context.Context, limit int, publish func(context.Cont
 	}
 	batch := slices.Clone(l.outbox[:min(limit, len(l.outbox))])
 	err := publish(ctx, batch)
-	var partial *deadletter.PublishError
+	var partial *pipeline.PartialError
 	if err != nil && !errors.As(err, &partial) {
 		return 0, err
 	}
@@ -85,8 +85,8 @@ func kafkaServers(t *testing.T) map[string]func(*testing.T) []string {
 	}
 }
 
-// TestRelayOnKafka publishes dead letters through the Kafka plugin and reads them with another client.
-// One is too large for a broker: it is cut.
+// TestRelayOnKafka publishes dead letters through the Kafka plugin and reads them with another
+// client. One is too large for a broker: it is cut.
 func TestRelayOnKafka(t *testing.T) {
 	for name, server := range kafkaServers(t) {
 		t.Run(name, func(t *testing.T) {

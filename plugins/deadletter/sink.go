@@ -34,7 +34,7 @@ func (s *sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 		batch[i] = outgoing{fromMessage(s.topic, m), m}
 	}
 	err := s.plugin.publish(ctx, batch)
-	var failed *PublishError
+	var failed *pipeline.PartialError
 	if errors.As(err, &failed) {
 		return failed.Unwrap()
 	}

@@ -2,8 +2,8 @@ package deadletter
 
 import (
 	"context"
+	"errors"
 	"log/slog"
-	"sync"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -20,9 +20,8 @@ type storeService struct {
 	schemas pipeline.SchemaPolicy
 	count   bool // export the metric of waiting dead letters
 
-	open *store.Store
-	end  context.CancelFunc
-	done sync.WaitGroup
+	open  *store.Store
+	loops pipeline.Loops
 }
 
 // registerStore registers the service of a command.
@@ -46,23 +45,20 @@ func (s *storeService) Start(ctx context.Context) error {
 		return err
 	}
 	p.store.Store(s.open)
-	ctx, s.end = context.WithCancel(context.WithoutCancel(ctx))
-	if s.count {
-		s.done.Go(func() { p.countStored(ctx, s.open) })
+	if !s.count {
+		return nil
 	}
-	return nil
+	return s.loops.Start(ctx, func(ctx context.Context) { p.countStored(ctx, s.open) })
 }
 
 // Stop closes the store.
-func (s *storeService) Stop(context.Context) error {
-	if s.end == nil {
-		return nil
-	}
-	s.end()
-	s.done.Wait()
-	s.end = nil
+func (s *storeService) Stop(ctx context.Context) error {
+	err := s.loops.Stop(ctx)
 	s.plugin.store.Store(nil)
-	return s.open.Close()
+	if s.open == nil {
+		return err
+	}
+	return errors.Join(err, s.open.Close())
 }
 
 // openStore waits for the database, and opens the store when the policy accepts its tables. The

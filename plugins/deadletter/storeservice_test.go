@@ -47,8 +47,8 @@ func (o *office) all() []store.DeadLetter {
 	return list
 }
 
-// Dead letters of a route without a ledger are stored before they are published. A replay that fails
-// again is parked, although it is another record.
+// Dead letters of a route without a ledger are stored before they are published. A replay that
+// fails again is parked, although it is another record.
 func TestADeadLetterOfTheChain(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, o *office) {
@@ -130,7 +130,8 @@ func TestADeadLetterThatIsTooLargeForItsTopic(t *testing.T) {
 	require.True(t, pipeline.IsPermanent(err), "without a store it would be lost: %v", err)
 }
 
-// Without its store nothing is published: a reader of the topic finds each dead letter in the store.
+// Without its store nothing is published: a reader of the topic finds each dead letter in the
+// store.
 func TestTheStoreComesFirst(t *testing.T) {
 	t.Parallel()
 	o := &office{t: t, dsn: "sqlite:" + t.TempDir() + "/letters.db", topics: newTopics()}

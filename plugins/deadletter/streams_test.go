@@ -54,8 +54,8 @@ func (s scans) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// A replayed entry is parked while its handler refuses it. Later the handler gets it with its id, key
-// and headers.
+// A replayed entry is parked while its handler refuses it. Later the handler gets it with its id,
+// key and headers.
 func TestReplayIntoAStream(t *testing.T) {
 	for _, name := range []string{"miniredis", "redis", "valkey"} {
 		t.Run(name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -53,23 +54,11 @@ const sqlClaim = `WITH picked AS MATERIALIZED (
 UPDATE outbox SET claimed_until = $4, tries = tries + 1 WHERE id IN (SELECT id FROM picked)
 RETURNING id, type, promotion_id, target_id, class, error, payload, headers, record_key, origin, handler, attempts, tries, first_failed_at, created_at`
 
-// PartialError is an error of publish that names the failed messages; the others are published.
-type PartialError struct {
-	Failed map[int]error // by index in the batch; never empty
-	Err    error         // the complete error
-}
-
-// Error returns the text of Err.
-func (e *PartialError) Error() string { return e.Err.Error() }
-
-// Unwrap returns Err.
-func (e *PartialError) Unwrap() error { return e.Err }
-
 // Relay publishes up to limit rows of the outbox, oldest first, and returns the number of published
 // rows. Several instances may relay at once: each row is claimed by one. Each row is published at
 // least once.
 //
-// If publish fails without naming the rows (PartialError), they are tried one by one, so that one
+// If publish fails without naming the rows (pipeline.PartialError), they are tried one by one, so that one
 // bad row delays no other. Failed rows stay for later, and their errors are joined in the result.
 func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish func(context.Context, []OutboxMessage) error) (int, error) {
 	claimed, err := l.claim(ctx, kind, limit)
@@ -79,7 +68,7 @@ func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish 
 	work, cancel := context.WithTimeout(ctx, outboxClaimTime/2)
 	defer cancel()
 	err = publish(work, claimed)
-	var partial *PartialError
+	var partial *pipeline.PartialError
 	switch {
 	case err == nil:
 		if err := l.published(ctx, kind, claimed); err != nil {

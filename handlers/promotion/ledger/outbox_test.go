@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // payMany accepts, begins and pays targets 1 to n.
@@ -124,10 +125,10 @@ func TestRelayTrustsAPublisherThatNamesTheRows(t *testing.T) {
 			if len(failed) == 0 {
 				return nil
 			}
-			return &PartialError{Failed: failed, Err: errors.New("some are too large")}
+			return &pipeline.PartialError{Failed: failed, Size: len(ms)}
 		}
 		n, err := l.Relay(t.Context(), OutboxOutcome, 10, publish)
-		require.ErrorContains(t, err, "some are too large")
+		require.ErrorContains(t, err, "2 of 5 not published: too large")
 		require.Equal(t, 3, n)
 		h.advance(time.Hour)
 		n, err = l.Relay(t.Context(), OutboxOutcome, 10, publish)

@@ -2,7 +2,6 @@ package payout
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -37,12 +36,7 @@ func (d DeadLetters) Relay(ctx context.Context, limit int, publish func(context.
 				Origin: m.Origin, Attempts: m.Attempts, FirstFailedAt: m.FirstFailedAt, FailedAt: m.CreatedAt,
 			}
 		}
-		err := publish(ctx, entries)
-		var partial *deadletter.PublishError
-		if errors.As(err, &partial) {
-			return &ledger.PartialError{Failed: partial.Failed, Err: err}
-		}
-		return err
+		return publish(ctx, entries)
 	})
 }
 

@@ -223,8 +223,8 @@ func (b before) Glob(pattern string) ([]string, error) {
 	return slices.DeleteFunc(list, func(name string) bool { return name[strings.LastIndexByte(name, '/')+1:] > b.last }), err
 }
 
-// A replay of a version without leases is running during the upgrade. It gets no further dead letter.
-// The one that it works on is leased until it must be over.
+// A replay of a version without leases is running during the upgrade. It gets no further dead
+// letter. The one that it works on is leased until it must be over.
 func TestAVersionWithoutLeasesIsExcluded(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {

@@ -141,8 +141,8 @@ type Action struct {
 	Who        string    `json:"who,omitempty"`
 	Why        string    `json:"why,omitempty"`
 	At         time.Time `json:"at"`
-	// Outcome of a replay is OutcomeStarted (it has not finished), replayed, already, refused or failed.
-	// Otherwise it is the state of the dead letter after the action.
+	// Outcome of a replay is OutcomeStarted (it has not finished), replayed, already, refused or
+	// failed. Otherwise it is the state of the dead letter after the action.
 	Outcome string `json:"outcome"`
 	Detail  string `json:"detail,omitempty"`
 }

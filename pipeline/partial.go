@@ -1,0 +1,26 @@
+package pipeline
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// PartialError says that some messages of an outbox are not published, and that all others are. The
+// outbox keeps the failed ones, behind all others.
+type PartialError struct {
+	// Failed has the reason per failed message, by its index in the batch. It is never empty.
+	Failed map[int]error
+	// Size is the number of messages in the batch.
+	Size int
+}
+
+// Error names the counts and the first reason.
+func (e *PartialError) Error() string {
+	return fmt.Sprintf("%d of %d not published: %v", len(e.Failed), e.Size, e.Unwrap())
+}
+
+// Unwrap returns the reason of the first failed message.
+func (e *PartialError) Unwrap() error {
+	return e.Failed[slices.Min(slices.Collect(maps.Keys(e.Failed)))]
+}
