@@ -144,7 +144,7 @@ func (s server) hold(t testing.TB, st Stream, consumer string, n int) (ids []str
 // giveBack makes what consumer holds idle for minIdle at once. With a minIdle that the test doesn't
 // live to see, nothing else becomes idle meanwhile, however slow the machine is.
 func (s server) giveBack(t testing.TB, st Stream, consumer string, minIdle time.Duration, ids []string) {
-	n, err := poll.Release(t.Context(), s.client, st.Name, st.Group, consumer, minIdle, ids...)
+	n, err := poll.Consumer{Client: s.client, Stream: st.Name, Group: st.Group, Name: consumer}.Release(t.Context(), minIdle, ids...)
 	require.NoError(t, err)
 	require.Equal(t, len(ids), n)
 }

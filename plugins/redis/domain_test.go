@@ -158,7 +158,7 @@ func TestDomainSlots(t *testing.T) {
 				require.NoError(t, err)
 				var slots []int
 				for _, shard := range p.Domain(d.Prefix).Reading() {
-					slots = append(slots, shard.Reader.Stats().Slots)
+					slots = append(slots, shard.Reader.Stats().Concurrency)
 				}
 				require.Equal(t, tt.want, slots)
 				require.NoError(t, sub.Close())
@@ -235,7 +235,7 @@ func TestWhoReclaimsFromADomain(t *testing.T) {
 
 func giveBack(t *testing.T, c goredis.UniversalClient, d redis.DomainConfig, id string) error {
 	t.Helper()
-	n, err := poll.Release(t.Context(), c, d.Stream(1), group, "other", redis.DefaultConfig().MinIdle, id)
+	n, err := poll.Consumer{Client: c, Stream: d.Stream(1), Group: group, Name: "other"}.Release(t.Context(), redis.DefaultConfig().MinIdle, id)
 	require.Equal(t, 1, n)
 	return err
 }

@@ -190,7 +190,7 @@ func (s *subscription) keepAlive(id string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	if _, err := poll.KeepAlive(ctx, c, s.at.Name, s.at.Group, s.consumer, id); err != nil {
+	if err := s.member(c).KeepAlive(ctx, id); err != nil {
 		s.log.Warn("keeping an entry alive failed, trying again", slog.String(pipeline.LogStream, s.at.Name), pipeline.Err(err))
 	}
 }
@@ -247,12 +247,16 @@ func (s *subscription) giveBack(ctx context.Context, c goredis.UniversalClient) 
 		}
 	}
 	if len(ids) > 0 {
-		if _, err := poll.Release(ctx, c, s.at.Name, s.at.Group, s.consumer, s.cfg.MaxIdle, ids...); err != nil {
+		if _, err := s.member(c).Release(ctx, s.cfg.MaxIdle, ids...); err != nil {
 			return err
 		}
 	}
-	_, err = poll.RemoveConsumer(ctx, c, s.at.Name, s.at.Group, s.consumer)
+	_, err = s.member(c).Remove(ctx)
 	return err
+}
+
+func (s *subscription) member(c goredis.UniversalClient) poll.Consumer {
+	return poll.Consumer{Client: c, Stream: s.at.Name, Group: s.at.Group, Name: s.consumer}
 }
 
 // Failed delivers an error when the library's subscription ends without having been asked to.

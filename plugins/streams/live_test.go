@@ -65,7 +65,7 @@ func TestAStreamIsStartedOnceAndHandled(t *testing.T) {
 		eventually(t, "acked", func() bool { return pending(s, stream, group) == 0 })
 		require.Equal(t, []string{"a-0"}, consumers(t, s, stream, group))
 		require.NoError(t, in.Start(t.Context(), 1, 1_000_000), "another size is taken over")
-		require.Equal(t, 32, in.sub.(*subscription).get(1).reader.Stats().Slots)
+		require.Equal(t, 32, in.sub.(*subscription).get(1).reader.Stats().Concurrency)
 	})
 }
 

@@ -14,37 +14,29 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
-// claimer looks for entries that other readers of the group have held for too long, or have released,
-// and has its reader take them up. Elastic streams have plugins/reclaim for that; a lone Source or
-// Subscriber brings its own, so that nothing is stranded.
-type claimer struct {
-	r        *Reader
-	interval time.Duration
-	next     string // IdleClaim.Start of the next round
-}
-
-// claimStep is how many entries are claimed at once: few, because it keeps the server from others.
+// claimStep is the number of entries per claim. It is small because a script blocks the server.
 const claimStep = 10
 
-// IdleClaim says which entries ClaimIdle claims, and for which consumer.
+// IdleClaim selects the entries that ClaimIdle claims, and the consumer that receives them.
 type IdleClaim struct {
 	Stream, Group, Consumer string
-	From                    string                         // the consumer that has them now; empty: any
+	From                    string                         // the present consumer; empty: any
 	MinIdle                 time.Duration                  // how long they have been idle
-	Start                   string                         // the id to begin with, which the last ClaimIdle returned; empty: the first
-	Step                    int                            // entries of one claim, at most
+	Start                   string                         // next of the last ClaimIdle; empty: the first
+	Step                    int                            // entries per claim, at most
 	Capacity                func() int                     // how many more may be claimed now
-	Skip                    func(goredis.XPendingExt) bool // reports whether an idle entry is left alone
-	Take                    func(Claimed) error            // is given what each claim brought
+	Skip                    func(goredis.XPendingExt) bool // selects idle entries not to claim
+	Take                    func(Claimed) error            // receives the result of each claim
 }
 
-// ClaimIdle claims idle entries in the order of their ids, from Start to the end and then from the first up to Start, until there
-// are no more, or no room. In the latter case next is the id to go on with; else it is empty. A caller that always began with
-// the first would claim the same ones again and again when they fail and become idle sooner than the others have their turn.
+// ClaimIdle claims idle entries in the order of their ids: from Start to the end, then from the first
+// up to Start. It ends when there are no more, or no capacity. In the latter case next is the id to
+// continue with, otherwise it is empty. A caller that always began with the first id would claim only
+// entries that fail and are soon idle again.
 //
-// It claims exactly what it has found idle, so entries that are kept alive cost it nothing. A claim is never sent again by the
-// client: after an error that is no reply (see IsReply) its entries may be the consumer's, which must look for them
-// (Reader.Reread). An error of Take ends it too.
+// It claims exactly the entries that it found idle, so entries that are kept alive cost nothing. The
+// client never re-sends a claim. After an error that is no reply (see IsReply), its entries may belong
+// to the consumer, which must search for them (Reader.Reread). An error of Take also ends it.
 func ClaimIdle(ctx context.Context, c goredis.UniversalClient, o IdleClaim) (next string, err error) {
 	const first, last = "-", "+"
 	start, end := cmp.Or(o.Start, first), last
@@ -100,112 +92,86 @@ func (o IdleClaim) probe(ctx context.Context, c goredis.UniversalClient, start, 
 	}).Result()
 }
 
-// claim claims at most maxScriptIDs entries that are still idle. It is never sent again.
 func (o IdleClaim) claim(ctx context.Context, c goredis.UniversalClient, ids []string) (Claimed, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	return runClaim(o.Stream, ids, func(keys []string, args ...any) *goredis.Cmd { return runOnce(ctx, c, claimSource, keys, args...) },
-		o.Group, o.Consumer, o.MinIdle.Milliseconds(), o.From, 1)
+	return Consumer{c, o.Stream, o.Group, o.Consumer}.claim(ctx, o.From, o.MinIdle, 1, ids)
 }
 
-// run makes one round at once and then one every interval, until the reader stops.
-func (k *claimer) run() {
-	tick := time.NewTicker(k.interval)
-	defer tick.Stop()
-	for {
-		if err := k.round(); err != nil && !IsNoGroup(err) {
-			k.r.log.Warn("reclaiming failed, trying again in the next round", pipeline.Err(err))
-		}
-		select {
-		case <-tick.C:
-		case <-k.r.stopping:
-			return
-		}
+// claimer claims entries that other readers of the group released, or have had for too long. Elastic
+// streams have plugins/reclaim for that.
+type claimer struct {
+	*shared
+	poller *poller
+	next   string // IdleClaim.Start of the next round
+}
+
+// run makes a round at once, and one per interval.
+func (k *claimer) run(ctx context.Context) {
+	if k.o.ReclaimInterval <= 0 {
+		return
 	}
+	pipeline.Repeat(ctx, 0, func(context.Context) time.Duration {
+		if err := k.round(); err != nil && !IsNoGroup(err) {
+			k.log.Warn("reclaiming failed, trying again in the next round", pipeline.Err(err))
+		}
+		return k.o.ReclaimInterval
+	})
 }
 
-// round claims what is idle as long as the reader has room. What this reader itself has held for too long is for others.
+// round claims idle entries while the reader has room. It leaves the entries of the reader itself to
+// others.
 func (k *claimer) round() error {
-	cfg := k.r.cfg
 	from := map[string]struct{}{}
-	next, err := ClaimIdle(k.r.life, k.r.c, IdleClaim{
-		Stream: cfg.Stream, Group: cfg.Group, Consumer: cfg.Consumer, MinIdle: cfg.MinIdle, Start: k.next, Step: claimStep,
-		Capacity: k.r.room,
+	next, err := ClaimIdle(k.life, k.Client, IdleClaim{
+		Stream: k.Stream, Group: k.Group, Consumer: k.Name, MinIdle: k.o.MinIdle, Start: k.next, Step: claimStep,
+		Capacity: k.capacity,
 		Skip: func(p goredis.XPendingExt) bool {
-			held := k.r.Holds(p.ID)
-			if !held && p.Consumer != cfg.Consumer {
+			inFlight := k.table.has(p.ID)
+			if !inFlight && p.Consumer != k.Name {
 				from[p.Consumer] = struct{}{}
 			}
-			return held
+			return inFlight
 		},
 		Take: k.take,
 	})
 	if err != nil {
-		k.r.Reread() // claimed, perhaps, and the reply lost
+		k.table.requestSearch() // the claim may have succeeded, and its reply is lost
 		return err
 	}
 	k.next = next
-	for consumer := range from {
-		k.forget(consumer)
+	for name := range from {
+		k.remove(Consumer{k.Client, k.Stream, k.Group, name}, commandTimeout)
 	}
 	return nil
 }
 
-// take has the reader take in what was claimed.
+// capacity is 0 while the reader may not read.
+func (k *claimer) capacity() int {
+	if room, closed := k.table.turn(); !room || closed || !k.poller.mayRead() {
+		return 0
+	}
+	return k.table.free()
+}
+
 func (k *claimer) take(got Claimed) error {
-	if len(got.Deleted) > 0 {
-		k.r.m.deletedPending.Add(float64(len(got.Deleted)))
-		k.r.log.Error("pending entries were deleted before they were handled", slog.Int("entries", len(got.Deleted)), slog.String("first", got.Deleted[0]))
-	}
-	if len(got.Entries) == 0 {
-		return nil
-	}
-	k.r.m.reclaimed.Add(float64(len(got.Entries)))
-	ctx, cancel := k.r.command()
+	k.reportDeleted(got.Deleted)
+	k.m.reclaimed.Add(float64(len(got.Entries)))
+	ctx, cancel := k.command()
 	defer cancel()
-	err := k.r.Adopt(ctx, got.Entries, got.Delivered, nil)
+	err := k.adopt(ctx, got.Entries, got.Delivered, nil)
 	if errors.Is(err, ErrStopped) {
 		return nil // they were released
 	}
 	return err
 }
 
-// forget removes a consumer that held idle entries and holds nothing any more. One that is alive after
-// all is made again by its next read.
-func (k *claimer) forget(consumer string) {
-	ctx, cancel := context.WithTimeout(k.r.life, commandTimeout)
+// remove removes a consumer without pending entries. A consumer that is alive creates itself again
+// with its next read.
+func (s *shared) remove(c Consumer, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(s.life, timeout)
 	defer cancel()
-	if _, err := k.r.scripts.removeConsumer(ctx, k.r.c, k.r.cfg.Stream, k.r.cfg.Group, consumer); err != nil && !IsNoGroup(err) {
-		k.r.log.Debug("consumer not removed", slog.String("consumer", consumer), pipeline.Err(err))
+	if _, err := c.Remove(ctx); err != nil {
+		s.log.Warn("consumer not removed from its group", slog.String("consumer", c.Name), pipeline.Err(err))
 	}
-}
-
-// room is Free for what must be wanted as well: nothing while paused or while the gate is closed.
-func (r *Reader) room() int {
-	if r.cfg.Gate != nil && !r.cfg.Gate() || r.fenced() {
-		return 0
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.draining || r.paused || !r.book.canRead() {
-		return 0
-	}
-	return r.book.free()
-}
-
-// Holds reports whether an entry is in this reader's books: it waits here, is being handled, or its acknowledgement is
-// under way.
-func (r *Reader) Holds(id string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, ok := r.book.entries[id]
-	return ok
-}
-
-// Reread makes the reader look through its own pending entries again: a claim for it may have lost its reply.
-func (r *Reader) Reread() {
-	r.mu.Lock()
-	r.reread = true
-	r.mu.Unlock()
-	signal(r.wake)
 }

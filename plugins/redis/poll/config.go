@@ -12,18 +12,28 @@ import (
 // Kind is the kind of the endpoints and origins of streams.
 const Kind = "redis-stream"
 
-// Config has the settings of a reader. Zero values of durations and counts mean the defaults, unless noted.
+// Config has the settings of a reader. Zero durations and counts mean the defaults, unless noted.
 type Config struct {
-	Concurrency         int              `yaml:"concurrency"`           // messages handled at once, where the route sets no limit
-	BatchSize           int              `yaml:"batch_size"`            // COUNT of one XREADGROUP; at most this many entries are read ahead
-	PollInterval        time.Duration    `yaml:"poll_interval"`         // longest sleep between two reads of an empty stream
-	InitialPollInterval time.Duration    `yaml:"initial_poll_interval"` // sleep after the first empty read; doubles up to poll_interval
-	MinIdle             time.Duration    `yaml:"min_idle"`              // others may reclaim an entry after it; the same in every instance
-	LongestHold         time.Duration    `yaml:"longest_hold"`          // longest time an entry in flight is kept alive; 0: no limit
-	AckBatchSize        int              `yaml:"ack_batch_size"`        // ids in one XACK
-	AckFlushInterval    time.Duration    `yaml:"ack_flush_interval"`    // maximum time an ack waits to be batched
-	MaxRedeliveries     int              `yaml:"max_redeliveries"`      // of a nacked entry by the same reader, before it is left pending
-	Redelivery          pipeline.Backoff `yaml:"redelivery"`            // delay before each redelivery
+	// Concurrency is how many messages are handled at once, when the route sets no limit.
+	Concurrency int `yaml:"concurrency"`
+	// BatchSize is the COUNT of one XREADGROUP, and how many entries are read ahead.
+	BatchSize int `yaml:"batch_size"`
+	// PollInterval is the longest sleep between two reads of an empty stream.
+	PollInterval time.Duration `yaml:"poll_interval"`
+	// InitialPollInterval is the sleep after the first empty read. It doubles up to PollInterval.
+	InitialPollInterval time.Duration `yaml:"initial_poll_interval"`
+	// MinIdle is the time after which others may reclaim an entry. It is the same in each instance.
+	MinIdle time.Duration `yaml:"min_idle"`
+	// LongestHold is how long an entry in flight is kept alive. Zero: no limit.
+	LongestHold time.Duration `yaml:"longest_hold"`
+	// AckBatchSize is the number of ids in one XACK.
+	AckBatchSize int `yaml:"ack_batch_size"`
+	// AckFlushInterval is the maximum time that an acknowledgement waits to be batched.
+	AckFlushInterval time.Duration `yaml:"ack_flush_interval"`
+	// MaxRedeliveries is how often a reader delivers a nacked entry again. Then it stays pending.
+	MaxRedeliveries int `yaml:"max_redeliveries"`
+	// Redelivery is the delay before each redelivery.
+	Redelivery pipeline.Backoff `yaml:"redelivery"`
 }
 
 // DefaultConfig returns the documented defaults.
@@ -62,29 +72,48 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Options say what one Reader reads, and how.
+// Options are the stream of one Reader and its settings.
 type Options struct {
 	Config
-	Stream, Group, Consumer string // required; the consumer's name is unique among live readers of the group
+	// Stream, Group and Consumer are required. Live readers of a group have different Consumers.
+	Stream, Group, Consumer string
 
-	// LongestHandlerHold is LongestHold from the moment at which a handler has started. Zero: LongestHold.
+	// LongestHandlerHold is LongestHold from the start of a handler. Zero: LongestHold.
 	LongestHandlerHold time.Duration
-	// ReclaimInterval is how often the reader claims idle entries of other consumers. Zero or less: never.
+	// ReclaimInterval is the time between two claims of idle entries. Zero or less: no claims.
 	ReclaimInterval time.Duration
-	// Gate stops the reading of new entries while it returns false. It is called before every read and must be cheap.
-	// Nil: open.
+	// Gate stops the reading of new entries while it returns false. It is called before each read and
+	// must be cheap. Nil: open.
 	Gate func() bool
-	// Fence returns the time since which the server must have confirmed that an entry is this consumer's, before a handler
-	// may start. An entry that was confirmed earlier is looked up again first. While the time is in the future, nothing is
-	// read or started. Fence is called before every entry and must be cheap. Nil: only MinIdle decides.
+	// Fence returns the time since which the server must have confirmed that an entry is this
+	// consumer's, before a handler may start. An entry that was confirmed earlier is looked up again
+	// first. While the time is in the future, nothing is read or started. Fence is called before each
+	// entry and must be cheap. Nil: only MinIdle decides.
 	Fence func() time.Time
-	// Absent is called when the stream or its group does not exist (NOGROUP). True: they were created again, at 0, and the
-	// reader goes on. False: the reader stops. After an error it is called again, later. Nil: the reader stops.
+	// Absent is called when the stream or its group does not exist. True: both were created again, at
+	// 0, and the reader continues. False: the reader stops. After an error it is called again, later.
+	// Nil: the reader stops.
 	Absent func(ctx context.Context) (again bool, err error)
 	// Base is the parent of the messages' contexts. Nil: context.Background.
 	Base context.Context
 	// CancelUnfinished makes a drain that runs out of time cancel the contexts of unfinished messages.
 	CancelUnfinished bool
+}
+
+// fenced reports whether nothing may start now.
+func (o *Options) fenced() bool { return o.Fence != nil && o.Fence().After(time.Now()) }
+
+// since returns the time since which an entry must have been confirmed: the given time ago, or the
+// fence if that is later.
+func (o *Options) since(ago time.Duration) time.Time {
+	since := time.Now().Add(-ago)
+	if o.Fence == nil {
+		return since
+	}
+	if fence := o.Fence(); fence.After(since) {
+		return fence
+	}
+	return since
 }
 
 func (o Options) withDefaults() Options {

@@ -1,20 +1,23 @@
-// Package poll reads a Redis stream for a consumer group without blocking commands: a Reader polls,
-// and hands the messages to a channel. It keeps alive what it holds, batches acknowledgements, and
-// claims idle entries of other consumers if it is told to.
+// Package poll reads a Redis stream for a consumer group without blocking commands. A Reader polls,
+// sends the messages to a channel, keeps their entries alive, and batches acknowledgements. It can
+// also claim idle entries of other consumers.
+//
+// A Reader consists of a poller, a pool of workers, an acker, a renewer and a claimer. They share
+// the in-flight table.
 //
 // # Non-obvious
 //
-//   - The client never sends XREADGROUP again: that would hide that the first reply was lost, with its
-//     entries. After any failed read the reader goes through its own pending entries again and runs
-//     those that it does not have in flight. That counts no delivery. Only a reader's first look
-//     does, of what an earlier process of the same name had.
-//   - XACK is not fenced: anyone can acknowledge anyone's entry. An acknowledgement whose entry was
-//     not confirmed to be ours within half of min_idle goes through a script that acks only what
-//     still is.
-//   - A bare XCLAIM … JUSTID would steal an entry back from whoever reclaimed it. Keeping alive and
-//     releasing go through keep.lua, which touches only what still belongs to this reader.
-//   - The server counts one delivery to a reader, however often the reader delivers a nacked entry
-//     again. When an entry is left pending, its true count is written down for whoever reclaims it.
-//   - An entry that waits in the buffer is as pending as one that is being handled. It is kept alive
-//     too, and is not begun when the process was frozen for so long that another may have it.
+//   - The client never re-sends XREADGROUP: that would hide that the first reply was lost, with its
+//     entries. After a failed read the poller searches its own pending entries for those that are
+//     not in flight here. Such a search counts as a delivery only at the start of a reader, for the
+//     entries of an earlier process with the same name.
+//   - XACK is not fenced: any consumer can acknowledge any entry. An entry that was not confirmed
+//     as ours within half of min_idle is acknowledged by ack.lua, which checks the owner.
+//   - A bare XCLAIM … JUSTID would take an entry from a consumer that reclaimed it. The reader keeps
+//     alive and releases entries with keep.lua, which changes only its own.
+//   - The server counts one delivery per reader, however often the reader delivers a nacked entry
+//     again. The reader writes the true count when it leaves an entry pending.
+//   - An entry in the buffer is as pending as one in a handler, and is kept alive too. When the
+//     process was frozen for too long, the entry is not started, because another consumer may have
+//     it.
 package poll

@@ -64,7 +64,7 @@ func (r *fenceRig) held() map[string]int64 {
 
 // An instance was cut off or frozen: what it had read before, and another has claimed meanwhile, is not begun. What is still
 // its own is.
-func TestNothingFromBeforeTheFenceIsBegun(t *testing.T) {
+func TestNothingFromBeforeTheFenceIsStarted(t *testing.T) {
 	onFence(t, 5, func(t *testing.T, r *fenceRig) {
 		r.claimed(r.ids[1:4]...)
 		r.first.Ack()
@@ -87,7 +87,7 @@ func TestAnOldAcknowledgementIsFenced(t *testing.T) {
 
 // A redelivery is a beginning too: what was nacked before the fence is looked up again. While the fence lies ahead nothing is
 // begun or read.
-func TestARedeliveryAsksTheFence(t *testing.T) {
+func TestARedeliveryChecksTheFence(t *testing.T) {
 	onFence(t, 2, func(t *testing.T, r *fenceRig) {
 		r.claimed(r.ids[0])
 		r.first.Nack()

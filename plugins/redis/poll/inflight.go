@@ -1,307 +1,454 @@
 package poll
 
 import (
+	"slices"
+	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// stage is where an entry is on its way through a reader.
+// stage is the position of an entry on its way through a reader.
 type stage uint8
 
 const (
-	stageBuffered  stage = iota // read, no slot has taken it
-	stageHeld                   // a slot has it
+	stageBuffered  stage = iota // read, no worker has taken it
+	stageTaken                  // a worker has it
 	stageDelayed                // nacked, waits for its next delivery
 	stageAcking                 // acknowledged, the XACK is not confirmed
-	stageReturning              // not to be begun here, the releasing is not confirmed
+	stageReleasing              // not to be started here, its release is not confirmed
 )
 
-// held is one entry that this reader answers for.
-type held struct {
-	entry     goredis.XMessage
-	delivered int64
+// pendingEntry is an entry that this reader is responsible for.
+type pendingEntry struct {
+	goredis.XMessage
+	delivered int64 // when it came in, that time included
+	nacks     int   // by this reader
+
 	stage     stage
-	nacks     int             // by this reader
-	since     time.Time       // when it was read, then when its handler was given it
-	confirmed time.Time       // the latest moment at which it was surely ours: before the command that said so was sent
-	lost      bool            // somebody else has it, or it was deleted: not renewed, its ack is fenced
-	begun     bool            // a handler was given it
-	recalled  bool            // it has waited too long for a handler: the slot gives it back
-	recall    chan<- struct{} // tells the slot that offers it to look at lost
-	ripens    *time.Timer     // while stageDelayed
+	since     time.Time       // when it was read, then when its handler started
+	confirmed time.Time       // it was ours for certain then: before the command that confirmed it was sent
+	lost      bool            // another consumer has it, or it was deleted: not renewed, its ack is fenced
+	started   bool            // a handler has it
+	revoked   bool            // it waits too long for a handler, or lies behind the fence
+	revoke    chan<- struct{} // makes the worker that offers it check lost and revoked
+	timer     *time.Timer     // in stageDelayed
 	acked     func()          // called when its acknowledgement is confirmed; may be nil
 }
 
-// book keeps the books of one reader: which entries are where, and how many may be. It does no I/O and
-// is not safe for concurrent use; the reader guards it with its mutex.
+// table is the in-flight table of a reader, and the queues through which its parts work together. It
+// does no I/O. It is safe for concurrent use.
 //
-// An entry is in entries from the moment it was read until its XACK or its return is confirmed, or until
-// it is left pending. An entry that is in the book is never delivered a second time.
-type book struct {
-	slots   int // how many may be handled at once
-	batch   int // how many one read may bring
-	busy    int // slots that have an entry
-	delayed int // entries in stageDelayed
+// An entry is in the table from its read until its XACK or its release is confirmed, or until it is
+// left pending. The table never delivers one of its entries a second time.
+type table struct {
+	o        Options
+	m        *Metrics
+	freed    chan struct{} // a worker may be free
+	wake     chan struct{} // poll now
+	flush    chan struct{} // there is something to acknowledge or release
+	stopping chan struct{} // closed with the table
 
-	entries   map[string]*held
-	buffer    []*held              // stageBuffered, in the order of reading
-	acks      []*held              // stageAcking and not in a flush
-	returns   []*held              // stageReturning and not in a flush
-	left      map[string]time.Time // left pending here after too many nacks: not taken up again by a re-read
-	flushing  int                  // entries of a flush under way
-	read      int64                // entries that came in, duplicates not counted
-	confirmed int64                // entries whose ack is confirmed
+	mu        sync.Mutex
+	work      *sync.Cond // workers wait for entries
+	startedAt time.Time  // zero: not started
+	closed    bool       // nothing is added or started any more
+	gone      bool       // the stream does not exist: nothing can be released
+	limit     int        // how many workers there should be
+	running   int        // how many there are
+	busy      int        // those that have an entry
+	delayed   int        // entries in stageDelayed
+	fenced    bool       // a timer will wake the workers that wait for the fence
+	search    bool       // own pending entries must be searched
+
+	entries map[string]*pendingEntry
+	buffer  []*pendingEntry      // stageBuffered, in the order of reading
+	acks    []*pendingEntry      // stageAcking, and not in a flush
+	release []*pendingEntry      // stageReleasing, and not in a flush
+	left    map[string]time.Time // left pending here: a search does not take them in again
+	counts  map[string]int64     // deliveries of entries left pending that the server does not have yet
+
+	last      time.Time // when the last entry came in
+	read      int64     // entries that came in, without duplicates
+	confirmed int64     // entries whose ack is confirmed
 }
 
-func newBook(slots, batch int) *book {
-	return &book{slots: slots, batch: batch, entries: map[string]*held{}, left: map[string]time.Time{}}
+func newTable(o Options, m *Metrics) *table {
+	t := &table{
+		o: o, m: m, limit: o.Concurrency, search: true,
+		freed: make(chan struct{}, 1), wake: make(chan struct{}, 1), flush: make(chan struct{}, 1), stopping: make(chan struct{}),
+		entries: map[string]*pendingEntry{}, left: map[string]time.Time{}, counts: map[string]int64{},
+	}
+	t.work = sync.NewCond(&t.mu)
+	return t
 }
 
-// maxUnflushed stops the reading while acknowledgements can't be flushed.
-const maxUnflushed = 4096
-
-// canRead reports whether a read may be sent: a slot would be idle otherwise, and what waits for other
-// reasons is bounded too.
-func (b *book) canRead() bool {
-	return b.busy+len(b.buffer) < b.slots && b.delayed < b.slots+b.batch && len(b.acks) < maxUnflushed
+// signal fills a channel of capacity one.
+func signal(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
 }
 
-// free is how many more entries fit: idle slots and the places of one batch ahead.
-func (b *book) free() int { return max(0, b.slots+b.batch-b.busy-len(b.buffer)-b.delayed) }
-
-// add takes an entry in that the server has just given to this consumer. It answers false when the
-// entry is here already; then it is only known to be ours at sent.
-func (b *book) add(e goredis.XMessage, delivered int64, sent, now time.Time) bool {
-	if h, ok := b.entries[e.ID]; ok {
-		h.confirmed, h.lost = sent, false
+// start opens the table. It returns false after an earlier start or close.
+func (t *table) start() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || !t.startedAt.IsZero() {
 		return false
 	}
-	delete(b.left, e.ID)
-	h := &held{entry: e, delivered: max(delivered, 1), since: now, confirmed: sent}
-	b.entries[e.ID] = h
-	b.buffer = append(b.buffer, h)
-	b.read++
+	t.startedAt = time.Now()
 	return true
 }
 
-// missing returns the ids of those of the consumer's pending entries that are not in flight, and were not left pending here.
-func (b *book) missing(own []goredis.XPendingExt) (ids []string) {
+// close ends the adding and the starting of entries, and releases those that no worker has. first is
+// false after an earlier close.
+func (t *table) close(gone bool) (first, started bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false, false
+	}
+	t.closed, t.gone = true, gone
+	t.releaseUnstarted()
+	close(t.stopping)
+	t.work.Broadcast()
+	signal(t.flush)
+	return true, !t.startedAt.IsZero()
+}
+
+// releaseUnstarted releases the buffer and the delayed entries.
+func (t *table) releaseUnstarted() {
+	for _, e := range t.entries {
+		if e.stage == stageDelayed {
+			t.delayed--
+			e.timer.Stop()
+			t.queueRelease(e)
+		}
+	}
+	for _, e := range t.buffer {
+		t.queueRelease(e)
+	}
+	t.buffer = nil
+}
+
+// queueRelease ends the part of an entry in this table. A lost entry is not released.
+func (t *table) queueRelease(e *pendingEntry) {
+	e.stage = stageReleasing // a lost entry must not become due either
+	if e.lost || t.gone {
+		delete(t.entries, e.ID)
+		return
+	}
+	t.release = append(t.release, e)
+	signal(t.flush)
+}
+
+// spawn calls start for each missing worker.
+func (t *table) spawn(start func(worker int)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for !t.startedAt.IsZero() && !t.closed && t.running < t.limit {
+		start(t.running)
+		t.running++
+	}
+}
+
+func (t *table) resize(workers int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.limit = workers
+	t.work.Broadcast()
+	signal(t.freed)
+}
+
+// maxUnflushed is the number of unflushed acknowledgements at which reading stops.
+const maxUnflushed = 4096
+
+// hasRoom reports whether a read may be sent: a worker is idle, and the entries that wait for other
+// reasons are within their limits.
+func (t *table) hasRoom() bool {
+	return t.busy+len(t.buffer) < t.limit && t.delayed < t.limit+t.o.BatchSize && len(t.acks) < maxUnflushed
+}
+
+// turn returns whether a read may be sent, and whether the table is closed.
+func (t *table) turn() (room, closed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.hasRoom(), t.closed
+}
+
+// free returns how many more entries fit: one per idle worker, and one batch ahead.
+func (t *table) free() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return 0
+	}
+	return max(0, t.limit+t.o.BatchSize-t.busy-len(t.buffer)-t.delayed)
+}
+
+func (t *table) has(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, ok := t.entries[id]
+	return ok
+}
+
+// add takes in entries that the server gave to this consumer; the command was sent at sent. An entry
+// that is in the table already is only confirmed. A closed table releases the others.
+func (t *table) add(entries []goredis.XMessage, delivered map[string]int64, sent time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.takeIn(entries, delivered, sent)
+	if t.closed {
+		t.releaseUnstarted()
+	}
+}
+
+// adopt is add for claimed entries. It returns false and adds nothing while the table is not open.
+func (t *table) adopt(entries []goredis.XMessage, delivered map[string]int64, claimed time.Time, acked func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.startedAt.IsZero() {
+		return false
+	}
+	t.m.adopted.Add(float64(t.takeIn(entries, delivered, claimed)))
+	for _, e := range entries {
+		t.entries[e.ID].acked = acked
+	}
+	return true
+}
+
+func (t *table) takeIn(entries []goredis.XMessage, delivered map[string]int64, sent time.Time) (added int) {
+	now := time.Now()
+	for _, x := range entries {
+		if e, ok := t.entries[x.ID]; ok {
+			e.confirmed, e.lost = sent, false
+			continue
+		}
+		delete(t.left, x.ID)
+		e := &pendingEntry{XMessage: x, delivered: max(delivered[x.ID], 1), since: now, confirmed: sent}
+		t.entries[x.ID] = e
+		t.buffer = append(t.buffer, e)
+		t.last = now
+		t.work.Signal()
+		added++
+	}
+	t.read += int64(added)
+	t.m.entries.Add(float64(added))
+	return added
+}
+
+// requestSearch makes the poller search the consumer's own pending entries.
+func (t *table) requestSearch() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.searchAgain()
+}
+
+func (t *table) searchAgain() {
+	t.search = true
+	signal(t.wake)
+}
+
+// searchRequested reports whether a search was requested since the last call.
+func (t *table) searchRequested() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	requested := t.search
+	t.search = false
+	return requested
+}
+
+// missing returns the ids of own pending entries that are not in flight, and were not left pending.
+func (t *table) missing(own []goredis.XPendingExt) (ids []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for _, p := range own {
-		h, inFlight := b.entries[p.ID]
-		_, left := b.left[p.ID]
-		if !left && (!inFlight || h.lost) {
+		e, inFlight := t.entries[p.ID]
+		_, left := t.left[p.ID]
+		if !left && (!inFlight || e.lost) {
 			ids = append(ids, p.ID)
 		}
 	}
 	return ids
 }
 
-// take gives the next entry to a slot that listens to recall, or nil. An entry that was not confirmed since fresh may be
-// somebody else's by now: it is dropped, and stale answers true so that the reader looks again.
-func (b *book) take(fresh, now time.Time, recall chan<- struct{}) (h *held, stale bool) {
-	for len(b.buffer) > 0 {
-		h := b.buffer[0]
-		b.buffer[0] = nil
-		if b.buffer = b.buffer[1:]; len(b.buffer) == 0 {
-			b.buffer = nil
+// next waits for the next entry for a worker that receives from revoke. Nil ends the worker.
+func (t *table) next(revoke chan<- struct{}) *pendingEntry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	signal(t.freed)
+	for {
+		switch {
+		case t.closed || t.running > t.limit:
+			t.running--
+			t.work.Signal() // an entry may have caused the wake-up
+			return nil
+		case len(t.buffer) == 0:
+			t.work.Wait()
+		case t.o.fenced():
+			t.awaitFence()
+		default:
+			if e := t.take(revoke); e != nil {
+				return e
+			}
 		}
-		if h.lost || h.confirmed.Before(fresh) {
-			stale = stale || !h.lost
-			delete(b.entries, h.entry.ID)
+	}
+}
+
+// awaitFence waits for at most gatePoll.
+func (t *table) awaitFence() {
+	if !t.fenced {
+		t.fenced = true
+		time.AfterFunc(gatePoll, func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.fenced = false
+			t.work.Broadcast()
+		})
+	}
+	t.work.Wait()
+}
+
+// take takes the first entry of the buffer that is still ours. It drops the others: a search finds
+// them if they are still pending to this consumer.
+func (t *table) take(revoke chan<- struct{}) *pendingEntry {
+	for len(t.buffer) > 0 {
+		e := t.buffer[0]
+		t.buffer[0] = nil
+		if t.buffer = t.buffer[1:]; len(t.buffer) == 0 {
+			t.buffer = nil
+		}
+		if e.lost || t.stale(e) {
+			delete(t.entries, e.ID)
+			if !e.lost {
+				t.searchAgain()
+			}
 			continue
 		}
-		h.stage, h.since, h.begun, h.recalled, h.recall = stageHeld, now, false, false, recall
-		b.busy++
-		return h, stale
+		e.stage, e.since, e.started, e.revoked, e.revoke = stageTaken, time.Now(), false, false, revoke
+		t.busy++
+		return e
 	}
-	return nil, stale
+	return nil
 }
 
-// begin says that a handler has been given h.
-func (b *book) begin(h *held, now time.Time) { h.begun, h.since = true, now }
-
-// settle ends a slot's work on h with an acknowledgement.
-func (b *book) settle(h *held) {
-	b.busy--
-	h.stage = stageAcking
-	b.acks = append(b.acks, h)
+// stale reports whether another consumer may have the entry.
+func (t *table) stale(e *pendingEntry) bool {
+	return e.confirmed.Before(t.o.since(t.o.MinIdle * 2 / 3))
 }
 
-// withdraw ends a slot's work on h, which was not begun or has failed while the reader stops.
-func (b *book) withdraw(h *held) {
-	b.busy--
-	b.giveBack(h)
-}
-
-// leave ends a slot's work on h, which stays pending until somebody reclaims it.
-func (b *book) leave(h *held, now time.Time) {
-	b.busy--
-	delete(b.entries, h.entry.ID)
-	b.left[h.entry.ID] = now
-}
-
-// delay ends a slot's work on h for now.
-func (b *book) delay(h *held) {
-	b.busy--
-	b.delayed++
-	h.stage = stageDelayed
-}
-
-// ripen puts a delayed entry in front of the buffer; it answers false when h is not delayed any more.
-func (b *book) ripen(h *held) bool {
-	if h.stage != stageDelayed {
-		return false
+// stillMine reports whether a worker may offer its entry to a handler. False ends its work on it.
+func (t *table) stillMine(e *pendingEntry) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	stale := t.stale(e)
+	switch {
+	case !stale && !e.lost && !e.revoked:
+		return true
+	case e.lost || e.revoked || t.closed:
+		t.busy--
+		t.queueRelease(e)
+	default:
+		t.busy--
+		delete(t.entries, e.ID)
+		t.searchAgain()
 	}
-	b.delayed--
-	h.stage = stageBuffered
-	b.buffer = append([]*held{h}, b.buffer...)
-	return true
+	return false
 }
 
-// abandon forgets an entry that a slot gave up on; it stays pending.
-func (b *book) abandon(h *held) {
-	b.busy--
-	delete(b.entries, h.entry.ID)
+// started records that a handler has received the entry.
+func (t *table) started(e *pendingEntry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.started, e.since = true, time.Now()
 }
 
-// returnUnbegun releases everything that no slot has: the buffer and what waits for redelivery.
-func (b *book) returnUnbegun() {
-	for _, h := range b.entries {
-		if h.stage == stageDelayed {
-			b.delayed--
-			if h.ripens != nil {
-				h.ripens.Stop()
-			}
-			b.giveBack(h)
-		}
+// ack ends a worker's work on an entry that its handler acknowledged.
+func (t *table) ack(e *pendingEntry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.busy--
+	e.stage = stageAcking
+	t.acks = append(t.acks, e)
+	if n := len(t.acks); n == 1 || n >= t.o.AckBatchSize {
+		signal(t.flush)
 	}
-	for _, h := range b.buffer {
-		b.giveBack(h)
-	}
-	b.buffer = nil
 }
 
-func (b *book) giveBack(h *held) {
-	h.stage = stageReturning // also of a lost one: its redelivery must not ripen
-	if h.lost {
-		delete(b.entries, h.entry.ID)
+// releaseTaken ends a worker's work on an entry that no handler received.
+func (t *table) releaseTaken(e *pendingEntry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.busy--
+	t.queueRelease(e)
+}
+
+// abandon ends a worker's work on an entry whose handler did not return in time. It stays pending.
+func (t *table) abandon(e *pendingEntry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.busy--
+	delete(t.entries, e.ID)
+}
+
+// nack decides about an entry that its handler refused. When again is true, its worker delivers it
+// again after wait. Otherwise the worker's work on it has ended.
+func (t *table) nack(e *pendingEntry) (wait time.Duration, again bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.nacks++
+	e.started = false
+	wait = t.o.Redelivery.Delay(e.nacks)
+	keep := !t.closed && !e.lost && e.nacks <= t.o.MaxRedeliveries
+	if keep && t.limit == 1 {
+		return wait, true // with a single worker, no entry overtakes another
+	}
+	t.busy--
+	switch {
+	case keep:
+		t.delayed++
+		e.stage = stageDelayed
+		e.timer = time.AfterFunc(wait, func() { t.becomeDue(e) })
+	case t.closed || e.lost:
+		t.queueRelease(e)
+	default:
+		t.leavePending(e)
+	}
+	return 0, false
+}
+
+func (t *table) leavePending(e *pendingEntry) {
+	t.m.leftPending.Inc()
+	delete(t.entries, e.ID)
+	t.left[e.ID] = time.Now()
+	if e.nacks > 1 { // all but the first were redeliveries here
+		t.counts[e.ID] = e.delivered + int64(e.nacks) - 1
+		signal(t.flush)
+	}
+}
+
+// becomeDue puts a delayed entry in front of the buffer.
+func (t *table) becomeDue(e *pendingEntry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e.stage != stageDelayed {
 		return
 	}
-	b.returns = append(b.returns, h)
+	t.delayed--
+	e.stage = stageBuffered
+	t.buffer = slices.Insert(t.buffer, 0, e)
+	t.m.redeliveries.Inc()
+	t.work.Signal()
 }
 
-// forgetUnbegun drops what no slot has without giving it back: the stream is gone.
-func (b *book) forgetUnbegun() {
-	b.returnUnbegun()
-	b.flushed(b.nextReturns())
-}
-
-// nextAcks takes at most n acknowledgements for a flush. Every one is answered for by flushed or retry.
-func (b *book) nextAcks(n int) []*held {
-	n = min(n, len(b.acks))
-	out := b.acks[:n:n]
-	if b.acks = b.acks[n:]; len(b.acks) == 0 {
-		b.acks = nil
+func (t *table) stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return Stats{
+		InFlight: len(t.entries), Buffered: len(t.buffer) + t.delayed, Concurrency: t.limit,
+		LastMessage: t.last, StartedAt: t.startedAt, Read: t.read, Acked: t.confirmed,
 	}
-	b.flushing += n
-	return out
-}
-
-// nextReturns takes everything that is to be released.
-func (b *book) nextReturns() []*held {
-	out := b.returns
-	b.returns = nil
-	b.flushing += len(out)
-	return out
-}
-
-// flushed says that the flush of hs is confirmed.
-func (b *book) flushed(hs []*held) {
-	for _, h := range hs {
-		if h.stage == stageAcking {
-			b.confirmed++
-			if h.acked != nil && !h.lost {
-				h.acked()
-			}
-		}
-		delete(b.entries, h.entry.ID)
-	}
-	b.flushing -= len(hs)
-}
-
-// retry puts hs back: their flush failed or its answer was lost.
-func (b *book) retry(hs []*held) {
-	var acks, returns []*held
-	for _, h := range hs {
-		if h.stage == stageAcking {
-			acks = append(acks, h)
-		} else {
-			returns = append(returns, h)
-		}
-	}
-	b.acks = append(acks, b.acks...)
-	b.returns = append(returns, b.returns...)
-	b.flushing -= len(hs)
-}
-
-// lose says that h is somebody else's or deleted. When no handler has begun it, none will.
-func (b *book) lose(h *held) {
-	h.lost = true
-	if h.stage == stageHeld && !h.begun {
-		signal(h.recall)
-	}
-}
-
-// renewable returns the entries that must be kept alive: ours, last confirmed before due, and begun by a handler
-// at oldestRun or later, or waiting since oldestWait or later. What has waited for a slot or a handler since before
-// that is released: here everything is stuck, elsewhere perhaps not.
-func (b *book) renewable(due, oldestRun, oldestWait time.Time) (out []*held) {
-	waiting := b.buffer[:0]
-	for _, h := range b.buffer {
-		if h.since.Before(oldestWait) {
-			b.giveBack(h)
-		} else {
-			waiting = append(waiting, h)
-		}
-	}
-	clear(b.buffer[len(waiting):])
-	b.buffer = waiting
-	for _, h := range b.entries {
-		oldest := oldestWait
-		if h.begun {
-			oldest = oldestRun
-		}
-		switch {
-		case h.lost || h.stage == stageReturning:
-		case h.since.Before(oldest) && h.stage == stageHeld && !h.begun:
-			h.recalled = true
-			signal(h.recall)
-		case h.since.Before(oldest) && h.stage != stageAcking:
-		case h.confirmed.Before(due):
-			out = append(out, h)
-		}
-	}
-	return out
-}
-
-// forgetLeft forgets what was left pending before t: it can be reclaimed by now.
-func (b *book) forgetLeft(t time.Time) {
-	for id, at := range b.left {
-		if at.Before(t) {
-			delete(b.left, id)
-		}
-	}
-}
-
-// unsettled is how many entries this reader still answers for.
-func (b *book) unsettled() int { return len(b.entries) }
-
-// idsOf returns the entry ids of hs.
-func idsOf(hs []*held) []string {
-	ids := make([]string, len(hs))
-	for i, h := range hs {
-		ids[i] = h.entry.ID
-	}
-	return ids
 }

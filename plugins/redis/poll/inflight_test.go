@@ -10,270 +10,271 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
-// bookMachine drives a book as the reader does, at random, and keeps its own simple account.
-type bookMachine struct {
-	b      *book
-	now    time.Time
-	n      int
-	where  map[string]string // entry id → buffered, slot, delayed, acking, returning, flushing-ack, flushing-return
-	slots  []*held
-	late   []*held // delayed
-	flight []*held // in a flush
-	acked  map[string]int
-	recall chan struct{}
-	ended  bool // returnUnbegun was called: nothing is added any more
+// tableMachine uses a table as the parts of a reader do, at random, and keeps a simple account.
+type tableMachine struct {
+	*table
+	n        int
+	where    map[string]string // entry id → buffered, worker, delayed, acking, releasing, flushing
+	workers  []*pendingEntry
+	late     []*pendingEntry // delayed
+	flights  []*pendingEntry // in a flush
+	ackCount map[string]int
+	signals  chan struct{}
 }
 
-func TestBookNeverLosesOrDoublesAnEntry(t *testing.T) {
+// newTestTable returns an open table without workers.
+func newTestTable(concurrency, batch int) *table {
+	t := newTable(Options{Config: Config{
+		Concurrency: concurrency, BatchSize: batch, MinIdle: time.Hour, MaxRedeliveries: 1,
+		Redelivery: pipeline.Backoff{First: time.Hour, Max: time.Hour},
+	}}, NewMetrics())
+	t.start()
+	return t
+}
+
+func stored(id string) []goredis.XMessage {
+	return []goredis.XMessage{{ID: id, Values: map[string]any{}}}
+}
+
+func TestTableNeverLosesOrDoublesAnEntry(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &bookMachine{
-			b:      newBook(rapid.IntRange(1, 4).Draw(t, "slots"), rapid.IntRange(1, 5).Draw(t, "batch")),
-			now:    time.Unix(1_000_000, 0),
-			where:  map[string]string{},
-			acked:  map[string]int{},
-			recall: make(chan struct{}, 1),
+		m := &tableMachine{
+			table: newTestTable(rapid.IntRange(1, 4).Draw(t, "workers"), rapid.IntRange(1, 5).Draw(t, "batch")),
+			where: map[string]string{}, ackCount: map[string]int{}, signals: make(chan struct{}, 1),
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"":        m.check,
-			"read":    m.read,
+			"read":    m.readNew,
 			"again":   m.readAgain,
-			"take":    m.take,
-			"ack":     m.ack,
-			"nack":    m.nack,
-			"leave":   m.leave,
-			"abandon": m.abandon,
-			"ripen":   m.ripen,
-			"flush":   m.flush,
+			"take":    m.takeFirst,
+			"ack":     m.ackOne,
+			"nack":    m.nackOne,
+			"abandon": m.abandonOne,
+			"due":     m.oneBecomesDue,
+			"flush":   m.startFlush,
 			"answer":  m.answer,
-			"lose":    m.lose,
-			"resize":  func(t *rapid.T) { m.b.slots = rapid.IntRange(1, 4).Draw(t, "slots") },
-			"end":     m.end,
+			"lose":    m.loseOne,
+			"resize":  func(t *rapid.T) { m.resize(rapid.IntRange(1, 4).Draw(t, "workers")) },
+			"close":   m.end,
 		})
 	})
 }
 
-func (m *bookMachine) check(t *rapid.T) {
+func (m *tableMachine) check(t *rapid.T) {
 	count := map[string]int{}
 	for _, w := range m.where {
 		count[w]++
 	}
-	require.Len(t, m.b.buffer, count["buffered"], "buffer")
-	require.Equal(t, count["slot"], m.b.busy, "busy")
-	require.Equal(t, count["delayed"], m.b.delayed, "delayed")
-	require.Len(t, m.b.acks, count["acking"], "acks")
-	require.Len(t, m.b.returns, count["returning"], "returns")
-	require.Equal(t, count["flushing"], m.b.flushing, "flushing")
-	require.Equal(t, len(m.where), m.b.unsettled(), "entries in flight")
-	require.GreaterOrEqual(t, m.b.free(), 0)
-	if m.b.canRead() {
-		require.Positive(t, m.b.free(), "a read may be sent although nothing fits")
-		require.Less(t, m.b.busy+len(m.b.buffer), m.b.slots, "a read may be sent although no slot would take its entry")
+	require.Len(t, m.buffer, count["buffered"], "buffer")
+	require.Equal(t, count["worker"], m.busy, "busy")
+	require.Equal(t, count["delayed"], m.delayed, "delayed")
+	require.Len(t, m.acks, count["acking"], "acks")
+	require.Len(t, m.release, count["releasing"], "releases")
+	require.Len(t, m.entries, len(m.where), "entries in flight")
+	require.GreaterOrEqual(t, m.free(), 0)
+	if room, closed := m.turn(); room && !closed {
+		require.Positive(t, m.free(), "a read may be sent although nothing fits")
+		require.Less(t, m.busy+len(m.buffer), m.limit, "a read may be sent although no worker would take its entry")
 	}
-	for id, n := range m.acked {
+	for id, n := range m.ackCount {
 		require.Equal(t, 1, n, "%s was acknowledged more than once", id)
 	}
 }
 
-func (m *bookMachine) read(t *rapid.T) {
-	if m.ended || !m.b.canRead() {
+func (m *tableMachine) readNew(t *rapid.T) {
+	if room, closed := m.turn(); closed || !room {
 		t.Skip("a reader would not read now")
 	}
-	for range rapid.IntRange(1, m.b.batch).Draw(t, "entries") {
+	for range rapid.IntRange(1, m.o.BatchSize).Draw(t, "entries") {
 		m.n++
 		id := fmt.Sprintf("%d-0", m.n)
-		require.True(t, m.b.add(goredis.XMessage{ID: id, Values: map[string]any{}}, 1, m.now, m.now))
+		m.add(stored(id), nil, time.Now())
 		m.where[id] = "buffered"
 	}
 }
 
-func (m *bookMachine) readAgain(t *rapid.T) {
-	if m.ended || len(m.where) == 0 {
+func (m *tableMachine) readAgain(t *rapid.T) {
+	if m.closed || len(m.where) == 0 {
 		t.Skip("nothing in flight")
 	}
-	id := rapid.SampledFrom(keys(m.where)).Draw(t, "id")
-	require.False(t, m.b.add(goredis.XMessage{ID: id, Values: map[string]any{}}, 2, m.now, m.now), "%s would run twice", id)
+	id, before := rapid.SampledFrom(keys(m.where)).Draw(t, "id"), m.read
+	m.add(stored(id), nil, time.Now())
+	require.Equal(t, before, m.read, "%s would run twice", id)
 }
 
-func (m *bookMachine) take(t *rapid.T) {
-	if m.ended {
-		t.Skip("slots have been told to stop")
+func (m *tableMachine) takeFirst(t *rapid.T) {
+	if m.closed {
+		t.Skip("workers were stopped")
 	}
-	lost := map[string]bool{}
-	for _, h := range m.b.buffer {
-		if h.lost {
-			lost[h.entry.ID] = true
+	lost, first := map[string]bool{}, ""
+	for _, e := range slices.Backward(m.buffer) {
+		if e.lost {
+			lost[e.ID] = true
+		} else {
+			first = e.ID
 		}
 	}
-	var first string
-	for _, h := range m.b.buffer {
-		if !h.lost {
-			first = h.entry.ID
-			break
-		}
-	}
-	h, stale := m.b.take(m.now, m.now, m.recall)
-	require.False(t, stale)
-	if h == nil {
+	e := m.take(m.signals)
+	if e == nil {
 		require.Empty(t, first)
 	} else {
-		require.Equal(t, first, h.entry.ID, "out of order")
-		m.where[first] = "slot"
-		m.slots = append(m.slots, h)
+		require.Equal(t, first, e.ID, "out of order")
+		m.where[first] = "worker"
+		m.workers = append(m.workers, e)
 	}
 	for id := range lost { // those that were skipped
-		if _, in := m.b.entries[id]; !in {
+		if !m.has(id) {
 			delete(m.where, id)
 		}
 	}
 }
 
 // pick removes one element.
-func pick(t *rapid.T, from *[]*held) *held {
+func pick(t *rapid.T, from *[]*pendingEntry) *pendingEntry {
 	if len(*from) == 0 {
 		t.Skip("none")
 	}
 	i := rapid.IntRange(0, len(*from)-1).Draw(t, "which")
-	h := (*from)[i]
-	*from = append((*from)[:i:i], (*from)[i+1:]...)
-	return h
+	e := (*from)[i]
+	*from = slices.Delete(slices.Clone(*from), i, i+1)
+	return e
 }
 
-func (m *bookMachine) ack(t *rapid.T) {
-	h := pick(t, &m.slots)
-	m.b.settle(h)
-	m.where[h.entry.ID] = "acking"
+func (m *tableMachine) ackOne(t *rapid.T) {
+	e := pick(t, &m.workers)
+	m.ack(e)
+	m.where[e.ID] = "acking"
 }
 
-func (m *bookMachine) nack(t *rapid.T) {
-	h := pick(t, &m.slots)
-	if m.ended || h.lost {
-		m.b.withdraw(h)
-		if h.lost {
-			delete(m.where, h.entry.ID)
-		} else {
-			m.where[h.entry.ID] = "returning"
-		}
+func (m *tableMachine) nackOne(t *rapid.T) {
+	e := pick(t, &m.workers)
+	_, again := m.nack(e)
+	switch {
+	case e.lost:
+		delete(m.where, e.ID)
+	case m.closed:
+		m.where[e.ID] = "releasing"
+	case e.nacks > m.o.MaxRedeliveries:
+		delete(m.where, e.ID)
+		require.Contains(t, m.left, e.ID)
+		require.EqualValues(t, e.nacks, m.counts[e.ID])
+	case m.limit == 1:
+		require.True(t, again)
+		m.workers = append(m.workers, e)
 		return
+	default:
+		m.late = append(m.late, e)
+		m.where[e.ID] = "delayed"
 	}
-	m.b.delay(h)
-	m.late = append(m.late, h)
-	m.where[h.entry.ID] = "delayed"
+	require.False(t, again)
 }
 
-func (m *bookMachine) leave(t *rapid.T) {
-	h := pick(t, &m.slots)
-	m.b.leave(h, m.now)
-	delete(m.where, h.entry.ID)
-	require.Contains(t, m.b.left, h.entry.ID)
+func (m *tableMachine) abandonOne(t *rapid.T) {
+	e := pick(t, &m.workers)
+	m.abandon(e)
+	delete(m.where, e.ID)
 }
 
-func (m *bookMachine) abandon(t *rapid.T) {
-	h := pick(t, &m.slots)
-	m.b.abandon(h)
-	delete(m.where, h.entry.ID)
-}
-
-func (m *bookMachine) ripen(t *rapid.T) {
-	h := pick(t, &m.late)
-	require.Equal(t, m.where[h.entry.ID] == "delayed" && !m.ended, m.b.ripen(h), "ripen after the end must do nothing")
-	if !m.ended {
-		m.where[h.entry.ID] = "buffered"
+func (m *tableMachine) oneBecomesDue(t *rapid.T) {
+	e := pick(t, &m.late)
+	e.timer.Stop()
+	m.becomeDue(e)
+	if !m.closed {
+		m.where[e.ID] = "buffered"
 	}
 }
 
-func (m *bookMachine) flush(t *rapid.T) {
-	hs := append(m.b.nextReturns(), m.b.nextAcks(rapid.IntRange(1, 5).Draw(t, "n"))...)
-	for _, h := range hs {
-		m.where[h.entry.ID] = "flushing"
+func (m *tableMachine) startFlush(t *rapid.T) {
+	plain, fenced := m.nextAcks(rapid.IntRange(1, 5).Draw(t, "n"))
+	list := slices.Concat(m.nextReleases(), plain, fenced)
+	for _, e := range list {
+		m.where[e.ID] = "flushing"
 	}
-	m.flight = append(m.flight, hs...)
+	m.flights = append(m.flights, list...)
 }
 
-func (m *bookMachine) answer(t *rapid.T) {
-	h := pick(t, &m.flight)
+func (m *tableMachine) answer(t *rapid.T) {
+	e := pick(t, &m.flights)
 	if rapid.Bool().Draw(t, "failed") {
-		m.b.retry([]*held{h})
-		m.where[h.entry.ID] = map[stage]string{stageAcking: "acking", stageReturning: "returning"}[h.stage]
+		m.retry([]*pendingEntry{e})
+		m.where[e.ID] = map[stage]string{stageAcking: "acking", stageReleasing: "releasing"}[e.stage]
 		return
 	}
-	if h.stage == stageAcking {
-		m.acked[h.entry.ID]++
+	if e.stage == stageAcking {
+		m.ackCount[e.ID]++
 	}
-	m.b.flushed([]*held{h})
-	delete(m.where, h.entry.ID)
+	m.flushed([]*pendingEntry{e})
+	delete(m.where, e.ID)
 }
 
-func (m *bookMachine) lose(t *rapid.T) {
+func (m *tableMachine) loseOne(t *rapid.T) {
 	if len(m.where) == 0 {
 		t.Skip("nothing in flight")
 	}
-	m.b.lose(m.b.entries[rapid.SampledFrom(keys(m.where)).Draw(t, "id")])
+	m.lose(m.entries[rapid.SampledFrom(keys(m.where)).Draw(t, "id")])
 }
 
-func (m *bookMachine) end(t *rapid.T) {
+func (m *tableMachine) end(*rapid.T) {
 	for id, w := range m.where {
-		if w != "buffered" && w != "delayed" {
+		if w != "buffered" && w != "delayed" || m.closed {
 			continue
 		}
-		if m.b.entries[id].lost {
+		if m.entries[id].lost {
 			delete(m.where, id)
 		} else {
-			m.where[id] = "returning"
+			m.where[id] = "releasing"
 		}
 	}
-	m.b.returnUnbegun()
-	m.ended = true
+	m.close(false)
 }
 
 func keys(m map[string]string) []string {
 	return slices.Sorted(maps.Keys(m)) // rapid repeats a run from its draws alone
 }
 
-// An entry that nobody has confirmed for too long may be somebody else's: a slot must not begin it.
-func TestBookDropsStaleEntries(t *testing.T) {
+// Another consumer may have an entry that was not confirmed for too long. No worker may start it.
+func TestTableDropsStaleEntries(t *testing.T) {
 	t.Parallel()
-	b, now := newBook(1, 10), time.Unix(1_000_000, 0)
-	b.add(goredis.XMessage{ID: "1-0"}, 1, now.Add(-time.Hour), now)
-	b.add(goredis.XMessage{ID: "2-0"}, 1, now, now)
-	h, stale := b.take(now.Add(-time.Minute), now, nil)
-	require.True(t, stale, "the reader must look again")
-	require.Equal(t, "2-0", h.entry.ID)
-	require.NotContains(t, b.entries, "1-0")
+	table := newTestTable(1, 10)
+	require.True(t, table.searchRequested(), "each reader begins with a search")
+	table.add(stored("1-0"), nil, time.Now().Add(-time.Hour))
+	table.add(stored("2-0"), nil, time.Now())
+	require.Equal(t, "2-0", table.take(nil).ID)
+	require.False(t, table.has("1-0"))
+	require.True(t, table.searchRequested(), "the reader must search for the dropped entry")
 }
 
-func TestBookRenews(t *testing.T) {
+func TestTableRenews(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_000_000, 0)
-	const hold = time.Hour
-	due, oldestRun, oldestWait := now.Add(-time.Minute), now.Add(-hold), now.Add(-3*hold)
-	long, longer, longest := now.Add(-2*time.Minute), now.Add(-2*hold), now.Add(-4*hold)
-	recall := make(chan struct{}, 1)
-	b := newBook(6, 10)
-	in := func(id string, confirmed, since time.Time) *held {
-		b.add(goredis.XMessage{ID: id}, 1, confirmed, since)
-		return b.entries[id]
+	long, longer, longest := now.Add(-2*time.Minute), now.Add(-2*time.Hour), now.Add(-4*time.Hour)
+	revoke := make(chan struct{}, 1)
+	table := newTable(Options{LongestHandlerHold: time.Hour, Config: Config{MinIdle: 3 * time.Minute, LongestHold: 3 * time.Hour}}, NewMetrics())
+	add := func(id string, e pendingEntry) {
+		e.ID = id
+		table.entries[id] = &e
+		if e.stage == stageBuffered {
+			table.buffer = append(table.buffer, &e)
+		}
 	}
-	in("fresh", now, now)
-	in("due", long, long)
-	in("waits long", long, longer)
-	in("waits too long", long, longest)
-	slot := func(id string, begun bool, since time.Time) {
-		b.add(goredis.XMessage{ID: id}, 1, long, since)
-		h := b.entries[id]
-		b.buffer = b.buffer[:len(b.buffer)-1]
-		h.stage, h.begun, h.recall = stageHeld, begun, recall
-		b.busy++
+	add("fresh", pendingEntry{confirmed: now, since: now})
+	add("due", pendingEntry{confirmed: long, since: long})
+	add("waits long", pendingEntry{confirmed: long, since: longer})
+	add("waits too long", pendingEntry{confirmed: long, since: longest})
+	add("lost", pendingEntry{confirmed: long, since: long, lost: true})
+	for id, since := range map[string]time.Time{"handled": long, "handled too long": longer} {
+		add(id, pendingEntry{stage: stageTaken, started: true, confirmed: long, since: since, revoke: revoke})
 	}
-	slot("handled", true, long)
-	slot("handled too long", true, longer)
-	slot("offered long", false, longer)
-	slot("offered too long", false, longest)
-	b.lose(in("lost", long, long))
+	for id, since := range map[string]time.Time{"offered long": longer, "offered too long": longest} {
+		add(id, pendingEntry{stage: stageTaken, confirmed: long, since: since, revoke: revoke})
+	}
 
-	require.ElementsMatch(t, []string{"due", "handled", "waits long", "offered long"}, idsOf(b.renewable(due, oldestRun, oldestWait)))
-	require.Equal(t, []string{"waits too long"}, idsOf(b.returns), "it is released: the slots are stuck")
-	require.Len(t, recall, 1, "the slot that offers must hear of it")
-	require.True(t, b.entries["offered too long"].recalled)
+	require.ElementsMatch(t, []string{"due", "handled", "waits long", "offered long"}, idsOf(table.renewable(now)))
+	require.Equal(t, []string{"waits too long"}, idsOf(table.release), "it is released: the workers are stuck")
+	require.Len(t, revoke, 1, "the worker that offers must be notified")
+	require.True(t, table.entries["offered too long"].revoked)
 }

@@ -1,9 +1,10 @@
 package poll
 
 import (
-	"errors"
+	"context"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -13,260 +14,195 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
-// readCmd is an XREADGROUP that the client never re-sends: a re-sent read hides that the reply of the
-// first, with its entries, was lost.
-type readCmd struct{ *goredis.XStreamSliceCmd }
-
-// NoRetry keeps the client from re-sending the command after a network error.
-func (readCmd) NoRetry() bool { return true }
-
-// gatePoll is how often a closed gate is asked again, at the latest.
+// gatePoll is the longest time between two queries of a closed gate or fence.
 const gatePoll = 250 * time.Millisecond
 
-// readBackoff is the delay after reads that failed.
-var readBackoff = pipeline.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second}
+// readBackoff returns the delay after the n-th failed read in a row.
+func readBackoff(n int) time.Duration {
+	return pipeline.Backoff{First: 100 * time.Millisecond, Max: 5 * time.Second}.Delay(n)
+}
 
-// read polls until the reader stops. First, and after every failure that may have cost a reply, it goes
-// through this consumer's own pending entries by id, then it reads what is new. What it finds the first time
-// was delivered in an earlier life of the consumer, and is now delivered once more; later it is what no handler was given.
-func (r *Reader) read() {
-	var (
-		cursor   = ""                        // where the look through own pending entries is; empty: not at it
-		again    = 1                         // deliveries to be added to what is found there
-		idle     = r.cfg.InitialPollInterval // the next sleep after an empty read
-		failures = 0
-	)
-	for r.awaitTurn() {
-		if r.takeReread() {
-			cursor = "-"
-		}
-		var (
-			sent    = time.Now()
-			own     = cursor != ""
-			entries []goredis.XMessage
-			err     error
-		)
-		if own {
-			cursor, err = r.takeInOwn(cursor, again, sent)
-		} else {
-			entries, err = r.readGroup()
-		}
-		switch {
-		case err == nil && own:
-			if cursor == "" {
-				again = 0
-			}
-			idle = r.cfg.InitialPollInterval
-		case err == nil && len(entries) > 0:
-			failpoint.Hit(failpoint.AfterRead)
-			r.mu.Lock()
-			if r.draining {
-				r.giveBackRead(entries, sent)
-			} else {
-				r.takeIn(entries, nil, sent)
-			}
-			r.mu.Unlock()
-			idle = r.cfg.InitialPollInterval
-		case err == nil:
-			r.m.emptyReads.Inc()
-			if r.sleep(r.nextPoll(idle)) {
-				idle = r.cfg.InitialPollInterval
-			} else {
-				idle = min(2*idle, r.cfg.PollInterval)
-			}
-		case IsNoGroup(err):
-			if !r.absent() {
-				return
-			}
-			cursor, again = "", 0
-		default:
-			failures = r.readFailed(err, failures)
-			continue
-		}
-		if failures > 0 {
-			r.log.Info("reading again", slog.Int("failures", failures))
-			failures = 0
-		}
+// poller reads new entries while there is room for them. At the start, and after every failure that
+// may have lost a reply, it first searches this consumer's own pending entries.
+type poller struct {
+	*shared
+	end    func() // ends the reader, because its stream does not exist
+	paused atomic.Bool
+
+	cursor     string        // the position of the search; empty: no search
+	deliveries int           // what the search adds to delivery counts
+	idle       time.Duration // the sleep after the next empty read
+	failures   int           // in a row
+}
+
+func (p *poller) run(ctx context.Context) {
+	for p.awaitTurn(ctx) && p.poll(ctx) {
 	}
 }
 
-// nextPoll adds jitter to a sleep that has reached the poll interval. It only lengthens: an idle stream
-// costs at most one read a poll interval.
-func (r *Reader) nextPoll(idle time.Duration) time.Duration {
-	if idle < r.cfg.PollInterval {
-		return idle
-	}
-	return idle + time.Duration(rand.Int64N(int64(idle)/10+1))
+// mayRead reports whether new entries are allowed now.
+func (p *poller) mayRead() bool {
+	return !p.paused.Load() && (p.o.Gate == nil || p.o.Gate()) && !p.o.fenced()
 }
 
-// readGroup reads at most one batch of new entries.
-func (r *Reader) readGroup() ([]goredis.XMessage, error) {
-	ctx, cancel := r.command()
-	defer cancel()
-	cmd := readCmd{goredis.NewXStreamSliceCmd(ctx, "xreadgroup", "group", r.cfg.Group, r.cfg.Consumer,
-		"count", r.cfg.BatchSize, "streams", r.cfg.Stream, ">")}
-	cmd.SetFirstKeyPos(7)
-	r.m.reads.Inc()
-	err := r.c.Process(ctx, cmd)
-	if errors.Is(err, goredis.Nil) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range cmd.Val() {
-		return s.Messages, nil
-	}
-	return nil, nil
-}
-
-// awaitTurn returns true when a read may be sent, false when the reader stops.
-func (r *Reader) awaitTurn() bool {
+// awaitTurn returns true when a read may be sent, and false when the reader stops.
+func (p *poller) awaitTurn(ctx context.Context) bool {
 	for {
-		r.mu.Lock()
-		stop, paused, room := r.draining, r.paused, r.book.canRead()
-		r.mu.Unlock()
+		room, closed := p.table.turn()
 		switch {
-		case stop:
+		case closed:
 			return false
-		case paused:
-			select {
-			case <-r.wake:
-			case <-r.stopping:
-			}
+		case p.paused.Load():
+			wait[struct{}](ctx, p.table.wake, nil)
 		case !room:
-			select {
-			case <-r.freed:
-			case <-r.wake:
-			case <-r.stopping:
-			}
-		case r.cfg.Gate != nil && !r.cfg.Gate(), r.fenced():
-			r.sleep(min(gatePoll, r.cfg.PollInterval))
+			wait(ctx, p.table.wake, p.table.freed)
+		case !p.mayRead():
+			p.sleep(ctx, min(gatePoll, p.o.PollInterval))
 		default:
 			return true
 		}
 	}
 }
 
-// sleep waits for d, for Wake or for the end; woken is true when it was cut short.
-func (r *Reader) sleep(d time.Duration) (woken bool) {
+// wait waits for c, for wake or for the end of ctx. woken is false after c.
+func wait[T any](ctx context.Context, wake <-chan struct{}, c <-chan T) (woken bool) {
+	select {
+	case <-c:
+		return false
+	case <-wake:
+	case <-ctx.Done():
+	}
+	return true
+}
+
+func (p *poller) sleep(ctx context.Context, d time.Duration) (woken bool) {
 	t := time.NewTimer(d)
 	defer t.Stop()
-	select {
-	case <-t.C:
-		return false
-	case <-r.wake:
-	case <-r.stopping:
+	return wait(ctx, p.table.wake, t.C)
+}
+
+// poll reads once, and sleeps when there was nothing to read. It returns false when the reader ends.
+func (p *poller) poll(ctx context.Context) bool {
+	if p.table.searchRequested() {
+		p.cursor = "-"
+	}
+	read := p.readNew
+	if p.cursor != "" {
+		read = p.readOwn
+	}
+	found, err := read(time.Now())
+	switch {
+	case IsNoGroup(err):
+		p.cursor, p.deliveries = "", 0
+		return p.absent(ctx)
+	case err != nil:
+		p.failed(ctx, err)
+		return true
+	}
+	if p.failures > 0 {
+		p.log.Info("reading again", slog.Int("failures", p.failures))
+		p.failures = 0
+	}
+	if found || p.sleep(ctx, p.nextSleep()) {
+		p.idle = p.o.InitialPollInterval
+	} else {
+		p.idle = min(2*p.idle, p.o.PollInterval)
 	}
 	return true
 }
 
-func (r *Reader) takeReread() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	again := r.reread
-	r.reread = false
-	return again
+// nextSleep adds jitter to a sleep that has reached the poll interval. Jitter only makes it longer: an
+// idle stream costs at most one read per poll interval.
+func (p *poller) nextSleep() time.Duration {
+	if p.idle < p.o.PollInterval {
+		return p.idle
+	}
+	return p.idle + time.Duration(rand.Int64N(int64(p.idle)/10+1))
 }
 
-// takeInOwn takes in own pending entries from cursor on that are not in flight: of an earlier life of this consumer, or of a
-// read whose reply was lost. It answers where to go on, empty at the end. What was deleted meanwhile is acknowledged away and
-// reported. An XREADGROUP by id would bring the same, and count a delivery of everything that is in flight.
-func (r *Reader) takeInOwn(cursor string, again int, sent time.Time) (next string, err error) {
-	ctx, cancel := r.command()
+// readNew reads at most one batch of new entries.
+func (p *poller) readNew(sent time.Time) (found bool, err error) {
+	ctx, cancel := p.command()
 	defer cancel()
-	own, err := r.c.XPendingExt(ctx, &goredis.XPendingExtArgs{
-		Stream: r.cfg.Stream, Group: r.cfg.Group, Consumer: r.cfg.Consumer, Start: cursor, End: "+", Count: int64(min(r.cfg.BatchSize, maxScriptIDs)),
-	}).Result()
-	if err != nil {
-		return cursor, err
-	}
-	if len(own) == 0 {
-		return "", nil
-	}
-	next, _ = entry.NextID(own[len(own)-1].ID)
-	r.mu.Lock()
-	ids := r.book.missing(own)
-	r.mu.Unlock()
-	if len(ids) == 0 {
-		return next, nil
-	}
-	got, err := r.scripts.claimOwn(ctx, r.c, r.cfg.Stream, r.cfg.Group, r.cfg.Consumer, again, ids)
-	if err != nil {
-		return cursor, err
-	}
-	if len(got.Deleted) > 0 {
-		r.ackGhosts(got.Deleted)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.draining {
-		r.giveBackRead(got.Entries, sent)
-	} else {
-		r.takeIn(got.Entries, got.Delivered, sent)
-	}
-	return next, nil
-}
-
-// giveBackRead releases what a read has brought although the reader stops; the mutex is held.
-func (r *Reader) giveBackRead(entries []goredis.XMessage, sent time.Time) {
-	if r.gone {
-		return
-	}
-	r.takeIn(entries, nil, sent)
-	r.book.returnUnbegun()
-	signal(r.flush)
-}
-
-// ackGhosts acknowledges entries that are pending but deleted from the stream.
-func (r *Reader) ackGhosts(ids []string) {
-	r.m.deletedPending.Add(float64(len(ids)))
-	r.log.Error("pending entries were deleted before they were handled", slog.Int("entries", len(ids)), slog.String("first", ids[0]))
-	ctx, cancel := r.command()
-	defer cancel()
-	if err := r.c.XAck(ctx, r.cfg.Stream, r.cfg.Group, ids...).Err(); err != nil {
-		r.log.Warn("deleted entries not acknowledged", pipeline.Err(err))
-	}
-}
-
-// absent asks the owner of the stream whether it should exist; false ends the reader.
-func (r *Reader) absent() bool {
-	if r.cfg.Absent == nil {
-		r.stop(true)
-		return false
-	}
-	ctx, cancel := r.command()
-	defer cancel()
-	again, err := r.cfg.Absent(ctx)
+	p.m.reads.Inc()
+	entries, err := p.read(ctx, p.o.BatchSize)
 	switch {
 	case err != nil:
-		r.log.Warn("stream is gone, its owner has no answer yet", pipeline.Err(err))
-		r.sleep(readBackoff.Delay(3))
+		return false, err
+	case len(entries) == 0:
+		p.m.emptyReads.Inc()
+		return false, nil
+	}
+	failpoint.Hit(failpoint.AfterRead)
+	p.table.add(entries, nil, sent)
+	return true, nil
+}
+
+// readOwn takes in one page of own pending entries that are not in flight. An earlier process of this
+// name left them, or the reply of a read was lost. An XREADGROUP by id would return the same entries,
+// and would count a delivery of each entry in flight.
+func (p *poller) readOwn(sent time.Time) (found bool, err error) {
+	ctx, cancel := p.command()
+	defer cancel()
+	own, err := p.Client.XPendingExt(ctx, &goredis.XPendingExtArgs{
+		Stream: p.Stream, Group: p.Group, Consumer: p.Name, Start: p.cursor, End: "+", Count: int64(min(p.o.BatchSize, maxScriptIDs)),
+	}).Result()
+	if err != nil {
+		return false, err
+	}
+	if len(own) == 0 {
+		p.cursor, p.deliveries = "", 0
+		return true, nil
+	}
+	if ids := p.table.missing(own); len(ids) > 0 {
+		got, err := p.claim(ctx, p.Name, 0, p.deliveries, ids)
+		if err != nil {
+			return false, err
+		}
+		p.reportDeleted(got.Deleted)
+		p.table.add(got.Entries, got.Delivered, sent)
+	}
+	if p.cursor, _ = entry.NextID(own[len(own)-1].ID); p.cursor == "" {
+		p.deliveries = 0
+	}
+	return true, nil
+}
+
+// absent calls Options.Absent. It returns false when the reader ends.
+func (p *poller) absent(ctx context.Context) bool {
+	if p.o.Absent == nil {
+		p.end()
+		return false
+	}
+	call, cancel := p.command()
+	defer cancel()
+	again, err := p.o.Absent(call)
+	switch {
+	case err != nil:
+		p.log.Warn("stream does not exist, its owner did not decide yet", pipeline.Err(err))
+		p.sleep(ctx, readBackoff(3))
 	case !again:
-		r.log.Debug("stream is gone and not wanted, the reader stops")
-		r.stop(true)
+		p.log.Debug("stream does not exist and is not needed, the reader stops")
+		p.end()
 		return false
 	default:
-		r.log.Info("stream was gone and has been made again")
-		r.sleep(r.cfg.InitialPollInterval) // an owner that is mistaken must not make this loop spin
+		p.log.Info("stream did not exist and was created again")
+		p.sleep(ctx, p.o.InitialPollInterval) // so that a wrong answer does not make a busy loop
 	}
 	return true
 }
 
-// readFailed waits after a failed read and returns the number of failures in a row.
-func (r *Reader) readFailed(err error, failures int) int {
-	failures++
-	r.m.readErrors.Inc()
+// failed waits after a failed read.
+func (p *poller) failed(ctx context.Context, err error) {
+	p.failures++
+	p.m.readErrors.Inc()
 	if !IsReply(err) {
-		r.mu.Lock()
-		r.reread = true // the reply, with entries that are ours now, may have been lost
-		r.mu.Unlock()
+		p.table.requestSearch() // the reply may be lost, with entries that are ours now
 	}
-	if failures == 1 {
-		r.log.Warn("read failed, trying again", pipeline.Err(err))
+	if p.failures == 1 {
+		p.log.Warn("read failed, trying again", pipeline.Err(err))
 	} else {
-		r.log.Debug("read failed again", slog.Int("failures", failures), pipeline.Err(err))
+		p.log.Debug("read failed again", slog.Int("failures", p.failures), pipeline.Err(err))
 	}
-	r.sleep(readBackoff.Delay(failures))
-	return failures
+	p.sleep(ctx, readBackoff(p.failures))
 }

@@ -174,7 +174,7 @@ func (s *Sweeper) remove(ctx context.Context, m Mark) (removed bool, err error) 
 	if m.OwnGroup {
 		removed, err = s.destroy.Run(ctx, s.c, []string{m.Stream}, m.Group, s.after.Milliseconds()).Bool()
 	} else {
-		removed, err = poll.RemoveConsumer(ctx, s.c, m.Stream, m.Group, m.Consumer)
+		removed, err = poll.Consumer{Client: s.c, Stream: m.Stream, Group: m.Group, Name: m.Consumer}.Remove(ctx)
 	}
 	if poll.IsNoGroup(err) || err != nil && (strings.Contains(err.Error(), "no such key") || strings.Contains(err.Error(), "WRONGTYPE")) {
 		return true, nil

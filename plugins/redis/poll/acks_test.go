@@ -1,6 +1,7 @@
 package poll_test
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
@@ -93,7 +94,7 @@ func TestCountsAreWrittenAmongAcks(t *testing.T) {
 }
 
 // Counts that can't be written at the end are told as such: no acknowledgement was lost.
-func TestCountsThatAreLostAtTheEndAreToldApart(t *testing.T) {
+func TestCountsThatAreLostAtTheEndAreReportedApart(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
 		r.Add(0, 1)
@@ -114,5 +115,64 @@ func TestCountsThatAreLostAtTheEndAreToldApart(t *testing.T) {
 		<-rd.Done()
 		require.Contains(t, lines.String(), "delivery counts lost at the end")
 		require.NotContains(t, lines.String(), "acknowledgements lost")
+	})
+}
+
+func TestReaderCoalescesAcks(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s)
+		const n = 1000
+		r.Add(0, n)
+		c := s.Client(t)
+		log := redistest.Watch(c)
+		cfg := r.config("c", 32)
+		cfg.BatchSize, cfg.AckBatchSize, cfg.AckFlushInterval = 100, 100, 50*time.Millisecond
+		rd, out := r.reader(c, cfg, nil)
+		h := redistest.Handle(t, out, nil)
+		h.WaitFor(t, n)
+		require.NoError(t, rd.Drain(t.Context()), "the last acks are flushed by Drain")
+		require.Empty(t, r.Pending())
+		require.EqualValues(t, n, rd.Stats().Acked)
+		require.Less(t, log.Count("xack"), n/10)
+	})
+}
+
+func TestLostAckReplyIsNoDelivery(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s)
+		r.Add(0, 20)
+		c := s.Client(t)
+		log := redistest.Watch(c)
+		var acks atomic.Int64
+		log.LoseReplies(func(cmd goredis.Cmder) bool { return cmd.Name() == "xack" && acks.Add(1) <= 3 })
+		rd, out := r.reader(c, r.config("c", 4), nil)
+		h := redistest.Handle(t, out, nil)
+		h.WaitFor(t, 20)
+		require.NoError(t, rd.Drain(t.Context()))
+		require.Empty(t, r.Pending())
+		require.Empty(t, h.Repeated())
+		require.Greater(t, acks.Load(), int64(3))
+	})
+}
+
+// The acknowledgement that comes last is sent until it is through, although everything else has ended.
+func TestDrainFlushesTheLastAck(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s)
+		c := s.Client(t)
+		log := redistest.Watch(c)
+		for i := range 10 {
+			r.Add(i, 1)
+			rd, out := r.reader(c, r.config("c", 1), nil)
+			m := redistest.Receive(t, out)
+			var failed atomic.Bool
+			log.FailSending(func(cmd goredis.Cmder) bool { return cmd.Name() == "xack" && failed.CompareAndSwap(false, true) })
+			drained := make(chan error, 1)
+			go func() { drained <- rd.Drain(context.Background()) }()
+			m.Ack()
+			require.NoError(t, <-drained)
+			require.True(t, failed.Load())
+			require.Empty(t, r.Pending())
+		}
 	})
 }

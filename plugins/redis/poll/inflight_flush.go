@@ -1,0 +1,178 @@
+package poll
+
+import (
+	"maps"
+	"time"
+)
+
+// The part of the in-flight table that the acker and the renewer use.
+
+// flushDue reports whether a flush should not wait for a larger batch.
+func (t *table) flushDue() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.closed || len(t.release) > 0 || len(t.acks) >= t.o.AckBatchSize
+}
+
+// unflushed returns how many acknowledgements, releases and counts wait for a flush.
+func (t *table) unflushed() (acks, releases, counts int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.acks), len(t.release), len(t.counts)
+}
+
+// nextAcks takes at most n acknowledgements for a flush. The caller ends it with flushed or retry.
+// The owner of fenced entries must be checked.
+func (t *table) nextAcks(n int) (plain, fenced []*pendingEntry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	certain := t.o.since(t.o.MinIdle / 2)
+	n = min(n, len(t.acks))
+	for _, e := range t.acks[:n] {
+		if e.lost || e.confirmed.Before(certain) {
+			fenced = append(fenced, e)
+		} else {
+			plain = append(plain, e)
+		}
+	}
+	if t.acks = t.acks[n:]; len(t.acks) == 0 {
+		t.acks = nil
+	}
+	return plain, fenced
+}
+
+// nextReleases takes all releases for a flush. The caller ends it with flushed or retry.
+func (t *table) nextReleases() []*pendingEntry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := t.release
+	t.release = nil
+	return list
+}
+
+// flushed removes the entries of a flush that is confirmed.
+func (t *table) flushed(list []*pendingEntry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range list {
+		if e.stage == stageAcking {
+			t.confirmed++
+			if e.acked != nil && !e.lost {
+				e.acked()
+			}
+		}
+		delete(t.entries, e.ID)
+	}
+	signal(t.freed)
+}
+
+// retry restores the entries of a flush that failed, or whose reply was lost.
+func (t *table) retry(list []*pendingEntry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(list) > 0 && list[0].stage == stageAcking {
+		t.acks = append(list, t.acks...)
+	} else {
+		t.release = append(list, t.release...)
+	}
+}
+
+// nextCounts takes all delivery counts for a flush.
+func (t *table) nextCounts() map[string]int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	counts := t.counts
+	t.counts = map[string]int64{}
+	return counts
+}
+
+// retryCounts restores counts that could not be written. Newer ones are higher.
+func (t *table) retryCounts(counts map[string]int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.Copy(counts, t.counts)
+	t.counts = counts
+}
+
+// renewable returns the entries to keep alive. An entry that waits for longer than LongestHold is
+// released, because all workers or handlers here are stuck. An entry that is handled for longer than
+// LongestHandlerHold is not kept alive.
+func (t *table) renewable(now time.Time) (due []*pendingEntry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	tooLong := func(e *pendingEntry, limit time.Duration) bool { return limit > 0 && now.Sub(e.since) > limit }
+	waiting := t.buffer[:0]
+	for _, e := range t.buffer {
+		if tooLong(e, t.o.LongestHold) {
+			t.queueRelease(e)
+		} else {
+			waiting = append(waiting, e)
+		}
+	}
+	clear(t.buffer[len(waiting):])
+	t.buffer = waiting
+	for _, e := range t.entries {
+		limit := t.o.LongestHold
+		if e.started {
+			limit = t.o.LongestHandlerHold
+		}
+		switch {
+		case e.lost || e.stage == stageReleasing:
+		case tooLong(e, limit) && e.stage == stageTaken && !e.started:
+			e.revoked = true
+			signal(e.revoke)
+		case tooLong(e, limit) && e.stage != stageAcking:
+		case now.Sub(e.confirmed) > t.o.MinIdle/3:
+			due = append(due, e)
+		}
+	}
+	for id, at := range t.left { // after MinIdle it can be reclaimed
+		if now.Sub(at) > t.o.MinIdle {
+			delete(t.left, id)
+		}
+	}
+	return due
+}
+
+// renewed records the answers of keep.lua, which was sent at sent.
+func (t *table) renewed(due []*pendingEntry, answers []kept, sent time.Time) (renewed, lost, deleted int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, a := range answers {
+		e := due[i]
+		switch {
+		case a == keptMine:
+			e.confirmed = sent
+			renewed++
+		case e.stage == stageAcking || t.entries[e.ID] != e:
+			// Its ack was sent meanwhile.
+		case a == keptDeleted:
+			t.lose(e)
+			deleted++
+		default:
+			t.lose(e)
+			lost++
+		}
+	}
+	return renewed, lost, deleted
+}
+
+// lose records that another consumer has an entry, or that it was deleted.
+func (t *table) lose(e *pendingEntry) {
+	e.lost = true
+	if e.stage == stageTaken && !e.started {
+		signal(e.revoke)
+	}
+}
+
+// revokeBehind revokes entries that no handler has and that were confirmed before the fence.
+func (t *table) revokeBehind(fence time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.entries {
+		if e.stage == stageTaken && !e.started && e.confirmed.Before(fence) {
+			e.revoked = true
+			signal(e.revoke)
+		}
+	}
+}

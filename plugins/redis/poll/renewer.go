@@ -1,0 +1,47 @@
+package poll
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// fenceInterval is the time between two comparisons of offered entries with the fence.
+const fenceInterval = 5 * time.Second
+
+// renewer keeps entries alive while they are in flight. The first renewal is after a third of MinIdle,
+// so that two more attempts have time.
+type renewer struct{ *shared }
+
+func (r renewer) run(ctx context.Context) {
+	pipeline.Every(ctx, max(r.o.MinIdle/6, time.Millisecond), func(context.Context) { r.renew() })
+}
+
+func (r renewer) watchFence(ctx context.Context) {
+	if r.o.Fence != nil {
+		pipeline.Every(ctx, fenceInterval, func(context.Context) { r.table.revokeBehind(r.o.Fence()) })
+	}
+}
+
+func (r renewer) renew() {
+	now := time.Now()
+	due := r.table.renewable(now)
+	if len(due) == 0 {
+		return
+	}
+	ctx, cancel := r.command()
+	defer cancel()
+	answers, err := r.setIdle(ctx, 0, idsOf(due))
+	renewed, lost, deleted := r.table.renewed(due, answers, now)
+	r.m.heartbeats.Add(float64(renewed))
+	r.m.lost.Add(float64(lost))
+	r.m.deletedPending.Add(float64(deleted))
+	if lost+deleted > 0 {
+		r.log.Warn("entries in flight are no longer this reader's", slog.Int("claimed", lost), slog.Int("deleted", deleted))
+	}
+	if err != nil && !IsNoGroup(err) {
+		r.log.Warn("keeping entries alive failed, trying again", pipeline.Err(err))
+	}
+}
