@@ -45,11 +45,11 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	var at sqldb.Time
-	if err := db.QueryRowContext(ctx, "SELECT at FROM visits").Scan(&at); err != nil {
+	var at time.Time
+	if err := db.QueryRowContext(ctx, "SELECT at FROM visits").Scan((*sqldb.Time)(&at)); err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(at.Time)
+	fmt.Println(at)
 	// Output: 2026-11-21 12:00:00 +0000 UTC
 }

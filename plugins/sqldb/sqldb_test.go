@@ -142,11 +142,11 @@ func TestTimesAreReadAsStored(t *testing.T) {
 		require.NoError(t, err)
 		_, err = db.ExecContext(t.Context(), "INSERT INTO times VALUES ($1, $2)", stored, none)
 		require.NoError(t, err)
-		var got, zero sqldb.Time
-		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT at, none FROM times").Scan(&got, &zero))
-		require.Equal(t, at.UTC(), got.Time)
+		var got, zero time.Time
+		require.NoError(t, db.QueryRowContext(t.Context(), "SELECT at, none FROM times").Scan((*sqldb.Time)(&got), (*sqldb.Time)(&zero)))
+		require.Equal(t, at.UTC(), got)
 		require.True(t, zero.IsZero())
-		require.ErrorContains(t, db.QueryRowContext(t.Context(), "SELECT 'soon'").Scan(&got), "scan a time from string")
+		require.ErrorContains(t, db.QueryRowContext(t.Context(), "SELECT 'soon'").Scan((*sqldb.Time)(&got)), "scan a time from string")
 	})
 }
 

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// Time scans a timestamptz of PostgreSQL, or the microseconds since 1970 that Micros returns for
-// SQLite. Null is the zero time.
-type Time struct{ time.Time }
+// Time is a destination of a scan, as in (*Time)(&at). It scans a timestamptz of PostgreSQL, or the
+// microseconds since 1970 that Micros returns for SQLite. Null is the zero time.
+type Time time.Time
 
 // Scan implements sql.Scanner.
 func (t *Time) Scan(src any) error {
 	switch v := src.(type) {
 	case nil:
-		t.Time = time.Time{}
+		*t = Time{}
 	case time.Time:
-		t.Time = v.UTC()
+		*t = Time(v.UTC())
 	case int64:
-		t.Time = time.UnixMicro(v).UTC()
+		*t = Time(time.UnixMicro(v).UTC())
 	default:
 		return fmt.Errorf("scan a time from %T", src)
 	}

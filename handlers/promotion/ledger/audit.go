@@ -43,9 +43,7 @@ WHERE type = $1 AND promotion_id = $2 AND target_id = $3 ORDER BY type, promotio
 func readAudit(ctx context.Context, q querier, k rules.Key) (lines []Audit, err error) {
 	err = q.query(ctx, func(r scanner) error {
 		var a Audit
-		var at sqldb.Time
-		err := r.Scan(&at, &a.Who, &a.Why, &a.Action, &a.Detail, &a.DBUser)
-		a.At = at.Time
+		err := r.Scan((*sqldb.Time)(&a.At), &a.Who, &a.Why, &a.Action, &a.Detail, &a.DBUser)
 		lines = append(lines, a)
 		return err
 	}, sqlAudit, string(k.Type), k.Promotion, k.Target)

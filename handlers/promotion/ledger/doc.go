@@ -18,8 +18,9 @@
 //     (streams); outbox.go.
 //   - Read-only reports: report_*.go.
 //   - The types and the rules of a payout: the package rules, pure functions without SQL.
-//   - The statements for payouts: postgres*.go and sqlite*.go, behind the interface store.
-//     Everything else is portable SQL next to the method that uses it. The tables: migrations/.
+//   - The statements for payouts: columns.go, and postgres*.go and sqlite*.go behind the
+//     interface store. Everything else is portable SQL next to the method that uses it. The
+//     tables: migrations/.
 //
 // Accept, Begin, Settle and NotEnqueued take one payout each and are called by one goroutine per
 // message in flight. They are batched: requests that arrive during a flush become one transaction

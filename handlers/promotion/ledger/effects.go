@@ -48,16 +48,16 @@ func (s *effectSet) writeTo(ctx context.Context, tx transaction) error {
 	for _, row := range s.read.rows {
 		if row.ID != 0 && row.Row != row.before {
 			row.Version = row.before.Version + 1 // several changes in one batch are one
-			s.writes.rows = append(s.writes.rows, &row.Row)
+			s.writes.rows = append(s.writes.rows, row)
 		}
 	}
-	slices.SortFunc(s.writes.rows, func(x, y *rules.Row) int { return rules.CompareKeys(x.Key, y.Key) })
+	slices.SortFunc(s.writes.rows, func(x, y *storedRow) int { return rules.CompareKeys(x.Key, y.Key) })
 
 	deltas := map[summaryID]*summaryDelta{}
 	var dead []int64
 	for _, e := range s.rows {
 		if e.effects.Attempt != nil {
-			s.writes.attempts = append(s.writes.attempts, attemptRow{e.row.ID, *e.effects.Attempt})
+			s.writes.attempts = append(s.writes.attempts, &attemptRow{e.row.ID, *e.effects.Attempt})
 		}
 		if e.effects.Settled || e.effects.LeftState != "" {
 			id := summaryID{e.row.Of(), e.row.SummaryID}
@@ -80,9 +80,9 @@ func (s *effectSet) writeTo(ctx context.Context, tx transaction) error {
 		}
 	}
 	for _, d := range deltas {
-		s.writes.summaries = append(s.writes.summaries, *d)
+		s.writes.summaries = append(s.writes.summaries, d)
 	}
-	slices.SortFunc(s.writes.summaries, func(x, y summaryDelta) int {
+	slices.SortFunc(s.writes.summaries, func(x, y *summaryDelta) int {
 		return cmp.Or(rules.ComparePromotions(x.Promotion, y.Promotion), cmp.Compare(x.summary, y.summary))
 	})
 	if len(dead) == 0 {

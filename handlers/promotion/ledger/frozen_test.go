@@ -191,7 +191,7 @@ func TestAnInstanceWakesWithoutItsSession(t *testing.T) {
 		return !alive
 	}, 30*time.Second, 10*time.Millisecond)
 
-	err = u.commit(t.Context(), &writeSet{rows: []*rules.Row{&row.Row}})
+	err = u.commit(t.Context(), &writeSet{rows: []*storedRow{row}})
 	require.Equal(t, faultServer, frozen.store.fault(err), "%v", err)
 	u.rollback()
 	require.Equal(t, rules.Pending, mustExplain(t, l, key(1, 1)).State)

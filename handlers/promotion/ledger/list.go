@@ -40,9 +40,7 @@ func (l *Ledger) List(ctx context.Context, t rules.Type, limit int) ([]ListedPro
 		all = nil
 		return q.query(ctx, func(r scanner) error {
 			var p ListedPromotion
-			var created sqldb.Time
-			err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), &created, &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
-			p.CreatedAt = created.Time
+			err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), (*sqldb.Time)(&p.CreatedAt), &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
 			all = append(all, p)
 			return err
 		}, sqlList, string(t), limit)

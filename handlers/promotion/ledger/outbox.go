@@ -122,12 +122,10 @@ func (l *Ledger) claim(ctx context.Context, kind OutboxKind, limit int) ([]Outbo
 		return q.query(ctx, func(r scanner) error {
 			m := OutboxMessage{Kind: kind}
 			var headers string
-			var first, created sqldb.Time
 			if err := r.Scan(&m.ID, (*string)(&m.Key.Type), &m.Key.Promotion, &m.Key.Target, &m.Class, &m.Error, &m.Payload, &headers, &m.RecordKey,
-				&m.Origin, &m.Route, &m.Attempts, &m.tries, &first, &created); err != nil {
+				&m.Origin, &m.Route, &m.Attempts, &m.tries, (*sqldb.Time)(&m.FirstFailedAt), (*sqldb.Time)(&m.CreatedAt)); err != nil {
 				return err
 			}
-			m.FirstFailedAt, m.CreatedAt = first.Time, created.Time
 			var err error
 			m.Headers, err = decodeHeaders(headers)
 			claimed = append(claimed, m)

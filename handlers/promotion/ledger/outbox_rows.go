@@ -10,26 +10,27 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-func conflictDeadLetter(r *rules.Record, now time.Time) outboxRow {
+func conflictDeadLetter(r *rules.Record, now time.Time) *outboxRow {
 	return offeredDeadLetter(r, now, rules.ClassConflict, "another request for the same payout came first")
 }
 
-func unannouncedDeadLetter(r *rules.Record, now time.Time) outboxRow {
+func unannouncedDeadLetter(r *rules.Record, now time.Time) *outboxRow {
 	return offeredDeadLetter(r, now, rules.ClassUnannounced, "no accepted record of the publish topic announced this payout")
 }
 
 // offeredDeadLetter is the dead letter of a message that is not the stored record of its payout.
 // Each class and request has one, however often it is offered.
-func offeredDeadLetter(r *rules.Record, now time.Time, class, text string) outboxRow {
+func offeredDeadLetter(r *rules.Record, now time.Time, class, text string) *outboxRow {
 	sum := sha256.Sum256(r.RequestToSend())
 	offered := newRow(r)
-	return outboxRow{kind: OutboxDead, key: r.Key, class: class, err: text,
+	dedupe := class + ":" + r.Key.String() + ":" + hex.EncodeToString(sum[:16])
+	return &outboxRow{kind: OutboxDead, key: r.Key, class: class, err: text,
 		payload: r.Payload, headers: offered.headers, recordKey: r.RecordKey, origin: offered.origin,
 		handler: clean(r.Route), firstFailedAt: now, createdAt: now,
-		dedupe: class + ":" + r.Key.String() + ":" + hex.EncodeToString(sum[:16])}
+		dedupe: &dedupe}
 }
 
-func payoutDeadLetter(e rowEffects, b failedMessage, now time.Time) outboxRow {
+func payoutDeadLetter(e rowEffects, b failedMessage, now time.Time) *outboxRow {
 	first := b.firstFailedAt
 	if first.IsZero() {
 		first = now
@@ -38,7 +39,7 @@ func payoutDeadLetter(e rowEffects, b failedMessage, now time.Time) outboxRow {
 	if text == "" {
 		text = "payout ended " + string(e.row.State)
 	}
-	return outboxRow{kind: OutboxDead, key: e.row.Key, class: e.effects.DeadLetterClass, err: text, payload: b.payload, headers: b.headers,
+	return &outboxRow{kind: OutboxDead, key: e.row.Key, class: e.effects.DeadLetterClass, err: text, payload: b.payload, headers: b.headers,
 		recordKey: b.recordKey, origin: b.origin, handler: clean(e.route), attempts: e.row.Attempts, firstFailedAt: first, createdAt: now}
 }
 
@@ -55,9 +56,9 @@ type OutcomeEvent struct {
 	SettledAt      time.Time   `json:"settledAt"`
 }
 
-func outcomeEvent(r *storedRow, now time.Time) outboxRow {
+func outcomeEvent(r *storedRow, now time.Time) *outboxRow {
 	payload, _ := json.Marshal(OutcomeEvent{Type: r.Type, PromotionID: r.Promotion, SummaryID: r.SummaryID, TargetID: r.Target,
 		State: r.State, TransactionKey: r.TransactionKey, Attempts: r.Attempts, Class: r.LastClass, SettledAt: r.SettledAt}) // always encodes
-	return outboxRow{kind: OutboxOutcome, key: r.Key, class: string(r.State), payload: payload,
+	return &outboxRow{kind: OutboxOutcome, key: r.Key, class: string(r.State), payload: payload,
 		recordKey: strconv.AppendInt(nil, r.Target, 10), attempts: r.Attempts, createdAt: now}
 }

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -43,19 +44,23 @@ func quoted(args []string) (out []string) {
 	return out
 }
 
+// arraysOf are arguments of a statement: a value for the kind of each column, or the given one.
+func arraysOf[T any](st statement[T], given map[string]string) (args []string) {
+	byKind := map[string]string{"text": "''", "bigint": "1", "int": "1", "bool": "false", "bytea": "'x'::bytea", "timestamptz": "now()"}
+	for _, c := range st.columns {
+		args = append(args, repeated(cmp.Or(given[c.name], byKind[c.kind])))
+	}
+	return args
+}
+
 func hotStatements() []payoutStatement {
 	keys := []string{repeated("'POINT'"), repeated("1"), repeated("g * 1000")}
 	promotion := func(more ...string) []string { return append([]string{"'POINT'", "1"}, more...) }
 	pk := map[string]string{"payouts": "payouts_pkey"}
 	id := map[string]string{"payouts": "payouts_id_key"}
 	open := map[string]string{"payouts": "payouts_unsettled"}
-	update := []string{idsSQL, repeated("'SENDING'"), repeated("'retry'"), repeated("now()"), repeated("2"), repeated("1"),
-		repeated("1"), repeated("0"), repeated("0"), repeated("0"), repeated("now()"), repeated("NULL::timestamptz"), repeated("now()"),
-		repeated("false"), repeated("false"), repeated("''"), repeated("''"), repeated("''"), repeated("now()"), repeated("'a'"), repeated("NULL::timestamptz"),
-		repeated("0"), repeated("now()"), repeated("false"), "(SELECT cardinality(" + idsSQL + "))"}
-	insert := []string{repeated("'POINT'"), repeated("1"), repeated("9000000 + g"), repeated("9"), repeated("'PENDING'"), repeated("'stream'"),
-		repeated("now()"), repeated("1"), repeated("now()"), repeated("NULL::timestamptz"), repeated("'x'::bytea"), repeated("NULL::bytea"), repeated("''"),
-		repeated("NULL::bytea"), repeated("''")}
+	update := append(arraysOf(updatePayouts, map[string]string{"version": "2", "state": "'SENDING'", "hint": "'retry'", "settled_at": "NULL::timestamptz"}), "(SELECT cardinality("+idsSQL+"))")
+	update[0] = idsSQL
 	return []payoutStatement{
 		{name: "read promotions", sql: pgReadPromotions, args: []string{`ARRAY['POINT','POINT']`, `ARRAY[1,2]`},
 			via: map[string]string{"promotions": "promotions_pkey"}, cond: "promotion_id", rows: 2},
@@ -63,11 +68,11 @@ func hotStatements() []payoutStatement {
 		{name: "read bodies", sql: pgReadMessages, args: keys, via: pk, cond: "target_id", rows: batchOf},
 		{name: "lock rows", sql: pgLockRows, args: keys, via: pk, cond: "target_id", rows: batchOf},
 		{name: "lock bodies", sql: pgLockMessages, args: keys, via: pk, cond: "target_id", rows: batchOf},
-		{name: "insert rows", sql: pgInsertRows, args: insert},
-		{name: "update rows", sql: pgUpdateRows, args: update, via: id, cond: "id", rows: batchOf},
-		{name: "insert attempts", sql: pgInsertAttempts, args: []string{repeated("9000000 + g"), repeated("1"), repeated("false"), repeated("1"),
-			repeated("'send'"), repeated("'a'"), repeated("now()"), repeated("now()"), repeated("'paid'"), repeated("''"), repeated("''"), repeated("200")}},
-		{name: "bump summaries", sql: pgAddToSummaries, args: []string{`ARRAY['POINT']`, `ARRAY[1]`, `ARRAY[9]`, `ARRAY[1]`, `ARRAY[0]`, `ARRAY[0]`, `ARRAY[0]`}},
+		{name: "insert rows", sql: insertPayouts.postgres, args: arraysOf(insertPayouts, map[string]string{"type": "'POINT'", "target_id": "9000000 + g",
+			"state": "'PENDING'", "hint": "'stream'", "settled_at": "NULL::timestamptz"})},
+		{name: "update rows", sql: updatePayouts.postgres, args: update, via: id, cond: "id", rows: batchOf},
+		{name: "insert attempts", sql: insertAttempts.postgres, args: arraysOf(insertAttempts, map[string]string{"payout_id": "9000000 + g"})},
+		{name: "add to summaries", sql: addToSummaries.postgres, args: arraysOf(addToSummaries, map[string]string{"promotion_id": "g"})},
 		{name: "dead bodies", sql: pgFailedMessages, args: []string{idsSQL}, cond: "id", rows: batchOf,
 			via: map[string]string{"payouts": "payouts_id_key", "attempts": "attempts_pkey"}},
 		{name: "lock items", sql: pgLockEnqueued, args: []string{idsSQL}, via: id, cond: "id", rows: batchOf},
@@ -88,7 +93,7 @@ func hotStatements() []payoutStatement {
 		{name: "no work", sql: sqlNoWork, rows: 2, cold: true,
 			via: map[string]string{"payouts": "payouts_unsettled", "promotion_streams": "promotion_streams_pkey|promotion_streams_waiting"}},
 		{name: "cancellable", sql: sqlCancellable, args: promotion("0", "20"), via: pk, cond: "target_id", rows: 200, cold: true},
-		{name: "page", sql: sqlPayoutPage, args: promotion("0", "20"), via: pk, cond: "target_id", rows: 20, cold: true},
+		{name: "page", sql: sqlPayouts + sqlPayoutPage, args: promotion("0", "20"), via: pk, cond: "target_id", rows: 20, cold: true},
 		{name: "audit of a payout", sql: sqlAudit, args: promotion("7"), via: map[string]string{"ledger_audit": "ledger_audit_payout"},
 			cond: "target_id", rows: 1, cold: true},
 		{name: "letters of a payout", sql: sqlDeadLetters, args: promotion("7"), via: map[string]string{"outbox": "outbox_dead"}, rows: 1, cold: true},
@@ -240,11 +245,11 @@ func TestPlansOfSQLite(t *testing.T) {
 		l := newSQLiteDB(t).open(t)
 		acceptMany(t, l, 1, 50)
 		for name, sql := range map[string]string{
-			"share promotion": sqliteReadPromotion, "lock row": sqliteReadRow, "lock body": sqliteReadMessage, "update row": sqliteUpdateRow,
+			"share promotion": sqliteReadPromotion, "lock row": sqliteReadRow, "lock body": sqliteReadMessage, "update row": updatePayouts.sqlite,
 			"failed message": sqliteFailedMessage, "mark enqueued": sqliteMarkEnqueued, "feed unqueued": sqlFeedUnqueued, "feed lost entries": sqlFeedLostEntries,
 			"feed overdue": sqlFeedOverdue, "waiting": sqlWaitTime, "unfinished": sqlUnfinished, "active": sqlActive,
-			"admit": sqlAdmit, "admit waiting": sqlAdmitWaiting, "no work": sqlNoWork, "cancellable": sqlCancellable, "page": sqlPayoutPage,
-			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "dead letters": sqlDeadLetters, "unknown": sqlUnknown, "ambiguous": sqlAmbiguous, "replayed": sqlReplayed, "paid": sqlPaid,
+			"admit": sqlAdmit, "admit waiting": sqlAdmitWaiting, "no work": sqlNoWork, "cancellable": sqlCancellable, "page": sqlPayouts + sqlPayoutPage,
+			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "dead letters": sqlDeadLetters, "unknown": sqlUnknown, "ambiguous": sqlPayouts + sqlAmbiguous, "replayed": sqlReplayed, "paid": sqlPaid,
 		} {
 			plan := litePlan(t, l, sql)
 			for _, table := range []string{"payouts", "p", "promotions", "attempts", "outbox", "pr", "s", "a", "w", "ledger_audit", "ledger_replays"} {

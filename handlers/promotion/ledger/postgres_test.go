@@ -288,9 +288,9 @@ func TestAStaleRowNamesItsCause(t *testing.T) {
 		u, snap, err := s.begin(t.Context(), readRequest{keys: []rules.Key{key(1, 1)}})
 		require.NoError(t, err)
 		defer u.rollback()
-		row := snap.rows[key(1, 1)].Row
+		row := snap.rows[key(1, 1)]
 		row.Version += 2 // as if it was read before the change of another transaction
-		err = u.commit(t.Context(), &writeSet{rows: []*rules.Row{&row}})
+		err = u.commit(t.Context(), &writeSet{rows: []*storedRow{row}})
 		var pg *pgconn.PgError
 		require.ErrorAs(t, err, &pg)
 		require.Contains(t, pg.Message, "changed by another transaction")

@@ -6,10 +6,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // pgTransaction is a transaction on a connection of the pool for payouts. Its statements are sent
@@ -72,25 +72,22 @@ func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, s *readResult) 
 		return
 	}
 	types, promotions, targets := keyArrays(w.keys)
-	sql := pgReadRows
+	sql, columns := pgReadRows, rowColumns
 	switch {
 	case w.lock && w.messages:
-		sql = pgLockMessages
+		sql, columns = pgLockMessages, payoutColumns
 	case w.lock:
 		sql = pgLockRows
 	case w.messages:
-		sql = pgReadMessages
+		sql, columns = pgReadMessages, payoutColumns
 	}
 	b.Queue(sql, types, promotions, targets).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			var r storedRow
-			var times rowTimes
-			if err := rows.Scan(rowDestinations(&r, &times, w.messages)...); err != nil {
+			r, err := scanRow(rows, columns)
+			if err != nil {
 				return err
 			}
-			times.copyTo(&r.Row)
-			r.before = r.Row
-			s.rows[r.Key] = &r
+			s.rows[r.Key] = r
 		}
 		return rows.Err()
 	})
@@ -117,13 +114,12 @@ func (tx *pgTransaction) failedMessages(ctx context.Context, ids []int64) (map[i
 	defer rows.Close()
 	for rows.Next() {
 		var id int64
-		var b failedMessage
-		var first pgtype.Timestamptz
-		if err := rows.Scan(&id, &b.payload, &b.request, &b.headers, &b.recordKey, &b.origin, &first); err != nil {
+		var row storedRow
+		var first time.Time
+		if err := rows.Scan(append(append([]any{&id}, destinations(&row, messageColumns)...), (*sqldb.Time)(&first))...); err != nil {
 			return nil, err
 		}
-		b.firstFailedAt = first.Time
-		found[id] = b
+		found[id] = failedMessage{row.storedMessage, first}
 	}
 	return found, rows.Err()
 }
@@ -138,16 +134,16 @@ func (tx *pgTransaction) commit(ctx context.Context, c *writeSet) error {
 		queueInserts(&b, c.inserts)
 	}
 	if len(c.rows) > 0 {
-		b.Queue(pgUpdateRows, append(rowArrays(c.rows), len(c.rows))...)
+		b.Queue(updatePayouts.postgres, append(updatePayouts.arrays(c.rows), len(c.rows))...)
 	}
 	if len(c.attempts) > 0 {
-		b.Queue(pgInsertAttempts, attemptArrays(c.attempts)...)
+		b.Queue(insertAttempts.postgres, insertAttempts.arrays(c.attempts)...)
 	}
 	if len(c.outbox) > 0 {
-		b.Queue(pgInsertOutbox, outboxArrays(c.outbox)...)
+		b.Queue(insertOutbox.postgres, insertOutbox.arrays(c.outbox)...)
 	}
 	if len(c.summaries) > 0 { // last, because all batches update the same row
-		b.Queue(pgAddToSummaries, summaryArrays(c.summaries)...)
+		b.Queue(addToSummaries.postgres, addToSummaries.arrays(c.summaries)...)
 	}
 	b.Queue("COMMIT").Exec(func(tag pgconn.CommandTag) error {
 		if tag.String() != "COMMIT" {

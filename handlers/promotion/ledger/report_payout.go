@@ -34,18 +34,16 @@ type DeadLetter struct {
 	Offered string `json:"offered,omitempty"`
 }
 
-const sqlPayout = `SELECT ` + rowColumns + `, ` + messageColumns + ` FROM payouts AS p WHERE p.type = $1 AND p.promotion_id = $2`
+var sqlPayouts = `SELECT ` + names(payoutColumns, "") + ` FROM payouts` //nolint:gochecknoglobals // constant, but not for the compiler
 
-const sqlPayoutPage = sqlPayout + ` AND p.target_id > $3 ORDER BY p.target_id LIMIT $4`
+const (
+	sqlOnePayout  = ` WHERE type = $1 AND promotion_id = $2 AND target_id = $3`
+	sqlPayoutPage = ` WHERE type = $1 AND promotion_id = $2 AND target_id > $3 ORDER BY target_id LIMIT $4`
+)
 
 func scanPayout(r scanner) (Payout, error) {
-	var row storedRow
-	var times rowTimes
-	if err := r.Scan(rowDestinations(&row, &times, true)...); err != nil {
-		return Payout{}, err
-	}
-	times.copyTo(&row.Row)
-	return Payout{Row: row.Row, Payload: row.payload, Request: row.requestToSend(), Origin: row.origin}, nil
+	row, err := scanRow(r, payoutColumns)
+	return Payout{Row: row.Row, Payload: row.payload, Request: row.requestToSend(), Origin: row.origin}, err
 }
 
 // payoutPage is the number of payouts that EachPayout reads at once.
@@ -62,7 +60,7 @@ func (l *Ledger) EachPayout(ctx context.Context, p rules.Promotion, fn func(Payo
 				e, err := scanPayout(r)
 				page = append(page, e)
 				return err
-			}, sqlPayoutPage, string(p.Type), p.ID, last, payoutPage)
+			}, sqlPayouts+sqlPayoutPage, string(p.Type), p.ID, last, payoutPage)
 		})
 		if err != nil {
 			return err
@@ -109,7 +107,7 @@ func (l *Ledger) Explain(ctx context.Context, k rules.Key) (Explanation, error) 
 	err := l.read(ctx, "explain", func(q querier, now time.Time) error {
 		x.Now = now
 		if err := q.query(ctx, func(r scanner) (err error) { x.Payout, err = scanPayout(r); return err },
-			sqlPayout+` AND p.target_id = $3`, string(k.Type), k.Promotion, k.Target); err != nil || x.ID == 0 {
+			sqlPayouts+sqlOnePayout, string(k.Type), k.Promotion, k.Target); err != nil || x.ID == 0 {
 			return err
 		}
 		var err error
@@ -124,9 +122,8 @@ func (l *Ledger) Explain(ctx context.Context, k rules.Key) (Explanation, error) 
 		}
 		return q.query(ctx, func(r scanner) error {
 			var a rules.Attempt
-			var started, ended sqldb.Time
-			err := r.Scan(&a.Epoch, &a.Late, &a.Number, (*string)(&a.Kind), &a.Instance, &started, &ended, (*string)(&a.Outcome), &a.Class, &a.Answer, &a.Status)
-			a.StartedAt, a.EndedAt = started.Time, ended.Time
+			err := r.Scan(&a.Epoch, &a.Late, &a.Number, (*string)(&a.Kind), &a.Instance,
+				(*sqldb.Time)(&a.StartedAt), (*sqldb.Time)(&a.EndedAt), (*string)(&a.Outcome), &a.Class, &a.Answer, &a.Status)
 			x.Calls = append(x.Calls, a)
 			return err
 		}, `SELECT epoch, late, attempt, kind, instance, started_at, ended_at, outcome, class, answer, http_status FROM attempts
@@ -152,11 +149,10 @@ WHERE kind = 'dead' AND type = $1 AND promotion_id = $2 AND target_id = $3`
 func readDeadLetters(ctx context.Context, q querier, k rules.Key) (found []DeadLetter, err error) {
 	err = q.query(ctx, func(r scanner) error {
 		var d DeadLetter
-		var first, created, published sqldb.Time
-		var rival []byte
-		err := r.Scan(&d.ID, &d.Class, &d.Error, &d.Origin, &d.Route, &d.Attempts, &first, &created, &published, &rival)
-		d.Offered = string(rival)
-		d.FirstFailedAt, d.CreatedAt, d.PublishedAt = first.Time, created.Time, published.Time
+		var offered []byte
+		err := r.Scan(&d.ID, &d.Class, &d.Error, &d.Origin, &d.Route, &d.Attempts,
+			(*sqldb.Time)(&d.FirstFailedAt), (*sqldb.Time)(&d.CreatedAt), (*sqldb.Time)(&d.PublishedAt), &offered)
+		d.Offered = string(offered)
 		found = append(found, d)
 		return err
 	}, sqlDeadLetters, string(k.Type), k.Promotion, k.Target)

@@ -63,16 +63,17 @@ func (l *Ledger) Status(ctx context.Context, p rules.Promotion) (Counts, error) 
 	known := false
 	err := l.read(ctx, "status", func(q querier, now time.Time) error {
 		return q.query(ctx, func(r scanner) error {
-			var oldest, waiting sqldb.Time
+			var oldest, waiting time.Time
 			if err := r.Scan((*string)(&c.State), &c.Active, &c.TotalCount, &c.Paid, &c.Failed, &c.Unknown, &c.Cancelled,
-				&c.Pending, &c.InFlight, &c.Ambiguous, &c.InNoQueue, &c.InStream, &c.InRetry, &oldest, &c.Dead, &c.Conflict, &known, &waiting); err != nil {
+				&c.Pending, &c.InFlight, &c.Ambiguous, &c.InNoQueue, &c.InStream, &c.InRetry,
+				(*sqldb.Time)(&oldest), &c.Dead, &c.Conflict, &known, (*sqldb.Time)(&waiting)); err != nil {
 				return err
 			}
 			if !oldest.IsZero() {
-				c.OldestUnpaid = now.Sub(oldest.Time)
+				c.OldestUnpaid = now.Sub(oldest)
 			}
 			if !waiting.IsZero() {
-				c.WaitsForPlace = now.Sub(waiting.Time)
+				c.WaitsForPlace = now.Sub(waiting)
 			}
 			return nil
 		}, sqlStatus, string(p.Type), p.ID, now)
@@ -118,9 +119,9 @@ func (l *Ledger) Paused(ctx context.Context) ([]PausedPromotion, error) {
 	err := l.read(ctx, "paused promotions", func(q querier, now time.Time) error {
 		return q.query(ctx, func(r scanner) error {
 			var p PausedPromotion
-			var since sqldb.Time
-			err := r.Scan((*string)(&p.Type), &p.ID, &since)
-			p.For = now.Sub(since.Time)
+			var since time.Time
+			err := r.Scan((*string)(&p.Type), &p.ID, (*sqldb.Time)(&since))
+			p.For = now.Sub(since)
 			all = append(all, p)
 			return err
 		}, sqlPaused)
@@ -155,11 +156,11 @@ func (l *Ledger) WaitTimes(ctx context.Context) ([]WaitTime, error) {
 			all[i].UnfinishedPromotion = w
 			for _, h := range []rules.QueueLocation{rules.QueueNone, rules.QueueStream, rules.QueueRetry} {
 				if err := q.query(ctx, func(r scanner) error {
-					var due, accepted sqldb.Time
-					err := r.Scan(&due, &accepted)
-					all[i].OldestUnpaid = max(all[i].OldestUnpaid, now.Sub(accepted.Time))
+					var due, accepted time.Time
+					err := r.Scan((*sqldb.Time)(&due), (*sqldb.Time)(&accepted))
+					all[i].OldestUnpaid = max(all[i].OldestUnpaid, now.Sub(accepted))
 					if !w.WaitsForPlace {
-						all[i].Overdue = max(all[i].Overdue, now.Sub(due.Time))
+						all[i].Overdue = max(all[i].Overdue, now.Sub(due))
 					}
 					return err
 				}, sqlWaitTime, string(w.Type), w.ID, string(h)); err != nil {

@@ -69,8 +69,7 @@ func (l *Ledger) eachUnknown(ctx context.Context, keys []rules.Key, fn func(rule
 // maxAmbiguous is the number of payouts that EachLookupOnly reads.
 const maxAmbiguous = 1000
 
-const sqlAmbiguous = `SELECT ` + rowColumns + `, ` + messageColumns + ` FROM payouts AS p WHERE p.settled_at IS NULL AND p.state = 'AMBIGUOUS'
-ORDER BY p.first_sent_at, p.id LIMIT $1`
+const sqlAmbiguous = ` WHERE settled_at IS NULL AND state = 'AMBIGUOUS' ORDER BY first_sent_at, id LIMIT $1`
 
 // EachLookupOnly calls fn for every AMBIGUOUS payout that is only looked up, oldest first. since is
 // the time since its oldest request started. Resolve with Force ends them. It reads the 1,000
@@ -86,7 +85,7 @@ func (l *Ledger) EachLookupOnly(ctx context.Context, fn func(r rules.Row, since 
 			rows = append(rows, e.Row)
 			states[e.Of()] = ""
 			return err
-		}, sqlAmbiguous, maxAmbiguous); err != nil {
+		}, sqlPayouts+sqlAmbiguous, maxAmbiguous); err != nil {
 			return err
 		}
 		for p := range states {

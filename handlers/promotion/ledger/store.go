@@ -93,10 +93,10 @@ type failedMessage struct {
 // writeSet is what a transaction writes.
 type writeSet struct {
 	inserts   []*storedRow // sorted by key; ids are set, or stay 0 when the row exists
-	rows      []*rules.Row
-	attempts  []attemptRow
-	outbox    []outboxRow
-	summaries []summaryDelta // sorted
+	rows      []*storedRow
+	attempts  []*attemptRow
+	outbox    []*outboxRow
+	summaries []*summaryDelta // sorted
 }
 
 type attemptRow struct {
@@ -118,7 +118,7 @@ type outboxRow struct {
 	attempts      int
 	firstFailedAt time.Time
 	createdAt     time.Time
-	dedupe        string // empty, or unique: a repeated row is dropped
+	dedupe        *string // nil, or unique: a repeated row is dropped
 }
 
 type summaryID struct {

@@ -16,15 +16,15 @@ const columns = `seq, id, lineage, state, generation, plugin, handler, subject, 
 	source_offset, entry_id, topic, attempts, first_failed_at, failed_at, stored_at, changed_at, traceparent, uuid, record_key, headers, tombstone, held_until`
 
 func scan(rows *sql.Rows) (d DeadLetter, err error) {
-	var first, failed, stored, changed, held sqldb.Time
+	var held time.Time
 	var partition, offset sql.NullInt64
 	var key []byte
 	var headers string
 	var tombstone bool
 	var payload sql.Null[[]byte] // a list has none
 	if err := rows.Scan(&d.seq, &d.ID, &d.Lineage, (*string)(&d.State), &d.Generation, &d.Plugin, &d.Handler, &d.Subject, &d.Class, &d.Error,
-		&d.Fingerprint, &d.Source.Kind, &d.Source.Name, &partition, &offset, &d.Source.EntryID, &d.Topic, &d.Attempts, &first, &failed, &stored,
-		&changed, &d.TraceParent, &d.UUID, &key, &headers, &tombstone, &held, &payload); err != nil {
+		&d.Fingerprint, &d.Source.Kind, &d.Source.Name, &partition, &offset, &d.Source.EntryID, &d.Topic, &d.Attempts, (*sqldb.Time)(&d.FirstFailed),
+		(*sqldb.Time)(&d.Failed), (*sqldb.Time)(&d.Stored), (*sqldb.Time)(&d.Changed), &d.TraceParent, &d.UUID, &key, &headers, &tombstone, (*sqldb.Time)(&held), &payload); err != nil {
 		return d, err
 	}
 	if payload.Valid && !tombstone {
@@ -36,9 +36,9 @@ func scan(rows *sql.Rows) (d DeadLetter, err error) {
 	if offset.Valid {
 		d.Source.Offset = &offset.Int64
 	}
-	d.FirstFailed, d.Failed, d.Stored, d.Changed, d.Key = first.Time, failed.Time, stored.Time, changed.Time, string(key)
+	d.Key = string(key)
 	if d.State == Replaying {
-		d.HeldUntil = held.Time
+		d.HeldUntil = held
 	}
 	d.Headers, err = decodeHeaders(headers)
 	return d, err
@@ -121,9 +121,7 @@ func (s *Store) Get(ctx context.Context, id string) (DeadLetter, []Action, error
 	if err == nil {
 		err = s.query(ctx, s.db, func(rows *sql.Rows) error {
 			var a Action
-			var at sqldb.Time
-			err := rows.Scan(&a.Generation, &a.Action, &a.Who, &a.Why, &at, &a.Outcome, &a.Detail)
-			a.At = at.Time
+			err := rows.Scan(&a.Generation, &a.Action, &a.Who, &a.Why, (*sqldb.Time)(&a.At), &a.Outcome, &a.Detail)
 			actions = append(actions, a)
 			return err
 		}, `SELECT generation, action, who, why, at, outcome, detail FROM dead_letter_actions WHERE letter = $1 ORDER BY id`, id)
@@ -191,9 +189,7 @@ func (s *Store) Groups(ctx context.Context, f Filter, limit int) ([]Group, error
 	groups := []Group{}
 	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
 		var g Group
-		var first, last sqldb.Time
-		err := rows.Scan(&g.Fingerprint, &g.Count, &g.Class, &g.Handler, &g.Error, &g.Example, &first, &last)
-		g.FirstFailed, g.LastFailed = first.Time, last.Time
+		err := rows.Scan(&g.Fingerprint, &g.Count, &g.Class, &g.Handler, &g.Error, &g.Example, (*sqldb.Time)(&g.FirstFailed), (*sqldb.Time)(&g.LastFailed))
 		groups = append(groups, g)
 		return err
 	}, `SELECT g.fingerprint, g.n, d.class, d.handler, d.error, d.id, g.first, g.last
