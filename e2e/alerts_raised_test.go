@@ -27,19 +27,19 @@ func TestRealTroubleRaisesItsAlerts(t *testing.T) {
 	}{
 		"the token has expired": {
 			env:    []string{simulator + "UNAUTHORIZED=true"},
-			raised: []string{"MillraceMoneyOwnFault", "MillraceMoneyBreakerOpen"},
+			raised: []string{"MillraceMoneyMisconfigured", "MillraceMoneyBreakerOpen"},
 			not:    []string{"MillraceDeadLetters", "MillraceUnknownPayouts", "MillraceMoneyUncertain"},
 		},
 		"the Money API refuses every payout": {
 			env:    []string{simulator + "REJECT_RATE=1"},
 			raised: []string{"MillraceDeadLetters", "MillraceDeadLettersWaiting"},
-			not:    []string{"MillraceUnknownPayouts", "MillraceMoneyOwnFault"},
+			not:    []string{"MillraceUnknownPayouts", "MillraceMoneyMisconfigured"},
 		},
 		"the Money API answers 500 to sends and lookups, and a payout has one of each": {
 			flags:  []string{"--fail-rate", "1", "--timeout-rate", "0"},
 			env:    []string{ledger + "MAX_RETRIES=0"},
 			raised: []string{"MillraceMoneyUncertain", "MillraceUnknownPayouts", "MillraceDeadLetters"},
-			not:    []string{"MillraceMoneyOwnFault", "MillraceEntriesLost"},
+			not:    []string{"MillraceMoneyMisconfigured", "MillraceEntriesLost"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -58,7 +58,7 @@ func raisers() map[string][]happening {
 		"MillracePromotionPaused":        {is(`millrace_promotion_paused_seconds{type="VOUCHER"}`, 90_000)},
 		"MillraceUnannounced":            {grows(`millrace_promotion_unannounced_total{type="POINT"}`, 0.01)},
 		"MillraceLedgerSilent":           {is(`millrace_promotion_measured_timestamp_seconds`, 1e9)},
-		"MillraceMoneyOwnFault":          {is(`millrace_money_misconfigured`, 1)},
+		"MillraceMoneyMisconfigured":     {is(`millrace_money_misconfigured`, 1)},
 		"MillraceMoneyBreakerOpen":       {is(`millrace_money_breaker_state`, 2)},
 		"MillraceMoneyUncertain":         {grows(`millrace_money_calls_total{class="ambiguous"}`, 1), grows(`millrace_money_calls_total{class="paid"}`, 4)},
 		"MillraceDeadLetters":            {grows(`millrace_deadletter_published_total{topic="campaign-promotion-point-dead"}`, 0.01)},

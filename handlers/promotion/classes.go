@@ -18,7 +18,7 @@ func errorClasses() []pipeline.ErrorClass {
 		{Name: money.NotSent.String(), Cause: usedUp + "no request reached the Money API", Action: "fix the network or the Money API, then replay"},
 		{Name: money.Throttled.String(), Cause: usedUp + "the Money API limits the rate", Action: "replay at a lower rate (`--rate`)"},
 		{Name: money.Retry.String(), Cause: usedUp + "the Money API asked to try later", Action: "replay when the Money API works"},
-		{Name: money.OwnFault.String(), Cause: usedUp + "the Money API refuses this service's credentials or requests", Action: "fix the settings of the Money API, then replay"},
+		{Name: money.Misconfigured.String(), Cause: usedUp + "the Money API refuses this service's credentials or requests", Action: "fix the settings of the Money API, then replay"},
 		{Name: money.NoCharge.String(), Cause: usedUp + "the Money API knows no charge", Action: "replay"},
 		{Name: rules.ClassUnknown, Cause: "perhaps charged, and all attempts are used up", Action: "resolve each payout first (alert `MillraceUnknownPayouts`); that discards the dead letter of a paid one"},
 		{Name: rules.ClassLeaseExpired, Cause: "the worker of the last attempt stopped before it had a result", Action: "as for `unknown`"},

@@ -22,18 +22,18 @@ const (
 
 // The answers of the Money API, drawn for every call.
 const (
-	answerPaid         = iota // charged
-	answerLost                // charged, and the answer is lost
-	answerBroken              // not charged, but nobody can know
-	answerLate                // nobody knows; the request is under way and may be carried out later
-	answerRejected            // refused for good
-	answerThrottled           // 429
-	answerOwnFault            // 401
-	answerTryAgain            // 408
-	answerProxy               // not charged; a proxy refuses in its own words
-	answerProxyCharged        // charged, and a proxy refuses in its own words
-	answerOverloaded          // 429 for all, and the client knows it
-	modelAnswerKinds   = iota
+	answerPaid          = iota // charged
+	answerLost                 // charged, and the answer is lost
+	answerBroken               // not charged, but nobody can know
+	answerLate                 // nobody knows; the request is under way and may be carried out later
+	answerRejected             // refused for good
+	answerThrottled            // 429
+	answerMisconfigured        // 401
+	answerTryAgain             // 408
+	answerProxy                // not charged; a proxy refuses in its own words
+	answerProxyCharged         // charged, and a proxy refuses in its own words
+	answerOverloaded           // 429 for all, and the client knows it
+	modelAnswerKinds    = iota
 )
 
 // bookLine is a line of the book.
@@ -145,9 +145,9 @@ func (m *modelAPI) Charge(ctx context.Context, ch money.Charge) money.Answer {
 	case answerThrottled, answerOverloaded:
 		w.use(ch.Key)
 		answer = money.Answer{Class: money.Throttled, RetryAfter: 5 * time.Minute, General: kind == answerOverloaded}
-	case answerOwnFault:
+	case answerMisconfigured:
 		w.use(ch.Key)
-		answer.Class = money.OwnFault
+		answer.Class = money.Misconfigured
 	case answerTryAgain:
 		w.use(ch.Key)
 		answer.Class = money.Retry
@@ -177,8 +177,8 @@ func (m *modelAPI) Lookup(ctx context.Context, key string) money.Answer {
 		answer = money.Answer{}
 	case kind == answerThrottled, kind == answerOverloaded:
 		answer = money.Answer{Class: money.Throttled, General: kind == answerOverloaded}
-	case kind == answerOwnFault:
-		answer = money.Answer{Class: money.OwnFault}
+	case kind == answerMisconfigured:
+		answer = money.Answer{Class: money.Misconfigured}
 	case kind == answerRejected:
 		answer = money.Answer{Class: money.Rejected}
 	case kind == answerProxy, kind == answerProxyCharged:

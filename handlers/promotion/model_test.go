@@ -298,7 +298,7 @@ func (h *modelHome) play(t *rapid.T) {
 		w.act(d)
 		w.judge(t)
 	}
-	w.answers = rapid.SliceOfN(rapid.SampledFrom([]int{answerPaid, answerLost, answerBroken, answerRejected, answerTryAgain, answerThrottled, answerOwnFault,
+	w.answers = rapid.SliceOfN(rapid.SampledFrom([]int{answerPaid, answerLost, answerBroken, answerRejected, answerTryAgain, answerThrottled, answerMisconfigured,
 		answerProxy, answerProxyCharged, answerOverloaded}), 0, 4).Draw(t, "answers at the end")
 	w.settleEverything(t, rapid.Bool().Draw(t, "late requests are carried out"))
 }

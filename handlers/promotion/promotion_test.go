@@ -168,7 +168,7 @@ func TestRefusedForGoodIsFailedAndDead(t *testing.T) {
 }
 
 // An expired credential must not turn a campaign FAILED: nothing is spent, and all is paid when it is fixed.
-func TestOurOwnFaultSpendsNothing(t *testing.T) {
+func TestAMisconfiguredAnswerCountsNoAttempt(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		tw := newTown(t, simulator.Faults{Unauthorized: true}, func(c *promotion.Config) { c.MoneyAPI.Breaker.OpenDelay = 200 * time.Millisecond }).start()
 		tw.send(publish, points(1, 10)...)

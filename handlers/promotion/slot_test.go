@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
@@ -26,6 +27,22 @@ type slotTest struct {
 }
 
 const testSlots, testWorkers = 3, 20
+
+// clientGauge returns the gauge millrace_money_NAME of the client.
+func clientGauge(t testing.TB, client *money.Client, name string) float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(client.Collectors()...)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == "millrace_money_"+name {
+			return family.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no series of %s", name)
+	return 0
+}
 
 // newSlotTest pays each payout by pay.
 func newSlotTest(t *testing.T, pay func(*payout.Processor, rules.Record) error) *slotTest {
@@ -86,14 +103,14 @@ func TestABeginHasASlot(t *testing.T) {
 	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
 	for left := testWorkers; left > 0; left-- {
 		require.Equal(t, min(left, testSlots), st.count(t, rules.Sending), "%d are not paid", left)
-		require.Equal(t, min(left, testSlots), st.client.State().InFlight)
+		require.EqualValues(t, min(left, testSlots), clientGauge(t, st.client, "in_flight"))
 		st.answer <- struct{}{}
 		require.NoError(t, <-st.paid)
 		if left > testSlots {
 			<-st.called
 		}
 	}
-	require.Zero(t, st.client.State().InFlight)
+	require.Zero(t, clientGauge(t, st.client, "in_flight"))
 	for target := range int64(testWorkers) {
 		x, err := st.w.ins[0].ledger.Explain(t.Context(), st.key(target+1))
 		require.NoError(t, err)
@@ -120,7 +137,7 @@ func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	}
 	require.Equal(t, testSlots, st.count(t, rules.Success))
 	require.Equal(t, testWorkers-testSlots, st.count(t, rules.Pending))
-	require.Zero(t, st.client.State().InFlight)
+	require.Zero(t, clientGauge(t, st.client, "in_flight"))
 }
 
 // TestAnEntryWithoutASlotIsLeftToTheFeeder: it becomes no retry record, so that a busy Money API does not multiply hints.

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// API is what the promotion plugin needs of a service that pays. Client implements it for the
-// OpenAPI contract; a team with another API writes its own. All methods are safe for concurrent
-// use and return when ctx ends at the latest. Charge and Lookup never start a request after ctx's
-// deadline, and never retry by themselves.
+// API is a service that pays. Client implements it for openapi.yaml; a team with another API
+// writes its own. All methods are safe for concurrent use, and return when ctx ends at the latest.
+// Charge and Lookup never start a request after ctx's deadline, and never retry.
 type API interface {
-	// Slot waits for the right to make one call and returns the function that ends this right. The processor takes a slot
-	// before it begins a payout: the call then never waits while the lease runs. release must be called exactly once, after
-	// the call or without one. An error means that there is no slot: ctx ended, or the process stops.
+	// Slot waits for the right to make one call and returns the function that ends this right. A
+	// caller takes the slot before it begins a payout, so that no lease runs while it waits.
+	// release must be called exactly once. An error means that ctx ended, or that the process
+	// stops.
 	Slot(ctx context.Context) (release func(), err error)
-	// Charge asks for one charge. The Answer's class says it all; there is no other error.
+	// Charge requests one charge. The only error is the class of the Answer.
 	Charge(ctx context.Context, ch Charge) Answer
-	// Lookup asks what became of the charge with this idempotency key.
+	// Lookup returns the outcome of the charge with this idempotency key.
 	Lookup(ctx context.Context, key string) Answer
 }
 
@@ -33,77 +33,64 @@ const lookupPath = "/v1/charges/"
 type Charge struct {
 	Operation Operation
 	Key       string // idempotency key: <TYPE>:<promotionId>:<targetId>, the same on every attempt
-	Body      []byte // JSON, the same bytes on every attempt; nobody may modify them afterwards
+	Body      []byte // JSON, the same bytes on every attempt; must not be modified afterwards
 }
 
-// Answer is what one call has shown. The zero Answer is Ambiguous, the class that can't lose money.
+// Answer is the result of one call. The zero Answer is Ambiguous, the class that can't lose money.
 type Answer struct {
 	Class          Class
 	TransactionKey string        // of the charge; only with Paid
-	RetryAfter     time.Duration // not sooner than this: with Throttled, Retry and Unrecognized, if the answer asks for it, and with NotSent while all calls wait
+	RetryAfter     time.Duration // minimum wait, or 0
 	Status         int           // HTTP status; 0 when there was no answer
 	Code           string        // the API's own code of an error, or empty
 	Text           string        // for people: bounded, printable, without secrets
-	Err            error         // what broke, if it was not the API's answer; may be nil
-	// General: the trouble is not this payout's alone. The credential was refused, the breaker is not closed, or throttling
-	// held all calls a moment ago.
+	Err            error         // the failure, if there was no readable answer; may be nil
+	// General: other payouts have this problem too. The credential was refused, the breaker is not
+	// closed, or all calls were throttled within the breaker's window.
 	General bool
 }
 
-// Class is what is known about the money after one call.
+// Class states whether one call charged.
 type Class uint8
 
 // The classes of an Answer.
 const (
-	// Ambiguous: perhaps charged. Written and then a timeout, a reset, an unreadable 2xx, a 5xx with the
-	// API's own code, or 409 (in flight). Send again with the same key, or look it up; never use a new key.
+	// Ambiguous: perhaps charged. The request was sent, and then a timeout, a reset, an unreadable
+	// 2xx, a 409, or a 5xx with the API's own code followed. Send it again with the same key, or
+	// look it up. Never use a new key.
 	Ambiguous Class = iota
 	// Paid: charged, by this request or by an earlier one with the same key.
 	Paid
-	// NotSent: certainly not charged by this attempt, since no byte of it left the process: the
-	// deadline had passed, dial, DNS or TLS failed, the breaker was open, or a Retry-After held.
+	// NotSent: not charged by this attempt, because no byte of it was sent. The deadline had
+	// passed, the connection failed, the breaker was open, or all calls were throttled.
 	NotSent
-	// Throttled: the API's own code says that it refuses to work for now (429, or 503 with Retry-After). Certainly not
-	// charged by this attempt. Wait, spend no attempt.
+	// Throttled: the API's own code refuses to work for now (429, or 503 with Retry-After). Not
+	// charged by this attempt. Wait, and do not count the attempt.
 	Throttled
-	// Rejected: refused for good with the API's own code: 400, 422, other 4xx, and 403 or 404 with a code that the contract
-	// lists as about the payout. A lookup that is Rejected says nothing about the charge.
+	// Rejected: refused permanently with the API's own code. A 403 or 404 has this class only with
+	// one of x-payout-codes in openapi.yaml. A lookup that is Rejected proves nothing about the
+	// charge.
 	Rejected
-	// OwnFault: the API's own code says that we are not set up right (401, 403, 404). Certainly not charged by this
-	// attempt. Spend no attempt; a person must act.
-	OwnFault
-	// Retry: the API's own code asks for the same request again (408, 425). Certainly not charged by this attempt.
+	// Misconfigured: the API's own code refuses our credential, permission or address (401, 403,
+	// 404). Not charged by this attempt. Do not count it; an operator must act.
+	Misconfigured
+	// Retry: the API's own code requests the same request again (408, 425). Not charged by this
+	// attempt.
 	Retry
-	// Unrecognized: an answer without the API's own code, which a proxy may have made after it passed the request on.
-	// Perhaps charged; spend no attempt.
+	// Unrecognized: an answer without the API's own code. A proxy may have made it after it passed
+	// the request on. Perhaps charged; do not count the attempt.
 	Unrecognized
-	// NoCharge: only from Lookup: nothing with this key has been executed so far. No proof that
-	// nothing will be, since a request may be under way.
+	// NoCharge: only from Lookup: no charge with this key exists yet. It proves nothing about
+	// later, because a request may be in flight.
 	NoCharge
 
-	classes // how many there are
+	classes // the number of classes
 )
 
-// String returns the class in snake case, as metrics and logs show it.
+// String returns the class in snake case. Metrics and dead letters contain it.
 func (c Class) String() string {
-	switch c {
-	case Paid:
-		return "paid"
-	case NotSent:
-		return "not_sent"
-	case Throttled:
-		return "throttled"
-	case Rejected:
-		return "rejected"
-	case OwnFault:
-		return "own_fault"
-	case Retry:
-		return "retry"
-	case Unrecognized:
-		return "unrecognized"
-	case NoCharge:
-		return "no_charge"
-	default:
-		return "ambiguous"
-	}
+	return [classes]string{
+		Ambiguous: "ambiguous", Paid: "paid", NotSent: "not_sent", Throttled: "throttled", Rejected: "rejected",
+		Misconfigured: "own_fault", Retry: "retry", Unrecognized: "unrecognized", NoCharge: "no_charge",
+	}[c]
 }

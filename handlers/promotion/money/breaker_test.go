@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// openAtMost is how long an open breaker can hold everyone back, jitter included.
+// openAtMost is the longest delay of an open breaker, with jitter.
 const openAtMost = 5*time.Second*11/10 + time.Millisecond
 
 func testBreaker() *breaker {
@@ -45,12 +45,11 @@ func record(b *breaker, v verdict, ps ...permit) {
 func opened(t *testing.T) *breaker {
 	b := testBreaker()
 	record(b, failing, take(t, b, 20)...)
-	require.Equal(t, "open", b.name())
+	require.Equal(t, "open", b.current().String())
 	return b
 }
 
-// TestOneKeyNeverStopsTheOthers: whatever one payout is answered, and however often, the breaker stays closed and no call but
-// its own waits.
+// The breaker stays closed for any answers to one payout, and only that payout's calls wait.
 func TestOneKeyNeverStopsTheOthers(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]verdict{"failing": failing, "misconfigured": misconfigured, "throttling": throttling} {
@@ -59,16 +58,16 @@ func TestOneKeyNeverStopsTheOthers(t *testing.T) {
 			b := testBreaker()
 			for n := range 1000 {
 				require.False(t, b.record(take(t, b, 1)[0], fmt.Sprint("poisoned ", n%2), v), "general")
-				require.Equal(t, "closed", b.name())
+				require.Equal(t, "closed", b.current().String())
 			}
-			require.False(t, b.accused("poisoned 0", v))
-			require.False(t, b.accused("poisoned 1", v))
-			require.Equal(t, v == misconfigured, b.accused("another", v))
+			require.False(t, b.manyMisconfigured("poisoned 0", v))
+			require.False(t, b.manyMisconfigured("poisoned 1", v))
+			require.Equal(t, v == misconfigured, b.manyMisconfigured("another", v))
 		})
 	}
 }
 
-// outage is a load on a breaker: keys that are tried up to 12 times each, with a doubling back-off of up to 30 s.
+// outage is a load on a breaker: each key is tried up to 12 times, after waits from 1 s to 30 s.
 type outage struct {
 	keys    int
 	every   time.Duration // between the first calls of two keys
@@ -78,7 +77,7 @@ type outage struct {
 	within  time.Duration // the breaker must open so soon; 0: never
 }
 
-// opens returns when the breaker opened, since the first call; 0 when it stayed closed for 10 minutes.
+// opens returns the time until the breaker opened, or 0 if it stayed closed for 10 minutes.
 func (o outage) opens(b *breaker) time.Duration {
 	began := time.Now()
 	tried, due := make([]int, o.keys), make([]time.Duration, o.keys)
@@ -98,7 +97,7 @@ func (o outage) opens(b *breaker) time.Duration {
 			}
 			p, _, _ := b.acquire()
 			b.record(p, fmt.Sprint("retried ", key), v)
-			if b.name() != "closed" {
+			if b.current().String() != "closed" {
 				return max(1, time.Since(began))
 			}
 		}
@@ -113,7 +112,7 @@ func (o outage) opens(b *breaker) time.Duration {
 	return 0
 }
 
-// TestAnOutageWithFewNewKeys: retries are calls too, and a key that fails counts again in a later window.
+// Retries are calls too, and a key that fails counts again in a later window.
 func TestAnOutageWithFewNewKeys(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]outage{
@@ -168,14 +167,14 @@ func TestAPoisonedProbe(t *testing.T) {
 		b := opened(t)
 		time.Sleep(openAtMost)
 		b.record(take(t, b, 1)[0], "poisoned", failing)
-		require.Equal(t, "open", b.name())
+		require.Equal(t, "open", b.current().String())
 		time.Sleep(openAtMost)
 		for range 5 {
 			b.record(take(t, b, 1)[0], "poisoned", failing)
-			require.Equal(t, "half-open", b.name())
+			require.Equal(t, "half-open", b.current().String())
 		}
 		record(b, healthy, take(t, b, 3)...)
-		require.Equal(t, "closed", b.name())
+		require.Equal(t, "closed", b.current().String())
 	})
 }
 
@@ -189,7 +188,7 @@ func TestTheWindowMovesOn(t *testing.T) {
 		require.Equal(t, 19, b.window.sum().calls)
 		time.Sleep(2 * time.Second)
 		record(b, failing, take(t, b, 1)...)
-		require.Equal(t, "closed", b.name())
+		require.Equal(t, "closed", b.current().String())
 		require.Equal(t, 1, b.window.sum().calls)
 		time.Sleep(time.Hour)
 		record(b, healthy, take(t, b, 1)...)
@@ -205,7 +204,7 @@ func TestBreakerOpensAndRecovers(t *testing.T) {
 		record(b, failing, take(t, b, 9)...)
 		require.True(t, b.ready(), "fewer than min_calls")
 		record(b, failing, take(t, b, 1)...)
-		require.Equal(t, "open", b.name())
+		require.Equal(t, "open", b.current().String())
 		require.False(t, b.ready())
 		_, wait, ok := b.acquire()
 		require.False(t, ok)
@@ -215,14 +214,14 @@ func TestBreakerOpensAndRecovers(t *testing.T) {
 		time.Sleep(openAtMost)
 		require.True(t, b.ready(), "it must become ready by itself")
 		probes := take(t, b, 3)
-		require.Equal(t, "half-open", b.name())
+		require.Equal(t, "half-open", b.current().String())
 		require.False(t, b.ready(), "no probe is left")
 		_, _, ok = b.acquire()
 		require.False(t, ok)
 		record(b, healthy, probes[0])
 		require.True(t, b.ready())
 		record(b, healthy, probes[1:]...)
-		require.Equal(t, "closed", b.name())
+		require.Equal(t, "closed", b.current().String())
 		require.True(t, b.ready())
 	})
 }
@@ -238,7 +237,7 @@ func TestBreakerFailedProbeOpensAgain(t *testing.T) {
 				record(b, neutral, take(t, b, 2)...)
 				require.True(t, b.ready(), "a call that says nothing gives its permit back")
 				record(b, v, take(t, b, 1)...)
-				require.Equal(t, "open", b.name())
+				require.Equal(t, "open", b.current().String())
 				require.False(t, b.ready())
 				time.Sleep(openAtMost)
 				require.True(t, b.ready())
@@ -247,8 +246,8 @@ func TestBreakerFailedProbeOpensAgain(t *testing.T) {
 	}
 }
 
-// Calls that began before the breaker opened end while it is half-open: they must neither close
-// it, nor open it, nor make more probes of it.
+// Calls from before the breaker opened end while it is half-open. They must not close it, open it,
+// or add probes.
 func TestBreakerIgnoresLateResults(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]verdict{"healthy": healthy, "failing": failing, "neutral": neutral} {
@@ -261,12 +260,12 @@ func TestBreakerIgnoresLateResults(t *testing.T) {
 				time.Sleep(openAtMost)
 				probes := take(t, b, 2)
 				record(b, v, late...)
-				require.Equal(t, "half-open", b.name())
+				require.Equal(t, "half-open", b.current().String())
 				take(t, b, 1)
 				_, _, ok := b.acquire()
 				require.False(t, ok)
 				record(b, healthy, probes...)
-				require.Equal(t, "half-open", b.name())
+				require.Equal(t, "half-open", b.current().String())
 			})
 		})
 	}
@@ -276,15 +275,15 @@ func TestBreakerNeutralIsNotCounted(t *testing.T) {
 	t.Parallel()
 	b := testBreaker()
 	record(b, neutral, take(t, b, 1000)...)
-	require.Equal(t, "closed", b.name())
+	require.Equal(t, "closed", b.current().String())
 	record(b, failing, take(t, b, 19)...)
-	require.Equal(t, "closed", b.name())
+	require.Equal(t, "closed", b.current().String())
 	record(b, failing, take(t, b, 1)...)
-	require.Equal(t, "open", b.name())
+	require.Equal(t, "open", b.current().String())
 }
 
-// Whatever happens, a breaker whose calls have all ended lets somebody through again in time, and
-// ready never promises what acquire then refuses.
+// A breaker whose calls have all ended lets a call through again in time. While ready is true,
+// acquire returns a permit.
 func TestBreakerNeverStaysShut(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -311,7 +310,7 @@ func walk(steps []int) (problem string) {
 			ready := b.ready()
 			p, _, ok := b.acquire()
 			if ready != ok {
-				return fmt.Sprintf("%s: ready %t, but acquired %t", b.name(), ready, ok)
+				return fmt.Sprintf("%s: ready %t, but acquired %t", b.current().String(), ready, ok)
 			}
 			if ok {
 				held = append(held, p)
@@ -329,35 +328,35 @@ func walk(steps []int) (problem string) {
 	}
 	time.Sleep(openAtMost)
 	if !b.ready() {
-		return b.name() + ": not ready, though all calls have ended"
+		return b.current().String() + ": not ready, though all calls have ended"
 	}
 	for range 3 {
 		p, _, ok := b.acquire()
 		if !ok {
-			return b.name() + ": no permit, though all calls have ended"
+			return b.current().String() + ": no permit, though all calls have ended"
 		}
 		b.record(p, "good", healthy)
 	}
-	if b.name() != "closed" {
-		return b.name() + " after three good calls"
+	if b.current().String() != "closed" {
+		return b.current().String() + " after three good calls"
 	}
 	return ""
 }
 
-func TestGate(t *testing.T) {
+func TestThrottle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := gate{start: time.Now()}
-		require.Zero(t, g.remaining())
-		g.closeFor(10 * time.Second)
-		g.closeFor(2 * time.Second)
-		require.Equal(t, 10*time.Second, g.remaining(), "a shorter wait opens nothing")
+		th := throttle{}
+		require.Zero(t, th.remaining())
+		th.extend(10 * time.Second)
+		th.extend(2 * time.Second)
+		require.Equal(t, 10*time.Second, th.remaining(), "a shorter wait opens nothing")
 		time.Sleep(9 * time.Second)
-		require.Equal(t, time.Second, g.remaining())
-		g.closeFor(3 * time.Second)
+		require.Equal(t, time.Second, th.remaining())
+		th.extend(3 * time.Second)
 		time.Sleep(2 * time.Second)
-		require.Equal(t, time.Second, g.remaining())
+		require.Equal(t, time.Second, th.remaining())
 		time.Sleep(time.Second)
-		require.Zero(t, g.remaining())
+		require.Zero(t, th.remaining())
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -16,17 +17,17 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Why a call was not made. They reach callers in Answer.Err, for errors.Is; ErrStopping is an error of Slot.
+// The reasons for a call that was not made: Answer.Err, and of Slot ErrStopping.
 var (
-	ErrDeadline    = errors.New("the deadline had passed")
 	ErrStopping    = errors.New("the process stops")
-	ErrBreakerOpen = errors.New("breaker open")
-	ErrGateClosed  = errors.New("a Retry-After holds")
-	ErrClosed      = errors.New("client closed")
-	ErrKey         = errors.New("the idempotency key can't be sent: it must be 1 to 128 printable ASCII characters without a slash")
+	errDeadline    = errors.New("the deadline had passed")
+	errBreakerOpen = errors.New("breaker open")
+	errThrottled   = errors.New("a Retry-After holds")
+	errClosed      = errors.New("client closed")
+	errKey         = errors.New("the idempotency key can't be sent: it must be 1 to 128 printable ASCII characters without a slash")
 )
 
-// Slot implements API. Slots are given in the order in which they were asked for.
+// Slot implements API. Slots are given in the order of the calls.
 func (c *Client) Slot(ctx context.Context) (release func(), err error) {
 	select {
 	case c.slots <- struct{}{}:
@@ -45,14 +46,14 @@ func (c *Client) Slot(ctx context.Context) (release func(), err error) {
 
 func (c *Client) release() { <-c.slots }
 
-// Drain ends all waits for a slot, now and later. A slot that is free is still given. It may be called more than once.
+// Drain ends all waits for a slot, now and later. A free slot is still given. Drain is idempotent.
 func (c *Client) Drain() { c.drain() }
 
 // Charge implements API.
 func (c *Client) Charge(ctx context.Context, ch Charge) Answer {
 	o := c.operation(ch.Operation)
 	if !validKey(ch.Key) {
-		return o.refuse(Answer{Class: Rejected, Err: ErrKey})
+		return o.refuse(Answer{Class: Rejected, Err: errKey})
 	}
 	return c.call(ctx, o, o.request, request{key: ch.Key, body: ch.Body})
 }
@@ -60,13 +61,12 @@ func (c *Client) Charge(ctx context.Context, ch Charge) Answer {
 // Lookup implements API.
 func (c *Client) Lookup(ctx context.Context, key string) Answer {
 	if !validKey(key) {
-		return c.lookups.refuse(Answer{Class: Rejected, Err: ErrKey})
+		return c.lookups.refuse(Answer{Class: Rejected, Err: errKey})
 	}
 	return c.call(ctx, &c.lookups, c.newRequest(http.MethodGet, lookupPath+key), request{lookup: true, key: key})
 }
 
-// validKey reports whether key can travel in a header and as one element of a path. The API may
-// want more of it.
+// validKey reports whether key can be sent in a header and as one element of a path.
 func validKey(key string) bool {
 	for i := range len(key) {
 		if c := key[i]; c <= ' ' || c > '~' || c == '/' {
@@ -83,66 +83,64 @@ func (o *operation) refuse(a Answer) Answer {
 	return a
 }
 
-// call makes one call.
 func (c *Client) call(ctx context.Context, o *operation, template *http.Request, req request) Answer {
 	if err := c.usable(ctx); err != nil {
 		return o.refuse(Answer{Class: NotSent, Err: err})
 	}
-	if wait := c.gate.remaining(); wait > 0 {
-		return o.refuse(Answer{Class: NotSent, RetryAfter: wait, Err: ErrGateClosed})
+	if wait := c.throttle.remaining(); wait > 0 {
+		return o.refuse(Answer{Class: NotSent, RetryAfter: wait, Err: errThrottled})
 	}
 	permit, wait, ok := c.breaker.acquire()
 	if !ok {
-		return o.refuse(Answer{Class: NotSent, RetryAfter: wait, Err: ErrBreakerOpen})
+		return o.refuse(Answer{Class: NotSent, RetryAfter: wait, Err: errBreakerOpen})
 	}
 
-	began := time.Now()
+	start := time.Now()
 	ctx, span := startSpan(ctx, o.name, req.key)
 	used := c.tokens.current.Load()
 	req.secret = used.token
 	a, v, sent := c.exchange(ctx, template, &req, used)
-	c.judge(&a, permit, req.key, v, used)
+	c.evaluate(&a, permit, req.key, v, used)
 	endSpan(span, &a)
-	o.metrics.observe(a.Class, sent, time.Since(began))
+	o.metrics.observe(a.Class, sent, time.Since(start))
 	return a
 }
 
-// usable says why a call must not be begun.
+// usable returns the reason why a call must not start.
 func (c *Client) usable(ctx context.Context) error {
 	// Not ctx.Err() alone: in a process that was frozen the timer may not have fired yet.
 	if at, ok := ctx.Deadline(); ok && c.dialer.clock.passed(at) {
-		return ErrDeadline
+		return errDeadline
 	}
 	switch err := ctx.Err(); {
 	case errors.Is(err, context.DeadlineExceeded):
-		return ErrDeadline
+		return errDeadline
 	case err != nil:
 		return err
 	case c.dialer.life.Err() != nil:
-		return ErrClosed
+		return errClosed
 	}
 	return nil
 }
 
-// exchange sends the request and classifies what came of it.
 func (c *Client) exchange(caller context.Context, template *http.Request, req *request, cred *credential) (a Answer, v verdict, sent bool) {
 	ctx, cancel := context.WithTimeout(caller, c.cfg.CallTimeout)
 	defer cancel()
 	deadline, _ := ctx.Deadline()
-	f := newFlight(deadline)
-	resp, err := c.transport.RoundTrip(build(httptrace.WithClientTrace(ctx, &f.trace), template, req, cred))
-	if f.conns > 1 {
-		c.metrics.replays.Add(float64(f.conns - 1))
+	tracker := newSendTracker(deadline)
+	resp, err := c.transport.RoundTrip(build(httptrace.WithClientTrace(ctx, &tracker.trace), template, req, cred))
+	if tracker.conns > 1 {
+		c.metrics.replays.Add(float64(tracker.conns - 1))
 	}
 	if err != nil {
-		a, v = unanswered(caller, ctx, err, f.sent())
-		return a, v, f.sent()
+		a, v = unanswered(caller, ctx, err, tracker.sent())
+		return a, v, tracker.sent()
 	}
-	buf := c.buffers.Get().(*[]byte)
+	buf := c.buffers.Get().(*bytes.Buffer)
 	defer c.buffers.Put(buf)
-	r := reply{status: resp.StatusCode, header: resp.Header}
-	r.body, r.readErr = readBody(resp, (*buf)[:0])
-	*buf = r.body
+	buf.Reset()
+	r := reply{status: resp.StatusCode, header: resp.Header, readErr: readBody(resp, buf)}
+	r.body = buf.Bytes()
 	a, v = classify(req, &r, time.Now(), &c.cfg)
 	if r.readErr != nil && v == failing && errors.Is(caller.Err(), context.Canceled) {
 		v = neutral
@@ -150,8 +148,7 @@ func (c *Client) exchange(caller context.Context, template *http.Request, req *r
 	return a, v, true
 }
 
-// build fills in the template. Headers are written by their canonical names, which spares looking
-// at every one of them again.
+// build completes the template. It writes headers by their canonical names, which is faster.
 func build(ctx context.Context, template *http.Request, r *request, cred *credential) *http.Request {
 	req := template.WithContext(ctx)
 	h := make(http.Header, 6)
@@ -171,51 +168,37 @@ func build(ctx context.Context, template *http.Request, r *request, cred *creden
 	return req
 }
 
-// readBody appends the answer's body to buf. The connection can be used again only if all of it
-// was read.
-func readBody(resp *http.Response, buf []byte) ([]byte, error) {
+// readBody appends the answer's body to buf. The connection can be used again only if it was read
+// to its end.
+func readBody(resp *http.Response, buf *bytes.Buffer) error {
 	defer resp.Body.Close()
-	limited := io.LimitedReader{R: resp.Body, N: maxBodyBytes + 1}
-	for {
-		if len(buf) == cap(buf) {
-			buf = append(buf, 0)[:len(buf)]
-		}
-		n, err := limited.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		switch {
-		case limited.N <= 0:
-			return buf, errTooLarge
-		case errors.Is(err, io.EOF):
-			return buf, nil
-		case err != nil:
-			return buf, err
-		}
+	_, err := buf.ReadFrom(io.LimitReader(resp.Body, maxBodyBytes+1))
+	if buf.Len() > maxBodyBytes {
+		return errors.New("answer too large")
 	}
+	return err
 }
 
 // unanswered classifies a call without an answer.
 func unanswered(caller, ctx context.Context, err error, sent bool) (Answer, verdict) {
-	a := Answer{Class: NotSent, Err: err}
+	a, text := Answer{Class: NotSent, Err: err}, "not sent: "
 	if sent {
-		a.Class = Ambiguous
+		a.Class, text = Ambiguous, "sent, but no answer: "
 	}
 	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 		a.Err = fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
-	if sent {
-		a.Text = clean("sent, but no answer: "+a.Err.Error(), maxTextLen)
-	} else {
-		a.Text = clean("not sent: "+a.Err.Error(), maxTextLen)
-	}
+	a.Text = clean(text+a.Err.Error(), maxTextLen)
 	if errors.Is(caller.Err(), context.Canceled) {
-		return a, neutral // the caller went away; that says nothing about the API
+		return a, neutral
 	}
 	return a, failing
 }
 
-// judge does what follows from an answer for everyone: breaker, gate, credential and alarm.
-func (c *Client) judge(a *Answer, p permit, key string, v verdict, used *credential) {
-	if a.Status == http.StatusUnauthorized {
+// evaluate updates what all calls share: breaker, throttle, credential and metrics.
+func (c *Client) evaluate(a *Answer, p permit, key string, v verdict, used *credential) {
+	refused := a.Status == http.StatusUnauthorized // the credential, which all payouts share
+	if refused {
 		renewed, err := c.tokens.renew(used)
 		if err != nil {
 			c.log.Error("money api token can't be renewed", "error", err)
@@ -226,26 +209,23 @@ func (c *Client) judge(a *Answer, p permit, key string, v verdict, used *credent
 		}
 	}
 	if c.breaker.record(p, key, v) {
-		c.gate.closeFor(a.RetryAfter)
+		c.throttle.extend(a.RetryAfter)
 	}
-	// A credential is never about one payout. Anything else is our fault when several keys in a row are answered so.
-	accused := c.breaker.accused(key, v) || v == misconfigured && a.Status == http.StatusUnauthorized
+	many := c.breaker.manyMisconfigured(key, v)
 	switch {
 	case v == misconfigured:
-		c.metrics.ownFault(a.Status)
-		if accused && c.ownFault.CompareAndSwap(false, true) {
-			c.log.Error("money api says that we are not set up right", "status", a.Status, "answer", a.Text)
+		c.metrics.misconfigured.WithLabelValues(strconv.Itoa(a.Status)).Inc()
+		if (many || refused) && c.misconfigured.CompareAndSwap(false, true) {
+			c.log.Error("money api refuses our credential, permission or address", "status", a.Status, "answer", a.Text)
 		}
-	case v == healthy && c.ownFault.Load():
-		if c.ownFault.CompareAndSwap(true, false) {
-			c.log.Info("money api accepts us again")
-		}
+	case v == healthy && c.misconfigured.CompareAndSwap(true, false):
+		c.log.Info("money api accepts our calls again")
 	}
-	a.General = a.Status == http.StatusUnauthorized || c.breaker.state.Load() != stateClosed || c.gate.held(c.cfg.Breaker.Window)
+	a.General = refused || c.breaker.current() != stateClosed || c.throttle.within(c.cfg.Breaker.Window)
 }
 
-// startSpan begins a client span under the caller's, with the caller's provider. Without a
-// recorded parent there is none, and the caller's trace context travels on as it is.
+// startSpan starts a client span under the caller's span. Without a recorded parent it starts none,
+// and the caller's trace context is sent unchanged.
 func startSpan(ctx context.Context, name, key string) (context.Context, trace.Span) {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {

@@ -19,18 +19,16 @@ const (
 	maxTextLen   = 240      // of Answer.Text
 )
 
-// codeNotFound is the API's code for "no charge with this key"; a 404 without it comes from
-// somewhere else, such as a gateway with another idea of the path.
+// codeNotFound is the API's code for "no charge with this key". A 404 without it comes from another
+// server, such as a gateway.
 const codeNotFound = "charge_not_found"
-
-var errTooLarge = errors.New("answer too large")
 
 // reply is an HTTP answer, its body read as far as it could be.
 type reply struct {
 	status  int
 	header  http.Header
 	body    []byte
-	readErr error // why body is not whole; nil if it is
+	readErr error // nil if body is complete
 }
 
 // request is what reply answers.
@@ -38,11 +36,11 @@ type request struct {
 	lookup bool
 	key    string
 	body   []byte // of a charge
-	secret string // not to be shown, also when the API echoes it; may be empty
+	secret string // must not be shown, also when the API repeats it; may be empty
 }
 
-// payoutCodes returns the codes of a 403 or 404 that are about the payout of the request: those of openapi.yaml
-// (x-payout-codes). A 403 or 404 with any other code is about the client.
+// payoutCodes returns x-payout-codes of openapi.yaml: the codes of a 403 or 404 that concern only
+// the payout of the request. Any other code concerns the client.
 func payoutCodes(status int) []string {
 	switch status {
 	case http.StatusForbidden:
@@ -53,10 +51,10 @@ func payoutCodes(status int) []string {
 	return nil
 }
 
-// ownCode is the form of the API's own codes, as openapi.yaml has it.
+// ownCode is the form of the API's own codes in openapi.yaml.
 var ownCode = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
-// parse returns the members of a JSON object whose names are exactly these; encoding/json alone ignores case.
+// parse returns the members of a JSON object with exactly these names. encoding/json ignores case.
 func parse(body []byte, names ...string) ([]string, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(body, &all); err != nil {
@@ -75,11 +73,11 @@ func parse(body []byte, names ...string) ([]string, error) {
 	return values, nil
 }
 
-// classify turns a reply into an Answer and says what it tells about the API's health. It is a
-// pure function of its arguments.
+// classify turns a reply into an Answer and its meaning for the API's health. It is a pure function
+// of its arguments.
 //
-// Only the API's own words say that something was charged, or that nothing was: a transactionKey in a 200 or 201, or a code.
-// Any other answer may come from a proxy, which may have passed the request on.
+// Only the API's own words prove that something was charged, or was not: a transactionKey in a 200
+// or 201, or a code. Any other answer may come from a proxy that passed the request on.
 func classify(req *request, r *reply, now time.Time, cfg *Config) (Answer, verdict) {
 	if r.status >= 200 && r.status < 300 {
 		return classifyCharged(req, r)
@@ -95,85 +93,58 @@ func classify(req *request, r *reply, now time.Time, cfg *Config) (Answer, verdi
 		code = ""
 	}
 	a.Code = redact(code, req.secret)
-	wait, told := retryAfter(r.header, now, cfg.MaxRetryAfter)
-	if !told && r.status == http.StatusTooManyRequests {
-		wait, told = clamp(cfg.DefaultRetryAfter, cfg.MaxRetryAfter), true
-	}
-	if code == "" {
-		a.Class = Unrecognized
-		if told {
-			a.RetryAfter = wait
-		}
-		return a, health(r.status, told)
+	wait, given := retryAfter(r.header, now, cfg.MaxRetryAfter)
+	if !given && r.status == http.StatusTooManyRequests {
+		wait, given = clamp(cfg.DefaultRetryAfter, cfg.MaxRetryAfter), true
 	}
 	var v verdict
-	switch a.Class, v = classifyCoded(req, r.status, code, told); a.Class {
-	case Throttled, Retry:
+	a.Class, v = classifyStatus(req, r.status, code, given)
+	if code == "" {
+		a.Class = Unrecognized
+	}
+	if a.Class == Throttled || a.Class == Retry || a.Class == Unrecognized {
 		a.RetryAfter = wait
 	}
 	return a, v
 }
 
-// health is what an answer without the API's own code says about everyone's calls.
-func health(status int, told bool) verdict {
+// classifyStatus classifies any answer but a 2xx. Without a code only the verdict is valid. given
+// states whether there is a Retry-After.
+func classifyStatus(req *request, status int, code string, given bool) (Class, verdict) {
 	switch {
-	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable && told:
-		return throttling
-	case status == http.StatusConflict:
-		return neutral
-	case status == http.StatusRequestTimeout, status == http.StatusTooEarly:
-		return failing
-	case status >= 300 && status < 500:
-		return misconfigured
-	}
-	return failing
-}
-
-// classifyCoded judges an answer with the API's own code.
-func classifyCoded(req *request, status int, code string, told bool) (Class, verdict) {
-	switch status {
-	case http.StatusTooManyRequests:
+	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable && given:
 		return Throttled, throttling
-	case http.StatusServiceUnavailable:
-		if told {
-			return Throttled, throttling
-		}
-		return Ambiguous, failing // without Retry-After the API promises nothing
-	case http.StatusConflict:
-		return Ambiguous, healthy
-	case http.StatusRequestTimeout, http.StatusTooEarly:
+	case status == http.StatusRequestTimeout, status == http.StatusTooEarly:
 		return Retry, failing
-	case http.StatusUnauthorized:
-		return OwnFault, misconfigured
-	case http.StatusForbidden, http.StatusNotFound:
-		switch {
-		case req.lookup && status == http.StatusNotFound && code == codeNotFound:
-			return NoCharge, healthy
-		case !slices.Contains(payoutCodes(status), code):
-			return OwnFault, misconfigured
+	case status < 300, status >= 500:
+		return Ambiguous, failing
+	case status < 400:
+		return Ambiguous, misconfigured // after a POST a redirect may mean "done"
+	case status == http.StatusConflict && code == "":
+		return Ambiguous, neutral
+	case status == http.StatusConflict:
+		return Ambiguous, healthy
+	case code == "", status == http.StatusUnauthorized:
+		return Misconfigured, misconfigured
+	case req.lookup && status == http.StatusNotFound && code == codeNotFound:
+		return NoCharge, healthy
+	case status == http.StatusForbidden || status == http.StatusNotFound:
+		if !slices.Contains(payoutCodes(status), code) {
+			return Misconfigured, misconfigured
 		}
 	}
-	switch {
-	case status >= 400 && status < 500:
-		return Rejected, healthy
-	case status >= 300 && status < 400:
-		return Ambiguous, misconfigured // after a POST a redirect may mean "done, look there"
-	}
-	return Ambiguous, failing
+	return Rejected, healthy
 }
 
-// classifyCharged judges a 2xx: Paid if it is a 200 or 201 that can be read and belongs to the request. A 202 means that the
-// charge is only planned.
+// classifyCharged classifies a 2xx. It is Paid if it is a 200 or 201 that can be read and belongs
+// to the request. A 202 means that the charge is only planned.
 func classifyCharged(req *request, r *reply) (Answer, verdict) {
 	a := Answer{Class: Ambiguous, Status: r.status}
-	err := r.readErr
-	var key, belongs string
+	values, err := make([]string, 2), r.readErr
 	if err == nil {
-		var c []string
-		if c, err = parse(r.body, "transactionKey", "idempotencyKey"); err == nil {
-			key, belongs = strings.TrimSpace(c[0]), c[1]
-		}
+		values, err = parse(r.body, "transactionKey", "idempotencyKey")
 	}
+	key, belongs := strings.TrimSpace(values[0]), values[1]
 	switch {
 	case err != nil:
 		a.Err = fmt.Errorf("read answer: %w", err)
@@ -182,7 +153,7 @@ func classifyCharged(req *request, r *reply) (Answer, verdict) {
 	case belongs != "" && belongs != req.key:
 		a.Err = errors.New("the answer belongs to another idempotency key")
 	case r.status != http.StatusOK && r.status != http.StatusCreated:
-		a.Err = errors.New("only 200 and 201 say that it was charged")
+		a.Err = errors.New("only 200 and 201 mean that it was charged")
 	default:
 		a.Class, a.TransactionKey = Paid, key
 		return a, healthy
@@ -191,7 +162,7 @@ func classifyCharged(req *request, r *reply) (Answer, verdict) {
 	return a, failing
 }
 
-// errorText is for people: status, the API's own words, or the beginning of what came instead.
+// errorText returns the status with the API's own words, or with the body.
 func errorText(r *reply, code, message string) string {
 	text := fmt.Sprintf("%d %s", r.status, http.StatusText(r.status))
 	switch {
@@ -207,7 +178,7 @@ func errorText(r *reply, code, message string) string {
 	return text
 }
 
-// redact removes the secret from what an API may have echoed.
+// redact removes the secret from a text in which the API may have repeated it.
 func redact(text, secret string) string {
 	if secret == "" {
 		return text
@@ -226,11 +197,5 @@ func clean(s string, limit int) string {
 		}
 		return c
 	}, s)
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit]
+	return strings.ToValidUTF8(s[:min(len(s), limit)], "")
 }

@@ -1,6 +1,7 @@
 package money
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -13,7 +14,7 @@ import (
 	"time"
 )
 
-// Client calls the Money API of the contract. It is safe for concurrent use. Build it with New.
+// Client calls the Money API of openapi.yaml. It is safe for concurrent use.
 type Client struct {
 	cfg       Config
 	log       *slog.Logger
@@ -26,14 +27,15 @@ type Client struct {
 	draining context.Context // ends with Drain
 	drain    context.CancelFunc
 	breaker  *breaker
-	gate     gate
+	throttle throttle
 	tokens   *tokens
-	ownFault atomic.Bool
 	metrics  *metrics
+
+	misconfigured atomic.Bool
 
 	operations sync.Map  // Operation → *operation
 	lookups    operation // getCharge
-	buffers    sync.Pool // *[]byte, for answers
+	buffers    sync.Pool // *bytes.Buffer, for answers
 }
 
 // operation is what calls of one operation share.
@@ -41,16 +43,6 @@ type operation struct {
 	name    string
 	request *http.Request // template; copied for every call
 	metrics operationMetrics
-}
-
-// State is a snapshot for health checks and for people.
-type State struct {
-	Ready        bool          `json:"ready"`
-	Breaker      string        `json:"breaker"`       // closed, half-open or open
-	BreakerOpens time.Duration `json:"breaker_opens"` // until the next probe; 0 unless open
-	GateOpens    time.Duration `json:"gate_opens"`    // until the Retry-After ends; 0 when there is none
-	InFlight     int           `json:"in_flight"`     // slots that are taken
-	OwnFault     bool          `json:"own_fault"`     // the API says that we are not set up right
 }
 
 // New returns a client for a valid cfg. It opens no connection; it reads cfg.TokenFile and
@@ -62,10 +54,7 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	base, err := url.Parse(strings.TrimRight(cfg.URL, "/"))
-	if err != nil {
-		return nil, fmt.Errorf("money: url: %w", err)
-	}
+	base, _ := url.Parse(strings.TrimRight(cfg.URL, "/")) // valid: see Validate
 	tlsConfig, err := cfg.tls().Load()
 	if err != nil {
 		return nil, fmt.Errorf("money: %w", err)
@@ -82,9 +71,8 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock(), life: life},
 		close:   end,
 		slots:   make(chan struct{}, cfg.Concurrency),
-		gate:    gate{start: time.Now()},
 		tokens:  tokens,
-		buffers: sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }},
+		buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }},
 	}
 	c.draining, c.drain = context.WithCancel(life)
 	var protocols http.Protocols
@@ -106,34 +94,20 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 	return c, nil
 }
 
-// Close closes idle connections and gives up dialing. Calls under way end by themselves within
-// their deadline; a call begun afterwards is NotSent, and waits for a slot end. It may be called more than once.
+// Close closes idle connections and ends dialing. Calls in flight end within their deadline. A
+// later call is NotSent, and waits for a slot end. Close is idempotent.
 func (c *Client) Close() error {
 	c.close()
 	c.transport.CloseIdleConnections()
 	return nil
 }
 
-// Ready reports whether a call begun now would be sent: the breaker lets one through and no
-// Retry-After holds for everyone. Routes use it as their gate, so it is cheap. It becomes true again by itself,
-// when the Retry-After is over, or when the breaker wants a probe.
+// Ready reports whether a call would be sent now: the breaker lets one through, and no Retry-After
+// holds for all calls. Routes use it as their gate. It becomes true again without a call.
 func (c *Client) Ready() bool {
-	return c.gate.remaining() == 0 && c.breaker.ready()
+	return c.throttle.remaining() == 0 && c.breaker.ready()
 }
 
-// State returns a snapshot.
-func (c *Client) State() State {
-	return State{
-		Ready:        c.Ready(),
-		Breaker:      c.breaker.name(),
-		BreakerOpens: c.breaker.remaining(),
-		GateOpens:    c.gate.remaining(),
-		InFlight:     len(c.slots),
-		OwnFault:     c.ownFault.Load(),
-	}
-}
-
-// operation returns what calls of op share.
 func (c *Client) operation(op Operation) *operation {
 	if known, ok := c.operations.Load(op); ok {
 		return known.(*operation)
@@ -146,8 +120,8 @@ func (c *Client) operation(op Operation) *operation {
 	return made.(*operation)
 }
 
-// newRequest returns a request without context, headers and body. path is under the base URL, and
-// has nothing to escape (validKey).
+// newRequest returns a request without context, headers and body. path has nothing to escape
+// (validKey).
 func (c *Client) newRequest(method, path string) *http.Request {
 	u := *c.base
 	u.Path, u.RawPath = u.Path+path, ""

@@ -45,8 +45,7 @@ func quickBreaker(cfg *money.Config) {
 	cfg.Breaker = money.BreakerConfig{FailureRatio: 1, MinCalls: 3, Window: time.Hour, OpenDelay: time.Hour, HalfOpenSuccesses: 1}
 }
 
-// soonProbed is a quickBreaker that lets a probe through by itself. That it was open is seen only with quickBreaker: on a
-// busy machine its delay may be over before anybody looks.
+// soonProbed is a quickBreaker that soon lets a probe through.
 func soonProbed(cfg *money.Config) {
 	quickBreaker(cfg)
 	cfg.Breaker.OpenDelay = 50 * time.Millisecond
@@ -61,23 +60,21 @@ func TestBreakerStopsCallsAndLetsThemThroughAgain(t *testing.T) {
 		require.Equal(t, money.Ambiguous, client.Charge(t.Context(), another()).Class)
 	}
 	require.False(t, client.Ready())
-	require.Equal(t, "open", client.State().Breaker)
-	require.Positive(t, client.State().BreakerOpens)
 	a := client.Charge(t.Context(), another())
 	require.Equal(t, money.NotSent, a.Class)
-	require.ErrorIs(t, a.Err, money.ErrBreakerOpen)
+	require.EqualError(t, a.Err, "breaker open")
 	require.Positive(t, a.RetryAfter)
 	require.EqualValues(t, 3, sim.Summary().Requests["failed"])
-	require.Equal(t, 2.0, metric(t, client, "millrace_money_breaker_state"))
+	require.Equal(t, 2.0, metric(t, client, breakerState), "open")
 
 	client = newClient(t, sim.URL(), soonProbed)
-	for client.State().Breaker == "closed" {
+	for metric(t, client, breakerState) == 0 {
 		client.Charge(t.Context(), another())
 	}
 	require.NoError(t, sim.SetFaults(simulator.Faults{}))
 	require.Eventually(t, client.Ready, 5*time.Second, time.Millisecond, "by itself")
 	require.Equal(t, money.Paid, client.Charge(t.Context(), another()).Class)
-	require.Equal(t, "closed", client.State().Breaker)
+	require.Zero(t, metric(t, client, breakerState))
 }
 
 func TestRefusedConnectionsOpenTheBreakerToo(t *testing.T) {
@@ -116,7 +113,7 @@ func TestCancelledCallsDoNotOpenTheBreaker(t *testing.T) {
 	require.True(t, client.Ready())
 }
 
-// throttler answers 429 to the keys that it is told to, and pays the others.
+// throttler answers 429 to the selected keys, and pays the others.
 func throttler(t *testing.T, throttled func(key string) bool) (url string, requests *atomic.Int32) {
 	requests = new(atomic.Int32)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -133,7 +130,7 @@ func throttler(t *testing.T, throttled func(key string) bool) (url string, reque
 	return s.URL, requests
 }
 
-// A Retry-After is for the payout that got it, and for all calls only when several payouts got one.
+// A Retry-After delays its payout, and all calls only when several payouts received one.
 func TestRetryAfterOfSeveralPayoutsHoldsAllCalls(t *testing.T) {
 	t.Parallel()
 	var all atomic.Bool
@@ -152,20 +149,20 @@ func TestRetryAfterOfSeveralPayoutsHoldsAllCalls(t *testing.T) {
 		require.Less(t, n, 30)
 		require.Equal(t, money.Throttled, client.Charge(t.Context(), another()).Class)
 	}
-	require.Positive(t, client.State().GateOpens)
+	require.Positive(t, metric(t, client, throttledSeconds))
 	sent := requests.Load()
 	for _, a := range []money.Answer{client.Charge(t.Context(), another()), client.Lookup(t.Context(), "POINT:1:3")} {
 		require.Equal(t, money.NotSent, a.Class)
-		require.ErrorIs(t, a.Err, money.ErrGateClosed)
+		require.EqualError(t, a.Err, "a Retry-After holds")
 		require.Positive(t, a.RetryAfter)
 		require.LessOrEqual(t, a.RetryAfter, time.Minute)
 		require.Zero(t, a.Status)
 	}
 	require.Equal(t, sent, requests.Load())
-	require.Equal(t, "closed", client.State().Breaker)
+	require.Zero(t, metric(t, client, breakerState))
 
 	client = newClient(t, url, func(cfg *money.Config) { cfg.MaxRetryAfter = 300 * time.Millisecond })
-	for client.State().GateOpens == 0 {
+	for metric(t, client, throttledSeconds) == 0 {
 		require.Equal(t, money.Throttled, client.Charge(t.Context(), another()).Class)
 	}
 	require.Eventually(t, client.Ready, 5*time.Second, time.Millisecond)
@@ -174,7 +171,7 @@ func TestRetryAfterOfSeveralPayoutsHoldsAllCalls(t *testing.T) {
 }
 
 // A caller that waits for its slot while others are throttled gets it, and its call is not sent.
-func TestRetryAfterHoldsBackWhoWaitsForASlot(t *testing.T) {
+func TestRetryAfterHoldsBackACallThatWaitedForASlot(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -203,38 +200,36 @@ func TestRetryAfterHoldsBackWhoWaitsForASlot(t *testing.T) {
 	release()
 	a := <-fourth
 	require.Equal(t, money.NotSent, a.Class)
-	require.ErrorIs(t, a.Err, money.ErrGateClosed)
+	require.EqualError(t, a.Err, "a Retry-After holds")
 	require.EqualValues(t, 3, requests.Load())
 	require.False(t, client.Ready())
 }
 
-func TestOwnFaultOpensTheBreakerAtTheThirdKey(t *testing.T) {
+func TestMisconfiguredAnswersOpenTheBreakerAtTheThirdKey(t *testing.T) {
 	t.Parallel()
 	sim := newSim(t, simulator.Config{Faults: simulator.Faults{Unauthorized: true}})
 	client := newClient(t, sim.URL(), quickBreaker)
 	for range 3 {
 		require.True(t, client.Ready())
 		a := client.Charge(t.Context(), another())
-		require.Equal(t, money.OwnFault, a.Class)
+		require.Equal(t, money.Misconfigured, a.Class)
 		require.Equal(t, "unauthorized", a.Code)
 		require.True(t, a.General, "a credential is never about one payout")
-		require.True(t, client.State().OwnFault)
+		require.Equal(t, 1.0, metric(t, client, misconfiguredNow))
 	}
 	require.False(t, client.Ready())
 	require.Equal(t, 3.0, metric(t, client, "millrace_money_misconfigured_total"))
-	require.Equal(t, 1.0, metric(t, client, "millrace_money_misconfigured"))
 	require.Equal(t, money.NotSent, client.Charge(t.Context(), another()).Class)
 
 	client = newClient(t, sim.URL(), soonProbed)
-	for client.State().Breaker == "closed" {
-		require.Equal(t, money.OwnFault, client.Charge(t.Context(), another()).Class)
+	for metric(t, client, breakerState) == 0 {
+		require.Equal(t, money.Misconfigured, client.Charge(t.Context(), another()).Class)
 	}
-	require.True(t, client.State().OwnFault)
+	require.Equal(t, 1.0, metric(t, client, misconfiguredNow))
 	require.NoError(t, sim.SetFaults(simulator.Faults{}))
 	require.Eventually(t, client.Ready, 5*time.Second, time.Millisecond)
 	require.Equal(t, money.Paid, client.Charge(t.Context(), another()).Class)
-	require.False(t, client.State().OwnFault)
-	require.Zero(t, metric(t, client, "millrace_money_misconfigured"))
+	require.Zero(t, metric(t, client, misconfiguredNow))
 }
 
 func TestTokenIsReadAgainAfter401(t *testing.T) {
@@ -262,13 +257,13 @@ func TestTokenIsReadAgainAfter401(t *testing.T) {
 	require.Equal(t, money.Unrecognized, a.Class, "this attempt was refused; the client does not retry")
 	require.Equal(t, "401 Unauthorized: Bearer [redacted] is not valid ", a.Text)
 	require.EqualValues(t, 2, requests.Load())
-	require.True(t, client.Ready(), "there is a new token: nobody needs to stop")
-	require.False(t, client.State().OwnFault)
+	require.True(t, client.Ready(), "there is a new token: no call needs to wait")
+	require.Zero(t, metric(t, client, misconfiguredNow))
 	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
 
 	want.Store("Bearer nobody has it")
 	require.Equal(t, money.Unrecognized, client.Charge(t.Context(), charge("POINT:1:2")).Class)
-	require.True(t, client.State().OwnFault, "the file has nothing new")
+	require.Equal(t, 1.0, metric(t, client, misconfiguredNow), "the file has nothing new")
 }
 
 func TestCallsAreTraced(t *testing.T) {
@@ -314,7 +309,7 @@ func TestTLSWithAnOwnAuthority(t *testing.T) {
 	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600))
 	client := newClient(t, s.URL, func(cfg *money.Config) { cfg.CAFile = ca })
 	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
-	require.Equal(t, "HTTP/1.1", proto.Load(), "a shared connection could not tell what was sent")
+	require.Equal(t, "HTTP/1.1", proto.Load(), "a shared connection could not count the bytes of one call")
 }
 
 func TestLookup(t *testing.T) {
@@ -329,10 +324,9 @@ func TestLookup(t *testing.T) {
 	require.Equal(t, paid.TransactionKey, found.TransactionKey)
 
 	elsewhere := newClient(t, sim.URL()+"/nowhere", nil)
-	require.Equal(t, money.OwnFault, elsewhere.Lookup(t.Context(), "POINT:1:2").Class, "a 404 of somebody else is no answer")
+	require.Equal(t, money.Misconfigured, elsewhere.Lookup(t.Context(), "POINT:1:2").Class, "a 404 of another server is no answer")
 }
 
-// One connection a call in flight, kept for the next one.
 func TestConnectionsAreReused(t *testing.T) {
 	t.Parallel()
 	onAReusedConnection(t, func() bool {

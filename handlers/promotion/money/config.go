@@ -9,40 +9,37 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Config is what a person sets about the Money API. Start from DefaultConfig; only URL has no
-// default. The zero value is not valid.
+// Config is the settings of the Money API. Only URL has no default. The zero value is not valid.
 type Config struct {
-	// URL is where the API's paths begin: scheme, host and perhaps a path prefix.
+	// URL is scheme, host and perhaps a path prefix.
 	URL string `yaml:"url"`
 	// CallTimeout bounds one call from its start to the last byte of the answer. A context
 	// that ends sooner wins.
 	CallTimeout time.Duration `yaml:"call_timeout"`
 	// ConnectTimeout bounds dialing, and again the TLS handshake.
 	ConnectTimeout time.Duration `yaml:"connect_timeout"`
-	// Concurrency is how many slots there are (API.Slot): calls at once in this process. As many idle connections are kept.
+	// Concurrency is the number of slots (API.Slot), and of idle connections.
 	Concurrency int `yaml:"concurrency"`
-	// IdleConnTimeout is how long an unused connection is kept. Keep it under the server's own.
+	// IdleConnTimeout closes an unused connection. Keep it under the server's own.
 	IdleConnTimeout time.Duration `yaml:"idle_conn_timeout"`
-	// MaxRetryAfter caps what a Retry-After can ask for.
+	// MaxRetryAfter caps a Retry-After.
 	MaxRetryAfter time.Duration `yaml:"max_retry_after"`
 	// DefaultRetryAfter is the wait after a 429 without a readable Retry-After.
 	DefaultRetryAfter time.Duration `yaml:"default_retry_after"`
 	// Token is the bearer token. Empty: no Authorization header.
 	Token pipeline.Secret `yaml:"token"`
-	// TokenFile holds the bearer token instead, and is read again when the API answers 401, so
-	// that a rotated token is taken up without a restart.
+	// TokenFile contains the bearer token instead. It is read again after a 401.
 	TokenFile string `yaml:"token_file"`
 	// AllowPlaintextCredentials accepts a token with an http:// URL of another machine.
 	AllowPlaintextCredentials bool `yaml:"allow_plaintext_credentials"`
-	// CAFile holds the certificates (PEM) to trust for https instead of the system's.
-	CAFile string `yaml:"ca_file"`
-	// Breaker says when to stop calling an API that is broken.
+	// CAFile contains the certificates (PEM) to trust for https instead of the system's.
+	CAFile  string        `yaml:"ca_file"`
 	Breaker BreakerConfig `yaml:"breaker"`
 }
 
-// BreakerConfig is when the circuit breaker opens and closes. It opens when at least MinCalls
-// ended within Window and FailureRatio of their keys, and at least three, failed; OpenDelay later it lets probes through, and
-// closes after HalfOpenSuccesses of them in a row.
+// BreakerConfig is the settings of the circuit breaker. It opens when at least MinCalls ended
+// within Window, and FailureRatio of their keys failed, and at least three. After OpenDelay it lets
+// probes through. It closes after HalfOpenSuccesses of them in a row.
 type BreakerConfig struct {
 	FailureRatio      float64       `yaml:"failure_ratio"`
 	MinCalls          int           `yaml:"min_calls"`
@@ -70,7 +67,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports every mistake at once, as pipeline.FieldError values.
+// Validate reports all errors at once, as pipeline.FieldError values.
 func (c *Config) Validate() error {
 	var errs []error
 	wrong := func(ok bool, path, format string, args ...any) {
@@ -108,5 +105,4 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// tls returns the TLS settings of the API's certificate authority, if one is set.
 func (c *Config) tls() pipeline.TLS { return pipeline.TLS{Enabled: c.CAFile != "", CAFile: c.CAFile} }

@@ -37,8 +37,8 @@ func ExampleClient_Charge() {
 	}
 	first := client.Charge(ctx, charge)
 	again := client.Charge(ctx, charge)
-	asked := client.Lookup(ctx, charge.Key)
-	fmt.Println(first.Class, again.Class, asked.Class)
+	later := client.Lookup(ctx, charge.Key)
+	fmt.Println(first.Class, again.Class, later.Class)
 	fmt.Println("charged once:", first.TransactionKey == again.TransactionKey && sim.Summary().Executions == 1)
 	// Output:
 	// paid paid paid

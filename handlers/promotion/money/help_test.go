@@ -9,8 +9,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
-// newClient returns a client of the API at url that is closed at the end of the test. Its limits are long: a busy machine is
-// no finding.
+// newClient returns a client of the API at url. Its limits are long, because a machine may be busy.
 func newClient(t testing.TB, url string, change func(*money.Config)) *money.Client {
 	t.Helper()
 	cfg := money.DefaultConfig()

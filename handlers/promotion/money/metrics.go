@@ -8,13 +8,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the client's own; they are registered by whoever owns the registry (Collectors).
 type metrics struct {
-	calls     *prometheus.CounterVec
-	latency   *prometheus.HistogramVec
-	ownFaults *prometheus.CounterVec
-	replays   prometheus.Counter
-	gauges    []prometheus.Collector
+	calls         *prometheus.CounterVec
+	latency       *prometheus.HistogramVec
+	misconfigured *prometheus.CounterVec
+	replays       prometheus.Counter
+	gauges        []prometheus.Collector
 }
 
 func newMetrics(c *Client) *metrics {
@@ -28,7 +27,7 @@ func newMetrics(c *Client) *metrics {
 			Help:    "Time from the start of a call to the last byte of the answer, of calls that were sent.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"operation"}),
-		ownFaults: prometheus.NewCounterVec(prometheus.CounterOpts{
+		misconfigured: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "millrace_money_misconfigured_total",
 			Help: "Answers about our credential, permission or address, by HTTP status. One payout can cause a few; the gauge millrace_money_misconfigured is the alarm.",
 		}, []string{"status"}),
@@ -38,23 +37,23 @@ func newMetrics(c *Client) *metrics {
 		}),
 	}
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound} {
-		m.ownFaults.WithLabelValues(strconv.Itoa(status)) // there from the first scrape, so that the first one is an increase
+		m.misconfigured.WithLabelValues(strconv.Itoa(status)) // at 0 before the first one
 	}
 	gauge := func(name, help string, value func() float64) {
 		m.gauges = append(m.gauges, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
-	gauge("millrace_money_in_flight", "Slots that are taken now: by calls, and by payouts that are being begun for one.",
+	gauge("millrace_money_in_flight", "Slots that are taken now: by calls, and by payouts that will start one.",
 		func() float64 { return float64(len(c.slots)) })
-	gauge("millrace_money_in_flight_limit", "How many slots there are.",
+	gauge("millrace_money_in_flight_limit", "Number of slots.",
 		func() float64 { return float64(c.cfg.Concurrency) })
 	gauge("millrace_money_breaker_state", "0 closed, 1 half-open, 2 open.", func() float64 {
-		return float64(c.breaker.state.Load())
+		return float64(c.breaker.current())
 	})
 	gauge("millrace_money_throttled_seconds", "How long a Retry-After that several payouts were given still holds all calls back; 0 when none does.",
-		func() float64 { return c.gate.remaining().Seconds() })
+		func() float64 { return c.throttle.remaining().Seconds() })
 	gauge("millrace_money_misconfigured", "1 after a 401, or after several payouts in a row were refused for our permission or address, until the next good answer.",
 		func() float64 {
-			if c.ownFault.Load() {
+			if c.misconfigured.Load() {
 				return 1
 			}
 			return 0
@@ -62,7 +61,7 @@ func newMetrics(c *Client) *metrics {
 	return m
 }
 
-// calls by class and latency of one operation, looked up once.
+// operationMetrics are the series of one operation.
 type operationMetrics struct {
 	calls   [classes]prometheus.Counter
 	latency prometheus.Observer
@@ -83,10 +82,8 @@ func (o *operationMetrics) observe(class Class, sent bool, took time.Duration) {
 	}
 }
 
-func (m *metrics) ownFault(status int) { m.ownFaults.WithLabelValues(strconv.Itoa(status)).Inc() }
-
 // Collectors returns the client's metrics, millrace_money_…, for Registry.Collect.
 func (c *Client) Collectors() []prometheus.Collector {
-	return append([]prometheus.Collector{c.metrics.calls, c.metrics.latency, c.metrics.ownFaults, c.metrics.replays},
+	return append([]prometheus.Collector{c.metrics.calls, c.metrics.latency, c.metrics.misconfigured, c.metrics.replays},
 		c.metrics.gauges...)
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
-func loadContract(t *testing.T) (*openapi3.T, routers.Router) {
+func loadOpenAPI(t *testing.T) (*openapi3.T, routers.Router) {
 	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData([]byte(money.OpenAPI()))
+	doc, err := openapi3.NewLoader().LoadFromFile("openapi.yaml")
 	require.NoError(t, err)
 	require.NoError(t, doc.Validate(context.Background()))
 	router, err := gorillamux.NewRouter(doc)
@@ -30,7 +30,7 @@ func loadContract(t *testing.T) (*openapi3.T, routers.Router) {
 	return doc, router
 }
 
-// check validates one exchange against the contract.
+// check validates one exchange against openapi.yaml.
 func check(router routers.Router, req *http.Request, reqBody []byte, status int, header http.Header, body []byte) error {
 	route, params, err := router.FindRoute(req)
 	if err != nil {
@@ -63,7 +63,7 @@ func operation(name string) money.Operation {
 // Each promotion type's operation is in the file, by itself or as one of chargeOther.
 func TestOpenAPIHasTheOperationsOfAllTypes(t *testing.T) {
 	t.Parallel()
-	doc, router := loadContract(t)
+	doc, router := loadOpenAPI(t)
 	require.Equal(t, "chargePoint", doc.Paths.Value(chargePoint.Path).Post.OperationID)
 	require.Equal(t, "chargeVoucher", doc.Paths.Value(chargeVoucher.Path).Post.OperationID)
 	require.Equal(t, "getCharge", doc.Paths.Value("/v1/charges/{key}").Get.OperationID)
@@ -80,10 +80,10 @@ func TestOpenAPIHasTheOperationsOfAllTypes(t *testing.T) {
 	}
 }
 
-// Client and simulator talk through a proxy that holds both to the contract.
-func TestClientAndSimulatorKeepTheContract(t *testing.T) {
+// A proxy between client and simulator checks both against openapi.yaml.
+func TestClientAndSimulatorMatchOpenAPI(t *testing.T) {
 	t.Parallel()
-	_, router := loadContract(t)
+	_, router := loadOpenAPI(t)
 	sim := newSim(t, simulator.Config{})
 	seen := map[int]bool{} // requests come one after another
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,18 +131,18 @@ func TestClientAndSimulatorKeepTheContract(t *testing.T) {
 		{simulator.Faults{FailRate: 1}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Ambiguous},
 		{simulator.Faults{ThrottleRate: 1}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Throttled},
 		{simulator.Faults{RejectRate: 1}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Rejected},
-		{simulator.Faults{Unauthorized: true}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.OwnFault},
+		{simulator.Faults{Unauthorized: true}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Misconfigured},
 		{simulator.Faults{}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Paid},
 		{simulator.Faults{}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), charge("POINT:1:2")) }, money.Paid},
 		{simulator.Faults{}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), other) }, money.Rejected},
 		{simulator.Faults{}, func(c *money.Client) money.Answer { return c.Charge(t.Context(), voucher) }, money.Paid},
 		{simulator.Faults{}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "VOUCHER:1:2") }, money.Paid},
-		{simulator.Faults{Unauthorized: true}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "POINT:1:2") }, money.OwnFault},
+		{simulator.Faults{Unauthorized: true}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "POINT:1:2") }, money.Misconfigured},
 		{simulator.Faults{ThrottleRate: 1}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "POINT:1:2") }, money.Throttled},
 		{simulator.Faults{FailRate: 1}, func(c *money.Client) money.Answer { return c.Lookup(t.Context(), "POINT:1:2") }, money.Ambiguous},
 	} {
 		require.NoError(t, sim.SetFaults(step.faults))
-		a := step.call(newClient(t, proxy.URL, nil)) // a new client each time: no breaker, no gate
+		a := step.call(newClient(t, proxy.URL, nil)) // a new client each time: no open breaker
 		require.Equal(t, step.want.String(), a.Class.String(), a.Text)
 	}
 	for _, status := range []int{200, 401, 404, 422, 429, 500} {
@@ -150,11 +150,10 @@ func TestClientAndSimulatorKeepTheContract(t *testing.T) {
 	}
 }
 
-// The simulator refuses what the contract refuses, with an answer that the contract allows, and
-// takes what it takes.
-func TestSimulatorTakesWhatTheContractTakes(t *testing.T) {
+// The simulator refuses and accepts the same requests as openapi.yaml, with the answers it lists.
+func TestSimulatorAcceptsWhatOpenAPIAccepts(t *testing.T) {
 	t.Parallel()
-	_, router := loadContract(t)
+	_, router := loadOpenAPI(t)
 	sim := newSim(t, simulator.Config{})
 	for name, c := range map[string]struct {
 		path, key, body string
@@ -208,7 +207,7 @@ func TestSimulatorTakesWhatTheContractTakes(t *testing.T) {
 // The checker must be able to fail.
 func TestCheckerFindsWhatBreaksTheContract(t *testing.T) {
 	t.Parallel()
-	_, router := loadContract(t)
+	_, router := loadOpenAPI(t)
 	const good = `{"promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":1}`
 	exchange := func(path, body string, status int, answer string) error {
 		req := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))

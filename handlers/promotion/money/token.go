@@ -26,7 +26,7 @@ func newCredential(token string) *credential {
 	return c
 }
 
-// tokens hands out the current credential. Safe for concurrent use.
+// tokens has the current credential. It is safe for concurrent use.
 type tokens struct {
 	file    string
 	current atomic.Pointer[credential]
@@ -46,9 +46,9 @@ func newTokens(cfg *Config) (*tokens, error) {
 	return t, nil
 }
 
-// renew is called when used was refused. It reports whether there is another credential by now:
-// one that somebody else has taken up meanwhile, or a new one in the file. An error means that
-// the file can't be read; the old credential stays.
+// renew is called when used was refused. It reports whether there is another credential: one that
+// another call has read since, or a new one in the file. An error means that the file can't be
+// read; the old credential stays.
 func (t *tokens) renew(used *credential) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -77,7 +77,7 @@ func outcomeOf(a money.Answer, lookup bool) rules.Outcome {
 		return rules.NotCharged
 	case money.Rejected:
 		return rules.Rejected
-	case money.OwnFault:
+	case money.Misconfigured:
 		return rules.Misconfigured
 	case money.Retry:
 		return rules.TryAgain

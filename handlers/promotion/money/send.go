@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// clock reads the time twice. A lease is over as soon as the monotonic clock or the wall clock says so: the monotonic clock
-// of Linux stands still while a machine is suspended, and the wall clock may be set back.
+// clock reads the time twice. The monotonic clock of Linux stands still while a machine is
+// suspended, and the wall clock may be set back.
 type clock struct {
 	now  func() time.Time // with a monotonic reading
 	wall func() time.Time // without one
@@ -26,7 +26,7 @@ func (c clock) passed(at time.Time) bool {
 	return !c.now().Before(at) || !c.wall().Before(at.Round(0))
 }
 
-// conn counts the bytes that leave, and lets none leave after the deadline of the call it serves.
+// conn counts the bytes written, and writes none after the deadline of its current call.
 type conn struct {
 	net.Conn
 	clock    clock
@@ -43,46 +43,45 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// flight follows one call through the connections that the Transport gives it. GotConn runs on the
-// goroutine that called RoundTrip, and RoundTrip does not fail before its write loop has ended, so
-// there is nothing to lock.
-type flight struct {
+// sendTracker tracks one call over the connections that the Transport gives it. It needs no lock:
+// GotConn runs on the goroutine of RoundTrip, which does not fail before its write loop has ended.
+type sendTracker struct {
 	trace    httptrace.ClientTrace
 	deadline time.Time
 	conn     *conn // the latest; nil if it is not one of ours
-	before   int64 // what conn had written before this call
-	conns    int   // how many connections the call was given
-	left     bool  // bytes left on an earlier connection, or on one that can't tell
+	before   int64 // bytes written to conn before this call
+	conns    int   // number of connections of the call
+	earlier  bool  // bytes were sent on an earlier connection, or on one that is not ours
 }
 
-func newFlight(deadline time.Time) *flight {
-	f := &flight{deadline: deadline}
-	f.trace.GotConn = f.gotConn
-	return f
+func newSendTracker(deadline time.Time) *sendTracker {
+	s := &sendTracker{deadline: deadline}
+	s.trace.GotConn = s.gotConn
+	return s
 }
 
-func (f *flight) gotConn(info httptrace.GotConnInfo) {
-	f.left = f.sent()
-	f.conns++
+func (s *sendTracker) gotConn(info httptrace.GotConnInfo) {
+	s.earlier = s.sent()
+	s.conns++
 	raw := info.Conn
 	if t, ok := raw.(*tls.Conn); ok {
 		raw = t.NetConn()
 	}
 	var ours bool
-	if f.conn, ours = raw.(*conn); !ours {
-		f.left = true
+	if s.conn, ours = raw.(*conn); !ours {
+		s.earlier = true
 		return
 	}
-	f.before = f.conn.written.Load()
-	f.conn.notAfter.Store(&f.deadline)
+	s.before = s.conn.written.Load()
+	s.conn.notAfter.Store(&s.deadline)
 }
 
-// sent reports whether anything of the call may have left the process. Valid after RoundTrip.
-func (f *flight) sent() bool {
-	return f.left || f.conn != nil && f.conn.written.Load() != f.before
+// sent reports whether a byte of the call may have been sent. It is valid after RoundTrip.
+func (s *sendTracker) sent() bool {
+	return s.earlier || s.conn != nil && s.conn.written.Load() != s.before
 }
 
-// dialer opens counted connections that die with the client.
+// dialer opens counted connections.
 type dialer struct {
 	net   net.Dialer
 	clock clock
@@ -90,8 +89,8 @@ type dialer struct {
 }
 
 func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	// The Transport lets a dial go on when its request has ended, for the next one; not so when
-	// the client is closed.
+	// The Transport continues a dial after the end of its request, to use it for the next one. A
+	// closed client ends it.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(d.life, cancel)

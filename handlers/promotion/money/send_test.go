@@ -43,9 +43,8 @@ func (c *brokenPipe) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// A write that fails is NotSent only if nothing of it left. httptrace.WroteRequest is called with
-// no error in the first case, because the request fits net/http's buffer, and with an error in the
-// last: it would be wrong both times.
+// A failed write is NotSent only if no byte was written. httptrace.WroteRequest is wrong about the
+// first case and the last.
 func TestFailedWrite(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -91,8 +90,8 @@ func TestFailedWrite(t *testing.T) {
 	}
 }
 
-// A connection that can't tell what it has written is believed to have written.
-func TestForeignConnectionIsBelievedToHaveSent(t *testing.T) {
+// A connection that does not count its bytes counts as sent.
+func TestForeignConnectionCountsAsSent(t *testing.T) {
 	t.Parallel()
 	cfg := DefaultConfig()
 	cfg.URL = "http://127.0.0.1:1"
@@ -167,7 +166,7 @@ func TestFrozenProcessDoesNotPay(t *testing.T) {
 
 	a := client.Charge(&frozen{Context: t.Context()}, pointCharge("K:1:1"))
 	require.Equal(t, NotSent, a.Class)
-	require.ErrorIs(t, a.Err, ErrDeadline)
+	require.ErrorIs(t, a.Err, errDeadline)
 	require.Zero(t, accepted.Load(), "it must not even dial")
 
 	// Frozen after that look at the clock: it dials, and then writes nothing.
@@ -180,8 +179,8 @@ func TestFrozenProcessDoesNotPay(t *testing.T) {
 	require.Zero(t, received.Load())
 }
 
-// TestSuspendedMachineDoesNotPay: the monotonic clock has stood still, and the wall clock says that the lease is over; or the
-// wall clock was set back, and the monotonic clock says so.
+// Only one clock has reached the end of the lease: the monotonic clock stood still, or the wall
+// clock was set back.
 func TestSuspendedMachineDoesNotPay(t *testing.T) {
 	t.Parallel()
 	ahead := func(by time.Duration) clock {
@@ -211,7 +210,7 @@ func TestSuspendedMachineDoesNotPay(t *testing.T) {
 	defer cancel()
 	a := client.Charge(ctx, pointCharge("K:1:1"))
 	require.Equal(t, NotSent, a.Class)
-	require.ErrorIs(t, a.Err, ErrDeadline)
+	require.ErrorIs(t, a.Err, errDeadline)
 }
 
 func TestBuildKeepsTheTemplate(t *testing.T) {
@@ -233,7 +232,7 @@ func TestBuildKeepsTheTemplate(t *testing.T) {
 	require.Nil(t, o.request.Body)
 }
 
-// What left on an earlier connection stays sent, though nothing leaves on the one that follows.
+// Bytes of an earlier connection count as sent, though the next connection sends none.
 func TestSentIsRememberedOverConnections(t *testing.T) {
 	t.Parallel()
 	here, there := net.Pipe()
@@ -241,9 +240,9 @@ func TestSentIsRememberedOverConnections(t *testing.T) {
 	defer here.Close()
 	go io.Copy(io.Discard, there)
 	first, second := &conn{Conn: here, clock: systemClock()}, &conn{Conn: here}
-	_, err := first.Write([]byte("somebody else's request"))
+	_, err := first.Write([]byte("another request"))
 	require.NoError(t, err)
-	f := newFlight(time.Now().Add(time.Hour))
+	f := newSendTracker(time.Now().Add(time.Hour))
 	require.False(t, f.sent())
 	f.gotConn(httptrace.GotConnInfo{Conn: first})
 	require.False(t, f.sent())
@@ -275,7 +274,7 @@ func TestTokensAreRenewedOnce(t *testing.T) {
 
 	require.NoError(t, os.Remove(file))
 	renewed, err = tokens.renew(old)
-	require.NoError(t, err, "whoever comes late with the old token finds the new one, without the file")
+	require.NoError(t, err, "a late call with the old token gets the new one, without the file")
 	require.True(t, renewed)
 	renewed, err = tokens.renew(tokens.current.Load())
 	require.Error(t, err)
