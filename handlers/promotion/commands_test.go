@@ -243,6 +243,8 @@ func TestCampaignList(t *testing.T) {
 		require.Equal(t, "The ledger has no promotions.\n", tw.says(app.ExitOK, "campaign", "list"))
 		tw.end(1, rules.Paid)
 		require.Regexp(t, `POINT:1 +FINISHED .* 1 +1 +0 +0 +0 +0\n$`, tw.says(app.ExitOK, "campaign", "list"), "a finished promotion is listed too")
+		require.Regexp(t, `^POINT:1 +FINISHED\n`, tw.says(app.ExitOK, "campaign", "status", "POINT:1"))
+		require.Regexp(t, `\n  promotion +FINISHED\n`, tw.says(app.ExitOK, "campaign", "explain", "POINT:1:1"))
 		require.Equal(t, "No promotion is unfinished or paused.\n", tw.says(app.ExitOK, "campaign", "status"))
 		tw.says(app.ExitOK, "campaign", "pause", "VOUCHER:2", "--why", "test", "--future")
 		var list struct {

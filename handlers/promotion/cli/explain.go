@@ -23,13 +23,15 @@ type Explained struct {
 	Key            string               `json:"idempotency_key"`
 	State          rules.State          `json:"state"`
 	PromotionState rules.PromotionState `json:"promotion_state"`
-	Origin         string               `json:"origin"` // source of the accepted record or entry
-	Record         string               `json:"record"` // unchanged
-	Request        string               `json:"request"`
-	AcceptedAt     time.Time            `json:"accepted_at"`
-	SettledAt      time.Time            `json:"settled_at,omitzero"`
-	TransactionKey string               `json:"transaction_key,omitempty"`
-	MaybeCharged   bool                 `json:"maybe_charged"`
+	// all accepted payouts of the promotion are settled
+	PromotionFinished bool      `json:"promotion_finished"`
+	Origin            string    `json:"origin"` // source of the accepted record or entry
+	Record            string    `json:"record"` // unchanged
+	Request           string    `json:"request"`
+	AcceptedAt        time.Time `json:"accepted_at"`
+	SettledAt         time.Time `json:"settled_at,omitzero"`
+	TransactionKey    string    `json:"transaction_key,omitempty"`
+	MaybeCharged      bool      `json:"maybe_charged"`
 	// of the oldest request that may have charged
 	FirstSentAt time.Time `json:"first_sent_at,omitzero"`
 	// since it was accepted, or replayed
@@ -55,7 +57,11 @@ func (c commands) explained(ctx context.Context, x ledger.Explanation, answer *l
 	if err != nil {
 		return Explained{}, err
 	}
-	e := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState,
+	counts, err := c.Resources.Ledger().Status(ctx, x.Of())
+	if err != nil {
+		return Explained{}, err
+	}
+	e := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState, PromotionFinished: counts.Finished(),
 		Origin: x.Origin, Record: string(x.Payload), Request: string(x.Request), AcceptedAt: x.AcceptedAt, SettledAt: x.SettledAt,
 		TransactionKey: x.TransactionKey, MaybeCharged: x.MaybeCharged, FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Lookups: x.Lookups,
 		Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []rules.Attempt{},
@@ -116,7 +122,7 @@ func (c commands) explanation(ctx context.Context, k rules.Key) (ledger.Explanat
 func writeExplained(out io.Writer, e Explained) error {
 	w := table(out)
 	fmt.Fprintf(w, "%s\t%s\n", e.Key, e.State)
-	fmt.Fprintf(w, "  promotion\t%s\n  source\t%s\n  accepted\t%s\n  record\t%s\n", e.PromotionState, app.Printable(e.Origin), stamp(e.AcceptedAt), app.Printable(e.Record))
+	fmt.Fprintf(w, "  promotion\t%s\n  source\t%s\n  accepted\t%s\n  record\t%s\n", promotionState(e.PromotionState, e.PromotionFinished), app.Printable(e.Origin), stamp(e.AcceptedAt), app.Printable(e.Record))
 	if e.Request != e.Record {
 		fmt.Fprintf(w, "  request\t%s\n", app.Printable(e.Request))
 	}

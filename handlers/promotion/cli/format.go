@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
@@ -52,6 +53,14 @@ func upper(s string) string {
 		return s
 	}
 	return string(s[0]-'a'+'A') + s[1:]
+}
+
+// promotionState is the state of a promotion as all commands show it.
+func promotionState(s rules.PromotionState, finished bool) string {
+	if finished && s == rules.PromotionRunning {
+		return "FINISHED"
+	}
+	return string(s)
 }
 
 // person names an operator: the given name and the database's role.

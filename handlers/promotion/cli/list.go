@@ -19,12 +19,7 @@ type Listed struct {
 	State     rules.PromotionState `json:"state"`
 	Finished  bool                 `json:"finished"` // all accepted payouts are settled
 	CreatedAt time.Time            `json:"created_at,omitzero"`
-	Accepted  int64                `json:"accepted"`
-	Paid      int64                `json:"paid"`
-	Failed    int64                `json:"failed"`
-	Unknown   int64                `json:"unknown"`
-	Cancelled int64                `json:"cancelled"`
-	Pending   int64                `json:"pending"`
+	ledger.PayoutCounts
 }
 
 // promotionList is what `campaign list --json` writes.
@@ -38,7 +33,7 @@ func (c commands) list() *cobra.Command {
 	var limit int
 	cmd := c.h.JSONFlag(&cobra.Command{
 		Use:   "list",
-		Short: "List all promotions of the ledger, finished ones included, highest number first",
+		Short: "List all promotions, also finished ones, highest number first",
 		Example: `  millrace campaign list
   millrace campaign list --type POINT --limit 10`,
 		Args: cobra.NoArgs,
@@ -76,9 +71,7 @@ func (c commands) list() *cobra.Command {
 func listOf(all []ledger.ListedPromotion, limit int) promotionList {
 	list := promotionList{Promotions: []Listed{}, More: len(all) > limit}
 	for _, p := range all[:min(len(all), limit)] {
-		accepted := p.Paid + p.Failed + p.Unknown + p.Cancelled + p.Pending
-		list.Promotions = append(list.Promotions, Listed{Type: p.Type, Promotion: p.ID, State: p.State, Finished: p.Pending == 0 && accepted > 0, CreatedAt: p.CreatedAt,
-			Accepted: accepted, Paid: p.Paid, Failed: p.Failed, Unknown: p.Unknown, Cancelled: p.Cancelled, Pending: p.Pending})
+		list.Promotions = append(list.Promotions, Listed{p.Type, p.ID, p.State, p.Finished(), p.CreatedAt, p.PayoutCounts})
 	}
 	return list
 }
@@ -91,15 +84,11 @@ func (c commands) showList(list promotionList) error {
 	w := table(c.h.Out())
 	fmt.Fprintln(w, "PROMOTION\tSTATE\tCREATED\tACCEPTED\tPAID\tFAILED\tUNKNOWN\tCANCELLED\tPENDING")
 	for _, p := range list.Promotions {
-		state := string(p.State)
-		if p.Finished && p.State == rules.PromotionRunning {
-			state = "FINISHED"
-		}
 		created := "-"
 		if !p.CreatedAt.IsZero() {
 			created = p.CreatedAt.UTC().Format(time.DateTime)
 		}
-		fmt.Fprintf(w, "%s:%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Type, p.Promotion, state, created, app.Thousands(p.Accepted), app.Thousands(p.Paid),
+		fmt.Fprintf(w, "%s:%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Type, p.Promotion, promotionState(p.State, p.Finished), created, app.Thousands(p.Accepted), app.Thousands(p.Paid),
 			app.Thousands(p.Failed), app.Thousands(p.Unknown), app.Thousands(p.Cancelled), app.Thousands(p.Pending))
 	}
 	if err := w.Flush(); err != nil {

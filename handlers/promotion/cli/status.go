@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ import (
 type Status struct {
 	Type      rules.Type `json:"type"`
 	Promotion int64      `json:"promotion"`
+	Finished  bool       `json:"finished"` // all accepted payouts are settled
 	ledger.Counts
 	// OldestUnpaid is the age of the oldest unsettled payout; 0 without one.
 	OldestUnpaid float64 `json:"oldest_unpaid_seconds"`
@@ -67,10 +69,11 @@ func (c commands) status() *cobra.Command {
 				return app.Usage("--watch and --json exclude each other")
 			}
 			return c.with(cmd, forStatus(), func(ctx context.Context) error {
+				show := func() error { return c.showStatus(ctx, c.h.JSON(cmd), only) }
 				if watch {
-					return c.watch(ctx, only)
+					return repeat(ctx, c.h.Out(), c.h.IsTerminal(c.h.Out()), show)
 				}
-				return c.showStatus(ctx, cmd, only)
+				return show()
 			})
 		},
 	})
@@ -78,15 +81,15 @@ func (c commands) status() *cobra.Command {
 	return cmd
 }
 
-// watch shows the status until ctx ends.
-func (c commands) watch(ctx context.Context, only []rules.Promotion) error {
+// repeat calls show every watchInterval until ctx ends. It clears the screen of a terminal first.
+func repeat(ctx context.Context, out io.Writer, terminal bool, show func() error) error {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	for {
-		if c.h.IsTerminal(c.h.Out()) {
-			fmt.Fprint(c.h.Out(), "\x1b[H\x1b[2J") // cursor to the top, clear the screen
+		if terminal {
+			fmt.Fprint(out, "\x1b[H\x1b[2J") // cursor to the top, clear the screen
 		}
-		if err := c.showStatus(ctx, nil, only); err != nil {
+		if err := show(); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -94,17 +97,15 @@ func (c commands) watch(ctx context.Context, only []rules.Promotion) error {
 		}
 		select {
 		case <-tick.C:
-			fmt.Fprintln(c.h.Out())
+			fmt.Fprintln(out)
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// showStatus shows one promotion in full, or all that are unfinished or paused as a table. cmd may
-// be nil: no JSON.
-func (c commands) showStatus(ctx context.Context, cmd *cobra.Command, only []rules.Promotion) error {
-	asJSON := cmd != nil && c.h.JSON(cmd)
+// showStatus shows one promotion in full, or all that are unfinished or paused as a table.
+func (c commands) showStatus(ctx context.Context, asJSON bool, only []rules.Promotion) error {
 	if only == nil {
 		unfinished, err := c.unfinished(ctx)
 		if err != nil {
@@ -159,7 +160,7 @@ func (c commands) statusOf(ctx context.Context, id rules.Promotion) (Status, err
 	if err != nil {
 		return Status{}, err
 	}
-	s := Status{Type: id.Type, Promotion: id.ID, Counts: counts, OldestUnpaid: counts.OldestUnpaid.Seconds(), WaitsForPlace: counts.WaitsForPlace.Seconds()}
+	s := Status{Type: id.Type, Promotion: id.ID, Finished: counts.Finished(), Counts: counts, OldestUnpaid: counts.OldestUnpaid.Seconds(), WaitsForPlace: counts.WaitsForPlace.Seconds()}
 	if s.Audit, err = c.Resources.Ledger().Audit(ctx, id); err != nil {
 		return Status{}, err
 	}
@@ -190,7 +191,7 @@ func (c commands) showTable(ctx context.Context, all []rules.Promotion) error {
 		if err != nil {
 			return err
 		}
-		state := string(s.State)
+		state := promotionState(s.State, s.Finished())
 		if s.WaitsForPlace > 0 {
 			state += ", waits for a place"
 		}
@@ -223,7 +224,7 @@ func (c commands) showNothingUnfinished(ctx context.Context) error {
 // showOne shows everything about one promotion.
 func (c commands) showOne(s Status) error {
 	w := table(c.h.Out())
-	fmt.Fprintf(w, "%s:%d\t%s\n", s.Type, s.Promotion, s.State)
+	fmt.Fprintf(w, "%s:%d\t%s\n", s.Type, s.Promotion, promotionState(s.State, s.Finished))
 	for _, a := range s.Audit {
 		why := ""
 		if a.Why != "" {

@@ -250,7 +250,7 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 				require.Positive(t, failures.Load(), "some callers have met a dead connection")
 				c, err := l.Status(ctx, rules.Promotion{Type: "POINT", ID: 1})
 				require.NoError(t, err)
-				require.Equal(t, Counts{Promotion: c.Promotion, State: rules.PromotionRunning, Accepted: targets, Paid: targets}, c)
+				require.Equal(t, Counts{Promotion: c.Promotion, State: rules.PromotionRunning, PayoutCounts: PayoutCounts{Accepted: targets, Paid: targets}}, c)
 				return
 			case <-tick.C:
 				if kills++; kills > 12 && failures.Load() > 0 {

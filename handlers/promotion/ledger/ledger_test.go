@@ -43,7 +43,7 @@ func TestPayoutIsPaid(t *testing.T) {
 
 		c, err := l.Status(t.Context(), r.Of())
 		require.NoError(t, err)
-		require.Equal(t, Counts{Promotion: r.Of(), State: rules.PromotionRunning, Accepted: 1, Paid: 1}, c)
+		require.Equal(t, Counts{Promotion: r.Of(), State: rules.PromotionRunning, PayoutCounts: PayoutCounts{Accepted: 1, Paid: 1}}, c)
 		events := relayed(t, l, OutboxOutcome)
 		require.Len(t, events, 1)
 		require.Contains(t, string(events[0].Payload), `"promotionId":1,"promotionSummaryId":9,"targetId":2,"state":"SUCCESS"`)
@@ -201,7 +201,7 @@ func TestCancelTakesEffectAtOnce(t *testing.T) {
 		require.Equal(t, Cancellation{}, again)
 		got, err := l.Status(t.Context(), p)
 		require.NoError(t, err)
-		require.Equal(t, Counts{Promotion: p, State: rules.PromotionCancelled, Accepted: 1202, Paid: 1, Unknown: 1, Cancelled: 1200, Dead: 1}, got)
+		require.Equal(t, Counts{Promotion: p, State: rules.PromotionCancelled, PayoutCounts: PayoutCounts{Accepted: 1202, Paid: 1, Unknown: 1, Cancelled: 1200}, Dead: 1}, got)
 	})
 }
 

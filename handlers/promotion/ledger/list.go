@@ -13,11 +13,7 @@ type ListedPromotion struct {
 	rules.Promotion
 	State     rules.PromotionState
 	CreatedAt time.Time // zero: announced, and no record accepted yet
-	Paid      int64
-	Failed    int64
-	Unknown   int64
-	Cancelled int64
-	Pending   int64
+	PayoutCounts
 }
 
 // The cost grows with the number of promotions and of unsettled payouts.
@@ -33,7 +29,7 @@ LEFT JOIN (SELECT type, promotion_id, count(*) AS pending FROM payouts WHERE set
 WHERE $1 = '' OR k.type = $1
 ORDER BY k.promotion_id DESC, k.type LIMIT $2`
 
-// List returns the promotions that the ledger has, finished ones included, the highest numbers first. An empty type is all types.
+// List returns the promotions of a type, the highest numbers first. An empty type means all types.
 func (l *Ledger) List(ctx context.Context, t rules.Type, limit int) ([]ListedPromotion, error) {
 	var all []ListedPromotion
 	err := l.read(ctx, "list promotions", func(q querier, _ time.Time) error {
@@ -41,6 +37,7 @@ func (l *Ledger) List(ctx context.Context, t rules.Type, limit int) ([]ListedPro
 		return q.query(ctx, func(r scanner) error {
 			var p ListedPromotion
 			err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), (*sqldb.Time)(&p.CreatedAt), &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
+			p.sum()
 			all = append(all, p)
 			return err
 		}, sqlList, string(t), limit)

@@ -9,20 +9,29 @@ import (
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
-// Counts is the state of a promotion at one moment. Accepted = Paid + Failed + Unknown + Cancelled
-// + Pending. Dead overlaps with them.
-type Counts struct {
-	rules.Promotion `json:"-"`
-	State           rules.PromotionState `json:"state"`
-	Active          bool                 `json:"active"`
-	TotalCount      int64                `json:"total_count"` // announced; 0: unknown
-
+// PayoutCounts are the numbers of the payouts of a promotion. Accepted is the sum of the others.
+type PayoutCounts struct {
 	Accepted  int64 `json:"accepted"`
 	Paid      int64 `json:"paid"`
 	Failed    int64 `json:"failed"`
 	Unknown   int64 `json:"unknown"`
 	Cancelled int64 `json:"cancelled"`
 	Pending   int64 `json:"pending"` // unsettled, in any state
+}
+
+// Finished reports whether all accepted payouts are settled.
+func (c PayoutCounts) Finished() bool { return c.Accepted > 0 && c.Pending == 0 }
+
+func (c *PayoutCounts) sum() { c.Accepted = c.Paid + c.Failed + c.Unknown + c.Cancelled + c.Pending }
+
+// Counts is the state of a promotion at one moment.
+type Counts struct {
+	rules.Promotion `json:"-"`
+	State           rules.PromotionState `json:"state"`
+	Active          bool                 `json:"active"`
+	TotalCount      int64                `json:"total_count"` // announced; 0: unknown
+
+	PayoutCounts
 
 	InFlight  int64 `json:"in_flight"`   // of the pending: leased by a worker
 	Ambiguous int64 `json:"ambiguous"`   // of the pending: an earlier call may have charged
@@ -30,7 +39,7 @@ type Counts struct {
 	InStream  int64 `json:"in_stream"`   // of the pending: in the stream
 	InRetry   int64 `json:"in_retry"`    // of the pending: in the retry topic or with a worker
 
-	Dead     int64 `json:"dead"`     // dead letters written
+	Dead     int64 `json:"dead"`     // dead letters written; they overlap with the payouts
 	Conflict int64 `json:"conflict"` // dead letters of class conflict
 
 	// OldestUnpaid is how long the oldest unsettled payout has been known; 0 without one.
@@ -84,7 +93,7 @@ func (l *Ledger) Status(ctx context.Context, p rules.Promotion) (Counts, error) 
 	if !known {
 		return Counts{}, fmt.Errorf("ledger: promotion %s: %w", p, ErrNotFound)
 	}
-	c.Accepted = c.Paid + c.Failed + c.Unknown + c.Cancelled + c.Pending
+	c.sum()
 	return c, nil
 }
 
