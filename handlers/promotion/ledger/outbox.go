@@ -58,8 +58,9 @@ RETURNING id, type, promotion_id, target_id, class, error, payload, headers, rec
 // rows. Several instances may relay at once: each row is claimed by one. Each row is published at
 // least once.
 //
-// If publish fails without naming the rows (pipeline.PartialError), they are tried one by one, so that one
-// bad row delays no other. Failed rows stay for later, and their errors are joined in the result.
+// If publish fails without naming the rows (pipeline.PartialError), they are tried one by one, so
+// that one bad row delays no other. Failed rows stay for later, and their errors are joined in the
+// result.
 func (l *Ledger) Relay(ctx context.Context, kind OutboxKind, limit int, publish func(context.Context, []OutboxMessage) error) (int, error) {
 	claimed, err := l.claim(ctx, kind, limit)
 	if err != nil || len(claimed) == 0 {

@@ -43,7 +43,7 @@ func (k Key) String() string {
 	return string(k.Type) + ":" + strconv.FormatInt(k.Promotion, 10) + ":" + strconv.FormatInt(k.Target, 10)
 }
 
-// Of returns the promotion of the payout.
+// Of is the promotion of the payout.
 func (k Key) Of() Promotion { return Promotion{k.Type, k.Promotion} }
 
 // Validate returns an error that wraps ErrInvalid for a wrong promotion or target.

@@ -1,6 +1,6 @@
 -- +goose Up
 
--- One row a payout. The CHECKs repeat the two rules that must not break whatever the code does.
+-- One row per payout. The CHECKs are the last defence against a wrong transition.
 CREATE TABLE payouts (
     type               text        NOT NULL,
     promotion_id       bigint      NOT NULL,
@@ -42,10 +42,10 @@ CREATE TABLE payouts (
     CONSTRAINT payouts_payload_size CHECK (octet_length(payload) <= 8388608)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 
--- Everything the feeder asks, in the order it asks it; settled payouts cost it nothing.
+-- The queries of the feeder read this index in its order. It has no settled payouts.
 CREATE INDEX payouts_unsettled ON payouts (type, promotion_id, hint, hint_due, id) WHERE settled_at IS NULL;
 
--- Only the state: a begin shares it, and never waits for a settle.
+-- A begin reads the state, and never waits for a settle.
 CREATE TABLE promotions (
     type         text        NOT NULL,
     promotion_id bigint      NOT NULL,
@@ -55,7 +55,7 @@ CREATE TABLE promotions (
     PRIMARY KEY (type, promotion_id)
 );
 
--- The streams that should run, and who feeds them.
+-- The streams, and the instance that feeds each.
 CREATE TABLE promotion_streams (
     type         text    NOT NULL,
     promotion_id bigint  NOT NULL,
@@ -81,7 +81,7 @@ CREATE TABLE promotion_summaries (
     PRIMARY KEY (type, promotion_id, summary_id)
 ) WITH (fillfactor = 50);
 
--- One line a call that is over. late: the answer came after somebody else had taken over.
+-- One row per ended call. late: the answer came after another begin.
 CREATE TABLE attempts (
     payout_id   bigint      NOT NULL,
     epoch       bigint      NOT NULL,
@@ -98,7 +98,7 @@ CREATE TABLE attempts (
     PRIMARY KEY (payout_id, epoch, late)
 );
 
--- What is to be published. Dead letters stay, for the count; outcome events are deleted once published.
+-- Messages to publish. Published dead letters stay, because they are counted. Published outcome events are deleted.
 CREATE TABLE outbox (
     id              bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind            text        NOT NULL CHECK (kind IN ('dead', 'result')),

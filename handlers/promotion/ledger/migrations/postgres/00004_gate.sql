@@ -1,7 +1,7 @@
 -- +goose Up
 
--- Begins and accepts of a promotion hold its gate in share mode while they read its state. A change of the state takes the
--- gate exclusively, whoever makes it: an older version of this service, or a person with psql.
+-- Begins and accepts hold the lock of the promotion in shared mode while they read its state. Each
+-- change of the state takes it exclusively, also one by psql or by an older version.
 -- +goose StatementBegin
 CREATE FUNCTION promotions_gate() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

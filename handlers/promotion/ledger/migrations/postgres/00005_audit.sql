@@ -1,10 +1,10 @@
 -- +goose Up
 
--- The database's own word for who did it. A role that may not insert into this column can't forge it.
+-- The user of the session. A role without the right to insert into this column can't forge it.
 ALTER TABLE ledger_audit ADD COLUMN db_user text NOT NULL DEFAULT '';
 ALTER TABLE ledger_audit ALTER COLUMN db_user SET DEFAULT session_user;
 
--- Paused promotions are asked for often, and are few.
+-- Paused promotions are read often, and are few.
 CREATE INDEX promotions_paused ON promotions (type, promotion_id) WHERE state = 'PAUSED';
 
 -- +goose Down

@@ -1,6 +1,6 @@
 -- +goose Up
 
--- The ledger's own id, made once. Streams in Redis carry it, so that two ledgers on one Redis leave each other's streams alone.
+-- The id of this ledger, created once. Streams in Redis contain it, so that two ledgers can share one Redis.
 CREATE TABLE ledger_identity (
     only_row boolean PRIMARY KEY DEFAULT TRUE CHECK (only_row),
     id       text NOT NULL CHECK (id <> '')

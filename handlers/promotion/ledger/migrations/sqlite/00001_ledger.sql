@@ -2,7 +2,7 @@
 
 -- The same tables as PostgreSQL's; times are microseconds since 1970, UTC.
 
--- One row a payout. The CHECKs repeat the two rules that must not break whatever the code does.
+-- One row per payout. The CHECKs are the last defence against a wrong transition.
 CREATE TABLE payouts (
     id                 INTEGER PRIMARY KEY AUTOINCREMENT,
     type               TEXT    NOT NULL,
@@ -43,10 +43,10 @@ CREATE TABLE payouts (
     CONSTRAINT payouts_payload_size CHECK (length(payload) <= 8388608)
 );
 
--- Everything the feeder asks, in the order it asks it; settled payouts cost it nothing.
+-- The queries of the feeder read this index in its order. It has no settled payouts.
 CREATE INDEX payouts_unsettled ON payouts (type, promotion_id, hint, hint_due, id) WHERE settled_at IS NULL;
 
--- Only the state: a begin shares it, and never waits for a settle.
+-- A begin reads the state, and never waits for a settle.
 CREATE TABLE promotions (
     type               TEXT    NOT NULL,
     promotion_id       INTEGER NOT NULL,
@@ -56,7 +56,7 @@ CREATE TABLE promotions (
     PRIMARY KEY (type, promotion_id)
 );
 
--- The streams that should run, and who feeds them.
+-- The streams, and the instance that feeds each.
 CREATE TABLE promotion_streams (
     type               TEXT    NOT NULL,
     promotion_id       INTEGER NOT NULL,
@@ -82,7 +82,7 @@ CREATE TABLE promotion_summaries (
     PRIMARY KEY (type, promotion_id, summary_id)
 );
 
--- One line a call that is over. late: the answer came after somebody else had taken over.
+-- One row per ended call. late: the answer came after another begin.
 CREATE TABLE attempts (
     payout_id          INTEGER NOT NULL,
     epoch              INTEGER NOT NULL,
@@ -99,7 +99,7 @@ CREATE TABLE attempts (
     PRIMARY KEY (payout_id, epoch, late)
 );
 
--- What is to be published. Dead letters stay, for the count; outcome events are deleted once published.
+-- Messages to publish. Published dead letters stay, because they are counted. Published outcome events are deleted.
 CREATE TABLE outbox (
     id                 INTEGER PRIMARY KEY AUTOINCREMENT,
     kind               TEXT    NOT NULL CHECK (kind IN ('dead', 'result')),

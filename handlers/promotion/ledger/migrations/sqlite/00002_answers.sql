@@ -1,6 +1,6 @@
 -- +goose Up
 
--- What people did to payouts and promotions: who, when, why. target_id 0: the whole promotion.
+-- Actions of operators on payouts and promotions. target_id 0: an action on the promotion.
 CREATE TABLE ledger_audit (
     id                 INTEGER PRIMARY KEY AUTOINCREMENT,
     at                 INTEGER NOT NULL,
@@ -14,7 +14,7 @@ CREATE TABLE ledger_audit (
 );
 CREATE INDEX ledger_audit_payout ON ledger_audit (type, promotion_id, target_id, id);
 
--- Which dead letters were replayed: a letter and generation has one effect.
+-- Replayed dead letters. Each generation of a dead letter has one effect.
 CREATE TABLE ledger_replays (
     letter             TEXT    NOT NULL,
     generation         INTEGER NOT NULL,

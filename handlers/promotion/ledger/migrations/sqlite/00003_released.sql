@@ -1,8 +1,9 @@
 -- +goose Up
 
--- released counts the calls that spent no attempt while calls for other payouts were answered. key_first_used_at is when the
--- idempotency key may have reached the Money API first; NULL for payouts that an earlier version has begun, whose first_sent_at
--- counts instead. no_charge_seen: the API has said since the last send that it knows no charge.
+-- released: calls that spent no attempt while calls for other payouts were answered.
+-- key_first_used_at: the first time that the idempotency key may have reached the Money API. For
+-- payouts that an earlier version has started it is NULL, and first_sent_at counts.
+-- no_charge_seen: a lookup since the last send found no charge.
 ALTER TABLE payouts ADD COLUMN released INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE payouts ADD COLUMN key_first_used_at INTEGER;
 ALTER TABLE payouts ADD COLUMN no_charge_seen INTEGER NOT NULL DEFAULT FALSE;

@@ -1,9 +1,9 @@
 -- +goose Up
 
--- The database's own word for who did it. SQLite has no users.
+-- The user of the session. SQLite has none.
 ALTER TABLE ledger_audit ADD COLUMN db_user TEXT NOT NULL DEFAULT '';
 
--- Paused promotions are asked for often, and are few.
+-- Paused promotions are read often, and are few.
 CREATE INDEX promotions_paused ON promotions (type, promotion_id) WHERE state = 'PAUSED';
 
 -- +goose Down
