@@ -125,7 +125,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
 		_, err := service.Accept(ctx, rec, false)
 		require.NoError(t, err)
-		require.NoError(t, service.Started(ctx, rec.Of(), 5))
+		require.NoError(t, service.Started(ctx, rec.OfPromotion(), 5))
 		b, err := service.Begin(ctx, rec)
 		require.NoError(t, err)
 		s, err := service.Settle(ctx, rules.CallResult{Key: rec.Key, Epoch: b.Epoch, Outcome: rules.Rejected, Class: "rejected", Route: "h"})
@@ -137,9 +137,9 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		require.NoError(t, copies.Put(ctx, store.From("l1", "promotion", "t", "", pipeline.DeadLetter{Payload: []byte("{}"), FailedAt: time.Now()})))
 
 		by := ledger.Steering{Who: "ann", Why: "a test"}
-		require.ErrorContains(t, service.Pause(ctx, rec.Of(), by), "permission denied", "the service does not write the audit")
-		require.NoError(t, operator.Pause(ctx, rec.Of(), by))
-		require.NoError(t, operator.Resume(ctx, rec.Of(), by))
+		require.ErrorContains(t, service.Pause(ctx, rec.OfPromotion(), by), "permission denied", "the service does not write the audit")
+		require.NoError(t, operator.Pause(ctx, rec.OfPromotion(), by))
+		require.NoError(t, operator.Resume(ctx, rec.OfPromotion(), by))
 		done, err := operator.Replay(ctx, rec.Key, ledger.Replay{DeadLetter: "l1", Generation: 1, Who: "ann", Why: "a test"})
 		require.NoError(t, err)
 		require.Equal(t, ledger.ReplayDone, done.Outcome)
@@ -159,12 +159,12 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		require.ErrorContains(t, err, "permission denied for table ledger_identity")
 		require.ErrorContains(t, err, "Roles in PostgreSQL")
 
-		c, err := reader.Status(ctx, rec.Of())
+		c, err := reader.Status(ctx, rec.OfPromotion())
 		require.NoError(t, err)
 		require.EqualValues(t, 1, c.Accepted)
 		_, err = reader.Accept(ctx, rec, false)
 		require.ErrorContains(t, err, "permission denied")
-		lines, err := reader.Audit(ctx, rec.Of())
+		lines, err := reader.Audit(ctx, rec.OfPromotion())
 		require.NoError(t, err)
 		require.Len(t, lines, 2)
 		require.Equal(t, rt.prefix+"_operator", lines[0].DBUser)

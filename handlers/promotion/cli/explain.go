@@ -57,7 +57,7 @@ func (c commands) explained(ctx context.Context, x ledger.Explanation, answer *l
 	if err != nil {
 		return Explained{}, err
 	}
-	counts, err := c.Resources.Ledger().Status(ctx, x.Of())
+	counts, err := c.Resources.Ledger().Status(ctx, x.OfPromotion())
 	if err != nil {
 		return Explained{}, err
 	}

@@ -59,7 +59,7 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 		rec.Promotion = 5 + id
 		_, err = l.Accept(t.Context(), rec, false)
 		require.NoError(t, err)
-		_, err = l.Admit(t.Context(), rec.Of())
+		_, err = l.Admit(t.Context(), rec.OfPromotion())
 		require.NoError(t, err)
 	}
 	f.measure(t.Context())

@@ -65,7 +65,7 @@ func (l *Ledger) acceptIn(ctx context.Context, tx transaction, read *readResult,
 	early := false // insert before the commit, because other writes need the ids
 	for _, k := range batch {
 		r := k.req
-		ev := rules.Event{Kind: rules.EventAcceptAgain, Now: read.now, Promotion: read.promotions[r.Of()], PayNow: r.payNow}
+		ev := rules.Event{Kind: rules.EventAcceptAgain, Now: read.now, Promotion: read.promotions[r.OfPromotion()], PayNow: r.payNow}
 		row := read.rows[r.Key]
 		isNew := row == nil
 		if isNew {

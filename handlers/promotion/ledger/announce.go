@@ -29,7 +29,7 @@ func (l *Ledger) Announce(ctx context.Context, r rules.Record, by Replay) (Repla
 	}
 	r.Origin = announcedOrigin + by.DeadLetter + " from " + r.Origin
 	var done ReplayResult
-	w := readRequest{promotions: []rules.Promotion{r.Of()}, keys: []rules.Key{r.Key}, messages: true, lock: true}
+	w := readRequest{promotions: []rules.Promotion{r.OfPromotion()}, keys: []rules.Key{r.Key}, messages: true, lock: true}
 	for {
 		err := l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) (err error) {
 			done, err = l.announce(ctx, tx, read, &r, by)
@@ -55,11 +55,11 @@ func (l *Ledger) announce(ctx context.Context, tx transaction, read *readResult,
 		}
 		return ReplayResult{Outcome: ReplayAlready, State: row.State}, errRollback
 	}
-	if read.promotions[r.Of()] == rules.PromotionCancelled {
+	if read.promotions[r.OfPromotion()] == rules.PromotionCancelled {
 		return ReplayResult{Outcome: ReplayRefused, Reason: "its promotion is cancelled"}, errRollback
 	}
 	row := newRow(r)
-	row.Row, _, _ = l.policy.Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Promotion: read.promotions[r.Of()]})
+	row.Row, _, _ = l.policy.Apply(row.Row, rules.Event{Kind: rules.EventAccept, Now: read.now, Promotion: read.promotions[r.OfPromotion()]})
 	row.Row, _, _ = l.policy.Apply(row.Row, rules.Event{Kind: rules.EventNotEnqueued, Now: read.now}) // the feeder enqueues it
 	if err := tx.insert(ctx, []*storedRow{row}); err != nil {
 		return ReplayResult{}, err

@@ -34,7 +34,7 @@ func TestABeginAnnouncesNothing(t *testing.T) {
 		for _, d := range dead {
 			require.Equal(t, rules.ClassUnannounced, d.Class)
 		}
-		c, err := l.Status(t.Context(), known.Of())
+		c, err := l.Status(t.Context(), known.OfPromotion())
 		require.NoError(t, err)
 		require.EqualValues(t, 1, c.Accepted)
 	})
@@ -63,7 +63,7 @@ func TestAReplayAnnounces(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, ReplayResult{Outcome: want, State: rules.Pending}, done)
 		}
-		rows, err := l.FeedUnqueued(t.Context(), r.Of(), 10)
+		rows, err := l.FeedUnqueued(t.Context(), r.OfPromotion(), 10)
 		require.NoError(t, err)
 		require.Len(t, rows, 1, "the feeder enqueues it")
 		require.Equal(t, rules.Send, mustBegin(t, l, r).Next)

@@ -127,8 +127,8 @@ func readRequestOf[Q, R any](batch []*batchItem[Q, R]) (w readRequest) {
 	slices.SortFunc(w.keys, rules.CompareKeys)
 	w.keys = slices.Compact(w.keys)
 	for _, k := range w.keys {
-		if n := len(w.promotions); n == 0 || w.promotions[n-1] != k.Of() {
-			w.promotions = append(w.promotions, k.Of())
+		if n := len(w.promotions); n == 0 || w.promotions[n-1] != k.OfPromotion() {
+			w.promotions = append(w.promotions, k.OfPromotion())
 		}
 	}
 	return w

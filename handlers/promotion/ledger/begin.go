@@ -64,7 +64,7 @@ func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*rules.Recor
 				continue
 			}
 			lastCall := row.AttemptStartedAt
-			next, eff, d := l.policy.Apply(row.Row, rules.Event{Kind: rules.EventBegin, Now: read.now, Promotion: read.promotions[r.Of()],
+			next, eff, d := l.policy.Apply(row.Row, rules.Event{Kind: rules.EventBegin, Now: read.now, Promotion: read.promotions[r.OfPromotion()],
 				SameRequest: l.opts.SameRequest(row.Type, row.requestToSend(), r.RequestToSend())})
 			row.Row = next
 			effects.add(row, eff, r, r.Route)

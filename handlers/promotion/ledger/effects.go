@@ -60,7 +60,7 @@ func (s *effectSet) writeTo(ctx context.Context, tx transaction) error {
 			s.writes.attempts = append(s.writes.attempts, &attemptRow{e.row.ID, *e.effects.Attempt})
 		}
 		if e.effects.Settled || e.effects.LeftState != "" {
-			id := summaryID{e.row.Of(), e.row.SummaryID}
+			id := summaryID{e.row.OfPromotion(), e.row.SummaryID}
 			if deltas[id] == nil {
 				deltas[id] = &summaryDelta{summaryID: id}
 			}

@@ -254,13 +254,13 @@ func (w *leaseWorker) do(ctx context.Context, op leaseOp) (leaseAnswer, error) {
 		s, err := w.l.Settle(ctx, rules.CallResult{Key: w.record.Key, Epoch: op.epoch, Outcome: op.outcome, TransactionKey: "tx"})
 		return leaseAnswer{next: s.Next, state: s.State, stale: s.Stale}, err
 	case "cancel": // its line in time
-		return leaseAnswer{}, w.l.setPromotionState(ctx, "cancel", w.record.Of(), rules.PromotionCancelled, operator)
+		return leaseAnswer{}, w.l.setPromotionState(ctx, "cancel", w.record.OfPromotion(), rules.PromotionCancelled, operator)
 	case "sweep": // and what it does to rows, once the line is drawn
 		state, err := w.promotionState(ctx)
 		if err != nil || state != rules.PromotionCancelled {
 			return leaseAnswer{cancelled: -1}, err
 		}
-		c, err := w.l.Cancel(ctx, w.record.Of(), operator)
+		c, err := w.l.Cancel(ctx, w.record.OfPromotion(), operator)
 		return leaseAnswer{cancelled: c.Cancelled}, err
 	default:
 		w.h.advance(w.l.opts.Lease + time.Second)
@@ -269,6 +269,6 @@ func (w *leaseWorker) do(ctx context.Context, op leaseOp) (leaseAnswer, error) {
 }
 
 func (w *leaseWorker) promotionState(ctx context.Context) (rules.PromotionState, error) {
-	c, err := w.l.Status(ctx, w.record.Of())
+	c, err := w.l.Status(ctx, w.record.OfPromotion())
 	return c.State, err
 }

@@ -41,9 +41,9 @@ func TestPayoutIsPaid(t *testing.T) {
 		require.Len(t, x.Calls, 1)
 		require.Equal(t, rules.Attempt{Epoch: 1, Number: 1, Kind: rules.CallSend, Instance: "a", StartedAt: x.AttemptStartedAt, EndedAt: x.SettledAt, Outcome: rules.Paid, Status: 200}, x.Calls[0])
 
-		c, err := l.Status(t.Context(), r.Of())
+		c, err := l.Status(t.Context(), r.OfPromotion())
 		require.NoError(t, err)
-		require.Equal(t, Counts{Promotion: r.Of(), State: rules.PromotionRunning, PayoutCounts: PayoutCounts{Accepted: 1, Paid: 1}}, c)
+		require.Equal(t, Counts{Promotion: r.OfPromotion(), State: rules.PromotionRunning, PayoutCounts: PayoutCounts{Accepted: 1, Paid: 1}}, c)
 		events := relayed(t, l, OutboxOutcome)
 		require.Len(t, events, 1)
 		require.Contains(t, string(events[0].Payload), `"promotionId":1,"promotionSummaryId":9,"targetId":2,"state":"SUCCESS"`)
@@ -69,7 +69,7 @@ func TestConflictKeepsTheFirst(t *testing.T) {
 		require.Equal(t, map[string]string{"traceparent": "00-1"}, dead[0].Headers)
 		require.Equal(t, "topic/0@7", dead[0].Origin)
 		require.Empty(t, relayed(t, l, OutboxDead), "published once")
-		c, err := l.Status(t.Context(), first.Of())
+		c, err := l.Status(t.Context(), first.OfPromotion())
 		require.NoError(t, err)
 		require.Equal(t, []int64{1, 1, 1}, []int64{c.Dead, c.Conflict, c.Accepted})
 		x := mustExplain(t, l, first.Key)
@@ -214,7 +214,7 @@ func TestPayNowIsFoundByTheFeederAfterACrash(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, rules.Pay, a.Next)
 		over := func() int {
-			rows, err := l.FeedOverdue(t.Context(), r.Of(), 30*time.Second, 10)
+			rows, err := l.FeedOverdue(t.Context(), r.OfPromotion(), 30*time.Second, 10)
 			require.NoError(t, err)
 			return len(rows)
 		}

@@ -121,7 +121,7 @@ func (m *model) step() {
 	t := m.t
 	l, r := m.pick()
 	m.began = l.clock(t)
-	k, p := r.Key, r.Of()
+	k, p := r.Key, r.OfPromotion()
 	choice := m.rnd.IntN(100)
 	m.log = append(m.log, fmt.Sprint(m.n, " ", choice, " ", k, " by ", l.opts.Instance))
 	_, known := m.rows[k]
@@ -192,7 +192,7 @@ func (m *model) step() {
 		_, err := l.Cancel(t.Context(), p, operator)
 		require.NoError(t, err)
 		for k := range m.rows {
-			if k.Of() == p {
+			if k.OfPromotion() == p {
 				m.apply(l, k, rules.Event{Kind: rules.EventCancel})
 			}
 		}
@@ -228,7 +228,7 @@ func (m *model) person(l *Ledger, k rules.Key) {
 			require.ErrorIs(m.t, err, ErrRefused)
 			return
 		}
-		d := m.apply(l, k, rules.Event{Kind: rules.EventResolve, Promotion: m.promotion(k.Of()), Resolution: r})
+		d := m.apply(l, k, rules.Event{Kind: rules.EventResolve, Promotion: m.promotion(k.OfPromotion()), Resolution: r})
 		require.Equal(m.t, d.Refused != "", errors.Is(err, ErrRefused))
 		require.True(m.t, err == nil || d.Refused != "", err)
 		return
@@ -241,7 +241,7 @@ func (m *model) person(l *Ledger, k rules.Key) {
 		require.Equal(m.t, ReplayAlready, got.Outcome)
 		return
 	}
-	ev := rules.Event{Kind: rules.EventReplay, Promotion: m.promotion(k.Of())}
+	ev := rules.Event{Kind: rules.EventReplay, Promotion: m.promotion(k.OfPromotion())}
 	if row := m.rows[k]; m.chargedLate(k) && !row.MaybeCharged {
 		row.MaybeCharged, row.FirstSentAt = true, row.AcceptedAt
 		if _, _, d := l.policy.Apply(row, ev); d.Refused == "" { // else nothing at all has changed
@@ -269,7 +269,7 @@ func (m *model) feed(l *Ledger, p rules.Promotion) {
 func (m *model) markEnqueued(l *Ledger, p rules.Promotion) {
 	var rows []FeedItem
 	for k, f := range m.items {
-		if k.Of() == p {
+		if k.OfPromotion() == p {
 			rows = append(rows, f)
 			delete(m.items, k)
 		}
@@ -301,10 +301,10 @@ func (m *model) compare() {
 func (m *model) counts() {
 	want := map[rules.Promotion]map[rules.State]int64{}
 	for k, r := range m.rows {
-		if want[k.Of()] == nil {
-			want[k.Of()] = map[rules.State]int64{}
+		if want[k.OfPromotion()] == nil {
+			want[k.OfPromotion()] = map[rules.State]int64{}
 		}
-		want[k.Of()][r.State]++
+		want[k.OfPromotion()][r.State]++
 	}
 	dead := int64(0)
 	for p, n := range want {

@@ -56,7 +56,7 @@ func (l *Ledger) Replay(ctx context.Context, k rules.Key, r Replay) (ReplayResul
 		return ReplayResult{}, err
 	}
 	var done ReplayResult
-	w := readRequest{promotions: []rules.Promotion{k.Of()}, keys: []rules.Key{k}, lock: true}
+	w := readRequest{promotions: []rules.Promotion{k.OfPromotion()}, keys: []rules.Key{k}, lock: true}
 	err := l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
 		row := read.rows[k]
 		if row == nil {
@@ -79,7 +79,7 @@ func (l *Ledger) Replay(ctx context.Context, k rules.Key, r Replay) (ReplayResul
 			// Denied by an operator, or answered later. Assume the oldest possible use of the key.
 			row.MaybeCharged, row.FirstSentAt = true, row.AcceptedAt
 		}
-		next, eff, d := l.policy.Apply(row.Row, rules.Event{Kind: rules.EventReplay, Now: read.now, Promotion: read.promotions[k.Of()]})
+		next, eff, d := l.policy.Apply(row.Row, rules.Event{Kind: rules.EventReplay, Now: read.now, Promotion: read.promotions[k.OfPromotion()]})
 		if d.Refused != "" {
 			done.Outcome, done.Reason = ReplayRefused, d.Refused
 			return errRollback

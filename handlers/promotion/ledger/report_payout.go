@@ -111,7 +111,7 @@ func (l *Ledger) Explain(ctx context.Context, k rules.Key) (Explanation, error) 
 			return err
 		}
 		var err error
-		if x.PromotionState, err = readPromotion(ctx, q, k.Of()); err != nil {
+		if x.PromotionState, err = readPromotion(ctx, q, k.OfPromotion()); err != nil {
 			return err
 		}
 		if x.DeadLetters, err = readDeadLetters(ctx, q, k); err != nil {

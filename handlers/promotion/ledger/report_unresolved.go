@@ -83,7 +83,7 @@ func (l *Ledger) EachLookupOnly(ctx context.Context, fn func(r rules.Row, since 
 		if err := q.query(ctx, func(r scanner) error {
 			e, err := scanPayout(r)
 			rows = append(rows, e.Row)
-			states[e.Of()] = ""
+			states[e.OfPromotion()] = ""
 			return err
 		}, sqlPayouts+sqlAmbiguous, maxAmbiguous); err != nil {
 			return err
@@ -100,7 +100,7 @@ func (l *Ledger) EachLookupOnly(ctx context.Context, fn func(r rules.Row, since 
 		return err
 	}
 	for _, row := range rows {
-		if next, _ := l.policy.NextBegin(row, states[row.Of()], now); next != rules.Lookup {
+		if next, _ := l.policy.NextBegin(row, states[row.OfPromotion()], now); next != rules.Lookup {
 			continue
 		}
 		if err := fn(row, now.Sub(row.FirstSentAt)); err != nil {

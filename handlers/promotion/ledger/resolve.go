@@ -21,7 +21,7 @@ func (l *Ledger) Resolve(ctx context.Context, k rules.Key, r rules.Resolution) e
 	if err := r.Validate(k); err != nil {
 		return err
 	}
-	w := readRequest{promotions: []rules.Promotion{k.Of()}, keys: []rules.Key{k}, lock: true}
+	w := readRequest{promotions: []rules.Promotion{k.OfPromotion()}, keys: []rules.Key{k}, lock: true}
 	err := l.transact(ctx, w, func(ctx context.Context, tx transaction, read *readResult, writes *writeSet) error {
 		row := read.rows[k]
 		if row == nil {
@@ -32,7 +32,7 @@ func (l *Ledger) Resolve(ctx context.Context, k rules.Key, r rules.Resolution) e
 		} else if charged != "" && !r.Paid && !r.Force {
 			return fmt.Errorf("ledger: payout %s: %w: a late answer states a charge: %s", k, ErrRefused, charged)
 		}
-		next, eff, d := l.policy.Apply(row.Row, rules.Event{Kind: rules.EventResolve, Now: read.now, Promotion: read.promotions[k.Of()], Resolution: r})
+		next, eff, d := l.policy.Apply(row.Row, rules.Event{Kind: rules.EventResolve, Now: read.now, Promotion: read.promotions[k.OfPromotion()], Resolution: r})
 		if d.Refused != "" {
 			return fmt.Errorf("ledger: payout %s: %w: %s", k, ErrRefused, d.Refused)
 		}

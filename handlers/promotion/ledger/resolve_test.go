@@ -70,7 +70,7 @@ func TestResolveEndsLookups(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t, once)
-		p := record(1, 1).Of()
+		p := record(1, 1).OfPromotion()
 		paid := rules.Resolution{Paid: true, TransactionKey: "tx", Who: "kim", Why: "in their book", Force: true}
 		unpaid := rules.Resolution{Who: "kim", Why: "ticket 4711", Force: true, Route: "promotion.unknown"}
 		unforced := paid

@@ -29,7 +29,7 @@ func (p *Processor) accept(ctx context.Context, rec rules.Record) (rules.Next, e
 // acceptedCancelled counts a record of a cancelled promotion, and logs the first per promotion.
 func (p *Processor) acceptedCancelled(ctx context.Context, key rules.Key) {
 	p.Metrics.cancelled.WithLabelValues(p.Type.Name).Inc()
-	if !p.cancelled.add(key.Of()) {
+	if !p.cancelled.add(key.OfPromotion()) {
 		return
 	}
 	p.Log.WarnContext(ctx, "a cancelled promotion still gets records, their payouts are cancelled at once",

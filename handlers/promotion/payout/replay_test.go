@@ -121,7 +121,7 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 		"cancelled with its promotion": {
 			payout: func(b *testLedger) rules.Key {
 				k := b.accepted(5, 2)
-				_, err := b.Cancel(b.t.Context(), k.Of(), byAnn)
+				_, err := b.Cancel(b.t.Context(), k.OfPromotion(), byAnn)
 				require.NoError(b.t, err)
 				_, err = b.Begin(b.t.Context(), rules.Record{Key: k, SummaryID: 1, Payload: []byte("{}"), Route: "h"})
 				require.NoError(b.t, err)
@@ -132,7 +132,7 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 		"failed, of a cancelled promotion": {
 			payout: func(b *testLedger) rules.Key {
 				k := b.accepted(5, 2, rules.Rejected)
-				_, err := b.Cancel(b.t.Context(), k.Of(), byAnn)
+				_, err := b.Cancel(b.t.Context(), k.OfPromotion(), byAnn)
 				require.NoError(b.t, err)
 				return k
 			},

@@ -43,15 +43,15 @@ func (k Key) String() string {
 	return string(k.Type) + ":" + strconv.FormatInt(k.Promotion, 10) + ":" + strconv.FormatInt(k.Target, 10)
 }
 
-// Of is the promotion of the payout.
-func (k Key) Of() Promotion { return Promotion{k.Type, k.Promotion} }
+// OfPromotion returns the promotion of the payout.
+func (k Key) OfPromotion() Promotion { return Promotion{k.Type, k.Promotion} }
 
 // Validate returns an error that wraps ErrInvalid for a wrong promotion or target.
 func (k Key) Validate() error {
 	if k.Target <= 0 {
 		return Invalid("payout %s: target must be positive", k)
 	}
-	return k.Of().Validate()
+	return k.OfPromotion().Validate()
 }
 
 // ComparePromotions orders promotions by type and id.
@@ -61,7 +61,7 @@ func ComparePromotions(a, b Promotion) int {
 
 // CompareKeys is the order in which every transaction locks rows, so that batches can't deadlock.
 func CompareKeys(a, b Key) int {
-	return cmp.Or(ComparePromotions(a.Of(), b.Of()), cmp.Compare(a.Target, b.Target))
+	return cmp.Or(ComparePromotions(a.OfPromotion(), b.OfPromotion()), cmp.Compare(a.Target, b.Target))
 }
 
 // State is the state of a payout.
