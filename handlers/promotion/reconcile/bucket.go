@@ -3,30 +3,22 @@ package reconcile
 // Bucket is a way in which the sources can agree or differ about a target.
 type Bucket string
 
-// The buckets. A target is in Matched, or in all others that apply to it.
+// The buckets; AllBuckets has their meanings. A target is in Matched, or in all others that apply.
 const (
-	// paid and charged once, or cancelled and not charged
-	Matched    Bucket = "matched"
-	NotSettled Bucket = "pending" // not settled
-	// failed, certainly not charged: its dead letter may be replayed
-	Failed Bucket = "dead"
-	// UNKNOWN, perhaps charged: an operator decides
-	Unknown Bucket = "unknown"
-	// SUCCESS in the ledger, no charge in the Money API
+	Matched            Bucket = "matched"
+	NotSettled         Bucket = "pending"
+	Failed             Bucket = "dead"
+	Unknown            Bucket = "unknown"
 	PaidNotCharged     Bucket = "paid_not_in_book"
-	ChargedNotAccepted Bucket = "in_book_not_in_ledger" // charged, and not in the ledger
-	// charged, and FAILED or CANCELLED in the ledger
-	ChargedButDenied Bucket = "charged_but_denied"
-	// charged, and not settled or UNKNOWN in the ledger
-	ChargedNotSettled Bucket = "charged_not_settled"
-	AmountDiffers     Bucket = "amount_differs" // charged with another value than accepted
-	ChargedTwice      Bucket = "charged_twice"  // charged more than once
-	NotAnnounced      Bucket = "not_offered"    // in the ledger, and not in Kafka
-	// not in Kafka: an operator replayed a dead letter of class unannounced
-	AnnouncedByReplay Bucket = "announced_by_replay"
-	NotAccepted       Bucket = "offered_not_accepted" // in Kafka, and not in the ledger
-	// Kafka has another request too: the first one is paid
-	Conflict Bucket = "conflict"
+	ChargedNotAccepted Bucket = "in_book_not_in_ledger"
+	ChargedButDenied   Bucket = "charged_but_denied"
+	ChargedNotSettled  Bucket = "charged_not_settled"
+	AmountDiffers      Bucket = "amount_differs"
+	ChargedTwice       Bucket = "charged_twice"
+	NotAnnounced       Bucket = "not_offered"
+	AnnouncedByReplay  Bucket = "announced_by_replay"
+	NotAccepted        Bucket = "offered_not_accepted"
+	Conflict           Bucket = "conflict"
 )
 
 // Description is a bucket with its meaning.

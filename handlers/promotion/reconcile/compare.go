@@ -90,6 +90,7 @@ func (c *comparison) run(ctx context.Context) (err error) {
 	if err := c.join(sortedRecords, sortedCharges); err != nil {
 		return err
 	}
+	r.compared(r.Buckets)
 	r.Balanced = r.MoneyAPI && r.Balance() && r.notAnnounced() == 0
 	return nil
 }
@@ -184,7 +185,7 @@ const maxExamples = 5
 func (c *comparison) count(t Target) error {
 	r := &c.report
 	r.Targets++
-	r.add(t, c.AsOf, r.MoneyAPI)
+	r.count(t, c.AsOf)
 	in := t.buckets(c.AsOf, r.Kafka != nil, r.MoneyAPI)
 	for _, b := range in {
 		r.Buckets[b]++

@@ -86,37 +86,18 @@ func (t *Totals) Add(o Totals) {
 	t.Unbooked += o.Unbooked
 }
 
-// add counts a target in ledger and Money API. money: the charges were read.
-func (t *Totals) add(target Target, asOf time.Time, money bool) {
-	charged := target.Charge != nil
-	if charged {
+// count counts a target in ledger and Money API.
+func (t *Totals) count(target Target, asOf time.Time) {
+	if target.Charge != nil {
 		t.Charged++
-		if target.Charge.Times > 1 {
-			t.DoubleCharged++
-		}
 	}
 	if target.Row == nil {
-		if charged {
-			t.Unexplained++
-		}
 		return
 	}
 	t.Accepted++
-	state := target.state(asOf)
-	t.count(state, charged)
-	if money && state == rules.Success && !charged {
-		t.Missing++
-	}
-	if target.amountDiffers() {
-		t.AmountDiffers++
-	}
-}
-
-func (t *Totals) count(state rules.State, charged bool) {
-	switch state {
+	switch target.state(asOf) {
 	case rules.Success:
 		t.Paid++
-		return
 	case rules.Failed:
 		t.Failed++
 	case rules.Cancelled:
@@ -126,11 +107,13 @@ func (t *Totals) count(state rules.State, charged bool) {
 	default:
 		t.Pending++
 	}
-	if charged && (state == rules.Failed || state == rules.Cancelled) {
-		t.Unexplained++
-	} else if charged {
-		t.Unbooked++
-	}
+}
+
+// compared sets the totals that are sums of buckets.
+func (t *Totals) compared(in map[Bucket]int64) {
+	t.DoubleCharged, t.AmountDiffers = in[ChargedTwice], in[AmountDiffers]
+	t.Missing, t.Unbooked = in[PaidNotCharged], in[ChargedNotSettled]
+	t.Unexplained = in[ChargedNotAccepted] + in[ChargedButDenied]
 }
 
 // notAnnounced returns the number of payouts that certainly had no record. Retention may have

@@ -60,43 +60,26 @@ func list(targets []int64, n int64) string {
 	return strings.Join(all, " ")
 }
 
-// total is a number with its meaning.
-type total struct {
-	name string
-	n    int64
-	text string
-}
-
 // WriteLedger writes the totals of the ledger.
 func (t *Totals) WriteLedger(w io.Writer) {
-	writeTotals(w, []total{
-		{"accepted", t.Accepted, "payouts in the ledger"},
-		{"paid", t.Paid, ""},
-		{"failed", t.Failed, "refused for good, nothing charged"},
-		{"unknown", t.Unknown, "perhaps charged, an operator decides"},
-		{"cancelled", t.Cancelled, ""},
-		{"pending", t.Pending, "not settled yet"},
-		{"dead", t.Dead, "dead letters, conflicts included"},
-		{"conflict", t.Conflict, "same target, other request"},
-	})
+	WriteTotal(w, "accepted", t.Accepted, "payouts in the ledger")
+	WriteTotal(w, "paid", t.Paid, "")
+	WriteTotal(w, "failed", t.Failed, "refused for good, nothing charged")
+	WriteTotal(w, "unknown", t.Unknown, "perhaps charged, an operator decides")
+	WriteTotal(w, "cancelled", t.Cancelled, "")
+	WriteTotal(w, "pending", t.Pending, "not settled yet")
+	WriteTotal(w, "dead", t.Dead, "dead letters, conflicts included")
+	WriteTotal(w, "conflict", t.Conflict, "same target, other request")
 }
 
 // WriteMoneyAPI writes the totals of the Money API.
 func (t *Totals) WriteMoneyAPI(w io.Writer) {
-	writeTotals(w, []total{
-		{"charged", t.Charged, "according to the Money API"},
-		{"double charged", t.DoubleCharged, ""},
-		{"missing", t.Missing, "paid, but not charged by the Money API"},
-		{"unbooked", t.Unbooked, "charged, but not settled in the ledger yet"},
-		{"unexplained", t.Unexplained, "charged, but not to be paid by the ledger"},
-		{"amount differs", t.AmountDiffers, ""},
-	})
-}
-
-func writeTotals(w io.Writer, all []total) {
-	for _, line := range all {
-		WriteTotal(w, line.name, line.n, line.text)
-	}
+	WriteTotal(w, "charged", t.Charged, "according to the Money API")
+	WriteTotal(w, "double charged", t.DoubleCharged, "")
+	WriteTotal(w, "missing", t.Missing, "paid, but not charged by the Money API")
+	WriteTotal(w, "unbooked", t.Unbooked, "charged, but not settled in the ledger yet")
+	WriteTotal(w, "unexplained", t.Unexplained, "charged, but not to be paid by the ledger")
+	WriteTotal(w, "amount differs", t.AmountDiffers, "")
 }
 
 // WriteTotal writes one number with its meaning, in the columns of WriteLedger.
