@@ -107,42 +107,41 @@ func (c *Config) Validate() error {
 	if c.Stream.Redis != nil {
 		errs = append(errs, pipeline.FieldErrorsUnder("stream.redis", c.Stream.Redis.Validate()))
 	}
-	positive := func(path string, d time.Duration) {
-		if d <= 0 {
-			errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf("must be > 0, got %s", d)})
-		}
-	}
 	errs = append(errs, c.fit()...)
-	positive("results.retention", c.Results.Retention)
+	if c.Results.Retention <= 0 {
+		errs = append(errs, wrong("results.retention", "must be > 0, got %s", c.Results.Retention))
+	}
 	for i, g := range c.Results.RequiredGroups {
 		if g == "" || strings.Contains(g, "\n") {
-			errs = append(errs, &pipeline.FieldError{Path: fmt.Sprintf("results.required_groups[%d]", i), Problem: fmt.Sprintf("must be the name of a consumer group, got %q", g)})
+			errs = append(errs, wrong(fmt.Sprintf("results.required_groups[%d]", i), "must be the name of a consumer group, got %q", g))
 		}
 	}
 	if c.Stream.MaxActive < 1 {
-		errs = append(errs, &pipeline.FieldError{Path: "stream.max_active_promotions", Problem: fmt.Sprintf("must be >= 1, got %d", c.Stream.MaxActive)})
+		errs = append(errs, wrong("stream.max_active_promotions", "must be >= 1, got %d", c.Stream.MaxActive))
 	}
 	return errors.Join(errs...)
+}
+
+func wrong(path, problem string, args ...any) error {
+	return &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(problem, args...)}
 }
 
 // fit reports the settings that are shorter than a lease. A worker may hold its message for a whole
 // lease, and no other instance may claim it before.
 func (c *Config) fit() (errs []error) {
 	lease := c.MoneyAPI.lease()
+	fits := func(d time.Duration) bool { return lease <= 0 || d <= 0 || d > lease }
 	longer := func(path string, d time.Duration) {
-		if lease > 0 && d > 0 && d <= lease {
-			errs = append(errs, &pipeline.FieldError{Path: path,
-				Problem: fmt.Sprintf("must be longer than a lease (money_api.call_timeout + money_api.lease_margin = %s), got %s", lease, d)})
+		if !fits(d) {
+			errs = append(errs, wrong(path, "must be longer than a lease (money_api.call_timeout + money_api.lease_margin = %s), got %s", lease, d))
 		}
 	}
 	longer("stream.min_idle", c.Stream.MinIdle)
 	longer("stream.longest_hold", c.Stream.LongestHold)
 	longer("ledger.idempotency_ttl", c.Ledger.IdempotencyTTL)
-	if c.drainTimeout != nil {
-		if d := c.drainTimeout(); lease > 0 && d > 0 && d <= lease {
-			errs = append(errs, &pipeline.FieldError{Path: "money_api.call_timeout",
-				Problem: fmt.Sprintf("with lease_margin it makes a lease of %s, which must be shorter than plugins.kafka.drain_timeout (%s)", lease, d)})
-		}
+	if c.drainTimeout != nil && !fits(c.drainTimeout()) {
+		errs = append(errs, wrong("money_api.call_timeout", "with lease_margin it makes a lease of %s, which must be shorter than plugins.kafka.drain_timeout (%s)",
+			lease, c.drainTimeout()))
 	}
 	return errs
 }
@@ -161,7 +160,7 @@ func (c *MoneyConfig) Validate() error {
 	}
 	errs := []error{api.Validate(), pipeline.FieldErrorsUnder("simulator", c.Simulator.Validate())}
 	if c.LeaseMargin <= 0 {
-		errs = append(errs, &pipeline.FieldError{Path: "lease_margin", Problem: fmt.Sprintf("must be > 0, got %s", c.LeaseMargin)})
+		errs = append(errs, wrong("lease_margin", "must be > 0, got %s", c.LeaseMargin))
 	}
 	return errors.Join(errs...)
 }
@@ -184,10 +183,8 @@ func (p *Plugin) ValidateIn(where app.Where) error {
 	default:
 		return nil
 	}
-	return &pipeline.FieldError{
-		Path:    "money_api.simulator.enabled",
-		Problem: "must be false " + real + ": payouts would be recorded as paid and nothing would be paid; or set allow_with_real_servers: true in this section",
-	}
+	return wrong("money_api.simulator.enabled",
+		"must be false %s: payouts would be recorded as paid and nothing would be paid; or set allow_with_real_servers: true in this section", real)
 }
 
 // serversHere reports whether Kafka, Redis and the ledger are on this machine.

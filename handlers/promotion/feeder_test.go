@@ -93,7 +93,7 @@ func TestAStoppedFeederLeavesNoLease(t *testing.T) {
 func counted(t *testing.T, h *modelHome, name string, label ...string) float64 {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(h.metrics.feeder.Collectors()...)
+	reg.MustRegister(h.feederMetrics.Collectors()...)
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	for _, family := range families {

@@ -205,10 +205,10 @@ func (in *modelInstance) restart(w *world) {
 	})
 	log := slog.New(slog.DiscardHandler)
 	in.proc = &payout.Processor{Type: pointType(), Ledger: open, MoneyAPI: func() money.API { return in.api }, Streams: in.manager,
-		PayAtOnce: func() bool { return !in.config.Stream.Enabled }, Metrics: w.metrics.payout, Progress: new(payout.Progress), Log: log,
+		PayAtOnce: func() bool { return !in.config.Stream.Enabled }, Metrics: w.payoutMetrics, Progress: new(payout.Progress), Log: log,
 		SettleTries: 1} // only what is frozen fails
 	in.feeder = feeder.New(feeder.Options{Ledger: open, Streams: map[string]*streams.Manager{"POINT": in.manager}, Config: in.config.Feeder,
-		Waiting: waiting, Metrics: w.metrics.feeder, Log: log})
+		Waiting: waiting, Metrics: w.feederMetrics, Log: log})
 }
 
 func (in *modelInstance) reader() string { return fmt.Sprintf("%s.%d-0", in.name, in.life) }

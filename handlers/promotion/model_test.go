@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/payout"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
@@ -75,21 +76,22 @@ func TestRandomHistories(t *testing.T) {
 
 // modelHome is what the histories of one worker share: servers, connections, and the ledgers of two instances.
 type modelHome struct {
-	name      string
-	kind      streams.Kind
-	ledgers   [2]*ledger.Ledger
-	clients   [2]goredis.UniversalClient
-	watch     goredis.UniversalClient // the history's own eyes and hands
-	db        *sql.DB
-	shift     [2]string
-	dsn       string
-	config    Config
-	metrics   *metrics
-	mayFreeze int // 1: on PostgreSQL. A transaction of SQLite excludes every other
-	next      int64
-	last      int
-	histories int
-	steps     int
+	name          string
+	kind          streams.Kind
+	ledgers       [2]*ledger.Ledger
+	clients       [2]goredis.UniversalClient
+	watch         goredis.UniversalClient // the history's own eyes and hands
+	db            *sql.DB
+	shift         [2]string
+	dsn           string
+	config        Config
+	payoutMetrics *payout.Metrics
+	feederMetrics *feeder.Metrics
+	mayFreeze     int // 1: on PostgreSQL. A transaction of SQLite excludes every other
+	next          int64
+	last          int
+	histories     int
+	steps         int
 }
 
 // played returns how many histories have been played since it was asked last, at least one.
@@ -121,7 +123,7 @@ func realModelHome(t testing.TB) *modelHome {
 func newModelHome(t testing.TB, h *modelHome, redisAddr string, redisDB int, driver, source, shift string) *modelHome {
 	prefix := fmt.Sprintf("millrace-model-%d-%d", os.Getpid(), modelHomes.Add(1))
 	h.kind = streams.Kind{Type: "POINT", StreamPrefix: prefix + ":POINT:", GroupPrefix: prefix + "-group:POINT:"}
-	h.metrics = newMetrics()
+	h.payoutMetrics, h.feederMetrics = payout.NewMetrics(), feeder.NewMetrics()
 	h.config = DefaultConfig()
 	h.config.Stream.MaxLen, h.config.Stream.IdleTimeout = 2, time.Nanosecond
 	h.config.Feeder = feeder.Config{Interval: 10 * time.Minute, GracePeriod: modelGrace, SweepInterval: time.Hour, BatchSize: 2}

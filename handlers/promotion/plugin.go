@@ -45,14 +45,13 @@ type Plugin struct {
 
 	run      *resources
 	managers map[string]*streams.Manager // by type; filled by Register
-	metrics  *metrics
 }
 
 // New returns the plugin with default settings, on the given transports.
 func New(k *kafka.Plugin, r *redis.Plugin, bridge *redisstream.Plugin, dead *deadletter.Plugin, claims *reclaim.Plugin) *Plugin {
-	p := &Plugin{config: DefaultConfig(), kafka: k, redis: r, bridge: bridge, dead: dead, claims: claims, metrics: newMetrics()}
+	p := &Plugin{config: DefaultConfig(), kafka: k, redis: r, bridge: bridge, dead: dead, claims: claims}
 	p.config.drainTimeout = func() time.Duration { return k.Settings().(*kafka.Config).DrainTimeout }
-	p.run = newResources(&p.config, p.metrics)
+	p.run = newResources(&p.config)
 	dead.ReplayWith(payout.OutboxName, payout.Replays{Ledger: p.ledger, Services: func(r *pipeline.Registry) {
 		p.run.use(r.Env(), r.Env().Logger)
 		r.Service("promotion.ledger", p.run.ledgerService())
@@ -95,7 +94,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Service("promotion.money", p.run.moneyService())
 	r.Service("promotion.ledger", p.run.ledgerService())
 
-	streamMetrics := streams.NewMetrics()
+	payoutMetrics, feederMetrics, streamMetrics := payout.NewMetrics(), feeder.NewMetrics(), streams.NewMetrics()
 	p.managers = p.newManagers(streamsRedis, r.Env(), log, streamMetrics)
 	for _, m := range p.managers {
 		p.claims.Add(m.ReclaimTarget())
@@ -103,14 +102,14 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Service("promotion.outbox", p.dead.Relay(payout.OutboxName, payout.DeadLetters{Ledger: p.ledger}))
 	if c := p.config.Results; c.Enabled {
 		r.Service("promotion.results", &payout.Results{Ledger: p.ledger, To: p.bridge.Sink(payout.ResultsStream), Redis: p.redis.Client,
-			Retention: c.Retention, RequiredGroups: c.RequiredGroups, Metrics: p.metrics.payout,
+			Retention: c.Retention, RequiredGroups: c.RequiredGroups, Metrics: payoutMetrics,
 			Log: log.With(slog.String(pipeline.LogComponent, "results"))})
 	}
 	r.Service("promotion.feeder", feeder.New(feeder.Options{Ledger: p.ledger, Streams: p.managers, Config: p.config.Feeder,
-		AcceptUnannounced: p.config.AcceptUnannounced, Waiting: &p.run.waiting, Metrics: p.metrics.feeder, Log: log}))
+		AcceptUnannounced: p.config.AcceptUnannounced, Waiting: &p.run.waiting, Metrics: feederMetrics, Log: log}))
 
 	for _, t := range promotiontype.All() {
-		p.routes(r, t, log)
+		p.routes(r, t, payoutMetrics, log)
 	}
 	if p.config.Stream.Enabled {
 		r.Route(pipeline.Route{
@@ -121,8 +120,8 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		})
 	}
 	r.Health("promotion", p.run.progressing)
-	r.Collect(p.metrics.collectors()...)
-	r.Collect(streamMetrics)
+	r.Collect(append(payoutMetrics.Collectors(), feederMetrics.Collectors()...)...)
+	r.Collect(clientMetrics{p.run}, streamMetrics)
 	return nil
 }
 
@@ -155,10 +154,10 @@ func (p *Plugin) streamOptions(t promotiontype.Type) streams.Options {
 }
 
 // routes adds the three routes of a type.
-func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, log *slog.Logger) {
+func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Metrics, log *slog.Logger) {
 	stream := func() bool { return p.config.Stream.Enabled }
 	proc := &payout.Processor{Type: t, Ledger: p.ledger, MoneyAPI: func() money.API { return p.run.api }, Streams: p.managers[t.Name],
-		PayAtOnce: func() bool { return !stream() }, Metrics: p.metrics.payout, Progress: &p.run.progress, Log: log}
+		PayAtOnce: func() bool { return !stream() }, Metrics: m, Progress: &p.run.progress, Log: log}
 	// With onlyRequested, an error becomes a retry record only if the handler requests one.
 	policy := func(onlyRequested bool) pipeline.Policy {
 		return pipeline.Policy{

@@ -17,7 +17,7 @@ import (
 func TestAnUpgradeIsNoConflict(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
-		run := newResources(&Config{Ledger: ledger.DefaultConfig(), MoneyAPI: MoneyConfig{LeaseMargin: time.Minute}}, newMetrics())
+		run := newResources(&Config{Ledger: ledger.DefaultConfig(), MoneyAPI: MoneyConfig{LeaseMargin: time.Minute}})
 		run.config.Ledger.DSN, run.instance = pipeline.NewSecret(dsn), "new"
 		l, err := run.openLedger(t.Context())
 		require.NoError(t, err)

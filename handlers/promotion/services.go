@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/millrace-io/millrace/handlers/promotion/cli"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
@@ -24,7 +26,6 @@ import (
 // routes are open.
 type resources struct {
 	config   *Config
-	metrics  *metrics
 	instance string
 	schemas  pipeline.SchemaPolicy
 	log      *slog.Logger
@@ -39,15 +40,14 @@ type resources struct {
 	waiting atomic.Bool
 }
 
-func newResources(c *Config, m *metrics) *resources {
-	return &resources{config: c, metrics: m, log: slog.New(slog.DiscardHandler)}
+func newResources(c *Config) *resources {
+	return &resources{config: c, log: slog.New(slog.DiscardHandler)}
 }
 
 // use takes instance name, schema policy and log from the process. It is called before the services
 // start.
 func (r *resources) use(env pipeline.Env, log *slog.Logger) {
 	r.instance, r.schemas, r.log = env.Instance, env.Schemas, log
-	r.metrics.client = r.client.Load
 }
 
 // ready reports whether the Money API takes calls. The routes that call it read nothing while it
@@ -55,6 +55,20 @@ func (r *resources) use(env pipeline.Env, log *slog.Logger) {
 func (r *resources) ready() bool {
 	c := r.client.Load()
 	return c == nil || c.Ready()
+}
+
+// clientMetrics collects the metrics of the Money API's client. It describes none of them: the
+// client does not exist when collectors are registered.
+type clientMetrics struct{ *resources }
+
+func (clientMetrics) Describe(chan<- *prometheus.Desc) {}
+
+func (c clientMetrics) Collect(out chan<- prometheus.Metric) {
+	if client := c.client.Load(); client != nil {
+		for _, one := range client.Collectors() {
+			one.Collect(out)
+		}
+	}
 }
 
 // service is a pipeline.Service made of functions. draining may be nil.

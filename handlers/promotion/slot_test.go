@@ -124,7 +124,7 @@ func TestABeginHasASlot(t *testing.T) {
 func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	t.Parallel()
 	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
-	run := newResources(st.w.ins[0].config, newMetrics())
+	run := newResources(st.w.ins[0].config)
 	run.client.Store(st.client)
 	var service pipeline.Service = run.moneyService()
 	service.(pipeline.Phased).Draining()

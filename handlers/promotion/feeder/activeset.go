@@ -64,5 +64,3 @@ func (a ActiveSet) Created(ctx context.Context, id int64, incarnation string) er
 	_, err := a.Ledger().RecordIncarnation(ctx, a.promotion(id), incarnation)
 	return err
 }
-
-var _ streams.Activations = ActiveSet{}

@@ -66,7 +66,7 @@ func New(o Options) *Feeder {
 // as if the ledger did not answer.
 func (f *Feeder) Start(ctx context.Context) error {
 	err := f.loops.Start(ctx,
-		func(ctx context.Context) { pipeline.Repeat(ctx, f.Config.Interval, f.feedRound) },
+		func(ctx context.Context) { pipeline.Repeat(ctx, f.Config.Interval, f.round) },
 		func(ctx context.Context) { pipeline.Every(ctx, f.Config.SweepInterval, f.sweepAll) },
 		func(ctx context.Context) { pipeline.Every(ctx, f.Config.Interval, f.measure) })
 	if err != nil {
@@ -92,14 +92,6 @@ func (f *Feeder) Stop(ctx context.Context) error {
 	return nil
 }
 
-// feedRound runs one round, and returns the pause until the next one.
-func (f *Feeder) feedRound(ctx context.Context) time.Duration {
-	if f.round(ctx) {
-		return min(f.Config.Interval, fullInterval)
-	}
-	return f.Config.Interval
-}
-
 // sweepAll sweeps the streams of each type.
 func (f *Feeder) sweepAll(ctx context.Context) {
 	for t, m := range f.Streams {
@@ -109,5 +101,3 @@ func (f *Feeder) sweepAll(ctx context.Context) {
 		}
 	}
 }
-
-var _ pipeline.Service = (*Feeder)(nil)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -15,14 +16,15 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// round feeds each unfinished promotion once. It reports whether one has more to enqueue.
-func (f *Feeder) round(ctx context.Context) bool {
+// round feeds each unfinished promotion once. It returns the pause until the next round, which is
+// short while a promotion has more to enqueue.
+func (f *Feeder) round(ctx context.Context) time.Duration {
 	unfinished, err := f.Ledger().Unfinished(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			f.log.WarnContext(ctx, "unfinished promotions not read from the ledger", pipeline.Err(err))
 		}
-		return false
+		return f.Config.Interval
 	}
 	admitted := f.admit(ctx, unfinished)
 	var more atomic.Bool
@@ -50,7 +52,10 @@ func (f *Feeder) round(ctx context.Context) bool {
 	}
 	_ = group.Wait() // no function returns an error
 	f.logFailures(ctx, f.failures.Due())
-	return more.Load()
+	if more.Load() {
+		return min(f.Config.Interval, fullInterval)
+	}
+	return f.Config.Interval
 }
 
 // admit gives free places to promotions that wait for one, and returns those that got one.

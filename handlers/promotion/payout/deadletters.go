@@ -30,10 +30,10 @@ func (d DeadLetters) Relay(ctx context.Context, limit int, publish func(context.
 			}
 			entries[i] = deadletter.Entry{
 				Topic: t.DeadTopic(), ID: DeadLetterID(m), Subject: m.Key.String(), Detached: Offered(m.Class),
-			}
-			entries[i].DeadLetter = pipeline.DeadLetter{
-				Payload: m.Payload, Metadata: m.Headers, Key: string(m.RecordKey), Class: m.Class, Error: m.Error, Handler: m.Route,
-				Origin: m.Origin, Attempts: m.Attempts, FirstFailedAt: m.FirstFailedAt, FailedAt: m.CreatedAt,
+				DeadLetter: pipeline.DeadLetter{
+					Payload: m.Payload, Metadata: m.Headers, Key: string(m.RecordKey), Class: m.Class, Error: m.Error, Handler: m.Route,
+					Origin: m.Origin, Attempts: m.Attempts, FirstFailedAt: m.FirstFailedAt, FailedAt: m.CreatedAt,
+				},
 			}
 		}
 		return publish(ctx, entries)
@@ -51,5 +51,3 @@ func DeadLetterID(m ledger.OutboxMessage) string {
 func Offered(class string) bool {
 	return class == rules.ClassConflict || class == rules.ClassUnannounced
 }
-
-var _ deadletter.Outbox = DeadLetters{}

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
@@ -78,36 +79,36 @@ func (p *Processor) checkStream(o pipeline.Origin, key rules.Key) error {
 
 // record decodes a message into the record of the ledger.
 func (p *Processor) record(msg *message.Message, route string) (rules.Record, error) {
-	pay, err := p.Type.Decode(msg.Payload)
-	if err != nil {
-		return rules.Record{}, err
-	}
 	o := pipeline.OriginFrom(msg.Context())
 	rec := rules.Record{
-		Key:       rules.Key{Type: rules.Type(p.Type.Name), Promotion: pay.Promotion, Target: pay.Target},
-		SummaryID: pay.Summary,
-		Payload:   msg.Payload,
-		Headers:   ownHeaders(msg),
-		RecordKey: []byte(o.Key),
-		Origin:    o.String(),
-		Route:     route,
+		Payload: msg.Payload, Headers: ownHeaders(msg.Metadata), RecordKey: []byte(o.Key), Origin: o.String(), Route: route,
 	}
-	if string(pay.Request) != string(msg.Payload) {
-		rec.Request = pay.Request
+	delete(rec.Headers, pipeline.MetaTraceParent)
+	pipeline.InjectTrace(msg.Context(), rec.Headers)
+	err := decode(p.Type, &rec)
+	if string(rec.Request) == string(msg.Payload) {
+		rec.Request = nil
 	}
-	return rec, nil
+	return rec, err
 }
 
-// ownHeaders returns the headers that stay with the payout: those of its record, and the trace.
-func ownHeaders(msg *message.Message) map[string]string {
-	headers := make(map[string]string, len(msg.Metadata)+1)
-	pipeline.InjectTrace(msg.Context(), headers)
-	for k, v := range msg.Metadata {
-		if k != pipeline.MetaTraceParent && !strings.HasPrefix(k, reservedPrefix) {
-			headers[k] = v
+// decode decodes the payload of rec into its other fields.
+func decode(t promotiontype.Type, rec *rules.Record) error {
+	pay, err := t.Decode(rec.Payload)
+	rec.Key = rules.Key{Type: rules.Type(t.Name), Promotion: pay.Promotion, Target: pay.Target}
+	rec.SummaryID, rec.Request = pay.Summary, pay.Request
+	return err
+}
+
+// ownHeaders returns the headers that stay with a payout: those of its record.
+func ownHeaders(all message.Metadata) message.Metadata {
+	own := make(message.Metadata, len(all))
+	for name, value := range all {
+		if !strings.HasPrefix(name, reservedPrefix) {
+			own[name] = value
 		}
 	}
-	return headers
+	return own
 }
 
 // reservedPrefix begins the metadata keys that are not the record's own headers.

@@ -66,25 +66,23 @@ func aboutThePayout(a money.Answer) bool {
 	return false
 }
 
-// outcomeOf returns the ledger's outcome of an answer. A lookup counts only with an answer of the API's own.
+// outcomes are the ledger's outcomes of answers. An answer of another class is perhaps charged.
+var outcomes = map[money.Class]rules.Outcome{ //nolint:gochecknoglobals // a constant, but Go has none of this type
+	money.Paid:          rules.Paid,
+	money.NotSent:       rules.NotSent,
+	money.Throttled:     rules.NotCharged,
+	money.Rejected:      rules.Rejected,
+	money.Misconfigured: rules.Misconfigured,
+	money.Retry:         rules.TryAgain,
+	money.Unrecognized:  rules.Unrecognized,
+	money.NoCharge:      rules.NoCharge,
+}
+
+// outcomeOf returns the ledger's outcome of an answer. A lookup counts only if the API itself
+// answered.
 func outcomeOf(a money.Answer, lookup bool) rules.Outcome {
-	switch a.Class {
-	case money.Paid:
-		return rules.Paid
-	case money.NotSent:
-		return rules.NotSent
-	case money.Throttled:
-		return rules.NotCharged
-	case money.Rejected:
-		return rules.Rejected
-	case money.Misconfigured:
-		return rules.Misconfigured
-	case money.Retry:
-		return rules.TryAgain
-	case money.Unrecognized:
-		return rules.Unrecognized
-	case money.NoCharge:
-		return rules.NoCharge
+	if outcome, found := outcomes[a.Class]; found {
+		return outcome
 	}
 	if lookup && a.Code == "" {
 		return rules.Unrecognized

@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
+	"maps"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -16,43 +15,17 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// Metadata of a message from Accept to Publisher. It does not become part of the entry.
-const (
-	metaPromotionType = "millrace-promotion-type"
-	metaPromotionID   = "millrace-promotion-id"
-	metaTargetID      = "millrace-target-id"
-)
-
-// streamMessage returns the message of an accepted record. Its metadata has the record's headers and key,
-// and the payout's key.
+// streamMessage returns the message of an accepted record. Its UUID is the payout's key.
 func streamMessage(rec rules.Record) *message.Message {
 	msg := message.NewMessage(rec.Key.String(), rec.Payload)
-	for k, v := range rec.Headers {
-		msg.Metadata.Set(k, v)
-	}
+	maps.Copy(msg.Metadata, rec.Headers)
 	msg.Metadata.Set(pipeline.MetaKey, string(rec.RecordKey))
-	msg.Metadata.Set(metaPromotionType, string(rec.Type))
-	msg.Metadata.Set(metaPromotionID, strconv.FormatInt(rec.Promotion, 10))
-	msg.Metadata.Set(metaTargetID, strconv.FormatInt(rec.Target, 10))
 	return msg
 }
 
-// messageKey returns the payout's key of a message of streamMessage.
-func messageKey(msg *message.Message) (key rules.Key, err error) {
-	key.Type = rules.Type(msg.Metadata.Get(metaPromotionType))
-	var err1, err2 error
-	key.Promotion, err1 = strconv.ParseInt(msg.Metadata.Get(metaPromotionID), 10, 64)
-	key.Target, err2 = strconv.ParseInt(msg.Metadata.Get(metaTargetID), 10, 64)
-	if err := errors.Join(err1, err2); err != nil {
-		return key, pipeline.Permanent(fmt.Errorf("promotion: message %s names no payout: %w", msg.UUID, err))
-	}
-	return key, nil
-}
-
-// Publisher returns the sink of accepted payouts: each goes to the Redis stream of its promotion. A
-// payout that its stream does not take stays in the ledger, and the feeder enqueues it later. The stream
-// may be full, refused by Redis, or another deployment's. One promotion then never delays another on its
-// Kafka partition.
+// Publisher returns the sink of accepted payouts: each goes to the Redis stream of its promotion.
+// The stream may be full, refused by Redis, or another deployment's. Its payouts then stay in the
+// ledger for the feeder, and delay no other promotion on their Kafka partition.
 func (p *Processor) Publisher() pipeline.Sink { return publisher{p} }
 
 type publisher struct{ *Processor }
@@ -63,9 +36,9 @@ func (p publisher) Describe() pipeline.Endpoint { return p.Streams.Source().Desc
 // Publish implements pipeline.Sink for messages of Accept.
 func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error {
 	for _, msg := range msgs {
-		key, err := messageKey(msg)
+		key, err := payoutKey(msg.UUID)
 		if err != nil {
-			return err
+			return pipeline.Permanent(fmt.Errorf("promotion: the message's UUID: %w", err))
 		}
 		outcome, err := p.Streams.Enqueue(ctx, key.Promotion, streamEntry(msg))
 		refused := errors.Is(err, streams.ErrRefused) || errors.Is(err, streams.ErrForeign) || errors.Is(err, streams.ErrVanishing)
@@ -82,13 +55,7 @@ func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error 
 	return nil
 }
 
-// streamEntry returns the entry of a message: with the record's own headers and key.
+// streamEntry returns the entry of a message, with the record's own headers.
 func streamEntry(msg *message.Message) entry.Entry {
-	headers := make(map[string]string, len(msg.Metadata))
-	for k, v := range msg.Metadata {
-		if !strings.HasPrefix(k, reservedPrefix) {
-			headers[k] = v
-		}
-	}
-	return entry.Entry{Key: msg.Metadata.Get(pipeline.MetaKey), UUID: msg.UUID, Message: msg.Payload, Headers: headers}
+	return entry.Entry{Key: msg.Metadata.Get(pipeline.MetaKey), UUID: msg.UUID, Message: msg.Payload, Headers: ownHeaders(msg.Metadata)}
 }

@@ -3,13 +3,14 @@ package payout
 import (
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// The entry of an accepted record has its headers and its key, and no metadata of the way to the publisher.
+// The entry of an accepted record has its headers and its key, and no metadata of the pipeline.
 func TestPublisherAddsTheRecordsOwnHeaders(t *testing.T) {
 	t.Parallel()
 	rec := rules.Record{
@@ -20,7 +21,7 @@ func TestPublisherAddsTheRecordsOwnHeaders(t *testing.T) {
 	}
 	msg := streamMessage(rec)
 	msg.Metadata.Set(pipeline.MetaAttempt, "1")
-	key, err := messageKey(msg)
+	key, err := payoutKey(msg.UUID)
 	require.NoError(t, err)
 	require.Equal(t, rec.Key, key)
 	e := streamEntry(msg)
@@ -29,7 +30,6 @@ func TestPublisherAddsTheRecordsOwnHeaders(t *testing.T) {
 	require.Equal(t, "POINT:12345:777", e.UUID)
 	require.Equal(t, rec.Payload, e.Message)
 
-	delete(msg.Metadata, metaTargetID)
-	_, err = messageKey(msg)
+	err = publisher{}.Publish(t.Context(), message.NewMessage("no payout", nil))
 	require.True(t, pipeline.IsPermanent(err))
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -82,14 +81,9 @@ func announcement(key rules.Key, l store.DeadLetter) (rules.Record, error) {
 	if !known {
 		return rules.Record{}, fmt.Errorf("this version does not know the type %s", key.Type)
 	}
-	pay, err := t.Decode(l.Payload)
-	if err != nil {
+	rec := rules.Record{Payload: l.Payload, Headers: l.Headers, RecordKey: []byte(l.Key), Origin: l.Source.String(), Route: l.Handler}
+	if err := decode(t, &rec); err != nil {
 		return rules.Record{}, err
-	}
-	rec := rules.Record{
-		Key:       rules.Key{Type: key.Type, Promotion: pay.Promotion, Target: pay.Target},
-		SummaryID: pay.Summary, Payload: l.Payload, Request: pay.Request, Headers: l.Headers,
-		RecordKey: []byte(l.Key), Origin: l.Source.String(), Route: l.Handler,
 	}
 	if rec.Key != key {
 		return rules.Record{}, fmt.Errorf("the dead letter is about %s, its payload about %s", key, rec.Key)
@@ -141,5 +135,3 @@ func payoutKey(text string) (rules.Key, error) {
 	}
 	return rules.Key{}, fmt.Errorf("%q is no payout", text)
 }
-
-var _ deadletter.Replayer = Replays{}

@@ -91,5 +91,3 @@ func (r *Results) publish(ctx context.Context, batch []ledger.OutboxMessage) err
 	}
 	return r.To.Publish(ctx, msgs...)
 }
-
-var _ pipeline.Service = (*Results)(nil)

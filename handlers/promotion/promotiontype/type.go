@@ -67,15 +67,6 @@ func (t Type) Encode(promotion, summary, target int64, value string) ([]byte, er
 	return json.Marshal(r)
 }
 
-// Canonical returns a request as this version writes it. A request that this version can't decode
-// is returned unchanged.
-func (t Type) Canonical(request []byte) []byte {
-	if p, err := t.Decode(request); err == nil {
-		return p.Request
-	}
-	return request
-}
-
 // SameRequest reports whether two requests of a type are for the same payout: same promotion,
 // summary, target and value. The order of their fields and further fields may differ, because other
 // versions may have written them.
@@ -84,7 +75,12 @@ func SameRequest(name string, stored, offered []byte) bool {
 		return true
 	}
 	t, known := ByName(name)
-	return known && bytes.Equal(t.Canonical(stored), t.Canonical(offered))
+	if !known {
+		return false
+	}
+	a, err1 := t.Decode(stored)
+	b, err2 := t.Decode(offered)
+	return err1 == nil && err2 == nil && bytes.Equal(a.Request, b.Request)
 }
 
 // MinorUnits returns the value as an amount, or 0 when it is none.

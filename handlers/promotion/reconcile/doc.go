@@ -11,7 +11,7 @@
 //     read. A payout that was accepted or settled later counts as pending, because the other
 //     sources may not contain it.
 //   - A record is compared as a request, in the form in which this version writes it
-//     (promotiontype.Type.Canonical). The ledger compares a second record with the first one in the
+//     (promotiontype.Payout.Request). The ledger compares a second record with the first one in the
 //     same way.
 //   - A charge is compared by its value only: the Money API's list has no requests.
 //   - A source that was not read proves nothing. Without charges no report is balanced. Without
