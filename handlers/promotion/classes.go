@@ -8,8 +8,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// errorClasses returns the classes of this plugin's dead letters. A payout that used up its attempts has the class of its
-// last result.
+// errorClasses returns the classes of this plugin's dead letters. A payout that used up its
+// attempts has the class of its last result.
 func errorClasses() []pipeline.ErrorClass {
 	const usedUp = "not charged, and all attempts are used up: "
 	return []pipeline.ErrorClass{

@@ -24,30 +24,30 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
-// command runs the binary's command line in this process, against the town's servers.
-func (tw *town) command(args ...string) (stdout, stderr string, code int) {
-	tw.t.Helper()
-	config := filepath.Join(tw.t.TempDir(), "config.yaml")
-	require.NoError(tw.t, os.WriteFile(config, []byte("log: {level: error}\n"), 0o600))
+// command runs the binary's command line in this process, against the system's servers.
+func (sys *system) command(args ...string) (stdout, stderr string, code int) {
+	sys.t.Helper()
+	config := filepath.Join(sys.t.TempDir(), "config.yaml")
+	require.NoError(sys.t, os.WriteFile(config, []byte("log: {level: error}\n"), 0o600))
 	var out, errs bytes.Buffer
-	code = app.Main(tw.t.Context(), app.Options{Name: "millrace", Plugins: tw.all, Stdout: &out, Stderr: &errs,
+	code = app.Main(sys.t.Context(), app.Options{Name: "millrace", Plugins: sys.all, Stdout: &out, Stderr: &errs,
 		Args: append(args, "--config", config), Environ: []string{}})
 	return out.String(), errs.String(), code
 }
 
 // says runs a command that must end with code, and returns what it wrote.
-func (tw *town) says(code int, args ...string) string {
-	tw.t.Helper()
-	stdout, stderr, got := tw.command(args...)
-	require.Equal(tw.t, code, got, "%v: %s%s", args, stdout, stderr)
+func (sys *system) says(code int, args ...string) string {
+	sys.t.Helper()
+	stdout, stderr, got := sys.command(args...)
+	require.Equal(sys.t, code, got, "%v: %s%s", args, stdout, stderr)
 	return stdout + stderr
 }
 
-func (tw *town) json(to any, args ...string) {
-	tw.t.Helper()
-	stdout, stderr, code := tw.command(append(args, "--json")...)
-	require.Zero(tw.t, code, "%v: %s%s", args, stdout, stderr)
-	require.NoError(tw.t, json.Unmarshal([]byte(stdout), to), stdout)
+func (sys *system) json(to any, args ...string) {
+	sys.t.Helper()
+	stdout, stderr, code := sys.command(append(args, "--json")...)
+	require.Zero(sys.t, code, "%v: %s%s", args, stdout, stderr)
+	require.NoError(sys.t, json.Unmarshal([]byte(stdout), to), stdout)
 }
 
 func pointRecord(target int64) rules.Record {
@@ -57,41 +57,41 @@ func pointRecord(target int64) rules.Record {
 }
 
 // end accepts a payout and ends its first call in that way.
-func (tw *town) end(target int64, o rules.Outcome) ledger.SettleResult {
-	tw.t.Helper()
+func (sys *system) end(target int64, o rules.Outcome) ledger.SettleResult {
+	sys.t.Helper()
 	r := pointRecord(target)
-	_, err := tw.ledger.Accept(tw.t.Context(), r, false)
-	require.NoError(tw.t, err)
-	return tw.call(r, o)
+	_, err := sys.ledger.Accept(sys.t.Context(), r, false)
+	require.NoError(sys.t, err)
+	return sys.call(r, o)
 }
 
-func (tw *town) call(r rules.Record, o rules.Outcome) ledger.SettleResult {
-	tw.t.Helper()
-	b, err := tw.ledger.Begin(tw.t.Context(), r)
-	require.NoError(tw.t, err)
-	require.Contains(tw.t, []rules.Next{rules.Send, rules.Lookup}, b.Next)
-	s, err := tw.ledger.Settle(tw.t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: o, TransactionKey: "tx-" + r.Key.String(),
+func (sys *system) call(r rules.Record, o rules.Outcome) ledger.SettleResult {
+	sys.t.Helper()
+	b, err := sys.ledger.Begin(sys.t.Context(), r)
+	require.NoError(sys.t, err)
+	require.Contains(sys.t, []rules.Next{rules.Send, rules.Lookup}, b.Next)
+	s, err := sys.ledger.Settle(sys.t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: o, TransactionKey: "tx-" + r.Key.String(),
 		Class: "timeout", Answer: "no answer within 300ms", Route: r.Route})
-	require.NoError(tw.t, err)
+	require.NoError(sys.t, err)
 	return s
 }
 
 // unknown ends a payout as UNKNOWN: with onlyOnce its only send and its only lookup show nothing.
-func (tw *town) unknown(target int64) {
-	tw.end(target, rules.PerhapsCharged)
-	require.Equal(tw.t, rules.Unknown, tw.call(pointRecord(target), rules.Rejected).State)
+func (sys *system) unknown(target int64) {
+	sys.end(target, rules.PerhapsCharged)
+	require.Equal(sys.t, rules.Unknown, sys.call(pointRecord(target), rules.Rejected).State)
 }
 
 // charge asks the simulated Money API for the charge itself.
-func (tw *town) charge(r rules.Record, body []byte) (transactionKey string) {
-	tw.t.Helper()
+func (sys *system) charge(r rules.Record, body []byte) (transactionKey string) {
+	sys.t.Helper()
 	cfg := money.DefaultConfig()
-	cfg.URL = tw.api.URL()
+	cfg.URL = sys.api.URL()
 	api, err := money.New(cfg, nil)
-	require.NoError(tw.t, err)
-	defer func() { require.NoError(tw.t, api.Close()) }()
-	a := api.Charge(tw.t.Context(), money.Charge{Operation: money.Operation{Name: "chargePoint", Path: "/v1/points/charges"}, Key: r.Key.String(), Body: body})
-	require.Equal(tw.t, money.Paid, a.Class, a.Text)
+	require.NoError(sys.t, err)
+	defer func() { require.NoError(sys.t, api.Close()) }()
+	a := api.Charge(sys.t.Context(), money.Charge{Operation: money.Operation{Name: "chargePoint", Path: "/v1/points/charges"}, Key: r.Key.String(), Body: body})
+	require.Equal(sys.t, money.Paid, a.Class, a.Text)
 	return a.TransactionKey
 }
 
@@ -102,24 +102,24 @@ func onlyOnce(c *promotion.Config) {
 
 func TestExplain(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, nil)
-		tw.end(7, rules.PerhapsCharged)
-		text := tw.says(app.ExitOK, "campaign", "explain", "point", "1", "7")
+		sys := newSystem(t, simulator.Faults{}, nil)
+		sys.end(7, rules.PerhapsCharged)
+		text := sys.says(app.ExitOK, "campaign", "explain", "point", "1", "7")
 		for _, part := range []string{"POINT:1:7 ", "AMBIGUOUS", "campaign-promotion-point-publish/0@7", `"amount":70`, "send 1", "perhaps_charged", "no answer within 300ms",
 			"its retry record is due", "The request is sent with the key POINT:1:7 again"} {
 			require.Contains(t, text, part)
 		}
-		require.Contains(t, tw.says(app.ExitBad, "campaign", "explain", "POINT", "1", "8"), "it was never accepted")
-		require.Equal(t, text, tw.says(app.ExitOK, "campaign", "explain", "POINT:1:7"), "an id as the commands print it")
-		tw.says(app.ExitUsage, "campaign", "explain", "POINT", "1", "-8")
-		tw.says(app.ExitUsage, "campaign", "explain", "COIN", "1", "8")
-		_, said, code := tw.command("campaign", "explain", "POINT")
+		require.Contains(t, sys.says(app.ExitBad, "campaign", "explain", "POINT", "1", "8"), "it was never accepted")
+		require.Equal(t, text, sys.says(app.ExitOK, "campaign", "explain", "POINT:1:7"), "an id as the commands print it")
+		sys.says(app.ExitUsage, "campaign", "explain", "POINT", "1", "-8")
+		sys.says(app.ExitUsage, "campaign", "explain", "COIN", "1", "8")
+		_, said, code := sys.command("campaign", "explain", "POINT")
 		require.Equal(t, app.ExitUsage, code)
 		require.Contains(t, said, "requires TYPE PROMOTION TARGET, as in POINT 12345 777 or POINT:12345:777; got 1 argument")
-		require.Contains(t, tw.says(app.ExitBad, "campaign", "status", "VOUCHER", "1"), "is it another type (POINT, VOUCHER")
+		require.Contains(t, sys.says(app.ExitBad, "campaign", "status", "VOUCHER", "1"), "is it another type (POINT, VOUCHER")
 
 		var e cli.Explained
-		tw.json(&e, "campaign", "explain", "POINT", "1", "7", "--query-api")
+		sys.json(&e, "campaign", "explain", "POINT", "1", "7", "--query-api")
 		require.Equal(t, rules.Ambiguous, e.State)
 		require.Equal(t, "POINT:1:7", e.Key)
 		require.Len(t, e.Calls, 1)
@@ -139,37 +139,39 @@ func TestTheMoneyAPIEndsDuringReconcile(t *testing.T) {
 		t.Cleanup(cut.Close)
 		gone := httptest.NewServer(nil)
 		gone.Close()
-		tw := newTown(t, simulator.Faults{}, nil)
-		tw.end(1, rules.Paid)
+		sys := newSystem(t, simulator.Faults{}, nil)
+		sys.end(1, rules.Paid)
 		for _, url := range []string{cut.URL, gone.URL} {
-			tw.payouts.Settings().(*promotion.Config).MoneyAPI.URL = url
-			tw.says(app.ExitUnavailable, "campaign", "reconcile", "POINT", "1", "--no-kafka")
+			sys.payouts.Settings().(*promotion.Config).MoneyAPI.URL = url
+			sys.says(app.ExitUnavailable, "campaign", "reconcile", "POINT", "1", "--no-kafka")
 		}
 	})
 }
 
-// Records that wait in Kafka, of a promotion that the ledger does not have: explain points to reconcile.
+// Records that wait in Kafka, of a promotion that the ledger does not have: explain points to
+// reconcile.
 func TestReconcileWhatWasNeverAccepted(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, nil)
-		tw.says(app.ExitOK, "campaign", "publish", "--promotion", "1", "--summary", "9", "--targets", "3", "--type", "POINT")
-		require.Contains(t, tw.says(app.ExitBad, "campaign", "explain", "POINT", "1", "2"), "millrace campaign reconcile POINT 1")
-		text := tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--lag", "0s")
+		sys := newSystem(t, simulator.Faults{}, nil)
+		sys.says(app.ExitOK, "campaign", "publish", "--promotion", "1", "--summary", "9", "--targets", "3", "--type", "POINT")
+		require.Contains(t, sys.says(app.ExitBad, "campaign", "explain", "POINT", "1", "2"), "millrace campaign reconcile POINT 1")
+		text := sys.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--lag", "0s")
 		require.Contains(t, text, "3 targets in all sources")
 		require.Contains(t, text, "targets in Kafka are not in the ledger: 3")
-		require.Contains(t, tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--no-kafka"), "not found")
-		require.Contains(t, tw.says(app.ExitBad, "campaign", "reconcile", "VOUCHER", "1", "--no-kafka"), "is it another type (POINT, VOUCHER")
-		tw.charge(pointRecord(7), pointRecord(7).Payload)
-		require.Contains(t, tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--no-kafka"), "in_book_not_in_ledger")
+		require.Contains(t, sys.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--no-kafka"), "not found")
+		require.Contains(t, sys.says(app.ExitBad, "campaign", "reconcile", "VOUCHER", "1", "--no-kafka"), "is it another type (POINT, VOUCHER")
+		sys.charge(pointRecord(7), pointRecord(7).Payload)
+		require.Contains(t, sys.says(app.ExitBad, "campaign", "reconcile", "POINT", "1", "--no-kafka"), "in_book_not_in_ledger")
 	})
 }
 
-// A Money API that is not the simulator can't list its charges, whatever it answers for an unknown path.
+// A Money API that is not the simulator can't list its charges, whatever it answers for an unknown
+// path.
 func TestAMoneyAPIThatListsNoCharges(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, nil)
-		tw.says(app.ExitOK, "campaign", "publish", "--promotion", "1", "--summary", "9", "--targets", "1", "--type", "POINT")
-		tw.end(1, rules.Paid)
+		sys := newSystem(t, simulator.Faults{}, nil)
+		sys.says(app.ExitOK, "campaign", "publish", "--promotion", "1", "--summary", "9", "--targets", "1", "--type", "POINT")
+		sys.end(1, rules.Paid)
 		for _, answer := range []string{"404", `{}`, `{"entries":null}`, `{"status":"ok"}`, `[]`, "<html>"} {
 			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if answer == "404" {
@@ -179,138 +181,138 @@ func TestAMoneyAPIThatListsNoCharges(t *testing.T) {
 				fmt.Fprint(w, answer)
 			}))
 			t.Cleanup(api.Close)
-			tw.payouts.Settings().(*promotion.Config).MoneyAPI.URL = api.URL
-			require.Contains(t, tw.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1"), "has no call that lists charges: write handlers/promotion/cli/charges.go for yours, or --no-money", answer)
+			sys.payouts.Settings().(*promotion.Config).MoneyAPI.URL = api.URL
+			require.Contains(t, sys.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1"), "has no call that lists charges: write handlers/promotion/cli/charges.go for yours, or --no-money", answer)
 		}
-		text := tw.says(app.ExitOK, "campaign", "reconcile", "POINT", "1", "--no-money")
+		text := sys.says(app.ExitOK, "campaign", "reconcile", "POINT", "1", "--no-money")
 		require.Contains(t, text, "All that Kafka contains is in the ledger and settled; the Money API was not read.")
-		tw.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--no-money", "--no-kafka")
+		sys.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--no-money", "--no-kafka")
 	})
 }
 
 // A simulator that the command starts has no charges, so the command does not use one.
 func TestTheSimulatorRunsInsideTheService(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) {
 			onlyOnce(c)
 			c.MoneyAPI.Simulator.Enabled = true
 		})
 		const inside = "the simulated Money API runs inside the service: run `millrace money-simulator` and set plugins.promotion.money_api.url"
 		for target := range int64(3) {
-			tw.unknown(target + 1)
+			sys.unknown(target + 1)
 		}
 		refused := func() {
 			t.Helper()
-			require.Contains(t, tw.says(app.ExitUsage, "campaign", "explain", "POINT", "1", "1", "--query-api"), inside)
-			require.Contains(t, tw.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--no-kafka"), inside)
+			require.Contains(t, sys.says(app.ExitUsage, "campaign", "explain", "POINT", "1", "1", "--query-api"), inside)
+			require.Contains(t, sys.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--no-kafka"), inside)
 		}
 		resolved := func(target string) {
 			t.Helper()
-			text := tw.says(app.ExitOK, "unknown", "resolve", "POINT", "1", target, "--unpaid", "--force", "--why", "ticket 4711", "--who", "kim")
+			text := sys.says(app.ExitOK, "unknown", "resolve", "POINT", "1", target, "--unpaid", "--force", "--why", "ticket 4711", "--who", "kim")
 			require.Contains(t, text, "no answer (not_asked: "+inside)
 		}
 		refused()
 		resolved("1")
-		tw.says(app.ExitOK, "campaign", "explain", "POINT", "1", "2")
+		sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "2")
 
 		book := filepath.Join(t.TempDir(), "book")
-		tw.payouts.Settings().(*promotion.Config).MoneyAPI.Simulator.Journal = book
+		sys.payouts.Settings().(*promotion.Config).MoneyAPI.Simulator.Journal = book
 		service, err := simulator.New(simulator.Config{JournalPath: book})
 		require.NoError(t, err)
 		require.NoError(t, service.Start(t.Context()))
 		refused()
 		resolved("2")
 		require.NoError(t, service.Stop(t.Context()))
-		require.Contains(t, tw.says(app.ExitOK, "campaign", "explain", "POINT", "1", "3", "--query-api"), "no charge with this key", "a file can be read when the service has ended")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "3", "--query-api"), "no charge with this key", "a file can be read when the service has ended")
 	})
 }
 
 // A newer version may have accepted a type that this version does not have.
 func TestStatusOfAnUnknownType(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, nil)
+		sys := newSystem(t, simulator.Faults{}, nil)
 		r := pointRecord(1)
 		r.Key.Type = "COIN"
-		_, err := tw.ledger.Accept(t.Context(), r, false)
+		_, err := sys.ledger.Accept(t.Context(), r, false)
 		require.NoError(t, err)
-		require.Contains(t, tw.says(app.ExitOK, "campaign", "status"), "COIN:1")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "status"), "COIN:1")
 	})
 }
 
 func TestCampaignList(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, nil)
-		require.Equal(t, "The ledger has no promotions.\n", tw.says(app.ExitOK, "campaign", "list"))
-		tw.end(1, rules.Paid)
-		require.Regexp(t, `POINT:1 +FINISHED .* 1 +1 +0 +0 +0 +0\n$`, tw.says(app.ExitOK, "campaign", "list"), "a finished promotion is listed too")
-		require.Regexp(t, `^POINT:1 +FINISHED\n`, tw.says(app.ExitOK, "campaign", "status", "POINT:1"))
-		require.Regexp(t, `\n  promotion +FINISHED\n`, tw.says(app.ExitOK, "campaign", "explain", "POINT:1:1"))
-		require.Equal(t, "No promotion is unfinished or paused.\n", tw.says(app.ExitOK, "campaign", "status"))
-		tw.says(app.ExitOK, "campaign", "pause", "VOUCHER:2", "--why", "test", "--future")
+		sys := newSystem(t, simulator.Faults{}, nil)
+		require.Equal(t, "The ledger has no promotions.\n", sys.says(app.ExitOK, "campaign", "list"))
+		sys.end(1, rules.Paid)
+		require.Regexp(t, `POINT:1 +FINISHED .* 1 +1 +0 +0 +0 +0\n$`, sys.says(app.ExitOK, "campaign", "list"), "a finished promotion is listed too")
+		require.Regexp(t, `^POINT:1 +FINISHED\n`, sys.says(app.ExitOK, "campaign", "status", "POINT:1"))
+		require.Regexp(t, `\n  promotion +FINISHED\n`, sys.says(app.ExitOK, "campaign", "explain", "POINT:1:1"))
+		require.Equal(t, "No promotion is unfinished or paused.\n", sys.says(app.ExitOK, "campaign", "status"))
+		sys.says(app.ExitOK, "campaign", "pause", "VOUCHER:2", "--why", "test", "--future")
 		var list struct {
 			Promotions []cli.Listed
 			More       bool
 		}
-		tw.json(&list, "campaign", "list")
+		sys.json(&list, "campaign", "list")
 		require.Len(t, list.Promotions, 2)
 		require.Equal(t, rules.PromotionPaused, list.Promotions[0].State)
 		require.True(t, list.Promotions[1].Finished)
 		require.EqualValues(t, 1, list.Promotions[1].Paid)
-		require.Contains(t, tw.says(app.ExitOK, "campaign", "list", "--limit", "1"), "There are more than 1 promotion; --limit shows them.")
-		tw.json(&list, "campaign", "list", "--type", "point")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "list", "--limit", "1"), "There are more than 1 promotion; --limit shows them.")
+		sys.json(&list, "campaign", "list", "--type", "point")
 		require.Len(t, list.Promotions, 1)
-		require.Regexp(t, `^PROMOTION +STATE .*\nVOUCHER:2 +PAUSED +0 `, tw.says(app.ExitOK, "campaign", "status"), "a table")
+		require.Regexp(t, `^PROMOTION +STATE .*\nVOUCHER:2 +PAUSED +0 `, sys.says(app.ExitOK, "campaign", "status"), "a table")
 	})
 }
 
 func TestRebuildOnDemand(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, nil)
+		sys := newSystem(t, simulator.Faults{}, nil)
 		for target := range int64(5) {
-			_, err := tw.ledger.Accept(t.Context(), pointRecord(target+1), false)
+			_, err := sys.ledger.Accept(t.Context(), pointRecord(target+1), false)
 			require.NoError(t, err)
 		}
-		require.EqualValues(t, 5, tw.counts("POINT").InStream)
+		require.EqualValues(t, 5, sys.counts("POINT").InStream)
 		var r struct {
 			Again int `json:"enqueued_again"`
 		}
-		tw.json(&r, "campaign", "rebuild", "POINT", "1")
+		sys.json(&r, "campaign", "rebuild", "POINT", "1")
 		require.Equal(t, 5, r.Again)
-		require.EqualValues(t, 5, tw.counts("POINT").InNoQueue)
-		tw.says(app.ExitBad, "campaign", "rebuild", "POINT", "2")
-		tw.says(app.ExitUsage, "campaign", "rebuild", "POINT", "1", "--who", "")
-		tw.start() // and the feeder does the rest
-		require.EqualValues(t, 5, tw.settle("POINT", 5).Paid)
+		require.EqualValues(t, 5, sys.counts("POINT").InNoQueue)
+		sys.says(app.ExitBad, "campaign", "rebuild", "POINT", "2")
+		sys.says(app.ExitUsage, "campaign", "rebuild", "POINT", "1", "--who", "")
+		sys.start() // and the feeder does the rest
+		require.EqualValues(t, 5, sys.settle("POINT", 5).Paid)
 	})
 }
 
 // pay accepts a payout and pays it at the Money API.
-func (tw *town) pay(target int64) {
-	tw.t.Helper()
+func (sys *system) pay(target int64) {
+	sys.t.Helper()
 	r := pointRecord(target)
-	require.Equal(tw.t, rules.Success, tw.end(target, rules.Paid).State)
-	tw.charge(r, r.Payload)
+	require.Equal(sys.t, rules.Success, sys.end(target, rules.Paid).State)
+	sys.charge(r, r.Payload)
 }
 
 func TestReconcileThreeSources(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, onlyOnce)
+		sys := newSystem(t, simulator.Faults{}, onlyOnce)
 		targets := filepath.Join(t.TempDir(), "targets.csv")
 		lines := "promotionType,targetId,amount,voucherId\n"
 		for target := 1; target <= 5; target++ {
 			lines += fmt.Sprintf("POINT,%d,%d,\n", target, 10*target)
 		}
 		require.NoError(t, os.WriteFile(targets, []byte(lines), 0o600))
-		tw.says(app.ExitOK, "campaign", "publish", "--promotion", "1", "--summary", "9", "--csv", targets)
-		tw.says(app.ExitOK, "campaign", "publish", "--promotion", "2", "--summary", "9", "--csv", targets)
+		sys.says(app.ExitOK, "campaign", "publish", "--promotion", "1", "--summary", "9", "--csv", targets)
+		sys.says(app.ExitOK, "campaign", "publish", "--promotion", "2", "--summary", "9", "--csv", targets)
 		for target := range int64(4) {
-			tw.pay(target + 1)
+			sys.pay(target + 1)
 		}
 
 		var r reconcile.Report
 		compare := func(code int, flags ...string) {
 			t.Helper()
-			stdout, stderr, got := tw.command(append([]string{"campaign", "reconcile", "POINT", "1", "--json", "--lag", "0s"}, flags...)...)
+			stdout, stderr, got := sys.command(append([]string{"campaign", "reconcile", "POINT", "1", "--json", "--lag", "0s"}, flags...)...)
 			require.Equal(t, code, got, stdout+stderr)
 			r = reconcile.Report{}
 			require.NoError(t, json.Unmarshal([]byte(stdout), &r))
@@ -325,7 +327,7 @@ func TestReconcileThreeSources(t *testing.T) {
 		compare(app.ExitOK, "--no-kafka")
 		require.Nil(t, r.Kafka)
 
-		tw.pay(5)
+		sys.pay(5)
 		differing := filepath.Join(t.TempDir(), "differing.csv")
 		compare(app.ExitOK, "--csv", differing)
 		require.EqualValues(t, 5, r.Buckets["matched"])
@@ -337,15 +339,15 @@ func TestReconcileThreeSources(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 6, bytes.Count(written, []byte("\n")))
 
-		tw.unknown(6)
-		text := tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "1")
+		sys.unknown(6)
+		text := sys.says(app.ExitBad, "campaign", "reconcile", "POINT", "1")
 		for _, part := range []string{"6 targets in all sources", "unknown", "not_offered", "The books DON'T balance.", "10 records, 5 of this promotion"} {
 			require.Contains(t, text, part)
 		}
-		tw.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--all")
-		tw.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--csv", filepath.Join(t.TempDir(), "no", "folder"))
+		sys.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--all")
+		sys.says(app.ExitUsage, "campaign", "reconcile", "POINT", "1", "--csv", filepath.Join(t.TempDir(), "no", "folder"))
 		require.NoError(t, os.WriteFile(differing, []byte("of another day"), 0o600))
-		tw.says(app.ExitBad, "campaign", "reconcile", "POINT", "3", "--csv", differing)
+		sys.says(app.ExitBad, "campaign", "reconcile", "POINT", "3", "--csv", differing)
 		written, err = os.ReadFile(differing)
 		require.NoError(t, err)
 		require.Equal(t, "of another day", string(written), "of a promotion that is nowhere nothing is written")

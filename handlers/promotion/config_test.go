@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// A lease that is longer than what may take a message from its worker is refused, with the setting and both times. So is
-// an active set without a place.
+// A lease that is longer than what may take a message from its worker is refused, with the setting
+// and both times. So is an active set without a place.
 func TestALeaseMustFit(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

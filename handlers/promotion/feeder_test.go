@@ -14,83 +14,84 @@ import (
 // What waits in a stream for long is not lost: it is fed again only when the stream is drained.
 func TestALostTailIsFedOnlyWhenTheStreamIsDrained(t *testing.T) {
 	t.Parallel()
-	h := embeddedModelHome(t)
+	h := embeddedModelEnv(t)
 	h.config.Stream.MaxLen = 100
-	w := h.world()
-	in := w.ins[0]
+	hist := h.newHistory()
+	in := hist.ins[0]
 	for target := range int64(3) {
-		w.offer(target+1, 500)
-		w.run(in, w.accept(in, w.offers[target]))
+		hist.offer(target+1, 500)
+		hist.run(in, hist.accept(in, hist.offers[target]))
 	}
-	entries := func() int64 { return w.watch.XLen(t.Context(), w.stream).Val() }
+	entries := func() int64 { return hist.watch.XLen(t.Context(), hist.stream).Val() }
 	fed := func() float64 { return counted(t, h, "fed_total", "lost_tail") }
 	require.EqualValues(t, 3, entries())
-	w.pass(2 * modelGrace)
-	w.run(in, w.feed(in))
+	hist.pass(2 * modelGrace)
+	hist.run(in, hist.feed(in))
 	require.Zero(t, fed())
 	require.EqualValues(t, 3, entries())
 
-	for _, e := range w.watch.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: w.group, Consumer: "lost", Streams: []string{w.stream, ">"}, Block: -1}).Val()[0].Messages {
-		require.NoError(t, w.watch.XAck(t.Context(), w.stream, w.group, e.ID).Err())
+	for _, e := range hist.watch.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: hist.group, Consumer: "lost", Streams: []string{hist.stream, ">"}, Block: -1}).Val()[0].Messages {
+		require.NoError(t, hist.watch.XAck(t.Context(), hist.stream, hist.group, e.ID).Err())
 	}
-	w.run(in, w.feed(in))
+	hist.run(in, hist.feed(in))
 	require.Positive(t, fed())
-	require.Empty(t, w.faults)
+	require.Empty(t, hist.faults)
 }
 
-// A stream that is cleaned up in order is not lost, although payouts are unsettled and the feeder sees it before its deletion.
+// A stream that is cleaned up in order is not lost, although payouts are unsettled and the feeder
+// sees it before its deletion.
 func TestACleanUpIsNoLoss(t *testing.T) {
 	t.Parallel()
-	h := embeddedModelHome(t)
-	w := h.world()
-	in := w.ins[0]
-	w.offer(1, 500)
-	w.run(in, w.accept(in, w.offers[0]))
+	h := embeddedModelEnv(t)
+	hist := h.newHistory()
+	in := hist.ins[0]
+	hist.offer(1, 500)
+	hist.run(in, hist.accept(in, hist.offers[0]))
 	recorded := func() string {
-		token, err := in.ledger.Incarnation(t.Context(), w.promotion)
+		token, err := in.ledger.Incarnation(t.Context(), hist.promotion)
 		require.NoError(t, err)
 		return token
 	}
 	lost := func() float64 { return counted(t, h, "streams_lost_total") }
 
-	require.NoError(t, in.ledger.Deactivate(t.Context(), w.promotion))
-	w.run(in, w.feed(in))
-	require.NotEmpty(t, w.token())
+	require.NoError(t, in.ledger.Deactivate(t.Context(), hist.promotion))
+	hist.run(in, hist.feed(in))
+	require.NotEmpty(t, hist.token())
 	require.Empty(t, recorded(), "the deletion comes next")
-	require.NoError(t, w.watch.Del(t.Context(), w.stream, streams.MetaKey(w.stream)).Err())
-	w.run(in, w.feed(in))
+	require.NoError(t, hist.watch.Del(t.Context(), hist.stream, streams.MetaKey(hist.stream)).Err())
+	hist.run(in, hist.feed(in))
 	require.Zero(t, lost())
 
-	require.NoError(t, in.ledger.Activate(t.Context(), w.promotion, 0))
-	require.NoError(t, in.manager.Ensure(t.Context(), w.promotion.ID))
-	require.NoError(t, in.ledger.Deactivate(t.Context(), w.promotion))
-	require.NoError(t, in.ledger.Activate(t.Context(), w.promotion, 0), "put back: it was not drained")
-	w.run(in, w.feed(in))
-	require.Equal(t, w.token(), recorded())
-	require.NoError(t, w.watch.Del(t.Context(), w.stream, streams.MetaKey(w.stream)).Err())
-	w.run(in, w.feed(in))
+	require.NoError(t, in.ledger.Activate(t.Context(), hist.promotion, 0))
+	require.NoError(t, in.manager.Ensure(t.Context(), hist.promotion.ID))
+	require.NoError(t, in.ledger.Deactivate(t.Context(), hist.promotion))
+	require.NoError(t, in.ledger.Activate(t.Context(), hist.promotion, 0), "put back: it was not drained")
+	hist.run(in, hist.feed(in))
+	require.Equal(t, hist.token(), recorded())
+	require.NoError(t, hist.watch.Del(t.Context(), hist.stream, streams.MetaKey(hist.stream)).Err())
+	hist.run(in, hist.feed(in))
 	require.EqualValues(t, 1, lost())
 }
 
 // The next feeder does not wait for the lease of one that has stopped.
 func TestAStoppedFeederLeavesNoLease(t *testing.T) {
 	t.Parallel()
-	h := embeddedModelHome(t)
-	w := h.world()
-	f := w.ins[0].feeder
+	h := embeddedModelEnv(t)
+	hist := h.newHistory()
+	f := hist.ins[0].feeder
 	require.NoError(t, f.Start(t.Context()))
-	mine, err := h.ledgers[0].LeaseFeeder(t.Context(), w.promotion, time.Hour)
+	mine, err := h.ledgers[0].LeaseFeeder(t.Context(), hist.promotion, time.Hour)
 	require.NoError(t, err)
 	require.True(t, mine)
 	require.NoError(t, f.Stop(t.Context()))
 	require.NoError(t, f.Stop(t.Context()), "again")
-	mine, err = h.ledgers[1].LeaseFeeder(t.Context(), w.promotion, time.Hour)
+	mine, err = h.ledgers[1].LeaseFeeder(t.Context(), hist.promotion, time.Hour)
 	require.NoError(t, err)
 	require.True(t, mine)
 }
 
 // counted returns a counter of the feeder for POINT. A label is the one in addition to the type.
-func counted(t *testing.T, h *modelHome, name string, label ...string) float64 {
+func counted(t *testing.T, h *modelEnv, name string, label ...string) float64 {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(h.feederMetrics.Collectors()...)

@@ -13,22 +13,23 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
-// A consumer group that nobody reads with delays a campaign for its grace, is named by `campaign status`, and no more.
+// A consumer group that nobody reads with delays a campaign for its grace, is named by `campaign
+// status`, and no more.
 func TestAForgottenGroupDoesNotStallACampaign(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) {
 			c.Stream.MaxLen, c.Stream.ReconcileInterval, c.Stream.ForeignGroupGrace = 20, 50*time.Millisecond, 500*time.Millisecond
 			c.Stream.IdleTimeout = time.Hour
 			c.Feeder.GracePeriod = time.Hour
 		})
-		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), "campaign-promotion-stream:POINT:1", "debug", "0").Err())
-		stop := pipelinetest.StartUntil(t, middleware.Options{}, tw.all...)
-		tw.send(publish, points(1, 100)...)
-		require.EqualValues(t, 100, tw.settle("POINT", 100).Paid)
+		require.NoError(t, sys.redis.XGroupCreateMkStream(t.Context(), "campaign-promotion-stream:POINT:1", "debug", "0").Err())
+		stop := pipelinetest.StartUntil(t, middleware.Options{}, sys.all...)
+		sys.send(publish, points(1, 100)...)
+		require.EqualValues(t, 100, sys.settle("POINT", 100).Paid)
 		require.NoError(t, stop()) // the commands use the same plugins
-		require.Contains(t, tw.says(0, "campaign", "status", "POINT", "1"), "debug has delayed trimming and deletion")
+		require.Contains(t, sys.says(0, "campaign", "status", "POINT", "1"), "debug has delayed trimming and deletion")
 		var all []cli.Status
-		tw.json(&all, "campaign", "status", "POINT", "1", "--json")
+		sys.json(&all, "campaign", "status", "POINT", "1", "--json")
 		require.Equal(t, "debug", all[0].DelayingGroups[0].Group)
 	})
 }

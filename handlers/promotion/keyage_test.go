@@ -12,16 +12,17 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
-// TestAKeyThatAgesFromItsFirstUse pays at an API that counts the age of a key from the first request with it. That request is
-// refused; a day later the payout is charged, and the answer is lost; then the API forgets the key. A request that counted the
-// age of the key from the second call would be a second charge.
+// TestAKeyThatAgesFromItsFirstUse pays at an API that counts the age of a key from the first
+// request with it. That request is refused; a day later the payout is charged, and the answer is
+// lost; then the API forgets the key. A request that counted the age of the key from the second
+// call would be a second charge.
 func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 	t.Parallel()
-	h := embeddedModelHome(t)
-	w := h.world()
-	in := w.ins[0]
+	h := embeddedModelEnv(t)
+	hist := h.newHistory()
+	in := hist.ins[0]
 	start := time.Now()
-	api, err := simulator.New(simulator.Config{KeyTTL: modelKeyLife, KeysAgeFromFirstUse: true, Now: func() time.Time { return start.Add(w.now) }})
+	api, err := simulator.New(simulator.Config{KeyTTL: modelKeyLife, KeysAgeFromFirstUse: true, Now: func() time.Time { return start.Add(hist.now) }})
 	require.NoError(t, err)
 	require.NoError(t, api.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, api.Stop(t.Context())) })
@@ -32,9 +33,9 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	in.api = client
 
-	payload, err := pointType().Encode(w.promotion.ID, 9, 1, "500")
+	payload, err := pointType().Encode(hist.promotion.ID, 9, 1, "500")
 	require.NoError(t, err)
-	rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: w.promotion.ID, Target: 1}, SummaryID: 9, Payload: payload}
+	rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: 1}, SummaryID: 9, Payload: payload}
 	_, err = in.ledger.Accept(t.Context(), rec, false)
 	require.NoError(t, err)
 	state := func() rules.State {
@@ -43,7 +44,7 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 		return x.State
 	}
 	pay := func(f simulator.Faults, after time.Duration) {
-		w.pass(after)
+		hist.pass(after)
 		require.NoError(t, api.SetFaults(f))
 		_ = in.proc.Pay(t.Context(), rec) // an error asks for a retry record
 	}
@@ -57,7 +58,7 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 		require.Less(t, n, 10)
 		pay(simulator.Faults{}, time.Hour)
 	}
-	require.Empty(t, strings.Join(w.faults, "\n"))
+	require.Empty(t, strings.Join(hist.faults, "\n"))
 	require.Equal(t, 1, api.Summary().Executions, "charged once")
 	require.Equal(t, rules.Unknown, state(), "the API does not know the key any more: a person must find out")
 }

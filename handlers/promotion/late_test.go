@@ -13,46 +13,46 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
-// A worker continued after its payout had become UNKNOWN, and its call was answered "paid". The Money API is unavailable now, but
-// the ledger has the evidence.
+// A worker continued after its payout had become UNKNOWN, and its call was answered "paid". The
+// Money API is unavailable now, but the ledger has the evidence.
 func TestALateAnswerIsNotDenied(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{Unauthorized: true}, onlyOnce)
+		sys := newSystem(t, simulator.Faults{Unauthorized: true}, onlyOnce)
 		r := pointRecord(1)
-		_, err := tw.ledger.Accept(t.Context(), r, false)
+		_, err := sys.ledger.Accept(t.Context(), r, false)
 		require.NoError(t, err)
-		woken, err := tw.ledger.Begin(t.Context(), r)
+		woken, err := sys.ledger.Begin(t.Context(), r)
 		require.NoError(t, err)
 		settle := func(o rules.Outcome, key string) ledger.SettleResult {
-			s, err := tw.ledger.Settle(t.Context(), rules.CallResult{Key: r.Key, Epoch: woken.Epoch, Outcome: o, TransactionKey: key, Class: "timeout"})
+			s, err := sys.ledger.Settle(t.Context(), rules.CallResult{Key: r.Key, Epoch: woken.Epoch, Outcome: o, TransactionKey: key, Class: "timeout"})
 			require.NoError(t, err)
 			return s
 		}
 		require.Equal(t, rules.Ambiguous, settle(rules.PerhapsCharged, "").State)
-		require.Equal(t, rules.Unknown, tw.call(r, rules.Rejected).State)
-		require.NoError(t, tw.ledger.Resolve(t.Context(), r.Key, rules.Resolution{Who: "kim", Why: "no trace of it"}))
-		again, err := tw.ledger.Replay(t.Context(), r.Key, ledger.Replay{DeadLetter: "a", Generation: 1, Who: "kim", Why: "pay it"})
+		require.Equal(t, rules.Unknown, sys.call(r, rules.Rejected).State)
+		require.NoError(t, sys.ledger.Resolve(t.Context(), r.Key, rules.Resolution{Who: "kim", Why: "no trace of it"}))
+		again, err := sys.ledger.Replay(t.Context(), r.Key, ledger.Replay{DeadLetter: "a", Generation: 1, Who: "kim", Why: "pay it"})
 		require.NoError(t, err)
 		require.Equal(t, ledger.ReplayDone, again.Outcome)
-		b, err := tw.ledger.Begin(t.Context(), r)
+		b, err := sys.ledger.Begin(t.Context(), r)
 		require.NoError(t, err)
 		require.True(t, settle(rules.Paid, "TX-7").Stale)
-		_, err = tw.ledger.Settle(t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.PerhapsCharged, Class: "timeout"})
+		_, err = sys.ledger.Settle(t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.PerhapsCharged, Class: "timeout"})
 		require.NoError(t, err)
-		tw.call(r, rules.Rejected)
+		sys.call(r, rules.Rejected)
 		require.Equal(t, rules.Unknown, func() rules.State {
-			x, err := tw.ledger.Explain(t.Context(), r.Key)
+			x, err := sys.ledger.Explain(t.Context(), r.Key)
 			require.NoError(t, err)
 			return x.State
 		}())
 
-		_, said, code := tw.command("unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "no trace of it", "--who", "kim")
+		_, said, code := sys.command("unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "no trace of it", "--who", "kim")
 		require.Equal(t, app.ExitBad, code)
 		require.Contains(t, said, "a late answer says it was charged, transaction key TX-7")
 		var e cli.Explained
-		tw.json(&e, "campaign", "explain", "POINT", "1", "1")
+		sys.json(&e, "campaign", "explain", "POINT", "1", "1")
 		require.Contains(t, e.Next, "unknown resolve POINT 1 1 --paid TX-7")
-		tw.says(app.ExitOK, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--force", "--why", "they have taken it back", "--who", "kim")
-		require.Eventually(t, func() bool { return tw.counts("POINT").Failed == 1 }, 5*time.Second, 10*time.Millisecond)
+		sys.says(app.ExitOK, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--force", "--why", "they have taken it back", "--who", "kim")
+		require.Eventually(t, func() bool { return sys.counts("POINT").Failed == 1 }, 5*time.Second, 10*time.Millisecond)
 	})
 }

@@ -17,33 +17,33 @@ import (
 	"github.com/millrace-io/millrace/plugins/reclaim"
 )
 
-// Entries that somebody deletes while a dead instance has them pending are reported, and their payouts enqueued again
-// from the ledger: all are paid, each once.
+// Entries that somebody deletes while a dead instance has them pending are reported, and their
+// payouts enqueued again from the ledger: all are paid, each once.
 func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, nil)
+		sys := newSystem(t, simulator.Faults{}, nil)
 		const stream, group = "campaign-promotion-stream:POINT:1", "campaign-promotion-group:POINT:1"
-		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, group, "0").Err())
+		require.NoError(t, sys.redis.XGroupCreateMkStream(t.Context(), stream, group, "0").Err())
 		var ids []string
 		for i, payload := range points(1, 5) {
-			accepted, err := tw.ledger.Accept(t.Context(), rules.Record{
+			accepted, err := sys.ledger.Accept(t.Context(), rules.Record{
 				Key: rules.Key{Type: "POINT", Promotion: 1, Target: int64(i + 1)}, SummaryID: 9, Payload: []byte(payload), Origin: "test",
 			}, false)
 			require.NoError(t, err)
 			require.Equal(t, rules.Enqueue, accepted.Next)
-			id, err := tw.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: []string{"message", payload}}).Result()
+			id, err := sys.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: []string{"message", payload}}).Result()
 			require.NoError(t, err)
 			ids = append(ids, id)
 		}
-		require.NoError(t, tw.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 5))
+		require.NoError(t, sys.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 5))
 		// The instance killed-9 had a presence, and has none now.
-		require.NoError(t, tw.redis.HSet(t.Context(), "millrace:instances", "killed-9", time.Now().UnixMilli()).Err())
-		require.NoError(t, tw.redis.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: group, Consumer: "killed-9-0", Streams: []string{stream, ">"}, Count: 4, Block: -1}).Err())
-		require.NoError(t, tw.redis.XDel(t.Context(), stream, ids[1], ids[2]).Err())
+		require.NoError(t, sys.redis.HSet(t.Context(), "millrace:instances", "killed-9", time.Now().UnixMilli()).Err())
+		require.NoError(t, sys.redis.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: group, Consumer: "killed-9-0", Streams: []string{stream, ">"}, Count: 4, Block: -1}).Err())
+		require.NoError(t, sys.redis.XDel(t.Context(), stream, ids[1], ids[2]).Err())
 
 		var mu sync.Mutex
 		var told []string
-		for _, p := range tw.all {
+		for _, p := range sys.all {
 			if claims, ok := p.(*reclaim.Plugin); ok {
 				cfg, _ := claims.Settings().(*reclaim.Config)
 				cfg.DeadCheck, cfg.PresenceTimeout = 20*time.Millisecond, 100*time.Millisecond
@@ -56,35 +56,36 @@ func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 				})
 			}
 		}
-		tw.start()
-		require.EqualValues(t, 5, tw.settle("POINT", 5).Paid)
-		require.Equal(t, 5, tw.api.Summary().Charged)
-		require.Zero(t, tw.api.Summary().DoubleCharged)
+		sys.start()
+		require.EqualValues(t, 5, sys.settle("POINT", 5).Paid)
+		require.Equal(t, 5, sys.api.Summary().Charged)
+		require.Zero(t, sys.api.Summary().DoubleCharged)
 		mu.Lock()
 		defer mu.Unlock()
 		require.Equal(t, []string{stream + "@" + ids[1], stream + "@" + ids[2]}, told)
 	})
 }
 
-// Redis is wiped while records keep coming, so that the stream is never drained: the payouts that were in it are enqueued
-// again all the same. In the second case no feeder has seen the stream before it is lost.
+// Redis is wiped while records keep coming, so that the stream is never drained: the payouts that
+// were in it are enqueued again all the same. In the second case no feeder has seen the stream
+// before it is lost.
 func TestAWipeIsNoticedWhileRecordsComeIn(t *testing.T) {
 	for name, interval := range map[string]time.Duration{"after the first look": 100 * time.Millisecond, "before the first look": 1500 * time.Millisecond} {
 		t.Run("embedded, "+name, func(t *testing.T) {
-			tw := newTown(t, simulator.Faults{Latency: 10 * time.Millisecond}, func(c *promotion.Config) {
+			sys := newSystem(t, simulator.Faults{Latency: 10 * time.Millisecond}, func(c *promotion.Config) {
 				c.Stream.MinConsumers, c.Stream.MaxConsumers = 1, 1
 				c.Feeder.Interval, c.Feeder.GracePeriod = interval, 100*time.Millisecond
 			}).start()
 			const first = 60
-			tw.send(publish, points(1, first)...)
-			require.Eventually(t, func() bool { return tw.counts("POINT").Accepted == first && tw.counts("POINT").Paid > 0 }, 30*time.Second, time.Millisecond)
+			sys.send(publish, points(1, first)...)
+			require.Eventually(t, func() bool { return sys.counts("POINT").Accepted == first && sys.counts("POINT").Paid > 0 }, 30*time.Second, time.Millisecond)
 			if interval < time.Second { // a feeder has looked
 				require.Eventually(t, func() bool {
-					token, err := tw.ledger.Incarnation(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
+					token, err := sys.ledger.Incarnation(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
 					return err == nil && token != ""
 				}, 30*time.Second, time.Millisecond)
 			}
-			require.NoError(t, tw.redis.FlushAll(t.Context()).Err())
+			require.NoError(t, sys.redis.FlushAll(t.Context()).Err())
 
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -96,19 +97,19 @@ func TestAWipeIsNoticedWhileRecordsComeIn(t *testing.T) {
 				case <-ctx.Done():
 					require.Zero(t, left, "payouts of the lost stream are not paid while others are")
 				}
-				tw.send(publish, points(next, next)...)
+				sys.send(publish, points(next, next)...)
 				if next%20 > 0 {
 					continue
 				}
 				left = 0
-				require.NoError(t, tw.ledger.EachPayout(ctx, rules.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
+				require.NoError(t, sys.ledger.EachPayout(ctx, rules.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
 					if e.Target <= first && !e.State.Settled() {
 						left++
 					}
 					return nil
 				}))
 			}
-			require.Zero(t, tw.api.Summary().DoubleCharged)
+			require.Zero(t, sys.api.Summary().DoubleCharged)
 		})
 	}
 }

@@ -23,24 +23,24 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// actor is one thing that an instance does: real code, on a goroutine of its own, which waits before and after
-// every step that others can see (a command to Redis, a change of the active set, a call of the Money API) until
-// the history says that it goes on. Only one actor runs at a time.
+// actor is one thing that an instance does: real code, on a goroutine of its own, which waits
+// before and after every step that others can see (a command to Redis, a change of the active set,
+// a call of the Money API) until the history says that it goes on. Only one actor runs at a time.
 type actor struct {
-	w    *world
+	hist *history
 	in   *modelInstance
 	what string
 	at   string // where it waits
 	free bool   // waits nowhere, and nothing fails but the Money API
 
-	turn  chan move
-	still chan struct{} // it waits, or has ended
-	ended bool
+	next    chan move
+	stopped chan struct{} // it waits, or has ended
+	ended   bool
 }
 
 // move is what becomes of an actor at the step it waits for.
 type move struct {
-	die    bool // the instance is gone: nothing of the actor runs any more
+	crash  bool // the instance is gone: nothing of the actor runs any more
 	fail   bool // the command is not carried out, or its answer is lost
 	answer int  // of the Money API
 }
@@ -60,40 +60,40 @@ func (a *actor) wait(at string) move {
 	case a == nil:
 		return move{}
 	case a.free:
-		return move{answer: a.w.nextAnswer(at)}
+		return move{answer: a.hist.nextAnswer(at)}
 	}
 	a.at = at
-	a.still <- struct{}{}
-	m := <-a.turn
-	if m.die {
+	a.stopped <- struct{}{}
+	m := <-a.next
+	if m.crash {
 		runtime.Goexit()
 	}
 	return m
 }
 
 // start begins an actor, which runs to its first step.
-func (w *world) start(in *modelInstance, what string, do func(ctx context.Context)) *actor {
-	a := &actor{w: w, in: in, what: what, turn: make(chan move), still: make(chan struct{})}
+func (hist *history) start(in *modelInstance, what string, do func(ctx context.Context)) *actor {
+	a := &actor{hist: hist, in: in, what: what, next: make(chan move), stopped: make(chan struct{})}
 	in.actors = append(in.actors, a)
-	w.logf("%s %s", in.name, what)
+	hist.logf("%s %s", in.name, what)
 	go func() {
-		defer func() { a.ended = true; a.still <- struct{}{} }()
+		defer func() { a.ended = true; a.stopped <- struct{}{} }()
 		do(context.WithValue(context.Background(), actorKey{}, a))
 	}()
-	<-a.still
-	w.reap(a)
+	<-a.stopped
+	hist.reap(a)
 	return a
 }
 
 // step lets a waiting actor go to its next step.
-func (w *world) step(a *actor, m move) {
-	w.logf("%s %s goes on %s %+v", a.in.name, a.what, a.at, m)
-	a.turn <- m
-	<-a.still
-	w.reap(a)
+func (hist *history) step(a *actor, m move) {
+	hist.logf("%s %s goes on %s %+v", a.in.name, a.what, a.at, m)
+	a.next <- m
+	<-a.stopped
+	hist.reap(a)
 }
 
-func (w *world) reap(a *actor) {
+func (hist *history) reap(a *actor) {
 	if !a.ended {
 		return
 	}
@@ -133,7 +133,7 @@ func (stepHook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pr
 // steppedSet is the ledger's active set, whose changes are steps.
 type steppedSet struct {
 	feeder.ActiveSet
-	w *world
+	hist *history
 }
 
 func (s steppedSet) Activate(ctx context.Context, id int64) error {
@@ -143,11 +143,12 @@ func (s steppedSet) Activate(ctx context.Context, id int64) error {
 
 func (s steppedSet) Deactivate(ctx context.Context, id int64) error {
 	actorOf(ctx).wait("before deactivate")
-	// The record is forgotten: of a loss that no feeder has noticed, and of a stream that may be put back.
-	recorded, _ := s.Ledger().Incarnation(ctx, s.w.promotion)
-	s.w.unseen = s.w.unseen || recorded != "" && recorded != s.w.token()
-	delete(s.w.seen, recorded)
-	s.w.deactivations++
+	// The record is forgotten: of a loss that no feeder has noticed, and of a stream that may be
+	// put back.
+	recorded, _ := s.Ledger().Incarnation(ctx, s.hist.promotion)
+	s.hist.unseen = s.hist.unseen || recorded != "" && recorded != s.hist.token()
+	delete(s.hist.seen, recorded)
+	s.hist.deactivations++
 	return s.ActiveSet.Deactivate(ctx, id)
 }
 
@@ -156,15 +157,15 @@ func (s steppedSet) Created(ctx context.Context, id int64, incarnation string) e
 		return errLink
 	}
 	err := s.ActiveSet.Created(ctx, id, incarnation)
-	if recorded, _ := s.Ledger().Incarnation(ctx, s.w.promotion); recorded == incarnation {
-		s.w.seen[incarnation] = true
+	if recorded, _ := s.Ledger().Incarnation(ctx, s.hist.promotion); recorded == incarnation {
+		s.hist.seen[incarnation] = true
 	}
 	return err
 }
 
-// modelInstance is one instance of the service: the real processor, feeder and stream manager. Its reader and keeper
-// are the model's, since theirs are loops that nobody can step through: they use the same group, and the
-// manager's own Ensure, Decommission and Sweep.
+// modelInstance is one instance of the service: the real processor, feeder and stream manager. Its
+// reader and keeper are the model's, since theirs are loops that nobody can step through: they use
+// the same group, and the manager's own Ensure, Decommission and Sweep.
 type modelInstance struct {
 	name    string
 	ledger  *ledger.Ledger
@@ -176,27 +177,27 @@ type modelInstance struct {
 	feeder  *feeder.Feeder
 	life    int // counts restarts; part of the reader's name
 
-	actors  []*actor
-	reading bool // the keeper has started a reader
-	paused  bool // as the keeper has seen last
-	missed  int  // rounds in which the stream was there, read, and not active
-	hand    []goredis.XMessage
+	actors   []*actor
+	reading  bool // the keeper has started a reader
+	paused   bool // as the keeper has seen last
+	missed   int  // rounds in which the stream was there, read, and not active
+	inFlight []goredis.XMessage
 }
 
 // restart gives the instance a new life: whatever it had in memory is gone.
-func (in *modelInstance) restart(w *world) {
+func (in *modelInstance) restart(hist *history) {
 	for len(in.actors) > 0 {
-		w.step(in.actors[0], move{die: true})
+		hist.step(in.actors[0], move{crash: true})
 	}
 	in.life++
-	in.reading, in.paused, in.missed, in.hand = false, false, 0, nil
-	in.config.Stream.Enabled = w.flag
-	in.api = &modelAPI{w}
+	in.reading, in.paused, in.missed, in.inFlight = false, false, 0, nil
+	in.config.Stream.Enabled = hist.flag
+	in.api = &modelAPI{hist}
 	open := func() *ledger.Ledger { return in.ledger }
 	waiting := new(atomic.Bool)
-	set := steppedSet{feeder.ActiveSet{Ledger: open, Type: "POINT", Waiting: waiting}, w}
+	set := steppedSet{feeder.ActiveSet{Ledger: open, Type: "POINT", Waiting: waiting}, hist}
 	in.manager = streams.NewManager(streams.Options{
-		Kind:        w.kind,
+		Kind:        hist.kind,
 		Config:      func() streams.Config { return in.config.Stream.Config },
 		Client:      func() goredis.UniversalClient { return in.client },
 		Activations: set,
@@ -205,15 +206,15 @@ func (in *modelInstance) restart(w *world) {
 	})
 	log := slog.New(slog.DiscardHandler)
 	in.proc = &payout.Processor{Type: pointType(), Ledger: open, MoneyAPI: func() money.API { return in.api }, Streams: in.manager,
-		PayAtOnce: func() bool { return !in.config.Stream.Enabled }, Metrics: w.payoutMetrics, Progress: new(payout.Progress), Log: log,
+		PayAtOnce: func() bool { return !in.config.Stream.Enabled }, Metrics: hist.payoutMetrics, Progress: new(payout.Progress), Log: log,
 		SettleTries: 1} // only what is frozen fails
 	in.feeder = feeder.New(feeder.Options{Ledger: open, Streams: map[string]*streams.Manager{"POINT": in.manager}, Config: in.config.Feeder,
-		Waiting: waiting, Metrics: w.feederMetrics, Log: log})
+		Waiting: waiting, Metrics: hist.feederMetrics, Log: log})
 }
 
 func (in *modelInstance) reader() string { return fmt.Sprintf("%s.%d-0", in.name, in.life) }
 
-func (in *modelInstance) does(what string) bool {
+func (in *modelInstance) runs(what string) bool {
 	for _, a := range in.actors {
 		if a.what == what {
 			return true
@@ -223,7 +224,7 @@ func (in *modelInstance) does(what string) bool {
 }
 
 // accept is the publish route: the handler, its sink, and where a failure goes.
-func (w *world) accept(in *modelInstance, rec *offer) func(context.Context) {
+func (hist *history) accept(in *modelInstance, rec *offer) func(context.Context) {
 	return func(ctx context.Context) {
 		rec.busy = true
 		defer func() { rec.busy = false }()
@@ -233,50 +234,50 @@ func (w *world) accept(in *modelInstance, rec *offer) func(context.Context) {
 		if err == nil && len(out) > 0 {
 			err = in.proc.Publisher().Publish(ctx, out...)
 		}
-		if w.route(ctx, err, rec.payload, true) {
+		if hist.route(ctx, err, rec.payload, true) {
 			rec.acked = true
 		}
 	}
 }
 
 // payEntry is the stream route.
-func (w *world) payEntry(in *modelInstance, e goredis.XMessage) func(context.Context) {
+func (hist *history) payEntry(in *modelInstance, e goredis.XMessage) func(context.Context) {
 	return func(ctx context.Context) {
 		msg, err := entry.Decode(e)
 		if err != nil {
-			w.broke("entry %s: %v", e.ID, err)
+			hist.violation("entry %s: %v", e.ID, err)
 			return
 		}
-		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: poll.Kind, Source: w.stream, Position: entry.Position(w.stream, e.ID)}))
+		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: poll.Kind, Source: hist.stream, Position: entry.Position(hist.stream, e.ID)}))
 		_, err = in.proc.PayFrom(in.proc.StreamRoute())(msg)
-		if w.route(ctx, err, msg.Payload, false) {
-			_ = in.client.XAck(ctx, w.stream, w.group, e.ID).Err() // lost: it stays pending, and is reclaimed
+		if hist.route(ctx, err, msg.Payload, false) {
+			_ = in.client.XAck(ctx, hist.stream, hist.group, e.ID).Err() // lost: it stays pending, and is reclaimed
 		}
 	}
 }
 
 // payRetry is the retry route.
-func (w *world) payRetry(in *modelInstance, r *retryRecord) func(context.Context) {
+func (hist *history) payRetry(in *modelInstance, r *retryRecord) func(context.Context) {
 	return func(ctx context.Context) {
 		r.busy = true
 		defer func() { r.busy = false }()
 		msg := message.NewMessage("", r.payload)
 		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "kafka", Source: in.proc.Type.RetryTopic()}))
 		_, err := in.proc.PayFrom(in.proc.RetryRoute())(msg)
-		if w.route(ctx, err, r.payload, true) {
+		if hist.route(ctx, err, r.payload, true) {
 			r.acked = true
 		}
 	}
 }
 
 // route does what the chain does with a handler's error, and reports whether the message is acked.
-func (w *world) route(ctx context.Context, err error, payload []byte, onlyAsked bool) (ack bool) {
+func (hist *history) route(ctx context.Context, err error, payload []byte, onlyAsked bool) (ack bool) {
 	delay, asked := pipeline.RetryDelay(err)
 	switch {
 	case err == nil:
 		return true
 	case pipeline.IsPermanent(err):
-		w.broke("dead letter: %v", err)
+		hist.violation("dead letter: %v", err)
 		return true
 	case onlyAsked && !asked:
 		return false
@@ -284,25 +285,25 @@ func (w *world) route(ctx context.Context, err error, payload []byte, onlyAsked 
 		delay = time.Minute
 	}
 	actorOf(ctx).wait("before retry record")
-	w.retries = append(w.retries, &retryRecord{payload: payload, due: w.now + delay})
+	hist.retries = append(hist.retries, &retryRecord{payload: payload, due: hist.now + delay})
 	return true
 }
 
 // feed is a feeder's round for the one promotion of the history.
-func (w *world) feed(in *modelInstance) func(context.Context) {
+func (hist *history) feed(in *modelInstance) func(context.Context) {
 	return func(ctx context.Context) {
 		work, err := in.ledger.Unfinished(ctx)
 		if err != nil {
-			w.broke("unfinished: %v", err)
+			hist.violation("unfinished: %v", err)
 		}
 		for _, one := range work {
-			if one.Promotion == w.promotion {
-				before, deactivations := w.token(), w.deactivations
-				active, _ := w.active(in)
+			if one.Promotion == hist.promotion {
+				before, deactivations := hist.token(), hist.deactivations
+				active, _ := hist.active(in)
 				_, err := in.feeder.Feed(ctx, in.manager, one)
-				w.logf("%s fed: %v", in.name, err)
-				if err == nil && active && deactivations == w.deactivations { // no stream is recorded while it is cleaned up
-					w.looked(in, before)
+				hist.logf("%s fed: %v", in.name, err)
+				if err == nil && active && deactivations == hist.deactivations { // no stream is recorded while it is cleaned up
+					hist.noteRound(in, before)
 				}
 			}
 		}
@@ -310,9 +311,9 @@ func (w *world) feed(in *modelInstance) func(context.Context) {
 }
 
 // idleStop takes the stream out; whatever it deletes must have been drained.
-func (w *world) idleStop(in *modelInstance) func(context.Context) {
+func (hist *history) idleStop(in *modelInstance) func(context.Context) {
 	return func(ctx context.Context) {
-		if in.manager.Decommission(ctx, w.promotion.ID) {
+		if in.manager.Decommission(ctx, hist.promotion.ID) {
 			in.reading = false
 		}
 	}

@@ -9,64 +9,66 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// freeze stops a third instance inside a transaction of the ledger: it holds the promotion's gate in share mode, and the
-// row of one target. Until thaw, calls for that row fail.
-func (w *world) freeze(d die) {
+// freeze stops a third instance inside a transaction of the ledger: it holds the promotion's gate
+// in share mode, and the row of one target. Until thaw, calls for that row fail.
+func (hist *history) freeze(d draw) {
 	ctx := context.Background()
-	tx, err := w.db.BeginTx(ctx, nil)
-	w.must(err)
-	_, err = tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock_shared(1296650049, hashtext(current_schema() || '/POINT/' || $1::bigint))", w.promotion.ID)
-	w.must(err)
-	_, err = tx.ExecContext(ctx, "SELECT FROM payouts WHERE type = 'POINT' AND promotion_id = $1 AND target_id = $2 FOR UPDATE", w.promotion.ID, 1+d.Pick%3)
-	w.must(err)
-	w.ice, w.froze = tx, true
-	w.logf("an instance freezes in a transaction with target %d", 1+d.Pick%3)
+	tx, err := hist.db.BeginTx(ctx, nil)
+	hist.must(err)
+	_, err = tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock_shared(1296650049, hashtext(current_schema() || '/POINT/' || $1::bigint))", hist.promotion.ID)
+	hist.must(err)
+	_, err = tx.ExecContext(ctx, "SELECT FROM payouts WHERE type = 'POINT' AND promotion_id = $1 AND target_id = $2 FOR UPDATE", hist.promotion.ID, 1+d.Pick%3)
+	hist.must(err)
+	hist.frozenTx, hist.wasFrozen = tx, true
+	hist.logf("an instance freezes in a transaction with target %d", 1+d.Pick%3)
 }
 
 // thaw is the end of the frozen instance's session: PostgreSQL ends it, or its machine does.
-func (w *world) thaw() {
-	if w.ice == nil {
+func (hist *history) thaw() {
+	if hist.frozenTx == nil {
 		return
 	}
-	w.must(w.ice.Rollback())
-	w.ice = nil
-	w.logf("the frozen session has ended")
+	hist.must(hist.frozenTx.Rollback())
+	hist.frozenTx = nil
+	hist.logf("the frozen session has ended")
 }
 
 // token is the incarnation of the stream that exists; empty without one.
-func (w *world) token() string {
+func (hist *history) token() string {
 	ctx := context.Background()
-	if w.watch.Exists(ctx, w.stream).Val() == 0 {
+	if hist.watch.Exists(ctx, hist.stream).Val() == 0 {
 		return ""
 	}
-	return w.watch.HGet(ctx, streams.MetaKey(w.stream), "incarnation").Val()
+	return hist.watch.HGet(ctx, streams.MetaKey(hist.stream), "incarnation").Val()
 }
 
-// looked notes the stream that a feeder's round has seen, when it was there from its begin to its end.
-func (w *world) looked(in *modelInstance, before string) {
+// noteRound notes the stream that a feeder's round has seen, when it was there from its begin to
+// its end.
+func (hist *history) noteRound(in *modelInstance, before string) {
 	var feeder sql.NullString
-	w.must(w.db.QueryRow("SELECT feeder FROM promotion_streams WHERE type = 'POINT' AND promotion_id = $1", w.promotion.ID).Scan(&feeder))
-	if feeder.String == in.name && before == w.token() {
-		w.seen[before] = true
+	hist.must(hist.db.QueryRow("SELECT feeder FROM promotion_streams WHERE type = 'POINT' AND promotion_id = $1", hist.promotion.ID).Scan(&feeder))
+	if feeder.String == in.name && before == hist.token() {
+		hist.seen[before] = true
 	}
 }
 
-// hinted holds what the ledger says against the stream: an unsettled payout whose hint is in the stream has an entry
-// there. A stream that was wiped before its incarnation could be recorded is found only when the next one is drained.
-func (w *world) hinted() {
-	if w.unseen || w.froze || w.state == statePaused {
+// checkQueues holds what the ledger says against the stream: an unsettled payout whose hint is in
+// the stream has an entry there. A stream that was wiped before its incarnation could be recorded
+// is found only when the next one is drained.
+func (hist *history) checkQueues() {
+	if hist.unseen || hist.wasFrozen || hist.state == statePaused {
 		return
 	}
 	ctx := context.Background()
 	entries := map[string]bool{}
-	for _, e := range w.watch.XRange(ctx, w.stream, "-", "+").Val() {
+	for _, e := range hist.watch.XRange(ctx, hist.stream, "-", "+").Val() {
 		if key, ok := e.Values["uuid"].(string); ok {
 			entries[key] = true
 		}
 	}
-	w.must(w.ledgers[0].EachPayout(ctx, w.promotion, func(e ledger.Payout) error {
+	hist.must(hist.ledgers[0].EachPayout(ctx, hist.promotion, func(e ledger.Payout) error {
 		if !e.State.Settled() && e.Queue == rules.QueueStream && !entries[e.Key.String()] {
-			w.broke("%s is not in the stream, and a feeder's round has not noticed it", e.Key)
+			hist.violation("%s is not in the stream, and a feeder's round has not noticed it", e.Key)
 		}
 		return nil
 	}))

@@ -10,13 +10,15 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
-// Times of the histories. They pass only when a history says so, so they are long: nothing that really passes counts.
+// Times of the histories. They pass only when a history says so, so they are long: nothing that
+// really passes counts.
 const (
 	modelLease   = time.Hour
 	modelTTL     = 24 * time.Hour
 	modelNetwork = time.Hour // the longest that a request lives in the network after its call has ended
 	modelGrace   = 20 * time.Minute
-	// modelKeyLife is the precondition of promise 2. It counts from the first request with the key, refused or not.
+	// modelKeyLife is the precondition of promise 2. It counts from the first request with the key,
+	// refused or not.
 	modelKeyLife = modelTTL + modelLease + modelNetwork + time.Minute
 )
 
@@ -36,8 +38,8 @@ const (
 	modelAnswerKinds    = iota
 )
 
-// bookLine is a line of the book.
-type bookLine struct {
+// modelCharge is a line of the book.
+type modelCharge struct {
 	body string
 	tx   string
 }
@@ -62,57 +64,57 @@ type keyMemory struct {
 }
 
 // modelAPI is a Money API that honours an idempotency key for modelKeyLife and not a minute longer.
-type modelAPI struct{ w *world }
+type modelAPI struct{ hist *history }
 
 // use is a request with a key, and returns what the API remembers of it.
-func (w *world) use(key string) *keyMemory {
-	m := w.recall(key)
+func (hist *history) use(key string) *keyMemory {
+	m := hist.remembered(key)
 	if m == nil {
-		m = &keyMemory{since: w.now}
-		w.keys[key] = m
+		m = &keyMemory{since: hist.now}
+		hist.keys[key] = m
 	}
 	return m
 }
 
-func (w *world) recall(key string) *keyMemory {
-	if m := w.keys[key]; m != nil && m.since+modelKeyLife > w.now {
+func (hist *history) remembered(key string) *keyMemory {
+	if m := hist.keys[key]; m != nil && m.since+modelKeyLife > hist.now {
 		return m
 	}
 	return nil
 }
 
-func (w *world) charge(key, body string) string {
-	m := w.use(key)
+func (hist *history) charge(key, body string) string {
+	m := hist.use(key)
 	if m.tx == "" {
-		m.tx = fmt.Sprintf("tx-%s-%d", key, len(w.book[key]))
-		w.book[key] = append(w.book[key], bookLine{body, m.tx})
-		if len(w.book[key]) > 1 {
-			w.broke("%s was charged twice: %v", key, w.book[key])
+		m.tx = fmt.Sprintf("tx-%s-%d", key, len(hist.charges[key]))
+		hist.charges[key] = append(hist.charges[key], modelCharge{body, m.tx})
+		if len(hist.charges[key]) > 1 {
+			hist.violation("%s was charged twice: %v", key, hist.charges[key])
 		}
 	}
 	return m.tx
 }
 
-// enter notes a call that has just been begun. The begin and this are one step, so that what was true a moment ago
-// was true for the begin.
-func (w *world) enter(ctx context.Context, key string, send bool) (c *modelCall, leave func()) {
-	c = &modelCall{by: actorOf(ctx), until: w.now + modelLease}
+// enter notes a call that has just been begun. The begin and this are one step, so that what was
+// true a moment ago was true for the begin.
+func (hist *history) enter(ctx context.Context, key string, send bool) (c *modelCall, leave func()) {
+	c = &modelCall{by: actorOf(ctx), until: hist.now + modelLease}
 	switch {
-	case w.state == statePaused:
-		w.broke("%s was begun although the promotion is paused", key)
-	case w.state == stateCancelled && send:
-		w.broke("%s was begun although the promotion is cancelled", key)
+	case hist.state == statePaused:
+		hist.violation("%s was begun although the promotion is paused", key)
+	case hist.state == stateCancelled && send:
+		hist.violation("%s was begun although the promotion is cancelled", key)
 	}
-	for other := range w.calls[key] {
-		if other.until > w.now {
-			w.broke("%s is in the hands of two at once: %s %s and %s %s", key, other.by.in.name, other.by.what, c.by.in.name, c.by.what)
+	for other := range hist.calls[key] {
+		if other.until > hist.now {
+			hist.violation("%s is in the hands of two at once: %s %s and %s %s", key, other.by.in.name, other.by.what, c.by.in.name, c.by.what)
 		}
 	}
-	if w.calls[key] == nil {
-		w.calls[key] = map[*modelCall]bool{}
+	if hist.calls[key] == nil {
+		hist.calls[key] = map[*modelCall]bool{}
 	}
-	w.calls[key][c] = true
-	return c, func() { delete(w.calls[key], c) }
+	hist.calls[key][c] = true
+	return c, func() { delete(hist.calls[key], c) }
 }
 
 // Slot implements money.API. There is always one.
@@ -120,39 +122,39 @@ func (m *modelAPI) Slot(context.Context) (release func(), err error) { return fu
 
 // Charge implements money.API.
 func (m *modelAPI) Charge(ctx context.Context, ch money.Charge) money.Answer {
-	w, a := m.w, actorOf(ctx)
-	c, leave := w.enter(ctx, ch.Key, true)
+	hist, a := m.hist, actorOf(ctx)
+	c, leave := hist.enter(ctx, ch.Key, true)
 	defer leave()
-	if first, sent := w.bodies[ch.Key]; sent && first != string(ch.Body) {
-		w.broke("%s was sent as %s and as %s", ch.Key, first, ch.Body)
+	if first, sent := hist.bodies[ch.Key]; sent && first != string(ch.Body) {
+		hist.violation("%s was sent as %s and as %s", ch.Key, first, ch.Body)
 	}
-	w.bodies[ch.Key] = string(ch.Body)
+	hist.bodies[ch.Key] = string(ch.Body)
 	kind := a.wait("before call").answer
-	if w.now >= c.until {
+	if hist.now >= c.until {
 		return money.Answer{Class: money.NotSent} // the client starts nothing after its deadline
 	}
 	answer := money.Answer{}
 	switch kind {
 	case answerPaid:
-		answer = money.Answer{Class: money.Paid, TransactionKey: w.charge(ch.Key, string(ch.Body))}
+		answer = money.Answer{Class: money.Paid, TransactionKey: hist.charge(ch.Key, string(ch.Body))}
 	case answerLost:
-		w.charge(ch.Key, string(ch.Body))
+		hist.charge(ch.Key, string(ch.Body))
 	case answerLate:
-		w.network = append(w.network, request{ch.Key, string(ch.Body), w.now + modelNetwork})
+		hist.network = append(hist.network, request{ch.Key, string(ch.Body), hist.now + modelNetwork})
 	case answerRejected:
-		w.use(ch.Key)
+		hist.use(ch.Key)
 		answer.Class = money.Rejected
 	case answerThrottled, answerOverloaded:
-		w.use(ch.Key)
+		hist.use(ch.Key)
 		answer = money.Answer{Class: money.Throttled, RetryAfter: 5 * time.Minute, General: kind == answerOverloaded}
 	case answerMisconfigured:
-		w.use(ch.Key)
+		hist.use(ch.Key)
 		answer.Class = money.Misconfigured
 	case answerTryAgain:
-		w.use(ch.Key)
+		hist.use(ch.Key)
 		answer.Class = money.Retry
 	case answerProxyCharged:
-		w.charge(ch.Key, string(ch.Body))
+		hist.charge(ch.Key, string(ch.Body))
 		answer.Class = money.Unrecognized
 	case answerProxy:
 		answer.Class = money.Unrecognized
@@ -164,16 +166,16 @@ func (m *modelAPI) Charge(ctx context.Context, ch money.Charge) money.Answer {
 
 // Lookup implements money.API.
 func (m *modelAPI) Lookup(ctx context.Context, key string) money.Answer {
-	w, a := m.w, actorOf(ctx)
-	c, leave := w.enter(ctx, key, false)
+	hist, a := m.hist, actorOf(ctx)
+	c, leave := hist.enter(ctx, key, false)
 	defer leave()
 	kind := a.wait("before ask").answer
 	answer := money.Answer{Class: money.NoCharge}
-	if m := w.recall(key); m != nil && m.tx != "" {
+	if m := hist.remembered(key); m != nil && m.tx != "" {
 		answer = money.Answer{Class: money.Paid, TransactionKey: m.tx}
 	}
 	switch {
-	case w.now >= c.until, kind == answerLost, kind == answerBroken:
+	case hist.now >= c.until, kind == answerLost, kind == answerBroken:
 		answer = money.Answer{}
 	case kind == answerThrottled, kind == answerOverloaded:
 		answer = money.Answer{Class: money.Throttled, General: kind == answerOverloaded}
@@ -190,20 +192,20 @@ func (m *modelAPI) Lookup(ctx context.Context, key string) money.Answer {
 }
 
 // answered lets an actor have its answer: one that comes while the lease lasts is booked at once.
-func (w *world) answered(a *actor, m move) {
+func (hist *history) answered(a *actor, m move) {
 	var inTime []string
-	for key, calls := range w.calls {
+	for key, calls := range hist.calls {
 		for c := range calls {
-			if c.by == a && c.paid && w.now < c.until && w.ice == nil {
+			if c.by == a && c.paid && hist.now < c.until && hist.frozenTx == nil {
 				inTime = append(inTime, key)
 			}
 		}
 	}
-	w.step(a, m)
+	hist.step(a, m)
 	for _, key := range inTime {
-		w.must(w.ledgers[0].EachPayout(context.Background(), w.promotion, func(e ledger.Payout) error {
+		hist.must(hist.ledgers[0].EachPayout(context.Background(), hist.promotion, func(e ledger.Payout) error {
 			if e.Key.String() == key && e.State != rules.Success {
-				w.broke("%s was paid while its lease lasted, and is %s", key, e.State)
+				hist.violation("%s was paid while its lease lasted, and is %s", key, e.State)
 			}
 			return nil
 		}))
@@ -211,12 +213,12 @@ func (w *world) answered(a *actor, m move) {
 }
 
 // arrive lets a late request arrive, or get lost.
-func (w *world) arrive(i int, carriedOut bool) {
-	r := w.network[i]
-	w.network = append(w.network[:i], w.network[i+1:]...)
-	if carriedOut && r.until >= w.now {
-		w.logf("late request for %s is carried out", r.key)
-		w.charge(r.key, r.body)
+func (hist *history) arrive(i int, carriedOut bool) {
+	r := hist.network[i]
+	hist.network = append(hist.network[:i], hist.network[i+1:]...)
+	if carriedOut && r.until >= hist.now {
+		hist.logf("late request for %s is carried out", r.key)
+		hist.charge(r.key, r.body)
 	}
 }
 

@@ -31,26 +31,30 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// TestRandomHistories plays random histories of one small promotion on two instances and checks, at every step, that
-// no payout is in the hands of two at once, that nothing is begun while the promotion is paused and nothing sent
-// when it is cancelled, that an idle stop deletes nothing unread, and that no key is charged twice; and, when
-// everything that heals has run, that nothing is stranded and ledger and book agree.
+// TestRandomHistories plays random histories of one small promotion on two instances and checks, at
+// every step, that no payout is in the hands of two at once, that nothing is begun while the
+// promotion is paused and nothing sent when it is cancelled, that an idle stop deletes nothing
+// unread, and that no key is charged twice; and, when everything that heals has run, that nothing
+// is stranded and ledger and book agree.
 //
-// What runs is the real code: the processor's accept and pay, its sink, the feeder's round, the ledger on a real
-// database, the stream manager and its scripts on a real Redis. Each of these is an actor that waits before every step
-// that others can see, and the history (of rapid, which also makes a failing one short) says who goes next, who
-// crashes, whose command or answer is lost, how the Money API answers, when a stream is wiped, when an instance freezes in a transaction, and when time
-// passes: it passes by moving the time stamps in the database, so that nobody waits for anything.
+// What runs is the real code: the processor's accept and pay, its sink, the feeder's round, the
+// ledger on a real database, the stream manager and its scripts on a real Redis. Each of these is
+// an actor that waits before every step that others can see, and the history (of rapid, which also
+// makes a failing one short) says who goes next, who crashes, whose command or answer is lost, how
+// the Money API answers, when a stream is wiped, when an instance freezes in a transaction, and
+// when time passes: it passes by moving the time stamps in the database, so that nobody waits for
+// anything.
 //
-// MILLRACE_HISTORIES says how many histories there are, over all homes and in hundreds a worker; `make histories` plays
-// 10,000 on the real servers and as many embedded.
+// MILLRACE_HISTORIES says how many histories there are, over all homes and in hundreds a worker;
+// `make histories` plays 10,000 on the real servers and as many embedded.
 //
-// Seen red, each within 100 histories, when the code was broken on purpose: a settle that doesn't compare the epoch; a
-// begin that ignores a live lease; an expired lease that is not taken for a possible charge; a send after idempotency_ttl; a key
-// whose age counts from the latest refusal; a proxy's refusal that is believed;
-// a clean-up script that doesn't ask whether the stream is drained; a conflict that is answered with Done; a feeder
-// that doesn't book the loss of a stream, doesn't record its incarnation, or has no net under overdue retries; a begin that ignores a pause, or sends
-// for a cancelled promotion.
+// Seen red, each within 100 histories, when the code was broken on purpose: a settle that doesn't
+// compare the epoch; a begin that ignores a live lease; an expired lease that is not taken for a
+// possible charge; a send after idempotency_ttl; a key whose age counts from the latest refusal; a
+// proxy's refusal that is believed; a clean-up script that doesn't ask whether the stream is
+// drained; a conflict that is answered with Done; a feeder that doesn't book the loss of a stream,
+// doesn't record its incarnation, or has no net under overdue retries; a begin that ignores a
+// pause, or sends for a cancelled promotion.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	total, workers := 200, 2
@@ -60,7 +64,7 @@ func TestRandomHistories(t *testing.T) {
 		require.NoError(t, err, "MILLRACE_HISTORIES")
 		workers = 4 // two a home: a history mostly waits for its database
 	}
-	kinds := []func(testing.TB) *modelHome{embeddedModelHome, realModelHome}
+	kinds := []func(testing.TB) *modelEnv{embeddedModelEnv, realModelEnv}
 	for worker := range workers {
 		t.Run(fmt.Sprint(worker), func(t *testing.T) {
 			t.Parallel()
@@ -74,8 +78,9 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// modelHome is what the histories of one worker share: servers, connections, and the ledgers of two instances.
-type modelHome struct {
+// modelEnv is what the histories of one worker share: servers, connections, and the ledgers of two
+// instances.
+type modelEnv struct {
 	name          string
 	kind          streams.Kind
 	ledgers       [2]*ledger.Ledger
@@ -95,33 +100,33 @@ type modelHome struct {
 }
 
 // played returns how many histories have been played since it was asked last, at least one.
-func (h *modelHome) played() int {
+func (h *modelEnv) played() int {
 	n := h.histories - h.last
 	h.last = h.histories
 	return max(n, 1)
 }
 
-var modelHomes atomic.Int64
+var modelEnvs atomic.Int64
 
-func embeddedModelHome(t testing.TB) *modelHome {
+func embeddedModelEnv(t testing.TB) *modelEnv {
 	mini := miniredis.NewMiniRedis()
 	require.NoError(t, mini.Start())
 	t.Cleanup(mini.Close)
 	path := filepath.Join(t.TempDir(), "ledger.db")
-	return newModelHome(t, &modelHome{name: "miniredis and SQLite", dsn: "sqlite:" + path}, mini.Addr(), 0, "sqlite",
+	return newModelEnv(t, &modelEnv{name: "miniredis and SQLite", dsn: "sqlite:" + path}, mini.Addr(), 0, "sqlite",
 		path+"?_busy_timeout=10000&_synchronous=off", `%[1]s = %[1]s - $1 * 1000000`)
 }
 
-func realModelHome(t testing.TB) *modelHome {
+func realModelEnv(t testing.TB) *modelEnv {
 	addr := tier.Address(t, "redis")
 	dsn := sqldbtest.Schema(t)
 	// A power failure is not part of the histories; the disk would only slow them down.
 	dsn += "&synchronous_commit=off&lock_timeout=50"
-	return newModelHome(t, &modelHome{name: "Redis and PostgreSQL", dsn: dsn, mayFreeze: 1}, addr, 9, "pgx", dsn, `%[1]s = %[1]s - make_interval(secs => $1)`)
+	return newModelEnv(t, &modelEnv{name: "Redis and PostgreSQL", dsn: dsn, mayFreeze: 1}, addr, 9, "pgx", dsn, `%[1]s = %[1]s - make_interval(secs => $1)`)
 }
 
-func newModelHome(t testing.TB, h *modelHome, redisAddr string, redisDB int, driver, source, shift string) *modelHome {
-	prefix := fmt.Sprintf("millrace-model-%d-%d", os.Getpid(), modelHomes.Add(1))
+func newModelEnv(t testing.TB, h *modelEnv, redisAddr string, redisDB int, driver, source, shift string) *modelEnv {
+	prefix := fmt.Sprintf("millrace-model-%d-%d", os.Getpid(), modelEnvs.Add(1))
 	h.kind = streams.Kind{Type: "POINT", StreamPrefix: prefix + ":POINT:", GroupPrefix: prefix + "-group:POINT:"}
 	h.payoutMetrics, h.feederMetrics = payout.NewMetrics(), feeder.NewMetrics()
 	h.config = DefaultConfig()
@@ -162,23 +167,23 @@ func newModelHome(t testing.TB, h *modelHome, redisAddr string, redisDB int, dri
 		"UPDATE promotion_streams SET " + columns("feeder_until", "waiting_since") + " WHERE type = 'POINT' AND promotion_id = $2",
 	}
 	// Scripts are loaded before, so that each call is one step.
-	w := h.world()
-	require.NoError(t, w.ins[0].manager.Ensure(t.Context(), w.promotion.ID))
-	_, err = w.ins[0].manager.Enqueue(t.Context(), w.promotion.ID, entry.Entry{Message: []byte("warm up")})
+	hist := h.newHistory()
+	require.NoError(t, hist.ins[0].manager.Ensure(t.Context(), hist.promotion.ID))
+	_, err = hist.ins[0].manager.Enqueue(t.Context(), hist.promotion.ID, entry.Entry{Message: []byte("warm up")})
 	require.NoError(t, err)
-	_, err = w.ins[0].manager.Inspect(t.Context(), w.promotion.ID)
+	_, err = hist.ins[0].manager.Inspect(t.Context(), hist.promotion.ID)
 	require.NoError(t, err)
-	w.ins[0].manager.Decommission(t.Context(), w.promotion.ID)
-	require.NoError(t, h.watch.Del(t.Context(), w.stream, streams.MetaKey(w.stream)).Err())
-	require.NoError(t, h.ledgers[0].Deactivate(t.Context(), w.promotion))
+	hist.ins[0].manager.Decommission(t.Context(), hist.promotion.ID)
+	require.NoError(t, h.watch.Del(t.Context(), hist.stream, streams.MetaKey(hist.stream)).Err())
+	require.NoError(t, h.ledgers[0].Deactivate(t.Context(), hist.promotion))
 	for _, c := range h.clients {
 		c.AddHook(stepHook{})
 	}
 	return h
 }
 
-// byAnn is the person who pauses, resumes and cancels promotions in tests.
-var byAnn = ledger.Steering{Who: "ann", Why: "a test", Future: true}
+// byOperator is the person who pauses, resumes and cancels promotions in tests.
+var byOperator = ledger.Steering{Who: "ann", Why: "a test", Future: true}
 
 const (
 	stateRunning = iota
@@ -186,7 +191,8 @@ const (
 	stateCancelled
 )
 
-// offer is a record of the publish topic. It is there until it is acked, and may come again after that.
+// offer is a record of the publish topic. It is there until it is acked, and may come again after
+// that.
 type offer struct {
 	target, amount int64
 	payload        []byte
@@ -200,9 +206,9 @@ type retryRecord struct {
 	acked, busy bool
 }
 
-// world is one history.
-type world struct {
-	*modelHome
+// history is one history.
+type history struct {
+	*modelEnv
 	promotion     rules.Promotion
 	stream, group string
 	ins           [2]*modelInstance
@@ -212,17 +218,17 @@ type world struct {
 
 	offers  []*offer
 	retries []*retryRecord
-	book    map[string][]bookLine
+	charges map[string][]modelCharge
 	keys    map[string]*keyMemory
 	bodies  map[string]string
 	calls   map[string]map[*modelCall]bool
 	network []request
 	answers []int // of the Money API while everything heals
 
-	ice    *sql.Tx         // the transaction of a frozen instance
-	froze  bool            // there was one
-	seen   map[string]bool // incarnations that are recorded, or that a feeder's round has met
-	unseen bool            // a stream was wiped that is not among them
+	frozenTx  *sql.Tx         // the transaction of a frozen instance
+	wasFrozen bool            // there was one
+	seen      map[string]bool // incarnations that are recorded, or that a feeder's round has met
+	unseen    bool            // a stream was wiped that is not among them
 	// deactivations counts how often the promotion was taken off the active set.
 	deactivations int
 
@@ -230,79 +236,79 @@ type world struct {
 	log    []string
 }
 
-func (h *modelHome) world() *world {
+func (h *modelEnv) newHistory() *history {
 	h.next++
-	w := &world{modelHome: h, promotion: rules.Promotion{Type: "POINT", ID: h.next}, flag: true,
-		book: map[string][]bookLine{}, keys: map[string]*keyMemory{}, bodies: map[string]string{}, calls: map[string]map[*modelCall]bool{}, seen: map[string]bool{}}
-	w.stream, w.group = h.kind.Stream(w.promotion.ID), h.kind.Group(w.promotion.ID)
-	for i := range w.ins {
+	hist := &history{modelEnv: h, promotion: rules.Promotion{Type: "POINT", ID: h.next}, flag: true,
+		charges: map[string][]modelCharge{}, keys: map[string]*keyMemory{}, bodies: map[string]string{}, calls: map[string]map[*modelCall]bool{}, seen: map[string]bool{}}
+	hist.stream, hist.group = h.kind.Stream(hist.promotion.ID), h.kind.Group(hist.promotion.ID)
+	for i := range hist.ins {
 		config := h.config
-		w.ins[i] = &modelInstance{name: string(rune('a' + i)), ledger: h.ledgers[i], client: h.clients[i], config: &config}
-		w.ins[i].restart(w)
+		hist.ins[i] = &modelInstance{name: string(rune('a' + i)), ledger: h.ledgers[i], client: h.clients[i], config: &config}
+		hist.ins[i].restart(hist)
 	}
-	return w
+	return hist
 }
 
-func (w *world) logf(format string, args ...any) {
-	w.log = append(w.log, fmt.Sprintf("%3d %6s ", len(w.log), w.now)+fmt.Sprintf(format, args...))
+func (hist *history) logf(format string, args ...any) {
+	hist.log = append(hist.log, fmt.Sprintf("%3d %6s ", len(hist.log), hist.now)+fmt.Sprintf(format, args...))
 }
 
-func (w *world) broke(format string, args ...any) {
-	w.faults = append(w.faults, fmt.Sprintf(format, args...))
+func (hist *history) violation(format string, args ...any) {
+	hist.faults = append(hist.faults, fmt.Sprintf(format, args...))
 }
 
-// judge ends the history when something is wrong.
-func (w *world) judge(t *rapid.T) {
-	if len(w.faults) > 0 {
-		t.Fatalf("%s\n\n%s", strings.Join(w.faults, "\n"), strings.Join(w.log, "\n"))
+// check ends the history when something is wrong.
+func (hist *history) check(t *rapid.T) {
+	if len(hist.faults) > 0 {
+		t.Fatalf("%s\n\n%s", strings.Join(hist.faults, "\n"), strings.Join(hist.log, "\n"))
 	}
 }
 
 // must is for what has no reason to fail.
-func (w *world) must(err error) {
+func (hist *history) must(err error) {
 	if err != nil {
-		w.broke("%v", err)
+		hist.violation("%v", err)
 	}
 }
 
 // play is one history: random steps, healing, and the books.
-func (h *modelHome) play(t *rapid.T) {
+func (h *modelEnv) play(t *rapid.T) {
 	h.histories++
-	w := h.world()
+	hist := h.newHistory()
 	defer func() { // a failed or refused history leaves nothing behind
-		w.thaw()
-		for _, in := range w.ins {
+		hist.thaw()
+		for _, in := range hist.ins {
 			for len(in.actors) > 0 {
-				w.step(in.actors[0], move{die: true})
+				hist.step(in.actors[0], move{crash: true})
 			}
 		}
 		ctx := context.Background()
-		_ = w.watch.Del(ctx, w.stream, streams.MetaKey(w.stream)).Err()
-		_ = w.ledgers[0].Deactivate(ctx, w.promotion)
+		_ = hist.watch.Del(ctx, hist.stream, streams.MetaKey(hist.stream)).Err()
+		_ = hist.ledgers[0].Deactivate(ctx, hist.promotion)
 	}()
 	if rapid.Bool().Draw(t, "roomy") { // no overflow, in which the feeder would record the stream
-		for _, in := range w.ins {
+		for _, in := range hist.ins {
 			in.config.Stream.MaxLen = 100
 		}
 	}
 	for range rapid.IntRange(1, 3).Draw(t, "targets") {
-		w.offer(int64(1+len(w.offers)), 500)
+		hist.offer(int64(1+len(hist.offers)), 500)
 	}
 	if rapid.Bool().Draw(t, "under way") { // half of the histories begin with payouts in the stream and readers
-		for _, rec := range w.offers {
-			w.run(w.ins[0], w.accept(w.ins[0], rec))
+		for _, rec := range hist.offers {
+			hist.run(hist.ins[0], hist.accept(hist.ins[0], rec))
 		}
-		w.actKeep(w.ins[0])
-		w.actKeep(w.ins[1])
+		hist.reconcile(hist.ins[0])
+		hist.reconcile(hist.ins[1])
 	}
-	for _, d := range rapid.SliceOfN(rapid.Custom(drawDie), 30, 90).Draw(t, "steps") {
+	for _, d := range rapid.SliceOfN(rapid.Custom(newDraw), 30, 90).Draw(t, "steps") {
 		h.steps++
-		w.act(d)
-		w.judge(t)
+		hist.takeStep(d)
+		hist.check(t)
 	}
-	w.answers = rapid.SliceOfN(rapid.SampledFrom([]int{answerPaid, answerLost, answerBroken, answerRejected, answerTryAgain, answerThrottled, answerMisconfigured,
+	hist.answers = rapid.SliceOfN(rapid.SampledFrom([]int{answerPaid, answerLost, answerBroken, answerRejected, answerTryAgain, answerThrottled, answerMisconfigured,
 		answerProxy, answerProxyCharged, answerOverloaded}), 0, 4).Draw(t, "answers at the end")
-	w.settleEverything(t, rapid.Bool().Draw(t, "late requests are carried out"))
+	hist.settleEverything(t, rapid.Bool().Draw(t, "late requests are carried out"))
 }
 
 func pointType() promotiontype.Type {
@@ -310,46 +316,46 @@ func pointType() promotiontype.Type {
 	return t
 }
 
-func (w *world) offer(target, amount int64) {
-	payload, err := pointType().Encode(w.promotion.ID, 9, target, strconv.FormatInt(amount, 10))
-	w.must(err)
-	w.offers = append(w.offers, &offer{target: target, amount: amount, payload: payload})
+func (hist *history) offer(target, amount int64) {
+	payload, err := pointType().Encode(hist.promotion.ID, 9, target, strconv.FormatInt(amount, 10))
+	hist.must(err)
+	hist.offers = append(hist.offers, &offer{target: target, amount: amount, payload: payload})
 }
 
 // pass lets time pass.
-func (w *world) pass(d time.Duration) {
-	w.thaw() // no session stays so long in a transaction
-	w.logf("%s pass", d)
-	w.now += d
-	for _, sql := range w.shift {
-		_, err := w.db.Exec(sql, int64(d/time.Second), w.promotion.ID)
-		w.must(err)
+func (hist *history) pass(d time.Duration) {
+	hist.thaw() // no session stays so long in a transaction
+	hist.logf("%s pass", d)
+	hist.now += d
+	for _, sql := range hist.shift {
+		_, err := hist.db.Exec(sql, int64(d/time.Second), hist.promotion.ID)
+		hist.must(err)
 	}
-	for i := len(w.network) - 1; i >= 0; i-- {
-		if w.network[i].until < w.now {
-			w.arrive(i, false)
+	for i := len(hist.network) - 1; i >= 0; i-- {
+		if hist.network[i].until < hist.now {
+			hist.arrive(i, false)
 		}
 	}
 }
 
 // command is a person's: pause, resume or cancel.
-func (w *world) command(cancel bool) {
-	l, ctx := w.ledgers[0], context.Background()
+func (hist *history) command(cancel bool) {
+	l, ctx := hist.ledgers[0], context.Background()
 	switch {
-	case w.state == stateCancelled:
-		if err := l.Pause(ctx, w.promotion, byAnn); !errors.Is(err, ledger.ErrCancelled) {
-			w.broke("pause after cancel: %v", err)
+	case hist.state == stateCancelled:
+		if err := l.Pause(ctx, hist.promotion, byOperator); !errors.Is(err, ledger.ErrCancelled) {
+			hist.violation("pause after cancel: %v", err)
 		}
 	case cancel:
-		_, err := l.Cancel(ctx, w.promotion, byAnn)
-		w.must(err)
-		w.state = stateCancelled
-	case w.state == statePaused:
-		w.must(l.Resume(ctx, w.promotion, byAnn))
-		w.state = stateRunning
+		_, err := l.Cancel(ctx, hist.promotion, byOperator)
+		hist.must(err)
+		hist.state = stateCancelled
+	case hist.state == statePaused:
+		hist.must(l.Resume(ctx, hist.promotion, byOperator))
+		hist.state = stateRunning
 	default:
-		w.must(l.Pause(ctx, w.promotion, byAnn))
-		w.state = statePaused
+		hist.must(l.Pause(ctx, hist.promotion, byOperator))
+		hist.state = statePaused
 	}
-	w.logf("a person's command: now %d", w.state)
+	hist.logf("a person's command: now %d", hist.state)
 }

@@ -23,7 +23,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
-// fewPlaces has place for n promotions, and keeps drained streams for so long that no test could wait for them.
+// fewPlaces has place for n promotions, and keeps drained streams for so long that no test could
+// wait for them.
 func fewPlaces(n int) func(*promotion.Config) {
 	return func(c *promotion.Config) {
 		c.Stream.MaxActive, c.Stream.IdleTimeout, c.Stream.ReconcileInterval = n, time.Hour, 50*time.Millisecond
@@ -36,14 +37,14 @@ func pointOf(promotion, target int) string {
 }
 
 // active returns how many streams of points are active.
-func (tw *town) active() int {
-	a, err := tw.ledger.Active(tw.t.Context(), "POINT")
-	require.NoError(tw.t, err)
+func (sys *system) active() int {
+	a, err := sys.ledger.Active(sys.t.Context(), "POINT")
+	require.NoError(sys.t, err)
 	return len(a)
 }
 
-// Promotions that wait for a place are paid in the order in which they were accepted, one after the other, and `campaign
-// status` names them.
+// Promotions that wait for a place are paid in the order in which they were accepted, one after the
+// other, and `campaign status` names them.
 func TestWaitingPromotionsArePaidInOrder(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		var mu sync.Mutex
@@ -56,11 +57,11 @@ func TestWaitingPromotionsArePaidInOrder(t *testing.T) {
 			_, _ = io.WriteString(w, `{"transactionKey":"t-`+key+`"}`)
 		}))
 		t.Cleanup(api.Close)
-		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) {
 			fewPlaces(1)(c)
 			c.MoneyAPI.URL = api.URL
 		})
-		one, err := ledger.Open(t.Context(), tw.payouts.Settings().(*promotion.Config).Ledger, ledger.Options{Instance: "one", Lease: time.Minute, MaxActive: 1}, nil)
+		one, err := ledger.Open(t.Context(), sys.payouts.Settings().(*promotion.Config).Ledger, ledger.Options{Instance: "one", Lease: time.Minute, MaxActive: 1}, nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, one.Close()) })
 		var want []string
@@ -77,14 +78,14 @@ func TestWaitingPromotionsArePaidInOrder(t *testing.T) {
 			require.NoError(t, err)
 		}
 		var all []cli.Status
-		tw.json(&all, "campaign", "status")
+		sys.json(&all, "campaign", "status")
 		waits := func(s cli.Status) bool { return s.WaitsForPlace > 0 }
 		require.Len(t, slices.DeleteFunc(slices.Clone(all), waits), 1, "7 has the place")
-		require.Contains(t, tw.says(app.ExitOK, "campaign", "status", "POINT", "3"), "max_active_promotions")
-		require.NotContains(t, tw.says(app.ExitOK, "campaign", "status", "POINT", "7"), "max_active_promotions")
-		tw.start()
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "status", "POINT", "3"), "max_active_promotions")
+		require.NotContains(t, sys.says(app.ExitOK, "campaign", "status", "POINT", "7"), "max_active_promotions")
+		sys.start()
 		require.Eventually(t, func() bool {
-			work, err := tw.ledger.Unfinished(t.Context())
+			work, err := sys.ledger.Unfinished(t.Context())
 			return err == nil && len(work) == 0
 		}, 2*time.Minute, 20*time.Millisecond)
 		mu.Lock()
@@ -93,51 +94,53 @@ func TestWaitingPromotionsArePaidInOrder(t *testing.T) {
 	})
 }
 
-// Far more promotions than there are places are all paid. Neither one whose key Redis refuses nor a paused one keeps a place.
+// Far more promotions than there are places are all paid. Neither one whose key Redis refuses nor a
+// paused one keeps a place.
 func TestAFloodOfPromotionsIsDrained(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		const flood, limit = 24, 4
-		tw := newTown(t, simulator.Faults{}, fewPlaces(limit))
+		sys := newSystem(t, simulator.Faults{}, fewPlaces(limit))
 		for id := range limit { // as many as there are places, which they all take
-			require.NoError(t, tw.redis.Set(t.Context(), fmt.Sprint("campaign-promotion-stream:POINT:", 101+id), "x", 0).Err())
-			require.NoError(t, tw.ledger.Pause(t.Context(), rules.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann", Why: "x", Future: true}))
-			require.NoError(t, tw.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: int64(101 + id)}, 0))
-			require.NoError(t, tw.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: int64(201 + id)}, 0))
+			require.NoError(t, sys.redis.Set(t.Context(), fmt.Sprint("campaign-promotion-stream:POINT:", 101+id), "x", 0).Err())
+			require.NoError(t, sys.ledger.Pause(t.Context(), rules.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann", Why: "x", Future: true}))
+			require.NoError(t, sys.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: int64(101 + id)}, 0))
+			require.NoError(t, sys.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: int64(201 + id)}, 0))
 		}
-		tw.start()
+		sys.start()
 		for id := range limit {
-			tw.send(publish, pointOf(101+id, 1), pointOf(201+id, 1))
+			sys.send(publish, pointOf(101+id, 1), pointOf(201+id, 1))
 		}
 		var records []string
 		for id := range flood {
 			started, err := json.Marshal(promotiontype.Started{PromotionID: int64(id + 1), PromotionType: "POINT", TotalCount: 1})
 			require.NoError(t, err)
 			if id%3 == 0 {
-				tw.send("campaign-promotion-started", string(started))
+				sys.send("campaign-promotion-started", string(started))
 			}
 			records = append(records, pointOf(id+1, 1))
 		}
-		tw.send(publish, records...)
+		sys.send(publish, records...)
 		most := 0
 		require.Eventually(t, func() bool {
-			most = max(most, tw.active())
-			return tw.api.Summary().Charged == flood
+			most = max(most, sys.active())
+			return sys.api.Summary().Charged == flood
 		}, 2*time.Minute, 20*time.Millisecond)
 		require.LessOrEqual(t, most, 2*limit, "the paused ones are on the set, too")
 		require.Eventually(t, func() bool {
-			work, err := tw.ledger.Unfinished(t.Context())
+			work, err := sys.ledger.Unfinished(t.Context())
 			return err == nil && len(work) == limit
 		}, 30*time.Second, 5*time.Millisecond, "the refused ones remain")
 		for id := range limit {
-			require.NoError(t, tw.redis.Del(t.Context(), fmt.Sprint("campaign-promotion-stream:POINT:", 101+id)).Err())
-			require.NoError(t, tw.ledger.Resume(t.Context(), rules.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann"}))
+			require.NoError(t, sys.redis.Del(t.Context(), fmt.Sprint("campaign-promotion-stream:POINT:", 101+id)).Err())
+			require.NoError(t, sys.ledger.Resume(t.Context(), rules.Promotion{Type: "POINT", ID: int64(201 + id)}, ledger.Steering{Who: "ann"}))
 		}
-		require.Eventually(t, func() bool { return tw.api.Summary().Charged == flood+2*limit }, 2*time.Minute, 20*time.Millisecond)
-		require.Zero(t, tw.api.Summary().DoubleCharged)
+		require.Eventually(t, func() bool { return sys.api.Summary().Charged == flood+2*limit }, 2*time.Minute, 20*time.Millisecond)
+		require.Zero(t, sys.api.Summary().DoubleCharged)
 	})
 }
 
-// A promotion whose stream can't be used keeps no place while others wait, whether or not it has payouts.
+// A promotion whose stream can't be used keeps no place while others wait, whether or not it has
+// payouts.
 func TestABlockedStreamKeepsNoPlace(t *testing.T) {
 	const limit, flood = 2, 6
 	for name, c := range map[string]struct{ foreign, payouts bool }{
@@ -147,26 +150,26 @@ func TestABlockedStreamKeepsNoPlace(t *testing.T) {
 		"another deployment owns it, no payouts": {true, false},
 	} {
 		t.Run("embedded, "+name, func(t *testing.T) {
-			tw := newTown(t, simulator.Faults{}, fewPlaces(limit))
+			sys := newSystem(t, simulator.Faults{}, fewPlaces(limit))
 			for id := range limit { // they take all places
 				stream := fmt.Sprint("campaign-promotion-stream:POINT:", 101+id)
 				if c.foreign {
-					require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, fmt.Sprint("campaign-promotion-group:POINT:", 101+id), "0").Err())
-					require.NoError(t, tw.redis.HSet(t.Context(), "{"+stream+"}:meta", "incarnation", "i", "owner", "production").Err())
+					require.NoError(t, sys.redis.XGroupCreateMkStream(t.Context(), stream, fmt.Sprint("campaign-promotion-group:POINT:", 101+id), "0").Err())
+					require.NoError(t, sys.redis.HSet(t.Context(), "{"+stream+"}:meta", "incarnation", "i", "owner", "production").Err())
 				} else {
-					require.NoError(t, tw.redis.Set(t.Context(), stream, "x", 0).Err())
+					require.NoError(t, sys.redis.Set(t.Context(), stream, "x", 0).Err())
 				}
-				require.NoError(t, tw.ledger.Started(t.Context(), rules.Promotion{Type: "POINT", ID: int64(101 + id)}, 1))
+				require.NoError(t, sys.ledger.Started(t.Context(), rules.Promotion{Type: "POINT", ID: int64(101 + id)}, 1))
 			}
-			require.Equal(t, limit, tw.active())
-			tw.start()
+			require.Equal(t, limit, sys.active())
+			sys.start()
 			if c.payouts {
-				tw.send(publish, pointOf(101, 1), pointOf(102, 1))
+				sys.send(publish, pointOf(101, 1), pointOf(102, 1))
 			}
 			for id := range flood {
-				tw.send(publish, pointOf(id+1, 1))
+				sys.send(publish, pointOf(id+1, 1))
 			}
-			require.Eventually(t, func() bool { return tw.api.Summary().Charged == flood }, 30*time.Second, 20*time.Millisecond)
+			require.Eventually(t, func() bool { return sys.api.Summary().Charged == flood }, 30*time.Second, 20*time.Millisecond)
 		})
 	}
 }

@@ -24,14 +24,15 @@ import (
 )
 
 const (
-	// handlerTimeout bounds what a handler waits for in addition to the call, which has its lease: the
-	// ledger, the stream and a call slot. It is shorter than the drain timeout of the consumer groups.
+	// handlerTimeout bounds what a handler waits for in addition to the call, which has its lease:
+	// the ledger, the stream and a call slot. It is shorter than the drain timeout of the consumer
+	// groups.
 	handlerTimeout = 15 * time.Second
 	minLongestHold = 2 * time.Minute
 )
 
-// maxAcceptInFlight is the maximum number of records per type in flight on the Kafka route, over all
-// partitions. It is enough to fill the ledger's batches.
+// maxAcceptInFlight is the maximum number of records per type in flight on the Kafka route, over
+// all partitions. It is enough to fill the ledger's batches.
 const maxAcceptInFlight = 1024
 
 // Plugin pays campaign promotions. It is built offline by New.
@@ -82,8 +83,8 @@ func (p *Plugin) Schemas(env pipeline.Env) []pipeline.Schema {
 // ledger returns the open ledger. It is nil until its service has started.
 func (p *Plugin) ledger() *ledger.Ledger { return p.run.ledger }
 
-// Register implements pipeline.Plugin. Services and routes are registered downstream first, and stop in the
-// reverse order. The stream of a record that is being accepted is then still read.
+// Register implements pipeline.Plugin. Services and routes are registered downstream first, and
+// stop in the reverse order. The stream of a record that is being accepted is then still read.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	log := r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
 	p.run.use(r.Env(), log)
@@ -189,7 +190,8 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 		Flow:   pipeline.Flow{Gate: p.run.ready},
 	})
 	accept := policy(true)
-	// The route that reads the retry topic pays: a record that was never accepted would be unannounced.
+	// The route that reads the retry topic pays: a record that was never accepted would be
+	// unannounced.
 	accept.Retry.TakesReplays = false
 	r.Route(pipeline.Route{
 		Name:   proc.AcceptRoute(),
@@ -202,8 +204,9 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 	})
 }
 
-// acceptInFlight returns the maximum number of records per type in flight on the Kafka route. If they are
-// paid there, it is not larger than the number of call slots: more records would only wait for one.
+// acceptInFlight returns the maximum number of records per type in flight on the Kafka route. If
+// they are paid there, it is not larger than the number of call slots: more records would only wait
+// for one.
 func (p *Plugin) acceptInFlight() int {
 	if p.config.Stream.Enabled {
 		return maxAcceptInFlight
@@ -211,8 +214,8 @@ func (p *Plugin) acceptInFlight() int {
 	return min(maxAcceptInFlight, p.config.MoneyAPI.Concurrency)
 }
 
-// started handles a started event. It sizes and starts the stream of a promotion early, if there is a place.
-// A missed event delays the promotion, and nothing is lost.
+// started handles a started event. It sizes and starts the stream of a promotion early, if there is
+// a place. A missed event delays the promotion, and nothing is lost.
 func (p *Plugin) started(ctx context.Context, m promotiontype.Started) error {
 	manager, known := p.managers[m.PromotionType]
 	if !known {

@@ -18,8 +18,9 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// BenchmarkPoison pays 3,000 payouts with 32 workers at an API of 5 ms, without poison and with 1 % of the payouts always answered
-// badly, in all ways of the simulator. x is the median of how much longer the other 99 % take with poison.
+// BenchmarkPoison pays 3,000 payouts with 32 workers at an API of 5 ms, without poison and with 1 %
+// of the payouts always answered badly, in all ways of the simulator. x is the median of how much
+// longer the other 99 % take with poison.
 //
 //	go test ./handlers/promotion -run '^$' -bench Poison -benchtime 5x
 func BenchmarkPoison(b *testing.B) {
@@ -34,7 +35,8 @@ func BenchmarkPoison(b *testing.B) {
 	b.Logf("%.3f", ratios)
 }
 
-// payWithPoison returns how long it takes until all payouts that are not poisoned are paid. Poisoned ones are retried when they are due.
+// payWithPoison returns how long it takes until all payouts that are not poisoned are paid.
+// Poisoned ones are retried when they are due.
 func payWithPoison(b *testing.B, rate float64) time.Duration {
 	const payouts, workers = 3000, 32
 	api, err := simulator.New(simulator.Config{Faults: simulator.Faults{Latency: 5 * time.Millisecond, PoisonRate: rate, Seed: 1}})

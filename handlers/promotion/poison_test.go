@@ -15,7 +15,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
-// poisons are the ways in which the Money API may always answer about one payout: to sends and to lookups.
+// poisons are the ways in which the Money API may always answer about one payout: to sends and to
+// lookups.
 func poisons() map[string]struct {
 	send, lookup http.HandlerFunc
 	ends         rules.State
@@ -47,17 +48,18 @@ func poisons() map[string]struct {
 	}
 }
 
-// TestPoisonedPayoutsStopNobody: one payout of a hundred is always answered badly. The breaker and the gate stay as they are, all
-// other payouts are paid with one call each, and the poisoned ones end after a bounded number of calls.
+// TestPoisonedPayoutsStopNobody: one payout of a hundred is always answered badly. The breaker and
+// the gate stay as they are, all other payouts are paid with one call each, and the poisoned ones
+// end after a bounded number of calls.
 func TestPoisonedPayoutsStopNobody(t *testing.T) {
 	t.Parallel()
 	const payouts, step, every = 600, 20, 100
 	for name, poison := range poisons() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := embeddedModelHome(t)
-			w := h.world()
-			in := w.ins[0]
+			h := embeddedModelEnv(t)
+			hist := h.newHistory()
+			in := hist.ins[0]
 			poisoned := func(target int64) bool { return target%every == every/2 }
 			api := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				key := r.Header.Get("Idempotency-Key")
@@ -86,9 +88,9 @@ func TestPoisonedPayoutsStopNobody(t *testing.T) {
 			open := []rules.Record{}
 			for first := int64(1); first <= payouts; first += step {
 				for target := first; target < first+step; target++ {
-					payload, err := pointType().Encode(w.promotion.ID, 9, target, "500")
+					payload, err := pointType().Encode(hist.promotion.ID, 9, target, "500")
 					require.NoError(t, err)
-					open = append(open, rules.Record{Key: rules.Key{Type: "POINT", Promotion: w.promotion.ID, Target: target}, SummaryID: 9, Payload: payload})
+					open = append(open, rules.Record{Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: target}, SummaryID: 9, Payload: payload})
 				}
 				var g errgroup.Group
 				for _, rec := range open { // new ones, and those that have not ended
@@ -101,7 +103,7 @@ func TestPoisonedPayoutsStopNobody(t *testing.T) {
 					})
 				}
 				require.NoError(t, g.Wait())
-				w.pass(45 * time.Minute)
+				hist.pass(45 * time.Minute)
 				require.True(t, client.Ready())
 				require.Zero(t, clientGauge(t, client, "breaker_state"), "closed")
 				unsettled := open[:0]
@@ -122,7 +124,7 @@ func TestPoisonedPayoutsStopNobody(t *testing.T) {
 				open = unsettled
 			}
 			require.LessOrEqual(t, len(open), 1, "only the last one may not have had time to end")
-			require.Empty(t, strings.Join(w.faults, "\n"))
+			require.Empty(t, strings.Join(hist.faults, "\n"))
 		})
 	}
 }

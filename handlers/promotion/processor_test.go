@@ -30,28 +30,30 @@ func (a callAPI) Charge(ctx context.Context, _ money.Charge) money.Answer {
 	return money.Answer{Class: money.Paid, TransactionKey: "T"}
 }
 
-// payOne pays a payout as the stream route does, with the context of its message, and returns its state.
-func payOne(ctx context.Context, t *testing.T, w *world, during func(context.Context)) rules.State {
+// payOne pays a payout as the stream route does, with the context of its message, and returns its
+// state.
+func payOne(ctx context.Context, t *testing.T, hist *history, during func(context.Context)) rules.State {
 	t.Helper()
-	in := w.ins[0]
+	in := hist.ins[0]
 	in.api = callAPI{during: during}
-	msg := message.NewMessage("", w.offers[0].payload)
+	msg := message.NewMessage("", hist.offers[0].payload)
 	msg.SetContext(ctx)
 	_, err := in.proc.PayFrom(in.proc.StreamRoute())(msg)
 	require.NoError(t, err)
-	x, err := in.ledger.Explain(t.Context(), rules.Key{Type: w.promotion.Type, Promotion: w.promotion.ID, Target: 1})
+	x, err := in.ledger.Explain(t.Context(), rules.Key{Type: hist.promotion.Type, Promotion: hist.promotion.ID, Target: 1})
 	require.NoError(t, err)
 	return x.State
 }
 
-func newOffer(t *testing.T) *world {
-	w := embeddedModelHome(t).world()
-	w.offer(1, 500)
-	w.run(w.ins[0], w.accept(w.ins[0], w.offers[0]))
-	return w
+func newOffer(t *testing.T) *history {
+	hist := embeddedModelEnv(t).newHistory()
+	hist.offer(1, 500)
+	hist.run(hist.ins[0], hist.accept(hist.ins[0], hist.offers[0]))
+	return hist
 }
 
-// A drain or a handler's time limit ends the message's context. A call that has begun goes on: its answer is booked.
+// A drain or a handler's time limit ends the message's context. A call that has begun goes on: its
+// answer is booked.
 func TestACancelledMessageDoesNotEndItsCall(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -60,13 +62,14 @@ func TestACancelledMessageDoesNotEndItsCall(t *testing.T) {
 	require.Equal(t, rules.Success, state)
 }
 
-// An answer that the ledger can't write down at first is not lost: it is written down again. The ledger refuses it for a moment.
+// An answer that the ledger can't write down at first is not lost: it is written down again. The
+// ledger refuses it for a moment.
 func TestAnAnswerIsWrittenDownAgain(t *testing.T) {
 	t.Parallel()
-	w := newOffer(t)
-	w.ins[0].proc.SettleTries = 0
-	state := payOne(t.Context(), t, w, func(context.Context) {
-		_, err := w.db.Exec(`CREATE TRIGGER refuse BEFORE INSERT ON attempts WHEN unixepoch('subsec') < ` +
+	hist := newOffer(t)
+	hist.ins[0].proc.SettleTries = 0
+	state := payOne(t.Context(), t, hist, func(context.Context) {
+		_, err := hist.db.Exec(`CREATE TRIGGER refuse BEFORE INSERT ON attempts WHEN unixepoch('subsec') < ` +
 			strconv.FormatFloat(float64(time.Now().Add(200*time.Millisecond).UnixMilli())/1000, 'f', 3, 64) +
 			` BEGIN SELECT abs(-9223372036854775808); END`) // an integer overflow
 		require.NoError(t, err)
@@ -86,11 +89,12 @@ func (c waitedFor) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// However long the begin takes, the call's deadline is not later than the lease that the ledger has given.
+// However long the begin takes, the call's deadline is not later than the lease that the ledger has
+// given.
 func TestTheLeaseCountsFromBeforeTheBegin(t *testing.T) {
 	t.Parallel()
-	w := newOffer(t)
-	lock, err := w.db.Conn(t.Context())
+	hist := newOffer(t)
+	lock, err := hist.db.Conn(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = lock.Close() }()
 	_, err = lock.ExecContext(t.Context(), "BEGIN IMMEDIATE")
@@ -103,6 +107,6 @@ func TestTheLeaseCountsFromBeforeTheBegin(t *testing.T) {
 		_, _ = lock.ExecContext(context.Background(), "ROLLBACK")
 	}()
 	var deadline time.Time
-	require.Equal(t, rules.Success, payOne(ctx, t, w, func(ctx context.Context) { deadline, _ = ctx.Deadline() }))
+	require.Equal(t, rules.Success, payOne(ctx, t, hist, func(ctx context.Context) { deadline, _ = ctx.Deadline() }))
 	require.False(t, deadline.After((<-released).Add(modelLease)))
 }

@@ -33,10 +33,11 @@ import (
 	"github.com/millrace-io/millrace/plugins/redisstream"
 )
 
-// town is the plugin with everything it stands on, embedded, and a Money API whose book can be read.
-type town struct {
+// system is the plugin with everything it stands on, embedded, and a Money API whose book can be
+// read.
+type system struct {
 	t       *testing.T
-	home    *embedded.Servers
+	servers *embedded.Servers
 	api     *simulator.Server
 	kafka   *kafka.Plugin
 	payouts *promotion.Plugin
@@ -46,32 +47,32 @@ type town struct {
 	letters pipeline.Secret // DSN of the working copy of dead letters
 }
 
-func newTown(t *testing.T, faults simulator.Faults, change func(*promotion.Config)) *town {
+func newSystem(t *testing.T, faults simulator.Faults, change func(*promotion.Config)) *system {
 	t.Helper()
-	tw := &town{t: t}
+	sys := &system{t: t}
 	var err error
 	tier.Met(t, "embedded")
-	tw.home, err = embedded.Start(t.Context(), embedded.Config{}, pipelinetest.Logger(t))
+	sys.servers, err = embedded.Start(t.Context(), embedded.Config{}, pipelinetest.Logger(t))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, tw.home.Stop(context.Background())) })
-	tw.api, err = simulator.New(simulator.Config{Faults: faults})
+	t.Cleanup(func() { require.NoError(t, sys.servers.Stop(context.Background())) })
+	sys.api, err = simulator.New(simulator.Config{Faults: faults})
 	require.NoError(t, err)
-	require.NoError(t, tw.api.Start(t.Context()))
-	t.Cleanup(func() { require.NoError(t, tw.api.Stop(context.Background())) })
+	require.NoError(t, sys.api.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, sys.api.Stop(context.Background())) })
 
-	tw.kafka = kafka.New()
-	tw.kafka.Settings().(*kafka.Config).Brokers = tw.home.KafkaAddrs()
+	sys.kafka = kafka.New()
+	sys.kafka.Settings().(*kafka.Config).Brokers = sys.servers.KafkaAddrs()
 	shared := redis.New()
-	shared.Settings().(*redis.Config).Addrs = []string{tw.home.RedisAddr()}
-	dead := deadletter.New(tw.kafka, shared)
-	tw.letters = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "letters.db"))
-	dead.Settings().(*deadletter.Config).Store.DSN = tw.letters
+	shared.Settings().(*redis.Config).Addrs = []string{sys.servers.RedisAddr()}
+	dead := deadletter.New(sys.kafka, shared)
+	sys.letters = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "letters.db"))
+	dead.Settings().(*deadletter.Config).Store.DSN = sys.letters
 	claims, bridge := reclaim.New(shared), redisstream.New(shared)
-	tw.payouts = promotion.New(tw.kafka, shared, bridge, dead, claims)
-	cfg := tw.payouts.Settings().(*promotion.Config)
+	sys.payouts = promotion.New(sys.kafka, shared, bridge, dead, claims)
+	cfg := sys.payouts.Settings().(*promotion.Config)
 	cfg.Stream.Enabled = true
 	cfg.Ledger.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
-	cfg.MoneyAPI.URL = tw.api.URL()
+	cfg.MoneyAPI.URL = sys.api.URL()
 	cfg.MoneyAPI.CallTimeout = 10 * time.Second // what was sent and not answered in time counts as perhaps charged
 	cfg.Ledger.Retry = pipeline.Backoff{First: 50 * time.Millisecond, Max: 200 * time.Millisecond}
 	cfg.Feeder.Interval, cfg.Feeder.GracePeriod = 100*time.Millisecond, time.Second
@@ -79,47 +80,47 @@ func newTown(t *testing.T, faults simulator.Faults, change func(*promotion.Confi
 		change(cfg)
 	}
 	require.NoError(t, cfg.Validate())
-	tw.all = []pipeline.Plugin{shared, tw.kafka, bridge, dead, claims, tw.payouts}
+	sys.all = []pipeline.Plugin{shared, sys.kafka, bridge, dead, claims, sys.payouts}
 
-	tw.ledger, err = ledger.Open(t.Context(), cfg.Ledger, ledger.Options{Instance: "watcher", Lease: time.Minute}, nil)
+	sys.ledger, err = ledger.Open(t.Context(), cfg.Ledger, ledger.Options{Instance: "watcher", Lease: time.Minute}, nil)
 	require.NoError(t, err)
-	require.NoError(t, tw.ledger.Migrate(t.Context()))
-	_, err = store.Schema(tw.letters, "", nil).Migrate(t.Context())
+	require.NoError(t, sys.ledger.Migrate(t.Context()))
+	_, err = store.Schema(sys.letters, "", nil).Migrate(t.Context())
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, tw.ledger.Close()) })
-	tw.redis = goredis.NewClient(&goredis.Options{Addr: tw.home.RedisAddr()})
-	t.Cleanup(func() { _ = tw.redis.Close() })
-	return tw
+	t.Cleanup(func() { require.NoError(t, sys.ledger.Close()) })
+	sys.redis = goredis.NewClient(&goredis.Options{Addr: sys.servers.RedisAddr()})
+	t.Cleanup(func() { _ = sys.redis.Close() })
+	return sys
 }
 
-func (tw *town) start() *town {
-	pipelinetest.Start(tw.t, tw.all...)
-	return tw
+func (sys *system) start() *system {
+	pipelinetest.Start(sys.t, sys.all...)
+	return sys
 }
 
-func (tw *town) send(topic string, payloads ...string) {
-	tw.t.Helper()
+func (sys *system) send(topic string, payloads ...string) {
+	sys.t.Helper()
 	for _, p := range payloads {
 		msg := message.NewMessage("", []byte(p))
 		msg.Metadata.Set(pipeline.MetaKey, "1")
-		require.NoError(tw.t, tw.kafka.Sink(topic).Publish(tw.t.Context(), msg))
+		require.NoError(sys.t, sys.kafka.Sink(topic).Publish(sys.t.Context(), msg))
 	}
 }
 
-func (tw *town) counts(kind rules.Type) ledger.Counts {
-	c, err := tw.ledger.Status(tw.t.Context(), rules.Promotion{Type: kind, ID: 1})
+func (sys *system) counts(kind rules.Type) ledger.Counts {
+	c, err := sys.ledger.Status(sys.t.Context(), rules.Promotion{Type: kind, ID: 1})
 	if !errors.Is(err, ledger.ErrNotFound) {
-		require.NoError(tw.t, err)
+		require.NoError(sys.t, err)
 	}
 	return c
 }
 
 // settle waits until n payouts are settled and returns the counts.
-func (tw *town) settle(kind rules.Type, n int64) ledger.Counts {
-	tw.t.Helper()
+func (sys *system) settle(kind rules.Type, n int64) ledger.Counts {
+	sys.t.Helper()
 	var c ledger.Counts
-	require.Eventually(tw.t, func() bool {
-		c = tw.counts(kind)
+	require.Eventually(sys.t, func() bool {
+		c = sys.counts(kind)
 		return c.Accepted >= n && c.Pending == 0
 	}, time.Minute, 20*time.Millisecond, "%d payouts settled", n)
 	return c
@@ -136,11 +137,11 @@ const publish = "campaign-promotion-point-publish"
 
 func TestPaysThroughTheStream(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{FailRate: 0.2, TimeoutRate: 0.1, Seed: 3}, func(c *promotion.Config) { c.MoneyAPI.CallTimeout = time.Second }).start()
-		tw.send(publish, points(1, 60)...)
-		c := tw.settle("POINT", 60)
+		sys := newSystem(t, simulator.Faults{FailRate: 0.2, TimeoutRate: 0.1, Seed: 3}, func(c *promotion.Config) { c.MoneyAPI.CallTimeout = time.Second }).start()
+		sys.send(publish, points(1, 60)...)
+		c := sys.settle("POINT", 60)
 		require.EqualValues(t, 60, c.Paid)
-		sum := tw.api.Summary()
+		sum := sys.api.Summary()
 		require.Equal(t, 60, sum.Charged)
 		require.EqualValues(t, 10*60*61/2, sum.Amount)
 		require.Zero(t, sum.DoubleCharged)
@@ -149,34 +150,35 @@ func TestPaysThroughTheStream(t *testing.T) {
 
 func TestPaysAtOnceWithoutTheFlag(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{FailRate: 0.2, Seed: 4}, func(c *promotion.Config) { c.Stream.Enabled = false }).start()
-		tw.send(publish, points(1, 30)...)
-		require.EqualValues(t, 30, tw.settle("POINT", 30).Paid)
-		require.Equal(t, 30, tw.api.Summary().Charged)
+		sys := newSystem(t, simulator.Faults{FailRate: 0.2, Seed: 4}, func(c *promotion.Config) { c.Stream.Enabled = false }).start()
+		sys.send(publish, points(1, 30)...)
+		require.EqualValues(t, 30, sys.settle("POINT", 30).Paid)
+		require.Equal(t, 30, sys.api.Summary().Charged)
 	})
 }
 
 func TestRefusedForGoodIsFailedAndDead(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{RejectRate: 1}, nil).start()
-		tw.send(publish, points(1, 3)...)
-		c := tw.settle("POINT", 3)
+		sys := newSystem(t, simulator.Faults{RejectRate: 1}, nil).start()
+		sys.send(publish, points(1, 3)...)
+		c := sys.settle("POINT", 3)
 		require.EqualValues(t, 3, c.Failed)
 		require.EqualValues(t, 3, c.Dead)
-		require.Zero(t, tw.api.Summary().Charged)
+		require.Zero(t, sys.api.Summary().Charged)
 	})
 }
 
-// An expired credential must not turn a campaign FAILED: nothing is spent, and all is paid when it is fixed.
+// An expired credential must not turn a campaign FAILED: nothing is spent, and all is paid when it
+// is fixed.
 func TestAMisconfiguredAnswerCountsNoAttempt(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{Unauthorized: true}, func(c *promotion.Config) { c.MoneyAPI.Breaker.OpenDelay = 200 * time.Millisecond }).start()
-		tw.send(publish, points(1, 10)...)
-		require.Eventually(t, func() bool { return tw.counts("POINT").Accepted == 10 }, 30*time.Second, 10*time.Millisecond)
-		require.Eventually(t, func() bool { return tw.api.Summary().Requests["unauthorized"] > 2 }, 30*time.Second, 10*time.Millisecond, "%v", tw.api.Summary().Requests)
-		require.NoError(t, tw.api.SetFaults(simulator.Faults{}))
-		require.EqualValues(t, 10, tw.settle("POINT", 10).Paid)
-		require.NoError(t, tw.ledger.EachPayout(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
+		sys := newSystem(t, simulator.Faults{Unauthorized: true}, func(c *promotion.Config) { c.MoneyAPI.Breaker.OpenDelay = 200 * time.Millisecond }).start()
+		sys.send(publish, points(1, 10)...)
+		require.Eventually(t, func() bool { return sys.counts("POINT").Accepted == 10 }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return sys.api.Summary().Requests["unauthorized"] > 2 }, 30*time.Second, 10*time.Millisecond, "%v", sys.api.Summary().Requests)
+		require.NoError(t, sys.api.SetFaults(simulator.Faults{}))
+		require.EqualValues(t, 10, sys.settle("POINT", 10).Paid)
+		require.NoError(t, sys.ledger.EachPayout(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, func(e ledger.Payout) error {
 			require.Equal(t, 1, e.Attempts, "an attempt was spent on our own fault")
 			return nil
 		}))
@@ -196,26 +198,26 @@ func TestNeverAnsweredIsUnknown(t *testing.T) {
 			<-r.Context().Done()
 		}))
 		t.Cleanup(api.Close)
-		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) {
 			c.MoneyAPI.URL = api.URL
 			c.Ledger.MaxRetries = 1
 			c.MoneyAPI.CallTimeout, c.MoneyAPI.Breaker.MinCalls = 100*time.Millisecond, 1000
 		}).start()
-		tw.send(publish, points(1, 2)...)
-		require.EqualValues(t, 2, tw.settle("POINT", 2).Unknown)
+		sys.send(publish, points(1, 2)...)
+		require.EqualValues(t, 2, sys.settle("POINT", 2).Unknown)
 	})
 }
 
 func TestResultEvents(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) { c.Results.Enabled = true }).start()
-		tw.send(publish, points(1, 5)...)
-		tw.settle("POINT", 5)
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) { c.Results.Enabled = true }).start()
+		sys.send(publish, points(1, 5)...)
+		sys.settle("POINT", 5)
 		require.Eventually(t, func() bool {
-			n, err := tw.redis.XLen(t.Context(), "campaign-promotion-results").Result()
+			n, err := sys.redis.XLen(t.Context(), "campaign-promotion-results").Result()
 			return err == nil && n >= 5
 		}, 30*time.Second, 20*time.Millisecond)
-		entries, err := tw.redis.XRange(t.Context(), "campaign-promotion-results", "-", "+").Result()
+		entries, err := sys.redis.XRange(t.Context(), "campaign-promotion-results", "-", "+").Result()
 		require.NoError(t, err)
 		targets := map[int64]bool{}
 		for _, e := range entries {
@@ -235,74 +237,75 @@ func TestResultsDoNotGrowWithoutEnd(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel() // it is all waiting
 		const stream = "campaign-promotion-results"
-		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) { c.Results.Enabled, c.Results.RequiredGroups = true, []string{"books"} })
-		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, "books", "0").Err())
-		tw.start()
-		tw.send(publish, points(1, 5)...)
-		tw.settle("POINT", 5)
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) { c.Results.Enabled, c.Results.RequiredGroups = true, []string{"books"} })
+		require.NoError(t, sys.redis.XGroupCreateMkStream(t.Context(), stream, "books", "0").Err())
+		sys.start()
+		sys.send(publish, points(1, 5)...)
+		sys.settle("POINT", 5)
 		read := 0
 		require.Eventually(t, func() bool {
-			got, err := tw.redis.XReadGroup(t.Context(), &goredis.XReadGroupArgs{Group: "books", Consumer: "c", Streams: []string{stream, ">"}, Block: -1}).Result()
+			got, err := sys.redis.XReadGroup(t.Context(), &goredis.XReadGroupArgs{Group: "books", Consumer: "c", Streams: []string{stream, ">"}, Block: -1}).Result()
 			if err == nil {
 				for _, m := range got[0].Messages {
 					read++
-					require.NoError(t, tw.redis.XAck(t.Context(), stream, "books", m.ID).Err())
+					require.NoError(t, sys.redis.XAck(t.Context(), stream, "books", m.ID).Err())
 				}
 			}
-			return read >= 5 && tw.redis.XLen(t.Context(), stream).Val() == 0
+			return read >= 5 && sys.redis.XLen(t.Context(), stream).Val() == 0
 		}, 30*time.Second, 20*time.Millisecond)
 	})
 }
 
 func TestConflict(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, nil).start()
-		tw.send(publish, points(1, 1)...)
-		tw.settle("POINT", 1)
-		tw.send(publish, `{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":999}`)
-		require.Eventually(t, func() bool { return tw.counts("POINT").Conflict == 1 }, 30*time.Second, 20*time.Millisecond)
-		require.EqualValues(t, 10, tw.api.Summary().Amount)
+		sys := newSystem(t, simulator.Faults{}, nil).start()
+		sys.send(publish, points(1, 1)...)
+		sys.settle("POINT", 1)
+		sys.send(publish, `{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":999}`)
+		require.Eventually(t, func() bool { return sys.counts("POINT").Conflict == 1 }, 30*time.Second, 20*time.Millisecond)
+		require.EqualValues(t, 10, sys.api.Summary().Amount)
 	})
 }
 
 // The feeder refills a stream that holds little, and one that was wiped.
 func TestTheFeederRefills(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{Latency: 2 * time.Millisecond}, func(c *promotion.Config) { c.Stream.MaxLen = 20 }).start()
-		tw.send(publish, points(1, 300)...)
-		require.Eventually(t, func() bool { return tw.counts("POINT").Paid > 50 }, 30*time.Second, 5*time.Millisecond)
-		require.NoError(t, tw.redis.FlushAll(t.Context()).Err())
-		require.EqualValues(t, 300, tw.settle("POINT", 300).Paid)
-		require.Equal(t, 300, tw.api.Summary().Charged)
-		require.Zero(t, tw.api.Summary().DoubleCharged)
+		sys := newSystem(t, simulator.Faults{Latency: 2 * time.Millisecond}, func(c *promotion.Config) { c.Stream.MaxLen = 20 }).start()
+		sys.send(publish, points(1, 300)...)
+		require.Eventually(t, func() bool { return sys.counts("POINT").Paid > 50 }, 30*time.Second, 5*time.Millisecond)
+		require.NoError(t, sys.redis.FlushAll(t.Context()).Err())
+		require.EqualValues(t, 300, sys.settle("POINT", 300).Paid)
+		require.Equal(t, 300, sys.api.Summary().Charged)
+		require.Zero(t, sys.api.Summary().DoubleCharged)
 	})
 }
 
 // With the setting a stream that nobody activated is found by the sweep, and its entries are paid.
 func TestAStreamThatNobodyKnowsIsFound(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) {
 			c.AcceptUnannounced = true
 			c.Feeder.SweepInterval, c.Feeder.GracePeriod = 100*time.Millisecond, 200*time.Millisecond
 		}).start()
 		const stream = "campaign-promotion-stream:VOUCHER:1"
-		require.NoError(t, tw.redis.XGroupCreateMkStream(t.Context(), stream, "campaign-promotion-group:VOUCHER:1", "0").Err())
+		require.NoError(t, sys.redis.XGroupCreateMkStream(t.Context(), stream, "campaign-promotion-group:VOUCHER:1", "0").Err())
 		for target := 1; target <= 3; target++ {
-			require.NoError(t, tw.redis.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []string{
+			require.NoError(t, sys.redis.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []string{
 				"message", `{"promotionId":1,"promotionSummaryId":9,"targetId":` + strconv.Itoa(target) + `,"voucherId":"V"}`,
 			}}).Err())
 		}
-		require.EqualValues(t, 3, tw.settle("VOUCHER", 3).Paid)
+		require.EqualValues(t, 3, sys.settle("VOUCHER", 3).Paid)
 	})
 }
 
-// A full stream and the feeder lose no hint on the way: nothing here is found by the net for lost ones.
+// A full stream and the feeder lose no hint on the way: nothing here is found by the net for lost
+// ones.
 func TestAFullStreamStrandsNothing(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{Latency: 2 * time.Millisecond}, func(c *promotion.Config) {
+		sys := newSystem(t, simulator.Faults{Latency: 2 * time.Millisecond}, func(c *promotion.Config) {
 			c.Stream.MaxLen, c.Feeder.GracePeriod = 5, time.Hour
 		}).start()
-		tw.send(publish, points(1, 60)...)
-		require.Eventually(t, func() bool { c := tw.counts("POINT"); return c.Accepted == 60 && c.Pending == 0 }, 25*time.Second, 20*time.Millisecond)
+		sys.send(publish, points(1, 60)...)
+		require.Eventually(t, func() bool { c := sys.counts("POINT"); return c.Accepted == 60 && c.Pending == 0 }, 25*time.Second, 20*time.Millisecond)
 	})
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// streamRedis is the Redis of the streams: the shared one, or one of its own, which it opens and closes.
+// streamRedis is the Redis of the streams: the shared one, or one of its own, which it opens and
+// closes.
 type streamRedis struct {
 	shared *redis.Plugin
 	config *redis.ClientConfig // nil: shared
@@ -72,7 +73,8 @@ func (s *streamRedis) Stop(context.Context) error {
 	return nil
 }
 
-// streamsClient returns a client of the streams' server for a command: a client of its own in any case.
+// streamsClient returns a client of the streams' server for a command: a client of its own in any
+// case.
 func (p *Plugin) streamsClient(log *slog.Logger) *streamRedis {
 	client := &streamRedis{config: p.config.Stream.Redis, log: log}
 	if client.config == nil {

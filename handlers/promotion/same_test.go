@@ -13,7 +13,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
-// A version that writes requests in another way goes on with the payouts under way, and sends what is stored.
+// A version that writes requests in another way goes on with the payouts under way, and sends what
+// is stored.
 func TestAnUpgradeIsNoConflict(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {

@@ -19,7 +19,7 @@ import (
 
 // slotTest is more workers than the client of a slow Money API has slots.
 type slotTest struct {
-	w      *world
+	hist   *history
 	client *money.Client
 	called chan struct{} // one element per call that has reached the API
 	answer chan struct{} // one element lets one call be paid
@@ -46,7 +46,7 @@ func clientGauge(t testing.TB, client *money.Client, name string) float64 {
 
 // newSlotTest pays each payout by pay.
 func newSlotTest(t *testing.T, pay func(*payout.Processor, rules.Record) error) *slotTest {
-	st := &slotTest{w: embeddedModelHome(t).world(), called: make(chan struct{}, testWorkers), answer: make(chan struct{}), paid: make(chan error, testWorkers)}
+	st := &slotTest{hist: embeddedModelEnv(t).newHistory(), called: make(chan struct{}, testWorkers), answer: make(chan struct{}), paid: make(chan error, testWorkers)}
 	over := make(chan struct{})
 	api := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		st.called <- struct{}{}
@@ -64,10 +64,10 @@ func newSlotTest(t *testing.T, pay func(*payout.Processor, rules.Record) error) 
 	st.client, err = money.New(cfg, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.client.Close()) })
-	in := st.w.ins[0]
+	in := st.hist.ins[0]
 	in.api = st.client
 	for target := range int64(testWorkers) {
-		payload, err := pointType().Encode(st.w.promotion.ID, 9, target+1, "500")
+		payload, err := pointType().Encode(st.hist.promotion.ID, 9, target+1, "500")
 		require.NoError(t, err)
 		rec := rules.Record{Key: st.key(target + 1), SummaryID: 9, Payload: payload}
 		_, err = in.ledger.Accept(t.Context(), rec, false)
@@ -81,14 +81,14 @@ func newSlotTest(t *testing.T, pay func(*payout.Processor, rules.Record) error) 
 }
 
 func (st *slotTest) key(target int64) rules.Key {
-	return rules.Key{Type: st.w.promotion.Type, Promotion: st.w.promotion.ID, Target: target}
+	return rules.Key{Type: st.hist.promotion.Type, Promotion: st.hist.promotion.ID, Target: target}
 }
 
 // count returns how many payouts are in a state.
 func (st *slotTest) count(t *testing.T, s rules.State) (n int) {
 	t.Helper()
 	for target := range int64(testWorkers) {
-		x, err := st.w.ins[0].ledger.Explain(t.Context(), st.key(target+1))
+		x, err := st.hist.ins[0].ledger.Explain(t.Context(), st.key(target+1))
 		require.NoError(t, err)
 		if x.State == s {
 			n++
@@ -97,7 +97,8 @@ func (st *slotTest) count(t *testing.T, s rules.State) (n int) {
 	return n
 }
 
-// TestABeginHasASlot: with more workers than slots, no payout is begun that has to wait for its call.
+// TestABeginHasASlot: with more workers than slots, no payout is begun that has to wait for its
+// call.
 func TestABeginHasASlot(t *testing.T) {
 	t.Parallel()
 	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
@@ -112,7 +113,7 @@ func TestABeginHasASlot(t *testing.T) {
 	}
 	require.Zero(t, clientGauge(t, st.client, "in_flight"))
 	for target := range int64(testWorkers) {
-		x, err := st.w.ins[0].ledger.Explain(t.Context(), st.key(target+1))
+		x, err := st.hist.ins[0].ledger.Explain(t.Context(), st.key(target+1))
 		require.NoError(t, err)
 		require.Equal(t, rules.Success, x.State)
 		require.Len(t, x.Calls, 1)
@@ -120,11 +121,12 @@ func TestABeginHasASlot(t *testing.T) {
 	}
 }
 
-// TestADrainEndsTheWaitForASlot: at a stop, payouts that wait for a slot are not begun. Those that have one are paid.
+// TestADrainEndsTheWaitForASlot: at a stop, payouts that wait for a slot are not begun. Those that
+// have one are paid.
 func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	t.Parallel()
 	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
-	run := newResources(st.w.ins[0].config)
+	run := newResources(st.hist.ins[0].config)
 	run.client.Store(st.client)
 	var service pipeline.Service = run.moneyService()
 	service.(pipeline.Phased).Draining()
@@ -140,8 +142,8 @@ func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	require.Zero(t, clientGauge(t, st.client, "in_flight"))
 }
 
-// TestAnEntryWithoutASlotIsLeftToTheFeeder: it becomes no retry record, so that a busy Money API does not multiply hints.
-// A retry record is delivered again.
+// TestAnEntryWithoutASlotIsLeftToTheFeeder: it becomes no retry record, so that a busy Money API
+// does not multiply hints. A retry record is delivered again.
 func TestAnEntryWithoutASlotIsLeftToTheFeeder(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]string{"stream entry": poll.Kind, "retry record": "kafka"} {
@@ -161,7 +163,7 @@ func TestAnEntryWithoutASlotIsLeftToTheFeeder(t *testing.T) {
 					require.ErrorIs(t, err, money.ErrStopping)
 				}
 			}
-			fed, err := st.w.ins[0].ledger.FeedUnqueued(t.Context(), st.w.promotion, testWorkers)
+			fed, err := st.hist.ins[0].ledger.FeedUnqueued(t.Context(), st.hist.promotion, testWorkers)
 			require.NoError(t, err)
 			if kind == poll.Kind {
 				require.Len(t, fed, testWorkers-testSlots)

@@ -16,40 +16,40 @@ import (
 // A mistyped number changes nothing. Status shows each change with the operator and the reason.
 func TestSteeringByCommand(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, nil)
+		sys := newSystem(t, simulator.Faults{}, nil)
 		for _, verb := range []string{"pause", "resume", "cancel"} {
-			text := tw.says(app.ExitBad, "campaign", verb, "POINT", "778", "--why", "x")
+			text := sys.says(app.ExitBad, "campaign", verb, "POINT", "778", "--why", "x")
 			require.Contains(t, text, "has accepted nothing of it")
 			require.Contains(t, text, "--future --why")
-			require.Contains(t, tw.says(app.ExitUsage, "campaign", verb, "POINT", "778", "--future"), "--why")
+			require.Contains(t, sys.says(app.ExitUsage, "campaign", verb, "POINT", "778", "--future"), "--why")
 		}
-		_, err := tw.ledger.Accept(t.Context(), pointRecord(1), false)
+		_, err := sys.ledger.Accept(t.Context(), pointRecord(1), false)
 		require.NoError(t, err)
-		require.Contains(t, tw.says(app.ExitUsage, "campaign", "cancel", "POINT", "1"), "--why")
-		tw.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--who", "ann")
-		tw.says(app.ExitOK, "campaign", "cancel", "VOUCHER", "5", "--future", "--why", "never published", "--who", "ann")
-		tw.says(app.ExitOK, "campaign", "pause", "VOUCHER", "6", "--future", "--why", "not before Monday", "--who", "ann")
+		require.Contains(t, sys.says(app.ExitUsage, "campaign", "cancel", "POINT", "1"), "--why")
+		sys.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--who", "ann")
+		sys.says(app.ExitOK, "campaign", "cancel", "VOUCHER", "5", "--future", "--why", "never published", "--who", "ann")
+		sys.says(app.ExitOK, "campaign", "pause", "VOUCHER", "6", "--future", "--why", "not before Monday", "--who", "ann")
 
 		var all []cli.Status
-		tw.json(&all, "campaign", "status")
+		sys.json(&all, "campaign", "status")
 		require.Len(t, all, 2, "the paused ones")
 		require.Equal(t, []any{rules.Type("POINT"), rules.PromotionPaused, int64(1)}, []any{all[0].Type, all[0].State, all[0].Pending})
 		require.Equal(t, "pause", all[0].Audit[0].Action)
-		require.Contains(t, tw.says(app.ExitOK, "campaign", "status"), "PAUSED")
-		require.Contains(t, tw.says(app.ExitOK, "campaign", "status", "VOUCHER:6"), "pause by ann: not before Monday")
-		require.Contains(t, tw.says(app.ExitOK, "campaign", "status", "POINT", "1"), "pause by ann\n", "without a reason")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "status"), "PAUSED")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "status", "VOUCHER:6"), "pause by ann: not before Monday")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "status", "POINT", "1"), "pause by ann\n", "without a reason")
 	})
 }
 
 // Records of a cancelled promotion are cancelled at once, counted, and logged once.
 func TestRecordsOfACancelledPromotion(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, nil)
-		_, err := tw.ledger.Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, ledger.Steering{Who: "ann", Why: "x", Future: true})
+		sys := newSystem(t, simulator.Faults{}, nil)
+		_, err := sys.ledger.Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, ledger.Steering{Who: "ann", Why: "x", Future: true})
 		require.NoError(t, err)
-		tw.start()
-		tw.send(publish, points(1, 3)...)
-		require.Eventually(t, func() bool { return tw.counts("POINT").Cancelled == 3 }, 30*time.Second, 20*time.Millisecond)
-		require.Zero(t, tw.api.Summary().Charged)
+		sys.start()
+		sys.send(publish, points(1, 3)...)
+		require.Eventually(t, func() bool { return sys.counts("POINT").Cancelled == 3 }, 30*time.Second, 20*time.Millisecond)
+		require.Zero(t, sys.api.Summary().Charged)
 	})
 }

@@ -25,7 +25,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
-// tollgate stands before the Money API, refuses the first call of every key, and notes the trace of each call.
+// tollgate stands before the Money API, refuses the first call of every key, and notes the trace of
+// each call.
 type tollgate struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -54,8 +55,9 @@ func newTollgate(t *testing.T, api string) *tollgate {
 	return g
 }
 
-// TestOneTrace: the trace of whoever has published a record joins its acceptance, its stream entry, the refused call of
-// the Money API, the retry record and the call that paid, each a child of the one before.
+// TestOneTrace: the trace of whoever has published a record joins its acceptance, its stream entry,
+// the refused call of the Money API, the retry record and the call that paid, each a child of the
+// one before.
 //
 // Seen red when the stream sink, the retry record or the client left the trace out.
 func TestOneTrace(t *testing.T) {
@@ -63,7 +65,7 @@ func TestOneTrace(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
 		var gate *tollgate
-		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) {
 			gate = newTollgate(t, c.MoneyAPI.URL)
 			c.MoneyAPI.URL = gate.URL
 			c.MoneyAPI.CallTimeout = 14 * time.Second
@@ -71,7 +73,7 @@ func TestOneTrace(t *testing.T) {
 		})
 		spans := tracetest.NewSpanRecorder()
 		provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-		reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "test", Logger: pipelinetest.Logger(t), Tracer: provider}, tw.all...)
+		reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "test", Logger: pipelinetest.Logger(t), Tracer: provider}, sys.all...)
 		require.NoError(t, err)
 		chain := middleware.New(reg, middleware.Options{})
 		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}, StopTimeout: 10 * time.Second})
@@ -81,9 +83,9 @@ func TestOneTrace(t *testing.T) {
 		msg := message.NewMessage("", []byte(points(7, 7)[0]))
 		msg.Metadata.Set(pipeline.MetaKey, "7")
 		pipeline.InjectTrace(ctx, msg.Metadata)
-		require.NoError(t, tw.kafka.Sink(publish).Publish(t.Context(), msg))
+		require.NoError(t, sys.kafka.Sink(publish).Publish(t.Context(), msg))
 		root.End()
-		require.EqualValues(t, 1, tw.settle("POINT", 1).Paid)
+		require.EqualValues(t, 1, sys.settle("POINT", 1).Paid)
 		require.NoError(t, rt.Stop(context.Background()))
 
 		ours := map[trace.SpanID]sdktrace.ReadOnlySpan{}

@@ -35,28 +35,28 @@ func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 			http.Error(w, "gone", http.StatusGone)
 		}))
 		t.Cleanup(api.Close)
-		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) { onlyOnce(c); c.MoneyAPI.URL = api.URL })
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) { onlyOnce(c); c.MoneyAPI.URL = api.URL })
 		for target := range int64(2) {
-			require.Equal(t, rules.Ambiguous, tw.end(target+1, rules.PerhapsCharged).State)
-			require.Equal(t, rules.Ambiguous, tw.call(pointRecord(target+1), rules.Unrecognized).State)
+			require.Equal(t, rules.Ambiguous, sys.end(target+1, rules.PerhapsCharged).State)
+			require.Equal(t, rules.Ambiguous, sys.call(pointRecord(target+1), rules.Unrecognized).State)
 		}
-		tw.end(3, rules.Paid)
+		sys.end(3, rules.Paid)
 
 		var list struct{ Unknown []cli.UnknownPayout }
-		tw.json(&list, "unknown", "list")
+		sys.json(&list, "unknown", "list")
 		require.Len(t, list.Unknown, 2)
 		for _, u := range list.Unknown {
 			require.Equal(t, rules.Ambiguous, u.State)
 			require.Equal(t, u.FirstSentAt, u.Since)
 			require.Positive(t, u.Age)
 		}
-		require.Contains(t, tw.says(app.ExitOK, "unknown", "list"), "AMBIGUOUS")
-		tw.json(&list, "unknown", "list", "--older-than", "24h")
+		require.Contains(t, sys.says(app.ExitOK, "unknown", "list"), "AMBIGUOUS")
+		sys.json(&list, "unknown", "list", "--older-than", "24h")
 		require.Empty(t, list.Unknown)
-		require.Contains(t, tw.says(app.ExitOK, "campaign", "explain", "POINT", "1", "1"), "millrace unknown resolve POINT 1 1 --force")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "1"), "millrace unknown resolve POINT 1 1 --force")
 
 		resolve := func(code int, target string, flags ...string) string {
-			return tw.says(code, append([]string{"unknown", "resolve", "POINT", "1", target, "--who", "kim", "--why", "ticket 4711"}, flags...)...)
+			return sys.says(code, append([]string{"unknown", "resolve", "POINT", "1", target, "--who", "kim", "--why", "ticket 4711"}, flags...)...)
 		}
 		require.Contains(t, resolve(app.ExitBad, "3", "--paid", "tx", "--force"), "POINT:1:3 is SUCCESS, not UNKNOWN")
 		text := resolve(app.ExitBad, "1", "--paid", "tx")
@@ -68,16 +68,16 @@ func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 		}
 		require.Contains(t, resolve(app.ExitOK, "1", "--paid", "tx-api", "--force", "--dry-run"), "POINT:1:1 would be SUCCESS, according to the Money API")
 		answers.Store(false)
-		require.EqualValues(t, 2, tw.counts("POINT").Ambiguous)
+		require.EqualValues(t, 2, sys.counts("POINT").Ambiguous)
 
 		require.Contains(t, resolve(app.ExitOK, "1", "--paid", "tx", "--force"), "POINT:1:1 is SUCCESS now, according to kim.")
 		require.Contains(t, resolve(app.ExitOK, "2", "--unpaid", "--force"), "POINT:1:2 is FAILED now, according to kim.")
 		var e cli.Explained
-		tw.json(&e, "campaign", "explain", "POINT", "1", "2")
+		sys.json(&e, "campaign", "explain", "POINT", "1", "2")
 		require.Contains(t, e.Audit[0].Why, "ticket 4711 (the Money API says: no answer (unrecognized")
 		require.Equal(t, rules.ClassResolved, e.DeadLetters[0].Class)
 		require.Contains(t, e.Next, "its dead letter is not in the store yet; it can be replayed when millrace deadletter list shows it")
-		c := tw.counts("POINT")
+		c := sys.counts("POINT")
 		require.Equal(t, []int64{2, 1, 0}, []int64{c.Paid, c.Failed, c.Ambiguous})
 	})
 }
@@ -85,36 +85,36 @@ func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 // The README's way for an UNKNOWN payout: list, evidence, resolve.
 func TestUnknownIsResolvedByAnOperator(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, onlyOnce)
-		require.Contains(t, tw.says(app.ExitOK, "unknown", "list"), "No payout is UNKNOWN.")
-		require.Equal(t, "No promotion is unfinished or paused.\n", tw.says(app.ExitOK, "campaign", "status"))
+		sys := newSystem(t, simulator.Faults{}, onlyOnce)
+		require.Contains(t, sys.says(app.ExitOK, "unknown", "list"), "No payout is UNKNOWN.")
+		require.Equal(t, "No promotion is unfinished or paused.\n", sys.says(app.ExitOK, "campaign", "status"))
 		for target := range int64(3) {
-			tw.unknown(target + 1)
+			sys.unknown(target + 1)
 		}
-		early := tw.says(app.ExitBad, "unknown", "resolve", "POINT", "1", "3", "--unpaid", "--why", "asked", "--who", "kim")
+		early := sys.says(app.ExitBad, "unknown", "resolve", "POINT", "1", "3", "--unpaid", "--why", "asked", "--who", "kim")
 		require.Contains(t, early, "was sent less than a lease ago")
-		tx := tw.charge(pointRecord(1), pointRecord(1).Payload)
-		require.Contains(t, tw.says(app.ExitOK, "campaign", "status"), "UNKNOWN payouts, perhaps charged: 3 (millrace unknown list)")
+		tx := sys.charge(pointRecord(1), pointRecord(1).Payload)
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "status"), "UNKNOWN payouts, perhaps charged: 3 (millrace unknown list)")
 		var list struct {
 			Unknown []cli.UnknownPayout
 			More    bool
 		}
-		tw.json(&list, "unknown", "list")
+		sys.json(&list, "unknown", "list")
 		require.Len(t, list.Unknown, 3)
 		require.False(t, list.More)
 		require.Equal(t, "timeout", list.Unknown[0].Class)
-		tw.json(&list, "unknown", "list", "--type", "POINT", "--promotion", "1", "--limit", "2")
+		sys.json(&list, "unknown", "list", "--type", "POINT", "--promotion", "1", "--limit", "2")
 		require.Len(t, list.Unknown, 2)
 		require.True(t, list.More)
 		for _, none := range [][]string{{"--type", "voucher"}, {"--promotion", "2"}, {"--older-than", "1h"}} {
-			tw.json(&list, append([]string{"unknown", "list"}, none...)...)
+			sys.json(&list, append([]string{"unknown", "list"}, none...)...)
 			require.Empty(t, list.Unknown, none)
-			require.Equal(t, "No UNKNOWN payout matches.\n", tw.says(app.ExitOK, append([]string{"unknown", "list"}, none...)...))
+			require.Equal(t, "No UNKNOWN payout matches.\n", sys.says(app.ExitOK, append([]string{"unknown", "list"}, none...)...))
 		}
-		tw.says(app.ExitUsage, "unknown", "list", "--type", "COIN")
+		sys.says(app.ExitUsage, "unknown", "list", "--type", "COIN")
 
 		resolve := func(code int, target string, flags ...string) string {
-			return tw.says(code, append([]string{"unknown", "resolve", "POINT", "1", target}, flags...)...)
+			return sys.says(code, append([]string{"unknown", "resolve", "POINT", "1", target}, flags...)...)
 		}
 		resolve(app.ExitUsage, "1", "--why", "seen")
 		resolve(app.ExitUsage, "1", "--why", "seen", "--unpaid", "--paid", "x")
@@ -122,7 +122,7 @@ func TestUnknownIsResolvedByAnOperator(t *testing.T) {
 		require.Contains(t, resolve(app.ExitBad, "1", "--unpaid", "--why", "a guess"), "says it is charged, transaction key "+tx)
 		require.Contains(t, resolve(app.ExitBad, "1", "--paid", "another", "--why", "a guess"), "not another")
 		require.Contains(t, resolve(app.ExitBad, "2", "--paid", "seen", "--why", "a guess"), "--force")
-		require.EqualValues(t, 3, tw.counts("POINT").Unknown, "nothing was changed")
+		require.EqualValues(t, 3, sys.counts("POINT").Unknown, "nothing was changed")
 
 		text := resolve(app.ExitOK, "1", "--paid", tx, "--why", "in their book", "--who", "kim")
 		require.Contains(t, text, "no answer within 300ms", "the evidence is shown")
@@ -131,40 +131,41 @@ func TestUnknownIsResolvedByAnOperator(t *testing.T) {
 		require.Contains(t, text, "The Money API says: no charge with this key, which is no proof.")
 		require.Contains(t, text, "POINT:1:2 is FAILED now, according to kim.")
 		var after cli.Explained
-		tw.json(&after, "unknown", "resolve", "POINT", "1", "3", "--paid", "elsewhere", "--why", "bank statement", "--who", "kim", "--force")
+		sys.json(&after, "unknown", "resolve", "POINT", "1", "3", "--paid", "elsewhere", "--why", "bank statement", "--who", "kim", "--force")
 		require.Equal(t, rules.Success, after.State)
 		require.Contains(t, after.Next, "Its dead letter is not in the store yet: discard it when millrace deadletter list shows it.")
 		require.Contains(t, resolve(app.ExitBad, "2", "--unpaid", "--why", "again"), "FAILED, not UNKNOWN")
 
 		var e cli.Explained
-		tw.json(&e, "campaign", "explain", "POINT", "1", "2")
+		sys.json(&e, "campaign", "explain", "POINT", "1", "2")
 		require.Len(t, e.Audit, 1)
 		require.Equal(t, "kim", e.Audit[0].Who)
 		require.Equal(t, "ticket 4711 (the Money API says: no charge with this key, which is no proof)", e.Audit[0].Why)
 		require.Contains(t, e.Next, "its dead letter is not in the store yet", "no instance runs that publishes it")
-		require.Equal(t, "No promotion is unfinished or paused.\nFAILED payouts, not charged and not retried: 1 (millrace deadletter list)\n", tw.says(app.ExitOK, "campaign", "status"))
-		c := tw.counts("POINT")
+		require.Equal(t, "No promotion is unfinished or paused.\nFAILED payouts, not charged and not retried: 1 (millrace deadletter list)\n", sys.says(app.ExitOK, "campaign", "status"))
+		c := sys.counts("POINT")
 		require.Equal(t, []int64{2, 1, 0}, []int64{c.Paid, c.Failed, c.Unknown})
 	})
 }
 
-// Resolving an UNKNOWN payout as paid discards its dead letter, so that it can't be replayed. Other dead letters stay.
+// Resolving an UNKNOWN payout as paid discards its dead letter, so that it can't be replayed. Other
+// dead letters stay.
 func TestResolvingDiscardsTheDeadLetter(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, onlyOnce)
+		sys := newSystem(t, simulator.Faults{}, onlyOnce)
 		for target := range int64(2) {
-			tw.unknown(target + 1)
+			sys.unknown(target + 1)
 		}
 		rival := pointRecord(1)
 		rival.Payload = []byte(`{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":999}`)
-		_, err := tw.ledger.Accept(t.Context(), rival, false)
+		_, err := sys.ledger.Accept(t.Context(), rival, false)
 		require.NoError(t, err)
-		tx := tw.charge(pointRecord(1), pointRecord(1).Payload)
+		tx := sys.charge(pointRecord(1), pointRecord(1).Payload)
 		// The service copies the dead letters into the store. The commands run later.
-		stop := pipelinetest.StartUntil(t, middleware.Options{}, tw.all...)
+		stop := pipelinetest.StartUntil(t, middleware.Options{}, sys.all...)
 		require.Eventually(t, func() bool {
 			for k, n := range map[rules.Key]int{pointRecord(1).Key: 2, pointRecord(2).Key: 1} {
-				x, err := tw.ledger.Explain(t.Context(), k)
+				x, err := sys.ledger.Explain(t.Context(), k)
 				if err != nil || len(x.DeadLetters) != n || slices.ContainsFunc(x.DeadLetters, func(l ledger.DeadLetter) bool { return l.PublishedAt.IsZero() }) {
 					return false
 				}
@@ -174,7 +175,7 @@ func TestResolvingDiscardsTheDeadLetter(t *testing.T) {
 		require.NoError(t, stop())
 
 		explain := func(target string, flags ...string) (e cli.Explained) {
-			tw.json(&e, append([]string{"campaign", "explain", "POINT", "1", target}, flags...)...)
+			sys.json(&e, append([]string{"campaign", "explain", "POINT", "1", target}, flags...)...)
 			return e
 		}
 		e := explain("1", "--query-api")
@@ -183,16 +184,16 @@ func TestResolvingDiscardsTheDeadLetter(t *testing.T) {
 		own, other := e.DeadLetters[0], e.DeadLetters[1]
 		require.Equal(t, []string{"unknown", "conflict"}, []string{own.Class, other.Class})
 		require.Contains(t, e.Next, "A second request for it waits as dead letter "+other.Name)
-		text := tw.says(app.ExitOK, "campaign", "explain", "POINT", "1", "1")
+		text := sys.says(app.ExitOK, "campaign", "explain", "POINT", "1", "1")
 		require.Contains(t, text, "offered "+string(rival.Payload))
 		require.Contains(t, text, own.Name+"  open ")
 
 		resolve := func(code int, target string, flags ...string) string {
-			return tw.says(code, append([]string{"unknown", "resolve", "POINT", "1", target, "--who", "kim", "--why", "asked"}, flags...)...)
+			return sys.says(code, append([]string{"unknown", "resolve", "POINT", "1", target, "--who", "kim", "--why", "asked"}, flags...)...)
 		}
 		require.Contains(t, resolve(app.ExitOK, "1", "--paid", tx, "--dry-run"), "POINT:1:1 would be SUCCESS, according to the Money API; nothing was changed.")
 		require.Contains(t, resolve(app.ExitBad, "1", "--unpaid", "--dry-run"), "nothing was changed: the Money API says it is charged")
-		require.EqualValues(t, 2, tw.counts("POINT").Unknown)
+		require.EqualValues(t, 2, sys.counts("POINT").Unknown)
 		text = resolve(app.ExitOK, "1", "--paid", tx)
 		require.Contains(t, text, "POINT:1:1 is SUCCESS now, according to the Money API.\nIts dead letter "+own.Name+" is discarded.\nNext: nothing. It is paid.")
 		e = explain("1")
@@ -206,34 +207,35 @@ func TestResolvingDiscardsTheDeadLetter(t *testing.T) {
 
 func TestUnknownIsResolvedWithoutTheMoneyAPI(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{Unauthorized: true}, onlyOnce)
-		tw.unknown(1)
+		sys := newSystem(t, simulator.Faults{Unauthorized: true}, onlyOnce)
+		sys.unknown(1)
 		unpaid := []string{"unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "they said so", "--who", "kim"}
-		require.Contains(t, tw.says(app.ExitBad, unpaid...), "nothing was changed: the Money API did not answer that it has no charge: no answer")
-		require.EqualValues(t, 1, tw.counts("POINT").Unknown)
-		tw.says(app.ExitOK, append(unpaid, "--force")...)
-		require.EqualValues(t, 1, tw.counts("POINT").Failed)
+		require.Contains(t, sys.says(app.ExitBad, unpaid...), "nothing was changed: the Money API did not answer that it has no charge: no answer")
+		require.EqualValues(t, 1, sys.counts("POINT").Unknown)
+		sys.says(app.ExitOK, append(unpaid, "--force")...)
+		require.EqualValues(t, 1, sys.counts("POINT").Failed)
 	})
 }
 
-// An API that removes old keys answers no_charge for all of them. The operator needs other evidence.
+// An API that removes old keys answers no_charge for all of them. The operator needs other
+// evidence.
 func TestNoChargeOfAnOldKeyProvesNothing(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
-		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) {
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) {
 			c.MoneyAPI.CallTimeout, c.MoneyAPI.LeaseMargin, c.Ledger.IdempotencyTTL = 4*time.Second, time.Millisecond, 4002*time.Millisecond
 			onlyOnce(c)
 		})
-		tw.unknown(1)
+		sys.unknown(1)
 		require.Eventually(t, func() bool {
-			x, err := tw.ledger.Explain(t.Context(), pointRecord(1).Key)
-			return err == nil && x.KeyAge(x.Now) > tw.payouts.Settings().(*promotion.Config).Ledger.IdempotencyTTL
+			x, err := sys.ledger.Explain(t.Context(), pointRecord(1).Key)
+			return err == nil && x.KeyAge(x.Now) > sys.payouts.Settings().(*promotion.Config).Ledger.IdempotencyTTL
 		}, 30*time.Second, 10*time.Millisecond)
 		resolve := []string{"unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "asked", "--who", "kim"}
-		text := tw.says(app.ExitBad, resolve...)
+		text := sys.says(app.ExitBad, resolve...)
 		require.Contains(t, text, "an API that removes old keys always answers so")
 		require.Contains(t, text, "--force records it")
-		require.EqualValues(t, 1, tw.counts("POINT").Unknown)
-		require.Contains(t, tw.says(app.ExitOK, append(resolve, "--force")...), "POINT:1:1 is FAILED now, according to kim.")
+		require.EqualValues(t, 1, sys.counts("POINT").Unknown)
+		require.Contains(t, sys.says(app.ExitOK, append(resolve, "--force")...), "POINT:1:1 is FAILED now, according to kim.")
 	})
 }
 
@@ -244,10 +246,10 @@ func TestUnpaidWaitsForARequestInFlight(t *testing.T) {
 			fmt.Fprint(w, `{"code":"in_flight","message":"a request with this key is being worked on"}`)
 		}))
 		t.Cleanup(api.Close)
-		tw := newTown(t, simulator.Faults{}, func(c *promotion.Config) { onlyOnce(c); c.MoneyAPI.URL = api.URL })
-		tw.unknown(1)
-		text := tw.says(app.ExitBad, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "asked", "--who", "kim")
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) { onlyOnce(c); c.MoneyAPI.URL = api.URL })
+		sys.unknown(1)
+		text := sys.says(app.ExitBad, "unknown", "resolve", "POINT", "1", "1", "--unpaid", "--why", "asked", "--who", "kim")
 		require.Contains(t, text, "a request is in flight; try again later")
-		require.EqualValues(t, 1, tw.counts("POINT").Unknown)
+		require.EqualValues(t, 1, sys.counts("POINT").Unknown)
 	})
 }

@@ -62,6 +62,7 @@ func (p *Plugin) Needs() []string { return []string{"kafka"} }
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
 	r.Service("deadletter.store", &storeService{plugin: p, schemas: r.Env().Schemas, count: true})
+	p.sampler = newLogSampler(p) // a service runs once, and a plugin may be registered again
 	r.Service("deadletter.log", p.sampler)
 	r.Collect(p.metrics.collectors()...)
 	return nil

@@ -48,8 +48,8 @@ func (a ActiveSet) Admit(ctx context.Context, id int64) (bool, error) {
 	return a.Ledger().Admit(ctx, a.promotion(id))
 }
 
-// Blocked implements streams.Options.Blocked. A promotion with a blocked stream yields its place while
-// others wait for one.
+// Blocked implements streams.Options.Blocked. A promotion with a blocked stream yields its place
+// while others wait for one.
 func (a ActiveSet) Blocked(ctx context.Context, id int64) error {
 	if !a.Waiting.Load() {
 		return nil
@@ -58,8 +58,8 @@ func (a ActiveSet) Blocked(ctx context.Context, id int64) error {
 	return err
 }
 
-// Created implements streams.Options.Created. It records the incarnation of a new stream, unless the
-// ledger still has the incarnation of a lost one.
+// Created implements streams.Options.Created. It records the incarnation of a new stream, unless
+// the ledger still has the incarnation of a lost one.
 func (a ActiveSet) Created(ctx context.Context, id int64, incarnation string) error {
 	_, err := a.Ledger().RecordIncarnation(ctx, a.promotion(id), incarnation)
 	return err

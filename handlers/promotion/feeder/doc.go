@@ -1,10 +1,12 @@
-// Package feeder puts payouts of the ledger into their streams again when their queue location says that
-// they are in none. It also keeps the streams' active set, and measures what waits in the ledger.
+// Package feeder puts payouts of the ledger into their streams again when their queue location says
+// that they are in none. It also keeps the streams' active set, and measures what waits in the
+// ledger.
 //
-// A control loop reads the promotions with unsettled payouts that are not paused. For each it enqueues
-// payouts that are not queued, payouts whose stream was lost, and payouts that are overdue. The loop is the
-// one mechanism for overflow, rebuild and recovery. Over all instances one feeds a promotion: it holds a
-// lease in the ledger. The feeder also gives free places on the active set to the promotions that wait.
+// A control loop reads the promotions with unsettled payouts that are not paused. For each it
+// enqueues payouts that are not queued, payouts whose stream was lost, and payouts that are
+// overdue. The loop is the one mechanism for overflow, rebuild and recovery. Over all instances one
+// feeds a promotion: it holds a lease in the ledger. The feeder also gives free places on the
+// active set to the promotions that wait.
 //
 // Besides the feeder only package payout writes into streams.
 package feeder

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// Feed feeds one promotion, if this instance holds or gets its lease. It reports whether more is to be
-// enqueued. m has the streams of the promotion's type.
+// Feed feeds one promotion, if this instance holds or gets its lease. It reports whether more is to
+// be enqueued. m has the streams of the promotion's type.
 func (f *Feeder) Feed(ctx context.Context, m *streams.Manager, u ledger.UnfinishedPromotion) (more bool, err error) {
 	leased, err := f.Ledger().LeaseFeeder(ctx, u.Promotion, max(3*f.Config.Interval, minLease))
 	if err != nil || !leased {
@@ -29,7 +29,8 @@ func (f *Feeder) Feed(ctx context.Context, m *streams.Manager, u ledger.Unfinish
 		return false, err
 	}
 	if st.Foreign {
-		// Its payouts wait. On the active set, the Manager reports the stream, and starts it when it is free.
+		// Its payouts wait. On the active set, the Manager reports the stream, and starts it when
+		// it is free.
 		_, err := f.Ledger().Admit(ctx, u.Promotion)
 		return false, err
 	}
@@ -98,8 +99,8 @@ var (
 	errNoPlace         = errors.New("no place on the active set")
 )
 
-// enqueue enqueues items, marks those that were added, and reports whether the stream is full. After a
-// crash between the two, an entry is enqueued twice. The ledger then pays it once.
+// enqueue enqueues items, marks those that were added, and reports whether the stream is full.
+// After a crash between the two, an entry is enqueued twice. The ledger then pays it once.
 func (f *Feeder) enqueue(ctx context.Context, m *streams.Manager, p rules.Promotion, items []ledger.FeedItem) (n int, full bool, err error) {
 	if len(items) == 0 {
 		return 0, false, nil

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// fullInterval is the pause after a round in which a stream was full. Its readers make room all the time.
+	// fullInterval is the pause after a round in which a stream was full. Its readers make room all
+	// the time.
 	fullInterval = 100 * time.Millisecond
 	// maxConcurrent is the maximum number of promotions that a round feeds at once.
 	maxConcurrent = 4
@@ -43,8 +44,8 @@ type Options struct {
 	Log               *slog.Logger
 }
 
-// Feeder is a pipeline.Service with three loops: rounds over the unfinished promotions, sweeps for orphan
-// streams, and measurements. It can be started once.
+// Feeder is a pipeline.Service with three loops: rounds over the unfinished promotions, sweeps for
+// orphan streams, and measurements. It can be started once.
 type Feeder struct {
 	Options
 	log      *slog.Logger
@@ -62,8 +63,8 @@ func New(o Options) *Feeder {
 		log: o.Log.With(slog.String(pipeline.LogComponent, "feeder"))}
 }
 
-// Start starts the loops. Measuring is a loop of its own: a round that waits for Redis must not look
-// as if the ledger did not answer.
+// Start starts the loops. Measuring is a loop of its own: a round that waits for Redis must not
+// look as if the ledger did not answer.
 func (f *Feeder) Start(ctx context.Context) error {
 	err := f.loops.Start(ctx,
 		func(ctx context.Context) { pipeline.Repeat(ctx, f.Config.Interval, f.round) },
@@ -76,8 +77,8 @@ func (f *Feeder) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the loops and releases this instance's leases, so that other instances can feed its promotions
-// at once.
+// Stop ends the loops and releases this instance's leases, so that other instances can feed its
+// promotions at once.
 func (f *Feeder) Stop(ctx context.Context) error {
 	if err := f.loops.Stop(ctx); err != nil || !f.started {
 		return err

@@ -9,7 +9,8 @@ import (
 // promotion, and each instance does it.
 const totalsInterval = 15 * time.Second
 
-// measure sets the gauges from the ledger. The settled and paused ones are set once per totalsInterval.
+// measure sets the gauges from the ledger. The settled and paused ones are set once per
+// totalsInterval.
 func (f *Feeder) measure(ctx context.Context) {
 	waiting, err := f.Ledger().WaitTimes(ctx)
 	if err != nil {

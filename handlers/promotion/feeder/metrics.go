@@ -31,8 +31,8 @@ const (
 	reasonOverdue  = "overdue"
 )
 
-// NewMetrics returns the metrics. Each series of each type exists from the first scrape: to Prometheus a
-// counter that appears at 1 has not increased.
+// NewMetrics returns the metrics. Each series of each type exists from the first scrape: to
+// Prometheus a counter that appears at 1 has not increased.
 func NewMetrics() *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_promotion_" + name, Help: help}, append([]string{"type"}, labels...))

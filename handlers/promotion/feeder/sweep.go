@@ -8,9 +8,9 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// sweep scans for streams of a type that are not on the active set, and reactivates those of promotions
-// that the ledger has. Another program made each other stream. Nothing in it was announced, so that it is
-// counted and not read.
+// sweep scans for streams of a type that are not on the active set, and reactivates those of
+// promotions that the ledger has. Another program made each other stream. Nothing in it was
+// announced, so that it is counted and not read.
 func (f *Feeder) sweep(ctx context.Context, t rules.Type, m *streams.Manager) error {
 	unknown := 0
 	err := m.Sweep(ctx, f.Config.GracePeriod, func(ctx context.Context, id int64) error {

@@ -10,8 +10,9 @@ import (
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
 
-// accept stores a record in the ledger, and returns what comes next: Enqueue, Pay, or nothing. Nothing
-// comes next when the payout is settled or paused, or when the record conflicts and is in the outbox.
+// accept stores a record in the ledger, and returns what comes next: Enqueue, Pay, or nothing.
+// Nothing comes next when the payout is settled or paused, or when the record conflicts and is in
+// the outbox.
 func (p *Processor) accept(ctx context.Context, rec rules.Record) (rules.Next, error) {
 	failpoint.Hit(failpoint.BeforeInsert)
 	accepted, err := p.Ledger().Accept(ctx, rec, p.PayAtOnce())

@@ -13,7 +13,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
-// OutboxName is the name of the ledger's outbox in package deadletter. It is part of dead letter ids.
+// OutboxName is the name of the ledger's outbox in package deadletter. It is part of dead letter
+// ids.
 const OutboxName = "promotion"
 
 // DeadLetters gives the dead letters in the ledger's outbox to package deadletter.
@@ -40,14 +41,14 @@ func (d DeadLetters) Relay(ctx context.Context, limit int, publish func(context.
 	})
 }
 
-// DeadLetterID returns the same id each time a dead letter is relayed. The time distinguishes the rows of
-// two ledgers.
+// DeadLetterID returns the same id each time a dead letter is relayed. The time distinguishes the
+// rows of two ledgers.
 func DeadLetterID(m ledger.OutboxMessage) string {
 	return store.ID(OutboxName, strconv.FormatInt(m.ID, 10), strconv.FormatInt(m.CreatedAt.UnixMicro(), 10))
 }
 
-// Offered reports whether a dead letter of that class has a message that is not the stored record of its
-// payout. It then says nothing about the payout.
+// Offered reports whether a dead letter of that class has a message that is not the stored record
+// of its payout. It then says nothing about the payout.
 func Offered(class string) bool {
 	return class == rules.ClassConflict || class == rules.ClassUnannounced
 }

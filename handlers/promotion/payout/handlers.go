@@ -47,7 +47,8 @@ func (p *Processor) Accept(msg *message.Message) ([]*message.Message, error) {
 	return nil, nil
 }
 
-// PayFrom returns the handler of a route whose messages were accepted before: StreamRoute or RetryRoute.
+// PayFrom returns the handler of a route whose messages were accepted before: StreamRoute or
+// RetryRoute.
 func (p *Processor) PayFrom(route string) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		rec, err := p.record(msg, route)
@@ -59,8 +60,8 @@ func (p *Processor) PayFrom(route string) message.HandlerFunc {
 			return nil, err
 		}
 		err = p.Pay(ctx, rec)
-		// The feeder enqueues the payout again. With a retry record in addition, the payout would be
-		// queued twice when its stream is drained, and each time once more.
+		// The feeder enqueues the payout again. With a retry record in addition, the payout would
+		// be queued twice when its stream is drained, and each time once more.
 		if entry && errors.Is(err, errNoSlot) && p.Ledger().NotEnqueued(ctx, rec.Key) == nil {
 			return nil, nil
 		}

@@ -9,8 +9,9 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
-// answered holds when the Money API last answered about a payout of one type, for two payouts. For each
-// payout it can then be said whether another one was answered since a moment. It is safe for concurrent use.
+// answered holds when the Money API last answered about a payout of one type, for two payouts. For
+// each payout it can then be said whether another one was answered since a moment. It is safe for
+// concurrent use.
 type answered struct {
 	mu   sync.Mutex
 	last [2]struct { // different keys, newest first
@@ -42,8 +43,9 @@ func (a *answered) othersSince(key rules.Key, t time.Time) bool {
 }
 
 // counts reports whether a released call counts against its payout. It counts when it was sent, the
-// trouble is not general, and another payout of the type was answered since the payout's previous call. An
-// outage, a refused credential or general throttling then never ends a payout. counts also notes the answer.
+// trouble is not general, and another payout of the type was answered since the payout's previous
+// call. An outage, a refused credential or general throttling then never ends a payout. counts also
+// notes the answer.
 func (p *Processor) counts(key rules.Key, a attempt) bool {
 	switch {
 	case aboutThePayout(a.answer):

@@ -14,25 +14,25 @@ import (
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
 
-// SettleTimeout bounds the storing of an answer, with its retries. An answer that is not stored in that
-// time is lost: when the lease has ended, the same request is sent again with the same key.
+// SettleTimeout bounds the storing of an answer, with its retries. An answer that is not stored in
+// that time is lost: when the lease has ended, the same request is sent again with the same key.
 const SettleTimeout = 5 * time.Second
 
-// slotTimeout bounds the wait for a call slot of the Money API. It is shorter than the handler's timeout,
-// which also has to cover the begin.
+// slotTimeout bounds the wait for a call slot of the Money API. It is shorter than the handler's
+// timeout, which also has to cover the begin.
 const slotTimeout = 10 * time.Second
 
 var settleBackoff = pipeline.Backoff{First: 50 * time.Millisecond, Max: time.Second} //nolint:gochecknoglobals // a constant, but Go has none of this type
 
 var (
 	errNotDue = errors.New("not to be paid yet")
-	// errNoSlot: a stream entry is then acked, and the feeder enqueues its payout again. A Kafka record
-	// is delivered again.
+	// errNoSlot: a stream entry is then acked, and the feeder enqueues its payout again. A Kafka
+	// record is delivered again.
 	errNoSlot = errors.New("no slot of the Money API was free")
 )
 
-// Pay begins a payout in the ledger, calls the Money API and settles the payout by the answer. The error
-// is pipeline.RetryAfter when the payout is to be tried again later.
+// Pay begins a payout in the ledger, calls the Money API and settles the payout by the answer. The
+// error is pipeline.RetryAfter when the payout is to be tried again later.
 func (p *Processor) Pay(ctx context.Context, rec rules.Record) error {
 	a, err := p.attempt(ctx, rec)
 	if err != nil {
@@ -56,9 +56,9 @@ type attempt struct {
 	answer money.Answer // only when the begin returned Send or Lookup
 }
 
-// attempt begins the payout, and makes the call if the ledger returns Send or Lookup. It holds a call slot
-// of the Money API from before the begin until the call has ended. Each payout that is begun can then be
-// called within its lease.
+// attempt begins the payout, and makes the call if the ledger returns Send or Lookup. It holds a
+// call slot of the Money API from before the begin until the call has ended. Each payout that is
+// begun can then be called within its lease.
 func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, err error) {
 	waiting, cancel := context.WithTimeout(ctx, slotTimeout)
 	release, err := p.MoneyAPI().Slot(waiting)
@@ -67,8 +67,8 @@ func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, e
 		return a, fmt.Errorf("promotion: %s: %w: %w", rec.Key, errNoSlot, err)
 	}
 	defer release()
-	// The lease counts from before the begin, so that it ends here before it ends in the ledger. A process
-	// that was frozen in between finds its deadline passed, and sends nothing.
+	// The lease counts from before the begin, so that it ends here before it ends in the ledger. A
+	// process that was frozen in between finds its deadline passed, and sends nothing.
 	a.before = time.Now()
 	failpoint.Hit(failpoint.BeforeSending)
 	a.begin, err = p.Ledger().Begin(ctx, rec)
@@ -85,8 +85,8 @@ func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, e
 	return a, nil
 }
 
-// call calls the Money API within the lease. The end of the message's context does not end the call: its
-// answer would only have to be looked up.
+// call calls the Money API within the lease. The end of the message's context does not end the
+// call: its answer would only have to be looked up.
 func (p *Processor) call(ctx context.Context, key rules.Key, a attempt) money.Answer {
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), a.before.Add(a.begin.Lease))
 	defer cancel()
@@ -117,8 +117,8 @@ func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) err
 	return nil
 }
 
-// store stores a result in the ledger, and tries again until SettleTimeout. The epoch makes a repeated
-// store harmless.
+// store stores a result in the ledger, and tries again until SettleTimeout. The epoch makes a
+// repeated store harmless.
 func (p *Processor) store(ctx context.Context, result rules.CallResult) (ledger.SettleResult, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), SettleTimeout)
 	defer cancel()

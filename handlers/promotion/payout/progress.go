@@ -8,7 +8,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-// Progress holds the time of the last payout that this instance settled. It is safe for concurrent use.
+// Progress holds the time of the last payout that this instance settled. It is safe for concurrent
+// use.
 type Progress struct{ last atomic.Int64 }
 
 func (p *Progress) settled() { p.last.Store(time.Now().UnixNano()) }

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
-// Replays replays dead letters of payouts. The payout's row becomes due again, with its request and its key,
-// and the feeder of a running instance enqueues it.
+// Replays replays dead letters of payouts. The payout's row becomes due again, with its request and
+// its key, and the feeder of a running instance enqueues it.
 type Replays struct {
 	Ledger func() *ledger.Ledger
 	// Services registers the service that opens the ledger in a process that only replays.

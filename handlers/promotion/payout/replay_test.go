@@ -49,7 +49,8 @@ func newTestLedger(t *testing.T, dsn string) (*testLedger, Replays) {
 	return &testLedger{t, l}, Replays{Ledger: func() *ledger.Ledger { return l }}
 }
 
-// accepted accepts a payout and settles one call per outcome. The first one that is not paid fails it.
+// accepted accepts a payout and settles one call per outcome. The first one that is not paid fails
+// it.
 func (b *testLedger) accepted(promotion, target int64, outcomes ...rules.Outcome) rules.Key {
 	b.t.Helper()
 	rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: promotion, Target: target}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}

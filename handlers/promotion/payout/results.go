@@ -15,7 +15,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// ResultsStream is the Redis stream with an event per settled payout, in watermill-redisstream's format.
+// ResultsStream is the Redis stream with an event per settled payout, in watermill-redisstream's
+// format.
 const ResultsStream = "campaign-promotion-results"
 
 const (
@@ -24,8 +25,8 @@ const (
 	resultsTrim  = 5 * time.Second // pause between two rounds of trimming
 )
 
-// Results publishes an event per settled payout to ResultsStream, at least once. It removes events that the
-// settings no longer keep.
+// Results publishes an event per settled payout to ResultsStream, at least once. It removes events
+// that the settings no longer keep.
 type Results struct {
 	Ledger         func() *ledger.Ledger
 	To             pipeline.Sink
