@@ -17,6 +17,6 @@ func Environments() map[string]app.Environment {
 	return map[string]app.Environment{"embedded": embedded.Environment(map[string]string{
 		"plugins.promotion.ledger.dsn":                  "sqlite:{dir}/ledger.db",
 		"plugins.deadletter.store.dsn":                  "sqlite:{dir}/ledger.db",
-		"plugins.promotion.money_api.simulator.journal": "{dir}/money-api.book",
+		"plugins.promotion.money_api.simulator.journal": "{dir}/money-api.journal",
 	})}
 }

@@ -19,7 +19,7 @@ func BenchmarkServer(b *testing.B) {
 		b.Run(home, func(b *testing.B) {
 			cfg := Config{SyncAlways: home == "file-sync"}
 			if home != "memory" {
-				cfg.JournalPath = b.TempDir() + "/book"
+				cfg.JournalPath = b.TempDir() + "/journal"
 			}
 			s, err := New(cfg)
 			require.NoError(b, err)

@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,27 +9,23 @@ import (
 	"os"
 	"os/signal"
 	"reflect"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 )
 
-// stopWithin bounds how long the command waits for requests under way when it is interrupted.
+// stopWithin bounds the wait for requests in flight after an interrupt.
 const stopWithin = 10 * time.Second
 
-// options are the command's flags.
 type options struct {
 	cfg      Config
-	token    string
 	interval time.Duration
 	json     bool
 }
 
-// Command returns `money-simulator`: a simulated Money API until it is interrupted. It prints where it
-// listens, a summary when something has happened, at most every --interval, and a last one at the
-// end.
+// Command returns `money-simulator`: a simulated Money API until it is interrupted. It prints its
+// address, a summary after changes, and a last summary.
 func Command() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
@@ -36,18 +33,13 @@ func Command() *cobra.Command {
 		Short: "Run a simulated Money API with a journal of its charges",
 		Long: `Run a simulated Money API until it is interrupted.
 
-It implements the OpenAPI contract of the promotion plugin. The flags set its faults;
+It implements the OpenAPI file of the promotion plugin. The flags set its faults;
 PUT /_sim/faults changes them while it runs, and GET /_sim/faults shows them. The journal records
-each charge: GET /_sim/book?type=&promotion=&after=&limit= and GET /_sim/summary.`,
+each charge: GET /_sim/journal?type=&promotion=&after=&limit= and GET /_sim/summary.`,
 		Example: `  millrace money-simulator
   millrace money-simulator --fail-rate 0.2 --timeout-rate 0.1`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.token != "" {
-				if err := o.cfg.Token.UnmarshalText([]byte(o.token)); err != nil {
-					return err
-				}
-			}
 			if o.interval <= 0 {
 				return fmt.Errorf("--interval must be > 0, got %s", o.interval)
 			}
@@ -59,22 +51,22 @@ each charge: GET /_sim/book?type=&promotion=&after=&limit= and GET /_sim/summary
 	f := cmd.Flags()
 	f.StringVar(&o.cfg.Listen, "listen", "127.0.0.1:8089", "address to listen on; port 0 takes a free one")
 	f.StringVar(&o.cfg.JournalPath, "journal", "", "file of the journal; without it the journal is in memory and ends with the process")
-	f.BoolVar(&o.cfg.SyncAlways, "sync", false, "fsync the journal before every answer, not once a second")
-	f.DurationVar(&o.cfg.KeyTTL, "key-ttl", 0, "after so long an idempotency key is forgotten and charged again; 0: never")
-	f.BoolVar(&o.cfg.KeysAgeFromFirstUse, "key-ttl-from-first-use", false, "count --key-ttl from the first request with a key, refused or not, and remember rejections")
-	f.StringVar(&o.token, "token", "", "required bearer token: env:NAME, file:/path or the token itself")
-	f.DurationVar(&o.cfg.Faults.Latency, "latency", 0, "before every answer")
-	f.DurationVar(&o.cfg.Faults.Jitter, "jitter", 0, "up to so much more latency")
+	f.BoolVar(&o.cfg.SyncAlways, "sync", false, "fsync the journal before every answer, not once per second")
+	f.DurationVar(&o.cfg.KeyTTL, "key-ttl", 0, "time after which an idempotency key is charged again; 0: never")
+	f.BoolVar(&o.cfg.KeysAgeFromFirstUse, "key-ttl-from-first-use", false, "count --key-ttl from the first request with a key, refused or not, and keep rejections")
+	f.TextVar(&o.cfg.Token, "token", o.cfg.Token, "required bearer token: env:NAME, file:/path or the token itself")
+	f.DurationVar(&o.cfg.Faults.Latency, "latency", 0, "latency of every answer")
+	f.DurationVar(&o.cfg.Faults.Jitter, "jitter", 0, "maximum additional latency")
 	f.Float64Var(&o.cfg.Faults.FailRate, "fail-rate", 0, "share of requests answered 500, not charged")
 	f.Float64Var(&o.cfg.Faults.TimeoutRate, "timeout-rate", 0, "share of requests charged but never answered")
 	f.Float64Var(&o.cfg.Faults.ResetRate, "reset-rate", 0, "share of requests charged, then the connection is cut")
-	f.Float64Var(&o.cfg.Faults.RejectRate, "reject-rate", 0, "share of keys refused for good with 422")
-	f.Float64Var(&o.cfg.Faults.PoisonRate, "poison-rate", 0, "share of keys that are always answered badly and never charged")
+	f.Float64Var(&o.cfg.Faults.RejectRate, "reject-rate", 0, "share of keys refused permanently with 422")
+	f.Float64Var(&o.cfg.Faults.PoisonRate, "poison-rate", 0, "share of keys whose requests all fail and are never charged")
 	f.Float64Var(&o.cfg.Faults.ThrottleRate, "throttle-rate", 0, "share of requests answered 429 with --retry-after, not charged")
-	f.DurationVar(&o.cfg.Faults.RetryAfter, "retry-after", time.Second, "what a 429 asks for, in whole seconds")
+	f.DurationVar(&o.cfg.Faults.RetryAfter, "retry-after", time.Second, "Retry-After of a 429, in whole seconds")
 	f.BoolVar(&o.cfg.Faults.Silence, "silence", false, "answer nothing, charge nothing")
 	f.BoolVar(&o.cfg.Faults.Unauthorized, "unauthorized", false, "answer 401 to everything")
-	f.Uint64Var(&o.cfg.Faults.Seed, "seed", 1, "which requests fail; the same seed fails the same ones")
+	f.Uint64Var(&o.cfg.Faults.Seed, "seed", 1, "selects the requests that fail; the same seed selects the same ones")
 	f.DurationVar(&o.interval, "interval", 5*time.Second, "shortest time between two summaries")
 	f.BoolVar(&o.json, "json", false, "write one JSON object per line")
 	return cmd
@@ -88,8 +80,8 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	if err := s.Start(ctx); err != nil {
 		return err
 	}
-	last := s.Summary() // before anybody knows where to send a request: what changes from here on is told
-	o.print(out, event{Event: "listening", URL: s.URL(), Book: o.cfg.JournalPath})
+	last := s.Summary()
+	o.print(out, event{Event: "listening", URL: s.URL(), Journal: o.cfg.JournalPath})
 	err = o.watch(ctx, out, s, last)
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
 	defer cancel()
@@ -101,7 +93,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-// watch prints summaries that differ from the last one until ctx ends or the server dies.
+// watch prints summaries that differ from the last one until ctx ends or the server fails.
 func (o *options) watch(ctx context.Context, out io.Writer, s *Server, last Summary) error {
 	tick := time.NewTicker(o.interval)
 	defer tick.Stop()
@@ -120,47 +112,35 @@ func (o *options) watch(ctx context.Context, out io.Writer, s *Server, last Summ
 	}
 }
 
-// event is one line of output.
 type event struct {
 	Event   string   `json:"event"` // listening, summary or stopped
 	URL     string   `json:"url,omitempty"`
-	Book    string   `json:"book,omitempty"`
+	Journal string   `json:"journal,omitempty"`
 	Summary *Summary `json:"summary,omitempty"`
 }
 
 func (o *options) print(out io.Writer, e event) {
 	if o.json {
-		_ = json.NewEncoder(out).Encode(e) // a closed standard output is no reason to stop
+		_ = json.NewEncoder(out).Encode(e) // a closed standard output does not stop the API
 		return
 	}
 	if e.Summary == nil {
-		book := "in memory"
-		if e.Book != "" {
-			book = e.Book
-		}
-		fmt.Fprintf(out, "money api %s on %s (book %s)\n", e.Event, e.URL, book)
+		fmt.Fprintf(out, "money api %s on %s (journal %s)\n", e.Event, e.URL, cmp.Or(e.Journal, "in memory"))
 		return
 	}
 	fmt.Fprintf(out, "%s: %s\n", e.Event, e.Summary)
 }
 
-// String returns the summary on one line, with the kinds of requests that have occurred.
+// String returns the summary on one line, without kinds that have no requests.
 func (s *Summary) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "charged %d", s.Charged)
+	executions, requests := "", ""
 	if s.Executions != s.Charged {
-		fmt.Fprintf(&b, " in %d executions", s.Executions)
+		executions = fmt.Sprintf(" in %d executions", s.Executions)
 	}
-	fmt.Fprintf(&b, ", double charged %d; requests:", s.DoubleCharged)
-	some := false
 	for k := range kinds {
 		if n := s.Requests[k.String()]; n > 0 {
-			fmt.Fprintf(&b, " %s %d", k, n)
-			some = true
+			requests += fmt.Sprintf(" %s %d", k, n)
 		}
 	}
-	if !some {
-		b.WriteString(" none")
-	}
-	return b.String()
+	return fmt.Sprintf("charged %d%s, double charged %d; requests:%s", s.Charged, executions, s.DoubleCharged, cmp.Or(requests, " none"))
 }

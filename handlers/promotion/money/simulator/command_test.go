@@ -30,8 +30,8 @@ func TestCommand(t *testing.T) {
 	}
 	t.Run("json", func(t *testing.T) {
 		t.Parallel()
-		book := filepath.Join(t.TempDir(), "book")
-		lines, end := run(t, "--json", "--journal", book, "--latency", "1ms", "--reject-rate", "0")
+		path := filepath.Join(t.TempDir(), "journal")
+		lines, end := run(t, "--json", "--journal", path, "--latency", "1ms", "--reject-rate", "0")
 		next := func() (e event) {
 			require.True(t, lines.Scan())
 			require.NoError(t, json.Unmarshal(lines.Bytes(), &e))
@@ -39,12 +39,12 @@ func TestCommand(t *testing.T) {
 		}
 		first := next()
 		require.Equal(t, "listening", first.Event)
-		require.Equal(t, book, first.Book)
+		require.Equal(t, path, first.Journal)
 		require.Equal(t, 200, caller{first.URL, 5 * time.Second}.point(1, 1, 5).status)
 		second := next()
 		require.Equal(t, "summary", second.Event)
 		require.Equal(t, 1, second.Summary.Charged)
-		for second.Summary.Requests["charged"] == 0 { // the book is a moment ahead of the count
+		for second.Summary.Requests["charged"] == 0 { // the journal is a moment ahead of the count
 			second = next()
 		}
 		ended := make(chan error, 1)
@@ -59,7 +59,7 @@ func TestCommand(t *testing.T) {
 		t.Parallel()
 		lines, end := run(t)
 		require.True(t, lines.Scan())
-		require.Regexp(t, `^money api listening on http://127\.0\.0\.1:\d+ \(book in memory\)$`, lines.Text())
+		require.Regexp(t, `^money api listening on http://127\.0\.0\.1:\d+ \(journal in memory\)$`, lines.Text())
 		ended := make(chan error, 1)
 		go func() { ended <- end() }()
 		require.True(t, lines.Scan())

@@ -2,6 +2,7 @@ package simulator
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,16 +12,16 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
-// serveControl answers what is not the Money API's: the book, the summary, the faults.
-func (s *Server) serveControl(w http.ResponseWriter, r *http.Request, book *book) {
+// serveControl answers the paths that are not the Money API's.
+func (s *Server) serveControl(w http.ResponseWriter, r *http.Request, j *journal) {
 	switch r.Method + " " + r.URL.Path {
-	case "GET /_sim/book":
+	case "GET /_sim/journal":
 		q, err := parseQuery(r)
 		if err != nil {
 			s.problem(w, http.StatusBadRequest, err)
 			return
 		}
-		s.writeJSON(w, book.page(q))
+		s.writeJSON(w, j.page(q))
 	case "GET /_sim/summary":
 		s.writeJSON(w, s.Summary())
 	case "GET /_sim/faults":
@@ -32,45 +33,32 @@ func (s *Server) serveControl(w http.ResponseWriter, r *http.Request, book *book
 	}
 }
 
-// putFaults replaces the faults. Down must end by itself here, since nobody could end it this way.
+// putFaults replaces the faults. Down needs its end here, because no request can end it.
 func (s *Server) putFaults(w http.ResponseWriter, r *http.Request) {
+	var f Faults
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		err = json.Unmarshal(raw, &f)
+	}
+	if err == nil && f.Down && f.DownFor <= 0 {
+		err = errors.New("down needs down_for: while it is down no request can end it")
+	}
+	if err == nil {
+		err = f.Validate()
+	}
 	if err != nil {
 		s.problem(w, http.StatusBadRequest, err)
 		return
 	}
-	var f Faults
-	if err := json.Unmarshal(raw, &f); err != nil {
-		s.problem(w, http.StatusBadRequest, err)
-		return
-	}
-	if f.Down && f.DownFor <= 0 {
-		s.problem(w, http.StatusBadRequest, fmt.Errorf("down needs down_for: while it is down it can't be told to come up"))
-		return
-	}
-	if err := f.Validate(); err != nil {
-		s.problem(w, http.StatusBadRequest, err)
-		return
-	}
-	if f.Down {
-		// The answer goes first: going down cuts this connection, too.
+	if f.Down { // it cuts this connection, so the answer goes first
 		w.Header().Set("Connection", "close")
 		s.writeJSON(w, f)
-		http.NewResponseController(w).Flush()
-		s.down(f)
-		return
 	}
-	if err := s.SetFaults(f); err != nil {
-		s.problem(w, http.StatusInternalServerError, err)
-		return
-	}
-	s.writeJSON(w, f)
-}
-
-// down goes down for a request that has been answered.
-func (s *Server) down(f Faults) {
 	if err := s.SetFaults(f); err != nil {
 		s.fail(err)
+	}
+	if !f.Down {
+		s.writeJSON(w, f)
 	}
 }
 
@@ -98,11 +86,7 @@ func parseQuery(r *http.Request) (Query, error) {
 }
 
 func (s *Server) writeJSON(w http.ResponseWriter, v any) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		s.problem(w, http.StatusInternalServerError, err)
-		return
-	}
+	b, _ := json.Marshal(v)
 	s.write(w, http.StatusOK, append(b, '\n'))
 }
 

@@ -1,25 +1,23 @@
-// Package simulator is a simulated Money API: it speaks the OpenAPI contract of package money,
-// breaks in the ways that real APIs break (Faults), and keeps a book of every charge that it has
-// executed. The book, not the caller's ledger, is what tests ask whether a target was paid, and
-// whether it was paid twice.
+// Package simulator is a simulated Money API. It implements the OpenAPI file of package money,
+// fails like real APIs (Faults), and keeps a journal of its charges. Tests compare the journal, not
+// the caller's ledger, with the targets that were paid.
 //
 // # Non-obvious
 //
-// Faults are a function of the seed, the key and the number of the attempt with that key, never of
-// the order in which requests arrive, so a rerun with the same seed breaks the same calls. A
-// rejection depends on the key alone, since it is final; everything else is drawn again at every
-// attempt, so a retry succeeds in the end. Attempts are counted in memory and begin again with the
-// process.
+// Faults depend on the seed, the key and the number of the attempt with that key, never on the
+// order of the requests. Therefore a run with the same seed fails the same calls. A rejection
+// depends on the key alone, because it is final. Everything else is drawn again at every attempt,
+// so a retry succeeds in the end. Attempts are counted in memory, from the start of the process.
 //
-// A caller that hangs up does not stop a charge. While a request waits out its latency it is in
-// flight, the same key answers 409, and then it is charged, whether anybody still listens or not.
+// A caller that disconnects does not stop a charge. A request is in flight during its latency, the
+// same key answers 409, and then it is charged.
 //
-// A charge is in the book before it is answered. With a JournalPath it was handed to the kernel
-// (write) by then, so a killed process has lost nothing, and it is fsynced once a second and at
-// Stop, so a power cut loses at most a second; Config.SyncAlways fsyncs before every answer.
-// Concurrent charges share one write and one fsync. A last line that a crash has torn is cut off
-// at the next start: its charge was never answered. Any other damage refuses to start.
+// A charge is in the journal before it is answered. It was written to the file by then, so a killed
+// process has lost no answered charge. The file is fsynced once per second and at Stop, so a power
+// cut loses at most a second. Concurrent charges share one write and one fsync. A torn last line is
+// cut off at the next start, because its charge was never answered. Any other damage refuses to
+// start.
 //
-// The simulator does not check that a key fits its body, so that a caller that mixes them up is
-// found out: double charges are counted by (type, promotion, target) of the body.
+// The simulator does not check that a key fits its body. Double charges are counted by (type,
+// promotion, target) of the body, and so show a caller that mixes them up.
 package simulator

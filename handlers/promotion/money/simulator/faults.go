@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// Faults is how the API misbehaves. The zero value does not. Rates are between 0 and 1, and those
-// that are drawn for every attempt (throttle, fail, timeout, reset) add up to at most 1. In JSON
-// durations are strings such as "5ms".
+// Faults are the failures of the API. The zero value has none. Rates are between 0 and 1. Those of
+// each attempt (throttle, fail, timeout, reset) add up to at most 1. In JSON durations are strings
+// such as "5ms".
 type Faults struct {
-	Latency      time.Duration `yaml:"latency"`       // before every answer
-	Jitter       time.Duration `yaml:"jitter"`        // up to so much more
-	FailRate     float64       `yaml:"fail_rate"`     // 500, not charged
-	TimeoutRate  float64       `yaml:"timeout_rate"`  // charged, then silence until the caller gives up
-	ResetRate    float64       `yaml:"reset_rate"`    // charged, then the connection is cut
-	RejectRate   float64       `yaml:"reject_rate"`   // 422 for good, by key
-	ThrottleRate float64       `yaml:"throttle_rate"` // 429 with RetryAfter, not charged
-	RetryAfter   time.Duration `yaml:"retry_after"`   // rounded up to seconds; default 1s
-	PoisonRate   float64       `yaml:"poison_rate"`   // always answered badly, by key; not charged
-	Silence      bool          `yaml:"silence"`       // nothing is answered, nothing is charged
-	Down         bool          `yaml:"down"`          // connections are refused
-	DownFor      time.Duration `yaml:"down_for"`      // Down ends by itself after so long; 0: when told
-	Unauthorized bool          `yaml:"unauthorized"`  // 401 to everything
-	Seed         uint64        `yaml:"seed"`          // another seed breaks other calls
+	Latency      time.Duration `yaml:"latency" json:"-"`                   // before every answer
+	Jitter       time.Duration `yaml:"jitter" json:"-"`                    // maximum addition
+	FailRate     float64       `yaml:"fail_rate" json:"fail_rate"`         // 500, not charged
+	TimeoutRate  float64       `yaml:"timeout_rate" json:"timeout_rate"`   // charged, no answer
+	ResetRate    float64       `yaml:"reset_rate" json:"reset_rate"`       // charged, then cut
+	RejectRate   float64       `yaml:"reject_rate" json:"reject_rate"`     // permanent 422, by key
+	ThrottleRate float64       `yaml:"throttle_rate" json:"throttle_rate"` // 429, not charged
+	RetryAfter   time.Duration `yaml:"retry_after" json:"-"`               // default 1s
+	PoisonRate   float64       `yaml:"poison_rate" json:"poison_rate"`     // by key, not charged
+	Silence      bool          `yaml:"silence" json:"silence"`             // no answer, no charge
+	Down         bool          `yaml:"down" json:"down"`                   // refuses to connect
+	DownFor      time.Duration `yaml:"down_for" json:"-"`                  // 0: until SetFaults
+	Unauthorized bool          `yaml:"unauthorized" json:"unauthorized"`   // 401 to everything
+	Seed         uint64        `yaml:"seed" json:"seed"`                   // of all draws
 }
 
-// Validate reports every mistake at once.
+// Validate reports all errors at once.
 func (f Faults) Validate() error {
 	var errs []error
 	for _, r := range []struct {
@@ -56,7 +56,6 @@ func (f Faults) Validate() error {
 	return errors.Join(errs...)
 }
 
-// outcome is what happens to one attempt.
 type outcome uint8
 
 const (
@@ -67,13 +66,12 @@ const (
 	reset
 )
 
-// fate is the lot of one attempt.
 type fate struct {
 	outcome outcome
 	latency time.Duration
 }
 
-// Salts keep the draws of different questions apart.
+// Salts separate the draws of one key.
 const (
 	saltOutcome = 0x6f7574636f6d6500
 	saltJitter  = 0x6a69747465720000
@@ -82,7 +80,7 @@ const (
 	saltPoison  = 0x706f69736f6e0000
 )
 
-// fate draws what happens to the attempt-th request with this key, attempt from 1.
+// fate draws the outcome of the attempt-th request with this key, attempt from 1.
 func (f *Faults) fate(key string, attempt uint32, salt uint64) fate {
 	x := fate{latency: f.Latency}
 	if f.Jitter > 0 {
@@ -102,18 +100,18 @@ func (f *Faults) fate(key string, attempt uint32, salt uint64) fate {
 	return x
 }
 
-// rejects reports whether this key is refused for good.
+// rejects reports whether this key is refused permanently.
 func (f *Faults) rejects(key string) bool {
 	return f.RejectRate > 0 && draw(f.Seed^saltReject, key, 0) < f.RejectRate
 }
 
-// poison is how a key is always answered.
+// poison is the answer to every request of a key.
 type poison uint8
 
 const (
 	wholesome       poison = iota
-	noMember               // 404 with a code of the contract that is about the payout
-	blockedMember          // 403 with such a code
+	noMember               // 404 with one of x-payout-codes
+	blockedMember          // 403 with one of them
 	forbidden              // 403 with another code
 	proxied                // 403 without a code
 	throttledAlways        // 429 with Retry-After 60
@@ -122,7 +120,6 @@ const (
 	poisons
 )
 
-// poison draws how this key is always answered.
 func (f *Faults) poison(key string) poison {
 	if f.PoisonRate <= 0 || draw(f.Seed^saltPoison, key, 0) >= f.PoisonRate {
 		return wholesome
@@ -130,16 +127,11 @@ func (f *Faults) poison(key string) poison {
 	return wholesome + 1 + poison(draw(f.Seed^saltPoison, key, 1)*float64(poisons-1))
 }
 
-// retryAfterSeconds is the Retry-After header's value.
 func (f *Faults) retryAfterSeconds() int64 {
-	if f.RetryAfter <= 0 {
-		return 1
-	}
-	return int64((f.RetryAfter + time.Second - 1) / time.Second)
+	return max(1, int64((f.RetryAfter+time.Second-1)/time.Second))
 }
 
-// draw returns a number in [0,1) that depends on its arguments only: FNV-1a over the key, finished
-// with splitmix64.
+// draw returns a number in [0,1) that depends on its arguments only (FNV-1a and splitmix64).
 func draw(seed uint64, key string, attempt uint32) float64 {
 	h := uint64(14695981039346656037)
 	for i := range len(key) {
@@ -156,25 +148,18 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// faultsJSON is Faults on the wire.
+type faultFields Faults // without methods
+
+// faultsJSON adds the durations as strings.
 type faultsJSON struct {
-	Latency      string  `json:"latency,omitempty"`
-	Jitter       string  `json:"jitter,omitempty"`
-	FailRate     float64 `json:"fail_rate"`
-	TimeoutRate  float64 `json:"timeout_rate"`
-	ResetRate    float64 `json:"reset_rate"`
-	RejectRate   float64 `json:"reject_rate"`
-	ThrottleRate float64 `json:"throttle_rate"`
-	PoisonRate   float64 `json:"poison_rate"`
-	RetryAfter   string  `json:"retry_after,omitempty"`
-	Silence      bool    `json:"silence"`
-	Down         bool    `json:"down"`
-	DownFor      string  `json:"down_for,omitempty"`
-	Unauthorized bool    `json:"unauthorized"`
-	Seed         uint64  `json:"seed"`
+	faultFields
+	Latency    string `json:"latency,omitempty"`
+	Jitter     string `json:"jitter,omitempty"`
+	RetryAfter string `json:"retry_after,omitempty"`
+	DownFor    string `json:"down_for,omitempty"`
 }
 
-// MarshalJSON writes durations as strings.
+// MarshalJSON implements json.Marshaler.
 func (f Faults) MarshalJSON() ([]byte, error) {
 	text := func(d time.Duration) string {
 		if d == 0 {
@@ -182,13 +167,10 @@ func (f Faults) MarshalJSON() ([]byte, error) {
 		}
 		return d.String()
 	}
-	return json.Marshal(faultsJSON{
-		text(f.Latency), text(f.Jitter), f.FailRate, f.TimeoutRate, f.ResetRate, f.RejectRate, f.ThrottleRate, f.PoisonRate,
-		text(f.RetryAfter), f.Silence, f.Down, text(f.DownFor), f.Unauthorized, f.Seed,
-	})
+	return json.Marshal(faultsJSON{faultFields(f), text(f.Latency), text(f.Jitter), text(f.RetryAfter), text(f.DownFor)})
 }
 
-// UnmarshalJSON reads what MarshalJSON writes; an unknown field is an error.
+// UnmarshalJSON implements json.Unmarshaler. An unknown field is an error.
 func (f *Faults) UnmarshalJSON(data []byte) error {
 	var w faultsJSON
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -196,10 +178,7 @@ func (f *Faults) UnmarshalJSON(data []byte) error {
 	if err := d.Decode(&w); err != nil {
 		return err
 	}
-	*f = Faults{
-		FailRate: w.FailRate, TimeoutRate: w.TimeoutRate, ResetRate: w.ResetRate, RejectRate: w.RejectRate,
-		ThrottleRate: w.ThrottleRate, PoisonRate: w.PoisonRate, Silence: w.Silence, Down: w.Down, Unauthorized: w.Unauthorized, Seed: w.Seed,
-	}
+	*f = Faults(w.faultFields)
 	for _, s := range []struct {
 		name, text string
 		to         *time.Duration

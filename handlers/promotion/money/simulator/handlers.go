@@ -8,9 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
@@ -21,7 +21,7 @@ const maxBody = 64 << 10
 
 const lookupPath = "/v1/charges/"
 
-// kind is what a request came to.
+// kind is the result of a request.
 type kind uint8
 
 const (
@@ -48,38 +48,27 @@ func (k kind) String() string {
 		"unauthorized", "in_flight", "key_reused", "invalid", "lookup_found", "lookup_missing", "poisoned"}[k]
 }
 
-// counters count requests by kind.
-type counters [kinds]atomic.Uint64
-
-func (c *counters) snapshot() map[string]uint64 {
-	m := make(map[string]uint64, kinds)
-	for k := range kinds {
-		m[k.String()] = c[k].Load()
-	}
-	return m
-}
-
-// ServeHTTP answers one request; the server calls it.
+// ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.RLock()
 	if s.stopping {
 		s.mu.RUnlock()
 		panic(http.ErrAbortHandler) // cuts the connection
 	}
-	s.active.Add(1)
-	book := s.book
+	s.requests.Add(1)
+	j := s.journal
 	s.mu.RUnlock()
-	defer s.active.Done()
+	defer s.requests.Done()
 
 	path := r.URL.Path
 	if strings.HasPrefix(path, "/_sim/") {
-		s.serveControl(w, r, book)
+		s.serveControl(w, r, j)
 		return
 	}
 	f := s.faults.Load()
 	if f.Silence {
 		s.counts[kindSilent].Add(1)
-		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxBody)) // else net/http doesn't notice a caller that hangs up
+		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxBody)) // net/http then sees a hang-up
 		s.stayQuiet(r)
 	}
 	if f.Unauthorized || !s.authorized(r) {
@@ -89,17 +78,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost {
 		for _, t := range promotiontype.All() {
 			if path == t.Operation.Path {
-				s.charge(w, r, book, f, t)
+				s.charge(w, r, j, f, t)
 				return
 			}
 		}
 	}
-	switch {
-	case strings.HasPrefix(path, lookupPath) && r.Method == http.MethodGet:
-		s.lookup(w, r, book, f, path[len(lookupPath):])
-	default:
-		s.refuse(w, kindInvalid, http.StatusNotFound, "no_such_operation", "the API has no such operation")
+	if key, ok := strings.CutPrefix(path, lookupPath); ok && r.Method == http.MethodGet {
+		s.lookup(w, r, j, f, key)
+		return
 	}
+	s.refuse(w, kindInvalid, http.StatusNotFound, "no_such_operation", "the API has no such operation")
 }
 
 func (s *Server) authorized(r *http.Request) bool {
@@ -110,8 +98,7 @@ func (s *Server) authorized(r *http.Request) bool {
 	return ok && subtle.ConstantTimeCompare([]byte(got), []byte(s.cfg.Token.Reveal())) == 1
 }
 
-// charge is the operation of a type.
-func (s *Server) charge(w http.ResponseWriter, r *http.Request, book *book, f *Faults, t promotiontype.Type) {
+func (s *Server) charge(w http.ResponseWriter, r *http.Request, j *journal, f *Faults, t promotiontype.Type) {
 	key := r.Header.Get("Idempotency-Key")
 	if !validKey(key) {
 		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_idempotency_key", "Idempotency-Key must be <TYPE>:<promotionId>:<targetId>")
@@ -125,10 +112,10 @@ func (s *Server) charge(w http.ResponseWriter, r *http.Request, book *book, f *F
 	if s.poisoned(w, f.poison(key), false) {
 		return
 	}
-	c := book.claim(key, o.hash, s.cfg.Now(), f.rejects(key))
+	c := j.claim(key, o.Hash, s.cfg.Now(), f.rejects(key))
 	switch c.state {
 	case busy:
-		s.refuse(w, kindInFlight, http.StatusConflict, "in_flight", "a request with this key is being worked on")
+		s.refuse(w, kindInFlight, http.StatusConflict, "in_flight", "a request with this key is in flight")
 		return
 	case reused:
 		s.refuse(w, kindKeyReused, http.StatusUnprocessableEntity, "key_reused", "this key was used with another body")
@@ -141,16 +128,16 @@ func (s *Server) charge(w http.ResponseWriter, r *http.Request, book *book, f *F
 	ok := s.spend(fate.latency)
 	if c.state == fresh {
 		if ok && (fate.outcome == charge || fate.outcome == timeout || fate.outcome == reset) {
-			c.number, err = book.execute(key, o, s.cfg.Now())
+			c.number, err = j.execute(key, o, s.cfg.Now())
 		}
-		book.release(key)
+		j.release(key)
 	}
 	switch {
 	case !ok:
 		panic(http.ErrAbortHandler)
 	case err != nil:
 		s.fail(err)
-		s.refuse(w, kindFailed, http.StatusInternalServerError, "broken_book", "the book can't be written")
+		s.refuse(w, kindFailed, http.StatusInternalServerError, "broken_journal", "the journal can't be written")
 		return
 	}
 	if s.breaks(w, r, f, fate.outcome) {
@@ -162,10 +149,10 @@ func (s *Server) charge(w http.ResponseWriter, r *http.Request, book *book, f *F
 	} else {
 		s.counts[kindCharged].Add(1)
 	}
-	s.paid(w, key, book.transaction(c.number))
+	s.paid(w, key, j.transaction(c.number))
 }
 
-// poisoned answers for a key that is always answered badly, and charges nothing.
+// poisoned answers a request of a poisoned key, and charges nothing.
 func (s *Server) poisoned(w http.ResponseWriter, p poison, lookup bool) bool {
 	switch {
 	case p == wholesome, lookup && p != goneLookup && p != proxiedLookup:
@@ -185,20 +172,20 @@ func (s *Server) poisoned(w http.ResponseWriter, p poison, lookup bool) bool {
 	case p == throttledAlways:
 		w.Header().Set("Retry-After", "60")
 		s.refuse(w, kindPoisoned, http.StatusTooManyRequests, "throttled", "too many requests for this member")
-	default: // its lookups are the poison
+	default: // goneLookup and proxiedLookup
 		s.refuse(w, kindPoisoned, http.StatusInternalServerError, "internal", "something broke")
 	}
 	return true
 }
 
-// proxied answers in the words of a proxy.
+// proxied answers like a proxy.
 func (s *Server) proxied(w http.ResponseWriter, status int) {
 	s.counts[kindPoisoned].Add(1)
 	http.Error(w, "<html>"+http.StatusText(status)+"</html>", status)
 }
 
 // lookup is getCharge.
-func (s *Server) lookup(w http.ResponseWriter, r *http.Request, book *book, f *Faults, key string) {
+func (s *Server) lookup(w http.ResponseWriter, r *http.Request, j *journal, f *Faults, key string) {
 	if !validKey(key) {
 		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_idempotency_key", "the key must be <TYPE>:<promotionId>:<targetId>")
 		return
@@ -206,25 +193,24 @@ func (s *Server) lookup(w http.ResponseWriter, r *http.Request, book *book, f *F
 	if s.poisoned(w, f.poison(key), true) {
 		return
 	}
-	state, attempt, number, found := book.lookup(key, s.cfg.Now())
-	fate := f.fate(key, attempt, saltLookup)
+	c := j.lookup(key, s.cfg.Now())
+	fate := f.fate(key, c.attempt, saltLookup)
 	if !s.spend(fate.latency) {
 		panic(http.ErrAbortHandler)
 	}
 	switch {
 	case s.breaks(w, r, f, fate.outcome):
-	case state == busy:
-		s.refuse(w, kindInFlight, http.StatusConflict, "in_flight", "a request with this key is being worked on")
-	case !found:
+	case c.state == busy:
+		s.refuse(w, kindInFlight, http.StatusConflict, "in_flight", "a request with this key is in flight")
+	case c.state == fresh:
 		s.refuse(w, kindLookupMissing, http.StatusNotFound, "charge_not_found", "no charge with this key")
 	default:
 		s.counts[kindLookupFound].Add(1)
-		s.paid(w, key, book.transaction(number))
+		s.paid(w, key, j.transaction(c.number))
 	}
 }
 
-// spend waits out the latency. It is false when the server is being killed. A caller that hangs up
-// does not shorten it: its request is under way.
+// spend waits for the latency, also without its caller. It is false when the server is killed.
 func (s *Server) spend(d time.Duration) bool {
 	if d <= 0 {
 		return true
@@ -239,7 +225,7 @@ func (s *Server) spend(d time.Duration) bool {
 	}
 }
 
-// breaks misbehaves as the outcome says, and reports whether it has.
+// breaks reports whether the outcome was a fault.
 func (s *Server) breaks(w http.ResponseWriter, r *http.Request, f *Faults, o outcome) bool {
 	switch o {
 	case throttle:
@@ -259,11 +245,11 @@ func (s *Server) breaks(w http.ResponseWriter, r *http.Request, f *Faults, o out
 	return true
 }
 
-// stayQuiet holds the request until its caller gives up or the server stops, and never answers.
+// stayQuiet never answers. It ends with the connection, or with the server.
 func (s *Server) stayQuiet(r *http.Request) {
 	select {
 	case <-r.Context().Done():
-	case <-s.quiet:
+	case <-s.quiet.Done():
 	}
 	panic(http.ErrAbortHandler)
 }
@@ -275,39 +261,30 @@ func cut(w http.ResponseWriter) {
 		panic(http.ErrAbortHandler)
 	}
 	if t, ok := c.(*net.TCPConn); ok {
-		_ = t.SetLinger(0) // without it the caller sees an end, not a reset
+		_ = t.SetLinger(0) // a reset instead of an orderly end
 	}
 	c.Close()
 }
 
-// paid answers with a transaction key. Neither string needs escaping.
 func (s *Server) paid(w http.ResponseWriter, key, transaction string) {
-	b := make([]byte, 0, 128)
-	b = append(append(b, `{"transactionKey":"`...), transaction...)
-	b = append(append(b, `","idempotencyKey":"`...), key...)
-	s.write(w, http.StatusOK, append(b, `"}`...))
+	s.write(w, http.StatusOK, fmt.Appendf(nil, `{"transactionKey":%q,"idempotencyKey":%q}`, transaction, key))
 }
 
-// refuse answers with the contract's Error.
+// refuse answers with the Error of openapi.yaml.
 func (s *Server) refuse(w http.ResponseWriter, k kind, status int, code, message string) {
 	s.counts[k].Add(1)
-	b, err := json.Marshal(map[string]string{"code": code, "message": message})
-	if err != nil {
-		panic(http.ErrAbortHandler)
-	}
+	b, _ := json.Marshal(map[string]string{"code": code, "message": message})
 	s.write(w, status, b)
 }
 
 func (s *Server) write(w http.ResponseWriter, status int, body []byte) {
-	h := w.Header()
-	h["Content-Type"] = s.jsonCT
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body)                      // a caller that is gone is no error here
-	_ = http.NewResponseController(w).Flush() // Stop cuts connections as soon as all handlers have ended
+	_, _ = w.Write(body)
+	_ = http.NewResponseController(w).Flush() // Stop cuts connections
 }
 
-// readOrder reads and checks a request's body.
 func readOrder(w http.ResponseWriter, r *http.Request, t promotiontype.Type) (order, error) {
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -317,36 +294,11 @@ func readOrder(w http.ResponseWriter, r *http.Request, t promotiontype.Type) (or
 	if err != nil {
 		return order{}, fmt.Errorf("the body has not the form of %s: %w", t.Operation.Name, err)
 	}
-	o := order{typ: t.Name, promotion: p.Promotion, summary: p.Summary, target: p.Target, value: p.Value}
 	sum := sha256.Sum256(raw)
-	copy(o.hash[:], sum[:])
-	return o, nil
+	return order{t.Name, p.Promotion, p.Summary, p.Target, p.Value, bodyHash(sum[:len(bodyHash{})])}, nil
 }
 
-// validKey reports whether key is <TYPE>:<promotionId>:<targetId>, the contract's pattern
-// ^[A-Z][A-Z0-9_]*:[1-9][0-9]*:[1-9][0-9]*$ and at most 128 characters.
-func validKey(key string) bool {
-	if len(key) > 128 || key == "" || key[0] < 'A' || key[0] > 'Z' {
-		return false
-	}
-	typ, ids, _ := strings.Cut(key, ":")
-	for i := range len(typ) {
-		if c := typ[i]; !(c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_') {
-			return false
-		}
-	}
-	promotion, target, _ := strings.Cut(ids, ":")
-	return validID(promotion) && validID(target)
-}
+// keyPattern is the pattern of IdempotencyKey in openapi.yaml.
+var keyPattern = regexp.MustCompile(`^[A-Z][A-Z0-9_]*:[1-9][0-9]*:[1-9][0-9]*$`)
 
-func validID(s string) bool {
-	if s == "" || s[0] == '0' {
-		return false
-	}
-	for i := range len(s) {
-		if s[i] < '0' || s[i] > '9' {
-			return false
-		}
-	}
-	return true
-}
+func validKey(key string) bool { return len(key) <= 128 && keyPattern.MatchString(key) }

@@ -73,7 +73,7 @@ func do(ctx context.Context, method, url, key, body string) answer {
 	return answer{status: resp.StatusCode, header: resp.Header, body: string(b), err: err}
 }
 
-// hangUp sends a charge and goes away when the server has it in its hands, as reached tells.
+// hangUp sends a charge and disconnects when reached is true.
 func (c caller) hangUp(t *testing.T, promotion, target, amount int, reached func() bool) answer {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)

@@ -1,194 +1,267 @@
 package simulator
 
 import (
-	"bufio"
-	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
+	"strconv"
 	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
-// journalFormat is the first line of a book's file.
-const journalFormat = "millrace-money-book"
-
-// ErrJournalInUse says that another process has the book open. Choose another file or stop it.
-var ErrJournalInUse = errors.New("the book is in use by another process")
-
-// header is the first line of the file.
-type header struct {
-	Format  string `json:"format"`
-	Version int    `json:"version"`
-	ID      string `json:"id"` // prefix of the book's transaction keys
+// order is one request for a charge.
+type order struct {
+	Type      string   `json:"type"`
+	Promotion int64    `json:"promotionId"`
+	Summary   int64    `json:"promotionSummaryId"`
+	Target    int64    `json:"targetId"`
+	Value     string   `json:"-"` // in the column of its type
+	Hash      bodyHash `json:"bodyHash"`
 }
 
-// line is one executed charge in the file.
-type line struct {
-	Number    uint64 `json:"n"` // makes the transaction key
-	Key       string `json:"key"`
-	Type      string `json:"type"`
-	Promotion int64  `json:"promotionId"`
-	Summary   int64  `json:"promotionSummaryId"`
-	Target    int64  `json:"targetId"`
-	Value     string `json:"-"` // under the column of its type
-	BodyHash  string `json:"bodyHash"`
-	At        int64  `json:"at"` // Unix milliseconds
+// bodyHash is the first half of the body's SHA-256, in hex.
+type bodyHash [16]byte
+
+func (h bodyHash) String() string               { return hex.EncodeToString(h[:]) }
+func (h bodyHash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+func (h *bodyHash) UnmarshalText(text []byte) error {
+	if len(text) != hex.EncodedLen(len(h)) {
+		return fmt.Errorf("bodyHash %q is not %d bytes in hex", text, len(h))
+	}
+	if _, err := hex.Decode(h[:], text); err != nil {
+		return fmt.Errorf("bodyHash: %w", err)
+	}
+	return nil
 }
 
-// journal is the append-only file of a book. append is safe for concurrent use.
+// record is the state of a key. It is small, because each requested key has one.
+type record struct {
+	order
+	attempts   uint32 // requests for a charge
+	lookups    uint32
+	executions uint32
+	proper     uint32 // executions for the target that the key names
+	inFlight   bool
+	rejected   bool   // with fromFirstUse: the key was rejected
+	number     uint64 // of the latest execution
+	at         int64  // of the latest execution, Unix milliseconds
+	used       int64  // first request for a charge, Unix milliseconds; 0: none
+}
+
+type target struct {
+	typ               string
+	promotion, target int64
+}
+
+// journal has all keys and their charges. It is safe for concurrent use.
 type journal struct {
-	file       *os.File
-	syncAlways bool
+	id           string // prefix of transaction keys
+	ttl          time.Duration
+	file         *journalFile // nil: in memory only
+	fromFirstUse bool         // ttl counts from the first use of a key
 
-	mu      sync.Mutex // guards the buffer
-	buffer  []byte
-	spare   []byte
-	entered uint64 // lines ever put into the buffer
-
-	writing sync.Mutex // held by the one who writes; guards what follows
-	written uint64     // lines handed to the kernel
-	synced  uint64
-	broken  error // after a failed write the file's end is unknown: nothing is appended any more
+	mu            sync.Mutex
+	keys          map[string]*record
+	sorted        sortedKeys
+	odd           map[target]uint32 // executions with keys that name another target
+	next          uint64            // number of the next execution
+	executions    uint64
+	amount        int64 // of all executions
+	doubleKeys    int   // keys charged more than once
+	doubleTargets int   // targets charged more than once, with any keys
 }
 
-// newID returns a prefix for transaction keys.
-func newID() string {
-	var b [4]byte
-	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
+// newJournal returns a journal in memory.
+func newJournal(ttl time.Duration) *journal {
+	return &journal{id: newID(), ttl: ttl, keys: map[string]*record{}, odd: map[target]uint32{}, next: 1}
 }
 
-// openJournal opens or creates the file, hands every line in it to load, and cuts off a torn last line.
-func openJournal(path string, syncAlways bool, load func(line) error) (j *journal, id string, err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, "", fmt.Errorf("open book: %w", err)
+// openJournal opens the file at path, or a journal in memory.
+func openJournal(path string, syncAlways bool, ttl time.Duration) (j *journal, err error) {
+	if j = newJournal(ttl); path != "" {
+		j.file, j.id, err = openFile(path, syncAlways, j.load)
 	}
-	defer func() {
-		if err != nil {
-			_ = unlock(f) // it may not be locked
-			f.Close()
-		}
-	}()
-	if err := lock(f); err != nil {
-		return nil, "", fmt.Errorf("open book %s: %w", path, err)
-	}
-	h, end, err := readJournal(f, load)
-	if err != nil {
-		return nil, "", fmt.Errorf("read book %s: %w", path, err)
-	}
-	if err := f.Truncate(end); err != nil {
-		return nil, "", fmt.Errorf("cut off the torn end of book %s: %w", path, err)
-	}
-	if _, err := f.Seek(end, io.SeekStart); err != nil {
-		return nil, "", fmt.Errorf("read book %s: %w", path, err)
-	}
-	j = &journal{file: f, syncAlways: syncAlways}
-	if h.ID == "" {
-		h = header{Format: journalFormat, Version: 1, ID: newID()}
-		b, err := json.Marshal(h)
-		if err != nil {
-			return nil, "", fmt.Errorf("begin book %s: %w", path, err)
-		}
-		if err := j.append(append(b, '\n')); err != nil {
-			return nil, "", fmt.Errorf("begin book %s: %w", path, err)
-		}
-		if err := j.sync(); err != nil {
-			return nil, "", fmt.Errorf("begin book %s: %w", path, err)
-		}
-	}
-	return j, h.ID, nil
+	return j, err
 }
 
-// readJournal returns the header (zero in an empty file) and where the last whole line ends.
-func readJournal(r io.Reader, load func(line) error) (h header, end int64, err error) {
-	in := bufio.NewReaderSize(r, 1<<20)
-	for n := 1; ; n++ {
-		text, err := in.ReadBytes('\n')
-		if err == io.EOF {
-			return h, end, nil // what has no end of line was never answered
-		}
-		if err != nil {
-			return h, end, err
-		}
-		if n == 1 {
-			if json.Unmarshal(text, &h) != nil || h.Format != journalFormat || h.ID == "" {
-				return h, end, errors.New("line 1: this is not a book of the simulated Money API")
-			}
-			if h.Version != 1 {
-				return h, end, fmt.Errorf("line 1: version %d is not known", h.Version)
-			}
-		} else {
-			var l line
-			if err := json.Unmarshal(text, &l); err != nil {
-				return h, end, fmt.Errorf("line %d: %w", n, err)
-			}
-			if err := load(l); err != nil {
-				return h, end, fmt.Errorf("line %d: %w", n, err)
-			}
-		}
-		end += int64(len(text))
+// load adds a line of the file.
+func (j *journal) load(l line) error {
+	if _, known := promotiontype.ByName(l.Type); !known {
+		return fmt.Errorf("unknown type %q", l.Type)
 	}
-}
-
-// append returns when text, whole lines, is with the kernel (or on the disk, with syncAlways).
-// Whoever comes first writes for all who came meanwhile.
-func (j *journal) append(text []byte) error {
-	j.mu.Lock()
-	j.buffer = append(j.buffer, text...)
-	j.entered++
-	mine := j.entered
-	j.mu.Unlock()
-
-	j.writing.Lock()
-	defer j.writing.Unlock()
-	if j.written >= mine {
-		return nil
+	if l.Key == "" || l.Number == 0 || l.Promotion == 0 || l.Target == 0 || l.Value == "" || l.Hash == (bodyHash{}) || l.At == 0 {
+		return errors.New("no key, number, promotion, target, value, bodyHash or time")
 	}
-	if j.broken != nil {
-		return j.broken
-	}
-	j.mu.Lock()
-	batch, upto := j.buffer, j.entered
-	j.buffer = j.spare[:0]
-	j.mu.Unlock()
-	_, err := j.file.Write(batch)
-	if err == nil && j.syncAlways {
-		err = j.file.Sync()
-	}
-	if err != nil {
-		j.broken = fmt.Errorf("write book: %w", err)
-		return j.broken
-	}
-	j.spare = batch
-	j.written = upto
-	if j.syncAlways {
-		j.synced = upto
-	}
+	j.next = max(j.next, l.Number+1)
+	j.apply(l)
 	return nil
 }
 
-// sync puts what is written on the disk.
-func (j *journal) sync() error {
-	j.writing.Lock()
-	upto, done := j.written, j.synced
-	j.writing.Unlock()
-	if upto == done {
-		return nil
+// record returns the key's record, perhaps a new one. The caller holds mu, or is alone.
+func (j *journal) record(key string) *record {
+	r := j.keys[key]
+	if r == nil {
+		r = &record{}
+		j.keys[key] = r
 	}
-	// Not under the lock: charges go on meanwhile.
-	if err := j.file.Sync(); err != nil {
-		return fmt.Errorf("sync book: %w", err)
+	return r
+}
+
+type claimed struct {
+	state   claimState
+	attempt uint32 // number of the attempt
+	number  uint64 // of the charge; only when replay
+}
+
+type claimState uint8
+
+const (
+	fresh    claimState = iota // the caller must execute or release it
+	replay                     // it was charged before, with this body
+	busy                       // another request is in flight
+	reused                     // it was charged before, with another body
+	rejected                   // the key is refused permanently
+)
+
+// claim starts an attempt for key. With reject a key that isn't charged is refused.
+func (j *journal) claim(key string, hash bodyHash, now time.Time, reject bool) claimed {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r := j.record(key)
+	if j.old(r.used, now) {
+		r.used, r.rejected = 0, false
 	}
-	j.writing.Lock()
-	j.synced = max(j.synced, upto)
-	j.writing.Unlock()
-	return nil
+	if r.used == 0 {
+		r.used = now.UnixMilli()
+	}
+	switch {
+	case r.inFlight:
+		return claimed{state: busy}
+	case j.remembered(r, now) && r.Hash != hash:
+		return claimed{state: reused}
+	case j.remembered(r, now):
+		r.attempts++
+		return claimed{state: replay, attempt: r.attempts, number: r.number}
+	case reject, r.rejected:
+		r.rejected = j.fromFirstUse
+		return claimed{state: rejected}
+	}
+	r.attempts++
+	r.inFlight = true
+	return claimed{state: fresh, attempt: r.attempts}
+}
+
+// remembered reports whether a repeated request is a replay.
+func (j *journal) remembered(r *record, now time.Time) bool {
+	if r.executions == 0 {
+		return false
+	}
+	if j.fromFirstUse {
+		return r.at >= r.used && !j.old(r.used, now)
+	}
+	return !j.old(r.at, now)
+}
+
+// old reports whether the time of a key that was used at a moment is over.
+func (j *journal) old(at int64, now time.Time) bool {
+	return j.ttl > 0 && now.UnixMilli()-at >= j.ttl.Milliseconds()
+}
+
+func (j *journal) release(key string) {
+	j.mu.Lock()
+	j.keys[key].inFlight = false
+	j.mu.Unlock()
+}
+
+// execute charges a claimed key. An error means that the journal has no charge.
+func (j *journal) execute(key string, o order, now time.Time) (number uint64, err error) {
+	j.mu.Lock()
+	l := line{Number: j.next, Key: key, order: o, At: now.UnixMilli()}
+	j.next++
+	j.mu.Unlock()
+	if j.file != nil {
+		text, err := json.Marshal(l)
+		if err != nil {
+			return 0, fmt.Errorf("write journal: %w", err)
+		}
+		if err := j.file.append(append(text, '\n')); err != nil {
+			return 0, err
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.apply(l)
+	return l.Number, nil
+}
+
+// apply adds one execution. The caller holds mu, or is alone.
+func (j *journal) apply(l line) {
+	r := j.record(l.Key)
+	r.order, r.number, r.at = l.order, l.Number, l.At
+	if r.used == 0 {
+		r.used = l.At // from the file: an earlier refusal is not in it
+	}
+	r.executions++
+	switch r.executions {
+	case 1:
+		j.sorted.add(l.Key)
+	case 2:
+		j.doubleKeys++
+	}
+	j.executions++
+	if t, known := promotiontype.ByName(l.Type); known {
+		j.amount += t.MinorUnits(l.Value)
+	}
+
+	t := target{l.Type, l.Promotion, l.Target}
+	canonical := t.key()
+	total := uint32(1) // charges of the target, with any key
+	if l.Key == canonical {
+		total += r.proper + j.odd[t]
+		r.proper++
+	} else {
+		total += j.odd[t]
+		j.odd[t]++
+		if c := j.keys[canonical]; c != nil {
+			total += c.proper
+		}
+	}
+	if total == 2 {
+		j.doubleTargets++
+	}
+}
+
+// key is the idempotency key of a target.
+func (t target) key() string { return fmt.Sprintf("%s:%d:%d", t.typ, t.promotion, t.target) }
+
+// transaction returns the transaction key of an execution.
+func (j *journal) transaction(number uint64) string {
+	return j.id + "-" + strconv.FormatUint(number, 10)
+}
+
+// lookup returns busy, replay, or fresh for a key without a charge.
+func (j *journal) lookup(key string, now time.Time) claimed {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r := j.record(key)
+	r.lookups++
+	c := claimed{attempt: r.lookups, number: r.number}
+	switch {
+	case r.inFlight:
+		c.state = busy
+	case j.remembered(r, now):
+		c.state = replay
+	}
+	return c
 }
 
 func (j *journal) close() error {
-	return errors.Join(j.sync(), unlock(j.file), j.file.Close())
+	if j.file == nil {
+		return nil
+	}
+	return j.file.close()
 }

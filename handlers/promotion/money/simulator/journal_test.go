@@ -1,258 +1,252 @@
 package simulator
 
 import (
-	"bufio"
-	"context"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
-// victim runs a server on the book at path until it is killed; it prints its URL.
-func victim(path string) int {
-	s, err := New(Config{JournalPath: path})
-	if err == nil {
-		err = s.Start(context.Background())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	fmt.Println(s.URL())
-	<-s.Failed()
-	return 1
+const (
+	typePoint   = "POINT"
+	typeVoucher = "VOUCHER"
+)
+
+// model is the journal as a list of charges.
+type model struct {
+	ttl      time.Duration
+	charges  []modelCharge
+	inFlight map[string]order
 }
 
-func TestKilledServerHasLostNothingThatItAnswered(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "book")
-	answered := map[string]string{} // key → transaction key
-	for round := range 3 {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "MONEYSIM_TEST_VICTIM="+path)
-		out, err := cmd.StdoutPipe()
-		require.NoError(t, err)
-		cmd.Stderr = os.Stderr
-		require.NoError(t, cmd.Start())
-		url, err := bufio.NewReader(out).ReadString('\n')
-		require.NoError(t, err)
-		c := caller{strings.TrimSpace(url), 5 * time.Second}
+type modelCharge struct {
+	key    string
+	order  order
+	at     time.Time
+	number uint64
+}
 
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		var n atomic.Int64
-		for range 4 {
-			wg.Go(func() {
-				for {
-					target := round*100_000 + int(n.Add(1))
-					a := c.point(1, target, 5)
-					if a.err != nil || a.status != 200 {
-						return // killed
-					}
-					mu.Lock()
-					answered[fmt.Sprintf("POINT:1:%d", target)] = a.body
-					enough := len(answered) >= (round+1)*200
-					mu.Unlock()
-					if enough {
-						cmd.Process.Kill() // of our own child
-					}
-				}
-			})
+// last returns the latest charge of key.
+func (m *model) last(key string) (c modelCharge, ok bool) {
+	for _, c := range slices.Backward(m.charges) {
+		if c.key == key {
+			return c, true
 		}
-		wg.Wait()
-		require.Error(t, cmd.Wait())
 	}
-	require.GreaterOrEqual(t, len(answered), 600)
-
-	s := start(t, Config{JournalPath: path})
-	require.GreaterOrEqual(t, s.Summary().Charged, len(answered))
-	require.Zero(t, s.Summary().DoubleCharged)
-	charged := map[string]string{}
-	for e, err := range ReadBook(t.Context(), noKeepAlive(t), s.URL(), Query{Limit: 100}) {
-		require.NoError(t, err)
-		charged[e.Key] = fmt.Sprintf(`{"transactionKey":"%s","idempotencyKey":"%s"}`, e.TransactionKey, e.Key)
-	}
-	for key, body := range answered {
-		require.Equal(t, body, charged[key])
-	}
-	var target int
-	for key := range answered {
-		fmt.Sscanf(key, "POINT:1:%d", &target)
-		break
-	}
-	a := call(s).point(1, target, 5)
-	require.Equal(t, "true", a.header.Get("Idempotent-Replayed"), "the key is still known")
+	return modelCharge{}, false
 }
 
-// write puts text into a new file.
-func write(t *testing.T, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "book")
-	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	return path
+func (m *model) claim(key string, o order, now time.Time, reject bool) claimState {
+	if _, busyNow := m.inFlight[key]; busyNow {
+		return busy
+	}
+	c, ok := m.last(key)
+	switch ok = ok && (m.ttl == 0 || now.Sub(c.at) < m.ttl); {
+	case ok && c.order.Hash != o.Hash:
+		return reused
+	case ok:
+		return replay
+	case reject:
+		return rejected
+	}
+	return fresh
 }
 
-func TestDamagedBooks(t *testing.T) {
-	t.Parallel()
-	const head = `{"format":"millrace-money-book","version":1,"id":"ab"}` + "\n"
-	const first = `{"n":1,"key":"POINT:1:1","type":"POINT","promotionId":1,"promotionSummaryId":1,"targetId":1,"amount":5,"bodyHash":"00112233445566778899aabbccddeeff","at":5}` + "\n"
-	t.Run("a torn last line is cut off", func(t *testing.T) {
-		t.Parallel()
-		for _, torn := range []string{"", "{", first[:len(first)-1], strings.Repeat("\x00", 4096)} {
-			path := write(t, head+first+torn)
-			b, err := openBook(path, false, 0)
-			require.NoError(t, err)
-			require.Equal(t, 1, b.summary().Charged)
-			b.claim("POINT:1:2", bodyHash{}, time.Now(), false)
-			number, err := b.execute("POINT:1:2", order{typ: typePoint, promotion: 1, target: 2, value: "7"}, time.Now())
-			require.NoError(t, err)
-			require.EqualValues(t, 2, number)
-			require.NoError(t, b.close())
-			text, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.Equal(t, 3, strings.Count(string(text), "\n"))
-			require.True(t, strings.HasSuffix(string(text), "}\n"), "nothing is left of what was torn")
-			b, err = openBook(path, false, 0)
-			require.NoError(t, err)
-			require.Equal(t, 2, b.summary().Charged)
-			require.EqualValues(t, 12, b.summary().Amount)
-			require.NoError(t, b.close())
+func (m *model) summary() (charged, executions, doubleKeys, doubleTargets int, amount int64) {
+	keys, targets := map[string]int{}, map[target]int{}
+	for _, c := range m.charges {
+		keys[c.key]++
+		targets[target{c.order.Type, c.order.Promotion, c.order.Target}]++
+		if c.order.Type == typePoint {
+			n, _ := strconv.ParseInt(c.order.Value, 10, 64)
+			amount += n
 		}
-	})
-	t.Run("a torn first line is begun again", func(t *testing.T) {
-		t.Parallel()
-		path := write(t, head[:20])
-		b, err := openBook(path, false, 0)
+	}
+	for _, n := range keys {
+		if n > 1 {
+			doubleKeys++
+		}
+	}
+	for _, n := range targets {
+		if n > 1 {
+			doubleTargets++
+		}
+	}
+	return len(keys), len(m.charges), doubleKeys, doubleTargets, amount
+}
+
+// page lists by brute force.
+func (m *model) page(q Query) (keys []string) {
+	for _, c := range m.charges {
+		last, _ := m.last(c.key)
+		if c.key > q.After && (q.Type == "" || last.order.Type == q.Type) && (q.PromotionID == 0 || last.order.Promotion == q.PromotionID) {
+			keys = append(keys, c.key)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func TestJournalAgainstModel(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	files := 0
+	rapid.Check(t, func(t *rapid.T) {
+		files++
+		path := filepath.Join(dir, fmt.Sprint(files))
+		ttl := rapid.SampledFrom([]time.Duration{0, 10 * time.Second}).Draw(t, "ttl")
+		b, err := openJournal(path, false, ttl)
 		require.NoError(t, err)
-		require.NoError(t, b.close())
-		b, err = openBook(path, false, 0)
-		require.NoError(t, err)
-		require.NoError(t, b.close())
-	})
-	for name, c := range map[string]struct{ text, want string }{
-		"not a book":         {"hello\n", "line 1: this is not a book"},
-		"another's JSON":     {"{}\n", "line 1: this is not a book"},
-		"a later version":    {strings.Replace(head, ":1,", ":2,", 1), "line 1: version 2"},
-		"a damaged middle":   {head + first + "{\n" + first, "line 3"},
-		"an unknown field":   {head + strings.Replace(first, `"n"`, `"m"`, 1), "line 2"},
-		"an unknown type":    {head + strings.Replace(first, `"type":"POINT"`, `"type":"CASH"`, 1), `line 2: unknown type "CASH"`},
-		"a damaged hash":     {head + strings.Replace(first, "0011", "zz11", 1), "line 2: bodyHash"},
-		"no key":             {head + strings.Replace(first, `"POINT:1:1"`, `""`, 1), "line 2: no key"},
-		"a hash that is cut": {head + strings.Replace(first, "0011", "", 1), "line 2: bodyHash"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			path := write(t, c.text)
-			s, err := New(Config{JournalPath: path})
-			require.NoError(t, err)
-			require.ErrorContains(t, s.Start(t.Context()), c.want)
-			text, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.Equal(t, c.text, string(text), "it is left as it was")
+		m := &model{ttl: ttl, inFlight: map[string]order{}}
+		now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+		// Few of everything, so that keys meet; a key may name another target than its body.
+		key := rapid.Custom(func(t *rapid.T) string {
+			return fmt.Sprintf("%s:%d:%d", rapid.SampledFrom([]string{typePoint, typeVoucher}).Draw(t, "keyType"), rapid.IntRange(1, 2).Draw(t, "keyPromotion"), rapid.IntRange(1, 3).Draw(t, "keyTarget"))
 		})
-	}
-}
-
-func TestBookInUse(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "book")
-	s := start(t, Config{JournalPath: path})
-	other, err := New(Config{JournalPath: path})
-	require.NoError(t, err)
-	require.ErrorIs(t, other.Start(t.Context()), ErrJournalInUse)
-	require.NoError(t, s.Stop(t.Context()))
-	start(t, Config{JournalPath: path})
-}
-
-// A process that is being started elsewhere in this one holds copies of all open files for a
-// moment: a closed book must be free all the same.
-func TestClosedBookIsFreeWhileProcessesAreStarted(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "book")
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				// Without the variable the binary runs no test at all.
-				if err := exec.Command(os.Args[0], "-test.run=^$").Run(); err != nil {
-					t.Error(err)
-				}
+		body := rapid.Custom(func(t *rapid.T) order {
+			o := order{Type: rapid.SampledFrom([]string{typePoint, typeVoucher}).Draw(t, "type"), Promotion: int64(rapid.IntRange(1, 2).Draw(t, "promotion")), Summary: 9, Target: int64(rapid.IntRange(1, 3).Draw(t, "target"))}
+			if o.Type == typePoint {
+				o.Value = strconv.Itoa(rapid.IntRange(1, 2).Draw(t, "amount"))
+			} else {
+				o.Value = "V \"\n\u2028" // must survive the file
 			}
+			copy(o.Hash[:], fmt.Sprintf("%s%d%d%s", o.Type, o.Promotion, o.Target, o.Value))
+			return o
+		})
+		execute := func(key string) {
+			o := m.inFlight[key]
+			number, err := b.execute(key, o, now)
+			require.NoError(t, err)
+			for _, c := range m.charges {
+				require.NotEqual(t, c.number, number, "transaction keys are unique")
+			}
+			m.charges = append(m.charges, modelCharge{key, o, now, number})
+			b.release(key)
+			delete(m.inFlight, key)
+		}
+		pickInFlight := func(t *rapid.T) string {
+			if len(m.inFlight) == 0 {
+				t.Skip("none in flight")
+			}
+			keys := make([]string, 0, len(m.inFlight))
+			for k := range m.inFlight {
+				keys = append(keys, k)
+			}
+			slices.Sort(keys)
+			return rapid.SampledFrom(keys).Draw(t, "in flight")
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"claim": func(t *rapid.T) {
+				k, o, reject := key.Draw(t, "key"), body.Draw(t, "body"), rapid.IntRange(0, 9).Draw(t, "reject") == 0
+				want := m.claim(k, o, now, reject)
+				got := b.claim(k, o.Hash, now, reject)
+				require.Equal(t, want, got.state)
+				switch want {
+				case fresh:
+					m.inFlight[k] = o
+				case replay:
+					c, _ := m.last(k)
+					require.Equal(t, c.number, got.number)
+				}
+			},
+			"execute": func(t *rapid.T) { execute(pickInFlight(t)) },
+			"give up": func(t *rapid.T) {
+				k := pickInFlight(t)
+				b.release(k)
+				delete(m.inFlight, k)
+			},
+			"lookup": func(t *rapid.T) {
+				k := key.Draw(t, "key")
+				got := b.lookup(k, now)
+				_, busyNow := m.inFlight[k]
+				require.Equal(t, busyNow, got.state == busy)
+				if busyNow {
+					return
+				}
+				c, ok := m.last(k)
+				ok = ok && (ttl == 0 || now.Sub(c.at) < ttl)
+				require.Equal(t, ok, got.state == replay)
+				if ok {
+					require.Equal(t, c.number, got.number)
+				}
+			},
+			"time passes": func(t *rapid.T) {
+				now = now.Add(time.Duration(rapid.IntRange(0, 11).Draw(t, "seconds")) * time.Second)
+			},
+			"restart": func(t *rapid.T) {
+				id := b.id
+				require.NoError(t, b.close())
+				b, err = openJournal(path, false, ttl)
+				require.NoError(t, err)
+				require.Equal(t, id, b.id)
+				clear(m.inFlight) // what was under way is lost
+			},
+			"": func(t *rapid.T) {
+				charged, executions, doubleKeys, doubleTargets, amount := m.summary()
+				require.Equal(t, Summary{Charged: charged, Executions: executions, Amount: amount, DoubleKeys: doubleKeys,
+					DoubleTargets: doubleTargets, DoubleCharged: max(doubleKeys, doubleTargets)}, b.summary())
+				q := Query{Limit: rapid.IntRange(1, 3).Draw(t, "limit"), Type: rapid.SampledFrom([]string{"", typePoint}).Draw(t, "of type"), PromotionID: int64(rapid.IntRange(0, 2).Draw(t, "of promotion"))}
+				want := m.page(q)
+				var got []string
+				for {
+					p := b.page(q)
+					require.LessOrEqual(t, len(p.Entries), q.Limit)
+					for _, e := range p.Entries {
+						c, _ := m.last(e.Key)
+						require.Equal(t, b.transaction(c.number), e.TransactionKey)
+						require.Equal(t, []any{c.order.Type, c.order.Promotion, c.order.Summary, c.order.Target, c.order.Value, c.at},
+							[]any{e.Type, e.PromotionID, e.PromotionSummaryID, e.TargetID, e.Value, e.ChargedAt})
+						got = append(got, e.Key)
+					}
+					if p.Next == "" {
+						break
+					}
+					q.After = p.Next
+				}
+				require.Equal(t, want, got)
+			},
+		})
+		require.NoError(t, b.close())
+	})
+}
+
+func TestSortedKeys(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var s sortedKeys
+		var want []string
+		for _, batch := range rapid.SliceOf(rapid.SliceOf(rapid.StringN(0, 3, -1))).Draw(t, "batches") {
+			for _, k := range batch {
+				s.add(k)
+				want = append(want, k)
+			}
+			slices.Sort(want)
+			require.Equal(t, strings.Join(want, "|"), strings.Join(s.all(), "|"))
 		}
 	})
-	defer wg.Wait()
-	defer close(stop)
-	for range 2000 {
-		b, err := openBook(path, false, 0)
-		require.NoError(t, err)
-		require.NoError(t, b.close())
-	}
 }
 
-func TestBookThatCanNotBeOpened(t *testing.T) {
+func TestPageSizes(t *testing.T) {
 	t.Parallel()
-	s, err := New(Config{JournalPath: filepath.Join(t.TempDir(), "no", "such", "folder")})
+	b, err := openJournal("", false, 0)
 	require.NoError(t, err)
-	require.ErrorContains(t, s.Start(t.Context()), "open book")
-	require.NoError(t, s.Stop(t.Context()))
-}
-
-func TestConcurrentAppendsAreWholeLines(t *testing.T) {
-	t.Parallel()
-	for _, always := range []bool{false, true} {
-		path := filepath.Join(t.TempDir(), "book")
-		b, err := openBook(path, always, 0)
+	require.Empty(t, b.page(Query{}).Entries)
+	for i := range maxPage + 5 {
+		key := fmt.Sprintf("POINT:1:%d", i+1)
+		b.claim(key, bodyHash{1}, time.Now(), false)
+		_, err := b.execute(key, order{Type: typePoint, Promotion: 1, Target: int64(i + 1), Value: "1", Hash: bodyHash{1}}, time.Now())
 		require.NoError(t, err)
-		var wg sync.WaitGroup
-		for w := range 16 {
-			wg.Go(func() {
-				for i := range 50 {
-					target := w*1000 + i + 1
-					key := fmt.Sprintf("POINT:1:%d", target)
-					b.claim(key, bodyHash{}, time.Now(), false)
-					if _, err := b.execute(key, order{typ: typePoint, promotion: 1, target: int64(target), value: "1"}, time.Now()); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		require.NoError(t, b.close())
-		b, err = openBook(path, always, 0)
-		require.NoError(t, err)
-		require.Equal(t, 800, b.summary().Charged)
-		require.Zero(t, b.summary().DoubleCharged)
-		require.NoError(t, b.close())
 	}
-}
-
-// A book that can't be written charges nobody, says so, and brings the process down.
-func TestBrokenBookChargesNobody(t *testing.T) {
-	t.Parallel()
-	// Otherwise the sync of every second may be the first to find that the file is closed.
-	s, err := New(Config{JournalPath: filepath.Join(t.TempDir(), "book"), SyncAlways: true})
-	require.NoError(t, err)
-	require.NoError(t, s.Start(t.Context()))
-	require.Equal(t, 200, call(s).point(1, 1, 5).status)
-	require.NoError(t, s.book.journal.file.Close())
-	a := call(s).point(1, 2, 5)
-	require.Equal(t, 500, a.status)
-	require.Contains(t, a.body, "broken_book")
-	require.ErrorContains(t, <-s.Failed(), "write book")
-	require.Equal(t, 500, call(s).point(1, 3, 5).status)
-	require.Equal(t, 1, s.Summary().Charged)
-	require.Equal(t, 200, call(s).point(1, 1, 5).status, "what was charged is still known")
-	require.ErrorContains(t, s.Stop(t.Context()), "book")
+	require.Len(t, b.page(Query{}).Entries, defaultPage)
+	require.Len(t, b.page(Query{Limit: 10 * maxPage}).Entries, maxPage)
+	last := b.page(Query{Limit: maxPage}).Next
+	require.Len(t, b.page(Query{Limit: maxPage, After: last}).Entries, 5)
+	require.Empty(t, b.page(Query{After: "POINT:9"}).Entries)
 }

@@ -1,18 +1,18 @@
 package simulator
 
 import (
-	"encoding/hex"
+	"cmp"
 	"slices"
 	"time"
 )
 
-// The numbers of entries of one page of the book.
+// The numbers of entries of one page.
 const (
 	defaultPage = 1000
 	maxPage     = 10000
 )
 
-// Query chooses entries of the book.
+// Query selects entries of the journal.
 type Query struct {
 	Type        string // empty: all types
 	PromotionID int64  // 0: all promotions
@@ -20,96 +20,84 @@ type Query struct {
 	Limit       int    // entries of a page; 0: 1000; at most 10000
 }
 
-// Page is a part of the book, in the order of its keys.
+// Page is a part of the journal, in the order of its keys.
 type Page struct {
 	Entries []Entry `json:"entries"`
-	Next    string  `json:"next,omitempty"` // After of the next page; empty: that was all
+	Next    string  `json:"next,omitempty"` // After of the next page; empty: the last page
 }
 
-// Summary is the book in numbers.
+// Summary is the totals of the journal.
 type Summary struct {
-	Charged       int   `json:"charged"`    // keys
-	Executions    int   `json:"executions"` // charges; more than Charged when a key was charged again
-	Amount        int64 `json:"amount"`     // of all executions
-	DoubleKeys    int   `json:"double_keys"`
-	DoubleTargets int   `json:"double_targets"` // (type, promotion, target) charged more than once
-	// DoubleCharged is the larger of the two; anything but 0 means that money was lost.
-	DoubleCharged int               `json:"double_charged"`
-	Requests      map[string]uint64 `json:"requests"` // by kind, since the process started
+	Charged       int               `json:"charged"`    // keys
+	Executions    int               `json:"executions"` // charges
+	Amount        int64             `json:"amount"`     // of all executions
+	DoubleKeys    int               `json:"double_keys"`
+	DoubleTargets int               `json:"double_targets"` // (type, promotion, target)
+	DoubleCharged int               `json:"double_charged"` // the larger of both
+	Requests      map[string]uint64 `json:"requests"`       // by kind, since the process started
 }
 
-// sortedKeys hands out keys in order. New ones wait in a tail until somebody asks.
+// sortedKeys returns keys in order. It sorts new ones when they are read.
 type sortedKeys struct {
 	sorted, tail []string
 }
 
 func (s *sortedKeys) add(key string) { s.tail = append(s.tail, key) }
 
-// all returns the keys in order; valid until the next add.
+// all returns the keys in order.
 func (s *sortedKeys) all() []string {
 	if len(s.tail) == 0 {
 		return s.sorted
 	}
 	slices.Sort(s.tail)
-	// Merge from the back, in place.
-	i, j := len(s.sorted)-1, len(s.tail)-1
-	s.sorted = append(s.sorted, s.tail...)
-	for k := len(s.sorted) - 1; j >= 0; k-- {
-		if i >= 0 && s.sorted[i] > s.tail[j] {
-			s.sorted[k] = s.sorted[i]
-			i--
-		} else {
-			s.sorted[k] = s.tail[j]
-			j--
-		}
+	merged := make([]string, 0, len(s.sorted)+len(s.tail))
+	for _, key := range s.tail {
+		i, _ := slices.BinarySearch(s.sorted, key)
+		merged = append(append(merged, s.sorted[:i]...), key)
+		s.sorted = s.sorted[i:]
 	}
-	s.tail = s.tail[:0]
+	s.sorted, s.tail = append(merged, s.sorted...), nil
 	return s.sorted
 }
 
-// page returns the entries that q asks for.
-func (b *book) page(q Query) Page {
-	limit := q.Limit
-	if limit <= 0 {
-		limit = defaultPage
-	}
-	limit = min(limit, maxPage)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	keys := b.sorted.all()
+func (j *journal) page(q Query) Page {
+	limit := min(cmp.Or(max(0, q.Limit), defaultPage), maxPage)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	keys := j.sorted.all()
 	i, found := slices.BinarySearch(keys, q.After)
 	if found {
 		i++
 	}
 	p := Page{Entries: make([]Entry, 0, min(limit, len(keys)-i))}
 	for ; i < len(keys); i++ {
-		r := b.keys[keys[i]]
-		if q.Type != "" && r.typ != q.Type || q.PromotionID != 0 && r.promotion != q.PromotionID {
+		r := j.keys[keys[i]]
+		if q.Type != "" && r.Type != q.Type || q.PromotionID != 0 && r.Promotion != q.PromotionID {
 			continue
 		}
 		if len(p.Entries) == limit {
 			p.Next = p.Entries[limit-1].Key
 			break
 		}
-		p.Entries = append(p.Entries, b.entry(keys[i], r))
+		p.Entries = append(p.Entries, j.entry(keys[i], r))
 	}
 	return p
 }
 
-func (b *book) entry(key string, r *record) Entry {
+func (j *journal) entry(key string, r *record) Entry {
 	return Entry{
-		Key: key, Type: r.typ, PromotionID: r.promotion, PromotionSummaryID: r.summary, TargetID: r.target,
-		Value: r.value, TransactionKey: b.transaction(r.number),
-		BodyHash: hex.EncodeToString(r.hash[:]), Executions: int(r.executions), ChargedAt: time.UnixMilli(r.at).UTC(),
+		Key: key, Type: r.Type, PromotionID: r.Promotion, PromotionSummaryID: r.Summary, TargetID: r.Target,
+		Value: r.Value, TransactionKey: j.transaction(r.number),
+		BodyHash: r.Hash.String(), Executions: int(r.executions), ChargedAt: time.UnixMilli(r.at).UTC(),
 	}
 }
 
-// summary returns the book in numbers, without the requests.
-func (b *book) summary() Summary {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// summary returns the totals without the requests.
+func (j *journal) summary() Summary {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	return Summary{
-		Charged: len(b.sorted.sorted) + len(b.sorted.tail), Executions: int(b.executions), Amount: b.amount,
-		DoubleKeys: b.doubleKeys, DoubleTargets: b.doubleTargets, DoubleCharged: max(b.doubleKeys, b.doubleTargets),
+		Charged: len(j.sorted.sorted) + len(j.sorted.tail), Executions: int(j.executions), Amount: j.amount,
+		DoubleKeys: j.doubleKeys, DoubleTargets: j.doubleTargets, DoubleCharged: max(j.doubleKeys, j.doubleTargets),
 	}
 }

@@ -15,34 +15,27 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// maxReply bounds what a reader takes from a simulator: a page of 10,000 entries is about 4 MB.
+// maxReply bounds an answer of a simulator. A page of 10,000 entries has about 4 MB.
 const maxReply = 64 << 20
 
-// ErrNotSimulator says that what answers is not the simulated Money API: another has no book to read.
+// ErrNotSimulator means that another server than the simulated Money API answers.
 var ErrNotSimulator = errors.New("no simulated Money API")
 
-// ReadBook yields all entries that q chooses from the simulator at baseURL, page by page, in the
-// order of their keys. q.Limit is the size of a page. After an error it yields no more. A nil
-// client is http.DefaultClient.
-func ReadBook(ctx context.Context, client *http.Client, baseURL string, q Query) iter.Seq2[Entry, error] {
+// ReadJournal yields the entries of q from the simulator at baseURL, in the order of their keys.
+// q.Limit is the size of a page. An error is the last element.
+func ReadJournal(ctx context.Context, client *http.Client, baseURL string, q Query) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		for {
-			v := url.Values{}
-			if q.Type != "" {
-				v.Set("type", q.Type)
-			}
+			v := url.Values{"type": {q.Type}, "after": {q.After}}
 			if q.PromotionID != 0 {
 				v.Set("promotion", strconv.FormatInt(q.PromotionID, 10))
-			}
-			if q.After != "" {
-				v.Set("after", q.After)
 			}
 			if q.Limit != 0 {
 				v.Set("limit", strconv.Itoa(q.Limit))
 			}
 			var p Page
-			err := get(ctx, client, baseURL, "/_sim/book?"+v.Encode(), &p)
-			if err == nil && p.Entries == nil { // of an empty book they are empty, and not absent
+			err := get(ctx, client, baseURL, "/_sim/journal?"+v.Encode(), &p)
+			if err == nil && p.Entries == nil { // an empty journal has an empty list
 				err = fmt.Errorf("simulator: %w: a page without entries", ErrNotSimulator)
 			}
 			if err != nil {
@@ -63,9 +56,6 @@ func ReadBook(ctx context.Context, client *http.Client, baseURL string, q Query)
 }
 
 func get(ctx context.Context, client *http.Client, baseURL, path string, to any) error {
-	if client == nil {
-		client = http.DefaultClient
-	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(baseURL, "/")+path, nil)
 	if err != nil {
 		return fmt.Errorf("simulator: %w", err)
@@ -79,11 +69,11 @@ func get(ctx context.Context, client *http.Client, baseURL, path string, to any)
 	if err != nil {
 		return fmt.Errorf("simulator: read %s: %w", path, err)
 	}
-	switch says := strings.TrimSpace(string(body[:min(len(body), 200)])); {
+	switch text := strings.TrimSpace(string(body[:min(len(body), 200)])); {
 	case resp.StatusCode >= http.StatusInternalServerError:
-		return fmt.Errorf("simulator: %w: %s answered %s: %s", pipeline.ErrUnavailable, path, resp.Status, says)
+		return fmt.Errorf("simulator: %w: %s answered %s: %s", pipeline.ErrUnavailable, path, resp.Status, text)
 	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("simulator: %w: %s answered %s: %s", ErrNotSimulator, path, resp.Status, says)
+		return fmt.Errorf("simulator: %w: %s answered %s: %s", ErrNotSimulator, path, resp.Status, text)
 	}
 	if err := json.Unmarshal(body, to); err != nil {
 		return fmt.Errorf("simulator: %w: %s: %w", ErrNotSimulator, path, err)

@@ -55,7 +55,7 @@ func TestIdempotency(t *testing.T) {
 	}
 }
 
-// A forgotten key charges again, and the book shows it.
+// A key is charged again after its time, and the journal shows it.
 func TestDoubleChargesAreVisible(t *testing.T) {
 	t.Parallel()
 	t.Run("the key was forgotten", func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestFaults(t *testing.T) {
 			t.Parallel()
 			s := start(t, Config{Faults: c.faults})
 			var a answer
-			if c.kind == kindTimedOut || c.kind == kindSilent { // nobody else ends it
+			if c.kind == kindTimedOut || c.kind == kindSilent {
 				a = call(s).hangUp(t, 1, 2, 5, func() bool { return s.counts[c.kind].Load() == 1 })
 			} else {
 				a = call(s).point(1, 2, 5)
@@ -334,16 +334,16 @@ func TestAnswersAreFlushed(t *testing.T) {
 
 // attempts returns how many keys of points are known: each was under way at least.
 func (s *Server) attempts() int {
-	s.book.mu.Lock()
-	defer s.book.mu.Unlock()
-	return len(s.book.keys)
+	s.journal.mu.Lock()
+	defer s.journal.mu.Unlock()
+	return len(s.journal.keys)
 }
 
 // inFlight reports whether a request for POINT:1:1 is under way.
 func inFlight(s *Server) bool {
-	s.book.mu.Lock()
-	defer s.book.mu.Unlock()
-	r := s.book.keys["POINT:1:1"]
+	s.journal.mu.Lock()
+	defer s.journal.mu.Unlock()
+	r := s.journal.keys["POINT:1:1"]
 	return r != nil && r.inFlight
 }
 
@@ -357,9 +357,9 @@ func TestControl(t *testing.T) {
 	voucher := `{"promotionId":1,"promotionSummaryId":9,"targetId":7,"voucherId":"V"}`
 	require.Equal(t, 200, c.do(http.MethodPost, "/v1/vouchers/charges", "VOUCHER:1:7", voucher).status)
 
-	t.Run("the book, page by page", func(t *testing.T) {
+	t.Run("the journal, page by page", func(t *testing.T) {
 		read := func(q Query) (keys []string) {
-			for e, err := range ReadBook(t.Context(), noKeepAlive(t), s.URL(), q) {
+			for e, err := range ReadJournal(t.Context(), noKeepAlive(t), s.URL(), q) {
 				require.NoError(t, err)
 				keys = append(keys, e.Key)
 			}
@@ -370,15 +370,15 @@ func TestControl(t *testing.T) {
 		require.Len(t, read(Query{Type: typePoint, PromotionID: 1, Limit: 5}), 13)
 		require.Equal(t, []string{"VOUCHER:1:7"}, read(Query{Type: typeVoucher, Limit: 1}))
 		require.Equal(t, []string{"VOUCHER:1:7"}, read(Query{After: "POINT:2:9"}))
-		for e := range ReadBook(t.Context(), noKeepAlive(t), s.URL(), Query{}) {
+		for e := range ReadJournal(t.Context(), noKeepAlive(t), s.URL(), Query{}) {
 			require.NotEmpty(t, e.TransactionKey)
 			break
 		}
-		require.Equal(t, 200, c.do(http.MethodGet, "/_sim/book?type=point", "", "").status, "as in topic names")
+		require.Equal(t, 200, c.do(http.MethodGet, "/_sim/journal?type=point", "", "").status, "as in topic names")
 		for _, bad := range []string{"type=CASH", "promotion=x", "promotion=-1", "limit=0", "limit=10001"} {
-			require.Equal(t, 400, c.do(http.MethodGet, "/_sim/book?"+bad, "", "").status, bad)
+			require.Equal(t, 400, c.do(http.MethodGet, "/_sim/journal?"+bad, "", "").status, bad)
 		}
-		for _, err := range ReadBook(t.Context(), noKeepAlive(t), s.URL(), Query{Limit: -1}) {
+		for _, err := range ReadJournal(t.Context(), noKeepAlive(t), s.URL(), Query{Limit: -1}) {
 			require.ErrorContains(t, err, "limit must be")
 		}
 	})
@@ -416,8 +416,8 @@ func TestControl(t *testing.T) {
 	})
 }
 
-// What is no simulator is told apart from one that has charged nothing, and from one that is away.
-func TestReadBookOfAnother(t *testing.T) {
+// Another server, an unavailable one, and a simulator without charges have different results.
+func TestReadJournalOfAnotherServer(t *testing.T) {
 	t.Parallel()
 	for answer, want := range map[string]error{
 		`{"entries":[]}`: nil, `{}`: ErrNotSimulator, `{"entries":null}`: ErrNotSimulator, `[]`: ErrNotSimulator, "<html>": ErrNotSimulator,
@@ -431,7 +431,7 @@ func TestReadBookOfAnother(t *testing.T) {
 		}))
 		t.Cleanup(api.Close)
 		var got []error
-		for _, err := range ReadBook(t.Context(), api.Client(), api.URL, Query{}) {
+		for _, err := range ReadJournal(t.Context(), api.Client(), api.URL, Query{}) {
 			got = append(got, err)
 		}
 		if want == nil {
