@@ -71,7 +71,7 @@ func raisers() map[string][]happening {
 		"MillraceStreamRefused":          {grows(`millrace_streams_refused_total{type="POINT"}`, 0.1)},
 		"MillraceStreamForeign":          {is(`millrace_streams_foreign{type="POINT",active="true"}`, 1)},
 		"MillraceReclaimFailing":         {grows(`millrace_reclaim_failures_total{shard="POINT"}`, 0.01)},
-		"MillraceNobodyRuns":             {is(`up`, 0)},
+		"MillraceNoInstanceRuns":         {is(`up`, 0)},
 		"MillraceInstanceDown":           {is(`up`, 0)},
 		"MillraceInstanceNotReady":       {is(`millrace_health_check_ok{check="promotion"}`, 0)},
 		"MillraceHandlersStuck":          {is(`millrace_handlers_stuck{route="promotion.point.stream"}`, 1)},
@@ -107,7 +107,7 @@ func quiets() map[string][]happening {
 		"MillraceKafkaHeadOfLine": {is(`millrace_kafka_head_of_line_seconds`, 4000)},
 		"MillraceMoneyUncertain":  {grows(`millrace_money_calls_total{class="ambiguous"}`, 0.05), grows(`millrace_money_calls_total{class="paid"}`, 4)},
 		"MillraceStreamForeign":   {is(`millrace_streams_foreign{active="false"}`, 7)},
-		"MillraceNobodyRuns":      {is(`millrace_health_check_ok`, 0)},
+		"MillraceNoInstanceRuns":  {is(`millrace_health_check_ok`, 0)},
 	}
 }
 

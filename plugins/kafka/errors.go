@@ -34,7 +34,7 @@ const ClassInvalidRecord = "invalid_record"
 func errorClasses() []pipeline.ErrorClass {
 	return []pipeline.ErrorClass{{
 		Name: ClassInvalidRecord, Cause: "the topic refuses the record, for another reason than its size",
-		Action: "read the broker's reason in the error; fix the topic or the producer of the record, then replay",
+		Action: "read the broker's reason in the error; fix topic or producer, then replay",
 	}}
 }
 
