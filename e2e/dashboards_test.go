@@ -189,7 +189,7 @@ func operated(t *testing.T, targets int, flags []string, env ...string) (base st
 	addr, err := freePort()
 	require.NoError(t, err)
 	cmd := exec.Command(binary(t), append([]string{"demo", "--keep", "--targets", strconv.Itoa(targets)}, flags...)...)
-	cmd.Env = append(os.Environ(), append(env, "MILLRACE__PLUGINS__TELEMETRY__LISTEN="+addr, "MILLRACE__INSTANCE_ID=observed")...)
+	cmd.Env = append(os.Environ(), append(env, "MILLRACE__PLUGINS__TELEMETRY__LISTEN="+addr, "MILLRACE__INSTANCE_ID=observed", "MILLRACE__DATA_DIR="+t.TempDir())...)
 	log = &logBook{}
 	cmd.Stdout, cmd.Stderr = log, log
 	done, err := startBound(cmd)
