@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // Contended reports whether nothing happened because of another transaction. The statement may be
@@ -90,11 +92,7 @@ func again(ctx context.Context, repeat func(error) bool, fn func() error) error 
 		if n == tries || !repeat(err) {
 			return err
 		}
-		pause := time.NewTimer(time.Duration(n) * 50 * time.Millisecond)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
+		if !pipeline.Sleep(ctx, time.Duration(n)*50*time.Millisecond) {
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"time"
 
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -59,11 +58,7 @@ func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Lo
 			return steps, err
 		}
 		log.WarnContext(ctx, "a migration waits for a lock", "of", m.Name, pipeline.Err(err))
-		pause := time.NewTimer(openRetry)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
+		if !pipeline.Sleep(ctx, openRetry) {
 			return steps, fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
@@ -79,9 +74,8 @@ func (m Migrations) provider(db *sql.DB, d Dialect, log *slog.Logger) (*goose.Pr
 	if err != nil {
 		return nil, err
 	}
-	dialect, options := goose.DialectSQLite3, []goose.ProviderOption{
-		goose.WithDisableGlobalRegistry(true), goose.WithTableName(m.Table), goose.WithSlog(log),
-	}
+	dialect := goose.DialectSQLite3
+	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true), goose.WithTableName(m.Table), goose.WithSlog(log)}
 	if d == Postgres {
 		dialect, options = goose.DialectPostgres, append(options, goose.WithSessionLocker(schemaLock(m.Lock)))
 	}
@@ -95,15 +89,16 @@ type schemaLock int32
 var _ lock.SessionLocker = schemaLock(0)
 
 func (l schemaLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
-	if _, err := conn.ExecContext(ctx, "SELECT pg_advisory_lock($1, hashtext(current_schema()))", int32(l)); err != nil {
-		return fmt.Errorf("lock the schema: %w", err)
-	}
-	return nil
+	return l.call(ctx, conn, "pg_advisory_lock")
 }
 
 func (l schemaLock) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
-	if _, err := conn.ExecContext(ctx, "SELECT pg_advisory_unlock($1, hashtext(current_schema()))", int32(l)); err != nil {
-		return fmt.Errorf("unlock the schema: %w", err)
+	return l.call(ctx, conn, "pg_advisory_unlock")
+}
+
+func (l schemaLock) call(ctx context.Context, conn *sql.Conn, function string) error {
+	if _, err := conn.ExecContext(ctx, "SELECT "+function+"($1, hashtext(current_schema()))", int32(l)); err != nil {
+		return fmt.Errorf("%s of the schema: %w", function, err)
 	}
 	return nil
 }

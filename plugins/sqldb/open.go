@@ -1,12 +1,14 @@
 package sqldb
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -66,21 +68,27 @@ func (f File) Open(ctx context.Context, more url.Values) (*sql.DB, error) {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o750); err != nil {
 		return nil, err
 	}
-	if err := f.create(); err != nil {
+	// Rights for the owner only; SQLite would use the umask, and copies them to its other files.
+	file, err := os.OpenFile(f.Path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := file.Close(); err != nil {
 		return nil, err
 	}
 	options := url.Values{"_busy_timeout": {"10000"}, "_journal_mode": {"WAL"}, "_synchronous": {f.synchronous}}
-	for key, values := range more {
-		options[key] = values
-	}
-	db, err := sql.Open("sqlite", f.Path+"?"+options.Encode())
+	maps.Copy(options, more)
+	return openSQLite(ctx, f.Path+"?"+options.Encode())
+}
+
+func openSQLite(ctx context.Context, name string) (*sql.DB, error) {
+	db, err := sql.Open("sqlite", name)
 	if err != nil {
 		return nil, err
 	}
 	// If several processes switch a new file to WAL at once, SQLite refuses some without waiting.
 	if err := WhileContended(ctx, func() error { return db.PingContext(ctx) }); err != nil {
-		_ = db.Close()
-		return nil, err
+		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
 }
@@ -100,14 +108,7 @@ func (f File) openToRead(ctx context.Context) (*sql.DB, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	db, err := sql.Open("sqlite", name)
-	if err != nil {
-		return nil, err
-	}
-	if err := db.PingContext(ctx); err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	return db, nil
+	return openSQLite(ctx, name)
 }
 
 // undisturbed runs look, which reads the file by openToRead. It repeats look if another process has
@@ -141,42 +142,25 @@ func (f File) state() fileState {
 	return fileState{size: info.Size(), at: info.ModTime()}
 }
 
-// create creates the file with rights for its owner only; SQLite would use the umask. The files
-// that SQLite creates next to it have the same rights.
-func (f File) create() error {
-	file, err := os.OpenFile(f.Path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
-	return file.Close()
-}
-
 // openRetry is the interval of Await.
 const openRetry = time.Second
 
 // Await calls open until it succeeds or fails with another error than pipeline.ErrUnavailable. Such
 // an error names the setting of the DSN. The log names the database by name.
 func Await[T any](ctx context.Context, log *slog.Logger, name, setting string, open func() (T, error)) (T, error) {
-	tick := time.NewTicker(openRetry)
-	defer tick.Stop()
 	for absent := error(nil); ; {
 		t, err := open()
 		switch {
 		case err == nil:
 			return t, nil
-		case ctx.Err() != nil && absent != nil:
-			return t, absent // this attempt was interrupted
 		case ctx.Err() != nil:
-			return t, err
+			return t, cmp.Or(absent, err) // this attempt was interrupted
 		case !errors.Is(err, pipeline.ErrUnavailable):
 			return t, fmt.Errorf("%s: %w", setting, err)
 		case absent == nil:
 			log.WarnContext(ctx, "waiting for the database", "of", name, pipeline.Err(err))
 		}
-		absent = err
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if absent = err; !pipeline.Sleep(ctx, openRetry) {
 			return t, absent
 		}
 	}

@@ -26,8 +26,12 @@ const migrationLock = "lock_timeout = '2s'"
 // Plan implements pipeline.Schema. It creates neither a file nor a table.
 func (s Schema) Plan(ctx context.Context) (m pipeline.Migration, err error) {
 	look := func() error {
-		m, err = s.look(ctx)
-		return err
+		db, err := s.open(ctx, true)
+		if err != nil {
+			return err
+		}
+		m, err = s.plan(ctx, db)
+		return errors.Join(err, db.Close())
 	}
 	if file, wrong := ParseFile(s.DSN.Reveal()); wrong == nil && DialectOf(s.DSN.Reveal()) == SQLite {
 		err = file.undisturbed(look)
@@ -35,16 +39,6 @@ func (s Schema) Plan(ctx context.Context) (m pipeline.Migration, err error) {
 		err = look()
 	}
 	return m, err
-}
-
-// look is Plan, once.
-func (s Schema) look(ctx context.Context) (m pipeline.Migration, err error) {
-	db, err := s.open(ctx, true)
-	if err != nil {
-		return m, err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	return s.plan(ctx, db)
 }
 
 // Migrate implements pipeline.Schema. An up-to-date schema is only read.

@@ -133,20 +133,13 @@ FROM promotion_streams AS s WHERE s.type = $1 AND s.active ORDER BY s.promotion_
 
 // Active returns the active streams of a type, in order of promotion.
 func (l *Ledger) Active(ctx context.Context, t rules.Type) ([]ActiveStream, error) {
-	var active []ActiveStream
-	err := l.read(ctx, "active streams", func(q querier, _ time.Time) error {
-		return q.query(ctx, func(r scanner) error {
-			a := ActiveStream{Promotion: rules.Promotion{Type: t}}
-			var state string
-			if err := r.Scan(&a.ID, &a.TotalCount, &state); err != nil {
-				return err
-			}
-			a.Paused = rules.PromotionState(state) == rules.PromotionPaused
-			active = append(active, a)
-			return nil
-		}, sqlActive, string(t))
-	})
-	return active, err
+	return selectAll(ctx, l, "active streams", func(r scanner, a *ActiveStream, _ time.Time) error {
+		a.Type = t
+		var state string
+		err := r.Scan(&a.ID, &a.TotalCount, &state)
+		a.Paused = rules.PromotionState(state) == rules.PromotionPaused
+		return err
+	}, sqlActive, string(t))
 }
 
 // Activate puts a promotion on the active set, even without a free place. totalCount 0 keeps the

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // LeaseFeeder makes this instance the feeder of the promotion for ttl, or extends that, and reports
@@ -110,7 +111,7 @@ func (l *Ledger) MarkEnqueued(ctx context.Context, p rules.Promotion, incarnatio
 		if err == nil {
 			return marked, nil
 		}
-		if n == maxTries || l.store.fault(err) != faultRetry || sleep(ctx, time.Duration(n)*time.Millisecond) != nil {
+		if n == maxTries || l.store.fault(err) != faultRetry || !pipeline.Sleep(ctx, time.Duration(n)*time.Millisecond) {
 			return 0, l.wrap("mark enqueued", err)
 		}
 	}

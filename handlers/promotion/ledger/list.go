@@ -31,16 +31,9 @@ ORDER BY k.promotion_id DESC, k.type LIMIT $2`
 
 // List returns the promotions of a type, the highest numbers first. An empty type means all types.
 func (l *Ledger) List(ctx context.Context, t rules.Type, limit int) ([]ListedPromotion, error) {
-	var all []ListedPromotion
-	err := l.read(ctx, "list promotions", func(q querier, _ time.Time) error {
-		all = nil
-		return q.query(ctx, func(r scanner) error {
-			var p ListedPromotion
-			err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), (*sqldb.Time)(&p.CreatedAt), &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
-			p.sum()
-			all = append(all, p)
-			return err
-		}, sqlList, string(t), limit)
-	})
-	return all, err
+	return selectAll(ctx, l, "list promotions", func(r scanner, p *ListedPromotion, _ time.Time) error {
+		err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), (*sqldb.Time)(&p.CreatedAt), &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
+		p.sum()
+		return err
+	}, sqlList, string(t), limit)
 }

@@ -54,14 +54,10 @@ const payoutPage = 500
 // returned unchanged.
 func (l *Ledger) EachPayout(ctx context.Context, p rules.Promotion, fn func(Payout) error) error {
 	for last := int64(0); ; {
-		page := make([]Payout, 0, payoutPage)
-		err := l.read(ctx, "payouts", func(q querier, _ time.Time) error {
-			return q.query(ctx, func(r scanner) error {
-				e, err := scanPayout(r)
-				page = append(page, e)
-				return err
-			}, sqlPayouts+sqlPayoutPage, string(p.Type), p.ID, last, payoutPage)
-		})
+		page, err := selectAll(ctx, l, "payouts", func(r scanner, e *Payout, _ time.Time) (err error) {
+			*e, err = scanPayout(r)
+			return err
+		}, sqlPayouts+sqlPayoutPage, string(p.Type), p.ID, last, payoutPage)
 		if err != nil {
 			return err
 		}

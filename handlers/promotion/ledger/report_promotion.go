@@ -124,18 +124,12 @@ const sqlPaused = `SELECT type, promotion_id, changed_at FROM promotions WHERE s
 
 // Paused returns the paused promotions, also those without unsettled payouts.
 func (l *Ledger) Paused(ctx context.Context) ([]PausedPromotion, error) {
-	var all []PausedPromotion
-	err := l.read(ctx, "paused promotions", func(q querier, now time.Time) error {
-		return q.query(ctx, func(r scanner) error {
-			var p PausedPromotion
-			var since time.Time
-			err := r.Scan((*string)(&p.Type), &p.ID, (*sqldb.Time)(&since))
-			p.For = now.Sub(since)
-			all = append(all, p)
-			return err
-		}, sqlPaused)
-	})
-	return all, err
+	return selectAll(ctx, l, "paused promotions", func(r scanner, p *PausedPromotion, now time.Time) error {
+		var since time.Time
+		err := r.Scan((*string)(&p.Type), &p.ID, (*sqldb.Time)(&since))
+		p.For = now.Sub(since)
+		return err
+	}, sqlPaused)
 }
 
 // WaitTime is the age of the work of a promotion.
@@ -195,18 +189,9 @@ type UnfinishedPromotion struct {
 // Unfinished returns every promotion with unsettled payouts that is not paused, active or not. Its
 // cost depends on their number, not on that of the payouts.
 func (l *Ledger) Unfinished(ctx context.Context) ([]UnfinishedPromotion, error) {
-	var work []UnfinishedPromotion
-	err := l.read(ctx, "unfinished promotions", func(q querier, _ time.Time) error {
-		return q.query(ctx, func(r scanner) error {
-			var w UnfinishedPromotion
-			if err := r.Scan((*string)(&w.Type), &w.ID, (*string)(&w.State), &w.Active, &w.WaitsForPlace, &w.TotalCount, &w.Incarnation); err != nil {
-				return err
-			}
-			work = append(work, w)
-			return nil
-		}, sqlUnfinished)
-	})
-	return work, err
+	return selectAll(ctx, l, "unfinished promotions", func(r scanner, w *UnfinishedPromotion, _ time.Time) error {
+		return r.Scan((*string)(&w.Type), &w.ID, (*string)(&w.State), &w.Active, &w.WaitsForPlace, &w.TotalCount, &w.Incarnation)
+	}, sqlUnfinished)
 }
 
 // A loose index scan: one index probe for each promotion.

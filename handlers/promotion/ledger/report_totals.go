@@ -16,15 +16,8 @@ type Totals struct {
 // Totals counts the settled payouts of every type, from the summaries. Its cost depends on the
 // number of promotions. A type without a settled payout may be missing.
 func (l *Ledger) Totals(ctx context.Context) ([]Totals, error) {
-	var all []Totals
-	err := l.read(ctx, "totals", func(q querier, _ time.Time) error {
-		return q.query(ctx, func(r scanner) error {
-			var t Totals
-			err := r.Scan((*string)(&t.Type), &t.Paid, &t.Failed, &t.Unknown, &t.Cancelled)
-			all = append(all, t)
-			return err
-		}, `SELECT type, CAST(sum(paid) AS bigint), CAST(sum(failed) AS bigint), CAST(sum(unknown) AS bigint), CAST(sum(cancelled) AS bigint)
-			FROM promotion_summaries GROUP BY type ORDER BY type`)
-	})
-	return all, err
+	return selectAll(ctx, l, "totals", func(r scanner, t *Totals, _ time.Time) error {
+		return r.Scan((*string)(&t.Type), &t.Paid, &t.Failed, &t.Unknown, &t.Cancelled)
+	}, `SELECT type, CAST(sum(paid) AS bigint), CAST(sum(failed) AS bigint), CAST(sum(unknown) AS bigint), CAST(sum(cancelled) AS bigint)
+		FROM promotion_summaries GROUP BY type ORDER BY type`)
 }

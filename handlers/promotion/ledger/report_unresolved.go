@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
@@ -21,28 +22,19 @@ ORDER BY type, promotion_id, target_id LIMIT $4`
 // unchanged.
 func (l *Ledger) EachUnknown(ctx context.Context, fn func(r rules.Row, since time.Duration) error) error {
 	for last := (rules.Key{}); ; {
-		n := 0
-		var keys []rules.Key
-		err := l.read(ctx, "unknown payouts", func(q querier, _ time.Time) error {
-			return q.query(ctx, func(r scanner) error {
-				var k rules.Key
-				err := r.Scan((*string)(&k.Type), &k.Promotion, &k.Target)
-				if n++; k != last {
-					keys = append(keys, k)
-				}
-				last = k
-				return err
-			}, sqlUnknown, string(last.Type), last.Promotion, last.Target, unknownPage)
-		})
+		keys, err := selectAll(ctx, l, "unknown payouts", func(r scanner, k *rules.Key, _ time.Time) error {
+			return r.Scan((*string)(&k.Type), &k.Promotion, &k.Target)
+		}, sqlUnknown, string(last.Type), last.Promotion, last.Target, unknownPage)
 		if err != nil {
 			return err
 		}
-		if err := l.eachUnknown(ctx, keys, fn); err != nil {
+		if err := l.eachUnknown(ctx, slices.Compact(slices.Clone(keys)), fn); err != nil {
 			return err
 		}
-		if n < unknownPage {
+		if len(keys) < unknownPage {
 			return nil
 		}
+		last = keys[len(keys)-1]
 	}
 }
 
@@ -75,19 +67,18 @@ const sqlAmbiguous = ` WHERE settled_at IS NULL AND state = 'AMBIGUOUS' ORDER BY
 // the time since its oldest request started. Resolve with Force ends them. It reads the 1,000
 // oldest AMBIGUOUS payouts. An error of fn ends it and is returned unchanged.
 func (l *Ledger) EachLookupOnly(ctx context.Context, fn func(r rules.Row, since time.Duration) error) error {
-	var rows []rules.Row
 	states := map[rules.Promotion]rules.PromotionState{}
 	var now time.Time
-	err := l.read(ctx, "payouts that are looked up", func(q querier, at time.Time) error {
-		now = at
-		if err := q.query(ctx, func(r scanner) error {
-			e, err := scanPayout(r)
-			rows = append(rows, e.Row)
-			states[e.OfPromotion()] = ""
-			return err
-		}, sqlPayouts+sqlAmbiguous, maxAmbiguous); err != nil {
-			return err
-		}
+	rows, err := selectAll(ctx, l, "payouts that are looked up", func(r scanner, row *rules.Row, at time.Time) error {
+		e, err := scanPayout(r)
+		*row, now = e.Row, at
+		states[e.OfPromotion()] = ""
+		return err
+	}, sqlPayouts+sqlAmbiguous, maxAmbiguous)
+	if err != nil {
+		return err
+	}
+	err = l.read(ctx, "promotions", func(q querier, _ time.Time) error {
 		for p := range states {
 			var err error
 			if states[p], err = readPromotion(ctx, q, p); err != nil {

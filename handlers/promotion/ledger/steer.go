@@ -137,14 +137,12 @@ func (l *Ledger) Cancel(ctx context.Context, p rules.Promotion, by Steering) (Ca
 		return c, err
 	}
 	for last := int64(0); ; {
-		var keys []rules.Key // in the order of CompareKeys
-		err := l.read(ctx, "cancel", func(q querier, _ time.Time) error {
-			return q.query(ctx, func(r scanner) error {
-				err := r.Scan(&last)
-				keys = append(keys, rules.Key{Type: p.Type, Promotion: p.ID, Target: last})
-				return err
-			}, sqlCancellable, string(p.Type), p.ID, last, cancelChunk)
-		})
+		// In the order of CompareKeys.
+		keys, err := selectAll(ctx, l, "cancel", func(r scanner, k *rules.Key, _ time.Time) error {
+			err := r.Scan(&last)
+			*k = rules.Key{Type: p.Type, Promotion: p.ID, Target: last}
+			return err
+		}, sqlCancellable, string(p.Type), p.ID, last, cancelChunk)
 		if err != nil || len(keys) == 0 {
 			return c, err
 		}

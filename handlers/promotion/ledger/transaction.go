@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
@@ -43,8 +44,8 @@ func (l *Ledger) transact(ctx context.Context, w readRequest, fn func(context.Co
 			w.lock = true
 			continue
 		}
-		if err := sleep(ctx, time.Duration(rand.Int64N(int64(n)*int64(5*time.Millisecond)))); err != nil {
-			return err
+		if !pipeline.Sleep(ctx, time.Duration(rand.Int64N(int64(n)*int64(5*time.Millisecond)))) {
+			return ctx.Err()
 		}
 	}
 }
@@ -93,17 +94,6 @@ func (l *Ledger) completePromotions(ctx context.Context, tx transaction, w readR
 	return tx.readMore(ctx, readRequest{promotions: missing}, read)
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // update runs fn in a transaction. It repeats after a deadlock, or when a promotion's lock was not
 // free in time. Between two tries, begins that queue behind the lock go first.
 func (l *Ledger) update(ctx context.Context, what string, exclusive *rules.Promotion, fn func(q querier, now time.Time) error) error {
@@ -113,10 +103,24 @@ func (l *Ledger) update(ctx context.Context, what string, exclusive *rules.Promo
 			return nil
 		}
 		f := l.store.fault(err)
-		if f != faultRetry && f != faultLocked || f == faultRetry && n >= maxTries || n >= maxLockTries || sleep(ctx, time.Duration(rand.Int64N(int64(10*time.Millisecond)))) != nil {
+		if f != faultRetry && f != faultLocked || f == faultRetry && n >= maxTries || n >= maxLockTries || !pipeline.Sleep(ctx, time.Duration(rand.Int64N(int64(10*time.Millisecond)))) {
 			return l.wrap(what, err)
 		}
 	}
+}
+
+// selectAll reads one value per row of a query.
+func selectAll[T any](ctx context.Context, l *Ledger, what string, scan func(r scanner, to *T, now time.Time) error, sql string, args ...any) ([]T, error) {
+	var all []T
+	err := l.read(ctx, what, func(q querier, now time.Time) error {
+		return q.query(ctx, func(r scanner) error {
+			var value T
+			err := scan(r, &value, now)
+			all = append(all, value)
+			return err
+		}, sql, args...)
+	})
+	return all, err
 }
 
 func (l *Ledger) read(ctx context.Context, what string, fn func(q querier, now time.Time) error) error {
