@@ -11,14 +11,15 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// silence disables the library's own log: it writes to stderr past our logger, and its errors contain the same.
+// silence disables the library's own log: it writes to stderr past our logger, and its errors
+// contain the same.
 var silence = sync.OnceFunc(logging.Disable) //nolint:gochecknoglobals // the library has one logger per process
 
 // NewClient returns a client for c. It opens no connection; the caller closes it.
 //
-// The client speaks RESP2: nothing here needs RESP3, whose push messages and maintenance notifications
-// cost a check before every command and a handshake that Valkey, proxies and older servers refuse.
-// Deadlines of contexts are honoured (the library's default is not to).
+// The client speaks RESP2. RESP3 has push messages, which cost a check before each command, and a
+// handshake that Valkey, proxies and older servers refuse. The client honours the deadlines of
+// contexts, unlike the library's default.
 func NewClient(c ClientConfig) (goredis.UniversalClient, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("redis client: %w", err)
@@ -45,9 +46,9 @@ func NewClient(c ClientConfig) (goredis.UniversalClient, error) {
 		WriteTimeout:          c.WriteTimeout,
 		PoolTimeout:           c.PoolTimeout,
 		MaxRetries:            c.MaxRetries,
-		DialerRetries:         1, // commands are re-sent anyway, and the reason of the last dial is what people need
+		DialerRetries:         1, // commands are re-sent anyway
 		ContextTimeoutEnabled: true,
-		// CLIENT SETINFO is unknown before Redis 7.2 and refused by narrow ACLs: don't ask on every connect.
+		// CLIENT SETINFO is unknown before Redis 7.2, and narrow ACLs refuse it.
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
@@ -59,9 +60,9 @@ func NewClient(c ClientConfig) (goredis.UniversalClient, error) {
 	return goredis.NewClusterClient(cluster), nil
 }
 
-// clusterReload is how often a cluster in use is asked which node has which slots. When a primary dies nobody is left to
-// send the client elsewhere (MOVED), so until then all commands for its slots fail, though a replica has taken over; the
-// library's default is a minute.
+// clusterReload is the interval at which a client in use reads the slots of the nodes. After the
+// loss of a primary no node redirects the client (MOVED), so until then all commands for its slots
+// fail. The library's default is a minute.
 const clusterReload = 2 * time.Second
 
 // address names the server for people, without credentials.

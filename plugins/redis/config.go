@@ -13,25 +13,27 @@ import (
 
 // ClientConfig says how to reach Redis or Valkey: standalone, Sentinel or Cluster.
 type ClientConfig struct {
-	Addrs            []string        `yaml:"addrs"`             // host:port; seeds of a cluster or of the sentinels when there are several
-	MasterName       string          `yaml:"master_name"`       // not empty: addrs are sentinels
-	Cluster          bool            `yaml:"cluster"`           // addrs (or the one configuration endpoint) belong to a cluster
-	Username         string          `yaml:"username"`          // ACL user; empty: the default user
-	Password         pipeline.Secret `yaml:"password"`          // of the user
-	SentinelUsername string          `yaml:"sentinel_username"` // ACL user at the sentinels
-	SentinelPassword pipeline.Secret `yaml:"sentinel_password"` // of that user
-	DB               int             `yaml:"db"`                // database number; 0 only in a cluster
+	// Addrs are host:port. Several are the seeds of a cluster, or the sentinels.
+	Addrs            []string        `yaml:"addrs"`
+	MasterName       string          `yaml:"master_name"` // not empty: Addrs are sentinels
+	Cluster          bool            `yaml:"cluster"`     // Addrs, or one endpoint, are a cluster
+	Username         string          `yaml:"username"`    // ACL user; empty: the default user
+	Password         pipeline.Secret `yaml:"password"`
+	SentinelUsername string          `yaml:"sentinel_username"`
+	SentinelPassword pipeline.Secret `yaml:"sentinel_password"`
+	DB               int             `yaml:"db"` // database number; 0 only in a cluster
 	TLS              pipeline.TLS    `yaml:"tls"`
 	// AllowPlaintextCredentials accepts a password without TLS for servers on other machines.
 	AllowPlaintextCredentials bool `yaml:"allow_plaintext_credentials"`
 
-	PoolSize     int           `yaml:"pool_size"`     // connections a server; 0: ten a CPU, the library's default
+	PoolSize     int           `yaml:"pool_size"`     // connections per server; 0: ten per CPU
 	DialTimeout  time.Duration `yaml:"dial_timeout"`  // of one connection attempt
 	ReadTimeout  time.Duration `yaml:"read_timeout"`  // of one reply
 	WriteTimeout time.Duration `yaml:"write_timeout"` // of one command
-	PoolTimeout  time.Duration `yaml:"pool_timeout"`  // wait for a free connection; 0: read_timeout + 1s
-	// MaxRetries is how often the client itself re-sends a command after a network error or timeout. An XADD
-	// that is re-sent may be in the stream twice. Reads are never re-sent. -1: never re-send anything.
+	PoolTimeout  time.Duration `yaml:"pool_timeout"`  // for a connection; 0: ReadTimeout + 1s
+	// MaxRetries is how often the client re-sends a command after a network error or timeout. An
+	// XADD that is re-sent may be in the stream twice. Reads are never re-sent. -1: no command is
+	// re-sent.
 	MaxRetries int `yaml:"max_retries"`
 }
 
@@ -39,12 +41,13 @@ type ClientConfig struct {
 type Config struct {
 	ClientConfig `yaml:",inline"`
 	poll.Config  `yaml:",inline"` // of the readers behind Plugin.Source and Domain.Source
-	// ReclaimInterval is how often a source claims idle entries of other consumers. Zero: plugins/reclaim does it.
+	// ReclaimInterval is how often a source claims idle entries of other consumers. Zero:
+	// plugins/reclaim does it.
 	ReclaimInterval time.Duration `yaml:"reclaim_interval"`
 	// CloseTimeout bounds the close of a subscription that was not drained.
 	CloseTimeout time.Duration `yaml:"close_timeout"`
 	TrimConfig   `yaml:",inline"`
-	// Domains are the streams that are cut into shards: the one list for those who read and those who reclaim.
+	// Domains are the streams that are divided into shards.
 	Domains []DomainConfig `yaml:"domains"`
 }
 
@@ -59,7 +62,7 @@ func DefaultClientConfig() ClientConfig {
 	}
 }
 
-// SetDefaults gives an optional section its defaults before a settings file is laid over them.
+// SetDefaults implements the defaults of an optional section.
 func (c *ClientConfig) SetDefaults() { *c = DefaultClientConfig() }
 
 // DefaultConfig returns the documented defaults.
@@ -71,7 +74,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports every mistake at once.
+// Validate reports all errors at once.
 func (c Config) Validate() error {
 	var p problems
 	p.check(c.ReclaimInterval >= 0, "reclaim_interval", "must be >= 0, got %s", c.ReclaimInterval)
@@ -79,7 +82,7 @@ func (c Config) Validate() error {
 	return errors.Join(c.ClientConfig.Validate(), c.Config.Validate(), p.err(), c.TrimConfig.Validate(), validateDomains(c.Domains))
 }
 
-// Validate reports every mistake at once.
+// Validate reports all errors at once.
 func (c ClientConfig) Validate() error {
 	var p problems
 	p.check(len(c.Addrs) > 0, "addrs", "must name at least one host:port")

@@ -1,20 +1,19 @@
 // Package redis is the plugin "redis". It owns the process's shared client for Redis or Valkey, the
-// presence of the instance, and the domains (streams that are cut into shards). It gives routes
-// their Sources and Sinks, and trims the streams that routes read.
+// presence of the instance, and the domains (streams that are divided into shards). It provides
+// Sources and Sinks for routes, and trims the streams that routes read.
 //
-// Its parts are packages of their own:
+// Its parts are packages:
 //
 //   - entry: the fields of a stream entry;
-//   - poll: the reader, which never sends a blocking command, for plugins that run many readers into
-//     one channel (plugins/streams);
-//   - pubsub: a publisher and a subscriber, for anything that speaks plain Watermill;
-//   - sweep: the removal of what killed processes left in Redis.
+//   - poll: the reader, which never sends a blocking command;
+//   - pubsub: a publisher and a subscriber for plain Watermill;
+//   - sweep: the removal of the remains of killed processes.
 //
 // # Non-obvious
 //
 //   - Trimming removes an entry when the groups of this process's routes, and the required groups,
-//     have acknowledged it. A group that another process reads with is foreign, and delays trimming
-//     for its grace at most.
-//   - A cancelled context doesn't interrupt go-redis in the middle of a command, a deadline does:
-//     every command here has one.
+//     have acknowledged it. A group that another process reads with is foreign. It delays trimming
+//     for at most its grace.
+//   - A cancelled context does not interrupt a command of go-redis, but a deadline does. Each
+//     command here has one.
 package redis

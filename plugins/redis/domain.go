@@ -16,18 +16,19 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/pubsub"
 )
 
-// DomainConfig is a stream that is cut into shards, <prefix>:0 to <prefix>:<shards-1>, which one group reads.
+// DomainConfig is a stream that is divided into shards, <prefix>:0 to <prefix>:<shards-1>, which
+// one group reads.
 type DomainConfig struct {
 	Prefix        string `yaml:"prefix"`         // of the streams' names, as scan:events
-	Shards        int    `yaml:"shards"`         // how many streams there are; the same in every instance and producer
+	Shards        int    `yaml:"shards"`         // the same in each instance and producer
 	Group         string `yaml:"group"`          // consumer group of all shards
-	MaxDeliveries int    `yaml:"max_deliveries"` // pipeline.Policy.MaxDeliveries of routes that don't say; 0: no limit
+	MaxDeliveries int    `yaml:"max_deliveries"` // when a route's policy has none; 0: no limit
 }
 
 // Stream returns the name of a shard's stream.
 func (c DomainConfig) Stream(shard int) string { return c.Prefix + ":" + strconv.Itoa(shard) }
 
-// maxShards keeps a slip of the finger from starting a hundred thousand readers.
+// maxShards prevents that a typing error starts a hundred thousand readers.
 const maxShards = 1024
 
 func validateDomains(domains []DomainConfig) error {
@@ -47,7 +48,8 @@ func validateDomains(domains []DomainConfig) error {
 	return p.err()
 }
 
-// hashTag returns the part of a key that decides about its slot in a cluster; empty: the complete key does.
+// hashTag returns the part of a key that decides about its slot in a cluster, or "" for the
+// complete key.
 func hashTag(key string) string {
 	_, after, _ := strings.Cut(key, "{")
 	tag, _, closed := strings.Cut(after, "}")
@@ -57,8 +59,8 @@ func hashTag(key string) string {
 	return tag
 }
 
-// Domain is one entry of the setting plugins.redis.domains: what its routes read, and what plugins/reclaim goes
-// through, which finds it by itself. Safe for concurrent use.
+// Domain is one entry of the setting plugins.redis.domains: the input of its routes, and of
+// plugins/reclaim. Safe for concurrent use.
 type Domain struct {
 	p      *Plugin
 	prefix string
@@ -67,14 +69,14 @@ type Domain struct {
 	opened *openDomain
 }
 
-// openDomain is what is being read of a domain here.
+// openDomain is a domain that is being read here.
 type openDomain struct {
 	sub  *pubsub.Subscription
 	gate func() bool
 }
 
-// Domain returns the domain with this prefix, always the same one. Whether the settings have it is seen when its
-// Source is opened.
+// Domain returns the domain with this prefix, always the same one. Its Source reports an error when
+// the settings do not have it.
 func (p *Plugin) Domain(prefix string) *Domain {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,8 +88,8 @@ func (p *Plugin) Domain(prefix string) *Domain {
 	return d
 }
 
-// TakeDomains returns all domains of the settings and leaves to the caller what other instances have left behind in them:
-// their readers don't look for idle entries of others by themselves then. It must be called before routes are opened.
+// TakeDomains returns all domains of the settings. The caller reclaims the entries of other
+// instances, and the readers do not. It must be called before routes are opened.
 func (p *Plugin) TakeDomains() []*Domain {
 	all := make([]*Domain, len(p.cfg.Domains))
 	for i, c := range p.cfg.Domains {
@@ -118,7 +120,7 @@ func (d *Domain) Name() string {
 // Client is the plugin's shared client; nil before its service was started.
 func (d *Domain) Client() goredis.UniversalClient { return d.p.Client() }
 
-// MinIdle is the setting min_idle, for which the readers' signs of life are made.
+// MinIdle is the setting min_idle, within which readers renew their entries.
 func (d *Domain) MinIdle() time.Duration { return d.p.cfg.MinIdle }
 
 // Shard is one stream of a domain that is being read here.
@@ -130,7 +132,8 @@ type Shard struct {
 	Reader   *poll.Reader
 }
 
-// Reading returns the shards that are being read here and may be given more; none while the route's gate is closed.
+// Reading returns the shards that are being read here and may receive more. While the gate of the
+// route is closed, there are none.
 func (d *Domain) Reading() []Shard {
 	d.mu.Lock()
 	o := d.opened
@@ -150,14 +153,16 @@ func (d *Domain) Reading() []Shard {
 	return shards
 }
 
-// Source reads all shards of the domain for its group, a reader each, as one source: the stream is in the message's
-// Origin. Streams and groups are created when missing. A Window is of each shard, MaxInFlight is shared out among them;
-// any order means one message of a shard at a time. A domain is read by one route of a process at a time.
+// Source reads all shards of the domain for its group, with a reader per shard, as one source. The
+// stream is in the message's Origin. Missing streams and groups are created. Window applies to each
+// shard, and the shards divide MaxInFlight. Any order means one message per shard at a time. One
+// route per process reads a domain.
 func (d *Domain) Source() pipeline.Source { return domainSource{d} }
 
 type domainSource struct{ d *Domain }
 
-// Describe returns prefix and shards, and the group. Of a domain that the settings don't have it says so.
+// Describe returns prefix and shards, and the group. A domain that the settings do not have is
+// described as such.
 func (s domainSource) Describe() pipeline.Endpoint {
 	c, err := s.d.config()
 	if err != nil {
@@ -170,12 +175,13 @@ func (s domainSource) Describe() pipeline.Endpoint {
 func (s domainSource) MaxDeliveries() int {
 	c, err := s.d.config()
 	if err != nil {
-		return 0 // Open says so
+		return 0 // Open returns the error
 	}
 	return c.MaxDeliveries
 }
 
-// Open starts a reader a shard. A shard that can't be had is logged and tried again, and holds up no other.
+// Open starts a reader per shard. A shard that can not be read is logged and tried again. It delays
+// no other.
 func (s domainSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
 	c, err := s.d.config()
 	if err != nil {
@@ -206,8 +212,8 @@ func (s domainSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subsc
 
 var errTooFewInFlight = errors.New("redis: the route's MaxInFlight must be at least the number of shards")
 
-// shareOut returns the shards with the slots of each: as many as a stream of its own would have, and together no more
-// than MaxInFlight.
+// shareOut returns the shards with their concurrency: that of a stream of its own, and together at
+// most MaxInFlight.
 func shareOut(c DomainConfig, f pipeline.Flow, concurrency int) ([]stream, error) {
 	most := f.MaxInFlight
 	if most > 0 && most < c.Shards {

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// domain declares a domain of the test's own, with a prefix that nobody else uses, and deletes its streams at the end.
+// domain declares a domain with a prefix of its own, and deletes its streams at the end.
 func domain(t *testing.T, s redistest.Server, shards int) (redis.DomainConfig, goredis.UniversalClient) {
 	t.Helper()
 	admin := s.Client(t)
@@ -101,8 +101,8 @@ func TestADomainIsOneRoute(t *testing.T) {
 	})
 }
 
-// A shard whose key is something else holds up no other, and comes along when it can be had.
-func TestABadShardHoldsUpNoOther(t *testing.T) {
+// A shard whose key has another type delays no other. It is read once it has a stream.
+func TestABadShardDelaysNoOther(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		d, admin := domain(t, s, 3)
 		p := withDomains(t, s, d)
@@ -240,8 +240,9 @@ func giveBack(t *testing.T, c goredis.UniversalClient, d redis.DomainConfig, id 
 	return err
 }
 
-// The policy's longest hold reaches the reader: what a handler has for longer is kept alive no more. What only waits
-// behind it is kept, by the settings: released it would come again with a delivery that never was.
+// The policy's longest hold reaches the reader: after it, the entry of a handler is not kept alive.
+// The settings apply to an entry that waits behind it: a release would count a delivery that did
+// not happen.
 func TestTheLongestHoldOfTheRoute(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := redistest.NewRig(t, s)

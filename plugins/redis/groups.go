@@ -12,11 +12,12 @@ import (
 //go:embed lua/groups.lua
 var groupsSource string
 
-// GroupsLua returns Lua functions about the consumer groups of a stream, for the scripts of rooms above this one.
+// GroupsLua returns Lua functions about the consumer groups of a stream, for scripts of other
+// plugins.
 func GroupsLua() string { return groupsSource }
 
-// DelayingGroup is a foreign consumer group of a stream: neither the stream's own group nor a required one. It holds
-// entries, pending or unread, that the other groups have released.
+// DelayingGroup is a foreign consumer group. It has entries, pending or unread, that the other
+// groups have acknowledged.
 type DelayingGroup struct {
 	Group string `json:"group"`
 	// For is how long it has done so.
@@ -48,15 +49,16 @@ func ParseDelaying(v any) ([]DelayingGroup, error) {
 }
 
 const (
-	// delayNoticed is how long a foreign group delays a stream before it is reported. A group that reads along is always
-	// a little behind.
+	// delayNoticed is how long a foreign group delays a stream before it is reported. Every reading
+	// group is a little behind.
 	delayNoticed = 10 * time.Second
 	// delayNames bounds the group names of Delays.ByGroup; other groups are counted together.
 	delayNames  = 10
 	delayOthers = "other"
 )
 
-// Delays collects the foreign groups that one round over many streams has found. The zero value is ready.
+// Delays collects the foreign groups that one round over many streams has found. The zero value is
+// ready.
 type Delays struct {
 	Streams int           // streams that are delayed
 	Stream  string        // the one that is delayed longest
@@ -65,7 +67,7 @@ type Delays struct {
 	groups map[string]int // streams per group
 }
 
-// Note adds the groups that delay a stream. A group counts when it has done so for 10 s, or for the grace if that is shorter.
+// Note adds the groups that delay a stream for 10 s, or for the grace if that is shorter.
 func (d *Delays) Note(stream string, groups []DelayingGroup, grace time.Duration) {
 	seen := false
 	for _, g := range groups {
@@ -86,7 +88,8 @@ func (d *Delays) Note(stream string, groups []DelayingGroup, grace time.Duration
 	}
 }
 
-// ByGroup returns how many streams each group delays: the ten groups that delay most by name, the others as "other".
+// ByGroup returns how many streams each group delays. The ten groups that delay most have their
+// names, the rest is "other".
 func (d *Delays) ByGroup() map[string]int {
 	names := make([]string, 0, len(d.groups))
 	for name := range d.groups {
@@ -104,8 +107,8 @@ func (d *Delays) ByGroup() map[string]int {
 	return out
 }
 
-// MetaKey returns the companion of a stream, which hashes to the same slot of a Redis Cluster: {stream}:meta, or
-// stream:meta when the stream has a hash tag already.
+// MetaKey returns the companion of a stream: {stream}:meta, or stream:meta when the stream has a
+// hash tag. Both keys have the same slot of a Redis Cluster.
 func MetaKey(stream string) string {
 	if hashTag(stream) != "" {
 		return stream + ":meta"

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/sweep"
 )
 
-// Plugin is the plugin "redis": it owns the client that everybody shares, and the instance's presence.
+// Plugin is the plugin "redis". It owns the shared client and the instance's presence.
 type Plugin struct {
 	cfg       Config
 	readers   *poll.Metrics
@@ -33,7 +33,7 @@ type Plugin struct {
 	sweeper  *sweep.Sweeper
 	failed   chan error
 	domains  map[string]*Domain // by prefix
-	taken    bool               // somebody reclaims from the domains
+	taken    bool               // another plugin reclaims from the domains
 }
 
 // New returns the plugin with its default settings. It opens no connection.
@@ -51,10 +51,10 @@ func New() *Plugin {
 // Name returns "redis".
 func (p *Plugin) Name() string { return "redis" }
 
-// Settings returns the plugin's *Config. What is changed before the service starts counts.
+// Settings returns the plugin's *Config. Changes before the start of the service apply.
 func (p *Plugin) Settings() any { return &p.cfg }
 
-// ReaderMetrics returns the counters of readers that the plugin registers, for readers of other plugins.
+// ReaderMetrics returns the registered metrics of readers, for readers of other plugins.
 func (p *Plugin) ReaderMetrics() *poll.Metrics { return p.readers }
 
 // Register adds the service "redis", its health check and collectors.
@@ -72,15 +72,16 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// Client returns the shared client once the service was started, before that nil. The plugin closes it.
+// Client returns the shared client, or nil before the start of the service. The plugin closes it.
 func (p *Plugin) Client() goredis.UniversalClient {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.client
 }
 
-// Fence is poll.Options.Fence by this instance's presence: while other instances may take it for dead, or another
-// process has its name, it is a time to come: nothing is begun. After that it is when the presence was back. It is the zero time before the service starts.
+// Fence is poll.Options.Fence by this instance's presence. It is in the future while other
+// instances may take this one for dead, or another process has its name. After that it is the end
+// of that time. Before the start of the service it is the zero time.
 func (p *Plugin) Fence() time.Time {
 	p.mu.Lock()
 	pr := p.presence
@@ -102,8 +103,8 @@ func (p *Plugin) check(ctx context.Context) error {
 	return nil
 }
 
-// MarkSubscription marks a consumer of another plugin that claims idle entries by itself, as the plugin marks those of its own
-// Sources, until stop is called. When the process is killed, its consumer is removed after an hour.
+// MarkSubscription marks a consumer of another plugin that claims idle entries by itself, until
+// stop is called. When the process is killed, its consumer is removed after an hour.
 func (p *Plugin) MarkSubscription(stream, group, consumer string) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,12 +114,12 @@ func (p *Plugin) MarkSubscription(stream, group, consumer string) (stop func()) 
 	return sweep.Start(p.client, p.env.Logger, sweep.Mark{Stream: stream, Group: group, Consumer: consumer}).Stop
 }
 
-// service is the plugin's life.
+// service starts and stops what the plugin owns.
 type service struct{ p *Plugin }
 
-// Start waits for the server, checks that it evicts nothing and that the user has all rights, and takes the instance's
-// name. The error wraps pipeline.ErrUnavailable when ctx ends first or a right is missing, ErrDuplicate when another process has
-// the name.
+// Start waits for the server, checks eviction and rights, and acquires the instance's name. The
+// error wraps pipeline.ErrUnavailable when ctx ends first or a right is missing, and ErrDuplicate
+// when another process has the name.
 func (s service) Start(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
@@ -134,7 +135,7 @@ func (s service) Start(ctx context.Context) error {
 	if instance == "" {
 		instance = watermill.NewULID()
 	}
-	pr := &presence{c: c, instance: instance, ttl: presenceTTL, renew: presenceRenew, log: log, failed: p.failed}
+	pr := &presence{c: c, instance: instance, ttl: presenceTTL, renew: PresenceRenewal, log: log, failed: p.failed}
 	err = WaitFor(ctx, c, p.cfg.address(), log)
 	if err == nil {
 		err = CheckEviction(ctx, c, log)
@@ -155,7 +156,7 @@ func (s service) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop gives the name up and closes the client. Readers and publishers have been stopped before.
+// Stop releases the name and closes the client. Readers and publishers were stopped before.
 func (s service) Stop(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
@@ -166,11 +167,11 @@ func (s service) Stop(ctx context.Context) error {
 		return nil
 	}
 	sweeper.Stop()
-	p.trim.stop()
+	p.trim.stop(ctx)
 	return errors.Join(pr.release(ctx), c.Close())
 }
 
-// Failed delivers an error when another process has taken the instance's name.
+// Failed delivers an error when another process has acquired the instance's name.
 func (s service) Failed() <-chan error { return s.p.failed }
 
 var (

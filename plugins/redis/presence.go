@@ -25,42 +25,38 @@ var (
 	markSource string
 )
 
-// ErrDuplicate is returned by Start when another live process uses the same instance name. Two of them
-// would share consumers and take each other's pending entries for their own: give each its own instance_id.
+// ErrDuplicate is returned by Start when another live process has the same instance name. The two
+// would take each other's pending entries for their own: each needs its own instance_id.
 var ErrDuplicate = errors.New("instance name is in use")
 
-// The life of a presence: it is renewed three times before it would expire.
-const (
-	presenceTTL   = 15 * time.Second
-	presenceRenew = 5 * time.Second
-)
+const presenceTTL = 15 * time.Second
 
 // PresenceRenewal is the time between two renewals of an instance's presence.
-const PresenceRenewal = presenceRenew
+const PresenceRenewal = 5 * time.Second
 
-// presenceKey is where the instance says that it is alive.
+// presenceKey expires when the instance does not renew it.
 func presenceKey(instance string) string { return "millrace:instance:" + instance }
 
 // instancesKey is a hash of the instances that have, or had, a presence.
 const instancesKey = "millrace:instances"
 
-// An instance is forgotten a week after it was seen last, and when ten thousand others were seen since.
+// The mark of an instance is removed after markKept, and when there are markMost later ones.
 const (
 	markKept = 7 * 24 * time.Hour
 	markMost = 10_000
 )
 
-// Alive says which of the instances have renewed their presence within its time to live: true. An instance that had a
-// presence and has none now is false. An instance that is not in the answer never had a presence, so its absence says nothing.
+// Alive returns whether instances have a presence now. False means that an instance had one. An
+// instance that is not in the result never had a presence, so nothing follows from its absence.
 //
-// Alive marks the instances that have a presence and no mark: a version without marks runs them. The error is only about the
-// question; a mark that could not be written is left to the next call.
+// Alive marks instances that have a presence and no mark, because they run an older version. The
+// error does not concern these marks: the next call writes a missing one.
 func Alive(ctx context.Context, c goredis.UniversalClient, instances ...string) (map[string]bool, error) {
 	alive := make(map[string]bool, len(instances))
 	if len(instances) == 0 {
 		return alive, nil
 	}
-	pipe := c.Pipeline() // one EXISTS a key: the keys are in different slots of a cluster
+	pipe := c.Pipeline() // one EXISTS per key: the keys are in different slots of a cluster
 	cmds := make(map[string]*goredis.IntCmd, len(instances))
 	for _, i := range instances {
 		if cmds[i] == nil {
@@ -92,10 +88,8 @@ type presence struct {
 	ttl      time.Duration
 	renew    time.Duration
 	log      *slog.Logger
-	failed   chan error // told once when another process has taken the name
-
-	quit    chan struct{}
-	renewer sync.WaitGroup
+	failed   chan error // receives an error when another process has taken the name
+	loops    pipeline.Loops
 
 	mu      sync.Mutex
 	renewed time.Time // before the last renewal that succeeded was sent
@@ -103,14 +97,14 @@ type presence struct {
 	taken   bool      // another process has the name
 }
 
-// acquire takes the name. A predecessor that was killed still holds it for up to one time to live: that is waited
-// for. Whoever renews it meanwhile is alive, and then the error is ErrDuplicate.
+// acquire acquires the name. The presence of a killed predecessor expires within one time to live.
+// If it is renewed in that time, its process lives, and the error is ErrDuplicate.
 func (p *presence) acquire(ctx context.Context) error {
 	p.token = watermill.NewULID()
 	waitUntil := time.Now().Add(p.ttl + p.ttl/10)
 	waiting := false
 	for {
-		ok, err := p.run(ctx, p.ttl) // not SET NX: re-sent after a lost reply, it would find ourselves
+		ok, err := p.run(ctx, p.ttl) // not SET NX: after a lost reply it would find its own key
 		if ok && err == nil {
 			err = markInstance(ctx, p.c, p.instance, true)
 		}
@@ -118,9 +112,7 @@ func (p *presence) acquire(ctx context.Context) error {
 			return poll.WithRemedy(fmt.Errorf("presence of instance %q: %w", p.instance, err))
 		}
 		if ok {
-			p.quit = make(chan struct{})
-			p.renewer.Go(p.keep)
-			return nil
+			return p.loops.Start(ctx, p.keep)
 		}
 		if time.Now().After(waitUntil) {
 			return fmt.Errorf("instance %q runs already: %w; give every process its own instance_id", p.instance, ErrDuplicate)
@@ -139,30 +131,27 @@ func (p *presence) acquire(ctx context.Context) error {
 	}
 }
 
-// keep renews the presence until release.
-func (p *presence) keep() {
-	tick := time.NewTicker(p.renew)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-p.quit:
-			return
-		}
+// keep renews the presence until release, or until another process has the name.
+func (p *presence) keep(ctx context.Context) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	pipeline.Repeat(ctx, p.renew, func(context.Context) time.Duration {
+		start := time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), p.renew)
+		defer cancel()
 		mine, err := p.run(ctx, p.ttl)
 		if mine && err == nil {
 			err = markInstance(ctx, p.c, p.instance, false)
 		}
-		cancel()
 		switch {
 		case err != nil:
 			p.log.Warn("presence not renewed, trying again", slog.String(pipeline.LogInstance, p.instance), pipeline.Err(err))
 		case !mine:
 			p.failed <- fmt.Errorf("another process has taken the name of instance %q: %w", p.instance, ErrDuplicate)
-			return
+			end()
 		}
-	}
+		return p.renew - time.Since(start)
+	})
 }
 
 func (p *presence) run(ctx context.Context, ttl time.Duration) (mine bool, err error) {
@@ -185,20 +174,21 @@ func (p *presence) run(ctx context.Context, ttl time.Duration) (mine bool, err e
 // presenceMade is the reply of presence.lua when there was no presence.
 const presenceMade = 2
 
-// overdue reports whether the presence may have expired by now, by either clock: the monotonic one may stand still while the
-// machine sleeps. The mutex is held.
+// overdue reports whether the presence may have expired, by either clock: the monotonic one may
+// stop while the machine sleeps. The mutex is held.
 func (p *presence) overdue(now time.Time) bool {
 	return max(now.Sub(p.renewed), now.Round(0).Sub(p.renewed.Round(0))) > p.ttl
 }
 
-// markInstance writes down that an instance has a presence; forget also removes old marks.
-func markInstance(ctx context.Context, c goredis.Scripter, instance string, forget bool) error {
-	return goredis.NewScript(markSource).Run(ctx, c, []string{instancesKey}, instance, forget, markKept.Milliseconds(), markMost).Err()
+// markInstance records that an instance has a presence, and removes old marks if clean is set.
+func markInstance(ctx context.Context, c goredis.Scripter, instance string, clean bool) error {
+	return goredis.NewScript(markSource).Run(ctx, c, []string{instancesKey}, instance, clean, markKept.Milliseconds(), markMost).Err()
 }
 
-// fence returns the time since which the server must have confirmed that an entry is this instance's, before the entry
-// may be begun. Without a presence other instances may take this one for dead, and claim an entry as soon as its idle time is
-// their presence_timeout. While the presence is overdue, or another process has the name, it is a time to come: nothing may be begun.
+// fence returns the time since which the server must have confirmed that an entry is this
+// instance's, before it may start. Without a presence, other instances may take this one for dead
+// and claim its entries. While the presence is overdue, or another process has the name, the time
+// is in the future.
 func (p *presence) fence(now time.Time) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,16 +198,11 @@ func (p *presence) fence(now time.Time) time.Time {
 	return p.gap
 }
 
-// release gives the name up.
+// release releases the name.
 func (p *presence) release(ctx context.Context) error {
-	if p.quit == nil {
-		return nil
+	err := p.loops.Stop(ctx)
+	if _, failed := p.run(ctx, 0); failed != nil {
+		err = fmt.Errorf("presence of instance %q: %w", p.instance, failed)
 	}
-	close(p.quit)
-	p.renewer.Wait()
-	p.quit = nil
-	if _, err := p.run(ctx, 0); err != nil {
-		return fmt.Errorf("presence of instance %q: %w", p.instance, err)
-	}
-	return nil
+	return err
 }

@@ -29,7 +29,7 @@ func withTTL(t *testing.T, c goredis.UniversalClient, instance string, ttl time.
 func TestPresence(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		name := "test-" + watermill.NewULID()
-		const ttl = 3 * time.Second // renewed every second, also by a process that has stood still for two
+		const ttl = 3 * time.Second // survives a pause of two
 		alive := func() bool {
 			a, err := Alive(t.Context(), c, name, "nobody-"+name)
 			require.NoError(t, err)
@@ -83,7 +83,8 @@ func TestPresenceWaitIsBoundedByContext(t *testing.T) {
 	})
 }
 
-// After a wipe the name is taken again by its holder; when somebody else was faster, the holder must know.
+// After a wipe the holder takes its name again. If another process was faster, the holder is
+// notified.
 func TestPresenceAfterAWipe(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		name := "test-" + watermill.NewULID()
@@ -114,7 +115,8 @@ func TestAliveOfNobody(t *testing.T) {
 	require.Empty(t, a)
 }
 
-// An instance of a version that writes a presence and no mark is marked by the first question about it, while it lives.
+// An instance of a version that writes a presence and no mark is marked by the first question about
+// it, while it lives.
 func TestAPresenceWithoutAMarkIsMarked(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		name := "test-" + watermill.NewULID()
@@ -135,8 +137,8 @@ func TestAPresenceWithoutAMarkIsMarked(t *testing.T) {
 	})
 }
 
-// What is known of instances that are gone is bounded in age and number.
-func TestOldInstancesAreForgotten(t *testing.T) {
+// The marks of instances that have ended are limited in age and number.
+func TestOldInstancesAreRemoved(t *testing.T) {
 	t.Parallel()
 	m := miniredis.RunT(t)
 	c := goredis.NewClient(&goredis.Options{Addr: m.Addr()})
@@ -146,7 +148,7 @@ func TestOldInstancesAreForgotten(t *testing.T) {
 	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
 	require.NoError(t, c.HSet(t.Context(), instancesKey, "old", ago(markKept+time.Minute), "recent", ago(markKept-time.Minute), "odd", "x").Err())
 	require.NoError(t, markInstance(t.Context(), c, "me", false))
-	require.Len(t, c.HGetAll(t.Context(), instancesKey).Val(), 4, "only a start forgets")
+	require.Len(t, c.HGetAll(t.Context(), instancesKey).Val(), 4, "only a start removes")
 	require.NoError(t, markInstance(t.Context(), c, "me", true))
 	require.ElementsMatch(t, []string{"recent", "me"}, c.HKeys(t.Context(), instancesKey).Val())
 	n, err := goredis.NewScript(markSource).Run(t.Context(), c, []string{instancesKey}, "me", 1, markKept.Milliseconds(), 1).Int()
@@ -170,7 +172,7 @@ func TestTheFenceFollowsThePresence(t *testing.T) {
 	require.True(t, p.fence(late.Add(16*time.Second).Round(0)).After(late), "by the wall clock")
 }
 
-// The server knows of a gap that this process's clock has not seen.
+// The server reports a gap that this process's clock has not seen.
 func TestAPresenceThatIsMadeAgainIsAGap(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		p := withTTL(t, c, "test-"+watermill.NewULID(), time.Minute)

@@ -15,11 +15,12 @@ import (
 //go:embed lua/rights.lua
 var rightsSource string
 
-// probeKey is where the plugin looks whether it may run its commands.
+// probeKey is the key of the check of rights.
 const probeKey = "millrace:probe"
 
-// CheckRights finds out whether the user of c may run every command that the plugins use on each of the keys, which
-// must not exist and don't exist afterwards. The error wraps pipeline.ErrUnavailable and names the missing rights.
+// CheckRights checks that the user of c may run all commands of the plugins on each of the keys.
+// The keys do not exist before or after it. The error wraps pipeline.ErrUnavailable and names the
+// missing rights.
 func CheckRights(ctx context.Context, c goredis.UniversalClient, keys ...string) error {
 	script := goredis.NewScript(rightsSource)
 	for _, key := range keys {

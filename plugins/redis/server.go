@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// ErrEvicts says that the server may evict keys when its memory is full: streams would vanish with what
-// nobody has read. Set maxmemory-policy to noeviction.
+// ErrEvicts means that the server may evict keys when its memory is full, so streams could vanish
+// with unread entries. Set maxmemory-policy to noeviction.
 var ErrEvicts = errors.New("redis: maxmemory-policy must be noeviction")
 
 const (
@@ -23,8 +23,9 @@ const (
 	pingBound  = 2 * time.Second
 )
 
-// WaitFor waits until the server answers and is ready to serve. When ctx ends first, or the server refuses the
-// credentials or the database number, the error wraps pipeline.ErrUnavailable and has address and reason.
+// WaitFor waits until the server answers and is ready to serve. When ctx ends first, or the server
+// refuses the credentials or the database number, the error wraps pipeline.ErrUnavailable and has
+// address and reason.
 func WaitFor(ctx context.Context, c goredis.UniversalClient, address string, log *slog.Logger) error {
 	begin, said := time.Now(), time.Time{}
 	var reason error
@@ -68,8 +69,8 @@ func refused(err error) bool {
 	return false
 }
 
-// CheckEviction returns an error that wraps ErrEvicts when a server may evict keys. INFO is asked, because
-// managed services block CONFIG; where even INFO doesn't tell, a warning is logged.
+// CheckEviction returns an error that wraps ErrEvicts when a server may evict keys. It uses INFO,
+// because managed services block CONFIG. When INFO has no policy, it logs a warning.
 func CheckEviction(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) error {
 	if cluster, ok := c.(*goredis.ClusterClient); ok {
 		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {

@@ -11,7 +11,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
-// Sink publishes to a stream, which is created when missing. All sinks of the plugin share pipelines.
+// Sink publishes to a stream, which is created when it is missing. All sinks of the plugin share
+// pipelines.
 func (p *Plugin) Sink(stream string) pipeline.Sink {
 	return sink{p, pipeline.Endpoint{Kind: poll.Kind, Name: stream}}
 }
@@ -24,8 +25,8 @@ type sink struct {
 // Describe returns the stream.
 func (s sink) Describe() pipeline.Endpoint { return s.at }
 
-// Publish returns when all messages are in the stream, with the trace context of ctx in their headers. See
-// Publisher for what may be there twice.
+// Publish returns when all messages are in the stream, with the trace context of ctx in their
+// headers. Like that of pubsub.Publisher, it is at least once.
 func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if len(msgs) == 0 {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/pubsub"
 )
 
-// Source reads a stream for a group. Stream and group are created when missing, and made again when they
-// are gone. The route's window is the number of slots; an order means one slot.
+// Source reads a stream for a group. Missing streams and groups are created, also while it reads.
+// The route's window is the concurrency. Any order means a concurrency of 1.
 func (p *Plugin) Source(name, group string) pipeline.Source {
 	return source{p, pipeline.Endpoint{Kind: poll.Kind, Name: name, Group: group}}
 }
@@ -31,13 +31,13 @@ func (s source) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscriptio
 	return s.p.open(ctx, s.at, f, s.p.cfg.ReclaimInterval, stream{s.at.Name, concurrencyOf(f, s.p.cfg.Concurrency)})
 }
 
-// stream is a stream to be read, and how many messages of it may be in flight.
+// stream is a stream to be read, with its concurrency.
 type stream struct {
 	name        string
 	concurrency int
 }
 
-// open starts a reader with the plugin's settings for every stream, all on one channel.
+// open starts a reader per stream, all on one channel.
 func (p *Plugin) open(ctx context.Context, at pipeline.Endpoint, f pipeline.Flow, reclaim time.Duration, streams ...stream) (*pubsub.Subscription, error) {
 	c := p.Client()
 	if c == nil {
@@ -68,8 +68,8 @@ func (p *Plugin) open(ctx context.Context, at pipeline.Endpoint, f pipeline.Flow
 	return sub, nil
 }
 
-// concurrencyOf returns how many messages a route handles at once. Streams have no partitions: any order is kept by
-// handling one message at a time in each instance.
+// concurrencyOf returns the concurrency of a route. Streams have no partitions: any order means one
+// message at a time in each instance.
 func concurrencyOf(f pipeline.Flow, concurrency int) int {
 	if f.Order != pipeline.OrderNone {
 		return 1

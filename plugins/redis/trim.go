@@ -19,21 +19,23 @@ import (
 //go:embed lua/tidy.lua
 var tidySource string
 
-// TrimConfig says what is removed from the streams that routes read. Elastic streams have settings of their own.
+// TrimConfig says what is removed from the streams that routes read. Elastic streams have settings
+// of their own.
 type TrimConfig struct {
-	// Trim removes what the groups that count have acknowledged: the groups that read the stream in this process, that of
-	// its domain, and RequiredGroups.
+	// Trim removes entries that all groups that count have acknowledged. These are the groups that
+	// read the stream in this process, that of its domain, and RequiredGroups.
 	Trim bool `yaml:"trim"`
 	// TrimExcept are streams, and prefixes of domains, from which nothing is removed.
 	TrimExcept []string `yaml:"trim_except"`
-	// ForeignGroupGrace is how long any other consumer group may delay the trimming of what the groups that count have
-	// acknowledged. After that the group is ignored until it has caught up. Zero: it is ignored at once.
+	// ForeignGroupGrace is how long any other group may delay trimming. After that the group is
+	// ignored until it has caught up. Zero: it is ignored at once.
 	ForeignGroupGrace time.Duration `yaml:"foreign_group_grace"`
-	// RequiredGroups are consumer groups that delay trimming without a limit, on each stream where they exist.
+	// RequiredGroups are consumer groups that delay trimming without a limit, on each stream where
+	// they exist.
 	RequiredGroups []string `yaml:"required_groups"`
 }
 
-// Validate reports every mistake at once.
+// Validate reports all errors at once.
 func (c TrimConfig) Validate() error {
 	var p problems
 	p.check(c.ForeignGroupGrace >= 0, "foreign_group_grace", "must be >= 0, got %s", c.ForeignGroupGrace)
@@ -53,27 +55,26 @@ const (
 	trimNotice   = time.Minute     // the least time between two warnings with the same text
 )
 
-// trimmer removes what need no longer be kept from the streams that are read here. Every instance does it.
+// trimmer removes acknowledged entries from the streams that are read here. Each instance does it.
 type trimmer struct {
 	cfg     *Config
 	metrics trimMetrics
 	script  *goredis.Script
-	notices *pipeline.LogSampler
+	sampler *pipeline.LogSampler
 	every   time.Duration
 
 	mu      sync.Mutex
 	streams map[string]*trimmedStream
 
-	end  context.CancelFunc
-	done sync.WaitGroup
+	loops *pipeline.Loops // nil: not started
 }
 
 // trimmedStream is a stream that is, or was, read here.
 type trimmedStream struct {
-	groups  []string                  // that read it since the process began: none is foreign, also between two readings
+	groups  []string                  // that have read it since the start: none is foreign
 	reading map[*trimReading]struct{} // now
 	acked   int64                     // by readers here, at the last visit
-	left    bool                      // the last visit left entries, or failed, or there was none yet
+	left    bool                      // the last visit failed, left entries, or did not happen yet
 }
 
 type trimReading struct {
@@ -84,12 +85,12 @@ type trimReading struct {
 func newTrimmer(cfg *Config) *trimmer {
 	return &trimmer{
 		cfg: cfg, metrics: newTrimMetrics(), script: goredis.NewScript(groupsSource + tidySource), every: trimInterval,
-		notices: pipeline.NewLogSampler(trimNotice), streams: map[string]*trimmedStream{},
+		sampler: pipeline.NewLogSampler(trimNotice), streams: map[string]*trimmedStream{},
 	}
 }
 
-// add has a stream trimmed while group reads it, until stop is called. acked counts what was acknowledged here; nil: it is
-// not known. Without a group nothing is trimmed.
+// add has a stream trimmed while group reads it, until stop is called. acked counts the
+// acknowledged entries here and may be nil. Without a group nothing is trimmed.
 func (t *trimmer) add(stream, group string, acked func() int64) (stop func()) {
 	if group == "" {
 		return func() {}
@@ -118,37 +119,28 @@ func (t *trimmer) start(ctx context.Context, c goredis.UniversalClient, log *slo
 	if !t.cfg.Trim {
 		return
 	}
-	ctx, t.end = context.WithCancel(context.WithoutCancel(ctx))
-	t.done.Go(func() {
-		tick := time.NewTicker(t.every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return
-			}
-			t.round(ctx, c, log)
-		}
+	t.loops = &pipeline.Loops{}
+	// The first Start of Loops returns no error.
+	_ = t.loops.Start(ctx, func(ctx context.Context) {
+		pipeline.Every(ctx, t.every, func(ctx context.Context) { t.round(ctx, c, log) })
 	})
 }
 
-func (t *trimmer) stop() {
-	if t.end != nil {
-		t.end()
-		t.done.Wait()
+func (t *trimmer) stop(ctx context.Context) {
+	if t.loops != nil {
+		_ = t.loops.Stop(ctx) // the next command fails: the client is closed
 	}
 }
 
-// visit is one stream that is to be looked at.
+// visit is one stream to be trimmed.
 type visit struct {
 	stream  string
-	reading []string // groups that read it here now: while one of them is missing, nothing is removed
+	reading []string // groups that read it here now: nothing is removed while one is missing
 	count   []string // more groups that count
 	acked   int64
 }
 
-// due returns the streams in which something may be removed: where something was acknowledged here since the last visit, or
+// due returns the streams in which an entry was acknowledged here since the last visit, or in which
 // that visit left entries.
 func (t *trimmer) due(except []string) []visit {
 	t.mu.Lock()
@@ -169,7 +161,7 @@ func (t *trimmer) due(except []string) []visit {
 		if known && !s.left && v.acked == s.acked {
 			continue
 		}
-		for _, d := range t.cfg.Domains { // its route may be switched off here
+		for _, d := range t.cfg.Domains { // its route may be disabled here
 			if isShard(d.Prefix, name) {
 				v.count = append(v.count, d.Group)
 			}
@@ -185,7 +177,7 @@ func isShard(prefix, stream string) bool {
 	return ok && shard != "" && strings.Trim(shard, "0123456789") == ""
 }
 
-// round visits every stream that is due, and ends early when the server doesn't answer.
+// round visits each stream that is due. It ends early when the server does not answer.
 func (t *trimmer) round(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) {
 	var delays Delays
 	for _, v := range t.due(t.cfg.TrimExcept) {
@@ -199,7 +191,7 @@ func (t *trimmer) round(ctx context.Context, c goredis.UniversalClient, log *slo
 		t.mu.Unlock()
 		if err != nil {
 			t.metrics.failures.Inc()
-			t.notices.Warn(log, "a stream was not trimmed, tried again", slog.String(pipeline.LogStream, v.stream), pipeline.Err(err))
+			t.sampler.Warn(log, "a stream was not trimmed, tried again", slog.String(pipeline.LogStream, v.stream), pipeline.Err(err))
 			if !poll.IsReply(err) {
 				return
 			}
@@ -213,7 +205,7 @@ func (t *trimmer) round(ctx context.Context, c goredis.UniversalClient, log *slo
 		t.metrics.delaying.WithLabelValues(group).Set(float64(n))
 	}
 	if delays.Streams > 0 {
-		t.notices.Warn(log, "a foreign consumer group delays the trimming of a stream",
+		t.sampler.Warn(log, "a foreign consumer group delays the trimming of a stream",
 			slog.String(pipeline.LogStream, delays.Stream), slog.String(pipeline.LogGroup, delays.Worst.Group), slog.Duration("for", delays.Worst.For),
 			slog.Bool("ignored", delays.Worst.Ignored), slog.Duration("foreign_group_grace", t.cfg.ForeignGroupGrace), slog.Int("streams", delays.Streams))
 	}
@@ -239,6 +231,5 @@ func (t *trimmer) tidy(ctx context.Context, c goredis.UniversalClient, v visit) 
 	return 0, 0, nil, fmt.Errorf("tidy.lua: unexpected reply %v", reply)
 }
 
-// TrimFor has the plugin trim a stream while another plugin reads it for group, as it does for its own Sources, until stop
-// is called.
+// TrimFor trims a stream while another plugin reads it for group, until stop is called.
 func (p *Plugin) TrimFor(stream, group string) (stop func()) { return p.trim.add(stream, group, nil) }

@@ -87,7 +87,8 @@ func take(t require.TestingT, c goredis.UniversalClient, stream, group string, n
 	return ids
 }
 
-// The streams of routes stay short, whatever a foreign group leaves unread; a required group misses nothing.
+// The streams of routes stay short, whatever a foreign group leaves unread; a required group misses
+// nothing.
 func TestTheStreamsOfRoutesStayShort(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		p, name, log := trims(t, c, func(cfg *Config) {
@@ -124,7 +125,8 @@ func TestTheStreamsOfRoutesStayShort(t *testing.T) {
 	})
 }
 
-// A foreign group has its grace; a group that was read here once is none; exceptions and trim: false keep everything.
+// A foreign group has its grace; a group that was read here once is none; exceptions and trim:
+// false keep everything.
 func TestWhatIsNotTrimmed(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		for what, tt := range map[string]struct {
@@ -153,7 +155,7 @@ func TestWhatIsNotTrimmed(t *testing.T) {
 					p.trim.round(t.Context(), p.client, p.env.Logger)
 				} else {
 					p.trim.start(t.Context(), p.client, p.env.Logger)
-					require.Nil(t, p.trim.end)
+					require.Nil(t, p.trim.loops)
 				}
 				require.EqualValues(t, 10, c.XLen(t.Context(), name).Val())
 				if tt.other != "" {
@@ -167,7 +169,8 @@ func TestWhatIsNotTrimmed(t *testing.T) {
 	})
 }
 
-// A stream is trimmed while a route reads it: a route that has ended leaves what it acknowledged last to the others.
+// A stream is trimmed while a route reads it: a route that has ended leaves what it acknowledged
+// last to the others.
 func TestAStreamThatIsNoLongerReadIsNotTrimmed(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		p, name, _ := trims(t, c, func(cfg *Config) { cfg.Trim = false })
@@ -182,8 +185,8 @@ func TestAStreamThatIsNoLongerReadIsNotTrimmed(t *testing.T) {
 	})
 }
 
-// Whatever was added, read and acknowledged in whatever order: no entry goes that its own group or a required one has not
-// acknowledged, nor one that a foreign group holds within its grace.
+// Entries are added, read and acknowledged in any order. An entry stays while its own group or a
+// required one has not acknowledged it, or a foreign group within its grace.
 func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		run := 0

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Config is the settings section of the plugin (plugins.redisstream). It is about Sources only: a Sink has
-// no settings, in particular no MAXLEN, which removes entries that nobody has read.
+// Config is the settings section of the plugin (plugins.redisstream). It is about Sources only: a
+// Sink has no settings, in particular no MAXLEN, which removes entries that nobody has read.
 type Config struct {
 	BlockTime     time.Duration `yaml:"block_time"`     // BLOCK of the library's XREADGROUP
 	MaxIdle       time.Duration `yaml:"max_idle"`       // after which another reader may claim an entry; the same in every instance

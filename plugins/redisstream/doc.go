@@ -1,9 +1,9 @@
-// Package redisstream is the bridge to services that speak watermill-redisstream: that library's own
-// publisher as a Sink and its own subscriber as a Source, so that what is on the wire is exactly what the
-// library writes and reads.
+// Package redisstream is the bridge to services that speak watermill-redisstream: that library's
+// own publisher as a Sink and its own subscriber as a Source, so that what is on the wire is
+// exactly what the library writes and reads.
 //
-// Reading needs the bridge only when the library's own behaviour is wanted: redis reads the library's entries
-// too, without blocking, many at a time.
+// Reading needs the bridge only when the library's own behaviour is wanted: redis reads the
+// library's entries too, without blocking, many at a time.
 //
 // # Non-obvious
 //

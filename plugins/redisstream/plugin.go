@@ -19,8 +19,8 @@ import (
 // Kind is the kind of this package's endpoints; what arrives has the kind poll.Kind in its Origin.
 const Kind = "watermill-redisstream"
 
-// Plugin is the plugin "redisstream". Sinks publish through the client of the plugin "redis", Sources open one
-// each with its settings.
+// Plugin is the plugin "redisstream". Sinks publish through the client of the plugin "redis",
+// Sources open one each with its settings.
 type Plugin struct {
 	redis *redis.Plugin
 	cfg   Config
@@ -51,8 +51,8 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// Sink publishes to the stream topic in watermill-redisstream's own format, one XADD a message. It never blocks
-// in Redis.
+// Sink publishes to the stream topic in watermill-redisstream's own format, one XADD a message. It
+// never blocks in Redis.
 func (p *Plugin) Sink(topic string) pipeline.Sink {
 	return sink{p, pipeline.Endpoint{Kind: Kind, Name: topic}}
 }
@@ -65,8 +65,8 @@ type sink struct {
 // Describe returns the stream.
 func (s sink) Describe() pipeline.Endpoint { return s.at }
 
-// Publish returns when all messages are in the stream. The library stops at the first failure; what came before is in the
-// stream then.
+// Publish returns when all messages are in the stream. The library stops at the first failure; what
+// came before is in the stream then.
 func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	c := s.p.redis.Client()
 	if c == nil {
@@ -94,7 +94,8 @@ type lent struct{ goredis.UniversalClient }
 // Close does nothing: the client's owner closes it.
 func (lent) Close() error { return nil }
 
-// logger passes the library's log lines on, a level lower: its errors heal themselves or are returned.
+// logger passes the library's log lines on, a level lower: its errors heal themselves or are
+// returned.
 func (p *Plugin) logger() watermill.LoggerAdapter {
 	return watermill.NewSlogLoggerWithLevelMapping(p.env.Logger, map[slog.Level]slog.Level{
 		slog.LevelError: slog.LevelWarn,

@@ -29,7 +29,8 @@ import (
 func TestMain(m *testing.M) {
 	logging.Disable()
 	goleak.VerifyTestMain(m,
-		// The library's Close doesn't wait for its reading goroutine, which sleeps half a second after an error.
+		// The library's Close doesn't wait for its reading goroutine, which sleeps half a second
+		// after an error.
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream.(*Subscriber).read"),
 	)
 }
@@ -216,7 +217,8 @@ func TestNackedMessageComesAgain(t *testing.T) {
 	})
 }
 
-// The library alone drops the ack of what is in flight when it is closed, and forgets what it has read ahead.
+// The library alone drops the ack of what is in flight when it is closed, and forgets what it has
+// read ahead.
 func TestDrainIsQuiet(t *testing.T) {
 	onServers(t, func(t *testing.T, r *rig) {
 		r.publish(t, 0, 10)
@@ -335,7 +337,8 @@ func TestAStreamThatTheBridgeReadsIsTrimmed(t *testing.T) {
 	require.Eventually(t, func() bool { return r.c.XLen(t.Context(), r.stream).Val() == 0 }, 3*patience, tick)
 }
 
-// The consumer of a process that was killed is found by its mark. One that ends in order leaves none.
+// The consumer of a process that was killed is found by its mark. One that ends in order leaves
+// none.
 func TestTheBridgesConsumerIsMarked(t *testing.T) {
 	onServers(t, func(t *testing.T, r *rig) {
 		marks := func() (n int) {

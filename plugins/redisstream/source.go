@@ -17,9 +17,10 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
-// Source reads the stream topic with watermill-redisstream's own subscriber, one message at a time. An empty
-// group means the library's fan-out: what is published from now on, to every subscription. It sends
-// blocking commands, on a client of its own; prefer redis's Source, which reads the same entries.
+// Source reads the stream topic with watermill-redisstream's own subscriber, one message at a time.
+// An empty group means the library's fan-out: what is published from now on, to every subscription.
+// It sends blocking commands, on a client of its own; prefer redis's Source, which reads the same
+// entries.
 func (p *Plugin) Source(topic, group string) pipeline.Source {
 	return source{p, pipeline.Endpoint{Kind: Kind, Name: topic, Group: group}}
 }
@@ -32,8 +33,8 @@ type source struct {
 // Describe returns the stream and the group.
 func (s source) Describe() pipeline.Endpoint { return s.at }
 
-// Open opens a client of its own, with the settings of the plugin "redis", and begins to read. Window and order of the
-// flow are met by the library's one message at a time.
+// Open opens a client of its own, with the settings of the plugin "redis", and begins to read.
+// Window and order of the flow are met by the library's one message at a time.
 func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
 	settings, ok := s.p.redis.Settings().(*redis.Config)
 	if !ok {
@@ -89,8 +90,8 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 // entryID is the field in which watch hides the entry's id from the wire, for tolerant to find.
 const entryID = "_millrace_entry_id"
 
-// tolerant decodes what the library writes and everything else; it never fails, because a failure ends
-// the library's subscription.
+// tolerant decodes what the library writes and everything else; it never fails, because a failure
+// ends the library's subscription.
 type tolerant struct{}
 
 // Unmarshal implements redisstream.Unmarshaller.
@@ -102,9 +103,9 @@ func (tolerant) Unmarshal(values map[string]any) (*message.Message, error) {
 	return msg, nil
 }
 
-// watch is a hook of the source's client. It notes the id of every entry that is read, which the library
-// doesn't pass on, and the acknowledgements that were answered, of which it doesn't tell; and it ends the
-// reading, for whose end the library's Close doesn't wait.
+// watch is a hook of the source's client. It notes the id of every entry that is read, which the
+// library doesn't pass on, and the acknowledgements that were answered, of which it doesn't tell;
+// and it ends the reading, for whose end the library's Close doesn't wait.
 type watch struct {
 	mu      sync.Mutex
 	id      string        // whose acknowledgement is awaited
@@ -115,7 +116,8 @@ type watch struct {
 
 var errReadsStopped = errors.New("the subscription is closing")
 
-// stopReads refuses further reads and waits for those under way: what they bring is known to the server then.
+// stopReads refuses further reads and waits for those under way: what they bring is known to the
+// server then.
 func (w *watch) stopReads() {
 	w.mu.Lock()
 	w.stopped = true

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
-// subscription stands between the library's subscriber and the route: it gives messages a context that
-// outlives the closing, and closes only when the message in flight is acknowledged.
+// subscription stands between the library's subscriber and the route: it gives messages a context
+// that outlives the closing, and closes only when the message in flight is acknowledged.
 type subscription struct {
 	at       pipeline.Endpoint
 	cfg      Config
@@ -56,8 +56,8 @@ func (s *subscription) Subscribe(ctx context.Context, _ string) (<-chan *message
 	return s.out, nil
 }
 
-// Drain takes nothing new, lets the message in flight finish and be acknowledged, releases what the library
-// has read ahead, and closes the channel.
+// Drain takes nothing new, lets the message in flight finish and be acknowledged, releases what the
+// library has read ahead, and closes the channel.
 func (s *subscription) Drain(ctx context.Context) error {
 	s.stopOnce()
 	soft, cancel := ctx, func() {}
@@ -195,7 +195,8 @@ func (s *subscription) keepAlive(id string) {
 	}
 }
 
-// acknowledge waits until the library's XACK was answered: closed before that, the library drops it.
+// acknowledge waits until the library's XACK was answered: closed before that, the library drops
+// it.
 func (s *subscription) acknowledge(inner *message.Message, id string) bool {
 	if s.at.Group == "" {
 		inner.Ack()

@@ -1,5 +1,5 @@
-// Package entry has the fields of a stream entry: how a message is written into a stream, and how an
-// entry becomes a message again.
+// Package entry has the fields of a stream entry: how a message is written into a stream, and how
+// an entry becomes a message again.
 package entry
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// The fields of an entry, in the order in which they are written. All four are always written: Redis
-// stores entries with equal field names without repeating the names.
+// The fields of an entry, in the order in which they are written. All four are always written:
+// Redis stores entries with equal field names without repeating the names.
 const (
 	fieldKey     = "key"
 	fieldMessage = "message"
@@ -29,18 +29,19 @@ const (
 const (
 	// ClassMissingMessage is the class of an entry without the field "message".
 	ClassMissingMessage = "missing_message"
-	// MetaMalformed marks a message whose entry could not be decoded; its value is the class. See Malformed.
+	// MetaMalformed marks a message whose entry could not be decoded; its value is the class. See
+	// Malformed.
 	MetaMalformed = "millrace-malformed"
-	// MetaRawFields holds the fields of a malformed entry as JSON, at most 64 KiB of it, for the person who
-	// reads the dead letter.
+	// MetaRawFields has the fields of a malformed entry as JSON, for the reader of the dead letter,
+	// at most 64 KiB.
 	MetaRawFields = "millrace-raw-fields"
-	// MetaRawHeaders holds a headers field that is no JSON object, at most 64 KiB of it. The message is
-	// good otherwise.
+	// MetaRawHeaders has a headers field that is no JSON object, at most 64 KiB. The rest of the
+	// message is good.
 	MetaRawHeaders = "millrace-raw-headers"
 )
 
-// NextID returns the smallest entry id above id: where to go on after a page. (Excluding the last id, as "(<id>", would do
-// too, but not on miniredis.) ok is false when there is none.
+// NextID returns the smallest entry id above id, to continue after a page; ok is false when there
+// is none. miniredis does not support the exclusive "(<id>".
 func NextID(id string) (next string, ok bool) {
 	ms, seq, _ := strings.Cut(id, "-")
 	n, err := strconv.ParseUint(seq, 10, 64)
@@ -61,7 +62,7 @@ type Entry struct {
 	Headers map[string]string // the message's metadata
 }
 
-// New returns the entry of a message. The record key is taken out of the metadata into Key.
+// New returns the entry of a message. Key is the record key, which is not in Headers.
 func New(m *message.Message) Entry {
 	e := Entry{UUID: m.UUID, Message: m.Payload, Key: m.Metadata.Get(pipeline.MetaKey), Headers: m.Metadata}
 	if _, ok := m.Metadata[pipeline.MetaKey]; ok {
@@ -75,8 +76,8 @@ func New(m *message.Message) Entry {
 	return e
 }
 
-// Values returns field names and values in the order of the contract: key, message, uuid, headers.
-// Headers are one JSON object of strings; bytes that are not UTF-8 in them are replaced.
+// Values returns field names and values in their order. Headers are one JSON object of strings. In
+// it, bytes that are not UTF-8 are replaced.
 func (e Entry) Values() []any {
 	headers := "{}"
 	if len(e.Headers) > 0 {
@@ -92,11 +93,12 @@ func (e Entry) Values() []any {
 	return []any{fieldKey, e.Key, fieldMessage, msg, fieldUUID, e.UUID, fieldHeaders, headers}
 }
 
-// Decode returns the message of an entry: ours (plain fields), or one of watermill-redisstream's
-// marshaler. The message is never nil: of an entry without the field "message" it has no payload, is
-// marked (MetaMalformed, MetaRawFields), and the error says the same (permanent, class missing_message), so
-// that it can travel on and be dead-lettered instead of ending the subscription.
-// Without a uuid of its own a message gets the entry's id.
+// Decode returns the message of an entry: plain fields, or those of watermill-redisstream's
+// marshaler. Without a uuid, the message has the entry's id.
+//
+// The message is never nil. An entry without the field "message" becomes a message without payload
+// that is marked (MetaMalformed, MetaRawFields), so that it can be dead-lettered. The error has the
+// same content: permanent, class missing_message.
 func Decode(m goredis.XMessage) (*message.Message, error) {
 	if _, foreign := m.Values[redisstream.UUIDHeaderKey]; foreign {
 		if _, ours := m.Values[fieldMessage]; !ours {
@@ -121,9 +123,9 @@ func Decode(m goredis.XMessage) (*message.Message, error) {
 	return msg, nil
 }
 
-// Malformed returns the error of a message whose entry could not be decoded, or nil. The error is
-// permanent and has the class of the mark. In a pipeline it is the Origin's Malformed: the chain dead-letters the message
-// at once, and no handler needs to look.
+// Malformed returns the error of a message whose entry could not be decoded, or nil. It is
+// permanent and has the class of the mark. In a pipeline it is Origin.Malformed, and the chain
+// dead-letters the message without a handler.
 func Malformed(m *message.Message) error {
 	class := m.Metadata.Get(MetaMalformed)
 	if class == "" {
@@ -141,8 +143,8 @@ func malformed(m goredis.XMessage) (*message.Message, error) {
 	return msg, Malformed(msg)
 }
 
-// readHeaders puts a JSON object into the metadata. Values that are no strings keep their JSON text;
-// marks that only this package may set are not taken from the wire.
+// readHeaders adds a JSON object to the metadata. Values that are no strings keep their JSON text.
+// Marks of this package are ignored.
 func readHeaders(msg *message.Message, headers string) {
 	if headers == "" || headers == "{}" {
 		return
@@ -174,8 +176,7 @@ func setHeader(msg *message.Message, k, v string) {
 	}
 }
 
-// decodeWatermill decodes an entry of watermill-redisstream. Metadata that can't be decoded is kept raw:
-// its own subscriber would end over it.
+// decodeWatermill decodes an entry of watermill-redisstream. Undecodable metadata is kept raw.
 func decodeWatermill(m goredis.XMessage) (*message.Message, error) {
 	uuid, ok := stringField(m.Values, redisstream.UUIDHeaderKey)
 	if !ok {
@@ -199,8 +200,8 @@ func decodeWatermill(m goredis.XMessage) (*message.Message, error) {
 	return msg, nil
 }
 
-// unmarshalWatermill keeps a panic of the msgpack decoder, which was not written for hostile input, out of
-// the reader.
+// unmarshalWatermill returns a panic of the msgpack decoder, which is not made for hostile input,
+// as an error.
 func unmarshalWatermill(values map[string]any) (msg *message.Message, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -143,7 +143,8 @@ func FuzzDecodeEntry(f *testing.F) {
 	})
 }
 
-// The msgpack decoder was not written for hostile input: it must not panic, hang or take memory without bounds.
+// The msgpack decoder was not written for hostile input: it must not panic, hang or take memory
+// without bounds.
 func FuzzDecodeWatermillMetadata(f *testing.F) {
 	f.Add("\x81\xa1a\xa11")
 	f.Add("\xdf\xff\xff\xff\xff")

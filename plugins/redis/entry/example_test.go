@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
-// What any client writes into a stream with XADD is a message.
+// Any client can write a message into a stream with XADD.
 func ExampleDecode() {
 	m, err := entry.Decode(goredis.XMessage{ID: "1-0", Values: map[string]any{"key": "777", "message": `{"n":1}`}})
 	fmt.Println(string(m.Payload), m.Metadata.Get(pipeline.MetaKey), m.UUID, err)

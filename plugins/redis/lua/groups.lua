@@ -69,10 +69,11 @@ end
 -- that too. Where the own group is missing, every group counts.
 -- meta remembers in `foreign` (JSON) per foreign group since when it delays, and the last entry that it must release.
 -- Arguments: own is a name, grace is in ms, required are names, one per line.
--- Result: has (the own group exists), pending (over all groups), dry (no group that counts holds anything), mark
--- (changes whenever a group that counts was given an entry), ownDry (the own group holds nothing), bound (the first
--- entry that a group that counts holds), count (groups that count), delaying (a list of {name, ms, ignored}),
--- foreign (the new text for meta, nil when unchanged).
+-- Result: has is whether the own group exists. pending is over all groups. dry is set when no group
+-- that counts holds anything. mark changes whenever a group that counts receives an entry. ownDry is
+-- set when the own group holds nothing. bound is the first entry that a group that counts holds.
+-- count is how many groups count. delaying is a list of {name, ms, ignored}. foreign is the new text
+-- for meta, or nil when it is unchanged.
 -- Complexity: O(groups × log N + groups × consumers).
 local function look(stream, meta, own, grace, required)
   local list, at = groups(stream), now()
@@ -126,7 +127,7 @@ local function look(stream, meta, own, grace, required)
   return v
 end
 
--- remember writes into meta what look has found about foreign groups.
+-- remember writes the result of look about foreign groups into meta.
 local function remember(meta, v)
   if not v.foreign then return end
   open(meta)

@@ -1,8 +1,8 @@
--- presence.lua: renews or gives up an instance's presence, only while the key is still its own.
+-- presence.lua: renews or releases an instance's presence, only while the key is still its own.
 -- KEYS[1] presence key
--- ARGV[1] token of this instance  ARGV[2] time to live in ms; 0 gives the presence up
--- Reply: 1 renewed or given up; 2 made, there was none; 0 another instance holds it.
--- DEL comes first because a full server (OOM) refuses SET as the first write of a script, and only then.
+-- ARGV[1] token of this instance  ARGV[2] time to live in ms; 0 releases the presence
+-- Reply: 1 renewed or released; 2 created, there was none; 0 another instance has it.
+-- DEL comes first: a full server (OOM) refuses SET as the first write of a script, and only then.
 -- Complexity: O(1).
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return 0 end

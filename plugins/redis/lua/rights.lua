@@ -1,7 +1,7 @@
--- rights.lua: runs every command that the plugins use against a key that does not exist, and leaves it so, whatever the
--- user may not do: HSET and SET run only when the user has the right that removes the key again, or it expires.
+-- rights.lua: tries each command that the plugins use, on a key that does not exist. The key does not
+-- exist afterwards either: HSET and SET run only when the user may remove the key again, or it expires.
 -- KEYS[1] key
--- Reply: the commands that the user may not run; empty when the key exists, which is then left alone.
+-- Reply: the commands that the user may not run; empty when the key exists. Then nothing is tried.
 -- Complexity: O(1).
 local key, denied = KEYS[1], {}
 local function try(name, ...)

@@ -1,11 +1,11 @@
--- tidy.lua: removes the entries of a stream that the groups that read it here, the required groups, and each foreign
--- group within its grace have been given and have acknowledged.
+-- tidy.lua: removes the entries that all groups that count have acknowledged. These are the groups
+-- that read the stream here, the required groups, and each foreign group within its grace.
 -- KEYS[1] stream   KEYS[2] meta
 -- ARGV[1] groups that read it here, one per line   ARGV[2] grace of foreign groups in ms
 -- ARGV[3] those and the required groups, one per line
--- Reply: {trimmed, entries left, delaying}; delaying has {name, milliseconds, ignored} per foreign group that delays
---        trimming. Nothing is trimmed from a stream that is absent or has lost one of the groups that read it: the group
---        is made again at 0, and finds all that it had not acknowledged.
+-- Reply: {trimmed, entries left, delaying}; delaying has {name, milliseconds, ignored} per foreign
+--        group that delays trimming. Nothing is trimmed while a group that reads the stream is
+--        missing. It is created again at 0, and receives all that it had not acknowledged.
 -- Trimming comes first: on a full server it frees memory, and it lets the writes after it pass.
 -- Complexity: that of look and O(entries trimmed).
 local stream, meta = KEYS[1], KEYS[2]

@@ -141,8 +141,8 @@ func (a acker) confirm(list []*pendingEntry, err error) error {
 	return err
 }
 
-// writeCounts writes the true delivery counts of entries left pending, for the consumer that reclaims
-// them.
+// writeCounts writes the true delivery counts of entries left pending, for the consumer that
+// reclaims them.
 func (a acker) writeCounts(ctx context.Context) error {
 	counts := a.table.nextCounts()
 	if len(counts) == 0 {

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// Redeliveries here are written down when an entry is left pending: of what is still ours, of what is still there, and without
-// a sign of life.
+// The true count of an entry that is left pending is written, if it is still ours and not deleted.
+// Its idle time does not change.
 func TestWhatIsLeftPendingHasItsTrueCount(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
@@ -72,7 +72,8 @@ func TestCountsAreWrittenWhenTheServerIsBack(t *testing.T) {
 	})
 }
 
-// Handlers go on failing and succeeding while counts are on their way: under the race detector, and with no count lost.
+// Handlers go on failing and succeeding while counts are on their way: under the race detector, and
+// with no count lost.
 func TestCountsAreWrittenAmongAcks(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
@@ -93,7 +94,7 @@ func TestCountsAreWrittenAmongAcks(t *testing.T) {
 	})
 }
 
-// Counts that can't be written at the end are told as such: no acknowledgement was lost.
+// Counts that can't be written at the end have a warning of their own: no acknowledgement was lost.
 func TestCountsThatAreLostAtTheEndAreReportedApart(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
@@ -155,7 +156,8 @@ func TestLostAckReplyIsNoDelivery(t *testing.T) {
 	})
 }
 
-// The acknowledgement that comes last is sent until it is through, although everything else has ended.
+// The acknowledgement that comes last is sent until it is through, although everything else has
+// ended.
 func TestDrainFlushesTheLastAck(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)

@@ -22,21 +22,22 @@ type IdleClaim struct {
 	Stream, Group, Consumer string
 	From                    string                         // the present consumer; empty: any
 	MinIdle                 time.Duration                  // how long they have been idle
-	Start                   string                         // next of the last ClaimIdle; empty: the first
+	Start                   string                         // next of the last call
 	Step                    int                            // entries per claim, at most
 	Capacity                func() int                     // how many more may be claimed now
 	Skip                    func(goredis.XPendingExt) bool // selects idle entries not to claim
 	Take                    func(Claimed) error            // receives the result of each claim
 }
 
-// ClaimIdle claims idle entries in the order of their ids: from Start to the end, then from the first
-// up to Start. It ends when there are no more, or no capacity. In the latter case next is the id to
-// continue with, otherwise it is empty. A caller that always began with the first id would claim only
-// entries that fail and are soon idle again.
+// ClaimIdle claims idle entries in the order of their ids: from Start to the end, then from the
+// first up to Start. It ends when there are no more, or no capacity. In the latter case next is the
+// id to continue with, otherwise it is empty. A caller that always began with the first id would
+// claim only entries that fail and are soon idle again.
 //
-// It claims exactly the entries that it found idle, so entries that are kept alive cost nothing. The
-// client never re-sends a claim. After an error that is no reply (see IsReply), its entries may belong
-// to the consumer, which must search for them (Reader.Reread). An error of Take also ends it.
+// It claims exactly the entries that it found idle, so entries that are kept alive cost nothing.
+// The client never re-sends a claim. After an error that is no reply (see IsReply), its entries may
+// belong to the consumer, which must search for them (Reader.Reread). An error of Take also ends
+// it.
 func ClaimIdle(ctx context.Context, c goredis.UniversalClient, o IdleClaim) (next string, err error) {
 	const first, last = "-", "+"
 	start, end := cmp.Or(o.Start, first), last
@@ -98,8 +99,8 @@ func (o IdleClaim) claim(ctx context.Context, c goredis.UniversalClient, ids []s
 	return Consumer{c, o.Stream, o.Group, o.Consumer}.claim(ctx, o.From, o.MinIdle, 1, ids)
 }
 
-// claimer claims entries that other readers of the group released, or have had for too long. Elastic
-// streams have plugins/reclaim for that.
+// claimer claims entries that other readers of the group released, or have had for too long.
+// Elastic streams have plugins/reclaim for that.
 type claimer struct {
 	*shared
 	poller *poller
@@ -119,8 +120,8 @@ func (k *claimer) run(ctx context.Context) {
 	})
 }
 
-// round claims idle entries while the reader has room. It leaves the entries of the reader itself to
-// others.
+// round claims idle entries while the reader has room. It leaves the entries of the reader itself
+// to others.
 func (k *claimer) round() error {
 	from := map[string]struct{}{}
 	next, err := ClaimIdle(k.life, k.Client, IdleClaim{
@@ -148,7 +149,7 @@ func (k *claimer) round() error {
 
 // capacity is 0 while the reader may not read.
 func (k *claimer) capacity() int {
-	if room, closed := k.table.turn(); !room || closed || !k.poller.mayRead() {
+	if room, closed := k.table.readable(); !room || closed || !k.poller.mayRead() {
 		return 0
 	}
 	return k.table.free()

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// A round goes on behind what the last one claimed, and then takes the first ones: entries that fail again and again do not keep
-// the others pending.
+// A round continues behind the last claim of the round before, and then claims the first entries.
+// Entries that fail again and again do not keep the others pending.
 func TestARoundOfTheClaimerGoesOnWhereTheLastOneEnded(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		stream := redistest.Stream(t, c)
@@ -32,7 +32,8 @@ func TestARoundOfTheClaimerGoesOnWhereTheLastOneEnded(t *testing.T) {
 
 		next := ""
 		var claimed []string
-		for _, me := range []string{"a", "b", "c", "d"} { // one that reads its own entries first would claim them again
+		// Each reader releases its entries at its end.
+		for _, me := range []string{"a", "b", "c", "d"} {
 			r := NewReader(c, Options{
 				Config: Config{Concurrency: 1, BatchSize: 1, MinIdle: time.Hour},
 				Stream: stream, Group: "g", Consumer: me,
@@ -46,7 +47,7 @@ func TestARoundOfTheClaimerGoesOnWhereTheLastOneEnded(t *testing.T) {
 					claimed = append(claimed, id)
 				}
 			}
-			require.NoError(t, r.Drain(context.Background())) // releases them, so they are idle again
+			require.NoError(t, r.Drain(context.Background()))
 		}
 		require.Equal(t, append(ids, ids[:2]...), claimed, "each in its turn, then the first ones again")
 	})

@@ -82,21 +82,22 @@ type Options struct {
 	LongestHandlerHold time.Duration
 	// ReclaimInterval is the time between two claims of idle entries. Zero or less: no claims.
 	ReclaimInterval time.Duration
-	// Gate stops the reading of new entries while it returns false. It is called before each read and
-	// must be cheap. Nil: open.
+	// Gate stops the reading of new entries while it returns false. It is called before each read
+	// and must be cheap. Nil: open.
 	Gate func() bool
 	// Fence returns the time since which the server must have confirmed that an entry is this
-	// consumer's, before a handler may start. An entry that was confirmed earlier is looked up again
-	// first. While the time is in the future, nothing is read or started. Fence is called before each
-	// entry and must be cheap. Nil: only MinIdle decides.
+	// consumer's, before a handler may start. An entry that was confirmed earlier is looked up
+	// again first. While the time is in the future, nothing is read or started. Fence is called
+	// before each entry and must be cheap. Nil: only MinIdle decides.
 	Fence func() time.Time
-	// Absent is called when the stream or its group does not exist. True: both were created again, at
-	// 0, and the reader continues. False: the reader stops. After an error it is called again, later.
-	// Nil: the reader stops.
+	// Absent is called when the stream or its group does not exist. True: both were created again,
+	// at 0, and the reader continues. False: the reader stops. After an error it is called again,
+	// later. Nil: the reader stops.
 	Absent func(ctx context.Context) (again bool, err error)
 	// Base is the parent of the messages' contexts. Nil: context.Background.
 	Base context.Context
-	// CancelUnfinished makes a drain that runs out of time cancel the contexts of unfinished messages.
+	// CancelUnfinished makes a drain that runs out of time cancel the contexts of unfinished
+	// messages.
 	CancelUnfinished bool
 }
 

@@ -26,7 +26,8 @@ var (
 )
 
 const (
-	// maxIDs is the maximum number of ids in one XACK: ElastiCache Serverless takes 3,999 arguments.
+	// maxIDs is the maximum number of ids in one XACK: ElastiCache Serverless takes 3,999
+	// arguments.
 	maxIDs = 1000
 	// maxScriptIDs limits the time of one script call, which blocks the server, to less than 1 ms.
 	maxScriptIDs = 100
@@ -34,8 +35,8 @@ const (
 	commandTimeout = 10 * time.Second
 )
 
-// Consumer is one consumer of a group. Its exported methods are for programs that read with their own
-// client: a Reader keeps alive, releases and removes by itself.
+// Consumer is one consumer of a group. Its exported methods are for programs that read with their
+// own client: a Reader keeps alive, releases and removes by itself.
 type Consumer struct {
 	Client              goredis.UniversalClient
 	Stream, Group, Name string
@@ -48,8 +49,8 @@ func (c Consumer) KeepAlive(ctx context.Context, ids ...string) error {
 	return err
 }
 
-// Release makes entries that are pending to the consumer claimable at once after minIdle, and returns
-// their number. It counts no delivery. Entries of other consumers stay unchanged.
+// Release makes entries that are pending to the consumer claimable at once after minIdle, and
+// returns their number. It counts no delivery. Entries of other consumers stay unchanged.
 func (c Consumer) Release(ctx context.Context, minIdle time.Duration, ids ...string) (released int, err error) {
 	answers, err := c.setIdle(ctx, minIdle, ids)
 	for _, a := range answers {
@@ -173,11 +174,12 @@ type Claimed struct {
 	Took      time.Duration    // of the command
 }
 
-// claim claims at most maxScriptIDs entries that are idle for minIdle and pending to from (empty: any
-// consumer). It adds deliveries to their delivery counts.
+// claim claims at most maxScriptIDs entries that are idle for minIdle and pending to from (empty:
+// any consumer). It adds deliveries to their delivery counts.
 //
 // The client never re-sends it: a repeated claim finds nothing, and hides that the first reply was
-// lost, with its entries. After an error that is no reply (see IsReply) the claim may have succeeded.
+// lost, with its entries. After an error that is no reply (see IsReply) the claim may have
+// succeeded.
 func (c Consumer) claim(ctx context.Context, from string, minIdle time.Duration, deliveries int, ids []string) (Claimed, error) {
 	args := withIDs(ids, c.Group, c.Name, minIdle.Milliseconds(), from, deliveries)
 	send := func(command, script string) *goredis.Cmd {

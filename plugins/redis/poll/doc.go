@@ -13,8 +13,8 @@
 //     entries of an earlier process with the same name.
 //   - XACK is not fenced: any consumer can acknowledge any entry. An entry that was not confirmed
 //     as ours within half of min_idle is acknowledged by ack.lua, which checks the owner.
-//   - A bare XCLAIM … JUSTID would take an entry from a consumer that reclaimed it. The reader keeps
-//     alive and releases entries with keep.lua, which changes only its own.
+//   - A bare XCLAIM … JUSTID would take an entry from a consumer that reclaimed it. The reader uses
+//     keep.lua, which changes only its own entries.
 //   - The server counts one delivery per reader, however often the reader delivers a nacked entry
 //     again. The reader writes the true count when it leaves an entry pending.
 //   - An entry in the buffer is as pending as one in a handler, and is kept alive too. When the

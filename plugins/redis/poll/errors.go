@@ -13,20 +13,21 @@ import (
 // ErrStopped is returned for work offered to a reader that is stopping or has stopped.
 var ErrStopped = errors.New("reader stopped")
 
-// IsReply reports whether err is an answer of the server: the command was read and refused, and nothing was lost on the way.
+// IsReply reports whether err is an answer of the server: the command was read and refused, and
+// nothing was lost on the way.
 func IsReply(err error) bool {
 	var r goredis.Error
 	return errors.As(err, &r) || errors.Is(err, goredis.Nil)
 }
 
-// IsNoGroup reports whether err says that the stream or its group is gone. Inside a script's error the
-// server's own text follows a prefix of its version's choosing.
+// IsNoGroup reports whether err says that the stream or its group is gone. Inside a script's error
+// the server's own text follows a prefix of its version's choosing.
 func IsNoGroup(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "NOGROUP")
 }
 
-// WithRemedy adds pipeline.ErrUnavailable, and what to do, to an error reply of a server that is full or that lacks
-// rights for the user. All other errors are returned unchanged.
+// WithRemedy adds pipeline.ErrUnavailable, and what to do, to an error reply of a server that is
+// full or that lacks rights for the user. All other errors are returned unchanged.
 func WithRemedy(err error) error {
 	switch {
 	case err == nil || !IsReply(err):
@@ -39,7 +40,8 @@ func WithRemedy(err error) error {
 	return err
 }
 
-// isDenied reports whether err says that the user lacks a right, in the words of Redis 7.0, later ones and Valkey.
+// isDenied reports whether err says that the user lacks a right, in the words of Redis 7.0, later
+// ones and Valkey.
 func isDenied(err error) bool {
 	for _, text := range []string{"NOPERM", "can't run this command", "no permissions"} {
 		if strings.Contains(err.Error(), text) {

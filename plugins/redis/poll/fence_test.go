@@ -14,7 +14,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// fenceRig is a reader of one slot with a fence, which has read all entries of its stream, and another consumer.
+// fenceRig is a reader of one worker with a fence that has read all entries of its stream, and
+// another consumer.
 type fenceRig struct {
 	*rig
 	*poll.Reader
@@ -62,8 +63,8 @@ func (r *fenceRig) held() map[string]int64 {
 	return p.Consumers
 }
 
-// An instance was cut off or frozen: what it had read before, and another has claimed meanwhile, is not begun. What is still
-// its own is.
+// An instance had no connection or was frozen. An entry that it had read before, and that another
+// has claimed, is not started. An entry that is still its own is.
 func TestNothingFromBeforeTheFenceIsStarted(t *testing.T) {
 	onFence(t, 5, func(t *testing.T, r *fenceRig) {
 		r.claimed(r.ids[1:4]...)
@@ -73,7 +74,8 @@ func TestNothingFromBeforeTheFenceIsStarted(t *testing.T) {
 	})
 }
 
-// An acknowledgement of what was confirmed before the fence does not acknowledge what another has claimed meanwhile.
+// An acknowledgement of what was confirmed before the fence does not acknowledge what another has
+// claimed meanwhile.
 func TestAnOldAcknowledgementIsFenced(t *testing.T) {
 	onFence(t, 1, func(t *testing.T, r *fenceRig) {
 		r.claimed(r.ids...)
@@ -85,8 +87,8 @@ func TestAnOldAcknowledgementIsFenced(t *testing.T) {
 	})
 }
 
-// A redelivery is a beginning too: what was nacked before the fence is looked up again. While the fence lies ahead nothing is
-// begun or read.
+// An entry that was nacked before the fence is looked up again before its redelivery. While the
+// fence is in the future, nothing is started or read.
 func TestARedeliveryChecksTheFence(t *testing.T) {
 	onFence(t, 2, func(t *testing.T, r *fenceRig) {
 		r.claimed(r.ids[0])
@@ -99,7 +101,7 @@ func TestARedeliveryChecksTheFence(t *testing.T) {
 		require.Eventually(t, func() bool { return r.asked.Load() > seen+5 }, patience, tick)
 		select {
 		case m := <-r.out:
-			require.FailNow(t, "begun behind the fence", string(m.Payload))
+			require.FailNow(t, "started behind the fence", string(m.Payload))
 		default:
 		}
 		r.fence.Store(time.Now().UnixNano())

@@ -27,8 +27,8 @@ type pendingEntry struct {
 
 	stage     stage
 	since     time.Time       // when it was read, then when its handler started
-	confirmed time.Time       // it was ours for certain then: before the command that confirmed it was sent
-	lost      bool            // another consumer has it, or it was deleted: not renewed, its ack is fenced
+	confirmed time.Time       // the start of the last command that confirmed it as ours
+	lost      bool            // claimed by another consumer, or deleted: its ack is fenced
 	started   bool            // a handler has it
 	revoked   bool            // it waits too long for a handler, or lies behind the fence
 	revoke    chan<- struct{} // makes the worker that offers it check lost and revoked
@@ -36,11 +36,11 @@ type pendingEntry struct {
 	acked     func()          // called when its acknowledgement is confirmed; may be nil
 }
 
-// table is the in-flight table of a reader, and the queues through which its parts work together. It
-// does no I/O. It is safe for concurrent use.
+// table is the in-flight table of a reader, and the queues between its parts. It does no I/O. It is
+// safe for concurrent use.
 //
 // An entry is in the table from its read until its XACK or its release is confirmed, or until it is
-// left pending. The table never delivers one of its entries a second time.
+// left pending. Until then it is not taken in again.
 type table struct {
 	o        Options
 	m        *Metrics
@@ -66,7 +66,7 @@ type table struct {
 	acks    []*pendingEntry      // stageAcking, and not in a flush
 	release []*pendingEntry      // stageReleasing, and not in a flush
 	left    map[string]time.Time // left pending here: a search does not take them in again
-	counts  map[string]int64     // deliveries of entries left pending that the server does not have yet
+	counts  map[string]int64     // delivery counts to be written, of entries left pending
 
 	last      time.Time // when the last entry came in
 	read      int64     // entries that came in, without duplicates
@@ -102,8 +102,8 @@ func (t *table) start() bool {
 	return true
 }
 
-// close ends the adding and the starting of entries, and releases those that no worker has. first is
-// false after an earlier close.
+// close ends the adding and the starting of entries, and releases those that no worker has. first
+// is false after an earlier close.
 func (t *table) close(gone bool) (first, started bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,8 +171,8 @@ func (t *table) hasRoom() bool {
 	return t.busy+len(t.buffer) < t.limit && t.delayed < t.limit+t.o.BatchSize && len(t.acks) < maxUnflushed
 }
 
-// turn returns whether a read may be sent, and whether the table is closed.
-func (t *table) turn() (room, closed bool) {
+// readable returns whether a read may be sent, and whether the table is closed.
+func (t *table) readable() (room, closed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.hasRoom(), t.closed
@@ -195,8 +195,8 @@ func (t *table) has(id string) bool {
 	return ok
 }
 
-// add takes in entries that the server gave to this consumer; the command was sent at sent. An entry
-// that is in the table already is only confirmed. A closed table releases the others.
+// add takes in entries that the server gave to this consumer; the command was sent at sent. An
+// entry that is in the table already is only confirmed. A closed table releases the others.
 func (t *table) add(entries []goredis.XMessage, delivered map[string]int64, sent time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

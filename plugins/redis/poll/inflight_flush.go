@@ -95,8 +95,8 @@ func (t *table) retryCounts(counts map[string]int64) {
 }
 
 // renewable returns the entries to keep alive. An entry that waits for longer than LongestHold is
-// released, because all workers or handlers here are stuck. An entry that is handled for longer than
-// LongestHandlerHold is not kept alive.
+// released, because all workers or handlers here are stuck. An entry that is handled for longer
+// than LongestHandlerHold is not kept alive.
 func (t *table) renewable(now time.Time) (due []*pendingEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -76,7 +76,7 @@ func (m *tableMachine) check(t *rapid.T) {
 	require.Len(t, m.release, count["releasing"], "releases")
 	require.Len(t, m.entries, len(m.where), "entries in flight")
 	require.GreaterOrEqual(t, m.free(), 0)
-	if room, closed := m.turn(); room && !closed {
+	if room, closed := m.readable(); room && !closed {
 		require.Positive(t, m.free(), "a read may be sent although nothing fits")
 		require.Less(t, m.busy+len(m.buffer), m.limit, "a read may be sent although no worker would take its entry")
 	}
@@ -86,7 +86,7 @@ func (m *tableMachine) check(t *rapid.T) {
 }
 
 func (m *tableMachine) readNew(t *rapid.T) {
-	if room, closed := m.turn(); closed || !room {
+	if room, closed := m.readable(); closed || !room {
 		t.Skip("a reader would not read now")
 	}
 	for range rapid.IntRange(1, m.o.BatchSize).Draw(t, "entries") {

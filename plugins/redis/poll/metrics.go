@@ -2,7 +2,8 @@ package poll
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics counts what readers do. No metric is labelled with a stream: there may be a million of them.
+// Metrics counts what readers do. No metric is labelled with a stream: there may be a million of
+// them.
 type Metrics struct {
 	reads, emptyReads, readErrors prometheus.Counter
 	entries, adopted, malformed   prometheus.Counter

@@ -36,7 +36,7 @@ type poller struct {
 }
 
 func (p *poller) run(ctx context.Context) {
-	for p.awaitTurn(ctx) && p.poll(ctx) {
+	for p.awaitRoom(ctx) && p.poll(ctx) {
 	}
 }
 
@@ -45,10 +45,10 @@ func (p *poller) mayRead() bool {
 	return !p.paused.Load() && (p.o.Gate == nil || p.o.Gate()) && !p.o.fenced()
 }
 
-// awaitTurn returns true when a read may be sent, and false when the reader stops.
-func (p *poller) awaitTurn(ctx context.Context) bool {
+// awaitRoom returns true when a read may be sent, and false when the reader stops.
+func (p *poller) awaitRoom(ctx context.Context) bool {
 	for {
-		room, closed := p.table.turn()
+		room, closed := p.table.readable()
 		switch {
 		case closed:
 			return false
@@ -81,7 +81,8 @@ func (p *poller) sleep(ctx context.Context, d time.Duration) (woken bool) {
 	return wait(ctx, p.table.wake, t.C)
 }
 
-// poll reads once, and sleeps when there was nothing to read. It returns false when the reader ends.
+// poll reads once, and sleeps when there was nothing to read. It returns false when the reader
+// ends.
 func (p *poller) poll(ctx context.Context) bool {
 	if p.table.searchRequested() {
 		p.cursor = "-"
@@ -111,8 +112,8 @@ func (p *poller) poll(ctx context.Context) bool {
 	return true
 }
 
-// nextSleep adds jitter to a sleep that has reached the poll interval. Jitter only makes it longer: an
-// idle stream costs at most one read per poll interval.
+// nextSleep adds jitter to a sleep that has reached the poll interval. Jitter only makes it longer:
+// an idle stream costs at most one read per poll interval.
 func (p *poller) nextSleep() time.Duration {
 	if p.idle < p.o.PollInterval {
 		return p.idle
@@ -138,9 +139,9 @@ func (p *poller) readNew(sent time.Time) (found bool, err error) {
 	return true, nil
 }
 
-// readOwn takes in one page of own pending entries that are not in flight. An earlier process of this
-// name left them, or the reply of a read was lost. An XREADGROUP by id would return the same entries,
-// and would count a delivery of each entry in flight.
+// readOwn takes in one page of own pending entries that are not in flight. An earlier process of
+// this name left them, or the reply of a read was lost. An XREADGROUP by id would return the same
+// entries, and would count a delivery of each entry in flight.
 func (p *poller) readOwn(sent time.Time) (found bool, err error) {
 	ctx, cancel := p.command()
 	defer cancel()

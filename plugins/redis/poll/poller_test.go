@@ -21,7 +21,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// Promise 7: an idle stream costs one XREADGROUP a poll interval and instance, however many slots, and nothing else.
+// Promise 7: an idle stream costs one XREADGROUP per poll interval and instance, with any number of
+// workers, and nothing else.
 func TestIdleStreamCostsOneReadAPollInterval(t *testing.T) {
 	for _, concurrency := range []int{1, 32} {
 		synctest.Test(t, func(t *testing.T) {
@@ -57,7 +58,7 @@ func TestIdleStreamCostsOneReadAPollInterval(t *testing.T) {
 	}
 }
 
-// Wake is for those who know that there is something.
+// The caller of Wake expects an entry.
 func TestWakePollsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &redistest.EmptyServer{}
@@ -206,7 +207,8 @@ func TestOwnPendingEntriesAreTakenUpAtStart(t *testing.T) {
 	})
 }
 
-// A server that refuses for a while (it loads its data, it is a replica) is asked again for what an earlier life had.
+// A server that refuses for a while (it loads its data, it is a replica) is queried again for the
+// entries of an earlier process.
 func TestOwnPendingEntriesAreTakenUpWhenTheServerAnswers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
@@ -227,7 +229,8 @@ func TestOwnPendingEntriesAreTakenUpWhenTheServerAnswers(t *testing.T) {
 	})
 }
 
-// The server has given entries to us, and the reply was lost: nobody else would look after them.
+// The server assigned entries to this consumer, and the reply was lost: no other consumer handles
+// them.
 func TestLostReplyIsReadAgain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
@@ -242,7 +245,7 @@ func TestLostReplyIsReadAgain(t *testing.T) {
 		cfg.BatchSize = 5
 		_, out := r.reader(c, cfg, nil)
 		h := redistest.Handle(t, out, func(*message.Message) bool {
-			<-time.After(5 * time.Millisecond) // something is in flight when the own entries are read again
+			<-time.After(5 * time.Millisecond) // so that entries are in flight
 			return true
 		})
 		h.WaitFor(t, 40)
@@ -252,7 +255,8 @@ func TestLostReplyIsReadAgain(t *testing.T) {
 	})
 }
 
-// Looking for what a lost reply has left behind is no delivery: not of that, nor of what is in flight or was left pending.
+// A search after a lost reply is no delivery: neither of the lost entries nor of those in flight or
+// left pending.
 func TestLookingAgainIsNoDelivery(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
@@ -289,7 +293,7 @@ func TestLookingAgainIsNoDelivery(t *testing.T) {
 	})
 }
 
-// What was left pending after its nacks must not come back through a re-read: that would be a loop.
+// A search does not take in an entry that was left pending after its nacks: that would be a loop.
 func TestReReadLeavesAloneWhatWasLeftPending(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
@@ -298,7 +302,7 @@ func TestReReadLeavesAloneWhatWasLeftPending(t *testing.T) {
 		log := redistest.Watch(c)
 		cfg := r.config("c", 2)
 		cfg.MaxRedeliveries = 0
-		var armed, lost atomic.Bool // asked for every reply, so also for one whose read began before armed was set
+		var armed, lost atomic.Bool // checked per reply
 		log.LoseReplies(func(cmd goredis.Cmder) bool {
 			return armed.Load() && cmd.Name() == "xreadgroup" && lost.CompareAndSwap(false, true)
 		})
@@ -349,7 +353,7 @@ func TestAbsentStream(t *testing.T) {
 			inFlight := redistest.Receive(t, out)
 			require.Eventually(t, func() bool { return rd.Stats().Buffered == 2 }, patience, tick)
 			require.NoError(t, r.Client.Del(t.Context(), r.Stream).Err())
-			inFlight.Ack() // its slot is free now: the reader takes what is buffered, and reads again
+			inFlight.Ack() // frees its worker
 			for range 2 {
 				select {
 				case m := <-out:

@@ -26,8 +26,8 @@ type Stats struct {
 	Paused      bool
 }
 
-// Reader reads one stream for one consumer of a group. Each of its workers sends one message at a time
-// to a channel. Readers may share the channel, and never close it. Safe for concurrent use.
+// Reader reads one stream for one consumer of a group. Each of its workers sends one message at a
+// time to a channel. Readers may share the channel, and never close it. Safe for concurrent use.
 type Reader struct {
 	s       *shared
 	poller  *poller
@@ -108,10 +108,11 @@ func (r *Reader) close(gone bool) {
 // finalFlush limits the last flush of acknowledgements and the removal of the consumer, each.
 const finalFlush = time.Second
 
-// Drain stops reading, releases the entries that no worker has, waits for the handlers and flushes the
-// acknowledgements. Shortly before the end of ctx it stops waiting, and its error wraps that of ctx. A
-// message that is still being handled then stays pending, and is reclaimed after MinIdle. At the end
-// the consumer is removed from the group, unless an entry is pending to it. Drain may be called again.
+// Drain stops reading, releases the entries that no worker has, waits for the handlers and flushes
+// the acknowledgements. Shortly before the end of ctx it stops waiting, and its error wraps that of
+// ctx. A message that is still being handled then stays pending, and is reclaimed after MinIdle. At
+// the end the consumer is removed from the group, unless an entry is pending to it. Drain may be
+// called again.
 func (r *Reader) Drain(ctx context.Context) error {
 	r.close(false)
 	failpoint.Hit(failpoint.Drain)
@@ -147,7 +148,8 @@ func reserve(ctx context.Context) (context.Context, context.CancelFunc) {
 // Names returns the stream, the group and the consumer of the reader.
 func (r *Reader) Names() (stream, group, consumer string) { return r.s.Stream, r.s.Group, r.s.Name }
 
-// Stopping is closed when the reader begins to stop: after Drain, or because its stream does not exist.
+// Stopping is closed when the reader begins to stop: after Drain, or because its stream does not
+// exist.
 func (r *Reader) Stopping() <-chan struct{} { return r.s.table.stopping }
 
 // Done is closed when the reader has stopped.
@@ -180,8 +182,9 @@ func (r *Reader) Reread() { r.s.table.requestSearch() }
 
 // Adopt takes in entries that were claimed for this reader's consumer. The caller must check Free
 // before. delivered has the delivery count per id, this time included (1 when absent). acked may be
-// nil. It is called once per entry, when the acknowledgement is confirmed here, and must neither block
-// nor call the reader. A reader that is stopping releases the entries at once, and returns ErrStopped.
+// nil. It is called once per entry, when the acknowledgement is confirmed here, and must neither
+// block nor call the reader. A reader that is stopping releases the entries at once, and returns
+// ErrStopped.
 func (r *Reader) Adopt(ctx context.Context, entries []goredis.XMessage, delivered map[string]int64, acked func()) error {
 	return r.s.adopt(ctx, entries, delivered, acked)
 }

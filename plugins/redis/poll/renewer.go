@@ -11,12 +11,17 @@ import (
 // fenceInterval is the time between two comparisons of offered entries with the fence.
 const fenceInterval = 5 * time.Second
 
-// renewer keeps entries alive while they are in flight. The first renewal is after a third of MinIdle,
-// so that two more attempts have time.
+// renewer keeps entries alive while they are in flight. The first renewal is after a third of
+// MinIdle, so that two more attempts have time.
 type renewer struct{ *shared }
 
 func (r renewer) run(ctx context.Context) {
-	pipeline.Every(ctx, max(r.o.MinIdle/6, time.Millisecond), func(context.Context) { r.renew() })
+	interval := max(r.o.MinIdle/6, time.Millisecond)
+	pipeline.Repeat(ctx, interval, func(context.Context) time.Duration {
+		start := time.Now()
+		r.renew()
+		return interval - time.Since(start)
+	})
 }
 
 func (r renewer) watchFence(ctx context.Context) {

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// Promise 8: nobody else is given the message of a slow handler meanwhile.
+// Promise 8: no other consumer receives the message of a slow handler.
 func TestSlowHandlerKeepsItsMessage(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		t.Parallel() // it is all waiting
@@ -53,8 +53,8 @@ func TestSlowHandlerKeepsItsMessage(t *testing.T) {
 	})
 }
 
-// Beyond its longest hold a message is given to others; the late acknowledgement of the first reader must not
-// acknowledge it for the second.
+// After its longest hold another reader receives a message. The late ack of the first reader does
+// not acknowledge it for the second.
 func TestLongestHoldAndAckFencing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
@@ -77,7 +77,8 @@ func TestLongestHoldAndAckFencing(t *testing.T) {
 	})
 }
 
-// Somebody has claimed what is in flight and in the buffer: neither the heartbeat nor the end may take it back.
+// Another consumer has claimed entries in flight and in the buffer. Neither the renewal nor the end
+// claims them again.
 func TestClaimedEntriesAreNotStolenBack(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
@@ -100,7 +101,7 @@ func TestClaimedEntriesAreNotStolenBack(t *testing.T) {
 		require.Equal(t, 2, others(), "stolen back by the heartbeat")
 		inFlight.Ack()
 		last := redistest.Receive(t, out)
-		require.Equal(t, "2", string(last.Payload), "what is somebody else's must not be begun")
+		require.Equal(t, "2", string(last.Payload), "another consumer's entry must not be started")
 		last.Ack()
 		require.NoError(t, rd.Drain(t.Context()))
 		require.Equal(t, 2, others(), "acknowledged for, or stolen from, its new owner")

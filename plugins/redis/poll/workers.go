@@ -38,7 +38,8 @@ func (w *workers) spawn() {
 
 func (w *workers) run(worker int) {
 	labels := pprof.Labels("stream", w.Stream, "worker", strconv.Itoa(worker))
-	// The contexts of messages have the labels too, so that a handler can set them on its goroutine.
+	// The contexts of messages have the labels too, so that a handler can set them on its
+	// goroutine.
 	pprof.Do(w.o.Base, labels, func(ctx context.Context) {
 		revoke := make(chan struct{}, 1)
 		for e := w.table.next(revoke); e != nil; e = w.table.next(revoke) {

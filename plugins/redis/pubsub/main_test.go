@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) {
 	redistest.VerifyTestMain(m,
-		// Watermill's suite reads through a multiplier whose pumps wait forever on messages nobody takes.
+		// Watermill's suite has pumps that wait forever on messages that are not received.
 		goleak.IgnoreTopFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),
 	)
 }

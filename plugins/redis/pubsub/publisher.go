@@ -24,12 +24,13 @@ type PublisherConfig struct {
 	Metrics *Metrics
 }
 
-// Publisher is a message.Publisher that puts the messages of concurrent Publish calls into common pipelines:
-// while one is under way, the calls that come gather for the next. The messages of one call stay in order.
-// It never trims and never sets MAXLEN, which would remove what nobody has read.
+// Publisher is a message.Publisher that puts the messages of concurrent Publish calls into common
+// pipelines. Calls during one pipeline wait for the next. The messages of one call stay in order.
+// It never trims, and never sets MAXLEN, which would remove unread entries.
 //
-// Publishing is at least once: when the client re-sends a pipeline after a network error (max_retries),
-// entries may be in the stream twice, and after an error of Publish any of its messages may be in it.
+// Publishing is at least once. When the client re-sends a pipeline after a network error
+// (max_retries), entries may be in the stream twice. After an error of Publish, any of its messages
+// may be in the stream.
 type Publisher struct{ b *Batcher }
 
 // NewPublisher returns a Publisher. The client stays the caller's: Close doesn't close it.
@@ -40,8 +41,8 @@ func NewPublisher(c goredis.UniversalClient, cfg PublisherConfig) (*Publisher, e
 	return &Publisher{NewBatcher(func() goredis.UniversalClient { return c }, cfg)}, nil
 }
 
-// Publish returns when all messages are in the stream topic, or with an error. It ends early when the
-// context of the first message ends.
+// Publish returns when all messages are in the stream topic, or with an error. It ends early when
+// the context of the first message ends.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -59,8 +60,8 @@ func (p *Publisher) Close() error {
 	return nil
 }
 
-// Batcher makes pipelines out of concurrent calls. It has no goroutine of its own: the first caller that
-// finds no pipeline under way leads the next one, for everybody who waits.
+// Batcher makes pipelines out of concurrent calls. It has no goroutine: a call that finds no
+// pipeline in progress leads the next one, for all calls that wait.
 type Batcher struct {
 	client  func() goredis.UniversalClient
 	timeout time.Duration
@@ -78,7 +79,7 @@ type publishing struct {
 	ctx     context.Context
 	stream  string
 	entries []entry.Entry
-	lead    chan struct{} // it is this call's turn to lead; capacity 1
+	lead    chan struct{} // this call leads now; capacity 1
 	done    chan error    // capacity 1
 }
 
@@ -101,7 +102,8 @@ func NewBatcher(client func() goredis.UniversalClient, cfg PublisherConfig) *Bat
 	return &Batcher{client: client, timeout: cfg.Timeout, m: cfg.Metrics}
 }
 
-// Publish returns when all entries are in the stream, or with an error. It ends early when ctx ends.
+// Publish returns when all entries are in the stream, or with an error. It ends early when ctx
+// ends.
 func (b *Batcher) Publish(ctx context.Context, stream string, entries []entry.Entry) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("publish to %s: %w", stream, err)
@@ -137,7 +139,7 @@ func (b *Batcher) Publish(ctx context.Context, stream string, entries []entry.En
 	}
 }
 
-// leave takes p out of the queue; when it was p's turn to lead, the next one does.
+// leave removes p from the queue. If p leads, the next call does instead.
 func (b *Batcher) leave(p *publishing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,7 +192,7 @@ func (b *Batcher) leadOne() {
 	}
 }
 
-// send sends one pipeline and returns one error a call.
+// send sends one pipeline and returns one error per call.
 func (b *Batcher) send(batch []*publishing) []error {
 	errs := make([]error, len(batch))
 	client := b.client()
@@ -228,7 +230,8 @@ func (b *Batcher) send(batch []*publishing) []error {
 	return errs
 }
 
-// together returns the context of a common pipeline. It ends when all callers have gone, or after timeout.
+// together returns the context of a common pipeline. It ends when all callers have ended, or after
+// timeout.
 func together(batch []*publishing, timeout time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), timeout)
 	latest := time.Time{}

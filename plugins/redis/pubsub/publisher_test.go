@@ -46,7 +46,7 @@ func TestConcurrentPublishesShareAPipeline(t *testing.T) {
 		stream := redistest.Stream(t, c)
 		m := pubsub.NewMetrics()
 		far := s.Client(t)
-		far.AddHook(distance(2 * time.Millisecond)) // else a caller may be done before the next one comes
+		far.AddHook(distance(2 * time.Millisecond)) // so that calls overlap
 		p := publisher(t, far, m)
 		const callers, calls, each = 50, 20, 3
 		var wg sync.WaitGroup

@@ -17,21 +17,21 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
-// SubscriberConfig has what a Subscriber may be given. The zero value is complete.
+// SubscriberConfig has the options of a Subscriber. The zero value is valid.
 type SubscriberConfig struct {
 	poll.Config
-	// Group is the consumer group. Empty: each subscription has a group of its own, which receives all entries of the
-	// stream from the beginning and is removed when the subscription is closed. The group of a killed process is removed
-	// after an hour, unless ReclaimInterval is negative.
+	// Group is the consumer group. Empty: each subscription has its own group, which receives all
+	// entries of the stream from the beginning. Close removes it. The group of a killed process is
+	// removed after an hour, unless ReclaimInterval is negative.
 	Group string
-	// Consumer is the prefix of the consumers' names. Empty: a random one. With a fixed prefix, unique among live
-	// processes, a restarted process resumes its pending entries at once.
+	// Consumer is the prefix of the consumers' names. Empty: a random one. With a fixed prefix,
+	// unique among live processes, a restarted process resumes its pending entries at once.
 	Consumer string
-	// ReclaimInterval is how often idle entries of other consumers are claimed. Zero: a minute. Negative: never; the
-	// subscription is then not marked in Redis either, so nothing of it is removed after its process was killed.
+	// ReclaimInterval is the time between two claims of idle entries. Zero: a minute. Negative: no
+	// claims, and no mark in Redis, so nothing is removed after its process was killed.
 	ReclaimInterval time.Duration
-	// CloseTimeout is how long Close waits for messages in flight. After that their contexts are cancelled, and other
-	// consumers receive them. Zero: 5s.
+	// CloseTimeout is how long Close waits for messages in flight. After that their contexts are
+	// cancelled, and other consumers receive them. Zero: 5s.
 	CloseTimeout time.Duration
 	// Logger and Metrics may be nil.
 	Logger  *slog.Logger
@@ -44,8 +44,8 @@ const (
 	DefaultCloseTimeout    = 5 * time.Second
 )
 
-// Subscriber is a message.Subscriber on Redis Streams that never sends a blocking command. With one slot
-// messages come one after another, in order; with N slots N at a time. Every Subscribe is a reader of its own.
+// Subscriber is a message.Subscriber on Redis Streams that never sends a blocking command. With a
+// concurrency of 1, messages come in order. Each Subscribe has its own reader.
 type Subscriber struct {
 	c   goredis.UniversalClient
 	cfg SubscriberConfig
@@ -71,18 +71,20 @@ func NewSubscriber(c goredis.UniversalClient, cfg SubscriberConfig) (*Subscriber
 	return &Subscriber{c: c, cfg: cfg}, nil
 }
 
-// SubscribeInitialize creates stream and group, so that what is published from now on is delivered.
+// SubscribeInitialize creates stream and group, so that messages published from now on are
+// delivered.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if s.cfg.Group == "" {
-		return nil // a group of its own is made by Subscribe and starts at the beginning anyway
+		return nil // Subscribe creates the group, at the beginning
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
 	return createGroup(ctx, s.c, topic, s.cfg.Group)
 }
 
-// Subscribe creates stream and group when they are missing, and reads. When ctx ends the subscription is
-// closed as by Close; messages in flight keep a living context for up to CloseTimeout.
+// Subscribe creates stream and group when they are missing, and reads. When ctx ends the
+// subscription is closed as by Close; messages in flight keep a living context for up to
+// CloseTimeout.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

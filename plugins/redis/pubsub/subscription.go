@@ -26,7 +26,8 @@ type SubscriptionOptions struct {
 	Metrics      *poll.Metrics // may be nil
 }
 
-// Subscription is one reader with a channel, or several readers (the shards of a domain) that share a channel.
+// Subscription is one reader with a channel, or several readers (the shards of a domain) that share
+// a channel.
 type Subscription struct {
 	readers      []*poll.Reader
 	out          chan *message.Message
@@ -39,8 +40,9 @@ type Subscription struct {
 	subscribed bool
 }
 
-// Open creates streams and groups, and starts a reader for each stream. A group starts at 0 and is created again
-// whenever it is missing. A stream that can't be created is left to its reader, which tries again, unless none can.
+// Open creates streams and groups, and starts a reader per stream. A group starts at 0 and is
+// created again whenever it is missing. A reader tries again to create its stream; Open fails when
+// no stream can be created.
 func Open(ctx context.Context, c goredis.UniversalClient, so SubscriptionOptions, streams ...poll.Options) (*Subscription, error) {
 	s := &Subscription{out: make(chan *message.Message), log: so.Logger, closeTimeout: so.CloseTimeout, closed: make(chan struct{})}
 	if s.log == nil {
@@ -90,7 +92,8 @@ func (s *Subscription) OnClosed(f func()) {
 	})
 }
 
-// createGroups creates all streams and groups at once. It returns an error when it could create none.
+// createGroups creates all streams and groups at once. It returns an error when it could create
+// none.
 func (s *Subscription) createGroups(ctx context.Context, c goredis.UniversalClient, streams []poll.Options) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -123,7 +126,7 @@ func (s *Subscription) destroyGroup(c goredis.UniversalClient, o poll.Options) {
 func createGroup(ctx context.Context, c goredis.UniversalClient, stream, group string) error {
 	err := c.XGroupCreateMkStream(ctx, stream, group, "0").Err()
 	if poll.IsFull(err) && hasGroup(ctx, c, stream, group) {
-		return nil // a full server refuses the command even if there is nothing to create
+		return nil // a full server refuses the command also for an existing group
 	}
 	if err != nil && !strings.HasPrefix(err.Error(), "BUSYGROUP") {
 		return poll.WithRemedy(fmt.Errorf("create group %s of stream %s: %w", group, stream, err))
@@ -173,7 +176,8 @@ func (s *Subscription) Subscribe(ctx context.Context, _ string) (<-chan *message
 	return s.out, nil
 }
 
-// Drain stops reading, releases what has not begun, waits for what is in flight and closes the channel.
+// Drain stops reading, releases entries that were not started, waits for those in flight and closes
+// the channel.
 func (s *Subscription) Drain(ctx context.Context) error {
 	errs := make([]error, len(s.readers))
 	var wg sync.WaitGroup

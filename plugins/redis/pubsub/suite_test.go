@@ -20,8 +20,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// TestPubSub is Watermill's own suite, with one slot and with many, always with one group for all
-// subscribers of a run, so that the tests which restart or multiply subscribers really share the stream.
+// TestPubSub is Watermill's own suite, with a concurrency of 1 and with a higher one. All
+// subscribers of a run have one group, so that they share the stream.
 func TestPubSub(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		for _, mode := range []struct {
@@ -38,16 +38,19 @@ func TestPubSub(t *testing.T) {
 				tests.TestPubSub(t, tests.Features{
 					ConsumerGroups:  true,
 					GuaranteedOrder: mode.ordered,
-					// Two subscribers of one group share a stream, and its order, as with Kafka partitions.
+					// Two subscribers of one group share a stream, and its order, as with Kafka
+					// partitions.
 					GuaranteedOrderWithSingleSubscriber: mode.ordered,
 					Persistent:                          true,
 					// Redis Streams are at least once: a re-sent XADD is a second entry.
 					ExactlyOnceDelivery: false,
-					// A new subscriber of the same group gets what the group has not acknowledged, no more. The
-					// feature is tested by TestNewGroupReceivesOldMessages, with a group each.
+					// A new subscriber of the same group gets what the group has not acknowledged,
+					// no more. The feature is tested by TestNewGroupReceivesOldMessages, with a
+					// group each.
 					NewSubscriberReceivesOldMessages: false,
-					// The suite's TestReconnect reads its list of what was published while a goroutine of its own still
-					// appends to it: "received: 10000, sent: 9999". TestReconnect below is that test without the race.
+					// The suite's TestReconnect reads its list of what was published while a
+					// goroutine of its own still appends to it: "received: 10000, sent: 9999".
+					// TestReconnect below is that test without the race.
 					RestartServiceCommand: nil,
 					GenerateTopicFunc:     func(c tests.TestContext) string { return suite.prefix + string(c.TestID) },
 				}, suite.sharedGroup, suite.withGroup)
@@ -56,7 +59,8 @@ func TestPubSub(t *testing.T) {
 	})
 }
 
-// TestNewGroupReceivesOldMessages is the suite's test for it, with subscribers that have no group in common.
+// TestNewGroupReceivesOldMessages is the suite's test for it, with subscribers that have no group
+// in common.
 func TestNewGroupReceivesOldMessages(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		suite := newSuite(t, s, 4)
@@ -67,8 +71,8 @@ func TestNewGroupReceivesOldMessages(t *testing.T) {
 	})
 }
 
-// TestReconnect publishes from many goroutines and subscribes while every connection of both is cut in the
-// middle of whatever it carries, again and again.
+// TestReconnect publishes from many goroutines and subscribes while every connection of both is cut
+// in the middle of whatever it carries, again and again.
 func TestReconnect(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		p := redistest.NewProxy(t, s.Addr)
@@ -142,7 +146,7 @@ func (s *suite) withGroup(t *testing.T, group string) (message.Publisher, messag
 		CloseTimeout:    time.Second,
 	})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, sub.Close()) }) // some tests of the suite leave theirs open
+	t.Cleanup(func() { require.NoError(t, sub.Close()) })
 	return pub, sub
 }
 

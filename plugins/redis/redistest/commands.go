@@ -16,7 +16,7 @@ type Commands struct {
 	mu    sync.Mutex
 	names []string
 	bad   []string                      // commands that block or may
-	drop  func(cmd goredis.Cmder) error // after the server has run it; not nil: the reply is lost with this error
+	drop  func(cmd goredis.Cmder) error // not nil: the reply is lost
 	fail  func(cmd goredis.Cmder) bool  // true: it is not even sent
 }
 
@@ -45,7 +45,7 @@ func (l *Commands) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 		}
 		err := next(ctx, cmd)
 		l.mu.Lock()
-		drop := l.drop // asked for now: a command that was under way when it was set brings what came after
+		drop := l.drop // also when it was set during the command
 		l.mu.Unlock()
 		if err == nil && drop != nil {
 			if lost := drop(cmd); lost != nil {

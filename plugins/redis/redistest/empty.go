@@ -15,8 +15,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// EmptyServer speaks just enough of the protocol to be an idle stream, over in-memory pipes, so that hours
-// pass in no time inside a synctest bubble.
+// EmptyServer implements the part of the protocol that an idle stream needs, over in-memory pipes.
+// Hours pass in no time inside a synctest bubble.
 type EmptyServer struct {
 	wg    sync.WaitGroup
 	Info  string       // reply to INFO
@@ -34,7 +34,7 @@ func (s *EmptyServer) dial(context.Context, string, string) (net.Conn, error) {
 // Client returns a client, which the caller closes before Wait.
 func (s *EmptyServer) Client() goredis.UniversalClient {
 	return goredis.NewClient(&goredis.Options{
-		Addr: "127.0.0.1:1", Dialer: s.dial, Protocol: 2, DisableIdentity: true, // a name would be looked up
+		Addr: "127.0.0.1:1", Dialer: s.dial, Protocol: 2, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 }

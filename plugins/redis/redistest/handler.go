@@ -33,7 +33,8 @@ func ReceiveAck(t testing.TB, out <-chan *message.Message) *message.Message {
 	return m
 }
 
-// Handler runs every message on a goroutine of its own, as Watermill's Router does, and counts runs.
+// Handler runs every message on a goroutine of its own, as Watermill's Router does, and counts
+// runs.
 type Handler struct {
 	mu   sync.Mutex
 	runs map[string]int
@@ -41,7 +42,8 @@ type Handler struct {
 	quit chan struct{}
 }
 
-// Handle starts handling the messages of out: f returns true for an ack. A nil f acks. It ends with the test.
+// Handle starts handling the messages of out: f returns true for an ack. A nil f acks. It ends with
+// the test.
 func Handle(t testing.TB, out <-chan *message.Message, f func(*message.Message) bool) *Handler {
 	t.Helper()
 	h := &Handler{runs: map[string]int{}, quit: make(chan struct{})}

@@ -1,5 +1,5 @@
-// Package redistest gives tests a Redis: a server of each kind, a proxy in front of it, and a view of its clients'
-// commands.
+// Package redistest gives tests a Redis: a server of each kind, a proxy in front of it, and a view
+// of its clients' commands.
 package redistest
 
 import (
@@ -23,7 +23,8 @@ import (
 func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 	logging.Disable() // tests cut connections on purpose
 	goleak.VerifyTestMain(m, append(options,
-		// After failed dials the library's pool pings its server, and notices within a second that it was closed.
+		// After failed dials the library's pool pings its server, and notices within a second that
+		// it was closed.
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"),
 	)...)
 }
@@ -35,8 +36,8 @@ type Server struct {
 	Mini *miniredis.Miniredis // nil: a real server
 }
 
-// Each runs the test on miniredis, Redis and Valkey, as t/miniredis, t/redis and t/valkey. Package tier chooses the
-// servers of a run.
+// Each runs the test on miniredis, Redis and Valkey, as t/miniredis, t/redis and t/valkey. Package
+// tier chooses the servers of a run.
 func Each(t *testing.T, test func(t *testing.T, s Server)) {
 	t.Helper()
 	t.Run("miniredis", func(t *testing.T) {
@@ -89,7 +90,8 @@ func Mini(t testing.TB) Server {
 	return Server{Name: "miniredis", Addr: mini.Addr(), Mini: mini}
 }
 
-// Client returns a client with the options that redis.NewClient sets. It is closed at the end of the test.
+// Client returns a client with the options that redis.NewClient sets. It is closed at the end of
+// the test.
 func (s Server) Client(t testing.TB, change ...func(*goredis.Options)) *goredis.Client {
 	t.Helper()
 	options := Options(s.Addr)
@@ -101,8 +103,8 @@ func (s Server) Client(t testing.TB, change ...func(*goredis.Options)) *goredis.
 	return c
 }
 
-// Options are those of redis.NewClient with default settings. This package can't call it, because tests inside the
-// package redis use this one; a test of redis compares the two.
+// Options are those of redis.NewClient with default settings. This package can't call it, because
+// tests inside the package redis use this one; a test of redis compares the two.
 func Options(addr string) *goredis.Options {
 	const timeout = 3 * time.Second
 	return &goredis.Options{
@@ -112,7 +114,8 @@ func Options(addr string) *goredis.Options {
 	}
 }
 
-// Stream returns a stream name that no other test uses. Key and companion are deleted at the end of the test.
+// Stream returns a stream name that no other test uses. Key and companion are deleted at the end of
+// the test.
 func Stream(t testing.TB, c goredis.Cmdable) string {
 	t.Helper()
 	name := "test:" + watermill.NewULID()

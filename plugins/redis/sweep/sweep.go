@@ -1,6 +1,6 @@
-// Package sweep removes what killed processes left in Redis: consumers that hold nothing, and groups
-// that a subscription had made for itself. A live subscription renews a mark, and what has an old
-// mark is removed.
+// Package sweep removes the remains of killed processes in Redis: consumers without pending
+// entries, and groups that a subscription created for itself. A live subscription renews a mark,
+// and the subscription of an old mark is removed.
 package sweep
 
 import (
@@ -8,7 +8,6 @@ import (
 	_ "embed" // the scripts
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -24,17 +23,18 @@ var (
 	destroySource string
 )
 
-// subscriptionsKey is a hash of the subscriptions whose readers claim idle entries by themselves: when each was seen last.
+// subscriptionsKey is a hash of the subscriptions whose readers claim idle entries by themselves,
+// with the time of their last mark.
 const subscriptionsKey = "millrace:subscriptions"
 
 const (
 	commandTimeout = 10 * time.Second // of one sweep
 	stopTimeout    = time.Second      // of the removal of the marks
 
-	markInterval  = time.Minute      // between two marks of a subscription
-	sweepInterval = markInterval / 2 // between two sweeps, whichever process does them
-	sweepAfter    = time.Hour        // without a mark a subscription was killed
-	sweepGrace    = 5 * time.Minute  // for living subscriptions to mark themselves after a time in which none could
+	markInterval  = time.Minute      // between two marks
+	sweepInterval = markInterval / 2 // between two sweeps, over all processes
+	sweepAfter    = time.Hour        // without a mark, a subscription was killed
+	sweepGrace    = 5 * time.Minute  // to renew marks after a time in which no process could
 	sweepMost     = 100              // subscriptions of one sweep
 )
 
@@ -62,8 +62,7 @@ func parseMark(field string) (m Mark, ok bool) {
 	return Mark{parts[1], parts[2], parts[3], parts[0] == "own"}, true
 }
 
-// Sweeper marks subscriptions while they live. It removes what killed subscriptions have left behind: consumers that hold
-// nothing, and groups of their own.
+// Sweeper marks live subscriptions and removes the remains of killed ones.
 type Sweeper struct {
 	c        goredis.UniversalClient
 	seenLua  *goredis.Script
@@ -75,42 +74,30 @@ type Sweeper struct {
 	interval time.Duration // sweepInterval, but in tests
 	grace    time.Duration // sweepGrace, but in tests
 
-	quit chan struct{}
-	done sync.WaitGroup
+	loops pipeline.Loops
 }
 
-// Start starts a sweeper, which ends with Stop. Without marks it only removes what others have left behind.
+// Start starts a sweeper, which ends with Stop. Without marks it only removes remains.
 func Start(c goredis.UniversalClient, log *slog.Logger, marks ...Mark) *Sweeper {
 	s := &Sweeper{
 		c: c, seenLua: goredis.NewScript(seenSource), destroy: goredis.NewScript(destroySource), log: log, marks: marks, key: subscriptionsKey,
-		after: sweepAfter, interval: sweepInterval, grace: sweepGrace, quit: make(chan struct{}),
+		after: sweepAfter, interval: sweepInterval, grace: sweepGrace,
 	}
-	s.done.Go(s.run)
+	// The first Start of Loops returns no error.
+	_ = s.loops.Start(context.Background(), func(ctx context.Context) {
+		pipeline.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
+			if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
+				s.log.DebugContext(ctx, "subscriptions not swept", pipeline.Err(err))
+			}
+			return markInterval
+		})
+	})
 	return s
 }
 
-func (s *Sweeper) run() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	s.done.Go(func() { <-s.quit; cancel() })
-	tick := time.NewTicker(markInterval)
-	defer tick.Stop()
-	for {
-		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
-			s.log.DebugContext(ctx, "subscriptions not swept", pipeline.Err(err))
-		}
-		select {
-		case <-tick.C:
-		case <-s.quit:
-			return
-		}
-	}
-}
-
-// Stop ends the sweeper and removes its marks: the subscription has ended in order.
+// Stop ends the sweeper and removes its marks.
 func (s *Sweeper) Stop() {
-	close(s.quit)
-	s.done.Wait()
+	_ = s.loops.Stop(context.Background()) // bounded: each command of a sweep ends with its context
 	if len(s.marks) == 0 {
 		return
 	}
@@ -130,8 +117,8 @@ func (s *Sweeper) fields() []string {
 	return fields
 }
 
-// seen marks subscriptions as seen now. It returns at most this many that were not seen for a long time, when it is time for a
-// sweep.
+// seen marks subscriptions. When a sweep is due, it returns at most this many that were not marked
+// for a long time.
 func (s *Sweeper) seen(ctx context.Context, most int, fields ...string) (old []string, err error) {
 	args := []any{s.after.Milliseconds(), s.interval.Milliseconds(), s.grace.Milliseconds(), most}
 	for _, f := range fields {
@@ -140,7 +127,7 @@ func (s *Sweeper) seen(ctx context.Context, most int, fields ...string) (old []s
 	return s.seenLua.Run(ctx, s.c, []string{s.key}, args...).StringSlice()
 }
 
-// sweep marks the own subscriptions and removes what others have left behind.
+// sweep marks the own subscriptions and removes the remains of others.
 func (s *Sweeper) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -158,7 +145,7 @@ func (s *Sweeper) sweep(ctx context.Context) error {
 		}
 		if removed {
 			err = s.c.HDel(ctx, s.key, field).Err()
-		} else { // its turn comes again after all others
+		} else { // tried again after all others
 			_, err = s.seen(ctx, 0, field)
 		}
 		if err != nil {
@@ -168,8 +155,8 @@ func (s *Sweeper) sweep(ctx context.Context) error {
 	return nil
 }
 
-// remove removes the reader's own group, or its consumer when it holds nothing. removed is also true when there is nothing
-// to remove any more.
+// remove removes the reader's own group, or its consumer when nothing is pending to it. removed is
+// also true when neither exists.
 func (s *Sweeper) remove(ctx context.Context, m Mark) (removed bool, err error) {
 	if m.OwnGroup {
 		removed, err = s.destroy.Run(ctx, s.c, []string{m.Stream}, m.Group, s.after.Milliseconds()).Bool()

@@ -21,7 +21,8 @@ type leftovers struct {
 	key    string // of the marks
 }
 
-// newLeftovers makes it. A sweep with marks at another key than subscriptionsKey touches no other test.
+// newLeftovers makes it. A sweep with marks at another key than subscriptionsKey touches no other
+// test.
 func newLeftovers(t *testing.T, c goredis.UniversalClient, key string) leftovers {
 	l := leftovers{t, c, "test-" + watermill.NewULID(), key}
 	require.NoError(t, c.XGroupCreateMkStream(t.Context(), l.stream, "g", "0").Err())
@@ -125,7 +126,8 @@ func TestConsumersOfKilledSubscriptionsAreRemoved(t *testing.T) {
 	})
 }
 
-// A group of its own goes with its killed subscription, and what is pending in it; unless one of its consumers was active.
+// A group of its own goes with its killed subscription, and what is pending in it; unless one of
+// its consumers was active.
 func TestOwnGroupsOfKilledSubscriptionsAreRemoved(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		l := newLeftovers(t, c, "test-"+watermill.NewULID())
@@ -150,11 +152,12 @@ func TestOwnGroupsOfKilledSubscriptionsAreRemoved(t *testing.T) {
 	})
 }
 
-// After a time in which no subscription could be marked, nothing is removed before the living ones could mark themselves again.
+// After a time in which no subscription could be marked, nothing is removed before the living ones
+// could mark themselves again.
 func TestAPauseIsNoDeath(t *testing.T) {
 	for _, test := range []struct {
 		name       string
-		looked, at time.Duration // ago: the last look, and the beginning of the looks without a pause
+		looked, at time.Duration // ago: the last search, and the first without a pause
 	}{
 		{"no look before", -1, -1},
 		{"the server was away", 3 * time.Hour, 9 * time.Hour},

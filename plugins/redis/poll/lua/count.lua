@@ -1,9 +1,10 @@
--- count.lua: writes down how often entries were delivered, of those that are still pending to the consumer. Their
--- idle time stays as it is. A bare XCLAIM would take entries back, and forget those that are deleted unreported.
+-- count.lua: writes how often entries were delivered, if they are still pending to the consumer. Their
+-- idle time does not change. A bare XCLAIM would take entries from other consumers, and would remove
+-- deleted entries without a report.
 -- KEYS[1] stream
--- ARGV[1] group  ARGV[2] consumer  ARGV[3…] an entry id and its count, in turn
+-- ARGV[1] group  ARGV[2] consumer  ARGV[3…] an entry id and its count, alternating
 -- Reply: how many were written.
--- Errors: NOGROUP when stream or group are gone.
+-- Errors: NOGROUP when stream or group do not exist.
 -- Complexity: O(ids × log pending).
 local written = 0
 for i = 3, #ARGV, 2 do

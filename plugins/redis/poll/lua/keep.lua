@@ -1,10 +1,10 @@
--- keep.lua: sets the idle time of entries, but only of those that are still pending to the consumer, and
--- without counting a delivery. A bare XCLAIM … JUSTID would take entries back from whoever reclaimed them.
+-- keep.lua: sets the idle time of entries that are still pending to the consumer, without counting a
+-- delivery. A bare XCLAIM … JUSTID would take entries from consumers that reclaimed them.
 -- KEYS[1] stream
--- ARGV[1] group  ARGV[2] consumer  ARGV[3] idle time to set, in ms: 0 keeps alive, min_idle releases
+-- ARGV[1] group  ARGV[2] consumer  ARGV[3] idle time in ms: 0 keeps alive, min_idle releases
 -- ARGV[4…] entry ids
--- Reply: for every id 1 (done), 0 (no longer this consumer's), -1 (the entry was deleted from the stream).
--- Errors: NOGROUP when stream or group are gone.
+-- Reply: for each id 1 (done), 0 (no longer this consumer's), -1 (deleted from the stream).
+-- Errors: NOGROUP when stream or group do not exist.
 -- Complexity: O(ids × log pending).
 local reply = {}
 for i = 4, #ARGV do
