@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-io/millrace/configs"
 )
 
-// hidden behaves as pipeline.Secret does; this package must not know that type.
+// hidden behaves like pipeline.Secret, which this package can't import.
 type hidden struct{ value string }
 
 func (h hidden) Reveal() string               { return h.value }
@@ -126,7 +126,6 @@ func TestLayersWinInOrder(t *testing.T) {
 			t.Parallel()
 			d := load(t, tc.o)
 			s := section{Slots: 32, Max: 100_000}
-			// The profiles may say more than this test knows.
 			_ = d.Decode("plugins.promotion.stream", &s)
 			require.Equal(t, tc.slots, s.Slots)
 			require.Equal(t, 100_000, s.Max, "what no layer names keeps its default")
@@ -366,7 +365,8 @@ func TestLoadReportsBrokenFiles(t *testing.T) {
 	})
 	t.Run("alias bomb", func(t *testing.T) {
 		t.Parallel()
-		// A little over the limit: without it the test fails at once, instead of filling the machine's memory.
+		// A little over the limit: without it the test fails at once, instead of filling the
+		// machine's memory.
 		text := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
 		for i := range 4 {
 			_, err := configs.Load(ours(configs.Options{File: write(t, text)}))

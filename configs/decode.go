@@ -11,11 +11,11 @@ import (
 )
 
 // Decode writes the section at a dotted path over target, a pointer to a struct that holds the
-// defaults. Path "" is the top level without the plugins and the profile. A section that nobody wrote
-// leaves target as it is. Fields are named by their yaml tags; lists and scalars replace a default,
-// sections and maps are merged into it. See Defaulter for what has no default value to begin with.
+// defaults. Path "" is the top level without the plugins and the profile. A section that no layer
+// has leaves target unchanged. Fields are named by their yaml tags. Lists and scalars replace a
+// default; sections and maps are merged into it. See Defaulter for values without a default.
 //
-// The error holds every mistake, as *Error: unknown keys with a suggestion, and values of the wrong
+// The error holds all mistakes, as *Error: unknown keys with a suggestion, and values of the wrong
 // type. target may then be partly written and must not be used.
 func (d *Document) Decode(path string, target any) error {
 	v := reflect.ValueOf(target)
@@ -130,7 +130,7 @@ func (w *walker) section(n *node, path string, v reflect.Value) {
 	}
 }
 
-// suggest names a key of this section that is spelt alike, or a place of the target where the same key is known.
+// suggest names a similar key of this section, or a section of the target that has the same key.
 func (w *walker) suggest(key, path string, known []field) string {
 	names := make([]string, len(known))
 	for i, f := range known {
@@ -201,8 +201,8 @@ func (w *walker) list(n *node, path string, v reflect.Value) {
 	v.Set(out)
 }
 
-// Defaulter is implemented by settings that come into being only when somebody writes them: behind a nil
-// pointer, in a list or in a map. SetDefaults is called before they are decoded.
+// Defaulter is implemented by settings that exist only if a layer has them: behind a nil pointer,
+// in a list or in a map. SetDefaults is called before they are decoded.
 type Defaulter interface{ SetDefaults() }
 
 // newDefault returns a pointer to a new value with its defaults.
@@ -235,7 +235,7 @@ func isScalar(t reflect.Type) bool {
 	}
 }
 
-// expectation says in a person's words what a value of type t looks like.
+// expectation says in plain words what a value of type t looks like.
 func expectation(t reflect.Type) string {
 	switch {
 	case isDuration(t):

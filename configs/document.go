@@ -13,14 +13,15 @@ import (
 type Options struct {
 	// Profiles holds the profiles, NAME.yaml each. Nil: there are none.
 	Profiles fs.FS
-	// Profile is the name of a profile. It wins over PREFIX__PROFILE, and that over `profile:` in File.
+	// Profile is the name of a profile. It overrides PREFIX__PROFILE, which overrides `profile:` in
+	// File.
 	Profile string
 	// DefaultProfile is taken when neither a profile is named anywhere nor a File is given.
 	DefaultProfile string
 	// File is a settings file, laid over the profile. Empty: none.
 	File string
-	// EnvPrefix is what the names of environment variables with settings begin with: MILLRACE for MILLRACE__LOG__LEVEL. Empty: the
-	// environment is not read.
+	// EnvPrefix is the prefix of the environment variables with settings: MILLRACE for
+	// MILLRACE__LOG__LEVEL. Empty: the environment is not read.
 	EnvPrefix string
 	// Environ is the environment as os.Environ returns it; only variables with the prefix are read.
 	Environ []string
@@ -28,8 +29,8 @@ type Options struct {
 	Overrides map[string]any
 }
 
-// Document is the merged settings of all layers. Decode hands its sections out, Unclaimed then tells
-// what nobody asked for. Not safe for concurrent use.
+// Document is the merged settings of all layers. Decode reads its sections. Unclaimed then reports
+// the sections that were not read. It is not safe for concurrent use.
 type Document struct {
 	root    *node
 	profile string
@@ -39,7 +40,7 @@ type Document struct {
 
 const (
 	profileKey = "profile" // read by the loader itself
-	pluginsKey = "plugins" // holds the plugins' sections; everything else at the top is the process's
+	pluginsKey = "plugins" // holds the plugins' sections
 	enabledKey = "enabled" // of a plugin's section, true unless written; see Enabled
 )
 
@@ -120,8 +121,8 @@ func chooseProfile(o Options, file, environ *node) (string, place, []*Error) {
 	return name, at, errs
 }
 
-// Enabled returns the key `enabled` of the plugin section at a dotted path. settings is the plugin's
-// configuration struct: it decides the default, see EnabledByDefault. Decode skips that key.
+// Enabled returns the key `enabled` of the plugin section at a dotted path. settings is the
+// plugin's configuration struct, with the default (EnabledByDefault). Decode skips that key.
 func (d *Document) Enabled(path string, settings any) (bool, error) {
 	at := joinPath(path, enabledKey)
 	n, found := d.root.find(at)
@@ -136,8 +137,8 @@ func (d *Document) Enabled(path string, settings any) (bool, error) {
 	return on, nil
 }
 
-// EnabledByDefault says whether a plugin with these settings is on when no layer sets its key
-// `enabled`: true, unless settings has a method EnabledByDefault that returns false.
+// EnabledByDefault is the default of the key `enabled` of a plugin with these settings: true,
+// unless settings has a method EnabledByDefault that returns false.
 func EnabledByDefault(settings any) bool {
 	s, has := settings.(interface{ EnabledByDefault() bool })
 	return !has || s.EnabledByDefault()
@@ -146,12 +147,12 @@ func EnabledByDefault(settings any) bool {
 // Profile returns the name of the profile in use, or "".
 func (d *Document) Profile() string { return d.profile }
 
-// Layers names the layers that said anything, the weakest first.
+// Layers names the layers that set a value. Each overrides those before it.
 func (d *Document) Layers() []string { return slices.Clone(d.layers) }
 
-// Position returns where the setting at a dotted path was written: the file (or "environment variable
-// NAME", "profile NAME", "override") and the line, 0 outside files. For a setting that nobody wrote it is
-// the place of the nearest section above it; with none, "" and 0.
+// Position returns the place of the setting at a dotted path. It is the file (or "environment
+// variable NAME", "profile NAME", "override") and the line, 0 outside files. A setting that no
+// layer has is at the nearest section above it. Without one, the place is "" and 0.
 func (d *Document) Position(path string) (file string, line int) {
 	n, _ := d.root.find(path)
 	return n.at.file, n.at.line
@@ -163,9 +164,9 @@ func (d *Document) Problem(path, problem string) *Error {
 	return &Error{File: file, Line: line, Path: path, Problem: problem}
 }
 
-// Unclaimed returns an error that names every plugin section that no Decode has asked for: a misspelt
-// plugin, or one that this binary doesn't have. What only the built-in profile says is left out: a binary
-// of somebody else has other plugins and the same profiles.
+// Unclaimed returns an error that names every plugin section that no Decode has read: a misspelt
+// plugin, or one that this binary does not have. Sections of a built-in profile are left out,
+// because another binary may have other plugins and the same profiles.
 func (d *Document) Unclaimed() error {
 	plugins := d.root.fields[pluginsKey]
 	if plugins == nil || plugins.kind == kindEmpty {

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Error is one mistake in the settings. The person who wrote them should act; retrying can't help.
+// Error is one mistake in the settings.
 type Error struct {
-	File    string // a file, "profile NAME" or "environment variable NAME"; empty for a default of the code
-	Line    int    // from 1; 0 when the value stands in no file
-	Path    string // dotted, such as plugins.promotion.stream.max_len; empty when no setting is concerned
+	File    string // or "profile NAME", "environment variable NAME"; empty: a default of the code
+	Line    int    // from 1; 0 outside files
+	Path    string // dotted, such as plugins.promotion.stream.max_len; may be empty
 	Problem string // what was expected and what was found
 }
 

@@ -12,8 +12,9 @@ type field struct {
 	typ   reflect.Type
 }
 
-// fieldsOf returns the settings of a struct type by their yaml tags, with inlined structs flattened.
-// A field without a name in its tag has its own in lower case, as in YAML; "-" hides a field.
+// fieldsOf returns the settings of a struct type by their yaml tags, with inlined structs
+// flattened. A field without a name in its tag has its own in lower case, as in YAML; "-" hides a
+// field.
 func fieldsOf(t reflect.Type) []field {
 	var out []field
 	for i := range t.NumField() {

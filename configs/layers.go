@@ -13,8 +13,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// fromEnviron returns the layer of the environment: with the prefix MILLRACE, MILLRACE__LOG__LEVEL=debug is log.level. Values
-// are read like plain words of YAML; commas separate the elements of a list. An empty prefix means no layer.
+// fromEnviron returns the layer of the environment: with the prefix MILLRACE,
+// MILLRACE__LOG__LEVEL=debug is log.level. Values are read like plain words of YAML. Commas
+// separate the elements of a list. An empty prefix means no layer.
 func fromEnviron(prefix string, environ []string) (*node, []*Error) {
 	root := newSection(place{file: "environment"})
 	if prefix == "" {
@@ -65,8 +66,8 @@ func fromOverrides(overrides map[string]any) (*node, []*Error) {
 	return root, errs
 }
 
-// fromValue turns a Go value into a node: text, numbers, booleans, durations, anything that marshals
-// to text, and lists and string-keyed maps of them.
+// fromValue turns a Go value into a node: text, numbers, booleans, durations, anything that
+// marshals to text, and lists and string-keyed maps of them.
 func fromValue(at place, v reflect.Value) (*node, error) {
 	if !v.IsValid() {
 		return &node{at: at}, nil

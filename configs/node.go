@@ -32,7 +32,7 @@ func (k kind) String() string {
 type node struct {
 	at     place
 	kind   kind
-	scalar *yaml.Node       // of a scalar: text and tag, so that YAML's own rules read numbers and booleans
+	scalar *yaml.Node       // of a scalar: text and tag, read by the rules of YAML
 	commas bool             // of a scalar: where a list is expected, commas separate its elements
 	items  []*node          // of a list
 	fields map[string]*node // of a section
@@ -43,7 +43,7 @@ func newSection(at place) *node {
 	return &node{at: at, kind: kindSection, fields: map[string]*node{}}
 }
 
-// textNode returns a scalar that is read by YAML's rules for plain words, except that it is never null.
+// textNode returns a scalar that is read like a plain word of YAML, but is never null.
 func textNode(at place, text string) *node {
 	s := &yaml.Node{Kind: yaml.ScalarNode, Value: text}
 	if text == "" || s.ShortTag() == nullTag {
@@ -84,7 +84,8 @@ func merge(n, over *node) *node {
 	return out
 }
 
-// put sets the value at a path below n and makes the sections on the way. A scalar in the way is replaced.
+// put sets the value at a path below n. It makes missing sections and replaces a scalar in the
+// path.
 func (n *node) put(path []string, value *node) {
 	for _, key := range path[:len(path)-1] {
 		next := n.fields[key]

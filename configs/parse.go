@@ -117,7 +117,7 @@ func joinPath(path, key string) string {
 	return path + "." + key
 }
 
-// yaml errors have no type for their line, only a text. Errors of its parser, these, count lines from 0.
+// The errors of package yaml have their line only in the text. Those of its parser count from 0.
 var (
 	yamlLine     = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 	yamlFromZero = regexp.MustCompile(`^did not find expected (<|key$|node content$|'-' indicator$|',' or )`)
@@ -132,6 +132,6 @@ func yamlError(file string, data []byte, err error) *Error {
 	if yamlFromZero.MatchString(text) {
 		line++
 	}
-	line = min(line, 1+bytes.Count(bytes.TrimRight(data, "\n"), []byte("\n"))) // an end too early is after the last line
+	line = min(line, 1+bytes.Count(bytes.TrimRight(data, "\n"), []byte("\n")))
 	return &Error{File: file, Line: line, Problem: "not valid YAML: " + text}
 }

@@ -11,10 +11,9 @@ import (
 	"time"
 )
 
-// Schema returns a JSON Schema (2020-12) of the settings file, for editors and for people, made from
-// the structs that Decode fills: dotted path → pointer to the struct with its defaults, "" for the top
-// level. name is that of the binary, and profiles are the names of its profiles. The text depends on nothing else, so that a test
-// can compare it with the one checked in.
+// Schema returns a JSON Schema (2020-12) of the settings file. sections has the structs that Decode
+// fills: dotted path → pointer to the struct with its defaults, "" for the top level. name is that
+// of the binary, and profiles are the names of its profiles. The same arguments give the same text.
 func Schema(name string, profiles []string, sections map[string]any) ([]byte, error) {
 	root := object()
 	for _, path := range slices.Sorted(maps.Keys(sections)) {
@@ -66,7 +65,7 @@ func (s schema) properties() schema {
 	return p
 }
 
-// section returns the object below s with this name, made if it is not there yet; nil when a scalar is there.
+// section returns the object below s with this name, or a new one; nil if a scalar has the name.
 func (s schema) section(name string) schema {
 	if inner, ok := s.properties()[name].(schema); ok {
 		if inner.properties() == nil {
@@ -145,11 +144,11 @@ func describeScalar(t reflect.Type, v reflect.Value) schema {
 	switch {
 	case isDuration(t):
 		s = schema{
-			"type": []string{"string", "integer", "null"}, "minimum": 0, "maximum": 0, // 0 needs no unit
+			"type": []string{"string", "integer", "null"}, "minimum": 0, "maximum": 0,
 			"pattern": `^[-+]?(0|([0-9]*\.?[0-9]+(ns|us|µs|ms|s|m|h))+)$`,
 		}
 	case readsText(t), t.Kind() == reflect.String:
-		s = schema{"type": []string{"string", "number", "boolean", "null"}} // any plain word is a text
+		s = schema{"type": []string{"string", "number", "boolean", "null"}}
 	case t.Kind() == reflect.Bool:
 		s = schema{"type": []string{"boolean", "null"}}
 	case t.Kind() == reflect.Float32, t.Kind() == reflect.Float64:
@@ -167,8 +166,8 @@ func describeScalar(t reflect.Type, v reflect.Value) schema {
 	return s
 }
 
-// defaultOf returns a default as it would be written in a file; ok is false for a secret, and for a
-// type that reads text but can't write it.
+// defaultOf returns a default in the form of a settings file. ok is false for a secret, and for a
+// type that can't write the text that it reads.
 func defaultOf(v reflect.Value) (value any, ok bool) {
 	switch x := v.Interface().(type) {
 	case time.Duration:

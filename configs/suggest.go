@@ -7,7 +7,7 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// didYouMean returns `; did you mean "x"?` for the candidate that is most like word, or "" when none is near.
+// didYouMean returns `; did you mean "x"?` for the nearest candidate, or "" without one.
 func didYouMean(word string, candidates []string) string {
 	if best := Nearest(word, candidates); best != "" {
 		return "; did you mean " + strconv.Quote(best) + "?"
@@ -15,13 +15,14 @@ func didYouMean(word string, candidates []string) string {
 	return ""
 }
 
-// Nearest returns the candidate that is most like word, or "" when in all of them more than every third letter is wrong.
+// Nearest returns the candidate that is most like word, or "" if more than a third of the
+// characters differ in all of them.
 func Nearest(word string, candidates []string) string {
 	const longestWord = 100 // the distance costs word × candidate
 	if len(word) > longestWord {
 		return ""
 	}
-	best, distance := "", min(max(1, (len(word)+1)/3), len(word)-1)+1 // at most every third letter wrong, never all
+	best, distance := "", min(max(1, (len(word)+1)/3), len(word)-1)+1 // at most a third, never all
 	for _, c := range slices.Sorted(slices.Values(candidates)) {
 		if d := levenshtein.Distance(word, c, nil); d < distance {
 			best, distance = c, d

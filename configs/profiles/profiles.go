@@ -1,5 +1,5 @@
-// Package profiles holds the settings profiles of the binary millrace. A binary of your own brings its own files
-// (app.Options.Profiles).
+// Package profiles holds the settings profiles of the binary millrace. A binary of your own brings
+// its own files (app.Options.Profiles).
 package profiles
 
 import (

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -135,10 +136,10 @@ func settingsPage(t *testing.T) string {
 		sections(lines, settingReadmes(t), "| key | default |\n|---|---|\n")
 }
 
-// metricLines returns the metrics that collectors describe, by name, as rows of a table.
+// metricLines returns the metrics that collectors describe, by name, as items of a list.
 func metricLines(t *testing.T, collectors []prometheus.Collector) map[string]string {
 	t.Helper()
-	text := regexp.MustCompile(`^Desc\{fqName: "(.*?)", .*, variableLabels: \{(.*?)\}`)
+	text := regexp.MustCompile(`^Desc\{fqName: "(.*?)", help: ("(?:[^"\\]|\\.)*"), .*, variableLabels: \{(.*?)\}`)
 	lines := map[string]string{}
 	for _, c := range collectors {
 		descs := make(chan *prometheus.Desc, 1000)
@@ -147,10 +148,43 @@ func metricLines(t *testing.T, collectors []prometheus.Collector) map[string]str
 		for d := range descs {
 			match := text.FindStringSubmatch(d.String())
 			require.NotNil(t, match, d.String())
-			lines[match[1]] = "| `" + match[1] + "` | " + strings.ReplaceAll(match[2], ",", ", ") + " |"
+			help, err := strconv.Unquote(match[2])
+			require.NoError(t, err, match[1])
+			require.NotEmpty(t, help, match[1])
+			suffix := unit(match[1])
+			if match[3] != "" {
+				suffix += ", by " + strings.ReplaceAll(match[3], ",", ", ")
+			}
+			lines[match[1]] = wrapped(fmt.Sprintf("- `%s`%s: %s", match[1], suffix, help))
 		}
 	}
 	return lines
+}
+
+// wrapped returns an item of a list in lines of at most 100 characters.
+func wrapped(item string) string {
+	lines := []string{""}
+	for word := range strings.FieldsSeq(item) {
+		last := &lines[len(lines)-1]
+		if utf8.RuneCountInString(*last+" "+word) > 100 {
+			lines = append(lines, " ")
+			last = &lines[len(lines)-1]
+		}
+		*last += " " + word
+	}
+	return strings.TrimSpace(strings.Join(lines, "\n"))
+}
+
+// unit returns the unit that the name of a metric has by convention, after a comma.
+func unit(metric string) string {
+	for _, u := range []struct{ suffix, unit string }{
+		{"_timestamp_seconds", ", Unix time"}, {"_seconds", ", seconds"}, {"_seconds_total", ", seconds"}, {"_bytes", ", bytes"}, {"_bytes_total", ", bytes"},
+	} {
+		if strings.HasSuffix(metric, u.suffix) {
+			return u.unit
+		}
+	}
+	return ""
 }
 
 // allMetrics returns a line per metric of the plugins, the chain and the client of the Money API.
@@ -170,11 +204,11 @@ func allMetrics(t *testing.T) map[string]string {
 
 func metricsPage(t *testing.T) string {
 	t.Helper()
-	return "# Metrics\n\nEvery metric with its labels. `/metrics` shows the meaning of each, and the READMEs explain them.\n" +
+	return "# Metrics\n\nEvery metric with its labels, its unit and its help text. Without a unit, it is a number.\n" +
 		"The operations server adds those of Go, of the process, and\n" +
 		"[`millrace_health_check_ok`](../plugins/telemetry/README.md#metrics).\n" +
 		"`make reference` writes this page; do not edit it.\n" +
-		sections(allMetrics(t), metricReadmes(), "| metric | labels |\n|---|---|\n")
+		sections(allMetrics(t), metricReadmes(), "")
 }
 
 func TestReferencePagesAreUpToDate(t *testing.T) {

@@ -36,7 +36,7 @@ func DefaultConfig() Config {
 // EnabledByDefault returns false: the plugin needs an address.
 func (*Config) EnabledByDefault() bool { return false }
 
-// Validate reports every mistake at once.
+// Validate reports all errors at once.
 func (c *Config) Validate() error {
 	var errs []error
 	wrong := func(ok bool, path, problem string) {

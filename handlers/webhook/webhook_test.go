@@ -44,6 +44,12 @@ func waitFor(t *testing.T, dead *pipelinetest.Recorder) *message.Message {
 	return got[0]
 }
 
+func TestTheHandlerIsOffByDefault(t *testing.T) {
+	t.Parallel()
+	var config webhook.Config
+	require.False(t, config.EnabledByDefault())
+}
+
 func TestConformance(t *testing.T) {
 	pipelinetest.Conformance(t, func() []pipeline.Plugin {
 		p := webhook.New(&pipelinetest.Topics{}, &pipelinetest.Topics{})

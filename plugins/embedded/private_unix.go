@@ -4,7 +4,7 @@ package embedded
 
 import "syscall"
 
-// Private makes every file that this process makes from now on its owner's only. The embedded Kafka
-// chooses the rights of its files itself, and they contain payouts. It is for a process that is a
-// complete embedded environment.
+// Private restricts all files that this process creates from now on to their owner. The files of
+// the embedded Kafka contain payouts, and it has no setting for their rights. Private is for a
+// process that is a complete embedded environment.
 func Private() { syscall.Umask(0o077) }

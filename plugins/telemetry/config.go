@@ -12,17 +12,18 @@ import (
 
 // Config is the section plugins.telemetry. It is read when tracing and the service start.
 type Config struct {
-	// Listen is the address of the operations server, host:port; port 0 takes a free one. Empty: no server.
+	// Listen is the address of the operations server, host:port; port 0 takes a free one. Empty: no
+	// server.
 	Listen string `yaml:"listen"`
-	// Pprof adds /debug/pprof/. Whoever reaches the server can then read memory and burn CPU.
+	// Pprof adds /debug/pprof/. Clients of the server can then read memory and use CPU.
 	Pprof bool `yaml:"pprof"`
 	// CheckTimeout bounds each check of /readyz; one that takes longer counts as failed.
 	CheckTimeout time.Duration `yaml:"check_timeout"`
 	// OTLPEndpoint is the collector that spans are sent to by OTLP over HTTP, such as
 	// http://127.0.0.1:4318; without a path, /v1/traces. Empty: no traces.
 	OTLPEndpoint string `yaml:"otlp_endpoint"`
-	// SampleRatio is the part of traces begun here that is kept, 0 to 1. A message that brings a trace
-	// context keeps its sender's decision.
+	// SampleRatio is the part of the traces started here that is kept, 0 to 1. A message with a
+	// trace context keeps the decision of its sender.
 	SampleRatio float64 `yaml:"sample_ratio"`
 	// ServiceName names the process in traces.
 	ServiceName string `yaml:"service_name"`
@@ -33,7 +34,7 @@ func DefaultConfig() Config {
 	return Config{Listen: "127.0.0.1:9464", CheckTimeout: 3 * time.Second, SampleRatio: 1, ServiceName: "millrace"}
 }
 
-// Validate reports every mistake at once.
+// Validate reports all errors at once.
 func (c *Config) Validate() error {
 	var errs []error
 	wrong := func(path, format string, args ...any) {

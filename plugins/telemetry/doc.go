@@ -1,3 +1,3 @@
-// Package telemetry shows a process from outside: an operations server with metrics, liveness, readiness
-// and what other plugins add to it, and OpenTelemetry traces sent to a collector.
+// Package telemetry has the operations server, with metrics, liveness, readiness and the handlers
+// of other plugins. It also sends OpenTelemetry traces to a collector.
 package telemetry

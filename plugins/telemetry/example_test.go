@@ -23,7 +23,7 @@ func (payouts) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// Example starts the operations server and asks whether the process is ready.
+// Example starts the operations server and reads whether the process is ready.
 func Example() {
 	ctx := context.Background()
 	ops := telemetry.New()

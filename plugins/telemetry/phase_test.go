@@ -125,7 +125,8 @@ func (p route) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// The first moment of the drain: a route still has a message in flight, no service has been stopped.
+// The first moment of the drain: a route still has a message in flight, no service has been
+// stopped.
 func TestNotReadyFromTheFirstMomentOfTheDrain(t *testing.T) {
 	t.Parallel()
 	p, entered, release := telemetry.New(), make(chan struct{}), make(chan struct{})

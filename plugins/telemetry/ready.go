@@ -16,7 +16,7 @@ import (
 // Readiness is the body of /readyz.
 type Readiness struct {
 	Ready  bool                   `json:"ready"`
-	Phase  string                 `json:"phase"` // starting, running or draining; only running can be ready
+	Phase  string                 `json:"phase"` // starting, running or draining
 	Checks map[string]CheckResult `json:"checks"`
 }
 
@@ -25,12 +25,12 @@ type CheckResult struct {
 	OK      bool           `json:"ok"`
 	Error   string         `json:"error,omitempty"`
 	Seconds float64        `json:"seconds"`           // how long the check took
-	Details map[string]any `json:"details,omitempty"` // what the check reported with Detail; only with ?verbose
+	Details map[string]any `json:"details,omitempty"` // of Detail; only with ?verbose
 }
 
-// Detail lets a health check tell more than yes or no, such as the age of the oldest unpaid target: /readyz?verbose
-// shows it beside the check. ctx is the one the check was called with; with any other it does nothing. The
-// value must be one that JSON can hold. Safe for concurrent use.
+// Detail adds a value to the result of a health check, such as the age of the oldest unpaid target.
+// /readyz?verbose shows it. ctx is that of the check; with any other Detail does nothing. The value
+// must be one that JSON can hold. Detail is safe for concurrent use.
 func Detail(ctx context.Context, key string, value any) {
 	d, ok := ctx.Value(detailsKey{}).(*details)
 	if !ok {
@@ -64,9 +64,9 @@ func (d *details) copy() map[string]any {
 	return out
 }
 
-// ready runs all checks at once and answers 503 when one fails, and before and after the process runs. While it
-// drains no check is run: services are about to stop. Details can be long (one per promotion), and orchestrators ask
-// every few seconds: they are written only with the query parameter verbose.
+// ready runs all checks at once. It answers 503 if one fails, and unless the process is running. No
+// check runs during the drain, because services stop. Details can be long, one per promotion, so
+// they are written only with the query parameter verbose.
 func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	now := s.now()
 	answer := Readiness{Ready: now == running, Phase: string(now), Checks: map[string]CheckResult{}}
@@ -101,8 +101,7 @@ func (s *server) results(ctx context.Context) []CheckResult {
 	return results
 }
 
-// health shows the checks of /readyz as a metric, for those who are told by alerts and not by an orchestrator.
-// A scrape runs them.
+// health exports the checks of /readyz as a metric. A scrape runs them.
 type health struct{ *server }
 
 func (health) desc() *prometheus.Desc {
@@ -124,7 +123,7 @@ func (h health) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// probe runs one check, one run at a time: a check that hangs costs one goroutine, not one a request.
+// probe runs one check, one run at a time: a check that hangs costs one goroutine in total.
 type probe struct {
 	pipeline.HealthCheck
 
@@ -170,7 +169,7 @@ func (p *probe) result(ctx context.Context, timeout time.Duration) CheckResult {
 }
 
 func (p *probe) check(ctx context.Context, r *run, timeout time.Duration) {
-	// Not to end with the request that began it: others may have joined the run.
+	// The run does not end with the request that started it: others may have joined it.
 	ctx, cancel := context.WithTimeout(context.WithValue(context.WithoutCancel(ctx), detailsKey{}, r.details), timeout)
 	defer cancel()
 	err := p.guarded(ctx)

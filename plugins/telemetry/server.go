@@ -65,14 +65,14 @@ func (s *server) enter(p phase) { s.phase.Store(&p) }
 // Running implements pipeline.Phased: the handlers of other plugins are served from now on.
 func (s *server) Running() { s.enter(running) }
 
-// Draining implements pipeline.Phased: /readyz says so at once, the handlers of other plugins are not called any more,
-// and the contexts of their open requests end, so that streams end with the drain.
+// Draining implements pipeline.Phased: the handlers of other plugins are not called any more, and
+// the contexts of their open requests end.
 func (s *server) Draining() {
 	s.enter(draining)
 	s.end()
 }
 
-// whileRunning answers 503 for a handler of another plugin while that plugin's services may not run.
+// whileRunning answers 503 for a handler of another plugin unless all services run.
 func (s *server) whileRunning(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := s.now(); p != running {
@@ -94,8 +94,8 @@ func (s *server) untilDrain(h http.Handler) http.Handler {
 	})
 }
 
-// own are the patterns of the server itself. They are registered like everybody's, so that a second owner is
-// an error at registration.
+// own are the patterns of the server itself. They are registered like those of plugins, so that a
+// second owner is an error.
 func (s *server) own() map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /{$}":     http.HandlerFunc(s.index),
@@ -144,7 +144,8 @@ func (s *server) Start(ctx context.Context) error {
 	return nil
 }
 
-// serverLog writes the lines of net/http. A panic of a handler is a fault of the program; the rest is about clients.
+// serverLog writes the lines of net/http. A panic of a handler is an error of the program; other
+// lines are about clients.
 type serverLog struct{ log *slog.Logger }
 
 // Write implements io.Writer. Each call is one line, or one panic with its stack.
@@ -158,7 +159,7 @@ func (l serverLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// gather takes over what all plugins have registered.
+// gather collects the metrics and checks of all plugins.
 func (s *server) gather() error {
 	reg := prometheus.NewRegistry()
 	all := append([]prometheus.Collector{
@@ -230,7 +231,7 @@ func handle(mux *http.ServeMux, pattern string, h http.Handler) (err error) {
 	return nil
 }
 
-// Stop ends the server; requests in flight are finished, bounded by ctx. So are checks that are still running.
+// Stop ends the server. It waits for requests in flight and for running checks, until ctx ends.
 func (s *server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,9 +11,10 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Plugin is the operations server and the tracing of a process. Put it first in the list of plugins: it
-// then answers while the others still wait for their servers, and until they have stopped. The handlers that other
-// plugins register are served only from when all services run until the drain begins; else the answer is 503.
+// Plugin is the operations server and the tracing of a process. Put it first in the list of
+// plugins: it then answers while the others start, and until they have stopped. The handlers of
+// other plugins are served from the start of all services until the drain begins. Otherwise the
+// answer is 503.
 type Plugin struct {
 	config  Config
 	log     atomic.Pointer[slog.Logger] // spans may be exported before Register
@@ -42,8 +43,8 @@ func (p *Plugin) Name() string { return "telemetry" }
 // Settings implements pipeline.Configurable.
 func (p *Plugin) Settings() any { return &p.config }
 
-// Register implements pipeline.Plugin. What plugins register later is served, too: it is gathered when the
-// server starts.
+// Register implements pipeline.Plugin. The server collects the handlers and metrics of all plugins
+// when it starts.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log.Store(r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name())))
 	p.server.registry = r
@@ -55,9 +56,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// Tracing makes the process's tracer provider from the plugin's settings; flush sends what is left and ends
-// it. instance names the process in traces. Without an endpoint the provider does nothing. It is the method of app.Tracer, which calls
-// it after the settings were decoded.
+// Tracing implements app.Tracer, which is called after the settings were decoded. flush sends the
+// remaining spans and ends the provider. instance names the process in traces. Without an endpoint
+// the provider does nothing.
 func (p *Plugin) Tracing(ctx context.Context, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error) {
 	return newTracerProvider(ctx, p.config, instance, p.exportFailed, p.exportWorks)
 }

@@ -17,10 +17,10 @@ import (
 
 const tracesPath = "/v1/traces"
 
-// NewTracerProvider returns the tracer provider that cfg describes, for a process without the plugin; instance is its
-// name (service.instance.id); flush
-// sends what is left and ends it. Without an endpoint it does nothing. Spans that the collector doesn't
-// take are dropped: tracing never holds a message up.
+// NewTracerProvider returns a tracer provider with the settings cfg, for a process without the
+// plugin. instance is its name (service.instance.id). flush sends the remaining spans and ends the
+// provider. Without an endpoint it does nothing. Spans that the collector refuses are dropped:
+// tracing never delays a message.
 func NewTracerProvider(ctx context.Context, cfg Config, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error) {
 	return newTracerProvider(ctx, cfg, instance, func(error, bool) {}, func() {})
 }
@@ -73,8 +73,7 @@ func identity(ctx context.Context, cfg Config, instance string) (*resource.Resou
 	return who, nil
 }
 
-// reporting tells failures to this process instead of OpenTelemetry's global error handler, which writes
-// to standard error.
+// reporting logs failures. The global error handler of OpenTelemetry writes to standard error.
 type reporting struct {
 	sdktrace.SpanExporter
 	failed func(err error, first bool)

@@ -111,7 +111,7 @@ func TestTracingOff(t *testing.T) {
 	require.NoError(t, flush(t.Context()))
 }
 
-// TestCollectorAway: spans that nobody takes are dropped; it is said once and counted.
+// TestCollectorAway: spans that no collector takes are dropped, logged once and counted.
 func TestCollectorAway(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
