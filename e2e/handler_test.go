@@ -22,9 +22,9 @@ import (
 	"github.com/millrace-io/millrace/wire"
 )
 
-// The README's three steps to a first handler, on a copy of the repository. The tests about
+// One command makes a handler a part of the binary, in a copy of the repository. The tests about
 // handlers pass afterwards.
-func TestAFirstHandlerInThreeSteps(t *testing.T) {
+func TestAFirstHandlerIsOneCommand(t *testing.T) {
 	tier.Rest(t)
 	if testing.Short() {
 		t.Skip("compiles a copy of the repository")
@@ -41,29 +41,9 @@ func TestAFirstHandlerInThreeSteps(t *testing.T) {
 		require.NoError(t, err, "%s %v: %s", name, args, out)
 		return string(out)
 	}
-	printed := in(binary(t), "new", "handler", "greetings")
-
-	// Step 3, with the lines that step 1 has printed.
-	from, to := strings.Index(printed, "\tfunc provideGreetings("), strings.Index(printed, "\n\t}\n")
-	require.True(t, from > 0 && to > from, printed)
-	provider := printed[from : to+len("\n\t}\n")]
-	file := filepath.Join(dir, "wire", "sets.go")
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	for _, edit := range [][2]string{
-		{"\t\"github.com/millrace-io/millrace/handlers/promotion\"\n", "\t\"github.com/millrace-io/millrace/handlers/greetings\"\n\t\"github.com/millrace-io/millrace/handlers/promotion\"\n"},
-		{"wire.NewSet(promotion.New", "wire.NewSet(promotion.New, provideGreetings"},
-		{"\tpayouts *promotion.Plugin,", "\tpayouts *promotion.Plugin, hello greetings.Plugin,"},
-		{"claims, payouts", "claims, payouts, hello"},
-	} {
-		require.Contains(t, string(text), edit[0])
-		text = bytes.Replace(text, []byte(edit[0]), []byte(edit[1]), 1)
-	}
-	text = append(text, "\n"+strings.ReplaceAll(provider, "\n\t", "\n")...)
-	require.NoError(t, os.WriteFile(file, text, 0o600))
-	in("gofmt", "-w", file)
-	in("go", "tool", "wire", "./wire")
-	in("go", "test", "-short", "-timeout", "5m", "./handlers/greetings", "./wire", "./e2e/rules", "./pipeline/app")
+	in(binary(t), "new", "handler", "greetings")
+	require.Contains(t, in("go", "run", "./cmd/millrace", "topology"), "greetings.retry\n  from         kafka greetings-retry (greetings-retry)")
+	in("go", "test", "-short", "-timeout", "5m", "./handlers/greetings", "./wire", "./e2e/rules", "./e2e/reference", "./pipeline/app")
 }
 
 // copyOfTheRepository copies what is, or could be, under version control.

@@ -18,20 +18,19 @@ import (
 var Transports = wire.NewSet(kafka.New, wire.Bind(new(deadletter.Topics), new(*kafka.Plugin)),
 	redis.New, wire.Bind(new(deadletter.Streams), new(*redis.Plugin)), redisstream.New)
 
-// Capabilities are what handlers share beside transports.
+// Capabilities are shared by handlers.
 var Capabilities = wire.NewSet(telemetry.New, deadletter.New, reclaim.New)
 
-// Handlers are the business: a new one is its constructor here, and its place in newService.
+// Handlers are the business. `millrace new handler` adds one.
 var Handlers = wire.NewSet(promotion.New, provideWebhook)
 
 func provideWebhook(topics *kafka.Plugin, dead *deadletter.Plugin) *webhook.Plugin {
 	return webhook.New(topics, dead)
 }
 
-// Service is what a binary is made of.
+// Service is the content of the binary.
 type Service struct {
-	// Plugins are all plugins, downstream first: services start in this order and stop in the
-	// reverse one.
+	// Plugins are downstream first. Services start in this order and stop in the reverse order.
 	Plugins []pipeline.Plugin
 }
 

@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -23,14 +25,15 @@ import (
 //go:embed templates/*.tmpl
 var templates embed.FS
 
-// handler is what the templates of a new handler know.
+// handler is the data of the templates.
 type handler struct {
 	Name    string // of the plugin and its folder
 	Package string
 	Import  string // path of the package
+	Binary  string // of another module
 }
 
-// Exported is the name as it stands in Go's exported names.
+// Exported returns the name in the form of Go's exported names.
 func (d handler) Exported() string {
 	var b strings.Builder
 	for word := range strings.FieldsFuncSeq(d.Name, func(r rune) bool { return r == '-' || r == '_' }) {
@@ -46,15 +49,15 @@ func (h *Host) newCommand() *cobra.Command {
 	var dir string
 	handlerCmd := &cobra.Command{
 		Use:     "handler NAME",
-		Short:   "Write handlers/NAME: a handler plugin with a passing test",
+		Short:   "Write handlers/NAME: a handler plugin with a retry topic, dead letters and a passing test",
 		Example: h.examples("new handler invoices"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := h.newHandler(dir, args[0])
-			if err != nil {
-				return &usageError{err, cmd.CommandPath()}
+			err := h.newHandler(cmd.Context(), dir, args[0])
+			if err == nil || errors.As(err, new(*exec.ExitError)) {
+				return err
 			}
-			return nil
+			return &usageError{err, cmd.CommandPath()}
 		},
 	}
 	handlerCmd.Flags().StringVar(&dir, "dir", ".", "a folder of the Go module to write into")
@@ -63,8 +66,9 @@ func (h *Host) newCommand() *cobra.Command {
 	return cmd
 }
 
-// newHandler writes handlers/name into the module that dir belongs to.
-func (h *Host) newHandler(dir, name string) error {
+// newHandler writes handlers/name into the module that dir belongs to. In a repository with
+// wiringFile it also adds the plugin to the service. Otherwise it prints a complete main function.
+func (h *Host) newHandler(ctx context.Context, dir, name string) error {
 	if !handlerName.MatchString(name) {
 		return fmt.Errorf("NAME must be lower-case letters and digits, with - or _ between words, got %q", name)
 	}
@@ -75,16 +79,23 @@ func (h *Host) newHandler(dir, name string) error {
 	target := filepath.Join(root, "handlers", name)
 	d := handler{
 		Name: name, Package: strings.NewReplacer("-", "", "_", "").Replace(name),
-		Import: path.Join(module, "handlers", name),
+		Import: path.Join(module, "handlers", name), Binary: path.Base(module),
 	}
-	// The test imports these beside the new package.
-	taken := []string{"context", "errors", "main", "message", "pipeline", "pipelinetest", "require", "testing", "time"}
+	// Generated files import these, in addition to the new package.
+	taken := []string{"app", "context", "deadletter", "embedded", "errors", "kafka", "main", "os", "pipeline", "pipelinetest", "require", "telemetry", "testing", "time"}
 	if token.IsKeyword(d.Package) || slices.Contains(taken, d.Package) || strings.HasSuffix(name, "_test") {
 		return fmt.Errorf("NAME can't be %q: a Go package can't have that name here", name)
 	}
-	files, err := d.render()
+	files, err := d.render("doc.go", "handler.go", "handler_test.go", "README.md")
 	if err != nil {
 		return err
+	}
+	wiring, err := os.ReadFile(filepath.Join(root, wiringFile))
+	wired := err == nil
+	if wired {
+		if wiring, err = d.wire(wiring); err != nil {
+			return fmt.Errorf("new handler: %w", err)
+		}
 	}
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return fmt.Errorf("new handler: %w", err)
@@ -100,7 +111,30 @@ func (h *Host) newHandler(dir, name string) error {
 		}
 		fmt.Fprintln(h.o.Stdout, "wrote", filepath.Join(target, f.name))
 	}
-	return h.nextSteps(d)
+	if wired {
+		return h.applyWiring(ctx, root, wiring, d)
+	}
+	return h.printMain(d)
+}
+
+// printMain prints a binary with the handler.
+func (h *Host) printMain(d handler) error {
+	text, err := d.render("main.go")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(h.o.Stdout, `
+Next: write cmd/%[1]s/main.go, or add the last plugin to the list of your binary:
+
+%[2]s
+Then run it, with Kafka inside the process or with the brokers of a settings file:
+
+	go mod tidy
+	go test ./handlers/%[3]s
+	go run ./cmd/%[1]s topology
+	%[4]s__ENVIRONMENT=embedded go run ./cmd/%[1]s run
+`, d.Binary, text[0].text, d.Name, envPrefix(d.Binary))
+	return err
 }
 
 type sourceFile struct {
@@ -108,13 +142,14 @@ type sourceFile struct {
 	text []byte
 }
 
-func (d handler) render() ([]sourceFile, error) {
+// render returns the files made of templates.
+func (d handler) render(names ...string) ([]sourceFile, error) {
 	all, err := template.ParseFS(templates, "templates/*.tmpl")
 	if err != nil {
 		return nil, fmt.Errorf("new handler: %w", err)
 	}
 	var out []sourceFile
-	for _, name := range []string{"doc.go", "handler.go", "handler_test.go", "README.md"} {
+	for _, name := range names {
 		var b bytes.Buffer
 		if err := all.ExecuteTemplate(&b, name+".tmpl", d); err != nil {
 			return nil, fmt.Errorf("new handler: %w", err)
@@ -128,15 +163,6 @@ func (d handler) render() ([]sourceFile, error) {
 		out = append(out, sourceFile{name, text})
 	}
 	return out, nil
-}
-
-// nextSteps tells which lines make the handler a part of the binary.
-func (h *Host) nextSteps(d handler) error {
-	t, err := template.ParseFS(templates, "templates/next.txt.tmpl")
-	if err != nil {
-		return fmt.Errorf("new handler: %w", err)
-	}
-	return t.Execute(h.o.Stdout, d)
 }
 
 // findModule returns the root folder and the path of the Go module that dir belongs to.

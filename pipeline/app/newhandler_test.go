@@ -49,6 +49,9 @@ func TestNewHandlerPassesItsOwnTest(t *testing.T) {
 	r := run(t.Context(), options(newToy(), "new", "handler", "order-mail", "--dir", filepath.Join(dir, "cmd", "shop")))
 	require.Zero(t, r.code, r.stderr)
 	golden(t, "newhandler.txt", strings.ReplaceAll(r.stdout, dir, "shop"))
+	begin, end := strings.Index(r.stdout, "package main"), strings.Index(r.stdout, "\nThen run it")
+	require.True(t, begin > 0 && end > begin, r.stdout)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cmd", "shop", "main.go"), []byte(r.stdout[begin:end]), 0o600))
 
 	target := filepath.Join(dir, "handlers", "order-mail")
 	for _, name := range []string{"doc.go", "handler.go", "handler_test.go", "README.md"} {
@@ -65,13 +68,16 @@ func TestNewHandlerPassesItsOwnTest(t *testing.T) {
 	out, err := goTool(t, dir, "test", "./handlers/...")
 	require.NoError(t, err, out)
 	require.Contains(t, out, "ok  \texample.com/shop/handlers/order-mail")
-	out, err = goTool(t, dir, "vet", "./handlers/...")
+	out, err = goTool(t, dir, "vet", "./...")
 	require.NoError(t, err, out)
+	out, err = goTool(t, dir, "run", "./cmd/shop", "topology")
+	require.NoError(t, err, out)
+	require.Contains(t, out, "order-mail.retry\n  from         kafka order-mail-retry (order-mail-retry)")
 
 	// The test it comes with must be able to fail.
 	for _, mistake := range []struct{ from, to, red string }{
-		{"Max: 5", "Max: 4", "--- FAIL: TestAMessageThatFailsIsTriedAgainAndThenADeadLetter"},
-		{"DeadLetter: p.Dead", "DeadLetter: pipeline.Drop", "--- FAIL: TestAnUndecodableMessageIsADeadLetter"},
+		{", 5, pipeline", ", 4, pipeline", "--- FAIL: TestAMessageThatFailsIsRetriedAndThenADeadLetter"},
+		{`p.dead.Sink("order-mail-dead")`, "pipeline.Drop", "--- FAIL: TestAnUndecodableMessageIsADeadLetter"},
 	} {
 		broken := bytes.Replace(text, []byte(mistake.from), []byte(mistake.to), 1)
 		require.NotEqual(t, text, broken)
@@ -82,14 +88,75 @@ func TestNewHandlerPassesItsOwnTest(t *testing.T) {
 	}
 }
 
+// serviceModule makes a module with the wiring of this checkout, and a make that only reports.
+func serviceModule(t *testing.T, makefile string) (dir string, sets []byte) {
+	t.Helper()
+	dir = t.TempDir()
+	sets, err := os.ReadFile("../../wire/sets.go")
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "wire"), 0o750))
+	for name, text := range map[string]string{"go.mod": "module github.com/millrace-io/millrace\n", "Makefile": makefile, "wire/sets.go": string(sets)} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	return dir, sets
+}
+
+func TestNewHandlerWiresItselfIntoTheService(t *testing.T) {
+	t.Parallel()
+	dir, before := serviceModule(t, ".PHONY: wire\nwire schema reference:\n\t@echo $@ >> made\n")
+	for _, name := range []string{"order-mail", "second"} {
+		r := run(t.Context(), options(newToy(), "new", "handler", name, "--dir", dir))
+		require.Zero(t, r.code, r.stderr)
+		require.Contains(t, r.stdout, "changed wire/sets.go\n")
+		require.Contains(t, r.stdout, "The binary has the routes "+name+" and "+name+".retry.")
+	}
+	made, err := os.ReadFile(filepath.Join(dir, "made"))
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("wire\nschema\nreference\n", 2), string(made))
+
+	after, err := os.ReadFile(filepath.Join(dir, "wire", "sets.go"))
+	require.NoError(t, err)
+	for _, line := range []string{
+		"\t\"github.com/millrace-io/millrace/handlers/order-mail\"\n",
+		", provideOrderMail, provideSecond)\n",
+		"func provideOrderMail(topics *kafka.Plugin, dead *deadletter.Plugin) *ordermail.Plugin {\n\treturn ordermail.New(topics, dead)\n}\n",
+		", ordermail *ordermail.Plugin, second *second.Plugin,\n)",
+		", ordermail, second},\n",
+	} {
+		require.Contains(t, string(after), line)
+	}
+	for line := range strings.Lines(string(before)) {
+		require.Contains(t, string(after), strings.TrimRight(line, "),}\n"), "nothing is lost")
+	}
+
+	t.Run("a name that the wiring has", func(t *testing.T) {
+		r := run(t.Context(), options(newToy(), "new", "handler", "claims", "--dir", dir))
+		require.Equal(t, app.ExitUsage, r.code)
+		require.Contains(t, r.stderr, "wire/sets.go has another claims: choose another NAME")
+		require.NoDirExists(t, filepath.Join(dir, "handlers", "claims"))
+	})
+	t.Run("a wiring of another form", func(t *testing.T) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "wire", "sets.go"), []byte("package wire\n\nimport \"context\"\n"), 0o600))
+		r := run(t.Context(), options(newToy(), "new", "handler", "third", "--dir", dir))
+		require.Equal(t, app.ExitUsage, r.code)
+		require.Contains(t, r.stderr, "wire/sets.go needs one import block, the set Handlers, and newService")
+		require.NoDirExists(t, filepath.Join(dir, "handlers", "third"))
+	})
+	t.Run("make fails", func(t *testing.T) {
+		dir, _ := serviceModule(t, ".PHONY: wire\nwire:\n\t@echo a mistake; false\n")
+		r := run(t.Context(), options(newToy(), "new", "handler", "mail", "--dir", dir))
+		require.Equal(t, app.ExitBad, r.code)
+		require.Contains(t, r.stderr, "a mistake")
+	})
+}
+
 func goTool(t *testing.T, dir string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
-	// What the checkout needs is on this machine already; -mod=mod because the copy of go.mod isn't
-	// tidy.
+	// The modules of the checkout are in the cache. -mod=mod: the copy of go.mod isn't tidy.
 	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
