@@ -8,14 +8,14 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Config is the settings section of the plugin (plugins.redisstream). It is about Sources only: a
-// Sink has no settings, in particular no MAXLEN, which removes entries that nobody has read.
+// Config is the settings section of the plugin (plugins.redisstream). It is about Sources only. A
+// Sink has no MAXLEN, which would remove unread entries.
 type Config struct {
 	BlockTime     time.Duration `yaml:"block_time"`     // BLOCK of the library's XREADGROUP
-	MaxIdle       time.Duration `yaml:"max_idle"`       // after which another reader may claim an entry; the same in every instance
-	ClaimInterval time.Duration `yaml:"claim_interval"` // how often idle entries of others are looked for
-	NackSleep     time.Duration `yaml:"nack_sleep"`     // pause before a nacked message is delivered again; the library retries forever
-	CloseTimeout  time.Duration `yaml:"close_timeout"`  // of a subscription that is closed without having been drained
+	MaxIdle       time.Duration `yaml:"max_idle"`       // then another reader may claim
+	ClaimInterval time.Duration `yaml:"claim_interval"` // between two claims of idle entries
+	NackSleep     time.Duration `yaml:"nack_sleep"`     // before each redelivery, without a limit
+	CloseTimeout  time.Duration `yaml:"close_timeout"`  // of a close without a drain
 }
 
 // DefaultConfig returns the documented defaults.
@@ -29,7 +29,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate reports every mistake at once.
+// Validate reports all errors at once.
 func (c Config) Validate() error {
 	var errs []error
 	for _, d := range []struct {

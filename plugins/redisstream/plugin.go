@@ -16,11 +16,11 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
-// Kind is the kind of this package's endpoints; what arrives has the kind poll.Kind in its Origin.
+// Kind is the kind of this package's endpoints. The Origin of a message has poll.Kind.
 const Kind = "watermill-redisstream"
 
-// Plugin is the plugin "redisstream". Sinks publish through the client of the plugin "redis",
-// Sources open one each with its settings.
+// Plugin is the plugin "redisstream". Sinks use the client of the plugin "redis". Each Source has
+// its own client with the same settings.
 type Plugin struct {
 	redis *redis.Plugin
 	cfg   Config
@@ -42,7 +42,7 @@ func (p *Plugin) Settings() any { return &p.cfg }
 // Needs implements pipeline.Dependent.
 func (p *Plugin) Needs() []string { return []string{"redis"} }
 
-// Register keeps what the process offers; there is nothing to run.
+// Register keeps the environment of the process. There is no service.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	if p.redis == nil {
 		return errors.New("redisstream needs the plugin redis")
@@ -51,8 +51,8 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// Sink publishes to the stream topic in watermill-redisstream's own format, one XADD a message. It
-// never blocks in Redis.
+// Sink publishes to the stream topic in watermill-redisstream's own format, with one XADD per
+// message. It never blocks in Redis.
 func (p *Plugin) Sink(topic string) pipeline.Sink {
 	return sink{p, pipeline.Endpoint{Kind: Kind, Name: topic}}
 }
@@ -65,8 +65,8 @@ type sink struct {
 // Describe returns the stream.
 func (s sink) Describe() pipeline.Endpoint { return s.at }
 
-// Publish returns when all messages are in the stream. The library stops at the first failure; what
-// came before is in the stream then.
+// Publish returns when all messages are in the stream. After a failure, the messages before it are
+// in the stream.
 func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	c := s.p.redis.Client()
 	if c == nil {
@@ -78,7 +78,7 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	}
 	out := make([]*message.Message, len(msgs))
 	for i, m := range msgs {
-		out[i] = m.Copy() // the library publishes with the message's context, which is the caller's to keep
+		out[i] = m.Copy() // the library uses the context of the message
 		out[i].SetContext(ctx)
 		pipeline.InjectTrace(ctx, out[i].Metadata)
 	}
@@ -94,8 +94,7 @@ type lent struct{ goredis.UniversalClient }
 // Close does nothing: the client's owner closes it.
 func (lent) Close() error { return nil }
 
-// logger passes the library's log lines on, a level lower: its errors heal themselves or are
-// returned.
+// logger lowers the library's log lines by a level: its errors are repaired or returned.
 func (p *Plugin) logger() watermill.LoggerAdapter {
 	return watermill.NewSlogLoggerWithLevelMapping(p.env.Logger, map[slog.Level]slog.Level{
 		slog.LevelError: slog.LevelWarn,

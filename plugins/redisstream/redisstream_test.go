@@ -154,7 +154,7 @@ func TestSinkHonoursItsContext(t *testing.T) {
 		cancel()
 		m := message.NewMessage("u", nil)
 		require.ErrorIs(t, r.bridge.Sink(r.stream).Publish(ctx, m), context.Canceled)
-		m.SetContext(ctx) // a message that was handled already: its context has ended, the call's has not
+		m.SetContext(ctx) // handled already
 		require.NoError(t, r.bridge.Sink(r.stream).Publish(t.Context(), m))
 	})
 }
@@ -217,8 +217,7 @@ func TestNackedMessageComesAgain(t *testing.T) {
 	})
 }
 
-// The library alone drops the ack of what is in flight when it is closed, and forgets what it has
-// read ahead.
+// Drain does not end on an error, and keeps the acknowledgement that the library would drop.
 func TestDrainIsQuiet(t *testing.T) {
 	onServers(t, func(t *testing.T, r *rig) {
 		r.publish(t, 0, 10)
@@ -325,7 +324,7 @@ func TestValidate(t *testing.T) {
 	require.ErrorContains(t, err, "max_idle: must be >= 1ms")
 }
 
-// What the library's subscriber has acknowledged is trimmed while a route reads the stream.
+// Entries that the library's subscriber has acknowledged are trimmed.
 func TestAStreamThatTheBridgeReadsIsTrimmed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, miniredis.RunT(t).Addr())

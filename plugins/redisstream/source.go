@@ -18,9 +18,9 @@ import (
 )
 
 // Source reads the stream topic with watermill-redisstream's own subscriber, one message at a time.
-// An empty group means the library's fan-out: what is published from now on, to every subscription.
-// It sends blocking commands, on a client of its own; prefer redis's Source, which reads the same
-// entries.
+// Without a group, each subscription receives all messages from now on (the library's fan-out). It
+// sends blocking commands, on its own client. The Source of plugins/redis reads the same entries
+// without blocking.
 func (p *Plugin) Source(topic, group string) pipeline.Source {
 	return source{p, pipeline.Endpoint{Kind: Kind, Name: topic, Group: group}}
 }
@@ -33,8 +33,8 @@ type source struct {
 // Describe returns the stream and the group.
 func (s source) Describe() pipeline.Endpoint { return s.at }
 
-// Open opens a client of its own, with the settings of the plugin "redis", and begins to read.
-// Window and order of the flow are met by the library's one message at a time.
+// Open opens a client with the settings of the plugin "redis". One message at a time is within each
+// window and order.
 func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
 	settings, ok := s.p.redis.Settings().(*redis.Config)
 	if !ok {
@@ -51,17 +51,16 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 	watch := &watch{}
 	c.AddHook(watch)
 	sub := &subscription{
-		at: s.at, cfg: s.p.cfg, shared: s.p.redis.Client, watch: watch, consumer: fmt.Sprintf("%s-bridge-%d", instance, s.p.opens.Add(1)-1), gate: f.Gate,
-		log: s.p.env.Logger, failed: make(chan error, 1), out: make(chan *message.Message), stop: make(chan struct{}), abandoned: make(chan struct{}), done: make(chan struct{}),
+		at: s.at, cfg: s.p.cfg, shared: s.p.redis.Client, watch: watch, consumer: fmt.Sprintf("%s-bridge-%d", instance, s.p.opens.Add(1)-1),
+		gate: f.Gate, log: s.p.env.Logger,
 	}
-	sub.stopOnce = sync.OnceFunc(func() { close(sub.stop) })
-	sub.abandon = sync.OnceFunc(func() { close(sub.abandoned) })
+	sub.Life = pipeline.NewLife(s.p.cfg.CloseTimeout, sub.run)
 	sub.inner, err = redisstream.NewSubscriber(redisstream.SubscriberConfig{
 		Client:                        c,
 		Unmarshaller:                  tolerant{},
 		Consumer:                      sub.consumer,
 		ConsumerGroup:                 s.at.Group,
-		NackResendSleep:               redisstream.NoSleep, // the pause is ours: the library's can't be interrupted
+		NackResendSleep:               redisstream.NoSleep, // run waits instead
 		BlockTime:                     s.p.cfg.BlockTime,
 		ClaimInterval:                 s.p.cfg.ClaimInterval,
 		MaxIdleTime:                   s.p.cfg.MaxIdle,
@@ -70,28 +69,22 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", s.at, err), c.Close())
 	}
-	// The context of this call lives as long as the subscription: it must not be the opening's.
-	in, err := sub.inner.Subscribe(context.Background(), s.at.Name)
+	// The library reads until this context ends, so it is not the context of Open.
+	sub.in, err = sub.inner.Subscribe(context.Background(), s.at.Name)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", s.at, err), sub.inner.Close())
 	}
-	stopTrimming := func() {}
 	if s.at.Group != "" {
-		stopTrimming = s.p.redis.TrimFor(s.at.Name, s.at.Group)
+		sub.stopTrimming = s.p.redis.TrimFor(s.at.Name, s.at.Group)
 		sub.unmark = s.p.redis.MarkSubscription(s.at.Name, s.at.Group, sub.consumer)
 	}
-	go func() {
-		defer stopTrimming()
-		sub.pump(in)
-	}()
 	return sub, nil
 }
 
-// entryID is the field in which watch hides the entry's id from the wire, for tolerant to find.
+// entryID is the field in which watch stores the id of an entry, for tolerant.
 const entryID = "_millrace_entry_id"
 
-// tolerant decodes what the library writes and everything else; it never fails, because a failure
-// ends the library's subscription.
+// tolerant decodes all entries. It never fails, because that ends the library's subscription.
 type tolerant struct{}
 
 // Unmarshal implements redisstream.Unmarshaller.
@@ -103,9 +96,9 @@ func (tolerant) Unmarshal(values map[string]any) (*message.Message, error) {
 	return msg, nil
 }
 
-// watch is a hook of the source's client. It notes the id of every entry that is read, which the
-// library doesn't pass on, and the acknowledgements that were answered, of which it doesn't tell;
-// and it ends the reading, for whose end the library's Close doesn't wait.
+// watch is a hook of the source's client. It stores the id of each entry that is read, and reports
+// the replies to XACK, because the library does neither. It can stop the reading, because the
+// library's Close does not wait for it.
 type watch struct {
 	mu      sync.Mutex
 	id      string        // whose acknowledgement is awaited
@@ -116,8 +109,7 @@ type watch struct {
 
 var errReadsStopped = errors.New("the subscription is closing")
 
-// stopReads refuses further reads and waits for those under way: what they bring is known to the
-// server then.
+// stopReads refuses further reads and waits for those in progress.
 func (w *watch) stopReads() {
 	w.mu.Lock()
 	w.stopped = true
@@ -125,7 +117,7 @@ func (w *watch) stopReads() {
 	w.reading.Wait()
 }
 
-// beginRead answers false when nothing may be read any more.
+// beginRead returns false when reads are stopped.
 func (w *watch) beginRead() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

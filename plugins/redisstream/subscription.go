@@ -2,10 +2,8 @@ package redisstream
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
@@ -17,109 +15,77 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
-// subscription stands between the library's subscriber and the route: it gives messages a context
-// that outlives the closing, and closes only when the message in flight is acknowledged.
+// subscription connects the library's subscriber with the route. The context of a message outlives
+// the drain, and the library is closed only after the message in flight is acknowledged.
 type subscription struct {
-	at       pipeline.Endpoint
-	cfg      Config
-	shared   func() goredis.UniversalClient // for everything that must not wait behind a blocking read
-	watch    *watch
-	consumer string
-	unmark   func() // ends the mark of the consumer; nil without a group
-	gate     func() bool
-	log      *slog.Logger
-	inner    *redisstream.Subscriber
-	out      chan *message.Message
-
-	stop       chan struct{} // closed: nothing new is taken
-	stopOnce   func()
-	abandoned  chan struct{} // closed: the handler is not waited for
-	abandon    func()
-	done       chan struct{}      // closed: everything has ended
-	leftID     string             // the entry of a message that was left behind; read after done
-	leftCancel context.CancelFunc // never called: its context lives on with its handler
-	failed     chan error
-
-	mu         sync.Mutex
-	subscribed bool
+	*pipeline.Life
+	at           pipeline.Endpoint
+	cfg          Config
+	shared       func() goredis.UniversalClient // for commands during a blocking read
+	watch        *watch
+	consumer     string
+	unmark       func() // nil without a group, like stopTrimming
+	stopTrimming func()
+	gate         func() bool
+	log          *slog.Logger
+	inner        *redisstream.Subscriber
+	in           <-chan *message.Message
+	leftID       string             // the entry of a message that was left behind
+	leftCancel   context.CancelFunc // never called: the handler keeps its context
 }
 
-// Subscribe returns the messages; the topic is ignored. When ctx ends the subscription is closed.
-func (s *subscription) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.subscribed {
-		return nil, errors.New("redisstream: a subscription can be subscribed to once")
-	}
-	s.subscribed = true
-	context.AfterFunc(ctx, s.stopOnce)
-	return s.out, nil
-}
-
-// Drain takes nothing new, lets the message in flight finish and be acknowledged, releases what the
-// library has read ahead, and closes the channel.
+// Drain reads nothing new, waits for the message in flight and its acknowledgement, and releases
+// the entries that were read ahead. Shortly before the end of ctx, it abandons the message.
 func (s *subscription) Drain(ctx context.Context) error {
-	s.stopOnce()
-	soft, cancel := ctx, func() {}
-	if end, ok := ctx.Deadline(); ok { // closing and releasing need a little of it
-		soft, cancel = context.WithDeadline(ctx, end.Add(-min(time.Second, time.Until(end)/5)))
+	if end, ok := ctx.Deadline(); ok {
+		abandon := time.AfterFunc(time.Until(end)-min(time.Second, time.Until(end)/5), s.Abandon)
+		defer abandon.Stop()
 	}
-	defer cancel()
-	select {
-	case <-s.done:
-	case <-soft.Done():
-		s.abandon()
-		select {
-		case <-s.done:
-		case <-ctx.Done():
-			return fmt.Errorf("drain %s: %w", s.at, ctx.Err())
-		}
-	}
-	if s.leftID != "" {
-		return fmt.Errorf("drain %s: a message is still being handled: %w", s.at, context.DeadlineExceeded)
-	}
-	return nil
+	return s.Life.Drain(ctx)
 }
 
-// Close drains within the close timeout. Idempotent.
+// Close drains for at most the close timeout. Idempotent.
 func (s *subscription) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.CloseTimeout)
-	defer cancel()
-	if err := s.Drain(ctx); err != nil {
+	if err := s.Life.Close(); err != nil {
 		s.log.Warn("closed with a message in flight, it is delivered again elsewhere", pipeline.Err(err))
 	}
-	<-s.done
 	return nil
 }
 
-// pump passes messages on, one at a time, until stop.
-func (s *subscription) pump(in <-chan *message.Message) {
-	defer close(s.done)
-	defer close(s.out)
+// run delivers messages, one at a time, until Reading ends.
+func (s *subscription) run(context.Context) error {
 	defer s.end()
 	for s.openGate() {
 		select {
-		case msg, ok := <-in:
+		case msg, ok := <-s.in:
 			if !ok {
-				s.failed <- fmt.Errorf("%s: the library's subscription has ended by itself", s.at)
-				return
+				s.Fail(fmt.Errorf("%s: the library's subscription has ended by itself", s.at))
+				return nil
 			}
 			if !s.pass(msg) {
-				return
+				return s.unfinished()
 			}
-		case <-s.stop:
-			return
+		case <-s.Reading.Done():
+			return nil
 		}
 	}
+	return nil
 }
 
-// openGate waits for the route's gate; false when the subscription ends.
+func (s *subscription) unfinished() error {
+	if s.leftID == "" {
+		return nil
+	}
+	return fmt.Errorf("%s: a message is still being handled: %w", s.at, context.DeadlineExceeded)
+}
+
+// openGate waits for the gate of the route. It returns false when Reading ends.
 func (s *subscription) openGate() bool {
 	for s.gate != nil && !s.gate() {
 		t := time.NewTimer(s.cfg.BlockTime)
 		select {
 		case <-t.C:
-		case <-s.stop:
+		case <-s.Reading.Done():
 			t.Stop()
 			return false
 		}
@@ -127,7 +93,7 @@ func (s *subscription) openGate() bool {
 	return true
 }
 
-// pass takes one message through its deliveries; false ends the pump.
+// pass delivers one message until it is acknowledged. False ends the subscription.
 func (s *subscription) pass(inner *message.Message) bool {
 	id := inner.Metadata.Get(entryID)
 	origin := pipeline.Origin{
@@ -143,8 +109,8 @@ func (s *subscription) pass(inner *message.Message) bool {
 		ctx, cancel := context.WithCancel(pipeline.WithOrigin(context.Background(), origin))
 		msg.SetContext(ctx)
 		select {
-		case s.out <- msg:
-		case <-s.stop:
+		case s.Out <- msg:
+		case <-s.Reading.Done():
 			cancel()
 			return false
 		}
@@ -160,7 +126,7 @@ func (s *subscription) pass(inner *message.Message) bool {
 		t := time.NewTimer(s.cfg.NackSleep)
 		select {
 		case <-t.C:
-		case <-s.stop:
+		case <-s.Reading.Done():
 			t.Stop()
 			return false
 		}
@@ -177,7 +143,7 @@ func (s *subscription) await(msg *message.Message, id string, renew <-chan time.
 			return false, true
 		case <-renew:
 			s.keepAlive(id)
-		case <-s.abandoned:
+		case <-s.Abandoned.Done():
 			return false, false
 		}
 	}
@@ -195,8 +161,7 @@ func (s *subscription) keepAlive(id string) {
 	}
 }
 
-// acknowledge waits until the library's XACK was answered: closed before that, the library drops
-// it.
+// acknowledge waits for the reply to the library's XACK. A Close before that would drop the XACK.
 func (s *subscription) acknowledge(inner *message.Message, id string) bool {
 	if s.at.Group == "" {
 		inner.Ack()
@@ -207,14 +172,14 @@ func (s *subscription) acknowledge(inner *message.Message, id string) bool {
 	select {
 	case <-answered:
 		return true
-	case <-s.abandoned:
+	case <-s.Abandoned.Done():
 		s.leftID = id
 		return false
 	}
 }
 
-// end closes the library's subscriber with its client, releases what was read and not handled, and
-// takes the consumer out of the group.
+// end closes the library's subscriber with its client, releases the entries that were not handled,
+// and removes the consumer.
 func (s *subscription) end() {
 	s.watch.stopReads()
 	if err := s.inner.Close(); err != nil {
@@ -222,6 +187,7 @@ func (s *subscription) end() {
 	}
 	if s.unmark != nil {
 		defer s.unmark()
+		defer s.stopTrimming()
 	}
 	c := s.shared()
 	if s.at.Group == "" || c == nil {
@@ -229,14 +195,14 @@ func (s *subscription) end() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	if err := s.giveBack(ctx, c); err != nil {
-		s.log.Warn("what was read ahead was not released, it is claimed later", slog.String(pipeline.LogStream, s.at.Name), pipeline.Err(err))
+	if err := s.release(ctx, s.member(c)); err != nil {
+		s.log.Warn("entries that were read ahead were not released, they are claimed later", slog.String(pipeline.LogStream, s.at.Name), pipeline.Err(err))
 	}
 }
 
-func (s *subscription) giveBack(ctx context.Context, c goredis.UniversalClient) error {
-	pending, err := c.XPendingExt(ctx, &goredis.XPendingExtArgs{
-		Stream: s.at.Name, Group: s.at.Group, Consumer: s.consumer, Start: "-", End: "+", Count: 100,
+func (s *subscription) release(ctx context.Context, c poll.Consumer) error {
+	pending, err := c.Client.XPendingExt(ctx, &goredis.XPendingExtArgs{
+		Stream: c.Stream, Group: c.Group, Consumer: c.Name, Start: "-", End: "+", Count: 100,
 	}).Result()
 	if err != nil {
 		return fmt.Errorf("pending entries: %w", err)
@@ -247,18 +213,13 @@ func (s *subscription) giveBack(ctx context.Context, c goredis.UniversalClient) 
 			ids = append(ids, p.ID)
 		}
 	}
-	if len(ids) > 0 {
-		if _, err := s.member(c).Release(ctx, s.cfg.MaxIdle, ids...); err != nil {
-			return err
-		}
+	if _, err := c.Release(ctx, s.cfg.MaxIdle, ids...); err != nil {
+		return err
 	}
-	_, err = s.member(c).Remove(ctx)
+	_, err = c.Remove(ctx)
 	return err
 }
 
 func (s *subscription) member(c goredis.UniversalClient) poll.Consumer {
 	return poll.Consumer{Client: c, Stream: s.at.Name, Group: s.at.Group, Name: s.consumer}
 }
-
-// Failed delivers an error when the library's subscription ends without having been asked to.
-func (s *subscription) Failed() <-chan error { return s.failed }
