@@ -122,7 +122,8 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	r.Health("promotion", p.run.progressing)
 	r.Collect(append(payoutMetrics.Collectors(), feederMetrics.Collectors()...)...)
-	r.Collect(clientMetrics{p.run}, streamMetrics)
+	r.Collect(streamMetrics.Collectors()...)
+	r.Collect(clientMetrics{p.run})
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
@@ -22,6 +23,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // instance is a whole process but for its walls: the plugins, the chain and the runtime, with a
@@ -29,7 +31,7 @@ import (
 type instance struct {
 	name string
 	dead *pipelinetest.Recorder
-	log  *lines
+	log  *redistest.Lines
 	reg  *pipeline.Registry
 	rt   *pipeline.Runtime
 
@@ -60,11 +62,11 @@ type instanceConfig struct {
 // newInstance starts an instance; it is stopped at the end of the test.
 func newInstance(t *testing.T, s server, c instanceConfig) *instance {
 	t.Helper()
-	in := &instance{name: fmt.Sprintf("%s-i-%d", s.prefix, prefixes.Add(1)), dead: pipelinetest.NewRecorder("dead"), log: &lines{}}
+	in := &instance{name: s.prefix + "-" + watermill.NewShortUUID(), dead: pipelinetest.NewRecorder("dead"), log: &redistest.Lines{}}
 	shared := redis.New()
 	rc, _ := shared.Settings().(*redis.Config)
 	if c.addr == "" {
-		c.addr = s.addr
+		c.addr = s.Addr
 	}
 	rc.Addrs, rc.Domains, rc.MinIdle = []string{c.addr}, c.domains, c.minIdle
 	rc.PollInterval, rc.InitialPollInterval, rc.MaxRedeliveries = 20*time.Millisecond, time.Millisecond, c.again
@@ -214,19 +216,19 @@ func TestACrashWithEntriesInAllShardsOfTwoDomains(t *testing.T) {
 			want = append(want, s.left(t, d, "killed-9-0", 7)...)
 		}
 		in := newInstance(t, s, instanceConfig{domains: domains, minIdle: time.Hour})
-		eventually(t, "all handled", func() bool { return len(in.ran()) >= len(want) })
-		eventually(t, "all acknowledged", func() bool { return s.pending(t, domains[0])+s.pending(t, domains[1]) == 0 })
+		redistest.Eventually(t, "all handled", func() bool { return len(in.ran()) >= len(want) })
+		redistest.Eventually(t, "all acknowledged", func() bool { return s.pending(t, domains[0])+s.pending(t, domains[1]) == 0 })
 		require.ElementsMatch(t, want, in.ran())
 		for _, d := range domains {
 			for shard := range d.Shards {
 				labels := map[string]string{"domain": strings.TrimSuffix(d.Prefix, ":events"), "shard": fmt.Sprint(shard)}
-				eventually(t, "counted", func() bool { return in.metric(t, "millrace_reclaim_messages_total", labels) == 7 })
+				redistest.Eventually(t, "counted", func() bool { return in.metric(t, "millrace_reclaim_messages_total", labels) == 7 })
 				require.InDelta(t, 1, in.metric(t, "millrace_reclaim_readers_removed_total", labels), 0)
 				require.InDelta(t, 0, in.metric(t, "millrace_reclaim_failures_total", labels), 0)
 			}
 		}
-		require.Contains(t, []int{2, 3, 4}, in.log.count(`msg="entries reclaimed"`), "a line a round with something in it, not one a round")
-		require.Zero(t, in.log.count("level=ERROR"))
+		require.Contains(t, []int{2, 3, 4}, in.log.Count(`msg="entries reclaimed"`), "a line a round with something in it, not one a round")
+		require.Zero(t, in.log.Count("level=ERROR"))
 	})
 }
 
@@ -236,7 +238,7 @@ func TestACrashWithEntriesInAllShardsOfTwoDomains(t *testing.T) {
 func TestAnInstanceThatIsCutOffLosesNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		domains := []redis.DomainConfig{s.domain("scan", 4), s.domain("chat", 4)}
-		p := newProxy(t, s.addr)
+		p := newProxy(t, s.Addr)
 		release := make(chan struct{})
 		first := newInstance(t, s, instanceConfig{
 			domains: domains, minIdle: time.Hour, addr: p.Addr().String(),
@@ -251,11 +253,11 @@ func TestAnInstanceThatIsCutOffLosesNothing(t *testing.T) {
 				}
 			}
 		}
-		eventually(t, "all in flight", func() bool { return len(first.ran()) == len(want) })
+		redistest.Eventually(t, "all in flight", func() bool { return len(first.ran()) == len(want) })
 		p.hang(true)
 		require.NoError(t, s.client.Del(t.Context(), "millrace:instance:"+first.name).Err(), "it would expire")
 		second := newInstance(t, s, instanceConfig{domains: domains, minIdle: time.Hour})
-		eventually(t, "all acknowledged", func() bool {
+		redistest.Eventually(t, "all acknowledged", func() bool {
 			return len(second.ran()) >= len(want) && s.pending(t, domains[0])+s.pending(t, domains[1]) == 0
 		})
 		got := map[string]int64{}
@@ -291,7 +293,7 @@ func TestWhatAStoppedInstanceReturnedIsClaimedByTheNextCheck(t *testing.T) {
 		d := newDomain(rig.Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
 		stopped := make(chan error, 1)
 		go func() { stopped <- first.rt.Stop(context.Background()) }()
-		eventually(t, "the others are returned", func() bool {
+		redistest.Eventually(t, "the others are returned", func() bool {
 			idle, err := s.client.XPendingExt(t.Context(), &goredis.XPendingExtArgs{
 				Stream: st.Name, Group: st.Group, Idle: time.Hour, Start: "-", End: "+", Count: 10,
 			}).Result()
@@ -322,7 +324,7 @@ func TestAFailureStaysPendingForTheNextRound(t *testing.T) {
 			},
 		})
 		s.add(t, d.Stream(1), "0", "1")
-		eventually(t, "handled in the end", func() bool { return len(in.deliveries("1")) == 1 && s.pending(t, d) == 0 })
+		redistest.Eventually(t, "handled in the end", func() bool { return len(in.deliveries("1")) == 1 && s.pending(t, d) == 0 })
 		counts := in.deliveries("0")
 		countOn(t, counts)
 		require.GreaterOrEqual(t, counts[len(counts)-1], int64(4))
@@ -353,8 +355,8 @@ func TestAboveTheDeliveryLimitAnEntryIsADeadLetter(t *testing.T) {
 			},
 		})
 		ids := s.add(t, d.Stream(1), "poison", "good")
-		eventually(t, "both dead", func() bool { return len(in.dead.Messages()) == 2 })
-		eventually(t, "nothing is left", func() bool { return s.pending(t, d) == 0 })
+		redistest.Eventually(t, "both dead", func() bool { return len(in.dead.Messages()) == 2 })
+		redistest.Eventually(t, "nothing is left", func() bool { return s.pending(t, d) == 0 })
 		for _, r := range in.ran() {
 			require.NotEqual(t, deadly.entry(), r.entry(), "it is not run again")
 		}
@@ -389,7 +391,7 @@ func TestTheDeliveryLimitBoundsTheRuns(t *testing.T) {
 			handle: func(run) error { return errInjected },
 		})
 		s.add(t, d.Stream(0), "poison")
-		eventually(t, "dead", func() bool { return len(in.dead.Messages()) == 1 && s.pending(t, d) == 0 })
+		redistest.Eventually(t, "dead", func() bool { return len(in.dead.Messages()) == 1 && s.pending(t, d) == 0 })
 		counts := in.deliveries("poison")
 		countOn(t, counts)
 		require.EqualValues(t, 8, counts[len(counts)-1])
@@ -408,7 +410,7 @@ func TestAReclaimedEntryThatFailsGoesToTheRetryTopic(t *testing.T) {
 			domains: []redis.DomainConfig{d}, minIdle: time.Hour, policy: pipeline.Policy{Retry: pipeline.Retry{To: retry, ReadElsewhere: true}},
 			handle: func(run) error { return errInjected },
 		})
-		eventually(t, "acknowledged", func() bool { return len(retry.Messages()) == 1 && s.pending(t, d) == 0 })
+		redistest.Eventually(t, "acknowledged", func() bool { return len(retry.Messages()) == 1 && s.pending(t, d) == 0 })
 		require.Equal(t, []run{left}, in.ran())
 		require.Equal(t, "1", retry.Messages()[0].Metadata.Get(pipeline.MetaAttempt))
 	})
@@ -427,7 +429,7 @@ func TestTwoInstancesShareTheWork(t *testing.T) {
 				s.add(t, d.Stream(shard), fmt.Sprint("fresh ", i))
 			}
 		}
-		eventually(t, "all acknowledged", func() bool {
+		redistest.Eventually(t, "all acknowledged", func() bool {
 			return len(both[0].ran())+len(both[1].ran()) >= 160 && s.pending(t, d) == 0
 		})
 		runs := map[string]int{}

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 	"github.com/millrace-io/millrace/plugins/redis/pubsub"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // Consumers of a subscriber, of a StatefulSet, of the bridge: their names look like an instance's,
@@ -45,7 +46,7 @@ func TestOnlyWhatWasThereCanBeGone(t *testing.T) {
 			return redis.Alive(ctx, s.client, instances...)
 		}
 		r.run(t)
-		eventually(t, "the one that had a presence is gone, with its consumer", func() bool {
+		redistest.Eventually(t, "the one that had a presence is gone, with its consumer", func() bool {
 			return len(reader.got()) == 1 && !slices.Contains(s.consumers(t, st), killed+"-0")
 		})
 		require.Subset(t, append(s.consumers(t, st), killed+"-0"), before)

@@ -7,66 +7,34 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/alicebob/miniredis/v2"
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
-	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
-	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// server is a Redis of some sort with a client; names made by key are this test's own.
+// server is a Redis with a client, and a key prefix that no other test uses.
 type server struct {
-	name   string
-	addr   string
+	redistest.Server
 	prefix string
 	client goredis.UniversalClient
 }
 
-var prefixes atomic.Int64
-
 // eachServer runs f on miniredis, Redis and Valkey.
 func eachServer(t *testing.T, f func(t *testing.T, s server)) {
 	t.Helper()
-	for _, name := range []string{"miniredis", "redis", "valkey"} {
-		t.Run(name, func(t *testing.T) {
-			var addr string
-			if name == "miniredis" {
-				tier.Embedded(t)
-				mini := miniredis.NewMiniRedis()
-				require.NoError(t, mini.Start())
-				t.Cleanup(mini.Close)
-				addr = mini.Addr()
-			} else {
-				addr = tier.Real(t, name)
-			}
-			c := redis.DefaultClientConfig()
-			c.Addrs = []string{addr}
-			client, err := redis.NewClient(c)
-			require.NoError(t, err)
-			s := server{name: name, addr: addr, prefix: fmt.Sprintf("reclaim-test-%d-%d", os.Getpid(), prefixes.Add(1)), client: client}
-			t.Cleanup(func() {
-				for _, pattern := range []string{s.prefix + "*", "{" + s.prefix + "*"} {
-					if keys, err := client.Keys(context.Background(), pattern).Result(); err == nil && len(keys) > 0 {
-						client.Del(context.Background(), keys...)
-					}
-				}
-				_ = client.Close()
-			})
-			f(t, s)
-		})
-	}
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		c := s.Client(t)
+		f(t, server{s, redistest.Prefix(t, c), c})
+	})
 }
 
 // fakeReader is a Reader that remembers what it was given.
@@ -195,23 +163,6 @@ func everybody(instances ...string) *presence {
 	return p
 }
 
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.b.String(), text)
-}
-
 func quick() Config {
 	return Config{MinIdle: 50 * time.Millisecond, Interval: 20 * time.Millisecond, Count: 100, ClaimBatchSize: 10,
 		DeadCheck: 10 * time.Millisecond, PresenceTimeout: 40 * time.Millisecond}
@@ -220,13 +171,13 @@ func quick() Config {
 // rig is one Reclaimer, not started, and what it says.
 type rig struct {
 	*Reclaimer
-	log  *lines
+	log  *redistest.Lines
 	mu   sync.Mutex
 	lost map[string][]string
 }
 
 func newRig(c Config, instance string, p *presence, targets ...Target) *rig {
-	r := &rig{log: &lines{}, lost: map[string][]string{}}
+	r := &rig{log: &redistest.Lines{}, lost: map[string][]string{}}
 	r.Reclaimer = NewReclaimer(Options{
 		Config: c, Instance: instance, Targets: targets, Alive: p.ask, Metrics: NewMetrics(),
 		Logger: slog.New(slog.NewTextHandler(r.log, nil)),
@@ -242,11 +193,6 @@ func newRig(c Config, instance string, p *presence, targets ...Target) *rig {
 func (r *rig) run(t testing.TB) {
 	require.NoError(t, r.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, r.Stop(context.Background())) })
-}
-
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	require.Eventually(t, cond, 15*time.Second, 2*time.Millisecond, what)
 }
 
 // realReader is a poll.Reader with a handler.

@@ -67,7 +67,7 @@ func TestEntriesThatFailDoNotHideTheOnesBehind(t *testing.T) {
 // than another one.
 func TestDeletedEntriesCountInARound(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		if s.name == "miniredis" {
+		if s.Name == "miniredis" {
 			t.Skip("it does not show pending entries that are deleted")
 		}
 		c := quick()

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts for all targets. It is one prometheus.Collector.
+// Metrics counts for all targets.
 type Metrics struct {
 	messages *prometheus.CounterVec
 	latency  *prometheus.HistogramVec
@@ -49,26 +49,11 @@ func (m *Metrics) initialize(domain, shard string) {
 	}
 }
 
-func (m *Metrics) all() []prometheus.Collector {
+// Collectors returns the metrics for the registry.
+func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.messages, m.latency, m.claims, m.failures, m.losses, m.refused, m.removed}
-}
-
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range m.all() {
-		c.Describe(ch)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range m.all() {
-		c.Collect(ch)
-	}
 }
 
 func (m *Metrics) observe(domain, shard string, d time.Duration) {
 	m.latency.WithLabelValues(domain, shard).Observe(d.Seconds())
 }
-
-var _ prometheus.Collector = (*Metrics)(nil)

@@ -55,7 +55,7 @@ func (p *Plugin) Needs() []string { return []string{"redis"} }
 // Register adds the service and its metrics.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	metrics := NewMetrics()
-	r.Collect(metrics)
+	r.Collect(metrics.Collectors()...)
 	r.Service("reclaim", &service{p: p, env: r.Env(), metrics: metrics})
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // A kill -9: what the dead instance held is claimed long before min_idle, handled once by the real
@@ -45,8 +46,8 @@ func TestEntriesOfADeadInstanceAreHandledAtOnce(t *testing.T) {
 		p := everybody("alive-3")
 		r := newRig(c, "me-1", p, &fakeTarget{client: s.client, streams: []Stream{st}})
 		r.run(t)
-		eventually(t, "all handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(runs) == len(held) })
-		eventually(t, "reader removed", func() bool { return !slices.Contains(s.consumers(t, st), "dead-2-0") })
+		redistest.Eventually(t, "all handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(runs) == len(held) })
+		redistest.Eventually(t, "reader removed", func() bool { return !slices.Contains(s.consumers(t, st), "dead-2-0") })
 		mu.Lock()
 		for _, id := range held {
 			require.Equal(t, 1, runs[id], id)
@@ -60,11 +61,11 @@ func TestEntriesOfADeadInstanceAreHandledAtOnce(t *testing.T) {
 		require.False(t, s.client.HExists(t.Context(), st.Meta, InstanceField("dead-2")).Val(), "its status goes too")
 		require.True(t, s.client.HExists(t.Context(), st.Meta, InstanceField("alive-3")).Val())
 		m := r.o.Metrics
-		eventually(t, "counted", func() bool { return testutil.ToFloat64(m.messages.WithLabelValues("domain", "0")) == 25 })
+		redistest.Eventually(t, "counted", func() bool { return testutil.ToFloat64(m.messages.WithLabelValues("domain", "0")) == 25 })
 		require.InDelta(t, 25, testutil.ToFloat64(m.claims.WithLabelValues("domain", "0", "dead")), 0)
 		require.InDelta(t, 1, testutil.ToFloat64(m.removed.WithLabelValues("domain", "0")), 0)
 		require.Zero(t, testutil.ToFloat64(m.failures.WithLabelValues("domain", "0")))
-		require.NotZero(t, r.log.count(`msg="entries reclaimed"`))
+		require.NotZero(t, r.log.Count(`msg="entries reclaimed"`))
 	})
 }
 
@@ -161,7 +162,7 @@ func TestWhatIsStuckHereIsForOthers(t *testing.T) {
 		require.NoError(t, s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: st.Name, Values: []any{"message", "x"}}).Err())
 		idle := &goredis.XPendingExtArgs{Stream: st.Name, Group: st.Group, Idle: minIdle, Start: "-", End: "+", Count: 1}
 		var pending []goredis.XPendingExt
-		eventually(t, "no sign of life", func() bool {
+		redistest.Eventually(t, "no sign of life", func() bool {
 			pending = s.client.XPendingExt(t.Context(), idle).Val()
 			return len(pending) == 1
 		})
@@ -258,18 +259,18 @@ func TestDeletedEntriesAreReportedAsLost(t *testing.T) {
 		lost := []string{dead[1], dead[2], idle[0]}
 		r := newRig(c, "me-1", everybody("alive-3"), &fakeTarget{client: s.client, streams: []Stream{st}})
 		r.run(t)
-		eventually(t, "reported", func() bool {
+		redistest.Eventually(t, "reported", func() bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			return len(r.lost[st.Name]) == len(lost)
 		})
-		eventually(t, "the others claimed", func() bool { return len(reader.got()) == 8-len(lost) })
+		redistest.Eventually(t, "the others claimed", func() bool { return len(reader.got()) == 8-len(lost) })
 		r.mu.Lock()
 		require.ElementsMatch(t, lost, r.lost[st.Name])
 		r.mu.Unlock()
 		require.InDelta(t, float64(len(lost)), testutil.ToFloat64(r.o.Metrics.losses.WithLabelValues("domain", "0")), 0)
-		require.NotZero(t, r.log.count("level=ERROR"))
-		eventually(t, "dead reader removed", func() bool { return !slices.Contains(s.consumers(t, st), "dead-2-0") })
+		require.NotZero(t, r.log.Count("level=ERROR"))
+		redistest.Eventually(t, "dead reader removed", func() bool { return !slices.Contains(s.consumers(t, st), "dead-2-0") })
 	})
 }
 
@@ -299,13 +300,13 @@ func TestAFailingStreamDelaysNoOther(t *testing.T) {
 		down := s.stream(t, "down", "me-1-0", good[2])
 		r := newRig(c, "me-1", everybody("alive-3"), shards, &fakeTarget{client: nowhere, streams: []Stream{down}})
 		r.run(t)
-		eventually(t, "the others finish", func() bool { return len(good[0].got()) == 5 && len(good[1].got()) == 5 })
+		redistest.Eventually(t, "the others finish", func() bool { return len(good[0].got()) == 5 && len(good[1].got()) == 5 })
 		failures := r.o.Metrics.failures
-		eventually(t, "counted", func() bool { return testutil.ToFloat64(failures.WithLabelValues("domain", "2")) > 0 })
-		eventually(t, "the server that is down too", func() bool { return testutil.ToFloat64(failures.WithLabelValues("domain", "0")) > 0 })
+		redistest.Eventually(t, "counted", func() bool { return testutil.ToFloat64(failures.WithLabelValues("domain", "2")) > 0 })
+		redistest.Eventually(t, "the server that is down too", func() bool { return testutil.ToFloat64(failures.WithLabelValues("domain", "0")) > 0 })
 		require.Zero(t, testutil.ToFloat64(failures.WithLabelValues("domain", "1")), "NOGROUP and an absent stream are no error")
-		require.NotZero(t, r.log.count(broken.Name))
-		require.Zero(t, r.log.count(nogroup.Name))
+		require.NotZero(t, r.log.Count(broken.Name))
+		require.Zero(t, r.log.Count(nogroup.Name))
 	})
 }
 
@@ -384,7 +385,7 @@ func TestMetricNamesOfTheContract(t *testing.T) {
 	m.messages.WithLabelValues("campaign-promotion-stream", "POINT").Inc()
 	m.observe("campaign-promotion-stream", "POINT", time.Millisecond)
 	reg := prometheus.NewPedanticRegistry()
-	require.NoError(t, reg.Register(m))
+	reg.MustRegister(m.Collectors()...)
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	labels := map[string]string{}

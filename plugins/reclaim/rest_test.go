@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/redis/poll"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // counter counts the commands of a client.
@@ -85,7 +86,7 @@ func TestWhatIsLeftIsTakenUpBetweenRounds(t *testing.T) {
 			r.mu.Lock()
 			r.free = 1
 			r.mu.Unlock()
-			eventually(t, "one more is taken", func() bool { return len(r.got()) == i+1 })
+			redistest.Eventually(t, "one more is taken", func() bool { return len(r.got()) == i+1 })
 		}
 	})
 }
@@ -107,7 +108,7 @@ func TestWhatIsLeftIsNotForgotten(t *testing.T) {
 		r.free = 1
 		r.mu.Unlock()
 		s.hold(t, st, "gone-3-0", 1)
-		eventually(t, "the dead reader is removed", func() bool {
+		redistest.Eventually(t, "the dead reader is removed", func() bool {
 			return d.round(t.Context(), false) && !slices.Contains(s.consumers(t, st), "gone-3-0")
 		})
 		require.Len(t, r.got(), 1)
@@ -153,7 +154,7 @@ func TestOnlyTheExpectedIsQuiet(t *testing.T) {
 			d.failed(Stream{Shard: "0", Name: "s"}, test.err)
 			_, failing := d.failing["s"]
 			require.Equal(t, test.expected, !failing)
-			require.Equal(t, test.expected, r.log.count("stream not reclaimed") == 0)
+			require.Equal(t, test.expected, r.log.Count("stream not reclaimed") == 0)
 		})
 	}
 }
@@ -212,7 +213,7 @@ func TestALostClaimIsReadAgain(t *testing.T) {
 				c := quick()
 				c.MinIdle = time.Hour
 				lost := &cut{text: s.claimHash(t)}
-				client := goredis.NewClient(&goredis.Options{Addr: s.addr, MaxRetries: 3, Protocol: 2})
+				client := goredis.NewClient(&goredis.Options{Addr: s.Addr, MaxRetries: 3, Protocol: 2})
 				client.AddHook(lost)
 				t.Cleanup(func() { require.NoError(t, client.Close()) })
 				st := s.stream(t, "1", "me-1-0", nil)
@@ -221,7 +222,7 @@ func TestALostClaimIsReadAgain(t *testing.T) {
 				var handled atomic.Int64
 				realReader(t, s, &st, 5, time.Hour, func(*message.Message) { handled.Add(1) })
 				newRig(c, "me-1", everybody(how.alive...), &fakeTarget{client: client, streams: []Stream{st}}).run(t)
-				eventually(t, "all are handled", func() bool { return handled.Load() == 3 })
+				redistest.Eventually(t, "all are handled", func() bool { return handled.Load() == 3 })
 				require.True(t, lost.done.Load(), "a reply was lost")
 			})
 		})

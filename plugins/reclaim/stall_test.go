@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // proxy is a TCP proxy in front of a server that can stop answering.
@@ -96,7 +97,7 @@ func waves(t *testing.T, s server, st Stream, r *fakeReader, lots int) {
 	for range lots {
 		before := len(r.got())
 		s.hold(t, st, "alive-3-0", 3)
-		eventually(t, "claimed", func() bool { return len(r.got()) == before+3 })
+		redistest.Eventually(t, "claimed", func() bool { return len(r.got()) == before+3 })
 	}
 }
 
@@ -128,7 +129,7 @@ func (s server) acked(t testing.TB, name string, r *fakeReader) Stream {
 // other; its calls end, it is logged and counted, and it is served when it answers again.
 func TestAStalledDomainDelaysNoOther(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
-		p := newProxy(t, s.addr)
+		p := newProxy(t, s.Addr)
 		c := redis.DefaultClientConfig()
 		c.Addrs = []string{p.Addr().String()}
 		behind, err := redis.NewClient(c)
@@ -144,13 +145,13 @@ func TestAStalledDomainDelaysNoOther(t *testing.T) {
 		p.hang(true)
 		held := s.hold(t, there, "alive-3-0", 3)
 		failures := func() float64 { return testutil.ToFloat64(r.o.Metrics.failures.WithLabelValues("chat", "0")) }
-		eventually(t, "its call has ended", func() bool { return failures() >= 1 })
+		redistest.Eventually(t, "its call has ended", func() bool { return failures() >= 1 })
 		waves(t, s, here, good, 5)
-		eventually(t, "it is asked again", func() bool { return failures() >= 2 })
-		require.NotZero(t, r.log.count("domain=chat stream="+there.Name))
+		redistest.Eventually(t, "it is asked again", func() bool { return failures() >= 2 })
+		require.NotZero(t, r.log.Count("domain=chat stream="+there.Name))
 		require.Len(t, stalled.got(), 3, "nothing of it was claimed meanwhile")
 		p.hang(false)
-		eventually(t, "served again", func() bool { return len(stalled.got()) >= 6 })
+		redistest.Eventually(t, "served again", func() bool { return len(stalled.got()) >= 6 })
 		require.Subset(t, stalled.got(), held)
 		require.Zero(t, testutil.ToFloat64(r.o.Metrics.failures.WithLabelValues("domain", "0")))
 	})
@@ -167,7 +168,7 @@ func (n named) Domain() string { return n.name }
 func TestDomainsDoNotWaitForEachOther(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := redis.DefaultClientConfig()
-		c.Addrs = []string{s.addr}
+		c.Addrs = []string{s.Addr}
 		hung, err := redis.NewClient(c)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = hung.Close() })
@@ -342,7 +343,7 @@ func TestWhatASlowShardHasDoneIsCounted(t *testing.T) {
 func newHooked(t *testing.T, s server, h hook) goredis.UniversalClient {
 	t.Helper()
 	c := redis.DefaultClientConfig()
-	c.Addrs = []string{s.addr}
+	c.Addrs = []string{s.Addr}
 	client, err := redis.NewClient(c)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })

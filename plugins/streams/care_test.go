@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // max_len is a bound and never a loss: callers see Full, retry, and everything is handled once.
@@ -38,14 +39,14 @@ func TestFullIsAnsweredAndNothingIsLost(t *testing.T) {
 			n, _, err := in.EnqueueBatch(t.Context(), 1, entries(next, min(50, 500-next)))
 			require.NoError(t, err)
 			next += n
-			require.LessOrEqual(t, s.client.XLen(t.Context(), in.kind.Stream(1)).Val(), c.MaxLen)
+			require.LessOrEqual(t, s.client.XLen(t.Context(), in.o.Kind.Stream(1)).Val(), c.MaxLen)
 			if n == 0 {
 				<-time.After(fullMemory / 4)
 			}
 		}
-		eventually(t, "500 handled", func() bool { return len(in.done()) == 500 })
+		redistest.Eventually(t, "500 handled", func() bool { return len(in.done()) == 500 })
 		require.Len(t, merge(in), 500)
-		eventually(t, "trimmed by the visits", func() bool { return s.client.XLen(t.Context(), in.kind.Stream(1)).Val() == 0 })
+		redistest.Eventually(t, "trimmed by the visits", func() bool { return s.client.XLen(t.Context(), in.o.Kind.Stream(1)).Val() == 0 })
 	})
 }
 
@@ -86,14 +87,14 @@ func TestPausedIsNeitherReadNorCleanedUp(t *testing.T) {
 		in := newInstance(t, s, "a", active, quick())
 		in.open(t, pipeline.Flow{}, nil)
 		enqueue(t, in.Manager, 1, 0, 1)
-		eventually(t, "handled", func() bool { return len(in.done()) == 1 })
+		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
 		active.set(Activation{ID: 1, Paused: true})
 		in.Refresh()
-		eventually(t, "paused", func() bool { return in.log.count("paused=true") == 1 })
+		redistest.Eventually(t, "paused", func() bool { return in.log.Count("paused=true") == 1 })
 		var reads atomic.Int64
 		h := &hook{}
 		in.client.AddHook(h)
-		stream := in.kind.Stream(1)
+		stream := in.o.Kind.Stream(1)
 		h.set(func(cmd redis.Cmder) error {
 			if strings.EqualFold(cmd.Name(), "xreadgroup") {
 				reads.Add(1)
@@ -111,7 +112,7 @@ func TestPausedIsNeitherReadNorCleanedUp(t *testing.T) {
 		require.Never(t, func() bool { return in.isRunning(2) }, 4*quick().ReconcileInterval, 5*time.Millisecond)
 
 		active.set(Activation{ID: 1})
-		eventually(t, "resumed", func() bool { return len(in.done()) == 6 })
+		redistest.Eventually(t, "resumed", func() bool { return len(in.done()) == 6 })
 	})
 }
 
@@ -122,21 +123,21 @@ func TestWipedStreamsComeBackWithANewIncarnation(t *testing.T) {
 		in := newInstance(t, s, "a", newActiveSet(1), still())
 		in.open(t, pipeline.Flow{}, nil)
 		enqueue(t, in.Manager, 1, 0, 1)
-		eventually(t, "handled", func() bool { return len(in.done()) == 1 })
+		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
 		before, err := in.Inspect(t.Context(), 1)
 		require.NoError(t, err)
-		stream := in.kind.Stream(1)
-		if s.name == "miniredis" {
+		stream := in.o.Kind.Stream(1)
+		if s.Name == "miniredis" {
 			require.NoError(t, s.client.FlushAll(t.Context()).Err())
 		} else { // other tests share the server: wipe what is ours
 			require.NoError(t, s.client.Del(t.Context(), stream, MetaKey(stream)).Err())
 		}
-		eventually(t, "made again", func() bool {
+		redistest.Eventually(t, "made again", func() bool {
 			st, err := in.Inspect(t.Context(), 1)
 			return err == nil && st.Exists && st.Incarnation != "" && st.Incarnation != before.Incarnation
 		})
 		enqueue(t, in.Manager, 1, 1, 3)
-		eventually(t, "reading goes on", func() bool { return len(in.done()) == 4 })
+		redistest.Eventually(t, "reading goes on", func() bool { return len(in.done()) == 4 })
 	})
 }
 
@@ -149,15 +150,15 @@ func TestStreamDeletedByAnotherInstance(t *testing.T) {
 		c.ReconcileInterval = time.Second // two rounds between the next two steps would put the stream back
 		in := newInstance(t, s, "a", active, c)
 		in.open(t, pipeline.Flow{}, nil)
-		eventually(t, "running", func() bool { return in.isRunning(1) })
+		redistest.Eventually(t, "running", func() bool { return in.isRunning(1) })
 		require.NoError(t, active.Deactivate(t.Context(), 1))
-		stream := in.kind.Stream(1)
+		stream := in.o.Kind.Stream(1)
 		require.NoError(t, s.client.Del(t.Context(), stream, MetaKey(stream)).Err())
-		eventually(t, "stopped", func() bool { return !in.isRunning(1) })
-		require.Zero(t, in.log.count("level=WARN"), in.log.text())
+		redistest.Eventually(t, "stopped", func() bool { return !in.isRunning(1) })
+		require.Zero(t, in.log.Count("level=WARN"), in.log.String())
 		require.Zero(t, s.client.Exists(t.Context(), stream, MetaKey(stream)).Val(), "nothing is left behind")
 		enqueue(t, in.Manager, 1, 0, 1)
-		eventually(t, "handled", func() bool { return len(in.done()) == 1 })
+		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
 	})
 }
 
@@ -168,9 +169,9 @@ func TestAStreamOffTheActiveSetIsReactivated(t *testing.T) {
 		active := newActiveSet(1)
 		in := newInstance(t, s, "a", active, still())
 		in.open(t, pipeline.Flow{}, nil)
-		eventually(t, "running", func() bool { return in.isRunning(1) })
+		redistest.Eventually(t, "running", func() bool { return in.isRunning(1) })
 		require.NoError(t, active.Deactivate(t.Context(), 1))
-		eventually(t, "put back", func() bool { return active.has(1) })
+		redistest.Eventually(t, "put back", func() bool { return active.has(1) })
 	})
 }
 
@@ -189,14 +190,14 @@ func TestACleanUpThatFailsIsTriedAgain(t *testing.T) {
 			}
 			return nil
 		}, nil)
-		eventually(t, "stopped all the same", func() bool { return in.log.count("stream stopped") == 1 })
+		redistest.Eventually(t, "stopped all the same", func() bool { return in.log.Count("stream stopped") == 1 })
 		require.False(t, in.isRunning(1))
-		stream := in.kind.Stream(1)
+		stream := in.o.Kind.Stream(1)
 		require.Equal(t, int64(1), s.client.Exists(t.Context(), stream).Val())
-		eventually(t, "tried again", func() bool { return in.log.count("clean-up failed again") >= 2 })
-		require.GreaterOrEqual(t, in.log.count("level=WARN"), 3)
+		redistest.Eventually(t, "tried again", func() bool { return in.log.Count("clean-up failed again") >= 2 })
+		require.GreaterOrEqual(t, in.log.Count("level=WARN"), 3)
 		h.set(nil, nil)
-		eventually(t, "cleaned up", func() bool { return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 })
+		redistest.Eventually(t, "cleaned up", func() bool { return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 })
 		require.False(t, active.has(1))
 	})
 }
@@ -216,12 +217,12 @@ func TestACleanUpThatFailedPutsBackWhatHasWork(t *testing.T) {
 			}
 			return nil
 		}, nil)
-		eventually(t, "stopped", func() bool { return in.log.count("stream stopped") == 1 })
+		redistest.Eventually(t, "stopped", func() bool { return in.log.Count("stream stopped") == 1 })
 		n, err := in.add(t.Context(), 1, entries(0, 1))
 		require.NoError(t, err)
 		require.Equal(t, 1, n, "the stream is there, nobody reads it")
 		h.set(nil, nil)
-		eventually(t, "handled", func() bool { return len(in.done()) == 1 })
+		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
 	})
 }
 
@@ -231,18 +232,18 @@ func TestActivationsThatFail(t *testing.T) {
 		active := newActiveSet(1)
 		in := newInstance(t, s, "a", active, quick())
 		in.open(t, pipeline.Flow{}, nil)
-		eventually(t, "running", func() bool { return in.isRunning(1) })
+		redistest.Eventually(t, "running", func() bool { return in.isRunning(1) })
 		active.mu.Lock()
 		active.fail, active.failActive = errInjected, errInjected
 		active.mu.Unlock()
-		eventually(t, "idle stop refused", func() bool { return in.log.count("not taken off the active set") > 0 })
+		redistest.Eventually(t, "idle stop refused", func() bool { return in.log.Count("not taken off the active set") > 0 })
 		require.True(t, in.isRunning(1))
 		enqueue(t, in.Manager, 1, 0, 3)
-		eventually(t, "handled", func() bool { return len(in.done()) == 3 })
+		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 3 })
 		active.mu.Lock()
 		active.fail, active.failActive = nil, nil
 		active.mu.Unlock()
-		eventually(t, "stopped", func() bool { return !in.isRunning(1) })
+		redistest.Eventually(t, "stopped", func() bool { return !in.isRunning(1) })
 	})
 }
 
@@ -277,8 +278,8 @@ func TestNothingIsStrandedWhenIdleStopsAndMessagesMeet(t *testing.T) {
 		}
 		wg.Wait()
 		require.Eventually(t, func() bool { return len(merge(a, b)) == int(sent.Load()) }, 10*time.Second, 5*time.Millisecond, "every message is handled")
-		t.Logf("%d idle stops", a.log.count("reason=idle")+b.log.count("reason=idle"))
-		require.Greater(t, a.log.count("stream revived")+b.log.count("stream revived"), 1, "the race was run")
+		t.Logf("%d idle stops", a.log.Count("reason=idle")+b.log.Count("reason=idle"))
+		require.Greater(t, a.log.Count("stream revived")+b.log.Count("stream revived"), 1, "the race was run")
 	})
 }
 
@@ -293,10 +294,10 @@ func TestMaxInFlight(t *testing.T) {
 		in.open(t, pipeline.Flow{MaxInFlight: 3}, func(*message.Message) error { <-release; return nil })
 		enqueue(t, in.Manager, 1, 0, 10)
 		enqueue(t, in.Manager, 2, 10, 10)
-		eventually(t, "three in flight", func() bool { return in.inFlight.Load() == 3 })
+		redistest.Eventually(t, "three in flight", func() bool { return in.inFlight.Load() == 3 })
 		require.Never(t, func() bool { return in.inFlight.Load() > 3 }, 100*time.Millisecond, 5*time.Millisecond)
 		close(release)
-		eventually(t, "all handled", func() bool { return len(in.done()) == 20 })
+		redistest.Eventually(t, "all handled", func() bool { return len(in.done()) == 20 })
 		require.Equal(t, int64(3), in.most.Load())
 	})
 }
@@ -309,7 +310,7 @@ func TestTheGateStopsReading(t *testing.T) {
 		enqueue(t, in.Manager, 1, 0, 5)
 		require.Never(t, func() bool { return len(in.done()) > 0 }, 100*time.Millisecond, 5*time.Millisecond)
 		open.Store(true)
-		eventually(t, "handled", func() bool { return len(in.done()) == 5 })
+		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 5 })
 	})
 }
 
@@ -330,13 +331,13 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		<-begun
 		b.open(t, pipeline.Flow{}, nil)
 		var got []InstanceStatus
-		eventually(t, "both tell", func() bool {
+		redistest.Eventually(t, "both tell", func() bool {
 			got, err = b.Statuses(t.Context(), 1)
 			return err == nil && len(got) == 2 && got[0].InFlight == 1
 		})
 		require.Equal(t, "host-a-1", got[0].Instance)
-		require.Equal(t, a.kind.Stream(1), got[0].Stream)
-		require.Equal(t, a.kind.Group(1), got[0].Group)
+		require.Equal(t, a.o.Kind.Stream(1), got[0].Stream)
+		require.Equal(t, a.o.Kind.Group(1), got[0].Group)
 		require.Equal(t, 2, got[0].Slots)
 		require.WithinDuration(t, time.Now(), got[0].LastMessage, 10*time.Second)
 		require.WithinDuration(t, time.Now(), got[0].Since, 10*time.Second)
@@ -349,7 +350,7 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		require.Len(t, got, 1, "who has stopped takes its status along")
 
 		// One that was killed goes stale by the server's clock; one of another version is no harm.
-		meta := MetaKey(a.kind.Stream(1))
+		meta := MetaKey(a.o.Kind.Stream(1))
 		old := time.Now().Add(-time.Minute).UnixMilli()
 		require.NoError(t, s.client.HSet(t.Context(), meta, "i:killed-3", fmt.Sprintf(`%d {"slots":1}`, old), "i:odd-4", "?", "other", "x").Err())
 		got, err = b.Statuses(t.Context(), 1)
@@ -364,7 +365,7 @@ func TestSweepFindsOrphans(t *testing.T) {
 		active := newActiveSet(1)
 		in := newInstance(t, s, "a", active, still())
 		ctx := t.Context()
-		for _, key := range []string{in.kind.Stream(1), in.kind.Stream(2), in.kind.StreamPrefix + "x", strings.ToLower(in.kind.StreamPrefix) + "3"} {
+		for _, key := range []string{in.o.Kind.Stream(1), in.o.Kind.Stream(2), in.o.Kind.StreamPrefix + "x", strings.ToLower(in.o.Kind.StreamPrefix) + "3"} {
 			require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"message", "foreign"}}).Err())
 		}
 		require.NoError(t, in.Ensure(ctx, 1))
@@ -385,12 +386,12 @@ func TestSweepFindsOrphans(t *testing.T) {
 		require.ErrorIs(t, in.Sweep(ctx, 0, func(context.Context, int64) error { return errInjected }), errInjected)
 		in.open(t, pipeline.Flow{}, nil)
 		require.NoError(t, in.Sweep(ctx, 0, func(ctx context.Context, id int64) error { return active.Activate(ctx, id) }))
-		eventually(t, "the foreign entries are handled", func() bool { return len(in.done()) == 2 })
+		redistest.Eventually(t, "the foreign entries are handled", func() bool { return len(in.done()) == 2 })
 	})
 }
 
 func TestOpenRefusesWhatItCannotKeep(t *testing.T) {
-	s := newServer(t, "miniredis", startMini(t))
+	s := miniServer(t)
 	in := newInstance(t, s, "a", newActiveSet(), still())
 	_, err := in.Source().Open(t.Context(), pipeline.Flow{Order: pipeline.OrderPartition})
 	require.ErrorContains(t, err, "order")

@@ -22,7 +22,7 @@ const visitBatch = 100
 
 // controlLoop runs reconcile every Config.ReconcileInterval and after Refresh, until Reading ends.
 func (s *subscription) controlLoop() {
-	timer := time.NewTimer(s.m.config().ReconcileInterval)
+	timer := time.NewTimer(s.m.o.Config().ReconcileInterval)
 	defer timer.Stop()
 	for {
 		select {
@@ -32,7 +32,7 @@ func (s *subscription) controlLoop() {
 		case <-timer.C:
 		}
 		s.reconcile()
-		timer.Reset(s.m.config().ReconcileInterval)
+		timer.Reset(s.m.o.Config().ReconcileInterval)
 	}
 }
 
@@ -45,7 +45,7 @@ func (s *subscription) reconcile() {
 	cancel()
 	if err != nil {
 		if s.Reading.Err() == nil {
-			s.m.metrics.failed(s.m.kind.Type, "active")
+			s.m.o.Metrics.failed(s.m.o.Kind.Type, "active")
 			s.m.log.Warn("active set could not be read, running streams go on", pipeline.Err(err))
 		}
 		s.visitAll(nil)
@@ -94,8 +94,8 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 		s.reportBlocked(ctx, a.ID)
 	}
 	if err != nil && !errors.Is(err, ErrForeign) && s.Reading.Err() == nil {
-		s.m.metrics.failed(s.m.kind.Type, "start")
-		s.m.sampler.Warn(s.m.log, "stream not started, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(a.ID)), pipeline.Err(err))
+		s.m.o.Metrics.failed(s.m.o.Kind.Type, "start")
+		s.m.sampler.Warn(s.m.log, "stream not started, tried again", slog.String(pipeline.LogStream, s.m.o.Kind.Stream(a.ID)), pipeline.Err(err))
 	}
 }
 
@@ -103,8 +103,8 @@ func (s *subscription) startActive(ctx context.Context, a Activation) {
 func (s *subscription) reportBlocked(ctx context.Context, id int64) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := s.m.blocked(ctx, id); err != nil && s.Reading.Err() == nil {
-		s.m.sampler.Warn(s.m.log, "a stream that can't be used was not reported, tried again", slog.String(pipeline.LogStream, s.m.kind.Stream(id)), pipeline.Err(err))
+	if err := s.m.o.Blocked(ctx, id); err != nil && s.Reading.Err() == nil {
+		s.m.sampler.Warn(s.m.log, "a stream that can't be used was not reported, tried again", slog.String(pipeline.LogStream, s.m.o.Kind.Stream(id)), pipeline.Err(err))
 	}
 }
 
@@ -121,7 +121,7 @@ func (s *subscription) reap() {
 // acknowledged entries, and finds out whether the stream is idle or no longer active. wanted is nil
 // when the active set could not be read.
 func (s *subscription) visitAll(wanted map[int64]Activation) {
-	list, c := s.list(), s.m.config()
+	list, c := s.list(), s.m.o.Config()
 	var found redis.Delays
 	var failed int
 	var first error
@@ -135,7 +135,7 @@ func (s *subscription) visitAll(wanted map[int64]Activation) {
 			args[i] = append(s.m.args(r.id), s.m.statusField(), s.status(r))
 		}
 		ctx, cancel := context.WithTimeout(s.Reading, callTimeout)
-		cmds := runAll(ctx, s.m.client(), s.m.scripts.visit, keys, args)
+		cmds := runAll(ctx, s.m.o.Client(), s.m.scripts.visit, keys, args)
 		unanswered := 0
 		late := ctx.Err() != nil
 		cancel()
@@ -149,7 +149,7 @@ func (s *subscription) visitAll(wanted map[int64]Activation) {
 				})
 				continue
 			} else if errors.Is(err, ErrRefused) {
-				s.m.metrics.failed(s.m.kind.Type, "visit")
+				s.m.o.Metrics.failed(s.m.o.Kind.Type, "visit")
 				if _, active := wanted[part[i].id]; active {
 					s.begin(part[i].id, func(ctx context.Context) { s.reportBlocked(ctx, part[i].id) })
 				}
@@ -165,7 +165,7 @@ func (s *subscription) visitAll(wanted map[int64]Activation) {
 				}
 				continue
 			}
-			s.m.metrics.trimmed(s.m.kind.Type, t.trimmed)
+			s.m.o.Metrics.trimmed(s.m.o.Kind.Type, t.trimmed)
 			found.Note(part[i].stream, t.delaying, c.ForeignGroupGrace)
 			s.evaluate(part[i], t, wanted)
 		}
@@ -176,7 +176,7 @@ func (s *subscription) visitAll(wanted map[int64]Activation) {
 	}
 	s.m.delayed(&found)
 	if first != nil && s.Reading.Err() == nil {
-		s.m.metrics.failed(s.m.kind.Type, "visit")
+		s.m.o.Metrics.failed(s.m.o.Kind.Type, "visit")
 		s.m.log.Warn("streams could not be visited", slog.Int("streams", failed), pipeline.Err(first))
 	}
 }
@@ -195,7 +195,7 @@ func (s *subscription) evaluate(r *running, t visited, wanted map[int64]Activati
 	s.mu.Unlock()
 
 	inFlight, _ := s.m.inFlight.count(r.stream)
-	c := s.m.config()
+	c := s.m.o.Config()
 	switch {
 	case !t.exists && wanted != nil && !active:
 		s.begin(r.id, func(ctx context.Context) {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // Promise 7: once its back-off has reached poll_interval, an idle stream costs at most one
@@ -31,7 +32,7 @@ func TestIdleCostsOneReadAPollInterval(t *testing.T) {
 		in.client.AddHook(h)
 		in.open(t, pipeline.Flow{}, nil)
 		enqueue(t, in.Manager, 1, 0, 10)
-		eventually(t, "handled", func() bool { return len(in.done()) == 10 })
+		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 10 })
 		<-time.After(500 * time.Millisecond) // the back-off reaches its end
 		begin := time.Now()
 		h.set(func(cmd redis.Cmder) error {
@@ -60,7 +61,7 @@ func TestAThousandStreams(t *testing.T) {
 	}
 	eachServer(t, func(t *testing.T, s server) {
 		n := 1000
-		if s.name == "miniredis" {
+		if s.Name == "miniredis" {
 			n = 200 // its Lua is interpreted by an interpreter that is made again for every call
 		}
 		c := DefaultConfig()
@@ -75,7 +76,7 @@ func TestAThousandStreams(t *testing.T) {
 		in := newInstance(t, s, "a", active, c)
 		begin := time.Now()
 		in.open(t, pipeline.Flow{}, nil)
-		require.Eventually(t, func() bool { return len(in.Running()) == n }, time.Minute, 5*time.Millisecond, "all run")
+		require.Eventually(t, func() bool { return len(in.running()) == n }, time.Minute, 5*time.Millisecond, "all run")
 		t.Logf("%d streams started in %s", n, time.Since(begin))
 		added := time.Now()
 		var wg sync.WaitGroup
@@ -126,9 +127,9 @@ func TestEnqueueSpeed(t *testing.T) {
 		wg.Wait()
 		took := time.Since(begin)
 		require.Zero(t, failed.Load())
-		require.Equal(t, int64(callers*each), s.client.XLen(t.Context(), in.kind.Stream(1)).Val())
+		require.Equal(t, int64(callers*each), s.client.XLen(t.Context(), in.o.Kind.Stream(1)).Val())
 		t.Logf("%.0f entries/s", callers*each/took.Seconds())
-		if s.name != "miniredis" {
+		if s.Name != "miniredis" {
 			require.Less(t, took, 5*time.Second)
 		}
 	})

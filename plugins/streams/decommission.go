@@ -43,9 +43,9 @@ const (
 // makes the script refuse, and the stream is reactivated. A missing stream is not reactivated: the
 // enqueue that creates it again activates it after that (see confirm).
 func (m *Manager) decommission(ctx context.Context, id int64) decommissioned {
-	log := m.log.With(slog.String(pipeline.LogStream, m.kind.Stream(id)))
-	if err := m.activations.Deactivate(ctx, id); err != nil {
-		m.metrics.cleanup(m.kind.Type, "failed")
+	log := m.log.With(slog.String(pipeline.LogStream, m.o.Kind.Stream(id)))
+	if err := m.o.Activations.Deactivate(ctx, id); err != nil {
+		m.o.Metrics.cleanup(m.o.Kind.Type, "failed")
 		log.WarnContext(ctx, "idle stream not taken off the active set, tried again", pipeline.Err(err))
 		return stillActive
 	}
@@ -71,25 +71,25 @@ func (m *Manager) decommission(ctx context.Context, id int64) decommissioned {
 func (m *Manager) cleanUp(ctx context.Context, id int64) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	stream := m.kind.Stream(id)
-	args := append(m.args(id), m.config().IdleTimeout.Milliseconds())
-	answer, err := m.scripts.delete.Run(ctx, m.client(), m.keys(id), args...).Int()
+	stream := m.o.Kind.Stream(id)
+	args := append(m.args(id), m.o.Config().IdleTimeout.Milliseconds())
+	answer, err := m.scripts.delete.Run(ctx, m.o.Client(), m.keys(id), args...).Int()
 	if err != nil {
-		m.metrics.cleanup(m.kind.Type, "failed")
+		m.o.Metrics.cleanup(m.o.Kind.Type, "failed")
 		return 0, fmt.Errorf("clean up %s: %w", stream, m.refusal(id, err))
 	}
-	m.metrics.cleanup(m.kind.Type, map[int]string{cleanDeleted: "deleted", cleanNotDrained: "not_drained", cleanAbsent: "absent"}[answer])
+	m.o.Metrics.cleanup(m.o.Kind.Type, map[int]string{cleanDeleted: "deleted", cleanNotDrained: "not_drained", cleanAbsent: "absent"}[answer])
 	return answer, nil
 }
 
 // reactivate adds a stream that has work, or may have, to the active set again.
 func (m *Manager) reactivate(ctx context.Context, id int64) error {
-	stream := slog.String(pipeline.LogStream, m.kind.Stream(id))
-	if err := m.activations.Activate(ctx, id); err != nil {
+	stream := slog.String(pipeline.LogStream, m.o.Kind.Stream(id))
+	if err := m.o.Activations.Activate(ctx, id); err != nil {
 		m.log.WarnContext(ctx, "stream not reactivated, retried", stream, pipeline.Err(err))
 		return err
 	}
-	m.metrics.reactivated(m.kind.Type)
+	m.o.Metrics.reactivated(m.o.Kind.Type)
 	m.log.InfoContext(ctx, "stream reactivated", stream)
 	m.Refresh()
 	return nil
@@ -120,7 +120,7 @@ func (s *subscription) retryCleanup(ctx context.Context, id int64) {
 		err = s.m.reactivate(ctx, id)
 	}
 	if err != nil && !errors.Is(err, ErrForeign) {
-		s.m.log.WarnContext(ctx, "clean-up failed again", slog.String(pipeline.LogStream, s.m.kind.Stream(id)), pipeline.Err(err))
+		s.m.log.WarnContext(ctx, "clean-up failed again", slog.String(pipeline.LogStream, s.m.o.Kind.Stream(id)), pipeline.Err(err))
 		return
 	}
 	s.mu.Lock()

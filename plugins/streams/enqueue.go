@@ -54,7 +54,7 @@ const (
 func (m *Manager) Enqueue(ctx context.Context, id int64, e entry.Entry) (Outcome, error) {
 	added, err := m.batcher.do(ctx, id, e, m.addBatch)
 	if err != nil {
-		return Full, fmt.Errorf("streams: enqueue to %s: %w", m.kind.Stream(id), err)
+		return Full, fmt.Errorf("streams: enqueue to %s: %w", m.o.Kind.Stream(id), err)
 	}
 	if !added {
 		return Full, nil
@@ -78,7 +78,7 @@ func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) 
 		n, err := m.addBatch(ctx, id, batch)
 		added += n
 		if err != nil {
-			return added, Full, fmt.Errorf("streams: enqueue %d entries to %s: %w", len(es), m.kind.Stream(id), err)
+			return added, Full, fmt.Errorf("streams: enqueue %d entries to %s: %w", len(es), m.o.Kind.Stream(id), err)
 		}
 		if n < len(batch) {
 			m.batcher.setFull(id)
@@ -104,7 +104,7 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (int
 			return 0, err
 		}
 		if n >= 0 {
-			m.metrics.enqueued(m.kind.Type, n, len(es)-n)
+			m.o.Metrics.enqueued(m.o.Kind.Type, n, len(es)-n)
 			if n > 0 {
 				m.wake(id)
 			}
@@ -113,7 +113,7 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (int
 			}
 			return n, nil
 		}
-		if ok, err := m.admit(ctx, id); err != nil {
+		if ok, err := m.o.Admit(ctx, id); err != nil {
 			return 0, fmt.Errorf("activate: %w", err)
 		} else if !ok {
 			return 0, nil
@@ -130,14 +130,14 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (int
 // stop of another instance can strand the entry. Between activate and create here, the other
 // instance deactivates the id. Its clean-up finds no stream, and reactivates nothing.
 func (m *Manager) confirm(ctx context.Context, id int64, added int) error {
-	m.log.InfoContext(ctx, "stream revived", "stream", m.kind.Stream(id), "entries", added)
-	m.metrics.revived(m.kind.Type)
+	m.log.InfoContext(ctx, "stream revived", "stream", m.o.Kind.Stream(id), "entries", added)
+	m.o.Metrics.revived(m.o.Kind.Type)
 	return m.activateMade(ctx, id)
 }
 
 // activateMade adds a stream that was just created to the active set.
 func (m *Manager) activateMade(ctx context.Context, id int64) error {
-	if err := m.activations.Activate(ctx, id); err != nil {
+	if err := m.o.Activations.Activate(ctx, id); err != nil {
 		return fmt.Errorf("activate after create: %w", err)
 	}
 	m.Refresh()
@@ -159,14 +159,14 @@ func (m *Manager) add(ctx context.Context, id int64, es []entry.Entry) (int, err
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	args := slices.Grow(m.args(id), 2+len(es)*entryWords)
-	args = append(args, m.config().MaxLen, len(es))
+	args = append(args, m.o.Config().MaxLen, len(es))
 	for _, e := range es {
 		values := e.Values()
 		args = append(append(args, len(values)), values...)
 	}
-	n, err := m.scripts.enqueue.Run(ctx, m.client(), m.keys(id), args...).Int()
+	n, err := m.scripts.enqueue.Run(ctx, m.o.Client(), m.keys(id), args...).Int()
 	if err != nil {
-		m.metrics.enqueueFailed(m.kind.Type, len(es))
+		m.o.Metrics.enqueueFailed(m.o.Kind.Type, len(es))
 		return 0, fmt.Errorf("add: %w", m.refusal(id, err))
 	}
 	return n, nil
@@ -182,7 +182,7 @@ func (m *Manager) Ensure(ctx context.Context, id int64) error {
 		err = m.activateMade(ctx, id)
 	}
 	if err != nil {
-		return fmt.Errorf("streams: ensure %s: %w", m.kind.Stream(id), err)
+		return fmt.Errorf("streams: ensure %s: %w", m.o.Kind.Stream(id), err)
 	}
 	return nil
 }
@@ -192,16 +192,16 @@ func (m *Manager) Ensure(ctx context.Context, id int64) error {
 func (m *Manager) create(ctx context.Context, id int64) (made bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	stream := m.kind.Stream(id)
-	reply, err := m.scripts.create.Run(ctx, m.client(), []string{stream, MetaKey(stream)}, m.kind.Group(id), newToken(), m.owner()).Slice()
+	stream := m.o.Kind.Stream(id)
+	reply, err := m.scripts.create.Run(ctx, m.o.Client(), []string{stream, MetaKey(stream)}, m.o.Kind.Group(id), newToken(), m.o.Owner()).Slice()
 	if err != nil {
 		return false, fmt.Errorf("create: %w", m.refusal(id, err))
 	}
 	made = len(reply) > 1 && reply[0] == int64(1)
 	if made {
-		m.log.InfoContext(ctx, "stream created", "stream", stream, "group", m.kind.Group(id))
-		if incarnation, ok := reply[1].(string); ok && m.created != nil {
-			if err := m.created(ctx, id, incarnation); err != nil {
+		m.log.InfoContext(ctx, "stream created", "stream", stream, "group", m.o.Kind.Group(id))
+		if incarnation, ok := reply[1].(string); ok && m.o.Created != nil {
+			if err := m.o.Created(ctx, id, incarnation); err != nil {
 				return true, fmt.Errorf("create: record the incarnation: %w", err)
 			}
 		}

@@ -21,23 +21,23 @@ func (c Config) groupArgs(own string) []any {
 
 // args returns the arguments of scripts that check the owner too.
 func (m *Manager) args(id int64) []any {
-	return append(m.config().groupArgs(m.kind.Group(id)), m.owner())
+	return append(m.o.Config().groupArgs(m.o.Kind.Group(id)), m.o.Owner())
 }
 
 // keys returns the keys of a script about the stream of id.
 func (m *Manager) keys(id int64) []string {
-	stream := m.kind.Stream(id)
+	stream := m.o.Kind.Stream(id)
 	return []string{stream, MetaKey(stream)}
 }
 
 // delayed reports what one round over all streams has found: the gauge, and the group that delays
 // longest.
 func (m *Manager) delayed(d *redis.Delays) {
-	m.metrics.delayedBy(m.kind.Type, d)
+	m.o.Metrics.delayedBy(m.o.Kind.Type, d)
 	if d.Streams > 0 {
 		m.sampler.Warn(m.log, "a foreign consumer group delays trimming and deletion of a stream",
 			slog.String(pipeline.LogStream, d.Stream), slog.String(pipeline.LogGroup, d.Worst.Group), slog.Duration("for", d.Worst.For),
-			slog.Bool("ignored", d.Worst.Ignored), slog.Duration("foreign_group_grace", m.config().ForeignGroupGrace), slog.Int("streams", d.Streams))
+			slog.Bool("ignored", d.Worst.Ignored), slog.Duration("foreign_group_grace", m.o.Config().ForeignGroupGrace), slog.Int("streams", d.Streams))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // graced is quick with a grace for foreign groups, and required ones.
@@ -30,7 +31,7 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		strict := newInstance(t, s, "strict", active, graced(0))
 		bound := newInstance(t, s, "bound", active, graced(0, "audit"))
 		ctx := t.Context()
-		stream, own := patient.kind.Stream(1), patient.kind.Group(1)
+		stream, own := patient.o.Kind.Stream(1), patient.o.Kind.Group(1)
 		require.NoError(t, patient.Ensure(ctx, 1))
 		handle := func(group string) {
 			for ids := readSome(t, s, stream, group, "c-0", 10); ids != nil; ids = readSome(t, s, stream, group, "c-0", 10) {
@@ -62,9 +63,7 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, st.Drained, "the own group has nothing left")
 		require.Equal(t, []string{"debug"}, names(st.Delaying))
-		n, err := patient.Trim(ctx, 1)
-		require.NoError(t, err)
-		require.Zero(t, n)
+		require.Zero(t, got.trimmed)
 
 		got = tendOnce(t, strict, 1)
 		require.True(t, got.delaying[0].Ignored)
@@ -99,10 +98,10 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		for range 3 { // the first may only begin the idle time
 			require.False(t, patient.Decommission(ctx, 1), "within the grace of audit")
 			begin := s.client.Time(ctx).Val()
-			eventually(t, "the idle time is over", func() bool { return s.client.Time(ctx).Val().Sub(begin) > 2*time.Millisecond })
+			redistest.Eventually(t, "the idle time is over", func() bool { return s.client.Time(ctx).Val().Sub(begin) > 2*time.Millisecond })
 		}
 		require.EqualValues(t, 1, tendOnce(t, strict, 1).trimmed)
-		eventually(t, "it is deleted after the grace", func() bool { return strict.Decommission(ctx, 1) })
+		redistest.Eventually(t, "it is deleted after the grace", func() bool { return strict.Decommission(ctx, 1) })
 	})
 }
 
@@ -111,7 +110,7 @@ func TestAForeignGroupThatReadsAlong(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), graced(time.Hour))
 		ctx := t.Context()
-		stream, own := in.kind.Stream(1), in.kind.Group(1)
+		stream, own := in.o.Kind.Stream(1), in.o.Kind.Group(1)
 		require.NoError(t, in.Ensure(ctx, 1))
 		require.NoError(t, s.client.XGroupCreate(ctx, stream, "along", "0").Err())
 		mark, read := "", []string(nil)
@@ -142,7 +141,7 @@ func TestAGroupLeftBehindStallsNothing(t *testing.T) {
 		active := newActiveSet()
 		in := newInstance(t, s, "a", active, c)
 		require.NoError(t, in.Ensure(t.Context(), 1))
-		require.NoError(t, s.client.XGroupCreate(t.Context(), in.kind.Stream(1), "debug", "0").Err())
+		require.NoError(t, s.client.XGroupCreate(t.Context(), in.o.Kind.Stream(1), "debug", "0").Err())
 		active.set(Activation{ID: 1})
 		in.open(t, pipeline.Flow{}, func(*message.Message) error { return nil })
 		for next := 0; next < 50; {
@@ -151,15 +150,15 @@ func TestAGroupLeftBehindStallsNothing(t *testing.T) {
 			if next += n; next == 50 {
 				break
 			}
-			eventually(t, "room is made", func() bool { return s.client.XLen(t.Context(), in.kind.Stream(1)).Val() < c.MaxLen })
+			redistest.Eventually(t, "room is made", func() bool { return s.client.XLen(t.Context(), in.o.Kind.Stream(1)).Val() < c.MaxLen })
 		}
-		eventually(t, "all are handled", func() bool { return len(in.done()) == 50 })
-		eventually(t, "it is reported", func() bool {
-			return testutil.CollectAndCount(in.metrics, "millrace_streams_delayed_by_group") == 1 || !in.isRunning(1)
+		redistest.Eventually(t, "all are handled", func() bool { return len(in.done()) == 50 })
+		redistest.Eventually(t, "it is reported", func() bool {
+			return testutil.CollectAndCount(in.o.Metrics.delaying) == 1 || !in.isRunning(1)
 		})
-		eventually(t, "the idle stream is deleted", func() bool { return s.client.Exists(t.Context(), in.kind.Stream(1)).Val() == 0 })
-		require.Equal(t, 1, in.log.count("a foreign consumer group delays"))
-		require.Positive(t, in.log.count("group=debug"))
+		redistest.Eventually(t, "the idle stream is deleted", func() bool { return s.client.Exists(t.Context(), in.o.Kind.Stream(1)).Val() == 0 })
+		require.Equal(t, 1, in.log.Count("a foreign consumer group delays"))
+		require.Positive(t, in.log.Count("group=debug"))
 	})
 }
 

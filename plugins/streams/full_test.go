@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // ownServers runs f on a Redis and on a Valkey that are this test's own.
@@ -38,8 +39,8 @@ func ownServers(t *testing.T, f func(t *testing.T, s server)) {
 				_ = cmd.Process.Kill()
 				_ = cmd.Wait()
 			})
-			s := newServer(t, program, "127.0.0.1:"+port)
-			eventually(t, "it answers", func() bool { return s.client.Ping(t.Context()).Err() == nil })
+			s := newServer(t, redistest.Server{Name: program, Addr: "127.0.0.1:" + port})
+			redistest.Eventually(t, "it answers", func() bool { return s.client.Ping(t.Context()).Err() == nil })
 			f(t, s)
 		})
 	}
@@ -78,7 +79,7 @@ func TestAFullServerIsFreed(t *testing.T) {
 		c.IdleTimeout = time.Millisecond
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		ctx := t.Context()
-		stream, group := in.kind.Stream(1), in.kind.Group(1)
+		stream, group := in.o.Kind.Stream(1), in.o.Kind.Group(1)
 		require.NoError(t, in.Ensure(ctx, 1))
 		_, err := in.add(ctx, 1, entries(0, 20))
 		require.NoError(t, err)
@@ -101,7 +102,7 @@ func TestAFullServerIsFreed(t *testing.T) {
 		statuses, err := in.Statuses(ctx, 1)
 		require.NoError(t, err)
 		require.Len(t, statuses, 1)
-		eventually(t, "it is deleted", func() bool { return in.Decommission(ctx, 1) })
+		redistest.Eventually(t, "it is deleted", func() bool { return in.Decommission(ctx, 1) })
 		require.Zero(t, s.client.Exists(ctx, stream, MetaKey(stream)).Val())
 	})
 }
@@ -117,7 +118,7 @@ func TestAnInstanceStartsOnAFullServer(t *testing.T) {
 		require.NoError(t, in.Ensure(ctx, 1))
 		_, err := in.add(ctx, 1, entries(0, 10))
 		require.NoError(t, err)
-		readSome(t, s, in.kind.Stream(1), in.kind.Group(1), "dead-0", 5)
+		readSome(t, s, in.o.Kind.Stream(1), in.o.Kind.Group(1), "dead-0", 5)
 		require.NoError(t, s.client.HSet(ctx, "millrace:instances", "dead", time.Now().UnixMilli()).Err())
 		plain := s.prefix + ":plain"
 		require.NoError(t, s.client.XGroupCreateMkStream(ctx, plain, "g", "0").Err())
@@ -125,7 +126,7 @@ func TestAnInstanceStartsOnAFullServer(t *testing.T) {
 		s.full(t, true)
 
 		shared := redis.New()
-		shared.Settings().(*redis.Config).Addrs = []string{s.addr}
+		shared.Settings().(*redis.Config).Addrs = []string{s.Addr}
 		claims := reclaim.New(shared)
 		claims.Settings().(*reclaim.Config).DeadCheck, claims.Settings().(*reclaim.Config).PresenceTimeout = 10*time.Millisecond, time.Millisecond
 		claims.Add(in.ReclaimTarget())
@@ -138,8 +139,8 @@ func TestAnInstanceStartsOnAFullServer(t *testing.T) {
 		}})
 		in.open(t, pipeline.Flow{}, nil)
 		require.Equal(t, "plain", <-handled)
-		eventually(t, "everything is handled, what the dead instance held too", func() bool { return len(in.done()) == 10 })
-		eventually(t, "the idle stream is deleted", func() bool { return s.client.Exists(ctx, in.kind.Stream(1)).Val() == 0 })
+		redistest.Eventually(t, "everything is handled, what the dead instance held too", func() bool { return len(in.done()) == 10 })
+		redistest.Eventually(t, "the idle stream is deleted", func() bool { return s.client.Exists(ctx, in.o.Kind.Stream(1)).Val() == 0 })
 		alive, err := redis.Alive(ctx, s.client, "test", "dead")
 		require.NoError(t, err)
 		require.Equal(t, map[string]bool{"test": true, "dead": false}, alive)
@@ -163,7 +164,7 @@ func TestAStartThatCannotRead(t *testing.T) {
 		start := func(user string) error {
 			shared := redis.New()
 			cfg := shared.Settings().(*redis.Config)
-			cfg.Addrs, cfg.Username, cfg.Password = []string{s.addr}, user, pipeline.NewSecret(user)
+			cfg.Addrs, cfg.Username, cfg.Password = []string{s.Addr}, user, pipeline.NewSecret(user)
 			if user == "" {
 				cfg.Password = pipeline.Secret{}
 			}
@@ -202,7 +203,7 @@ func TestAStartThatCannotRead(t *testing.T) {
 					"nohdel":  `may not run these commands on key "millrace:probe": hdel`,
 					"noevals": "evalsha", "nokeys": "millrace:probe",
 				}[user], fmt.Sprint(rules))
-				eventually(t, "the probe is gone", func() bool { return s.client.Exists(t.Context(), "millrace:probe").Val() == 0 })
+				redistest.Eventually(t, "the probe is gone", func() bool { return s.client.Exists(t.Context(), "millrace:probe").Val() == 0 })
 			}
 		}
 		require.NoError(t, s.client.Do(t.Context(), "ACL", "SETUSER", "enough", "on", ">enough", "~*", "+@all", "-xautoclaim").Err())

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/reclaim"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // reclaimFor runs plugins/reclaim for an instance; gone tells which instances are not there any
@@ -22,7 +23,7 @@ func reclaimFor(t *testing.T, in *instance, gone func(instance string) bool) {
 	c := reclaim.DefaultConfig()
 	c.Interval, c.DeadCheck, c.PresenceTimeout = 20*time.Millisecond, 10*time.Millisecond, 30*time.Millisecond
 	r := reclaim.NewReclaimer(reclaim.Options{
-		Config: c, Instance: in.instance, Targets: []reclaim.Target{in.ReclaimTarget()}, Logger: in.Manager.log,
+		Config: c, Instance: in.o.Instance, Targets: []reclaim.Target{in.ReclaimTarget()}, Logger: in.Manager.log,
 		Alive: func(_ context.Context, instances ...string) (map[string]bool, error) {
 			out := map[string]bool{}
 			for _, i := range instances {
@@ -67,24 +68,24 @@ func TestOneInstanceDrainsWhileAnotherWorks(t *testing.T) {
 		var drained atomic.Bool
 		reclaimFor(t, b, func(name string) bool { return name == "a" && drained.Load() })
 		enqueue(t, a.Manager, 1, 0, 200)
-		eventually(t, "both work", func() bool { return len(a.done()) > 5 && len(b.done()) > 5 })
+		redistest.Eventually(t, "both work", func() bool { return len(a.done()) > 5 && len(b.done()) > 5 })
 		a.close()
 		drained.Store(true)
-		stream, group := a.kind.Stream(1), a.kind.Group(1)
+		stream, group := a.o.Kind.Stream(1), a.o.Kind.Group(1)
 		stopped := len(a.done())
 		if st, err := b.Inspect(t.Context(), 1); err == nil && !st.Drained {
 			require.Contains(t, consumers(t, s, stream, group), "b-0", "B goes on")
 		}
-		eventually(t, "everything handled", func() bool { return len(merge(a, b)) == 200 })
+		redistest.Eventually(t, "everything handled", func() bool { return len(merge(a, b)) == 200 })
 		for payload, runs := range merge(a, b) {
 			require.Equal(t, 1, runs, payload)
 		}
 		require.Len(t, a.done(), stopped, "A handles nothing after its drain")
-		eventually(t, "A's reader is gone", func() bool {
+		redistest.Eventually(t, "A's reader is gone", func() bool {
 			list, err := s.client.XInfoConsumers(t.Context(), stream, group).Result()
 			return err != nil || !slices.ContainsFunc(list, func(c redis.XInfoConsumer) bool { return c.Name == "a-0" })
 		})
-		eventually(t, "idle stop", func() bool {
+		redistest.Eventually(t, "idle stop", func() bool {
 			return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 && !b.isRunning(1)
 		})
 		require.False(t, active.has(1))
@@ -110,30 +111,30 @@ func TestAKilledInstanceIsHealedWithoutWaitingForMinIdle(t *testing.T) {
 			return briefly(nil)
 		})
 		enqueue(t, b.Manager, 1, 0, 150)
-		eventually(t, "A works", func() bool { return len(a.done()) > 10 })
+		redistest.Eventually(t, "A works", func() bool { return len(a.done()) > 10 })
 		killed.Store(true)
 		h.set(func(redis.Cmder) error { return errInjected }, nil) // nothing of A reaches Redis any more
 		b.open(t, pipeline.Flow{}, briefly)
 		reclaimFor(t, b, func(name string) bool { return name == "a" })
-		eventually(t, "everything handled", func() bool { return len(merge(a, b)) == 150 })
-		stream := a.kind.Stream(1)
-		eventually(t, "nothing left", func() bool { return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 })
+		redistest.Eventually(t, "everything handled", func() bool { return len(merge(a, b)) == 150 })
+		stream := a.o.Kind.Stream(1)
+		redistest.Eventually(t, "nothing left", func() bool { return s.client.Exists(t.Context(), stream, MetaKey(stream)).Val() == 0 })
 	})
 }
 
 // Paused streams are left alone by the reclaimer.
 func TestReclaimTargetLeavesPausedStreamsOut(t *testing.T) {
-	s := newServer(t, "miniredis", startMini(t))
+	s := miniServer(t)
 	active := newActiveSet(1, 2)
 	in := newInstance(t, s, "a", active, still())
 	target := in.ReclaimTarget()
 	require.Empty(t, target.Streams(), "before the source is opened")
 	in.open(t, pipeline.Flow{}, nil)
-	eventually(t, "both", func() bool { return len(target.Streams()) == 2 })
+	redistest.Eventually(t, "both", func() bool { return len(target.Streams()) == 2 })
 	active.set(Activation{ID: 2, Paused: true})
-	eventually(t, "one", func() bool { return len(target.Streams()) == 1 })
+	redistest.Eventually(t, "one", func() bool { return len(target.Streams()) == 1 })
 	st := target.Streams()[0]
-	require.Equal(t, in.kind.Stream(1), st.Name)
+	require.Equal(t, in.o.Kind.Stream(1), st.Name)
 	require.Equal(t, "POINT", st.Shard)
 	require.Equal(t, "a-0", st.Consumer)
 	require.Equal(t, MetaKey(st.Name), st.Meta)

@@ -5,79 +5,41 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/alicebob/miniredis/v2"
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/millrace-io/millrace/pipeline"
-	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
-	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// server is a Redis of some sort, with a client and a key prefix that is this test's own.
+// server is a Redis with a client, and a key prefix that no other test uses.
 type server struct {
-	name   string
-	addr   string
+	redistest.Server
 	prefix string
 	client goredis.UniversalClient
 }
 
-var prefixes atomic.Int64
-
 // eachServer runs f on miniredis, Redis and Valkey.
 func eachServer(t *testing.T, f func(t *testing.T, s server)) {
 	t.Helper()
-	t.Run("miniredis", func(t *testing.T) {
-		tier.Embedded(t)
-		f(t, newServer(t, "miniredis", startMini(t)))
-	})
-	for _, name := range []string{"redis", "valkey"} {
-		t.Run(name, func(t *testing.T) { f(t, newServer(t, name, tier.Real(t, name))) })
-	}
+	redistest.Each(t, func(t *testing.T, s redistest.Server) { f(t, newServer(t, s)) })
 }
 
-func startMini(t testing.TB) (addr string) {
-	mini := miniredis.NewMiniRedis()
-	require.NoError(t, mini.Start())
-	t.Cleanup(mini.Close)
-	return mini.Addr()
-}
+func miniServer(t testing.TB) server { return newServer(t, redistest.Mini(t)) }
 
-func newServer(t testing.TB, name, addr string) server {
-	s := server{name: name, addr: addr, prefix: fmt.Sprintf("streams-test-%d-%d", os.Getpid(), prefixes.Add(1))}
-	s.client = s.dial(t)
-	t.Cleanup(func() {
-		ctx := context.Background()
-		for _, pattern := range []string{s.prefix + "*", "{" + s.prefix + "*"} {
-			keys, err := s.client.Keys(ctx, pattern).Result()
-			if err == nil && len(keys) > 0 {
-				s.client.Del(ctx, keys...)
-			}
-		}
-	})
-	return s
-}
-
-func (s server) dial(t testing.TB) goredis.UniversalClient {
-	c := redis.DefaultClientConfig()
-	c.Addrs = []string{s.addr}
-	client, err := redis.NewClient(c)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
+func newServer(t testing.TB, s redistest.Server) server {
+	c := s.Client(t)
+	return server{s, redistest.Prefix(t, c), c}
 }
 
 func (s server) kind() Kind {
@@ -179,7 +141,7 @@ func (s *activeSet) counts() (activated, deactivated int) {
 type instance struct {
 	*Manager
 	client goredis.UniversalClient
-	log    *lines
+	log    *redistest.Lines
 
 	mu       sync.Mutex
 	handled  []string // payloads, in the order in which they were done
@@ -191,7 +153,7 @@ type instance struct {
 }
 
 func newInstance(t testing.TB, s server, name string, active Activations, c Config) *instance {
-	in := &instance{client: s.dial(t), log: &lines{}, runs: map[string]int{}}
+	in := &instance{client: s.Client(t), log: &redistest.Lines{}, runs: map[string]int{}}
 	in.Manager = NewManager(Options{
 		Kind: s.kind(), Config: func() Config { return c }, Client: func() goredis.UniversalClient { return in.client },
 		Activations: active, Instance: name, Logger: slog.New(slog.NewTextHandler(in.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -251,30 +213,32 @@ func (in *instance) done() []string {
 	return slices.Clone(in.handled)
 }
 
-func (in *instance) isRunning(id int64) bool { return slices.Contains(in.Running(), id) }
-
-// lines collects log lines.
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
+// running returns the ids that have a reader here.
+func (in *instance) running() (ids []int64) {
+	if sub := in.opened(); sub != nil {
+		for _, r := range sub.list() {
+			ids = append(ids, r.id)
+		}
+	}
+	return ids
 }
 
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
+func (in *instance) isRunning(id int64) bool { return slices.Contains(in.running(), id) }
+
+// start starts or resizes the reader of id, as the control loop does.
+func (in *instance) start(ctx context.Context, id, total int64) error {
+	sub := in.opened()
+	unlock, err := sub.locks.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return sub.startLocked(ctx, Activation{ID: id, TotalCount: total})
 }
 
-func (l *lines) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.b.String(), text)
-}
-
-func (l *lines) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+// stop stops the reader of id, as a drain does.
+func (in *instance) stop(ctx context.Context, id int64) error {
+	return in.opened().stop(ctx, id, stopDrained)
 }
 
 func newEntry(payload string) entry.Entry {
@@ -287,11 +251,6 @@ func entries(from, n int) []entry.Entry {
 		out[i] = newEntry(fmt.Sprint(from + i))
 	}
 	return out
-}
-
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	require.Eventually(t, cond, 15*time.Second, 2*time.Millisecond, what)
 }
 
 // hook intercepts the commands of one client.

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 func enqueue(t testing.TB, m *Manager, id int64, from, n int) {
@@ -46,25 +47,24 @@ func TestAStreamIsStartedOnceAndHandled(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1)
 		in := newInstance(t, s, "a", active, still())
-		require.ErrorIs(t, in.Start(t.Context(), 1, 1000), ErrNotOpen)
 		in.open(t, pipeline.Flow{}, nil)
-		require.NoError(t, in.Start(t.Context(), 1, 1000))
+		require.NoError(t, in.start(t.Context(), 1, 1000))
 		require.True(t, in.isRunning(1))
-		stream, group := in.kind.Stream(1), in.kind.Group(1)
+		stream, group := in.o.Kind.Stream(1), in.o.Kind.Group(1)
 		groups, err := s.client.XInfoGroups(t.Context(), stream).Result()
 		require.NoError(t, err)
 		require.Len(t, groups, 1)
 		require.Equal(t, group, groups[0].Name)
 
-		require.NoError(t, in.Start(t.Context(), 1, 1000), "a second start is no error")
-		require.Equal(t, []int64{1}, in.Running())
-		require.Equal(t, 1, in.log.count("stream started"))
+		require.NoError(t, in.start(t.Context(), 1, 1000), "a second start is no error")
+		require.Equal(t, []int64{1}, in.running())
+		require.Equal(t, 1, in.log.Count("stream started"))
 
 		enqueue(t, in.Manager, 1, 0, 20)
-		eventually(t, "20 handled", func() bool { return len(in.done()) == 20 })
-		eventually(t, "acked", func() bool { return pending(s, stream, group) == 0 })
+		redistest.Eventually(t, "20 handled", func() bool { return len(in.done()) == 20 })
+		redistest.Eventually(t, "acked", func() bool { return pending(s, stream, group) == 0 })
 		require.Equal(t, []string{"a-0"}, consumers(t, s, stream, group))
-		require.NoError(t, in.Start(t.Context(), 1, 1_000_000), "another size is taken over")
+		require.NoError(t, in.start(t.Context(), 1, 1_000_000), "another size is taken over")
 		require.Equal(t, 32, in.sub.(*subscription).get(1).reader.Stats().Concurrency)
 	})
 }
@@ -76,13 +76,13 @@ func TestAStopEndsTheReadingAndKeepsTheStream(t *testing.T) {
 		c.ReconcileInterval = c.IdleTimeout // no round: the second would put what is read on the active set, and start it again
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		in.open(t, pipeline.Flow{}, nil)
-		require.NoError(t, in.Start(t.Context(), 1, 1000))
+		require.NoError(t, in.start(t.Context(), 1, 1000))
 		enqueue(t, in.Manager, 1, 0, 5)
-		eventually(t, "handled", func() bool { return len(in.done()) == 5 })
-		require.NoError(t, in.Stop(t.Context(), 1))
-		require.NoError(t, in.Stop(t.Context(), 1), "a second stop does nothing")
+		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 5 })
+		require.NoError(t, in.stop(t.Context(), 1))
+		require.NoError(t, in.stop(t.Context(), 1), "a second stop does nothing")
 		require.False(t, in.isRunning(1))
-		stream, group := in.kind.Stream(1), in.kind.Group(1)
+		stream, group := in.o.Kind.Stream(1), in.o.Kind.Group(1)
 		require.Empty(t, consumers(t, s, stream, group), "its own reader is removed")
 		enqueue(t, in.Manager, 1, 5, 1)
 		st, err := in.Inspect(t.Context(), 1)
@@ -125,12 +125,11 @@ func TestAShutdownFinishesWhatIsInFlight(t *testing.T) {
 		close(finish)
 		require.NoError(t, <-drained)
 		in.wait.Wait()
-		require.Empty(t, in.Running())
+		require.Empty(t, in.running())
 		require.NoError(t, in.sub.Drain(t.Context()), "a second drain is no error")
-		require.NoError(t, in.Stop(t.Context(), 1))
-		require.ErrorIs(t, in.Start(t.Context(), 1, 1), ErrNotOpen)
+		require.ErrorIs(t, in.sub.(*subscription).startLocked(t.Context(), Activation{ID: 1}), context.Canceled)
 		for id := int64(1); id <= 2; id++ {
-			stream, group := in.kind.Stream(id), in.kind.Group(id)
+			stream, group := in.o.Kind.Stream(id), in.o.Kind.Group(id)
 			require.Zero(t, pending(s, stream, group), "acknowledged before the end")
 			require.Empty(t, consumers(t, s, stream, group))
 			require.Equal(t, int64(1), s.client.Exists(t.Context(), stream).Val(), "the stream stays")
@@ -155,9 +154,9 @@ func TestTheLongestHoldOfTheRoute(t *testing.T) {
 				in.open(t, pipeline.Flow{LongestHold: hold.route}, func(*message.Message) error { <-release; return nil })
 				t.Cleanup(func() { close(release) })
 				enqueue(t, in.Manager, 1, 0, 1)
-				eventually(t, "no sign of life", func() bool {
+				redistest.Eventually(t, "no sign of life", func() bool {
 					idle, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{
-						Stream: in.kind.Stream(1), Group: in.kind.Group(1), Idle: c.MinIdle, Start: "-", End: "+", Count: 1,
+						Stream: in.o.Kind.Stream(1), Group: in.o.Kind.Group(1), Idle: c.MinIdle, Start: "-", End: "+", Count: 1,
 					}).Result()
 					return err == nil && len(idle) == 1
 				})
@@ -185,8 +184,8 @@ func TestDrainIsBounded(t *testing.T) {
 		start := time.Now()
 		require.ErrorContains(t, in.sub.Close(), "drain")
 		require.Less(t, time.Since(start), 3*c.StopTimeout)
-		require.Equal(t, int64(1), pending(s, in.kind.Stream(1), in.kind.Group(1)), "nothing is lost")
-		require.Equal(t, []string{"a-0"}, consumers(t, s, in.kind.Stream(1), in.kind.Group(1)), "a reader that holds something stays")
+		require.Equal(t, int64(1), pending(s, in.o.Kind.Stream(1), in.o.Kind.Group(1)), "nothing is lost")
+		require.Equal(t, []string{"a-0"}, consumers(t, s, in.o.Kind.Stream(1), in.o.Kind.Group(1)), "a reader that holds something stays")
 		free()
 		in.wait.Wait()
 	})
@@ -201,18 +200,18 @@ func TestAnIdleStreamIsStoppedAndStartedAgain(t *testing.T) {
 		in.open(t, pipeline.Flow{}, nil)
 		begin := time.Now()
 		enqueue(t, in.Manager, 1, 0, 10)
-		eventually(t, "handled", func() bool { return len(in.done()) == 10 })
-		eventually(t, "both stopped", func() bool { return len(in.Running()) == 0 })
+		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 10 })
+		redistest.Eventually(t, "both stopped", func() bool { return len(in.running()) == 0 })
 		require.GreaterOrEqual(t, time.Since(begin), quick().IdleTimeout)
 		for id := int64(1); id <= 2; id++ {
-			stream := in.kind.Stream(id)
+			stream := in.o.Kind.Stream(id)
 			require.Zero(t, s.client.Exists(t.Context(), stream, MetaKey(stream)).Val())
 			require.False(t, active.has(id))
 		}
 		enqueue(t, in.Manager, 1, 10, 1)
-		eventually(t, "revived", func() bool { return len(in.done()) == 11 })
+		redistest.Eventually(t, "revived", func() bool { return len(in.done()) == 11 })
 		require.True(t, active.has(1))
-		eventually(t, "stopped again", func() bool { return len(in.Running()) == 0 })
+		redistest.Eventually(t, "stopped again", func() bool { return len(in.running()) == 0 })
 	})
 }
 
@@ -227,12 +226,12 @@ func TestThirtyTwoSlotsSeeIdleAtOnceOneShutdown(t *testing.T) {
 		free := sync.OnceFunc(func() { close(release) })
 		t.Cleanup(free)
 		enqueue(t, in.Manager, 1, 0, 32)
-		eventually(t, "32 in flight", func() bool { return in.inFlight.Load() == 32 })
+		redistest.Eventually(t, "32 in flight", func() bool { return in.inFlight.Load() == 32 })
 		// In flight for longer than idle_timeout is not idle.
 		require.Never(t, func() bool { return !active.has(1) }, 2*quick().IdleTimeout, 10*time.Millisecond)
 		free()
-		eventually(t, "stopped", func() bool { return in.log.count("stream stopped") > 0 })
-		require.Never(t, func() bool { return in.log.count("stream stopped") > 1 }, 5*quick().ReconcileInterval, 5*time.Millisecond)
+		redistest.Eventually(t, "stopped", func() bool { return in.log.Count("stream stopped") > 0 })
+		require.Never(t, func() bool { return in.log.Count("stream stopped") > 1 }, 5*quick().ReconcileInterval, 5*time.Millisecond)
 		_, deactivated := active.counts()
 		require.Equal(t, 1, deactivated)
 		require.False(t, in.isRunning(1))
@@ -250,13 +249,13 @@ func TestAMessageInFlightIsNotIdleEvenWhenAcked(t *testing.T) {
 		free := sync.OnceFunc(func() { close(release) })
 		t.Cleanup(free)
 		enqueue(t, in.Manager, 1, 0, 1)
-		eventually(t, "in flight", func() bool { return in.inFlight.Load() == 1 })
-		ids, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: in.kind.Stream(1), Group: in.kind.Group(1), Start: "-", End: "+", Count: 1}).Result()
+		redistest.Eventually(t, "in flight", func() bool { return in.inFlight.Load() == 1 })
+		ids, err := s.client.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: in.o.Kind.Stream(1), Group: in.o.Kind.Group(1), Start: "-", End: "+", Count: 1}).Result()
 		require.NoError(t, err)
-		require.NoError(t, s.client.XAck(t.Context(), in.kind.Stream(1), in.kind.Group(1), ids[0].ID).Err())
+		require.NoError(t, s.client.XAck(t.Context(), in.o.Kind.Stream(1), in.o.Kind.Group(1), ids[0].ID).Err())
 		require.Never(t, func() bool { return !active.has(1) }, 3*quick().IdleTimeout, 10*time.Millisecond)
 		free()
-		eventually(t, "stopped", func() bool { return !in.isRunning(1) })
+		redistest.Eventually(t, "stopped", func() bool { return !in.isRunning(1) })
 	})
 }
 
@@ -300,23 +299,23 @@ func TestStartAndStopNeverOverlap(t *testing.T) {
 				for i := range 30 {
 					id := int64((g+i)%2 + 1)
 					if (g+i)%3 == 0 {
-						_ = in.Stop(context.Background(), id)
+						_ = in.stop(context.Background(), id)
 					} else {
-						_ = in.Start(context.Background(), id, 10)
+						_ = in.start(context.Background(), id, 10)
 					}
 				}
 			})
 		}
 		wg.Wait()
-		require.NoError(t, in.Start(t.Context(), 1, 10))
-		require.NoError(t, in.Stop(t.Context(), 1))
-		require.NoError(t, in.Stop(t.Context(), 2))
+		require.NoError(t, in.start(t.Context(), 1, 10))
+		require.NoError(t, in.stop(t.Context(), 1))
+		require.NoError(t, in.stop(t.Context(), 2))
 		mu.Lock()
 		defer mu.Unlock()
 		require.Equal(t, 1, most, "one reader a stream at a time")
 		for k, n := range reading {
 			require.Zero(t, n, "%s is read after its stop", k)
 		}
-		require.Empty(t, in.Running())
+		require.Empty(t, in.running())
 	})
 }

@@ -2,8 +2,6 @@ package streams
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -13,10 +11,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
-
-// ErrNotOpen is returned by Start when the Source is not open (not yet, or drained already): no
-// route would take the entries.
-var ErrNotOpen = errors.New("the source of elastic streams is not open")
 
 // Activation is one stream that should run.
 type Activation struct {
@@ -84,20 +78,8 @@ type Options struct {
 // Ensure, Inspect, Statuses and Sweep need only Redis, and work while the Source is not open. All
 // methods are safe for concurrent use.
 type Manager struct {
-	kind          Kind
-	config        func() Config
-	client        func() goredis.UniversalClient
-	activations   Activations
-	admit         func(context.Context, int64) (bool, error)
-	blocked       func(context.Context, int64) error
-	created       func(context.Context, int64, string) error
-	instance      string
-	gate          func() bool
-	fence         func() time.Time
-	owner         func() string
-	log           *slog.Logger
-	metrics       *Metrics
-	readerMetrics *poll.Metrics
+	o   Options // the defaults applied
+	log *slog.Logger
 
 	scripts  scripts
 	batcher  *batcher
@@ -134,8 +116,7 @@ func NewManager(o Options) *Manager {
 	}
 	o.Metrics.initialize(o.Kind.Type)
 	return &Manager{
-		kind: o.Kind, config: o.Config, client: o.Client, activations: o.Activations, admit: o.Admit, blocked: o.Blocked, created: o.Created,
-		instance: o.Instance, gate: o.Gate, fence: o.Fence, owner: o.Owner, metrics: o.Metrics, readerMetrics: o.ReaderMetrics,
+		o:        o,
 		log:      o.Logger.With(slog.String("kind", o.Kind.Type)),
 		scripts:  newScripts(),
 		batcher:  newBatcher(),
@@ -149,7 +130,7 @@ func NewManager(o Options) *Manager {
 }
 
 // Kind returns what the Manager was built for.
-func (m *Manager) Kind() Kind { return m.kind }
+func (m *Manager) Kind() Kind { return m.o.Kind }
 
 // Source returns all active streams of the kind as one source. It can be opened once at a time.
 func (m *Manager) Source() pipeline.Source { return source{m} }
@@ -163,46 +144,6 @@ func (m *Manager) Refresh() {
 	case m.refresh <- struct{}{}:
 	default: // one is waiting already
 	}
-}
-
-// Start starts the reader of id in this instance, or resizes it when it runs. total is the number
-// of targets, 0 when not known. Stream and group are created when they are missing. A start and a
-// stop of one id never overlap. It returns ErrNotOpen when the Source is not open.
-//
-// Start does not put id on the active set: what is not on it and has no entries ends by itself.
-func (m *Manager) Start(ctx context.Context, id, total int64) error {
-	sub := m.opened()
-	if sub == nil {
-		return fmt.Errorf("streams: start %s: %w", m.kind.Stream(id), ErrNotOpen)
-	}
-	if err := sub.start(ctx, Activation{ID: id, TotalCount: total}); err != nil {
-		return fmt.Errorf("streams: start %s: %w", m.kind.Stream(id), err)
-	}
-	return nil
-}
-
-// Stop stops the reader of id in this instance. Entries that no handler has started are released.
-// Entries in flight get Config.StopTimeout to finish. The stream stays, and so do the readers of
-// other instances. Without a reader Stop does nothing. While id is in the active set the next round
-// starts the reader again: to stop all readers of a stream, pause it there.
-func (m *Manager) Stop(ctx context.Context, id int64) error {
-	sub := m.opened()
-	if sub == nil {
-		return nil
-	}
-	if err := sub.stop(ctx, id, stopRequested); err != nil {
-		return fmt.Errorf("streams: stop %s: %w", m.kind.Stream(id), err)
-	}
-	return nil
-}
-
-// Running returns the ids that have a reader in this instance, in no order.
-func (m *Manager) Running() []int64 {
-	sub := m.opened()
-	if sub == nil {
-		return nil
-	}
-	return sub.ids()
 }
 
 func (m *Manager) opened() *subscription {

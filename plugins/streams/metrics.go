@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts for the Managers of all kinds. It is one prometheus.Collector.
+// Metrics counts for the Managers of all kinds.
 type Metrics struct {
 	running       *prometheus.GaugeVec
 	slotCount     *prometheus.GaugeVec
@@ -85,23 +85,10 @@ func (m *Metrics) initialize(kind string) {
 	}
 }
 
-func (m *Metrics) all() []prometheus.Collector {
+// Collectors returns the metrics for the registry.
+func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.running, m.slotCount, m.starts, m.stops, m.enqueue, m.batch, m.revivals,
 		m.losses, m.cleanups, m.reactivations, m.trims, m.orphaned, m.failures, m.refusals, m.delaying, m.foreigns}
-}
-
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range m.all() {
-		c.Describe(ch)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range m.all() {
-		c.Collect(ch)
-	}
 }
 
 func (m *Metrics) started(kind string, slots int) {
@@ -144,5 +131,3 @@ func (m *Metrics) foreign(kind string, active bool, n int) {
 	m.foreigns.WithLabelValues(kind, strconv.FormatBool(active)).Set(float64(n))
 }
 func (m *Metrics) failed(kind, what string) { m.failures.WithLabelValues(kind, what).Inc() }
-
-var _ prometheus.Collector = (*Metrics)(nil)

@@ -13,11 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // deployment returns an instance of a deployment with an id of its own.
 func deployment(t *testing.T, s server, id string, active Activations, c Config) *instance {
-	in := &instance{client: s.dial(t), log: &lines{}, runs: map[string]int{}}
+	in := &instance{client: s.Client(t), log: &redistest.Lines{}, runs: map[string]int{}}
 	in.Manager = NewManager(Options{
 		Kind: s.kind(), Config: func() Config { return c }, Client: func() redis.UniversalClient { return in.client },
 		Activations: active, Instance: id + "-1", Owner: func() string { return id }, Logger: slog.New(slog.NewTextHandler(in.log, nil)),
@@ -32,7 +33,7 @@ func TestAStreamOfAnotherDeployment(t *testing.T) {
 		ours, theirs := deployment(t, s, "ours", newActiveSet(1, 2), still()), deployment(t, s, "theirs", newActiveSet(1), still())
 		require.NoError(t, theirs.Ensure(ctx, 1))
 		enqueue(t, theirs.Manager, 1, 0, 3)
-		stream := theirs.kind.Stream(1)
+		stream := theirs.o.Kind.Stream(1)
 
 		_, err := ours.Enqueue(ctx, 1, newEntry("x"))
 		require.ErrorIs(t, err, ErrForeign)
@@ -40,15 +41,13 @@ func TestAStreamOfAnotherDeployment(t *testing.T) {
 		_, _, err = ours.EnqueueBatch(ctx, 1, entries(0, 2))
 		require.ErrorIs(t, err, ErrForeign)
 		require.ErrorIs(t, ours.Ensure(ctx, 1), ErrForeign)
-		_, err = ours.Trim(ctx, 1)
-		require.ErrorIs(t, err, ErrForeign)
 		_, err = ours.cleanUp(ctx, 1)
 		require.ErrorIs(t, err, ErrForeign)
 		require.False(t, ours.Decommission(ctx, 1))
-		require.NoError(t, ours.activations.Activate(ctx, 1))
+		require.NoError(t, ours.o.Activations.Activate(ctx, 1))
 		require.EqualValues(t, 3, s.client.XLen(ctx, stream).Val())
-		require.Equal(t, 1, ours.log.count("a stream belongs to another deployment"))
-		require.Positive(t, ours.log.count("owner=theirs"))
+		require.Equal(t, 1, ours.log.Count("a stream belongs to another deployment"))
+		require.Positive(t, ours.log.Count("owner=theirs"))
 		st, err := ours.Inspect(ctx, 1)
 		require.NoError(t, err)
 		require.True(t, st.Foreign)
@@ -56,32 +55,32 @@ func TestAStreamOfAnotherDeployment(t *testing.T) {
 
 		// The sweep skips it, and finds the other orphan.
 		require.NoError(t, theirs.Ensure(ctx, 3))
-		require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: ours.kind.Stream(4), Values: []any{"message", "x"}}).Err())
+		require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: ours.o.Kind.Stream(4), Values: []any{"message", "x"}}).Err())
 		var found []int64
 		require.NoError(t, ours.Sweep(ctx, 0, func(_ context.Context, id int64) error { found = append(found, id); return nil }))
 		require.Equal(t, []int64{4}, found)
-		require.InDelta(t, 1, testutil.ToFloat64(ours.metrics.foreigns.WithLabelValues("POINT", "false")), 0)
+		require.InDelta(t, 1, testutil.ToFloat64(ours.o.Metrics.foreigns.WithLabelValues("POINT", "false")), 0)
 
 		// Its own readers read it; ours read the other stream.
 		ours.open(t, pipeline.Flow{}, nil)
 		enqueue(t, ours.Manager, 2, 10, 1)
-		eventually(t, "the other stream is read", func() bool { return len(ours.done()) == 1 })
-		eventually(t, "it is counted", func() bool {
-			return testutil.ToFloat64(ours.metrics.foreigns.WithLabelValues("POINT", "true")) == 1
+		redistest.Eventually(t, "the other stream is read", func() bool { return len(ours.done()) == 1 })
+		redistest.Eventually(t, "it is counted", func() bool {
+			return testutil.ToFloat64(ours.o.Metrics.foreigns.WithLabelValues("POINT", "true")) == 1
 		})
-		require.Zero(t, testutil.ToFloat64(ours.metrics.failures.WithLabelValues("POINT", "start")))
+		require.Zero(t, testutil.ToFloat64(ours.o.Metrics.failures.WithLabelValues("POINT", "start")))
 		require.False(t, ours.isRunning(1))
-		require.Empty(t, s.client.XInfoConsumers(ctx, stream, theirs.kind.Group(1)).Val())
+		require.Empty(t, s.client.XInfoConsumers(ctx, stream, theirs.o.Kind.Group(1)).Val())
 		theirs.open(t, pipeline.Flow{}, nil)
-		eventually(t, "all are handled there", func() bool { return len(theirs.done()) == 3 })
+		redistest.Eventually(t, "all are handled there", func() bool { return len(theirs.done()) == 3 })
 
 		// Handed over, it is read here.
 		theirs.close()
 		require.NoError(t, s.client.HDel(ctx, MetaKey(stream), "owner").Err())
-		eventually(t, "it starts here", func() bool { return ours.isRunning(1) })
+		redistest.Eventually(t, "it starts here", func() bool { return ours.isRunning(1) })
 		require.Equal(t, "ours", s.client.HGet(ctx, MetaKey(stream), "owner").Val())
-		eventually(t, "it no longer counts", func() bool {
-			return testutil.ToFloat64(ours.metrics.foreigns.WithLabelValues("POINT", "true")) == 0
+		redistest.Eventually(t, "it no longer counts", func() bool {
+			return testutil.ToFloat64(ours.o.Metrics.foreigns.WithLabelValues("POINT", "true")) == 0
 		})
 	})
 }
@@ -93,7 +92,7 @@ func TestAStreamWithoutAnOwnerIsAdoptedOnce(t *testing.T) {
 		ctx := t.Context()
 		before := newInstance(t, s, "before", newActiveSet(), still()) // of a version without owners
 		a, b := deployment(t, s, "a", newActiveSet(), still()), deployment(t, s, "b", newActiveSet(), still())
-		owner := func(id int64) string { return s.client.HGet(ctx, MetaKey(a.kind.Stream(id)), "owner").Val() }
+		owner := func(id int64) string { return s.client.HGet(ctx, MetaKey(a.o.Kind.Stream(id)), "owner").Val() }
 		for id, adopt := range map[int64]func(*instance, int64) error{
 			1: func(in *instance, id int64) error { return in.Ensure(ctx, id) },
 			2: func(in *instance, id int64) error { _, err := in.Enqueue(ctx, id, newEntry("x")); return err },
@@ -114,7 +113,7 @@ func TestAStreamWithoutAnOwnerIsAdoptedOnce(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, st.Incarnation, again.Incarnation, "adopting loses nothing")
 
-			require.NoError(t, s.client.Del(ctx, a.kind.Stream(id)).Err())
+			require.NoError(t, s.client.Del(ctx, a.o.Kind.Stream(id)).Err())
 			require.ErrorIs(t, b.Ensure(ctx, id), ErrForeign, "its owner makes it again")
 			require.NoError(t, a.Ensure(ctx, id))
 			require.Equal(t, "a", owner(id))
@@ -130,34 +129,34 @@ func TestAReaderLeavesAStreamThatChangedItsOwner(t *testing.T) {
 		in := deployment(t, s, "ours", newActiveSet(1), still())
 		release := make(chan struct{})
 		in.open(t, pipeline.Flow{}, func(*message.Message) error { <-release; return nil })
-		eventually(t, "it runs", func() bool { return in.isRunning(1) })
+		redistest.Eventually(t, "it runs", func() bool { return in.isRunning(1) })
 		enqueue(t, in.Manager, 1, 0, 1)
-		eventually(t, "one is in flight", func() bool { return in.inFlight.Load() == 1 })
-		require.NoError(t, s.client.HSet(ctx, MetaKey(in.kind.Stream(1)), "owner", "theirs").Err())
+		redistest.Eventually(t, "one is in flight", func() bool { return in.inFlight.Load() == 1 })
+		require.NoError(t, s.client.HSet(ctx, MetaKey(in.o.Kind.Stream(1)), "owner", "theirs").Err())
 		close(release)
-		eventually(t, "it is not read any more", func() bool { return !in.isRunning(1) })
-		eventually(t, "and not started again", func() bool {
-			return testutil.ToFloat64(in.metrics.foreigns.WithLabelValues("POINT", "true")) == 1
+		redistest.Eventually(t, "it is not read any more", func() bool { return !in.isRunning(1) })
+		redistest.Eventually(t, "and not started again", func() bool {
+			return testutil.ToFloat64(in.o.Metrics.foreigns.WithLabelValues("POINT", "true")) == 1
 		})
-		eventually(t, "what was in flight is finished", func() bool { return len(in.done()) == 1 })
+		redistest.Eventually(t, "what was in flight is finished", func() bool { return len(in.done()) == 1 })
 	})
 }
 
 // While Redis is away a round stops at its first pipeline, so that starts and stops go on.
 func TestARoundStopsWhenRedisIsAway(t *testing.T) {
-	s := newServer(t, "miniredis", startMini(t))
+	s := miniServer(t)
 	in := newInstance(t, s, "a", newActiveSet(), still())
 	h := &hook{}
 	in.client.AddHook(h)
 	sub := &subscription{m: in.Manager, Life: pipeline.NewLife(0, nil), running: map[int64]*running{}}
 	for id := range int64(3*visitBatch + 1) {
-		sub.running[id+1] = &running{id: id + 1, stream: in.kind.Stream(id + 1), group: in.kind.Group(id + 1)}
+		sub.running[id+1] = &running{id: id + 1, stream: in.o.Kind.Stream(id + 1), group: in.o.Kind.Group(id + 1)}
 	}
 	asked := 0
 	h.set(func(redis.Cmder) error { asked++; return errInjected }, nil)
 	sub.visitAll(nil)
 	require.Equal(t, 1, asked)
-	require.Positive(t, in.log.count("streams could not be visited\" kind=POINT streams=301"))
+	require.Positive(t, in.log.Count("streams could not be visited\" kind=POINT streams=301"))
 
 	asked = 0
 	h.set(func(redis.Cmder) error { asked++; return reply("OOM") }, nil)
@@ -167,12 +166,12 @@ func TestARoundStopsWhenRedisIsAway(t *testing.T) {
 
 // The time for draining counts from the beginning: what the keeper has begun ends with it.
 func TestADrainBoundsWhatTheControlLoopHasStarted(t *testing.T) {
-	s := newServer(t, "miniredis", startMini(t))
+	s := miniServer(t)
 	c := still()
 	c.StopTimeout = time.Millisecond
 	in := newInstance(t, s, "a", newActiveSet(1), c)
 	begun, ended := make(chan struct{}), make(chan error, 1)
-	in.created = func(ctx context.Context, _ int64, _ string) error {
+	in.o.Created = func(ctx context.Context, _ int64, _ string) error {
 		close(begun)
 		<-ctx.Done()
 		ended <- ctx.Err()
@@ -191,7 +190,7 @@ func TestNothingIsBegunBeforeTheFence(t *testing.T) {
 		var asked atomic.Int64
 		in := newInstance(t, s, "a", newActiveSet(1), still())
 		fenced.Store(true)
-		in.fence = func() time.Time {
+		in.o.Fence = func() time.Time {
 			asked.Add(1)
 			if fenced.Load() {
 				return time.Now().Add(time.Hour)
@@ -206,10 +205,10 @@ func TestNothingIsBegunBeforeTheFence(t *testing.T) {
 			return nil
 		})
 		enqueue(t, in.Manager, 1, 0, 3)
-		eventually(t, "the fence is asked", func() bool { return asked.Load() >= 3 })
+		redistest.Eventually(t, "the fence is asked", func() bool { return asked.Load() >= 3 })
 		require.Empty(t, in.done())
 		fenced.Store(false)
-		eventually(t, "it goes on behind the fence", func() bool { return len(in.done()) == 3 })
+		redistest.Eventually(t, "it goes on behind the fence", func() bool { return len(in.done()) == 3 })
 		require.Zero(t, early.Load())
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // A key that is no stream concerns its own stream alone: no other, no sweep, and at most one log
@@ -23,22 +24,22 @@ func TestAKeyThatIsNoStream(t *testing.T) {
 		active := newActiveSet(1, 2)
 		in := newInstance(t, s, "a", active, still())
 		ctx := t.Context()
-		require.NoError(t, s.client.Set(ctx, in.kind.Stream(1), "x", 0).Err())
-		require.NoError(t, s.client.Set(ctx, in.kind.Stream(3), "x", 0).Err())
+		require.NoError(t, s.client.Set(ctx, in.o.Kind.Stream(1), "x", 0).Err())
+		require.NoError(t, s.client.Set(ctx, in.o.Kind.Stream(3), "x", 0).Err())
 		for _, id := range []int64{1, 3} {
 			_, err := in.Enqueue(ctx, id, newEntry("x"))
 			require.ErrorIs(t, err, ErrRefused)
 			require.ErrorIs(t, in.Ensure(ctx, id), ErrRefused)
 		}
 		require.NoError(t, in.Ensure(ctx, 4))
-		require.NoError(t, s.client.Set(ctx, MetaKey(in.kind.Stream(4)), "x", 0).Err())
+		require.NoError(t, s.client.Set(ctx, MetaKey(in.o.Kind.Stream(4)), "x", 0).Err())
 		require.ErrorIs(t, in.Ensure(ctx, 4), ErrRefused, "the companion counts too")
 		in.open(t, pipeline.Flow{}, nil)
-		eventually(t, "the start is tried again and again", func() bool {
-			return testutil.ToFloat64(in.metrics.failures.WithLabelValues("POINT", "start")) >= 5
+		redistest.Eventually(t, "the start is tried again and again", func() bool {
+			return testutil.ToFloat64(in.o.Metrics.failures.WithLabelValues("POINT", "start")) >= 5
 		})
-		require.Equal(t, 1, in.log.count("stream not started"))
-		require.Equal(t, 1, in.log.count("redis refuses a stream's key, its work waits; other streams are not affected\" kind=POINT stream="+in.kind.Stream(1)))
+		require.Equal(t, 1, in.log.Count("stream not started"))
+		require.Equal(t, 1, in.log.Count("redis refuses a stream's key, its work waits; other streams are not affected\" kind=POINT stream="+in.o.Kind.Stream(1)))
 		require.NoError(t, in.Sweep(ctx, 0, func(_ context.Context, id int64) error {
 			require.NotEqual(t, int64(3), id, "a string is no orphan")
 			return nil
@@ -46,10 +47,10 @@ func TestAKeyThatIsNoStream(t *testing.T) {
 		out, err := in.Enqueue(ctx, 2, newEntry("y"))
 		require.NoError(t, err)
 		require.Equal(t, Added, out)
-		eventually(t, "the other stream is read", func() bool { return len(in.done()) == 1 })
+		redistest.Eventually(t, "the other stream is read", func() bool { return len(in.done()) == 1 })
 
-		require.NoError(t, s.client.Del(ctx, in.kind.Stream(1)).Err())
-		eventually(t, "the stream starts when its key is free", func() bool { return in.isRunning(1) })
+		require.NoError(t, s.client.Del(ctx, in.o.Kind.Stream(1)).Err())
+		redistest.Eventually(t, "the stream starts when its key is free", func() bool { return in.isRunning(1) })
 	})
 }
 
@@ -82,39 +83,39 @@ func TestRefusalsAreAboutOneKey(t *testing.T) {
 // Thousands of streams with one fault have one line per minute between them.
 func TestOneLineForAllStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out lines
+		var out redistest.Lines
 		m := NewManager(Options{Kind: Kind{Type: "POINT"}, Activations: newActiveSet(), Config: DefaultConfig, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		for id := range int64(1000) {
 			require.Error(t, m.refusal(id, reply("WRONGTYPE")))
 		}
-		require.Equal(t, 1, out.count("redis refuses"))
+		require.Equal(t, 1, out.Count("redis refuses"))
 		time.Sleep(time.Minute - time.Nanosecond)
 		require.Error(t, m.refusal(6, reply("WRONGTYPE")))
-		require.Equal(t, 1, out.count("redis refuses"))
+		require.Equal(t, 1, out.Count("redis refuses"))
 		time.Sleep(time.Nanosecond)
 		require.Error(t, m.refusal(7, reply("WRONGTYPE")))
-		require.Equal(t, 2, out.count("redis refuses"))
-		require.Equal(t, 1, out.count("stream=7 error=WRONGTYPE times=1001"))
+		require.Equal(t, 2, out.Count("redis refuses"))
+		require.Equal(t, 1, out.Count("stream=7 error=WRONGTYPE times=1001"))
 
 		var found redis.Delays
 		for id := range int64(1000) {
-			found.Note(m.kind.Stream(id), []DelayingGroup{{Group: "debug", For: time.Hour}}, time.Minute)
+			found.Note(m.o.Kind.Stream(id), []DelayingGroup{{Group: "debug", For: time.Hour}}, time.Minute)
 		}
 		m.delayed(&found)
 		m.delayed(&found)
-		require.Equal(t, 1, out.count("a foreign consumer group"))
-		require.Equal(t, 1, out.count("streams=1000"))
+		require.Equal(t, 1, out.Count("a foreign consumer group"))
+		require.Equal(t, 1, out.Count("streams=1000"))
 	})
 }
 
 // While the gate is closed nothing is reclaimed: the entries could not be handled here.
 func TestNothingIsReclaimedWhileTheGateIsClosed(t *testing.T) {
-	s := newServer(t, "miniredis", startMini(t))
+	s := miniServer(t)
 	var open atomic.Bool
 	open.Store(true)
 	in := newInstance(t, s, "a", newActiveSet(1), still())
 	in.open(t, pipeline.Flow{Gate: open.Load}, nil)
-	eventually(t, "it runs", func() bool { return len(in.ReclaimTarget().Streams()) == 1 })
+	redistest.Eventually(t, "it runs", func() bool { return len(in.ReclaimTarget().Streams()) == 1 })
 	open.Store(false)
 	require.Empty(t, in.ReclaimTarget().Streams())
 	open.Store(true)
@@ -129,7 +130,7 @@ func TestAStreamThatIsNotAdmitted(t *testing.T) {
 		in := newInstance(t, s, "a", active, still())
 		ctx := t.Context()
 		asked, admitted := 0, false
-		in.admit = func(ctx context.Context, id int64) (bool, error) {
+		in.o.Admit = func(ctx context.Context, id int64) (bool, error) {
 			asked++
 			if !admitted {
 				return false, nil
@@ -144,7 +145,7 @@ func TestAStreamThatIsNotAdmitted(t *testing.T) {
 			require.Equal(t, Full, out)
 		}
 		require.Equal(t, 1, asked)
-		require.Zero(t, s.client.Exists(ctx, in.kind.Stream(1), MetaKey(in.kind.Stream(1))).Val())
+		require.Zero(t, s.client.Exists(ctx, in.o.Kind.Stream(1), MetaKey(in.o.Kind.Stream(1))).Val())
 		require.False(t, active.has(1))
 
 		admitted, now = true, now.Add(fullMemory)

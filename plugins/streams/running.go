@@ -31,27 +31,16 @@ type state struct {
 
 // Why a reader is stopped: a label of metrics and logs.
 const (
-	stopRequested = "requested" // Manager.Stop
-	stopDrained   = "drained"   // the instance ends
-	stopIdle      = "idle"      // drained for idle_timeout
-	stopForeign   = "foreign"   // it belongs to another deployment
-	stopInactive  = "inactive"  // off the active set, and its stream is gone
+	stopDrained  = "drained"  // the instance ends
+	stopIdle     = "idle"     // drained for idle_timeout
+	stopForeign  = "foreign"  // it belongs to another deployment
+	stopInactive = "inactive" // off the active set, and its stream is gone
 )
 
-// start starts or resizes the reader of a.ID.
-func (s *subscription) start(ctx context.Context, a Activation) error {
-	unlock, err := s.locks.lock(ctx, a.ID)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return s.startLocked(ctx, a)
-}
-
-// startLocked needs the lock of a.ID.
+// startLocked starts or resizes the reader of a.ID. The caller has the lock of a.ID.
 func (s *subscription) startLocked(ctx context.Context, a Activation) error {
-	if s.Reading.Err() != nil {
-		return ErrNotOpen
+	if err := s.Reading.Err(); err != nil {
+		return err
 	}
 	if r := s.get(a.ID); r != nil {
 		if !r.ended() {
@@ -66,14 +55,14 @@ func (s *subscription) startLocked(ctx context.Context, a Activation) error {
 	r := s.newRunning(a)
 	s.m.inFlight.watch(r.stream, true)
 	s.mu.Lock()
-	if s.Reading.Err() != nil {
+	if err := s.Reading.Err(); err != nil {
 		s.mu.Unlock()
 		s.m.inFlight.watch(r.stream, false)
-		return ErrNotOpen
+		return err
 	}
 	s.running[a.ID] = r
 	delete(s.cleanups, a.ID)
-	s.m.metrics.started(s.m.kind.Type, r.slots)
+	s.m.o.Metrics.started(s.m.o.Kind.Type, r.slots)
 	s.mu.Unlock()
 	r.reader.Start()
 	s.m.log.InfoContext(ctx, "stream started", slog.String(pipeline.LogStream, r.stream), slog.Int("slots", r.slots))
@@ -81,13 +70,13 @@ func (s *subscription) startLocked(ctx context.Context, a Activation) error {
 }
 
 func (s *subscription) newRunning(a Activation) *running {
-	m, c, d := s.m, s.m.config(), poll.DefaultConfig()
+	m, c, d := s.m, s.m.o.Config(), poll.DefaultConfig()
 	r := &running{
-		id: a.ID, stream: m.kind.Stream(a.ID), group: m.kind.Group(a.ID),
-		consumer: m.instance + "-0", since: time.Now(),
+		id: a.ID, stream: m.o.Kind.Stream(a.ID), group: m.o.Kind.Group(a.ID),
+		consumer: m.o.Instance + "-0", since: time.Now(),
 		state: state{total: a.TotalCount, slots: s.slots(c, a.TotalCount), paused: a.Paused},
 	}
-	r.reader = poll.NewReader(m.client(), poll.Options{
+	r.reader = poll.NewReader(m.o.Client(), poll.Options{
 		Config: poll.Config{
 			Concurrency: r.slots, BatchSize: c.BatchSize,
 			PollInterval: c.PollInterval, InitialPollInterval: c.InitialPollInterval,
@@ -96,9 +85,9 @@ func (s *subscription) newRunning(a Activation) *running {
 		},
 		Stream: r.stream, Group: r.group, Consumer: r.consumer,
 		LongestHandlerHold: longestHandlerHold(c, s.flow),
-		Gate:               s.gate, Fence: m.fence,
+		Gate:               s.gate, Fence: m.o.Fence,
 		Absent: func(ctx context.Context) (bool, error) { return s.absent(ctx, a.ID) },
-	}, s.entries, m.log, m.readerMetrics)
+	}, s.entries, m.log, m.o.ReaderMetrics)
 	if a.Paused {
 		r.reader.SetPaused(true)
 	}
@@ -132,8 +121,8 @@ func (s *subscription) absent(ctx context.Context, id int64) (again bool, err er
 	}
 	for _, a := range active {
 		if a.ID == id {
-			s.m.metrics.lost(s.m.kind.Type)
-			s.m.log.WarnContext(ctx, "stream is gone but active, created again", slog.String(pipeline.LogStream, s.m.kind.Stream(id)))
+			s.m.o.Metrics.lost(s.m.o.Kind.Type)
+			s.m.log.WarnContext(ctx, "stream is gone but active, created again", slog.String(pipeline.LogStream, s.m.o.Kind.Stream(id)))
 			if _, err := s.m.create(ctx, id); !errors.Is(err, ErrForeign) {
 				return true, err
 			}
@@ -149,10 +138,10 @@ func (s *subscription) apply(r *running, a Activation) {
 	defer s.mu.Unlock()
 	slots := r.slots
 	if a.TotalCount > 0 {
-		r.total, slots = a.TotalCount, s.slots(s.m.config(), a.TotalCount)
+		r.total, slots = a.TotalCount, s.slots(s.m.o.Config(), a.TotalCount)
 	}
 	if slots != r.slots {
-		s.m.metrics.resized(s.m.kind.Type, slots-r.slots)
+		s.m.o.Metrics.resized(s.m.o.Kind.Type, slots-r.slots)
 		s.m.log.Info("stream resized", slog.String(pipeline.LogStream, r.stream), slog.Int("from", r.slots), slog.Int("slots", slots))
 		r.slots = slots
 		r.reader.Resize(slots)
@@ -180,7 +169,7 @@ func (s *subscription) stop(ctx context.Context, id int64, why string) error {
 
 // stopLocked needs the lock of r.id.
 func (s *subscription) stopLocked(ctx context.Context, r *running, why string) error {
-	ctx, cancel := context.WithTimeout(ctx, s.m.config().StopTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.m.o.Config().StopTimeout)
 	defer cancel()
 	err := r.reader.Drain(ctx)
 	s.remove(ctx, r, why)
@@ -196,7 +185,7 @@ func (s *subscription) remove(ctx context.Context, r *running, why string) {
 	s.mu.Lock()
 	if s.running[r.id] == r {
 		delete(s.running, r.id)
-		s.m.metrics.stopped(s.m.kind.Type, why, r.slots)
+		s.m.o.Metrics.stopped(s.m.o.Kind.Type, why, r.slots)
 	}
 	s.mu.Unlock()
 	s.m.inFlight.watch(r.stream, false)
@@ -204,7 +193,7 @@ func (s *subscription) remove(ctx context.Context, r *running, why string) {
 	// a line.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if err := s.m.client().HDel(ctx, MetaKey(r.stream), s.m.statusField()).Err(); err != nil {
+	if err := s.m.o.Client().HDel(ctx, MetaKey(r.stream), s.m.statusField()).Err(); err != nil {
 		s.m.log.DebugContext(ctx, "status not removed", slog.String(pipeline.LogStream, r.stream), pipeline.Err(err))
 	}
 	s.m.log.Info("stream stopped", slog.String(pipeline.LogStream, r.stream), slog.String("reason", why))

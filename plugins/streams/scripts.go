@@ -29,12 +29,9 @@ var luaDelete string
 //go:embed lua/inspect.lua
 var luaInspect string
 
-//go:embed lua/trim.lua
-var luaTrim string
-
 // scripts are the Lua scripts of this package. All keys of a script hash to one slot.
 type scripts struct {
-	enqueue, create, visit, delete, inspect, trim *goredis.Script
+	enqueue, create, visit, delete, inspect *goredis.Script
 }
 
 func newScripts() scripts {
@@ -45,7 +42,6 @@ func newScripts() scripts {
 		visit:   s(luaVisit),
 		delete:  s(luaDelete),
 		inspect: s(luaInspect),
-		trim:    s(luaTrim),
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace-io/millrace/plugins/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 func readSome(t require.TestingT, s server, stream, group, consumer string, n int64) []string {
@@ -33,7 +34,7 @@ func TestEnqueueScript(t *testing.T) {
 		c.MaxLen = 5
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		ctx := t.Context()
-		stream, group := in.kind.Stream(1), in.kind.Group(1)
+		stream, group := in.o.Kind.Stream(1), in.o.Kind.Group(1)
 
 		n, err := in.add(ctx, 1, entries(0, 1))
 		require.NoError(t, err)
@@ -78,7 +79,7 @@ func TestWireFormat(t *testing.T) {
 		out, err := in.Enqueue(t.Context(), 1, e)
 		require.NoError(t, err)
 		require.Equal(t, Added, out)
-		raw, err := s.client.Do(t.Context(), "XRANGE", in.kind.Stream(1), "-", "+").Slice()
+		raw, err := s.client.Do(t.Context(), "XRANGE", in.o.Kind.Stream(1), "-", "+").Slice()
 		require.NoError(t, err)
 		require.Equal(t, []any{"key", "777", "message", `{"a":"ü\u0000"}`, "uuid", "id-1", "headers", `{"x":"1"}`}, raw[0].([]any)[1])
 	})
@@ -88,7 +89,7 @@ func TestCreateScriptRenewsTheIncarnationOnlyWhenSomethingWasLost(t *testing.T) 
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
 		ctx := t.Context()
-		stream, group := in.kind.Stream(7), in.kind.Group(7)
+		stream, group := in.o.Kind.Stream(7), in.o.Kind.Group(7)
 		token := func() string {
 			require.NoError(t, in.Ensure(ctx, 7))
 			st, err := in.Inspect(ctx, 7)
@@ -119,13 +120,13 @@ func TestCreateScriptRenewsTheIncarnationOnlyWhenSomethingWasLost(t *testing.T) 
 		require.NoError(t, s.client.Del(ctx, MetaKey(stream)).Err())
 		require.NotEqual(t, fourth, token(), "only meta lost")
 
-		require.NoError(t, s.client.Set(ctx, in.kind.Stream(8), "x", 0).Err())
+		require.NoError(t, s.client.Set(ctx, in.o.Kind.Stream(8), "x", 0).Err())
 		require.ErrorContains(t, in.Ensure(ctx, 8), "WRONGTYPE", "any other error than BUSYGROUP is one")
 	})
 }
 
 func tendOnce(t require.TestingT, in *instance, id int64) visited {
-	stream := in.kind.Stream(id)
+	stream := in.o.Kind.Stream(id)
 	got, err := parseVisited(in.scripts.visit.Run(context.Background(), in.client, []string{stream, MetaKey(stream)}, append(in.args(id), in.statusField(), "{}")...).Result())
 	require.NoError(t, err)
 	return got
@@ -137,7 +138,7 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 		c.IdleTimeout = 80 * time.Millisecond
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		ctx := t.Context()
-		stream, group := in.kind.Stream(1), in.kind.Group(1)
+		stream, group := in.o.Kind.Stream(1), in.o.Kind.Group(1)
 		clean := func() int {
 			answer, err := in.cleanUp(ctx, 1)
 			require.NoError(t, err)
@@ -145,7 +146,7 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 		}
 		// idle waits until the stream has been seen drained for the timeout.
 		idle := func() {
-			eventually(t, "idle", func() bool { return tendOnce(t, in, 1).idleMillis >= c.IdleTimeout.Milliseconds() })
+			redistest.Eventually(t, "idle", func() bool { return tendOnce(t, in, 1).idleMillis >= c.IdleTimeout.Milliseconds() })
 		}
 		require.Equal(t, cleanAbsent, clean())
 		require.Equal(t, visited{}, tendOnce(t, in, 1))
@@ -195,10 +196,10 @@ func TestDrainedDespiteADeletedTail(t *testing.T) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
 		ctx := t.Context()
 		require.NoError(t, in.Ensure(ctx, 1))
-		id, err := s.client.XAdd(ctx, &goredis.XAddArgs{Stream: in.kind.Stream(1), Values: []any{"message", "x"}}).Result()
+		id, err := s.client.XAdd(ctx, &goredis.XAddArgs{Stream: in.o.Kind.Stream(1), Values: []any{"message", "x"}}).Result()
 		require.NoError(t, err)
 		require.False(t, tendOnce(t, in, 1).drained)
-		require.NoError(t, s.client.XDel(ctx, in.kind.Stream(1), id).Err())
+		require.NoError(t, s.client.XDel(ctx, in.o.Kind.Stream(1), id).Err())
 		require.True(t, tendOnce(t, in, 1).drained)
 	})
 }
@@ -208,24 +209,21 @@ func TestTrimComparesIDsExactly(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
 		ctx := t.Context()
-		stream := in.kind.Stream(1)
+		stream := in.o.Kind.Stream(1)
+		own := in.o.Kind.Group(1)
 		ids := []string{"9-9", "9-10", "10-2", "9007199254740993-1", "9007199254740993-18446744073709551613", "9007199254740993-18446744073709551614"}
 		for _, id := range ids {
 			require.NoError(t, s.client.XAdd(ctx, &goredis.XAddArgs{Stream: stream, ID: id, Values: []any{"message", id}}).Err())
 		}
-		require.NoError(t, s.client.XGroupCreate(ctx, stream, "one", "0").Err())
+		require.NoError(t, s.client.XGroupCreate(ctx, stream, own, "0").Err())
 		require.NoError(t, s.client.XGroupCreate(ctx, stream, "two", "0").Err())
 		for i := range ids {
-			one := readSome(t, s, stream, "one", "c-0", 1)
-			require.NoError(t, s.client.XAck(ctx, stream, "one", one...).Err())
+			one := readSome(t, s, stream, own, "c-0", 1)
+			require.NoError(t, s.client.XAck(ctx, stream, own, one...).Err())
 			two := readSome(t, s, stream, "two", "c-0", 1)
-			n, err := in.Trim(ctx, 1)
-			require.NoError(t, err)
-			require.Zero(t, n, "the other group holds %s", ids[i])
+			require.Zero(t, tendOnce(t, in, 1).trimmed, "the other group holds %s", ids[i])
 			require.NoError(t, s.client.XAck(ctx, stream, "two", two...).Err())
-			n, err = in.Trim(ctx, 1)
-			require.NoError(t, err)
-			require.Equal(t, int64(1), n, ids[i])
+			require.EqualValues(t, 1, tendOnce(t, in, 1).trimmed, ids[i])
 		}
 		require.Zero(t, s.client.XLen(ctx, stream).Val())
 	})
@@ -242,7 +240,7 @@ func TestTrimNeverRemovesUnreadOrPending(t *testing.T) {
 		run := int64(0)
 		rapid.Check(t, func(t *rapid.T) {
 			run++
-			stream, main := in.kind.Stream(run), in.kind.Group(run)
+			stream, main := in.o.Kind.Stream(run), in.o.Kind.Group(run)
 			require.NoError(t, in.Ensure(ctx, run))
 			defer s.client.Del(ctx, stream, MetaKey(stream))
 			added := map[string]bool{}            // ids, removed ones included
@@ -313,11 +311,6 @@ func TestTrimNeverRemovesUnreadOrPending(t *testing.T) {
 						}
 					}
 					groups = append(groups, g)
-				},
-				"trim": func(t *rapid.T) {
-					_, err := in.Trim(ctx, run)
-					require.NoError(t, err)
-					check("trim")
 				},
 				"visit": func(t *rapid.T) {
 					got := tendOnce(t, in, run)

@@ -17,7 +17,7 @@ type source struct{ m *Manager }
 
 // Describe works offline.
 func (s source) Describe() pipeline.Endpoint {
-	return pipeline.Endpoint{Kind: "elastic-streams", Name: s.m.kind.StreamPrefix + "<id>", Group: s.m.kind.GroupPrefix + "<id>"}
+	return pipeline.Endpoint{Kind: "elastic-streams", Name: s.m.o.Kind.StreamPrefix + "<id>", Group: s.m.o.Kind.GroupPrefix + "<id>"}
 }
 
 // Open begins to run what is active. Streams have no order to keep, since every slot and every
@@ -28,7 +28,7 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 	if f.Order != pipeline.OrderNone {
 		return nil, fmt.Errorf("streams: elastic streams can't keep the order %q", f.Order)
 	}
-	if err := m.config().Validate(); err != nil {
+	if err := m.o.Config().Validate(); err != nil {
 		return nil, fmt.Errorf("streams: %w", err)
 	}
 	m.mu.Lock()
@@ -44,7 +44,7 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 		foreign:  map[int64]struct{}{},
 		locks:    keyedMutex{m: map[int64]*keyLock{}},
 	}
-	sub.Life = pipeline.NewLife(m.config().StopTimeout, sub.run)
+	sub.Life = pipeline.NewLife(m.o.Config().StopTimeout, sub.run)
 	sub.work, sub.endWork = context.WithCancel(context.Background())
 	sub.entries = sub.Out
 	if f.MaxInFlight > 0 {
@@ -88,7 +88,7 @@ func (s *subscription) run(context.Context) error {
 		bounded.Go(s.bound)
 	}
 	s.controlLoop()
-	ctx, cancel := context.WithTimeout(context.Background(), s.m.config().StopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.m.o.Config().StopTimeout)
 	defer cancel()
 	context.AfterFunc(ctx, s.endWork)
 
@@ -149,17 +149,7 @@ func (s *subscription) bound() {
 
 // gate says whether readers may read.
 func (s *subscription) gate() bool {
-	return s.m.gate() && (s.flow.Gate == nil || s.flow.Gate())
-}
-
-func (s *subscription) ids() []int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ids := make([]int64, 0, len(s.running))
-	for id := range s.running {
-		ids = append(ids, id)
-	}
-	return ids
+	return s.m.o.Gate() && (s.flow.Gate == nil || s.flow.Gate())
 }
 
 func (s *subscription) get(id int64) *running {

@@ -56,7 +56,7 @@ type wireStatus struct {
 // missedVisits is after how many of its own visits that did not come an instance's status is stale.
 const missedVisits = 5
 
-func (m *Manager) statusField() string { return reclaim.InstanceField(m.instance) }
+func (m *Manager) statusField() string { return reclaim.InstanceField(m.o.Instance) }
 
 // Inspect looks at the stream of id.
 func (m *Manager) Inspect(ctx context.Context, id int64) (State, error) {
@@ -71,7 +71,7 @@ func (m *Manager) Statuses(ctx context.Context, id int64) ([]InstanceStatus, err
 	if err != nil {
 		return nil, err
 	}
-	stale := max(missedVisits*m.config().ReconcileInterval, 10*time.Second)
+	stale := max(missedVisits*m.o.Config().ReconcileInterval, 10*time.Second)
 	var out []InstanceStatus
 	for field, value := range meta {
 		instance, ok := reclaim.FieldInstance(field)
@@ -88,7 +88,7 @@ func (m *Manager) Statuses(ctx context.Context, id int64) ([]InstanceStatus, err
 			continue
 		}
 		st := InstanceStatus{
-			Instance: instance, Stream: m.kind.Stream(id), Group: m.kind.Group(id),
+			Instance: instance, Stream: m.o.Kind.Stream(id), Group: m.o.Kind.Group(id),
 			Slots: w.Slots, Paused: w.Paused, Since: time.UnixMilli(w.Since), InFlight: w.InFlight,
 		}
 		if w.Last > 0 {
@@ -102,11 +102,11 @@ func (m *Manager) Statuses(ctx context.Context, id int64) ([]InstanceStatus, err
 
 // inspect runs inspect.lua: the state, the server's time, the fields of meta.
 func (m *Manager) inspect(ctx context.Context, id int64) (State, time.Time, map[string]string, error) {
-	stream := m.kind.Stream(id)
+	stream := m.o.Kind.Stream(id)
 	fail := func(err error) (State, time.Time, map[string]string, error) {
 		return State{}, time.Time{}, nil, fmt.Errorf("streams: inspect %s: %w", stream, err)
 	}
-	reply, err := m.scripts.inspect.Run(ctx, m.client(), m.keys(id), m.config().groupArgs(m.kind.Group(id))...).Slice()
+	reply, err := m.scripts.inspect.Run(ctx, m.o.Client(), m.keys(id), m.o.Config().groupArgs(m.o.Kind.Group(id))...).Slice()
 	if err != nil {
 		return fail(m.refusal(id, err))
 	}
@@ -129,22 +129,11 @@ func (m *Manager) inspect(ctx context.Context, id int64) (State, time.Time, map[
 		meta[field], _ = flat[i+1].(string)
 	}
 	st := State{Exists: n[0] == 1, Drained: n[1] == 1, Length: n[2], Pending: n[3], Delaying: delaying}
-	own := m.owner()
+	own := m.o.Owner()
 	st.Owner = meta["owner"]
 	st.Foreign = own != "" && st.Owner != "" && st.Owner != own
 	if st.Exists {
 		st.Incarnation = token
 	}
 	return st, time.UnixMilli(n[4]), meta, nil
-}
-
-// Trim removes what every group that counts has acknowledged from the stream of id and returns how
-// many entries that were. The control loop does it at every visit; this is for tools.
-func (m *Manager) Trim(ctx context.Context, id int64) (int64, error) {
-	stream := m.kind.Stream(id)
-	n, err := m.scripts.trim.Run(ctx, m.client(), m.keys(id), m.args(id)...).Int64()
-	if err != nil {
-		return 0, fmt.Errorf("streams: trim %s: %w", stream, m.refusal(id, err))
-	}
-	return n, nil
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 const (
@@ -39,29 +41,29 @@ func (m *Manager) Sweep(ctx context.Context, grace time.Duration, found func(ctx
 	var present []int64
 	if err := m.scan(ctx, func(keys []string) {
 		for _, key := range keys {
-			if id, ok := m.kind.ID(key); ok {
+			if id, ok := m.o.Kind.ID(key); ok {
 				present = append(present, id)
 			}
 		}
 	}); err != nil {
-		return fmt.Errorf("streams: sweep %s*: %w", m.kind.StreamPrefix, err)
+		return fmt.Errorf("streams: sweep %s*: %w", m.o.Kind.StreamPrefix, err)
 	}
 	// The active set is read after the scan. Read before, a stream that was created in between
 	// would look like an orphan.
 	active, err := m.active.get(ctx)
 	if err != nil {
-		return fmt.Errorf("streams: sweep %s*: read the active set: %w", m.kind.StreamPrefix, err)
+		return fmt.Errorf("streams: sweep %s*: read the active set: %w", m.o.Kind.StreamPrefix, err)
 	}
 	due, foreign, err := m.ours(ctx, m.orphans.note(present, active, grace, time.Now()))
 	if err != nil {
-		return fmt.Errorf("streams: sweep %s*: read the owners: %w", m.kind.StreamPrefix, err)
+		return fmt.Errorf("streams: sweep %s*: read the owners: %w", m.o.Kind.StreamPrefix, err)
 	}
-	m.metrics.foreign(m.kind.Type, false, foreign)
+	m.o.Metrics.foreign(m.o.Kind.Type, false, foreign)
 	for _, id := range due {
 		if err := found(ctx, id); err != nil {
-			return fmt.Errorf("streams: sweep: stream %s without activation: %w", m.kind.Stream(id), err)
+			return fmt.Errorf("streams: sweep: stream %s without activation: %w", m.o.Kind.Stream(id), err)
 		}
-		m.metrics.orphan(m.kind.Type)
+		m.o.Metrics.orphan(m.o.Kind.Type)
 	}
 	return nil
 }
@@ -100,7 +102,7 @@ func (o *orphans) note(present []int64, active []Activation, grace time.Duration
 
 // scan gives page all streams with the kind's prefix, page by page, on every master of a cluster.
 func (m *Manager) scan(ctx context.Context, page func(keys []string)) error {
-	pattern := globEscape.Replace(m.kind.StreamPrefix) + "*"
+	pattern := globEscape.Replace(m.o.Kind.StreamPrefix) + "*"
 	var mu sync.Mutex // the masters of a cluster are scanned at the same time
 	one := func(ctx context.Context, c redis.Cmdable) error {
 		var cursor uint64
@@ -115,19 +117,15 @@ func (m *Manager) scan(ctx context.Context, page func(keys []string)) error {
 			if cursor = next; cursor == 0 {
 				return nil
 			}
-			pause := time.NewTimer(sweepPause)
-			select {
-			case <-pause.C:
-			case <-ctx.Done():
-				pause.Stop()
+			if !pipeline.Sleep(ctx, sweepPause) {
 				return ctx.Err()
 			}
 		}
 	}
-	if cluster, ok := m.client().(*redis.ClusterClient); ok {
+	if cluster, ok := m.o.Client().(*redis.ClusterClient); ok {
 		return cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return one(ctx, c) })
 	}
-	return one(ctx, m.client())
+	return one(ctx, m.o.Client())
 }
 
 var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)

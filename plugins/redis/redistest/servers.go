@@ -128,6 +128,23 @@ func Stream(t testing.TB, c goredis.Cmdable) string {
 	return name
 }
 
+// Prefix returns a prefix of key names that no other test uses. Its keys, and those in a hash tag, are
+// deleted at the end of the test.
+func Prefix(t testing.TB, c goredis.Cmdable) string {
+	t.Helper()
+	prefix := "test-" + watermill.NewULID()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		for _, pattern := range []string{prefix + "*", "{" + prefix + "*"} {
+			if keys := c.Keys(ctx, pattern).Val(); len(keys) > 0 {
+				c.Del(ctx, keys...)
+			}
+		}
+	})
+	return prefix
+}
+
 // Eventually fails the test when cond stays false for 15 s.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
