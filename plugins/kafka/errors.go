@@ -13,8 +13,9 @@ var (
 	// ErrUnavailable is wrapped by the error of a start that ended before a broker answered. It is
 	// a pipeline.ErrUnavailable, for which the program exits with the code of a missing server.
 	ErrUnavailable = fmt.Errorf("kafka: %w", pipeline.ErrUnavailable)
-	// ErrTopicMissing is wrapped by the error of a start when create_topics is off and topics of
-	// routes do not exist. It is a pipeline.ErrUnavailable too. An operator must create the topics.
+	// ErrTopicMissing means that a topic does not exist. It is wrapped by the error of a Scan, and
+	// by that of a start when create_topics is off. It is a pipeline.ErrUnavailable too. An
+	// operator must create the topics.
 	ErrTopicMissing error = missingTopicsError{}
 	// ErrNotStarted is returned while the kafka service is not running. Open sources and publish
 	// only between its Start and its Stop.

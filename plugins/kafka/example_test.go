@@ -16,7 +16,7 @@ import (
 // greeter is a plugin that answers every name on one topic with a greeting on another.
 type greeter struct {
 	kafka *kafka.Plugin
-	told  chan string
+	heard chan string
 }
 
 func (greeter) Name() string { return "greeter" }
@@ -36,7 +36,7 @@ func (g greeter) Register(r *pipeline.Registry) error {
 		Name: "tell",
 		From: g.kafka.Source("greetings", "greeter"),
 		Handle: func(m *message.Message) ([]*message.Message, error) {
-			g.told <- string(m.Payload)
+			g.heard <- string(m.Payload)
 			return nil, nil
 		},
 		Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, // a greeting may be lost
@@ -73,7 +73,7 @@ func Example() {
 	if err := k.Sink("names").Publish(ctx, name); err != nil {
 		fmt.Println(err)
 	}
-	fmt.Println(<-g.told)
+	fmt.Println(<-g.heard)
 	fmt.Println(rt.Stop(ctx))
 	// Output:
 	// hello Ada

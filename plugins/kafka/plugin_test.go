@@ -116,13 +116,13 @@ func logged(t *testing.T, addr string) (*Plugin, *pipelinetest.Buffer) {
 	return p, log
 }
 
-func TestStartGivesUpWithItsContext(t *testing.T) {
+func TestStartEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	closed, _ := freePort(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, by its backlog, and never answers
 	require.NoError(t, err)
 	defer func() { require.NoError(t, silent.Close()) }()
-	for name, addr := range map[string]string{"nobody listens": closed, "nobody answers": silent.Addr().String()} {
+	for name, addr := range map[string]string{"no listener": closed, "no answer": silent.Addr().String()} {
 		t.Run(name, func(t *testing.T) {
 			p, log := logged(t, addr)
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -190,7 +190,7 @@ func TestTopicsWithImpossibleNames(t *testing.T) {
 	})
 }
 
-func TestTopicsAreNotCreatedWhenNotAsked(t *testing.T) {
+func TestTopicsAreCreatedOnlyWithTheSetting(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, brokers []string) {
 		p := start(t, brokers, func(c *Config) { c.CreateTopics = false })
@@ -202,7 +202,7 @@ func TestTopicsAreNotCreatedWhenNotAsked(t *testing.T) {
 		require.ErrorContains(t, err, `the command "topics create"`)
 		sub, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
 		nothing(t, out, 200*time.Millisecond)
-		require.NoError(t, p.EnsureTopics(ctx, topic), "asked")
+		require.NoError(t, p.EnsureTopics(ctx, topic), "a request")
 		publish(t, p, topic, texts("x")...)
 		next(t, out).Ack()
 		require.NoError(t, sub.Close())

@@ -86,8 +86,11 @@ func (p *Plugin) Scan(ctx context.Context, topic string, each func(Scanned) erro
 }
 
 func scanFailed(topic string, err error) error {
-	if unreachable(err) {
+	switch {
+	case unreachable(err):
 		return fmt.Errorf("%w: scan %s: %w", ErrUnavailable, topic, err)
+	case errors.Is(err, sarama.ErrUnknownTopicOrPartition):
+		return fmt.Errorf("%w: scan %s: %w", ErrTopicMissing, topic, err)
 	}
 	return fmt.Errorf("kafka: scan %s: %w", topic, err)
 }

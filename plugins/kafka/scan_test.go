@@ -100,7 +100,7 @@ func TestScanFailsWithAReason(t *testing.T) {
 		p := start(t, brokers)
 		topic := topicFor(t, p)
 		_, err := p.Scan(t.Context(), topic, func(Scanned) error { return nil })
-		require.ErrorIs(t, err, sarama.ErrUnknownTopicOrPartition, "and the topic is not made")
+		require.ErrorIs(t, err, ErrTopicMissing, "and the topic is not made")
 
 		publish(t, p, topic, message.NewMessage("", []byte("a")))
 		own := errors.New("enough")

@@ -28,7 +28,7 @@ func TestAPartitionWithoutALeaderStopsNoOther(t *testing.T) {
 		publish(t, p, topic, texts(payloads...)...)
 
 		var lost atomic.Bool
-		asked := make(chan struct{}, 1000)
+		requests := make(chan struct{}, 1000)
 		cluster.ControlKey(int16(kmsg.ListOffsets), func(req kmsg.Request) (kmsg.Response, error, bool) {
 			cluster.KeepControl()
 			r, ok := req.(*kmsg.ListOffsetsRequest)
@@ -38,7 +38,7 @@ func TestAPartitionWithoutALeaderStopsNoOther(t *testing.T) {
 			for _, of := range r.Topics {
 				for _, part := range of.Partitions {
 					if part.Partition == 0 {
-						asked <- struct{}{}
+						requests <- struct{}{}
 						answer := kmsg.NewListOffsetsResponse()
 						answer.SetVersion(r.GetVersion())
 						answered := kmsg.NewListOffsetsResponseTopicPartition()
@@ -53,7 +53,7 @@ func TestAPartitionWithoutALeaderStopsNoOther(t *testing.T) {
 		lost.Store(true)
 		_, out := subscribe(t, p.Source(topic, "g"), pipeline.Flow{})
 		for range 20 { // it is tried again and again
-			<-asked
+			<-requests
 		}
 		w := newWork()
 		w.on(out, 0)

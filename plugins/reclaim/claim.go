@@ -62,7 +62,7 @@ func (d *domain) serve(ctx context.Context, l *check) (n int, left bool, err err
 	}
 	if l.idle {
 		got, next, err := d.claim(ctx, l.Stream, "", d.next[l.Name], d.minIdle, claimIdle)
-		n, left = n+got, left || next != "" && l.Reader.Free() == 0 // the rest waits for the next round
+		n, left = n+got, left || next != "" && l.Reader.Free() == 0 // the next round goes on
 		if err != nil {
 			return n, left, err
 		}

@@ -126,7 +126,7 @@ func (in *instance) ran() []run {
 	return slices.Clone(in.runs)
 }
 
-// deliveries returns the delivery counts that the runs of a payload were told.
+// deliveries returns the delivery counts of the runs of a payload.
 func (in *instance) deliveries(payload string) (counts []int64) {
 	for _, r := range in.ran() {
 		if r.payload == payload {
@@ -204,10 +204,8 @@ func (s server) pending(t testing.TB, d redis.DomainConfig) (n int64) {
 	return n
 }
 
-// What an instance held when it
-// died, in all shards of two domains, goes through the routes of another one, each entry once, with
-// its stream, its id and its delivery count; success acknowledges; the counts are by domain and
-// shard.
+// A killed instance held entries in all shards of two domains. The routes of another one handle
+// each entry once, with its stream, id and delivery count. The metrics are per domain and shard.
 func TestACrashWithEntriesInAllShardsOfTwoDomains(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		domains := []redis.DomainConfig{s.domain("scan", 4), s.domain("chat", 4)}
@@ -227,14 +225,13 @@ func TestACrashWithEntriesInAllShardsOfTwoDomains(t *testing.T) {
 				require.InDelta(t, 0, in.metric(t, "millrace_reclaim_failures_total", labels), 0)
 			}
 		}
-		require.Contains(t, []int{2, 3, 4}, in.log.Count(`msg="entries reclaimed"`), "a line a round with something in it, not one a round")
+		require.Contains(t, []int{2, 3, 4}, in.log.Count(`msg="entries reclaimed"`), "a line only for a round that claimed something")
 		require.Zero(t, in.log.Count("level=ERROR"))
 	})
 }
 
-// The same with an instance that was there: it has two entries of each shard in its handlers when
-// the network between it and the server goes dead, and does not come back before the other one is
-// done.
+// The network of an instance fails while it has two entries of each shard in flight. It is back
+// only after the other instance has finished.
 func TestAnInstanceThatIsCutOffLosesNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		domains := []redis.DomainConfig{s.domain("scan", 4), s.domain("chat", 4)}
@@ -269,8 +266,8 @@ func TestAnInstanceThatIsCutOffLosesNothing(t *testing.T) {
 	})
 }
 
-// An orderly stop: when its handlers have ended its presence does, and the next check of another
-// instance claims the entries that it could not begin, long before min_idle and presence_timeout.
+// After an orderly stop the presence ends. The next check of another instance claims the entries
+// that were not started, long before min_idle and presence_timeout.
 func TestWhatAStoppedInstanceReturnedIsClaimedByTheNextCheck(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		dom := s.domain("scan", 1)
@@ -342,7 +339,7 @@ func TestAboveTheDeliveryLimitAnEntryIsADeadLetter(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		d := s.domain("scan", 2)
 		d.MaxDeliveries = 3
-		// It has killed whoever had it: nine deliveries, and no failure was ever seen.
+		// It has killed each instance that read it: nine deliveries, and no recorded failure.
 		deadly := s.left(t, redis.DomainConfig{Prefix: d.Prefix, Shards: 1, Group: d.Group}, "killed-9-0", 1)[0]
 		require.NoError(t, s.client.Do(t.Context(), "XCLAIM", deadly.stream, d.Group, "killed-9-0", 0, deadly.id, "RETRYCOUNT", 9, "JUSTID").Err())
 		in := newInstance(t, s, instanceConfig{

@@ -38,7 +38,7 @@ func (p printer) Adopt(_ context.Context, entries []goredis.XMessage, delivered 
 	return nil
 }
 
-// An instance has read an order and died; another one takes it over.
+// An instance has read an order and was killed. Another one handles it.
 func Example() {
 	ctx := context.Background()
 	server := miniredis.NewMiniRedis()
@@ -51,7 +51,7 @@ func Example() {
 	defer func() { _ = client.Close() }()
 	client.XGroupCreateMkStream(ctx, "orders:0", "shop", "0")
 	client.XAdd(ctx, &goredis.XAddArgs{Stream: "orders:0", Values: []any{"message", "one coffee"}})
-	client.HSet(ctx, "millrace:instances", "dead-7", time.Now().UnixMilli()) // its plugin "redis" had written this
+	client.HSet(ctx, "millrace:instances", "dead-7", time.Now().UnixMilli()) // its presence
 	client.XReadGroup(ctx, &goredis.XReadGroupArgs{Group: "shop", Consumer: "dead-7-0", Streams: []string{"orders:0", ">"}, Block: -1})
 
 	config := reclaim.DefaultConfig()
@@ -115,7 +115,7 @@ func ExamplePlugin() {
 	defer func() { _ = client.Close() }()
 	client.XGroupCreateMkStream(ctx, "scan:events:3", "router", "0")
 	client.XAdd(ctx, &goredis.XAddArgs{Stream: "scan:events:3", Values: []any{"message", "one page"}})
-	client.HSet(ctx, "millrace:instances", "dead-7", time.Now().UnixMilli()) // its plugin "redis" had written this
+	client.HSet(ctx, "millrace:instances", "dead-7", time.Now().UnixMilli()) // its presence
 	client.XReadGroup(ctx, &goredis.XReadGroupArgs{Group: "router", Consumer: "dead-7-0", Streams: []string{"scan:events:3", ">"}, Block: -1})
 
 	shared := redis.New()

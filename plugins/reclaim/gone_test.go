@@ -41,7 +41,7 @@ func TestOnlyWhatWasThereCanBeGone(t *testing.T) {
 		before := s.consumers(t, st)
 		require.Len(t, before, 4)
 
-		r := newRig(c, "me-1", everybody(), &fakeTarget{client: s.client, streams: []Stream{st}})
+		r := newRig(c, "me-1", present(), &fakeTarget{client: s.client, streams: []Stream{st}})
 		r.o.Alive = func(ctx context.Context, instances ...string) (map[string]bool, error) {
 			return redis.Alive(ctx, s.client, instances...)
 		}
@@ -57,16 +57,16 @@ func TestOnlyWhatWasThereCanBeGone(t *testing.T) {
 	})
 }
 
-// An entry that was renewed within presence_timeout is somebody's work, whatever the presence says.
-func TestWhatWasRenewedJustNowIsNotRescued(t *testing.T) {
+// An entry that was renewed within presence_timeout is not claimed, even without a presence.
+func TestARecentlyRenewedEntryIsNotClaimed(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
 		c.MinIdle, c.PresenceTimeout = time.Hour, time.Hour
 		reader := &fakeReader{free: 100}
 		st := s.stream(t, "1", "me-1-0", reader)
 		ids := s.hold(t, st, "other-2-0", 2)
-		s.giveBack(t, st, "other-2-0", 2*time.Hour, ids[:1]) // the other one was renewed by being read
-		d := newDomain(newRig(c, "me-1", everybody()).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		s.release(t, st, "other-2-0", 2*time.Hour, ids[:1]) // reading has renewed the other one
+		d := newDomain(newRig(c, "me-1", present()).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
 		d.gone["other-2"] = time.Now().Add(-2 * time.Hour)
 		d.round(t.Context(), false)
 		require.Equal(t, ids[:1], reader.got())
@@ -74,8 +74,8 @@ func TestWhatWasRenewedJustNowIsNotRescued(t *testing.T) {
 	})
 }
 
-// An instance has departed: what it has returned, which is idle for min_idle, is claimed by the
-// next check. What it still holds waits for presence_timeout. When it is back, only min_idle
+// An instance has departed. The next check claims the entries that it has returned: they count as
+// idle for min_idle. Its other entries wait for presence_timeout. When it is back, only min_idle
 // counts.
 func TestWhatADepartedInstanceReturnedIsClaimedByTheNextCheck(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
@@ -86,9 +86,9 @@ func TestWhatADepartedInstanceReturnedIsClaimedByTheNextCheck(t *testing.T) {
 		returned := s.hold(t, st, "other-2-0", 12)
 		s.hold(t, st, "other-2-0", 1) // its handler may still be at work
 		foreign := s.hold(t, st, "router-0", 1)
-		s.giveBack(t, st, "other-2-0", c.MinIdle, returned)
-		s.giveBack(t, st, "router-0", c.MinIdle, foreign)
-		p := everybody("other-2")
+		s.release(t, st, "other-2-0", c.MinIdle, returned)
+		s.release(t, st, "router-0", c.MinIdle, foreign)
+		p := present("other-2")
 		p.unknown = []string{"router"}
 		d := newDomain(newRig(c, "me-1", p).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
 		d.round(t.Context(), false)
@@ -99,7 +99,7 @@ func TestWhatADepartedInstanceReturnedIsClaimedByTheNextCheck(t *testing.T) {
 		require.Contains(t, s.consumers(t, st), "other-2-0")
 
 		p.set("other-2", true)
-		s.giveBack(t, st, "other-2-0", c.MinIdle, s.hold(t, st, "other-2-0", 1))
+		s.release(t, st, "other-2-0", c.MinIdle, s.hold(t, st, "other-2-0", 1))
 		d.round(t.Context(), false)
 		require.Equal(t, returned, reader.got())
 	})

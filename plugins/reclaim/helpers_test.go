@@ -37,7 +37,7 @@ func eachServer(t *testing.T, f func(t *testing.T, s server)) {
 	})
 }
 
-// fakeReader is a Reader that remembers what it was given.
+// fakeReader is a Reader that records the adopted entries.
 type fakeReader struct {
 	mu        sync.Mutex
 	free      int
@@ -109,9 +109,9 @@ func (s server) hold(t testing.TB, st Stream, consumer string, n int) (ids []str
 	return ids
 }
 
-// giveBack makes what consumer holds idle for minIdle at once. With a minIdle that the test doesn't
-// live to see, nothing else becomes idle meanwhile, however slow the machine is.
-func (s server) giveBack(t testing.TB, st Stream, consumer string, minIdle time.Duration, ids []string) {
+// release makes entries of consumer idle for minIdle at once. With a long minIdle no other entry
+// becomes idle during the test, also on a slow machine.
+func (s server) release(t testing.TB, st Stream, consumer string, minIdle time.Duration, ids []string) {
 	n, err := poll.Consumer{Client: s.client, Stream: st.Name, Group: st.Group, Name: consumer}.Release(t.Context(), minIdle, ids...)
 	require.NoError(t, err)
 	require.Equal(t, len(ids), n)
@@ -126,7 +126,7 @@ func (s server) consumers(t testing.TB, st Stream) (names []string) {
 	return names
 }
 
-// presence is who is alive.
+// presence is the set of running instances.
 type presence struct {
 	mu      sync.Mutex
 	alive   map[string]bool
@@ -134,7 +134,7 @@ type presence struct {
 	err     error
 }
 
-func (p *presence) ask(_ context.Context, instances ...string) (map[string]bool, error) {
+func (p *presence) read(_ context.Context, instances ...string) (map[string]bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
@@ -155,7 +155,7 @@ func (p *presence) set(instance string, alive bool) {
 	p.alive[instance] = alive
 }
 
-func everybody(instances ...string) *presence {
+func present(instances ...string) *presence {
 	p := &presence{alive: map[string]bool{}}
 	for _, i := range instances {
 		p.alive[i] = true
@@ -168,7 +168,7 @@ func quick() Config {
 		DeadCheck: 10 * time.Millisecond, PresenceTimeout: 40 * time.Millisecond}
 }
 
-// rig is one Reclaimer, not started, and what it says.
+// rig is a Reclaimer that is not started, and its log.
 type rig struct {
 	*Reclaimer
 	log  *redistest.Lines
@@ -179,7 +179,7 @@ type rig struct {
 func newRig(c Config, instance string, p *presence, targets ...Target) *rig {
 	r := &rig{log: &redistest.Lines{}, lost: map[string][]string{}}
 	r.Reclaimer = NewReclaimer(Options{
-		Config: c, Instance: instance, Targets: targets, Alive: p.ask, Metrics: NewMetrics(),
+		Config: c, Instance: instance, Targets: targets, Alive: p.read, Metrics: NewMetrics(),
 		Logger: slog.New(slog.NewTextHandler(r.log, nil)),
 		Lost: func(stream string, ids []string) {
 			r.mu.Lock()
@@ -229,8 +229,7 @@ func realReader(t testing.TB, s server, st *Stream, slots int, minIdle time.Dura
 	return r
 }
 
-// claimHash returns the hash by which the script that claims is sent; the server knows it from then
-// on.
+// claimHash loads the script that claims and returns its hash.
 func (s server) claimHash(t testing.TB) (hash string) {
 	t.Helper()
 	source, err := os.ReadFile("../redis/poll/lua/claim.lua")

@@ -14,15 +14,15 @@ import (
 func TestHotEntriesInFrontDoNotHideIdleOnesBehind(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
-		c.Count, c.ClaimBatchSize, c.MinIdle = 7, 3, time.Hour // the readers here renew nothing: all rounds within min_idle
+		c.Count, c.ClaimBatchSize, c.MinIdle = 7, 3, time.Hour // the readers renew nothing
 		readers := []*fakeReader{{free: 1000}, {free: 1000}}
 		st := s.stream(t, "1", "a-1-0", readers[0])
 		hot := s.hold(t, st, "hot-9-0", 100)
 		idle := s.hold(t, st, "slow-9-0", 60)
-		s.giveBack(t, st, "slow-9-0", c.MinIdle, idle)
+		s.release(t, st, "slow-9-0", c.MinIdle, idle)
 		other := st
 		other.Consumer, other.Reader = "b-2-0", readers[1]
-		p := everybody("hot-9", "slow-9", "a-1", "b-2")
+		p := present("hot-9", "slow-9", "a-1", "b-2")
 		ds := []*domain{
 			newDomain(newRig(c, "a-1", p).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}}),
 			newDomain(newRig(c, "b-2", p).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{other}}),
@@ -50,14 +50,14 @@ func TestEntriesThatFailDoNotHideTheOnesBehind(t *testing.T) {
 		reader := &fakeReader{free: 1000}
 		st := s.stream(t, "1", "me-1-0", reader)
 		ids := s.hold(t, st, "slow-9-0", 30)
-		s.giveBack(t, st, "slow-9-0", c.MinIdle, ids)
-		d := newDomain(newRig(c, "me-1", everybody("slow-9")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		s.release(t, st, "slow-9-0", c.MinIdle, ids)
+		d := newDomain(newRig(c, "me-1", present("slow-9")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
 		for range 5 {
 			before := len(reader.got())
 			d.round(t.Context(), true)
 			claimed := reader.got()[before:]
 			require.Len(t, claimed, 7)
-			s.giveBack(t, st, st.Consumer, c.MinIdle, claimed)
+			s.release(t, st, st.Consumer, c.MinIdle, claimed)
 		}
 		require.Equal(t, append(ids, ids[:5]...), reader.got(), "each in its turn, then the first ones again")
 	})
@@ -75,9 +75,9 @@ func TestDeletedEntriesCountInARound(t *testing.T) {
 		reader := &fakeReader{free: 1000}
 		st := s.stream(t, "1", "me-1-0", reader)
 		ids := s.hold(t, st, "slow-9-0", 20)
-		s.giveBack(t, st, "slow-9-0", c.MinIdle, ids)
+		s.release(t, st, "slow-9-0", c.MinIdle, ids)
 		require.NoError(t, s.client.XDel(t.Context(), st.Name, ids[:10]...).Err())
-		r := newRig(c, "me-1", everybody("slow-9"))
+		r := newRig(c, "me-1", present("slow-9"))
 		d := newDomain(r.Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
 		d.round(t.Context(), true)
 		require.Equal(t, ids[:7], r.lost[st.Name])

@@ -23,8 +23,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// A kill -9: what the dead instance held is claimed long before min_idle, handled once by the real
-// reader here, counted when it is acknowledged, and the dead reader is removed.
+// After a kill -9, the entries of the instance are claimed long before min_idle. The real reader
+// here handles each once, and the acks are counted. The dead reader is removed.
 func TestEntriesOfADeadInstanceAreHandledAtOnce(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
@@ -43,7 +43,7 @@ func TestEntriesOfADeadInstanceAreHandledAtOnce(t *testing.T) {
 			runs[entryIDOf(o)]++
 			deliveries[entryIDOf(o)] = o.Delivered
 		})
-		p := everybody("alive-3")
+		p := present("alive-3")
 		r := newRig(c, "me-1", p, &fakeTarget{client: s.client, streams: []Stream{st}})
 		r.run(t)
 		redistest.Eventually(t, "all handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(runs) == len(held) })
@@ -69,8 +69,8 @@ func TestEntriesOfADeadInstanceAreHandledAtOnce(t *testing.T) {
 	})
 }
 
-// An absence shorter than presence_timeout, or a presence that can't be asked, kills nobody.
-func TestNobodyIsDeclaredDeadInAHurry(t *testing.T) {
+// An instance is not dead before presence_timeout, and not when its presence can't be read.
+func TestAShortAbsenceIsNoDeath(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
 		c.MinIdle, c.PresenceTimeout = time.Hour, 150*time.Millisecond
@@ -78,7 +78,7 @@ func TestNobodyIsDeclaredDeadInAHurry(t *testing.T) {
 		st := s.stream(t, "1", "me-1-0", reader)
 		s.hold(t, st, "other-2-0", 5)
 		s.hold(t, st, "nameless", 5) // no <instance>-<index>: nothing is known about its owner
-		p := everybody("other-2")
+		p := present("other-2")
 		d := newDomain(newRig(c, "me-1", p).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
 		flicker := time.Now()
 		for time.Since(flicker) < 2*c.PresenceTimeout {
@@ -109,9 +109,9 @@ func TestNobodyIsDeclaredDeadInAHurry(t *testing.T) {
 	})
 }
 
-// Promise 8: a handler that takes many times min_idle keeps its message, since its reader keeps it
-// alive; another instance that reclaims all the time gets nothing.
-func TestASlowHandlerIsNotStolenFrom(t *testing.T) {
+// Promise 8: a handler that takes many times min_idle keeps its message, because its reader renews
+// it. An instance that reclaims all the time gets nothing.
+func TestASlowHandlerKeepsItsMessage(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		t.Parallel()                    // it is all waiting
 		const minIdle = 2 * time.Second // a process may stand still for two thirds of it
@@ -128,8 +128,8 @@ func TestASlowHandlerIsNotStolenFrom(t *testing.T) {
 		other := st
 		other.Consumer, other.Reader = "thief-2-0", thief
 		c := quick()
-		c.MinIdle = time.Millisecond // a mistaken setting: the target knows better
-		r := newRig(c, "thief-2", everybody("slow-1"), &fakeTarget{client: s.client, minIdle: minIdle, streams: []Stream{other}})
+		c.MinIdle = time.Millisecond // wrong; the target raises it
+		r := newRig(c, "thief-2", present("slow-1"), &fakeTarget{client: s.client, minIdle: minIdle, streams: []Stream{other}})
 		r.run(t)
 		<-done
 		require.Equal(t, int64(1), runs.Load())
@@ -137,8 +137,8 @@ func TestASlowHandlerIsNotStolenFrom(t *testing.T) {
 	})
 }
 
-// What a handler here has had for longer than the longest hold is for others: this instance doesn't
-// claim it for itself again and again, and another one gets it.
+// This instance does not claim an entry again that its own handler has had for longer than the
+// longest hold. Another instance gets it.
 func TestWhatIsStuckHereIsForOthers(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		const minIdle = time.Second
@@ -168,7 +168,7 @@ func TestWhatIsStuckHereIsForOthers(t *testing.T) {
 		})
 		st.Reader = r
 		c := quick()
-		d := newDomain(newRig(c, "me-1", everybody("other-2")).Reclaimer, &fakeTarget{client: s.client, minIdle: minIdle, streams: []Stream{st}})
+		d := newDomain(newRig(c, "me-1", present("other-2")).Reclaimer, &fakeTarget{client: s.client, minIdle: minIdle, streams: []Stream{st}})
 		d.round(t.Context(), true)
 		now := s.client.XPendingExt(t.Context(), idle).Val()
 		require.Len(t, now, 1, "not claimed")
@@ -177,7 +177,7 @@ func TestWhatIsStuckHereIsForOthers(t *testing.T) {
 		other := &fakeReader{free: 10}
 		theirs := st
 		theirs.Consumer, theirs.Reader = "other-2-0", other
-		d = newDomain(newRig(c, "other-2", everybody("me-1")).Reclaimer, &fakeTarget{client: s.client, minIdle: minIdle, streams: []Stream{theirs}})
+		d = newDomain(newRig(c, "other-2", present("me-1")).Reclaimer, &fakeTarget{client: s.client, minIdle: minIdle, streams: []Stream{theirs}})
 		d.round(t.Context(), true)
 		require.Equal(t, []string{pending[0].ID}, other.got())
 	})
@@ -191,9 +191,9 @@ func TestNoMoreThanTheReaderHasRoomFor(t *testing.T) {
 		reader := &fakeReader{free: 4}
 		st := s.stream(t, "1", "me-1-0", reader)
 		s.hold(t, st, "dead-2-0", 10)
-		s.giveBack(t, st, "alive-3-0", c.MinIdle, s.hold(t, st, "alive-3-0", 10))
-		d := newDomain(newRig(c, "me-1", everybody("alive-3")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
-		require.False(t, d.round(t.Context(), false), "nobody is dead yet")
+		s.release(t, st, "alive-3-0", c.MinIdle, s.hold(t, st, "alive-3-0", 10))
+		d := newDomain(newRig(c, "me-1", present("alive-3")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		require.False(t, d.round(t.Context(), false), "no instance is dead yet")
 		<-time.After(c.PresenceTimeout)
 		require.True(t, d.round(t.Context(), true), "something is left")
 		require.Len(t, reader.got(), 4)
@@ -207,7 +207,7 @@ func TestNoMoreThanTheReaderHasRoomFor(t *testing.T) {
 	})
 }
 
-// One reclaimer a stream at a time, and a lease whose holder died ends by itself.
+// One reclaimer works per stream. The lease of a killed holder ends by itself.
 func TestOneReclaimerAStreamAtATime(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
@@ -215,7 +215,7 @@ func TestOneReclaimerAStreamAtATime(t *testing.T) {
 		st := s.stream(t, "1", "me-1-0", reader)
 		s.hold(t, st, "alive-3-0", 5)
 		<-time.After(c.MinIdle)
-		d := newDomain(newRig(c, "me-1", everybody("alive-3")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		d := newDomain(newRig(c, "me-1", present("alive-3")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
 		lease := func(who string, d2 time.Duration) int {
 			reply, err := d.r.scripts.lease.Run(t.Context(), s.client, []string{st.Name, st.Meta}, who, d2.Milliseconds()).Int()
 			require.NoError(t, err)
@@ -244,7 +244,7 @@ func TestOneReclaimerAStreamAtATime(t *testing.T) {
 	})
 }
 
-// Deleted ids are evidence of loss: logged as an error, counted, told; and they don't stay pending.
+// Deleted ids show a loss. They are logged as an error, counted and reported, and are not pending.
 func TestDeletedEntriesAreReportedAsLost(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
@@ -254,10 +254,10 @@ func TestDeletedEntriesAreReportedAsLost(t *testing.T) {
 		dead := s.hold(t, st, "dead-2-0", 4)
 		require.NoError(t, s.client.XDel(t.Context(), st.Name, dead[1], dead[2]).Err())
 		idle := s.hold(t, st, "alive-3-0", 4)
-		s.giveBack(t, st, "alive-3-0", c.MinIdle, idle)
+		s.release(t, st, "alive-3-0", c.MinIdle, idle)
 		require.NoError(t, s.client.XDel(t.Context(), st.Name, idle[0]).Err())
 		lost := []string{dead[1], dead[2], idle[0]}
-		r := newRig(c, "me-1", everybody("alive-3"), &fakeTarget{client: s.client, streams: []Stream{st}})
+		r := newRig(c, "me-1", present("alive-3"), &fakeTarget{client: s.client, streams: []Stream{st}})
 		r.run(t)
 		redistest.Eventually(t, "reported", func() bool {
 			r.mu.Lock()
@@ -283,8 +283,8 @@ func TestAFailingStreamDelaysNoOther(t *testing.T) {
 		good := []*fakeReader{{free: 100}, {free: 100}, {free: 100}}
 		first := s.stream(t, "0", "me-1-0", good[0])
 		last := s.stream(t, "3", "me-1-0", good[1])
-		s.giveBack(t, first, "alive-3-0", c.MinIdle, s.hold(t, first, "alive-3-0", 5))
-		s.giveBack(t, last, "alive-3-0", c.MinIdle, s.hold(t, last, "alive-3-0", 5))
+		s.release(t, first, "alive-3-0", c.MinIdle, s.hold(t, first, "alive-3-0", 5))
+		s.release(t, last, "alive-3-0", c.MinIdle, s.hold(t, last, "alive-3-0", 5))
 		absent := Stream{Shard: "1", Name: s.prefix + ":1", Group: "g", Consumer: "me-1-0", Meta: "{" + s.prefix + ":1}:meta", Reader: &fakeReader{free: 1}}
 		require.NoError(t, s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: s.prefix + ":1b", Values: []any{"message", "x"}}).Err())
 		nogroup := absent
@@ -298,7 +298,7 @@ func TestAFailingStreamDelaysNoOther(t *testing.T) {
 		nowhere := goredis.NewClient(&goredis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 		t.Cleanup(func() { _ = nowhere.Close() })
 		down := s.stream(t, "down", "me-1-0", good[2])
-		r := newRig(c, "me-1", everybody("alive-3"), shards, &fakeTarget{client: nowhere, streams: []Stream{down}})
+		r := newRig(c, "me-1", present("alive-3"), shards, &fakeTarget{client: nowhere, streams: []Stream{down}})
 		r.run(t)
 		redistest.Eventually(t, "the others finish", func() bool { return len(good[0].got()) == 5 && len(good[1].got()) == 5 })
 		failures := r.o.Metrics.failures
@@ -310,7 +310,7 @@ func TestAFailingStreamDelaysNoOther(t *testing.T) {
 	})
 }
 
-// A reader that stops while entries are being claimed takes none; it has given them back.
+// A reader that stops while entries are being claimed takes none: it has released them.
 func TestAReaderThatStopsRefuses(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
@@ -322,7 +322,7 @@ func TestAReaderThatStopsRefuses(t *testing.T) {
 		ids := s.hold(t, Stream{Name: st.Name, Group: st.Group}, "dead-2-0", 1)
 		stopping := &stoppingReader{Reader: reader}
 		st.Reader = stopping
-		d := newDomain(newRig(c, "me-1", everybody()).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		d := newDomain(newRig(c, "me-1", present()).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
 		d.round(t.Context(), false)
 		<-time.After(c.PresenceTimeout)
 		d.round(t.Context(), false)
@@ -357,7 +357,7 @@ func TestAThousandQuietStreamsAreCheap(t *testing.T) {
 		}
 		h := &countingHook{}
 		s.client.AddHook(h)
-		d := newDomain(newRig(quick(), "me-1", everybody()).Reclaimer, target)
+		d := newDomain(newRig(quick(), "me-1", present()).Reclaimer, target)
 		begin := time.Now()
 		d.round(t.Context(), true)
 		t.Logf("a round over 1000 streams: %s", time.Since(begin))
@@ -380,7 +380,7 @@ func (h *countingHook) ProcessPipelineHook(next goredis.ProcessPipelineHook) gor
 	}
 }
 
-func TestMetricNamesOfTheContract(t *testing.T) {
+func TestMetricLabels(t *testing.T) {
 	m := NewMetrics()
 	m.messages.WithLabelValues("campaign-promotion-stream", "POINT").Inc()
 	m.observe("campaign-promotion-stream", "POINT", time.Millisecond)
@@ -423,7 +423,7 @@ func TestValidate(t *testing.T) {
 }
 
 func TestStopIsLegalBeforeStartAndTwice(t *testing.T) {
-	r := NewReclaimer(Options{Config: quick(), Alive: everybody().ask})
+	r := NewReclaimer(Options{Config: quick(), Alive: present().read})
 	require.NoError(t, r.Stop(t.Context()))
 	require.NoError(t, r.Stop(t.Context()))
 	require.ErrorContains(t, r.Start(t.Context()), "was started or stopped before")

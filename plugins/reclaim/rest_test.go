@@ -46,10 +46,10 @@ func TestAFullReaderCostsTheOthersNothing(t *testing.T) {
 		for i := range 20 {
 			target.streams = append(target.streams, s.stream(t, fmt.Sprint(i), "me-1-0", &fakeReader{free: 10}))
 		}
-		s.giveBack(t, target.streams[0], "other-2-0", 2*time.Hour, s.hold(t, target.streams[0], "other-2-0", 5))
+		s.release(t, target.streams[0], "other-2-0", 2*time.Hour, s.hold(t, target.streams[0], "other-2-0", 5))
 		count := &counter{}
 		s.client.AddHook(count)
-		d := newDomain(newRig(c, "me-1", everybody("other-2")).Reclaimer, target)
+		d := newDomain(newRig(c, "me-1", present("other-2")).Reclaimer, target)
 		require.True(t, d.round(t.Context(), true), "some are left")
 		before := count.n.Load()
 		for range 10 {
@@ -71,17 +71,17 @@ func TestAFullReaderCostsTheOthersNothing(t *testing.T) {
 	})
 }
 
-// What a full reader leaves is taken up as it frees, between two rounds for idle entries and while
-// dead readers are served.
+// Entries that a full reader left are claimed when it has room. That is between two rounds for idle
+// entries, and while dead readers are served.
 func TestWhatIsLeftIsTakenUpBetweenRounds(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
 		c.MinIdle, c.Interval = time.Hour, time.Hour
 		r := &fakeReader{}
 		st := s.stream(t, "1", "me-1-0", r)
-		s.giveBack(t, st, "other-2-0", 2*time.Hour, s.hold(t, st, "other-2-0", 5))
+		s.release(t, st, "other-2-0", 2*time.Hour, s.hold(t, st, "other-2-0", 5))
 		s.hold(t, st, "gone-3-0", 1)
-		newRig(c, "me-1", everybody("other-2"), &fakeTarget{client: s.client, streams: []Stream{st}}).run(t)
+		newRig(c, "me-1", present("other-2"), &fakeTarget{client: s.client, streams: []Stream{st}}).run(t)
 		for i := range 6 {
 			r.mu.Lock()
 			r.free = 1
@@ -98,9 +98,9 @@ func TestWhatIsLeftIsNotForgotten(t *testing.T) {
 		c.MinIdle = time.Hour
 		r := &fakeReader{}
 		st := s.stream(t, "1", "me-1-0", r)
-		s.giveBack(t, st, "other-2-0", 2*time.Hour, s.hold(t, st, "other-2-0", 2))
+		s.release(t, st, "other-2-0", 2*time.Hour, s.hold(t, st, "other-2-0", 2))
 		target := &fakeTarget{client: s.client, streams: []Stream{st}}
-		d := newDomain(newRig(c, "me-1", everybody("other-2")).Reclaimer, target)
+		d := newDomain(newRig(c, "me-1", present("other-2")).Reclaimer, target)
 		require.True(t, d.round(t.Context(), true), "the reader is full")
 		require.True(t, d.round(t.Context(), false), "nobody has asked since")
 
@@ -129,7 +129,7 @@ func TestWhatIsLeftIsNotForgotten(t *testing.T) {
 	})
 }
 
-// A reader that stops is no failure; entries that it could not put back are one.
+// A reader that stops is no failure; entries that it could not release are one.
 func TestOnlyTheExpectedIsQuiet(t *testing.T) {
 	t.Parallel()
 	handed := func(err error) error {
@@ -149,7 +149,7 @@ func TestOnlyTheExpectedIsQuiet(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(quick(), "me-1", everybody())
+			r := newRig(quick(), "me-1", present())
 			d := newDomain(r.Reclaimer, &fakeTarget{})
 			d.failed(Stream{Shard: "0", Name: "s"}, test.err)
 			_, failing := d.failing["s"]
@@ -218,10 +218,10 @@ func TestALostClaimIsReadAgain(t *testing.T) {
 				t.Cleanup(func() { require.NoError(t, client.Close()) })
 				st := s.stream(t, "1", "me-1-0", nil)
 				ids := s.hold(t, st, "other-2-0", 3)
-				s.giveBack(t, st, "other-2-0", how.idle, ids)
+				s.release(t, st, "other-2-0", how.idle, ids)
 				var handled atomic.Int64
 				realReader(t, s, &st, 5, time.Hour, func(*message.Message) { handled.Add(1) })
-				newRig(c, "me-1", everybody(how.alive...), &fakeTarget{client: client, streams: []Stream{st}}).run(t)
+				newRig(c, "me-1", present(how.alive...), &fakeTarget{client: client, streams: []Stream{st}}).run(t)
 				redistest.Eventually(t, "all are handled", func() bool { return handled.Load() == 3 })
 				require.True(t, lost.done.Load(), "a reply was lost")
 			})

@@ -125,8 +125,8 @@ func (s server) acked(t testing.TB, name string, r *fakeReader) Stream {
 	return st
 }
 
-// A domain whose server has fallen silent, connections and all, delays no
-// other; its calls end, it is logged and counted, and it is served when it answers again.
+// A domain whose server does not answer delays no other. Its calls end with an error, which is
+// logged and counted. It is served when the server answers again.
 func TestAStalledDomainDelaysNoOther(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		p := newProxy(t, s.Addr)
@@ -137,7 +137,7 @@ func TestAStalledDomainDelaysNoOther(t *testing.T) {
 		t.Cleanup(func() { _ = behind.Close() })
 		good, stalled := &fakeReader{free: 1000}, &fakeReader{free: 1000}
 		here, there := s.acked(t, "scan", good), s.acked(t, "chat", stalled)
-		r := newRig(quick(), "me-1", everybody("alive-3"),
+		r := newRig(quick(), "me-1", present("alive-3"),
 			&fakeTarget{client: s.client, streams: []Stream{here}}, &named{"chat", &fakeTarget{client: behind, streams: []Stream{there}}})
 		r.call = 500 * time.Millisecond
 		r.run(t)
@@ -164,7 +164,7 @@ type named struct {
 
 func (n named) Domain() string { return n.name }
 
-// A call that never ends at all holds up its own domain, and no other.
+// A call that never ends delays its own domain, and no other.
 func TestDomainsDoNotWaitForEachOther(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := redis.DefaultClientConfig()
@@ -180,7 +180,7 @@ func TestDomainsDoNotWaitForEachOther(t *testing.T) {
 		}})
 		good := &fakeReader{free: 1000}
 		here, there := s.acked(t, "scan", good), s.acked(t, "chat", &fakeReader{free: 1})
-		r := newRig(quick(), "me-1", everybody("alive-3"),
+		r := newRig(quick(), "me-1", present("alive-3"),
 			&fakeTarget{client: hung, streams: []Stream{there}}, &fakeTarget{client: s.client, streams: []Stream{here}})
 		r.run(t)
 		t.Cleanup(func() { close(release) }) // before the reclaimer is stopped
@@ -189,8 +189,8 @@ func TestDomainsDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// A shard that does not answer ends its calls and comes last from then on: the other shards of its
-// domain are looked at and served before it is asked again.
+// The calls of a shard that does not answer end with an error. It then comes last: the other shards
+// of its domain are checked and served before it.
 func TestASlowShardComesLast(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		readers := []*fakeReader{{free: 1000}, {free: 1000}, {free: 1000}}
@@ -202,7 +202,7 @@ func TestASlowShardComesLast(t *testing.T) {
 		claim := s.claimHash(t)
 		var silent atomic.Bool
 		var mu sync.Mutex
-		var order []string // of what was begun, since the last round
+		var order []string // of the calls since the last round
 		note := func(what string) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -242,7 +242,7 @@ func TestASlowShardComesLast(t *testing.T) {
 				return next()
 			},
 		})
-		rig := newRig(quick(), "me-1", everybody("alive-3"))
+		rig := newRig(quick(), "me-1", present("alive-3"))
 		rig.call = 300 * time.Millisecond
 		d := newDomain(rig.Reclaimer, &fakeTarget{client: client, streams: shards})
 		silent.Store(true)
@@ -286,8 +286,7 @@ type holding struct {
 
 func (h holding) Holds(id string) bool { return slices.Contains(h.ids, id) }
 
-// What is stuck here is for others: it is not taken again, not even together with what lies before
-// and behind it.
+// This instance does not claim an entry that is stuck here, not even together with its neighbours.
 func TestWhatIsStuckHereIsLeftToOthers(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
@@ -299,9 +298,9 @@ func TestWhatIsStuckHereIsLeftToOthers(t *testing.T) {
 		stuck = append(stuck, s.hold(t, st, st.Consumer, 1)...)
 		reader := &fakeReader{free: 100}
 		st.Reader = holding{reader, stuck}
-		d := newDomain(newRig(c, "me-1", everybody("alive-3")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
-		s.giveBack(t, st, "alive-3-0", c.MinIdle, slices.Concat(before, behind))
-		s.giveBack(t, st, st.Consumer, c.MinIdle, stuck)
+		d := newDomain(newRig(c, "me-1", present("alive-3")).Reclaimer, &fakeTarget{client: s.client, streams: []Stream{st}})
+		s.release(t, st, "alive-3-0", c.MinIdle, slices.Concat(before, behind))
+		s.release(t, st, st.Consumer, c.MinIdle, stuck)
 		d.round(t.Context(), true)
 		require.Equal(t, slices.Concat(before, behind), reader.got())
 		pending, err := s.client.XPendingExt(t.Context(), &goredis.XPendingExtArgs{
@@ -317,7 +316,7 @@ func TestWhatIsStuckHereIsLeftToOthers(t *testing.T) {
 	})
 }
 
-// What a slow shard has acknowledged is counted all the same: it only comes last.
+// The entries that a slow shard has claimed are counted. The shard only comes last.
 func TestWhatASlowShardHasDoneIsCounted(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		reader := &fakeReader{free: 100}
@@ -329,7 +328,7 @@ func TestWhatASlowShardHasDoneIsCounted(t *testing.T) {
 			}
 			return next()
 		}})
-		rig := newRig(quick(), "me-1", everybody("alive-3"))
+		rig := newRig(quick(), "me-1", present("alive-3"))
 		d := newDomain(rig.Reclaimer, &fakeTarget{client: client, streams: []Stream{st}})
 		s.hold(t, st, "alive-3-0", 3)
 		<-time.After(quick().MinIdle)
@@ -379,12 +378,12 @@ func (h hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Proc
 	}
 }
 
-// Two instances that reclaim as fast as they can from the same streams are never at the same stream
-// at once, and both get their share.
+// Two instances reclaim from the same streams as fast as they can. They never work at one stream at
+// the same time, and both get entries.
 func TestTwoInstancesAreNeverAtOneStreamAtOnce(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
-		c.MinIdle, c.Count, c.ClaimBatchSize = time.Millisecond, 4, 2 // what was claimed is idle again at once
+		c.MinIdle, c.Count, c.ClaimBatchSize = time.Millisecond, 4, 2 // idle again at once
 		at := map[string]*turnstile{}
 		targets := map[string]*fakeTarget{"a-1": {client: s.client}, "b-2": {client: s.client}}
 		for i := range 4 {
@@ -402,7 +401,7 @@ func TestTwoInstancesAreNeverAtOneStreamAtOnce(t *testing.T) {
 		<-time.After(5 * c.MinIdle)
 		var both sync.WaitGroup
 		for who, target := range targets {
-			d := newDomain(newRig(c, who, everybody("alive-3", "a-1", "b-2")).Reclaimer, target)
+			d := newDomain(newRig(c, who, present("alive-3", "a-1", "b-2")).Reclaimer, target)
 			both.Go(func() {
 				for range 25 {
 					d.round(t.Context(), true)

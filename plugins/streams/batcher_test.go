@@ -59,7 +59,7 @@ func TestAFullResultIsCached(t *testing.T) {
 		require.False(t, add(1))
 		require.Equal(t, 2, calls)
 		room = 10
-		require.False(t, add(1), "a full stream is not asked again at once")
+		require.False(t, add(1), "a full stream is not tried again at once")
 		require.Equal(t, 2, calls)
 		require.True(t, add(2), "another stream is")
 		time.Sleep(fullMemory)
@@ -82,8 +82,8 @@ func TestALargeBatchIsSplit(t *testing.T) {
 	require.Less(t, words+4, 3_999, "EVALSHA, its hash, the number of keys and the key come on top")
 }
 
-// Callers come, go and fail in any order: everybody gets their own answer, in the order in which
-// they came, nobody waits forever, and nothing stays behind.
+// Callers start, return and fail in any order. Each gets its own answer, in the order of the calls.
+// No caller waits forever, and no state is left.
 func TestBatcherUnderRandomCancellation(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		type caller struct {
@@ -139,7 +139,7 @@ func TestBatcherUnderRandomCancellation(t *testing.T) {
 			wg.Wait()
 			synctest.Wait()
 			for key := range sure {
-				require.True(t, in[key], "told that it was added, but it was not")
+				require.True(t, in[key], "the result is added, but the entry is missing")
 			}
 			require.Empty(t, l.m, "a lane is left behind")
 		})
@@ -148,7 +148,7 @@ func TestBatcherUnderRandomCancellation(t *testing.T) {
 
 func TestKeyedMutex(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := keyedMutex{m: map[int64]*keyLock{}}
+		k := mutexes{m: map[int64]*keyLock{}}
 		unlock, err := k.lock(t.Context(), 1)
 		require.NoError(t, err)
 		require.Nil(t, k.tryLock(1))

@@ -80,7 +80,7 @@ func TestAFullStreamIsNotHammered(t *testing.T) {
 	})
 }
 
-// A pause holds until somebody resumes: nothing is read, nothing cleaned up, what is unread stays.
+// During a pause no entry is read, the stream is not cleaned up, and unread entries stay.
 func TestPausedIsNeitherReadNorCleanedUp(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1)
@@ -117,7 +117,7 @@ func TestPausedIsNeitherReadNorCleanedUp(t *testing.T) {
 }
 
 // Promise 9 for this layer: everything in Redis is lost under a running reader. The stream comes
-// back with another incarnation, which tells the feeder, and the readers go on.
+// back with another incarnation, which the feeder sees, and the readers go on.
 func TestWipedStreamsComeBackWithANewIncarnation(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(1), still())
@@ -147,7 +147,7 @@ func TestStreamDeletedByAnotherInstance(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1)
 		c := still()
-		c.ReconcileInterval = time.Second // two rounds between the next two steps would put the stream back
+		c.ReconcileInterval = time.Second // two rounds in between would activate the stream again
 		in := newInstance(t, s, "a", active, c)
 		in.open(t, pipeline.Flow{}, nil)
 		redistest.Eventually(t, "running", func() bool { return in.isRunning(1) })
@@ -162,8 +162,8 @@ func TestStreamDeletedByAnotherInstance(t *testing.T) {
 	})
 }
 
-// A stream that is there but off the active set (an instance died between the two steps of an idle
-// stop, or started it on old news) is put back by whoever reads it.
+// An instance was killed between the two steps of an idle stop, or read an old active set. The
+// stream exists and is not active. An instance that reads it activates it again.
 func TestAStreamOffTheActiveSetIsReactivated(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1)
@@ -220,13 +220,13 @@ func TestACleanUpThatFailedPutsBackWhatHasWork(t *testing.T) {
 		redistest.Eventually(t, "stopped", func() bool { return in.log.Count("stream stopped") == 1 })
 		n, err := in.add(t.Context(), 1, entries(0, 1))
 		require.NoError(t, err)
-		require.Equal(t, 1, n, "the stream is there, nobody reads it")
+		require.Equal(t, 1, n, "the stream exists and has no reader")
 		h.set(nil, nil)
 		redistest.Eventually(t, "handled", func() bool { return len(in.done()) == 1 })
 	})
 }
 
-// The active set can't be asked or changed: what runs goes on.
+// The active set can't be read or changed: running streams go on.
 func TestActivationsThatFail(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1)
@@ -266,7 +266,7 @@ func TestNothingIsStrandedWhenIdleStopsAndMessagesMeet(t *testing.T) {
 					id := int64(g/2 + 1)
 					e := newEntry(fmt.Sprint(sent.Add(1)))
 					out, err := in.Enqueue(context.Background(), id, e)
-					for errors.Is(err, ErrVanishing) { // on a busy machine it is gone again so soon; nothing was added
+					for errors.Is(err, ErrVanishing) { // deleted again at once; nothing was added
 						out, err = in.Enqueue(context.Background(), id, e)
 					}
 					if err != nil || out != Added {
@@ -320,15 +320,15 @@ func TestStatusesOverAllInstances(t *testing.T) {
 		active.set(Activation{ID: 1, TotalCount: 1000})
 		a, b := newInstance(t, s, "host-a-1", active, still()), newInstance(t, s, "host-b-2", active, still())
 		release := make(chan struct{})
-		begun := make(chan struct{}, 10)
-		a.open(t, pipeline.Flow{}, func(*message.Message) error { begun <- struct{}{}; <-release; return nil })
+		started := make(chan struct{}, 10)
+		a.open(t, pipeline.Flow{}, func(*message.Message) error { started <- struct{}{}; <-release; return nil })
 		free := sync.OnceFunc(func() { close(release) })
 		t.Cleanup(free) // before the instance is closed, which waits for its handler
 		none, err := b.Statuses(t.Context(), 99)
 		require.NoError(t, err)
 		require.Empty(t, none)
 		enqueue(t, a.Manager, 1, 0, 1)
-		<-begun
+		<-started
 		b.open(t, pipeline.Flow{}, nil)
 		var got []InstanceStatus
 		redistest.Eventually(t, "both tell", func() bool {

@@ -17,9 +17,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// Promise 7: once its back-off has reached poll_interval, an idle stream costs at most one
-// XREADGROUP a poll interval and instance, however many slots it has, and no blocking command is
-// ever sent.
+// Promise 7: an idle stream costs at most one XREADGROUP per poll interval and instance, with any
+// number of slots. No blocking command is sent.
 func TestIdleCostsOneReadAPollInterval(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := still()

@@ -43,7 +43,7 @@ const (
 	entryWords     = 9                      // four fields with their values, and their number
 	batchWords     = 3_800                  // under 3,999, the limit of ElastiCache Serverless
 	batchBytes     = 1 << 20                // keeps one call short for the others
-	batchCalls     = 16                     // concurrent enqueue calls; readers need connections too
+	batchCalls     = 16                     // concurrent calls; readers need connections too
 )
 
 // Enqueue adds one entry to the stream of id and returns when Redis has it. Concurrent calls for

@@ -42,7 +42,7 @@ func (s *memorySet) Deactivate(_ context.Context, id int64) error {
 	return nil
 }
 
-// An entry for a campaign that nobody has heard of: its stream is activated, created, read.
+// The first entry of a campaign: its stream is activated, created and read.
 func Example() {
 	ctx := context.Background()
 	server := miniredis.NewMiniRedis()
@@ -64,8 +64,8 @@ func Example() {
 	})
 	fmt.Println(manager.Source().Describe())
 
-	// In a service a route does this: pipeline.Route{From: manager.Source(), Activity:
-	// manager.Activity(), …}.
+	// In a service, a route opens the source:
+	// pipeline.Route{From: manager.Source(), Activity: manager.Activity(), …}.
 	sub, err := manager.Source().Open(ctx, pipeline.Flow{})
 	if err != nil {
 		fmt.Println(err)

@@ -27,19 +27,19 @@ func graced(grace time.Duration, required ...string) Config {
 func TestWhatAForeignGroupDelays(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet()
-		patient := newInstance(t, s, "patient", active, graced(time.Hour))
+		lenient := newInstance(t, s, "lenient", active, graced(time.Hour))
 		strict := newInstance(t, s, "strict", active, graced(0))
 		bound := newInstance(t, s, "bound", active, graced(0, "audit"))
 		ctx := t.Context()
-		stream, own := patient.o.Kind.Stream(1), patient.o.Kind.Group(1)
-		require.NoError(t, patient.Ensure(ctx, 1))
+		stream, own := lenient.o.Kind.Stream(1), lenient.o.Kind.Group(1)
+		require.NoError(t, lenient.Ensure(ctx, 1))
 		handle := func(group string) {
 			for ids := readSome(t, s, stream, group, "c-0", 10); ids != nil; ids = readSome(t, s, stream, group, "c-0", 10) {
 				require.NoError(t, s.client.XAck(ctx, stream, group, ids...).Err())
 			}
 		}
 		add := func(from, n int) {
-			added, err := patient.add(ctx, 1, entries(from, n))
+			added, err := lenient.add(ctx, 1, entries(from, n))
 			require.NoError(t, err)
 			require.Equal(t, n, added)
 		}
@@ -51,36 +51,36 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		}
 		add(0, 5)
 		require.NoError(t, s.client.XGroupCreate(ctx, stream, "debug", "0").Err())
-		require.Empty(t, tendOnce(t, strict, 1).delaying, "it holds no more than the own group")
+		require.Empty(t, visitOnce(t, strict, 1).delaying, "it holds no more than the own group")
 		handle(own)
 
-		got := tendOnce(t, patient, 1)
+		got := visitOnce(t, lenient, 1)
 		require.Equal(t, []string{"debug"}, names(got.delaying))
 		require.False(t, got.delaying[0].Ignored)
 		require.False(t, got.drained, "not to be deleted yet")
 		require.EqualValues(t, 5, got.length)
-		st, err := patient.Inspect(ctx, 1)
+		st, err := lenient.Inspect(ctx, 1)
 		require.NoError(t, err)
 		require.True(t, st.Drained, "the own group has nothing left")
 		require.Equal(t, []string{"debug"}, names(st.Delaying))
 		require.Zero(t, got.trimmed)
 
-		got = tendOnce(t, strict, 1)
+		got = visitOnce(t, strict, 1)
 		require.True(t, got.delaying[0].Ignored)
 		require.True(t, got.drained)
 		require.EqualValues(t, 5, got.trimmed)
 
-		// What is trimmed away counts as not released: a group that reads nothing gets no second
+		// Trimmed entries count as not released. So a group that reads nothing gets no second
 		// grace.
 		add(5, 5)
 		handle(own)
-		require.True(t, tendOnce(t, strict, 1).drained)
-		require.Equal(t, []string{"debug"}, names(tendOnce(t, patient, 1).delaying))
+		require.True(t, visitOnce(t, strict, 1).drained)
+		require.Equal(t, []string{"debug"}, names(visitOnce(t, lenient, 1).delaying))
 
 		add(10, 5)
 		handle(own)
 		handle("debug")
-		got = tendOnce(t, patient, 1)
+		got = visitOnce(t, lenient, 1)
 		require.Empty(t, got.delaying, "it has caught up")
 		require.EqualValues(t, 5, got.trimmed)
 		require.False(t, s.client.HExists(ctx, MetaKey(stream), "foreign").Val(), "and its mark is removed")
@@ -91,16 +91,16 @@ func TestWhatAForeignGroupDelays(t *testing.T) {
 		add(15, 1)
 		handle(own)
 		handle("debug")
-		require.Zero(t, tendOnce(t, bound, 1).trimmed)
-		require.Empty(t, tendOnce(t, bound, 1).delaying)
-		require.False(t, tendOnce(t, bound, 1).drained)
-		require.Zero(t, tendOnce(t, patient, 1).trimmed)
+		require.Zero(t, visitOnce(t, bound, 1).trimmed)
+		require.Empty(t, visitOnce(t, bound, 1).delaying)
+		require.False(t, visitOnce(t, bound, 1).drained)
+		require.Zero(t, visitOnce(t, lenient, 1).trimmed)
 		for range 3 { // the first may only begin the idle time
-			require.False(t, patient.Decommission(ctx, 1), "within the grace of audit")
+			require.False(t, lenient.Decommission(ctx, 1), "within the grace of audit")
 			begin := s.client.Time(ctx).Val()
 			redistest.Eventually(t, "the idle time is over", func() bool { return s.client.Time(ctx).Val().Sub(begin) > 2*time.Millisecond })
 		}
-		require.EqualValues(t, 1, tendOnce(t, strict, 1).trimmed)
+		require.EqualValues(t, 1, visitOnce(t, strict, 1).trimmed)
 		redistest.Eventually(t, "it is deleted after the grace", func() bool { return strict.Decommission(ctx, 1) })
 	})
 }
@@ -121,7 +121,7 @@ func TestAForeignGroupThatReadsAlong(t *testing.T) {
 			if read != nil {
 				require.NoError(t, s.client.XAck(ctx, stream, "along", read...).Err())
 			}
-			got := tendOnce(t, in, 1)
+			got := visitOnce(t, in, 1)
 			require.Len(t, got.delaying, 1)
 			now := s.client.HGet(ctx, MetaKey(stream), "foreign").Val()
 			require.NotEqual(t, mark, now, "its time starts again with every mark that it passes")
@@ -132,8 +132,7 @@ func TestAForeignGroupThatReadsAlong(t *testing.T) {
 	})
 }
 
-// A group that somebody left behind on a stream neither fills it for good nor keeps it, and it is
-// named.
+// A group without readers neither fills a stream forever nor keeps it. The log names the group.
 func TestAGroupLeftBehindStallsNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()

@@ -58,8 +58,7 @@ func (s server) full(t testing.TB, full bool) {
 	}
 }
 
-// What the scripts of these plugins build on: a full server refuses only the first write of a
-// script.
+// A full server refuses only the first write of a script. The scripts of these plugins need that.
 func TestAFullServerRefusesOnlyTheFirstWrite(t *testing.T) {
 	ownServers(t, func(t *testing.T, s server) {
 		s.full(t, true)
@@ -96,7 +95,7 @@ func TestAFullServerIsFreed(t *testing.T) {
 		require.ErrorContains(t, err, "OOM")
 		require.NotErrorIs(t, err, ErrRefused, "it concerns all streams")
 
-		got := tendOnce(t, in, 1)
+		got := visitOnce(t, in, 1)
 		require.EqualValues(t, 20, got.trimmed)
 		require.Zero(t, got.length)
 		statuses, err := in.Statuses(ctx, 1)
@@ -157,8 +156,7 @@ func (p *onePlugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// What a source needs and can't have on a full server, or may not do, ends the start as
-// unavailable.
+// A start ends as unavailable when the server is full, or when a right is missing.
 func TestAStartThatCannotRead(t *testing.T) {
 	ownServers(t, func(t *testing.T, s server) {
 		start := func(user string) error {

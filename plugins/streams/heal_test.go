@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// reclaimFor runs plugins/reclaim for an instance; gone tells which instances are not there any
-// more.
+// reclaimFor runs plugins/reclaim for an instance; gone selects the dead instances.
 func reclaimFor(t *testing.T, in *instance, gone func(instance string) bool) {
 	c := reclaim.DefaultConfig()
 	c.Interval, c.DeadCheck, c.PresenceTimeout = 20*time.Millisecond, 10*time.Millisecond, 30*time.Millisecond
@@ -41,9 +40,8 @@ func briefly(*message.Message) error {
 	return nil
 }
 
-// Two instances share a stream. A drains while B works: B handles everything, what A
-// released included, once; A's reader is gone, B and the stream stay; drained for idle_timeout, all
-// is gone.
+// Two instances share a stream, and A drains while B works. B handles each entry once, also those
+// that A has released. A's reader is removed. After idle_timeout the stream is deleted.
 func TestOneInstanceDrainsWhileAnotherWorks(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := quick()
@@ -113,7 +111,7 @@ func TestAKilledInstanceIsHealedWithoutWaitingForMinIdle(t *testing.T) {
 		enqueue(t, b.Manager, 1, 0, 150)
 		redistest.Eventually(t, "A works", func() bool { return len(a.done()) > 10 })
 		killed.Store(true)
-		h.set(func(redis.Cmder) error { return errInjected }, nil) // nothing of A reaches Redis any more
+		h.set(func(redis.Cmder) error { return errInjected }, nil) // A has no connection
 		b.open(t, pipeline.Flow{}, briefly)
 		reclaimFor(t, b, func(name string) bool { return name == "a" })
 		redistest.Eventually(t, "everything handled", func() bool { return len(merge(a, b)) == 150 })

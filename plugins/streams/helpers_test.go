@@ -72,7 +72,7 @@ type activeSet struct {
 	deactivated int
 	fail        error // of Deactivate
 	failActive  error
-	asked       int
+	reads       int
 }
 
 func newActiveSet(ids ...int64) *activeSet {
@@ -86,7 +86,7 @@ func newActiveSet(ids ...int64) *activeSet {
 func (s *activeSet) Active(context.Context) ([]Activation, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked++
+	s.reads++
 	if s.failActive != nil {
 		return nil, s.failActive
 	}
@@ -161,7 +161,7 @@ func newInstance(t testing.TB, s server, name string, active Activations, c Conf
 	return in
 }
 
-// open runs the route: handle is called on a goroutine a message, and its error nacks.
+// open runs the route: handle runs on a goroutine per message, and its error nacks.
 func (in *instance) open(t testing.TB, flow pipeline.Flow, handle func(*message.Message) error) {
 	sub, err := in.Source().Open(t.Context(), flow)
 	require.NoError(t, err)

@@ -69,11 +69,11 @@ func TestAStreamIsStartedOnceAndHandled(t *testing.T) {
 	})
 }
 
-// A stop ends the reading here. The stream stays: only what has been drained for idle_timeout is deleted.
+// A stop ends the reading of this instance. The stream and unread entries stay.
 func TestAStopEndsTheReadingAndKeepsTheStream(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := still()
-		c.ReconcileInterval = c.IdleTimeout // no round: the second would put what is read on the active set, and start it again
+		c.ReconcileInterval = c.IdleTimeout // no round: the second would start the stream again
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		in.open(t, pipeline.Flow{}, nil)
 		require.NoError(t, in.start(t.Context(), 1, 1000))
@@ -105,21 +105,21 @@ func merge(ins ...*instance) map[string]int {
 	return out
 }
 
-// The end of the application stops everything. What is in flight is finished and acknowledged.
+// The end of the application stops everything. Messages in flight are finished and acknowledged.
 func TestAShutdownFinishesWhatIsInFlight(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1, 2)
 		in := newInstance(t, s, "a", active, still())
-		begun, finish := make(chan struct{}, 10), make(chan struct{})
+		started, finish := make(chan struct{}, 10), make(chan struct{})
 		in.open(t, pipeline.Flow{}, func(*message.Message) error {
-			begun <- struct{}{}
+			started <- struct{}{}
 			<-finish
 			return nil
 		})
 		enqueue(t, in.Manager, 1, 0, 1)
 		enqueue(t, in.Manager, 2, 1, 1)
-		<-begun
-		<-begun
+		<-started
+		<-started
 		drained := make(chan error)
 		go func() { drained <- in.sub.Drain(context.Background()) }()
 		close(finish)
@@ -172,14 +172,14 @@ func TestDrainIsBounded(t *testing.T) {
 		in := newInstance(t, s, "a", newActiveSet(1, 2, 3), c)
 		stuck := make(chan struct{})
 		free := sync.OnceFunc(func() { close(stuck) })
-		begun := make(chan struct{}, 3)
-		in.open(t, pipeline.Flow{}, func(*message.Message) error { begun <- struct{}{}; <-stuck; return nil })
+		started := make(chan struct{}, 3)
+		in.open(t, pipeline.Flow{}, func(*message.Message) error { started <- struct{}{}; <-stuck; return nil })
 		t.Cleanup(free) // also when something below fails
 		for id := range int64(3) {
 			enqueue(t, in.Manager, id+1, int(id), 1)
 		}
 		for range 3 {
-			<-begun
+			<-started
 		}
 		start := time.Now()
 		require.ErrorContains(t, in.sub.Close(), "drain")
@@ -238,8 +238,8 @@ func TestThirtyTwoSlotsSeeIdleAtOnceOneShutdown(t *testing.T) {
 	})
 }
 
-// A stream whose message was acknowledged by somebody else is still not idle while it is in flight
-// here.
+// A stream is not idle while a message of it is in flight here, even if a client has acknowledged
+// it.
 func TestAMessageInFlightIsNotIdleEvenWhenAcked(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		active := newActiveSet(1)
@@ -259,12 +259,12 @@ func TestAMessageInFlightIsNotIdleEvenWhenAcked(t *testing.T) {
 	})
 }
 
-// A start and a stop of one id never overlap: no two readers of one stream in this instance ever
-// read at the same time, and none after Stop has returned.
+// A start and a stop of one id never overlap. At most one reader per stream reads in this instance,
+// and none after its stop.
 func TestStartAndStopNeverOverlap(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := still()
-		c.ReconcileInterval = c.IdleTimeout // no round: the second would put what is read on the active set, and start it again
+		c.ReconcileInterval = c.IdleTimeout // no round: the second would start the stream again
 		in := newInstance(t, s, "a", newActiveSet(), c)
 		var mu sync.Mutex
 		reading := map[string]int{}
@@ -312,7 +312,7 @@ func TestStartAndStopNeverOverlap(t *testing.T) {
 		require.NoError(t, in.stop(t.Context(), 2))
 		mu.Lock()
 		defer mu.Unlock()
-		require.Equal(t, 1, most, "one reader a stream at a time")
+		require.Equal(t, 1, most, "one reader per stream at a time")
 		for k, n := range reading {
 			require.Zero(t, n, "%s is read after its stop", k)
 		}

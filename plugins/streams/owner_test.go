@@ -90,7 +90,7 @@ func TestAStreamOfAnotherDeployment(t *testing.T) {
 func TestAStreamWithoutAnOwnerIsAdoptedOnce(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		ctx := t.Context()
-		before := newInstance(t, s, "before", newActiveSet(), still()) // of a version without owners
+		before := newInstance(t, s, "before", newActiveSet(), still()) // a version without owners
 		a, b := deployment(t, s, "a", newActiveSet(), still()), deployment(t, s, "b", newActiveSet(), still())
 		owner := func(id int64) string { return s.client.HGet(ctx, MetaKey(a.o.Kind.Stream(id)), "owner").Val() }
 		for id, adopt := range map[int64]func(*instance, int64) error{
@@ -142,8 +142,8 @@ func TestAReaderLeavesAStreamThatChangedItsOwner(t *testing.T) {
 	})
 }
 
-// While Redis is away a round stops at its first pipeline, so that starts and stops go on.
-func TestARoundStopsWhenRedisIsAway(t *testing.T) {
+// While Redis is unavailable a round stops at its first pipeline, so that starts and stops go on.
+func TestARoundStopsWhenRedisIsUnavailable(t *testing.T) {
 	s := miniServer(t)
 	in := newInstance(t, s, "a", newActiveSet(), still())
 	h := &hook{}
@@ -152,46 +152,46 @@ func TestARoundStopsWhenRedisIsAway(t *testing.T) {
 	for id := range int64(3*visitBatch + 1) {
 		sub.running[id+1] = &running{id: id + 1, stream: in.o.Kind.Stream(id + 1), group: in.o.Kind.Group(id + 1)}
 	}
-	asked := 0
-	h.set(func(redis.Cmder) error { asked++; return errInjected }, nil)
+	calls := 0
+	h.set(func(redis.Cmder) error { calls++; return errInjected }, nil)
 	sub.visitAll(nil)
-	require.Equal(t, 1, asked)
+	require.Equal(t, 1, calls)
 	require.Positive(t, in.log.Count("streams could not be visited\" kind=POINT streams=301"))
 
-	asked = 0
-	h.set(func(redis.Cmder) error { asked++; return reply("OOM") }, nil)
+	calls = 0
+	h.set(func(redis.Cmder) error { calls++; return reply("OOM") }, nil)
 	sub.visitAll(nil)
-	require.Equal(t, 4, asked, "a server that answers is asked about all streams")
+	require.Equal(t, 4, calls, "all streams are visited when the server answers")
 }
 
-// The time for draining counts from the beginning: what the keeper has begun ends with it.
+// The time for draining also bounds the operations that the control loop has started.
 func TestADrainBoundsWhatTheControlLoopHasStarted(t *testing.T) {
 	s := miniServer(t)
 	c := still()
 	c.StopTimeout = time.Millisecond
 	in := newInstance(t, s, "a", newActiveSet(1), c)
-	begun, ended := make(chan struct{}), make(chan error, 1)
+	started, ended := make(chan struct{}), make(chan error, 1)
 	in.o.Created = func(ctx context.Context, _ int64, _ string) error {
-		close(begun)
+		close(started)
 		<-ctx.Done()
 		ended <- ctx.Err()
 		return ctx.Err()
 	}
 	in.open(t, pipeline.Flow{}, nil)
-	<-begun
+	<-started
 	require.NoError(t, in.sub.Close())
 	require.ErrorIs(t, <-ended, context.Canceled, "not the timeout of one call")
 }
 
-// The readers ask the fence: nothing is begun before a time to come.
-func TestNothingIsBegunBeforeTheFence(t *testing.T) {
+// The readers check the fence: no handler starts while the fence is in the future.
+func TestNoHandlerStartsBeforeTheFence(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		var fenced atomic.Bool
-		var asked atomic.Int64
+		var calls atomic.Int64
 		in := newInstance(t, s, "a", newActiveSet(1), still())
 		fenced.Store(true)
 		in.o.Fence = func() time.Time {
-			asked.Add(1)
+			calls.Add(1)
 			if fenced.Load() {
 				return time.Now().Add(time.Hour)
 			}
@@ -205,7 +205,7 @@ func TestNothingIsBegunBeforeTheFence(t *testing.T) {
 			return nil
 		})
 		enqueue(t, in.Manager, 1, 0, 3)
-		redistest.Eventually(t, "the fence is asked", func() bool { return asked.Load() >= 3 })
+		redistest.Eventually(t, "the fence is read", func() bool { return calls.Load() >= 3 })
 		require.Empty(t, in.done())
 		fenced.Store(false)
 		redistest.Eventually(t, "it goes on behind the fence", func() bool { return len(in.done()) == 3 })

@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// stage runs actors in an order that somebody else chooses: each waits before every step (a command
-// to Redis or a change of the active set) until it is its turn.
+// stage runs actors in a chosen order. Each actor waits before each step until it is its turn. A
+// step is a command to Redis or a change of the active set.
 type stage struct {
 	parked   chan int // an actor waits before its next step
 	finished chan int
@@ -36,7 +36,7 @@ func (s *stage) step(actor int) {
 // play runs the actors to their ends. choose picks one of those that could go next.
 func (s *stage) play(acts []func(), choose func(ready []int) int) (order []int) {
 	waiting := map[int]bool{}
-	settle := func() { // until whoever goes has parked or finished
+	settle := func() { // until the running actor has parked or finished
 		select {
 		case a := <-s.parked:
 			waiting[a] = true
@@ -109,8 +109,8 @@ func newCast(t *testing.T, s server, actors int) *cast {
 	return out
 }
 
-// play lets the actors run from an idle stream on, in the order of choose, and checks that nothing
-// is stranded: whoever was told "added" finds the entry in the stream, and a stream with entries is
+// play runs the actors in the order of choose, beginning with an idle stream. It checks that no
+// entry is stranded. An entry that counts as added is in the stream, and a stream with entries is
 // active.
 func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 	ctx := context.Background()
@@ -158,10 +158,9 @@ func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 	require.True(t, c.active.has(1), "entries without an activation after %v", order)
 }
 
-// The lost wake-up race of idle stop and enqueue (fact 23), every order of one enqueue with two
-// idle stops, on the real code and scripts. The order that needs confirm: the enqueue finds the
-// stream absent and activates it; the other idle stop deactivates and finds it absent too; the
-// enqueue creates and adds.
+// The test runs every order of one enqueue with two idle stops, on the real code and scripts. One
+// order needs confirm. The enqueue finds the stream absent and activates it. The other idle stop
+// deactivates it and finds it absent, too. The enqueue then creates the stream and adds the entry.
 func TestNoEntryIsStrandedByAnIdleStopInAnyOrder(t *testing.T) {
 	require.Greater(t, everyOrder(t, newCast(t, miniServer(t), 3)), 100)
 }
@@ -210,7 +209,8 @@ func TestNoEntryIsStrandedByIdleStopsInRandomOrders(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		c := newCast(t, s, 5)
 		rapid.Check(t, func(rt *rapid.T) {
-			order := rapid.SliceOfN(rapid.IntRange(0, 59), 60, 60).Draw(rt, "order") // drawn before: a draw may end the run
+			// A draw may end the run, so all of them come first.
+			order := rapid.SliceOfN(rapid.IntRange(0, 59), 60, 60).Draw(rt, "order")
 			at := -1
 			c.play(rt, func(ready []int) int { at++; return ready[order[at%60]%len(ready)] })
 		})

@@ -129,9 +129,9 @@ func TestAStreamThatIsNotAdmitted(t *testing.T) {
 		active := newActiveSet()
 		in := newInstance(t, s, "a", active, still())
 		ctx := t.Context()
-		asked, admitted := 0, false
+		calls, admitted := 0, false
 		in.o.Admit = func(ctx context.Context, id int64) (bool, error) {
-			asked++
+			calls++
 			if !admitted {
 				return false, nil
 			}
@@ -144,7 +144,7 @@ func TestAStreamThatIsNotAdmitted(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, Full, out)
 		}
-		require.Equal(t, 1, asked)
+		require.Equal(t, 1, calls)
 		require.Zero(t, s.client.Exists(ctx, in.o.Kind.Stream(1), MetaKey(in.o.Kind.Stream(1))).Val())
 		require.False(t, active.has(1))
 

@@ -44,7 +44,7 @@ func TestEnqueueScript(t *testing.T) {
 		require.NoError(t, s.client.XAdd(ctx, &goredis.XAddArgs{Stream: stream, Values: []any{"message", "foreign"}}).Err())
 		n, err = in.add(ctx, 1, entries(0, 1))
 		require.NoError(t, err)
-		require.Equal(t, -1, n, "a stream without its group has nobody who would read it")
+		require.Equal(t, -1, n, "a stream without its group has no reader")
 
 		require.NoError(t, in.Ensure(ctx, 1))
 		n, err = in.add(ctx, 1, entries(0, 3))
@@ -125,7 +125,7 @@ func TestCreateScriptRenewsTheIncarnationOnlyWhenSomethingWasLost(t *testing.T) 
 	})
 }
 
-func tendOnce(t require.TestingT, in *instance, id int64) visited {
+func visitOnce(t require.TestingT, in *instance, id int64) visited {
 	stream := in.o.Kind.Stream(id)
 	got, err := parseVisited(in.scripts.visit.Run(context.Background(), in.client, []string{stream, MetaKey(stream)}, append(in.args(id), in.statusField(), "{}")...).Result())
 	require.NoError(t, err)
@@ -146,10 +146,10 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 		}
 		// idle waits until the stream has been seen drained for the timeout.
 		idle := func() {
-			redistest.Eventually(t, "idle", func() bool { return tendOnce(t, in, 1).idleMillis >= c.IdleTimeout.Milliseconds() })
+			redistest.Eventually(t, "idle", func() bool { return visitOnce(t, in, 1).idleMillis >= c.IdleTimeout.Milliseconds() })
 		}
 		require.Equal(t, cleanAbsent, clean())
-		require.Equal(t, visited{}, tendOnce(t, in, 1))
+		require.Equal(t, visited{}, visitOnce(t, in, 1))
 		require.Zero(t, s.client.Exists(ctx, stream, MetaKey(stream)).Val(), "looking at an absent stream leaves nothing behind")
 
 		require.NoError(t, in.Ensure(ctx, 1))
@@ -158,7 +158,7 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 		_, err := in.add(ctx, 1, entries(0, 1))
 		require.NoError(t, err)
 		require.Equal(t, cleanNotDrained, clean(), "one unread entry")
-		got := tendOnce(t, in, 1)
+		got := visitOnce(t, in, 1)
 		require.False(t, got.drained)
 
 		ids := readSome(t, s, stream, group, "other-0", 1)
@@ -179,9 +179,9 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 		require.NoError(t, in.client.XAdd(ctx, &goredis.XAddArgs{Stream: stream, Values: []any{"message", "x"}}).Err())
 		require.NoError(t, s.client.XAck(ctx, stream, group, readSome(t, s, stream, group, "other-0", 1)...).Err())
 		require.Equal(t, cleanNotDrained, clean())
-		require.False(t, tendOnce(t, in, 1).drained)
+		require.False(t, visitOnce(t, in, 1).drained)
 		require.NoError(t, s.client.XGroupDestroy(ctx, stream, "second").Err())
-		tendOnce(t, in, 1)
+		visitOnce(t, in, 1)
 		idle()
 		require.Equal(t, cleanDeleted, clean())
 		require.Zero(t, s.client.Exists(ctx, stream, MetaKey(stream)).Val(), "stream, group and meta are gone")
@@ -190,7 +190,7 @@ func TestDeleteScriptOnlyWhenDrainedForLongEnough(t *testing.T) {
 }
 
 // A stream whose unread tail was deleted is drained, although last-delivered never reaches
-// last-generated (fact 24).
+// last-generated.
 func TestDrainedDespiteADeletedTail(t *testing.T) {
 	eachServer(t, func(t *testing.T, s server) {
 		in := newInstance(t, s, "a", newActiveSet(), quick())
@@ -198,9 +198,9 @@ func TestDrainedDespiteADeletedTail(t *testing.T) {
 		require.NoError(t, in.Ensure(ctx, 1))
 		id, err := s.client.XAdd(ctx, &goredis.XAddArgs{Stream: in.o.Kind.Stream(1), Values: []any{"message", "x"}}).Result()
 		require.NoError(t, err)
-		require.False(t, tendOnce(t, in, 1).drained)
+		require.False(t, visitOnce(t, in, 1).drained)
 		require.NoError(t, s.client.XDel(ctx, in.o.Kind.Stream(1), id).Err())
-		require.True(t, tendOnce(t, in, 1).drained)
+		require.True(t, visitOnce(t, in, 1).drained)
 	})
 }
 
@@ -221,9 +221,9 @@ func TestTrimComparesIDsExactly(t *testing.T) {
 			one := readSome(t, s, stream, own, "c-0", 1)
 			require.NoError(t, s.client.XAck(ctx, stream, own, one...).Err())
 			two := readSome(t, s, stream, "two", "c-0", 1)
-			require.Zero(t, tendOnce(t, in, 1).trimmed, "the other group holds %s", ids[i])
+			require.Zero(t, visitOnce(t, in, 1).trimmed, "the other group holds %s", ids[i])
 			require.NoError(t, s.client.XAck(ctx, stream, "two", two...).Err())
-			require.EqualValues(t, 1, tendOnce(t, in, 1).trimmed, ids[i])
+			require.EqualValues(t, 1, visitOnce(t, in, 1).trimmed, ids[i])
 		}
 		require.Zero(t, s.client.XLen(ctx, stream).Val())
 	})
@@ -313,7 +313,7 @@ func TestTrimNeverRemovesUnreadOrPending(t *testing.T) {
 					groups = append(groups, g)
 				},
 				"visit": func(t *rapid.T) {
-					got := tendOnce(t, in, run)
+					got := visitOnce(t, in, run)
 					check("visit")
 					drained := true
 					for id := range ids() {

@@ -42,7 +42,7 @@ func (s source) Open(_ context.Context, f pipeline.Flow) (pipeline.Subscription,
 		running:  map[int64]*running{},
 		cleanups: map[int64]struct{}{},
 		foreign:  map[int64]struct{}{},
-		locks:    keyedMutex{m: map[int64]*keyLock{}},
+		locks:    mutexes{m: map[int64]*keyLock{}},
 	}
 	sub.Life = pipeline.NewLife(m.o.Config().StopTimeout, sub.run)
 	sub.work, sub.endWork = context.WithCancel(context.Background())
@@ -71,7 +71,7 @@ type subscription struct {
 	ops    sync.WaitGroup // the operations of the control loop; only it adds
 	starts chan struct{}
 
-	locks keyedMutex // one holder per id: starts and stops of one stream never overlap
+	locks mutexes // one holder per id: starts and stops of one stream never overlap
 
 	mu       sync.Mutex
 	running  map[int64]*running

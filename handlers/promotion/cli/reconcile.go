@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -97,7 +96,7 @@ func (c commands) runReconcile(ctx context.Context, cmd *cobra.Command, id rules
 // scan is Kafka.Scan with a plain error for a topic that does not exist.
 func (c commands) scan(ctx context.Context, topic string, each func(kafka.Scanned) error) (kafka.Scan, error) {
 	scan, err := c.Kafka.Scan(ctx, topic, each)
-	if err != nil && strings.Contains(err.Error(), "topic or partition that does not exist") {
+	if errors.Is(err, kafka.ErrTopicMissing) {
 		return scan, bad("Kafka has no topic %s: no record was published and no service of these settings has run yet. --no-kafka compares the ledger with the Money API alone", topic)
 	}
 	return scan, err

@@ -128,8 +128,8 @@ func Stream(t testing.TB, c goredis.Cmdable) string {
 	return name
 }
 
-// Prefix returns a prefix of key names that no other test uses. Its keys, and those in a hash tag, are
-// deleted at the end of the test.
+// Prefix returns a prefix of key names that no other test uses. Its keys, and those in a hash tag,
+// are deleted at the end of the test.
 func Prefix(t testing.TB, c goredis.Cmdable) string {
 	t.Helper()
 	prefix := "test-" + watermill.NewULID()

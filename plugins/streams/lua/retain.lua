@@ -1,6 +1,7 @@
 -- retain.lua: removes old entries of a stream that other programs read.
 -- KEYS[1] stream   KEYS[2] meta (read only, usually absent)
--- ARGV[1] retention in ms   ARGV[2] required groups, one per line, or ''   ARGV[3] most entries removed because of their age
+-- ARGV[1] retention in ms   ARGV[2] required groups, one per line, or ''
+-- ARGV[3] the limit of entries removed because of their age.
 -- Entries older than the retention are removed, whatever has been read. Younger entries are removed when required groups
 -- are named, all of them exist, and every group of the stream has acknowledged the entry.
 -- Reply: {removed, entries left}; {0, 0} for an absent stream. An old entry that shares its node of the stream with a

@@ -3,9 +3,9 @@
 -- KEYS[1] stream   KEYS[2] meta
 -- ARGV[1] group   ARGV[2] grace of foreign groups in ms   ARGV[3] required groups, one per line
 -- ARGV[4] this deployment's id, or ''   ARGV[5] the instance's field in meta   ARGV[6] its status (JSON)
--- Reply: {0} when the stream is absent (nothing is written then), otherwise
---        {1, has the group, drained, milliseconds drained, length, pending, trimmed, delaying}; delaying has
---        {name, milliseconds, ignored} per foreign group that delays trimming and deletion.
+-- Reply: {1, has the group, drained, milliseconds drained, length, pending, trimmed, delaying}.
+-- For an absent stream: {0}, and nothing is written. delaying has {name, milliseconds, ignored} per
+-- foreign group that delays trimming and deletion.
 -- Errors: FOREIGN with the owner, when the stream belongs to another deployment: nothing was written.
 -- meta remembers in `last` what was delivered last and in `since` when the stream was first seen
 -- drained with that.
