@@ -47,12 +47,14 @@ func TestForeignMessagesArePaidByNobody(t *testing.T) {
 		stop := pipelinetest.StartUntil(t, middleware.Options{}, sys.all...)
 		const stream = "campaign-promotion-stream:POINT:1"
 		sys.add("campaign-promotion-stream:POINT:7", points(90, 90)[0]) // of no promotion
-		sys.send("campaign-promotion-point-retry", points(50, 50)...)   // a retry record of no payout
-		sys.send(publish, points(1, 1)...)                              // what was announced
+		// a retry record of no payout
+		sys.send("campaign-promotion-point-retry", points(50, 50)...)
+		sys.send(publish, points(1, 1)...) // what was announced
 		sys.settle("POINT", 1)
 		require.NoError(t, sys.ledger.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 0))
-		sys.add(stream, points(51, 51)[0])                                                   // an entry of no payout
-		sys.add(stream, `{"promotionId":2,"promotionSummaryId":9,"targetId":1,"amount":10}`) // on another promotion's stream
+		sys.add(stream, points(51, 51)[0]) // an entry of no payout
+		// on another promotion's stream
+		sys.add(stream, `{"promotionId":2,"promotionSummaryId":9,"targetId":1,"amount":10}`)
 		list := sys.dead(3)
 		byClass := map[string][]string{}
 		for _, l := range list {

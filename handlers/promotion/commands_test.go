@@ -82,7 +82,7 @@ func (sys *system) unknown(target int64) {
 	require.Equal(sys.t, rules.Unknown, sys.call(pointRecord(target), rules.Rejected).State)
 }
 
-// charge asks the simulated Money API for the charge itself.
+// charge sends a charge to the simulated Money API.
 func (sys *system) charge(r rules.Record, body []byte) (transactionKey string) {
 	sys.t.Helper()
 	cfg := money.DefaultConfig()

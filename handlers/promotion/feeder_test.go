@@ -11,7 +11,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// What waits in a stream for long is not lost: it is fed again only when the stream is drained.
+// An entry that waits in a stream for long is not lost. It is fed again only when the stream is
+// drained.
 func TestALostTailIsFedOnlyWhenTheStreamIsDrained(t *testing.T) {
 	t.Parallel()
 	h := embeddedModelEnv(t)

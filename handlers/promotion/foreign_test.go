@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
-// A consumer group that nobody reads with delays a campaign for its grace, is named by `campaign
-// status`, and no more.
+// A consumer group without readers delays a campaign for its grace only. `campaign status` names
+// it.
 func TestAForgottenGroupDoesNotStallACampaign(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) {

@@ -12,10 +12,9 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
-// TestAKeyThatAgesFromItsFirstUse pays at an API that counts the age of a key from the first
-// request with it. That request is refused; a day later the payout is charged, and the answer is
-// lost; then the API forgets the key. A request that counted the age of the key from the second
-// call would be a second charge.
+// TestAKeyThatAgesFromItsFirstUse pays at an API that counts the age of a key from its first
+// request. That request is refused. A day later the payout is charged, and the answer is lost. Then
+// the API removes the key. A client that counts the age from the second call would charge twice.
 func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 	t.Parallel()
 	h := embeddedModelEnv(t)
@@ -46,7 +45,7 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 	pay := func(f simulator.Faults, after time.Duration) {
 		hist.pass(after)
 		require.NoError(t, api.SetFaults(f))
-		_ = in.proc.Pay(t.Context(), rec) // an error asks for a retry record
+		_ = in.proc.Pay(t.Context(), rec) // an error leads to a retry record
 	}
 	pay(simulator.Faults{ThrottleRate: 1}, 0)
 	require.Equal(t, rules.Errored, state())

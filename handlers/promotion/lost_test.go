@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/reclaim"
 )
 
-// Entries that somebody deletes while a dead instance has them pending are reported, and their
-// payouts enqueued again from the ledger: all are paid, each once.
+// Entries are deleted while a dead instance has them pending. They are reported, and the feeder
+// enqueues their payouts again: all are paid, each once.
 func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
@@ -66,7 +66,7 @@ func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 	})
 }
 
-// Redis is wiped while records keep coming, so that the stream is never drained: the payouts that
+// Redis is wiped while records keep coming, so that the stream is never drained. The payouts that
 // were in it are enqueued again all the same. In the second case no feeder has seen the stream
 // before it is lost.
 func TestAWipeIsNoticedWhileRecordsComeIn(t *testing.T) {

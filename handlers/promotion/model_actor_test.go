@@ -23,9 +23,10 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// actor is one thing that an instance does: real code, on a goroutine of its own, which waits
-// before and after every step that others can see (a command to Redis, a change of the active set,
-// a call of the Money API) until the history says that it goes on. Only one actor runs at a time.
+// actor is one thing that an instance does: real code, on a goroutine of its own. It waits before
+// and after every step that other actors can see, until the history continues it. Such a step is a
+// command to Redis, a change of the active set, or a call of the Money API. Only one actor runs at
+// a time.
 type actor struct {
 	hist *history
 	in   *modelInstance
@@ -143,8 +144,7 @@ func (s steppedSet) Activate(ctx context.Context, id int64) error {
 
 func (s steppedSet) Deactivate(ctx context.Context, id int64) error {
 	actorOf(ctx).wait("before deactivate")
-	// The record is forgotten: of a loss that no feeder has noticed, and of a stream that may be
-	// put back.
+	// The ledger drops the incarnation, of a lost stream and of one that may be reactivated.
 	recorded, _ := s.Ledger().Incarnation(ctx, s.hist.promotion)
 	s.hist.unseen = s.hist.unseen || recorded != "" && recorded != s.hist.token()
 	delete(s.hist.seen, recorded)
@@ -164,8 +164,8 @@ func (s steppedSet) Created(ctx context.Context, id int64, incarnation string) e
 }
 
 // modelInstance is one instance of the service: the real processor, feeder and stream manager. Its
-// reader and keeper are the model's, since theirs are loops that nobody can step through: they use
-// the same group, and the manager's own Ensure, Decommission and Sweep.
+// reader and control loop are the model's, because a history can't step through the real loops.
+// They use the same group, and the manager's own Ensure, Decommission and Sweep.
 type modelInstance struct {
 	name    string
 	ledger  *ledger.Ledger
@@ -178,8 +178,8 @@ type modelInstance struct {
 	life    int // counts restarts; part of the reader's name
 
 	actors   []*actor
-	reading  bool // the keeper has started a reader
-	paused   bool // as the keeper has seen last
+	reading  bool // the control loop has started a reader
+	paused   bool // as the control loop has seen last
 	missed   int  // rounds in which the stream was there, read, and not active
 	inFlight []goredis.XMessage
 }
@@ -251,7 +251,8 @@ func (hist *history) payEntry(in *modelInstance, e goredis.XMessage) func(contex
 		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: poll.Kind, Source: hist.stream, Position: entry.Position(hist.stream, e.ID)}))
 		_, err = in.proc.PayFrom(in.proc.StreamRoute())(msg)
 		if hist.route(ctx, err, msg.Payload, false) {
-			_ = in.client.XAck(ctx, hist.stream, hist.group, e.ID).Err() // lost: it stays pending, and is reclaimed
+			// An ack that is lost leaves the entry pending, and it is reclaimed.
+			_ = in.client.XAck(ctx, hist.stream, hist.group, e.ID).Err()
 		}
 	}
 }
@@ -302,7 +303,8 @@ func (hist *history) feed(in *modelInstance) func(context.Context) {
 				active, _ := hist.active(in)
 				_, err := in.feeder.Feed(ctx, in.manager, one)
 				hist.logf("%s fed: %v", in.name, err)
-				if err == nil && active && deactivations == hist.deactivations { // no stream is recorded while it is cleaned up
+				// No stream is recorded while it is cleaned up.
+				if err == nil && active && deactivations == hist.deactivations {
 					hist.noteRound(in, before)
 				}
 			}

@@ -13,13 +13,13 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// repairRounds is how many rounds of everything that heals settle any history: each of the sends
-// and asks that a payout has may need one or two.
+// repairRounds is the number of rounds after which every history is settled. Each send and lookup
+// of a payout may need one or two.
 const repairRounds = 30
 
-// settleEverything ends a history: both instances die, and one comes back. A paused promotion stays
-// as it is until it is resumed; then every payout is settled, the books are right, and the stream
-// goes away.
+// settleEverything ends a history: both instances crash, and one starts again. A paused promotion
+// stays unchanged until it is resumed. Then every payout is settled, ledger and charges agree, and
+// the stream is deleted.
 func (hist *history) settleEverything(t *rapid.T, late bool) {
 	hist.logf("the end: both instances crash")
 	hist.thaw()
@@ -52,12 +52,12 @@ func (hist *history) settleEverything(t *rapid.T, late bool) {
 
 // run plays an actor without a wait.
 func (hist *history) run(in *modelInstance, do func(context.Context)) {
-	do(context.WithValue(context.Background(), actorKey{}, &actor{hist: hist, in: in, what: "heals", free: true}))
+	do(context.WithValue(context.Background(), actorKey{}, &actor{hist: hist, in: in, what: "repair", free: true}))
 }
 
-// nextAnswer is how the Money API answers while everything heals: badly for a while, then well.
+// nextAnswer is how the Money API answers during the repair: badly for a while, then well.
 func (hist *history) nextAnswer(at string) (answer int) {
-	if len(hist.answers) > 0 && (at == "before call" || at == "before ask") {
+	if len(hist.answers) > 0 && (at == "before call" || at == "before lookup") {
 		answer, hist.answers = hist.answers[0], hist.answers[1:]
 		hist.logf("%s: answer %d", at, answer)
 	}
@@ -68,7 +68,7 @@ func (hist *history) nextAnswer(at string) (answer int) {
 func (hist *history) repair() {
 	hist.logf("repair")
 	in := hist.ins[0]
-	in.restart(hist) // which forgets that the stream was full
+	in.restart(hist) // the cached Full result is gone
 	hist.pass(65 * time.Minute)
 	hist.sweep(in)
 	for _, rec := range hist.offers {
@@ -130,7 +130,7 @@ func (hist *history) unsettled() string {
 	return text
 }
 
-// verify holds the ledger against the book of the Money API and against what was offered.
+// verify compares the ledger with the charges of the Money API and with the offers.
 func (hist *history) verify() {
 	ctx := context.Background()
 	rows := map[int64]ledger.Payout{}
@@ -157,7 +157,7 @@ func (hist *history) verify() {
 		case len(charges) > 0 && charges[0].body != string(e.Request):
 			hist.violation("%s was charged as %s, the ledger has %s", e.Key, charges[0].body, e.Request)
 		case e.State == rules.Cancelled && hist.state != stateCancelled:
-			hist.violation("%s is CANCELLED, and nobody has cancelled", e.Key)
+			hist.violation("%s is CANCELLED, and the promotion is not", e.Key)
 		case e.Attempts > 3 || e.Lookups > 3 || e.Released > 4:
 			hist.violation("%s had %d sends, %d lookups and %d released calls", e.Key, e.Attempts, e.Lookups, e.Released)
 		}

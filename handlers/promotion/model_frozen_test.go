@@ -52,9 +52,9 @@ func (hist *history) noteRound(in *modelInstance, before string) {
 	}
 }
 
-// checkQueues holds what the ledger says against the stream: an unsettled payout whose hint is in
-// the stream has an entry there. A stream that was wiped before its incarnation could be recorded
-// is found only when the next one is drained.
+// checkQueues compares the ledger with the stream: an unsettled payout with the queue location
+// "stream" has an entry there. A stream that was wiped before its incarnation could be recorded is
+// found only when the next one is drained.
 func (hist *history) checkQueues() {
 	if hist.unseen || hist.wasFrozen || hist.state == statePaused {
 		return

@@ -13,9 +13,10 @@ import (
 // Times of the histories. They pass only when a history says so, so they are long: nothing that
 // really passes counts.
 const (
-	modelLease   = time.Hour
-	modelTTL     = 24 * time.Hour
-	modelNetwork = time.Hour // the longest that a request lives in the network after its call has ended
+	modelLease = time.Hour
+	modelTTL   = 24 * time.Hour
+	// modelNetwork is the longest time of a request in the network after its call has ended.
+	modelNetwork = time.Hour
 	modelGrace   = 20 * time.Minute
 	// modelKeyLife is the precondition of promise 2. It counts from the first request with the key,
 	// refused or not.
@@ -26,19 +27,19 @@ const (
 const (
 	answerPaid          = iota // charged
 	answerLost                 // charged, and the answer is lost
-	answerBroken               // not charged, but nobody can know
-	answerLate                 // nobody knows; the request is under way and may be carried out later
+	answerBroken               // not charged, and the answer does not show it
+	answerLate                 // no answer; the request may be carried out later
 	answerRejected             // refused for good
 	answerThrottled            // 429
 	answerMisconfigured        // 401
 	answerTryAgain             // 408
 	answerProxy                // not charged; a proxy refuses in its own words
 	answerProxyCharged         // charged, and a proxy refuses in its own words
-	answerOverloaded           // 429 for all, and the client knows it
+	answerOverloaded           // 429 for all
 	modelAnswerKinds    = iota
 )
 
-// modelCharge is a line of the book.
+// modelCharge is a charge that was carried out.
 type modelCharge struct {
 	body string
 	tx   string
@@ -50,14 +51,14 @@ type request struct {
 	until     time.Duration
 }
 
-// modelCall is a call under way: its actor has begun the payout, and has not had the answer.
+// modelCall is a call under way: after the begin of the payout, and before the answer.
 type modelCall struct {
 	by    *actor
 	until time.Duration
 	paid  bool // the answer, once there is one
 }
 
-// keyMemory is what the API knows of an idempotency key.
+// keyMemory is what the API has stored about an idempotency key.
 type keyMemory struct {
 	since time.Duration // the first request
 	tx    string        // of the charge, if there is one
@@ -95,19 +96,19 @@ func (hist *history) charge(key, body string) string {
 	return m.tx
 }
 
-// enter notes a call that has just been begun. The begin and this are one step, so that what was
+// enter notes a call that has just started. The begin and this are one step, so that what was
 // true a moment ago was true for the begin.
 func (hist *history) enter(ctx context.Context, key string, send bool) (c *modelCall, leave func()) {
 	c = &modelCall{by: actorOf(ctx), until: hist.now + modelLease}
 	switch {
 	case hist.state == statePaused:
-		hist.violation("%s was begun although the promotion is paused", key)
+		hist.violation("%s was started although the promotion is paused", key)
 	case hist.state == stateCancelled && send:
-		hist.violation("%s was begun although the promotion is cancelled", key)
+		hist.violation("%s was started although the promotion is cancelled", key)
 	}
 	for other := range hist.calls[key] {
 		if other.until > hist.now {
-			hist.violation("%s is in the hands of two at once: %s %s and %s %s", key, other.by.in.name, other.by.what, c.by.in.name, c.by.what)
+			hist.violation("%s is in flight twice: %s %s and %s %s", key, other.by.in.name, other.by.what, c.by.in.name, c.by.what)
 		}
 	}
 	if hist.calls[key] == nil {
@@ -169,7 +170,7 @@ func (m *modelAPI) Lookup(ctx context.Context, key string) money.Answer {
 	hist, a := m.hist, actorOf(ctx)
 	c, leave := hist.enter(ctx, key, false)
 	defer leave()
-	kind := a.wait("before ask").answer
+	kind := a.wait("before lookup").answer
 	answer := money.Answer{Class: money.NoCharge}
 	if m := hist.remembered(key); m != nil && m.tx != "" {
 		answer = money.Answer{Class: money.Paid, TransactionKey: m.tx}
@@ -191,7 +192,7 @@ func (m *modelAPI) Lookup(ctx context.Context, key string) money.Answer {
 	return answer
 }
 
-// answered lets an actor have its answer: one that comes while the lease lasts is booked at once.
+// answered lets an actor have its answer: one that comes within the lease is stored at once.
 func (hist *history) answered(a *actor, m move) {
 	var inTime []string
 	for key, calls := range hist.calls {

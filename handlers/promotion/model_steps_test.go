@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// die is one step of a history, before it is known what is possible.
-type draw struct{ Act, Pick, How int }
+// draw is the random numbers of one step of a history.
+type draw struct{ Step, Pick, How int }
 
 // newDraw draws evenly, which rapid's numbers are not: they are mostly small.
 func newDraw(t *rapid.T) draw {
@@ -33,18 +33,18 @@ func newDraw(t *rapid.T) draw {
 	return draw{number(10), number(3), number(5)}
 }
 
-// act does one of the things that are possible now.
+// takeStep does one of the steps that are possible now.
 func (hist *history) takeStep(d draw) {
 	in := hist.ins[d.Pick%2]
 	waiting, calls, frozen := 0, 0, hist.frozen()
 	for _, other := range hist.ins {
 		waiting += len(other.actors)
 	}
-	waiting -= len(frozen) // who is frozen stays so for a while, and somebody takes over
+	waiting -= len(frozen) // a frozen actor stays so until another one takes over
 	for _, c := range hist.calls {
 		calls += len(c)
 	}
-	frozenIn := 0 // a person's command waits for the gate
+	frozenIn := 0 // an operator's command waits for the gate
 	if hist.frozenTx != nil {
 		frozenIn = 1
 	}
@@ -85,7 +85,7 @@ func (hist *history) takeStep(d draw) {
 	for _, c := range choices {
 		total += c.weight
 	}
-	at := d.Act * total / 1024
+	at := d.Step * total / 1024
 	for _, c := range choices {
 		if at -= c.weight; at < 0 {
 			c.do()
@@ -223,12 +223,12 @@ func (hist *history) active(in *modelInstance) (active, paused bool) {
 	return false, false
 }
 
-// reconcile is a round of the keeper: start what should run, see what is paused, and put back what
-// is read and has fallen off the active set.
+// reconcile is a round of the control loop. It starts the reader of an active stream and notes a
+// pause. It reactivates a stream that is read and no longer on the active set.
 func (hist *history) reconcile(in *modelInstance) {
 	ctx := context.Background()
 	active, paused := hist.active(in)
-	hist.logf("%s keeps: active %t, paused %t", in.name, active, paused)
+	hist.logf("%s reconciles: active %t, paused %t", in.name, active, paused)
 	switch {
 	case active:
 		in.missed, in.paused = 0, paused
@@ -247,7 +247,7 @@ func (hist *history) reconcile(in *modelInstance) {
 	}
 }
 
-// frozen returns who is still calling although the lease is over, and has not been replaced yet.
+// frozen returns the actors that are still calling after their lease, and are not replaced yet.
 func (hist *history) frozen() map[*actor]bool {
 	list := map[*actor]bool{}
 	for _, calls := range hist.calls {
@@ -260,8 +260,8 @@ func (hist *history) frozen() map[*actor]bool {
 	return list
 }
 
-// reclaim takes up what is pending and in no living hand: a frozen one gives no sign of life, and
-// now and then neither does another.
+// reclaim claims the entries that are pending and that no running actor has. Sometimes it also
+// claims those of a running one.
 func (hist *history) reclaim(in *modelInstance, d draw) {
 	ctx := context.Background()
 	held, frozen := map[string]bool{}, hist.frozen()
@@ -303,7 +303,7 @@ func (hist *history) wipe() {
 	hist.must(hist.watch.Del(context.Background(), hist.stream, streams.MetaKey(hist.stream)).Err())
 }
 
-// sweep puts streams back that nobody knows.
+// sweep reactivates streams that are not on the active set.
 func (hist *history) sweep(in *modelInstance) {
 	hist.logf("%s sweeps", in.name)
 	hist.must(in.manager.Sweep(context.Background(), 0, func(ctx context.Context, id int64) error {

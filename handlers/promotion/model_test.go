@@ -31,30 +31,36 @@ import (
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
-// TestRandomHistories plays random histories of one small promotion on two instances and checks, at
-// every step, that no payout is in the hands of two at once, that nothing is begun while the
-// promotion is paused and nothing sent when it is cancelled, that an idle stop deletes nothing
-// unread, and that no key is charged twice; and, when everything that heals has run, that nothing
-// is stranded and ledger and book agree.
+// TestRandomHistories plays random histories of one small promotion on two instances. It checks at
+// every step:
 //
-// What runs is the real code: the processor's accept and pay, its sink, the feeder's round, the
-// ledger on a real database, the stream manager and its scripts on a real Redis. Each of these is
-// an actor that waits before every step that others can see, and the history (of rapid, which also
-// makes a failing one short) says who goes next, who crashes, whose command or answer is lost, how
-// the Money API answers, when a stream is wiped, when an instance freezes in a transaction, and
-// when time passes: it passes by moving the time stamps in the database, so that nobody waits for
-// anything.
+//   - no payout is in flight twice;
+//   - no payout is started while the promotion is paused, and none is sent when it is cancelled;
+//   - an idle stop deletes no unread entry;
+//   - no key is charged twice.
 //
-// MILLRACE_HISTORIES says how many histories there are, over all homes and in hundreds a worker;
+// After the repair at the end, every payout is settled, and the ledger agrees with the charges.
+//
+// The code is the real one: the processor, its sink, the feeder and the stream manager. The ledger
+// runs on a real database, and the scripts on a real Redis. Each part is an actor that waits before
+// every step that other actors can see. The history selects the next actor, crashes, lost commands
+// and answers, answers of the Money API, wiped streams and frozen transactions. rapid makes a
+// failing history shorter. Time passes by moving the time stamps in the database.
+//
+// MILLRACE_HISTORIES is the number of histories, over all environments and in hundreds per worker.
 // `make histories` plays 10,000 on the real servers and as many embedded.
 //
-// Seen red, each within 100 histories, when the code was broken on purpose: a settle that doesn't
-// compare the epoch; a begin that ignores a live lease; an expired lease that is not taken for a
-// possible charge; a send after idempotency_ttl; a key whose age counts from the latest refusal; a
-// proxy's refusal that is believed; a clean-up script that doesn't ask whether the stream is
-// drained; a conflict that is answered with Done; a feeder that doesn't book the loss of a stream,
-// doesn't record its incarnation, or has no net under overdue retries; a begin that ignores a
-// pause, or sends for a cancelled promotion.
+// Each of these defects, made on purpose, failed the test within 100 histories:
+//
+//   - a settle that doesn't compare the epoch, and a begin that ignores a live lease;
+//   - an expired lease that does not count as a possible charge;
+//   - a send after idempotency_ttl, or a key whose age counts from the latest refusal;
+//   - a proxy's refusal that counts as the API's own;
+//   - a clean-up script that does not check whether the stream is drained;
+//   - a conflict that is answered with Done;
+//   - a feeder that does not record the loss of a stream, or its incarnation;
+//   - a feeder that leaves out overdue retries;
+//   - a begin that ignores a pause, or sends for a cancelled promotion.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	total, workers := 200, 2
@@ -62,7 +68,7 @@ func TestRandomHistories(t *testing.T) {
 		var err error
 		total, err = strconv.Atoi(s)
 		require.NoError(t, err, "MILLRACE_HISTORIES")
-		workers = 4 // two a home: a history mostly waits for its database
+		workers = 4 // two per environment: a history mostly waits for its database
 	}
 	kinds := []func(testing.TB) *modelEnv{embeddedModelEnv, realModelEnv}
 	for worker := range workers {
@@ -85,7 +91,7 @@ type modelEnv struct {
 	kind          streams.Kind
 	ledgers       [2]*ledger.Ledger
 	clients       [2]goredis.UniversalClient
-	watch         goredis.UniversalClient // the history's own eyes and hands
+	watch         goredis.UniversalClient // the history's own client
 	db            *sql.DB
 	shift         [2]string
 	dsn           string
@@ -99,7 +105,7 @@ type modelEnv struct {
 	steps         int
 }
 
-// played returns how many histories have been played since it was asked last, at least one.
+// played returns the number of histories since its last call, at least one.
 func (h *modelEnv) played() int {
 	n := h.histories - h.last
 	h.last = h.histories
@@ -146,7 +152,8 @@ func newModelEnv(t testing.TB, h *modelEnv, redisAddr string, redisDB int, drive
 	dial := func() goredis.UniversalClient {
 		c := redis.DefaultClientConfig()
 		c.Addrs, c.DB = []string{redisAddr}, redisDB
-		c.ReadTimeout, c.DialTimeout = 30*time.Second, 30*time.Second // a slow machine is no finding
+		// A slow machine is no finding.
+		c.ReadTimeout, c.DialTimeout = 30*time.Second, 30*time.Second
 		client, err := redis.NewClient(c)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = client.Close() })
@@ -182,7 +189,7 @@ func newModelEnv(t testing.TB, h *modelEnv, redisAddr string, redisDB int, drive
 	return h
 }
 
-// byOperator is the person who pauses, resumes and cancels promotions in tests.
+// byOperator pauses, resumes and cancels promotions in tests.
 var byOperator = ledger.Steering{Who: "ann", Why: "a test", Future: true}
 
 const (
@@ -271,7 +278,7 @@ func (hist *history) must(err error) {
 	}
 }
 
-// play is one history: random steps, healing, and the books.
+// play is one history: random steps, the repair, and the comparison.
 func (h *modelEnv) play(t *rapid.T) {
 	h.histories++
 	hist := h.newHistory()
@@ -294,7 +301,8 @@ func (h *modelEnv) play(t *rapid.T) {
 	for range rapid.IntRange(1, 3).Draw(t, "targets") {
 		hist.offer(int64(1+len(hist.offers)), 500)
 	}
-	if rapid.Bool().Draw(t, "under way") { // half of the histories begin with payouts in the stream and readers
+	// Half of the histories start with payouts in the stream and readers.
+	if rapid.Bool().Draw(t, "under way") {
 		for _, rec := range hist.offers {
 			hist.run(hist.ins[0], hist.accept(hist.ins[0], rec))
 		}
@@ -338,7 +346,7 @@ func (hist *history) pass(d time.Duration) {
 	}
 }
 
-// command is a person's: pause, resume or cancel.
+// command is an operator's: pause, resume or cancel.
 func (hist *history) command(cancel bool) {
 	l, ctx := hist.ledgers[0], context.Background()
 	switch {
@@ -357,5 +365,5 @@ func (hist *history) command(cancel bool) {
 		hist.must(l.Pause(ctx, hist.promotion, byOperator))
 		hist.state = statePaused
 	}
-	hist.logf("a person's command: now %d", hist.state)
+	hist.logf("an operator's command: now %d", hist.state)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
-// A promotion whose stream belongs to another deployment waits in the ledger; the others are paid,
-// and it is paid when its stream is handed over.
+// A promotion whose stream belongs to another deployment waits in the ledger, and the others are
+// paid. It is paid when its stream is handed over.
 func TestAStreamThatAnotherDeploymentOwns(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) {

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redisstream"
 )
 
-// The readers of elastic streams ask the presence whether they may begin an entry.
-func TestTheStreamsAskThePresence(t *testing.T) {
+// The readers of elastic streams check the presence before they start an entry.
+func TestTheStreamsCheckThePresence(t *testing.T) {
 	t.Parallel()
 	k, shared := kafka.New(), redis.New()
 	p := New(k, shared, redisstream.New(shared), deadletter.New(k, shared), reclaim.New(shared))

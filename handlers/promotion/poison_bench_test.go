@@ -18,9 +18,9 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// BenchmarkPoison pays 3,000 payouts with 32 workers at an API of 5 ms, without poison and with 1 %
-// of the payouts always answered badly, in all ways of the simulator. x is the median of how much
-// longer the other 99 % take with poison.
+// BenchmarkPoison pays 3,000 payouts with 32 workers at an API of 5 ms. It does so once without
+// poison, and once with 1 % of the payouts always answered badly. x is the median of how
+// much longer the other 99 % take with poison.
 //
 //	go test ./handlers/promotion -run '^$' -bench Poison -benchtime 5x
 func BenchmarkPoison(b *testing.B) {

@@ -48,10 +48,9 @@ func poisons() map[string]struct {
 	}
 }
 
-// TestPoisonedPayoutsStopNobody: one payout of a hundred is always answered badly. The breaker and
-// the gate stay as they are, all other payouts are paid with one call each, and the poisoned ones
-// end after a bounded number of calls.
-func TestPoisonedPayoutsStopNobody(t *testing.T) {
+// One payout of a hundred is always answered badly. The breaker and the gate do not change, and
+// each other payout is paid with one call. The poisoned ones end after a bounded number of calls.
+func TestPoisonedPayoutsStopNoOthers(t *testing.T) {
 	t.Parallel()
 	const payouts, step, every = 600, 20, 100
 	for name, poison := range poisons() {
@@ -98,7 +97,7 @@ func TestPoisonedPayoutsStopNobody(t *testing.T) {
 						if _, err := in.ledger.Accept(t.Context(), rec, false); err != nil {
 							return err
 						}
-						_ = in.proc.Pay(t.Context(), rec) // an error asks for a retry record
+						_ = in.proc.Pay(t.Context(), rec) // an error leads to a retry record
 						return nil
 					})
 				}

@@ -52,8 +52,8 @@ func newOffer(t *testing.T) *history {
 	return hist
 }
 
-// A drain or a handler's time limit ends the message's context. A call that has begun goes on: its
-// answer is booked.
+// A drain or a handler's time limit ends the message's context. A call in flight continues, and its
+// answer is stored.
 func TestACancelledMessageDoesNotEndItsCall(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -62,9 +62,8 @@ func TestACancelledMessageDoesNotEndItsCall(t *testing.T) {
 	require.Equal(t, rules.Success, state)
 }
 
-// An answer that the ledger can't write down at first is not lost: it is written down again. The
-// ledger refuses it for a moment.
-func TestAnAnswerIsWrittenDownAgain(t *testing.T) {
+// An answer that the ledger refuses to store for a moment is not lost: it is stored later.
+func TestAnAnswerIsStoredLater(t *testing.T) {
 	t.Parallel()
 	hist := newOffer(t)
 	hist.ins[0].proc.SettleTries = 0
@@ -77,7 +76,7 @@ func TestAnAnswerIsWrittenDownAgain(t *testing.T) {
 	require.Equal(t, rules.Success, state)
 }
 
-// waitedFor tells that somebody waits for the end of the context.
+// waitedFor reports that the end of the context is waited for.
 type waitedFor struct {
 	context.Context
 	once *sync.Once

@@ -33,8 +33,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/redisstream"
 )
 
-// system is the plugin with everything it stands on, embedded, and a Money API whose book can be
-// read.
+// system is the plugin with its embedded servers, and a Money API whose charges can be read.
 type system struct {
 	t       *testing.T
 	servers *embedded.Servers
@@ -73,7 +72,8 @@ func newSystem(t *testing.T, faults simulator.Faults, change func(*promotion.Con
 	cfg.Stream.Enabled = true
 	cfg.Ledger.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
 	cfg.MoneyAPI.URL = sys.api.URL()
-	cfg.MoneyAPI.CallTimeout = 10 * time.Second // what was sent and not answered in time counts as perhaps charged
+	// A call that is not answered in time counts as perhaps charged.
+	cfg.MoneyAPI.CallTimeout = 10 * time.Second
 	cfg.Ledger.Retry = pipeline.Backoff{First: 50 * time.Millisecond, Max: 200 * time.Millisecond}
 	cfg.Feeder.Interval, cfg.Feeder.GracePeriod = 100*time.Millisecond, time.Second
 	if change != nil {
@@ -280,8 +280,8 @@ func TestTheFeederRefills(t *testing.T) {
 	})
 }
 
-// With the setting a stream that nobody activated is found by the sweep, and its entries are paid.
-func TestAStreamThatNobodyKnowsIsFound(t *testing.T) {
+// With the setting the sweep finds a stream that was not activated, and its entries are paid.
+func TestAnUnknownStreamIsFound(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) {
 			c.AcceptUnannounced = true
@@ -298,8 +298,7 @@ func TestAStreamThatNobodyKnowsIsFound(t *testing.T) {
 	})
 }
 
-// A full stream and the feeder lose no hint on the way: nothing here is found by the net for lost
-// ones.
+// A full stream and the feeder keep every queue location right: no payout here is found as lost.
 func TestAFullStreamStrandsNothing(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{Latency: 2 * time.Millisecond}, func(c *promotion.Config) {

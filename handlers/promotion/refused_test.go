@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
-// A stream key that Redis refuses delays its own promotion alone: the records of both are accepted,
-// the other promotion is paid, and the first one is paid when its key is free.
+// A stream key that Redis refuses delays its own promotion alone. The records of both are accepted,
+// and the other promotion is paid. The first one is paid when its key is free.
 func TestAKeyThatRedisRefuses(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) { c.Feeder.GracePeriod = time.Hour })
@@ -43,7 +43,7 @@ func (sys *system) payTheOther() {
 	require.EqualValues(sys.t, 300, sys.counts("POINT").Pending)
 }
 
-// payBoth waits until promotion 1 is paid, too, and looks into the Money API's book.
+// payBoth waits until promotion 1 is paid, too, and checks the Money API's charges.
 func (sys *system) payBoth() {
 	sys.t.Helper()
 	require.EqualValues(sys.t, 300, sys.settle("POINT", 300).Paid)

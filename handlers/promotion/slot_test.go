@@ -97,8 +97,7 @@ func (st *slotTest) count(t *testing.T, s rules.State) (n int) {
 	return n
 }
 
-// TestABeginHasASlot: with more workers than slots, no payout is begun that has to wait for its
-// call.
+// With more workers than slots, a payout is started only when its call has a slot.
 func TestABeginHasASlot(t *testing.T) {
 	t.Parallel()
 	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
@@ -121,8 +120,7 @@ func TestABeginHasASlot(t *testing.T) {
 	}
 }
 
-// TestADrainEndsTheWaitForASlot: at a stop, payouts that wait for a slot are not begun. Those that
-// have one are paid.
+// At a stop, payouts that wait for a slot are not started. Those that have one are paid.
 func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	t.Parallel()
 	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
@@ -142,8 +140,8 @@ func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	require.Zero(t, clientGauge(t, st.client, "in_flight"))
 }
 
-// TestAnEntryWithoutASlotIsLeftToTheFeeder: it becomes no retry record, so that a busy Money API
-// does not multiply hints. A retry record is delivered again.
+// An entry without a slot becomes no retry record, so that a busy Money API does not enqueue it
+// twice. A retry record is delivered again.
 func TestAnEntryWithoutASlotIsLeftToTheFeeder(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]string{"stream entry": poll.Kind, "retry record": "kafka"} {

@@ -55,11 +55,10 @@ func newTollgate(t *testing.T, api string) *tollgate {
 	return g
 }
 
-// TestOneTrace: the trace of whoever has published a record joins its acceptance, its stream entry,
-// the refused call of the Money API, the retry record and the call that paid, each a child of the
-// one before.
+// The trace of a record's publisher joins all steps of its payout: acceptance, stream entry,
+// refused call, retry record, and the call that paid. Each is a child of the one before.
 //
-// Seen red when the stream sink, the retry record or the client left the trace out.
+// The test fails when the stream sink, the retry record or the client leaves the trace out.
 func TestOneTrace(t *testing.T) {
 	t.Parallel()
 	t.Run("embedded", func(t *testing.T) {

@@ -23,7 +23,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
-// Only a proxy answers the lookups of two payouts. A person who knows the truth ends that.
+// Only a proxy answers the lookups of two payouts. An operator who has found out the truth ends
+// that.
 func TestAPersonEndsLookupsThatOnlyAProxyAnswers(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		var answers atomic.Bool // the Money API is reached

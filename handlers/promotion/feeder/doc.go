@@ -4,9 +4,9 @@
 //
 // A control loop reads the promotions with unsettled payouts that are not paused. For each it
 // enqueues payouts that are not queued, payouts whose stream was lost, and payouts that are
-// overdue. The loop is the one mechanism for overflow, rebuild and recovery. Over all instances one
-// feeds a promotion: it holds a lease in the ledger. The feeder also gives free places on the
-// active set to the promotions that wait.
+// overdue. The loop is the one mechanism for overflow, rebuild and recovery. At most one instance
+// feeds a promotion at a time: it holds a lease in the ledger. The feeder also gives free places on
+// the active set to the promotions that wait.
 //
 // Besides the feeder only package payout writes into streams.
 package feeder

@@ -38,8 +38,8 @@ type Options struct {
 	Ledger            func() *ledger.Ledger       // open while the feeder runs
 	Streams           map[string]*streams.Manager // by promotion type
 	Config            Config
-	AcceptUnannounced bool         // sweep also activates streams of promotions that are not in the ledger
-	Waiting           *atomic.Bool // set by each round: promotions wait for a place on the active set
+	AcceptUnannounced bool         // sweep also activates streams of unknown promotions
+	Waiting           *atomic.Bool // set by each round: promotions wait for a place
 	Metrics           *Metrics
 	Log               *slog.Logger
 }

@@ -27,7 +27,7 @@ func (d DeadLetters) Relay(ctx context.Context, limit int, publish func(context.
 		for i, m := range batch {
 			t, known := promotiontype.ByName(string(m.Key.Type))
 			if !known {
-				return fmt.Errorf("dead letter %d is of type %s, which this version doesn't know", m.ID, m.Key.Type)
+				return fmt.Errorf("dead letter %d is of type %s, which this version doesn't have", m.ID, m.Key.Type)
 			}
 			entries[i] = deadletter.Entry{
 				Topic: t.DeadTopic(), ID: DeadLetterID(m), Subject: m.Key.String(), Detached: Offered(m.Class),

@@ -15,7 +15,7 @@ import (
 )
 
 // SettleTimeout bounds the storing of an answer, with its retries. An answer that is not stored in
-// that time is lost: when the lease has ended, the same request is sent again with the same key.
+// that time is lost. The same request is then sent again after the lease, with the same key.
 const SettleTimeout = 5 * time.Second
 
 // slotTimeout bounds the wait for a call slot of the Money API. It is shorter than the handler's
@@ -57,8 +57,8 @@ type attempt struct {
 }
 
 // attempt begins the payout, and makes the call if the ledger returns Send or Lookup. It holds a
-// call slot of the Money API from before the begin until the call has ended. Each payout that is
-// begun can then be called within its lease.
+// call slot of the Money API from before the begin until the call has ended. Each begin
+// can then be followed by its call within the lease.
 func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, err error) {
 	waiting, cancel := context.WithTimeout(ctx, slotTimeout)
 	release, err := p.MoneyAPI().Slot(waiting)

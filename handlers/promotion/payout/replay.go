@@ -79,7 +79,7 @@ func (r Replays) replay(ctx context.Context, key rules.Key, l store.DeadLetter, 
 func announcement(key rules.Key, l store.DeadLetter) (rules.Record, error) {
 	t, known := promotiontype.ByName(string(key.Type))
 	if !known {
-		return rules.Record{}, fmt.Errorf("this version does not know the type %s", key.Type)
+		return rules.Record{}, fmt.Errorf("this version does not have the type %s", key.Type)
 	}
 	rec := rules.Record{Payload: l.Payload, Headers: l.Headers, RecordKey: []byte(l.Key), Origin: l.Source.String(), Route: l.Handler}
 	if err := decode(t, &rec); err != nil {
