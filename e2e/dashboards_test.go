@@ -184,13 +184,13 @@ func (d dashboard) check(t *testing.T, e *promql.Engine, r *recorded, expr, lege
 
 // operated runs the built binary, everything embedded, with a campaign to pay, and returns where
 // its operations server is.
-func operated(t *testing.T, targets int, flags []string, env ...string) (base string, log *logBook) {
+func operated(t *testing.T, targets int, flags []string, env ...string) (base string, log *processLog) {
 	t.Helper()
 	addr, err := freePort()
 	require.NoError(t, err)
 	cmd := exec.Command(binary(t), append([]string{"demo", "--keep", "--targets", strconv.Itoa(targets)}, flags...)...)
 	cmd.Env = append(os.Environ(), append(env, "MILLRACE__PLUGINS__TELEMETRY__LISTEN="+addr, "MILLRACE__INSTANCE_ID=observed", "MILLRACE__DATA_DIR="+t.TempDir())...)
-	log = &logBook{}
+	log = &processLog{}
 	cmd.Stdout, cmd.Stderr = log, log
 	done, err := startBound(cmd)
 	require.NoError(t, err)

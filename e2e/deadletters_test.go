@@ -16,13 +16,13 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
-// desk is a world with a store of dead letters, in the ledger's database.
-type desk struct {
-	*world
+// storeDeployment is a deployment with a store of dead letters, in the ledger's database.
+type storeDeployment struct {
+	*deployment
 	store *store.Store
 }
 
-func (w *world) desk() *desk {
+func (w *deployment) withStore() *storeDeployment {
 	w.t.Helper()
 	dsn := w.settings["plugins.promotion.ledger.dsn"].(string)
 	w.set("plugins.deadletter.store.dsn", dsn)
@@ -30,24 +30,24 @@ func (w *world) desk() *desk {
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { require.NoError(w.t, s.Close()) })
 	require.NoError(w.t, s.Migrate(w.t.Context()))
-	return &desk{w, s}
+	return &storeDeployment{w, s}
 }
 
 // count returns the number of dead letters in these states; without any, in all.
-func (d *desk) count(states ...store.State) int {
+func (d *storeDeployment) count(states ...store.State) int {
 	d.t.Helper()
 	n, err := d.store.Count(d.t.Context(), store.Filter{States: states})
 	require.NoError(d.t, err)
 	return int(n)
 }
 
-func (d *desk) await(n int, states ...store.State) {
+func (d *storeDeployment) await(n int, states ...store.State) {
 	d.t.Helper()
 	require.Eventually(d.t, func() bool { return d.count(states...) == n }, time.Minute, 50*time.Millisecond, "%d dead letters are %v", n, states)
 }
 
 // work runs a command that changes dead letters, expects its exit code, and returns its report.
-func (d *desk) work(code int, args ...string) cli.Report {
+func (d *storeDeployment) work(code int, args ...string) cli.Report {
 	d.t.Helper()
 	out, got := d.command(append([]string{"deadletter"}, append(args, "--json")...)...)
 	require.Equal(d.t, code, got, "%s", out)
@@ -61,7 +61,7 @@ func (d *desk) work(code int, args ...string) cli.Report {
 func TestDeadLettersAreReplayedOnce(t *testing.T) {
 	tier.Rest(t)
 	const n = 400
-	w := onServers(t, "redis", simulator.Faults{RejectRate: 1}).desk()
+	w := onServers(t, "redis", simulator.Faults{RejectRate: 1}).withStore()
 	w.start()
 	w.publish("POINT", n)
 	w.awaitSettled("POINT", n, time.Minute)
@@ -105,20 +105,20 @@ func TestDeadLettersAreReplayedOnce(t *testing.T) {
 	w.awaitPaid("POINT", n-1, time.Minute)
 	require.Equal(t, 1, w.work(0, "replay", "--class", shown.Class, "--parked", "--why", "now it is").Replayed)
 	w.awaitPaid("POINT", n, time.Minute)
-	w.assertBooks("POINT", n)
+	w.assertBalanced("POINT", n)
 	c := w.counts("POINT")
 	require.Equal(t, []int64{n, 0, 0}, []int64{c.Paid, c.Failed, c.Pending}, "the summary")
 
 	// Again, and there is nothing to do.
 	require.Zero(t, w.work(0, "replay", "--all", "--parked", "--why", "to be sure").Selected)
 	require.Equal(t, 1, w.work(0, "replay", example, "--parked", "--why", "to be sure").Already)
-	w.assertBooks("POINT", n)
+	w.assertBalanced("POINT", n)
 	w.eachReplayedOnce(n)
 }
 
 // eachReplayedOnce asserts by the recorded actions that each dead letter was replayed once per
 // generation.
-func (d *desk) eachReplayedOnce(n int) {
+func (d *storeDeployment) eachReplayedOnce(n int) {
 	d.t.Helper()
 	list, total, err := d.store.List(d.t.Context(), store.Filter{States: []store.State{store.Replayed}}, n+1)
 	require.NoError(d.t, err)
@@ -147,7 +147,7 @@ func (d *desk) eachReplayedOnce(n int) {
 // A replay that is not allowed is refused. A message without a payout goes back to its topic.
 func TestDeadLettersThatAreNoPayouts(t *testing.T) {
 	tier.Default(t)
-	w := onServers(t, "redis", simulator.Faults{RejectRate: 1}).desk()
+	w := onServers(t, "redis", simulator.Faults{RejectRate: 1}).withStore()
 	w.start()
 	w.send("campaign-promotion-point-publish",
 		point(w.promotion, 1, "100"),

@@ -1,39 +1,20 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
-
-// output collects what a running process writes.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
 
 // The commands that `demo --keep` prints work while it runs. An interrupt ends it, and its exit
 // code is that of the campaign.
@@ -43,7 +24,7 @@ func TestTheCommandsThatAKeptDemoPrints(t *testing.T) {
 	bin := binary(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	var printed output
+	var printed pipelinetest.Buffer
 	demo := exec.CommandContext(ctx, bin, "demo", "--keep", "--targets", "50")
 	demo.Dir = t.TempDir()
 	demo.Env = append(os.Environ(), "MILLRACE__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0")

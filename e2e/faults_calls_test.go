@@ -26,7 +26,7 @@ type call struct {
 }
 
 // calls returns the lines of every payout, in order of epoch; the late answers apart.
-func (t *trial) calls(ctx context.Context) (lines, late map[int64][]call, err error) {
+func (t *caseRun) calls(ctx context.Context) (lines, late map[int64][]call, err error) {
 	lines, late = map[int64][]call{}, map[int64][]call{}
 	err = t.sql(ctx, func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `SELECT p.target_id, a.epoch, a.late, a.kind, a.outcome, a.class, a.instance,
@@ -53,7 +53,7 @@ func (t *trial) calls(ctx context.Context) (lines, late map[int64][]call, err er
 }
 
 // rowsAndCalls returns every payout with its lines, late answers left out.
-func (t *trial) rowsAndCalls(ctx context.Context) (map[int64]ledger.Payout, map[int64][]call, error) {
+func (t *caseRun) rowsAndCalls(ctx context.Context) (map[int64]ledger.Payout, map[int64][]call, error) {
 	rows, err := t.rows(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -74,28 +74,28 @@ func (c call) spent() bool {
 
 // outOfTime reports whether a call used its whole time without an answer, as on a machine without
 // CPU. A call of an instance that was stopped does not count.
-func (s *site) outOfTime(c call) bool {
+func (s *faultDeployment) outOfTime(c call) bool {
 	at := slices.IndexFunc(s.all, func(m *member) bool { return m.name == c.instance })
-	return (c.outcome == rules.PerhapsCharged || c.kind == rules.CallLookup && c.outcome == rules.Unrecognized) && c.ended.Sub(c.started) >= siteCall &&
+	return (c.outcome == rules.PerhapsCharged || c.kind == rules.CallLookup && c.outcome == rules.Unrecognized) && c.ended.Sub(c.started) >= faultCall &&
 		at >= 0 && (s.all[at].asked.IsZero() || c.ended.Before(s.all[at].asked))
 }
 
 func TestOutOfTime(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
-	s := &site{all: []*member{{name: "lives"}, {name: "ends", asked: at}}}
+	s := &faultDeployment{all: []*member{{name: "lives"}, {name: "ends", asked: at}}}
 	see := func(instance string, outcome rules.Outcome, lasted, ended time.Duration) bool {
 		return s.outOfTime(call{instance: instance, outcome: outcome, started: at.Add(ended - lasted), ended: at.Add(ended)})
 	}
-	require.True(t, see("lives", rules.PerhapsCharged, siteCall, time.Hour))
-	require.True(t, see("ends", rules.PerhapsCharged, siteCall, -time.Millisecond))
-	require.False(t, see("ends", rules.PerhapsCharged, siteCall, time.Millisecond), "while it ends")
-	require.False(t, see("lives", rules.PerhapsCharged, siteCall-time.Millisecond, 0), "cut off")
-	require.False(t, see("lives", rules.Interrupted, siteCall, 0), "its lease was lost")
-	require.False(t, see("unheard of", rules.PerhapsCharged, siteCall, 0))
+	require.True(t, see("lives", rules.PerhapsCharged, faultCall, time.Hour))
+	require.True(t, see("ends", rules.PerhapsCharged, faultCall, -time.Millisecond))
+	require.False(t, see("ends", rules.PerhapsCharged, faultCall, time.Millisecond), "while it ends")
+	require.False(t, see("lives", rules.PerhapsCharged, faultCall-time.Millisecond, 0), "cut off")
+	require.False(t, see("lives", rules.Interrupted, faultCall, 0), "its lease was lost")
+	require.False(t, see("unheard of", rules.PerhapsCharged, faultCall, 0))
 }
 
-func (t *trial) attemptsInPolicy(ctx context.Context) error {
+func (t *caseRun) attemptsInPolicy(ctx context.Context) error {
 	rows, lines, err := t.rowsAndCalls(ctx)
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func (t *trial) attemptsInPolicy(ctx context.Context) error {
 
 // oneCaller: an epoch begins when the one before has ended, or its lease; and none is without an
 // end.
-func (t *trial) oneCaller(ctx context.Context) error {
+func (t *caseRun) oneCaller(ctx context.Context) error {
 	rows, lines, err := t.rowsAndCalls(ctx)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (t *trial) oneCaller(ctx context.Context) error {
 			if i > 0 && c.started.Before(calls[i-1].ended) {
 				errs = append(errs, fmt.Errorf("%s: call %d began before call %d had ended: %+v", row.Key, c.epoch, calls[i-1].epoch, calls))
 			}
-			if c.class == rules.ClassLeaseExpired && c.ended.Sub(c.started) < siteLease {
+			if c.class == rules.ClassLeaseExpired && c.ended.Sub(c.started) < faultLease {
 				errs = append(errs, fmt.Errorf("%s: the lease of call %d was taken after %s: %+v", row.Key, c.epoch, c.ended.Sub(c.started), calls))
 			}
 		}
@@ -149,7 +149,7 @@ func (t *trial) oneCaller(ctx context.Context) error {
 }
 
 // retriesInTime: what has failed is tried again no sooner than the policy says.
-func (t *trial) retriesInTime(ctx context.Context) error {
+func (t *caseRun) retriesInTime(ctx context.Context) error {
 	lines, _, err := t.calls(ctx)
 	if err != nil {
 		return err
@@ -162,7 +162,7 @@ func (t *trial) retriesInTime(ctx context.Context) error {
 				continue
 			}
 			failures++
-			least := min(siteRetry<<(failures-1), 2*time.Second) * 8 / 10 // a fifth is jitter
+			least := min(faultRetry<<(failures-1), 2*time.Second) * 8 / 10 // a fifth is jitter
 			if gap := calls[i+1].started.Sub(c.ended); gap < least {
 				errs = append(errs, fmt.Errorf("target %d: tried again after %s, not %s: %+v", target, gap, least, calls))
 			}
@@ -173,7 +173,7 @@ func (t *trial) retriesInTime(ctx context.Context) error {
 
 // frozenStaysQuiet: a worker that was frozen between SENDING and its call reports after it wakes
 // that it has sent nothing. Other workers of the instance were frozen during their calls.
-func (t *trial) frozenStaysQuiet(ctx context.Context) error {
+func (t *caseRun) frozenStaysQuiet(ctx context.Context) error {
 	if !t.frozen {
 		return nil
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // strike carries out the fault of a case, under load, and undoes it.
-func (t *trial) strike(ctx context.Context) error {
+func (t *caseRun) strike(ctx context.Context) error {
 	group, what, _ := strings.Cut(t.c.Name, "/")
 	switch group {
 	case "kill":
@@ -48,7 +48,7 @@ func (t *trial) strike(ctx context.Context) error {
 }
 
 // underLoad publishes the campaign and waits until the case's share of it is settled.
-func (t *trial) underLoad(ctx context.Context) error {
+func (t *caseRun) underLoad(ctx context.Context) error {
 	if err := t.publish(ctx, t.c.Targets); err != nil {
 		return err
 	}
@@ -57,10 +57,10 @@ func (t *trial) underLoad(ctx context.Context) error {
 
 // killed loses every armed instance at its point. A point that is not passed often enough is passed
 // again.
-func (t *trial) killed(ctx context.Context) error {
+func (t *caseRun) killed(ctx context.Context) error {
 	armed := map[*member]faults.Arm{}
 	for _, a := range t.c.Arms {
-		armed[t.crew[a.Instance]] = a
+		armed[t.members[a.Instance]] = a
 	}
 	arm := func() error {
 		for m, a := range armed {
@@ -109,10 +109,10 @@ func (t *trial) killed(ctx context.Context) error {
 }
 
 // killedSeldom kills the instance at a point that few instances pass, and seldom.
-func (t *trial) killedSeldom(ctx context.Context, a faults.Arm) error {
-	crew := t.crew
+func (t *caseRun) killedSeldom(ctx context.Context, a faults.Arm) error {
+	members := t.members
 	armAll := func(spec string) error {
-		for _, m := range crew {
+		for _, m := range members {
 			if err := m.arm(ctx, spec); err != nil {
 				return err
 			}
@@ -165,7 +165,7 @@ func (t *trial) killedSeldom(ctx context.Context, a faults.Arm) error {
 			return err
 		}
 		n := 0
-		for _, m := range crew {
+		for _, m := range members {
 			if m.ended() {
 				n++
 			}
@@ -182,7 +182,7 @@ func (t *trial) killedSeldom(ctx context.Context, a faults.Arm) error {
 
 // freeze publishes the targets and returns when m is frozen at a point, which spec names as for
 // arm.
-func (t *trial) freeze(ctx context.Context, m *member, spec string) error {
+func (t *caseRun) freeze(ctx context.Context, m *member, spec string) error {
 	if err := m.arm(ctx, spec); err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (t *trial) freeze(ctx context.Context, m *member, spec string) error {
 }
 
 // frozenAt stops the victim at a point until the lease of what it holds has gone, and wakes it.
-func (t *trial) frozenAt(ctx context.Context, p failpoint.Point) error {
+func (t *caseRun) frozenAt(ctx context.Context, p failpoint.Point) error {
 	t.frozen = p == failpoint.AfterSending
 	m := t.victim()
 	if err := t.freeze(ctx, m, fmt.Sprintf("%s:%d:stop", p, 1+t.rand.IntN(30))); err != nil {
@@ -206,7 +206,7 @@ func (t *trial) frozenAt(ctx context.Context, p failpoint.Point) error {
 	}
 	// The lease is the database's and the worker's own clock: it can't be aged. Then the others
 	// take over.
-	wait(ctx, siteLease)
+	wait(ctx, faultLease)
 	if err := until(ctx, 30*time.Second, "others have paid what it holds", func() error {
 		if c := t.counts(ctx); c.InFlight > 0 || c.Paid == 0 || c.InRetry > 0 {
 			return fmt.Errorf("%+v", c)
@@ -221,8 +221,8 @@ func (t *trial) frozenAt(ctx context.Context, p failpoint.Point) error {
 
 // frozenCleaning stops the instance that cleans up a drained stream: after it leaves the active
 // set, and before it is deleted. The instance wakes when the stream has entries again.
-func (t *trial) frozenCleaning(ctx context.Context) error {
-	for _, m := range t.crew {
+func (t *caseRun) frozenCleaning(ctx context.Context) error {
+	for _, m := range t.members {
 		if err := m.arm(ctx, string(failpoint.CleanUp)+":1:stop"); err != nil {
 			return err
 		}
@@ -232,7 +232,7 @@ func (t *trial) frozenCleaning(ctx context.Context) error {
 	}
 	var cleaner *member
 	if err := until(ctx, 30*time.Second, "an instance is frozen in the clean-up", func() error {
-		for _, m := range t.crew {
+		for _, m := range t.members {
 			if m.stopped() {
 				cleaner = m
 				return nil
@@ -242,7 +242,7 @@ func (t *trial) frozenCleaning(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	for _, m := range t.crew {
+	for _, m := range t.members {
 		if m != cleaner {
 			m.signal(syscall.SIGCONT)
 			if err := m.arm(ctx, ""); err != nil {
@@ -256,7 +256,7 @@ func (t *trial) frozenCleaning(ctx context.Context) error {
 		return err
 	}
 	if err := until(ctx, 20*time.Second, "there is work in the stream", func() error {
-		if n, err := t.world.redis.XLen(ctx, t.streamName()).Result(); err != nil || n < 20 {
+		if n, err := t.deployment.redis.XLen(ctx, t.streamName()).Result(); err != nil || n < 20 {
 			return fmt.Errorf("%d entries: %w", n, err)
 		}
 		return nil
@@ -267,7 +267,7 @@ func (t *trial) frozenCleaning(ctx context.Context) error {
 	return nil
 }
 
-func (t *trial) shutDown(ctx context.Context, what string) error {
+func (t *caseRun) shutDown(ctx context.Context, what string) error {
 	t.quiet = true
 	if err := t.underLoad(ctx); err != nil {
 		return err
@@ -275,7 +275,7 @@ func (t *trial) shutDown(ctx context.Context, what string) error {
 	if what == "sigterm" {
 		return t.victim().terminate()
 	}
-	for i := range t.crew {
+	for i := range t.members {
 		if err := t.replace(ctx, i); err != nil {
 			return err
 		}
@@ -287,21 +287,21 @@ func (t *trial) shutDown(ctx context.Context, what string) error {
 }
 
 // replace ends an instance and starts another one in its place.
-func (t *trial) replace(ctx context.Context, i int) error {
-	if err := t.crew[i].terminate(); err != nil {
+func (t *caseRun) replace(ctx context.Context, i int) error {
+	if err := t.members[i].terminate(); err != nil {
 		return err
 	}
 	m, err := t.start(ctx)
 	if err != nil {
 		return err
 	}
-	t.crew[i] = m
+	t.members[i] = m
 	return nil
 }
 
 // poisonAnswers pays a campaign while some payouts are always answered badly: all others are paid
 // meanwhile, and only once. Then the Money API is well again, and the rest ends.
-func (t *trial) poisonAnswers(ctx context.Context, f simulator.Faults) error {
+func (t *caseRun) poisonAnswers(ctx context.Context, f simulator.Faults) error {
 	if err := t.api.SetFaults(f); err != nil {
 		return err
 	}
@@ -351,7 +351,7 @@ func (t *trial) poisonAnswers(ctx context.Context, f simulator.Faults) error {
 
 // moneyFails makes the Money API fail for some seconds. That is longer than lease, retry and
 // breaker, which are short here.
-func (t *trial) moneyFails(ctx context.Context, what string) error {
+func (t *caseRun) moneyFails(ctx context.Context, what string) error {
 	f := usualMoney
 	f.Seed = t.c.Draw
 	lasts := 3 * time.Second
@@ -395,7 +395,7 @@ func (t *trial) moneyFails(ctx context.Context, what string) error {
 	return t.settledShare(ctx, 100)
 }
 
-func (t *trial) steered(ctx context.Context, what string) error {
+func (t *caseRun) steered(ctx context.Context, what string) error {
 	campaign := func(verb string) error {
 		return t.cli(ctx, "campaign", verb, t.c.Kind, strconv.FormatInt(t.id.ID, 10), "--why", "a fault case")
 	}
@@ -436,7 +436,7 @@ func (t *trial) steered(ctx context.Context, what string) error {
 		t.quiet = true
 		for _, off := range []bool{true, false} {
 			t.flagOff = off
-			for i := range t.crew {
+			for i := range t.members {
 				if err := t.replace(ctx, i); err != nil {
 					return err
 				}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
-	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
 // invariant is a condition that must hold after every fault. One that may take a while is checked
@@ -26,28 +25,28 @@ import (
 type invariant struct {
 	name       string
 	eventually bool
-	holds      func(*trial, context.Context) error
+	holds      func(*caseRun, context.Context) error
 }
 
 // invariants in the order in which they are looked at; the first broken one is what a failing case
 // prints.
 var invariants = []invariant{
-	{"an instance ends only when it is stopped", false, (*trial).noneEnded},
-	{"one charge per target", false, (*trial).oneCharge},
-	{"no charge is denied", false, (*trial).noChargeDenied},
-	{"nothing is lost", true, (*trial).nothingLost},
-	{"ledger and Money API agree", false, (*trial).booksAgree},
-	{"poison is isolated", true, (*trial).poisonIsolated},
-	{"no payout fails without need", false, (*trial).nothingGivenUp},
-	{"nothing is stranded", true, (*trial).nothingStranded},
-	{"the summary is correct", false, (*trial).summaryCounts},
-	{"attempts are within policy", false, (*trial).attemptsInPolicy},
-	{"one caller at a time", false, (*trial).oneCaller},
-	{"a retry is never early", false, (*trial).retriesInTime},
-	{"a frozen worker wakes and does not call", true, (*trial).frozenStaysQuiet},
-	{"offsets never pass an unrecorded row", false, (*trial).offsetsRecorded},
-	{"nothing is trimmed unread", false, (*trial).nothingTrimmed},
-	{"goroutines and memory return to normal", true, (*trial).usageIsBack},
+	{"an instance ends only when it is stopped", false, (*caseRun).noneEnded},
+	{"one charge per target", false, (*caseRun).oneCharge},
+	{"no charge is denied", false, (*caseRun).noChargeDenied},
+	{"nothing is lost", true, (*caseRun).nothingLost},
+	{"ledger and Money API agree", false, (*caseRun).balanced},
+	{"poison is isolated", true, (*caseRun).poisonIsolated},
+	{"no payout fails without need", false, (*caseRun).nothingGivenUp},
+	{"nothing is stranded", true, (*caseRun).nothingStranded},
+	{"the summary is correct", false, (*caseRun).summaryCounts},
+	{"attempts are within policy", false, (*caseRun).attemptsInPolicy},
+	{"one caller at a time", false, (*caseRun).oneCaller},
+	{"a retry is never early", false, (*caseRun).retriesInTime},
+	{"a frozen worker wakes and does not call", true, (*caseRun).frozenStaysQuiet},
+	{"offsets never pass an unrecorded row", false, (*caseRun).offsetsRecorded},
+	{"nothing is trimmed unread", false, (*caseRun).nothingTrimmed},
+	{"goroutines and memory return to normal", true, (*caseRun).usageIsBack},
 }
 
 // brokenError is the first broken invariant.
@@ -62,7 +61,7 @@ func (b *brokenError) Error() string { return b.name + ": " + b.err.Error() }
 const quietWithin = 45 * time.Second
 
 // check looks at every invariant and returns the first broken one.
-func (t *trial) check(ctx context.Context) error {
+func (t *caseRun) check(ctx context.Context) error {
 	deadline := time.Now().Add(quietWithin)
 	waited := map[string]error{} // first it must be quiet: who charges late charges too
 	for _, inv := range invariants {
@@ -83,7 +82,7 @@ func (t *trial) check(ctx context.Context) error {
 }
 
 // holds checks one invariant at least once, and until the deadline if it may take a while.
-func (t *trial) holds(ctx context.Context, inv invariant, deadline time.Time) error {
+func (t *caseRun) holds(ctx context.Context, inv invariant, deadline time.Time) error {
 	began := time.Now()
 	for last := error(nil); ; {
 		once, cancel := context.WithTimeout(ctx, time.Minute)
@@ -113,9 +112,9 @@ func first(errs []error) error {
 
 // noneEnded: an instance that ends without a signal or a fault is found, although another one has
 // replaced it.
-func (t *trial) noneEnded(context.Context) error {
+func (t *caseRun) noneEnded(context.Context) error {
 	errs := []error{t.fallen()}
-	for _, m := range t.crew {
+	for _, m := range t.members {
 		if m.ended() {
 			errs = append(errs, fmt.Errorf("%s is gone: %s", m.name, m.cmd.ProcessState))
 		}
@@ -124,7 +123,7 @@ func (t *trial) noneEnded(context.Context) error {
 }
 
 // rows returns the ledger's; a server that has just come back may refuse once or twice.
-func (t *trial) rows(ctx context.Context) (rows map[int64]ledger.Payout, err error) {
+func (t *caseRun) rows(ctx context.Context) (rows map[int64]ledger.Payout, err error) {
 	return rows, until(ctx, 20*time.Second, "the ledger's rows", func() error {
 		rows = make(map[int64]ledger.Payout, len(t.offer))
 		return t.ledger.EachPayout(ctx, t.id, func(e ledger.Payout) error {
@@ -135,7 +134,7 @@ func (t *trial) rows(ctx context.Context) (rows map[int64]ledger.Payout, err err
 }
 
 // nothingLost: every accepted record reaches a final state.
-func (t *trial) nothingLost(ctx context.Context) error {
+func (t *caseRun) nothingLost(ctx context.Context) error {
 	if c := t.counts(ctx); settled(c) < int64(len(t.offer)) {
 		return fmt.Errorf("%d were offered: %+v", len(t.offer), c)
 	}
@@ -156,7 +155,7 @@ func (t *trial) nothingLost(ctx context.Context) error {
 }
 
 // poisonIsolated: the dead letters are those of the poison, once each.
-func (t *trial) poisonIsolated(ctx context.Context) error {
+func (t *caseRun) poisonIsolated(ctx context.Context) error {
 	got, err := t.deadLetters(ctx)
 	if err != nil {
 		return err
@@ -172,13 +171,13 @@ func (t *trial) poisonIsolated(ctx context.Context) error {
 
 // nothingStranded: no stream, group, consumer or pending entry is left, no record is unread, and no
 // promotion is active.
-func (t *trial) nothingStranded(ctx context.Context) error {
-	keys, err := t.world.redis.Keys(ctx, "*"+t.streamName()+"*").Result()
+func (t *caseRun) nothingStranded(ctx context.Context) error {
+	keys, err := t.deployment.redis.Keys(ctx, "*"+t.streamName()+"*").Result()
 	if err != nil {
 		return err
 	}
 	if len(keys) > 0 {
-		pending, _ := t.world.redis.XPending(ctx, t.streamName(), t.groupName()).Result()
+		pending, _ := t.deployment.redis.XPending(ctx, t.streamName(), t.groupName()).Result()
 		return fmt.Errorf("redis still has %v, pending %+v", keys, pending)
 	}
 	if t.counts(ctx).Active {
@@ -199,21 +198,6 @@ func (t *trial) nothingStranded(ctx context.Context) error {
 	return nil
 }
 
-// charges returns the promotion's charges from the Money API's journal.
-func (t *trial) charges() map[int64][]simulator.Entry {
-	charges := map[int64][]simulator.Entry{}
-	for q := (simulator.Query{Type: t.c.Kind, PromotionID: t.id.ID, Limit: 10_000}); ; {
-		page := t.api.Page(q)
-		for _, e := range page.Entries {
-			charges[e.TargetID] = append(charges[e.TargetID], e)
-		}
-		if page.Next == "" {
-			return charges
-		}
-		q.After = page.Next
-	}
-}
-
 // valueOf returns what is paid as the simulator's journal has it.
 func valueOf(amount int64, voucher string) string {
 	if voucher != "" {
@@ -222,9 +206,9 @@ func valueOf(amount int64, voucher string) string {
 	return strconv.FormatInt(amount, 10)
 }
 
-func (t *trial) oneCharge(context.Context) error {
+func (t *caseRun) oneCharge(context.Context) error {
 	var errs []error
-	for target, entries := range t.charges() {
+	for target, entries := range t.charges(t.id) {
 		if len(entries) != 1 || entries[0].Executions != 1 {
 			errs = append(errs, fmt.Errorf("target %d: %+v", target, entries))
 		}
@@ -238,12 +222,12 @@ func (t *trial) oneCharge(context.Context) error {
 	return first(errs)
 }
 
-func (t *trial) booksAgree(ctx context.Context) error {
+func (t *caseRun) balanced(ctx context.Context) error {
 	rows, err := t.rows(ctx)
 	if err != nil {
 		return err
 	}
-	charges := t.charges()
+	charges := t.charges(t.id)
 	var errs []error
 	for target, row := range rows {
 		charged := charges[target]
@@ -269,13 +253,13 @@ func (t *trial) booksAgree(ctx context.Context) error {
 	return first(errs)
 }
 
-func (t *trial) noChargeDenied(ctx context.Context) error {
+func (t *caseRun) noChargeDenied(ctx context.Context) error {
 	rows, err := t.rows(ctx)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for target := range t.charges() {
+	for target := range t.charges(t.id) {
 		if s := rows[target].State; s == rules.Failed || s == rules.Cancelled {
 			errs = append(errs, fmt.Errorf("target %d was charged and is %s", target, s))
 		}
@@ -285,7 +269,7 @@ func (t *trial) noChargeDenied(ctx context.Context) error {
 
 // nothingGivenUp: the fault passes, so everything is paid; only a cancelled promotion leaves
 // something unpaid.
-func (t *trial) nothingGivenUp(ctx context.Context) error {
+func (t *caseRun) nothingGivenUp(ctx context.Context) error {
 	rows, err := t.rows(ctx)
 	if err != nil {
 		return err
@@ -300,7 +284,7 @@ func (t *trial) nothingGivenUp(ctx context.Context) error {
 	return first(errs)
 }
 
-func (t *trial) summaryCounts(ctx context.Context) error {
+func (t *caseRun) summaryCounts(ctx context.Context) error {
 	rows, err := t.rows(ctx)
 	if err != nil {
 		return err
@@ -318,7 +302,7 @@ func (t *trial) summaryCounts(ctx context.Context) error {
 }
 
 // offsetsRecorded: every record before a committed offset has its row. Offsets are read first.
-func (t *trial) offsetsRecorded(ctx context.Context) error {
+func (t *caseRun) offsetsRecorded(ctx context.Context) error {
 	group := "prepay-admin-campaign-" + strings.ToLower(t.c.Kind)
 	var committed kadm.OffsetResponses
 	if err := until(ctx, 30*time.Second, "committed offsets of "+group, func() (err error) {
@@ -370,7 +354,7 @@ func TestTheChecksKnowTheNames(t *testing.T) {
 
 // nothingTrimmed: no entry was removed before it was read, and no instance found one that was
 // deleted before it was handled.
-func (t *trial) nothingTrimmed(context.Context) error {
+func (t *caseRun) nothingTrimmed(context.Context) error {
 	lost := t.watch.result()
 	if t.redisLost {
 		return nil
@@ -394,8 +378,8 @@ func (t *trial) nothingTrimmed(context.Context) error {
 }
 
 // usageIsBack: a case leaves no goroutine and no heap behind.
-func (t *trial) usageIsBack(ctx context.Context) error {
-	for _, m := range t.crew {
+func (t *caseRun) usageIsBack(ctx context.Context) error {
+	for _, m := range t.members {
 		if m.stained {
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 // frozenInTransaction stops the victim inside a transaction of the ledger, so that it keeps its
 // locks. Meanwhile an operator pauses the promotion. The pause must end, and another promotion must
 // be paid, before the victim wakes.
-func (t *trial) frozenInTransaction(ctx context.Context) error {
+func (t *caseRun) frozenInTransaction(ctx context.Context) error {
 	m := t.victim()
 	if err := t.freeze(ctx, m, string(failpoint.InTransaction)+":1:stop"); err != nil {
 		return err
@@ -19,7 +19,7 @@ func (t *trial) frozenInTransaction(ctx context.Context) error {
 	number := strconv.FormatInt(t.id.ID, 10)
 	paused := make(chan error, 1)
 	go func() { paused <- t.cli(ctx, "campaign", "pause", t.c.Kind, number, "--future", "--why", "a fault") }()
-	other := t.site.trial(t.c)
+	other := t.faultDeployment.run(t.c)
 	err := other.publish(ctx, t.c.Targets/2)
 	if err == nil {
 		err = other.settledShare(ctx, 100)

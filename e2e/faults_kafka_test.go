@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
 
-func (t *trial) kafkaFails(ctx context.Context, what string) error {
+func (t *caseRun) kafkaFails(ctx context.Context, what string) error {
 	switch what {
 	case "produce-errors":
 		return t.produceErrors(ctx)
@@ -70,7 +70,7 @@ func (t *trial) kafkaFails(ctx context.Context, what string) error {
 }
 
 // moveCoordinator gives the groups' coordinators to a second broker, and after some work back.
-func (t *trial) moveCoordinator(ctx context.Context) error {
+func (t *caseRun) moveCoordinator(ctx context.Context) error {
 	meta, err := t.admin.BrokerMetadata(ctx)
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (t *trial) moveCoordinator(ctx context.Context) error {
 }
 
 // coordinateOn moves what is known of all groups to a broker, and with it who coordinates them.
-func (t *trial) coordinateOn(ctx context.Context, broker int32) error {
+func (t *caseRun) coordinateOn(ctx context.Context, broker int32) error {
 	const offsets = "__consumer_offsets"
 	topics, err := t.admin.ListTopicsWithInternal(ctx, offsets)
 	if err != nil {
@@ -124,7 +124,7 @@ func (t *trial) coordinateOn(ctx context.Context, broker int32) error {
 
 // heldBack kills an instance when all records but one are accepted, because the handler of that one
 // has not returned. The records after it are acknowledged, and must not be committed.
-func (t *trial) heldBack(ctx context.Context) error {
+func (t *caseRun) heldBack(ctx context.Context) error {
 	m := t.victim()
 	if err := m.arm(ctx, string(failpoint.BeforeInsert)+":5:hang"); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (t *trial) heldBack(ctx context.Context) error {
 
 // joinAndLeave makes the groups rebalance twice. The member commits nothing: what it was given is
 // read again.
-func (t *trial) joinAndLeave(ctx context.Context) error {
+func (t *caseRun) joinAndLeave(ctx context.Context) error {
 	kind := strings.ToLower(t.c.Kind)
 	assigned := make(chan struct{}, 100)
 	member, err := kgo.NewClient(kgo.SeedBrokers(server(t.t, servers.Kafka)), kgo.ConsumerGroup("prepay-admin-campaign-"+kind),
@@ -170,7 +170,7 @@ func (t *trial) joinAndLeave(ctx context.Context) error {
 
 // produceErrors makes the broker refuse retry records and dead letters, while there are some to
 // write.
-func (t *trial) produceErrors(ctx context.Context) error {
+func (t *caseRun) produceErrors(ctx context.Context) error {
 	replicas := func(n string) error {
 		answers, err := t.admin.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "min.insync.replicas", Value: &n}},
 			t.topic("retry"), t.topic("dead"))
@@ -211,7 +211,7 @@ func (t *trial) produceErrors(ctx context.Context) error {
 }
 
 // poison publishes one bad record for every hundred good ones.
-func (t *trial) poison(ctx context.Context, what string) error {
+func (t *caseRun) poison(ctx context.Context, what string) error {
 	var bad []*kgo.Record
 	for i := range max(3, t.c.Targets/100) {
 		r := &kgo.Record{Topic: t.topic("publish"), Key: fmt.Appendf(nil, "%d", i)}
@@ -228,7 +228,7 @@ func (t *trial) poison(ctx context.Context, what string) error {
 		case "unknown-type":
 			r.Topic = "campaign-promotion-started"
 			r.Value = []byte(`{"promotionId":1,"promotionType":"CASH","totalCount":5}`)
-			t.startedDead["unknown_type"] += len(t.crew) // a broadcast: each instance reports it
+			t.startedDead["unknown_type"] += len(t.members) // a broadcast: each instance reports it
 		}
 		bad = append(bad, r)
 	}
@@ -240,7 +240,7 @@ func (t *trial) poison(ctx context.Context, what string) error {
 	return nil
 }
 
-func (t *trial) poisoned(ctx context.Context, what string) error {
+func (t *caseRun) poisoned(ctx context.Context, what string) error {
 	switch what {
 	case "panic":
 		return t.eachHundredth(ctx, what, failpoint.AfterInsert, failpoint.BeforeSending, failpoint.AfterCall)
@@ -261,12 +261,12 @@ func (t *trial) poisoned(ctx context.Context, what string) error {
 }
 
 // eachHundredth makes every hundredth pass of the points go wrong, in all instances.
-func (t *trial) eachHundredth(ctx context.Context, action string, points ...failpoint.Point) error {
+func (t *caseRun) eachHundredth(ctx context.Context, action string, points ...failpoint.Point) error {
 	var spec []string
 	for _, p := range points {
 		spec = append(spec, fmt.Sprintf("%s:*100:%s", p, action))
 	}
-	for _, m := range t.crew {
+	for _, m := range t.members {
 		if err := m.arm(ctx, strings.Join(spec, ",")); err != nil {
 			return err
 		}
@@ -275,7 +275,7 @@ func (t *trial) eachHundredth(ctx context.Context, action string, points ...fail
 }
 
 // panics counts how often the instances were set to panic at a point.
-func (s *site) panics(p failpoint.Point) (n int) {
+func (s *faultDeployment) panics(p failpoint.Point) (n int) {
 	for _, m := range s.all {
 		log, _ := os.ReadFile(m.log)
 		for line := range strings.Lines(string(log)) {
@@ -289,7 +289,7 @@ func (s *site) panics(p failpoint.Point) (n int) {
 
 // endTheHung waits until others have paid what stuck handlers hold, and ends the instances: their
 // slots never come back.
-func (t *trial) endTheHung(ctx context.Context) error {
+func (t *caseRun) endTheHung(ctx context.Context) error {
 	t.hung = true
 	if err := until(ctx, time.Minute, "all is paid although handlers hang", func() error {
 		if err := t.age(ctx); err != nil {
@@ -299,7 +299,7 @@ func (t *trial) endTheHung(ctx context.Context) error {
 	}); err != nil {
 		return &brokenError{"nothing is lost", err}
 	}
-	for _, m := range t.crew {
+	for _, m := range t.members {
 		m.kill()
 	}
 	return nil

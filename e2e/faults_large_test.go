@@ -28,7 +28,7 @@ func padded(n int) []byte {
 
 // compressed publishes a campaign with zstd whose records shrink a hundredfold, and among them some
 // of 900 kB.
-func (t *trial) compressed(ctx context.Context) error {
+func (t *caseRun) compressed(ctx context.Context) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(server(t.t, servers.Kafka)), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.ProducerBatchCompression(kgo.ZstdCompression()), kgo.ProducerBatchMaxBytes(4<<20))
 	if err != nil {
@@ -53,7 +53,7 @@ func (t *trial) compressed(ctx context.Context) error {
 	if err := errors.Join(t.publish(ctx, t.c.Targets/2), t.settledShare(ctx, 100)); err != nil {
 		return err
 	}
-	for _, m := range t.crew {
+	for _, m := range t.members {
 		peak, err := peakMemory(m.cmd.Process.Pid)
 		if err != nil {
 			return err

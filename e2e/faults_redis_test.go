@@ -16,8 +16,8 @@ const fullFor = 40 * time.Second
 // group that reads nothing keeps them there. The entries that no instance has handled yet are paid
 // while Redis is full. When the second group is gone, the acknowledged entries are removed while
 // Redis is still full. No instance counts as dead at any time.
-func (t *trial) fullForLong(ctx context.Context) (err error) {
-	direct, stream := t.world.redis, t.streamName()
+func (t *caseRun) fullForLong(ctx context.Context) (err error) {
+	direct, stream := t.deployment.redis, t.streamName()
 	before, err := t.takeovers(ctx)
 	if err != nil {
 		return err
@@ -75,12 +75,12 @@ func (t *trial) fullForLong(ctx context.Context) (err error) {
 
 // acknowledged reports entries of the stream that the campaign's own group has not read or not
 // acknowledged.
-func (t *trial) acknowledged(ctx context.Context) error {
-	groups, err := t.world.redis.XInfoGroups(ctx, t.streamName()).Result()
+func (t *caseRun) acknowledged(ctx context.Context) error {
+	groups, err := t.deployment.redis.XInfoGroups(ctx, t.streamName()).Result()
 	if err != nil {
 		return err
 	}
-	last, err := t.world.redis.XRevRangeN(ctx, t.streamName(), "+", "-", 1).Result()
+	last, err := t.deployment.redis.XRevRangeN(ctx, t.streamName(), "+", "-", 1).Result()
 	if err != nil {
 		return err
 	}
@@ -100,8 +100,8 @@ type takeovers struct {
 	lost    float64 // entries that another instance claimed while they were in flight
 }
 
-func (s *site) takeovers(ctx context.Context) (sum takeovers, err error) {
-	for _, m := range s.crew {
+func (s *faultDeployment) takeovers(ctx context.Context) (sum takeovers, err error) {
+	for _, m := range s.members {
 		series, err := m.series(ctx)
 		if err != nil {
 			return sum, err
@@ -132,14 +132,14 @@ const overAllWindows = 3_000
 // refusedKey makes the key of the campaign's stream a string, before its first record or after its
 // stream was removed. The campaign has more records than all windows take, and another campaign
 // behind them is paid. When the key is free again, the first campaign is paid too.
-func (t *trial) refusedKey(ctx context.Context) error {
+func (t *caseRun) refusedKey(ctx context.Context) error {
 	if t.rand.IntN(2) == 0 {
 		if err := errors.Join(t.publish(ctx, t.c.Targets), t.settledShare(ctx, 100)); err != nil {
 			return err
 		}
 	}
 	if err := until(ctx, 20*time.Second, "the key of the stream is free", func() error {
-		if set, err := t.world.redis.SetNX(ctx, t.streamName(), "x", 0).Result(); err != nil || !set {
+		if set, err := t.deployment.redis.SetNX(ctx, t.streamName(), "x", 0).Result(); err != nil || !set {
 			return fmt.Errorf("set %t: %w", set, err)
 		}
 		return nil
@@ -147,7 +147,7 @@ func (t *trial) refusedKey(ctx context.Context) error {
 		return err
 	}
 	before := t.counts(ctx).Paid
-	other := t.site.trial(t.c)
+	other := t.faultDeployment.run(t.c)
 	if err := errors.Join(t.publish(ctx, overAllWindows), other.publish(ctx, t.c.Targets/2), other.settledShare(ctx, 100)); err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (t *trial) refusedKey(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := t.world.redis.Del(ctx, t.streamName()).Err(); err != nil {
+	if err := t.deployment.redis.Del(ctx, t.streamName()).Err(); err != nil {
 		return err
 	}
 	return t.settledShare(ctx, 100)

@@ -25,7 +25,7 @@ func restarted(ctx context.Context, name string) error {
 	return nil
 }
 
-func (t *trial) redisFails(ctx context.Context, what string) error {
+func (t *caseRun) redisFails(ctx context.Context, what string) error {
 	if what == "refused-key" {
 		return t.refusedKey(ctx)
 	}
@@ -33,7 +33,7 @@ func (t *trial) redisFails(ctx context.Context, what string) error {
 		return err
 	}
 	more := func() error { return t.publish(ctx, t.c.Targets/2) } // what comes meanwhile
-	direct := t.world.redis
+	direct := t.deployment.redis
 	switch what {
 	case "restart":
 		t.redisLost = true // it keeps nothing
@@ -101,13 +101,13 @@ func (t *trial) redisFails(ctx context.Context, what string) error {
 
 // failover puts a replica in the primary's place that lacks the last second of it. When all is paid
 // the old primary, empty, takes over again.
-func (t *trial) failover(ctx context.Context) error {
+func (t *caseRun) failover(ctx context.Context) error {
 	t.redisLost = true
 	spare, err := t.spare(ctx, servers.Redis, nil)
 	if err != nil {
 		return err
 	}
-	primary := t.world.redis
+	primary := t.deployment.redis
 	replica := redis.NewClient(&redis.Options{Addr: spare.Addr(servers.Redis)})
 	defer func() { _ = replica.Close() }()
 	if err := primary.ConfigSet(ctx, "repl-diskless-sync-delay", "0").Err(); err != nil {
@@ -153,7 +153,7 @@ func (t *trial) failover(ctx context.Context) error {
 
 // wipedUnderInflow empties Redis while more records arrive than are paid, so that the stream is
 // never drained. The lost entries must be paid before the inflow ends.
-func (t *trial) wipedUnderInflow(ctx context.Context) error {
+func (t *caseRun) wipedUnderInflow(ctx context.Context) error {
 	t.redisLost = true
 	slow := usualMoney
 	slow.Latency = 200 * time.Millisecond
@@ -164,7 +164,7 @@ func (t *trial) wipedUnderInflow(ctx context.Context) error {
 		return err
 	}
 	before := t.next
-	if err := t.world.redis.FlushAll(ctx).Err(); err != nil {
+	if err := t.deployment.redis.FlushAll(ctx).Err(); err != nil {
 		return err
 	}
 	return until(ctx, 40*time.Second, "the payouts of the lost stream are paid while records keep coming", func() error {
@@ -197,7 +197,7 @@ func (t *trial) wipedUnderInflow(ctx context.Context) error {
 
 // switchedOver gives every session of the database a server that takes no writes, for a while.
 // Sessions that began then never take any.
-func (t *trial) switchedOver(ctx context.Context, meanwhile func() error) error {
+func (t *caseRun) switchedOver(ctx context.Context, meanwhile func() error) error {
 	return t.sql(ctx, func(conn *pgx.Conn) error {
 		for _, sql := range []string{
 			"SET default_transaction_read_only = off",
@@ -215,7 +215,7 @@ func (t *trial) switchedOver(ctx context.Context, meanwhile func() error) error 
 	})
 }
 
-func (t *trial) postgresFails(ctx context.Context, what string) error {
+func (t *caseRun) postgresFails(ctx context.Context, what string) error {
 	if err := t.underLoad(ctx); err != nil {
 		return err
 	}

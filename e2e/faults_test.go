@@ -66,7 +66,7 @@ func TestFaults(t *testing.T) {
 			return !slices.ContainsFunc(strings.Split(only, ","), func(p string) bool { return strings.HasPrefix(c.Name, p) })
 		})
 	}
-	s := newSite(t)
+	s := newFaultDeployment(t)
 	ctx := t.Context()
 	require.NoError(t, s.warmUp(ctx))
 	t.Logf("seeds %v, %d cases, budget %s, full %t", seeds, len(plan), budget, full)
@@ -122,10 +122,10 @@ func writeReadme(t *testing.T, results []faults.Result) {
 
 // warmUp pays a campaign of each type in peace, after which a quiet instance is what it is always
 // measured against.
-func (s *site) warmUp(ctx context.Context) error {
+func (s *faultDeployment) warmUp(ctx context.Context) error {
 	for _, kind := range []string{"POINT", "VOUCHER"} {
 		c := faults.Case{Fault: faults.Fault{Name: "peace/" + kind}, Kind: kind, Targets: 300}
-		t := s.trial(c)
+		t := s.run(c)
 		if err := t.prepare(ctx); err != nil {
 			return err
 		}
@@ -152,11 +152,11 @@ func (s *site) warmUp(ctx context.Context) error {
 	return nil
 }
 
-func (t *trial) prepare(ctx context.Context) (err error) {
+func (t *caseRun) prepare(ctx context.Context) (err error) {
 	if err := t.fill(ctx); err != nil {
 		return err
 	}
-	t.watch = startWatch(ctx, t.world.redis, t.streamName(), t.groupName())
+	t.watch = startWatch(ctx, t.deployment.redis, t.streamName(), t.groupName())
 	t.panicsBefore = t.panics(failpoint.AfterInsert)
 	t.dead, err = t.deadEnds(ctx)
 	return err
@@ -164,8 +164,8 @@ func (t *trial) prepare(ctx context.Context) (err error) {
 
 // try runs one case: all instances, the fault under load, all instances again, quiet, every
 // invariant.
-func (s *site) try(ctx context.Context, c faults.Case) (notes []string, err error) {
-	t := s.trial(c)
+func (s *faultDeployment) try(ctx context.Context, c faults.Case) (notes []string, err error) {
+	t := s.run(c)
 	phases := []struct {
 		name string
 		do   func(context.Context) error
@@ -191,8 +191,8 @@ func (s *site) try(ctx context.Context, c faults.Case) (notes []string, err erro
 }
 
 // dump makes the instances write their goroutines into their logs, which belong to a failure.
-func (t *trial) dump() {
-	for _, m := range t.crew {
+func (t *caseRun) dump() {
+	for _, m := range t.members {
 		if m == nil {
 			continue
 		}
@@ -206,13 +206,13 @@ func (t *trial) dump() {
 }
 
 // heal ends what may still be wrong, and replaces who is gone.
-func (t *trial) heal(ctx context.Context) error {
+func (t *caseRun) heal(ctx context.Context) error {
 	t.redis.SetDelay(0)
 	t.redis.CutAnswers(0)
 	if err := t.api.SetFaults(usualMoney); err != nil {
 		return err
 	}
-	for _, m := range t.crew {
+	for _, m := range t.members {
 		m.signal(syscall.SIGCONT)
 		if err := m.arm(ctx, ""); err != nil {
 			return err
@@ -227,8 +227,8 @@ func (t *trial) heal(ctx context.Context) error {
 }
 
 // renew ends the instances, so that a failed case leaves nothing to the next one.
-func (s *site) renew(ctx context.Context) error {
-	for _, m := range s.crew {
+func (s *faultDeployment) renew(ctx context.Context) error {
+	for _, m := range s.members {
 		m.kill()
 	}
 	for _, m := range s.all {
@@ -240,7 +240,7 @@ func (s *site) renew(ctx context.Context) error {
 	s.redis.SetDelay(0)
 	s.redis.CutAnswers(0)
 	s.flagOff = false
-	if err := s.world.redis.FlushAll(ctx).Err(); err != nil {
+	if err := s.deployment.redis.FlushAll(ctx).Err(); err != nil {
 		return err
 	}
 	return s.fill(ctx)

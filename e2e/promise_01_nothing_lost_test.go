@@ -53,7 +53,7 @@ func TestNothingIsLostWhenServersAreRestarted(t *testing.T) {
 		restart(t, name)
 	}
 	w.awaitSettled("POINT", n, 10*time.Minute)
-	w.assertBooks("POINT", n)
+	w.assertBalanced("POINT", n)
 	require.False(t, a.ended() || b.ended(), "an instance has ended")
 }
 

@@ -30,7 +30,7 @@ func TestNothingIsPaidTwice(t *testing.T) {
 			instances[1].kill()
 			w.start()
 			w.awaitSettled("POINT", n, 10*time.Minute)
-			w.assertBooks("POINT", n)
+			w.assertBalanced("POINT", n)
 		})
 	}
 }

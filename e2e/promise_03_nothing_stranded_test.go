@@ -27,13 +27,13 @@ func TestNothingIsStranded(t *testing.T) {
 	require.Eventually(t, func() bool { return !w.readers("POINT")[a.name+"-0"] }, time.Minute, 50*time.Millisecond, "A's consumer is removed")
 	require.True(t, w.readers("POINT")[b.name+"-0"], "B's consumer stays")
 	w.awaitSettled("POINT", n, 2*time.Minute)
-	w.assertBooks("POINT", n)
+	w.assertBalanced("POINT", n)
 	w.attemptedOnce("POINT")
 	require.NotEmpty(t, w.keys("POINT"), "the stream stays until it is idle")
 }
 
 // readers returns the names of the consumers in the promotion's group.
-func (w *world) readers(kind string) map[string]bool {
+func (w *deployment) readers(kind string) map[string]bool {
 	w.t.Helper()
 	consumers, err := w.redis.XInfoConsumers(w.t.Context(), w.stream(kind), "campaign-promotion-group:"+kind+":"+strconv.FormatInt(w.promotion, 10)).Result()
 	require.NoError(w.t, err)

@@ -51,7 +51,7 @@ func TestNothingIsTrimmedUnread(t *testing.T) {
 		}
 	}
 	w.awaitSettled("POINT", n, time.Minute)
-	w.assertBooks("POINT", n)
+	w.assertBalanced("POINT", n)
 	require.NoError(t, watch.result())
 	length, err := w.redis.XLen(ctx, stream).Result()
 	require.NoError(t, err)

@@ -19,6 +19,6 @@ func TestShutdownIsQuiet(t *testing.T) {
 	a.terminate()
 	w.start() // as in a deployment
 	w.awaitSettled("POINT", n, 10*time.Minute)
-	w.assertBooks("POINT", n)
+	w.assertBalanced("POINT", n)
 	w.attemptedOnce("POINT")
 }

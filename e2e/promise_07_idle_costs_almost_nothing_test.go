@@ -23,7 +23,7 @@ func TestAnIdleCampaignStopsAndTheNextRecordStartsItAgain(t *testing.T) {
 	require.False(t, w.counts("VOUCHER").Active)
 	w.publish("VOUCHER", 101, "--no-started") // 100 duplicates and one that is new
 	w.awaitSettled("VOUCHER", 101, time.Minute)
-	w.assertBooks("VOUCHER", 101)
+	w.assertBalanced("VOUCHER", 101)
 	w.attemptedOnce("VOUCHER")
 }
 

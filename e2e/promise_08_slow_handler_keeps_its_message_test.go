@@ -59,7 +59,7 @@ func TestASlowHandlerKeepsItsMessage(t *testing.T) {
 	s := slow{stream: fmt.Sprintf("slow:%d", time.Now().UnixNano()), takes: 10 * minIdle, handled: make(chan string, 100)}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 2)
-	logs := []*logBook{{}, {}}
+	logs := []*processLog{{}, {}}
 	for i, log := range logs {
 		service := wire.New()
 		for _, p := range service.Plugins {

@@ -22,5 +22,5 @@ func TestRedisCanBeWiped(t *testing.T) {
 		require.NoError(t, w.redis.FlushAll(t.Context()).Err())
 	}
 	w.awaitSettled("VOUCHER", n, 10*time.Minute)
-	w.assertBooks("VOUCHER", n)
+	w.assertBalanced("VOUCHER", n)
 }

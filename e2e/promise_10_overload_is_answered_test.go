@@ -23,7 +23,7 @@ func TestOverloadIsAnswered(t *testing.T) {
 	w.mustCommand(nil, "campaign", "publish", "--promotion", "777", "--type", "POINT", "--targets", strconv.Itoa(paused))
 	w.publish("POINT", n)
 	w.awaitSettled("POINT", n, 15*time.Minute)
-	w.assertBooks("POINT", n)
+	w.assertBalanced("POINT", n)
 	require.LessOrEqual(t, in.peakMemory(), int64(300<<20), "memory of the process")
 	require.LessOrEqual(t, w.redisPeak(), int64(50<<20), "memory of Redis")
 
@@ -32,5 +32,5 @@ func TestOverloadIsAnswered(t *testing.T) {
 	require.EqualValues(t, paused, w.counts("POINT").Accepted, "the pause delayed records")
 	w.mustCommand(nil, "campaign", "resume", "POINT", "777")
 	w.awaitSettled("POINT", paused, 5*time.Minute)
-	w.assertBooks("POINT", paused)
+	w.assertBalanced("POINT", paused)
 }

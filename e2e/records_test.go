@@ -12,7 +12,7 @@ import (
 )
 
 // send publishes raw records, as a producer without Millrace would.
-func (w *world) send(topic string, payloads ...string) {
+func (w *deployment) send(topic string, payloads ...string) {
 	w.t.Helper()
 	cfg := sarama.NewConfig()
 	cfg.Version = sarama.V2_8_0_0
@@ -28,7 +28,7 @@ func (w *world) send(topic string, payloads ...string) {
 }
 
 // deadLetters reads n dead letters from a topic and returns their number per class.
-func (w *world) deadLetters(topic string, n int) map[string]int {
+func (w *deployment) deadLetters(topic string, n int) map[string]int {
 	w.t.Helper()
 	cfg := sarama.NewConfig()
 	cfg.Version = sarama.V2_8_0_0

@@ -80,7 +80,7 @@ func moveSlot(t *testing.T, from, to *node, key string, middle time.Duration) {
 
 // unhurried makes a campaign last for some seconds, on any machine: what happens to its servers is
 // to happen in the middle.
-func unhurried(t *testing.T, redisName string) *world {
+func unhurried(t *testing.T, redisName string) *deployment {
 	t.Helper()
 	w := onServers(t, redisName, simulator.Faults{Latency: 20 * time.Millisecond, FailRate: 0.02, TimeoutRate: 0.01, Seed: 1})
 	return w.set("plugins.promotion.stream.min_consumers_per_instance", 4).set("plugins.promotion.stream.max_consumers_per_instance", 4)
@@ -125,8 +125,8 @@ func TestARedisCluster(t *testing.T) {
 
 			w.awaitSettled("POINT", n, 5*time.Minute)
 			w.awaitSettled("VOUCHER", n, 5*time.Minute)
-			w.assertBooks("POINT", n)
-			w.assertBooks("VOUCHER", n)
+			w.assertBalanced("POINT", n)
+			w.assertBalanced("VOUCHER", n)
 			require.False(t, a.ended() || b.ended(), "an instance gave up")
 			for _, p := range []*node{primaries[0], primaries[1], replica} {
 				p.empties()
@@ -157,6 +157,6 @@ func TestRedisBehindSentinels(t *testing.T) {
 	primary.shows(primary.section("replication"), "role:slave")
 
 	w.awaitSettled("POINT", n, 5*time.Minute)
-	w.assertBooks("POINT", n)
+	w.assertBalanced("POINT", n)
 	require.False(t, a.ended() || b.ended(), "an instance gave up")
 }

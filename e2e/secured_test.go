@@ -51,7 +51,7 @@ func TestSecuredServers(t *testing.T) {
 	w.awaitPaid("POINT", n/4, 2*time.Minute)
 	a.terminate() // what it has in flight is released, and its readers are removed
 	w.awaitSettled("POINT", n, 2*time.Minute)
-	w.assertBooks("POINT", n)
+	w.assertBalanced("POINT", n)
 	guarded.empties()
 	b.terminate()
 	guarded.refusedNothing()

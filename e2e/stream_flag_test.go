@@ -17,7 +17,7 @@ func TestTheFlag(t *testing.T) {
 		w.start()
 		w.publish("POINT", 2_000)
 		w.awaitSettled("POINT", 2_000, 3*time.Minute)
-		w.assertBooks("POINT", 2_000)
+		w.assertBalanced("POINT", 2_000)
 	})
 	t.Run("switched while a campaign runs", func(t *testing.T) {
 		w := onServers(t, "redis", simulator.Faults{Latency: 20 * time.Millisecond, FailRate: 0.02, Seed: 2})
@@ -34,6 +34,6 @@ func TestTheFlag(t *testing.T) {
 			w.publish("VOUCHER", next.targets)
 		}
 		w.awaitSettled("VOUCHER", 5_000, 5*time.Minute)
-		w.assertBooks("VOUCHER", 5_000)
+		w.assertBalanced("VOUCHER", 5_000)
 	})
 }

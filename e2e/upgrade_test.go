@@ -30,7 +30,7 @@ var namesBefore = map[string]struct {
 }
 
 // startBefore is startOf of that version.
-func (w *world) startBefore(path string) *instance {
+func (w *deployment) startBefore(path string) *instance {
 	w.t.Helper()
 	today := w.settings
 	defer func() { w.settings = today }()
@@ -102,12 +102,12 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	require.Less(t, w.counts("POINT").Paid, int64(n), "the campaign was over before the last instance was replaced: nothing was proved")
 	require.NoError(t, w.api.SetFaults(simulator.Faults{Latency: 20 * time.Millisecond}))
 	w.awaitSettled("POINT", n, 10*time.Minute)
-	w.assertBooks("POINT", n)
+	w.assertBalanced("POINT", n)
 	w.attemptedOnce("POINT")
 }
 
-// withoutSchema takes back what the world has migrated, so that the first instance makes its own.
-func (w *world) withoutSchema() {
+// withoutSchema takes back the migration of the deployment, so that the first instance makes its own.
+func (w *deployment) withoutSchema() {
 	w.t.Helper()
 	ctx := w.t.Context()
 	conn, err := pgx.Connect(ctx, w.settings["plugins.promotion.ledger.dsn"].(string))

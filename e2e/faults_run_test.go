@@ -18,9 +18,9 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-// trial is one case under way.
-type trial struct {
-	*site
+// caseRun is one run of a case.
+type caseRun struct {
+	*faultDeployment
 	c     faults.Case
 	id    rules.Promotion
 	rand  *rand.Rand
@@ -52,23 +52,23 @@ type offer struct {
 	offset         int64
 }
 
-func (s *site) trial(c faults.Case) *trial {
+func (s *faultDeployment) run(c faults.Case) *caseRun {
 	s.promotion++
-	return &trial{
-		site: s, c: c, id: rules.Promotion{Type: rules.Type(c.Kind), ID: s.promotion}, began: time.Now(),
+	return &caseRun{
+		faultDeployment: s, c: c, id: rules.Promotion{Type: rules.Type(c.Kind), ID: s.promotion}, began: time.Now(),
 		rand: rand.New(rand.NewPCG(c.Draw, 0)), offer: map[int64]offer{}, letters: map[string]int{}, startedDead: map[string]int{},
 	}
 }
 
-func (t *trial) note(format string, args ...any) {
+func (t *caseRun) note(format string, args ...any) {
 	t.notes = append(t.notes, fmt.Errorf(format, args...).Error())
 }
 
-func (t *trial) topic(what string) string {
+func (t *caseRun) topic(what string) string {
 	return "campaign-promotion-" + strings.ToLower(t.c.Kind) + "-" + what
 }
 
-func (t *trial) payload(o offer) string {
+func (t *caseRun) payload(o offer) string {
 	if t.c.Kind == "VOUCHER" {
 		return fmt.Sprintf(`{"promotionId":%d,"promotionSummaryId":9,"targetId":%d,"voucherId":%q}`, t.id.ID, o.target, o.voucher)
 	}
@@ -76,7 +76,7 @@ func (t *trial) payload(o offer) string {
 }
 
 // publish offers n new targets, and says so.
-func (t *trial) publish(ctx context.Context, n int) error {
+func (t *caseRun) publish(ctx context.Context, n int) error {
 	var records []*kgo.Record
 	var offers []offer
 	for range n {
@@ -97,24 +97,24 @@ func (t *trial) publish(ctx context.Context, n int) error {
 	return nil
 }
 
-func (t *trial) record(o offer) *kgo.Record {
+func (t *caseRun) record(o offer) *kgo.Record {
 	return &kgo.Record{Topic: t.topic("publish"), Key: strconv.AppendInt(nil, o.target, 10), Value: []byte(t.payload(o) + strings.Repeat(" ", t.padding))}
 }
 
 // produce answers the records in the order in which they were given.
-func (t *trial) produce(ctx context.Context, records []*kgo.Record) ([]*kgo.Record, error) {
+func (t *caseRun) produce(ctx context.Context, records []*kgo.Record) ([]*kgo.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	return records, t.kafka.ProduceSync(ctx, records...).FirstErr()
 }
 
-func (t *trial) counts(ctx context.Context) ledger.Counts {
+func (t *caseRun) counts(ctx context.Context) ledger.Counts {
 	c, _ := t.ledger.Status(ctx, t.id)
 	return c
 }
 
 // settledShare waits until this percentage of the published targets is settled.
-func (t *trial) settledShare(ctx context.Context, percent int) error {
+func (t *caseRun) settledShare(ctx context.Context, percent int) error {
 	want := int64(len(t.offer) * percent / 100)
 	return until(ctx, time.Minute, fmt.Sprintf("%d payouts settled", want), func() error {
 		if c := t.counts(ctx); settled(c) < want {
@@ -124,33 +124,33 @@ func (t *trial) settledShare(ctx context.Context, percent int) error {
 	})
 }
 
-func (t *trial) victim() *member { return t.crew[t.c.Victim] }
+func (t *caseRun) victim() *member { return t.members[t.c.Victim] }
 
-func (t *trial) streamName() string {
+func (t *caseRun) streamName() string {
 	return fmt.Sprintf("campaign-promotion-stream:%s:%d", t.c.Kind, t.id.ID)
 }
 
-func (t *trial) groupName() string {
+func (t *caseRun) groupName() string {
 	return fmt.Sprintf("campaign-promotion-group:%s:%d", t.c.Kind, t.id.ID)
 }
 
 // age makes what dead instances hold look as old as it would be minutes later.
-func (t *trial) age(ctx context.Context) error {
+func (t *caseRun) age(ctx context.Context) error {
 	alive := map[string]bool{}
-	for _, m := range t.crew {
+	for _, m := range t.members {
 		if m != nil && !m.ended() {
 			alive[m.name] = true
 		}
 	}
 	meta := "{" + t.streamName() + "}:meta"
-	if by, err := t.world.redis.HGet(ctx, meta, "reclaim:by").Result(); err == nil && by != "" && !alive[by] {
+	if by, err := t.deployment.redis.HGet(ctx, meta, "reclaim:by").Result(); err == nil && by != "" && !alive[by] {
 		// A reclaimer was killed while it had the lease: the lease ends now instead of half a
 		// minute later.
-		if err := t.world.redis.HDel(ctx, meta, "reclaim:until").Err(); err != nil {
+		if err := t.deployment.redis.HDel(ctx, meta, "reclaim:until").Err(); err != nil {
 			return err
 		}
 	}
-	pending, err := t.world.redis.XPendingExt(ctx, &redis.XPendingExtArgs{
+	pending, err := t.deployment.redis.XPendingExt(ctx, &redis.XPendingExtArgs{
 		Stream: t.streamName(), Group: t.groupName(), Start: "-", End: "+", Count: 10_000,
 	}).Result()
 	if err != nil {
@@ -158,11 +158,11 @@ func (t *trial) age(ctx context.Context) error {
 	}
 	for _, p := range pending {
 		owner := p.Consumer[:strings.LastIndexByte(p.Consumer, '-')]
-		if p.Idle >= siteMinIdle || alive[owner] && (!t.hung || p.Idle < siteMinIdle/2) {
+		if p.Idle >= faultMinIdle || alive[owner] && (!t.hung || p.Idle < faultMinIdle/2) {
 			continue
 		}
-		if err := t.world.redis.Do(ctx, "XCLAIM", t.streamName(), t.groupName(), p.Consumer, 0, p.ID,
-			"IDLE", siteMinIdle.Milliseconds(), "JUSTID").Err(); err != nil && !strings.Contains(err.Error(), "NOGROUP") {
+		if err := t.deployment.redis.Do(ctx, "XCLAIM", t.streamName(), t.groupName(), p.Consumer, 0, p.ID,
+			"IDLE", faultMinIdle.Milliseconds(), "JUSTID").Err(); err != nil && !strings.Contains(err.Error(), "NOGROUP") {
 			return err
 		}
 	}
@@ -170,7 +170,7 @@ func (t *trial) age(ctx context.Context) error {
 }
 
 // deadEnds remembers where the topics of dead letters end.
-func (t *trial) deadEnds(ctx context.Context) (map[string]int64, error) {
+func (t *caseRun) deadEnds(ctx context.Context) (map[string]int64, error) {
 	ends := map[string]int64{}
 	listed, err := t.admin.ListEndOffsets(ctx, t.topic("dead"), "campaign-promotion-started-dead")
 	if err != nil {
@@ -187,7 +187,7 @@ func (t *trial) deadEnds(ctx context.Context) (map[string]int64, error) {
 }
 
 // deadLetters counts what came since, by topic and class.
-func (t *trial) deadLetters(ctx context.Context) (byTopic map[string]map[string]int, err error) {
+func (t *caseRun) deadLetters(ctx context.Context) (byTopic map[string]map[string]int, err error) {
 	byTopic = map[string]map[string]int{t.topic("dead"): {}, "campaign-promotion-started-dead": {}}
 	ends, err := t.deadEnds(ctx)
 	if err != nil {

@@ -28,10 +28,10 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 )
 
-// site is the environment of all cases: one set of servers and of instances. Each case has a
+// faultDeployment serves all cases: one set of servers and of instances. Each case has a
 // promotion of its own.
-type site struct {
-	*world
+type faultDeployment struct {
+	*deployment
 	dir   string // logs, kept when a case fails
 	bin   string // built with the tag faults
 	dsn   string
@@ -39,7 +39,7 @@ type site struct {
 	kafka *kgo.Client
 	admin *kadm.Client
 
-	crew    [faults.Instances]*member
+	members [faults.Instances]*member
 	all     []*member
 	spares  map[string]*servers.Fleet // second servers by name
 	flagOff bool
@@ -47,25 +47,25 @@ type site struct {
 
 // The times of the suite: short, so that what a fault delays is seen within seconds.
 const (
-	siteCall    = time.Second
-	siteLease   = 2 * time.Second // call_timeout + lease_margin
-	siteMinIdle = 10 * time.Second
-	siteRetry   = 300 * time.Millisecond
-	attemptsMax = 6
-	siteSlots   = 4
+	faultCall    = time.Second
+	faultLease   = 2 * time.Second // call_timeout + lease_margin
+	faultMinIdle = 10 * time.Second
+	faultRetry   = 300 * time.Millisecond
+	attemptsMax  = 6
+	faultSlots   = 4
 )
 
 // usualMoney is the Money API while nothing is wrong with it: slow enough that a fault meets
 // payouts in flight.
 var usualMoney = simulator.Faults{Latency: 15 * time.Millisecond, Jitter: 10 * time.Millisecond}
 
-func newSite(t *testing.T) *site {
+func newFaultDeployment(t *testing.T) *faultDeployment {
 	t.Helper()
-	s := &site{world: onServers(t, "redis", usualMoney), spares: map[string]*servers.Fleet{}}
+	s := &faultDeployment{deployment: onServers(t, "redis", usualMoney), spares: map[string]*servers.Fleet{}}
 	dir, err := os.MkdirTemp("", "millrace-faults-") //nolint:usetesting // it stays when a case fails
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
-	s.dir, s.world.dir = dir, dir
+	s.dir, s.deployment.dir = dir, dir
 	s.bin = filepath.Join(dir, "millrace")
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "faults", "-o", s.bin, "../cmd/millrace").CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -90,20 +90,20 @@ func newSite(t *testing.T) *site {
 		"plugins.kafka.heartbeat_interval":                    "500ms",
 		"plugins.kafka.commit_interval":                       "20ms",
 		"plugins.kafka.nack_backoff.max":                      "1s",
-		"plugins.reclaim.min_idle":                            siteMinIdle.String(),
+		"plugins.reclaim.min_idle":                            faultMinIdle.String(),
 		"plugins.reclaim.interval":                            "500ms",
 		"plugins.reclaim.dead_check_interval":                 "1s",
-		"plugins.promotion.stream.min_idle":                   siteMinIdle.String(),
+		"plugins.promotion.stream.min_idle":                   faultMinIdle.String(),
 		"plugins.promotion.stream.longest_hold":               "5s",
 		"plugins.promotion.stream.idle_timeout":               "1s",
 		"plugins.promotion.stream.reconcile_interval":         "300ms",
-		"plugins.promotion.stream.min_consumers_per_instance": siteSlots,
-		"plugins.promotion.stream.max_consumers_per_instance": siteSlots,
-		"plugins.promotion.money_api.call_timeout":            siteCall.String(),
-		"plugins.promotion.money_api.lease_margin":            (siteLease - siteCall).String(),
+		"plugins.promotion.stream.min_consumers_per_instance": faultSlots,
+		"plugins.promotion.stream.max_consumers_per_instance": faultSlots,
+		"plugins.promotion.money_api.call_timeout":            faultCall.String(),
+		"plugins.promotion.money_api.lease_margin":            (faultLease - faultCall).String(),
 		"plugins.promotion.money_api.breaker.open_delay":      "500ms",
 		"plugins.promotion.money_api.max_retry_after":         "2s",
-		"plugins.promotion.ledger.retry.first":                siteRetry.String(),
+		"plugins.promotion.ledger.retry.first":                faultRetry.String(),
 		"plugins.promotion.ledger.retry.max":                  "2s",
 		"plugins.promotion.feeder.interval":                   "300ms",
 		"plugins.promotion.feeder.grace_period":               "1s",
@@ -113,7 +113,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-func (s *site) close() {
+func (s *faultDeployment) close() {
 	var all sync.WaitGroup
 	for _, m := range s.all {
 		all.Go(m.leave)
@@ -130,7 +130,7 @@ func (s *site) close() {
 }
 
 // spare starts a second server of a kind; a second Kafka joins the cluster of the first.
-func (s *site) spare(ctx context.Context, name string, join *servers.Cluster) (*servers.Fleet, error) {
+func (s *faultDeployment) spare(ctx context.Context, name string, join *servers.Cluster) (*servers.Fleet, error) {
 	if s.spares[name] == nil {
 		addr, err := freePort()
 		if err != nil {
@@ -166,7 +166,7 @@ type member struct {
 }
 
 // start runs an instance and returns when messages flow through it.
-func (s *site) start(ctx context.Context) (*member, error) {
+func (s *faultDeployment) start(ctx context.Context) (*member, error) {
 	s.instances++
 	m := &member{name: "i" + strconv.Itoa(s.instances)}
 	m.log, m.fault = filepath.Join(s.dir, m.name+".log"), filepath.Join(s.dir, m.name+".fault")
@@ -202,7 +202,7 @@ func (s *site) start(ctx context.Context) (*member, error) {
 }
 
 // fallen names the instances that have ended and should not have.
-func (s *site) fallen() error {
+func (s *faultDeployment) fallen() error {
 	var errs []error
 	for _, m := range s.all {
 		errs = append(errs, m.fell())
@@ -344,10 +344,10 @@ func (m *member) series(ctx context.Context) (map[string]float64, error) {
 }
 
 // fill starts instances until all are there, and waits until each has partitions of every group.
-func (s *site) fill(ctx context.Context) error {
+func (s *faultDeployment) fill(ctx context.Context) error {
 	fresh := false
 	var mu sync.Mutex
-	for i, m := range s.crew {
+	for i, m := range s.members {
 		if m != nil && !m.ended() {
 			m.signal(syscall.SIGCONT)
 			continue
@@ -357,7 +357,7 @@ func (s *site) fill(ctx context.Context) error {
 			return err
 		}
 		mu.Lock()
-		s.crew[i], fresh = n, true
+		s.members[i], fresh = n, true
 		mu.Unlock()
 	}
 	return until(ctx, 60*time.Second, "every instance has partitions", func() error { return s.balanced(ctx, fresh) })
@@ -369,7 +369,7 @@ var groups = []string{
 	"prepay-admin-campaign-point-retry", "prepay-admin-campaign-voucher-retry",
 }
 
-func (s *site) balanced(ctx context.Context, _ bool) error {
+func (s *faultDeployment) balanced(ctx context.Context, _ bool) error {
 	described, err := s.admin.DescribeGroups(ctx, groups...)
 	if err != nil {
 		return err
@@ -390,7 +390,7 @@ func (s *site) balanced(ctx context.Context, _ bool) error {
 }
 
 // sql runs do on a connection of its own: what holds one over a fault would meet the fault.
-func (s *site) sql(ctx context.Context, do func(*pgx.Conn) error) error {
+func (s *faultDeployment) sql(ctx context.Context, do func(*pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, s.dsn)
 	if err != nil {
 		return err
@@ -400,7 +400,7 @@ func (s *site) sql(ctx context.Context, do func(*pgx.Conn) error) error {
 }
 
 // cli runs a command of the binary as a person would.
-func (s *site) cli(ctx context.Context, args ...string) error {
+func (s *faultDeployment) cli(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.bin, append(args, "--config", s.config("person", nil))...)
