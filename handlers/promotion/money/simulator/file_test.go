@@ -142,6 +142,8 @@ func TestDamagedJournals(t *testing.T) {
 		"another's JSON":     {"{}\n", "line 1: this is not a journal"},
 		"a later version":    {strings.Replace(head, ":1,", ":2,", 1), "line 1: version 2"},
 		"a damaged middle":   {head + first + "{\n" + first, "line 3"},
+		"no amount":          {head + strings.Replace(first, `"amount"`, `"amounts"`, 1), "line 2: no key, number"},
+		"no hash":            {head + strings.Replace(first, `"bodyHash"`, `"bodyHush"`, 1), "line 2: no key, number"},
 		"an unknown field":   {head + strings.Replace(first, `"n"`, `"m"`, 1), "line 2"},
 		"an unknown type":    {head + strings.Replace(first, `"type":"POINT"`, `"type":"CASH"`, 1), `line 2: unknown type "CASH"`},
 		"a damaged hash":     {head + strings.Replace(first, "0011", "zz11", 1), "line 2: bodyHash"},
