@@ -28,7 +28,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
-// deployment is one scenario: empty servers, a Money API whose journal the test reads, and the ledger.
+// deployment is one scenario: empty servers, a Money API whose journal the test reads, and the
+// ledger.
 type deployment struct {
 	t         *testing.T
 	api       *simulator.Server

@@ -106,7 +106,8 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	w.attemptedOnce("POINT")
 }
 
-// withoutSchema takes back the migration of the deployment, so that the first instance makes its own.
+// withoutSchema takes back the migration of the deployment, so that the first instance makes its
+// own.
 func (w *deployment) withoutSchema() {
 	w.t.Helper()
 	ctx := w.t.Context()
