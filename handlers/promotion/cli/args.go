@@ -68,6 +68,15 @@ func typeNamed(what, name string) (promotiontype.Type, error) {
 	return t, nil
 }
 
+// typeFilter returns the type of a flag --type; empty: all types.
+func typeFilter(name string) (rules.Type, error) {
+	if name == "" {
+		return "", nil
+	}
+	t, err := typeNamed("--type", name)
+	return rules.Type(t.Name), err
+}
+
 func number(what, text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n <= 0 {

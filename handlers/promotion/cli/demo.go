@@ -129,12 +129,12 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 	return c.h.Run(cmd.Context(), cmd, app.RunOptions{
 		Overrides: f.overrides(dir),
 		Ready: func(ctx context.Context, running *app.Running) error {
-			show := demoOutput{h: c.h, cmd: cmd, flags: f, running: running}
+			show := demoOutput{commands: c, cmd: cmd, flags: f, running: running}
 			report, err := c.runCampaign(ctx, show, source)
 			if err != nil {
 				return withExitCode(err)
 			}
-			if err := show.report(report); err != nil {
+			if err := show.result(report); err != nil {
 				return err
 			}
 			if f.keep {
@@ -247,7 +247,7 @@ func (c commands) awaitSettled(ctx context.Context, promotion campaign, types []
 // demoOutput writes the output of the demo: the report to standard output, all else to standard
 // error.
 type demoOutput struct {
-	h       *app.Host
+	commands
 	cmd     *cobra.Command
 	flags   demoFlags
 	running *app.Running
@@ -264,15 +264,11 @@ func (d demoOutput) start(c campaign, source targetSource, types []promotiontype
 	d.line("Money API: latency %s, %g %% of calls fail, %g %% charge and never answer.", d.flags.latency, 100*d.flags.failRate, 100*d.flags.timeoutRate)
 }
 
-func (d demoOutput) report(r DemoReport) error {
-	if d.h.JSON(d.cmd) {
-		return d.h.WriteJSON(r)
-	}
-	writeReport(d.h.Out(), r)
-	return nil
+func (d demoOutput) result(r DemoReport) error {
+	return d.commands.show(d.cmd, r, r.write)
 }
 
-func writeReport(w io.Writer, r DemoReport) {
+func (r DemoReport) write(w io.Writer) error {
 	fmt.Fprintln(w)
 	reconcile.WriteTotal(w, "published", r.Published, "records to Kafka")
 	r.WriteLedger(w)
@@ -282,6 +278,7 @@ func writeReport(w io.Writer, r DemoReport) {
 		verdict = "The books DON'T balance."
 	}
 	fmt.Fprintf(w, "\n%s\n", verdict)
-	fmt.Fprintf(w, "%.1f s, %s payouts/s, %.0f µs of CPU per payout, %d MB of memory at most.\n",
+	_, err := fmt.Fprintf(w, "%.1f s, %s payouts/s, %.0f µs of CPU per payout, %d MB of memory at most.\n",
 		r.Seconds, app.Thousands(int64(r.PayoutsPerSecond)), r.CPUPerPayout, r.PeakMemory>>20)
+	return err
 }

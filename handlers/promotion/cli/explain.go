@@ -84,7 +84,7 @@ func (c commands) explain() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.with(cmd, forExplain(queryAPI), func(ctx context.Context) error {
+			return c.with(cmd, Services{Ledger: true, MoneyAPI: required(queryAPI)}, func(ctx context.Context) error {
 				x, err := c.explanation(ctx, k)
 				if err != nil {
 					return err
@@ -97,10 +97,7 @@ func (c commands) explain() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if c.h.JSON(cmd) {
-					return c.h.WriteJSON(e)
-				}
-				return writeExplained(c.h.Out(), e)
+				return c.show(cmd, e, e.write)
 			})
 		},
 	})
@@ -119,7 +116,7 @@ func (c commands) explanation(ctx context.Context, k rules.Key) (ledger.Explanat
 	return x, err
 }
 
-func writeExplained(out io.Writer, e Explained) error {
+func (e Explained) write(out io.Writer) error {
 	w := table(out)
 	fmt.Fprintf(w, "%s\t%s\n", e.Key, e.State)
 	fmt.Fprintf(w, "  promotion\t%s\n  source\t%s\n  accepted\t%s\n  record\t%s\n", promotionState(e.PromotionState, e.PromotionFinished), app.Printable(e.Origin), stamp(e.AcceptedAt), app.Printable(e.Record))

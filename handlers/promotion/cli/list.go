@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,27 +39,20 @@ func (c commands) list() *cobra.Command {
   millrace campaign list --type POINT --limit 10`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var of rules.Type
-			if typeName != "" {
-				t, err := typeNamed("--type", typeName)
-				if err != nil {
-					return err
-				}
-				of = rules.Type(t.Name)
+			of, err := typeFilter(typeName)
+			if err != nil {
+				return err
 			}
 			if limit < 1 {
 				return app.Usage("--limit must be > 0, got %d", limit)
 			}
-			return c.with(cmd, forLedger(), func(ctx context.Context) error {
-				all, err := c.Resources.Ledger().List(ctx, of, limit+1)
+			return c.withLedger(cmd, func(ctx context.Context, l *ledger.Ledger) error {
+				all, err := l.List(ctx, of, limit+1)
 				if err != nil {
 					return err
 				}
 				list := listOf(all, limit)
-				if c.h.JSON(cmd) {
-					return c.h.WriteJSON(list)
-				}
-				return c.showList(list)
+				return c.show(cmd, list, list.write)
 			})
 		},
 	})
@@ -76,12 +70,12 @@ func listOf(all []ledger.ListedPromotion, limit int) promotionList {
 	return list
 }
 
-func (c commands) showList(list promotionList) error {
+func (list promotionList) write(out io.Writer) error {
 	if len(list.Promotions) == 0 {
-		fmt.Fprintln(c.h.Out(), "The ledger has no promotions.")
+		fmt.Fprintln(out, "The ledger has no promotions.")
 		return nil
 	}
-	w := table(c.h.Out())
+	w := table(out)
 	fmt.Fprintln(w, "PROMOTION\tSTATE\tCREATED\tACCEPTED\tPAID\tFAILED\tUNKNOWN\tCANCELLED\tPENDING")
 	for _, p := range list.Promotions {
 		created := "-"
@@ -95,7 +89,7 @@ func (c commands) showList(list promotionList) error {
 		return err
 	}
 	if list.More {
-		fmt.Fprintf(c.h.Out(), "There are more than %s; --limit shows them.\n", app.Plural(int64(len(list.Promotions)), "promotion"))
+		fmt.Fprintf(out, "There are more than %s; --limit shows them.\n", app.Plural(int64(len(list.Promotions)), "promotion"))
 	}
 	return nil
 }

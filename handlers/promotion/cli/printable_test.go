@@ -22,7 +22,7 @@ func TestExplainShowsNoControlCharacters(t *testing.T) {
 		Audit:       []ledger.Audit{{Who: nasty, Why: nasty, Action: "resolve", Detail: nasty}},
 		MoneyAPI:    &lookup{Answer: "paid", TransactionKey: nasty}}
 	var out strings.Builder
-	require.NoError(t, writeExplained(&out, e))
+	require.NoError(t, e.write(&out))
 	require.Contains(t, out.String(), "gnp")
 	for _, r := range out.String() {
 		require.False(t, r != '\n' && unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r), "%q in %q", r, out.String())

@@ -36,7 +36,7 @@ func (c commands) publish() *cobra.Command {
 				return err
 			}
 			defer remove()
-			return c.with(cmd, forPublish(), func(ctx context.Context) error { return c.runPublish(ctx, cmd, f, source) })
+			return c.with(cmd, Services{Kafka: true}, func(ctx context.Context) error { return c.runPublish(ctx, cmd, f, source) })
 		},
 	})
 	flags := cmd.Flags()
@@ -107,9 +107,7 @@ func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, f publishF
 	if err != nil {
 		return fmt.Errorf("after %d of %s (publishing them again is harmless): %w", n, app.Plural(total, "record"), err)
 	}
-	if c.h.JSON(cmd) {
-		return c.h.WriteJSON(map[string]any{"promotion": f.campaign.promotion, "published": n, "seconds": time.Since(start).Seconds()})
-	}
-	fmt.Fprintf(c.h.Out(), "Promotion %d: %s published in %.1f s.\n", f.campaign.promotion, app.Plural(n, "record"), time.Since(start).Seconds())
-	return nil
+	seconds := time.Since(start).Seconds()
+	return c.showLine(cmd, map[string]any{"promotion": f.campaign.promotion, "published": n, "seconds": seconds},
+		"Promotion %d: %s published in %.1f s.", f.campaign.promotion, app.Plural(n, "record"), seconds)
 }

@@ -2,10 +2,10 @@ package cli
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
@@ -28,17 +28,14 @@ time: the stream may contain an entry twice, and the ledger ignores the second o
 			if who == "" || why == "" {
 				return app.Usage("--who and --why must not be empty")
 			}
-			return c.with(cmd, forLedger(), func(ctx context.Context) error {
-				n, err := c.Resources.Ledger().Rebuild(ctx, id, who, why)
+			return c.withLedger(cmd, func(ctx context.Context, l *ledger.Ledger) error {
+				n, err := l.Rebuild(ctx, id, who, why)
 				if err != nil {
 					return err
 				}
-				if c.h.JSON(cmd) {
-					return c.h.WriteJSON(map[string]any{"type": id.Type, "promotion": id.ID, "enqueued_again": n})
-				}
-				fmt.Fprintf(c.h.Out(), "%s: the feeder of a running instance enqueues %s again within %s, or after a resume if the promotion is paused.\n",
+				return c.showLine(cmd, map[string]any{"type": id.Type, "promotion": id.ID, "enqueued_again": n},
+					"%s: the feeder of a running instance enqueues %s again within %s, or after a resume if the promotion is paused.",
 					id, app.Plural(n, "payout"), c.Settings().FeederInterval)
-				return nil
 			})
 		},
 	})

@@ -54,7 +54,7 @@ Kafka with the ledger alone: --no-money. Memory does not depend on the number of
 			case f.noKafka && f.noAPI:
 				return app.Usage("--no-kafka and --no-money leave nothing to compare the ledger with")
 			}
-			return c.with(cmd, forReconcile(!f.noKafka, !f.noAPI), func(ctx context.Context) error { return c.runReconcile(ctx, cmd, id, f) })
+			return c.with(cmd, Services{Ledger: true, Kafka: !f.noKafka, MoneyAPI: required(!f.noAPI)}, func(ctx context.Context) error { return c.runReconcile(ctx, cmd, id, f) })
 		},
 	})
 	cmd.Flags().StringVar(&f.csv, "csv", "", "write one line per target that differs to this `file`")
@@ -82,11 +82,7 @@ func (c commands) runReconcile(ctx context.Context, cmd *cobra.Command, id rules
 	if err = errors.Join(err, table.Close()); err != nil {
 		return err
 	}
-	if c.h.JSON(cmd) {
-		err = c.h.WriteJSON(r)
-	} else {
-		err = r.Write(c.h.Out())
-	}
+	err = c.show(cmd, r, r.Write)
 	if problem := r.Problem(); err == nil && problem != nil {
 		return &app.ExitError{Code: app.ExitBad, Err: problem}
 	}

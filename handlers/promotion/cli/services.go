@@ -2,9 +2,12 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
@@ -27,19 +30,6 @@ const (
 	Required
 )
 
-// The services of each command.
-func forPublish() Services { return Services{Kafka: true} }
-func forStatus() Services  { return Services{Ledger: true, Streams: true} }
-
-// list, pause, resume, cancel, rebuild, unknown list
-func forLedger() Services          { return Services{Ledger: true} }
-func forResolve() Services         { return Services{Ledger: true, MoneyAPI: Optional} }
-func forExplain(api bool) Services { return Services{Ledger: true, MoneyAPI: required(api)} }
-
-func forReconcile(kafka, api bool) Services {
-	return Services{Ledger: true, Kafka: kafka, MoneyAPI: required(api)}
-}
-
 func required(on bool) Need {
 	if on {
 		return Required
@@ -54,4 +44,25 @@ func (c commands) with(cmd *cobra.Command, s Services, do func(context.Context) 
 		o.Plugins = []string{c.Kafka.Name()}
 	}
 	return withExitCode(c.h.Services(cmd.Context(), cmd, o, func(ctx context.Context, _ *app.Running) error { return do(ctx) }))
+}
+
+// withLedger is with for a command that needs only the ledger.
+func (c commands) withLedger(cmd *cobra.Command, do func(context.Context, *ledger.Ledger) error) error {
+	return c.with(cmd, Services{Ledger: true}, func(ctx context.Context) error { return do(ctx, c.Resources.Ledger()) })
+}
+
+// show writes v as JSON with --json, and text otherwise.
+func (c commands) show(cmd *cobra.Command, v any, text func(out io.Writer) error) error {
+	if c.h.JSON(cmd) {
+		return c.h.WriteJSON(v)
+	}
+	return text(c.h.Out())
+}
+
+// showLine is show for a text of one line.
+func (c commands) showLine(cmd *cobra.Command, v any, format string, args ...any) error {
+	return c.show(cmd, v, func(out io.Writer) error {
+		_, err := fmt.Fprintf(out, format+"\n", args...)
+		return err
+	})
 }

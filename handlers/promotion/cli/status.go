@@ -68,7 +68,7 @@ func (c commands) status() *cobra.Command {
 			if watch && c.h.JSON(cmd) {
 				return app.Usage("--watch and --json exclude each other")
 			}
-			return c.with(cmd, forStatus(), func(ctx context.Context) error {
+			return c.with(cmd, Services{Ledger: true, Streams: true}, func(ctx context.Context) error {
 				show := func() error { return c.showStatus(ctx, c.h.JSON(cmd), only) }
 				if watch {
 					return repeat(ctx, c.h.Out(), c.h.IsTerminal(c.h.Out()), show)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
@@ -32,18 +34,19 @@ type UnknownPayout struct {
 
 // unknownFilter are the flags of `unknown list`.
 type unknownFilter struct {
-	typeName  string
+	of        rules.Type
 	promotion int64
 	olderThan time.Duration
 	limit     int
 }
 
 func (f unknownFilter) takes(r rules.Row, since time.Duration) bool {
-	return (f.typeName == "" || string(r.Type) == f.typeName) && (f.promotion == 0 || r.Promotion == f.promotion) && since >= f.olderThan
+	return (f.of == "" || r.Type == f.of) && (f.promotion == 0 || r.Promotion == f.promotion) && since >= f.olderThan
 }
 
 func (c commands) unknownList() *cobra.Command {
 	var f unknownFilter
+	var typeName string
 	cmd := c.h.JSONFlag(&cobra.Command{
 		Use:   "list",
 		Short: "List the payouts that may have been charged",
@@ -56,29 +59,23 @@ Money API; unknown resolve --force ends it. The command considers only the 1,000
   millrace unknown list --type POINT --older-than 24h`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.typeName != "" {
-				t, err := typeNamed("--type", f.typeName)
-				if err != nil {
-					return err
-				}
-				f.typeName = t.Name
+			var err error
+			if f.of, err = typeFilter(typeName); err != nil {
+				return err
 			}
 			if f.promotion < 0 || f.olderThan < 0 || f.limit < 1 {
 				return app.Usage("--promotion and --older-than must not be negative, and --limit must be > 0")
 			}
-			return c.with(cmd, forLedger(), func(ctx context.Context) error {
-				list, err := c.unknownPayouts(ctx, f)
+			return c.withLedger(cmd, func(ctx context.Context, l *ledger.Ledger) error {
+				list, err := unknownPayouts(ctx, l, f)
 				if err != nil {
 					return err
 				}
-				if c.h.JSON(cmd) {
-					return c.h.WriteJSON(list)
-				}
-				return c.showUnknown(list)
+				return c.show(cmd, list, list.write)
 			})
 		},
 	})
-	cmd.Flags().StringVar(&f.typeName, "type", "", "payouts of this type only")
+	cmd.Flags().StringVar(&typeName, "type", "", "payouts of this type only")
 	cmd.Flags().Int64Var(&f.promotion, "promotion", 0, "payouts of this promotion `id` only")
 	cmd.Flags().DurationVar(&f.olderThan, "older-than", 0, "payouts of at least this age only, such as 24h")
 	cmd.Flags().IntVar(&f.limit, "limit", 1000, "maximum number of payouts")
@@ -94,7 +91,7 @@ type unknownList struct {
 
 var errLimit = errors.New("limit reached")
 
-func (c commands) unknownPayouts(ctx context.Context, f unknownFilter) (unknownList, error) {
+func unknownPayouts(ctx context.Context, l *ledger.Ledger, f unknownFilter) (unknownList, error) {
 	list := unknownList{Unknown: []UnknownPayout{}}
 	add := func(r rules.Row, at time.Time, since time.Duration) error {
 		switch {
@@ -109,9 +106,9 @@ func (c commands) unknownPayouts(ctx context.Context, f unknownFilter) (unknownL
 			FirstSentAt: r.FirstSentAt, Attempts: r.Attempts, Lookups: r.Lookups, Class: r.LastClass, Answer: r.LastError})
 		return nil
 	}
-	err := c.Resources.Ledger().EachUnknown(ctx, func(r rules.Row, since time.Duration) error { return add(r, r.SettledAt, since) })
+	err := l.EachUnknown(ctx, func(r rules.Row, since time.Duration) error { return add(r, r.SettledAt, since) })
 	if err == nil {
-		err = c.Resources.Ledger().EachLookupOnly(ctx, func(r rules.Row, since time.Duration) error { return add(r, r.FirstSentAt, since) })
+		err = l.EachLookupOnly(ctx, func(r rules.Row, since time.Duration) error { return add(r, r.FirstSentAt, since) })
 	}
 	if errors.Is(err, errLimit) {
 		err = nil
@@ -119,16 +116,16 @@ func (c commands) unknownPayouts(ctx context.Context, f unknownFilter) (unknownL
 	return list, err
 }
 
-func (c commands) showUnknown(list unknownList) error {
+func (list unknownList) write(out io.Writer) error {
 	if len(list.Unknown) == 0 {
 		none := "No payout is UNKNOWN."
 		if list.others {
 			none = "No UNKNOWN payout matches."
 		}
-		fmt.Fprintln(c.h.Out(), none)
+		fmt.Fprintln(out, none)
 		return nil
 	}
-	w := table(c.h.Out())
+	w := table(out)
 	fmt.Fprintln(w, "PAYOUT\tSTATE\tSINCE\tAGE\tSENDS\tLOOKUPS\tCLASS\tLAST ANSWER")
 	for _, u := range list.Unknown {
 		fmt.Fprintf(w, "%s:%d:%d\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", u.Type, u.Promotion, u.Target, u.State, stamp(u.Since), age(time.Duration(u.Age*float64(time.Second))),
@@ -138,7 +135,7 @@ func (c commands) showUnknown(list unknownList) error {
 		return err
 	}
 	if list.More {
-		fmt.Fprintf(c.h.Out(), "There are more than %s; --limit shows them.\n", app.Plural(int64(len(list.Unknown)), "payout"))
+		fmt.Fprintf(out, "There are more than %s; --limit shows them.\n", app.Plural(int64(len(list.Unknown)), "payout"))
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ only that.`,
 			case f.who == "":
 				return app.Usage("--who must be your name")
 			}
-			return c.with(cmd, forResolve(), func(ctx context.Context) error { return c.resolve(ctx, cmd, k, f) })
+			return c.with(cmd, Services{Ledger: true, MoneyAPI: Optional}, func(ctx context.Context) error { return c.resolve(ctx, cmd, k, f) })
 		},
 	})
 	cmd.Flags().StringVar(&f.paid, "paid", "", "it was charged, with this transaction `key`")
@@ -88,7 +88,7 @@ func (c commands) resolve(ctx context.Context, cmd *cobra.Command, k rules.Key, 
 		return err
 	}
 	if !c.h.JSON(cmd) {
-		if err := writeExplained(c.h.Out(), e); err != nil {
+		if err := e.write(c.h.Out()); err != nil {
 			return err
 		}
 	}
