@@ -124,6 +124,7 @@ wire: ## Generate the injectors (wire/wire_gen.go)
 
 .PHONY: schema
 schema: ## Write the JSON Schema of the settings (configs/millrace.schema.json)
+	@mkdir -p $(bin)
 	$(GO) run ./cmd/millrace schema > $(bin)/schema.json
 	mv $(bin)/schema.json configs/millrace.schema.json
 
