@@ -1,6 +1,7 @@
 package promotion
 
 import (
+	"context"
 	"log/slog"
 
 	"github.com/spf13/cobra"
@@ -10,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/kafka"
@@ -46,6 +48,29 @@ func (p *Plugin) Reach() map[string]any {
 		"plugins.promotion.money_api.url":               p.run.simulator.URL(),
 		"plugins.promotion.money_api.simulator.enabled": false,
 	}
+}
+
+// SendAudit implements app.SendAuditor: a record of a publish topic is a payment.
+func (p *Plugin) SendAudit(topic string) *app.SendAudit {
+	for _, t := range promotiontype.All() {
+		if t.PublishTopic() != topic {
+			continue
+		}
+		return &app.SendAudit{
+			Register: func(r *pipeline.Registry) error {
+				return commandResources{p}.Register(r, cli.Services{Ledger: true})
+			},
+			Record: func(ctx context.Context, payload []byte, by app.By) error {
+				payout, err := t.Decode(payload)
+				if err != nil {
+					return nil //nolint:nilerr // it becomes a dead letter and pays nothing
+				}
+				key := rules.Key{Type: rules.Type(t.Name), Promotion: payout.Promotion, Target: payout.Target}
+				return p.run.ledger.AuditSend(ctx, key, by.Who, by.Why, topic)
+			},
+		}
+	}
+	return nil
 }
 
 // commandResources gives the commands the plugin's connections.

@@ -129,6 +129,22 @@ func TestExplain(t *testing.T) {
 	})
 }
 
+// A record that an operator sends is a payment: it needs a reason, and the audit has it first.
+func TestASentRecordIsAudited(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) {
+		sys := newSystem(t, simulator.Faults{}, nil)
+		topic, record := "campaign-promotion-point-publish", string(pointRecord(7).Payload)
+		require.Contains(t, sys.says(app.ExitUsage, "send", topic, record), "--who NAME and --why REASON are required: a record of "+topic)
+		require.Contains(t, sys.says(app.ExitOK, "send", topic, record, "no JSON", "--why", "ticket 8"), "2 records sent to "+topic)
+		sys.end(7, rules.Paid)
+		var e cli.Explained
+		sys.json(&e, "campaign", "explain", "POINT", "1", "7")
+		require.Len(t, e.Audit, 1)
+		require.Equal(t, []string{"send", "ticket 8", "to " + topic}, []string{e.Audit[0].Action, e.Audit[0].Why, e.Audit[0].Detail})
+		require.Contains(t, sys.says(app.ExitOK, "tail", topic, "--from", "oldest", "--count", "2"), record)
+	})
+}
+
 // A server that ends during the command is unavailable: that says nothing about the payouts.
 func TestTheMoneyAPIEndsDuringReconcile(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {

@@ -227,6 +227,7 @@ func (h *Host) root() *cobra.Command {
 		}
 	}
 	add(GroupService, h.runCommand(), h.migrateCommand(), h.validateCommand(), h.topologyCommand())
+	add(GroupOperate, h.tailCommand())
 	add(GroupDevelop, h.newCommand(), h.schemaCommand(), h.versionCommand())
 	for _, p := range h.o.Plugins {
 		if c, ok := p.(Commander); ok {

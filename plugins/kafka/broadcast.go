@@ -52,13 +52,14 @@ func (b *broadcast) deliver(partition int32, offset int64) int {
 	return d.n
 }
 
-// openBroadcast begins to read: everything published after its return is delivered.
-func openBroadcast(ctx context.Context, c Config, topic string, f pipeline.Flow, log *slog.Logger) (*broadcast, error) {
+// openBroadcast begins to read at initial, which is sarama.OffsetNewest or sarama.OffsetOldest. It
+// delivers everything published after its return.
+func openBroadcast(ctx context.Context, c Config, topic string, initial int64, f pipeline.Flow, log *slog.Logger) (*broadcast, error) {
 	conf, err := consumerConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	conf.Consumer.Offsets.Initial = sarama.OffsetNewest
+	conf.Consumer.Offsets.Initial = initial
 	// Watermill's subscriber does not read the errors of partitions. A partition that reports one
 	// would wait for a reader forever, and so would its records.
 	conf.Consumer.Return.Errors = false

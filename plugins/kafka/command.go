@@ -33,15 +33,16 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 		},
 	}))
 	list.AddCommand(p.createCommand(h))
-	return []*cobra.Command{list}
+	return []*cobra.Command{list, p.sendCommand(h)}
 }
 
 func (p *Plugin) createCommand(h *app.Host) *cobra.Command {
 	var dryRun bool
 	cmd := h.JSONFlag(&cobra.Command{
-		Use:   "create",
-		Short: "Create the missing Kafka topics of all routes; existing ones are not changed",
-		Args:  cobra.NoArgs,
+		Use:     "create",
+		Short:   "Create the missing Kafka topics of all routes; existing ones are not changed",
+		Example: fmt.Sprintf("  %[1]s topics create --config settings.yaml --dry-run\n  %[1]s topics create --config settings.yaml", h.Name()),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return p.withTopics(h, cmd, func(ctx context.Context, live *connection, needed []neededTopic) error {
 				before, err := live.status(needed)

@@ -205,7 +205,7 @@ func (b broadcastSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Su
 	if err != nil {
 		return nil, err
 	}
-	return openBroadcast(ctx, live.config, b.topic, f, b.plugin.log)
+	return openBroadcast(ctx, live.config, b.topic, sarama.OffsetNewest, f, b.plugin.log)
 }
 
 // open returns the connection, and the topic exists if it may be created.

@@ -13,7 +13,7 @@ type Audit struct {
 	At     time.Time `json:"at"`
 	Who    string    `json:"who"`
 	Why    string    `json:"why"`
-	Action string    `json:"action"` // replay, announce, resolve, rebuild, pause, resume or cancel
+	Action string    `json:"action"` // replay, announce, send, resolve, rebuild, pause, resume or cancel
 	Detail string    `json:"detail"`
 	// DBUser is the role of the database session (session_user), written by the server. Empty:
 	// SQLite, or a row of an older version.
@@ -24,6 +24,13 @@ func writeAudit(ctx context.Context, q querier, now time.Time, k rules.Key, a Au
 	_, err := q.exec(ctx, `INSERT INTO ledger_audit (at, who, why, action, type, promotion_id, target_id, detail)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`, now, a.Who, a.Why, a.Action, string(k.Type), k.Promotion, k.Target, a.Detail)
 	return err
+}
+
+// AuditSend records that an operator publishes a record of a payout to a topic.
+func (l *Ledger) AuditSend(ctx context.Context, k rules.Key, who, why, topic string) error {
+	return l.update(ctx, "audit", nil, func(q querier, now time.Time) error {
+		return writeAudit(ctx, q, now, k, Audit{Who: who, Why: why, Action: "send", Detail: "to " + topic})
+	})
 }
 
 // Audit returns the actions on a promotion, oldest first. Explain has those on a payout.

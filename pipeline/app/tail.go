@@ -1,0 +1,155 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Tailer is implemented by a transport whose messages `tail` shows.
+type Tailer interface {
+	// Tail returns a source of the messages of a topic or stream, from the oldest, or those that
+	// are published after Open. It needs no service, belongs to no group and creates nothing. The
+	// result is nil for a name that the transport can't have.
+	Tail(name string, oldest bool) pipeline.Source
+}
+
+// Line is a message as `tail --json` writes it, one per line, and `send --format json` reads it.
+type Line struct {
+	Position string            `json:"position,omitempty"` // where tail has read it
+	Key      string            `json:"key,omitempty"`
+	Value    string            `json:"value"`
+	Bytes    []byte            `json:"bytes,omitempty"` // the value in base64, if it is not UTF-8
+	Headers  map[string]string `json:"headers,omitempty"`
+}
+
+func lineOf(m *message.Message) Line {
+	l := Line{Position: pipeline.OriginFrom(m.Context()).String(), Key: m.Metadata[pipeline.MetaKey], Headers: map[string]string{}}
+	maps.Copy(l.Headers, m.Metadata)
+	delete(l.Headers, pipeline.MetaKey)
+	if utf8.Valid(m.Payload) {
+		l.Value = string(m.Payload)
+	} else {
+		l.Bytes = m.Payload
+	}
+	return l
+}
+
+type tailFlags struct {
+	from, plugin string
+	count        int
+	headers      bool
+}
+
+func (h *Host) tailCommand() *cobra.Command {
+	var f tailFlags
+	cmd := h.ServiceFlags(&cobra.Command{
+		Use:   "tail TOPIC|STREAM",
+		Short: "Show the messages of a Kafka topic or a Redis stream as they arrive",
+		Long: "Show the messages of a Kafka topic or a Redis stream as they arrive, until Ctrl-C.\n\n" +
+			"It joins no consumer group, commits nothing, and takes no message from another reader.\n" +
+			"A name that Kafka allows is a topic; --plugin redis reads a stream of such a name.",
+		Example: h.examples("tail orders --profile embedded", "tail orders-dead --from oldest --headers", "tail orders --from oldest --count 10 --json",
+			"tail campaign-promotion-stream:POINT:12345"),
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return h.tail(cmd, args[0], f) },
+	})
+	flags := cmd.Flags()
+	flags.StringVar(&f.from, "from", "newest", "newest (messages published from now on) or oldest")
+	flags.StringVar(&f.plugin, "plugin", "", "`name` of the transport, if several can have the name")
+	flags.IntVar(&f.count, "count", 0, "end after `n` messages; 0: until Ctrl-C")
+	flags.BoolVar(&f.headers, "headers", false, "show the headers too")
+	flags.Bool("json", false, "write one JSON object per message")
+	return cmd
+}
+
+func (h *Host) tail(cmd *cobra.Command, name string, f tailFlags) error {
+	if f.from != "newest" && f.from != "oldest" {
+		return Usage("--from must be newest or oldest, got %q", f.from)
+	}
+	return h.open(cmd.Context(), cmd, nil, false, func(l *Loaded, _ trace.TracerProvider) error {
+		var source pipeline.Source
+		for _, p := range l.Plugins { // the last one counts: Redis allows every name
+			if t, ok := p.(Tailer); ok && (f.plugin == "" || f.plugin == p.Name()) {
+				if s := t.Tail(name, f.from == "oldest"); s != nil {
+					source = s
+				}
+			}
+		}
+		if source == nil {
+			return Usage("no enabled transport has a topic or stream with the name %q", name)
+		}
+		return h.follow(cmd, l, source, f)
+	})
+}
+
+func (h *Host) follow(cmd *cobra.Command, l *Loaded, source pipeline.Source, f tailFlags) (err error) {
+	ctx := cmd.Context()
+	var s pipeline.Subscription
+	err = startWithin(ctx, l.Settings.StartTimeout, func(ctx context.Context) (err error) {
+		s, err = source.Open(ctx, pipeline.Flow{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	messages, err := s.Subscribe(ctx, "")
+	if err != nil {
+		return err
+	}
+	var failed <-chan error
+	if failer, ok := s.(pipeline.Failer); ok {
+		failed = failer.Failed()
+	}
+	n := 0
+	defer func() { fmt.Fprintf(h.o.Stderr, "%s of %s.\n", Plural(int64(n), "message"), source.Describe()) }()
+	for f.count == 0 || n < f.count {
+		select {
+		case m, ok := <-messages:
+			if !ok {
+				return nil
+			}
+			if err := h.showLine(lineOf(m), h.JSON(cmd), f.headers); err != nil {
+				return err
+			}
+			m.Ack()
+			n++
+		case err := <-failed:
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *Host) showLine(l Line, asJSON, headers bool) error {
+	if asJSON {
+		enc := json.NewEncoder(h.o.Stdout)
+		enc.SetEscapeHTML(false)
+		return enc.Encode(l)
+	}
+	value := l.Value
+	if l.Bytes != nil {
+		value = fmt.Sprintf("%d bytes, not UTF-8", len(l.Bytes))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  %s  %s\n", l.Position, Printable(l.Key), Printable(value))
+	for _, name := range slices.Sorted(maps.Keys(l.Headers)) {
+		if headers {
+			fmt.Fprintf(&b, "  %s: %s\n", Printable(name), Printable(l.Headers[name]))
+		}
+	}
+	_, err := fmt.Fprint(h.o.Stdout, b.String())
+	return err
+}

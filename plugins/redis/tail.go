@@ -1,0 +1,115 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
+)
+
+const (
+	tailPage  = 100                    // entries per read
+	tailPause = 250 * time.Millisecond // between two reads of a stream without new entries
+)
+
+// Tail implements app.Tailer. It reads a stream without a group and without the service, and never
+// blocks. It does not create the stream.
+func (p *Plugin) Tail(stream string, oldest bool) pipeline.Source { return tail{p, stream, oldest} }
+
+type tail struct {
+	p      *Plugin
+	stream string
+	oldest bool
+}
+
+// Describe returns the stream.
+func (t tail) Describe() pipeline.Endpoint {
+	return pipeline.Endpoint{Kind: poll.Kind, Name: t.stream}
+}
+
+// Open connects, and fails when the stream does not exist.
+func (t tail) Open(ctx context.Context, _ pipeline.Flow) (pipeline.Subscription, error) {
+	c, err := NewClient(t.p.cfg.ClientConfig)
+	if err != nil {
+		return nil, err
+	}
+	next, err := t.begin(ctx, c)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	s := &tailing{tail: t, c: c}
+	s.Life = pipeline.NewLife(t.p.cfg.CloseTimeout, func(ctx context.Context) error {
+		return errors.Join(s.run(ctx, next), c.Close())
+	})
+	return s, nil
+}
+
+// begin returns the id to begin at.
+func (t tail) begin(ctx context.Context, c goredis.UniversalClient) (string, error) {
+	if err := WaitFor(ctx, c, t.p.cfg.address(), t.p.env.Logger); err != nil {
+		return "", err
+	}
+	kind, err := c.Type(ctx, t.stream).Result()
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("redis: tail %s: %w", t.stream, err)
+	case kind != "stream":
+		return "", fmt.Errorf("redis: %s is no stream (TYPE: %s)", t.stream, kind)
+	case t.oldest:
+		return "-", nil
+	}
+	last, err := c.XRevRangeN(ctx, t.stream, "+", "-", 1).Result()
+	if err != nil || len(last) == 0 {
+		return "-", err
+	}
+	return after(last[0].ID), nil
+}
+
+// after returns the smallest id above id. No entry follows the largest id of all.
+func after(id string) string {
+	if next, ok := entry.NextID(id); ok {
+		return next
+	}
+	return id
+}
+
+type tailing struct {
+	*pipeline.Life
+	tail
+	c goredis.UniversalClient
+}
+
+func (s *tailing) run(ctx context.Context, next string) error {
+	for s.Reading.Err() == nil {
+		page, err := s.c.XRangeN(s.Reading, s.stream, next, "+", tailPage).Result()
+		if err != nil && s.Reading.Err() == nil {
+			s.Fail(fmt.Errorf("redis: tail %s: %w", s.stream, err))
+			return nil
+		}
+		for _, m := range page {
+			msg, _ := entry.Decode(m) // a malformed entry has its fields in the metadata
+			msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{
+				Kind: poll.Kind, Source: s.stream, Position: s.stream + "@" + m.ID, Key: msg.Metadata[pipeline.MetaKey],
+			}))
+			select {
+			case s.Out <- msg:
+			case <-s.Reading.Done():
+				return nil
+			}
+			next = after(m.ID)
+		}
+		if len(page) == 0 {
+			pipeline.Sleep(s.Reading, tailPause)
+		}
+	}
+	return nil
+}
+
+var _ app.Tailer = (*Plugin)(nil)
