@@ -11,8 +11,8 @@ type Backoff struct {
 	Max   time.Duration `yaml:"max"`   // the longest delay, jitter included
 }
 
-// Delay returns how long to wait after the n-th failure, n from 1, with up to 20 % of jitter taken
-// off, so that many failures of one moment don't come back in one moment.
+// Delay returns the wait after the n-th failure, n from 1. Up to 20 % of jitter is taken off, so
+// that simultaneous failures are not retried simultaneously.
 func (b Backoff) Delay(n int) time.Duration {
 	first, longest := b.First, b.Max
 	if first <= 0 {

@@ -23,11 +23,11 @@ const (
 	deadHeaders = "millrace-dead-"
 )
 
-// DeadLetter is a message that can never succeed, with what a person needs to judge it.
+// DeadLetter is a message that can never succeed, with the data to investigate it.
 type DeadLetter struct {
-	Payload       []byte            // as it came
+	Payload       []byte            // unchanged
 	Metadata      map[string]string // the record's own headers
-	UUID          string            // of the message; empty where a ledger gives up what it has stored
+	UUID          string            // of the message; empty when a ledger abandons a row
 	Key           string            // record or entry key
 	Class         string            // short snake_case class of the error
 	Error         string            // the error's text
@@ -68,10 +68,10 @@ func (d DeadLetter) Message() *message.Message {
 }
 
 // PublishDeadLetter publishes the message of a DeadLetter. When the sink refuses it permanently (it
-// is too large, for instance), the message is published with the first 8 KiB of its payload, and
-// when that is refused too, without payload, key and the record's own headers. Both say in
-// MetaDeadPayloadBytes how long the payload is. The error is permanent when the sink has refused
-// the smallest form: no further attempt can succeed. m is not changed.
+// is too large, for instance), only the first 8 KiB of its payload are published. When that is
+// refused too, payload, key and the record's own headers are left out. MetaDeadPayloadBytes then
+// holds the length of the payload. The error is permanent when the sink has refused the smallest
+// form. m is not changed.
 func PublishDeadLetter(ctx context.Context, to Sink, m *message.Message) error {
 	err := to.Publish(ctx, m)
 	for _, smaller := range []func(*message.Message) *message.Message{cutDead, bareDead} {

@@ -6,7 +6,7 @@ import (
 )
 
 // Loopback reports whether all addresses, each host:port or a host, are of this machine: localhost,
-// 127.0.0.0/8 or ::1. What is sent there does not cross a network. It resolves no names. Loopback
+// 127.0.0.0/8 or ::1. No message to them crosses a network. It resolves no names. Loopback
 // of nothing is true.
 func Loopback(addrs ...string) bool {
 	for _, addr := range addrs {

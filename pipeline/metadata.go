@@ -6,14 +6,13 @@ const (
 	// on a topic that is some route's Retry.To.
 	MetaDue = "millrace-due"
 	// MetaAttempt is the number of retries spent so far, in decimal. It counts only together with
-	// MetaRetryOf. A hint where a ledger counts.
+	// MetaRetryOf. Where a ledger counts, it decides nothing.
 	MetaAttempt = "millrace-attempt"
 	// MetaFirstFailedAt is when the message failed first, RFC 3339; travels with retry records. It
 	// counts only together with MetaRetryOf.
 	MetaFirstFailedAt = "millrace-first-failed-at"
-	// MetaRetryOf is the name of the route that wrote a retry record. The chain believes the
-	// headers of a retry record only when this route retries into the topic that the record came
-	// from.
+	// MetaRetryOf is the name of the route that wrote a retry record. The chain uses the headers
+	// of a retry record only when this route retries into the topic that the record came from.
 	MetaRetryOf = "millrace-retry-of"
 	// MetaReplay marks a message that is a replay of a dead letter: <dead letter>/<generation>.
 	MetaReplay = "millrace-replay"

@@ -9,8 +9,8 @@ type Origin struct {
 	Position  string // the message's place, source included; only the transport reads its form
 	Group     string // consumer group; empty for broadcast
 	Key       string // record key or entry key; may be empty
-	Delivered int64  // deliveries so far, this one included; 1 when the transport can't know
-	Malformed error  // decoding error of the transport; the chain fails the message with it, unhandled
+	Delivered int64  // deliveries so far, this one included; 1 when the transport can't count
+	Malformed error  // decoding error of the transport; the chain fails the message with it
 }
 
 // String returns the position, or the source where the transport has no positions.
@@ -44,10 +44,9 @@ func WithRevoked(ctx context.Context, done <-chan struct{}) context.Context {
 	return context.WithValue(ctx, revokedKey{}, done)
 }
 
-// Revoked returns a channel that is closed when the transport waits for the answer to the message
-// being handled, because it takes the message's place away from this instance. A wait that can as
-// well happen in another instance ends then, with a nack. Nil, and so never ready, where the
-// transport takes nothing away.
+// Revoked returns a channel that is closed when this instance loses the partition of the message
+// being handled. The transport then waits for the ack or nack: a handler that waits should nack.
+// The channel is nil, and so never ready, when the transport never takes a partition away.
 func Revoked(ctx context.Context) <-chan struct{} {
 	done, _ := ctx.Value(revokedKey{}).(<-chan struct{})
 	return done

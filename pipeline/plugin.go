@@ -50,8 +50,7 @@ type FieldError struct {
 func (e *FieldError) Error() string { return e.Path + ": " + e.Problem }
 
 // FieldErrorsUnder puts prefix and a dot before the path of every FieldError in err, which may be a
-// tree of joined errors: for a Config that holds the Config of something else. FieldErrorsUnder of
-// nil is nil.
+// tree of joined errors. It serves a Config that contains another Config. For nil it returns nil.
 func FieldErrorsUnder(prefix string, err error) error {
 	switch e := err.(type) { //nolint:errorlint // the tree itself is walked
 	case nil:

@@ -29,8 +29,7 @@ type Route struct {
 	Activity Activity
 }
 
-// Source is an input that is not open yet: a Kafka topic with a group, a Redis stream with a group,
-// all elastic streams of a kind.
+// Source is an input that is not open yet, such as a Kafka topic with a group.
 type Source interface {
 	// Describe works offline.
 	Describe() Endpoint

@@ -26,9 +26,8 @@ type RuntimeOptions struct {
 }
 
 // Runtime runs what a Registry holds: services in order, then every route on one Watermill Router.
-// It is the only owner of the Router's life, because the Router's own life cycle has traps: it ends
-// when its last handler ends, it cancels and drops what is in flight on Close, and a failed handler
-// can't be removed. A Runtime runs once.
+// Only the Runtime starts and closes the Router. The Router ends with its last handler, Close
+// cancels and drops messages in flight, and a failed handler can't be removed. A Runtime runs once.
 type Runtime struct {
 	reg     *Registry
 	opts    RuntimeOptions
@@ -203,11 +202,10 @@ const (
 	reserveShare       = 4
 )
 
-// Stop tells every Phased service that the drain begins, drains all routes at once, then stops the
-// services upstream first. Messages in flight are finished and acked. ctx and StopTimeout bound all
-// of it together. A quarter of that time, at most 5s, is kept for the services: a handler that does
-// not return costs the other routes and the services nothing. Stop is idempotent and legal before
-// Start.
+// Stop calls Draining of every Phased service, drains all routes at once, then stops the services
+// upstream first. Messages in flight are finished and acked. ctx and StopTimeout bound all of it
+// together. A quarter of that time, at most 5s, is reserved for the services, because a handler may
+// not return. Stop is idempotent and legal before Start.
 func (r *Runtime) Stop(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -277,8 +275,8 @@ func (r *Runtime) drain(ctx context.Context) []error {
 	return errs
 }
 
-// stopServices stops the services upstream first. A service may use half of the time that is left,
-// and the last one all of it: a service that hangs leaves time to those after it.
+// stopServices stops the services upstream first. Each service may use half of the remaining time,
+// and the last one all of it. A service that hangs leaves time for those after it.
 func (r *Runtime) stopServices(ctx context.Context) []error {
 	var errs []error
 	for i := len(r.started) - 1; i >= 0; i-- {
@@ -297,8 +295,8 @@ func (r *Runtime) stopServices(ctx context.Context) []error {
 	return errs
 }
 
-// borrowed hides Close from the Router: the Runtime drains and closes subscriptions, and the
-// Router would do it too early, with what is in flight cancelled.
+// borrowed hides Close from the Router, which would close subscriptions with messages in flight.
+// The Runtime drains and closes them.
 type borrowed struct{ Subscription }
 
 func (borrowed) Close() error { return nil }

@@ -111,25 +111,25 @@ func TestAServiceThatDiesIsTheReason(t *testing.T) {
 	require.NoError(t, rt.Stop(t.Context()))
 }
 
-// drainTold is a feed that tells when it was asked to drain and reads no more.
-type drainTold struct {
+// drainNotifier is a feed that closes drained when it drains and reads no more.
+type drainNotifier struct {
 	*pipelinetest.Feed
-	told chan struct{}
+	drained chan struct{}
 }
 
-func (s drainTold) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
+func (s drainNotifier) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
 	sub, err := s.Feed.Open(ctx, f)
-	return drainToldSubscription{sub, s.told}, err
+	return drainNotifierSubscription{sub, s.drained}, err
 }
 
-type drainToldSubscription struct {
+type drainNotifierSubscription struct {
 	pipeline.Subscription
-	told chan struct{}
+	drained chan struct{}
 }
 
-func (s drainToldSubscription) Drain(ctx context.Context) error {
+func (s drainNotifierSubscription) Drain(ctx context.Context) error {
 	err := s.Close()
-	close(s.told)
+	close(s.drained)
 	return errors.Join(err, s.Subscription.Drain(ctx))
 }
 
@@ -144,7 +144,7 @@ func TestARouteMayHaveAnyName(t *testing.T) {
 
 // A message in flight when the stop begins is finished and acked, with its context alive.
 func TestStopDrains(t *testing.T) {
-	feed := drainTold{pipelinetest.NewFeed("in"), make(chan struct{})}
+	feed := drainNotifier{pipelinetest.NewFeed("in"), make(chan struct{})}
 	entered, release := make(chan struct{}), make(chan struct{})
 	rt, err := start(t, plugin{"toy", func(r *pipeline.Registry) {
 		r.Route(pipeline.Route{Name: "r", From: feed, Policy: lossy, Handle: func(m *message.Message) ([]*message.Message, error) {
@@ -158,7 +158,7 @@ func TestStopDrains(t *testing.T) {
 	<-entered
 	stopped := make(chan error)
 	go func() { stopped <- rt.Stop(context.Background()) }()
-	<-feed.told
+	<-feed.drained
 	select {
 	case err := <-stopped:
 		require.FailNow(t, "stopped with a message in flight", err)
@@ -294,13 +294,13 @@ func (hangs) Stop(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// asked is a feed that tells the flow it was opened with.
-type asked struct {
+// flowRecorder is a feed that sends the flow it was opened with.
+type flowRecorder struct {
 	*pipelinetest.Feed
 	flow chan pipeline.Flow
 }
 
-func (s asked) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
+func (s flowRecorder) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
 	s.flow <- f
 	return s.Feed.Open(ctx, f)
 }
@@ -318,7 +318,7 @@ func TestTheLongestHoldReachesTheTransport(t *testing.T) {
 		"no time limit":     {pipeline.Policy{Timeout: -1}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			feed := asked{pipelinetest.NewFeed("in"), make(chan pipeline.Flow, 1)}
+			feed := flowRecorder{pipelinetest.NewFeed("in"), make(chan pipeline.Flow, 1)}
 			tt.policy.DeadLetter = pipeline.Drop
 			rt, err := start(t, plugin{"toy", func(r *pipeline.Registry) {
 				r.Route(pipeline.Route{Name: "r", From: feed, Handle: ack, Policy: tt.policy, Flow: pipeline.Flow{Window: 7}})

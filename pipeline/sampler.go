@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// Sampler thins out log lines that repeat: the first of a key is due at once, those that follow are
-// counted and due together, at most once per interval. Build it with NewSampler. It is safe for
-// concurrent use.
+// Sampler thins out log lines that repeat. The first line of a key is due at once. Later ones are
+// counted and due together, at most once per interval. It is safe for concurrent use.
 type Sampler[K comparable, V any] struct {
 	interval time.Duration
 
@@ -21,10 +20,10 @@ type Sampler[K comparable, V any] struct {
 type sampled[V any] struct {
 	count  int // since the last line
 	latest V
-	told   time.Time // when the last line was due
+	logged time.Time // when the last line was due
 }
 
-// Sample is what one log line tells.
+// Sample is the content of one log line.
 type Sample[K comparable, V any] struct {
 	Key    K
 	Count  int // events since the last line of this key, this one included
@@ -47,7 +46,7 @@ func (s *Sampler[K, V]) Add(key K, n int, latest V) {
 	s.keys[key].latest = latest
 }
 
-// Due returns what is to be logged now and forgets it.
+// Due removes and returns the lines that are to be logged now.
 func (s *Sampler[K, V]) Due() []Sample[K, V] { return s.take(false) }
 
 // Rest returns everything that was counted and not logged yet, for a program that stops.
@@ -58,11 +57,11 @@ func (s *Sampler[K, V]) take(all bool) (lines []Sample[K, V]) {
 	defer s.mu.Unlock()
 	now := time.Now()
 	for key, of := range s.keys {
-		due := now.Sub(of.told) >= s.interval
+		due := now.Sub(of.logged) >= s.interval
 		switch {
 		case of.count > 0 && (due || all):
 			lines = append(lines, Sample[K, V]{key, of.count, of.latest})
-			*of = sampled[V]{told: now}
+			*of = sampled[V]{logged: now}
 		case due:
 			delete(s.keys, key)
 		}

@@ -35,8 +35,8 @@ type Migration struct {
 	Kind   string          // of the database: postgres or sqlite
 	Schema string          // the name of PostgreSQL's schema, or the path of SQLite's file
 	Before int64           // the version that was found
-	After  int64           // the version afterwards; of a plan: the version that Migrate would reach
-	Known  int64           // the newest version that this binary knows
+	After  int64           // the version afterwards; in a plan, after all its steps
+	Known  int64           // the newest version of this binary
 	Steps  []MigrationStep // in order
 }
 
@@ -58,9 +58,8 @@ func (m Migration) Newer() bool { return m.Before > m.Known }
 // SchemaPolicy says what a process does with the schema of a store before it uses the store.
 type SchemaPolicy uint8
 
-// The policies. Migrations only add, so that an older binary goes on working on a newer schema:
-// instances of two versions run next to each other during a rolling upgrade, and the older one may
-// start again.
+// The policies. Migrations only add, so an older binary works on a newer schema. During a rolling
+// upgrade instances of two versions run at the same time, and the older one may restart.
 const (
 	// MigrateSchemas brings an older schema up to date and accepts a newer one: for a process that
 	// runs routes.

@@ -11,19 +11,19 @@ type Service interface {
 	Stop(ctx context.Context) error
 }
 
-// Failer is implemented by a Service or a Subscription that can die after it was started. The first
-// error received takes the process down in order, with that error as its reason.
+// Failer is implemented by a Service or a Subscription that can fail after it was started. The
+// first error received stops the process in order, with that error as its reason.
 type Failer interface {
 	Failed() <-chan error
 }
 
-// Phased is implemented by a Service, or by a Failer of RuntimeOptions, that must behave
-// differently while the process starts and while it stops: one that answers requests, for example.
-// Both methods are called once at most and must return at once.
+// Phased is implemented by a Service, or by a Failer of RuntimeOptions, that behaves differently
+// during the start or the stop. An example is a server of requests. Both methods are called once at
+// most and must return at once.
 type Phased interface {
 	// Running says that all services have started. The routes are opened next.
 	Running()
-	// Draining says that the stop has begun: before the first route drains and before the first
-	// service stops. It is also called when the start has failed.
+	// Draining is called when the stop has started, before the first route drains and before the
+	// first service stops. It is also called when the start has failed.
 	Draining()
 }

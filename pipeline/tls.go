@@ -11,7 +11,7 @@ import (
 type TLS struct {
 	Enabled            bool   `yaml:"enabled"`
 	CAFile             string `yaml:"ca_file"`     // PEM; empty: the system's roots
-	CertFile           string `yaml:"cert_file"`   // PEM, together with KeyFile: a client certificate
+	CertFile           string `yaml:"cert_file"`   // PEM, together with KeyFile
 	KeyFile            string `yaml:"key_file"`    // PEM, together with CertFile
 	ServerName         string `yaml:"server_name"` // empty: the host of the address
 	InsecureSkipVerify bool   `yaml:"insecure_skip_verify"`

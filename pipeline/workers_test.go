@@ -28,7 +28,7 @@ func TestWorkerPoolGivesEveryCallerItsOwnResult(t *testing.T) {
 	}
 	wg.Wait()
 	require.EqualValues(t, 2_000, ran.Load())
-	c.end() // TestMain sees that nobody is left
+	c.end() // TestMain checks that no goroutine is left
 }
 
 func TestWorkerPoolNeverWaitsForAnotherCall(t *testing.T) {

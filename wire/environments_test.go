@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-io/millrace/wire"
 )
 
-// Payouts lie in these files: nobody but their owner reads them, whatever the umask, also those of
-// an earlier version. It is not parallel: the umask is the process's.
+// These files contain payouts. Only their owner may read them, with any umask, also files of an
+// earlier version. The test is not parallel: the umask is the process's.
 func TestFilesOfTheEmbeddedEnvironmentAreTheOwnersOnly(t *testing.T) {
 	before := syscall.Umask(0)
 	defer syscall.Umask(before)

@@ -71,7 +71,7 @@ func TestMistakesInSettings(t *testing.T) {
 			require.Equal(t, app.ExitUsage, code)
 			var got []string
 			for line := range strings.Lines(strings.TrimPrefix(stderr.String(), "millrace: the settings have mistakes:\n")) {
-				_, line, _ = strings.Cut(line, "mill.yaml:") // the line in the file differs from case to case
+				_, line, _ = strings.Cut(line, "mill.yaml:") // without the line number
 				_, line, _ = strings.Cut(line, ": ")
 				got = append(got, line)
 			}

@@ -22,8 +22,8 @@ plugins:
     money_api: {url: "https://money.example.com", token: secret}
 `
 
-// What would cross a network in plain text, or pay nobody, is refused unless a setting allows just
-// that.
+// Settings that send plain text over a network, or pay no real money, are refused unless a setting
+// allows just that.
 func TestUnsafeSettingsAreRefused(t *testing.T) {
 	t.Parallel()
 	const (

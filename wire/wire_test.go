@@ -59,8 +59,8 @@ func TestTheRoutesOfTheService(t *testing.T) {
 	}
 }
 
-// Every profile is made of keys that the plugins know; what a profile leaves to the environment may
-// be missing.
+// Every profile consists of the plugins' keys. Values that come from the environment may be
+// missing.
 func TestEveryProfileFitsThePlugins(t *testing.T) {
 	for _, profile := range configs.Profiles(wire.Profiles()) {
 		t.Run(profile, func(t *testing.T) {
@@ -74,7 +74,8 @@ func TestEveryProfileFitsThePlugins(t *testing.T) {
 				require.NoError(t, doc.Decode(path, target), path)
 			}
 			require.NoError(t, doc.Unclaimed())
-			shared := profile == "staging" || profile == "production" // a topic with a typing error must not be created there
+			// On shared brokers a topic with a typing error must not be created.
+			shared := profile == "staging" || profile == "production"
 			require.Equal(t, !shared, sections["plugins.kafka"].(*kafka.Config).CreateTopics)
 		})
 	}

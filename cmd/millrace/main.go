@@ -1,5 +1,5 @@
-// Command millrace brings events to handlers: Kafka in, Redis Streams to spread the work, and a slow,
-// expensive world at the end that is never asked twice for the same thing.
+// Command millrace is an event pipeline: Kafka in, Redis Streams to spread the work, and each
+// payout made once at the end.
 //
 //	millrace demo                  pays a campaign with everything inside this process
 //	millrace run --profile local   runs against the servers of `make services`

@@ -58,8 +58,8 @@ type Options struct {
 
 // Tracer is implemented by a plugin that makes the process's tracer provider. Tracing is called
 // after the settings were decoded and before plugins register, unless the plugin is disabled;
-// instance is the name of this instance. flush is called at the end and may be nil. Of several such
-// plugins the first one counts.
+// instance is the name of this instance. flush is called at the end and may be nil. Only the first
+// plugin that implements Tracer is used.
 type Tracer interface {
 	Tracing(ctx context.Context, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error)
 }
@@ -146,8 +146,8 @@ var errInterrupt = errors.New("interrupted")
 // errTerminate is the cause of a context that SIGTERM ended.
 var errTerminate = errors.New("terminated")
 
-// signalEcho is how long after the first signal another one is its echo: process managers, shells
-// and `timeout` signal a process and its group, so that both arrive.
+// signalEcho is the time after the first signal during which another one has no effect. Process
+// managers, shells and `timeout` signal both a process and its group.
 const signalEcho = time.Second
 
 // withSignals returns a context that ends with the first SIGINT or SIGTERM, and a function that
@@ -176,7 +176,7 @@ func withSignals(parent context.Context, interrupted func()) (context.Context, f
 				case s == syscall.SIGINT && time.Since(first) > signalEcho:
 					signal.Reset(syscall.SIGINT)
 					if self, err := os.FindProcess(os.Getpid()); err == nil {
-						_ = self.Signal(syscall.SIGINT) // where there are no signals, the drain goes on
+						_ = self.Signal(syscall.SIGINT) // without signals the drain continues
 					}
 				}
 			}
@@ -242,8 +242,8 @@ func (h *Host) root() *cobra.Command {
 	return root
 }
 
-// prepare makes every command tell usage errors from its own, and every group of commands refuse a
-// word it doesn't know; cobra would show the group's help and succeed.
+// prepare makes every command mark its usage errors. It makes every group of commands refuse an
+// unknown word: cobra would show the group's help and succeed.
 func (h *Host) prepare(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		h.prepare(c)
@@ -270,7 +270,7 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	cmd.SuggestionsMinimumDistance = 2 // letters; cobra sets its default only where it suggests itself
+	cmd.SuggestionsMinimumDistance = 2 // cobra sets its default only where it suggests itself
 	suggestion := ""
 	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
 		suggestion = fmt.Sprintf("; did you mean %q?", like[0])

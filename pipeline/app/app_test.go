@@ -265,7 +265,7 @@ func TestExitCodes(t *testing.T) {
 		stderr string
 	}{
 		"nothing":     {nil, 0, ""},
-		"plain":       {errors.New("books don't balance"), 1, "mill: books don't balance\n"},
+		"plain":       {errors.New("totals differ"), 1, "mill: totals differ\n"},
 		"named":       {fmt.Errorf("x: %w", &app.ExitError{Code: 3, Err: errors.New("no")}), 3, "mill: x: no\n"},
 		"silent":      {&app.ExitError{Code: 1}, 1, ""},
 		"setting":     {fmt.Errorf("x: %w", &configs.Error{File: "f", Line: 2, Path: "a", Problem: "b"}), 2, "mill: the settings have mistakes:\n  f:2: a: b\n"},

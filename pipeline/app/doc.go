@@ -1,5 +1,5 @@
-// Package app is the life and command line of a binary: app.Main with the list of plugins. Anyone
-// can build a binary of their own with it:
+// Package app is the life and command line of a binary. A binary of your own needs only app.Main
+// with its list of plugins:
 //
 //	func main() {
 //		os.Exit(app.Main(context.Background(), app.Options{Name: "mine", Plugins: plugins}))

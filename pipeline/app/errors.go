@@ -77,7 +77,7 @@ func exitCode(ctx context.Context, err error) int {
 		return ExitOK
 	case errors.As(err, &named):
 		return named.Code
-	case errors.Is(context.Cause(ctx), errInterrupt): // whatever else it says, it was not allowed to finish
+	case errors.Is(context.Cause(ctx), errInterrupt): // any error: the command could not finish
 		return ExitInterrupted
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return ExitInterrupted
@@ -92,7 +92,7 @@ func exitCode(ctx context.Context, err error) int {
 	}
 }
 
-// report tells a person what went wrong, on Stderr.
+// report writes err to Stderr.
 func report(o Options, err error) {
 	var (
 		named   *ExitError

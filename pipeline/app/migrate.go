@@ -73,8 +73,8 @@ func (h *Host) migrate(cmd *cobra.Command, dryRun bool) error {
 	})
 }
 
-// migrateAll migrates the stores of all plugins in order, or plans to, and calls show for each;
-// also for one that failed after its first migrations.
+// migrateAll migrates the stores of all plugins in order, or makes the plan. It calls show for
+// each, also for one that failed after its first migrations.
 func (h *Host) migrateAll(ctx context.Context, l *Loaded, env pipeline.Env, dryRun bool, show func(plugin string, m pipeline.Migration) error) error {
 	for _, p := range l.Plugins {
 		keeps, ok := p.(pipeline.Migratable)
@@ -128,7 +128,8 @@ func (h *Host) showMigration(m pipeline.Migration, dryRun bool) error {
 	case m.Newer():
 		return printf("%s: version %d is newer than this binary, which knows versions up to %d; nothing was changed\n", m, m.Before, m.Known)
 	case len(m.Steps) == 0:
-		return printf("%s: version %d, up to date\n", m, m.After) // another process has migrated since the plan
+		// Another process has migrated since the plan.
+		return printf("%s: version %d, up to date\n", m, m.After)
 	case dryRun:
 		if err := printf("%s: version %d, would become %d\n", m, m.Before, m.After); err != nil {
 			return err

@@ -5,8 +5,8 @@ import (
 	"os/user"
 )
 
-// Person names who runs this process, as name@host, for records of who did what. It is empty when
-// nobody knows.
+// Person returns the user of this process as name@host, for records of operators' actions. It is
+// empty when the user is unknown.
 func Person() string {
 	name := os.Getenv("USER")
 	if u, err := user.Current(); err == nil {

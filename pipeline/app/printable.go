@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// Printable makes foreign text safe to show in a terminal: control characters (escape sequences
-// begin with one, and a newline begins a line that looks like ours), characters that change the
-// direction of text, and what is not UTF-8 become U+FFFD. Everything else stays as it is.
+// Printable makes foreign text safe to show in a terminal. Control characters, characters that
+// change the direction of text, and invalid UTF-8 become U+FFFD. Newlines are control characters
+// too: foreign text must not begin a line.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029' {
@@ -18,8 +18,8 @@ func Printable(text string) string {
 	}, text)
 }
 
-// Cell is Printable for a cell of a table that a spreadsheet may open: text that the spreadsheet
-// would take for a formula gets an apostrophe before it.
+// Cell is Printable for a table that a spreadsheet may open. Text that looks like a formula gets an
+// apostrophe before it.
 func Cell(text string) string {
 	formula := text != "" && strings.ContainsRune("=+-@\t\r", rune(text[0]))
 	if text = Printable(text); formula {

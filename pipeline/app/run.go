@@ -219,7 +219,7 @@ func startTracing(ctx context.Context, l *Loaded) (provider trace.TracerProvider
 	}, nil
 }
 
-// flushTimeout bounds the last export of traces; a dead collector must not hold up a deploy.
+// flushTimeout bounds the last export of traces; an unavailable collector must not delay a deploy.
 const flushTimeout = 5 * time.Second
 
 // live starts a runtime, does the work, and stops the runtime. The work's context ends with ctx or
@@ -254,7 +254,8 @@ func live(ctx context.Context, rt *pipeline.Runtime, start func(context.Context)
 	return err
 }
 
-// startWithin bounds a start. What the services wait for when the time is up could not be had.
+// startWithin bounds a start. After the timeout, the server that a service waits for counts as
+// unavailable.
 func startWithin(ctx context.Context, timeout time.Duration, start func(context.Context) error) error {
 	startCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -291,7 +292,7 @@ func (e *unavailableError) Error() string     { return e.err.Error() }
 func (e *unavailableError) Unwrap() error     { return e.err }
 func (e *unavailableError) Unavailable() bool { return true }
 
-// announce tells where things are.
+// announce logs the addresses of the plugins.
 func (h *Host) announce(ctx context.Context, log *slog.Logger, plugins []pipeline.Plugin) {
 	for _, p := range plugins {
 		a, ok := p.(Announcer)

@@ -117,12 +117,12 @@ func TestSignals(t *testing.T) {
 		p.commands = command(func(_ *app.Host, cmd *cobra.Command) error {
 			close(ready)
 			<-cmd.Context().Done()
-			return &app.ExitError{Code: app.ExitBad, Err: errors.New("books don't balance")}
+			return &app.ExitError{Code: app.ExitBad, Err: errors.New("totals differ")}
 		})
 		done := start(t.Context(), options(p, "do"))
 		await(t, ready)
 		send(t, syscall.SIGINT)
-		require.Equal(t, result{app.ExitBad, "", "mill: draining; Ctrl-C again stops at once\nmill: books don't balance\n"}, await(t, done))
+		require.Equal(t, result{app.ExitBad, "", "mill: draining; Ctrl-C again stops at once\nmill: totals differ\n"}, await(t, done))
 	})
 	t.Run("a command that was not finished", func(t *testing.T) {
 		for sig, code := range map[syscall.Signal]int{syscall.SIGTERM: app.ExitInterrupted, syscall.SIGINT: app.ExitInterrupted} {
@@ -142,7 +142,7 @@ func TestSignals(t *testing.T) {
 	})
 }
 
-// TestASecondCtrlCEndsAtOnce needs a process of its own: it dies.
+// TestASecondCtrlCEndsAtOnce needs a process of its own, which it ends.
 func TestASecondCtrlCEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -322,7 +322,7 @@ func TestRunWithReady(t *testing.T) {
 func TestServicesStartsOnlyWhatACommandNeeds(t *testing.T) {
 	t.Parallel()
 	p, other, own := newToy(), &toy{order: &journal{}}, &toy{order: &journal{}}
-	p.start = func(context.Context) error { return errors.New("was not asked for") }
+	p.start = func(context.Context) error { return errors.New("must not start") }
 	plugins := []string{"other"}
 	p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
 		return h.Services(cmd.Context(), cmd, app.ServicesOptions{Plugins: plugins, Register: func(r *pipeline.Registry) error {

@@ -26,8 +26,8 @@ type Settings struct {
 	// InstanceID names this instance among all others; it must be unique. Empty: hostname-pid.
 	InstanceID string `yaml:"instance_id"`
 	// Migrate makes `run` bring the schemas of the plugins' stores up to date. Without it `run`
-	// refuses a schema that is too old, and needs no right to change tables: `migrate` brings the
-	// schemas up to date, with the rights of another role.
+	// refuses a schema that is too old, and needs no right to change tables. `migrate` then brings
+	// the schemas up to date, with the rights of another role.
 	Migrate bool `yaml:"migrate"`
 	// StartTimeout is how long the start waits for absent servers, all together.
 	StartTimeout time.Duration `yaml:"start_timeout"`
@@ -154,9 +154,8 @@ func (h *Host) SettingsFlags(cmd *cobra.Command) *cobra.Command {
 	return h.addSettingsFlags(cmd, otherwise)
 }
 
-// ServiceFlags is SettingsFlags for commands that ask about a service, or change what it has: they
-// assume no profile. Without settings an operator would read an empty environment of the current
-// folder.
+// ServiceFlags is SettingsFlags for commands that read or change a service. They assume no profile:
+// without settings an operator would read an empty environment of the current folder.
 func (h *Host) ServiceFlags(cmd *cobra.Command) *cobra.Command {
 	annotate(cmd, ofService, settingsRequired)
 	return h.addSettingsFlags(cmd, "; without any, "+h.configVariable()+" names the file")
@@ -187,8 +186,7 @@ func annotation(cmd *cobra.Command, key string) string {
 }
 
 // configVariable names the settings file of ServiceFlags commands when no flag does. A demo does
-// not read it: it makes a campaign, and must not make it in a service that happens to be named in
-// the environment.
+// not read it: the demo makes a campaign, and the variable may name a real service.
 func (h *Host) configVariable() string { return h.o.EnvPrefix + "_CONFIG" }
 
 func environment(environ []string, name string) string {
@@ -218,9 +216,9 @@ func (h *Host) addSettingsFlags(cmd *cobra.Command, otherwise string) *cobra.Com
 	return cmd
 }
 
-// Load reads the settings that the command's --config and --profile, the environment and the
-// overrides (dotted path to value) say, decodes them into the plugins and validates all. Its error
-// holds every mistake at once, as *configs.Error. It starts nothing.
+// Load reads the settings from the command's --config and --profile, the environment and the
+// overrides (dotted path to value). It decodes them into the plugins and validates all, but starts
+// nothing. Its error holds every mistake at once, as *configs.Error.
 func (h *Host) Load(cmd *cobra.Command, overrides map[string]any) (*Loaded, error) {
 	l, err := h.decode(cmd, overrides)
 	if l == nil {
@@ -232,9 +230,9 @@ func (h *Host) Load(cmd *cobra.Command, overrides map[string]any) (*Loaded, erro
 	return l, nil
 }
 
-// both joins the mistakes of decoding and those of the validation after it. What could not be
-// decoded has its default, and so has all below it. What the validation says about that would send
-// a person looking for a second mistake.
+// both joins the mistakes of decoding and those of the validation after it. A setting that could
+// not be decoded has its default, and so has all below it. The validation's mistakes about those
+// are left out.
 func both(decoding, validation error) error {
 	undecoded := map[string]bool{}
 	for _, e := range configs.Flatten(decoding) {
@@ -322,7 +320,7 @@ func (h *Host) validate(l *Loaded) error {
 	return errors.Join(errs...)
 }
 
-// Where is what a plugin may know of the process it runs in before it runs.
+// Where describes the process to a plugin before it runs.
 type Where struct {
 	Environment string // external, or the name of an environment inside the process
 	Profile     string // empty: none

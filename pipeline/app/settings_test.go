@@ -168,7 +168,7 @@ func TestAPluginCanBeSwitchedOff(t *testing.T) {
 	}
 }
 
-// An operator who forgets the settings is not shown an empty environment, and none is created.
+// Without settings no empty environment is shown or created.
 func TestACommandThatAsksAServiceAssumesNoProfile(t *testing.T) {
 	t.Parallel()
 	file := settingsFile(t, "environment: external\n")

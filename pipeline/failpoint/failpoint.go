@@ -1,16 +1,16 @@
-// Package failpoint names the moments at which a process is most awkward to lose, and, in a binary built
-// with the tag faults, loses it there: `make test-faults` builds such a binary.
+// Package failpoint makes a process fail at the moments at which a failure does most harm. It does
+// so only in a binary built with the tag faults (`make test-faults`).
 //
-// Without the tag Hit is an empty function that the compiler leaves out: production pays nothing, and
-// no setting can turn it on. With the tag the process reads what to do from the environment:
+// Without the tag Hit is an empty function that the compiler leaves out, and no setting enables it.
+// With the tag the process reads what to do from the environment:
 //
 //	MILLRACE_FAULT_POINT=after-insert:37            SIGKILL to itself at the 37th reach
-//	MILLRACE_FAULT_POINT=after-sending:5:stop       SIGSTOP to itself; whoever watches it sends SIGCONT
+//	MILLRACE_FAULT_POINT=after-sending:5:stop       SIGSTOP to itself; the test sends SIGCONT
 //	MILLRACE_FAULT_POINT=before-sending:*100:panic  a panic at every 100th reach
 //	MILLRACE_FAULT_POINT=after-sending:*100:hang    that goroutine never returns
 //
-// Several are separated by commas. MILLRACE_FAULT_FILE names a file with the same text that is read, and
-// renamed to end in .armed, whenever the process gets SIGUSR1; it takes the place of what was armed before.
+// Several are separated by commas. MILLRACE_FAULT_FILE names a file with the same text. On SIGUSR1
+// the process reads that file and renames it to end in .armed. It replaces all earlier points.
 package failpoint
 
 // Point is a named moment.
@@ -19,20 +19,20 @@ type Point string
 // The points, in the order in which a payout passes them.
 const (
 	AfterKafkaRead Point = "after-kafka-read" // a record is in the window, no handler has seen it
-	BeforeInsert   Point = "before-insert"    // a handler has the record, and has not written it down
-	InTransaction  Point = "in-transaction"   // a transaction of the ledger has read, and has not committed
-	AfterInsert    Point = "after-insert"     // its row is committed, its entry is not in the stream
-	AfterXADD      Point = "after-xadd"       // its entry is in the stream, the record is not acknowledged
-	BeforeMark     Point = "before-mark"      // the record is acknowledged, its offset is not marked
+	BeforeInsert   Point = "before-insert"    // a handler has the record, but no row
+	InTransaction  Point = "in-transaction"   // the ledger has read, but not committed
+	AfterInsert    Point = "after-insert"     // its row is committed, without an entry
+	AfterXADD      Point = "after-xadd"       // its entry is in the stream, the record not acked
+	BeforeMark     Point = "before-mark"      // the record is acked, its offset not marked
 	AfterRead      Point = "after-read"       // entries are pending to this reader, no slot has one
 	BeforeSending  Point = "before-sending"   // a handler has it, the row is not SENDING
-	AfterSending   Point = "after-sending"    // SENDING is committed, the call has not begun
-	AfterCall      Point = "after-call"       // the Money API has answered, the answer is not committed
+	AfterSending   Point = "after-sending"    // SENDING is committed, the call has not started
+	AfterCall      Point = "after-call"       // the Money API's answer is not committed
 	BeforeXACK     Point = "before-xack"      // everything is committed, the entry is still pending
-	CleanUp        Point = "clean-up"         // a drained stream is off the active set, and not deleted
-	Reclaim        Point = "reclaim"          // entries were claimed, the reader does not know them
+	CleanUp        Point = "clean-up"         // a drained stream is inactive, but not deleted
+	Reclaim        Point = "reclaim"          // entries were claimed, the reader does not have them
 	FeederBatch    Point = "feeder-batch"     // a batch is in the stream, its rows do not say so
-	Drain          Point = "drain"            // reading has stopped, what is in flight is not finished
+	Drain          Point = "drain"            // reading has stopped, with messages in flight
 )
 
 // Points returns all of them.

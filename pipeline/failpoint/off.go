@@ -2,7 +2,7 @@
 
 package failpoint
 
-// Armed says whether this binary can be told to fail.
+// Armed says whether this binary has failpoints.
 const Armed = false
 
 // Hit does nothing.

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Armed says whether this binary can be told to fail.
+// Armed says whether this binary has failpoints.
 const Armed = true
 
 // trigger is one thing to do at one point.
@@ -26,9 +26,7 @@ type trigger struct {
 	count  atomic.Int64
 }
 
-// The state is the process's, not a value that is handed around: a point is one line in code that knows
-// nothing of faults.
-var triggers = load() //nolint:gochecknoglobals // see above
+var triggers = load() //nolint:gochecknoglobals // a failpoint is one line, without parameters
 
 func load() *atomic.Pointer[[]*trigger] {
 	var armed atomic.Pointer[[]*trigger]
@@ -42,13 +40,13 @@ func load() *atomic.Pointer[[]*trigger] {
 	}
 	arm(os.Getenv("MILLRACE_FAULT_POINT"))
 	if file := os.Getenv("MILLRACE_FAULT_FILE"); file != "" {
-		told := make(chan os.Signal, 1)
-		signal.Notify(told, syscall.SIGUSR1)
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, syscall.SIGUSR1)
 		go func() {
-			for range told {
+			for range signals {
 				text, err := os.ReadFile(file)
 				if err != nil {
-					continue // told twice
+					continue // a second signal for the same file
 				}
 				arm(string(text))
 				_ = os.Rename(file, file+".armed")

@@ -91,7 +91,7 @@ func TestArmedWhileItRuns(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "point")
 	cmd, out := child(t, "REACHES=1", "THEN_WAIT=1", "MILLRACE_FAULT_FILE="+file)
 	require.NoError(t, os.WriteFile(file, []byte("after-read:1000\n"), 0o600))
-	// It listens from its start on, but a signal that comes before that ends it: its first line says it is there.
+	// A signal before the first line would end the child: it does not listen yet.
 	require.Eventually(t, func() bool { return out.has("1\n") }, 10*time.Second, time.Millisecond)
 	require.NoError(t, cmd.Process.Signal(syscall.SIGUSR1))
 	require.Error(t, cmd.Wait())

@@ -6,8 +6,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// watchActivity tells the route's idle watch when a message comes in flight and when it is done
-// with: a source with a message in flight is never idle.
+// watchActivity reports messages in flight to the route's idle watch: a source with a message in
+// flight is never idle.
 func watchActivity(a pipeline.Activity, next message.HandlerFunc) message.HandlerFunc {
 	if a == nil {
 		return next

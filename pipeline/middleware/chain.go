@@ -25,9 +25,7 @@ type Options struct {
 	Around func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc
 }
 
-// Chain wraps handlers. It is a pipeline.Failer: too many handlers that never return are a failure
-// of the process, and so is a message that can be neither handled nor dead-lettered. Safe for
-// concurrent use.
+// Chain wraps handlers. It is a pipeline.Failer: see Failed. Safe for concurrent use.
 type Chain struct {
 	opts     Options
 	log      *slog.Logger
@@ -84,10 +82,10 @@ func (c *Chain) Wrap(r pipeline.Route) message.HandlerFunc {
 	h = recoverPanics(h)                // a panic becomes an error that all others can treat as one
 	h = c.timeout(r, h)                 // bounds the handler alone, never the publishing around it
 	h = correlate(h)                    // outputs carry the id before they are published
-	h = c.publish(r, h)                 // inside failure routing: a failed publish is a failed message
-	h = recoverPanics(h)                // the sink is somebody's code too
-	h = c.routeFailures(r, h)           // decides ack, retry topic or dead letter; nothing outside it can fail a message
-	h = watchActivity(r.Activity, h)    // a message that waits for its retry record is still in flight
+	h = c.publish(r, h)                 // a failed publish fails the message
+	h = recoverPanics(h)                // a sink may panic too
+	h = c.routeFailures(r, h)           // nothing outside it can fail a message
+	h = watchActivity(r.Activity, h)    // also in flight while its retry record is written
 	h = c.trace(r, h)                   // the span covers the retry and dead-letter publishes
 	return c.metrics.measure(r.Name, h) // outermost: sees everything, also what tracing costs
 }

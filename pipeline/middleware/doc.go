@@ -11,7 +11,7 @@
 //   - PoisonQueue publishes the message with four more metadata keys: no class, no attempts, no
 //     position of the record. Around Retry it sees only the last error.
 //   - Retry repeats the handler in the process: the message keeps its slot while it waits, and a
-//     restart forgets the count.
+//     restart loses the count.
 //   - CorrelationID gives outputs an empty id when the message has none.
 //   - Recoverer returns an error like any other. Here a panic has a class of its own, because it
 //     must not be nacked at once.

@@ -15,17 +15,18 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// routeFailures acks on success, and otherwise sends the message where its error says: to the retry
-// topic, to the dead letters, or back to the transport (nack). It acks a failed message only when
-// the record that carries it on is durable.
+// routeFailures acks on success. The error of a failed message sends it to the retry topic, to the
+// dead letters, or back to the transport (nack). A failed message is acked only when its retry
+// record or dead letter is durable.
 func (c *Chain) routeFailures(r pipeline.Route, next message.HandlerFunc) message.HandlerFunc {
 	acked := c.metrics.messages.WithLabelValues(r.Name, outcomeAcked, "")
-	c.metrics.messages.WithLabelValues(r.Name, outcomeDropped, "") // there from the first scrape, so that the first one is an increase
+	// In the first scrape with 0: the first dropped message is then an increase.
+	c.metrics.messages.WithLabelValues(r.Name, outcomeDropped, "")
 	r.Policy.MaxDeliveries = maxDeliveries(r)
-	believed := c.believed(r)
+	retriers := c.retriers(r)
 	return func(msg *message.Message) ([]*message.Message, error) {
 		// A handler may change payload and metadata; records carry and continue what came.
-		payload, spent := msg.Payload, spentBy(msg, believed)
+		payload, spent := msg.Payload, spentBy(msg, retriers)
 		err := refuse(r, pipeline.OriginFrom(msg.Context()))
 		if err == nil {
 			_, err = next(msg)
@@ -71,7 +72,7 @@ func refuse(r pipeline.Route, o pipeline.Origin) error {
 	}
 }
 
-// decide carries out what err asks for and returns the outcome with the error it is about.
+// decide routes a message that failed with err, and returns the outcome and its error.
 func (c *Chain) decide(r *pipeline.Route, msg *message.Message, err error, before history) (string, error) {
 	again := r.Policy.Retry
 	spent := again.Max > 0 && before.retries >= again.Max
@@ -105,8 +106,8 @@ func (c *Chain) decide(r *pipeline.Route, msg *message.Message, err error, befor
 	return outcomeRetried, err
 }
 
-// deadLetter publishes the dead letter of msg. A dead letter that its sink refuses for good, even
-// when it is cut, must be neither lost nor repeated without end: it fails the process.
+// deadLetter publishes the dead letter of msg. When its sink permanently refuses even the cut dead
+// letter, the process fails: the message must neither be lost nor repeat forever.
 func (c *Chain) deadLetter(r *pipeline.Route, msg *message.Message, err error, before history) (string, error) {
 	to := r.Policy.DeadLetter
 	switch to {
@@ -175,9 +176,8 @@ func retryRecord(r *pipeline.Route, msg *message.Message, err error, before hist
 	return m, nil
 }
 
-// report logs what a person can act on: a nack repeats and is metered by the transport's back-off,
-// a retry is the ordinary way, a dead letter waits for a person. Those lines are sampled. A dropped
-// message is lost: each has a line of its own.
+// report logs the outcome of a failed message. Lines of nacks, retries and dead letters are
+// sampled. Each dropped message has its own line, because it is lost.
 func (c *Chain) report(r pipeline.Route, msg *message.Message, outcome string, err error) {
 	f := failed{pipeline.OriginFrom(msg.Context()).String(), err}
 	key := failureKey{r.Name, outcome, pipeline.Class(err)}

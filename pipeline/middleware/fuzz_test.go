@@ -17,9 +17,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
-// FuzzHeaders: whatever a message's headers say, a failure makes exactly one record of it, whose
-// own headers are within the contract: a due time in the future that can be read, a count that has
-// gone up from what could be believed, a first failure that is not later than now.
+// FuzzHeaders: with any headers, a failure makes exactly one record. That record has a due time in
+// the future, a higher count, and a first failure not later than now.
 func FuzzHeaders(f *testing.F) {
 	now := time.Now().UTC().Format(time.RFC3339Nano)
 	f.Add("", "", "", "")

@@ -25,9 +25,9 @@ func (h history) firstFailed(now time.Time) time.Time {
 	return now
 }
 
-// believed returns the routes whose retry records r reads: those that retry into the endpoint that
+// retriers returns the routes whose retry records r reads: those that retry into the endpoint that
 // r reads from.
-func (c *Chain) believed(r pipeline.Route) []string {
+func (c *Chain) retriers(r pipeline.Route) []string {
 	names := c.routes.RetriesInto(r.From.Describe())
 	if to := r.Policy.Retry.To; to != nil && sameName(to.Describe(), r.From.Describe()) {
 		names = append(names, r.Name)
@@ -37,13 +37,13 @@ func (c *Chain) believed(r pipeline.Route) []string {
 
 func sameName(a, b pipeline.Endpoint) bool { return a.Kind == b.Kind && a.Name == b.Name }
 
-// mostRetries is the largest number of retries that a header is believed to count.
+// mostRetries is the largest number of retries that is accepted from a header.
 const mostRetries = 1 << 30
 
 // spentBy reads the history of a message. Any client can write the headers: they count only on a
 // record that names a route that writes such records here. A count that is no number is none.
-func spentBy(msg *message.Message, believed []string) (h history) {
-	if len(believed) == 0 || !slices.Contains(believed, msg.Metadata.Get(pipeline.MetaRetryOf)) {
+func spentBy(msg *message.Message, retriers []string) (h history) {
+	if len(retriers) == 0 || !slices.Contains(retriers, msg.Metadata.Get(pipeline.MetaRetryOf)) {
 		return h
 	}
 	if n, err := strconv.Atoi(msg.Metadata.Get(pipeline.MetaAttempt)); err == nil {
@@ -55,8 +55,8 @@ func spentBy(msg *message.Message, believed []string) (h history) {
 	return h
 }
 
-// ownHeaders belong to one message on its way through one route. What a handler makes of the
-// message begins afresh.
+// ownHeaders belong to one message on its way through one route. A handler's outputs do not inherit
+// them.
 func ownHeaders() []string {
 	return []string{pipeline.MetaDue, pipeline.MetaAttempt, pipeline.MetaFirstFailedAt, pipeline.MetaRetryOf, pipeline.MetaReplay}
 }

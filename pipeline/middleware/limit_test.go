@@ -52,7 +52,7 @@ func TestDeliveryLimit(t *testing.T) {
 		err       error
 		retry     pipeline.Retry
 		noDead    bool
-		refused   bool // the handler isn't asked
+		refused   bool // the handler isn't called
 		nacked    bool
 		dead      string // text of the dead letter
 	}{

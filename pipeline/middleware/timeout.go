@@ -13,8 +13,7 @@ import (
 )
 
 // timeout bounds the handler by its context and reports one that stays beyond the longest hold. The
-// handler runs on the message's own goroutine: one that never returns costs its slot, and the
-// message's context is put back only when it has returned.
+// handler runs on the message's own goroutine, so one that never returns keeps its slot.
 func (c *Chain) timeout(r pipeline.Route, next message.HandlerFunc) message.HandlerFunc {
 	hold := r.Policy.Hold()
 	if hold > 0 {

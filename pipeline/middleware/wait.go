@@ -13,10 +13,9 @@ func keepsDead(r pipeline.Route) bool {
 	return r.Policy.DeadLetter != nil && r.Policy.DeadLetter != pipeline.Drop
 }
 
-// waitRetryAfter waits for as long as err asks (pipeline.RetryAfter) before its message is nacked:
-// the transport's own back-off is shorter and knows nothing of the error. The wait ends early with
-// the longest hold, when the chain drains, when the transport takes the message's partition away,
-// and when it gives the message up.
+// waitRetryAfter waits for the delay of err (pipeline.RetryAfter) before its message is nacked: the
+// transport's own back-off is shorter. The wait ends early with the longest hold, a drain, the loss
+// of the message's partition, or when the transport abandons the message.
 func (c *Chain) waitRetryAfter(r pipeline.Route, msg *message.Message, err error) {
 	delay, ok := pipeline.RetryDelay(err)
 	if !ok || delay <= 0 {
@@ -38,8 +37,7 @@ func (c *Chain) waitRetryAfter(r pipeline.Route, msg *message.Message, err error
 // Running implements pipeline.Phased.
 func (*Chain) Running() {}
 
-// Draining ends the waits of messages whose error asked for a delay: they are nacked at once. It
-// implements pipeline.Phased.
+// Draining ends all waits of waitRetryAfter. It implements pipeline.Phased.
 func (c *Chain) Draining() { c.drainOnce.Do(func() { close(c.draining) }) }
 
 var _ pipeline.Phased = (*Chain)(nil)

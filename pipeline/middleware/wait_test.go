@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
-// Without a retry topic the delay that an error asks for passes before the nack.
+// Without a retry topic the delay of a RetryAfter passes before the nack.
 func TestADelayIsKeptWithoutARetryTopic(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
@@ -28,8 +28,8 @@ func TestADelayIsKeptWithoutARetryTopic(t *testing.T) {
 		revoke bool // of the partition, after a second
 		want   time.Duration
 	}{
-		{name: "as long as asked", err: pipeline.RetryAfter(boom, 20*time.Second), want: 20 * time.Second},
-		{name: "nothing is asked", err: boom},
+		{name: "the whole delay", err: pipeline.RetryAfter(boom, 20*time.Second), want: 20 * time.Second},
+		{name: "no delay", err: boom},
 		{name: "at most the longest hold", policy: pipeline.Policy{LongestHold: time.Minute}, err: pipeline.RetryAfter(boom, time.Hour), want: time.Minute},
 		{name: "no longer than until the drain", err: pipeline.RetryAfter(boom, time.Hour), drain: true, want: time.Second},
 		{name: "no longer than until the partition is taken away", err: pipeline.RetryAfter(boom, time.Hour), revoke: true, want: time.Second},

@@ -10,9 +10,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Conformance checks what every plugin must keep, without a server: fresh makes a new plugin each
-// time it is called, together with the plugins it stands on, downstream first and the plugin itself
-// last.
+// Conformance checks the rules for every plugin, without a server. fresh makes a new plugin per
+// call, after the plugins it depends on: downstream first, the plugin itself last.
 func Conformance(t *testing.T, fresh func() []pipeline.Plugin) {
 	t.Helper()
 	last := func() pipeline.Plugin { p := fresh(); return p[len(p)-1] }

@@ -1,4 +1,3 @@
-// Package pipelinetest is the kit that proves a plugin right with the real chain: Conformance
-// checks what every plugin must keep, Run drives messages through a plugin's routes, Feed and
-// Recorder stand in for brokers.
+// Package pipelinetest tests plugins with the real chain. Conformance checks the rules for every
+// plugin. Run sends messages through a plugin's routes. Feed and Recorder replace brokers.
 package pipelinetest

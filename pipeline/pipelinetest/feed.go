@@ -60,8 +60,8 @@ func (f *Feed) SendPayloads(payloads ...string) {
 	}
 }
 
-// Sink returns a sink whose messages the feed delivers, at once: for a retry topic. What MetaDue
-// says is not waited for.
+// Sink returns a sink whose messages the feed delivers, for a retry topic. It ignores MetaDue and
+// delivers at once.
 func (f *Feed) Sink() pipeline.Sink { return feedSink{f} }
 
 type feedSink struct{ feed *Feed }
@@ -142,8 +142,7 @@ func (s *feedSubscription) run() {
 	}
 }
 
-// stopped is asked where a select may find both open, and would choose either: nothing is begun
-// after the stop.
+// stopped is checked again after a select, which may choose another ready case after the stop.
 func (s *feedSubscription) stopped() bool {
 	select {
 	case <-s.stop:
@@ -198,7 +197,7 @@ func (s *feedSubscription) deliver(original *message.Message) {
 func (f *Feed) report(s Settled) {
 	select {
 	case f.settled <- s:
-	default: // nobody counts this many
+	default: // full: no test counts this many
 	}
 }
 

@@ -228,5 +228,5 @@ func serverAccount() (*syscall.SysProcAttr, error) {
 		}
 		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 	}
-	return nil, errors.New("postgres refuses to run as root, and there is no account postgres or nobody")
+	return nil, errors.New("postgres refuses to run as root: create an account named postgres")
 }
