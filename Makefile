@@ -114,10 +114,6 @@ $(bin)/golangci-lint:
 words: ## List the findings of the test of words in a folder: make words IN=plugins/kafka
 	$(GO) test ./e2e/rules -run '^TestWords$$' -v -words $(or $(IN),.)
 
-.PHONY: words-baseline
-words-baseline: ## Write the baseline of the test of words, which only shrinks
-	$(GO) test ./e2e/rules -run '^TestWords$$' -words-baseline
-
 .PHONY: wire
 wire: ## Generate the injectors (wire/wire_gen.go)
 	$(GO) tool wire ./wire

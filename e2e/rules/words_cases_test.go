@@ -79,27 +79,3 @@ func TestWordRulesBite(t *testing.T) {
 		})
 	}
 }
-
-func TestWordsBaseline(t *testing.T) {
-	t.Parallel()
-	list := []finding{{class: classComment, file: "plugins/kafka/x/README.md"}, {class: classComment, file: "plugins/kafka/README.md"}}
-	now := count(list)
-	again, err := parseCounts(now.String())
-	require.NoError(t, err)
-	require.Equal(t, now, again)
-	if strict {
-		return
-	}
-	require.Equal(t, counts{"plugins/kafka comment": 2}, now)
-	require.Equal(t, []string{"plugins/kafka comment"}, now.grown(counts{"plugins/kafka comment": 1}))
-	require.Equal(t, []string{"plugins/kafka comment"}, now.grown(counts{"plugins/kafka help": 1}))
-	require.Empty(t, now.grown(counts{"plugins/kafka comment": 2}))
-	require.Empty(t, now.grown(counts{"plugins/redis comment": 1}), "the room has moved")
-	before := counts{"plugins/kafka comment": 1, "e2e comment": 1, "e2e test": 1}
-	require.True(t, now.moved(before, now.grown(before)), "a page of e2e is in plugins/kafka now")
-	require.Equal(t, counts{"plugins/kafka comment": 2, "e2e comment": 1, "e2e test": 1}, before.with(now, now.grown(before)))
-	delete(before, "e2e comment")
-	require.False(t, now.moved(before, now.grown(before)), "there is one more")
-	require.Equal(t, ".", roomOf("README.md"))
-	require.Equal(t, "pipeline", roomOf("pipeline/doc.go"))
-}

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// The rules, by the names that the baseline has for them.
+// The rules.
 const (
 	ruleWord   = "word"
 	ruleStart  = "start"

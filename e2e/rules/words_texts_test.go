@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The classes of texts, each with a count of its own in the baseline.
+// The classes of texts.
 const (
 	classReadme     = "readme"
 	classHelp       = "help"

@@ -43,6 +43,13 @@ func Explain(err error) error {
 	return fmt.Errorf("%w; the user in the DSN lacks this right: \"Roles in PostgreSQL\" in the ledger's README describes which role has it", err)
 }
 
+// refused reports whether the server is there and refuses the user, the password or the name of the
+// database. Waiting does not help.
+func refused(err error) bool {
+	code, _ := postgresCode(err)
+	return strings.HasPrefix(code, "28") || strings.HasPrefix(code, "3D")
+}
+
 // Unreachable reports whether the database can't be reached, is going down, or can't write. The
 // outcome of the statement may be unknown; it may be repeated later.
 func Unreachable(err error) bool {

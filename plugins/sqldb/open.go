@@ -146,7 +146,9 @@ func (f File) state() fileState {
 const openRetry = time.Second
 
 // Await calls open until it succeeds or fails with another error than pipeline.ErrUnavailable. Such
-// an error names the setting of the DSN. The log names the database by name.
+// an error names the setting of the DSN. A server that refuses the user, the password or the
+// database ends the wait too, and the error wraps pipeline.ErrUnavailable. The log names the
+// database by name.
 func Await[T any](ctx context.Context, log *slog.Logger, name, setting string, open func() (T, error)) (T, error) {
 	for absent := error(nil); ; {
 		t, err := open()
@@ -155,6 +157,8 @@ func Await[T any](ctx context.Context, log *slog.Logger, name, setting string, o
 			return t, nil
 		case ctx.Err() != nil:
 			return t, cmp.Or(absent, err) // this attempt was interrupted
+		case refused(err):
+			return t, fmt.Errorf("%s: %w: %w", setting, pipeline.ErrUnavailable, err)
 		case !errors.Is(err, pipeline.ErrUnavailable):
 			return t, fmt.Errorf("%s: %w", setting, err)
 		case absent == nil:

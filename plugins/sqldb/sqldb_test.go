@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -306,6 +307,12 @@ func TestAwait(t *testing.T) {
 	require.Equal(t, 2, calls)
 	_, err = sqldb.Await(t.Context(), log, "it", "a.setting", func() (string, error) { return "", fs.ErrInvalid })
 	require.ErrorIs(t, err, fs.ErrInvalid)
+	require.ErrorContains(t, err, "a.setting: ")
+	require.NotErrorIs(t, err, pipeline.ErrUnavailable)
+	_, err = sqldb.Await(t.Context(), log, "it", "a.setting", func() (string, error) {
+		return "", &pgconn.PgError{Code: "28P01", Message: "password authentication failed"}
+	})
+	require.ErrorIs(t, err, pipeline.ErrUnavailable, "as a refused login of Redis or Kafka")
 	require.ErrorContains(t, err, "a.setting: ")
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

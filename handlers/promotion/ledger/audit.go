@@ -10,11 +10,12 @@ import (
 
 // Audit is an action of an operator.
 type Audit struct {
-	At     time.Time `json:"at"`
-	Who    string    `json:"who"`
-	Why    string    `json:"why"`
-	Action string    `json:"action"` // replay, announce, send, resolve, rebuild, pause, resume or cancel
-	Detail string    `json:"detail"`
+	At  time.Time `json:"at"`
+	Who string    `json:"who"`
+	Why string    `json:"why"`
+	// Action is replay, announce, send, resolve, rebuild, pause, resume or cancel.
+	Action string `json:"action"`
+	Detail string `json:"detail"`
 	// DBUser is the role of the database session (session_user), written by the server. Empty:
 	// SQLite, or a row of an older version.
 	DBUser string `json:"database_user,omitempty"`

@@ -36,7 +36,8 @@ func contracts(migration string) string {
 
 var comments = regexp.MustCompile(`(?m)^--.*\n`)
 
-// Version N runs on the same database as N+1, and the statements of a released migration are never edited.
+// Version N runs on the same database as N+1, and the statements of a released migration are never
+// edited.
 func TestMigrationsOnlyExpand(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"postgres": "1cbe8f82f3058c1d648371cc224bacc0a0f7a6db3aede0c46396f8c11576ab1e", "sqlite": "6b9303cb97026ba9dc45aac93353e4e4d8be74fa437136d1afb8c0a14a48a21a"} {
