@@ -1,0 +1,78 @@
+package pipelinetest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+)
+
+// labels is a plugin whose handler fails at the first delivery of each message.
+type labels struct{ in *pipelinetest.Feed }
+
+func (labels) Name() string { return "labels" }
+
+func (p labels) Register(r *pipeline.Registry) error {
+	r.Route(pipeline.Route{
+		Name: "labels",
+		From: p.in,
+		Handle: func(m *message.Message) ([]*message.Message, error) {
+			if pipeline.OriginFrom(m.Context()).Delivered == 1 {
+				return nil, errors.New("the printer is busy")
+			}
+			return nil, nil
+		},
+		Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
+	})
+	return nil
+}
+
+// A feed delivers a nacked message again. Settled has the end of each delivery.
+func ExampleFeed() {
+	feed := pipelinetest.NewFeed("labels")
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, labels{feed})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: middleware.New(reg, middleware.Options{}).Wrap})
+	ctx := context.Background()
+	if err := rt.Start(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	feed.SendPayloads("label 7")
+	for range 2 {
+		end := <-feed.Settled()
+		fmt.Println(string(end.Message.Payload), "acked:", end.Acked)
+	}
+	fmt.Println(rt.Stop(ctx))
+	// Output:
+	// label 7 acked: false
+	// label 7 acked: true
+	// <nil>
+}
+
+// A recorder keeps copies of the published messages. FailWith makes it an unavailable broker.
+func ExampleRecorder() {
+	ctx := context.Background()
+	labels := pipelinetest.NewRecorder("labels")
+	m := message.NewMessage("1", []byte("label 7"))
+
+	labels.FailWith(errors.New("no connection"))
+	fmt.Println(labels.Publish(ctx, m))
+
+	labels.FailWith(nil)
+	fmt.Println(labels.Publish(ctx, m))
+	published, err := labels.Wait(ctx, 1)
+	fmt.Println(len(published), string(published[0].Payload), err)
+	// Output:
+	// no connection
+	// <nil>
+	// 1 label 7 <nil>
+}
