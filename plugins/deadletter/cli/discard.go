@@ -22,6 +22,9 @@ func (e Env) discardCommand(h *app.Host) *cobra.Command {
 
 It changes only the dead letters: a payout that failed stays unpaid. A dead letter about a payout that may have been
 charged is refused until the payout is resolved; the reason names the command for that.`,
+		Example: fmt.Sprintf(`  %[1]s deadletter discard 9c3f0e --why "the order was cancelled"
+  %[1]s deadletter discard --fingerprint 51d2 --dry-run
+  %[1]s deadletter discard --fingerprint 51d2 --why "from a load test"`, h.Name()),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.parse(args, store.Waiting()); err != nil {
 				return err

@@ -32,7 +32,10 @@ func (e Env) listCommand(h *app.Host) *cobra.Command {
 	cmd := h.JSONFlag(&cobra.Command{
 		Use:   "list",
 		Short: "List dead letters, newest first, or groups of equal errors",
-		Args:  cobra.NoArgs,
+		Example: fmt.Sprintf(`  %[1]s deadletter list
+  %[1]s deadletter list --group --since 24h
+  %[1]s deadletter list --class rejected --state all`, h.Name()),
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.parse(); err != nil {
 				return err

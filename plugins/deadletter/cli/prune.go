@@ -37,6 +37,8 @@ func (e Env) pruneCommand(h *app.Host) *cobra.Command {
 
 A dead letter that waits (open, replaying, parked) is never deleted: replay or discard it first. The table
 dead_letter_prunes records who pruned, why, when and how many.`,
+		Example: fmt.Sprintf(`  %[1]s deadletter prune --older-than 2160h --dry-run
+  %[1]s deadletter prune --older-than 2160h --why "kept for 90 days"`, h.Name()),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.parse(); err != nil {

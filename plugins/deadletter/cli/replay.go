@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,9 @@ A dead letter of a ledger goes back to the ledger, with its stored request and i
 published to the retry topic of its route if that takes replays, otherwise to where it came from. A generation of a
 dead letter is replayed once. A replay that did not finish is resumed by the next one. A message that fails again is
 parked: --parked replays it again.`,
+		Example: fmt.Sprintf(`  %[1]s deadletter replay 9c3f0e --why "the limit is lifted"
+  %[1]s deadletter replay --class rejected --dry-run
+  %[1]s deadletter replay --class rejected --rate 20/s --why "the API is fixed"`, h.Name()),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			states := []store.State{store.Open, store.Replaying}
 			if parked {

@@ -34,7 +34,9 @@ func (e Env) showCommand(h *app.Host) *cobra.Command {
 	cmd := h.JSONFlag(&cobra.Command{
 		Use:   "show ID",
 		Short: "Show a dead letter: origin, error, payload, what a replay would do, and its history",
-		Args:  cobra.ExactArgs(1),
+		Example: fmt.Sprintf(`  %[1]s deadletter show 9c3f0e
+  %[1]s deadletter show 9c3f0e --payload > payload.json`, h.Name()),
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return e.run(h, cmd, func(ctx context.Context, s *session) error {
 				id, err := expandPrefix(ctx, s.store, "dead letter", store.FieldID, args[0])
