@@ -60,8 +60,8 @@ func TestErrorMarks(t *testing.T) {
 	require.Equal(t, "timeout", pipeline.Class(fmt.Errorf("call: %w", context.DeadlineExceeded)))
 	require.Equal(t, "outer", pipeline.Class(pipeline.WithClass(pipeline.WithClass(boom, "inner"), "outer")))
 	require.Empty(t, pipeline.Class(nil))
-	_, asks := pipeline.RetryDelay(boom)
-	require.False(t, asks)
+	_, delayed := pipeline.RetryDelay(boom)
+	require.False(t, delayed)
 }
 
 func TestSecret(t *testing.T) {

@@ -337,7 +337,7 @@ func TestRegistryReportsEveryMistakeAtOnce(t *testing.T) {
 			r.Route(pipeline.Route{Name: "r", From: pipelinetest.NewFeed("a")})
 			r.Route(pipeline.Route{Name: "keep alive", From: pipelinetest.NewFeed("b"), Handle: ack, Policy: lossy})
 			r.Route(pipeline.Route{Name: "retries", From: pipelinetest.NewFeed("c"), Handle: ack, Policy: pipeline.Policy{
-				DeadLetter: pipeline.Drop, Retry: pipeline.Retry{To: pipelinetest.NewRecorder("nobody-reads-it")},
+				DeadLetter: pipeline.Drop, Retry: pipeline.Retry{To: pipelinetest.NewRecorder("without-a-route")},
 			}})
 			for _, name := range []string{"one", "two"} {
 				r.Route(pipeline.Route{Name: name, From: pipelinetest.NewFeed("retries"), Handle: ack, Policy: pipeline.Policy{
@@ -355,7 +355,7 @@ func TestRegistryReportsEveryMistakeAtOnce(t *testing.T) {
 		`plugin "toy" is already registered`, `got "Not A Name"`,
 		"route r: Policy.DeadLetter is nil: set a sink for messages that can never be handled, or pipeline.Drop to lose them",
 		`route name must be lower-case letters and digits, with . - or _ between them, got "keep alive"`,
-		"route retries: no route reads its retry topic recorder nobody-reads-it",
+		"route retries: no route reads its retry topic recorder without-a-route",
 		"routes one, two read the retry topic feed retries: one route must read it",
 		`error class "undecodable" is already registered`,
 	} {

@@ -170,7 +170,7 @@ func TestTracing(t *testing.T) {
 	require.Equal(t, result{app.ExitBad, "", "mill: tracing: bad endpoint\n"}, run(t.Context(), o))
 
 	o.Environ = []string{"MILL__PLUGINS__TRACER__ENABLED=false"}
-	require.Zero(t, run(t.Context(), o).code, "a disabled plugin is not asked")
+	require.Zero(t, run(t.Context(), o).code, "a disabled plugin makes no tracer")
 }
 
 // tracer is a plugin that makes tracer providers.

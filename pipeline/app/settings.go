@@ -52,8 +52,8 @@ type LogSettings struct {
 	Format string `yaml:"format"`
 }
 
-// DefaultSettings returns the defaults of a binary of that name.
-func DefaultSettings(name string) Settings {
+// defaultSettings returns the defaults of a binary of that name.
+func defaultSettings(name string) Settings {
 	return Settings{
 		Environment:      external,
 		DataDir:          "." + name,
@@ -114,7 +114,7 @@ func (s *Settings) instance() string {
 // Sections returns everything that a settings file of a binary of that name with these plugins can
 // hold, with the defaults, for configs.Schema.
 func Sections(name string, plugins ...pipeline.Plugin) map[string]any {
-	top := DefaultSettings(name)
+	top := defaultSettings(name)
 	sections := map[string]any{"": &top}
 	for _, p := range plugins {
 		sections[section(p)] = settingsOf(p)
@@ -137,7 +137,7 @@ func settingsOf(p pipeline.Plugin) any {
 type Loaded struct {
 	Settings Settings          // the process's own; the plugins' are in the plugins
 	Document *configs.Document // where each value came from
-	Logger   *slog.Logger      // as the settings want it
+	Logger   *slog.Logger      // as configured
 	Plugins  []pipeline.Plugin // those of the binary that are enabled, in their order
 	Disabled []string          // the names of the others; their settings are not validated
 
@@ -288,7 +288,7 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 			"no settings: give --config FILE or --profile NAME, or set %s (--profile %s starts all servers in this process; nothing in it is real)",
 			h.configVariable(), h.o.DefaultProfile)}
 	}
-	l = &Loaded{Settings: DefaultSettings(h.o.Name), Document: doc}
+	l = &Loaded{Settings: defaultSettings(h.o.Name), Document: doc}
 	var errs []error
 	for _, p := range h.o.Plugins {
 		enabled, err := doc.Enabled(section(p), settingsOf(p))

@@ -169,14 +169,14 @@ func TestAPluginCanBeSwitchedOff(t *testing.T) {
 }
 
 // Without settings no empty environment is shown or created.
-func TestACommandThatAsksAServiceAssumesNoProfile(t *testing.T) {
+func TestACommandOfAServiceAssumesNoProfile(t *testing.T) {
 	t.Parallel()
 	file := settingsFile(t, "environment: external\n")
-	asked := func(environ []string, args ...string) (result, string) {
+	load := func(environ []string, args ...string) (result, string) {
 		p := newToy()
 		o := options(p, append([]string{"ask", "do"}, args...)...)
 		o.DefaultProfile, o.Environments, o.Environ = "embedded", map[string]app.Environment{"embedded": nil}, environ
-		layers := "not asked"
+		layers := "not loaded"
 		p.commands = func(h *app.Host) []*cobra.Command {
 			group := h.ServiceFlags(&cobra.Command{Use: "ask"})
 			group.AddCommand(&cobra.Command{Use: "do", RunE: func(cmd *cobra.Command, _ []string) error {
@@ -203,12 +203,12 @@ func TestACommandThatAsksAServiceAssumesNoProfile(t *testing.T) {
 		"all of it in the environment":  {[]string{"MILL__ENVIRONMENT=external"}, nil, "environment"},
 		"a flag before the environment": {[]string{"MILL_CONFIG=/nowhere.yaml"}, []string{"--profile", "local"}, "profile local"},
 	} {
-		r, layers := asked(c.environ, c.args...)
+		r, layers := load(c.environ, c.args...)
 		require.Zero(t, r.code, "%s: %s", name, r.stderr)
 		require.Equal(t, c.want, layers, name)
 	}
 	for _, environ := range [][]string{nil, {"MILL_CONFIG="}} {
-		r, _ := asked(environ)
+		r, _ := load(environ)
 		require.Equal(t, app.ExitUsage, r.code)
 		require.Equal(t, "mill: no settings: give --config FILE or --profile NAME, or set MILL_CONFIG (--profile embedded starts all servers in this process; nothing in it is real)\n"+
 			"Run 'mill ask do --help' for usage.\n", r.stderr)

@@ -88,7 +88,7 @@ func TestOutcomes(t *testing.T) {
 		{name: "permanent is dead at once", err: pipeline.Permanent(boom), acked: true, dead: "permanent"},
 		{name: "class is kept", err: pipeline.WithClass(pipeline.Permanent(boom), "conflict"), acked: true, dead: "conflict"},
 		{name: "without a retry topic it is nacked", err: boom, noRetry: true},
-		{name: "OnlyRetryAfter nacks what was not asked for", err: boom, only: true},
+		{name: "OnlyRetryAfter nacks an error without a delay", err: boom, only: true},
 		{name: "OnlyRetryAfter retries what was", err: pipeline.RetryAfter(boom, time.Hour), only: true, acked: true, retried: true, due: time.Hour},
 		{name: "a header that is no number counts as none", err: boom, max: 5, attempt: "many", acked: true, retried: true},
 	}

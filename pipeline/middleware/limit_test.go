@@ -121,7 +121,7 @@ func TestWhatTheTransportCouldNotDecodeIsDeadLetteredUnhandled(t *testing.T) {
 	t.Parallel()
 	dead := pipelinetest.NewRecorder("dead")
 	handle := wrap(t, pipeline.Route{
-		Handle: handler(func(context.Context, string) error { panic("asked") }),
+		Handle: handler(func(context.Context, string) error { panic("called") }),
 		Policy: pipeline.Policy{DeadLetter: dead, Retry: pipeline.Retry{To: pipelinetest.NewRecorder("retry")}},
 	})
 	_, err := handle(from(pipeline.Origin{Delivered: 1, Malformed: pipeline.WithClass(errors.New("no message field"), "missing_message")}))

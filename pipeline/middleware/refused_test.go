@@ -187,7 +187,7 @@ func TestFailuresOfOneKindAreLoggedOnceAMinute(t *testing.T) {
 		require.Equal(t, 2, lines(), "another class is another line")
 		time.Sleep(time.Minute)
 		_, _ = handle(message.NewMessage("1", nil))
-		require.Equal(t, 4, lines(), "what was suppressed is told with the next failure of any kind")
+		require.Equal(t, 4, lines(), "the next failure of any kind reports the suppressed ones")
 		require.Contains(t, log.String(), "suppressed=98")
 	})
 }

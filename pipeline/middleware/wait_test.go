@@ -32,7 +32,7 @@ func TestADelayIsKeptWithoutARetryTopic(t *testing.T) {
 		{name: "no delay", err: boom},
 		{name: "at most the longest hold", policy: pipeline.Policy{LongestHold: time.Minute}, err: pipeline.RetryAfter(boom, time.Hour), want: time.Minute},
 		{name: "no longer than until the drain", err: pipeline.RetryAfter(boom, time.Hour), drain: true, want: time.Second},
-		{name: "no longer than until the partition is taken away", err: pipeline.RetryAfter(boom, time.Hour), revoke: true, want: time.Second},
+		{name: "no longer than until the partition is lost", err: pipeline.RetryAfter(boom, time.Hour), revoke: true, want: time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
