@@ -50,10 +50,11 @@ func (p *Plugin) Reach() map[string]any {
 	}
 }
 
-// SendAudit implements app.SendAuditor: a record of a publish topic is a payment.
+// SendAudit implements app.SendAuditor: a record of a publish topic is a payment, and with
+// accept_unannounced a record of a retry topic may be one.
 func (p *Plugin) SendAudit(topic string) *app.SendAudit {
 	for _, t := range promotiontype.All() {
-		if t.PublishTopic() != topic {
+		if topic != t.PublishTopic() && topic != t.RetryTopic() {
 			continue
 		}
 		return &app.SendAudit{

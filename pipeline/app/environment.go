@@ -140,11 +140,8 @@ func (h *Host) runningEnvironment(ctx context.Context, s Settings) (map[string]a
 	}
 	absent := &unavailableError{fmt.Errorf("no %s environment is running in %s; start one with `%s run` and the same settings, or name others with --config",
 		s.Environment, dir, h.o.Name)}
-	text, err := os.ReadFile(filepath.Join(dir, runningFile))
-	if s.DataDir == "" || errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(dir, runningFile)); s.DataDir == "" || errors.Is(err, fs.ErrNotExist) {
 		return nil, absent
-	} else if err != nil {
-		return nil, fmt.Errorf("data folder: %w", err)
 	}
 	lock := flock.New(filepath.Join(dir, runningLock), flock.SetPermissions(0o600))
 	free, err := lock.TryRLock()
@@ -153,6 +150,13 @@ func (h *Host) runningEnvironment(ctx context.Context, s Settings) (map[string]a
 	}
 	if free {
 		return nil, errors.Join(absent, lock.Close())
+	}
+	// After the lock: before it, the file may be of a process that has ended.
+	text, err := os.ReadFile(filepath.Join(dir, runningFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, absent
+	} else if err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
 	}
 	var process runningProcess
 	if err := json.Unmarshal(text, &process); err != nil {

@@ -252,6 +252,13 @@ func (t *table) searchAgain() {
 	signal(t.wake)
 }
 
+// searchNext is requestSearch for the poller itself: a wake-up would end its own back-off.
+func (t *table) searchNext() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.search = true
+}
+
 // searchRequested reports whether a search was requested since the last call.
 func (t *table) searchRequested() bool {
 	t.mu.Lock()

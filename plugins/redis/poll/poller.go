@@ -198,7 +198,7 @@ func (p *poller) failed(ctx context.Context, err error) {
 	p.failures++
 	p.m.readErrors.Inc()
 	if !IsReply(err) {
-		p.table.requestSearch() // the reply may be lost, with entries that are ours now
+		p.table.searchNext() // the reply may be lost, with entries that are ours now
 	}
 	if p.failures == 1 {
 		p.log.Warn("read failed, trying again", pipeline.Err(err))

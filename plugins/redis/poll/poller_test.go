@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,6 +57,46 @@ func TestIdleStreamCostsOneReadAPollInterval(t *testing.T) {
 			s.Wait()
 		})
 	}
+}
+
+// unavailable is a hook for which no server answers. It counts the commands of a poller.
+type unavailable struct{ reads atomic.Int64 }
+
+func (*unavailable) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (u *unavailable) ProcessHook(goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		if name := cmd.Name(); (name == "xreadgroup" || name == "xpending") && u.reads.Add(1) > 1000 {
+			<-ctx.Done() // without a back-off the time would never pass
+		}
+		cmd.SetErr(syscall.ECONNREFUSED)
+		return syscall.ECONNREFUSED
+	}
+}
+
+func (u *unavailable) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
+}
+
+// An unavailable server gets one read per back-off: the search that follows a failed read does not
+// end the wait before it.
+func TestReadsOfAnUnavailableServerBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, u := &redistest.EmptyServer{}, &unavailable{}
+		c := s.Client()
+		c.AddHook(u)
+		rd := poll.NewReader(c, poll.Options{
+			Config: poll.Config{PollInterval: time.Hour, InitialPollInterval: 5 * time.Millisecond}, Stream: "s", Group: group, Consumer: "c",
+		}, make(chan *message.Message), nil, nil)
+		rd.Start()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Greater(t, u.reads.Load(), int64(8), "it continues to try")
+		require.LessOrEqual(t, u.reads.Load(), int64(40), "100 ms doubled to 5 s, with jitter")
+		require.NoError(t, rd.Drain(t.Context()))
+		require.NoError(t, c.Close())
+		s.Wait()
+	})
 }
 
 // The caller of Wake expects an entry.
