@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+)
+
+var (
+	block = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```$")
+	// listed is the id of the first dead letter of a list.
+	listed = regexp.MustCompile(`(?m)^([0-9a-f]{16}) +open `)
+)
+
+// pageID is the id of the dead letter on the page.
+const pageID = "15183961ad668aab"
+
+// The page of the first handler runs from top to bottom, in a copy of the repository. The last
+// command before a text block is repeated until it prints the text.
+func TestTheFirstHandlerPage(t *testing.T) {
+	tier.Rest(t)
+	if testing.Short() {
+		t.Skip("compiles a copy of the repository")
+	}
+	page, err := os.ReadFile("../docs/first-handler.md")
+	require.NoError(t, err)
+	dir := copyOfTheRepository(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	id := pageID
+	command := func(line string) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, "bash", "-c", "exec "+strings.ReplaceAll(line, pageID, id))
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "MILLRACE__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0")
+		return cmd
+	}
+	var run *exec.Cmd
+	var ended chan struct{}
+	var log pipelinetest.Buffer
+	var last, printed string
+	var lastErr error
+	compared := 0
+	for _, b := range block.FindAllStringSubmatch(string(page), -1) {
+		switch kind, text := b[1], b[2]; kind {
+		case "go":
+			file := filepath.Join(dir, "handlers/greetings/handler.go")
+			generated, err := os.ReadFile(file)
+			require.NoError(t, err)
+			_, rest, found := strings.Cut(string(generated), "// DeadLetters")
+			require.True(t, found, "the page names a line of the generated file")
+			require.NoError(t, os.WriteFile(file, []byte(text+"\n// DeadLetters"+rest), 0o600))
+		case "sh":
+			for line := range strings.Lines(text) {
+				require.NoError(t, lastErr, "%s: %s", last, printed)
+				last = strings.TrimSpace(line)
+				if strings.HasPrefix(last, "bin/millrace run ") {
+					run = command(last)
+					run.Stdout, run.Stderr = &log, &log
+					ended, err = startBound(run)
+					require.NoError(t, err)
+					require.Eventually(t, func() bool { return strings.Contains(log.String(), `"msg":"running"`) },
+						time.Minute, 10*time.Millisecond, "it runs")
+					continue
+				}
+				var out []byte
+				out, lastErr = command(last).CombinedOutput()
+				printed = string(out)
+			}
+		case "text":
+			want := strings.TrimSpace(text)
+			require.Eventually(t, func() bool {
+				if lastErr == nil && strings.Contains(printed, want) {
+					return true
+				}
+				out, err := command(last).CombinedOutput()
+				printed, lastErr = string(out), err
+				return false
+			}, time.Minute, 50*time.Millisecond, "%s does not print %s", last, want)
+			if found := listed.FindStringSubmatch(printed); found != nil {
+				id = found[1]
+			}
+			compared++
+		default:
+			require.Fail(t, "no block of this kind is run", kind)
+		}
+	}
+	require.NoError(t, lastErr, "%s: %s", last, printed)
+	require.Equal(t, 7, compared, "text blocks")
+	require.NotNil(t, run, "the page starts the binary")
+	require.NoError(t, run.Process.Signal(syscall.SIGINT))
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		require.FailNow(t, "an interrupt does not end it")
+	}
+	require.Equal(t, app.ExitInterrupted, run.ProcessState.ExitCode(), log.String())
+}
