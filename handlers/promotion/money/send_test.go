@@ -85,7 +85,7 @@ func TestFailedWrite(t *testing.T) {
 			}
 			a := client.Charge(t.Context(), Charge{Operation: chargePoint, Key: "K:1:1", Body: []byte(strings.Repeat("x", c.body))})
 			require.Equal(t, c.class.String(), a.Class.String(), a.Text)
-			require.ErrorContains(t, a.Err, "broken pipe")
+			require.Error(t, a.Err) // of the write, or of the read that its end interrupted
 		})
 	}
 }

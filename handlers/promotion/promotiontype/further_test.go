@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,10 @@ func TestAFurtherTypeIsAFileAndALine(t *testing.T) {
 	env := append(withoutTestSettings(os.Environ()), "GOFLAGS=-overlay="+overlay(t, dir), "MILLRACE__PLUGINS__TELEMETRY__LISTEN=127.0.0.1:0")
 	command := func(line string) *exec.Cmd {
 		line = strings.NewReplacer("bin/millrace", filepath.Join(dir, "millrace"), "/tmp/cashback", filepath.Join(dir, "data")).Replace(line)
-		args := strings.Fields(line)
+		args, env := strings.Fields(line), env
+		for ; strings.Contains(args[0], "="); args = args[1:] {
+			env = append(slices.Clone(env), args[0])
+		}
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Dir, cmd.Env = repository, env
 		return cmd
