@@ -110,18 +110,21 @@ func publishAddresses(ctx context.Context, l *Loaded) (remove func(), err error)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	lock := flock.New(filepath.Join(dir, runningLock), flock.SetPermissions(0o600))
-	// A command holds the lock for a moment.
-	if _, err := lock.TryLockContext(ctx, lockRetry); err != nil {
-		return nil, fmt.Errorf("data folder: %w", err)
-	}
 	file := filepath.Join(dir, runningFile)
 	err = os.WriteFile(file+".new", append(text, '\n'), 0o600)
 	if err == nil {
 		err = os.Rename(file+".new", file) // a command never reads half of it
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("data folder: %w", err), lock.Close())
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	// The lock comes last: it says that the file is this process's. A command holds it for a moment.
+	// The end of ctx is a good end, and no reason to fail here.
+	lock := flock.New(filepath.Join(dir, runningLock), flock.SetPermissions(0o600))
+	lockCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockWait)
+	defer cancel()
+	if _, err := lock.TryLockContext(lockCtx, lockRetry); err != nil {
+		return nil, fmt.Errorf("data folder: %s is locked by another process: %w", lock.Path(), err)
 	}
 	return func() {
 		if err := errors.Join(os.Remove(file), lock.Close()); err != nil {
@@ -130,7 +133,10 @@ func publishAddresses(ctx context.Context, l *Loaded) (remove func(), err error)
 	}, nil
 }
 
-const lockRetry = 10 * time.Millisecond
+const (
+	lockRetry = 10 * time.Millisecond
+	lockWait  = 10 * time.Second
+)
 
 // runningEnvironment returns the addresses in the running file of the data folder.
 func (h *Host) runningEnvironment(ctx context.Context, s Settings) (map[string]any, error) {

@@ -130,6 +130,28 @@ func TestACommandUsesTheRunningEnvironment(t *testing.T) {
 	require.Equal(t, absent, command(), "the file of a killed process")
 }
 
+// A SIGTERM that comes while the process writes its running file is a good end.
+func TestAnEndWhileTheAddressesAreWritten(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	o := options(endingReach{newToy(), cancel}, "run", "--profile", "embedded")
+	o.Environ = []string{"MILL__DATA_DIR=" + dir}
+	o.Environments = map[string]app.Environment{"embedded": func(context.Context, string, *slog.Logger) (map[string]any, func(context.Context) error, error) {
+		return map[string]any{"plugins.toy.greeting": "servers"}, nil, nil
+	}}
+	r := run(ctx, o)
+	require.Zero(t, r.code, r.stderr)
+	require.NoFileExists(t, filepath.Join(dir, "running.json"))
+}
+
+type endingReach struct {
+	*toy
+	end context.CancelFunc
+}
+
+func (e endingReach) Reach() map[string]any { e.end(); return nil }
+
 // reachable has a server inside the process.
 type reachable struct{ *toy }
 
