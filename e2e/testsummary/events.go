@@ -213,6 +213,9 @@ func (s *summary) packageDone(p *pkg, result string) {
 		case died:
 			s.broken = append(s.broken, p.name+" "+t.name+" (it never ended)")
 			s.add(t.result, p.serversOf(t))
+		case strings.Contains(t.output.String(), "race detected"):
+			s.broken = append(s.broken, p.name+" "+t.name+" (a data race)")
+			s.add(t.result, p.serversOf(t))
 		default:
 			s.failed = append(s.failed, failure{pkg: p.name, test: t.name, servers: p.serversOf(t)})
 		}

@@ -131,6 +131,7 @@ func TestAFailedTestRunsOnceMore(t *testing.T) {
 		return events(append(lines, "fail p -")...)
 	}
 	passes, nothing := events("run p TestA", "pass p TestA", "pass p -"), events("pass p -")
+	race := events("run p TestA", "output p TestA testing.go:1: race detected during execution of test", "fail p TestA", "fail p -")
 	leak := events("run p TestA", "pass p TestA", "output p - goleak", "fail p -")
 	for name, c := range map[string]struct {
 		runs  []string
@@ -146,6 +147,7 @@ func TestAFailedTestRunsOnceMore(t *testing.T) {
 		"three are flaky":              {[]string{failed("TestA", "TestB", "TestC"), passes}, 0, "  p TestA\n  p TestB\n  p TestC\n", 4},
 		"not if there are four":        {[]string{failed("TestA", "TestB", "TestC", "TestD"), passes}, 1, "", 1},
 		"not if only a package failed": {[]string{leak, passes}, 1, "", 1},
+		"not after a data race":        {[]string{race, passes}, 1, "", 1},
 		"not if a test never ended":    {[]string{events("run p TestA", "fail p -"), passes}, 1, "", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
