@@ -8,8 +8,8 @@
 //
 // With -rerun N each failed test runs once more by itself, if at most N tests failed. A test that
 // passes then is flaky: it is listed, also in the file of -flaky, and does not fail the run. A
-// package that failed without a failed test (a leak, a panic, a build) is never run again, nor is a
-// test with a data race.
+// package that failed without a failed test (a leak, a panic, a build) is never run again. Nor is
+// a test with a data race.
 // gotestsum does not replace this program: it runs such a package again without any test, takes it
 // for passed, and does not read attributes.
 //

@@ -118,8 +118,8 @@ func publishAddresses(ctx context.Context, l *Loaded) (remove func(), err error)
 	if err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	// The lock comes last: it says that the file is this process's. A command holds it for a moment.
-	// The end of ctx is a good end, and no reason to fail here.
+	// The lock comes last: it says that the file is this process's. A command holds it for a
+	// moment. The end of ctx is a good end, and no reason to fail here.
 	lock := flock.New(filepath.Join(dir, runningLock), flock.SetPermissions(0o600))
 	lockCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockWait)
 	defer cancel()
