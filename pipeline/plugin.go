@@ -1,6 +1,11 @@
 package pipeline
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
 
 // Plugin is one unit of extension: a transport, a capability or a business handler. A plugin is
 // built offline (no connection is opened before Service.Start) and registers what it brings.
@@ -26,7 +31,7 @@ type Plugin interface {
 type Configurable interface {
 	// Settings returns a pointer to the plugin's configuration struct, filled with its defaults.
 	// Fields carry `yaml:"snake_case"` tags. When the struct has a method Validate() error, it is
-	// called after decoding and reports every mistake at once (join FieldError values). A plugin
+	// called after decoding and reports every mistake at once (see Problems). A plugin
 	// whose struct has a method EnabledByDefault() bool that returns false is off by default.
 	Settings() any
 }
@@ -48,6 +53,34 @@ type FieldError struct {
 
 // Error returns "path: problem".
 func (e *FieldError) Error() string { return e.Path + ": " + e.Problem }
+
+// Problems are the wrong settings that a Validate method has found. The zero value has none.
+type Problems []error
+
+// Check adds the problem of the setting at path unless ok.
+func (p *Problems) Check(ok bool, path, format string, args ...any) {
+	if !ok {
+		*p = append(*p, &FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
+	}
+}
+
+// Positive checks that a duration is > 0.
+func (p *Problems) Positive(path string, d time.Duration) {
+	p.Check(d > 0, path, "must be > 0, got %s", d)
+}
+
+// Groups checks a list of consumer groups.
+func (p *Problems) Groups(path string, groups []string) {
+	for i, g := range groups {
+		p.Check(g != "" && !strings.Contains(g, "\n"), fmt.Sprintf("%s[%d]", path, i), "must be the name of a consumer group, got %q", g)
+	}
+}
+
+// Under adds the error of the Validate method of the section at path. See FieldErrorsUnder.
+func (p *Problems) Under(path string, err error) { *p = append(*p, FieldErrorsUnder(path, err)) }
+
+// Err returns all problems as one error, or nil.
+func (p Problems) Err() error { return errors.Join(p...) }
 
 // FieldErrorsUnder puts prefix and a dot before the path of every FieldError in err, which may be a
 // tree of joined errors. It serves a Config that contains another Config. For nil it returns nil.

@@ -1,9 +1,6 @@
 package promotion
 
 import (
-	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/feeder"
@@ -98,52 +95,37 @@ func DefaultConfig() Config {
 
 // Validate reports every mistake at once.
 func (c *Config) Validate() error {
-	errs := []error{
-		pipeline.FieldErrorsUnder("stream", c.Stream.Validate()),
-		pipeline.FieldErrorsUnder("ledger", c.Ledger.Validate()),
-		pipeline.FieldErrorsUnder("money_api", c.MoneyAPI.Validate()),
-		pipeline.FieldErrorsUnder("feeder", c.Feeder.Validate()),
-	}
+	var p pipeline.Problems
+	p.Under("stream", c.Stream.Validate())
+	p.Under("ledger", c.Ledger.Validate())
+	p.Under("money_api", c.MoneyAPI.Validate())
+	p.Under("feeder", c.Feeder.Validate())
 	if c.Stream.Redis != nil {
-		errs = append(errs, pipeline.FieldErrorsUnder("stream.redis", c.Stream.Redis.Validate()))
+		p.Under("stream.redis", c.Stream.Redis.Validate())
 	}
-	errs = append(errs, c.fit()...)
-	if c.Results.Retention <= 0 {
-		errs = append(errs, wrong("results.retention", "must be > 0, got %s", c.Results.Retention))
-	}
-	for i, g := range c.Results.RequiredGroups {
-		if g == "" || strings.Contains(g, "\n") {
-			errs = append(errs, wrong(fmt.Sprintf("results.required_groups[%d]", i), "must be the name of a consumer group, got %q", g))
-		}
-	}
-	if c.Stream.MaxActive < 1 {
-		errs = append(errs, wrong("stream.max_active_promotions", "must be >= 1, got %d", c.Stream.MaxActive))
-	}
-	return errors.Join(errs...)
-}
-
-func wrong(path, problem string, args ...any) error {
-	return &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(problem, args...)}
+	c.fit(&p)
+	p.Positive("results.retention", c.Results.Retention)
+	p.Groups("results.required_groups", c.Results.RequiredGroups)
+	p.Check(c.Stream.MaxActive >= 1, "stream.max_active_promotions", "must be >= 1, got %d", c.Stream.MaxActive)
+	return p.Err()
 }
 
 // fit reports the settings that are shorter than a lease. A worker may hold its message for a whole
 // lease, and no other instance may claim it before.
-func (c *Config) fit() (errs []error) {
+func (c *Config) fit(p *pipeline.Problems) {
 	lease := c.MoneyAPI.lease()
 	fits := func(d time.Duration) bool { return lease <= 0 || d <= 0 || d > lease }
 	longer := func(path string, d time.Duration) {
-		if !fits(d) {
-			errs = append(errs, wrong(path, "must be longer than a lease (money_api.call_timeout + money_api.lease_margin = %s), got %s", lease, d))
-		}
+		p.Check(fits(d), path, "must be longer than a lease (money_api.call_timeout + money_api.lease_margin = %s), got %s", lease, d)
 	}
 	longer("stream.min_idle", c.Stream.MinIdle)
 	longer("stream.longest_hold", c.Stream.LongestHold)
 	longer("ledger.idempotency_ttl", c.Ledger.IdempotencyTTL)
-	if c.drainTimeout != nil && !fits(c.drainTimeout()) {
-		errs = append(errs, wrong("money_api.call_timeout", "with lease_margin it makes a lease of %s, which must be shorter than plugins.kafka.drain_timeout (%s)",
-			lease, c.drainTimeout()))
+	if c.drainTimeout != nil {
+		drain := c.drainTimeout()
+		p.Check(fits(drain), "money_api.call_timeout", "with lease_margin it makes a lease of %s, which must be shorter than plugins.kafka.drain_timeout (%s)",
+			lease, drain)
 	}
-	return errs
 }
 
 // longestHold is how long a handler may have a message before it counts as stuck. It is twice the
@@ -154,15 +136,15 @@ func (c *Config) longestHold() time.Duration {
 
 // Validate reports every mistake at once. With the simulator the URL is not used.
 func (c *MoneyConfig) Validate() error {
+	var p pipeline.Problems
 	api := c.Config
 	if c.Simulator.Enabled {
 		api.URL = "http://127.0.0.1"
 	}
-	errs := []error{api.Validate(), pipeline.FieldErrorsUnder("simulator", c.Simulator.Validate())}
-	if c.LeaseMargin <= 0 {
-		errs = append(errs, wrong("lease_margin", "must be > 0, got %s", c.LeaseMargin))
-	}
-	return errors.Join(errs...)
+	p = append(p, api.Validate())
+	p.Under("simulator", c.Simulator.Validate())
+	p.Positive("lease_margin", c.LeaseMargin)
+	return p.Err()
 }
 
 // lease is how long a payout belongs to its worker.
@@ -183,8 +165,10 @@ func (p *Plugin) ValidateIn(where app.Where) error {
 	default:
 		return nil
 	}
-	return wrong("money_api.simulator.enabled",
+	var wrong pipeline.Problems
+	wrong.Check(false, "money_api.simulator.enabled",
 		"must be false %s: payouts would be recorded as paid and nothing would be paid; or set allow_with_real_servers: true in this section", real)
+	return wrong.Err()
 }
 
 // serversHere reports whether Kafka, Redis and the ledger are on this machine.

@@ -1,8 +1,6 @@
 package webhook
 
 import (
-	"errors"
-	"fmt"
 	"net/url"
 	"time"
 
@@ -38,17 +36,12 @@ func (*Config) EnabledByDefault() bool { return false }
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
-	var errs []error
-	wrong := func(ok bool, path, problem string) {
-		if !ok {
-			errs = append(errs, &pipeline.FieldError{Path: path, Problem: problem})
-		}
-	}
+	var p pipeline.Problems
 	u, err := url.Parse(c.URL)
-	wrong(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "url", fmt.Sprintf("must be an http or https address, got %q", c.URL))
-	wrong(c.Topic != "", "topic", "must be set")
-	wrong(!c.Secret.IsZero(), "secret", "must be set: the receiver checks the signature with it")
-	wrong(c.Timeout > 0, "timeout", fmt.Sprintf("must be > 0, got %s", c.Timeout))
-	wrong(c.MaxRetries > 0, "max_retries", fmt.Sprintf("must be > 0, got %d", c.MaxRetries))
-	return errors.Join(errs...)
+	p.Check(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "url", "must be an http or https address, got %q", c.URL)
+	p.Check(c.Topic != "", "topic", "must be set")
+	p.Check(!c.Secret.IsZero(), "secret", "must be set: the receiver checks the signature with it")
+	p.Positive("timeout", c.Timeout)
+	p.Check(c.MaxRetries > 0, "max_retries", "must be > 0, got %d", c.MaxRetries)
+	return p.Err()
 }

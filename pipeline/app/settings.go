@@ -70,33 +70,17 @@ const external = "external"
 
 // validate reports every mistake at once; environments are those that the binary can start.
 func (s *Settings) validate(environments map[string]Environment) error {
-	var errs []error
-	bad := func(path, format string, args ...any) {
-		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
-	}
+	var p pipeline.Problems
 	known := append(slices.Sorted(maps.Keys(environments)), external)
-	if !slices.Contains(known, s.Environment) {
-		bad("environment", "must be %s, got %q", strings.Join(known, " or "), s.Environment)
-	}
-	if strings.ContainsFunc(s.InstanceID, func(r rune) bool { return r <= ' ' }) {
-		bad("instance_id", "must not contain spaces, got %q", s.InstanceID)
-	}
-	if s.StartTimeout <= 0 {
-		bad("start_timeout", "must be > 0, got %s", s.StartTimeout)
-	}
-	if s.StopTimeout <= 0 {
-		bad("stop_timeout", "must be > 0, got %s", s.StopTimeout)
-	}
-	if s.PublishTimeout <= 0 {
-		bad("publish_timeout", "must be > 0, got %s", s.PublishTimeout)
-	}
-	if s.MaxStuckHandlers <= 0 {
-		bad("max_stuck_handlers", "must be > 0, got %d", s.MaxStuckHandlers)
-	}
-	if !slices.Contains([]string{"auto", "text", "json"}, s.Log.Format) {
-		bad("log.format", "must be auto, text or json, got %q", s.Log.Format)
-	}
-	return errors.Join(errs...)
+	p.Check(slices.Contains(known, s.Environment), "environment", "must be %s, got %q", strings.Join(known, " or "), s.Environment)
+	spaces := strings.ContainsFunc(s.InstanceID, func(r rune) bool { return r <= ' ' })
+	p.Check(!spaces, "instance_id", "must not contain spaces, got %q", s.InstanceID)
+	p.Positive("start_timeout", s.StartTimeout)
+	p.Positive("stop_timeout", s.StopTimeout)
+	p.Positive("publish_timeout", s.PublishTimeout)
+	p.Check(s.MaxStuckHandlers > 0, "max_stuck_handlers", "must be > 0, got %d", s.MaxStuckHandlers)
+	p.Check(slices.Contains([]string{"auto", "text", "json"}, s.Log.Format), "log.format", "must be auto, text or json, got %q", s.Log.Format)
+	return p.Err()
 }
 
 // instance returns the name of this instance.

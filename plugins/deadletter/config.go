@@ -1,8 +1,6 @@
 package deadletter
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -38,26 +36,11 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
-	var errs []error
-	bad := func(path, format string, args ...any) {
-		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
-	}
-	if dsn := c.Store.DSN.Reveal(); dsn != "" && sqldb.DialectOf(dsn) == "" {
-		bad("store.dsn", "must begin with postgres://, postgresql:// or sqlite:")
-	} else if err := sqldb.CheckEncryption(dsn); err != nil {
-		bad("store.dsn", "%s", err)
-	}
-	if c.Interval <= 0 {
-		bad("interval", "must be > 0, got %s", c.Interval)
-	}
-	if c.BatchSize < 1 || c.BatchSize > 10000 {
-		bad("batch_size", "must be from 1 to 10000, got %d", c.BatchSize)
-	}
-	if c.PublishTimeout <= 0 {
-		bad("publish_timeout", "must be > 0, got %s", c.PublishTimeout)
-	}
-	if c.MaxBackoff < c.Interval {
-		bad("max_backoff", "must be at least interval (%s), got %s", c.Interval, c.MaxBackoff)
-	}
-	return errors.Join(errs...)
+	var p pipeline.Problems
+	sqldb.CheckDSN(&p, "store.dsn", c.Store.DSN)
+	p.Positive("interval", c.Interval)
+	p.Check(c.BatchSize >= 1 && c.BatchSize <= 10000, "batch_size", "must be from 1 to 10000, got %d", c.BatchSize)
+	p.Positive("publish_timeout", c.PublishTimeout)
+	p.Check(c.MaxBackoff >= c.Interval, "max_backoff", "must be at least interval (%s), got %s", c.Interval, c.MaxBackoff)
+	return p.Err()
 }

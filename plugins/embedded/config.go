@@ -1,7 +1,6 @@
 package embedded
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -43,16 +42,10 @@ func (c Config) withDefaults() Config {
 
 // Validate reports all errors at once.
 func (c Config) Validate() error {
-	var errs []error
-	if c.KafkaPartitions < 0 || c.KafkaPartitions > maxPartitions {
-		errs = append(errs, &pipeline.FieldError{
-			Path: "kafka_partitions", Problem: fmt.Sprintf("must be from 1 to %d, got %d", maxPartitions, c.KafkaPartitions),
-		})
-	}
+	var p pipeline.Problems
+	p.Check(c.KafkaPartitions >= 0 && c.KafkaPartitions <= maxPartitions, "kafka_partitions", "must be from 1 to %d, got %d", maxPartitions, c.KafkaPartitions)
 	for i, topic := range c.Topics {
-		if topic == "" {
-			errs = append(errs, &pipeline.FieldError{Path: fmt.Sprintf("topics[%d]", i), Problem: "must not be empty"})
-		}
+		p.Check(topic != "", fmt.Sprintf("topics[%d]", i), "must not be empty")
 	}
-	return errors.Join(errs...)
+	return p.Err()
 }

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -144,85 +143,60 @@ var mechanisms = []string{"", sarama.SASLTypePlaintext, sarama.SASLTypeSCRAMSHA2
 
 // Validate reports every mistake at once, each as a *pipeline.FieldError.
 func (c *Config) Validate() error {
-	var errs []error
-	bad := func(path, format string, args ...any) {
-		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
-	}
-	if len(c.Brokers) == 0 {
-		bad("brokers", "must name at least one host:port")
-	}
+	var p pipeline.Problems
+	p.Check(len(c.Brokers) > 0, "brokers", "must name at least one host:port")
 	for i, addr := range c.Brokers {
-		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" {
-			bad(fmt.Sprintf("brokers[%d]", i), "must be host:port, got %q", addr)
-		}
+		host, port, err := net.SplitHostPort(addr)
+		p.Check(err == nil && host != "" && port != "", fmt.Sprintf("brokers[%d]", i), "must be host:port, got %q", addr)
 	}
-	if c.ClientID == "" {
-		bad("client_id", "must not be empty")
-	}
-	if v, err := sarama.ParseKafkaVersion(c.Version); err != nil {
-		bad("version", "must be a Kafka version such as 2.8.0, got %q", c.Version)
-	} else if !v.IsAtLeast(sarama.V2_8_0_0) {
-		bad("version", "must be at least 2.8.0, got %q", c.Version)
-	}
-	if c.InitialOffset != "oldest" && c.InitialOffset != "newest" {
-		bad("initial_offset", "must be oldest or newest, got %q", c.InitialOffset)
-	}
-	if len(c.Balance) == 0 {
-		bad("balance", "must name at least one of range, sticky, cooperative-sticky")
-	}
+	p.Check(c.ClientID != "", "client_id", "must not be empty")
+	v, err := sarama.ParseKafkaVersion(c.Version)
+	p.Check(err == nil, "version", "must be a Kafka version such as 2.8.0, got %q", c.Version)
+	p.Check(err != nil || v.IsAtLeast(sarama.V2_8_0_0), "version", "must be at least 2.8.0, got %q", c.Version)
+	p.Check(c.InitialOffset == "oldest" || c.InitialOffset == "newest", "initial_offset", "must be oldest or newest, got %q", c.InitialOffset)
+	p.Check(len(c.Balance) > 0, "balance", "must name at least one of range, sticky, cooperative-sticky")
 	for i, name := range c.Balance {
-		switch {
-		case name != balanceRange && name != balanceSticky && name != balanceCooperative:
-			bad(fmt.Sprintf("balance[%d]", i), "must be range, sticky or cooperative-sticky, got %q", name)
-		case slices.Contains(c.Balance[:i], name):
-			bad(fmt.Sprintf("balance[%d]", i), "names %s a second time", name)
-		}
+		path := fmt.Sprintf("balance[%d]", i)
+		known := name == balanceRange || name == balanceSticky || name == balanceCooperative
+		p.Check(known, path, "must be range, sticky or cooperative-sticky, got %q", name)
+		p.Check(!known || !slices.Contains(c.Balance[:i], name), path, "names %s a second time", name)
 	}
-	if _, ok := compressions[c.Compression]; !ok {
-		bad("compression", "must be none, gzip, snappy, lz4 or zstd, got %q", c.Compression)
+	_, known := compressions[c.Compression]
+	p.Check(known, "compression", "must be none, gzip, snappy, lz4 or zstd, got %q", c.Compression)
+	positive := func(path string, n int64) { p.Check(n > 0, path, "must be > 0, got %d", n) }
+	positive("window", int64(c.Window))
+	positive("window_bytes", c.WindowBytes)
+	positive("fetch_bytes", int64(c.FetchBytes))
+	positive("max_message_bytes", int64(c.MaxMessageBytes))
+	positive("partitions", int64(c.Partitions))
+	positive("replication_factor", int64(c.ReplicationFactor))
+	atLeast := func(path string, d time.Duration) {
+		p.Check(d >= time.Millisecond, path, "must be at least 1ms, got %s", d)
 	}
-	for _, f := range []struct {
-		path  string
-		value int64
-	}{
-		{"window", int64(c.Window)}, {"window_bytes", c.WindowBytes}, {"fetch_bytes", int64(c.FetchBytes)},
-		{"max_message_bytes", int64(c.MaxMessageBytes)},
-		{"partitions", int64(c.Partitions)}, {"replication_factor", int64(c.ReplicationFactor)},
-	} {
-		if f.value <= 0 {
-			bad(f.path, "must be > 0, got %d", f.value)
-		}
+	atLeast("dial_timeout", c.DialTimeout)
+	atLeast("request_timeout", c.RequestTimeout)
+	atLeast("session_timeout", c.SessionTimeout)
+	atLeast("heartbeat_interval", c.HeartbeatInterval)
+	atLeast("rebalance_timeout", c.RebalanceTimeout)
+	atLeast("drain_timeout", c.DrainTimeout)
+	atLeast("close_timeout", c.CloseTimeout)
+	atLeast("publish_timeout", c.PublishTimeout)
+	atLeast("commit_interval", c.CommitInterval)
+	atLeast("head_of_line_warn_after", c.HeadOfLineWarnAfter)
+	p.Check(c.HeartbeatInterval <= c.SessionTimeout/3, "heartbeat_interval", "must be at most a third of session_timeout (%s), got %s", c.SessionTimeout, c.HeartbeatInterval)
+	p.Check(c.DrainTimeout+c.HeartbeatInterval <= c.RebalanceTimeout*3/4, "drain_timeout",
+		"must leave a quarter of rebalance_timeout (%s) after heartbeat_interval, got %s", c.RebalanceTimeout, c.DrainTimeout)
+	p.Under("tls", c.TLS.Validate())
+	plain := !c.TLS.Enabled && !c.AllowPlaintextCredentials && !pipeline.Loopback(c.Brokers...)
+	switch mechanism, user, password := c.SASL.Mechanism, c.SASL.User != "", !c.SASL.Password.IsZero(); {
+	case !slices.Contains(mechanisms, mechanism):
+		p.Check(false, "sasl.mechanism", "must be empty, PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, got %q", mechanism)
+	case mechanism == "":
+		p.Check(!user && !password, "sasl.mechanism", "must be set with user or password")
+	default:
+		p.Check(user, "sasl.user", "must be set with mechanism %s", mechanism)
+		p.Check(password, "sasl.password", "must be set with mechanism %s", mechanism)
+		p.Check(!plain, "sasl.password", "must not go without TLS to brokers on other machines: set tls.enabled: true, or allow_plaintext_credentials: true in this section")
 	}
-	for _, f := range []struct {
-		path  string
-		value time.Duration
-	}{
-		{"dial_timeout", c.DialTimeout}, {"request_timeout", c.RequestTimeout}, {"session_timeout", c.SessionTimeout},
-		{"heartbeat_interval", c.HeartbeatInterval}, {"rebalance_timeout", c.RebalanceTimeout}, {"drain_timeout", c.DrainTimeout},
-		{"close_timeout", c.CloseTimeout}, {"publish_timeout", c.PublishTimeout}, {"commit_interval", c.CommitInterval}, {"head_of_line_warn_after", c.HeadOfLineWarnAfter},
-	} {
-		if f.value < time.Millisecond {
-			bad(f.path, "must be at least 1ms, got %s", f.value)
-		}
-	}
-	if c.HeartbeatInterval > c.SessionTimeout/3 {
-		bad("heartbeat_interval", "must be at most a third of session_timeout (%s), got %s", c.SessionTimeout, c.HeartbeatInterval)
-	}
-	if c.DrainTimeout+c.HeartbeatInterval > c.RebalanceTimeout*3/4 {
-		bad("drain_timeout", "must leave a quarter of rebalance_timeout (%s) after heartbeat_interval, got %s", c.RebalanceTimeout, c.DrainTimeout)
-	}
-	errs = append(errs, pipeline.FieldErrorsUnder("tls", c.TLS.Validate()))
-	switch {
-	case !slices.Contains(mechanisms, c.SASL.Mechanism):
-		bad("sasl.mechanism", "must be empty, PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, got %q", c.SASL.Mechanism)
-	case c.SASL.Mechanism != "" && c.SASL.User == "":
-		bad("sasl.user", "must be set with mechanism %s", c.SASL.Mechanism)
-	case c.SASL.Mechanism != "" && c.SASL.Password.IsZero():
-		bad("sasl.password", "must be set with mechanism %s", c.SASL.Mechanism)
-	case c.SASL.Mechanism != "" && !c.TLS.Enabled && !c.AllowPlaintextCredentials && !pipeline.Loopback(c.Brokers...):
-		bad("sasl.password", "must not go without TLS to brokers on other machines: set tls.enabled: true, or allow_plaintext_credentials: true in this section")
-	case c.SASL.Mechanism == "" && (c.SASL.User != "" || !c.SASL.Password.IsZero()):
-		bad("sasl.mechanism", "must be set with user or password")
-	}
-	return errors.Join(errs...)
+	return p.Err()
 }

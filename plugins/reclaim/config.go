@@ -1,8 +1,6 @@
 package reclaim
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -42,17 +40,12 @@ func DefaultConfig() Config {
 
 // Validate reports every mistake at once.
 func (c Config) Validate() error {
-	var errs []error
-	check := func(ok bool, path, format string, args ...any) {
-		if !ok {
-			errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
-		}
-	}
-	check(c.MinIdle >= time.Millisecond, "min_idle", "must be >= 1ms, got %s", c.MinIdle)
-	check(c.Interval > 0, "interval", "must be > 0, got %s", c.Interval)
-	check(c.Count > 0, "count", "must be > 0, got %d", c.Count)
-	check(c.ClaimBatchSize > 0 && c.ClaimBatchSize <= 100, "claim_batch_size", "must be 1..100, got %d", c.ClaimBatchSize)
-	check(c.DeadCheck > 0, "dead_check_interval", "must be > 0, got %s", c.DeadCheck)
-	check(c.PresenceTimeout > redis.PresenceRenewal, "presence_timeout", "must be > %s, got %s", redis.PresenceRenewal, c.PresenceTimeout)
-	return errors.Join(errs...)
+	var p pipeline.Problems
+	p.Check(c.MinIdle >= time.Millisecond, "min_idle", "must be >= 1ms, got %s", c.MinIdle)
+	p.Positive("interval", c.Interval)
+	p.Check(c.Count > 0, "count", "must be > 0, got %d", c.Count)
+	p.Check(c.ClaimBatchSize > 0 && c.ClaimBatchSize <= 100, "claim_batch_size", "must be 1..100, got %d", c.ClaimBatchSize)
+	p.Positive("dead_check_interval", c.DeadCheck)
+	p.Check(c.PresenceTimeout > redis.PresenceRenewal, "presence_timeout", "must be > %s, got %s", redis.PresenceRenewal, c.PresenceTimeout)
+	return p.Err()
 }

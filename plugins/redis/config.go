@@ -76,52 +76,34 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once.
 func (c Config) Validate() error {
-	var p problems
-	p.check(c.ReclaimInterval >= 0, "reclaim_interval", "must be >= 0, got %s", c.ReclaimInterval)
-	p.check(c.CloseTimeout > 0, "close_timeout", "must be > 0, got %s", c.CloseTimeout)
-	return errors.Join(c.ClientConfig.Validate(), c.Config.Validate(), p.err(), c.TrimConfig.Validate(), validateDomains(c.Domains))
+	var p pipeline.Problems
+	p.Check(c.ReclaimInterval >= 0, "reclaim_interval", "must be >= 0, got %s", c.ReclaimInterval)
+	p.Positive("close_timeout", c.CloseTimeout)
+	return errors.Join(c.ClientConfig.Validate(), c.Config.Validate(), p.Err(), c.TrimConfig.Validate(), validateDomains(c.Domains))
 }
 
 // Validate reports all errors at once.
 func (c ClientConfig) Validate() error {
-	var p problems
-	p.check(len(c.Addrs) > 0, "addrs", "must name at least one host:port")
+	var p pipeline.Problems
+	p.Check(len(c.Addrs) > 0, "addrs", "must name at least one host:port")
 	for i, a := range c.Addrs {
-		if _, _, err := net.SplitHostPort(a); err != nil {
-			p.add(fmt.Sprintf("addrs[%d]", i), "must be host:port, got %q", a)
-		}
+		_, _, err := net.SplitHostPort(a)
+		p.Check(err == nil, fmt.Sprintf("addrs[%d]", i), "must be host:port, got %q", a)
 	}
-	p.check(c.MasterName == "" || !c.Cluster, "cluster", "must be false when master_name is set")
-	p.check(c.MasterName != "" || c.Cluster || len(c.Addrs) <= 1, "addrs", "must be one address unless cluster is true or master_name is set, got %d", len(c.Addrs))
-	p.check(c.DB >= 0, "db", "must be >= 0, got %d", c.DB)
-	p.check(c.DB == 0 || !c.Cluster, "db", "must be 0 in a cluster, got %d", c.DB)
-	p.check(c.PoolSize >= 0, "pool_size", "must be >= 0, got %d", c.PoolSize)
-	p.check(c.DialTimeout > 0, "dial_timeout", "must be > 0, got %s", c.DialTimeout)
-	p.check(c.ReadTimeout > 0, "read_timeout", "must be > 0, got %s", c.ReadTimeout)
-	p.check(c.WriteTimeout > 0, "write_timeout", "must be > 0, got %s", c.WriteTimeout)
-	p.check(c.PoolTimeout >= 0, "pool_timeout", "must be >= 0, got %s", c.PoolTimeout)
-	p.check(c.MaxRetries >= -1, "max_retries", "must be >= -1, got %d", c.MaxRetries)
-	if err := pipeline.FieldErrorsUnder("tls", c.TLS.Validate()); err != nil {
-		p = append(p, err)
-	}
+	p.Check(c.MasterName == "" || !c.Cluster, "cluster", "must be false when master_name is set")
+	p.Check(c.MasterName != "" || c.Cluster || len(c.Addrs) <= 1, "addrs", "must be one address unless cluster is true or master_name is set, got %d", len(c.Addrs))
+	p.Check(c.DB >= 0, "db", "must be >= 0, got %d", c.DB)
+	p.Check(c.DB == 0 || !c.Cluster, "db", "must be 0 in a cluster, got %d", c.DB)
+	p.Check(c.PoolSize >= 0, "pool_size", "must be >= 0, got %d", c.PoolSize)
+	p.Positive("dial_timeout", c.DialTimeout)
+	p.Positive("read_timeout", c.ReadTimeout)
+	p.Positive("write_timeout", c.WriteTimeout)
+	p.Check(c.PoolTimeout >= 0, "pool_timeout", "must be >= 0, got %s", c.PoolTimeout)
+	p.Check(c.MaxRetries >= -1, "max_retries", "must be >= -1, got %d", c.MaxRetries)
+	p.Under("tls", c.TLS.Validate())
 	plain := !c.TLS.Enabled && !c.AllowPlaintextCredentials && !pipeline.Loopback(c.Addrs...)
 	const without = "must not go without TLS to servers on other machines: set tls.enabled: true, or allow_plaintext_credentials: true in this section"
-	p.check(!plain || c.Password.IsZero(), "password", without)
-	p.check(!plain || c.SentinelPassword.IsZero(), "sentinel_password", without)
-	return p.err()
+	p.Check(!plain || c.Password.IsZero(), "password", without)
+	p.Check(!plain || c.SentinelPassword.IsZero(), "sentinel_password", without)
+	return p.Err()
 }
-
-// problems collects wrong settings.
-type problems []error
-
-func (p *problems) add(path, format string, args ...any) {
-	*p = append(*p, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
-}
-
-func (p *problems) check(ok bool, path, format string, args ...any) {
-	if !ok {
-		p.add(path, format, args...)
-	}
-}
-
-func (p problems) err() error { return errors.Join(p...) }

@@ -32,20 +32,20 @@ func (c DomainConfig) Stream(shard int) string { return c.Prefix + ":" + strconv
 const maxShards = 1024
 
 func validateDomains(domains []DomainConfig) error {
-	var p problems
+	var p pipeline.Problems
 	seen := map[string]bool{}
 	for i, d := range domains {
 		at := func(key string) string { return fmt.Sprintf("domains[%d].%s", i, key) }
-		p.check(d.Prefix != "", at("prefix"), "must not be empty")
-		p.check(!strings.ContainsAny(d.Prefix, "{}") || hashTag(d.Prefix) != "", at("prefix"),
+		p.Check(d.Prefix != "", at("prefix"), "must not be empty")
+		p.Check(!strings.ContainsAny(d.Prefix, "{}") || hashTag(d.Prefix) != "", at("prefix"),
 			"its braces must enclose a hash tag, as in {scan}:events, got %q", d.Prefix)
-		p.check(!seen[d.Prefix], at("prefix"), "%q is in the list already", d.Prefix)
-		p.check(d.Shards >= 1 && d.Shards <= maxShards, at("shards"), "must be 1..%d, got %d", maxShards, d.Shards)
-		p.check(d.Group != "", at("group"), "must not be empty")
-		p.check(d.MaxDeliveries >= 0, at("max_deliveries"), "must be >= 0, got %d", d.MaxDeliveries)
+		p.Check(!seen[d.Prefix], at("prefix"), "%q is in the list already", d.Prefix)
+		p.Check(d.Shards >= 1 && d.Shards <= maxShards, at("shards"), "must be 1..%d, got %d", maxShards, d.Shards)
+		p.Check(d.Group != "", at("group"), "must not be empty")
+		p.Check(d.MaxDeliveries >= 0, at("max_deliveries"), "must be >= 0, got %d", d.MaxDeliveries)
 		seen[d.Prefix] = true
 	}
-	return p.err()
+	return p.Err()
 }
 
 // hashTag returns the part of a key that decides about its slot in a cluster, or "" for the

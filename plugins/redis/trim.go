@@ -37,15 +37,13 @@ type TrimConfig struct {
 
 // Validate reports all errors at once.
 func (c TrimConfig) Validate() error {
-	var p problems
-	p.check(c.ForeignGroupGrace >= 0, "foreign_group_grace", "must be >= 0, got %s", c.ForeignGroupGrace)
-	for i, g := range c.RequiredGroups {
-		p.check(g != "" && !strings.Contains(g, "\n"), fmt.Sprintf("required_groups[%d]", i), "must be the name of a consumer group, got %q", g)
-	}
+	var p pipeline.Problems
+	p.Check(c.ForeignGroupGrace >= 0, "foreign_group_grace", "must be >= 0, got %s", c.ForeignGroupGrace)
+	p.Groups("required_groups", c.RequiredGroups)
 	for i, s := range c.TrimExcept {
-		p.check(s != "", fmt.Sprintf("trim_except[%d]", i), "must be a stream or the prefix of a domain")
+		p.Check(s != "", fmt.Sprintf("trim_except[%d]", i), "must be a stream or the prefix of a domain")
 	}
-	return p.err()
+	return p.Err()
 }
 
 const (

@@ -1,8 +1,6 @@
 package redisstream
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -31,20 +29,12 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once.
 func (c Config) Validate() error {
-	var errs []error
-	for _, d := range []struct {
-		path  string
-		value time.Duration
-	}{
-		{"block_time", c.BlockTime},
-		{"max_idle", c.MaxIdle},
-		{"claim_interval", c.ClaimInterval},
-		{"nack_sleep", c.NackSleep},
-		{"close_timeout", c.CloseTimeout},
-	} {
-		if d.value < time.Millisecond {
-			errs = append(errs, &pipeline.FieldError{Path: d.path, Problem: fmt.Sprintf("must be >= 1ms, got %s", d.value)})
-		}
-	}
-	return errors.Join(errs...)
+	var p pipeline.Problems
+	positive := func(path string, d time.Duration) { p.Check(d >= time.Millisecond, path, "must be >= 1ms, got %s", d) }
+	positive("block_time", c.BlockTime)
+	positive("max_idle", c.MaxIdle)
+	positive("claim_interval", c.ClaimInterval)
+	positive("nack_sleep", c.NackSleep)
+	positive("close_timeout", c.CloseTimeout)
+	return p.Err()
 }

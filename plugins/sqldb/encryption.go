@@ -12,6 +12,16 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
+// CheckDSN checks the DSN of the setting at path: its scheme, and CheckEncryption. An empty one is
+// accepted.
+func CheckDSN(p *pipeline.Problems, path string, dsn pipeline.Secret) {
+	known := dsn.IsZero() || DialectOf(dsn.Reveal()) != ""
+	p.Check(known, path, "must begin with postgres://, postgresql:// or sqlite:")
+	if err := CheckEncryption(dsn.Reveal()); known && err != nil {
+		p.Check(false, path, "%s", err)
+	}
+}
+
 // CheckEncryption refuses a PostgreSQL DSN of another machine without an sslmode. The driver's
 // default, sslmode=prefer, silently falls back to plain text and verifies no certificate. The check
 // uses the connections that the driver makes: the URL, the PG… environment variables and a service

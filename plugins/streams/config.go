@@ -1,9 +1,7 @@
 package streams
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -85,68 +83,33 @@ func DefaultTiers() []Tier {
 // Validate reports every mistake at once, as joined pipeline.FieldError values whose paths are
 // relative to the settings of the stream.
 func (c Config) Validate() error {
-	var errs []error
-	bad := func(path, format string, args ...any) {
-		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
-	}
-	positive := func(path string, d time.Duration) {
-		if d <= 0 {
-			bad(path, "must be > 0, got %s", d)
-		}
-	}
-	if c.MaxLen <= 0 {
-		bad("max_len", "must be > 0, got %d", c.MaxLen)
-	}
-	positive("poll_interval", c.PollInterval)
-	positive("initial_poll_interval", c.InitialPollInterval)
-	if c.InitialPollInterval > c.PollInterval {
-		bad("initial_poll_interval", "must be <= poll_interval (%s), got %s", c.PollInterval, c.InitialPollInterval)
-	}
-	positive("idle_timeout", c.IdleTimeout)
-	if c.BatchSize <= 0 {
-		bad("batch_size", "must be > 0, got %d", c.BatchSize)
-	}
-	if c.MinConsumers <= 0 {
-		bad("min_consumers_per_instance", "must be > 0, got %d", c.MinConsumers)
-	}
-	if c.MinConsumers > c.MaxConsumers {
-		bad("min_consumers_per_instance", "must be <= max_consumers_per_instance (%d), got %d", c.MaxConsumers, c.MinConsumers)
-	}
-	positive("stop_timeout", c.StopTimeout)
-	positive("min_idle", c.MinIdle)
-	if c.LongestHold < 0 {
-		bad("longest_hold", "must be >= 0, got %s", c.LongestHold)
-	}
-	positive("reconcile_interval", c.ReconcileInterval)
-	if c.ReconcileInterval > 0 && c.IdleTimeout > 0 && c.ReconcileInterval > c.IdleTimeout {
-		bad("reconcile_interval", "must be <= idle_timeout (%s), got %s", c.IdleTimeout, c.ReconcileInterval)
-	}
-	if c.ForeignGroupGrace < 0 {
-		bad("foreign_group_grace", "must be >= 0, got %s", c.ForeignGroupGrace)
-	}
-	for i, g := range c.RequiredGroups {
-		if g == "" || strings.Contains(g, "\n") {
-			bad(fmt.Sprintf("required_groups[%d]", i), "must be the name of a consumer group, got %q", g)
-		}
-	}
-	if len(c.Tiers) == 0 {
-		bad("tiers", "must have at least one tier")
-	}
+	var p pipeline.Problems
+	p.Check(c.MaxLen > 0, "max_len", "must be > 0, got %d", c.MaxLen)
+	p.Positive("poll_interval", c.PollInterval)
+	p.Positive("initial_poll_interval", c.InitialPollInterval)
+	p.Check(c.InitialPollInterval <= c.PollInterval, "initial_poll_interval", "must be <= poll_interval (%s), got %s", c.PollInterval, c.InitialPollInterval)
+	p.Positive("idle_timeout", c.IdleTimeout)
+	p.Check(c.BatchSize > 0, "batch_size", "must be > 0, got %d", c.BatchSize)
+	p.Check(c.MinConsumers > 0, "min_consumers_per_instance", "must be > 0, got %d", c.MinConsumers)
+	p.Check(c.MinConsumers <= c.MaxConsumers, "min_consumers_per_instance", "must be <= max_consumers_per_instance (%d), got %d", c.MaxConsumers, c.MinConsumers)
+	p.Positive("stop_timeout", c.StopTimeout)
+	p.Positive("min_idle", c.MinIdle)
+	p.Check(c.LongestHold >= 0, "longest_hold", "must be >= 0, got %s", c.LongestHold)
+	p.Positive("reconcile_interval", c.ReconcileInterval)
+	p.Check(c.IdleTimeout <= 0 || c.ReconcileInterval <= c.IdleTimeout, "reconcile_interval", "must be <= idle_timeout (%s), got %s", c.IdleTimeout, c.ReconcileInterval)
+	p.Check(c.ForeignGroupGrace >= 0, "foreign_group_grace", "must be >= 0, got %s", c.ForeignGroupGrace)
+	p.Groups("required_groups", c.RequiredGroups)
+	p.Check(len(c.Tiers) > 0, "tiers", "must have at least one tier")
 	for i, t := range c.Tiers {
 		path := fmt.Sprintf("tiers[%d]", i)
-		if t.Consumers <= 0 {
-			bad(path+".consumers", "must be > 0, got %d", t.Consumers)
-		}
-		switch {
-		case t.UpTo < 0:
-			bad(path+".up_to", "must be >= 0, got %d", t.UpTo)
-		case t.UpTo == 0 && i < len(c.Tiers)-1:
-			bad(path+".up_to", "only the last tier may be without a bound")
-		case i > 0 && t.UpTo > 0 && t.UpTo <= c.Tiers[i-1].UpTo:
-			bad(path+".up_to", "must be > %d, got %d", c.Tiers[i-1].UpTo, t.UpTo)
+		p.Check(t.Consumers > 0, path+".consumers", "must be > 0, got %d", t.Consumers)
+		p.Check(t.UpTo >= 0, path+".up_to", "must be >= 0, got %d", t.UpTo)
+		p.Check(t.UpTo != 0 || i == len(c.Tiers)-1, path+".up_to", "only the last tier may be without a bound")
+		if i > 0 && t.UpTo > 0 {
+			p.Check(t.UpTo > c.Tiers[i-1].UpTo, path+".up_to", "must be > %d, got %d", c.Tiers[i-1].UpTo, t.UpTo)
 		}
 	}
-	return errors.Join(errs...)
+	return p.Err()
 }
 
 // Consumers returns the concurrency of a stream in one instance: that of the first tier that

@@ -1,8 +1,6 @@
 package telemetry
 
 import (
-	"errors"
-	"fmt"
 	"net"
 	"net/url"
 	"time"
@@ -36,29 +34,14 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
-	var errs []error
-	wrong := func(path, format string, args ...any) {
-		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
-	}
-	if c.Listen != "" {
-		if _, port, err := net.SplitHostPort(c.Listen); err != nil || port == "" {
-			wrong("listen", "must be host:port or empty, got %q", c.Listen)
-		}
-	}
-	if c.CheckTimeout <= 0 {
-		wrong("check_timeout", "must be > 0, got %s", c.CheckTimeout)
-	}
-	if c.OTLPEndpoint != "" {
-		u, err := url.Parse(c.OTLPEndpoint)
-		if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-			wrong("otlp_endpoint", "must be a URL such as http://127.0.0.1:4318, or empty, got %q", c.OTLPEndpoint)
-		}
-	}
-	if !(c.SampleRatio >= 0 && c.SampleRatio <= 1) { // so that NaN is wrong, too
-		wrong("sample_ratio", "must be from 0 to 1, got %v", c.SampleRatio)
-	}
-	if c.ServiceName == "" {
-		wrong("service_name", "must not be empty")
-	}
-	return errors.Join(errs...)
+	var p pipeline.Problems
+	_, port, err := net.SplitHostPort(c.Listen)
+	p.Check(c.Listen == "" || err == nil && port != "", "listen", "must be host:port or empty, got %q", c.Listen)
+	p.Positive("check_timeout", c.CheckTimeout)
+	u, err := url.Parse(c.OTLPEndpoint)
+	p.Check(c.OTLPEndpoint == "" || err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https"), "otlp_endpoint",
+		"must be a URL such as http://127.0.0.1:4318, or empty, got %q", c.OTLPEndpoint)
+	p.Check(c.SampleRatio >= 0 && c.SampleRatio <= 1, "sample_ratio", "must be from 0 to 1, got %v", c.SampleRatio)
+	p.Check(c.ServiceName != "", "service_name", "must not be empty")
+	return p.Err()
 }

@@ -1,8 +1,6 @@
 package feeder
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -27,17 +25,10 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
-	var errs []error
-	for _, d := range []struct {
-		path  string
-		value time.Duration
-	}{{"interval", c.Interval}, {"grace_period", c.GracePeriod}, {"sweep_interval", c.SweepInterval}} {
-		if d.value <= 0 {
-			errs = append(errs, &pipeline.FieldError{Path: d.path, Problem: fmt.Sprintf("must be > 0, got %s", d.value)})
-		}
-	}
-	if c.BatchSize < 1 || c.BatchSize > 10_000 {
-		errs = append(errs, &pipeline.FieldError{Path: "batch_size", Problem: fmt.Sprintf("must be from 1 to 10000, got %d", c.BatchSize)})
-	}
-	return errors.Join(errs...)
+	var p pipeline.Problems
+	p.Positive("interval", c.Interval)
+	p.Positive("grace_period", c.GracePeriod)
+	p.Positive("sweep_interval", c.SweepInterval)
+	p.Check(c.BatchSize >= 1 && c.BatchSize <= 10_000, "batch_size", "must be from 1 to 10000, got %d", c.BatchSize)
+	return p.Err()
 }

@@ -56,39 +56,17 @@ func DefaultConfig() Config {
 
 // Validate reports all wrong settings at once, as joined *pipeline.FieldError values.
 func (c Config) Validate() error {
-	var errs []error
-	wrong := func(path, format string, args ...any) {
-		errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
-	}
-	if dsn := c.DSN.Reveal(); dsn == "" {
-		wrong("dsn", "must be set: postgres://… or sqlite:/path")
-	} else if sqldb.DialectOf(dsn) == "" {
-		wrong("dsn", "must begin with postgres://, postgresql:// or sqlite:")
-	} else if err := sqldb.CheckEncryption(dsn); err != nil {
-		wrong("dsn", "%s", err)
-	}
-	if c.Connections < 4 {
-		wrong("connections", "must be >= 4, got %d", c.Connections)
-	}
-	if c.MaxRetries < 0 {
-		wrong("max_retries", "must be >= 0, got %d", c.MaxRetries)
-	}
-	if c.MaxReleased < 1 {
-		wrong("max_released", "must be >= 1, got %d", c.MaxReleased)
-	}
-	if c.IdempotencyTTL <= 0 {
-		wrong("idempotency_ttl", "must be > 0, got %s", c.IdempotencyTTL)
-	}
-	if c.Retry.First < 0 || c.Retry.Max < 0 {
-		wrong("retry", "first and max must be >= 0, got %s and %s", c.Retry.First, c.Retry.Max)
-	}
-	if c.BatchSize < 1 || c.BatchSize > 2000 {
-		wrong("batch_size", "must be from 1 to 2000, got %d", c.BatchSize)
-	}
-	if c.Linger < 0 || c.Linger > time.Second {
-		wrong("linger", "must be from 0 to 1s, got %s", c.Linger)
-	}
-	return errors.Join(errs...)
+	var p pipeline.Problems
+	p.Check(!c.DSN.IsZero(), "dsn", "must be set: postgres://… or sqlite:/path")
+	sqldb.CheckDSN(&p, "dsn", c.DSN)
+	p.Check(c.Connections >= 4, "connections", "must be >= 4, got %d", c.Connections)
+	p.Check(c.MaxRetries >= 0, "max_retries", "must be >= 0, got %d", c.MaxRetries)
+	p.Check(c.MaxReleased >= 1, "max_released", "must be >= 1, got %d", c.MaxReleased)
+	p.Positive("idempotency_ttl", c.IdempotencyTTL)
+	p.Check(c.Retry.First >= 0 && c.Retry.Max >= 0, "retry", "first and max must be >= 0, got %s and %s", c.Retry.First, c.Retry.Max)
+	p.Check(c.BatchSize >= 1 && c.BatchSize <= 2000, "batch_size", "must be from 1 to 2000, got %d", c.BatchSize)
+	p.Check(c.Linger >= 0 && c.Linger <= time.Second, "linger", "must be from 0 to 1s, got %s", c.Linger)
+	return p.Err()
 }
 
 // Options is set by the program, not by the settings.

@@ -1,8 +1,6 @@
 package money
 
 import (
-	"errors"
-	"fmt"
 	"net/url"
 	"time"
 
@@ -69,40 +67,34 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once, as pipeline.FieldError values.
 func (c *Config) Validate() error {
-	var errs []error
-	wrong := func(ok bool, path, format string, args ...any) {
-		if !ok {
-			errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
-		}
-	}
+	var p pipeline.Problems
 	// The value is not repeated: a mistyped URL may hold a password.
 	u, err := url.Parse(c.URL)
 	switch {
 	case c.URL == "":
-		wrong(false, "url", "must be set")
+		p.Check(false, "url", "must be set")
 	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "":
-		wrong(false, "url", "must be http:// or https:// with a host")
+		p.Check(false, "url", "must be http:// or https:// with a host")
 	case u.User != nil, u.RawQuery != "", u.Fragment != "":
-		wrong(false, "url", "must have no user, query or fragment")
+		p.Check(false, "url", "must have no user, query or fragment")
 	case u.Scheme == "http" && !(c.Token.IsZero() && c.TokenFile == "") && !c.AllowPlaintextCredentials && !pipeline.Loopback(u.Host):
-		wrong(false, "url", "must be https:// because there is a token: over http:// it crosses the network in plain text; or set allow_plaintext_credentials: true in this section")
+		p.Check(false, "url", "must be https:// because there is a token: over http:// it crosses the network in plain text; or set allow_plaintext_credentials: true in this section")
 	}
-	positive := func(path string, d time.Duration) { wrong(d > 0, path, "must be > 0, got %s", d) }
-	positive("call_timeout", c.CallTimeout)
-	positive("connect_timeout", c.ConnectTimeout)
-	positive("idle_conn_timeout", c.IdleConnTimeout)
-	positive("max_retry_after", c.MaxRetryAfter)
-	positive("default_retry_after", c.DefaultRetryAfter)
-	wrong(c.Concurrency > 0, "concurrency", "must be > 0, got %d", c.Concurrency)
-	wrong(c.Token.IsZero() || c.TokenFile == "", "token_file", "must not be set together with token")
-	errs = append(errs, c.tls().Validate())
+	p.Positive("call_timeout", c.CallTimeout)
+	p.Positive("connect_timeout", c.ConnectTimeout)
+	p.Positive("idle_conn_timeout", c.IdleConnTimeout)
+	p.Positive("max_retry_after", c.MaxRetryAfter)
+	p.Positive("default_retry_after", c.DefaultRetryAfter)
+	p.Check(c.Concurrency > 0, "concurrency", "must be > 0, got %d", c.Concurrency)
+	p.Check(c.Token.IsZero() || c.TokenFile == "", "token_file", "must not be set together with token")
+	p = append(p, c.tls().Validate())
 	b := c.Breaker
-	wrong(b.FailureRatio > 0 && b.FailureRatio <= 1, "breaker.failure_ratio", "must be > 0 and at most 1, got %v", b.FailureRatio)
-	wrong(b.MinCalls > 0, "breaker.min_calls", "must be > 0, got %d", b.MinCalls)
-	wrong(b.Window >= 100*time.Millisecond, "breaker.window", "must be at least 100ms, got %s", b.Window)
-	positive("breaker.open_delay", b.OpenDelay)
-	wrong(b.HalfOpenSuccesses > 0, "breaker.half_open_successes", "must be > 0, got %d", b.HalfOpenSuccesses)
-	return errors.Join(errs...)
+	p.Check(b.FailureRatio > 0 && b.FailureRatio <= 1, "breaker.failure_ratio", "must be > 0 and at most 1, got %v", b.FailureRatio)
+	p.Check(b.MinCalls > 0, "breaker.min_calls", "must be > 0, got %d", b.MinCalls)
+	p.Check(b.Window >= 100*time.Millisecond, "breaker.window", "must be at least 100ms, got %s", b.Window)
+	p.Positive("breaker.open_delay", b.OpenDelay)
+	p.Check(b.HalfOpenSuccesses > 0, "breaker.half_open_successes", "must be > 0, got %d", b.HalfOpenSuccesses)
+	return p.Err()
 }
 
 func (c *Config) tls() pipeline.TLS { return pipeline.TLS{Enabled: c.CAFile != "", CAFile: c.CAFile} }

@@ -2,8 +2,6 @@ package poll
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -54,22 +52,17 @@ func DefaultConfig() Config {
 
 // Validate reports all errors at once, as joined *pipeline.FieldError.
 func (c Config) Validate() error {
-	var errs []error
-	check := func(ok bool, path, format string, args ...any) {
-		if !ok {
-			errs = append(errs, &pipeline.FieldError{Path: path, Problem: fmt.Sprintf(format, args...)})
-		}
-	}
-	check(c.Concurrency > 0, "concurrency", "must be > 0, got %d", c.Concurrency)
-	check(c.BatchSize > 0, "batch_size", "must be > 0, got %d", c.BatchSize)
-	check(c.PollInterval > 0, "poll_interval", "must be > 0, got %s", c.PollInterval)
-	check(c.InitialPollInterval > 0, "initial_poll_interval", "must be > 0, got %s", c.InitialPollInterval)
-	check(c.MinIdle >= time.Millisecond, "min_idle", "must be >= 1ms, got %s", c.MinIdle)
-	check(c.LongestHold >= 0, "longest_hold", "must be >= 0, got %s", c.LongestHold)
-	check(c.AckBatchSize > 0 && c.AckBatchSize <= maxIDs, "ack_batch_size", "must be 1..%d, got %d", maxIDs, c.AckBatchSize)
-	check(c.AckFlushInterval > 0, "ack_flush_interval", "must be > 0, got %s", c.AckFlushInterval)
-	check(c.MaxRedeliveries >= 0, "max_redeliveries", "must be >= 0, got %d", c.MaxRedeliveries)
-	return errors.Join(errs...)
+	var p pipeline.Problems
+	p.Check(c.Concurrency > 0, "concurrency", "must be > 0, got %d", c.Concurrency)
+	p.Check(c.BatchSize > 0, "batch_size", "must be > 0, got %d", c.BatchSize)
+	p.Positive("poll_interval", c.PollInterval)
+	p.Positive("initial_poll_interval", c.InitialPollInterval)
+	p.Check(c.MinIdle >= time.Millisecond, "min_idle", "must be >= 1ms, got %s", c.MinIdle)
+	p.Check(c.LongestHold >= 0, "longest_hold", "must be >= 0, got %s", c.LongestHold)
+	p.Check(c.AckBatchSize > 0 && c.AckBatchSize <= maxIDs, "ack_batch_size", "must be 1..%d, got %d", maxIDs, c.AckBatchSize)
+	p.Positive("ack_flush_interval", c.AckFlushInterval)
+	p.Check(c.MaxRedeliveries >= 0, "max_redeliveries", "must be >= 0, got %d", c.MaxRedeliveries)
+	return p.Err()
 }
 
 // Options are the stream of one Reader and its settings.
