@@ -77,7 +77,6 @@ func (p *Plugin) SendAudit(topic string) *app.SendAudit {
 // commandResources gives the commands the plugin's connections.
 type commandResources struct{ p *Plugin }
 
-// Register implements cli.Resources.
 func (c commandResources) Register(r *pipeline.Registry, s cli.Services) error {
 	c.p.run.use(r.Env(), r.Env().Logger)
 	if s.Streams {

@@ -134,9 +134,9 @@ func TestASentRecordIsAudited(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
 		topic, record := "campaign-promotion-point-publish", string(pointRecord(7).Payload)
-		require.Contains(t, sys.says(app.ExitUsage, "send", topic, record), "--who NAME and --why REASON are required: a record of "+topic)
+		require.Contains(t, sys.says(app.ExitUsage, "send", topic, record), "--who NAME and --why REASON required, for the audit: a record of "+topic)
 		retry := "campaign-promotion-point-retry"
-		require.Contains(t, sys.says(app.ExitUsage, "send", retry, record), "--why REASON are required", "accept_unannounced may pay it")
+		require.Contains(t, sys.says(app.ExitUsage, "send", retry, record), "--why REASON required", "accept_unannounced may pay it")
 		require.Contains(t, sys.says(app.ExitOK, "send", topic, record, "no JSON", "--why", "ticket 8"), "2 records sent to "+topic)
 		sys.end(7, rules.Paid)
 		var e cli.Explained

@@ -231,7 +231,6 @@ func (p *Plugin) started(ctx context.Context, m promotiontype.Started) error {
 }
 
 var (
-	_ pipeline.Plugin       = (*Plugin)(nil)
 	_ pipeline.Configurable = (*Plugin)(nil)
 	_ pipeline.Migratable   = (*Plugin)(nil)
 	_ app.Placed            = (*Plugin)(nil)

@@ -2,9 +2,7 @@ package promotion
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -48,24 +46,13 @@ func (s *streamRedis) Start(ctx context.Context) error {
 	if s.config == nil {
 		return redis.CheckRights(ctx, s.shared.Client(), s.keys()...)
 	}
-	c, err := redis.NewClient(*s.config)
-	if err != nil {
-		return err
-	}
-	if err = redis.WaitFor(ctx, c, strings.Join(s.config.Addrs, ","), s.log); err == nil {
-		err = redis.CheckEviction(ctx, c, s.log)
-	}
+	c, err := redis.Open(ctx, *s.config, s.log, s.keys()...)
 	if err == nil {
-		err = redis.CheckRights(ctx, c, s.keys()...)
+		s.own.Store(&c)
 	}
-	if err != nil {
-		return errors.Join(err, c.Close())
-	}
-	s.own.Store(&c)
-	return nil
+	return err
 }
 
-// Stop closes the own client.
 func (s *streamRedis) Stop(context.Context) error {
 	if c := s.own.Swap(nil); c != nil {
 		return (*c).Close()

@@ -101,10 +101,8 @@ func (s *service) Stop(ctx context.Context) error {
 	return s.stop(ctx)
 }
 
-// Running implements pipeline.Phased.
 func (*service) Running() {}
 
-// Draining implements pipeline.Phased.
 func (s *service) Draining() {
 	if s.draining != nil {
 		s.draining()

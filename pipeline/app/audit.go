@@ -12,18 +12,25 @@ import (
 // By is the author of a change and the reason, for an audit.
 type By struct{ Who, Why string }
 
-// Flags adds --who and --why to a command.
+// Flags adds --who and --why to a command. The default of --why is b.Why.
 func (b *By) Flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&b.Who, "who", Person(), "the `name` that is recorded")
-	cmd.Flags().StringVar(&b.Why, "why", "", "the `reason` that is recorded")
+	cmd.Flags().StringVar(&b.Why, "why", b.Why, "the `reason` that is recorded")
 }
 
-// Check refuses an incomplete author.
+// Check cuts white space and reports the missing flags, all at once.
 func (b *By) Check() error {
-	if strings.TrimSpace(b.Who) == "" || strings.TrimSpace(b.Why) == "" {
-		return Usage("--who NAME and --why REASON are required")
+	var missing []string
+	if b.Who = strings.TrimSpace(b.Who); b.Who == "" {
+		missing = append(missing, "--who NAME")
 	}
-	return nil
+	if b.Why = strings.TrimSpace(b.Why); b.Why == "" {
+		missing = append(missing, "--why REASON")
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return Usage("%s required, for the audit", strings.Join(missing, " and "))
 }
 
 // SendAudit records what an operator sends to a topic.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 )
@@ -48,6 +49,17 @@ func (h *Host) JSON(cmd *cobra.Command) bool {
 	on, err := cmd.Flags().GetBool("json")
 	return err == nil && on
 }
+
+// Show writes v as JSON with --json, and text otherwise.
+func (h *Host) Show(cmd *cobra.Command, v any, text func(io.Writer) error) error {
+	if h.JSON(cmd) {
+		return h.WriteJSON(v)
+	}
+	return text(h.o.Stdout)
+}
+
+// Table returns a writer that aligns columns, which tabs separate. Its caller flushes it.
+func Table(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
 
 // WriteJSON writes v to Out, indented, with a newline.
 func (h *Host) WriteJSON(v any) error {

@@ -32,7 +32,7 @@ type Progress struct {
 	ended         bool
 }
 
-// Progress starts to show a task of total steps, on Err.
+// Progress starts to show a task of total steps, on Err. A task of none is not shown.
 func (h *Host) Progress(total int64, label string) *Progress {
 	var columns func() int
 	if f, ok := h.o.Stderr.(*os.File); ok && isTerminal(f) {
@@ -45,7 +45,7 @@ func (h *Host) Progress(total int64, label string) *Progress {
 }
 
 func newProgress(w io.Writer, columns func() int, total int64, label string) *Progress {
-	p := &Progress{w: w, columns: columns, label: label, total: max(total, 0), started: time.Now()}
+	p := &Progress{w: w, columns: columns, label: label, total: total, started: time.Now(), ended: total <= 0}
 	if columns == nil {
 		p.next = p.started.Add(progressEvery)
 	}
@@ -87,12 +87,7 @@ func (p *Progress) Done() {
 	p.ended = true
 }
 
-func (p *Progress) percent() int {
-	if p.total == 0 {
-		return 100
-	}
-	return int(p.done * 100 / p.total)
-}
+func (p *Progress) percent() int { return int(p.done * 100 / p.total) }
 
 func (p *Progress) line() {
 	fmt.Fprintf(p.w, "%s: %d of %d (%d %%)\n", p.label, p.done, p.total, p.percent())

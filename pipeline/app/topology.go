@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -138,7 +137,7 @@ func writeRoutes(w io.Writer, flows []flow, wide bool) error {
 }
 
 func writeTable(w io.Writer, flows []flow) error {
-	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	tab := Table(w)
 	fmt.Fprintln(tab, "ROUTE\tFROM\tTO\tRETRY\tDEAD LETTER\tORDER")
 	for _, f := range flows {
 		fmt.Fprintln(tab, strings.Join([]string{f.Name, f.From.String(), show(f.To), show(f.Retry), show(f.DeadLetter), f.Order}, "\t"))

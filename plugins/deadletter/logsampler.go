@@ -54,7 +54,6 @@ func (s *logSampler) write(ctx context.Context, lines []pipeline.Sample[groupKey
 	}
 }
 
-// Start starts the loop that logs the counted dead letters.
 func (s *logSampler) Start(ctx context.Context) error {
 	return s.loops.Start(ctx, func(ctx context.Context) {
 		pipeline.Every(ctx, logTick, func(ctx context.Context) { s.write(ctx, s.sampler.Due()) })
@@ -67,5 +66,3 @@ func (s *logSampler) Stop(ctx context.Context) error {
 	s.write(ctx, s.sampler.Rest())
 	return err
 }
-
-var _ pipeline.Service = (*logSampler)(nil)

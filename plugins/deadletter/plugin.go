@@ -86,7 +86,6 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 }
 
 var (
-	_ pipeline.Plugin       = (*Plugin)(nil)
 	_ pipeline.Configurable = (*Plugin)(nil)
 	_ pipeline.Dependent    = (*Plugin)(nil)
 	_ pipeline.Migratable   = (*Plugin)(nil)

@@ -78,7 +78,6 @@ type relay struct {
 	failed int // consecutive batches
 }
 
-// Start starts the loop.
 func (r *relay) Start(ctx context.Context) error {
 	return r.wrap(r.loops.Start(ctx, func(ctx context.Context) { pipeline.Repeat(ctx, 0, r.next) }))
 }
@@ -156,11 +155,8 @@ func (r *relay) logFirst(ctx context.Context, err error) {
 		return
 	}
 	level := slog.LevelWarn
-	var partial *pipeline.PartialError
-	if errors.As(err, &partial) && len(partial.Failed) < partial.Size {
+	if partial, ok := errors.AsType[*pipeline.PartialError](err); ok && len(partial.Failed) < partial.Size {
 		level = slog.LevelError
 	}
 	r.plugin.log.LogAttrs(ctx, level, "dead letters can't be relayed", slog.String("outbox", r.name), pipeline.Err(err))
 }
-
-var _ pipeline.Service = (*relay)(nil)

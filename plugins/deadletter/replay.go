@@ -13,7 +13,6 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
-	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
@@ -108,7 +107,6 @@ func (r *replays) start(ctx context.Context, within time.Duration, targets []sto
 	return nil
 }
 
-// Stop stops what was started.
 func (r *replays) Stop(ctx context.Context) error {
 	if r.runtime == nil {
 		return nil
@@ -138,10 +136,8 @@ func (r *replays) plugins(targets []store.Target) []pipeline.Plugin {
 // ledgers registers the services of replayers, by the plugin that has them.
 type ledgers map[string]Replayer
 
-// Name implements pipeline.Plugin.
 func (ledgers) Name() string { return "replay" }
 
-// Register implements pipeline.Plugin.
 func (l ledgers) Register(r *pipeline.Registry) error {
 	var errs []error
 	for _, plugin := range slices.Sorted(maps.Keys(l)) {
@@ -283,5 +279,3 @@ func (r *replays) fail(err error) {
 	r.failed++
 	r.err = fmt.Errorf("the ledger is unavailable: %w", err)
 }
-
-var _ cli.Replayer = (*replays)(nil)

@@ -51,16 +51,14 @@ func (p *Plugin) Settled(ctx context.Context, plugin, subject string, by store.B
 // a dead letter that was replayed or discarded meanwhile stays.
 func (p *Plugin) discardSettled(ctx context.Context, s *store.Store, id string, by store.By) (bool, error) {
 	err := s.Discard(ctx, id, by)
-	var held *store.HeldError
-	if errors.As(err, &held) {
+	if held, ok := errors.AsType[*store.HeldError](err); ok {
 		p.log.InfoContext(ctx, "waiting for the replay of a dead letter", slog.String("id", id), slog.String("held_by", held.Who))
 		if err := s.AwaitRelease(ctx, id); err != nil {
 			return false, err
 		}
 		err = s.Discard(ctx, id, by)
 	}
-	var state *store.StateError
-	if errors.As(err, &state) || errors.Is(err, store.ErrNotFound) {
+	if _, ok := errors.AsType[*store.StateError](err); ok || errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
 	return err == nil, err

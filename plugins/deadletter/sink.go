@@ -34,8 +34,7 @@ func (s *sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 		batch[i] = outgoing{fromMessage(s.topic, m), m}
 	}
 	err := s.plugin.publish(ctx, batch)
-	var failed *pipeline.PartialError
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*pipeline.PartialError](err); ok {
 		return failed.Unwrap()
 	}
 	return err

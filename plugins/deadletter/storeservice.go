@@ -51,7 +51,6 @@ func (s *storeService) Start(ctx context.Context) error {
 	return s.loops.Start(ctx, func(ctx context.Context) { p.countStored(ctx, s.open) })
 }
 
-// Stop closes the store.
 func (s *storeService) Stop(ctx context.Context) error {
 	err := s.loops.Stop(ctx)
 	s.plugin.store.Store(nil)
@@ -75,5 +74,3 @@ func (p *Plugin) openStore(ctx context.Context, schemas pipeline.SchemaPolicy) (
 func (p *Plugin) schema(log *slog.Logger) pipeline.Schema {
 	return store.Schema(p.config.Store.DSN, storeSetting, log)
 }
-
-var _ pipeline.Service = (*storeService)(nil)

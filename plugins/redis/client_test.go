@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"log/slog"
 	"reflect"
 	"testing"
 
@@ -30,4 +31,37 @@ func withoutFunctions(o *goredis.Options) goredis.Options {
 		}
 	}
 	return out
+}
+
+func TestEvictingServerIsRefused(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, info string
+		err        error
+		logged     string
+	}{
+		{name: "noeviction", info: "# Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n"},
+		{name: "allkeys-lru", info: "# Memory\r\nmaxmemory_policy:allkeys-lru\r\n", err: ErrEvicts},
+		{name: "unreadable", info: "# Memory\r\n", logged: "maxmemory-policy is unknown"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := &redistest.EmptyServer{Info: tt.info}
+			c := s.Client()
+			var lines redistest.Lines
+			err := checkEviction(t.Context(), c, slog.New(slog.NewTextHandler(&lines, nil)))
+			require.ErrorIs(t, err, tt.err)
+			require.Contains(t, lines.String(), tt.logged)
+			require.NoError(t, c.Close())
+			s.Wait()
+		})
+	}
+	t.Run("real servers tell", func(t *testing.T) {
+		redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
+			var lines redistest.Lines
+			require.NoError(t, checkEviction(t.Context(), s.Client(t), slog.New(slog.NewTextHandler(&lines, nil))))
+			require.Empty(t, lines.String())
+		})
+	})
 }

@@ -232,7 +232,4 @@ func shareOut(c DomainConfig, f pipeline.Flow, concurrency int) ([]stream, error
 	return streams, nil
 }
 
-var (
-	_ pipeline.Source  = domainSource{}
-	_ pipeline.Limiter = domainSource{}
-)
+var _ pipeline.Limiter = domainSource{}

@@ -49,10 +49,8 @@ func newPoolCollector(client func() goredis.UniversalClient) *poolCollector {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (p *poolCollector) Describe(ch chan<- *prometheus.Desc) { ch <- p.conns; ch <- p.timeouts }
 
-// Collect implements prometheus.Collector.
 func (p *poolCollector) Collect(ch chan<- prometheus.Metric) {
 	c := p.client()
 	if c == nil {
@@ -63,5 +61,3 @@ func (p *poolCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(p.conns, prometheus.GaugeValue, float64(s.TotalConns-min(s.TotalConns, s.IdleConns)), "busy")
 	ch <- prometheus.MustNewConstMetric(p.timeouts, prometheus.CounterValue, float64(s.Timeouts))
 }
-
-var _ prometheus.Collector = (*poolCollector)(nil)

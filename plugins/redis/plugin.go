@@ -128,7 +128,7 @@ func (s service) Start(ctx context.Context) error {
 	if running {
 		return errors.New("redis: started twice")
 	}
-	c, err := NewClient(p.cfg.ClientConfig)
+	c, err := Open(ctx, p.cfg.ClientConfig, log, probeKey)
 	if err != nil {
 		return err
 	}
@@ -136,17 +136,7 @@ func (s service) Start(ctx context.Context) error {
 		instance = watermill.NewULID()
 	}
 	pr := &presence{c: c, instance: instance, ttl: presenceTTL, renew: PresenceRenewal, log: log, failed: p.failed}
-	err = WaitFor(ctx, c, p.cfg.address(), log)
-	if err == nil {
-		err = CheckEviction(ctx, c, log)
-	}
-	if err == nil {
-		err = CheckRights(ctx, c, probeKey)
-	}
-	if err == nil {
-		err = pr.acquire(ctx)
-	}
-	if err != nil {
+	if err := pr.acquire(ctx); err != nil {
 		return errors.Join(err, c.Close())
 	}
 	p.mu.Lock()
@@ -175,8 +165,6 @@ func (s service) Stop(ctx context.Context) error {
 func (s service) Failed() <-chan error { return s.p.failed }
 
 var (
-	_ pipeline.Plugin       = (*Plugin)(nil)
 	_ pipeline.Configurable = (*Plugin)(nil)
 	_ pipeline.Failer       = service{}
-	_ pipeline.Service      = service{}
 )

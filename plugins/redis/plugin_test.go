@@ -109,44 +109,11 @@ func TestStartDoesNotWaitForAWrongPasswordToBecomeRight(t *testing.T) {
 
 func TestStartDoesNotWaitForADatabaseThatDoesNotExist(t *testing.T) {
 	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
-		c := goredis.NewClient(&goredis.Options{Addr: s.Addr, DB: 1 << 20})
-		t.Cleanup(func() { require.NoError(t, c.Close()) })
-		err := redis.WaitFor(t.Context(), c, s.Addr, redistest.Logger(t)) // the context never ends
+		c := redis.DefaultClientConfig()
+		c.Addrs, c.DB = []string{s.Addr}, 1<<20
+		_, err := redis.Open(t.Context(), c, redistest.Logger(t)) // the context never ends
 		require.ErrorIs(t, err, pipeline.ErrUnavailable)
 		require.ErrorContains(t, err, "refuses us: ERR DB index is out of range")
-	})
-}
-
-func TestEvictingServerIsRefused(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name, info string
-		err        error
-		logged     string
-	}{
-		{name: "noeviction", info: "# Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n"},
-		{name: "allkeys-lru", info: "# Memory\r\nmaxmemory_policy:allkeys-lru\r\n", err: redis.ErrEvicts},
-		{name: "unreadable", info: "# Memory\r\n", logged: "maxmemory-policy is unknown"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			s := &redistest.EmptyServer{Info: tt.info}
-			c := s.Client()
-			var lines redistest.Lines
-			err := redis.CheckEviction(t.Context(), c, slog.New(slog.NewTextHandler(&lines, nil)))
-			require.ErrorIs(t, err, tt.err)
-			require.Contains(t, lines.String(), tt.logged)
-			require.NoError(t, c.Close())
-			s.Wait()
-		})
-	}
-	t.Run("real servers tell", func(t *testing.T) {
-		redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
-			var lines redistest.Lines
-			require.NoError(t, redis.CheckEviction(t.Context(), s.Client(t), slog.New(slog.NewTextHandler(&lines, nil))))
-			require.Empty(t, lines.String())
-		})
 	})
 }
 

@@ -121,11 +121,7 @@ func (p *presence) acquire(ctx context.Context) error {
 			waiting = true
 			p.log.InfoContext(ctx, "instance name is held, waiting for its holder to expire", slog.String(pipeline.LogInstance, p.instance), slog.Duration("at_most", p.ttl))
 		}
-		t := time.NewTimer(p.ttl / 30)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !pipeline.Sleep(ctx, p.ttl/30) {
 			return fmt.Errorf("instance %q: waiting for its name: %w", p.instance, ctx.Err())
 		}
 	}

@@ -23,10 +23,31 @@ const (
 	pingBound  = 2 * time.Second
 )
 
-// WaitFor waits until the server answers and is ready to serve. When ctx ends first, or the server
+// Open returns a client whose server answers, evicts nothing, and grants all rights on the keys. The
+// caller closes it. The error wraps pipeline.ErrUnavailable when ctx ends first or a right is
+// missing, and ErrEvicts when the server may evict.
+func Open(ctx context.Context, cfg ClientConfig, log *slog.Logger, keys ...string) (goredis.UniversalClient, error) {
+	c, err := NewClient(cfg)
+	if err != nil {
+		return nil, err
+	}
+	err = waitFor(ctx, c, cfg.address(), log)
+	if err == nil {
+		err = checkEviction(ctx, c, log)
+	}
+	if err == nil {
+		err = CheckRights(ctx, c, keys...)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// waitFor waits until the server answers and is ready to serve. When ctx ends first, or the server
 // refuses the credentials or the database number, the error wraps pipeline.ErrUnavailable and has
 // address and reason.
-func WaitFor(ctx context.Context, c goredis.UniversalClient, address string, log *slog.Logger) error {
+func waitFor(ctx context.Context, c goredis.UniversalClient, address string, log *slog.Logger) error {
 	begin, said := time.Now(), time.Time{}
 	var reason error
 	for {
@@ -49,11 +70,7 @@ func WaitFor(ctx context.Context, c goredis.UniversalClient, address string, log
 			said = time.Now()
 			log.WarnContext(ctx, "waiting for redis", slog.String("address", address), pipeline.Err(err))
 		}
-		t := time.NewTimer(waitStep)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !pipeline.Sleep(ctx, waitStep) {
 			return fmt.Errorf("redis: %w: no answer from %s in %s: %w", pipeline.ErrUnavailable, address, time.Since(begin).Round(time.Millisecond), reason)
 		}
 	}
@@ -69,18 +86,14 @@ func refused(err error) bool {
 	return false
 }
 
-// CheckEviction returns an error that wraps ErrEvicts when a server may evict keys. It uses INFO,
+// checkEviction returns an error that wraps ErrEvicts when a server may evict keys. It uses INFO,
 // because managed services block CONFIG. When INFO has no policy, it logs a warning.
-func CheckEviction(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) error {
+func checkEviction(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) error {
 	if cluster, ok := c.(*goredis.ClusterClient); ok {
 		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
 			return checkEviction(ctx, node, log)
 		})
 	}
-	return checkEviction(ctx, c, log)
-}
-
-func checkEviction(ctx context.Context, c goredis.Cmdable, log *slog.Logger) error {
 	info, err := c.Info(ctx, "memory").Result()
 	policy, ok := infoField(info, "maxmemory_policy")
 	switch {

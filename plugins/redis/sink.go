@@ -22,7 +22,6 @@ type sink struct {
 	at pipeline.Endpoint
 }
 
-// Describe returns the stream.
 func (s sink) Describe() pipeline.Endpoint { return s.at }
 
 // Publish returns when all messages are in the stream, with the trace context of ctx in their
@@ -42,5 +41,3 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	}
 	return s.p.publish.Publish(ctx, s.at.Name, entries)
 }
-
-var _ pipeline.Sink = sink{}

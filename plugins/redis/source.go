@@ -23,7 +23,6 @@ type source struct {
 	at pipeline.Endpoint
 }
 
-// Describe returns the stream and the group.
 func (s source) Describe() pipeline.Endpoint { return s.at }
 
 // Open starts a reader with the plugin's settings.
@@ -82,5 +81,3 @@ func concurrencyOf(f pipeline.Flow, concurrency int) int {
 	}
 	return concurrency
 }
-
-var _ pipeline.Source = source{}

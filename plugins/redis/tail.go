@@ -29,7 +29,6 @@ type tail struct {
 	oldest bool
 }
 
-// Describe returns the stream.
 func (t tail) Describe() pipeline.Endpoint {
 	return pipeline.Endpoint{Kind: poll.Kind, Name: t.stream}
 }
@@ -53,7 +52,7 @@ func (t tail) Open(ctx context.Context, _ pipeline.Flow) (pipeline.Subscription,
 
 // begin returns the id to begin at.
 func (t tail) begin(ctx context.Context, c goredis.UniversalClient) (string, error) {
-	if err := WaitFor(ctx, c, t.p.cfg.address(), t.p.env.Logger); err != nil {
+	if err := waitFor(ctx, c, t.p.cfg.address(), t.p.env.Logger); err != nil {
 		return "", err
 	}
 	kind, err := c.Type(ctx, t.stream).Result()

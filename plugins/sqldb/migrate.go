@@ -9,7 +9,6 @@ import (
 	"log/slog"
 
 	"github.com/pressly/goose/v3"
-	"github.com/pressly/goose/v3/lock"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
@@ -40,8 +39,7 @@ func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Lo
 			return err
 		}
 		done, err := p.Up(ctx)
-		var partial *goose.PartialError
-		if errors.As(err, &partial) {
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
 			done = partial.Applied
 			if partial.Failed != nil && partial.Failed.Source != nil {
 				err = fmt.Errorf("migration %s: %w", partial.Failed.Source.Path, err)
@@ -85,8 +83,6 @@ func (m Migrations) provider(db *sql.DB, d Dialect, log *slog.Logger) (*goose.Pr
 // schemaLock lets one instance at a time migrate a schema. It waits in PostgreSQL's queue, while
 // goose's own locker polls at most every second. The lock ends with the session.
 type schemaLock int32
-
-var _ lock.SessionLocker = schemaLock(0)
 
 func (l schemaLock) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	return l.call(ctx, conn, "pg_advisory_lock")

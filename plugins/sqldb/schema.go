@@ -171,5 +171,3 @@ func (s Schema) fault(what string, err error) error {
 	}
 	return fmt.Errorf("%s: %s: %w", s.Name, what, Explain(err))
 }
-
-var _ pipeline.Schema = Schema{}

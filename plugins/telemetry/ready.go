@@ -108,10 +108,8 @@ func (health) desc() *prometheus.Desc {
 	return prometheus.NewDesc("millrace_health_check_ok", "1 while a check of /readyz passes, else 0.", []string{"check"}, nil)
 }
 
-// Describe implements prometheus.Collector.
 func (h health) Describe(ch chan<- *prometheus.Desc) { ch <- h.desc() }
 
-// Collect implements prometheus.Collector.
 func (h health) Collect(ch chan<- prometheus.Metric) {
 	results := h.results(context.Background()) // each is bounded by the check timeout
 	for i, p := range h.probes {
@@ -207,5 +205,3 @@ func (p *probe) wait(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
-
-var _ prometheus.Collector = health{}

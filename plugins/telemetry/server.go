@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"log/slog"
 	"maps"
@@ -253,7 +252,6 @@ func (s *server) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Failed implements pipeline.Failer.
 func (s *server) Failed() <-chan error { return s.failed }
 
 func (s *server) addr() string {
@@ -288,8 +286,6 @@ func (s *server) index(w http.ResponseWriter, _ *http.Request) {
 func path(pattern string) string { return pattern[strings.LastIndexByte(pattern, ' ')+1:] }
 
 var (
-	_ io.Writer        = serverLog{}
-	_ pipeline.Service = (*server)(nil)
-	_ pipeline.Failer  = (*server)(nil)
-	_ pipeline.Phased  = (*server)(nil)
+	_ pipeline.Failer = (*server)(nil)
+	_ pipeline.Phased = (*server)(nil)
 )

@@ -85,7 +85,4 @@ func (p *Plugin) Announce() map[string]string {
 	return map[string]string{"operations": "http://" + addr}
 }
 
-var (
-	_ pipeline.Plugin       = (*Plugin)(nil)
-	_ pipeline.Configurable = (*Plugin)(nil)
-)
+var _ pipeline.Configurable = (*Plugin)(nil)

@@ -265,7 +265,7 @@ func (d demoOutput) start(c campaign, source targetSource, types []promotiontype
 }
 
 func (d demoOutput) result(r DemoReport) error {
-	return d.commands.show(d.cmd, r, r.write)
+	return d.h.Show(d.cmd, r, r.write)
 }
 
 func (r DemoReport) write(w io.Writer) error {

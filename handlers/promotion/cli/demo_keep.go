@@ -26,7 +26,7 @@ func (c commands) showAddresses(show demoOutput, r DemoReport) error {
 	if flags == "" {
 		flags = " --profile " + show.running.Document.Profile()
 	}
-	w := table(c.h.Err())
+	w := app.Table(c.h.Err())
 	fmt.Fprintf(w, "\nStill running; Ctrl-C ends it.\n\n")
 	fmt.Fprintf(w, "  Kafka\t%s\n  Redis\t%s\n  Money API\t%s\n", strings.Join(connections.KafkaBrokers, ","),
 		strings.Join(connections.RedisAddrs, ","), c.Resources.MoneyURL())

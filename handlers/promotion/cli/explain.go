@@ -97,7 +97,7 @@ func (c commands) explain() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return c.show(cmd, e, e.write)
+				return c.h.Show(cmd, e, e.write)
 			})
 		},
 	})
@@ -117,7 +117,7 @@ func (c commands) explanation(ctx context.Context, k rules.Key) (ledger.Explanat
 }
 
 func (e Explained) write(out io.Writer) error {
-	w := table(out)
+	w := app.Table(out)
 	fmt.Fprintf(w, "%s\t%s\n", e.Key, e.State)
 	fmt.Fprintf(w, "  promotion\t%s\n  source\t%s\n  accepted\t%s\n  record\t%s\n", promotionState(e.PromotionState, e.PromotionFinished), app.Printable(e.Origin), stamp(e.AcceptedAt), app.Printable(e.Record))
 	if e.Request != e.Record {

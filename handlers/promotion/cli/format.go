@@ -2,17 +2,12 @@ package cli
 
 import (
 	"fmt"
-	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
-
-// table returns a writer that aligns columns, which tabs separate. Its caller flushes it.
-func table(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
 
 // stamp writes a point in time; - is none.
 func stamp(t time.Time) string {

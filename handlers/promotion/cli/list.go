@@ -52,7 +52,7 @@ func (c commands) list() *cobra.Command {
 					return err
 				}
 				list := listOf(all, limit)
-				return c.show(cmd, list, list.write)
+				return c.h.Show(cmd, list, list.write)
 			})
 		},
 	})
@@ -75,7 +75,7 @@ func (list promotionList) write(out io.Writer) error {
 		fmt.Fprintln(out, "The ledger has no promotions.")
 		return nil
 	}
-	w := table(out)
+	w := app.Table(out)
 	fmt.Fprintln(w, "PROMOTION\tSTATE\tCREATED\tACCEPTED\tPAID\tFAILED\tUNKNOWN\tCANCELLED\tPENDING")
 	for _, p := range list.Promotions {
 		created := "-"

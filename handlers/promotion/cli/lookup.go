@@ -56,7 +56,6 @@ func lastSend(x ledger.Explanation) (at time.Time) {
 	return at
 }
 
-// String describes the answer.
 func (l *lookup) String() string {
 	switch {
 	case l.paid():
@@ -88,7 +87,7 @@ func (l *lookup) source(f resolveFlags) string {
 	if l.paid() && f.paid == l.TransactionKey {
 		return "according to the Money API"
 	}
-	return "according to " + f.who
+	return "according to " + f.Who
 }
 
 // contradicts reports why the answer contradicts the flags, or does not prove them.

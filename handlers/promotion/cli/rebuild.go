@@ -10,7 +10,7 @@ import (
 )
 
 func (c commands) rebuild() *cobra.Command {
-	var who, why string
+	by := app.By{Why: "on demand"}
 	cmd := c.h.JSONFlag(&cobra.Command{
 		Use:   "rebuild TYPE PROMOTION",
 		Short: "Enqueue all payouts again whose queue location is the promotion's stream",
@@ -25,11 +25,11 @@ time: the stream may contain an entry twice, and the ledger ignores the second o
 			if err != nil {
 				return err
 			}
-			if who == "" || why == "" {
-				return app.Usage("--who and --why must not be empty")
+			if err := by.Check(); err != nil {
+				return err
 			}
 			return c.withLedger(cmd, func(ctx context.Context, l *ledger.Ledger) error {
-				n, err := l.Rebuild(ctx, id, who, why)
+				n, err := l.Rebuild(ctx, id, by.Who, by.Why)
 				if err != nil {
 					return err
 				}
@@ -39,7 +39,6 @@ time: the stream may contain an entry twice, and the ledger ignores the second o
 			})
 		},
 	})
-	cmd.Flags().StringVar(&why, "why", "on demand", "the reason, for the audit")
-	cmd.Flags().StringVar(&who, "who", app.Person(), "your name, for the audit")
+	by.Flags(cmd)
 	return cmd
 }

@@ -82,7 +82,7 @@ func (c commands) runReconcile(ctx context.Context, cmd *cobra.Command, id rules
 	if err = errors.Join(err, table.Close()); err != nil {
 		return err
 	}
-	err = c.show(cmd, r, r.Write)
+	err = c.h.Show(cmd, r, r.Write)
 	if problem := r.Problem(); err == nil && problem != nil {
 		return &app.ExitError{Code: app.ExitBad, Err: problem}
 	}

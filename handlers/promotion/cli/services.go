@@ -51,17 +51,9 @@ func (c commands) withLedger(cmd *cobra.Command, do func(context.Context, *ledge
 	return c.with(cmd, Services{Ledger: true}, func(ctx context.Context) error { return do(ctx, c.Resources.Ledger()) })
 }
 
-// show writes v as JSON with --json, and text otherwise.
-func (c commands) show(cmd *cobra.Command, v any, text func(out io.Writer) error) error {
-	if c.h.JSON(cmd) {
-		return c.h.WriteJSON(v)
-	}
-	return text(c.h.Out())
-}
-
-// showLine is show for a text of one line.
+// showLine is Host.Show for a text of one line.
 func (c commands) showLine(cmd *cobra.Command, v any, format string, args ...any) error {
-	return c.show(cmd, v, func(out io.Writer) error {
+	return c.h.Show(cmd, v, func(out io.Writer) error {
 		_, err := fmt.Fprintf(out, format+"\n", args...)
 		return err
 	})

@@ -184,7 +184,7 @@ func (c commands) showTable(ctx context.Context, all []rules.Promotion) error {
 	if len(all) == 0 {
 		return c.showNothingUnfinished(ctx)
 	}
-	w := table(c.h.Out())
+	w := app.Table(c.h.Out())
 	fmt.Fprintln(w, "PROMOTION\tSTATE\tACCEPTED\tPAID\tFAILED\tUNKNOWN\tPENDING\tIN FLIGHT\tOLDEST UNPAID")
 	for _, id := range all {
 		s, err := c.Resources.Ledger().Status(ctx, id)
@@ -223,7 +223,7 @@ func (c commands) showNothingUnfinished(ctx context.Context) error {
 
 // showOne shows everything about one promotion.
 func (c commands) showOne(s Status) error {
-	w := table(c.h.Out())
+	w := app.Table(c.h.Out())
 	fmt.Fprintf(w, "%s:%d\t%s\n", s.Type, s.Promotion, promotionState(s.State, s.Finished))
 	for _, a := range s.Audit {
 		why := ""

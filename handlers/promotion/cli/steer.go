@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -57,29 +56,26 @@ func (c commands) cancel() *cobra.Command {
 // steering completes a command on a promotion with an audit: its arguments, and the flags --who,
 // --why and --future.
 func (c commands) steering(cmd *cobra.Command, needsWhy bool, do func(context.Context, *cobra.Command, rules.Promotion, ledger.Steering) error) *cobra.Command {
-	var by ledger.Steering
+	var by app.By
+	var future bool
 	cmd.Args = promotionArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		id, err := promotionID(args)
 		if err != nil {
 			return err
 		}
-		switch by.Why = strings.TrimSpace(by.Why); {
-		case by.Who == "":
-			return app.Usage("--who must be your name")
-		case by.Why == "" && (needsWhy || by.Future):
-			return app.Usage("--why must be the reason; it is kept for the audit")
+		if err := by.Check(); err != nil && (needsWhy || future || by.Who == "") {
+			return err
 		}
 		return c.withLedger(cmd, func(ctx context.Context, _ *ledger.Ledger) error {
-			err := do(ctx, cmd, id, by)
+			err := do(ctx, cmd, id, ledger.Steering{Who: by.Who, Why: by.Why, Future: future})
 			if errors.Is(err, ledger.ErrNotFound) {
 				return fmt.Errorf("%w (--future --why REASON applies it before the first record)", err)
 			}
 			return err
 		})
 	}
-	cmd.Flags().StringVar(&by.Why, "why", "", "the reason, for the audit")
-	cmd.Flags().StringVar(&by.Who, "who", app.Person(), "your name, for the audit")
-	cmd.Flags().BoolVar(&by.Future, "future", false, "also a promotion without any record so far; needs --why")
+	by.Flags(cmd)
+	cmd.Flags().BoolVar(&future, "future", false, "also a promotion without any record so far; needs --why")
 	return c.h.JSONFlag(cmd)
 }

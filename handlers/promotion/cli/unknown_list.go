@@ -71,7 +71,7 @@ Money API; unknown resolve --force ends it. The command considers only the 1,000
 				if err != nil {
 					return err
 				}
-				return c.show(cmd, list, list.write)
+				return c.h.Show(cmd, list, list.write)
 			})
 		},
 	})
@@ -125,7 +125,7 @@ func (list unknownList) write(out io.Writer) error {
 		fmt.Fprintln(out, none)
 		return nil
 	}
-	w := table(out)
+	w := app.Table(out)
 	fmt.Fprintln(w, "PAYOUT\tSTATE\tSINCE\tAGE\tSENDS\tLOOKUPS\tCLASS\tLAST ANSWER")
 	for _, u := range list.Unknown {
 		fmt.Fprintf(w, "%s:%d:%d\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", u.Type, u.Promotion, u.Target, u.State, stamp(u.Since), age(time.Duration(u.Age*float64(time.Second))),

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,11 +14,11 @@ import (
 
 // resolveFlags are the flags of `unknown resolve`.
 type resolveFlags struct {
-	paid     string
-	unpaid   bool
-	why, who string
-	force    bool
-	dryRun   bool
+	paid   string
+	unpaid bool
+	app.By
+	force  bool
+	dryRun bool
 }
 
 func (c commands) unknownResolve() *cobra.Command {
@@ -50,21 +49,18 @@ only that.`,
 			if err != nil {
 				return err
 			}
-			switch f.why = strings.TrimSpace(f.why); {
-			case (f.paid != "") == f.unpaid:
+			if (f.paid != "") == f.unpaid {
 				return app.Usage("give either --paid with the transaction key, or --unpaid")
-			case f.why == "":
-				return app.Usage("--why must be your evidence")
-			case f.who == "":
-				return app.Usage("--who must be your name")
+			}
+			if err := f.Check(); err != nil {
+				return err
 			}
 			return c.with(cmd, Services{Ledger: true, MoneyAPI: Optional}, func(ctx context.Context) error { return c.resolve(ctx, cmd, k, f) })
 		},
 	})
 	cmd.Flags().StringVar(&f.paid, "paid", "", "it was charged, with this transaction `key`")
 	cmd.Flags().BoolVar(&f.unpaid, "unpaid", false, "it was not charged and never will be")
-	cmd.Flags().StringVar(&f.why, "why", "", "your evidence, for the audit")
-	cmd.Flags().StringVar(&f.who, "who", app.Person(), "your name, for the audit")
+	f.Flags(cmd)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "show the evidence and what would be recorded; change nothing")
 	cmd.Flags().BoolVar(&f.force, "force", false, "also when the Money API contradicts it, gives no proof, or the payout is still looked up")
 	return cmd
@@ -95,9 +91,9 @@ func (c commands) resolve(ctx context.Context, cmd *cobra.Command, k rules.Key, 
 	if f.dryRun {
 		return c.showDryRun(cmd, e, f)
 	}
-	why := fmt.Sprintf("%s (the Money API says: %s)", f.why, answer)
+	why := fmt.Sprintf("%s (the Money API says: %s)", f.Why, answer)
 	if err := c.Resources.Ledger().Resolve(ctx, k, rules.Resolution{
-		Paid: f.paid != "", TransactionKey: f.paid, Who: f.who, Why: why, Force: f.force, Route: c.Plugin + ".unknown",
+		Paid: f.paid != "", TransactionKey: f.paid, Who: f.Who, Why: why, Force: f.force, Route: c.Plugin + ".unknown",
 	}); err != nil {
 		return err
 	}
@@ -166,5 +162,5 @@ func (c commands) discardDeadLetter(ctx context.Context, k rules.Key, f resolveF
 	if f.paid == "" {
 		return nil, nil
 	}
-	return c.DeadLetters.Settled(ctx, c.Plugin, k.String(), store.By{Who: f.who, Why: "it is paid, transaction key " + f.paid + ": " + why})
+	return c.DeadLetters.Settled(ctx, c.Plugin, k.String(), store.By{Who: f.Who, Why: "it is paid, transaction key " + f.paid + ": " + why})
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/millrace-io/millrace/pipeline/app"
 )
@@ -13,7 +12,7 @@ import (
 // Write writes the report as text, with the verdict last.
 func (r *Report) Write(out io.Writer) error {
 	fmt.Fprintf(out, "%s:%d, %s in all sources\n\n", r.Type, r.Promotion, app.Plural(r.Targets, "target"))
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := app.Table(out)
 	fmt.Fprintf(w, "  BUCKET\tTARGETS\t\tEXAMPLES\n")
 	for _, b := range AllBuckets() {
 		n := r.Buckets[b.Bucket]

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
@@ -18,6 +19,30 @@ import (
 // maxFailuresInARow is the number of consecutive failures that end a command: the cause is then not
 // the dead letters but the backend.
 const maxFailuresInARow = 3
+
+// act runs a command that does an action to each selected dead letter. states are those in which
+// the action changes a dead letter. start starts what the action needs.
+func (e Env) act(h *app.Host, cmd *cobra.Command, f *actionFlags, states []store.State, start func(*session, context.Context, []store.Target) error, of func(*session) action) error {
+	return e.run(h, cmd, func(ctx context.Context, s *session) error {
+		if err := f.check(ctx, s.store); err != nil {
+			return err
+		}
+		targets, err := s.store.Targets(ctx, f.Filter)
+		if err != nil {
+			return err
+		}
+		if f.dry {
+			if err := s.replayer.StartPreviews(ctx, targets); err != nil {
+				return err
+			}
+			return s.dryRun(ctx, f, states, of(s))
+		}
+		if err := start(s, ctx, targets); err != nil {
+			return err
+		}
+		return s.apply(ctx, f, of(s))
+	})
+}
 
 // action is what a command does to each dead letter.
 type action interface {
@@ -34,14 +59,14 @@ type actionFlags struct {
 	dry   bool
 	rate  string
 	limit int
-	by    store.By
+	by    app.By
 
 	perSecond float64 // 0: no limit
 }
 
 func (f *actionFlags) add(cmd *cobra.Command) {
 	f.filterFlags.add(cmd)
-	addBy(cmd, &f.by)
+	f.by.Flags(cmd)
 	flags := cmd.Flags()
 	flags.BoolVar(&f.all, "all", false, "all that wait")
 	flags.BoolVar(&f.dry, "dry-run", false, "only say which dead letters match, and what would be done to each")
@@ -75,7 +100,7 @@ func (f *actionFlags) parse(args []string, states []store.State) error {
 	if f.perSecond, err = parseRate(f.rate); err != nil || f.dry {
 		return err
 	}
-	return checkBy(f.by)
+	return f.by.Check()
 }
 
 // parseRate returns a number per second; 0 for no limit.
@@ -139,7 +164,7 @@ func (s *session) dryRun(ctx context.Context, f *actionFlags, states []store.Sta
 			return ctx.Err()
 		}
 	}
-	return s.writeReport(&report)
+	return s.show(&report, report.write)
 }
 
 // apply does the action to each selected dead letter, and reports.
@@ -151,11 +176,11 @@ func (s *session) apply(ctx context.Context, f *actionFlags, a action) error {
 	if f.limit > 0 {
 		total = min(total, int64(f.limit))
 	}
-	b := &batch{session: s, action: a, perSecond: f.perSecond, report: Report{DeadLetters: []Line{}}, bar: s.progress(total)}
+	b := &batch{session: s, action: a, perSecond: f.perSecond, report: Report{DeadLetters: []Line{}}, bar: s.Progress(total, "dead letters")}
 	err = b.run(ctx, f)
 	b.bar.Done()
-	if err == nil || b.report.Selected > 0 || s.json() {
-		if writeErr := s.writeReport(&b.report); err == nil {
+	if err == nil || b.report.Selected > 0 || s.JSON(s.cmd) {
+		if writeErr := s.show(&b.report, b.report.write); err == nil {
 			err = writeErr
 		}
 	}
@@ -171,7 +196,7 @@ type batch struct {
 	action    action
 	perSecond float64
 	report    Report
-	bar       progress
+	bar       *app.Progress
 
 	next   time.Time // when the rate allows the next dead letter
 	inARow int       // consecutive failures
@@ -196,20 +221,19 @@ func (b *batch) run(ctx context.Context, f *actionFlags) error {
 	if len(b.held) == 0 {
 		return nil
 	}
-	fmt.Fprintf(b.Err(), "Waiting for %s of another replay.\n", counted(len(b.held), "dead letter"))
+	fmt.Fprintf(b.Err(), "Waiting for %s of another replay.\n", app.Plural(int64(len(b.held)), "dead letter"))
 	for _, id := range b.held {
 		if err := b.store.AwaitRelease(ctx, id); err != nil {
 			return err
 		}
 		line, err := b.action.apply(ctx, id)
-		var held *store.HeldError
-		if errors.As(err, &held) {
+		if held, ok := errors.AsType[*store.HeldError](err); ok {
 			line, err = Line{ID: id, Result: resultSkipped, Reason: held.Error()}, nil
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			err = b.add(ctx, line)
 		}
-		if err := b.add(ctx, line); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -222,8 +246,7 @@ func (b *batch) one(ctx context.Context, id string) error {
 		return err
 	}
 	line, err := b.action.apply(ctx, id)
-	var held *store.HeldError
-	if errors.As(err, &held) {
+	if _, held := errors.AsType[*store.HeldError](err); held {
 		b.held = append(b.held, id)
 		return ctx.Err()
 	}
@@ -249,25 +272,21 @@ func (b *batch) pace(ctx context.Context) error {
 	if b.perSecond <= 0 {
 		return nil
 	}
-	timer := time.NewTimer(time.Until(b.next))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		b.next = time.Now().Add(time.Duration(float64(time.Second) / b.perSecond))
-		return nil
-	case <-ctx.Done():
+	if !pipeline.Sleep(ctx, time.Until(b.next)) {
 		return ctx.Err()
 	}
+	b.next = time.Now().Add(time.Duration(float64(time.Second) / b.perSecond))
+	return nil
 }
 
 // unchangedLine returns the line of a dead letter that a command does not change, for an error of
 // the store.
 func unchangedLine(id string, err error) (Line, bool) {
-	var state *store.StateError
+	state, ok := errors.AsType[*store.StateError](err)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return Line{ID: id, Result: resultSkipped, Reason: store.ErrNotFound.Error()}, true
-	case !errors.As(err, &state):
+	case !ok:
 		return Line{}, false
 	case state.State == store.Replayed:
 		return Line{ID: id, Result: store.OutcomeAlready, Reason: fmt.Sprintf("replayed in generation %d", state.Generation)}, true

@@ -29,25 +29,13 @@ charged is refused until the payout is resolved; the reason names the command fo
 			if err := f.parse(args, store.Waiting()); err != nil {
 				return err
 			}
-			return e.run(h, cmd, func(ctx context.Context, s *session) error {
-				if err := f.check(ctx, s.store); err != nil {
-					return err
+			start := func(s *session, ctx context.Context, targets []store.Target) error {
+				if unsettled {
+					return nil
 				}
-				discard := &discard{session: s, by: f.by, unsettled: unsettled}
-				if !unsettled || f.dry {
-					targets, err := s.store.Targets(ctx, f.Filter)
-					if err != nil {
-						return err
-					}
-					if err := s.replayer.StartPreviews(ctx, targets); err != nil {
-						return err
-					}
-				}
-				if f.dry {
-					return s.dryRun(ctx, &f, store.Waiting(), discard)
-				}
-				return s.apply(ctx, &f, discard)
-			})
+				return s.replayer.StartPreviews(ctx, targets)
+			}
+			return e.act(h, cmd, &f, store.Waiting(), start, func(s *session) action { return &discard{s, store.By(f.by), unsettled} })
 		},
 	})
 	f.add(cmd)

@@ -3,7 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
-	"strings"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -66,50 +66,5 @@ func (e Env) run(h *app.Host, cmd *cobra.Command, do func(context.Context, *sess
 	})
 }
 
-// json reports whether the command writes JSON.
-func (s *session) json() bool { return s.JSON(s.cmd) }
-
-// addBy adds the flags for the person and the reason.
-func addBy(cmd *cobra.Command, by *store.By) {
-	cmd.Flags().StringVar(&by.Who, "who", app.Person(), "the `name` that is recorded")
-	cmd.Flags().StringVar(&by.Why, "why", "", "the `reason` that is recorded; required")
-}
-
-// checkBy reports the missing flags, all at once.
-func checkBy(by store.By) error {
-	var missing []string
-	if strings.TrimSpace(by.Who) == "" {
-		missing = append(missing, "--who NAME")
-	}
-	if strings.TrimSpace(by.Why) == "" {
-		missing = append(missing, "--why REASON")
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	return app.Usage("%s required: it is recorded with the change", strings.Join(missing, " and "))
-}
-
-// progress shows how much of a command's work is done, unless it has none.
-type progress struct{ bar *app.Progress }
-
-func (s *session) progress(total int64) progress {
-	if total == 0 {
-		return progress{}
-	}
-	return progress{s.Progress(total, "dead letters")}
-}
-
-// Set sets the number of dead letters that are done.
-func (p progress) Set(n int64) {
-	if p.bar != nil {
-		p.bar.Set(n)
-	}
-}
-
-// Done ends the display.
-func (p progress) Done() {
-	if p.bar != nil {
-		p.bar.Done()
-	}
-}
+// show writes v as JSON with --json, and text otherwise.
+func (s *session) show(v any, text func(io.Writer) error) error { return s.Show(s.cmd, v, text) }

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -71,16 +72,17 @@ func (s *session) list(ctx context.Context, f store.Filter, limit int) error {
 	if err != nil {
 		return err
 	}
-	if s.json() {
-		return s.WriteJSON(list{total, found})
+	return s.show(list{total, found}, list{total, found}.write)
+}
+
+func (l list) write(out io.Writer) error {
+	if len(l.DeadLetters) == 0 {
+		_, err := fmt.Fprintln(out, "No dead letters.")
+		return err
 	}
-	if len(found) == 0 {
-		fmt.Fprintln(s.Out(), "No dead letters.")
-		return nil
-	}
-	w := newTable(s.Out())
+	w := app.Table(out)
 	fmt.Fprintln(w, "ID\tSTATE\tFAILED\tHANDLER\tABOUT\tCLASS\tERROR")
-	for _, d := range found {
+	for _, d := range l.DeadLetters {
 		about := d.Subject
 		if about == "" {
 			about = d.Source.String()
@@ -91,8 +93,8 @@ func (s *session) list(ctx context.Context, f store.Filter, limit int) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if more := total - int64(len(found)); more > 0 {
-		fmt.Fprintf(s.Out(), "… and %d more. Use --limit, a filter, or --group.\n", more)
+	if more := l.Total - int64(len(l.DeadLetters)); more > 0 {
+		fmt.Fprintf(out, "… and %d more. Use --limit, a filter, or --group.\n", more)
 	}
 	return nil
 }
@@ -102,16 +104,17 @@ func (s *session) listGroups(ctx context.Context, f store.Filter, limit int) err
 	if err != nil {
 		return err
 	}
-	if s.json() {
-		return s.WriteJSON(groups{found})
+	return s.show(groups{found}, groups{found}.write)
+}
+
+func (g groups) write(out io.Writer) error {
+	if len(g.Groups) == 0 {
+		_, err := fmt.Fprintln(out, "No dead letters.")
+		return err
 	}
-	if len(found) == 0 {
-		fmt.Fprintln(s.Out(), "No dead letters.")
-		return nil
-	}
-	w := newTable(s.Out())
+	w := app.Table(out)
 	fmt.Fprintln(w, "FINGERPRINT\tCOUNT\tCLASS\tHANDLER\tFIRST\tLAST\tEXAMPLE\tERROR")
-	for _, g := range found {
+	for _, g := range g.Groups {
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Fingerprint, g.Count, OneLine(g.Class, errorWidth), OneLine(g.Handler, 80),
 			g.FirstFailed.Format(time.RFC3339), g.LastFailed.Format(time.RFC3339), app.Printable(g.Example), OneLine(g.Error, errorWidth))
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -25,7 +26,7 @@ type pruned struct {
 func (e Env) pruneCommand(h *app.Host) *cobra.Command {
 	var (
 		f      filterFlags
-		by     store.By
+		by     app.By
 		states []string
 		age    time.Duration
 		dry    bool
@@ -58,7 +59,7 @@ dead_letter_prunes records who pruned, why, when and how many.`,
 				return app.Usage("--older-than must be at least %s, got %s", minAge, age)
 			}
 			if !dry {
-				if err := checkBy(by); err != nil {
+				if err := by.Check(); err != nil {
 					return err
 				}
 			}
@@ -67,12 +68,12 @@ dead_letter_prunes records who pruned, why, when and how many.`,
 				if err := f.check(ctx, s.store); err != nil {
 					return err
 				}
-				return s.prune(ctx, f.Filter, by, dry)
+				return s.prune(ctx, f.Filter, store.By(by), dry)
 			})
 		},
 	})
 	f.add(cmd)
-	addBy(cmd, &by)
+	by.Flags(cmd)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&states, "state", stateNames(store.Finished()), "only in these `states`: "+joined(store.Finished()))
 	flags.DurationVar(&age, "older-than", 0, "only those that were replayed or discarded longer ago than this `age`, such as 720h; required")
@@ -88,16 +89,15 @@ func (s *session) prune(ctx context.Context, f store.Filter, by store.By, dry bo
 	verb := "would be deleted"
 	if !dry {
 		verb = "deleted"
-		bar := s.progress(n)
+		bar := s.Progress(n, "dead letters")
 		n, err = s.store.Prune(ctx, f, by, bar.Set)
 		bar.Done()
 		if err != nil {
-			return fmt.Errorf("%s deleted before the error: %w", counted(int(n), "dead letter"), err)
+			return fmt.Errorf("%s deleted before the error: %w", app.Plural(n, "dead letter"), err)
 		}
 	}
-	if s.json() {
-		return s.WriteJSON(pruned{dry, n})
-	}
-	_, err = fmt.Fprintf(s.Out(), "%s %s.\n", counted(int(n), "dead letter"), verb)
-	return err
+	return s.show(pruned{dry, n}, func(out io.Writer) error {
+		_, err := fmt.Fprintf(out, "%s %s.\n", app.Plural(n, "dead letter"), verb)
+		return err
+	})
 }

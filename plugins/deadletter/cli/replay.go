@@ -37,26 +37,10 @@ parked: --parked replays it again.`,
 			if err := f.parse(args, states); err != nil {
 				return err
 			}
-			return e.run(h, cmd, func(ctx context.Context, s *session) error {
-				if err := f.check(ctx, s.store); err != nil {
-					return err
-				}
-				targets, err := s.store.Targets(ctx, f.Filter)
-				if err != nil {
-					return err
-				}
-				replay := &replay{session: s, by: f.by, parked: parked}
-				if f.dry {
-					if err := s.replayer.StartPreviews(ctx, targets); err != nil {
-						return err
-					}
-					return s.dryRun(ctx, &f, states, replay)
-				}
-				if err := s.replayer.Start(ctx, targets); err != nil {
-					return err
-				}
-				return s.apply(ctx, &f, replay)
-			})
+			start := func(s *session, ctx context.Context, targets []store.Target) error {
+				return s.replayer.Start(ctx, targets)
+			}
+			return e.act(h, cmd, &f, states, start, func(s *session) action { return &replay{s, store.By(f.by), parked} })
 		},
 	})
 	f.add(cmd)

@@ -2,8 +2,10 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"strings"
 
+	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -86,11 +88,8 @@ func (r *Report) add(l Line) {
 // incomplete reports whether a selected dead letter was not done.
 func (r *Report) incomplete() bool { return r.Refused+r.Failed+r.Skipped > 0 }
 
-func (s *session) writeReport(r *Report) error {
-	if s.json() {
-		return s.WriteJSON(r)
-	}
-	w := newTable(s.Out())
+func (r *Report) write(out io.Writer) error {
+	w := app.Table(out)
 	for _, l := range r.DeadLetters {
 		if r.DryRun {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", OneLine(l.ID, reasonWidth), would(l.Result), l.about(), OneLine(l.Reason, reasonWidth))
@@ -102,9 +101,9 @@ func (s *session) writeReport(r *Report) error {
 		return err
 	}
 	if r.More > 0 {
-		fmt.Fprintf(s.Out(), "… and %d more\n", r.More)
+		fmt.Fprintf(out, "… and %d more\n", r.More)
 	}
-	_, err := fmt.Fprintln(s.Out(), r.summary())
+	_, err := fmt.Fprintln(out, r.summary())
 	return err
 }
 
@@ -155,7 +154,7 @@ func (r *Report) summary() string {
 			parts = append(parts, fmt.Sprintf("%d %s", c.n, text))
 		}
 	}
-	text := counted(r.Selected, "dead letter") + ": " + strings.Join(parts, ", ")
+	text := app.Plural(int64(r.Selected), "dead letter") + ": " + strings.Join(parts, ", ")
 	if r.DryRun {
 		return text + "; nothing was changed."
 	}

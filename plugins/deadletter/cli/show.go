@@ -53,7 +53,7 @@ func (e Env) showCommand(h *app.Host) *cobra.Command {
 					_, err := h.Out().Write(d.Payload)
 					return err
 				}
-				return s.show(ctx, d, actions)
+				return s.showOne(ctx, d, actions)
 			})
 		},
 	})
@@ -61,7 +61,7 @@ func (e Env) showCommand(h *app.Host) *cobra.Command {
 	return cmd
 }
 
-func (s *session) show(ctx context.Context, d store.DeadLetter, actions []store.Action) error {
+func (s *session) showOne(ctx context.Context, d store.DeadLetter, actions []store.Action) error {
 	shown := Shown{DeadLetter: d, Actions: actions}
 	if text := string(d.Payload); utf8.ValidString(text) {
 		shown.Text = &text
@@ -76,10 +76,7 @@ func (s *session) show(ctx context.Context, d store.DeadLetter, actions []store.
 	} else {
 		shown.Now = &status
 	}
-	if s.json() {
-		return s.WriteJSON(shown)
-	}
-	return shown.write(s.Out())
+	return s.show(shown, shown.write)
 }
 
 // now is the status in one line. It has the effect of a replay only for a dead letter that waits.
@@ -95,7 +92,7 @@ func (s *Shown) now() string {
 
 func (s *Shown) write(out io.Writer) error {
 	d := s.DeadLetter
-	w := newTable(out)
+	w := app.Table(out)
 	row := func(name, value string) {
 		if value != "" {
 			fmt.Fprintf(w, "%s\t%s\n", name, value)

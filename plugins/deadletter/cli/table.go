@@ -2,10 +2,7 @@ package cli
 
 import (
 	"encoding/json"
-	"fmt"
-	"io"
 	"strings"
-	"text/tabwriter"
 	"unicode"
 	"unicode/utf8"
 
@@ -14,9 +11,6 @@ import (
 
 // errorWidth is the width of an error, in the last column of a table.
 const errorWidth = 160
-
-// newTable returns a writer that aligns columns.
-func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
 
 // OneLine returns text as one line, without characters that control a terminal. most is its largest
 // length in characters. A longer text loses its middle, because the end of an error says what
@@ -37,12 +31,4 @@ func quoted(text string) string {
 	}
 	escaped, _ := json.Marshal(text) // a string always encodes
 	return app.Printable(string(escaped))
-}
-
-// counted returns a number with its noun.
-func counted(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 const (
@@ -111,8 +113,6 @@ func (s *Store) lockFree(ctx context.Context, q querier, id string, now time.Tim
 // AwaitRelease waits until no replay holds the dead letter, for up to 25 s. The error is that of
 // ctx or of the database.
 func (s *Store) AwaitRelease(ctx context.Context, id string) error {
-	tick := time.NewTicker(releasePoll)
-	defer tick.Stop()
 	for end := time.Now().Add(releaseWait); time.Now().Before(end); {
 		now, err := s.clock(ctx, s.db)
 		held := false
@@ -126,9 +126,7 @@ func (s *Store) AwaitRelease(ctx context.Context, id string) error {
 		if !held {
 			return nil
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !pipeline.Sleep(ctx, releasePoll) {
 			return ctx.Err()
 		}
 	}
