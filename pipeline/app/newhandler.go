@@ -77,6 +77,9 @@ func (h *Host) newHandler(ctx context.Context, dir, name string) error {
 		return err
 	}
 	target := filepath.Join(root, "handlers", name)
+	if _, err := os.Stat(target); err == nil {
+		return fmt.Errorf("%s exists already: edit it, or choose another NAME", target)
+	}
 	d := handler{
 		Name: name, Package: strings.NewReplacer("-", "", "_", "").Replace(name),
 		Import: path.Join(module, "handlers", name), Binary: path.Base(module),
@@ -97,12 +100,7 @@ func (h *Host) newHandler(ctx context.Context, dir, name string) error {
 			return fmt.Errorf("new handler: %w", err)
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
-		return fmt.Errorf("new handler: %w", err)
-	}
-	if err := os.Mkdir(target, 0o755); errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s exists already", target)
-	} else if err != nil {
+	if err := os.MkdirAll(target, 0o755); err != nil {
 		return fmt.Errorf("new handler: %w", err)
 	}
 	for _, f := range files {

@@ -135,6 +135,11 @@ func TestNewHandlerWiresItselfIntoTheService(t *testing.T) {
 		require.Contains(t, r.stderr, "wire/sets.go has another claims: choose another NAME")
 		require.NoDirExists(t, filepath.Join(dir, "handlers", "claims"))
 	})
+	t.Run("a handler that exists", func(t *testing.T) {
+		r := run(t.Context(), options(newToy(), "new", "handler", "second", "--dir", dir))
+		require.Equal(t, app.ExitUsage, r.code)
+		require.Contains(t, r.stderr, filepath.Join(dir, "handlers", "second")+" exists already: edit it")
+	})
 	t.Run("a wiring of another form", func(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "wire", "sets.go"), []byte("package wire\n\nimport \"context\"\n"), 0o600))
 		r := run(t.Context(), options(newToy(), "new", "handler", "third", "--dir", dir))
@@ -180,7 +185,7 @@ func TestNewHandlerRefuses(t *testing.T) {
 		"test package":    {dir, "mail_test", `NAME can't be "mail_test"`},
 		"clash":           {dir, "pipeline", `NAME can't be "pipeline"`},
 		"clash of a test": {dir, "time", `NAME can't be "time"`},
-		"taken":           {dir, "taken", filepath.Join(dir, "handlers", "taken") + " exists already"},
+		"taken":           {dir, "taken", filepath.Join(dir, "handlers", "taken") + " exists already: edit it, or choose another NAME"},
 		"no module":       {noModule, "mail", "no go.mod in " + noModule},
 		"no name":         {nameless, "mail", "names no module"},
 	} {
