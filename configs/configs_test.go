@@ -274,7 +274,7 @@ func TestOverridesAreGoValues(t *testing.T) {
 
 	_, err := configs.Load(ours(configs.Options{Overrides: map[string]any{"a..b": 1, "c": make(chan int)}}))
 	require.Equal(t, []string{
-		`override: c: expected a value that can be written in a settings file, got chan int`,
+		`override: c: expected a value that can be written in a settings file: cannot marshal type: chan int`,
 		`override: a..b: expected a dotted path, got "a..b"`,
 	}, problems(err))
 }

@@ -10,10 +10,11 @@ import (
 
 // Error is one mistake in the settings.
 type Error struct {
-	File    string // or "profile NAME", "environment variable NAME"; empty: a default of the code
-	Line    int    // from 1; 0 outside files
-	Path    string // dotted, such as plugins.promotion.stream.max_len; may be empty
-	Problem string // what was expected and what was found
+	// File is a path, "profile NAME" or "environment variable NAME". Empty: a default of the code.
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"` // from 1; 0 outside files
+	Path    string `json:"path,omitempty"` // dotted, such as plugins.promotion.stream.max_len; may be empty
+	Problem string `json:"problem"`        // what was expected and what was found
 }
 
 // Error returns "file:line: path: problem" without the parts that are unknown.

@@ -2,13 +2,10 @@ package configs
 
 import (
 	"cmp"
-	"encoding"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -53,7 +50,7 @@ func fromOverrides(overrides map[string]any) (*node, []*Error) {
 		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 	})
 	for _, path := range paths {
-		n, err := fromValue(at, reflect.ValueOf(overrides[path]))
+		n, err := fromValue(at, overrides[path])
 		if err == nil && slices.Contains(strings.Split(path, "."), "") {
 			err = fmt.Errorf("expected a dotted path, got %q", path)
 		}
@@ -66,66 +63,20 @@ func fromOverrides(overrides map[string]any) (*node, []*Error) {
 	return root, errs
 }
 
-// fromValue turns a Go value into a node: text, numbers, booleans, durations, anything that
-// marshals to text, and lists and string-keyed maps of them.
-func fromValue(at place, v reflect.Value) (*node, error) {
-	if !v.IsValid() {
-		return &node{at: at}, nil
+// fromValue turns a Go value into a node, as YAML writes it.
+func fromValue(at place, v any) (n *node, err error) {
+	defer func() {
+		if wrong := recover(); wrong != nil { // such as a channel
+			err = fmt.Errorf("expected a value that can be written in a settings file: %v", wrong)
+		}
+	}()
+	if secret, ok := v.(interface{ Reveal() string }); ok { // it marshals to [redacted]
+		v = secret.Reveal()
 	}
-	switch x := v.Interface().(type) {
-	case time.Duration:
-		return typed(at, strTag, x.String()), nil
-	case interface{ Reveal() string }: // a secret marshals to [redacted]
-		return typed(at, strTag, x.Reveal()), nil
-	case encoding.TextMarshaler:
-		text, err := x.MarshalText()
-		if err != nil {
-			return nil, fmt.Errorf("expected a value that can be written as text: %w", err)
-		}
-		return typed(at, strTag, string(text)), nil
+	var y yaml.Node
+	if err := y.Encode(v); err != nil {
+		return nil, fmt.Errorf("expected a value that can be written in a settings file: %w", err)
 	}
-	switch v.Kind() {
-	case reflect.Interface, reflect.Pointer:
-		return fromValue(at, v.Elem())
-	case reflect.String:
-		return typed(at, strTag, v.String()), nil
-	case reflect.Bool:
-		return typed(at, boolTag, fmt.Sprint(v)), nil
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return typed(at, intTag, fmt.Sprint(v)), nil
-	case reflect.Float32, reflect.Float64:
-		return typed(at, floatTag, fmt.Sprint(v)), nil
-	case reflect.Slice, reflect.Array:
-		n := &node{at: at, kind: kindList}
-		for i := range v.Len() {
-			item, err := fromValue(at, v.Index(i))
-			if err != nil {
-				return nil, err
-			}
-			n.items = append(n.items, item)
-		}
-		return n, nil
-	case reflect.Map:
-		if v.Type().Key().Kind() != reflect.String {
-			break
-		}
-		n := newSection(at)
-		for _, k := range slices.SortedFunc(slices.Values(v.MapKeys()), func(a, b reflect.Value) int {
-			return cmp.Compare(a.String(), b.String())
-		}) {
-			field, err := fromValue(at, v.MapIndex(k))
-			if err != nil {
-				return nil, err
-			}
-			n.set(k.String(), field)
-		}
-		return n, nil
-	default:
-	}
-	return nil, fmt.Errorf("expected a value that can be written in a settings file, got %s", v.Type())
-}
-
-func typed(at place, tag, text string) *node {
-	return &node{at: at, kind: kindScalar, scalar: &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: text}}
+	p := &parser{file: at.file}
+	return p.node(&y, "", 0), nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"time"
 )
 
 // Migratable is implemented by a plugin that keeps tables. The command `migrate` brings them up to
@@ -31,20 +30,20 @@ type Schema interface {
 // Migration is what was done to a schema, or would be done. Versions are those of the migrations; 0
 // is a schema without tables.
 type Migration struct {
-	Store  string          // what the tables keep, such as ledger
-	Kind   string          // of the database: postgres or sqlite
-	Schema string          // the name of PostgreSQL's schema, or the path of SQLite's file
-	Before int64           // the version that was found
-	After  int64           // the version afterwards; in a plan, after all its steps
-	Known  int64           // the newest version of this binary
-	Steps  []MigrationStep // in order
+	Store  string          `json:"store"`          // what the tables keep, such as ledger
+	Kind   string          `json:"kind"`           // of the database: postgres or sqlite
+	Schema string          `json:"schema"`         // the name of PostgreSQL's schema, or the path of SQLite's file
+	Before int64           `json:"version_before"` // the version that was found
+	After  int64           `json:"version_after"`  // the version afterwards; in a plan, after all its steps
+	Known  int64           `json:"known_version"`  // the newest version of this binary
+	Steps  []MigrationStep `json:"migrations"`     // in order
 }
 
 // MigrationStep is one migration that has run, or would run.
 type MigrationStep struct {
-	Version  int64
-	Name     string        // its file
-	Duration time.Duration // 0 in a plan
+	Version int64   `json:"version"`
+	Name    string  `json:"name"`    // its file
+	Seconds float64 `json:"seconds"` // 0 in a plan
 }
 
 // String names the schema.

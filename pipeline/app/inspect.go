@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -15,18 +16,11 @@ import (
 
 // verdict is the answer of `validate --json`.
 type verdict struct {
-	Valid   bool      `json:"valid"`
-	Profile string    `json:"profile"`
-	Layers  []string  `json:"layers"`
-	Errors  []mistake `json:"errors"`
-	Unset   []mistake `json:"unset_secrets,omitempty"`
-}
-
-type mistake struct {
-	File    string `json:"file,omitempty"`
-	Line    int    `json:"line,omitempty"`
-	Path    string `json:"path,omitempty"`
-	Problem string `json:"problem"`
+	Valid   bool             `json:"valid"`
+	Profile string           `json:"profile"`
+	Layers  []string         `json:"layers"`
+	Errors  []*configs.Error `json:"errors"`
+	Unset   []*configs.Error `json:"unset_secrets,omitempty"`
 }
 
 func (h *Host) validateCommand() *cobra.Command {
@@ -38,7 +32,7 @@ func (h *Host) validateCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := h.decode(cmd, nil)
-			v := verdict{Layers: []string{}, Errors: []mistake{}}
+			v := verdict{Layers: []string{}, Errors: []*configs.Error{}}
 			if l != nil {
 				v.Profile, v.Layers = l.Document.Profile(), append(v.Layers, l.Document.Layers()...)
 				err = both(err, h.validate(l))
@@ -47,22 +41,13 @@ func (h *Host) validateCommand() *cobra.Command {
 			if err == nil {
 				_, err = h.register(l)
 			}
-			for _, e := range unset {
-				v.Unset = append(v.Unset, mistake(*e))
-			}
-			v.Valid = err == nil
-			for _, e := range configs.Flatten(err) {
-				v.Errors = append(v.Errors, mistake(*e))
-			}
+			v.Valid, v.Unset, v.Errors = err == nil, unset, append(v.Errors, configs.Flatten(err)...)
 			switch {
 			case h.JSON(cmd):
-				if err := h.WriteJSON(v); err != nil {
+				if err := h.WriteJSON(v); err != nil || v.Valid {
 					return err
 				}
-				if !v.Valid {
-					return &ExitError{Code: ExitUsage}
-				}
-				return nil
+				return &ExitError{Code: ExitUsage}
 			case err != nil:
 				return err
 			}
@@ -165,12 +150,10 @@ func (h *Host) versionCommand() *cobra.Command {
 		Example: h.examples("version", "version --json"),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b := h.build()
-			if h.JSON(cmd) {
-				return h.WriteJSON(b)
-			}
-			_, err := fmt.Fprintln(h.o.Stdout, h.versionLine())
-			return err
+			return h.Show(cmd, h.build(), func(out io.Writer) error {
+				_, err := fmt.Fprintln(out, h.versionLine())
+				return err
+			})
 		},
 	})
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,20 +20,8 @@ type migrated struct {
 
 // schemaReport is one store in the answer of `migrate --json`.
 type schemaReport struct {
-	Plugin     string       `json:"plugin"`
-	Store      string       `json:"store"`
-	Kind       string       `json:"kind"`
-	Schema     string       `json:"schema"`
-	Before     int64        `json:"version_before"`
-	After      int64        `json:"version_after"`
-	Known      int64        `json:"known_version"`
-	Migrations []stepReport `json:"migrations"`
-}
-
-type stepReport struct {
-	Version int64   `json:"version"`
-	Name    string  `json:"name"`
-	Seconds float64 `json:"seconds"`
+	Plugin string `json:"plugin"`
+	pipeline.Migration
 }
 
 func (h *Host) migrateCommand() *cobra.Command {
@@ -55,11 +44,16 @@ func (h *Host) migrate(cmd *cobra.Command, dryRun bool) error {
 	return h.open(cmd.Context(), cmd, nil, false, func(l *Loaded, tracer trace.TracerProvider) error {
 		answer := migrated{DryRun: dryRun, Stores: []schemaReport{}}
 		err := h.migrateAll(cmd.Context(), l, env(l, tracer, pipeline.MigrateSchemas), dryRun, func(plugin string, m pipeline.Migration) error {
-			answer.Stores = append(answer.Stores, reportOf(plugin, m))
+			if m.Steps == nil {
+				m.Steps = []pipeline.MigrationStep{}
+			}
+			report := schemaReport{plugin, m}
+			answer.Stores = append(answer.Stores, report)
 			if h.JSON(cmd) {
 				return nil
 			}
-			return h.showMigration(m, dryRun)
+			_, err := io.WriteString(h.o.Stdout, report.text(dryRun))
+			return err
 		})
 		switch {
 		case h.JSON(cmd):
@@ -107,47 +101,24 @@ func (h *Host) migrateAll(ctx context.Context, l *Loaded, env pipeline.Env, dryR
 	return nil
 }
 
-func reportOf(plugin string, m pipeline.Migration) schemaReport {
-	r := schemaReport{
-		Plugin: plugin, Store: m.Store, Kind: m.Kind, Schema: m.Schema, Before: m.Before, After: m.After, Known: m.Known,
-		Migrations: []stepReport{},
-	}
-	for _, s := range m.Steps {
-		r.Migrations = append(r.Migrations, stepReport{s.Version, s.Name, s.Duration.Seconds()})
-	}
-	return r
-}
-
-// showMigration writes what was done, or would be done, for a person.
-func (h *Host) showMigration(m pipeline.Migration, dryRun bool) error {
-	printf := func(format string, args ...any) (err error) {
-		_, err = fmt.Fprintf(h.o.Stdout, format, args...)
-		return err
-	}
+// text is what was done, or would be done.
+func (r schemaReport) text(dryRun bool) string {
 	switch {
-	case m.Newer():
-		return printf("%s: version %d is newer than this binary, which knows versions up to %d; nothing was changed\n", m, m.Before, m.Known)
-	case len(m.Steps) == 0:
+	case r.Newer():
+		return fmt.Sprintf("%s: version %d is newer than this binary, which knows versions up to %d; nothing was changed\n", r, r.Before, r.Known)
+	case len(r.Steps) == 0:
 		// Another process has migrated since the plan.
-		return printf("%s: version %d, up to date\n", m, m.After)
+		return fmt.Sprintf("%s: version %d, up to date\n", r, r.After)
 	case dryRun:
-		if err := printf("%s: version %d, would become %d\n", m, m.Before, m.After); err != nil {
-			return err
+		text := fmt.Sprintf("%s: version %d, would become %d\n", r, r.Before, r.After)
+		for _, s := range r.Steps {
+			text += fmt.Sprintf("  %s\n", s.Name)
 		}
-		for _, s := range m.Steps {
-			if err := printf("  %s\n", s.Name); err != nil {
-				return err
-			}
-		}
-		return nil
+		return text
 	}
-	if err := printf("%s: version %d, now %d\n", m, m.Before, m.After); err != nil {
-		return err
+	text := fmt.Sprintf("%s: version %d, now %d\n", r, r.Before, r.After)
+	for _, s := range r.Steps {
+		text += fmt.Sprintf("  %s  %s\n", s.Name, time.Duration(s.Seconds*float64(time.Second)).Round(time.Millisecond))
 	}
-	for _, s := range m.Steps {
-		if err := printf("  %s  %s\n", s.Name, s.Duration.Round(time.Millisecond)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return text
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
@@ -50,7 +49,7 @@ func (g *granary) Migrate(ctx context.Context) (pipeline.Migration, error) {
 			m.Steps, m.After = m.Steps[:i], g.version
 			return m, errors.New("grain: no right to make tables")
 		}
-		m.Steps[i].Duration = 1500 * time.Millisecond
+		m.Steps[i].Seconds = 1.5
 		g.version = m.Steps[i].Version
 	}
 	return m, nil

@@ -47,7 +47,7 @@ func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Lo
 		}
 		for _, r := range done {
 			log.InfoContext(ctx, "tables migrated", "of", m.Name, "version", r.Source.Version, "seconds", r.Duration.Seconds())
-			steps = append(steps, pipeline.MigrationStep{Version: r.Source.Version, Name: r.Source.Path, Duration: r.Duration})
+			steps = append(steps, pipeline.MigrationStep{Version: r.Source.Version, Name: r.Source.Path, Seconds: r.Duration.Seconds()})
 		}
 		return err
 	}

@@ -65,7 +65,7 @@ func TestSchemasOfTwoVersions(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{"00001_notes.sql"}, names(m))
 		require.Equal(t, []int64{0, 1, 1}, []int64{m.Before, m.After, m.Known})
-		require.Positive(t, m.Steps[0].Duration)
+		require.Positive(t, m.Steps[0].Seconds)
 		require.NoError(t, prepare(older, pipeline.MatchSchemas))
 		require.NoError(t, prepare(older, pipeline.RequireSchemas))
 		refused(newer, pipeline.MatchSchemas, "needs schema version 2, the database is at 1")
