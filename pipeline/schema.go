@@ -32,9 +32,9 @@ type Schema interface {
 type Migration struct {
 	Store  string          `json:"store"`          // what the tables keep, such as ledger
 	Kind   string          `json:"kind"`           // of the database: postgres or sqlite
-	Schema string          `json:"schema"`         // the name of PostgreSQL's schema, or the path of SQLite's file
+	Schema string          `json:"schema"`         // of PostgreSQL, or the path of SQLite's file
 	Before int64           `json:"version_before"` // the version that was found
-	After  int64           `json:"version_after"`  // the version afterwards; in a plan, after all its steps
+	After  int64           `json:"version_after"`  // of a plan: after all its steps
 	Known  int64           `json:"known_version"`  // the newest version of this binary
 	Steps  []MigrationStep `json:"migrations"`     // in order
 }

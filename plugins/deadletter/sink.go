@@ -3,10 +3,15 @@ package deadletter
 import (
 	"context"
 	"errors"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 // Sink returns the dead-letter sink of a topic, for Policy.DeadLetter of a route without a ledger.
@@ -38,4 +43,21 @@ func (s *sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 		return failed.Unwrap()
 	}
 	return err
+}
+
+// deadHeaders is the prefix of the headers that say why a message is a dead letter.
+const deadHeaders = "millrace-dead-"
+
+// fromMessage reads a dead letter from the headers that pipeline.DeadLetter.Message wrote.
+func fromMessage(topic string, m *message.Message) store.DeadLetter {
+	meta := m.Metadata
+	d := pipeline.DeadLetter{
+		Payload: m.Payload, Metadata: maps.Clone(map[string]string(meta)), Key: meta.Get(pipeline.MetaKey), Class: meta.Get(pipeline.MetaDeadClass),
+		Error: meta.Get(pipeline.MetaDeadError), Handler: meta.Get(pipeline.MetaDeadHandler), Origin: meta.Get(pipeline.MetaDeadOrigin),
+	}
+	d.Attempts, _ = strconv.Atoi(meta.Get(pipeline.MetaDeadAttempts))
+	d.FailedAt, _ = time.Parse(time.RFC3339Nano, meta.Get(pipeline.MetaDeadFailedAt))
+	d.FirstFailedAt, _ = time.Parse(time.RFC3339Nano, meta.Get(pipeline.MetaDeadFirstFailedAt))
+	maps.DeleteFunc(d.Metadata, func(name, _ string) bool { return name == pipeline.MetaKey || strings.HasPrefix(name, deadHeaders) })
+	return store.From("", store.PluginOf(d.Handler), topic, meta.Get(pipeline.MetaDeadUUID), d)
 }

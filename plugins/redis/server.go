@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	_ "embed" // the script
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // ErrEvicts means that the server may evict keys when its memory is full, so streams could vanish
@@ -23,8 +25,8 @@ const (
 	pingBound  = 2 * time.Second
 )
 
-// Open returns a client whose server answers, evicts nothing, and grants all rights on the keys. The
-// caller closes it. The error wraps pipeline.ErrUnavailable when ctx ends first or a right is
+// Open returns a client whose server answers, evicts nothing, and grants all rights on the keys.
+// The caller closes it. The error wraps pipeline.ErrUnavailable when ctx ends first or a right is
 // missing, and ErrEvicts when the server may evict.
 func Open(ctx context.Context, cfg ClientConfig, log *slog.Logger, keys ...string) (goredis.UniversalClient, error) {
 	c, err := NewClient(cfg)
@@ -115,4 +117,27 @@ func infoField(info, name string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+//go:embed lua/rights.lua
+var rightsSource string
+
+// probeKey is the key of the check of rights.
+const probeKey = "millrace:probe"
+
+// CheckRights checks that the user of c may run all commands of the plugins on each of the keys.
+// The keys do not exist before or after it. The error wraps pipeline.ErrUnavailable and names the
+// missing rights.
+func CheckRights(ctx context.Context, c goredis.UniversalClient, keys ...string) error {
+	script := goredis.NewScript(rightsSource)
+	for _, key := range keys {
+		denied, err := script.Run(ctx, c, []string{key}).StringSlice()
+		if err != nil {
+			return poll.WithRemedy(fmt.Errorf("check of the rights on key %q: %w", key, err))
+		}
+		if len(denied) > 0 {
+			return fmt.Errorf("redis: %w: the ACL user may not run these commands on key %q: %s", pipeline.ErrUnavailable, key, strings.Join(denied, ", "))
+		}
+	}
+	return nil
 }
