@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"reflect"
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/pipeline/app"
 )
 
 // stopWithin bounds the wait for requests in flight after an interrupt.
@@ -41,7 +45,7 @@ each charge: GET /_sim/journal?type=&promotion=&after=&limit= and GET /_sim/summ
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.interval <= 0 {
-				return fmt.Errorf("--interval must be > 0, got %s", o.interval)
+				return app.Usage("--interval must be > 0, got %s", o.interval)
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -75,9 +79,12 @@ each charge: GET /_sim/journal?type=&promotion=&after=&limit= and GET /_sim/summ
 func (o *options) run(ctx context.Context, out io.Writer) error {
 	s, err := New(o.cfg)
 	if err != nil {
-		return err
+		return app.Usage("%w", err)
 	}
 	if err := s.Start(ctx); err != nil {
+		if listen, ok := errors.AsType[*net.OpError](err); ok {
+			return app.Usage("--listen: %w", listen)
+		}
 		return err
 	}
 	last := s.Summary()

@@ -4,12 +4,15 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/app"
 )
 
 func TestCommand(t *testing.T) {
@@ -74,7 +77,8 @@ func TestCommand(t *testing.T) {
 		"a rate":      {[]string{"--fail-rate", "2"}, "fail_rate must be between 0 and 1"},
 		"an interval": {[]string{"--interval", "0s"}, "--interval"},
 		"an argument": {[]string{"x"}, "unknown command"},
-		"an address":  {[]string{"--listen", "256.0.0.1:1"}, "simulator: listen"},
+		"an address":  {[]string{"--listen", "256.0.0.1:1"}, "--listen: listen tcp"},
+		"a port":      {[]string{"--listen", "nonsense"}, "missing port"},
 		"a token":     {[]string{"--token", "file:/does/not/exist"}, "/does/not/exist"},
 	} {
 		t.Run("wrong "+name, func(t *testing.T) {
@@ -83,7 +87,14 @@ func TestCommand(t *testing.T) {
 			cmd.SetArgs(c.args)
 			cmd.SetOut(io.Discard)
 			cmd.SetErr(io.Discard)
-			require.ErrorContains(t, cmd.ExecuteContext(t.Context()), c.want)
+			err := cmd.ExecuteContext(t.Context())
+			require.ErrorContains(t, err, c.want)
+			if name == "an argument" || name == "a token" {
+				return // an error of cobra, before the command
+			}
+			usage, ok := errors.AsType[*app.ExitError](err)
+			require.True(t, ok, err)
+			require.Equal(t, app.ExitUsage, usage.Code)
 		})
 	}
 }
