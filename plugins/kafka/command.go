@@ -197,6 +197,7 @@ func (r topicsReport) write(h *app.Host) error {
 	}
 	w := tabwriter.NewWriter(h.Out(), 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TOPIC\tROLE\tEXISTS\tPARTITIONS\tREPLICATION\tMAX.MESSAGE.BYTES\tCLEANUP.POLICY\tRETENTION.MS\tMIN.INSYNC.REPLICAS")
+	absent := false // a topic that is created on first use
 	for _, t := range r.Topics {
 		row := []string{t.Name, strings.Join(t.needed.roles(), ", ")}
 		if t.Exists {
@@ -209,12 +210,16 @@ func (r topicsReport) write(h *app.Host) error {
 				row = append(row, value)
 			}
 		} else {
+			absent = absent || len(t.Problems) == 0
 			row = append(row, "no", "-", "-", "-", "-", "-", "-")
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("write the table: %w", err)
+	}
+	if absent {
+		fmt.Fprintln(h.Out(), "The topics that do not exist are created on first use (plugins.kafka.create_topics).")
 	}
 	for _, t := range r.Topics {
 		for _, problem := range t.Problems {

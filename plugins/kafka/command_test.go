@@ -61,6 +61,7 @@ func runShopWith(t *testing.T, brokers []string, prefix string, adapt func(*Conf
 	t.Helper()
 	p := New()
 	quick(&p.config)
+	p.config.CreateTopics = false
 	adapt(&p.config)
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the run does not end by itself
@@ -68,7 +69,7 @@ func runShopWith(t *testing.T, brokers []string, prefix string, adapt func(*Conf
 	code = app.Main(ctx, app.Options{
 		Name: "shop", Plugins: []pipeline.Plugin{p, shop{p, prefix}}, Args: args, Stdout: &out, Stderr: &errs,
 		Environ: []string{
-			"SHOP__PLUGINS__KAFKA__CREATE_TOPICS=false", "SHOP__PLUGINS__KAFKA__PARTITIONS=2",
+			"SHOP__PLUGINS__KAFKA__PARTITIONS=2",
 			fmt.Sprintf("SHOP__PLUGINS__KAFKA__BROKERS=%s", strings.Join(brokers, ",")),
 		},
 	})
@@ -103,6 +104,10 @@ func TestTopicsByCommand(t *testing.T) {
 		absent := []string{"the topic does not exist"}
 		require.Equal(t, map[string][]string{"orders": absent, "bills": absent, "retry": absent, "dead": absent}, problems(r))
 		require.Equal(t, []topicUse{{roleRetry, "shop.orders"}, {roleSource, "shop.again"}, {roleRetry, "shop.again"}}, r.Topics[2].Uses)
+
+		code, table, errs := runShopWith(t, brokers, prefix, func(c *Config) { c.CreateTopics = true }, "topics")
+		require.Equal(t, app.ExitOK, code, errs)
+		require.Contains(t, table, "The topics that do not exist are created on first use (plugins.kafka.create_topics).\n")
 
 		code, r = list("create", "--dry-run")
 		require.Equal(t, app.ExitOK, code)

@@ -55,7 +55,9 @@ func (c *connection) status(needed []neededTopic) ([]*topicStatus, error) {
 		list[i] = t
 		switch m := described[n.name]; {
 		case m == nil, m.Err == sarama.ErrUnknownTopicOrPartition:
-			t.problem("the topic does not exist")
+			if !c.config.CreateTopics {
+				t.problem("the topic does not exist")
+			}
 		case m.Err != sarama.ErrNoError && m.Err != sarama.ErrLeaderNotAvailable:
 			t.problem("the cluster does not describe it: %s", m.Err)
 		default:
