@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
@@ -67,7 +69,7 @@ func TestSendAndTailRefuse(t *testing.T) {
 			{[]string{"send", "t", "x", "--format", "y"}, app.ExitUsage, "--format must be text or json"},
 			{[]string{"send", "t", "x", "--format", "json"}, app.ExitUsage, "a line is no JSON object"},
 			{[]string{"send", "kafka-test-absent", "x"}, app.ExitBad, "kafka-test-absent"},
-			{[]string{"tail", "kafka-test-absent"}, app.ExitBad, "does not exist"},
+			{[]string{"tail", "kafka-test-absent"}, app.ExitBad, "shop: kafka has no topic kafka-test-absent\n"},
 			{[]string{"tail", "a:b"}, app.ExitUsage, `no enabled transport has a topic or stream with the name "a:b"`},
 			{[]string{"tail", "t", "--from", "today"}, app.ExitUsage, "--from must be newest or oldest"},
 		} {
@@ -79,6 +81,19 @@ func TestSendAndTailRefuse(t *testing.T) {
 	})
 	code, _, errs := runShop(t, []string{"127.0.0.1:1"}, "none-", "tail", "t")
 	require.Equal(t, app.ExitUnavailable, code, errs)
+}
+
+// A send reports at once that it waits for Kafka.
+func TestSendReportsThatItWaits(t *testing.T) {
+	t.Parallel()
+	p := New()
+	quick(&p.config)
+	var errs bytes.Buffer
+	require.Equal(t, app.ExitUnavailable, app.Main(t.Context(), app.Options{
+		Name: "shop", Plugins: []pipeline.Plugin{p}, Args: []string{"send", "orders", "x"}, Stdout: io.Discard, Stderr: &errs,
+		Environ: []string{"SHOP__START_TIMEOUT=1s", "SHOP__PLUGINS__KAFKA__BROKERS=127.0.0.1:1"},
+	}))
+	require.Contains(t, errs.String(), `"msg":"waiting for kafka"`)
 }
 
 // A send without values reads standard input.

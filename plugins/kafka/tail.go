@@ -2,6 +2,8 @@ package kafka
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"regexp"
 
 	"github.com/IBM/sarama"
@@ -33,7 +35,10 @@ func (t tail) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription,
 		initial = sarama.OffsetOldest
 	}
 	s, err := openBroadcast(ctx, t.plugin.snapshot(), t.topic, initial, f, t.plugin.log)
-	if err != nil {
+	switch {
+	case errors.Is(err, sarama.ErrUnknownTopicOrPartition):
+		return nil, &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf("kafka has no topic %s", t.topic)}
+	case err != nil:
 		return nil, answered(err)
 	}
 	return s, nil
