@@ -26,15 +26,18 @@ func TestAPersonSteers(t *testing.T) {
 	pause(t, 2*time.Second)
 	require.Equal(t, before, w.counts("POINT").Paid, "paid after the pause")
 
-	var status []struct {
-		Paid      int64
-		Instances []struct{ Instance, Stream, Group string }
+	var status struct {
+		Promotions []struct {
+			Paid      int64
+			Instances []struct{ Instance, Stream, Group string }
+		}
 	}
 	w.mustCommand(&status, "campaign", "status", "POINT", strconv.FormatInt(w.promotion, 10))
-	require.Len(t, status, 1)
-	require.Equal(t, before, status[0].Paid)
-	require.Len(t, status[0].Instances, 2)
-	require.Equal(t, w.stream("POINT"), status[0].Instances[0].Stream)
+	require.Len(t, status.Promotions, 1)
+	only := status.Promotions[0]
+	require.Equal(t, before, only.Paid)
+	require.Len(t, only.Instances, 2)
+	require.Equal(t, w.stream("POINT"), only.Instances[0].Stream)
 
 	w.mustCommand(nil, "campaign", "resume", "POINT", strconv.FormatInt(w.promotion, 10))
 	w.awaitPaid("POINT", int(before)+300, time.Minute)

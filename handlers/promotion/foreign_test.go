@@ -28,8 +28,8 @@ func TestAForgottenGroupDoesNotStallACampaign(t *testing.T) {
 		require.EqualValues(t, 100, sys.settle("POINT", 100).Paid)
 		require.NoError(t, stop()) // the commands use the same plugins
 		require.Contains(t, sys.says(0, "campaign", "status", "POINT", "1"), "debug has delayed trimming and deletion")
-		var all []cli.Status
+		var all struct{ Promotions []cli.Status }
 		sys.json(&all, "campaign", "status", "POINT", "1", "--json")
-		require.Equal(t, "debug", all[0].DelayingGroups[0].Group)
+		require.Equal(t, "debug", all.Promotions[0].DelayingGroups[0].Group)
 	})
 }

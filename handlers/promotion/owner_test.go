@@ -29,9 +29,9 @@ func TestAStreamThatAnotherDeploymentOwns(t *testing.T) {
 		require.Zero(t, sys.redis.XLen(t.Context(), stream).Val())
 		require.NoError(t, stop()) // the commands use the same plugins
 		require.Contains(t, sys.says(0, "campaign", "status", "POINT", "1"), "belongs to the deployment with the ledger id production")
-		var all []cli.Status
+		var all struct{ Promotions []cli.Status }
 		sys.json(&all, "campaign", "status", "POINT", "1", "--json")
-		require.Equal(t, "production", all[0].ForeignOwner)
+		require.Equal(t, "production", all.Promotions[0].ForeignOwner)
 
 		require.NoError(t, sys.redis.HDel(t.Context(), meta, "owner").Err())
 		sys.start()

@@ -77,10 +77,10 @@ func TestWaitingPromotionsArePaidInOrder(t *testing.T) {
 			_, err := one.Admit(t.Context(), rules.Promotion{Type: "POINT", ID: int64(id)})
 			require.NoError(t, err)
 		}
-		var all []cli.Status
+		var all struct{ Promotions []cli.Status }
 		sys.json(&all, "campaign", "status")
 		waits := func(s cli.Status) bool { return s.WaitsForPlace > 0 }
-		require.Len(t, slices.DeleteFunc(slices.Clone(all), waits), 1, "7 has the place")
+		require.Len(t, slices.DeleteFunc(slices.Clone(all.Promotions), waits), 1, "7 has the place")
 		require.Contains(t, sys.says(app.ExitOK, "campaign", "status", "POINT", "3"), "max_active_promotions")
 		require.NotContains(t, sys.says(app.ExitOK, "campaign", "status", "POINT", "7"), "max_active_promotions")
 		sys.start()

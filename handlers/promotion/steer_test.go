@@ -30,8 +30,9 @@ func TestSteeringByCommand(t *testing.T) {
 		sys.says(app.ExitOK, "campaign", "cancel", "VOUCHER", "5", "--future", "--why", "never published", "--who", "ann")
 		sys.says(app.ExitOK, "campaign", "pause", "VOUCHER", "6", "--future", "--why", "not before Monday", "--who", "ann")
 
-		var all []cli.Status
-		sys.json(&all, "campaign", "status")
+		var status struct{ Promotions []cli.Status }
+		sys.json(&status, "campaign", "status")
+		all := status.Promotions
 		require.Len(t, all, 2, "the paused ones")
 		require.Equal(t, []any{rules.Type("POINT"), rules.PromotionPaused, int64(1)}, []any{all[0].Type, all[0].State, all[0].Pending})
 		require.Equal(t, "pause", all[0].Audit[0].Action)

@@ -39,6 +39,11 @@ type Status struct {
 	ForeignOwner string `json:"foreign_owner,omitempty"`
 }
 
+// statusList is what `campaign status --json` writes.
+type statusList struct {
+	Promotions []Status `json:"promotions"`
+}
+
 // watchInterval is the time between two outputs of --watch.
 const watchInterval = 2 * time.Second
 
@@ -125,7 +130,7 @@ func (c commands) showStatus(ctx context.Context, asJSON bool, only []rules.Prom
 		all = append(all, s)
 	}
 	if asJSON {
-		return c.h.WriteJSON(all)
+		return c.h.WriteJSON(statusList{all})
 	}
 	for _, s := range all {
 		if err := c.showOne(s); err != nil {
