@@ -282,7 +282,9 @@ func TestExitCodes(t *testing.T) {
 		},
 		"port in use": {fmt.Errorf("listen: %w", syscall.EADDRINUSE), 2, "mill: listen: address already in use\n"},
 		"joined":      {errors.Join(errors.New("a"), errors.New("b")), 1, "mill: a\n  b\n"},
-		"tab":         {errors.New("a:\n\tb"), 1, "mill: a:\n   b\n"},
+		"tab":         {errors.New("a:\n\tb"), 1, "mill: a:\n  b\n"},
+		"attempts":    {errors.New("a:\n\tb\n\tb"), 1, "mill: a:\n  b\n"},
+		"stutter":     {errors.New("ledger: pause: ledger: not found: x: x"), 1, "mill: ledger: pause: not found: x: x\n"},
 		"canceled":    {context.Canceled, 1, "mill: context canceled\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -92,6 +94,21 @@ func exitCode(ctx context.Context, err error) int {
 	}
 }
 
+var oneWord = regexp.MustCompile(`^[a-z]+$`)
+
+// withoutRepeats removes the second "kafka" of "kafka: topic a: kafka: no answer".
+func withoutRepeats(text string) string {
+	parts := strings.Split(text, ": ")
+	last := len(parts) - 1
+	kept := []string{}
+	for i, part := range parts {
+		if i == last || !oneWord.MatchString(part) || !slices.Contains(kept, part) {
+			kept = append(kept, part)
+		}
+	}
+	return strings.Join(kept, ": ")
+}
+
 // report writes err to Stderr.
 func report(o Options, err error) {
 	var (
@@ -112,9 +129,10 @@ func report(o Options, err error) {
 	default:
 		lines := strings.Split(err.Error(), "\n")
 		for i, text := range lines { // it may quote what others sent
-			lines[i] = Printable(strings.ReplaceAll(text, "\t", " "))
+			lines[i] = Printable(withoutRepeats(strings.TrimSpace(strings.ReplaceAll(text, "\t", " "))))
 		}
-		fmt.Fprintf(o.Stderr, "%s: %s\n", o.Name, strings.Join(lines, "\n  "))
+		// A driver reports each of its attempts, often with the same text.
+		fmt.Fprintf(o.Stderr, "%s: %s\n", o.Name, strings.Join(slices.Compact(lines), "\n  "))
 		switch {
 		case !errors.As(err, &schema):
 		case schema.Newer():

@@ -130,10 +130,17 @@ func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptio
 		if len(missing) > 0 {
 			return Usage("command %s needs a plugin that this binary lacks or that is disabled: %s", cmd.CommandPath(), strings.Join(missing, ", "))
 		}
+		var refused error
 		if o.Register != nil {
-			plugins = append(plugins, commandPlugin{o.Register})
+			plugins = append(plugins, commandPlugin{func(r *pipeline.Registry) error {
+				refused = o.Register(r)
+				return refused
+			}})
 		}
 		reg, err := pipeline.NewRegistry(env(l, tracer, pipeline.MatchSchemas), plugins...)
+		if refused != nil {
+			return refused // without the name of a plugin that is not the user's
+		}
 		if err != nil {
 			return err
 		}
@@ -186,6 +193,10 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 		return err
 	}
 	l.addresses = addresses
+	if !start && l.Settings.Log.Level == slog.LevelInfo { // INFO is for the life of a service
+		l.Settings.Log.Level = slog.LevelWarn
+		l.Logger = newLogger(h.o.Stderr, l.Settings.Log)
+	}
 	l.Logger.DebugContext(ctx, "settings read", slog.Any("layers", l.Document.Layers()), slog.String("environment", l.Settings.Environment))
 	tracer, flush, err := startTracing(ctx, l)
 	if err != nil {

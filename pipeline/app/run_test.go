@@ -324,11 +324,13 @@ func TestServicesStartsOnlyWhatACommandNeeds(t *testing.T) {
 	p, other, own := newToy(), &toy{order: &journal{}}, &toy{order: &journal{}}
 	p.start = func(context.Context) error { return errors.New("must not start") }
 	plugins := []string{"other"}
+	var refused error
 	p.commands = command(func(h *app.Host, cmd *cobra.Command) error {
 		return h.Services(cmd.Context(), cmd, app.ServicesOptions{Plugins: plugins, Register: func(r *pipeline.Registry) error {
 			r.Service("own", toyService{own})
-			return nil
+			return refused
 		}}, func(_ context.Context, r *app.Running) error {
+			r.Logger.Info("ready") // not shown: a command is no service
 			require.Equal(t, []string{"start"}, other.order.all())
 			require.Equal(t, []string{"start"}, own.order.all())
 			require.Empty(t, r.Registry.Routes())
@@ -340,10 +342,15 @@ func TestServicesStartsOnlyWhatACommandNeeds(t *testing.T) {
 	o.Plugins = append(o.Plugins, serviceOnly{other})
 	r := run(t.Context(), o)
 	require.Zero(t, r.code, r.stderr)
+	require.Empty(t, r.stderr)
 	require.JSONEq(t, `{"json": true, "name": "mill"}`, r.stdout)
 	require.Equal(t, []string{"start", "stop"}, other.order.all())
 	require.Equal(t, []string{"start", "stop"}, own.order.all())
 	require.Empty(t, p.order.all())
+
+	refused = errors.New("no store is configured")
+	r = run(t.Context(), o)
+	require.Equal(t, result{app.ExitBad, "", "mill: no store is configured\n"}, r)
 
 	plugins = []string{"redis", "other"}
 	r = run(t.Context(), o)
