@@ -278,8 +278,10 @@ func goTestLine(line string) bool {
 	return strings.HasPrefix(line, "ok  \t") || strings.HasPrefix(line, "?   \t") || strings.HasPrefix(line, "FAIL\t")
 }
 
-// reason returns why a test was skipped, without the place and go test's own lines.
+// reason returns why a test was skipped, without the place and go test's own lines. The reason is
+// the last line with a place: the test may have logged others before.
 func reason(output string) string {
+	first, last := "no reason given", ""
 	for line := range strings.Lines(output) {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "--- ") {
@@ -287,12 +289,14 @@ func reason(output string) string {
 		}
 		if _, rest, found := strings.Cut(line, ".go:"); found { // file.go:12: reason
 			if _, text, found := strings.Cut(rest, ": "); found {
-				return text
+				last = text
 			}
 		}
-		return line
+		if first == "no reason given" {
+			first = line
+		}
 	}
-	return "no reason given"
+	return cmp.Or(last, first)
 }
 
 // heartbeat names the tests that run whenever nothing was printed for a while, until stop.

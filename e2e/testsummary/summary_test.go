@@ -240,7 +240,7 @@ func TestSkips(t *testing.T) {
 	t.Parallel()
 	in := events(
 		"run p TestA/kafka", "attr p TestA/kafka kafka", "output p TestA/kafka === RUN   TestA/kafka", "output p TestA/kafka     a_test.go:12: MILLRACE_TEST_KAFKA is not set", "skip p TestA/kafka",
-		"run p TestB", "output p TestB     b_test.go:3: writes 100 MB", "skip p TestB",
+		"run p TestB", "output p TestB     log.go:9: all messages received in bulk read", "output p TestB     b_test.go:3: writes 100 MB", "skip p TestB",
 		"output p - ok  \tp\t1s", "pass p -")
 	code, out := summarize("", in, "-want", "kafka")
 	require.Zero(t, code, "a laptop may have no servers")

@@ -3,6 +3,8 @@ package promotion
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -29,7 +31,7 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 
 func (p *Plugin) commandSettings() cli.Settings {
 	c := &p.config
-	return cli.Settings{Lease: c.MoneyAPI.lease(), IdempotencyTTL: c.Ledger.IdempotencyTTL,
+	return cli.Settings{CallTimeout: c.MoneyAPI.CallTimeout, Lease: c.MoneyAPI.lease(), IdempotencyTTL: c.Ledger.IdempotencyTTL,
 		FeederInterval: c.Feeder.Interval, FeederGrace: c.Feeder.GracePeriod, AcceptUnannounced: c.AcceptUnannounced}
 }
 
@@ -74,6 +76,15 @@ func (p *Plugin) SendAudit(topic string) *app.SendAudit {
 	return nil
 }
 
+// Tail implements app.Tailer for the streams of promotions on a server of their own.
+func (p *Plugin) Tail(name string, oldest bool) pipeline.Source {
+	ofType := func(t promotiontype.Type) bool { return strings.HasPrefix(name, t.StreamPrefix()) }
+	if own := p.config.Stream.Redis; own != nil && slices.ContainsFunc(promotiontype.All(), ofType) {
+		return p.redis.TailAt(*own, name, oldest)
+	}
+	return nil
+}
+
 // commandResources gives the commands the plugin's connections.
 type commandResources struct{ p *Plugin }
 
@@ -108,4 +119,7 @@ func (c commandResources) MoneyURL() string {
 
 func (c commandResources) Streams(t rules.Type) *streams.Manager { return c.p.managers[string(t)] }
 
-var _ app.Commander = (*Plugin)(nil)
+var (
+	_ app.Commander = (*Plugin)(nil)
+	_ app.Tailer    = (*Plugin)(nil)
+)

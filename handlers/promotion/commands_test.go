@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -113,6 +114,9 @@ func TestExplain(t *testing.T) {
 		require.Equal(t, text, sys.says(app.ExitOK, "campaign", "explain", "POINT:1:7"), "an id as the commands print it")
 		sys.says(app.ExitUsage, "campaign", "explain", "POINT", "1", "-8")
 		sys.says(app.ExitUsage, "campaign", "explain", "COIN", "1", "8")
+		require.Equal(t, promotiontype.StartedSchema(), sys.says(app.ExitOK, "campaign", "schema", "STARTED"))
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "schema", "point"), "A record of campaign-promotion-point-publish")
+		sys.says(app.ExitUsage, "campaign", "schema", "COIN")
 		_, said, code := sys.command("campaign", "explain", "POINT")
 		require.Equal(t, app.ExitUsage, code)
 		require.Contains(t, said, "requires TYPE PROMOTION TARGET, as in POINT 12345 777 or POINT:12345:777; got 1 argument")
@@ -134,7 +138,7 @@ func TestASentRecordIsAudited(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
 		topic, record := "campaign-promotion-point-publish", string(pointRecord(7).Payload)
-		require.Contains(t, sys.says(app.ExitUsage, "send", topic, record), "--who NAME and --why REASON required, for the audit: a record of "+topic)
+		require.Contains(t, sys.says(app.ExitUsage, "send", topic, record), "--why REASON required, for the audit: a record of "+topic)
 		retry := "campaign-promotion-point-retry"
 		require.Contains(t, sys.says(app.ExitUsage, "send", retry, record), "--why REASON required", "accept_unannounced may pay it")
 		require.Contains(t, sys.says(app.ExitOK, "send", topic, record, "no JSON", "--why", "ticket 8"), "2 records sent to "+topic)

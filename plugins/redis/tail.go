@@ -21,10 +21,18 @@ const (
 
 // Tail implements app.Tailer. It reads a stream without a group and without the service, and never
 // blocks. It does not create the stream.
-func (p *Plugin) Tail(stream string, oldest bool) pipeline.Source { return tail{p, stream, oldest} }
+func (p *Plugin) Tail(stream string, oldest bool) pipeline.Source {
+	return p.TailAt(p.cfg.ClientConfig, stream, oldest)
+}
+
+// TailAt is Tail for a stream of another server.
+func (p *Plugin) TailAt(at ClientConfig, stream string, oldest bool) pipeline.Source {
+	return tail{p, at, stream, oldest}
+}
 
 type tail struct {
 	p      *Plugin
+	at     ClientConfig
 	stream string
 	oldest bool
 }
@@ -35,7 +43,7 @@ func (t tail) Describe() pipeline.Endpoint {
 
 // Open connects, and fails when the stream does not exist.
 func (t tail) Open(ctx context.Context, _ pipeline.Flow) (pipeline.Subscription, error) {
-	c, err := NewClient(t.p.cfg.ClientConfig)
+	c, err := NewClient(t.at)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +60,7 @@ func (t tail) Open(ctx context.Context, _ pipeline.Flow) (pipeline.Subscription,
 
 // begin returns the id to begin at.
 func (t tail) begin(ctx context.Context, c goredis.UniversalClient) (string, error) {
-	if err := waitFor(ctx, c, t.p.cfg.address(), t.p.env.Logger); err != nil {
+	if err := waitFor(ctx, c, t.at.address(), t.p.env.Logger); err != nil {
 		return "", err
 	}
 	kind, err := c.Type(ctx, t.stream).Result()

@@ -264,6 +264,9 @@ func (d demoOutput) start(c campaign, source targetSource, types []promotiontype
 	}
 	d.line("Campaign %d: %s targets, environment %s, concurrency %d per stream.", c.promotion, strings.Join(parts, " and "), d.running.Settings.Environment, d.flags.concurrency)
 	d.line("Money API: latency %s, %g %% of calls fail, %g %% charge and never answer.", d.flags.latency, 100*d.flags.failRate, 100*d.flags.timeoutRate)
+	if d.flags.timeoutRate > 0 {
+		d.line("A call without an answer ends after %s, and a lookup then settles its payout: the last percent takes that long.", d.Settings().CallTimeout)
+	}
 }
 
 func (d demoOutput) result(r DemoReport) error {

@@ -37,6 +37,7 @@ type Env struct {
 
 // Settings are the settings that commands explain or compare with.
 type Settings struct {
+	CallTimeout       time.Duration // of the Money API
 	Lease             time.Duration // of a payout
 	IdempotencyTTL    time.Duration // of a key
 	FeederInterval    time.Duration // between two rounds of the feeder
@@ -86,7 +87,7 @@ func Commands(h *app.Host, env Env) []*cobra.Command {
   millrace campaign status POINT 12345
   millrace campaign explain POINT 12345 777`,
 	})
-	campaign.AddCommand(c.publish(), c.list(), c.status(), c.explain(), c.reconcile(), c.rebuild(), c.pause(), c.resume(), c.cancel())
+	campaign.AddCommand(c.publish(), c.schema(), c.list(), c.status(), c.explain(), c.reconcile(), c.rebuild(), c.pause(), c.resume(), c.cancel())
 	unknown := h.ServiceFlags(&cobra.Command{
 		Use:   "unknown",
 		Short: "List and resolve payouts that may have been charged",

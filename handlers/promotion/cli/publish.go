@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"iter"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -55,6 +57,29 @@ func (c commands) publish() *cobra.Command {
 	flags.BoolVar(&f.noStarted, "no-started", false, "do not publish the started event")
 	_ = cmd.MarkFlagRequired("promotion") // it exists
 	return cmd
+}
+
+// schema writes the JSON Schema of the records that publish writes.
+func (c commands) schema() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema TYPE|STARTED",
+		Short: "Write the JSON Schema of a type's records, or of the started event",
+		Example: `  millrace campaign schema POINT > point.schema.json
+  millrace campaign schema STARTED`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			text := promotiontype.StartedSchema()
+			if !strings.EqualFold(args[0], "STARTED") {
+				t, err := typeNamed("TYPE", args[0])
+				if err != nil {
+					return err
+				}
+				text = t.RecordSchema()
+			}
+			_, err := io.WriteString(c.h.Out(), text)
+			return err
+		},
+	}
 }
 
 // source checks the flags and returns the targets. The caller calls remove in the end.

@@ -1,0 +1,34 @@
+package promotion
+
+import (
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/redis"
+)
+
+// The streams of promotions may be on another server than plugins.redis.
+func TestTailReadsTheServerOfTheStreams(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	const stream = "campaign-promotion-stream:POINT:1"
+	_, err := server.XAdd(stream, "*", []string{"message", "{}"})
+	require.NoError(t, err)
+	p := New(kafka.New(), redis.New(), nil, deadletter.New(nil, nil), nil)
+	require.Nil(t, p.Tail(stream, true), "plugins.redis has them")
+	own := redis.DefaultClientConfig()
+	own.Addrs = []string{server.Addr()}
+	p.config.Stream.Redis = &own
+	require.Nil(t, p.Tail("orders", true), "a stream of another plugin")
+	s, err := p.Tail(stream, true).Open(t.Context(), pipeline.Flow{})
+	require.NoError(t, err)
+	messages, err := s.Subscribe(t.Context(), "")
+	require.NoError(t, err)
+	require.Equal(t, "{}", string((<-messages).Payload))
+	require.NoError(t, s.Close())
+}
