@@ -60,17 +60,21 @@ func (s service) Start(ctx context.Context) error {
 func (s service) wait(ctx context.Context, config Config, conf *sarama.Config) (sarama.Client, error) {
 	addresses := strings.Join(config.Brokers, ",")
 	var told time.Time
+	var last error // why no broker answered, not that ctx ended
 	for attempt := 1; ; attempt++ {
 		client, err := connect(ctx, config, conf)
 		if err == nil {
 			return client, nil
+		}
+		if ctx.Err() == nil || last == nil {
+			last = err
 		}
 		if ctx.Err() == nil && time.Since(told) >= progressEvery {
 			told = time.Now()
 			s.plugin.log.Warn("waiting for kafka", slog.String("address", addresses), pipeline.Err(err))
 		}
 		if ctx.Err() != nil || !pipeline.Sleep(ctx, config.ReconnectBackoff.Delay(attempt)) {
-			return nil, fmt.Errorf("%w: no broker at %s answered: %w", ErrUnavailable, addresses, err)
+			return nil, fmt.Errorf("%w: no broker at %s answered: %w", ErrUnavailable, addresses, last)
 		}
 	}
 }
