@@ -43,6 +43,6 @@
 //     in flight before its nack, until the drain or the loss of its partition at most.
 //   - Stop drains all routes at once. Their sources are durable, so the order does not matter, and
 //     a handler that never returns does not delay the other routes.
-//   - Settings are read at Start, not at Register: the embedded environment changes addresses
-//     between them.
+//   - Settings are final at Register: they have the addresses of the embedded environment. Offline
+//     commands such as topology register plugins too, so Register opens nothing.
 package pipeline
