@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -273,7 +272,10 @@ func (s *server) live(w http.ResponseWriter, _ *http.Request) {
 
 // index lists what is here.
 func (s *server) index(w http.ResponseWriter, _ *http.Request) {
-	paths := slices.Collect(maps.Keys(s.registry.Handlers()))
+	var paths []string
+	for pattern := range s.registry.Handlers() {
+		paths = append(paths, strings.TrimSuffix(pattern, "{$}"))
+	}
 	if s.plugin.config.Pprof {
 		paths = append(paths, "/debug/pprof/")
 	}

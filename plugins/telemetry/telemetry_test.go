@@ -108,6 +108,7 @@ func TestServer(t *testing.T) {
 	_, body = get(t, base+"/")
 	require.Contains(t, body, "GET /feature/{id}\n")
 	require.Contains(t, body, "GET /readyz\n")
+	require.True(t, strings.HasPrefix(body, "GET /\n"), body)
 	status, _ = get(t, base+"/debug/pprof/")
 	require.Equal(t, http.StatusNotFound, status, "off unless asked for")
 	status, _ = get(t, base+"/nothing")
