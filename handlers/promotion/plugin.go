@@ -160,46 +160,32 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 	stream := func() bool { return p.config.Stream.Enabled }
 	proc := &payout.Processor{Type: t, Ledger: p.ledger, MoneyAPI: func() money.API { return p.run.api }, Streams: p.managers[t.Name],
 		PayAtOnce: func() bool { return !stream() }, Metrics: m, Progress: &p.run.progress, Log: log}
-	// With onlyRequested, an error becomes a retry record only if the handler requests one.
-	policy := func(onlyRequested bool) pipeline.Policy {
-		return pipeline.Policy{
-			Timeout:     handlerTimeout,
-			LongestHold: p.config.longestHold(),
-			DeadLetter:  p.dead.Sink(t.DeadTopic()),
-			Retry: pipeline.Retry{
-				To:             p.kafka.Sink(t.RetryTopic()),
-				OnlyRetryAfter: onlyRequested,
-				Backoff:        p.config.Ledger.Retry,
-				Payload:        promotiontype.WithRetryCount,
-
-				TakesReplays: true,
-			},
-		}
+	policy := func(retry pipeline.Retry) pipeline.Policy {
+		retry.To, retry.Backoff, retry.Payload = p.kafka.Sink(t.RetryTopic()), p.config.Ledger.Retry, promotiontype.WithRetryCount
+		return pipeline.Policy{Timeout: handlerTimeout, LongestHold: p.config.longestHold(), DeadLetter: p.dead.Sink(t.DeadTopic()), Retry: retry}
 	}
 	r.Route(pipeline.Route{
 		Name:     proc.StreamRoute(),
 		From:     proc.Streams.Source(),
 		Handle:   proc.PayFrom(proc.StreamRoute()),
-		Policy:   policy(false), // a pending entry waits for min_idle; a retry record does not
+		Policy:   policy(pipeline.Retry{TakesReplays: true}), // a pending entry waits for min_idle; a retry record does not
 		Activity: proc.Streams.Activity(),
 	})
 	r.Route(pipeline.Route{
 		Name:   proc.RetryRoute(),
 		From:   p.kafka.Source(t.RetryTopic(), t.RetryGroup()),
 		Handle: proc.PayFrom(proc.RetryRoute()),
-		Policy: policy(true),
+		Policy: policy(pipeline.Retry{TakesReplays: true, OnlyRetryAfter: true}),
 		Flow:   pipeline.Flow{Gate: p.run.ready},
 	})
-	accept := policy(true)
-	// The route that reads the retry topic pays: a record that was never accepted would be
-	// unannounced.
-	accept.Retry.TakesReplays = false
 	r.Route(pipeline.Route{
 		Name:   proc.AcceptRoute(),
 		From:   p.kafka.Source(t.PublishTopic(), t.Group()),
 		Handle: proc.Accept,
 		To:     proc.Publisher(),
-		Policy: accept,
+		// The route that reads the retry topic pays: a record that was never accepted would be
+		// unannounced, and so takes no replays.
+		Policy: policy(pipeline.Retry{OnlyRetryAfter: true}),
 		// Accepting does not need the Money API; paying at once does.
 		Flow: pipeline.Flow{MaxInFlight: p.acceptInFlight(), Gate: func() bool { return stream() || p.run.ready() }},
 	})
