@@ -167,7 +167,7 @@ func (r *Report) Verdict() string {
 func (r *Report) Write(out io.Writer) error {
 	fmt.Fprintf(out, "%s:%d, %s in all sources\n\n", r.Type, r.Promotion, app.Plural(r.Targets, "target"))
 	w := app.Table(out)
-	fmt.Fprintf(w, "  BUCKET\tTARGETS\t\tEXAMPLES\n")
+	fmt.Fprintf(w, "  BUCKET\tTARGETS\tMEANING\tEXAMPLES\n")
 	for _, b := range AllBuckets() {
 		n := r.Buckets[b.Bucket]
 		if n == 0 && b.Bucket != Matched {
