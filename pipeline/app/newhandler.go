@@ -70,7 +70,7 @@ func (h *Host) newCommand() *cobra.Command {
 }
 
 // newHandler writes handlers/name into the module that dir belongs to. In a repository with
-// wiringFile it also adds the plugin to the service. Otherwise it prints a complete main function.
+// wiringFile it also adds the plugin to the service. Otherwise it writes a binary.
 func (h *Host) newHandler(ctx context.Context, dir, name string) error {
 	if !handlerName.MatchString(name) {
 		return fmt.Errorf("NAME must be lower-case letters and digits, with - or _ between words, got %q", name)
@@ -115,26 +115,35 @@ func (h *Host) newHandler(ctx context.Context, dir, name string) error {
 	if wired {
 		return h.applyWiring(ctx, root, wiring, d)
 	}
-	return h.printMain(d)
+	return h.writeMain(root, d)
 }
 
-// printMain prints a binary with the handler.
-func (h *Host) printMain(d handler) error {
-	text, err := d.render("main.go")
-	if err != nil {
-		return err
+// writeMain writes a binary with the handler, if there is none.
+func (h *Host) writeMain(root string, d handler) error {
+	file := filepath.Join(root, "cmd", d.Binary, "main.go")
+	if _, err := os.Stat(file); err == nil {
+		fmt.Fprintf(h.o.Stdout, "\nAdd %s.New(topics, dead) to the plugins of your binary: %s exists.\n", d.Package, file)
+	} else {
+		text, err := d.render("main.go")
+		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return fmt.Errorf("new handler: %w", err)
+		}
+		if err := os.WriteFile(file, text[0].text, 0o644); err != nil { //nolint:gosec // source code
+			return fmt.Errorf("new handler: %w", err)
+		}
+		fmt.Fprintln(h.o.Stdout, "wrote", file)
 	}
-	_, err = fmt.Fprintf(h.o.Stdout, `
-Next: write cmd/%[1]s/main.go, or add the last plugin to the list of your binary:
-
-%[2]s
-Then run it, with Kafka inside the process or with the brokers of a settings file:
+	_, err := fmt.Fprintf(h.o.Stdout, `
+Next, with Kafka inside the process or with the brokers of a settings file:
 
 	go mod tidy
-	go test ./handlers/%[3]s
+	go test ./handlers/%[2]s
 	go run ./cmd/%[1]s topology
-	%[4]s__ENVIRONMENT=embedded go run ./cmd/%[1]s run
-`, d.Binary, text[0].text, d.Name, envPrefix(d.Binary))
+	%[3]s__ENVIRONMENT=embedded go run ./cmd/%[1]s run
+`, d.Binary, d.Name, envPrefix(d.Binary))
 	return err
 }
 
