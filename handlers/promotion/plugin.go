@@ -168,7 +168,7 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 		Name:     proc.StreamRoute(),
 		From:     proc.Streams.Source(),
 		Handle:   proc.PayFrom(proc.StreamRoute()),
-		Policy:   policy(pipeline.Retry{TakesReplays: true}), // a pending entry waits for min_idle; a retry record does not
+		Policy:   policy(pipeline.Retry{TakesReplays: true}), // a pending entry would wait for min_idle
 		Activity: proc.Streams.Activity(),
 	})
 	r.Route(pipeline.Route{
