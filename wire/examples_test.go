@@ -1,6 +1,9 @@
 package wire_test
 
 import (
+	"bytes"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -10,9 +13,44 @@ import (
 	"github.com/millrace-io/millrace/wire"
 )
 
+// helpIsWide matches a line of more than 100 columns.
+var helpIsWide = regexp.MustCompile(`(?m)^.{101,}$`)
+
+// helpOf returns the help of a command of the binary.
+func helpOf(t *testing.T, path string) string {
+	t.Helper()
+	var out bytes.Buffer
+	require.Zero(t, app.Main(t.Context(), app.Options{
+		Name: "millrace", Short: "Bring events to handlers", Plugins: wire.New().Plugins, Profiles: wire.Profiles(), DefaultProfile: "embedded",
+		Args: append(strings.Fields(path), "--help"), Environ: []string{}, Stdout: &out, Stderr: &out,
+	}), out.String())
+	return out.String()
+}
+
+func TestHelpFits100Columns(t *testing.T) {
+	t.Parallel()
+	var check func(path string, commands []*cobra.Command)
+	check = func(path string, commands []*cobra.Command) {
+		text := helpOf(t, path)
+		require.Empty(t, helpIsWide.FindAllString(text, -1), path)
+		require.Contains(t, text, "Examples:", path)
+		for _, c := range commands {
+			check(path+" "+c.Name(), c.Commands())
+		}
+	}
+	commands := []*cobra.Command{{Use: "run"}, {Use: "topology"}, {Use: "validate"}, {Use: "tail"}, {Use: "new"}, {Use: "completion"}}
+	for _, p := range wire.New().Plugins {
+		if commander, ok := p.(app.Commander); ok {
+			commands = append(commands, commander.Commands(&app.Host{})...)
+		}
+	}
+	check("", commands)
+	require.Contains(t, helpOf(t, ""), "/docs\n", "where the documentation is")
+}
+
 // withoutExample returns c and its subcommands whose help has no example.
 func withoutExample(c *cobra.Command) (missing []string) {
-	if !c.HasSubCommands() && c.Example == "" {
+	if c.Example == "" {
 		missing = append(missing, c.CommandPath())
 	}
 	for _, sub := range c.Commands() {
@@ -25,7 +63,7 @@ func TestEveryCommandOfAPluginHasAnExample(t *testing.T) {
 	t.Parallel()
 	bad := &cobra.Command{Use: "topics"}
 	bad.AddCommand(&cobra.Command{Use: "create"})
-	require.Equal(t, []string{"topics create"}, withoutExample(bad))
+	require.Equal(t, []string{"topics", "topics create"}, withoutExample(bad))
 	for _, p := range wire.New().Plugins {
 		if commander, ok := p.(app.Commander); ok {
 			for _, c := range commander.Commands(&app.Host{}) {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
@@ -203,6 +204,8 @@ func (h *Host) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           h.o.Name,
 		Short:         h.o.Short,
+		Long:          strings.TrimSpace(h.o.Short + "\n\nDocumentation: " + documentation),
+		Example:       h.examples("run --config settings.yaml", "topology", "new handler invoices", "help tail"),
 		SilenceErrors: true, // Main reports, once
 		SilenceUsage:  true,
 	}
@@ -211,6 +214,7 @@ func (h *Host) root() *cobra.Command {
 	root.SetErr(h.o.Stderr)
 	root.Version = h.versionLine()
 	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages ", fmt.Sprintf("FlagUsagesWrapped %d ", helpColumns)))
 	root.AddGroup(
 		&cobra.Group{ID: GroupService, Title: "The service:"},
 		&cobra.Group{ID: GroupOperate, Title: "Operating it:"},
@@ -238,16 +242,53 @@ func (h *Host) root() *cobra.Command {
 		}
 	}
 	root.InitDefaultCompletionCmd(h.o.Args...)
+	if completion, _, err := root.Find([]string{"completion"}); err == nil {
+		completion.Example = "  source <(" + h.o.Name + " completion bash)"
+	}
 	h.prepare(root)
 	return root
 }
 
-// prepare makes every command mark its usage errors. It makes every group of commands refuse an
-// unknown word: cobra would show the group's help and succeed.
+// helpColumns is the greatest width of the help.
+const helpColumns = 100
+
+const documentation = "https://github.com/millrace-io/millrace/tree/main/docs"
+
+// wrap wraps the paragraphs of a text at helpColumns. A paragraph with an indented line stays.
+func wrap(text string) string {
+	paragraphs := strings.Split(text, "\n\n")
+	for i, p := range paragraphs {
+		if strings.HasPrefix(p, " ") || strings.Contains(p, "\n ") {
+			continue
+		}
+		var b strings.Builder
+		column := 0
+		for _, word := range strings.Fields(p) {
+			switch n := utf8.RuneCountInString(word); {
+			case column == 0:
+				column = n
+			case column+1+n > helpColumns:
+				b.WriteByte('\n')
+				column = n
+			default:
+				b.WriteByte(' ')
+				column += 1 + n
+			}
+			b.WriteString(word)
+		}
+		paragraphs[i] = b.String()
+	}
+	return strings.Join(paragraphs, "\n\n")
+}
+
+// prepare wraps the long text of every command, and makes the command mark its usage errors. It
+// makes every group of commands refuse an unknown word: cobra would show the group's help and
+// succeed.
 func (h *Host) prepare(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		h.prepare(c)
 	}
+	cmd.Long = wrap(cmd.Long)
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(c *cobra.Command, args []string) error {
 			h.ran = true

@@ -48,11 +48,11 @@ func (d handler) Exported() string {
 var handlerName = regexp.MustCompile(`^[a-z][a-z0-9]*([-_][a-z0-9]+)*$`)
 
 func (h *Host) newCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "new", Short: "Write the skeleton of something new"}
+	cmd := &cobra.Command{Use: "new", Short: "Write the skeleton of something new", Example: h.examples("new handler invoices")}
 	var dir string
 	handlerCmd := &cobra.Command{
 		Use:     "handler NAME",
-		Short:   "Write handlers/NAME: a handler plugin with a retry topic, dead letters and a passing test",
+		Short:   "Write handlers/NAME: a handler with a retry topic, dead letters and a test",
 		Example: h.examples("new handler invoices"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

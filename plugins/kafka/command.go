@@ -19,9 +19,10 @@ import (
 // Commands implements app.Commander.
 func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 	list := h.JSONFlag(h.ServiceFlags(&cobra.Command{
-		Use:   "topics",
-		Short: "List the Kafka topics of all routes, as they are in the cluster, and what is wrong with them",
-		Args:  cobra.NoArgs,
+		Use:     "topics",
+		Short:   "List the Kafka topics of all routes, and what is wrong with them",
+		Example: fmt.Sprintf("  %[1]s topics --config settings.yaml\n  %[1]s topics create --config settings.yaml", h.Name()),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return p.withTopics(h, cmd, func(_ context.Context, live *connection, needed []neededTopic) error {
 				topics, err := live.status(needed)

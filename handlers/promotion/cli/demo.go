@@ -36,7 +36,7 @@ func (c commands) demo() *cobra.Command {
 	var f demoFlags
 	cmd := c.h.SettingsFlags(c.h.JSONFlag(&cobra.Command{
 		Use:   "demo",
-		Short: "Publish a campaign to Kafka, pay it through the complete pipeline, and compare the results",
+		Short: "Publish a campaign, pay it through the complete pipeline, and compare the results",
 		Long: `Publish a campaign to Kafka, pay it through the complete pipeline, and compare the ledger with the Money API.
 
 Without flags it needs only this binary: Kafka, Redis, the ledger and a simulated Money API run inside the process. With

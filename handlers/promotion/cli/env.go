@@ -81,8 +81,9 @@ type commands struct {
 func Commands(h *app.Host, env Env) []*cobra.Command {
 	c := commands{env, h}
 	campaign := h.ServiceFlags(&cobra.Command{
-		Use:   "campaign",
-		Short: "Publish, inspect and control campaign promotions",
+		Use:        "campaign",
+		SuggestFor: []string{"publish", "unpaid", "pay"},
+		Short:      "Publish, inspect and control campaign promotions",
 		Example: `  millrace campaign list
   millrace campaign status POINT 12345
   millrace campaign explain POINT 12345 777`,

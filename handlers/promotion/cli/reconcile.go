@@ -28,7 +28,7 @@ func (c commands) reconcile() *cobra.Command {
 	var f reconcileFlags
 	cmd := c.h.JSONFlag(&cobra.Command{
 		Use:   "reconcile TYPE PROMOTION",
-		Short: "Compare Kafka, the ledger and the Money API target by target; exit code 0 only when the books balance",
+		Short: "Compare Kafka, the ledger and the Money API, target by target",
 		Long: `Compare the records in Kafka, the payouts in the ledger and the charges of the Money API, target by target.
 
 The books balance when all records are accepted, all payouts are settled, and each paid target was charged once. Only then

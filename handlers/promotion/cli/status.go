@@ -50,8 +50,9 @@ const watchInterval = 2 * time.Second
 func (c commands) status() *cobra.Command {
 	var watch bool
 	cmd := c.h.JSONFlag(&cobra.Command{
-		Use:   "status [TYPE PROMOTION]",
-		Short: "Show the numbers of a promotion and its instances; without arguments a table of all unfinished or paused promotions",
+		Use:        "status [TYPE PROMOTION]",
+		SuggestFor: []string{"unpaid"},
+		Short:      "Show the numbers of a promotion, or a table of all unfinished or paused ones",
 		Example: `  millrace campaign status
   millrace campaign status --watch
   millrace campaign status POINT 12345`,

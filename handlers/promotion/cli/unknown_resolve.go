@@ -24,15 +24,17 @@ type resolveFlags struct {
 func (c commands) unknownResolve() *cobra.Command {
 	var f resolveFlags
 	cmd := c.h.JSONFlag(&cobra.Command{
-		Use:   "resolve TYPE PROMOTION TARGET (--paid TRANSACTION_KEY | --unpaid) --why TEXT",
-		Short: "Record the outcome of a payout that may have been charged",
+		Use:                   "resolve TYPE PROMOTION TARGET (--paid TRANSACTION_KEY | --unpaid) --why TEXT",
+		DisableFlagsInUseLine: true,
+		Short:                 "Record the outcome of a payout that may have been charged",
 		Long: `Record the outcome of a payout that may have been charged. The evidence is shown first: each call with its
 answer, and the Money API's answer about the key now.
 
 --paid makes the payout SUCCESS and discards its dead letter. --unpaid makes it FAILED, and its dead letter may then be
 replayed. The audit keeps --who, --why and the time.
 
-The command refuses an outcome that contradicts the Money API, and changes nothing. It also refuses --unpaid:
+The command refuses an outcome that contradicts the Money API, and changes nothing.
+It also refuses --unpaid:
   - when the API does not answer that it has no charge with the key,
   - when the key is older than idempotency_ttl, because the API may have removed it,
   - when the last request was sent less than a lease ago, because it may still be in flight.

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -44,6 +45,7 @@ func Command(h *app.Host, env Env) *cobra.Command {
 		Use:     "deadletter",
 		Aliases: []string{"dlq"},
 		Short:   "List, show, replay, discard and prune dead letters",
+		Example: fmt.Sprintf("  %[1]s deadletter list\n  %[1]s deadletter show 15183961\n  %[1]s deadletter replay 15183961 --why \"the receiver is back\"", h.Name()),
 	})
 	group.AddCommand(env.listCommand(h), env.showCommand(h), env.replayCommand(h), env.discardCommand(h), env.pruneCommand(h))
 	return group

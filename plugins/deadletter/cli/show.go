@@ -32,8 +32,9 @@ type Shown struct {
 func (e Env) showCommand(h *app.Host) *cobra.Command {
 	var raw bool
 	cmd := h.JSONFlag(&cobra.Command{
-		Use:   "show ID",
-		Short: "Show a dead letter: origin, error, payload, what a replay would do, and its history",
+		SuggestFor: []string{"history"},
+		Use:        "show ID",
+		Short:      "Show a dead letter: origin, error, payload, what a replay would do, and its history",
 		Example: fmt.Sprintf(`  %[1]s deadletter show 9c3f0e
   %[1]s deadletter show 9c3f0e --payload > payload.json`, h.Name()),
 		Args: cobra.ExactArgs(1),
