@@ -68,22 +68,17 @@ func unavailable(err error) bool {
 // exitCode decides; a code that the command named itself comes first. ctx is the one that signals
 // end.
 func exitCode(ctx context.Context, err error) int {
-	var (
-		named   *ExitError
-		usage   *usageError
-		setting *configs.Error
-		schema  *pipeline.SchemaError
-	)
+	named, hasCode := errors.AsType[*ExitError](err)
 	switch {
 	case err == nil:
 		return ExitOK
-	case errors.As(err, &named):
+	case hasCode:
 		return named.Code
 	case errors.Is(context.Cause(ctx), errInterrupt): // any error: the command could not finish
 		return ExitInterrupted
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return ExitInterrupted
-	case errors.As(err, &usage), errors.As(err, &setting), errors.As(err, &schema):
+	case has[*usageError](err), has[*configs.Error](err), has[*pipeline.SchemaError](err):
 		return ExitUsage
 	case unavailable(err):
 		return ExitUnavailable
@@ -109,19 +104,23 @@ func withoutRepeats(text string) string {
 	return strings.Join(kept, ": ")
 }
 
+func has[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
 // report writes err to Stderr.
 func report(o Options, err error) {
 	var (
-		named   *ExitError
-		usage   *usageError
-		setting *configs.Error
-		schema  *pipeline.SchemaError
+		named  *ExitError
+		usage  *usageError
+		schema *pipeline.SchemaError
 	)
 	switch {
 	case err == nil, errors.As(err, &named) && named.Err == nil:
 	case errors.As(err, &usage):
 		fmt.Fprintf(o.Stderr, "%s: %s\nRun '%s --help' for usage.\n", o.Name, err, usage.command)
-	case errors.As(err, &setting):
+	case has[*configs.Error](err):
 		fmt.Fprintf(o.Stderr, "%s: the settings have mistakes:\n", o.Name)
 		for _, e := range configs.Flatten(err) {
 			fmt.Fprintf(o.Stderr, "  %s\n", e)

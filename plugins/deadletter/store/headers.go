@@ -11,7 +11,7 @@ import (
 
 // headerBytes is a header in the stored JSON object whose value is not UTF-8.
 type headerBytes struct {
-	Base64 string `json:"base64"`
+	Base64 []byte `json:"base64"`
 }
 
 // base64Name is the prefix of a stored name that is not UTF-8.
@@ -26,7 +26,7 @@ func encodeHeaders(headers map[string]string) string {
 		if utf8.ValidString(v) {
 			out[k] = v
 		} else {
-			out[k] = headerBytes{base64.StdEncoding.EncodeToString([]byte(v))}
+			out[k] = headerBytes{[]byte(v)}
 		}
 	}
 	var b bytes.Buffer
@@ -59,11 +59,7 @@ func decodeHeaders(text string) (map[string]string, error) {
 		if err := json.Unmarshal(v, &coded); err != nil {
 			return nil, fmt.Errorf("header %q: %w", k, err)
 		}
-		value, err := base64.StdEncoding.DecodeString(coded.Base64)
-		if err != nil {
-			return nil, fmt.Errorf("header %q: %w", k, err)
-		}
-		headers[k] = string(value)
+		headers[k] = string(coded.Base64)
 	}
 	return headers, nil
 }
