@@ -112,7 +112,7 @@ func TestExplain(t *testing.T) {
 			require.Contains(t, text, part)
 		}
 		require.Contains(t, sys.says(app.ExitBad, "campaign", "explain", "POINT", "1", "8"), "it was never accepted")
-		// What follows the list of calls says how long ago something was.
+		// The text after the calls has times relative to now.
 		calls, _, _ := strings.Cut(text, "its retry record")
 		require.Contains(t, sys.says(app.ExitOK, "campaign", "explain", "POINT:1:7"), calls, "an id as the commands print it")
 		sys.says(app.ExitUsage, "campaign", "explain", "POINT", "1", "-8")

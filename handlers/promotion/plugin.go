@@ -168,7 +168,8 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 		Name:     proc.StreamRoute(),
 		From:     proc.Streams.Source(),
 		Handle:   proc.PayFrom(proc.StreamRoute()),
-		Policy:   policy(pipeline.Retry{TakesReplays: true}), // a pending entry would wait for min_idle
+		// All failures go to the retry topic: a pending entry would wait for min_idle.
+		Policy:   policy(pipeline.Retry{TakesReplays: true}),
 		Activity: proc.Streams.Activity(),
 	})
 	r.Route(pipeline.Route{
