@@ -22,6 +22,7 @@ func main() {
 	os.Exit(app.Main(context.Background(), app.Options{
 		Name:           "millrace", // MILLRACE__LOG__LEVEL and the like are settings
 		Short:          "Bring events to handlers: Kafka in, Redis Streams to spread the work, and what is paid is paid once",
+		Documentation:  "https://github.com/millrace-io/millrace/tree/main/docs",
 		Plugins:        service.Plugins,
 		Environments:   wire.Environments(),
 		Profiles:       wire.Profiles(),

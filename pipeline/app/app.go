@@ -28,6 +28,8 @@ type Options struct {
 	Name string
 	// Short is the one line that its help begins with. Empty: none.
 	Short string
+	// Documentation is the address that its help names. Empty: none.
+	Documentation string
 	// Version is shown by `version`. Empty: the module version in the build information.
 	Version string
 	// Plugins are built offline, downstream first. Their settings are decoded by the commands.
@@ -201,10 +203,14 @@ const (
 
 // root assembles the command tree.
 func (h *Host) root() *cobra.Command {
+	long := h.o.Short
+	if h.o.Documentation != "" {
+		long = strings.TrimSpace(long + "\n\nDocumentation: " + h.o.Documentation)
+	}
 	root := &cobra.Command{
 		Use:           h.o.Name,
 		Short:         h.o.Short,
-		Long:          strings.TrimSpace(h.o.Short + "\n\nDocumentation: " + documentation),
+		Long:          long,
 		Example:       h.examples("run --config settings.yaml", "topology", "new handler invoices", "help tail"),
 		SilenceErrors: true, // Main reports, once
 		SilenceUsage:  true,
@@ -251,8 +257,6 @@ func (h *Host) root() *cobra.Command {
 
 // helpColumns is the greatest width of the help.
 const helpColumns = 100
-
-const documentation = "https://github.com/millrace-io/millrace/tree/main/docs"
 
 // wrap wraps the paragraphs of a text at helpColumns. A paragraph with an indented line stays.
 func wrap(text string) string {
