@@ -21,7 +21,7 @@ func helpOf(t *testing.T, path string) string {
 	t.Helper()
 	var out bytes.Buffer
 	require.Zero(t, app.Main(t.Context(), app.Options{
-		Name: "millrace", Short: "Bring events to handlers", Plugins: wire.New().Plugins, Profiles: wire.Profiles(), DefaultProfile: "embedded",
+		Name: "millrace", Short: "Bring events to handlers", Documentation: "example.com/docs", Plugins: wire.New().Plugins, Profiles: wire.Profiles(), DefaultProfile: "embedded",
 		Args: append(strings.Fields(path), "--help"), Environ: []string{}, Stdout: &out, Stderr: &out,
 	}), out.String())
 	return out.String()
