@@ -165,9 +165,9 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 		return pipeline.Policy{Timeout: handlerTimeout, LongestHold: p.config.longestHold(), DeadLetter: p.dead.Sink(t.DeadTopic()), Retry: retry}
 	}
 	r.Route(pipeline.Route{
-		Name:     proc.StreamRoute(),
-		From:     proc.Streams.Source(),
-		Handle:   proc.PayFrom(proc.StreamRoute()),
+		Name:   proc.StreamRoute(),
+		From:   proc.Streams.Source(),
+		Handle: proc.PayFrom(proc.StreamRoute()),
 		// All failures go to the retry topic: a pending entry would wait for min_idle.
 		Policy:   policy(pipeline.Retry{TakesReplays: true}),
 		Activity: proc.Streams.Activity(),
