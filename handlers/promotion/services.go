@@ -3,11 +3,9 @@ package promotion
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -21,7 +19,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/streams"
-	"github.com/millrace-io/millrace/plugins/telemetry"
 )
 
 // resources are what the plugin's services open: the ledger, the client of the Money API and the
@@ -224,29 +221,4 @@ func (r *resources) streamConfig() streams.Config {
 		c.IdleTimeout = min(c.IdleTimeout, c.ReconcileInterval)
 	}
 	return c
-}
-
-// stalledAfter is the age of due work at which an instance that settles nothing is not ready.
-const stalledAfter = time.Minute
-
-// progressing is the readiness check. It reports the age of the oldest unpaid payout of each
-// promotion. It fails only when work is due and this instance settles nothing.
-func (r *resources) progressing(ctx context.Context) error {
-	waiting, err := r.ledger.WaitTimes(ctx)
-	if err != nil {
-		return fmt.Errorf("read the waiting payouts: %w", err)
-	}
-	oldest := map[string]float64{}
-	var stalled []error
-	for _, w := range waiting {
-		oldest[w.Promotion.String()] = w.OldestUnpaid.Seconds()
-		if w.Overdue > stalledAfter {
-			stalled = append(stalled, fmt.Errorf("%s: a payout has been due for %s, and this instance settles nothing", w.Promotion, w.Overdue.Round(time.Second)))
-		}
-	}
-	telemetry.Detail(ctx, "oldest_unpaid_seconds", oldest)
-	if r.progress.Within(stalledAfter) {
-		return nil
-	}
-	return errors.Join(stalled...)
 }
