@@ -150,6 +150,34 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// The last try is cut by the end of the start. The error has the reason of the try before.
+func TestAStartThatIsCutSaysWhyNoBrokerAnswered(t *testing.T) {
+	t.Parallel()
+	addr, _ := freePort(t)
+	p, log := logged(t, addr)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	started := make(chan error, 1)
+	go func() { started <- service{p}.Start(ctx) }()
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "connection refused") }, 10*time.Second, time.Millisecond)
+	l, err := net.Listen("tcp", addr)
+	require.NoError(t, err)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			cancel()
+			_ = conn.Close()
+		}
+	}()
+	err = <-started
+	require.NoError(t, l.Close())
+	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorContains(t, err, "connection refused")
+}
+
 func TestStartWaitsForTheBroker(t *testing.T) {
 	t.Parallel()
 	addr, port := freePort(t)
