@@ -1,7 +1,9 @@
 package promotion
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
@@ -25,10 +27,17 @@ func TestTailReadsTheServerOfTheStreams(t *testing.T) {
 	own.Addrs = []string{server.Addr()}
 	p.config.Stream.Redis = &own
 	require.Nil(t, p.Tail("orders", true), "a stream of another plugin")
-	s, err := p.Tail(stream, true).Open(t.Context(), pipeline.Flow{})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	s, err := p.Tail(stream, true).Open(ctx, pipeline.Flow{})
 	require.NoError(t, err)
 	messages, err := s.Subscribe(t.Context(), "")
 	require.NoError(t, err)
-	require.Equal(t, "{}", string((<-messages).Payload))
+	select {
+	case m := <-messages:
+		require.Equal(t, "{}", string(m.Payload))
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "the stream's own server was not read")
+	}
 	require.NoError(t, s.Close())
 }
