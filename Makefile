@@ -94,8 +94,13 @@ histories: tools ## Run 10,000 random histories of a campaign on real servers, a
 	@eval "$$($(services) env 2>/dev/null || true)"; \
 	MILLRACE_HISTORIES=20000 $(GO) test -count=1 -v -timeout 60m -run '^TestRandomHistories$$' $(histories_pkg)
 
+# Examples: make bench ROWS=path,publish · make bench QUICK=1 · bin/bench -list
 .PHONY: bench
-bench: tools ## Run the benchmarks, on real servers where they are up
+bench: tools ## Compare the binary with its peers, and write e2e/bench/README.md (ROWS=path: some; QUICK=1: a trial)
+	$(bin)/bench -rows "$(ROWS)" $(if $(QUICK),-quick)
+
+.PHONY: microbench
+microbench: tools ## Run the benchmarks of the packages, on real servers where they are up
 	@eval "$$($(services) env 2>/dev/null || true)"; \
 	$(GO) test -run '^$$' -bench . -benchmem -p 1 -timeout 30m $(TESTFLAGS) $(PKGS) | grep -v 'no test files'
 
@@ -152,4 +157,4 @@ services-wipe: tools ## Stop them, and remove their data
 
 .PHONY: tools
 tools:
-	@$(GO) build -buildvcs=false -o $(bin)/ ./e2e/services ./e2e/testsummary
+	@$(GO) build -buildvcs=false -o $(bin)/ ./e2e/bench ./e2e/services ./e2e/testsummary

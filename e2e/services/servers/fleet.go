@@ -191,6 +191,12 @@ func (f *Fleet) Addr(name string) string {
 	return s.addr
 }
 
+// PID returns the process of a server that this folder has started, or 0.
+func (f *Fleet) PID(name string) int {
+	st, _ := f.running(name)
+	return st.PID
+}
+
 func (f *Fleet) given(s server) string { return f.opts.Getenv(EnvVar(s.name)) }
 
 // each runs do for every named server at once, under the folder's lock, and reports in the order of

@@ -1,0 +1,170 @@
+// Bench compares the built binary with its peers on the same servers, and writes a README with the
+// results. Run it from the repository's top folder:
+//
+//	make bench                      all comparisons; writes e2e/bench/README.md
+//	make bench ROWS=path,publish    some comparisons; writes no README
+//	make bench QUICK=1              small counts, which test the machinery; writes no README
+//	bin/bench -list                 the comparisons and their rows
+//	bin/bench -rows path -targets 20000 -runs 1
+//
+// It starts servers of its own on loopback, with their data in .services/bench, and removes both at
+// the end. MILLRACE_SERVICES_PORT_OFFSET moves their ports.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// options are the flags of the command.
+type options struct {
+	rows, dir, readme string
+	quick, list       bool
+	runs, targets     int
+	limit             time.Duration
+}
+
+// command runs the benchmark, or a peer of it when the first argument names one.
+func command(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) == 2 {
+		if pay, ok := peers()[args[0]]; ok {
+			return runPeer(ctx, args[1], out, pay)
+		}
+	}
+	var o options
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(out)
+	flags.StringVar(&o.rows, "rows", "", "comma-separated comparisons or rows; default: all")
+	flags.BoolVar(&o.quick, "quick", false, "small counts, one run each: tests the machinery only")
+	flags.BoolVar(&o.list, "list", false, "list the comparisons and their rows")
+	flags.IntVar(&o.runs, "runs", 0, "runs of each comparison; default: its own number")
+	flags.IntVar(&o.targets, "targets", 0, "targets of a campaign; default: 100000")
+	flags.DurationVar(&o.limit, "limit", 90*time.Minute, "time limit")
+	flags.StringVar(&o.dir, "dir", filepath.Join(".services", "bench"), "folder of servers, logs and settings")
+	flags.StringVar(&o.readme, "readme", filepath.Join("e2e", "bench", "README.md"), "file that a complete run writes")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return o.run(ctx, out)
+}
+
+// run measures the selected comparisons, prints the table, and writes the README after a complete
+// run.
+func (o options) run(ctx context.Context, out io.Writer) error {
+	selected, err := chosen(o.rows)
+	if err != nil {
+		return err
+	}
+	if o.list {
+		for _, c := range selected {
+			fmt.Fprintf(out, "%-10s %s\n", c.name, strings.Join(c.keys(), " "))
+		}
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the time limit of %s is over", o.limit))
+	defer cancel()
+	e, err := o.prepare(ctx, out)
+	if e != nil {
+		defer e.close()
+	}
+	if err != nil {
+		return err
+	}
+	size := full()
+	if o.quick {
+		size = quick()
+	}
+	size.campaign = cmp.Or(o.targets, size.campaign)
+	rep := report{machine: machine(e)}
+	began := time.Now()
+	for _, c := range selected {
+		runs := cmp.Or(o.runs, c.runs)
+		if o.quick {
+			runs = 1
+		}
+		rep.comparisons = append(rep.comparisons, e.compare(ctx, c, size, runs))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	rep.took = time.Since(began)
+	fmt.Fprintf(out, "\n%s", rep.text())
+	complete := len(selected) == len(comparisons()) && !o.quick && o.targets == 0
+	if err := rep.failed(); err != nil || !complete {
+		fmt.Fprintf(out, "\n%s is not written: only a complete run without a missing figure writes it.\n", o.readme)
+		return err
+	}
+	return rep.write(o.readme)
+}
+
+// prepare builds the binary and starts the servers.
+func (o options) prepare(ctx context.Context, out io.Writer) (*environment, error) {
+	offset, err := strconv.Atoi(cmp.Or(os.Getenv("MILLRACE_SERVICES_PORT_OFFSET"), "0"))
+	if err != nil {
+		return nil, fmt.Errorf("MILLRACE_SERVICES_PORT_OFFSET: %w", err)
+	}
+	dir, err := filepath.Abs(o.dir)
+	if err != nil {
+		return nil, err
+	}
+	e, err := open(ctx, dir, offset, out)
+	if err != nil {
+		return e, err
+	}
+	fmt.Fprintln(out, "servers:", strings.Join(e.versions, ", "))
+	if e.self, err = os.Executable(); err != nil {
+		return e, err
+	}
+	e.millrace = filepath.Join(dir, "millrace")
+	build := exec.CommandContext(ctx, "go", "build", "-o", e.millrace, "github.com/millrace-io/millrace/cmd/millrace")
+	if text, err := build.CombinedOutput(); err != nil {
+		return e, fmt.Errorf("%w: %s", err, text)
+	}
+	return e, nil
+}
+
+// chosen returns the comparisons that have one of the names or rows.
+func chosen(names string) ([]comparison, error) {
+	all := comparisons()
+	if names == "" {
+		return all, nil
+	}
+	picked := map[string]bool{}
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(all, func(c comparison) bool { return c.name == name || slices.Contains(c.keys(), name) })
+		if i < 0 {
+			return nil, fmt.Errorf("no comparison or row is named %q; -list shows them", name)
+		}
+		picked[all[i].name] = true
+	}
+	return slices.DeleteFunc(all, func(c comparison) bool { return !picked[c.name] }), nil
+}

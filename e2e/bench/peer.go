@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
+)
+
+// peerConfig is what a peer gets on its command line.
+type peerConfig struct {
+	Brokers              []string
+	Redis, Postgres, API string
+	Targets              int
+}
+
+func (c peerConfig) String() string {
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // it has strings and a number
+	}
+	return string(text)
+}
+
+// peers are the programs that a campaign compares the binary with.
+func peers() map[string]func(context.Context, peerConfig, func()) error {
+	return map[string]func(context.Context, peerConfig, func()) error{"bare": payBare}
+}
+
+// runPeer runs the bare loop or the stock flow. It prints a line when it is ready, and another one
+// when all payouts are settled. Then it waits for a signal.
+func runPeer(ctx context.Context, config string, out io.Writer, pay func(context.Context, peerConfig, func()) error) error {
+	var c peerConfig
+	if err := json.Unmarshal([]byte(config), &c); err != nil {
+		return err
+	}
+	if err := pay(ctx, c, func() { fmt.Fprintln(out, "running") }); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "settled")
+	<-ctx.Done()
+	return nil
+}
+
+// peerTable is the ledger of both peers. The columns have the names of the product's ledger.
+const peerTable = `CREATE TABLE payouts (
+	target_id bigint PRIMARY KEY, state text NOT NULL, attempts int NOT NULL DEFAULT 0, payload bytea NOT NULL,
+	transaction_key text, accepted_at timestamptz NOT NULL DEFAULT now(), settled_at timestamptz)`
+
+func peerLedger(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = 10 // as the product's ledger
+	db, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	_, err = db.Exec(ctx, peerTable)
+	return db, err
+}
+
+// record is a record of the publish topic, and the request that it leads to.
+type record struct {
+	PromotionID        int64 `json:"promotionId"`
+	PromotionSummaryID int64 `json:"promotionSummaryId"`
+	TargetID           int64 `json:"targetId"`
+	Amount             int64 `json:"amount"`
+}
+
+// charger calls the Money API.
+type charger struct {
+	url    string
+	client *http.Client
+}
+
+func newCharger(api string, slots int) charger {
+	point, _ := promotiontype.ByName("POINT")
+	return charger{api + point.Operation.Path, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: slots}}}
+}
+
+// charge pays one record and returns the transaction key.
+func (c charger) charge(ctx context.Context, payload []byte) (key string, err error) {
+	var r record
+	if err := json.Unmarshal(payload, &r); err != nil {
+		return "", err
+	}
+	body, err := json.Marshal(r)
+	if err != nil {
+		return "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Idempotency-Key", "POINT:"+strconv.FormatInt(r.PromotionID, 10)+":"+strconv.FormatInt(r.TargetID, 10))
+	answer, err := c.client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	var charged struct {
+		TransactionKey string `json:"transactionKey"`
+	}
+	if err := json.NewDecoder(answer.Body).Decode(&charged); err != nil {
+		return "", err
+	}
+	if answer.StatusCode != http.StatusOK || charged.TransactionKey == "" {
+		return "", fmt.Errorf("the Money API answered %s", answer.Status)
+	}
+	_, err = io.Copy(io.Discard, answer.Body)
+	return charged.TransactionKey, err
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// outcome is all runs of a comparison.
+type outcome struct {
+	comparison
+	pairs map[string][]pair // by row
+	err   error
+}
+
+// report is the outcome of all comparisons.
+type report struct {
+	machine     string
+	took        time.Duration
+	comparisons []outcome
+}
+
+// median returns the middle one of the pairs by their figure, and the extremes.
+func median(pairs []pair) (middle, least, most pair) {
+	sorted := slices.SortedFunc(slices.Values(pairs), func(a, b pair) int {
+		switch {
+		case a.figure() < b.figure():
+			return -1
+		case a.figure() > b.figure():
+			return 1
+		}
+		return 0
+	})
+	return sorted[len(sorted)/2], sorted[0], sorted[len(sorted)-1]
+}
+
+// lines returns the cells of a row after its goal: figures, ratio with its spread, and verdict.
+func (o outcome) lines(r row) []string {
+	middle, least, most := median(o.pairs[r.key])
+	figures := number(middle.ours)
+	if middle.peer != 0 {
+		figures += " / " + number(middle.peer)
+	}
+	spread := number(middle.figure()) + r.unit
+	if n := len(o.pairs[r.key]); n > 1 {
+		spread += fmt.Sprintf(" (%s–%s, %d runs)", number(least.figure()), number(most.figure()), n)
+	}
+	verdict := "met"
+	if missing := r.missing(middle.figure()); missing > 0 {
+		verdict = fmt.Sprintf("short by %s%s", number(missing), r.unit)
+		if r.why != "" {
+			verdict += " because " + r.why
+		}
+	}
+	return []string{figures + " → " + spread, figures, spread, verdict}
+}
+
+// missing returns by how much a figure falls short of the goal.
+func (r row) missing(figure float64) float64 {
+	if r.atMost {
+		return figure - r.goal
+	}
+	return r.goal - figure
+}
+
+func (r row) target() string {
+	if r.atMost {
+		return "≤ " + number(r.goal) + r.unit
+	}
+	return "≥ " + number(r.goal) + r.unit
+}
+
+// number prints three digits.
+func number(v float64) string {
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.2f", v)
+	}
+}
+
+// rows calls line for each row with its cells.
+func (r report) rows(line func(cells ...string)) {
+	for _, o := range r.comparisons {
+		for _, row := range o.rows {
+			if len(o.pairs[row.key]) == 0 {
+				line(row.what, row.against, "–", "–", row.target(), "no figure: the run failed")
+				continue
+			}
+			cells := o.lines(row)
+			line(row.what, row.against, cells[1], cells[2], row.target(), cells[3])
+		}
+	}
+}
+
+// text is the table for a terminal.
+func (r report) text() string {
+	var b strings.Builder
+	r.rows(func(cells ...string) {
+		fmt.Fprintf(&b, "%-62s %-26s %-18s %-34s %-10s %s\n", cells[0], cells[1], cells[2], cells[3], cells[4], cells[5])
+	})
+	return b.String()
+}
+
+// failed returns why figures are missing, or nil.
+func (r report) failed() error {
+	var errs []error
+	for _, o := range r.comparisons {
+		errs = append(errs, o.err)
+	}
+	return errors.Join(errs...)
+}
+
+const readme = `# Benchmark
+
+` + "`make bench`" + ` writes this file. Each row compares the built binary with its peer, on the same
+servers in the same run. The ratio is that of the median run; the brackets have the smallest and the
+largest. A campaign that lost or repeated a payout has no figure.
+
+`
+
+// write writes the README.
+func (r report) write(path string) error {
+	var b strings.Builder
+	b.WriteString(readme)
+	b.WriteString("| what | against | figures | ratio | target | result |\n|---|---|---|---|---|---|\n")
+	r.rows(func(cells ...string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) })
+	fmt.Fprintf(&b, "\n## Machine\n\n%s\nThe run took %s.\n", r.machine, r.took.Round(time.Minute))
+	return os.WriteFile(path, []byte(b.String()), 0o644)
+}
+
+// machine describes where the run took place.
+func machine(e *environment) string {
+	var model string
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		_, rest, _ := strings.Cut(string(text), "model name\t: ")
+		model, _, _ = strings.Cut(rest, "\n")
+	}
+	memory := ""
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		_, rest, _ := strings.Cut(string(text), "MemTotal:")
+		memory, _, _ = strings.Cut(strings.TrimSpace(rest), "\n")
+	}
+	return fmt.Sprintf("- %d cores (%s), %s of memory, %s/%s\n- Go %s\n- %s\n", runtime.NumCPU(), model, memory,
+		runtime.GOOS, runtime.GOARCH, strings.TrimPrefix(runtime.Version(), "go"), strings.Join(e.versions, ", "))
+}
