@@ -62,15 +62,14 @@ func pointRecord(target int64) rules.Record {
 func (sys *system) end(target int64, o rules.Outcome) ledger.SettleResult {
 	sys.t.Helper()
 	r := pointRecord(target)
-	_, err := sys.ledger.Accept(sys.t.Context(), r, false)
-	require.NoError(sys.t, err)
+	require.NoError(sys.t, sys.ledger.Accept(sys.t.Context(), []rules.Record{r}, ledger.AcceptOptions{})[0].Err)
 	return sys.call(r, o)
 }
 
 func (sys *system) call(r rules.Record, o rules.Outcome) ledger.SettleResult {
 	sys.t.Helper()
-	b, err := sys.ledger.Begin(sys.t.Context(), r)
-	require.NoError(sys.t, err)
+	b := sys.ledger.Begin(sys.t.Context(), []rules.Record{r})[0]
+	require.NoError(sys.t, b.Err)
 	require.Contains(sys.t, []rules.Next{rules.Send, rules.Lookup}, b.Next)
 	s, err := sys.ledger.Settle(sys.t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: o, TransactionKey: "tx-" + r.Key.String(),
 		Class: "timeout", Answer: "no answer within 300ms", Route: r.Route})
@@ -258,8 +257,7 @@ func TestStatusOfAnUnknownType(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
 		r := pointRecord(1)
 		r.Key.Type = "COIN"
-		_, err := sys.ledger.Accept(t.Context(), r, false)
-		require.NoError(t, err)
+		require.NoError(t, sys.ledger.Accept(t.Context(), []rules.Record{r}, ledger.AcceptOptions{})[0].Err)
 		require.Contains(t, sys.says(app.ExitOK, "campaign", "status"), "COIN:1")
 	})
 }
@@ -294,8 +292,7 @@ func TestRebuildOnDemand(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{}, nil)
 		for target := range int64(5) {
-			_, err := sys.ledger.Accept(t.Context(), pointRecord(target+1), false)
-			require.NoError(t, err)
+			require.NoError(t, sys.ledger.Accept(t.Context(), []rules.Record{pointRecord(target + 1)}, ledger.AcceptOptions{})[0].Err)
 		}
 		require.EqualValues(t, 5, sys.counts("POINT").InStream)
 		var r struct {

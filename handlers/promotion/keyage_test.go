@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
@@ -35,8 +36,7 @@ func TestAKeyThatAgesFromItsFirstUse(t *testing.T) {
 	payload, err := pointType().Encode(hist.promotion.ID, 9, 1, "500")
 	require.NoError(t, err)
 	rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: 1}, SummaryID: 9, Payload: payload}
-	_, err = in.ledger.Accept(t.Context(), rec, false)
-	require.NoError(t, err)
+	require.NoError(t, in.ledger.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
 	state := func() rules.State {
 		x, err := in.ledger.Explain(t.Context(), rec.Key)
 		require.NoError(t, err)

@@ -26,10 +26,9 @@ func TestWhatWasDeletedWhilePendingIsEnqueuedAgain(t *testing.T) {
 		require.NoError(t, sys.redis.XGroupCreateMkStream(t.Context(), stream, group, "0").Err())
 		var ids []string
 		for i, payload := range points(1, 5) {
-			accepted, err := sys.ledger.Accept(t.Context(), rules.Record{
+			accepted := sys.ledger.Accept(t.Context(), []rules.Record{{
 				Key: rules.Key{Type: "POINT", Promotion: 1, Target: int64(i + 1)}, SummaryID: 9, Payload: []byte(payload), Origin: "test",
-			}, false)
-			require.NoError(t, err)
+			}}, ledger.AcceptOptions{})[0]
 			require.Equal(t, rules.Enqueue, accepted.Next)
 			id, err := sys.redis.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: []string{"message", payload}}).Result()
 			require.NoError(t, err)

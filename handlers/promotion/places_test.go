@@ -69,9 +69,8 @@ func TestWaitingPromotionsArePaidInOrder(t *testing.T) {
 			for target := range 2 {
 				rec := pointRecord(int64(target + 1))
 				rec.Promotion, rec.Payload = int64(id), []byte(pointOf(id, target+1))
-				_, err := one.Accept(t.Context(), rec, false)
-				require.NoError(t, err)
-				require.NoError(t, one.NotEnqueued(t.Context(), rec.Key))
+				require.NoError(t, one.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
+				require.NoError(t, one.NotEnqueued(t.Context(), []rules.Key{rec.Key})[0])
 				want = append(want, fmt.Sprint(id))
 			}
 			_, err := one.Admit(t.Context(), rules.Promotion{Type: "POINT", ID: int64(id)})

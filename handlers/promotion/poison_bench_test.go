@@ -62,8 +62,7 @@ func payWithPoison(b *testing.B, rate float64) time.Duration {
 		payload, err := proc.Type.Encode(p.ID, 9, 1+target, "500")
 		require.NoError(b, err)
 		rec := rules.Record{Key: rules.Key{Type: p.Type, Promotion: p.ID, Target: 1 + target}, SummaryID: 9, Payload: payload}
-		_, err = l.Accept(b.Context(), rec, false)
-		require.NoError(b, err)
+		require.NoError(b, l.Accept(b.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
 		queue <- rec
 	}
 	began := time.Now()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
@@ -94,7 +95,7 @@ func TestPoisonedPayoutsStopNoOthers(t *testing.T) {
 				var g errgroup.Group
 				for _, rec := range open { // new ones, and those that have not ended
 					g.Go(func() error {
-						if _, err := in.ledger.Accept(t.Context(), rec, false); err != nil {
+						if err := in.ledger.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err; err != nil {
 							return err
 						}
 						_ = in.proc.Pay(t.Context(), rec) // an error leads to a retry record

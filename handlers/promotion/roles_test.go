@@ -123,11 +123,10 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		reader, _ := rt.open("reader", pipeline.MatchSchemas)
 
 		rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
-		_, err := service.Accept(ctx, rec, false)
-		require.NoError(t, err)
+		require.NoError(t, service.Accept(ctx, []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
 		require.NoError(t, service.Started(ctx, rec.OfPromotion(), 5))
-		b, err := service.Begin(ctx, rec)
-		require.NoError(t, err)
+		b := service.Begin(ctx, []rules.Record{rec})[0]
+		require.NoError(t, b.Err)
 		s, err := service.Settle(ctx, rules.CallResult{Key: rec.Key, Epoch: b.Epoch, Outcome: rules.Rejected, Class: "rejected", Route: "h"})
 		require.NoError(t, err)
 		require.Equal(t, rules.Failed, s.State)
@@ -162,8 +161,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		c, err := reader.Status(ctx, rec.OfPromotion())
 		require.NoError(t, err)
 		require.EqualValues(t, 1, c.Accepted)
-		_, err = reader.Accept(ctx, rec, false)
-		require.ErrorContains(t, err, "permission denied")
+		require.ErrorContains(t, reader.Accept(ctx, []rules.Record{rec}, ledger.AcceptOptions{})[0].Err, "permission denied")
 		lines, err := reader.Audit(ctx, rec.OfPromotion())
 		require.NoError(t, err)
 		require.Len(t, lines, 2)

@@ -26,15 +26,14 @@ func TestAnUpgradeIsNoConflict(t *testing.T) {
 		require.NoError(t, l.Migrate(t.Context()))
 		older := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: 7}, SummaryID: 9,
 			Payload: []byte(pointPayload(1, 7, 500)), Request: []byte(`{"amount":500,"currency":"EUR","targetId":7,"promotionSummaryId":9,"promotionId":1}`)}
-		_, err = l.Accept(t.Context(), older, false)
-		require.NoError(t, err)
+		require.NoError(t, l.Accept(t.Context(), []rules.Record{older}, ledger.AcceptOptions{})[0].Err)
 		newer := older
 		newer.Request = []byte(pointPayload(1, 7, 500))
-		again, err := l.Accept(t.Context(), newer, false)
-		require.NoError(t, err)
+		again := l.Accept(t.Context(), []rules.Record{newer}, ledger.AcceptOptions{})[0]
+		require.NoError(t, again.Err)
 		require.Equal(t, rules.Enqueue, again.Next)
-		b, err := l.Begin(t.Context(), newer)
-		require.NoError(t, err)
+		b := l.Begin(t.Context(), []rules.Record{newer})[0]
+		require.NoError(t, b.Err)
 		require.Equal(t, rules.Send, b.Next)
 		require.Equal(t, string(older.Request), string(b.Request), "the stored request is sent")
 	})

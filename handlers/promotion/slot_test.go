@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/handlers/promotion/payout"
@@ -70,8 +71,7 @@ func newSlotTest(t *testing.T, pay func(*payout.Processor, rules.Record) error) 
 		payload, err := pointType().Encode(st.hist.promotion.ID, 9, target+1, "500")
 		require.NoError(t, err)
 		rec := rules.Record{Key: st.key(target + 1), SummaryID: 9, Payload: payload}
-		_, err = in.ledger.Accept(t.Context(), rec, false)
-		require.NoError(t, err)
+		require.NoError(t, in.ledger.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
 		go func() { st.paid <- pay(in.proc, rec) }()
 	}
 	for range testSlots {

@@ -23,8 +23,7 @@ func TestSteeringByCommand(t *testing.T) {
 			require.Contains(t, text, "--future --why")
 			require.Contains(t, sys.says(app.ExitUsage, "campaign", verb, "POINT", "778", "--future"), "--why")
 		}
-		_, err := sys.ledger.Accept(t.Context(), pointRecord(1), false)
-		require.NoError(t, err)
+		require.NoError(t, sys.ledger.Accept(t.Context(), []rules.Record{pointRecord(1)}, ledger.AcceptOptions{})[0].Err)
 		require.Contains(t, sys.says(app.ExitUsage, "campaign", "cancel", "POINT", "1"), "--why")
 		sys.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--who", "ann")
 		sys.says(app.ExitOK, "campaign", "cancel", "VOUCHER", "5", "--future", "--why", "never published", "--who", "ann")

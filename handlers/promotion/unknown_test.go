@@ -159,8 +159,7 @@ func TestResolvingDiscardsTheDeadLetter(t *testing.T) {
 		}
 		rival := pointRecord(1)
 		rival.Payload = []byte(`{"promotionId":1,"promotionSummaryId":9,"targetId":1,"amount":999}`)
-		_, err := sys.ledger.Accept(t.Context(), rival, false)
-		require.NoError(t, err)
+		require.NoError(t, sys.ledger.Accept(t.Context(), []rules.Record{rival}, ledger.AcceptOptions{})[0].Err)
 		tx := sys.charge(pointRecord(1), pointRecord(1).Payload)
 		// The service copies the dead letters into the store. The commands run later.
 		stop := pipelinetest.StartUntil(t, middleware.Options{}, sys.all...)

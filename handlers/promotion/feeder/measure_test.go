@@ -32,8 +32,7 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 	paid := func() float64 { return testutil.ToFloat64(m.payouts.WithLabelValues("POINT", "SUCCESS")) }
 
 	rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 3, Payload: []byte(`{"amount":5}`)}
-	_, err = l.Accept(t.Context(), rec, false)
-	require.NoError(t, err)
+	require.NoError(t, l.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
 	require.Eventually(t, func() bool { f.measure(t.Context()); return age("POINT") > 0 && due("POINT") > 0 }, 10*time.Second, time.Millisecond)
 	require.Zero(t, age("VOUCHER"))
 	require.Zero(t, due("VOUCHER"))
@@ -41,8 +40,8 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 	measured := testutil.ToFloat64(m.measured)
 	require.InDelta(t, float64(time.Now().Unix()), measured, 60)
 
-	begun, err := l.Begin(t.Context(), rec)
-	require.NoError(t, err)
+	begun := l.Begin(t.Context(), []rules.Record{rec})[0]
+	require.NoError(t, begun.Err)
 	_, err = l.Settle(t.Context(), rules.CallResult{Key: rec.Key, Epoch: begun.Epoch, Outcome: rules.Paid, TransactionKey: "T"})
 	require.NoError(t, err)
 	f.measure(t.Context())
@@ -57,8 +56,7 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 	require.Zero(t, waiting("POINT"))
 	for id := range int64(3) { // one has the place
 		rec.Promotion = 5 + id
-		_, err = l.Accept(t.Context(), rec, false)
-		require.NoError(t, err)
+		require.NoError(t, l.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
 		_, err = l.Admit(t.Context(), rec.OfPromotion())
 		require.NoError(t, err)
 	}

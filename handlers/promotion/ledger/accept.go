@@ -9,29 +9,44 @@ import (
 
 type acceptRequest struct {
 	*rules.Record
-	payNow bool
+	payNow, full bool
 }
 
-// AcceptResult is the result of Accept. Next is Enqueue, Pay, Done, Paused or Conflict.
+// AcceptOptions says where accepted payouts go. The zero value is: into their streams.
+type AcceptOptions struct {
+	// PayNow: Accept returns Pay instead of Enqueue, because the stream is disabled.
+	PayNow bool
+	// Full reports whether the stream of a promotion is known to be full. Accept returns Overflow
+	// instead of Enqueue, and NotEnqueued need not be called. Nil: no stream is.
+	Full func(rules.Promotion) bool
+}
+
+// AcceptResult is the result of Accept for one record. Next is Enqueue, Overflow, Pay, Done, Paused
+// or Conflict.
 type AcceptResult struct {
 	Next  rules.Next
 	Fresh bool // the payout is new
 	State rules.State
+	Err   error
 }
 
-// Accept stores a record and returns the next action. The record may be acked when that action is
-// done. Enqueue: after the stream has added the entry, or NotEnqueued was called. Pay: after the
-// result of Begin was carried out. Otherwise at once. With payNow (the stream is disabled) Accept
-// returns Pay instead of Enqueue.
+// Accept stores records and returns one result per record, in their order. A record may be acked
+// when its next action is done. Enqueue: after the stream has added the entry, or NotEnqueued was
+// called. Pay: after the result of Begin was carried out. Otherwise at once.
 //
 // A record whose request differs from the stored one gets Conflict, and its dead letter is in the
-// outbox. An error that wraps ErrInvalid is about the record itself. After any other error Accept
-// may be repeated.
-func (l *Ledger) Accept(ctx context.Context, r rules.Record, payNow bool) (AcceptResult, error) {
-	if err := r.Validate(); err != nil {
-		return AcceptResult{}, err
-	}
-	return l.accepts.do(ctx, r.Key, acceptRequest{&r, payNow})
+// outbox. An Err that wraps ErrInvalid is about the record itself. After any other Err Accept may
+// be repeated for the record.
+func (l *Ledger) Accept(ctx context.Context, records []rules.Record, how AcceptOptions) []AcceptResult {
+	batch := newBatch[acceptRequest, AcceptResult](len(records), func(i int) (rules.Key, acceptRequest, error) {
+		r := &records[i]
+		return r.Key, acceptRequest{r, how.PayNow, how.Full != nil && how.Full(r.OfPromotion())}, r.Validate()
+	})
+	l.accepts.do(ctx, batch)
+	return valuesOf(batch, func(k *batchItem[acceptRequest, AcceptResult]) AcceptResult {
+		k.res.Err = k.err
+		return k.res
+	})
 }
 
 func (l *Ledger) acceptBatch(ctx context.Context, batch []*batchItem[acceptRequest, AcceptResult]) error {
@@ -65,7 +80,7 @@ func (l *Ledger) acceptIn(ctx context.Context, tx transaction, read *readResult,
 	early := false // insert before the commit, because other writes need the ids
 	for _, k := range batch {
 		r := k.req
-		ev := rules.Event{Kind: rules.EventAcceptAgain, Now: read.now, Promotion: read.promotions[r.OfPromotion()], PayNow: r.payNow}
+		ev := rules.Event{Kind: rules.EventAcceptAgain, Now: read.now, Promotion: read.promotions[r.OfPromotion()], PayNow: r.payNow, StreamFull: r.full}
 		row := read.rows[r.Key]
 		isNew := row == nil
 		if isNew {
@@ -109,15 +124,14 @@ func newRow(r *rules.Record) *storedRow {
 	return row
 }
 
-// NotEnqueued records that an accepted payout is not in the stream, because the stream was full.
-// The feeder enqueues it later. An unneeded call only causes a duplicate entry. A missing call
-// strands the payout until the stream is next drained.
-func (l *Ledger) NotEnqueued(ctx context.Context, k rules.Key) error {
-	if err := k.Validate(); err != nil {
-		return err
-	}
-	_, err := l.notEnqueued.do(ctx, k, k)
-	return err
+// NotEnqueued records that accepted payouts are not in the stream, because the stream was full. It
+// returns one error or nil per key, in their order. The feeder enqueues the payouts later. An
+// unneeded call only causes a duplicate entry. A missing call strands the payout until the stream
+// is next drained.
+func (l *Ledger) NotEnqueued(ctx context.Context, keys []rules.Key) []error {
+	batch := newBatch[rules.Key, struct{}](len(keys), func(i int) (rules.Key, rules.Key, error) { return keys[i], keys[i], keys[i].Validate() })
+	l.notEnqueued.do(ctx, batch)
+	return valuesOf(batch, func(k *batchItem[rules.Key, struct{}]) error { return k.err })
 }
 
 func (l *Ledger) notEnqueuedBatch(ctx context.Context, batch []*batchItem[rules.Key, struct{}]) error {

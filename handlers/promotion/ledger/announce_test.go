@@ -91,7 +91,7 @@ func TestManyAnnounceOnePayout(t *testing.T) {
 			for i := range 4 {
 				go func() {
 					if i == 3 {
-						_, err := ledgers[0].Accept(t.Context(), r, false)
+						_, err := ledgers[0].acceptOne(t.Context(), r, false)
 						results <- err
 						return
 					}

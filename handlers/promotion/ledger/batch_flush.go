@@ -18,17 +18,69 @@ const (
 	partsFailures = 32              // failed parts after which the rest is not tried
 )
 
-// newFlusher returns a flush function for run. If a batch fails, perhaps because of one row, its
-// items are run one by one. If it waited too long for a lock or the database, it is run in halves.
-func newFlusher[Q, R any](l *Ledger, what string, run func(context.Context, []*batchItem[Q, R]) error) func(context.Context, []*batchItem[Q, R]) {
-	b := &flusher[Q, R]{l: l, what: what, run: run}
-	return b.flush
+// batchItem is one request of a batch, with its result.
+type batchItem[Q, R any] struct {
+	key  rules.Key // of the payout
+	req  Q
+	res  R
+	err  error
+	done chan struct{} // closed when the result is there; nil in a batch of one caller
 }
 
+// newBatch returns one item per request. Invalid ones have their error.
+func newBatch[Q, R any](n int, item func(i int) (rules.Key, Q, error)) []*batchItem[Q, R] {
+	batch := make([]*batchItem[Q, R], n)
+	for i := range batch {
+		batch[i] = &batchItem[Q, R]{}
+		batch[i].key, batch[i].req, batch[i].err = item(i)
+	}
+	return batch
+}
+
+// flusher runs batches. If a batch fails, perhaps because of one row, its items are run one by one.
+// If it waited too long for a lock or the database, it is run in halves.
 type flusher[Q, R any] struct {
-	l    *Ledger
-	what string
-	run  func(context.Context, []*batchItem[Q, R]) error
+	l     *Ledger
+	what  string
+	run   func(context.Context, []*batchItem[Q, R]) error
+	slots chan struct{} // one per batch of do at the same time
+}
+
+func newFlusher[Q, R any](l *Ledger, what string, slots int, run func(context.Context, []*batchItem[Q, R]) error) *flusher[Q, R] {
+	return &flusher[Q, R]{l, what, run, make(chan struct{}, slots)}
+}
+
+// do runs a caller's batch in transactions of at most Config.BatchSize items, without those that
+// have an error. A running transaction is not interrupted by the end of ctx, because its begins
+// may have taken leases.
+func (b *flusher[Q, R]) do(ctx context.Context, batch []*batchItem[Q, R]) {
+	valid := slices.DeleteFunc(slices.Clone(batch), func(k *batchItem[Q, R]) bool { return k.err != nil })
+	for part := range slices.Chunk(valid, b.l.cfg.BatchSize) {
+		if err := b.flushPart(ctx, part); err != nil {
+			for _, k := range part {
+				k.err = err
+			}
+		}
+	}
+}
+
+// flushPart returns an error if the part was not tried.
+func (b *flusher[Q, R]) flushPart(ctx context.Context, part []*batchItem[Q, R]) error {
+	if !b.l.enter() {
+		return ErrClosed
+	}
+	defer b.l.calls.Done()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	select {
+	case b.slots <- struct{}{}:
+		defer func() { <-b.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	b.flush(b.l.life, part)
+	return nil
 }
 
 // try runs one transaction. late reports whether it failed because it waited too long.
@@ -49,9 +101,10 @@ func (b *flusher[Q, R]) finish(ctx context.Context, err error, part ...*batchIte
 	for _, k := range part {
 		if err != nil {
 			var none R
-			k.finish(none, err)
-		} else {
-			k.finish(k.res, k.err)
+			k.res, k.err = none, err
+		}
+		if k.done != nil {
+			close(k.done)
 		}
 	}
 }

@@ -9,15 +9,13 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-// batcher collects single requests into batches. A request is flushed at once when no flush is
-// running. Otherwise it waits for the end of that flush, at most linger, and is flushed together
-// with the others that wait. Every caller gets its own result.
+// batcher collects calls that end at different times into batches. A request is flushed at once
+// when no flush is running. Otherwise it waits for the end of that flush, at most linger, and is
+// flushed together with the others that wait. Every caller gets its own result.
 type batcher[Q, R any] struct {
 	max    int
 	linger time.Duration
-	flush  func(ctx context.Context, batch []*batchItem[Q, R]) // finishes every call
-	// abandoned gets results without a caller; may be nil.
-	abandoned func(call *batchItem[Q, R])
+	flush  func(ctx context.Context, batch []*batchItem[Q, R]) // finishes every item
 
 	queue      chan *batchItem[Q, R]
 	collecting sync.Mutex // one flusher collects at a time
@@ -28,33 +26,10 @@ type batcher[Q, R any] struct {
 	wg         sync.WaitGroup
 }
 
-// batchItem is the request of one caller, with its result.
-type batchItem[Q, R any] struct {
-	key   rules.Key // of the payout
-	req   Q
-	res   R
-	err   error
-	state atomic.Int32
-	done  chan struct{}
-}
-
-const (
-	itemWaiting int32 = iota
-	itemDone
-	itemAbandoned
-)
-
-// finish passes the result to the caller. The flusher calls it once.
-func (c *batchItem[Q, R]) finish(res R, err error) {
-	c.res, c.err = res, err
-	c.state.CompareAndSwap(itemWaiting, itemDone)
-	close(c.done)
-}
-
 // newBatcher starts the flushers. The end of ctx ends their flushes.
 func newBatcher[Q, R any](ctx context.Context, flushers, size int, linger time.Duration,
-	flush func(context.Context, []*batchItem[Q, R]), orphan func(*batchItem[Q, R])) *batcher[Q, R] {
-	c := &batcher[Q, R]{max: size, linger: linger, flush: flush, abandoned: orphan,
+	flush func(context.Context, []*batchItem[Q, R])) *batcher[Q, R] {
+	c := &batcher[Q, R]{max: size, linger: linger, flush: flush,
 		queue: make(chan *batchItem[Q, R], size), flushEnded: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
 	for range flushers {
 		c.wg.Go(func() { c.run(ctx) })
@@ -83,11 +58,7 @@ func (c *batcher[Q, R]) do(ctx context.Context, key rules.Key, req Q) (R, error)
 	case <-k.done:
 		return k.res, k.err
 	case <-ctx.Done():
-		if k.state.CompareAndSwap(itemWaiting, itemAbandoned) {
-			return none, ctx.Err()
-		}
-		<-k.done // finish is running
-		return k.res, k.err
+		return none, ctx.Err()
 	case <-c.stopped:
 		select {
 		case <-k.done:
@@ -116,13 +87,6 @@ func (c *batcher[Q, R]) run(ctx context.Context) {
 			case c.flushEnded <- struct{}{}:
 			default:
 			}
-			if c.abandoned != nil {
-				for _, k := range batch {
-					if k.state.Load() == itemAbandoned {
-						c.abandoned(k)
-					}
-				}
-			}
 		}
 		if !more {
 			return
@@ -134,18 +98,13 @@ func (c *batcher[Q, R]) run(ctx context.Context) {
 func (c *batcher[Q, R]) collect() (batch []*batchItem[Q, R], more bool) {
 	c.collecting.Lock()
 	defer c.collecting.Unlock()
-	take := func(k *batchItem[Q, R]) {
-		if k.state.Load() == itemWaiting {
-			batch = append(batch, k)
-		}
-	}
 	select {
 	case k := <-c.queue:
-		take(k)
+		batch = append(batch, k)
 	case <-c.closing:
 		select {
 		case k := <-c.queue:
-			take(k)
+			batch = append(batch, k)
 		default:
 			return nil, false
 		}
@@ -154,7 +113,7 @@ func (c *batcher[Q, R]) collect() (batch []*batchItem[Q, R], more bool) {
 	for len(batch) < c.max {
 		select {
 		case k := <-c.queue:
-			take(k)
+			batch = append(batch, k)
 			continue
 		default:
 		}
@@ -166,7 +125,7 @@ func (c *batcher[Q, R]) collect() (batch []*batchItem[Q, R], more bool) {
 		}
 		select {
 		case k := <-c.queue:
-			take(k)
+			batch = append(batch, k)
 			continue
 		case <-c.flushEnded:
 			continue

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -23,9 +24,10 @@ func TestBatcher(t *testing.T) {
 				sizes = append(sizes, len(batch))
 				time.Sleep(time.Second)
 				for _, k := range batch {
-					k.finish(k.req*2, nil)
+					k.res = k.req * 2
+					close(k.done)
 				}
-			}, nil)
+			})
 			var wg sync.WaitGroup
 			start := time.Now()
 			for i := range 6 {
@@ -52,9 +54,9 @@ func TestBatcher(t *testing.T) {
 					<-release
 				}
 				for _, k := range batch {
-					k.finish(0, nil)
+					close(k.done)
 				}
-			}, nil)
+			})
 			var wg sync.WaitGroup
 			wg.Go(func() { _, _ = c.do(t.Context(), rules.Key{}, 0) })
 			synctest.Wait()
@@ -67,34 +69,21 @@ func TestBatcher(t *testing.T) {
 			c.close()
 		})
 	})
-	t.Run("a caller that goes away before its flush leaves no trace, later an orphan", func(t *testing.T) {
+	t.Run("a caller whose context ends does not wait", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			var flushed, orphans []int
 			release := make(chan struct{})
 			c := newBatcher(t.Context(), 1, 4, time.Millisecond, func(_ context.Context, batch []*batchItem[int, int]) {
-				for _, k := range batch {
-					flushed = append(flushed, k.req)
-				}
 				<-release
 				for _, k := range batch {
-					k.finish(0, nil)
+					close(k.done)
 				}
-			}, func(k *batchItem[int, int]) { orphans = append(orphans, k.req) })
-			ctx, cancel := context.WithCancel(t.Context())
-			var wg sync.WaitGroup
-			for i := range 3 {
-				wg.Go(func() {
-					_, err := c.do(ctx, rules.Key{}, i)
-					require.ErrorIs(t, err, context.Canceled)
-				})
-				synctest.Wait()
-			}
-			cancel()
-			wg.Wait()
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := c.do(ctx, rules.Key{}, 1)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
 			close(release)
 			c.close()
-			require.Equal(t, []int{0}, flushed)
-			require.Equal(t, []int{0}, orphans)
 		})
 	})
 	t.Run("close carries out what is queued", func(t *testing.T) {
@@ -103,8 +92,8 @@ func TestBatcher(t *testing.T) {
 			c := newBatcher(t.Context(), 1, 1, time.Millisecond, func(_ context.Context, batch []*batchItem[int, int]) {
 				time.Sleep(time.Second)
 				done += len(batch)
-				batch[0].finish(0, nil)
-			}, nil)
+				close(batch[0].done)
+			})
 			var wg sync.WaitGroup
 			for i := range 2 {
 				wg.Go(func() { _, err := c.do(t.Context(), rules.Key{}, i); require.NoError(t, err) })
@@ -122,17 +111,15 @@ func TestBadRowFailsAlone(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
-		var batch []*batchItem[acceptRequest, AcceptResult]
-		for target := range int64(5) {
-			r := record(1, target+1)
-			if target == 2 {
+		batch := newBatch[acceptRequest, AcceptResult](5, func(i int) (rules.Key, acceptRequest, error) {
+			r := record(1, int64(i)+1)
+			if i == 2 {
 				r.Payload = make([]byte, 8<<20+1) // the constraint payouts_payload_size
 			}
-			batch = append(batch, &batchItem[acceptRequest, AcceptResult]{key: r.Key, req: acceptRequest{Record: &r}, done: make(chan struct{})})
-		}
-		newFlusher(l, "accept", l.acceptBatch)(t.Context(), batch)
+			return r.Key, acceptRequest{Record: &r}, nil
+		})
+		l.accepts.do(t.Context(), batch)
 		for i, k := range batch {
-			<-k.done
 			if i == 2 {
 				require.ErrorIs(t, k.err, rules.ErrInvalid)
 				continue
@@ -150,41 +137,46 @@ func TestBadRowFailsAlone(t *testing.T) {
 func TestSharedErrorIsNotTriedForEveryRow(t *testing.T) {
 	t.Parallel()
 	l := newSQLiteDB(t).open(t)
-	var batch []*batchItem[rules.Key, int]
-	for i := range int64(50) {
-		batch = append(batch, &batchItem[rules.Key, int]{key: key(1, i+1), req: key(1, i+1), done: make(chan struct{})})
-	}
+	batch := newBatch[rules.Key, int](50, func(i int) (rules.Key, rules.Key, error) { k := key(1, int64(i)+1); return k, k, nil })
 	runs := 0
 	broken := errors.New("broken")
-	newFlusher(l, "test", func(context.Context, []*batchItem[rules.Key, int]) error { runs++; return broken })(t.Context(), batch)
+	newFlusher(l, "test", 1, func(context.Context, []*batchItem[rules.Key, int]) error { runs++; return broken }).do(t.Context(), batch)
 	require.Equal(t, 4, runs)
 	for _, k := range batch {
-		<-k.done
 		require.ErrorIs(t, k.err, broken)
 	}
 }
 
-// The payout is due again before the lease expires.
-func TestBeginIsReleasedWhenItsCallerLeft(t *testing.T) {
+// Duplicates, invalid records and more records than a transaction takes are in one call.
+func TestBatchHasAResultPerRecord(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
-		l := h.open(t)
-		r := record(1, 2)
-		mustAccept(t, l, r)
-		k := &batchItem[*rules.Record, BeginResult]{key: r.Key, req: &r, done: make(chan struct{})}
-		k.state.Store(itemAbandoned) // its caller's context ended after it was taken
-		newFlusher(l, "begin", l.beginBatch)(t.Context(), []*batchItem[*rules.Record, BeginResult]{k})
-		require.Equal(t, rules.Send, k.res.Next)
-		l.releaseAbandoned(k)
-		require.Eventually(t, func() bool { return mustExplain(t, l, r.Key).State == rules.Errored }, 10*time.Second, time.Millisecond)
-		b := mustBegin(t, l, r)
-		require.Equal(t, rules.Send, b.Next)
-		require.Equal(t, 1, b.Attempt)
+		l := h.open(t, func(c *Config, _ *Options) { c.BatchSize = 3 })
+		records := []rules.Record{record(1, 1), record(1, 2), record(1, 1), {}, record(2, 1), record(1, 3), record(1, 1)}
+		full := AcceptOptions{Full: func(p rules.Promotion) bool { return p.ID == 2 }}
+		var got []string
+		for _, a := range l.Accept(t.Context(), records, full) {
+			got = append(got, fmt.Sprint(a.Next, a.Fresh, a.Err != nil))
+		}
+		require.Equal(t, []string{"enqueue true false", "enqueue true false", "enqueue false false", "none false true",
+			"overflow true false", "enqueue true false", "enqueue false false"}, got)
+		require.Equal(t, rules.QueueNone, mustExplain(t, l, key(2, 1)).Queue)
+		got = nil
+		for _, b := range l.Begin(t.Context(), records) {
+			got = append(got, fmt.Sprint(b.Next, " ", b.Epoch, b.Why, b.Err != nil))
+		}
+		require.Equal(t, []string{"send 1false", "send 1false", "retry 0leasedfalse", "none 0true", "send 1false", "send 1false", "retry 0leasedfalse"}, got)
+		errs := l.NotEnqueued(t.Context(), []rules.Key{key(1, 1), key(9, 9), {}})
+		require.NoError(t, errs[0])
+		require.ErrorIs(t, errs[1], ErrNotFound)
+		require.ErrorIs(t, errs[2], rules.ErrInvalid)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, l.Begin(ctx, records)[0].Err, context.Canceled)
 	})
 }
 
-// When the context of a begin ends, its payout is leased by its caller, was never leased, or is
-// released.
+// When the context of a begin ends, its payout is leased by its caller or was never leased.
 func TestCallersThatLeaveStrandNothing(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
@@ -196,7 +188,7 @@ func TestCallersThatLeaveStrandNothing(t *testing.T) {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.Int64N(int64(30*time.Millisecond))))
 				defer cancel()
-				b, err := l.Begin(ctx, record(1, target+1))
+				b, err := l.beginOne(ctx, record(1, target+1))
 				if err == nil && b.Next == rules.Send {
 					_, err = l.Settle(t.Context(), rules.CallResult{Key: key(1, target+1), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "x"})
 					if err != nil {
@@ -220,7 +212,7 @@ func TestClosedLedgerRefuses(t *testing.T) {
 		l := h.open(t)
 		mustAccept(t, l, record(1, 2))
 		require.NoError(t, l.Close())
-		_, err := l.Accept(t.Context(), record(1, 3), false)
+		_, err := l.acceptOne(t.Context(), record(1, 3), false)
 		require.ErrorIs(t, err, ErrClosed)
 		_, err = l.Settle(t.Context(), rules.CallResult{Key: key(1, 2), Epoch: 1, Outcome: rules.Paid})
 		require.ErrorIs(t, err, ErrClosed)

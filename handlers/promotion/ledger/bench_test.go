@@ -1,6 +1,10 @@
 package ledger
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -12,57 +16,120 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-// BenchmarkCycle runs accept, begin and settle of new payouts with 256 callers. The figure to
-// compare is cycles/s.
-func BenchmarkCycle(b *testing.B) {
-	b.Run("sqlite", func(b *testing.B) { benchmarkCycle(b, newSQLiteDB(b).open(b)) })
-	b.Run("postgres", func(b *testing.B) { benchmarkCycle(b, newPostgresDB(b).open(b)) })
-	b.Run("sqlite-results", func(b *testing.B) { benchmarkCycle(b, newSQLiteDB(b).open(b, withResults)) })
-	b.Run("postgres-results", func(b *testing.B) { benchmarkCycle(b, newPostgresDB(b).open(b, withResults)) })
+// BenchmarkLedger has four callers with batches of one size. They accept all payouts, and then
+// begin and settle them. The figures to compare are the processor times per payout of this process
+// and of the PostgreSQL server, which may also serve others.
+func BenchmarkLedger(b *testing.B) {
+	for name, h := range map[string]func(testing.TB) *testDB{"sqlite": newSQLiteDB, "postgres": newPostgresDB} {
+		for _, size := range []int64{1, 32, 100} {
+			b.Run(fmt.Sprintf("%s/%d", name, size), func(b *testing.B) { benchmarkLedger(b, h(b).open(b), size) })
+			b.Run(fmt.Sprintf("%s-results/%d", name, size), func(b *testing.B) { benchmarkLedger(b, h(b).open(b, withResults), size) })
+		}
+	}
 }
 
-func benchmarkCycle(b *testing.B, l *Ledger) {
+func benchmarkLedger(b *testing.B, l *Ledger, size int64) {
+	batches := (int64(b.N) + size - 1) / size
+	inBatches(b, l, "accept", batches, size, func(records []rules.Record) {
+		for _, a := range l.Accept(b.Context(), records, AcceptOptions{}) {
+			if a.Next != rules.Enqueue {
+				b.Error(a)
+			}
+		}
+	})
+	inBatches(b, l, "pay", batches, size, func(records []rules.Record) {
+		var wg sync.WaitGroup
+		for i, begun := range l.Begin(b.Context(), records) {
+			wg.Go(func() {
+				res := rules.CallResult{Key: records[i].Key, Epoch: begun.Epoch, Outcome: rules.Paid, TransactionKey: "tx"}
+				if s, err := l.Settle(b.Context(), res); err != nil || s.State != rules.Success {
+					b.Error(begun, s, err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+	c, err := l.Status(b.Context(), rules.Promotion{Type: "POINT", ID: 1})
+	require.NoError(b, err)
+	require.Equal(b, c.Accepted, c.Paid)
+}
+
+// inBatches runs one phase and reports its figures per payout.
+func inBatches(b *testing.B, l *Ledger, phase string, batches, size int64, run func(records []rules.Record)) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	b.ReportAllocs()
-	cpu := ownCPU(b)
-	b.ResetTimer()
-	for range 256 {
+	before, began := usageOf(b, l), time.Now()
+	for range 4 {
 		wg.Go(func() {
-			for {
-				n := next.Add(1)
-				if n > int64(b.N) {
-					return
+			for n := next.Add(1); n <= batches; n = next.Add(1) {
+				records := make([]rules.Record, size)
+				for i := range records {
+					records[i] = record(1, (n-1)*size+int64(i)+1)
 				}
-				r := record(1+n%2, n)
-				if _, err := l.Accept(b.Context(), r, false); err != nil {
-					b.Error(err)
-					return
-				}
-				leased, err := l.Begin(b.Context(), r)
-				if err != nil || leased.Next != rules.Send {
-					b.Error(leased, err)
-					return
-				}
-				if _, err := l.Settle(b.Context(), rules.CallResult{Key: r.Key, Epoch: leased.Epoch, Outcome: rules.Paid, TransactionKey: "tx"}); err != nil {
-					b.Error(err)
-					return
-				}
+				run(records)
 			}
 		})
 	}
 	wg.Wait()
-	b.StopTimer()
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "cycles/s")
-	b.ReportMetric(float64((ownCPU(b)-cpu).Microseconds())/float64(b.N), "cpu-us/cycle")
-	c, err := l.Status(b.Context(), rules.Promotion{Type: "POINT", ID: 2})
-	require.NoError(b, err)
-	require.Equal(b, c.Paid, c.Accepted)
+	payouts := float64(batches * size)
+	b.ReportMetric(payouts/time.Since(began).Seconds(), phase+"/s")
+	for unit, after := range usageOf(b, l) {
+		b.ReportMetric((after-before[unit])/payouts, phase+"-"+unit)
+	}
 }
 
-// ownCPU is the processor time of this process, which depends less on the load of the machine.
-func ownCPU(b *testing.B) time.Duration {
+// usageOf returns what was used so far. It depends less on the load of the machine than a rate.
+func usageOf(b *testing.B, l *Ledger) map[string]float64 {
 	var u syscall.Rusage
 	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	used := map[string]float64{"cpu-us": float64(u.Utime.Nano()+u.Stime.Nano()) / 1e3}
+	s, ok := l.store.(*postgres)
+	if !ok {
+		return used
+	}
+	var pid int
+	var wal float64
+	require.NoError(b, s.cold.QueryRow(b.Context(), "SELECT pg_backend_pid(), pg_current_wal_lsn() - '0/0'").Scan(&pid, &wal))
+	used["wal-B"] = wal
+	if server := parentOf(pid); server > 1 {
+		used["pg-us"] = childrenTicks(server) * 1e4
+	}
+	return used
+}
+
+// parentOf returns 0 for a process that is not on this machine.
+func parentOf(pid int) (parent int) {
+	var state string
+	fields := stat(fmt.Sprint(pid))
+	_, _ = fmt.Sscan(fields, &state, &parent)
+	return parent
+}
+
+// stat returns the fields after the command of /proc/<pid>/stat.
+func stat(pid string) string {
+	line, _ := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	return string(line)[strings.LastIndexByte(string(line), ')')+1:]
+}
+
+// childrenTicks sums the processor time of the running and ended children of a process.
+func childrenTicks(server int) (ticks float64) {
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range all {
+		f := strings.Fields(stat(filepath.Base(dir)))
+		var own, ended [2]float64
+		if len(f) < 15 {
+			continue
+		}
+		for i := range own {
+			_, _ = fmt.Sscan(f[11+i], &own[i])
+			_, _ = fmt.Sscan(f[13+i], &ended[i])
+		}
+		switch {
+		case f[1] == fmt.Sprint(server):
+			ticks += own[0] + own[1]
+		case filepath.Base(dir) == fmt.Sprint(server):
+			ticks += ended[0] + ended[1]
+		}
+	}
+	return ticks
 }

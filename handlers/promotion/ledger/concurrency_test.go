@@ -27,7 +27,7 @@ func TestOneOfManyBegins(t *testing.T) {
 			var g errgroup.Group
 			for i := range 32 {
 				g.Go(func() error {
-					b, err := ledgers[i%2].Begin(t.Context(), record(1, target+1))
+					b, err := ledgers[i%2].beginOne(t.Context(), record(1, target+1))
 					switch b.Next {
 					case rules.Send:
 						sends.Add(1)
@@ -56,7 +56,7 @@ func TestOneOfManyAccepts(t *testing.T) {
 				if i/20%4 == 3 {
 					r.Payload = []byte(`{"amount":1}`)
 				}
-				a, err := ledgers[i%2].Accept(t.Context(), r, false)
+				a, err := ledgers[i%2].acceptOne(t.Context(), r, false)
 				if a.Fresh {
 					fresh.Add(1)
 				}
@@ -90,7 +90,7 @@ func TestPauseIsSeenWhileBeginsNeverStop(t *testing.T) {
 			g.Go(func() error {
 				for !stop.Load() {
 					after := paused.Load()
-					b, err := ledgers[i%3].Begin(ctx, record(1+int64(i%2), target.Add(1)))
+					b, err := ledgers[i%3].beginOne(ctx, record(1+int64(i%2), target.Add(1)))
 					if err != nil {
 						return err
 					}
@@ -138,7 +138,7 @@ func TestManyWorkersPayEachOnce(t *testing.T) {
 				for n := 0; paid.Load() < targets; n++ {
 					target := int64(1 + (i*7+n)%targets)
 					l := ledgers[(i+n)%2]
-					b, err := l.Begin(t.Context(), record(1, target))
+					b, err := l.beginOne(t.Context(), record(1, target))
 					if err != nil {
 						return err
 					}
@@ -208,12 +208,12 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 			g.Go(func() error {
 				for target := int64(i + 1); target <= targets; target += 30 {
 					r := record(1, target)
-					if err := again(func() error { _, err := l.Accept(ctx, r, false); count(&failures, err); return err }); err != nil {
+					if err := again(func() error { _, err := l.acceptOne(ctx, r, false); count(&failures, err); return err }); err != nil {
 						return err
 					}
 					var b BeginResult
 					for b.Next != rules.Send { // a lease that was taken unnoticed runs out
-						if err := again(func() (err error) { b, err = l.Begin(ctx, r); count(&failures, err); return err }); err != nil {
+						if err := again(func() (err error) { b, err = l.beginOne(ctx, r); count(&failures, err); return err }); err != nil {
 							return err
 						}
 					}
@@ -229,7 +229,11 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 					}
 				}
 				for failures.Load() == 0 && ctx.Err() == nil { // until the first is killed
-					if err := again(func() error { _, err := l.Accept(ctx, record(1, int64(i+1)), false); count(&failures, err); return err }); err != nil {
+					if err := again(func() error {
+						_, err := l.acceptOne(ctx, record(1, int64(i+1)), false)
+						count(&failures, err)
+						return err
+					}); err != nil {
 						return err
 					}
 				}
@@ -282,7 +286,7 @@ func TestOneOfManyAcceptsOfACancelledPromotion(t *testing.T) {
 		for target := int64(1); target <= 300; target++ {
 			for _, l := range ledgers {
 				g.Go(func() error {
-					_, err := l.Accept(t.Context(), record(1, target), false)
+					_, err := l.acceptOne(t.Context(), record(1, target), false)
 					return err
 				})
 			}

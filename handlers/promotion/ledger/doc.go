@@ -22,9 +22,9 @@
 //     interface store. Everything else is portable SQL next to the method that uses it. The
 //     tables: migrations/.
 //
-// Accept, Begin, Settle and NotEnqueued take one payout each and are called by one goroutine per
-// message in flight. They are batched: requests that arrive during a flush become one transaction
-// of a few multi-row statements. Every caller gets its own result.
+// Accept, Begin and NotEnqueued take the batch of their caller, which is one transaction. Settle
+// takes one payout, because calls end at different times: settles that arrive during a flush
+// become the next transaction. Every payout has its own result.
 //
 // # Non-obvious
 //

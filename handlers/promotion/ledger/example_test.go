@@ -32,29 +32,29 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	record := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 12345, Target: 777}, SummaryID: 9,
-		Payload: []byte(`{"promotionId":12345,"promotionSummaryId":9,"targetId":777,"amount":500}`)}
-	accepted, err := l.Accept(ctx, record, false)
-	if err != nil {
-		log.Fatal(err)
+	records := []rules.Record{{Key: rules.Key{Type: "POINT", Promotion: 12345, Target: 777}, SummaryID: 9,
+		Payload: []byte(`{"promotionId":12345,"promotionSummaryId":9,"targetId":777,"amount":500}`)}}
+	accepted := l.Accept(ctx, records, ledger.AcceptOptions{})[0]
+	if accepted.Err != nil {
+		log.Fatal(accepted.Err)
 	}
 	fmt.Println("accept:", accepted.Next)
 
-	begin, err := l.Begin(ctx, record) // a worker has read the stream entry
-	if err != nil {
-		log.Fatal(err)
+	begin := l.Begin(ctx, records)[0] // a worker has read the stream entry
+	if begin.Err != nil {
+		log.Fatal(begin.Err)
 	}
 	fmt.Println("begin:", begin.Next, "attempt", begin.Attempt, "for", begin.Lease)
 
-	settled, err := l.Settle(ctx, rules.CallResult{Key: record.Key, Epoch: begin.Epoch, Outcome: rules.Paid, TransactionKey: "T-1"})
+	settled, err := l.Settle(ctx, rules.CallResult{Key: records[0].Key, Epoch: begin.Epoch, Outcome: rules.Paid, TransactionKey: "T-1"})
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("settle:", settled.Next, settled.State)
 
-	again, err := l.Accept(ctx, record, false) // Kafka delivers it again
-	if err != nil {
-		log.Fatal(err)
+	again := l.Accept(ctx, records, ledger.AcceptOptions{})[0] // Kafka delivers it again
+	if again.Err != nil {
+		log.Fatal(again.Err)
 	}
 	fmt.Println("again:", again.Next)
 	// Output:

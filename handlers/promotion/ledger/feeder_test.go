@@ -37,9 +37,10 @@ func TestFeederFindsEachLostPayoutOnce(t *testing.T) {
 		for target := range int64(5) {
 			mustAccept(t, l, record(1, target+1))
 		}
-		require.NoError(t, l.NotEnqueued(t.Context(), key(1, 1))) // full
-		mustBegin(t, l, record(1, 2))                             // its worker crashes
-		b := mustBegin(t, l, record(1, 3))                        // its retry record is lost
+		require.NoError(t, l.NotEnqueued(t.Context(), []rules.Key{key(1, 1)})[0]) // full
+
+		mustBegin(t, l, record(1, 2))      // its worker crashes
+		b := mustBegin(t, l, record(1, 3)) // its retry record is lost
 		require.Equal(t, rules.Retry, mustSettle(t, l, rules.CallResult{Key: key(1, 3), Epoch: b.Epoch, Outcome: rules.NotCharged}).Next)
 		b = mustBegin(t, l, record(1, 4))
 		mustSettle(t, l, rules.CallResult{Key: key(1, 4), Epoch: b.Epoch, Outcome: rules.Paid})
@@ -83,7 +84,7 @@ func TestMarkEnqueuedKeepsChangedRows(t *testing.T) {
 		r := record(1, 1)
 		setup := func(t *testing.T) []FeedItem {
 			mustAccept(t, l, r)
-			require.NoError(t, l.NotEnqueued(t.Context(), r.Key))
+			require.NoError(t, l.NotEnqueued(t.Context(), []rules.Key{r.Key})[0])
 			rows, err := l.FeedUnqueued(t.Context(), p, 10)
 			require.NoError(t, err)
 			require.Len(t, rows, 1)

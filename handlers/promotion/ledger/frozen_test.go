@@ -29,7 +29,7 @@ func beginAll(ctx context.Context, l *Ledger, promotion, n int64, next rules.Nex
 	var g errgroup.Group
 	for target := int64(1); target <= n; target++ {
 		g.Go(func() error {
-			b, err := untilAnswered(ctx, func(ctx context.Context) (BeginResult, error) { return l.Begin(ctx, record(promotion, target)) })
+			b, err := untilAnswered(ctx, func(ctx context.Context) (BeginResult, error) { return l.beginOne(ctx, record(promotion, target)) })
 			// leased: an earlier reply was lost
 			if err == nil && b.Next != next && b.Why != "leased" {
 				err = errors.New(key(promotion, target).String() + ": " + b.Next.String() + " " + b.Why)
@@ -100,17 +100,15 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 			left[target] = true
 		}
 		for len(left) > 1 && ctx.Err() == nil {
-			var batch []*batchItem[*rules.Record, BeginResult]
+			var batch []rules.Record
 			for target := range left {
-				r := record(1, target)
-				batch = append(batch, &batchItem[*rules.Record, BeginResult]{key: r.Key, req: &r, done: make(chan struct{})})
+				batch = append(batch, record(1, target))
 			}
-			newFlusher(l, "begin", l.beginBatch)(ctx, batch)
-			for _, k := range batch {
-				if <-k.done; k.err == nil {
-					delete(left, k.req.Target)
-				} else if k.req.Target == 7 {
-					require.ErrorIs(t, k.err, ErrUnavailable)
+			for i, b := range l.Begin(ctx, batch) {
+				if b.Err == nil {
+					delete(left, batch[i].Target)
+				} else if batch[i].Target == 7 {
+					require.ErrorIs(t, b.Err, ErrUnavailable)
 				}
 			}
 		}
@@ -122,7 +120,7 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 		l := h.open(t)
 		acceptMany(t, l, 1, 3)
 		for target := int64(1); target <= 3; target++ {
-			require.NoError(t, l.NotEnqueued(t.Context(), key(1, target)))
+			require.NoError(t, l.NotEnqueued(t.Context(), []rules.Key{key(1, target)})[0])
 		}
 		tx := freeze(t, h, `SELECT FROM payouts WHERE target_id = 2 FOR UPDATE`)
 		for _, left := range [][]int64{{1, 2, 3}, {2}, {2}} {
@@ -195,7 +193,7 @@ func TestAnInstanceWakesWithoutItsSession(t *testing.T) {
 	require.Equal(t, faultServer, frozen.store.fault(err), "%v", err)
 	u.rollback()
 	require.Equal(t, rules.Pending, mustExplain(t, l, key(1, 1)).State)
-	b, err := untilAnswered(t.Context(), func(ctx context.Context) (BeginResult, error) { return frozen.Begin(ctx, record(1, 1)) })
+	b, err := untilAnswered(t.Context(), func(ctx context.Context) (BeginResult, error) { return frozen.beginOne(ctx, record(1, 1)) })
 	require.NoError(t, err)
 	require.Equal(t, int64(1), b.Epoch)
 }
@@ -212,7 +210,7 @@ func TestACloseEndsWithItsContext(t *testing.T) {
 	require.NoError(t, err)
 	leased := make(chan error, 1)
 	go func() {
-		_, err := l.Begin(context.Background(), record(1, 1))
+		_, err := l.beginOne(context.Background(), record(1, 1))
 		leased <- err
 	}()
 	require.Eventually(t, func() bool { return l.store.(*postgres).hot.Stat().AcquiredConns() > 0 }, 20*time.Second, time.Millisecond)

@@ -20,16 +20,18 @@ type Ledger struct {
 	log    *slog.Logger
 	store  store
 
-	accepts     *batcher[acceptRequest, AcceptResult]
-	begins      *batcher[*rules.Record, BeginResult]
+	accepts     *flusher[acceptRequest, AcceptResult]
+	begins      *flusher[*rules.Record, BeginResult]
+	notEnqueued *flusher[rules.Key, struct{}]
 	settles     *batcher[*rules.CallResult, SettleResult]
-	notEnqueued *batcher[rules.Key, struct{}] // NotEnqueued
 
 	streamLoss chan struct{} // capacity 1: one RecordStreamLoss at a time
 
 	life     context.Context // of every flush; ended by a Close whose context ends
 	end      context.CancelFunc
-	releases sync.WaitGroup
+	closing  bool
+	entering sync.Mutex     // guards closing
+	calls    sync.WaitGroup // of Accept, Begin and NotEnqueued
 	closed   sync.Once
 }
 
@@ -71,10 +73,21 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 
 func (l *Ledger) start() {
 	n := l.store.flushers()
-	l.accepts = newBatcher(l.life, n, l.cfg.BatchSize, l.cfg.Linger, newFlusher(l, "accept", l.acceptBatch), nil)
-	l.begins = newBatcher(l.life, n, l.cfg.BatchSize, l.cfg.Linger, newFlusher(l, "begin", l.beginBatch), l.releaseAbandoned)
-	l.settles = newBatcher(l.life, n, l.cfg.BatchSize, l.cfg.Linger, newFlusher(l, "settle", l.settleBatch), nil)
-	l.notEnqueued = newBatcher(l.life, 1, l.cfg.BatchSize, l.cfg.Linger, newFlusher(l, "not enqueued", l.notEnqueuedBatch), nil)
+	l.accepts = newFlusher(l, "accept", n, l.acceptBatch)
+	l.begins = newFlusher(l, "begin", n, l.beginBatch)
+	l.notEnqueued = newFlusher(l, "not enqueued", 1, l.notEnqueuedBatch)
+	l.settles = newBatcher(l.life, n, l.cfg.BatchSize, l.cfg.Linger, newFlusher(l, "settle", n, l.settleBatch).flush)
+}
+
+// enter counts a call in l.calls. It returns false once the ledger is closing.
+func (l *Ledger) enter() bool {
+	l.entering.Lock()
+	defer l.entering.Unlock()
+	if l.closing {
+		return false
+	}
+	l.calls.Add(1)
+	return true
 }
 
 // Migrate updates the tables. Several instances may call it at once.
@@ -88,7 +101,7 @@ func (l *Ledger) Migrate(ctx context.Context) error {
 // Close is CloseContext without a time limit.
 func (l *Ledger) Close() error { return l.CloseContext(context.Background()) }
 
-// CloseContext carries out submitted requests, refuses later ones with ErrClosed, and closes the
+// CloseContext finishes running calls, refuses later ones with ErrClosed, and closes the
 // connections. When ctx ends first, running transactions are interrupted: their callers get
 // ErrClosed, and the outcome is unknown. It is idempotent.
 func (l *Ledger) CloseContext(ctx context.Context) error {
@@ -97,10 +110,10 @@ func (l *Ledger) CloseContext(ctx context.Context) error {
 		defer l.end()
 		inTime := context.AfterFunc(ctx, l.end)
 		defer inTime()
-		l.accepts.close()
-		l.begins.close()
-		l.releases.Wait()
-		l.notEnqueued.close()
+		l.entering.Lock()
+		l.closing = true
+		l.entering.Unlock()
+		l.calls.Wait()
 		l.settles.close()
 		closed := make(chan error, 1)
 		go func() { closed <- l.store.close() }() // an unresponsive server delays it by 15 s

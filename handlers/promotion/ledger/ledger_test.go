@@ -210,7 +210,7 @@ func TestPayNowIsFoundByTheFeederAfterACrash(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
 		l := h.open(t)
 		r := record(1, 2)
-		a, err := l.Accept(t.Context(), r, true)
+		a, err := l.acceptOne(t.Context(), r, true)
 		require.NoError(t, err)
 		require.Equal(t, rules.Pay, a.Next)
 		over := func() int {
@@ -241,9 +241,9 @@ func TestInvalidRecordsAreRefused(t *testing.T) {
 		} {
 			r := record(1, 2)
 			change(&r)
-			_, err := l.Accept(t.Context(), r, false)
+			_, err := l.acceptOne(t.Context(), r, false)
 			require.ErrorIs(t, err, rules.ErrInvalid, name)
-			_, err = l.Begin(t.Context(), r)
+			_, err = l.beginOne(t.Context(), r)
 			require.ErrorIs(t, err, rules.ErrInvalid, name)
 		}
 		weird := record(1, 3)

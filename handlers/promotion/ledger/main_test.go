@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
@@ -85,16 +84,28 @@ func record(promotion, target int64) rules.Record {
 		RecordKey: fmt.Append(nil, target), Origin: "topic/0@7", Route: "point", Headers: map[string]string{"traceparent": "00-1"}}
 }
 
+// acceptOne is Accept for one record.
+func (l *Ledger) acceptOne(ctx context.Context, r rules.Record, payNow bool) (AcceptResult, error) {
+	a := l.Accept(ctx, []rules.Record{r}, AcceptOptions{PayNow: payNow})[0]
+	return a, a.Err
+}
+
+// beginOne is Begin for one record.
+func (l *Ledger) beginOne(ctx context.Context, r rules.Record) (BeginResult, error) {
+	b := l.Begin(ctx, []rules.Record{r})[0]
+	return b, b.Err
+}
+
 func mustAccept(t testing.TB, l *Ledger, r rules.Record) AcceptResult {
 	t.Helper()
-	a, err := l.Accept(t.Context(), r, false)
+	a, err := l.acceptOne(t.Context(), r, false)
 	require.NoError(t, err)
 	return a
 }
 
 func mustBegin(t testing.TB, l *Ledger, r rules.Record) BeginResult {
 	t.Helper()
-	b, err := l.Begin(t.Context(), r)
+	b, err := l.beginOne(t.Context(), r)
 	require.NoError(t, err)
 	return b
 }
@@ -118,22 +129,16 @@ func sorted(s []int64) []int64 {
 	return s
 }
 
-// acceptMany accepts targets 1 to n of a promotion concurrently.
+// acceptMany accepts targets 1 to n of a promotion.
 func acceptMany(t testing.TB, l *Ledger, promotion, n int64) {
 	t.Helper()
-	var next atomic.Int64
-	var g errgroup.Group
-	for range 256 {
-		g.Go(func() error {
-			for target := next.Add(1); target <= n; target = next.Add(1) {
-				if _, err := l.Accept(t.Context(), record(promotion, target), false); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+	var records []rules.Record
+	for target := range n {
+		records = append(records, record(promotion, target+1))
 	}
-	require.NoError(t, g.Wait())
+	for _, a := range l.Accept(t.Context(), records, AcceptOptions{}) {
+		require.NoError(t, a.Err)
+	}
 }
 
 func (l *Ledger) clock(t testing.TB) time.Time {

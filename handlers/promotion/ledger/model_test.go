@@ -132,13 +132,13 @@ func (m *model) step() {
 		if known {
 			kind = rules.EventAcceptAgain
 		}
-		a, err := l.Accept(t.Context(), r, payNow)
+		a, err := l.acceptOne(t.Context(), r, payNow)
 		require.NoError(t, err)
 		d := m.apply(l, k, rules.Event{Kind: kind, Promotion: m.promotion(p), PayNow: payNow, SameRequest: true})
 		require.Equal(t, d.Next, a.Next)
 	case choice < 20:
 		if known {
-			require.NoError(t, l.NotEnqueued(t.Context(), k))
+			require.NoError(t, l.NotEnqueued(t.Context(), []rules.Key{k})[0])
 			m.apply(l, k, rules.Event{Kind: rules.EventNotEnqueued})
 		}
 	case choice < 50:

@@ -119,7 +119,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		require.NoError(t, l.Started(ctx, promotion, 2))
 		mustAccept(t, l, record(1, 1))
 		mustAccept(t, l, record(1, 2))
-		require.NoError(t, l.NotEnqueued(ctx, key(1, 1)))
+		require.NoError(t, l.NotEnqueued(ctx, []rules.Key{key(1, 1)})[0])
 		leased, err := l.LeaseFeeder(ctx, promotion, time.Minute)
 		require.NoError(t, err)
 		require.True(t, leased)

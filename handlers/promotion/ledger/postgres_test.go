@@ -52,7 +52,7 @@ func TestPauseGoesBeforeLaterBegins(t *testing.T) {
 		require.Eventually(t, func() bool { return waiters(t, conn) == 1 }, 20*time.Second, time.Millisecond)
 		leased := make(chan BeginResult, 1)
 		go func() {
-			b, _ := l.Begin(context.Background(), record(1, 1))
+			b, _ := l.beginOne(context.Background(), record(1, 1))
 			leased <- b
 		}()
 		var b BeginResult
@@ -91,7 +91,7 @@ func TestBeginWaitsForAnyWriterOfItsPromotion(t *testing.T) {
 			require.NoError(t, err)
 			leased := make(chan BeginResult, 1)
 			go func() {
-				b, err := untilAnswered(context.Background(), func(ctx context.Context) (BeginResult, error) { return l.Begin(ctx, record(1, 1)) })
+				b, err := untilAnswered(context.Background(), func(ctx context.Context) (BeginResult, error) { return l.beginOne(ctx, record(1, 1)) })
 				assert.NoError(t, err)
 				leased <- b
 			}()
@@ -243,7 +243,7 @@ func TestSessionsOfAStandbyAreNotKept(t *testing.T) {
 			pool  *pgxpool.Pool
 			write func() error
 		}{
-			{s.hot, func() error { _, err := l.Accept(t.Context(), record(1, 1), false); return err }},
+			{s.hot, func() error { _, err := l.acceptOne(t.Context(), record(1, 1), false); return err }},
 			{s.cold, func() error { return l.Activate(t.Context(), rules.Promotion{Type: "POINT", ID: 1}, 0) }},
 		} {
 			require.LessOrEqual(t, c.pool.Config().MaxConnLifetime, 10*time.Minute)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
@@ -15,9 +16,9 @@ import (
 // the outbox.
 func (p *Processor) accept(ctx context.Context, rec rules.Record) (rules.Next, error) {
 	failpoint.Hit(failpoint.BeforeInsert)
-	accepted, err := p.Ledger().Accept(ctx, rec, p.PayAtOnce())
-	if err != nil {
-		return accepted.Next, fmt.Errorf("promotion: accept %s: %w", rec.Key, invalidIsPermanent(err))
+	accepted := p.Ledger().Accept(ctx, []rules.Record{rec}, ledger.AcceptOptions{PayNow: p.PayAtOnce()})[0]
+	if accepted.Err != nil {
+		return accepted.Next, fmt.Errorf("promotion: accept %s: %w", rec.Key, invalidIsPermanent(accepted.Err))
 	}
 	failpoint.Hit(failpoint.AfterInsert)
 	if accepted.Fresh && accepted.State == rules.Cancelled {

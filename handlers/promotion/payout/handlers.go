@@ -62,7 +62,7 @@ func (p *Processor) PayFrom(route string) message.HandlerFunc {
 		err = p.Pay(ctx, rec)
 		// The feeder enqueues the payout again. With a retry record in addition, the payout would
 		// be queued twice when its stream is drained, and each time once more.
-		if entry && errors.Is(err, errNoSlot) && p.Ledger().NotEnqueued(ctx, rec.Key) == nil {
+		if entry && errors.Is(err, errNoSlot) && p.Ledger().NotEnqueued(ctx, []rules.Key{rec.Key})[0] == nil {
 			return nil, nil
 		}
 		return nil, err

@@ -47,7 +47,7 @@ func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error 
 		}
 		failpoint.Hit(failpoint.AfterXADD)
 		if refused || outcome == streams.Full {
-			if err := p.Ledger().NotEnqueued(ctx, key); err != nil {
+			if err := p.Ledger().NotEnqueued(ctx, []rules.Key{key})[0]; err != nil {
 				return fmt.Errorf("promotion: leave %s to the feeder: %w", key, err)
 			}
 		}

@@ -8,6 +8,7 @@ type Next int
 // The next actions. Each comment names the calls that return it.
 const (
 	Enqueue     Next = iota + 1 // Accept: enqueue it, or call NotEnqueued; then ack
+	Overflow                    // Accept: ack; the stream is full, and the feeder enqueues it
 	Pay                         // Accept: begin it now
 	Done                        // Accept: ack; the payout is settled
 	Paused                      // Accept: ack; the feeder enqueues it after the resume
@@ -21,7 +22,7 @@ const (
 
 // String returns the lower-case name.
 func (n Next) String() string {
-	names := [...]string{"none", "enqueue", "pay", "done", "paused", "conflict", "send", "lookup", "ack", "retry", "unannounced"}
+	names := [...]string{"none", "enqueue", "overflow", "pay", "done", "paused", "conflict", "send", "lookup", "ack", "retry", "unannounced"}
 	if n < 0 || int(n) >= len(names) {
 		return "invalid"
 	}
@@ -63,6 +64,7 @@ type Event struct {
 	Promotion   PromotionState // accept, accept again, begin, replay, resolve
 	SameRequest bool           // accept again, begin: the request equals the stored one
 	PayNow      bool           // accept, accept again
+	StreamFull  bool           // accept, accept again: the stream takes no entry
 	Result      CallResult     // settle
 	Version     int64          // enqueued: version of the row that was enqueued
 	Resolution  Resolution     // resolve

@@ -277,8 +277,8 @@ func TestAcceptTable(t *testing.T) {
 	p := testPolicy()
 	for name, row := range shapes() {
 		for _, promotion := range []PromotionState{PromotionRunning, PromotionPaused, PromotionCancelled} {
-			for _, payNow := range []bool{false, true} {
-				ev := Event{Kind: EventAcceptAgain, Now: t0, Promotion: promotion, PayNow: payNow, SameRequest: true}
+			for _, to := range []Event{{}, {PayNow: true}, {StreamFull: true}, {PayNow: true, StreamFull: true}} {
+				ev := Event{Kind: EventAcceptAgain, Now: t0, Promotion: promotion, PayNow: to.PayNow, StreamFull: to.StreamFull, SameRequest: true}
 				next, eff, d := p.Apply(row, ev)
 				checkStep(t, row, next, eff, d)
 				switch {
@@ -290,9 +290,12 @@ func TestAcceptTable(t *testing.T) {
 				case promotion == PromotionPaused:
 					require.Equal(t, Paused, d.Next, name)
 					require.NotEqual(t, QueueStream, next.Queue, name)
-				case payNow:
+				case to.PayNow:
 					require.Equal(t, Pay, d.Next, name)
 					require.NotEqual(t, QueueNone, next.Queue, name)
+				case to.StreamFull:
+					require.Equal(t, Overflow, d.Next, name)
+					require.NotEqual(t, QueueStream, next.Queue, name)
 				default:
 					require.Equal(t, Enqueue, d.Next, name)
 					require.NotEqual(t, QueueNone, next.Queue, name)
@@ -334,7 +337,8 @@ func TestAcceptTable(t *testing.T) {
 	fresh := Row{Key: key(1, 2)}
 	for want, ev := range map[string]Event{
 		"enqueue PENDING stream": {Promotion: PromotionRunning},
-		"pay PENDING retry":      {Promotion: PromotionRunning, PayNow: true},
+		"pay PENDING retry":      {Promotion: PromotionRunning, PayNow: true, StreamFull: true},
+		"overflow PENDING none":  {Promotion: PromotionRunning, StreamFull: true},
 		"paused PENDING none":    {Promotion: PromotionPaused, PayNow: true},
 		"done CANCELLED none":    {Promotion: PromotionCancelled},
 	} {
@@ -385,7 +389,7 @@ func checkStep(t require.TestingT, was, is Row, eff Effects, d Decision) {
 	}
 	require.Equal(t, is.State == Sending, !is.LeaseUntil.IsZero())
 	if !is.State.Settled() && is.Queue == QueueNone && was.Queue != QueueNone {
-		require.Contains(t, []Next{0, Ack, Paused}, d.Next)
+		require.Contains(t, []Next{0, Ack, Paused, Overflow}, d.Next)
 	}
 	require.False(t, eff.Settled && eff.LeftState == "" && (is.State == Failed || is.State == Unknown) && eff.DeadLetterClass == "", "a failed payout has a dead letter")
 }
