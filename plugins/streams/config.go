@@ -21,7 +21,7 @@ type Config struct {
 	// IdleTimeout is how long a stream must have been drained, over all instances, before it is
 	// stopped and deleted.
 	IdleTimeout time.Duration `yaml:"idle_timeout"`
-	// BatchSize is the COUNT of XREADGROUP.
+	// BatchSize is the smallest COUNT of XREADGROUP. It doubles while entries are handled quickly.
 	BatchSize int `yaml:"batch_size"`
 	// MinConsumers and MaxConsumers bound the concurrency of a stream in this instance.
 	MinConsumers int `yaml:"min_consumers_per_instance"`

@@ -14,7 +14,8 @@ const Kind = "redis-stream"
 type Config struct {
 	// Concurrency is how many messages are handled at once, when the route sets no limit.
 	Concurrency int `yaml:"concurrency"`
-	// BatchSize is the COUNT of one XREADGROUP, and how many entries are read ahead.
+	// BatchSize is the smallest COUNT of XREADGROUP. It doubles up to 256 while entries are handled
+	// as fast as they are read.
 	BatchSize int `yaml:"batch_size"`
 	// PollInterval is the longest sleep between two reads of an empty stream.
 	PollInterval time.Duration `yaml:"poll_interval"`

@@ -55,6 +55,7 @@ type table struct {
 	closed    bool       // nothing is added or started any more
 	gone      bool       // the stream does not exist: nothing can be released
 	limit     int        // how many workers there should be
+	ahead     int        // a read may be sent while fewer entries are buffered
 	running   int        // how many there are
 	busy      int        // those that have an entry
 	delayed   int        // entries in stageDelayed
@@ -165,10 +166,25 @@ func (t *table) resize(workers int) {
 // maxUnflushed is the number of unflushed acknowledgements at which reading stops.
 const maxUnflushed = 4096
 
-// hasRoom reports whether a read may be sent: a worker is idle, and the entries that wait for other
-// reasons are within their limits.
+// hasRoom reports whether a read may be sent: the workers need entries, and the entries that wait
+// for other reasons are within their limits.
 func (t *table) hasRoom() bool {
-	return t.busy+len(t.buffer) < t.limit && t.delayed < t.limit+t.o.BatchSize && len(t.acks) < maxUnflushed
+	return (t.busy+len(t.buffer) < t.limit || len(t.buffer) < t.ahead) &&
+		t.delayed < t.limit+t.o.BatchSize && len(t.acks) < maxUnflushed
+}
+
+// setAhead sets how many entries are buffered when the next read is sent.
+func (t *table) setAhead(entries int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ahead = entries
+}
+
+// signalRoom wakes the poller when a read may be sent.
+func (t *table) signalRoom() {
+	if t.hasRoom() {
+		signal(t.freed)
+	}
 }
 
 // readable returns whether a read may be sent, and whether the table is closed.
@@ -286,7 +302,8 @@ func (t *table) missing(own []goredis.XPendingExt) (ids []string) {
 func (t *table) next(revoke chan<- struct{}) *pendingEntry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	signal(t.freed)
+	defer t.signalRoom()
+	t.signalRoom()
 	for {
 		switch {
 		case t.closed || t.running > t.limit:

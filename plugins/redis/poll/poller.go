@@ -32,7 +32,8 @@ type poller struct {
 	cursor     string        // the position of the search; empty: no search
 	deliveries int           // what the search adds to delivery counts
 	idle       time.Duration // the sleep after the next empty read
-	failures   int           // in a row
+	demand     demand
+	failures   int // in a row
 }
 
 func (p *poller) run(ctx context.Context) {
@@ -126,11 +127,13 @@ func (p *poller) readNew(sent time.Time) (found bool, err error) {
 	ctx, cancel := p.command()
 	defer cancel()
 	p.m.reads.Inc()
-	entries, err := p.read(ctx, p.o.BatchSize)
-	switch {
-	case err != nil:
+	entries, err := p.read(ctx, p.demand.next(sent))
+	if err != nil {
 		return false, err
-	case len(entries) == 0:
+	}
+	p.demand.read(entries, sent, time.Now())
+	p.table.setAhead(p.demand.ahead())
+	if len(entries) == 0 {
 		p.m.emptyReads.Inc()
 		return false, nil
 	}

@@ -64,7 +64,7 @@ func NewReader(c goredis.UniversalClient, o Options, out chan<- *message.Message
 	}
 	r := &Reader{s: s, workers: newWorkers(s, out), done: make(chan struct{})}
 	s.life, r.endLife = context.WithCancel(context.Background())
-	r.poller = &poller{shared: s, end: func() { r.close(true) }, deliveries: 1, idle: o.InitialPollInterval}
+	r.poller = &poller{shared: s, end: func() { r.close(true) }, deliveries: 1, idle: o.InitialPollInterval, demand: demand{least: o.BatchSize, count: o.BatchSize}}
 	r.claimer = &claimer{shared: s, poller: r.poller}
 	return r
 }

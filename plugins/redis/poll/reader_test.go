@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/pprof"
+	"sync"
 	"testing"
 	"time"
 
@@ -131,4 +132,46 @@ func (r *rig) subscriber(c goredis.UniversalClient, minIdle, longestHold time.Du
 	out, err := sub.Subscribe(context.Background(), r.Stream)
 	require.NoError(r.T, err)
 	return sub, out
+}
+
+// counts records the COUNT of each XREADGROUP.
+type counts struct {
+	mu   sync.Mutex
+	most int
+}
+
+func (*counts) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (h *counts) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		if cmd.Name() == "xreadgroup" {
+			h.mu.Lock()
+			if n, ok := cmd.Args()[5].(int); ok {
+				h.most = max(h.most, n)
+			}
+			h.mu.Unlock()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (*counts) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
+}
+
+// COUNT follows the demand of the handlers.
+func TestABusyStreamIsReadWithALargerCount(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s)
+		r.Add(0, 3000)
+		c, h := s.Client(t), &counts{}
+		c.AddHook(h)
+		cfg := r.config("c", 16)
+		cfg.BatchSize = 10
+		_, out := r.reader(c, cfg, nil)
+		redistest.Handle(t, out, func(*message.Message) bool { return true }).WaitFor(t, 3000)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		require.Greater(t, h.most, cfg.BatchSize)
+	})
 }

@@ -57,7 +57,7 @@ func BenchmarkSubscribe(b *testing.B) {
 			c := s.Client(b)
 			stream := redistest.Stream(b, c)
 			fill(b, c, stream, b.N)
-			sub, err := pubsub.NewSubscriber(c, pubsub.SubscriberConfig{Group: redistest.Group, Config: poll.Config{Concurrency: concurrency, BatchSize: 100}})
+			sub, err := pubsub.NewSubscriber(c, pubsub.SubscriberConfig{Group: redistest.Group, Config: poll.Config{Concurrency: concurrency}})
 			require.NoError(b, err)
 			consume(b, sub, stream)
 		})

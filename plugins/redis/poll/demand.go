@@ -1,0 +1,68 @@
+package poll
+
+import (
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+const (
+	// maxCount is the largest COUNT of a read, unless BatchSize is larger.
+	maxCount = 256
+	// maxReadBytes is the expected size of the largest read, unless BatchSize entries are larger.
+	maxReadBytes = 1 << 20
+	// quickRead and slowRead are how long the entries of a read last: COUNT grows below the first
+	// and shrinks above the second. So a reader keeps little from the other instances.
+	quickRead, slowRead = 10 * time.Millisecond, 50 * time.Millisecond
+)
+
+// demand is the COUNT of the next read. It doubles while entries are handled as fast as they are
+// read, and halves when they are not.
+type demand struct {
+	least, count int
+	full         bool // the last read returned count entries
+	arrived      time.Time
+	took         time.Duration
+	bytes        int // mean size of an entry
+}
+
+// read records a read that was sent at sent.
+func (d *demand) read(entries []goredis.XMessage, sent, now time.Time) {
+	d.arrived, d.took = now, now.Sub(sent)
+	if d.full = len(entries) >= d.count; !d.full {
+		d.shrink()
+		return
+	}
+	d.bytes = 0
+	for _, e := range entries {
+		for _, v := range e.Values {
+			text, _ := v.(string)
+			d.bytes += len(text)
+		}
+	}
+	d.bytes /= len(entries)
+}
+
+// next returns the COUNT of a read at now, when there is room for more entries.
+func (d *demand) next(now time.Time) int {
+	lasted := now.Sub(d.arrived)
+	switch {
+	case !d.full:
+	case lasted > max(slowRead, 20*d.took):
+		d.shrink()
+	case lasted < max(quickRead, 4*d.took) && 2*d.count*d.bytes <= maxReadBytes:
+		d.count = min(2*d.count, max(maxCount, d.least))
+	}
+	return d.count
+}
+
+func (d *demand) shrink() { d.count = max(d.count/2, d.least) }
+
+// ahead returns how many entries are buffered when the next read is sent. It is 0 when entries are
+// handled slowly: another instance may be idle.
+func (d *demand) ahead() int {
+	if d.count == d.least {
+		return 0
+	}
+	return d.count / 2
+}
