@@ -20,11 +20,12 @@ const (
 
 // batchItem is one request of a batch, with its result.
 type batchItem[Q, R any] struct {
-	key  rules.Key // of the payout
-	req  Q
-	res  R
-	err  error
-	done chan struct{} // closed when the result is there; nil in a batch of one caller
+	key   rules.Key // of the payout
+	req   Q
+	res   R
+	err   error
+	ended bool          // by the ordinary statement
+	done  chan struct{} // closed when the result is there; nil in a batch of one caller
 }
 
 // newBatch returns one item per request. Invalid ones have their error.
@@ -40,14 +41,15 @@ func newBatch[Q, R any](n int, item func(i int) (rules.Key, Q, error)) []*batchI
 // flusher runs batches. If a batch fails, perhaps because of one row, its items are run one by one.
 // If it waited too long for a lock or the database, it is run in halves.
 type flusher[Q, R any] struct {
-	l     *Ledger
-	what  string
-	run   func(context.Context, []*batchItem[Q, R]) error
-	slots chan struct{} // one per batch of do at the same time
+	l        *Ledger
+	what     string
+	run      func(context.Context, []*batchItem[Q, R]) error
+	ordinary func(context.Context, []*batchItem[Q, R]) error // sets ended; may be nil
+	slots    chan struct{}                                   // one per batch of do at the same time
 }
 
 func newFlusher[Q, R any](l *Ledger, what string, slots int, run func(context.Context, []*batchItem[Q, R]) error) *flusher[Q, R] {
-	return &flusher[Q, R]{l, what, run, make(chan struct{}, slots)}
+	return &flusher[Q, R]{l: l, what: what, run: run, slots: make(chan struct{}, slots)}
 }
 
 // do runs a caller's batch in transactions of at most Config.BatchSize items, without those that
@@ -84,10 +86,10 @@ func (b *flusher[Q, R]) flushPart(ctx context.Context, part []*batchItem[Q, R]) 
 }
 
 // try runs one transaction. late reports whether it failed because it waited too long.
-func (b *flusher[Q, R]) try(ctx context.Context, limit time.Duration, part ...*batchItem[Q, R]) (late bool, err error) {
+func (b *flusher[Q, R]) try(ctx context.Context, limit time.Duration, run func(context.Context, []*batchItem[Q, R]) error, part ...*batchItem[Q, R]) (late bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err = b.run(ctx, part)
+	err = run(ctx, part)
 	return err != nil && (b.l.store.fault(err) == faultLocked || errors.Is(ctx.Err(), context.DeadlineExceeded)), err
 }
 
@@ -110,7 +112,13 @@ func (b *flusher[Q, R]) finish(ctx context.Context, err error, part ...*batchIte
 }
 
 func (b *flusher[Q, R]) flush(ctx context.Context, batch []*batchItem[Q, R]) {
-	late, err := b.try(ctx, flushTimeout, batch...)
+	batch, late, err := b.flushOrdinary(ctx, batch)
+	if len(batch) == 0 {
+		return
+	}
+	if err == nil {
+		late, err = b.try(ctx, flushTimeout, b.run, batch...)
+	}
 	switch {
 	case err == nil || len(batch) == 1 || ctx.Err() != nil:
 		b.finish(ctx, err, batch...)
@@ -123,12 +131,35 @@ func (b *flusher[Q, R]) flush(ctx context.Context, batch []*batchItem[Q, R]) {
 	}
 }
 
+// flushOrdinary finishes the items that the ordinary statement carries out, and returns the others.
+// It returns an error that the general path would have too.
+func (b *flusher[Q, R]) flushOrdinary(ctx context.Context, batch []*batchItem[Q, R]) (rest []*batchItem[Q, R], late bool, err error) {
+	if b.ordinary == nil {
+		return batch, false, nil
+	}
+	late, err = b.try(ctx, flushTimeout, b.ordinary, batch...)
+	if err != nil {
+		if !late && b.l.store.fault(err) != faultServer {
+			err = nil
+		}
+		return batch, late, err
+	}
+	for _, k := range batch {
+		if k.ended {
+			b.finish(ctx, nil, k)
+		} else {
+			rest = append(rest, k)
+		}
+	}
+	return rest, false, nil
+}
+
 // oneByOne runs each item in a transaction of its own.
 func (b *flusher[Q, R]) oneByOne(ctx context.Context, err error, batch []*batchItem[Q, R]) {
 	failed := 0 // consecutive failures without a data error
 	for _, k := range batch {
 		if failed < 3 {
-			if _, err = b.try(ctx, flushTimeout, k); err != nil && b.l.store.fault(err) != faultData {
+			if _, err = b.try(ctx, flushTimeout, b.run, k); err != nil && b.l.store.fault(err) != faultData {
 				failed++
 			} else {
 				failed = 0
@@ -153,7 +184,7 @@ func (b *flusher[Q, R]) halves(ctx context.Context, err error, batch []*batchIte
 			b.finish(ctx, err, part...)
 			continue
 		}
-		late, failure := b.try(within, partTimeout, part...)
+		late, failure := b.try(within, partTimeout, b.run, part...)
 		switch {
 		case failure == nil:
 			b.finish(ctx, nil, part...)

@@ -36,8 +36,10 @@
 //   - An attempt is written when it has ended. A begin after an expired lease writes the attempt
 //     of that lease as interrupted and increments the epoch, so that the late answer changes
 //     nothing.
-//   - PostgreSQL rows are read without a lock and updated only if their version is unchanged:
-//     docs/decisions/0018-row-versions.md.
+//   - A first begin and a paid send are one statement per batch in PostgreSQL, without a read:
+//     docs/decisions/0021-ordinary-payouts.md. All others take the general path.
+//   - On that path PostgreSQL rows are read without a lock, and updated only if their version is
+//     unchanged: docs/decisions/0018-row-versions.md.
 //   - Begin and Accept hold the lock of their promotion in shared mode, so that a pause has a
 //     definite moment: docs/decisions/0017-promotion-lock.md.
 //   - No wait for a lock is unlimited. PostgreSQL ends a session that is silent inside a

@@ -76,7 +76,16 @@ func (l *Ledger) start() {
 	l.accepts = newFlusher(l, "accept", n, l.acceptBatch)
 	l.begins = newFlusher(l, "begin", n, l.beginBatch)
 	l.notEnqueued = newFlusher(l, "not enqueued", 1, l.notEnqueuedBatch)
-	l.settles = newBatcher(l.life, n, l.cfg.BatchSize, l.cfg.Linger, newFlusher(l, "settle", n, l.settleBatch).flush)
+	settles := newFlusher(l, "settle", n, l.settleBatch)
+	if s, ok := l.store.(ordinaryStore); ok {
+		l.begins.ordinary = func(ctx context.Context, batch []*batchItem[*rules.Record, BeginResult]) error {
+			return l.beginOrdinary(ctx, s, batch)
+		}
+		settles.ordinary = func(ctx context.Context, batch []*batchItem[*rules.CallResult, SettleResult]) error {
+			return l.settleOrdinary(ctx, s, batch)
+		}
+	}
+	l.settles = newBatcher(l.life, n, l.cfg.BatchSize, l.cfg.Linger, settles.flush)
 }
 
 // enter counts a call in l.calls. It returns false once the ledger is closing.

@@ -30,6 +30,8 @@ ON CONFLICT (type, promotion_id) DO NOTHING`
 CROSS JOIN LATERAL (SELECT * FROM payouts AS p
 	WHERE p.type = k.type AND p.promotion_id = k.promotion AND p.target_id = k.target `
 
+	pgBegin = `BEGIN ISOLATION LEVEL READ COMMITTED` // see readCommitted
+
 	pgClock = `SELECT clock_timestamp()`
 
 	// No condition on settled_at: on an empty table the planner would use the index of unsettled

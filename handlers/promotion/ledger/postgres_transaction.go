@@ -28,7 +28,7 @@ func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *read
 	tx := &pgTransaction{s: s, conn: conn}
 	snap := &readResult{promotions: map[rules.Promotion]rules.PromotionState{}, rows: make(map[rules.Key]*storedRow, len(w.keys))}
 	var b pgx.Batch
-	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED") // see readCommitted
+	b.Queue(pgBegin)
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= partTimeout {
 		b.Queue("SET LOCAL lock_timeout = '" + pgPartLockTimeout + "'")
 	}
@@ -145,13 +145,18 @@ func (tx *pgTransaction) commit(ctx context.Context, c *writeSet) error {
 	if len(c.summaries) > 0 { // last, because all batches update the same row
 		b.Queue(addToSummaries.postgres, addToSummaries.arrays(c.summaries)...)
 	}
+	return tx.end(ctx, &b)
+}
+
+// end sends b and a COMMIT.
+func (tx *pgTransaction) end(ctx context.Context, b *pgx.Batch) error {
 	b.Queue("COMMIT").Exec(func(tag pgconn.CommandTag) error {
 		if tag.String() != "COMMIT" {
 			return pgx.ErrTxCommitRollback
 		}
 		return nil
 	})
-	if err := tx.conn.SendBatch(ctx, &b).Close(); err != nil {
+	if err := tx.conn.SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}
 	tx.done = true

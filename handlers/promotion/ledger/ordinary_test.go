@@ -1,0 +1,160 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+)
+
+// sqlEverything describes every row. Times are compared with other times of the row.
+const sqlEverything = `SELECT concat_ws('|', 'payout', type, promotion_id, target_id, summary_id, state, hint, version, epoch, attempts, asks, released, failures,
+	interruptions, maybe_charged, asking, no_charge_seen, transaction_key, last_class, last_error, attempt_by, next_attempt_at IS NULL, settled_at IS NULL,
+	hint_due = accepted_at, hint_due = lease_until, hint_due = next_attempt_at, lease_until - attempt_started_at, first_sent_at = attempt_started_at,
+	key_first_used_at = attempt_started_at, attempt_started_at BETWEEN accepted_at AND clock_timestamp() + $1 * interval '1 microsecond',
+	settled_at BETWEEN attempt_started_at AND clock_timestamp() + $1 * interval '1 microsecond') FROM payouts
+UNION ALL SELECT concat_ws('|', 'attempt', p.promotion_id, p.target_id, a.epoch, a.late, a.attempt, a.kind, a.instance, a.started_at = p.attempt_started_at,
+	a.ended_at = p.settled_at, a.outcome, a.class, a.answer, a.http_status) FROM attempts AS a JOIN payouts AS p ON p.id = a.payout_id
+UNION ALL SELECT concat_ws('|', 'summary', promotion_id, summary_id, sum(paid), sum(failed), sum(unknown), sum(cancelled)) FROM promotion_summaries GROUP BY promotion_id, summary_id
+UNION ALL SELECT concat_ws('|', 'outbox', o.kind, o.promotion_id, o.target_id, o.class, o.error, o.attempts, o.handler, o.dedupe, encode(o.record_key, 'escape'),
+	o.created_at = p.settled_at, CASE kind WHEN 'result' THEN (convert_from(o.payload, 'UTF8')::jsonb - 'settledAt')::text ELSE encode(o.payload, 'escape') END)
+	FROM outbox AS o LEFT JOIN payouts AS p USING (type, promotion_id, target_id)
+ORDER BY 1`
+
+// One history of batches runs with the ordinary statements, and over the transition function only.
+// All rows and results are equal.
+func TestOrdinaryStatementsFollowTheTransitionFunction(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		for range 3 {
+			seed := uint64(time.Now().UnixNano())
+			t.Logf("seed %d", seed)
+			one, general := newPostgresDB(t), newPostgresDB(t)
+			l := general.open(t, withResults)
+			l.begins.ordinary, l.settles.flush = nil, newFlusher(l, "settle", 1, l.settleBatch).flush
+			want, wantRows := batchHistory(t, general, l, seed)
+			got, gotRows := batchHistory(t, one, one.open(t, withResults), seed)
+			for i, line := range append(want, wantRows...) {
+				require.Equal(t, line, append(got, gotRows...)[i])
+			}
+			require.Len(t, gotRows, len(wantRows))
+		}
+	})
+}
+
+// batchHistory runs random batches on a few payouts, and returns all results and rows.
+func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, rows []string) {
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	note := func(a ...any) { results = append(results, fmt.Sprint(a...)) }
+	outcomes := []rules.Outcome{rules.Paid, rules.Paid, rules.Paid, rules.Paid, rules.Rejected, rules.TryAgain, rules.PerhapsCharged, rules.Interrupted, rules.NoCharge}
+	type call struct {
+		key   rules.Key
+		epoch int64
+	}
+	var calls []call
+	for n := range 60 {
+		var batch []rules.Record
+		for range 1 + rnd.IntN(12) {
+			r := record(int64(1+rnd.IntN(2)), int64(1+rnd.IntN(20+n)))
+			r.SummaryID = r.Target % 3
+			batch = append(batch, r)
+		}
+		batch = withoutRepeated(batch, func(r rules.Record) rules.Key { return r.Key })
+		p := rules.Promotion{Type: "POINT", ID: int64(1 + rnd.IntN(2))}
+		switch choice := rnd.IntN(20); {
+		case choice < 6:
+			for _, a := range l.Accept(t.Context(), batch, AcceptOptions{PayNow: choice == 0}) {
+				note(a)
+			}
+		case choice < 12:
+			if choice == 6 {
+				batch[0].Payload = []byte(`{"another":1}`)
+			}
+			for i, b := range l.Begin(t.Context(), batch) {
+				note(b.Next, b.Epoch, b.Attempt, string(b.Request), b.Lease, b.State, b.Why, b.Err)
+				if b.Epoch > 0 {
+					calls = append(calls, call{batch[i].Key, b.Epoch})
+				}
+			}
+		case choice < 16:
+			rnd.Shuffle(len(calls), func(i, j int) { calls[i], calls[j] = calls[j], calls[i] })
+			some := withoutRepeated(calls, func(c call) rules.Key { return c.key })
+			some = some[:rnd.IntN(len(some)+1)]
+			settles := newBatch[*rules.CallResult, SettleResult](len(some), func(i int) (rules.Key, *rules.CallResult, error) {
+				return some[i].key, &rules.CallResult{Key: some[i].key, Epoch: some[i].epoch, Outcome: outcomes[rnd.IntN(len(outcomes))], TransactionKey: "tx",
+					Class: "c", Answer: "an answer", Status: 200 + i, Route: "point"}, nil
+			})
+			for _, k := range settles {
+				k.done = make(chan struct{})
+			}
+			if len(some) > 0 {
+				l.settles.flush(t.Context(), settles)
+			}
+			for _, k := range settles {
+				<-k.done
+				note(k.res.Next, k.res.State, k.res.Stale, k.res.Attempts, k.err)
+			}
+			if rnd.IntN(3) > 0 { // otherwise they are settled again
+				calls = slices.DeleteFunc(calls, func(c call) bool { return slices.Contains(some, c) })
+			}
+		case choice < 18:
+			h.advance(time.Minute)
+		case choice < 19:
+			require.NoError(t, l.Pause(t.Context(), p, operator))
+		default:
+			require.NoError(t, l.Resume(t.Context(), p, operator))
+		}
+	}
+	s := l.store.(*postgres)
+	require.NoError(t, pgQuerier{s.cold}.query(t.Context(), func(r scanner) error {
+		var row string
+		err := r.Scan(&row)
+		rows = append(rows, row)
+		return err
+	}, sqlEverything, s.skewMicros()))
+	return results, rows
+}
+
+// withoutRepeated keeps the first element of each key. Two in one batch are one change of a row on
+// the general path.
+func withoutRepeated[T any](all []T, key func(T) rules.Key) (first []T) {
+	seen := map[rules.Key]bool{}
+	for _, x := range all {
+		if !seen[key(x)] {
+			first = append(first, x)
+		}
+		seen[key(x)] = true
+	}
+	return first
+}
+
+// A lease counts from after the wait for the lock of its promotion.
+func TestOrdinaryBeginReadsTheClockAfterItsLock(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		h := newPostgresDB(t)
+		l, conn := h.open(t), h.connect(t)
+		mustAccept(t, l, record(1, 1))
+		tx, err := h.connect(t).Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `UPDATE promotions SET state = 'PAUSED'`)
+		require.NoError(t, err)
+		begun := make(chan BeginResult, 1)
+		go func() { begun <- l.Begin(context.Background(), []rules.Record{record(1, 1)})[0] }()
+		require.Eventually(t, func() bool { return waiters(t, conn) > 0 }, 20*time.Second, time.Millisecond)
+		unlocked := l.clock(t)
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.Equal(t, rules.Send, (<-begun).Next)
+		x := mustExplain(t, l, key(1, 1))
+		require.False(t, x.AttemptStartedAt.Before(unlocked))
+		require.Equal(t, l.policy.Lease, x.LeaseUntil.Sub(x.AttemptStartedAt))
+	})
+}
