@@ -57,7 +57,7 @@ func payBare(ctx context.Context, c peerConfig, ready func()) error {
 	loops, ctx := errgroup.WithContext(ctx)
 	loops.Go(func() error {
 		for ctx.Err() == nil {
-			if err := group.Consume(ctx, []string{"campaign-promotion-point-publish"}, b); err != nil {
+			if err := group.Consume(ctx, []string{publishTopic}, b); err != nil {
 				return err
 			}
 		}

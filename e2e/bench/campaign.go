@@ -51,14 +51,18 @@ type result struct {
 }
 
 func (r result) String() string {
-	text := fmt.Sprintf("%.0f/s (20–90 %%: %.0f/s), CPU per payout: own %s", r.Rate, r.Middle, r.CPU["own"])
-	for _, name := range []string{servers.Postgres, servers.Redis, servers.Kafka, "api"} {
-		text += fmt.Sprintf(", %s %s", name, r.CPU[name])
+	text := fmt.Sprintf("%.0f/s (20–90 %%: %.0f/s), CPU per payout in µs:", r.Rate, r.Middle)
+	for _, name := range []string{"own", servers.Postgres, servers.Redis, servers.Kafka, "api"} {
+		text += fmt.Sprintf(" %s %.1f,", name, micros(r.CPU[name]))
 	}
-	return text + fmt.Sprintf(", peak %d MB", r.Peak>>20)
+	return text + fmt.Sprintf(" peak %d MB", r.Peak>>20)
 }
 
-const promotion = 12345
+const (
+	promotion = 12345
+	// leastAnnounced gives a smaller campaign the default slots of one with 100,000 targets.
+	leastAnnounced = 100_000
+)
 
 // pay runs a campaign on empty servers. It refuses the figures if a payout is missing or was
 // repeated.
@@ -67,7 +71,10 @@ func (e *environment) pay(ctx context.Context, c campaign) (res result, err erro
 	if err != nil {
 		return res, fmt.Errorf("empty servers: %w", err)
 	}
-	load := func() error { return e.load(ctx, 8, c.targets, promotion) }
+	if err := e.createCampaign(ctx, 8); err != nil {
+		return res, fmt.Errorf("topics: %w", err)
+	}
+	load := func() error { return e.load(ctx, c.targets, max(c.targets, leastAnnounced), promotion) }
 	if !c.joined {
 		if err := load(); err != nil {
 			return res, fmt.Errorf("publish: %w", err)
@@ -79,11 +86,7 @@ func (e *environment) pay(ctx context.Context, c campaign) (res result, err erro
 	}
 	defer api.stop()
 	r := &run{env: e}
-	defer func() {
-		for _, p := range r.processes {
-			p.stop()
-		}
-	}()
+	defer r.stop()
 	if err := r.start(ctx, c, dsn, url); err != nil {
 		return res, err
 	}
@@ -122,11 +125,17 @@ func (e *environment) pay(ctx context.Context, c campaign) (res result, err erro
 	return res, e.check(ctx, c.targets, url, &res)
 }
 
+func (r *run) stop() {
+	for _, p := range r.processes {
+		p.stop()
+	}
+}
+
 // start runs the processes until all are ready.
 func (r *run) start(ctx context.Context, c campaign, dsn, url string) error {
 	e := r.env
 	for i := range max(1, c.instances) {
-		name := "instance" + strconv.Itoa(i+1)
+		name := "instance" + strconv.Itoa(len(r.processes)+1)
 		path, args := e.self, []string{c.peer, ""}
 		ready := "running"
 		if c.peer != "" {
@@ -173,8 +182,13 @@ func (e *environment) settings(name string, c campaign, dsn, url string) (path s
 		all["plugins.promotion.stream.max_consumers_per_instance"] = c.slots
 	}
 	maps.Copy(all, c.settings)
+	return e.writeSettings(name, all)
+}
+
+// writeSettings writes a settings file from settings by their dotted paths.
+func (e *environment) writeSettings(name string, settings map[string]any) (path string, err error) {
 	tree := map[string]any{}
-	for key, value := range all {
+	for key, value := range settings {
 		at, names := tree, strings.Split(key, ".")
 		for _, name := range names[:len(names)-1] {
 			if _, ok := at[name]; !ok {
@@ -237,23 +251,15 @@ func (e *environment) cpu(r *run, api *process) map[string]time.Duration {
 // check verifies that each target was paid by exactly one call, in the ledger and in the journal of
 // the Money API. It sets the rates, which are computed from the times in the ledger.
 func (e *environment) check(ctx context.Context, n int, url string, res *result) error {
-	var rows, paid, attempts int
+	var t totals
 	var all, middle float64
 	err := e.db.QueryRow(ctx, `
 SELECT count(*), count(*) FILTER (WHERE state = 'SUCCESS'), coalesce(sum(attempts), 0)::bigint,
 	extract(epoch FROM max(settled_at) - min(accepted_at))::float8,
 	extract(epoch FROM percentile_disc(0.9) WITHIN GROUP (ORDER BY settled_at) - percentile_disc(0.2) WITHIN GROUP (ORDER BY settled_at))::float8
-FROM payouts`).Scan(&rows, &paid, &attempts, &all, &middle)
+FROM payouts`).Scan(&t.Rows, &t.Paid, &t.Attempts, &all, &middle)
 	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
-	}
-	if rows != n || paid != n || attempts != n {
-		return fmt.Errorf("refused: the ledger has %d rows, %d paid, with %d attempts; %d of each were expected", rows, paid, attempts, n)
-	}
-	var journal struct {
-		Charged       int `json:"charged"`
-		Executions    int `json:"executions"`
-		DoubleCharged int `json:"double_charged"`
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/_sim/summary", nil)
 	if err != nil {
@@ -264,13 +270,27 @@ FROM payouts`).Scan(&rows, &paid, &attempts, &all, &middle)
 		return err
 	}
 	defer answer.Body.Close()
-	if err := json.NewDecoder(answer.Body).Decode(&journal); err != nil {
+	if err := json.NewDecoder(answer.Body).Decode(&t); err != nil {
 		return fmt.Errorf("journal of the Money API: %w", err)
 	}
-	if journal.Charged != n || journal.Executions != n || journal.DoubleCharged != 0 {
-		return fmt.Errorf("refused: the Money API has %+v; %d charges were expected", journal, n)
-	}
 	res.Rate, res.Middle = float64(n)/all, 0.7*float64(n)/middle
+	return t.balance(n)
+}
+
+// totals are the counts of the ledger and of the journal of the Money API.
+type totals struct {
+	Rows, Paid, Attempts int // of the ledger
+
+	Charged       int `json:"charged"`
+	Executions    int `json:"executions"`
+	DoubleCharged int `json:"double_charged"`
+}
+
+// balance returns nil if each of n targets was paid by one attempt and one charge.
+func (t totals) balance(n int) error {
+	if expected := (totals{Rows: n, Paid: n, Attempts: n, Charged: n, Executions: n}); t != expected {
+		return fmt.Errorf("refused: the ledger and the Money API have %+v, expected were %+v", t, expected)
+	}
 	return nil
 }
 

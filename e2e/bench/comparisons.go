@@ -48,29 +48,89 @@ func (c comparison) keys() []string {
 
 // sizes are the counts of the comparisons.
 type sizes struct {
-	campaign int // targets of a campaign
+	campaign int           // targets of a campaign
+	large    int           // targets of a large campaign
+	million  int           // targets of the largest one
+	stock    int           // targets of the stock flow, which is slow
+	slow     int           // targets at a slow Money API
+	messages int           // of a stream; a peer gets fewer
+	streams  int           // idle streams
+	woken    int           // idle streams that get an entry
+	quiet    time.Duration // until streams are idle
+	observed time.Duration // of an idle instance
 }
 
 func full() sizes {
-	return sizes{campaign: 100_000}
+	return sizes{
+		campaign: 100_000, large: 500_000, million: 1_000_000, stock: 10_000, slow: 30_000, messages: 300_000,
+		streams: 10_000, woken: 200, quiet: 20 * time.Second, observed: 30 * time.Second,
+	}
 }
 
 func quick() sizes {
-	return sizes{campaign: 1_000}
+	return sizes{
+		campaign: 500, large: 1000, million: 2000, stock: 100, slow: 500, messages: 3000,
+		streams: 50, woken: 10, quiet: time.Second, observed: 2 * time.Second,
+	}
 }
 
-const bareLoopPeer = "bare loop"
+// Names of peers in the table.
+const (
+	bareLoopPeer    = "bare loop"
+	stockStreamPeer = "watermill-redisstream"
+)
 
 // comparisons returns all comparisons in the order of the table.
 func comparisons() []comparison {
 	return []comparison{
 		{"path", 3, []row{
-			{key: "own-cpu", what: "complete path, 32 slots: own CPU per payout", against: bareLoopPeer, unit: "×", goal: 1.5, atMost: true},
+			{key: "own-cpu", what: "complete path, 32 slots: own CPU per payout (µs)", against: bareLoopPeer, unit: "×", goal: 1.5, atMost: true},
 			{key: "rate", what: "complete path, default slots: payouts/s", against: bareLoopPeer, unit: "×", goal: 0.6},
-			{key: "postgres-cpu", what: "complete path, 32 slots: PostgreSQL CPU per payout", against: bareLoopPeer, unit: "×", goal: 2, atMost: true},
+			{key: "postgres-cpu", what: "complete path, 32 slots: PostgreSQL CPU per payout (µs)", against: bareLoopPeer, unit: "×", goal: 2, atMost: true},
+			{key: "stock-rate", what: "complete path, default slots: payouts/s", against: "stock Watermill parts", unit: "×", goal: 5},
 		}, comparePath},
+		{"three", 3, []row{
+			{key: "three-rate", what: "three instances: payouts/s", against: "one instance", unit: "×", goal: 1},
+			{key: "three-cpu", what: "three instances: total CPU per payout (µs)", against: "one instance", unit: "×", goal: 1.2, atMost: true},
+		}, compareThree},
+		{"large", 3, []row{
+			{key: "large-rate", what: "500,000 targets: payouts/s", against: "100,000 targets", unit: "×", goal: 0.95},
+		}, compareLarge},
+		{"consume", 3, []row{
+			{key: "consume-local", what: "consume and ack a stream through the Router (per second)", against: stockStreamPeer, unit: "×", goal: 8},
+			{key: "consume-far", what: "the same, round trip 1.3 ms", against: stockStreamPeer, unit: "×", goal: 50},
+			{key: "stream-allocations", what: "allocations per message: reader of streams, Router and chain", against: "committed table", unit: "×", goal: 1.05, atMost: true},
+		}, compareConsume},
+		{"publish", 3, []row{
+			{key: "publish-1-local", what: "publish from 8 goroutines, 1 message per call (per second)", against: stockStreamPeer, unit: "×", goal: 1},
+			{key: "publish-1-far", what: "the same, round trip 1.3 ms", against: stockStreamPeer, unit: "×", goal: 1},
+			{key: "publish-50-local", what: "publish from 8 goroutines, 50 messages per call (per second)", against: stockStreamPeer, unit: "×", goal: 4},
+			{key: "publish-50-far", what: "the same, round trip 1.3 ms", against: stockStreamPeer, unit: "×", goal: 30},
+		}, comparePublish},
+		{"window", 3, []row{
+			{key: "window", what: "one Kafka partition, 1 ms handler, window 256 (records/s)", against: "watermill-kafka", unit: "×", goal: 100},
+			{key: "kafka-allocations", what: "allocations per record: Kafka reader, Router and chain", against: "committed table", unit: "×", goal: 1.05, atMost: true},
+		}, compareWindow},
+		{"idle", 1, []row{
+			{key: "idle-commands", what: "10,000 idle active streams, profile production: Redis commands", against: none, unit: "/s", goal: 2500, atMost: true},
+			{key: "idle-cpu", what: "the same: own CPU, of one core", against: none, unit: " %", goal: 5, atMost: true},
+			{key: "idle-memory", what: "the same: resident memory", against: none, unit: " MB", goal: 100, atMost: true},
+		}, compareIdle},
+		{"wake", 3, []row{
+			{key: "wake", what: "enqueue by one instance to begin by another, idle stream, p99", against: none, unit: " ms", goal: 150, atMost: true},
+		}, compareWake},
+		{"slots", 3, []row{
+			{key: "slots", what: "4 instances with 32 slots, API 200 ms: payouts/s, 20–90 %", against: "limit of 640/s", unit: "×", goal: 0.95},
+		}, compareSlots},
+		{"million", 1, []row{
+			{key: "million-paid", what: "1,000,000 targets, API 5 ms: targets with exactly one charge", against: "targets", unit: "×", goal: 1},
+			{key: "million-memory", what: "the same: peak memory of the process", against: none, unit: " MB", goal: 300, atMost: true},
+			{key: "million-stream", what: "the same: entries in the stream, at most", against: "`max_len`", unit: "×", goal: 1, atMost: true},
+		}, compareMillion},
 	}
 }
+
+const none = "–"
 
 // compare runs a comparison several times. Each run measures both sides.
 func (e *environment) compare(ctx context.Context, c comparison, s sizes, runs int) outcome {
@@ -108,6 +168,7 @@ func (e *environment) campaign(ctx context.Context, label string, c campaign) (r
 	return res, nil
 }
 
+// comparePath measures the complete path. The stock flow pays fewer targets, because it is slow.
 func comparePath(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
 	bare, err := e.campaign(ctx, bareLoopPeer, campaign{targets: s.campaign, peer: "bare"})
 	if err != nil {
@@ -121,11 +182,45 @@ func comparePath(ctx context.Context, e *environment, s sizes) (map[string]pair,
 	if err != nil {
 		return nil, err
 	}
+	stock, err := e.campaign(ctx, "stock parts", campaign{targets: s.stock, peer: "stock"})
+	if err != nil {
+		return nil, err
+	}
 	return map[string]pair{
+		"stock-rate":   {standard.Rate, stock.Rate},
 		"own-cpu":      {micros(slots32.CPU["own"]), micros(bare.CPU["own"])},
 		"rate":         {standard.Rate, bare.Rate},
 		"postgres-cpu": {micros(slots32.CPU[servers.Postgres]), micros(bare.CPU[servers.Postgres])},
 	}, nil
 }
 
-func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+func compareThree(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
+	one, err := e.campaign(ctx, "one instance", campaign{targets: s.campaign, slots: 32, joined: true})
+	if err != nil {
+		return nil, err
+	}
+	three, err := e.campaign(ctx, "three instances", campaign{targets: s.campaign, slots: 32, joined: true, instances: 3})
+	return map[string]pair{
+		"three-rate": {three.Rate, one.Rate},
+		"three-cpu":  {micros(three.CPU["own"]), micros(one.CPU["own"])},
+	}, err
+}
+
+func compareLarge(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
+	small, err := e.campaign(ctx, fmt.Sprint(s.campaign, " targets"), campaign{targets: s.campaign, slots: 32})
+	if err != nil {
+		return nil, err
+	}
+	large, err := e.campaign(ctx, fmt.Sprint(s.large, " targets"), campaign{targets: s.large, slots: 32})
+	return map[string]pair{"large-rate": {large.Rate, small.Rate}}, err
+}
+
+func compareSlots(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
+	const instances, slots, latency = 4, 32, 200 * time.Millisecond
+	limit := float64(instances*slots) / latency.Seconds()
+	res, err := e.campaign(ctx, "4 instances", campaign{targets: s.slow, slots: slots, joined: true, instances: instances, latency: latency})
+	return map[string]pair{"slots": {res.Middle, limit}}, err
+}
+
+// micros returns at least 0.1, because a short run may use less CPU time than a tick of the clock.
+func micros(d time.Duration) float64 { return max(0.1, float64(d)/float64(time.Microsecond)) }

@@ -104,6 +104,7 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 		size = quick()
 	}
 	size.campaign = cmp.Or(o.targets, size.campaign)
+	e.results = filepath.Dir(o.readme)
 	rep := report{machine: machine(e)}
 	began := time.Now()
 	for _, c := range selected {
@@ -123,7 +124,7 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 		fmt.Fprintf(out, "\n%s is not written: only a complete run without a missing figure writes it.\n", o.readme)
 		return err
 	}
-	return rep.write(o.readme)
+	return rep.write(o.readme, e.plots)
 }
 
 // prepare builds the binary and starts the servers.

@@ -31,7 +31,7 @@ func (c peerConfig) String() string {
 
 // peers are the programs that a campaign compares the binary with.
 func peers() map[string]func(context.Context, peerConfig, func()) error {
-	return map[string]func(context.Context, peerConfig, func()) error{"bare": payBare}
+	return map[string]func(context.Context, peerConfig, func()) error{"bare": payBare, "stock": payStock}
 }
 
 // runPeer runs the bare loop or the stock flow. It prints a line when it is ready, and another one

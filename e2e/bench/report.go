@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -126,12 +128,45 @@ largest. A campaign that lost or repeated a payout has no figure.
 
 `
 
-// write writes the README.
-func (r report) write(path string) error {
+// allocationTable has the allocations of the last complete run, with one row per line.
+const allocationTable = "allocations.txt"
+
+// committed returns the figure of a row in the table of allocations, or 0.
+func (e *environment) committed(key string) float64 {
+	text, _ := os.ReadFile(filepath.Join(e.results, allocationTable)) // none: 0
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == key {
+			n, _ := strconv.ParseFloat(value, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// write writes the README, and the plots and the table of allocations next to it.
+func (r report) write(path string, plots []byte) error {
+	var allocations strings.Builder
+	for _, o := range r.comparisons {
+		for _, row := range o.rows {
+			if strings.HasSuffix(row.key, "-allocations") {
+				middle, _, _ := median(o.pairs[row.key])
+				fmt.Fprintf(&allocations, "%s %.1f\n", row.key, middle.ours)
+			}
+		}
+	}
+	dir := filepath.Dir(path)
+	err := errors.Join(
+		os.WriteFile(filepath.Join(dir, allocationTable), []byte(allocations.String()), 0o644),
+		os.WriteFile(filepath.Join(dir, "million.svg"), plots, 0o644),
+	)
+	if err != nil {
+		return err
+	}
 	var b strings.Builder
 	b.WriteString(readme)
 	b.WriteString("| what | against | figures | ratio | target | result |\n|---|---|---|---|---|---|\n")
 	r.rows(func(cells ...string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) })
+	b.WriteString("\n## The campaign with 1,000,000 targets\n\n![rate, lag, pending entries and memory over time](million.svg)\n")
 	fmt.Fprintf(&b, "\n## Machine\n\n%s\nThe run took %s.\n", r.machine, r.took.Round(time.Minute))
 	return os.WriteFile(path, []byte(b.String()), 0o644)
 }

@@ -9,13 +9,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
@@ -29,11 +30,16 @@ type environment struct {
 	fleet    *servers.Fleet
 	versions []string
 	lock     *os.File
+	kafka    *kadm.Client
 	redis    *redis.Client
 	db       *pgx.Conn
 	schemas  int
 	log      io.Writer
+	results  string // folder of the README and the table of allocations
+	plots    []byte // SVG of the largest campaign
 }
+
+var errNoServer = errors.New("a server can't be started")
 
 // open starts servers that belong to the benchmark alone, because it empties them.
 func open(ctx context.Context, dir string, offset int, log io.Writer) (e *environment, err error) {
@@ -50,19 +56,22 @@ func open(ctx context.Context, dir string, offset int, log io.Writer) (e *enviro
 	e.fleet, err = servers.New(servers.Options{
 		Dir: filepath.Join(dir, "servers"), Cache: filepath.Join(dir, "..", "cache"), EndWithProcess: true, Progress: log,
 		Ports: map[string]int{
-			servers.Kafka: 39092 + offset, "controller": 39093 + offset,
-			servers.Redis: 36379 + offset, servers.Valkey: 36380 + offset, servers.Postgres: 35432 + offset,
+			servers.Kafka: 17592 + offset, "controller": 17593 + offset,
+			servers.Redis: 17594 + offset, servers.Postgres: 17595 + offset,
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
 	e.fleet.Wipe(ctx) // what a killed run has left
-	for _, r := range e.fleet.Up(ctx, servers.Kafka, servers.Redis, servers.Valkey, servers.Postgres) {
+	for _, r := range e.fleet.Up(ctx, servers.Kafka, servers.Redis, servers.Postgres) {
 		if r.Err != nil {
-			return e, r.Err
+			return e, fmt.Errorf("%w: %s: %w", errNoServer, r.Name, r.Err)
 		}
 		e.versions = append(e.versions, r.How[strings.LastIndex(r.How, ", ")+2:])
+	}
+	if e.kafka, err = kadm.NewOptClient(kgo.SeedBrokers(e.brokers()...), kgo.MetadataMinAge(10*time.Millisecond)); err != nil {
+		return e, err
 	}
 	e.redis = redis.NewClient(&redis.Options{Addr: e.fleet.Addr(servers.Redis)})
 	e.db, err = pgx.Connect(ctx, e.fleet.Addr(servers.Postgres))
@@ -73,6 +82,9 @@ func open(ctx context.Context, dir string, offset int, log io.Writer) (e *enviro
 func (e *environment) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	if e.kafka != nil {
+		e.kafka.Close()
+	}
 	if e.db != nil {
 		_ = e.db.Close(ctx)
 	}
@@ -108,103 +120,97 @@ func (e *environment) empty(ctx context.Context) (dsn string, err error) {
 }
 
 func (e *environment) emptyKafka(ctx context.Context) error {
-	admin, err := sarama.NewClusterAdmin(e.brokers(), kafkaConfig())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = admin.Close() }()
 	return until(ctx, 100*time.Millisecond, func() (bool, error) {
-		groups, err := admin.ListConsumerGroups()
+		groups, err := e.kafka.ListGroups(ctx)
 		if err != nil {
 			return false, err
 		}
-		for g := range groups {
-			_ = admin.DeleteConsumerGroup(g) // the next round tries again
-		}
-		topics, err := admin.ListTopics()
+		topics, err := e.kafka.ListTopics(ctx)
 		if err != nil {
 			return false, err
 		}
-		left := len(groups)
-		for topic := range topics {
-			if !strings.HasPrefix(topic, "__") {
-				left++
-				_ = admin.DeleteTopic(topic) // the same
-			}
+		if len(groups) == 0 && len(topics) == 0 {
+			return true, nil
 		}
-		return left == 0, nil
+		// A group whose member is still leaving is refused. The next round deletes it.
+		_, err = e.kafka.DeleteGroups(ctx, groups.Groups()...)
+		if err == nil && len(topics) > 0 {
+			_, err = e.kafka.DeleteTopics(ctx, topics.Names()...)
+		}
+		return false, err
 	})
 }
 
+// kafkaConfig is for the bare loop.
 func kafkaConfig() *sarama.Config {
 	c := sarama.NewConfig()
 	c.Version = sarama.V2_8_0_0
 	c.Consumer.Offsets.Initial = sarama.OffsetOldest
-	c.Producer.Return.Successes = false
-	c.Producer.RequiredAcks = sarama.WaitForAll
-	c.Producer.Retry.Max = 200 // a broker refuses the records of a new topic for a moment
 	return c
 }
 
-const payloadBytes = 200
+const (
+	payloadBytes = 200
+	publishTopic = "campaign-promotion-point-publish"
+)
 
-// load creates the publish topic and fills it with the records of POINT promotions, n targets each.
-// It announces the number, as `campaign publish` does.
-func (e *environment) load(ctx context.Context, partitions int32, n int, promotions ...int64) error {
-	point, _ := promotiontype.ByName("POINT")
-	payload := func(promotion int64, target int) ([]byte, error) {
-		record, err := point.Encode(promotion, 1, int64(target), strconv.Itoa(target%10_000+1))
-		if err != nil {
-			return nil, err
-		}
-		record = append(record[:len(record)-1], `,"note":"`...) // a field that readers ignore
-		return append(append(record, strings.Repeat("x", max(0, payloadBytes-len(record)-2))...), `"}`...), nil
-	}
-	return e.publish(ctx, partitions, point.PublishTopic(), func(send func(topic, key string, value []byte)) error {
+// sender publishes one record. Errors are reported at the end.
+type sender func(topic, key string, value []byte)
+
+// createCampaign creates the topics of a campaign.
+func (e *environment) createCampaign(ctx context.Context, partitions int32) error {
+	return errors.Join(e.createTopics(ctx, partitions, publishTopic), e.createTopics(ctx, 1, promotiontype.StartedTopic))
+}
+
+// load publishes the records of POINT promotions, n targets each. It announces their number, which
+// sets the default slots.
+func (e *environment) load(ctx context.Context, n, announced int, promotions ...int64) error {
+	return e.send(ctx, func(send sender) error {
 		for _, promotion := range promotions {
-			send(promotiontype.StartedTopic, "", fmt.Appendf(nil, `{"promotionId":%d,"promotionType":"POINT","totalCount":%d}`, promotion, n))
+			send(promotiontype.StartedTopic, strconv.FormatInt(promotion, 10), fmt.Appendf(nil, `{"promotionId":%d,"promotionType":"POINT","totalCount":%d}`, promotion, announced))
 			for target := 1; target <= n; target++ {
-				record, err := payload(promotion, target)
+				value, err := pointRecord(promotion, target)
 				if err != nil {
 					return err
 				}
-				send(point.PublishTopic(), strconv.Itoa(target), record)
+				send(publishTopic, strconv.Itoa(target), value)
 			}
 		}
 		return nil
 	})
 }
 
-// publish creates a topic and runs fill with a function that publishes one record.
-func (e *environment) publish(ctx context.Context, partitions int32, topic string, fill func(send func(topic, key string, value []byte)) error) (err error) {
-	admin, err := sarama.NewClusterAdmin(e.brokers(), kafkaConfig())
+// pointRecord returns a record of payloadBytes. Readers ignore the field that fills it up.
+func pointRecord(promotion int64, target int) ([]byte, error) {
+	point, _ := promotiontype.ByName("POINT")
+	record, err := point.Encode(promotion, 1, int64(target), strconv.Itoa(target%10_000+1))
+	if err != nil {
+		return nil, err
+	}
+	record = append(record[:len(record)-1], `,"note":"`...)
+	return append(append(record, strings.Repeat("x", max(0, payloadBytes-len(record)-2))...), `"}`...), nil
+}
+
+func (e *environment) createTopics(ctx context.Context, partitions int32, topics ...string) error {
+	created, err := e.kafka.CreateTopics(ctx, partitions, 1, nil, topics...)
+	return errors.Join(err, created.Error())
+}
+
+// send runs fill with a function that publishes one record, and waits until all are durable.
+func (e *environment) send(ctx context.Context, fill func(send sender) error) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(e.brokers()...), kgo.UnknownTopicRetries(-1))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = admin.Close() }()
-	for name, parts := range map[string]int32{topic: partitions, promotiontype.StartedTopic: 1} {
-		if err := admin.CreateTopic(name, &sarama.TopicDetail{NumPartitions: parts, ReplicationFactor: 1}, false); err != nil {
-			return err
-		}
-	}
-	producer, err := sarama.NewAsyncProducer(e.brokers(), kafkaConfig())
-	if err != nil {
-		return err
-	}
-	var wg sync.WaitGroup
-	var failed error
-	wg.Go(func() {
-		for e := range producer.Errors() {
-			failed = e
-		}
-	})
+	defer client.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	err = fill(func(topic, key string, value []byte) {
-		select {
-		case producer.Input() <- &sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder(key), Value: sarama.ByteEncoder(value)}:
-		case <-ctx.Done():
-		}
+		client.Produce(ctx, &kgo.Record{Topic: topic, Key: []byte(key), Value: value}, func(_ *kgo.Record, err error) {
+			if err != nil {
+				cancel(err)
+			}
+		})
 	})
-	producer.AsyncClose()
-	wg.Wait()
-	return errors.Join(err, failed, ctx.Err())
+	return errors.Join(err, client.Flush(ctx), context.Cause(ctx))
 }

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+)
+
+// The test binary is also the bare loop and the stock flow.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && peers()[os.Args[1]] != nil {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// All parts of the benchmark run with small counts. Nothing is asserted about times.
+func TestTheBenchmarkRuns(t *testing.T) {
+	tier.Rest(t)
+	var out pipelinetest.Buffer
+	dir := filepath.Join("..", "..", ".services", "bench")
+	err := command(t.Context(), []string{
+		"-quick", "-rows", "path,consume,publish,window,idle", "-targets", "100", "-dir", dir, "-readme", filepath.Join(t.TempDir(), "README.md"),
+	}, &out)
+	if errors.Is(err, errNoServer) && os.Getenv("CI") == "" {
+		t.Skip(err)
+	}
+	require.NoError(t, err, "%s", out.String())
+	require.NotContains(t, out.String(), "no figure")
+	require.Equal(t, 1, strings.Count(out.String(), "stock Watermill parts"), "%s", out.String())
+	require.Contains(t, out.String(), "is not written")
+}
+
+func TestACampaignThatLostOrRepeatedAPayoutIsRefused(t *testing.T) {
+	t.Parallel()
+	good := totals{Rows: 3, Paid: 3, Attempts: 3, Charged: 3, Executions: 3}
+	require.NoError(t, good.balance(3))
+	for name, broken := range map[string]totals{
+		"a payout is missing":       {Rows: 2, Paid: 2, Attempts: 2, Charged: 2, Executions: 2},
+		"a payout failed":           {Rows: 3, Paid: 2, Attempts: 3, Charged: 3, Executions: 3},
+		"a payout was sent twice":   {Rows: 3, Paid: 3, Attempts: 4, Charged: 3, Executions: 3},
+		"a target has no charge":    {Rows: 3, Paid: 3, Attempts: 3, Charged: 2, Executions: 2},
+		"a target has two charges":  {Rows: 3, Paid: 3, Attempts: 3, Charged: 3, Executions: 4, DoubleCharged: 1},
+		"one has none, another two": {Rows: 3, Paid: 3, Attempts: 3, Charged: 2, Executions: 3, DoubleCharged: 1},
+	} {
+		require.ErrorContains(t, broken.balance(3), "refused", name)
+	}
+}
+
+func TestTheReadmeHasMedianSpreadAndVerdict(t *testing.T) {
+	t.Parallel()
+	rate := row{key: "rate", what: "rate", against: "peer", unit: "×", goal: 2}
+	allocations := row{key: "x-allocations", what: "allocations", against: "committed table", unit: "×", goal: 1.05, atMost: true, why: "of a test"}
+	c := comparison{name: "both", rows: []row{rate, allocations}}
+	r := report{machine: "- 2 cores\n", took: 90 * time.Minute, comparisons: []outcome{{comparison: c, pairs: map[string][]pair{
+		"rate":          {{ours: 500, peer: 100}, {ours: 300, peer: 100}, {ours: 100, peer: 100}},
+		"x-allocations": {{ours: 30, peer: 20}},
+	}}}}
+	require.NoError(t, r.failed())
+	path := filepath.Join(t.TempDir(), "README.md")
+	svg, err := plot([]sample{{at: time.Second, settled: 10, lag: 5}, {at: 2 * time.Second, settled: 30, memory: 1 << 20}})
+	require.NoError(t, err)
+	require.Contains(t, string(svg), "Payouts per second")
+	require.NoError(t, r.write(path, svg))
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "| rate | peer | 300 / 100 | 3.00× (1.00–5.00, 3 runs) | ≥ 2.00× | met |")
+	require.Contains(t, string(text), "| 30.0 / 20.0 | 1.50× | ≤ 1.05× | short by 0.45× because of a test |")
+	require.Contains(t, string(text), "1h30m0s")
+	require.InDelta(t, 30, (&environment{results: filepath.Dir(path)}).committed("x-allocations"), 0.01, "the next run compares with this one")
+	require.FileExists(t, filepath.Join(filepath.Dir(path), "million.svg"))
+}
+
+func TestAFailedComparisonWritesNoReadme(t *testing.T) {
+	t.Parallel()
+	e := &environment{log: &pipelinetest.Buffer{}}
+	c := comparison{name: "x", rows: []row{{key: "a", what: "a"}, {key: "b", what: "b"}}}
+	for name, measure := range map[string]func() (map[string]pair, error){
+		"an error":         func() (map[string]pair, error) { return nil, errors.New("refused") },
+		"a missing figure": func() (map[string]pair, error) { return map[string]pair{"a": {ours: 1}}, nil },
+	} {
+		c.measure = func(context.Context, *environment, sizes) (map[string]pair, error) { return measure() }
+		r := report{comparisons: []outcome{e.compare(t.Context(), c, quick(), 1)}}
+		require.Error(t, r.failed(), name)
+		require.Contains(t, r.text(), "no figure", name)
+	}
+}
+
+func TestComparisonsAreSelectedByNameOrRow(t *testing.T) {
+	t.Parallel()
+	picked, err := chosen("publish-1-far,path")
+	require.NoError(t, err)
+	require.Len(t, picked, 2)
+	_, err = chosen("paht")
+	require.ErrorContains(t, err, "paht")
+	keys := map[string]bool{}
+	for _, c := range comparisons() {
+		for _, key := range c.keys() {
+			require.False(t, keys[key], "two rows named %s", key)
+			keys[key] = true
+		}
+	}
+}
+
+func TestAMeterRefusesAnotherNumberOfMessages(t *testing.T) {
+	t.Parallel()
+	m := newMeter(1, 0)
+	_, _, err := m.result()
+	require.ErrorContains(t, err, "refused")
+}
