@@ -12,6 +12,8 @@
 //
 // Package middleware explains why the chain has none of Watermill's own middlewares.
 //
+// A route with HandleBatch handles several messages with one call. Each keeps its own outcome.
+//
 // # Non-obvious
 //
 //   - The Router publishes a handler's outputs outside its middleware. With a failing publisher one
@@ -25,6 +27,9 @@
 //     and go, such as the streams of campaigns, are one route with one Subscription.
 //   - The Router starts one goroutine per message, without limit. The Subscription bounds the
 //     messages in flight, by Flow.
+//   - A batch passes the Router and the chain as one message. The Runtime makes it of the messages
+//     that the Subscription delivers. At most three batches of a route are handled at once, and the
+//     next one grows meanwhile. Without load a batch is one message, and waits for nothing.
 //   - Publishes of the chain (retry records, dead letters, outputs) have a deadline of their own.
 //     With the handler's exceeded deadline they would fail, and the message would come back at
 //     once.

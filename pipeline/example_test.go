@@ -112,7 +112,7 @@ func ExampleRoute() {
 	fmt.Println(err)
 	// Output:
 	// feed parcels by key to recorder parcels-dead
-	// plugin shop: route returns: Handle is nil
+	// plugin shop: route returns: Handle and HandleBatch are nil
 	// plugin shop: route gifts: From is nil
 }
 
@@ -156,5 +156,50 @@ func ExampleRetryVia() {
 	// parcels reads feed parcels
 	// parcels.retry reads feed parcels-retry
 	// label 7 from parcels-retry, retry 1
+	// <nil>
+}
+
+// A batch handler stores all messages with one statement. Each message has its own result. The
+// delivery of a parcel is slow, so it runs after the statement and delays no other parcel.
+func ExampleRoute_batch() {
+	parcels, dead := pipelinetest.NewFeed("parcels"), pipelinetest.NewRecorder("parcels-dead")
+	deliver := func(m *message.Message) ([]*message.Message, error) {
+		fmt.Println("deliver", string(m.Payload))
+		return nil, nil
+	}
+	reg, err := pipeline.NewRegistry(pipeline.Env{}, shop{{
+		Name: "parcels",
+		From: parcels,
+		HandleBatch: func(_ context.Context, msgs []*message.Message) []pipeline.BatchResult {
+			results := make([]pipeline.BatchResult, len(msgs)) // one statement for all of msgs
+			for i, m := range msgs {
+				if len(m.Payload) == 0 {
+					results[i].Err = pipeline.Permanent(errors.New("a parcel needs a label"))
+					continue
+				}
+				results[i].Then = deliver
+			}
+			return results
+		},
+		Batch:  pipeline.Batch{MaxRecords: 100},
+		Policy: pipeline.Policy{DeadLetter: dead},
+	}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: middleware.New(reg, middleware.Options{}).Wrap})
+	ctx := context.Background()
+	if err := rt.Start(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	parcels.SendPayloads("label 7", "")
+	refused, err := dead.Wait(ctx, 1)
+	fmt.Println(refused[0].Metadata[pipeline.MetaDeadError], err)
+	fmt.Println(rt.Stop(ctx))
+	// Output:
+	// deliver label 7
+	// a parcel needs a label <nil>
 	// <nil>
 }

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// PartialError says that some messages of an outbox are not published, and that all others are. The
-// outbox keeps the failed ones, behind all others.
+// PartialError says that some messages of one publish are not published, and that all others are.
+// An outbox keeps the failed ones, behind all others. On a route with HandleBatch, only the failed
+// ones fail their messages.
 type PartialError struct {
 	// Failed has the reason per failed message, by its index in the batch. It is never empty.
 	Failed map[int]error

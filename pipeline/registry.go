@@ -112,8 +112,14 @@ func (r *Registry) Route(route Route) {
 	if route.From == nil {
 		r.fail("route %s: From is nil", route.Name)
 	}
-	if route.Handle == nil {
-		r.fail("route %s: Handle is nil", route.Name)
+	switch {
+	case route.Handle == nil && route.HandleBatch == nil:
+		r.fail("route %s: Handle and HandleBatch are nil", route.Name)
+	case route.Handle != nil && route.HandleBatch != nil:
+		r.fail("route %s: Handle and HandleBatch are set: set one of them", route.Name)
+	}
+	if err := route.Batch.withDefaults().Validate(); err != nil {
+		r.fail("route %s: %w", route.Name, FieldErrorsUnder("batch", err))
 	}
 	if route.Policy.DeadLetter == nil {
 		r.fail("route %s: Policy.DeadLetter is nil: set a sink for messages that can never be handled, or pipeline.Drop to lose them", route.Name)

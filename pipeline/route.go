@@ -16,9 +16,14 @@ type Route struct {
 	From Source
 	// Handle is called once per delivery, on the message's own goroutine. It may be called for many
 	// messages at once (Flow). Nil acks the message; Permanent and RetryAfter say what errors mean.
-	// Required.
+	// Required, unless HandleBatch is set.
 	Handle message.HandlerFunc
-	// To receives the messages that Handle returned, before the ack. Nil: Handle returns none.
+	// HandleBatch is called instead of Handle, for the messages that came while earlier batches
+	// were handled, up to the limits in Batch. A message on an idle route does not wait.
+	HandleBatch BatchHandler
+	// Batch limits the batches of HandleBatch.
+	Batch Batch
+	// To receives the messages that the handler returned, before the ack. Nil: it returns none.
 	To Sink
 	// Policy limits the time of a message and decides about failures. Its DeadLetter is required.
 	Policy Policy
@@ -159,6 +164,9 @@ type Flow struct {
 // letters is overtaken; a nacked message keeps its place. A route that needs an order has no retry
 // topic. A Redis stream with any order is read with a concurrency of one; elastic streams refuse
 // an order.
+//
+// With an order, a transport delivers a message after the ack of the one before it. A batch then
+// has at most one message per key or partition.
 type Order int
 
 // The orders of a route.

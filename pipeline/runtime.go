@@ -29,11 +29,14 @@ type RuntimeOptions struct {
 // Only the Runtime starts and closes the Router. The Router ends with its last handler, Close
 // cancels and drops messages in flight, and a failed handler can't be removed. A Runtime runs once.
 type Runtime struct {
-	reg     *Registry
-	opts    RuntimeOptions
-	log     *slog.Logger
-	failed  chan error
-	workers workerPool
+	reg        *Registry
+	opts       RuntimeOptions
+	log        *slog.Logger
+	failed     chan error
+	workers    workerPool
+	life       context.Context // of batches; ends when the routes have drained
+	end        context.CancelFunc
+	collectors sync.WaitGroup
 
 	mu       sync.Mutex // guards what follows; held by Start and by Stop from beginning to end
 	started  []NamedService
@@ -55,7 +58,9 @@ func NewRuntime(reg *Registry, opts RuntimeOptions) *Runtime {
 	if opts.StopTimeout <= 0 {
 		opts.StopTimeout = 30 * time.Second
 	}
-	return &Runtime{reg: reg, opts: opts, log: reg.Env().Logger, failed: make(chan error, 1), quit: make(chan struct{})}
+	r := &Runtime{reg: reg, opts: opts, log: reg.Env().Logger, failed: make(chan error, 1), quit: make(chan struct{})}
+	r.life, r.end = context.WithCancel(context.Background())
+	return r
 }
 
 // Start starts the services downstream first, opens the routes and returns when messages flow.
@@ -130,7 +135,12 @@ func (r *Runtime) startRoutes(ctx context.Context) error {
 		// The publish step of the Router is outside the middleware; the chain publishes route.To
 		// itself.
 		handle := r.opts.Wrap(route)
-		router.AddConsumerHandler(route.Name, route.From.Describe().Name, borrowed{sub}, func(m *message.Message) error {
+		var source message.Subscriber = borrowed{sub}
+		if route.HandleBatch != nil {
+			batches := newCollector(r, source, route.Batch)
+			source, handle = batches, batches.handle(handle)
+		}
+		router.AddConsumerHandler(route.Name, route.From.Describe().Name, source, func(m *message.Message) error {
 			return r.workers.do(func() error {
 				_, err := handle(m)
 				return err
@@ -218,6 +228,8 @@ func (r *Runtime) Stop(ctx context.Context) error {
 	defer cancel()
 
 	errs := r.drain(ctx)
+	r.end()
+	r.collectors.Wait()
 	if r.router != nil {
 		// Its only error is that handlers are still running: Drain has reported those already.
 		if err := r.router.Close(); err != nil {

@@ -351,7 +351,7 @@ func TestRegistryReportsEveryMistakeAtOnce(t *testing.T) {
 		plugin{"toy", func(*pipeline.Registry) {}},
 		plugin{"Not A Name", func(*pipeline.Registry) {}})
 	for _, want := range []string{
-		"route r: From is nil", "route r: Handle is nil", `route "r" is already registered by plugin toy`,
+		"route r: From is nil", "route r: Handle and HandleBatch are nil", `route "r" is already registered by plugin toy`,
 		`plugin "toy" is already registered`, `got "Not A Name"`,
 		"route r: Policy.DeadLetter is nil: set a sink for messages that can never be handled, or pipeline.Drop to lose them",
 		`route name must be lower-case letters and digits, with . - or _ between them, got "keep alive"`,

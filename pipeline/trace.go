@@ -21,5 +21,8 @@ func InjectTrace(ctx context.Context, metadata message.Metadata) {
 
 // ExtractTrace returns ctx with the remote trace context found in m's metadata.
 func ExtractTrace(ctx context.Context, m *message.Message) context.Context {
+	if m.Metadata[MetaTraceParent] == "" {
+		return ctx
+	}
 	return traceContext.Extract(ctx, propagation.MapCarrier(m.Metadata))
 }

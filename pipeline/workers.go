@@ -9,8 +9,7 @@ import (
 
 // workerPool runs handlers on goroutines that it reuses. The Router starts one goroutine per
 // message, with a small stack that the frames of a handler grow several times. A reused goroutine
-// has a large stack already. The goroutine of the message waits for the result. The zero value is
-// ready.
+// has a large stack already. The zero value is ready.
 type workerPool struct {
 	mu    sync.Mutex
 	idle  []worker // in order of use; the last one is taken first
@@ -19,8 +18,14 @@ type workerPool struct {
 
 // worker is a goroutine of the pool. It runs one call at a time, until calls is closed.
 type worker struct {
-	calls   chan func() error
-	results chan result
+	calls   chan call
+	results chan result // of calls that are waited for
+}
+
+// call is a function for a worker.
+type call struct {
+	f    func() error
+	then func(worker) // called instead of waiting for the result; nil: the caller waits
 }
 
 // result is the outcome of a call. When gone is set, the goroutine has ended with it.
@@ -35,12 +40,17 @@ const mostIdle = 256
 // do runs f and returns its error. A panic is returned as an error, so that the process continues.
 func (c *workerPool) do(f func() error) error {
 	h := c.take()
-	h.calls <- f
+	h.calls <- call{f: f}
 	r := <-h.results
 	if !r.gone {
 		c.keep(h)
 	}
 	return r.err
+}
+
+// start runs f and does not wait for it. A panic of f does not end the process.
+func (c *workerPool) start(f func()) {
+	c.take().calls <- call{func() error { f(); return nil }, c.keep}
 }
 
 func (c *workerPool) take() worker {
@@ -51,7 +61,7 @@ func (c *workerPool) take() worker {
 		c.idle = c.idle[:n-1]
 		return h
 	}
-	h := worker{calls: make(chan func() error), results: make(chan result)}
+	h := worker{calls: make(chan call), results: make(chan result)}
 	go h.work()
 	return h
 }
@@ -67,18 +77,25 @@ func (c *workerPool) keep(h worker) {
 }
 
 func (h worker) work() {
-	for f := range h.calls {
-		h.run(f)
+	for one := range h.calls {
+		h.run(one)
 	}
 }
 
 var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
 
-// run sends a result however f ends.
-func (h worker) run(f func() error) {
+// run reports a result however the call ends.
+func (h worker) run(one call) {
 	r := result{errGoexit, true}
-	defer func() { h.results <- r }()
-	r = result{err: recovered(f)}
+	defer func() {
+		switch {
+		case one.then == nil:
+			h.results <- r
+		case !r.gone:
+			one.then(h)
+		}
+	}()
+	r = result{err: recovered(one.f)}
 }
 
 func recovered(f func() error) (err error) {

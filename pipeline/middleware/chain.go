@@ -22,6 +22,9 @@ type Options struct {
 	// Around wraps the handler of each route, once per route, before the first message. It is
 	// innermost, inside the time limit and the recovery of panics: its errors, panics and outputs
 	// count as the handler's. A result of nil leaves the handler as it is. Nil: nothing.
+	//
+	// On a route with HandleBatch it wraps the call for a batch. The message is then a envelope
+	// (pipeline.EnvelopeFrom), an error fails each message of the batch, and an output is an error.
 	Around func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc
 }
 
@@ -64,30 +67,19 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 		draining: make(chan struct{}),
 	}
 	c.failures = pipeline.NewSampler[failureKey, failed](reportEvery)
-	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.metrics, c.fail)
+	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.fail)
 	reg.Collect(c.metrics.collectors()...)
 	reg.Service("middleware", lastFailures{c})
 	return c
 }
 
-// Wrap puts the chain around the handler of a route. Read the lines from the bottom: the last one
-// is the outermost.
+// Wrap puts the chain around the handler of a route.
 func (c *Chain) Wrap(r pipeline.Route) message.HandlerFunc {
-	h := r.Handle
-	if c.opts.Around != nil {
-		if around := c.opts.Around(r, h); around != nil {
-			h = around // the binary's own; all that follows treats it as part of the handler
-		}
+	w := c.newRoute(r)
+	if r.HandleBatch != nil {
+		return w.batch
 	}
-	h = recoverPanics(h)                // a panic becomes an error that all others can treat as one
-	h = c.timeout(r, h)                 // bounds the handler alone, never the publishing around it
-	h = correlate(h)                    // outputs carry the id before they are published
-	h = c.publish(r, h)                 // a failed publish fails the message
-	h = recoverPanics(h)                // a sink may panic too
-	h = c.routeFailures(r, h)           // nothing outside it can fail a message
-	h = watchActivity(r.Activity, h)    // also in flight while its retry record is written
-	h = c.trace(r, h)                   // the span covers the retry and dead-letter publishes
-	return c.metrics.measure(r.Name, h) // outermost: sees everything, also what tracing costs
+	return w.single
 }
 
 // Failed delivers one error: too many handlers are stuck, or a message can be neither handled nor

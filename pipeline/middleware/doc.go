@@ -1,5 +1,6 @@
-// Package middleware holds the chain every message passes, one file a middleware, and the one place
-// where their order is decided: Chain.Wrap.
+// Package middleware holds the chain that every message passes. Each file is a step of it, and
+// route.go has their order. A message passes begin, handle, settle and end. On a route with
+// HandleBatch (batch.go) only handle is common to the messages of a batch.
 //
 // # Why none of Watermill's own middlewares is in the chain
 //

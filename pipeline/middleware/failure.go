@@ -15,34 +15,21 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// routeFailures acks on success. The error of a failed message sends it to the retry topic, to the
-// dead letters, or back to the transport (nack). A failed message is acked only when its retry
-// record or dead letter is durable.
-func (c *Chain) routeFailures(r pipeline.Route, next message.HandlerFunc) message.HandlerFunc {
-	acked := c.metrics.messages.WithLabelValues(r.Name, outcomeAcked, "")
-	// In the first scrape with 0: the first dropped message is then an increase.
-	c.metrics.messages.WithLabelValues(r.Name, outcomeDropped, "")
-	r.Policy.MaxDeliveries = maxDeliveries(r)
-	retriers := c.retriers(r)
-	return func(msg *message.Message) ([]*message.Message, error) {
-		// A handler may change payload and metadata; records carry and continue what came.
-		payload, spent := msg.Payload, spentBy(msg, retriers)
-		err := refuse(r, pipeline.OriginFrom(msg.Context()))
-		if err == nil {
-			_, err = next(msg)
-		}
-		if err == nil {
-			acked.Inc()
-			return nil, nil
-		}
-		msg.Payload = payload
-		outcome, err := c.decide(&r, msg, err, spent)
-		c.metrics.messages.WithLabelValues(r.Name, outcome, pipeline.Class(err)).Inc()
-		c.report(r, msg, outcome, err)
-		if outcome == outcomeNacked {
-			return nil, err
-		}
-		return nil, nil
+// settle decides about a message that was handled. The error of a failed message sends it to the
+// retry topic, to the dead letters, or back to the transport (nack). A failed message is acked only
+// when its retry record or dead letter is durable.
+func (w *route) settle(d *delivery, err error) {
+	if err == nil {
+		d.err = nil
+		w.metrics.acked.Inc()
+		return
+	}
+	d.msg.Payload = d.payload
+	outcome, err := w.decide(&w.Route, d.msg, err, d.spent)
+	w.Chain.metrics.messages.WithLabelValues(w.Name, outcome, pipeline.Class(err)).Inc()
+	w.report(w.Route, d.msg, outcome, err)
+	if d.err = nil; outcome == outcomeNacked {
+		d.err = err
 	}
 }
 
@@ -59,8 +46,8 @@ func maxDeliveries(r pipeline.Route) int {
 }
 
 // refuse returns why a message must not be handled, or nil.
-func refuse(r pipeline.Route, o pipeline.Origin) error {
-	limit := r.Policy.MaxDeliveries
+func refuse(p pipeline.Policy, o pipeline.Origin) error {
+	limit := p.MaxDeliveries
 	switch {
 	case o.Malformed != nil:
 		return pipeline.Permanent(o.Malformed)

@@ -3,7 +3,6 @@ package middleware
 import (
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -22,9 +21,13 @@ type metrics struct {
 	inFlight *prometheus.GaugeVec
 	last     *prometheus.GaugeVec
 	stuck    *prometheus.GaugeVec
+
+	batchSeconds *prometheus.HistogramVec
+	batchRecords *prometheus.HistogramVec
 }
 
 func newMetrics() *metrics {
+	durations := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	return &metrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "millrace_messages_total",
@@ -33,7 +36,7 @@ func newMetrics() *metrics {
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "millrace_message_duration_seconds",
 			Help:    "Time from receiving a message to its ack or nack, by route.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+			Buckets: durations,
 		}, []string{"route"}),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "millrace_messages_in_flight",
@@ -47,23 +50,53 @@ func newMetrics() *metrics {
 			Name: "millrace_handlers_stuck",
 			Help: "Handlers running for longer than the route's longest hold, by route.",
 		}, []string{"route"}),
+		batchSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "millrace_batch_duration_seconds",
+			Help:    "Duration of a call for a batch, by route.",
+			Buckets: durations,
+		}, []string{"route"}),
+		batchRecords: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "millrace_batch_records",
+			Help:    "Messages per batch, by route.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
+		}, []string{"route"}),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.messages, m.seconds, m.inFlight, m.last, m.stuck}
+	return []prometheus.Collector{m.messages, m.seconds, m.inFlight, m.last, m.stuck, m.batchSeconds, m.batchRecords}
 }
 
-func (m *metrics) measure(route string, next message.HandlerFunc) message.HandlerFunc {
-	seconds, inFlight, last := m.seconds.WithLabelValues(route), m.inFlight.WithLabelValues(route), m.last.WithLabelValues(route)
-	return func(msg *message.Message) ([]*message.Message, error) {
-		begin := time.Now()
-		last.Set(float64(begin.UnixMilli()) / 1000)
-		inFlight.Inc()
-		defer func() {
-			inFlight.Dec()
-			seconds.Observe(time.Since(begin).Seconds())
-		}()
-		return next(msg)
+// routeMetrics are the series of one route.
+type routeMetrics struct {
+	acked                      prometheus.Counter
+	seconds                    prometheus.Observer
+	inFlight, last, stuck      prometheus.Gauge
+	batchSeconds, batchRecords prometheus.Observer // nil without batches
+}
+
+func (m *metrics) of(route string) routeMetrics {
+	// In the first scrape with 0: the first dropped message is then an increase.
+	m.messages.WithLabelValues(route, outcomeDropped, "")
+	return routeMetrics{
+		acked:   m.messages.WithLabelValues(route, outcomeAcked, ""),
+		seconds: m.seconds.WithLabelValues(route), inFlight: m.inFlight.WithLabelValues(route), last: m.last.WithLabelValues(route),
+		stuck: m.stuck.WithLabelValues(route),
 	}
+}
+
+func (m *routeMetrics) batched(all *metrics, route string) {
+	m.batchSeconds, m.batchRecords = all.batchSeconds.WithLabelValues(route), all.batchRecords.WithLabelValues(route)
+}
+
+func (m *routeMetrics) begin() time.Time {
+	now := time.Now()
+	m.last.Set(float64(now.UnixMilli()) / 1000)
+	m.inFlight.Inc()
+	return now
+}
+
+func (m *routeMetrics) end(started time.Time) {
+	m.inFlight.Dec()
+	m.seconds.Observe(time.Since(started).Seconds())
 }

@@ -13,25 +13,36 @@ import (
 var errOutputWithoutSink = errors.New("the handler returned messages, but its route has no To")
 
 // publish sends what the handler returned to the route's sink, before the ack.
-func (c *Chain) publish(r pipeline.Route, next message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) ([]*message.Message, error) {
-		out, err := next(msg)
-		if err != nil || len(out) == 0 {
-			return nil, err
-		}
-		if r.To == nil {
-			return nil, pipeline.Permanent(errOutputWithoutSink)
-		}
-		records := make([]*message.Message, len(out))
-		for i, m := range out {
-			records[i] = withoutHistory(m)
-			pipeline.InjectTrace(msg.Context(), records[i].Metadata)
-		}
-		if err := c.send(msg.Context(), r.To, records...); err != nil {
-			return nil, fmt.Errorf("publish to %s: %w", r.To.Describe(), err)
-		}
-		return nil, nil
+func (w *route) publish(d *delivery, out []*message.Message) error {
+	if len(out) == 0 {
+		return nil
 	}
+	return w.publishRecords(d.msg.Context(), w.records(nil, d, out))
+}
+
+// records appends the records of a message's outputs.
+func (w *route) records(records []*message.Message, d *delivery, out []*message.Message) []*message.Message {
+	for _, m := range out {
+		record := withoutHistory(m)
+		pipeline.InjectTrace(d.msg.Context(), record.Metadata)
+		records = append(records, record)
+	}
+	return records
+}
+
+func (w *route) publishRecords(ctx context.Context, records []*message.Message) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // a sink may panic, too
+			err = panicked(p)
+		}
+	}()
+	if w.To == nil {
+		return pipeline.Permanent(errOutputWithoutSink)
+	}
+	if err := w.send(ctx, w.To, records...); err != nil {
+		return fmt.Errorf("publish to %s: %w", w.To.Describe(), err)
+	}
+	return nil
 }
 
 func (c *Chain) send(ctx context.Context, to pipeline.Sink, msgs ...*message.Message) error {

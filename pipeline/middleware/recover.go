@@ -4,21 +4,12 @@ import (
 	"fmt"
 	"runtime/debug"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// recoverPanics turns a panic into an error of class panic that carries the stack.
-func recoverPanics(next message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) (out []*message.Message, err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				out, err = nil, pipeline.WithClass(&panicError{value: p, stack: debug.Stack()}, pipeline.ClassPanic)
-			}
-		}()
-		return next(msg)
-	}
+// panicked returns the error of a panic. It has the class panic, and the stack.
+func panicked(value any) error {
+	return pipeline.WithClass(&panicError{value: value, stack: debug.Stack()}, pipeline.ClassPanic)
 }
 
 type panicError struct {

@@ -1,37 +1,53 @@
 package middleware
 
 import (
-	"github.com/ThreeDotsLabs/watermill/message"
+	"context"
+
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// trace runs the message in a consumer span whose parent is the trace context in its metadata.
-func (c *Chain) trace(r pipeline.Route, next message.HandlerFunc) message.HandlerFunc {
-	endpoint := r.From.Describe()
-	name := "process " + r.Name
-	return func(msg *message.Message) ([]*message.Message, error) {
-		outer := msg.Context()
-		o := pipeline.OriginFrom(outer)
-		ctx, span := c.tracer.Start(pipeline.ExtractTrace(outer, msg), name, trace.WithSpanKind(trace.SpanKindConsumer))
-		defer span.End()
-		if span.IsRecording() {
-			span.SetAttributes(
-				attribute.String("messaging.system", endpoint.Kind),
-				attribute.String("messaging.destination.name", o.Source),
-				attribute.String("messaging.consumer.group.name", o.Group),
-				attribute.String("millrace.origin", o.String()),
-			)
-		}
-		msg.SetContext(ctx)
-		out, err := next(msg)
-		msg.SetContext(outer)
-		if err != nil {
-			span.SetStatus(codes.Error, err.Error())
-		}
-		return out, err
+// startSpan starts the consumer span of a message. Its parent is the trace context in the metadata.
+// The message gets a context with the span.
+func (w *route) startSpan(d *delivery) trace.Span {
+	ctx, span := w.tracer.Start(pipeline.ExtractTrace(d.outer, d.msg), w.spanName, w.spanOptions...)
+	if span.IsRecording() {
+		span.SetAttributes(
+			attribute.String("messaging.system", w.from.Kind),
+			attribute.String("messaging.destination.name", d.origin.Source),
+			attribute.String("messaging.consumer.group.name", d.origin.Group),
+			attribute.String("millrace.origin", d.origin.String()),
+		)
 	}
+	d.msg.SetContext(ctx)
+	return span
+}
+
+func endSpan(span trace.Span, err error) {
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
+}
+
+// batchSpan returns the context of a call for a batch. It is in the span of the message when there
+// is only one. For several messages it has a span of its own, linked to those that are sampled.
+func (w *route) batchSpan(ctx context.Context, ds []*delivery) (context.Context, trace.Span) {
+	if len(ds) == 1 {
+		return trace.ContextWithSpan(ctx, ds[0].span), noop.Span{}
+	}
+	var links []trace.Link
+	for _, d := range ds {
+		if d.span.IsRecording() {
+			links = append(links, trace.Link{SpanContext: d.span.SpanContext()})
+		}
+	}
+	if len(links) == 0 {
+		return ctx, noop.Span{}
+	}
+	return w.tracer.Start(ctx, "batch "+w.Name, trace.WithLinks(links...))
 }

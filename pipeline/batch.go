@@ -1,0 +1,225 @@
+package pipeline
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// BatchHandler handles several messages with one call, for example with one database statement. It
+// returns one result per message, in the same order.
+//
+// ctx has the time limit of the route. Each message keeps its own context, Origin and outcome. The
+// chain acks and nacks.
+//
+// After a panic, or a wrong number of results, each half of the batch is handled again, down to
+// single messages. Only the message that causes it becomes a dead letter. The handler must
+// therefore be idempotent within a delivery, too.
+type BatchHandler func(ctx context.Context, msgs []*message.Message) []BatchResult
+
+// BatchResult is the result for one message of a batch. The zero value acks the message.
+type BatchResult struct {
+	// Out are the messages for Route.To. One call publishes those of the whole batch.
+	Out []*message.Message
+	// Err fails this message alone. Out is then not published.
+	Err error
+	// Then is the rest of the work on this message. It runs on a goroutine of its own like
+	// Route.Handle, with the time limit of the route, and replaces Out and Err. The next batch does
+	// not wait for it. May be nil.
+	Then message.HandlerFunc
+}
+
+// Batch limits the batches of a route with HandleBatch. Plugins have it in their settings. A Route
+// uses the defaults for fields that are zero.
+type Batch struct {
+	// MaxRecords is the maximum number of messages in a batch.
+	MaxRecords int `yaml:"max_records"`
+	// MaxBytes limits the payloads of a batch together. A message that is larger is a batch of its
+	// own.
+	MaxBytes int `yaml:"max_bytes"`
+	// Linger is the time that a batch waits for further messages although it could be handled.
+	Linger time.Duration `yaml:"linger"`
+}
+
+// longestLinger is the maximum of Batch.Linger. All messages of a batch wait for it.
+const longestLinger = 10 * time.Second
+
+// DefaultBatch returns the defaults: 256 messages, 1 MiB and no linger.
+func DefaultBatch() Batch { return Batch{MaxRecords: 256, MaxBytes: 1 << 20} }
+
+// Validate reports every mistake at once.
+func (b Batch) Validate() error {
+	var p Problems
+	p.Check(b.MaxRecords >= 1, "max_records", "must be >= 1, got %d", b.MaxRecords)
+	p.Check(b.MaxBytes >= 1, "max_bytes", "must be >= 1, got %d", b.MaxBytes)
+	p.Check(b.Linger >= 0 && b.Linger <= longestLinger, "linger", "must be from 0s to %s, got %s", longestLinger, b.Linger)
+	return p.Err()
+}
+
+func (b Batch) withDefaults() Batch {
+	if b.MaxRecords == 0 {
+		b.MaxRecords = DefaultBatch().MaxRecords
+	}
+	if b.MaxBytes == 0 {
+		b.MaxBytes = DefaultBatch().MaxBytes
+	}
+	return b
+}
+
+// Envelope is the content of the one message that carries a batch through the Router and the chain.
+type Envelope struct {
+	// Messages are in the order of the subscription. The chain acks or nacks each of them.
+	Messages []*message.Message
+	// Go calls a function on a goroutine of the Runtime.
+	Go func(func())
+}
+
+type envelopeKey struct{}
+
+// EnvelopeFrom returns the batch that a message with this context carries. The chain calls it on a
+// route with HandleBatch.
+func EnvelopeFrom(ctx context.Context) Envelope {
+	c, _ := ctx.Value(envelopeKey{}).(Envelope)
+	return c
+}
+
+// batchesAtOnce is the maximum number of batches of a route that are handled at once. While the
+// statement of one runs, the next is decoded, and the outputs of a third are published. More would
+// only divide the same messages into smaller batches. One batch that does not return leaves two
+// places.
+const batchesAtOnce = 3
+
+// collector makes batches of the messages of a subscription, for the Router. A message waits only
+// for a place and for the linger. While all places are taken, the next batch grows.
+type collector struct {
+	message.Subscriber
+	runtime *Runtime
+	limits  Batch
+	places  chan struct{} // a token per batch that is being handled
+}
+
+func newCollector(r *Runtime, sub message.Subscriber, limits Batch) *collector {
+	return &collector{sub, r, limits.withDefaults(), make(chan struct{}, batchesAtOnce)}
+}
+
+// Subscribe implements message.Subscriber.
+func (c *collector) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	in, err := c.Subscriber.Subscribe(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *message.Message)
+	c.runtime.collectors.Go(func() { c.collect(in, out) })
+	return out, nil
+}
+
+// handle frees the place of a envelope when next has returned.
+func (c *collector) handle(next message.HandlerFunc) message.HandlerFunc {
+	return func(envelope *message.Message) ([]*message.Message, error) {
+		defer func() { <-c.places }()
+		return next(envelope)
+	}
+}
+
+// collect ends when in is closed and all messages are in batches, or with the life of the runtime.
+// It then nacks the messages that it still has.
+func (c *collector) collect(in <-chan *message.Message, out chan<- *message.Message) {
+	defer close(out)
+	life := c.runtime.life
+	var first *message.Message
+	for {
+		if first == nil {
+			select {
+			case first = <-in:
+			case <-life.Done():
+			}
+		}
+		if first == nil {
+			return
+		}
+		b := filling{limits: c.limits, in: in}
+		b.add(first)
+		if b.wait(life, c.places) {
+			envelope := message.NewMessage("", nil)
+			envelope.SetContext(context.WithValue(life, envelopeKey{}, Envelope{b.msgs, c.runtime.workers.start}))
+			select {
+			case out <- envelope:
+				first = b.next
+				continue
+			case <-life.Done():
+			}
+		}
+		for _, m := range append(b.msgs, b.next) {
+			if m != nil {
+				m.Nack()
+			}
+		}
+		return
+	}
+}
+
+// filling is a batch that is not handled yet.
+type filling struct {
+	limits Batch
+	in     <-chan *message.Message // nil: the batch takes no more
+	msgs   []*message.Message
+	bytes  int
+	next   *message.Message // the message that did not fit
+}
+
+// add takes a message; nil says that there are no more.
+func (b *filling) add(m *message.Message) {
+	switch {
+	case m == nil:
+		b.in = nil
+		return
+	case len(b.msgs) > 0 && b.bytes+len(m.Payload) > b.limits.MaxBytes:
+		b.in, b.next = nil, m
+		return
+	}
+	b.msgs = append(b.msgs, m)
+	b.bytes += len(m.Payload)
+	if len(b.msgs) == b.limits.MaxRecords || b.bytes >= b.limits.MaxBytes {
+		b.in = nil
+	}
+}
+
+// wait adds messages until the batch has a place. It returns false at the end of life.
+func (b *filling) wait(life context.Context, places chan<- struct{}) bool {
+	var lingered <-chan time.Time
+	if b.limits.Linger > 0 {
+		timer := time.NewTimer(b.limits.Linger)
+		defer timer.Stop()
+		lingered = timer.C
+	}
+	for yielded := false; ; {
+		place := places
+		if lingered != nil && b.in != nil {
+			place = nil
+		}
+		select { // a message that is there belongs to this batch, also when a place is free
+		case m := <-b.in:
+			b.add(m)
+			yielded = false
+			continue
+		default:
+		}
+		if b.in != nil && !yielded { // the sender of the last message may have the next one
+			runtime.Gosched()
+			yielded = true
+			continue
+		}
+		select {
+		case m := <-b.in:
+			b.add(m)
+		case <-lingered:
+			lingered = nil
+		case place <- struct{}{}:
+			return true
+		case <-life.Done():
+			return false
+		}
+	}
+}

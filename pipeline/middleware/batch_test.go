@@ -1,0 +1,480 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+)
+
+// batchOf is one batch on a route with a feed, and what became of it.
+type batchOf struct {
+	route       pipeline.Route
+	payloads    []string
+	tracer      *sdktrace.TracerProvider
+	opts        middleware.Options
+	retry, dead *pipelinetest.Recorder
+	reg         *pipeline.Registry
+}
+
+// run handles the payloads as one batch, and returns how the first delivery of each ended.
+func (b *batchOf) run(t *testing.T) map[string]bool {
+	t.Helper()
+	feed := pipelinetest.NewFeed("in")
+	feed.RedeliveryDelay = time.Hour
+	b.retry, b.dead = pipelinetest.NewRecorder("retry"), pipelinetest.NewRecorder("dead")
+	b.route.From = feed
+	b.route.Flow.Window = len(b.payloads)
+	b.route.Batch = pipeline.Batch{MaxRecords: len(b.payloads), Linger: 10 * time.Second}
+	if b.route.Policy.DeadLetter == nil {
+		b.route.Policy.DeadLetter = b.dead
+	}
+	if b.route.Policy.Retry.Max > 0 {
+		b.route.Policy.Retry.To = b.retry
+	}
+	env := pipeline.Env{Logger: pipelinetest.Logger(t)}
+	if b.tracer != nil {
+		env.Tracer = b.tracer
+	}
+	var err error
+	b.reg, err = pipeline.NewRegistry(env, onRoute{b.route})
+	require.NoError(t, err)
+	chain := middleware.New(b.reg, b.opts)
+	rt := pipeline.NewRuntime(b.reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}})
+	require.NoError(t, rt.Start(t.Context()))
+	feed.SendPayloads(b.payloads...)
+	acked := map[string]bool{}
+	for range b.payloads {
+		select {
+		case s := <-feed.Settled():
+			n, err := strconv.Atoi(s.Message.UUID) // from 1
+			require.NoError(t, err)
+			acked[b.payloads[n-1]] = s.Acked
+		case <-time.After(10 * time.Second):
+			require.FailNow(t, "not all messages ended", "ended: %v", acked)
+		}
+	}
+	require.NoError(t, rt.Stop(context.Background()))
+	return acked
+}
+
+// perMessage is a batch handler that calls f for each message.
+func perMessage(f func(m *message.Message) pipeline.BatchResult) pipeline.BatchHandler {
+	return func(_ context.Context, msgs []*message.Message) []pipeline.BatchResult {
+		results := make([]pipeline.BatchResult, len(msgs))
+		for i, m := range msgs {
+			results[i] = f(m)
+		}
+		return results
+	}
+}
+
+func payloads(msgs []*message.Message) (all []string) {
+	for _, m := range msgs {
+		all = append(all, string(m.Payload))
+	}
+	slices.Sort(all)
+	return all
+}
+
+var errBoom = errors.New("boom")
+
+// errorsOf has an error per payload.
+var errorsOf = map[string]error{
+	"good":      nil,
+	"bad":       errBoom,
+	"permanent": pipeline.Permanent(errBoom),
+	"later":     pipeline.RetryAfter(errBoom, time.Minute),
+	"conflict":  pipeline.WithClass(pipeline.Permanent(errBoom), "conflict"),
+	"timeout":   context.DeadlineExceeded,
+}
+
+// A message in a batch ends as it would end alone, whether its error came with the batch or with
+// Then.
+func TestOutcomesOfABatch(t *testing.T) {
+	t.Parallel()
+	alone := func(m *message.Message) ([]*message.Message, error) { return nil, errorsOf[string(m.Payload)] }
+	handlers := map[string]pipeline.BatchHandler{
+		"with the batch": perMessage(func(m *message.Message) pipeline.BatchResult {
+			_, err := alone(m)
+			m.Payload = []byte("changed")
+			return pipeline.BatchResult{Err: err}
+		}),
+		"then": perMessage(func(*message.Message) pipeline.BatchResult {
+			return pipeline.BatchResult{Err: errors.New("replaced"), Then: alone}
+		}),
+	}
+	for name, handle := range handlers {
+		for _, retries := range []int{0, 3} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				b := batchOf{route: pipeline.Route{HandleBatch: handle}}
+				b.route.Policy.Retry.Max = retries
+				for payload := range errorsOf {
+					if payload != "later" || retries > 0 { // it would wait for its delay
+						b.payloads = append(b.payloads, payload)
+					}
+				}
+				acked := b.run(t)
+				var dead, retried []string
+				for _, payload := range b.payloads {
+					route := pipeline.Route{Handle: alone, Policy: pipeline.Policy{DeadLetter: pipelinetest.NewRecorder("dead")}}
+					retry := pipelinetest.NewRecorder("retry")
+					if retries > 0 {
+						route.Policy.Retry = pipeline.Retry{To: retry, Max: retries}
+					}
+					single := settle(t, route, message.NewMessage("1", []byte(payload)))
+					require.Equal(t, single.Acked, acked[payload], payload)
+					dead = append(dead, payloads(route.Policy.DeadLetter.(*pipelinetest.Recorder).Messages())...)
+					retried = append(retried, payloads(retry.Messages())...)
+				}
+				slices.Sort(dead)
+				slices.Sort(retried)
+				require.Equal(t, dead, payloads(b.dead.Messages()), "dead letters")
+				require.Equal(t, retried, payloads(b.retry.Messages()), "retry records")
+				for _, m := range b.dead.Messages() {
+					require.Equal(t, pipeline.Class(errorsOf[string(m.Payload)]), m.Metadata.Get(pipeline.MetaDeadClass))
+				}
+			})
+		}
+	}
+}
+
+// calls notes the batches that a handler was called with.
+type calls struct {
+	mu  sync.Mutex
+	all [][]string
+}
+
+func (c *calls) note(msgs []*message.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, payloads(msgs))
+}
+
+// Only the message that breaks the call for its batch becomes a dead letter.
+func TestABrokenBatchIsHandledInHalves(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(msgs []*message.Message) []pipeline.BatchResult{
+		"panic":     func([]*message.Message) []pipeline.BatchResult { panic("ouch") },
+		"permanent": func([]*message.Message) []pipeline.BatchResult { return make([]pipeline.BatchResult, 99) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var c calls
+			b := batchOf{payloads: []string{"1", "2", "bad", "4", "5", "6", "7", "8"}}
+			b.route.HandleBatch = func(_ context.Context, msgs []*message.Message) []pipeline.BatchResult {
+				c.note(msgs)
+				if slices.ContainsFunc(msgs, func(m *message.Message) bool { return string(m.Payload) == "bad" }) {
+					for _, m := range msgs {
+						m.Payload = []byte("scribbled over")
+					}
+					return fail(msgs)
+				}
+				return make([]pipeline.BatchResult, len(msgs))
+			}
+			for payload, acked := range b.run(t) {
+				require.True(t, acked, payload)
+			}
+			require.Equal(t, []string{"bad"}, payloads(b.dead.Messages()))
+			require.Equal(t, name, b.dead.Messages()[0].Metadata.Get(pipeline.MetaDeadClass))
+			require.Len(t, c.all, 7, "8, 4 and 4, 2 and 2, 1 and 1")
+		})
+	}
+}
+
+// An error of the time limit counts for each message, and a goroutine that ends is no ack.
+func TestABatchThatDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	b := batchOf{payloads: []string{"1", "2"}}
+	b.route.Policy = pipeline.Policy{Timeout: time.Millisecond, Retry: pipeline.Retry{Max: 9}}
+	b.route.HandleBatch = func(ctx context.Context, msgs []*message.Message) []pipeline.BatchResult {
+		<-ctx.Done()
+		return perMessage(func(m *message.Message) pipeline.BatchResult {
+			return pipeline.BatchResult{Err: errors.Join(ctx.Err(), m.Context().Err())}
+		})(ctx, msgs)
+	}
+	require.Equal(t, map[string]bool{"1": true, "2": true}, b.run(t))
+	require.Len(t, b.retry.Messages(), 2)
+
+	for name, handle := range map[string]pipeline.BatchHandler{
+		"the batch": func(context.Context, []*message.Message) []pipeline.BatchResult { runtime.Goexit(); return nil },
+		"then": perMessage(func(*message.Message) pipeline.BatchResult {
+			return pipeline.BatchResult{Then: func(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }}
+		}),
+	} {
+		b = batchOf{payloads: []string{"1", "2"}, route: pipeline.Route{HandleBatch: handle}}
+		require.Equal(t, map[string]bool{"1": false, "2": false}, b.run(t), name)
+	}
+}
+
+// echo publishes each payload twice.
+var echo = perMessage(func(m *message.Message) pipeline.BatchResult {
+	return pipeline.BatchResult{Out: []*message.Message{message.NewMessage("", m.Payload), {Payload: m.Payload}}}
+})
+
+// sinkOf is a sink made of a function.
+type sinkOf func(msgs []*message.Message) error
+
+func (sinkOf) Describe() pipeline.Endpoint { return pipeline.Endpoint{Kind: "sink", Name: "out"} }
+
+func (s sinkOf) Publish(_ context.Context, msgs ...*message.Message) error { return s(msgs) }
+
+func TestPublishingOfABatch(t *testing.T) {
+	t.Parallel()
+	has := func(msgs []*message.Message, payload string) bool { return slices.Contains(payloads(msgs), payload) }
+	for name, tt := range map[string]struct {
+		fail         func(msgs []*message.Message) error
+		calls        int
+		nacked, dead []string
+	}{
+		"one call": {func([]*message.Message) error { return nil }, 1, nil, nil},
+		"some failed": {func(msgs []*message.Message) error {
+			e := &pipeline.PartialError{Failed: map[int]error{}, Size: len(msgs)}
+			for i, m := range msgs {
+				switch string(m.Payload) {
+				case "b":
+					e.Failed[i] = errBoom
+				case "c":
+					e.Failed[i] = pipeline.Permanent(errBoom)
+				}
+			}
+			return e
+		}, 1, []string{"b"}, []string{"c"}},
+		"all failed": {func([]*message.Message) error { return errBoom }, 1, []string{"a", "b", "c"}, nil},
+		"one can never be published": {func(msgs []*message.Message) error {
+			if has(msgs, "b") {
+				return pipeline.Permanent(errBoom)
+			}
+			return nil
+		}, 4, nil, []string{"b"}},
+		"a panic of the sink": {func(msgs []*message.Message) error {
+			if has(msgs, "b") {
+				panic("ouch")
+			}
+			return nil
+		}, 4, nil, []string{"b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var c calls
+			b := batchOf{payloads: []string{"a", "b", "c"}, route: pipeline.Route{HandleBatch: echo, To: sinkOf(func(msgs []*message.Message) error {
+				c.note(msgs)
+				return tt.fail(msgs)
+			})}}
+			var nacked []string
+			for payload, acked := range b.run(t) {
+				if !acked {
+					nacked = append(nacked, payload)
+				}
+			}
+			slices.Sort(nacked)
+			require.Equal(t, tt.nacked, nacked)
+			require.Equal(t, tt.dead, payloads(b.dead.Messages()))
+			require.Len(t, c.all, tt.calls)
+			require.Equal(t, []string{"a", "a", "b", "b", "c", "c"}, c.all[0])
+		})
+	}
+}
+
+func TestOutputsOfABatchThatAreNotWhole(t *testing.T) {
+	t.Parallel()
+	b := batchOf{payloads: []string{"1", "2"}, route: pipeline.Route{HandleBatch: echo}}
+	b.run(t)
+	require.Contains(t, b.dead.Messages()[0].Metadata.Get(pipeline.MetaDeadError), "no To")
+	b = batchOf{payloads: []string{"1", "2"}, route: pipeline.Route{To: pipelinetest.NewRecorder("out")}}
+	b.route.HandleBatch = perMessage(func(*message.Message) pipeline.BatchResult {
+		return pipeline.BatchResult{Out: make([]*message.Message, 1)}
+	})
+	b.run(t)
+	require.Contains(t, b.dead.Messages()[0].Metadata.Get(pipeline.MetaDeadError), "the handler's message 1 of 1 is nil")
+}
+
+// The slow rest of one message delays neither the others of its batch nor the next batches.
+func TestThenRunsByItself(t *testing.T) {
+	t.Parallel()
+	feed, out := pipelinetest.NewFeed("in"), pipelinetest.NewRecorder("out")
+	release := make(chan struct{})
+	pipelinetest.Start(t, onRoute{pipeline.Route{
+		From: feed, To: out, Flow: pipeline.Flow{Window: 100},
+		HandleBatch: perMessage(func(m *message.Message) pipeline.BatchResult {
+			return pipeline.BatchResult{Then: func(m *message.Message) ([]*message.Message, error) {
+				if _, limited := m.Context().Deadline(); !limited {
+					return nil, errors.New("no time limit")
+				}
+				if string(m.Payload) == "slow" {
+					<-release
+				}
+				return []*message.Message{message.NewMessage("", m.Payload)}, nil
+			}}
+		}),
+	}})
+	for range 5 { // more than batches at once
+		feed.SendPayloads("slow", "fast")
+		require.Equal(t, "fast", string((<-feed.Settled()).Message.Payload))
+	}
+	close(release)
+	for range 5 {
+		s := <-feed.Settled()
+		require.True(t, s.Acked)
+		require.Equal(t, "slow", string(s.Message.Payload))
+	}
+	require.Len(t, out.Messages(), 10)
+	for _, m := range out.Messages() {
+		require.NotEmpty(t, m.Metadata.Get("correlation_id"))
+	}
+}
+
+// Each message of a batch is watched and measured by itself.
+func TestABatchIsMeasured(t *testing.T) {
+	t.Parallel()
+	w := watch{make(chan pipeline.Origin, 9), make(chan pipeline.Origin, 9)}
+	b := batchOf{payloads: []string{"good", "permanent", "bad"}, route: pipeline.Route{Activity: w, To: pipelinetest.NewRecorder("out")}}
+	b.route.HandleBatch = perMessage(func(m *message.Message) pipeline.BatchResult {
+		return pipeline.BatchResult{Err: errorsOf[string(m.Payload)], Out: []*message.Message{{}}}
+	})
+	b.run(t)
+	require.Len(t, w.began, 3)
+	require.Len(t, w.ended, 3)
+	all := prometheus.NewRegistry()
+	all.MustRegister(b.reg.Collectors()...)
+	families, err := all.Gather()
+	require.NoError(t, err)
+	counts := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := strings.TrimPrefix(f.GetName(), "millrace_")
+			counts[name] += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			if f.GetName() == "millrace_batch_records" {
+				require.Equal(t, 3.0, m.GetHistogram().GetSampleSum())
+			}
+		}
+	}
+	delete(counts, "last_message_timestamp_seconds")
+	require.Equal(t, map[string]float64{
+		"messages_total": 3, "message_duration_seconds": 3, "messages_in_flight": 0, "handlers_stuck": 0,
+		"batch_records": 1, "batch_duration_seconds": 1,
+	}, counts)
+	out := b.route.To.(*pipelinetest.Recorder).Messages()
+	require.Len(t, out, 1)
+	require.Equal(t, "1", out[0].Metadata.Get("correlation_id"))
+}
+
+// A batch has a span that is linked to those of its messages.
+func TestTheSpansOfABatch(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		sampled  bool
+		payloads []string
+		spans    []string
+	}{
+		{true, []string{"1", "2"}, []string{"batch toy.route", "process toy.route", "process toy.route"}},
+		{true, []string{"1"}, []string{"process toy.route"}},
+		{false, []string{"1", "2"}, nil},
+	} {
+		spans := tracetest.NewSpanRecorder()
+		sampler := sdktrace.NeverSample()
+		if tt.sampled {
+			sampler = sdktrace.AlwaysSample()
+		}
+		b := batchOf{
+			tracer:   sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithSampler(sampler)),
+			payloads: tt.payloads, route: pipeline.Route{HandleBatch: echo, To: pipelinetest.NewRecorder("out")},
+		}
+		b.run(t)
+		var names, linked []string
+		for _, s := range spans.Ended() {
+			names = append(names, s.Name())
+			for _, l := range s.Links() {
+				linked = append(linked, l.SpanContext.SpanID().String())
+			}
+		}
+		slices.Sort(names)
+		require.Equal(t, tt.spans, names)
+		if len(tt.spans) == 3 {
+			require.Len(t, linked, 2)
+		}
+		for _, m := range b.route.To.(*pipelinetest.Recorder).Messages() {
+			require.Equal(t, tt.sampled, m.Metadata.Get(pipeline.MetaTraceParent) != "" && strings.HasSuffix(m.Metadata.Get(pipeline.MetaTraceParent), "-01"))
+		}
+	}
+}
+
+// A panic outside of the handler acks nothing.
+func TestABatchWhoseWatchPanics(t *testing.T) {
+	t.Parallel()
+	b := batchOf{payloads: []string{"1", "2"}, route: pipeline.Route{HandleBatch: echo, Activity: panicWatch{}}}
+	require.Equal(t, map[string]bool{"1": false, "2": false}, b.run(t))
+}
+
+type panicWatch struct{}
+
+func (panicWatch) Began(pipeline.Origin) { panic("the watch's own") }
+func (panicWatch) Ended(pipeline.Origin) {}
+
+// Options.Around wraps the call for a batch.
+func TestAroundOnABatch(t *testing.T) {
+	t.Parallel()
+	around := func(before error, out ...*message.Message) middleware.Options {
+		return middleware.Options{Around: func(_ pipeline.Route, handle message.HandlerFunc) message.HandlerFunc {
+			return func(m *message.Message) ([]*message.Message, error) {
+				if before != nil || len(pipeline.EnvelopeFrom(m.Context()).Messages) != 2 {
+					return nil, before
+				}
+				_, err := handle(m)
+				return out, err
+			}
+		}}
+	}
+	for name, tt := range map[string]struct {
+		opts  middleware.Options
+		out   int
+		acked bool
+	}{
+		"calls it":         {around(nil), 4, true},
+		"fails":            {around(errBoom), 0, false},
+		"returns messages": {around(nil, message.NewMessage("", nil)), 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out := pipelinetest.NewRecorder("out")
+			b := batchOf{opts: tt.opts, payloads: []string{"1", "2"}, route: pipeline.Route{HandleBatch: echo, To: out}}
+			require.Equal(t, map[string]bool{"1": tt.acked, "2": tt.acked}, b.run(t))
+			require.Len(t, out.Messages(), tt.out)
+		})
+	}
+}
+
+// A message that was delivered too often reaches no batch.
+func TestABatchHasNoRefusedMessages(t *testing.T) {
+	t.Parallel()
+	feed, dead := pipelinetest.NewFeed("in"), pipelinetest.NewRecorder("dead")
+	seen := make(chan int64, 10)
+	pipelinetest.Start(t, onRoute{pipeline.Route{
+		From: feed, Policy: pipeline.Policy{DeadLetter: dead, MaxDeliveries: 2},
+		HandleBatch: perMessage(func(m *message.Message) pipeline.BatchResult {
+			seen <- pipeline.OriginFrom(m.Context()).Delivered
+			return pipeline.BatchResult{Err: errBoom}
+		}),
+	}})
+	feed.SendPayloads("x")
+	require.False(t, (<-feed.Settled()).Acked)
+	require.True(t, (<-feed.Settled()).Acked)
+	require.Equal(t, pipeline.ClassDeliveryLimit, dead.Messages()[0].Metadata.Get(pipeline.MetaDeadClass))
+	require.Len(t, seen, 2)
+}
