@@ -41,7 +41,7 @@ func rooms() []room {
 		{folder: "configs", testsToo: []string{"wire", "pipeline/", "plugins/", "handlers/"}},
 		{folder: "wire", ours: []string{"configs/", "pipeline/", "plugins/", "handlers/"}},
 		{folder: "cmd/millrace", ours: []string{"pipeline/app", "wire"}, others: []string{}},
-		{folder: "e2e", ours: []string{"configs", "pipeline/", "plugins/", "handlers/", "wire"}},
+		{folder: "e2e", ours: []string{"configs/", "pipeline/", "plugins/", "handlers/", "wire"}},
 	}
 	// Plugins stand on those below them, in this order.
 	var below []string
