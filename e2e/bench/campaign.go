@@ -20,6 +20,7 @@ import (
 
 // campaign is one measurement of the complete path: a promotion, and the processes that pay it.
 type campaign struct {
+	label     string
 	targets   int
 	instances int            // of the binary; 0: one
 	slots     int            // of each instance; 0: the default
@@ -31,11 +32,36 @@ type campaign struct {
 	watch func(ctx context.Context, r *run) error
 }
 
-// run is a campaign that is being paid.
+// run is a Money API and the processes that call it, on servers that were empty at the start.
 type run struct {
 	env       *environment
+	dsn, url  string // of the ledger, and of the Money API
+	api       *process
 	processes []*process
 	began     time.Time
+}
+
+// begin empties the servers, creates the topics and starts the Money API. The caller stops the run,
+// also after an error.
+func (e *environment) begin(ctx context.Context, partitions int32, latency time.Duration) (r *run, err error) {
+	r = &run{env: e}
+	if r.dsn, err = e.empty(ctx); err != nil {
+		return r, fmt.Errorf("empty servers: %w", err)
+	}
+	if err := e.createCampaign(ctx, partitions); err != nil {
+		return r, fmt.Errorf("topics: %w", err)
+	}
+	r.api, r.url, err = e.simulator(ctx, latency)
+	return r, err
+}
+
+func (r *run) stop() {
+	for _, p := range r.processes {
+		p.stop()
+	}
+	if r.api != nil {
+		r.api.stop()
+	}
 }
 
 // result is the figures of one campaign.
@@ -67,38 +93,25 @@ const (
 // pay runs a campaign on empty servers. It refuses the figures if a payout is missing or was
 // repeated.
 func (e *environment) pay(ctx context.Context, c campaign) (res result, err error) {
-	dsn, err := e.empty(ctx)
-	if err != nil {
-		return res, fmt.Errorf("empty servers: %w", err)
-	}
-	if err := e.createCampaign(ctx, 8); err != nil {
-		return res, fmt.Errorf("topics: %w", err)
-	}
-	load := func() error { return e.load(ctx, c.targets, max(c.targets, leastAnnounced), promotion) }
-	if !c.joined {
-		if err := load(); err != nil {
-			return res, fmt.Errorf("publish: %w", err)
-		}
-	}
-	api, url, err := e.simulator(ctx, c.latency)
-	if err != nil {
-		return res, err
-	}
-	defer api.stop()
-	r := &run{env: e}
+	r, err := e.begin(ctx, 8, c.latency)
 	defer r.stop()
-	if err := r.start(ctx, c, dsn, url); err != nil {
+	load := func() error { return e.load(ctx, c.targets, max(c.targets, leastAnnounced), promotion) }
+	if err == nil && !c.joined {
+		err = load()
+	}
+	if err == nil {
+		err = r.start(ctx, c)
+	}
+	if err == nil && c.joined {
+		err = sleep(ctx, 5*time.Second)
+	}
+	if err != nil {
 		return res, err
 	}
-	if c.joined {
-		if err := sleep(ctx, 5*time.Second); err != nil {
-			return res, err
-		}
-	}
-	before := e.cpu(r, api)
+	before := r.cpu()
 	if c.joined {
 		if err := load(); err != nil {
-			return res, fmt.Errorf("publish: %w", err)
+			return res, err
 		}
 	}
 	r.began = time.Now()
@@ -109,7 +122,7 @@ func (e *environment) pay(ctx context.Context, c campaign) (res result, err erro
 		return res, err
 	}
 	res.CPU = map[string]time.Duration{}
-	for name, d := range e.cpu(r, api) {
+	for name, d := range r.cpu() {
 		res.CPU[name] = (d - before[name]) / time.Duration(c.targets)
 	}
 	for _, p := range r.processes {
@@ -122,28 +135,22 @@ func (e *environment) pay(ctx context.Context, c campaign) (res result, err erro
 	if res.Redis, err = e.redisInfo(ctx, "memory", "used_memory_peak:"); err != nil {
 		return res, err
 	}
-	return res, e.check(ctx, c.targets, url, &res)
-}
-
-func (r *run) stop() {
-	for _, p := range r.processes {
-		p.stop()
-	}
+	return res, r.check(ctx, c.targets, &res)
 }
 
 // start runs the processes until all are ready.
-func (r *run) start(ctx context.Context, c campaign, dsn, url string) error {
+func (r *run) start(ctx context.Context, c campaign) error {
 	e := r.env
-	for i := range max(1, c.instances) {
+	for range max(1, c.instances) {
 		name := "instance" + strconv.Itoa(len(r.processes)+1)
 		path, args := e.self, []string{c.peer, ""}
 		ready := "running"
 		if c.peer != "" {
 			args[1] = peerConfig{
-				Brokers: e.brokers(), Redis: e.fleet.Addr(servers.Redis), Postgres: dsn, API: url, Targets: c.targets,
+				Brokers: e.brokers(), Redis: e.fleet.Addr(servers.Redis), Postgres: r.dsn, API: r.url, Targets: c.targets,
 			}.String()
 		} else {
-			file, err := e.settings(name, c, dsn, url)
+			file, err := r.settings(name, c)
 			if err != nil {
 				return err
 			}
@@ -156,9 +163,6 @@ func (r *run) start(ctx context.Context, c campaign, dsn, url string) error {
 		if err != nil {
 			return err
 		}
-		if !c.joined && i > 0 {
-			continue
-		}
 		if err := p.await(ctx, ready); err != nil {
 			return err
 		}
@@ -167,22 +171,22 @@ func (r *run) start(ctx context.Context, c campaign, dsn, url string) error {
 }
 
 // settings writes the settings file of an instance.
-func (e *environment) settings(name string, c campaign, dsn, url string) (path string, err error) {
+func (r *run) settings(name string, c campaign) (path string, err error) {
 	all := map[string]any{
 		"environment": "external", "log.format": "json", "instance_id": name,
 		"plugins.telemetry.listen":         "",
-		"plugins.kafka.brokers":            e.brokers(),
-		"plugins.redis.addrs":              []string{e.fleet.Addr(servers.Redis)},
+		"plugins.kafka.brokers":            r.env.brokers(),
+		"plugins.redis.addrs":              []string{r.env.fleet.Addr(servers.Redis)},
 		"plugins.promotion.stream.enabled": true,
-		"plugins.promotion.ledger.dsn":     dsn,
-		"plugins.promotion.money_api.url":  url,
+		"plugins.promotion.ledger.dsn":     r.dsn,
+		"plugins.promotion.money_api.url":  r.url,
 	}
 	if c.slots > 0 {
 		all["plugins.promotion.stream.min_consumers_per_instance"] = c.slots
 		all["plugins.promotion.stream.max_consumers_per_instance"] = c.slots
 	}
 	maps.Copy(all, c.settings)
-	return e.writeSettings(name, all)
+	return r.env.writeSettings(name, all)
 }
 
 // writeSettings writes a settings file from settings by their dotted paths.
@@ -237,23 +241,23 @@ func (e *environment) settledCount(ctx context.Context) (n int, err error) {
 }
 
 // cpu returns the CPU time of the processes and servers so far.
-func (e *environment) cpu(r *run, api *process) map[string]time.Duration {
-	used := map[string]time.Duration{"api": cpuTime(api.cmd.Process.Pid)}
+func (r *run) cpu() map[string]time.Duration {
+	used := map[string]time.Duration{"api": cpuTime(r.api.cmd.Process.Pid)}
 	for _, p := range r.processes {
 		used["own"] += cpuTime(p.cmd.Process.Pid)
 	}
 	for _, name := range []string{servers.Kafka, servers.Redis, servers.Postgres} {
-		used[name] = cpuTime(e.fleet.PID(name))
+		used[name] = cpuTime(r.env.fleet.PID(name))
 	}
 	return used
 }
 
 // check verifies that each target was paid by exactly one call, in the ledger and in the journal of
 // the Money API. It sets the rates, which are computed from the times in the ledger.
-func (e *environment) check(ctx context.Context, n int, url string, res *result) error {
+func (r *run) check(ctx context.Context, n int, res *result) error {
 	var t totals
 	var all, middle float64
-	err := e.db.QueryRow(ctx, `
+	err := r.env.db.QueryRow(ctx, `
 SELECT count(*), count(*) FILTER (WHERE state = 'SUCCESS'), coalesce(sum(attempts), 0)::bigint,
 	extract(epoch FROM max(settled_at) - min(accepted_at))::float8,
 	extract(epoch FROM percentile_disc(0.9) WITHIN GROUP (ORDER BY settled_at) - percentile_disc(0.2) WITHIN GROUP (ORDER BY settled_at))::float8
@@ -261,7 +265,7 @@ FROM payouts`).Scan(&t.Rows, &t.Paid, &t.Attempts, &all, &middle)
 	if err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/_sim/summary", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url+"/_sim/summary", nil)
 	if err != nil {
 		return err
 	}

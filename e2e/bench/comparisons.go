@@ -16,7 +16,7 @@ type row struct {
 	unit    string // × for a ratio
 	goal    float64
 	atMost  bool   // the figure must not exceed the goal; otherwise it must reach it
-	why     string // why it falls short, if it does
+	why     string // the reason, and what was tried, if a quiet run falls short
 }
 
 // pair is one measurement of a row: the product's figure and its peer's in the same run. Without a
@@ -69,7 +69,7 @@ func full() sizes {
 
 func quick() sizes {
 	return sizes{
-		campaign: 500, large: 1000, million: 2000, stock: 100, slow: 500, messages: 3000,
+		campaign: 500, large: 1000, million: 1000, stock: 100, slow: 500, messages: 3000,
 		streams: 50, woken: 10, quiet: time.Second, observed: 2 * time.Second,
 	}
 }
@@ -158,48 +158,40 @@ func (e *environment) compare(ctx context.Context, c comparison, s sizes, runs i
 	return o
 }
 
-// campaign runs one campaign and prints its result.
-func (e *environment) campaign(ctx context.Context, label string, c campaign) (result, error) {
-	res, err := e.pay(ctx, c)
-	if err != nil {
-		return res, fmt.Errorf("%s: %w", label, err)
+// campaigns runs campaigns one after the other and prints their results.
+func (e *environment) campaigns(ctx context.Context, list ...campaign) ([]result, error) {
+	results := make([]result, len(list))
+	for i, c := range list {
+		var err error
+		if results[i], err = e.pay(ctx, c); err != nil {
+			return results, fmt.Errorf("%s: %w", c.label, err)
+		}
+		fmt.Fprintf(e.log, "  %s: %s\n", c.label, results[i])
 	}
-	fmt.Fprintf(e.log, "  %s: %s\n", label, res)
-	return res, nil
+	return results, nil
 }
 
 // comparePath measures the complete path. The stock flow pays fewer targets, because it is slow.
 func comparePath(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
-	bare, err := e.campaign(ctx, bareLoopPeer, campaign{targets: s.campaign, peer: "bare"})
-	if err != nil {
-		return nil, err
-	}
-	slots32, err := e.campaign(ctx, "32 slots", campaign{targets: s.campaign, slots: 32})
-	if err != nil {
-		return nil, err
-	}
-	standard, err := e.campaign(ctx, "default slots", campaign{targets: s.campaign})
-	if err != nil {
-		return nil, err
-	}
-	stock, err := e.campaign(ctx, "stock parts", campaign{targets: s.stock, peer: "stock"})
-	if err != nil {
-		return nil, err
-	}
+	r, err := e.campaigns(ctx,
+		campaign{label: bareLoopPeer, targets: s.campaign, peer: "bare"},
+		campaign{label: "32 slots", targets: s.campaign, slots: 32},
+		campaign{label: "default slots", targets: s.campaign},
+		campaign{label: "stock parts", targets: s.stock, peer: "stock"})
+	bare, slots32, standard, stock := r[0], r[1], r[2], r[3]
 	return map[string]pair{
-		"stock-rate":   {standard.Rate, stock.Rate},
 		"own-cpu":      {micros(slots32.CPU["own"]), micros(bare.CPU["own"])},
 		"rate":         {standard.Rate, bare.Rate},
 		"postgres-cpu": {micros(slots32.CPU[servers.Postgres]), micros(bare.CPU[servers.Postgres])},
-	}, nil
+		"stock-rate":   {standard.Rate, stock.Rate},
+	}, err
 }
 
 func compareThree(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
-	one, err := e.campaign(ctx, "one instance", campaign{targets: s.campaign, slots: 32, joined: true})
-	if err != nil {
-		return nil, err
-	}
-	three, err := e.campaign(ctx, "three instances", campaign{targets: s.campaign, slots: 32, joined: true, instances: 3})
+	r, err := e.campaigns(ctx,
+		campaign{label: "one instance", targets: s.campaign, slots: 32, joined: true},
+		campaign{label: "three instances", targets: s.campaign, slots: 32, joined: true, instances: 3})
+	one, three := r[0], r[1]
 	return map[string]pair{
 		"three-rate": {three.Rate, one.Rate},
 		"three-cpu":  {micros(three.CPU["own"]), micros(one.CPU["own"])},
@@ -207,19 +199,19 @@ func compareThree(ctx context.Context, e *environment, s sizes) (map[string]pair
 }
 
 func compareLarge(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
-	small, err := e.campaign(ctx, fmt.Sprint(s.campaign, " targets"), campaign{targets: s.campaign, slots: 32})
-	if err != nil {
-		return nil, err
-	}
-	large, err := e.campaign(ctx, fmt.Sprint(s.large, " targets"), campaign{targets: s.large, slots: 32})
-	return map[string]pair{"large-rate": {large.Rate, small.Rate}}, err
+	r, err := e.campaigns(ctx,
+		campaign{label: "small campaign", targets: s.campaign, slots: 32},
+		campaign{label: "large campaign", targets: s.large, slots: 32})
+	return map[string]pair{"large-rate": {r[1].Rate, r[0].Rate}}, err
 }
 
 func compareSlots(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
 	const instances, slots, latency = 4, 32, 200 * time.Millisecond
 	limit := float64(instances*slots) / latency.Seconds()
-	res, err := e.campaign(ctx, "4 instances", campaign{targets: s.slow, slots: slots, joined: true, instances: instances, latency: latency})
-	return map[string]pair{"slots": {res.Middle, limit}}, err
+	r, err := e.campaigns(ctx, campaign{
+		label: "4 instances", targets: s.slow, slots: slots, joined: true, instances: instances, latency: latency,
+	})
+	return map[string]pair{"slots": {r[0].Middle, limit}}, err
 }
 
 // micros returns at least 0.1, because a short run may use less CPU time than a tick of the clock.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -55,34 +54,24 @@ func promotions(n int) []int64 {
 
 // compareIdle measures an instance whose active streams have no work.
 func compareIdle(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
-	dsn, err := e.empty(ctx)
-	if err != nil {
-		return nil, err
-	}
 	settings, err := production(s.streams)
 	if err != nil {
 		return nil, err
 	}
 	settings["plugins.telemetry.listen"] = "127.0.0.1:0"
-	if err := errors.Join(e.createCampaign(ctx, 8), e.load(ctx, 1, 1, promotions(s.streams)...)); err != nil {
-		return nil, err
-	}
-	api, url, err := e.simulator(ctx, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer api.stop()
-	r := &run{env: e}
+	r, err := e.begin(ctx, 8, 0)
 	defer r.stop()
 	c := campaign{targets: s.streams, settings: settings}
-	if err := r.start(ctx, c, dsn, url); err != nil {
-		return nil, err
-	}
-	if err := r.settled(ctx, c); err != nil {
-		return nil, err
-	}
-	if err := sleep(ctx, s.quiet); err != nil { // the reads of idle streams become rare
-		return nil, err
+	for _, step := range []func() error{
+		func() error { return err },
+		func() error { return e.load(ctx, 1, 1, promotions(s.streams)...) },
+		func() error { return r.start(ctx, c) },
+		func() error { return r.settled(ctx, c) },
+		func() error { return sleep(ctx, s.quiet) }, // the reads of idle streams become rare
+	} {
+		if err := step(); err != nil {
+			return nil, err
+		}
 	}
 	var active int
 	if err := e.db.QueryRow(ctx, "SELECT count(*) FROM promotion_streams WHERE active").Scan(&active); err != nil {
@@ -117,38 +106,17 @@ func compareIdle(ctx context.Context, e *environment, s sizes) (map[string]pair,
 // stream. The first instance enqueues; its calls fail until its breaker is open. The second one
 // pays. Its Kafka is another one, without records.
 func compareWake(ctx context.Context, e *environment, s sizes) (map[string]pair, error) {
-	dsn, err := e.empty(ctx)
-	if err != nil {
-		return nil, err
-	}
-	api, url, err := e.simulator(ctx, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer api.stop()
 	settings, err := production(s.woken)
 	if err != nil {
-		return nil, err
-	}
-	r := &run{env: e}
-	defer r.stop()
-
-	enqueues := campaign{settings: maps.Clone(settings)}
-	enqueues.settings["plugins.promotion.money_api.breaker.open_delay"] = "1h"
-	const broken = 1 // promotion whose calls open the breaker
-	if err := errors.Join(e.createCampaign(ctx, 1), e.load(ctx, 60, 60, broken)); err != nil {
 		return nil, err
 	}
 	unused, err := unusedAddress(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.start(ctx, enqueues, dsn, "http://"+unused); err != nil {
-		return nil, err
-	}
-	if err := r.processes[0].await(ctx, "breaker opened"); err != nil {
-		return nil, err
-	}
+	enqueues := campaign{settings: maps.Clone(settings)}
+	enqueues.settings["plugins.promotion.money_api.url"] = "http://" + unused
+	enqueues.settings["plugins.promotion.money_api.breaker.open_delay"] = "1h"
 	elsewhere, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
 		return nil, err
@@ -157,45 +125,25 @@ func compareWake(ctx context.Context, e *environment, s sizes) (map[string]pair,
 	pays := campaign{settings: maps.Clone(settings)}
 	pays.settings["plugins.kafka.brokers"] = elsewhere.ListenAddrs()
 	pays.settings["instance_id"] = "payer"
-	if err := r.start(ctx, pays, dsn, url); err != nil {
-		return nil, err
-	}
-	send := func(target int, pause time.Duration) error {
-		return e.send(ctx, func(send sender) error {
-			for _, number := range promotions(s.woken) {
-				value, err := pointRecord(number, target)
-				if err != nil {
-					return err
-				}
-				send(publishTopic, "", value)
-				if err := sleep(ctx, pause); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	paid := func(n int) error {
-		return until(ctx, 100*time.Millisecond, func() (bool, error) {
-			var got int
-			err := e.db.QueryRow(ctx, "SELECT count(*) FROM payouts WHERE promotion_id >= $1 AND state = 'SUCCESS'", promotion).Scan(&got)
-			return got >= n, err
-		})
-	}
-	if err := send(1, 0); err != nil {
-		return nil, err
-	}
-	if err := paid(s.woken); err != nil {
-		return nil, err
-	}
-	if err := sleep(ctx, s.quiet); err != nil {
-		return nil, err
-	}
-	if err := send(2, 50*time.Millisecond); err != nil {
-		return nil, err
-	}
-	if err := paid(2 * s.woken); err != nil {
-		return nil, err
+
+	r, err := e.begin(ctx, 1, 0)
+	defer r.stop()
+	const broken = 1 // promotion whose calls open the breaker
+	for _, step := range []func() error{
+		func() error { return err },
+		func() error { return e.load(ctx, 60, 60, broken) },
+		func() error { return r.start(ctx, enqueues) },
+		func() error { return r.processes[0].await(ctx, "breaker opened") },
+		func() error { return r.start(ctx, pays) },
+		func() error { return e.sendEach(ctx, s.woken, 1, 0) },
+		func() error { return e.awaitPaid(ctx, s.woken) },
+		func() error { return sleep(ctx, s.quiet) },
+		func() error { return e.sendEach(ctx, s.woken, 2, 50*time.Millisecond) },
+		func() error { return e.awaitPaid(ctx, 2*s.woken) },
+	} {
+		if err := step(); err != nil {
+			return nil, err
+		}
 	}
 	rows, err := e.db.Query(ctx, `SELECT extract(epoch FROM attempt_started_at - accepted_at)::float8 * 1000 FROM payouts
 		WHERE promotion_id >= $1 AND target_id = 2 AND attempt_by = 'payer'`, promotion)
@@ -211,6 +159,32 @@ func compareWake(ctx context.Context, e *environment, s sizes) (map[string]pair,
 	}
 	slices.Sort(waits)
 	return map[string]pair{"wake": {ours: waits[(len(waits)*99+99)/100-1]}}, nil
+}
+
+// sendEach publishes a record of one target to each of n promotions, with a pause after each.
+func (e *environment) sendEach(ctx context.Context, n, target int, pause time.Duration) error {
+	return e.send(ctx, func(send sender) error {
+		for _, number := range promotions(n) {
+			value, err := pointRecord(number, target)
+			if err != nil {
+				return err
+			}
+			send(publishTopic, "", value)
+			if err := sleep(ctx, pause); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// awaitPaid waits until n payouts are paid.
+func (e *environment) awaitPaid(ctx context.Context, n int) error {
+	return until(ctx, 100*time.Millisecond, func() (bool, error) {
+		var paid int
+		err := e.db.QueryRow(ctx, "SELECT count(*) FROM payouts WHERE promotion_id >= $1 AND state = 'SUCCESS'", promotion).Scan(&paid)
+		return paid >= n, err
+	})
 }
 
 // unusedAddress returns an address of loopback without a listener.

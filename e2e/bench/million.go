@@ -30,7 +30,7 @@ func compareMillion(ctx context.Context, e *environment, s sizes) (map[string]pa
 		samples = append(samples, one)
 		return err
 	}
-	res, err := e.campaign(ctx, "1,000,000 targets", campaign{targets: s.million, latency: 5 * time.Millisecond, watch: watch})
+	r, err := e.campaigns(ctx, campaign{label: "1,000,000 targets", targets: s.million, latency: 5 * time.Millisecond, watch: watch})
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func compareMillion(ctx context.Context, e *environment, s sizes) (map[string]pa
 	}
 	return map[string]pair{
 		"million-paid":   {float64(s.million), float64(s.million)},
-		"million-memory": {ours: float64(res.Peak) / (1 << 20)},
+		"million-memory": {ours: float64(r[0].Peak) / (1 << 20)},
 		"million-stream": {float64(longest), float64(streams.DefaultConfig().MaxLen)},
 	}, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -53,10 +54,7 @@ func (o outcome) lines(r row) []string {
 	}
 	verdict := "met"
 	if missing := r.missing(middle.figure()); missing > 0 {
-		verdict = fmt.Sprintf("short by %s%s", number(missing), r.unit)
-		if r.why != "" {
-			verdict += " because " + r.why
-		}
+		verdict = fmt.Sprintf("short by %s%s because %s", number(missing), r.unit, cmp.Or(r.why, "… (no reason is recorded)"))
 	}
 	return []string{figures + " → " + spread, figures, spread, verdict}
 }
