@@ -17,7 +17,7 @@ import (
 )
 
 // before is the version that upgrades start from.
-const before = "194bf0ce0dfa0a0e3c3b786cae52272181911bf3"
+const before = "0b4cdee6ba1276e9e9f0af129dc633b4f06812eb"
 
 // namesBefore are the settings of these scenarios that have another name in that version, by their
 // name of today. A nil value stays as it is.

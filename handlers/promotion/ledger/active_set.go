@@ -28,8 +28,8 @@ const (
 	sqlAnyWaiting = `(SELECT count(*) FROM (SELECT 1 ` + sqlWaiting + ` LIMIT 1) AS queue)`
 
 	// Time since when the oldest payout for the stream waits.
-	sqlOldestQueued = `(SELECT o.hint_due FROM payouts AS o WHERE o.type = CAST($1 AS text) AND o.promotion_id = CAST($2 AS bigint)
-	AND o.settled_at IS NULL AND o.hint = '%s' ORDER BY o.hint_due, o.id LIMIT 1)`
+	sqlOldestQueued = `(SELECT o.feed_at FROM payouts AS o WHERE o.type = CAST($1 AS text) AND o.promotion_id = CAST($2 AS bigint)
+	AND o.settled_at IS NULL AND o.feed = '%s' ORDER BY o.feed_at, o.id LIMIT 1)`
 
 	sqlAdmitAs = `WITH place AS MATERIALIZED (SELECT ` + sqlActiveCount + ` < CAST($4 AS bigint) AND ` + sqlAnyWaiting + ` = 0 AS free)
 INSERT INTO promotion_streams AS s (type, promotion_id, active, total_count, waiting_since)

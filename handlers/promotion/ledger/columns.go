@@ -115,10 +115,12 @@ func scanRow(r scanner, columns []column[storedRow]) (*storedRow, error) {
 var (
 	idColumn = []column[storedRow]{col("id", func(r *storedRow) *int64 { return &r.ID })}
 
-	insertedColumns = []column[storedRow]{
+	keyColumns = []column[storedRow]{
 		col("type", func(r *storedRow) *string { return (*string)(&r.Type) }),
 		col("promotion_id", func(r *storedRow) *int64 { return &r.Promotion }),
 		col("target_id", func(r *storedRow) *int64 { return &r.Target }),
+	}
+	insertedColumns = []column[storedRow]{
 		col("summary_id", func(r *storedRow) *int64 { return &r.SummaryID }),
 		timeCol("accepted_at", func(r *storedRow) *time.Time { return &r.AcceptedAt }),
 	}
@@ -157,7 +159,7 @@ var (
 		col("origin", func(r *storedRow) *string { return &r.origin }),
 	}
 
-	rowColumns    = slices.Concat(idColumn, insertedColumns, insertedAndUpdatedColumns, updatedColumns)
+	rowColumns    = slices.Concat(idColumn, keyColumns, insertedColumns, insertedAndUpdatedColumns, updatedColumns)
 	payoutColumns = slices.Concat(rowColumns, messageColumns)
 )
 
@@ -165,7 +167,7 @@ var (
 //
 //nolint:gochecknoglobals // constant, but not for the compiler
 var (
-	insertPayouts = insertInto("payouts", slices.Concat(insertedColumns, insertedAndUpdatedColumns, messageColumns),
+	insertPayouts = insertInto("payouts", slices.Concat(keyColumns, insertedColumns, insertedAndUpdatedColumns, messageColumns),
 		" ON CONFLICT (type, promotion_id, target_id) DO NOTHING")
 
 	updatePayouts = newUpdatePayouts()
@@ -220,11 +222,12 @@ var (
 // pipeline fails. The parameter after the arrays is the number of rows.
 func newUpdatePayouts() statement[storedRow] {
 	changed := slices.Concat(insertedAndUpdatedColumns, updatedColumns)
-	columns := slices.Concat(idColumn, changed)
+	columns := slices.Concat(keyColumns, changed)
 	return statement[storedRow]{columns,
 		"WITH done AS (UPDATE payouts AS p SET " + list(changed, func(_ int, c column[storedRow]) string { return c.name + " = u." + c.name }) +
-			" FROM " + unnest(columns) + " AS u(" + names(columns, "") + `)
-WHERE p.id = u.id AND p.version = u.version - 1 RETURNING 1)
+			" FROM (SELECT * FROM " + unnest(columns) + " AS u(" + names(columns, "") + `) OFFSET 0) AS u
+WHERE p.type = u.type AND p.promotion_id = u.promotion_id AND p.target_id = u.target_id AND p.version = u.version - 1 RETURNING 1)
 SELECT CASE WHEN count(*) = ` + fmt.Sprintf("$%d", len(columns)+1) + ` THEN 1 ELSE ledger_stale_row() END FROM done`,
-		"UPDATE payouts SET " + list(changed, func(n int, c column[storedRow]) string { return fmt.Sprintf("%s = ?%d", c.name, n+1) }) + " WHERE id = ?1"}
+		"UPDATE payouts SET " + list(changed, func(n int, c column[storedRow]) string { return fmt.Sprintf("%s = ?%d", c.name, n+len(keyColumns)) }) +
+			" WHERE type = ?1 AND promotion_id = ?2 AND target_id = ?3"}
 }

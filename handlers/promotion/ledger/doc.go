@@ -40,6 +40,7 @@
 //     docs/decisions/0021-ordinary-payouts.md. All others take the general path.
 //   - On that path PostgreSQL rows are read without a lock, and updated only if their version is
 //     unchanged: docs/decisions/0018-row-versions.md.
+//   - A begin changes no indexed column: docs/decisions/0022-heap-only-begin.md.
 //   - Begin and Accept hold the lock of their promotion in shared mode, so that a pause has a
 //     definite moment: docs/decisions/0017-promotion-lock.md.
 //   - No wait for a lock is unlimited. PostgreSQL ends a session that is silent inside a

@@ -45,15 +45,21 @@ type FeedItem struct {
 }
 
 const sqlFeedColumns = `SELECT id, version, target_id, payload, record_key, headers FROM payouts
-WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = `
+WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND feed = `
 
 const (
-	sqlFeedUnqueued = sqlFeedColumns + `'none' ORDER BY hint_due, id LIMIT $3`
+	sqlFeedUnqueued = sqlFeedColumns + `'none' ORDER BY feed_at, id LIMIT $3`
 
-	sqlFeedLostEntries = sqlFeedColumns + `'stream' AND hint_due <= $4
-AND (lease_until IS NULL OR lease_until <= $5) AND (next_attempt_at IS NULL OR next_attempt_at <= $5) ORDER BY hint_due, id LIMIT $3`
+	sqlFeedLostEntries = sqlFeedColumns + `'stream' AND hint = 'stream' AND hint_due <= $4
+AND (lease_until IS NULL OR lease_until <= $5) AND (next_attempt_at IS NULL OR next_attempt_at <= $5) ORDER BY feed_at, id LIMIT $3`
 
-	sqlFeedOverdue = sqlFeedColumns + `'retry' AND hint_due <= $4 ORDER BY hint_due, id LIMIT $3`
+	sqlFeedOverdue = sqlFeedColumns + `'retry' AND feed_at <= $4 ORDER BY feed_at, id LIMIT $3`
+
+	// The payouts of the stream and of the workers are in the order of their acceptance. Those of a
+	// dead worker are soon first.
+	sqlFeedExpiredLeases = `SELECT id, version, target_id, payload, record_key, headers FROM (SELECT * FROM payouts
+WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND feed = 'stream' ORDER BY feed_at, id LIMIT 1000) AS first
+WHERE hint = 'retry' AND hint_due <= $4 LIMIT $3`
 )
 
 // FeedUnqueued returns payouts that are in no queue, oldest first, because of a full stream, a
@@ -75,7 +81,14 @@ func (l *Ledger) FeedLostEntries(ctx context.Context, p rules.Promotion, grace t
 
 // FeedOverdue returns payouts whose retry record, or lease, has been overdue for more than grace.
 func (l *Ledger) FeedOverdue(ctx context.Context, p rules.Promotion, grace time.Duration, limit int) ([]FeedItem, error) {
-	return l.feed(ctx, p, func(now time.Time) (string, []any) { return sqlFeedOverdue, []any{limit, now.Add(-grace)} })
+	items, err := l.feed(ctx, p, func(now time.Time) (string, []any) { return sqlFeedOverdue, []any{limit, now.Add(-grace)} })
+	if err != nil || len(items) == limit {
+		return items, err
+	}
+	expired, err := l.feed(ctx, p, func(now time.Time) (string, []any) {
+		return sqlFeedExpiredLeases, []any{limit - len(items), now.Add(-grace)}
+	})
+	return append(items, expired...), err
 }
 
 func (l *Ledger) feed(ctx context.Context, p rules.Promotion, query func(now time.Time) (string, []any)) ([]FeedItem, error) {

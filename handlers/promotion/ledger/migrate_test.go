@@ -9,18 +9,21 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
 // contracting matches statements that the version before cannot work with.
 var contracting = regexp.MustCompile(`(?i)\b(DROP|RENAME|SET NOT NULL|ALTER COLUMN|TRUNCATE|DELETE|UPDATE)\b|ADD CONSTRAINT|NOT NULL(,|\s*$)`)
 
-// expanding matches exceptions. Inserts of the version before name their columns, and an index that
-// is not unique refuses no row.
-var expanding = regexp.MustCompile(`(?i)ALTER COLUMN \w+ SET DEFAULT|CREATE INDEX .*`)
+// expanding matches exceptions. Inserts of the version before name their columns. An index that is
+// not unique refuses no row, and neither does the absence of an index or a unique key.
+var expanding = regexp.MustCompile(`(?i)ALTER COLUMN \w+ SET DEFAULT|(CREATE|DROP) INDEX .*|DROP CONSTRAINT \w+_key`)
 
 func contracts(migration string) string {
 	up, _, _ := strings.Cut(migration, "-- +goose Down")
@@ -52,6 +55,7 @@ func TestMigrationsOnlyExpand(t *testing.T) {
 			b, err := fs.ReadFile(migrationFiles, f)
 			require.NoError(t, err)
 			require.Empty(t, contracts(string(b)), f)
+			require.Contains(t, string(b), "-- The version before may run on these tables.", f)
 		}
 	}
 	require.Equal(t, "DROP", contracts("-- +goose Up\nALTER TABLE payouts DROP COLUMN origin;"), "the check can fail")
@@ -86,5 +90,46 @@ func TestTheVersionBeforeStartsOnThisSchema(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, done)
 		mustAccept(t, l, record(1, 1))
+	})
+}
+
+// Payouts can be partitioned by promotion: no unique key lacks it. The version before inserts its
+// attempts with their key, so that one stays.
+func TestUniqueKeysContainThePromotion(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		s := newPostgresDB(t).open(t).store.(*postgres)
+		var without []string
+		require.NoError(t, pgQuerier{s.cold}.query(t.Context(), func(r scanner) error {
+			var index string
+			err := r.Scan(&index)
+			without = append(without, index)
+			return err
+		}, `SELECT i.indexrelid::regclass::text FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indrelid
+			WHERE i.indisunique AND c.relnamespace = current_schema()::regnamespace AND c.relname IN ('payouts', 'attempts', 'promotion_summaries')
+				AND NOT EXISTS (SELECT FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attname = 'promotion_id' AND a.attnum = ANY(i.indkey))`))
+		require.Equal(t, []string{"attempts_pkey"}, without)
+	})
+}
+
+// A begin of payouts in the stream writes no index.
+func TestBeginIsAHeapOnlyUpdate(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		l := newPostgresDB(t).open(t)
+		s := l.store.(*postgres)
+		const payouts = 300
+		acceptMany(t, l, 1, payouts)
+		for target := range int64(payouts) {
+			require.Equal(t, rules.Send, mustBegin(t, l, record(1, target+1)).Next)
+		}
+		require.Eventually(t, func() bool {
+			var updated, heapOnly int
+			require.NoError(t, s.cold.QueryRow(t.Context(), `SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables
+				WHERE schemaname = current_schema() AND relname = 'payouts'`).Scan(&updated, &heapOnly))
+			return updated == payouts && heapOnly == payouts
+		}, 20*time.Second, 50*time.Millisecond)
 	})
 }

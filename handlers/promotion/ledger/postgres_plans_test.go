@@ -57,10 +57,8 @@ func hotStatements() []payoutStatement {
 	keys := []string{repeated("'POINT'"), repeated("1"), repeated("g * 1000")}
 	promotion := func(more ...string) []string { return append([]string{"'POINT'", "1"}, more...) }
 	pk := map[string]string{"payouts": "payouts_pkey"}
-	id := map[string]string{"payouts": "payouts_id_key"}
-	open := map[string]string{"payouts": "payouts_unsettled"}
-	update := append(arraysOf(updatePayouts, map[string]string{"version": "2", "state": "'SENDING'", "hint": "'retry'", "settled_at": "NULL::timestamptz"}), "(SELECT cardinality("+idsSQL+"))")
-	update[0] = idsSQL
+	open := map[string]string{"payouts": "payouts_feed"}
+	update := append(arraysOf(updatePayouts, map[string]string{"type": "'POINT'", "target_id": "g * 10000", "version": "2", "state": "'SENDING'", "hint": "'retry'", "settled_at": "NULL::timestamptz"}), "(SELECT count(*) FROM payouts WHERE promotion_id = 1 AND target_id % 10000 = 0 AND target_id <= 80000)")
 	return []payoutStatement{
 		{name: "read promotions", sql: pgReadPromotions, args: []string{`ARRAY['POINT','POINT']`, `ARRAY[1,2]`},
 			via: map[string]string{"promotions": "promotions_pkey"}, cond: "promotion_id", rows: 2},
@@ -74,28 +72,29 @@ func hotStatements() []payoutStatement {
 			args: append(keys[:3:3], repeated("1"), repeated("'t'"), repeated("''"), repeated("''"), repeated("200"), "0")},
 		{name: "insert rows", sql: insertPayouts.postgres, args: arraysOf(insertPayouts, map[string]string{"type": "'POINT'", "target_id": "9000000 + g",
 			"state": "'PENDING'", "hint": "'stream'", "settled_at": "NULL::timestamptz"})},
-		{name: "update rows", sql: updatePayouts.postgres, args: update, via: id, cond: "id", rows: batchOf},
+		{name: "update rows", sql: updatePayouts.postgres, args: update, via: pk, cond: "target_id", rows: batchOf},
 		{name: "insert attempts", sql: insertAttempts.postgres, args: arraysOf(insertAttempts, map[string]string{"payout_id": "9000000 + g"})},
 		{name: "add to summaries", sql: addToSummaries.postgres, args: arraysOf(addToSummaries, map[string]string{"promotion_id": "g"})},
 		{name: "dead bodies", sql: pgFailedMessages, args: []string{idsSQL}, cond: "id", rows: batchOf,
-			via: map[string]string{"payouts": "payouts_id_key", "attempts": "attempts_pkey"}},
-		{name: "lock items", sql: pgLockEnqueued, args: []string{idsSQL}, via: id, cond: "id", rows: batchOf},
-		{name: "mark enqueued", sql: pgMarkEnqueued, args: []string{idsSQL, repeated("1"), nowSQL}, via: id, cond: "id", rows: batchOf},
+			via: map[string]string{"payouts": "payouts_id", "attempts": "attempts_pkey"}},
+		{name: "mark enqueued", sql: pgMarkEnqueued, args: append(keys[:3:3], repeated("1"), "'POINT'", "1", "0", "''"), rows: batchOf,
+			via: map[string]string{"payouts": "payouts_pkey", "promotion_streams": "promotion_streams_pkey"}, cond: "promotion_id"},
 
-		{name: "feed unqueued", sql: sqlFeedUnqueued, args: promotion("20"), via: open, cond: "hint", rows: 20, cold: true},
-		{name: "feed lost entries", sql: sqlFeedLostEntries, args: promotion("20", agoSQL, nowSQL), via: open, cond: "hint_due", rows: 20, cold: true},
-		{name: "feed overdue", sql: sqlFeedOverdue, args: promotion("20", agoSQL), via: open, cond: "hint_due", rows: 20, cold: true},
-		{name: "waiting", sql: sqlWaitTime, args: promotion("'stream'"), via: open, cond: "hint", rows: 1, cold: true},
+		{name: "feed unqueued", sql: sqlFeedUnqueued, args: promotion("20"), via: open, cond: "feed", rows: 20, cold: true},
+		{name: "feed lost entries", sql: sqlFeedLostEntries, args: promotion("20", agoSQL, nowSQL), via: open, cond: "feed", rows: 20, cold: true},
+		{name: "feed overdue", sql: sqlFeedOverdue, args: promotion("20", agoSQL), via: open, cond: "feed_at", rows: 20, cold: true},
+		{name: "feed expired leases", sql: sqlFeedExpiredLeases, args: promotion("20", agoSQL), via: open, cond: "feed", rows: 1000, cold: true},
+		{name: "waiting", sql: sqlWaitTime, args: promotion("'stream'"), via: open, cond: "feed", rows: 1000, cold: true},
 		{name: "unfinished", sql: sqlUnfinished, rows: 6, cold: true,
-			via: map[string]string{"payouts": "payouts_unsettled", "promotions": "promotions_pkey", "promotion_streams": "promotion_streams_pkey"}},
+			via: map[string]string{"payouts": "payouts_feed", "promotions": "promotions_pkey", "promotion_streams": "promotion_streams_pkey"}},
 		{name: "active", sql: sqlActive, args: []string{"'POINT'"}, cond: "type", rows: 2, cold: true,
 			via: map[string]string{"promotions": "promotions_pkey", "promotion_streams": "promotion_streams_active"}},
 		{name: "admit", sql: sqlAdmit, args: promotion("0", "1000"), rows: 2, cold: true, via: map[string]string{
-			"payouts": "payouts_unsettled", "promotions": "promotions_pkey|promotions_paused", "promotion_streams": "promotion_streams_pkey|promotion_streams_active|promotion_streams_waiting"}},
+			"payouts": "payouts_feed", "promotions": "promotions_pkey|promotions_paused", "promotion_streams": "promotion_streams_pkey|promotion_streams_active|promotion_streams_waiting"}},
 		{name: "admit waiting", sql: sqlAdmitWaiting, args: []string{"1000"}, rows: 2, cold: true, via: map[string]string{
 			"promotions": "promotions_pkey|promotions_paused", "promotion_streams": "promotion_streams_pkey|promotion_streams_active|promotion_streams_waiting"}},
 		{name: "no work", sql: sqlNoWork, rows: 2, cold: true,
-			via: map[string]string{"payouts": "payouts_unsettled", "promotion_streams": "promotion_streams_pkey|promotion_streams_waiting"}},
+			via: map[string]string{"payouts": "payouts_feed", "promotion_streams": "promotion_streams_pkey|promotion_streams_waiting"}},
 		{name: "cancellable", sql: sqlCancellable, args: promotion("0", "20"), via: pk, cond: "target_id", rows: 200, cold: true},
 		{name: "page", sql: sqlPayouts + sqlPayoutPage, args: promotion("0", "20"), via: pk, cond: "target_id", rows: 20, cold: true},
 		{name: "audit of a payout", sql: sqlAudit, args: promotion("7"), via: map[string]string{"ledger_audit": "ledger_audit_payout"},
@@ -251,7 +250,7 @@ func TestPlansOfSQLite(t *testing.T) {
 		for name, sql := range map[string]string{
 			"share promotion": sqliteReadPromotion, "lock row": sqliteReadRow, "lock body": sqliteReadMessage, "update row": updatePayouts.sqlite,
 			"failed message": sqliteFailedMessage, "mark enqueued": sqliteMarkEnqueued, "feed unqueued": sqlFeedUnqueued, "feed lost entries": sqlFeedLostEntries,
-			"feed overdue": sqlFeedOverdue, "waiting": sqlWaitTime, "unfinished": sqlUnfinished, "active": sqlActive,
+			"feed overdue": sqlFeedOverdue, "feed expired leases": sqlFeedExpiredLeases, "waiting": sqlWaitTime, "unfinished": sqlUnfinished, "active": sqlActive,
 			"admit": sqlAdmit, "admit waiting": sqlAdmitWaiting, "no work": sqlNoWork, "cancellable": sqlCancellable, "page": sqlPayouts + sqlPayoutPage,
 			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "dead letters": sqlDeadLetters, "unknown": sqlUnknown, "ambiguous": sqlPayouts + sqlAmbiguous, "replayed": sqlReplayed, "paid": sqlPaid,
 		} {

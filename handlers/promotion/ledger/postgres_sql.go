@@ -34,15 +34,17 @@ CROSS JOIN LATERAL (SELECT * FROM payouts AS p
 
 	pgClock = `SELECT clock_timestamp()`
 
-	// No condition on settled_at: on an empty table the planner would use the index of unsettled
-	// payouts.
-	pgMarkEnqueued = `UPDATE payouts AS p SET hint = 'stream', hint_due = $3, version = p.version + 1
-FROM unnest($1::bigint[], $2::bigint[]) AS u(id, seq)
-WHERE p.id = u.id AND p.version = u.seq AND p.state IN ('PENDING', 'SENDING', 'ERROR', 'AMBIGUOUS')`
+	pgLockStream = `SELECT FROM promotion_streams WHERE type = $1 AND promotion_id = $2 FOR UPDATE`
 
-	// Skips a row that a frozen instance has locked; the others are marked.
-	pgLockEnqueued = `SELECT p.id FROM unnest($1::bigint[]) AS k(id)
-CROSS JOIN LATERAL (SELECT id FROM payouts AS p WHERE p.id = k.id FOR UPDATE SKIP LOCKED) AS p`
+	// Skips a row that a frozen instance has locked; the others are marked. There is no condition on
+	// settled_at: on an empty table the planner would use the index of unsettled payouts.
+	pgMarkEnqueued = `UPDATE payouts AS p SET hint = 'stream', hint_due = c.now, version = p.version + 1
+FROM (SELECT l.* FROM (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS k(type, promotion, target, version) OFFSET 0) AS k
+	CROSS JOIN LATERAL (SELECT o.type, o.promotion_id, o.target_id FROM payouts AS o
+		WHERE o.type = k.type AND o.promotion_id = k.promotion AND o.target_id = k.target AND o.version = k.version FOR UPDATE SKIP LOCKED) AS l OFFSET 0) AS u
+CROSS JOIN (SELECT clock_timestamp() + $7 * interval '1 microsecond' AS now OFFSET 0) AS c
+WHERE p.type = u.type AND p.promotion_id = u.promotion_id AND p.target_id = u.target_id AND p.state IN ('PENDING', 'SENDING', 'ERROR', 'AMBIGUOUS')
+	AND coalesce((SELECT s.incarnation FROM promotion_streams AS s WHERE s.type = $5 AND s.promotion_id = $6), '') = $8`
 )
 
 //nolint:gochecknoglobals // constant, but not for the compiler

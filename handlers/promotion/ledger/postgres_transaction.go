@@ -180,32 +180,15 @@ func (tx *pgTransaction) rollback() {
 }
 
 func (s *postgres) markEnqueued(ctx context.Context, p rules.Promotion, incarnation string, rows []FeedItem) (int, error) {
-	ids, versions := make([]int64, len(rows)), make(map[int64]int64, len(rows))
-	for i, r := range rows {
-		ids[i], versions[r.id] = r.id, r.version
-	}
-	var marked int64
-	err := pgx.BeginTxFunc(ctx, s.hot, readCommitted(), func(tx pgx.Tx) error {
-		q := pgQuerier{tx}
-		same, err := sameIncarnation(ctx, q, p, incarnation)
-		if err != nil || !same {
-			return err
-		}
-		var locked, seqs []int64
-		if err := q.query(ctx, func(r scanner) error {
-			var id int64
-			err := r.Scan(&id)
-			locked, seqs = append(locked, id), append(seqs, versions[id])
-			return err
-		}, pgLockEnqueued, ids); err != nil || len(locked) == 0 {
-			return err
-		}
-		now, err := s.clock(ctx, q)
-		if err != nil {
-			return err
-		}
-		marked, err = q.exec(ctx, pgMarkEnqueued, locked, seqs, now)
-		return err
-	})
-	return int(marked), err
+	types, promotions, targets := keyArrays(valuesOf(rows, func(r FeedItem) rules.Key { return r.Key }))
+	versions := valuesOf(rows, func(r FeedItem) int64 { return r.version })
+	marked := 0
+	err := s.inOneTrip(ctx, func(b *pgx.Batch) {
+		b.Queue(pgLockStream, string(p.Type), p.ID)
+		b.Queue(pgMarkEnqueued, types, promotions, targets, versions, string(p.Type), p.ID, s.skewMicros(), incarnation).Exec(func(tag pgconn.CommandTag) error {
+			marked = int(tag.RowsAffected())
+			return nil
+		})
+	}, nil)
+	return marked, err
 }

@@ -143,8 +143,8 @@ type WaitTime struct {
 	Overdue time.Duration
 }
 
-const sqlWaitTime = `SELECT hint_due, accepted_at FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = $3
-ORDER BY hint_due, id LIMIT 1`
+const sqlWaitTime = `SELECT min(hint_due), min(accepted_at) FROM (SELECT hint_due, accepted_at FROM payouts
+WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND feed = $3 ORDER BY feed_at, id LIMIT 1000) AS first`
 
 // WaitTimes returns the age of the work of every promotion that Unfinished returns. It is cheap
 // enough for a readiness check.
@@ -161,6 +161,9 @@ func (l *Ledger) WaitTimes(ctx context.Context) ([]WaitTime, error) {
 				if err := q.query(ctx, func(r scanner) error {
 					var due, accepted time.Time
 					err := r.Scan((*sqldb.Time)(&due), (*sqldb.Time)(&accepted))
+					if accepted.IsZero() {
+						return err
+					}
 					all[i].OldestUnpaid = max(all[i].OldestUnpaid, now.Sub(accepted))
 					if !w.WaitsForPlace {
 						all[i].Overdue = max(all[i].Overdue, now.Sub(due))

@@ -88,13 +88,13 @@ func (l *Ledger) RecordStreamLoss(ctx context.Context, p rules.Promotion, record
 func clearStreamLocations(ctx context.Context, q querier, p rules.Promotion, now time.Time) (int64, error) {
 	// Lock the rows in the order of CompareKeys.
 	if q.forUpdate(false) != "" {
-		if _, err := q.exec(ctx, `SELECT id FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = 'stream'
+		if _, err := q.exec(ctx, `SELECT id FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND feed = 'stream' AND hint = 'stream'
 			ORDER BY target_id`+q.forUpdate(false), string(p.Type), p.ID); err != nil {
 			return 0, err
 		}
 	}
 	return q.exec(ctx, `UPDATE payouts SET hint = 'none', hint_due = $3, version = version + 1
-		WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND hint = 'stream'`, string(p.Type), p.ID, now)
+		WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND feed = 'stream' AND hint = 'stream'`, string(p.Type), p.ID, now)
 }
 
 // Rebuild sets the queue location of all payouts in the stream to none, as after a loss: the feeder

@@ -1,5 +1,7 @@
 -- +goose Up
 
+-- The version before may run on these tables.
+
 -- Actions of operators on payouts and promotions. target_id 0: an action on the promotion.
 CREATE TABLE ledger_audit (
     id           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

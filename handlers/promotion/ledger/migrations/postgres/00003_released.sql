@@ -1,5 +1,7 @@
 -- +goose Up
 
+-- The version before may run on these tables.
+
 -- released: calls that spent no attempt while calls for other payouts were answered.
 -- key_first_used_at: the first time that the idempotency key may have reached the Money API. For
 -- payouts that an earlier version has started it is NULL, and first_sent_at counts.

@@ -1,5 +1,7 @@
 -- +goose Up
 
+-- The version before may run on these tables.
+
 -- Begins and accepts hold the lock of the promotion in shared mode while they read its state. Each
 -- change of the state takes it exclusively, also one by psql or by an older version.
 -- +goose StatementBegin

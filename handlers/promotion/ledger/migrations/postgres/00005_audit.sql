@@ -1,5 +1,7 @@
 -- +goose Up
 
+-- The version before may run on these tables.
+
 -- The user of the session. A role without the right to insert into this column can't forge it.
 ALTER TABLE ledger_audit ADD COLUMN db_user text NOT NULL DEFAULT '';
 ALTER TABLE ledger_audit ALTER COLUMN db_user SET DEFAULT session_user;

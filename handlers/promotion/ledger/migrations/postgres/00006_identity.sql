@@ -1,5 +1,7 @@
 -- +goose Up
 
+-- The version before may run on these tables.
+
 -- The id of this ledger, created once. Streams in Redis contain it, so that two ledgers can share one Redis.
 CREATE TABLE ledger_identity (
     only_row boolean PRIMARY KEY DEFAULT TRUE CHECK (only_row),

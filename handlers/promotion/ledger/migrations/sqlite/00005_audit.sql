@@ -1,5 +1,7 @@
 -- +goose Up
 
+-- The version before may run on these tables.
+
 -- The user of the session. SQLite has none.
 ALTER TABLE ledger_audit ADD COLUMN db_user TEXT NOT NULL DEFAULT '';
 

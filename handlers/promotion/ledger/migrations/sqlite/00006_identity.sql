@@ -1,5 +1,7 @@
 -- +goose Up
 
+-- The version before may run on these tables.
+
 -- The id of this ledger, created once. Streams in Redis contain it, so that two ledgers can share one Redis.
 CREATE TABLE ledger_identity (
     only_row INTEGER PRIMARY KEY DEFAULT 1 CHECK (only_row = 1),

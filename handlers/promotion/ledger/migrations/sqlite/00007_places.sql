@@ -1,5 +1,7 @@
 -- +goose Up
 
+-- The version before may run on these tables.
+
 -- The number of active promotions is limited. A promotion that has found no place waits, in the order of this column.
 -- The service does not use inactive_since any more. The column stays, because the version before this one writes it.
 ALTER TABLE promotion_streams ADD COLUMN waiting_since INTEGER;
