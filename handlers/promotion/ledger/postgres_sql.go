@@ -36,8 +36,8 @@ CROSS JOIN LATERAL (SELECT * FROM payouts AS p
 
 	pgLockStream = `SELECT FROM promotion_streams WHERE type = $1 AND promotion_id = $2 FOR UPDATE`
 
-	// Skips a row that a frozen instance has locked; the others are marked. There is no condition on
-	// settled_at: on an empty table the planner would use the index of unsettled payouts.
+	// Skips a row that a frozen instance has locked; the others are marked. There is no condition
+	// on settled_at: on an empty table the planner would use the index of unsettled payouts.
 	pgMarkEnqueued = `UPDATE payouts AS p SET hint = 'stream', hint_due = c.now, version = p.version + 1
 FROM (SELECT l.* FROM (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS k(type, promotion, target, version) OFFSET 0) AS k
 	CROSS JOIN LATERAL (SELECT o.type, o.promotion_id, o.target_id FROM payouts AS o

@@ -10,7 +10,7 @@ ALTER TABLE payouts
         CASE WHEN hint = 'retry' AND state = 'SENDING' THEN 'stream' ELSE hint END) STORED,
     ADD COLUMN feed_at timestamptz GENERATED ALWAYS AS (
         CASE WHEN hint = 'stream' OR hint = 'retry' AND state = 'SENDING' THEN accepted_at ELSE hint_due END) STORED;
-ALTER TABLE payouts SET (fillfactor = 50);
+ALTER TABLE payouts SET (fillfactor = 45);
 CREATE INDEX payouts_feed ON payouts (type, promotion_id, feed, feed_at, id) WHERE settled_at IS NULL;
 DROP INDEX payouts_unsettled;
 
