@@ -23,6 +23,8 @@ type Config struct {
 	MoneyAPI MoneyConfig   `yaml:"money_api"`
 	Feeder   feeder.Config `yaml:"feeder"`
 	Results  ResultsConfig `yaml:"results"`
+	// AcceptBatch limits the records of a publish topic that are accepted with one statement.
+	AcceptBatch pipeline.Batch `yaml:"accept_batch"`
 	// AcceptUnannounced accepts stream entries and retry records of payouts without an accepted
 	// record of a publish topic. Any program that may write to Redis or to a retry topic can then
 	// cause payments. Default false: each becomes a dead letter of class unannounced.
@@ -90,6 +92,8 @@ func DefaultConfig() Config {
 		MoneyAPI: MoneyConfig{Config: money.DefaultConfig(), LeaseMargin: 5 * time.Second, Simulator: SimulatorConfig{Listen: "127.0.0.1:0"}},
 		Feeder:   feeder.DefaultConfig(),
 		Results:  ResultsConfig{Retention: 24 * time.Hour},
+
+		AcceptBatch: pipeline.DefaultBatch(),
 	}
 }
 
@@ -100,6 +104,7 @@ func (c *Config) Validate() error {
 	p.Under("ledger", c.Ledger.Validate())
 	p.Under("money_api", c.MoneyAPI.Validate())
 	p.Under("feeder", c.Feeder.Validate())
+	p.Under("accept_batch", c.AcceptBatch.Validate())
 	if c.Stream.Redis != nil {
 		p.Under("stream.redis", c.Stream.Redis.Validate())
 	}

@@ -230,9 +230,13 @@ func (hist *history) accept(in *modelInstance, rec *offer) func(context.Context)
 		defer func() { rec.busy = false }()
 		msg := message.NewMessage("", rec.payload)
 		msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{Kind: "kafka", Source: in.proc.Type.PublishTopic(), Key: fmt.Sprint(rec.target)}))
-		out, err := in.proc.Accept(msg)
-		if err == nil && len(out) > 0 {
-			err = in.proc.Publisher().Publish(ctx, out...)
+		result := in.proc.Accept(ctx, []*message.Message{msg})[0]
+		err := result.Err
+		if result.Then != nil {
+			_, err = result.Then(msg)
+		}
+		if len(result.Out) > 0 {
+			err = in.proc.Publisher().Publish(ctx, result.Out...)
 		}
 		if hist.route(ctx, err, rec.payload, true) {
 			rec.acked = true

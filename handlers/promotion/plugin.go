@@ -182,13 +182,15 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 	r.Route(pipeline.Route{
 		Name:   proc.AcceptRoute(),
 		From:   p.kafka.Source(t.PublishTopic(), t.Group()),
-		Handle: proc.Accept,
 		To:     proc.Publisher(),
 		// The route that reads the retry topic pays: a record that was never accepted would be
 		// unannounced, and so takes no replays.
 		Policy: policy(pipeline.Retry{OnlyRetryAfter: true}),
 		// Accepting does not need the Money API; paying at once does.
 		Flow: pipeline.Flow{MaxInFlight: p.acceptInFlight(), Gate: func() bool { return stream() || p.run.ready() }},
+
+		HandleBatch: proc.Accept,
+		Batch:       p.config.AcceptBatch,
 	})
 }
 

@@ -69,7 +69,7 @@ func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) 
 	if len(es) == 0 {
 		return 0, Added, nil
 	}
-	if m.batcher.isFull(id) {
+	if m.Full(id) {
 		return 0, Full, nil
 	}
 	for added < len(es) {
@@ -87,6 +87,9 @@ func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) 
 	}
 	return added, Added, nil
 }
+
+// Full reports whether an enqueue to the stream of id returned Full in the last 100 ms.
+func (m *Manager) Full(id int64) bool { return m.batcher.isFull(id) }
 
 // addBatch adds a prefix of es in one call and returns its length, reviving the stream as often as
 // reviveAttempts when it is absent.

@@ -5,27 +5,62 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
 
-// accept stores a record in the ledger, and returns what comes next: Enqueue, Pay, or nothing.
-// Nothing comes next when the payout is settled or paused, or when the record conflicts and is in
-// the outbox.
-func (p *Processor) accept(ctx context.Context, rec rules.Record) (rules.Next, error) {
-	failpoint.Hit(failpoint.BeforeInsert)
-	accepted := p.Ledger().Accept(ctx, []rules.Record{rec}, ledger.AcceptOptions{PayNow: p.PayAtOnce()})[0]
-	if accepted.Err != nil {
-		return accepted.Next, fmt.Errorf("promotion: accept %s: %w", rec.Key, invalidIsPermanent(accepted.Err))
+// Accept handles records of the publish topic, with one statement of the ledger. The messages that
+// it returns are for Publisher.
+func (p *Processor) Accept(ctx context.Context, msgs []*message.Message) []pipeline.BatchResult {
+	results := make([]pipeline.BatchResult, len(msgs))
+	records := make([]rules.Record, 0, len(msgs))
+	at := make([]int, 0, len(msgs)) // the message of each record
+	for i, msg := range msgs {
+		rec, err := p.record(msg, p.AcceptRoute())
+		if err != nil {
+			results[i].Err = err
+			continue
+		}
+		records, at = append(records, rec), append(at, i)
 	}
+	if len(records) == 0 {
+		return results
+	}
+	failpoint.Hit(failpoint.BeforeInsert)
+	all := p.Ledger().Accept(ctx, records, ledger.AcceptOptions{PayNow: p.PayAtOnce(), Full: p.full})
 	failpoint.Hit(failpoint.AfterInsert)
+	for n, accepted := range all {
+		results[at[n]] = p.accepted(msgs[at[n]].Context(), records[n], accepted)
+	}
+	return results
+}
+
+// full reports whether the stream of a promotion was full a moment ago.
+func (p *Processor) full(promotion rules.Promotion) bool { return p.Streams.Full(promotion.ID) }
+
+// accepted returns what comes next for a record: its entry, its payment, or nothing. Nothing comes
+// next when the payout is settled or paused, or when the record conflicts and is in the outbox.
+func (p *Processor) accepted(ctx context.Context, rec rules.Record, accepted ledger.AcceptResult) pipeline.BatchResult {
+	if accepted.Err != nil {
+		return pipeline.BatchResult{Err: fmt.Errorf("promotion: accept %s: %w", rec.Key, invalidIsPermanent(accepted.Err))}
+	}
 	if accepted.Fresh && accepted.State == rules.Cancelled {
 		p.acceptedCancelled(ctx, rec.Key)
 	}
 	p.debug(ctx, "accept", rec.Key, slog.String("next", accepted.Next.String()))
-	return accepted.Next, nil
+	switch accepted.Next {
+	case rules.Enqueue:
+		return pipeline.BatchResult{Out: []*message.Message{streamMessage(rec)}}
+	case rules.Pay:
+		return pipeline.BatchResult{Then: func(msg *message.Message) ([]*message.Message, error) {
+			return nil, p.Pay(msg.Context(), rec)
+		}}
+	}
+	return pipeline.BatchResult{}
 }
 
 // acceptedCancelled counts a record of a cancelled promotion, and logs the first per promotion.

@@ -29,24 +29,6 @@ func (p *Processor) route(name string) string {
 	return "promotion." + strings.ToLower(p.Type.Name) + "." + name
 }
 
-// Accept handles a record of the publish topic. The message that it returns is for Publisher.
-func (p *Processor) Accept(msg *message.Message) ([]*message.Message, error) {
-	rec, err := p.record(msg, p.AcceptRoute())
-	if err != nil {
-		return nil, err
-	}
-	next, err := p.accept(msg.Context(), rec)
-	switch {
-	case err != nil:
-		return nil, err
-	case next == rules.Enqueue:
-		return []*message.Message{streamMessage(rec)}, nil
-	case next == rules.Pay:
-		return nil, p.Pay(msg.Context(), rec)
-	}
-	return nil, nil
-}
-
 // PayFrom returns the handler of a route whose messages were accepted before: StreamRoute or
 // RetryRoute.
 func (p *Processor) PayFrom(route string) message.HandlerFunc {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -30,29 +31,103 @@ func (p *Processor) Publisher() pipeline.Sink { return publisher{p} }
 
 type publisher struct{ *Processor }
 
+var errNotEnqueued = errors.New("promotion: the enqueue did not return")
+
 // Describe implements pipeline.Sink.
 func (p publisher) Describe() pipeline.Endpoint { return p.Streams.Source().Describe() }
 
-// Publish implements pipeline.Sink for messages of Accept.
+// Publish implements pipeline.Sink for messages of Accept. Each stream gets its entries with one
+// call, all streams at the same time. The error is a *pipeline.PartialError.
 func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error {
-	for _, msg := range msgs {
-		key, err := payoutKey(msg.UUID)
-		if err != nil {
-			return pipeline.Permanent(fmt.Errorf("promotion: the message's UUID: %w", err))
+	keys, errs := make([]rules.Key, len(msgs)), make([]error, len(msgs))
+	byPromotion := map[int64][]int{} // indexes of msgs
+	for i, msg := range msgs {
+		if keys[i], errs[i] = payoutKey(msg.UUID); errs[i] != nil {
+			errs[i] = pipeline.Permanent(fmt.Errorf("promotion: the message's UUID: %w", errs[i]))
+			continue
 		}
-		outcome, err := p.Streams.Enqueue(ctx, key.Promotion, streamEntry(msg))
-		refused := errors.Is(err, streams.ErrRefused) || errors.Is(err, streams.ErrForeign) || errors.Is(err, streams.ErrVanishing)
-		if err != nil && !refused {
-			return fmt.Errorf("promotion: enqueue %s: %w", key, err)
+		byPromotion[keys[i].Promotion] = append(byPromotion[keys[i].Promotion], i)
+	}
+	left := make([]bool, len(msgs)) // to the feeder
+	add := func(promotion int64, batch []int) {
+		for _, i := range batch {
+			errs[i] = errNotEnqueued // unless the call returns
 		}
-		failpoint.Hit(failpoint.AfterXADD)
-		if refused || outcome == streams.Full {
-			if err := p.Ledger().NotEnqueued(ctx, []rules.Key{key})[0]; err != nil {
-				return fmt.Errorf("promotion: leave %s to the feeder: %w", key, err)
+		added, refused, err := p.enqueue(ctx, promotion, msgs, batch)
+		for n, i := range batch {
+			if errs[i] = nil; n >= added {
+				left[i], errs[i] = refused, err
 			}
 		}
 	}
-	return nil
+	var calls sync.WaitGroup
+	panics := make(chan any, len(byPromotion))
+	for promotion, batch := range byPromotion {
+		if len(byPromotion) == 1 {
+			add(promotion, batch)
+			break
+		}
+		calls.Go(func() {
+			defer func() {
+				if v := recover(); v != nil {
+					panics <- v
+				}
+			}()
+			add(promotion, batch)
+		})
+	}
+	calls.Wait()
+	if len(panics) > 0 {
+		panic(<-panics) // the chain recovers it
+	}
+	failpoint.Hit(failpoint.AfterXADD)
+	p.leave(ctx, keys, left, errs)
+	failed := map[int]error{}
+	for i, err := range errs {
+		if err != nil {
+			failed[i] = err
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return &pipeline.PartialError{Failed: failed, Size: len(msgs)}
+}
+
+// enqueue adds those of msgs to one stream that batch names. It returns the length of the prefix
+// that was added. With refused, the stream takes the others at a later time.
+func (p publisher) enqueue(ctx context.Context, promotion int64, msgs []*message.Message, batch []int) (added int, refused bool, err error) {
+	entries := make([]entry.Entry, len(batch))
+	for n, i := range batch {
+		entries[n] = streamEntry(msgs[i])
+	}
+	added, out, err := p.Streams.EnqueueBatch(ctx, promotion, entries)
+	switch {
+	case errors.Is(err, streams.ErrRefused), errors.Is(err, streams.ErrForeign), errors.Is(err, streams.ErrVanishing):
+		return added, true, nil
+	case err != nil:
+		return added, false, fmt.Errorf("promotion: %w", err)
+	}
+	return added, out == streams.Full, nil
+}
+
+// leave leaves payouts to the feeder. It writes errors to errs.
+func (p publisher) leave(ctx context.Context, keys []rules.Key, left []bool, errs []error) {
+	var some []rules.Key
+	var at []int
+	for i, l := range left {
+		if l {
+			some, at = append(some, keys[i]), append(at, i)
+		}
+	}
+	if len(some) == 0 {
+		return
+	}
+	for n, err := range p.Ledger().NotEnqueued(ctx, some) {
+		if err != nil {
+			errs[at[n]] = fmt.Errorf("promotion: leave %s to the feeder: %w", some[n], err)
+		}
+	}
 }
 
 // streamEntry returns the entry of a message, with the record's own headers.

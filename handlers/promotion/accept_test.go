@@ -1,0 +1,92 @@
+package promotion
+
+import (
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// publishRecord is a message of a publish topic.
+func publishRecord(t *testing.T, promotion, target int64, amount string) *message.Message {
+	t.Helper()
+	payload, err := pointType().Encode(promotion, 9, target, amount)
+	require.NoError(t, err)
+	return message.NewMessage("", payload)
+}
+
+// Each record of a batch has its own outcome. A stream that is full, or refused by Redis, fails no
+// record of another one, and its payouts are left to the feeder.
+func TestABatchOfRecords(t *testing.T) {
+	t.Parallel()
+	hist := embeddedModelEnv(t).newHistory()
+	in, ctx := hist.ins[0], t.Context()
+	good, full, refused := hist.promotion.ID, hist.promotion.ID+100_001, hist.promotion.ID+100_002
+	require.NoError(t, in.client.Set(ctx, hist.kind.Stream(refused), "not a stream", 0).Err())
+
+	results := in.proc.Accept(ctx, []*message.Message{
+		publishRecord(t, good, 1, "500"),
+		message.NewMessage("", []byte("not JSON")),
+		publishRecord(t, full, 1, "500"),
+		publishRecord(t, refused, 1, "500"),
+		publishRecord(t, good, 1, "501"), // another request: its dead letter is in the outbox
+		publishRecord(t, full, 2, "500"),
+		publishRecord(t, full, 3, "500"),
+		publishRecord(t, good, 2, "500"),
+	})
+	var keys []string
+	var out []*message.Message
+	for i, r := range results {
+		require.Nil(t, r.Then)
+		require.Equal(t, i == 1, r.Err != nil, "record %d: %v", i, r.Err)
+		for _, m := range r.Out {
+			keys = append(keys, m.UUID)
+			out = append(out, m)
+		}
+	}
+	require.True(t, pipeline.IsPermanent(results[1].Err))
+	key := func(promotion, target int64) rules.Key {
+		return rules.Key{Type: hist.promotion.Type, Promotion: promotion, Target: target}
+	}
+	require.Equal(t, []string{key(good, 1).String(), key(full, 1).String(), key(refused, 1).String(),
+		key(full, 2).String(), key(full, 3).String(), key(good, 2).String()}, keys)
+
+	require.NoError(t, in.proc.Publisher().Publish(ctx, out...))
+	require.EqualValues(t, 2, in.client.XLen(ctx, hist.kind.Stream(good)).Val())
+	require.EqualValues(t, 2, in.client.XLen(ctx, hist.kind.Stream(full)).Val(), "max_len")
+	left := func(promotion int64) (n int) {
+		fed, err := in.ledger.FeedUnqueued(ctx, rules.Promotion{Type: hist.promotion.Type, ID: promotion}, 10)
+		require.NoError(t, err)
+		return len(fed)
+	}
+	require.Equal(t, []int{0, 1, 1}, []int{left(good), left(full), left(refused)})
+
+	results = in.proc.Accept(ctx, []*message.Message{publishRecord(t, full, 4, "500"), publishRecord(t, good, 3, "500")})
+	require.Empty(t, results[0].Out, "the stream was full a moment ago")
+	require.Len(t, results[1].Out, 1)
+	require.Equal(t, 2, left(full))
+
+	err := in.proc.Publisher().Publish(ctx, results[1].Out[0], message.NewMessage("no payout", nil))
+	var some *pipeline.PartialError
+	require.ErrorAs(t, err, &some)
+	require.Len(t, some.Failed, 1)
+	require.True(t, pipeline.IsPermanent(some.Failed[1]))
+	require.Equal(t, 1, left(good), "the other one is not lost: this stream is full now")
+}
+
+// With the streams disabled, each record is paid by itself.
+func TestABatchIsPaidAtOnce(t *testing.T) {
+	t.Parallel()
+	hist := embeddedModelEnv(t).newHistory()
+	in := hist.ins[0]
+	in.config.Stream.Enabled = false
+	results := in.proc.Accept(t.Context(), []*message.Message{publishRecord(t, hist.promotion.ID, 1, "500"), publishRecord(t, hist.promotion.ID, 2, "500")})
+	for _, r := range results {
+		require.NoError(t, r.Err)
+		require.Empty(t, r.Out)
+		require.NotNil(t, r.Then)
+	}
+}
