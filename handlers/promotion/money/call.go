@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
@@ -148,14 +149,11 @@ func (c *Client) exchange(caller context.Context, template *http.Request, req *r
 	return a, v, true
 }
 
-// build completes the template. It writes headers by their canonical names, which is faster.
+// build completes the template. It writes headers by their canonical names, which is faster. The
+// body is a bytes.Reader: with another type net/http sends headers and body in two packets.
 func build(ctx context.Context, template *http.Request, r *request, cred *credential) *http.Request {
 	req := template.WithContext(ctx)
-	h := make(http.Header, 6)
-	h["Accept"] = []string{"application/json"}
-	if cred.header != nil {
-		h["Authorization"] = cred.header
-	}
+	h := maps.Clone(cred.header)
 	if !r.lookup {
 		h["Content-Type"] = h["Accept"]
 		h["Idempotency-Key"] = []string{r.key}

@@ -204,3 +204,23 @@ func FuzzClassify(f *testing.F) {
 		require.NotContains(t, a.Text+a.Code, "\n")
 	})
 }
+
+func FuzzParsePlain(f *testing.F) {
+	for _, body := range []string{
+		`{"transactionKey":"t","idempotencyKey":"K:1:2"}`, " {\n\t\"transactionKey\" : \"t\" , \"a\":\"\" }\r\n", `{"transactionKey":"t"}{}`, `{"transactionKey":"t",}`,
+		`{"transactionKey":"a","transactionKey":"b"}`, `{"transaction\u004bey":"t"}`, `{"a":{"transactionKey":"t"}}`, `{"transactionKey":"\t"}`,
+		"{\"transactionKey\":\"\xff\"}", `{"transactionKey":"t"`, `{"transactionKey" "t"}`, `{"transactionKey":"t" "a":"b"}`, "\v{}", `{}`, `[]`, ``,
+	} {
+		f.Add(body)
+	}
+	names := []string{"transactionKey", "idempotencyKey"}
+	f.Fuzz(func(t *testing.T, body string) {
+		values, ok := parsePlain([]byte(body), names)
+		if !ok {
+			return
+		}
+		want, err := parseAny([]byte(body), names)
+		require.NoError(t, err)
+		require.Equal(t, want, values)
+	})
+}

@@ -68,7 +68,7 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 		cfg:     cfg,
 		log:     log.With("component", "money"),
 		base:    base,
-		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock(), life: life},
+		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock, life: life},
 		close:   end,
 		slots:   make(chan struct{}, cfg.Concurrency),
 		tokens:  tokens,

@@ -1,7 +1,8 @@
 // Package money is the client of the Money API, which openapi.yaml describes.
 //
 // One call returns one Answer, and its Class states whether the call charged. The client never
-// retries, because only the ledger does. For another API implement the API interface.
+// retries, because only the ledger does. For another API implement the API interface. Page 0023 of
+// docs/decisions says why it uses net/http.
 //
 // # Non-obvious
 //

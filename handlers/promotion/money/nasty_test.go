@@ -372,6 +372,26 @@ func TestTransportReplaysOnADeadReusedConnection(t *testing.T) {
 	})
 }
 
+// A second answer arrives on an idle connection. It must not become the answer of the next call.
+func TestALateAnswerIsNotTheNextCalls(t *testing.T) {
+	t.Parallel()
+	abandoned := make(chan struct{})
+	s := newRawServer(t, func(n int, c *net.TCPConn) {
+		if n > 1 {
+			keepAliveForever(n, c)
+			return
+		}
+		answering(ok(`{"transactionKey":"t-1"}`)+ok(`{"transactionKey":"late"}`), true)(n, c)
+		close(abandoned)
+	})
+	client := newClient(t, s.url(), nil)
+	require.Equal(t, money.Paid, client.Charge(t.Context(), charge("POINT:1:2")).Class)
+	<-abandoned
+	a := client.Charge(t.Context(), charge("POINT:1:3"))
+	require.Equal(t, "t-1", a.TransactionKey, a.Text)
+	require.EqualValues(t, 2, s.accepted.Load())
+}
+
 // The first try was sent, and may have charged. The replay could not be sent.
 func TestReplayThatCanNotBeSentIsAmbiguous(t *testing.T) {
 	t.Parallel()

@@ -10,20 +10,19 @@ import (
 	"time"
 )
 
-// clock reads the time twice. The monotonic clock of Linux stands still while a machine is
-// suspended, and the wall clock may be set back.
-type clock struct {
-	now  func() time.Time // with a monotonic reading
-	wall func() time.Time // without one
-}
+// clock returns a time with a monotonic reading, and one without. The monotonic clock of Linux
+// stands still while a machine is suspended, and the wall clock may be set back.
+type clock func() (now, wall time.Time)
 
-func systemClock() clock {
-	return clock{now: time.Now, wall: func() time.Time { return time.Now().Round(0) }}
+func systemClock() (now, wall time.Time) {
+	now = time.Now()
+	return now, now.Round(0)
 }
 
 // passed reports whether at has passed on either clock.
 func (c clock) passed(at time.Time) bool {
-	return !c.now().Before(at) || !c.wall().Before(at.Round(0))
+	now, wall := c()
+	return !now.Before(at) || !wall.Before(at.Round(0))
 }
 
 // conn counts the bytes written, and writes none after the deadline of its current call.

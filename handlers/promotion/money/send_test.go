@@ -81,7 +81,7 @@ func TestFailedWrite(t *testing.T) {
 				}
 				p := &brokenPipe{Conn: raw}
 				p.n.Store(c.fits)
-				return &conn{Conn: p, clock: systemClock()}, nil
+				return &conn{Conn: p, clock: systemClock}, nil
 			}
 			a := client.Charge(t.Context(), Charge{Operation: chargePoint, Key: "K:1:1", Body: []byte(strings.Repeat("x", c.body))})
 			require.Equal(t, c.class.String(), a.Class.String(), a.Text)
@@ -112,7 +112,7 @@ func TestNothingIsWrittenAfterTheDeadline(t *testing.T) {
 	defer there.Close()
 	defer here.Close()
 	go io.Copy(io.Discard, there)
-	c := &conn{Conn: here, clock: systemClock()}
+	c := &conn{Conn: here, clock: systemClock}
 	_, err := c.Write([]byte("handshake"))
 	require.NoError(t, err)
 	past, future := time.Now().Add(-time.Nanosecond), time.Now().Add(time.Hour)
@@ -184,7 +184,7 @@ func TestFrozenProcessDoesNotPay(t *testing.T) {
 func TestSuspendedMachineDoesNotPay(t *testing.T) {
 	t.Parallel()
 	ahead := func(by time.Duration) clock {
-		return clock{now: time.Now, wall: func() time.Time { return time.Now().Round(0).Add(by) }}
+		return func() (now, wall time.Time) { return time.Now(), time.Now().Round(0).Add(by) }
 	}
 	deadline := time.Now().Add(30 * time.Minute)
 	require.False(t, ahead(0).passed(deadline))
@@ -223,11 +223,13 @@ func TestBuildKeepsTheTemplate(t *testing.T) {
 	o := client.operation(chargeVoucher)
 	require.Same(t, o, client.operation(chargeVoucher))
 	require.Equal(t, "http://127.0.0.1:1/base/v1/vouchers/charges", o.request.URL.String())
-	req := build(t.Context(), o.request, &request{key: "VOUCHER:1:2", body: []byte("{}")}, newCredential("tok"))
+	cred := newCredential("tok")
+	req := build(t.Context(), o.request, &request{key: "VOUCHER:1:2", body: []byte("{}")}, cred)
 	require.Equal(t, http.Header{
 		"Accept": {"application/json"}, "Content-Type": {"application/json"},
 		"Idempotency-Key": {"VOUCHER:1:2"}, "Authorization": {"Bearer tok"},
 	}, req.Header)
+	require.Len(t, cred.header, 2, "another request has another key")
 	require.Nil(t, o.request.Header)
 	require.Nil(t, o.request.Body)
 }
@@ -239,7 +241,7 @@ func TestSentIsRememberedOverConnections(t *testing.T) {
 	defer there.Close()
 	defer here.Close()
 	go io.Copy(io.Discard, there)
-	first, second := &conn{Conn: here, clock: systemClock()}, &conn{Conn: here}
+	first, second := &conn{Conn: here, clock: systemClock}, &conn{Conn: here}
 	_, err := first.Write([]byte("another request"))
 	require.NoError(t, err)
 	f := newSendTracker(time.Now().Add(time.Hour))
@@ -270,7 +272,7 @@ func TestTokensAreRenewedOnce(t *testing.T) {
 	renewed, err = tokens.renew(old)
 	require.NoError(t, err)
 	require.True(t, renewed)
-	require.Equal(t, []string{"Bearer new"}, tokens.current.Load().header)
+	require.Equal(t, "Bearer new", tokens.current.Load().header.Get("Authorization"))
 
 	require.NoError(t, os.Remove(file))
 	renewed, err = tokens.renew(old)

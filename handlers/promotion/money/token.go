@@ -3,6 +3,7 @@ package money
 import (
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -15,13 +16,13 @@ const maxTokenBytes = 64 << 10
 // credential is one bearer token, ready to be sent. It is immutable.
 type credential struct {
 	token  string
-	header []string // shared by all requests that use it; nil without a token
+	header http.Header // of every request that uses it
 }
 
 func newCredential(token string) *credential {
-	c := &credential{token: token}
+	c := &credential{token: token, header: http.Header{"Accept": {"application/json"}}}
 	if token != "" {
-		c.header = []string{"Bearer " + token}
+		c.header["Authorization"] = []string{"Bearer " + token}
 	}
 	return c
 }
