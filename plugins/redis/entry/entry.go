@@ -76,10 +76,10 @@ func New(m *message.Message) Entry {
 	return e
 }
 
-// Values returns field names and values in their order. Headers are one JSON object of strings. In
-// it, bytes that are not UTF-8 are replaced.
-func (e Entry) Values() []any {
-	headers := "{}"
+// Values returns before, then field names and values in their order. Headers are one JSON object of
+// strings. In it, bytes that are not UTF-8 are replaced.
+func (e Entry) Values(before ...any) []any {
+	var headers any = "{}"
 	if len(e.Headers) > 0 {
 		b, err := json.Marshal(e.Headers)
 		if err == nil { // a map of strings can always be encoded
@@ -90,7 +90,8 @@ func (e Entry) Values() []any {
 	if msg == nil {
 		msg = []byte{}
 	}
-	return []any{fieldKey, e.Key, fieldMessage, msg, fieldUUID, e.UUID, fieldHeaders, headers}
+	values := append(make([]any, 0, len(before)+8), before...)
+	return append(values, fieldKey, e.Key, fieldMessage, msg, fieldUUID, e.UUID, fieldHeaders, headers)
 }
 
 // Decode returns the message of an entry: plain fields, or those of watermill-redisstream's

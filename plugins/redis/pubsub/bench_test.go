@@ -1,10 +1,13 @@
 package pubsub_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
@@ -73,19 +76,54 @@ func BenchmarkSubscribe(b *testing.B) {
 	})
 }
 
+// BenchmarkPublish has 1 to 64 callers with 1 or 50 messages per call, on a local server and behind
+// a delay of about 1.3 ms. Both publishers have the same pool of connections.
 func BenchmarkPublish(b *testing.B) {
 	s := redistest.Real(b, "redis")
-	const callers = 64
-	run := func(b *testing.B, c goredis.UniversalClient, pub message.Publisher) {
-		b.Helper()
-		stream := redistest.Stream(b, c)
-		b.ReportAllocs()
-		b.ResetTimer()
+	far := redistest.NewProxy(b, s.Addr)
+	far.SetDelay(time.Millisecond)
+	publishers := []struct {
+		name string
+		open func(c goredis.UniversalClient) (message.Publisher, error)
+	}{
+		{"redis", func(c goredis.UniversalClient) (message.Publisher, error) {
+			return pubsub.NewPublisher(c, pubsub.PublisherConfig{})
+		}},
+		{"watermill-redisstream", func(c goredis.UniversalClient) (message.Publisher, error) {
+			return redisstream.NewPublisher(redisstream.PublisherConfig{Client: c}, watermill.NopLogger{})
+		}},
+	}
+	for _, place := range []struct{ name, addr string }{{"local", s.Addr}, {"far", far.Addr()}} {
+		for _, callers := range []int{1, 8, 64} {
+			for _, each := range []int{1, 50} {
+				for _, p := range publishers {
+					b.Run(fmt.Sprintf("%s/callers=%d/each=%d/%s", place.name, callers, each, p.name), func(b *testing.B) {
+						c := goredis.NewClient(redistest.Options(place.addr))
+						defer c.Close() // the stock publisher closes it too
+						pub, err := p.open(c)
+						require.NoError(b, err)
+						publishFrom(b, pub, redistest.Stream(b, s.Client(b)), callers, each)
+						require.NoError(b, pub.Close())
+					})
+				}
+			}
+		}
+	}
+}
+
+// publishFrom makes b.N calls, after some that open the connections.
+func publishFrom(b *testing.B, pub message.Publisher, stream string, callers, each int) {
+	b.Helper()
+	publish := func(calls int) {
 		var wg sync.WaitGroup
 		for i := range callers {
 			wg.Go(func() {
-				for n := i; n < b.N; n += callers {
-					if err := pub.Publish(stream, message.NewMessage("u", []byte("some payload of ordinary length"))); err != nil {
+				for n := i; n < calls; n += callers {
+					messages := make([]*message.Message, each)
+					for j := range messages {
+						messages[j] = message.NewMessage("u", bytes.Repeat([]byte("x"), 200))
+					}
+					if err := pub.Publish(stream, messages...); err != nil {
 						b.Error(err)
 						return
 					}
@@ -93,20 +131,22 @@ func BenchmarkPublish(b *testing.B) {
 			})
 		}
 		wg.Wait()
-		b.StopTimer()
-		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msgs/s")
-		require.NoError(b, pub.Close())
 	}
-	b.Run("redis", func(b *testing.B) {
-		c := s.Client(b)
-		pub, err := pubsub.NewPublisher(c, pubsub.PublisherConfig{})
-		require.NoError(b, err)
-		run(b, c, pub)
-	})
-	b.Run("watermill-redisstream", func(b *testing.B) {
-		own := goredis.NewClient(redistest.Options(s.Addr)) // the library closes it
-		pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: own}, watermill.NopLogger{})
-		require.NoError(b, err)
-		run(b, s.Client(b), pub)
-	})
+	publish(20 * callers)
+	b.ReportAllocs()
+	cpu := cpuTime()
+	b.ResetTimer()
+	publish(b.N)
+	b.StopTimer()
+	b.ReportMetric(float64(b.N*each)/b.Elapsed().Seconds(), "msgs/s")
+	b.ReportMetric((cpuTime()-cpu)*1e6/float64(b.N*each), "cpu-us/msg")
+}
+
+// cpuTime returns the CPU seconds of this process.
+func cpuTime() float64 {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }

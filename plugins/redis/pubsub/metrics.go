@@ -12,7 +12,7 @@ func NewMetrics() *Metrics {
 	}
 	return &Metrics{
 		published: counter("published_total", "Entries published."),
-		batches:   counter("publish_batches_total", "Pipelines that published entries."),
+		batches:   counter("publish_batches_total", "Pipelines that published entries; a single XADD counts as one."),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,9 +25,9 @@ type PublisherConfig struct {
 	Metrics *Metrics
 }
 
-// Publisher is a message.Publisher that puts the messages of concurrent Publish calls into common
-// pipelines. Calls during one pipeline wait for the next. The messages of one call stay in order.
-// It never trims, and never sets MAXLEN, which would remove unread entries.
+// Publisher is a message.Publisher. The messages of one call stay in order and are one pipeline,
+// which many concurrent calls share (Batcher). It never trims, and never sets MAXLEN, which would
+// remove unread entries.
 //
 // Publishing is at least once. When the client re-sends a pipeline after a network error
 // (max_retries), entries may be in the stream twice. After an error of Publish, any of its messages
@@ -60,18 +61,31 @@ func (p *Publisher) Close() error {
 	return nil
 }
 
-// Batcher makes pipelines out of concurrent calls. It has no goroutine: a call that finds no
-// pipeline in progress leads the next one, for all calls that wait.
+// Batcher sends the entries of concurrent calls. It has no goroutine. Up to maxDirect calls send
+// their own entries at once: one XADD, or one pipeline. With more calls there are maxShared
+// pipelines at a time, and further calls wait. A sender that ends makes the first of them the next
+// sender, and it sends one pipeline for all that wait.
+//
+// In a Cluster only calls for the same stream share pipelines. Otherwise a node that does not
+// answer would delay the streams of other nodes.
 type Batcher struct {
 	client  func() goredis.UniversalClient
 	timeout time.Duration
 	m       *Metrics
 
-	mu      sync.Mutex
-	queue   []*publishing
-	leading bool
-	closed  bool
-	calls   sync.WaitGroup
+	mu     sync.Mutex
+	queues map[string]*queue // by stream in a Cluster; otherwise only one, ""
+	closed bool
+	calls  sync.WaitGroup
+}
+
+// queue has the calls that share pipelines. It exists while there are any.
+type queue struct {
+	name    string
+	calls   int // that send, are sent or wait
+	recent  int // the most calls lately: after a pipeline its calls come back one by one
+	senders int
+	waiting []*publishing // only while there are senders
 }
 
 // publishing is one call.
@@ -79,9 +93,17 @@ type publishing struct {
 	ctx     context.Context
 	stream  string
 	entries []entry.Entry
-	lead    chan struct{} // this call leads now; capacity 1
-	done    chan error    // capacity 1
+	err     error
+	wake    chan bool // capacity 1: true, it is a sender now; false, another one has sent it
 }
+
+// A call that waits for a pipeline takes up to two round trips. So few calls do not wait. Many calls
+// share pipelines, which cost a third of the CPU. With four at a time a call waits for a quarter of
+// a round trip.
+const (
+	maxDirect = 16
+	maxShared = 4
+)
 
 // The bounds of one pipeline; a single call may go over them.
 const (
@@ -99,154 +121,199 @@ func NewBatcher(client func() goredis.UniversalClient, cfg PublisherConfig) *Bat
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = commandTimeout
 	}
-	return &Batcher{client: client, timeout: cfg.Timeout, m: cfg.Metrics}
+	return &Batcher{client: client, timeout: cfg.Timeout, m: cfg.Metrics, queues: map[string]*queue{}}
 }
 
 // Publish returns when all entries are in the stream, or with an error. It ends early when ctx
 // ends.
 func (b *Batcher) Publish(ctx context.Context, stream string, entries []entry.Entry) error {
-	if err := ctx.Err(); err != nil {
+	if err := b.publish(&publishing{ctx: ctx, stream: stream, entries: entries}); err != nil {
 		return fmt.Errorf("publish to %s: %w", stream, err)
 	}
-	p := &publishing{ctx: ctx, stream: stream, entries: entries, lead: make(chan struct{}, 1), done: make(chan error, 1)}
+	return nil
+}
+
+func (b *Batcher) publish(p *publishing) error {
+	if err := p.ctx.Err(); err != nil {
+		return err
+	}
+	client := b.client()
+	if client == nil {
+		return errors.New("the redis client has not been started")
+	}
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
-		return fmt.Errorf("publish to %s: %w", stream, ErrPublisherClosed)
+		return ErrPublisherClosed
 	}
 	b.calls.Add(1)
 	defer b.calls.Done()
-	b.queue = append(b.queue, p)
-	if !b.leading {
-		b.leading = true
-		p.lead <- struct{}{}
+	q := b.queueFor(client, p.stream)
+	q.calls++
+	q.recent = max(q.recent, q.calls)
+	if q.mayStart() {
+		q.senders++
+		b.mu.Unlock()
+		b.send(client, p)
+		b.sent(q, 1)
+		return p.err
 	}
+	p.wake = make(chan bool, 1)
+	q.waiting = append(q.waiting, p)
 	b.mu.Unlock()
 
-	for {
-		select {
-		case <-p.lead:
-			b.leadOne()
-		case err := <-p.done:
-			if err != nil {
-				return fmt.Errorf("publish to %s: %w", stream, err)
+	select {
+	case sender := <-p.wake:
+		if sender {
+			batch := b.take(q, p)
+			b.send(client, batch...)
+			b.sent(q, len(batch))
+			for _, other := range batch[1:] {
+				other.wake <- false
 			}
-			return nil
-		case <-ctx.Done():
-			b.leave(p)
-			return fmt.Errorf("publish to %s: %w", stream, ctx.Err())
 		}
+		return p.err
+	case <-p.ctx.Done():
+		b.leave(q, p)
+		return p.ctx.Err()
 	}
 }
 
-// leave removes p from the queue. If p leads, the next call does instead.
-func (b *Batcher) leave(p *publishing) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for i, q := range b.queue {
-		if q == p {
-			b.queue = append(b.queue[:i:i], b.queue[i+1:]...)
-			break
-		}
+// queueFor returns the queue of a stream; the mutex is held.
+func (b *Batcher) queueFor(client goredis.UniversalClient, stream string) *queue {
+	if _, cluster := client.(*goredis.ClusterClient); !cluster {
+		stream = ""
 	}
+	q := b.queues[stream]
+	if q == nil {
+		q = &queue{name: stream}
+		b.queues[stream] = q
+	}
+	return q
+}
+
+// mayStart reports whether another sender is worth its cost.
+func (q *queue) mayStart() bool { return q.recent <= maxDirect || q.senders < maxShared }
+
+// leave removes p from the queue. If p has become a sender, the next call does instead.
+func (b *Batcher) leave(q *queue, p *publishing) {
+	b.mu.Lock()
+	if i := slices.Index(q.waiting, p); i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+		q.calls--
+	}
+	b.mu.Unlock()
 	select {
-	case <-p.lead:
-		b.passOn()
+	case sender := <-p.wake:
+		if sender {
+			b.sent(q, 1)
+		}
 	default:
 	}
 }
 
-// passOn makes the first of the queue the leader; the mutex is held.
-func (b *Batcher) passOn() {
-	if len(b.queue) == 0 {
-		b.queue, b.leading = nil, false
-		return
+// sent ends a sender and its calls, and makes the first call that waits the next sender.
+func (b *Batcher) sent(q *queue, calls int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q.senders--
+	q.calls -= calls
+	q.recent = max(q.recent-1, q.calls)
+	switch {
+	case q.calls == 0:
+		delete(b.queues, q.name)
+	case len(q.waiting) > 0 && q.mayStart():
+		q.senders++
+		next := q.waiting[0]
+		q.waiting = q.waiting[1:]
+		next.wake <- true
 	}
-	b.queue[0].lead <- struct{}{}
 }
 
-// leadOne sends one pipeline with the front of the queue, answers its calls and passes the lead on.
-func (b *Batcher) leadOne() {
+// take returns p and the calls that wait, as many as one pipeline may have.
+func (b *Batcher) take(q *queue, p *publishing) []*publishing {
 	b.mu.Lock()
-	n, entries, bytes := 0, 0, 0
-	for _, p := range b.queue {
-		for _, e := range p.entries {
-			bytes += len(e.Message)
-		}
-		if entries += len(p.entries); n > 0 && (entries > maxPipelineEntries || bytes > maxPipelineBytes) {
+	defer b.mu.Unlock()
+	batch, entries, bytes := []*publishing{p}, len(p.entries), p.bytes()
+	for _, other := range q.waiting {
+		entries += len(other.entries)
+		bytes += other.bytes()
+		if entries > maxPipelineEntries || bytes > maxPipelineBytes {
 			break
 		}
-		n++
+		batch = append(batch, other)
 	}
-	batch := b.queue[:n:n]
-	b.queue = b.queue[n:]
-	b.mu.Unlock()
-
-	errs := b.send(batch)
-
-	b.mu.Lock()
-	b.passOn()
-	b.mu.Unlock()
-	for i, p := range batch {
-		p.done <- errs[i]
-	}
+	q.waiting = q.waiting[len(batch)-1:]
+	return batch
 }
 
-// send sends one pipeline and returns one error per call.
-func (b *Batcher) send(batch []*publishing) []error {
-	errs := make([]error, len(batch))
-	client := b.client()
-	if client == nil {
-		for i := range errs {
-			errs[i] = errors.New("the redis client has not been started")
-		}
-		return errs
+func (p *publishing) bytes() (n int) {
+	for _, e := range p.entries {
+		n += len(e.Message)
 	}
-	ctx, cancel := together(batch, b.timeout)
-	defer cancel()
-	pipe := client.Pipeline()
+	return n
+}
+
+// send sends the entries of a batch and sets the error of each call.
+func (b *Batcher) send(client goredis.UniversalClient, batch ...*publishing) {
+	ctx := together(batch, b.timeout)
+	process, exec := client.Process, func() {}
+	if len(batch) > 1 || len(batch[0].entries) > 1 {
+		pipe := client.Pipeline()
+		process = pipe.Process
+		exec = func() { _, _ = pipe.Exec(ctx) } // every command has its own error
+	}
 	cmds := make([][]*goredis.StringCmd, len(batch))
-	total := 0
 	for i, p := range batch {
+		stream := any(p.stream)
 		for _, e := range p.entries {
-			cmds[i] = append(cmds[i], pipe.XAdd(ctx, &goredis.XAddArgs{Stream: p.stream, Values: e.Values()}))
-			total++
+			cmd := goredis.NewStringCmd(ctx, e.Values("xadd", stream, "*")...)
+			_ = process(ctx, cmd)
+			cmds[i] = append(cmds[i], cmd)
 		}
 	}
-	_, _ = pipe.Exec(ctx) // every command has its own error
+	exec()
 	b.m.batches.Inc()
+	published := 0
 	for i, p := range batch {
-		for j, cmd := range cmds[i] {
-			if err := cmd.Err(); err != nil {
-				errs[i] = fmt.Errorf("message %s: %w", p.entries[j].UUID, err)
-				break
-			}
+		failed := slices.IndexFunc(cmds[i], func(cmd *goredis.StringCmd) bool { return cmd.Err() != nil })
+		if failed >= 0 {
+			p.err = fmt.Errorf("message %s: %w", p.entries[failed].UUID, cmds[i][failed].Err())
+			continue
 		}
-		if errs[i] != nil {
-			total -= len(p.entries)
-		}
+		published += len(p.entries)
 	}
-	b.m.published.Add(float64(total))
-	return errs
+	b.m.published.Add(float64(published))
 }
 
-// together returns the context of a common pipeline. It ends when all callers have ended, or after
-// timeout.
-func together(batch []*publishing, timeout time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), timeout)
+// together returns the context of a batch. It ends when all callers have ended, or after timeout.
+func together(batch []*publishing, timeout time.Duration) context.Context {
+	end := time.Now().Add(timeout)
 	latest := time.Time{}
 	for _, p := range batch {
-		end, ok := p.ctx.Deadline()
-		if !ok {
-			return ctx, cancel
+		at, ok := p.ctx.Deadline()
+		if !ok || at.After(end) {
+			at = end
 		}
-		if end.After(latest) {
-			latest = end
+		if at.After(latest) {
+			latest = at
 		}
 	}
-	bounded, cancelBounded := context.WithDeadline(ctx, latest)
-	return bounded, func() { cancelBounded(); cancel() }
+	if len(batch) == 1 {
+		return bounded{batch[0].ctx, latest}
+	}
+	return bounded{context.WithoutCancel(batch[0].ctx), latest}
 }
+
+// bounded is a context with an earlier deadline. It needs no timer, because the client sets the
+// deadline on its connection.
+type bounded struct {
+	context.Context
+	deadline time.Time
+}
+
+// Deadline implements context.Context.
+func (b bounded) Deadline() (time.Time, bool) { return b.deadline, true }
 
 func (b *Batcher) close() {
 	b.mu.Lock()

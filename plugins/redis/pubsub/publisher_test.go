@@ -2,7 +2,9 @@ package pubsub_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -46,7 +48,8 @@ func TestConcurrentPublishesShareAPipeline(t *testing.T) {
 		stream := redistest.Stream(t, c)
 		m := pubsub.NewMetrics()
 		far := s.Client(t)
-		far.AddHook(distance(2 * time.Millisecond)) // so that calls overlap
+		// A distant server: calls overlap.
+		far.AddHook(hook{before: func([]goredis.Cmder) { time.Sleep(2 * time.Millisecond) }})
 		p := publisher(t, far, m)
 		const callers, calls, each = 50, 20, 3
 		var wg sync.WaitGroup
@@ -166,14 +169,108 @@ func TestConstructorsRefuseNil(t *testing.T) {
 	require.Error(t, err)
 }
 
-// distance is a hook that makes every pipeline take at least so long.
-type distance time.Duration
+func TestAFailedMessageFailsItsCall(t *testing.T) {
+	t.Parallel()
+	c := redistest.Mini(t).Client(t)
+	c.AddHook(hook{after: func(cmds []goredis.Cmder) {
+		for _, cmd := range cmds {
+			if slices.Contains(cmd.Args(), any("bad")) {
+				cmd.SetErr(errors.New("refused"))
+			}
+		}
+	}})
+	m := pubsub.NewMetrics()
+	p := publisher(t, c, m)
+	require.EqualError(t, p.Publish("s", message.NewMessage("first", nil), message.NewMessage("bad", nil), message.NewMessage("last", nil)),
+		"publish to s: message bad: refused")
+	require.EqualError(t, p.Publish("s", message.NewMessage("bad", nil)), "publish to s: message bad: refused")
+	require.Zero(t, redistest.Metric(t, m, "published_total"))
+}
 
-func (distance) DialHook(next goredis.DialHook) goredis.DialHook          { return next }
-func (distance) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
-func (d distance) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		time.Sleep(time.Duration(d)) // the work itself: a server far away
-		return next(ctx, cmds)
+// Few calls do not wait for each other.
+func TestASlowCallDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	c := redistest.Mini(t).Client(t)
+	reached, release := make(chan struct{}), make(chan struct{})
+	c.AddHook(hook{before: func(cmds []goredis.Cmder) {
+		if slices.Contains(cmds[0].Args(), any("slow")) {
+			close(reached)
+			<-release
+		}
+	}})
+	p := publisher(t, c, nil)
+	slow := make(chan error, 1)
+	go func() { slow <- p.Publish("s", message.NewMessage("slow", nil)) }()
+	<-reached
+	require.NoError(t, p.Publish("s", message.NewMessage("one", nil)))
+	require.NoError(t, p.Publish("s", message.NewMessage("two", nil), message.NewMessage("three", nil)))
+	close(release)
+	require.NoError(t, <-slow)
+}
+
+// A node of a Cluster that does not answer delays only its own streams.
+func TestASilentNodeDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	s := redistest.Mini(t)
+	c := goredis.NewClusterClient(&goredis.ClusterOptions{
+		Protocol: 2, DisableIdentity: true,
+		ClusterSlots: func(context.Context) ([]goredis.ClusterSlot, error) {
+			return []goredis.ClusterSlot{{Start: 0, End: 16383, Nodes: []goredis.ClusterNode{{Addr: s.Addr}}}}, nil
+		},
+	})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	const calls = 40
+	release := make(chan struct{})
+	c.AddHook(hook{before: func(cmds []goredis.Cmder) {
+		for _, cmd := range cmds {
+			if slices.Contains(cmd.Args(), any("silent")) {
+				<-release
+			}
+		}
+	}})
+	p := publisher(t, c, nil)
+	var silent, others sync.WaitGroup
+	publish := func(wg *sync.WaitGroup, stream string) {
+		for range calls {
+			wg.Go(func() {
+				if err := p.Publish(stream, message.NewMessage("u", nil)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
 	}
+	publish(&silent, "silent")
+	publish(&others, "other")
+	others.Wait()
+	close(release)
+	silent.Wait()
+}
+
+// hook calls before and after around each command or pipeline.
+type hook struct{ before, after func([]goredis.Cmder) }
+
+func (hook) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		err := h.around([]goredis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+		return errors.Join(err, cmd.Err())
+	}
+}
+
+func (h hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		return h.around(cmds, func() error { return next(ctx, cmds) })
+	}
+}
+
+func (h hook) around(cmds []goredis.Cmder, next func() error) error {
+	if h.before != nil {
+		h.before(cmds)
+	}
+	err := next()
+	if h.after != nil {
+		h.after(cmds)
+	}
+	return err
 }

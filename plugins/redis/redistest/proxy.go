@@ -1,11 +1,13 @@
 package redistest
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -19,6 +21,7 @@ type Proxy struct {
 	conns map[net.Conn]struct{}
 	down  bool
 	muted bool // accepts, and never answers
+	delay time.Duration
 	wg    sync.WaitGroup
 }
 
@@ -57,7 +60,7 @@ func (p *Proxy) accept() {
 			}
 			continue
 		}
-		p.wg.Go(func() { p.pump(in, out) })
+		p.wg.Go(func() { p.pump(p.late(in), out) })
 		p.wg.Go(func() { p.pump(out, in) })
 	}
 }
@@ -72,6 +75,55 @@ func (p *Proxy) keep(conns ...net.Conn) bool {
 		p.conns[c] = struct{}{}
 	}
 	return true
+}
+
+// SetDelay makes answers on new connections arrive later by d, like those of a distant server.
+func (p *Proxy) SetDelay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// late returns c with delayed writes.
+func (p *Proxy) late(c net.Conn) net.Conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.delay == 0 {
+		return c
+	}
+	l := &lateConn{Conn: c, delay: p.delay, writes: make(chan lateWrite, 1024)}
+	p.wg.Go(l.run)
+	return l
+}
+
+// lateConn is a connection on which each write happens later.
+type lateConn struct {
+	net.Conn
+	delay  time.Duration
+	writes chan lateWrite
+	once   sync.Once
+}
+
+type lateWrite struct {
+	at   time.Time
+	data []byte
+}
+
+func (c *lateConn) Write(data []byte) (int, error) {
+	c.writes <- lateWrite{time.Now().Add(c.delay), bytes.Clone(data)}
+	return len(data), nil
+}
+
+func (c *lateConn) Close() error {
+	c.once.Do(func() { close(c.writes) })
+	return c.Conn.Close()
+}
+
+func (c *lateConn) run() {
+	for w := range c.writes {
+		<-time.After(time.Until(w.at))
+		_, _ = c.Conn.Write(w.data)
+	}
 }
 
 func (p *Proxy) pump(dst, src net.Conn) {
