@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -113,5 +114,41 @@ func BenchmarkPublish(b *testing.B) {
 				b.ReportMetric(float64(records)/b.Elapsed().Seconds(), "records/s")
 			})
 		}
+	}
+}
+
+// BenchmarkClaim delivers records without a broker to a handler that acks at once.
+func BenchmarkClaim(b *testing.B) {
+	for name, headers := range map[string][]*sarama.RecordHeader{
+		"plain":   nil,
+		"headers": {{Key: []byte(wkafka.UUIDHeaderKey), Value: []byte(watermill.NewUUID())}, {Key: []byte("traceparent"), Value: []byte("00-01")}},
+	} {
+		b.Run(name, func(b *testing.B) {
+			s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, slog.New(slog.DiscardHandler), newMetrics())
+			s.values = b.Context()
+			records := make(chan *sarama.ConsumerMessage, 256)
+			c := newClaim(s.Reading, s, 3, 0, nil, func(int64, string) {}, func() int64 { return 0 })
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				c.run(records)
+			}()
+			raw := make([]sarama.ConsumerMessage, b.N)
+			for i := range raw {
+				raw[i] = sarama.ConsumerMessage{Topic: "topic", Partition: 3, Offset: int64(i), Key: []byte("12345"), Value: make([]byte, 200), Headers: headers}
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			go func() {
+				for i := range raw {
+					records <- &raw[i]
+				}
+				close(records)
+			}()
+			for range b.N {
+				(<-s.Out).Ack()
+			}
+			<-ended
+		})
 	}
 }

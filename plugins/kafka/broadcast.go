@@ -110,7 +110,7 @@ func (b *broadcast) run(ctx context.Context, in <-chan *message.Message) error {
 				reading = false
 				break
 			}
-			inFlight.Go(func() { b.forward(ctx, m) })
+			inFlight.Go(func() { b.forward(context.WithoutCancel(ctx), m) })
 		}
 	}
 	b.Stop()

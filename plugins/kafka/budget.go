@@ -27,13 +27,15 @@ func (b *budget) take(n int64) (taken int64, ok bool) {
 	return n, true
 }
 
-// release frees n bytes.
+// release frees n bytes, and wakes the readers that wait for them.
 func (b *budget) release(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.used -= n
-	close(b.freed)
-	b.freed = make(chan struct{})
+	if b.waiting > 0 {
+		close(b.freed)
+		b.freed = make(chan struct{})
+	}
 }
 
 // wait counts a reader that waits, and returns what is closed by the next release. Call it before

@@ -26,9 +26,10 @@ type claim struct {
 	restart   func(first int64) // nil, or called with the first offset read
 
 	// ctx ends with the claim: nothing is delivered any more.
-	ctx    context.Context
-	cancel context.CancelFunc
-	room   chan struct{} // a token when the window may have become not full
+	ctx      context.Context
+	cancel   context.CancelFunc
+	messages context.Context // of messages, before each has its origin; it does not end
+	room     chan struct{}   // a token when the window may have become not full
 
 	mu         sync.Mutex
 	win        window
@@ -57,6 +58,7 @@ func newClaim(ctx context.Context, sub *subscription, partition int32, initial i
 		c.keys = map[string][]*record{}
 	}
 	c.ctx, c.cancel = context.WithCancel(ctx)
+	c.messages = context.WithoutCancel(pipeline.WithRevoked(sub.values, c.ctx.Done()))
 	return c
 }
 
@@ -111,7 +113,7 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 	}
 	msg := unmarshal(raw)
 	now := time.Now()
-	r := &record{offset: raw.Offset, pristine: msg, key: string(raw.Key)}
+	r := &record{offset: raw.Offset, pristine: msg, key: msg.Metadata[pipeline.MetaKey]}
 	if c.sub.retries != nil {
 		r.due = dueTime(msg.Metadata, now)
 	}
@@ -153,7 +155,8 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 	c.mu.Unlock()
 
 	if notDue {
-		c.sub.deliverers.Go(func() { c.deliverFrom(r, delivery{}) })
+		c.sub.deliverers.Add(1)
+		go c.deliverFrom(r, delivery{})
 		return true
 	}
 	// The first delivery is made here and not by the deliverer, so that records leave in offset
@@ -163,7 +166,8 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 		c.delivererLeft()
 		return false
 	}
-	c.sub.deliverers.Go(func() { c.deliverFrom(r, d) })
+	c.sub.deliverers.Add(1)
+	go c.deliverFrom(r, d)
 	return true
 }
 
@@ -171,6 +175,9 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 // need no bytes, so that every partition makes progress. These are the first record of a window,
 // and the first due record of a window that has none in flight.
 func (c *claim) admit(r *record, bytes int64) bool {
+	if c.fits(r, bytes) {
+		return true
+	}
 	var due <-chan time.Time // r becomes due while it waits
 	if wait := time.Until(r.due); wait > 0 {
 		timer := time.NewTimer(wait)
@@ -179,14 +186,7 @@ func (c *claim) admit(r *record, bytes int64) bool {
 	}
 	for {
 		freed := c.sub.budget.wait()
-		isDue := !r.due.After(time.Now())
-		c.mu.Lock()
-		free := c.win.count == 0 || isDue && c.deliverers == len(c.held)
-		c.mu.Unlock()
-		ok := free
-		if !free {
-			r.weight, ok = c.sub.budget.take(bytes)
-		}
+		ok := c.fits(r, bytes)
 		if !ok {
 			select {
 			case <-freed:
@@ -202,8 +202,21 @@ func (c *claim) admit(r *record, bytes int64) bool {
 	}
 }
 
+// fits takes the bytes of r, if it needs any and there are enough.
+func (c *claim) fits(r *record, bytes int64) (ok bool) {
+	isDue := r.due.IsZero() || !r.due.After(time.Now())
+	c.mu.Lock()
+	free := c.win.count == 0 || isDue && c.deliverers == len(c.held)
+	c.mu.Unlock()
+	if !free {
+		r.weight, free = c.sub.budget.take(bytes)
+	}
+	return free
+}
+
 // deliverFrom delivers r until it is acked, and then the records of its key that waited for it.
 func (c *claim) deliverFrom(r *record, d delivery) {
+	defer c.sub.deliverers.Done()
 	defer c.delivererLeft()
 	for r != nil {
 		moved := false
@@ -251,7 +264,13 @@ func (c *claim) deliver(r *record, d delivery) bool {
 type delivery struct {
 	uuid          string
 	acked, nacked <-chan struct{} // nil: there is no delivery
-	done          func()
+	end           context.CancelFunc
+	places        places
+}
+
+func (d delivery) done() {
+	d.end()
+	d.places.leave()
 }
 
 // nackedYet says whether a handler has refused the message.
@@ -269,8 +288,7 @@ func (d delivery) nackedYet() bool {
 // claim left unanswered is used instead of the first one.
 func (c *claim) send(r *record, n int) (delivery, bool) {
 	if d, has := c.earlier[r.offset]; n == 1 && has && d.uuid == r.pristine.UUID {
-		c.latest(r, d)
-		c.countInFlight(1)
+		c.started(r, d)
 		return d, true
 	}
 	if !c.sub.places.enter(c.ctx) {
@@ -280,29 +298,29 @@ func (c *claim) send(r *record, n int) (delivery, bool) {
 		Kind: Kind, Source: c.sub.topic, Position: position(c.sub.topic, c.partition, r.offset),
 		Group: c.sub.group, Key: r.key, Delivered: int64(n),
 	}
-	msg, end := r.delivery(pipeline.WithRevoked(c.sub.values, c.ctx.Done()), origin)
-	d := delivery{msg.UUID, msg.Acked(), msg.Nacked(), func() { end(); c.sub.places.leave() }}
-	c.latest(r, d)
-	c.countInFlight(1) // before the send, so that the receiver of the message finds it counted
+	msg, end := r.delivery(c.messages, origin)
+	d := delivery{msg.UUID, msg.Acked(), msg.Nacked(), end, c.sub.places}
+	c.started(r, d) // before the send, so that the receiver of the message finds it counted
 	if c.sub.gate.send(c.ctx, c.sub.Out, msg) {
 		return d, true
 	}
 	msg.Nack() // a later claim may wait for the answer already
-	c.countInFlight(-1)
-	d.done()
+	c.stopped(d)
 	return delivery{}, false
 }
 
-func (c *claim) latest(r *record, d delivery) {
+func (c *claim) started(r *record, d delivery) {
 	c.mu.Lock()
 	r.latest = d
+	c.inFlight++
 	c.mu.Unlock()
 }
 
-func (c *claim) countInFlight(n int) {
+func (c *claim) stopped(d delivery) {
 	c.mu.Lock()
-	c.inFlight += n
+	c.inFlight--
 	c.mu.Unlock()
+	d.done()
 }
 
 type verdict int
@@ -315,8 +333,7 @@ const (
 
 // waitForAnswer waits for the handler's answer, the claim's end or not.
 func (c *claim) waitForAnswer(d delivery) verdict {
-	defer d.done()
-	defer c.countInFlight(-1)
+	defer c.stopped(d)
 	select {
 	case <-d.acked:
 		return verdictAck
@@ -449,7 +466,7 @@ func (c *claim) unanswered() map[int64]delivery {
 	left := map[int64]delivery{}
 	keep := func(offset int64, d delivery) {
 		if d.acked != nil && !d.nackedYet() {
-			d.done = func() {} // the deliverer that sent it calls it
+			d.end, d.places = func() {}, nil // the deliverer that sent it calls done
 			left[offset] = d
 		}
 	}

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"bytes"
+	"maps"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -41,14 +42,18 @@ func (marshaler) Marshal(topic string, m *message.Message) (*sarama.ProducerMess
 
 // Unmarshal is unmarshal in the shape of Watermill's interface; the error is always nil.
 func (marshaler) Unmarshal(r *sarama.ConsumerMessage) (*message.Message, error) {
-	return unmarshal(r), nil
+	return copyOf(unmarshal(r)), nil
 }
 
-// unmarshal makes the message of a record. It copies everything, because a record shares its memory
-// with the response it came in. A record without Watermill's uuid is named after its place.
+// unmarshal makes the message of a record, to be copied for each delivery (copyOf). It copies
+// everything, because a record shares its memory with the response it came in. A record without
+// Watermill's uuid is named after its place.
 func unmarshal(r *sarama.ConsumerMessage) *message.Message {
 	var uuid string
-	meta := make(message.Metadata, len(r.Headers)+1)
+	var meta message.Metadata
+	if len(r.Headers)+len(r.Key) > 0 {
+		meta = make(message.Metadata, len(r.Headers)+1)
+	}
 	for _, h := range r.Headers {
 		if h == nil {
 			continue
@@ -67,9 +72,14 @@ func unmarshal(r *sarama.ConsumerMessage) *message.Message {
 	if uuid == "" {
 		uuid = position(r.Topic, r.Partition, r.Offset)
 	}
-	m := message.NewMessage(uuid, bytes.Clone(r.Value))
-	m.Metadata = meta
-	return m
+	return &message.Message{UUID: uuid, Metadata: meta, Payload: bytes.Clone(r.Value)}
+}
+
+// copyOf returns a message that can be delivered, with the payload of m and its own metadata.
+func copyOf(m *message.Message) *message.Message {
+	c := message.NewMessage(m.UUID, m.Payload)
+	maps.Copy(c.Metadata, m.Metadata)
+	return c
 }
 
 // longestHold is the longest wait for a due time: a mistyped year must not stop a partition.

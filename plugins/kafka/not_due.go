@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -70,9 +68,7 @@ func (c *claim) untilDue(r *record) (moved, ok bool) {
 // moveToEnd publishes r to its topic again, unchanged. The caller acknowledges it afterwards: a
 // crash in between leaves it twice.
 func (c *claim) moveToEnd(r *record) error {
-	m := message.NewMessage(r.pristine.UUID, r.pristine.Payload)
-	m.Metadata = r.pristine.Metadata
-	if err := c.sub.retries.Publish(c.ctx, m); err != nil {
+	if err := c.sub.retries.Publish(c.ctx, copyOf(r.pristine)); err != nil {
 		return err
 	}
 	c.sub.counters.moved.Inc()

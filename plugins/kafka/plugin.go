@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -23,7 +24,7 @@ const Kind = "kafka"
 
 // position returns the Origin.Position of a record: topic/partition@offset.
 func position(topic string, partition int32, offset int64) string {
-	return fmt.Sprintf("%s/%d@%d", topic, partition, offset)
+	return topic + "/" + strconv.Itoa(int(partition)) + "@" + strconv.FormatInt(offset, 10)
 }
 
 // Plugin brings Kafka: sources, sinks and topics. Build it with New. Its methods are safe for

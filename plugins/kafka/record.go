@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -35,9 +34,8 @@ func size(m *message.Message) int64 {
 
 // delivery makes the message of the n-th delivery, and the function that ends its context.
 func (r *record) delivery(ctx context.Context, origin pipeline.Origin) (*message.Message, context.CancelFunc) {
-	m := message.NewMessage(r.pristine.UUID, r.pristine.Payload)
-	m.Metadata = maps.Clone(r.pristine.Metadata)
-	ctx, cancel := context.WithCancel(pipeline.WithOrigin(context.WithoutCancel(ctx), origin))
+	m := copyOf(r.pristine)
+	ctx, cancel := context.WithCancel(pipeline.WithOrigin(ctx, origin))
 	m.SetContext(ctx)
 	return m, cancel
 }

@@ -130,7 +130,7 @@ func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.L
 		nackBackoff: c.NackBackoff, reconnect: c.ReconnectBackoff,
 		log: log.With(pipeline.LogTopic, topic, pipeline.LogGroup, group), metrics: m, counters: m.forSubscription(topic, group),
 		gate: newGate(f.Gate), places: newPlaces(f.MaxInFlight), budget: newBudget(c.WindowBytes),
-		claims: map[*claim]struct{}{}, unanswered: map[int32]map[int64]delivery{}, groupClient: &waitingClient{},
+		values: context.Background(), claims: map[*claim]struct{}{}, unanswered: map[int32]map[int64]delivery{}, groupClient: &waitingClient{},
 	}
 	if s.window <= 0 {
 		s.window = c.Window
