@@ -97,9 +97,9 @@ type publishing struct {
 	wake    chan bool // capacity 1: true, it is a sender now; false, another one has sent it
 }
 
-// A call that waits for a pipeline takes up to two round trips. So few calls do not wait. Many calls
-// share pipelines, which cost a third of the CPU. With four at a time a call waits for a quarter of
-// a round trip.
+// A call that waits for a pipeline takes up to two round trips. So few calls do not wait. Many
+// calls share pipelines, which cost a third of the CPU. With four pipelines in progress the wait is
+// a quarter of a round trip.
 const (
 	maxDirect = 16
 	maxShared = 4

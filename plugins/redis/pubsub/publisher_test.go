@@ -48,8 +48,9 @@ func TestConcurrentPublishesShareAPipeline(t *testing.T) {
 		stream := redistest.Stream(t, c)
 		m := pubsub.NewMetrics()
 		far := s.Client(t)
-		// A distant server: calls overlap.
-		far.AddHook(hook{before: func([]goredis.Cmder) { time.Sleep(2 * time.Millisecond) }})
+		far.AddHook(hook{before: func([]goredis.Cmder) {
+			time.Sleep(2 * time.Millisecond) // the work itself: a distant server
+		}})
 		p := publisher(t, far, m)
 		const callers, calls, each = 50, 20, 3
 		var wg sync.WaitGroup
