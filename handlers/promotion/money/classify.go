@@ -63,7 +63,7 @@ func parse(body []byte, names ...string) ([]string, error) {
 	return parseAny(body, names)
 }
 
-// parsePlain reads an object of strings without escapes, as openapi.yaml has them. It costs a tenth
+// parsePlain reads an object of strings without escapes, as openapi.yaml has them. It costs a fifth
 // of parseAny, and returns the same.
 func parsePlain(body []byte, names []string) (values []string, ok bool) {
 	const space = " \t\r\n"
