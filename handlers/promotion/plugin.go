@@ -180,9 +180,9 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 		Flow:   pipeline.Flow{Gate: p.run.ready},
 	})
 	r.Route(pipeline.Route{
-		Name:   proc.AcceptRoute(),
-		From:   p.kafka.Source(t.PublishTopic(), t.Group()),
-		To:     proc.Publisher(),
+		Name: proc.AcceptRoute(),
+		From: p.kafka.Source(t.PublishTopic(), t.Group()),
+		To:   proc.Publisher(),
 		// The route that reads the retry topic pays: a record that was never accepted would be
 		// unannounced, and so takes no replays.
 		Policy: policy(pipeline.Retry{OnlyRetryAfter: true}),
