@@ -18,17 +18,16 @@ func flushBackoff(n int) <-chan time.Time {
 // acker sends acknowledgements, releases and delivery counts, many per command.
 type acker struct{ *shared }
 
-// run flushes until ctx ends, and then the rest.
-func (a acker) run(ctx context.Context) {
-	for failures := 0; ; {
+// run flushes until nothing is in flight, or until the reader ends.
+func (a acker) run() {
+	for failures := 0; !a.table.rest(); {
 		select {
 		case <-a.table.flush:
-		case <-ctx.Done():
-			a.flushRest()
+		case <-a.table.finished:
 			return
 		}
 		if failures == 0 {
-			a.awaitBatch(ctx)
+			a.awaitBatch()
 		}
 		call, cancel := a.command()
 		err := a.flush(call)
@@ -42,14 +41,14 @@ func (a acker) run(ctx context.Context) {
 		}
 		select {
 		case <-flushBackoff(failures):
-		case <-ctx.Done():
+		case <-a.table.finished:
 		}
 		signal(a.table.flush)
 	}
 }
 
 // awaitBatch waits until a flush is due, for at most AckFlushInterval.
-func (a acker) awaitBatch(ctx context.Context) {
+func (a acker) awaitBatch() {
 	t := time.NewTimer(a.o.AckFlushInterval)
 	defer t.Stop()
 	for !a.table.flushDue() {
@@ -57,7 +56,7 @@ func (a acker) awaitBatch(ctx context.Context) {
 		case <-t.C:
 			return
 		case <-a.table.flush:
-		case <-ctx.Done():
+		case <-a.table.finished:
 			return
 		}
 	}

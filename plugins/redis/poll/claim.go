@@ -109,9 +109,6 @@ type claimer struct {
 
 // run makes a round at once, and one per interval.
 func (k *claimer) run(ctx context.Context) {
-	if k.o.ReclaimInterval <= 0 {
-		return
-	}
 	pipeline.Repeat(ctx, 0, func(context.Context) time.Duration {
 		if err := k.round(); err != nil && !IsNoGroup(err) {
 			k.log.Warn("reclaiming failed, trying again in the next round", pipeline.Err(err))

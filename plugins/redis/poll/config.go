@@ -76,6 +76,9 @@ type Options struct {
 	LongestHandlerHold time.Duration
 	// ReclaimInterval is the time between two claims of idle entries. Zero or less: no claims.
 	ReclaimInterval time.Duration
+	// Scheduler sends reads while there are no entries. Readers of one client should share it. Nil:
+	// one of its own.
+	Scheduler *Scheduler
 	// Gate stops the reading of new entries while it returns false. It is called before each read
 	// and must be cheap. Nil: open.
 	Gate func() bool
@@ -121,6 +124,9 @@ func (o Options) withDefaults() Options {
 	o.LongestHandlerHold = positive(o.LongestHandlerHold, o.LongestHold)
 	o.AckBatchSize = min(positive(o.AckBatchSize, d.AckBatchSize), maxIDs)
 	o.AckFlushInterval = positive(o.AckFlushInterval, d.AckFlushInterval)
+	if o.Scheduler == nil {
+		o.Scheduler = &Scheduler{}
+	}
 	if o.Base == nil {
 		o.Base = context.Background()
 	}

@@ -3,7 +3,6 @@ package poll
 import (
 	"context"
 	_ "embed" // the scripts
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -146,18 +145,19 @@ type readCmd struct{ *goredis.XStreamSliceCmd }
 // NoRetry implements goredis.Cmder.
 func (readCmd) NoRetry() bool { return true }
 
-// read reads at most count new entries.
-func (c Consumer) read(ctx context.Context, count int) ([]goredis.XMessage, error) {
+// read returns the command that reads at most count new entries.
+func (c Consumer) read(ctx context.Context, count int) goredis.Cmder {
 	cmd := readCmd{goredis.NewXStreamSliceCmd(ctx, "xreadgroup", "group", c.Group, c.Name, "count", count, "streams", c.Stream, ">")}
 	cmd.SetFirstKeyPos(7)
-	err := c.Client.Process(ctx, cmd)
-	if errors.Is(err, goredis.Nil) {
-		return nil, nil
+	return cmd
+}
+
+// entriesOf returns the entries that a command of read has received.
+func entriesOf(cmd goredis.Cmder) []goredis.XMessage {
+	if read, ok := cmd.(readCmd); ok && len(read.Val()) > 0 {
+		return read.Val()[0].Messages
 	}
-	if err != nil || len(cmd.Val()) == 0 {
-		return nil, err
-	}
-	return cmd.Val()[0].Messages, nil
+	return nil
 }
 
 // onceCmd is a script that the client never re-sends.

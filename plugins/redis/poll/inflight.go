@@ -42,25 +42,28 @@ type pendingEntry struct {
 // An entry is in the table from its read until its XACK or its release is confirmed, or until it is
 // left pending. Until then it is not taken in again.
 type table struct {
-	o        Options
+	o        *Options
 	m        *Metrics
-	freed    chan struct{} // a worker may be free
-	wake     chan struct{} // poll now
-	flush    chan struct{} // there is something to acknowledge or release
-	stopping chan struct{} // closed with the table
+	freed    chan struct{}    // there may be room for a read
+	flush    chan struct{}    // there is something to acknowledge or release
+	stopping chan struct{}    // closed with the table
+	finished chan struct{}    // closed when no worker is left
+	wake     func()           // makes the poller read now
+	keep     func()           // starts the acker and the renewer
+	work     func(worker int) // starts a worker
 
 	mu        sync.Mutex
-	work      *sync.Cond // workers wait for entries
-	startedAt time.Time  // zero: not started
-	closed    bool       // nothing is added or started any more
-	gone      bool       // the stream does not exist: nothing can be released
-	limit     int        // how many workers there should be
-	ahead     int        // a read may be sent while fewer entries are buffered
-	running   int        // how many there are
-	busy      int        // those that have an entry
-	delayed   int        // entries in stageDelayed
-	fenced    bool       // a timer will wake the workers that wait for the fence
-	search    bool       // own pending entries must be searched
+	startedAt time.Time // zero: not started
+	closed    bool      // nothing is added or started any more
+	gone      bool      // the stream does not exist: nothing can be released
+	keeping   bool      // the acker and the renewer run
+	limit     int       // how many workers there may be
+	ahead     int       // a read may be sent while fewer entries are buffered
+	running   int       // how many there are
+	busy      int       // those that have an entry
+	delayed   int       // entries in stageDelayed
+	fenced    bool      // a timer will start the workers after the fence
+	search    bool      // own pending entries must be searched
 
 	entries map[string]*pendingEntry
 	buffer  []*pendingEntry      // stageBuffered, in the order of reading
@@ -74,14 +77,12 @@ type table struct {
 	confirmed int64     // entries whose ack is confirmed
 }
 
-func newTable(o Options, m *Metrics) *table {
-	t := &table{
+func newTable(o *Options, m *Metrics) *table {
+	return &table{
 		o: o, m: m, limit: o.Concurrency, search: true,
-		freed: make(chan struct{}, 1), wake: make(chan struct{}, 1), flush: make(chan struct{}, 1), stopping: make(chan struct{}),
+		freed: make(chan struct{}, 1), flush: make(chan struct{}, 1), stopping: make(chan struct{}), finished: make(chan struct{}),
 		entries: map[string]*pendingEntry{}, left: map[string]time.Time{}, counts: map[string]int64{},
 	}
-	t.work = sync.NewCond(&t.mu)
-	return t
 }
 
 // signal fills a channel of capacity one.
@@ -114,9 +115,28 @@ func (t *table) close(gone bool) (first, started bool) {
 	t.closed, t.gone = true, gone
 	t.releaseUnstarted()
 	close(t.stopping)
-	t.work.Broadcast()
 	signal(t.flush)
 	return true, !t.startedAt.IsZero()
+}
+
+// finish ends the acker after the last worker. No entry comes in any more.
+func (t *table) finish() { close(t.finished) }
+
+// rest reports whether nothing is in flight and nothing waits for a flush. The acker and the renewer
+// then end, and the next entry starts them again.
+func (t *table) rest() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.keeping = len(t.entries) > 0 || len(t.counts) > 0
+	return !t.keeping
+}
+
+// drop removes an entry from the table.
+func (t *table) drop(e *pendingEntry) {
+	delete(t.entries, e.ID)
+	if len(t.entries) == 0 {
+		signal(t.flush)
+	}
 }
 
 // releaseUnstarted releases the buffer and the delayed entries.
@@ -138,19 +158,21 @@ func (t *table) releaseUnstarted() {
 func (t *table) queueRelease(e *pendingEntry) {
 	e.stage = stageReleasing // a lost entry must not become due either
 	if e.lost || t.gone {
-		delete(t.entries, e.ID)
+		t.drop(e)
 		return
 	}
 	t.release = append(t.release, e)
 	signal(t.flush)
 }
 
-// spawn calls start for each missing worker.
-func (t *table) spawn(start func(worker int)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for !t.startedAt.IsZero() && !t.closed && t.running < t.limit {
-		start(t.running)
+// spawn starts the workers that the buffered entries need.
+func (t *table) spawn() {
+	if len(t.buffer) > 0 && t.o.fenced() {
+		t.awaitFence()
+		return
+	}
+	for !t.closed && t.running < t.limit && t.running-t.busy < len(t.buffer) {
+		t.work(t.running)
 		t.running++
 	}
 }
@@ -159,7 +181,7 @@ func (t *table) resize(workers int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.limit = workers
-	t.work.Broadcast()
+	t.spawn()
 	signal(t.freed)
 }
 
@@ -248,8 +270,14 @@ func (t *table) takeIn(entries []goredis.XMessage, delivered map[string]int64, s
 		t.entries[x.ID] = e
 		t.buffer = append(t.buffer, e)
 		t.last = now
-		t.work.Signal()
 		added++
+	}
+	if added > 0 && !t.closed {
+		if !t.keeping {
+			t.keeping = true
+			t.keep()
+		}
+		t.spawn()
 	}
 	t.read += int64(added)
 	t.m.entries.Add(float64(added))
@@ -265,7 +293,7 @@ func (t *table) requestSearch() {
 
 func (t *table) searchAgain() {
 	t.search = true
-	signal(t.wake)
+	t.wake()
 }
 
 // searchNext is requestSearch for the poller itself: a wake-up would end its own back-off.
@@ -290,7 +318,8 @@ func (t *table) missing(own []goredis.XPendingExt) (ids []string) {
 	defer t.mu.Unlock()
 	for _, p := range own {
 		e, inFlight := t.entries[p.ID]
-		_, left := t.left[p.ID]
+		at, left := t.left[p.ID]
+		left = left && time.Since(at) <= t.o.MinIdle // after that it can be reclaimed
 		if !left && (!inFlight || e.lost) {
 			ids = append(ids, p.ID)
 		}
@@ -298,31 +327,22 @@ func (t *table) missing(own []goredis.XPendingExt) (ids []string) {
 	return ids
 }
 
-// next waits for the next entry for a worker that receives from revoke. Nil ends the worker.
+// next returns the next entry for a worker that receives from revoke. Nil ends the worker.
 func (t *table) next(revoke chan<- struct{}) *pendingEntry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.signalRoom()
-	t.signalRoom()
-	for {
-		switch {
-		case t.closed || t.running > t.limit:
-			t.running--
-			t.work.Signal() // an entry may have caused the wake-up
-			return nil
-		case len(t.buffer) == 0:
-			t.work.Wait()
-		case t.o.fenced():
-			t.awaitFence()
-		default:
-			if e := t.take(revoke); e != nil {
-				return e
-			}
+	if !t.closed && t.running <= t.limit && !t.o.fenced() {
+		if e := t.take(revoke); e != nil {
+			return e
 		}
 	}
+	t.running--
+	t.spawn() // after the fence
+	return nil
 }
 
-// awaitFence waits for at most gatePoll.
+// awaitFence calls spawn after gatePoll.
 func (t *table) awaitFence() {
 	if !t.fenced {
 		t.fenced = true
@@ -330,10 +350,9 @@ func (t *table) awaitFence() {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			t.fenced = false
-			t.work.Broadcast()
+			t.spawn()
 		})
 	}
-	t.work.Wait()
 }
 
 // take takes the first entry of the buffer that is still ours. It drops the others: a search finds
@@ -346,7 +365,7 @@ func (t *table) take(revoke chan<- struct{}) *pendingEntry {
 			t.buffer = nil
 		}
 		if e.lost || t.stale(e) {
-			delete(t.entries, e.ID)
+			t.drop(e)
 			if !e.lost {
 				t.searchAgain()
 			}
@@ -377,7 +396,7 @@ func (t *table) stillMine(e *pendingEntry) bool {
 		t.queueRelease(e)
 	default:
 		t.busy--
-		delete(t.entries, e.ID)
+		t.drop(e)
 		t.searchAgain()
 	}
 	return false
@@ -415,7 +434,7 @@ func (t *table) abandon(e *pendingEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.busy--
-	delete(t.entries, e.ID)
+	t.drop(e)
 }
 
 // nack decides about an entry that its handler refused. When again is true, its worker delivers it
@@ -446,7 +465,7 @@ func (t *table) nack(e *pendingEntry) (wait time.Duration, again bool) {
 
 func (t *table) leavePending(e *pendingEntry) {
 	t.m.leftPending.Inc()
-	delete(t.entries, e.ID)
+	t.drop(e)
 	t.left[e.ID] = time.Now()
 	if e.nacks > 1 { // all but the first were redeliveries here
 		t.counts[e.ID] = e.delivered + int64(e.nacks) - 1
@@ -465,7 +484,7 @@ func (t *table) becomeDue(e *pendingEntry) {
 	e.stage = stageBuffered
 	t.buffer = slices.Insert(t.buffer, 0, e)
 	t.m.redeliveries.Inc()
-	t.work.Signal()
+	t.spawn()
 }
 
 func (t *table) stats() Stats {

@@ -28,10 +28,11 @@ type tableMachine struct {
 
 // newTestTable returns an open table without workers.
 func newTestTable(concurrency, batch int) *table {
-	t := newTable(Options{Config: Config{
+	t := newTable(&Options{Config: Config{
 		Concurrency: concurrency, BatchSize: batch, MinIdle: time.Hour, MaxRedeliveries: 1,
 		Redelivery: pipeline.Backoff{First: time.Hour, Max: time.Hour},
 	}}, NewMetrics())
+	t.wake, t.keep, t.work = func() {}, func() {}, func(int) {}
 	t.start()
 	return t
 }
@@ -253,7 +254,7 @@ func TestTableRenews(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	long, longer, longest := now.Add(-2*time.Minute), now.Add(-2*time.Hour), now.Add(-4*time.Hour)
 	revoke := make(chan struct{}, 1)
-	table := newTable(Options{LongestHandlerHold: time.Hour, Config: Config{MinIdle: 3 * time.Minute, LongestHold: 3 * time.Hour}}, NewMetrics())
+	table := newTable(&Options{LongestHandlerHold: time.Hour, Config: Config{MinIdle: 3 * time.Minute, LongestHold: 3 * time.Hour}}, NewMetrics())
 	add := func(id string, e pendingEntry) {
 		e.ID = id
 		table.entries[id] = &e

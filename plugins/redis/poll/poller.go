@@ -2,6 +2,7 @@ package poll
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
@@ -23,21 +24,39 @@ func readBackoff(n int) time.Duration {
 }
 
 // poller reads new entries while there is room for them. At the start, and after every failure that
-// may have lost a reply, it first searches this consumer's own pending entries.
+// may have lost a reply, it first searches this consumer's own pending entries. Its Scheduler reads
+// for it until there are entries. Then it has a goroutine until a read finds none.
 type poller struct {
 	*shared
 	end    func() // ends the reader, because its stream does not exist
 	paused atomic.Bool
+	turn   turn
 
 	cursor     string        // the position of the search; empty: no search
 	deliveries int           // what the search adds to delivery counts
-	idle       time.Duration // the sleep after the next empty read
+	idle       time.Duration // the wait after the next empty read
 	demand     demand
-	failures   int // in a row
+	failures   atomic.Int64 // in a row
 }
 
-func (p *poller) run(ctx context.Context) {
-	for p.awaitRoom(ctx) && p.poll(ctx) {
+// run takes in the reply of cmd, which may be nil, and reads until there is nothing to read.
+func (p *poller) run(cmd goredis.Cmder, sent time.Time) {
+	for {
+		if cmd != nil {
+			if wait := p.handle(cmd, sent); wait != 0 {
+				p.o.Scheduler.wait(p, wait)
+				return
+			}
+		}
+		if !p.awaitRoom() || !p.mayRead() {
+			p.o.Scheduler.wait(p, p.pause())
+			return
+		}
+		ctx, cancel := p.command()
+		sent = time.Now()
+		cmd = p.next(ctx, sent)
+		_ = p.Client.Process(ctx, cmd) // the command has the error too
+		cancel()
 	}
 }
 
@@ -46,122 +65,130 @@ func (p *poller) mayRead() bool {
 	return !p.paused.Load() && (p.o.Gate == nil || p.o.Gate()) && !p.o.fenced()
 }
 
-// awaitRoom returns true when a read may be sent, and false when the reader stops.
-func (p *poller) awaitRoom(ctx context.Context) bool {
+// pause returns the wait of a poller that may not read.
+func (p *poller) pause() time.Duration {
+	if p.paused.Load() {
+		return never
+	}
+	return min(gatePoll, p.o.PollInterval)
+}
+
+// awaitRoom waits for room. It returns false when the reader stops.
+func (p *poller) awaitRoom() bool {
 	for {
 		room, closed := p.table.readable()
-		switch {
-		case closed:
-			return false
-		case p.paused.Load():
-			wait[struct{}](ctx, p.table.wake, nil)
-		case !room:
-			wait(ctx, p.table.wake, p.table.freed)
-		case !p.mayRead():
-			p.sleep(ctx, min(gatePoll, p.o.PollInterval))
-		default:
-			return true
+		if closed || room {
+			return !closed
+		}
+		select {
+		case <-p.table.freed:
+		case <-p.table.stopping:
 		}
 	}
 }
 
-// wait waits for c, for wake or for the end of ctx. woken is false after c.
-func wait[T any](ctx context.Context, wake <-chan struct{}, c <-chan T) (woken bool) {
-	select {
-	case <-c:
-		return false
-	case <-wake:
-	case <-ctx.Done():
+// server returns the client of the server that has the stream.
+func (p *poller) server() goredis.UniversalClient {
+	if cluster, ok := p.Client.(*goredis.ClusterClient); ok {
+		if node, err := cluster.MasterForKey(p.life, p.Stream); err == nil {
+			return node
+		}
 	}
-	return true
+	return p.Client
 }
 
-func (p *poller) sleep(ctx context.Context, d time.Duration) (woken bool) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	return wait(ctx, p.table.wake, t.C)
-}
-
-// poll reads once, and sleeps when there was nothing to read. It returns false when the reader
-// ends.
-func (p *poller) poll(ctx context.Context) bool {
+// next returns the next command. It reads new entries, or a page of own pending ones.
+func (p *poller) next(ctx context.Context, now time.Time) goredis.Cmder {
 	if p.table.searchRequested() {
 		p.cursor = "-"
 	}
-	read := p.readNew
 	if p.cursor != "" {
-		read = p.readOwn
+		return goredis.NewXPendingExtCmd(ctx, "xpending", p.Stream, p.Group, p.cursor, "+", min(p.o.BatchSize, maxScriptIDs), p.Name)
 	}
-	found, err := read(time.Now())
+	p.m.reads.Inc()
+	return p.read(ctx, p.demand.next(now))
+}
+
+// isQuiet reports whether handle needs no command for a reply.
+func (*poller) isQuiet(cmd goredis.Cmder) bool {
+	if err := cmd.Err(); err != nil && !errors.Is(err, goredis.Nil) {
+		return !IsNoGroup(err)
+	}
+	own, search := cmd.(*goredis.XPendingExtCmd)
+	return search && len(own.Val()) == 0 || !search && len(entriesOf(cmd)) == 0
+}
+
+// handle takes in a reply, and returns the wait before the next command.
+func (p *poller) handle(cmd goredis.Cmder, sent time.Time) time.Duration {
+	err := cmd.Err()
+	if errors.Is(err, goredis.Nil) {
+		err = nil
+	}
+	own, search := cmd.(*goredis.XPendingExtCmd)
+	found := search
+	if err == nil && search {
+		err = p.takeOwn(own.Val(), sent)
+	} else if err == nil {
+		found = p.takeNew(entriesOf(cmd), sent)
+	}
 	switch {
 	case IsNoGroup(err):
 		p.cursor, p.deliveries = "", 0
-		return p.absent(ctx)
+		return p.absent()
 	case err != nil:
-		p.failed(ctx, err)
-		return true
+		return p.failed(err)
 	}
-	if p.failures > 0 {
-		p.log.Info("reading again", slog.Int("failures", p.failures))
-		p.failures = 0
+	if n := p.failures.Swap(0); n > 0 {
+		p.log.Info("reading again", slog.Int64("failures", n))
 	}
-	if found || p.sleep(ctx, p.nextSleep()) {
+	if found {
 		p.idle = p.o.InitialPollInterval
-	} else {
-		p.idle = min(2*p.idle, p.o.PollInterval)
+		return 0
 	}
-	return true
+	wait := p.nextWait()
+	p.idle = min(2*p.idle, p.o.PollInterval)
+	return wait
 }
 
-// nextSleep adds jitter to a sleep that has reached the poll interval. Jitter only makes it longer:
-// an idle stream costs at most one read per poll interval.
-func (p *poller) nextSleep() time.Duration {
+// pollSteps is the number of steps of a wait. A Scheduler rounds up to the next step.
+const pollSteps = 40
+
+// nextWait adds jitter to a wait that has reached the poll interval. Jitter and rounding only make
+// it longer, by a tenth at most: an idle stream costs at most one read per poll interval.
+func (p *poller) nextWait() time.Duration {
 	if p.idle < p.o.PollInterval {
 		return p.idle
 	}
-	return p.idle + time.Duration(rand.Int64N(int64(p.idle)/10+1))
+	return p.idle + time.Duration(rand.Int64N(int64(p.idle)*3/pollSteps+1))
 }
 
-// readNew reads at most one batch of new entries.
-func (p *poller) readNew(sent time.Time) (found bool, err error) {
-	ctx, cancel := p.command()
-	defer cancel()
-	p.m.reads.Inc()
-	entries, err := p.read(ctx, p.demand.next(sent))
-	if err != nil {
-		return false, err
-	}
+// takeNew takes in new entries.
+func (p *poller) takeNew(entries []goredis.XMessage, sent time.Time) (found bool) {
 	p.demand.read(entries, sent, time.Now())
 	p.table.setAhead(p.demand.ahead())
 	if len(entries) == 0 {
 		p.m.emptyReads.Inc()
-		return false, nil
+		return false
 	}
 	failpoint.Hit(failpoint.AfterRead)
 	p.table.add(entries, nil, sent)
-	return true, nil
+	return true
 }
 
-// readOwn takes in one page of own pending entries that are not in flight. An earlier process of
+// takeOwn takes in one page of own pending entries that are not in flight. An earlier process of
 // this name left them, or the reply of a read was lost. An XREADGROUP by id would return the same
 // entries, and would count a delivery of each entry in flight.
-func (p *poller) readOwn(sent time.Time) (found bool, err error) {
-	ctx, cancel := p.command()
-	defer cancel()
-	own, err := p.Client.XPendingExt(ctx, &goredis.XPendingExtArgs{
-		Stream: p.Stream, Group: p.Group, Consumer: p.Name, Start: p.cursor, End: "+", Count: int64(min(p.o.BatchSize, maxScriptIDs)),
-	}).Result()
-	if err != nil {
-		return false, err
-	}
+func (p *poller) takeOwn(own []goredis.XPendingExt, sent time.Time) error {
 	if len(own) == 0 {
 		p.cursor, p.deliveries = "", 0
-		return true, nil
+		return nil
 	}
 	if ids := p.table.missing(own); len(ids) > 0 {
+		ctx, cancel := p.command()
+		defer cancel()
 		got, err := p.claim(ctx, p.Name, 0, p.deliveries, ids)
 		if err != nil {
-			return false, err
+			return err
 		}
 		p.reportDeleted(got.Deleted)
 		p.table.add(got.Entries, got.Delivered, sent)
@@ -169,44 +196,43 @@ func (p *poller) readOwn(sent time.Time) (found bool, err error) {
 	if p.cursor, _ = entry.NextID(own[len(own)-1].ID); p.cursor == "" {
 		p.deliveries = 0
 	}
-	return true, nil
+	return nil
 }
 
-// absent calls Options.Absent. It returns false when the reader ends.
-func (p *poller) absent(ctx context.Context) bool {
+// absent calls Options.Absent, and returns the wait before the next command.
+func (p *poller) absent() time.Duration {
 	if p.o.Absent == nil {
 		p.end()
-		return false
+		return never
 	}
-	call, cancel := p.command()
+	ctx, cancel := p.command()
 	defer cancel()
-	again, err := p.o.Absent(call)
+	again, err := p.o.Absent(ctx)
 	switch {
 	case err != nil:
 		p.log.Warn("stream does not exist, its owner did not decide yet", pipeline.Err(err))
-		p.sleep(ctx, readBackoff(3))
+		return readBackoff(3)
 	case !again:
 		p.log.Debug("stream does not exist and is not needed, the reader stops")
 		p.end()
-		return false
+		return never
 	default:
 		p.log.Info("stream did not exist and was created again")
-		p.sleep(ctx, p.o.InitialPollInterval) // so that a wrong answer does not make a busy loop
+		return p.o.InitialPollInterval // a wrong answer does not make a busy loop
 	}
-	return true
 }
 
-// failed waits after a failed read.
-func (p *poller) failed(ctx context.Context, err error) {
-	p.failures++
+// failed returns the wait after a failed command.
+func (p *poller) failed(err error) time.Duration {
+	n := int(p.failures.Add(1))
 	p.m.readErrors.Inc()
 	if !IsReply(err) {
 		p.table.searchNext() // the reply may be lost, with entries that are ours now
 	}
-	if p.failures == 1 {
+	if n == 1 {
 		p.log.Warn("read failed, trying again", pipeline.Err(err))
 	} else {
-		p.log.Debug("read failed again", slog.Int("failures", p.failures), pipeline.Err(err))
+		p.log.Debug("read failed again", slog.Int("failures", n), pipeline.Err(err))
 	}
-	p.sleep(ctx, readBackoff(p.failures))
+	return readBackoff(n)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -18,31 +19,33 @@ import (
 type Stats struct {
 	InFlight    int       // entries that this reader is responsible for
 	Buffered    int       // of those: not in a worker
-	Concurrency int       // the number of workers
+	Concurrency int       // the maximum number of workers
 	LastMessage time.Time // when the last entry came in; zero: none yet
 	StartedAt   time.Time // zero: not started
 	Read        int64     // entries that came in
 	Acked       int64     // entries whose acknowledgement is confirmed
+	Failures    int64     // reads in a row that failed
 	Paused      bool
 }
 
 // Reader reads one stream for one consumer of a group. Each of its workers sends one message at a
-// time to a channel. Readers may share the channel, and never close it. Safe for concurrent use.
+// time to a channel. Readers may share the channel, and never close it. A reader has goroutines only
+// while it has entries. Safe for concurrent use.
 type Reader struct {
-	s       *shared
-	poller  *poller
-	claimer *claimer
-	workers *workers
-	reading pipeline.Loops // the poller and the claimer
-	keeping pipeline.Loops // the acker and the renewer; they outlive the workers
-	done    chan struct{}
-	endLife context.CancelFunc
+	s        *shared
+	poller   *poller
+	claimer  *claimer
+	workers  *workers
+	claiming pipeline.Loops // the claimer
+	keeping  sync.WaitGroup // the acker and the renewer
+	done     chan struct{}
+	endLife  context.CancelFunc
 }
 
 // shared is what the parts of a reader have in common.
 type shared struct {
 	Consumer
-	o     Options
+	o     *Options
 	table *table
 	life  context.Context // of commands; ends with the reader, or when a drain runs out of time
 	log   *slog.Logger
@@ -59,13 +62,15 @@ func NewReader(c goredis.UniversalClient, o Options, out chan<- *message.Message
 	}
 	o = o.withDefaults()
 	s := &shared{
-		Consumer: Consumer{c, o.Stream, o.Group, o.Consumer}, o: o, table: newTable(o, m), m: m,
+		Consumer: Consumer{c, o.Stream, o.Group, o.Consumer}, o: &o, table: newTable(&o, m), m: m,
 		log: log.With(slog.String(pipeline.LogStream, o.Stream), slog.String(pipeline.LogGroup, o.Group)),
 	}
 	r := &Reader{s: s, workers: newWorkers(s, out), done: make(chan struct{})}
 	s.life, r.endLife = context.WithCancel(context.Background())
-	r.poller = &poller{shared: s, end: func() { r.close(true) }, deliveries: 1, idle: o.InitialPollInterval, demand: demand{least: o.BatchSize, count: o.BatchSize}}
+	r.poller = &poller{shared: s, end: func() { r.close(true) }, turn: turn{index: -1}, deliveries: 1, idle: o.InitialPollInterval,
+		demand: demand{least: o.BatchSize, count: o.BatchSize}}
 	r.claimer = &claimer{shared: s, poller: r.poller}
+	s.table.wake, s.table.keep, s.table.work = r.Wake, func() { r.keeping.Go(r.keep) }, r.workers.start
 	return r
 }
 
@@ -76,33 +81,51 @@ func (r *Reader) Start() {
 		return
 	}
 	r.s.m.readers.Inc()
-	ctx, renewer := context.Background(), renewer{r.s}
-	// The first Start of Loops returns no error.
-	_ = r.reading.Start(ctx, r.poller.run, r.claimer.run)
-	_ = r.keeping.Start(ctx, acker{r.s}.run, renewer.run, renewer.watchFence)
-	r.workers.spawn()
-	go r.supervise()
+	if r.s.o.ReclaimInterval > 0 {
+		_ = r.claiming.Start(context.Background(), r.claimer.run) // the reader may have been closed
+	}
+	r.s.o.Scheduler.start(r.poller)
 }
 
-// supervise ends the parts in their order, and cleans up.
-func (r *Reader) supervise() {
+// keep runs the acker and the renewer while entries are in flight.
+func (r *Reader) keep() {
+	ctx, cancel := context.WithCancel(r.s.life)
+	var renewing sync.WaitGroup
+	renewer := renewer{r.s}
+	renewing.Go(func() { renewer.run(ctx) })
+	renewing.Go(func() { renewer.watchFence(ctx) })
+	acker{r.s}.run()
+	cancel()
+	renewing.Wait()
+}
+
+// shutDown waits for the parts in their order, and cleans up.
+func (r *Reader) shutDown() {
 	defer close(r.done)
 	defer r.endLife()
 	defer r.s.m.readers.Dec()
-	ctx := context.Background() // each part ends by itself
-	<-r.s.table.stopping
-	_ = r.reading.Stop(ctx) // entries of an unfinished read are released too
+	_ = r.claiming.Stop(context.Background()) // it ends by itself
+	r.poller.turn.reads.Wait()                // entries of an unfinished read are released too
 	r.workers.pool.Wait()
-	_ = r.keeping.Stop(ctx)
+	r.s.table.finish()
+	r.keeping.Wait()
+	acker{r.s}.flushRest()
 	r.s.remove(r.s.Consumer, finalFlush)
 }
 
 // close ends the reader.
 func (r *Reader) close(gone bool) {
-	if first, started := r.s.table.close(gone); first && !started {
-		r.endLife()
-		close(r.done)
+	first, started := r.s.table.close(gone)
+	if !first {
+		return
 	}
+	r.s.o.Scheduler.end(r.poller)
+	if started {
+		go r.shutDown()
+		return
+	}
+	r.endLife()
+	close(r.done)
 }
 
 // finalFlush limits the last flush of acknowledgements and the removal of the consumer, each.
@@ -132,6 +155,7 @@ func (r *Reader) Drain(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		r.endLife()
+		r.s.o.Scheduler.abandon(r.poller)
 		return fmt.Errorf("drain %s: %w", r.s.Stream, ctx.Err())
 	}
 }
@@ -162,14 +186,11 @@ func (r *Reader) SetPaused(paused bool) {
 }
 
 // Wake makes the reader poll now. The caller expects a new entry in the stream.
-func (r *Reader) Wake() { signal(r.s.table.wake) }
+func (r *Reader) Wake() { r.s.o.Scheduler.wake(r.poller) }
 
 // Resize changes the number of workers, to at least one. A worker that is too many ends after its
 // message.
-func (r *Reader) Resize(concurrency int) {
-	r.s.table.resize(max(1, concurrency))
-	r.workers.spawn()
-}
+func (r *Reader) Resize(concurrency int) { r.s.table.resize(max(1, concurrency)) }
 
 // Free returns how many more entries fit: one per idle worker, and one batch ahead.
 func (r *Reader) Free() int { return r.s.table.free() }
@@ -209,7 +230,7 @@ func (s *shared) adopt(ctx context.Context, entries []goredis.XMessage, delivere
 // Stats returns a snapshot.
 func (r *Reader) Stats() Stats {
 	s := r.s.table.stats()
-	s.Paused = r.poller.paused.Load()
+	s.Paused, s.Failures = r.poller.paused.Load(), r.poller.failures.Load()
 	return s
 }
 

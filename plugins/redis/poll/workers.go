@@ -31,10 +31,8 @@ func newWorkers(s *shared, out chan<- *message.Message) *workers {
 	return w
 }
 
-// spawn starts the missing workers.
-func (w *workers) spawn() {
-	w.table.spawn(func(worker int) { w.pool.Go(func() { w.run(worker) }) })
-}
+// start starts a worker. It ends when nothing is buffered.
+func (w *workers) start(worker int) { w.pool.Go(func() { w.run(worker) }) }
 
 func (w *workers) run(worker int) {
 	labels := pprof.Labels("stream", w.Stream, "worker", strconv.Itoa(worker))

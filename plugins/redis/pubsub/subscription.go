@@ -52,7 +52,9 @@ func Open(ctx context.Context, c goredis.UniversalClient, so SubscriptionOptions
 		return nil, err
 	}
 	var marks []sweep.Mark
+	scheduler := &poll.Scheduler{}
 	for _, o := range streams {
+		o.Scheduler = scheduler
 		o.Absent = func(ctx context.Context) (bool, error) { return true, createGroup(ctx, c, o.Stream, o.Group) }
 		r := poll.NewReader(c, o, s.out, s.log, so.Metrics)
 		r.Start()

@@ -1,0 +1,252 @@
+package poll
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// pipelineReads is how many reads a Scheduler sends in one pipeline.
+const pipelineReads = 100
+
+// Scheduler sends the reads of all readers that wait for entries, many in one pipeline. Several
+// readers of one client share it (Options.Scheduler). The zero value is ready. It has goroutines
+// only while reads are under way.
+type Scheduler struct {
+	mu    sync.Mutex
+	epoch time.Time
+	queue dueQueue
+	timer *time.Timer
+	lanes map[goredis.UniversalClient]*lane // per server, while reads are due there
+}
+
+// lane sends reads to one server, one pipeline at a time. A server that does not answer delays no
+// other one.
+type lane struct{ due []*poller }
+
+// turn is the part of a poller that belongs to its Scheduler. Scheduler.mu guards it.
+type turn struct {
+	at      time.Time // when the next read is due
+	index   int       // in the queue; -1: not there
+	reading bool      // a read is under way, or the poller reads by itself
+	woken   bool      // the next read is due at once
+	started bool
+	ended   bool
+	cancel  context.CancelFunc // of the pipeline that has the read; may be nil
+	reads   sync.WaitGroup     // one while reading
+}
+
+// never is the wait of a poller until it is woken.
+const never = time.Duration(-1)
+
+// start makes the first read of p due.
+func (s *Scheduler) start(p *poller) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.turn.started = true
+	s.push(p, 0)
+}
+
+// wait ends the read of p. The next one is due after the given time.
+func (s *Scheduler) wait(p *poller, after time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.turn.reading, p.turn.cancel = false, nil
+	p.turn.reads.Done()
+	if p.turn.woken {
+		p.idle, after = p.o.InitialPollInterval, 0
+	}
+	if after != never {
+		s.push(p, after)
+	}
+}
+
+// wake makes a read of p due now.
+func (s *Scheduler) wake(p *poller) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.turn.reading {
+		p.turn.woken = true
+		return
+	}
+	p.idle = p.o.InitialPollInterval
+	if p.turn.index >= 0 {
+		heap.Remove(&s.queue, p.turn.index)
+	}
+	s.push(p, 0)
+}
+
+// push adds p to the queue. Reads that are due at almost the same time become due together.
+func (s *Scheduler) push(p *poller, after time.Duration) {
+	if !p.turn.started || p.turn.ended {
+		return
+	}
+	if s.timer == nil {
+		s.epoch, s.timer = time.Now(), time.AfterFunc(time.Hour, s.dispatch)
+	}
+	p.turn.woken = false
+	due := time.Since(s.epoch) + after
+	if step := after / pollSteps; step > 0 {
+		due = (due + step - 1) / step * step
+	}
+	p.turn.at = s.epoch.Add(due)
+	heap.Push(&s.queue, p)
+	if p.turn.index == 0 {
+		s.timer.Reset(time.Until(p.turn.at))
+	}
+}
+
+// end removes p. A read that is under way ends by itself.
+func (s *Scheduler) end(p *poller) {
+	s.mu.Lock()
+	p.turn.ended = true
+	if p.turn.index >= 0 {
+		heap.Remove(&s.queue, p.turn.index)
+	}
+	s.mu.Unlock()
+}
+
+// abandon ends the pipeline that has the read of p.
+func (s *Scheduler) abandon(p *poller) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.turn.cancel != nil {
+		p.turn.cancel()
+	}
+}
+
+// dispatch gives the due reads to the lanes of their servers.
+func (s *Scheduler) dispatch() {
+	due := map[goredis.UniversalClient][]*poller{}
+	for _, p := range s.takeDue() {
+		server := p.server()
+		due[server] = append(due[server], p)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for server, list := range due {
+		l := s.lanes[server]
+		if l == nil {
+			l = &lane{}
+			if s.lanes == nil {
+				s.lanes = map[goredis.UniversalClient]*lane{}
+			}
+			s.lanes[server] = l
+			go s.send(server, l)
+		}
+		l.due = append(l.due, list...)
+	}
+}
+
+func (s *Scheduler) takeDue() (due []*poller) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for len(s.queue) > 0 && !s.queue[0].turn.at.After(now) {
+		p := heap.Pop(&s.queue).(*poller)
+		p.turn.reading = true
+		p.turn.reads.Add(1)
+		due = append(due, p)
+	}
+	if len(s.queue) > 0 {
+		s.timer.Reset(s.queue[0].turn.at.Sub(now))
+	}
+	return due
+}
+
+// send sends what is due in a lane. The readers wait for it.
+func (s *Scheduler) send(server goredis.UniversalClient, l *lane) {
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+		s.mu.Lock()
+		batch := l.due[:min(len(l.due), pipelineReads)]
+		l.due = l.due[len(batch):]
+		for _, p := range batch {
+			p.turn.cancel = cancel
+		}
+		if len(batch) == 0 {
+			delete(s.lanes, server)
+		}
+		s.mu.Unlock()
+		if len(batch) > 0 {
+			readTogether(ctx, batch)
+		}
+		cancel()
+		if len(batch) == 0 {
+			return
+		}
+	}
+}
+
+// readTogether sends the next command of each poller in one pipeline. A poller whose reply has
+// entries, or that must wait for room, continues in a goroutine.
+func readTogether(ctx context.Context, batch []*poller) {
+	var sent []*poller
+	var cmds []goredis.Cmder
+	at := time.Now()
+	for _, p := range batch {
+		room, _ := p.table.readable()
+		switch {
+		case !p.mayRead():
+			p.o.Scheduler.wait(p, p.pause())
+		case !room:
+			go p.run(nil, at)
+		default:
+			sent, cmds = append(sent, p), append(cmds, p.next(ctx, at))
+		}
+	}
+	switch len(cmds) {
+	case 0:
+		return
+	case 1:
+		_ = sent[0].Client.Process(ctx, cmds[0]) // each command has its own error
+	default:
+		pipe := sent[0].Client.Pipeline()
+		for _, cmd := range cmds {
+			_ = pipe.Process(ctx, cmd)
+		}
+		_, _ = pipe.Exec(ctx)
+	}
+	for i, p := range sent {
+		if p.isQuiet(cmds[i]) {
+			p.o.Scheduler.wait(p, p.handle(cmds[i], at))
+		} else {
+			go p.run(cmds[i], at)
+		}
+	}
+}
+
+// dueQueue is a heap of pollers.
+type dueQueue []*poller
+
+// Len implements heap.Interface, as the other methods do.
+func (q dueQueue) Len() int { return len(q) }
+
+// Less compares the due times.
+func (q dueQueue) Less(i, j int) bool { return q[i].turn.at.Before(q[j].turn.at) }
+
+// Swap swaps two pollers.
+func (q dueQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].turn.index, q[j].turn.index = i, j
+}
+
+// Push appends a poller.
+func (q *dueQueue) Push(x any) {
+	p := x.(*poller)
+	p.turn.index = len(*q)
+	*q = append(*q, p)
+}
+
+// Pop removes the last poller.
+func (q *dueQueue) Pop() any {
+	last := len(*q) - 1
+	p := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	p.turn.index = -1
+	return p
+}
