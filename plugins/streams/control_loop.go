@@ -2,7 +2,6 @@ package streams
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"time"
@@ -117,11 +116,12 @@ func (s *subscription) reap() {
 	}
 }
 
-// visitAll visits every running stream. A visit writes the status of this instance, trims
+// visitAll visits the streams that are due. A visit writes the status of this instance, trims
 // acknowledged entries, and finds out whether the stream is idle or no longer active. wanted is nil
 // when the active set could not be read.
 func (s *subscription) visitAll(wanted map[int64]Activation) {
-	list, c := s.list(), s.m.o.Config()
+	all, c := s.list(), s.m.o.Config()
+	list := s.dueVisits(all, wanted)
 	var found redis.Delays
 	var failed int
 	var first error
@@ -132,7 +132,7 @@ func (s *subscription) visitAll(wanted map[int64]Activation) {
 		keys, args := make([][]string, n), make([][]any, n)
 		for i, r := range part {
 			keys[i] = []string{r.stream, MetaKey(r.stream)}
-			args[i] = append(s.m.args(r.id), s.m.statusField(), s.status(r))
+			args[i] = append(s.m.args(r.id), s.m.statusField(), s.status(r, c))
 		}
 		ctx, cancel := context.WithTimeout(s.Reading, callTimeout)
 		cmds := runAll(ctx, s.m.o.Client(), s.m.scripts.visit, keys, args)
@@ -166,13 +166,16 @@ func (s *subscription) visitAll(wanted map[int64]Activation) {
 				continue
 			}
 			s.m.o.Metrics.trimmed(s.m.o.Kind.Type, t.trimmed)
-			found.Note(part[i].stream, t.delaying, c.ForeignGroupGrace)
+			part[i].visited(t, c, time.Now())
 			s.evaluate(part[i], t, wanted)
 		}
 		if late || unanswered == n { // the server is unavailable: the others would take as long
 			failed += len(list)
 			break
 		}
+	}
+	for _, r := range all {
+		found.Note(r.stream, r.delaying, c.ForeignGroupGrace)
 	}
 	s.m.delayed(&found)
 	if first != nil && s.Reading.Err() == nil {
@@ -219,19 +222,6 @@ func (s *subscription) evaluate(r *running, t visited, wanted map[int64]Activati
 			_ = s.m.reactivate(ctx, r.id) // logged there
 		})
 	}
-}
-
-// status is the status of a stream in this instance, as JSON.
-func (s *subscription) status(r *running) string {
-	n, last := s.m.inFlight.count(r.stream)
-	s.mu.Lock()
-	st := wireStatus{Slots: r.slots, Paused: r.paused, Since: r.since.UnixMilli(), InFlight: n}
-	s.mu.Unlock()
-	if !last.IsZero() {
-		st.Last = last.UnixMilli()
-	}
-	text, _ := json.Marshal(st) // numbers and a bool: can't fail
-	return string(text)
 }
 
 func (s *subscription) list() []*running {

@@ -110,6 +110,7 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (int
 			m.o.Metrics.enqueued(m.o.Kind.Type, n, len(es)-n)
 			if n > 0 {
 				m.wake(id)
+				m.announce(ctx, id)
 			}
 			if revived {
 				return n, m.confirm(ctx, id, n)
@@ -161,13 +162,17 @@ func (m *Manager) wake(id int64) {
 func (m *Manager) add(ctx context.Context, id int64, es []entry.Entry) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	args := slices.Grow(m.args(id), 2+len(es)*entryWords)
-	args = append(args, m.o.Config().MaxLen, len(es))
+	args := slices.Grow(m.args(id), 4+len(es)*entryWords)
+	args = append(args, m.o.Config().MaxLen, len(es), id, m.o.Instance)
 	for _, e := range es {
 		values := e.Values()
 		args = append(append(args, len(values)), values...)
 	}
-	n, err := m.scripts.enqueue.Run(ctx, m.o.Client(), m.keys(id), args...).Int()
+	keys := m.keys(id)
+	if !m.isCluster() {
+		keys = append(keys, m.o.Kind.WakeKey())
+	}
+	n, err := m.scripts.enqueue.Run(ctx, m.o.Client(), keys, args...).Int()
 	if err != nil {
 		m.o.Metrics.enqueueFailed(m.o.Kind.Type, len(es))
 		return 0, fmt.Errorf("add: %w", m.refusal(id, err))

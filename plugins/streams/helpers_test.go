@@ -293,7 +293,7 @@ func (h *hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 
 func (h *hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		before, _ := h.funcs()
+		before, after := h.funcs()
 		if before != nil {
 			for _, cmd := range cmds {
 				if err := before(cmd); err != nil {
@@ -304,7 +304,13 @@ func (h *hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pro
 				}
 			}
 		}
-		return next(ctx, cmds)
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			if after != nil {
+				after(cmd)
+			}
+		}
+		return err
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -89,9 +90,10 @@ type Manager struct {
 	inFlight inFlightCounts
 	orphans  orphans
 
-	sampler *pipeline.LogSampler
-	mu      sync.Mutex
-	sub     *subscription // the open one
+	silentUntil atomic.Int64 // Unix nanoseconds; no wake-ups are written in a cluster before
+	sampler     *pipeline.LogSampler
+	mu          sync.Mutex
+	sub         *subscription // the open one
 }
 
 // NewManager returns the Manager of one kind, without any connection or goroutine.

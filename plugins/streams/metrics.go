@@ -59,7 +59,7 @@ func NewMetrics() *Metrics {
 			Help: "Streams that belong to another deployment. active=true: they should be read here. active=false: the last sweep found them.",
 		}, []string{"type", "active"}),
 		refusals: counter("refused_total", "Commands refused because the key of one stream, or of its companion, can't be used."),
-		failures: counter("failures_total", "Rounds in which a step failed and is retried: active, start, visit.", "what"),
+		failures: counter("failures_total", "Steps that failed and are retried: active, start, visit, wake.", "what"),
 	}
 }
 
@@ -77,7 +77,7 @@ func (m *Metrics) initialize(kind string) {
 	for vec, values := range map[*prometheus.CounterVec][]string{
 		m.enqueue:  {"added", "full", "failed"},
 		m.cleanups: {"deleted", "not_drained", "absent", "failed"},
-		m.failures: {"active", "start", "visit"},
+		m.failures: {"active", "start", "visit", "wake"},
 	} {
 		for _, value := range values {
 			vec.WithLabelValues(kind, value)

@@ -150,7 +150,7 @@ func TestARoundStopsWhenRedisIsUnavailable(t *testing.T) {
 	in.client.AddHook(h)
 	sub := &subscription{m: in.Manager, Life: pipeline.NewLife(0, nil), running: map[int64]*running{}}
 	for id := range int64(3*visitBatch + 1) {
-		sub.running[id+1] = &running{id: id + 1, stream: in.o.Kind.Stream(id + 1), group: in.o.Kind.Group(id + 1)}
+		sub.running[id+1] = sub.newRunning(Activation{ID: id + 1})
 	}
 	calls := 0
 	h.set(func(redis.Cmder) error { calls++; return errInjected }, nil)

@@ -19,7 +19,8 @@ type running struct {
 	reader        *poll.Reader
 	since         time.Time
 
-	state // guarded by subscription.mu
+	visits // of the control loop
+	state  // guarded by subscription.mu
 }
 
 type state struct {
@@ -85,7 +86,7 @@ func (s *subscription) newRunning(a Activation) *running {
 		},
 		Stream: r.stream, Group: r.group, Consumer: r.consumer,
 		LongestHandlerHold: longestHandlerHold(c, s.flow),
-		Gate:               s.gate, Fence: m.o.Fence,
+		Scheduler:          &s.polls, Gate: s.gate, Fence: m.o.Fence,
 		Absent: func(ctx context.Context) (bool, error) { return s.absent(ctx, a.ID) },
 	}, s.entries, m.log, m.o.ReaderMetrics)
 	if a.Paused {

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // source is all active streams of a kind as one pipeline.Source.
@@ -71,6 +72,7 @@ type subscription struct {
 	ops    sync.WaitGroup // the operations of the control loop; only it adds
 	starts chan struct{}
 
+	polls poll.Scheduler
 	locks mutexes // one holder per id: starts and stops of one stream never overlap
 
 	mu       sync.Mutex
@@ -87,6 +89,7 @@ func (s *subscription) run(context.Context) error {
 	if s.flow.MaxInFlight > 0 {
 		bounded.Go(s.bound)
 	}
+	bounded.Go(func() { s.listen(s.Reading) })
 	s.controlLoop()
 	ctx, cancel := context.WithTimeout(context.Background(), s.m.o.Config().StopTimeout)
 	defer cancel()

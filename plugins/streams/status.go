@@ -51,6 +51,7 @@ type wireStatus struct {
 	Since    int64 `json:"since"` // Unix milliseconds
 	Last     int64 `json:"last,omitempty"`
 	InFlight int   `json:"in_flight"`
+	Next     int64 `json:"next,omitempty"` // the next status comes within so many milliseconds
 }
 
 // missedVisits is after how many of its own visits that did not come an instance's status is stale.
@@ -65,7 +66,8 @@ func (m *Manager) Inspect(ctx context.Context, id int64) (State, error) {
 }
 
 // Statuses returns what every instance that reads the stream of id says about it, by name. An
-// instance that has not been heard of for five rounds, and no less than 10 s, is left out.
+// instance that has not written for five rounds, and no less than 10 s, longer than it announced is
+// left out.
 func (m *Manager) Statuses(ctx context.Context, id int64) ([]InstanceStatus, error) {
 	_, at, meta, err := m.inspect(ctx, id)
 	if err != nil {
@@ -84,7 +86,7 @@ func (m *Manager) Statuses(ctx context.Context, id int64) ([]InstanceStatus, err
 		if err != nil || json.Unmarshal([]byte(text), &w) != nil {
 			continue // of another version; it goes stale by itself
 		}
-		if at.Sub(time.UnixMilli(millis)) > stale {
+		if at.Sub(time.UnixMilli(millis+w.Next)) > stale {
 			continue
 		}
 		st := InstanceStatus{

@@ -1,0 +1,87 @@
+package streams
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/redis/poll"
+)
+
+const (
+	// longestVisit is the longest time between two visits of a stream.
+	longestVisit = 5 * time.Minute
+	// undrainedVisit is the same for a stream that another instance or a foreign group delays.
+	undrainedVisit = 30 * time.Second
+)
+
+// visits is when a stream is visited. The control loop visits a stream in which something happens in
+// each round, and an idle one when its idle timeout may have passed.
+type visits struct {
+	due      time.Time // zero: in the next round
+	changed  bool      // since the visit before
+	seen     activitySeen
+	delaying []DelayingGroup // what the last visit found
+}
+
+// activitySeen is the activity of this instance in a stream.
+type activitySeen struct {
+	reader   poll.Stats
+	state    state
+	inFlight int
+	last     time.Time
+}
+
+// dueVisits returns the streams to visit in this round.
+func (s *subscription) dueVisits(all []*running, wanted map[int64]Activation) (due []*running) {
+	now := time.Now()
+	for _, r := range all {
+		seen := activitySeen{reader: r.reader.Stats()}
+		seen.inFlight, seen.last = s.m.inFlight.count(r.stream)
+		s.mu.Lock()
+		seen.state = r.state
+		s.mu.Unlock()
+		r.changed = seen != r.seen || seen.inFlight > 0 || seen.reader.InFlight > 0
+		r.seen = seen
+		_, active := wanted[r.id]
+		if r.changed || wanted != nil && !active || !now.Before(r.due) {
+			r.due = time.Time{}
+			due = append(due, r)
+		}
+	}
+	return due
+}
+
+// visited records the result of a visit.
+func (v *visits) visited(t visited, c Config, now time.Time) {
+	v.delaying = t.delaying
+	wait := c.longestVisit()
+	switch {
+	case v.changed:
+		wait = 0
+	case !t.drained || len(t.delaying) > 0:
+		wait = min(wait/2, undrainedVisit)
+	case !v.seen.state.paused:
+		wait = min(wait, c.IdleTimeout-time.Duration(t.idleMillis)*time.Millisecond)
+	}
+	v.due = now.Add(wait)
+}
+
+func (c Config) longestVisit() time.Duration {
+	return min(max(c.IdleTimeout, c.ReconcileInterval), longestVisit)
+}
+
+// status is the status of a stream in this instance, as JSON.
+func (s *subscription) status(r *running, c Config) string {
+	st := wireStatus{
+		Slots: r.seen.state.slots, Paused: r.seen.state.paused, Since: r.since.UnixMilli(), InFlight: r.seen.inFlight,
+		Next: c.longestVisit().Milliseconds(),
+	}
+	if r.changed {
+		st.Next = c.ReconcileInterval.Milliseconds()
+	}
+	if !r.seen.last.IsZero() {
+		st.Last = r.seen.last.UnixMilli()
+	}
+	text, _ := json.Marshal(st) // numbers and a bool: can't fail
+	return string(text)
+}
