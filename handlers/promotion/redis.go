@@ -32,11 +32,12 @@ func (s *streamRedis) Client() goredis.UniversalClient {
 	return nil
 }
 
-// keys returns keys on which the user must have all rights. No promotion has them.
+// keys returns keys on which the user must have all rights. No promotion has them; all promotions
+// of a type share the wake-up stream.
 func (s *streamRedis) keys() (keys []string) {
 	for _, t := range promotiontype.All() {
 		stream := t.StreamPrefix() + "0"
-		keys = append(keys, stream, streams.MetaKey(stream))
+		keys = append(keys, stream, streams.MetaKey(stream), streams.Kind{StreamPrefix: t.StreamPrefix()}.WakeKey())
 	}
 	return keys
 }

@@ -23,6 +23,9 @@
 //     grace after it was first seen to hold entries that the others have released. Then it does not
 //     count until it has released them too. Ids decide what is released: the group never read an
 //     entry that was trimmed meanwhile.
+//   - The control loop visits a stream when this instance has changed something in it, or when its
+//     idle timeout may have passed. Another instance visits what it has changed itself.
+//   - A wake-up may be lost, trimmed or duplicated. The poll interval finds the entry then.
 //   - Only the own group decides whether an entry may still be lost (State.Drained).
 //   - Drained is not "lag is 0" and not "last delivered is last generated": both can be wrong
 //     forever.

@@ -51,7 +51,7 @@ type wireStatus struct {
 	Since    int64 `json:"since"` // Unix milliseconds
 	Last     int64 `json:"last,omitempty"`
 	InFlight int   `json:"in_flight"`
-	Next     int64 `json:"next,omitempty"` // the next status comes within so many milliseconds
+	Next     int64 `json:"next,omitempty"` // milliseconds until the next status, at most
 }
 
 // missedVisits is after how many of its own visits that did not come an instance's status is stale.

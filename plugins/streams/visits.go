@@ -14,8 +14,8 @@ const (
 	undrainedVisit = 30 * time.Second
 )
 
-// visits is when a stream is visited. The control loop visits a stream in which something happens in
-// each round, and an idle one when its idle timeout may have passed.
+// visits is when a stream is visited. The control loop visits a stream in which something happens
+// in each round, and an idle one when its idle timeout may have passed.
 type visits struct {
 	due      time.Time // zero: in the next round
 	changed  bool      // since the visit before

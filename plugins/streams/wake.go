@@ -61,7 +61,8 @@ func (s *subscription) listen(ctx context.Context) {
 	})
 }
 
-// readWakeUps reads the wake-ups after last. It returns the last one, and whether there may be more.
+// readWakeUps reads the wake-ups after last. It returns the last one, and whether there may be
+// more.
 func (s *subscription) readWakeUps(ctx context.Context, last string) (string, bool) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -3,7 +3,8 @@
 // also claim idle entries of other consumers.
 //
 // A Reader consists of a poller, a pool of workers, an acker, a renewer and a claimer. They share
-// the in-flight table.
+// the in-flight table. They have goroutines only while entries are in it. A Scheduler sends the
+// reads of all readers without entries.
 //
 // # Non-obvious
 //

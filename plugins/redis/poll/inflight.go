@@ -122,8 +122,8 @@ func (t *table) close(gone bool) (first, started bool) {
 // finish ends the acker after the last worker. No entry comes in any more.
 func (t *table) finish() { close(t.finished) }
 
-// rest reports whether nothing is in flight and nothing waits for a flush. The acker and the renewer
-// then end, and the next entry starts them again.
+// rest reports whether nothing is in flight and nothing waits for a flush. The acker and the
+// renewer then end, and the next entry starts them again.
 func (t *table) rest() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

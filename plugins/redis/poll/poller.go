@@ -30,7 +30,7 @@ type poller struct {
 	*shared
 	end    func() // ends the reader, because its stream does not exist
 	paused atomic.Bool
-	turn   turn
+	scheduled
 
 	cursor     string        // the position of the search; empty: no search
 	deliveries int           // what the search adds to delivery counts

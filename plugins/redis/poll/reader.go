@@ -29,8 +29,8 @@ type Stats struct {
 }
 
 // Reader reads one stream for one consumer of a group. Each of its workers sends one message at a
-// time to a channel. Readers may share the channel, and never close it. A reader has goroutines only
-// while it has entries. Safe for concurrent use.
+// time to a channel. Readers may share the channel, and never close it. A reader has goroutines
+// only while it has entries. Safe for concurrent use.
 type Reader struct {
 	s        *shared
 	poller   *poller
@@ -67,7 +67,7 @@ func NewReader(c goredis.UniversalClient, o Options, out chan<- *message.Message
 	}
 	r := &Reader{s: s, workers: newWorkers(s, out), done: make(chan struct{})}
 	s.life, r.endLife = context.WithCancel(context.Background())
-	r.poller = &poller{shared: s, end: func() { r.close(true) }, turn: turn{index: -1}, deliveries: 1, idle: o.InitialPollInterval,
+	r.poller = &poller{shared: s, end: func() { r.close(true) }, scheduled: scheduled{index: -1}, deliveries: 1, idle: o.InitialPollInterval,
 		demand: demand{least: o.BatchSize, count: o.BatchSize}}
 	r.claimer = &claimer{shared: s, poller: r.poller}
 	s.table.wake, s.table.keep, s.table.work = r.Wake, func() { r.keeping.Go(r.keep) }, r.workers.start
@@ -105,7 +105,7 @@ func (r *Reader) shutDown() {
 	defer r.endLife()
 	defer r.s.m.readers.Dec()
 	_ = r.claiming.Stop(context.Background()) // it ends by itself
-	r.poller.turn.reads.Wait()                // entries of an unfinished read are released too
+	r.poller.scheduled.reads.Wait()           // entries of an unfinished read are released too
 	r.workers.pool.Wait()
 	r.s.table.finish()
 	r.keeping.Wait()

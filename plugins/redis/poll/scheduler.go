@@ -16,19 +16,19 @@ const pipelineReads = 100
 // readers of one client share it (Options.Scheduler). The zero value is ready. It has goroutines
 // only while reads are under way.
 type Scheduler struct {
-	mu    sync.Mutex
-	epoch time.Time
-	queue dueQueue
-	timer *time.Timer
-	lanes map[goredis.UniversalClient]*lane // per server, while reads are due there
+	mu      sync.Mutex
+	epoch   time.Time
+	queue   dueQueue
+	timer   *time.Timer
+	servers map[goredis.UniversalClient]*serverReads // per server, while reads are due there
 }
 
-// lane sends reads to one server, one pipeline at a time. A server that does not answer delays no
-// other one.
-type lane struct{ due []*poller }
+// serverReads are the reads for one server, sent in one pipeline at a time. A server that does not
+// answer delays no other one.
+type serverReads struct{ due []*poller }
 
-// turn is the part of a poller that belongs to its Scheduler. Scheduler.mu guards it.
-type turn struct {
+// scheduled is the part of a poller that belongs to its Scheduler. Scheduler.mu guards it.
+type scheduled struct {
 	at      time.Time // when the next read is due
 	index   int       // in the queue; -1: not there
 	reading bool      // a read is under way, or the poller reads by itself
@@ -46,7 +46,7 @@ const never = time.Duration(-1)
 func (s *Scheduler) start(p *poller) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.turn.started = true
+	p.scheduled.started = true
 	s.push(p, 0)
 }
 
@@ -54,9 +54,9 @@ func (s *Scheduler) start(p *poller) {
 func (s *Scheduler) wait(p *poller, after time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.turn.reading, p.turn.cancel = false, nil
-	p.turn.reads.Done()
-	if p.turn.woken {
+	p.scheduled.reading, p.scheduled.cancel = false, nil
+	p.scheduled.reads.Done()
+	if p.scheduled.woken {
 		p.idle, after = p.o.InitialPollInterval, 0
 	}
 	if after != never {
@@ -68,43 +68,43 @@ func (s *Scheduler) wait(p *poller, after time.Duration) {
 func (s *Scheduler) wake(p *poller) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.turn.reading {
-		p.turn.woken = true
+	if p.scheduled.reading {
+		p.scheduled.woken = true
 		return
 	}
 	p.idle = p.o.InitialPollInterval
-	if p.turn.index >= 0 {
-		heap.Remove(&s.queue, p.turn.index)
+	if p.scheduled.index >= 0 {
+		heap.Remove(&s.queue, p.scheduled.index)
 	}
 	s.push(p, 0)
 }
 
 // push adds p to the queue. Reads that are due at almost the same time become due together.
 func (s *Scheduler) push(p *poller, after time.Duration) {
-	if !p.turn.started || p.turn.ended {
+	if !p.scheduled.started || p.scheduled.ended {
 		return
 	}
 	if s.timer == nil {
 		s.epoch, s.timer = time.Now(), time.AfterFunc(time.Hour, s.dispatch)
 	}
-	p.turn.woken = false
+	p.scheduled.woken = false
 	due := time.Since(s.epoch) + after
 	if step := after / pollSteps; step > 0 {
 		due = (due + step - 1) / step * step
 	}
-	p.turn.at = s.epoch.Add(due)
+	p.scheduled.at = s.epoch.Add(due)
 	heap.Push(&s.queue, p)
-	if p.turn.index == 0 {
-		s.timer.Reset(time.Until(p.turn.at))
+	if p.scheduled.index == 0 {
+		s.timer.Reset(time.Until(p.scheduled.at))
 	}
 }
 
 // end removes p. A read that is under way ends by itself.
 func (s *Scheduler) end(p *poller) {
 	s.mu.Lock()
-	p.turn.ended = true
-	if p.turn.index >= 0 {
-		heap.Remove(&s.queue, p.turn.index)
+	p.scheduled.ended = true
+	if p.scheduled.index >= 0 {
+		heap.Remove(&s.queue, p.scheduled.index)
 	}
 	s.mu.Unlock()
 }
@@ -113,12 +113,12 @@ func (s *Scheduler) end(p *poller) {
 func (s *Scheduler) abandon(p *poller) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.turn.cancel != nil {
-		p.turn.cancel()
+	if p.scheduled.cancel != nil {
+		p.scheduled.cancel()
 	}
 }
 
-// dispatch gives the due reads to the lanes of their servers.
+// dispatch adds the due reads to those of their servers.
 func (s *Scheduler) dispatch() {
 	due := map[goredis.UniversalClient][]*poller{}
 	for _, p := range s.takeDue() {
@@ -128,13 +128,13 @@ func (s *Scheduler) dispatch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for server, list := range due {
-		l := s.lanes[server]
+		l := s.servers[server]
 		if l == nil {
-			l = &lane{}
-			if s.lanes == nil {
-				s.lanes = map[goredis.UniversalClient]*lane{}
+			l = &serverReads{}
+			if s.servers == nil {
+				s.servers = map[goredis.UniversalClient]*serverReads{}
 			}
-			s.lanes[server] = l
+			s.servers[server] = l
 			go s.send(server, l)
 		}
 		l.due = append(l.due, list...)
@@ -145,30 +145,30 @@ func (s *Scheduler) takeDue() (due []*poller) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	for len(s.queue) > 0 && !s.queue[0].turn.at.After(now) {
+	for len(s.queue) > 0 && !s.queue[0].scheduled.at.After(now) {
 		p := heap.Pop(&s.queue).(*poller)
-		p.turn.reading = true
-		p.turn.reads.Add(1)
+		p.scheduled.reading = true
+		p.scheduled.reads.Add(1)
 		due = append(due, p)
 	}
 	if len(s.queue) > 0 {
-		s.timer.Reset(s.queue[0].turn.at.Sub(now))
+		s.timer.Reset(s.queue[0].scheduled.at.Sub(now))
 	}
 	return due
 }
 
-// send sends what is due in a lane. The readers wait for it.
-func (s *Scheduler) send(server goredis.UniversalClient, l *lane) {
+// send sends the due reads of a server. The readers wait for it.
+func (s *Scheduler) send(server goredis.UniversalClient, l *serverReads) {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 		s.mu.Lock()
 		batch := l.due[:min(len(l.due), pipelineReads)]
 		l.due = l.due[len(batch):]
 		for _, p := range batch {
-			p.turn.cancel = cancel
+			p.scheduled.cancel = cancel
 		}
 		if len(batch) == 0 {
-			delete(s.lanes, server)
+			delete(s.servers, server)
 		}
 		s.mu.Unlock()
 		if len(batch) > 0 {
@@ -226,18 +226,18 @@ type dueQueue []*poller
 func (q dueQueue) Len() int { return len(q) }
 
 // Less compares the due times.
-func (q dueQueue) Less(i, j int) bool { return q[i].turn.at.Before(q[j].turn.at) }
+func (q dueQueue) Less(i, j int) bool { return q[i].scheduled.at.Before(q[j].scheduled.at) }
 
 // Swap swaps two pollers.
 func (q dueQueue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
-	q[i].turn.index, q[j].turn.index = i, j
+	q[i].scheduled.index, q[j].scheduled.index = i, j
 }
 
 // Push appends a poller.
 func (q *dueQueue) Push(x any) {
 	p := x.(*poller)
-	p.turn.index = len(*q)
+	p.scheduled.index = len(*q)
 	*q = append(*q, p)
 }
 
@@ -247,6 +247,6 @@ func (q *dueQueue) Pop() any {
 	p := (*q)[last]
 	(*q)[last] = nil
 	*q = (*q)[:last]
-	p.turn.index = -1
+	p.scheduled.index = -1
 	return p
 }
