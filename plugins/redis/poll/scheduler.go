@@ -90,7 +90,7 @@ func (s *Scheduler) push(p *poller, after time.Duration) {
 	p.scheduled.woken = false
 	due := time.Since(s.epoch) + after
 	if step := after / pollSteps; step > 0 {
-		due = (due + step - 1) / step * step
+		due += (step - due%step) % step
 	}
 	p.scheduled.at = s.epoch.Add(due)
 	heap.Push(&s.queue, p)
