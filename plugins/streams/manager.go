@@ -104,6 +104,9 @@ func NewManager(o Options) *Manager {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
 	}
+	if o.ReaderMetrics == nil {
+		o.ReaderMetrics = poll.NewMetrics()
+	}
 	if o.Gate == nil {
 		o.Gate = func() bool { return true }
 	}
