@@ -30,12 +30,14 @@ func TestOneStreamDoesNotStopTheOthers(t *testing.T) {
 		_, _ = refused.reader(c, o(refused), nil)
 		asked := make(chan struct{}, 1)
 		waits := o(slow)
-		waits.Absent = func(ctx context.Context) (bool, error) {
+		answer := make(chan struct{})
+		waits.Absent = func(context.Context) (bool, error) {
 			asked <- struct{}{}
-			<-ctx.Done()
-			return false, ctx.Err()
+			<-answer
+			return false, nil
 		}
 		_, _ = slow.reader(c, waits, nil)
+		t.Cleanup(func() { close(answer) })
 		fails := o(gone)
 		fails.Absent = func(context.Context) (bool, error) { return false, errors.New("not now") }
 		_, _ = gone.reader(c, fails, nil)
