@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -74,6 +75,9 @@ type Envelope struct {
 	Messages []*message.Message
 	// Go calls a function on a goroutine of the Runtime.
 	Go func(func())
+	// Release frees the place of the batch, so that the next batch of the route may be handled. The
+	// first call counts.
+	Release func()
 }
 
 type envelopeKey struct{}
@@ -86,9 +90,9 @@ func EnvelopeFrom(ctx context.Context) Envelope {
 }
 
 // batchesAtOnce is the maximum number of batches of a route that are handled at once. While the
-// statement of one runs, the next is decoded, and the outputs of a third are published. More would
-// only divide the same messages into smaller batches. One batch that does not return leaves two
-// places.
+// statement of one runs, the next is decoded. More would only divide the same messages into smaller
+// batches. A batch keeps its place neither while its outputs are published nor beyond the longest
+// hold.
 const batchesAtOnce = 3
 
 // collector makes batches of the messages of a subscription, for the Router. A message waits only
@@ -115,10 +119,10 @@ func (c *collector) Subscribe(ctx context.Context, topic string) (<-chan *messag
 	return out, nil
 }
 
-// handle frees the place of a envelope when next has returned.
+// handle frees the place of an envelope when next has returned.
 func (c *collector) handle(next message.HandlerFunc) message.HandlerFunc {
 	return func(envelope *message.Message) ([]*message.Message, error) {
-		defer func() { <-c.places }()
+		defer EnvelopeFrom(envelope.Context()).Release()
 		return next(envelope)
 	}
 }
@@ -143,7 +147,8 @@ func (c *collector) collect(in <-chan *message.Message, out chan<- *message.Mess
 		b.add(first)
 		if b.wait(life, c.places) {
 			envelope := message.NewMessage("", nil)
-			envelope.SetContext(context.WithValue(life, envelopeKey{}, Envelope{b.msgs, c.runtime.workers.start}))
+			release := sync.OnceFunc(func() { <-c.places })
+			envelope.SetContext(context.WithValue(life, envelopeKey{}, Envelope{b.msgs, c.runtime.workers.start, release}))
 			select {
 			case out <- envelope:
 				first = b.next

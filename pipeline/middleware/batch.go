@@ -17,7 +17,7 @@ var (
 	errAround  = errors.New("Options.Around returned messages on a route with HandleBatch")
 )
 
-// batch is the messages of a envelope in the chain of their route.
+// batch is the messages of an envelope in the chain of their route.
 type batch struct {
 	*route
 	pipeline.Envelope
@@ -25,13 +25,15 @@ type batch struct {
 	all []delivery
 }
 
-// batch passes the messages of a envelope through the chain: together through HandleBatch and the
+// batch passes the messages of an envelope through the chain: together through HandleBatch and the
 // publishing, each by itself through the rest. It returns when the next batch may take its place.
-// Messages that failed, or have a BatchResult.Then, go on by themselves. Each message is acked or
-// nacked here, and the envelope is always acked.
+// Outputs are published later, so that a slow sink delays only the messages of this batch. Messages
+// that failed, or have a BatchResult.Then, go on by themselves. Each message is acked or nacked
+// here, and the envelope is always acked.
 func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
 	b := &batch{route: w, Envelope: pipeline.EnvelopeFrom(envelope.Context()), ctx: envelope.Context()}
-	defer b.abandon()
+	end := b.abandon
+	defer func() { end() }()
 	b.all = make([]delivery, 0, len(b.Messages))
 	accepted := make([]*delivery, 0, len(b.Messages))
 	for _, msg := range b.Messages {
@@ -51,7 +53,18 @@ func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
 	}
 	w.metrics.batchRecords.Observe(float64(len(accepted)))
 	b.handle(accepted)
-	b.publish(accepted)
+	records, of := b.outputs(accepted)
+	if len(records) == 0 {
+		b.succeed(accepted)
+		return nil, nil
+	}
+	end = func() {
+		b.Go(func() {
+			defer b.abandon()
+			b.failUnpublished(of, b.publishRecords(b.ctx, records))
+			b.succeed(accepted)
+		})
+	}
 	return nil, nil
 }
 
@@ -95,7 +108,7 @@ func (b *batch) call(ds []*delivery) ([]pipeline.BatchResult, error) {
 	}
 	ctx, span := b.batchSpan(context.WithValue(b.ctx, batchCallKey{}, c), ds)
 	started := time.Now()
-	out, err := b.limited(ds[0].outer, message.NewMessageWithContext(ctx, "", nil), b.route.call)
+	out, err := b.limited(ds[0].outer, message.NewMessageWithContext(ctx, "", nil), b.route.call, b.Release)
 	b.metrics.batchSeconds.Observe(time.Since(started).Seconds())
 	if len(out) > 0 {
 		err = errors.Join(err, pipeline.Permanent(errAround))
@@ -125,11 +138,8 @@ func callBatch(h pipeline.BatchHandler) message.HandlerFunc {
 	}
 }
 
-// publish publishes the outputs of all messages that have not left with one call, and ends these
-// messages.
-func (b *batch) publish(ds []*delivery) {
-	var records []*message.Message
-	var of []*delivery // per record
+// outputs returns the records of all messages that have not left, and the message of each record.
+func (b *batch) outputs(ds []*delivery) (records []*message.Message, of []*delivery) {
 	for _, d := range ds {
 		if !d.left {
 			records = b.records(records, d, d.out)
@@ -138,9 +148,11 @@ func (b *batch) publish(ds []*delivery) {
 			}
 		}
 	}
-	if len(records) > 0 {
-		b.failUnpublished(of, b.publishRecords(b.ctx, records))
-	}
+	return records, of
+}
+
+// succeed ends the messages that have not left.
+func (b *batch) succeed(ds []*delivery) {
 	for _, d := range ds {
 		if !d.left {
 			d.left = true

@@ -101,7 +101,7 @@ func (w *route) single(msg *message.Message) ([]*message.Message, error) {
 // handle calls the handler, and publishes what it returned. A failed publish fails the message.
 func (w *route) handle(d *delivery, h message.HandlerFunc) error {
 	correlation := correlationOf(d.msg)
-	out, err := w.limited(d.outer, d.msg, h)
+	out, err := w.limited(d.outer, d.msg, h, nil)
 	if err == nil {
 		err = correlate(out, correlation)
 	}

@@ -15,7 +15,8 @@ import (
 // limited calls the handler. Its context has the time limit, which does not bound the publishing
 // after it. A handler that stays beyond the longest hold is reported. It runs on the message's own
 // goroutine, so one that never returns keeps its slot. from has the origin.
-func (w *route) limited(from context.Context, msg *message.Message, h message.HandlerFunc) (out []*message.Message, err error) {
+// stuck is then called; it may be nil.
+func (w *route) limited(from context.Context, msg *message.Message, h message.HandlerFunc, stuck func()) (out []*message.Message, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(p)
@@ -29,7 +30,7 @@ func (w *route) limited(from context.Context, msg *message.Message, h message.Ha
 		defer msg.SetContext(outer)
 	}
 	if w.hold > 0 {
-		returned := w.stuck.watch(from, w)
+		returned := w.stuck.watch(from, w, stuck)
 		defer returned()
 	}
 	return h(msg)
@@ -49,9 +50,9 @@ func newStuckWatch(log *slog.Logger, most int, fail func(error)) *stuckWatch {
 	return &stuckWatch{log: log, most: most, fail: fail}
 }
 
-// watch reports a handler that runs for longer than the longest hold. The caller calls the result
-// when the handler has returned.
-func (s *stuckWatch) watch(from context.Context, w *route) (returned func()) {
+// watch reports a handler that runs for longer than the longest hold, and calls stuck. The caller
+// calls the result when the handler has returned.
+func (s *stuckWatch) watch(from context.Context, w *route, stuck func()) (returned func()) {
 	timer := time.AfterFunc(w.hold, func() {
 		o := pipeline.OriginFrom(from)
 		w.metrics.stuck.Inc()
@@ -60,6 +61,9 @@ func (s *stuckWatch) watch(from context.Context, w *route) (returned func()) {
 			slog.Duration("longest_hold", w.hold), slog.Int("stuck", n))
 		if n >= s.most {
 			s.fail(fmt.Errorf("%d handlers have not returned within their longest hold, the last one on route %s with %s", n, w.Name, o))
+		}
+		if stuck != nil {
+			stuck()
 		}
 	})
 	return func() {

@@ -113,7 +113,9 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (int
 				m.announce(ctx, id)
 			}
 			if revived {
-				return n, m.confirm(ctx, id, n)
+				if err := m.confirm(ctx, id, n); err != nil {
+					return 0, err // added twice rather than stranded
+				}
 			}
 			return n, nil
 		}

@@ -48,7 +48,6 @@ func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error 
 		}
 		byPromotion[keys[i].Promotion] = append(byPromotion[keys[i].Promotion], i)
 	}
-	left := make([]bool, len(msgs)) // to the feeder
 	add := func(promotion int64, batch []int) {
 		for _, i := range batch {
 			errs[i] = errNotEnqueued // unless the call returns
@@ -56,8 +55,11 @@ func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error 
 		added, refused, err := p.enqueue(ctx, promotion, msgs, batch)
 		for n, i := range batch {
 			if errs[i] = nil; n >= added {
-				left[i], errs[i] = refused, err
+				errs[i] = err
 			}
+		}
+		if refused {
+			p.leave(ctx, keys, batch[added:], errs)
 		}
 	}
 	var calls sync.WaitGroup
@@ -81,7 +83,6 @@ func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error 
 		panic(<-panics) // the chain recovers it
 	}
 	failpoint.Hit(failpoint.AfterXADD)
-	p.leave(ctx, keys, left, errs)
 	failed := map[int]error{}
 	for i, err := range errs {
 		if err != nil {
@@ -111,21 +112,15 @@ func (p publisher) enqueue(ctx context.Context, promotion int64, msgs []*message
 	return added, out == streams.Full, nil
 }
 
-// leave leaves payouts to the feeder. It writes errors to errs.
-func (p publisher) leave(ctx context.Context, keys []rules.Key, left []bool, errs []error) {
-	var some []rules.Key
-	var at []int
-	for i, l := range left {
-		if l {
-			some, at = append(some, keys[i]), append(at, i)
-		}
-	}
-	if len(some) == 0 {
-		return
+// leave leaves the payouts that batch names to the feeder. It writes errors to errs.
+func (p publisher) leave(ctx context.Context, keys []rules.Key, batch []int, errs []error) {
+	some := make([]rules.Key, len(batch))
+	for n, i := range batch {
+		some[n] = keys[i]
 	}
 	for n, err := range p.Ledger().NotEnqueued(ctx, some) {
 		if err != nil {
-			errs[at[n]] = fmt.Errorf("promotion: leave %s to the feeder: %w", some[n], err)
+			errs[batch[n]] = fmt.Errorf("promotion: leave %s to the feeder: %w", some[n], err)
 		}
 	}
 }

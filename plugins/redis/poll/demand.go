@@ -31,6 +31,8 @@ func (d *demand) read(entries []goredis.XMessage, sent, now time.Time) {
 	d.arrived, d.took = now, now.Sub(sent)
 	if d.full = len(entries) >= d.count; !d.full {
 		d.shrink()
+	}
+	if len(entries) == 0 {
 		return
 	}
 	d.bytes = 0
@@ -41,6 +43,9 @@ func (d *demand) read(entries []goredis.XMessage, sent, now time.Time) {
 		}
 	}
 	d.bytes /= len(entries)
+	for d.count > d.least && d.count*d.bytes > maxReadBytes {
+		d.shrink()
+	}
 }
 
 // next returns the COUNT of a read at now, when there is room for more entries.
