@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -36,6 +37,38 @@ func TestALostTailIsFedOnlyWhenTheStreamIsDrained(t *testing.T) {
 	}
 	hist.run(in, hist.feed(in))
 	require.Positive(t, fed())
+	require.Empty(t, hist.faults)
+}
+
+// A large promotion keeps its stream full for hours. A payout whose worker died is fed meanwhile.
+func TestAnOverduePayoutIsFedIntoAFullStream(t *testing.T) {
+	t.Parallel()
+	h := embeddedModelEnv(t)
+	h.config.Stream.MaxLen = 2
+	hist := h.newHistory()
+	in := hist.ins[0]
+	handled := func() { // the oldest entry leaves the stream
+		e := hist.watch.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: hist.group, Consumer: "worker", Streams: []string{hist.stream, ">"}, Count: 1, Block: -1}).Val()[0].Messages[0]
+		require.NoError(t, hist.watch.XAck(t.Context(), hist.stream, hist.group, e.ID).Err())
+	}
+	for target := range int64(6) {
+		hist.offer(target+1, 500)
+		hist.run(in, hist.accept(in, hist.offers[target]))
+		if target == 0 {
+			handled()
+			begun, err := in.ledger.Begin(t.Context(), rules.Record{
+				Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: 1}, SummaryID: 9, Payload: hist.offers[0].payload})
+			require.NoError(t, err)
+			require.Equal(t, rules.Send, begun.Next)
+		}
+	}
+	hist.pass(modelLease + 2*modelGrace)
+	handled()
+	require.Eventually(t, func() bool { // that the stream was full is remembered for a moment
+		hist.run(in, hist.feed(in))
+		return counted(t, h, "fed_total", "overdue") > 0
+	}, 20*time.Second, 20*time.Millisecond)
+	require.Zero(t, counted(t, h, "fed_total", "none"), "the stream is full again")
 	require.Empty(t, hist.faults)
 }
 

@@ -49,8 +49,9 @@ func (f *Feeder) Feed(ctx context.Context, m *streams.Manager, u ledger.Unfinish
 		when   bool
 		read   func() ([]ledger.FeedItem, error)
 	}{
-		{reasonNone, true, func() ([]ledger.FeedItem, error) { return f.Ledger().FeedUnqueued(ctx, u.Promotion, limit) }},
+		// First: while a large promotion keeps its stream full, only the first source is read.
 		{reasonOverdue, true, func() ([]ledger.FeedItem, error) { return f.Ledger().FeedOverdue(ctx, u.Promotion, grace, limit) }},
+		{reasonNone, true, func() ([]ledger.FeedItem, error) { return f.Ledger().FeedUnqueued(ctx, u.Promotion, limit) }},
 		{reasonLostTail, st.Drained, func() ([]ledger.FeedItem, error) { return f.Ledger().FeedLostEntries(ctx, u.Promotion, grace, limit) }},
 	} {
 		if !source.when {
