@@ -223,6 +223,68 @@ func TestABatchThatDoesNotReturn(t *testing.T) {
 	}
 }
 
+// startBatch starts a route whose batches are single messages.
+func startBatch(t *testing.T, r pipeline.Route, opts middleware.Options) (*pipelinetest.Feed, *pipeline.Runtime) {
+	t.Helper()
+	feed := pipelinetest.NewFeed("in")
+	r.From, r.Flow.Window, r.Batch.MaxRecords = feed, 100, 1
+	r.Policy.DeadLetter = pipelinetest.NewRecorder("dead")
+	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)}, onRoute{r})
+	require.NoError(t, err)
+	chain := middleware.New(reg, opts)
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}})
+	require.NoError(t, rt.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, rt.Stop(context.Background())) })
+	return feed, rt
+}
+
+// A batch beyond its longest hold gives its place to the next, as long as few are stuck.
+func TestStuckBatchesEndTheProcess(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	feed, rt := startBatch(t, pipeline.Route{
+		Policy: pipeline.Policy{LongestHold: time.Millisecond},
+		HandleBatch: func(_ context.Context, msgs []*message.Message) []pipeline.BatchResult {
+			<-release
+			return make([]pipeline.BatchResult, len(msgs))
+		},
+	}, middleware.Options{MaxStuck: 5})
+	defer close(release)
+	feed.SendPayloads("1", "2", "3", "4", "5")
+	select {
+	case err := <-rt.Failed():
+		require.ErrorContains(t, err, "5 handlers have not returned within their longest hold")
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "the runtime did not fail")
+	}
+}
+
+// A sink that does not return for some messages, such as one slow stream, stops no other batch.
+func TestASlowSinkKeepsNoPlace(t *testing.T) {
+	t.Parallel()
+	entered, release := make(chan struct{}), make(chan struct{})
+	feed, _ := startBatch(t, pipeline.Route{HandleBatch: echo, To: sinkOf(func(msgs []*message.Message) error {
+		if string(msgs[0].Payload) == "slow" {
+			entered <- struct{}{}
+			<-release
+		}
+		return nil
+	})}, middleware.Options{})
+	defer close(release)
+	for range 3 { // places
+		feed.SendPayloads("slow")
+		<-entered
+	}
+	feed.SendPayloads("quick")
+	select {
+	case s := <-feed.Settled():
+		require.True(t, s.Acked)
+		require.Equal(t, "quick", string(s.Message.Payload))
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "the quick message waits")
+	}
+}
+
 // echo publishes each payload twice.
 var echo = perMessage(func(m *message.Message) pipeline.BatchResult {
 	return pipeline.BatchResult{Out: []*message.Message{message.NewMessage("", m.Payload), {Payload: m.Payload}}}
