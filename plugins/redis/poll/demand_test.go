@@ -64,3 +64,11 @@ func TestALargerBatchSizeIsTheLargestCount(t *testing.T) {
 	require.Equal(t, 1000, d.readFor(1000, 10, 0))
 	require.Equal(t, 1000, d.readFor(0, 0, 0))
 }
+
+func TestCountShrinksWhenEntriesBecomeLarge(t *testing.T) {
+	d := newDemand(10)
+	d.count = 256
+	require.Equal(t, 10, d.readFor(256, 100_000, time.Millisecond), "10 of them are a MiB")
+	d.count = 256
+	require.Equal(t, 16, d.readFor(20, 50_000, time.Millisecond), "also after a read that is not full")
+}
