@@ -68,8 +68,8 @@ func (sys *system) end(target int64, o rules.Outcome) ledger.SettleResult {
 
 func (sys *system) call(r rules.Record, o rules.Outcome) ledger.SettleResult {
 	sys.t.Helper()
-	b := sys.ledger.Begin(sys.t.Context(), []rules.Record{r})[0]
-	require.NoError(sys.t, b.Err)
+	b, err := sys.ledger.Begin(sys.t.Context(), r)
+	require.NoError(sys.t, err)
 	require.Contains(sys.t, []rules.Next{rules.Send, rules.Lookup}, b.Next)
 	s, err := sys.ledger.Settle(sys.t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: o, TransactionKey: "tx-" + r.Key.String(),
 		Class: "timeout", Answer: "no answer within 300ms", Route: r.Route})

@@ -20,8 +20,8 @@ func TestALateAnswerIsNotDenied(t *testing.T) {
 		sys := newSystem(t, simulator.Faults{Unauthorized: true}, onlyOnce)
 		r := pointRecord(1)
 		require.NoError(t, sys.ledger.Accept(t.Context(), []rules.Record{r}, ledger.AcceptOptions{})[0].Err)
-		woken := sys.ledger.Begin(t.Context(), []rules.Record{r})[0]
-		require.NoError(t, woken.Err)
+		woken, err := sys.ledger.Begin(t.Context(), r)
+		require.NoError(t, err)
 		settle := func(o rules.Outcome, key string) ledger.SettleResult {
 			s, err := sys.ledger.Settle(t.Context(), rules.CallResult{Key: r.Key, Epoch: woken.Epoch, Outcome: o, TransactionKey: key, Class: "timeout"})
 			require.NoError(t, err)
@@ -33,8 +33,8 @@ func TestALateAnswerIsNotDenied(t *testing.T) {
 		again, err := sys.ledger.Replay(t.Context(), r.Key, ledger.Replay{DeadLetter: "a", Generation: 1, Who: "kim", Why: "pay it"})
 		require.NoError(t, err)
 		require.Equal(t, ledger.ReplayDone, again.Outcome)
-		b := sys.ledger.Begin(t.Context(), []rules.Record{r})[0]
-		require.NoError(t, b.Err)
+		b, err := sys.ledger.Begin(t.Context(), r)
+		require.NoError(t, err)
 		require.True(t, settle(rules.Paid, "TX-7").Stale)
 		_, err = sys.ledger.Settle(t.Context(), rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.PerhapsCharged, Class: "timeout"})
 		require.NoError(t, err)

@@ -125,8 +125,8 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: 1, Target: 2}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
 		require.NoError(t, service.Accept(ctx, []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
 		require.NoError(t, service.Started(ctx, rec.OfPromotion(), 5))
-		b := service.Begin(ctx, []rules.Record{rec})[0]
-		require.NoError(t, b.Err)
+		b, err := service.Begin(ctx, rec)
+		require.NoError(t, err)
 		s, err := service.Settle(ctx, rules.CallResult{Key: rec.Key, Epoch: b.Epoch, Outcome: rules.Rejected, Class: "rejected", Route: "h"})
 		require.NoError(t, err)
 		require.Equal(t, rules.Failed, s.State)

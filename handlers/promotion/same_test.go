@@ -32,8 +32,8 @@ func TestAnUpgradeIsNoConflict(t *testing.T) {
 		again := l.Accept(t.Context(), []rules.Record{newer}, ledger.AcceptOptions{})[0]
 		require.NoError(t, again.Err)
 		require.Equal(t, rules.Enqueue, again.Next)
-		b := l.Begin(t.Context(), []rules.Record{newer})[0]
-		require.NoError(t, b.Err)
+		b, err := l.Begin(t.Context(), newer)
+		require.NoError(t, err)
 		require.Equal(t, rules.Send, b.Next)
 		require.Equal(t, string(older.Request), string(b.Request), "the stored request is sent")
 	})

@@ -40,8 +40,8 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 	measured := testutil.ToFloat64(m.measured)
 	require.InDelta(t, float64(time.Now().Unix()), measured, 60)
 
-	begun := l.Begin(t.Context(), []rules.Record{rec})[0]
-	require.NoError(t, begun.Err)
+	begun, err := l.Begin(t.Context(), rec)
+	require.NoError(t, err)
 	_, err = l.Settle(t.Context(), rules.CallResult{Key: rec.Key, Epoch: begun.Epoch, Outcome: rules.Paid, TransactionKey: "T"})
 	require.NoError(t, err)
 	f.measure(t.Context())

@@ -127,8 +127,15 @@ func newRow(r *rules.Record) *storedRow {
 // NotEnqueued records that accepted payouts are not in the stream, because the stream was full. It
 // returns one error or nil per key, in their order. The feeder enqueues the payouts later. An
 // unneeded call only causes a duplicate entry. A missing call strands the payout until the stream
-// is next drained.
+// is next drained. Calls with one key share their transactions.
 func (l *Ledger) NotEnqueued(ctx context.Context, keys []rules.Key) []error {
+	if len(keys) == 1 {
+		err := keys[0].Validate()
+		if err == nil {
+			_, err = l.leaves.do(ctx, keys[0], keys[0])
+		}
+		return []error{err}
+	}
 	batch := newBatch[rules.Key, struct{}](len(keys), func(i int) (rules.Key, rules.Key, error) { return keys[i], keys[i], keys[i].Validate() })
 	l.notEnqueued.do(ctx, batch)
 	return valuesOf(batch, func(k *batchItem[rules.Key, struct{}]) error { return k.err })

@@ -5,17 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-// Limits of a batch that met a lock and is flushed in parts. With flushTimeout a batch ends before
-// the time limit of its callers.
+// Limits of items that may meet a lock and are flushed in parts. With flushTimeout, and the parts
+// that were set aside before, a batch ends before the time limit of its callers.
 const (
 	partTimeout   = 2 * time.Second // of one part
-	partsTimeout  = 8 * time.Second // of all parts of a batch
-	partsFailures = 32              // failed parts after which the rest is not tried
+	partsTimeout  = 4 * time.Second // of all parts
+	partsFailures = 16              // failed parts after which the rest is not tried
+
+	// A promotion that met a lock is expected to meet it again for this time, in which PostgreSQL
+	// ends a frozen session.
+	lockMemory = 10 * time.Second
 )
 
 // batchItem is one request of a batch, with its result.
@@ -25,6 +31,7 @@ type batchItem[Q, R any] struct {
 	res   R
 	err   error
 	ended bool          // by the ordinary statement
+	taken atomic.Bool   // by a flusher, or removed by its caller
 	done  chan struct{} // closed when the result is there; nil in a batch of one caller
 }
 
@@ -39,22 +46,30 @@ func newBatch[Q, R any](n int, item func(i int) (rules.Key, Q, error)) []*batchI
 }
 
 // flusher runs batches. If a batch fails, perhaps because of one row, its items are run one by one.
-// If it waited too long for a lock or the database, it is run in halves.
+// If it waited too long for a lock or the database, it is run in parts, with a short time limit. So
+// are later items of its promotions, as long as they may meet the lock again.
 type flusher[Q, R any] struct {
 	l        *Ledger
 	what     string
 	run      func(context.Context, []*batchItem[Q, R]) error
 	ordinary func(context.Context, []*batchItem[Q, R]) error // sets ended; may be nil
 	slots    chan struct{}                                   // one per batch of do at the same time
+
+	guard  sync.Mutex                    // guards locked
+	locked map[rules.Promotion]time.Time // last met a lock; zero: perhaps
 }
 
 func newFlusher[Q, R any](l *Ledger, what string, slots int, run func(context.Context, []*batchItem[Q, R]) error) *flusher[Q, R] {
-	return &flusher[Q, R]{l: l, what: what, run: run, slots: make(chan struct{}, slots)}
+	return &flusher[Q, R]{l: l, what: what, run: run, slots: make(chan struct{}, slots), locked: map[rules.Promotion]time.Time{}}
+}
+
+// collect returns a batcher that flushes with b.
+func (b *flusher[Q, R]) collect(flushers int) *batcher[Q, R] {
+	return newBatcher(b.l.life, flushers, b.l.cfg.BatchSize, b.l.cfg.Linger, b.flush, b.flushInParts)
 }
 
 // do runs a caller's batch in transactions of at most Config.BatchSize items, without those that
-// have an error. A running transaction is not interrupted by the end of ctx, because its begins
-// may have taken leases.
+// have an error. The end of ctx does not interrupt a running transaction.
 func (b *flusher[Q, R]) do(ctx context.Context, batch []*batchItem[Q, R]) {
 	valid := slices.DeleteFunc(slices.Clone(batch), func(k *batchItem[Q, R]) bool { return k.err != nil })
 	for part := range slices.Chunk(valid, b.l.cfg.BatchSize) {
@@ -81,8 +96,55 @@ func (b *flusher[Q, R]) flushPart(ctx context.Context, part []*batchItem[Q, R]) 
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	b.flush(b.l.life, part)
+	if aside := b.flush(b.l.life, part); len(aside) > 0 {
+		b.flushInParts(b.l.life, aside)
+	}
 	return nil
+}
+
+// metLock notes that a part waited too long. Its promotions are suspects, and certain if it has
+// only one.
+func (b *flusher[Q, R]) metLock(part []*batchItem[Q, R]) {
+	b.guard.Lock()
+	defer b.guard.Unlock()
+	first := part[0].key.OfPromotion()
+	several := slices.ContainsFunc(part, func(k *batchItem[Q, R]) bool { return k.key.OfPromotion() != first })
+	for _, k := range part {
+		p := k.key.OfPromotion()
+		if _, known := b.locked[p]; !several {
+			b.locked[p] = time.Now()
+		} else if !known {
+			b.locked[p] = time.Time{}
+		}
+	}
+}
+
+// metNone notes that a part succeeded.
+func (b *flusher[Q, R]) metNone(part []*batchItem[Q, R]) {
+	b.guard.Lock()
+	defer b.guard.Unlock()
+	for _, k := range part {
+		if p := k.key.OfPromotion(); time.Since(b.locked[p]) >= lockMemory {
+			delete(b.locked, p)
+		}
+	}
+}
+
+// apart separates the items whose promotion met a lock, certainly or perhaps.
+func (b *flusher[Q, R]) apart(batch []*batchItem[Q, R], certainly bool) (free, locked []*batchItem[Q, R]) {
+	b.guard.Lock()
+	defer b.guard.Unlock()
+	if len(b.locked) == 0 {
+		return batch, nil
+	}
+	for _, k := range batch {
+		if last, met := b.locked[k.key.OfPromotion()]; met && (!certainly || !last.IsZero()) {
+			locked = append(locked, k)
+		} else {
+			free = append(free, k)
+		}
+	}
+	return free, locked
 }
 
 // try runs one transaction. late reports whether it failed because it waited too long.
@@ -111,24 +173,33 @@ func (b *flusher[Q, R]) finish(ctx context.Context, err error, part ...*batchIte
 	}
 }
 
-func (b *flusher[Q, R]) flush(ctx context.Context, batch []*batchItem[Q, R]) {
+// flush finishes the items of a batch, except those that it returns for flushInParts.
+func (b *flusher[Q, R]) flush(ctx context.Context, batch []*batchItem[Q, R]) (aside []*batchItem[Q, R]) {
+	batch, aside = b.apart(batch, false)
+	if len(batch) == 0 {
+		return aside
+	}
 	batch, late, err := b.flushOrdinary(ctx, batch)
 	if len(batch) == 0 {
-		return
+		return aside
 	}
 	if err == nil {
 		late, err = b.try(ctx, flushTimeout, b.run, batch...)
+	}
+	if late {
+		b.metLock(batch)
 	}
 	switch {
 	case err == nil || len(batch) == 1 || ctx.Err() != nil:
 		b.finish(ctx, err, batch...)
 	case late:
-		b.halves(ctx, err, batch)
+		return append(aside, batch...)
 	case b.l.store.fault(err) == faultServer:
 		b.finish(ctx, err, batch...)
 	default:
 		b.oneByOne(ctx, err, batch)
 	}
+	return aside
 }
 
 // flushOrdinary finishes the items that the ordinary statement carries out, and returns the others.
@@ -169,15 +240,21 @@ func (b *flusher[Q, R]) oneByOne(ctx context.Context, err error, batch []*batchI
 	}
 }
 
-// halves runs a batch in parts. Each part that fails is split in two, and larger parts go first, so
-// that items without the lock end soon. Items that are not reached in time get the error of the
+// flushInParts finishes items that may meet a lock. Each part that fails is split in two, and
+// larger parts go first, so that items without the lock end soon. Promotions that certainly met it
+// are not mixed with others, and go last. Items that are not reached in time get the error of the
 // last part.
-func (b *flusher[Q, R]) halves(ctx context.Context, err error, batch []*batchItem[Q, R]) {
+func (b *flusher[Q, R]) flushInParts(ctx context.Context, items []*batchItem[Q, R]) {
 	// Items of one promotion stay together, because they may wait for the same lock.
-	slices.SortStableFunc(batch, func(x, y *batchItem[Q, R]) int { return rules.CompareKeys(x.key, y.key) })
-	parts := [][]*batchItem[Q, R]{batch[:len(batch)/2], batch[len(batch)/2:]}
+	slices.SortStableFunc(items, func(x, y *batchItem[Q, R]) int { return rules.CompareKeys(x.key, y.key) })
+	var parts [][]*batchItem[Q, R]
+	suspects, certain := b.apart(items, true)
+	for _, some := range [][]*batchItem[Q, R]{suspects, certain} {
+		parts = slices.AppendSeq(parts, slices.Chunk(some, max(1, (min(len(some), b.l.cfg.BatchSize)+1)/2)))
+	}
 	within, cancel := context.WithTimeout(ctx, partsTimeout)
 	defer cancel()
+	err := context.DeadlineExceeded
 	for failed := 0; len(parts) > 0; parts = parts[1:] {
 		part := parts[0]
 		if within.Err() != nil || failed >= partsFailures {
@@ -187,12 +264,16 @@ func (b *flusher[Q, R]) halves(ctx context.Context, err error, batch []*batchIte
 		late, failure := b.try(within, partTimeout, b.run, part...)
 		switch {
 		case failure == nil:
+			b.metNone(part)
 			b.finish(ctx, nil, part...)
 			continue
 		case !late && b.l.store.fault(failure) == faultServer:
 			failed = partsFailures
 		default:
 			failed++
+		}
+		if late && part[0].key.OfPromotion() == part[len(part)-1].key.OfPromotion() {
+			b.metLock(part)
 		}
 		err = failure
 		if len(part) == 1 {

@@ -9,16 +9,26 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-// batcher collects calls that end at different times into batches. A request is flushed at once
-// when no flush is running. Otherwise it waits for the end of that flush, at most linger, and is
-// flushed together with the others that wait. Every caller gets its own result.
+// batcher collects single requests into batches. A request is flushed at once when no flush is
+// running. Otherwise it waits for the end of that flush, at most linger, and is flushed together
+// with the others that wait. Every caller gets its own result.
 type batcher[Q, R any] struct {
 	max    int
 	linger time.Duration
-	flush  func(ctx context.Context, batch []*batchItem[Q, R]) // finishes every item
+	// cancels: a request whose ctx ends is removed, or waited for if it was collected. So
+	// nothing is carried out without its caller.
+	cancels bool
+	// flush finishes all items except those that it returns, which may meet a lock.
+	flush func(ctx context.Context, batch []*batchItem[Q, R]) (aside []*batchItem[Q, R])
+	// flushAside finishes those, in one goroutine, so that a lock delays no flusher.
+	flushAside func(ctx context.Context, batch []*batchItem[Q, R])
+
+	guard        sync.Mutex // guards the next two
+	aside        []*batchItem[Q, R]
+	asideRunning bool
 
 	queue      chan *batchItem[Q, R]
-	collecting sync.Mutex // one flusher collects at a time
+	collecting chan struct{} // capacity 1: one flusher collects at a time
 	flushing   atomic.Int32
 	flushEnded chan struct{}
 	closing    chan struct{}
@@ -28,9 +38,9 @@ type batcher[Q, R any] struct {
 
 // newBatcher starts the flushers. The end of ctx ends their flushes.
 func newBatcher[Q, R any](ctx context.Context, flushers, size int, linger time.Duration,
-	flush func(context.Context, []*batchItem[Q, R])) *batcher[Q, R] {
-	c := &batcher[Q, R]{max: size, linger: linger, flush: flush,
-		queue: make(chan *batchItem[Q, R], size), flushEnded: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
+	flush func(context.Context, []*batchItem[Q, R]) []*batchItem[Q, R], flushAside func(context.Context, []*batchItem[Q, R])) *batcher[Q, R] {
+	c := &batcher[Q, R]{max: size, linger: linger, flush: flush, flushAside: flushAside,
+		queue: make(chan *batchItem[Q, R], size), collecting: make(chan struct{}, 1), flushEnded: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
 	for range flushers {
 		c.wg.Go(func() { c.run(ctx) })
 	}
@@ -38,7 +48,7 @@ func newBatcher[Q, R any](ctx context.Context, flushers, size int, linger time.D
 }
 
 // do submits req and waits for its result. When ctx ends first, the request may or may not be
-// carried out.
+// carried out, unless cancels is set.
 func (c *batcher[Q, R]) do(ctx context.Context, key rules.Key, req Q) (R, error) {
 	var none R
 	k := &batchItem[Q, R]{key: key, req: req, done: make(chan struct{})}
@@ -58,6 +68,10 @@ func (c *batcher[Q, R]) do(ctx context.Context, key rules.Key, req Q) (R, error)
 	case <-k.done:
 		return k.res, k.err
 	case <-ctx.Done():
+		if c.cancels && !k.taken.CompareAndSwap(false, true) {
+			<-k.done
+			return k.res, k.err
+		}
 		return none, ctx.Err()
 	case <-c.stopped:
 		select {
@@ -81,8 +95,9 @@ func (c *batcher[Q, R]) run(ctx context.Context) {
 		batch, more := c.collect()
 		if len(batch) > 0 {
 			c.flushing.Add(1)
-			c.flush(ctx, batch)
+			aside := c.flush(ctx, batch)
 			c.flushing.Add(-1)
+			c.setAside(ctx, aside)
 			select {
 			case c.flushEnded <- struct{}{}:
 			default:
@@ -94,17 +109,47 @@ func (c *batcher[Q, R]) run(ctx context.Context) {
 	}
 }
 
+// setAside has items flushed by the goroutine for locks.
+func (c *batcher[Q, R]) setAside(ctx context.Context, items []*batchItem[Q, R]) {
+	c.guard.Lock()
+	defer c.guard.Unlock()
+	c.aside = append(c.aside, items...)
+	if len(c.aside) > 0 && !c.asideRunning {
+		c.asideRunning = true
+		c.wg.Go(func() { c.runAside(ctx) })
+	}
+}
+
+func (c *batcher[Q, R]) runAside(ctx context.Context) {
+	for {
+		c.guard.Lock()
+		batch := c.aside
+		c.aside = nil
+		c.asideRunning = len(batch) > 0
+		c.guard.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		c.flushAside(ctx, batch)
+	}
+}
+
 // collect returns the next batch. more is false when the batcher is closing and the queue is empty.
 func (c *batcher[Q, R]) collect() (batch []*batchItem[Q, R], more bool) {
-	c.collecting.Lock()
-	defer c.collecting.Unlock()
+	c.collecting <- struct{}{}
+	defer func() { <-c.collecting }()
+	take := func(k *batchItem[Q, R]) {
+		if k.taken.CompareAndSwap(false, true) {
+			batch = append(batch, k)
+		}
+	}
 	select {
 	case k := <-c.queue:
-		batch = append(batch, k)
+		take(k)
 	case <-c.closing:
 		select {
 		case k := <-c.queue:
-			batch = append(batch, k)
+			take(k)
 		default:
 			return nil, false
 		}
@@ -113,7 +158,7 @@ func (c *batcher[Q, R]) collect() (batch []*batchItem[Q, R], more bool) {
 	for len(batch) < c.max {
 		select {
 		case k := <-c.queue:
-			batch = append(batch, k)
+			take(k)
 			continue
 		default:
 		}
@@ -125,7 +170,7 @@ func (c *batcher[Q, R]) collect() (batch []*batchItem[Q, R], more bool) {
 		}
 		select {
 		case k := <-c.queue:
-			batch = append(batch, k)
+			take(k)
 			continue
 		case <-c.flushEnded:
 			continue

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,12 +17,20 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
+// newTestBatcher returns a batcher whose flush finishes all items.
+func newTestBatcher(ctx context.Context, flushers, size int, linger time.Duration, flush func(context.Context, []*batchItem[int, int])) *batcher[int, int] {
+	return newBatcher(ctx, flushers, size, linger, func(ctx context.Context, batch []*batchItem[int, int]) []*batchItem[int, int] {
+		flush(ctx, batch)
+		return nil
+	}, nil)
+}
+
 func TestBatcher(t *testing.T) {
 	t.Parallel()
 	t.Run("one call is flushed at once, what gathers meanwhile goes together", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var sizes []int
-			c := newBatcher(t.Context(), 2, 8, 10*time.Second, func(_ context.Context, batch []*batchItem[int, int]) {
+			c := newTestBatcher(t.Context(), 2, 8, 10*time.Second, func(_ context.Context, batch []*batchItem[int, int]) {
 				sizes = append(sizes, len(batch))
 				time.Sleep(time.Second)
 				for _, k := range batch {
@@ -49,7 +59,7 @@ func TestBatcher(t *testing.T) {
 	t.Run("a full batch goes, and a stuck flush holds nobody up for long", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			release := make(chan struct{})
-			c := newBatcher(t.Context(), 2, 4, 10*time.Millisecond, func(_ context.Context, batch []*batchItem[int, int]) {
+			c := newTestBatcher(t.Context(), 2, 4, 10*time.Millisecond, func(_ context.Context, batch []*batchItem[int, int]) {
 				if batch[0].req == 0 {
 					<-release
 				}
@@ -72,7 +82,7 @@ func TestBatcher(t *testing.T) {
 	t.Run("a caller whose context ends does not wait", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			release := make(chan struct{})
-			c := newBatcher(t.Context(), 1, 4, time.Millisecond, func(_ context.Context, batch []*batchItem[int, int]) {
+			c := newTestBatcher(t.Context(), 1, 4, time.Millisecond, func(_ context.Context, batch []*batchItem[int, int]) {
 				<-release
 				for _, k := range batch {
 					close(k.done)
@@ -86,10 +96,37 @@ func TestBatcher(t *testing.T) {
 			c.close()
 		})
 	})
+	t.Run("a queued request is removed, a running one is waited for", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			var carriedOut []int
+			c := newTestBatcher(t.Context(), 1, 4, time.Millisecond, func(_ context.Context, batch []*batchItem[int, int]) {
+				<-release
+				for _, k := range batch {
+					carriedOut = append(carriedOut, k.req)
+					close(k.done)
+				}
+			})
+			c.cancels = true
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			var wg sync.WaitGroup
+			wg.Go(func() { _, err := c.do(ctx, rules.Key{}, 1); require.NoError(t, err) })
+			synctest.Wait() // 1 is being flushed
+			wg.Go(func() { _, err := c.do(ctx, rules.Key{}, 2); require.ErrorIs(t, err, context.DeadlineExceeded) })
+			wg.Go(func() { _, err := c.do(t.Context(), rules.Key{}, 3); require.NoError(t, err) })
+			<-ctx.Done()
+			synctest.Wait()
+			close(release)
+			wg.Wait()
+			c.close()
+			require.Equal(t, []int{1, 3}, carriedOut)
+		})
+	})
 	t.Run("close carries out what is queued", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			done := 0
-			c := newBatcher(t.Context(), 1, 1, time.Millisecond, func(_ context.Context, batch []*batchItem[int, int]) {
+			c := newTestBatcher(t.Context(), 1, 1, time.Millisecond, func(_ context.Context, batch []*batchItem[int, int]) {
 				time.Sleep(time.Second)
 				done += len(batch)
 				close(batch[0].done)
@@ -147,6 +184,81 @@ func TestSharedErrorIsNotTriedForEveryRow(t *testing.T) {
 	}
 }
 
+var errLocked = errors.New("locked")
+
+// lockStore is a store whose transactions fail only by locks.
+type lockStore struct{ store }
+
+func (lockStore) fault(err error) fault {
+	if errors.Is(err, errLocked) {
+		return faultLocked
+	}
+	return faultNone
+}
+
+// Another session holds the lock of promotion 1. Many single begins of it and of promotion 2 come
+// at once. Those of promotion 2 share the first wait only, and those of promotion 1 wait in one
+// transaction at a time.
+func TestOneLockedPromotionDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &Ledger{cfg: DefaultConfig(), store: lockStore{}, life: t.Context()}
+		var locked atomic.Bool
+		locked.Store(true)
+		var waiting atomic.Int32
+		began := time.Now()
+		c := newFlusher(l, "begin", 3, func(ctx context.Context, batch []*batchItem[int, int]) error {
+			time.Sleep(time.Millisecond)
+			if !locked.Load() || !slices.ContainsFunc(batch, func(k *batchItem[int, int]) bool { return k.key.Promotion == 1 }) {
+				return nil
+			}
+			limit := 4 * time.Second
+			if end, _ := ctx.Deadline(); time.Until(end) <= partTimeout {
+				limit = 250 * time.Millisecond
+			}
+			if n := waiting.Add(1); time.Since(began) > 10*time.Second && (n > 1 || limit > time.Second) {
+				t.Errorf("%d transactions wait for the lock, one for %s", n, limit)
+			}
+			defer waiting.Add(-1)
+			time.Sleep(limit)
+			return errLocked
+		}).collect(3)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		var slowest [3]time.Duration // by promotion, after the first wait
+		var guard sync.Mutex
+		var wg sync.WaitGroup
+		for i := range 200 {
+			k := key(int64(1+i%2), int64(i+1))
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					time.Sleep(200 * time.Millisecond)
+					start := time.Now()
+					_, err := c.do(t.Context(), k, 0)
+					if isLocked := k.Promotion == 1 && locked.Load(); isLocked {
+						require.ErrorIs(t, err, errLocked)
+					}
+					guard.Lock()
+					if start.Sub(began) > 10*time.Second {
+						require.True(t, k.Promotion == 1 || err == nil, err)
+						slowest[k.Promotion] = max(slowest[k.Promotion], time.Since(start))
+					}
+					guard.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		require.Less(t, slowest[2], 50*time.Millisecond)
+		require.Less(t, slowest[1], 10*time.Second)
+
+		locked.Store(false)
+		time.Sleep(lockMemory)
+		_, err := c.do(t.Context(), key(1, 1), 0)
+		require.NoError(t, err)
+		c.close()
+	})
+}
+
 // Duplicates, invalid records and more records than a transaction takes are in one call.
 func TestBatchHasAResultPerRecord(t *testing.T) {
 	t.Parallel()
@@ -162,17 +274,22 @@ func TestBatchHasAResultPerRecord(t *testing.T) {
 			"overflow true false", "enqueue true false", "enqueue false false"}, got)
 		require.Equal(t, rules.QueueNone, mustExplain(t, l, key(2, 1)).Queue)
 		got = nil
-		for _, b := range l.Begin(t.Context(), records) {
-			got = append(got, fmt.Sprint(b.Next, " ", b.Epoch, b.Why, b.Err != nil))
+		for _, k := range l.beginTogether(t, slices.Delete(slices.Clone(records), 3, 4)) {
+			got = append(got, fmt.Sprint(k.res.Next, " ", k.res.Epoch, k.res.Why, k.err))
 		}
-		require.Equal(t, []string{"send 1false", "send 1false", "retry 0leasedfalse", "none 0true", "send 1false", "send 1false", "retry 0leasedfalse"}, got)
+		require.Equal(t, []string{"send 1<nil>", "send 1<nil>", "retry 0leased<nil>", "send 1<nil>", "send 1<nil>", "retry 0leased<nil>"}, got)
+		_, err := l.Begin(t.Context(), records[3])
+		require.ErrorIs(t, err, rules.ErrInvalid)
 		errs := l.NotEnqueued(t.Context(), []rules.Key{key(1, 1), key(9, 9), {}})
 		require.NoError(t, errs[0])
 		require.ErrorIs(t, errs[1], ErrNotFound)
 		require.ErrorIs(t, errs[2], rules.ErrInvalid)
+		for i, k := range []rules.Key{key(1, 1), key(9, 9), {}} {
+			require.Equal(t, errs[i], l.NotEnqueued(t.Context(), []rules.Key{k})[0])
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.ErrorIs(t, l.Begin(ctx, records)[0].Err, context.Canceled)
+		require.ErrorIs(t, l.Accept(ctx, records, full)[0].Err, context.Canceled)
 	})
 }
 
@@ -188,7 +305,7 @@ func TestCallersThatLeaveStrandNothing(t *testing.T) {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.Int64N(int64(30*time.Millisecond))))
 				defer cancel()
-				b, err := l.beginOne(ctx, record(1, target+1))
+				b, err := l.Begin(ctx, record(1, target+1))
 				if err == nil && b.Next == rules.Send {
 					_, err = l.Settle(t.Context(), rules.CallResult{Key: key(1, target+1), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "x"})
 					if err != nil {

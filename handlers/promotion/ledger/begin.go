@@ -7,8 +7,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-// BeginResult is the result of Begin for one record. Next is Send, Lookup, Ack, Retry, Conflict or
-// Unannounced.
+// BeginResult is the result of Begin. Next is Send, Lookup, Ack, Retry, Conflict or Unannounced.
 type BeginResult struct {
 	Next rules.Next
 	// Epoch is passed to Settle. Set with Send and Lookup.
@@ -29,27 +28,21 @@ type BeginResult struct {
 	// Why is for logs: settled, leased, not_due, paused, cancelled, exhausted, conflict or
 	// unannounced. Empty with Send and Lookup.
 	Why string
-	Err error
 }
 
-// Begin takes the leases of payouts, each for one call of the Money API, or returns why not. It
-// returns one result per record, in their order. After Send or Lookup the caller must call Settle
-// with the epoch, also when ctx has ended meanwhile. An entry with another request than the stored
-// one (Options.SameRequest) gets Conflict. An entry without a row gets Unannounced, and its dead
-// letter is in the outbox: only Accept and Announce create rows. With Options.AcceptUnannounced it
-// is accepted instead.
+// Begin takes the lease of a payout for one call of the Money API, or returns why not. After Send
+// or Lookup the caller must call Settle with the epoch, also when ctx has ended meanwhile. An entry
+// with another request than the stored one (Options.SameRequest) gets Conflict. An entry without a
+// row gets Unannounced, and its dead letter is in the outbox: only Accept and Announce create rows.
+// With Options.AcceptUnannounced it is accepted instead.
 //
-// If ctx ends, Begin returns after the running transaction, and later records get the error of ctx.
-// After an Err Begin may be repeated; its own earlier lease then returns Retry.
-func (l *Ledger) Begin(ctx context.Context, records []rules.Record) []BeginResult {
-	batch := newBatch[*rules.Record, BeginResult](len(records), func(i int) (rules.Key, *rules.Record, error) {
-		return records[i].Key, &records[i], records[i].Validate()
-	})
-	l.begins.do(ctx, batch)
-	return valuesOf(batch, func(k *batchItem[*rules.Record, BeginResult]) BeginResult {
-		k.res.Err = k.err
-		return k.res
-	})
+// If ctx ends, a queued begin is removed, and a running one is waited for. After an
+// error Begin may be repeated; its own earlier lease then returns Retry.
+func (l *Ledger) Begin(ctx context.Context, r rules.Record) (BeginResult, error) {
+	if err := r.Validate(); err != nil {
+		return BeginResult{}, err
+	}
+	return l.begins.do(ctx, r.Key, &r)
 }
 
 func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*rules.Record, BeginResult]) error {

@@ -39,8 +39,12 @@ func benchmarkLedger(b *testing.B, l *Ledger, size int64) {
 	})
 	inBatches(b, l, "pay", batches, size, func(records []rules.Record) {
 		var wg sync.WaitGroup
-		for i, begun := range l.Begin(b.Context(), records) {
+		for i := range records {
 			wg.Go(func() {
+				begun, err := l.Begin(b.Context(), records[i])
+				if err != nil {
+					b.Error(err)
+				}
 				res := rules.CallResult{Key: records[i].Key, Epoch: begun.Epoch, Outcome: rules.Paid, TransactionKey: "tx"}
 				if s, err := l.Settle(b.Context(), res); err != nil || s.State != rules.Success {
 					b.Error(begun, s, err)

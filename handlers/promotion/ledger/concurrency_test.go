@@ -27,7 +27,7 @@ func TestOneOfManyBegins(t *testing.T) {
 			var g errgroup.Group
 			for i := range 32 {
 				g.Go(func() error {
-					b, err := ledgers[i%2].beginOne(t.Context(), record(1, target+1))
+					b, err := ledgers[i%2].Begin(t.Context(), record(1, target+1))
 					switch b.Next {
 					case rules.Send:
 						sends.Add(1)
@@ -90,7 +90,7 @@ func TestPauseIsSeenWhileBeginsNeverStop(t *testing.T) {
 			g.Go(func() error {
 				for !stop.Load() {
 					after := paused.Load()
-					b, err := ledgers[i%3].beginOne(ctx, record(1+int64(i%2), target.Add(1)))
+					b, err := ledgers[i%3].Begin(ctx, record(1+int64(i%2), target.Add(1)))
 					if err != nil {
 						return err
 					}
@@ -138,7 +138,7 @@ func TestManyWorkersPayEachOnce(t *testing.T) {
 				for n := 0; paid.Load() < targets; n++ {
 					target := int64(1 + (i*7+n)%targets)
 					l := ledgers[(i+n)%2]
-					b, err := l.beginOne(t.Context(), record(1, target))
+					b, err := l.Begin(t.Context(), record(1, target))
 					if err != nil {
 						return err
 					}
@@ -213,7 +213,7 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 					}
 					var b BeginResult
 					for b.Next != rules.Send { // a lease that was taken unnoticed runs out
-						if err := again(func() (err error) { b, err = l.beginOne(ctx, r); count(&failures, err); return err }); err != nil {
+						if err := again(func() (err error) { b, err = l.Begin(ctx, r); count(&failures, err); return err }); err != nil {
 							return err
 						}
 					}

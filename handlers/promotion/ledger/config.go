@@ -36,8 +36,8 @@ type Config struct {
 	Retry pipeline.Backoff `yaml:"retry"`
 	// BatchSize is the maximum number of payouts per transaction. Default 256.
 	BatchSize int `yaml:"batch_size"`
-	// Linger is the time that a batch of settles waits for the end of the running flush. Then it is
-	// flushed at the same time. Default 10ms.
+	// Linger is the time that a batch of begins or settles waits for the end of the running flush.
+	// Then it is flushed at the same time. Default 10ms.
 	Linger time.Duration `yaml:"linger"`
 }
 

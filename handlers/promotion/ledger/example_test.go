@@ -40,9 +40,9 @@ func Example() {
 	}
 	fmt.Println("accept:", accepted.Next)
 
-	begin := l.Begin(ctx, records)[0] // a worker has read the stream entry
-	if begin.Err != nil {
-		log.Fatal(begin.Err)
+	begin, err := l.Begin(ctx, records[0]) // a worker has read the stream entry
+	if err != nil {
+		log.Fatal(err)
 	}
 	fmt.Println("begin:", begin.Next, "attempt", begin.Attempt, "for", begin.Lease)
 

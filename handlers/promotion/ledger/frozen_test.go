@@ -29,7 +29,7 @@ func beginAll(ctx context.Context, l *Ledger, promotion, n int64, next rules.Nex
 	var g errgroup.Group
 	for target := int64(1); target <= n; target++ {
 		g.Go(func() error {
-			b, err := untilAnswered(ctx, func(ctx context.Context) (BeginResult, error) { return l.beginOne(ctx, record(promotion, target)) })
+			b, err := untilAnswered(ctx, func(ctx context.Context) (BeginResult, error) { return l.Begin(ctx, record(promotion, target)) })
 			// leased: an earlier reply was lost
 			if err == nil && b.Next != next && b.Why != "leased" {
 				err = errors.New(key(promotion, target).String() + ": " + b.Next.String() + " " + b.Why)
@@ -104,11 +104,11 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 			for target := range left {
 				batch = append(batch, record(1, target))
 			}
-			for i, b := range l.Begin(ctx, batch) {
-				if b.Err == nil {
-					delete(left, batch[i].Target)
-				} else if batch[i].Target == 7 {
-					require.ErrorIs(t, b.Err, ErrUnavailable)
+			for _, k := range l.beginTogether(t, batch) {
+				if k.err == nil {
+					delete(left, k.key.Target)
+				} else if k.key.Target == 7 {
+					require.ErrorIs(t, k.err, ErrUnavailable)
 				}
 			}
 		}
@@ -193,7 +193,7 @@ func TestAnInstanceWakesWithoutItsSession(t *testing.T) {
 	require.Equal(t, faultServer, frozen.store.fault(err), "%v", err)
 	u.rollback()
 	require.Equal(t, rules.Pending, mustExplain(t, l, key(1, 1)).State)
-	b, err := untilAnswered(t.Context(), func(ctx context.Context) (BeginResult, error) { return frozen.beginOne(ctx, record(1, 1)) })
+	b, err := untilAnswered(t.Context(), func(ctx context.Context) (BeginResult, error) { return frozen.Begin(ctx, record(1, 1)) })
 	require.NoError(t, err)
 	require.Equal(t, int64(1), b.Epoch)
 }
@@ -210,7 +210,7 @@ func TestACloseEndsWithItsContext(t *testing.T) {
 	require.NoError(t, err)
 	leased := make(chan error, 1)
 	go func() {
-		_, err := l.beginOne(context.Background(), record(1, 1))
+		_, err := l.Begin(context.Background(), record(1, 1))
 		leased <- err
 	}()
 	require.Eventually(t, func() bool { return l.store.(*postgres).hot.Stat().AcquiredConns() > 0 }, 20*time.Second, time.Millisecond)

@@ -245,7 +245,7 @@ func (w *leaseWorker) choose() leaseOp {
 func (w *leaseWorker) do(ctx context.Context, op leaseOp) (leaseAnswer, error) {
 	switch op.what {
 	case "begin":
-		b, err := w.l.beginOne(ctx, w.record)
+		b, err := w.l.Begin(ctx, w.record)
 		if b.Epoch > 0 {
 			w.epochs = append(w.epochs, b.Epoch)
 		}

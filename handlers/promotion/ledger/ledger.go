@@ -21,8 +21,9 @@ type Ledger struct {
 	store  store
 
 	accepts     *flusher[acceptRequest, AcceptResult]
-	begins      *flusher[*rules.Record, BeginResult]
 	notEnqueued *flusher[rules.Key, struct{}]
+	begins      *batcher[*rules.Record, BeginResult]
+	leaves      *batcher[rules.Key, struct{}] // single calls of NotEnqueued
 	settles     *batcher[*rules.CallResult, SettleResult]
 
 	streamLoss chan struct{} // capacity 1: one RecordStreamLoss at a time
@@ -31,7 +32,7 @@ type Ledger struct {
 	end      context.CancelFunc
 	closing  bool
 	entering sync.Mutex     // guards closing
-	calls    sync.WaitGroup // of Accept, Begin and NotEnqueued
+	calls    sync.WaitGroup // of Accept and NotEnqueued
 	closed   sync.Once
 }
 
@@ -74,18 +75,19 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 func (l *Ledger) start() {
 	n := l.store.flushers()
 	l.accepts = newFlusher(l, "accept", n, l.acceptBatch)
-	l.begins = newFlusher(l, "begin", n, l.beginBatch)
 	l.notEnqueued = newFlusher(l, "not enqueued", 1, l.notEnqueuedBatch)
+	begins := newFlusher(l, "begin", n, l.beginBatch)
 	settles := newFlusher(l, "settle", n, l.settleBatch)
 	if s, ok := l.store.(ordinaryStore); ok {
-		l.begins.ordinary = func(ctx context.Context, batch []*batchItem[*rules.Record, BeginResult]) error {
+		begins.ordinary = func(ctx context.Context, batch []*batchItem[*rules.Record, BeginResult]) error {
 			return l.beginOrdinary(ctx, s, batch)
 		}
 		settles.ordinary = func(ctx context.Context, batch []*batchItem[*rules.CallResult, SettleResult]) error {
 			return l.settleOrdinary(ctx, s, batch)
 		}
 	}
-	l.settles = newBatcher(l.life, n, l.cfg.BatchSize, l.cfg.Linger, settles.flush)
+	l.begins, l.leaves, l.settles = begins.collect(n), l.notEnqueued.collect(1), settles.collect(n)
+	l.begins.cancels, l.leaves.cancels = true, true
 }
 
 // enter counts a call in l.calls. It returns false once the ledger is closing.
@@ -123,6 +125,8 @@ func (l *Ledger) CloseContext(ctx context.Context) error {
 		l.closing = true
 		l.entering.Unlock()
 		l.calls.Wait()
+		l.begins.close()
+		l.leaves.close()
 		l.settles.close()
 		closed := make(chan error, 1)
 		go func() { closed <- l.store.close() }() // an unresponsive server delays it by 15 s

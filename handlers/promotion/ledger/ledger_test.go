@@ -243,7 +243,7 @@ func TestInvalidRecordsAreRefused(t *testing.T) {
 			change(&r)
 			_, err := l.acceptOne(t.Context(), r, false)
 			require.ErrorIs(t, err, rules.ErrInvalid, name)
-			_, err = l.beginOne(t.Context(), r)
+			_, err = l.Begin(t.Context(), r)
 			require.ErrorIs(t, err, rules.ErrInvalid, name)
 		}
 		weird := record(1, 3)

@@ -90,10 +90,27 @@ func (l *Ledger) acceptOne(ctx context.Context, r rules.Record, payNow bool) (Ac
 	return a, a.Err
 }
 
-// beginOne is Begin for one record.
-func (l *Ledger) beginOne(ctx context.Context, r rules.Record) (BeginResult, error) {
-	b := l.Begin(ctx, []rules.Record{r})[0]
-	return b, b.Err
+// beginTogether begins payouts in one batch.
+func (l *Ledger) beginTogether(t testing.TB, records []rules.Record) []*batchItem[*rules.Record, BeginResult] {
+	batch := newBatch[*rules.Record, BeginResult](len(records), func(i int) (rules.Key, *rules.Record, error) { return records[i].Key, &records[i], nil })
+	flushTogether(t, l.begins, batch)
+	return batch
+}
+
+// flushTogether flushes a batch and waits for all results.
+func flushTogether[Q, R any](t testing.TB, c *batcher[Q, R], batch []*batchItem[Q, R]) {
+	if len(batch) == 0 {
+		return
+	}
+	for _, k := range batch {
+		k.done = make(chan struct{})
+	}
+	if aside := c.flush(t.Context(), slices.Clone(batch)); len(aside) > 0 {
+		c.flushAside(t.Context(), aside)
+	}
+	for _, k := range batch {
+		<-k.done
+	}
 }
 
 func mustAccept(t testing.TB, l *Ledger, r rules.Record) AcceptResult {
@@ -105,7 +122,7 @@ func mustAccept(t testing.TB, l *Ledger, r rules.Record) AcceptResult {
 
 func mustBegin(t testing.TB, l *Ledger, r rules.Record) BeginResult {
 	t.Helper()
-	b, err := l.beginOne(t.Context(), r)
+	b, err := l.Begin(t.Context(), r)
 	require.NoError(t, err)
 	return b
 }

@@ -38,7 +38,7 @@ func TestOrdinaryStatementsFollowTheTransitionFunction(t *testing.T) {
 			t.Logf("seed %d", seed)
 			one, general := newPostgresDB(t), newPostgresDB(t)
 			l := general.open(t, withResults)
-			l.begins.ordinary, l.settles.flush = nil, newFlusher(l, "settle", 1, l.settleBatch).flush
+			l.begins.flush, l.settles.flush = newFlusher(l, "begin", 1, l.beginBatch).flush, newFlusher(l, "settle", 1, l.settleBatch).flush
 			want, wantRows := batchHistory(t, general, l, seed)
 			got, gotRows := batchHistory(t, one, one.open(t, withResults), seed)
 			for i, line := range append(want, wantRows...) {
@@ -77,10 +77,11 @@ func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, row
 			if choice == 6 {
 				batch[0].Payload = []byte(`{"another":1}`)
 			}
-			for i, b := range l.Begin(t.Context(), batch) {
-				note(b.Next, b.Epoch, b.Attempt, string(b.Request), b.Lease, b.State, b.Why, b.Err)
+			for _, k := range l.beginTogether(t, batch) {
+				b := k.res
+				note(b.Next, b.Epoch, b.Attempt, string(b.Request), b.Lease, b.State, b.Why, k.err)
 				if b.Epoch > 0 {
-					calls = append(calls, call{batch[i].Key, b.Epoch})
+					calls = append(calls, call{k.key, b.Epoch})
 				}
 			}
 		case choice < 16:
@@ -91,14 +92,8 @@ func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, row
 				return some[i].key, &rules.CallResult{Key: some[i].key, Epoch: some[i].epoch, Outcome: outcomes[rnd.IntN(len(outcomes))], TransactionKey: "tx",
 					Class: "c", Answer: "an answer", Status: 200 + i, Route: "point"}, nil
 			})
+			flushTogether(t, l.settles, settles)
 			for _, k := range settles {
-				k.done = make(chan struct{})
-			}
-			if len(some) > 0 {
-				l.settles.flush(t.Context(), settles)
-			}
-			for _, k := range settles {
-				<-k.done
 				note(k.res.Next, k.res.State, k.res.Stale, k.res.Attempts, k.err)
 			}
 			if rnd.IntN(3) > 0 { // otherwise they are settled again
@@ -148,7 +143,10 @@ func TestOrdinaryBeginReadsTheClockAfterItsLock(t *testing.T) {
 		_, err = tx.Exec(t.Context(), `UPDATE promotions SET state = 'PAUSED'`)
 		require.NoError(t, err)
 		begun := make(chan BeginResult, 1)
-		go func() { begun <- l.Begin(context.Background(), []rules.Record{record(1, 1)})[0] }()
+		go func() {
+			b, _ := l.Begin(context.Background(), record(1, 1))
+			begun <- b
+		}()
 		require.Eventually(t, func() bool { return waiters(t, conn) > 0 }, 20*time.Second, time.Millisecond)
 		unlocked := l.clock(t)
 		require.NoError(t, tx.Rollback(t.Context()))

@@ -23,7 +23,7 @@ func payMany(t *testing.T, l *Ledger, promotion, n int64) {
 	g.SetLimit(64)
 	for target := range n {
 		g.Go(func() error {
-			b, err := l.beginOne(t.Context(), record(promotion, target+1))
+			b, err := l.Begin(t.Context(), record(promotion, target+1))
 			if err != nil {
 				return err
 			}

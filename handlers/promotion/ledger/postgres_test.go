@@ -52,7 +52,7 @@ func TestPauseGoesBeforeLaterBegins(t *testing.T) {
 		require.Eventually(t, func() bool { return waiters(t, conn) == 1 }, 20*time.Second, time.Millisecond)
 		leased := make(chan BeginResult, 1)
 		go func() {
-			b, _ := l.beginOne(context.Background(), record(1, 1))
+			b, _ := l.Begin(context.Background(), record(1, 1))
 			leased <- b
 		}()
 		var b BeginResult
@@ -91,7 +91,7 @@ func TestBeginWaitsForAnyWriterOfItsPromotion(t *testing.T) {
 			require.NoError(t, err)
 			leased := make(chan BeginResult, 1)
 			go func() {
-				b, err := untilAnswered(context.Background(), func(ctx context.Context) (BeginResult, error) { return l.beginOne(ctx, record(1, 1)) })
+				b, err := untilAnswered(context.Background(), func(ctx context.Context) (BeginResult, error) { return l.Begin(ctx, record(1, 1)) })
 				assert.NoError(t, err)
 				leased <- b
 			}()

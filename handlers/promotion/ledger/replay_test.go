@@ -296,7 +296,7 @@ func TestUnknownListsEveryUnknownPayoutOnce(t *testing.T) {
 					o = rules.Rejected
 				}
 				for { // a send, and a lookup of what may have been charged
-					b, err := l.beginOne(t.Context(), record(2, i+1))
+					b, err := l.Begin(t.Context(), record(2, i+1))
 					if err != nil || b.Next == rules.Ack {
 						return err
 					}

@@ -71,9 +71,9 @@ func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, e
 	// process that was frozen in between finds its deadline passed, and sends nothing.
 	a.before = time.Now()
 	failpoint.Hit(failpoint.BeforeSending)
-	a.begin = p.Ledger().Begin(ctx, []rules.Record{rec})[0]
-	if a.begin.Err != nil {
-		return a, fmt.Errorf("promotion: begin %s: %w", rec.Key, invalidIsPermanent(a.begin.Err))
+	a.begin, err = p.Ledger().Begin(ctx, rec)
+	if err != nil {
+		return a, fmt.Errorf("promotion: begin %s: %w", rec.Key, invalidIsPermanent(err))
 	}
 	p.debug(ctx, "begin", rec.Key, slog.String("next", a.begin.Next.String()), slog.Int64("epoch", a.begin.Epoch))
 	if a.begin.Next != rules.Send && a.begin.Next != rules.Lookup {

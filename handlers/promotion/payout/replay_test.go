@@ -56,13 +56,13 @@ func (b *testLedger) accepted(promotion, target int64, outcomes ...rules.Outcome
 	rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: promotion, Target: target}, SummaryID: 1, Payload: []byte("{}"), Route: "h"}
 	require.NoError(b.t, b.Accept(b.t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
 	for _, outcome := range outcomes {
-		begun := b.Begin(b.t.Context(), []rules.Record{rec})[0]
-		require.NoError(b.t, begun.Err)
+		begun, err := b.Begin(b.t.Context(), rec)
+		require.NoError(b.t, err)
 		res := rules.CallResult{Key: rec.Key, Epoch: begun.Epoch, Outcome: outcome, Class: "a_class", Answer: "an answer", Route: "h"}
 		if outcome == rules.Paid {
 			res.TransactionKey = "tx-9"
 		}
-		_, err := b.Settle(b.t.Context(), res)
+		_, err = b.Settle(b.t.Context(), res)
 		require.NoError(b.t, err)
 	}
 	return rec.Key
@@ -123,7 +123,8 @@ func TestAReplayIsTheLedgersToDecide(t *testing.T) {
 				k := b.accepted(5, 2)
 				_, err := b.Cancel(b.t.Context(), k.OfPromotion(), byAnn)
 				require.NoError(b.t, err)
-				require.NoError(b.t, b.Begin(b.t.Context(), []rules.Record{{Key: k, SummaryID: 1, Payload: []byte("{}"), Route: "h"}})[0].Err)
+				_, err = b.Begin(b.t.Context(), rules.Record{Key: k, SummaryID: 1, Payload: []byte("{}"), Route: "h"})
+				require.NoError(b.t, err)
 				return k
 			},
 			want: store.Status{State: "CANCELLED", Replay: store.Refuse("POINT:5:2: it was cancelled with its promotion")},
