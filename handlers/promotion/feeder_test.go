@@ -40,7 +40,8 @@ func TestALostTailIsFedOnlyWhenTheStreamIsDrained(t *testing.T) {
 	require.Empty(t, hist.faults)
 }
 
-// A large promotion keeps its stream full for hours. A payout whose worker was killed is fed meanwhile.
+// A large promotion keeps its stream full for hours. A payout whose worker was killed is fed
+// meanwhile.
 func TestAnOverduePayoutIsFedIntoAFullStream(t *testing.T) {
 	t.Parallel()
 	h := embeddedModelEnv(t)
