@@ -1,9 +1,13 @@
 package promotion
 
 import (
+	"context"
+	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
@@ -75,6 +79,56 @@ func TestABatchOfRecords(t *testing.T) {
 	require.Len(t, some.Failed, 1)
 	require.True(t, pipeline.IsPermanent(some.Failed[1]))
 	require.Equal(t, 1, left(good), "the other one is not lost: this stream is full now")
+}
+
+// A stream whose server does not answer delays the records of other streams once, by less than the
+// time limit of a call. Its payouts are left to the feeder, with a time limit of their own.
+func TestASlowStreamIsLeftOut(t *testing.T) {
+	t.Parallel()
+	hist := embeddedModelEnv(t).newHistory()
+	in, ctx := hist.ins[0], t.Context()
+	good, slow := hist.promotion.ID, hist.promotion.ID+100_003
+	require.NoError(t, in.manager.Ensure(ctx, slow))
+	frozen := &frozenStream{name: hist.kind.Stream(slow)}
+	in.client.AddHook(frozen)
+	in.config.Stream.MaxLen = 1000
+	for batch := range int64(20) {
+		var out []*message.Message
+		for _, r := range in.proc.Accept(ctx, []*message.Message{publishRecord(t, slow, batch+1, "500"), publishRecord(t, good, batch+1, "500")}) {
+			require.NoError(t, r.Err)
+			out = append(out, r.Out...)
+		}
+		require.NoError(t, in.proc.Publisher().Publish(ctx, out...))
+	}
+	require.EqualValues(t, 20, in.client.XLen(ctx, hist.kind.Stream(good)).Val())
+	require.EqualValues(t, 1, frozen.calls.Load(), "the stream is remembered")
+	fed, err := in.ledger.FeedUnqueued(ctx, rules.Promotion{Type: hist.promotion.Type, ID: slow}, 100)
+	require.NoError(t, err)
+	require.Len(t, fed, 20)
+}
+
+// frozenStream is a hook: the server of a stream does not answer.
+type frozenStream struct {
+	name  string
+	calls atomic.Int64
+}
+
+func (*frozenStream) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (*frozenStream) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
+}
+
+func (f *frozenStream) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		if !slices.Contains(cmd.Args(), any(f.name)) {
+			return next(ctx, cmd)
+		}
+		f.calls.Add(1)
+		<-ctx.Done()
+		cmd.SetErr(ctx.Err())
+		return ctx.Err()
+	}
 }
 
 // With the streams disabled, each record is paid by itself.

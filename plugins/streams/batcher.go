@@ -165,8 +165,8 @@ func (l *batcher) isFull(id int64) bool {
 	return ok && l.now().Before(ln.full)
 }
 
-func (l *batcher) setFull(id int64) {
+func (l *batcher) setFull(id int64, memory time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.queueOf(id).full = l.now().Add(fullMemory)
+	l.queueOf(id).full = l.now().Add(memory)
 }

@@ -38,6 +38,7 @@ var ErrVanishing = errors.New("stream disappears as fast as it is created")
 
 const (
 	fullMemory     = 100 * time.Millisecond // how long a Full result is cached
+	slowMemory     = 5 * time.Second        // how long a stream counts as full after a call that was too slow
 	callTimeout    = 5 * time.Second        // one script call that serves many callers
 	reviveAttempts = 3                      // rounds of activate, create, add for one enqueue
 	entryWords     = 9                      // four fields with their values, and their number
@@ -64,7 +65,8 @@ func (m *Manager) Enqueue(ctx context.Context, id int64, e entry.Entry) (Outcome
 
 // EnqueueBatch adds a prefix of es, in order, up to max_len, and returns its length; out is Full
 // when that is not all. After an error the first added entries are in the stream, others may be.
-// Safe for concurrent use, legal before the Source is opened.
+// If ctx ends during a command, the stream counts as full for 5 s, so that a slow stream does not
+// delay each call. Safe for concurrent use, legal before the Source is opened.
 func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) (added int, out Outcome, err error) {
 	if len(es) == 0 {
 		return 0, Added, nil
@@ -81,14 +83,15 @@ func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) 
 			return added, Full, fmt.Errorf("streams: enqueue %d entries to %s: %w", len(es), m.o.Kind.Stream(id), err)
 		}
 		if n < len(batch) {
-			m.batcher.setFull(id)
+			m.batcher.setFull(id, fullMemory)
 			return added, Full, nil
 		}
 	}
 	return added, Added, nil
 }
 
-// Full reports whether an enqueue to the stream of id returned Full in the last 100 ms.
+// Full reports whether an enqueue to the stream of id returned Full in the last 100 ms, or was too
+// slow in the last 5 s.
 func (m *Manager) Full(id int64) bool { return m.batcher.isFull(id) }
 
 // addBatch adds a prefix of es in one call and returns its length, reviving the stream as often as
@@ -96,10 +99,15 @@ func (m *Manager) Full(id int64) bool { return m.batcher.isFull(id) }
 func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (int, error) {
 	select {
 	case m.enqueues <- struct{}{}:
-		defer func() { <-m.enqueues }()
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
+	defer func() {
+		if ctx.Err() != nil {
+			m.batcher.setFull(id, slowMemory)
+		}
+		<-m.enqueues
+	}()
 	revived := false
 	for range reviveAttempts {
 		n, err := m.add(ctx, id, es)

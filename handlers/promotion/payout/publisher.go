@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -25,16 +26,28 @@ func streamMessage(rec rules.Record) *message.Message {
 }
 
 // Publisher returns the sink of accepted payouts: each goes to the Redis stream of its promotion.
-// The stream may be full, refused by Redis, or another deployment's. Its payouts then stay in the
-// ledger for the feeder, and delay no other promotion on their Kafka partition.
+// The stream may be full, slow, refused by Redis, or another deployment's. Its payouts then stay in
+// the ledger for the feeder, and delay no other promotion on their Kafka partition.
 func (p *Processor) Publisher() pipeline.Sink { return publisher{p} }
 
 type publisher struct{ *Processor }
 
-var errNotEnqueued = errors.New("promotion: the enqueue did not return")
+var (
+	errNotEnqueued = errors.New("promotion: the enqueue did not return")
+	errLater       = errors.New("promotion: the stream takes no entries")
+)
 
 // Describe implements pipeline.Sink.
 func (p publisher) Describe() pipeline.Endpoint { return p.Streams.Source().Describe() }
+
+// enqueueTimeout bounds the enqueueing of a batch. Its records are acked together, so that one slow
+// stream delays those of the others by at most this time. It is then left out for some seconds
+// (streams.Manager.Full).
+const enqueueTimeout = time.Second
+
+// leaveTimeout bounds the statement that leaves payouts to the feeder. It is not shortened by the
+// time that the streams took.
+const leaveTimeout = 5 * time.Second
 
 // Publish implements pipeline.Sink for messages of Accept. Each stream gets its entries with one
 // call, all streams at the same time. The error is a *pipeline.PartialError.
@@ -48,18 +61,17 @@ func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error 
 		}
 		byPromotion[keys[i].Promotion] = append(byPromotion[keys[i].Promotion], i)
 	}
+	within, cancel := context.WithTimeout(ctx, enqueueTimeout)
+	defer cancel()
 	add := func(promotion int64, batch []int) {
 		for _, i := range batch {
 			errs[i] = errNotEnqueued // unless the call returns
 		}
-		added, refused, err := p.enqueue(ctx, promotion, msgs, batch)
+		added, err := p.enqueue(within, promotion, msgs, batch)
 		for n, i := range batch {
 			if errs[i] = nil; n >= added {
 				errs[i] = err
 			}
-		}
-		if refused {
-			p.leave(ctx, keys, batch[added:], errs)
 		}
 	}
 	var calls sync.WaitGroup
@@ -83,6 +95,7 @@ func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error 
 		panic(<-panics) // the chain recovers it
 	}
 	failpoint.Hit(failpoint.AfterXADD)
+	p.leave(ctx, keys, errs)
 	failed := map[int]error{}
 	for i, err := range errs {
 		if err != nil {
@@ -96,8 +109,8 @@ func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error 
 }
 
 // enqueue adds those of msgs to one stream that batch names. It returns the length of the prefix
-// that was added. With refused, the stream takes the others at a later time.
-func (p publisher) enqueue(ctx context.Context, promotion int64, msgs []*message.Message, batch []int) (added int, refused bool, err error) {
+// that was added. The error is errLater if the feeder has to enqueue the others.
+func (p publisher) enqueue(ctx context.Context, promotion int64, msgs []*message.Message, batch []int) (added int, err error) {
 	entries := make([]entry.Entry, len(batch))
 	for n, i := range batch {
 		entries[n] = streamEntry(msgs[i])
@@ -105,22 +118,34 @@ func (p publisher) enqueue(ctx context.Context, promotion int64, msgs []*message
 	added, out, err := p.Streams.EnqueueBatch(ctx, promotion, entries)
 	switch {
 	case errors.Is(err, streams.ErrRefused), errors.Is(err, streams.ErrForeign), errors.Is(err, streams.ErrVanishing):
-		return added, true, nil
+		return added, errLater
+	case err != nil && ctx.Err() != nil: // an entry that was added after all is a duplicate
+		return added, errLater
 	case err != nil:
-		return added, false, fmt.Errorf("promotion: %w", err)
+		return added, fmt.Errorf("promotion: %w", err)
+	case out == streams.Full:
+		return added, errLater
 	}
-	return added, out == streams.Full, nil
+	return added, nil
 }
 
-// leave leaves the payouts that batch names to the feeder. It writes errors to errs.
-func (p publisher) leave(ctx context.Context, keys []rules.Key, batch []int, errs []error) {
-	some := make([]rules.Key, len(batch))
-	for n, i := range batch {
-		some[n] = keys[i]
+// leave leaves the payouts with errLater to the feeder, with one statement for the batch.
+func (p publisher) leave(ctx context.Context, keys []rules.Key, errs []error) {
+	var later []int
+	var left []rules.Key
+	for i, err := range errs {
+		if errors.Is(err, errLater) {
+			later, left = append(later, i), append(left, keys[i])
+		}
 	}
-	for n, err := range p.Ledger().NotEnqueued(ctx, some) {
-		if err != nil {
-			errs[batch[n]] = fmt.Errorf("promotion: leave %s to the feeder: %w", some[n], err)
+	if len(later) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	for n, err := range p.Ledger().NotEnqueued(ctx, left) {
+		if errs[later[n]] = nil; err != nil {
+			errs[later[n]] = fmt.Errorf("promotion: leave %s to the feeder: %w", left[n], err)
 		}
 	}
 }
