@@ -37,7 +37,7 @@ func (a acker) run() {
 			continue
 		}
 		if failures++; failures == 1 {
-			a.log.Warn("acknowledging failed, trying again", pipeline.Err(err))
+			a.log().Warn("acknowledging failed, trying again", pipeline.Err(err))
 		}
 		select {
 		case <-flushBackoff(failures):
@@ -78,13 +78,13 @@ func (a acker) flushRest() {
 		}
 		acks, releases, counts := a.table.unflushed()
 		if acks > 0 {
-			a.log.Warn("acknowledgements lost at the end, these entries will be delivered again", slog.Int("entries", acks), pipeline.Err(err))
+			a.log().Warn("acknowledgements lost at the end, these entries will be delivered again", slog.Int("entries", acks), pipeline.Err(err))
 		}
 		if releases > 0 {
-			a.log.Warn("entries not released at the end, other consumers receive them after min_idle", slog.Int("entries", releases), pipeline.Err(err))
+			a.log().Warn("entries not released at the end, other consumers receive them after min_idle", slog.Int("entries", releases), pipeline.Err(err))
 		}
 		if counts > 0 {
-			a.log.Warn("delivery counts lost at the end, these entries count as delivered less often", slog.Int("entries", counts), pipeline.Err(err))
+			a.log().Warn("delivery counts lost at the end, these entries count as delivered less often", slog.Int("entries", counts), pipeline.Err(err))
 		}
 		return
 	}
@@ -152,7 +152,7 @@ func (a acker) writeCounts(ctx context.Context) error {
 	case err == nil || IsNoGroup(err):
 		return nil
 	case IsReply(err): // a refused count must not delay acknowledgements
-		a.log.Warn("delivery counts not written", pipeline.Err(err))
+		a.log().Warn("delivery counts not written", pipeline.Err(err))
 		return nil
 	}
 	a.table.retryCounts(counts)

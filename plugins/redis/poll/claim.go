@@ -111,7 +111,7 @@ type claimer struct {
 func (k *claimer) run(ctx context.Context) {
 	pipeline.Repeat(ctx, 0, func(context.Context) time.Duration {
 		if err := k.round(); err != nil && !IsNoGroup(err) {
-			k.log.Warn("reclaiming failed, trying again in the next round", pipeline.Err(err))
+			k.log().Warn("reclaiming failed, trying again in the next round", pipeline.Err(err))
 		}
 		return k.o.ReclaimInterval
 	})
@@ -134,7 +134,7 @@ func (k *claimer) round() error {
 		Take: k.take,
 	})
 	if err != nil {
-		k.table.requestSearch() // the claim may have succeeded, and its reply is lost
+		k.poller.searchAgain() // the claim may have succeeded, and its reply is lost
 		return err
 	}
 	k.next = next
@@ -170,6 +170,6 @@ func (s *shared) remove(c Consumer, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(s.life, timeout)
 	defer cancel()
 	if _, err := c.Remove(ctx); err != nil {
-		s.log.Warn("consumer not removed from its group", slog.String("consumer", c.Name), pipeline.Err(err))
+		s.log().Warn("consumer not removed from its group", slog.String("consumer", c.Name), pipeline.Err(err))
 	}
 }

@@ -44,15 +44,17 @@ type pendingEntry struct {
 type table struct {
 	o        *Options
 	m        *Metrics
-	freed    chan struct{}    // there may be room for a read
-	flush    chan struct{}    // there is something to acknowledge or release
 	stopping chan struct{}    // closed with the table
-	finished chan struct{}    // closed when no worker is left
-	wake     func()           // makes the poller read now
+	search   func()           // makes the poller search own pending entries now
 	keep     func()           // starts the acker and the renewer
 	work     func(worker int) // starts a worker
 
+	// The first entry makes them, because an idle stream should use little memory.
+	flush    chan struct{} // there is something to acknowledge or release
+	finished chan struct{} // closed when no worker is left
+
 	mu        sync.Mutex
+	room      sync.Cond // there may be room for a read, or the table was closed
 	startedAt time.Time // zero: not started
 	closed    bool      // nothing is added or started any more
 	gone      bool      // the stream does not exist: nothing can be released
@@ -63,7 +65,6 @@ type table struct {
 	busy      int       // those that have an entry
 	delayed   int       // entries in stageDelayed
 	fenced    bool      // a timer will start the workers after the fence
-	search    bool      // own pending entries must be searched
 
 	entries map[string]*pendingEntry
 	buffer  []*pendingEntry      // stageBuffered, in the order of reading
@@ -78,11 +79,9 @@ type table struct {
 }
 
 func newTable(o *Options, m *Metrics) *table {
-	return &table{
-		o: o, m: m, limit: o.Concurrency, search: true,
-		freed: make(chan struct{}, 1), flush: make(chan struct{}, 1), stopping: make(chan struct{}), finished: make(chan struct{}),
-		entries: map[string]*pendingEntry{}, left: map[string]time.Time{}, counts: map[string]int64{},
-	}
+	t := &table{o: o, m: m, limit: o.Concurrency, stopping: make(chan struct{})}
+	t.room.L = &t.mu
+	return t
 }
 
 // signal fills a channel of capacity one.
@@ -116,11 +115,18 @@ func (t *table) close(gone bool) (first, started bool) {
 	t.releaseUnstarted()
 	close(t.stopping)
 	signal(t.flush)
+	t.room.Broadcast()
 	return true, !t.startedAt.IsZero()
 }
 
 // finish ends the acker after the last worker. No entry comes in any more.
-func (t *table) finish() { close(t.finished) }
+func (t *table) finish() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.finished != nil {
+		close(t.finished)
+	}
+}
 
 // rest reports whether nothing is in flight and nothing waits for a flush. The acker and the
 // renewer then end, and the next entry starts them again.
@@ -182,7 +188,7 @@ func (t *table) resize(workers int) {
 	defer t.mu.Unlock()
 	t.limit = workers
 	t.spawn()
-	signal(t.freed)
+	t.room.Signal()
 }
 
 // maxUnflushed is the number of unflushed acknowledgements at which reading stops.
@@ -202,11 +208,14 @@ func (t *table) setAhead(entries int) {
 	t.ahead = entries
 }
 
-// signalRoom wakes the poller when a read may be sent.
-func (t *table) signalRoom() {
-	if t.hasRoom() {
-		signal(t.freed)
+// awaitRoom waits until a read may be sent. It returns false when the table is closed.
+func (t *table) awaitRoom() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for !t.closed && !t.hasRoom() {
+		t.room.Wait()
 	}
+	return !t.closed
 }
 
 // readable returns whether a read may be sent, and whether the table is closed.
@@ -259,6 +268,9 @@ func (t *table) adopt(entries []goredis.XMessage, delivered map[string]int64, cl
 }
 
 func (t *table) takeIn(entries []goredis.XMessage, delivered map[string]int64, sent time.Time) (added int) {
+	if t.entries == nil {
+		t.entries, t.flush, t.finished = map[string]*pendingEntry{}, make(chan struct{}, 1), make(chan struct{})
+	}
 	now := time.Now()
 	for _, x := range entries {
 		if e, ok := t.entries[x.ID]; ok {
@@ -284,34 +296,6 @@ func (t *table) takeIn(entries []goredis.XMessage, delivered map[string]int64, s
 	return added
 }
 
-// requestSearch makes the poller search the consumer's own pending entries.
-func (t *table) requestSearch() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.searchAgain()
-}
-
-func (t *table) searchAgain() {
-	t.search = true
-	t.wake()
-}
-
-// searchNext is requestSearch for the poller itself: a wake-up would end its own back-off.
-func (t *table) searchNext() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.search = true
-}
-
-// searchRequested reports whether a search was requested since the last call.
-func (t *table) searchRequested() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	requested := t.search
-	t.search = false
-	return requested
-}
-
 // missing returns the ids of own pending entries that are not in flight, and were not left pending.
 func (t *table) missing(own []goredis.XPendingExt) (ids []string) {
 	t.mu.Lock()
@@ -331,7 +315,7 @@ func (t *table) missing(own []goredis.XPendingExt) (ids []string) {
 func (t *table) next(revoke chan<- struct{}) *pendingEntry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	defer t.signalRoom()
+	defer t.room.Signal()
 	if !t.closed && t.running <= t.limit && !t.o.fenced() {
 		if e := t.take(revoke); e != nil {
 			return e
@@ -367,7 +351,7 @@ func (t *table) take(revoke chan<- struct{}) *pendingEntry {
 		if e.lost || t.stale(e) {
 			t.drop(e)
 			if !e.lost {
-				t.searchAgain()
+				t.search()
 			}
 			continue
 		}
@@ -397,7 +381,7 @@ func (t *table) stillMine(e *pendingEntry) bool {
 	default:
 		t.busy--
 		t.drop(e)
-		t.searchAgain()
+		t.search()
 	}
 	return false
 }
@@ -466,8 +450,14 @@ func (t *table) nack(e *pendingEntry) (wait time.Duration, again bool) {
 func (t *table) leavePending(e *pendingEntry) {
 	t.m.leftPending.Inc()
 	t.drop(e)
+	if t.left == nil {
+		t.left = map[string]time.Time{}
+	}
 	t.left[e.ID] = time.Now()
 	if e.nacks > 1 { // all but the first were redeliveries here
+		if t.counts == nil {
+			t.counts = map[string]int64{}
+		}
 		t.counts[e.ID] = e.delivered + int64(e.nacks) - 1
 		signal(t.flush)
 	}

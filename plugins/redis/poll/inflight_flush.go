@@ -63,7 +63,7 @@ func (t *table) flushed(list []*pendingEntry) {
 		}
 		delete(t.entries, e.ID)
 	}
-	signal(t.freed)
+	t.room.Signal()
 }
 
 // retry restores the entries of a flush that failed, or whose reply was lost.
@@ -82,7 +82,7 @@ func (t *table) nextCounts() map[string]int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	counts := t.counts
-	t.counts = map[string]int64{}
+	t.counts = nil
 	return counts
 }
 

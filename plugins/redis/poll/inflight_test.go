@@ -32,7 +32,7 @@ func newTestTable(concurrency, batch int) *table {
 		Concurrency: concurrency, BatchSize: batch, MinIdle: time.Hour, MaxRedeliveries: 1,
 		Redelivery: pipeline.Backoff{First: time.Hour, Max: time.Hour},
 	}}, NewMetrics())
-	t.wake, t.keep, t.work = func() {}, func() {}, func(int) {}
+	t.search, t.keep, t.work = func() {}, func() {}, func(int) {}
 	t.start()
 	return t
 }
@@ -241,12 +241,13 @@ func keys(m map[string]string) []string {
 func TestTableDropsStaleEntries(t *testing.T) {
 	t.Parallel()
 	table := newTestTable(1, 10)
-	require.True(t, table.searchRequested(), "each reader begins with a search")
+	searches := 0
+	table.search = func() { searches++ }
 	table.add(stored("1-0"), nil, time.Now().Add(-time.Hour))
 	table.add(stored("2-0"), nil, time.Now())
 	require.Equal(t, "2-0", table.take(nil).ID)
 	require.False(t, table.has("1-0"))
-	require.True(t, table.searchRequested(), "the reader must search for the dropped entry")
+	require.Equal(t, 1, searches, "the reader must search for the dropped entry")
 }
 
 func TestTableRenews(t *testing.T) {
@@ -255,6 +256,7 @@ func TestTableRenews(t *testing.T) {
 	long, longer, longest := now.Add(-2*time.Minute), now.Add(-2*time.Hour), now.Add(-4*time.Hour)
 	revoke := make(chan struct{}, 1)
 	table := newTable(&Options{LongestHandlerHold: time.Hour, Config: Config{MinIdle: 3 * time.Minute, LongestHold: 3 * time.Hour}}, NewMetrics())
+	table.entries = map[string]*pendingEntry{}
 	add := func(id string, e pendingEntry) {
 		e.ID = id
 		table.entries[id] = &e

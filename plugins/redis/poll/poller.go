@@ -30,6 +30,7 @@ type poller struct {
 	*shared
 	end    func() // ends the reader, because its stream does not exist
 	paused atomic.Bool
+	search atomic.Bool // own pending entries must be searched
 	scheduled
 
 	cursor     string        // the position of the search; empty: no search
@@ -48,7 +49,7 @@ func (p *poller) run(cmd goredis.Cmder, sent time.Time) {
 				return
 			}
 		}
-		if !p.awaitRoom() || !p.mayRead() {
+		if !p.table.awaitRoom() || !p.mayRead() {
 			p.o.Scheduler.wait(p, p.pause())
 			return
 		}
@@ -58,6 +59,12 @@ func (p *poller) run(cmd goredis.Cmder, sent time.Time) {
 		_ = p.Client.Process(ctx, cmd) // the command has the error too
 		cancel()
 	}
+}
+
+// searchAgain makes the poller search the consumer's own pending entries now.
+func (p *poller) searchAgain() {
+	p.search.Store(true)
+	p.o.Scheduler.wake(p)
 }
 
 // mayRead reports whether new entries are allowed now.
@@ -73,20 +80,6 @@ func (p *poller) pause() time.Duration {
 	return min(gatePoll, p.o.PollInterval)
 }
 
-// awaitRoom waits for room. It returns false when the reader stops.
-func (p *poller) awaitRoom() bool {
-	for {
-		room, closed := p.table.readable()
-		if closed || room {
-			return !closed
-		}
-		select {
-		case <-p.table.freed:
-		case <-p.table.stopping:
-		}
-	}
-}
-
 // server returns the client of the server that has the stream.
 func (p *poller) server() goredis.UniversalClient {
 	if cluster, ok := p.Client.(*goredis.ClusterClient); ok {
@@ -99,7 +92,7 @@ func (p *poller) server() goredis.UniversalClient {
 
 // next returns the next command. It reads new entries, or a page of own pending ones.
 func (p *poller) next(ctx context.Context, now time.Time) goredis.Cmder {
-	if p.table.searchRequested() {
+	if p.search.Swap(false) {
 		p.cursor = "-"
 	}
 	if p.cursor != "" {
@@ -139,7 +132,7 @@ func (p *poller) handle(cmd goredis.Cmder, sent time.Time) time.Duration {
 		return p.failed(err)
 	}
 	if n := p.failures.Swap(0); n > 0 {
-		p.log.Info("reading again", slog.Int64("failures", n))
+		p.log().Info("reading again", slog.Int64("failures", n))
 	}
 	if found {
 		p.idle = p.o.InitialPollInterval
@@ -150,8 +143,8 @@ func (p *poller) handle(cmd goredis.Cmder, sent time.Time) time.Duration {
 	return wait
 }
 
-// pollSteps is the number of steps of a wait. A Scheduler rounds up to the next step.
-const pollSteps = 40
+// pollSteps limits the rounding of a wait, and its jitter: each adds at most this part of it.
+const pollSteps = 21
 
 // nextWait adds jitter to a wait that has reached the poll interval. Jitter and rounding only make
 // it longer, by a tenth at most: an idle stream costs at most one read per poll interval.
@@ -159,7 +152,7 @@ func (p *poller) nextWait() time.Duration {
 	if p.idle < p.o.PollInterval {
 		return p.idle
 	}
-	return p.idle + time.Duration(rand.Int64N(int64(p.idle)*3/pollSteps+1))
+	return p.idle + time.Duration(rand.Int64N(int64(p.idle/pollSteps)+1))
 }
 
 // takeNew takes in new entries.
@@ -210,14 +203,14 @@ func (p *poller) absent() time.Duration {
 	again, err := p.o.Absent(ctx)
 	switch {
 	case err != nil:
-		p.log.Warn("stream does not exist, its owner did not decide yet", pipeline.Err(err))
+		p.log().Warn("stream does not exist, its owner did not decide yet", pipeline.Err(err))
 		return readBackoff(3)
 	case !again:
-		p.log.Debug("stream does not exist and is not needed, the reader stops")
+		p.log().Debug("stream does not exist and is not needed, the reader stops")
 		p.end()
 		return never
 	default:
-		p.log.Info("stream did not exist and was created again")
+		p.log().Info("stream did not exist and was created again")
 		return p.o.InitialPollInterval // a wrong answer does not make a busy loop
 	}
 }
@@ -227,12 +220,12 @@ func (p *poller) failed(err error) time.Duration {
 	n := int(p.failures.Add(1))
 	p.m.readErrors.Inc()
 	if !IsReply(err) {
-		p.table.searchNext() // the reply may be lost, with entries that are ours now
+		p.search.Store(true) // the reply may be lost, with entries that are ours now
 	}
 	if n == 1 {
-		p.log.Warn("read failed, trying again", pipeline.Err(err))
+		p.log().Warn("read failed, trying again", pipeline.Err(err))
 	} else {
-		p.log.Debug("read failed again", slog.Int("failures", n), pipeline.Err(err))
+		p.log().Debug("read failed again", slog.Int("failures", n), pipeline.Err(err))
 	}
 	return readBackoff(n)
 }

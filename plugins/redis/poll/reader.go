@@ -48,7 +48,7 @@ type shared struct {
 	o     *Options
 	table *table
 	life  context.Context // of commands; ends with the reader, or when a drain runs out of time
-	log   *slog.Logger
+	base  *slog.Logger
 	m     *Metrics
 }
 
@@ -62,15 +62,15 @@ func NewReader(c goredis.UniversalClient, o Options, out chan<- *message.Message
 	}
 	o = o.withDefaults()
 	s := &shared{
-		Consumer: Consumer{c, o.Stream, o.Group, o.Consumer}, o: &o, table: newTable(&o, m), m: m,
-		log: log.With(slog.String(pipeline.LogStream, o.Stream), slog.String(pipeline.LogGroup, o.Group)),
+		Consumer: Consumer{c, o.Stream, o.Group, o.Consumer}, o: &o, table: newTable(&o, m), base: log, m: m,
 	}
 	r := &Reader{s: s, workers: newWorkers(s, out), done: make(chan struct{})}
 	s.life, r.endLife = context.WithCancel(context.Background())
 	r.poller = &poller{shared: s, end: func() { r.close(true) }, scheduled: scheduled{index: -1}, deliveries: 1, idle: o.InitialPollInterval,
 		demand: demand{least: o.BatchSize, count: o.BatchSize}}
+	r.poller.search.Store(true)
 	r.claimer = &claimer{shared: s, poller: r.poller}
-	s.table.wake, s.table.keep, s.table.work = r.Wake, func() { r.keeping.Go(r.keep) }, r.workers.start
+	s.table.search, s.table.keep, s.table.work = r.poller.searchAgain, func() { r.keeping.Go(r.keep) }, r.workers.start
 	return r
 }
 
@@ -199,7 +199,7 @@ func (r *Reader) Free() int { return r.s.table.free() }
 func (r *Reader) Holds(id string) bool { return r.s.table.has(id) }
 
 // Reread makes the reader search its own pending entries: a claim for it may have lost its reply.
-func (r *Reader) Reread() { r.s.table.requestSearch() }
+func (r *Reader) Reread() { r.poller.searchAgain() }
 
 // Adopt takes in entries that were claimed for this reader's consumer. The caller must check Free
 // before. delivered has the delivery count per id, this time included (1 when absent). acked may be
@@ -234,6 +234,12 @@ func (r *Reader) Stats() Stats {
 	return s
 }
 
+// log returns a logger with the names of stream and group. It is made at each use, because a logger
+// per idle stream would need more memory than the in-flight table.
+func (s *shared) log() *slog.Logger {
+	return s.base.With(slog.String(pipeline.LogStream, s.Stream), slog.String(pipeline.LogGroup, s.Group))
+}
+
 // command returns the context of one command.
 func (s *shared) command() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(s.life, commandTimeout)
@@ -243,6 +249,6 @@ func (s *shared) command() (context.Context, context.CancelFunc) {
 func (s *shared) reportDeleted(ids []string) {
 	if len(ids) > 0 {
 		s.m.deletedPending.Add(float64(len(ids)))
-		s.log.Error("pending entries were deleted before they were handled", slog.Int("entries", len(ids)), slog.String("first", ids[0]))
+		s.log().Error("pending entries were deleted before they were handled", slog.Int("entries", len(ids)), slog.String("first", ids[0]))
 	}
 }

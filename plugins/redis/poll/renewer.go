@@ -44,9 +44,9 @@ func (r renewer) renew() {
 	r.m.lost.Add(float64(lost))
 	r.m.deletedPending.Add(float64(deleted))
 	if lost+deleted > 0 {
-		r.log.Warn("entries in flight are no longer this reader's", slog.Int("claimed", lost), slog.Int("deleted", deleted))
+		r.log().Warn("entries in flight are no longer this reader's", slog.Int("claimed", lost), slog.Int("deleted", deleted))
 	}
 	if err != nil && !IsNoGroup(err) {
-		r.log.Warn("keeping entries alive failed, trying again", pipeline.Err(err))
+		r.log().Warn("keeping entries alive failed, trying again", pipeline.Err(err))
 	}
 }

@@ -3,6 +3,7 @@ package poll
 import (
 	"container/heap"
 	"context"
+	"math/bits"
 	"sync"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 )
 
 // pipelineReads is how many reads a Scheduler sends in one pipeline.
-const pipelineReads = 100
+const pipelineReads = 200
 
 // Scheduler sends the reads of all readers that wait for entries, many in one pipeline. Several
 // readers of one client share it (Options.Scheduler). The zero value is ready. It has goroutines
@@ -88,15 +89,21 @@ func (s *Scheduler) push(p *poller, after time.Duration) {
 		s.epoch, s.timer = time.Now(), time.AfterFunc(time.Hour, s.dispatch)
 	}
 	p.scheduled.woken = false
-	due := time.Since(s.epoch) + after
-	if step := after / pollSteps; step > 0 {
-		due += (step - due%step) % step
-	}
-	p.scheduled.at = s.epoch.Add(due)
+	p.scheduled.at = s.epoch.Add(roundUp(time.Since(s.epoch)+after, after/pollSteps))
 	heap.Push(&s.queue, p)
 	if p.scheduled.index == 0 {
 		s.timer.Reset(time.Until(p.scheduled.at))
 	}
+}
+
+// roundUp returns due rounded up by at most limit. It rounds to a multiple of a power of two, so
+// that pollers with similar waits become due together.
+func roundUp(due, limit time.Duration) time.Duration {
+	if limit <= 0 {
+		return due
+	}
+	step := time.Duration(1) << (bits.Len64(uint64(limit)) - 1)
+	return due + (step-due%step)%step
 }
 
 // end removes p. A read that is under way ends by itself.

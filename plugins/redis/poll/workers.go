@@ -78,7 +78,7 @@ func (w *workers) message(ctx context.Context, e *pendingEntry) (*message.Messag
 	msg, err := entry.Decode(e.XMessage)
 	if err != nil && e.nacks == 0 {
 		w.m.malformed.Inc()
-		w.log.Warn("malformed entry", slog.String(pipeline.LogStreamEntryID, e.ID), pipeline.Err(err))
+		w.log().Warn("malformed entry", slog.String(pipeline.LogStreamEntryID, e.ID), pipeline.Err(err))
 	}
 	ctx, cancel := context.WithCancel(pipeline.WithOrigin(ctx, pipeline.Origin{
 		Kind: Kind, Source: w.Stream, Group: w.Group, Key: msg.Metadata.Get(pipeline.MetaKey),
