@@ -81,7 +81,7 @@ func main() {
 	os.Exit(app.Main(context.Background(), app.Options{
 		Name: "mill", Short: "Grind grain", Profiles: profiles, EnvPrefix: "WATER",
 		Environments: map[string]app.Environment{"embedded": embedded.Environment(nil)},
-		Plugins: []pipeline.Plugin{k, deadletter.New(k, nil), &wheel{}},
+		Plugins: []pipeline.Plugin{k, deadletter.New(k), &wheel{}},
 	}))
 }
 `,

@@ -18,6 +18,9 @@ const (
 	MetaReplay = "millrace-replay"
 	// MetaKey is the record or entry key.
 	MetaKey = "millrace-key"
+	// MetaMalformed marks a message that its transport could not decode, with the class of the
+	// error. The message cannot be published again.
+	MetaMalformed = "millrace-malformed"
 	// MetaTraceParent is the W3C trace context.
 	MetaTraceParent = "traceparent"
 

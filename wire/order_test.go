@@ -43,5 +43,5 @@ func TestPluginsStandAfterWhatTheyUse(t *testing.T) {
 	slices.Reverse(plugins)
 	wrong := misplaced(plugins)
 	require.Contains(t, wrong, "promotion stands before kafka, which it uses")
-	require.Contains(t, wrong, "deadletter stands before redis, which it uses")
+	require.Contains(t, wrong, "deadletter stands before kafka, which it uses")
 }

@@ -15,11 +15,15 @@ import (
 )
 
 // Transports bring messages in and out.
-var Transports = wire.NewSet(kafka.New, wire.Bind(new(deadletter.Topics), new(*kafka.Plugin)),
-	redis.New, wire.Bind(new(deadletter.Streams), new(*redis.Plugin)), redisstream.New)
+var Transports = wire.NewSet(kafka.New, redis.New, redisstream.New)
 
 // Capabilities are shared by handlers.
-var Capabilities = wire.NewSet(telemetry.New, deadletter.New, reclaim.New)
+var Capabilities = wire.NewSet(telemetry.New, provideDeadLetters, reclaim.New)
+
+// Dead letters are replayed into these transports.
+func provideDeadLetters(topics *kafka.Plugin, streams *redis.Plugin) *deadletter.Plugin {
+	return deadletter.New(topics, streams)
+}
 
 // Handlers are the business. `millrace new handler` adds one.
 var Handlers = wire.NewSet(promotion.New, provideWebhook)

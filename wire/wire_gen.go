@@ -8,7 +8,6 @@ package wire
 
 import (
 	"github.com/millrace-io/millrace/handlers/promotion"
-	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -24,7 +23,7 @@ func New() Service {
 	redisPlugin := redis.New()
 	kafkaPlugin := kafka.New()
 	redisstreamPlugin := redisstream.New(redisPlugin)
-	deadletterPlugin := deadletter.New(kafkaPlugin, redisPlugin)
+	deadletterPlugin := provideDeadLetters(kafkaPlugin, redisPlugin)
 	reclaimPlugin := reclaim.New(redisPlugin)
 	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin)
 	webhookPlugin := provideWebhook(kafkaPlugin, deadletterPlugin)

@@ -35,7 +35,7 @@ func (*server) Stop(context.Context) error    { return nil }
 func TestDisabledPluginsAreNotOpened(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, o *office) {
-		kafka, redis, ledger := &server{o.topics, "kafka", 0}, &server{o.streams, "redis", 0}, &server{nil, "payouts", 0}
+		kafka, redis, ledger := &server{o.topics, "kafka", 0}, &server{o.streams, "redis", 0}, &server{newTopics(), "payouts", 0}
 		run := func(code int, args ...string) cli.Report {
 			p := New(kafka, redis)
 			p.ReplayWith(ledger.name, o.payouts)
@@ -51,7 +51,7 @@ func TestDisabledPluginsAreNotOpened(t *testing.T) {
 			return r
 		}
 		stream := order(8)
-		stream.ID, stream.Source = "stream", store.ParseSource("scan:orders:1@7-0")
+		stream.ID, stream.Source = "stream", entryOf("scan:orders:1", "7-0")
 		o.put(order(1), payoutDeadLetter(5), stream)
 		const redisOff, payoutsOff = "plugin redis is disabled in these settings", "plugin payouts is disabled in these settings"
 		reasons := func(r cli.Report) map[string]string {

@@ -16,6 +16,8 @@ import (
 // recorders stands in for plugins/kafka.
 type recorders map[string]*pipelinetest.Recorder
 
+func (recorders) Kind() string { return "kafka" }
+
 func (r recorders) Sink(topic string) pipeline.Sink { return r[topic] }
 
 // orders is a plugin whose route has dead letters and no ledger.
@@ -41,7 +43,7 @@ func (o orders) Register(r *pipeline.Registry) error {
 // Example sends what a route can't handle to a dead-letter topic.
 func Example() {
 	topics := recorders{"orders-dead": pipelinetest.NewRecorder("orders-dead")}
-	dead := deadletter.New(topics, nil) // in a service: deadletter.New(kafka, redis)
+	dead := deadletter.New(topics) // in a service: deadletter.New(kafka, redis)
 	o := orders{pipelinetest.NewFeed("orders"), dead}
 
 	reg, err := pipeline.NewRegistry(pipeline.Env{}, dead, o)

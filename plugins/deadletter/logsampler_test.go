@@ -45,10 +45,10 @@ func (j *journal) lines() []string {
 }
 
 // sampling returns a plugin that logs, in a bubble. stop stops the log sampler.
-func sampling(t *testing.T, to Topics) (p *Plugin, logged *journal, stop func()) {
+func sampling(t *testing.T, to Transport) (p *Plugin, logged *journal, stop func()) {
 	t.Helper()
 	logged = &journal{}
-	p = New(to, nil)
+	p = New(to)
 	_, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(logged, nil))}, p)
 	require.NoError(t, err)
 	require.NoError(t, p.sampler.Start(t.Context()))

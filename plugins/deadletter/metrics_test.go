@@ -13,7 +13,7 @@ import (
 // A counter that appears at 1 is no increase to Prometheus.
 func TestATopicIsCountedFromZero(t *testing.T) {
 	t.Parallel()
-	p := New(&topics{}, nil)
+	p := New(&topics{})
 	p.Sink("orders-dead")
 	require.NoError(t, testutil.CollectAndCompare(p.metrics.published, strings.NewReader(`
 # HELP millrace_deadletter_published_total Dead letters that are durable in their topic.
@@ -24,7 +24,7 @@ millrace_deadletter_published_total{topic="orders-dead"} 0
 
 func TestStoredDeadLettersAreCounted(t *testing.T) {
 	t.Parallel()
-	p := New(&topics{}, nil)
+	p := New(&topics{})
 	waiting := func(class string, state store.State) float64 {
 		return testutil.ToFloat64(p.metrics.stored.WithLabelValues(class, string(state)))
 	}

@@ -12,38 +12,38 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
-// Topics makes sinks of topics; plugins/kafka is one.
-type Topics interface {
-	Sink(topic string) pipeline.Sink
-}
-
-// Streams makes sinks of Redis streams; plugins/redis is one.
-type Streams interface {
-	Sink(stream string) pipeline.Sink
+// Transport makes sinks of its topics or streams. If it is a pipeline.Plugin, a replay starts it.
+type Transport interface {
+	// Kind is that of the origins of its messages.
+	Kind() string
+	Sink(name string) pipeline.Sink
 }
 
 // Plugin brings dead letters to their topics and into the store, and replays them.
 type Plugin struct {
-	config    Config
-	topics    Topics
-	streams   Streams
-	replayers map[string]Replayer // by plugin
-	store     atomic.Pointer[store.Store]
-	log       *slog.Logger
-	sampler   *logSampler
-	metrics   *metrics
+	config     Config
+	topics     Transport
+	transports map[string]Transport // by kind, for replays
+	replayers  map[string]Replayer  // by plugin
+	store      atomic.Pointer[store.Store]
+	log        *slog.Logger
+	sampler    *logSampler
+	metrics    *metrics
 }
 
-// New returns the plugin with default settings. kafka has the dead-letter topics. Replays publish
-// to topics of kafka and to streams of redis; either may be nil.
-func New(kafka Topics, redis Streams) *Plugin {
+// New returns the plugin with default settings. topics has the dead-letter topics. Replays publish
+// to topics and to others.
+func New(topics Transport, others ...Transport) *Plugin {
 	p := &Plugin{
-		config:    DefaultConfig(),
-		topics:    kafka,
-		streams:   redis,
-		replayers: map[string]Replayer{},
-		log:       slog.New(slog.DiscardHandler),
-		metrics:   newMetrics(),
+		config:     DefaultConfig(),
+		topics:     topics,
+		transports: map[string]Transport{topics.Kind(): topics},
+		replayers:  map[string]Replayer{},
+		log:        slog.New(slog.DiscardHandler),
+		metrics:    newMetrics(),
+	}
+	for _, t := range others {
+		p.transports[t.Kind()] = t
 	}
 	p.sampler = newLogSampler(p)
 	return p
@@ -55,8 +55,13 @@ func (p *Plugin) Name() string { return "deadletter" }
 // Settings implements pipeline.Configurable.
 func (p *Plugin) Settings() any { return &p.config }
 
-// Needs implements pipeline.Dependent. Redis is needed only for replays to its streams.
-func (p *Plugin) Needs() []string { return []string{"kafka"} }
+// Needs implements pipeline.Dependent. The other transports are needed only for replays.
+func (p *Plugin) Needs() []string {
+	if topics, ok := p.topics.(pipeline.Plugin); ok {
+		return []string{topics.Name()}
+	}
+	return nil
+}
 
 // Register implements pipeline.Plugin. A plugin with an outbox registers its relay itself.
 func (p *Plugin) Register(r *pipeline.Registry) error {

@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
-	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
 // payoutStates puts a dead letter of each kind of payout: 1 is paid, 2 unknown, 3 failed, 4 was
@@ -74,7 +73,7 @@ func TestADryRunPreviewsEachDeadLetter(t *testing.T) {
 	onBoth(t, func(t *testing.T, o *office) {
 		o.payoutStates()
 		empty := order(8)
-		empty.Headers = map[string]string{entry.MetaMalformed: "no_payload"}
+		empty.Headers = map[string]string{pipeline.MetaMalformed: "no_payload"}
 		gone := order(7)
 		o.put(empty, order(1), gone)
 		require.NoError(t, o.store.Discard(t.Context(), gone.ID, store.By{Who: "ann", Why: "x"}))
@@ -89,7 +88,7 @@ func TestADryRunPreviewsEachDeadLetter(t *testing.T) {
 			payout(2, store.OutcomeReplayed, ""),
 			payout(3, store.OutcomeReplayed, ""),
 			payout(4, store.OutcomeAlready, "P:4 is PENDING"),
-			{ID: empty.ID, Result: store.OutcomeRefused, Reason: "the entry had no message (no_payload)", Class: "undecodable"},
+			{ID: empty.ID, Result: store.OutcomeRefused, Reason: "its transport could not decode it (no_payload)", Class: "undecodable"},
 			{ID: order(1).ID, Result: store.OutcomeReplayed, Class: "undecodable"},
 		}}, r)
 		out, code := o.run("replay", "--all", "--dry-run")

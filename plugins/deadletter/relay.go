@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
-// Entry is a dead letter in an outbox.
+// Entry is a dead letter in an outbox. Without SourceKind and Source it is not published again.
 type Entry struct {
 	Topic string
 	// ID is unique and the same whenever the entry is relayed; see store.ID. Empty: one is derived

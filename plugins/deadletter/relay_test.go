@@ -91,6 +91,7 @@ func (b *box) Relay(ctx context.Context, limit int, publish func(context.Context
 
 // topics is a broker in memory that refuses payloads that say so.
 type topics struct {
+	kind      string
 	mu        sync.Mutex
 	calls     int
 	published map[string][]*message.Message
@@ -99,7 +100,9 @@ type topics struct {
 	block     chan struct{} // when set, publishes wait until it is closed or their context ends
 }
 
-func newTopics() *topics { return &topics{published: map[string][]*message.Message{}} }
+func newTopics() *topics { return &topics{kind: "kafka", published: map[string][]*message.Message{}} }
+
+func (t *topics) Kind() string { return t.kind }
 
 func (t *topics) Sink(topic string) pipeline.Sink { return topicSink{t, topic} }
 
@@ -182,10 +185,10 @@ func entriesTo(topic string, n int) []Entry {
 }
 
 // running starts a relay of b, in a bubble, and returns its plugin and what it logs.
-func running(t *testing.T, b Outbox, to Topics) (*Plugin, *bytes.Buffer) {
+func running(t *testing.T, b Outbox, to Transport) (*Plugin, *bytes.Buffer) {
 	t.Helper()
 	logged := &bytes.Buffer{}
-	p := New(to, nil)
+	p := New(to)
 	_, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(logged, nil))}, p)
 	require.NoError(t, err)
 	service := p.Relay("test", b)
@@ -312,7 +315,7 @@ func TestStop(t *testing.T) {
 			b, to := &box{}, newTopics()
 			to.block = make(chan struct{})
 			b.add(entriesTo("a", 3)...)
-			service := New(to, nil).Relay("test", b)
+			service := New(to).Relay("test", b)
 			require.NoError(t, service.Start(t.Context()))
 			synctest.Wait()
 			stopped := make(chan error)
@@ -329,7 +332,7 @@ func TestStop(t *testing.T) {
 			b, to := &box{}, newTopics()
 			to.block = make(chan struct{})
 			b.add(entriesTo("a", 3)...)
-			service := New(to, nil).Relay("test", b)
+			service := New(to).Relay("test", b)
 			require.NoError(t, service.Start(t.Context()))
 			synctest.Wait()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -340,7 +343,7 @@ func TestStop(t *testing.T) {
 		})
 	})
 	t.Run("before the start", func(t *testing.T) {
-		service := New(newTopics(), nil).Relay("test", &box{})
+		service := New(newTopics()).Relay("test", &box{})
 		require.NoError(t, service.Stop(t.Context()))
 		require.NoError(t, service.Stop(t.Context()))
 		require.Error(t, service.Start(t.Context()), "a relay runs once")
@@ -348,7 +351,7 @@ func TestStop(t *testing.T) {
 	t.Run("the starting context does not end it", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b, to := &box{}, newTopics()
-			service := New(to, nil).Relay("test", b)
+			service := New(to).Relay("test", b)
 			ctx, cancel := context.WithCancel(t.Context())
 			require.NoError(t, service.Start(ctx))
 			cancel()
@@ -372,7 +375,7 @@ func TestPublishNamesExactlyWhatIsNotDurable(t *testing.T) {
 			batch[i] = newEntry(rapid.SampledFrom([]string{"a", "b", ""}).Draw(t, "topic"), fmt.Sprintf("%s-%d", kind, i))
 		}
 		failed := map[int]error{}
-		if err := New(to, nil).publishEntries(context.Background(), "test", batch); err != nil {
+		if err := New(to).publishEntries(context.Background(), "test", batch); err != nil {
 			var partial *pipeline.PartialError
 			require.ErrorAs(t, err, &partial)
 			require.NotEmpty(t, partial.Failed)
@@ -389,7 +392,7 @@ func TestPublishNamesExactlyWhatIsNotDurable(t *testing.T) {
 func TestSink(t *testing.T) {
 	t.Parallel()
 	to := newTopics()
-	p := New(to, nil)
+	p := New(to)
 	s := p.Sink("a")
 	require.Equal(t, pipeline.Endpoint{Kind: "kafka", Name: "a"}, s.Describe())
 	require.NoError(t, s.Publish(t.Context(), message.NewMessage("1", []byte("x")), message.NewMessage("2", []byte("y"))))
@@ -399,7 +402,7 @@ func TestSink(t *testing.T) {
 }
 
 func TestConformance(t *testing.T) {
-	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{New(newTopics(), nil)} })
+	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{New(newTopics())} })
 }
 
 func TestValidate(t *testing.T) {

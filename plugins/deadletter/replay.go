@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
-	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
 // Replayer replays the dead letters of a plugin's ledger: those with a subject.
@@ -71,7 +70,7 @@ func newReplays(p *Plugin, running *app.Running) *replays {
 	return r
 }
 
-// Start starts the brokers and ledgers that replays of these targets need. They depend on the
+// Start starts the transports and ledgers that replays of these targets need. They depend on the
 // content of the store, so they are a runtime of their own, which starts after the store.
 func (r *replays) Start(ctx context.Context, targets []store.Target) error {
 	return r.start(ctx, r.startWithin, targets)
@@ -114,13 +113,12 @@ func (r *replays) Stop(ctx context.Context) error {
 	return r.runtime.Stop(context.WithoutCancel(ctx))
 }
 
-// plugins returns the plugins that replays of these targets need and that are not disabled,
-// downstream first.
+// plugins returns the plugins that replays of these targets need and that are not disabled.
 func (r *replays) plugins(targets []store.Target) []pipeline.Plugin {
 	var list []pipeline.Plugin
-	for _, kind := range []string{store.KindStream, store.KindKafka} {
+	for kind, transport := range r.plugin.transports {
 		uses := func(t store.Target) bool { return !t.Ledger && r.replayKind(t) == kind }
-		if plugin, ok := r.broker(kind).(pipeline.Plugin); ok && !r.isDisabled(plugin.Name()) && slices.ContainsFunc(targets, uses) {
+		if plugin, ok := transport.(pipeline.Plugin); ok && !r.isDisabled(plugin.Name()) && slices.ContainsFunc(targets, uses) {
 			list = append(list, plugin)
 		}
 	}
@@ -153,22 +151,11 @@ func disabledReason(plugin string) string {
 	return fmt.Sprintf("plugin %s is disabled in these settings", plugin)
 }
 
-// broker returns what publishes to topics or streams; nil when this binary has none.
-func (r *replays) broker(kind string) Topics {
-	switch {
-	case kind == store.KindKafka && r.plugin.topics != nil:
-		return r.plugin.topics
-	case kind == store.KindStream && r.plugin.streams != nil:
-		return r.plugin.streams
-	}
-	return nil
-}
-
 func (r *replays) replayKind(t store.Target) string {
 	if retry, ok := r.retryTopics[t.Handler]; ok {
 		return retry.Kind
 	}
-	return t.Source
+	return t.SourceKind
 }
 
 // destination returns where a replay of a dead letter without a ledger is published. It is the
@@ -177,22 +164,22 @@ func (r *replays) replayKind(t store.Target) string {
 func (r *replays) destination(d store.DeadLetter) (pipeline.Sink, error) {
 	to, ok := r.retryTopics[d.Handler]
 	if !ok {
-		to = store.Source{Kind: d.Source.Kind, Name: d.Source.Name}
+		to = d.Source
 	}
 	if to.Kind == "" {
 		return nil, fmt.Errorf("its origin is unknown: %q", to.Name)
 	}
-	broker := r.broker(to.Kind)
-	if broker == nil {
+	transport, ok := r.plugin.transports[to.Kind]
+	if !ok {
 		return nil, fmt.Errorf("this binary has no %s", to.Kind)
 	}
-	if plugin, ok := broker.(pipeline.Plugin); ok && r.isDisabled(plugin.Name()) {
+	if plugin, ok := transport.(pipeline.Plugin); ok && r.isDisabled(plugin.Name()) {
 		return nil, errors.New(disabledReason(plugin.Name()))
 	}
-	if class := d.Headers[entry.MetaMalformed]; class != "" {
-		return nil, fmt.Errorf("the entry had no message (%s)", class)
+	if class := d.Headers[pipeline.MetaMalformed]; class != "" {
+		return nil, fmt.Errorf("its transport could not decode it (%s)", class)
 	}
-	return broker.Sink(to.Name), nil
+	return transport.Sink(to.Name), nil
 }
 
 func noReplayer(d store.DeadLetter) store.Outcome {

@@ -29,6 +29,7 @@ type office struct {
 	store   *store.Store
 	topics  *topics
 	streams *topics
+	jobs    *topics // of a transport that no other test has
 	payouts *payouts
 	others  func(*Plugin) []pipeline.Plugin // further plugins of a command; may be nil
 }
@@ -99,11 +100,18 @@ func (p *payouts) Replay(ctx context.Context, l store.DeadLetter, by store.By) (
 	return store.Outcome{Result: store.OutcomeAlready}, p.broken[l.Subject]
 }
 
+func newOffice(t *testing.T, dsn string) *office {
+	o := &office{t: t, dsn: dsn, topics: newTopics(), streams: newTopics(), jobs: newTopics(),
+		payouts: &payouts{done: map[string]int{}, refused: map[string]string{}, broken: map[string]error{}, now: map[string]store.Status{}}}
+	o.streams.kind, o.jobs.kind = "redis-stream", "job-queue"
+	return o
+}
+
 // onBoth runs the test with a store in SQLite and one in PostgreSQL.
 func onBoth(t *testing.T, test func(t *testing.T, o *office)) {
 	t.Helper()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
-		o := &office{t: t, dsn: dsn, topics: newTopics(), streams: newTopics(), payouts: &payouts{done: map[string]int{}, refused: map[string]string{}, broken: map[string]error{}, now: map[string]store.Status{}}}
+		o := newOffice(t, dsn)
 		var err error
 		o.store, err = store.Connect(t.Context(), pipeline.NewSecret(dsn), nil)
 		require.NoError(t, err)
@@ -115,7 +123,7 @@ func onBoth(t *testing.T, test func(t *testing.T, o *office)) {
 
 // plugin returns a fresh plugin, as another process has one.
 func (o *office) plugin() *Plugin {
-	p := New(o.topics, o.streams)
+	p := New(o.topics, o.streams, o.jobs)
 	p.config.Store.DSN = pipeline.NewSecret(o.dsn)
 	p.ReplayWith("payouts", o.payouts)
 	return p
@@ -179,16 +187,39 @@ func failedAt(n int) time.Time { return time.Date(2026, 3, 4, 5, 6, n, 0, time.U
 func order(n int) store.DeadLetter {
 	return store.From("", "", "orders-dead", fmt.Sprint("uuid-", n), pipeline.DeadLetter{
 		Payload: fmt.Appendf(nil, "order %d", n), Key: fmt.Sprint(n), Class: "undecodable", Error: fmt.Sprintf("bad order %d", n),
-		Handler: "orders.take", Origin: fmt.Sprintf("orders/0@%d", n), Attempts: 1, FirstFailedAt: failedAt(n), FailedAt: failedAt(n),
+		Handler: "orders.take", SourceKind: "kafka", Source: "orders", Origin: fmt.Sprintf("orders/0@%d", n), Attempts: 1, FirstFailedAt: failedAt(n), FailedAt: failedAt(n),
 		Metadata: map[string]string{"own": "header", pipeline.MetaAttempt: "3", pipeline.MetaRetryOf: "orders.take", pipeline.MetaDue: "2026-03-04T05:06:07Z"},
 	})
 }
 
 func payoutDeadLetter(target int) store.DeadLetter {
 	l := Entry{Topic: "payouts-dead", ID: store.ID("payouts", fmt.Sprint(target)), Subject: fmt.Sprint("P:", target), DeadLetter: pipeline.DeadLetter{
-		Payload: []byte("{}"), Class: "rejected", Error: "422", Handler: "payouts.pay", Origin: "payouts/0@7", Attempts: 6, FirstFailedAt: failedAt(1), FailedAt: failedAt(target),
+		Payload: []byte("{}"), Class: "rejected", Error: "422", Handler: "payouts.pay", SourceKind: "kafka", Source: "payouts", Origin: "payouts/0@7", Attempts: 6, FirstFailedAt: failedAt(1), FailedAt: failedAt(target),
 	}}
 	return l.row("payouts")
+}
+
+// entryOf is the source of an entry of a stream.
+func entryOf(stream, id string) store.Source {
+	return store.Source{Kind: "redis-stream", Name: stream, Position: stream + "@" + id}
+}
+
+// A dead letter of any transport is shown with the position that the transport wrote, and replayed
+// into the transport.
+func TestAFurtherTransport(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		job, unknown := order(1), order(2)
+		job.ID, job.Source = "job", store.Source{Kind: "job-queue", Name: "mails", Position: "mails #7 of lane 3"}
+		unknown.ID, unknown.Source = "unknown", store.Source{Kind: "fax", Name: "office", Position: "office"}
+		o.put(job, unknown)
+		out, code := o.run("show", "job")
+		require.Zero(t, code, out)
+		require.Regexp(t, `from +job-queue mails #7 of lane 3\n`, out)
+		require.Equal(t, 1, o.report(0, "replay", "--source", "mails", "--why", "x").Replayed)
+		require.Equal(t, []string{"order 1"}, o.jobs.payloads("mails"))
+		require.Equal(t, "this binary has no fax", o.report(app.ExitBad, "replay", "unknown", "--why", "x").DeadLetters[0].Reason)
+	})
 }
 
 func TestListAndShow(t *testing.T) {
@@ -240,7 +271,7 @@ func TestReplay(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, o *office) {
 		stream := order(8)
-		stream.ID, stream.Source = "stream", store.ParseSource("scan:orders:1@7-0")
+		stream.ID, stream.Source = "stream", entryOf("scan:orders:1", "7-0")
 		lost := order(9)
 		lost.ID, lost.Source = "lost", store.Source{Name: "who knows"}
 		o.put(order(1), payoutDeadLetter(5), payoutDeadLetter(6), stream, lost)
@@ -391,7 +422,7 @@ func TestDiscard(t *testing.T) {
 
 func TestUsageErrors(t *testing.T) {
 	t.Parallel()
-	o := &office{t: t, topics: newTopics()}
+	o := newOffice(t, "")
 	out, code := o.run("list")
 	require.Equal(t, app.ExitUsage, code)
 	require.Contains(t, out, "dead letters are not stored: plugins.deadletter.store.dsn is not set")

@@ -9,7 +9,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
-	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
 // shop has a route whose retry topic takes replays, and one whose retry topic has the handler of
@@ -40,7 +39,7 @@ func TestAReplayGoesToTheRetryTopicThatTakesReplays(t *testing.T) {
 		pay, accept, gone := order(1), order(2), order(3)
 		pay.Handler, accept.Handler, gone.Handler = "shop.pay", "shop.accept", "shop.removed"
 		stream := order(4)
-		stream.ID, stream.Handler, stream.Source = "stream", "shop.pay", store.ParseSource("scan:orders:1@7-0")
+		stream.ID, stream.Handler, stream.Source = "stream", "shop.pay", entryOf("scan:orders:1", "7-0")
 		o.put(pay, accept, gone, stream)
 		out, code := o.run("show", pay.ID)
 		require.Equal(t, app.ExitOK, code, out)

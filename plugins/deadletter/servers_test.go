@@ -105,7 +105,7 @@ func TestRelayOnKafka(t *testing.T) {
 			require.True(t, ok)
 			settings.Brokers = brokers
 			settings.Partitions = 1
-			dead := deadletter.New(k, nil)
+			dead := deadletter.New(k)
 			box := &ledger{dead: dead}
 			failed := time.Date(2026, 3, 4, 5, 6, 7, 890, time.UTC)
 			good := deadletter.Entry{Topic: topic, DeadLetter: pipeline.DeadLetter{

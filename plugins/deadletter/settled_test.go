@@ -102,7 +102,7 @@ func TestSettledWaitsForTheReplayOfTheDeadLetter(t *testing.T) {
 
 func TestSettledWithoutAStore(t *testing.T) {
 	t.Parallel()
-	p := New(newTopics(), nil)
+	p := New(newTopics())
 	got, err := p.Settled(t.Context(), "payouts", "P:5", store.By{Who: "ann", Why: "x"})
 	require.NoError(t, err)
 	require.Empty(t, got)

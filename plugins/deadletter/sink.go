@@ -54,6 +54,7 @@ func fromMessage(topic string, m *message.Message) store.DeadLetter {
 	d := pipeline.DeadLetter{
 		Payload: m.Payload, Metadata: maps.Clone(map[string]string(meta)), Key: meta.Get(pipeline.MetaKey), Class: meta.Get(pipeline.MetaDeadClass),
 		Error: meta.Get(pipeline.MetaDeadError), Handler: meta.Get(pipeline.MetaDeadHandler), Origin: meta.Get(pipeline.MetaDeadOrigin),
+		SourceKind: meta.Get(pipeline.MetaDeadSourceKind), Source: meta.Get(pipeline.MetaDeadSource),
 	}
 	d.Attempts, _ = strconv.Atoi(meta.Get(pipeline.MetaDeadAttempts))
 	d.FailedAt, _ = time.Parse(time.RFC3339Nano, meta.Get(pipeline.MetaDeadFailedAt))

@@ -109,7 +109,7 @@ func TestADeadLetterThatIsTooLargeForItsTopic(t *testing.T) {
 				t.Cleanup(func() { require.NoError(t, service.Stop(context.Background())) })
 				o.topics.limit = tt.limit
 				payload := strings.Repeat("p", 20_000)
-				letter := pipeline.DeadLetter{Payload: []byte(payload), Metadata: map[string]string{"own": "header"}, Handler: "toy.take", Origin: "orders/3@7", UUID: "u"}
+				letter := pipeline.DeadLetter{Payload: []byte(payload), Metadata: map[string]string{"own": "header"}, Handler: "toy.take", SourceKind: "kafka", Source: "orders", Origin: "orders/3@7", UUID: "u"}
 				for range 2 { // delivered again after a crash
 					require.NoError(t, p.Sink("toy-dead").Publish(t.Context(), letter.Message()))
 				}
@@ -127,7 +127,7 @@ func TestADeadLetterThatIsTooLargeForItsTopic(t *testing.T) {
 	}
 	to := newTopics()
 	to.limit = 1
-	err := New(to, nil).Sink("toy-dead").Publish(t.Context(), pipeline.DeadLetter{Payload: []byte("x")}.Message())
+	err := New(to).Sink("toy-dead").Publish(t.Context(), pipeline.DeadLetter{Payload: []byte("x")}.Message())
 	require.True(t, pipeline.IsPermanent(err), "without a store it would be lost: %v", err)
 }
 
@@ -135,7 +135,7 @@ func TestADeadLetterThatIsTooLargeForItsTopic(t *testing.T) {
 // store.
 func TestTheStoreComesFirst(t *testing.T) {
 	t.Parallel()
-	o := &office{t: t, dsn: "sqlite:" + t.TempDir() + "/letters.db", topics: newTopics()}
+	o := newOffice(t, "sqlite:"+t.TempDir()+"/letters.db")
 	p := o.plugin() // its store is not started
 	m := pipeline.DeadLetter{Payload: []byte("x"), Handler: "toy.take"}.Message()
 	require.ErrorContains(t, p.Sink("toy-dead").Publish(t.Context(), m), "not open")
@@ -152,7 +152,7 @@ func TestTheStartWaitsForTheDatabase(t *testing.T) {
 	t.Parallel()
 	start := func(t *testing.T, within time.Duration, dsn string) error {
 		t.Helper()
-		p := New(newTopics(), nil)
+		p := New(newTopics())
 		p.config.Store.DSN = pipeline.NewSecret(dsn)
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
@@ -182,7 +182,7 @@ func TestTheStartWaitsForTheDatabase(t *testing.T) {
 	}
 	t.Run("a stop is no fault of the DSN", func(t *testing.T) {
 		t.Parallel()
-		p := New(newTopics(), nil)
+		p := New(newTopics())
 		p.config.Store.DSN = pipeline.NewSecret("postgres://ann:hunter2@" + sqldbtest.Refusing(t, "57P03") + "/letters?sslmode=disable")
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
@@ -238,7 +238,7 @@ func TestTheRelayStoresEachDeadLetterOnce(t *testing.T) {
 
 func TestTheMetricIsBounded(t *testing.T) {
 	t.Parallel()
-	p := New(newTopics(), nil)
+	p := New(newTopics())
 	var tallies []store.Tally
 	for n := range 50 {
 		tallies = append(tallies, store.Tally{Class: fmt.Sprint("class-", n), State: store.Open, Count: 2})

@@ -24,6 +24,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // scans is a plugin that reads a stream, whose handler refuses until it is fixed.
@@ -115,7 +116,7 @@ func TestReplayIntoAStream(t *testing.T) {
 				return report
 			}
 			l := one(store.Open)
-			require.Equal(t, []string{store.KindStream, stream, "7", "the-uuid"}, []string{l.Source.Kind, l.Source.Name, l.Key, l.UUID})
+			require.Equal(t, []string{poll.Kind, stream, "7", "the-uuid"}, []string{l.Source.Kind, l.Source.Name, l.Key, l.UUID})
 			require.Equal(t, 1, replay("--source", stream).Replayed)
 			l = one(store.Parked)
 			require.Equal(t, 2, l.Generation)

@@ -82,6 +82,9 @@ func New() *Plugin {
 // Name returns "kafka".
 func (p *Plugin) Name() string { return Name }
 
+// Kind implements deadletter.Transport.
+func (p *Plugin) Kind() string { return Kind }
+
 // Settings returns the plugin's *Config. It may be changed until the service starts.
 func (p *Plugin) Settings() any { return &p.config }
 

@@ -51,6 +51,9 @@ func New() *Plugin {
 // Name returns "redis".
 func (p *Plugin) Name() string { return "redis" }
 
+// Kind implements deadletter.Transport.
+func (p *Plugin) Kind() string { return poll.Kind }
+
 // Settings returns the plugin's *Config. Changes before the start of the service apply.
 func (p *Plugin) Settings() any { return &p.cfg }
 

@@ -3,6 +3,7 @@ package payout
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strconv"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
@@ -11,6 +12,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
+	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // OutboxName is the name of the ledger's outbox in package deadletter. It is part of dead letter
@@ -29,16 +32,34 @@ func (d DeadLetters) Relay(ctx context.Context, limit int, publish func(context.
 			if !known {
 				return fmt.Errorf("dead letter %d is of type %s, which this version doesn't have", m.ID, m.Key.Type)
 			}
+			kind, source := sourceOf(m.Origin)
 			entries[i] = deadletter.Entry{
 				Topic: t.DeadTopic(), ID: DeadLetterID(m), Subject: m.Key.String(), Detached: Offered(m.Class),
 				DeadLetter: pipeline.DeadLetter{
 					Payload: m.Payload, Metadata: m.Headers, Key: string(m.RecordKey), Class: m.Class, Error: m.Error, Handler: m.Route,
-					Origin: m.Origin, Attempts: m.Attempts, FirstFailedAt: m.FirstFailedAt, FailedAt: m.CreatedAt,
+					SourceKind: kind, Source: source, Origin: m.Origin, Attempts: m.Attempts, FirstFailedAt: m.FirstFailedAt, FailedAt: m.CreatedAt,
 				},
 			}
 		}
 		return publish(ctx, entries)
 	})
+}
+
+var (
+	recordPosition = regexp.MustCompile(`(?s)^(.+)/[0-9]+@[0-9]+$`)
+	entryPosition  = regexp.MustCompile(`(?s)^(.+)@[0-9]+-[0-9]+$`)
+)
+
+// sourceOf returns the transport and the topic or stream of an origin. The ledger stores only the
+// text of pipeline.Origin.
+func sourceOf(origin string) (kind, source string) {
+	if m := recordPosition.FindStringSubmatch(origin); m != nil {
+		return kafka.Kind, m[1]
+	}
+	if m := entryPosition.FindStringSubmatch(origin); m != nil {
+		return poll.Kind, m[1]
+	}
+	return "", origin
 }
 
 // DeadLetterID returns the same id each time a dead letter is relayed. The time distinguishes the

@@ -30,6 +30,23 @@ func TestPayoutKeys(t *testing.T) {
 	}
 }
 
+func TestSourcesOfStoredOrigins(t *testing.T) {
+	t.Parallel()
+	for origin, want := range map[string][2]string{
+		"orders/3@42":           {"kafka", "orders"},
+		"a/b/0@1":               {"kafka", "a/b"},
+		"scan:events:1@17-0":    {"redis-stream", "scan:events:1"},
+		"x@y/1@1700000000000-3": {"redis-stream", "x@y/1"},
+		"":                      {"", ""},
+		"somewhere":             {"", "somewhere"},
+		"orders/x@42":           {"", "orders/x@42"},
+		"orders@42":             {"", "orders@42"},
+	} {
+		kind, source := sourceOf(origin)
+		require.Equal(t, want, [2]string{kind, source}, origin)
+	}
+}
+
 // testLedger is a ledger with payouts in states that a test needs.
 type testLedger struct {
 	t *testing.T

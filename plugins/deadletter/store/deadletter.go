@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -72,7 +73,8 @@ func From(id, plugin, topic, uuid string, d pipeline.DeadLetter) DeadLetter {
 	}
 	return DeadLetter{
 		ID: id, State: Open, Generation: 1, Plugin: plugin, Topic: topic, UUID: uuid,
-		Handler: d.Handler, Class: d.Class, Error: d.Error, Source: ParseSource(d.Origin), Attempts: d.Attempts,
+		Handler: d.Handler, Class: d.Class, Error: d.Error, Attempts: d.Attempts,
+		Source:      Source{Kind: d.SourceKind, Name: cmp.Or(d.Source, d.Origin), Position: d.Origin},
 		FirstFailed: d.FirstFailedAt, Failed: d.FailedAt, TraceParent: d.Metadata[pipeline.MetaTraceParent],
 		Key: d.Key, Headers: d.Metadata, Payload: d.Payload,
 	}

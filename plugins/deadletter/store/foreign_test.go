@@ -89,6 +89,7 @@ func TestAnyMessageIsStored(t *testing.T) {
 			n++
 			l := From(ID(strconv.Itoa(n)), "", text("topic"), text("uuid"), pipeline.DeadLetter{
 				Payload: []byte(payload), Key: text("key"), Class: text("class"), Error: text("error"), Handler: handler,
+				SourceKind: text("kind"), Source: text("source"),
 				Origin:   text("origin") + rapid.SampledFrom([]string{"", "@", "/3@4", "/2147483647@9223372036854775807", "@1-0"}).Draw(t, "place"),
 				Attempts: rapid.Int().Draw(t, "attempts"), FirstFailedAt: unix(at.Draw(t, "first")), FailedAt: unix(at.Draw(t, "last")),
 				Metadata: map[string]string{pipeline.MetaReplay: replay, pipeline.MetaTraceParent: text("trace"), text("header"): text("value")},

@@ -13,29 +13,26 @@ import (
 )
 
 // columns are those that scan reads before the payload.
-const columns = `seq, id, lineage, state, generation, plugin, handler, subject, class, error, fingerprint, kind, source, source_partition,
-	source_offset, entry_id, topic, attempts, first_failed_at, failed_at, stored_at, changed_at, traceparent, uuid, record_key, headers, tombstone, held_until`
+const columns = `seq, id, lineage, state, generation, plugin, handler, subject, class, error, fingerprint, kind, source, ` + position + `,
+	topic, attempts, first_failed_at, failed_at, stored_at, changed_at, traceparent, uuid, record_key, headers, tombstone, held_until`
+
+// position reads the position of a source. Versions before migration 6 store its parts.
+const position = `CASE WHEN position <> '' THEN position WHEN entry_id <> '' THEN source || '@' || entry_id
+	WHEN source_offset IS NOT NULL THEN source || '/' || source_partition || '@' || source_offset ELSE source END`
 
 func scan(rows *sql.Rows) (d DeadLetter, err error) {
 	var held time.Time
-	var partition, offset sql.NullInt64
 	var key []byte
 	var headers string
 	var tombstone bool
 	var payload sql.Null[[]byte] // a list has none
 	if err := rows.Scan(&d.seq, &d.ID, &d.Lineage, (*string)(&d.State), &d.Generation, &d.Plugin, &d.Handler, &d.Subject, &d.Class, &d.Error,
-		&d.Fingerprint, &d.Source.Kind, &d.Source.Name, &partition, &offset, &d.Source.EntryID, &d.Topic, &d.Attempts, (*sqldb.Time)(&d.FirstFailed),
+		&d.Fingerprint, &d.Source.Kind, &d.Source.Name, &d.Source.Position, &d.Topic, &d.Attempts, (*sqldb.Time)(&d.FirstFailed),
 		(*sqldb.Time)(&d.Failed), (*sqldb.Time)(&d.Stored), (*sqldb.Time)(&d.Changed), &d.TraceParent, &d.UUID, &key, &headers, &tombstone, (*sqldb.Time)(&held), &payload); err != nil {
 		return d, err
 	}
 	if payload.Valid && !tombstone {
 		d.Payload = append([]byte{}, payload.V...) // SQLite's driver makes an empty one nil
-	}
-	if partition.Valid {
-		d.Source.Partition = &partition.Int64
-	}
-	if offset.Valid {
-		d.Source.Offset = &offset.Int64
 	}
 	d.Key = string(key)
 	if d.State == Replaying {
@@ -226,17 +223,17 @@ func (s *Store) Tallies(ctx context.Context) ([]Tally, error) {
 	return all, nil
 }
 
-// Target says which plugin or broker replays a dead letter.
+// Target says which plugin or transport replays a dead letter.
 type Target struct {
-	Plugin  string
-	Handler string // route
-	Source  string // KindKafka, KindStream or empty
-	Ledger  bool   // the ledger of the plugin replays it: it has a subject
+	Plugin     string
+	Handler    string // route
+	SourceKind string // empty: unknown
+	Ledger     bool   // the ledger of the plugin replays it: it has a subject
 }
 
 // Target returns the target of a dead letter.
 func (d DeadLetter) Target() Target {
-	return Target{Plugin: d.Plugin, Handler: d.Handler, Source: d.Source.Kind, Ledger: d.Subject != ""}
+	return Target{Plugin: d.Plugin, Handler: d.Handler, SourceKind: d.Source.Kind, Ledger: d.Subject != ""}
 }
 
 // Targets returns the different targets of the dead letters that f selects.
@@ -245,7 +242,7 @@ func (s *Store) Targets(ctx context.Context, f Filter) ([]Target, error) {
 	var all []Target
 	err := s.query(ctx, s.db, func(rows *sql.Rows) error {
 		var t Target
-		err := rows.Scan(&t.Plugin, &t.Handler, &t.Source, &t.Ledger)
+		err := rows.Scan(&t.Plugin, &t.Handler, &t.SourceKind, &t.Ledger)
 		all = append(all, t)
 		return err
 	}, `SELECT DISTINCT plugin, handler, kind, subject <> '' FROM dead_letters WHERE `+condition, args...)

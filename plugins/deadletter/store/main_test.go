@@ -36,7 +36,7 @@ func failedAt(n int) time.Time { return time.Date(2026, 3, 4, 5, 6, n, 789_000, 
 func orderDeadLetter(n int) DeadLetter {
 	return From("", "", "orders-dead", fmt.Sprint("uuid-", n), pipeline.DeadLetter{
 		Payload: fmt.Appendf(nil, `{"n":%d}`, n), Key: fmt.Sprint(n), Class: "rejected", Error: fmt.Sprintf("amount %d is too much", n),
-		Handler: "orders.take", Origin: fmt.Sprintf("orders/3@%d", n), Attempts: 1, FirstFailedAt: failedAt(n), FailedAt: failedAt(n),
+		Handler: "orders.take", SourceKind: "kafka", Source: "orders", Origin: fmt.Sprintf("orders/3@%d", n), Attempts: 1, FirstFailedAt: failedAt(n), FailedAt: failedAt(n),
 		Metadata: map[string]string{"own": "header"},
 	})
 }
@@ -44,7 +44,7 @@ func orderDeadLetter(n int) DeadLetter {
 // payoutDeadLetter returns the n-th failure of a ledger's payout.
 func payoutDeadLetter(payout string, n int) DeadLetter {
 	l := From(ID("payouts", payout, fmt.Sprint(n)), "payouts", "payouts-dead", "", pipeline.DeadLetter{
-		Payload: []byte(payout), Class: "rejected", Error: fmt.Sprintf("refusal %d", n), Handler: "payouts.pay", Origin: "payouts/0@7",
+		Payload: []byte(payout), Class: "rejected", Error: fmt.Sprintf("refusal %d", n), Handler: "payouts.pay", SourceKind: "kafka", Source: "payouts", Origin: "payouts/0@7",
 		Attempts: n, FirstFailedAt: failedAt(n), FailedAt: failedAt(n),
 	})
 	l.Subject, l.Lineage = payout, "payouts/"+payout
@@ -82,7 +82,7 @@ func failedReplay(l DeadLetter, generation, n int) DeadLetter {
 		headers[k] = v
 	}
 	return From("", "", l.Topic, l.UUID, pipeline.DeadLetter{
-		Payload: l.Payload, Key: l.Key, Class: "rejected", Error: "again", Handler: l.Handler, Origin: fmt.Sprintf("orders/3@%d", 100+n),
+		Payload: l.Payload, Key: l.Key, Class: "rejected", Error: "again", Handler: l.Handler, SourceKind: "kafka", Source: "orders", Origin: fmt.Sprintf("orders/3@%d", 100+n),
 		Attempts: 1, FirstFailedAt: failedAt(30 + n), FailedAt: failedAt(30 + n), Metadata: headers,
 	})
 }

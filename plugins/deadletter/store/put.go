@@ -20,9 +20,9 @@ const (
 )
 
 const sqlInsert = `INSERT INTO dead_letters (id, lineage, state, generation, plugin, handler, subject, class, error, fingerprint,
-	kind, source, source_partition, source_offset, entry_id, topic, attempts, first_failed_at, failed_at, stored_at, changed_at,
+	kind, source, position, entry_id, topic, attempts, first_failed_at, failed_at, stored_at, changed_at,
 	traceparent, uuid, record_key, headers, payload, tombstone)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, '', $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)
 ON CONFLICT DO NOTHING`
 
 // Put stores dead letters, all or none. One that is stored already stays unchanged. A message that
@@ -52,7 +52,7 @@ func (s *Store) prepare(d *DeadLetter) {
 	for _, text := range []*string{&d.ID, &d.Subject, &d.Lineage, &d.Class} {
 		*text = indexed(*text)
 	}
-	for _, text := range []*string{&d.Plugin, &d.Handler, &d.Error, &d.Source.Name, &d.Source.EntryID, &d.Topic, &d.TraceParent, &d.UUID} {
+	for _, text := range []*string{&d.Plugin, &d.Handler, &d.Error, &d.Source.Kind, &d.Source.Name, &d.Source.Position, &d.Topic, &d.TraceParent, &d.UUID} {
 		*text = clean(*text)
 	}
 	if d.Plugin == "" {
@@ -100,16 +100,9 @@ func (s *Store) put(ctx context.Context, q querier, d DeadLetter, now time.Time)
 
 func (s *Store) insert(ctx context.Context, q querier, d DeadLetter, now time.Time) (fresh bool, err error) {
 	n, err := s.exec(ctx, q, sqlInsert, d.ID, d.Lineage, string(d.State), d.Generation, d.Plugin, d.Handler, d.Subject, d.Class, d.Error, d.Fingerprint,
-		d.Source.Kind, d.Source.Name, nullable(d.Source.Partition), nullable(d.Source.Offset), d.Source.EntryID, d.Topic, d.Attempts,
+		d.Source.Kind, d.Source.Name, d.Source.Position, d.Topic, d.Attempts,
 		d.FirstFailed, d.Failed, now, now, d.TraceParent, d.UUID, []byte(d.Key), encodeHeaders(d.Headers), append([]byte{}, d.Payload...), d.Payload == nil)
 	return n == 1, err
-}
-
-func nullable(n *int64) sql.NullInt64 {
-	if n == nil {
-		return sql.NullInt64{}
-	}
-	return sql.NullInt64{Int64: *n, Valid: true}
 }
 
 // failedAgain records that d, of the same lineage as from, failed in a generation. from is locked.

@@ -20,7 +20,7 @@ func TestADeadLetterIsStoredUnchanged(t *testing.T) {
 		s := open()
 		l := From("", "", "orders-dead", "the-uuid", pipeline.DeadLetter{
 			Payload: []byte("{not json\x00\xff"), Key: "k\x00\xfe", Class: "undecodable", Error: "bad \x00 byte \xff", Handler: "orders.take",
-			Origin: "orders/3@42", Attempts: 6, FirstFailedAt: failedAt(1), FailedAt: failedAt(2),
+			SourceKind: "kafka", Source: "orders", Origin: "orders/3@42", Attempts: 6, FirstFailedAt: failedAt(1), FailedAt: failedAt(2),
 			Metadata: map[string]string{"own": "header", "binary": "\x00\xff", "na\xffme": "x", "base64:": "y", "traceparent": "00-1-2-01"},
 		})
 		mustPut(t, s, l)
@@ -34,8 +34,7 @@ func TestADeadLetterIsStoredUnchanged(t *testing.T) {
 		require.Equal(t, l.Key, got.Key)
 		require.Equal(t, l.Headers, got.Headers)
 		require.Equal(t, "bad \uFFFD byte \uFFFD", got.Error)
-		require.Equal(t, "orders/3@42", got.Source.String())
-		require.Equal(t, Source{KindKafka, "orders", ptr(3), ptr(42), ""}, got.Source)
+		require.Equal(t, Source{"kafka", "orders", "orders/3@42"}, got.Source)
 		require.Equal(t, []any{"undecodable", "orders.take", 6, "the-uuid", "00-1-2-01", "orders-dead"},
 			[]any{got.Class, got.Handler, got.Attempts, got.UUID, got.TraceParent, got.Topic})
 		require.Equal(t, []time.Time{failedAt(1), failedAt(2)}, []time.Time{got.FirstFailed, got.Failed})
@@ -45,30 +44,24 @@ func TestADeadLetterIsStoredUnchanged(t *testing.T) {
 	})
 }
 
-func ptr(n int64) *int64 { return &n }
-
-func TestSources(t *testing.T) {
+// A version before migration 6 stores the parts of a position, also while this one runs.
+func TestPositionsOfOlderVersions(t *testing.T) {
 	t.Parallel()
-	for origin, want := range map[string]Source{
-		"orders/3@42":           {KindKafka, "orders", ptr(3), ptr(42), ""},
-		"a/b/0@1":               {KindKafka, "a/b", ptr(0), ptr(1), ""},
-		"scan:events:1@17-0":    {KindStream, "scan:events:1", nil, nil, "17-0"},
-		"x@y/1@1700000000000-3": {KindStream, "x@y/1", nil, nil, "1700000000000-3"},
-		"":                      {},
-		"somewhere":             {Name: "somewhere"},
-		"orders/x@42":           {Name: "orders/x@42"},
-		"orders@42":             {Name: "orders@42"},
-		"orders/+3@042":         {Name: "orders/+3@042"},
-	} {
-		got := ParseSource(origin)
-		require.Equal(t, want, got)
-		require.Equal(t, origin, got.String())
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		name := rapid.StringMatching(`[a-z:/@.-]{1,20}`).Draw(t, "name")
-		partition, offset := rapid.Int32Min(0).Draw(t, "partition"), rapid.Int64Min(0).Draw(t, "offset")
-		require.Equal(t, Source{KindKafka, name, ptr(int64(partition)), ptr(offset), ""}, ParseSource(fmt.Sprintf("%s/%d@%d", name, partition, offset)))
-		require.Equal(t, Source{KindStream, name, nil, nil, "12-0"}, ParseSource(name+"@12-0"))
+	onBoth(t, func(t *testing.T, open func() *Store) {
+		s := open()
+		for position, columns := range map[string]string{
+			"orders/3@42":        `source = 'orders', source_partition = 3, source_offset = 42`,
+			"scan:events:1@17-0": `source = 'scan:events:1', entry_id = '17-0'`,
+			"somewhere":          `source = 'somewhere'`,
+		} {
+			d := orderDeadLetter(1)
+			d.ID = position
+			mustPut(t, s, d)
+			_, err := s.exec(t.Context(), s.db, `UPDATE dead_letters SET position = '', `+columns+` WHERE id = $1`, position)
+			require.NoError(t, err)
+			got, _ := mustGet(t, s, position)
+			require.Equal(t, position, got.Source.String())
+		}
 	})
 }
 
@@ -345,7 +338,7 @@ func TestFiltersGroupsAndWalks(t *testing.T) {
 		require.Equal(t, []Tally{{"rejected", Open, 6}}, tallies)
 		targets, err := s.Targets(t.Context(), Filter{})
 		require.NoError(t, err)
-		require.ElementsMatch(t, []Target{{"orders", "orders.take", KindKafka, false}, {"payouts", "payouts.pay", KindKafka, true}}, targets)
+		require.ElementsMatch(t, []Target{{"orders", "orders.take", "kafka", false}, {"payouts", "payouts.pay", "kafka", true}}, targets)
 
 		var ids []string
 		for id, err := range s.Walk(t.Context(), Filter{States: Waiting(), Source: "orders"}) {

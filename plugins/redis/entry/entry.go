@@ -29,9 +29,6 @@ const (
 const (
 	// ClassMissingMessage is the class of an entry without the field "message".
 	ClassMissingMessage = "missing_message"
-	// MetaMalformed marks a message whose entry could not be decoded; its value is the class. See
-	// Malformed.
-	MetaMalformed = "millrace-malformed"
 	// MetaRawFields has the fields of a malformed entry as JSON, for the reader of the dead letter,
 	// at most 64 KiB.
 	MetaRawFields = "millrace-raw-fields"
@@ -98,8 +95,8 @@ func (e Entry) Values(before ...any) []any {
 // marshaler. Without a uuid, the message has the entry's id.
 //
 // The message is never nil. An entry without the field "message" becomes a message without payload
-// that is marked (MetaMalformed, MetaRawFields), so that it can be dead-lettered. The error has the
-// same content: permanent, class missing_message.
+// that is marked (pipeline.MetaMalformed, MetaRawFields), so that it can be dead-lettered. The
+// error has the same content: permanent, class missing_message.
 func Decode(m goredis.XMessage) (*message.Message, error) {
 	if _, foreign := m.Values[redisstream.UUIDHeaderKey]; foreign {
 		if _, ours := m.Values[fieldMessage]; !ours {
@@ -128,7 +125,7 @@ func Decode(m goredis.XMessage) (*message.Message, error) {
 // permanent and has the class of the mark. In a pipeline it is Origin.Malformed, and the chain
 // dead-letters the message without a handler.
 func Malformed(m *message.Message) error {
-	class := m.Metadata.Get(MetaMalformed)
+	class := m.Metadata.Get(pipeline.MetaMalformed)
 	if class == "" {
 		return nil
 	}
@@ -137,7 +134,7 @@ func Malformed(m *message.Message) error {
 
 func malformed(m goredis.XMessage) (*message.Message, error) {
 	msg := message.NewMessage(m.ID, nil)
-	msg.Metadata.Set(MetaMalformed, ClassMissingMessage)
+	msg.Metadata.Set(pipeline.MetaMalformed, ClassMissingMessage)
 	if raw, err := json.Marshal(m.Values); err == nil {
 		msg.Metadata.Set(MetaRawFields, clip(string(raw)))
 	}
@@ -172,7 +169,7 @@ func readHeaders(msg *message.Message, headers string) {
 }
 
 func setHeader(msg *message.Message, k, v string) {
-	if k != MetaMalformed {
+	if k != pipeline.MetaMalformed {
 		msg.Metadata.Set(k, v)
 	}
 }
@@ -194,7 +191,7 @@ func decodeWatermill(m goredis.XMessage) (*message.Message, error) {
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
 	}
-	delete(msg.Metadata, MetaMalformed)
+	delete(msg.Metadata, pipeline.MetaMalformed)
 	if msg.UUID == "" {
 		msg.UUID = m.ID
 	}
