@@ -42,7 +42,7 @@ func TestAFirstHandlerIsOneCommand(t *testing.T) {
 		return string(out)
 	}
 	in(binary(t), "new", "handler", "greetings")
-	require.Contains(t, in("go", "run", "./cmd/millrace", "topology"), "greetings.retry\n  from         kafka greetings-retry (greetings-retry)")
+	require.Contains(t, in("go", "run", "./cmd/millrace", "topology"), "greetings.retry\n  from         kafka greetings-retry\n    group      greetings-retry")
 	in("go", "test", "-short", "-timeout", "5m", "./handlers/greetings", "./wire", "./e2e/rules", "./e2e/reference", "./pipeline/app")
 }
 

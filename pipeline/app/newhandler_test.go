@@ -71,7 +71,7 @@ func TestNewHandlerPassesItsOwnTest(t *testing.T) {
 	require.NoError(t, err, out)
 	out, err = goTool(t, dir, "run", "./cmd/shop", "topology")
 	require.NoError(t, err, out)
-	require.Contains(t, out, "order-mail.retry\n  from         kafka order-mail-retry (order-mail-retry)")
+	require.Contains(t, out, "order-mail.retry\n  from         kafka order-mail-retry\n    group      order-mail-retry")
 
 	// The test it comes with must be able to fail.
 	for _, mistake := range []struct{ from, to, red string }{

@@ -124,8 +124,12 @@ func writeRoutes(w io.Writer, flows []flow, wide bool) error {
 			name string
 			at   *pipeline.Endpoint
 		}{{"from", &f.From}, {"to", f.To}, {"retry", f.Retry}, {"dead letter", f.DeadLetter}} {
-			if line.at != nil {
-				fmt.Fprintf(&b, "  %-12s %s\n", line.name, line.at)
+			if line.at == nil {
+				continue
+			}
+			fmt.Fprintf(&b, "  %-12s %s %s\n", line.name, line.at.Kind, line.at.Name)
+			if line.at.Group != "" {
+				fmt.Fprintf(&b, "    %-10s %s\n", "group", line.at.Group)
 			}
 		}
 		fmt.Fprintf(&b, "  %-12s %s\n", "order", f.Order)
