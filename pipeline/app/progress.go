@@ -93,25 +93,31 @@ func (p *Progress) line() {
 	fmt.Fprintf(p.w, "%s: %d of %d (%d %%)\n", p.label, p.done, p.total, p.percent())
 }
 
-// draw replaces the line of the bar. The line is shorter than the terminal, so that it never wraps.
+// draw replaces the line of the bar. The line is shorter than the terminal, so that it never wraps:
+// a detail that does not fit is left out completely. Progress-bar libraries cut or wrap such a line.
 func (p *Progress) draw() {
-	text := fmt.Sprintf("%s %3d %% ", p.label, p.percent())
-	tail := fmt.Sprintf(" %d/%d", p.done, p.total)
-	if elapsed := time.Since(p.started); elapsed >= rateAfter && p.done > 0 {
-		tail += fmt.Sprintf(", %.0f/s", float64(p.done)/elapsed.Seconds())
-		if p.done < p.total {
-			left := float64(elapsed) / float64(p.done) * float64(p.total-p.done)
-			tail += ", " + time.Duration(min(left, float64(longestLeft))).Round(time.Second).String() + " left"
-		}
-	}
 	columns := p.columns()
 	if columns <= 0 {
 		columns = 80
 	}
-	if width := min(barWidth, columns-utf8.RuneCountInString(text+tail)-3); width >= 5 {
-		full := p.percent() * width / 100
-		text += "[" + strings.Repeat("=", full) + strings.Repeat(" ", width-full) + "]"
+	line := fmt.Sprintf("%s %3d %% ", p.label, p.percent())
+	details := []string{fmt.Sprintf("%d/%d", p.done, p.total)}
+	if elapsed := time.Since(p.started); elapsed >= rateAfter && p.done > 0 {
+		details = append(details, fmt.Sprintf("%.0f/s", float64(p.done)/elapsed.Seconds()))
+		if p.done < p.total {
+			left := float64(elapsed) / float64(p.done) * float64(p.total-p.done)
+			details = append(details, time.Duration(min(left, float64(longestLeft))).Round(time.Second).String()+" left")
+		}
 	}
-	line := []rune(text + tail)
-	fmt.Fprintf(p.w, "\r\x1b[K%s", string(line[:min(len(line), columns-1)]))
+	room := columns - 1 - utf8.RuneCountInString(line)
+	for len(details) > 0 && len(strings.Join(details, ", ")) > room {
+		details = details[1:] // the time left is the last one
+	}
+	tail := strings.Join(details, ", ")
+	if width := min(barWidth, room-len(tail)-3); width >= 5 {
+		full := p.percent() * width / 100
+		line += "[" + strings.Repeat("=", full) + strings.Repeat(" ", width-full) + "] "
+	}
+	text := []rune(line + tail)
+	fmt.Fprintf(p.w, "\r\x1b[K%s", string(text[:min(len(text), columns-1)]))
 }
