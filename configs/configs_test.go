@@ -272,6 +272,20 @@ func TestOverridesAreGoValues(t *testing.T) {
 	require.Equal(t, slog.LevelWarn, s.Level)
 	require.Nil(t, s.Redis)
 
+	s = defaults()
+	d = load(t, configs.Options{Overrides: map[string]any{
+		"plugins.shop.labels": map[string]hidden{"key": {"s3cret"}},
+		"plugins.shop.free":   map[string]any{"a": []any{hidden{"s3cret"}, map[string]any{"b": hidden{"5"}}}},
+		"plugins.shop.stream": map[string]any{"max_len": hidden{"77"}},
+		"plugins.shop.tiers":  []any{hidden{"s3cret"}},
+	}})
+	require.EqualError(t, d.Decode("plugins.shop", s), strings.Join([]string{
+		"override: plugins.shop.tiers[0]: expected a section, got a secret",
+		"override: plugins.shop.stream.max_len: expected a whole number, got a secret",
+	}, "\n"), "secrets are not shown")
+	require.Equal(t, "s3cret", s.Labels["key"])
+	require.Equal(t, map[string]any{"a": []any{"s3cret", map[string]any{"b": "5"}}}, s.Free)
+
 	_, err := configs.Load(ours(configs.Options{Overrides: map[string]any{"a..b": 1, "c": make(chan int)}}))
 	require.Equal(t, []string{
 		`override: c: expected a value that can be written in a settings file: cannot marshal type: chan int`,

@@ -2,9 +2,11 @@ package configs
 
 import (
 	"cmp"
+	"encoding"
 	"fmt"
 	"io/fs"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -71,15 +73,38 @@ func fromValue(at place, v any) (n *node, err error) {
 			err = fmt.Errorf("expected a value that can be written in a settings file: %v", wrong)
 		}
 	}()
-	if secret, ok := v.(interface{ Reveal() string }); ok { // it marshals to [redacted]
-		v = secret.Reveal()
-	}
 	var y yaml.Node
-	if err := y.Encode(v); err != nil {
+	if err := y.Encode(revealed(v)); err != nil {
 		return nil, fmt.Errorf("expected a value that can be written in a settings file: %w", err)
 	}
 	p := &parser{file: at.file}
 	return p.node(&y, "", 0), nil
+}
+
+// revealed returns v with the texts of its secrets, also of those in lists and maps. A secret
+// itself marshals to [redacted].
+func revealed(v any) any {
+	if secret, ok := v.(interface{ Reveal() string }); ok {
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: secretTag, Value: secret.Reveal()}
+	}
+	if _, ok := v.(encoding.TextMarshaler); ok {
+		return v
+	}
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Slice:
+		list := make([]any, r.Len())
+		for i := range list {
+			list[i] = revealed(r.Index(i).Interface())
+		}
+		return list
+	case reflect.Map:
+		entries := make(map[any]any, r.Len())
+		for key, value := range r.Seq2() {
+			entries[key.Interface()] = revealed(value.Interface())
+		}
+		return entries
+	}
+	return v
 }
 
 // profileSuffix ends the names of profiles' files.

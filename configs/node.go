@@ -166,7 +166,10 @@ func (n *node) describe() string {
 	if r := []rune(text); len(r) > 40 {
 		text = string(r[:40]) + "…"
 	}
-	if n.scalar.ShortTag() == strTag {
+	switch n.scalar.ShortTag() {
+	case secretTag:
+		return "a secret"
+	case strTag:
 		return strconv.Quote(text)
 	}
 	return text
@@ -180,4 +183,6 @@ const (
 	intTag   = "!!int"
 	floatTag = "!!float"
 	mergeTag = "!!merge"
+
+	secretTag = "!secret" // our own: a text that no error shows
 )
