@@ -20,7 +20,7 @@ func TestAPersonSteers(t *testing.T) {
 	w.start()
 	w.publish("POINT", 8_000)
 	w.awaitPaid("POINT", 300, time.Minute)
-	w.mustCommand(nil, "campaign", "pause", "POINT", strconv.FormatInt(w.promotion, 10))
+	w.mustCommand(nil, "campaign", "pause", "POINT", strconv.FormatInt(w.promotion, 10), "--why", "a test")
 	pause(t, 2*time.Second)
 	before := w.counts("POINT").Paid
 	pause(t, 2*time.Second)
@@ -39,7 +39,7 @@ func TestAPersonSteers(t *testing.T) {
 	require.Len(t, only.Instances, 2)
 	require.Equal(t, w.stream("POINT"), only.Instances[0].Stream)
 
-	w.mustCommand(nil, "campaign", "resume", "POINT", strconv.FormatInt(w.promotion, 10))
+	w.mustCommand(nil, "campaign", "resume", "POINT", strconv.FormatInt(w.promotion, 10), "--why", "a test")
 	w.awaitPaid("POINT", int(before)+300, time.Minute)
 
 	var cancelled struct {
@@ -53,7 +53,7 @@ func TestAPersonSteers(t *testing.T) {
 	require.EqualValues(t, 8_000, c.Paid+c.Cancelled)
 	require.EqualValues(t, c.Paid, w.api.Summary().Charged)
 	require.Equal(t, rules.PromotionCancelled, c.State)
-	out, code := w.command("campaign", "resume", "POINT", strconv.FormatInt(w.promotion, 10))
+	out, code := w.command("campaign", "resume", "POINT", strconv.FormatInt(w.promotion, 10), "--why", "a test")
 	require.Equal(t, 1, code, "%s", out)
 	w.mustCommand(nil, "campaign", "reconcile", "POINT", strconv.FormatInt(w.promotion, 10))
 }

@@ -140,7 +140,7 @@ func (t *caseRun) killedSeldom(ctx context.Context, a faults.Arm) error {
 		if err := armAll(spec); err != nil {
 			return err
 		}
-		if err := t.cli(ctx, "campaign", "resume", t.c.Kind, strconv.FormatInt(t.id.ID, 10)); err != nil {
+		if err := t.cli(ctx, "campaign", "resume", t.c.Kind, strconv.FormatInt(t.id.ID, 10), "--why", "its records are accepted"); err != nil {
 			return err
 		}
 	case failpoint.Reclaim:

@@ -31,5 +31,5 @@ func (t *caseRun) frozenInTransaction(ctx context.Context) error {
 		return err
 	}
 	m.signal(syscall.SIGCONT)
-	return t.cli(ctx, "campaign", "resume", t.c.Kind, number)
+	return t.cli(ctx, "campaign", "resume", t.c.Kind, number, "--why", "a fault")
 }

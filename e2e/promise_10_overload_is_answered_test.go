@@ -30,7 +30,7 @@ func TestOverloadIsAnswered(t *testing.T) {
 	w.promotion = 777
 	require.Zero(t, w.counts("POINT").Paid, "paid while it is paused")
 	require.EqualValues(t, paused, w.counts("POINT").Accepted, "the pause delayed records")
-	w.mustCommand(nil, "campaign", "resume", "POINT", "777")
+	w.mustCommand(nil, "campaign", "resume", "POINT", "777", "--why", "a test")
 	w.awaitSettled("POINT", paused, 5*time.Minute)
 	w.assertBalanced("POINT", paused)
 }

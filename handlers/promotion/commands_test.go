@@ -298,11 +298,11 @@ func TestRebuildOnDemand(t *testing.T) {
 		var r struct {
 			Again int `json:"enqueued_again"`
 		}
-		sys.json(&r, "campaign", "rebuild", "POINT", "1")
+		sys.json(&r, "campaign", "rebuild", "POINT", "1", "--why", "test")
 		require.Equal(t, 5, r.Again)
 		require.EqualValues(t, 5, sys.counts("POINT").InNoQueue)
-		sys.says(app.ExitBad, "campaign", "rebuild", "POINT", "2")
-		sys.says(app.ExitUsage, "campaign", "rebuild", "POINT", "1", "--who", "")
+		sys.says(app.ExitBad, "campaign", "rebuild", "POINT", "2", "--why", "test")
+		sys.says(app.ExitUsage, "campaign", "rebuild", "POINT", "1", "--why", "test", "--who", "")
 		sys.start() // and the feeder does the rest
 		require.EqualValues(t, 5, sys.settle("POINT", 5).Paid)
 	})

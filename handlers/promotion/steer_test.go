@@ -20,12 +20,13 @@ func TestSteeringByCommand(t *testing.T) {
 		for _, verb := range []string{"pause", "resume", "cancel"} {
 			text := sys.says(app.ExitBad, "campaign", verb, "POINT", "778", "--why", "x")
 			require.Contains(t, text, "has accepted nothing of it")
-			require.Contains(t, text, "--future --why")
-			require.Contains(t, sys.says(app.ExitUsage, "campaign", verb, "POINT", "778", "--future"), "--why")
+			require.Contains(t, text, "--future applies it before the first record")
+		}
+		for _, verb := range []string{"pause", "resume", "cancel", "rebuild"} {
+			require.Contains(t, sys.says(app.ExitUsage, "campaign", verb, "POINT", "778"), "--why REASON required, for the audit")
 		}
 		require.NoError(t, sys.ledger.Accept(t.Context(), []rules.Record{pointRecord(1)}, ledger.AcceptOptions{})[0].Err)
-		require.Contains(t, sys.says(app.ExitUsage, "campaign", "cancel", "POINT", "1"), "--why")
-		sys.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--who", "ann")
+		sys.says(app.ExitOK, "campaign", "pause", "POINT", "1", "--who", "ann", "--why", "ticket 4711")
 		sys.says(app.ExitOK, "campaign", "cancel", "VOUCHER", "5", "--future", "--why", "never published", "--who", "ann")
 		sys.says(app.ExitOK, "campaign", "pause", "VOUCHER", "6", "--future", "--why", "not before Monday", "--who", "ann")
 
@@ -37,7 +38,7 @@ func TestSteeringByCommand(t *testing.T) {
 		require.Equal(t, "pause", all[0].Audit[0].Action)
 		require.Contains(t, sys.says(app.ExitOK, "campaign", "status"), "PAUSED")
 		require.Contains(t, sys.says(app.ExitOK, "campaign", "status", "VOUCHER:6"), "pause by ann: not before Monday")
-		require.Contains(t, sys.says(app.ExitOK, "campaign", "status", "POINT", "1"), "pause by ann\n", "without a reason")
+		require.Contains(t, sys.says(app.ExitOK, "campaign", "status", "POINT", "1"), "pause by ann: ticket 4711\n")
 	})
 }
 

@@ -14,10 +14,10 @@ import (
 // By is the author of a change and the reason, for an audit.
 type By struct{ Who, Why string }
 
-// Flags adds --who and --why to a command. The default of --why is b.Why.
+// Flags adds --who and --why to a command.
 func (b *By) Flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&b.Who, "who", Person(), "the `name` that is recorded")
-	cmd.Flags().StringVar(&b.Why, "why", b.Why, "the `reason` that is recorded")
+	cmd.Flags().StringVar(&b.Why, "why", "", "the `reason` that is recorded")
 }
 
 // Check cuts white space and reports the missing flags, all at once.

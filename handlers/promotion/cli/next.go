@@ -55,7 +55,7 @@ func nextOf(x ledger.Explanation, s Settings, own ExplainedDeadLetter, answer *l
 			"%s --paid TRANSACTION_KEY | --unpaid, with --why.", x.Key, resolve)
 	}
 	if x.PromotionState == rules.PromotionPaused && !x.LeaseUntil.After(x.Now) {
-		return fmt.Sprintf("it waits until an operator resumes the promotion (millrace campaign resume %s %d); then %s.", x.Type, x.Promotion, call(x))
+		return fmt.Sprintf("it waits until an operator resumes the promotion (millrace campaign resume %s %d, with --why); then %s.", x.Type, x.Promotion, call(x))
 	}
 	next := way(x, s) + " " + upper(call(x)) + "."
 	if x.State == rules.Ambiguous && x.NextStep == rules.Lookup {

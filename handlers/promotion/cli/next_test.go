@@ -36,7 +36,7 @@ func TestNextStepOfEachState(t *testing.T) {
 		{"failed and cancelled", ledger.Explanation{Payout: ledger.Payout{Row: rules.Row{State: rules.Failed}}, PromotionState: rules.PromotionCancelled}, "its promotion is cancelled.", nil, nil},
 		{"unknown", ledger.Explanation{Payout: ledger.Payout{Row: rules.Row{State: rules.Unknown}}}, "millrace unknown resolve POINT 1 7 --paid", nil, nil},
 		{"paused", ledger.Explanation{Payout: ledger.Payout{Row: rules.Row{State: rules.Pending, Queue: rules.QueueNone}}, PromotionState: rules.PromotionPaused, NextStep: rules.Send},
-			"it waits until an operator resumes the promotion (millrace campaign resume POINT 1); then the request is sent with the key POINT:1:7.", nil, nil},
+			"it waits until an operator resumes the promotion (millrace campaign resume POINT 1, with --why); then the request is sent with the key POINT:1:7.", nil, nil},
 		{"waits for the feeder", ledger.Explanation{Payout: ledger.Payout{Row: rules.Row{State: rules.Pending, Queue: rules.QueueNone}}, NextStep: rules.Send},
 			"the feeder adds it to the promotion's stream as soon as it has room; it checks every 1s. The request is sent", nil, nil},
 		{"in the stream", ledger.Explanation{Payout: ledger.Payout{Row: rules.Row{State: rules.Pending, Queue: rules.QueueStream, QueueDue: now}}, NextStep: rules.Send},

@@ -23,10 +23,10 @@ func (c commands) resume() *cobra.Command {
 // changeState is a command that changes the state of a promotion. Its effect can be reversed.
 func (c commands) changeState(verb, short string, change func(*ledger.Ledger, context.Context, rules.Promotion, ledger.Steering) error) *cobra.Command {
 	return c.steering(&cobra.Command{
-		Use:     verb + " TYPE PROMOTION",
+		Use:     verb + " TYPE PROMOTION --why REASON",
 		Short:   short,
 		Example: "  millrace campaign " + verb + ` POINT 12345 --why "ticket 4711"`,
-	}, false, func(ctx context.Context, cmd *cobra.Command, id rules.Promotion, by ledger.Steering) error {
+	}, func(ctx context.Context, cmd *cobra.Command, id rules.Promotion, by ledger.Steering) error {
 		if err := change(c.Resources.Ledger(), ctx, id, by); err != nil {
 			return err
 		}
@@ -36,10 +36,10 @@ func (c commands) changeState(verb, short string, change func(*ledger.Ledger, co
 
 func (c commands) cancel() *cobra.Command {
 	return c.steering(&cobra.Command{
-		Use:     "cancel TYPE PROMOTION --why TEXT",
+		Use:     "cancel TYPE PROMOTION --why REASON",
 		Short:   "Cancel all payouts of a promotion that were not sent yet; irreversible",
 		Example: `  millrace campaign cancel POINT 12345 --why "wrong amounts, ticket 4711"`,
-	}, true, func(ctx context.Context, cmd *cobra.Command, id rules.Promotion, by ledger.Steering) error {
+	}, func(ctx context.Context, cmd *cobra.Command, id rules.Promotion, by ledger.Steering) error {
 		done, err := c.Resources.Ledger().Cancel(ctx, id, by)
 		if err != nil {
 			return err
@@ -55,7 +55,7 @@ func (c commands) cancel() *cobra.Command {
 
 // steering completes a command on a promotion with an audit: its arguments, and the flags --who,
 // --why and --future.
-func (c commands) steering(cmd *cobra.Command, needsWhy bool, do func(context.Context, *cobra.Command, rules.Promotion, ledger.Steering) error) *cobra.Command {
+func (c commands) steering(cmd *cobra.Command, do func(context.Context, *cobra.Command, rules.Promotion, ledger.Steering) error) *cobra.Command {
 	var by app.By
 	var future bool
 	cmd.Args = promotionArgs
@@ -64,26 +64,26 @@ func (c commands) steering(cmd *cobra.Command, needsWhy bool, do func(context.Co
 		if err != nil {
 			return err
 		}
-		if err := by.Check(); err != nil && (needsWhy || future || by.Who == "") {
+		if err := by.Check(); err != nil {
 			return err
 		}
 		return c.withLedger(cmd, func(ctx context.Context, _ *ledger.Ledger) error {
 			err := do(ctx, cmd, id, ledger.Steering{Who: by.Who, Why: by.Why, Future: future})
 			if errors.Is(err, ledger.ErrNotFound) {
-				return fmt.Errorf("%w (--future --why REASON applies it before the first record)", err)
+				return fmt.Errorf("%w (--future applies it before the first record)", err)
 			}
 			return err
 		})
 	}
 	by.Flags(cmd)
-	cmd.Flags().BoolVar(&future, "future", false, "also a promotion without any record so far; needs --why")
+	cmd.Flags().BoolVar(&future, "future", false, "also a promotion without any record so far")
 	return c.h.JSONFlag(cmd)
 }
 
 func (c commands) rebuild() *cobra.Command {
-	by := app.By{Why: "on demand"}
+	var by app.By
 	cmd := c.h.JSONFlag(&cobra.Command{
-		Use:   "rebuild TYPE PROMOTION",
+		Use:   "rebuild TYPE PROMOTION --why REASON",
 		Short: "Enqueue all payouts again whose queue location is the promotion's stream",
 		Long: `Enqueue all payouts again whose queue location is the promotion's stream.
 

@@ -24,7 +24,7 @@ type resolveFlags struct {
 func (c commands) unknownResolve() *cobra.Command {
 	var f resolveFlags
 	cmd := c.h.JSONFlag(&cobra.Command{
-		Use:                   "resolve TYPE PROMOTION TARGET (--paid TRANSACTION_KEY | --unpaid) --why TEXT",
+		Use:                   "resolve TYPE PROMOTION TARGET (--paid TRANSACTION_KEY | --unpaid) --why REASON",
 		DisableFlagsInUseLine: true,
 		Short:                 "Record the outcome of a payout that may have been charged",
 		Long: `Record the outcome of a payout that may have been charged. The evidence is shown first: each call with its
