@@ -94,7 +94,8 @@ func (p *Progress) line() {
 }
 
 // draw replaces the line of the bar. The line is shorter than the terminal, so that it never wraps:
-// a detail that does not fit is left out completely. Progress-bar libraries cut or wrap such a line.
+// a detail that does not fit is left out. schollz/progressbar v3.19 wraps at 40 columns, and writes
+// no lines without a terminal.
 func (p *Progress) draw() {
 	columns := p.columns()
 	if columns <= 0 {
