@@ -69,6 +69,48 @@ func (s *Sampler[K, V]) take(all bool) (lines []Sample[K, V]) {
 	return lines
 }
 
+// sampleTick is the time between two searches for lines that are due.
+const sampleTick = 10 * time.Second
+
+// SampledLog writes the lines of a Sampler: each when it is due, and the rest at its Stop. It is a
+// Service. Before Start it writes due lines only at the next Add. It is safe for concurrent use.
+type SampledLog[K comparable, V any] struct {
+	sampler *Sampler[K, V]
+	write   func(Sample[K, V])
+	loops   Loops
+}
+
+// NewSampledLog returns a log with at most one line per key and interval.
+func NewSampledLog[K comparable, V any](interval time.Duration, write func(Sample[K, V])) *SampledLog[K, V] {
+	return &SampledLog[K, V]{sampler: NewSampler[K, V](interval), write: write}
+}
+
+// Add counts an event, and writes its line or counts it for the next line of its key.
+func (l *SampledLog[K, V]) Add(key K, event V) {
+	l.sampler.Add(key, 1, event)
+	l.lines(l.sampler.Due())
+}
+
+func (l *SampledLog[K, V]) lines(lines []Sample[K, V]) {
+	for _, line := range lines {
+		l.write(line)
+	}
+}
+
+// Start writes due lines until Stop.
+func (l *SampledLog[K, V]) Start(ctx context.Context) error {
+	return l.loops.Start(ctx, func(ctx context.Context) {
+		Every(ctx, sampleTick, func(context.Context) { l.lines(l.sampler.Due()) })
+	})
+}
+
+// Stop writes the lines that are not written yet.
+func (l *SampledLog[K, V]) Stop(ctx context.Context) error {
+	err := l.loops.Stop(ctx)
+	l.lines(l.sampler.Rest())
+	return err
+}
+
 // LogSampler writes warnings that many streams or messages may cause at once, at most one line per
 // text and interval. Build it with NewLogSampler. It is safe for concurrent use.
 type LogSampler struct {

@@ -36,7 +36,7 @@ type Chain struct {
 	routes   *pipeline.Registry
 	metrics  *metrics
 	stuck    *stuckWatch
-	failures *pipeline.Sampler[failureKey, failed]
+	failures *pipeline.SampledLog[failureKey, failed]
 	failed   chan error
 
 	drainOnce sync.Once
@@ -46,8 +46,8 @@ type Chain struct {
 // reportEvery is the least time between two log lines about failures of one kind.
 const reportEvery = time.Minute
 
-// New returns a chain for the routes of reg. It registers its collectors there, and a service that
-// logs at its stop how many failures no line has reported yet.
+// New returns a chain for the routes of reg. It registers its collectors there, and the
+// service that logs repeated failures.
 func New(reg *pipeline.Registry, opts Options) *Chain {
 	if opts.PublishTimeout <= 0 {
 		opts.PublishTimeout = 10 * time.Second
@@ -66,10 +66,12 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 
 		draining: make(chan struct{}),
 	}
-	c.failures = pipeline.NewSampler[failureKey, failed](reportEvery)
+	c.failures = pipeline.NewSampledLog(reportEvery, func(s pipeline.Sample[failureKey, failed]) {
+		c.logFailure(slog.LevelWarn, s.Key, s.Latest, s.Count-1)
+	})
 	c.stuck = newStuckWatch(env.Logger, opts.MaxStuck, c.fail)
 	reg.Collect(c.metrics.collectors()...)
-	reg.Service("middleware", lastFailures{c})
+	reg.Service("middleware", c.failures)
 	return c
 }
 

@@ -178,30 +178,8 @@ func (c *Chain) report(r pipeline.Route, msg *message.Message, outcome string, e
 		}
 		return
 	}
-	c.failures.Add(key, 1, f)
-	c.logSampled(c.failures.Due())
+	c.failures.Add(key, f)
 }
-
-func (c *Chain) logSampled(lines []pipeline.Sample[failureKey, failed]) {
-	for _, s := range lines {
-		c.logFailure(slog.LevelWarn, s.Key, s.Latest, s.Count-1)
-	}
-}
-
-// lastFailures logs at its stop the failures that no line has reported yet. The Runtime stops
-// services after the routes have drained.
-type lastFailures struct{ chain *Chain }
-
-// Start does nothing.
-func (lastFailures) Start(context.Context) error { return nil }
-
-// Stop logs what is left.
-func (f lastFailures) Stop(context.Context) error {
-	f.chain.logSampled(f.chain.failures.Rest())
-	return nil
-}
-
-var _ pipeline.Service = lastFailures{}
 
 // failureKey is what has log lines of its own, failed the message that such a line names.
 type (

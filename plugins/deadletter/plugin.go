@@ -27,7 +27,7 @@ type Plugin struct {
 	replayers  map[string]Replayer  // by plugin
 	store      atomic.Pointer[store.Store]
 	log        *slog.Logger
-	sampler    *logSampler
+	relayed    *pipeline.SampledLog[groupKey, store.DeadLetter]
 	metrics    *metrics
 }
 
@@ -45,7 +45,7 @@ func New(topics Transport, others ...Transport) *Plugin {
 	for _, t := range others {
 		p.transports[t.Kind()] = t
 	}
-	p.sampler = newLogSampler(p)
+	p.relayed = pipeline.NewSampledLog(logInterval, p.logRelayed)
 	return p
 }
 
@@ -67,8 +67,8 @@ func (p *Plugin) Needs() []string {
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
 	r.Service("deadletter.store", &storeService{plugin: p, schemas: r.Env().Schemas, count: true})
-	p.sampler = newLogSampler(p) // a service runs once, and a plugin may be registered again
-	r.Service("deadletter.log", p.sampler)
+	p.relayed = pipeline.NewSampledLog(logInterval, p.logRelayed) // a service runs once, and a plugin may be registered again
+	r.Service("deadletter.log", p.relayed)
 	r.Collect(p.metrics.collectors()...)
 	return nil
 }

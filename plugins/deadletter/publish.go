@@ -72,13 +72,12 @@ func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []outgoin
 	case topic == "":
 		err = errors.New("it has no topic")
 	case len(indexes) > 1:
-		rows, msgs := make([]store.DeadLetter, len(indexes)), make([]*message.Message, len(indexes))
+		msgs := make([]*message.Message, len(indexes))
 		for n, i := range indexes {
-			rows[n], msgs[n] = batch[i].dead, batch[i].msg
+			msgs[n] = batch[i].msg
 		}
 		if err = p.topics.Sink(topic).Publish(ctx, msgs...); err == nil {
 			p.metrics.published.WithLabelValues(topic).Add(float64(len(indexes)))
-			p.sampler.add(ctx, rows...)
 			return
 		}
 	}
@@ -109,6 +108,5 @@ func (p *Plugin) publishOne(ctx context.Context, topic string, o outgoing) error
 		p.log.ErrorContext(ctx, "the topic refuses a dead letter, only the store has it", slog.String(pipeline.LogTopic, topic),
 			slog.String("id", o.dead.ID), slog.String(pipeline.LogOrigin, o.dead.Source.String()), pipeline.Err(err))
 	}
-	p.sampler.add(ctx, o.dead)
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter/cli"
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
@@ -145,7 +146,32 @@ func (p *Plugin) publishEntries(ctx context.Context, plugin string, entries []En
 	for i, e := range entries {
 		batch[i] = outgoing{e.row(plugin), e.Message()}
 	}
-	return p.publish(ctx, batch)
+	err := p.publish(ctx, batch)
+	partial, inPart := errors.AsType[*pipeline.PartialError](err)
+	for i, o := range batch {
+		if err == nil || inPart && partial.Failed[i] == nil {
+			p.relayed.Add(groupKey{o.dead.Plugin, o.dead.Handler, o.dead.Class}, o.dead)
+		}
+	}
+	return err
+}
+
+const (
+	// logInterval is the least time between two lines of one group.
+	logInterval = time.Minute
+	// maxLoggedError bounds the error in a line, in characters.
+	maxLoggedError = 300
+)
+
+// groupKey identifies the dead letters that share a line.
+type groupKey struct{ plugin, handler, class string }
+
+// logRelayed logs dead letters of an outbox. The chain logs those of a route.
+func (p *Plugin) logRelayed(s pipeline.Sample[groupKey, store.DeadLetter]) {
+	p.log.Warn("messages became dead letters",
+		slog.Int("count", s.Count), slog.String("plugin_of", s.Key.plugin), slog.String(pipeline.LogRoute, s.Key.handler), slog.String("class", s.Key.class),
+		slog.String(pipeline.LogError, cli.OneLine(s.Latest.Error, maxLoggedError)), slog.String(pipeline.LogOrigin, s.Latest.Source.String()),
+		slog.String("subject", s.Latest.Subject))
 }
 
 // logFirst logs the first of several consecutive failures. Dead letters that the broker refuses

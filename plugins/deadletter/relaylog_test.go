@@ -13,9 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
 // journal is what a plugin logs, in a bubble.
@@ -44,15 +47,15 @@ func (j *journal) lines() []string {
 	return out
 }
 
-// sampling returns a plugin that logs, in a bubble. stop stops the log sampler.
+// sampling returns a plugin that logs, in a bubble. stop stops the log.
 func sampling(t *testing.T, to Transport) (p *Plugin, logged *journal, stop func()) {
 	t.Helper()
 	logged = &journal{}
 	p = New(to)
 	_, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(logged, nil))}, p)
 	require.NoError(t, err)
-	require.NoError(t, p.sampler.Start(t.Context()))
-	stop = func() { require.NoError(t, p.sampler.Stop(context.Background())) }
+	require.NoError(t, p.relayed.Start(t.Context()))
+	stop = func() { require.NoError(t, p.relayed.Stop(context.Background())) }
 	t.Cleanup(stop)
 	return p, logged, stop
 }
@@ -61,32 +64,55 @@ func rejected(n int) pipeline.DeadLetter {
 	return pipeline.DeadLetter{Payload: []byte("secret"), Class: "rejected", Error: fmt.Sprint("refusal ", n), Handler: "orders.take", Origin: fmt.Sprint("orders/0@", n)}
 }
 
-// The first letter of a sort is counted at once, those that follow a minute later, in one line,
-// however many they are.
+// relayOne publishes a dead letter of an outbox.
+func relayOne(p *Plugin, n int) error {
+	return p.publishEntries(context.Background(), "orders", []Entry{{Topic: "orders-dead", DeadLetter: rejected(n)}})
+}
+
+// A dead letter of a route has one line, of the chain.
+func TestADeadLetterOfARouteIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	logged := &journal{}
+	to := newTopics()
+	p := New(to)
+	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(logged, nil))}, p)
+	require.NoError(t, err)
+	handle := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
+		Name: "orders.take", From: pipelinetest.NewFeed("orders"), Policy: pipeline.Policy{DeadLetter: p.Sink("orders-dead")},
+		Handle: func(*message.Message) ([]*message.Message, error) { panic("no such order") },
+	})
+	_, err = handle(message.NewMessage("1", []byte("order")))
+	require.NoError(t, err)
+	require.Equal(t, []string{"order"}, to.payloads("orders-dead"))
+	require.Equal(t, 1, strings.Count(logged.text.String(), "\n"), "%s", &logged.text)
+	require.Regexp(t, `level=WARN msg="message not handled" route=orders.take .*outcome=dead class=panic error=.*no such order.* stack=`, logged.text.String())
+}
+
+// The first dead letter of a group is logged at once. The following ones share a line, one minute
+// later.
 func TestDeadLettersAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, logged, stop := sampling(t, newTopics())
-		sink := p.Sink("orders-dead")
-		require.NoError(t, sink.Publish(t.Context(), rejected(1).Message()))
+		require.NoError(t, relayOne(p, 1))
 		got := logged.lines()
 		require.Len(t, got, 1)
 		require.Regexp(t, `level=WARN .* plugin=deadletter count=1 plugin_of=orders route=orders.take class=rejected error="refusal 1" origin=orders/0@1 subject=""$`, got[0])
 		require.NotContains(t, got[0], "secret")
 
 		for n := range 400 {
-			require.NoError(t, sink.Publish(t.Context(), rejected(n).Message()))
+			require.NoError(t, relayOne(p, n))
 		}
 		time.Sleep(logInterval / 2)
 		synctest.Wait()
 		require.Empty(t, logged.lines(), "not within a minute")
-		time.Sleep(logInterval/2 + logTick)
+		time.Sleep(logInterval/2 + 10*time.Second)
 		synctest.Wait()
 		got = logged.lines()
 		require.Len(t, got, 1)
 		require.Contains(t, got[0], `count=400 plugin_of=orders route=orders.take class=rejected error="refusal 399"`)
 
 		// Stop logs what is left.
-		require.NoError(t, sink.Publish(t.Context(), rejected(7).Message()))
+		require.NoError(t, relayOne(p, 7))
 		stop()
 		require.Contains(t, strings.Join(logged.lines(), ""), `count=1 plugin_of=orders`)
 		require.NotContains(t, strings.Join(logged.lines(), ""), `count=`)
@@ -110,7 +136,7 @@ func TestEachGroupHasItsLine(t *testing.T) {
 		require.Empty(t, logged.lines())
 		to.setDown(nil)
 		require.Error(t, p.publishEntries(t.Context(), "payouts", batch), "no broker takes the poison")
-		time.Sleep(logInterval + logTick)
+		time.Sleep(logInterval + 10*time.Second)
 		synctest.Wait()
 		counts := map[string]int{}
 		for _, l := range logged.lines() {
@@ -130,7 +156,6 @@ func TestEachGroupHasItsLine(t *testing.T) {
 func TestLogLinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, logged, stop := sampling(t, newTopics())
-		sink := p.Sink("orders-dead")
 		var at []time.Time
 		counted, sent := 0, 0
 		look := func() {
@@ -143,7 +168,7 @@ func TestLogLinesAreBounded(t *testing.T) {
 		}
 		for second := range 600 {
 			for range (second * 7) % 4 {
-				require.NoError(t, sink.Publish(t.Context(), rejected(sent).Message()))
+				require.NoError(t, relayOne(p, sent))
 				sent++
 			}
 			synctest.Wait()
