@@ -67,7 +67,8 @@ func (p *Plugin) Needs() []string {
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
 	r.Service("deadletter.store", &storeService{plugin: p, schemas: r.Env().Schemas, count: true})
-	p.relayed = pipeline.NewSampledLog(logInterval, p.logRelayed) // a service runs once, and a plugin may be registered again
+	// A service runs once, and a plugin may be registered again.
+	p.relayed = pipeline.NewSampledLog(logInterval, p.logRelayed)
 	r.Service("deadletter.log", p.relayed)
 	r.Collect(p.metrics.collectors()...)
 	return nil
