@@ -1,7 +1,8 @@
 -- +goose Up
 
 -- The version before may run on these tables. Its feeder is slower: it sorts the unsettled payouts of a promotion.
--- The table is written once more, so it is locked for a time that depends on its size.
+-- The table is written once more, so it is locked for a time that depends on its size. docs/operating.md has figures,
+-- and how to roll back.
 --
 -- feed and feed_at are what the feeder looks for. A begin of a payout in the stream changes neither, and no other
 -- indexed column: it writes no index.
