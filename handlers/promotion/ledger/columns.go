@@ -172,7 +172,7 @@ var (
 
 	updatePayouts = newUpdatePayouts()
 
-	insertAttempts = insertInto("attempts", []column[attemptRow]{
+	attemptColumns = []column[attemptRow]{
 		col("payout_id", func(r *attemptRow) *int64 { return &r.payoutID }),
 		col("epoch", func(r *attemptRow) *int64 { return &r.Epoch }),
 		col("late", func(r *attemptRow) *bool { return &r.Late }),
@@ -185,7 +185,12 @@ var (
 		col("class", func(r *attemptRow) *string { return &r.Class }),
 		col("answer", func(r *attemptRow) *string { return &r.Answer }),
 		col("http_status", func(r *attemptRow) *int { return &r.Status }),
-	}, " ON CONFLICT (payout_id, epoch, late) DO NOTHING")
+	}
+	insertAttempts = insertInto("attempts", attemptColumns, " ON CONFLICT (payout_id, epoch, late) DO NOTHING") // SQLite
+
+	insertPayoutAttempts = insertInto("payout_attempts", slices.Concat(attemptColumns, []column[attemptRow]{ // PostgreSQL
+		col("promotion_id", func(r *attemptRow) *int64 { return &r.promotion }),
+	}), " ON CONFLICT (payout_id, epoch, late, promotion_id) DO NOTHING")
 
 	insertOutbox = insertInto("outbox", []column[outboxRow]{
 		col("kind", func(r *outboxRow) *string { return (*string)(&r.kind) }),

@@ -57,7 +57,7 @@ func (s *effectSet) writeTo(ctx context.Context, tx transaction) error {
 	var dead []int64
 	for _, e := range s.rows {
 		if e.effects.Attempt != nil {
-			s.writes.attempts = append(s.writes.attempts, &attemptRow{e.row.ID, *e.effects.Attempt})
+			s.writes.attempts = append(s.writes.attempts, &attemptRow{e.row.ID, e.row.Promotion, *e.effects.Attempt})
 		}
 		if e.effects.Settled || e.effects.LeftState != "" {
 			id := summaryID{e.row.OfPromotion(), e.row.SummaryID}
@@ -70,7 +70,7 @@ func (s *effectSet) writeTo(ctx context.Context, tx transaction) error {
 			}
 		}
 		if e.effects.Settled && s.outcomeEvents {
-			s.writes.outbox = append(s.writes.outbox, outcomeEvent(e.row, s.read.now))
+			s.writes.outbox = append(s.writes.outbox, outcomeEvent(e.row))
 		}
 		switch {
 		case e.effects.DeadLetterClass == rules.ClassConflict:

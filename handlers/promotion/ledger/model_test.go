@@ -18,28 +18,39 @@ import (
 func TestDatabaseFollowsTheTransitionFunction(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {
-		seed := uint64(time.Now().UnixNano())
-		t.Logf("seed %d", seed)
-		m := &model{t: t, h: h, rnd: rand.New(rand.NewPCG(seed, 1)), rows: map[rules.Key]rules.Row{}, promotions: map[rules.Promotion]rules.PromotionState{},
-			items: map[rules.Key]FeedItem{}, dead: map[string]bool{}, replayed: map[string]bool{}, late: map[call2]rules.Outcome{}}
-		for _, name := range []string{"a", "b"} {
-			m.ledgers = append(m.ledgers, h.open(t, as(name), func(c *Config, _ *Options) {
-				c.Retry.First, c.Retry.Max = time.Second, time.Second
-				c.MaxRetries, c.MaxReleased = 2, 3
-			}))
-		}
-		for m.n = range 800 {
-			m.step()
-			m.compare()
-		}
+		m := newModel(t, h)
+		m.run(800)
 		m.counts()
 	})
+}
+
+func newModel(t *testing.T, h *testDB) *model {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	m := &model{t: t, h: h, rnd: rand.New(rand.NewPCG(seed, 1)), ids: 2, rows: map[rules.Key]rules.Row{}, promotions: map[rules.Promotion]rules.PromotionState{},
+		items: map[rules.Key]FeedItem{}, dead: map[string]bool{}, replayed: map[string]bool{}, late: map[call2]rules.Outcome{}}
+	for _, name := range []string{"a", "b"} {
+		m.ledgers = append(m.ledgers, h.open(t, as(name), func(c *Config, _ *Options) {
+			c.Retry.First, c.Retry.Max = time.Second, time.Second
+			c.MaxRetries, c.MaxReleased = 2, 3
+		}))
+	}
+	return m
+}
+
+func (m *model) run(steps int) {
+	for range steps {
+		m.step()
+		m.compare()
+		m.n++
+	}
 }
 
 type model struct {
 	t          *testing.T
 	h          *testDB
 	rnd        *rand.Rand
+	ids        int64 // of promotions, from 1
 	ledgers    []*Ledger
 	rows       map[rules.Key]rules.Row
 	promotions map[rules.Promotion]rules.PromotionState
@@ -59,7 +70,7 @@ type call2 struct {
 }
 
 func (m *model) pick() (*Ledger, rules.Record) {
-	r := record(int64(1+m.rnd.IntN(2)), int64(1+m.rnd.IntN(3)))
+	r := record(1+m.rnd.Int64N(m.ids), int64(1+m.rnd.IntN(3)))
 	return m.ledgers[m.rnd.IntN(len(m.ledgers))], r
 }
 

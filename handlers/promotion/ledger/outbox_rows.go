@@ -56,9 +56,9 @@ type OutcomeEvent struct {
 	SettledAt      time.Time   `json:"settledAt"`
 }
 
-func outcomeEvent(r *storedRow, now time.Time) *outboxRow {
+func outcomeEvent(r *storedRow) *outboxRow {
 	payload, _ := json.Marshal(OutcomeEvent{Type: r.Type, PromotionID: r.Promotion, SummaryID: r.SummaryID, TargetID: r.Target,
 		State: r.State, TransactionKey: r.TransactionKey, Attempts: r.Attempts, Class: r.LastClass, SettledAt: r.SettledAt}) // always encodes
 	return &outboxRow{kind: OutboxOutcome, key: r.Key, class: string(r.State), payload: payload,
-		recordKey: strconv.AppendInt(nil, r.Target, 10), attempts: r.Attempts, createdAt: now}
+		recordKey: strconv.AppendInt(nil, r.Target, 10), attempts: r.Attempts, createdAt: r.SettledAt}
 }

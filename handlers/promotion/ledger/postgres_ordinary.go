@@ -12,8 +12,7 @@ import (
 )
 
 // The columns of the keys come out of a subquery with OFFSET 0. With parameters for the promotion,
-// the planner would scan all of its payouts. The clock is read once, after the locks of the
-// promotions.
+// the planner would scan all of its payouts. The clock is read after the locks of the promotions.
 const (
 	// A payout before its first begin has no attempt, no possible charge and no due time.
 	pgBeginOrdinary = `UPDATE payouts AS p SET state = 'SENDING', hint = 'retry', hint_due = c.now + $6 * interval '1 microsecond', version = p.version + 1,
@@ -26,22 +25,28 @@ WHERE p.type = k.type AND p.promotion_id = k.promotion AND p.target_id = k.targe
 	AND (SELECT g.state FROM promotions AS g WHERE g.type = k.type AND g.promotion_id = k.promotion) = 'RUNNING'
 RETURNING k.n`
 
-	// The summaries are last, because all batches update the same row.
-	pgSettleOrdinary = `WITH done AS (UPDATE payouts AS p SET state = 'SUCCESS', settled_at = c.now, version = p.version + 1, lease_until = NULL,
+	pgSettleDone = `WITH done AS (UPDATE payouts AS p SET state = 'SUCCESS', settled_at = c.now, version = p.version + 1, lease_until = NULL,
 	next_attempt_at = NULL, transaction_key = k.transaction_key, last_class = '', last_error = ''
 FROM (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::int[]) WITH ORDINALITY
 	AS k(type, promotion, target, epoch, transaction_key, class, answer, status, n) OFFSET 0) AS k
 CROSS JOIN (SELECT clock_timestamp() + $9 * interval '1 microsecond' AS now OFFSET 0) AS c
 WHERE p.type = k.type AND p.promotion_id = k.promotion AND p.target_id = k.target
 	AND p.state = 'SENDING' AND p.epoch = k.epoch AND NOT p.asking
-RETURNING k.n, k.class, k.answer, k.status, p.*),
-ended AS (INSERT INTO attempts (payout_id, epoch, late, attempt, kind, instance, started_at, ended_at, outcome, class, answer, http_status)
-	SELECT id, epoch, FALSE, attempts, 'send', attempt_by, attempt_started_at, settled_at, 'paid', class, answer, status FROM done
-	ON CONFLICT (payout_id, epoch, late) DO NOTHING),
-counted AS (INSERT INTO promotion_summaries AS s (type, promotion_id, summary_id, paid)
-	SELECT type, promotion_id, summary_id, count(*) FROM done GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-	ON CONFLICT (type, promotion_id, summary_id) DO UPDATE SET paid = s.paid + excluded.paid)
+RETURNING k.n, k.class, k.answer, k.status, p.id, p.type, p.promotion_id, p.summary_id, p.epoch, p.attempts, p.attempt_by, p.attempt_started_at, p.settled_at),
+`
+	// All batches update the same row. PostgreSQL runs these statements last to first.
+	pgSettleCounted = `counted AS (INSERT INTO promotion_summaries AS s (type, promotion_id, summary_id, paid)
+	SELECT type, promotion_id, summary_id, count(*) FROM done GROUP BY 1, 2, 3 ORDER BY type COLLATE "C", 2, 3
+	ON CONFLICT (type, promotion_id, summary_id) DO UPDATE SET paid = s.paid + excluded.paid),
+`
+	pgSettleEnded = `ended AS (INSERT INTO payout_attempts (payout_id, promotion_id, epoch, late, attempt, kind, instance, started_at, ended_at, outcome, class, answer, http_status)
+	SELECT id, promotion_id, epoch, FALSE, attempts, 'send', attempt_by, attempt_started_at, settled_at, 'paid', class, answer, status FROM done
+	ON CONFLICT (payout_id, epoch, late, promotion_id) DO NOTHING)
 SELECT n, summary_id, attempts, settled_at FROM done`
+
+	pgSettleOrdinary = pgSettleDone + pgSettleCounted + pgSettleEnded
+	// With outcome events the summaries are written with the events, in the pipeline of the COMMIT.
+	pgSettleUncounted = pgSettleDone + pgSettleEnded
 )
 
 func (s *postgres) beginOrdinary(ctx context.Context, records []*rules.Record, p rules.Policy, started func(i int)) error {
@@ -59,13 +64,14 @@ func (s *postgres) beginOrdinary(ctx context.Context, records []*rules.Record, p
 
 func (s *postgres) settleOrdinary(ctx context.Context, results []*rules.CallResult, outcomeEvents bool, settled func(i int, row *storedRow)) error {
 	types, promotions, targets := keyArrays(valuesOf(results, func(r *rules.CallResult) rules.Key { return r.Key }))
-	var events []*outboxRow
-	var complete func() *writeSet
+	sql := pgSettleOrdinary
+	var effects *effectSet
 	if outcomeEvents {
-		complete = func() *writeSet { return &writeSet{outbox: events} }
+		sql = pgSettleUncounted
+		effects = &effectSet{outcomeEvents: true, read: &readResult{}, writes: &writeSet{}}
 	}
 	return s.inOneTrip(ctx, func(b *pgx.Batch) {
-		b.Queue(pgSettleOrdinary, types, promotions, targets,
+		b.Queue(sql, types, promotions, targets,
 			valuesOf(results, func(r *rules.CallResult) int64 { return r.Epoch }),
 			valuesOf(results, func(r *rules.CallResult) string { return r.TransactionKey }),
 			valuesOf(results, func(r *rules.CallResult) string { return r.Class }),
@@ -79,21 +85,21 @@ func (s *postgres) settleOrdinary(ctx context.Context, results []*rules.CallResu
 					return err
 				}
 				row.Key, row.TransactionKey = results[n-1].Key, results[n-1].TransactionKey
-				if outcomeEvents {
-					events = append(events, outcomeEvent(row, row.SettledAt))
+				if effects != nil {
+					effects.add(row, rules.Effects{Settled: true}, nil, "")
 				}
 				settled(n-1, row)
 			}
 			return rows.Err()
 		})
-	}, complete)
+	}, effects)
 }
 
 func (s *postgres) skewMicros() int64 { return time.Duration(s.skew.Load()).Microseconds() }
 
-// inOneTrip runs a transaction in one round trip. With more it takes a second one, for the writes
-// that depend on the first.
-func (s *postgres) inOneTrip(ctx context.Context, queue func(b *pgx.Batch), more func() *writeSet) error {
+// inOneTrip runs a transaction in one round trip. With effects, which depend on its results, it
+// takes a second one for their writes.
+func (s *postgres) inOneTrip(ctx context.Context, queue func(b *pgx.Batch), effects *effectSet) error {
 	conn, err := s.hot.Acquire(ctx)
 	if err != nil {
 		return err
@@ -103,16 +109,18 @@ func (s *postgres) inOneTrip(ctx context.Context, queue func(b *pgx.Batch), more
 	var b pgx.Batch
 	b.Queue(pgBegin)
 	queue(&b)
-	if more == nil && !failpoint.Armed {
+	if effects == nil && !failpoint.Armed {
 		return tx.end(ctx, &b)
 	}
 	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
 		return err
 	}
 	failpoint.Hit(failpoint.InTransaction)
-	writes := &writeSet{}
-	if more != nil {
-		writes = more()
+	if effects == nil {
+		return tx.commit(ctx, &writeSet{})
 	}
-	return tx.commit(ctx, writes)
+	if err := effects.writeTo(ctx, tx); err != nil {
+		return err
+	}
+	return tx.commit(ctx, effects.writes)
 }

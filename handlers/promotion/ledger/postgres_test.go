@@ -297,3 +297,78 @@ func TestAStaleRowNamesItsCause(t *testing.T) {
 		require.Equal(t, faultStale, s.fault(err))
 	})
 }
+
+// All settles of a promotion update the same summary row. None holds it while it waits for
+// something else: another row, or a round trip.
+func TestSettleLocksSummariesLast(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		tunes   []tune
+		blocked string
+	}{
+		"ordinary":            {nil, `INSERT INTO payout_attempts SELECT id, 1, FALSE, 1, 'send', 'z', now(), now(), 'paid', '', '', 200, promotion_id FROM payouts WHERE target_id = 2`},
+		"with outcome events": {[]tune{withResults}, `LOCK TABLE outbox`},
+	} {
+		t.Run("postgres, "+name, func(t *testing.T) {
+			t.Parallel()
+			h := newPostgresDB(t)
+			l, conn, other := h.open(t, c.tunes...), h.connect(t), h.connect(t)
+			payMany(t, l, 1, 1)
+			mustAccept(t, l, record(1, 2))
+			b := mustBegin(t, l, record(1, 2))
+			tx, err := other.Begin(t.Context())
+			require.NoError(t, err)
+			_, err = tx.Exec(t.Context(), c.blocked)
+			require.NoError(t, err)
+			settled := make(chan error, 1)
+			go func() {
+				_, err := untilAnswered(context.Background(), func(ctx context.Context) (SettleResult, error) {
+					return l.Settle(ctx, rules.CallResult{Key: key(1, 2), Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "T"})
+				})
+				settled <- err
+			}()
+			require.Eventually(t, func() bool {
+				var waits bool
+				require.NoError(t, conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid)))`,
+					int32(other.PgConn().PID())).Scan(&waits))
+				return waits
+			}, 20*time.Second, time.Millisecond)
+			tag, err := conn.Exec(t.Context(), `SELECT FROM promotion_summaries FOR UPDATE NOWAIT`)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, tag.RowsAffected())
+			require.NoError(t, tx.Rollback(t.Context()))
+			require.NoError(t, <-settled)
+			s, err := l.Status(t.Context(), rules.Promotion{Type: "POINT", ID: 1})
+			require.NoError(t, err)
+			require.EqualValues(t, 2, s.Paid)
+		})
+	}
+}
+
+// Two batches would wait for each other if one had the order of Go and the other the order of the
+// database.
+func TestSummariesHaveOneOrderInAnyCollation(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		h := newPostgresDB(t)
+		l, conn := h.open(t), h.connect(t)
+		_, err := conn.Exec(t.Context(), `ALTER TABLE payouts ALTER COLUMN type TYPE text COLLATE "en-x-icu"`)
+		require.NoError(t, err)
+		var begun []*batchItem[*rules.Record, BeginResult]
+		for _, typ := range []rules.Type{"A_B", "AB"} {
+			r := record(1, 1)
+			r.Type = typ
+			mustAccept(t, l, r)
+			begun = append(begun, l.beginTogether(t, []rules.Record{r})...)
+		}
+		flushTogether(t, l.settles, newBatch[*rules.CallResult, SettleResult](len(begun), func(i int) (rules.Key, *rules.CallResult, error) {
+			return begun[i].key, &rules.CallResult{Key: begun[i].key, Epoch: 1, Outcome: rules.Paid, TransactionKey: "T"}, nil
+		}))
+		rows, err := conn.Query(t.Context(), `SELECT type FROM promotion_summaries ORDER BY ctid`)
+		require.NoError(t, err)
+		order, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		require.Equal(t, []string{"AB", "A_B"}, order)
+	})
+}

@@ -137,7 +137,7 @@ func (tx *pgTransaction) commit(ctx context.Context, c *writeSet) error {
 		b.Queue(updatePayouts.postgres, append(updatePayouts.arrays(c.rows), len(c.rows))...)
 	}
 	if len(c.attempts) > 0 {
-		b.Queue(insertAttempts.postgres, insertAttempts.arrays(c.attempts)...)
+		b.Queue(insertPayoutAttempts.postgres, insertPayoutAttempts.arrays(c.attempts)...)
 	}
 	if len(c.outbox) > 0 {
 		b.Queue(insertOutbox.postgres, insertOutbox.arrays(c.outbox)...)

@@ -100,7 +100,8 @@ type writeSet struct {
 }
 
 type attemptRow struct {
-	payoutID int64
+	payoutID  int64
+	promotion int64
 	rules.Attempt
 }
 
