@@ -154,8 +154,7 @@ func (b *Batcher) publish(p *publishing) error {
 	if q.mayStart() {
 		q.senders++
 		b.mu.Unlock()
-		b.send(client, p)
-		b.sent(q, 1)
+		b.lead(client, q, []*publishing{p})
 		return p.err
 	}
 	p.wake = make(chan bool, 1)
@@ -165,12 +164,7 @@ func (b *Batcher) publish(p *publishing) error {
 	select {
 	case sender := <-p.wake:
 		if sender {
-			batch := b.take(q, p)
-			b.send(client, batch...)
-			b.sent(q, len(batch))
-			for _, other := range batch[1:] {
-				other.wake <- false
-			}
+			b.lead(client, q, b.take(q, p))
 		}
 		return p.err
 	case <-p.ctx.Done():
@@ -206,18 +200,34 @@ func (b *Batcher) leave(q *queue, p *publishing) {
 	select {
 	case sender := <-p.wake:
 		if sender {
-			b.sent(q, 1)
+			b.sent(q, []*publishing{p})
 		}
 	default:
 	}
 }
 
-// sent ends a sender and its calls, and makes the first call that waits the next sender.
-func (b *Batcher) sent(q *queue, calls int) {
+// errPanicked is the error of the calls in a pipeline whose sending has panicked.
+var errPanicked = errors.New("the client panicked")
+
+// lead sends a batch and ends its sender. A panic does not stop the other calls.
+func (b *Batcher) lead(client goredis.UniversalClient, q *queue, batch []*publishing) {
+	defer b.sent(q, batch)
+	for _, p := range batch {
+		p.err = errPanicked
+	}
+	b.send(client, batch)
+}
+
+// sent ends a sender and the calls of its batch, and makes the first call that waits the next
+// sender.
+func (b *Batcher) sent(q *queue, batch []*publishing) {
+	for _, other := range batch[1:] {
+		other.wake <- false
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	q.senders--
-	q.calls -= calls
+	q.calls -= len(batch)
 	q.recent = max(q.recent-1, q.calls)
 	switch {
 	case q.calls == 0:
@@ -255,7 +265,7 @@ func (p *publishing) bytes() (n int) {
 }
 
 // send sends the entries of a batch and sets the error of each call.
-func (b *Batcher) send(client goredis.UniversalClient, batch ...*publishing) {
+func (b *Batcher) send(client goredis.UniversalClient, batch []*publishing) {
 	ctx := together(batch, b.timeout)
 	process, exec := client.Process, func() {}
 	if len(batch) > 1 || len(batch[0].entries) > 1 {
@@ -281,6 +291,7 @@ func (b *Batcher) send(client goredis.UniversalClient, batch ...*publishing) {
 			p.err = fmt.Errorf("message %s: %w", p.entries[failed].UUID, cmds[i][failed].Err())
 			continue
 		}
+		p.err = nil
 		published += len(p.entries)
 	}
 	b.m.published.Add(float64(published))

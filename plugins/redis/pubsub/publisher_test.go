@@ -209,6 +209,43 @@ func TestASlowCallDelaysNoOther(t *testing.T) {
 	require.NoError(t, <-slow)
 }
 
+// After panics of the client, no call hangs, and none that was not sent succeeds.
+func TestAPanicOfTheClientStopsNoOtherCall(t *testing.T) {
+	t.Parallel()
+	c := redistest.Mini(t).Client(t)
+	const calls = 40
+	release := make(chan struct{})
+	c.AddHook(hook{before: func(cmds []goredis.Cmder) {
+		<-release
+		for _, cmd := range cmds {
+			if slices.Contains(cmd.Args(), any("bad")) {
+				panic("the test's")
+			}
+		}
+	}})
+	p := publisher(t, c, nil)
+	publish := func(uuid string) (err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				err = fmt.Errorf("panic: %v", v)
+			}
+		}()
+		return p.Publish("s", message.NewMessage(uuid, nil))
+	}
+	var bad sync.WaitGroup
+	for range calls {
+		bad.Go(func() {
+			if publish("bad") == nil {
+				t.Error("a call that panicked succeeds")
+			}
+		})
+	}
+	close(release)
+	bad.Wait()
+	require.NoError(t, publish("good"))
+	require.EqualValues(t, 1, c.XLen(t.Context(), "s").Val())
+}
+
 // A node of a Cluster that does not answer delays only its own streams.
 func TestASilentNodeDelaysNoOther(t *testing.T) {
 	t.Parallel()
