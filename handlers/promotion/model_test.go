@@ -176,7 +176,7 @@ func newModelEnv(t testing.TB, h *modelEnv, redisAddr string, redisDB int, drive
 	// Scripts are loaded before, so that each call is one step.
 	hist := h.newHistory()
 	require.NoError(t, hist.ins[0].manager.Ensure(t.Context(), hist.promotion.ID))
-	_, err = hist.ins[0].manager.Enqueue(t.Context(), hist.promotion.ID, entry.Entry{Message: []byte("warm up")})
+	_, _, err = hist.ins[0].manager.EnqueueBatch(t.Context(), hist.promotion.ID, []entry.Entry{{Message: []byte("warm up")}})
 	require.NoError(t, err)
 	_, err = hist.ins[0].manager.Inspect(t.Context(), hist.promotion.ID)
 	require.NoError(t, err)

@@ -102,34 +102,3 @@ func TestAThousandStreams(t *testing.T) {
 		require.Less(t, time.Since(start), c.StopTimeout+time.Second)
 	})
 }
-
-// 500 callers at once: the calls are shared.
-func TestEnqueueSpeed(t *testing.T) {
-	eachServer(t, func(t *testing.T, s server) {
-		c := still()
-		c.MaxLen = 1_000_000
-		in := newInstance(t, s, "a", newActiveSet(1), c)
-		require.NoError(t, in.Ensure(t.Context(), 1))
-		const callers, each = 500, 40
-		begin := time.Now()
-		var wg sync.WaitGroup
-		var failed atomic.Int64
-		for range callers {
-			wg.Go(func() {
-				for range each {
-					if out, err := in.Enqueue(context.Background(), 1, newEntry("x")); err != nil || out != Added {
-						failed.Add(1)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		took := time.Since(begin)
-		require.Zero(t, failed.Load())
-		require.Equal(t, int64(callers*each), s.client.XLen(t.Context(), in.o.Kind.Stream(1)).Val())
-		t.Logf("%.0f entries/s", callers*each/took.Seconds())
-		if s.Name != "miniredis" {
-			require.Less(t, took, 5*time.Second)
-		}
-	})
-}

@@ -39,7 +39,7 @@ var ErrVanishing = errors.New("stream disappears as fast as it is created")
 const (
 	fullMemory     = 100 * time.Millisecond // how long a Full result is cached
 	slowMemory     = 5 * time.Second        // how long a stream counts as full after a call that was too slow
-	callTimeout    = 5 * time.Second        // one script call that serves many callers
+	callTimeout    = 5 * time.Second        // one script call
 	reviveAttempts = 3                      // rounds of activate, create, add for one enqueue
 	entryWords     = 9                      // four fields with their values, and their number
 	batchWords     = 3_800                  // under 3,999, the limit of ElastiCache Serverless
@@ -47,24 +47,10 @@ const (
 	batchCalls     = 16                     // concurrent calls; readers need connections too
 )
 
-// Enqueue adds one entry to the stream of id and returns when Redis has it. Concurrent calls for
-// one stream share a script call. A missing stream is activated and created first, so the caller
-// sees Added, Full or an error. After ErrRefused, ErrForeign and ErrVanishing the entry is not in
-// the stream; after another error it may be. Safe for concurrent use, legal before the Source is
-// opened.
-func (m *Manager) Enqueue(ctx context.Context, id int64, e entry.Entry) (Outcome, error) {
-	added, err := m.batcher.do(ctx, id, e, m.addBatch)
-	if err != nil {
-		return Full, fmt.Errorf("streams: enqueue to %s: %w", m.o.Kind.Stream(id), err)
-	}
-	if !added {
-		return Full, nil
-	}
-	return Added, nil
-}
-
-// EnqueueBatch adds a prefix of es, in order, up to max_len, and returns its length; out is Full
-// when that is not all. After an error the first added entries are in the stream, others may be.
+// EnqueueBatch adds a prefix of es, in order, up to max_len, and returns its length when Redis has
+// it; out is Full when that is not all. A missing stream is activated and created first. After an
+// error the first added entries are in the stream. Others may be, except after ErrRefused,
+// ErrForeign and ErrVanishing.
 // If ctx ends during a command, the stream counts as full for 5 s, so that a slow stream does not
 // delay each call. Safe for concurrent use, legal before the Source is opened.
 func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) (added int, out Outcome, err error) {
@@ -76,14 +62,14 @@ func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) 
 	}
 	for added < len(es) {
 		rest := es[added:]
-		batch := rest[:batchSize(len(rest), func(i int) *entry.Entry { return &rest[i] })]
+		batch := rest[:batchSize(rest)]
 		n, err := m.addBatch(ctx, id, batch)
 		added += n
 		if err != nil {
 			return added, Full, fmt.Errorf("streams: enqueue %d entries to %s: %w", len(es), m.o.Kind.Stream(id), err)
 		}
 		if n < len(batch) {
-			m.batcher.setFull(id, fullMemory)
+			m.full.add(id, fullMemory)
 			return added, Full, nil
 		}
 	}
@@ -92,7 +78,7 @@ func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) 
 
 // Full reports whether an enqueue to the stream of id returned Full in the last 100 ms, or was too
 // slow in the last 5 s.
-func (m *Manager) Full(id int64) bool { return m.batcher.isFull(id) }
+func (m *Manager) Full(id int64) bool { return m.full.has(id) }
 
 // addBatch adds a prefix of es in one call and returns its length, reviving the stream as often as
 // reviveAttempts when it is absent.
@@ -104,7 +90,7 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (int
 	}
 	defer func() {
 		if ctx.Err() != nil {
-			m.batcher.setFull(id, slowMemory)
+			m.full.add(id, slowMemory)
 		}
 		<-m.enqueues
 	}()
@@ -233,14 +219,14 @@ func newToken() string {
 	return hex.EncodeToString(b[:])
 }
 
-// batchSize returns how many of n entries fit into one call, at least one.
-func batchSize(n int, at func(int) *entry.Entry) int {
+// batchSize returns how many entries of es, a prefix, fit into one call: at least one.
+func batchSize(es []entry.Entry) int {
 	bytes := 0
-	for i := range n {
-		bytes += len(at(i).Message)
+	for i, e := range es {
+		bytes += len(e.Message)
 		if i > 0 && ((i+1)*entryWords > batchWords || bytes > batchBytes) {
 			return i
 		}
 	}
-	return n
+	return len(es)
 }

@@ -77,15 +77,16 @@ func Example() {
 		return
 	}
 
-	outcome, err := manager.Enqueue(ctx, 12345, entry.Entry{Key: "777", Message: []byte(`{"amount":500}`)})
-	fmt.Println(outcome, err)
+	entries := []entry.Entry{{Key: "777", Message: []byte(`{"amount":500}`)}}
+	added, outcome, err := manager.EnqueueBatch(ctx, 12345, entries)
+	fmt.Println(added, outcome, err)
 	msg := <-messages
 	fmt.Println(pipeline.OriginFrom(msg.Context()).Source, string(msg.Payload))
 	msg.Ack()
 	fmt.Println(sub.Drain(ctx))
 	// Output:
 	// elastic-streams campaign-promotion-stream:POINT:<id> (campaign-promotion-group:POINT:<id>)
-	// added <nil>
+	// 1 added <nil>
 	// campaign-promotion-stream:POINT:12345 {"amount":500}
 	// <nil>
 }

@@ -241,6 +241,16 @@ func (in *instance) stop(ctx context.Context, id int64) error {
 	return in.opened().stop(ctx, id, stopDrained)
 }
 
+// Enqueue adds one entry.
+func (in *instance) Enqueue(ctx context.Context, id int64, e entry.Entry) (Outcome, error) {
+	return enqueueOne(ctx, in.Manager, id, e)
+}
+
+func enqueueOne(ctx context.Context, m *Manager, id int64, e entry.Entry) (Outcome, error) {
+	_, out, err := m.EnqueueBatch(ctx, id, []entry.Entry{e})
+	return out, err
+}
+
 func newEntry(payload string) entry.Entry {
 	return entry.Entry{Key: payload, UUID: "u-" + payload, Message: []byte(payload)}
 }

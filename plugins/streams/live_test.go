@@ -19,7 +19,7 @@ import (
 func enqueue(t testing.TB, m *Manager, id int64, from, n int) {
 	t.Helper()
 	for i := range n {
-		out, err := m.Enqueue(context.Background(), id, newEntry(fmt.Sprint(from+i)))
+		out, err := enqueueOne(context.Background(), m, id, newEntry(fmt.Sprint(from+i)))
 		require.NoError(t, err)
 		require.Equal(t, Added, out)
 	}

@@ -75,7 +75,7 @@ type Options struct {
 // Manager owns the elastic streams of one kind in this instance. It reads the active set, starts
 // and stops readers, adds entries, and deletes streams that have been drained for long enough.
 //
-// It is built offline. The route opens its Source, and Drain ends it. Enqueue, EnqueueBatch,
+// It is built offline. The route opens its Source, and Drain ends it. EnqueueBatch,
 // Ensure, Inspect, Statuses and Sweep need only Redis, and work while the Source is not open. All
 // methods are safe for concurrent use.
 type Manager struct {
@@ -83,7 +83,7 @@ type Manager struct {
 	log *slog.Logger
 
 	scripts  scripts
-	batcher  *batcher
+	full     fullStreams
 	enqueues chan struct{} // slots of enqueue calls under way
 	refresh  chan struct{} // capacity 1
 	active   activeCache
@@ -124,7 +124,6 @@ func NewManager(o Options) *Manager {
 		o:        o,
 		log:      o.Logger.With(slog.String("kind", o.Kind.Type)),
 		scripts:  newScripts(),
-		batcher:  newBatcher(),
 		enqueues: make(chan struct{}, batchCalls),
 		refresh:  make(chan struct{}, 1),
 		active:   activeCache{read: o.Activations.Active, lock: make(chan struct{}, 1)},

@@ -140,7 +140,7 @@ func (c *cast) play(t require.TestingT, choose func(ready []int) int) {
 					failed = err
 				}
 			}
-			out, err := m.Enqueue(ctx, 1, newEntry(fmt.Sprint("e", i)))
+			out, err := enqueueOne(ctx, m, 1, newEntry(fmt.Sprint("e", i)))
 			if err != nil || out != Added {
 				failed = fmt.Errorf("enqueue: %v, %w", out, err)
 			}
