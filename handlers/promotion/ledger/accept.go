@@ -42,7 +42,7 @@ func (l *Ledger) Accept(ctx context.Context, records []rules.Record, how AcceptO
 		r := &records[i]
 		return r.Key, acceptRequest{r, how.PayNow, how.Full != nil && how.Full(r.OfPromotion())}, r.Validate()
 	})
-	l.accepts.do(ctx, batch)
+	l.accepts.all(ctx, batch)
 	return valuesOf(batch, func(k *batchItem[acceptRequest, AcceptResult]) AcceptResult {
 		k.res.Err = k.err
 		return k.res
@@ -127,17 +127,10 @@ func newRow(r *rules.Record) *storedRow {
 // NotEnqueued records that accepted payouts are not in the stream, because the stream was full. It
 // returns one error or nil per key, in their order. The feeder enqueues the payouts later. An
 // unneeded call only causes a duplicate entry. A missing call strands the payout until the stream
-// is next drained. Calls with one key share their transactions.
+// is next drained.
 func (l *Ledger) NotEnqueued(ctx context.Context, keys []rules.Key) []error {
-	if len(keys) == 1 {
-		err := keys[0].Validate()
-		if err == nil {
-			_, err = l.leaves.do(ctx, keys[0], keys[0])
-		}
-		return []error{err}
-	}
 	batch := newBatch[rules.Key, struct{}](len(keys), func(i int) (rules.Key, rules.Key, error) { return keys[i], keys[i], keys[i].Validate() })
-	l.notEnqueued.do(ctx, batch)
+	l.notEnqueued.all(ctx, batch)
 	return valuesOf(batch, func(k *batchItem[rules.Key, struct{}]) error { return k.err })
 }
 

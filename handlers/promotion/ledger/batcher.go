@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,16 +10,15 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 )
 
-// batcher collects single requests into batches. A request is flushed at once when no flush is
-// running. Otherwise it waits for the end of that flush, at most linger, and is flushed together
-// with the others that wait. Every caller gets its own result.
+// batcher collects the items of concurrent callers into batches. They are flushed at once when no
+// flush is running. Otherwise they wait for its end, at most linger, and are flushed together.
 type batcher[Q, R any] struct {
 	max    int
 	linger time.Duration
-	// cancels: a request whose ctx ends is removed, or waited for if it was collected. So
-	// nothing is carried out without its caller.
-	cancels bool
-	// flush finishes all items except those that it returns, which may meet a lock.
+	// keeps: items are carried out although their caller has left. Otherwise queued items are
+	// removed when ctx ends, and collected ones are waited for. So no item loses its caller.
+	keeps bool
+	// flush finishes all items except those that it returns, whose promotions are locked.
 	flush func(ctx context.Context, batch []*batchItem[Q, R]) (aside []*batchItem[Q, R])
 	// flushAside finishes those, in one goroutine, so that a lock delays no flusher.
 	flushAside func(ctx context.Context, batch []*batchItem[Q, R])
@@ -27,8 +27,9 @@ type batcher[Q, R any] struct {
 	aside        []*batchItem[Q, R]
 	asideRunning bool
 
-	queue      chan *batchItem[Q, R]
-	collecting chan struct{} // capacity 1: one flusher collects at a time
+	queue      chan []*batchItem[Q, R]
+	collecting chan struct{}      // capacity 1: one flusher collects at a time
+	surplus    []*batchItem[Q, R] // did not fit into the last batch; guarded by collecting
 	flushing   atomic.Int32
 	flushEnded chan struct{}
 	closing    chan struct{}
@@ -36,54 +37,117 @@ type batcher[Q, R any] struct {
 	wg         sync.WaitGroup
 }
 
+// batchItem is one request, with its result.
+type batchItem[Q, R any] struct {
+	key    rules.Key // of the payout
+	req    Q
+	res    R
+	err    error
+	ended  bool // by the ordinary statement
+	caller *caller
+}
+
+// caller waits for its items.
+type caller struct {
+	taken atomic.Bool   // the items, by a flusher or by the caller, which leaves
+	left  atomic.Int32  // items without a result
+	done  chan struct{} // closed when none is left
+}
+
+// finish notes that the item has its result.
+func (k *batchItem[Q, R]) finish() {
+	if k.caller.left.Add(-1) == 0 {
+		close(k.caller.done)
+	}
+}
+
+// newBatch returns one item per request. Invalid ones have their error.
+func newBatch[Q, R any](n int, item func(i int) (rules.Key, Q, error)) []*batchItem[Q, R] {
+	batch := make([]*batchItem[Q, R], n)
+	for i := range batch {
+		batch[i] = &batchItem[Q, R]{}
+		batch[i].key, batch[i].req, batch[i].err = item(i)
+	}
+	return batch
+}
+
 // newBatcher starts the flushers. The end of ctx ends their flushes.
 func newBatcher[Q, R any](ctx context.Context, flushers, size int, linger time.Duration,
 	flush func(context.Context, []*batchItem[Q, R]) []*batchItem[Q, R], flushAside func(context.Context, []*batchItem[Q, R])) *batcher[Q, R] {
 	c := &batcher[Q, R]{max: size, linger: linger, flush: flush, flushAside: flushAside,
-		queue: make(chan *batchItem[Q, R], size), collecting: make(chan struct{}, 1), flushEnded: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
+		queue: make(chan []*batchItem[Q, R], size), collecting: make(chan struct{}, 1), flushEnded: make(chan struct{}, 1), closing: make(chan struct{}), stopped: make(chan struct{})}
 	for range flushers {
 		c.wg.Go(func() { c.run(ctx) })
 	}
 	return c
 }
 
-// do submits req and waits for its result. When ctx ends first, the request may or may not be
-// carried out, unless cancels is set.
-func (c *batcher[Q, R]) do(ctx context.Context, key rules.Key, req Q) (R, error) {
-	var none R
-	k := &batchItem[Q, R]{key: key, req: req, done: make(chan struct{})}
-	select {
-	case <-c.closing:
-		return none, ErrClosed
-	default:
+// one submits a request and returns its result.
+func (c *batcher[Q, R]) one(ctx context.Context, key rules.Key, req Q) (R, error) {
+	k := &batchItem[Q, R]{key: key, req: req}
+	if err := c.submit(ctx, k); err != nil {
+		var none R
+		return none, err
 	}
-	select {
-	case c.queue <- k:
-	case <-ctx.Done():
-		return none, ctx.Err()
-	case <-c.closing:
-		return none, ErrClosed
-	}
-	select {
-	case <-k.done:
-		return k.res, k.err
-	case <-ctx.Done():
-		if c.cancels && !k.taken.CompareAndSwap(false, true) {
-			<-k.done
-			return k.res, k.err
-		}
-		return none, ctx.Err()
-	case <-c.stopped:
-		select {
-		case <-k.done:
-			return k.res, k.err
-		default:
-			return none, ErrClosed
+	return k.res, k.err
+}
+
+// all submits a caller's batch, in transactions of at most max items, without those that have an
+// error.
+func (c *batcher[Q, R]) all(ctx context.Context, batch []*batchItem[Q, R]) {
+	valid := slices.DeleteFunc(slices.Clone(batch), func(k *batchItem[Q, R]) bool { return k.err != nil })
+	for items := range slices.Chunk(valid, c.max) {
+		if err := c.submit(ctx, items...); err != nil {
+			for _, k := range items {
+				k.err = err
+			}
 		}
 	}
 }
 
-// close refuses new requests, flushes the queue and waits for the flushers.
+// submit waits until the items have their results. After an error they may or may not be carried
+// out if keeps is set, and are not otherwise.
+func (c *batcher[Q, R]) submit(ctx context.Context, items ...*batchItem[Q, R]) error {
+	w := &caller{done: make(chan struct{})}
+	w.left.Store(int32(len(items)))
+	for _, k := range items {
+		k.caller = w
+	}
+	select {
+	case <-c.closing:
+		return ErrClosed
+	default:
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	select {
+	case c.queue <- items:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.closing:
+		return ErrClosed
+	}
+	select {
+	case <-w.done:
+		return nil
+	case <-ctx.Done():
+		if c.keeps || w.taken.CompareAndSwap(false, true) {
+			return ctx.Err()
+		}
+		<-w.done
+		return nil
+	case <-c.stopped:
+		select {
+		case <-w.done:
+			return nil
+		default:
+			return ErrClosed
+		}
+	}
+}
+
+// close refuses new items, flushes the queue and waits for the flushers.
 func (c *batcher[Q, R]) close() {
 	close(c.closing)
 	c.wg.Wait()
@@ -138,27 +202,33 @@ func (c *batcher[Q, R]) runAside(ctx context.Context) {
 func (c *batcher[Q, R]) collect() (batch []*batchItem[Q, R], more bool) {
 	c.collecting <- struct{}{}
 	defer func() { <-c.collecting }()
-	take := func(k *batchItem[Q, R]) {
-		if k.taken.CompareAndSwap(false, true) {
-			batch = append(batch, k)
+	take := func(items []*batchItem[Q, R]) {
+		switch {
+		case !items[0].caller.taken.CompareAndSwap(false, true): // removed by its caller
+		case len(batch)+len(items) > c.max:
+			c.surplus = items
+		default:
+			batch = append(batch, items...)
 		}
 	}
-	select {
-	case k := <-c.queue:
-		take(k)
-	case <-c.closing:
+	if batch, c.surplus = c.surplus, nil; len(batch) == 0 {
 		select {
-		case k := <-c.queue:
-			take(k)
-		default:
-			return nil, false
+		case items := <-c.queue:
+			take(items)
+		case <-c.closing:
+			select {
+			case items := <-c.queue:
+				take(items)
+			default:
+				return nil, false
+			}
 		}
 	}
 	var timer <-chan time.Time
-	for len(batch) < c.max {
+	for len(batch) < c.max && c.surplus == nil {
 		select {
-		case k := <-c.queue:
-			take(k)
+		case items := <-c.queue:
+			take(items)
 			continue
 		default:
 		}
@@ -169,8 +239,8 @@ func (c *batcher[Q, R]) collect() (batch []*batchItem[Q, R], more bool) {
 			timer = time.After(c.linger)
 		}
 		select {
-		case k := <-c.queue:
-			take(k)
+		case items := <-c.queue:
+			take(items)
 			continue
 		case <-c.flushEnded:
 			continue

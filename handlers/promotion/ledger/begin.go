@@ -42,7 +42,7 @@ func (l *Ledger) Begin(ctx context.Context, r rules.Record) (BeginResult, error)
 	if err := r.Validate(); err != nil {
 		return BeginResult{}, err
 	}
-	return l.begins.do(ctx, r.Key, &r)
+	return l.begins.one(ctx, r.Key, &r)
 }
 
 func (l *Ledger) beginBatch(ctx context.Context, batch []*batchItem[*rules.Record, BeginResult]) error {

@@ -22,10 +22,8 @@
 //     interface store. Everything else is portable SQL next to the method that uses it. The
 //     tables: migrations/.
 //
-// Accept and NotEnqueued take the batch of their caller, which is one transaction. Begin and Settle
-// take one payout, because calls begin and end at different times: those that arrive during a flush
-// become the next transaction. So do calls of NotEnqueued with one key. Every payout has its own
-// result.
+// Accept and NotEnqueued take a batch, Begin and Settle one payout. All that arrive during a flush
+// become the next transaction. Every payout has its own result.
 //
 // # Non-obvious
 //
@@ -45,10 +43,9 @@
 //   - Begin and Accept hold the lock of their promotion in shared mode, so that a pause has a
 //     definite moment: docs/decisions/0017-promotion-lock.md.
 //   - No wait for a lock is unlimited. PostgreSQL ends a session that is silent inside a
-//     transaction, and statements have a lock_timeout. A batch that met a lock is run in parts,
-//     so that the other payouts don't share the delay. For 10 s, later begins and settles of
-//     the locked promotion are run one part after another, with a short lock_timeout, and hold no
-//     flusher.
+//     transaction, and statements have a lock_timeout. After a lock, the promotions of a batch
+//     are run one by one, with a short lock_timeout. For 10 s, later calls of the locked promotion
+//     are run in one transaction at a time, and hold no flusher.
 //   - A replay writes its dead letter and generation first. The unique key rejects a repetition.
 //   - Cancel changes the state in one short transaction and then settles rows in chunks. So the
 //     cancellation of a million payouts delays no other begin. A repeated Cancel, or reading the

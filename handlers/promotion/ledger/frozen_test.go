@@ -3,6 +3,8 @@ package ledger
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -168,6 +170,102 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 	})
 }
 
+// A session holds three rows of promotion 1. One is accepted, one started and one settled again and
+// again, together with new payouts. No call for promotion 2 waits longer than one lock timeout.
+// Later none waits, and no transaction waits long.
+func TestALockedPromotionDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		h := newPostgresDB(t)
+		l, conn := h.open(t, func(_ *Config, o *Options) { o.Lease = time.Hour }), h.connect(t)
+		acceptMany(t, l, 1, 2)
+		begun := mustBegin(t, l, record(1, 2))
+		tx, err := h.connect(t).Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `SELECT FROM payouts FOR UPDATE`)
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `INSERT INTO payouts (type, promotion_id, target_id, summary_id, state, hint, hint_due, version, accepted_at, payload)
+			VALUES ('POINT', 1, 3, 9, 'PENDING', 'stream', now(), 1, now(), 'x')`)
+		require.NoError(t, err)
+
+		ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
+		defer cancel()
+		began := time.Now()
+		var guard sync.Mutex
+		slowest := map[bool]time.Duration{} // before and after the first waits
+		done := map[int64]int{}             // by promotion
+		timed := func(promotion int64, call func() error) error {
+			start := time.Now()
+			err := call()
+			guard.Lock()
+			defer guard.Unlock()
+			if promotion == 2 {
+				late := start.Sub(began) > 9*time.Second
+				slowest[late] = max(slowest[late], time.Since(start))
+			}
+			if err == nil {
+				done[promotion]++
+			}
+			return err
+		}
+		var targets atomic.Int64
+		targets.Store(100)
+		pay := func(promotion int64) error {
+			r := record(promotion, targets.Add(1))
+			err := timed(promotion, func() error { _, err := l.acceptOne(ctx, r, false); return err })
+			if err != nil {
+				return err
+			}
+			var b BeginResult
+			err = timed(promotion, func() error { b, err = l.Begin(ctx, r); return err })
+			if err != nil {
+				return err
+			}
+			return timed(promotion, func() error {
+				_, err := l.Settle(ctx, rules.CallResult{Key: r.Key, Epoch: b.Epoch, Outcome: rules.Paid, TransactionKey: "x"})
+				return err
+			})
+		}
+		var wg sync.WaitGroup
+		again := func(call func() error) {
+			for range 4 {
+				wg.Go(func() {
+					for ctx.Err() == nil {
+						if err := call(); err != nil && ctx.Err() == nil && !errors.Is(err, ErrUnavailable) {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		again(func() error { _, err := l.acceptOne(ctx, record(1, 3), false); return err })
+		again(func() error { _, err := l.Begin(ctx, record(1, 1)); return err })
+		again(func() error {
+			_, err := l.Settle(ctx, rules.CallResult{Key: key(1, 2), Epoch: begun.Epoch, Outcome: rules.Paid, TransactionKey: "x"})
+			return err
+		})
+		again(func() error { return pay(1) })
+		again(func() error { return pay(2) })
+		most := 0
+		for ctx.Err() == nil {
+			var n int
+			err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart < clock_timestamp() - interval '1 s'
+				AND pid IN (SELECT pid FROM pg_locks WHERE relation = 'payouts'::regclass)`).Scan(&n)
+			if err == nil && time.Since(began) > 9*time.Second {
+				most = max(most, n)
+			}
+		}
+		wg.Wait()
+		t.Logf("slowest %v, done %v, most long waits %d", slowest, done, most)
+		require.Less(t, slowest[false], 5*time.Second)
+		require.Less(t, slowest[true], 2*time.Second)
+		require.NotZero(t, done[1], "its other payouts are paid")
+		require.Greater(t, done[2], done[1])
+		require.Zero(t, most)
+	})
+}
+
 // An instance wakes after PostgreSQL has ended its session. Nothing of its transaction is stored,
 // the error allows a repetition, and the next call uses a new session.
 func TestAnInstanceWakesWithoutItsSession(t *testing.T) {
@@ -216,9 +314,7 @@ func TestACloseEndsWithItsContext(t *testing.T) {
 	require.Eventually(t, func() bool { return l.store.(*postgres).hot.Stat().AcquiredConns() > 0 }, 20*time.Second, time.Millisecond)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := l.CloseContext(over); err != nil {
-		require.ErrorIs(t, err, context.Canceled)
-	}
+	require.ErrorIs(t, l.CloseContext(over), context.Canceled)
 	require.ErrorIs(t, <-leased, ErrClosed)
 	require.NoError(t, tx.Rollback(t.Context()))
 }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -20,20 +21,16 @@ type Ledger struct {
 	log    *slog.Logger
 	store  store
 
-	accepts     *flusher[acceptRequest, AcceptResult]
-	notEnqueued *flusher[rules.Key, struct{}]
+	accepts     *batcher[acceptRequest, AcceptResult]
+	notEnqueued *batcher[rules.Key, struct{}]
 	begins      *batcher[*rules.Record, BeginResult]
-	leaves      *batcher[rules.Key, struct{}] // single calls of NotEnqueued
 	settles     *batcher[*rules.CallResult, SettleResult]
 
 	streamLoss chan struct{} // capacity 1: one RecordStreamLoss at a time
 
-	life     context.Context // of every flush; ended by a Close whose context ends
-	end      context.CancelFunc
-	closing  bool
-	entering sync.Mutex     // guards closing
-	calls    sync.WaitGroup // of Accept and NotEnqueued
-	closed   sync.Once
+	life   context.Context // of every flush; ended by a Close whose context ends
+	end    context.CancelFunc
+	closed sync.Once
 }
 
 // flushTimeout bounds one transaction of a batch, with its waits for locks.
@@ -73,11 +70,7 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 }
 
 func (l *Ledger) start() {
-	n := l.store.flushers()
-	l.accepts = newFlusher(l, "accept", n, l.acceptBatch)
-	l.notEnqueued = newFlusher(l, "not enqueued", 1, l.notEnqueuedBatch)
-	begins := newFlusher(l, "begin", n, l.beginBatch)
-	settles := newFlusher(l, "settle", n, l.settleBatch)
+	begins, settles := newFlusher(l, "begin", l.beginBatch), newFlusher(l, "settle", l.settleBatch)
 	if s, ok := l.store.(ordinaryStore); ok {
 		begins.ordinary = func(ctx context.Context, batch []*batchItem[*rules.Record, BeginResult]) error {
 			return l.beginOrdinary(ctx, s, batch)
@@ -86,19 +79,11 @@ func (l *Ledger) start() {
 			return l.settleOrdinary(ctx, s, batch)
 		}
 	}
-	l.begins, l.leaves, l.settles = begins.collect(n), l.notEnqueued.collect(1), settles.collect(n)
-	l.begins.cancels, l.leaves.cancels = true, true
-}
-
-// enter counts a call in l.calls. It returns false once the ledger is closing.
-func (l *Ledger) enter() bool {
-	l.entering.Lock()
-	defer l.entering.Unlock()
-	if l.closing {
-		return false
-	}
-	l.calls.Add(1)
-	return true
+	n := l.store.flushers()
+	l.accepts = newFlusher(l, "accept", l.acceptBatch).collect(n, 0)
+	l.notEnqueued = newFlusher(l, "not enqueued", l.notEnqueuedBatch).collect(1, 0)
+	l.begins, l.settles = begins.collect(n, l.cfg.Linger), settles.collect(n, l.cfg.Linger)
+	l.settles.keeps = true
 }
 
 // Migrate updates the tables. Several instances may call it at once.
@@ -121,19 +106,18 @@ func (l *Ledger) CloseContext(ctx context.Context) error {
 		defer l.end()
 		inTime := context.AfterFunc(ctx, l.end)
 		defer inTime()
-		l.entering.Lock()
-		l.closing = true
-		l.entering.Unlock()
-		l.calls.Wait()
+		l.accepts.close()
+		l.notEnqueued.close()
 		l.begins.close()
-		l.leaves.close()
 		l.settles.close()
 		closed := make(chan error, 1)
 		go func() { closed <- l.store.close() }() // an unresponsive server delays it by 15 s
 		select {
 		case err = <-closed:
 		case <-ctx.Done():
-			err = fmt.Errorf("ledger: close: %w", ctx.Err())
+		}
+		if ctx.Err() != nil {
+			err = errors.Join(fmt.Errorf("ledger: close: %w", ctx.Err()), err)
 		}
 	})
 	return err

@@ -102,15 +102,15 @@ func flushTogether[Q, R any](t testing.TB, c *batcher[Q, R], batch []*batchItem[
 	if len(batch) == 0 {
 		return
 	}
+	w := &caller{done: make(chan struct{})}
+	w.left.Store(int32(len(batch)))
 	for _, k := range batch {
-		k.done = make(chan struct{})
+		k.caller = w
 	}
 	if aside := c.flush(t.Context(), slices.Clone(batch)); len(aside) > 0 {
 		c.flushAside(t.Context(), aside)
 	}
-	for _, k := range batch {
-		<-k.done
-	}
+	<-w.done
 }
 
 func mustAccept(t testing.TB, l *Ledger, r rules.Record) AcceptResult {

@@ -38,7 +38,7 @@ func TestOrdinaryStatementsFollowTheTransitionFunction(t *testing.T) {
 			t.Logf("seed %d", seed)
 			one, general := newPostgresDB(t), newPostgresDB(t)
 			l := general.open(t, withResults)
-			l.begins.flush, l.settles.flush = newFlusher(l, "begin", 1, l.beginBatch).flush, newFlusher(l, "settle", 1, l.settleBatch).flush
+			l.begins.flush, l.settles.flush = newFlusher(l, "begin", l.beginBatch).flush, newFlusher(l, "settle", l.settleBatch).flush
 			want, wantRows := batchHistory(t, general, l, seed)
 			got, gotRows := batchHistory(t, one, one.open(t, withResults), seed)
 			for i, line := range append(want, wantRows...) {

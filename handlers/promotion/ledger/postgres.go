@@ -37,7 +37,7 @@ const coldConnections = 4
 // Time limits of one wait for a lock. Each is an SQL value.
 const (
 	pgLockTimeout          = "4s"    // less than the time limit of a settle (5 s)
-	pgPartLockTimeout      = "250ms" // of a part of a batch that has waited before
+	pgPartLockTimeout      = "250ms" // of a flush after one that met a lock
 	pgPromotionLockTimeout = "2s"    // of a pause, resume or cancel
 )
 

@@ -29,7 +29,7 @@ func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *read
 	snap := &readResult{promotions: map[rules.Promotion]rules.PromotionState{}, rows: make(map[rules.Key]*storedRow, len(w.keys))}
 	var b pgx.Batch
 	b.Queue(pgBegin)
-	if end, ok := ctx.Deadline(); ok && time.Until(end) <= partTimeout {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= asideTimeout {
 		b.Queue("SET LOCAL lock_timeout = '" + pgPartLockTimeout + "'")
 	}
 	tx.queueReads(&b, w, snap)

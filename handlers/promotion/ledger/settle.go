@@ -25,7 +25,7 @@ func (l *Ledger) Settle(ctx context.Context, r rules.CallResult) (SettleResult, 
 	}
 	// A paid answer must be stored, whatever text it contains.
 	r.TransactionKey, r.Class, r.Answer, r.Route = clean(r.TransactionKey), clean(r.Class), clean(r.Answer), clean(r.Route)
-	return l.settles.do(ctx, r.Key, &r)
+	return l.settles.one(ctx, r.Key, &r)
 }
 
 func (l *Ledger) settleBatch(ctx context.Context, batch []*batchItem[*rules.CallResult, SettleResult]) error {
