@@ -205,7 +205,6 @@ func (w *walker) list(n *node, path string, v reflect.Value) {
 // in a list or in a map. SetDefaults is called before they are decoded.
 type Defaulter interface{ SetDefaults() }
 
-// newDefault returns a pointer to a new value with its defaults.
 func newDefault(t reflect.Type) reflect.Value {
 	v := reflect.New(t)
 	if d, ok := v.Interface().(Defaulter); ok {

@@ -5,7 +5,6 @@ import (
 	"strings"
 )
 
-// field is one setting of a struct.
 type field struct {
 	name  string
 	index []int

@@ -107,7 +107,6 @@ func revealed(v any) any {
 	return v
 }
 
-// profileSuffix ends the names of profiles' files.
 const profileSuffix = ".yaml"
 
 // Profiles returns the names of the profiles in files, sorted. Nil has none.

@@ -9,7 +9,6 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// place is where a value was written.
 type place struct {
 	file string
 	line int

@@ -17,7 +17,6 @@ const (
 	maxDepth = 64
 )
 
-// parser turns one YAML document into nodes and collects its mistakes.
 type parser struct {
 	file  string
 	nodes int

@@ -165,7 +165,6 @@ func (c *collector) collect(in <-chan *message.Message, out chan<- *message.Mess
 	}
 }
 
-// filling is a batch that is not handled yet.
 type filling struct {
 	limits Batch
 	in     <-chan *message.Message // nil: the batch takes no more
@@ -174,7 +173,6 @@ type filling struct {
 	next   *message.Message // the message that did not fit
 }
 
-// add takes a message; nil says that there are no more.
 func (b *filling) add(m *message.Message) {
 	switch {
 	case m == nil:

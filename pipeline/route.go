@@ -141,7 +141,6 @@ type drop struct{}
 // Describe implements Sink.
 func (drop) Describe() Endpoint { return Endpoint{Kind: "drop", Name: "messages"} }
 
-// Publish drops the messages.
 func (drop) Publish(context.Context, ...*message.Message) error { return nil }
 
 // Flow limits the messages of a source in flight, and sets their order. The zero value has the

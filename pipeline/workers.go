@@ -16,13 +16,11 @@ type workerPool struct {
 	ended bool
 }
 
-// worker is a goroutine of the pool. It runs one call at a time, until calls is closed.
 type worker struct {
 	calls   chan call
 	results chan result // of calls that are waited for
 }
 
-// call is a function for a worker.
 type call struct {
 	f    func() error
 	then func(worker) // called instead of waiting for the result; nil: the caller waits

@@ -85,7 +85,6 @@ func (p *Plugin) Tail(name string, oldest bool) pipeline.Source {
 	return nil
 }
 
-// commandResources gives the commands the plugin's connections.
 type commandResources struct{ p *Plugin }
 
 func (c commandResources) Register(r *pipeline.Registry, s cli.Services) error {

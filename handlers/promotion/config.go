@@ -66,8 +66,7 @@ type SimulatorConfig struct {
 
 	Listen string `yaml:"listen"` // host:port; port 0 takes a free one
 	// Journal is the file of executed charges. Empty: in memory only.
-	Journal string `yaml:"journal"`
-	// Faults are how it misbehaves.
+	Journal          string `yaml:"journal"`
 	simulator.Faults `yaml:",inline"`
 }
 
@@ -152,7 +151,6 @@ func (c *MoneyConfig) Validate() error {
 	return p.Err()
 }
 
-// lease is how long a payout belongs to its worker.
 func (c *MoneyConfig) lease() time.Duration { return c.CallTimeout + c.LeaseMargin }
 
 // ValidateIn refuses a simulated Money API where real work would be lost in it (app.Placed).

@@ -127,7 +127,6 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-// newManagers returns the manager of each type's streams.
 func (p *Plugin) newManagers(c *streamRedis, env pipeline.Env, log *slog.Logger, m *streams.Metrics) map[string]*streams.Manager {
 	all := map[string]*streams.Manager{}
 	for _, t := range promotiontype.All() {
@@ -138,7 +137,6 @@ func (p *Plugin) newManagers(c *streamRedis, env pipeline.Env, log *slog.Logger,
 	return all
 }
 
-// streamOptions returns the options of a type's streams, except those of the process.
 func (p *Plugin) streamOptions(t promotiontype.Type) streams.Options {
 	set := feeder.ActiveSet{Ledger: p.ledger, Type: rules.Type(t.Name), Waiting: &p.run.waiting}
 	return streams.Options{
@@ -155,7 +153,6 @@ func (p *Plugin) streamOptions(t promotiontype.Type) streams.Options {
 	}
 }
 
-// routes adds the three routes of a type.
 func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Metrics, log *slog.Logger) {
 	stream := func() bool { return p.config.Stream.Enabled }
 	proc := &payout.Processor{Type: t, Ledger: p.ledger, MoneyAPI: func() money.API { return p.run.api }, Streams: p.managers[t.Name],

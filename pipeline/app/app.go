@@ -143,10 +143,8 @@ func envPrefix(name string) string {
 	}, name)
 }
 
-// errInterrupt is the cause of a context that Ctrl-C ended.
 var errInterrupt = errors.New("interrupted")
 
-// errTerminate is the cause of a context that SIGTERM ended.
 var errTerminate = errors.New("terminated")
 
 // signalEcho is the time after the first signal during which another one has no effect. Process
@@ -201,7 +199,6 @@ const (
 	GroupDevelop = "develop"
 )
 
-// root assembles the command tree.
 func (h *Host) root() *cobra.Command {
 	long := h.o.Short
 	if h.o.Documentation != "" {
@@ -255,7 +252,6 @@ func (h *Host) root() *cobra.Command {
 	return root
 }
 
-// helpColumns is the greatest width of the help.
 const helpColumns = 100
 
 // wrap wraps the paragraphs of a text at helpColumns. A paragraph with an indented line stays.

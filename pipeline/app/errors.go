@@ -109,7 +109,6 @@ func has[E error](err error) bool {
 	return ok
 }
 
-// report writes err to Stderr.
 func report(o Options, err error) {
 	var (
 		named  *ExitError

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// verdict is the answer of `validate --json`.
 type verdict struct {
 	Valid   bool             `json:"valid"`
 	Profile string           `json:"profile"`
@@ -110,7 +109,6 @@ func (h *Host) schemaCommand() *cobra.Command {
 	}
 }
 
-// build is the answer of `version --json`.
 type build struct {
 	Name     string `json:"name"`
 	Version  string `json:"version"`

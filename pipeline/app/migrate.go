@@ -12,13 +12,11 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// migrated is the answer of `migrate --json`.
 type migrated struct {
 	DryRun bool           `json:"dry_run"`
 	Stores []schemaReport `json:"stores"`
 }
 
-// schemaReport is one store in the answer of `migrate --json`.
 type schemaReport struct {
 	Plugin string `json:"plugin"`
 	pipeline.Migration

@@ -28,7 +28,6 @@ import (
 //go:embed templates/*.tmpl
 var templates embed.FS
 
-// handler is the data of the templates.
 type handler struct {
 	Name    string // of the plugin and its folder
 	Package string
@@ -118,7 +117,6 @@ func (h *Host) newHandler(ctx context.Context, dir, name string) error {
 	return h.writeMain(root, d)
 }
 
-// writeMain writes a binary with the handler, if there is none.
 func (h *Host) writeMain(root string, d handler) error {
 	file := filepath.Join(root, "cmd", d.Binary, "main.go")
 	if _, err := os.Stat(file); err == nil {
@@ -152,7 +150,6 @@ type sourceFile struct {
 	text []byte
 }
 
-// render returns the files made of templates.
 func (d handler) render(names ...string) ([]sourceFile, error) {
 	all, err := template.ParseFS(templates, "templates/*.tmpl")
 	if err != nil {
@@ -200,7 +197,6 @@ func findModule(dir string) (root, module string, err error) {
 // wiringFile has the provider sets of the service, in the repository of the framework.
 const wiringFile = "wire/sets.go"
 
-// insertion is text that is added to a source file.
 type insertion struct {
 	at   token.Pos
 	text string

@@ -150,7 +150,6 @@ func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptio
 	})
 }
 
-// commandPlugin is what a command registers for itself.
 type commandPlugin struct {
 	register func(*pipeline.Registry) error
 }
@@ -304,7 +303,6 @@ func (e *unavailableError) Error() string     { return e.err.Error() }
 func (e *unavailableError) Unwrap() error     { return e.err }
 func (e *unavailableError) Unavailable() bool { return true }
 
-// announce logs the addresses of the plugins.
 func (h *Host) announce(ctx context.Context, log *slog.Logger, plugins []pipeline.Plugin) {
 	for _, p := range plugins {
 		a, ok := p.(Announcer)

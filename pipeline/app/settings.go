@@ -52,7 +52,6 @@ type LogSettings struct {
 	Format string `yaml:"format"`
 }
 
-// defaultSettings returns the defaults of a binary of that name.
 func defaultSettings(name string) Settings {
 	return Settings{
 		Environment:      external,
@@ -83,7 +82,6 @@ func (s *Settings) validate(environments map[string]Environment) error {
 	return p.Err()
 }
 
-// instance returns the name of this instance.
 func (s *Settings) instance() string {
 	if s.InstanceID != "" {
 		return s.InstanceID
@@ -106,7 +104,6 @@ func Sections(name string, plugins ...pipeline.Plugin) map[string]any {
 	return sections
 }
 
-// section returns the path of a plugin's settings.
 func section(p pipeline.Plugin) string { return "plugins." + p.Name() }
 
 // settingsOf returns what a plugin's settings are decoded into.

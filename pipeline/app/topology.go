@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// flow is a route as `topology` shows it.
 type flow struct {
 	Name       string             `json:"name"`
 	From       pipeline.Endpoint  `json:"from"`
@@ -97,7 +96,6 @@ func (h *Host) offline(cmd *cobra.Command, secrets allowUnset) (*pipeline.Regist
 	return h.register(l)
 }
 
-// register registers the plugins of l and opens nothing.
 func (h *Host) register(l *Loaded) (*pipeline.Registry, error) {
 	reg, err := pipeline.NewRegistry(env(l, nil, pipeline.MatchSchemas), l.Plugins...)
 	if err != nil {

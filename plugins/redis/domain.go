@@ -69,7 +69,6 @@ type Domain struct {
 	opened *openDomain
 }
 
-// openDomain is a domain that is being read here.
 type openDomain struct {
 	sub  *pubsub.Subscription
 	gate func() bool
@@ -101,7 +100,6 @@ func (p *Plugin) TakeDomains() []*Domain {
 	return all
 }
 
-// config returns the domain's settings.
 func (d *Domain) config() (DomainConfig, error) {
 	for _, c := range d.p.cfg.Domains {
 		if c.Prefix == d.prefix {

@@ -7,7 +7,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// trimMetrics counts what the trimmer does.
 type trimMetrics struct {
 	trimmed, failures prometheus.Counter
 	delaying          *prometheus.GaugeVec
@@ -27,7 +26,6 @@ func newTrimMetrics() trimMetrics {
 	}
 }
 
-// collectors returns everything that the plugin counts.
 func (p *Plugin) collectors() []prometheus.Collector {
 	return slices.Concat(p.readers.Collectors(), p.published.Collectors(), []prometheus.Collector{
 		p.trim.metrics.trimmed, p.trim.metrics.failures, p.trim.metrics.delaying, newPoolCollector(p.Client),

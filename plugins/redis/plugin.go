@@ -117,7 +117,6 @@ func (p *Plugin) MarkSubscription(stream, group, consumer string) (stop func()) 
 	return sweep.Start(p.client, p.env.Logger, sweep.Mark{Stream: stream, Group: group, Consumer: consumer}).Stop
 }
 
-// service starts and stops what the plugin owns.
 type service struct{ p *Plugin }
 
 // Start waits for the server, checks eviction and rights, and acquires the instance's name. The

@@ -194,7 +194,6 @@ func (p *presence) fence(now time.Time) time.Time {
 	return p.gap
 }
 
-// release releases the name.
 func (p *presence) release(ctx context.Context) error {
 	err := p.loops.Stop(ctx)
 	if _, failed := p.run(ctx, 0); failed != nil {

@@ -109,7 +109,6 @@ func checkEviction(ctx context.Context, c goredis.UniversalClient, log *slog.Log
 	return nil
 }
 
-// infoField returns one field of an INFO reply.
 func infoField(info, name string) (string, bool) {
 	for line := range strings.Lines(info) {
 		if k, v, ok := strings.Cut(strings.TrimSpace(line), ":"); ok && k == name {

@@ -30,7 +30,6 @@ func (s source) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscriptio
 	return s.p.open(ctx, s.at, f, s.p.cfg.ReclaimInterval, stream{s.at.Name, concurrencyOf(f, s.p.cfg.Concurrency)})
 }
 
-// stream is a stream to be read, with its concurrency.
 type stream struct {
 	name        string
 	concurrency int

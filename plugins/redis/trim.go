@@ -67,7 +67,6 @@ type trimmer struct {
 	loops *pipeline.Loops // nil: not started
 }
 
-// trimmedStream is a stream that is, or was, read here.
 type trimmedStream struct {
 	groups  []string                  // that have read it since the start: none is foreign
 	reading map[*trimReading]struct{} // now
@@ -130,7 +129,6 @@ func (t *trimmer) stop(ctx context.Context) {
 	}
 }
 
-// visit is one stream to be trimmed.
 type visit struct {
 	stream  string
 	reading []string // groups that read it here now: nothing is removed while one is missing
@@ -209,7 +207,6 @@ func (t *trimmer) round(ctx context.Context, c goredis.UniversalClient, log *slo
 	}
 }
 
-// tidy runs tidy.lua for one stream.
 func (t *trimmer) tidy(ctx context.Context, c goredis.UniversalClient, v visit) (trimmed, left int64, delaying []DelayingGroup, err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()

@@ -67,7 +67,6 @@ func Unreachable(err error) bool {
 		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || err != nil && strings.Contains(err.Error(), "conn closed")
 }
 
-// postgresCode returns the SQLSTATE.
 func postgresCode(err error) (string, bool) {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {

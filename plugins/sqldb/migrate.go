@@ -66,7 +66,6 @@ func (m Migrations) run(ctx context.Context, db *sql.DB, d Dialect, log *slog.Lo
 	return steps, err
 }
 
-// provider returns goose's view of the migrations and the database.
 func (m Migrations) provider(db *sql.DB, d Dialect, log *slog.Logger) (*goose.Provider, error) {
 	files, err := fs.Sub(m.Files, "migrations/"+string(d))
 	if err != nil {

@@ -65,7 +65,6 @@ func (s Schema) Migrate(ctx context.Context) (m pipeline.Migration, err error) {
 
 func (s Schema) logger() *slog.Logger { return cmp.Or(s.Log, slog.New(slog.DiscardHandler)) }
 
-// database is an open database.
 type database struct {
 	*sql.DB
 	dialect Dialect

@@ -21,12 +21,10 @@ func ids(args []string) []string {
 	return strings.Split(strings.Join(args, ":"), ":")
 }
 
-// promotionArgs requires TYPE PROMOTION.
 func promotionArgs(_ *cobra.Command, args []string) error {
 	return requireIDs(2, args, "TYPE PROMOTION", "POINT 12345")
 }
 
-// payoutArgs requires TYPE PROMOTION TARGET.
 func payoutArgs(_ *cobra.Command, args []string) error {
 	return requireIDs(3, args, "TYPE PROMOTION TARGET", "POINT 12345 777")
 }
@@ -38,7 +36,6 @@ func requireIDs(n int, args []string, names, example string) error {
 	return nil
 }
 
-// promotionID reads TYPE PROMOTION.
 func promotionID(args []string) (rules.Promotion, error) {
 	args = ids(args)
 	t, err := typeNamed("TYPE", args[0])
@@ -49,7 +46,6 @@ func promotionID(args []string) (rules.Promotion, error) {
 	return rules.Promotion{Type: rules.Type(t.Name), ID: id}, err
 }
 
-// payoutKey reads TYPE PROMOTION TARGET.
 func payoutKey(args []string) (rules.Key, error) {
 	p, err := promotionID(args)
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/reconcile"
 )
 
-// chargesPage is the number of charges per request.
 const chargesPage = 10_000
 
 // charges yields the charges of a promotion in the Money API. The API's OpenAPI file has no call

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
-// demoFlags are the flags of `demo`.
 type demoFlags struct {
 	targets     int
 	csv         string
@@ -82,7 +81,6 @@ func (f demoFlags) validate() error {
 	return nil
 }
 
-// overrides are the settings that the flags set.
 func (f demoFlags) overrides(dataDir string) map[string]any {
 	set := map[string]any{
 		"plugins.promotion.stream.enabled":                    true,
@@ -169,7 +167,6 @@ type DemoReport struct {
 	PeakMemory       int64   `json:"peak_memory_bytes"` // resident, of this process
 }
 
-// runCampaign publishes the targets and waits until all payouts are settled.
 func (c commands) runCampaign(ctx context.Context, show demoOutput, source targetSource) (DemoReport, error) {
 	promotion := campaign{promotion: time.Now().UnixMilli(), summary: 1}
 	var types []promotiontype.Type
@@ -213,10 +210,8 @@ func (c commands) runCampaign(ctx context.Context, show demoOutput, source targe
 	return report, nil
 }
 
-// demoPoll is the time between two reads of the progress.
 const demoPoll = 100 * time.Millisecond
 
-// awaitSettled returns when all records are published and all payouts are settled.
 func (c commands) awaitSettled(ctx context.Context, promotion campaign, types []promotiontype.Type, distinct int64, publishing <-chan error, bar *app.Progress) error {
 	tick := time.NewTicker(demoPoll)
 	defer tick.Stop()
@@ -293,7 +288,6 @@ type Connections struct {
 	KafkaBrokers, RedisAddrs []string
 }
 
-// showAddresses shows the addresses of a demo that keeps running, and commands to try.
 func (c commands) showAddresses(show demoOutput, r DemoReport) error {
 	connections, flags, program := c.Connections(), "", c.h.Name()
 	for _, name := range []string{"profile", "config"} {

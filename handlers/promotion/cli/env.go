@@ -71,7 +71,6 @@ type DeadLetters interface {
 	Settled(ctx context.Context, plugin, subject string, by store.By) (ids []string, err error)
 }
 
-// commands are the commands with what they use.
 type commands struct {
 	Env
 	h *app.Host
@@ -133,7 +132,6 @@ func (c commands) with(cmd *cobra.Command, s Services, do func(context.Context) 
 	return withExitCode(c.h.Services(cmd.Context(), cmd, o, func(ctx context.Context, _ *app.Running) error { return do(ctx) }))
 }
 
-// withLedger is with for a command that needs only the ledger.
 func (c commands) withLedger(cmd *cobra.Command, do func(context.Context, *ledger.Ledger) error) error {
 	return c.with(cmd, Services{Ledger: true}, func(ctx context.Context) error { return do(ctx, c.Resources.Ledger()) })
 }

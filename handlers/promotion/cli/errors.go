@@ -17,7 +17,6 @@ import (
 // has its journal.
 var ErrSimulatorInside = errors.New("the simulated Money API runs inside the service: run `millrace money-simulator` and set plugins.promotion.money_api.url")
 
-// errNoCharges reports that a Money API can't list its charges.
 var errNoCharges = errors.New("the Money API has no call that lists charges: write handlers/promotion/cli/charges.go for yours, or --no-money compares Kafka with the ledger alone")
 
 // bad is an error with the exit code of a command that has found something wrong.

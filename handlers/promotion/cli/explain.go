@@ -235,7 +235,6 @@ func (l ExplainedDeadLetter) onItsWay() bool {
 	return l.Class != "" && l.PublishedAt.IsZero() && !l.Waits() && l.State != store.Discarded
 }
 
-// replay names the command that replays the dead letter, or the reason why none can.
 func (l ExplainedDeadLetter) replay() string {
 	const fixed = "when the cause is fixed, replay its dead letter: "
 	switch {

@@ -42,7 +42,6 @@ func orDash(s string) string {
 	return s
 }
 
-// upper writes the first letter in upper case.
 func upper(s string) string {
 	if s == "" || s[0] < 'a' || s[0] > 'z' {
 		return s
@@ -50,7 +49,6 @@ func upper(s string) string {
 	return string(s[0]-'a'+'A') + s[1:]
 }
 
-// promotionState is the state of a promotion as all commands show it.
 func promotionState(s rules.PromotionState, finished bool) string {
 	if finished && s == rules.PromotionRunning {
 		return "FINISHED"

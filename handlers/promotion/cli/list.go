@@ -23,7 +23,6 @@ type Listed struct {
 	ledger.PayoutCounts
 }
 
-// promotionList is what `campaign list --json` writes.
 type promotionList struct {
 	Promotions []Listed `json:"promotions"`
 	More       bool     `json:"more"`
@@ -61,7 +60,6 @@ func (c commands) list() *cobra.Command {
 	return cmd
 }
 
-// listOf returns the first limit promotions.
 func listOf(all []ledger.ListedPromotion, limit int) promotionList {
 	list := promotionList{Promotions: []Listed{}, More: len(all) > limit}
 	for _, p := range all[:min(len(all), limit)] {

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
-// lookupTimeout bounds the query to the Money API.
 const lookupTimeout = 10 * time.Second
 
 // lookup is the Money API's answer about a key.
@@ -30,7 +29,6 @@ type lookup struct {
 	JustSent bool `json:"just_sent,omitempty"`
 }
 
-// lookUp queries the Money API about a payout.
 func (c commands) lookUp(ctx context.Context, x ledger.Explanation) *lookup {
 	api := c.Resources.API()
 	if api == nil {
@@ -72,7 +70,6 @@ func (l *lookup) String() string {
 	return fmt.Sprintf("no answer (%s: %s)", l.Answer, l.Text)
 }
 
-// paid reports whether the answer is that the key was charged.
 func (l *lookup) paid() bool { return l != nil && l.Answer == money.Paid.String() }
 
 func (l *lookup) noCharge() bool { return l.Answer == money.NoCharge.String() }
@@ -90,7 +87,6 @@ func (l *lookup) source(f resolveFlags) string {
 	return "according to " + f.Who
 }
 
-// contradicts reports why the answer contradicts the flags, or does not prove them.
 func (l *lookup) contradicts(f resolveFlags) error {
 	switch {
 	case l.paid() && f.unpaid:

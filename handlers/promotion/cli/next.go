@@ -64,7 +64,6 @@ func nextOf(x ledger.Explanation, s Settings, own ExplainedDeadLetter, answer *l
 	return next
 }
 
-// way describes how the payout reaches its next worker.
 func way(x ledger.Explanation, s Settings) string {
 	switch {
 	case x.LeaseUntil.After(x.Now):
@@ -82,7 +81,6 @@ func way(x ledger.Explanation, s Settings) string {
 	}
 }
 
-// call describes what the next worker does.
 func call(x ledger.Explanation) string {
 	switch x.NextStep {
 	case rules.Send:

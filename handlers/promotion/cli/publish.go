@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
-// publishFlags are the flags of `campaign publish`.
 type publishFlags struct {
 	campaign  campaign
 	csv       string
@@ -59,7 +58,6 @@ func (c commands) publish() *cobra.Command {
 	return cmd
 }
 
-// schema writes the JSON Schema of the records that publish writes.
 func (c commands) schema() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema TYPE|STARTED",
@@ -143,10 +141,8 @@ func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, f publishF
 		"Promotion %d: %s published in %.1f s.", f.campaign.promotion, app.Plural(n, "record"), seconds)
 }
 
-// publishBatch is the number of records per publish call.
 const publishBatch = 500
 
-// topics is the part of Kafka that publishes.
 type topics interface {
 	Sink(topic string) pipeline.Sink
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-io/millrace/plugins/kafka"
 )
 
-// reconcileFlags are the flags of `campaign reconcile`.
 type reconcileFlags struct {
 	csv            string
 	all            bool
@@ -123,7 +122,6 @@ func (c commands) compare(ctx context.Context, in reconcile.Input) (reconcile.Re
 	return r, nil
 }
 
-// totals compares ledger and Money API for a promotion of several types.
 func (c commands) totals(ctx context.Context, promotion int64, types []promotiontype.Type) (reconcile.Totals, error) {
 	var all reconcile.Totals
 	for _, t := range types {

@@ -39,12 +39,10 @@ type Status struct {
 	ForeignOwner string `json:"foreign_owner,omitempty"`
 }
 
-// statusList is what `campaign status --json` writes.
 type statusList struct {
 	Promotions []Status `json:"promotions"`
 }
 
-// watchInterval is the time between two outputs of --watch.
 const watchInterval = 2 * time.Second
 
 func (c commands) status() *cobra.Command {
@@ -110,7 +108,6 @@ func repeat(ctx context.Context, out io.Writer, terminal bool, show func() error
 	}
 }
 
-// showStatus shows one promotion in full, or all that are unfinished or paused as a table.
 func (c commands) showStatus(ctx context.Context, asJSON bool, only []rules.Promotion) error {
 	if only == nil {
 		unfinished, err := c.unfinished(ctx)
@@ -141,7 +138,6 @@ func (c commands) showStatus(ctx context.Context, asJSON bool, only []rules.Prom
 	return nil
 }
 
-// unfinished returns the promotions that are unfinished or paused.
 func (c commands) unfinished(ctx context.Context) ([]rules.Promotion, error) {
 	all := []rules.Promotion{}
 	work, err := c.Resources.Ledger().Unfinished(ctx)
@@ -185,7 +181,6 @@ func (c commands) statusOf(ctx context.Context, id rules.Promotion) (Status, err
 	return s, nil
 }
 
-// showTable shows one line per promotion.
 func (c commands) showTable(ctx context.Context, all []rules.Promotion) error {
 	if len(all) == 0 {
 		return c.showNothingUnfinished(ctx)
@@ -207,7 +202,6 @@ func (c commands) showTable(ctx context.Context, all []rules.Promotion) error {
 	return w.Flush()
 }
 
-// showNothingUnfinished also shows the finished payouts that an operator should look at.
 func (c commands) showNothingUnfinished(ctx context.Context) error {
 	totals, err := c.Resources.Ledger().Totals(ctx)
 	if err != nil {
@@ -227,7 +221,6 @@ func (c commands) showNothingUnfinished(ctx context.Context) error {
 	return nil
 }
 
-// showOne shows everything about one promotion.
 func (c commands) showOne(s Status) error {
 	w := app.Table(c.h.Out())
 	fmt.Fprintf(w, "%s:%d\t%s\n", s.Type, s.Promotion, promotionState(s.State, s.Finished))

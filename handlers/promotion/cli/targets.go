@@ -51,7 +51,6 @@ func (s targetSource) total() (n int64) {
 	return n
 }
 
-// generatedSource is n generated targets per type.
 func generatedSource(n int, seed uint64, types ...promotiontype.Type) targetSource {
 	s := targetSource{targets: generated(n, seed, types...), counts: map[string]int64{}, distinct: int64(n) * int64(len(types))}
 	for _, t := range types {
@@ -104,10 +103,8 @@ func csvColumns(values ...string) []string {
 	return append([]string{"promotionType", "targetId"}, slices.DeleteFunc(promotiontype.Columns(), unused)...)
 }
 
-// csvHeader is the header of a campaign file with all types.
 func csvHeader() string { return strings.Join(csvColumns(promotiontype.Columns()...), ",") }
 
-// csvUsage is the help of a flag --csv.
 func csvUsage(what string) string {
 	return what + " the targets of this `file`, or of standard input (-); columns " + csvHeader()
 }

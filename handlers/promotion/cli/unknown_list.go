@@ -32,7 +32,6 @@ type UnknownPayout struct {
 	Answer      string    `json:"answer"`
 }
 
-// unknownFilter are the flags of `unknown list`.
 type unknownFilter struct {
 	of        rules.Type
 	promotion int64
@@ -82,7 +81,6 @@ Money API; unknown resolve --force ends it. The command considers only the 1,000
 	return cmd
 }
 
-// unknownList is what `unknown list --json` writes.
 type unknownList struct {
 	Unknown []UnknownPayout `json:"unknown"`
 	More    bool            `json:"more"`

@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter/store"
 )
 
-// resolveFlags are the flags of `unknown resolve`.
 type resolveFlags struct {
 	paid   string
 	unpaid bool
@@ -106,7 +105,6 @@ func (c commands) resolve(ctx context.Context, cmd *cobra.Command, k rules.Key, 
 	return c.showResolved(ctx, cmd, k, f, answer, discarded)
 }
 
-// refusal returns why the flags can't be recorded, or nil.
 func refusal(x ledger.Explanation, answer *lookup, f resolveFlags, lookupOnly bool) error {
 	if lookupOnly && !f.force {
 		return fmt.Errorf("%s is AMBIGUOUS and is looked up again; if you are sure of the outcome, --force records it", x.Key)
@@ -125,7 +123,6 @@ func refusal(x ledger.Explanation, answer *lookup, f resolveFlags, lookupOnly bo
 	return answer.contradicts(f)
 }
 
-// showDryRun shows what would be recorded.
 func (c commands) showDryRun(cmd *cobra.Command, e Explained, f resolveFlags) error {
 	if c.h.JSON(cmd) {
 		return c.h.WriteJSON(e)

@@ -7,7 +7,6 @@ import (
 	"time"
 )
 
-// cpuTime is not known here.
 func cpuTime() time.Duration { return 0 }
 
 // peakMemory returns what the Go runtime has taken from the system, which is near to the peak.

@@ -12,7 +12,6 @@ import (
 	"time"
 )
 
-// cpuTime returns the processor time this process has used.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -93,7 +93,6 @@ func (f *Feeder) Stop(ctx context.Context) error {
 	return nil
 }
 
-// sweepAll sweeps the streams of each type.
 func (f *Feeder) sweepAll(ctx context.Context) {
 	for t, m := range f.Streams {
 		err := f.sweep(ctx, rules.Type(t), m)

@@ -72,7 +72,6 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// pausedNow sets the number of paused promotions, and the longest time.
 func (m *Metrics) pausedNow(all []ledger.PausedPromotion) {
 	number, longest := map[string]float64{}, map[string]float64{}
 	for _, p := range all {

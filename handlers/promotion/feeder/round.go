@@ -76,7 +76,6 @@ func (f *Feeder) admit(ctx context.Context, unfinished []ledger.UnfinishedPromot
 	return admitted
 }
 
-// failure identifies a failure of one promotion in the log sampler.
 type failure struct {
 	rules.Promotion
 	class string
@@ -89,7 +88,6 @@ const (
 	failureOther   = "other"
 )
 
-// failed notes a failure for the log.
 func (f *Feeder) failed(p rules.Promotion, err error) {
 	class := failureOther
 	switch {

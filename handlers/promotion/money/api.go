@@ -26,7 +26,6 @@ type Operation struct {
 	Path string // under the API's URL
 }
 
-// lookupPath is getCharge without its key.
 const lookupPath = "/v1/charges/"
 
 // Charge is one request for money.

@@ -65,7 +65,6 @@ type badKey struct {
 	healed bool  // it had a healthy answer since
 }
 
-// maxBad bounds breaker.bad. A full map is emptied; each key then counts once more.
 const maxBad = 1 << 14
 
 func newBreaker(cfg BreakerConfig, log *slog.Logger) *breaker {
@@ -211,7 +210,6 @@ func (b *breaker) manyMisconfigured(key string, v verdict) bool {
 	return len(b.misconfigured) >= manyKeys
 }
 
-// ready reports whether acquire would return a permit.
 func (b *breaker) ready() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -255,7 +253,6 @@ func (w *window) at(since time.Duration) *slot {
 	return &w.slots[w.now%windowSlots]
 }
 
-// holds reports whether the slot with this number is in the window.
 func (w *window) holds(n int64) bool { return n > w.now-windowSlots }
 
 func (w *window) sum() (sum slot) {

@@ -77,7 +77,6 @@ func validKey(key string) bool {
 	return key != "" && len(key) <= maxKeyLen && key != "." && key != ".."
 }
 
-// refuse counts an answer to a call that is not made.
 func (o *operation) refuse(a Answer) Answer {
 	a.Text = a.Err.Error()
 	o.metrics.observe(a.Class, false, 0)

@@ -24,7 +24,6 @@ const (
 // server, such as a gateway.
 const codeNotFound = "charge_not_found"
 
-// reply is an HTTP answer, its body read as far as it could be.
 type reply struct {
 	status  int
 	header  http.Header
@@ -32,7 +31,6 @@ type reply struct {
 	readErr error // nil if body is complete
 }
 
-// request is what reply answers.
 type request struct {
 	lookup bool
 	key    string

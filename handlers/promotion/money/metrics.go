@@ -61,7 +61,6 @@ func newMetrics(c *Client) *metrics {
 	return m
 }
 
-// operationMetrics are the series of one operation.
 type operationMetrics struct {
 	calls   [classes]prometheus.Counter
 	latency prometheus.Observer

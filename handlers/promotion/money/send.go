@@ -80,7 +80,6 @@ func (s *sendTracker) sent() bool {
 	return s.earlier || s.conn != nil && s.conn.written.Load() != s.before
 }
 
-// dialer opens counted connections.
 type dialer struct {
 	net   net.Dialer
 	clock clock

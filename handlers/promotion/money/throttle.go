@@ -28,7 +28,6 @@ func (t *throttle) extend(d time.Duration) {
 	}
 }
 
-// remaining returns the rest of the delay, or 0.
 func (t *throttle) remaining() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
-// point pays an amount of points.
 func point() Type {
 	return Type{
 		Name:      "POINT",
@@ -21,7 +20,6 @@ func point() Type {
 	}
 }
 
-// pointRecord is a record of campaign-promotion-point-publish and -retry.
 type pointRecord struct {
 	envelope
 	Amount int64 `json:"amount"` // minor units, > 0

@@ -63,7 +63,6 @@ func positive(field string, v int64) error {
 	return nil
 }
 
-// decode decodes a payload that is not too large and not ambiguous.
 func decode(payload []byte, v any) error {
 	if len(payload) > MaxPayloadBytes {
 		err := fmt.Errorf("payload has %d bytes, at most %d are accepted", len(payload), MaxPayloadBytes)

@@ -5,7 +5,6 @@ import (
 	"strings"
 )
 
-// field is a field of a record with its JSON Schema.
 type field struct {
 	name, schema string
 }

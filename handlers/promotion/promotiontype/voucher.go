@@ -10,7 +10,6 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 )
 
-// voucher gives one voucher.
 func voucher() Type {
 	return Type{
 		Name:      "VOUCHER",
@@ -22,7 +21,6 @@ func voucher() Type {
 	}
 }
 
-// voucherRecord is a record of campaign-promotion-voucher-publish and -retry.
 type voucherRecord struct {
 	envelope
 	VoucherID string `json:"voucherId"` // 1–64 characters

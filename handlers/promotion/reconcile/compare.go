@@ -53,7 +53,6 @@ func Compare(ctx context.Context, in Input) (Report, error) {
 	return c.report, err
 }
 
-// comparison is a comparison under way.
 type comparison struct {
 	Input
 	report Report
@@ -178,10 +177,8 @@ func (c *comparison) join(records, charges *sorted) error {
 	return before(0, false)
 }
 
-// maxExamples is the number of targets that a report names per bucket.
 const maxExamples = 5
 
-// count adds one target to the report.
 func (c *comparison) count(t Target) error {
 	r := &c.report
 	r.Targets++

@@ -25,7 +25,6 @@ type Table struct {
 	out  *csv.Writer
 }
 
-// columns are the header of a Table.
 func columns() []string {
 	return []string{"type", "promotion", "target", "buckets", "state", "attempts", "class", "transaction_key",
 		"offers", "offered_amount", "accepted_amount", "charges", "charged_amount", "first_offer", "origin"}

@@ -93,7 +93,6 @@ func (s *sorter) spill() error {
 	return nil
 }
 
-// close removes the temporary file.
 func (s *sorter) close() error {
 	if s.file == nil {
 		return nil
@@ -125,7 +124,6 @@ func (r *run) next() error {
 	return nil
 }
 
-// runs is a heap by head.
 type runs []*run
 
 func (r runs) Len() int           { return len(r) }
@@ -160,7 +158,6 @@ func (s *sorter) sorted() (*sorted, error) {
 	return b, nil
 }
 
-// sorted is statements in order of target.
 type sorted struct{ runs runs }
 
 // peek returns the next target; ok is false at the end.

@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 )
 
-// stopWithin bounds the wait for requests in flight after an interrupt.
 const stopWithin = 10 * time.Second
 
 type options struct {

@@ -14,7 +14,6 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// journalFormat is in the first line of the file.
 const journalFormat = "millrace-money-book"
 
 // ErrJournalInUse means that another process has the journal open. Choose another file or stop it.
@@ -50,7 +49,6 @@ type journalFile struct {
 	broken  error // a failed write: the file's end is unknown, and nothing more is appended
 }
 
-// newID returns a prefix for transaction keys.
 func newID() string {
 	var b [4]byte
 	rand.Read(b[:])

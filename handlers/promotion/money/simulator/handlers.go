@@ -16,12 +16,10 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
-// maxBody bounds a request's body.
 const maxBody = 64 << 10
 
 const lookupPath = "/v1/charges/"
 
-// kind is the result of a request.
 type kind uint8
 
 const (
@@ -178,13 +176,11 @@ func (s *Server) poisoned(w http.ResponseWriter, p poison, lookup bool) bool {
 	return true
 }
 
-// proxied answers like a proxy.
 func (s *Server) proxied(w http.ResponseWriter, status int) {
 	s.counts[kindPoisoned].Add(1)
 	http.Error(w, "<html>"+http.StatusText(status)+"</html>", status)
 }
 
-// lookup is getCharge.
 func (s *Server) lookup(w http.ResponseWriter, r *http.Request, j *journal, f *Faults, key string) {
 	if !validKey(key) {
 		s.refuse(w, kindInvalid, http.StatusBadRequest, "bad_idempotency_key", "the key must be <TYPE>:<promotionId>:<targetId>")
@@ -225,7 +221,6 @@ func (s *Server) spend(d time.Duration) bool {
 	}
 }
 
-// breaks reports whether the outcome was a fault.
 func (s *Server) breaks(w http.ResponseWriter, r *http.Request, f *Faults, o outcome) bool {
 	switch o {
 	case throttle:
@@ -254,7 +249,6 @@ func (s *Server) stayQuiet(r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// cut resets the connection.
 func cut(w http.ResponseWriter) {
 	c, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 )
 
-// order is one request for a charge.
 type order struct {
 	Type      string   `json:"type"`
 	Promotion int64    `json:"promotionId"`
@@ -75,12 +74,10 @@ type journal struct {
 	doubleTargets int   // targets charged more than once, with any keys
 }
 
-// newJournal returns a journal in memory.
 func newJournal(ttl time.Duration) *journal {
 	return &journal{id: newID(), ttl: ttl, keys: map[string]*record{}, odd: map[target]uint32{}, next: 1}
 }
 
-// openJournal opens the file at path, or a journal in memory.
 func openJournal(path string, syncAlways bool, ttl time.Duration) (j *journal, err error) {
 	if j = newJournal(ttl); path != "" {
 		j.file, j.id, err = openFile(path, syncAlways, j.load)
@@ -235,10 +232,8 @@ func (j *journal) apply(l line) {
 	}
 }
 
-// key is the idempotency key of a target.
 func (t target) key() string { return fmt.Sprintf("%s:%d:%d", t.typ, t.promotion, t.target) }
 
-// transaction returns the transaction key of an execution.
 func (j *journal) transaction(number uint64) string {
 	return j.id + "-" + strconv.FormatUint(number, 10)
 }

@@ -44,7 +44,6 @@ type sortedKeys struct {
 
 func (s *sortedKeys) add(key string) { s.tail = append(s.tail, key) }
 
-// all returns the keys in order.
 func (s *sortedKeys) all() []string {
 	if len(s.tail) == 0 {
 		return s.sorted

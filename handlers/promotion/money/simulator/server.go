@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// syncEvery is the interval of fsync without Config.SyncAlways.
 const syncEvery = time.Second
 
 // Config is the settings of a Server. The zero value is an API without faults on a free loopback
@@ -225,7 +224,6 @@ func (s *Server) applyDown(f Faults) error {
 	return nil
 }
 
-// endDown is called after DownFor.
 func (s *Server) endDown() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
