@@ -190,7 +190,6 @@ func (p *probe) guarded(ctx context.Context) (err error) {
 	return p.Check(ctx)
 }
 
-// wait returns when no run is under way.
 func (p *probe) wait(ctx context.Context) error {
 	p.mu.Lock()
 	r := p.now

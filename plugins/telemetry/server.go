@@ -23,7 +23,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// server is the operations server as a service.
 type server struct {
 	plugin   *Plugin
 	registry *pipeline.Registry
@@ -157,7 +156,6 @@ func (l serverLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// gather collects the metrics and checks of all plugins.
 func (s *server) gather() error {
 	reg := prometheus.NewRegistry()
 	all := append([]prometheus.Collector{
@@ -270,7 +268,6 @@ func (s *server) live(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("ok\n")) // a client that has gone needs no answer
 }
 
-// index lists what is here.
 func (s *server) index(w http.ResponseWriter, _ *http.Request) {
 	var paths []string
 	for pattern := range s.registry.Handlers() {

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
@@ -55,23 +54,6 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.Service(p.Name(), p.server)
 	return nil
 }
-
-// Tracing implements app.Tracer, which is called after the settings were decoded. flush sends the
-// remaining spans and ends the provider. instance names the process in traces. Without an endpoint
-// the provider does nothing.
-func (p *Plugin) Tracing(ctx context.Context, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error) {
-	return newTracerProvider(ctx, p.config, instance, p.exportFailed, p.exportWorks)
-}
-
-func (p *Plugin) exportFailed(err error, first bool) {
-	p.exports.Inc()
-	if first {
-		p.log.Load().Warn("spans are dropped: the collector does not take them",
-			slog.String("endpoint", p.config.OTLPEndpoint), pipeline.Err(err))
-	}
-}
-
-func (p *Plugin) exportWorks() { p.log.Load().Info("the collector takes spans again") }
 
 // Addr returns where the operations server listens, host:port; empty while it doesn't.
 func (p *Plugin) Addr() string { return p.server.addr() }

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"sync/atomic"
@@ -13,19 +14,18 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 const tracesPath = "/v1/traces"
 
-// NewTracerProvider returns a tracer provider with the settings cfg, for a process without the
-// plugin. instance is its name (service.instance.id). flush sends the remaining spans and ends the
-// provider. Without an endpoint it does nothing. Spans that the collector refuses are dropped:
-// tracing never delays a message.
-func NewTracerProvider(ctx context.Context, cfg Config, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error) {
-	return newTracerProvider(ctx, cfg, instance, func(error, bool) {}, func() {})
-}
-
-func newTracerProvider(ctx context.Context, cfg Config, instance string, failed func(err error, first bool), works func()) (trace.TracerProvider, func(context.Context) error, error) {
+// Tracing implements app.Tracer, which is called after the settings were decoded. flush sends the
+// remaining spans and ends the provider. instance names the process in traces
+// (service.instance.id). Without an endpoint the provider does nothing. Spans that the collector
+// refuses are dropped: tracing never delays a message.
+func (p *Plugin) Tracing(ctx context.Context, instance string) (provider trace.TracerProvider, flush func(context.Context) error, err error) {
+	cfg := p.config
 	if cfg.OTLPEndpoint == "" {
 		return noop.NewTracerProvider(), func(context.Context) error { return nil }, nil
 	}
@@ -44,12 +44,12 @@ func newTracerProvider(ctx context.Context, cfg Config, instance string, failed 
 	if err != nil {
 		return nil, nil, err
 	}
-	provider := sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(&reporting{SpanExporter: exporter, failed: failed, works: works}),
+	sdk := sdktrace.NewTracerProvider(
+		sdktrace.WithBatcher(&reporting{SpanExporter: exporter, plugin: p}),
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(cfg.SampleRatio))),
 		sdktrace.WithResource(who),
 	)
-	return provider, provider.Shutdown, nil
+	return sdk, sdk.Shutdown, nil
 }
 
 // identity names the process in traces. OTEL_RESOURCE_ATTRIBUTES adds to it.
@@ -76,19 +76,23 @@ func identity(ctx context.Context, cfg Config, instance string) (*resource.Resou
 // reporting logs failures. The global error handler of OpenTelemetry writes to standard error.
 type reporting struct {
 	sdktrace.SpanExporter
-	failed func(err error, first bool)
-	works  func()
+	plugin *Plugin
 	bad    atomic.Bool
 }
 
 // ExportSpans implements sdktrace.SpanExporter. It is never called concurrently.
 func (r *reporting) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := r.SpanExporter.ExportSpans(ctx, spans)
-	switch wasBad := r.bad.Swap(err != nil); {
-	case err != nil:
-		r.failed(err, !wasBad)
-	case wasBad:
-		r.works()
+	wasBad := r.bad.Swap(err != nil)
+	if err != nil {
+		r.plugin.exports.Inc()
+	}
+	switch log := r.plugin.log.Load(); {
+	case err != nil && !wasBad:
+		log.Warn("spans are dropped: the collector does not take them",
+			slog.String("endpoint", r.plugin.config.OTLPEndpoint), pipeline.Err(err))
+	case err == nil && wasBad:
+		log.Info("the collector takes spans again")
 	}
 	return nil
 }

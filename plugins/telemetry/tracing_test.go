@@ -58,12 +58,18 @@ func (c *collector) answer(status int) {
 	c.status = status
 }
 
+func tracing(t *testing.T, c telemetry.Config) (trace.TracerProvider, func(context.Context) error, error) {
+	p := telemetry.New()
+	*p.Settings().(*telemetry.Config) = c
+	return p.Tracing(t.Context(), "mill-7")
+}
+
 func TestTracing(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
-	provider, flush, err := telemetry.NewTracerProvider(t.Context(), telemetry.Config{
+	provider, flush, err := tracing(t, telemetry.Config{
 		OTLPEndpoint: c.URL, SampleRatio: 1, ServiceName: "mill",
-	}, "mill-7")
+	})
 	require.NoError(t, err)
 
 	// A trace that crosses a record stays one trace.
@@ -86,9 +92,9 @@ func TestTracing(t *testing.T) {
 func TestSampling(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
-	provider, flush, err := telemetry.NewTracerProvider(t.Context(), telemetry.Config{
+	provider, flush, err := tracing(t, telemetry.Config{
 		OTLPEndpoint: c.URL + "/own/path", SampleRatio: 0, ServiceName: "mill",
-	}, "mill-7")
+	})
 	require.NoError(t, err)
 	_, own := provider.Tracer("test").Start(t.Context(), "own trace")
 	own.End()
