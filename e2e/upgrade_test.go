@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"cmp"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,31 +15,7 @@ import (
 )
 
 // before is the version that upgrades start from.
-const before = "0b4cdee6ba1276e9e9f0af129dc633b4f06812eb"
-
-// namesBefore are the settings of these scenarios that have another name in that version, by their
-// name of today. A nil value stays as it is.
-var namesBefore = map[string]struct {
-	name  string
-	value any
-}{
-	"environment":                           {"home", "real"},
-	"plugins.promotion.feeder.grace_period": {"plugins.promotion.feeder.grace", nil},
-}
-
-// startBefore is startOf of that version.
-func (w *deployment) startBefore(path string) *instance {
-	w.t.Helper()
-	today := w.settings
-	defer func() { w.settings = today }()
-	w.settings = maps.Clone(today)
-	for name, old := range namesBefore {
-		value := cmp.Or(old.value, today[name])
-		delete(w.settings, name)
-		w.settings[old.name] = value
-	}
-	return w.startOf(path)
-}
+const before = "f355acc5e772c9f7052e69bbfb490b857e2050da"
 
 // binaryBefore builds that version from the history.
 func binaryBefore(t *testing.T) string {
@@ -81,7 +55,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 		require.Eventually(t, func() bool { return w.api.Summary().Charged >= n }, 5*time.Minute, 20*time.Millisecond, "%d charges", n)
 	}
 
-	fleet := []*instance{w.startBefore(old), w.startBefore(old), w.startBefore(old)}
+	fleet := []*instance{w.startOf(old), w.startOf(old), w.startOf(old)}
 	n := targets(t, 12_000)
 	w.publish("POINT", n)
 	charged(n / 20)
@@ -96,7 +70,7 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	}
 	for i := range fleet { // and back
 		fleet[i].terminate()
-		fleet[i] = w.startBefore(old)
+		fleet[i] = w.startOf(old)
 		more()
 	}
 	require.Less(t, w.counts("POINT").Paid, int64(n), "the campaign was over before the last instance was replaced: nothing was proved")
