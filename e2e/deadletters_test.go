@@ -29,7 +29,8 @@ func (w *deployment) withStore() *storeDeployment {
 	s, err := store.Connect(w.t.Context(), pipeline.NewSecret(dsn), nil)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { require.NoError(w.t, s.Close()) })
-	require.NoError(w.t, s.Migrate(w.t.Context()))
+	_, err = store.Schema(pipeline.NewSecret(dsn), "", nil).Migrate(w.t.Context())
+	require.NoError(w.t, err)
 	return &storeDeployment{w, s}
 }
 

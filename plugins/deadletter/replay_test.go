@@ -116,7 +116,8 @@ func onBoth(t *testing.T, test func(t *testing.T, o *office)) {
 		o.store, err = store.Connect(t.Context(), pipeline.NewSecret(dsn), nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, o.store.Close()) })
-		require.NoError(t, o.store.Migrate(t.Context()))
+		_, err = store.Schema(pipeline.NewSecret(dsn), "", nil).Migrate(t.Context())
+		require.NoError(t, err)
 		test(t, o)
 	})
 }

@@ -104,7 +104,7 @@ func BenchmarkPublish(b *testing.B) {
 			b.Run(s.kind+"/"+c.name, func(b *testing.B) {
 				p := start(b, s.brokers(b))
 				topic := topicFor(b, p)
-				require.NoError(b, p.EnsureTopics(b.Context(), topic))
+				require.NoError(b, p.ensureTopics(b.Context(), topic))
 				send := c.open(b, p, topic)
 				records := 0
 				for b.Loop() {

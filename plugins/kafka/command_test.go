@@ -198,7 +198,7 @@ func TestTopicsOfAnAdministrator(t *testing.T) {
 			}
 			require.NoError(t, admin.CreateTopic(prefix+name, detail, false))
 		}
-		require.NoError(t, p.EnsureTopics(t.Context(), names...)) // the broker has all of them
+		require.NoError(t, p.ensureTopics(t.Context(), names...)) // the broker has all of them
 
 		code, out, errs := runShop(t, brokers, prefix, "topics")
 		require.Equal(t, app.ExitBad, code, errs)
@@ -224,7 +224,7 @@ func TestAMissingTopicEndsTheStart(t *testing.T) {
 		prefix := "kafka-test-" + watermill.NewShortUUID() + "-"
 		names := []string{prefix + "orders", prefix + "retry", prefix + "dead"}
 		t.Cleanup(func() { deleteTopics(t, p, names...) })
-		require.NoError(t, p.EnsureTopics(t.Context(), names...))
+		require.NoError(t, p.ensureTopics(t.Context(), names...))
 
 		code, _, errs := runShop(t, brokers, prefix, "run")
 		require.Equal(t, app.ExitUnavailable, code, errs)

@@ -110,7 +110,7 @@ type suiteSubscriber struct {
 func (s *suiteSubscriber) SubscribeInitialize(topic string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	return s.p.EnsureTopics(ctx, topic)
+	return s.p.ensureTopics(ctx, topic)
 }
 
 func (s *suiteSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {

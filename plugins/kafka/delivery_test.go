@@ -188,7 +188,7 @@ func TestPoisonTravelsOn(t *testing.T) {
 	onEach(t, func(t *testing.T, brokers []string) {
 		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
 		topic := topicFor(t, p)
-		require.NoError(t, p.EnsureTopics(t.Context(), topic))
+		require.NoError(t, p.ensureTopics(t.Context(), topic))
 		foreign(t, brokers,
 			&sarama.ProducerMessage{Topic: topic},
 			&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("k")},
@@ -243,7 +243,7 @@ func TestAbortedTransactionsAreNotRead(t *testing.T) {
 	onEach(t, func(t *testing.T, brokers []string) {
 		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
 		topic := topicFor(t, p)
-		require.NoError(t, p.EnsureTopics(t.Context(), topic))
+		require.NoError(t, p.ensureTopics(t.Context(), topic))
 		conf, err := producerConfig(p.config)
 		require.NoError(t, err)
 		conf.Producer.Transaction.ID = topic

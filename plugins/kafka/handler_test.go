@@ -62,7 +62,7 @@ func TestNewestReadsAllOfAnAddedPartition(t *testing.T) {
 		require.NoError(t, admin.CreatePartitions(topic, 4, nil, false))
 
 		again := start(t, brokers, newest) // its client has all partitions
-		require.NoError(t, again.EnsureTopics(t.Context(), topic))
+		require.NoError(t, again.ensureTopics(t.Context(), topic))
 		commitOf(t, again, topic, 3, 0) // another member was faster
 		spread(t, again, topic, "after")
 		_, out := subscribe(t, again.Source(topic, topic), pipeline.Flow{})

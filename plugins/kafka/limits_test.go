@@ -91,9 +91,9 @@ func TestARecordNearTheLimitIsDeadLettered(t *testing.T) {
 				p := start(t, brokers, one)
 				in, retry, dead := topicFor(t, p), topicFor(t, p), topicFor(t, p)
 				large := start(t, brokers, one, func(c *Config) { c.MaxMessageBytes = 4 << 20 })
-				require.NoError(t, large.EnsureTopics(t.Context(), in))
+				require.NoError(t, large.ensureTopics(t.Context(), in))
 				if tt.made {
-					require.NoError(t, p.EnsureTopics(t.Context(), retry, dead))
+					require.NoError(t, p.ensureTopics(t.Context(), retry, dead))
 				}
 				noise := make([]byte, tt.size)
 				_, err := rand.Read(noise)
@@ -147,7 +147,7 @@ func TestABatchOverTheTopicsLimit(t *testing.T) {
 	onEach(t, func(t *testing.T, brokers []string) {
 		small, p := start(t, brokers, func(c *Config) { c.MaxMessageBytes, c.Partitions = 20_000, 2 }), start(t, brokers)
 		topic := topicFor(t, p)
-		require.NoError(t, small.EnsureTopics(t.Context(), topic))
+		require.NoError(t, small.ensureTopics(t.Context(), topic))
 		text := string(bytes.Repeat([]byte("x"), 500))
 		batch := make([]*message.Message, 100)
 		for i := range batch {

@@ -128,17 +128,6 @@ func (p *Plugin) carriesMore(topic string) bool {
 	return p.retries(topic) || p.routes != nil && len(p.routes.DeadLettersInto(pipeline.Endpoint{Kind: Kind, Name: topic})) > 0
 }
 
-// EnsureTopics creates those of topics that don't exist, with the configured partitions, and
-// returns when each can be written and read. Topics that exist are left as they are. A topic takes
-// records of max_message_bytes, and one that is a route's retry or dead-letter topic 64 KiB more.
-func (p *Plugin) EnsureTopics(ctx context.Context, topics ...string) error {
-	live, err := p.connected()
-	if err != nil {
-		return err
-	}
-	return live.ensure(ctx, topics...)
-}
-
 func (p *Plugin) connected() (*connection, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -90,7 +90,7 @@ func TestNothingWorksBeforeTheStart(t *testing.T) {
 	_, err = p.Broadcast("t").Open(t.Context(), pipeline.Flow{})
 	require.ErrorIs(t, err, ErrNotStarted)
 	require.ErrorIs(t, p.Sink("t").Publish(t.Context(), texts("x")...), ErrNotStarted)
-	require.ErrorIs(t, p.EnsureTopics(t.Context(), "t"), ErrNotStarted)
+	require.ErrorIs(t, p.ensureTopics(t.Context(), "t"), ErrNotStarted)
 	require.ErrorIs(t, p.healthy(t.Context()), ErrNotStarted)
 }
 
@@ -207,14 +207,14 @@ func TestEnsureTopics(t *testing.T) {
 		a, b := topicFor(t, p), topicFor(t, p)
 		var all sync.WaitGroup
 		for range 8 {
-			all.Go(func() { require.NoError(t, p.EnsureTopics(t.Context(), a, b)) })
+			all.Go(func() { require.NoError(t, p.ensureTopics(t.Context(), a, b)) })
 		}
 		all.Wait()
-		require.NoError(t, other.EnsureTopics(t.Context(), a, b), "what exists is left alone")
+		require.NoError(t, other.ensureTopics(t.Context(), a, b), "what exists is left alone")
 		partitions, err := other.live.client.Partitions(a)
 		require.NoError(t, err)
 		require.Len(t, partitions, 4)
-		require.NoError(t, p.EnsureTopics(t.Context()))
+		require.NoError(t, p.ensureTopics(t.Context()))
 	})
 }
 
@@ -222,7 +222,7 @@ func TestTopicsWithImpossibleNames(t *testing.T) {
 	t.Parallel()
 	t.Run("kafka", func(t *testing.T) { // kfake takes any name
 		p := start(t, realServer().brokers(t))
-		require.ErrorIs(t, p.EnsureTopics(t.Context(), "not/a/topic"), sarama.ErrInvalidTopic)
+		require.ErrorIs(t, p.ensureTopics(t.Context(), "not/a/topic"), sarama.ErrInvalidTopic)
 	})
 }
 
@@ -238,7 +238,7 @@ func TestTopicsAreCreatedOnlyWithTheSetting(t *testing.T) {
 		require.ErrorContains(t, err, `the command "topics create"`)
 		sub, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
 		nothing(t, out, 200*time.Millisecond)
-		require.NoError(t, p.EnsureTopics(ctx, topic), "a request")
+		require.NoError(t, p.ensureTopics(ctx, topic), "a request")
 		publish(t, p, topic, texts("x")...)
 		next(t, out).Ack()
 		require.NoError(t, sub.Close())

@@ -93,7 +93,7 @@ func TestPublishToATopicThatTakesLess(t *testing.T) {
 	onEach(t, func(t *testing.T, brokers []string) {
 		small, p := start(t, brokers, func(c *Config) { c.MaxMessageBytes = 10_000 }), start(t, brokers)
 		topic := topicFor(t, p)
-		require.NoError(t, small.EnsureTopics(t.Context(), topic))
+		require.NoError(t, small.ensureTopics(t.Context(), topic))
 		noise := make([]byte, 20_000)
 		_, err := rand.Read(noise)
 		require.NoError(t, err)
@@ -204,7 +204,7 @@ func TestALargeRecordOpensNothing(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(cluster.Close)
 		p := start(t, cluster.ListenAddrs())
-		require.NoError(t, p.EnsureTopics(t.Context(), "t"))
+		require.NoError(t, p.ensureTopics(t.Context(), "t"))
 		var opened atomic.Int32
 		cluster.ControlKey(int16(kmsg.InitProducerID), func(kmsg.Request) (kmsg.Response, error, bool) {
 			cluster.KeepControl()

@@ -37,7 +37,7 @@ func TestScanReadsEveryRecordOnce(t *testing.T) {
 		for _, compression := range []string{"none", "zstd"} {
 			p := start(t, brokers, func(c *Config) { c.Compression = compression })
 			topic := topicFor(t, p)
-			require.NoError(t, p.EnsureTopics(t.Context(), topic))
+			require.NoError(t, p.ensureTopics(t.Context(), topic))
 			values, scan := scanAll(t, p, topic)
 			require.Empty(t, values)
 			require.Equal(t, Scan{Partitions: 4, Beginning: true}, scan)
@@ -203,7 +203,7 @@ func TestScanLeavesAbortedTransactionsOut(t *testing.T) {
 	onEach(t, func(t *testing.T, brokers []string) {
 		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
 		topic := topicFor(t, p)
-		require.NoError(t, p.EnsureTopics(t.Context(), topic))
+		require.NoError(t, p.ensureTopics(t.Context(), topic))
 		conf := sarama.NewConfig()
 		conf.Version = sarama.V2_8_0_0
 		conf.Producer.Idempotent, conf.Producer.RequiredAcks, conf.Net.MaxOpenRequests = true, sarama.WaitForAll, 1

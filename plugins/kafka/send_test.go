@@ -26,7 +26,7 @@ func TestSendAndTail(t *testing.T) {
 	onEach(t, func(t *testing.T, brokers []string) {
 		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
 		topic := topicFor(t, p)
-		require.NoError(t, p.EnsureTopics(t.Context(), topic))
+		require.NoError(t, p.ensureTopics(t.Context(), topic))
 		code, out, errs := sendAndTail(t, brokers, topic, "send", "TOPIC", "first", "two\nlines", "--key", "k", "--header", "from=shop")
 		require.Zero(t, code, errs)
 		require.Equal(t, "2 records sent to "+topic+".\n", out)

@@ -157,3 +157,12 @@ func nothing(t testing.TB, out <-chan *message.Message, within time.Duration) {
 
 // newRandom returns a source of numbers that a seed repeats.
 func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
+
+// ensureTopics creates the missing ones of topics, as their first use does.
+func (p *Plugin) ensureTopics(ctx context.Context, topics ...string) error {
+	live, err := p.connected()
+	if err != nil {
+		return err
+	}
+	return live.ensure(ctx, topics...)
+}

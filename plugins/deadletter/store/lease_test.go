@@ -246,7 +246,8 @@ func TestAVersionWithoutLeasesIsExcluded(t *testing.T) {
 		_, err = s.exec(t.Context(), s.db, oldInsert(s.dialect), time.Now())
 		require.NoError(t, err)
 
-		require.NoError(t, s.Migrate(t.Context()))
+		_, err = Schema(pipeline.NewSecret(dsn), "", nil).Migrate(t.Context())
+		require.NoError(t, err)
 		require.False(t, take(), "it renews its lock before each dead letter, and ends without it")
 		var holder string
 		require.NoError(t, s.query(t.Context(), s.db, func(r *sql.Rows) error { return r.Scan(&holder) }, `SELECT holder FROM dead_letter_lock`))

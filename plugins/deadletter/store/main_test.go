@@ -20,10 +20,11 @@ func onBoth(t *testing.T, test func(t *testing.T, open func() *Store)) {
 	t.Helper()
 	sqldbtest.Each(t, func(t *testing.T, dsn string) {
 		test(t, func() *Store {
+			_, err := Schema(pipeline.NewSecret(dsn), "", nil).Migrate(t.Context())
+			require.NoError(t, err)
 			s, err := Connect(t.Context(), pipeline.NewSecret(dsn), nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, s.Close()) })
-			require.NoError(t, s.Migrate(t.Context()))
 			return s
 		})
 	})

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -148,25 +147,4 @@ func (s *Store) wrap(what string, err error) error {
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
 	}
 	return fmt.Errorf("dead letters: %s: %w", what, sqldb.Explain(err))
-}
-
-//go:embed migrations
-var migrationFiles embed.FS
-
-func migrations() sqldb.Migrations {
-	return sqldb.Migrations{Name: "dead letters", Files: migrationFiles, Table: "dead_letter_migrations", Lock: 1296650051}
-}
-
-// Schema returns the tables in the database of dsn. setting is the path of the setting that holds
-// dsn; log may be nil.
-func Schema(dsn pipeline.Secret, setting string, log *slog.Logger) sqldb.Schema {
-	return sqldb.Schema{Migrations: migrations(), DSN: dsn, Setting: setting, Log: log}
-}
-
-// Migrate brings the tables up to date. Several instances may call it at once.
-func (s *Store) Migrate(ctx context.Context) error {
-	if err := migrations().Up(ctx, s.db, s.dialect, s.log); err != nil {
-		return s.wrap("migrate", err)
-	}
-	return nil
 }
