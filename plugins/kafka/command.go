@@ -1,13 +1,13 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/IBM/sarama"
 	"github.com/spf13/cobra"
@@ -23,56 +23,24 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 		Short:   "List the Kafka topics of all routes, and what is wrong with them",
 		Example: fmt.Sprintf("  %[1]s topics --config settings.yaml\n  %[1]s topics create --config settings.yaml", h.Name()),
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.withTopics(h, cmd, func(_ context.Context, live *connection, needed []neededTopic) error {
-				topics, err := live.status(needed)
-				if err != nil {
-					return answered(err)
-				}
-				return report(h, cmd, topicsReport{Topics: topics})
-			})
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return p.topics(h, cmd, false, false) },
 	}))
-	list.AddCommand(p.createCommand(h))
-	return []*cobra.Command{list, p.sendCommand(h)}
-}
-
-func (p *Plugin) createCommand(h *app.Host) *cobra.Command {
 	var dryRun bool
-	cmd := h.JSONFlag(&cobra.Command{
+	create := h.JSONFlag(&cobra.Command{
 		Use:     "create",
 		Short:   "Create the missing Kafka topics of all routes; existing ones are not changed",
 		Example: fmt.Sprintf("  %[1]s topics create --config settings.yaml --dry-run\n  %[1]s topics create --config settings.yaml", h.Name()),
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.withTopics(h, cmd, func(ctx context.Context, live *connection, needed []neededTopic) error {
-				before, err := live.status(needed)
-				if err != nil {
-					return answered(err)
-				}
-				r := topicsReport{DryRun: dryRun, Topics: before, Created: []createdTopic{}}
-				live.createMissing(ctx, &r)
-				if !dryRun {
-					var after []*topicStatus
-					if after, err = live.status(needed); err == nil {
-						r.Topics = after
-					}
-				}
-				reported := report(h, cmd, r)
-				if err != nil {
-					return answered(err)
-				}
-				return reported
-			})
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return p.topics(h, cmd, true, dryRun) },
 	})
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "let the cluster check the requests, and create nothing")
-	return cmd
+	create.Flags().BoolVar(&dryRun, "dry-run", false, "let the cluster check the requests, and create nothing")
+	list.AddCommand(create)
+	return []*cobra.Command{list, p.sendCommand(h)}
 }
 
-// withTopics connects to the brokers, without any route, and calls do with the topics that the
-// routes need.
-func (p *Plugin) withTopics(h *app.Host, cmd *cobra.Command, do func(context.Context, *connection, []neededTopic) error) error {
+// topics connects to the brokers, without any route, and reports the topics that the routes need.
+// Before that it may create the missing ones.
+func (p *Plugin) topics(h *app.Host, cmd *cobra.Command, create, dryRun bool) error {
 	register := func(r *pipeline.Registry) error {
 		r.Service("kafka.topics", service{p}) // it does not mind missing topics
 		return nil
@@ -82,7 +50,25 @@ func (p *Plugin) withTopics(h *app.Host, cmd *cobra.Command, do func(context.Con
 		if err != nil {
 			return err
 		}
-		return do(ctx, live, neededTopics(running.Registry.Routes()))
+		needed := neededTopics(running.Registry.Routes())
+		r := topicsReport{DryRun: dryRun}
+		if r.Topics, err = live.status(needed); err != nil {
+			return answered(err)
+		}
+		if create {
+			live.createMissing(ctx, &r)
+		}
+		if create && !dryRun {
+			var after []*topicStatus
+			if after, err = live.status(needed); err == nil {
+				r.Topics = after
+			}
+		}
+		reported := report(h, cmd, r)
+		if err != nil {
+			return answered(err)
+		}
+		return reported
 	})
 }
 
@@ -99,7 +85,7 @@ func answered(err error) error {
 func (c *connection) createMissing(ctx context.Context, r *topicsReport) {
 	create := func(name string) error { return c.ensure(ctx, name) }
 	if r.DryRun {
-		create = c.tryCreate
+		create = func(name string) error { return c.create(name, true) }
 	}
 	for _, t := range r.Topics {
 		if t.Exists {
@@ -115,15 +101,6 @@ func (c *connection) createMissing(ctx context.Context, r *topicsReport) {
 			return // no broker answers
 		}
 	}
-}
-
-// tryCreate lets the cluster check the creation of a topic without carrying it out.
-func (c *connection) tryCreate(name string) error {
-	admin, err := sarama.NewClusterAdminFromClient(c.client)
-	if err != nil {
-		return err
-	}
-	return admin.CreateTopic(name, c.detail(name), true)
 }
 
 // topicsReport is what the commands write with --json.
@@ -196,23 +173,18 @@ func (r topicsReport) write(h *app.Host) error {
 		}
 		return nil
 	}
-	w := tabwriter.NewWriter(h.Out(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TOPIC\tROLE\tEXISTS\tPARTITIONS\tREPLICATION\tMAX.MESSAGE.BYTES\tCLEANUP.POLICY\tRETENTION.MS\tMIN.INSYNC.REPLICAS")
+	w := app.Table(h.Out())
+	fmt.Fprintln(w, "TOPIC\tROLE\tEXISTS\tPARTITIONS\tREPLICATION\t"+strings.ToUpper(strings.Join(listedSettings(), "\t")))
 	absent := false // a topic that is created on first use
 	for _, t := range r.Topics {
-		row := []string{t.Name, strings.Join(t.needed.roles(), ", ")}
-		if t.Exists {
-			row = append(row, "yes", fmt.Sprint(t.Partitions), fmt.Sprint(t.Replication))
-			for _, name := range []string{configMaxMessageBytes, configCleanupPolicy, configRetention, configMinInSync} {
-				value := t.Settings[name]
-				if value == "" {
-					value = "-"
-				}
-				row = append(row, value)
-			}
-		} else {
+		exists, partitions, replication := "yes", fmt.Sprint(t.Partitions), fmt.Sprint(t.Replication)
+		if !t.Exists {
+			exists, partitions, replication = "no", "-", "-"
 			absent = absent || len(t.Problems) == 0
-			row = append(row, "no", "-", "-", "-", "-", "-", "-")
+		}
+		row := []string{t.Name, strings.Join(t.roles(), ", "), exists, partitions, replication}
+		for _, name := range listedSettings() {
+			row = append(row, cmp.Or(t.Settings[name], "-"))
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
@@ -224,7 +196,7 @@ func (r topicsReport) write(h *app.Host) error {
 	}
 	for _, t := range r.Topics {
 		for _, problem := range t.Problems {
-			fmt.Fprintf(h.Out(), "%s: %s\n", t.needed, problem)
+			fmt.Fprintf(h.Out(), "%s: %s\n", t.neededTopic, problem)
 		}
 	}
 	return nil

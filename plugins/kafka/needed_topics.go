@@ -22,9 +22,9 @@ const (
 
 // neededTopic is a topic that routes use.
 type neededTopic struct {
-	name   string
-	uses   []topicUse
-	feeds  []string // of a retry or dead-letter topic: where its records come from
+	Name   string     `json:"name"`
+	Uses   []topicUse `json:"uses"`
+	feeds  []string   // of a retry or dead-letter topic: where its records come from
 	isRead bool
 }
 
@@ -36,7 +36,7 @@ type topicUse struct {
 
 // roles returns the roles of the topic, each once.
 func (n neededTopic) roles() (roles []string) {
-	for _, u := range n.uses {
+	for _, u := range n.Uses {
 		if !slices.Contains(roles, u.Role) {
 			roles = append(roles, u.Role)
 		}
@@ -49,26 +49,26 @@ func (n neededTopic) String() string {
 	roles := n.roles()
 	for i, role := range roles {
 		var routes []string
-		for _, u := range n.uses {
+		for _, u := range n.Uses {
 			if u.Role == role {
 				routes = append(routes, u.Route)
 			}
 		}
 		roles[i] = role + " of " + strings.Join(routes, ", ")
 	}
-	return n.name + " (" + strings.Join(roles, "; ") + ")"
+	return n.Name + " (" + strings.Join(roles, "; ") + ")"
 }
 
 // neededTopics returns the Kafka topics of the routes, in the order of the routes.
 func neededTopics(routes []pipeline.Route) []neededTopic {
 	var list []neededTopic
 	use := func(e pipeline.Endpoint, role, route string) *neededTopic {
-		i := slices.IndexFunc(list, func(n neededTopic) bool { return n.name == e.Name })
+		i := slices.IndexFunc(list, func(n neededTopic) bool { return n.Name == e.Name })
 		if i < 0 {
 			i = len(list)
-			list = append(list, neededTopic{name: e.Name})
+			list = append(list, neededTopic{Name: e.Name})
 		}
-		list[i].uses = append(list[i].uses, topicUse{role, route})
+		list[i].Uses = append(list[i].Uses, topicUse{role, route})
 		return &list[i]
 	}
 	for _, r := range routes {
@@ -147,12 +147,12 @@ func (p *Plugin) checkTopics(ctx context.Context) error {
 
 // missing returns those of needed that do not exist.
 func (c *connection) missing(needed []neededTopic) (names []string, err error) {
-	described, err := c.describe(needed)
+	described, err := c.describe(namesOf(needed)...)
 	if err != nil {
 		return nil, err
 	}
 	for _, n := range needed {
-		switch t := described[n.name]; {
+		switch t := described[n.Name]; {
 		case t == nil, t.Err == sarama.ErrUnknownTopicOrPartition:
 			names = append(names, n.String())
 		case fatal(t.Err):
@@ -162,16 +162,20 @@ func (c *connection) missing(needed []neededTopic) (names []string, err error) {
 	return names, nil
 }
 
-// describe reads the topics from the cluster. One that does not exist has
-// ErrUnknownTopicOrPartition.
-func (c *connection) describe(needed []neededTopic) (map[string]*sarama.TopicMetadata, error) {
-	admin, err := sarama.NewClusterAdminFromClient(c.client) // shares the client
-	if err != nil {
-		return nil, err
-	}
+func namesOf(needed []neededTopic) []string {
 	names := make([]string, len(needed))
 	for i, n := range needed {
-		names[i] = n.name
+		names[i] = n.Name
+	}
+	return names
+}
+
+// describe reads the topics from the cluster. One that does not exist has
+// ErrUnknownTopicOrPartition.
+func (c *connection) describe(names ...string) (map[string]*sarama.TopicMetadata, error) {
+	admin, err := sarama.NewClusterAdminFromClient(c.client)
+	if err != nil {
+		return nil, err
 	}
 	described, err := admin.DescribeTopics(names)
 	if err != nil {

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -18,17 +17,19 @@ const (
 	configMinInSync       = "min.insync.replicas"
 )
 
+// listedSettings returns those that the commands list.
+func listedSettings() []string {
+	return []string{configMaxMessageBytes, configCleanupPolicy, configRetention, configMinInSync}
+}
+
 // topicStatus is a topic that routes need, as the cluster has it.
 type topicStatus struct {
-	Name        string            `json:"name"`
-	Uses        []topicUse        `json:"uses"`
+	neededTopic
 	Exists      bool              `json:"exists"`
 	Partitions  int               `json:"partitions,omitempty"`
 	Replication int               `json:"replication,omitempty"` // the least of all partitions
 	Settings    map[string]string `json:"settings,omitempty"`    // by Kafka's names
 	Problems    []string          `json:"problems"`
-
-	needed neededTopic
 }
 
 // maxMessageBytes returns the limit of the topic; ok is false when it is not known.
@@ -44,16 +45,16 @@ func (t *topicStatus) problem(format string, args ...any) {
 
 // status returns the state of the needed topics, with what is wrong with each.
 func (c *connection) status(needed []neededTopic) ([]*topicStatus, error) {
-	described, err := c.describe(needed)
+	described, err := c.describe(namesOf(needed)...)
 	if err != nil {
 		return nil, err
 	}
 	list := make([]*topicStatus, len(needed))
 	var existing []*topicStatus
 	for i, n := range needed {
-		t := &topicStatus{Name: n.name, Uses: n.uses, Problems: []string{}, needed: n}
+		t := &topicStatus{neededTopic: n, Problems: []string{}}
 		list[i] = t
-		switch m := described[n.name]; {
+		switch m := described[n.Name]; {
 		case m == nil, m.Err == sarama.ErrUnknownTopicOrPartition:
 			if !c.config.CreateTopics {
 				t.problem("the topic does not exist")
@@ -95,8 +96,7 @@ func (c *connection) readSettings(topics []*topicStatus) error {
 	resources := make([]*sarama.ConfigResource, len(topics))
 	for i, t := range topics {
 		resources[i] = &sarama.ConfigResource{
-			Type: sarama.TopicResource, Name: t.Name,
-			ConfigNames: []string{configMaxMessageBytes, configCleanupPolicy, configRetention, configMinInSync},
+			Type: sarama.TopicResource, Name: t.Name, ConfigNames: listedSettings(),
 		}
 	}
 	results, err := admin.DescribeConfigs(resources, sarama.DescribeConfigsOptions{})
@@ -106,7 +106,8 @@ func (c *connection) readSettings(topics []*topicStatus) error {
 	for _, t := range topics {
 		i := slices.IndexFunc(results, func(r *sarama.ConfigResourceResult) bool { return r.Name == t.Name })
 		if i < 0 {
-			return errors.New("topic " + t.Name + ": no answer about its settings")
+			t.problem("its settings can't be read: no answer")
+			continue
 		}
 		if code := results[i].ErrorCode; code != sarama.ErrNoError {
 			t.problem("its settings can't be read: %s", code)
@@ -122,7 +123,7 @@ func (c *connection) readSettings(topics []*topicStatus) error {
 
 // check reports the properties of an existing topic that are below the settings, or lose records.
 func (c *connection) check(t *topicStatus, all []*topicStatus) {
-	if want := int(c.config.Partitions); t.needed.isRead && t.Partitions < want {
+	if want := int(c.config.Partitions); t.isRead && t.Partitions < want {
 		t.problem("partition count is %d, plugins.kafka.partitions is %d", t.Partitions, want)
 	}
 	if want := int(c.config.ReplicationFactor); t.Replication < want {
@@ -136,7 +137,7 @@ func (c *connection) check(t *topicStatus, all []*topicStatus) {
 			t.problem("%s is %d, and must be at least %d: a record that one broker alone has is acknowledged", configMinInSync, n, leastInSync(t.Replication))
 		}
 	}
-	roles := t.needed.roles()
+	roles := t.roles()
 	if !slices.Contains(roles, roleRetry) && !slices.Contains(roles, roleDeadLetter) {
 		return
 	}
@@ -155,7 +156,7 @@ func (c *connection) check(t *topicStatus, all []*topicStatus) {
 func (c *connection) largestFed(t *topicStatus, all []*topicStatus) int {
 	largest := 0
 	for _, from := range all {
-		if slices.Contains(from.needed.roles(), roleRetry) || !slices.Contains(t.needed.feeds, from.Name) {
+		if slices.Contains(from.roles(), roleRetry) || !slices.Contains(t.feeds, from.Name) {
 			continue // the records of a retry topic have the headers already
 		}
 		limit, known := from.maxMessageBytes()

@@ -37,6 +37,10 @@ func (c *connection) ensure(ctx context.Context, topics ...string) error {
 	return errors.Join(errs...)
 }
 
+// partlyUsableAfter is how long a topic must have unusable partitions before the others are used.
+// The partitions of a new topic can be used earlier.
+const partlyUsableAfter = 2 * time.Second
+
 // makeReady creates topic if it is missing and waits until it can be used.
 func (c *connection) makeReady(topic string) error {
 	if !c.begin() {
@@ -45,12 +49,13 @@ func (c *connection) makeReady(topic string) error {
 	defer c.work.Done()
 	ctx, cancel := context.WithTimeout(c.ctx, c.config.PublishTimeout)
 	defer cancel()
+	began := time.Now()
 	for attempt := 1; ; attempt++ {
-		ready, err := c.tryTopic(topic)
+		usable, all, err := c.tryTopic(topic)
 		if err != nil && !unreachable(err) {
 			return err
 		}
-		if ready {
+		if usable > 0 && (usable == all || time.Since(began) > partlyUsableAfter) {
 			c.known.Store(topic, true)
 			return nil
 		}
@@ -72,60 +77,52 @@ func (c *connection) begin() bool {
 	return true
 }
 
-// tryTopic looks at topic, and creates it when it is missing.
-func (c *connection) tryTopic(topic string) (ready bool, err error) {
+// tryTopic returns how many of the partitions of topic can be used. It creates a missing topic.
+func (c *connection) tryTopic(topic string) (usable, all int, err error) {
+	described, err := c.describe(topic)
+	if err != nil {
+		return 0, 0, err
+	}
+	switch t := described[topic]; {
+	case t == nil, t.Err == sarama.ErrLeaderNotAvailable:
+		return 0, 0, nil
+	case t.Err == sarama.ErrUnknownTopicOrPartition:
+		return 0, 0, c.create(topic, false)
+	case t.Err != sarama.ErrNoError:
+		return 0, 0, t.Err
+	default:
+		return c.usable(t), len(t.Partitions), nil
+	}
+}
+
+// usable counts the partitions whose leader answers with their end. A broker names itself the
+// leader of a new partition shortly before it serves it (seen on Kafka 4.3). A reader that begins
+// in between is refused.
+func (c *connection) usable(t *sarama.TopicMetadata) (n int) {
+	if c.client.RefreshMetadata(t.Name) != nil {
+		return 0
+	}
+	silent := map[int32]bool{} // brokers
+	for _, p := range t.Partitions {
+		if p.Err == sarama.ErrLeaderNotAvailable || p.Leader < 0 || silent[p.Leader] {
+			continue
+		}
+		if _, err := c.client.GetOffset(t.Name, p.ID, sarama.OffsetNewest); err == nil {
+			n++
+		} else if unreachable(err) {
+			silent[p.Leader] = true
+		}
+	}
+	return n
+}
+
+// create creates topic. With check, the cluster only checks the request.
+func (c *connection) create(topic string, check bool) error {
 	admin, err := sarama.NewClusterAdminFromClient(c.client) // shares the client
 	if err != nil {
-		return false, err
+		return err
 	}
-	described, err := admin.DescribeTopics([]string{topic})
-	if err != nil {
-		return false, err
-	}
-	for _, t := range described {
-		switch t.Err {
-		case sarama.ErrUnknownTopicOrPartition:
-			return false, c.create(admin, topic)
-		case sarama.ErrLeaderNotAvailable:
-		case sarama.ErrNoError:
-			return led(t.Partitions) && c.readable(topic), nil
-		default:
-			return false, t.Err
-		}
-	}
-	return false, nil
-}
-
-// readable reads the end of every partition. A broker names itself the leader of a new partition
-// shortly before it serves it (seen on Kafka 4.3). A reader that begins in between is refused.
-func (c *connection) readable(topic string) bool {
-	if c.client.RefreshMetadata(topic) != nil {
-		return false
-	}
-	partitions, err := c.client.Partitions(topic)
-	if err != nil {
-		return false
-	}
-	for _, p := range partitions {
-		if _, err := c.client.GetOffset(topic, p, sarama.OffsetNewest); err != nil {
-			return false
-		}
-	}
-	return true
-}
-
-func led(partitions []*sarama.PartitionMetadata) bool {
-	for _, p := range partitions {
-		if p.Err == sarama.ErrLeaderNotAvailable || p.Leader < 0 {
-			return false
-		}
-	}
-	return len(partitions) > 0
-}
-
-func (c *connection) create(admin sarama.ClusterAdmin, topic string) error {
-	err := admin.CreateTopic(topic, c.detail(topic), false)
-	if err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
+	if err := admin.CreateTopic(topic, c.detail(topic), check); err != nil && !errors.Is(err, sarama.ErrTopicAlreadyExists) {
 		return fmt.Errorf("create: %w", err)
 	}
 	return nil

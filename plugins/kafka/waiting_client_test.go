@@ -51,6 +51,9 @@ func TestAPartitionWithoutALeaderStopsNoOther(t *testing.T) {
 			return nil, nil, false
 		})
 		lost.Store(true)
+		p = start(t, cluster.ListenAddrs()) // a process that starts meanwhile
+		publish(t, p, topic, texts("late")...)
+		payloads = append(payloads, "late")
 		_, out := subscribe(t, p.Source(topic, "g"), pipeline.Flow{})
 		for range 20 { // it is tried again and again
 			<-requests
