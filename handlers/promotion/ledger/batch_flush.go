@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// asideTimeout bounds a flush after one that met a lock. Its waits for locks are short. Both end
-	// before the time limit of the callers.
+	// asideTimeout bounds a flush after one that met a lock. Its waits for locks are short. Both
+	// end before the time limit of the callers.
 	asideTimeout = 2 * time.Second
 
 	// A promotion that met a lock is expected to meet it again for this time, in which PostgreSQL

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // LeaseFeeder makes this instance the feeder of the promotion for ttl, or extends that, and reports
@@ -28,6 +29,7 @@ func (l *Ledger) LeaseFeeder(ctx context.Context, p rules.Promotion, ttl time.Du
 
 // ReleaseFeeder ends all feeder leases of this instance.
 func (l *Ledger) ReleaseFeeder(ctx context.Context) error {
+	l.feedNext.Clear()
 	return l.update(ctx, "release feeder", nil, func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `UPDATE promotion_streams SET feeder_until = NULL, feeder = '' WHERE feeder = $1`, l.opts.Instance)
 		return err
@@ -55,12 +57,21 @@ AND (lease_until IS NULL OR lease_until <= $5) AND (next_attempt_at IS NULL OR n
 
 	sqlFeedOverdue = sqlFeedColumns + `'retry' AND feed_at <= $4 ORDER BY feed_at, id LIMIT $3`
 
-	// The payouts of the stream and of the workers are in the order of their acceptance. Those of a
-	// dead worker are soon first.
-	sqlFeedExpiredLeases = `SELECT id, version, target_id, payload, record_key, headers FROM (SELECT * FROM payouts
-WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND feed = 'stream' ORDER BY feed_at, id LIMIT 1000) AS first
-WHERE hint = 'retry' AND hint_due <= $4 LIMIT $3`
+	// Payouts of the stream and of the workers are mixed in one order, because a begin writes no
+	// index. So they are read in pages.
+	sqlFeedPage = ` FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL AND feed = 'stream' AND (feed_at, id) > ($3, $4) ORDER BY feed_at, id `
+
+	sqlFeedExpiredLeases = `SELECT id, version, target_id, payload, record_key, headers FROM (SELECT *` + sqlFeedPage + `LIMIT 2000) AS page
+WHERE hint = 'retry' AND hint_due <= $5 LIMIT $6`
+
+	sqlFeedPageEnd = `SELECT feed_at, id` + sqlFeedPage + `LIMIT 1 OFFSET 1999`
 )
+
+// feedPosition is a position in the order of the payouts of a stream.
+type feedPosition struct {
+	at time.Time
+	id int64
+}
 
 // FeedUnqueued returns payouts that are in no queue, oldest first, because of a full stream, a
 // pause or a loss.
@@ -80,15 +91,41 @@ func (l *Ledger) FeedLostEntries(ctx context.Context, p rules.Promotion, grace t
 }
 
 // FeedOverdue returns payouts whose retry record, or lease, has been overdue for more than grace.
+// Each call looks for expired leases among the oldest payouts, which a dead worker probably had. It
+// also reads the page after that of the call before, so that every expired lease is found.
 func (l *Ledger) FeedOverdue(ctx context.Context, p rules.Promotion, grace time.Duration, limit int) ([]FeedItem, error) {
 	items, err := l.feed(ctx, p, func(now time.Time) (string, []any) { return sqlFeedOverdue, []any{limit, now.Add(-grace)} })
-	if err != nil || len(items) == limit {
-		return items, err
+	from := []feedPosition{{at: time.Unix(0, 0)}}
+	if next, ok := l.feedNext.Load(p); ok {
+		from = append(from, next.(feedPosition))
 	}
-	expired, err := l.feed(ctx, p, func(now time.Time) (string, []any) {
-		return sqlFeedExpiredLeases, []any{limit - len(items), now.Add(-grace)}
+	for _, page := range from {
+		if err != nil || len(items) == limit {
+			return items, err
+		}
+		var expired []FeedItem
+		expired, err = l.feed(ctx, p, func(now time.Time) (string, []any) {
+			return sqlFeedExpiredLeases, []any{page.at, page.id, now.Add(-grace), limit - len(items)}
+		})
+		items = append(items, expired...)
+	}
+	if err != nil || len(items) == limit {
+		return items, err // the rest of the page is read next time
+	}
+	return items, l.feedPageAfter(ctx, p, from[len(from)-1])
+}
+
+// feedPageAfter notes where the next page starts.
+func (l *Ledger) feedPageAfter(ctx context.Context, p rules.Promotion, page feedPosition) error {
+	l.feedNext.Delete(p)
+	return l.read(ctx, "feed", func(q querier, _ time.Time) error {
+		return q.query(ctx, func(r scanner) error {
+			var next feedPosition
+			err := r.Scan((*sqldb.Time)(&next.at), &next.id)
+			l.feedNext.Store(p, next)
+			return err
+		}, sqlFeedPageEnd, string(p.Type), p.ID, page.at, page.id)
 	})
-	return append(items, expired...), err
 }
 
 func (l *Ledger) feed(ctx context.Context, p rules.Promotion, query func(now time.Time) (string, []any)) ([]FeedItem, error) {

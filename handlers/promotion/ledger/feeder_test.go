@@ -76,6 +76,42 @@ func TestFeederFindsEachLostPayoutOnce(t *testing.T) {
 	})
 }
 
+// Many payouts wait in the stream before those of a dead worker.
+func TestEveryExpiredLeaseIsFound(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t, func(c *Config, _ *Options) { c.BatchSize = 2000 })
+		p := rules.Promotion{Type: "POINT", ID: 1}
+		const targets = 5000
+		acceptMany(t, l, 1, targets)
+		dead := []int64{3, targets / 2, targets}
+		for _, target := range dead {
+			mustBegin(t, l, record(1, target))
+		}
+		h.advance(time.Minute)
+		find := func(limit int) (found []int64) {
+			for range 8 { // each page at least twice
+				items, err := l.FeedOverdue(t.Context(), p, grace, limit)
+				require.NoError(t, err)
+				n, err := l.MarkEnqueued(t.Context(), p, "", items)
+				require.NoError(t, err)
+				require.Len(t, items, n)
+				for _, item := range items {
+					found = append(found, item.Target)
+				}
+			}
+			return sorted(found)
+		}
+		require.Equal(t, dead, find(1))
+		require.Empty(t, find(100))
+		for _, target := range []int64{4, targets - 1} {
+			mustBegin(t, l, record(1, target))
+		}
+		h.advance(time.Minute)
+		require.Equal(t, []int64{4, targets - 1}, find(100), "in the next pass")
+	})
+}
+
 func TestMarkEnqueuedKeepsChangedRows(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {

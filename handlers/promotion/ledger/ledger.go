@@ -27,6 +27,7 @@ type Ledger struct {
 	settles     *batcher[*rules.CallResult, SettleResult]
 
 	streamLoss chan struct{} // capacity 1: one RecordStreamLoss at a time
+	feedNext   sync.Map      // rules.Promotion -> feedPosition; see FeedOverdue
 
 	life   context.Context // of every flush; ended by a Close whose context ends
 	end    context.CancelFunc

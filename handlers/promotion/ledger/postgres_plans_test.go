@@ -85,7 +85,8 @@ func hotStatements() []payoutStatement {
 		{name: "feed unqueued", sql: sqlFeedUnqueued, args: promotion("20"), via: open, cond: "feed", rows: 20, cold: true},
 		{name: "feed lost entries", sql: sqlFeedLostEntries, args: promotion("20", agoSQL, nowSQL), via: open, cond: "feed", rows: 20, cold: true},
 		{name: "feed overdue", sql: sqlFeedOverdue, args: promotion("20", agoSQL), via: open, cond: "feed_at", rows: 20, cold: true},
-		{name: "feed expired leases", sql: sqlFeedExpiredLeases, args: promotion("20", agoSQL), via: open, cond: "feed", rows: 1000, cold: true},
+		{name: "feed expired leases", sql: sqlFeedExpiredLeases, args: promotion(agoSQL, "0", agoSQL, "20"), via: open, cond: "ROW(feed_at, id)", rows: 2000, cold: true},
+		{name: "feed page end", sql: sqlFeedPageEnd, args: promotion(agoSQL, "0"), via: open, cond: "ROW(feed_at, id)", rows: 2000, cold: true},
 		{name: "waiting", sql: sqlWaitTime, args: promotion("'stream'"), via: open, cond: "feed", rows: 1000, cold: true},
 		{name: "unfinished", sql: sqlUnfinished, rows: 6, cold: true,
 			via: map[string]string{"payouts": "payouts_feed", "promotions": "promotions_pkey", "promotion_streams": "promotion_streams_pkey"}},
@@ -253,7 +254,7 @@ func TestPlansOfSQLite(t *testing.T) {
 		for name, sql := range map[string]string{
 			"share promotion": sqliteReadPromotion, "lock row": sqliteReadRow, "lock body": sqliteReadMessage, "update row": updatePayouts.sqlite,
 			"failed message": sqliteFailedMessage, "mark enqueued": sqliteMarkEnqueued, "feed unqueued": sqlFeedUnqueued, "feed lost entries": sqlFeedLostEntries,
-			"feed overdue": sqlFeedOverdue, "feed expired leases": sqlFeedExpiredLeases, "waiting": sqlWaitTime, "unfinished": sqlUnfinished, "active": sqlActive,
+			"feed overdue": sqlFeedOverdue, "feed expired leases": sqlFeedExpiredLeases, "feed page end": sqlFeedPageEnd, "waiting": sqlWaitTime, "unfinished": sqlUnfinished, "active": sqlActive,
 			"admit": sqlAdmit, "admit waiting": sqlAdmitWaiting, "no work": sqlNoWork, "cancellable": sqlCancellable, "page": sqlPayouts + sqlPayoutPage,
 			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "dead letters": sqlDeadLetters, "unknown": sqlUnknown, "ambiguous": sqlPayouts + sqlAmbiguous, "replayed": sqlReplayed, "paid": sqlPaid,
 		} {
@@ -264,6 +265,8 @@ func TestPlansOfSQLite(t *testing.T) {
 		}
 		require.Contains(t, litePlan(t, l, `SELECT * FROM payouts WHERE target_id > $1`)+"\n", "SCAN payouts\n", "the check can fail")
 		require.NotContains(t, litePlan(t, l, sqlFeedUnqueued), "TEMP B-TREE", "the index has the order")
+		require.NotContains(t, litePlan(t, l, sqlFeedPageEnd), "TEMP B-TREE", "the index has the order")
+		require.Contains(t, litePlan(t, l, sqlFeedPageEnd), "feed_at>?")
 	})
 }
 
