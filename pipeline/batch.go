@@ -69,10 +69,16 @@ func (b Batch) withDefaults() Batch {
 	return b
 }
 
+// Received is a message of a batch.
+type Received struct {
+	*message.Message
+	At time.Time // its batch may begin much later
+}
+
 // Envelope is the content of the one message that carries a batch through the Router and the chain.
 type Envelope struct {
 	// Messages are in the order of the subscription. The chain acks or nacks each of them.
-	Messages []*message.Message
+	Messages []Received
 	// Go calls a function on a goroutine of the Runtime.
 	Go func(func())
 	// Release frees the place of the batch, so that the next batch of the route may be handled. The
@@ -99,13 +105,14 @@ const batchesAtOnce = 3
 // for a place and for the linger. While all places are taken, the next batch grows.
 type collector struct {
 	message.Subscriber
-	runtime *Runtime
-	limits  Batch
-	places  chan struct{} // a token per batch that is being handled
+	runtime  *Runtime
+	limits   Batch
+	received func(*message.Message)
+	places   chan struct{} // a token per batch that is being handled
 }
 
-func newCollector(r *Runtime, sub message.Subscriber, limits Batch) *collector {
-	return &collector{sub, r, limits.withDefaults(), make(chan struct{}, batchesAtOnce)}
+func newCollector(r *Runtime, sub message.Subscriber, limits Batch, received func(*message.Message)) *collector {
+	return &collector{sub, r, limits.withDefaults(), received, make(chan struct{}, batchesAtOnce)}
 }
 
 // Subscribe implements message.Subscriber.
@@ -132,20 +139,26 @@ func (c *collector) handle(next message.HandlerFunc) message.HandlerFunc {
 func (c *collector) collect(in <-chan *message.Message, out chan<- *message.Message) {
 	defer close(out)
 	life := c.runtime.life
-	var first *message.Message
+	var first Received
 	for {
-		if first == nil {
+		b := filling{collector: c, in: in}
+		if first.Message == nil {
 			select {
-			case first = <-in:
+			case m := <-in:
+				if m == nil {
+					return
+				}
+				b.receive(m)
 			case <-life.Done():
+				return
 			}
+		} else {
+			b.add(first)
 		}
-		if first == nil {
-			return
+		if len(b.msgs) == 0 {
+			continue
 		}
-		b := filling{limits: c.limits, in: in}
-		b.add(first)
-		if b.wait(life, c.places) {
+		if b.wait(life) {
 			envelope := message.NewMessage("", nil)
 			release := sync.OnceFunc(func() { <-c.places })
 			envelope.SetContext(context.WithValue(life, envelopeKey{}, Envelope{b.msgs, c.runtime.workers.start, release}))
@@ -157,7 +170,7 @@ func (c *collector) collect(in <-chan *message.Message, out chan<- *message.Mess
 			}
 		}
 		for _, m := range append(b.msgs, b.next) {
-			if m != nil {
+			if m.Message != nil {
 				m.Nack()
 			}
 		}
@@ -166,19 +179,32 @@ func (c *collector) collect(in <-chan *message.Message, out chan<- *message.Mess
 }
 
 type filling struct {
-	limits Batch
-	in     <-chan *message.Message // nil: the batch takes no more
-	msgs   []*message.Message
-	bytes  int
-	next   *message.Message // the message that did not fit
+	*collector
+	in    <-chan *message.Message // nil: the batch takes no more
+	msgs  []Received
+	bytes int
+	next  Received // the message that did not fit
 }
 
-func (b *filling) add(m *message.Message) {
-	switch {
-	case m == nil:
+// receive adds a message of the subscription; nil says that there are no more. A message whose
+// Activity panics is nacked.
+func (b *filling) receive(m *message.Message) {
+	if m == nil {
 		b.in = nil
 		return
-	case len(b.msgs) > 0 && b.bytes+len(m.Payload) > b.limits.MaxBytes:
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			_ = b.runtime.workers.panicked(p) // logged
+			m.Nack()
+		}
+	}()
+	b.received(m)
+	b.add(Received{m, time.Now()})
+}
+
+func (b *filling) add(m Received) {
+	if len(b.msgs) > 0 && b.bytes+len(m.Payload) > b.limits.MaxBytes {
 		b.in, b.next = nil, m
 		return
 	}
@@ -190,7 +216,7 @@ func (b *filling) add(m *message.Message) {
 }
 
 // wait adds messages until the batch has a place. It returns false at the end of life.
-func (b *filling) wait(life context.Context, places chan<- struct{}) bool {
+func (b *filling) wait(life context.Context) bool {
 	var lingered <-chan time.Time
 	if b.limits.Linger > 0 {
 		timer := time.NewTimer(b.limits.Linger)
@@ -198,13 +224,13 @@ func (b *filling) wait(life context.Context, places chan<- struct{}) bool {
 		lingered = timer.C
 	}
 	for yielded := false; ; {
-		place := places
+		place := b.places
 		if lingered != nil && b.in != nil {
 			place = nil
 		}
 		select { // a message that is there belongs to this batch, also when a place is free
 		case m := <-b.in:
-			b.add(m)
+			b.receive(m)
 			yielded = false
 			continue
 		default:
@@ -216,7 +242,7 @@ func (b *filling) wait(life context.Context, places chan<- struct{}) bool {
 		}
 		select {
 		case m := <-b.in:
-			b.add(m)
+			b.receive(m)
 		case <-lingered:
 			lingered = nil
 		case place <- struct{}{}:

@@ -31,7 +31,7 @@ func TestACollectorNacksAtTheEnd(t *testing.T) {
 				reg, err := NewRegistry(Env{})
 				require.NoError(t, err)
 				r, in := NewRuntime(reg, RuntimeOptions{}), make(chan *message.Message)
-				c := newCollector(r, channel{in: in}, Batch{MaxBytes: 8})
+				c := newCollector(r, channel{in: in}, Batch{MaxBytes: 8}, func(*message.Message) {})
 				for range batchesAtOnce {
 					c.places <- struct{}{} // all are taken
 				}

@@ -15,7 +15,8 @@ import (
 // RuntimeOptions says how the routes of a Registry are run.
 type RuntimeOptions struct {
 	// Wrap puts the middleware chain around a route's handler (middleware.Chain.Wrap). Required.
-	Wrap func(Route) message.HandlerFunc
+	// With HandleBatch, received is called for each message before it waits for its batch.
+	Wrap func(Route) (handle message.HandlerFunc, received func(*message.Message))
 	// StopTimeout bounds Stop as a whole: draining the routes and stopping the services. Zero: 30s.
 	StopTimeout time.Duration
 	// ServicesOf names the plugins whose services are started. Nil: all.
@@ -59,6 +60,7 @@ func NewRuntime(reg *Registry, opts RuntimeOptions) *Runtime {
 		opts.StopTimeout = 30 * time.Second
 	}
 	r := &Runtime{reg: reg, opts: opts, log: reg.Env().Logger, failed: make(chan error, 1), quit: make(chan struct{})}
+	r.workers.log = r.log
 	r.life, r.end = context.WithCancel(context.Background())
 	return r
 }
@@ -134,10 +136,10 @@ func (r *Runtime) startRoutes(ctx context.Context) error {
 		r.watch("route "+route.Name, sub)
 		// The publish step of the Router is outside the middleware; the chain publishes route.To
 		// itself.
-		handle := r.opts.Wrap(route)
+		handle, received := r.opts.Wrap(route)
 		var source message.Subscriber = borrowed{sub}
 		if route.HandleBatch != nil {
-			batches := newCollector(r, source, route.Batch)
+			batches := newCollector(r, source, route.Batch, received)
 			source, handle = batches, batches.handle(handle)
 		}
 		router.AddConsumerHandler(route.Name, route.From.Describe().Name, source, func(m *message.Message) error {

@@ -3,20 +3,24 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"sync"
 )
 
 // workerPool runs handlers on goroutines that it reuses. The Router starts one goroutine per
 // message, with a small stack that the frames of a handler grow several times. A reused goroutine
-// has a large stack already. The zero value is ready.
+// has a large stack already.
 type workerPool struct {
+	log *slog.Logger
+
 	mu    sync.Mutex
 	idle  []worker // in order of use; the last one is taken first
 	ended bool
 }
 
 type worker struct {
+	pool    *workerPool
 	calls   chan call
 	results chan result // of calls that are waited for
 }
@@ -59,7 +63,7 @@ func (c *workerPool) take() worker {
 		c.idle = c.idle[:n-1]
 		return h
 	}
-	h := worker{calls: make(chan call), results: make(chan result)}
+	h := worker{pool: c, calls: make(chan call), results: make(chan result)}
 	go h.work()
 	return h
 }
@@ -93,16 +97,23 @@ func (h worker) run(one call) {
 			one.then(h)
 		}
 	}()
-	r = result{err: recovered(one.f)}
+	r = result{err: h.pool.recovered(one.f)}
 }
 
-func recovered(f func() error) (err error) {
+func (c *workerPool) recovered(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("panic outside of the handler: %v\n%s", p, debug.Stack())
+			err = c.panicked(p)
 		}
 	}()
 	return f()
+}
+
+// panicked logs a panic of the chain, or of an Activity, and returns it as an error.
+func (c *workerPool) panicked(p any) error {
+	err := fmt.Errorf("panic outside of the handler: %v", p)
+	c.log.Error("panic outside of the handler", Err(err), slog.String("stack", string(debug.Stack())))
+	return err
 }
 
 // end ends idle goroutines now and the others after their call.

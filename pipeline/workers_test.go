@@ -2,7 +2,9 @@ package pipeline
 
 import (
 	"errors"
+	"log/slog"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,7 +14,7 @@ import (
 
 func TestWorkerPoolGivesEveryCallerItsOwnResult(t *testing.T) {
 	t.Parallel()
-	var c workerPool
+	c := workerPool{log: slog.New(slog.DiscardHandler)}
 	var wg sync.WaitGroup
 	var ran atomic.Int64
 	for i := range 2_000 {
@@ -33,7 +35,7 @@ func TestWorkerPoolGivesEveryCallerItsOwnResult(t *testing.T) {
 
 func TestWorkerPoolNeverWaitsForAnotherCall(t *testing.T) {
 	t.Parallel()
-	var c workerPool
+	c := workerPool{log: slog.New(slog.DiscardHandler)}
 	stuck, release := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -53,10 +55,11 @@ func TestWorkerPoolNeverWaitsForAnotherCall(t *testing.T) {
 // works.
 func TestWorkerPoolAnswersHoweverACallEnds(t *testing.T) {
 	t.Parallel()
-	var c workerPool
+	var log strings.Builder
+	c := workerPool{log: slog.New(slog.NewTextHandler(&log, nil))}
 	err := c.do(func() error { panic("ouch") })
 	require.ErrorContains(t, err, "panic outside of the handler: ouch")
-	require.ErrorContains(t, err, "workers_test.go", "with its stack")
+	require.Contains(t, log.String(), "workers_test.go", "with its stack")
 	require.ErrorIs(t, c.do(func() error { runtime.Goexit(); return nil }), errGoexit)
 	require.Empty(t, c.idle, "it is gone")
 	require.NoError(t, c.do(func() error { return nil }))
@@ -67,7 +70,7 @@ func TestWorkerPoolAnswersHoweverACallEnds(t *testing.T) {
 // left.
 func TestWorkerPoolKeepsItsGoroutines(t *testing.T) {
 	t.Parallel()
-	var c workerPool
+	c := workerPool{log: slog.New(slog.DiscardHandler)}
 	for range 10 {
 		require.NoError(t, c.do(func() error { return nil }))
 		require.Len(t, c.idle, 1, "the one that worked is kept, and no other was made")
@@ -82,7 +85,7 @@ func BenchmarkWorkerPool(b *testing.B) {
 	work := func() error { deep(40, [256]byte{}); return nil }
 	b.Run("pool", func(b *testing.B) {
 		b.ReportAllocs()
-		var c workerPool
+		c := workerPool{log: slog.New(slog.DiscardHandler)}
 		defer c.end()
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {

@@ -39,20 +39,20 @@ func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
 	for _, msg := range b.Messages {
 		n := len(b.all)
 		d := &b.all[:n+1][n]
-		w.begin(d, msg)
+		w.begin(d, msg.Message, msg.At)
 		b.all = b.all[:n+1]
 		if d.refused != nil {
 			b.fail(d, d.refused)
 			continue
 		}
-		d.correlation = correlationOf(msg)
+		d.correlation = correlationOf(d.msg)
 		accepted = append(accepted, d)
 	}
 	if len(accepted) == 0 {
 		return nil, nil
 	}
 	w.metrics.batchRecords.Observe(float64(len(accepted)))
-	b.handle(accepted)
+	b.handleWatched(accepted)
 	records, of := b.outputs(accepted)
 	if len(records) == 0 {
 		b.succeed(accepted)
@@ -68,11 +68,20 @@ func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
 	return nil, nil
 }
 
-// handle calls the handler. After a panic, or a wrong number of results, each half is handled
-// again. One message may be the cause, and must not make dead letters of the others.
+// handleWatched reports a handler whose calls for the batch take longer than the longest hold.
+func (b *batch) handleWatched(ds []*delivery) {
+	if b.hold > 0 {
+		returned := b.stuck.watch(ds[0].outer, b.route, b.Release)
+		defer returned()
+	}
+	b.handle(ds)
+}
+
+// handle calls the handler. If the call breaks, each half is handled again. One message may be the
+// cause, and must not make dead letters of the others.
 func (b *batch) handle(ds []*delivery) {
 	results, err := b.call(ds)
-	if len(ds) > 1 && (pipeline.Class(err) == pipeline.ClassPanic || errors.Is(err, errResults)) {
+	if len(ds) > 1 && (pipeline.Class(err) == pipeline.ClassPanic || errors.Is(err, errResults) || errors.Is(err, errGoexit)) {
 		for _, d := range ds {
 			d.msg.Payload = d.payload
 		}
@@ -81,6 +90,11 @@ func (b *batch) handle(ds []*delivery) {
 		return
 	}
 	for i, d := range ds {
+		if errors.Is(err, errGoexit) { // one message: it stays unsettled, as it would alone
+			d.left = true
+			b.end(d)
+			continue
+		}
 		if err != nil {
 			b.fail(d, err)
 			continue
@@ -100,7 +114,7 @@ func (b *batch) handle(ds []*delivery) {
 	}
 }
 
-// call calls the handler once.
+// call calls the handler once, on a goroutine that the handler may end.
 func (b *batch) call(ds []*delivery) ([]pipeline.BatchResult, error) {
 	c := &batchCall{make([]*message.Message, len(ds)), make([]pipeline.BatchResult, len(ds))}
 	for i, d := range ds {
@@ -108,7 +122,13 @@ func (b *batch) call(ds []*delivery) ([]pipeline.BatchResult, error) {
 	}
 	ctx, span := b.batchSpan(context.WithValue(b.ctx, batchCallKey{}, c), ds)
 	started := time.Now()
-	out, err := b.limited(ds[0].outer, message.NewMessageWithContext(ctx, "", nil), b.route.call, b.Release)
+	var out []*message.Message
+	err, ended := errGoexit, make(chan struct{})
+	b.Go(func() {
+		defer close(ended)
+		out, err = b.limited(message.NewMessageWithContext(ctx, "", nil), b.route.call, false)
+	})
+	<-ended
 	b.metrics.batchSeconds.Observe(time.Since(started).Seconds())
 	if len(out) > 0 {
 		err = errors.Join(err, pipeline.Permanent(errAround))
@@ -189,7 +209,6 @@ func (b *batch) fail(d *delivery, err error) { b.goOn(d, func() error { return e
 func (b *batch) goOn(d *delivery, f func() error) {
 	d.left = true
 	b.Go(func() {
-		d.err = errGoexit // unless f returns
 		defer b.end(d)
 		b.settle(d, f())
 	})
@@ -199,7 +218,6 @@ func (b *batch) goOn(d *delivery, f func() error) {
 func (b *batch) abandon() {
 	for i := range b.all {
 		if d := &b.all[i]; !d.left {
-			d.err = errGoexit
 			b.end(d)
 		}
 	}

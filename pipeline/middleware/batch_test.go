@@ -3,19 +3,18 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
@@ -30,6 +29,7 @@ type batchOf struct {
 	opts        middleware.Options
 	retry, dead *pipelinetest.Recorder
 	reg         *pipeline.Registry
+	log         *slog.Logger
 }
 
 // run handles the payloads as one batch, and returns how the first delivery of each ended.
@@ -47,7 +47,10 @@ func (b *batchOf) run(t *testing.T) map[string]bool {
 	if b.route.Policy.Retry.Max > 0 {
 		b.route.Policy.Retry.To = b.retry
 	}
-	env := pipeline.Env{Logger: pipelinetest.Logger(t)}
+	env := pipeline.Env{Logger: b.log}
+	if b.log == nil {
+		env.Logger = pipelinetest.Logger(t)
+	}
 	if b.tracer != nil {
 		env.Tracer = b.tracer
 	}
@@ -198,6 +201,47 @@ func TestABrokenBatchIsHandledInHalves(t *testing.T) {
 	}
 }
 
+// A message that ends the goroutine of its handler stays unhandled, and its neighbours are handled.
+func TestABatchWhoseGoroutineEnds(t *testing.T) {
+	t.Parallel()
+	var c calls
+	b := batchOf{payloads: []string{"1", "2", "bad", "4"}}
+	b.route.HandleBatch = func(_ context.Context, msgs []*message.Message) []pipeline.BatchResult {
+		c.note(msgs)
+		if slices.ContainsFunc(msgs, func(m *message.Message) bool { return string(m.Payload) == "bad" }) {
+			runtime.Goexit()
+		}
+		return make([]pipeline.BatchResult, len(msgs))
+	}
+	require.Equal(t, map[string]bool{"1": true, "2": true, "bad": false, "4": true}, b.run(t))
+	require.Len(t, c.all, 5, "4, 2 and 2, 1 and 1")
+}
+
+// The longest hold counts for all calls of a batch that breaks, not for each half again.
+func TestABatchThatBreaksSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		feed, dead := pipelinetest.NewFeed("in"), pipelinetest.NewRecorder("dead")
+		reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)}, onRoute{pipeline.Route{
+			From: feed, Flow: pipeline.Flow{Window: 4}, Batch: pipeline.Batch{MaxRecords: 4, Linger: time.Second},
+			Policy: pipeline.Policy{LongestHold: 10 * time.Second, DeadLetter: dead},
+			HandleBatch: func(context.Context, []*message.Message) []pipeline.BatchResult {
+				time.Sleep(4 * time.Second)
+				panic("ouch")
+			},
+		}})
+		require.NoError(t, err)
+		chain := middleware.New(reg, middleware.Options{MaxStuck: 1})
+		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}})
+		require.NoError(t, rt.Start(t.Context()))
+		begin := time.Now()
+		feed.SendPayloads("1", "2", "3", "4")
+		require.ErrorContains(t, <-rt.Failed(), "longest hold")
+		require.Equal(t, 10*time.Second, time.Since(begin))
+		require.NoError(t, rt.Stop(t.Context()))
+		require.Len(t, dead.Messages(), 4)
+	})
+}
+
 // An error of the time limit counts for each message, and a goroutine that ends is no ack.
 func TestABatchThatDoesNotReturn(t *testing.T) {
 	t.Parallel()
@@ -259,114 +303,6 @@ func TestStuckBatchesEndTheProcess(t *testing.T) {
 	}
 }
 
-// A sink that does not return for some messages, such as one slow stream, stops no other batch.
-func TestASlowSinkKeepsNoPlace(t *testing.T) {
-	t.Parallel()
-	entered, release := make(chan struct{}), make(chan struct{})
-	feed, _ := startBatch(t, pipeline.Route{HandleBatch: echo, To: sinkOf(func(msgs []*message.Message) error {
-		if string(msgs[0].Payload) == "slow" {
-			entered <- struct{}{}
-			<-release
-		}
-		return nil
-	})}, middleware.Options{})
-	defer close(release)
-	for range 3 { // places
-		feed.SendPayloads("slow")
-		<-entered
-	}
-	feed.SendPayloads("quick")
-	select {
-	case s := <-feed.Settled():
-		require.True(t, s.Acked)
-		require.Equal(t, "quick", string(s.Message.Payload))
-	case <-time.After(10 * time.Second):
-		require.FailNow(t, "the quick message waits")
-	}
-}
-
-// echo publishes each payload twice.
-var echo = perMessage(func(m *message.Message) pipeline.BatchResult {
-	return pipeline.BatchResult{Out: []*message.Message{message.NewMessage("", m.Payload), {Payload: m.Payload}}}
-})
-
-// sinkOf is a sink made of a function.
-type sinkOf func(msgs []*message.Message) error
-
-func (sinkOf) Describe() pipeline.Endpoint { return pipeline.Endpoint{Kind: "sink", Name: "out"} }
-
-func (s sinkOf) Publish(_ context.Context, msgs ...*message.Message) error { return s(msgs) }
-
-func TestPublishingOfABatch(t *testing.T) {
-	t.Parallel()
-	has := func(msgs []*message.Message, payload string) bool { return slices.Contains(payloads(msgs), payload) }
-	for name, tt := range map[string]struct {
-		fail         func(msgs []*message.Message) error
-		calls        int
-		nacked, dead []string
-	}{
-		"one call": {func([]*message.Message) error { return nil }, 1, nil, nil},
-		"some failed": {func(msgs []*message.Message) error {
-			e := &pipeline.PartialError{Failed: map[int]error{}, Size: len(msgs)}
-			for i, m := range msgs {
-				switch string(m.Payload) {
-				case "b":
-					e.Failed[i] = errBoom
-				case "c":
-					e.Failed[i] = pipeline.Permanent(errBoom)
-				}
-			}
-			return e
-		}, 1, []string{"b"}, []string{"c"}},
-		"all failed": {func([]*message.Message) error { return errBoom }, 1, []string{"a", "b", "c"}, nil},
-		"one can never be published": {func(msgs []*message.Message) error {
-			if has(msgs, "b") {
-				return pipeline.Permanent(errBoom)
-			}
-			return nil
-		}, 4, nil, []string{"b"}},
-		"a panic of the sink": {func(msgs []*message.Message) error {
-			if has(msgs, "b") {
-				panic("ouch")
-			}
-			return nil
-		}, 4, nil, []string{"b"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var c calls
-			b := batchOf{payloads: []string{"a", "b", "c"}, route: pipeline.Route{HandleBatch: echo, To: sinkOf(func(msgs []*message.Message) error {
-				c.note(msgs)
-				return tt.fail(msgs)
-			})}}
-			var nacked []string
-			for payload, acked := range b.run(t) {
-				if !acked {
-					nacked = append(nacked, payload)
-				}
-			}
-			slices.Sort(nacked)
-			require.Equal(t, tt.nacked, nacked)
-			require.Equal(t, tt.dead, payloads(b.dead.Messages()))
-			require.Len(t, c.all, tt.calls)
-			require.Equal(t, []string{"a", "a", "b", "b", "c", "c"}, c.all[0])
-		})
-	}
-}
-
-func TestOutputsOfABatchThatAreNotWhole(t *testing.T) {
-	t.Parallel()
-	b := batchOf{payloads: []string{"1", "2"}, route: pipeline.Route{HandleBatch: echo}}
-	b.run(t)
-	require.Contains(t, b.dead.Messages()[0].Metadata.Get(pipeline.MetaDeadError), "no To")
-	b = batchOf{payloads: []string{"1", "2"}, route: pipeline.Route{To: pipelinetest.NewRecorder("out")}}
-	b.route.HandleBatch = perMessage(func(*message.Message) pipeline.BatchResult {
-		return pipeline.BatchResult{Out: make([]*message.Message, 1)}
-	})
-	b.run(t)
-	require.Contains(t, b.dead.Messages()[0].Metadata.Get(pipeline.MetaDeadError), "the handler's message 1 of 1 is nil")
-}
-
 // The slow rest of one message delays neither the others of its batch nor the next batches.
 func TestThenRunsByItself(t *testing.T) {
 	t.Parallel()
@@ -401,93 +337,6 @@ func TestThenRunsByItself(t *testing.T) {
 		require.NotEmpty(t, m.Metadata.Get("correlation_id"))
 	}
 }
-
-// Each message of a batch is watched and measured by itself.
-func TestABatchIsMeasured(t *testing.T) {
-	t.Parallel()
-	w := watch{make(chan pipeline.Origin, 9), make(chan pipeline.Origin, 9)}
-	b := batchOf{payloads: []string{"good", "permanent", "bad"}, route: pipeline.Route{Activity: w, To: pipelinetest.NewRecorder("out")}}
-	b.route.HandleBatch = perMessage(func(m *message.Message) pipeline.BatchResult {
-		return pipeline.BatchResult{Err: errorsOf[string(m.Payload)], Out: []*message.Message{{}}}
-	})
-	b.run(t)
-	require.Len(t, w.began, 3)
-	require.Len(t, w.ended, 3)
-	all := prometheus.NewRegistry()
-	all.MustRegister(b.reg.Collectors()...)
-	families, err := all.Gather()
-	require.NoError(t, err)
-	counts := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			name := strings.TrimPrefix(f.GetName(), "millrace_")
-			counts[name] += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-			if f.GetName() == "millrace_batch_records" {
-				require.Equal(t, 3.0, m.GetHistogram().GetSampleSum())
-			}
-		}
-	}
-	delete(counts, "last_message_timestamp_seconds")
-	require.Equal(t, map[string]float64{
-		"messages_total": 3, "message_duration_seconds": 3, "messages_in_flight": 0, "handlers_stuck": 0,
-		"batch_records": 1, "batch_duration_seconds": 1,
-	}, counts)
-	out := b.route.To.(*pipelinetest.Recorder).Messages()
-	require.Len(t, out, 1)
-	require.Equal(t, "1", out[0].Metadata.Get("correlation_id"))
-}
-
-// A batch has a span that is linked to those of its messages.
-func TestTheSpansOfABatch(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		sampled  bool
-		payloads []string
-		spans    []string
-	}{
-		{true, []string{"1", "2"}, []string{"batch toy.route", "process toy.route", "process toy.route"}},
-		{true, []string{"1"}, []string{"process toy.route"}},
-		{false, []string{"1", "2"}, nil},
-	} {
-		spans := tracetest.NewSpanRecorder()
-		sampler := sdktrace.NeverSample()
-		if tt.sampled {
-			sampler = sdktrace.AlwaysSample()
-		}
-		b := batchOf{
-			tracer:   sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithSampler(sampler)),
-			payloads: tt.payloads, route: pipeline.Route{HandleBatch: echo, To: pipelinetest.NewRecorder("out")},
-		}
-		b.run(t)
-		var names, linked []string
-		for _, s := range spans.Ended() {
-			names = append(names, s.Name())
-			for _, l := range s.Links() {
-				linked = append(linked, l.SpanContext.SpanID().String())
-			}
-		}
-		slices.Sort(names)
-		require.Equal(t, tt.spans, names)
-		if len(tt.spans) == 3 {
-			require.Len(t, linked, 2)
-		}
-		for _, m := range b.route.To.(*pipelinetest.Recorder).Messages() {
-			require.Equal(t, tt.sampled, m.Metadata.Get(pipeline.MetaTraceParent) != "" && strings.HasSuffix(m.Metadata.Get(pipeline.MetaTraceParent), "-01"))
-		}
-	}
-}
-
-// A panic outside of the handler acks nothing.
-func TestABatchWhoseWatchPanics(t *testing.T) {
-	t.Parallel()
-	b := batchOf{payloads: []string{"1", "2"}, route: pipeline.Route{HandleBatch: echo, Activity: panicWatch{}}}
-	require.Equal(t, map[string]bool{"1": false, "2": false}, b.run(t))
-}
-
-type panicWatch struct{}
-
-func (panicWatch) Began(pipeline.Origin) { panic("the watch's own") }
-func (panicWatch) Ended(pipeline.Origin) {}
 
 // Options.Around wraps the call for a batch.
 func TestAroundOnABatch(t *testing.T) {

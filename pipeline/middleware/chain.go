@@ -75,13 +75,13 @@ func New(reg *pipeline.Registry, opts Options) *Chain {
 	return c
 }
 
-// Wrap puts the chain around the handler of a route.
-func (c *Chain) Wrap(r pipeline.Route) message.HandlerFunc {
+// Wrap puts the chain around the handler of a route (pipeline.RuntimeOptions.Wrap).
+func (c *Chain) Wrap(r pipeline.Route) (handle message.HandlerFunc, received func(*message.Message)) {
 	w := c.newRoute(r)
 	if r.HandleBatch != nil {
-		return w.batch
+		return w.batch, w.received
 	}
-	return w.single
+	return w.single, w.received
 }
 
 // Failed delivers one error: too many handlers are stuck, or a message can be neither handled nor

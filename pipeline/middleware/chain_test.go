@@ -282,7 +282,7 @@ func TestHandlersThatNeverReturnFailTheProcess(t *testing.T) {
 		require.NoError(t, err)
 		chain := middleware.New(reg, middleware.Options{MaxStuck: 3})
 		release := make(chan struct{})
-		handle := chain.Wrap(pipeline.Route{Name: "slow", From: feed, Policy: pipeline.Policy{LongestHold: time.Minute},
+		handle, _ := chain.Wrap(pipeline.Route{Name: "slow", From: feed, Policy: pipeline.Policy{LongestHold: time.Minute},
 			Handle: handler(func(context.Context, string) error { <-release; return nil })})
 		for range 2 {
 			go func() { _, _ = handle(message.NewMessage("1", nil)) }()

@@ -79,7 +79,7 @@ func ExampleOptions() {
 			}
 		},
 	})
-	handle := chain.Wrap(pipeline.Route{
+	handle, _ := chain.Wrap(pipeline.Route{
 		Name: "parcels",
 		From: pipelinetest.NewFeed("parcels"),
 		Handle: func(m *message.Message) ([]*message.Message, error) {

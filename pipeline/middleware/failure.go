@@ -26,11 +26,16 @@ func (w *route) settle(d *delivery, err error) {
 	}
 	d.msg.Payload = d.payload
 	outcome, err := w.decide(&w.Route, d.msg, err, d.spent)
-	w.Chain.metrics.messages.WithLabelValues(w.Name, outcome, pipeline.Class(err)).Inc()
-	w.report(w.Route, d.msg, outcome, err)
+	w.count(d.msg, outcome, err)
 	if d.err = nil; outcome == outcomeNacked {
 		d.err = err
 	}
+}
+
+// count counts and logs the outcome of a message that failed.
+func (w *route) count(msg *message.Message, outcome string, err error) {
+	w.Chain.metrics.messages.WithLabelValues(w.Name, outcome, pipeline.Class(err)).Inc()
+	w.report(w.Route, msg, outcome, err)
 }
 
 // maxDeliveries returns how often a message of r may be delivered; zero means no limit.

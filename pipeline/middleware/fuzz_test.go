@@ -32,7 +32,7 @@ func FuzzHeaders(f *testing.F) {
 			require.NoError(t, err)
 			retries, dead := pipelinetest.NewRecorder("retry"), pipelinetest.NewRecorder("dead")
 			var span trace.SpanContext
-			handle := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
+			handle, _ := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
 				Name: "toy.route", From: retryFeed{pipelinetest.NewFeed("in"), retries.Describe()},
 				Handle: func(m *message.Message) ([]*message.Message, error) {
 					span = trace.SpanContextFromContext(m.Context())

@@ -31,7 +31,8 @@ func wrap(t *testing.T, r pipeline.Route) message.HandlerFunc {
 	}
 	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)})
 	require.NoError(t, err)
-	return middleware.New(reg, middleware.Options{}).Wrap(r)
+	handle, _ := middleware.New(reg, middleware.Options{}).Wrap(r)
+	return handle
 }
 
 func from(o pipeline.Origin) *message.Message {

@@ -89,11 +89,9 @@ func (m *routeMetrics) batched(all *metrics, route string) {
 	m.batchSeconds, m.batchRecords = all.batchSeconds.WithLabelValues(route), all.batchRecords.WithLabelValues(route)
 }
 
-func (m *routeMetrics) begin() time.Time {
-	now := time.Now()
-	m.last.Set(float64(now.UnixMilli()) / 1000)
+func (m *routeMetrics) received() {
+	m.last.Set(float64(time.Now().UnixMilli()) / 1000)
 	m.inFlight.Inc()
-	return now
 }
 
 func (m *routeMetrics) end(started time.Time) {

@@ -72,7 +72,7 @@ func TestARecordOfAnySizeIsRetriedOrDeadLettered(t *testing.T) {
 			reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)})
 			require.NoError(t, err)
 			chain := middleware.New(reg, middleware.Options{})
-			handle := chain.Wrap(pipeline.Route{
+			handle, _ := chain.Wrap(pipeline.Route{
 				Name: "toy.route", From: pipelinetest.NewFeed("in"), Handle: handler(func(context.Context, string) error { return tt.err }),
 				Policy: pipeline.Policy{Retry: pipeline.Retry{To: retry}, DeadLetter: dead},
 			})
@@ -174,7 +174,7 @@ func TestFailuresOfOneKindAreLoggedOnceAMinute(t *testing.T) {
 		reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, err)
 		fail := errors.New("boom")
-		handle := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
+		handle, _ := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
 			Name: "toy.route", From: pipelinetest.NewFeed("in"), Handle: handler(func(context.Context, string) error { return fail }),
 		})
 		lines := func() int { return bytes.Count(log.Bytes(), []byte("message not handled")) }
@@ -224,7 +224,7 @@ func TestEachDroppedMessageIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)
-	handle := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
+	handle, _ := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
 		Name: "toy.route", From: pipelinetest.NewFeed("in"), Policy: pipeline.Policy{DeadLetter: pipeline.Drop},
 		Handle: handler(func(context.Context, string) error { return pipeline.Permanent(errors.New("boom")) }),
 	})
@@ -281,7 +281,7 @@ func TestAroundCanLeaveARouteAlone(t *testing.T) {
 	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)})
 	require.NoError(t, err)
 	none := func(pipeline.Route, message.HandlerFunc) message.HandlerFunc { return nil }
-	handle := middleware.New(reg, middleware.Options{Around: none}).Wrap(pipeline.Route{
+	handle, _ := middleware.New(reg, middleware.Options{Around: none}).Wrap(pipeline.Route{
 		Name: "toy.route", From: pipelinetest.NewFeed("in"), To: out, Handle: copies,
 	})
 	_, err = handle(message.NewMessage("1", nil))

@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -45,6 +46,8 @@ func (c *Chain) newRoute(r pipeline.Route) *route {
 	return w
 }
 
+var errUnsettled = errors.New("the work on the message did not return: a panic of the chain, or runtime.Goexit")
+
 // delivery is one delivery of a message on its way through the chain.
 type delivery struct {
 	msg     *message.Message
@@ -55,7 +58,7 @@ type delivery struct {
 	payload message.Payload // unchanged: a handler may change the message
 	spent   history
 	refused error // why it must not be handled
-	err     error // why it is nacked; nil: it is acked
+	err     error // why it is nacked; nil: it is acked; errUnsettled until settle has ended
 
 	// The following fields are used in a batch.
 	correlation string
@@ -63,20 +66,29 @@ type delivery struct {
 	left        bool // another goroutine has the message, or it has ended
 }
 
-// begin notes that a message has come. Each begin is followed by one end.
-func (w *route) begin(d *delivery, msg *message.Message) {
-	d.msg, d.outer, d.payload, d.started = msg, msg.Context(), msg.Payload, w.metrics.begin()
+// received notes that a message has come. It may wait for its batch.
+func (w *route) received(msg *message.Message) {
+	if w.Activity != nil {
+		// A source with a message in flight is never idle.
+		w.Activity.Began(pipeline.OriginFrom(msg.Context()))
+	}
+	w.metrics.received()
+}
+
+// begin prepares a message that was received at a time. Each begin is followed by one end.
+func (w *route) begin(d *delivery, msg *message.Message, at time.Time) {
+	d.msg, d.outer, d.payload, d.started, d.err = msg, msg.Context(), msg.Payload, at, errUnsettled
 	d.origin = pipeline.OriginFrom(d.outer)
 	d.span = w.startSpan(d) // covers the retry and dead-letter publishes
-	if w.Activity != nil {
-		w.Activity.Began(d.origin) // a source with a message in flight is never idle
-	}
 	d.spent = spentBy(msg, w.retriers)
 	d.refused = refuse(w.Policy, d.origin)
 }
 
 // end notes that a message is acked or nacked.
 func (w *route) end(d *delivery) {
+	if errors.Is(d.err, errUnsettled) {
+		w.count(d.msg, outcomeNacked, d.err)
+	}
 	if w.Activity != nil {
 		w.Activity.Ended(d.origin)
 	}
@@ -88,7 +100,8 @@ func (w *route) end(d *delivery) {
 // single passes one message through the chain. An error nacks it.
 func (w *route) single(msg *message.Message) ([]*message.Message, error) {
 	var d delivery
-	w.begin(&d, msg)
+	w.received(msg)
+	w.begin(&d, msg, time.Now())
 	defer w.end(&d)
 	err := d.refused
 	if err == nil {
@@ -101,7 +114,7 @@ func (w *route) single(msg *message.Message) ([]*message.Message, error) {
 // handle calls the handler, and publishes what it returned. A failed publish fails the message.
 func (w *route) handle(d *delivery, h message.HandlerFunc) error {
 	correlation := correlationOf(d.msg)
-	out, err := w.limited(d.outer, d.msg, h, nil)
+	out, err := w.limited(d.msg, h, true)
 	if err == nil {
 		err = correlate(out, correlation)
 	}

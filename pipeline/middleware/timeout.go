@@ -13,10 +13,9 @@ import (
 )
 
 // limited calls the handler. Its context has the time limit, which does not bound the publishing
-// after it. A handler that stays beyond the longest hold is reported. It runs on the message's own
-// goroutine, so one that never returns keeps its slot. from has the origin.
-// stuck is then called; it may be nil.
-func (w *route) limited(from context.Context, msg *message.Message, h message.HandlerFunc, stuck func()) (out []*message.Message, err error) {
+// after it. With watched, a handler that stays beyond the longest hold is reported. It runs on the
+// message's own goroutine, so one that never returns keeps its slot.
+func (w *route) limited(msg *message.Message, h message.HandlerFunc, watched bool) (out []*message.Message, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(p)
@@ -29,8 +28,8 @@ func (w *route) limited(from context.Context, msg *message.Message, h message.Ha
 		msg.SetContext(ctx)
 		defer msg.SetContext(outer)
 	}
-	if w.hold > 0 {
-		returned := w.stuck.watch(from, w, stuck)
+	if watched && w.hold > 0 {
+		returned := w.stuck.watch(msg.Context(), w, nil)
 		defer returned()
 	}
 	return h(msg)
@@ -50,8 +49,8 @@ func newStuckWatch(log *slog.Logger, most int, fail func(error)) *stuckWatch {
 	return &stuckWatch{log: log, most: most, fail: fail}
 }
 
-// watch reports a handler that runs for longer than the longest hold, and calls stuck. The caller
-// calls the result when the handler has returned.
+// watch reports a handler that runs for longer than the longest hold, and calls stuck, which may be
+// nil. The caller calls the result when the handler has returned.
 func (s *stuckWatch) watch(from context.Context, w *route, stuck func()) (returned func()) {
 	timer := time.AfterFunc(w.hold, func() {
 		o := pipeline.OriginFrom(from)

@@ -41,7 +41,7 @@ func TestADelayIsKeptWithoutARetryTopic(t *testing.T) {
 				reg, err := pipeline.NewRegistry(pipeline.Env{})
 				require.NoError(t, err)
 				chain := middleware.New(reg, middleware.Options{})
-				handle := chain.Wrap(pipeline.Route{
+				handle, _ := chain.Wrap(pipeline.Route{
 					Name: "toy.route", From: pipelinetest.NewFeed("in"), Policy: tt.policy,
 					Handle: handler(func(context.Context, string) error { return tt.err }),
 				})
@@ -83,7 +83,7 @@ func TestNothingIsLostUnlessTheRouteSaysSo(t *testing.T) {
 				t.Parallel()
 				reg, err := pipeline.NewRegistry(pipeline.Env{})
 				require.NoError(t, err)
-				handle := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
+				handle, _ := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
 					Name: "toy.route", From: pipelinetest.NewFeed("in"), Handle: handler(fails), Policy: pipeline.Policy{DeadLetter: tt.dead},
 				})
 				require.Equal(t, []string{""}, classesOfDropped(t, reg), "an alert sees the first one as an increase")

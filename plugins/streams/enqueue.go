@@ -38,7 +38,7 @@ var ErrVanishing = errors.New("stream disappears as fast as it is created")
 
 const (
 	fullMemory     = 100 * time.Millisecond // how long a Full result is cached
-	slowMemory     = 5 * time.Second        // how long a stream counts as full after a call that was too slow
+	slowMemory     = 5 * time.Second        // the same after a call that was too slow
 	callTimeout    = 5 * time.Second        // one script call
 	reviveAttempts = 3                      // rounds of activate, create, add for one enqueue
 	entryWords     = 9                      // four fields with their values, and their number
@@ -51,6 +51,7 @@ const (
 // it; out is Full when that is not all. A missing stream is activated and created first. After an
 // error the first added entries are in the stream. Others may be, except after ErrRefused,
 // ErrForeign and ErrVanishing.
+//
 // If ctx ends during a command, the stream counts as full for 5 s, so that a slow stream does not
 // delay each call. Safe for concurrent use, legal before the Source is opened.
 func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) (added int, out Outcome, err error) {
@@ -76,8 +77,7 @@ func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) 
 	return added, Added, nil
 }
 
-// Full reports whether an enqueue to the stream of id returned Full in the last 100 ms, or was too
-// slow in the last 5 s.
+// Full reports whether the stream of id was full in the last 100 ms, or too slow in the last 5 s.
 func (m *Manager) Full(id int64) bool { return m.full.has(id) }
 
 // addBatch adds a prefix of es in one call and returns its length, reviving the stream as often as

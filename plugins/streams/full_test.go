@@ -172,7 +172,7 @@ func TestAStartThatCannotRead(t *testing.T) {
 			require.NoError(t, err)
 			rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{
 				StopTimeout: 10 * time.Second,
-				Wrap:        func(r pipeline.Route) message.HandlerFunc { return r.Handle },
+				Wrap:        func(r pipeline.Route) (message.HandlerFunc, func(*message.Message)) { return r.Handle, nil },
 			})
 			defer func() { _ = rt.Stop(context.Background()) }()
 			return rt.Start(t.Context())

@@ -42,8 +42,8 @@ func NewPublisher(c goredis.UniversalClient, cfg PublisherConfig) (*Publisher, e
 	return &Publisher{NewBatcher(func() goredis.UniversalClient { return c }, cfg)}, nil
 }
 
-// Publish returns when all messages are in the stream topic, or with an error. It ends early when
-// the context of the first message ends.
+// Publish returns when all messages are in the stream topic, or with an error. The
+// context of the first message is that of Batcher.Publish.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -124,8 +124,9 @@ func NewBatcher(client func() goredis.UniversalClient, cfg PublisherConfig) *Bat
 	return &Batcher{client: client, timeout: cfg.Timeout, m: cfg.Metrics, queues: map[string]*queue{}}
 }
 
-// Publish returns when all entries are in the stream, or with an error. It ends early when ctx
-// ends.
+// Publish returns when all entries are in the stream, or with an error. It ends early at the
+// deadline of ctx. A cancellation ends it only before its entries are sent: like the client, it
+// then waits for the reply, for at most PublisherConfig.Timeout.
 func (b *Batcher) Publish(ctx context.Context, stream string, entries []entry.Entry) error {
 	if err := b.publish(&publishing{ctx: ctx, stream: stream, entries: entries}); err != nil {
 		return fmt.Errorf("publish to %s: %w", stream, err)
