@@ -47,10 +47,10 @@ const (
 	batchCalls     = 16                     // concurrent calls; readers need connections too
 )
 
-// EnqueueBatch adds a prefix of es, in order, up to max_len, and returns its length when Redis has
-// it; out is Full when that is not all. A missing stream is activated and created first. After an
-// error the first added entries are in the stream. Others may be, except after ErrRefused,
-// ErrForeign and ErrVanishing.
+// EnqueueBatch adds a prefix of es, in order, up to max_len. It returns the length of the prefix
+// when Redis has it. If that is not all, out is Full. A missing stream is activated and created
+// first. After an error the first added entries are in the stream. Others may be, except after
+// ErrRefused, ErrForeign and ErrVanishing.
 //
 // If ctx ends during a command, the stream counts as full for 5 s, so that a slow stream does not
 // delay each call. Safe for concurrent use, legal before the Source is opened.
