@@ -77,7 +77,7 @@ func TestADeadLetterOfARouteIsLoggedOnce(t *testing.T) {
 	p := New(to)
 	reg, err := pipeline.NewRegistry(pipeline.Env{Logger: slog.New(slog.NewTextHandler(logged, nil))}, p)
 	require.NoError(t, err)
-	handle := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
+	handle, _ := middleware.New(reg, middleware.Options{}).Wrap(pipeline.Route{
 		Name: "orders.take", From: pipelinetest.NewFeed("orders"), Policy: pipeline.Policy{DeadLetter: p.Sink("orders-dead")},
 		Handle: func(*message.Message) ([]*message.Message, error) { panic("no such order") },
 	})
