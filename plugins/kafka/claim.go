@@ -123,7 +123,7 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 		defer c.mu.Unlock()
 		c.win.add(r, now)
 		c.last = r.offset
-		c.sub.counters.skipped.Inc()
+		c.sub.counters[countSkipped].Inc()
 		c.advance(r)
 		return true
 	}
@@ -247,11 +247,11 @@ func (c *claim) deliver(r *record, d delivery) bool {
 		case verdictAck:
 			return true
 		case verdictNack:
-			c.sub.counters.nacked.Inc()
-			if !pipeline.Sleep(c.ctx, c.sub.nackBackoff.Delay(n)) {
+			c.sub.counters[countNacked].Inc()
+			if !pipeline.Sleep(c.ctx, c.sub.config.NackBackoff.Delay(n)) {
 				return false
 			}
-			c.sub.counters.redelivered.Inc()
+			c.sub.counters[countRedelivered].Inc()
 		case verdictNone:
 			return false
 		}
@@ -340,7 +340,7 @@ func (c *claim) waitForAnswer(d delivery) verdict {
 	case <-d.nacked:
 		return verdictNack
 	case <-c.sub.Abandoned.Done():
-		c.sub.counters.abandoned.Inc()
+		c.sub.counters[countAbandoned].Inc()
 		return verdictNone
 	}
 }
@@ -379,7 +379,7 @@ func (c *claim) advance(r *record) {
 	failpoint.Hit(failpoint.BeforeMark)
 	c.next = next
 	c.mark(next, "")
-	c.sub.counters.marked.Add(float64(covered))
+	c.sub.counters[countMarked].Add(float64(covered))
 	c.wakeReader()
 }
 
@@ -420,7 +420,7 @@ func (c *claim) drain() {
 	c.mu.Unlock()
 	var limit <-chan time.Time
 	if c.sub.Reading.Err() == nil {
-		timer := time.NewTimer(c.sub.drainTimeout)
+		timer := time.NewTimer(c.sub.config.DrainTimeout)
 		defer timer.Stop()
 		limit = timer.C
 	}

@@ -299,14 +299,14 @@ func TestClaimDrainHasTheRightLimit(t *testing.T) {
 		begin := time.Now()
 		b.endSess()
 		<-b.ended
-		require.Equal(t, b.sub.drainTimeout, time.Since(begin))
+		require.Equal(t, b.sub.config.DrainTimeout, time.Since(begin))
 		require.Contains(t, b.log.String(), "still in flight")
 	})
 	onBench(t, pipeline.Flow{}, benchOption{}, func(t *testing.T, b *bench) {
 		b.write("")
 		got := b.out()
 		b.sub.Stop()
-		time.Sleep(10 * b.sub.drainTimeout)
+		time.Sleep(10 * b.sub.config.DrainTimeout)
 		got[0].Ack()
 		<-b.ended
 		require.EqualValues(t, 1, b.marked())
@@ -373,7 +373,7 @@ func TestClaimHandsProgressToTheNextOwner(t *testing.T) {
 
 func TestClaimNamesTheHeadOfLine(t *testing.T) {
 	onBench(t, pipeline.Flow{Window: 10}, benchOption{}, func(t *testing.T, b *bench) {
-		b.sub.headAfter = 30 * time.Second
+		b.sub.config.HeadOfLineWarnAfter = 30 * time.Second
 		go b.sub.watchHeads()
 		for i := range 10 {
 			b.write(fmt.Sprint(i))

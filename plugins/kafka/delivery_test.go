@@ -125,9 +125,9 @@ func TestNextOwnerSkipsWhatWasDoneBeyondTheCommit(t *testing.T) {
 		w.on(out, 0)
 		w.waitFor(t, 102)
 		require.Empty(t, w.twice())
-		require.EqualValues(t, 100, testutil.ToFloat64(p.metrics.skipped.WithLabelValues(topic, topic)))
+		require.EqualValues(t, 100, testutil.ToFloat64(p.metrics.bySubscription[countSkipped].WithLabelValues(topic, topic)))
 		require.Eventually(t, func() bool {
-			return testutil.ToFloat64(p.metrics.marked.WithLabelValues(topic, topic)) == 102
+			return testutil.ToFloat64(p.metrics.bySubscription[countMarked].WithLabelValues(topic, topic)) == 102
 		}, 5*time.Second, 10*time.Millisecond)
 	})
 }

@@ -80,13 +80,13 @@ func TestNewestReadsAllOfAnAddedPartition(t *testing.T) {
 // joinOnce has a session of a topic's group in which nothing is acknowledged.
 func joinOnce(t *testing.T, p *Plugin, topic string) {
 	t.Helper()
-	before := testutil.ToFloat64(p.metrics.sessions.WithLabelValues(topic, topic))
+	before := testutil.ToFloat64(p.metrics.bySubscription[countSessions].WithLabelValues(topic, topic))
 	sub, _ := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
 	s, ours := sub.(*subscription)
 	require.True(t, ours)
 	require.Eventually(t, func() bool { return len(s.live()) == 1 }, 30*time.Second, 10*time.Millisecond)
 	require.NoError(t, sub.Close())
-	require.Greater(t, testutil.ToFloat64(p.metrics.sessions.WithLabelValues(topic, topic)), before)
+	require.Greater(t, testutil.ToFloat64(p.metrics.bySubscription[countSessions].WithLabelValues(topic, topic)), before)
 }
 
 // deleteRecords removes what a topic's only partition has before an offset.

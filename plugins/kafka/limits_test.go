@@ -213,7 +213,9 @@ func TestACommitBeyondTheEnd(t *testing.T) {
 		p := start(t, brokers, func(c *Config) { c.Partitions = 1 })
 		topic := topicFor(t, p)
 		before, _ := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
-		require.Eventually(t, func() bool { return testutil.ToFloat64(p.metrics.sessions.WithLabelValues(topic, topic)) > 0 }, 30*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool {
+			return testutil.ToFloat64(p.metrics.bySubscription[countSessions].WithLabelValues(topic, topic)) > 0
+		}, 30*time.Second, 10*time.Millisecond)
 		require.NoError(t, before.Close()) // the group exists
 		publish(t, p, topic, texts("a", "b", "c")...)
 		commit(t, p, topic, 1000)

@@ -379,7 +379,7 @@ func TestStaticMemberReturnsWithoutARebalance(t *testing.T) {
 				a.waitForClaims(t, 4)
 				b := join(t, two, topic)
 				before, others := a.waitForClaims(t, 2), b.waitForClaims(t, 2)
-				sessions := testutil.ToFloat64(two.metrics.sessions.WithLabelValues(topic, topic))
+				sessions := testutil.ToFloat64(two.metrics.bySubscription[countSessions].WithLabelValues(topic, topic))
 
 				for range before {
 					a.take(t)
@@ -396,7 +396,7 @@ func TestStaticMemberReturnsWithoutARebalance(t *testing.T) {
 				for partition, c := range b.claimed() {
 					require.Same(t, others[partition], c)
 				}
-				require.InDelta(t, sessions, testutil.ToFloat64(two.metrics.sessions.WithLabelValues(topic, topic)), 0)
+				require.InDelta(t, sessions, testutil.ToFloat64(two.metrics.bySubscription[countSessions].WithLabelValues(topic, topic)), 0)
 			})
 		})
 	}

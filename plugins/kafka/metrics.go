@@ -13,8 +13,8 @@ import (
 // metrics is the plugin's one collector. Gauges are computed from the live claims when they are
 // collected, so that a revoked partition leaves no stale value behind.
 type metrics struct {
-	marked, nacked, redelivered, skipped, moved, abandoned, sessions *prometheus.CounterVec
-	published, publishErrors                                         *prometheus.CounterVec
+	bySubscription           [subscriptionCounters]*prometheus.CounterVec
+	published, publishErrors *prometheus.CounterVec
 
 	inFlight, notDue, lag, headRecords, headSeconds, headOffset *prometheus.Desc
 	unreadable                                                  *prometheus.Desc
@@ -23,10 +23,17 @@ type metrics struct {
 	subs map[*subscription]struct{}
 }
 
-// subCounters are the counters of one subscription.
-type subCounters struct {
-	marked, nacked, redelivered, skipped, moved, abandoned, sessions prometheus.Counter
-}
+// The counters of a subscription.
+const (
+	countMarked = iota
+	countNacked
+	countRedelivered
+	countSkipped
+	countMoved
+	countAbandoned
+	countSessions
+	subscriptionCounters
+)
 
 func newMetrics() *metrics {
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -36,13 +43,15 @@ func newMetrics() *metrics {
 		return prometheus.NewDesc("millrace_kafka_"+name, help, []string{"topic", "group", "partition"}, nil)
 	}
 	return &metrics{
-		marked:        vec("marked_total", "Records whose offset was marked for commit.", "topic", "group"),
-		nacked:        vec("nacked_total", "Deliveries that were nacked.", "topic", "group"),
-		redelivered:   vec("redelivered_total", "Deliveries of a record after a nack.", "topic", "group"),
-		skipped:       vec("skipped_total", "Records not run again because a former owner had finished them beyond its commit.", "topic", "group"),
-		moved:         vec("moved_total", "Retry records published to the end of their topic again, because records that are not due left no room.", "topic", "group"),
-		abandoned:     vec("abandoned_total", "Deliveries abandoned at close because no answer came in time.", "topic", "group"),
-		sessions:      vec("sessions_total", "Assignments of partitions by the consumer group; every rebalance ends with one.", "topic", "group"),
+		bySubscription: [subscriptionCounters]*prometheus.CounterVec{
+			countMarked:      vec("marked_total", "Records whose offset was marked for commit.", "topic", "group"),
+			countNacked:      vec("nacked_total", "Deliveries that were nacked.", "topic", "group"),
+			countRedelivered: vec("redelivered_total", "Deliveries of a record after a nack.", "topic", "group"),
+			countSkipped:     vec("skipped_total", "Records not run again because a former owner had finished them beyond its commit.", "topic", "group"),
+			countMoved:       vec("moved_total", "Retry records published to the end of their topic again, because records that are not due left no room.", "topic", "group"),
+			countAbandoned:   vec("abandoned_total", "Deliveries abandoned at close because no answer came in time.", "topic", "group"),
+			countSessions:    vec("sessions_total", "Assignments of partitions by the consumer group; every rebalance ends with one.", "topic", "group"),
+		},
 		published:     vec("published_total", "Records published durably.", "topic"),
 		publishErrors: vec("publish_errors_total", "Records that could not be published.", "topic"),
 		inFlight:      desc("in_flight", "Records delivered and not yet answered."),
@@ -57,22 +66,15 @@ func newMetrics() *metrics {
 	}
 }
 
-func (m *metrics) forSubscription(topic, group string) subCounters {
-	return subCounters{
-		marked:      m.marked.WithLabelValues(topic, group),
-		nacked:      m.nacked.WithLabelValues(topic, group),
-		redelivered: m.redelivered.WithLabelValues(topic, group),
-		skipped:     m.skipped.WithLabelValues(topic, group),
-		moved:       m.moved.WithLabelValues(topic, group),
-		abandoned:   m.abandoned.WithLabelValues(topic, group),
-		sessions:    m.sessions.WithLabelValues(topic, group),
+func (m *metrics) forSubscription(topic, group string) (counters [subscriptionCounters]prometheus.Counter) {
+	for i, v := range m.bySubscription {
+		counters[i] = v.WithLabelValues(topic, group)
 	}
+	return counters
 }
 
 func (m *metrics) counters() []*prometheus.CounterVec {
-	return []*prometheus.CounterVec{
-		m.marked, m.nacked, m.redelivered, m.skipped, m.moved, m.abandoned, m.sessions, m.published, m.publishErrors,
-	}
+	return append(m.bySubscription[:], m.published, m.publishErrors)
 }
 
 func (m *metrics) add(s *subscription) {

@@ -71,7 +71,7 @@ func (c *claim) moveToEnd(r *record) error {
 	if err := c.sub.retries.Publish(c.ctx, copyOf(r.pristine)); err != nil {
 		return err
 	}
-	c.sub.counters.moved.Inc()
+	c.sub.counters[countMoved].Inc()
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
@@ -21,18 +22,14 @@ import (
 // the last session has ended and no record is in flight.
 type subscription struct {
 	*pipeline.Life
+	config       Config
 	topic, group string
 	instance     string // its group.instance.id; empty for a dynamic member
 	flow         pipeline.Flow
 	window       int
-	drainTimeout time.Duration
-	closeTimeout time.Duration
-	headAfter    time.Duration
-	nackBackoff  pipeline.Backoff
-	reconnect    pipeline.Backoff
 	log          *slog.Logger
 	metrics      *metrics
-	counters     subCounters
+	counters     [subscriptionCounters]prometheus.Counter
 
 	client       sarama.Client
 	dialer       *dialer
@@ -76,7 +73,7 @@ func openGroup(c Config, topic, group, instance string, f pipeline.Flow, log *sl
 	s.instance = instance
 	conf.Consumer.Group.InstanceId = instance
 	conf.Consumer.Group.Rebalance.GroupStrategies = c.assignors(topic, &s.owned)
-	if err := s.connect(c, conf); err != nil {
+	if err := s.connect(conf); err != nil {
 		return nil, errors.Join(fmt.Errorf("kafka: open %s (%s): %w", topic, group, err), s.disconnect())
 	}
 	m.add(s)
@@ -84,7 +81,8 @@ func openGroup(c Config, topic, group, instance string, f pipeline.Flow, log *sl
 }
 
 // connect opens the clients and the group's member. The caller disconnects after an error, too.
-func (s *subscription) connect(c Config, conf *sarama.Config) (err error) {
+func (s *subscription) connect(conf *sarama.Config) (err error) {
+	c := &s.config
 	s.dialer = newDialer(c.DialTimeout)
 	conf.Net.Proxy.Enable, conf.Net.Proxy.Dialer = true, s.dialer
 	if s.client, err = sarama.NewClient(c.Brokers, conf); err != nil {
@@ -125,9 +123,7 @@ func (s *subscription) disconnect() error {
 // newSubscription returns a subscription that has no connection yet.
 func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.Logger, m *metrics) *subscription {
 	s := &subscription{
-		topic: topic, group: group, flow: f, window: f.Window,
-		drainTimeout: c.DrainTimeout, closeTimeout: c.CloseTimeout, headAfter: c.HeadOfLineWarnAfter,
-		nackBackoff: c.NackBackoff, reconnect: c.ReconnectBackoff,
+		config: c, topic: topic, group: group, flow: f, window: f.Window,
 		log: log.With(pipeline.LogTopic, topic, pipeline.LogGroup, group), metrics: m, counters: m.forSubscription(topic, group),
 		gate: newGate(f.Gate), places: newPlaces(f.MaxInFlight), budget: newBudget(c.WindowBytes),
 		values: context.Background(), claims: map[*claim]struct{}{}, unanswered: map[int32]map[int64]delivery{}, groupClient: &waitingClient{},
@@ -138,7 +134,7 @@ func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.L
 	if f.Order == pipeline.OrderPartition {
 		s.window = 1
 	}
-	s.Life = pipeline.NewLife(s.closeTimeout, s.run)
+	s.Life = pipeline.NewLife(c.CloseTimeout, s.run)
 	return s
 }
 
@@ -150,7 +146,7 @@ func (s *subscription) Close() error {
 		return s.Drain(ctx) == nil
 	}
 	waited := s.Abandoned.Err() != nil // a Drain has waited long enough
-	if !waited && ended(s.closeTimeout) {
+	if !waited && ended(s.config.CloseTimeout) {
 		return nil
 	}
 	// Nothing is in flight any more; a request can still block. In a cooperative group a join
@@ -207,12 +203,12 @@ func (s *subscription) run(ctx context.Context) error {
 		case err != nil:
 			s.markDown(err)
 			attempt++
-			pipeline.Sleep(s.Reading, s.reconnect.Delay(attempt))
+			pipeline.Sleep(s.Reading, s.config.ReconnectBackoff.Delay(attempt))
 		case time.Since(began) < time.Second:
 			// A rebalance ends a session, and several may follow each other quickly. A session that
 			// always ends at once (a claim that can't be read) must not spin.
 			if attempt++; attempt > 3 {
-				pipeline.Sleep(s.Reading, s.reconnect.Delay(attempt-3))
+				pipeline.Sleep(s.Reading, s.config.ReconnectBackoff.Delay(attempt-3))
 			}
 		default:
 			attempt = 0
@@ -252,7 +248,7 @@ func (s *subscription) joined(partitions int) {
 // assigned counts what ends a rebalance.
 func (s *subscription) assigned(partitions int) {
 	s.groupClient.assigned()
-	s.counters.sessions.Inc()
+	s.counters[countSessions].Inc()
 	s.log.Debug("kafka partitions assigned", keyCount, partitions)
 }
 
@@ -315,9 +311,9 @@ func (s *subscription) live() []*claim {
 
 // watchHeads logs, once each, the records that hold back many others.
 func (s *subscription) watchHeads() {
-	pipeline.Every(s.Reading, max(s.headAfter/4, time.Millisecond), func(context.Context) {
+	pipeline.Every(s.Reading, max(s.config.HeadOfLineWarnAfter/4, time.Millisecond), func(context.Context) {
 		for _, c := range s.live() {
-			c.warnHead(s.headAfter)
+			c.warnHead(s.config.HeadOfLineWarnAfter)
 		}
 	})
 }
