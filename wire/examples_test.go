@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-io/millrace/wire"
 )
 
-// helpIsWide matches a line of more than 100 columns.
-var helpIsWide = regexp.MustCompile(`(?m)^.{101,}$`)
+// helpIsWide matches a line of more than 80 columns.
+var helpIsWide = regexp.MustCompile(`(?m)^.{81,}$`)
 
 // helpOf returns the help of a command of the binary.
 func helpOf(t *testing.T, path string) string {
@@ -27,7 +27,7 @@ func helpOf(t *testing.T, path string) string {
 	return out.String()
 }
 
-func TestHelpFits100Columns(t *testing.T) {
+func TestHelpFits80Columns(t *testing.T) {
 	t.Parallel()
 	var check func(path string, commands []*cobra.Command)
 	check = func(path string, commands []*cobra.Command) {

@@ -252,7 +252,7 @@ func (h *Host) root() *cobra.Command {
 	return root
 }
 
-const helpColumns = 100
+const helpColumns = 80
 
 // wrap wraps the paragraphs of a text at helpColumns. A paragraph with an indented line stays.
 func wrap(text string) string {

@@ -26,7 +26,7 @@ func (h *Host) validateCommand() *cobra.Command {
 	var secrets allowUnset
 	cmd := h.JSONFlag(h.ServiceFlags(&cobra.Command{
 		Use:     "validate",
-		Short:   "Check the settings offline; all errors at once, with file and line",
+		Short:   "Check the settings offline; report all errors at once",
 		Example: h.examples("validate --config settings.yaml", "validate --config settings.yaml --allow-unset-secrets"),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -51,7 +51,7 @@ func (h *Host) newCommand() *cobra.Command {
 	var dir string
 	handlerCmd := &cobra.Command{
 		Use:     "handler NAME",
-		Short:   "Write handlers/NAME: a handler with a retry topic, dead letters and a test",
+		Short:   "Write a handler with a retry topic, dead letters and a test",
 		Example: h.examples("new handler invoices"),
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

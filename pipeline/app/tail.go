@@ -56,7 +56,7 @@ func (h *Host) tailCommand() *cobra.Command {
 	var f tailFlags
 	cmd := h.ServiceFlags(&cobra.Command{
 		Use:   "tail TOPIC|STREAM",
-		Short: "Show the messages of a Kafka topic or a Redis stream as they arrive",
+		Short: "Show messages of a topic or a Redis stream as they arrive",
 		Long: "Show the messages of a Kafka topic or a Redis stream as they arrive, until Ctrl-C.\n\n" +
 			"It joins no consumer group, commits nothing, and takes no message from another reader.\n" +
 			"A name that Kafka allows is a topic; --plugin redis reads a stream of such a name.",

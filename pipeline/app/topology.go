@@ -53,7 +53,7 @@ func (h *Host) topologyCommand() *cobra.Command {
 	var secrets allowUnset
 	cmd := h.JSONFlag(h.shapeFlags(&cobra.Command{
 		Use:     "topology",
-		Short:   "Show every route with its source, output, retry and dead-letter topic; offline",
+		Short:   "Show all routes with their topics and streams, offline",
 		Example: h.examples("topology --config settings.yaml", "topology --config settings.yaml --wide", "topology --format mermaid"),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

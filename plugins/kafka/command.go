@@ -20,7 +20,7 @@ import (
 func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 	list := h.JSONFlag(h.ServiceFlags(&cobra.Command{
 		Use:     "topics",
-		Short:   "List the Kafka topics of all routes, and what is wrong with them",
+		Short:   "List the Kafka topics of all routes, and their problems",
 		Example: fmt.Sprintf("  %[1]s topics --config settings.yaml\n  %[1]s topics create --config settings.yaml", h.Name()),
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return p.topics(h, cmd, false, false) },
@@ -28,7 +28,7 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 	var dryRun bool
 	create := h.JSONFlag(&cobra.Command{
 		Use:     "create",
-		Short:   "Create the missing Kafka topics of all routes; existing ones are not changed",
+		Short:   "Create the missing Kafka topics; change no existing one",
 		Example: fmt.Sprintf("  %[1]s topics create --config settings.yaml --dry-run\n  %[1]s topics create --config settings.yaml", h.Name()),
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return p.topics(h, cmd, true, dryRun) },

@@ -38,13 +38,13 @@ func (p *Plugin) sendCommand(h *app.Host) *cobra.Command {
 	s := &sendCommand{p: p, h: h}
 	cmd := h.JSONFlag(h.ServiceFlags(&cobra.Command{
 		Use:   "send TOPIC [VALUE…]",
-		Short: "Publish records to a Kafka topic, from arguments, a file or standard input",
+		Short: "Publish records to a Kafka topic",
 		Long: "Publish records to a Kafka topic: one per VALUE, or one per line of --file or standard input.\n\n" +
 			"A topic with records that cause payments needs --why; the audit of the ledger keeps it.",
 		Example: fmt.Sprintf(`  %[1]s send orders '{"id":1}' --profile embedded
   %[1]s send orders '{"id":1}' --key 1 --header source=shop
   %[1]s send orders --file orders.ndjson
-  %[1]s tail orders --from oldest --count 9 --json | %[1]s send orders-copy --format json`, h.Name()),
+  %[1]s tail orders --count 9 --json | %[1]s send copies --format json`, h.Name()),
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return s.run(cmd, args[0], args[1:]) },
 	}))

@@ -35,7 +35,7 @@ func (c commands) demo() *cobra.Command {
 	var f demoFlags
 	cmd := c.h.SettingsFlags(c.h.JSONFlag(&cobra.Command{
 		Use:   "demo",
-		Short: "Publish a campaign, pay it through the complete pipeline, and compare the results",
+		Short: "Pay a campaign, and compare the ledger with the Money API",
 		Long: `Publish a campaign to Kafka, pay it through the complete pipeline, and compare the ledger with the Money API.
 
 Without flags it needs only this binary: Kafka, Redis, the ledger and a simulated Money API run inside the process. With

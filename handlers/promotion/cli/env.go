@@ -92,7 +92,7 @@ func Commands(h *app.Host, env Env) []*cobra.Command {
 		Use:   "unknown",
 		Short: "List and resolve payouts that may have been charged",
 		Example: `  millrace unknown list
-  millrace unknown resolve POINT 12345 777 --paid TX-42 --why "found in the statement of 3 May"`,
+  millrace unknown resolve POINT 12345 777 --paid TX-42 --why "ticket 4711"`,
 	})
 	unknown.AddCommand(c.unknownList(), c.unknownResolve())
 	return []*cobra.Command{c.demo(), campaign, unknown, simulator.Command()}

@@ -77,7 +77,7 @@ func (c commands) explain() *cobra.Command {
 	var queryAPI bool
 	cmd := c.h.JSONFlag(&cobra.Command{
 		Use:   "explain TYPE PROMOTION TARGET",
-		Short: "Show the history of one payout: each call with its answer, and the next step",
+		Short: "Show the history of one payout, and the next step",
 		Example: `  millrace campaign explain POINT 12345 777
   millrace campaign explain POINT:12345:777 --query-api`,
 		Args: payoutArgs,

@@ -50,7 +50,7 @@ func (c commands) status() *cobra.Command {
 	cmd := c.h.JSONFlag(&cobra.Command{
 		Use:        "status [TYPE PROMOTION]",
 		SuggestFor: []string{"unpaid"},
-		Short:      "Show the numbers of a promotion, or a table of all unfinished or paused ones",
+		Short:      "Show one promotion, or all that are unfinished or paused",
 		Example: `  millrace campaign status
   millrace campaign status --watch
   millrace campaign status POINT 12345`,

@@ -37,7 +37,7 @@ func (c commands) changeState(verb, short string, change func(*ledger.Ledger, co
 func (c commands) cancel() *cobra.Command {
 	return c.steering(&cobra.Command{
 		Use:     "cancel TYPE PROMOTION --why REASON",
-		Short:   "Cancel all payouts of a promotion that were not sent yet; irreversible",
+		Short:   "Cancel all payouts that were not sent yet; irreversible",
 		Example: `  millrace campaign cancel POINT 12345 --why "wrong amounts, ticket 4711"`,
 	}, func(ctx context.Context, cmd *cobra.Command, id rules.Promotion, by ledger.Steering) error {
 		done, err := c.Resources.Ledger().Cancel(ctx, id, by)
@@ -84,7 +84,7 @@ func (c commands) rebuild() *cobra.Command {
 	var by app.By
 	cmd := c.h.JSONFlag(&cobra.Command{
 		Use:   "rebuild TYPE PROMOTION --why REASON",
-		Short: "Enqueue all payouts again whose queue location is the promotion's stream",
+		Short: "Enqueue the payouts of a promotion's stream again",
 		Long: `Enqueue all payouts again whose queue location is the promotion's stream.
 
 The feeder detects a lost stream by itself. This command is for a stream that was damaged in another way. It is safe at any

@@ -23,7 +23,7 @@ type resolveFlags struct {
 func (c commands) unknownResolve() *cobra.Command {
 	var f resolveFlags
 	cmd := c.h.JSONFlag(&cobra.Command{
-		Use:                   "resolve TYPE PROMOTION TARGET (--paid TRANSACTION_KEY | --unpaid) --why REASON",
+		Use:                   "resolve TYPE PROMOTION TARGET --paid KEY|--unpaid --why TEXT",
 		DisableFlagsInUseLine: true,
 		Short:                 "Record the outcome of a payout that may have been charged",
 		Long: `Record the outcome of a payout that may have been charged. The evidence is shown first: each call with its
@@ -32,18 +32,19 @@ answer, and the Money API's answer about the key now.
 --paid makes the payout SUCCESS and discards its dead letter. --unpaid makes it FAILED, and its dead letter may then be
 replayed. The audit keeps --who, --why and the time.
 
-The command refuses an outcome that contradicts the Money API, and changes nothing.
-It also refuses --unpaid:
+The command refuses an outcome that contradicts the Money API, and changes nothing. It also refuses --unpaid:
+
   - when the API does not answer that it has no charge with the key,
-  - when the key is older than idempotency_ttl, because the API may have removed it,
-  - when the last request was sent less than a lease ago, because it may still be in flight.
+  - when the key is older than idempotency_ttl: the API may have removed it,
+  - when the last request was sent less than a lease ago: it may be in flight.
+
 --force records the outcome anyway.
 
 An AMBIGUOUS payout that can only be looked up (unknown list) needs --force, because the service still looks it up and may
 settle it. --unpaid then also writes its dead letter. When the Money API says that the payout was charged, --force can record
 only that.`,
-		Example: `  millrace unknown resolve POINT 12345 777 --paid TX-42 --why "found in the statement of 3 May"
-  millrace unknown resolve POINT:12345:777 --unpaid --why "ticket 4711" --dry-run`,
+		Example: `  millrace unknown resolve POINT 12345 777 --paid TX-42 --why "ticket 4711"
+  millrace unknown resolve POINT:12345:777 --unpaid --why "ticket 7" --dry-run`,
 		Args: payoutArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			k, err := payoutKey(args)

@@ -237,5 +237,5 @@ func (t *Totals) WriteMoneyAPI(w io.Writer) {
 
 // WriteTotal writes one number with its meaning, in the columns of WriteLedger.
 func WriteTotal(w io.Writer, name string, n int64, text string) {
-	fmt.Fprintf(w, "  %-15s %12s  %s\n", name, app.Thousands(n), text)
+	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("  %-15s %12s  %s", name, app.Thousands(n), text), " "))
 }

@@ -17,7 +17,7 @@ func (e Env) discardCommand(h *app.Host) *cobra.Command {
 	var unsettled bool
 	cmd := h.JSONFlag(&cobra.Command{
 		Use:   "discard [ID…]",
-		Short: "Discard dead letters: the given ones, those of a filter, or all; it can't be undone",
+		Short: "Discard dead letters; it can't be undone",
 		Long: `Discard dead letters: the given ones, those of a filter, or all; it can't be undone.
 
 It changes only the dead letters: a payout that failed stays unpaid. A dead letter about a payout that may have been

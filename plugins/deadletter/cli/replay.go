@@ -28,7 +28,7 @@ dead letter is replayed once. A replay that did not finish is resumed by the nex
 parked: --parked replays it again.`,
 		Example: fmt.Sprintf(`  %[1]s deadletter replay 9c3f0e --why "the limit is lifted"
   %[1]s deadletter replay --class rejected --dry-run
-  %[1]s deadletter replay --class rejected --rate 20/s --why "the API is fixed"`, h.Name()),
+  %[1]s deadletter replay --class rejected --rate 20/s --why "it is fixed"`, h.Name()),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			states := []store.State{store.Open, store.Replaying}
 			if parked {

@@ -34,7 +34,7 @@ func (e Env) showCommand(h *app.Host) *cobra.Command {
 	cmd := h.JSONFlag(&cobra.Command{
 		SuggestFor: []string{"history"},
 		Use:        "show ID",
-		Short:      "Show a dead letter: origin, error, payload, what a replay would do, and its history",
+		Short:      "Show a dead letter, its history, and what a replay would do",
 		Example: fmt.Sprintf(`  %[1]s deadletter show 9c3f0e
   %[1]s deadletter show 9c3f0e --payload > payload.json`, h.Name()),
 		Args: cobra.ExactArgs(1),
