@@ -223,6 +223,7 @@ func (b *filling) wait(life context.Context) bool {
 		defer timer.Stop()
 		lingered = timer.C
 	}
+	draining := b.runtime.draining
 	for yielded := false; ; {
 		place := b.places
 		if lingered != nil && b.in != nil {
@@ -245,6 +246,8 @@ func (b *filling) wait(life context.Context) bool {
 			b.receive(m)
 		case <-lingered:
 			lingered = nil
+		case <-draining: // which waits for these messages
+			lingered, draining = nil, nil
 		case place <- struct{}{}:
 			return true
 		case <-life.Done():

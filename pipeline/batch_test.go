@@ -128,7 +128,9 @@ func TestABatchLingers(t *testing.T) {
 		send(feed, "3", "4", "5")
 		require.Equal(t, []string{"3 4 5"}, b.all(), "a full batch does not linger")
 		send(feed, "6")
+		stopped := time.Now()
 		require.NoError(t, rt.Stop(t.Context()))
+		require.Equal(t, stopped, time.Now(), "a drain waits for no linger")
 		require.Equal(t, []string{"6"}, b.all(), "what was collected is handled before the stop")
 	})
 }

@@ -38,6 +38,7 @@ type Runtime struct {
 	life       context.Context // of batches; ends when the routes have drained
 	end        context.CancelFunc
 	collectors sync.WaitGroup
+	draining   chan struct{} // closed when Stop begins
 
 	mu       sync.Mutex // guards what follows; held by Start and by Stop from beginning to end
 	started  []NamedService
@@ -59,7 +60,10 @@ func NewRuntime(reg *Registry, opts RuntimeOptions) *Runtime {
 	if opts.StopTimeout <= 0 {
 		opts.StopTimeout = 30 * time.Second
 	}
-	r := &Runtime{reg: reg, opts: opts, log: reg.Env().Logger, failed: make(chan error, 1), quit: make(chan struct{})}
+	r := &Runtime{
+		reg: reg, opts: opts, log: reg.Env().Logger, failed: make(chan error, 1), quit: make(chan struct{}),
+		draining: make(chan struct{}),
+	}
 	r.workers.log = r.log
 	r.life, r.end = context.WithCancel(context.Background())
 	return r
@@ -225,6 +229,7 @@ func (r *Runtime) Stop(ctx context.Context) error {
 		return nil
 	}
 	r.stopped = true
+	close(r.draining)
 	r.notify(Phased.Draining)
 	ctx, cancel := context.WithTimeout(ctx, r.opts.StopTimeout)
 	defer cancel()
