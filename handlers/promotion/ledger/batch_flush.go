@@ -112,7 +112,8 @@ func (b *flusher[Q, R]) flush(ctx context.Context, batch []*batchItem[Q, R]) (as
 }
 
 // flushOrdinary finishes the items that the ordinary statement carries out, and returns the others.
-// It returns an error that the general path would have too.
+// It returns an error that the general path would have too. After another one, which may come after
+// the commit, the general path decides each item by its row.
 func (b *flusher[Q, R]) flushOrdinary(ctx context.Context, batch []*batchItem[Q, R]) (rest []*batchItem[Q, R], err error) {
 	if b.ordinary == nil {
 		return batch, nil

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -33,14 +34,15 @@ func TestOrdinaryStatementsFollowTheTransitionFunction(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		for range 3 {
+		for _, options := range []tune{withResults, unannounced, func(*Config, *Options) {}} {
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("seed %d", seed)
+			few := func(c *Config, _ *Options) { c.MaxRetries = 1 }
 			one, general := newPostgresDB(t), newPostgresDB(t)
-			l := general.open(t, withResults)
+			l := general.open(t, few, options)
 			l.begins.flush, l.settles.flush = newFlusher(l, "begin", l.beginBatch).flush, newFlusher(l, "settle", l.settleBatch).flush
 			want, wantRows := batchHistory(t, general, l, seed)
-			got, gotRows := batchHistory(t, one, one.open(t, withResults), seed)
+			got, gotRows := batchHistory(t, one, one.open(t, few, options), seed)
 			for i, line := range append(want, wantRows...) {
 				require.Equal(t, line, append(got, gotRows...)[i])
 			}
@@ -59,16 +61,16 @@ func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, row
 		epoch int64
 	}
 	var calls []call
-	for n := range 60 {
+	for n := range 90 {
 		var batch []rules.Record
 		for range 1 + rnd.IntN(12) {
-			r := record(int64(1+rnd.IntN(2)), int64(1+rnd.IntN(20+n)))
+			r := record(int64(1+rnd.IntN(3)), int64(1+rnd.IntN(20+n)))
 			r.SummaryID = r.Target % 3
 			batch = append(batch, r)
 		}
 		batch = withoutRepeated(batch, func(r rules.Record) rules.Key { return r.Key })
 		p := rules.Promotion{Type: "POINT", ID: int64(1 + rnd.IntN(2))}
-		switch choice := rnd.IntN(20); {
+		switch choice := rnd.IntN(26); {
 		case choice < 6:
 			for _, a := range l.Accept(t.Context(), batch, AcceptOptions{PayNow: choice == 0}) {
 				note(a)
@@ -103,8 +105,20 @@ func batchHistory(t *testing.T, h *testDB, l *Ledger, seed uint64) (results, row
 			h.advance(time.Minute)
 		case choice < 19:
 			require.NoError(t, l.Pause(t.Context(), p, operator))
-		default:
+		case choice < 20:
 			require.NoError(t, l.Resume(t.Context(), p, operator))
+		case choice < 21:
+			note(l.NotEnqueued(t.Context(), valuesOf(batch, func(r rules.Record) rules.Key { return r.Key })))
+		case choice < 22:
+			items, err := l.FeedUnqueued(t.Context(), p, 1000)
+			require.NoError(t, err)
+			note(l.MarkEnqueued(t.Context(), p, "", items))
+		case choice < 24:
+			note(l.Replay(t.Context(), batch[0].Key, Replay{DeadLetter: fmt.Sprint(n), Generation: 1, Who: "ann", Why: "a test"}))
+		case choice < 25:
+			note(l.Resolve(t.Context(), batch[0].Key, rules.Resolution{Paid: n%2 == 0, TransactionKey: "tx", Who: "ann", Why: "a test"}))
+		case n > 45: // promotion 3 is never paused
+			note(l.Cancel(t.Context(), rules.Promotion{Type: "POINT", ID: 3}, operator))
 		}
 	}
 	s := l.store.(*postgres)
@@ -128,6 +142,42 @@ func withoutRepeated[T any](all []T, key func(T) rules.Key) (first []T) {
 		seen[key(x)] = true
 	}
 	return first
+}
+
+// The ordinary statements are committed, but a row of their result is not read. Nothing is sent
+// twice and nothing is counted twice.
+func TestAnErrorAfterTheCommitOfABatch(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		l := newPostgresDB(t).open(t)
+		mustAccept(t, l, record(1, 1))
+		s, unread := l.store.(ordinaryStore), errors.New("a row is not read")
+		r := record(1, 1)
+		begins := newFlusher(l, "begin", l.beginBatch)
+		begins.ordinary = func(ctx context.Context, batch []*batchItem[*rules.Record, BeginResult]) error {
+			return errors.Join(l.beginOrdinary(ctx, s, batch), unread)
+		}
+		c := begins.collect(1, 0)
+		b, err := c.one(t.Context(), r.Key, &r)
+		require.NoError(t, err)
+		require.Equal(t, "leased", b.Why)
+		c.close()
+		settles := newFlusher(l, "settle", l.settleBatch)
+		settles.ordinary = func(ctx context.Context, batch []*batchItem[*rules.CallResult, SettleResult]) error {
+			return errors.Join(l.settleOrdinary(ctx, s, batch), unread)
+		}
+		d := settles.collect(1, 0)
+		end, err := d.one(t.Context(), r.Key, &rules.CallResult{Key: r.Key, Epoch: 1, Outcome: rules.Paid, TransactionKey: "tx"})
+		require.NoError(t, err)
+		require.Equal(t, SettleResult{Next: rules.Ack, State: rules.Success, Attempts: 1}, end)
+		d.close()
+		x := mustExplain(t, l, r.Key)
+		require.Equal(t, 1, x.Attempts)
+		status, err := l.Status(t.Context(), r.OfPromotion())
+		require.NoError(t, err)
+		require.Equal(t, int64(1), status.Paid)
+	})
 }
 
 // A lease counts from after the wait for the lock of its promotion.
