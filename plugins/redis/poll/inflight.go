@@ -477,6 +477,13 @@ func (t *table) becomeDue(e *pendingEntry) {
 	t.spawn()
 }
 
+// activity returns the number of entries read and acknowledged, and of those in flight.
+func (t *table) activity() (entries int64, inFlight int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.read + t.confirmed, len(t.entries)
+}
+
 func (t *table) stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -227,6 +227,10 @@ func (s *shared) adopt(ctx context.Context, entries []goredis.XMessage, delivere
 	return errors.Join(ErrStopped, err)
 }
 
+// Activity returns a number that grows with each entry that is read or acknowledged, and how many
+// are in flight. It costs less than Stats.
+func (r *Reader) Activity() (entries int64, inFlight int) { return r.s.table.activity() }
+
 // Stats returns a snapshot.
 func (r *Reader) Stats() Stats {
 	s := r.s.table.stats()

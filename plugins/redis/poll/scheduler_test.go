@@ -3,11 +3,15 @@ package poll_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/redis/poll"
@@ -88,4 +92,67 @@ func TestASchedulerReadsManyStreams(t *testing.T) {
 			require.NoError(t, rd.Drain(t.Context()))
 		}
 	})
+}
+
+// A node of a Cluster that does not answer stops the reads of its own streams only.
+func TestASilentNodeStopsOnlyItsStreams(t *testing.T) {
+	t.Parallel()
+	const streams = 200
+	answers, silent := redistest.Mini(t), redistest.Mini(t)
+	proxy := redistest.NewProxy(t, silent.Addr)
+	c := goredis.NewClusterClient(&goredis.ClusterOptions{
+		Protocol: 2, DisableIdentity: true, ContextTimeoutEnabled: true, ReadTimeout: time.Minute,
+		ClusterSlots: func(context.Context) ([]goredis.ClusterSlot, error) {
+			return []goredis.ClusterSlot{
+				{Start: 0, End: 8191, Nodes: []goredis.ClusterNode{{Addr: answers.Addr}}},
+				{Start: 8192, End: 16383, Nodes: []goredis.ClusterNode{{Addr: proxy.Addr()}}},
+			}, nil
+		},
+	})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	out := make(chan *message.Message)
+	h := redistest.Handle(t, out, nil)
+	var scheduler poll.Scheduler
+	var live []*redistest.Rig
+	var readers []*poll.Reader
+	for i := range streams {
+		r := &redistest.Rig{T: t, Client: c, Stream: fmt.Sprint("stream:", i)}
+		r.CreateGroup()
+		o := (&rig{r}).config("c", 4)
+		o.Scheduler = &scheduler
+		readers = append(readers, poll.NewReader(c, o, out, redistest.Logger(t), nil))
+		readers[i].Start()
+		node, err := c.MasterForKey(t.Context(), r.Stream)
+		require.NoError(t, err)
+		if strings.HasSuffix(answers.Addr, node.Options().Addr) {
+			live = append(live, r)
+		}
+		r.Add(i, 1)
+	}
+	h.WaitFor(t, streams)
+	require.InDelta(t, streams/2, len(live), streams/4)
+	proxy.Mute()
+	proxy.Cut()
+	frozen, handled := time.Now(), streams
+	for time.Since(frozen) < 2*time.Second { // the readers of the silent node try again meanwhile
+		begin := time.Now()
+		for _, r := range live {
+			r.Add(handled, 1)
+			handled++
+		}
+		h.WaitFor(t, handled)
+		require.Less(t, time.Since(begin), 5*time.Second, "a read of the silent node takes 10 s")
+	}
+
+	proxy.SetDown(true) // so that the drains end soon
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	var drains sync.WaitGroup
+	for _, rd := range readers {
+		drains.Go(func() {
+			_ = rd.Drain(ctx) // those of the silent node are not drained in time
+			<-rd.Done()
+		})
+	}
+	drains.Wait()
 }

@@ -20,16 +20,17 @@ type workers struct {
 	*shared
 	out       chan<- *message.Message
 	abandoned chan struct{} // closed: workers stop waiting for handlers
-	abandon   func()
+	once      sync.Once
 	behind    atomic.Int64 // messages whose handlers did not return in time
 	pool      sync.WaitGroup
 }
 
 func newWorkers(s *shared, out chan<- *message.Message) *workers {
-	w := &workers{shared: s, out: out, abandoned: make(chan struct{})}
-	w.abandon = sync.OnceFunc(func() { close(w.abandoned) })
-	return w
+	return &workers{shared: s, out: out, abandoned: make(chan struct{})}
 }
+
+// abandon ends the wait for handlers.
+func (w *workers) abandon() { w.once.Do(func() { close(w.abandoned) }) }
 
 // start starts a worker. It ends when nothing is buffered.
 func (w *workers) start(worker int) { w.pool.Go(func() { w.run(worker) }) }

@@ -165,8 +165,9 @@ func (p *Proxy) Mute() {
 func (p *Proxy) keepMuted(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.muted {
+	keep := p.muted && !p.down
+	if keep {
 		p.conns[c] = struct{}{}
 	}
-	return p.muted
+	return keep
 }
