@@ -19,7 +19,8 @@ const reactivateAfter = 2
 // visitBatch is how many streams one pipeline visits, bounded by callTimeout.
 const visitBatch = 100
 
-// controlLoop runs reconcile every Config.ReconcileInterval and after Refresh, until Reading ends.
+// controlLoop runs reconcile every Config.ReconcileInterval and after Refresh, until Reading ends. A
+// Refresh visits no stream: while many streams are created, each creation calls it.
 func (s *subscription) controlLoop() {
 	timer := time.NewTimer(s.m.o.Config().ReconcileInterval)
 	defer timer.Stop()
@@ -28,16 +29,22 @@ func (s *subscription) controlLoop() {
 		case <-s.Reading.Done():
 			return
 		case <-s.m.refresh:
+			s.reconcile()
 		case <-timer.C:
+			wanted := s.reconcile()
+			s.visitAll(wanted)
+			if wanted != nil {
+				s.retryCleanups()
+			}
+			timer.Reset(s.m.o.Config().ReconcileInterval)
 		}
-		s.reconcile()
-		timer.Reset(s.m.o.Config().ReconcileInterval)
 	}
 }
 
-// reconcile reads the active set, starts and changes streams, and visits the running ones. It waits
-// for nothing that a slow handler could delay: starts and stops run in goroutines, one per stream.
-func (s *subscription) reconcile() {
+// reconcile reads the active set, and starts and changes streams. It returns the active set, or nil
+// when it could not be read. It waits for nothing that a slow handler could delay: starts and stops
+// run in goroutines, one per stream.
+func (s *subscription) reconcile() (wanted map[int64]Activation) {
 	s.reap()
 	ctx, cancel := context.WithTimeout(s.Reading, callTimeout)
 	active, err := s.m.active.get(ctx)
@@ -47,10 +54,9 @@ func (s *subscription) reconcile() {
 			s.m.o.Metrics.failed(s.m.o.Kind.Type, "active")
 			s.m.log.Warn("active set could not be read, running streams go on", pipeline.Err(err))
 		}
-		s.visitAll(nil)
-		return
+		return nil
 	}
-	wanted := make(map[int64]Activation, len(active))
+	wanted = make(map[int64]Activation, len(active))
 	for _, a := range active {
 		wanted[a.ID] = a
 		r := s.get(a.ID)
@@ -62,8 +68,7 @@ func (s *subscription) reconcile() {
 		}
 	}
 	s.countForeign(wanted)
-	s.visitAll(wanted)
-	s.retryCleanups()
+	return wanted
 }
 
 // begin runs f under the lock of id in a goroutine. During another start or stop of id it does
@@ -197,7 +202,7 @@ func (s *subscription) evaluate(r *running, t visited, wanted map[int64]Activati
 	missed := r.missed
 	s.mu.Unlock()
 
-	inFlight, _ := s.m.inFlight.count(r.stream)
+	inFlight, _ := r.inFlight.count()
 	c := s.m.o.Config()
 	switch {
 	case !t.exists && wanted != nil && !active:
@@ -211,7 +216,7 @@ func (s *subscription) evaluate(r *running, t visited, wanted map[int64]Activati
 		s.begin(r.id, func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, c.StopTimeout+callTimeout)
 			defer cancel()
-			if n, _ := s.m.inFlight.count(r.stream); n == 0 && s.get(r.id) == r {
+			if n, _ := r.inFlight.count(); n == 0 && s.get(r.id) == r {
 				s.retire(ctx, r)
 			}
 		})

@@ -14,7 +14,9 @@ type inFlightCounts struct {
 	m  map[string]*inFlightCount
 }
 
+// inFlightCount is the count of one stream.
 type inFlightCount struct {
+	all     *inFlightCounts
 	n       int
 	last    time.Time // when a message began or ended
 	watched bool      // a reader runs: the count stays when it is 0
@@ -24,7 +26,7 @@ type inFlightCount struct {
 func (h *inFlightCounts) of(stream string) *inFlightCount {
 	x, ok := h.m[stream]
 	if !ok {
-		x = &inFlightCount{}
+		x = &inFlightCount{all: h}
 		h.m[stream] = x
 	}
 	return x
@@ -39,13 +41,14 @@ func (h *inFlightCounts) change(stream string, by int, at time.Time) {
 	h.dropUnused(stream, x)
 }
 
-// watch says whether the count of a stream stays when it is 0.
-func (h *inFlightCounts) watch(stream string, on bool) {
+// watch says whether the count of a stream stays when it is 0, and returns the count.
+func (h *inFlightCounts) watch(stream string, on bool) *inFlightCount {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	x := h.of(stream)
 	x.watched = on
 	h.dropUnused(stream, x)
+	return x
 }
 
 func (h *inFlightCounts) dropUnused(stream string, x *inFlightCount) {
@@ -54,14 +57,11 @@ func (h *inFlightCounts) dropUnused(stream string, x *inFlightCount) {
 	}
 }
 
-// count returns how many messages of a stream are in flight and when one began or ended last.
-func (h *inFlightCounts) count(stream string) (n int, last time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if x, ok := h.m[stream]; ok {
-		return x.n, x.last
-	}
-	return 0, time.Time{}
+// count returns how many messages of the stream are in flight and when one began or ended last.
+func (x *inFlightCount) count() (n int, last time.Time) {
+	x.all.mu.Lock()
+	defer x.all.mu.Unlock()
+	return x.n, x.last
 }
 
 type activity struct{ m *Manager }

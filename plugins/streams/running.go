@@ -17,6 +17,7 @@ type running struct {
 	stream, group string
 	consumer      string
 	reader        *poll.Reader
+	inFlight      *inFlightCount
 	since         time.Time
 
 	visits // of the control loop
@@ -54,7 +55,6 @@ func (s *subscription) startLocked(ctx context.Context, a Activation) error {
 		return err
 	}
 	r := s.newRunning(a)
-	s.m.inFlight.watch(r.stream, true)
 	s.mu.Lock()
 	if err := s.Reading.Err(); err != nil {
 		s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *subscription) newRunning(a Activation) *running {
 	m, c, d := s.m, s.m.o.Config(), poll.DefaultConfig()
 	r := &running{
 		id: a.ID, stream: m.o.Kind.Stream(a.ID), group: m.o.Kind.Group(a.ID),
-		consumer: m.o.Instance + "-0", since: time.Now(),
+		consumer: m.o.Instance + "-0", since: time.Now(), inFlight: m.inFlight.watch(m.o.Kind.Stream(a.ID), true),
 		state: state{total: a.TotalCount, slots: s.slots(c, a.TotalCount), paused: a.Paused},
 	}
 	r.reader = poll.NewReader(m.o.Client(), poll.Options{

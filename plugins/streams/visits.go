@@ -3,8 +3,6 @@ package streams
 import (
 	"encoding/json"
 	"time"
-
-	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 const (
@@ -25,7 +23,7 @@ type visits struct {
 
 // activitySeen is the activity of this instance in a stream.
 type activitySeen struct {
-	reader   poll.Stats
+	entries  int64 // read and acknowledged ones
 	state    state
 	inFlight int
 	last     time.Time
@@ -34,13 +32,13 @@ type activitySeen struct {
 // dueVisits returns the streams to visit in this round.
 func (s *subscription) dueVisits(all []*running, wanted map[int64]Activation) (due []*running) {
 	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, r := range all {
-		seen := activitySeen{reader: r.reader.Stats()}
-		seen.inFlight, seen.last = s.m.inFlight.count(r.stream)
-		s.mu.Lock()
-		seen.state = r.state
-		s.mu.Unlock()
-		r.changed = seen != r.seen || seen.inFlight > 0 || seen.reader.InFlight > 0
+		entries, pending := r.reader.Activity()
+		seen := activitySeen{entries: entries, state: r.state}
+		seen.inFlight, seen.last = r.inFlight.count()
+		r.changed = seen != r.seen || seen.inFlight+pending > 0
 		r.seen = seen
 		_, active := wanted[r.id]
 		if r.changed || wanted != nil && !active || !now.Before(r.due) {

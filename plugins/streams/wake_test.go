@@ -2,6 +2,7 @@ package streams
 
 import (
 	"context"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -130,5 +131,57 @@ func TestIdleStreamsAreNotVisited(t *testing.T) {
 		}, 10*time.Second, 10*in.o.Config().ReconcileInterval, "the visits end")
 		enqueue(t, in.Manager, 2, 3, 1)
 		redistest.Eventually(t, "a change causes a visit", func() bool { return visits.Load() > settled })
+	})
+}
+
+// Whatever happens to the wake-up stream, an entry of another instance is handled within the poll
+// interval.
+func TestNoEntryDependsOnAWakeUp(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		const streams, steps = 5, 25
+		c := still()
+		c.PollInterval = 200 * time.Millisecond
+		in, other := newInstance(t, s, "reader", newActiveSet(1, 2, 3, 4, 5), c), newInstance(t, s, "other", newActiveSet(1, 2, 3, 4, 5), c)
+		key := in.o.Kind.WakeKey()
+		var unreadable atomic.Bool
+		h := &hook{}
+		in.client.AddHook(h)
+		h.set(func(cmd goredis.Cmder) error {
+			if unreadable.Load() && cmd.Name() == "xrange" && cmd.Args()[1] == key {
+				return errInjected
+			}
+			return nil
+		}, nil)
+		in.open(t, pipeline.Flow{}, nil)
+		write := func(values ...any) func() {
+			return func() { _ = s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: key, Values: values}).Err() }
+		}
+		disturb := []func(){
+			func() {},
+			func() { unreadable.Store(true) },
+			func() { unreadable.Store(false) },
+			func() { s.client.Del(t.Context(), key) },
+			func() { s.client.XTrimMaxLen(t.Context(), key, 0) },
+			func() { s.client.Set(t.Context(), key, "no stream", 0) },
+			func() {
+				s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: key, ID: "18446744073709551615-1", Values: []any{"id", "1"}})
+			},
+			write("id", "no number", "by", "other"),
+			write("id", "99999999999999999999999", "by", "other"),
+			write("id", "-1", "by", "other"),
+			write("id", "77", "by", "somebody else"),
+			write("nothing", "of use"),
+			write("id", "1", "by", "reader"),
+		}
+		seed := time.Now().UnixNano()
+		t.Log("seed", seed)
+		random := rand.New(rand.NewPCG(uint64(seed), 0))
+		for step := range steps {
+			disturb[random.IntN(len(disturb))]()
+			begin := time.Now()
+			enqueue(t, other.Manager, random.Int64N(streams)+1, step, 1)
+			redistest.Eventually(t, "handled", func() bool { return len(in.done()) == step+1 })
+			require.Less(t, time.Since(begin), c.PollInterval+c.PollInterval/10+2*time.Second)
+		}
 	})
 }
