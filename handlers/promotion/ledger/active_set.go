@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
@@ -29,11 +28,17 @@ const (
 
 	// Time since when the oldest payout for the stream waits.
 	sqlOldestQueued = `(SELECT o.feed_at FROM payouts AS o WHERE o.type = CAST($1 AS text) AND o.promotion_id = CAST($2 AS bigint)
-	AND o.settled_at IS NULL AND o.feed = '%s' ORDER BY o.feed_at, o.id LIMIT 1)`
+	AND o.settled_at IS NULL AND o.feed = '`
+	sqlOldestEnd = `' ORDER BY o.feed_at, o.id LIMIT 1)`
 
-	sqlAdmitAs = `WITH place AS MATERIALIZED (SELECT ` + sqlActiveCount + ` < CAST($4 AS bigint) AND ` + sqlAnyWaiting + ` = 0 AS free)
+	// A payout for the feeder has the queue location none. While its record is accepted it has
+	// stream.
+	sqlAdmit = `WITH place AS MATERIALIZED (SELECT ` + sqlActiveCount + ` < CAST($4 AS bigint) AND ` + sqlAnyWaiting + ` = 0 AS free)
 INSERT INTO promotion_streams AS s (type, promotion_id, active, total_count, waiting_since)
-SELECT CAST($1 AS text), CAST($2 AS bigint), place.free, CAST($3 AS bigint), CASE WHEN NOT place.free THEN coalesce(%s, %s, %s) END
+SELECT CAST($1 AS text), CAST($2 AS bigint), place.free, CAST($3 AS bigint), CASE WHEN NOT place.free THEN coalesce(` +
+		sqlOldestQueued + string(rules.QueueNone) + sqlOldestEnd + `, ` +
+		sqlOldestQueued + string(rules.QueueStream) + sqlOldestEnd + `, ` +
+		sqlOldestQueued + string(rules.QueueRetry) + sqlOldestEnd + `) END
 FROM place WHERE TRUE
 ON CONFLICT (type, promotion_id) DO UPDATE SET active = s.active OR excluded.active,
 	waiting_since = CASE WHEN NOT s.active AND NOT excluded.active THEN coalesce(s.waiting_since, excluded.waiting_since) END,
@@ -56,9 +61,6 @@ RETURNING type, promotion_id`
 UPDATE promotion_streams AS s SET waiting_since = NULL FROM waiting
 WHERE s.type = waiting.kind AND s.promotion_id = waiting.id AND NOT s.active`
 )
-
-// A payout for the feeder has the queue location none. While its record is accepted it has stream.
-var sqlAdmit = fmt.Sprintf(sqlAdmitAs, fmt.Sprintf(sqlOldestQueued, rules.QueueNone), fmt.Sprintf(sqlOldestQueued, rules.QueueStream), fmt.Sprintf(sqlOldestQueued, rules.QueueRetry)) //nolint:gochecknoglobals // constant, but not for the compiler
 
 // Admit puts a promotion on the active set if there is a free place and no other promotion waits.
 // It reports whether the promotion is active. Otherwise a promotion with an unsettled payout waits,
