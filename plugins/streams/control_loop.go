@@ -19,8 +19,8 @@ const reactivateAfter = 2
 // visitBatch is how many streams one pipeline visits, bounded by callTimeout.
 const visitBatch = 100
 
-// controlLoop runs reconcile every Config.ReconcileInterval and after Refresh, until Reading ends. A
-// Refresh visits no stream: while many streams are created, each creation calls it.
+// controlLoop runs reconcile every Config.ReconcileInterval and after Refresh, until Reading ends.
+// A Refresh visits no stream: while many streams are created, each creation calls it.
 func (s *subscription) controlLoop() {
 	timer := time.NewTimer(s.m.o.Config().ReconcileInterval)
 	defer timer.Stop()
