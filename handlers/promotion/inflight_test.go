@@ -6,14 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRecordsPaidOnTheKafkaRouteFindASlot: no more records are in flight than the client has slots.
-func TestRecordsPaidOnTheKafkaRouteFindASlot(t *testing.T) {
+// No more records are in flight on the Kafka route than payouts may be begun.
+func TestRecordsPaidOnTheKafkaRouteMayBeBegun(t *testing.T) {
 	t.Parallel()
 	p := &Plugin{config: DefaultConfig()}
 	p.config.Stream.Enabled = true
 	require.Equal(t, maxAcceptInFlight, p.acceptInFlight())
 	p.config.Stream.Enabled = false
-	require.Equal(t, p.config.MoneyAPI.Concurrency, p.acceptInFlight())
+	require.Equal(t, 2*p.config.MoneyAPI.Concurrency, p.acceptInFlight())
 	p.config.MoneyAPI.Concurrency = 10_000
 	require.Equal(t, maxAcceptInFlight, p.acceptInFlight())
 }

@@ -173,6 +173,7 @@ type modelInstance struct {
 	config  *Config
 	manager *streams.Manager
 	api     money.API
+	begins  *pipeline.Slots // nil: no limit
 	proc    *payout.Processor
 	feeder  *feeder.Feeder
 	life    int // counts restarts; part of the reader's name
@@ -205,7 +206,7 @@ func (in *modelInstance) restart(hist *history) {
 		Instance:    in.name,
 	})
 	log := slog.New(slog.DiscardHandler)
-	in.proc = &payout.Processor{Type: pointType(), Ledger: open, MoneyAPI: func() money.API { return in.api }, Streams: in.manager,
+	in.proc = &payout.Processor{Type: pointType(), Ledger: open, MoneyAPI: func() money.API { return in.api }, Begins: func() *pipeline.Slots { return in.begins }, Streams: in.manager,
 		PayAtOnce: func() bool { return !in.config.Stream.Enabled }, Metrics: hist.payoutMetrics, Progress: new(payout.Progress), Log: log,
 		SettleTries: 1} // only what is frozen fails
 	in.feeder = feeder.New(feeder.Options{Ledger: open, Streams: map[string]*streams.Manager{"POINT": in.manager}, Config: in.config.Feeder,

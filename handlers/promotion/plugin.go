@@ -149,6 +149,7 @@ func (p *Plugin) streamOptions(t promotiontype.Type) streams.Options {
 		Fence:         p.redis.Fence,
 		Owner:         func() string { return p.run.ledgerID },
 		Gate:          p.run.ready,
+		Ahead:         true,
 		ReaderMetrics: p.redis.ReaderMetrics(),
 	}
 }
@@ -156,6 +157,7 @@ func (p *Plugin) streamOptions(t promotiontype.Type) streams.Options {
 func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Metrics, log *slog.Logger) {
 	stream := func() bool { return p.config.Stream.Enabled }
 	proc := &payout.Processor{Type: t, Ledger: p.ledger, MoneyAPI: func() money.API { return p.run.api }, Streams: p.managers[t.Name],
+		Begins: func() *pipeline.Slots { return p.run.begins }, CallTimeout: p.config.MoneyAPI.CallTimeout,
 		PayAtOnce: func() bool { return !stream() }, Metrics: m, Progress: &p.run.progress, Log: log}
 	policy := func(retry pipeline.Retry) pipeline.Policy {
 		retry.To, retry.Backoff, retry.Payload = p.kafka.Sink(t.RetryTopic()), p.config.Ledger.Retry, promotiontype.WithRetryCount
@@ -192,13 +194,13 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 }
 
 // acceptInFlight returns the maximum number of records per type in flight on the Kafka route. If
-// they are paid there, it is not larger than the number of call slots: more records would only wait
-// for one.
+// they are paid there, it is not larger than the number of payouts that may be begun: more records
+// would only wait.
 func (p *Plugin) acceptInFlight() int {
 	if p.config.Stream.Enabled {
 		return maxAcceptInFlight
 	}
-	return min(maxAcceptInFlight, p.config.MoneyAPI.Concurrency)
+	return min(maxAcceptInFlight, begunPerSlot*p.config.MoneyAPI.Concurrency)
 }
 
 // started handles a started event. It sizes and starts the stream of a promotion early, if there is

@@ -1,6 +1,7 @@
 package promotion
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -18,7 +19,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
-// slotTest is more workers than the client of a slow Money API has slots.
+// slotTest is more workers than payouts that may be begun, which are more than the client of a slow
+// Money API has slots.
 type slotTest struct {
 	hist   *history
 	client *money.Client
@@ -27,7 +29,7 @@ type slotTest struct {
 	paid   chan error    // what each pay returned
 }
 
-const testSlots, testWorkers = 3, 20
+const testSlots, testBegins, testWorkers = 3, 8, 20
 
 // clientGauge returns the gauge millrace_money_NAME of the client.
 func clientGauge(t testing.TB, client *money.Client, name string) float64 {
@@ -47,6 +49,11 @@ func clientGauge(t testing.TB, client *money.Client, name string) float64 {
 
 // newSlotTest pays each payout by pay.
 func newSlotTest(t *testing.T, pay func(*payout.Processor, rules.Record) error) *slotTest {
+	return newSlotTestOf(t, testSlots, pay)
+}
+
+// newSlotTestOf waits for the first calls.
+func newSlotTestOf(t *testing.T, calls int, pay func(*payout.Processor, rules.Record) error) *slotTest {
 	st := &slotTest{hist: embeddedModelEnv(t).newHistory(), called: make(chan struct{}, testWorkers), answer: make(chan struct{}), paid: make(chan error, testWorkers)}
 	over := make(chan struct{})
 	api := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
@@ -66,7 +73,7 @@ func newSlotTest(t *testing.T, pay func(*payout.Processor, rules.Record) error) 
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.client.Close()) })
 	in := st.hist.ins[0]
-	in.api = st.client
+	in.api, in.begins = st.client, pipeline.NewSlots(testBegins)
 	for target := range int64(testWorkers) {
 		payload, err := pointType().Encode(st.hist.promotion.ID, 9, target+1, "500")
 		require.NoError(t, err)
@@ -74,10 +81,17 @@ func newSlotTest(t *testing.T, pay func(*payout.Processor, rules.Record) error) 
 		require.NoError(t, in.ledger.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
 		go func() { st.paid <- pay(in.proc, rec) }()
 	}
-	for range testSlots {
+	for range calls {
 		<-st.called
 	}
+	st.await(t, rules.Sending, testBegins)
 	return st
+}
+
+// await waits until so many payouts are in a state.
+func (st *slotTest) await(t *testing.T, s rules.State, want int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return st.count(t, s) == want }, 10*time.Second, time.Millisecond, "%d payouts %s", want, s)
 }
 
 func (st *slotTest) key(target int64) rules.Key {
@@ -97,13 +111,14 @@ func (st *slotTest) count(t *testing.T, s rules.State) (n int) {
 	return n
 }
 
-// With more workers than slots, a payout is started only when its call has a slot.
-func TestABeginHasASlot(t *testing.T) {
+// Payouts are begun before there is a slot for their calls, but not all of them.
+func TestPayoutsAreBegunAheadOfTheirCalls(t *testing.T) {
 	t.Parallel()
 	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
 	for left := testWorkers; left > 0; left-- {
-		require.Equal(t, min(left, testSlots), st.count(t, rules.Sending), "%d are not paid", left)
+		st.await(t, rules.Sending, min(left, testBegins))
 		require.EqualValues(t, min(left, testSlots), clientGauge(t, st.client, "in_flight"))
+		require.Empty(t, st.called, "a call without a slot")
 		st.answer <- struct{}{}
 		require.NoError(t, <-st.paid)
 		if left > testSlots {
@@ -120,24 +135,104 @@ func TestABeginHasASlot(t *testing.T) {
 	}
 }
 
-// At a stop, payouts that wait for a slot are not started. Those that have one are paid.
+// A stream calls for as many payouts as it has slots, also when the process has more.
+func TestAStreamHasFewerSlotsThanTheProcess(t *testing.T) {
+	t.Parallel()
+	ofStream := pipeline.NewSlots(1)
+	st := newSlotTestOf(t, 1, func(p *payout.Processor, rec rules.Record) error {
+		return p.Pay(pipeline.WithSlots(t.Context(), ofStream), rec)
+	})
+	require.EqualValues(t, 1, clientGauge(t, st.client, "in_flight"), "the process has two more slots")
+	for left := testWorkers; left > 0; left-- {
+		st.await(t, rules.Sending, min(left, testBegins))
+		require.Empty(t, st.called, "a call without a slot of the stream")
+		st.answer <- struct{}{}
+		require.NoError(t, <-st.paid)
+		if left > 1 {
+			<-st.called
+		}
+	}
+	require.Zero(t, ofStream.Taken())
+}
+
+// noSlots is a Money API whose slots are taken.
+type noSlots struct{ callAPI }
+
+func (noSlots) Slot(ctx context.Context) (release func(), err error) {
+	return nil, pipeline.NewSlots(0).Acquire(ctx)
+}
+
+// A payout whose slot comes too late for its lease is not called. It is due again at once, and has
+// spent no attempt.
+func TestALateSlotInterruptsAPayout(t *testing.T) {
+	t.Parallel()
+	calls := callAPI{during: func(context.Context) { t.Error("called without a slot") }}
+	for name, c := range map[string]struct {
+		api   money.API
+		slots int // of the stream
+	}{
+		"of the stream":  {calls, 0},
+		"of the process": {noSlots{calls}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hist := newOffer(t)
+			in, ofStream := hist.ins[0], pipeline.NewSlots(c.slots)
+			in.api, in.proc.CallTimeout = c.api, modelLease-50*time.Millisecond
+			key := rules.Key{Type: hist.promotion.Type, Promotion: hist.promotion.ID, Target: 1}
+			before := time.Now()
+			err := in.proc.Pay(pipeline.WithSlots(t.Context(), ofStream), rules.Record{Key: key, SummaryID: 9, Payload: hist.offers[0].payload})
+			require.GreaterOrEqual(t, time.Since(before), 50*time.Millisecond)
+			delay, again := pipeline.RetryDelay(err)
+			require.True(t, again)
+			require.Zero(t, delay)
+			require.Zero(t, ofStream.Taken())
+			x, err := in.ledger.Explain(t.Context(), key)
+			require.NoError(t, err)
+			require.Equal(t, rules.Errored, x.State)
+			require.Equal(t, rules.Interrupted, x.Calls[0].Outcome)
+			require.Equal(t, 1, x.Interruptions)
+			require.Zero(t, x.Attempts)
+			require.Zero(t, x.Failures)
+			require.True(t, x.KeyFirstUsedAt.IsZero(), "the key was not sent")
+		})
+	}
+}
+
+// At a stop, payouts that wait are not started, and those that are begun are not called. Those that
+// have a slot are paid.
 func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	t.Parallel()
 	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
-	run := newResources(st.hist.ins[0].config)
-	run.client.Store(st.client)
-	var service pipeline.Service = run.moneyService()
-	service.(pipeline.Phased).Draining()
+	st.drain()
+	interrupted := 0
 	for range testWorkers - testSlots {
-		require.ErrorIs(t, <-st.paid, money.ErrStopping)
+		err := <-st.paid
+		if _, begun := pipeline.RetryDelay(err); begun {
+			interrupted++
+		} else {
+			require.ErrorIs(t, err, pipeline.ErrNoMoreSlots)
+		}
 	}
+	require.GreaterOrEqual(t, interrupted, testBegins-testSlots)
 	for range testSlots {
 		st.answer <- struct{}{}
 		require.NoError(t, <-st.paid)
 	}
 	require.Equal(t, testSlots, st.count(t, rules.Success))
-	require.Equal(t, testWorkers-testSlots, st.count(t, rules.Pending))
+	require.Equal(t, interrupted, st.count(t, rules.Errored))
+	require.Equal(t, testWorkers-testSlots-interrupted, st.count(t, rules.Pending))
+	require.Positive(t, st.count(t, rules.Pending), "each could be begun")
 	require.Zero(t, clientGauge(t, st.client, "in_flight"))
+}
+
+// drain does what a stop of the process does.
+func (st *slotTest) drain() {
+	run := newResources(st.hist.ins[0].config)
+	run.begins = st.hist.ins[0].begins
+	run.client.Store(st.client)
+	var service pipeline.Service = run.moneyService()
+	service.(pipeline.Phased).Draining()
 }
 
 // An entry without a slot becomes no retry record, so that a busy Money API does not enqueue it
@@ -153,18 +248,25 @@ func TestAnEntryWithoutASlotIsLeftToTheFeeder(t *testing.T) {
 				_, err := p.PayFrom("route")(msg)
 				return err
 			})
-			st.client.Drain()
+			st.drain()
+			waited := 0
 			for range testWorkers - testSlots {
-				if err := <-st.paid; kind == poll.Kind {
+				err := <-st.paid
+				if _, begun := pipeline.RetryDelay(err); begun {
+					continue
+				}
+				waited++
+				if kind == poll.Kind {
 					require.NoError(t, err)
 				} else {
-					require.ErrorIs(t, err, money.ErrStopping)
+					require.ErrorIs(t, err, pipeline.ErrNoMoreSlots)
 				}
 			}
 			fed, err := st.hist.ins[0].ledger.FeedUnqueued(t.Context(), st.hist.promotion, testWorkers)
 			require.NoError(t, err)
 			if kind == poll.Kind {
-				require.Len(t, fed, testWorkers-testSlots)
+				require.Len(t, fed, waited)
+				require.NotEmpty(t, fed)
 			} else {
 				require.Empty(t, fed)
 			}

@@ -61,6 +61,8 @@ type Options struct {
 	Fence func() time.Time
 	// Gate answers false to stop reading. Nil: always open.
 	Gate func() bool
+	// Ahead is poll.Options.Ahead of the readers.
+	Ahead bool
 	// Owner returns this deployment's id, and is called at every use. Streams of another deployment
 	// are not used. Nil or empty: owners are neither written nor checked.
 	Owner func() string

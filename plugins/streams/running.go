@@ -86,7 +86,7 @@ func (s *subscription) newRunning(a Activation) *running {
 		},
 		Stream: r.stream, Group: r.group, Consumer: r.consumer,
 		LongestHandlerHold: longestHandlerHold(c, s.flow),
-		Scheduler:          &s.polls, Gate: s.gate, Fence: m.o.Fence,
+		Scheduler:          &s.polls, Gate: s.gate, Fence: m.o.Fence, Ahead: m.o.Ahead,
 		Absent: func(ctx context.Context) (bool, error) { return s.absent(ctx, a.ID) },
 	}, s.entries, m.log, m.o.ReaderMetrics)
 	if a.Paused {

@@ -9,8 +9,7 @@ import (
 // writes its own. All methods are safe for concurrent use, and return when ctx ends at the latest.
 // Charge and Lookup never start a request after ctx's deadline, and never retry.
 type API interface {
-	// Slot waits for the right to make one call and returns the function that ends this right. A
-	// caller takes the slot before it begins a payout, so that no lease runs while it waits.
+	// Slot waits for the right to make one call and returns the function that ends this right.
 	// release must be called exactly once. An error means that ctx ended, or that the process
 	// stops.
 	Slot(ctx context.Context) (release func(), err error)

@@ -18,9 +18,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// The reasons for a call that was not made: Answer.Err, and of Slot ErrStopping.
+// The reasons for a call that was not made.
 var (
-	ErrStopping    = errors.New("the process stops")
 	errDeadline    = errors.New("the deadline had passed")
 	errBreakerOpen = errors.New("breaker open")
 	errThrottled   = errors.New("a Retry-After holds")
@@ -30,25 +29,14 @@ var (
 
 // Slot implements API. Slots are given in the order of the calls.
 func (c *Client) Slot(ctx context.Context) (release func(), err error) {
-	select {
-	case c.slots <- struct{}{}:
-		return c.release, nil
-	default:
+	if err := c.slots.Acquire(ctx); err != nil {
+		return nil, err
 	}
-	select {
-	case c.slots <- struct{}{}:
-		return c.release, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-c.draining.Done():
-		return nil, ErrStopping
-	}
+	return c.slots.Release, nil
 }
 
-func (c *Client) release() { <-c.slots }
-
 // Drain ends all waits for a slot, now and later. A free slot is still given. Drain is idempotent.
-func (c *Client) Drain() { c.drain() }
+func (c *Client) Drain() { c.slots.Close() }
 
 // Charge implements API.
 func (c *Client) Charge(ctx context.Context, ch Charge) Answer {

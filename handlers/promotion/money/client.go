@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // Client calls the Money API of openapi.yaml. It is safe for concurrent use.
@@ -23,9 +25,7 @@ type Client struct {
 	dialer    *dialer
 	close     context.CancelFunc // ends dialer.life
 
-	slots    chan struct{}   // one element per taken slot
-	draining context.Context // ends with Drain
-	drain    context.CancelFunc
+	slots    *pipeline.Slots
 	breaker  *breaker
 	throttle throttle
 	tokens   *tokens
@@ -70,11 +70,10 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 		base:    base,
 		dialer:  &dialer{net: net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second}, clock: systemClock, life: life},
 		close:   end,
-		slots:   make(chan struct{}, cfg.Concurrency),
+		slots:   pipeline.NewSlots(cfg.Concurrency),
 		tokens:  tokens,
 		buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }},
 	}
-	c.draining, c.drain = context.WithCancel(life)
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	c.transport = &http.Transport{
@@ -98,6 +97,7 @@ func New(cfg Config, log *slog.Logger) (*Client, error) {
 // later call is NotSent, and waits for a slot end. Close is idempotent.
 func (c *Client) Close() error {
 	c.close()
+	c.Drain()
 	c.transport.CloseIdleConnections()
 	return nil
 }

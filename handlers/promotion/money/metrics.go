@@ -43,7 +43,7 @@ func newMetrics(c *Client) *metrics {
 		m.gauges = append(m.gauges, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
 	gauge("millrace_money_in_flight", "Slots that are taken now: by calls, and by payouts that will start one.",
-		func() float64 { return float64(len(c.slots)) })
+		func() float64 { return float64(c.slots.Taken()) })
 	gauge("millrace_money_in_flight_limit", "Number of slots.",
 		func() float64 { return float64(c.cfg.Concurrency) })
 	gauge("millrace_money_breaker_state", "0 closed, 1 half-open, 2 open.", func() float64 {

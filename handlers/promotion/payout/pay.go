@@ -18,8 +18,8 @@ import (
 // that time is lost. The same request is then sent again after the lease, with the same key.
 const SettleTimeout = 5 * time.Second
 
-// slotTimeout bounds the wait for a call slot of the Money API. It is shorter than the handler's
-// timeout, which also has to cover the begin.
+// slotTimeout bounds the wait for the right to begin. It is shorter than the handler's timeout,
+// which also has to cover the begin.
 const slotTimeout = 10 * time.Second
 
 var settleBackoff = pipeline.Backoff{First: 50 * time.Millisecond, Max: time.Second} //nolint:gochecknoglobals // a constant, but Go has none of this type
@@ -51,22 +51,24 @@ func (p *Processor) Pay(ctx context.Context, rec rules.Record) error {
 
 // attempt is one begin, and the call after it.
 type attempt struct {
-	before time.Time // read before the begin
-	begin  ledger.BeginResult
-	answer money.Answer // only when the begin returned Send or Lookup
+	before      time.Time // read before the begin
+	begin       ledger.BeginResult
+	answer      money.Answer // only when the begin returned Send or Lookup
+	interrupted bool         // there was no call
 }
 
-// attempt begins the payout, and makes the call if the ledger returns Send or Lookup. It holds a
-// call slot of the Money API from before the begin until the call has ended. Each begin
-// can then be followed by its call within the lease.
+// attempt begins the payout, and makes the call if the ledger returns Send or Lookup. From before
+// the begin until the end of the call it holds one of p.Begins, so that most begins are followed by
+// their call within the lease.
 func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, err error) {
 	waiting, cancel := context.WithTimeout(ctx, slotTimeout)
-	release, err := p.MoneyAPI().Slot(waiting)
+	begins := p.Begins()
+	err = begins.Acquire(waiting)
 	cancel()
 	if err != nil {
 		return a, fmt.Errorf("promotion: %s: %w: %w", rec.Key, errNoSlot, err)
 	}
-	defer release()
+	defer begins.Release()
 	// The lease counts from before the begin, so that it ends here before it ends in the ledger. A
 	// process that was frozen in between finds its deadline passed, and sends nothing.
 	a.before = time.Now()
@@ -80,9 +82,32 @@ func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, e
 		return a, nil
 	}
 	failpoint.Hit(failpoint.AfterSending)
+	release, err := p.slot(ctx, a)
+	if err != nil {
+		a.interrupted, a.answer = true, money.Answer{Class: money.NotSent, Text: "no call slot: " + err.Error()}
+		return a, nil
+	}
+	defer release()
 	a.answer = p.call(ctx, rec.Key, a)
 	failpoint.Hit(failpoint.AfterCall)
 	return a, nil
+}
+
+// slot waits for a call slot of the stream, and then for one of the process. It waits while the
+// lease leaves time for a complete call.
+func (p *Processor) slot(ctx context.Context, a attempt) (release func(), err error) {
+	ctx, cancel := context.WithDeadline(ctx, a.before.Add(a.begin.Lease-p.CallTimeout))
+	defer cancel()
+	ofStream := pipeline.SlotsFrom(ctx)
+	if err := ofStream.Acquire(ctx); err != nil {
+		return nil, err
+	}
+	ofProcess, err := p.MoneyAPI().Slot(ctx)
+	if err != nil {
+		ofStream.Release()
+		return nil, err
+	}
+	return func() { ofProcess(); ofStream.Release() }, nil
 }
 
 // call calls the Money API within the lease. The end of the message's context does not end the
@@ -98,9 +123,13 @@ func (p *Processor) call(ctx context.Context, key rules.Key, a attempt) money.An
 
 // settle stores the answer of an attempt.
 func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) error {
+	outcome := outcomeOf(a.answer, a.begin.Next == rules.Lookup)
+	if a.interrupted {
+		outcome = rules.Interrupted
+	}
 	settled, err := p.store(ctx, rules.CallResult{
 		Key: rec.Key, Epoch: a.begin.Epoch, Route: rec.Route,
-		Outcome: outcomeOf(a.answer, a.begin.Next == rules.Lookup), Counted: p.counts(rec.Key, a),
+		Outcome: outcome, Counted: p.counts(rec.Key, a),
 		TransactionKey: a.answer.TransactionKey, RetryAfter: a.answer.RetryAfter,
 		Class: a.answer.Class.String(), Answer: a.answer.Text, Status: a.answer.Status,
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
@@ -16,14 +17,20 @@ import (
 // Processor accepts and pays the payouts of one promotion type. It is safe for concurrent use.
 // Its functions are called only while routes are open.
 type Processor struct {
-	Type      promotiontype.Type
-	Ledger    func() *ledger.Ledger
-	MoneyAPI  func() money.API
-	Streams   *streams.Manager
-	PayAtOnce func() bool // true: Accept pays a record and does not enqueue it
-	Metrics   *Metrics
-	Progress  *Progress
-	Log       *slog.Logger
+	Type     promotiontype.Type
+	Ledger   func() *ledger.Ledger
+	MoneyAPI func() money.API
+	// Begins limits how many payouts of the process are begun and not yet called. It is larger than
+	// the number of call slots, so that payouts are begun in batches while others are called.
+	Begins func() *pipeline.Slots
+	// CallTimeout is the part of a lease that is left for the call. A payout that gets no slot
+	// before is not called.
+	CallTimeout time.Duration
+	Streams     *streams.Manager
+	PayAtOnce   func() bool // true: Accept pays a record and does not enqueue it
+	Metrics     *Metrics
+	Progress    *Progress
+	Log         *slog.Logger
 	// SettleTries is the maximum number of tries to store an answer. 0: until settleTimeout.
 	SettleTries int
 

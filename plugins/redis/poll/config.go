@@ -82,6 +82,10 @@ type Options struct {
 	// Gate stops the reading of new entries while it returns false. It is called before each read
 	// and must be cheap. Nil: open.
 	Gate func() bool
+	// Ahead: Concurrency does not limit the messages in handlers, but their slots
+	// (pipeline.SlotsFrom). Handlers have half as many messages again, which they can prepare in
+	// batches. They have more while they are quick and slots are free.
+	Ahead bool
 	// Fence returns the time since which the server must have confirmed that an entry is this
 	// consumer's, before a handler may start. An entry that was confirmed earlier is looked up
 	// again first. While the time is in the future, nothing is read or started. Fence is called

@@ -53,7 +53,7 @@ func (d *demand) next(now time.Time) int {
 	lasted := now.Sub(d.arrived)
 	switch {
 	case !d.full:
-	case lasted > max(slowRead, 20*d.took):
+	case lasted > d.slow():
 		d.shrink()
 	case lasted < max(quickRead, 4*d.took) && 2*d.count*d.bytes <= maxReadBytes:
 		d.count = min(2*d.count, max(maxCount, d.least))
@@ -63,11 +63,14 @@ func (d *demand) next(now time.Time) int {
 
 func (d *demand) shrink() { d.count = max(d.count/2, d.least) }
 
-// ahead returns how many entries are buffered when the next read is sent. It is 0 when entries are
-// handled slowly: another instance may be idle.
-func (d *demand) ahead() int {
-	if d.count == d.least {
-		return 0
+// slow is how long the entries of a read may last.
+func (d *demand) slow() time.Duration { return max(slowRead, 20*d.took) }
+
+// ahead returns how many entries are buffered when the next read is sent before end. It is 0 when
+// entries are handled slowly: another instance may be idle.
+func (d *demand) ahead() (entries int, end time.Time) {
+	if d.count > d.least {
+		entries = d.count / 2
 	}
-	return d.count / 2
+	return entries, d.arrived.Add(d.slow())
 }

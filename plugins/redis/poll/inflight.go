@@ -6,6 +6,8 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // stage is the position of an entry on its way through a reader.
@@ -44,6 +46,7 @@ type pendingEntry struct {
 type table struct {
 	o        *Options
 	m        *Metrics
+	slots    *pipeline.Slots  // of Options.Ahead; nil without it
 	stopping chan struct{}    // closed with the table
 	search   func()           // makes the poller search own pending entries now
 	keep     func()           // starts the acker and the renewer
@@ -59,8 +62,10 @@ type table struct {
 	closed    bool      // nothing is added or started any more
 	gone      bool      // the stream does not exist: nothing can be released
 	keeping   bool      // the acker and the renewer run
-	limit     int       // how many workers there may be
-	ahead     int       // a read may be sent while fewer entries are buffered
+	limit     int       // the concurrency
+	more      int       // workers in addition; see adapt
+	ahead     int       // see readAhead
+	aheadEnd  time.Time // of ahead
 	running   int       // how many there are
 	busy      int       // those that have an entry
 	delayed   int       // entries in stageDelayed
@@ -177,16 +182,50 @@ func (t *table) spawn() {
 		t.awaitFence()
 		return
 	}
-	for !t.closed && t.running < t.limit && t.running-t.busy < len(t.buffer) {
+	for most := t.workers(); !t.closed && t.running < most && t.running-t.busy < len(t.buffer); t.running++ {
 		t.work(t.running)
-		t.running++
 	}
 }
 
-func (t *table) resize(workers int) {
+// workers returns how many workers there may be. With slots, half as many again prepare their
+// messages while others have the slots.
+func (t *table) workers() int {
+	if t.slots == nil {
+		return t.limit
+	}
+	return t.limit + (t.limit+1)/2 + t.more
+}
+
+const (
+	maxMore      = 128
+	longHandling = 100 * time.Millisecond
+)
+
+// adapt changes the number of workers when a message was handled. One is added if a slot is free
+// although all workers are busy. Many end if messages take long: those that are prepared would wait
+// for their slots, and another instance may be idle.
+func (t *table) adapt(took time.Duration) {
+	switch {
+	case took > longHandling:
+		t.more /= 2
+	case t.slots != nil && t.more < maxMore && t.busy >= t.workers() && t.slots.Free():
+		t.more++
+	}
+}
+
+// readAhead returns how many entries are buffered when the next read is sent. It is 0 when the
+// entries of the last read last for too long.
+func (t *table) readAhead() int {
+	if t.ahead > 0 && time.Now().After(t.aheadEnd) {
+		t.ahead = 0
+	}
+	return t.ahead
+}
+
+func (t *table) resize(concurrency int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.limit = workers
+	t.limit = concurrency
 	t.spawn()
 	t.room.Signal()
 }
@@ -197,15 +236,15 @@ const maxUnflushed = 4096
 // hasRoom reports whether a read may be sent: the workers need entries, and the entries that wait
 // for other reasons are within their limits.
 func (t *table) hasRoom() bool {
-	return (t.busy+len(t.buffer) < t.limit || len(t.buffer) < t.ahead) &&
+	return (t.busy+len(t.buffer) < t.workers() || len(t.buffer) < t.readAhead()) &&
 		t.delayed < t.limit+t.o.BatchSize && len(t.acks) < maxUnflushed
 }
 
-// setAhead sets how many entries are buffered when the next read is sent.
-func (t *table) setAhead(entries int) {
+// setAhead sets how many entries are buffered when the next read is sent before end.
+func (t *table) setAhead(entries int, end time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.ahead = entries
+	t.ahead, t.aheadEnd = entries, end
 }
 
 // awaitRoom waits until a read may be sent. It returns false when the table is closed.
@@ -232,7 +271,7 @@ func (t *table) free() int {
 	if t.closed {
 		return 0
 	}
-	return max(0, t.limit+t.o.BatchSize-t.busy-len(t.buffer)-t.delayed)
+	return max(0, t.workers()+t.o.BatchSize-t.busy-len(t.buffer)-t.delayed)
 }
 
 func (t *table) has(id string) bool {
@@ -316,7 +355,7 @@ func (t *table) next(revoke chan<- struct{}) *pendingEntry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.room.Signal()
-	if !t.closed && t.running <= t.limit && !t.o.fenced() {
+	if !t.closed && t.running <= t.workers() && !t.o.fenced() {
 		if e := t.take(revoke); e != nil {
 			return e
 		}
@@ -397,6 +436,7 @@ func (t *table) started(e *pendingEntry) {
 func (t *table) ack(e *pendingEntry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.adapt(time.Since(e.since))
 	t.busy--
 	e.stage = stageAcking
 	t.acks = append(t.acks, e)
@@ -430,7 +470,7 @@ func (t *table) nack(e *pendingEntry) (wait time.Duration, again bool) {
 	e.started = false
 	wait = t.o.Redelivery.Delay(e.nacks)
 	keep := !t.closed && !e.lost && e.nacks <= t.o.MaxRedeliveries
-	if keep && t.limit == 1 {
+	if keep && t.workers() == 1 {
 		return wait, true // with a single worker, no entry overtakes another
 	}
 	t.busy--

@@ -19,7 +19,7 @@ import (
 type Stats struct {
 	InFlight    int       // entries that this reader is responsible for
 	Buffered    int       // of those: not in a worker
-	Concurrency int       // the maximum number of workers
+	Concurrency int       // the current one
 	LastMessage time.Time // when the last entry came in; zero: none yet
 	StartedAt   time.Time // zero: not started
 	Read        int64     // entries that came in
@@ -65,6 +65,10 @@ func NewReader(c goredis.UniversalClient, o Options, out chan<- *message.Message
 		Consumer: Consumer{c, o.Stream, o.Group, o.Consumer}, o: &o, table: newTable(&o, m), base: log, m: m,
 	}
 	r := &Reader{s: s, workers: newWorkers(s, out), done: make(chan struct{})}
+	if o.Ahead {
+		s.table.slots = pipeline.NewSlots(o.Concurrency)
+		o.Base = pipeline.WithSlots(o.Base, s.table.slots)
+	}
 	s.life, r.endLife = context.WithCancel(context.Background())
 	r.poller = &poller{shared: s, end: func() { r.close(true) }, scheduled: scheduled{index: -1}, deliveries: 1, idle: o.InitialPollInterval,
 		demand: demand{least: o.BatchSize, count: o.BatchSize}}
@@ -119,6 +123,7 @@ func (r *Reader) close(gone bool) {
 	if !first {
 		return
 	}
+	r.s.table.slots.Close()
 	r.s.o.Scheduler.end(r.poller)
 	if started {
 		go r.shutDown()
@@ -188,9 +193,13 @@ func (r *Reader) SetPaused(paused bool) {
 // Wake makes the reader poll now. The caller expects a new entry in the stream.
 func (r *Reader) Wake() { r.s.o.Scheduler.wake(r.poller) }
 
-// Resize changes the number of workers, to at least one. A worker that is too many ends after its
+// Resize changes the concurrency, to at least one. A worker that is too many ends after its
 // message.
-func (r *Reader) Resize(concurrency int) { r.s.table.resize(max(1, concurrency)) }
+func (r *Reader) Resize(concurrency int) {
+	concurrency = max(1, concurrency)
+	r.s.table.slots.Resize(concurrency)
+	r.s.table.resize(concurrency)
+}
 
 // Free returns how many more entries fit: one per idle worker, and one batch ahead.
 func (r *Reader) Free() int { return r.s.table.free() }

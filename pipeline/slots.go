@@ -1,0 +1,132 @@
+package pipeline
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"sync"
+)
+
+// ErrNoMoreSlots is returned to callers that would wait for a closed Slots: their process or
+// stream is being drained.
+var ErrNoMoreSlots = errors.New("no slot is free, and none is waited for during a drain")
+
+// Slots limits how many callers do something at the same time. Callers that wait get their slots
+// in the order of their calls. A nil *Slots has no limit. Slots is safe for concurrent use.
+type Slots struct {
+	mu      sync.Mutex
+	limit   int
+	taken   int
+	waiting list.List // of chan struct{}, closed when the slot is given
+	ended   bool
+	closed  chan struct{}
+}
+
+// NewSlots returns limit free slots.
+func NewSlots(limit int) *Slots { return &Slots{limit: limit, closed: make(chan struct{})} }
+
+// Acquire waits for a slot, which the caller releases. The error is that of ctx, or
+// ErrNoMoreSlots. A free slot is given even then.
+func (s *Slots) Acquire(ctx context.Context) error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	if s.taken < s.limit {
+		s.taken++
+		s.mu.Unlock()
+		return nil
+	}
+	given := make(chan struct{})
+	place := s.waiting.PushBack(given)
+	s.mu.Unlock()
+	err := ErrNoMoreSlots
+	select {
+	case <-given:
+		return nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-s.closed:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-given: // in the same moment
+		return nil
+	default:
+		s.waiting.Remove(place)
+		return err
+	}
+}
+
+// Release releases a slot.
+func (s *Slots) Release() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken--
+	s.give()
+}
+
+// Resize changes the number of slots. Slots that are too many end when they are released.
+func (s *Slots) Resize(limit int) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limit = limit
+	s.give()
+}
+
+// give gives the free slots to callers that wait.
+func (s *Slots) give() {
+	for !s.ended && s.taken < s.limit && s.waiting.Len() > 0 {
+		s.taken++
+		close(s.waiting.Remove(s.waiting.Front()).(chan struct{}))
+	}
+}
+
+// Close ends all waits, now and later. It is idempotent.
+func (s *Slots) Close() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ended {
+		s.ended = true
+		close(s.closed)
+	}
+}
+
+// Free reports whether a slot is free.
+func (s *Slots) Free() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken < s.limit
+}
+
+// Taken returns the number of taken slots.
+func (s *Slots) Taken() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken
+}
+
+type slotsKey struct{}
+
+// WithSlots returns a context with the slots of a message's source. Its handlers acquire one for
+// what the concurrency of the source limits.
+func WithSlots(ctx context.Context, s *Slots) context.Context {
+	return context.WithValue(ctx, slotsKey{}, s)
+}
+
+// SlotsFrom returns the slots of the source of the message being handled. Nil: the source limits
+// its messages itself.
+func SlotsFrom(ctx context.Context) *Slots {
+	s, _ := ctx.Value(slotsKey{}).(*Slots)
+	return s
+}
