@@ -17,13 +17,18 @@ type Slots struct {
 	mu      sync.Mutex
 	limit   int
 	taken   int
-	waiting list.List // of chan struct{}, closed when the slot is given
-	ended   bool
-	closed  chan struct{}
+	waiting list.List // of *slotWait
+	closed  bool
+}
+
+// slotWait is a caller that waits for a slot.
+type slotWait struct {
+	ended chan struct{}
+	err   error // nil: it has a slot
 }
 
 // NewSlots returns limit free slots.
-func NewSlots(limit int) *Slots { return &Slots{limit: limit, closed: make(chan struct{})} }
+func NewSlots(limit int) *Slots { return &Slots{limit: limit} }
 
 // Acquire waits for a slot, which the caller releases. The error is that of ctx, or
 // ErrNoMoreSlots. A free slot is given even then.
@@ -37,25 +42,26 @@ func (s *Slots) Acquire(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	}
-	given := make(chan struct{})
-	place := s.waiting.PushBack(given)
+	if s.closed {
+		s.mu.Unlock()
+		return ErrNoMoreSlots
+	}
+	wait := &slotWait{ended: make(chan struct{})}
+	place := s.waiting.PushBack(wait)
 	s.mu.Unlock()
-	err := ErrNoMoreSlots
 	select {
-	case <-given:
-		return nil
+	case <-wait.ended:
+		return wait.err
 	case <-ctx.Done():
-		err = ctx.Err()
-	case <-s.closed:
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
-	case <-given: // in the same moment
-		return nil
+	case <-wait.ended: // in the same moment
+		return wait.err
 	default:
 		s.waiting.Remove(place)
-		return err
+		return ctx.Err()
 	}
 }
 
@@ -83,10 +89,17 @@ func (s *Slots) Resize(limit int) {
 
 // give gives the free slots to callers that wait.
 func (s *Slots) give() {
-	for !s.ended && s.taken < s.limit && s.waiting.Len() > 0 {
+	for s.taken < s.limit && s.waiting.Len() > 0 {
 		s.taken++
-		close(s.waiting.Remove(s.waiting.Front()).(chan struct{}))
+		s.endWait(nil)
 	}
+}
+
+// endWait ends the longest wait.
+func (s *Slots) endWait(err error) {
+	wait := s.waiting.Remove(s.waiting.Front()).(*slotWait)
+	wait.err = err
+	close(wait.ended)
 }
 
 // Close ends all waits, now and later. It is idempotent.
@@ -96,9 +109,9 @@ func (s *Slots) Close() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.ended {
-		s.ended = true
-		close(s.closed)
+	s.closed = true
+	for s.waiting.Len() > 0 {
+		s.endWait(ErrNoMoreSlots)
 	}
 }
 

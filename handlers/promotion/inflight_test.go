@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// No more records are in flight on the Kafka route than payouts may be begun.
-func TestRecordsPaidOnTheKafkaRouteMayBeBegun(t *testing.T) {
+// No more records are in flight on the Kafka route than payouts may be started.
+func TestRecordsPaidOnTheKafkaRouteMayBeStarted(t *testing.T) {
 	t.Parallel()
 	p := &Plugin{config: DefaultConfig()}
 	p.config.Stream.Enabled = true

@@ -194,13 +194,13 @@ func (p *Plugin) routes(r *pipeline.Registry, t promotiontype.Type, m *payout.Me
 }
 
 // acceptInFlight returns the maximum number of records per type in flight on the Kafka route. If
-// they are paid there, it is not larger than the number of payouts that may be begun: more records
-// would only wait.
+// they are paid there, it is not larger than the number of payouts that may be started: more
+// records would only wait.
 func (p *Plugin) acceptInFlight() int {
 	if p.config.Stream.Enabled {
 		return maxAcceptInFlight
 	}
-	return min(maxAcceptInFlight, begunPerSlot*p.config.MoneyAPI.Concurrency)
+	return min(maxAcceptInFlight, startsPerSlot*p.config.MoneyAPI.Concurrency)
 }
 
 // started handles a started event. It sizes and starts the stream of a promotion early, if there is

@@ -34,7 +34,7 @@ type resources struct {
 	ledgerID  string // filled with ledger
 	api       money.API
 	client    atomic.Pointer[money.Client]
-	begins    *pipeline.Slots   // payouts that are begun and not yet called
+	begins    *pipeline.Slots   // payouts that are started and not yet called
 	simulator *simulator.Server // nil: the Money API is another process
 	progress  payout.Progress
 	// the last round of the feeder found promotions that wait for a place on the active set
@@ -110,8 +110,8 @@ func (s *service) Draining() {
 	}
 }
 
-// begunPerSlot is how many payouts are begun per call slot of the process.
-const begunPerSlot = 2
+// startsPerSlot is how many payouts are started per call slot of the process.
+const startsPerSlot = 2
 
 // moneyService opens the client of the Money API, and starts the simulated Money API if the
 // settings enable it.
@@ -135,7 +135,7 @@ func (r *resources) moneyService() *service {
 			if err != nil {
 				return err
 			}
-			r.api, r.begins = client, pipeline.NewSlots(begunPerSlot*cfg.Concurrency)
+			r.api, r.begins = client, pipeline.NewSlots(startsPerSlot*cfg.Concurrency)
 			r.client.Store(client)
 			return nil
 		},

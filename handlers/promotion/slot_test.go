@@ -19,8 +19,8 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
-// slotTest is more workers than payouts that may be begun, which are more than the client of a slow
-// Money API has slots.
+// slotTest is more workers than payouts that may be started, which are more than the client of a
+// slow Money API has slots.
 type slotTest struct {
 	hist   *history
 	client *money.Client
@@ -88,7 +88,7 @@ func newSlotTestOf(t *testing.T, calls int, pay func(*payout.Processor, rules.Re
 	return st
 }
 
-// await waits until so many payouts are in a state.
+// await waits until want payouts are in a state.
 func (st *slotTest) await(t *testing.T, s rules.State, want int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return st.count(t, s) == want }, 10*time.Second, time.Millisecond, "%d payouts %s", want, s)
@@ -111,8 +111,8 @@ func (st *slotTest) count(t *testing.T, s rules.State) (n int) {
 	return n
 }
 
-// Payouts are begun before there is a slot for their calls, but not all of them.
-func TestPayoutsAreBegunAheadOfTheirCalls(t *testing.T) {
+// Payouts are started before there is a slot for their calls, but not all of them.
+func TestPayoutsAreStartedAheadOfTheirCalls(t *testing.T) {
 	t.Parallel()
 	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
 	for left := testWorkers; left > 0; left-- {
@@ -199,8 +199,8 @@ func TestALateSlotInterruptsAPayout(t *testing.T) {
 	}
 }
 
-// At a stop, payouts that wait are not started, and those that are begun are not called. Those that
-// have a slot are paid.
+// At a stop, payouts that wait are not started. Started ones without a slot are not called. Those
+// that have a slot are paid.
 func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	t.Parallel()
 	st := newSlotTest(t, func(p *payout.Processor, rec rules.Record) error { return p.Pay(t.Context(), rec) })
@@ -208,7 +208,7 @@ func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	interrupted := 0
 	for range testWorkers - testSlots {
 		err := <-st.paid
-		if _, begun := pipeline.RetryDelay(err); begun {
+		if _, started := pipeline.RetryDelay(err); started {
 			interrupted++
 		} else {
 			require.ErrorIs(t, err, pipeline.ErrNoMoreSlots)
@@ -222,7 +222,7 @@ func TestADrainEndsTheWaitForASlot(t *testing.T) {
 	require.Equal(t, testSlots, st.count(t, rules.Success))
 	require.Equal(t, interrupted, st.count(t, rules.Errored))
 	require.Equal(t, testWorkers-testSlots-interrupted, st.count(t, rules.Pending))
-	require.Positive(t, st.count(t, rules.Pending), "each could be begun")
+	require.Positive(t, st.count(t, rules.Pending), "each could be started")
 	require.Zero(t, clientGauge(t, st.client, "in_flight"))
 }
 
@@ -252,7 +252,7 @@ func TestAnEntryWithoutASlotIsLeftToTheFeeder(t *testing.T) {
 			waited := 0
 			for range testWorkers - testSlots {
 				err := <-st.paid
-				if _, begun := pipeline.RetryDelay(err); begun {
+				if _, started := pipeline.RetryDelay(err); started {
 					continue
 				}
 				waited++

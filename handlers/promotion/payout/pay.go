@@ -57,9 +57,8 @@ type attempt struct {
 	interrupted bool         // there was no call
 }
 
-// attempt begins the payout, and makes the call if the ledger returns Send or Lookup. From before
-// the begin until the end of the call it holds one of p.Begins, so that most begins are followed by
-// their call within the lease.
+// attempt begins the payout, and makes the call if the ledger returns Send or Lookup. It holds one
+// of p.Begins until the end of the call, so that nearly every call is made within its lease.
 func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, err error) {
 	waiting, cancel := context.WithTimeout(ctx, slotTimeout)
 	begins := p.Begins()

@@ -281,3 +281,47 @@ func TestTableRenews(t *testing.T) {
 	require.Len(t, revoke, 1, "the worker that offers must be notified")
 	require.True(t, table.entries["offered too long"].revoked)
 }
+
+// handleAll lets all workers of a table take an entry each, and handle it in the given time. It
+// returns their number.
+func handleAll(m *table, n *int, took time.Duration) int {
+	var taken []*pendingEntry
+	for m.busy < m.workers() {
+		*n++
+		m.add(stored(fmt.Sprintf("%d-0", *n)), nil, time.Now())
+		m.running = m.busy + 1
+		taken = append(taken, m.next(nil))
+	}
+	for _, e := range taken {
+		e.since = time.Now().Add(-took)
+		m.ack(e)
+	}
+	m.running = 0
+	return len(taken)
+}
+
+func TestWorkersFollowTheSlots(t *testing.T) {
+	m, n := newTestTable(8, 10), 0
+	m.slots = pipeline.NewSlots(8)
+	require.Equal(t, 12, handleAll(m, &n, time.Millisecond))
+	require.Equal(t, 13, handleAll(m, &n, time.Millisecond), "a slot is free, and no worker was")
+	for range 200 {
+		handleAll(m, &n, time.Millisecond)
+	}
+	require.Equal(t, 12+maxMore, m.workers(), "the most")
+	require.Equal(t, 12+maxMore, handleAll(m, &n, time.Second))
+	require.Equal(t, 12, m.workers(), "slow messages")
+	for range 8 {
+		require.NoError(t, m.slots.Acquire(t.Context()))
+	}
+	require.Equal(t, 12, handleAll(m, &n, time.Millisecond))
+	require.Equal(t, 12, m.workers(), "all slots are in use")
+}
+
+func TestReadAheadEnds(t *testing.T) {
+	m := newTestTable(1, 10)
+	m.setAhead(100, time.Now().Add(time.Hour))
+	require.Equal(t, 100, m.readAhead())
+	m.setAhead(100, time.Now().Add(-time.Millisecond))
+	require.Zero(t, m.readAhead(), "the entries of the last read last for too long")
+}

@@ -1,0 +1,56 @@
+package poll_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+// Handlers have more messages than there are slots, and a drain ends their waits.
+func TestHandlersPrepareMessagesAhead(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s)
+		r.Add(0, 100)
+		cfg := r.config("c", 4)
+		cfg.Ahead = true
+		rd, out := r.reader(s.Client(t), cfg, nil)
+		var handled, calls, refused atomic.Int64
+		release := make(chan struct{})
+		_ = redistest.Handle(t, out, func(m *message.Message) bool {
+			handled.Add(1)
+			slots := pipeline.SlotsFrom(m.Context())
+			if slots.Acquire(m.Context()) != nil {
+				refused.Add(1)
+				return true
+			}
+			defer slots.Release()
+			calls.Add(1)
+			<-release
+			return true
+		})
+		done := sync.OnceFunc(func() { close(release) })
+		t.Cleanup(done) // also when something below fails
+		require.Eventually(t, func() bool { return handled.Load() == 6 && calls.Load() == 4 }, patience, tick)
+		rd.Resize(6)
+		require.Eventually(t, func() bool { return handled.Load() == 9 && calls.Load() == 6 }, patience, tick)
+		drained := make(chan error)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			drained <- rd.Drain(ctx)
+		}()
+		require.Eventually(t, func() bool { return refused.Load() == 3 }, patience, tick)
+		done()
+		require.NoError(t, <-drained)
+		require.EqualValues(t, 9, handled.Load())
+		require.EqualValues(t, 6, calls.Load())
+	})
+}
