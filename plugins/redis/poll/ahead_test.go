@@ -43,7 +43,7 @@ func TestHandlersPrepareMessagesAhead(t *testing.T) {
 		require.Eventually(t, func() bool { return handled.Load() == 9 && calls.Load() == 6 }, patience, tick)
 		drained := make(chan error)
 		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
 			defer cancel()
 			drained <- rd.Drain(ctx)
 		}()

@@ -123,7 +123,6 @@ func (r *Reader) close(gone bool) {
 	if !first {
 		return
 	}
-	r.s.table.slots.Close()
 	r.s.o.Scheduler.end(r.poller)
 	if started {
 		go r.shutDown()
@@ -143,6 +142,10 @@ const finalFlush = time.Second
 // called again.
 func (r *Reader) Drain(ctx context.Context) error {
 	r.close(false)
+	if end, ok := ctx.Deadline(); ok { // prepared messages get a slot, if not too late
+		closing := time.AfterFunc(time.Until(end)/4, r.s.table.slots.Close)
+		defer closing.Stop()
+	}
 	failpoint.Hit(failpoint.Drain)
 	soft, cancel := reserve(ctx)
 	defer cancel()
