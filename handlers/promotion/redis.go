@@ -55,7 +55,7 @@ func (s *streamRedis) Start(ctx context.Context) error {
 }
 
 func (s *streamRedis) Stop(context.Context) error {
-	if c := s.own.Swap(nil); c != nil {
+	if c := s.own.Load(); c != nil {
 		return (*c).Close()
 	}
 	return nil

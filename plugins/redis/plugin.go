@@ -76,6 +76,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 }
 
 // Client returns the shared client, or nil before the start of the service. The plugin closes it.
+// After the end of the service the commands of a plugin that still runs fail.
 func (p *Plugin) Client() goredis.UniversalClient {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,7 +126,7 @@ type service struct{ p *Plugin }
 func (s service) Start(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
-	log, instance, running := p.env.Logger, p.env.Instance, p.client != nil
+	log, instance, running := p.env.Logger, p.env.Instance, p.presence != nil
 	p.mu.Unlock()
 	if running {
 		return errors.New("redis: started twice")
@@ -153,9 +154,9 @@ func (s service) Stop(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
 	c, pr, sweeper := p.client, p.presence, p.sweeper
-	p.client, p.presence, p.sweeper = nil, nil, nil
+	p.presence, p.sweeper = nil, nil
 	p.mu.Unlock()
-	if c == nil {
+	if pr == nil {
 		return nil
 	}
 	sweeper.Stop()
