@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
@@ -52,8 +54,8 @@ const (
 // first. After an error the first added entries are in the stream. Others may be, except after
 // ErrRefused, ErrForeign and ErrVanishing.
 //
-// If ctx ends during a command, the stream counts as full for 5 s, so that a slow stream does not
-// delay each call. Safe for concurrent use, legal before the Source is opened.
+// After a command that took too long, the stream counts as full for 5 s: it does not delay each
+// call. Safe for concurrent use, legal before the Source is opened.
 func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) (added int, out Outcome, err error) {
 	if len(es) == 0 {
 		return 0, Added, nil
@@ -82,14 +84,14 @@ func (m *Manager) Full(id int64) bool { return m.full.has(id) }
 
 // addBatch adds a prefix of es in one call and returns its length, reviving the stream as often as
 // reviveAttempts when it is absent.
-func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (int, error) {
+func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (added int, err error) {
 	select {
 	case m.enqueues <- struct{}{}:
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
 	defer func() {
-		if ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil {
 			m.full.add(id, slowMemory)
 		}
 		<-m.enqueues
@@ -104,7 +106,7 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (int
 			m.o.Metrics.enqueued(m.o.Kind.Type, n, len(es)-n)
 			if n > 0 {
 				m.wake(id)
-				m.announce(ctx, id)
+				m.announce(id)
 			}
 			if revived {
 				if err := m.confirm(ctx, id, n); err != nil {
@@ -169,7 +171,14 @@ func (m *Manager) add(ctx context.Context, id int64, es []entry.Entry) (int, err
 		keys = append(keys, m.o.Kind.WakeKey())
 	}
 	n, err := m.scripts.enqueue.Run(ctx, m.o.Client(), keys, args...).Int()
+	if goredis.HasErrorPrefix(err, "CROSSSLOT") && len(keys) > 2 {
+		m.wakeUps.crossSlot.Store(true)
+		n, err = m.scripts.enqueue.Run(ctx, m.o.Client(), keys[:2], args...).Int()
+	}
 	if err != nil {
+		if ctx.Err() != nil {
+			m.full.add(id, slowMemory)
+		}
 		m.o.Metrics.enqueueFailed(m.o.Kind.Type, len(es))
 		return 0, fmt.Errorf("add: %w", m.refusal(id, err))
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 // ownServers runs f on a Redis and on a Valkey that are this test's own.
-func ownServers(t *testing.T, f func(t *testing.T, s server)) {
+func ownServers(t *testing.T, f func(t *testing.T, s server), options ...string) {
 	t.Helper()
 	for _, program := range []string{"redis-server", "valkey-server"} {
 		t.Run(program, func(t *testing.T) {
@@ -33,7 +33,8 @@ func ownServers(t *testing.T, f func(t *testing.T, s server)) {
 			_, port, err := net.SplitHostPort(ln.Addr().String())
 			require.NoError(t, err)
 			require.NoError(t, ln.Close())
-			cmd := exec.Command(path, "--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--appendonly", "no")
+			options := append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--appendonly", "no"}, options...)
+			cmd := exec.Command(path, options...)
 			require.NoError(t, cmd.Start())
 			t.Cleanup(func() {
 				_ = cmd.Process.Kill()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -92,10 +91,10 @@ type Manager struct {
 	inFlight inFlightCounts
 	orphans  orphans
 
-	silentUntil atomic.Int64 // Unix nanoseconds; no wake-ups are written in a cluster before
-	sampler     *pipeline.LogSampler
-	mu          sync.Mutex
-	sub         *subscription // the open one
+	wakeUps wakeUps
+	sampler *pipeline.LogSampler
+	mu      sync.Mutex
+	sub     *subscription // the open one
 }
 
 // NewManager returns the Manager of one kind, without any connection or goroutine.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -14,40 +16,83 @@ import (
 const (
 	wakeInterval = 80 * time.Millisecond  // between two reads of the wake-up stream
 	wakeLength   = 1000                   // entries of it, approximately
-	wakeTimeout  = 250 * time.Millisecond // how long an enqueue in a cluster waits for it
+	wakeTimeout  = 250 * time.Millisecond // of adding wake-ups in a cluster
+	wakeSilence  = 5 * time.Second        // after a failure of that
 )
 
 // WakeKey returns the key of the kind's wake-up stream. Each enqueue adds the id of its stream.
 func (k Kind) WakeKey() string { return k.StreamPrefix + "wake" }
 
+// wakeUps are the streams to add to the wake-up stream of a cluster. Elsewhere enqueue.lua does it.
+type wakeUps struct {
+	crossSlot atomic.Bool // a plain client is connected to a cluster
+	mu        sync.Mutex
+	ids       map[int64]struct{}
+	sending   bool
+	silent    time.Time // nothing is added before
+}
+
 // isCluster reports whether the keys of different streams are in different slots.
 func (m *Manager) isCluster() bool {
 	_, cluster := m.o.Client().(*goredis.ClusterClient)
-	return cluster
+	return cluster || m.wakeUps.crossSlot.Load()
 }
 
-// announce adds id to the wake-up stream of a cluster. Elsewhere enqueue.lua does it. After a
-// failure it does nothing for one poll interval, so that enqueues are not delayed.
-func (m *Manager) announce(ctx context.Context, id int64) {
-	now := time.Now()
-	if !m.isCluster() || now.UnixNano() < m.silentUntil.Load() {
+// announce adds id to the wake-up stream of a cluster. It does not wait for it.
+func (m *Manager) announce(id int64) {
+	w := &m.wakeUps
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !m.isCluster() || time.Now().Before(w.silent) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
-	defer cancel()
-	err := m.o.Client().XAdd(ctx, &goredis.XAddArgs{
-		Stream: m.o.Kind.WakeKey(), MaxLen: wakeLength, Approx: true, Values: []any{"id", id, "by", m.o.Instance},
-	}).Err()
-	if err != nil {
-		m.silentUntil.Store(now.Add(m.o.Config().PollInterval).UnixNano())
-		m.wakeFailed(err)
+	if w.ids == nil {
+		w.ids = map[int64]struct{}{}
 	}
+	w.ids[id] = struct{}{}
+	if !w.sending {
+		w.sending = true
+		go m.sendWakeUps()
+	}
+}
+
+// sendWakeUps sends the wake-ups, one pipeline at a time. A failure drops those of wakeSilence.
+func (m *Manager) sendWakeUps() {
+	w := &m.wakeUps
+	for {
+		w.mu.Lock()
+		ids := w.ids
+		w.ids, w.sending = nil, len(ids) > 0
+		w.mu.Unlock()
+		if len(ids) == 0 {
+			return
+		}
+		if err := m.addWakeUps(ids); err != nil {
+			w.mu.Lock()
+			w.ids, w.silent = nil, time.Now().Add(wakeSilence)
+			w.mu.Unlock()
+			m.wakeFailed(err)
+		}
+	}
+}
+
+func (m *Manager) addWakeUps(ids map[int64]struct{}) error {
+	ctx, cancel := context.WithTimeout(context.Background(), wakeTimeout)
+	defer cancel()
+	pipe := m.o.Client().Pipeline()
+	for id := range ids {
+		pipe.XAdd(ctx, &goredis.XAddArgs{
+			Stream: m.o.Kind.WakeKey(), MaxLen: wakeLength, Approx: true, Values: []any{"id", id, "by", m.o.Instance},
+		})
+	}
+	_, err := pipe.Exec(ctx)
+	return err
 }
 
 func (m *Manager) wakeFailed(err error) {
-	m.o.Metrics.failed(m.o.Kind.Type, "wake")
 	m.sampler.Warn(m.log, "the wake-up stream can't be used, new entries wait for the poll interval",
 		slog.String(pipeline.LogStream, m.o.Kind.WakeKey()), pipeline.Err(err))
+	m.o.Metrics.failed(m.o.Kind.Type, "wake")
 }
 
 // listen reads the wake-up stream until ctx ends, and wakes the readers of the streams in it. A
