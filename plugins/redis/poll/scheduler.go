@@ -4,14 +4,18 @@ import (
 	"container/heap"
 	"context"
 	"math/bits"
+	"slices"
 	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// pipelineReads is how many reads a Scheduler sends in one pipeline.
-const pipelineReads = 200
+const (
+	pipelineReads = 200                   // in one pipeline
+	slowPipeline  = 50 * time.Millisecond // after this time another pipeline is sent to the server
+	pipelines     = 8                     // under way per server
+)
 
 // Scheduler sends the reads of all readers that wait for entries, many in one pipeline. Several
 // readers of one client share it (Options.Scheduler). The zero value is ready. It has goroutines
@@ -24,9 +28,20 @@ type Scheduler struct {
 	servers map[goredis.UniversalClient]*serverReads // per server, while reads are due there
 }
 
-// serverReads are the reads for one server, sent in one pipeline at a time. A server that does not
-// answer delays no other one.
-type serverReads struct{ due []*poller }
+// serverReads are the reads for one server. They are sent in one pipeline at a time, and in several
+// while pipelines are slow: connections may be dead. A server that does not answer delays no other
+// one.
+type serverReads struct {
+	due     []*poller
+	senders int // goroutines
+	slow    int // of those: whose pipeline is slow
+}
+
+// sentReads is a pipeline under way.
+type sentReads struct {
+	cancel context.CancelFunc
+	open   int // reads of pollers that have not ended
+}
 
 // scheduled is the part of a poller that belongs to its Scheduler. Scheduler.mu guards it.
 type scheduled struct {
@@ -36,8 +51,9 @@ type scheduled struct {
 	woken   bool      // the next read is due at once
 	started bool
 	ended   bool
-	cancel  context.CancelFunc // of the pipeline that has the read; may be nil
-	reads   sync.WaitGroup     // one while reading
+	queued  *serverReads   // where the read is due; may be nil
+	sent    *sentReads     // the pipeline that has the read; may be nil
+	reads   sync.WaitGroup // one while reading
 }
 
 // never is the wait of a poller until it is woken.
@@ -55,14 +71,19 @@ func (s *Scheduler) start(p *poller) {
 func (s *Scheduler) wait(p *poller, after time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.scheduled.reading, p.scheduled.cancel = false, nil
-	p.scheduled.reads.Done()
+	p.endRead()
 	if p.scheduled.woken {
 		p.idle, after = p.o.InitialPollInterval, 0
 	}
 	if after != never {
 		s.push(p, after)
 	}
+}
+
+// endRead ends a read.
+func (d *scheduled) endRead() {
+	d.reading, d.queued, d.sent = false, nil, nil
+	d.reads.Done()
 }
 
 // wake makes a read of p due now.
@@ -106,22 +127,32 @@ func roundUp(due, limit time.Duration) time.Duration {
 	return due + (step-due%step)%step
 }
 
-// end removes p. A read that is under way ends by itself.
+// end removes p. A read that was sent ends by itself. A pipeline whose pollers have all ended is
+// soon cancelled.
 func (s *Scheduler) end(p *poller) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	p.scheduled.ended = true
 	if p.scheduled.index >= 0 {
 		heap.Remove(&s.queue, p.scheduled.index)
 	}
-	s.mu.Unlock()
+	if server := p.scheduled.queued; server != nil {
+		server.due = slices.DeleteFunc(server.due, func(o *poller) bool { return o == p })
+		p.endRead()
+	}
+	if sent := p.scheduled.sent; sent != nil {
+		if sent.open--; sent.open == 0 {
+			time.AfterFunc(finalFlush, sent.cancel)
+		}
+	}
 }
 
 // abandon ends the pipeline that has the read of p.
 func (s *Scheduler) abandon(p *poller) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.scheduled.cancel != nil {
-		p.scheduled.cancel()
+	if p.scheduled.sent != nil {
+		p.scheduled.sent.cancel()
 	}
 }
 
@@ -142,9 +173,27 @@ func (s *Scheduler) dispatch() {
 				s.servers = map[goredis.UniversalClient]*serverReads{}
 			}
 			s.servers[server] = l
-			go s.send(server, l)
 		}
-		l.due = append(l.due, list...)
+		for _, p := range list {
+			if p.scheduled.ended {
+				p.endRead()
+				continue
+			}
+			p.scheduled.queued = l
+			l.due = append(l.due, p)
+		}
+		s.startSender(server, l)
+	}
+}
+
+// startSender starts a sender if all are slow. Without one, it removes the server.
+func (s *Scheduler) startSender(server goredis.UniversalClient, l *serverReads) {
+	if len(l.due) > 0 && l.senders == l.slow && l.senders < pipelines {
+		l.senders++
+		go s.send(server, l)
+	}
+	if l.senders == 0 {
+		delete(s.servers, server)
 	}
 }
 
@@ -168,24 +217,45 @@ func (s *Scheduler) takeDue() (due []*poller) {
 func (s *Scheduler) send(server goredis.UniversalClient, l *serverReads) {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
-		s.mu.Lock()
-		batch := l.due[:min(len(l.due), pipelineReads)]
-		l.due = l.due[len(batch):]
-		for _, p := range batch {
-			p.scheduled.cancel = cancel
-		}
-		if len(batch) == 0 {
-			delete(s.servers, server)
-		}
-		s.mu.Unlock()
+		batch := s.take(l, cancel)
 		if len(batch) > 0 {
+			slow := time.AfterFunc(slowPipeline, func() { s.pipelineSlow(server, l, 1) })
 			readTogether(ctx, batch)
+			if !slow.Stop() {
+				s.pipelineSlow(server, l, -1)
+			}
 		}
 		cancel()
 		if len(batch) == 0 {
-			return
+			break
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.senders--
+	s.startSender(server, l)
+}
+
+// take returns the reads of the next pipeline.
+func (s *Scheduler) take(l *serverReads, cancel context.CancelFunc) []*poller {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(l.due), pipelineReads)
+	batch := slices.Clone(l.due[:n])
+	l.due = l.due[n:]
+	sent := &sentReads{cancel, n}
+	for _, p := range batch {
+		p.scheduled.queued, p.scheduled.sent = nil, sent
+	}
+	return batch
+}
+
+// pipelineSlow changes the number of slow pipelines.
+func (s *Scheduler) pipelineSlow(server goredis.UniversalClient, l *serverReads, by int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.slow += by
+	s.startSender(server, l)
 }
 
 // readTogether sends the next command of each poller in one pipeline. A poller whose reply has
@@ -195,8 +265,10 @@ func readTogether(ctx context.Context, batch []*poller) {
 	var cmds []goredis.Cmder
 	at := time.Now()
 	for _, p := range batch {
-		room, _ := p.table.readable()
+		room, closed := p.table.readable()
 		switch {
+		case closed:
+			p.o.Scheduler.wait(p, never)
 		case !p.mayRead():
 			p.o.Scheduler.wait(p, p.pause())
 		case !room:
