@@ -6,7 +6,25 @@ import (
 	"slices"
 )
 
-// PartialError says that some messages of one publish are not published, and that all others are.
+// PublishError returns the error of a publish from that of each message: nil when none failed, the
+// error itself for one message, otherwise a *PartialError.
+func PublishError(errs []error) error {
+	if len(errs) == 1 {
+		return errs[0]
+	}
+	failed := map[int]error{}
+	for i, err := range errs {
+		if err != nil {
+			failed[i] = err
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return &PartialError{Failed: failed, Size: len(errs)}
+}
+
+// PartialError says which messages of one publish are not known to be published. All others are.
 // An outbox keeps the failed ones, behind all others. On a route with HandleBatch, only the failed
 // ones fail their messages.
 type PartialError struct {

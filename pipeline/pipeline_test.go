@@ -100,6 +100,15 @@ func TestBackoffStaysInItsBounds(t *testing.T) {
 	})
 }
 
+func TestPublishError(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("refused")
+	require.NoError(t, pipeline.PublishError(nil))
+	require.NoError(t, pipeline.PublishError(make([]error, 2)))
+	require.Equal(t, cause, pipeline.PublishError([]error{cause}))
+	require.Equal(t, &pipeline.PartialError{Failed: map[int]error{1: cause}, Size: 2}, pipeline.PublishError([]error{nil, cause}))
+}
+
 func TestAPartialErrorNamesCountsAndTheFirstReason(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("too large")

@@ -63,8 +63,8 @@ type Subscription interface {
 type Sink interface {
 	// Describe works offline.
 	Describe() Endpoint
-	// Publish returns nil when all messages are durable. After an error any of them may be. It is
-	// called concurrently.
+	// Publish returns nil when all messages are durable. After a *PartialError those that it does
+	// not name are, after any other error any of them may be. It is called concurrently.
 	Publish(ctx context.Context, msgs ...*message.Message) error
 }
 

@@ -187,7 +187,7 @@ func (b *batch) failUnpublished(of []*delivery, err error) {
 	var partial *pipeline.PartialError
 	some := errors.As(err, &partial)
 	// Such an error would make a dead letter of each message. It may be the fault of one record.
-	each := pipeline.IsPermanent(err) || pipeline.Class(err) == pipeline.ClassPanic
+	each := len(of) > 1 && (pipeline.IsPermanent(err) || pipeline.Class(err) == pipeline.ClassPanic)
 	for i, d := range of {
 		switch {
 		case err == nil, d.left:

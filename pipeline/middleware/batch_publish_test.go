@@ -109,6 +109,21 @@ func TestPublishingOfABatch(t *testing.T) {
 	}
 }
 
+func TestARefusedRecordAloneIsPublishedOnce(t *testing.T) {
+	t.Parallel()
+	var c calls
+	b := batchOf{payloads: []string{"a"}, route: pipeline.Route{To: sinkOf(func(msgs []*message.Message) error {
+		c.note(msgs)
+		return pipeline.Permanent(errBoom)
+	})}}
+	b.route.HandleBatch = perMessage(func(m *message.Message) pipeline.BatchResult {
+		return pipeline.BatchResult{Out: []*message.Message{message.NewMessage("", m.Payload)}}
+	})
+	b.run(t)
+	require.Len(t, b.dead.Messages(), 1)
+	require.Len(t, c.all, 1)
+}
+
 func TestOutputsOfABatchThatAreNotWhole(t *testing.T) {
 	t.Parallel()
 	b := batchOf{payloads: []string{"1", "2"}, route: pipeline.Route{HandleBatch: echo}}

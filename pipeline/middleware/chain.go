@@ -23,7 +23,7 @@ type Options struct {
 	// innermost, inside the time limit and the recovery of panics: its errors, panics and outputs
 	// count as the handler's. A result of nil leaves the handler as it is. Nil: nothing.
 	//
-	// On a route with HandleBatch it wraps the call for a batch. The message is then a envelope
+	// On a route with HandleBatch it wraps the call for a batch. The message is then an envelope
 	// (pipeline.EnvelopeFrom), an error fails each message of the batch, and an output is an error.
 	Around func(r pipeline.Route, handle message.HandlerFunc) message.HandlerFunc
 }

@@ -19,7 +19,7 @@ type outgoing struct {
 }
 
 // maxFailuresInARow is the number of consecutive failures that end a batch. The cause is then not
-// the messages but the broker.
+// the messages but the broker. A permanent error is the fault of its message.
 const maxFailuresInARow = 3
 
 // publish makes a batch durable: in the store, then in the topics, one after another in the order
@@ -63,9 +63,9 @@ func (p *Plugin) put(ctx context.Context, batch []outgoing) error {
 	return s.Put(ctx, rows...)
 }
 
-// publishTopic publishes the dead letters of one topic in one call. When the call fails it
-// publishes them one by one, so that one that the broker refuses does not block the others. It adds
-// the failures to failed.
+// publishTopic publishes the dead letters of one topic in one call. It publishes those that failed
+// one by one, so that one that the broker refuses does not block the others. It adds the failures
+// to failed.
 func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []outgoing, indexes []int, failed map[int]error) {
 	var err error
 	switch {
@@ -76,10 +76,16 @@ func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []outgoin
 		for n, i := range indexes {
 			msgs[n] = batch[i].msg
 		}
-		if err = p.topics.Sink(topic).Publish(ctx, msgs...); err == nil {
-			p.metrics.published.WithLabelValues(topic).Add(float64(len(indexes)))
-			return
+		err = p.topics.Sink(topic).Publish(ctx, msgs...)
+		partial, inPart := errors.AsType[*pipeline.PartialError](err)
+		var left []int
+		for n, i := range indexes {
+			if err != nil && (!inPart || partial.Failed[n] != nil) {
+				left = append(left, i)
+			}
 		}
+		p.metrics.published.WithLabelValues(topic).Add(float64(len(indexes) - len(left)))
+		indexes = left
 	}
 	inARow := 0
 	for _, i := range indexes {
@@ -88,7 +94,9 @@ func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []outgoin
 				inARow = 0
 				continue
 			}
-			inARow++
+			if !pipeline.IsPermanent(err) {
+				inARow++
+			}
 		}
 		failed[i] = fmt.Errorf("publish to %s: %w", topic, err)
 	}

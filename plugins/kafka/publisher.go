@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -39,26 +38,33 @@ type producer struct {
 	answers sync.WaitGroup
 }
 
-// call is records handed to the producers together, and their answers.
+// call is records handed to the producers together.
 type call struct {
-	left   atomic.Int64
-	ended  chan struct{} // closed when all are answered
-	mu     sync.Mutex
-	failed []*sarama.ProducerMessage
-	errs   []error
+	mu    sync.Mutex
+	left  int           // records without an answer
+	ended chan struct{} // closed when left is zero
+	over  bool          // further answers are ignored
 }
 
-func (c *call) answer(record *sarama.ProducerMessage, err error) {
-	if err != nil {
-		c.mu.Lock()
-		c.failed = append(c.failed, record)
-		// Thousands of records of a batch fail in one way.
-		if !slices.ContainsFunc(c.errs, func(e error) bool { return e.Error() == err.Error() }) {
-			c.errs = append(c.errs, err)
-		}
-		c.mu.Unlock()
+// outgoing is one record of a publish.
+type outgoing struct {
+	*sarama.ProducerMessage
+	call  *call
+	index int   // of its message
+	err   error // of the last attempt; guarded by call.mu until the call is over
+}
+
+var errUnanswered = errors.New("no answer")
+
+func (o *outgoing) answer(err error) {
+	c := o.call
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
 	}
-	if c.left.Add(-1) == 0 {
+	o.err = err
+	if c.left--; c.left == 0 {
 		close(c.ended)
 	}
 }
@@ -100,81 +106,101 @@ func (p *publisher) open(adapt func(*sarama.Config)) (*producer, error) {
 	out.answers.Go(func() {
 		for m := range async.Successes() {
 			p.metrics.published.WithLabelValues(m.Topic).Inc()
-			m.Metadata.(*call).answer(m, nil)
+			m.Metadata.(*outgoing).answer(nil)
 		}
 	})
 	out.answers.Go(func() {
 		for e := range async.Errors() {
-			e.Msg.Metadata.(*call).answer(e.Msg, e.Err)
+			e.Msg.Metadata.(*outgoing).answer(e.Err)
 		}
 	})
 	return out, nil
 }
 
-// publish returns when all messages are durable. limit is the largest record that topic takes, in
-// bytes.
-func (p *publisher) publish(ctx context.Context, topic string, limit int, msgs []*message.Message) error {
+// publish returns the error of each message, nil for a durable one. limit is the largest record of
+// the topic, in bytes.
+func (p *publisher) publish(ctx context.Context, topic string, limit int, msgs []*message.Message) []error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.PublishTimeout)
 	defer cancel()
-	records := make([]*sarama.ProducerMessage, len(msgs))
+	errs := make([]error, len(msgs))
+	records := make([]outgoing, len(msgs))
+	left := make([]*outgoing, 0, len(msgs))
 	for i, m := range msgs {
 		record, err := marshaler{}.Marshal(topic, m)
 		if err != nil {
-			return fmt.Errorf("kafka: publish to %s: %w", topic, err)
+			errs[i] = fmt.Errorf("kafka: publish to %s: %w", topic, err)
+		} else if n := byteSize(record); n > limit {
+			errs[i] = tooLarge(fmt.Errorf("kafka: publish to %s: message %s has %d bytes, the limit is %d", topic, m.UUID, n, limit))
+		} else {
+			records[i] = outgoing{ProducerMessage: record, index: i}
+			left = append(left, &records[i])
 		}
-		if n := byteSize(record); n > limit {
-			return tooLarge(fmt.Errorf("kafka: publish to %s: message %s has %d bytes, the limit is %d", topic, m.UUID, n, limit))
-		}
-		records[i] = record
 	}
 	alone := false
-	for attempt := 1; ; attempt++ {
-		failed, err := p.send(ctx, records, alone)
-		if err == nil {
-			return nil
-		}
-		records = failed
-		if !alone && refused(err) && ctx.Err() == nil {
+	for attempt := 1; len(left) > 0; attempt++ {
+		p.send(ctx, left, alone)
+		left = slices.DeleteFunc(left, func(o *outgoing) bool { return o.err == nil })
+		if !alone && ctx.Err() == nil && slices.ContainsFunc(left, func(o *outgoing) bool { return refused(o.err) }) {
 			alone = true // the broker refused a batch; most of its records may be fine
 			continue
 		}
-		if !unreachable(err) || !pipeline.Sleep(ctx, p.config.ReconnectBackoff.Delay(attempt)) {
-			if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
-				err = fmt.Errorf("%w: %w", ctx.Err(), err)
+		again := slices.ContainsFunc(left, func(o *outgoing) bool { return unreachable(o.err) }) &&
+			pipeline.Sleep(ctx, p.config.ReconnectBackoff.Delay(attempt))
+		left = slices.DeleteFunc(left, func(o *outgoing) bool {
+			if again && unreachable(o.err) {
+				return false
 			}
-			p.metrics.publishErrors.WithLabelValues(topic).Add(float64(len(failed)))
-			err = fmt.Errorf("kafka: publish to %s: %w", topic, err)
-			switch {
-			case !alone:
-			case errors.Is(err, sarama.ErrMessageSizeTooLarge): // the topic's own limit
-				err = tooLarge(err)
-			case errors.Is(err, sarama.ErrInvalidRecord):
-				err = pipeline.WithClass(pipeline.Permanent(err), ClassInvalidRecord)
-			}
-			return err
-		}
+			errs[o.index] = p.failed(ctx, topic, o.err, alone)
+			return true
+		})
 	}
+	return errs
 }
 
-// send makes one attempt and returns which records are not known to be durable, and why. alone:
-// each in a request of its own.
-func (p *publisher) send(ctx context.Context, records []*sarama.ProducerMessage, alone bool) (failed []*sarama.ProducerMessage, err error) {
-	if err := ctx.Err(); err != nil {
-		return records, err
+// failed counts a record that is not published and returns its error.
+func (p *publisher) failed(ctx context.Context, topic string, err error, alone bool) error {
+	p.metrics.publishErrors.WithLabelValues(topic).Inc()
+	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
-	c := &call{ended: make(chan struct{})}
-	c.left.Store(int64(len(records)))
+	err = fmt.Errorf("kafka: publish to %s: %w", topic, err)
+	switch {
+	case errors.Is(err, sarama.ErrUnknownTopicOrPartition) && !p.config.CreateTopics:
+		err = fmt.Errorf("%w (%s)", err, creatingCommand)
+	case !alone:
+	case errors.Is(err, sarama.ErrMessageSizeTooLarge): // the topic's own limit
+		err = tooLarge(err)
+	case errors.Is(err, sarama.ErrInvalidRecord):
+		err = pipeline.WithClass(pipeline.Permanent(err), ClassInvalidRecord)
+	}
+	return err
+}
+
+// send makes one attempt. It sets the error of each record: nil for a durable one. alone: each in a
+// request of its own.
+func (p *publisher) send(ctx context.Context, records []*outgoing, alone bool) {
+	c := &call{left: len(records), ended: make(chan struct{})}
 	for _, r := range records {
-		r.Metadata = c
+		r.call, r.err, r.Metadata = c, errUnanswered, r
 	}
-	if err := p.feed(ctx, records, alone); err != nil {
-		return records, err
+	err := ctx.Err()
+	if err == nil {
+		err = p.feed(ctx, records, alone)
 	}
-	select {
-	case <-c.ended:
-		return c.failed, errors.Join(c.errs...)
-	case <-ctx.Done():
-		return records, ctx.Err()
+	if err == nil {
+		select {
+		case <-c.ended:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	for _, r := range records {
+		if errors.Is(r.err, errUnanswered) {
+			r.err = err
+		}
 	}
 }
 
@@ -203,7 +229,7 @@ func tooLarge(err error) error {
 func byteSize(r *sarama.ProducerMessage) int { return r.ByteSize(2) }
 
 // feed hands the records to their producers. The lock keeps close from ending a producer meanwhile.
-func (p *publisher) feed(ctx context.Context, records []*sarama.ProducerMessage, alone bool) error {
+func (p *publisher) feed(ctx context.Context, records []*outgoing, alone bool) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.closed {
@@ -211,11 +237,11 @@ func (p *publisher) feed(ctx context.Context, records []*sarama.ProducerMessage,
 	}
 	for _, r := range records {
 		to := p.normal
-		if alone || byteSize(r) >= min(p.config.MaxMessageBytes, batchBytes) {
+		if alone || byteSize(r.ProducerMessage) >= min(p.config.MaxMessageBytes, batchBytes) {
 			to = p.single
 		}
 		select {
-		case to.Input() <- r:
+		case to.Input() <- r.ProducerMessage:
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.closing:

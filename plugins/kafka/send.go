@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -146,7 +147,9 @@ func (s *sendCommand) publish(ctx context.Context, topic string, lines iter.Seq2
 	var batch []*message.Message
 	flush := func() error {
 		err := s.p.Sink(topic).Publish(ctx, batch...)
-		if err == nil {
+		if partial, ok := errors.AsType[*pipeline.PartialError](err); ok {
+			n += int64(partial.Size - len(partial.Failed))
+		} else if err == nil {
 			n += int64(len(batch))
 		}
 		batch = batch[:0]

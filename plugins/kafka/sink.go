@@ -3,7 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
-	"fmt"
+	"slices"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -19,10 +19,10 @@ type sink struct {
 
 func (s sink) Describe() pipeline.Endpoint { return pipeline.Endpoint{Kind: Kind, Name: s.topic} }
 
-// Publish returns nil when every message is on all in-sync replicas. When ctx ends first, any of
-// them may still become durable. A message beyond a size limit is a permanent error of class
-// too_large. One that the topic refuses for another reason is a permanent error of class
-// invalid_record.
+// Publish returns nil when every message is on all in-sync replicas, otherwise a
+// pipeline.PublishError. When ctx ends first, a failed message may still become durable. A message
+// beyond a size limit is a permanent error of class too_large. One that the topic refuses for
+// another reason is a permanent error of class invalid_record.
 func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if len(msgs) == 0 {
 		return nil
@@ -31,14 +31,11 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if err != nil {
 		return err
 	}
-	err = live.publisher.publish(ctx, s.topic, live.limit(s.topic), msgs)
-	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) { // it was deleted, or never created
-		live.drop(s.topic)
-		if !live.config.CreateTopics {
-			err = fmt.Errorf("%w (%s)", err, creatingCommand)
-		}
+	errs := live.publisher.publish(ctx, s.topic, live.limit(s.topic), msgs)
+	if slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, sarama.ErrUnknownTopicOrPartition) }) {
+		live.drop(s.topic) // it was deleted, or never created
 	}
-	return err
+	return pipeline.PublishError(errs)
 }
 
 var _ pipeline.Sink = sink{}

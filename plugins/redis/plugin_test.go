@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -153,6 +154,69 @@ func TestSourceAndSinkInAPipeline(t *testing.T) {
 			pending, err := admin.XPending(t.Context(), in, group).Result()
 			return err == nil && pending.Count == 0
 		}, patience, tick)
+	})
+}
+
+// refusing is a client hook. It refuses the entries of one message.
+type refusing struct{ uuid string }
+
+func (refusing) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (refusing) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
+
+func (r refusing) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		var others []goredis.Cmder
+		for _, cmd := range cmds {
+			if slices.Contains(cmd.Args(), any(r.uuid)) {
+				cmd.SetErr(errors.New("refused"))
+				continue
+			}
+			others = append(others, cmd)
+		}
+		return next(ctx, others)
+	}
+}
+
+// The other messages of a batch are published once and acked. A stream that refuses all entries
+// fails no message for another one.
+func TestARefusedEntryFailsItsMessageOnly(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		p, _, err := start(t, s.Addr, "a", pipelinetest.Logger(t))
+		require.NoError(t, err)
+		admin := s.Client(t)
+		good, bad := redistest.Stream(t, admin), redistest.Stream(t, admin)
+		require.NoError(t, admin.Set(t.Context(), bad, "a string", 0).Err())
+		p.Client().AddHook(refusing{"refused"})
+		feed := pipelinetest.NewFeed("in")
+		feed.RedeliveryDelay = 10 * time.Millisecond
+		pipelinetest.Start(t, onePlugin{pipeline.Route{
+			Name: "copy", From: feed, To: p.Sink(good), Flow: pipeline.Flow{Window: 3}, Policy: pipeline.Policy{DeadLetter: pipelinetest.NewRecorder("dead")},
+			Batch: pipeline.Batch{MaxRecords: 3, Linger: 100 * time.Millisecond},
+			HandleBatch: func(_ context.Context, msgs []*message.Message) []pipeline.BatchResult {
+				results := make([]pipeline.BatchResult, len(msgs))
+				for i, m := range msgs {
+					results[i].Out = []*message.Message{m.Copy()}
+				}
+				return results
+			},
+		}})
+		msgs := []*message.Message{message.NewMessage("first", nil), message.NewMessage("refused", nil), message.NewMessage("last", nil)}
+		feed.Send(msgs...)
+		acked := 0
+		for range 3 {
+			if s := <-feed.Settled(); s.Acked {
+				acked++
+			}
+		}
+		require.Equal(t, 2, acked)
+		require.EqualValues(t, 2, admin.XLen(t.Context(), good).Val())
+
+		partial, ok := errors.AsType[*pipeline.PartialError](p.Sink(bad).Publish(t.Context(), msgs...))
+		require.True(t, ok)
+		require.Len(t, partial.Failed, 3)
+		require.EqualError(t, p.Sink(good).Publish(t.Context(), msgs...),
+			"publish to "+good+": 1 of 3 not published: message refused: refused")
 	})
 }
 

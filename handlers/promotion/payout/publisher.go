@@ -50,7 +50,7 @@ const enqueueTimeout = time.Second
 const leaveTimeout = 5 * time.Second
 
 // Publish implements pipeline.Sink for messages of Accept. Each stream gets its entries with one
-// call, all streams at the same time. The error is a *pipeline.PartialError.
+// call, all streams at the same time. The error is a pipeline.PublishError.
 func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error {
 	keys, errs := make([]rules.Key, len(msgs)), make([]error, len(msgs))
 	byPromotion := map[int64][]int{} // indexes of msgs
@@ -96,16 +96,7 @@ func (p publisher) Publish(ctx context.Context, msgs ...*message.Message) error 
 	}
 	failpoint.Hit(failpoint.AfterXADD)
 	p.leave(ctx, keys, errs)
-	failed := map[int]error{}
-	for i, err := range errs {
-		if err != nil {
-			failed[i] = err
-		}
-	}
-	if len(failed) == 0 {
-		return nil
-	}
-	return &pipeline.PartialError{Failed: failed, Size: len(msgs)}
+	return pipeline.PublishError(errs)
 }
 
 // enqueue adds those of msgs to one stream that batch names. It returns the length of the prefix

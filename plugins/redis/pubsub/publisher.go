@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
 )
 
@@ -30,8 +31,7 @@ type PublisherConfig struct {
 // remove unread entries.
 //
 // Publishing is at least once. When the client re-sends a pipeline after a network error
-// (max_retries), entries may be in the stream twice. After an error of Publish, any of its messages
-// may be in the stream.
+// (max_retries), entries may be in the stream twice. A message that failed may be in the stream.
 type Publisher struct{ b *Batcher }
 
 // NewPublisher returns a Publisher. The client stays the caller's: Close doesn't close it.
@@ -124,9 +124,10 @@ func NewBatcher(client func() goredis.UniversalClient, cfg PublisherConfig) *Bat
 	return &Batcher{client: client, timeout: cfg.Timeout, m: cfg.Metrics, queues: map[string]*queue{}}
 }
 
-// Publish returns when all entries are in the stream, or with an error. It ends early at the
-// deadline of ctx. A cancellation ends it only before its entries are sent: like the client, it
-// then waits for the reply, for at most PublisherConfig.Timeout.
+// Publish returns when all entries are in the stream, or with a pipeline.PublishError. It ends at
+// the deadline of ctx. A cancellation ends it while another call sends its entries, which may
+// then be in the stream. A call that sends waits for the reply, for at most
+// PublisherConfig.Timeout.
 func (b *Batcher) Publish(ctx context.Context, stream string, entries []entry.Entry) error {
 	if err := b.publish(&publishing{ctx: ctx, stream: stream, entries: entries}); err != nil {
 		return fmt.Errorf("publish to %s: %w", stream, err)
@@ -287,13 +288,15 @@ func (b *Batcher) send(client goredis.UniversalClient, batch []*publishing) {
 	b.m.batches.Inc()
 	published := 0
 	for i, p := range batch {
-		failed := slices.IndexFunc(cmds[i], func(cmd *goredis.StringCmd) bool { return cmd.Err() != nil })
-		if failed >= 0 {
-			p.err = fmt.Errorf("message %s: %w", p.entries[failed].UUID, cmds[i][failed].Err())
-			continue
+		errs := make([]error, len(p.entries))
+		for n, cmd := range cmds[i] {
+			if err := cmd.Err(); err != nil {
+				errs[n] = fmt.Errorf("message %s: %w", p.entries[n].UUID, err)
+				continue
+			}
+			published++
 		}
-		p.err = nil
-		published += len(p.entries)
+		p.err = pipeline.PublishError(errs)
 	}
 	b.m.published.Add(float64(published))
 }

@@ -170,7 +170,7 @@ func TestConstructorsRefuseNil(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestAFailedMessageFailsItsCall(t *testing.T) {
+func TestAFailedMessageFailsAlone(t *testing.T) {
 	t.Parallel()
 	c := redistest.Mini(t).Client(t)
 	c.AddHook(hook{after: func(cmds []goredis.Cmder) {
@@ -182,10 +182,14 @@ func TestAFailedMessageFailsItsCall(t *testing.T) {
 	}})
 	m := pubsub.NewMetrics()
 	p := publisher(t, c, m)
-	require.EqualError(t, p.Publish("s", message.NewMessage("first", nil), message.NewMessage("bad", nil), message.NewMessage("last", nil)),
-		"publish to s: message bad: refused")
+	err := p.Publish("s", message.NewMessage("first", nil), message.NewMessage("bad", nil), message.NewMessage("last", nil))
+	require.EqualError(t, err, "publish to s: 1 of 3 not published: message bad: refused")
+	partial, ok := errors.AsType[*pipeline.PartialError](err)
+	require.True(t, ok)
+	require.Contains(t, partial.Failed, 1)
+	require.EqualValues(t, 2, redistest.Metric(t, m, "published_total"))
 	require.EqualError(t, p.Publish("s", message.NewMessage("bad", nil)), "publish to s: message bad: refused")
-	require.Zero(t, redistest.Metric(t, m, "published_total"))
+	require.EqualValues(t, 2, redistest.Metric(t, m, "published_total"))
 }
 
 // Few calls do not wait for each other.
