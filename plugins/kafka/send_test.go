@@ -106,3 +106,17 @@ func TestSendReadsStandardInput(t *testing.T) {
 	}
 	require.Equal(t, []string{"a", "", "b"}, got)
 }
+
+func TestSendCountsTheDurableRecords(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers)
+		topic := topicFor(t, p)
+		require.NoError(t, p.ensureTopics(t.Context(), topic))
+		file := filepath.Join(t.TempDir(), "records")
+		require.NoError(t, os.WriteFile(file, []byte("first\n"+strings.Repeat("x", 4<<20)+"\nlast\n"), 0o600))
+		code, _, errs := sendAndTail(t, brokers, topic, "send", "TOPIC", "--file", file)
+		require.NotZero(t, code)
+		require.Contains(t, errs, "after 2 records: 1 of 3 not published")
+	})
+}
