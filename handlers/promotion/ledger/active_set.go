@@ -184,6 +184,7 @@ func (l *Ledger) ActivateKnown(ctx context.Context, p rules.Promotion) (known bo
 // precedes the script that deletes the stream. If that script finds the stream not drained,
 // Activate follows.
 func (l *Ledger) Deactivate(ctx context.Context, p rules.Promotion) error {
+	l.feedNext.Delete(p)
 	return l.update(ctx, "deactivate", nil, func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `UPDATE promotion_streams SET active = FALSE, incarnation = '', waiting_since = NULL
 			WHERE type = $1 AND promotion_id = $2 AND active`, string(p.Type), p.ID)

@@ -11,9 +11,13 @@ import (
 )
 
 const (
-	// asideTimeout bounds a flush after one that met a lock. Its waits for locks are short. Both
-	// end before the time limit of the callers.
+	// asideTimeout bounds a flush after one that met a lock. It ends before the time limit of the
+	// callers.
 	asideTimeout = 2 * time.Second
+
+	// Limits of one wait for a lock in such a flush. With more promotions it is shorter: up to 50
+	// locked ones take half of the time.
+	maxLockWait, minLockWait = 250 * time.Millisecond, 20 * time.Millisecond
 
 	// A promotion that met a lock is expected to meet it again for this time, in which PostgreSQL
 	// ends a frozen session.
@@ -29,9 +33,17 @@ type flusher[Q, R any] struct {
 	run      func(context.Context, []*batchItem[Q, R]) error
 	ordinary func(context.Context, []*batchItem[Q, R]) error // sets ended; may be nil
 
-	// locked has the time at which a promotion last met a lock, or was suspected of it.
-	locked sync.Map // rules.Promotion -> time.Time
+	locked sync.Map // rules.Promotion -> lockSeen
 }
+
+// lockSeen has the time at which a promotion last met a lock, or was suspected of it.
+type lockSeen struct {
+	at  time.Time
+	met bool
+}
+
+// lockWait is the key of a context's time limit for one wait for a lock.
+type lockWait struct{}
 
 func newFlusher[Q, R any](l *Ledger, what string, run func(context.Context, []*batchItem[Q, R]) error) *flusher[Q, R] {
 	return &flusher[Q, R]{l: l, what: what, run: run}
@@ -46,7 +58,7 @@ func (b *flusher[Q, R]) collect(flushers int, linger time.Duration) *batcher[Q, 
 func (b *flusher[Q, R]) apart(batch []*batchItem[Q, R]) (free, locked []*batchItem[Q, R]) {
 	expected := false
 	b.locked.Range(func(p, last any) bool {
-		if time.Since(last.(time.Time)) < lockMemory {
+		if time.Since(last.(lockSeen).at) < lockMemory {
 			expected = true
 		} else {
 			b.locked.CompareAndDelete(p, last)
@@ -149,36 +161,37 @@ func (b *flusher[Q, R]) oneByOne(ctx context.Context, err error, batch []*batchI
 	}
 }
 
-// flushPromotions runs each promotion of a batch that met a lock, and returns the other items.
+// flushPromotions runs each promotion of a batch that met a lock, and returns the items of those
+// that fail.
 func (b *flusher[Q, R]) flushPromotions(ctx context.Context, batch []*batchItem[Q, R]) (aside []*batchItem[Q, R]) {
 	ctx, cancel := context.WithTimeout(ctx, asideTimeout)
 	defer cancel()
-	parts, suspected := b.byPromotion(batch), time.Now()
+	parts, wait := b.byPromotion(batch)
+	suspected := lockSeen{at: time.Now()}
 	for _, part := range parts { // so that no other flusher waits for the lock
 		b.locked.LoadOrStore(part[0].key.OfPromotion(), suspected)
 	}
 	for _, part := range parts {
-		if err := b.tryPart(ctx, part); err != nil {
+		if err := b.tryPart(ctx, wait, part); err != nil {
 			aside = append(aside, part...)
 		} else {
-			b.locked.CompareAndDelete(part[0].key.OfPromotion(), suspected)
 			b.finish(ctx, nil, part...)
 		}
 	}
 	return aside
 }
 
-// flushAside finishes items of locked promotions. Each part that fails is split in two, and larger
-// parts go first, so that items without the lock end soon. Items that are not reached in time get
-// the error of the last failed part.
+// flushAside finishes items of locked promotions. Each part that fails is split in two, after all
+// promotions were tried, so that items without the lock end soon. Items that are not reached in
+// time get the error of the last failed part, unless that is an error of its data.
 func (b *flusher[Q, R]) flushAside(ctx context.Context, items []*batchItem[Q, R]) {
 	within, cancel := context.WithTimeout(ctx, asideTimeout)
 	defer cancel()
 	failure := context.DeadlineExceeded
-	for parts := b.byPromotion(items); len(parts) > 0; parts = parts[1:] {
+	for parts, wait := b.byPromotion(items); len(parts) > 0; parts = parts[1:] {
 		part, err := parts[0], failure
 		if within.Err() == nil {
-			if err = b.tryPart(within, part); err != nil {
+			if err = b.tryPart(within, wait, part); err != nil && b.l.store.fault(err) != faultData {
 				failure = err
 			}
 		}
@@ -190,8 +203,9 @@ func (b *flusher[Q, R]) flushAside(ctx context.Context, items []*batchItem[Q, R]
 	}
 }
 
-// byPromotion returns parts of one promotion each.
-func (b *flusher[Q, R]) byPromotion(items []*batchItem[Q, R]) (parts [][]*batchItem[Q, R]) {
+// byPromotion returns parts of one promotion each, and their limit for one wait for a lock. Those
+// that have met a lock are last, the latest at the end, so that each gets its turn.
+func (b *flusher[Q, R]) byPromotion(items []*batchItem[Q, R]) (parts [][]*batchItem[Q, R], wait time.Duration) {
 	slices.SortStableFunc(items, func(x, y *batchItem[Q, R]) int { return rules.CompareKeys(x.key, y.key) })
 	for len(items) > 0 {
 		n := slices.IndexFunc(items, func(k *batchItem[Q, R]) bool { return k.key.OfPromotion() != items[0].key.OfPromotion() })
@@ -201,14 +215,26 @@ func (b *flusher[Q, R]) byPromotion(items []*batchItem[Q, R]) (parts [][]*batchI
 		n = min(n, b.l.cfg.BatchSize)
 		parts, items = append(parts, items[:n]), items[n:]
 	}
-	return parts
+	met := map[rules.Promotion]time.Time{}
+	for _, part := range parts {
+		if last, ok := b.locked.Load(part[0].key.OfPromotion()); ok && last.(lockSeen).met {
+			met[part[0].key.OfPromotion()] = last.(lockSeen).at
+		}
+	}
+	slices.SortStableFunc(parts, func(x, y []*batchItem[Q, R]) int {
+		return met[x[0].key.OfPromotion()].Compare(met[y[0].key.OfPromotion()])
+	})
+	return parts, min(maxLockWait, max(minLockWait, asideTimeout/2/time.Duration(len(parts))))
 }
 
-// tryPart runs items of one promotion, which may be locked.
-func (b *flusher[Q, R]) tryPart(ctx context.Context, part []*batchItem[Q, R]) error {
-	err := b.try(ctx, asideTimeout, b.run, part...)
+// tryPart runs items of one promotion, which may be locked. A success removes a suspicion.
+func (b *flusher[Q, R]) tryPart(ctx context.Context, wait time.Duration, part []*batchItem[Q, R]) error {
+	err := b.try(context.WithValue(ctx, lockWait{}, wait), asideTimeout, b.run, part...)
+	p := part[0].key.OfPromotion()
 	if b.l.store.fault(err) == faultLocked {
-		b.locked.Store(part[0].key.OfPromotion(), time.Now())
+		b.locked.Store(p, lockSeen{at: time.Now(), met: true})
+	} else if last, ok := b.locked.Load(p); err == nil && ok && !last.(lockSeen).met {
+		b.locked.CompareAndDelete(p, last)
 	}
 	return err
 }

@@ -186,14 +186,17 @@ func TestSharedErrorIsNotTriedForEveryRow(t *testing.T) {
 	}
 }
 
-var errLocked = errors.New("locked")
+var errLocked, errData = errors.New("locked"), errors.New("data")
 
-// lockStore is a store whose transactions fail only by locks.
+// lockStore is a store whose transactions fail only by locks and data.
 type lockStore struct{ store }
 
 func (lockStore) fault(err error) fault {
-	if errors.Is(err, errLocked) {
+	switch {
+	case errors.Is(err, errLocked):
 		return faultLocked
+	case errors.Is(err, errData):
+		return faultData
 	}
 	return faultNone
 }
@@ -233,6 +236,73 @@ func TestALockIsFoundByPromotion(t *testing.T) {
 	require.Equal(t, int32(2), w.left.Load())
 }
 
+// The time of a flush ends after a record that can't be stored. The records after it are not
+// reported as invalid.
+func TestADataErrorIsOnlyOfItsRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &Ledger{cfg: DefaultConfig(), store: lockStore{}, life: t.Context()}
+		b := newFlusher(l, "test", func(_ context.Context, part []*batchItem[int, int]) error {
+			if part[0].key.Promotion == 1 {
+				time.Sleep(asideTimeout + time.Millisecond)
+				return errData
+			}
+			return nil
+		})
+		batch := newBatch[int, int](3, func(i int) (rules.Key, int, error) { return key(int64(1+i), 1), 0, nil })
+		w := &caller{done: make(chan struct{})}
+		w.left.Store(3)
+		for _, k := range batch {
+			k.caller = w
+		}
+		b.flushAside(t.Context(), slices.Clone(batch))
+		require.ErrorIs(t, batch[0].err, rules.ErrInvalid)
+		for _, k := range batch[1:] {
+			require.ErrorIs(t, k.err, context.DeadlineExceeded)
+			require.NotErrorIs(t, k.err, rules.ErrInvalid)
+		}
+	})
+}
+
+// A promotion without a lock is tried before those that have met one, and is then free of
+// suspicion.
+func TestLockedPromotionsTakeTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &Ledger{cfg: DefaultConfig(), store: lockStore{}, life: t.Context()}
+		var order []int64
+		b := newFlusher(l, "test", func(ctx context.Context, part []*batchItem[int, int]) error {
+			order = append(order, part[0].key.Promotion)
+			if part[0].key.Promotion == 150 {
+				return nil
+			}
+			time.Sleep(ctx.Value(lockWait{}).(time.Duration) + time.Millisecond)
+			return errLocked
+		})
+		flush := func() {
+			order = nil
+			batch := newBatch[int, int](150, func(i int) (rules.Key, int, error) { return key(int64(1+i), 1), 0, nil })
+			w := &caller{done: make(chan struct{})}
+			w.left.Store(150)
+			for _, k := range batch {
+				k.caller = w
+			}
+			b.flushAside(t.Context(), batch)
+		}
+		flush()
+		tried := int64(len(order))
+		require.Less(t, tried, int64(150))
+		free := rules.Promotion{Type: "POINT", ID: 150}
+		b.locked.Store(free, lockSeen{at: time.Now()})
+		flush()
+		require.Equal(t, tried+1, order[0])
+		require.Equal(t, free.ID, order[149-tried])
+		require.NotContains(t, suspects(b), free)
+		flush()
+		require.Equal(t, free.ID, order[0])
+	})
+}
+
 // Another session holds the lock of promotion 1. Many single begins of it and of promotion 2 come
 // at once. Those of promotion 2 share the first wait only, and those of promotion 1 wait in one
 // transaction at a time.
@@ -250,8 +320,8 @@ func TestOneLockedPromotionDelaysNoOther(t *testing.T) {
 				return nil
 			}
 			limit := 4 * time.Second
-			if end, _ := ctx.Deadline(); time.Until(end) <= asideTimeout {
-				limit = 250 * time.Millisecond
+			if wait, ok := ctx.Value(lockWait{}).(time.Duration); ok {
+				limit = wait
 			}
 			if n := waiting.Add(1); time.Since(began) > 10*time.Second && (n > 1 || limit > time.Second) {
 				t.Errorf("%d transactions wait for the lock, one for %s", n, limit)

@@ -44,8 +44,9 @@
 //     definite moment: docs/decisions/0017-promotion-lock.md.
 //   - No wait for a lock is unlimited. PostgreSQL ends a session that is silent inside a
 //     transaction, and statements have a lock_timeout. After a lock, the promotions of a batch
-//     are run one by one, with a short lock_timeout. For 10 s, later calls of the locked promotion
-//     are run in one transaction at a time, and hold no flusher.
+//     are run one by one. Their lock_timeout is short, and shorter with more promotions. For 10 s,
+//     later calls of a locked promotion are run in one transaction at a time, and hold no flusher.
+//     Promotions that have not met a lock go first.
 //   - A replay writes its dead letter and generation first. The unique key rejects a repetition.
 //   - Cancel changes the state in one short transaction and then settles rows in chunks. So the
 //     cancellation of a million payouts delays no other begin. A repeated Cancel, or reading the

@@ -24,6 +24,9 @@ func (l *Ledger) LeaseFeeder(ctx context.Context, p rules.Promotion, ttl time.Du
 			string(p.Type), p.ID, l.opts.Instance, now, now.Add(ttl))
 		return err
 	})
+	if n == 0 {
+		l.feedNext.Delete(p)
+	}
 	return n > 0, err
 }
 
@@ -95,37 +98,46 @@ func (l *Ledger) FeedLostEntries(ctx context.Context, p rules.Promotion, grace t
 // also reads the page after that of the call before, so that every expired lease is found.
 func (l *Ledger) FeedOverdue(ctx context.Context, p rules.Promotion, grace time.Duration, limit int) ([]FeedItem, error) {
 	items, err := l.feed(ctx, p, func(now time.Time) (string, []any) { return sqlFeedOverdue, []any{limit, now.Add(-grace)} })
-	from := []feedPosition{{at: time.Unix(0, 0)}}
-	if next, ok := l.feedNext.Load(p); ok {
-		from = append(from, next.(feedPosition))
+	if err != nil {
+		return nil, err
 	}
-	for _, page := range from {
-		if err != nil || len(items) == limit {
-			return items, err
+	items, end, err := l.feedExpired(ctx, p, feedPosition{at: time.Unix(0, 0)}, grace, limit, items)
+	if next, ok := l.feedNext.Load(p); ok && end != nil {
+		if next := next.(feedPosition); next.at.After(end.at) || next.at.Equal(end.at) && next.id > end.id {
+			end = &next
 		}
-		var expired []FeedItem
-		expired, err = l.feed(ctx, p, func(now time.Time) (string, []any) {
-			return sqlFeedExpiredLeases, []any{page.at, page.id, now.Add(-grace), limit - len(items)}
-		})
-		items = append(items, expired...)
+		items, end, err = l.feedExpired(ctx, p, *end, grace, limit, items)
 	}
-	if err != nil || len(items) == limit {
-		return items, err // the rest of the page is read next time
+	switch {
+	case err != nil || len(items) == limit: // the rest of the page is read next time
+	case end == nil:
+		l.feedNext.Delete(p)
+	default:
+		l.feedNext.Store(p, *end)
 	}
-	return items, l.feedPageAfter(ctx, p, from[len(from)-1])
+	return items, err
 }
 
-// feedPageAfter notes where the next page starts.
-func (l *Ledger) feedPageAfter(ctx context.Context, p rules.Promotion, page feedPosition) error {
-	l.feedNext.Delete(p)
-	return l.read(ctx, "feed", func(q querier, _ time.Time) error {
+// feedExpired adds the expired leases of a page to items, at most up to limit, and returns its end.
+// The end is nil if items is full, or if no page follows.
+func (l *Ledger) feedExpired(ctx context.Context, p rules.Promotion, page feedPosition, grace time.Duration, limit int, items []FeedItem) (_ []FeedItem, end *feedPosition, err error) {
+	if len(items) == limit {
+		return items, nil, nil
+	}
+	expired, err := l.feed(ctx, p, func(now time.Time) (string, []any) {
+		return sqlFeedExpiredLeases, []any{page.at, page.id, now.Add(-grace), limit - len(items)}
+	})
+	items = append(items, expired...)
+	if err != nil || len(items) == limit {
+		return items, nil, err
+	}
+	err = l.read(ctx, "feed", func(q querier, _ time.Time) error {
 		return q.query(ctx, func(r scanner) error {
-			var next feedPosition
-			err := r.Scan((*sqldb.Time)(&next.at), &next.id)
-			l.feedNext.Store(p, next)
-			return err
+			end = new(feedPosition)
+			return r.Scan((*sqldb.Time)(&end.at), &end.id)
 		}, sqlFeedPageEnd, string(p.Type), p.ID, page.at, page.id)
 	})
+	return items, end, err
 }
 
 func (l *Ledger) feed(ctx context.Context, p rules.Promotion, query func(now time.Time) (string, []any)) ([]FeedItem, error) {

@@ -112,6 +112,48 @@ func TestEveryExpiredLeaseIsFound(t *testing.T) {
 	})
 }
 
+// The oldest payouts are settled, so that the first page reaches into the one after the last call.
+func TestAnExpiredLeaseIsFoundOncePerCall(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		a, b := h.open(t, func(c *Config, _ *Options) { c.BatchSize = 2000 }), h.open(t, as("b"))
+		acceptMany(t, a, 1, 4100)
+		p := rules.Promotion{Type: "POINT", ID: 1}
+		find := func() (found []int64) {
+			items, err := a.FeedOverdue(t.Context(), p, grace, 100)
+			require.NoError(t, err)
+			for _, item := range items {
+				found = append(found, item.Target)
+			}
+			return sorted(found)
+		}
+		require.Empty(t, find())
+		mustBegin(t, a, record(1, 2300))
+		mustBegin(t, a, record(1, 4000))
+		var settled []*batchItem[*rules.Record, BeginResult]
+		for target := int64(1); target <= 600; target++ {
+			r := record(1, target)
+			settled = append(settled, &batchItem[*rules.Record, BeginResult]{key: r.Key, req: &r})
+		}
+		flushTogether(t, a.begins, settled)
+		flushTogether(t, a.settles, newBatch[*rules.CallResult, SettleResult](len(settled), func(i int) (rules.Key, *rules.CallResult, error) {
+			return settled[i].key, &rules.CallResult{Key: settled[i].key, Epoch: settled[i].res.Epoch, Outcome: rules.Paid, TransactionKey: "x"}, nil
+		}))
+		h.advance(time.Minute)
+		require.Equal(t, []int64{2300, 4000}, find())
+
+		require.Equal(t, []int64{2300}, find(), "of the first page")
+		_, kept := a.feedNext.Load(p)
+		require.True(t, kept)
+		_, err := b.LeaseFeeder(t.Context(), p, time.Minute)
+		require.NoError(t, err)
+		_, err = a.LeaseFeeder(t.Context(), p, time.Minute)
+		require.NoError(t, err)
+		_, kept = a.feedNext.Load(p)
+		require.False(t, kept, "another instance feeds it")
+	})
+}
+
 func TestMarkEnqueuedKeepsChangedRows(t *testing.T) {
 	t.Parallel()
 	onEachDatabase(t, func(t *testing.T, h *testDB) {

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -317,4 +318,64 @@ func TestACloseEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, l.CloseContext(over), context.Canceled)
 	require.ErrorIs(t, <-leased, ErrClosed)
 	require.NoError(t, tx.Rollback(t.Context()))
+}
+
+// A frozen transaction holds rows of many promotions. Calls for promotions before and after them in
+// the order of the keys are carried out within the time limit of a settle.
+func TestManyLockedPromotionsStopNoOther(t *testing.T) {
+	t.Parallel()
+	for name, settle := range map[string]bool{"postgres: settle": true, "postgres: begin": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newPostgresDB(t)
+			l := h.open(t, func(_ *Config, o *Options) { o.Lease = time.Hour })
+			isFree := func(promotion int64) bool { return promotion <= 3 || promotion > 15 }
+			const targets = 8
+			var calls []rules.CallResult
+			for promotion := int64(1); promotion <= 18; promotion++ {
+				acceptMany(t, l, promotion, targets)
+				for target := int64(1); target <= targets; target++ {
+					call := rules.CallResult{Key: key(promotion, target), Outcome: rules.Paid, TransactionKey: "x"}
+					if settle {
+						call.Epoch = mustBegin(t, l, record(promotion, target)).Epoch
+					}
+					calls = append(calls, call)
+				}
+			}
+			tx, err := h.connect(t).Begin(t.Context())
+			require.NoError(t, err)
+			held := `SELECT FROM payouts WHERE promotion_id BETWEEN 4 AND 15 FOR UPDATE`
+			if settle {
+				held = `INSERT INTO promotion_summaries (type, promotion_id, summary_id) SELECT 'POINT', i, 9 FROM generate_series(4, 15) AS i`
+			}
+			_, err = tx.Exec(t.Context(), held)
+			require.NoError(t, err)
+
+			var slowest atomic.Int64
+			var wg sync.WaitGroup
+			rand.Shuffle(len(calls), func(i, j int) { calls[i], calls[j] = calls[j], calls[i] })
+			for _, call := range calls {
+				<-time.After(3 * time.Millisecond) // several batches
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+					defer cancel()
+					began := time.Now()
+					_, err := untilAnswered(ctx, func(ctx context.Context) (any, error) {
+						if settle {
+							return l.Settle(ctx, call)
+						}
+						return l.Begin(ctx, record(call.Key.Promotion, call.Key.Target))
+					})
+					if isFree(call.Key.Promotion) {
+						slowest.Store(max(slowest.Load(), int64(time.Since(began))))
+						if err != nil {
+							t.Error(call.Key, err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			t.Log("slowest", time.Duration(slowest.Load()))
+		})
+	}
 }

@@ -36,9 +36,8 @@ const coldConnections = 4
 
 // Time limits of one wait for a lock. Each is an SQL value.
 const (
-	pgLockTimeout          = "4s"    // less than the time limit of a settle (5 s)
-	pgPartLockTimeout      = "250ms" // of a flush after one that met a lock
-	pgPromotionLockTimeout = "2s"    // of a pause, resume or cancel
+	pgLockTimeout          = "1s" // less than the time limit of a settle (5 s)
+	pgPromotionLockTimeout = "2s" // of a pause, resume or cancel
 )
 
 // pgStaleRow is the SQLSTATE of the function ledger_stale_row.

@@ -34,6 +34,8 @@ CROSS JOIN LATERAL (SELECT * FROM payouts AS p
 
 	pgClock = `SELECT clock_timestamp()`
 
+	pgSetLockTimeout = `SELECT set_config('lock_timeout', $1, true)`
+
 	pgLockStream = `SELECT FROM promotion_streams WHERE type = $1 AND promotion_id = $2 FOR UPDATE`
 
 	// Skips a row that a frozen instance has locked; the others are marked. There is no condition

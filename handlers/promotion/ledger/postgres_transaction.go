@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,8 +30,8 @@ func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *read
 	snap := &readResult{promotions: map[rules.Promotion]rules.PromotionState{}, rows: make(map[rules.Key]*storedRow, len(w.keys))}
 	var b pgx.Batch
 	b.Queue(pgBegin)
-	if end, ok := ctx.Deadline(); ok && time.Until(end) <= asideTimeout {
-		b.Queue("SET LOCAL lock_timeout = '" + pgPartLockTimeout + "'")
+	if wait, ok := ctx.Value(lockWait{}).(time.Duration); ok {
+		b.Queue(pgSetLockTimeout, strconv.FormatInt(wait.Milliseconds(), 10))
 	}
 	tx.queueReads(&b, w, snap)
 	b.Queue(pgClock).QueryRow(func(row pgx.Row) error {
