@@ -31,7 +31,7 @@ type slotWait struct {
 func NewSlots(limit int) *Slots { return &Slots{limit: limit} }
 
 // Acquire waits for a slot, which the caller releases. The error is that of ctx, or
-// ErrNoMoreSlots. A free slot is given even then.
+// ErrNoMoreSlots. A free slot is given even if ctx has ended, or s is closed.
 func (s *Slots) Acquire(ctx context.Context) error {
 	if s == nil {
 		return nil

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redis"
 )
 
 // No more records are in flight on the Kafka route than payouts may be started.
@@ -16,4 +18,15 @@ func TestRecordsPaidOnTheKafkaRouteMayBeStarted(t *testing.T) {
 	require.Equal(t, 2*p.config.MoneyAPI.Concurrency, p.acceptInFlight())
 	p.config.MoneyAPI.Concurrency = 10_000
 	require.Equal(t, maxAcceptInFlight, p.acceptInFlight())
+}
+
+// Handlers of one stream have at most a quarter of the payouts that may be started. A slow
+// promotion leaves the rest to others.
+func TestAStreamHasAQuarterOfTheStarts(t *testing.T) {
+	t.Parallel()
+	p := &Plugin{config: DefaultConfig(), redis: redis.New(), run: newResources(new(Config))}
+	p.config.MoneyAPI.Concurrency = 64
+	require.Equal(t, startsPerSlot*64/4, p.streamOptions(pointType()).Ahead)
+	p.config.MoneyAPI.Concurrency = 1
+	require.Equal(t, 1, p.streamOptions(pointType()).Ahead)
 }

@@ -149,7 +149,7 @@ func (p *Plugin) streamOptions(t promotiontype.Type) streams.Options {
 		Fence:         p.redis.Fence,
 		Owner:         func() string { return p.run.ledgerID },
 		Gate:          p.run.ready,
-		Ahead:         true,
+		Ahead:         p.config.MoneyAPI.ahead(),
 		ReaderMetrics: p.redis.ReaderMetrics(),
 	}
 }

@@ -34,7 +34,7 @@ type resources struct {
 	ledgerID  string // filled with ledger
 	api       money.API
 	client    atomic.Pointer[money.Client]
-	begins    *pipeline.Slots   // payouts that are started and not yet called
+	begins    *pipeline.Slots   // see payout.Processor
 	simulator *simulator.Server // nil: the Money API is another process
 	progress  payout.Progress
 	// the last round of the feeder found promotions that wait for a place on the active set
@@ -112,6 +112,10 @@ func (s *service) Draining() {
 
 // startsPerSlot is how many payouts are started per call slot of the process.
 const startsPerSlot = 2
+
+// ahead returns how many payouts of one stream may be in handlers. It is a quarter of those that
+// may be started, so that a slow stream leaves the rest to others.
+func (c *MoneyConfig) ahead() int { return max(1, startsPerSlot*c.Concurrency/4) }
 
 // moneyService opens the client of the Money API, and starts the simulated Money API if the
 // settings enable it.

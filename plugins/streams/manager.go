@@ -61,7 +61,7 @@ type Options struct {
 	// Gate answers false to stop reading. Nil: always open.
 	Gate func() bool
 	// Ahead is poll.Options.Ahead of the readers.
-	Ahead bool
+	Ahead int
 	// Owner returns this deployment's id, and is called at every use. Streams of another deployment
 	// are not used. Nil or empty: owners are neither written nor checked.
 	Owner func() string

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/money"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // SettleTimeout bounds the storing of an answer, with its retries. An answer that is not stored in
@@ -131,6 +132,8 @@ func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) err
 		Outcome: outcome, Counted: p.counts(rec.Key, a),
 		TransactionKey: a.answer.TransactionKey, RetryAfter: a.answer.RetryAfter,
 		Class: a.answer.Class.String(), Answer: a.answer.Text, Status: a.answer.Status,
+		// The route of the retry topic has no slots of the stream.
+		Feed: pipeline.OriginFrom(ctx).Kind == poll.Kind,
 	})
 	if err != nil {
 		return fmt.Errorf("promotion: settle %s as %s: %w", rec.Key, a.answer.Class, err)

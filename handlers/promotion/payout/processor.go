@@ -20,9 +20,9 @@ type Processor struct {
 	Type     promotiontype.Type
 	Ledger   func() *ledger.Ledger
 	MoneyAPI func() money.API
-	// Begins limits how many payouts of the process are started and not yet called. It is larger
-	// than the number of call slots, so that payouts are started in batches while others are
-	// called.
+	// Begins limits how many payouts of the process are started. Each holds one until the end of
+	// its call. There are more than call slots, so that payouts are started in batches while others
+	// are called.
 	Begins func() *pipeline.Slots
 	// CallTimeout is the part of a lease that is left for the call. A payout that gets no slot
 	// before is not called.

@@ -20,7 +20,7 @@ func TestHandlersPrepareMessagesAhead(t *testing.T) {
 		r := newRig(t, s)
 		r.Add(0, 100)
 		cfg := r.config("c", 4)
-		cfg.Ahead = true
+		cfg.Ahead = 100
 		rd, out := r.reader(s.Client(t), cfg, nil)
 		var handled, calls, refused atomic.Int64
 		release := make(chan struct{})

@@ -82,10 +82,11 @@ type Options struct {
 	// Gate stops the reading of new entries while it returns false. It is called before each read
 	// and must be cheap. Nil: open.
 	Gate func() bool
-	// Ahead: Concurrency does not limit the messages in handlers, but their slots
+	// Ahead > 0: Concurrency does not limit the messages in handlers, but their slots
 	// (pipeline.SlotsFrom). Handlers have half as many messages again, which they can prepare in
-	// batches. They have more while they are quick and slots are free.
-	Ahead bool
+	// batches. They have more, up to Ahead, while they are quick and slots are free. Even with
+	// Concurrency 1, other messages then overtake a nacked one.
+	Ahead int
 	// Fence returns the time since which the server must have confirmed that an entry is this
 	// consumer's, before a handler may start. An entry that was confirmed earlier is looked up
 	// again first. While the time is in the future, nothing is read or started. Fence is called

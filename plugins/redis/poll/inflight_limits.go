@@ -10,8 +10,12 @@ func (t *table) workers() int {
 	if t.slots == nil {
 		return t.limit
 	}
-	return t.limit + (t.limit+1)/2 + t.more
+	return t.least() + min(t.more, t.mostMore())
 }
+
+func (t *table) least() int { return t.limit + (t.limit+1)/2 }
+
+func (t *table) mostMore() int { return max(0, min(maxMore, t.o.Ahead-t.least())) }
 
 const (
 	maxMore      = 128
@@ -25,7 +29,7 @@ func (t *table) adapt(took time.Duration) {
 	switch {
 	case took > longHandling:
 		t.more /= 2
-	case t.slots != nil && t.more < maxMore && t.busy >= t.workers() && t.slots.Free():
+	case t.slots != nil && t.more < t.mostMore() && t.busy >= t.workers() && t.slots.Free():
 		t.more++
 	}
 }

@@ -65,7 +65,7 @@ func NewReader(c goredis.UniversalClient, o Options, out chan<- *message.Message
 		Consumer: Consumer{c, o.Stream, o.Group, o.Consumer}, o: &o, table: newTable(&o, m), base: log, m: m,
 	}
 	r := &Reader{s: s, workers: newWorkers(s, out), done: make(chan struct{})}
-	if o.Ahead {
+	if o.Ahead > 0 {
 		s.table.slots = pipeline.NewSlots(o.Concurrency)
 		o.Base = pipeline.WithSlots(o.Base, s.table.slots)
 	}

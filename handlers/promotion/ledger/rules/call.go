@@ -97,7 +97,10 @@ type CallResult struct {
 	Answer         string        // answer of the API, for operators; cut to 4 KiB
 	Status         int           // HTTP status; 0 without one
 	Route          string        // for a dead letter
+	Feed           bool          // with Interrupted: the feeder enqueues it; no retry record
 }
+
+func (r CallResult) fed() bool { return r.Feed && r.Outcome == Interrupted }
 
 // Validate returns an error that wraps ErrInvalid for a wrong key, epoch or outcome.
 func (r CallResult) Validate() error {

@@ -393,3 +393,34 @@ func checkStep(t require.TestingT, was, is Row, eff Effects, d Decision) {
 	}
 	require.False(t, eff.Settled && eff.LeftState == "" && (is.State == Failed || is.State == Unknown) && eff.DeadLetterClass == "", "a failed payout has a dead letter")
 }
+
+// An interrupted payout that the feeder enqueues gets no retry record, also if the settle is
+// repeated. Other results ignore the flag.
+func TestAnInterruptedPayoutIsLeftToTheFeeder(t *testing.T) {
+	t.Parallel()
+	p := testPolicy()
+	for name, row := range shapes() {
+		if row.State != Sending {
+			continue
+		}
+		res := CallResult{Key: row.Key, Epoch: row.Epoch, Outcome: Interrupted, Feed: true}
+		next, eff, d := p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: res})
+		if next.State.Settled() { // its attempts were used up before
+			continue
+		}
+		checkStep(t, row, next, eff, d)
+		require.Equal(t, Ack, d.Next, name)
+		require.Equal(t, QueueNone, next.Queue, name)
+		require.Equal(t, t0, next.NextAttemptAt, name)
+		again, _, d := p.Apply(next, Event{Kind: EventSettle, Now: t0, Result: res})
+		require.Equal(t, Decision{Next: Ack, Repeated: true}, d, name)
+		require.Equal(t, next, again, name)
+
+		res.Outcome = NotSent
+		next, _, d = p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: res})
+		if !next.State.Settled() {
+			require.Equal(t, Retry, d.Next, name)
+			require.Equal(t, QueueRetry, next.Queue, name)
+		}
+	}
+}

@@ -16,7 +16,7 @@ func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 		return row, Effects{Attempt: attempt}, Decision{Next: Ack, Stale: true}
 	case row.State != Sending:
 		d := Decision{Next: Ack, Repeated: true}
-		if !row.State.Settled() {
+		if !row.State.Settled() && !res.fed() {
 			d.Next, d.RetryIn = Retry, max(0, row.NextAttemptAt.Sub(now))
 		}
 		return row, Effects{}, d
@@ -61,6 +61,9 @@ func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 		delay = max(p.Delay(row.Failures), res.RetryAfter).Truncate(time.Microsecond) // as stored
 	}
 	row.NextAttemptAt = now.Add(delay)
+	if res.fed() {
+		return row.queuedIn(QueueNone, now), Effects{Attempt: attempt}, Decision{Next: Ack}
+	}
 	row = row.queuedIn(QueueRetry, row.NextAttemptAt)
 	return row, Effects{Attempt: attempt}, Decision{Next: Retry, RetryIn: delay}
 }
