@@ -212,11 +212,12 @@ func refused(err error) bool {
 
 // unreachable says whether the broker did not answer at all. sarama's own retries end after three
 // failed searches for a leader. Its circuit breaker then refuses everything for ten seconds. A
-// broker's restart takes longer. sarama has already retried an error that a broker answered.
+// broker's restart takes longer. sarama has already retried an error that a broker answered. It
+// does not retry that of an old epoch: after a lost record, a producer has a new one.
 func unreachable(err error) bool {
 	var answer sarama.KError
 	var conf sarama.ConfigurationError
-	return !errors.As(err, &answer) && !errors.As(err, &conf) &&
+	return (!errors.As(err, &answer) || answer == sarama.ErrInvalidProducerEpoch) && !errors.As(err, &conf) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) &&
 		!errors.Is(err, ErrNotStarted) && !errors.Is(err, sarama.ErrShuttingDown) && !errors.Is(err, sarama.ErrClosedClient)
 }

@@ -72,7 +72,6 @@ func (m *Manager) EnqueueBatch(ctx context.Context, id int64, es []entry.Entry) 
 			return added, Full, fmt.Errorf("streams: enqueue %d entries to %s: %w", len(es), m.o.Kind.Stream(id), err)
 		}
 		if n < len(batch) {
-			m.full.add(id, fullMemory)
 			return added, Full, nil
 		}
 	}
@@ -90,11 +89,17 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (add
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
+	defer func() { <-m.enqueues }()
+	if m.Full(id) { // meanwhile
+		return 0, nil
+	}
 	defer func() {
-		if err != nil && ctx.Err() != nil {
+		switch {
+		case err == nil && added < len(es):
+			m.full.add(id, fullMemory)
+		case err != nil && ctx.Err() != nil:
 			m.full.add(id, slowMemory)
 		}
-		<-m.enqueues
 	}()
 	revived := false
 	for range reviveAttempts {

@@ -31,5 +31,7 @@ func (f *fullStreams) add(id int64, memory time.Duration) {
 	if f.until == nil {
 		f.until = map[int64]time.Time{}
 	}
-	f.until[id] = now.Add(memory)
+	if until := now.Add(memory); until.After(f.until[id]) {
+		f.until[id] = until
+	}
 }
