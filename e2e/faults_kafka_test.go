@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 )
 
@@ -122,19 +123,32 @@ func (t *caseRun) coordinateOn(ctx context.Context, broker int32) error {
 	})
 }
 
-// heldBack kills an instance when all records but one are accepted, because the handler of that one
-// has not returned. The records after it are acknowledged, and must not be committed.
+// heldBack kills an instance when all records but those of one batch are accepted, because the
+// handler of that one has not returned. The records after it are acknowledged, and must not be
+// committed.
 func (t *caseRun) heldBack(ctx context.Context) error {
 	m := t.victim()
-	if err := m.arm(ctx, string(failpoint.BeforeInsert)+":5:hang"); err != nil {
+	if err := m.arm(ctx, string(failpoint.BeforeInsert)+":1:hang"); err != nil {
+		return err
+	}
+	if err := t.publish(ctx, t.c.Targets/2); err != nil {
+		return err
+	}
+	if err := until(ctx, 30*time.Second, "a batch hangs", func() error {
+		if !m.says(`"action":"hang"`) {
+			return errNotReached
+		}
+		return nil
+	}); err != nil {
 		return err
 	}
 	if err := t.publish(ctx, t.c.Targets); err != nil {
 		return err
 	}
-	if err := until(ctx, 30*time.Second, "all but one are accepted", func() error {
-		if c := t.counts(ctx); c.Accepted != int64(len(t.offer)-1) || !m.says(`"action":"hang"`) {
-			return fmt.Errorf("of %d: %+v", len(t.offer), c)
+	if err := until(ctx, 30*time.Second, "all but one batch are accepted", func() error {
+		least := len(t.offer) - pipeline.DefaultBatch().MaxRecords
+		if c := t.counts(ctx); c.Accepted < int64(least) || c.Accepted == int64(len(t.offer)) {
+			return fmt.Errorf("%d of %d: %+v", c.Accepted, len(t.offer), c)
 		}
 		return nil
 	}); err != nil {

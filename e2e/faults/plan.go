@@ -104,8 +104,8 @@ func nth(p failpoint.Point, r *rand.Rand) int {
 	switch {
 	case seldom(p):
 		return 1
-	case p == failpoint.AfterRead || p == failpoint.BeforeXACK: // a batch at a time
-		return 1 + r.IntN(5)
+	case slices.Contains([]failpoint.Point{failpoint.BeforeInsert, failpoint.AfterInsert, failpoint.AfterXADD, failpoint.AfterRead, failpoint.BeforeXACK}, p):
+		return 1 + r.IntN(5) // a batch at a time
 	default:
 		return 1 + r.IntN(40)
 	}
