@@ -63,7 +63,7 @@ func TestABadPartitionFailsItsOwnRecordsOnly(t *testing.T) {
 			cluster, err := kfake.NewCluster(kfake.NumBrokers(2))
 			require.NoError(t, err)
 			t.Cleanup(cluster.Close)
-			p := start(t, cluster.ListenAddrs(), func(c *Config) { c.PublishTimeout = time.Second })
+			p := start(t, cluster.ListenAddrs(), func(c *Config) { c.PublishTimeout = 3 * time.Second })
 			live, err := p.open(t.Context(), "out")
 			require.NoError(t, err)
 			bad, err := live.client.Leader("out", 0)
