@@ -66,6 +66,10 @@ func TestABadPartitionFailsItsOwnRecordsOnly(t *testing.T) {
 			p := start(t, cluster.ListenAddrs(), func(c *Config) { c.PublishTimeout = 3 * time.Second })
 			live, err := p.open(t.Context(), "out")
 			require.NoError(t, err)
+			for partition := range int32(4) { // each broker leads two
+				require.NoError(t, cluster.MoveTopicPartition("out", partition, partition%2))
+			}
+			require.NoError(t, live.client.RefreshMetadata("out"))
 			bad, err := live.client.Leader("out", 0)
 			require.NoError(t, err)
 			ended := make(chan struct{})
