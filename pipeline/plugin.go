@@ -17,7 +17,8 @@ import (
 //     validated;
 //  3. Register is called once, in the order of the list of plugins, downstream plugins first;
 //  4. its services are started in that order, then its routes are opened;
-//  5. at the end all routes are drained at once, then services are stopped in the reverse order.
+//  5. at the end the Drainers are drained in the reverse order, then all routes at once. Then
+//     services are stopped in the reverse order.
 type Plugin interface {
 	// Name is the plugin's unique, lower-case name and the key of its settings (plugins.<name>).
 	Name() string

@@ -218,10 +218,11 @@ const (
 	reserveShare       = 4
 )
 
-// Stop calls Draining of every Phased service, drains all routes at once, then stops the services
-// upstream first. Messages in flight are finished and acked. ctx and StopTimeout bound all of it
-// together. A quarter of that time, at most 5s, is reserved for the services, because a handler may
-// not return. Stop is idempotent and legal before Start.
+// Stop calls Draining of every Phased service, then drains the services that are Drainers, upstream
+// first. It then drains all routes at once, and stops the services upstream first. Messages in
+// flight are finished and acked. ctx and StopTimeout bound all of it together. The routes leave a
+// quarter of their time, at most 5s, to the services, because a handler may not return. Stop is
+// idempotent and legal before Start.
 func (r *Runtime) Stop(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,7 +235,8 @@ func (r *Runtime) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.StopTimeout)
 	defer cancel()
 
-	errs := r.drain(ctx)
+	errs := r.drainServices(ctx)
+	errs = append(errs, r.drain(ctx)...)
 	r.end()
 	r.collectors.Wait()
 	if r.router != nil {
@@ -294,24 +296,44 @@ func (r *Runtime) drain(ctx context.Context) []error {
 	return errs
 }
 
+// drainServices drains the services that are Drainers, upstream first. Each may use half of the
+// remaining time.
+func (r *Runtime) drainServices(ctx context.Context) []error {
+	var errs []error
+	for _, s := range slices.Backward(r.started) {
+		if d, ok := s.Service.(Drainer); ok {
+			errs = append(errs, withShare(ctx, 2, "drain "+s.Name, d.Drain))
+			r.log.DebugContext(ctx, "service drained", slog.String("service", s.Name))
+		}
+	}
+	return errs
+}
+
 // stopServices stops the services upstream first. Each service may use half of the remaining time,
-// and the last one all of it. A service that hangs leaves time for those after it.
+// and the last one all of it.
 func (r *Runtime) stopServices(ctx context.Context) []error {
 	var errs []error
-	for i := len(r.started) - 1; i >= 0; i-- {
-		s := r.started[i]
-		deadline, _ := ctx.Deadline()
-		if i > 0 {
-			deadline = deadline.Add(-time.Until(deadline) / 2)
+	for i, s := range slices.Backward(r.started) {
+		share := 2
+		if i == 0 {
+			share = 1
 		}
-		stopCtx, cancel := context.WithDeadline(ctx, deadline)
-		if err := s.Stop(stopCtx); err != nil {
-			errs = append(errs, fmt.Errorf("stop %s: %w", s.Name, err))
-		}
-		cancel()
+		errs = append(errs, withShare(ctx, share, "stop "+s.Name, s.Stop))
 		r.log.DebugContext(ctx, "service stopped", slog.String("service", s.Name))
 	}
 	return errs
+}
+
+// withShare calls f with one share of the time that ctx has left. If f hangs, the other shares are
+// left to what follows.
+func withShare(ctx context.Context, shares int, what string, f func(context.Context) error) error {
+	deadline, _ := ctx.Deadline() // Stop has set one
+	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/time.Duration(shares))
+	defer cancel()
+	if err := f(ctx); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }
 
 // borrowed hides Close from the Router, which would close subscriptions with messages in flight.

@@ -294,6 +294,78 @@ func (hangs) Stop(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// drainer is a service that writes its drain, and how much time it was given.
+type drainer struct {
+	*phased
+	hangs bool
+	drain time.Duration
+}
+
+func (s *drainer) Drain(ctx context.Context) error {
+	s.diary.write("drain " + s.name)
+	deadline, _ := ctx.Deadline()
+	s.drain = time.Until(deadline)
+	if s.hangs {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
+// diaryFeed is a feed that writes its drain.
+type diaryFeed struct {
+	*pipelinetest.Feed
+	diary *diary
+}
+
+func (s diaryFeed) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
+	sub, err := s.Feed.Open(ctx, f)
+	return diarySubscription{sub, s.diary}, err
+}
+
+type diarySubscription struct {
+	pipeline.Subscription
+	diary *diary
+}
+
+func (s diarySubscription) Drain(ctx context.Context) error {
+	s.diary.write("drain route")
+	return s.Subscription.Drain(ctx)
+}
+
+// A Drain that hangs leaves time to the next one, to the routes, and to the services.
+func TestServicesDrainUpstreamFirstBeforeTheRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &diary{}
+		down := &drainer{phased: &phased{service: &service{name: "down", diary: d}}}
+		up := &drainer{phased: &phased{service: &service{name: "up", diary: d}}, hangs: true}
+		reg, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)}, plugin{"toy", func(r *pipeline.Registry) {
+			r.Service("down", down)
+			r.Service("plain", &service{name: "plain", diary: d})
+			r.Service("up", up)
+			r.Route(pipeline.Route{Name: "r", From: diaryFeed{pipelinetest.NewFeed("in"), d}, Handle: ack, Policy: lossy})
+		}})
+		require.NoError(t, err)
+		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: middleware.New(reg, middleware.Options{}).Wrap, StopTimeout: 8 * time.Second})
+		require.NoError(t, rt.Start(t.Context()))
+		d.lines = nil
+		require.EqualError(t, rt.Stop(t.Context()), "drain up: context deadline exceeded")
+		require.NoError(t, rt.Stop(t.Context()), "Drain is called once")
+		require.Equal(t, []string{"draining", "draining", "drain up", "drain down", "drain route", "stop up", "stop plain", "stop down"}, d.lines)
+		require.Equal(t, []time.Duration{4 * time.Second, 2 * time.Second, 4 * time.Second}, []time.Duration{up.drain, down.drain, down.left})
+	})
+}
+
+func TestAServiceThatDidNotStartIsNotDrained(t *testing.T) {
+	d := &diary{}
+	_, err := start(t, plugin{"toy", func(r *pipeline.Registry) {
+		r.Service("a", &drainer{phased: &phased{service: &service{name: "a", diary: d}}})
+		r.Service("b", &drainer{phased: &phased{service: &service{name: "b", diary: d, startErr: errors.New("port in use")}}})
+		r.Service("c", &drainer{phased: &phased{service: &service{name: "c", diary: d}}})
+	}})
+	require.ErrorContains(t, err, "start b: port in use")
+	require.Equal(t, []string{"start a", "start b", "draining", "drain a", "stop a"}, d.lines)
+}
+
 // flowRecorder is a feed that sends the flow it was opened with.
 type flowRecorder struct {
 	*pipelinetest.Feed
