@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -137,6 +138,68 @@ func CheckRights(ctx context.Context, c goredis.UniversalClient, keys ...string)
 		if len(denied) > 0 {
 			return fmt.Errorf("redis: %w: the ACL user may not run these commands on key %q: %s", pipeline.ErrUnavailable, key, strings.Join(denied, ", "))
 		}
+	}
+	return nil
+}
+
+// Server is a Redis that a plugin uses: the shared one, or one with a client of its own. It is a
+// pipeline.Service.
+type Server struct {
+	// Log is for the wait at the start. Nil is the log of the plugin "redis".
+	Log *slog.Logger
+
+	p      *Plugin
+	own    *ClientConfig
+	keys   []string
+	opened atomic.Pointer[goredis.UniversalClient] // the client of its own
+}
+
+// Server returns a server. A nil own is the shared client. Start fails when the user lacks a right
+// on one of the keys.
+func (p *Plugin) Server(own *ClientConfig, keys ...string) *Server {
+	return &Server{p: p, own: own, keys: keys}
+}
+
+// Client returns the client, or nil before Start. The caller does not close it.
+func (s *Server) Client() goredis.UniversalClient {
+	if s.own == nil {
+		return s.p.Client()
+	}
+	if c := s.opened.Load(); c != nil {
+		return *c
+	}
+	return nil
+}
+
+// Start checks the rights of the user. A client of its own first waits for the server, as Open
+// does.
+func (s *Server) Start(ctx context.Context) error {
+	if s.own == nil {
+		shared := s.p.Client()
+		if shared == nil {
+			return errNotStarted
+		}
+		return CheckRights(ctx, shared, s.keys...)
+	}
+	log := s.Log
+	if log == nil {
+		log = s.p.env.Logger
+	}
+	c, err := Open(ctx, *s.own, log, s.keys...)
+	if err == nil {
+		s.opened.Store(&c)
+	}
+	return err
+}
+
+// Stop closes the client of its own.
+func (s *Server) Stop(context.Context) error {
+	c := s.opened.Load()
+	if c == nil {
+		return nil
+	}
+	if err := (*c).Close(); !errors.Is(err, goredis.ErrClosed) {
+		return err
 	}
 	return nil
 }
