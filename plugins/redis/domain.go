@@ -1,9 +1,11 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,10 +25,47 @@ type DomainConfig struct {
 	Shards        int    `yaml:"shards"`         // the same in each instance and producer
 	Group         string `yaml:"group"`          // consumer group of all shards
 	MaxDeliveries int    `yaml:"max_deliveries"` // when a route's policy has none; 0: no limit
+	// Fields: entries without the field "message" are flat fields, and become messages with a JSON
+	// object (entry.DecodeFields).
+	Fields bool `yaml:"fields"`
+	// Exclusive: one instance at a time reads a shard, in order.
+	Exclusive bool `yaml:"exclusive"`
+
+	// Concurrency, BatchSize and PollInterval are those of the domain's readers. Zero: the setting
+	// of plugins.redis.
+	Concurrency  int           `yaml:"concurrency"`
+	BatchSize    int           `yaml:"batch_size"`
+	PollInterval time.Duration `yaml:"poll_interval"`
+
+	// MaxLen is the number of entries of a shard at which producers are refused. Zero: 100000.
+	MaxLen int `yaml:"max_len"`
+}
+
+// reader returns the settings of the domain's readers.
+func (c DomainConfig) reader(shared poll.Config) poll.Config {
+	shared.Concurrency = cmp.Or(c.Concurrency, shared.Concurrency)
+	shared.BatchSize = cmp.Or(c.BatchSize, shared.BatchSize)
+	shared.PollInterval = cmp.Or(c.PollInterval, shared.PollInterval)
+	return shared
 }
 
 // Stream returns the name of a shard's stream.
 func (c DomainConfig) Stream(shard int) string { return c.Prefix + ":" + strconv.Itoa(shard) }
+
+// isShard reports whether stream is a shard of the domain with that prefix.
+func isShard(prefix, stream string) bool {
+	shard, ok := strings.CutPrefix(stream, prefix+":")
+	return ok && shard != "" && strings.Trim(shard, "0123456789") == ""
+}
+
+// domainOf returns the domain that has the stream as a shard.
+func domainOf(domains []DomainConfig, stream string) (DomainConfig, bool) {
+	i := slices.IndexFunc(domains, func(d DomainConfig) bool { return isShard(d.Prefix, stream) })
+	if i < 0 {
+		return DomainConfig{}, false
+	}
+	return domains[i], true
+}
 
 // maxShards prevents that a typing error starts a hundred thousand readers.
 const maxShards = 1024
@@ -43,6 +82,10 @@ func validateDomains(domains []DomainConfig) error {
 		p.Check(d.Shards >= 1 && d.Shards <= maxShards, at("shards"), "must be 1..%d, got %d", maxShards, d.Shards)
 		p.Check(d.Group != "", at("group"), "must not be empty")
 		p.Check(d.MaxDeliveries >= 0, at("max_deliveries"), "must be >= 0, got %d", d.MaxDeliveries)
+		p.Check(d.Concurrency >= 0, at("concurrency"), "must be >= 0, got %d", d.Concurrency)
+		p.Check(d.BatchSize >= 0, at("batch_size"), "must be >= 0, got %d", d.BatchSize)
+		p.Check(d.MaxLen >= 0, at("max_len"), "must be >= 0, got %d", d.MaxLen)
+		p.Check(d.PollInterval >= 0, at("poll_interval"), "must be >= 0, got %s", d.PollInterval)
 		seen[d.Prefix] = true
 	}
 	return p.Err()
@@ -100,9 +143,15 @@ func (p *Plugin) TakeDomains() []*Domain {
 	return all
 }
 
-func (d *Domain) config() (DomainConfig, error) {
+const defaultMaxLen = 100_000
+
+// Config returns the settings of the domain, with the value that applies instead of each zero.
+func (d *Domain) Config() (DomainConfig, error) {
 	for _, c := range d.p.cfg.Domains {
 		if c.Prefix == d.prefix {
+			r := c.reader(d.p.cfg.Config)
+			c.Concurrency, c.BatchSize, c.PollInterval = r.Concurrency, r.BatchSize, r.PollInterval
+			c.MaxLen = cmp.Or(c.MaxLen, defaultMaxLen)
 			return c, nil
 		}
 	}
@@ -162,7 +211,7 @@ type domainSource struct{ d *Domain }
 // Describe returns prefix and shards, and the group. A domain that the settings do not have is
 // described as such.
 func (s domainSource) Describe() pipeline.Endpoint {
-	c, err := s.d.config()
+	c, err := s.d.Config()
 	if err != nil {
 		return pipeline.Endpoint{Kind: poll.Kind, Name: s.d.prefix + ":<not in plugins.redis.domains>"}
 	}
@@ -171,7 +220,7 @@ func (s domainSource) Describe() pipeline.Endpoint {
 
 // MaxDeliveries implements pipeline.Limiter with the domain's setting.
 func (s domainSource) MaxDeliveries() int {
-	c, err := s.d.config()
+	c, err := s.d.Config()
 	if err != nil {
 		return 0 // Open returns the error
 	}
@@ -181,11 +230,11 @@ func (s domainSource) MaxDeliveries() int {
 // Open starts a reader per shard. A shard that can not be read is logged and tried again. It delays
 // no other.
 func (s domainSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
-	c, err := s.d.config()
+	c, err := s.d.Config()
 	if err != nil {
 		return nil, err
 	}
-	streams, err := shareOut(c, f, s.d.p.cfg.Concurrency)
+	streams, err := shareOut(c, f, s.d.p.cfg.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +249,10 @@ func (s domainSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subsc
 		reclaim = 0
 	}
 	s.d.p.mu.Unlock()
-	sub, err := s.d.p.open(ctx, s.Describe(), f, reclaim, streams...)
+	for i := range streams {
+		streams[i].ReclaimInterval = reclaim
+	}
+	sub, err := s.d.p.open(ctx, s.Describe(), f, streams...)
 	if err != nil {
 		return nil, err
 	}
@@ -210,24 +262,25 @@ func (s domainSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subsc
 
 var errTooFewInFlight = errors.New("redis: the route's MaxInFlight must be at least the number of shards")
 
-// shareOut returns the shards with their concurrency: that of a stream of its own, and together at
-// most MaxInFlight.
-func shareOut(c DomainConfig, f pipeline.Flow, concurrency int) ([]stream, error) {
+// shareOut returns the readers of the shards. Each has the concurrency of a stream of its own, and
+// all of them together at most MaxInFlight.
+func shareOut(c DomainConfig, f pipeline.Flow, shared poll.Config) ([]poll.Options, error) {
 	most := f.MaxInFlight
 	if most > 0 && most < c.Shards {
 		return nil, fmt.Errorf("%w: %d shards of %s, MaxInFlight %d", errTooFewInFlight, c.Shards, c.Prefix, most)
 	}
-	streams := make([]stream, c.Shards)
-	for i := range streams {
+	readers := make([]poll.Options, c.Shards)
+	for i := range readers {
 		if most > 0 {
 			f.MaxInFlight = most / c.Shards
 			if i < most%c.Shards {
 				f.MaxInFlight++
 			}
 		}
-		streams[i] = stream{c.Stream(i), concurrencyOf(f, concurrency)}
+		readers[i] = poll.Options{Config: c.reader(shared), Stream: c.Stream(i), Fields: c.Fields}
+		readers[i].Concurrency = concurrencyOf(f, readers[i].Concurrency)
 	}
-	return streams, nil
+	return readers, nil
 }
 
 var _ pipeline.Limiter = domainSource{}

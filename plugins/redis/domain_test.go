@@ -283,6 +283,12 @@ func TestADomainThatTheSettingsDoNotHave(t *testing.T) {
 	require.Equal(t, "scan", p.Domain("scan:events").Name())
 	_, err := src.Open(t.Context(), pipeline.Flow{})
 	require.ErrorContains(t, err, "not been started")
+	c, err := p.Domain("scan:events").Config()
+	require.NoError(t, err)
+	require.Equal(t, redis.DomainConfig{
+		Prefix: "scan:events", Shards: 4, Group: "router", MaxDeliveries: 7,
+		Concurrency: 16, BatchSize: 10, PollInterval: 100 * time.Millisecond, MaxLen: 100_000,
+	}, c)
 
 	src = p.Domain("chat:events").Source()
 	require.Equal(t, "chat:events:<not in plugins.redis.domains>", src.Describe().Name)
@@ -296,7 +302,7 @@ func TestValidateDomains(t *testing.T) {
 	cfg.Domains = []redis.DomainConfig{
 		{Prefix: "scan:events", Shards: 4, Group: "router"},
 		{Prefix: "scan:events", Shards: 4, Group: "router"},
-		{Shards: 1025, MaxDeliveries: -1},
+		{Shards: 1025, MaxDeliveries: -1, Concurrency: -1, BatchSize: -1, PollInterval: -1, MaxLen: -1},
 		{Prefix: "a{}b", Shards: 1, Group: "g"}, {Prefix: "a}b", Shards: 1, Group: "g"}, {Prefix: "a{b", Shards: 1, Group: "g"},
 		{Prefix: "}{a}b", Shards: 1, Group: "g"},
 	}
@@ -304,6 +310,8 @@ func TestValidateDomains(t *testing.T) {
 	for _, want := range []string{
 		`domains[1].prefix: "scan:events" is in the list already`, "domains[2].prefix: must not be empty",
 		"domains[2].shards: must be 1..1024, got 1025", "domains[2].group: must not be empty", "domains[2].max_deliveries: must be >= 0, got -1",
+		"domains[2].concurrency: must be >= 0, got -1", "domains[2].batch_size: must be >= 0, got -1", "domains[2].poll_interval: must be >= 0, got -1ns",
+		"domains[2].max_len: must be >= 0, got -1",
 		`domains[3].prefix: its braces must enclose a hash tag, as in {scan}:events, got "a{}b"`, "domains[4].prefix: its braces", "domains[5].prefix: its braces",
 	} {
 		require.ErrorContains(t, err, want)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
@@ -212,8 +213,13 @@ func TestTheReadersOfARouteAskThePresence(t *testing.T) {
 			defer p.presence.mu.Unlock()
 			p.presence.taken = taken
 		}
-		streams := []stream{{redistest.Stream(t, c), 1}, {redistest.Stream(t, c), 1}}
-		sub, err := p.open(t.Context(), pipeline.Endpoint{Name: "both", Group: "g"}, pipeline.Flow{}, 0, streams...)
+		var streams []poll.Options
+		for range 2 {
+			o := poll.Options{Config: p.cfg.Config, Stream: redistest.Stream(t, c)}
+			o.Concurrency = 1
+			streams = append(streams, o)
+		}
+		sub, err := p.open(t.Context(), pipeline.Endpoint{Name: "both", Group: "g"}, pipeline.Flow{}, streams...)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, sub.Close()) })
 		out, err := sub.Subscribe(t.Context(), "")
@@ -222,7 +228,7 @@ func TestTheReadersOfARouteAskThePresence(t *testing.T) {
 		handler := redistest.Handle(t, out, nil)
 		add := func(payload string) {
 			for _, s := range streams {
-				require.NoError(t, c.XAdd(t.Context(), &goredis.XAddArgs{Stream: s.name, Values: []any{"message", payload + s.name}}).Err())
+				require.NoError(t, c.XAdd(t.Context(), &goredis.XAddArgs{Stream: s.Stream, Values: []any{"message", payload + s.Stream}}).Err())
 			}
 		}
 		read := func() bool { return sub.Readers()[0].Stats().Read+sub.Readers()[1].Stats().Read > 0 }

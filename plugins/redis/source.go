@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
@@ -27,16 +26,13 @@ func (s source) Describe() pipeline.Endpoint { return s.at }
 
 // Open starts a reader with the plugin's settings.
 func (s source) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
-	return s.p.open(ctx, s.at, f, s.p.cfg.ReclaimInterval, stream{s.at.Name, concurrencyOf(f, s.p.cfg.Concurrency)})
+	o := poll.Options{Config: s.p.cfg.Config, Stream: s.at.Name, ReclaimInterval: s.p.cfg.ReclaimInterval}
+	o.Concurrency = concurrencyOf(f, o.Concurrency)
+	return s.p.open(ctx, s.at, f, o)
 }
 
-type stream struct {
-	name        string
-	concurrency int
-}
-
-// open starts a reader per stream, all on one channel.
-func (p *Plugin) open(ctx context.Context, at pipeline.Endpoint, f pipeline.Flow, reclaim time.Duration, streams ...stream) (*pubsub.Subscription, error) {
+// open completes the options of the readers and starts them, all on one channel.
+func (p *Plugin) open(ctx context.Context, at pipeline.Endpoint, f pipeline.Flow, readers ...poll.Options) (*pubsub.Subscription, error) {
 	c := p.Client()
 	if c == nil {
 		return nil, fmt.Errorf("open %s: the redis service has not been started", at)
@@ -48,20 +44,17 @@ func (p *Plugin) open(ctx context.Context, at pipeline.Endpoint, f pipeline.Flow
 	if instance == "" {
 		instance = watermill.NewULID()
 	}
-	options := make([]poll.Options, len(streams))
-	for i, s := range streams {
-		options[i] = poll.Options{
-			Config: p.cfg.Config, Stream: s.name, Group: at.Group, Consumer: instance + "-0",
-			LongestHandlerHold: f.LongestHold, ReclaimInterval: reclaim, Gate: f.Gate, Fence: p.Fence,
-		}
-		options[i].Concurrency = s.concurrency
+	for i := range readers {
+		o := &readers[i]
+		o.Group, o.Consumer, o.LongestHandlerHold = at.Group, instance+"-0", f.LongestHold
+		o.Gate, o.Fence = f.Gate, p.Fence
 	}
-	sub, err := pubsub.Open(ctx, c, pubsub.SubscriptionOptions{CloseTimeout: p.cfg.CloseTimeout, Logger: env.Logger, Metrics: p.readers}, options...)
+	sub, err := pubsub.Open(ctx, c, pubsub.SubscriptionOptions{CloseTimeout: p.cfg.CloseTimeout, Logger: env.Logger, Metrics: p.readers}, readers...)
 	if err != nil {
 		return nil, err
 	}
 	for i, r := range sub.Readers() {
-		sub.OnClosed(p.trim.add(streams[i].name, at.Group, func() int64 { return r.Stats().Acked }))
+		sub.OnClosed(p.trim.add(readers[i].Stream, at.Group, func() int64 { return r.Stats().Acked }))
 	}
 	return sub, nil
 }

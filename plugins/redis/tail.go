@@ -94,6 +94,10 @@ type tailing struct {
 }
 
 func (s *tailing) run(ctx context.Context, next string) error {
+	decode := entry.Decode
+	if d, ok := domainOf(s.p.cfg.Domains, s.stream); ok && d.Fields {
+		decode = entry.DecodeFields
+	}
 	for s.Reading.Err() == nil {
 		page, err := s.c.XRangeN(s.Reading, s.stream, next, "+", tailPage).Result()
 		if err != nil && s.Reading.Err() == nil {
@@ -101,7 +105,7 @@ func (s *tailing) run(ctx context.Context, next string) error {
 			return nil
 		}
 		for _, m := range page {
-			msg, _ := entry.Decode(m) // a malformed entry has its fields in the metadata
+			msg, _ := decode(m) // a malformed entry has its fields in the metadata
 			msg.SetContext(pipeline.WithOrigin(ctx, pipeline.Origin{
 				Kind: poll.Kind, Source: s.stream, Position: s.stream + "@" + m.ID, Key: msg.Metadata[pipeline.MetaKey],
 			}))

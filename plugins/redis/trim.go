@@ -157,20 +157,12 @@ func (t *trimmer) due(except []string) []visit {
 		if known && !s.left && v.acked == s.acked {
 			continue
 		}
-		for _, d := range t.cfg.Domains { // its route may be disabled here
-			if isShard(d.Prefix, name) {
-				v.count = append(v.count, d.Group)
-			}
+		if d, ok := domainOf(t.cfg.Domains, name); ok { // its route may be disabled here
+			v.count = append(v.count, d.Group)
 		}
 		all = append(all, v)
 	}
 	return all
-}
-
-// isShard reports whether stream is a shard of the domain with that prefix.
-func isShard(prefix, stream string) bool {
-	shard, ok := strings.CutPrefix(stream, prefix+":")
-	return ok && shard != "" && strings.Trim(shard, "0123456789") == ""
 }
 
 // round visits each stream that is due. It ends early when the server does not answer.

@@ -96,6 +96,8 @@ type Options struct {
 	// at 0, and the reader continues. False: the reader stops. After an error it is called again,
 	// later. Nil: the reader stops.
 	Absent func(ctx context.Context) (again bool, err error)
+	// Fields: an entry without the field "message" is read as flat fields (entry.DecodeFields).
+	Fields bool
 	// Base is the parent of the messages' contexts. Nil: context.Background.
 	Base context.Context
 	// CancelUnfinished makes a drain that runs out of time cancel the contexts of unfinished

@@ -76,7 +76,11 @@ func (w *workers) deliver(ctx context.Context, e *pendingEntry, revoke <-chan st
 }
 
 func (w *workers) message(ctx context.Context, e *pendingEntry) (*message.Message, context.CancelFunc) {
-	msg, err := entry.Decode(e.XMessage)
+	decode := entry.Decode
+	if w.o.Fields {
+		decode = entry.DecodeFields
+	}
+	msg, err := decode(e.XMessage)
 	if err != nil && e.nacks == 0 {
 		w.m.malformed.Inc()
 		w.log().Warn("malformed entry", slog.String(pipeline.LogStreamEntryID, e.ID), pipeline.Err(err))
