@@ -59,7 +59,6 @@ func rooms() []room {
 type only struct {
 	modules []string
 	in      []string
-	except  map[string]string // package of ours → reason
 }
 
 func onlys() []only {
@@ -72,10 +71,6 @@ func onlys() []only {
 				"github.com/redis/go-redis", "github.com/twmb/franz-go", "github.com/alicebob/miniredis",
 			},
 			in: []string{"plugins/"},
-			except: map[string]string{
-				"handlers/promotion":        "the type of a client that redis makes for its streams",
-				"handlers/promotion/payout": "the type of the client that trims the results stream",
-			},
 		},
 	}
 }
@@ -160,7 +155,7 @@ func (r room) refusal(imported string, test bool) string {
 func (o only) forbids(folder, imported string) bool {
 	concerns := slices.ContainsFunc(o.modules, func(m string) bool { return within(imported, m+"/") })
 	allowed := within(folder, "e2e/") || slices.ContainsFunc(o.in, func(in string) bool { return within(folder, in) })
-	return concerns && !allowed && o.except[folder] == ""
+	return concerns && !allowed
 }
 
 func TestImports(t *testing.T) {

@@ -90,9 +90,14 @@ type commandResources struct{ p *Plugin }
 func (c commandResources) Register(r *pipeline.Registry, s cli.Services) error {
 	c.p.run.use(r.Env(), r.Env().Logger)
 	if s.Streams {
-		client := c.p.streamsClient(r.Env().Logger)
-		r.Service("promotion.redis", client)
-		c.p.managers = c.p.newManagers(client, r.Env(), r.Env().Logger, nil)
+		own := c.p.config.Stream.Redis
+		if own == nil { // the service with the shared client does not run
+			own = &c.p.redis.Settings().(*redis.Config).ClientConfig
+		}
+		server := c.p.redis.Server(own, streamKeys()...)
+		server.Log = r.Env().Logger
+		r.Service("promotion.redis", server)
+		c.p.managers = c.p.newManagers(server, r.Env(), r.Env().Logger, nil)
 	}
 	if s.MoneyAPI != cli.Unused {
 		r.Service("promotion.money", c.p.run.commandMoney(s.MoneyAPI == cli.Optional))

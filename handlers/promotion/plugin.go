@@ -90,7 +90,8 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.run.use(r.Env(), log)
 	r.ErrorClasses(errorClasses()...)
 
-	streamsRedis := &streamRedis{shared: p.redis, config: p.config.Stream.Redis, log: log}
+	streamsRedis := p.redis.Server(p.config.Stream.Redis, streamKeys()...)
+	streamsRedis.Log = log
 	r.Service("promotion.redis", streamsRedis)
 	r.Service("promotion.money", p.run.moneyService())
 	r.Service("promotion.ledger", p.run.ledgerService())
@@ -102,7 +103,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	r.Service("promotion.outbox", p.dead.Relay(payout.OutboxName, payout.DeadLetters{Ledger: p.ledger}))
 	if c := p.config.Results; c.Enabled {
-		r.Service("promotion.results", &payout.Results{Ledger: p.ledger, To: p.bridge.Sink(payout.ResultsStream), Redis: p.redis.Client,
+		r.Service("promotion.results", &payout.Results{Ledger: p.ledger, To: p.bridge.Sink(payout.ResultsStream), Redis: p.redis.Server(nil),
 			Retention: c.Retention, RequiredGroups: c.RequiredGroups, Metrics: payoutMetrics,
 			Log: log.With(slog.String(pipeline.LogComponent, "results"))})
 	}
@@ -127,7 +128,17 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	return nil
 }
 
-func (p *Plugin) newManagers(c *streamRedis, env pipeline.Env, log *slog.Logger, m *streams.Metrics) map[string]*streams.Manager {
+// streamKeys returns keys on which the user must have all rights. No promotion has them; all
+// promotions of a type share the wake-up stream.
+func streamKeys() (keys []string) {
+	for _, t := range promotiontype.All() {
+		stream := t.StreamPrefix() + "0"
+		keys = append(keys, stream, streams.MetaKey(stream), streams.Kind{StreamPrefix: t.StreamPrefix()}.WakeKey())
+	}
+	return keys
+}
+
+func (p *Plugin) newManagers(c *redis.Server, env pipeline.Env, log *slog.Logger, m *streams.Metrics) map[string]*streams.Manager {
 	all := map[string]*streams.Manager{}
 	for _, t := range promotiontype.All() {
 		o := p.streamOptions(t)

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
 
@@ -30,7 +30,7 @@ const (
 type Results struct {
 	Ledger         func() *ledger.Ledger
 	To             pipeline.Sink
-	Redis          func() redis.UniversalClient
+	Redis          *redis.Server
 	Retention      time.Duration
 	RequiredGroups []string
 	Metrics        *Metrics
@@ -72,7 +72,7 @@ func (r *Results) trimLoop(ctx context.Context) {
 	retain := streams.Retainer{Stream: ResultsStream, Retention: r.Retention, RequiredGroups: r.RequiredGroups}
 	failing := false
 	pipeline.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
-		removed, left, err := retain.Trim(ctx, r.Redis())
+		removed, left, err := retain.Trim(ctx, r.Redis.Client())
 		if err != nil && ctx.Err() == nil && !failing {
 			r.Log.WarnContext(ctx, "results stream not trimmed, tried again", pipeline.Err(err))
 		}
