@@ -3,16 +3,22 @@
 package wire_test
 
 import (
+	"context"
+	"encoding/json"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/configs"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/token"
 	"github.com/millrace-io/millrace/wire"
 )
 
@@ -37,10 +43,41 @@ func TestFilesOfTheEmbeddedEnvironmentAreTheOwnersOnly(t *testing.T) {
 		_, err = db.ExecContext(t.Context(), "CREATE TABLE IF NOT EXISTS payouts (id INTEGER)")
 		require.NoError(t, err)
 		seen := ownersOnly(t, dir)
-		require.Subset(t, seen, []string{"ledger.db", "ledger.db-wal", "ledger.db-shm", "lock", "kafka"})
+		require.Subset(t, seen, []string{"ledger.db", "ledger.db-wal", "ledger.db-shm", "lock", "kafka", "token.pem"})
 		require.NoError(t, db.Close())
 		require.NoError(t, stop(t.Context()))
 		require.Greater(t, len(ownersOnly(t, dir)), 4)
+	}
+}
+
+// A process and the commands that use it have the same key, also after a restart.
+func TestTheEmbeddedEnvironmentHasAKeyForTokens(t *testing.T) {
+	dir := t.TempDir()
+	environment := func() map[string]any {
+		overrides, stop, err := wire.Environments()["embedded"](t.Context(), dir, pipelinetest.Logger(t))
+		require.NoError(t, err)
+		require.NoError(t, stop(context.Background()))
+		return overrides
+	}
+	registered := func(overrides map[string]any) *token.Plugin {
+		doc, err := configs.Load(configs.Options{Overrides: overrides})
+		require.NoError(t, err)
+		p := token.New()
+		require.NoError(t, doc.Decode("plugins.token", p.Settings()))
+		_, err = pipeline.NewRegistry(pipeline.Env{}, p)
+		require.NoError(t, err)
+		return p
+	}
+	first := environment()
+	text, err := json.Marshal(first) // running.json
+	require.NoError(t, err)
+	var command map[string]any
+	require.NoError(t, json.Unmarshal(text, &command))
+	raw, err := registered(command).Sign(token.Claims{Audience: "a", Expires: time.Now().Add(time.Hour)})
+	require.NoError(t, err)
+	for _, overrides := range []map[string]any{first, environment()} {
+		_, err = registered(overrides).Verify("a", raw)
+		require.NoError(t, err)
 	}
 }
 

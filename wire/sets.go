@@ -12,13 +12,14 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redisstream"
 	"github.com/millrace-io/millrace/plugins/telemetry"
+	"github.com/millrace-io/millrace/plugins/token"
 )
 
 // Transports bring messages in and out.
 var Transports = wire.NewSet(kafka.New, redis.New, redisstream.New)
 
 // Capabilities are shared by handlers.
-var Capabilities = wire.NewSet(telemetry.New, provideDeadLetters, reclaim.New)
+var Capabilities = wire.NewSet(telemetry.New, provideDeadLetters, reclaim.New, token.New)
 
 // Dead letters are replayed into these transports.
 func provideDeadLetters(topics *kafka.Plugin, streams *redis.Plugin) *deadletter.Plugin {
@@ -40,10 +41,10 @@ type Service struct {
 
 func newService(
 	ops *telemetry.Plugin, redis *redis.Plugin, topics *kafka.Plugin, bridge *redisstream.Plugin,
-	dead *deadletter.Plugin, claims *reclaim.Plugin,
+	dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin,
 	payouts *promotion.Plugin, hooks *webhook.Plugin,
 ) Service {
 	return Service{
-		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, payouts, hooks},
+		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, tokens, payouts, hooks},
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redisstream"
 	"github.com/millrace-io/millrace/plugins/telemetry"
+	"github.com/millrace-io/millrace/plugins/token"
 )
 
 // Injectors from inject.go:
@@ -25,8 +26,9 @@ func New() Service {
 	redisstreamPlugin := redisstream.New(redisPlugin)
 	deadletterPlugin := provideDeadLetters(kafkaPlugin, redisPlugin)
 	reclaimPlugin := reclaim.New(redisPlugin)
+	tokenPlugin := token.New()
 	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin)
 	webhookPlugin := provideWebhook(kafkaPlugin, deadletterPlugin)
-	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, promotionPlugin, webhookPlugin)
+	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, promotionPlugin, webhookPlugin)
 	return service
 }

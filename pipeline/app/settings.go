@@ -290,12 +290,23 @@ func (h *Host) decode(cmd *cobra.Command, overrides map[string]any) (l *Loaded, 
 
 func (h *Host) validate(l *Loaded) error {
 	errs := []error{place(l.Document, "", l.Settings.validate(h.o.Environments))}
+	neededBy := map[string][]string{}
+	for _, p := range l.Plugins {
+		if d, ok := p.(pipeline.Dependent); ok {
+			for _, name := range d.Needs() {
+				neededBy[name] = append(neededBy[name], p.Name())
+			}
+		}
+	}
 	for _, p := range l.Plugins {
 		if v, ok := settingsOf(p).(interface{ Validate() error }); ok {
 			errs = append(errs, place(l.Document, section(p), v.Validate()))
 		}
 		if v, ok := p.(Placed); ok {
-			errs = append(errs, place(l.Document, section(p), v.ValidateIn(Where{Environment: l.Settings.Environment, Profile: l.Document.Profile()})))
+			errs = append(errs, place(l.Document, section(p), v.ValidateIn(Where{
+				Environment: l.Settings.Environment, Profile: l.Document.Profile(),
+				StopTimeout: l.Settings.StopTimeout, NeededBy: neededBy[p.Name()],
+			})))
 		}
 	}
 	return errors.Join(errs...)
@@ -305,6 +316,8 @@ func (h *Host) validate(l *Loaded) error {
 type Where struct {
 	Environment string // external, or the name of an environment inside the process
 	Profile     string // empty: none
+	StopTimeout time.Duration
+	NeededBy    []string // the enabled plugins whose Needs contain the plugin
 }
 
 // Placed is implemented by a plugin with settings that are right in some places only. ValidateIn is

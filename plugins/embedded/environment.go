@@ -11,14 +11,16 @@ import (
 	"strings"
 
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/token"
 )
 
 // Environment returns the environment of a binary, for app.Options.Environments: Kafka, Redis, and
 // the settings in files. files has the path of a setting and its value, in which {dir} is the data
 // folder, such as sqlite:{dir}/orders.db. Without an entry in files, dead letters are stored in
-// deadletters.db. Without a data folder the files stay where the settings say.
+// deadletters.db. The key of plugins/token is in token.pem. Without a data folder the files stay
+// where the settings say.
 //
-// A binary may lack the plugins kafka, redis and deadletter.
+// A binary may lack the plugins kafka, redis, deadletter and token.
 func Environment(files map[string]string) app.Environment {
 	all := map[string]string{"plugins.deadletter.store.dsn": "sqlite:{dir}/deadletters.db"}
 	maps.Copy(all, files)
@@ -44,6 +46,13 @@ func Environment(files map[string]string) app.Environment {
 				return nil, nil, errors.Join(err, servers.Stop(ctx))
 			}
 			overrides[setting] = value
+		}
+		if dir != "" {
+			file := filepath.Join(dir, "token.pem")
+			if err := token.CreateKey(file); err != nil {
+				return nil, nil, errors.Join(err, servers.Stop(ctx))
+			}
+			overrides["plugins.token.keys"] = []map[string]string{{"kid": "embedded", "file": file}}
 		}
 		return overrides, servers.Stop, nil
 	}
