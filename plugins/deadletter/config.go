@@ -25,7 +25,7 @@ type Config struct {
 // StoreConfig is the section plugins.deadletter.store.
 type StoreConfig struct {
 	// DSN is postgres://… or sqlite:/path, the database of the tables dead_letter…: that of the
-	// ledger, or another one. Empty: dead letters only go to their topics.
+	// ledger, or another one. Empty: dead letters only go to their topics and streams.
 	DSN pipeline.Secret `yaml:"dsn"`
 }
 

@@ -1,9 +1,11 @@
 package deadletter
 
 import (
+	"context"
 	"log/slog"
 	"sync/atomic"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -19,31 +21,49 @@ type Transport interface {
 	Sink(name string) pipeline.Sink
 }
 
+// Streams is a Transport that can have dead letters itself.
+type Streams interface {
+	Transport
+	// CappedSink is Sink for a stream that keeps about the newest messages.
+	CappedSink(stream string, atMost int) pipeline.Sink
+	// Each calls each for the messages of a stream, oldest first, with the id of the entry. A
+	// stream that does not exist has none. The transport need not be started.
+	Each(ctx context.Context, stream string, each func(id string, m *message.Message) error) error
+	// Delete deletes entries of a stream. The transport need not be started.
+	Delete(ctx context.Context, stream string, ids ...string) error
+}
+
 // Plugin brings dead letters to their topics and into the store, and replays them.
 type Plugin struct {
 	config     Config
 	topics     Transport
 	transports map[string]Transport // by kind, for replays
 	replayers  map[string]Replayer  // by plugin
+	streams    Streams              // nil: no dead letters in streams
+	sinks      map[string]bool      // dead-letter topics (false) and streams (true) of sinks
 	store      atomic.Pointer[store.Store]
 	log        *slog.Logger
 	relayed    *pipeline.SampledLog[groupKey, store.DeadLetter]
 	metrics    *metrics
 }
 
-// New returns the plugin with default settings. topics has the dead-letter topics. Replays publish
-// to topics and to others.
+// New returns the plugin with default settings. topics has the dead-letter topics, and the first of
+// others that implements Streams has the dead-letter streams. Replays publish to topics and others.
 func New(topics Transport, others ...Transport) *Plugin {
 	p := &Plugin{
 		config:     DefaultConfig(),
 		topics:     topics,
 		transports: map[string]Transport{topics.Kind(): topics},
 		replayers:  map[string]Replayer{},
+		sinks:      map[string]bool{},
 		log:        slog.New(slog.DiscardHandler),
 		metrics:    newMetrics(),
 	}
 	for _, t := range others {
 		p.transports[t.Kind()] = t
+		if s, ok := t.(Streams); ok && p.streams == nil {
+			p.streams = s
+		}
 	}
 	p.relayed = pipeline.NewSampledLog(logInterval, p.logRelayed)
 	return p
@@ -55,18 +75,10 @@ func (p *Plugin) Name() string { return "deadletter" }
 // Settings implements pipeline.Configurable.
 func (p *Plugin) Settings() any { return &p.config }
 
-// Needs implements pipeline.Dependent. The other transports are needed only for replays.
-func (p *Plugin) Needs() []string {
-	if topics, ok := p.topics.(pipeline.Plugin); ok {
-		return []string{topics.Name()}
-	}
-	return nil
-}
-
 // Register implements pipeline.Plugin. A plugin with an outbox registers its relay itself.
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
-	r.Service("deadletter.store", &storeService{plugin: p, schemas: r.Env().Schemas, count: true})
+	r.Service("deadletter.store", &storeService{plugin: p, schemas: r.Env().Schemas, count: true, services: r.Services})
 	// A service runs once, and a plugin may be registered again.
 	p.relayed = pipeline.NewSampledLog(logInterval, p.logRelayed)
 	r.Service("deadletter.log", p.relayed)
@@ -93,7 +105,6 @@ func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
 
 var (
 	_ pipeline.Configurable = (*Plugin)(nil)
-	_ pipeline.Dependent    = (*Plugin)(nil)
 	_ pipeline.Migratable   = (*Plugin)(nil)
 	_ app.Commander         = (*Plugin)(nil)
 )

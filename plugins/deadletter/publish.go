@@ -25,7 +25,7 @@ const maxFailuresInARow = 3
 // publish makes a batch durable: in the store, then in the topics, one after another in the order
 // of the batch. The error is a *pipeline.PartialError when the store, if one is configured, has all
 // and some are not in their topics.
-func (p *Plugin) publish(ctx context.Context, batch []outgoing) error {
+func (p *Plugin) publish(ctx context.Context, batch []outgoing, sinkOf func(topic string) pipeline.Sink) error {
 	if err := p.put(ctx, batch); err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (p *Plugin) publish(ctx context.Context, batch []outgoing) error {
 	}
 	failed := map[int]error{}
 	for _, topic := range topics {
-		p.publishTopic(ctx, topic, batch, byTopic[topic], failed)
+		p.publishTopic(ctx, sinkOf(topic), batch, byTopic[topic], failed)
 	}
 	if len(failed) == 0 {
 		return nil
@@ -63,10 +63,11 @@ func (p *Plugin) put(ctx context.Context, batch []outgoing) error {
 	return s.Put(ctx, rows...)
 }
 
-// publishTopic publishes the dead letters of one topic in one call. It publishes those that failed
+// publishTopic publishes the dead letters of one topic to its sink in one call. It publishes those that failed
 // one by one, so that one that the broker refuses does not block the others. It adds the failures
 // to failed.
-func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []outgoing, indexes []int, failed map[int]error) {
+func (p *Plugin) publishTopic(ctx context.Context, to pipeline.Sink, batch []outgoing, indexes []int, failed map[int]error) {
+	topic := batch[indexes[0]].dead.Topic
 	var err error
 	switch {
 	case topic == "":
@@ -76,7 +77,7 @@ func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []outgoin
 		for n, i := range indexes {
 			msgs[n] = batch[i].msg
 		}
-		err = p.topics.Sink(topic).Publish(ctx, msgs...)
+		err = to.Publish(ctx, msgs...)
 		partial, inPart := errors.AsType[*pipeline.PartialError](err)
 		var left []int
 		for n, i := range indexes {
@@ -90,7 +91,7 @@ func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []outgoin
 	inARow := 0
 	for _, i := range indexes {
 		if topic != "" && inARow < maxFailuresInARow && (err == nil || ctx.Err() == nil) {
-			if err = p.publishOne(ctx, topic, batch[i]); err == nil {
+			if err = p.publishOne(ctx, to, batch[i]); err == nil {
 				inARow = 0
 				continue
 			}
@@ -104,8 +105,9 @@ func (p *Plugin) publishTopic(ctx context.Context, topic string, batch []outgoin
 
 // publishOne publishes a dead letter, cut until its topic accepts it. When the topic refuses the
 // smallest form too, it counts as done if the store has it.
-func (p *Plugin) publishOne(ctx context.Context, topic string, o outgoing) error {
-	err := pipeline.PublishDeadLetter(ctx, p.topics.Sink(topic), o.msg)
+func (p *Plugin) publishOne(ctx context.Context, to pipeline.Sink, o outgoing) error {
+	topic := o.dead.Topic
+	err := pipeline.PublishDeadLetter(ctx, to, o.msg)
 	switch {
 	case err == nil:
 		p.metrics.published.WithLabelValues(topic).Inc()

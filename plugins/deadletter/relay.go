@@ -146,7 +146,7 @@ func (p *Plugin) publishEntries(ctx context.Context, plugin string, entries []En
 	for i, e := range entries {
 		batch[i] = outgoing{e.row(plugin), e.Message()}
 	}
-	err := p.publish(ctx, batch)
+	err := p.publish(ctx, batch, p.topics.Sink)
 	partial, inPart := errors.AsType[*pipeline.PartialError](err)
 	for i, o := range batch {
 		if err == nil || inPart && partial.Failed[i] == nil {

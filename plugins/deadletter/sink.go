@@ -18,10 +18,27 @@ import (
 // It puts a dead letter into the store, if one is configured, before it publishes it. It is safe
 // for concurrent use.
 func (p *Plugin) Sink(topic string) pipeline.Sink {
+	return p.sink(topic, p.topics.Sink(topic), false)
+}
+
+// maxStream is the number of dead letters that a stream keeps, about.
+const maxStream = 100_000
+
+// StreamSink is Sink for a stream without a group, which keeps about the newest 100,000 dead
+// letters. It needs no topics.
+func (p *Plugin) StreamSink(stream string) pipeline.Sink {
+	if p.streams == nil {
+		panic("deadletter: StreamSink without a transport of streams in New")
+	}
+	return p.sink(stream, p.streams.CappedSink(stream, maxStream), true)
+}
+
+func (p *Plugin) sink(name string, to pipeline.Sink, stream bool) pipeline.Sink {
+	p.sinks[name] = stream
 	// Exported as 0 from the first scrape, so that the first dead letter is an increase.
-	p.metrics.published.WithLabelValues(topic)
-	p.metrics.unpublished.WithLabelValues(topic)
-	return &sink{Sink: p.topics.Sink(topic), plugin: p, topic: topic}
+	p.metrics.published.WithLabelValues(name)
+	p.metrics.unpublished.WithLabelValues(name)
+	return &sink{Sink: to, plugin: p, topic: name}
 }
 
 type sink struct {
@@ -38,7 +55,7 @@ func (s *sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	for i, m := range msgs {
 		batch[i] = outgoing{fromMessage(s.topic, m), m}
 	}
-	err := s.plugin.publish(ctx, batch)
+	err := s.plugin.publish(ctx, batch, func(string) pipeline.Sink { return s.Sink })
 	if failed, ok := errors.AsType[*pipeline.PartialError](err); ok {
 		return failed.Unwrap()
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/app"
@@ -19,6 +21,8 @@ type storeService struct {
 	plugin  *Plugin
 	schemas pipeline.SchemaPolicy
 	count   bool // export the metric of waiting dead letters
+	// services are those of the process; nil in a command.
+	services func() []pipeline.NamedService
 
 	open  *store.Store
 	loops pipeline.Loops
@@ -26,10 +30,15 @@ type storeService struct {
 
 // registerStore registers the service of a command.
 func (p *Plugin) registerStore(r *pipeline.Registry) error {
-	if p.config.Store.DSN.IsZero() {
-		return app.Usage("dead letters are not stored: %s is not set", storeSetting)
-	}
 	p.log = r.Env().Logger
+	streams := p.streamNames()
+	switch {
+	case p.config.Store.DSN.IsZero() && len(streams) == 0:
+		return app.Usage("dead letters are not stored: %s is not set", storeSetting)
+	case p.config.Store.DSN.IsZero():
+		r.Service("deadletter.command", &streamStore{plugin: p, streams: streams, positions: map[string][]position{}})
+		return nil
+	}
 	r.Service("deadletter.command", &storeService{plugin: p, schemas: r.Env().Schemas})
 	return nil
 }
@@ -37,8 +46,8 @@ func (p *Plugin) registerStore(r *pipeline.Registry) error {
 // Start waits for the database, and opens the store when the schema policy accepts its tables.
 func (s *storeService) Start(ctx context.Context) error {
 	p := s.plugin
-	if p.config.Store.DSN.IsZero() {
-		return nil
+	if err := s.checkTopics(); err != nil || p.config.Store.DSN.IsZero() {
+		return err
 	}
 	var err error
 	if s.open, err = p.openStore(ctx, s.schemas); err != nil {
@@ -49,6 +58,24 @@ func (s *storeService) Start(ctx context.Context) error {
 		return nil
 	}
 	return s.loops.Start(ctx, func(ctx context.Context) { p.countStored(ctx, s.open) })
+}
+
+// checkTopics returns an error when routes have dead-letter topics and the plugin of the topics is
+// disabled.
+func (s *storeService) checkTopics() error {
+	topics, ok := s.plugin.topics.(pipeline.Plugin)
+	if !ok || s.services == nil {
+		return nil
+	}
+	if slices.ContainsFunc(s.services(), func(n pipeline.NamedService) bool { return n.Plugin == topics.Name() }) {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.plugin.sinks)) {
+		if !s.plugin.sinks[name] {
+			return app.Usage("the dead-letter topic %s needs plugin %s: set plugins.%s.enabled: true, or disable the plugin of the route", name, topics.Name(), topics.Name())
+		}
+	}
+	return nil
 }
 
 func (s *storeService) Stop(ctx context.Context) error {

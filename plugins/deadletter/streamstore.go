@@ -1,0 +1,127 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/deadletter/store"
+)
+
+// copyBatch is the number of dead letters that are copied with one transaction.
+const copyBatch = 500
+
+// position is an entry of a dead-letter stream.
+type position struct{ stream, entry string }
+
+// streamStore is the store of a command when none is configured: a temporary copy of the
+// dead-letter streams. At the end it deletes the entries whose dead letters were replayed or
+// discarded. After a crash before that, they wait again.
+type streamStore struct {
+	plugin    *Plugin
+	streams   []string
+	positions map[string][]position // by id: a dead letter may be in a stream twice
+
+	dir  string
+	open *store.Store
+}
+
+// streamNames returns the dead-letter streams of the registered routes.
+func (p *Plugin) streamNames() []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(p.sinks)) {
+		if p.sinks[name] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Start copies the streams.
+func (s *streamStore) Start(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Stop(ctx))
+		}
+	}()
+	if s.dir, err = os.MkdirTemp("", "millrace-deadletter-"); err != nil {
+		return err
+	}
+	dsn := pipeline.NewSecret("sqlite:" + filepath.Join(s.dir, "deadletters.db"))
+	if err := pipeline.MigrateSchemas.Prepare(ctx, store.Schema(dsn, storeSetting, s.plugin.log), s.plugin.log); err != nil {
+		return err
+	}
+	if s.open, err = store.Connect(ctx, dsn, s.plugin.log); err != nil {
+		return err
+	}
+	for _, stream := range s.streams {
+		if err := s.copy(ctx, stream); err != nil {
+			return err
+		}
+	}
+	s.plugin.store.Store(s.open)
+	return nil
+}
+
+func (s *streamStore) copy(ctx context.Context, stream string) error {
+	var batch []store.DeadLetter
+	put := func() error {
+		defer func() { batch = batch[:0] }()
+		return s.open.Put(ctx, batch...)
+	}
+	err := s.plugin.streams.Each(ctx, stream, func(entry string, m *message.Message) error {
+		d := fromMessage(stream, m)
+		s.positions[d.ID] = append(s.positions[d.ID], position{stream, entry})
+		if batch = append(batch, d); len(batch) < copyBatch {
+			return nil
+		}
+		return put()
+	})
+	if err == nil {
+		err = put()
+	}
+	if err != nil {
+		return fmt.Errorf("read the dead letters of %s: %w", stream, err)
+	}
+	return nil
+}
+
+// Stop deletes the entries of dead letters that no longer wait, and the copy.
+func (s *streamStore) Stop(ctx context.Context) error {
+	var err error
+	if s.plugin.store.Swap(nil) != nil {
+		err = s.deleteDone(ctx)
+	}
+	if s.open != nil {
+		err = errors.Join(err, s.open.Close())
+	}
+	if s.dir != "" {
+		err = errors.Join(err, os.RemoveAll(s.dir))
+	}
+	return err
+}
+
+func (s *streamStore) deleteDone(ctx context.Context) error {
+	entries := map[string][]string{}
+	for id, err := range s.open.Walk(ctx, store.Filter{States: []store.State{store.Replayed, store.Discarded}}) {
+		if err != nil {
+			return err
+		}
+		for _, at := range s.positions[id] {
+			entries[at.stream] = append(entries[at.stream], at.entry)
+		}
+	}
+	for stream, ids := range entries {
+		if err := s.plugin.streams.Delete(ctx, stream, ids...); err != nil {
+			return fmt.Errorf("delete dead letters that are done from %s: %w", stream, err)
+		}
+	}
+	return nil
+}

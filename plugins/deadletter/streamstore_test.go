@@ -1,0 +1,147 @@
+package deadletter_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/deadletter/cli"
+	"github.com/millrace-io/millrace/plugins/embedded"
+	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/redis"
+)
+
+// jobs is a plugin that reads a stream. Its dead letters go to another stream, or to a topic.
+type jobs struct {
+	stream string
+	topic  string // not empty: of dead letters
+	redis  *redis.Plugin
+	dead   *deadletter.Plugin
+	took   chan string
+	fixed  bool
+}
+
+func (jobs) Name() string { return "jobs" }
+
+func (j jobs) Register(r *pipeline.Registry) error {
+	dead := j.dead.StreamSink
+	to := j.stream + "-dead"
+	if j.topic != "" {
+		dead, to = j.dead.Sink, j.topic
+	}
+	r.Route(pipeline.Route{
+		Name: "jobs", From: j.redis.Source(j.stream, "jobs"),
+		Handle: func(m *message.Message) ([]*message.Message, error) {
+			if !j.fixed {
+				return nil, pipeline.WithClass(pipeline.Permanent(errors.New("no such gate")), "rejected")
+			}
+			j.took <- string(m.Payload)
+			return nil, nil
+		},
+		Policy: pipeline.Policy{DeadLetter: dead(to)},
+	})
+	return nil
+}
+
+// Without Kafka and without a store, dead letters are in a Redis stream. The commands work on it.
+func TestDeadLettersInAStream(t *testing.T) {
+	for _, name := range []string{"miniredis", "redis", "valkey"} {
+		t.Run(name, func(t *testing.T) {
+			var addr string
+			if name == "miniredis" {
+				tier.Embedded(t)
+				home, err := embedded.Start(t.Context(), embedded.Config{}, nil)
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, home.Stop(context.Background())) })
+				addr = home.RedisAddr()
+			} else {
+				addr = tier.Real(t, name)
+			}
+			stream := fmt.Sprintf("deadletter-test:%d", time.Now().UnixNano())
+			client := goredis.NewClient(&goredis.Options{Addr: addr})
+			t.Cleanup(func() {
+				require.NoError(t, client.Del(context.Background(), stream, stream+"-dead").Err())
+				require.NoError(t, client.Close())
+			})
+			took := make(chan string, 10)
+			// main runs a command of the binary until ctx ends or the command does.
+			main := func(ctx context.Context, topic string, fixed bool, args ...string) (code int, out, said string) {
+				k, r := kafka.New(), redis.New()
+				d := deadletter.New(k, r)
+				var stdout, stderr bytes.Buffer
+				code = app.Main(ctx, app.Options{
+					Name: "millrace", Plugins: []pipeline.Plugin{r, k, d, jobs{stream, topic, r, d, took, fixed}}, Args: args,
+					Environ: []string{"MILLRACE__PLUGINS__KAFKA__ENABLED=false", "MILLRACE__PLUGINS__REDIS__ADDRS=" + addr, "MILLRACE__PLUGINS__REDIS__POLL_INTERVAL=10ms", "MILLRACE__INSTANCE_ID=" + stream},
+					Stdout:  &stdout, Stderr: &stderr,
+				})
+				return code, stdout.String(), stderr.String()
+			}
+			// during runs the service while do does its work.
+			during := func(fixed bool, do func()) {
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					main(ctx, "", fixed, "run")
+				}()
+				do()
+				cancel()
+				<-ended
+			}
+			command := func(args ...string) (r cli.Report) {
+				code, out, said := main(t.Context(), "", false, append(args, "--json")...)
+				require.Zero(t, code, "%s%s", out, said)
+				require.NoError(t, json.Unmarshal([]byte(out), &r))
+				return r
+			}
+			count := func(stream string, n int64) func() bool {
+				return func() bool { return client.XLen(t.Context(), stream).Val() == n }
+			}
+
+			code, _, said := main(t.Context(), "jobs-dead", false, "run")
+			require.Equal(t, app.ExitUsage, code, said)
+			require.Contains(t, said, "the dead-letter topic jobs-dead needs plugin kafka")
+
+			during(false, func() {
+				for i := range 4 {
+					require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"message", fmt.Sprintf("job %d", i)}}).Err())
+				}
+				require.Eventually(t, count(stream+"-dead", 4), 20*time.Second, 10*time.Millisecond)
+				// The commands work while the service runs, under the same name.
+				require.Len(t, command("deadletter", "list", "--class", "rejected").DeadLetters, 4)
+			})
+			require.Equal(t, 4, command("deadletter", "replay", "--all", "--dry-run").Replayed)
+			require.True(t, count(stream+"-dead", 4)())
+			first := command("deadletter", "list", "--limit", "1").DeadLetters[0].ID
+			require.Equal(t, 1, command("deadletter", "discard", first, "--why", "x").Discarded)
+			require.True(t, count(stream+"-dead", 3)())
+			require.Equal(t, 3, command("deadletter", "replay", "--class", "rejected", "--why", "x").Replayed)
+			require.True(t, count(stream+"-dead", 0)())
+			require.Empty(t, command("deadletter", "list").DeadLetters)
+			during(true, func() {
+				got := map[string]bool{}
+				for range 3 {
+					select {
+					case payload := <-took:
+						got[payload] = true
+					case <-time.After(20 * time.Second):
+						require.FailNow(t, "a replayed entry was not handled")
+					}
+				}
+				require.Len(t, got, 3)
+			})
+		})
+	}
+}
