@@ -1,12 +1,14 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +23,7 @@ type Registry struct {
 	routes     []Route
 	services   []NamedService
 	handlers   map[string]http.Handler
+	endpoints  []PluginEndpoint
 	checks     []HealthCheck
 	collectors []prometheus.Collector
 	classes    []ErrorClass
@@ -180,6 +183,13 @@ func (r *Registry) Service(name string, s Service) {
 func (r *Registry) HTTP(pattern string, h http.Handler) {
 	r.claim("http", pattern)
 	r.handlers[pattern] = h
+	r.Endpoint(UseOperations, Endpoint{Kind: KindHTTP, Name: pattern})
+}
+
+// Endpoint adds an endpoint that the plugin uses outside of its routes. The command topology shows
+// it.
+func (r *Registry) Endpoint(use string, e Endpoint) {
+	r.endpoints = append(r.endpoints, PluginEndpoint{Plugin: r.plugin, Use: use, Endpoint: e})
 }
 
 // Health adds a readiness check.
@@ -196,6 +206,13 @@ func (r *Registry) Routes() []Route { return r.routes }
 
 // Handlers returns the registered HTTP handlers by pattern.
 func (r *Registry) Handlers() map[string]http.Handler { return r.handlers }
+
+// Endpoints returns the endpoints outside of routes, sorted by plugin, use and name.
+func (r *Registry) Endpoints() []PluginEndpoint {
+	return slices.SortedFunc(slices.Values(r.endpoints), func(a, b PluginEndpoint) int {
+		return cmp.Or(strings.Compare(a.Plugin, b.Plugin), strings.Compare(a.Use, b.Use), strings.Compare(a.Name, b.Name))
+	})
+}
 
 // HealthChecks returns the registered readiness checks, in order.
 func (r *Registry) HealthChecks() []HealthCheck { return r.checks }

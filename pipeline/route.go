@@ -84,6 +84,24 @@ func (e Endpoint) String() string {
 	return s
 }
 
+// KindHTTP is the kind of an endpoint whose name is a pattern of http.ServeMux.
+const KindHTTP = "http"
+
+// The uses of endpoints outside of routes.
+const (
+	UseOperations = "operations" // the operations server serves it
+	UseWeb        = "web"        // the public HTTP server serves it
+	UseFollows    = "follows"    // a service reads it from its end, without a group
+	UseWrites     = "writes"     // a service or a handler writes it
+)
+
+// PluginEndpoint is an endpoint that a plugin uses outside of its routes.
+type PluginEndpoint struct {
+	Plugin string `json:"plugin"`
+	Use    string `json:"use"`
+	Endpoint
+}
+
 // Policy is what happens to one message of a route over time. Only DeadLetter is required.
 type Policy struct {
 	// Timeout limits one call of the handler, by its context. Zero: DefaultTimeout. Negative: no

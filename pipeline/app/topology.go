@@ -23,8 +23,14 @@ type flow struct {
 	Timeout    string             `json:"timeout,omitempty"`
 }
 
-func flows(reg *pipeline.Registry) []flow {
-	out := []flow{}
+// topology is all that the plugins have registered. The endpoints are those outside of routes.
+type topology struct {
+	Routes    []flow                    `json:"routes"`
+	Endpoints []pipeline.PluginEndpoint `json:"endpoints"`
+}
+
+func newTopology(reg *pipeline.Registry) topology {
+	out := topology{Routes: []flow{}, Endpoints: append([]pipeline.PluginEndpoint{}, reg.Endpoints()...)}
 	for _, r := range reg.Routes() {
 		f := flow{
 			Name: r.Name, From: r.From.Describe(), To: endpoint(r.To), Retry: endpoint(r.Policy.Retry.To),
@@ -34,7 +40,7 @@ func flows(reg *pipeline.Registry) []flow {
 		if r.Policy.Timeout > 0 {
 			f.Timeout = r.Policy.Timeout.Round(time.Millisecond).String()
 		}
-		out = append(out, f)
+		out.Routes = append(out.Routes, f)
 	}
 	return out
 }
@@ -53,17 +59,17 @@ func (h *Host) topologyCommand() *cobra.Command {
 	var secrets allowUnset
 	cmd := h.JSONFlag(h.shapeFlags(&cobra.Command{
 		Use:     "topology",
-		Short:   "Show all routes with their topics and streams, offline",
+		Short:   "Show all routes, HTTP endpoints and feeds, offline",
 		Example: h.examples("topology --config settings.yaml", "topology --config settings.yaml --wide", "topology --format mermaid"),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if h.JSON(cmd) {
 				format = "json"
 			}
-			write, ok := map[string]func([]flow) error{
-				"table":   func(f []flow) error { return writeRoutes(h.o.Stdout, f, wide) },
-				"mermaid": func(f []flow) error { return writeMermaid(h.o.Stdout, f) },
-				"json":    func(f []flow) error { return h.WriteJSON(map[string]any{"routes": f}) },
+			write, ok := map[string]func(topology) error{
+				"table":   func(t topology) error { return writeBlocks(h.o.Stdout, t) },
+				"mermaid": func(t topology) error { return writeMermaid(h.o.Stdout, t) },
+				"json":    func(t topology) error { return h.WriteJSON(t) },
 			}[format]
 			if !ok {
 				return &usageError{fmt.Errorf("--format must be table, mermaid or json, got %q", format), cmd.CommandPath()}
@@ -72,11 +78,14 @@ func (h *Host) topologyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return write(flows(reg))
+			if format == "table" && wide {
+				return writeTable(h.o.Stdout, newTopology(reg))
+			}
+			return write(newTopology(reg))
 		},
 	}))
 	cmd.Flags().StringVar(&format, "format", "table", "table, mermaid or json")
-	cmd.Flags().BoolVar(&wide, "wide", false, "one line per route, wider than 100 columns")
+	cmd.Flags().BoolVar(&wide, "wide", false, "one line per route or endpoint, wider than 100 columns")
 	secrets.flag(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"table", "mermaid", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -104,16 +113,13 @@ func (h *Host) register(l *Loaded) (*pipeline.Registry, error) {
 	return reg, nil
 }
 
-// writeRoutes writes one block per route, or with wide one line per route.
-func writeRoutes(w io.Writer, flows []flow, wide bool) error {
-	if wide {
-		return writeTable(w, flows)
-	}
+// writeBlocks writes one block per route, and one per plugin with endpoints outside of routes.
+func writeBlocks(w io.Writer, t topology) error {
 	var b strings.Builder
-	if len(flows) == 0 {
+	if len(t.Routes) == 0 {
 		b.WriteString("No routes.\n")
 	}
-	for i, f := range flows {
+	for i, f := range t.Routes {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
@@ -132,17 +138,31 @@ func writeRoutes(w io.Writer, flows []flow, wide bool) error {
 		}
 		fmt.Fprintf(&b, "  %-12s %s\n", "order", f.Order)
 	}
+	plugin := ""
+	for _, e := range t.Endpoints {
+		if e.Plugin != plugin {
+			plugin = e.Plugin
+			fmt.Fprintf(&b, "\nplugin %s\n", plugin)
+		}
+		fmt.Fprintf(&b, "  %-12s %s %s\n", e.Use, e.Kind, e.Name)
+	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
-		return fmt.Errorf("write the routes: %w", err)
+		return fmt.Errorf("write the topology: %w", err)
 	}
 	return nil
 }
 
-func writeTable(w io.Writer, flows []flow) error {
+func writeTable(w io.Writer, t topology) error {
 	tab := Table(w)
 	fmt.Fprintln(tab, "ROUTE\tFROM\tTO\tRETRY\tDEAD LETTER\tORDER")
-	for _, f := range flows {
+	for _, f := range t.Routes {
 		fmt.Fprintln(tab, strings.Join([]string{f.Name, f.From.String(), show(f.To), show(f.Retry), show(f.DeadLetter), f.Order}, "\t"))
+	}
+	if len(t.Endpoints) > 0 {
+		fmt.Fprintln(tab, "\nPLUGIN\tENDPOINT\tUSE")
+	}
+	for _, e := range t.Endpoints {
+		fmt.Fprintln(tab, strings.Join([]string{e.Plugin, e.String(), e.Use}, "\t"))
 	}
 	if err := tab.Flush(); err != nil {
 		return fmt.Errorf("write the table: %w", err)
@@ -157,8 +177,8 @@ func show(e *pipeline.Endpoint) string {
 	return e.String()
 }
 
-// writeMermaid draws endpoints as nodes, once each, and routes as nodes between them.
-func writeMermaid(w io.Writer, flows []flow) error {
+// writeMermaid draws endpoints as nodes, once each, and routes and plugins as nodes between them.
+func writeMermaid(w io.Writer, t topology) error {
 	var b strings.Builder
 	b.WriteString("flowchart LR\n")
 	ids := map[string]string{}
@@ -172,7 +192,7 @@ func writeMermaid(w io.Writer, flows []flow) error {
 		}
 		return id
 	}
-	for i, f := range flows {
+	for i, f := range t.Routes {
 		route := fmt.Sprintf("r%d", i+1)
 		fmt.Fprintf(&b, "  %s[\"%s\"]\n", route, mermaidText(f.Name))
 		from := node(f.From)
@@ -190,6 +210,19 @@ func writeMermaid(w io.Writer, flows []flow) error {
 				fmt.Fprintf(&b, "  %s %s %s\n", route, out.line, to)
 			}
 		}
+	}
+	plugin, plugins := "", 0
+	for _, e := range t.Endpoints {
+		if e.Plugin != plugin {
+			plugin = e.Plugin
+			plugins++
+			fmt.Fprintf(&b, "  p%d[\"%s\"]\n", plugins, mermaidText(plugin))
+		}
+		from, to := node(e.Endpoint), fmt.Sprintf("p%d", plugins)
+		if e.Use == pipeline.UseWrites {
+			from, to = to, from
+		}
+		fmt.Fprintf(&b, "  %s -->|%s| %s\n", from, mermaidText(e.Use), to)
 	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("write the diagram: %w", err)

@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"context"
+	"net/http"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ func (e end) Publish(context.Context, ...*message.Message) error {
 	return context.Canceled
 }
 
-// mill is a plugin of three routes with every kind of end.
+// mill is a plugin of three routes with every kind of end, and of endpoints outside of them.
 type mill struct{ t testing.TB }
 
 func (mill) Name() string { return "mill" }
@@ -59,6 +60,10 @@ func (m mill) Register(r *pipeline.Registry) error {
 		Name: "bell", From: end{m.t, pipeline.Endpoint{Kind: "elastic-streams", Name: `bell:<TYPE>:"<id>"`}}, Handle: handle,
 		Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, Flow: pipeline.Flow{Order: pipeline.OrderPartition},
 	})
+	r.HTTP("GET /mill", http.NotFoundHandler())
+	r.Endpoint(pipeline.UseWeb, pipeline.Endpoint{Kind: pipeline.KindHTTP, Name: "GET /bells/{id}"})
+	r.Endpoint(pipeline.UseWrites, pipeline.Endpoint{Kind: "redis-stream", Name: "bells:<shard>"})
+	r.Endpoint(pipeline.UseFollows, pipeline.Endpoint{Kind: "redis-stream", Name: "bells:<shard>"})
 	return nil
 }
 
@@ -79,6 +84,6 @@ func TestTopology(t *testing.T) {
 	})
 	t.Run("nothing", func(t *testing.T) {
 		t.Parallel()
-		require.Equal(t, result{0, "{\n  \"routes\": []\n}\n", ""}, run(t.Context(), options(bare{}, "topology", "--json")))
+		require.Equal(t, result{0, "{\n  \"routes\": [],\n  \"endpoints\": []\n}\n", ""}, run(t.Context(), options(bare{}, "topology", "--json")))
 	})
 }

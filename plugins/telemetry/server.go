@@ -195,6 +195,9 @@ func describe(c prometheus.Collector) string {
 	return first
 }
 
+// pprofPath is the path of the profiles.
+const pprofPath = "/debug/pprof/"
+
 func (s *server) mux(withPprof bool) (*http.ServeMux, error) {
 	mux := http.NewServeMux()
 	var errs []error
@@ -207,7 +210,7 @@ func (s *server) mux(withPprof bool) (*http.ServeMux, error) {
 	}
 	if withPprof {
 		for pattern, f := range map[string]http.HandlerFunc{
-			"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
+			pprofPath: pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
 			"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
 		} {
 			errs = append(errs, handle(mux, pattern, s.untilDrain(f)))
@@ -274,7 +277,7 @@ func (s *server) index(w http.ResponseWriter, _ *http.Request) {
 		paths = append(paths, strings.TrimSuffix(pattern, "{$}"))
 	}
 	if s.plugin.config.Pprof {
-		paths = append(paths, "/debug/pprof/")
+		paths = append(paths, pprofPath)
 	}
 	slices.SortFunc(paths, func(a, b string) int { return strings.Compare(path(a), path(b)) })
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -51,6 +51,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	for pattern, h := range p.server.own() {
 		r.HTTP(pattern, h)
 	}
+	if p.config.Pprof {
+		r.Endpoint(pipeline.UseOperations, pipeline.Endpoint{Kind: pipeline.KindHTTP, Name: pprofPath})
+	}
 	r.Service(p.Name(), p.server)
 	return nil
 }
