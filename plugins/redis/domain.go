@@ -37,6 +37,8 @@ type DomainConfig struct {
 	BatchSize    int           `yaml:"batch_size"`
 	PollInterval time.Duration `yaml:"poll_interval"`
 
+	// Keep is how long acknowledged entries stay, by their ids and the clock of the server.
+	Keep time.Duration `yaml:"keep"`
 	// MaxLen is the number of entries of a shard at which producers are refused. Zero: 100000.
 	MaxLen int `yaml:"max_len"`
 }
@@ -86,6 +88,7 @@ func validateDomains(domains []DomainConfig) error {
 		p.Check(d.BatchSize >= 0, at("batch_size"), "must be >= 0, got %d", d.BatchSize)
 		p.Check(d.MaxLen >= 0, at("max_len"), "must be >= 0, got %d", d.MaxLen)
 		p.Check(d.PollInterval >= 0, at("poll_interval"), "must be >= 0, got %s", d.PollInterval)
+		p.Check(d.Keep >= 0, at("keep"), "must be >= 0, got %s", d.Keep)
 		seen[d.Prefix] = true
 	}
 	return p.Err()

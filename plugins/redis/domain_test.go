@@ -302,7 +302,7 @@ func TestValidateDomains(t *testing.T) {
 	cfg.Domains = []redis.DomainConfig{
 		{Prefix: "scan:events", Shards: 4, Group: "router"},
 		{Prefix: "scan:events", Shards: 4, Group: "router"},
-		{Shards: 1025, MaxDeliveries: -1, Concurrency: -1, BatchSize: -1, PollInterval: -1, MaxLen: -1},
+		{Shards: 1025, MaxDeliveries: -1, Concurrency: -1, BatchSize: -1, PollInterval: -1, Keep: -1, MaxLen: -1},
 		{Prefix: "a{}b", Shards: 1, Group: "g"}, {Prefix: "a}b", Shards: 1, Group: "g"}, {Prefix: "a{b", Shards: 1, Group: "g"},
 		{Prefix: "}{a}b", Shards: 1, Group: "g"},
 	}
@@ -311,7 +311,7 @@ func TestValidateDomains(t *testing.T) {
 		`domains[1].prefix: "scan:events" is in the list already`, "domains[2].prefix: must not be empty",
 		"domains[2].shards: must be 1..1024, got 1025", "domains[2].group: must not be empty", "domains[2].max_deliveries: must be >= 0, got -1",
 		"domains[2].concurrency: must be >= 0, got -1", "domains[2].batch_size: must be >= 0, got -1", "domains[2].poll_interval: must be >= 0, got -1ns",
-		"domains[2].max_len: must be >= 0, got -1",
+		"domains[2].keep: must be >= 0, got -1ns", "domains[2].max_len: must be >= 0, got -1",
 		`domains[3].prefix: its braces must enclose a hash tag, as in {scan}:events, got "a{}b"`, "domains[4].prefix: its braces", "domains[5].prefix: its braces",
 	} {
 		require.ErrorContains(t, err, want)

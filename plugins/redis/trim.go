@@ -133,6 +133,7 @@ type visit struct {
 	stream  string
 	reading []string // groups that read it here now: nothing is removed while one is missing
 	count   []string // more groups that count
+	keep    time.Duration
 	acked   int64
 }
 
@@ -158,7 +159,7 @@ func (t *trimmer) due(except []string) []visit {
 			continue
 		}
 		if d, ok := domainOf(t.cfg.Domains, name); ok { // its route may be disabled here
-			v.count = append(v.count, d.Group)
+			v.count, v.keep = append(v.count, d.Group), d.Keep
 		}
 		all = append(all, v)
 	}
@@ -203,7 +204,7 @@ func (t *trimmer) tidy(ctx context.Context, c goredis.UniversalClient, v visit) 
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	reply, err := t.script.Run(ctx, c, []string{v.stream, MetaKey(v.stream)},
-		strings.Join(v.reading, "\n"), t.cfg.ForeignGroupGrace.Milliseconds(), strings.Join(slices.Concat(v.reading, v.count), "\n")).Slice()
+		strings.Join(v.reading, "\n"), t.cfg.ForeignGroupGrace.Milliseconds(), strings.Join(slices.Concat(v.reading, v.count), "\n"), v.keep.Milliseconds()).Slice()
 	if err != nil {
 		return 0, 0, nil, fmt.Errorf("tidy.lua: %w", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -186,7 +188,8 @@ func TestAStreamThatIsNoLongerReadIsNotTrimmed(t *testing.T) {
 }
 
 // Entries are added, read and acknowledged in any order. An entry stays while its own group or a
-// required one has not acknowledged it, or a foreign group within its grace.
+// required one has not acknowledged it, or a foreign group within its grace. It also stays while it
+// is younger than the domain's keep.
 func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		run := 0
@@ -197,15 +200,19 @@ func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.RequiredGroups = []string{"audit"}
 			cfg.ForeignGroupGrace = rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(rt, "grace")
+			keep := rapid.SampledFrom([]time.Duration{0, time.Hour, 1 << 62}).Draw(rt, "keep")
 			tr := newTrimmer(&cfg)
 			ctx := context.Background()
+			begin, err := c.Time(ctx).Result()
+			require.NoError(rt, err)
+			age := 2*time.Hour + 30*time.Second // of the next entry; no entry passes keep during the test
 			all := []string{"own", "second", "audit", "foreign"}
 			count := all
 			if cfg.ForeignGroupGrace == 0 {
 				count = all[:3]
 			}
 			unread, pending, open := map[string][]string{}, map[string][]string{}, map[string]bool{}
-			var added []string
+			var added, young []string
 			create := func(group string) {
 				require.NoError(rt, c.XGroupCreateMkStream(ctx, stream, group, "0").Err())
 				there, err := c.XRange(ctx, stream, "-", "+").Result()
@@ -217,11 +224,14 @@ func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
 			}
 			create("own")
 			tidy := func(rt *rapid.T) {
-				_, left, _, err := tr.tidy(ctx, c, visit{stream: stream, reading: []string{"own"}, count: []string{"second", "audit"}})
+				_, left, _, err := tr.tidy(ctx, c, visit{stream: stream, reading: []string{"own"}, count: []string{"second", "audit"}, keep: keep})
 				require.NoError(rt, err)
 				there, err := c.XRange(ctx, stream, "-", "+").Result()
 				require.NoError(rt, err)
 				require.Len(rt, there, int(left))
+				for _, id := range young {
+					require.True(rt, slices.ContainsFunc(there, func(e goredis.XMessage) bool { return e.ID == id }), "%s is younger than keep", id)
+				}
 				for _, group := range count {
 					for _, id := range append(slices.Clone(unread[group]), pending[group]...) {
 						require.True(rt, slices.ContainsFunc(there, func(e goredis.XMessage) bool { return e.ID == id }), "%s holds %s", group, id)
@@ -230,9 +240,14 @@ func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
 			}
 			rt.Repeat(map[string]func(*rapid.T){
 				"add": func(rt *rapid.T) {
-					id, err := c.XAdd(ctx, &goredis.XAddArgs{Stream: stream, Values: []any{"message", "x"}}).Result()
-					require.NoError(rt, err)
+					age -= rapid.SampledFrom([]time.Duration{0, time.Minute, 30 * time.Minute}).Draw(rt, "later")
+					age = max(age, 0)
+					id := fmt.Sprintf("%d-%d", begin.Add(-age).UnixMilli(), len(added))
+					require.NoError(rt, c.XAdd(ctx, &goredis.XAddArgs{Stream: stream, ID: id, Values: []any{"message", "x"}}).Err())
 					added = append(added, id)
+					if age < keep {
+						young = append(young, id)
+					}
 					for group := range open {
 						unread[group] = append(unread[group], id)
 					}
@@ -279,7 +294,7 @@ func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
 				}
 			}
 			tidy(rt)
-			require.Zero(rt, c.XLen(ctx, stream).Val(), "nothing is kept that no group holds")
+			require.EqualValues(rt, len(young), c.XLen(ctx, stream).Val(), "nothing else is kept that no group holds")
 		})
 	})
 }
@@ -325,6 +340,27 @@ func TestTheGroupOfADomainIsNotForeign(t *testing.T) {
 		require.NoError(t, c.XAck(t.Context(), shard, "domain", take(t, c, shard, "domain", 5)...).Err())
 		p.trim.round(t.Context(), p.client, p.env.Logger)
 		require.Zero(t, c.XLen(t.Context(), shard).Val())
+	})
+}
+
+// Acknowledged entries of a domain stay for its keep, and are then removed without a new one.
+func TestADomainKeepsItsAcknowledgedEntries(t *testing.T) {
+	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
+		p, name, _ := trims(t, c, nil)
+		p.cfg.Domains = []DomainConfig{{Prefix: name, Shards: 1, Group: "own", Keep: time.Second}}
+		reads(t, p.Domain(name).Source())
+		shard := p.cfg.Domains[0].Stream(0)
+		fill(t, c, shard, 5)
+		last, err := c.XRevRangeN(t.Context(), shard, "+", "-", 1).Result()
+		require.NoError(t, err)
+		redistest.Eventually(t, "all is acknowledged", func() bool { return redistest.Metric(t, p.ReaderMetrics(), "acks_total") == 5 })
+		redistest.Eventually(t, "it is empty", func() bool { return c.XLen(t.Context(), shard).Val() == 0 })
+		now, err := c.Time(t.Context()).Result()
+		require.NoError(t, err)
+		millis, _, _ := strings.Cut(last[0].ID, "-")
+		added, err := strconv.ParseInt(millis, 10, 64)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, now.Sub(time.UnixMilli(added)), time.Second)
 	})
 }
 

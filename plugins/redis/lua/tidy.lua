@@ -3,6 +3,7 @@
 -- KEYS[1] stream   KEYS[2] meta
 -- ARGV[1] groups that read it here, one per line   ARGV[2] grace of foreign groups in ms
 -- ARGV[3] those and the required groups, one per line
+-- ARGV[4] keep in ms: entries with a younger id stay; 0: none do
 -- Reply: {trimmed, entries left, delaying}; delaying has {name, milliseconds, ignored} per foreign
 --        group that delays trimming. Nothing is trimmed while a group that reads the stream is
 --        missing. It is created again at 0, and receives all that it had not acknowledged.
@@ -15,7 +16,8 @@ for name in string.gmatch(ARGV[1], '[^\n]+') do
   if not has(list, name) then return {0, redis.call('XLEN', stream), {}} end
   own = name
 end
-local v = look(stream, meta, own, tonumber(ARGV[2]), ARGV[3])
+local v, keep = look(stream, meta, own, tonumber(ARGV[2]), ARGV[3]), tonumber(ARGV[4])
+if keep > 0 then v.bound = earlier(v.bound, string.format('%.0f-0', math.max(0, now() - keep))) end
 local trimmed = trim(stream, v)
 remember(meta, v)
 return {trimmed, redis.call('XLEN', stream), v.delaying}
