@@ -1,0 +1,135 @@
+package event
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+const (
+	// MaxDataBytes limits Event.Data.
+	MaxDataBytes = 64 << 10
+	// maxTextBytes limits the other fields.
+	maxTextBytes = 128
+	// maxSeq is the largest number that Lua and JavaScript represent exactly.
+	maxSeq = 1<<53 - 1
+)
+
+var (
+	jobIDs       = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+	unixSeconds  = regexp.MustCompile(`^[0-9]{1,12}(\.[0-9]{1,9})?$`)
+	traceparents = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+)
+
+// Parse returns the event of a message. The payload is a JSON object with the fields of an event.
+// Each value may be a string, as in the fields of a stream entry; the string of data is JSON.
+// Unknown fields and an invalid traceparent are ignored. Domain and StreamID come from the origin.
+//
+// The error is permanent and has one of the classes of this package, or pipeline.ClassTooLarge.
+func (s Stages) Parse(payload []byte, origin pipeline.Origin) (Event, error) {
+	var fields map[string]json.RawMessage
+	if !utf8.Valid(payload) || json.Unmarshal(payload, &fields) != nil {
+		return Event{}, refuse(ClassBadEvent, "the event is no JSON object")
+	}
+	p := parser{fields: fields}
+	e := Event{
+		JobID: p.text("job_id"), Stage: p.text("stage"), Status: p.text("status"), Timestamp: p.number("timestamp"),
+		Traceparent: p.text("traceparent"), EventID: p.text("event_id"),
+	}
+	e.Domain, _, _ = strings.Cut(origin.Source, ":")
+	_, e.StreamID, _ = strings.Cut(origin.Position, "@")
+	seq, data := p.number("seq"), p.data()
+	if p.bad != "" {
+		return Event{}, refuse(ClassBadEvent, "%s has the wrong type", p.bad)
+	}
+	e.Data = data
+	if !traceparents.MatchString(e.Traceparent) {
+		e.Traceparent = ""
+	}
+	if !s.IsTransient(e.Stage) {
+		e.Seq, _ = strconv.ParseInt(seq, 10, 64)
+	}
+	if err := s.Check(e); err != nil {
+		return Event{}, err
+	}
+	return e, nil
+}
+
+// Check returns the reason why an event is not valid, as Parse does.
+func (s Stages) Check(e Event) error {
+	if e.JobID == "" {
+		return refuse(ClassMissingJobID, "job_id is missing")
+	}
+	if !jobIDs.MatchString(e.JobID) {
+		return refuse(ClassBadEvent, "job_id must be 1 to 128 characters of A-Za-z0-9._-")
+	}
+	if e.Stage == "" {
+		return refuse(ClassBadEvent, "stage is missing")
+	}
+	if max(len(e.Stage), len(e.Status), len(e.EventID)) > maxTextBytes {
+		return refuse(ClassBadEvent, "stage, status and event_id must have at most %d bytes each", maxTextBytes)
+	}
+	if !s.IsTransient(e.Stage) && (e.Seq < 1 || e.Seq > maxSeq) {
+		return refuse(ClassBadSeq, "seq must be an integer from 1 to 2^53-1, except in transient stages")
+	}
+	if len(e.Data) > MaxDataBytes {
+		return refuse(pipeline.ClassTooLarge, "data has more than 64 KiB")
+	}
+	if e.Data != nil && !json.Valid(e.Data) {
+		return refuse(ClassBadEvent, "data is no JSON")
+	}
+	if e.Timestamp != "" && !validTime(e.Timestamp) {
+		return refuse(ClassBadEvent, "timestamp must be RFC 3339 or Unix seconds")
+	}
+	return nil
+}
+
+func validTime(text string) bool {
+	_, err := time.Parse(time.RFC3339, text)
+	return err == nil || unixSeconds.MatchString(text)
+}
+
+// parser reads the fields of an event. It keeps the name of the first one with a wrong type.
+type parser struct {
+	fields map[string]json.RawMessage
+	bad    string
+}
+
+// text returns a string, or "" where the field is absent or null.
+func (p *parser) text(name string) string {
+	var text *string
+	if raw, ok := p.fields[name]; ok && json.Unmarshal(raw, &text) != nil && p.bad == "" {
+		p.bad = name
+	}
+	if text == nil {
+		return ""
+	}
+	return *text
+}
+
+// number returns the text of a number or a string.
+func (p *parser) number(name string) string {
+	var number json.Number
+	if json.Unmarshal(p.fields[name], &number) == nil {
+		return number.String()
+	}
+	return p.text(name)
+}
+
+// data returns the field data, which is JSON or a string with JSON. Nil: there is none.
+func (p *parser) data() json.RawMessage {
+	raw := p.fields["data"]
+	if bytes.HasPrefix(raw, []byte(`"`)) {
+		raw = json.RawMessage(p.text("data"))
+	}
+	if raw = bytes.TrimSpace(raw); len(raw) == 0 || string(raw) == "null" {
+		return nil
+	}
+	return raw
+}
