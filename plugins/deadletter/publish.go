@@ -63,9 +63,9 @@ func (p *Plugin) put(ctx context.Context, batch []outgoing) error {
 	return s.Put(ctx, rows...)
 }
 
-// publishTopic publishes the dead letters of one topic to its sink in one call. It publishes those that failed
-// one by one, so that one that the broker refuses does not block the others. It adds the failures
-// to failed.
+// publishTopic publishes the dead letters of one topic to its sink in one call. It publishes those
+// that failed one by one, so that one that the broker refuses does not block the others. It adds
+// the failures to failed.
 func (p *Plugin) publishTopic(ctx context.Context, to pipeline.Sink, batch []outgoing, indexes []int, failed map[int]error) {
 	topic := batch[indexes[0]].dead.Topic
 	var err error
