@@ -37,8 +37,8 @@ func Example() {
 	snapshots := log.Read(ctx, []joblog.Query{{Domain: "scan", JobID: "job-1", After: 1, Limit: 10}})
 	fmt.Println(snapshots[0].State.Stage, snapshots[0].End, len(snapshots[0].Events))
 	// Output:
+	// true 56
 	// true 57
-	// true 58
 	// false 0
 	// done 2 1
 }
