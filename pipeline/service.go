@@ -31,7 +31,7 @@ type Phased interface {
 // Drainer is implemented by a Service that takes in work from outside, such as requests.
 type Drainer interface {
 	// Drain ends that work, and refuses new work until Stop. It is called once, upstream first,
-	// after Draining of all services and before the routes drain. It returns when the work has ended
-	// or when ctx ends. ctx leaves half of the remaining time to what stops after it.
+	// after Draining of all services and before the routes drain. It returns when the work has
+	// ended or when ctx ends. ctx leaves half of the remaining time to what stops after it.
 	Drain(ctx context.Context) error
 }

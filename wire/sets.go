@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redisstream"
+	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 	"github.com/millrace-io/millrace/plugins/token"
 )
@@ -19,7 +20,7 @@ import (
 var Transports = wire.NewSet(kafka.New, redis.New, redisstream.New)
 
 // Capabilities are shared by handlers.
-var Capabilities = wire.NewSet(telemetry.New, provideDeadLetters, reclaim.New, token.New)
+var Capabilities = wire.NewSet(telemetry.New, provideDeadLetters, reclaim.New, token.New, sse.New)
 
 // Dead letters are replayed into these transports.
 func provideDeadLetters(topics *kafka.Plugin, streams *redis.Plugin) *deadletter.Plugin {
@@ -41,10 +42,10 @@ type Service struct {
 
 func newService(
 	ops *telemetry.Plugin, redis *redis.Plugin, topics *kafka.Plugin, bridge *redisstream.Plugin,
-	dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin,
+	dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin, events *sse.Plugin,
 	payouts *promotion.Plugin, hooks *webhook.Plugin,
 ) Service {
 	return Service{
-		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, tokens, payouts, hooks},
+		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, tokens, events, payouts, hooks},
 	}
 }

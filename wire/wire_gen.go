@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redisstream"
+	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 	"github.com/millrace-io/millrace/plugins/token"
 )
@@ -27,8 +28,9 @@ func New() Service {
 	deadletterPlugin := provideDeadLetters(kafkaPlugin, redisPlugin)
 	reclaimPlugin := reclaim.New(redisPlugin)
 	tokenPlugin := token.New()
+	ssePlugin := sse.New()
 	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin)
 	webhookPlugin := provideWebhook(kafkaPlugin, deadletterPlugin)
-	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, promotionPlugin, webhookPlugin)
+	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, promotionPlugin, webhookPlugin)
 	return service
 }

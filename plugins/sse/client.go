@@ -32,7 +32,7 @@ const (
 type Client struct {
 	hub         *Hub
 	lastEventID string
-	begun       context.Context // ends with the stream
+	life        context.Context // ends with the stream
 	end         context.CancelFunc
 	out         http.ResponseWriter
 	control     *http.ResponseController
@@ -59,9 +59,8 @@ type slot struct {
 // LastEventID returns what the function LastEventID returned for the request.
 func (c *Client) LastEventID() string { return c.lastEventID }
 
-// Done is closed when the stream takes no more events: the client is gone or too slow, or Close was
-// called.
-func (c *Client) Done() <-chan struct{} { return c.begun.Done() }
+// Done is closed when the client is gone or too slow, or when Close was called.
+func (c *Client) Done() <-chan struct{} { return c.life.Done() }
 
 // Send queues an event. It never waits. A client that has 64 unread events or 256 KiB is
 // disconnected. Send then returns false, and also when the stream has ended or is closing.
@@ -126,7 +125,7 @@ func (c *Client) Write(events ...Event) error {
 		if size < maxBytes && i < len(events)-1 {
 			continue
 		}
-		if c.begun.Err() != nil {
+		if c.life.Err() != nil {
 			return errEnded
 		}
 		if err := c.flush(frames); err != nil {
@@ -192,7 +191,7 @@ func (c *Client) take(aborted bool) (b batch) {
 	clear(c.latest)
 	c.latest = c.latest[:0]
 	if c.beat {
-		b.frames = append(b.frames, heartbeatFrame)
+		b.frames = append(b.frames, []byte(":hb\n\n"))
 		c.beat = false
 	}
 	if c.reason != "" {

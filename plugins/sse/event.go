@@ -12,8 +12,8 @@ import (
 
 // Event is one event of a stream.
 type Event struct {
-	// ID becomes the Last-Event-ID of the client. It is not sent if it is empty, or if it has a line
-	// break or NUL, which the format does not allow.
+	// ID becomes the Last-Event-ID of the client. It is not sent if it is empty, or if it has a
+	// line break or NUL, which the format does not allow.
 	ID string
 	// Name is the type of the event; empty: message. Line breaks in it become spaces.
 	Name string
@@ -32,15 +32,13 @@ func (e Event) Prepare() Event {
 	return e
 }
 
-var spaces = strings.NewReplacer("\r\n", " ", "\r", " ", "\n", " ")
-
 func (e Event) encode() []byte {
 	frame := make([]byte, 0, len(e.ID)+len(e.Name)+len(e.Data)+32)
 	if e.ID != "" && !strings.ContainsAny(e.ID, "\r\n\x00") {
 		frame = append(append(append(frame, "id: "...), e.ID...), '\n')
 	}
 	if e.Name != "" {
-		frame = append(append(append(frame, "event: "...), spaces.Replace(e.Name)...), '\n')
+		frame = append(append(append(frame, "event: "...), strings.Map(noBreak, e.Name)...), '\n')
 	}
 	for data, more := e.Data, true; more; {
 		var line []byte
@@ -48,6 +46,13 @@ func (e Event) encode() []byte {
 		frame = append(append(append(frame, "data: "...), line...), '\n')
 	}
 	return append(frame, '\n')
+}
+
+func noBreak(r rune) rune {
+	if r == '\r' || r == '\n' {
+		return ' '
+	}
+	return r
 }
 
 // cutLine returns the text before the first line break, and the text after it.

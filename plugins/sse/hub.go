@@ -15,8 +15,6 @@ const (
 	heartbeatStep    = time.Second
 )
 
-var heartbeatFrame = []byte(":hb\n\n")
-
 // Hub serves the streams of one plugin. Plugin.Hub makes it. It is safe for concurrent use.
 type Hub struct {
 	plugin  *Plugin
@@ -40,7 +38,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, begin func(ctx conte
 		hub: h, lastEventID: LastEventID(r), out: w, control: http.NewResponseController(w),
 		wake: make(chan struct{}, 1),
 	}
-	c.begun, c.end = context.WithCancel(r.Context())
+	c.life, c.end = context.WithCancel(r.Context())
 	defer c.end()
 	if err := c.control.SetWriteDeadline(time.Now().Add(writeDeadline)); err != nil {
 		h.plugin.log.ErrorContext(r.Context(), "response can't be streamed", slog.String("hub", h.name), pipeline.Err(err))
@@ -59,7 +57,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, begin func(ctx conte
 	if c.flush([][]byte{append(retry(time.Second, 5*time.Second), '\n')}) != nil {
 		return
 	}
-	err := begin(c.begun, c)
+	err := begin(c.life, c)
 	if err != nil && c.open() {
 		h.plugin.sampled.Warn(h.plugin.log, "stream did not begin", slog.String("hub", h.name), pipeline.Err(err))
 		_ = c.flush([][]byte{busy(reasonUnavailable)})

@@ -41,8 +41,8 @@ func bubble(t *testing.T, test func(*testing.T, *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
+		defer r.stop()
 		test(t, r)
-		r.stop()
 	})
 }
 
@@ -107,7 +107,7 @@ func (r *rig) open(query string) *reading {
 	r.t.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://hub/"+query, nil)
 	require.NoError(r.t, err)
-	resp, err := r.client.Do(req)
+	resp, err := r.client.Do(req) //nolint:bodyclose // read closes it
 	require.NoError(r.t, err)
 	s := &reading{Response: resp, reader: ssetest.NewReader(resp.Body, ""), cancel: cancel}
 	go s.read()
@@ -187,7 +187,7 @@ func (l listener) Accept() (net.Conn, error) {
 func (listener) Close() error   { return nil }
 func (listener) Addr() net.Addr { return &net.UnixAddr{} }
 
-// metric returns a value of the hub; label is the reason or the lane.
+// metric returns a value of the hub; label is its other label.
 func (r *rig) metric(name, label string) float64 {
 	r.t.Helper()
 	families, err := r.metrics.Gather()

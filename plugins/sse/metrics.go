@@ -27,7 +27,7 @@ func newMetrics() metrics {
 			"Streams ended, by reason: slow, gone, draining, unavailable, or that of the event closed.", "reason"),
 		refused: counter("refused_total", "Requests answered with the event busy, by reason.", "reason"),
 		events: counter("events_total",
-			"Events written, by lane: backlog, queue, latest.", "lane"),
+			"Events written, from the backlog, the queue, and the latest values.", "lane"),
 		conflated: counter("conflated_total", "Latest values that were replaced before they were written."),
 		writes: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "millrace", Subsystem: "sse", Name: "write_duration_seconds",

@@ -17,7 +17,7 @@ type Client struct {
 	HTTP        *http.Client // nil: http.DefaultClient
 	Header      http.Header  // of each request
 	LastEventID string       // of the first request; then the id that was received last
-	// Opened is called when a response has begun. It may be nil.
+	// Opened is called when a response has started. It may be nil.
 	Opened func(*http.Response)
 	// Event is called for each event. An error ends Run.
 	Event func(Event) error

@@ -32,7 +32,8 @@ type Reader struct {
 	LastEventID string
 }
 
-// NewReader returns a Reader whose first events have the id lastEventID, unless the stream sets one.
+// NewReader returns a Reader whose first events have the id lastEventID, unless the stream sets
+// one.
 func NewReader(in io.Reader, lastEventID string) *Reader {
 	return &Reader{in: bufio.NewReader(in), id: lastEventID, LastEventID: lastEventID}
 }
