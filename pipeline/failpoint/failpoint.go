@@ -35,7 +35,16 @@ const (
 	Drain          Point = "drain"            // reading has stopped, with messages in flight
 )
 
-// Points returns all of them.
+// The points in the order in which the events of a job pass them.
+const (
+	Logged    Point = "logged"    // events are in the logs of their jobs, but not in the feed
+	Published Point = "published" // they are in the feed, and their entries are still pending
+)
+
+// EventPoints returns the points of events.
+func EventPoints() []Point { return []Point{Logged, Published} }
+
+// Points returns the points of a payout.
 func Points() []Point {
 	return []Point{
 		AfterKafkaRead, BeforeInsert, InTransaction, AfterInsert, AfterXADD, BeforeMark, AfterRead, BeforeSending, AfterSending,

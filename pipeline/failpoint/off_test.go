@@ -3,6 +3,7 @@
 package failpoint_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,7 +21,7 @@ func TestWithoutTheTagNothingHappens(t *testing.T) {
 func TestPointsHaveNamesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	seen := map[failpoint.Point]bool{}
-	for _, p := range failpoint.Points() {
+	for _, p := range slices.Concat(failpoint.Points(), failpoint.EventPoints()) {
 		require.NotEmpty(t, p)
 		require.False(t, seen[p], "%s twice", p)
 		seen[p] = true

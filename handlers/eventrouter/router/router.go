@@ -1,0 +1,157 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/handlers/eventrouter/event"
+	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/failpoint"
+)
+
+// Router handles the events of all domains. Safe for concurrent use.
+type Router struct {
+	// Log has the logs and feeds. Required.
+	Log *joblog.Log
+	// Stages says which events are transient. Required.
+	Stages event.Stages
+	// Owned reports whether this process reads the shard of a message alone, and delivers the
+	// message for the first time (redis.Owned). Required.
+	Owned func(context.Context) bool
+	// Metrics count the events. Required.
+	Metrics *Metrics
+}
+
+// Handle is the pipeline.BatchHandler of a domain. All messages of a batch are from one shard
+// (pipeline.Batch.PerSource), in their order.
+//
+// It first appends the numbered events to the logs of their jobs. Then it adds them to the feed of
+// the shard, also those that the logs already had: an earlier delivery may have ended in between. A
+// job that fails nacks only its own events. Transient events are added to the feed at most once.
+func (r *Router) Handle(ctx context.Context, msgs []*message.Message) []pipeline.BatchResult {
+	results := make([]pipeline.BatchResult, len(msgs))
+	if len(msgs) == 0 {
+		return results
+	}
+	b := batch{Router: r, ctx: ctx, msgs: msgs, results: results, texts: make([]string, len(msgs)), transient: make([]bool, len(msgs))}
+	source := pipeline.OriginFrom(msgs[0].Context()).Source
+	b.domain, _, _ = strings.Cut(source, ":")
+	shard := source[strings.LastIndexByte(source, ':')+1:]
+	number, err := strconv.Atoi(shard)
+	if err != nil {
+		for i := range results {
+			results[i].Err = fmt.Errorf("%q is no shard of a domain: %w", source, err)
+		}
+		return results
+	}
+	b.shard, b.label = number, shard
+	b.append(b.parse())
+	failpoint.Hit(failpoint.Logged)
+	b.publish()
+	failpoint.Hit(failpoint.Published)
+	for _, result := range results {
+		if result.Err == nil {
+			r.Metrics.processed.WithLabelValues(b.domain, b.label).Inc()
+		}
+	}
+	return results
+}
+
+// batch is the messages of one shard on their way.
+type batch struct {
+	*Router
+	ctx     context.Context
+	domain  string
+	shard   int
+	label   string // shard
+	msgs    []*message.Message
+	results []pipeline.BatchResult
+	// texts has the JSON of each event for the feed. It is empty for an event that is not shown.
+	texts     []string
+	transient []bool
+}
+
+// jobEvents are the numbered events of one job.
+type jobEvents struct {
+	events []event.Event
+	at     []int // their messages
+}
+
+// parse returns the numbered events by job, and sets the texts of the transient ones.
+func (b *batch) parse() []*jobEvents {
+	var jobs []*jobEvents
+	byID := map[string]*jobEvents{}
+	for i, msg := range b.msgs {
+		e, err := b.Stages.Parse(msg.Payload, pipeline.OriginFrom(msg.Context()))
+		if err != nil {
+			b.results[i].Err = err
+			continue
+		}
+		if e.Seq == 0 {
+			text, err := e.JSON()
+			b.texts[i], b.transient[i], b.results[i].Err = string(text), true, err
+			continue
+		}
+		job := byID[e.JobID]
+		if job == nil {
+			job = &jobEvents{}
+			jobs, byID[e.JobID] = append(jobs, job), job
+		}
+		job.events, job.at = append(job.events, e), append(job.at, i)
+	}
+	return jobs
+}
+
+func (b *batch) append(jobs []*jobEvents) {
+	perJob := make([][]event.Event, len(jobs))
+	for i, job := range jobs {
+		perJob[i] = job.events
+	}
+	for i, result := range b.Log.Append(b.ctx, b.domain, perJob) {
+		b.Metrics.stateUpdates.WithLabelValues(b.domain).Add(float64(result.StateUpdates))
+		for n, at := range jobs[i].at {
+			if result.Err != nil {
+				b.results[at].Err = fmt.Errorf("append to the log of job %s: %w", jobs[i].events[n].JobID, result.Err)
+				continue
+			}
+			b.texts[at] = result.Answers[n].Text
+			if reason := reasonOf(result.Answers[n].Outcome); reason != "" {
+				b.skip(reason)
+			}
+		}
+	}
+}
+
+func (b *batch) skip(reason string) {
+	b.Metrics.skipped.WithLabelValues(b.domain, b.label, reason).Inc()
+}
+
+// publish adds the texts to the feed, in the order of the messages. A transient event whose shard
+// may have another owner by now is skipped: the feed could have it already, or later ones.
+func (b *batch) publish() {
+	var texts []string
+	var at []int
+	for i, text := range b.texts {
+		if b.transient[i] && !b.Owned(b.msgs[i].Context()) {
+			b.skip(reasonStaleTransient)
+			continue
+		}
+		if text != "" {
+			texts, at = append(texts, text), append(at, i)
+		}
+	}
+	err := b.Log.Publish(b.ctx, b.domain, b.shard, texts)
+	if err == nil {
+		b.Metrics.published.WithLabelValues(b.domain, b.label).Add(float64(len(texts)))
+		return
+	}
+	b.Metrics.publishFailures.WithLabelValues(b.domain).Inc()
+	for _, i := range at {
+		b.results[i].Err = err
+	}
+}
