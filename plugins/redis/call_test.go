@@ -135,16 +135,21 @@ func (c lossyConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// lossyClient returns a client that loses the next reply when lose becomes true.
+func lossyClient(t *testing.T, server redistest.Server) (c *goredis.Client, lose *atomic.Bool) {
+	lose = new(atomic.Bool)
+	return server.Client(t, func(o *goredis.Options) {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			return lossyConn{conn, lose}, err
+		}
+	}), lose
+}
+
 // After a lost reply the client sends a call again, but not one that may run once.
 func TestACallThatMayRunOnceIsNotSentAgain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server redistest.Server) {
-		var lose atomic.Bool
-		c := server.Client(t, func(o *goredis.Options) {
-			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-				return lossyConn{conn, &lose}, err
-			}
-		})
+		c, lose := lossyClient(t, server)
 		s, key := serverOf(c), redistest.Stream(t, c)
 		script := testScript("return redis.call('INCR', KEYS[1])")
 		get := func() int64 {
@@ -162,21 +167,33 @@ func TestACallThatMayRunOnceIsNotSentAgain(t *testing.T) {
 	})
 }
 
+// halves returns a client of a Cluster whose two nodes have one half of the slots each.
+func halves(t *testing.T, one, other string, readTimeout time.Duration) *goredis.ClusterClient {
+	c := goredis.NewClusterClient(&goredis.ClusterOptions{
+		Protocol: 2, DisableIdentity: true, ContextTimeoutEnabled: true, ReadTimeout: readTimeout,
+		ClusterSlots: func(context.Context) ([]goredis.ClusterSlot, error) {
+			return []goredis.ClusterSlot{
+				{Start: 0, End: 8191, Nodes: []goredis.ClusterNode{{Addr: one}}},
+				{Start: 8192, End: 16383, Nodes: []goredis.ClusterNode{{Addr: other}}},
+			}, nil
+		},
+	})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+func onNode(t *testing.T, c *goredis.ClusterClient, key, addr string) bool {
+	node, err := c.MasterForKey(t.Context(), key)
+	require.NoError(t, err)
+	return strings.HasSuffix(addr, node.Options().Addr)
+}
+
 // A node of a Cluster that does not answer fails only the calls on its own keys.
 func TestASilentNodeFailsOnlyItsCalls(t *testing.T) {
 	t.Parallel()
 	answers, silent := redistest.Mini(t), redistest.Mini(t)
 	proxy := redistest.NewProxy(t, silent.Addr)
-	c := goredis.NewClusterClient(&goredis.ClusterOptions{
-		Protocol: 2, DisableIdentity: true, ContextTimeoutEnabled: true, ReadTimeout: 200 * time.Millisecond,
-		ClusterSlots: func(context.Context) ([]goredis.ClusterSlot, error) {
-			return []goredis.ClusterSlot{
-				{Start: 0, End: 8191, Nodes: []goredis.ClusterNode{{Addr: answers.Addr}}},
-				{Start: 8192, End: 16383, Nodes: []goredis.ClusterNode{{Addr: proxy.Addr()}}},
-			}, nil
-		},
-	})
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	c := halves(t, answers.Addr, proxy.Addr(), 200*time.Millisecond)
 	s := serverOf(c)
 	script := testScript("return redis.call('INCR', KEYS[1])")
 	calls := func() (all []*Call) {
@@ -194,9 +211,7 @@ func TestASilentNodeFailsOnlyItsCalls(t *testing.T) {
 	all, failed := calls(), 0
 	require.Error(t, s.Do(ctx, all...))
 	for _, call := range all {
-		node, err := c.MasterForKey(t.Context(), call.key)
-		require.NoError(t, err)
-		if strings.HasSuffix(answers.Addr, node.Options().Addr) {
+		if onNode(t, c, call.key, answers.Addr) {
 			require.NoError(t, call.Err(), call.key)
 		} else {
 			require.Error(t, call.Err(), call.key)

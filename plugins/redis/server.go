@@ -181,15 +181,18 @@ func (s *Server) Start(ctx context.Context) error {
 		}
 		return CheckRights(ctx, shared, s.keys...)
 	}
-	log := s.Log
-	if log == nil {
-		log = s.p.env.Logger
-	}
-	c, err := Open(ctx, *s.own, log, s.keys...)
+	c, err := Open(ctx, *s.own, s.log(), s.keys...)
 	if err == nil {
 		s.opened.Store(&c)
 	}
 	return err
+}
+
+func (s *Server) log() *slog.Logger {
+	if s.Log != nil {
+		return s.Log
+	}
+	return s.p.env.Logger
 }
 
 // Stop closes the client of its own.
