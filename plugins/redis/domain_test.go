@@ -1,7 +1,6 @@
 package redis_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -26,12 +25,7 @@ import (
 func domain(t *testing.T, s redistest.Server, shards int) (redis.DomainConfig, goredis.UniversalClient) {
 	t.Helper()
 	admin := s.Client(t)
-	d := redis.DomainConfig{Prefix: "redis-test-" + watermill.NewULID() + ":events", Shards: shards, Group: group}
-	t.Cleanup(func() {
-		for i := range shards {
-			require.NoError(t, admin.Del(context.Background(), d.Stream(i)).Err())
-		}
-	})
+	d := redis.DomainConfig{Prefix: redistest.Prefix(t, admin) + ":events", Shards: shards, Group: group}
 	return d, admin
 }
 

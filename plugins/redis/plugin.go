@@ -120,9 +120,10 @@ func (p *Plugin) MarkSubscription(stream, group, consumer string) (stop func()) 
 
 type service struct{ p *Plugin }
 
-// Start waits for the server, checks eviction and rights, and acquires the instance's name. The
-// error wraps pipeline.ErrUnavailable when ctx ends first or a right is missing, and ErrDuplicate
-// when another process has the name.
+// Start waits for the server, checks eviction, rights and domains, and acquires the instance's
+// name. The error wraps pipeline.ErrUnavailable when ctx ends first or a right is missing, and
+// ErrDuplicate when another process has the name. It is an app.ExitError when a domain has other
+// shards or another group.
 func (s service) Start(ctx context.Context) error {
 	p := s.p
 	p.mu.Lock()
@@ -131,9 +132,12 @@ func (s service) Start(ctx context.Context) error {
 	if running {
 		return errors.New("redis: started twice")
 	}
-	c, err := Open(ctx, p.cfg.ClientConfig, log, probeKey)
+	c, err := Open(ctx, p.cfg.ClientConfig, log, append(probesOf(p.cfg.Domains), probeKey)...)
 	if err != nil {
 		return err
+	}
+	if err := guard(ctx, c, p.cfg.Domains); err != nil {
+		return errors.Join(err, c.Close())
 	}
 	if instance == "" {
 		instance = watermill.NewULID()

@@ -1,5 +1,5 @@
 -- rights.lua: tries each command that the plugins use, on a key that does not exist. The key does not
--- exist afterwards either: HSET and SET run only when the user may remove the key again, or it expires.
+-- exist afterwards either: HSET, HSETNX and SET run only when the user may remove the key, or it expires.
 -- KEYS[1] key
 -- Reply: the commands that the user may not run; empty when the key exists. Then nothing is tried.
 -- Complexity: O(1).
@@ -38,8 +38,12 @@ try('xclaim', 'XCLAIM', key, 'g', 'c', 0, '1-1')
 try('hget', 'HGET', key, 'a')
 try('hmget', 'HMGET', key, 'a')
 try('hgetall', 'HGETALL', key)
+try('hkeys', 'HKEYS', key)
+try('hlen', 'HLEN', key)
+try('pexpire', 'PEXPIRE', key, 1)
 if try('hdel', 'HDEL', key, 'a') then
   try('hset', 'HSET', key, 'a', '1')
+  try('hsetnx', 'HSETNX', key, 'a', '1')
   redis.pcall('HDEL', key, 'a') -- removes the key with its last field
 end
 try('del', 'DEL', key)

@@ -136,7 +136,7 @@ func Prefix(t testing.TB, c goredis.Cmdable) string {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		for _, pattern := range []string{prefix + "*", "{" + prefix + "*"} {
+		for _, pattern := range []string{prefix + "*", "{" + prefix + "*", "millrace:domain:" + prefix + "*"} {
 			if keys := c.Keys(ctx, pattern).Val(); len(keys) > 0 {
 				c.Del(ctx, keys...)
 			}

@@ -1,0 +1,108 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+// startWith starts the plugin with these domains, and stops it at once.
+func startWith(t *testing.T, c goredis.UniversalClient, user string, domains ...DomainConfig) error {
+	t.Helper()
+	p := New()
+	p.cfg.Addrs, p.cfg.Domains = []string{c.(*goredis.Client).Options().Addr}, domains
+	if user != "" {
+		p.cfg.Username, p.cfg.Password = user, pipeline.NewSecret(user)
+	}
+	require.NoError(t, p.cfg.Validate())
+	p.env = pipeline.Env{Logger: slog.New(slog.DiscardHandler), Instance: redistest.Prefix(t, c)}
+	err := service{p}.Start(t.Context())
+	require.NoError(t, service{p}.Stop(context.Background()))
+	require.NoError(t, c.HDel(t.Context(), instancesKey, p.env.Instance).Err())
+	return err
+}
+
+// The first start of a domain decides about its shards and its group. Another start is refused, and
+// changes nothing.
+func TestADomainKeepsItsShardsAndItsGroup(t *testing.T) {
+	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
+		prefix := redistest.Prefix(t, c)
+		scan, chat := DomainConfig{Prefix: prefix + "scan", Shards: 4, Group: "router"}, DomainConfig{Prefix: prefix + "chat", Shards: 2, Group: "router"}
+		require.NoError(t, startWith(t, c, "", scan))
+		require.NoError(t, startWith(t, c, "", scan, chat), "the same, and one more")
+		more, other := scan, chat
+		more.Shards, other.Group = 8, "second"
+		err := startWith(t, c, "", more, other)
+		var exit *app.ExitError
+		require.ErrorAs(t, err, &exit)
+		require.Equal(t, app.ExitUsage, exit.Code)
+		require.ErrorContains(t, err, prefix+`scan was first started with shards 4 and group "router", the settings have shards 8 and group "router"`)
+		require.ErrorContains(t, err, prefix+`chat was first started with shards 2 and group "router", the settings have shards 2 and group "second"`)
+		require.ErrorContains(t, err, "redis-cli DEL millrace:domain:"+prefix+"scan")
+		require.NoError(t, startWith(t, c, "", scan, chat), "the refused start has changed nothing")
+		require.NoError(t, c.Del(t.Context(), "millrace:domain:"+prefix+"scan").Err())
+		require.NoError(t, startWith(t, c, "", more))
+		require.ErrorContains(t, startWith(t, c, "", scan), "shards 8")
+	})
+}
+
+// A user with the rights of the README can use a domain. A user without a right on the shards, or
+// on their companions, is refused at the start.
+func TestRightsOfADomain(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	rules := regexp.MustCompile(`(?s)\nACL SETUSER millrace on >PASSWORD (.*?)\n` + "```").FindSubmatch(readme)
+	require.NotNil(t, rules)
+	rights := strings.ReplaceAll(string(rules[1]), "\\\n", " ")
+	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
+		admin := s.Client(t)
+		prefix := redistest.Prefix(t, admin)
+		user := func(name, rights string) string {
+			name = prefix + name
+			args := []any{"ACL", "SETUSER", name, "reset", "on", ">" + name}
+			for _, rule := range strings.Fields(rights) {
+				args = append(args, rule)
+			}
+			require.NoError(t, admin.Do(t.Context(), args...).Err())
+			t.Cleanup(func() { _ = admin.Do(context.Background(), "ACL", "DELUSER", name).Err() })
+			return name
+		}
+		d := DomainConfig{Prefix: prefix + ":events", Shards: 2, Group: "g", Fields: true}
+		readmes := user("readme", rights)
+		p, _, _ := trims(t, admin, func(cfg *Config) {
+			cfg.Username, cfg.Password, cfg.Domains = readmes, pipeline.NewSecret(readmes), []DomainConfig{d}
+		})
+		reads(t, p.Domain(d.Prefix).Source())
+		fill(t, p.Client(), d.Stream(1), 3)
+		redistest.Eventually(t, "all is acknowledged and trimmed", func() bool {
+			return redistest.Metric(t, p.ReaderMetrics(), "acks_total") == 3 && admin.XLen(t.Context(), d.Stream(1)).Val() == 0
+		})
+		log, err := admin.Do(t.Context(), "ACL", "LOG", 128).Result()
+		require.NoError(t, err)
+		require.NotContains(t, fmt.Sprint(log), readmes, "the server has refused a command")
+
+		others := strings.NewReplacer("~*:events:*", "", "~{*:events:*}:*", "").Replace(rights)
+		for key, rights := range map[string]string{
+			d.Prefix + ":probe":             others + " ~{*:events:*}:*",
+			"{" + d.Prefix + ":probe}:meta": others + " ~" + d.Prefix + ":*",
+		} {
+			err := startWith(t, admin, user("less", rights), d)
+			require.ErrorIs(t, err, pipeline.ErrUnavailable)
+			require.ErrorContains(t, err, fmt.Sprintf("%q", key))
+		}
+		err = startWith(t, admin, user("expire", rights+" -pexpire"), d)
+		require.ErrorContains(t, err, "pexpire")
+		require.Empty(t, admin.Keys(t.Context(), "*"+d.Prefix+":probe*").Val())
+	})
+}
