@@ -42,6 +42,11 @@ type Batch struct {
 	MaxBytes int `yaml:"max_bytes"`
 	// Linger is the time that a batch waits for further messages although it could be handled.
 	Linger time.Duration `yaml:"linger"`
+	// PerSource makes batches whose messages have the same Origin.Source, in the order of the
+	// subscription. The batches of one source are handled one after another, and those of different
+	// sources at once. A source whose batch hangs delays no other source. Flow limits the messages
+	// that wait.
+	PerSource bool `yaml:"-"`
 }
 
 // longestLinger is the maximum of Batch.Linger. All messages of a batch wait for it.
@@ -82,8 +87,11 @@ type Envelope struct {
 	// Go calls a function on a goroutine of the Runtime.
 	Go func(func())
 	// Release frees the place of the batch, so that the next batch of the route may be handled. The
-	// first call counts.
+	// first call counts. With Batch.PerSource it does nothing: only the end of the handler frees
+	// the place.
 	Release func()
+
+	returned func() // called when the handler has returned
 }
 
 type envelopeKey struct{}
@@ -122,14 +130,18 @@ func (c *collector) Subscribe(ctx context.Context, topic string) (<-chan *messag
 		return nil, err
 	}
 	out := make(chan *message.Message)
-	c.runtime.collectors.Go(func() { c.collect(in, out) })
+	collect := c.collect
+	if c.limits.PerSource {
+		collect = c.collectPerSource
+	}
+	c.runtime.collectors.Go(func() { collect(in, out) })
 	return out, nil
 }
 
 // handle frees the place of an envelope when next has returned.
 func (c *collector) handle(next message.HandlerFunc) message.HandlerFunc {
 	return func(envelope *message.Message) ([]*message.Message, error) {
-		defer EnvelopeFrom(envelope.Context()).Release()
+		defer EnvelopeFrom(envelope.Context()).returned()
 		return next(envelope)
 	}
 }
@@ -159,11 +171,9 @@ func (c *collector) collect(in <-chan *message.Message, out chan<- *message.Mess
 			continue
 		}
 		if b.wait(life) {
-			envelope := message.NewMessage("", nil)
 			release := sync.OnceFunc(func() { <-c.places })
-			envelope.SetContext(context.WithValue(life, envelopeKey{}, Envelope{b.msgs, c.runtime.workers.start, release}))
 			select {
-			case out <- envelope:
+			case out <- c.envelope(b.msgs, release, release):
 				first = b.next
 				continue
 			case <-life.Done():
@@ -178,6 +188,24 @@ func (c *collector) collect(in <-chan *message.Message, out chan<- *message.Mess
 	}
 }
 
+// envelope returns the message that carries a batch.
+func (c *collector) envelope(msgs []Received, release, returned func()) *message.Message {
+	ctx := context.WithValue(c.runtime.life, envelopeKey{}, Envelope{msgs, c.runtime.workers.start, release, returned})
+	return message.NewMessageWithContext(ctx, "", nil)
+}
+
+// accept calls received. A message whose Activity panics is nacked, and ok is false.
+func (c *collector) accept(m *message.Message) (r Received, ok bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			_ = c.runtime.workers.panicked(p) // logged
+			m.Nack()
+		}
+	}()
+	c.received(m)
+	return Received{m, time.Now()}, true
+}
+
 type filling struct {
 	*collector
 	in    <-chan *message.Message // nil: the batch takes no more
@@ -186,21 +214,15 @@ type filling struct {
 	next  Received // the message that did not fit
 }
 
-// receive adds a message of the subscription; nil says that there are no more. A message whose
-// Activity panics is nacked.
+// receive adds a message of the subscription; nil says that there are no more.
 func (b *filling) receive(m *message.Message) {
 	if m == nil {
 		b.in = nil
 		return
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			_ = b.runtime.workers.panicked(p) // logged
-			m.Nack()
-		}
-	}()
-	b.received(m)
-	b.add(Received{m, time.Now()})
+	if r, ok := b.accept(m); ok {
+		b.add(r)
+	}
 }
 
 func (b *filling) add(m Received) {

@@ -51,3 +51,19 @@ func Revoked(ctx context.Context) <-chan struct{} {
 	done, _ := ctx.Value(revokedKey{}).(<-chan struct{})
 	return done
 }
+
+type heldKey struct{}
+
+// WithHeld returns a context whose message may only be started while held returns true. After that
+// the transport gives the message to another instance. A transport calls it for each message that
+// it emits and may lose in this way. held must be fast.
+func WithHeld(ctx context.Context, held func() bool) context.Context {
+	return context.WithValue(ctx, heldKey{}, held)
+}
+
+// Held reports whether the message with this context may be started. The chain nacks a message that
+// may not, and calls no handler.
+func Held(ctx context.Context) bool {
+	held, limited := ctx.Value(heldKey{}).(func() bool)
+	return !limited || held()
+}

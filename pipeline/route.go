@@ -183,7 +183,8 @@ type Flow struct {
 // an order.
 //
 // With an order, a transport delivers a message after the ack of the one before it. A batch then
-// has at most one message per key or partition.
+// has at most one message per key or partition. For larger batches in the order of their source,
+// see Batch.PerSource, with OrderNone.
 type Order int
 
 // The orders of a route.

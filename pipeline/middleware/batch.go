@@ -41,6 +41,11 @@ func (w *route) batch(envelope *message.Message) ([]*message.Message, error) {
 		d := &b.all[:n+1][n]
 		w.begin(d, msg.Message, msg.At)
 		b.all = b.all[:n+1]
+		if !pipeline.Held(d.outer) {
+			d.left, d.err = true, errNotHeld
+			b.end(d)
+			continue
+		}
 		if d.refused != nil {
 			b.fail(d, d.refused)
 			continue

@@ -48,6 +48,9 @@ func (c *Chain) newRoute(r pipeline.Route) *route {
 
 var errUnsettled = errors.New("the work on the message did not return: a panic of the chain, or runtime.Goexit")
 
+// errNotHeld nacks a message that another instance receives.
+var errNotHeld = errors.New("the message belongs to another instance now")
+
 // delivery is one delivery of a message on its way through the chain.
 type delivery struct {
 	msg     *message.Message
@@ -103,6 +106,10 @@ func (w *route) single(msg *message.Message) ([]*message.Message, error) {
 	w.received(msg)
 	w.begin(&d, msg, time.Now())
 	defer w.end(&d)
+	if !pipeline.Held(d.outer) {
+		d.err = errNotHeld
+		return nil, d.err
+	}
 	err := d.refused
 	if err == nil {
 		err = w.handle(&d, w.call)
