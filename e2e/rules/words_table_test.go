@@ -47,7 +47,7 @@ func wordings() []wording {
 	// One term per idea.
 	add(`in hand`, "in flight")
 	add(`crews?`, "worker pool")
-	add(`lanes?`, "batcher", `^lane$|hub and lane:`) // the label of millrace_sse_events_total
+	add(`lanes?`, "batcher", `^lane$|hub, lane:`) // the label of millrace_sse_events_total
 	add(`keepers?`, "control loop")
 	add(`tend|tends|tended|tending`, "reconcile", `tends? to\b`)
 	add(`judges?|judged|judging`, "evaluate, decide")
