@@ -1,0 +1,284 @@
+package web_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/web"
+)
+
+func TestAPanicEndsOneRequest(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, func(s *site) {
+		s.web.Handle("GET /early", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("nil client") }))
+		s.web.Handle("GET /late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, strings.Repeat("x", 10_000)) // more than the server's buffer
+			panic("nil client")
+		}))
+		s.web.Handle("GET /aborted", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+		s.web.Handle("GET /x", text("x"))
+		s.web.Handle("GET /events", s.events(), web.Stream())
+	})
+	stream := r.open("GET", "/events")
+	defer stream.Body.Close()
+	a := r.send("GET", "/early?token=secret-token")
+	require.Equal(t, http.StatusInternalServerError, a.status)
+	require.Equal(t, "internal", a.word(t))
+	require.NotContains(t, a.body, "nil client")
+	late := r.open("GET", "/late")
+	_, err := io.ReadAll(late.Body)
+	require.Error(t, err, "the client sees that the answer is not complete")
+	late.Body.Close()
+	_, err = r.client.Get("http://" + r.web.Addr() + "/aborted") //nolint:bodyclose // there is none
+	require.Error(t, err)
+	require.Equal(t, "x", r.send("GET", "/x").body)
+	requireLine(t, bufio.NewReader(stream.Body), "event: hello")
+
+	require.Contains(t, r.log.String(), `level=ERROR msg="http handler panicked"`)
+	require.Contains(t, r.log.String(), "attack_test.go")
+	require.NotContains(t, r.log.String(), "secret-token")
+	require.Equal(t, 2.0, r.metric("millrace_web_panics_total", nil))
+	require.Equal(t, 1.0, r.metric("millrace_web_requests_total", map[string]string{"pattern": "GET /early", "status": "5xx"}))
+}
+
+func TestTheLogHasNoTokens(t *testing.T) {
+	t.Parallel()
+	r := start(t, func(c *web.Config) { c.TrustedProxies, c.Auth.Header = []string{"127.0.0.1"}, "X-User" }, func(s *site) {
+		s.web.Handle("GET /x/{id}", text("x"), web.Users())
+	})
+	for _, path := range []string{"/x/1", "/x/../x/1", "/absent", "/x/1;a"} {
+		r.send("GET", path+"?token=secret-token;semicolon", "X-User", "secret-user", "Authorization", "Bearer secret-token", "Cookie", "token=secret-token",
+			"Referer", "https://a/?token=secret-token")
+		r.send("OPTIONS", path+"?token=secret-token", "Origin", "https://evil.example", "Access-Control-Request-Method", "GET")
+	}
+	require.NotContains(t, r.log.String(), "secret")
+	require.Contains(t, r.log.String(), "method=GET path=/x/1 status=200 ")
+	require.Contains(t, r.log.String(), " user=")
+}
+
+func TestAUserHeaderNeedsATrustedProxy(t *testing.T) {
+	t.Parallel()
+	who := func(want, trusted string, headers ...string) {
+		r := start(t, func(c *web.Config) { c.TrustedProxies, c.Auth.Header = []string{trusted}, "X-User" }, func(s *site) {
+			s.web.Handle("GET /users", user(), web.Users())
+			s.web.Handle("GET /all", user())
+		})
+		require.Equal(t, want, r.send("GET", "/all", headers...).body)
+		a := r.send("GET", "/users", headers...)
+		if want != "nobody" {
+			require.Equal(t, want, a.body)
+			return
+		}
+		require.Equal(t, http.StatusUnauthorized, a.status)
+		require.Equal(t, "no_user", a.word(t))
+	}
+	who("u1", "127.0.0.0/8", "X-User", "u1")
+	who("nobody", "10.0.0.0/8", "X-User", "u1")
+	who("nobody", "10.0.0.0/8", "X-User", "u1", "X-Forwarded-For", "10.1.1.1")
+	who("nobody", "127.0.0.0/8")
+	who("nobody", "127.0.0.0/8", "X-User", "")
+	who("nobody", "127.0.0.0/8", "X-User", strings.Repeat("x", 129))
+	who("nobody", "127.0.0.0/8", "X-User", "victim", "X-User", "u1") // the proxy has added its own
+}
+
+// The limit per address shows which address the server has found.
+func TestForwardedAddresses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		trusted       []string
+		first, second string // X-Forwarded-For of two requests
+		same          bool   // they are of one visitor
+	}{
+		"two clients of a proxy":                     {[]string{"127.0.0.1"}, "192.0.2.1", "192.0.2.2", false},
+		"one client of a proxy":                      {[]string{"127.0.0.1"}, "192.0.2.1", "192.0.2.1", true},
+		"no trusted proxy":                           {[]string{"10.0.0.0/8"}, "192.0.2.1", "192.0.2.2", true},
+		"a client that writes addresses":             {[]string{"127.0.0.1"}, "198.51.100.1, 192.0.2.1", "198.51.100.2, 192.0.2.1", true},
+		"a client that writes the proxy's":           {[]string{"127.0.0.1"}, "127.0.0.1, 192.0.2.1", "192.0.2.1", true},
+		"two proxies":                                {[]string{"127.0.0.1", "10.0.0.0/8"}, "192.0.2.1, 10.0.0.1", "192.0.2.2, 10.0.0.1", false},
+		"no address":                                 {[]string{"127.0.0.1"}, "unknown", "", true},
+		"an address and no address":                  {[]string{"127.0.0.1"}, "evil, 192.0.2.1", "192.0.2.1", true},
+		"two addresses in one network of IPv6":       {[]string{"127.0.0.1"}, "2001:db8::1", "2001:db8::2", true},
+		"two networks of IPv6":                       {[]string{"127.0.0.1"}, "2001:db8::1", "2001:db8:0:1::1", false},
+		"an IPv4 address that is written as of IPv6": {[]string{"127.0.0.1"}, "192.0.2.1", "::ffff:192.0.2.1", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, func(settings *web.Config) { settings.TrustedProxies, settings.MaxStreamsPerUser = c.trusted, 1 }, func(s *site) {
+				s.web.Handle("GET /events", s.events(), web.Stream())
+			})
+			open := r.open("GET", "/events", "X-Forwarded-For", c.first)
+			defer open.Body.Close()
+			requireLine(t, bufio.NewReader(open.Body), "event: hello")
+			second := r.open("GET", "/events", "X-Forwarded-For", c.second)
+			defer second.Body.Close()
+			require.Equal(t, c.same, second.StatusCode == http.StatusTooManyRequests)
+		})
+	}
+}
+
+func TestPagesOfForeignOrigins(t *testing.T) {
+	t.Parallel()
+	const friend, evil = "https://shop.example", "https://evil.example"
+	r := start(t, func(c *web.Config) { c.AllowedOrigins = []string{friend} }, func(s *site) {
+		for _, method := range []string{"GET", "POST", "DELETE"} {
+			s.web.Handle(method+" /own", text("secret"))
+			s.web.Handle(method+" /open", text("secret"), web.AllowOrigins())
+		}
+		s.web.Handle("GET /events", s.events(), web.Stream())
+		s.web.Handle("GET /open-events", s.events(), web.Stream(), web.AllowOrigins())
+	})
+	own := "http://" + r.web.Addr()
+	for _, c := range []struct {
+		request string
+		headers []string
+		status  int
+		allowed string // Access-Control-Allow-Origin
+	}{
+		{"GET /own", nil, 200, ""}, // no browser
+		{"POST /own", []string{"Origin", own}, 200, ""},
+		{"POST /own", []string{"Origin", "https://public.example", "Sec-Fetch-Site", "same-origin"}, 200, ""}, // a proxy has changed the host
+		{"GET /own", []string{"Sec-Fetch-Site", "none"}, 200, ""},                                             // typed by a user
+		{"GET /own", []string{"Origin", evil}, 403, ""},
+		{"GET /own", []string{"Origin", friend, "Sec-Fetch-Site", "cross-site"}, 403, ""},
+		{"GET /own", []string{"Origin", "null"}, 403, ""},
+		{"GET /own", []string{"Origin", own + ".evil.example"}, 403, ""},
+		{"GET /own", []string{"Sec-Fetch-Site", "cross-site"}, 403, ""}, // an image
+		{"GET /own", []string{"Sec-Fetch-Site", "same-site"}, 403, ""},
+		{"POST /own", []string{"Sec-Fetch-Site", "cross-site"}, 403, ""},
+		{"GET /own", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, 200, ""}, // a link
+		{"GET /own", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, 403, ""},
+		{"POST /own", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, 403, ""}, // a form
+		{"GET /open", []string{"Origin", friend, "Sec-Fetch-Site", "cross-site"}, 200, friend},
+		{"POST /open", []string{"Origin", friend}, 200, friend},
+		{"DELETE /open", []string{"Origin", friend}, 200, friend},
+		{"GET /open", []string{"Origin", evil, "Sec-Fetch-Site", "cross-site"}, 403, ""},
+		{"GET /open", []string{"Origin", strings.ToUpper(friend)}, 403, ""},
+		{"GET /open", []string{"Sec-Fetch-Site", "cross-site"}, 403, ""},
+		{"GET /events", []string{"Origin", evil}, 403, ""},
+		{"GET /events", []string{"Origin", evil, "Accept", "text/event-stream"}, 403, ""},
+		{"GET /events", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, 403, ""},
+		{"GET /open-events", []string{"Origin", evil}, 403, ""},
+	} {
+		method, path, _ := strings.Cut(c.request, " ")
+		a := r.send(method, path, c.headers...)
+		require.Equal(t, c.status, a.status, "%s %v", c.request, c.headers)
+		require.Equal(t, c.allowed, a.header.Get("Access-Control-Allow-Origin"), "%s %v", c.request, c.headers)
+		require.Empty(t, a.header.Get("Access-Control-Allow-Credentials"))
+		if c.status == http.StatusForbidden {
+			require.Equal(t, "foreign_origin", a.word(t))
+		}
+	}
+	stream := r.open("GET", "/open-events", "Origin", friend)
+	defer stream.Body.Close()
+	require.Equal(t, friend, stream.Header.Get("Access-Control-Allow-Origin"))
+	requireLine(t, bufio.NewReader(stream.Body), "event: hello")
+
+	question := func(path, origin, method string) reply {
+		return r.send("OPTIONS", path, "Origin", origin, "Access-Control-Request-Method", method, "Sec-Fetch-Site", "cross-site")
+	}
+	a := question("/open", friend, "DELETE")
+	require.Equal(t, http.StatusNoContent, a.status)
+	require.Equal(t, friend, a.header.Get("Access-Control-Allow-Origin"))
+	require.Equal(t, "DELETE", a.header.Get("Access-Control-Allow-Methods"))
+	require.Contains(t, a.header.Get("Access-Control-Allow-Headers"), "Authorization")
+	require.Contains(t, a.header.Values("Vary"), "Origin")
+	for _, refused := range []reply{
+		question("/open", evil, "GET"), question("/own", friend, "GET"), question("/open", friend, "PUT"), question("/absent", friend, "GET"),
+	} {
+		require.Equal(t, http.StatusForbidden, refused.status)
+		require.Empty(t, refused.header.Get("Access-Control-Allow-Origin"))
+	}
+}
+
+// dial opens a connection and sends text.
+func dial(t testing.TB, r *rig, text string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", r.web.Addr())
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err = io.WriteString(c, text)
+	require.NoError(t, err)
+	return c
+}
+
+func TestSlowClients(t *testing.T) {
+	t.Parallel()
+	writing := make(chan error, 1)
+	r := newRig(t, nil, func(s *site) {
+		s.web.Handle("GET /large", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, err := w.Write(bytes.Repeat([]byte("x"), 64<<20)) // more than all buffers
+			writing <- err
+		}))
+		s.web.Handle("POST /x", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, err := io.ReadAll(r.Body); err != nil {
+				web.Refuse(w, r, web.Refusal{Status: http.StatusBadRequest, Word: "body", Message: err.Error()})
+			}
+		}))
+		s.web.Handle("GET /events", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			<-time.After(500 * time.Millisecond)
+			_, _ = io.WriteString(w, "later\n")
+			_ = http.NewResponseController(w).Flush()
+		}), web.Stream())
+		s.web.Handle("GET /x", text("x"))
+	})
+	r.web.SetTimeouts(200*time.Millisecond, 200*time.Millisecond)
+	require.NoError(t, r.runtime.StartServices(t.Context()))
+	t.Cleanup(func() { require.NoError(t, r.runtime.Stop(context.Background())) })
+
+	dial(t, r, "GET /large HTTP/1.1\r\nHost: a\r\n\r\n") // and reads nothing
+	require.Equal(t, "x", r.send("GET", "/x").body, "others go on")
+	require.ErrorContains(t, <-writing, "timeout")
+
+	slowly := dial(t, r, "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf")
+	answer, err := http.ReadResponse(bufio.NewReader(slowly), nil)
+	if err == nil {
+		require.Equal(t, http.StatusBadRequest, answer.StatusCode)
+		answer.Body.Close()
+	} else {
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF, "the connection is closed")
+	}
+
+	// The time limit of a request does not end the stream after it on the same connection.
+	c := dial(t, r, "GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
+	lines := bufio.NewReader(c)
+	first, err := http.ReadResponse(lines, nil)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, first.Body)
+	require.NoError(t, err)
+	first.Body.Close()
+	_, err = io.WriteString(c, "GET /events HTTP/1.1\r\nHost: a\r\n\r\n")
+	require.NoError(t, err)
+	requireLine(t, lines, "later")
+}
+
+func TestRequestsThatAreTooLarge(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, func(s *site) {
+		s.web.Handle("POST /x", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, err := io.ReadAll(r.Body); err != nil {
+				web.Refuse(w, r, web.Refusal{Status: http.StatusRequestEntityTooLarge, Word: "too_large", Message: err.Error()})
+			}
+		}))
+	})
+	post := func(size int) int {
+		a, err := r.client.Post("http://"+r.web.Addr()+"/x", "text/plain", bytes.NewReader(make([]byte, size)))
+		require.NoError(t, err)
+		defer a.Body.Close()
+		_ = json.NewDecoder(a.Body).Decode(&struct{}{})
+		return a.StatusCode
+	}
+	require.Equal(t, http.StatusOK, post(64<<10))
+	require.Equal(t, http.StatusRequestEntityTooLarge, post(64<<10+1))
+	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, r.send("POST", "/x", "X-Large", strings.Repeat("x", 32<<10)).status)
+}

@@ -1,0 +1,227 @@
+package web
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+const maxBody = 64 << 10 // bytes of a request
+
+// recorder keeps the status and the size of an answer. http.ResponseController finds the writer in
+// it.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+	user   string // for the log
+}
+
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 && status >= http.StatusOK {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *recorder) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(b)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// serve answers every request of the server.
+func (p *Plugin) serve(rw http.ResponseWriter, r *http.Request) {
+	begin, w := time.Now(), &recorder{ResponseWriter: rw}
+	protect(w)
+	aborted := p.contained(w, r)
+	pattern := r.Pattern
+	if p.mounts[pattern] == nil {
+		pattern = noPattern
+	}
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	p.metrics.requests.WithLabelValues(pattern, class(w.status)).Inc()
+	if m := p.mounts[pattern]; m != nil && !m.stream {
+		p.metrics.duration.WithLabelValues(pattern).Observe(time.Since(begin).Seconds())
+	}
+	// Without the query: it may contain a token.
+	line := []slog.Attr{
+		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Int("status", w.status),
+		slog.Duration("took", time.Since(begin)), slog.Int64("bytes", w.bytes),
+	}
+	if w.user != "" {
+		line = append(line, slog.String("user", w.user))
+	}
+	p.log.LogAttrs(r.Context(), slog.LevelDebug, "request", line...)
+	if aborted {
+		panic(http.ErrAbortHandler) // the client must not take the answer as complete
+	}
+}
+
+// contained answers a request and recovers from a panic of its handler. It returns true if a part
+// of the answer was sent before.
+func (p *Plugin) contained(w *recorder, r *http.Request) (aborted bool) {
+	defer func() {
+		v := recover()
+		switch {
+		case v == nil:
+			return
+		case v != http.ErrAbortHandler: //nolint:errorlint // it is this value
+			p.metrics.panics.Inc()
+			p.log.ErrorContext(r.Context(), "http handler panicked", slog.String("path", r.URL.Path),
+				slog.String("detail", fmt.Sprint(v)), slog.String("stack", string(debug.Stack())))
+		}
+		if v == http.ErrAbortHandler || w.status != 0 { //nolint:errorlint // it is this value
+			aborted = true
+			return
+		}
+		Refuse(w, r, internalError())
+	}()
+	p.route(w, r)
+	return false
+}
+
+func (p *Plugin) route(w *recorder, r *http.Request) {
+	if isPreflight(r) {
+		p.preflight(w, r)
+		return
+	}
+	h, pattern := p.mux.Handler(r)
+	if pattern != "" {
+		p.mux.ServeHTTP(w, r)
+		return
+	}
+	// The body of ServeMux is not JSON. Its header Allow is kept.
+	missing := &recorder{ResponseWriter: &headerOnly{w.Header()}}
+	h.ServeHTTP(missing, r)
+	word := "not_found"
+	if missing.status == http.StatusMethodNotAllowed {
+		word = "method_not_allowed"
+	}
+	Refuse(w, r, Refusal{Status: missing.status, Word: word, Message: http.StatusText(missing.status)})
+}
+
+// headerOnly is a response without a body.
+type headerOnly struct{ header http.Header }
+
+func (h *headerOnly) Header() http.Header         { return h.header }
+func (h *headerOnly) WriteHeader(int)             {}
+func (h *headerOnly) Write(b []byte) (int, error) { return len(b), nil }
+
+// guard answers for a mount: it refuses, or calls the handler with a user and limits.
+func (p *Plugin) guard(m *mount) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		refuse := func(reason string, refusal Refusal) {
+			p.metrics.refused.WithLabelValues(reason).Inc()
+			Refuse(w, r, refusal)
+		}
+		if !p.permits(m, w, r) {
+			refuse(reasonOrigin, refusedOrigin())
+			return
+		}
+		if p.server.draining.Load() {
+			w.Header().Set("Connection", "close")
+			refuse(reasonDraining, Refusal{Status: http.StatusServiceUnavailable, Word: reasonDraining, Message: "the server stops; connect again"})
+			return
+		}
+		v, err := p.visitor(r)
+		if err != nil && m.users {
+			refuse(reasonUnavailable, Refusal{Status: http.StatusServiceUnavailable, Word: reasonUnavailable, Message: "the keys of the sign-in are unavailable"})
+			return
+		}
+		if !v.known && m.users {
+			refuse(reasonNoUser, Refusal{Status: http.StatusUnauthorized, Word: reasonNoUser, Message: "sign in first"})
+			return
+		}
+		if v.known {
+			r = r.WithContext(context.WithValue(r.Context(), userKey{}, v.user))
+			if outer, ok := w.(*recorder); ok {
+				outer.user = p.pseudonym(v.user.ID)
+			}
+		}
+		p.limit(m, w, r)
+		if !m.stream {
+			m.handler.ServeHTTP(w, r)
+			return
+		}
+		visitor := v.slot()
+		if reason := p.slots.take(visitor, p.config.MaxStreams, p.config.MaxStreamsPerUser); reason != "" {
+			status := http.StatusServiceUnavailable
+			if reason == reasonTooMany {
+				status = http.StatusTooManyRequests
+			}
+			refuse(reason, Refusal{Status: status, Word: reason, Message: "too many streams are open"})
+			return
+		}
+		p.metrics.streams.Inc()
+		defer func() {
+			p.metrics.streams.Dec()
+			p.slots.release(visitor)
+		}()
+		m.handler.ServeHTTP(w, r)
+	})
+}
+
+// limit bounds the time and the size of a request. A stream sets a deadline per write itself.
+func (p *Plugin) limit(m *mount, w http.ResponseWriter, r *http.Request) {
+	c := http.NewResponseController(w)
+	if !m.stream {
+		_ = c.SetWriteDeadline(time.Now().Add(p.writeTimeout)) // net/http supports it
+	}
+	if r.ContentLength != 0 {
+		_ = c.SetReadDeadline(time.Now().Add(p.bodyTimeout))
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	}
+}
+
+// pseudonym names a user in the log of this process.
+func (p *Plugin) pseudonym(user string) string {
+	h := hmac.New(sha256.New, p.logKey)
+	h.Write([]byte(user))
+	return hex.EncodeToString(h.Sum(nil)[:6])
+}
+
+// slots counts the open streams.
+type slots struct {
+	mu   sync.Mutex
+	all  int
+	open map[string]int // per visitor
+}
+
+// take returns the reason if the limit of the process or of the visitor is reached.
+func (s *slots) take(visitor string, limit, perVisitor int) (reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.all >= limit:
+		return reasonFull
+	case s.open[visitor] >= perVisitor:
+		return reasonTooMany
+	}
+	s.all++
+	s.open[visitor]++
+	return ""
+}
+
+func (s *slots) release(visitor string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all--
+	if s.open[visitor]--; s.open[visitor] == 0 {
+		delete(s.open, visitor)
+	}
+}

@@ -1,0 +1,242 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+const (
+	fetchTimeout  = 3 * time.Second  // of the key set, and the longest wait of a request for it
+	fetchInterval = 10 * time.Minute // without a reason to fetch it sooner
+	fetchAgain    = 10 * time.Second // the shortest time between two fetches
+	maxKeySet     = 1 << 20          // bytes
+	maxToken      = 8 << 10          // bytes
+	tokenLeeway   = 30 * time.Second
+)
+
+// signatures are the algorithms of sign-in tokens. None of them uses a shared secret.
+func signatures() []jose.SignatureAlgorithm {
+	return []jose.SignatureAlgorithm{
+		jose.EdDSA, jose.ES256, jose.ES384, jose.ES512, jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512,
+	}
+}
+
+var (
+	errNoUser      = errors.New("the token is not one of the sign-in")
+	errUnavailable = errors.New("the keys of the sign-in could not be fetched")
+)
+
+// signIn verifies the tokens of the site's sign-in.
+type signIn struct {
+	issuer, audience string
+	url              string // empty: the keys are of a file
+	client           *http.Client
+	log              *slog.Logger
+	wanted           chan struct{} // has room for one
+
+	mu       sync.Mutex // guards what follows
+	keys     *jose.JSONWebKeySet
+	fetching bool
+	latest   time.Time     // when the last fetch began
+	fetched  chan struct{} // closed at the end of the next fetch
+}
+
+func newSignIn(a Auth, log *slog.Logger) (*signIn, error) {
+	s := &signIn{
+		issuer: a.Issuer, audience: a.Audience, url: a.JWKSURL, log: log, client: &http.Client{Timeout: fetchTimeout},
+		wanted: make(chan struct{}, 1), fetched: make(chan struct{}),
+	}
+	if a.JWKSFile == "" {
+		return s, nil
+	}
+	var err error
+	s.keys, err = readKeySet(a.JWKSFile)
+	return s, err
+}
+
+func readKeySet(file string) (*jose.JSONWebKeySet, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return parseKeySet(text)
+}
+
+// parseKeySet keeps the public keys of a set: a shared secret must verify nothing.
+func parseKeySet(text []byte) (*jose.JSONWebKeySet, error) {
+	var set jose.JSONWebKeySet
+	if err := json.Unmarshal(text, &set); err != nil {
+		return nil, fmt.Errorf("no JSON Web Key Set: %w", err)
+	}
+	set.Keys = slices.DeleteFunc(set.Keys, func(k jose.JSONWebKey) bool { return !k.IsPublic() || k.Use == "enc" })
+	if len(set.Keys) == 0 {
+		return nil, errors.New("the JSON Web Key Set has no public key")
+	}
+	return &set, nil
+}
+
+// run fetches the keys at once, regularly, and when a request needs one that is absent.
+func (s *signIn) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-s.wanted:
+			if !s.due() {
+				continue
+			}
+		}
+		s.fetch(ctx)
+		s.mu.Lock()
+		wait := fetchInterval
+		if s.keys == nil {
+			wait = fetchAgain
+		}
+		s.mu.Unlock()
+		timer.Reset(wait)
+	}
+}
+
+func (s *signIn) fetch(ctx context.Context) {
+	s.mu.Lock()
+	s.latest, s.fetching = time.Now(), true
+	s.mu.Unlock()
+	keys, err := s.get(ctx)
+	if err != nil && ctx.Err() == nil {
+		s.log.WarnContext(ctx, "keys of the sign-in not fetched", slog.String("url", s.url), pipeline.Err(err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.keys = keys
+	}
+	close(s.fetched)
+	s.fetched, s.fetching = make(chan struct{}), false
+}
+
+// due reports whether the keys may be fetched again.
+func (s *signIn) due() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.latest) >= fetchAgain
+}
+
+func (s *signIn) get(ctx context.Context) (*jose.JSONWebKeySet, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := s.client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %d", answer.StatusCode)
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxKeySet))
+	if err != nil {
+		return nil, err
+	}
+	return parseKeySet(text)
+}
+
+// key returns the key of a name. If it is absent, it waits for a fetch, at most fetchTimeout. The
+// keys are fetched at most once per fetchAgain.
+func (s *signIn) key(ctx context.Context, kid string) (*jose.JSONWebKey, error) {
+	found, fetched := s.lookUp(kid)
+	if found == nil && fetched != nil {
+		timer := time.NewTimer(fetchTimeout)
+		defer timer.Stop()
+		select {
+		case <-fetched:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		found, _ = s.lookUp(kid)
+	}
+	if found != nil {
+		return found, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keys == nil {
+		return nil, errUnavailable
+	}
+	return nil, fmt.Errorf("%w: no key has its kid", errNoUser)
+}
+
+// lookUp returns a key, or the channel that the end of a fetch closes. Both are nil if the last
+// fetch was too recent.
+func (s *signIn) lookUp(kid string) (*jose.JSONWebKey, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keys != nil {
+		if found := s.keys.Key(kid); len(found) > 0 {
+			return &found[0], nil
+		}
+	}
+	if s.url == "" || !s.fetching && time.Since(s.latest) < fetchAgain {
+		return nil, nil
+	}
+	select {
+	case s.wanted <- struct{}{}:
+	default: // the loop is notified already
+	}
+	return nil, s.fetched
+}
+
+// user returns the user of a token. The error wraps errUnavailable or errNoUser.
+func (s *signIn) user(ctx context.Context, raw string) (User, error) {
+	if len(raw) > maxToken {
+		return User{}, fmt.Errorf("%w: it is too long", errNoUser)
+	}
+	token, err := jwt.ParseSigned(raw, signatures())
+	if err != nil {
+		return User{}, fmt.Errorf("%w: %w", errNoUser, err)
+	}
+	var unverified struct {
+		Issuer string `json:"iss"`
+	}
+	// A token of another issuer, such as that of a job, must cause no fetch.
+	if err := token.UnsafeClaimsWithoutVerification(&unverified); err != nil || unverified.Issuer != s.issuer {
+		return User{}, fmt.Errorf("%w: it has another issuer", errNoUser)
+	}
+	header := token.Headers[0]
+	if _, critical := header.ExtraHeaders["crit"]; critical {
+		return User{}, fmt.Errorf("%w: it has critical headers", errNoUser)
+	}
+	key, err := s.key(ctx, header.KeyID)
+	if err != nil {
+		return User{}, err
+	}
+	if key.Algorithm != "" && key.Algorithm != header.Algorithm {
+		return User{}, fmt.Errorf("%w: its algorithm is not that of the key", errNoUser)
+	}
+	var c jwt.Claims
+	if err := token.Claims(key, &c); err != nil {
+		return User{}, fmt.Errorf("%w: %w", errNoUser, err)
+	}
+	err = c.ValidateWithLeeway(jwt.Expected{Issuer: s.issuer, AnyAudience: jwt.Audience{s.audience}}, tokenLeeway)
+	if err != nil || c.Expiry == nil || !validUser(c.Subject) {
+		return User{}, fmt.Errorf("%w: it has ended, or has another audience, or no user", errNoUser)
+	}
+	return User{ID: c.Subject, Expires: c.Expiry.Time()}, nil
+}

@@ -1,0 +1,174 @@
+package web
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sse"
+	"github.com/millrace-io/millrace/plugins/token"
+)
+
+// Plugin is the public server. Plugins add handlers with Handle. Without handlers it does not
+// listen. Put it before those plugins in the list of plugins: then it serves after their services
+// have started, and it stops after them.
+type Plugin struct {
+	config  Config
+	tokens  *token.Plugin
+	streams *sse.Plugin
+	log     *slog.Logger
+	metrics metrics
+	mounts  map[string]*mount
+	server  *server
+
+	mux      *http.ServeMux // from Start on
+	proxies  []netip.Prefix
+	signIn   *signIn // nil without one
+	slots    slots
+	registry *pipeline.Registry
+	logKey   []byte // of the names of users in the log
+
+	writeTimeout, bodyTimeout time.Duration
+}
+
+// Limits of a request. A stream has no writeTimeout.
+const (
+	writeTimeout = 30 * time.Second // of the complete answer
+	bodyTimeout  = 30 * time.Second // of the complete request
+)
+
+// mount is a handler with its options.
+type mount struct {
+	pattern string
+	handler http.Handler
+	origins bool
+	users   bool
+	stream  bool
+}
+
+// Option changes how a handler is served.
+type Option func(*mount)
+
+// AllowOrigins permits pages of plugins.web.allowed_origins to send requests and read the answers.
+// Without it they get 403.
+func AllowOrigins() Option { return func(m *mount) { m.origins = true } }
+
+// Users requires a signed-in user. Other requests get 401.
+func Users() Option { return func(m *mount) { m.users = true } }
+
+// Stream counts the requests as streams, which have limits of their own and no time limit.
+func Stream() Option { return func(m *mount) { m.stream = true } }
+
+// New returns the plugin with default settings. It serves the public keys of tokens, and gives
+// streams its drain window.
+func New(tokens *token.Plugin, streams *sse.Plugin) *Plugin {
+	p := &Plugin{
+		config: DefaultConfig(), tokens: tokens, streams: streams, log: slog.New(slog.DiscardHandler), metrics: newMetrics(),
+		mounts: map[string]*mount{}, slots: slots{open: map[string]int{}},
+		logKey: []byte(rand.Text()), writeTimeout: writeTimeout, bodyTimeout: bodyTimeout,
+	}
+	p.server = newServer(p)
+	return p
+}
+
+// Name implements pipeline.Plugin.
+func (p *Plugin) Name() string { return "web" }
+
+// Settings implements pipeline.Configurable.
+func (p *Plugin) Settings() any { return &p.config }
+
+// Register implements pipeline.Plugin. A plugin that calls Handle names this one in its Needs.
+func (p *Plugin) Register(r *pipeline.Registry) (err error) {
+	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
+	p.registry = r
+	r.Collect(p.metrics.collectors()...)
+	r.Service(p.Name(), p.server)
+	p.streams.DrainOver(p.config.DrainWindow)
+	if p.proxies, err = p.config.networks(); err != nil {
+		return err
+	}
+	if p.config.Auth.JWKSFile != "" || p.config.Auth.JWKSURL != "" {
+		p.signIn, err = newSignIn(p.config.Auth, p.log)
+	}
+	return err
+}
+
+// Handle adds a handler at a pattern of http.ServeMux, such as GET /jobs/{id}, in Register of the
+// plugin that owns it. A pattern in conflict with another one ends the start.
+func (p *Plugin) Handle(pattern string, h http.Handler, options ...Option) {
+	p.mount(pattern, h, options...)
+	if p.registry != nil { // nil if this plugin is switched off
+		p.registry.Endpoint(pipeline.UseWeb, pipeline.Endpoint{Kind: pipeline.KindHTTP, Name: pattern})
+	}
+}
+
+func (p *Plugin) mount(pattern string, h http.Handler, options ...Option) {
+	m := &mount{pattern: pattern, handler: h}
+	for _, o := range options {
+		o(m)
+	}
+	if p.mounts[pattern] != nil {
+		p.server.wrong = append(p.server.wrong, errors.New("web: two handlers have the pattern "+pattern))
+	}
+	p.mounts[pattern] = m
+	p.metrics.initialize(pattern)
+	if !m.stream {
+		p.metrics.duration.WithLabelValues(pattern)
+	}
+}
+
+// Addr returns where the server listens, host:port; empty while it doesn't.
+func (p *Plugin) Addr() string { return p.server.addr() }
+
+// Announce returns the address of the server (app.Announcer).
+func (p *Plugin) Announce() map[string]string {
+	addr := p.Addr()
+	if addr == "" {
+		return nil
+	}
+	scheme := "http"
+	if p.config.TLS.CertFile != "" {
+		scheme = "https"
+	}
+	return map[string]string{"web": scheme + "://" + addr}
+}
+
+// serveKeys serves the public keys of plugins/token.
+func (p *Plugin) serveKeys(text []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/jwk-set+json")
+		w.Header().Set("Cache-Control", "public, max-age=300")
+		_, _ = w.Write(text) // a client that is gone needs no answer
+	}
+}
+
+// start builds what the server serves.
+func (p *Plugin) start(ctx context.Context) error {
+	text, err := p.tokens.KeySet()
+	if err != nil {
+		return err
+	}
+	p.mount("GET /.well-known/jwks.json", p.serveKeys(text), AllowOrigins())
+	p.mux = http.NewServeMux()
+	wrong := p.server.wrong
+	for pattern, m := range p.mounts {
+		if m.users && p.signIn == nil && p.config.Auth.Header == "" {
+			wrong = append(wrong, errors.New("web: "+pattern+" needs users: set plugins.web.auth"))
+		}
+		wrong = append(wrong, handle(p.mux, pattern, p.guard(m)))
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return err
+	}
+	if p.signIn == nil || p.signIn.url == "" {
+		return nil
+	}
+	return p.server.loops.Start(ctx, p.signIn.run)
+}
+
+var _ pipeline.Configurable = (*Plugin)(nil)

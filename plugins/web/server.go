@@ -1,0 +1,173 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+const (
+	headerTimeout = 5 * time.Second
+	idleTimeout   = 2 * time.Minute
+	maxHeader     = 16 << 10 // bytes of the headers and the address of a request
+
+	// Of HTTP/2. A connection without an answer to a ping is closed.
+	maxRequests = 100 // of one connection at the same time
+	pingAfter   = 30 * time.Second
+	pingTimeout = 10 * time.Second
+	writeByte   = 10 * time.Second // without any byte written
+)
+
+// server is the service of the plugin.
+type server struct {
+	plugin  *Plugin
+	wrong   []error // of Handle
+	failed  chan error
+	loops   pipeline.Loops
+	serving sync.WaitGroup
+
+	draining atomic.Bool
+
+	mu       sync.Mutex // guards what follows
+	http     *http.Server
+	listener net.Listener
+	stopped  bool
+}
+
+func newServer(p *Plugin) *server { return &server{plugin: p, failed: make(chan error, 1)} }
+
+// Start checks the patterns and the certificate. The server listens when all services have started.
+func (s *server) Start(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped || s.http != nil {
+		return fmt.Errorf("web: %w", pipeline.ErrStarted)
+	}
+	if len(s.plugin.mounts) == 0 {
+		return nil
+	}
+	if err := s.plugin.start(ctx); err != nil {
+		return err
+	}
+	certificate, err := s.plugin.config.TLS.load()
+	if err != nil {
+		return fmt.Errorf("web: plugins.web: %w", err)
+	}
+	s.http = &http.Server{
+		Handler: http.HandlerFunc(s.plugin.serve), TLSConfig: certificate, Protocols: &http.Protocols{},
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxRequests, SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: writeByte,
+		},
+		// Its lines are about clients; panics are logged by the plugin.
+		ErrorLog: slog.NewLogLogger(s.plugin.log.Handler(), slog.LevelDebug),
+	}
+	s.http.Protocols.SetHTTP1(true)
+	s.http.Protocols.SetHTTP2(certificate != nil)
+	s.http.Protocols.SetUnencryptedHTTP2(certificate == nil)
+	return nil
+}
+
+// Running implements pipeline.Phased: the server listens.
+func (s *server) Running() {
+	if err := s.listen(); err != nil {
+		s.failed <- err
+	}
+}
+
+func (s *server) listen() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.http == nil || s.stopped {
+		return nil
+	}
+	address := s.plugin.config.Listen
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("web: %s is in use: stop what listens there, or choose another plugins.web.listen: %w", address, err)
+	case err != nil:
+		return fmt.Errorf("web: listen on %s (plugins.web.listen): %w", address, err)
+	}
+	s.listener = listener
+	s.serving.Go(func() {
+		serve := s.http.Serve
+		if s.http.TLSConfig != nil {
+			serve = func(l net.Listener) error { return s.http.ServeTLS(l, "", "") }
+		}
+		if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- fmt.Errorf("web: serve: %w", err)
+		}
+	})
+	return nil
+}
+
+// Draining implements pipeline.Phased. The server serves until Drain: load balancers may not have
+// read /readyz yet.
+func (s *server) Draining() {}
+
+// Drain waits for the drain delay, and refuses new requests from then on. Requests in progress end
+// in Stop, and streams in the Drain of plugins/sse.
+func (s *server) Drain(ctx context.Context) error {
+	if s.addr() != "" && s.plugin.config.DrainDelay > 0 {
+		pipeline.Sleep(ctx, s.plugin.config.DrainDelay)
+	}
+	s.draining.Store(true)
+	return nil
+}
+
+// Stop ends the server. It waits for requests in progress until ctx ends, and then closes their
+// connections.
+func (s *server) Stop(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	s.draining.Store(true)
+	err := s.loops.Stop(ctx)
+	if s.http == nil {
+		return err
+	}
+	if stop := s.http.Shutdown(ctx); stop != nil {
+		err = errors.Join(err, fmt.Errorf("web: stop: %w", stop), s.http.Close())
+	}
+	s.serving.Wait()
+	return err
+}
+
+// Failed implements pipeline.Failer.
+func (s *server) Failed() <-chan error { return s.failed }
+
+func (s *server) addr() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener == nil || s.stopped {
+		return ""
+	}
+	return s.listener.Addr().String()
+}
+
+// handle makes an error of what ServeMux panics about: a pattern that is malformed or in conflict.
+func handle(mux *http.ServeMux, pattern string, h http.Handler) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("web: http pattern %q: %v", pattern, v)
+		}
+	}()
+	mux.Handle(pattern, h)
+	return nil
+}
+
+var (
+	_ pipeline.Failer  = (*server)(nil)
+	_ pipeline.Phased  = (*server)(nil)
+	_ pipeline.Drainer = (*server)(nil)
+)

@@ -1,0 +1,124 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// User is a signed-in user.
+type User struct {
+	ID      string    // 1 to 128 printable characters
+	Expires time.Time // the end of the token; zero with a user of a trusted proxy
+}
+
+const maxUserID = 128 // characters
+
+type userKey struct{}
+
+// UserOf returns the user of the request with this context.
+func UserOf(ctx context.Context) (User, bool) {
+	u, ok := ctx.Value(userKey{}).(User)
+	return u, ok
+}
+
+// Bearer returns the token of a request, or "". It is in the header Authorization, or in the query
+// token, because an EventSource sends no headers.
+func Bearer(r *http.Request) string {
+	scheme, raw, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(raw)
+	}
+	return r.URL.Query().Get("token")
+}
+
+func validUser(id string) bool {
+	return id != "" && utf8.ValidString(id) && utf8.RuneCountInString(id) <= maxUserID &&
+		!strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// visitor is what the server finds out about the sender of a request.
+type visitor struct {
+	address netip.Addr
+	user    User
+	known   bool // it has a user
+}
+
+// slot is what the streams of one visitor share. An IPv6 network of 64 bits is one visitor.
+func (v visitor) slot() string {
+	if v.known {
+		return "user " + v.user.ID
+	}
+	bits := v.address.BitLen()
+	if v.address.Is6() {
+		bits = 64
+	}
+	network, err := v.address.Prefix(bits)
+	if err != nil {
+		return "unknown address"
+	}
+	return network.String()
+}
+
+func (p *Plugin) trusted(a netip.Addr) bool {
+	return slices.ContainsFunc(p.proxies, func(n netip.Prefix) bool { return n.Contains(a) })
+}
+
+// visitor returns the address and the user of a request. It fails with errUnavailable while the
+// keys of the sign-in are missing. A token that is no token of the sign-in gives no user: it may be
+// for the handler.
+func (p *Plugin) visitor(r *http.Request) (visitor, error) {
+	peer, _ := peerOf(r)
+	v := visitor{address: peer}
+	if p.trusted(peer) {
+		v.address = p.forwarded(peer, r.Header.Values("X-Forwarded-For"))
+		// A second value may be that of the client.
+		if ids := r.Header.Values(p.config.Auth.Header); p.config.Auth.Header != "" && len(ids) == 1 && validUser(ids[0]) {
+			v.user, v.known = User{ID: ids[0]}, true
+			return v, nil
+		}
+	}
+	raw := Bearer(r)
+	if p.signIn == nil || raw == "" {
+		return v, nil
+	}
+	user, err := p.signIn.user(r.Context(), raw)
+	if errors.Is(err, errUnavailable) {
+		return v, err
+	}
+	v.user, v.known = user, err == nil
+	return v, nil
+}
+
+func peerOf(r *http.Request) (netip.Addr, error) {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	a, err := netip.ParseAddr(host)
+	return a.Unmap().WithZone(""), err
+}
+
+// forwarded returns the last address of the header that no trusted proxy has. Addresses before it
+// may be written by the client.
+func (p *Plugin) forwarded(peer netip.Addr, headers []string) netip.Addr {
+	last := peer
+	for _, text := range slices.Backward(strings.Split(strings.Join(headers, ","), ",")) {
+		a, err := netip.ParseAddr(strings.TrimSpace(text))
+		if err != nil {
+			break
+		}
+		last = a.Unmap().WithZone("")
+		if !p.trusted(last) {
+			break
+		}
+	}
+	return last
+}

@@ -1,0 +1,320 @@
+package web_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"html/template"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/sse"
+	"github.com/millrace-io/millrace/plugins/token"
+	"github.com/millrace-io/millrace/plugins/web"
+)
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	pipelinetest.Conformance(t, func() []pipeline.Plugin {
+		tokens, streams := token.New(), sse.New()
+		return []pipeline.Plugin{tokens, streams, web.New(tokens, streams)}
+	})
+}
+
+func TestListensLastAndOnlyWithHandlers(t *testing.T) {
+	t.Parallel()
+	none := start(t, nil, func(*site) {})
+	require.Empty(t, none.web.Addr())
+	require.Empty(t, none.web.Announce())
+
+	var during string
+	r := newRig(t, nil, func(s *site) {
+		s.web.Handle("GET /x", text("x"))
+		s.started = func() { during = "listens at: " + s.web.Addr() }
+	})
+	require.NoError(t, r.runtime.StartServices(t.Context()))
+	require.Equal(t, "listens at: ", during, "another service starts later")
+	require.Equal(t, "x", r.send("GET", "/x").body)
+	require.Equal(t, "http://"+r.web.Addr(), r.web.Announce()["web"])
+	require.Contains(t, r.registry.Endpoints(), pipeline.PluginEndpoint{
+		Plugin: "site", Use: pipeline.UseWeb, Endpoint: pipeline.Endpoint{Kind: pipeline.KindHTTP, Name: "GET /x"},
+	})
+	require.NoError(t, r.runtime.Stop(context.Background()))
+	require.Empty(t, r.web.Addr())
+}
+
+func TestStartsThatFail(t *testing.T) {
+	t.Parallel()
+	for want, mount := range map[string]func(s *site){
+		"two handlers have the pattern GET /x": func(s *site) { s.web.Handle("GET /x", text("")); s.web.Handle("GET /x", text("")) },
+		"conflicts with pattern":               func(s *site) { s.web.Handle("/{a}/x", text("")); s.web.Handle("/x/{b}", text("")) },
+		"set plugins.web.auth":                 func(s *site) { s.web.Handle("GET /x", text(""), web.Users()) },
+	} {
+		require.ErrorContains(t, newRig(t, nil, mount).runtime.StartServices(t.Context()), want)
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	r := start(t, func(c *web.Config) { c.Listen = taken.Addr().String() }, func(s *site) { s.web.Handle("GET /x", text("")) })
+	select {
+	case err := <-r.runtime.Failed():
+		require.ErrorContains(t, err, "is in use")
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "the start did not fail")
+	}
+}
+
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	pair, _ := pipelinetest.Certificate(t)
+	for want, change := range map[string]func(*web.Config){
+		"listen: must be host:port":                 func(c *web.Config) { c.Listen = "8080" },
+		"tls.cert_file: must be set together":       func(c *web.Config) { c.TLS.KeyFile = pair },
+		"tls.cert_file: open /absent":               func(c *web.Config) { c.TLS = web.TLS{CertFile: "/absent", KeyFile: "/absent"} },
+		"allowed_origins[0]: must be an origin":     func(c *web.Config) { c.AllowedOrigins = []string{"https://shop.example/"} },
+		"allowed_origins[1]: must be an origin":     func(c *web.Config) { c.AllowedOrigins = []string{"https://a", "*"} },
+		"trusted_proxies[0]: must be a network":     func(c *web.Config) { c.TrustedProxies = []string{"proxy"} },
+		"auth.header: must be empty without":        func(c *web.Config) { c.Auth.Header = "X-User" },
+		"auth.issuer: must be set":                  func(c *web.Config) { c.Auth.JWKSURL = "https://a/jwks" },
+		"auth.audience: must be set":                func(c *web.Config) { c.Auth.JWKSURL = "https://a/jwks" },
+		"auth.jwks_url: must be an https address":   func(c *web.Config) { c.Auth.JWKSURL = "http://a/jwks" },
+		"auth.jwks_file: open /absent":              func(c *web.Config) { c.Auth.JWKSFile = "/absent" },
+		"auth.jwks_file: must be empty":             func(c *web.Config) { c.Auth.JWKSFile, c.Auth.JWKSURL = "/absent", "https://a" },
+		"max_streams: must be > 0":                  func(c *web.Config) { c.MaxStreams = 0 },
+		"max_streams_per_user: must be > 0, got -1": func(c *web.Config) { c.MaxStreamsPerUser = -1 },
+		"drain_delay: must be >= 0":                 func(c *web.Config) { c.DrainDelay = -1 },
+		"drain_window: must be > 0":                 func(c *web.Config) { c.DrainWindow = 0 },
+	} {
+		c := web.DefaultConfig()
+		change(&c)
+		require.ErrorContains(t, c.Validate(), want)
+	}
+	good := web.Config{
+		Listen: ":0", TLS: web.TLS{CertFile: pair, KeyFile: pair}, AllowedOrigins: []string{"https://shop.example:8443"},
+		TrustedProxies: []string{"10.0.0.0/8", "::1"}, MaxStreams: 1, MaxStreamsPerUser: 1, DrainWindow: 1,
+		Auth: web.Auth{Header: "X-User", JWKSURL: "http://127.0.0.1/jwks", Issuer: "i", Audience: "a"},
+	}
+	require.NoError(t, good.Validate())
+
+	p := web.New(token.New(), sse.New())
+	require.NoError(t, p.ValidateIn(app.Where{StopTimeout: time.Second}), "it does not listen")
+	needed := app.Where{StopTimeout: 20 * time.Second, NeededBy: []string{"site"}}
+	require.ErrorContains(t, p.ValidateIn(needed), "less than half of stop_timeout (20s), got 10s")
+	needed.StopTimeout++
+	needed.StopTimeout++
+	require.NoError(t, p.ValidateIn(needed))
+}
+
+func TestAnswersThatAreNoneOfAHandler(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, func(s *site) { s.web.Handle("GET /x", text("x")) })
+	a := r.send("GET", "/absent")
+	require.Equal(t, http.StatusNotFound, a.status)
+	require.Equal(t, "not_found", a.word(t))
+	a = r.send("POST", "/x")
+	require.Equal(t, http.StatusMethodNotAllowed, a.status)
+	require.Equal(t, "GET, HEAD", a.header.Get("Allow"))
+	require.Equal(t, "method_not_allowed", a.word(t))
+	a = r.send("GET", "/x")
+	for name, want := range map[string]string{
+		"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
+		"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+	} {
+		require.Equal(t, want, a.header.Get(name))
+	}
+	require.Equal(t, 1.0, r.metric("millrace_web_requests_total", map[string]string{"pattern": "GET /x", "status": "2xx"}))
+	require.Equal(t, 2.0, r.metric("millrace_web_requests_total", map[string]string{"pattern": "none", "status": "4xx"}))
+	require.Equal(t, 1.0, r.metric("millrace_web_request_duration_seconds", map[string]string{"pattern": "GET /x"}))
+}
+
+func TestKeysOfTokensArePublic(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, func(s *site) { s.web.Handle("GET /x", text("x")) })
+	var set jose.JSONWebKeySet
+	require.NoError(t, json.Unmarshal([]byte(r.send("GET", "/.well-known/jwks.json").body), &set))
+	require.Len(t, set.Keys, 1)
+	require.True(t, set.Keys[0].IsPublic())
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	r := start(t, nil, func(s *site) {
+		s.web.Handle("GET /{status}", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			status := map[string]int{"full": 503, "limit": 429, "gone": 410, "token": 401}[r.PathValue("status")]
+			web.Refuse(w, r, web.Refusal{Status: status, Word: r.PathValue("status"), Message: "no", RetryAfter: 7 * time.Second})
+		}))
+	})
+	for path, status := range map[string]int{"/full": 503, "/limit": 429} {
+		a := r.send("GET", path)
+		require.Equal(t, status, a.status)
+		require.Equal(t, "7", a.header.Get("Retry-After"))
+		require.Equal(t, path[1:], a.word(t))
+		a = r.send("GET", path, "Accept", "text/event-stream")
+		require.Equal(t, http.StatusOK, a.status, "a browser connects again only after 200")
+		require.Equal(t, "text/event-stream", a.header.Get("Content-Type"))
+		require.Regexp(t, `^retry: \d+\nevent: busy\ndata: \{"reason":"`+path[1:]+`"\}\n\n$`, a.body)
+	}
+	for path, status := range map[string]int{"/gone": 410, "/token": 401} {
+		a := r.send("GET", path, "Accept", "text/event-stream")
+		require.Equal(t, status, a.status, "a browser must not connect again")
+		require.Empty(t, a.header.Get("Retry-After"))
+	}
+}
+
+func TestPagesRunOnlyTheirOwnScripts(t *testing.T) {
+	t.Parallel()
+	page := template.Must(template.New("page").Parse(`<script nonce="{{.Nonce}}">let job = {{.Data}}</script>`))
+	broken := template.Must(template.New("broken").Parse(`before {{.Absent}}`))
+	r := start(t, nil, func(s *site) {
+		s.web.Handle("GET /page", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.web.Page(w, r, page, "</script><script>alert(1)</script>")
+		}))
+		s.web.Handle("GET /broken", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.web.Page(w, r, broken, 1) }))
+	})
+	nonces := map[string]bool{}
+	for range 2 {
+		a := r.send("GET", "/page")
+		nonce := regexp.MustCompile(`script-src 'nonce-(\w{20,})'`).FindStringSubmatch(a.header.Get("Content-Security-Policy"))
+		require.NotNil(t, nonce)
+		require.Contains(t, a.body, `<script nonce="`+nonce[1]+`">`)
+		require.Equal(t, 1, strings.Count(a.body, "<script"), "data is escaped")
+		require.Len(t, a.header.Values("Content-Security-Policy"), 1)
+		require.NotContains(t, a.header.Get("Content-Security-Policy"), "unsafe")
+		nonces[nonce[1]] = true
+	}
+	require.Len(t, nonces, 2, "each answer has its own")
+	a := r.send("GET", "/broken")
+	require.Equal(t, http.StatusInternalServerError, a.status)
+	require.NotContains(t, a.body, "before")
+}
+
+func TestHTTP2(t *testing.T) {
+	t.Parallel()
+	file, _ := pipelinetest.Certificate(t)
+	mount := func(s *site) {
+		s.web.Handle("GET /x", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
+		s.web.Handle("GET /events", s.events(), web.Stream())
+	}
+	check := func(address string, transport *http.Transport) {
+		t.Helper()
+		defer transport.CloseIdleConnections()
+		client := &http.Client{Transport: transport}
+		a, err := client.Get(address + "/x")
+		require.NoError(t, err)
+		defer a.Body.Close()
+		body, err := io.ReadAll(a.Body)
+		require.NoError(t, err)
+		require.Equal(t, "HTTP/2.0", string(body))
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/events", http.NoBody)
+		require.NoError(t, err)
+		stream, err := client.Do(request)
+		require.NoError(t, err)
+		defer stream.Body.Close()
+		requireLine(t, bufio.NewReader(stream.Body), "event: hello")
+	}
+	plain := start(t, nil, mount)
+	h2c := &http.Transport{Protocols: &http.Protocols{}}
+	h2c.Protocols.SetUnencryptedHTTP2(true)
+	check("http://"+plain.web.Addr(), h2c)
+
+	secure := start(t, func(c *web.Config) { c.TLS = web.TLS{CertFile: file, KeyFile: file} }, mount)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	require.True(t, roots.AppendCertsFromPEM(text))
+	require.Contains(t, secure.web.Announce()["web"], "https://")
+	check("https://"+secure.web.Addr(), &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true})
+}
+
+// requireLine reads lines until one of them is want.
+func requireLine(t testing.TB, from *bufio.Reader, want string) {
+	t.Helper()
+	for {
+		line, err := from.ReadString('\n')
+		require.NoError(t, err, "before %q", want)
+		if strings.TrimRight(line, "\n") == want {
+			return
+		}
+	}
+}
+
+func TestStreamsAreLimited(t *testing.T) {
+	t.Parallel()
+	r := start(t, func(c *web.Config) {
+		c.MaxStreams, c.MaxStreamsPerUser = 3, 2
+		c.TrustedProxies, c.Auth.Header = []string{"127.0.0.1"}, "X-User"
+	}, func(s *site) {
+		s.web.Handle("GET /events", s.events(), web.Stream())
+		s.web.Handle("GET /x", text("x"))
+	})
+	open := func(user string) *http.Response {
+		a := r.open("GET", "/events", "X-User", user, "Accept", "text/event-stream")
+		requireLine(t, bufio.NewReader(a.Body), "event: hello")
+		return a
+	}
+	first := open("u1")
+	defer open("u1").Body.Close()
+	require.Equal(t, 2.0, r.metric("millrace_web_open_streams", nil))
+	a := r.send("GET", "/events", "X-User", "u1")
+	require.Equal(t, http.StatusTooManyRequests, a.status)
+	require.Equal(t, "too_many", a.word(t))
+	require.Contains(t, r.send("GET", "/events", "X-User", "u1", "Accept", "text/event-stream").body, `{"reason":"too_many"}`)
+	defer open("u2").Body.Close()
+	require.Equal(t, "full", r.send("GET", "/events", "X-User", "u3").word(t))
+	require.Equal(t, "x", r.send("GET", "/x", "X-User", "u1").body, "a request is no stream")
+	require.Equal(t, 2.0, r.metric("millrace_web_refused_total", map[string]string{"reason": "too_many"}))
+	first.Body.Close()
+	require.Eventually(t, func() bool { return r.metric("millrace_web_open_streams", nil) == 2 }, 10*time.Second, 10*time.Millisecond)
+	defer open("u1").Body.Close()
+}
+
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	begun, release := make(chan struct{}), make(chan struct{})
+	r := newRig(t, func(c *web.Config) { c.DrainDelay = 300 * time.Millisecond }, func(s *site) {
+		s.web.Handle("GET /events", s.events(), web.Stream())
+		s.web.Handle("GET /x", text("x"))
+		s.web.Handle("GET /slow", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			close(begun)
+			<-release
+			_, _ = io.WriteString(w, "complete")
+		}))
+	})
+	require.NoError(t, r.runtime.StartServices(t.Context()))
+	stream := r.open("GET", "/events", "Accept", "text/event-stream")
+	defer stream.Body.Close()
+	lines := bufio.NewReader(stream.Body)
+	requireLine(t, lines, "event: hello")
+	slow := make(chan reply, 1)
+	go func() { slow <- r.send("GET", "/slow") }()
+	<-begun
+
+	begin, stopped := time.Now(), make(chan error, 1)
+	go func() { stopped <- r.runtime.Stop(context.Background()) }()
+	require.Equal(t, http.StatusOK, r.send("GET", "/x").status, "during the drain delay it serves")
+	requireLine(t, lines, "event: closed")
+	require.GreaterOrEqual(t, time.Since(begin), 300*time.Millisecond)
+	a := r.send("GET", "/x")
+	require.Equal(t, http.StatusServiceUnavailable, a.status)
+	require.Equal(t, "draining", a.word(t))
+	require.Contains(t, r.send("GET", "/events", "Accept", "text/event-stream").body, `{"reason":"draining"}`)
+	close(release)
+	require.Equal(t, "complete", (<-slow).body, "a request in progress is finished")
+	require.NoError(t, <-stopped)
+	_, err := net.Dial("tcp", stream.Request.URL.Host)
+	require.Error(t, err)
+}
