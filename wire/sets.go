@@ -14,13 +14,14 @@ import (
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 	"github.com/millrace-io/millrace/plugins/token"
+	"github.com/millrace-io/millrace/plugins/web"
 )
 
 // Transports bring messages in and out.
 var Transports = wire.NewSet(kafka.New, redis.New, redisstream.New)
 
 // Capabilities are shared by handlers.
-var Capabilities = wire.NewSet(telemetry.New, provideDeadLetters, reclaim.New, token.New, sse.New)
+var Capabilities = wire.NewSet(telemetry.New, provideDeadLetters, reclaim.New, token.New, sse.New, web.New)
 
 // Dead letters are replayed into these transports.
 func provideDeadLetters(topics *kafka.Plugin, streams *redis.Plugin) *deadletter.Plugin {
@@ -42,10 +43,10 @@ type Service struct {
 
 func newService(
 	ops *telemetry.Plugin, redis *redis.Plugin, topics *kafka.Plugin, bridge *redisstream.Plugin,
-	dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin, events *sse.Plugin,
+	dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin, events *sse.Plugin, public *web.Plugin,
 	payouts *promotion.Plugin, hooks *webhook.Plugin,
 ) Service {
 	return Service{
-		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, tokens, events, payouts, hooks},
+		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, tokens, events, public, payouts, hooks},
 	}
 }

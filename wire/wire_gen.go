@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 	"github.com/millrace-io/millrace/plugins/token"
+	"github.com/millrace-io/millrace/plugins/web"
 )
 
 // Injectors from inject.go:
@@ -29,8 +30,9 @@ func New() Service {
 	reclaimPlugin := reclaim.New(redisPlugin)
 	tokenPlugin := token.New()
 	ssePlugin := sse.New()
+	webPlugin := web.New(tokenPlugin, ssePlugin)
 	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin)
 	webhookPlugin := provideWebhook(kafkaPlugin, deadletterPlugin)
-	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, promotionPlugin, webhookPlugin)
+	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin, promotionPlugin, webhookPlugin)
 	return service
 }
