@@ -62,6 +62,7 @@ func metricReadmes() map[string]string {
 		"millrace_streams_":    "plugins/streams/README.md",
 		"millrace_telemetry_":  "plugins/telemetry/README.md",
 		"millrace_token_":      "plugins/token/README.md",
+		"millrace_web_":        "plugins/web/README.md",
 	}
 }
 

@@ -97,15 +97,10 @@ func (a *Auth) validate(proxies bool) error {
 	}
 	if a.JWKSURL != "" {
 		u, err := url.Parse(a.JWKSURL)
-		p.Check(err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && loopback(u.Hostname())), "jwks_url",
+		p.Check(err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http" && pipeline.Loopback(u.Host)), "jwks_url",
 			"must be an https address, got %q", a.JWKSURL)
 	}
 	return p.Err()
-}
-
-func loopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
 // ValidateIn checks that streams can be closed before the process must have stopped (app.Placed).
