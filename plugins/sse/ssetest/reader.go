@@ -101,7 +101,7 @@ func (r *Reader) line() (string, error) {
 		switch {
 		case skip:
 		case b == '\n', b == '\r':
-			text := strings.ToValidUTF8(string(line), "\uFFFD")
+			text := string([]rune(string(line))) // bytes that are not UTF-8 become U+FFFD
 			if !r.started {
 				text = strings.TrimPrefix(text, "\uFEFF")
 			}
