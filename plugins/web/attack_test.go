@@ -232,13 +232,18 @@ func TestSlowClients(t *testing.T) {
 		}), web.Stream())
 		s.web.Handle("GET /x", text("x"))
 	})
-	r.web.SetTimeouts(200*time.Millisecond, 200*time.Millisecond)
+	r.web.SetTimeouts(200 * time.Millisecond)
 	require.NoError(t, r.runtime.StartServices(t.Context()))
 	t.Cleanup(func() { require.NoError(t, r.runtime.Stop(context.Background())) })
 
 	dial(t, r, "GET /large HTTP/1.1\r\nHost: a\r\n\r\n") // and reads nothing
 	require.Equal(t, "x", r.send("GET", "/x").body, "others go on")
 	require.ErrorContains(t, <-writing, "timeout")
+
+	headers := dial(t, r, "GET /x HTTP/1.1\r\nHost: a\r\nX-Slow")
+	rest, err := io.ReadAll(headers)
+	require.NoError(t, err, "the server closes the connection")
+	require.NotContains(t, string(rest), "200 OK")
 
 	slowly := dial(t, r, "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf")
 	answer, err := http.ReadResponse(bufio.NewReader(slowly), nil)

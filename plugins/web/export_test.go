@@ -2,8 +2,10 @@ package web
 
 import "time"
 
-// SetTimeouts shortens the limits of requests that are no streams.
-func (p *Plugin) SetTimeouts(write, body time.Duration) { p.writeTimeout, p.bodyTimeout = write, body }
+// SetTimeouts sets all limits of requests. Call it before the start.
+func (p *Plugin) SetTimeouts(limit time.Duration) {
+	p.headerTimeout, p.writeTimeout, p.bodyTimeout = limit, limit, limit
+}
 
 // AllowFetch lets the keys of the sign-in be fetched again at once.
 func (p *Plugin) AllowFetch() {

@@ -28,7 +28,7 @@ type site struct {
 }
 
 func (*site) Name() string    { return "site" }
-func (*site) Needs() []string { return []string{"web"} }
+func (*site) Needs() []string { return []string{"token", "web"} }
 
 func (s *site) Register(r *pipeline.Registry) error {
 	s.mount(s)

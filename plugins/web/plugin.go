@@ -33,13 +33,14 @@ type Plugin struct {
 	registry *pipeline.Registry
 	logKey   []byte // of the names of users in the log
 
-	writeTimeout, bodyTimeout time.Duration
+	headerTimeout, writeTimeout, bodyTimeout time.Duration
 }
 
 // Limits of a request. A stream has no writeTimeout.
 const (
-	writeTimeout = 30 * time.Second // of the complete answer
-	bodyTimeout  = 30 * time.Second // of the complete request
+	headerTimeout = 5 * time.Second  // of its headers, and of the TLS handshake
+	bodyTimeout   = 30 * time.Second // of its body
+	writeTimeout  = 30 * time.Second // of the complete answer
 )
 
 // mount is a handler with its options.
@@ -70,7 +71,7 @@ func New(tokens *token.Plugin, streams *sse.Plugin) *Plugin {
 	p := &Plugin{
 		config: DefaultConfig(), tokens: tokens, streams: streams, log: slog.New(slog.DiscardHandler), metrics: newMetrics(),
 		mounts: map[string]*mount{}, slots: slots{open: map[string]int{}},
-		logKey: []byte(rand.Text()), writeTimeout: writeTimeout, bodyTimeout: bodyTimeout,
+		logKey: []byte(rand.Text()), headerTimeout: headerTimeout, writeTimeout: writeTimeout, bodyTimeout: bodyTimeout,
 	}
 	p.server = newServer(p)
 	return p

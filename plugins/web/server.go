@@ -16,9 +16,8 @@ import (
 )
 
 const (
-	headerTimeout = 5 * time.Second
-	idleTimeout   = 2 * time.Minute
-	maxHeader     = 16 << 10 // bytes of the headers and the address of a request
+	idleTimeout = 2 * time.Minute
+	maxHeader   = 16 << 10 // bytes of the headers and the address of a request
 
 	// Of HTTP/2. A connection without an answer to a ping is closed.
 	maxRequests = 100 // of one connection at the same time
@@ -64,7 +63,7 @@ func (s *server) Start(ctx context.Context) error {
 	}
 	s.http = &http.Server{
 		Handler: http.HandlerFunc(s.plugin.serve), TLSConfig: certificate, Protocols: &http.Protocols{},
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ReadHeaderTimeout: s.plugin.headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxRequests, SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: writeByte,
 		},

@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -117,6 +119,27 @@ func TestSettings(t *testing.T) {
 	needed.StopTimeout++
 	needed.StopTimeout++
 	require.NoError(t, p.ValidateIn(needed))
+}
+
+// A service that does not use the server has no settings for it.
+func TestValidateRefusesWhatAPluginNeeds(t *testing.T) {
+	t.Parallel()
+	validate := func(plugins ...pipeline.Plugin) string {
+		file := filepath.Join(t.TempDir(), "mill.yaml")
+		require.NoError(t, os.WriteFile(file, []byte("stop_timeout: 20s\n"), 0o600))
+		var out, problems bytes.Buffer
+		code := app.Main(t.Context(), app.Options{
+			Name: "mill", Args: []string{"validate", "--config", file}, Environ: []string{}, Stdout: &out, Stderr: &problems, Plugins: plugins,
+		})
+		require.Equal(t, problems.Len() > 0, code == app.ExitUsage)
+		return problems.String()
+	}
+	tokens, streams := token.New(), sse.New()
+	public := web.New(tokens, streams)
+	require.Empty(t, validate(tokens, streams, public))
+	problems := validate(tokens, streams, public, &site{mount: func(*site) {}})
+	require.Contains(t, problems, "plugins.token.keys: must have a key that all instances share")
+	require.Contains(t, problems, "plugins.web.drain_window: must be, with drain_delay, less than half of stop_timeout (20s), got 10s")
 }
 
 func TestAnswersThatAreNoneOfAHandler(t *testing.T) {
