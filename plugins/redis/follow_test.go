@@ -130,6 +130,35 @@ func TestAFollowerMissesNothing(t *testing.T) {
 	})
 }
 
+// After a full page the next one is read at once.
+func TestAFollowerReadsPagesAtOnce(t *testing.T) {
+	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
+		stream := redistest.Stream(t, c)
+		var got seen
+		o := got.options(stream)
+		o.Interval, o.MaxInterval = 2*time.Second, 2*time.Second
+		var pages []time.Time
+		entries := o.Entries
+		o.Entries = func(stream string, e []FollowedEntry) {
+			pages = append(pages, time.Now())
+			entries(stream, e)
+		}
+		f := serverOf(c).Follow(o)
+		start(t, f)
+		_, err := c.TxPipelined(t.Context(), func(tx goredis.Pipeliner) error {
+			for i := range 3 * followPage {
+				tx.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"v", i}})
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		got.waitFor(t, stream, fmt.Sprint(3*followPage-1))
+		require.NoError(t, f.Stop(t.Context()))
+		require.Len(t, pages, 3)
+		require.Less(t, pages[2].Sub(pages[0]), o.Interval)
+	})
+}
+
 // Entries that were trimmed before they were read are lost.
 func TestAFollowerBehindATrimmedStream(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
