@@ -16,9 +16,9 @@
 // key, so the replay is safe, and it saves an attempt. But the second connection may be refused
 // after the first one has charged. Therefore "sent" covers all connections of a call.
 //
-// A slot comes before the begin. Slot limits the number of concurrent calls; Charge and Lookup do
-// not. The breaker and the throttle are checked by the call itself, because they may change while a
-// slot is held.
+// A caller takes a slot just before the call. Slot limits the number of concurrent calls; Charge
+// and Lookup do not. The breaker and the throttle are checked by the call itself, because they may
+// change while a slot is held.
 //
 // Nothing is written after the deadline, because the ledger allows a call only during its lease. A
 // process that was frozen may continue between the check and the write, before any timer fires.

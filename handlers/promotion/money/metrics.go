@@ -42,7 +42,7 @@ func newMetrics(c *Client) *metrics {
 	gauge := func(name, help string, value func() float64) {
 		m.gauges = append(m.gauges, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
-	gauge("millrace_money_in_flight", "Slots that are taken now: by calls, and by payouts that will start one.",
+	gauge("millrace_money_in_flight", "Slots that are taken now, each by one call.",
 		func() float64 { return float64(c.slots.Taken()) })
 	gauge("millrace_money_in_flight_limit", "Number of slots.",
 		func() float64 { return float64(c.cfg.Concurrency) })
