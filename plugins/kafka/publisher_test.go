@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
 	wkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -193,6 +194,36 @@ func TestSecureConnections(t *testing.T) {
 			require.ErrorContains(t, service{wrong}.Start(t.Context()), "tls.ca_file")
 		})
 	}
+}
+
+// A broker that has a newer epoch of the producer refuses its records once. They are published
+// again, with the new epoch.
+func TestRecordsOfAnOldEpochArePublishedAgain(t *testing.T) {
+	t.Parallel()
+	t.Run("kfake", func(t *testing.T) {
+		cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
+		require.NoError(t, err)
+		t.Cleanup(cluster.Close)
+		p := start(t, cluster.ListenAddrs())
+		require.NoError(t, p.ensureTopics(t.Context(), "t"))
+		var refused atomic.Int32
+		cluster.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
+			refused.Add(1)
+			answer := r.ResponseKind().(*kmsg.ProduceResponse)
+			for _, topic := range r.(*kmsg.ProduceRequest).Topics {
+				refusal := kmsg.ProduceResponseTopic{Topic: topic.Topic, TopicID: topic.TopicID}
+				for _, partition := range topic.Partitions {
+					refusal.Partitions = append(refusal.Partitions, kmsg.ProduceResponseTopicPartition{
+						Partition: partition.Partition, ErrorCode: int16(sarama.ErrInvalidProducerEpoch),
+					})
+				}
+				answer.Topics = append(answer.Topics, refusal)
+			}
+			return answer, nil, true
+		})
+		publish(t, p, "t", texts("a", "b")...)
+		require.EqualValues(t, 1, refused.Load())
+	})
 }
 
 // A large record opens no connection: while a broker does not answer, that would take longer than

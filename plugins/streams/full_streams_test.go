@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 func TestAFullResultIsCached(t *testing.T) {
@@ -28,6 +29,34 @@ func TestAFullResultIsCached(t *testing.T) {
 		}
 		require.LessOrEqual(t, len(f.until), maxFull, "streams of the past are dropped")
 	})
+}
+
+// A full result does not shorten the time after a call that was too slow.
+func TestTheLongerTimeOfAFullStreamCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var f fullStreams
+		f.add(1, slowMemory)
+		f.add(1, fullMemory)
+		time.Sleep(slowMemory - time.Millisecond)
+		require.True(t, f.has(1))
+		time.Sleep(time.Millisecond)
+		require.False(t, f.has(1))
+		f.add(1, fullMemory)
+		f.add(1, slowMemory)
+		time.Sleep(fullMemory)
+		require.True(t, f.has(1))
+	})
+}
+
+// A call that waited for others sees that the stream became full meanwhile, and sends nothing.
+func TestAnEnqueueThatWaitedSeesAFullStream(t *testing.T) {
+	in := newInstance(t, miniServer(t), "a", newActiveSet(1), still())
+	commands := redistest.Watch(in.client)
+	in.full.add(1, time.Hour)
+	n, err := in.addBatch(t.Context(), 1, entries(0, 1))
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Zero(t, commands.Total())
 }
 
 func TestALargeBatchIsSplit(t *testing.T) {
