@@ -2,9 +2,13 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -12,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // Router handles the events of all domains. Safe for concurrent use.
@@ -25,6 +30,33 @@ type Router struct {
 	Owned func(context.Context) bool
 	// Metrics count the events. Required.
 	Metrics *Metrics
+
+	closed atomic.Pointer[time.Time] // the gate, until then
+}
+
+// hold is how long the gate stays closed after a failure.
+const hold = time.Second
+
+// Gate is the pipeline.Flow.Gate of all routes. It is closed for a second when the server of the
+// logs was unavailable, before the messages are nacked. They then stay in front of later ones.
+func (r *Router) Gate() bool {
+	until := r.closed.Load()
+	return until == nil || time.Now().After(*until)
+}
+
+func (r *Router) closeGate() {
+	until := time.Now().Add(hold)
+	r.closed.Store(&until)
+}
+
+// unavailable reports whether an error is about the server, and not about one key.
+func unavailable(err error) bool {
+	if err == nil {
+		return false
+	}
+	refuses := []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN"}
+	return !poll.IsReply(err) || errors.Is(err, pipeline.ErrUnavailable) ||
+		slices.ContainsFunc(refuses, func(reply string) bool { return strings.Contains(err.Error(), reply) })
 }
 
 // Handle is the pipeline.BatchHandler of a domain. All messages of a batch are from one shard
@@ -112,7 +144,12 @@ func (b *batch) append(jobs []*jobEvents) {
 	for i, job := range jobs {
 		perJob[i] = job.events
 	}
-	for i, result := range b.Log.Append(b.ctx, b.domain, perJob) {
+	results := b.Log.Append(b.ctx, b.domain, perJob)
+	available := func(r joblog.AppendResult) bool { return !unavailable(r.Err) }
+	if len(results) > 0 && !slices.ContainsFunc(results, available) { // a node of a cluster fails only its own jobs
+		b.closeGate()
+	}
+	for i, result := range results {
 		b.Metrics.stateUpdates.WithLabelValues(b.domain).Add(float64(result.StateUpdates))
 		for n, at := range jobs[i].at {
 			if result.Err != nil {
@@ -149,6 +186,9 @@ func (b *batch) publish() {
 	if err == nil {
 		b.Metrics.published.WithLabelValues(b.domain, b.label).Add(float64(len(texts)))
 		return
+	}
+	if unavailable(err) {
+		b.closeGate()
 	}
 	b.Metrics.publishFailures.WithLabelValues(b.domain).Inc()
 	for _, i := range at {

@@ -210,3 +210,29 @@ func TestAFeedThatFailsNacksWhatItDoesNotHave(t *testing.T) {
 		require.Equal(t, []string{"ocr1"}, r.feed())
 	})
 }
+
+// R9: while the server of the logs is unavailable, the routes read nothing and repeat nothing.
+func TestAnUnavailableServerClosesTheGate(t *testing.T) {
+	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
+		proxy := redistest.NewProxy(t, s.Addr)
+		r := newRig(t, redistest.Server{Name: s.Name, Addr: proxy.Addr()})
+		r.client = s.Client(t)
+		require.NoError(t, r.client.Set(t.Context(), joblog.LogKey(r.domain, "b"), "text", 0).Err())
+		require.Equal(t, []string{"error"}, r.handle(r.entry("b", "ocr", 1)))
+		require.NoError(t, r.client.Set(t.Context(), joblog.FeedKey(r.domain, 1), "text", 0).Err())
+		require.Equal(t, []string{"error"}, r.handle(r.entry("a", "token", 0)))
+		require.True(t, r.Gate(), "the reason is one key")
+		require.NoError(t, r.client.Del(t.Context(), joblog.FeedKey(r.domain, 1)).Err())
+		proxy.SetDown(true)
+		for _, stage := range []string{"ocr", "token"} {
+			entry := r.entry("a", stage, 1)
+			require.NotEqual(t, []string{""}, r.handle(entry))
+			require.False(t, r.Gate())
+			redistest.Eventually(t, "it opens for another try", r.Gate)
+		}
+		proxy.SetDown(false)
+		require.Equal(t, []string{""}, r.handle(r.entry("a", "ocr", 2)))
+		require.True(t, r.Gate())
+		require.Equal(t, []string{"ocr2"}, r.feed())
+	})
+}
