@@ -146,7 +146,8 @@ func (b *batch) append(jobs []*jobEvents) {
 	}
 	results := b.Log.Append(b.ctx, b.domain, perJob)
 	available := func(r joblog.AppendResult) bool { return !unavailable(r.Err) }
-	if len(results) > 0 && !slices.ContainsFunc(results, available) { // a node of a cluster fails only its own jobs
+	// A node of a cluster fails only its own jobs.
+	if len(results) > 0 && !slices.ContainsFunc(results, available) {
 		b.closeGate()
 	}
 	for i, result := range results {
