@@ -226,13 +226,13 @@ func TestSlowClients(t *testing.T) {
 			}
 		}))
 		s.web.Handle("GET /events", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			<-time.After(500 * time.Millisecond)
+			<-time.After(2 * time.Second)
 			_, _ = io.WriteString(w, "later\n")
 			_ = http.NewResponseController(w).Flush()
 		}), web.Stream())
 		s.web.Handle("GET /x", text("x"))
 	})
-	r.web.SetTimeouts(200 * time.Millisecond)
+	r.web.SetTimeouts(time.Second)
 	require.NoError(t, r.runtime.StartServices(t.Context()))
 	t.Cleanup(func() { require.NoError(t, r.runtime.Stop(context.Background())) })
 

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/sse"
+	"github.com/millrace-io/millrace/plugins/telemetry"
 	"github.com/millrace-io/millrace/plugins/token"
 	"github.com/millrace-io/millrace/plugins/web"
 )
@@ -49,6 +50,7 @@ func (*site) Stop(context.Context) error { return nil }
 type rig struct {
 	t        testing.TB
 	web      *web.Plugin
+	ops      *telemetry.Plugin
 	registry *pipeline.Registry
 	runtime  *pipeline.Runtime
 	log      *pipelinetest.Buffer
@@ -59,7 +61,8 @@ type rig struct {
 func newRig(t testing.TB, configure func(*web.Config), mount func(s *site)) *rig {
 	t.Helper()
 	tokens, streams := token.New(), sse.New()
-	r := &rig{t: t, web: web.New(tokens, streams), log: &pipelinetest.Buffer{}}
+	r := &rig{t: t, web: web.New(tokens, streams), ops: telemetry.New(), log: &pipelinetest.Buffer{}}
+	r.ops.Settings().(*telemetry.Config).Listen = "127.0.0.1:0"
 	c := r.web.Settings().(*web.Config)
 	c.Listen, c.DrainWindow = "127.0.0.1:0", time.Second
 	if configure != nil {
@@ -70,7 +73,7 @@ func newRig(t testing.TB, configure func(*web.Config), mount func(s *site)) *rig
 	var err error
 	r.registry, err = pipeline.NewRegistry(pipeline.Env{
 		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-	}, tokens, streams, r.web, s)
+	}, r.ops, tokens, streams, r.web, s)
 	require.NoError(t, err)
 	require.NoError(t, r.registry.CheckCollectors())
 	r.runtime = pipeline.NewRuntime(r.registry, pipeline.RuntimeOptions{StopTimeout: 10 * time.Second})

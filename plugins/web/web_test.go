@@ -308,7 +308,7 @@ func TestStreamsAreLimited(t *testing.T) {
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	begun, release := make(chan struct{}), make(chan struct{})
-	r := newRig(t, func(c *web.Config) { c.DrainDelay = 300 * time.Millisecond }, func(s *site) {
+	r := newRig(t, func(c *web.Config) { c.DrainDelay = time.Second }, func(s *site) {
 		s.web.Handle("GET /events", s.events(), web.Stream())
 		s.web.Handle("GET /x", text("x"))
 		s.web.Handle("GET /slow", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -326,11 +326,17 @@ func TestDrain(t *testing.T) {
 	go func() { slow <- r.send("GET", "/slow") }()
 	<-begun
 
-	begin, stopped := time.Now(), make(chan error, 1)
+	delay, stopped := time.Now(), make(chan error, 1)
 	go func() { stopped <- r.runtime.Stop(context.Background()) }()
-	require.Equal(t, http.StatusOK, r.send("GET", "/x").status, "during the drain delay it serves")
+	require.Eventually(t, func() bool {
+		a, err := r.client.Get("http://" + r.ops.Addr() + "/readyz")
+		require.NoError(t, err)
+		defer a.Body.Close()
+		return a.StatusCode == http.StatusServiceUnavailable
+	}, 10*time.Second, time.Millisecond)
+	require.Equal(t, http.StatusOK, r.send("GET", "/x").status, "it serves while load balancers read /readyz")
 	requireLine(t, lines, "event: closed")
-	require.GreaterOrEqual(t, time.Since(begin), 300*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(delay), time.Second)
 	a := r.send("GET", "/x")
 	require.Equal(t, http.StatusServiceUnavailable, a.status)
 	require.Equal(t, "draining", a.word(t))
