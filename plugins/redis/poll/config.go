@@ -79,7 +79,8 @@ type Options struct {
 	// Scheduler sends reads while there are no entries. Readers of one client should share it. Nil:
 	// one of its own.
 	Scheduler *Scheduler
-	// Gate stops the reading of new entries while it returns false. It is called before each read
+	// Gate stops the reading of new entries and the delivery of nacked ones while it returns false.
+	// A nack in that time does not count towards MaxRedeliveries. Gate is called before each read
 	// and must be cheap. Nil: open.
 	Gate func() bool
 	// Ahead > 0: Concurrency does not limit the messages in handlers, but their slots
@@ -87,6 +88,12 @@ type Options struct {
 	// batches. They have more, up to Ahead, while they are quick and slots are free. Even with
 	// Concurrency 1, other messages then overtake a nacked one.
 	Ahead int
+	// Ordered: entries leave the reader in the order of reading at their first delivery, however
+	// many are in flight. A nacked entry is overtaken, unless Concurrency is 1.
+	Ordered bool
+	// TakeOver: before the first new entry, the reader claims the pending entries of all consumers
+	// of the group, in their order. No other consumer may be reading.
+	TakeOver bool
 	// Fence returns the time since which the server must have confirmed that an entry is this
 	// consumer's, before a handler may start. An entry that was confirmed earlier is looked up
 	// again first. While the time is in the future, nothing is read or started. Fence is called
@@ -104,6 +111,9 @@ type Options struct {
 	// messages.
 	CancelUnfinished bool
 }
+
+// gated reports whether the gate is closed.
+func (o *Options) gated() bool { return o.Gate != nil && !o.Gate() }
 
 // fenced reports whether nothing may start now.
 func (o *Options) fenced() bool { return o.Fence != nil && o.Fence().After(time.Now()) }

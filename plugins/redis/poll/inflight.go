@@ -26,6 +26,7 @@ type pendingEntry struct {
 	goredis.XMessage
 	delivered int64 // when it came in, that time included
 	nacks     int   // by this reader
+	excused   int   // of those: while the gate was closed
 
 	stage     stage
 	since     time.Time       // when it was read, then when its handler started
@@ -70,6 +71,7 @@ type table struct {
 	busy      int       // those that have an entry
 	delayed   int       // entries in stageDelayed
 	fenced    bool      // a timer will start the workers after the fence
+	behind    bool      // Ordered: the next search takes in entries before all others
 
 	entries map[string]*pendingEntry
 	buffer  []*pendingEntry      // stageBuffered, in the order of reading
@@ -199,6 +201,9 @@ func (t *table) has(id string) bool {
 func (t *table) add(entries []goredis.XMessage, delivered map[string]int64, sent time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.behind && !t.closed {
+		return // the search takes in these, too, after those that come first
+	}
 	t.takeIn(entries, delivered, sent)
 	if t.closed {
 		t.releaseUnstarted()
@@ -303,7 +308,7 @@ func (t *table) take(revoke chan<- struct{}) *pendingEntry {
 		if e.lost || t.stale(e) {
 			t.drop(e)
 			if !e.lost {
-				t.search()
+				t.searchFor()
 			}
 			continue
 		}
@@ -312,6 +317,26 @@ func (t *table) take(revoke chan<- struct{}) *pendingEntry {
 		return e
 	}
 	return nil
+}
+
+// searchFor has the poller search for an entry that was dropped. With Ordered, the buffer is
+// dropped too: the entries in it come after that one.
+func (t *table) searchFor() {
+	if t.o.Ordered && !t.closed {
+		t.behind = true
+		for _, e := range t.buffer {
+			t.drop(e)
+		}
+		t.buffer = nil
+	}
+	t.search()
+}
+
+// searching notes that the search begins.
+func (t *table) searching() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.behind = false
 }
 
 // stale reports whether another consumer may have the entry.
@@ -333,7 +358,7 @@ func (t *table) stillMine(e *pendingEntry) bool {
 	default:
 		t.busy--
 		t.drop(e)
-		t.search()
+		t.searchFor()
 	}
 	return false
 }
@@ -377,12 +402,16 @@ func (t *table) abandon(e *pendingEntry) {
 // nack decides about an entry that its handler refused. When again is true, its worker delivers it
 // again after wait. Otherwise the worker's work on it has ended.
 func (t *table) nack(e *pendingEntry) (wait time.Duration, again bool) {
+	gated := t.o.gated()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e.nacks++
+	if gated {
+		e.excused++
+	}
 	e.started = false
-	wait = t.o.Redelivery.Delay(e.nacks)
-	keep := !t.closed && !e.lost && e.nacks <= t.o.MaxRedeliveries
+	wait = t.o.Redelivery.Delay(e.nacks - e.excused)
+	keep := !t.closed && !e.lost && e.nacks-e.excused <= t.o.MaxRedeliveries
 	if keep && t.workers() == 1 {
 		return wait, true // with a single worker, no entry overtakes another
 	}
@@ -416,11 +445,16 @@ func (t *table) leavePending(e *pendingEntry) {
 	}
 }
 
-// becomeDue puts a delayed entry in front of the buffer.
+// becomeDue puts a delayed entry in front of the buffer, once the gate is open.
 func (t *table) becomeDue(e *pendingEntry) {
+	gated := t.o.gated()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e.stage != stageDelayed {
+		return
+	}
+	if gated {
+		e.timer.Reset(gatePoll)
 		return
 	}
 	t.delayed--

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,8 @@ type poller struct {
 
 	cursor     string        // the position of the search; empty: no search
 	deliveries int           // what the search adds to delivery counts
+	takeOver   bool          // the search claims the entries of all consumers
+	former     []string      // consumers from which it has claimed
 	idle       time.Duration // the wait after the next empty read
 	demand     demand
 	failures   atomic.Int64 // in a row
@@ -94,21 +97,26 @@ func (p *poller) server() goredis.UniversalClient {
 func (p *poller) next(ctx context.Context, now time.Time) goredis.Cmder {
 	if p.search.Swap(false) {
 		p.cursor = "-"
+		p.table.searching()
 	}
 	if p.cursor != "" {
-		return goredis.NewXPendingExtCmd(ctx, "xpending", p.Stream, p.Group, p.cursor, "+", min(p.o.BatchSize, maxScriptIDs), p.Name)
+		args := []any{"xpending", p.Stream, p.Group, p.cursor, "+", min(p.o.BatchSize, maxScriptIDs)}
+		if !p.takeOver {
+			args = append(args, p.Name)
+		}
+		return goredis.NewXPendingExtCmd(ctx, args...)
 	}
 	p.m.reads.Inc()
 	return p.read(ctx, p.demand.next(now))
 }
 
 // isQuiet reports whether handle needs no command for a reply.
-func (*poller) isQuiet(cmd goredis.Cmder) bool {
+func (p *poller) isQuiet(cmd goredis.Cmder) bool {
 	if err := cmd.Err(); err != nil && !errors.Is(err, goredis.Nil) {
 		return !IsNoGroup(err)
 	}
 	own, search := cmd.(*goredis.XPendingExtCmd)
-	return search && len(own.Val()) == 0 || !search && len(entriesOf(cmd)) == 0
+	return search && len(own.Val()) == 0 && len(p.former) == 0 || !search && len(entriesOf(cmd)) == 0
 }
 
 // handle takes in a reply, and returns the wait before the next command.
@@ -126,7 +134,7 @@ func (p *poller) handle(cmd goredis.Cmder, sent time.Time) time.Duration {
 	}
 	switch {
 	case IsNoGroup(err):
-		p.cursor, p.deliveries = "", 0
+		p.searched()
 		return p.absent()
 	case err != nil:
 		return p.failed(err)
@@ -173,13 +181,18 @@ func (p *poller) takeNew(entries []goredis.XMessage, sent time.Time) (found bool
 // entries, and would count a delivery of each entry in flight.
 func (p *poller) takeOwn(own []goredis.XPendingExt, sent time.Time) error {
 	if len(own) == 0 {
-		p.cursor, p.deliveries = "", 0
+		p.searched()
 		return nil
 	}
 	if ids := p.table.missing(own); len(ids) > 0 {
 		ctx, cancel := p.command()
 		defer cancel()
-		got, err := p.claim(ctx, p.Name, 0, p.deliveries, ids)
+		from := p.Name
+		if p.takeOver {
+			from = ""
+			p.noteFormer(own)
+		}
+		got, err := p.claim(ctx, from, 0, p.deliveries, ids)
 		if err != nil {
 			return err
 		}
@@ -187,9 +200,26 @@ func (p *poller) takeOwn(own []goredis.XPendingExt, sent time.Time) error {
 		p.table.add(got.Entries, got.Delivered, sent)
 	}
 	if p.cursor, _ = entry.NextID(own[len(own)-1].ID); p.cursor == "" {
-		p.deliveries = 0
+		p.searched()
 	}
 	return nil
+}
+
+func (p *poller) noteFormer(pending []goredis.XPendingExt) {
+	for _, e := range pending {
+		if e.Consumer != p.Name && !slices.Contains(p.former, e.Consumer) {
+			p.former = append(p.former, e.Consumer)
+		}
+	}
+}
+
+// searched ends a search. It removes the consumers whose entries were all claimed.
+func (p *poller) searched() {
+	p.cursor, p.deliveries, p.takeOver = "", 0, false
+	for _, name := range p.former {
+		p.remove(Consumer{p.Client, p.Stream, p.Group, name}, commandTimeout)
+	}
+	p.former = nil
 }
 
 // absent calls Options.Absent, and returns the wait before the next command.

@@ -71,7 +71,7 @@ func NewReader(c goredis.UniversalClient, o Options, out chan<- *message.Message
 	}
 	s.life, r.endLife = context.WithCancel(context.Background())
 	r.poller = &poller{shared: s, end: func() { r.close(true) }, scheduled: scheduled{index: -1}, deliveries: 1, idle: o.InitialPollInterval,
-		demand: demand{least: o.BatchSize, count: o.BatchSize}}
+		demand: demand{least: o.BatchSize, count: o.BatchSize}, takeOver: o.TakeOver}
 	r.poller.search.Store(true)
 	r.claimer = &claimer{shared: s, poller: r.poller}
 	s.table.search, s.table.keep, s.table.work = r.poller.searchAgain, func() { r.keeping.Go(r.keep) }, r.workers.start

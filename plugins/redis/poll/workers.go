@@ -23,6 +23,7 @@ type workers struct {
 	once      sync.Once
 	behind    atomic.Int64 // messages whose handlers did not return in time
 	pool      sync.WaitGroup
+	offering      sync.Mutex // Ordered: from taking an entry until a handler has received it
 }
 
 func newWorkers(s *shared, out chan<- *message.Message) *workers {
@@ -41,7 +42,7 @@ func (w *workers) run(worker int) {
 	// goroutine.
 	pprof.Do(w.o.Base, labels, func(ctx context.Context) {
 		revoke := make(chan struct{}, 1)
-		for e := w.table.next(revoke); e != nil; e = w.table.next(revoke) {
+		for e := w.next(revoke); e != nil; e = w.next(revoke) {
 			w.m.inFlight.Inc()
 			w.deliver(ctx, e, revoke)
 			w.m.inFlight.Dec()
@@ -49,11 +50,28 @@ func (w *workers) run(worker int) {
 	})
 }
 
+// next returns the next entry. With Ordered, it holds offering until the entry was offered.
+func (w *workers) next(revoke chan<- struct{}) *pendingEntry {
+	if !w.o.Ordered {
+		return w.table.next(revoke)
+	}
+	w.offering.Lock()
+	e := w.table.next(revoke)
+	if e == nil {
+		w.offering.Unlock()
+	}
+	return e
+}
+
 // deliver delivers an entry once, or several times when this is the only worker.
 func (w *workers) deliver(ctx context.Context, e *pendingEntry, revoke <-chan struct{}) {
-	for {
+	for held := w.o.Ordered; ; held = false {
 		msg, cancel := w.message(ctx, e)
-		if !w.offer(e, msg, revoke) {
+		offered := w.offer(e, msg, revoke)
+		if held {
+			w.offering.Unlock()
+		}
+		if !offered {
 			cancel()
 			return
 		}
@@ -119,11 +137,15 @@ func (w *workers) delay(e *pendingEntry, d time.Duration, revoke <-chan struct{}
 	for {
 		select {
 		case <-t.C:
-			if !w.table.stillMine(e) {
+			switch {
+			case !w.table.stillMine(e):
 				return false
+			case w.o.gated():
+				t.Reset(gatePoll)
+			default:
+				w.m.redeliveries.Inc()
+				return true
 			}
-			w.m.redeliveries.Inc()
-			return true
 		case <-w.table.stopping:
 			w.table.releaseTaken(e)
 			return false
