@@ -61,12 +61,15 @@ func (s Stages) Parse(payload []byte, origin pipeline.Origin) (Event, error) {
 	return e, nil
 }
 
+// ValidJobID reports whether a text can be the id of a job.
+func ValidJobID(id string) bool { return jobIDs.MatchString(id) }
+
 // Check returns the reason why an event is not valid, as Parse does.
 func (s Stages) Check(e Event) error {
 	if e.JobID == "" {
 		return refuse(ClassMissingJobID, "job_id is missing")
 	}
-	if !jobIDs.MatchString(e.JobID) {
+	if !ValidJobID(e.JobID) {
 		return refuse(ClassBadEvent, "job_id must be 1 to 128 characters of A-Za-z0-9._-")
 	}
 	if e.Stage == "" {

@@ -1,0 +1,37 @@
+// Package gateway sends the events of jobs to their watchers as Server-Sent Events.
+//
+// The log of a job is the truth, and the feed of a shard carries news of it. The gateway follows
+// the feeds of all domains. It notes their positions before it reads a log, so an event is in the
+// log or comes with the feed. After a failed read of a feed, or when entries were trimmed that it
+// has not read, it reads the logs of all watched jobs.
+//
+// # Order
+//
+// A watcher receives number n after n-1. A missing number is looked for in the log, at once and
+// then at growing intervals. After gap_wait the event gap reports it, and the next number follows.
+// The wait begins when this gateway has first seen a higher number of the job. While Redis is not
+// available, no number is reported as missing. The terminal event always arrives, and closed after
+// it.
+//
+// Transient events are sent in the order of the feed. While a number is missing, they wait behind
+// the numbered events that were before them in the feed. At most 64 per job wait, and further ones
+// are dropped. The id of the last numbered event stays the Last-Event-ID.
+//
+// # Cursors
+//
+// The id of a numbered event is its number, and that of a gap is its last missing number. In a
+// stream with several jobs, an id has the cursors of all: name:number, with commas between them.
+// The name is the first 6 bytes of the SHA-256 of <domain>/<job_id>, in base64 for URLs. A client
+// may reconnect with other jobs. With 32 jobs, which is the limit, an id has at most 900 bytes.
+//
+// These rules hold for unusual cursors:
+//
+//   - A cursor that is no number counts as none. The stream begins with the oldest event of the
+//     log.
+//   - A cursor older than the log receives a gap and the state, and continues with the log.
+//   - A cursor above all numbers stays. The client receives greater numbers only, and the terminal
+//     event in any case. So a client whose events Redis has lost receives none of them twice.
+//   - A cursor at or above the end of the job is answered with 204, which ends an EventSource.
+//
+// With from=now a stream begins with the state, whose id is the cursor.
+package gateway

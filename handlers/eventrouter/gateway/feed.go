@@ -1,0 +1,255 @@
+package gateway
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/eventrouter/event"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sse"
+)
+
+// domain has the jobs of a domain that are watched here. Its lock is taken before that of a stream.
+type domain struct {
+	g      *Gateway
+	name   string
+	prefix string // of the JSON of its events, up to the id of the job
+
+	mu   sync.Mutex
+	jobs map[string]*job // by id
+}
+
+// job is a job that is watched here, or was until recently. The lock of its domain protects it.
+type job struct {
+	domain   *domain
+	id       string
+	sequence *sequence
+	watchers map[*watcher]struct{} // those that are attached
+	users    int                   // watchers, attached or not
+	losses   int                   // how often feed entries may have been missed
+	leave    *time.Timer           // removes the job; nil while it has users
+
+	reading bool        // a read of the log is queued or under way
+	again   string      // the reason for another read after it; "": none
+	retry   *time.Timer // reads the log later; nil: none was planned
+	failed  int         // reads that failed since the last one that did not
+	empty   int         // reads that closed no hole since the last one that did
+}
+
+// reread is the time between two reads that look for a missing number, or that fail.
+func reread(n int) time.Duration {
+	return pipeline.Backoff{First: 50 * time.Millisecond, Max: 2 * time.Second}.Delay(n)
+}
+
+// keepUnwatched is how long a job is kept without watchers, in addition to gap_wait. A watcher that
+// reconnects then does not start the wait for a missing number again.
+const keepUnwatched = 5 * time.Second
+
+// join returns the job for a further watcher.
+func (d *domain) join(id string) *job {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	j := d.jobs[id]
+	if j == nil {
+		j = &job{domain: d, id: id, sequence: newSequence(d.g.o.GapWait), watchers: map[*watcher]struct{}{}}
+		d.jobs[id] = j
+	}
+	if j.leave != nil {
+		j.leave.Stop()
+		j.leave = nil
+	}
+	j.users++
+	return j
+}
+
+// remove ends the watch of one watcher.
+func (d *domain) remove(w *watcher) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	j := w.job
+	delete(j.watchers, w)
+	if j.users--; j.users > 0 {
+		return
+	}
+	if j.sequence.over {
+		delete(d.jobs, j.id)
+		return
+	}
+	var leave *time.Timer
+	leave = time.AfterFunc(d.g.o.GapWait+keepUnwatched, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if j.leave == leave {
+			delete(d.jobs, j.id)
+		}
+	})
+	j.leave = leave
+}
+
+// jobID returns the job of an event without decoding it.
+func (d *domain) jobID(text string) string {
+	if rest, ok := strings.CutPrefix(text, d.prefix); ok {
+		id, _, _ := strings.Cut(rest, `"`)
+		return id
+	}
+	e, err := event.Decode([]byte(text)) // written in another form
+	if err != nil {
+		return ""
+	}
+	return e.JobID
+}
+
+// entries takes the events of entries of a feed, in their order.
+func (d *domain) entries(texts []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	var touched []*job
+	for _, text := range texts {
+		j := d.jobs[d.jobID(text)]
+		if j == nil {
+			continue
+		}
+		e, err := event.Decode([]byte(text))
+		if err != nil {
+			d.g.sampled.Warn(d.g.o.Logger, "feed entry is no event", pipeline.Err(err))
+			continue
+		}
+		steps, late := j.sequence.feed(d.g.item(e, []byte(text)), now)
+		if late {
+			d.g.metrics.late.WithLabelValues(d.name).Inc()
+		}
+		d.observe(steps, now)
+		j.deliver(steps)
+		if j.sequence.behind() {
+			touched = append(touched, j)
+		}
+	}
+	for _, j := range touched { // a later entry may have closed the hole
+		if j.sequence.behind() && j.retry == nil {
+			j.catchUp(readHole)
+		}
+	}
+}
+
+// lost reads the logs of all jobs, because entries of a feed may have been missed.
+func (d *domain) lost() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, j := range d.jobs {
+		j.losses++
+		j.catchUp(readLost)
+	}
+}
+
+func (d *domain) observe(steps []step, now time.Time) {
+	for _, one := range steps {
+		switch {
+		case one.kind == missing:
+			d.g.metrics.gaps.WithLabelValues(d.name).Inc()
+		case one.kind != latest && !one.item.added.IsZero():
+			d.g.metrics.delay.WithLabelValues(d.name).Observe(now.Sub(one.item.added).Seconds())
+		}
+	}
+}
+
+// catchUp reads the log after the position of the job. The caller has the lock of the domain.
+func (j *job) catchUp(reason string) {
+	if j.retry != nil {
+		j.retry.Stop()
+		j.retry = nil
+	}
+	switch {
+	case len(j.watchers) == 0: // a new watcher reads the log itself
+	case j.reading:
+		j.again = reason
+	default:
+		j.reading, j.again = true, ""
+		after := j.sequence.after(j.sequence.at)
+		j.domain.g.reader.read(jobKey{j.domain.name, j.id}, after, reason, func(p page, err error) { j.caughtUp(p, err, reason) })
+	}
+}
+
+// caughtUp takes the page of catchUp. After an error, and while the job is behind, the log is read
+// again.
+func (j *job) caughtUp(p page, err error, reason string) {
+	j.domain.mu.Lock()
+	defer j.domain.mu.Unlock()
+	j.reading = false
+	now := time.Now()
+	if err != nil {
+		j.failed++
+		j.later(reason, reread(j.failed))
+		return
+	}
+	before := j.sequence.at
+	steps := j.sequence.page(p, now)
+	j.failed = 0
+	j.domain.observe(steps, now)
+	j.deliver(steps)
+	if j.sequence.at > before {
+		j.empty = 0
+	}
+	switch {
+	case j.again != "":
+		j.catchUp(j.again)
+	case !j.sequence.behind():
+	case p.more:
+		j.catchUp(reason)
+	default:
+		j.empty++
+		wait := reread(j.empty)
+		if due, ok := j.sequence.due(); ok {
+			wait = min(wait, due.Sub(now))
+		}
+		j.later(readHole, max(wait, time.Millisecond))
+	}
+}
+
+// later calls catchUp after a time.
+func (j *job) later(reason string, wait time.Duration) {
+	var timer *time.Timer
+	timer = time.AfterFunc(wait, func() {
+		j.domain.mu.Lock()
+		defer j.domain.mu.Unlock()
+		if j.retry == timer {
+			j.catchUp(reason)
+		}
+	})
+	j.retry = timer
+}
+
+// deliver sends steps to all watchers. Each is encoded once. The caller has the lock of the domain.
+func (j *job) deliver(steps []step) {
+	if len(j.watchers) == 0 {
+		return
+	}
+	for _, one := range steps {
+		shared := one.event(jobKey{j.domain.name, j.id}, "").Prepare()
+		for w := range j.watchers {
+			w.send(one, shared)
+		}
+	}
+}
+
+// event returns what is sent for a step. Empty id: that of a stream with one job.
+func (one step) event(of jobKey, id string) sse.Event {
+	e := one.item.event
+	switch {
+	case one.kind == latest:
+		return sse.Event{Name: "state", ID: id, Data: e.Data}
+	case one.kind == missing:
+		if id == "" {
+			id = strconv.FormatInt(one.to, 10)
+		}
+		data := fmt.Appendf(nil, `{"from":%d,"to":%d,"domain":%q,"job_id":%q}`, one.from, one.to, of.domain, of.id)
+		return sse.Event{ID: id, Name: "gap", Data: data}
+	case one.kind == transient || id == "" || id == e.ID:
+		return e
+	default:
+		return sse.Event{ID: id, Name: e.Name, Data: e.Data}
+	}
+}

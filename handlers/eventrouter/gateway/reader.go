@@ -1,0 +1,162 @@
+package gateway
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/eventrouter/event"
+	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
+	"github.com/millrace-io/millrace/plugins/sse"
+)
+
+// Reasons of log reads, a label of the metric.
+const (
+	readConnect = "connect" // the backlog of a new watcher
+	readHole    = "hole"    // a number is missing
+	readLost    = "lost"    // entries of a feed may have been missed
+)
+
+const (
+	pageEvents   = 64 // of one job in one read
+	pipelineJobs = 16 // in one pipeline; with pageEvents it limits the memory of a read
+)
+
+// reader reads logs in pipelines, one at a time. Equal reads that wait are one read: thousands of
+// watchers that reconnect to one job read each page once.
+type reader struct {
+	g    *Gateway
+	wake chan struct{}
+
+	mu      sync.Mutex
+	waiting map[joblog.Query][]func(page, error)
+	order   []joblog.Query
+}
+
+func newReader(g *Gateway) *reader {
+	return &reader{g: g, wake: make(chan struct{}, 1), waiting: map[joblog.Query][]func(page, error){}}
+}
+
+// read calls done with the page after a number. It does not wait.
+func (r *reader) read(of jobKey, after int64, reason string, done func(page, error)) {
+	q := joblog.Query{Domain: of.domain, JobID: of.id, After: after, Limit: pageEvents}
+	r.mu.Lock()
+	if len(r.waiting[q]) == 0 {
+		r.order = append(r.order, q)
+		r.g.metrics.reads.WithLabelValues(reason).Inc()
+	}
+	r.waiting[q] = append(r.waiting[q], done)
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// page is read for a caller that waits.
+func (r *reader) page(ctx context.Context, of jobKey, after int64) (page, error) {
+	type result struct {
+		page
+		error
+	}
+	results := make(chan result, 1)
+	r.read(of, after, readConnect, func(p page, err error) { results <- result{p, err} })
+	select {
+	case got := <-results:
+		return got.page, got.error
+	case <-ctx.Done():
+		return page{}, ctx.Err()
+	}
+}
+
+// run reads until ctx ends.
+func (r *reader) run(ctx context.Context) {
+	for {
+		queries, done := r.take()
+		if len(queries) == 0 {
+			select {
+			case <-r.wake:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		for i, s := range r.g.o.Log.Read(ctx, queries) {
+			p, err := r.g.page(s, queries[i])
+			for _, f := range done[i] {
+				f(p, err)
+			}
+		}
+	}
+}
+
+// take removes the reads of the next pipeline.
+func (r *reader) take() (queries []joblog.Query, done [][]func(page, error)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := min(len(r.order), pipelineJobs)
+	queries, r.order = r.order[:n:n], r.order[n:]
+	for _, q := range queries {
+		done = append(done, r.waiting[q])
+		delete(r.waiting, q)
+	}
+	return queries, done
+}
+
+// page converts a snapshot. The state counts as the newest event of a log that has expired.
+func (g *Gateway) page(s joblog.Snapshot, q joblog.Query) (page, error) {
+	if s.Err != nil {
+		return page{}, s.Err
+	}
+	p := page{first: s.First, top: s.Top, end: s.End}
+	if s.State != nil {
+		if s.First > s.Top && s.State.Seq > q.After {
+			p.first = s.Top
+			s.Events = append(s.Events, *s.State)
+		}
+		state, err := g.encode(*s.State)
+		if err != nil {
+			return page{}, err
+		}
+		p.state = &state
+	}
+	for _, e := range s.Events {
+		it, err := g.encode(e)
+		if err != nil {
+			return page{}, err
+		}
+		p.items = append(p.items, it)
+	}
+	if n := len(p.items); n > 0 {
+		p.more = p.items[n-1].seq < s.Top
+	}
+	return p, nil
+}
+
+func (g *Gateway) encode(e event.Event) (item, error) {
+	data, err := e.JSON()
+	return g.item(e, data), err
+}
+
+// item returns an event for the watchers. data is its JSON.
+func (g *Gateway) item(e event.Event, data []byte) item {
+	it := item{seq: e.Seq}
+	if e.Seq == 0 {
+		it.event = sse.Event{Name: "transient", Data: data}.Prepare()
+	} else {
+		it.event = sse.Event{ID: strconv.FormatInt(e.Seq, 10), Name: "event", Data: data}.Prepare()
+	}
+	millis, _, _ := strings.Cut(e.StreamID, "-")
+	if ms, err := strconv.ParseInt(millis, 10, 64); err == nil {
+		it.added = time.UnixMilli(ms)
+	}
+	if g.o.Stages.IsTerminal(e.Stage) {
+		it.end = "done"
+		if e.Stage == "error" {
+			it.end = "error"
+		}
+	}
+	return it
+}

@@ -1,0 +1,309 @@
+package gateway
+
+import (
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/sse"
+)
+
+// item is one event of a job, encoded once for all its watchers.
+type item struct {
+	seq   int64     // 0: transient
+	end   string    // of a terminal event: the reason in `closed`; "" otherwise
+	event sse.Event // with the id of a stream with one job
+	added time.Time // when the producer added the entry, by the clock of Redis
+}
+
+// page is the result of one read of a job's log: the items after a number, in order.
+type page struct {
+	state *item // the item with the highest number; nil: the job is unknown
+	first int64 // lower numbers were removed from the log; 0: none was
+	top   int64 // the highest number of the log
+	end   int64 // the number of the terminal event; 0: none yet
+	items []item
+	more  bool // the limit ended the page
+}
+
+type kind int
+
+const (
+	numbered kind = iota
+	transient
+	missing // a gap
+	latest  // the state
+)
+
+// step is one thing to send to the watchers of a job.
+type step struct {
+	kind kind
+	item item
+	// from and to are the missing numbers of a gap.
+	from, to int64
+	// above is the highest number before a transient item in the feed.
+	above int64
+	// ends is set for the terminal item, the last step of a job.
+	ends bool
+}
+
+const (
+	heldMost = 64 // transient items that wait for a hole to close; the client's queue has as many
+	gapsMost = 32 // gaps that are kept to count late items
+)
+
+// sequence is the position of one job in this gateway, shared by its watchers. The log is the
+// truth: the sequence sends the item after its position, and for anything else the log is read. It
+// has no clock, no lock and no network.
+type sequence struct {
+	at   int64 // all numbers up to it were sent or reported as missing; -1 before the first attach
+	base int64 // the value of at that the first attach set: lower numbers were not decided here
+	fed  int64 // the highest number that the feed has brought
+	top  int64 // the highest number that was seen in feed or log
+	end  int64 // the number of the terminal item; 0: unknown
+	last *item // the terminal item, once the feed has brought it
+	over bool  // the terminal item was sent
+
+	seen sightings
+	gaps []step // reported, newest last
+	held []step // transient items that must not overtake the numbered ones before them
+}
+
+func newSequence(wait time.Duration) *sequence {
+	return &sequence{at: -1, seen: sightings{wait: wait}}
+}
+
+// see notes that a number exists.
+func (s *sequence) see(n int64, now time.Time) {
+	s.top = max(s.top, n)
+	s.seen.see(n, now)
+}
+
+// limit is the highest number that can be sent.
+func (s *sequence) limit() int64 {
+	if s.end > 0 {
+		return min(s.top, s.end)
+	}
+	return s.top
+}
+
+// behind reports whether the log must be read.
+func (s *sequence) behind() bool {
+	return s.at >= 0 && !s.over && (s.limit() > s.at || s.end > 0)
+}
+
+// after returns the number after which a reader at cursor reads the log. The terminal item can have
+// a lower number than items that were sent before the job ended.
+func (s *sequence) after(cursor int64) int64 {
+	if s.end > 0 && cursor >= s.end {
+		return s.end - 1
+	}
+	return cursor
+}
+
+// feed takes an item of the feed. It returns what to send, and whether the item is late: its number
+// was reported as missing.
+func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
+	switch {
+	case s.over:
+		return nil, false
+	case it.seq == 0:
+		return s.transient(it), false
+	}
+	s.see(it.seq, now)
+	s.fed = max(s.fed, it.seq)
+	if it.end != "" && s.end == 0 {
+		s.end, s.last = it.seq, &it
+	}
+	switch {
+	case s.at < 0 || s.end > 0 && it.seq > s.end:
+		return nil, false
+	case it.seq == s.at+1 || it.seq == s.end && it.seq <= s.at:
+		out = s.note([]step{{kind: numbered, item: it, ends: it.seq == s.end}}, max(s.at, it.seq))
+		return out, false
+	default:
+		return nil, it.seq <= s.at && s.wasMissing(it.seq)
+	}
+}
+
+// transient sends an item without a number. While numbers are missing, items wait, because they
+// must not overtake the numbered ones that were before them in the feed.
+func (s *sequence) transient(it item) []step {
+	one := step{kind: transient, item: it, above: s.fed}
+	switch {
+	case s.at < 0:
+		return nil
+	case len(s.held) == 0 && s.at >= one.above:
+		return []step{one}
+	case len(s.held) < heldMost:
+		s.held = append(s.held, one)
+	}
+	return nil
+}
+
+// note sets the position, and appends the transient items that may follow.
+func (s *sequence) note(out []step, at int64) []step {
+	s.at = at
+	for _, one := range out {
+		s.over = s.over || one.ends
+		if one.kind == missing {
+			s.gaps = append(s.gaps[max(0, len(s.gaps)+1-gapsMost):], one)
+		}
+	}
+	for len(s.held) > 0 && !s.over && s.held[0].above <= s.at {
+		out = append(out, s.held[0])
+		s.held = s.held[1:]
+	}
+	return out
+}
+
+func (s *sequence) wasMissing(n int64) bool {
+	for _, gap := range s.gaps {
+		if gap.from <= n && n <= gap.to {
+			return true
+		}
+	}
+	return false
+}
+
+// page takes a page of the log after s.after(s.at), and returns what to send.
+func (s *sequence) page(p page, now time.Time) []step {
+	if s.at < 0 || s.over {
+		return nil
+	}
+	out, at := s.read(s.at, 0, p, now)
+	return s.note(out, at)
+}
+
+// decided returns the number up to which a reader at cursor need not wait for what the log lacks.
+// It must be taken before the log is read: the log then had all numbers that were not reported.
+func (s *sequence) decided(cursor int64) int64 {
+	if s.at >= 0 && cursor >= s.base {
+		return s.at
+	}
+	return 0
+}
+
+// read returns what a reader at cursor receives from a page of the log, and its next cursor. A
+// number that the log lacks is reported as missing in three cases. It was removed from the log, it
+// was missing for gap_wait, or it is not above decided.
+func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []step, next int64) {
+	s.see(p.top, now)
+	if p.end > 0 && p.end != s.end {
+		s.end, s.last = p.end, nil
+	}
+	lost := max(decided, s.seen.overdue(now), p.first-1)
+	skip := func(to int64) bool {
+		if upTo := min(to, lost); upTo > cursor {
+			out = append(out, step{kind: missing, from: cursor + 1, to: upTo})
+			if p.state != nil {
+				out = append(out, step{kind: latest, item: *p.state})
+			}
+			cursor = upTo
+		}
+		return cursor >= to
+	}
+	send := func(it item) {
+		cursor = max(cursor, it.seq)
+		out = append(out, step{kind: numbered, item: it, ends: it.seq == s.end})
+	}
+	for _, it := range p.items {
+		switch {
+		case it.seq == s.end && skip(it.seq-1):
+			send(it)
+			return out, cursor
+		case it.seq <= cursor:
+		case s.end > 0 && it.seq >= s.end || !skip(it.seq-1):
+			return out, cursor
+		default:
+			send(it)
+		}
+	}
+	switch {
+	case p.more:
+	case s.end == 0:
+		skip(lost)
+	case skip(s.end-1) && s.last != nil:
+		send(*s.last) // the log has lost it
+	}
+	return out, cursor
+}
+
+// attach begins the live part of a watcher at cursor. It returns false when the watcher must read
+// the log first.
+func (s *sequence) attach(cursor int64) bool {
+	if s.over {
+		return false
+	}
+	if s.at < 0 {
+		// A cursor can be higher than all numbers: from before a failover, or made up.
+		s.at = min(cursor, s.top)
+		s.base = s.at
+	}
+	return cursor >= s.at
+}
+
+// due returns the time at which the next missing number is reported.
+func (s *sequence) due() (time.Time, bool) { return s.seen.due(s.at + 1) }
+
+// take returns what a watcher at cursor receives of a step of its job, and its next cursor.
+func take(cursor int64, one step) (_ step, next int64, send bool) {
+	switch one.kind {
+	case numbered:
+		// A terminal item always arrives, also when the cursor is higher than its number.
+		send = cursor < one.item.seq || one.ends && cursor != one.item.seq
+		return one, max(cursor, one.item.seq), send
+	case missing:
+		one.from = max(one.from, cursor+1)
+		return one, max(cursor, one.to), one.from <= one.to
+	default:
+		return one, cursor, true
+	}
+}
+
+// sightings are the times at which numbers were first seen to exist. The zero value has none.
+type sightings struct {
+	wait   time.Duration
+	old    int64 // the highest number that was seen at least wait ago
+	recent []sighting
+}
+
+type sighting struct {
+	n  int64
+	at time.Time
+}
+
+// sightingsPerWait limits the memory. Numbers seen within wait/sightingsPerWait share the time of
+// the first, so that no gap is reported later than wait.
+const sightingsPerWait = 32
+
+func (s *sightings) see(n int64, now time.Time) {
+	last := len(s.recent) - 1
+	switch {
+	case n <= s.old || last >= 0 && n <= s.recent[last].n:
+	case s.wait == 0:
+		s.old = n
+	case last >= 0 && now.Sub(s.recent[last].at) < s.wait/sightingsPerWait:
+		s.recent[last].n = n
+	default:
+		s.recent = append(s.recent, sighting{n, now})
+	}
+}
+
+// overdue returns the number up to which the wait is over.
+func (s *sightings) overdue(now time.Time) int64 {
+	for len(s.recent) > 0 && now.Sub(s.recent[0].at) >= s.wait {
+		s.old = s.recent[0].n
+		s.recent = s.recent[1:]
+	}
+	return s.old
+}
+
+// due returns the time at which the wait for n is over. It returns false when it is over already,
+// or when no number from n on was seen.
+func (s *sightings) due(n int64) (time.Time, bool) {
+	for _, one := range s.recent {
+		if one.n >= n && n > s.old {
+			return one.at.Add(s.wait), true
+		}
+	}
+	return time.Time{}, false
+}
