@@ -67,6 +67,7 @@ func raisers() map[string][]happening {
 		"MillraceDeadLetterRelayFailing": {is(`millrace_deadletter_relay_failing`, 1)},
 		"MillraceMessagesDropped":        {grows(`millrace_messages_total{outcome="dropped"}`, 0.01)},
 		"MillraceEntriesLost":            {grows(`millrace_reclaim_lost_total{shard="POINT"}`, 0.001)},
+		"MillraceShardFull":              {is(`millrace_redis_shard_entries{domain="scan",shard="1"}`, 100_000)},
 		"MillraceStreamsLost":            {grows(`millrace_promotion_streams_lost_total{type="POINT"}`, 0.001)},
 		"MillraceStreamRefused":          {grows(`millrace_streams_refused_total{type="POINT"}`, 0.1)},
 		"MillraceStreamForeign":          {is(`millrace_streams_foreign{type="POINT",active="true"}`, 1)},
@@ -90,7 +91,7 @@ func raisers() map[string][]happening {
 func alsoRaise() map[string][]happening {
 	return map[string][]happening{
 		"MillraceUnannounced": {is(`millrace_promotion_unknown_streams{type="VOUCHER"}`, 1)},
-		"MillraceEntriesLost": {grows(`millrace_redis_deleted_pending_total`, 0.001)},
+		"MillraceEntriesLost": {grows(`millrace_redis_unread_removed_total`, 0.001)},
 		// Payouts of the other type don't hide that one stands still.
 		"MillraceNothingIsPaid": {is(`millrace_promotion_overdue_seconds`, 400), grows(`millrace_promotion_attempts_total{type="VOUCHER",state="SUCCESS"}`, 50)},
 	}
@@ -107,6 +108,7 @@ func quiets() map[string][]happening {
 		"MillraceKafkaHeadOfLine": {is(`millrace_kafka_head_of_line_seconds`, 4000)},
 		"MillraceMoneyUncertain":  {grows(`millrace_money_calls_total{class="ambiguous"}`, 0.05), grows(`millrace_money_calls_total{class="paid"}`, 4)},
 		"MillraceStreamForeign":   {is(`millrace_streams_foreign{active="false"}`, 7)},
+		"MillraceShardFull":       {is(`millrace_redis_shard_entries`, 99_999)},
 		"MillraceNoInstanceRuns":  {is(`millrace_health_check_ok`, 0)},
 	}
 }

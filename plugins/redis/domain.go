@@ -146,7 +146,7 @@ func (p *Plugin) TakeDomains() []*Domain {
 	return all
 }
 
-const defaultMaxLen = 100_000
+func (c DomainConfig) maxLen() int { return cmp.Or(c.MaxLen, 100_000) }
 
 // Config returns the settings of the domain, with the value that applies instead of each zero.
 func (d *Domain) Config() (DomainConfig, error) {
@@ -154,7 +154,7 @@ func (d *Domain) Config() (DomainConfig, error) {
 		if c.Prefix == d.prefix {
 			r := c.reader(d.p.cfg.Config)
 			c.Concurrency, c.BatchSize, c.PollInterval = r.Concurrency, r.BatchSize, r.PollInterval
-			c.MaxLen = cmp.Or(c.MaxLen, defaultMaxLen)
+			c.MaxLen = c.maxLen()
 			return c, nil
 		}
 	}
@@ -162,8 +162,10 @@ func (d *Domain) Config() (DomainConfig, error) {
 }
 
 // Name labels metrics and logs: the text before the first colon of the prefix.
-func (d *Domain) Name() string {
-	name, _, _ := strings.Cut(d.prefix, ":")
+func (d *Domain) Name() string { return nameOf(d.prefix) }
+
+func nameOf(prefix string) string {
+	name, _, _ := strings.Cut(prefix, ":")
 	return name
 }
 

@@ -8,28 +8,37 @@ import (
 )
 
 type trimMetrics struct {
-	trimmed, failures prometheus.Counter
-	delaying          *prometheus.GaugeVec
+	trimmed, failures, unreadRemoved prometheus.Counter
+
+	delaying, entries, maxLen *prometheus.GaugeVec
+}
+
+func (m trimMetrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.trimmed, m.failures, m.unreadRemoved, m.delaying, m.entries, m.maxLen}
 }
 
 func newTrimMetrics() trimMetrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "redis", Name: name, Help: help})
 	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "redis", Name: name, Help: help}, labels)
+	}
 	return trimMetrics{
 		trimmed:  counter("trimmed_total", "Acknowledged entries removed from streams of routes."),
 		failures: counter("trim_failures_total", "Failed attempts to trim a stream; each is retried."),
-		delaying: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "millrace", Subsystem: "redis", Name: "delayed_by_group",
-			Help: "Streams read here whose trimming a foreign consumer group has delayed for 10 s or longer, by group.",
-		}, []string{"group"}),
+		unreadRemoved: counter("unread_removed_total",
+			"Checks of a stream that found entries removed before a group had read them: evidence of loss."),
+		delaying: gauge("delayed_by_group",
+			"Streams read here whose trimming a foreign consumer group has delayed for 10 s or longer, by group.", "group"),
+		entries: gauge("shard_entries", "Entries in a shard.", "domain", "shard"),
+		maxLen:  gauge("shard_max_len", "Setting max_len: entries of a shard at which producers are refused.", "domain", "shard"),
 	}
 }
 
 func (p *Plugin) collectors() []prometheus.Collector {
-	return slices.Concat(p.readers.Collectors(), p.published.Collectors(), []prometheus.Collector{
-		p.trim.metrics.trimmed, p.trim.metrics.failures, p.trim.metrics.delaying, newPoolCollector(p.Client),
-	})
+	return slices.Concat(p.readers.Collectors(), p.published.Collectors(), p.trim.metrics.collectors(),
+		[]prometheus.Collector{newPoolCollector(p.Client)})
 }
 
 // poolCollector shows the connection pool of a client that may not exist yet.

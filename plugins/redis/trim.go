@@ -53,7 +53,8 @@ const (
 	trimNotice   = time.Minute     // the least time between two warnings with the same text
 )
 
-// trimmer removes acknowledged entries from the streams that are read here. Each instance does it.
+// trimmer removes acknowledged entries from the streams that are read here, and measures the shards
+// of domains. Each instance does it.
 type trimmer struct {
 	cfg     *Config
 	metrics trimMetrics
@@ -113,14 +114,22 @@ func (t *trimmer) add(stream, group string, acked func() int64) (stop func()) {
 }
 
 func (t *trimmer) start(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) {
-	if !t.cfg.Trim {
-		return
+	var loops []func(context.Context)
+	add := func(round func(context.Context, goredis.UniversalClient, *slog.Logger)) {
+		loops = append(loops, func(ctx context.Context) {
+			pipeline.Every(ctx, t.every, func(ctx context.Context) { round(ctx, c, log) })
+		})
 	}
-	t.loops = &pipeline.Loops{}
-	// The first Start of Loops returns no error.
-	_ = t.loops.Start(ctx, func(ctx context.Context) {
-		pipeline.Every(ctx, t.every, func(ctx context.Context) { t.round(ctx, c, log) })
-	})
+	if t.cfg.Trim {
+		add(t.round)
+	}
+	if len(t.cfg.Domains) > 0 {
+		add(t.measure)
+	}
+	if len(loops) > 0 {
+		t.loops = &pipeline.Loops{}
+		_ = t.loops.Start(ctx, loops...) // the first Start of Loops returns no error
+	}
 }
 
 func (t *trimmer) stop(ctx context.Context) {
@@ -170,13 +179,13 @@ func (t *trimmer) due(except []string) []visit {
 func (t *trimmer) round(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) {
 	var delays Delays
 	for _, v := range t.due(t.cfg.TrimExcept) {
-		trimmed, left, delaying, err := t.tidy(ctx, c, v)
+		got, err := t.tidy(ctx, c, v)
 		if ctx.Err() != nil {
 			return
 		}
 		t.mu.Lock()
 		s := t.streams[v.stream]
-		s.acked, s.left = v.acked, err != nil || left > 0
+		s.acked, s.left = v.acked, err != nil || got.left > 0
 		t.mu.Unlock()
 		if err != nil {
 			t.metrics.failures.Inc()
@@ -186,8 +195,12 @@ func (t *trimmer) round(ctx context.Context, c goredis.UniversalClient, log *slo
 			}
 			continue
 		}
-		t.metrics.trimmed.Add(float64(trimmed))
-		delays.Note(v.stream, delaying, t.cfg.ForeignGroupGrace)
+		t.metrics.trimmed.Add(float64(got.trimmed))
+		delays.Note(v.stream, got.delaying, t.cfg.ForeignGroupGrace)
+		if got.losers > 0 {
+			t.metrics.unreadRemoved.Add(float64(got.losers))
+			log.ErrorContext(ctx, "entries were removed from a stream before they were read", slog.String(pipeline.LogStream, v.stream))
+		}
 	}
 	t.metrics.delaying.Reset()
 	for group, n := range delays.ByGroup() {
@@ -200,23 +213,31 @@ func (t *trimmer) round(ctx context.Context, c goredis.UniversalClient, log *slo
 	}
 }
 
-func (t *trimmer) tidy(ctx context.Context, c goredis.UniversalClient, v visit) (trimmed, left int64, delaying []DelayingGroup, err error) {
+// tidied is the reply of tidy.lua.
+type tidied struct {
+	trimmed, left int64
+	delaying      []DelayingGroup
+	losers        int64 // groups that lost an entry that they had not read
+}
+
+func (t *trimmer) tidy(ctx context.Context, c goredis.UniversalClient, v visit) (tidied, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	reply, err := t.script.Run(ctx, c, []string{v.stream, MetaKey(v.stream)},
 		strings.Join(v.reading, "\n"), t.cfg.ForeignGroupGrace.Milliseconds(), strings.Join(slices.Concat(v.reading, v.count), "\n"), v.keep.Milliseconds()).Slice()
 	if err != nil {
-		return 0, 0, nil, fmt.Errorf("tidy.lua: %w", err)
+		return tidied{}, fmt.Errorf("tidy.lua: %w", err)
 	}
-	if len(reply) == 3 {
+	if len(reply) == 4 {
 		trimmed, ok1 := reply[0].(int64)
 		left, ok2 := reply[1].(int64)
 		delaying, err := ParseDelaying(reply[2])
-		if ok1 && ok2 && err == nil {
-			return trimmed, left, delaying, nil
+		losers, ok3 := reply[3].(int64)
+		if ok1 && ok2 && err == nil && ok3 {
+			return tidied{trimmed, left, delaying, losers}, nil
 		}
 	}
-	return 0, 0, nil, fmt.Errorf("tidy.lua: unexpected reply %v", reply)
+	return tidied{}, fmt.Errorf("tidy.lua: unexpected reply %v", reply)
 }
 
 // TrimFor trims a stream while another plugin reads it for group, until stop is called.

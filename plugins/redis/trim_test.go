@@ -221,11 +221,12 @@ func TestNothingIsTrimmedThatAGroupHolds(t *testing.T) {
 			}
 			create("own")
 			tidy := func(rt *rapid.T) {
-				_, left, _, err := tr.tidy(ctx, c, visit{stream: stream, reading: []string{"own"}, count: []string{"second", "audit"}, keep: keep})
+				got, err := tr.tidy(ctx, c, visit{stream: stream, reading: []string{"own"}, count: []string{"second", "audit"}, keep: keep})
 				require.NoError(rt, err)
 				there, err := c.XRange(ctx, stream, "-", "+").Result()
 				require.NoError(rt, err)
-				require.Len(rt, there, int(left))
+				require.Len(rt, there, int(got.left))
+				require.Zero(rt, got.losers, "no other program has removed anything")
 				for _, id := range young {
 					require.True(rt, slices.ContainsFunc(there, func(e goredis.XMessage) bool { return e.ID == id }), "%s is younger than keep", id)
 				}
@@ -337,6 +338,54 @@ func TestTheGroupOfADomainIsNotForeign(t *testing.T) {
 		require.NoError(t, c.XAck(t.Context(), shard, "domain", take(t, c, shard, "domain", 5)...).Err())
 		p.trim.round(t.Context(), p.client, p.env.Logger)
 		require.Zero(t, c.XLen(t.Context(), shard).Val())
+	})
+}
+
+// Another program trims entries that a group has not read. It is counted and logged once per loss,
+// and so is the length of the shard.
+func TestEntriesThatAreRemovedUnread(t *testing.T) {
+	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
+		p, name, log := trims(t, c, func(cfg *Config) { cfg.Trim = false })
+		d := DomainConfig{Prefix: name, Shards: 2, Group: "own", MaxLen: 4, Keep: time.Hour}
+		p.cfg.Domains = []DomainConfig{d}
+		shard := d.Stream(0)
+		require.NoError(t, c.XGroupCreateMkStream(t.Context(), shard, "own", "0").Err())
+		p.trim.add(shard, "own", nil)
+		round := func(why string, losses, left int) {
+			p.trim.round(t.Context(), c, p.env.Logger)
+			p.trim.measure(t.Context(), c, p.env.Logger)
+			require.InDelta(t, losses, testutil.ToFloat64(p.trim.metrics.unreadRemoved), 0, why)
+			require.Equal(t, losses, log.Count("entries were removed from a stream before they were read"), why)
+			require.InDelta(t, left, testutil.ToFloat64(p.trim.metrics.entries.WithLabelValues(name, "0")), 0, why)
+		}
+		fill(t, c, shard, 5)
+		round("nothing is read", 0, 5)
+		ids := take(t, c, shard, "own", 2)
+		require.NoError(t, c.XAck(t.Context(), shard, "own", ids...).Err())
+		round("two are read", 0, 5)
+		require.NoError(t, c.XTrimMaxLen(t.Context(), shard, 3).Err())
+		round("two that were read are removed", 0, 3)
+		require.NoError(t, c.XTrimMaxLen(t.Context(), shard, 2).Err())
+		round("one is removed unread", 1, 2)
+		round("it is counted once", 1, 2)
+		require.NoError(t, c.XGroupDestroy(t.Context(), shard, "own").Err())
+		require.NoError(t, c.XGroupCreate(t.Context(), shard, "own", "0").Err())
+		round("a new group has lost nothing", 1, 2)
+		take(t, c, shard, "own", 2)
+		require.NoError(t, c.XTrimMaxLen(t.Context(), shard, 0).Err())
+		round("both were read before they were removed", 1, 0)
+		fill(t, c, shard, 1)
+		round("a new entry", 1, 1)
+		require.NoError(t, c.Del(t.Context(), shard).Err())
+		require.NoError(t, c.XGroupCreateMkStream(t.Context(), shard, "own", "0").Err())
+		round("the stream was removed with an entry", 2, 0)
+
+		require.InDelta(t, 4, testutil.ToFloat64(p.trim.metrics.maxLen.WithLabelValues(name, "1")), 0)
+		require.Equal(t, 2, testutil.CollectAndCount(p.trim.metrics.entries))
+		require.NoError(t, c.Set(t.Context(), d.Stream(1), "no stream", 0).Err())
+		p.trim.measure(t.Context(), c, p.env.Logger)
+		require.Equal(t, 1, testutil.CollectAndCount(p.trim.metrics.entries), "an unknown length has no series")
+		require.Equal(t, 1, log.Count("the entries of a shard were not counted"))
 	})
 }
 
