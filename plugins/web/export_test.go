@@ -1,6 +1,9 @@
 package web
 
-import "time"
+import (
+	"net/http"
+	"time"
+)
 
 // SetTimeouts sets all limits of requests. Call it before the start.
 func (p *Plugin) SetTimeouts(limit time.Duration) {
@@ -13,3 +16,6 @@ func (p *Plugin) AllowFetch() {
 	defer p.signIn.mu.Unlock()
 	p.signIn.latest = time.Time{}
 }
+
+// ServeHTTP answers a request without a connection, after the start.
+func (p *Plugin) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.serve(w, r) }
