@@ -127,8 +127,9 @@ func (g *Gateway) permit(r *http.Request, keys []jobKey, latest time.Time) (time
 }
 
 // local reports whether the listener and the client are on this machine, without a proxy between
-// them that has forwarded the request for another machine.
+// them that has forwarded the request for another machine. A page of another site may resolve its
+// own name to this machine, so the name of the host counts too.
 func (g *Gateway) local(r *http.Request) bool {
 	forwarded := r.Header.Get("Forwarded") + r.Header.Get("X-Forwarded-For") + r.Header.Get("X-Real-Ip")
-	return forwarded == "" && pipeline.Loopback(g.o.Web.Addr(), r.RemoteAddr)
+	return forwarded == "" && pipeline.Loopback(g.o.Web.Addr(), r.RemoteAddr, r.Host)
 }

@@ -105,9 +105,10 @@ func TestAStreamEndsAfterMaxWatch(t *testing.T) {
 func TestLoopbackWithoutToken(t *testing.T) {
 	r := newRedis(t, redistest.Mini(t))
 	p := r.start("", nil)
+	host := "localhost:8080"
 	local := func(peer, header string) bool {
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
-		req.RemoteAddr = peer
+		req.RemoteAddr, req.Host = peer, host
 		if header != "" {
 			req.Header.Set(header, "192.0.2.1")
 		}
@@ -118,6 +119,9 @@ func TestLoopbackWithoutToken(t *testing.T) {
 	for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Real-IP"} {
 		require.False(t, local("127.0.0.1:1", header), header)
 	}
+	host = "evil.example:8080"
+	require.False(t, local("127.0.0.1:1", ""), "the name of a foreign page leads to this machine")
+	host = "localhost:8080"
 	p.stop()
 	require.False(t, local("127.0.0.1:1", ""), "no listener on a loopback address")
 }
