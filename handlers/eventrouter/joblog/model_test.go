@@ -100,8 +100,8 @@ func (m *model) read(after int64, limit int) joblog.Snapshot {
 	return s
 }
 
-// TestHistories compares the scripts with the model: events in any order, twice, with other
-// content, after the end, in any grouping, and with logs and states that expire in between.
+// TestHistories compares the scripts with the model. Events come in any order and grouping, twice,
+// with other content, and after the end. Logs and states expire in between.
 func TestHistories(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		t.Parallel()
