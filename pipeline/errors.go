@@ -88,6 +88,9 @@ func Class(err error) string {
 	}
 }
 
+// ErrGoexit means that a handler ended its goroutine (runtime.Goexit). Its message stays unsettled.
+var ErrGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
+
 // ErrUnavailable marks the error of a Service.Start that waited for a server in vain. The binary
 // then exits with code 3.
 var ErrUnavailable = errors.New("server unavailable")

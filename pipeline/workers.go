@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -84,11 +83,9 @@ func (h worker) work() {
 	}
 }
 
-var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
-
 // run reports a result however the call ends.
 func (h worker) run(one call) {
-	r := result{errGoexit, true}
+	r := result{ErrGoexit, true}
 	defer func() {
 		switch {
 		case one.then == nil:

@@ -60,7 +60,7 @@ func TestWorkerPoolAnswersHoweverACallEnds(t *testing.T) {
 	err := c.do(func() error { panic("ouch") })
 	require.ErrorContains(t, err, "panic outside of the handler: ouch")
 	require.Contains(t, log.String(), "workers_test.go", "with its stack")
-	require.ErrorIs(t, c.do(func() error { runtime.Goexit(); return nil }), errGoexit)
+	require.ErrorIs(t, c.do(func() error { runtime.Goexit(); return nil }), ErrGoexit)
 	require.Empty(t, c.idle, "it is gone")
 	require.NoError(t, c.do(func() error { return nil }))
 	c.end()

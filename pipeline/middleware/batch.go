@@ -12,7 +12,6 @@ import (
 )
 
 var (
-	errGoexit  = errors.New("the handler ended its goroutine (runtime.Goexit)")
 	errResults = errors.New("wrong number of results")
 	errAround  = errors.New("Options.Around returned messages on a route with HandleBatch")
 )
@@ -86,7 +85,7 @@ func (b *batch) handleWatched(ds []*delivery) {
 // cause, and must not make dead letters of the others.
 func (b *batch) handle(ds []*delivery) {
 	results, err := b.call(ds)
-	if len(ds) > 1 && (pipeline.Class(err) == pipeline.ClassPanic || errors.Is(err, errResults) || errors.Is(err, errGoexit)) {
+	if len(ds) > 1 && (pipeline.Class(err) == pipeline.ClassPanic || errors.Is(err, errResults) || errors.Is(err, pipeline.ErrGoexit)) {
 		for _, d := range ds {
 			d.msg.Payload = d.payload
 		}
@@ -95,7 +94,7 @@ func (b *batch) handle(ds []*delivery) {
 		return
 	}
 	for i, d := range ds {
-		if errors.Is(err, errGoexit) { // one message: it stays unsettled, as it would alone
+		if errors.Is(err, pipeline.ErrGoexit) { // one message: it stays unsettled, as it would alone
 			d.left = true
 			b.end(d)
 			continue
@@ -128,7 +127,7 @@ func (b *batch) call(ds []*delivery) ([]pipeline.BatchResult, error) {
 	ctx, span := b.batchSpan(context.WithValue(b.ctx, batchCallKey{}, c), ds)
 	started := time.Now()
 	var out []*message.Message
-	err, ended := errGoexit, make(chan struct{})
+	err, ended := pipeline.ErrGoexit, make(chan struct{})
 	b.Go(func() {
 		defer close(ended)
 		out, err = b.limited(message.NewMessageWithContext(ctx, "", nil), b.route.call, false)

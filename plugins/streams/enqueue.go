@@ -93,11 +93,12 @@ func (m *Manager) addBatch(ctx context.Context, id int64, es []entry.Entry) (add
 	if m.Full(id) { // meanwhile
 		return 0, nil
 	}
+	began := time.Now()
 	defer func() {
 		switch {
 		case err == nil && added < len(es):
 			m.full.add(id, fullMemory)
-		case err != nil && ctx.Err() != nil:
+		case err != nil && (ctx.Err() != nil || time.Since(began) >= callTimeout):
 			m.full.add(id, slowMemory)
 		}
 	}()
@@ -181,9 +182,6 @@ func (m *Manager) add(ctx context.Context, id int64, es []entry.Entry) (int, err
 		n, err = m.scripts.enqueue.Run(ctx, m.o.Client(), keys[:2], args...).Int()
 	}
 	if err != nil {
-		if ctx.Err() != nil {
-			m.full.add(id, slowMemory)
-		}
 		m.o.Metrics.enqueueFailed(m.o.Kind.Type, len(es))
 		return 0, fmt.Errorf("add: %w", m.refusal(id, err))
 	}
