@@ -92,12 +92,7 @@ func TestAFullClientIsDisconnectedAndNotWaitedFor(t *testing.T) {
 	}{"64 events": {"x", 64}, "256 KiB": {strings.Repeat("x", 64<<10), 4}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
-				conn := r.dial()
-				_, err := conn.Write([]byte("GET / HTTP/1.1\r\nHost: hub\r\n\r\n"))
-				require.NoError(t, err)
-				_, err = conn.Read(make([]byte, 1000)) // the response begins, then nothing is read
-				require.NoError(t, err)
-				stuck := <-r.joined
+				stuck := r.hang()
 				c, s := r.connect()
 				begin, accepted := time.Now(), 0
 				for stuck.Send(sse.Event{Data: []byte(tt.data)}) {
@@ -113,7 +108,6 @@ func TestAFullClientIsDisconnectedAndNotWaitedFor(t *testing.T) {
 				time.Sleep(6 * time.Second)
 				require.InDelta(t, 1, r.metric("closed_total", "slow"), 0)
 				require.InDelta(t, 1, r.metric("connections", ""), 0)
-				require.NoError(t, conn.Close())
 			})
 		})
 	}

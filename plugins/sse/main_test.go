@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is a hub behind an HTTP server with connections in memory, in a bubble of synctest.
 type rig struct {
-	t       *testing.T
+	t       testing.TB
 	plugin  *sse.Plugin
 	hub     *sse.Hub
 	runtime *pipeline.Runtime
@@ -46,13 +46,19 @@ func bubble(t *testing.T, test func(*testing.T, *rig)) {
 	})
 }
 
-func newRig(t *testing.T) *rig {
+// newHub returns a rig that is not started.
+func newHub(t testing.TB) *rig {
 	r := &rig{t: t, plugin: sse.New(), conns: make(chan net.Conn), joined: make(chan *sse.Client, 100_000), metrics: prometheus.NewRegistry()}
 	r.hub = r.plugin.Hub("jobs")
 	registry, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)}, r.plugin, &server{rig: r})
 	require.NoError(t, err)
 	r.metrics.MustRegister(registry.Collectors()...)
 	r.runtime = pipeline.NewRuntime(registry, pipeline.RuntimeOptions{})
+	return r
+}
+
+func newRig(t testing.TB) *rig {
+	r := newHub(t)
 	require.NoError(t, r.runtime.StartServices(t.Context()))
 	r.client = &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return r.dial(), nil
@@ -89,6 +95,18 @@ func (r *rig) connect() (*sse.Client, *reading) {
 	r.t.Helper()
 	s := r.open("")
 	return <-r.joined, s
+}
+
+// hang opens a stream whose connection reads the beginning of the response, and nothing more.
+func (r *rig) hang() *sse.Client {
+	r.t.Helper()
+	conn := r.dial()
+	r.t.Cleanup(func() { _ = conn.Close() })
+	_, err := conn.Write([]byte("GET / HTTP/1.1\r\nHost: hub\r\n\r\n"))
+	require.NoError(r.t, err)
+	_, err = conn.Read(make([]byte, 1000))
+	require.NoError(r.t, err)
+	return <-r.joined
 }
 
 // reading is a response whose events are read all the time.

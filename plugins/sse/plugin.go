@@ -65,14 +65,14 @@ func (p *Plugin) DrainOver(window time.Duration) { p.window = window }
 
 // service sends the heartbeats and ends the streams.
 type service struct {
+	pipeline.Loops
 	plugin *Plugin
-	loops  pipeline.Loops
 	tick   int
 }
 
 // Start starts the heartbeats.
 func (s *service) Start(ctx context.Context) error {
-	return s.loops.Start(ctx, func(ctx context.Context) {
+	return s.Loops.Start(ctx, func(ctx context.Context) {
 		pipeline.Every(ctx, heartbeatStep, func(context.Context) {
 			for _, h := range s.plugin.hubs {
 				h.beat(s.tick % heartbeatBuckets)
@@ -106,14 +106,6 @@ func (s *service) Drain(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// Stop ends the heartbeats, and streams that a Drain has not closed.
-func (s *service) Stop(ctx context.Context) error {
-	for _, c := range s.plugin.drain() {
-		c.Close(reasonDraining)
-	}
-	return s.loops.Stop(ctx)
 }
 
 // drain refuses new streams and returns the open ones.
