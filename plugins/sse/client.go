@@ -30,14 +30,13 @@ const (
 // Client is one open stream. Its methods may be called from any goroutine, unless they say
 // otherwise.
 type Client struct {
-	hub         *Hub
-	lastEventID string
-	life        context.Context // ends with the stream
-	end         context.CancelFunc
-	out         http.ResponseWriter
-	control     *http.ResponseController
-	bucket      uint8 // of the heartbeats
-	wake        chan struct{}
+	hub     *Hub
+	life    context.Context // ends with the stream
+	end     context.CancelFunc
+	out     http.ResponseWriter
+	control *http.ResponseController
+	bucket  uint8 // of the heartbeats
+	wake    chan struct{}
 
 	mu     sync.Mutex
 	queue  [][]byte
@@ -55,12 +54,6 @@ type slot struct {
 	name  string
 	frame []byte
 }
-
-// LastEventID returns what the function LastEventID returned for the request.
-func (c *Client) LastEventID() string { return c.lastEventID }
-
-// Done is closed when the client is gone or too slow, or when Close was called.
-func (c *Client) Done() <-chan struct{} { return c.life.Done() }
 
 // Send queues an event. It never waits. A client that has 64 unread events or 256 KiB is
 // disconnected. Send then returns false, and also when the stream has ended or is closing.

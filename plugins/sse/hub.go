@@ -31,12 +31,12 @@ type Hub struct {
 // at once. begin then runs on the same goroutine: it may write a backlog with Client.Write, and it
 // makes the client known to those that send. Sent events are queued until begin has returned.
 //
-// ctx of begin ends with the stream. If begin fails, the stream ends with the event busy and the
-// reason unavailable, and the error is logged. While the process stops, each request is refused.
+// ctx of begin ends with the stream: the client is gone or too slow, or Close was called. If begin
+// fails, the stream ends with the event busy and the reason unavailable, and the error is logged.
+// While the process stops, each request is refused.
 func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, begin func(ctx context.Context, c *Client) error) {
 	c := &Client{
-		hub: h, lastEventID: LastEventID(r), out: w, control: http.NewResponseController(w),
-		wake: make(chan struct{}, 1),
+		hub: h, out: w, control: http.NewResponseController(w), wake: make(chan struct{}, 1),
 	}
 	c.life, c.end = context.WithCancel(r.Context())
 	defer c.end()
