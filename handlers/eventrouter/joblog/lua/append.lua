@@ -9,7 +9,7 @@
 -- Reply: 1 when the state changed, then an answer per event.
 --        0: new. 1: it is in the log, or was. A text: the log has this event with the same number.
 --        2: its number is greater than that of the end. 3: the log has expired, so it may be a repetition.
--- Complexity: O(events), and O(N log N) when numbers leave a log with N events.
+-- Complexity: O(events), and O(N log N) when numbers leave a log with N events and holes.
 local log, state = KEYS[1], KEYS[2]
 local fields = {'top', 'first', 'end'}
 for i = 6, #ARGV, 4 do fields[#fields + 1] = ARGV[i] end
@@ -85,9 +85,16 @@ elseif not have[3] then
   redis.call('PEXPIRE', log, ARGV[3])
 end
 
--- Numbers above the end leave the log, and the lowest ones when there are too many.
-local max = tonumber(ARGV[4])
-if not cut and redis.call('HLEN', log) - extra <= max then return reply end
+-- The lowest numbers leave the log when there are too many. Mostly there is no hole among them.
+local max, lowest = tonumber(ARGV[4]), first
+local over = redis.call('HLEN', log) - extra - max
+while not cut and over > 0 and redis.call('HDEL', log, string.format('%.0f', first)) == 1 do
+  over, first = over - 1, first + 1
+end
+if first > lowest then redis.call('HSET', log, 'first', string.format('%.0f', first)) end
+if not cut and over <= 0 then return reply end
+
+-- With holes the numbers are sorted. Those above the end leave, too.
 local numbers = {}
 for _, name in ipairs(redis.call('HKEYS', log)) do
   local number = tonumber(name)
