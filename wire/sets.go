@@ -3,6 +3,7 @@ package wire
 import (
 	"github.com/google/wire"
 
+	"github.com/millrace-io/millrace/handlers/eventrouter"
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/handlers/webhook"
 	"github.com/millrace-io/millrace/pipeline"
@@ -29,7 +30,7 @@ func provideDeadLetters(topics *kafka.Plugin, streams *redis.Plugin) *deadletter
 }
 
 // Handlers are the business. `millrace new handler` adds one.
-var Handlers = wire.NewSet(promotion.New, provideWebhook)
+var Handlers = wire.NewSet(promotion.New, eventrouter.New, provideWebhook)
 
 func provideWebhook(topics *kafka.Plugin, dead *deadletter.Plugin) *webhook.Plugin {
 	return webhook.New(topics, dead)
@@ -44,9 +45,9 @@ type Service struct {
 func newService(
 	ops *telemetry.Plugin, redis *redis.Plugin, topics *kafka.Plugin, bridge *redisstream.Plugin,
 	dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin, events *sse.Plugin, public *web.Plugin,
-	payouts *promotion.Plugin, hooks *webhook.Plugin,
+	payouts *promotion.Plugin, jobs *eventrouter.Plugin, hooks *webhook.Plugin,
 ) Service {
 	return Service{
-		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, tokens, events, public, payouts, hooks},
+		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, tokens, events, public, payouts, jobs, hooks},
 	}
 }

@@ -7,6 +7,7 @@
 package wire
 
 import (
+	"github.com/millrace-io/millrace/handlers/eventrouter"
 	"github.com/millrace-io/millrace/handlers/promotion"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
@@ -32,7 +33,8 @@ func New() Service {
 	ssePlugin := sse.New()
 	webPlugin := web.New(tokenPlugin, ssePlugin)
 	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin)
+	eventrouterPlugin := eventrouter.New(redisPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin)
 	webhookPlugin := provideWebhook(kafkaPlugin, deadletterPlugin)
-	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin, promotionPlugin, webhookPlugin)
+	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin, promotionPlugin, eventrouterPlugin, webhookPlugin)
 	return service
 }

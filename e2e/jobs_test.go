@@ -1,0 +1,254 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/eventrouter/checker"
+	"github.com/millrace-io/millrace/handlers/eventrouter/demo"
+	"github.com/millrace-io/millrace/handlers/eventrouter/event"
+	jobwatch "github.com/millrace-io/millrace/handlers/eventrouter/watch"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/plugins/embedded"
+)
+
+// Watchers receive each event once and in order while a router is killed (SIGKILL). The demo has
+// its own copy of all events, and its verdict is the exit code.
+func TestWatchersReceiveEachEventWhileARouterIsKilled(t *testing.T) {
+	for _, name := range []string{"embedded", "redis", "valkey"} {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"jobs", "demo", "--json", "--jobs", "10", "--events", "20", "--rate", "100"}
+			if name == "embedded" {
+				tier.Default(t)
+			} else {
+				file := filepath.Join(t.TempDir(), "redis.yaml")
+				require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "plugins: {redis: {addrs: [%q]}}\n", tier.Real(t, name)), 0o600))
+				args = append(args, "--config", file)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			var out, said bytes.Buffer
+			cmd := exec.CommandContext(ctx, binary(t), args...)
+			cmd.Stdout, cmd.Stderr = &out, &said
+			require.NoError(t, cmd.Run(), "%s%s", &out, &said)
+			var r demo.Report
+			require.NoError(t, json.Unmarshal(out.Bytes(), &r))
+			require.True(t, r.OK(), "%+v", r)
+			require.True(t, r.Killed)
+			require.Equal(t, []int{200, 20, 400}, []int{r.Published, r.Watchers, r.Received})
+			require.Zero(t, r.Gaps)
+		})
+	}
+}
+
+// jobsService is a process of the binary with the event router, on Redis alone.
+type jobsService struct {
+	t      *testing.T
+	config string
+	url    string
+	cmd    *exec.Cmd
+	done   chan struct{}
+	log    *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// startJobs starts a process with the profile router and both roles.
+func startJobs(t *testing.T, redisAddr, name string) *jobsService {
+	t.Helper()
+	dir := t.TempDir()
+	web, err := freePort()
+	require.NoError(t, err)
+	out, err := exec.Command("openssl", "genpkey", "-algorithm", "ed25519", "-out", filepath.Join(dir, "key.pem")).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	s := &jobsService{t: t, config: filepath.Join(dir, name+".yaml"), url: "http://" + web, log: &lockedBuffer{}}
+	require.NoError(t, os.WriteFile(s.config, fmt.Appendf(nil, `
+profile: router
+instance_id: %s
+log: {format: text}
+plugins:
+  telemetry: {listen: ""}
+  redis: {addrs: [%q]}
+  eventrouter: {roles: [router, gateway], loopback_without_token: true}
+  web: {listen: %q, drain_window: 1s, max_streams_per_user: 1000}
+  token: {keys: [{kid: test, file: %q}]}
+`, name, redisAddr, web, filepath.Join(dir, "key.pem")), 0o600))
+	s.cmd = exec.Command(binary(t), "run", "--config", s.config)
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	s.done, err = startBound(s.cmd)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		<-s.done
+	})
+	require.Eventually(t, func() bool {
+		resp, err := http.Get(s.url + "/jobs/scan/none")
+		if err != nil {
+			return false
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusNotFound
+	}, 30*time.Second, 50*time.Millisecond, "%s", s.log)
+	return s
+}
+
+// command runs a command of the binary with the settings of the service.
+func (s *jobsService) command(stdin string, args ...string) (string, int) {
+	cmd := exec.Command(binary(s.t), append(args, "--config", s.config)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, _ := cmd.CombinedOutput() // the code says whether it failed
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// A process with the event router needs Redis alone: no Kafka, no database. Its commands work.
+func TestTheEventRouterNeedsRedisAlone(t *testing.T) {
+	tier.Default(t)
+	servers, err := embedded.Start(t.Context(), embedded.Config{}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, servers.Stop(context.Background())) })
+	s := startJobs(t, servers.RedisAddr(), "alone")
+	ok := func(out string, code int) string {
+		t.Helper()
+		require.Zero(t, code, "%s\n%s", out, s.log)
+		return out
+	}
+	require.Contains(t, ok(s.command("", "jobs", "publish", "scan/42", "fetch", "--data", `{"percent":10}`)), "1 event published to scan")
+	lines := `{"job_id":"42","stage":"scan"}` + "\n\n" + `{"job_id":"42","stage":"done"}` + "\n" + `{"job_id":"43","stage":"error"}` + "\n"
+	require.Contains(t, ok(s.command(lines, "jobs", "publish", "scan")), "3 events published to scan")
+	out := ok(s.command("", "jobs", "watch", "scan/42"))
+	require.Contains(t, out, "1  fetch  {\"percent\":10}\n2  scan\n3  done\n")
+	out, code := s.command("", "jobs", "watch", "scan/43", "--json")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, `{"name":"event","id":"1","data":{"domain":"scan","job_id":"43","stage":"error","seq":1,`)
+	require.Contains(t, ok(s.command("", "jobs", "status", "scan/42")), "with event 3")
+	out, code = s.command("", "jobs", "status", "scan/44")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "has no state and no log")
+	require.Contains(t, ok(s.command("", "jobs", "shards", "--json")), `"stream": "chat:events:7"`)
+	require.Regexp(t, `^ey[\w.-]+\n$`, ok(s.command("", "jobs", "token", "scan/42")))
+	for _, wrong := range [][]string{{"status", "42"}, {"status", "other/42"}, {"publish", "scan", "--seq", "1"}, {"watch", "scan/42", "--after", "-1"}} {
+		out, code := s.command("", append([]string{"jobs"}, wrong...)...)
+		require.Equal(t, 2, code, "%s: %s", wrong, out)
+	}
+
+	// An entry that is no event is a dead letter in Redis, and can be replayed.
+	client := goredis.NewClient(&goredis.Options{Addr: servers.RedisAddr()})
+	defer func() { require.NoError(t, client.Close()) }()
+	require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: "scan:events:0", Values: []any{"stage", "scan"}}).Err())
+	require.Eventually(t, func() bool { return client.XLen(t.Context(), "scan:events:dead").Val() == 1 }, 20*time.Second, 20*time.Millisecond)
+	require.Contains(t, ok(s.command("", "deadletter", "list", "--class", "missing_job_id")), "eventrouter.scan")
+	require.Contains(t, ok(s.command("", "deadletter", "replay", "--all", "--why", "test")), "1")
+	require.Eventually(t, func() bool { return client.XLen(t.Context(), "scan:events:dead").Val() == 1 }, 20*time.Second, 20*time.Millisecond, "it failed again")
+
+	page, err := http.Get(s.url + "/jobs/scan/42/watch")
+	require.NoError(t, err)
+	defer func() { _ = page.Body.Close() }()
+	require.Equal(t, http.StatusOK, page.StatusCode)
+	require.Contains(t, page.Header.Get("Content-Security-Policy"), "default-src 'none'")
+}
+
+// SIGTERM ends a gateway in time while streams are open. The watchers go on at another one.
+func TestAGatewayThatEndsLosesNoEvent(t *testing.T) {
+	tier.Default(t)
+	servers, err := embedded.Start(t.Context(), embedded.Config{}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, servers.Stop(context.Background())) })
+	first, second := startJobs(t, servers.RedisAddr(), "first"), startJobs(t, servers.RedisAddr(), "second")
+	const watchers, events = 50, 20
+	check := checker.New(event.DefaultStages())
+	client := goredis.NewClient(&goredis.Options{Addr: servers.RedisAddr()})
+	defer func() { require.NoError(t, client.Close()) }()
+	publish := func(seq int, stage string) {
+		e := event.Event{Domain: "scan", JobID: "job", Stage: stage, Seq: int64(seq)}
+		check.Published(e)
+		stream := fmt.Sprintf("scan:events:%d", event.Shard(e.JobID, 8))
+		require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"job_id", e.JobID, "stage", e.Stage, "seq", seq}}).Err())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var group sync.WaitGroup
+	received := make(chan struct{}, watchers*events)
+	for i := range watchers {
+		w := check.Watch(fmt.Sprint("watcher ", i), "scan", "job")
+		// The address of both gateways, as that of a load balancer.
+		base := &balancer{to: []string{first.url, second.url}}
+		group.Go(func() {
+			_, _ = jobwatch.Follow(ctx, jobwatch.Options{ // the checker reports it
+				URL: "http://balancer/jobs/scan/job/events", Client: &http.Client{Transport: base}, Connected: w.Connected,
+				Message: func(m jobwatch.Message) {
+					w.Message(m)
+					if m.Name == jobwatch.NameEvent {
+						received <- struct{}{}
+					}
+				},
+			})
+		})
+	}
+	publish(1, "scan")
+	for range watchers {
+		select {
+		case <-received:
+		case <-ctx.Done():
+			require.FailNow(t, "the watchers received nothing", "%s", first.log)
+		}
+	}
+	require.NoError(t, first.cmd.Process.Signal(syscall.SIGTERM))
+	for seq := 2; seq < events; seq++ {
+		publish(seq, "scan")
+	}
+	select {
+	case <-first.done:
+	case <-time.After(20 * time.Second):
+		require.FailNow(t, "the gateway did not end", "%s", first.log)
+	}
+	require.Zero(t, first.cmd.ProcessState.ExitCode(), "%s", first.log)
+	publish(events, "done")
+	group.Wait()
+	r := check.Report()
+	require.True(t, r.OK(), "%+v", r)
+	require.Equal(t, watchers*events, r.Received)
+	require.GreaterOrEqual(t, r.Reconnects, watchers)
+}
+
+// balancer sends each request to the first address that answers.
+type balancer struct{ to []string }
+
+func (b *balancer) RoundTrip(r *http.Request) (resp *http.Response, err error) {
+	for _, base := range b.to {
+		one := r.Clone(r.Context())
+		one.Host, one.URL.Host = "", strings.TrimPrefix(base, "http://")
+		if resp, err = http.DefaultTransport.RoundTrip(one); err == nil {
+			return resp, nil
+		}
+	}
+	return nil, err
+}

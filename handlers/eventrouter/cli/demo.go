@@ -1,0 +1,311 @@
+package cli
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/eventrouter/demo"
+	"github.com/millrace-io/millrace/pipeline/app"
+)
+
+// The domain of the demo.
+const (
+	demoDomain = "demo"
+	demoPrefix = demoDomain + ":events"
+	demoShards = 4
+)
+
+type demoFlags struct {
+	jobs, events, watchers, rate int
+	noKill, keep, verbose        bool
+}
+
+func (c commands) demo() *cobra.Command {
+	var f demoFlags
+	cmd := c.h.SettingsFlags(c.h.JSONFlag(&cobra.Command{
+		Use:   "demo",
+		Short: "Watch jobs while a router is killed, and check what arrives",
+		Long: `Watch jobs while a router is killed, and check what arrives.
+
+The gateway, and Redis without other settings, run in this process. Two routers are
+processes of their own, and one of them is killed (SIGKILL). The exit code is 0 only if
+each watcher received each numbered event once and in order, and the end as the last one.`,
+		Example: "  millrace jobs demo\n  millrace jobs demo --jobs 200 --events 50 --rate 2000\n  millrace jobs demo --keep",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return c.runDemo(cmd, f) },
+	}))
+	flags := cmd.Flags()
+	flags.IntVar(&f.jobs, "jobs", 20, "number of jobs")
+	flags.IntVar(&f.events, "events", 30, "numbered events per job")
+	flags.IntVar(&f.watchers, "watchers", 2, "watchers per job")
+	flags.IntVar(&f.rate, "rate", 100, "events per second of all jobs")
+	flags.BoolVar(&f.noKill, "no-kill", false, "kill no router")
+	flags.BoolVar(&f.keep, "keep", false, "keep running after the report, until Ctrl-C")
+	flags.BoolVar(&f.verbose, "verbose", false, "show the log")
+	return cmd
+}
+
+func (f demoFlags) validate() error {
+	for name, n := range map[string]int{"jobs": f.jobs, "events": f.events, "watchers": f.watchers, "rate": f.rate} {
+		if n < 1 {
+			return app.Usage("--%s must be > 0, got %d", name, n)
+		}
+	}
+	return nil
+}
+
+// demoSettings are the settings of the demo: those of the gateway, or of a router.
+func demoSettings(role string) map[string]any {
+	set := map[string]any{
+		"plugins.eventrouter.enabled": true, "plugins.eventrouter.roles": []string{role}, "plugins.eventrouter.domains": []string{demoPrefix},
+		"plugins.eventrouter.loopback_without_token": true,
+		"plugins.redis.domains": []any{map[string]any{
+			"prefix": demoPrefix, "shards": demoShards, "group": "eventrouter", "fields": true, "exclusive": true, "poll_interval": "10ms",
+		}},
+		"plugins.web.listen": "127.0.0.1:0", "plugins.web.max_streams_per_user": 20000,
+		"plugins.telemetry.listen": "",
+	}
+	for _, plugin := range []string{"kafka", "redisstream", "promotion"} {
+		set["plugins."+plugin+".enabled"] = false
+	}
+	return set
+}
+
+func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "millrace-jobs-")
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	overrides := demoSettings("gateway")
+	overrides["data_dir"] = filepath.Join(dir, "data")
+	overrides["plugins.deadletter.store.dsn"] = ""
+	key, err := writeKey(dir)
+	if err != nil {
+		return err
+	}
+	overrides["plugins.token.keys"] = []any{map[string]any{"kid": "demo", "file": key}}
+	if !f.verbose {
+		overrides["log.level"] = "error"
+	}
+	return c.h.Run(cmd.Context(), cmd, app.RunOptions{Overrides: overrides, Ready: func(ctx context.Context, _ *app.Running) error {
+		routers := routers{c: c, dir: dir, failed: make(chan error, 2)}
+		defer routers.stop()
+		report, err := c.runJobs(ctx, f, &routers)
+		if err != nil {
+			return err
+		}
+		if err := c.h.Show(cmd, report, func(w io.Writer) error { return writeReport(w, report) }); err != nil {
+			return err
+		}
+		if f.keep {
+			fmt.Fprintf(c.h.Err(), "\nStill running; Ctrl-C ends it.\n")
+			<-ctx.Done()
+		}
+		if !report.OK() || report.Killed == f.noKill {
+			return bad("the watchers did not receive what was published")
+		}
+		return nil
+	}})
+}
+
+func (c commands) runJobs(ctx context.Context, f demoFlags, r *routers) (demo.Report, error) {
+	_, shards := c.Servers()
+	if err := shards.Start(ctx); err != nil {
+		return demo.Report{}, err
+	}
+	defer func() { _ = shards.Stop(context.WithoutCancel(ctx)) }()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
+		select {
+		case err := <-r.failed:
+			stop(err)
+		case <-ctx.Done():
+		}
+	}()
+	for range 2 {
+		if err := r.start(ctx); err != nil {
+			return demo.Report{}, err
+		}
+	}
+	publish, err := c.publisher(shards, demoDomain)
+	if err != nil {
+		return demo.Report{}, err
+	}
+	base := "http://" + c.Addr() + "/jobs/" + demoDomain + "/"
+	o := demo.Options{
+		Domain: demoDomain, Run: strconv.FormatInt(time.Now().UnixMilli(), 36), Jobs: f.jobs, Events: f.events, Watchers: f.watchers, Rate: f.rate,
+		Stages: c.Settings().Stages, URL: func(id string) string { return base + id + "/events" }, Publish: publish,
+	}
+	if !f.noKill {
+		o.Kill = r.kill
+	}
+	fmt.Fprintf(c.h.Err(), "%s with %s each, and %s. Watch the first one in a browser:\n  %s%s/watch\n",
+		app.Plural(int64(f.jobs), "job"), app.Plural(int64(f.events), "event"), app.Plural(int64(f.jobs*f.watchers), "watcher"), base, o.JobID(0))
+	bar := c.h.Progress(o.Total(), "events received")
+	defer bar.Done()
+	o.Progress = bar.Set
+	report, err := demo.Run(ctx, o)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return report, err
+}
+
+func writeReport(out io.Writer, r demo.Report) error {
+	w := app.Table(out)
+	row := func(n int, text string) { fmt.Fprintf(w, "  %s\t%s\n", app.Thousands(int64(n)), text) }
+	fmt.Fprintln(w)
+	row(r.Published, fmt.Sprintf("events of %s published", app.Plural(int64(r.Jobs), "job")))
+	row(r.Received, fmt.Sprintf("received by %s", app.Plural(int64(r.Watchers), "watcher")))
+	row(r.Transients, "transient events received")
+	row(r.Reconnects, "reconnects")
+	row(r.Gaps, "numbers shown as missing")
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, problem := range r.Problems[:min(10, len(r.Problems))] {
+		fmt.Fprintf(out, "  %s\n", problem)
+	}
+	verdict := "Each watcher received each event once and in order."
+	if !r.OK() {
+		verdict = fmt.Sprintf("WRONG: %s.", app.Plural(int64(len(r.Problems)+r.Lost), "problem"))
+	}
+	killed := ""
+	if r.Killed {
+		killed = " A router was killed in between."
+	}
+	_, err := fmt.Fprintf(out, "\n%s%s\n%.1f s. From publishing to the watcher: median %.0f ms, 99 %% within %.0f ms, at most %.0f ms.\n",
+		verdict, killed, r.Seconds, r.P50, r.P99, r.Max)
+	return err
+}
+
+// writeKey writes the key of the demo's tokens and returns its file.
+func writeKey(dir string) (string, error) {
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return "", fmt.Errorf("demo: %w", err)
+	}
+	text, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return "", fmt.Errorf("demo: %w", err)
+	}
+	file := filepath.Join(dir, "key.pem")
+	return file, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}), 0o600)
+}
+
+// routers are processes of this binary with the role router.
+type routers struct {
+	c        commands
+	dir      string
+	running  []*exec.Cmd
+	ended    []chan struct{}
+	failed   chan error // a router ended too early
+	stopping atomic.Bool
+}
+
+// start starts another router.
+func (r *routers) start(ctx context.Context) error {
+	name := fmt.Sprintf("router-%d", len(r.running)+1)
+	file := filepath.Join(r.dir, name+".yaml")
+	settings := demoSettings("router")
+	settings["instance_id"] = name + "-" + filepath.Base(r.dir)
+	server := r.c.Redis()
+	if server.TLS.Enabled || server.MasterName != "" {
+		return app.Usage("the demo needs a Redis without TLS and Sentinel")
+	}
+	for key, value := range map[string]any{
+		"addrs": server.Addrs, "cluster": server.Cluster, "db": server.DB, "username": server.Username, "password": server.Password.Reveal(),
+		"allow_plaintext_credentials": server.AllowPlaintextCredentials,
+	} {
+		settings["plugins.redis."+key] = value
+	}
+	tree := map[string]any{}
+	for path, value := range settings {
+		at := tree
+		keys := strings.Split(path, ".")
+		for _, key := range keys[:len(keys)-1] {
+			if at[key] == nil {
+				at[key] = map[string]any{}
+			}
+			at, _ = at[key].(map[string]any)
+		}
+		at[keys[len(keys)-1]] = value
+	}
+	text, err := json.Marshal(tree) // JSON is YAML
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("demo: settings of a router: %w", err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	log, err := os.Create(filepath.Join(r.dir, name+".log"))
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, "run", "--config", file) //nolint:gosec // this binary
+	cmd.Stdout, cmd.Stderr = log, log
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, r.c.h.Variable("")) {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("demo: start a router: %w", err)
+	}
+	ended := make(chan struct{})
+	r.running, r.ended = append(r.running, cmd), append(r.ended, ended)
+	first := len(r.running) == 1
+	go func() {
+		defer close(ended)
+		err := cmd.Wait()
+		if !first && !r.stopping.Load() {
+			text, _ := os.ReadFile(log.Name())
+			r.failed <- fmt.Errorf("demo: a router ended: %w: %s", err, app.Printable(string(text)))
+		}
+	}()
+	return nil
+}
+
+// kill kills the first router.
+func (r *routers) kill() error { return r.running[0].Process.Kill() }
+
+// stop ends all routers.
+func (r *routers) stop() {
+	r.stopping.Store(true)
+	for _, cmd := range r.running {
+		_ = cmd.Process.Signal(os.Interrupt) // an ended process takes none
+	}
+	limit := time.After(15 * time.Second)
+	for i, ended := range r.ended {
+		select {
+		case <-ended:
+		case <-limit:
+			_ = r.running[i].Process.Kill()
+			<-ended
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/eventrouter/event"
+	"github.com/millrace-io/millrace/handlers/eventrouter/producer"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/redis"
+)
+
+const (
+	// publishBatch is the number of events that are published with one call.
+	publishBatch = 100
+	// maxEventLine limits a line of the input, in bytes. Data has at most 64 KiB.
+	maxEventLine = 256 << 10
+	// progressEvery is the time between two lines about the progress.
+	progressEvery = 3 * time.Second
+)
+
+type publishFlags struct {
+	seq          int64
+	status, data string
+	wait         time.Duration
+}
+
+// Published is the output of publish --json.
+type Published struct {
+	Events int64 `json:"events"`
+	// Seq is the number of the only event; 0: it is transient, or there were several.
+	Seq     int64   `json:"seq,omitempty"`
+	Seconds float64 `json:"seconds"`
+}
+
+func (c commands) publish() *cobra.Command {
+	var f publishFlags
+	cmd := c.h.JSONFlag(&cobra.Command{
+		Use:   "publish DOMAIN/JOB_ID STAGE | DOMAIN",
+		Short: "Publish an event, or those of standard input",
+		Long: `Publish an event, or those of standard input.
+
+With a domain alone, each line of standard input is an event: a JSON object with job_id,
+stage, seq, status, data and event_id. An event without seq gets the next number of its
+job. An event that was published within two minutes is not added again: the same event_id
+makes it the same event. The command waits for a full shard.`,
+		Example: `  millrace jobs publish scan/42 scan --data '{"percent":50}' --profile router
+  millrace jobs publish scan --profile router < events.jsonl`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.run(cmd, func(ctx context.Context, o opened) error { return c.runPublish(ctx, cmd, o, args, f) })
+		},
+	})
+	flags := cmd.Flags()
+	flags.Int64Var(&f.seq, "seq", 0, "`number` of the event (default: the next one of the job)")
+	flags.StringVar(&f.status, "status", "", "`status` of the event")
+	flags.StringVar(&f.data, "data", "", "data of the event, as `JSON`")
+	flags.DurationVar(&f.wait, "wait", 30*time.Second, "how long to wait for a full shard")
+	return cmd
+}
+
+func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, o opened, args []string, f publishFlags) error {
+	name := args[0]
+	var only *event.Event
+	if len(args) == 2 {
+		j, err := jobArg(args[0])
+		if err != nil {
+			return err
+		}
+		name = j.domain
+		only = &event.Event{JobID: j.id, Stage: args[1], Seq: f.seq, Status: f.status}
+		if f.data != "" {
+			only.Data = json.RawMessage(f.data)
+		}
+	} else if f.seq != 0 || f.status != "" || f.data != "" {
+		return app.Usage("--seq, --status and --data are for one event: give DOMAIN/JOB_ID and STAGE")
+	}
+	domain, err := o.domain(name)
+	if err != nil {
+		return err
+	}
+	p := publishing{producer: producer.New(o.shards, domain, o.Stages), wait: f.wait}
+	start := time.Now()
+	if only != nil {
+		err = p.publish(ctx, only)
+	} else {
+		next := start.Add(progressEvery)
+		err = p.lines(ctx, cmd.InOrStdin(), func(done int64) {
+			if now := time.Now(); now.After(next) {
+				next = now.Add(progressEvery)
+				fmt.Fprintf(c.h.Err(), "%s events published\n", app.Thousands(done))
+			}
+		})
+	}
+	result := Published{Events: p.done, Seconds: time.Since(start).Seconds()}
+	if only != nil {
+		result.Seq = only.Seq
+	}
+	if err == nil || p.done > 0 {
+		showErr := c.h.Show(cmd, result, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "%s published to %s in %.1f s.\n", app.Plural(p.done, "event"), app.Printable(name), result.Seconds)
+			return err
+		})
+		err = errors.Join(err, showErr)
+	}
+	return err
+}
+
+// publishing publishes to one domain.
+type publishing struct {
+	producer *producer.Producer
+	wait     time.Duration // for a full shard
+	done     int64
+}
+
+// lines publishes one event per line.
+func (p *publishing) lines(ctx context.Context, in io.Reader, progress func(int64)) error {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxEventLine)
+	var batch []*event.Event
+	send := func() error {
+		err := p.publish(ctx, batch...)
+		batch = batch[:0]
+		progress(p.done)
+		return err
+	}
+	for n := 1; lines.Scan(); n++ {
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		e, err := event.Decode(line)
+		if err != nil {
+			return bad("line %d: %w", n, err)
+		}
+		if batch = append(batch, &e); len(batch) == publishBatch {
+			if err := send(); err != nil {
+				return fmt.Errorf("lines up to %d: %w", n, err)
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read the events: %w", err)
+	}
+	return send()
+}
+
+// publish publishes events, and waits while their shard is full.
+func (p *publishing) publish(ctx context.Context, events ...*event.Event) error {
+	end := time.Now().Add(p.wait)
+	delays := pipeline.Backoff{First: 100 * time.Millisecond, Max: 2 * time.Second}
+	for try := 1; ; try++ {
+		err := p.producer.Publish(ctx, events...)
+		switch {
+		case err == nil:
+			p.done += int64(len(events))
+			return nil
+		case pipeline.IsPermanent(err), errors.Is(err, producer.ErrShards):
+			return bad("%w", err)
+		case !errors.Is(err, producer.ErrFull) || time.Now().After(end):
+			return err
+		}
+		if !pipeline.Sleep(ctx, delays.Delay(try)) {
+			return ctx.Err()
+		}
+	}
+}
+
+// publisher returns a function that publishes to a domain.
+func (c commands) publisher(server *redis.Server, name string) (func(context.Context, ...event.Event) error, error) {
+	s := c.Settings()
+	domain, err := s.domain(name)
+	if err != nil {
+		return nil, err
+	}
+	p := publishing{producer: producer.New(server, domain, s.Stages), wait: time.Minute}
+	return func(ctx context.Context, events ...event.Event) error {
+		list := make([]*event.Event, len(events))
+		for i := range events {
+			list[i] = &events[i]
+		}
+		return p.publish(ctx, list...)
+	}, nil
+}

@@ -1,0 +1,118 @@
+package eventrouter
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace-io/millrace/handlers/eventrouter/event"
+	"github.com/millrace-io/millrace/handlers/eventrouter/gateway"
+	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/redis"
+)
+
+// The roles of a process.
+const (
+	roleRouter  = "router"  // reads the shards, and writes logs, states and feeds
+	roleGateway = "gateway" // sends the events to watchers
+)
+
+// Config is the section plugins.eventrouter.
+type Config struct {
+	// Roles are those of this process: router, gateway, or both.
+	Roles []string `yaml:"roles"`
+	// Domains are prefixes of plugins.redis.domains. Each has its settings there.
+	Domains []string `yaml:"domains"`
+
+	event.Stages `yaml:",inline"`
+	Logs         joblog.Config  `yaml:",inline"` // of logs and states
+	Gateway      gateway.Config `yaml:",inline"`
+
+	// Redis is the server of the logs, states and feeds. Absent: that of plugins.redis.
+	Redis *redis.ClientConfig `yaml:"redis"`
+}
+
+// DefaultConfig returns the settings of the README.
+func DefaultConfig() Config {
+	return Config{
+		Roles: []string{roleRouter, roleGateway}, Domains: []string{"scan:events", "chat:events"},
+		Stages: event.DefaultStages(), Logs: joblog.DefaultConfig(), Gateway: gateway.DefaultConfig(),
+	}
+}
+
+// EnabledByDefault returns false: most processes have no jobs to watch.
+func (*Config) EnabledByDefault() bool { return false }
+
+func (c *Config) has(role string) bool { return slices.Contains(c.Roles, role) }
+
+// maxStageBytes is the limit of a stage in an event.
+const maxStageBytes = 128
+
+// Validate reports all errors at once.
+func (c *Config) Validate() error {
+	var p pipeline.Problems
+	p.Check(len(c.Roles) > 0, "roles", "must have router, gateway or both")
+	for i, role := range c.Roles {
+		p.Check(role == roleRouter || role == roleGateway, fmt.Sprintf("roles[%d]", i), "must be router or gateway, got %q", role)
+		p.Check(!slices.Contains(c.Roles[:i], role), fmt.Sprintf("roles[%d]", i), "%q is in the list already", role)
+	}
+	p.Check(len(c.Domains) > 0, "domains", "must have at least one prefix of plugins.redis.domains")
+	names := map[string]string{}
+	for i, prefix := range c.Domains {
+		name, _, _ := strings.Cut(prefix, ":")
+		at := fmt.Sprintf("domains[%d]", i)
+		p.Check(strings.TrimSpace(name) != "" && !strings.ContainsAny(name, "{}/ "), at, "must begin with the name of the domain and a colon, as in scan:events, got %q", prefix)
+		p.Check(names[name] == "", at, "domain %s is that of %q already", name, names[name])
+		names[name] = prefix
+	}
+	for name, stages := range map[string][]string{"transient_stages": c.Transient, "terminal_stages": c.Terminal} {
+		for i, stage := range stages {
+			p.Check(stage != "" && len(stage) <= maxStageBytes && !strings.Contains(stage, "\n"), fmt.Sprintf("%s[%d]", name, i), "must be a stage of at most %d bytes, got %q", maxStageBytes, stage)
+		}
+	}
+	p.Check(len(c.Terminal) > 0, "terminal_stages", "must have a stage: without an end the watchers wait until max_watch")
+	for i, stage := range c.Terminal {
+		p.Check(!slices.Contains(c.Transient, stage), fmt.Sprintf("terminal_stages[%d]", i), "%q must not be in transient_stages", stage)
+	}
+	if c.Redis != nil {
+		p.Under("redis", c.Redis.Validate())
+	}
+	return errors.Join(p.Err(), c.Logs.Validate(), c.Gateway.Validate())
+}
+
+// ValidateIn checks the domains against those of plugins.redis (app.Placed).
+func (p *Plugin) ValidateIn(app.Where) error {
+	var wrong pipeline.Problems
+	for i, prefix := range p.config.Domains {
+		at := fmt.Sprintf("domains[%d]", i)
+		domain, ok := p.domain(prefix)
+		wrong.Check(ok, at, "%q is not in plugins.redis.domains: add {prefix: %q, shards: 8, group: eventrouter, fields: true, exclusive: true}", prefix, prefix)
+		if ok && p.config.has(roleRouter) {
+			wrong.Check(domain.Exclusive, at, "%q must have exclusive: true in plugins.redis.domains: several readers of a shard change the order of events", prefix)
+			wrong.Check(domain.Fields, at, "%q must have fields: true in plugins.redis.domains: its entries have no field message", prefix)
+		}
+	}
+	return wrong.Err()
+}
+
+// domain returns the domain of plugins.redis with that prefix.
+func (p *Plugin) domain(prefix string) (redis.DomainConfig, bool) {
+	shared, ok := p.redis.Settings().(*redis.Config)
+	if !ok {
+		return redis.DomainConfig{}, false
+	}
+	i := slices.IndexFunc(shared.Domains, func(d redis.DomainConfig) bool { return d.Prefix == prefix })
+	if i < 0 {
+		return redis.DomainConfig{}, false
+	}
+	return shared.Domains[i], true
+}
+
+// domainName is the name of a domain in addresses, keys and labels.
+func domainName(prefix string) string {
+	name, _, _ := strings.Cut(prefix, ":")
+	return name
+}

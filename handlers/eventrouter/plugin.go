@@ -1,0 +1,189 @@
+package eventrouter
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/eventrouter/cli"
+	"github.com/millrace-io/millrace/handlers/eventrouter/event"
+	"github.com/millrace-io/millrace/handlers/eventrouter/gateway"
+	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
+	"github.com/millrace-io/millrace/handlers/eventrouter/pages"
+	"github.com/millrace-io/millrace/handlers/eventrouter/router"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/reclaim"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/sse"
+	"github.com/millrace-io/millrace/plugins/token"
+	"github.com/millrace-io/millrace/plugins/web"
+)
+
+// Plugin is the plugin "eventrouter". Build it with New.
+type Plugin struct {
+	config Config
+	redis  *redis.Plugin
+	dead   *deadletter.Plugin
+	claims *reclaim.Plugin
+	tokens *token.Plugin
+	web    *web.Plugin
+	hubs   *sse.Plugin
+}
+
+// New returns the plugin with default settings. It opens nothing.
+func New(shared *redis.Plugin, dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin, hubs *sse.Plugin, server *web.Plugin) *Plugin {
+	return &Plugin{config: DefaultConfig(), redis: shared, dead: dead, claims: claims, tokens: tokens, hubs: hubs, web: server}
+}
+
+// Name implements pipeline.Plugin.
+func (p *Plugin) Name() string { return "eventrouter" }
+
+// Settings implements pipeline.Configurable.
+func (p *Plugin) Settings() any { return &p.config }
+
+// Needs implements pipeline.Dependent.
+func (p *Plugin) Needs() []string {
+	needs := []string{p.redis.Name()}
+	if p.config.has(roleRouter) {
+		needs = append(needs, p.dead.Name(), p.claims.Name())
+	}
+	if p.config.has(roleGateway) {
+		needs = append(needs, p.tokens.Name(), p.hubs.Name(), p.web.Name())
+	}
+	return needs
+}
+
+// Register implements pipeline.Plugin.
+func (p *Plugin) Register(r *pipeline.Registry) error {
+	r.ErrorClasses(event.Classes()...)
+	server := p.redis.Server(p.config.Redis, p.keys()...)
+	server.Log = r.Env().Logger
+	r.Service("eventrouter.redis", server)
+	log := joblog.New(server, p.config.Logs, p.config.Stages)
+	if p.config.has(roleRouter) {
+		p.registerRouter(r, log)
+	}
+	if p.config.has(roleGateway) {
+		p.registerGateway(r, server, log)
+	}
+	return nil
+}
+
+// keys returns one key of each kind, for the check of the rights.
+func (p *Plugin) keys() []string {
+	var keys []string
+	for _, prefix := range p.config.Domains {
+		name := domainName(prefix)
+		keys = append(keys, joblog.LogKey(name, "millrace-probe"), joblog.StateKey(name, "millrace-probe"), name+":feed:probe")
+	}
+	return keys
+}
+
+func (p *Plugin) registerRouter(r *pipeline.Registry, log *joblog.Log) {
+	metrics := router.NewMetrics()
+	r.Collect(metrics.Collectors()...)
+	events := &router.Router{Log: log, Stages: p.config.Stages, Owned: firstDelivery, Metrics: metrics}
+	for _, prefix := range p.config.Domains {
+		domain, _ := p.domain(prefix) // a missing one is an error of the settings, and of the route
+		metrics.Domain(domainName(prefix), domain.Shards)
+		r.Route(pipeline.Route{
+			Name: "eventrouter." + domainName(prefix), From: p.redis.Domain(prefix).Source(),
+			HandleBatch: events.Handle, Flow: pipeline.Flow{Gate: events.Gate}, Batch: pipeline.Batch{PerSource: true},
+			Policy: pipeline.Policy{DeadLetter: p.dead.StreamSink(prefix + ":dead")},
+		})
+	}
+}
+
+func (p *Plugin) registerGateway(r *pipeline.Registry, server *redis.Server, log *joblog.Log) {
+	shards := map[string]int{}
+	for _, d := range p.settings().Domains {
+		shards[domainName(d.Prefix)] = d.Shards
+	}
+	g := gateway.New(gateway.Options{
+		Config: p.config.Gateway, Stages: p.config.Stages, Shards: shards, Server: server, Log: log,
+		Hub: p.hubs.Hub("jobs"), Tokens: p.tokens, Web: p.web, Logger: r.Env().Logger,
+	})
+	g.Register(r)
+	r.Service("eventrouter.gateway", g)
+	page := pages.Watch()
+	p.web.Handle("GET /jobs/{domain}/{job}/watch", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		job := pages.Job{Domain: r.PathValue("domain"), JobID: r.PathValue("job")}
+		if _, ok := shards[job.Domain]; !ok || !event.ValidJobID(job.JobID) {
+			web.Refuse(w, r, web.Refusal{Status: http.StatusNotFound, Word: "unknown", Message: "there is no such job"})
+			return
+		}
+		p.web.Page(w, r, page, job)
+	}))
+}
+
+// Commands implements app.Commander.
+func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
+	return []*cobra.Command{cli.Command(h, cli.Env{Settings: p.settings, Servers: p.servers, Sign: p.sign, Redis: p.server, Addr: p.web.Addr, WebURL: p.webURL})}
+}
+
+func (p *Plugin) settings() cli.Settings {
+	s := cli.Settings{Logs: p.config.Logs, Stages: p.config.Stages, MaxWatch: p.config.Gateway.MaxWatch}
+	for _, prefix := range p.config.Domains {
+		if d, ok := p.domain(prefix); ok {
+			s.Domains = append(s.Domains, d)
+		}
+	}
+	return s
+}
+
+// errNoKey says that only the process of the gateway can sign.
+var errNoKey = app.Usage("plugins.token.keys has no key: a token of this command would be valid nowhere")
+
+func (p *Plugin) sign(jobs []string, subject string, expires time.Time) (string, error) {
+	if c, ok := p.tokens.Settings().(*token.Config); !ok || len(c.Keys) == 0 {
+		return "", errNoKey
+	}
+	return p.tokens.Sign(token.Claims{Audience: gateway.Audience, Subject: subject, Job: jobs, Expires: expires})
+}
+
+// webURL returns the address of the gateway in these settings.
+func (p *Plugin) webURL() string {
+	c, ok := p.web.Settings().(*web.Config)
+	if !ok {
+		return ""
+	}
+	scheme := "http://"
+	if c.TLS.CertFile != "" {
+		scheme = "https://"
+	}
+	return scheme + c.Listen
+}
+
+// server returns the server of the shards.
+func (p *Plugin) server() redis.ClientConfig {
+	c, ok := p.redis.Settings().(*redis.Config)
+	if !ok {
+		return redis.DefaultClientConfig()
+	}
+	return c.ClientConfig
+}
+
+// servers returns servers with clients of their own: a command does not use the name of a running
+// instance.
+func (p *Plugin) servers() (logs, shards *redis.Server) {
+	ofLogs, ofShards := p.server(), p.server()
+	if p.config.Redis != nil {
+		ofLogs = *p.config.Redis
+	}
+	return p.redis.Server(&ofLogs), p.redis.Server(&ofShards)
+}
+
+var (
+	_ pipeline.Configurable = (*Plugin)(nil)
+	_ pipeline.Dependent    = (*Plugin)(nil)
+	_ app.Commander         = (*Plugin)(nil)
+	_ app.Placed            = (*Plugin)(nil)
+)
+
+// firstDelivery reports whether a message was not delivered before: a transient event is shown at
+// most once.
+func firstDelivery(ctx context.Context) bool { return pipeline.OriginFrom(ctx).Delivered <= 1 }

@@ -1,0 +1,206 @@
+// Package watch follows jobs at a gateway of the event router, as a browser does.
+package watch
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// The names of the stream's messages. See the README of the event router.
+const (
+	NameEvent     = "event"     // a numbered event, with its number as ID
+	NameTransient = "transient" // an event without a number
+	NameState     = "state"     // the event with the highest number
+	NameGap       = "gap"       // numbers that are missing: {"from","to"}
+	NameBusy      = "busy"      // try again later: {"reason"}
+	NameClosed    = "closed"    // the last message: {"reason"}
+)
+
+// Message is one Server-Sent Event.
+type Message struct {
+	ID   string // that of this message; empty: it has none
+	Name string
+	Data []byte
+}
+
+// Reason returns the field reason of the data of a message busy or closed.
+func (m Message) Reason() string {
+	var data struct{ Reason string }
+	_ = json.Unmarshal(m.Data, &data) // no reason is ""
+	return data.Reason
+}
+
+// Options say what to watch, and where.
+type Options struct {
+	// URL is that of the stream: https://host/jobs/<domain>/<job_id>/events.
+	URL string
+	// Token is the watch token. Empty: the gateway needs none.
+	Token string
+	// After is the number to begin after; 0 is the beginning of the log.
+	After int64
+	// Client is the HTTP client; nil: http.DefaultClient. It must not limit the time of a request.
+	Client *http.Client
+	// Message is called for each message, in order.
+	Message func(Message)
+	// Connected is called for each stream that the gateway has accepted. May be nil.
+	Connected func()
+	// Disconnected is called when a stream has ended, and another one begins later. May be nil.
+	Disconnected func(reason error, delay time.Duration)
+}
+
+// defaultRetry is the delay before the next connection if the gateway has not sent one.
+const defaultRetry = 3 * time.Second
+
+// ErrRefused says that the gateway refuses the request, and would refuse it again.
+var ErrRefused = errors.New("the gateway refused the request")
+
+// Follow watches until the job has ended and returns its last stage. It connects again
+// when a stream ends before, for as long as ctx allows, and continues after the last number. The
+// error wraps ErrRefused, or is that of ctx.
+func Follow(ctx context.Context, o Options) (reason string, err error) {
+	w := watcher{Options: o, retry: defaultRetry}
+	if o.After > 0 {
+		w.last = strconv.FormatInt(o.After, 10)
+	}
+	if w.Client == nil {
+		w.Client = http.DefaultClient
+	}
+	for {
+		reason, err := w.stream(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return "", ctx.Err()
+		case reason != "", errors.Is(err, ErrRefused):
+			return reason, err
+		}
+		if o.Disconnected != nil {
+			o.Disconnected(err, w.retry)
+		}
+		if !pipeline.Sleep(ctx, w.retry) {
+			return "", ctx.Err()
+		}
+	}
+}
+
+type watcher struct {
+	Options
+	retry time.Duration
+	last  string // id of the last message that had one
+	stage string // of the last event or state
+}
+
+// stream reads one stream. It returns a reason when the job has ended.
+func (w *watcher) stream(ctx context.Context) (reason string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL, nil)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	if w.last != "" {
+		req.Header.Set("Last-Event-ID", w.last)
+	}
+	if w.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+w.Token)
+	}
+	resp, err := w.Client.Do(req)
+	if err != nil {
+		if failed, ok := errors.AsType[*url.Error](err); ok {
+			err = failed.Err // without the URL
+		}
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusNoContent:
+		return cmp.Or(w.stage, "done"), nil
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return "", errors.New(resp.Status)
+	default:
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+		return "", fmt.Errorf("%w: %s: %s", ErrRefused, resp.Status, strings.TrimSpace(string(text)))
+	}
+	if w.Connected != nil {
+		w.Connected()
+	}
+	return w.read(resp.Body)
+}
+
+// maxLine limits a line of a stream, in bytes.
+const maxLine = 1 << 20
+
+func (w *watcher) read(body io.Reader) (reason string, err error) {
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, maxLine)
+	var m Message
+	var data []string
+	for lines.Scan() {
+		line := lines.Text()
+		if line == "" {
+			if data == nil {
+				m = Message{}
+				continue
+			}
+			m.Data = []byte(strings.Join(data, "\n"))
+			if reason, err := w.take(m); reason != "" || err != nil {
+				return reason, err
+			}
+			m, data = Message{}, nil
+			continue
+		}
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimPrefix(value, " ")
+		switch name {
+		case "id":
+			m.ID = value
+		case "event":
+			m.Name = value
+		case "data":
+			data = append(data, value)
+		case "retry":
+			if ms, err := strconv.Atoi(value); err == nil && ms >= 0 {
+				w.retry = time.Duration(ms) * time.Millisecond
+			}
+		}
+	}
+	return "", cmp.Or(lines.Err(), io.ErrUnexpectedEOF)
+}
+
+// take gives a message to its receiver. It returns a reason when the job has ended.
+func (w *watcher) take(m Message) (reason string, err error) {
+	if m.ID != "" {
+		w.last = m.ID
+	}
+	w.Message(m)
+	switch m.Name {
+	case NameEvent, NameState:
+		var e struct{ Stage string }
+		if json.Unmarshal(m.Data, &e) == nil {
+			w.stage = e.Stage
+		}
+	case NameBusy:
+		return "", fmt.Errorf("the gateway is busy: %s", m.Reason())
+	case NameClosed:
+		switch reason := m.Reason(); reason {
+		case "done", "error":
+			return reason, nil
+		case "expired":
+			return "", fmt.Errorf("%w: the token has expired", ErrRefused)
+		default:
+			return "", fmt.Errorf("the gateway closed the stream: %s", reason)
+		}
+	}
+	return "", nil
+}
