@@ -59,17 +59,16 @@ func (p *process) attached(name, id string) int {
 func TestDomainsDoNotShareJobs(t *testing.T) {
 	r := newRedis(t, redistest.Mini(t))
 	p := r.start("", nil)
-	other := &domain{g: p.Gateway, name: "other", prefix: `{"domain":"other","job_id":"`, jobs: map[string]*job{}}
-	j := other.join("job")
-	p.watch(r.domain, "job", "")
-	r.steps("job", 1, 1)
-	redistest.Eventually(t, "the event arrives", func() bool {
-		d := p.domain(r.domain)
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.jobs["job"] != nil && d.jobs["job"].sequence.top == 1
-	})
-	require.Zero(t, j.sequence.top)
+	other := *r
+	other.domain = r.domain + "-other"
+	first, second := p.watch(r.domain, "job", ""), p.watch(other.domain, "job", "")
+	for _, name := range []string{r.domain, other.domain} {
+		redistest.Eventually(t, "attached", func() bool { return p.attached(name, "job") == 1 })
+	}
+	r.add(r.event("job", 1, "done"))
+	other.add(other.event("job", 1, "step"), other.event("job", 2, "error"))
+	require.Equal(t, []string{"1", "closed done"}, first.ends())
+	require.Equal(t, []string{"1", "2", "closed error"}, second.ends())
 }
 
 // An event that arrives after the log was read, and before the watcher is attached, is not lost.

@@ -144,7 +144,7 @@ func (r *redisRig) start(addr string, change func(*Config)) *process {
 	require.NoError(t, config.Validate())
 	s := &site{web: public, tokens: tokens, hub: streams.Hub("jobs"), make: func(s *site) *Gateway {
 		return New(Options{
-			Config: config, Stages: event.DefaultStages(), Shards: map[string]int{r.domain: 2}, Server: server,
+			Config: config, Stages: event.DefaultStages(), Shards: map[string]int{r.domain: 2, r.domain + "-other": 2}, Server: server,
 			Log: joblog.New(server, r.config, event.DefaultStages()), Hub: s.hub, Tokens: tokens, Web: public, Logger: redistest.Logger(t),
 		})
 	}}
