@@ -94,7 +94,7 @@ func (b *batch) handle(ds []*delivery) {
 		return
 	}
 	for i, d := range ds {
-		if errors.Is(err, pipeline.ErrGoexit) { // one message: it stays unsettled, as it would alone
+		if errors.Is(err, pipeline.ErrGoexit) { // it stays unsettled, as it would alone
 			d.left = true
 			b.end(d)
 			continue
