@@ -15,7 +15,6 @@ import (
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
-	"github.com/millrace-io/millrace/plugins/redis/pubsub"
 )
 
 // DomainConfig is a stream that is divided into shards, <prefix>:0 to <prefix>:<shards-1>, which
@@ -28,7 +27,9 @@ type DomainConfig struct {
 	// Fields: entries without the field "message" are flat fields, and become messages with a JSON
 	// object (entry.DecodeFields).
 	Fields bool `yaml:"fields"`
-	// Exclusive: one instance at a time reads a shard, in order.
+	// Exclusive: one instance at a time reads a shard, by a lease of 5 s, and the instances share
+	// the shards evenly. Many entries are in flight, and their first deliveries keep the order of
+	// the stream. Batches keep it with pipeline.Batch.PerSource.
 	Exclusive bool `yaml:"exclusive"`
 
 	// Concurrency, BatchSize and PollInterval are those of the domain's readers. Zero: the setting
@@ -116,7 +117,11 @@ type Domain struct {
 }
 
 type openDomain struct {
-	sub  *pubsub.Subscription
+	sub interface {
+		pipeline.Subscription
+		IsClosed() bool
+		Readers() []*poll.Reader // by shard; nil: not read here
+	}
 	gate func() bool
 }
 
@@ -193,8 +198,12 @@ func (d *Domain) Reading() []Shard {
 	if o == nil || o.gate != nil && !o.gate() {
 		return nil
 	}
-	shards := make([]Shard, 0, len(o.sub.Readers()))
-	for i, r := range o.sub.Readers() {
+	readers := o.sub.Readers()
+	shards := make([]Shard, 0, len(readers))
+	for i, r := range readers {
+		if r == nil {
+			continue
+		}
 		select {
 		case <-r.Stopping():
 		default:
@@ -257,12 +266,17 @@ func (s domainSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subsc
 	for i := range streams {
 		streams[i].ReclaimInterval = reclaim
 	}
-	sub, err := s.d.p.open(ctx, s.Describe(), f, streams...)
+	o := &openDomain{gate: f.Gate}
+	if c.Exclusive {
+		o.sub, err = s.d.p.openExclusive(s.d, s.Describe(), f, streams)
+	} else {
+		o.sub, err = s.d.p.open(ctx, s.Describe(), f, streams...)
+	}
 	if err != nil {
 		return nil, err
 	}
-	s.d.opened = &openDomain{sub, f.Gate}
-	return sub, nil
+	s.d.opened = o
+	return o.sub, nil
 }
 
 var errTooFewInFlight = errors.New("redis: the route's MaxInFlight must be at least the number of shards")

@@ -36,9 +36,27 @@ func newTrimMetrics() trimMetrics {
 	}
 }
 
+type shardMetrics struct {
+	owned  *prometheus.GaugeVec
+	losses *prometheus.CounterVec
+}
+
+func newShardMetrics() shardMetrics {
+	return shardMetrics{
+		owned: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "millrace", Subsystem: "redis", Name: "shards_owned",
+			Help: "Shards of exclusive domains whose lease this instance has.",
+		}, []string{"domain"}),
+		losses: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "millrace", Subsystem: "redis", Name: "shard_lease_losses_total",
+			Help: "Shards that another instance took while this one still had them.",
+		}, []string{"domain"}),
+	}
+}
+
 func (p *Plugin) collectors() []prometheus.Collector {
 	return slices.Concat(p.readers.Collectors(), p.published.Collectors(), p.trim.metrics.collectors(),
-		[]prometheus.Collector{newPoolCollector(p.Client)})
+		[]prometheus.Collector{p.shards.owned, p.shards.losses, newPoolCollector(p.Client)})
 }
 
 // poolCollector shows the connection pool of a client that may not exist yet.

@@ -25,6 +25,7 @@ type Plugin struct {
 	published *pubsub.Metrics
 	publish   *pubsub.Batcher
 	trim      *trimmer
+	shards    shardMetrics
 
 	mu       sync.Mutex
 	env      pipeline.Env
@@ -39,7 +40,7 @@ type Plugin struct {
 // New returns the plugin with its default settings. It opens no connection.
 func New() *Plugin {
 	p := &Plugin{
-		cfg: DefaultConfig(), readers: poll.NewMetrics(), published: pubsub.NewMetrics(),
+		cfg: DefaultConfig(), readers: poll.NewMetrics(), published: pubsub.NewMetrics(), shards: newShardMetrics(),
 		failed: make(chan error, 1), domains: map[string]*Domain{},
 	}
 	p.env.Logger = slog.New(slog.DiscardHandler)

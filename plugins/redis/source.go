@@ -3,8 +3,10 @@ package redis
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"github.com/ThreeDotsLabs/watermill"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
@@ -33,9 +35,25 @@ func (s source) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscriptio
 
 // open completes the options of the readers and starts them, all on one channel.
 func (p *Plugin) open(ctx context.Context, at pipeline.Endpoint, f pipeline.Flow, readers ...poll.Options) (*pubsub.Subscription, error) {
+	c, log, err := p.complete(at, f, readers)
+	if err != nil {
+		return nil, err
+	}
+	sub, err := pubsub.Open(ctx, c, pubsub.SubscriptionOptions{CloseTimeout: p.cfg.CloseTimeout, Logger: log, Metrics: p.readers}, readers...)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range sub.Readers() {
+		sub.OnClosed(p.trim.add(readers[i].Stream, at.Group, func() int64 { return r.Stats().Acked }))
+	}
+	return sub, nil
+}
+
+// complete completes the options of readers. It returns the client and the logger.
+func (p *Plugin) complete(at pipeline.Endpoint, f pipeline.Flow, readers []poll.Options) (goredis.UniversalClient, *slog.Logger, error) {
 	c := p.Client()
 	if c == nil {
-		return nil, fmt.Errorf("open %s: the redis service has not been started", at)
+		return nil, nil, fmt.Errorf("open %s: the redis service has not been started", at)
 	}
 	p.mu.Lock()
 	env := p.env
@@ -49,14 +67,7 @@ func (p *Plugin) open(ctx context.Context, at pipeline.Endpoint, f pipeline.Flow
 		o.Group, o.Consumer, o.LongestHandlerHold = at.Group, instance+"-0", f.LongestHold
 		o.Gate, o.Fence = f.Gate, p.Fence
 	}
-	sub, err := pubsub.Open(ctx, c, pubsub.SubscriptionOptions{CloseTimeout: p.cfg.CloseTimeout, Logger: env.Logger, Metrics: p.readers}, readers...)
-	if err != nil {
-		return nil, err
-	}
-	for i, r := range sub.Readers() {
-		sub.OnClosed(p.trim.add(readers[i].Stream, at.Group, func() int64 { return r.Stats().Acked }))
-	}
-	return sub, nil
+	return c, env.Logger, nil
 }
 
 // concurrencyOf returns the concurrency of a route. Streams have no partitions: any order means one

@@ -23,7 +23,7 @@ type workers struct {
 	once      sync.Once
 	behind    atomic.Int64 // messages whose handlers did not return in time
 	pool      sync.WaitGroup
-	offering      sync.Mutex // Ordered: from taking an entry until a handler has received it
+	offering  sync.Mutex // Ordered: from taking an entry until a handler has received it
 }
 
 func newWorkers(s *shared, out chan<- *message.Message) *workers {

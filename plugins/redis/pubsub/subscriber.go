@@ -79,7 +79,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	return createGroup(ctx, s.c, topic, s.cfg.Group)
+	return CreateGroup(ctx, s.c, topic, s.cfg.Group)
 }
 
 // Subscribe creates stream and group when they are missing, and reads. When ctx ends the

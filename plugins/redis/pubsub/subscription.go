@@ -55,7 +55,7 @@ func Open(ctx context.Context, c goredis.UniversalClient, so SubscriptionOptions
 	scheduler := &poll.Scheduler{}
 	for _, o := range streams {
 		o.Scheduler = scheduler
-		o.Absent = func(ctx context.Context) (bool, error) { return true, createGroup(ctx, c, o.Stream, o.Group) }
+		o.Absent = func(ctx context.Context) (bool, error) { return true, CreateGroup(ctx, c, o.Stream, o.Group) }
 		r := poll.NewReader(c, o, s.out, s.log, so.Metrics)
 		r.Start()
 		s.readers = append(s.readers, r)
@@ -94,7 +94,7 @@ func (s *Subscription) OnClosed(f func()) {
 	})
 }
 
-// createGroups creates all streams and groups at once. It returns an error when it could create
+// CreateGroups creates all streams and groups at once. It returns an error when it could create
 // none.
 func (s *Subscription) createGroups(ctx context.Context, c goredis.UniversalClient, streams []poll.Options) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
@@ -102,7 +102,7 @@ func (s *Subscription) createGroups(ctx context.Context, c goredis.UniversalClie
 	errs := make([]error, len(streams))
 	var wg sync.WaitGroup
 	for i, o := range streams {
-		wg.Go(func() { errs[i] = createGroup(ctx, c, o.Stream, o.Group) })
+		wg.Go(func() { errs[i] = CreateGroup(ctx, c, o.Stream, o.Group) })
 	}
 	wg.Wait()
 	if !slices.Contains(errs, nil) {
@@ -124,8 +124,8 @@ func (s *Subscription) destroyGroup(c goredis.UniversalClient, o poll.Options) {
 	}
 }
 
-// createGroup creates stream and group, at 0. An existing group is success.
-func createGroup(ctx context.Context, c goredis.UniversalClient, stream, group string) error {
+// CreateGroup creates stream and group, at 0. An existing group is success.
+func CreateGroup(ctx context.Context, c goredis.UniversalClient, stream, group string) error {
 	err := c.XGroupCreateMkStream(ctx, stream, group, "0").Err()
 	if poll.IsFull(err) && hasGroup(ctx, c, stream, group) {
 		return nil // a full server refuses the command also for an existing group

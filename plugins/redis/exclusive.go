@@ -1,0 +1,360 @@
+package redis
+
+import (
+	"context"
+	_ "embed" // the script
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
+	"github.com/millrace-io/millrace/plugins/redis/pubsub"
+	"github.com/millrace-io/millrace/plugins/redis/sweep"
+)
+
+//go:embed lua/shard.lua
+var shardSource string
+
+const (
+	leaseTime    = 5 * time.Second        // of the lease of a shard
+	leaseRound   = 500 * time.Millisecond // between two calls for a shard
+	leaseTimeout = 2 * time.Second        // of one call
+)
+
+// Owned reports whether a message may have an effect that another instance must not repeat. On an
+// exclusive domain, it is true while this process has the lease of the shard, and only at the first
+// delivery of the message. It is true for messages of other sources.
+func Owned(ctx context.Context) bool {
+	l, exclusive := ctx.Value(leaseKey{}).(*lease)
+	return !exclusive || l.held() && pipeline.OriginFrom(ctx).Delivered <= 1
+}
+
+type leaseKey struct{}
+
+// lease is the right of this process to read a shard.
+type lease struct {
+	epoch int64
+
+	mu      sync.Mutex
+	renewed time.Time // before the last renewal that succeeded was sent
+	lost    bool      // another instance has the shard
+}
+
+// held reports whether the lease lasts, by both clocks: the monotonic one may stop while the
+// machine sleeps.
+func (l *lease) held() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	return !l.lost && max(now.Sub(l.renewed), now.Round(0).Sub(l.renewed.Round(0))) < leaseTime
+}
+
+// fence is poll.Options.Fence by the lease.
+func (l *lease) fence() time.Time {
+	if l.held() {
+		return time.Time{}
+	}
+	return time.Now().Add(time.Hour)
+}
+
+func (l *lease) set(renewed time.Time, lost bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.renewed, l.lost = renewed, lost
+}
+
+// exclusiveSubscription reads those shards of a domain whose leases this process has. Its readers
+// come and go.
+type exclusiveSubscription struct {
+	*pipeline.Life
+	p         *Plugin
+	c         goredis.UniversalClient
+	domain    string
+	token     string
+	log       *slog.Logger
+	hold      time.Duration
+	script    *goredis.Script
+	scheduler *poll.Scheduler
+	shards    []*exclusiveShard
+
+	mu      sync.Mutex
+	drain   context.Context // of the last Drain; nil before
+	owned   int             // leases
+	asking  int             // calls that may get one
+	release *exclusiveShard // drains, because this process has too many
+	eased   time.Time       // when the last one was released for that
+	closed  bool
+}
+
+// exclusiveShard is one shard. Its fields belong to its goroutine, except for reader.
+type exclusiveShard struct {
+	*exclusiveSubscription
+	options poll.Options
+	reader  *poll.Reader // exclusiveSubscription.mu guards it; nil: not read here
+	lease   *lease       // of the reader
+	drained chan error   // the reader is draining; nil: it is not
+	ended   func()       // ends what belongs to the reader
+}
+
+// openExclusive returns the subscription of a domain with DomainConfig.Exclusive.
+func (p *Plugin) openExclusive(d *Domain, at pipeline.Endpoint, f pipeline.Flow, readers []poll.Options) (*exclusiveSubscription, error) {
+	c, log, err := p.complete(at, f, readers)
+	if err != nil {
+		return nil, err
+	}
+	s := &exclusiveSubscription{
+		p: p, c: c, domain: d.Name(), token: watermill.NewULID(), log: log.With(slog.String(pipeline.LogDomain, d.Name())), hold: f.LongestHold,
+		script: goredis.NewScript(shardSource), scheduler: &poll.Scheduler{},
+	}
+	for _, o := range readers {
+		o.Ordered, o.TakeOver, o.Scheduler = true, true, s.scheduler
+		o.Absent = func(ctx context.Context) (bool, error) { return true, pubsub.CreateGroup(ctx, c, o.Stream, o.Group) }
+		s.shards = append(s.shards, &exclusiveShard{exclusiveSubscription: s, options: o})
+	}
+	s.Life = pipeline.NewLife(p.cfg.CloseTimeout, s.run)
+	p.shards.owned.WithLabelValues(s.domain).Set(0)
+	p.shards.losses.WithLabelValues(s.domain)
+	return s, nil
+}
+
+// run reads until the shards have drained. Each shard has its own goroutine: one that hangs delays
+// no other.
+func (s *exclusiveSubscription) run(context.Context) error {
+	var running sync.WaitGroup
+	for _, shard := range s.shards {
+		running.Go(func() {
+			pipeline.Repeat(s.Reading, 0, shard.round)
+			shard.leave()
+		})
+	}
+	running.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return nil
+}
+
+// Drain drains the readers and then releases the leases, so that the next owners go on at once.
+func (s *exclusiveSubscription) Drain(ctx context.Context) error {
+	s.mu.Lock()
+	s.drain = ctx
+	s.mu.Unlock()
+	return s.Life.Drain(ctx)
+}
+
+// IsClosed reports whether the subscription has ended.
+func (s *exclusiveSubscription) IsClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// Readers returns the reader of each shard. It is nil for a shard that is not read here.
+func (s *exclusiveSubscription) Readers() []*poll.Reader {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	readers := make([]*poll.Reader, len(s.shards))
+	for i, shard := range s.shards {
+		if shard.reader != nil && shard.lease.held() {
+			readers[i] = shard.reader
+		}
+	}
+	return readers
+}
+
+// round makes one call for the shard, and returns the wait before the next one.
+func (s *exclusiveShard) round(ctx context.Context) time.Duration {
+	start := time.Now()
+	if s.drained != nil {
+		select {
+		case err := <-s.drained:
+			s.stopped(err)
+			s.free(context.WithoutCancel(ctx))
+		default:
+		}
+	}
+	if s.drained == nil || s.lease.held() {
+		surplus, err := s.call(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.log.WarnContext(ctx, "lease of a shard not renewed, trying again", slog.String(pipeline.LogStream, s.options.Stream), pipeline.Err(err))
+		}
+		if surplus && s.drained == nil && s.mayRelease() {
+			s.startDrain(s.Abandoned)
+		}
+	}
+	return max(0, leaseRound-rand.N(leaseRound/10)-time.Since(start))
+}
+
+// call renews the lease of the shard, or takes it if it is free and this process may have one more.
+func (s *exclusiveShard) call(ctx context.Context) (surplus bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	s.mu.Lock()
+	has, ahead, epoch := s.owned, s.owned+s.asking, int64(0)
+	if s.reader == nil {
+		s.asking++
+	} else {
+		epoch = s.lease.epoch
+	}
+	s.mu.Unlock()
+	sent := time.Now()
+	reply, err := s.script.Run(ctx, s.c, []string{MetaKey(s.options.Stream), s.options.Stream},
+		s.token, leaseTime.Milliseconds(), s.options.Group, len(s.shards), has, ahead, epoch).Int64Slice()
+	if err == nil && len(reply) != 3 {
+		err = fmt.Errorf("unexpected reply %v", reply)
+	}
+	mine := err == nil && reply[0] == 1
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reader == nil {
+		s.asking--
+		if mine {
+			s.read(sent, reply[1])
+		}
+	}
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("shard.lua: %w", err)
+	case s.reader == nil:
+		return false, nil
+	case !mine:
+		s.lose()
+		return false, nil
+	}
+	s.lease.set(sent, false)
+	return reply[2] == 1, nil
+}
+
+// read starts the reader of a shard whose lease was taken. It first claims what former owners left.
+// The mutex is held.
+func (s *exclusiveShard) read(renewed time.Time, epoch int64) {
+	s.lease = &lease{epoch: epoch, renewed: renewed}
+	o := s.options
+	o.Fence = s.lease.fence
+	o.Base = pipeline.WithHeld(context.WithValue(context.Background(), leaseKey{}, s.lease), s.lease.held)
+	r := poll.NewReader(s.c, o, s.Out, s.log, s.p.readers)
+	s.reader = r
+	untrim := s.p.trim.add(o.Stream, o.Group, func() int64 { return r.Stats().Acked })
+	var sweeper *sweep.Sweeper
+	if o.ReclaimInterval > 0 {
+		sweeper = sweep.Start(s.c, s.log, sweep.Mark{Stream: o.Stream, Group: o.Group, Consumer: o.Consumer})
+	}
+	s.ended = func() {
+		untrim()
+		if sweeper != nil {
+			sweeper.Stop()
+		}
+	}
+	s.count(1)
+	s.log.Info("reading a shard", slog.String(pipeline.LogStream, o.Stream), slog.Int64("epoch", epoch))
+	r.Start()
+}
+
+// count changes the number of leases. The mutex is held.
+func (s *exclusiveShard) count(by int) {
+	s.owned += by
+	s.p.shards.owned.WithLabelValues(s.domain).Set(float64(s.owned))
+}
+
+// lose ends the reading of a shard that another instance has. The mutex is held.
+func (s *exclusiveShard) lose() {
+	if s.lease.set(time.Time{}, true); s.drained == nil {
+		s.p.shards.losses.WithLabelValues(s.domain).Inc()
+		s.log.Warn("another instance has the lease of a shard that was read here", slog.String(pipeline.LogStream, s.options.Stream))
+		s.startDrain(s.Abandoned)
+	}
+}
+
+// mayRelease reports whether this shard is the one to be released. One is released at a time, and
+// the next when all instances have seen the result.
+func (s *exclusiveShard) mayRelease() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.release != nil || time.Since(s.eased) < 2*leaseRound {
+		return false
+	}
+	s.release = s
+	return true
+}
+
+// startDrain drains the reader, within the longest hold of a handler.
+func (s *exclusiveShard) startDrain(ctx context.Context) {
+	cancel := func() {}
+	if s.hold > 0 {
+		ctx, cancel = context.WithTimeout(ctx, s.hold)
+	}
+	r, drained := s.reader, make(chan error, 1)
+	s.drained = drained
+	go func() { // stopped waits for it
+		defer cancel()
+		err := r.Drain(ctx)
+		<-r.Done()
+		drained <- err
+	}()
+}
+
+// stopped removes the reader, which has ended.
+func (s *exclusiveShard) stopped(err error) {
+	if err != nil {
+		s.log.Warn("a shard was left with messages in flight", slog.String(pipeline.LogStream, s.options.Stream), pipeline.Err(err))
+	}
+	s.ended()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.release == s {
+		s.release, s.eased = nil, time.Now()
+	}
+	s.count(-1)
+	s.reader, s.drained, s.lease = nil, nil, nil
+}
+
+// free releases the lease, if it is still this process's, and ends the part in the domain.
+func (s *exclusiveShard) free(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	err := s.script.Run(ctx, s.c, []string{MetaKey(s.options.Stream), s.options.Stream}, s.token, 0, s.options.Group, len(s.shards), 0, 0, 0).Err()
+	if err != nil {
+		s.log.WarnContext(ctx, "lease of a shard not released, it expires", slog.String(pipeline.LogStream, s.options.Stream), pipeline.Err(err))
+	}
+}
+
+// leave drains the reader, renews the lease while it does, and then releases the lease. A reader
+// that was abandoned keeps its lease until it expires: its handlers go on.
+func (s *exclusiveShard) leave() {
+	s.mu.Lock()
+	ctx := s.drain
+	s.mu.Unlock()
+	if ctx == nil {
+		ctx = s.Abandoned
+	}
+	if s.reader != nil {
+		if s.drained == nil {
+			s.startDrain(ctx)
+		}
+		err := s.awaitDrained()
+		s.stopped(err)
+		if err != nil {
+			return
+		}
+	}
+	s.free(context.Background())
+}
+
+func (s *exclusiveShard) awaitDrained() error {
+	for {
+		select {
+		case err := <-s.drained:
+			return err
+		case <-time.After(leaseRound):
+			if s.lease.held() {
+				_, _ = s.call(s.Abandoned) // the lease may expire, then the fence holds
+			}
+		}
+	}
+}
