@@ -1,7 +1,6 @@
 package eventrouter
 
 import (
-	"context"
 	"net/http"
 	"time"
 
@@ -86,7 +85,7 @@ func (p *Plugin) keys() []string {
 func (p *Plugin) registerRouter(r *pipeline.Registry, log *joblog.Log) {
 	metrics := router.NewMetrics()
 	r.Collect(metrics.Collectors()...)
-	events := &router.Router{Log: log, Stages: p.config.Stages, Owned: firstDelivery, Metrics: metrics}
+	events := &router.Router{Log: log, Stages: p.config.Stages, Owned: redis.Owned, Metrics: metrics}
 	for _, prefix := range p.config.Domains {
 		domain, _ := p.domain(prefix) // a missing one is an error of the settings, and of the route
 		metrics.Domain(domainName(prefix), domain.Shards)
@@ -183,7 +182,3 @@ var (
 	_ app.Commander         = (*Plugin)(nil)
 	_ app.Placed            = (*Plugin)(nil)
 )
-
-// firstDelivery reports whether a message was not delivered before: a transient event is shown at
-// most once.
-func firstDelivery(ctx context.Context) bool { return pipeline.OriginFrom(ctx).Delivered <= 1 }
