@@ -71,6 +71,10 @@ func (s *sources) run(source string, q *sourceQueue) {
 		if batch == nil {
 			return
 		}
+		if life.Err() != nil { // an earlier batch of the source may not have ended
+			s.abandon(source, q, batch)
+			return
+		}
 		returned := make(chan struct{})
 		select {
 		case s.out <- s.envelope(batch, func() {}, sync.OnceFunc(func() { close(returned) })):
