@@ -69,6 +69,8 @@ func TestParseRefuses(t *testing.T) {
 		`{"job_id":"a","stage":"a","seq":1,"timestamp":"yesterday"}`:                         event.ClassBadEvent,
 		`{"job_id":"a","stage":"a","seq":1,"data":"\"` + long(event.MaxDataBytes-1) + `\""}`: pipeline.ClassTooLarge,
 		`{"job_id":"a","stage":"a","seq":1,"data":[` + long(1<<20) + `]}`:                    event.ClassBadEvent,
+		`{"job_id":"a","stage":"a","seq":1,"data":"` + nested(10_000) + `"}`:                 event.ClassBadEvent,
+		`{"job_id":"a","stage":"token","data":` + nested(1001) + `}`:                         event.ClassBadEvent,
 		`[]`:               event.ClassBadEvent,
 		`null`:             event.ClassMissingJobID,
 		``:                 event.ClassBadEvent,
@@ -82,6 +84,11 @@ func TestParseRefuses(t *testing.T) {
 
 func long(n int) string { return strings.Repeat("x", n) }
 
+// nested returns n lists and objects inside each other.
+func nested(n int) string {
+	return strings.Repeat(`[`, n/2) + strings.Repeat(`{"":`, n-n/2) + `1` + strings.Repeat(`}`, n-n/2) + strings.Repeat(`]`, n/2)
+}
+
 func TestParseAccepts(t *testing.T) {
 	t.Parallel()
 	for _, payload := range []string{
@@ -89,10 +96,16 @@ func TestParseAccepts(t *testing.T) {
 		`{"job_id":"a","stage":"a","seq":1,"data":"\"` + long(event.MaxDataBytes-2) + `\""}`,
 		`{"job_id":"a","stage":"a","seq":1,"data":"","timestamp":"2026-11-23T10:00:00+09:00","traceparent":"nonsense"}`,
 		`{"job_id":"a","stage":"a","seq":1,"data":null,"timestamp":1700000000}`,
+		`{"job_id":"a","stage":"a","seq":1,"data":` + nested(1000) + `}`,
+		`{"job_id":"a","stage":"a","seq":1,"data":["` + strings.Repeat(`[{\"`, 2000) + `",` + strings.Repeat(`[],{},`, 2000) + `1]}`,
 	} {
 		e, err := event.DefaultStages().Parse([]byte(payload), origin)
 		require.NoError(t, err, "%.80s", payload)
 		require.Empty(t, e.Traceparent)
+		text, err := e.JSON()
+		require.NoError(t, err)
+		_, err = event.Decode(text)
+		require.NoError(t, err, "%.80s", payload)
 	}
 }
 

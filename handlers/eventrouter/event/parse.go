@@ -15,6 +15,9 @@ import (
 const (
 	// MaxDataBytes limits Event.Data.
 	MaxDataBytes = 64 << 10
+	// maxDataDepth limits the lists and objects inside each other in Event.Data. A JSON decoder has
+	// a limit of its own, which the event around the data must not exceed.
+	maxDataDepth = 1000
 	// maxTextBytes limits the other fields.
 	maxTextBytes = 128
 	// maxSeq is the largest number that Lua and JavaScript represent exactly.
@@ -87,10 +90,33 @@ func (s Stages) Check(e Event) error {
 	if e.Data != nil && !json.Valid(e.Data) {
 		return refuse(ClassBadEvent, "data is no JSON")
 	}
+	if depth(e.Data) > maxDataDepth {
+		return refuse(ClassBadEvent, "data has more than %d lists and objects inside each other", maxDataDepth)
+	}
 	if e.Timestamp != "" && !validTime(e.Timestamp) {
 		return refuse(ClassBadEvent, "timestamp must be RFC 3339 or Unix seconds")
 	}
 	return nil
+}
+
+// depth returns how many lists and objects of valid JSON are inside each other.
+func depth(data []byte) (deepest int) {
+	open, inText := 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case c == '"':
+			inText = !inText
+		case inText && c == '\\':
+			i++
+		case inText:
+		case c == '[' || c == '{':
+			open++
+			deepest = max(deepest, open)
+		case c == ']' || c == '}':
+			open--
+		}
+	}
+	return deepest
 }
 
 func validTime(text string) bool {

@@ -163,6 +163,24 @@ func TestAJobThatFailsFailsAlone(t *testing.T) {
 	})
 }
 
+func TestATextThatIsNoEventIsMissing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r, job := newRig(t, s), newJob()
+		r.steps(job, 1, 2, 3)
+		for _, number := range []string{"2", "3"} {
+			require.NoError(t, r.client.HSet(t.Context(), joblog.LogKey(r.domain, job), number, "{").Err())
+		}
+		require.NoError(t, r.client.Set(t.Context(), joblog.StateKey(r.domain, job), "{", 0).Err())
+		snapshot := r.read(job, 0, 10)
+		require.Equal(t, []int64{1}, numbers(snapshot.Events))
+		require.Nil(t, snapshot.State)
+		require.True(t, snapshot.Found)
+		require.EqualValues(t, 3, snapshot.Top)
+		require.Equal(t, []joblog.Outcome{added}, r.steps(job, 4))
+		require.Equal(t, []int64{1, 4}, numbers(r.read(job, 0, 10).Events))
+	})
+}
+
 // R3: the same job in two domains.
 func TestDomainsShareNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {

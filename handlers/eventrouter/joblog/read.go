@@ -28,7 +28,8 @@ type Snapshot struct {
 	Err    error         // the other fields are zero
 }
 
-// Read returns one snapshot per query, from one pipeline.
+// Read returns one snapshot per query, from one pipeline. A text that is no event counts as
+// missing.
 func (l *Log) Read(ctx context.Context, queries []Query) []Snapshot {
 	if len(queries) == 0 {
 		return nil
@@ -65,18 +66,13 @@ func (l *Log) snapshot(call *redis.Call) (Snapshot, error) {
 	}
 	s.Found = s.Top > 0
 	for _, text := range reply[4:] {
-		e, err := event.Decode([]byte(text))
-		if err != nil {
-			return Snapshot{}, err
+		if e, err := event.Decode([]byte(text)); err == nil {
+			s.Events = append(s.Events, e)
 		}
-		s.Events = append(s.Events, e)
-	}
-	if reply[0] == "" {
-		return s, nil
 	}
 	state, err := event.Decode([]byte(reply[0]))
 	if err != nil {
-		return Snapshot{}, err
+		return s, nil //nolint:nilerr // as if there were no state
 	}
 	if s.State = &state; !s.Found { // the log has expired
 		s.Found, s.Top, s.First = true, state.Seq, state.Seq+1
