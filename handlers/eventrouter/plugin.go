@@ -85,8 +85,8 @@ func (p *Plugin) keys() []string {
 func (p *Plugin) registerRouter(r *pipeline.Registry, log *joblog.Log) {
 	metrics := router.NewMetrics()
 	r.Collect(metrics.Collectors()...)
-	events := &router.Router{Log: log, Stages: p.config.Stages, Owned: redis.Owned, Metrics: metrics}
 	for _, prefix := range p.config.Domains {
+		events := &router.Router{Log: log, Stages: p.config.Stages, Owned: redis.Owned, Metrics: metrics}
 		domain, _ := p.domain(prefix) // a missing one is an error of the settings, and of the route
 		metrics.Domain(domainName(prefix), domain.Shards)
 		r.Route(pipeline.Route{

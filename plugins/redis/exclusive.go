@@ -27,12 +27,15 @@ const (
 	leaseTimeout = 2 * time.Second        // of one call
 )
 
+// OwnedFor limits an effect that depends on Owned.
+const OwnedFor = 2 * time.Second
+
 // Owned reports whether a message may have an effect that another instance must not repeat. On an
-// exclusive domain, it is true while this process has the lease of the shard, and only at the first
-// delivery of the message. It is true for messages of other sources.
+// exclusive domain, it is true while the lease of the shard lasts for OwnedFor, and only at the
+// first delivery of the message. It is true for messages of other sources.
 func Owned(ctx context.Context) bool {
 	l, exclusive := ctx.Value(leaseKey{}).(*lease)
-	return !exclusive || l.held() && pipeline.OriginFrom(ctx).Delivered <= 1
+	return !exclusive || l.lasts(OwnedFor) && pipeline.OriginFrom(ctx).Delivered <= 1
 }
 
 type leaseKey struct{}
@@ -46,13 +49,16 @@ type lease struct {
 	lost    bool      // another instance has the shard
 }
 
-// held reports whether the lease lasts, by both clocks: the monotonic one may stop while the
-// machine sleeps.
-func (l *lease) held() bool {
+// held reports whether the lease lasts.
+func (l *lease) held() bool { return l.lasts(0) }
+
+// lasts reports whether more than d of the lease remains, by both clocks: the monotonic one may
+// stop while the machine sleeps.
+func (l *lease) lasts(d time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	return !l.lost && max(now.Sub(l.renewed), now.Round(0).Sub(l.renewed.Round(0))) < leaseTime
+	return !l.lost && max(now.Sub(l.renewed), now.Round(0).Sub(l.renewed.Round(0))) < leaseTime-d
 }
 
 // fence is poll.Options.Fence by the lease.

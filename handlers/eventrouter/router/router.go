@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,17 +15,18 @@ import (
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
-// Router handles the events of all domains. Safe for concurrent use.
+// Router handles the events of one domain. Safe for concurrent use.
 type Router struct {
 	// Log has the logs and feeds. Required.
 	Log *joblog.Log
 	// Stages says which events are transient. Required.
 	Stages event.Stages
-	// Owned reports whether this process reads the shard of a message alone, and delivers the
-	// message for the first time (redis.Owned). Required.
+	// Owned reports whether this process alone reads the shard of a message for redis.OwnedFor, and
+	// delivers the message for the first time (redis.Owned). Required.
 	Owned func(context.Context) bool
 	// Metrics count the events. Required.
 	Metrics *Metrics
@@ -34,10 +34,15 @@ type Router struct {
 	closed atomic.Pointer[time.Time] // the gate, until then
 }
 
-// hold is how long the gate stays closed after a failure.
-const hold = time.Second
+const (
+	// hold is how long the gate stays closed after a failure.
+	hold = time.Second
+	// callTimeout limits a call for the logs, and one for the feed. Transient events then reach the
+	// feed before another instance can have the shard.
+	callTimeout = redis.OwnedFor
+)
 
-// Gate is the pipeline.Flow.Gate of all routes. It is closed for a second when the server of the
+// Gate is the pipeline.Flow.Gate of the route. It is closed for a second when the server of the
 // logs was unavailable, before the messages are nacked. They then stay in front of later ones.
 func (r *Router) Gate() bool {
 	until := r.closed.Load()
@@ -49,17 +54,17 @@ func (r *Router) closeGate() {
 	r.closed.Store(&until)
 }
 
-// unavailable reports whether an error is about the server, and not about one key.
+// unavailable reports whether an error is about the server. Only a reply about a key of another
+// type or about a failed script is about one job.
 func unavailable(err error) bool {
 	if err == nil {
 		return false
 	}
-	refuses := []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN"}
-	return !poll.IsReply(err) || errors.Is(err, pipeline.ErrUnavailable) ||
-		slices.ContainsFunc(refuses, func(reply string) bool { return strings.Contains(err.Error(), reply) })
+	ofOneJob := func(reply string) bool { return strings.Contains(err.Error(), reply) }
+	return !poll.IsReply(err) || !slices.ContainsFunc([]string{"WRONGTYPE", "ERR user_script:"}, ofOneJob)
 }
 
-// Handle is the pipeline.BatchHandler of a domain. All messages of a batch are from one shard
+// Handle is the pipeline.BatchHandler of the domain. All messages of a batch are from one shard
 // (pipeline.Batch.PerSource), in their order.
 //
 // It first appends the numbered events to the logs of their jobs. Then it adds them to the feed of
@@ -144,7 +149,9 @@ func (b *batch) append(jobs []*jobEvents) {
 	for i, job := range jobs {
 		perJob[i] = job.events
 	}
-	results := b.Log.Append(b.ctx, b.domain, perJob)
+	ctx, cancel := context.WithTimeout(b.ctx, callTimeout)
+	defer cancel()
+	results := b.Log.Append(ctx, b.domain, perJob)
 	available := func(r joblog.AppendResult) bool { return !unavailable(r.Err) }
 	// A node of a cluster fails only its own jobs.
 	if len(results) > 0 && !slices.ContainsFunc(results, available) {
@@ -183,7 +190,9 @@ func (b *batch) publish() {
 			texts, at = append(texts, text), append(at, i)
 		}
 	}
-	err := b.Log.Publish(b.ctx, b.domain, b.shard, texts)
+	ctx, cancel := context.WithTimeout(b.ctx, callTimeout)
+	defer cancel()
+	err := b.Log.Publish(ctx, b.domain, b.shard, texts)
 	if err == nil {
 		b.Metrics.published.WithLabelValues(b.domain, b.label).Add(float64(len(texts)))
 		return

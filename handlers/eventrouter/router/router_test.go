@@ -236,3 +236,49 @@ func TestAnUnavailableServerClosesTheGate(t *testing.T) {
 		require.Equal(t, []string{"ocr2"}, r.feed())
 	})
 }
+
+// An error that is not about one job closes the gate.
+func TestRepliesThatCloseTheGate(t *testing.T) {
+	t.Parallel()
+	for _, reply := range []string{
+		"LOADING Redis is loading the dataset in memory", "NOREPLICAS Not enough good replicas to write.",
+		"MISCONF Redis is configured to save RDB snapshots. script: f, on @user_script:3.", "TRYAGAIN Multiple keys request during rehashing of slot",
+		"BUSY Redis is busy running a script.", "OOM command not allowed when used memory > 'maxmemory'.", "NOPERM User can't run this command",
+	} {
+		mini := redistest.Mini(t)
+		r := newRig(t, mini)
+		mini.Mini.SetError(reply)
+		require.NotEqual(t, []string{""}, r.handle(r.entry("a", "ocr", 1)), reply)
+		require.False(t, r.Gate(), reply)
+		mini.Mini.SetError("")
+	}
+}
+
+func TestAScriptThatFailsIsAboutOneJob(t *testing.T) {
+	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s)
+		require.NoError(t, r.client.Set(t.Context(), joblog.StateKey(r.domain, "a"), "no event", 0).Err())
+		results := r.Handle(t.Context(), []*message.Message{r.entry("a", "ocr", 1)})
+		require.ErrorContains(t, results[0].Err, "user_script")
+		require.True(t, r.Gate())
+	})
+}
+
+// A server that does not answer delays the batch for less than the lease of the shard.
+func TestAServerThatHangs(t *testing.T) {
+	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
+		t.Parallel()
+		proxy := redistest.NewProxy(t, s.Addr)
+		r := newRig(t, redistest.Server{Name: s.Name, Addr: proxy.Addr()})
+		r.client = s.Client(t)
+		require.Equal(t, []string{""}, r.handle(r.entry("a", "ocr", 1)))
+		proxy.Mute()
+		proxy.Cut()
+		begin := time.Now()
+		results := r.Handle(t.Context(), []*message.Message{r.entry("a", "ocr", 2), r.entry("a", "token", 0)})
+		require.Error(t, results[0].Err)
+		require.Error(t, results[1].Err)
+		require.Less(t, time.Since(begin), 2*redis.OwnedFor+500*time.Millisecond)
+		require.False(t, r.Gate())
+	})
+}

@@ -1,0 +1,29 @@
+package redis
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// An effect that takes OwnedFor ends before another instance can have the shard.
+func TestOwnedEndsBeforeTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &lease{renewed: time.Now()}
+		first := pipeline.WithOrigin(context.WithValue(t.Context(), leaseKey{}, l), pipeline.Origin{Delivered: 1})
+		time.Sleep(leaseTime - OwnedFor - time.Millisecond)
+		require.True(t, Owned(first))
+		require.False(t, Owned(pipeline.WithOrigin(first, pipeline.Origin{Delivered: 2})))
+		time.Sleep(time.Millisecond)
+		require.False(t, Owned(first))
+		require.True(t, l.held())
+		time.Sleep(OwnedFor)
+		require.False(t, l.held())
+	})
+}
