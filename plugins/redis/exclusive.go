@@ -205,8 +205,8 @@ func (s *exclusiveShard) call(ctx context.Context) (surplus bool, err error) {
 	has, ahead, epoch := s.owned, s.owned+s.asking, int64(0)
 	if s.reader == nil {
 		s.asking++
-	} else {
-		epoch = s.lease.epoch
+	} else if epoch = s.lease.epoch; !s.lease.held() {
+		epoch = -1 // the lease is only renewed if it is still this process's
 	}
 	s.mu.Unlock()
 	sent := time.Now()
@@ -215,7 +215,7 @@ func (s *exclusiveShard) call(ctx context.Context) (surplus bool, err error) {
 	if err == nil && len(reply) != 3 {
 		err = fmt.Errorf("unexpected reply %v", reply)
 	}
-	mine := err == nil && reply[0] == 1
+	mine := err == nil && reply[0] > 0
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reader == nil {
@@ -229,7 +229,7 @@ func (s *exclusiveShard) call(ctx context.Context) (surplus bool, err error) {
 		return false, fmt.Errorf("shard.lua: %w", err)
 	case s.reader == nil:
 		return false, nil
-	case !mine:
+	case !mine || reply[1] != s.lease.epoch || reply[0] == 2 && !s.lease.held():
 		s.lose()
 		return false, nil
 	}

@@ -266,6 +266,47 @@ func TestAnOwnerWithoutALeaseStartsNothing(t *testing.T) {
 	})
 }
 
+// An owner is cut off. The next one handles all that it had read, and leaves. The former owner then
+// starts nothing of that again, also when the companion key was deleted meanwhile.
+func TestAFormerOwnerStartsAnew(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		t.Run(fmt.Sprint("deleted ", deleted), func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s redistest.Server) {
+				c := exclusiveDomain(t, s, 2)
+				hang := make(chan struct{})
+				a, b := c.join(hang), c.join(nil)
+				c.shares("1 1", a, b)
+				for range 60 { // more than the window: some wait in the reader
+					c.add()
+				}
+				require.Eventually(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.starts) == 60+20 }, patience, tick)
+				a.proxy.SetDown(true)
+				c.shares("2 0", b, a)
+				c.handled()
+				require.NoError(t, b.sub.Drain(t.Context()))
+				if deleted {
+					for n := range 2 {
+						require.NoError(t, c.admin.Del(t.Context(), redis.MetaKey(c.d.Stream(n))).Err())
+					}
+				}
+				c.mu.Lock()
+				before, next := len(c.starts), c.next
+				c.mu.Unlock()
+				a.proxy.SetDown(false)
+				close(hang)
+				c.shares("2", a)
+				c.add()
+				c.handled()
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				for _, again := range c.starts[before:] {
+					require.GreaterOrEqual(t, again.n, next, "started again")
+				}
+			})
+		})
+	}
+}
+
 // The owner goes on when the companion key was deleted, and no other instance takes its shard.
 func TestTheMetaOfAnExclusiveShardIsDeleted(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {

@@ -2,8 +2,10 @@
 -- KEYS[1] meta of the stream   KEYS[2] stream
 -- ARGV[1] instance, a token per opened domain   ARGV[2] length of the lease in ms; 0 releases
 -- ARGV[3] group   ARGV[4] shards of the domain   ARGV[5] shards that the instance has
--- ARGV[6] those, and those that it may get now   ARGV[7] epoch of its lease of this shard; 0: none
--- Reply: {mine, epoch, surplus}. mine is 1 when the instance has the lease. surplus is 1 when it should release one shard.
+-- ARGV[6] those, and those that it may get now   ARGV[7] epoch of its lease of this shard
+--   0: it does not read the shard; -1: it does, but its lease has expired. Only an instance that does not read takes the lease.
+-- Reply: {mine, epoch, surplus}. mine is 1 when the instance has the lease, and 2 when the meta was deleted and is
+--   written again. surplus is 1 when it should release one shard.
 -- Fields: owner, until and epoch of the lease. `take:<instance>` is "<until> <shards it has>". `unknown` is
 -- when an instance first saw a group with consumers and no epoch: the meta was deleted, and its owner may go on reading.
 -- Each instance may have its even share: the floor, or one more while no other has less than the floor.
@@ -41,9 +43,9 @@ if lease == 0 then
   return {0, 0, 0}
 end
 
-local known, mine = tonumber(f.epoch) or 0, f.owner == me
-if not f.owner and epoch > 0 and (known == 0 or known == epoch) then -- the meta was deleted
-  known, mine = epoch, true
+local known, mine, deleted = tonumber(f.epoch) or 0, f.owner == me, false
+if not f.owner and epoch > 0 and (known == 0 or known == epoch) then
+  known, mine, deleted = epoch, true, true
 end
 local floor, ceil = math.floor(shards / live), math.ceil(shards / live)
 if not mine then
@@ -66,7 +68,7 @@ if not mine then
       free = at - seen >= lease
     end
   end
-  if free and (ahead < floor or ahead < ceil and least >= floor) then
+  if free and epoch == 0 and (ahead < floor or ahead < ceil and least >= floor) then
     known, mine, has = known + 1, true, has + 1
   end
 end
@@ -75,4 +77,4 @@ if not mine then return {0, known, 0} end
 redis.call('HSET', meta, 'owner', me, 'until', text(at + lease), 'epoch', text(known))
 redis.call('HDEL', meta, 'unknown')
 local surplus = has > ceil or has > floor and least < floor and string.format('%08d', has) .. me > most
-return {1, known, surplus and 1 or 0}
+return {deleted and 2 or 1, known, surplus and 1 or 0}
