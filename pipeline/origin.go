@@ -10,6 +10,7 @@ type Origin struct {
 	Group     string // consumer group; empty for broadcast
 	Key       string // record key or entry key; may be empty
 	Delivered int64  // deliveries so far, this one included; 1 when the transport can't count
+	Excused   int64  // of those, how many don't count towards Policy.MaxDeliveries
 	Malformed error  // decoding error of the transport; the chain fails the message with it
 }
 

@@ -113,10 +113,10 @@ type Policy struct {
 	// Retry is the retry topic of failed messages. The zero value nacks a failed message, and the
 	// transport delivers it again.
 	Retry Retry
-	// MaxDeliveries limits the deliveries (Origin.Delivered) of a message that is nacked. The last
-	// failure makes it a dead letter of class delivery_limit. A delivery after that, for example
-	// when the message kills the process, makes one without calling the handler. Zero: the limit of
-	// the source (Limiter), or none. Negative: none.
+	// MaxDeliveries limits the deliveries of a message that is nacked (Origin.Delivered without
+	// those of Origin.Excused). The last failure makes it a dead letter of class delivery_limit. A
+	// delivery after that, for example when the message kills the process, makes one without
+	// calling the handler. Zero: the limit of the source (Limiter), or none. Negative: none.
 	//
 	// Redis streams count over all readers. Kafka counts per reader, and starts again with the next
 	// owner of the partition. Leave it at zero where a ledger counts attempts.

@@ -56,8 +56,8 @@ func refuse(p pipeline.Policy, o pipeline.Origin) error {
 	switch {
 	case o.Malformed != nil:
 		return pipeline.Permanent(o.Malformed)
-	case limit > 0 && o.Delivered > int64(limit):
-		err := fmt.Errorf("delivered %d times, the limit is %d and no error of them is known", o.Delivered, limit)
+	case limit > 0 && o.Delivered-o.Excused > int64(limit):
+		err := fmt.Errorf("delivered %d times, the limit is %d and no error of them is known", o.Delivered-o.Excused, limit)
 		return pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassDeliveryLimit)
 	default:
 		return nil
@@ -77,11 +77,12 @@ func (c *Chain) decide(r *pipeline.Route, msg *message.Message, err error, befor
 	}
 	if nack {
 		limit, o := r.Policy.MaxDeliveries, pipeline.OriginFrom(msg.Context())
-		if limit == 0 || o.Delivered < int64(limit) {
+		delivered := o.Delivered - o.Excused
+		if limit == 0 || delivered < int64(limit) {
 			c.waitRetryAfter(*r, msg, err)
 			return outcomeNacked, err
 		}
-		err = fmt.Errorf("failed at delivery %d, the limit is %d: %w", o.Delivered, limit, err)
+		err = fmt.Errorf("failed at delivery %d, the limit is %d: %w", delivered, limit, err)
 		return c.deadLetter(r, msg, pipeline.WithClass(err, pipeline.ClassDeliveryLimit), before)
 	}
 	record, perr := retryRecord(r, msg, err, before)

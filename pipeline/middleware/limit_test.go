@@ -50,6 +50,7 @@ func TestDeliveryLimit(t *testing.T) {
 		policy    int // Policy.MaxDeliveries
 		settings  int // of the source; 0: it has none
 		delivered int64
+		excused   int64
 		err       error
 		retry     pipeline.Retry
 		noDead    bool
@@ -67,6 +68,9 @@ func TestDeliveryLimit(t *testing.T) {
 		{name: "the settings of the source", settings: 2, delivered: 2, err: boom, dead: "failed at delivery 2, the limit is 2: boom"},
 		{name: "the policy comes first", policy: 3, settings: 2, delivered: 2, err: boom, nacked: true},
 		{name: "a policy without a limit", policy: -1, settings: 2, delivered: 2, err: boom, nacked: true},
+		{name: "excused, before the last", policy: 3, delivered: 9, excused: 7, err: boom, nacked: true},
+		{name: "excused, the last failure", policy: 3, delivered: 9, excused: 6, err: boom, dead: "failed at delivery 3, the limit is 3: boom"},
+		{name: "excused, one too many", policy: 3, delivered: 9, excused: 5, refused: true, dead: "delivered 4 times, the limit is 3 and no error of them is known"},
 		{name: "nothing is dropped for being delivered too often", policy: 3, delivered: 9, err: boom, noDead: true, nacked: true},
 	}
 	for _, tt := range tests {
@@ -82,7 +86,7 @@ func TestDeliveryLimit(t *testing.T) {
 			if tt.settings > 0 {
 				route.From = limited{pipelinetest.NewFeed("in"), tt.settings}
 			}
-			_, err := wrap(t, route)(from(pipeline.Origin{Source: "scan:events:1", Position: "scan:events:1@7-0", Key: "k", Delivered: tt.delivered}))
+			_, err := wrap(t, route)(from(pipeline.Origin{Source: "scan:events:1", Position: "scan:events:1@7-0", Key: "k", Delivered: tt.delivered, Excused: tt.excused}))
 			require.Equal(t, tt.nacked, err != nil, "nacked: %v", err)
 			require.Equal(t, tt.refused, ran.Load() == 0)
 			if tt.dead == "" {

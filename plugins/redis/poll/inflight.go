@@ -436,11 +436,11 @@ func (t *table) leavePending(e *pendingEntry) {
 		t.left = map[string]time.Time{}
 	}
 	t.left[e.ID] = time.Now()
-	if e.nacks > 1 { // all but the first were redeliveries here
+	if counted := e.nacks - e.excused; counted > 1 { // all but the first were redeliveries here
 		if t.counts == nil {
 			t.counts = map[string]int64{}
 		}
-		t.counts[e.ID] = e.delivered + int64(e.nacks) - 1
+		t.counts[e.ID] = e.delivered + int64(counted) - 1
 		signal(t.flush)
 	}
 }

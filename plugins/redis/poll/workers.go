@@ -105,7 +105,7 @@ func (w *workers) message(ctx context.Context, e *pendingEntry) (*message.Messag
 	}
 	ctx, cancel := context.WithCancel(pipeline.WithOrigin(ctx, pipeline.Origin{
 		Kind: Kind, Source: w.Stream, Group: w.Group, Key: msg.Metadata.Get(pipeline.MetaKey),
-		Position: entry.Position(w.Stream, e.ID), Delivered: e.delivered + int64(e.nacks), Malformed: err,
+		Position: entry.Position(w.Stream, e.ID), Delivered: e.delivered + int64(e.nacks), Excused: int64(e.excused), Malformed: err,
 	}))
 	msg.SetContext(ctx)
 	return msg, cancel
