@@ -2,8 +2,9 @@
 -- KEYS[1] meta of the stream   KEYS[2] stream
 -- ARGV[1] instance, a token per opened domain   ARGV[2] length of the lease in ms; 0 releases
 -- ARGV[3] group   ARGV[4] shards of the domain   ARGV[5] shards that the instance has
--- ARGV[6] those, and those that it may get now   ARGV[7] epoch of its lease of this shard
---   0: it does not read the shard; -1: it does, but its lease has expired. Only an instance that does not read takes the lease.
+-- ARGV[6] those, and those that it may get now
+-- ARGV[7] epoch of its lease of this shard; 0: it does not read the shard; -1: its lease has expired.
+--   Only an instance that does not read the shard takes the lease.
 -- Reply: {mine, epoch, surplus}. mine is 1 when the instance has the lease, and 2 when the meta was deleted and is
 --   written again. surplus is 1 when it should release one shard.
 -- Fields: owner, until and epoch of the lease. `take:<instance>` is "<until> <shards it has>". `unknown` is
