@@ -88,7 +88,7 @@ func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, o opened, 
 	if err != nil {
 		return err
 	}
-	p := publishing{producer: producer.New(o.shards, domain, o.Stages), wait: f.wait}
+	p := publishing{producer: o.producer(o.shards, domain), wait: f.wait}
 	start := time.Now()
 	if only != nil {
 		err = p.publish(ctx, only)
@@ -175,6 +175,13 @@ func (p *publishing) publish(ctx context.Context, events ...*event.Event) error 
 	}
 }
 
+// producer returns a producer whose numbers live longer than the logs and those that watch them.
+func (s Settings) producer(server *redis.Server, domain redis.DomainConfig) *producer.Producer {
+	p := producer.New(server, domain, s.Stages)
+	p.CounterTTL = max(s.Logs.StateTTL, s.Logs.LogTTL) + 2*s.MaxWatch
+	return p
+}
+
 // publisher returns a function that publishes to a domain.
 func (c commands) publisher(server *redis.Server, name string) (func(context.Context, ...event.Event) error, error) {
 	s := c.Settings()
@@ -182,7 +189,7 @@ func (c commands) publisher(server *redis.Server, name string) (func(context.Con
 	if err != nil {
 		return nil, err
 	}
-	p := publishing{producer: producer.New(server, domain, s.Stages), wait: time.Minute}
+	p := publishing{producer: s.producer(server, domain), wait: time.Minute}
 	return func(ctx context.Context, events ...event.Event) error {
 		list := make([]*event.Event, len(events))
 		for i := range events {

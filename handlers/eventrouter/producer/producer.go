@@ -27,9 +27,11 @@ var ErrFull = errors.New("the shard is full")
 // configuration.
 var ErrShards = errors.New("the domain has another number of shards")
 
+var errOther = errors.New("another event was published with it, so this one was not added")
+
 const (
 	markerTTL     = 2 * time.Minute // within which an event is not added twice
-	counterTTL    = time.Hour
+	counterTTL    = 3 * time.Hour   // of Producer.CounterTTL
 	defaultMaxLen = 100_000
 	maxCall       = 100 // events in a call of the script
 )
@@ -39,6 +41,11 @@ var luaAdd string
 
 // Producer adds events to the shards of one domain. Safe for concurrent use.
 type Producer struct {
+	// CounterTTL is how long the number of a job is kept after its last event. It must exceed
+	// state_ttl and log_ttl of the routers, each plus max_watch of the gateways. New sets 3 hours,
+	// which is enough for their defaults.
+	CounterTTL time.Duration
+
 	server  *redis.Server
 	domain  redis.DomainConfig
 	stages  event.Stages
@@ -50,17 +57,18 @@ type Producer struct {
 // of domain.
 func New(server *redis.Server, domain redis.DomainConfig, stages event.Stages) *Producer {
 	domain.MaxLen = cmp.Or(domain.MaxLen, defaultMaxLen)
-	return &Producer{server: server, domain: domain, stages: stages, add: redis.NewScript(luaAdd)}
+	return &Producer{CounterTTL: counterTTL, server: server, domain: domain, stages: stages, add: redis.NewScript(luaAdd)}
 }
 
 // Publish adds events, those of a shard in their order. An event with Seq 0, except in a transient
 // stage, gets the next number of its job. The numbers of a job come either all from its workers or
-// all from Publish. They begin again at 1 when the job has had no event for an hour.
+// all from Publish. They begin again at 1 when the job has had no event for CounterTTL.
 //
 // Publish sets EventID, Timestamp, Traceparent and Seq where they are empty. EventID is unique in
 // the domain. After an error any of the events may be in the stream. Within two minutes the same
-// events can be published again: each is added once. ErrFull and ErrShards are such errors. An
-// event that is not valid has a class of package event, and nothing is added.
+// events can be published again: each is added once. Another event needs another EventID. ErrFull
+// and ErrShards are such errors. An event that is not valid has a class of package event, and
+// nothing is added.
 func (p *Producer) Publish(ctx context.Context, events ...*event.Event) error {
 	if err := p.checkShards(ctx); err != nil {
 		return err
@@ -73,25 +81,28 @@ func (p *Producer) Publish(ctx context.Context, events ...*event.Event) error {
 		shard := event.Shard(e.JobID, p.domain.Shards)
 		shards[shard] = append(shards[shard], e)
 	}
-	var calls []*redis.Call
-	var parts [][]*event.Event
-	for shard, all := range shards {
-		for start := 0; start < len(all); start += maxCall {
-			part := all[start:min(start+maxCall, len(all))]
-			calls, parts = append(calls, p.call(p.domain.Stream(shard), part)), append(parts, part)
-		}
-	}
-	if len(calls) == 0 {
-		return nil
-	}
-	_ = p.server.Do(ctx, calls...) // each call has its error
 	var failed []error
-	for i, call := range calls {
-		if err := p.take(call, parts[i]); err != nil {
-			failed = append(failed, fmt.Errorf("publish to %s: %w", p.domain.Stream(event.Shard(parts[i][0].JobID, p.domain.Shards)), err))
+	for start := 0; ; start += maxCall {
+		var calls []*redis.Call
+		var parts [][]*event.Event
+		for shard, all := range shards {
+			if start < len(all) {
+				part := all[start:min(start+maxCall, len(all))]
+				calls, parts = append(calls, p.call(p.domain.Stream(shard), part)), append(parts, part)
+			}
+		}
+		if len(calls) == 0 {
+			return errors.Join(failed...)
+		}
+		_ = p.server.Do(ctx, calls...) // each call has its error
+		for i, call := range calls {
+			if err := p.take(call, parts[i]); err != nil {
+				shard := event.Shard(parts[i][0].JobID, p.domain.Shards)
+				failed = append(failed, fmt.Errorf("publish to %s: %w", p.domain.Stream(shard), err))
+				shards[shard] = nil // its later events must not overtake
+			}
 		}
 	}
-	return errors.Join(failed...)
 }
 
 // complete sets what is empty, and checks the event.
@@ -113,7 +124,7 @@ func (p *Producer) complete(ctx context.Context, e *event.Event) error {
 func (p *Producer) call(stream string, events []*event.Event) *redis.Call {
 	tag := strings.TrimSuffix(redis.MetaKey(stream), ":meta") // of the slot of the stream
 	keys := []string{stream}
-	args := []any{p.domain.MaxLen, markerTTL.Milliseconds(), counterTTL.Milliseconds()}
+	args := []any{p.domain.MaxLen, markerTTL.Milliseconds(), p.CounterTTL.Milliseconds()}
 	for _, e := range events {
 		keys = append(keys, tag+":added:"+e.EventID, tag+":seq:"+e.JobID)
 		seq := "?"
@@ -137,6 +148,9 @@ func (p *Producer) take(call *redis.Call, events []*event.Event) error {
 	for i, seq := range seqs {
 		if seq == "" {
 			continue
+		}
+		if seq == "!" {
+			return fmt.Errorf("event_id %q: %w", events[i].EventID, errOther)
 		}
 		if events[i].Seq, err = strconv.ParseInt(seq, 10, 64); err != nil {
 			return fmt.Errorf("seq of an event: %w", err)

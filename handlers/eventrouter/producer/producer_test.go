@@ -3,6 +3,7 @@ package producer_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -126,8 +127,8 @@ func TestWorkersOfOneJobGetNumbersWithoutHoles(t *testing.T) {
 		}
 		require.EqualValues(t, 100, want)
 		ttl := r.client.PTTL(t.Context(), "{"+r.domain.Stream(0)+"}:seq:a").Val()
-		require.Greater(t, ttl, 59*time.Minute)
-		require.LessOrEqual(t, ttl, time.Hour)
+		require.Greater(t, ttl, 179*time.Minute)
+		require.LessOrEqual(t, ttl, 3*time.Hour)
 	})
 }
 
@@ -206,5 +207,76 @@ func TestALostReplyAddsNothingTwice(t *testing.T) {
 		require.NoError(t, r.Publish(t.Context(), e))
 		require.EqualValues(t, 1, e.Seq)
 		require.Equal(t, []int64{1, 1}, numbers(r.events(0)))
+	})
+}
+
+// Room that appears during Publish must not be for events after one that was refused.
+func TestAFullShardKeepsTheOrder(t *testing.T) {
+	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1, 150)
+		ctx, cancel := context.WithCancel(t.Context())
+		var trimming sync.WaitGroup
+		trimming.Go(func() {
+			for ctx.Err() == nil {
+				if n := r.client.XLen(ctx, r.domain.Stream(0)).Val(); n > 0 {
+					r.client.XTrimMaxLen(ctx, r.domain.Stream(0), max(0, n-20))
+				}
+			}
+		})
+		defer trimming.Wait()
+		defer cancel()
+		for round := range 20 {
+			var events []*event.Event
+			for range 1000 {
+				events = append(events, step(fmt.Sprint("job-", round), 0))
+			}
+			require.Eventually(t, func() bool {
+				err := r.Publish(t.Context(), events...)
+				if err != nil && !errors.Is(err, producer.ErrFull) {
+					t.Error(err)
+				}
+				return err == nil
+			}, time.Minute, time.Millisecond)
+			for i, e := range events {
+				require.EqualValues(t, i+1, e.Seq)
+			}
+		}
+	})
+}
+
+// A quiet or transient hour does not begin the numbers again.
+func TestEachEventKeepsTheNumberOfItsJob(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1, 0)
+		r.CounterTTL = 5 * time.Hour
+		counter := "{" + r.domain.Stream(0) + "}:seq:a"
+		require.NoError(t, r.Publish(t.Context(), step("a", 0)))
+		for _, e := range []*event.Event{{JobID: "a", Stage: "token"}, step("a", 0), step("a", 9)} {
+			require.NoError(t, r.client.PExpire(t.Context(), counter, time.Minute).Err())
+			require.NoError(t, r.Publish(t.Context(), e))
+			require.Greater(t, r.client.PTTL(t.Context(), counter).Val(), 299*time.Minute, e.Stage)
+		}
+	})
+}
+
+func TestAnotherEventWithTheSameIDIsRefused(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1, 0)
+		e := step("a", 0)
+		require.NoError(t, r.Publish(t.Context(), e))
+		for name, change := range map[string]func(*event.Event){
+			"job": func(e *event.Event) { e.JobID = "b" }, "stage": func(e *event.Event) { e.Stage = "done" },
+			"seq": func(e *event.Event) { e.Seq = 2 }, "status": func(e *event.Event) { e.Status = "more" },
+			"data": func(e *event.Event) { e.Data = nil }, "transient": func(e *event.Event) { e.Stage = "token" },
+		} {
+			other := *e
+			change(&other)
+			require.ErrorContains(t, r.Publish(t.Context(), &other, step("a", 0)), e.EventID, name)
+		}
+		again := *e
+		again.Seq, again.Timestamp = 0, ""
+		require.NoError(t, r.Publish(t.Context(), &again), "the same content, as after a lost reply")
+		require.EqualValues(t, 1, again.Seq)
+		require.Len(t, r.events(0), 1)
 	})
 }
