@@ -76,6 +76,14 @@ func (c *Client) Send(e Event) bool {
 	return true
 }
 
+// Room reports whether Send accepts a number of events with a size in bytes now. A client that has
+// ended needs no room.
+func (c *Client) Room(events, size int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reason != "" || c.events == 0 || c.events+events <= maxEvents && c.bytes+size <= maxBytes
+}
+
 // Latest replaces the value of name that was not written yet. Values are written after the queued
 // events. It never waits.
 func (c *Client) Latest(name string, e Event) {

@@ -17,6 +17,13 @@
 // the numbered events that were before them in the feed. At most 64 per job wait, and further ones
 // are dropped. The id of the last numbered event stays the Last-Event-ID.
 //
+// # Bursts
+//
+// A job sends at most 16 events in one round, when the queues of all its watchers have room. The
+// next events wait. A round waits 100 ms at most, and then the clients without room are
+// disconnected. At most 512 events or 1 MiB wait per job. Further numbered events are read from the
+// log later, and further transient events are dropped.
+//
 // # Cursors
 //
 // The id of a numbered event is its number, and that of a gap is its last missing number. In a

@@ -32,9 +32,14 @@ type job struct {
 	losses   int                   // how often feed entries may have been missed
 	leave    *time.Timer           // removes the job; nil while it has users
 
+	out     []step // not yet sent to the watchers
+	size    int    // of out, in bytes
+	waiting bool   // for a watcher without room
+
 	reading bool        // a read of the log is queued or under way
-	again   string      // the reason for another read after it; "": none
+	again   string      // the reason for another read after it and after out; "": none
 	retry   *time.Timer // reads the log later; nil: none was planned
+	tried   int64       // the position when retry was planned
 	failed  int         // reads that failed since the last one that did not
 	empty   int         // reads that closed no hole since the last one that did
 }
@@ -118,18 +123,19 @@ func (d *domain) entries(texts []string) {
 			d.g.sampled.Warn(d.g.o.Logger, "feed entry is no event", pipeline.Err(err))
 			continue
 		}
+		j.sequence.full = len(j.out) >= outEvents || j.size >= outBytes
 		steps, late := j.sequence.feed(d.g.item(e, []byte(text)), now)
 		if late {
 			d.g.metrics.late.WithLabelValues(d.name).Inc()
 		}
-		d.observe(steps, now)
-		j.deliver(steps)
-		if j.sequence.behind() {
-			touched = append(touched, j)
-		}
+		j.queue(steps)
+		touched = append(touched, j)
 	}
 	for _, j := range touched { // a later entry may have closed the hole
-		if j.sequence.behind() && j.retry == nil {
+		d.g.metrics.dropped.WithLabelValues(d.name).Add(float64(j.sequence.dropped))
+		j.sequence.dropped = 0
+		j.deliver()
+		if j.sequence.behind() && (j.retry == nil || j.sequence.at > j.tried) {
 			j.catchUp(readHole)
 		}
 	}
@@ -145,14 +151,12 @@ func (d *domain) lost() {
 	}
 }
 
-func (d *domain) observe(steps []step, now time.Time) {
-	for _, one := range steps {
-		switch {
-		case one.kind == missing:
-			d.g.metrics.gaps.WithLabelValues(d.name).Inc()
-		case one.kind != latest && !one.item.added.IsZero():
-			d.g.metrics.delay.WithLabelValues(d.name).Observe(now.Sub(one.item.added).Seconds())
-		}
+func (d *domain) observe(one step, now time.Time) {
+	switch {
+	case one.kind == missing:
+		d.g.metrics.gaps.WithLabelValues(d.name).Inc()
+	case one.kind != latest && !one.item.added.IsZero():
+		d.g.metrics.delay.WithLabelValues(d.name).Observe(now.Sub(one.item.added).Seconds())
 	}
 }
 
@@ -164,23 +168,25 @@ func (j *job) catchUp(reason string) {
 	}
 	switch {
 	case len(j.watchers) == 0: // a new watcher reads the log itself
-	case j.reading:
+	case j.reading || len(j.out) > 0:
 		j.again = reason
 	default:
 		j.reading, j.again = true, ""
 		after := j.sequence.after(j.sequence.at)
-		j.domain.g.reader.read(jobKey{j.domain.name, j.id}, after, reason, func(p page, err error) { j.caughtUp(p, err, reason) })
+		begin := time.Now()
+		j.domain.g.reader.read(jobKey{j.domain.name, j.id}, after, reason, func(p page, err error) { j.caughtUp(p, err, reason, begin) })
 	}
 }
 
 // caughtUp takes the page of catchUp. After an error, and while the job is behind, the log is read
 // again.
-func (j *job) caughtUp(p page, err error, reason string) {
+func (j *job) caughtUp(p page, err error, reason string, begin time.Time) {
 	j.domain.mu.Lock()
 	defer j.domain.mu.Unlock()
-	j.reading = false
 	now := time.Now()
 	if err != nil {
+		j.sequence.unreadable(begin)
+		j.reading = false
 		j.failed++
 		j.later(reason, reread(j.failed))
 		return
@@ -188,8 +194,9 @@ func (j *job) caughtUp(p page, err error, reason string) {
 	before := j.sequence.at
 	steps := j.sequence.page(p, now)
 	j.failed = 0
-	j.domain.observe(steps, now)
-	j.deliver(steps)
+	j.queue(steps)
+	j.deliver()
+	j.reading = false
 	if j.sequence.at > before {
 		j.empty = 0
 	}
@@ -197,7 +204,7 @@ func (j *job) caughtUp(p page, err error, reason string) {
 	case j.again != "":
 		j.catchUp(j.again)
 	case !j.sequence.behind():
-	case p.more:
+	case p.more && j.sequence.at > before:
 		j.catchUp(reason)
 	default:
 		j.empty++
@@ -219,15 +226,83 @@ func (j *job) later(reason string, wait time.Duration) {
 			j.catchUp(reason)
 		}
 	})
-	j.retry = timer
+	j.retry, j.tried = timer, j.sequence.at
 }
 
-// deliver sends steps to all watchers. Each is encoded once. The caller has the lock of the domain.
-func (j *job) deliver(steps []step) {
-	if len(j.watchers) == 0 {
-		return
-	}
+const (
+	roundEvents = 16       // that a job sends when each watcher has room for them
+	roundBytes  = 64 << 10 // the same
+	outEvents   = 512      // that wait for room; the log keeps further ones
+	outBytes    = 1 << 20  // the same
+
+	roomStep = 5 * time.Millisecond   // between two checks for room
+	roomWait = 100 * time.Millisecond // after it, clients without room are disconnected
+)
+
+// size is the most bytes that a watcher receives for a step, with the cursors of 32 jobs.
+func (one step) size() int { return len(one.item.event.Data) + 1024 }
+
+// queue adds steps to those that wait. The caller has the lock of the domain.
+func (j *job) queue(steps []step) {
 	for _, one := range steps {
+		j.out = append(j.out, one)
+		j.size += one.size()
+	}
+}
+
+// deliver sends the steps that wait, when all watchers have room. The caller has the lock of the
+// domain.
+func (j *job) deliver() {
+	if !j.waiting {
+		j.rounds(0)
+	}
+}
+
+// rounds sends steps in rounds. waited is how long the first round has waited for room.
+func (j *job) rounds(waited time.Duration) {
+	for len(j.out) > 0 && len(j.watchers) > 0 {
+		n, size := 1, j.out[0].size()
+		for n < min(roundEvents, len(j.out)) && size+j.out[n].size() <= roundBytes {
+			size += j.out[n].size()
+			n++
+		}
+		if waited < roomWait && !j.room(n, size) {
+			j.waiting = true
+			time.AfterFunc(roomStep, func() {
+				j.domain.mu.Lock()
+				defer j.domain.mu.Unlock()
+				j.waiting = false
+				j.rounds(waited + roomStep)
+			})
+			return
+		}
+		waited = 0
+		j.send(j.out[:n])
+		clear(j.out[:n])
+		j.out = j.out[n:]
+		j.size -= size
+	}
+	j.out, j.size = nil, 0
+	if j.again != "" && !j.reading {
+		j.catchUp(j.again)
+	}
+}
+
+// room reports whether all watchers have room for events with a size in bytes.
+func (j *job) room(events, size int) bool {
+	for w := range j.watchers {
+		if !w.stream.client.Room(events, size) {
+			return false
+		}
+	}
+	return true
+}
+
+// send sends steps to all watchers. Each is encoded once.
+func (j *job) send(steps []step) {
+	now := time.Now()
+	for _, one := range steps {
+		j.domain.observe(one, now)
 		shared := one.event(jobKey{j.domain.name, j.id}, "").Prepare()
 		for w := range j.watchers {
 			w.send(one, shared)

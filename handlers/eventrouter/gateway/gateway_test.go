@@ -429,7 +429,7 @@ func TestASlowClientDelaysNoOther(t *testing.T) {
 	slow, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(p.url, "http://"))
 	require.NoError(t, err)
 	defer slow.Close()
-	_, err = io.WriteString(slow, "GET /jobs/"+r.domain+"/job/events HTTP/1.1\r\nHost: x\r\n\r\n")
+	_, err = io.WriteString(slow, "GET /jobs/"+r.domain+"/job/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	require.NoError(t, err)
 	w := p.watch(r.domain, "job", "").wait("1")
 	redistest.Eventually(t, "attached", func() bool { return p.attached(r.domain, "job") == 2 })

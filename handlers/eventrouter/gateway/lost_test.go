@@ -65,6 +65,23 @@ func TestAReadThatFailsIsRepeated(t *testing.T) {
 	d.mu.Lock()
 	j := d.jobs["job"]
 	d.mu.Unlock()
-	j.caughtUp(page{}, errors.New("not now"), readLost)
+	j.caughtUp(page{}, errors.New("not now"), readLost, time.Now())
 	require.Equal(t, []string{"state 1", "1", "2", "closed done"}, w.ends())
+}
+
+// While the log is not readable, a missing number may arrive there.
+func TestTheWaitForANumberStopsWhileTheLogIsNotReadable(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	s := attached(t, now)
+	s.feed(item{seq: 3}, now)
+	s.unreadable(now.Add(time.Second / 4))
+	s.unreadable(now.Add(time.Second / 2))
+	s.feed(item{seq: 5}, now.Add(time.Second/2))
+	back := now.Add(time.Minute)
+	require.Empty(t, s.page(page{top: 5, items: []item{{seq: 3}, {seq: 5}}}, back))
+	due, _ := s.due()
+	require.Equal(t, back.Add(3*time.Second/4), due)
+	late := s.page(page{top: 5, items: []item{{seq: 3}, {seq: 5}}}, due)
+	require.Equal(t, []step{{kind: missing, from: 2, to: 2}, {kind: numbered, item: item{seq: 3}}}, late)
 }

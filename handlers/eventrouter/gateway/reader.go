@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,8 +28,9 @@ const (
 // reader reads logs in pipelines, one at a time. Equal reads that wait are one read: thousands of
 // watchers that reconnect to one job read each page once.
 type reader struct {
-	g    *Gateway
-	wake chan struct{}
+	g     *Gateway
+	wake  chan struct{}
+	ended chan struct{} // closed at the end of run
 
 	mu      sync.Mutex
 	waiting map[joblog.Query][]func(page, error)
@@ -36,7 +38,7 @@ type reader struct {
 }
 
 func newReader(g *Gateway) *reader {
-	return &reader{g: g, wake: make(chan struct{}, 1), waiting: map[joblog.Query][]func(page, error){}}
+	return &reader{g: g, wake: make(chan struct{}, 1), ended: make(chan struct{}), waiting: map[joblog.Query][]func(page, error){}}
 }
 
 // read calls done with the page after a number. It does not wait.
@@ -55,17 +57,26 @@ func (r *reader) read(of jobKey, after int64, reason string, done func(page, err
 	}
 }
 
+// readTimeout limits the wait for a page. The client then gets busy and reconnects.
+const readTimeout = 5 * time.Second
+
+var errStopped = errors.New("the gateway stops")
+
 // page is read for a caller that waits.
 func (r *reader) page(ctx context.Context, of jobKey, after int64) (page, error) {
 	type result struct {
 		page
 		error
 	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	results := make(chan result, 1)
 	r.read(of, after, readConnect, func(p page, err error) { results <- result{p, err} })
 	select {
 	case got := <-results:
 		return got.page, got.error
+	case <-r.ended:
+		return page{}, errStopped
 	case <-ctx.Done():
 		return page{}, ctx.Err()
 	}
@@ -73,6 +84,7 @@ func (r *reader) page(ctx context.Context, of jobKey, after int64) (page, error)
 
 // run reads until ctx ends.
 func (r *reader) run(ctx context.Context) {
+	defer close(r.ended)
 	for {
 		queries, done := r.take()
 		if len(queries) == 0 {

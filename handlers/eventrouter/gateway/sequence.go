@@ -46,7 +46,7 @@ type step struct {
 }
 
 const (
-	heldMost = 64 // transient items that wait for a hole to close; the client's queue has as many
+	heldMost = 64 // transient items that wait for a hole to close
 	gapsMost = 32 // gaps that are kept to count late items
 )
 
@@ -62,9 +62,13 @@ type sequence struct {
 	last *item // the terminal item, once the feed has brought it
 	over bool  // the terminal item was sent
 
-	seen sightings
-	gaps []step // reported, newest last
-	held []step // transient items that must not overtake the numbered ones before them
+	full    bool // the caller has no room: items of the feed are left to the log
+	dropped int  // transient items that had no room
+
+	seen   sightings
+	failed time.Time // when the log was last readable; zero: it still is
+	gaps   []step    // reported, newest last
+	held   []step    // transient items that must not overtake the numbered ones before them
 }
 
 func newSequence(wait time.Duration) *sequence {
@@ -114,7 +118,7 @@ func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 		s.end, s.last = it.seq, &it
 	}
 	switch {
-	case s.at < 0 || s.end > 0 && it.seq > s.end:
+	case s.at < 0 || s.full || s.end > 0 && it.seq > s.end:
 		return nil, false
 	case it.seq == s.at+1 || it.seq == s.end && it.seq <= s.at:
 		out = s.note([]step{{kind: numbered, item: it, ends: it.seq == s.end}}, max(s.at, it.seq))
@@ -131,10 +135,12 @@ func (s *sequence) transient(it item) []step {
 	switch {
 	case s.at < 0:
 		return nil
-	case len(s.held) == 0 && s.at >= one.above:
+	case s.at >= one.above && !s.full:
 		return []step{one}
-	case len(s.held) < heldMost:
+	case s.at < one.above && len(s.held) < heldMost:
 		s.held = append(s.held, one)
+	default:
+		s.dropped++
 	}
 	return nil
 }
@@ -164,6 +170,14 @@ func (s *sequence) wasMissing(n int64) bool {
 	return false
 }
 
+// unreadable notes that a read of the log failed that began at a time. The wait for missing numbers
+// stops until the next page.
+func (s *sequence) unreadable(begin time.Time) {
+	if s.failed.IsZero() {
+		s.failed = begin
+	}
+}
+
 // page takes a page of the log after s.after(s.at), and returns what to send.
 func (s *sequence) page(p page, now time.Time) []step {
 	if s.at < 0 || s.over {
@@ -186,6 +200,10 @@ func (s *sequence) decided(cursor int64) int64 {
 // number that the log lacks is reported as missing in three cases. It was removed from the log, it
 // was missing for gap_wait, or it is not above decided.
 func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []step, next int64) {
+	if !s.failed.IsZero() {
+		s.seen.extend(s.failed, now)
+		s.failed = time.Time{}
+	}
 	s.see(p.top, now)
 	if p.end > 0 && p.end != s.end {
 		s.end, s.last = p.end, nil
@@ -285,6 +303,17 @@ func (s *sightings) see(n int64, now time.Time) {
 		s.recent[last].n = n
 	default:
 		s.recent = append(s.recent, sighting{n, now})
+	}
+}
+
+// extend moves the sightings on by the time for which the log was not readable.
+func (s *sightings) extend(from, to time.Time) {
+	for i, one := range s.recent {
+		if one.at.Before(from) {
+			s.recent[i].at = one.at.Add(to.Sub(from))
+		} else {
+			s.recent[i].at = to
+		}
 	}
 }
 

@@ -170,14 +170,9 @@ func (w *watcher) read(ctx context.Context) (err error) {
 	after := w.job.sequence.after(w.cursor)
 	w.decided, w.losses = w.job.sequence.decided(w.cursor), w.job.losses
 	d.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	w.page, err = d.g.reader.page(ctx, w.key, after)
 	return err
 }
-
-// readTimeout limits the wait for a page. The client then gets busy and reconnects.
-const readTimeout = 5 * time.Second
 
 // backlog writes the page, and further pages while there are more.
 func (w *watcher) backlog(ctx context.Context) error {
@@ -254,6 +249,7 @@ func (s *stream) attach() bool {
 	}
 	for _, w := range s.watchers {
 		j := w.job
+		w.page = page{} // a stream can stay open for hours
 		if w.ended {
 			continue
 		}
