@@ -56,7 +56,7 @@ func (o opened) status(ctx context.Context, j job) (Status, error) {
 		return Status{}, err
 	}
 	log := joblog.New(o.logs, o.Logs, o.Stages)
-	read := log.Read(ctx, []joblog.Query{{Domain: j.domain, JobID: j.id, Limit: o.Logs.LogMax}})[0]
+	read := log.Read(ctx, []joblog.Query{{Domain: j.domain, JobID: j.id, Limit: o.Logs.LogMax + o.Logs.LogMax/10}})[0]
 	switch {
 	case read.Err != nil:
 		return Status{}, read.Err

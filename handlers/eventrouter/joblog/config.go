@@ -14,7 +14,8 @@ type Config struct {
 	LogTTL time.Duration `yaml:"log_ttl"`
 	// LogTTLAfterEnd is the life of a log from the end of its job.
 	LogTTLAfterEnd time.Duration `yaml:"log_ttl_after_end"`
-	// LogMax is the maximum number of events in a log. The lowest numbers leave it.
+	// LogMax is the maximum number of events in a log. The lowest numbers leave it. A log with
+	// holes may exceed it by a tenth.
 	LogMax int `yaml:"log_max"`
 }
 

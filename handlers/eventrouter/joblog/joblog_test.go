@@ -2,6 +2,7 @@ package joblog_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -77,6 +78,40 @@ func TestALogHasALimit(t *testing.T) {
 		require.Equal(t, []joblog.Outcome{duplicate}, r.steps(job, 2), "it was in the log, or is too late for it")
 		require.Equal(t, []int64{10, 20, 30}, numbers(r.read(job, 0, 3).Events))
 	})
+}
+
+// Sorting is expensive, so it is not done for each event.
+func TestALogWithHolesExceedsItsLimitByATenth(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r, job := newRig(t, s, func(c *joblog.Config) { c.LogMax = 20 }), newJob()
+		for n := int64(1); n <= 43; n += 2 {
+			r.steps(job, n)
+		}
+		require.Len(t, numbers(r.read(job, 0, 100).Events), 21, "1 left without sorting")
+		r.steps(job, 45, 47)
+		snapshot := r.read(job, 0, 100)
+		require.Len(t, numbers(snapshot.Events), 20)
+		require.EqualValues(t, 8, snapshot.First)
+		r.append(r.event(job, 49, "done"), r.event(job, 51, "step"))
+		require.Equal(t, []joblog.Outcome{duplicate, afterEnd}, r.steps(job, 3, 53))
+	})
+}
+
+// BenchmarkAppendToALogWithHoles: one event per call, and the log is full.
+func BenchmarkAppendToALogWithHoles(b *testing.B) {
+	for _, longest := range []int{1000, 10_000} {
+		b.Run(fmt.Sprint(longest), func(b *testing.B) {
+			r, job := newRig(b, redistest.Real(b, "redis"), func(c *joblog.Config) { c.LogMax = longest }), newJob()
+			var events []event.Event
+			for n := range int64(longest) {
+				events = append(events, r.event(job, 2*n+1, "step"))
+			}
+			r.append(events...)
+			for n := int64(longest); b.Loop(); n++ {
+				r.steps(job, 2*n+1)
+			}
+		})
+	}
 }
 
 // R19: the log is gone, and the entry comes again much later.

@@ -9,7 +9,7 @@
 -- Reply: 1 when the state changed, then an answer per event.
 --        0: new. 1: it is in the log, or was. A text: the log has this event with the same number.
 --        2: its number is greater than that of the end. 3: the log has expired, so it may be a repetition.
--- Complexity: O(events), and O(N log N) when numbers leave a log with N events and holes.
+-- Complexity: O(events), and O(N log N) when numbers leave a log with N events and holes: once per N/10 events.
 local log, state = KEYS[1], KEYS[2]
 local fields = {'top', 'first', 'end'}
 for i = 6, #ARGV, 4 do fields[#fields + 1] = ARGV[i] end
@@ -92,9 +92,9 @@ while not cut and over > 0 and redis.call('HDEL', log, string.format('%.0f', fir
   over, first = over - 1, first + 1
 end
 if first > lowest then redis.call('HSET', log, 'first', string.format('%.0f', first)) end
-if not cut and over <= 0 then return reply end
+if not cut and over <= math.floor(max / 10) then return reply end
 
--- With holes the numbers are sorted. Those above the end leave, too.
+-- With holes the numbers are sorted, when the log is a tenth too long. Those above the end leave, too.
 local numbers = {}
 for _, name in ipairs(redis.call('HKEYS', log)) do
   local number = tonumber(name)
