@@ -153,7 +153,7 @@ func (d *domain) lost() {
 
 func (d *domain) observe(one step, now time.Time) {
 	switch {
-	case one.kind == missing:
+	case one.kind == missing || one.kind == again:
 		d.g.metrics.gaps.WithLabelValues(d.name).Inc()
 	case one.kind != latest && !one.item.added.IsZero():
 		d.g.metrics.delay.WithLabelValues(d.name).Observe(now.Sub(one.item.added).Seconds())
@@ -316,8 +316,12 @@ func (one step) event(of jobKey, id string) sse.Event {
 	switch {
 	case one.kind == latest:
 		return sse.Event{Name: "state", ID: id, Data: e.Data}
-	case one.kind == missing:
-		if id == "" {
+	case one.kind == missing || one.kind == again:
+		switch {
+		case id != "":
+		case one.kind == again:
+			id = strconv.FormatInt(one.from-1, 10)
+		default:
 			id = strconv.FormatInt(one.to, 10)
 		}
 		data := fmt.Appendf(nil, `{"from":%d,"to":%d,"domain":%q,"job_id":%q}`, one.from, one.to, of.domain, of.id)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"time"
@@ -69,6 +70,7 @@ type Options struct {
 // server. Use New.
 type Gateway struct {
 	o        Options
+	seed     maphash.Seed // of the hashes of contents
 	metrics  metrics
 	sampled  *pipeline.LogSampler
 	domains  []*domain // by name
@@ -79,7 +81,7 @@ type Gateway struct {
 
 // New returns a gateway.
 func New(o Options) *Gateway {
-	g := &Gateway{o: o, sampled: pipeline.NewLogSampler(warnEvery)}
+	g := &Gateway{o: o, seed: maphash.MakeSeed(), sampled: pipeline.NewLogSampler(warnEvery)}
 	feeds := map[string]*domain{} // by stream
 	for name, shards := range o.Shards {
 		d := &domain{g: g, name: name, prefix: `{"domain":"` + name + `","job_id":"`, jobs: map[string]*job{}}

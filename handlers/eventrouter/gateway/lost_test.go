@@ -2,11 +2,15 @@ package gateway
 
 import (
 	"errors"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
@@ -84,4 +88,63 @@ func TestTheWaitForANumberStopsWhileTheLogIsNotReadable(t *testing.T) {
 	require.Equal(t, back.Add(3*time.Second/4), due)
 	late := s.page(page{top: 5, items: []item{{seq: 3}, {seq: 5}}}, due)
 	require.Equal(t, []step{{kind: missing, from: 2, to: 2}, {kind: numbered, item: item{seq: 3}}}, late)
+}
+
+// A failover has lost number 10, and the producer gives it to another event.
+func TestANumberThatIsGivenAgainAfterAFailover(t *testing.T) {
+	r := newRedis(t, redistest.Mini(t))
+	p := r.start("", nil)
+	r.steps("job", 1, 9)
+	state := r.client.Get(t.Context(), joblog.StateKey(r.domain, "job")).Val()
+	r.steps("job", 10, 10)
+	w := p.watch(r.domain, "job", "").wait("10")
+	redistest.Eventually(t, "attached", func() bool { return p.attached(r.domain, "job") == 1 })
+	require.NoError(t, r.client.HDel(t.Context(), joblog.LogKey(r.domain, "job"), "10").Err())
+	require.NoError(t, r.client.HSet(t.Context(), joblog.LogKey(r.domain, "job"), "top", "9").Err())
+	require.NoError(t, r.client.Set(t.Context(), joblog.StateKey(r.domain, "job"), state, time.Hour).Err())
+	other := r.event("job", 10, "step")
+	other.Status, other.StreamID = "another event", strconv.FormatInt(time.Now().Add(time.Second).UnixMilli(), 10)+"-0"
+	w.mu.Lock()
+	w.restarts = true
+	w.mu.Unlock()
+	r.add(other)
+	r.add(r.event("job", 11, "done"))
+	got := slices.DeleteFunc(w.ends(), func(s string) bool { return strings.HasPrefix(s, "state") })
+	require.Equal(t, []string{"10", "gap 10-10", "10", "11", "closed done"}, got[9:])
+}
+
+// The log of a job has expired while a watcher is open, and the job begins again.
+func TestASecondLifeOfAJob(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	for _, last := range []int64{1, 80} { // the numbers of the second life are known, or not
+		s := attached(t, now)
+		for n := int64(2); n <= 100; n++ {
+			s.feed(item{seq: n, entry: entry{1, n}}, now)
+		}
+		top := item{seq: last, entry: entry{2, 0}, content: 1}
+		if last == 1 {
+			top.seq = 99
+		} else {
+			s.sent = map[int64]mark{100 % sentMost: {seq: 100}}
+		}
+		out := s.page(page{first: 1, top: top.seq, state: &top}, now)
+		require.Len(t, out, 2)
+		require.Equal(t, again, out[0].kind)
+		require.EqualValues(t, 100, out[0].to)
+		require.Less(t, s.at, top.seq)
+		require.True(t, s.behind())
+	}
+}
+
+// A failover may lose events that come again in another entry: nothing is sent twice.
+func TestARepetitionIsNoRestart(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	s := attached(t, now)
+	s.feed(item{seq: 2, entry: entry{1, 2}, content: 7}, now)
+	for _, repeated := range []item{{seq: 2, entry: entry{1, 2}, content: 7}, {seq: 2, entry: entry{9, 0}, content: 7}} {
+		out, _ := s.feed(repeated, now)
+		require.Empty(t, out)
+		require.Empty(t, s.page(page{first: 1, top: 2, state: &repeated}, now))
+	}
+	require.Empty(t, s.page(page{first: 1, top: 1, state: &item{seq: 1}}, now))
 }

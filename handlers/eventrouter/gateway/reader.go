@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"strconv"
 	"strings"
 	"sync"
@@ -160,9 +161,11 @@ func (g *Gateway) item(e event.Event, data []byte) item {
 	} else {
 		it.event = sse.Event{ID: strconv.FormatInt(e.Seq, 10), Name: "event", Data: data}.Prepare()
 	}
-	millis, _, _ := strings.Cut(e.StreamID, "-")
+	it.content = maphash.Comparable(g.seed, [4]string{e.Stage, e.Status, string(e.Data), e.EventID})
+	millis, n, _ := strings.Cut(e.StreamID, "-")
 	if ms, err := strconv.ParseInt(millis, 10, 64); err == nil {
-		it.added = time.UnixMilli(ms)
+		it.added, it.entry.millis = time.UnixMilli(ms), ms
+		it.entry.n, _ = strconv.ParseInt(n, 10, 64)
 	}
 	if g.o.Stages.IsTerminal(e.Stage) {
 		it.end = "done"

@@ -11,7 +11,10 @@ type item struct {
 	seq   int64     // 0: transient
 	end   string    // of a terminal event: the reason in `closed`; "" otherwise
 	event sse.Event // with the id of a stream with one job
-	added time.Time // when the producer added the entry, by the clock of Redis
+	entry entry
+	// content is a hash of what a repetition of the event has, too.
+	content uint64
+	added   time.Time // when the producer added the entry, by the clock of Redis
 }
 
 // page is the result of one read of a job's log: the items after a number, in order.
@@ -30,6 +33,7 @@ const (
 	numbered kind = iota
 	transient
 	missing // a gap
+	again   // a gap of numbers that were sent and are given again
 	latest  // the state
 )
 
@@ -62,6 +66,9 @@ type sequence struct {
 	last *item // the terminal item, once the feed has brought it
 	over bool  // the terminal item was sent
 
+	sent   map[int64]mark // by number modulo sentMost
+	newest entry          // of the items that were sent
+
 	full    bool // the caller has no room: items of the feed are left to the log
 	dropped int  // transient items that had no room
 
@@ -73,12 +80,6 @@ type sequence struct {
 
 func newSequence(wait time.Duration) *sequence {
 	return &sequence{at: -1, seen: sightings{wait: wait}}
-}
-
-// see notes that a number exists.
-func (s *sequence) see(n int64, now time.Time) {
-	s.top = max(s.top, n)
-	s.seen.see(n, now)
 }
 
 // limit is the highest number that can be sent.
@@ -112,6 +113,9 @@ func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 	case it.seq == 0:
 		return s.transient(it), false
 	}
+	if s.changed(it) {
+		out = s.restart(it.seq, it)
+	}
 	s.see(it.seq, now)
 	s.fed = max(s.fed, it.seq)
 	if it.end != "" && s.end == 0 {
@@ -119,12 +123,12 @@ func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 	}
 	switch {
 	case s.at < 0 || s.full || s.end > 0 && it.seq > s.end:
-		return nil, false
-	case it.seq == s.at+1 || it.seq == s.end && it.seq <= s.at:
-		out = s.note([]step{{kind: numbered, item: it, ends: it.seq == s.end}}, max(s.at, it.seq))
 		return out, false
+	case it.seq == s.at+1 || it.seq == s.end && it.seq <= s.at:
+		s.remember(it)
+		return s.note(append(out, step{kind: numbered, item: it, ends: it.seq == s.end}), max(s.at, it.seq)), false
 	default:
-		return nil, it.seq <= s.at && s.wasMissing(it.seq)
+		return out, it.seq <= s.at && s.wasMissing(it.seq)
 	}
 }
 
@@ -183,6 +187,10 @@ func (s *sequence) page(p page, now time.Time) []step {
 	if s.at < 0 || s.over {
 		return nil
 	}
+	if out := s.restarted(p); out != nil {
+		s.see(p.top, now)
+		return out
+	}
 	out, at := s.read(s.at, 0, p, now)
 	return s.note(out, at)
 }
@@ -221,6 +229,7 @@ func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []ste
 	}
 	send := func(it item) {
 		cursor = max(cursor, it.seq)
+		s.remember(it)
 		out = append(out, step{kind: numbered, item: it, ends: it.seq == s.end})
 	}
 	for _, it := range p.items {
@@ -272,6 +281,8 @@ func take(cursor int64, one step) (_ step, next int64, send bool) {
 	case missing:
 		one.from = max(one.from, cursor+1)
 		return one, max(cursor, one.to), one.from <= one.to
+	case again:
+		return one, min(cursor, one.from-1), one.from <= cursor
 	default:
 		return one, cursor, true
 	}

@@ -207,6 +207,11 @@ func (w *watcher) steps() []step {
 	d := w.job.domain
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if out := w.job.sequence.restarted(w.page); out != nil {
+		w.decided = 0
+		w.job.queue(out)
+		w.job.deliver()
+	}
 	steps, _ := w.job.sequence.read(w.cursor, w.decided, w.page, time.Now())
 	return steps
 }
