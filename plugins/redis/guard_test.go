@@ -33,8 +33,8 @@ func startWith(t *testing.T, c goredis.UniversalClient, user string, domains ...
 	return err
 }
 
-// The first start of a domain decides about its shards and its group. Another start is refused, and
-// changes nothing.
+// The first start of a domain decides about its shards, its group and exclusive. Another start is
+// refused, and changes nothing.
 func TestADomainKeepsItsShardsAndItsGroup(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		prefix := redistest.Prefix(t, c)
@@ -47,10 +47,18 @@ func TestADomainKeepsItsShardsAndItsGroup(t *testing.T) {
 		var exit *app.ExitError
 		require.ErrorAs(t, err, &exit)
 		require.Equal(t, app.ExitUsage, exit.Code)
-		require.ErrorContains(t, err, prefix+`scan was first started with shards 4 and group "router", the settings have shards 8 and group "router"`)
-		require.ErrorContains(t, err, prefix+`chat was first started with shards 2 and group "router", the settings have shards 2 and group "second"`)
+		require.ErrorContains(t, err, prefix+`scan was first started with shards 4, group "router" and exclusive false, the settings have shards 8, group "router" and exclusive false`)
+		require.ErrorContains(t, err, prefix+`chat was first started with shards 2, group "router" and exclusive false, the settings have shards 2, group "second" and exclusive false`)
 		require.ErrorContains(t, err, "redis-cli DEL millrace:domain:"+prefix+"scan")
 		require.NoError(t, startWith(t, c, "", scan, chat), "the refused start has changed nothing")
+		exclusive := chat
+		exclusive.Exclusive = true
+		err = startWith(t, c, "", exclusive)
+		require.ErrorAs(t, err, &exit)
+		require.ErrorContains(t, err, `and exclusive false, the settings have shards 2, group "router" and exclusive true`)
+		require.NoError(t, c.HDel(t.Context(), "millrace:domain:"+prefix+"chat", "exclusive").Err(), "an earlier version has not stored it")
+		require.NoError(t, startWith(t, c, "", exclusive))
+		require.ErrorContains(t, startWith(t, c, "", chat), "exclusive true, the settings")
 		require.NoError(t, c.Del(t.Context(), "millrace:domain:"+prefix+"scan").Err())
 		require.NoError(t, startWith(t, c, "", more))
 		require.ErrorContains(t, startWith(t, c, "", scan), "shards 8")
