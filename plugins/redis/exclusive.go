@@ -243,7 +243,7 @@ func (s *exclusiveShard) read(renewed time.Time, epoch int64) {
 	s.lease = &lease{epoch: epoch, renewed: renewed}
 	o := s.options
 	o.Fence = s.lease.fence
-	o.Base = pipeline.WithHeld(context.WithValue(context.Background(), leaseKey{}, s.lease), s.lease.held)
+	o.Base = context.WithValue(context.Background(), leaseKey{}, s.lease)
 	r := poll.NewReader(s.c, o, s.Out, s.log, s.p.readers)
 	s.reader = r
 	untrim := s.p.trim.add(o.Stream, o.Group, func() int64 { return r.Stats().Acked })

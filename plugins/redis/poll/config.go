@@ -89,7 +89,9 @@ type Options struct {
 	// Concurrency 1, other messages then overtake a nacked one.
 	Ahead int
 	// Ordered: entries leave the reader in the order of reading at their first delivery, however
-	// many are in flight. A nacked entry is overtaken, unless Concurrency is 1.
+	// many are in flight. A nacked entry is overtaken, unless Concurrency is 1. While the gate is
+	// closed or the fence is in the future, nothing leaves the reader. Entries nacked in that time
+	// take their places again.
 	Ordered bool
 	// TakeOver: before the first new entry, the reader claims the pending entries of all consumers
 	// of the group, in their order. No other consumer may be reading.
@@ -117,6 +119,9 @@ func (o *Options) gated() bool { return o.Gate != nil && !o.Gate() }
 
 // fenced reports whether nothing may start now.
 func (o *Options) fenced() bool { return o.Fence != nil && o.Fence().After(time.Now()) }
+
+// stopped reports whether entries that were read must wait.
+func (o *Options) stopped() bool { return o.fenced() || o.Ordered && o.gated() }
 
 // since returns the time since which an entry must have been confirmed: the given time ago, or the
 // fence if that is later.

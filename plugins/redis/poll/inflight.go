@@ -33,6 +33,7 @@ type pendingEntry struct {
 	confirmed time.Time       // the start of the last command that confirmed it as ours
 	lost      bool            // claimed by another consumer, or deleted: its ack is fenced
 	started   bool            // a handler has it
+	refused   bool            // Ordered: the chain must not start it
 	revoked   bool            // it waits too long for a handler, or lies behind the fence
 	revoke    chan<- struct{} // makes the worker that offers it check lost and revoked
 	timer     *time.Timer     // in stageDelayed
@@ -180,7 +181,7 @@ func (t *table) queueRelease(e *pendingEntry) {
 
 // spawn starts the workers that the buffered entries need.
 func (t *table) spawn() {
-	if len(t.buffer) > 0 && t.o.fenced() {
+	if len(t.buffer) > 0 && t.o.stopped() {
 		t.awaitFence()
 		return
 	}
@@ -237,7 +238,7 @@ func (t *table) takeIn(entries []goredis.XMessage, delivered map[string]int64, s
 		delete(t.left, x.ID)
 		e := &pendingEntry{XMessage: x, delivered: max(delivered[x.ID], 1), since: now, confirmed: sent}
 		t.entries[x.ID] = e
-		t.buffer = append(t.buffer, e)
+		t.place(e)
 		t.last = now
 		added++
 	}
@@ -273,7 +274,7 @@ func (t *table) next(revoke chan<- struct{}) *pendingEntry {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.room.Signal()
-	if !t.closed && t.running <= t.workers() && !t.o.fenced() {
+	if !t.closed && t.running <= t.workers() && !t.o.stopped() {
 		if e := t.take(revoke); e != nil {
 			return e
 		}
@@ -350,6 +351,8 @@ func (t *table) stillMine(e *pendingEntry) bool {
 	defer t.mu.Unlock()
 	stale := t.stale(e)
 	switch {
+	case t.o.Ordered && !e.lost && !t.closed && t.o.stopped():
+		t.requeue(e)
 	case !stale && !e.lost && !e.revoked:
 		return true
 	case e.lost || e.revoked || t.closed:
@@ -402,14 +405,21 @@ func (t *table) abandon(e *pendingEntry) {
 // nack decides about an entry that its handler refused. When again is true, its worker delivers it
 // again after wait. Otherwise the worker's work on it has ended.
 func (t *table) nack(e *pendingEntry) (wait time.Duration, again bool) {
-	gated := t.o.gated()
+	gated, stopped := t.o.gated(), t.o.Ordered && t.o.stopped()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e.nacks++
-	if gated {
-		e.excused++
-	}
 	e.started = false
+	refused := e.refused
+	if e.refused = false; !refused {
+		e.nacks++
+		if gated {
+			e.excused++
+		}
+	}
+	if (stopped || refused) && !t.closed && !e.lost {
+		t.requeue(e)
+		return 0, false
+	}
 	wait = t.o.Redelivery.Delay(e.nacks - e.excused)
 	keep := !t.closed && !e.lost && e.nacks-e.excused <= t.o.MaxRedeliveries
 	if keep && t.workers() == 1 {

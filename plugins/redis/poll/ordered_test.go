@@ -83,6 +83,67 @@ func TestOrderedEntriesBehindTheFence(t *testing.T) {
 	})
 }
 
+// Entries that are nacked under a closed gate, or refused because of the gate or the fence, take
+// their places again. Nothing leaves the reader meanwhile. Only a handler's nack counts.
+func TestOrderedEntriesTakeTheirPlaceAgain(t *testing.T) {
+	for _, fenced := range []bool{false, true} {
+		t.Run(fmt.Sprint("fenced ", fenced), func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s redistest.Server) {
+				r := newRig(t, s)
+				var closed atomic.Bool
+				var asked atomic.Int64
+				o := r.config("me-0", 20)
+				o.Ordered, o.MaxRedeliveries = true, 1
+				o.Gate = func() bool { asked.Add(1); return fenced || !closed.Load() }
+				o.Fence = func() time.Time {
+					asked.Add(1)
+					if fenced && closed.Load() {
+						return time.Now().Add(time.Hour)
+					}
+					return time.Time{}
+				}
+				rd, out := r.reader(s.Client(t), o, nil)
+				r.Add(0, 60)
+				first, msgs := receive(t, out, 10)
+				require.Equal(t, numbers(0, 10), first)
+				require.Eventually(t, func() bool { return rd.Stats().InFlight > 10 }, patience, tick, "one is offered, and some are buffered")
+				closed.Store(true)
+				for n, m := range msgs {
+					if n%2 == 1 || fenced {
+						require.False(t, pipeline.Held(m.Context()))
+					}
+				}
+				for _, n := range []int{3, 9, 0, 7, 1, 8, 2, 6, 5, 4} {
+					msgs[n].Nack()
+				}
+				require.Eventually(t, func() bool { s := rd.Stats(); return s.Buffered == s.InFlight }, patience, tick, "all are back")
+				seen := asked.Load()
+				require.Eventually(t, func() bool { return asked.Load() > seen+3 }, patience, tick)
+				select {
+				case m := <-out:
+					require.FailNow(t, "delivered while it was closed", string(m.Payload))
+				default:
+				}
+				closed.Store(false)
+				again, msgs := receive(t, out, 20)
+				require.Equal(t, numbers(0, 20), again)
+				for n, m := range msgs {
+					o := pipeline.OriginFrom(m.Context())
+					started := n < 10 && n%2 == 0 && !fenced
+					require.Equal(t, started, o.Delivered == 2, "%d", n)
+					require.Equal(t, started, o.Excused == 1, "%d", n)
+					m.Ack()
+				}
+				rest, msgs := receive(t, out, 20)
+				require.Equal(t, numbers(20, 40), rest)
+				for _, m := range msgs {
+					m.Ack()
+				}
+			})
+		})
+	}
+}
+
 // A reader that takes over starts with all entries that other consumers and an earlier process have
 // left, however short they have been pending.
 func TestTakeOver(t *testing.T) {

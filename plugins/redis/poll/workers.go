@@ -107,6 +107,9 @@ func (w *workers) message(ctx context.Context, e *pendingEntry) (*message.Messag
 		Kind: Kind, Source: w.Stream, Group: w.Group, Key: msg.Metadata.Get(pipeline.MetaKey),
 		Position: entry.Position(w.Stream, e.ID), Delivered: e.delivered + int64(e.nacks), Excused: int64(e.excused), Malformed: err,
 	}))
+	if w.o.Ordered {
+		ctx = pipeline.WithHeld(ctx, func() bool { return w.table.mayStart(e) })
+	}
 	msg.SetContext(ctx)
 	return msg, cancel
 }
