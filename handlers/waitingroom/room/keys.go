@@ -1,0 +1,48 @@
+package room
+
+import (
+	"regexp"
+	"unicode"
+	"unicode/utf8"
+)
+
+// roomsKey is the set of events that have a room.
+const roomsKey = "ROOMS"
+
+var eventPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+
+// ValidEvent reports whether a text may be the id of an event.
+func ValidEvent(event string) bool { return eventPattern.MatchString(event) }
+
+// ValidUser reports whether a text may be the id of a user: 1 to 128 printable characters.
+func ValidUser(user string) bool {
+	if !utf8.ValidString(user) || user == "" || utf8.RuneCountInString(user) > 128 {
+		return false
+	}
+	for _, c := range user {
+		if !unicode.IsPrint(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// EntryStream returns the stream of an event's promotions.
+func EntryStream(event string) string { return "ENTRY:{" + event + "}" }
+
+// keys returns the keys of an event in the order of common.lua.
+func keys(event string) []string {
+	names := []string{
+		"WAITING", "WAITING_QUEUE_INDEX_RECORD", "WAITING_USER_IDS", "WAITING_QUEUE_IDX", "ENTRY_QUEUE_SLOTS", "ENTRY",
+		"ENTRY_LEASES", "ENTRY_RECORD", "ENTRY_ENDED", "WAITING_SEEN", "WAITING_LEFT", "WAITING_ASIDE", "ROOM", "ROOM_TABLE",
+		"ROOM_AUDIT", "ENTRY_GONE", "WAITING_FORGET",
+	}
+	list := make([]string, 0, len(names)+1)
+	for _, name := range names {
+		list = append(list, name+":{"+event+"}")
+	}
+	return append(list, "ENTRY_TOKEN:{"+event+"}:")
+}
+
+func roomKey(event string) string  { return "ROOM:{" + event + "}" }
+func tableKey(event string) string { return "ROOM_TABLE:{" + event + "}" }

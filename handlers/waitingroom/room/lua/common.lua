@@ -1,0 +1,161 @@
+-- common.lua: in front of the scripts of a room. It reads the room and the time, and ends the script when there is no room.
+-- Written for Redis 7.0, Valkey 8 and miniredis.
+-- KEYS: the 17 keys of the event in the order of keys.go, then the prefix of its token keys. All have the same slot.
+-- ARGV[1] event   ARGV[2] promote_interval in ms   ARGV[3] ready_ttl   ARGV[4] token_ttl   ARGV[5] grace + seen_interval
+-- ARGV[6] seen_interval   ARGV[7] 1: the slot of a promoted user without a connection is released
+-- Reply: a code and the server's time in ms, then what the script says. A place is
+--        {state, index, jti, end, reason, how, ahead, promoted}; its times are in ms of the server.
+local WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, AUDIT, GONE, FORGET, TOKEN = unpack(KEYS)
+local event, interval, readyTime, tokenTime = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local absence, seenTime, release = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
+
+local time = redis.call('TIME')
+local micro = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local clock = math.floor(micro / 1000)
+
+local function num(n) return string.format('%.0f', n) end
+
+local room, flat = {}, redis.call('HGETALL', ROOM)
+for i = 1, #flat, 2 do room[flat[i]] = flat[i + 1] end
+if not room.state then return {'UNKNOWN', num(clock)} end
+
+-- The time of the room is the server's time without the outages. It stops when there is no tick, and never goes back.
+-- Leases, signs of life and what is remembered are kept in it. So an outage ends nothing.
+local ticked = tonumber(room.tick_at)
+local limit = math.max(5000, 3 * interval)
+local now = math.max(ticked, math.min(clock - tonumber(room.stopped), ticked + limit))
+local stopped = clock - now
+
+local function decode(text)
+  if not text then return nil end
+  local ok, value = pcall(cjson.decode, text)
+  return ok and type(value) == 'table' and value or nil
+end
+
+-- Only these two characters of a valid user have a form of their own in JSON.
+local function member(user) return '{"userId":"' .. string.gsub(user, '["\\]', '\\%0') .. '"}' end
+
+local function lease(user)
+  local l = decode(redis.call('HGET', LEASE, user))
+  if l and type(l.jti) == 'string' and type(l.idx) == 'number' and type(l.state) == 'string' and type(l['until']) == 'number' then return l end
+end
+
+-- look returns the lease of a user, or else the index of one that waits.
+local function look(user)
+  local l = lease(user)
+  if l then return l end
+  local index = redis.call('ZSCORE', WAITING, member(user))
+  return nil, index and tonumber(index)
+end
+
+-- memory returns what is remembered of a user. Up to the index void the user left or used up a turn.
+-- A user that was removed as absent is restored at the index absent.
+local function memory(user)
+  local m = decode(redis.call('HGET', LEFT, user)) or {}
+  return {void = tonumber(m.void) or 0, absent = tonumber(m.absent) or 0, reason = type(m.reason) == 'string' and m.reason or ''}
+end
+
+local HOUR, TEN = 3600000, 600000
+
+local function remember(user, m, duration)
+  redis.call('HSET', LEFT, user, string.format('{"void":%.0f,"absent":%.0f,"reason":%s,"at":%.0f}', m.void, m.absent, cjson.encode(m.reason), clock))
+  redis.call('ZADD', FORGET, num(now + duration), 'u' .. user)
+end
+
+-- close makes all places of a user up to an index void.
+local function close(user, index, reason)
+  local m = memory(user)
+  if index >= m.void then m.void, m.reason = index, reason end
+  if m.absent <= m.void then m.absent = 0 end
+  remember(user, m, HOUR)
+end
+
+-- keep leaves the index behind: the user may come back to it for ten minutes.
+local function keep(user, index, reason)
+  local m = memory(user)
+  if index <= m.void then return end
+  m.absent, m.reason = index, reason
+  remember(user, m, TEN)
+end
+
+-- back returns the index at which a user is restored, or nil. index is the one that the user or its broker presents.
+local function back(m, index)
+  local to = m.absent > m.void and m.absent or nil
+  if index > m.void and index > tonumber(room.forgotten) and (not to or index < to) then to = index end
+  return to
+end
+
+local function unqueue(user)
+  redis.call('ZREM', WAITING, member(user))
+  redis.call('HDEL', RECORD, user)
+  redis.call('HDEL', USERS, user)
+  redis.call('ZREM', SEEN, user)
+end
+
+local function newest() return tonumber(redis.call('HGET', LAST, event) or 0) end
+
+-- queue puts a user at an index, which may be lower than that at which the user waits.
+local function queue(user, index, instance)
+  redis.call('ZADD', WAITING, num(index), member(user))
+  redis.call('HSET', RECORD, user, string.format('{"userId":%s,"eventId":"%s","idx":%.0f,"instanceId":%s}', cjson.encode(user), event, index, cjson.encode(instance)))
+  redis.call('HSET', USERS, user, 'true')
+  redis.call('ZADD', SEEN, num(now), user)
+  if index > newest() then redis.call('HSET', LAST, event, num(index)) end
+end
+
+-- restore queues a missing user again, and deletes the absence.
+local function restore(user, m, index, instance)
+  if m.absent > 0 then
+    m.absent = 0
+    remember(user, m, HOUR)
+  end
+  queue(user, index, instance)
+end
+
+local function grant(user, l)
+  redis.call('HSET', LEASE, user, string.format('{"jti":%s,"idx":%.0f,"state":"%s","until":%.0f,"since":%.0f,"instanceId":%s,"by":%s}',
+    cjson.encode(l.jti), l.idx, l.state, l['until'], l.since or 0, cjson.encode(l.instanceId or ''), cjson.encode(l.by or '')))
+  redis.call('ZADD', LEASES, num(l['until']), user)
+  redis.call('SET', TOKEN .. user, l.jti)
+end
+
+-- finish ends a lease. A READY one whose time is over leaves its index behind.
+local function finish(user, l, state, reason)
+  redis.call('ZREM', LEASES, user)
+  redis.call('ZREM', GONE, user)
+  redis.call('HDEL', LEASE, user)
+  redis.call('DEL', TOKEN .. user)
+  if not l then return end
+  if l.state == 'READY' then redis.call('HINCRBY', ROOM, 'ready', -1) end
+  redis.call('HSET', ENDED, l.jti, string.format('{"state":"%s","reason":"%s","at":%.0f}', state, reason, clock))
+  if state ~= 'SOLD' then redis.call('ZADD', FORGET, num(now + HOUR), 'j' .. l.jti) end
+  if state == 'EXPIRED' and l.state == 'READY' then
+    keep(user, l.idx, reason)
+  else
+    close(user, l.idx, reason)
+  end
+end
+
+-- free returns how many slots are free. It is 0 while the capacity is unknown.
+local function free()
+  local capacity = tonumber(room.capacity)
+  if not capacity then return 0 end
+  local most = capacity - tonumber(room.sold)
+  if room.mode ~= 'pass-through' and room.concurrency then most = math.min(most, tonumber(room.concurrency)) end
+  return math.max(0, most - redis.call('ZCARD', LEASES))
+end
+
+local function place(state, index, l, reason, how, ahead)
+  return {state, num(index), l and l.jti or '', num(l and l['until'] + stopped or 0), reason or '', how or '', num(ahead or -1), num(l and l.since or 0)}
+end
+
+-- standing describes a user: the lease, the place, or why there is none.
+local function standing(user, how, ranked)
+  local l, index = look(user)
+  if l then return place(l.state, l.idx, l, '', how) end
+  if index then return place('WAITING', index, nil, '', how, ranked and redis.call('ZRANK', WAITING, member(user))) end
+  local reason = memory(user).reason
+  if reason == '' then reason = room.state == 'closed' and 'room_closed' or 'unknown' end
+  return place('', 0, nil, reason, how)
+end
+

@@ -1,0 +1,10 @@
+-- create.lua: creates the room of an event without configuration. It is open, and its capacity is unknown.
+-- KEYS[1] room
+-- Reply: 1, or 0 when there is a room
+-- Complexity: O(1)
+if redis.call('HEXISTS', KEYS[1], 'state') == 1 then return 0 end
+local time = redis.call('TIME')
+local clock = string.format('%.0f', math.floor((tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000))
+redis.call('HSET', KEYS[1], 'state', 'open', 'mode', 'fifo', 'sold', 0, 'promoted', 0, 'served', 0, 'tick', 0, 'tick_at', clock,
+  'stopped', 0, 'hold_until', 0, 'epoch', 0, 'forgotten', 0, 'ready', 0, 'created', clock)
+return 1

@@ -1,0 +1,34 @@
+-- enter.lua: queues a user, or attaches the user to the place or lease that exists. A user has at most one place.
+-- ARGV[8] user   ARGV[9] instance that has the connection
+-- ARGV[10] index that the user presents, 0 for none: with it there is no new place. Negative: it is not known, so the user is
+--          only attached.
+-- Reply: the place, then 1 when the last tick is not recent. Code REJECTED: the reason is that of the place.
+-- Complexity: O(log N)
+local user, instance, cursor = ARGV[8], ARGV[9], tonumber(ARGV[10])
+local late = clock - tonumber(room.stopped) - ticked > 2 * interval and '1' or '0'
+local l, index = look(user)
+if l then
+  redis.call('ZREM', GONE, user)
+  if l.instanceId ~= instance then
+    l.instanceId = instance
+    grant(user, l)
+  end
+  return {'OK', num(clock), standing(user, 'attached'), late}
+end
+
+local m = memory(user)
+local to = cursor >= 0 and back(m, cursor)
+if index then
+  queue(user, math.min(index, to or index), instance)
+  return {'OK', num(clock), standing(user, 'attached', true), late}
+end
+if to and room.state ~= 'closed' then
+  restore(user, m, to, instance)
+  return {'OK', num(clock), standing(user, 'restored', true), late}
+end
+if cursor ~= 0 then return {'OK', num(clock), standing(user), late} end
+local refusal = (room.state == 'closed' and 'room_closed') or (room.state == 'draining' and 'draining') or (room.mode == 'reject' and 'reject')
+if refusal then return {'REJECTED', num(clock), place('', 0, nil, refusal), late} end
+index = math.max(newest() + 1, micro)
+queue(user, index, instance)
+return {'OK', num(clock), standing(user, 'new', true), late}

@@ -1,0 +1,181 @@
+-- tick.lua: ends leases, removes absent users, promotes in the order of the indexes, and writes the rank table.
+-- It does nothing when the last tick was less than 0.9 intervals ago, unless that one has more to do.
+-- ARGV[8] most promotions   ARGV[9] suffix of the new leases' ids   ARGV[10] highest tick that the caller has seen
+-- ARGV[11] clear_after in ms
+-- Reply: 1 when it ran, then numbers: promoted, expired, abandoned, removed, set aside.
+--        Then 1 when there is more to do, length of the gap in ms, rest of the hold in ms, 1 when the room was cleared.
+--        The last value is the rank table.
+-- Complexity: O(M · log N) for at most 500 members M of each kind, and about 300 ranks
+local batch, known = tonumber(ARGV[8]), tonumber(ARGV[10])
+local MOST, HOLD = 500, 10000
+local raw = clock - tonumber(room.stopped)
+local elapsed = raw - ticked
+local again = room.more == '1' and math.abs(elapsed) < 0.9 * interval
+if not again and elapsed < 0.9 * interval and elapsed > -limit then return {'OK', num(clock), '0'} end
+
+-- A gap, or another server, is no absence of users.
+local info = redis.pcall('INFO', 'server')
+local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+local other = run ~= '' and room.run_id and room.run_id ~= '' and run ~= room.run_id or run == '' and tonumber(room.tick) < known
+local recovers = other or elapsed > limit or elapsed <= -limit
+local set = {}
+local function put(field, value)
+  room[field] = value
+  set[#set + 1] = field
+  set[#set + 1] = value
+end
+local gap = 0
+if recovers then
+  gap = math.max(0, elapsed)
+  now, stopped, again = ticked, clock - ticked, false
+  put('stopped', num(stopped))
+  put('hold_until', num(now + HOLD))
+  put('epoch', num(clock))
+  put('gap', num(gap))
+elseif not again then
+  now, stopped = raw, tonumber(room.stopped)
+end
+local held = now < tonumber(room.hold_until)
+if not again then
+  put('tick', num(math.max(tonumber(room.tick), known) + 1))
+  put('tick_at', num(now))
+  if run ~= '' then put('run_id', run) end
+  if not recovers then
+    local before, total = tonumber(room.promoted_before or 0), tonumber(room.promoted)
+    local rate, share = tonumber(room.rate or 0), math.min(1, elapsed / 30000)
+    put('rate', string.format('%.4f', rate + ((total - before) * 1000 / elapsed - rate) * share))
+    put('promoted_before', num(total))
+    local perMinute = tonumber(room.per_minute)
+    if perMinute then
+      local most = math.max(1, 2 * perMinute * interval / 60000)
+      put('credit', string.format('%.4f', math.min(most, tonumber(room.credit or 0) + perMinute * elapsed / 60000)))
+    end
+  end
+  if room.state == 'scheduled' and room.opens_at and clock >= tonumber(room.opens_at) then put('state', 'open') end
+end
+
+local more, promoted, expired, abandoned, removed, aside = false, 0, 0, 0, 0, 0
+local function due(key, time)
+  local list = redis.call('ZRANGEBYSCORE', key, '-inf', num(time), 'LIMIT', 0, MOST)
+  more = more or #list == MOST
+  return list
+end
+if not held then
+  for _, user in ipairs(due(LEASES, now)) do
+    finish(user, lease(user), 'EXPIRED', 'lease_over')
+    expired = expired + 1
+  end
+  if release then
+    for _, user in ipairs(due(GONE, now - seenTime)) do
+      finish(user, lease(user), 'ABANDONED', 'abandoned')
+      abandoned = abandoned + 1
+    end
+  end
+  for _, user in ipairs(due(SEEN, now - absence)) do
+    local index = redis.call('ZSCORE', WAITING, member(user))
+    unqueue(user)
+    if index then keep(user, tonumber(index), 'grace') end
+    removed = removed + 1
+  end
+  for _, name in ipairs(due(FORGET, now)) do
+    local kind, id = string.sub(name, 1, 1), string.sub(name, 2)
+    local m = kind == 'u' and memory(id)
+    if m and m.absent > m.void then
+      m.void, m.absent = m.absent, 0
+      remember(id, m, HOUR - TEN)
+    else
+      redis.call('ZREM', FORGET, name)
+      redis.call('HDEL', m and LEFT or ENDED, id)
+      if m and m.void > tonumber(room.forgotten) then put('forgotten', num(m.void)) end
+    end
+  end
+end
+
+local function user(text)
+  local one = decode(text)
+  return one and type(one.userId) == 'string' and one.userId ~= '' and one.userId or nil
+end
+if not held and (room.state == 'open' or room.state == 'draining') then
+  local slots, credit = free(), room.per_minute and room.mode ~= 'pass-through' and math.floor(tonumber(room.credit or 0)) or math.huge
+  local able = math.min(slots, credit)
+  local most = math.min(able, batch, MOST)
+  local heads = most > 0 and redis.call('ZRANGE', WAITING, 0, most - 1, 'WITHSCORES') or {}
+  for i = 1, #heads, 2 do
+    local text, index, name = heads[i], tonumber(heads[i + 1]), user(heads[i])
+    local reason = not name and 'undecodable' or redis.call('HEXISTS', LEASE, name) == 1 and 'has a lease' or nil
+    if reason then
+      redis.call('ZREM', WAITING, text)
+      redis.call('HSET', ASIDE, text, reason)
+      aside = aside + 1
+    else
+      local record = decode(redis.call('HGET', RECORD, name)) or {}
+      local instance = type(record.instanceId) == 'string' and record.instanceId or ''
+      unqueue(name)
+      redis.call('ZREM', WAITING, text)
+      grant(name, {jti = num(index) .. '-' .. ARGV[9], idx = index, state = 'READY', ['until'] = now + readyTime, since = clock, instanceId = instance})
+      redis.call('XADD', ENTRY, '*', 'userId', name, 'eventId', event, 'instanceId', instance)
+      if index > tonumber(room.served) then put('served', num(index)) end
+      promoted = promoted + 1
+    end
+  end
+  if promoted > 0 then
+    put('promoted', num(tonumber(room.promoted) + promoted))
+    redis.call('HINCRBY', ROOM, 'ready', promoted)
+    if credit < math.huge then put('credit', string.format('%.4f', tonumber(room.credit) - promoted)) end
+  end
+  more = more or #heads > 0 and #heads == 2 * most and able > promoted
+elseif room.state == 'closed' then
+  local heads = redis.call('ZRANGE', WAITING, 0, MOST - 1, 'WITHSCORES')
+  for i = 1, #heads, 2 do
+    local name = user(heads[i])
+    if name then
+      unqueue(name)
+      close(name, tonumber(heads[i + 1]), 'room_closed')
+    end
+    redis.call('ZREM', WAITING, heads[i])
+    removed = removed + 1
+  end
+  more = more or #heads == 2 * MOST
+end
+
+local count, slots = redis.call('ZCARD', WAITING), free()
+local leases = redis.call('ZCARD', LEASES)
+
+-- A room without users is cleared after its time. The audit stays.
+local empty = count == 0 and leases == 0
+if not empty then
+  if room.empty_since then redis.call('HDEL', ROOM, 'empty_since') end
+elseif not room.empty_since then
+  put('empty_since', num(now))
+end
+local idle = empty and now - tonumber(room.empty_since) or 0
+if room.state == 'closed' and empty and now - tonumber(room.closed_at) >= tonumber(ARGV[11]) or room.configured ~= '1' and idle >= HOUR then
+  redis.call('UNLINK', WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, GONE, FORGET)
+  return {'OK', num(clock), '1', '0', num(expired), num(abandoned), num(removed), '0', '0', num(gap), '0', '1', ''}
+end
+
+put('more', more and '1' or '0')
+redis.call('HSET', ROOM, unpack(set))
+redis.call('HSET', SLOTS, event, num(slots))
+
+-- The first 100 ranks are exact, then each is 5 % greater than the one before.
+local ranks = {}
+local function add(rank, index) ranks[#ranks + 1] = string.format('[%.0f,%.0f]', index, rank) end
+local first = redis.call('ZRANGE', WAITING, 0, 99, 'WITHSCORES')
+for i = 2, #first, 2 do add(i / 2 - 1, tonumber(first[i])) end
+local rank = 100
+while rank < count - 1 do
+  local one = redis.call('ZRANGE', WAITING, rank, rank, 'WITHSCORES')
+  add(rank, tonumber(one[2]))
+  rank = math.floor(rank * 1.05) + 1
+end
+if count > 100 then add(count - 1, tonumber(redis.call('ZRANGE', WAITING, -1, -1, 'WITHSCORES')[2])) end
+local hold = math.max(0, tonumber(room.hold_until) - now)
+local ready = math.max(0, math.min(leases, tonumber(redis.call('HGET', ROOM, 'ready') or 0)))
+local text = string.format(
+  '{"asOf":%.0f,"tick":%s,"epoch":%s,"roomState":"%s","waiting":%.0f,"served":%s,"free":%.0f,"ready":%.0f,"admitted":%.0f,"sold":%s,' ..
+  '"capacity":%s,"hold":%.0f,"perSecond":%s,"opensAt":%s,"message":%s,"ranks":[%s]}',
+  clock, room.tick, room.epoch, room.state, count, room.served, slots, ready, leases - ready, room.sold, room.capacity or '-1', hold, room.rate or '0', room.opens_at or '0',
+  cjson.encode(room.message or ''), table.concat(ranks, ','))
+redis.call('SET', TABLE, text, 'PX', 10000)
+return {'OK', num(clock), '1', num(promoted), num(expired), num(abandoned), num(removed), num(aside), more and '1' or '0', num(gap), num(hold), '0', text}

@@ -1,0 +1,120 @@
+package room
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+// rig is the room of an event that no other test uses.
+type rig struct {
+	t      testing.TB
+	ctx    context.Context
+	client *goredis.Client
+	rooms  *Rooms
+	event  string
+}
+
+func options() Options {
+	return Options{
+		PromoteInterval: time.Second, PromoteBatch: 200, TokenTTL: 5 * time.Minute, ReadyTTL: 2 * time.Minute,
+		Grace: 2 * time.Minute, SeenInterval: 30 * time.Second, ClearAfter: 24 * time.Hour, MaxEvents: 100_000,
+	}
+}
+
+// newRig creates a room with a number of seats; -1: unknown.
+func newRig(t testing.TB, s redistest.Server, seats int64, change ...func(*Options)) *rig {
+	t.Helper()
+	o := options()
+	for _, f := range change {
+		f(&o)
+	}
+	r := &rig{t: t, ctx: t.Context(), client: s.Client(t), rooms: process(t, s, o), event: "test-" + watermill.NewULID()}
+	t.Cleanup(func() {
+		ctx := context.Background()
+		for user := range r.client.HGetAll(ctx, "ENTRY_RECORD:{"+r.event+"}").Val() {
+			r.client.Del(ctx, "ENTRY_TOKEN:{"+r.event+"}:"+user)
+		}
+		r.client.Del(ctx, keys(r.event)...)
+		r.client.SRem(ctx, roomsKey, r.event)
+	})
+	require.NoError(t, r.rooms.Create(r.ctx, r.event))
+	if seats >= 0 {
+		require.NoError(t, r.rooms.SetCapacity(r.ctx, r.event, seats, true))
+	}
+	return r
+}
+
+// process returns the rooms as another process has them.
+func process(t testing.TB, s redistest.Server, o Options) *Rooms {
+	t.Helper()
+	own := redis.DefaultClientConfig()
+	own.Addrs = []string{s.Addr}
+	server := redis.New().Server(&own)
+	require.NoError(t, server.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
+	return New(server, o)
+}
+
+// pass lets time pass in the room, in which ticks ran.
+func (r *rig) pass(d time.Duration) {
+	r.t.Helper()
+	require.NoError(r.t, r.client.HIncrBy(r.ctx, roomKey(r.event), "stopped", -d.Milliseconds()).Err())
+	require.NoError(r.t, r.client.HIncrBy(r.ctx, roomKey(r.event), "tick_at", d.Milliseconds()).Err())
+}
+
+// outage lets time pass without ticks.
+func (r *rig) outage(d time.Duration) {
+	r.t.Helper()
+	require.NoError(r.t, r.client.HIncrBy(r.ctx, roomKey(r.event), "stopped", -d.Milliseconds()).Err())
+}
+
+// tick runs the next tick, a second after the last one.
+func (r *rig) tick() Tick {
+	r.t.Helper()
+	r.outage(time.Second)
+	got, err := r.rooms.Tick(r.ctx, r.event)
+	require.NoError(r.t, err)
+	require.True(r.t, got.Ran)
+	return got
+}
+
+func (r *rig) enter(user string) Place {
+	r.t.Helper()
+	p, err := r.rooms.Enter(r.ctx, r.event, user, "broker-1", 0)
+	require.NoError(r.t, err)
+	return p
+}
+
+// enterAll lets n users enter, as user-0 and so on.
+func (r *rig) enterAll(n int) {
+	r.t.Helper()
+	for i := range n {
+		r.enter(fmt.Sprint("user-", i))
+	}
+}
+
+func (r *rig) status(user string) Place {
+	r.t.Helper()
+	p, err := r.rooms.Status(r.ctx, r.event, user)
+	require.NoError(r.t, err)
+	return p
+}
+
+func (r *rig) claim(user string) Place {
+	r.t.Helper()
+	list, err := r.rooms.Claim(r.ctx, r.event, "broker-1", []Sign{{User: user}})
+	require.NoError(r.t, err)
+	require.Len(r.t, list, 1)
+	return list[0]
+}

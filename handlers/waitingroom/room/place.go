@@ -1,0 +1,83 @@
+package room
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// State is the state of a user in a room. The empty state means that the user has no place.
+type State string
+
+// The states of a user.
+const (
+	Waiting   State = "WAITING"   // in the queue
+	Ready     State = "READY"     // promoted, the lease is not claimed
+	Admitted  State = "ADMITTED"  // the lease is claimed
+	Sold      State = "SOLD"      // the lease ended with a sale
+	Abandoned State = "ABANDONED" // the lease was released
+	Expired   State = "EXPIRED"   // the time of the lease was over
+)
+
+// Status returns the older system's name of a state, or "" for one that it does not have.
+func (s State) Status() string {
+	switch s {
+	case Waiting, Ready:
+		return "IN_ENTRY"
+	case Admitted:
+		return "IN_PROGRESS"
+	}
+	return ""
+}
+
+// Place is where a user stands in a room.
+type Place struct {
+	State State
+	Index int64  // of the place in the queue, also after the promotion
+	JTI   string // of the lease
+	Until int64  // end of the lease in ms of the server's clock; an outage makes it later
+	Now   int64  // the server's clock in ms
+	// Reason says why there is no place: left, kicked, grace, sold, abandoned, lease_over,
+	// room_closed, or unknown when nothing is remembered.
+	Reason   string
+	How      string // of Enter and Seen: new, attached or restored
+	Ahead    int64  // users before this one, in results of Enter and Status; -1 elsewhere
+	Promoted int64  // the server's clock in ms at the promotion; 0 without a lease
+}
+
+// The answers of a room. Each is returned with the place, if there is one.
+var (
+	// ErrUnknown means that the event has no room. The caller queries the Event Service, and calls
+	// Create.
+	ErrUnknown = errors.New("the event has no room")
+	// ErrRejected means that the room takes no new users. The reason of the place is reject,
+	// draining or room_closed.
+	ErrRejected = errors.New("the room takes no new users")
+)
+
+var codes = map[string]error{"OK": nil, "UNKNOWN": ErrUnknown, "REJECTED": ErrRejected}
+
+// place reads a place from the reply of a script.
+func place(reply any, now int64) (Place, error) {
+	list, ok := reply.([]any)
+	if !ok || len(list) != 8 {
+		return Place{}, fmt.Errorf("unexpected place %v", reply)
+	}
+	texts := make([]string, len(list))
+	for i, v := range list {
+		texts[i], _ = v.(string)
+	}
+	p := Place{State: State(texts[0]), JTI: texts[2], Reason: texts[4], How: texts[5], Now: now}
+	err := integers([]string{texts[1], texts[3], texts[6], texts[7]}, &p.Index, &p.Until, &p.Ahead, &p.Promoted)
+	return p, err
+}
+
+// integers reads one number per text.
+func integers(texts []string, to ...*int64) (err error) {
+	for i, n := range to {
+		if *n, err = strconv.ParseInt(texts[i], 10, 64); err != nil {
+			return err
+		}
+	}
+	return nil
+}

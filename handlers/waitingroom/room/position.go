@@ -1,0 +1,43 @@
+package room
+
+import (
+	"math"
+	"slices"
+)
+
+// Position returns how many users wait before an index. It is exact for the first 100 indexes, and
+// interpolated behind them.
+func (t *Table) Position(index int64) (ahead int64, exact bool) {
+	i, found := slices.BinarySearchFunc(t.Ranks, index, func(r [2]int64, index int64) int {
+		switch {
+		case r[0] < index:
+			return -1
+		case r[0] > index:
+			return 1
+		}
+		return 0
+	})
+	switch {
+	case found:
+		return t.Ranks[i][1], true
+	case i == 0:
+		return 0, len(t.Ranks) > 0
+	case i == len(t.Ranks):
+		return t.Waiting, false
+	}
+	low, high := t.Ranks[i-1], t.Ranks[i]
+	if high[1] == low[1]+1 { // no user is between them
+		return high[1], true
+	}
+	share := float64(index-low[0]) / float64(high[0]-low[0])
+	return low[1] + max(1, int64(math.Round(share*float64(high[1]-low[1])))), false
+}
+
+// WaitSeconds returns the range of the expected wait, or nil when the queue does not move.
+func (t *Table) WaitSeconds(ahead int64) *[2]int64 {
+	if t.PerSecond < 0.001 {
+		return nil
+	}
+	mean := float64(ahead+1) / t.PerSecond
+	return &[2]int64{int64(mean * 0.7), int64(math.Ceil(mean * 1.5))}
+}

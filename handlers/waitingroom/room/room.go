@@ -1,0 +1,204 @@
+package room
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/redis"
+)
+
+//go:embed lua
+var lua embed.FS
+
+// Options are the times and limits of all rooms.
+type Options struct {
+	PromoteInterval time.Duration // time between two ticks
+	PromoteBatch    int           // most promotions of one call of Tick
+	TokenTTL        time.Duration // length of a claimed lease
+	ReadyTTL        time.Duration // time in which a lease is claimed
+	// Grace is the time without a sign of life after which a waiting user is removed. It gets
+	// longer by SeenInterval, the time between two signs.
+	Grace, SeenInterval time.Duration
+	ClearAfter          time.Duration // time between the end of a room and the removal of its keys
+	// Release: a promoted user that has no connection for SeenInterval loses the slot.
+	Release   bool
+	MaxEvents int // maximum number of rooms that Create allows
+}
+
+// Rooms are the waiting rooms of all events. Safe for concurrent use.
+type Rooms struct {
+	server  *redis.Server
+	o       Options
+	create  *redis.Script
+	scripts map[string]*redis.Script
+
+	mu    sync.Mutex
+	ticks map[string]int64 // event → highest number of a tick that was seen
+}
+
+// New returns the rooms on a server. It opens no connection.
+func New(server *redis.Server, o Options) *Rooms { return newRooms(server, o) }
+
+// newRooms puts front before each script. Tests control the time with it.
+func newRooms(server *redis.Server, o Options, front ...string) *Rooms {
+	r := &Rooms{server: server, o: o, scripts: map[string]*redis.Script{}, ticks: map[string]int64{}}
+	read := func(name string) string {
+		text, err := lua.ReadFile("lua/" + name + ".lua")
+		if err != nil {
+			panic(err) // the file is in the binary
+		}
+		return string(text)
+	}
+	script := func(parts ...string) *redis.Script {
+		return redis.NewScript(slices.Concat(front, parts)...)
+	}
+	common := read("common")
+	for _, name := range []string{"enter", "status", "claim", "tick"} {
+		r.scripts[name] = script(common, read(name))
+	}
+	r.create = script(read("create"))
+	return r
+}
+
+// call returns the call of a script on the room of an event.
+func (r *Rooms) call(name, event string, args ...any) *redis.Call {
+	release := 0
+	if r.o.Release {
+		release = 1
+	}
+	all := []any{
+		event, r.o.PromoteInterval.Milliseconds(), r.o.ReadyTTL.Milliseconds(), r.o.TokenTTL.Milliseconds(),
+		(r.o.Grace + r.o.SeenInterval).Milliseconds(), r.o.SeenInterval.Milliseconds(), release,
+	}
+	return r.scripts[name].Call(keys(event), append(all, args...)...)
+}
+
+// run runs a script, and returns its answer, the server's time and the other values of its reply.
+// Answers such as ErrRejected come with values.
+func (r *Rooms) run(ctx context.Context, name, event string, args ...any) (values []any, now int64, err error) {
+	c := r.call(name, event, args...)
+	if err := r.server.Do(ctx, c); err != nil {
+		return nil, 0, err
+	}
+	list, err := c.List()
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(list) < 2 {
+		return nil, 0, fmt.Errorf("%s.lua: unexpected reply with %d values", name, len(list))
+	}
+	code, _ := list[0].(string)
+	clock, _ := list[1].(string)
+	if now, err = strconv.ParseInt(clock, 10, 64); err != nil {
+		return nil, 0, fmt.Errorf("%s.lua: %w", name, err)
+	}
+	answer, known := codes[code]
+	if !known {
+		return nil, 0, fmt.Errorf("%s.lua: unexpected answer %q", name, code)
+	}
+	return list[2:], now, answer
+}
+
+// one runs a script whose reply begins with a place.
+func (r *Rooms) one(ctx context.Context, name, event string, args ...any) (Place, []any, error) {
+	values, now, answer := r.run(ctx, name, event, args...)
+	if len(values) == 0 {
+		if answer == nil {
+			answer = fmt.Errorf("%s.lua: the reply has no place", name)
+		}
+		return Place{}, nil, answer
+	}
+	p, err := place(values[0], now)
+	return p, values[1:], errors.Join(answer, err)
+}
+
+// maxCall is the maximum number of users in a call of a script. It limits how long the server is
+// busy.
+const maxCall = 500
+
+// Enter queues a user, or attaches the user to the place or lease that exists. The instance has the
+// user's connection. cursor is the index that a returning client presents, 0 for none. With a
+// cursor there is never a new place: the state is empty when the place has ended. A negative cursor
+// only attaches.
+//
+// The errors are ErrUnknown and ErrRejected, besides those of the server.
+func (r *Rooms) Enter(ctx context.Context, event, user, instance string, cursor int64) (Place, error) {
+	p, rest, err := r.one(ctx, "enter", event, user, instance, cursor)
+	if len(rest) == 1 && rest[0] == "1" { // the event may be missing from the set
+		err = errors.Join(err, r.server.Do(ctx, redis.Command("SADD", roomsKey, event)))
+	}
+	return p, err
+}
+
+// Status describes a user, and writes nothing.
+func (r *Rooms) Status(ctx context.Context, event, user string) (Place, error) {
+	p, _, err := r.one(ctx, "status", event, user)
+	return p, err
+}
+
+// Sign is a sign of life of a user.
+type Sign struct {
+	User string
+}
+
+// Claim makes READY leases ADMITTED. Their time begins with the first claim, and a repeated claim
+// changes nothing. The instance has their connections. It returns a place per user, which has
+// another state when there is no lease.
+func (r *Rooms) Claim(ctx context.Context, event, instance string, users []Sign) ([]Place, error) {
+	return r.each(ctx, "claim", event, len(users), func(i int) []any { return []any{users[i].User} }, instance)
+}
+
+// each runs a script for n users, in parts. It returns a place per user; after an error those of
+// the first parts.
+func (r *Rooms) each(ctx context.Context, name, event string, n int, args func(i int) []any, first ...any) ([]Place, error) {
+	places := make([]Place, 0, n)
+	for start := 0; start < n; start += maxCall {
+		part := append([]any{}, first...)
+		for i := start; i < min(start+maxCall, n); i++ {
+			part = append(part, args(i)...)
+		}
+		values, now, err := r.run(ctx, name, event, part...)
+		if err != nil {
+			return places, err
+		}
+		for _, v := range values {
+			p, err := place(v, now)
+			if err != nil {
+				return places, err
+			}
+			places = append(places, p)
+		}
+	}
+	return places, nil
+}
+
+// Create creates the room of an event without configuration. It is open, and its capacity is
+// unknown until SetCapacity. A room that exists stays as it is.
+func (r *Rooms) Create(ctx context.Context, event string) error {
+	count := redis.Command("SCARD", roomsKey)
+	if err := r.server.Do(ctx, count); err != nil {
+		return err
+	}
+	if n, err := count.Int(); err != nil || n >= int64(r.o.MaxEvents) {
+		return errors.Join(err, ErrTooMany)
+	}
+	return r.server.Do(ctx, r.create.Call([]string{roomKey(event)}), redis.Command("SADD", roomsKey, event))
+}
+
+// ErrTooMany means that there are as many rooms as allowed. The caller refuses the event for now.
+var ErrTooMany = errors.New("there are too many rooms")
+
+// Events returns the events that have a room, in no order.
+func (r *Rooms) Events(ctx context.Context) ([]string, error) {
+	c := redis.Command("SMEMBERS", roomsKey)
+	if err := r.server.Do(ctx, c); err != nil {
+		return nil, err
+	}
+	return c.Texts()
+}

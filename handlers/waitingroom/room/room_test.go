@@ -1,0 +1,60 @@
+package room
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+func TestUsersArePromotedInTheirOrder(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 3)
+		r.enterAll(5)
+		again := r.enter("user-4")
+		require.Equal(t, "attached", again.How)
+		require.EqualValues(t, 4, again.Ahead)
+		got := r.tick()
+		require.Equal(t, 3, got.Promoted)
+		require.False(t, got.More)
+		require.EqualValues(t, 2, got.Table.Waiting)
+		require.EqualValues(t, 3, got.Table.Ready)
+		for i, want := range []State{Ready, Ready, Ready, Waiting, Waiting} {
+			p := r.status(fmt.Sprint("user-", i))
+			require.Equal(t, want, p.State)
+		}
+		third, fourth := r.status("user-2"), r.status("user-3")
+		require.Equal(t, third.Index, got.Table.Served)
+		require.Greater(t, fourth.Index, got.Table.Served)
+		require.Zero(t, fourth.Ahead)
+		require.Zero(t, r.tick().Promoted, "no slot is free")
+
+		claimed := r.claim("user-2")
+		require.Equal(t, Admitted, claimed.State)
+		require.Equal(t, third.JTI, claimed.JTI)
+		require.Greater(t, claimed.Until, third.Until)
+		require.Equal(t, claimed.Until, r.claim("user-2").Until, "a repeated claim extends nothing")
+		require.Equal(t, Waiting, r.claim("user-3").State)
+		entries := r.client.XRange(r.ctx, EntryStream(r.event), "-", "+").Val()
+		require.Len(t, entries, 3)
+		require.Equal(t, map[string]any{"userId": "user-0", "eventId": r.event, "instanceId": "broker-1"}, entries[0].Values)
+		tables, err := r.rooms.Tables(r.ctx, []string{r.event, "no-such-event"})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, tables[0].Waiting)
+		require.Nil(t, tables[1])
+	})
+}
+
+func TestATickDoesNothingAMomentAfterAnother(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 10)
+		r.tick()
+		r.enterAll(1)
+		got, err := r.rooms.Tick(r.ctx, r.event)
+		require.NoError(t, err)
+		require.False(t, got.Ran)
+		require.Equal(t, 1, r.tick().Promoted)
+	})
+}

@@ -1,0 +1,138 @@
+package room
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/redis"
+)
+
+// Tick is the result of one call of Rooms.Tick.
+type Tick struct {
+	Ran      bool // false: the last tick was a moment ago
+	Promoted int
+	Ended    map[State]int // leases
+	Removed  int           // waiting users that were absent, or whose room was closed
+	Aside    int           // bad records that were set aside
+	More     bool          // the caller calls again at once
+	Gap      time.Duration // not 0: there were no ticks for that long, and leases end later
+	Hold     time.Duration // rest of the time without promotions and removals after an outage
+	Cleared  bool          // the keys were removed
+	Table    *Table        // nil when Ran is false or Cleared is true
+}
+
+// Tick ends leases, removes absent users and promotes users. Each process may call it at any time.
+// It does nothing when the last tick was less than 0.9 intervals ago. Without a room it takes the
+// event off the set of events and returns ErrUnknown.
+func (r *Rooms) Tick(ctx context.Context, event string) (Tick, error) {
+	r.mu.Lock()
+	known := r.ticks[event]
+	r.mu.Unlock()
+	nonce := make([]byte, 12)
+	_, _ = rand.Read(nonce) // it never fails
+	values, _, err := r.run(ctx, "tick", event, r.o.PromoteBatch, hex.EncodeToString(nonce), known, r.o.ClearAfter.Milliseconds())
+	if err != nil {
+		if errors.Is(err, ErrUnknown) {
+			err = errors.Join(err, r.drop(ctx, event))
+		}
+		return Tick{}, err
+	}
+	if len(values) != 11 {
+		return Tick{}, nil
+	}
+	texts := make([]string, len(values))
+	for i, v := range values {
+		texts[i], _ = v.(string)
+	}
+	var promoted, expired, abandoned, removed, aside, gap, hold int64
+	if err := integers(append(texts[1:6:6], texts[7], texts[8]), &promoted, &expired, &abandoned, &removed, &aside, &gap, &hold); err != nil {
+		return Tick{}, fmt.Errorf("tick.lua: %w", err)
+	}
+	t := Tick{
+		Ran: true, Promoted: int(promoted), Ended: map[State]int{Expired: int(expired), Abandoned: int(abandoned)},
+		Removed: int(removed), Aside: int(aside), More: texts[6] == "1", Cleared: texts[9] == "1",
+		Gap: time.Duration(gap) * time.Millisecond, Hold: time.Duration(hold) * time.Millisecond,
+	}
+	if t.Cleared {
+		return t, r.drop(ctx, event)
+	}
+	if t.Table, err = table(texts[10]); err != nil {
+		return t, err
+	}
+	r.mu.Lock()
+	r.ticks[event] = max(r.ticks[event], t.Table.Tick)
+	r.mu.Unlock()
+	return t, nil
+}
+
+// drop takes an event without a room off the set of events.
+func (r *Rooms) drop(ctx context.Context, event string) error {
+	r.mu.Lock()
+	delete(r.ticks, event)
+	r.mu.Unlock()
+	return r.server.Do(ctx, redis.Command("SREM", roomsKey, event))
+}
+
+// Table has the figures of one tick and the ranks of some indexes: the first 100, some of the
+// others, and the last. A broker that sees another epoch sends all its signs at once. The times are in ms of
+// the server's clock.
+type Table struct {
+	AsOf      int64      `json:"asOf"`
+	Tick      int64      `json:"tick"`  // number of the tick
+	Epoch     int64      `json:"epoch"` // another one: a recovery began
+	State     string     `json:"roomState"`
+	Waiting   int64      `json:"waiting"`
+	Served    int64      `json:"served"` // the highest index that was promoted
+	Free      int64      `json:"free"`   // slots
+	Ready     int64      `json:"ready"`
+	Admitted  int64      `json:"admitted"`
+	Sold      int64      `json:"sold"`
+	Capacity  int64      `json:"capacity"`  // -1: unknown
+	Hold      int64      `json:"hold"`      // rest of the pause after a recovery in ms
+	PerSecond float64    `json:"perSecond"` // promotions, mean of about 30 s
+	OpensAt   int64      `json:"opensAt"`   // 0: no schedule
+	Message   string     `json:"message"`   // for all users
+	Ranks     [][2]int64 `json:"ranks"`     // index and rank
+}
+
+func table(text string) (*Table, error) {
+	t := &Table{}
+	if err := json.Unmarshal([]byte(text), t); err != nil {
+		return nil, fmt.Errorf("rank table: %w", err)
+	}
+	return t, nil
+}
+
+// Tables returns the table of each event, in one pipeline. It is nil when there was no tick for
+// 10 s.
+func (r *Rooms) Tables(ctx context.Context, events []string) ([]*Table, error) {
+	calls := make([]*redis.Call, len(events))
+	for i, event := range events {
+		calls[i] = redis.Command("GET", tableKey(event))
+	}
+	err := r.server.Do(ctx, calls...)
+	tables := make([]*Table, len(events))
+	for i, c := range calls {
+		text, failed := c.Text()
+		if failed == nil && text != "" {
+			tables[i], failed = table(text)
+			err = errors.Join(err, failed)
+		}
+	}
+	return tables, err
+}
+
+// SetCapacity sets the number of seats. With first it changes nothing when the number is known.
+func (r *Rooms) SetCapacity(ctx context.Context, event string, seats int64, first bool) error {
+	set := "HSET"
+	if first {
+		set = "HSETNX"
+	}
+	return r.server.Do(ctx, redis.Command(set, roomKey(event), "capacity", strconv.FormatInt(seats, 10)))
+}
