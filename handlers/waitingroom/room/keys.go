@@ -37,11 +37,11 @@ func keys(event string) []string {
 		"ENTRY_LEASES", "ENTRY_RECORD", "ENTRY_ENDED", "WAITING_SEEN", "WAITING_LEFT", "WAITING_ASIDE", "ROOM", "ROOM_TABLE",
 		"ROOM_AUDIT", "ENTRY_GONE", "WAITING_FORGET",
 	}
-	list := make([]string, 0, len(names)+1)
+	list := make([]string, 0, len(names)+2)
 	for _, name := range names {
 		list = append(list, name+":{"+event+"}")
 	}
-	return append(list, "ENTRY_TOKEN:{"+event+"}:")
+	return append(list, EntryStream(event)+":meta", "ENTRY_TOKEN:{"+event+"}:")
 }
 
 func roomKey(event string) string  { return "ROOM:{" + event + "}" }

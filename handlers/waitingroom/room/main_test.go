@@ -50,7 +50,7 @@ func newRig(t testing.TB, s redistest.Server, seats int64, change ...func(*Optio
 	})
 	require.NoError(t, r.rooms.Create(r.ctx, r.event))
 	if seats >= 0 {
-		require.NoError(t, r.rooms.SetCapacity(r.ctx, r.event, seats, true))
+		require.NoError(t, r.rooms.SetCapacity(r.ctx, r.event, seats))
 	}
 	return r
 }

@@ -53,9 +53,15 @@ var (
 	// ErrRejected means that the room takes no new users. The reason of the place is reject,
 	// draining or room_closed.
 	ErrRejected = errors.New("the room takes no new users")
+	// ErrUsed means that another session of the shop has the lease. The caller refuses the session.
+	ErrUsed = errors.New("another session has the lease")
+	// ErrEnded means that the lease is over. The reason of the place says why.
+	ErrEnded = errors.New("the lease has ended")
+	// ErrConflict means that the change is not possible in this state, and changed nothing.
+	ErrConflict = errors.New("not possible in this state")
 )
 
-var codes = map[string]error{"OK": nil, "UNKNOWN": ErrUnknown, "REJECTED": ErrRejected}
+var codes = map[string]error{"OK": nil, "UNKNOWN": ErrUnknown, "REJECTED": ErrRejected, "USED": ErrUsed, "ENDED": ErrEnded, "CONFLICT": ErrConflict}
 
 // place reads a place from the reply of a script.
 func place(reply any, now int64) (Place, error) {

@@ -59,7 +59,7 @@ func newRooms(server *redis.Server, o Options, front ...string) *Rooms {
 		return redis.NewScript(slices.Concat(front, parts)...)
 	}
 	common := read("common")
-	for _, name := range []string{"enter", "status", "claim", "tick"} {
+	for _, name := range []string{"enter", "status", "claim", "tick", "seen", "leave", "verify", "finish", "control", "capacity"} {
 		r.scripts[name] = script(common, read(name))
 	}
 	r.create = script(read("create"))
@@ -142,9 +142,50 @@ func (r *Rooms) Status(ctx context.Context, event, user string) (Place, error) {
 	return p, err
 }
 
-// Sign is a sign of life of a user.
+// Sign is a sign of life of a user, with what its broker knows of the place.
 type Sign struct {
-	User string
+	User  string
+	Index int64  // 0: not known, so nothing is restored
+	JTI   string // of the claimed lease, if there is one
+	Until int64  // end of that lease
+	Gone  bool   // the last connection of the instance was closed
+}
+
+// Seen takes signs of life. A user that is missing gets the index and the lease of the sign back,
+// unless the user left or used them up. It returns a place per sign.
+func (r *Rooms) Seen(ctx context.Context, event, instance string, signs []Sign) ([]Place, error) {
+	return r.each(ctx, "seen", event, len(signs), func(i int) []any {
+		s, gone := signs[i], 0
+		if s.Gone {
+			gone = 1
+		}
+		return []any{s.User, s.Index, s.JTI, s.Until, gone}
+	}, instance)
+}
+
+// Leave ends the place or lease of a user. The reason is left or kicked.
+func (r *Rooms) Leave(ctx context.Context, event, user, reason string) (Place, error) {
+	p, _, err := r.one(ctx, "leave", event, user, reason)
+	return p, err
+}
+
+// Verify gives a lease to one session of a shop. The same session may call it again. The errors are
+// ErrUsed and ErrEnded, besides ErrUnknown and those of the server.
+func (r *Rooms) Verify(ctx context.Context, event, user, jti, by string) (Place, error) {
+	p, _, err := r.one(ctx, "verify", event, user, jti, by)
+	return p, err
+}
+
+// Finish ends a lease as sold or abandoned. The same result again is no error. A sale after the end
+// of the lease needs a free seat: How is "late". Every other pair of state and result returns
+// ErrConflict, with the state of the lease.
+func (r *Rooms) Finish(ctx context.Context, event, user, jti string, sold bool) (Place, error) {
+	result := Abandoned
+	if sold {
+		result = Sold
+	}
+	p, _, err := r.one(ctx, "finish", event, user, jti, string(result))
+	return p, err
 }
 
 // Claim makes READY leases ADMITTED. Their time begins with the first claim, and a repeated claim
@@ -188,7 +229,42 @@ func (r *Rooms) Create(ctx context.Context, event string) error {
 	if n, err := count.Int(); err != nil || n >= int64(r.o.MaxEvents) {
 		return errors.Join(err, ErrTooMany)
 	}
-	return r.server.Do(ctx, r.create.Call([]string{roomKey(event)}), redis.Command("SADD", roomsKey, event))
+	return r.add(ctx, event)
+}
+
+// add creates a room without a limit. It removes the mark of Deny.
+func (r *Rooms) add(ctx context.Context, event string) error {
+	return r.server.Do(ctx, r.create.Call([]string{roomKey(event)}), redis.Command("SADD", roomsKey, event), redis.Command("DEL", queryKey(event)))
+}
+
+// SetCapacity stores the number of seats while it is unknown. Later only Control changes it.
+func (r *Rooms) SetCapacity(ctx context.Context, event string, seats int64) error {
+	_, _, err := r.run(ctx, "capacity", event, seats)
+	return err
+}
+
+// queryKey is the right to query the Event Service for an event, or the mark that it has none.
+func queryKey(event string) string { return "ROOM_ASK:{" + event + "}" }
+
+const noEvent = "404"
+
+// Reserve gives one caller the right to query the Event Service for an event, for that time. The
+// error is ErrUnknown while the mark of Deny is there.
+func (r *Rooms) Reserve(ctx context.Context, event string, duration time.Duration) (bool, error) {
+	take := redis.Command("SET", queryKey(event), "1", "NX", "PX", duration.Milliseconds())
+	read := redis.Command("GET", queryKey(event))
+	if err := r.server.Do(ctx, take, read); err != nil {
+		return false, err
+	}
+	if text, err := read.Text(); err != nil || text == noEvent {
+		return false, errors.Join(err, ErrUnknown)
+	}
+	return !take.Missing(), nil
+}
+
+// Deny marks for that time that there is no such event.
+func (r *Rooms) Deny(ctx context.Context, event string, duration time.Duration) error {
+	return r.server.Do(ctx, redis.Command("SET", queryKey(event), noEvent, "PX", duration.Milliseconds()))
 }
 
 // ErrTooMany means that there are as many rooms as allowed. The caller refuses the event for now.

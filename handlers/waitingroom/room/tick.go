@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -126,13 +125,4 @@ func (r *Rooms) Tables(ctx context.Context, events []string) ([]*Table, error) {
 		}
 	}
 	return tables, err
-}
-
-// SetCapacity sets the number of seats. With first it changes nothing when the number is known.
-func (r *Rooms) SetCapacity(ctx context.Context, event string, seats int64, first bool) error {
-	set := "HSET"
-	if first {
-		set = "HSETNX"
-	}
-	return r.server.Do(ctx, redis.Command(set, roomKey(event), "capacity", strconv.FormatInt(seats, 10)))
 }

@@ -1,11 +1,11 @@
 -- common.lua: in front of the scripts of a room. It reads the room and the time, and ends the script when there is no room.
 -- Written for Redis 7.0, Valkey 8 and miniredis.
--- KEYS: the 17 keys of the event in the order of keys.go, then the prefix of its token keys. All have the same slot.
+-- KEYS: the 18 keys of the event in the order of keys.go, then the prefix of its token keys. All have the same slot.
 -- ARGV[1] event   ARGV[2] promote_interval in ms   ARGV[3] ready_ttl   ARGV[4] token_ttl   ARGV[5] grace + seen_interval
 -- ARGV[6] seen_interval   ARGV[7] 1: the slot of a promoted user without a connection is released
 -- Reply: a code and the server's time in ms, then what the script says. A place is
 --        {state, index, jti, end, reason, how, ahead, promoted}; its times are in ms of the server.
-local WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, AUDIT, GONE, FORGET, TOKEN = unpack(KEYS)
+local WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, AUDIT, GONE, FORGET, META, TOKEN = unpack(KEYS)
 local event, interval, readyTime, tokenTime = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local absence, seenTime, release = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
 
@@ -119,7 +119,28 @@ local function grant(user, l)
   redis.call('SET', TOKEN .. user, l.jti)
 end
 
--- finish ends a lease. A READY one whose time is over leaves its index behind.
+-- over remembers how a lease ended. A READY one whose time is over leaves its index behind.
+local function over(user, l, state, reason)
+  redis.call('HSET', ENDED, l.jti, string.format('{"state":"%s","reason":"%s","at":%.0f}', state, reason, clock))
+  if state == 'SOLD' then
+    redis.call('ZREM', FORGET, 'j' .. l.jti)
+  else
+    redis.call('ZADD', FORGET, num(now + HOUR), 'j' .. l.jti)
+  end
+  if state == 'EXPIRED' and l.state == 'READY' then
+    keep(user, l.idx, reason)
+  else
+    close(user, l.idx, reason)
+  end
+end
+
+-- ended returns how a lease ended, or nil.
+local function ended(jti)
+  local e = decode(redis.call('HGET', ENDED, jti))
+  return e and type(e.state) == 'string' and type(e.reason) == 'string' and e or nil
+end
+
+-- finish ends a lease, which frees its slot.
 local function finish(user, l, state, reason)
   redis.call('ZREM', LEASES, user)
   redis.call('ZREM', GONE, user)
@@ -127,13 +148,20 @@ local function finish(user, l, state, reason)
   redis.call('DEL', TOKEN .. user)
   if not l then return end
   if l.state == 'READY' then redis.call('HINCRBY', ROOM, 'ready', -1) end
-  redis.call('HSET', ENDED, l.jti, string.format('{"state":"%s","reason":"%s","at":%.0f}', state, reason, clock))
-  if state ~= 'SOLD' then redis.call('ZADD', FORGET, num(now + HOUR), 'j' .. l.jti) end
-  if state == 'EXPIRED' and l.state == 'READY' then
-    keep(user, l.idx, reason)
-  else
-    close(user, l.idx, reason)
-  end
+  over(user, l, state, reason)
+end
+
+-- leave ends every place of a user, also one that a failover lost: the void index is the newest of all.
+local function leave(user, reason)
+  local void = math.max(newest() + 1, micro)
+  redis.call('HSET', LAST, event, num(void))
+  if redis.call('ZSCORE', LEASES, user) then finish(user, lease(user), 'ABANDONED', reason) end
+  unqueue(user)
+  close(user, void, reason)
+end
+
+local function audit(verb, by, why, details)
+  redis.call('XADD', AUDIT, 'MAXLEN', '~', 10000, '*', 'at', num(clock), 'by', by, 'verb', verb, 'why', why, 'detail', details)
 end
 
 -- free returns how many slots are free. It is 0 while the capacity is unknown.

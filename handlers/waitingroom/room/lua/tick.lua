@@ -51,7 +51,15 @@ if not again then
       put('credit', string.format('%.4f', math.min(most, tonumber(room.credit or 0) + perMinute * elapsed / 60000)))
     end
   end
-  if room.state == 'scheduled' and room.opens_at and clock >= tonumber(room.opens_at) then put('state', 'open') end
+  if room.state == 'scheduled' and room.opens_at and clock >= tonumber(room.opens_at) then
+    put('state', 'open')
+    audit('open', 'schedule', '', '')
+  end
+  if room.state ~= 'closed' and room.closes_at and clock >= tonumber(room.closes_at) then
+    put('state', 'closed')
+    put('closed_at', num(now))
+    audit('close', 'schedule', '', '')
+  end
 end
 
 local more, promoted, expired, abandoned, removed, aside = false, 0, 0, 0, 0, 0
@@ -150,7 +158,7 @@ elseif not room.empty_since then
 end
 local idle = empty and now - tonumber(room.empty_since) or 0
 if room.state == 'closed' and empty and now - tonumber(room.closed_at) >= tonumber(ARGV[11]) or room.configured ~= '1' and idle >= HOUR then
-  redis.call('UNLINK', WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, GONE, FORGET)
+  redis.call('UNLINK', WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, GONE, FORGET, META)
   return {'OK', num(clock), '1', '0', num(expired), num(abandoned), num(removed), '0', '0', num(gap), '0', '1', ''}
 end
 

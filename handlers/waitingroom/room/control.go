@@ -1,0 +1,206 @@
+package room
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis"
+)
+
+// The verbs of a change.
+const (
+	Open    = "open"    // creates a room, or opens one in any state; with OpensAt it is scheduled
+	Hold    = "hold"    // stops the promotion
+	Resume  = "resume"  // ends a hold
+	Drain   = "drain"   // refuses new users and promotes those that wait
+	Close   = "close"   // ends the places of all waiting users; leases go on
+	Set     = "set"     // changes limits, mode and schedule
+	Message = "message" // shows a text to all users; an empty one removes it
+	Kick    = "kick"    // ends the place or lease of a user
+)
+
+// The modes of a room.
+const (
+	FIFO        = "fifo"         // first come, first served
+	PassThrough = "pass-through" // only the capacity limits the promotion
+	Reject      = "reject"       // no new users
+)
+
+// maxMessage is the maximum length of a message in characters.
+const maxMessage = 500
+
+// Change is what an operator changes in a room. The verbs open and set use the fields from Capacity
+// to ClosesAt, and nil leaves a field as it is.
+type Change struct {
+	Verb, By, Why string
+	Capacity      *int64 // seats
+	Concurrency   *int64 // maximum number of leases; negative: no limit
+	PerMinute     *int64 // maximum number of promotions; negative: no limit
+	Mode          *string
+	OpensAt       *int64 // ms since 1970; 0: no schedule
+	ClosesAt      *int64
+	Message       *string
+	User          string // of kick
+}
+
+// fields checks a change, and returns the fields of the room with their values. An empty value
+// removes the field.
+func (c Change) fields() (list []any, err error) {
+	var p pipeline.Problems
+	p.Check(slices.Contains([]string{Open, Hold, Resume, Drain, Close, Set, Message, Kick}, c.Verb), "verb", "unknown: %q", c.Verb)
+	p.Check(c.Verb != Kick || ValidUser(c.User), "user", "must be 1..128 printable characters")
+	p.Check(c.Verb != Message || c.Message != nil, "message", "is missing")
+	sets := c.Verb == Open || c.Verb == Set
+	number := func(name string, value *int64, none bool) {
+		if value == nil {
+			return
+		}
+		p.Check(sets, name, "not with %s", c.Verb)
+		text := strconv.FormatInt(*value, 10)
+		if none {
+			text = ""
+		}
+		list = append(list, name, text)
+	}
+	if c.Capacity != nil {
+		p.Check(*c.Capacity >= 0, "capacity", "must be >= 0, got %d", *c.Capacity)
+	}
+	number("capacity", c.Capacity, false)
+	number("concurrency", c.Concurrency, c.Concurrency != nil && *c.Concurrency < 0)
+	number("per_minute", c.PerMinute, c.PerMinute != nil && *c.PerMinute < 0)
+	number("opens_at", c.OpensAt, c.OpensAt != nil && *c.OpensAt <= 0)
+	number("closes_at", c.ClosesAt, c.ClosesAt != nil && *c.ClosesAt <= 0)
+	if c.Mode != nil {
+		p.Check(sets && slices.Contains([]string{FIFO, PassThrough, Reject}, *c.Mode), "mode", "must be %s, %s or %s, got %q", FIFO, PassThrough, Reject, *c.Mode)
+		list = append(list, "mode", *c.Mode)
+	}
+	if c.Message != nil {
+		p.Check(utf8.ValidString(*c.Message) && utf8.RuneCountInString(*c.Message) <= maxMessage, "message", "must have at most %d characters", maxMessage)
+		list = append(list, "message", *c.Message)
+	}
+	return list, p.Err()
+}
+
+// Status describes a room. Times are in ms of the server's clock.
+type Status struct {
+	Event       string `json:"event"`
+	State       string `json:"state"` // scheduled, open, paused, draining or closed
+	Mode        string `json:"mode"`
+	Capacity    int64  `json:"capacity"`    // -1: unknown
+	Concurrency int64  `json:"concurrency"` // -1: no limit
+	PerMinute   int64  `json:"perMinute"`   // -1: no limit
+	Sold        int64  `json:"sold"`
+	Waiting     int64  `json:"waiting"`
+	Ready       int64  `json:"ready"`
+	Admitted    int64  `json:"admitted"`
+	Free        int64  `json:"free"`
+	Aside       int64  `json:"aside"`    // bad records that were set aside
+	Promoted    int64  `json:"promoted"` // since the room was created
+	Message     string `json:"message"`
+	OpensAt     int64  `json:"opensAt"`  // 0: no schedule
+	ClosesAt    int64  `json:"closesAt"` // 0: no schedule
+	LastTick    int64  `json:"lastTick"`
+	Configured  bool   `json:"configured"` // an operator opened or set it
+}
+
+// Control changes a room. Each change is in the audit. The verb open creates the room when there is
+// none. A change that is not possible in the room's state returns ErrConflict.
+func (r *Rooms) Control(ctx context.Context, event string, c Change) (Status, error) {
+	fields, err := c.fields()
+	if err != nil {
+		return Status{}, err
+	}
+	if c.Verb == Open {
+		if err := r.add(ctx, event); err != nil {
+			return Status{}, err
+		}
+	}
+	return r.control(ctx, event, append([]any{c.Verb, c.By, c.Why, c.User}, fields...)...)
+}
+
+// RoomStatus describes a room.
+func (r *Rooms) RoomStatus(ctx context.Context, event string) (Status, error) {
+	return r.control(ctx, event, "status", "", "", "")
+}
+
+func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status, error) {
+	values, _, answer := r.run(ctx, "control", event, args...)
+	if len(values) < 4 {
+		return Status{}, answer
+	}
+	texts := make([]string, len(values))
+	for i, v := range values {
+		texts[i], _ = v.(string)
+	}
+	fields := map[string]string{}
+	for i := 4; i+1 < len(texts); i += 2 {
+		fields[texts[i]] = texts[i+1]
+	}
+	number := func(name string, missing int64) int64 {
+		if n, err := strconv.ParseInt(fields[name], 10, 64); err == nil {
+			return n
+		}
+		return missing
+	}
+	s := Status{
+		Event: event, State: fields["state"], Mode: fields["mode"], Message: fields["message"], Configured: fields["configured"] == "1",
+		Capacity: number("capacity", -1), Concurrency: number("concurrency", -1), PerMinute: number("per_minute", -1),
+		Sold: number("sold", 0), Ready: number("ready", 0), Promoted: number("promoted", 0),
+		OpensAt: number("opens_at", 0), ClosesAt: number("closes_at", 0), LastTick: number("tick_at", 0) + number("stopped", 0),
+	}
+	var leases int64
+	err := integers(texts[:4], &s.Waiting, &leases, &s.Free, &s.Aside)
+	s.Ready = max(0, min(s.Ready, leases))
+	s.Admitted = leases - s.Ready
+	return s, errors.Join(answer, err)
+}
+
+// Record is a change in the audit of a room.
+type Record struct {
+	ID     string `json:"id"`
+	At     int64  `json:"at"` // ms of the server's clock
+	By     string `json:"by"`
+	Verb   string `json:"verb"`
+	Why    string `json:"why"`
+	Detail string `json:"detail"`
+}
+
+// Audit returns at most n changes of a room, the oldest first. after is the id of the last one of
+// the page before, or empty.
+func (r *Rooms) Audit(ctx context.Context, event, after string, n int) ([]Record, error) {
+	from := "-"
+	if after != "" {
+		from = "(" + after
+	}
+	c := redis.Command("XRANGE", "ROOM_AUDIT:{"+event+"}", from, "+", "COUNT", n)
+	if err := r.server.Do(ctx, c); err != nil {
+		return nil, err
+	}
+	list, err := c.List()
+	if err != nil {
+		return nil, err
+	}
+	records := make([]Record, 0, len(list))
+	for _, v := range list {
+		entry, _ := v.([]any)
+		if len(entry) != 2 {
+			return records, fmt.Errorf("audit of %s: unexpected entry %v", event, v)
+		}
+		id, _ := entry[0].(string)
+		record, values := Record{ID: id}, map[string]string{}
+		flat, _ := entry[1].([]any)
+		for i := 0; i+1 < len(flat); i += 2 {
+			name, _ := flat[i].(string)
+			values[name], _ = flat[i+1].(string)
+		}
+		record.By, record.Verb, record.Why, record.Detail = values["by"], values["verb"], values["why"], values["detail"]
+		record.At, _ = strconv.ParseInt(values["at"], 10, 64)
+		records = append(records, record)
+	}
+	return records, nil
+}

@@ -1,0 +1,135 @@
+package room
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+// admitted lets a user enter, and returns the claimed lease.
+func (r *rig) admitted(user string) Place {
+	r.t.Helper()
+	r.enter(user)
+	r.tick()
+	p := r.claim(user)
+	require.Equal(r.t, Admitted, p.State)
+	return p
+}
+
+func (r *rig) seen(signs ...Sign) []Place {
+	r.t.Helper()
+	list, err := r.rooms.Seen(r.ctx, r.event, "broker-1", signs)
+	require.NoError(r.t, err)
+	require.Len(r.t, list, len(signs))
+	return list
+}
+
+func (r *rig) finish(user, jti string, sold bool) (Place, error) {
+	return r.rooms.Finish(r.ctx, r.event, user, jti, sold)
+}
+
+func (r *rig) leave(user string) Place {
+	r.t.Helper()
+	p, err := r.rooms.Leave(r.ctx, r.event, user, "left")
+	require.NoError(r.t, err)
+	return p
+}
+
+func TestALeaseIsForOneSessionOfTheShop(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		p := r.admitted("u1")
+		for range 2 {
+			got, err := r.rooms.Verify(r.ctx, r.event, "u1", p.JTI, "session-1")
+			require.NoError(t, err)
+			require.Equal(t, p.Until, got.Until)
+		}
+		_, err := r.rooms.Verify(r.ctx, r.event, "u1", p.JTI, "session-2")
+		require.ErrorIs(t, err, ErrUsed)
+		_, err = r.rooms.Verify(r.ctx, r.event, "u1", "1-other", "session-1")
+		require.ErrorIs(t, err, ErrEnded)
+		require.Equal(t, "left", r.leave("u1").Reason)
+		got, err := r.rooms.Verify(r.ctx, r.event, "u1", p.JTI, "session-1")
+		require.ErrorIs(t, err, ErrEnded)
+		require.Equal(t, Abandoned, got.State)
+		require.Equal(t, "left", got.Reason)
+	})
+}
+
+func TestASaleEndsTheLease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		p := r.admitted("u1")
+		r.enter("u2")
+		for range 2 {
+			got, err := r.finish("u1", p.JTI, true)
+			require.NoError(t, err)
+			require.Equal(t, Sold, got.State)
+		}
+		_, err := r.finish("u1", p.JTI, false)
+		require.ErrorIs(t, err, ErrConflict)
+		got := r.tick()
+		require.Zero(t, got.Promoted, "the seat is sold")
+		require.EqualValues(t, 1, got.Table.Sold)
+		require.Empty(t, r.client.Keys(r.ctx, "ENTRY_TOKEN:{"+r.event+"}:*").Val())
+	})
+}
+
+func TestALateSaleNeedsAFreeSeat(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		p := r.admitted("u1")
+		r.pass(5 * time.Minute)
+		require.Equal(t, 1, r.tick().Ended[Expired])
+		r.enter("u2")
+		require.Equal(t, 1, r.tick().Promoted)
+		got, err := r.finish("u1", p.JTI, true)
+		require.ErrorIs(t, err, ErrConflict)
+		require.Equal(t, Expired, got.State)
+		r.leave("u2")
+		_, err = r.finish("u1", p.JTI, false)
+		require.ErrorIs(t, err, ErrConflict)
+		for range 2 {
+			got, err = r.finish("u1", p.JTI, true)
+			require.NoError(t, err)
+			require.Equal(t, Sold, got.State)
+		}
+		require.EqualValues(t, 1, r.tick().Table.Sold)
+	})
+}
+
+func TestAnUnclaimedLeaseLeavesTheIndexBehind(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		p := r.enter("u1")
+		r.enter("u2")
+		r.tick()
+		r.pass(2 * time.Minute)
+		r.seen(Sign{User: "u2"})
+		got := r.tick()
+		require.Equal(t, 1, got.Ended[Expired])
+		require.Equal(t, 1, got.Promoted, "the next one has the slot")
+		back := r.seen(Sign{User: "u1", Index: p.Index})[0]
+		require.Equal(t, Waiting, back.State)
+		require.Equal(t, "restored", back.How)
+		require.Equal(t, p.Index, back.Index)
+	})
+}
+
+func TestReleaseFreesTheSlotOfADisconnectedUser(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 2, func(o *Options) { o.Release = true })
+		p, q := r.admitted("u1"), r.admitted("u2")
+		r.seen(Sign{User: "u1", Index: p.Index, Gone: true}, Sign{User: "u2", Index: q.Index, Gone: true})
+		r.seen(Sign{User: "u2", Index: q.Index}) // another broker has a connection
+		r.pass(30 * time.Second)
+		require.Equal(t, 1, r.tick().Ended[Abandoned])
+		require.Empty(t, r.status("u1").State)
+		require.Equal(t, Admitted, r.status("u2").State)
+		_, err := r.rooms.Verify(r.ctx, r.event, "u1", p.JTI, "s")
+		require.ErrorIs(t, err, ErrEnded)
+	})
+}

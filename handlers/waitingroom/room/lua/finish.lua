@@ -1,0 +1,30 @@
+-- finish.lua: a shop ends a lease. After the end of its time the sale needs a free seat.
+-- ARGV[8] user   ARGV[9] id of the lease: its index, a hyphen, and a random text   ARGV[10] SOLD or ABANDONED
+-- Reply: the place; how is late for a sale after the end. Code CONFLICT: the place has the state of the lease.
+-- Complexity: O(log N)
+local user, jti, result = ARGV[8], ARGV[9], ARGV[10]
+local reason = string.lower(result)
+local index = tonumber(string.match(jti, '^(%d+)%-') or 0)
+local l = lease(user)
+local function sell()
+  if result == 'SOLD' then redis.call('HINCRBY', ROOM, 'sold', 1) end
+end
+if l and l.jti == jti then
+  finish(user, l, result, reason)
+  sell()
+  return {'OK', num(clock), place(result, index, nil, reason)}
+end
+
+-- A lease that a failover lost is not known. It may end in both ways.
+local e = ended(jti) or index > tonumber(room.forgotten) and {state = 'EXPIRED', lost = true} or {state = ''}
+if e.state == result then return {'OK', num(clock), place(result, index, nil, reason)} end
+local capacity = tonumber(room.capacity)
+local seat = capacity and capacity - tonumber(room.sold) - redis.call('ZCARD', LEASES) > 0
+if e.state ~= 'EXPIRED' or result == 'SOLD' and not seat or result == 'ABANDONED' and not e.lost then
+  return {'CONFLICT', num(clock), place(e.state, index, nil, e.reason or 'unknown')}
+end
+local waits = redis.call('ZSCORE', WAITING, member(user))
+if waits and tonumber(waits) <= index then unqueue(user) end
+over(user, {jti = jti, idx = index}, result, reason)
+sell()
+return {'OK', num(clock), place(result, index, nil, reason, 'late')}

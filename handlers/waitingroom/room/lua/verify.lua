@@ -1,0 +1,19 @@
+-- verify.lua: checks a lease for a shop. The lease is then for one session of the shop.
+-- ARGV[8] user   ARGV[9] id of the lease   ARGV[10] session
+-- Reply: the place. Code USED: another session has the lease. Code ENDED: it is over, the place says why.
+-- Complexity: O(log N)
+local user, jti, by = ARGV[8], ARGV[9], ARGV[10]
+local l = lease(user)
+if not l or l.jti ~= jti then
+  local e = ended(jti) or {}
+  return {'ENDED', num(clock), place(e.state or '', 0, nil, e.reason or 'unknown')}
+end
+local has = l.by or ''
+if has ~= '' and has ~= by then return {'USED', num(clock), standing(user)} end
+if l.state == 'READY' then -- a failover lost the claim: the shop has the token
+  l.state, l['until'] = 'ADMITTED', now + tokenTime
+  redis.call('HINCRBY', ROOM, 'ready', -1)
+end
+l.by = by
+grant(user, l)
+return {'OK', num(clock), standing(user)}
