@@ -10,7 +10,7 @@ import (
 
 const (
 	instancesKey = "DISPATCH_INSTANCES"
-	// dispatchMax is about the maximum number of entries in an instance's stream. What leaves it
+	// dispatchMax is about the maximum number of entries in an instance's stream. A lost entry
 	// costs no turn: the rank table says how far the promotion has come.
 	dispatchMax = 10_000
 )
@@ -85,9 +85,11 @@ func (r *Rooms) Holder(ctx context.Context, event string, users []string) ([]str
 // Details are what is stored about a user, for an operator.
 type Details struct {
 	Place
-	Instance string          `json:"instanceId"` // of the latest connection
-	Seen     int64           `json:"seen"`       // last sign of life of a waiting user, in ms of the room's time
-	Memory   json.RawMessage `json:"memory"`     // how the last place ended; null: nothing is remembered
+	Instance string `json:"instanceId"` // of the latest connection
+	// Seen is the last sign of life of a waiting user, in ms of the room's time.
+	Seen int64 `json:"seen"`
+	// Memory says how the last place ended. It is null when nothing is remembered.
+	Memory json.RawMessage `json:"memory"`
 }
 
 // Find describes a user for an operator.

@@ -39,13 +39,15 @@ func newRig(t testing.TB, s redistest.Server, seats int64, change ...func(*Optio
 	for _, f := range change {
 		f(&o)
 	}
-	r := &rig{t: t, ctx: t.Context(), client: s.Client(t), rooms: process(t, s, o), event: "test-" + watermill.NewULID()}
+	r := &rig{t: t, ctx: t.Context(), client: s.Client(t), event: "test-" + watermill.NewULID()}
+	r.rooms = r.process(s, o)
+	require.NoError(t, r.client.Set(r.ctx, r.clock(), time.Now().UnixMilli(), 0).Err())
 	t.Cleanup(func() {
 		ctx := context.Background()
 		for user := range r.client.HGetAll(ctx, "ENTRY_RECORD:{"+r.event+"}").Val() {
 			r.client.Del(ctx, "ENTRY_TOKEN:{"+r.event+"}:"+user)
 		}
-		r.client.Del(ctx, keys(r.event)...)
+		r.client.Del(ctx, append(keys(r.event), r.clock())...)
 		r.client.SRem(ctx, roomsKey, r.event)
 	})
 	require.NoError(t, r.rooms.Create(r.ctx, r.event))
@@ -55,28 +57,38 @@ func newRig(t testing.TB, s redistest.Server, seats int64, change ...func(*Optio
 	return r
 }
 
-// process returns the rooms as another process has them.
-func process(t testing.TB, s redistest.Server, o Options) *Rooms {
-	t.Helper()
+// process returns the rooms as another process has them. The time of their scripts is that of the
+// rig.
+func (r *rig) process(s redistest.Server, o Options) *Rooms {
+	r.t.Helper()
 	own := redis.DefaultClientConfig()
 	own.Addrs = []string{s.Addr}
 	server := redis.New().Server(&own)
-	require.NoError(t, server.Start(t.Context()))
-	t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
-	return New(server, o)
+	require.NoError(r.t, server.Start(r.t.Context()))
+	r.t.Cleanup(func() { require.NoError(r.t, server.Stop(context.Background())) })
+	return newRooms(server, o, fmt.Sprintf(`
+local server = redis
+local redis = {pcall = server.pcall, call = function(name, ...)
+  if name ~= 'TIME' then return server.call(name, ...) end
+  local ms = tonumber(server.call('GET', '%s'))
+  return {string.format('%%.0f', math.floor(ms / 1000)), string.format('%%.0f', ms %% 1000 * 1000)}
+end}
+`, r.clock()))
 }
 
-// pass lets time pass in the room, in which ticks ran.
-func (r *rig) pass(d time.Duration) {
-	r.t.Helper()
-	require.NoError(r.t, r.client.HIncrBy(r.ctx, roomKey(r.event), "stopped", -d.Milliseconds()).Err())
-	require.NoError(r.t, r.client.HIncrBy(r.ctx, roomKey(r.event), "tick_at", d.Milliseconds()).Err())
-}
+func (r *rig) clock() string { return "CLOCK:{" + r.event + "}" }
 
 // outage lets time pass without ticks.
 func (r *rig) outage(d time.Duration) {
 	r.t.Helper()
-	require.NoError(r.t, r.client.HIncrBy(r.ctx, roomKey(r.event), "stopped", -d.Milliseconds()).Err())
+	require.NoError(r.t, r.client.IncrBy(r.ctx, r.clock(), d.Milliseconds()).Err())
+}
+
+// pass lets time pass in which ticks ran.
+func (r *rig) pass(d time.Duration) {
+	r.t.Helper()
+	r.outage(d)
+	require.NoError(r.t, r.client.HIncrBy(r.ctx, roomKey(r.event), "tick_at", d.Milliseconds()).Err())
 }
 
 // tick runs the next tick, a second after the last one.

@@ -5,6 +5,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -90,7 +91,7 @@ func (r *Rooms) run(ctx context.Context, name, event string, args ...any) (value
 	if err != nil {
 		return nil, 0, err
 	}
-	if len(list) < 2 {
+	if len(list) < 3 {
 		return nil, 0, fmt.Errorf("%s.lua: unexpected reply with %d values", name, len(list))
 	}
 	code, _ := list[0].(string)
@@ -102,20 +103,25 @@ func (r *Rooms) run(ctx context.Context, name, event string, args ...any) (value
 	if !known {
 		return nil, 0, fmt.Errorf("%s.lua: unexpected answer %q", name, code)
 	}
-	return list[2:], now, answer
+	if list[2] == "1" && name != "tick" { // the event may be missing from the set
+		if err := r.server.Do(ctx, redis.Command("SADD", roomsKey, event)); err != nil {
+			return nil, 0, err
+		}
+	}
+	return list[3:], now, answer
 }
 
-// one runs a script whose reply begins with a place.
-func (r *Rooms) one(ctx context.Context, name, event string, args ...any) (Place, []any, error) {
+// one runs a script whose reply is a place.
+func (r *Rooms) one(ctx context.Context, name, event string, args ...any) (Place, error) {
 	values, now, answer := r.run(ctx, name, event, args...)
 	if len(values) == 0 {
 		if answer == nil {
 			answer = fmt.Errorf("%s.lua: the reply has no place", name)
 		}
-		return Place{}, nil, answer
+		return Place{}, answer
 	}
 	p, err := place(values[0], now)
-	return p, values[1:], errors.Join(answer, err)
+	return p, errors.Join(answer, err)
 }
 
 // maxCall is the maximum number of users in a call of a script. It limits how long the server is
@@ -129,20 +135,15 @@ const maxCall = 500
 //
 // The errors are ErrUnknown and ErrRejected, besides those of the server.
 func (r *Rooms) Enter(ctx context.Context, event, user, instance string, cursor int64) (Place, error) {
-	p, rest, err := r.one(ctx, "enter", event, user, instance, cursor)
-	if len(rest) == 1 && rest[0] == "1" { // the event may be missing from the set
-		err = errors.Join(err, r.server.Do(ctx, redis.Command("SADD", roomsKey, event)))
-	}
-	return p, err
+	return r.one(ctx, "enter", event, user, instance, cursor)
 }
 
 // Status describes a user, and writes nothing.
 func (r *Rooms) Status(ctx context.Context, event, user string) (Place, error) {
-	p, _, err := r.one(ctx, "status", event, user)
-	return p, err
+	return r.one(ctx, "status", event, user)
 }
 
-// Sign is a sign of life of a user, with what its broker knows of the place.
+// Sign is a sign of life of a user, with the place that its broker has.
 type Sign struct {
 	User  string
 	Index int64  // 0: not known, so nothing is restored
@@ -165,15 +166,13 @@ func (r *Rooms) Seen(ctx context.Context, event, instance string, signs []Sign) 
 
 // Leave ends the place or lease of a user. The reason is left or kicked.
 func (r *Rooms) Leave(ctx context.Context, event, user, reason string) (Place, error) {
-	p, _, err := r.one(ctx, "leave", event, user, reason)
-	return p, err
+	return r.one(ctx, "leave", event, user, reason)
 }
 
 // Verify gives a lease to one session of a shop. The same session may call it again. The errors are
 // ErrUsed and ErrEnded, besides ErrUnknown and those of the server.
 func (r *Rooms) Verify(ctx context.Context, event, user, jti, by string) (Place, error) {
-	p, _, err := r.one(ctx, "verify", event, user, jti, by)
-	return p, err
+	return r.one(ctx, "verify", event, user, jti, by)
 }
 
 // Finish ends a lease as sold or abandoned. The same result again is no error. A sale after the end
@@ -184,8 +183,7 @@ func (r *Rooms) Finish(ctx context.Context, event, user, jti string, sold bool) 
 	if sold {
 		result = Sold
 	}
-	p, _, err := r.one(ctx, "finish", event, user, jti, string(result))
-	return p, err
+	return r.one(ctx, "finish", event, user, jti, string(result))
 }
 
 // Claim makes READY leases ADMITTED. Their time begins with the first claim, and a repeated claim
@@ -276,5 +274,9 @@ func (r *Rooms) Events(ctx context.Context) ([]string, error) {
 	if err := r.server.Do(ctx, c); err != nil {
 		return nil, err
 	}
-	return c.Texts()
+	events, err := c.Texts()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.ticks, func(event string, _ int64) bool { return err == nil && !slices.Contains(events, event) })
+	return events, err
 }

@@ -79,8 +79,8 @@ func (r *Rooms) drop(ctx context.Context, event string) error {
 }
 
 // Table has the figures of one tick and the ranks of some indexes: the first 100, some of the
-// others, and the last. A broker that sees another epoch sends all its signs at once. The times are in ms of
-// the server's clock.
+// others, and the last. A broker that sees another epoch sends all its signs at once. The times are
+// in ms of the server's clock.
 type Table struct {
 	AsOf      int64      `json:"asOf"`
 	Tick      int64      `json:"tick"`  // number of the tick

@@ -3,4 +3,4 @@
 -- Reply: the code alone
 -- Complexity: O(1)
 if not room.capacity then redis.call('HSET', ROOM, 'capacity', ARGV[8]) end
-return {'OK', num(clock)}
+return answer('OK')

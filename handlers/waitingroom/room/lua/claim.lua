@@ -3,7 +3,7 @@
 -- ARGV[9…] at most 500 users
 -- Reply: a place per user, also of those without a lease
 -- Complexity: O(users · log N)
-local reply = {'OK', num(clock)}
+local reply = answer('OK')
 for i = 9, #ARGV do
   local user = ARGV[i]
   local l = lease(user)

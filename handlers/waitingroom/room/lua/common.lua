@@ -3,7 +3,7 @@
 -- KEYS: the 18 keys of the event in the order of keys.go, then the prefix of its token keys. All have the same slot.
 -- ARGV[1] event   ARGV[2] promote_interval in ms   ARGV[3] ready_ttl   ARGV[4] token_ttl   ARGV[5] grace + seen_interval
 -- ARGV[6] seen_interval   ARGV[7] 1: the slot of a promoted user without a connection is released
--- Reply: a code and the server's time in ms, then what the script says. A place is
+-- Reply: a code, the server's time in ms, and 1 when the last tick is not recent. Then what the script says. A place is
 --        {state, index, jti, end, reason, how, ahead, promoted}; its times are in ms of the server.
 local WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, AUDIT, GONE, FORGET, META, TOKEN = unpack(KEYS)
 local event, interval, readyTime, tokenTime = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -17,7 +17,7 @@ local function num(n) return string.format('%.0f', n) end
 
 local room, flat = {}, redis.call('HGETALL', ROOM)
 for i = 1, #flat, 2 do room[flat[i]] = flat[i + 1] end
-if not room.state then return {'UNKNOWN', num(clock)} end
+if not room.state then return {'UNKNOWN', num(clock), '0'} end
 
 -- The time of the room is the server's time without the outages. It stops when there is no tick, and never goes back.
 -- Leases, signs of life and what is remembered are kept in it. So an outage ends nothing.
@@ -25,6 +25,10 @@ local ticked = tonumber(room.tick_at)
 local limit = math.max(5000, 3 * interval)
 local now = math.max(ticked, math.min(clock - tonumber(room.stopped), ticked + limit))
 local stopped = clock - now
+
+-- Without a recent tick the event may be missing from the set of events.
+local late = clock - tonumber(room.stopped) - ticked > 2 * interval and '1' or '0'
+local function answer(code, ...) return {code, num(clock), late, ...} end
 
 local function decode(text)
   if not text then return nil end

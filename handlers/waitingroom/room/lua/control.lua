@@ -42,7 +42,7 @@ elseif verb ~= 'status' then
   if state ~= room.state then put('state', state) end
   audit(verb, by, why, table.concat(details, ' '))
 end
-local reply = {code, num(clock), num(redis.call('ZCARD', WAITING)), num(redis.call('ZCARD', LEASES)), num(free()), num(redis.call('HLEN', ASIDE))}
+local reply = answer(code, num(redis.call('ZCARD', WAITING)), num(redis.call('ZCARD', LEASES)), num(free()), num(redis.call('HLEN', ASIDE)))
 for field, value in pairs(room) do
   reply[#reply + 1] = field
   reply[#reply + 1] = value

@@ -2,10 +2,9 @@
 -- ARGV[8] user   ARGV[9] instance that has the connection
 -- ARGV[10] index that the user presents, 0 for none: with it there is no new place. Negative: it is not known, so the user is
 --          only attached.
--- Reply: the place, then 1 when the last tick is not recent. Code REJECTED: the reason is that of the place.
+-- Reply: the place. Code REJECTED: the reason is that of the place.
 -- Complexity: O(log N)
 local user, instance, cursor = ARGV[8], ARGV[9], tonumber(ARGV[10])
-local late = clock - tonumber(room.stopped) - ticked > 2 * interval and '1' or '0'
 local l, index = look(user)
 if l then
   redis.call('ZREM', GONE, user)
@@ -13,22 +12,22 @@ if l then
     l.instanceId = instance
     grant(user, l)
   end
-  return {'OK', num(clock), standing(user, 'attached'), late}
+  return answer('OK', standing(user, 'attached'))
 end
 
 local m = memory(user)
 local to = cursor >= 0 and back(m, cursor)
 if index then
   queue(user, math.min(index, to or index), instance)
-  return {'OK', num(clock), standing(user, 'attached', true), late}
+  return answer('OK', standing(user, 'attached', true))
 end
 if to and room.state ~= 'closed' then
   restore(user, m, to, instance)
-  return {'OK', num(clock), standing(user, 'restored', true), late}
+  return answer('OK', standing(user, 'restored', true))
 end
-if cursor ~= 0 then return {'OK', num(clock), standing(user), late} end
+if cursor ~= 0 then return answer('OK', standing(user)) end
 local refusal = (room.state == 'closed' and 'room_closed') or (room.state == 'draining' and 'draining') or (room.mode == 'reject' and 'reject')
-if refusal then return {'REJECTED', num(clock), place('', 0, nil, refusal), late} end
+if refusal then return answer('REJECTED', place('', 0, nil, refusal)) end
 index = math.max(newest() + 1, micro)
 queue(user, index, instance)
-return {'OK', num(clock), standing(user, 'new', true), late}
+return answer('OK', standing(user, 'new', true))

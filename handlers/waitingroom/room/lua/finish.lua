@@ -12,19 +12,19 @@ end
 if l and l.jti == jti then
   finish(user, l, result, reason)
   sell()
-  return {'OK', num(clock), place(result, index, nil, reason)}
+  return answer('OK', place(result, index, nil, reason))
 end
 
 -- A lease that a failover lost is not known. It may end in both ways.
 local e = ended(jti) or index > tonumber(room.forgotten) and {state = 'EXPIRED', lost = true} or {state = ''}
-if e.state == result then return {'OK', num(clock), place(result, index, nil, reason)} end
+if e.state == result then return answer('OK', place(result, index, nil, reason)) end
 local capacity = tonumber(room.capacity)
 local seat = capacity and capacity - tonumber(room.sold) - redis.call('ZCARD', LEASES) > 0
 if e.state ~= 'EXPIRED' or result == 'SOLD' and not seat or result == 'ABANDONED' and not e.lost then
-  return {'CONFLICT', num(clock), place(e.state, index, nil, e.reason or 'unknown')}
+  return answer('CONFLICT', place(e.state, index, nil, e.reason or 'unknown'))
 end
 local waits = redis.call('ZSCORE', WAITING, member(user))
 if waits and tonumber(waits) <= index then unqueue(user) end
 over(user, {jti = jti, idx = index}, result, reason)
 sell()
-return {'OK', num(clock), place(result, index, nil, reason, 'late')}
+return answer('OK', place(result, index, nil, reason, 'late'))

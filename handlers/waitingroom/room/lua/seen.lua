@@ -8,7 +8,7 @@ local instance = ARGV[8]
 local base, shift = tonumber(room.stopped), now < tonumber(room.hold_until) and tonumber(room.gap or 0) or 0
 local function finishAt(ends) return math.min(now + tokenTime, ends - base + shift) end
 
-local reply = {'OK', num(clock)}
+local reply = answer('OK')
 for i = 9, #ARGV, 5 do
   local user, index, jti, ends, gone = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4] == '1'
   local l, waits = look(user)
@@ -18,7 +18,7 @@ for i = 9, #ARGV, 5 do
     l.state, l['until'] = 'ADMITTED', finishAt(ends)
     redis.call('HINCRBY', ROOM, 'ready', -1)
     grant(user, l)
-  elseif not l and jti ~= '' and index > m.void and index > tonumber(room.forgotten) and redis.call('HEXISTS', ENDED, jti) == 0 then
+  elseif not l and jti ~= '' and index > m.void and redis.call('HEXISTS', ENDED, jti) == 0 then
     if waits then unqueue(user) end
     if m.absent > 0 then
       m.absent = 0

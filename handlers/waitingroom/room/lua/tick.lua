@@ -2,16 +2,15 @@
 -- It does nothing when the last tick was less than 0.9 intervals ago, unless that one has more to do.
 -- ARGV[8] most promotions   ARGV[9] suffix of the new leases' ids   ARGV[10] highest tick that the caller has seen
 -- ARGV[11] clear_after in ms
--- Reply: 1 when it ran, then numbers: promoted, expired, abandoned, removed, set aside.
---        Then 1 when there is more to do, length of the gap in ms, rest of the hold in ms, 1 when the room was cleared.
---        The last value is the rank table.
--- Complexity: O(M · log N) for at most 500 members M of each kind, and about 300 ranks
+-- Reply: 1 when it ran. Then promoted, expired, abandoned, removed, set aside. Then 1 when there is more to do.
+--        Then the gap in ms, the rest of the hold in ms, and 1 when the room was cleared. The last value is the rank table.
+-- Complexity: O(M · log N) for at most 500 members M, and about 300 ranks
 local batch, known = tonumber(ARGV[8]), tonumber(ARGV[10])
 local MOST, HOLD = 500, 10000
 local raw = clock - tonumber(room.stopped)
 local elapsed = raw - ticked
 local again = room.more == '1' and math.abs(elapsed) < 0.9 * interval
-if not again and elapsed < 0.9 * interval and elapsed > -limit then return {'OK', num(clock), '0'} end
+if not again and elapsed < 0.9 * interval and elapsed > -limit then return answer('OK', '0') end
 
 -- A gap, or another server, is no absence of users.
 local info = redis.pcall('INFO', 'server')
@@ -63,9 +62,10 @@ if not again then
 end
 
 local more, promoted, expired, abandoned, removed, aside = false, 0, 0, 0, 0, 0
+local budget = MOST
 local function due(key, time)
-  local list = redis.call('ZRANGEBYSCORE', key, '-inf', num(time), 'LIMIT', 0, MOST)
-  more = more or #list == MOST
+  local list = budget > 0 and redis.call('ZRANGEBYSCORE', key, '-inf', num(time), 'LIMIT', 0, budget) or {}
+  budget = budget - #list
   return list
 end
 if not held then
@@ -99,6 +99,7 @@ if not held then
   end
 end
 
+more = budget == 0
 local function user(text)
   local one = decode(text)
   return one and type(one.userId) == 'string' and one.userId ~= '' and one.userId or nil
@@ -106,11 +107,11 @@ end
 if not held and (room.state == 'open' or room.state == 'draining') then
   local slots, credit = free(), room.per_minute and room.mode ~= 'pass-through' and math.floor(tonumber(room.credit or 0)) or math.huge
   local able = math.min(slots, credit)
-  local most = math.min(able, batch, MOST)
+  local most = math.min(able, batch, budget)
   local heads = most > 0 and redis.call('ZRANGE', WAITING, 0, most - 1, 'WITHSCORES') or {}
   for i = 1, #heads, 2 do
     local text, index, name = heads[i], tonumber(heads[i + 1]), user(heads[i])
-    local reason = not name and 'undecodable' or redis.call('HEXISTS', LEASE, name) == 1 and 'has a lease' or nil
+    local reason = not name and 'undecodable' or redis.call('ZSCORE', LEASES, name) and 'has a lease' or nil
     if reason then
       redis.call('ZREM', WAITING, text)
       redis.call('HSET', ASIDE, text, reason)
@@ -131,9 +132,9 @@ if not held and (room.state == 'open' or room.state == 'draining') then
     redis.call('HINCRBY', ROOM, 'ready', promoted)
     if credit < math.huge then put('credit', string.format('%.4f', tonumber(room.credit) - promoted)) end
   end
-  more = more or #heads > 0 and #heads == 2 * most and able > promoted
+  more = more or most > 0 and #heads == 2 * most and able > promoted
 elseif room.state == 'closed' then
-  local heads = redis.call('ZRANGE', WAITING, 0, MOST - 1, 'WITHSCORES')
+  local heads = redis.call('ZRANGE', WAITING, 0, math.max(0, budget - 1), 'WITHSCORES')
   for i = 1, #heads, 2 do
     local name = user(heads[i])
     if name then
@@ -143,7 +144,7 @@ elseif room.state == 'closed' then
     redis.call('ZREM', WAITING, heads[i])
     removed = removed + 1
   end
-  more = more or #heads == 2 * MOST
+  more = more or #heads == 2 * budget
 end
 
 local count, slots = redis.call('ZCARD', WAITING), free()
@@ -159,7 +160,7 @@ end
 local idle = empty and now - tonumber(room.empty_since) or 0
 if room.state == 'closed' and empty and now - tonumber(room.closed_at) >= tonumber(ARGV[11]) or room.configured ~= '1' and idle >= HOUR then
   redis.call('UNLINK', WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, GONE, FORGET, META)
-  return {'OK', num(clock), '1', '0', num(expired), num(abandoned), num(removed), '0', '0', num(gap), '0', '1', ''}
+  return answer('OK', '1', '0', num(expired), num(abandoned), num(removed), '0', '0', num(gap), '0', '1', '')
 end
 
 put('more', more and '1' or '0')
@@ -186,4 +187,4 @@ local text = string.format(
   clock, room.tick, room.epoch, room.state, count, room.served, slots, ready, leases - ready, room.sold, room.capacity or '-1', hold, room.rate or '0', room.opens_at or '0',
   cjson.encode(room.message or ''), table.concat(ranks, ','))
 redis.call('SET', TABLE, text, 'PX', 10000)
-return {'OK', num(clock), '1', num(promoted), num(expired), num(abandoned), num(removed), num(aside), more and '1' or '0', num(gap), num(hold), '0', text}
+return answer('OK', '1', num(promoted), num(expired), num(abandoned), num(removed), num(aside), more and '1' or '0', num(gap), num(hold), '0', text)

@@ -6,14 +6,14 @@ local user, jti, by = ARGV[8], ARGV[9], ARGV[10]
 local l = lease(user)
 if not l or l.jti ~= jti then
   local e = ended(jti) or {}
-  return {'ENDED', num(clock), place(e.state or '', 0, nil, e.reason or 'unknown')}
+  return answer('ENDED', place(e.state or '', 0, nil, e.reason or 'unknown'))
 end
 local has = l.by or ''
-if has ~= '' and has ~= by then return {'USED', num(clock), standing(user)} end
+if has ~= '' and has ~= by then return answer('USED', standing(user)) end
 if l.state == 'READY' then -- a failover lost the claim: the shop has the token
   l.state, l['until'] = 'ADMITTED', now + tokenTime
   redis.call('HINCRBY', ROOM, 'ready', -1)
 end
 l.by = by
 grant(user, l)
-return {'OK', num(clock), standing(user)}
+return answer('OK', standing(user))

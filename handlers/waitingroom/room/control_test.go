@@ -1,0 +1,212 @@
+package room
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+func z(score float64, member string) goredis.Z { return goredis.Z{Score: score, Member: member} }
+
+func (r *rig) control(c Change) Status {
+	r.t.Helper()
+	c.By, c.Why = "ann", "test"
+	s, err := r.rooms.Control(r.ctx, r.event, c)
+	require.NoError(r.t, err)
+	return s
+}
+
+func p[T any](v T) *T { return &v }
+
+func TestNoUserIsPromotedWhileTheCapacityIsUnknown(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, -1)
+		r.enterAll(2)
+		tick := r.tick()
+		require.Zero(t, tick.Promoted)
+		require.EqualValues(t, -1, tick.Table.Capacity)
+		require.NoError(t, r.rooms.SetCapacity(r.ctx, r.event, 1))
+		require.NoError(t, r.rooms.SetCapacity(r.ctx, r.event, 2), "it changes nothing")
+		require.Equal(t, 1, r.tick().Promoted)
+		require.ErrorIs(t, r.rooms.SetCapacity(r.ctx, r.event+"-none", 2), ErrUnknown)
+	})
+}
+
+func TestLimitsOfARoom(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 100)
+		r.enterAll(60)
+		r.control(Change{Verb: Set, Concurrency: p(int64(10))})
+		require.Equal(t, 10, r.tick().Promoted)
+		require.Zero(t, r.tick().Promoted)
+		status := r.control(Change{Verb: Set, Capacity: p(int64(5))})
+		require.Zero(t, status.Free)
+		require.EqualValues(t, 10, status.Ready)
+		for i := range 6 {
+			r.leave(fmt.Sprint("user-", i))
+		}
+		require.Equal(t, 1, r.tick().Promoted, "below the capacity again")
+		r.control(Change{Verb: Set, Capacity: p(int64(100)), Concurrency: p(int64(-1)), PerMinute: p(int64(120))})
+		for range 5 {
+			require.Equal(t, 2, r.tick().Promoted, "120 per minute")
+		}
+		r.control(Change{Verb: Set, Mode: p(PassThrough), Concurrency: p(int64(1))})
+		require.Equal(t, 39, r.tick().Promoted, "all others")
+		r.control(Change{Verb: Set, Mode: p(Reject)})
+		_, err := r.rooms.Enter(r.ctx, r.event, "new", "b", 0)
+		require.ErrorIs(t, err, ErrRejected)
+		require.Equal(t, "attached", r.enter("user-59").How)
+	})
+}
+
+func TestTheLifeOfARoom(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 2)
+		r.enterAll(3)
+		later := r.status("user-0").Now + time.Hour.Milliseconds()
+		require.Equal(t, "scheduled", r.control(Change{Verb: Open, OpensAt: &later}).State)
+		tick := r.tick()
+		require.Zero(t, tick.Promoted)
+		require.Equal(t, later, tick.Table.OpensAt)
+		r.pass(time.Hour)
+		r.seen(Sign{User: "user-0"}, Sign{User: "user-1"}, Sign{User: "user-2"})
+		r.control(Change{Verb: Set, Concurrency: p(int64(1))})
+		require.Equal(t, 1, r.tick().Promoted, "it opened by its schedule")
+
+		require.Equal(t, "paused", r.control(Change{Verb: Hold}).State)
+		_, err := r.rooms.Control(r.ctx, r.event, Change{Verb: Hold})
+		require.ErrorIs(t, err, ErrConflict)
+		r.control(Change{Verb: Set, Concurrency: p(int64(2))})
+		require.Zero(t, r.tick().Promoted)
+		require.Equal(t, "open", r.control(Change{Verb: Resume}).State)
+		require.Equal(t, 1, r.tick().Promoted)
+
+		require.Equal(t, "draining", r.control(Change{Verb: Drain}).State)
+		refused, err := r.rooms.Enter(r.ctx, r.event, "new", "b", 0)
+		require.ErrorIs(t, err, ErrRejected)
+		require.Equal(t, "draining", refused.Reason)
+		r.control(Change{Verb: Kick, User: "user-0"})
+		require.Equal(t, "kicked", r.status("user-0").Reason)
+		require.Equal(t, 1, r.tick().Promoted)
+		r.control(Change{Verb: Message, Message: p(`"soon"`)})
+		require.Equal(t, `"soon"`, r.tick().Table.Message)
+
+		r.control(Change{Verb: Open})
+		q := r.enter("late")
+		r.control(Change{Verb: Close})
+		require.Equal(t, 1, r.tick().Removed)
+		require.Equal(t, "room_closed", r.status("late").Reason)
+		require.Empty(t, r.back("late", q.Index).State)
+		require.Equal(t, Admitted, r.claim("user-1").State, "leases go on")
+
+		r.leave("user-1")
+		r.leave("user-2")
+		r.pass(24 * time.Hour)
+		tick = r.tick()
+		require.True(t, tick.Cleared)
+		records, err := r.rooms.Audit(r.ctx, r.event, "", 100)
+		require.NoError(t, err)
+		require.Len(t, records, 11)
+		require.Equal(t, []string{"open", "ann", "test"}, []string{records[0].Verb, records[0].By, records[0].Why})
+		require.Equal(t, "schedule", records[2].By)
+		page, err := r.rooms.Audit(r.ctx, r.event, records[9].ID, 100)
+		require.NoError(t, err)
+		require.Equal(t, records[10:], page)
+		left := 0
+		for _, key := range keys(r.event) {
+			left += int(r.client.Exists(r.ctx, key).Val())
+		}
+		require.Equal(t, 1, left, "the audit alone")
+		_, err = r.rooms.Tick(r.ctx, r.event)
+		require.ErrorIs(t, err, ErrUnknown)
+		events, err := r.rooms.Events(r.ctx)
+		require.NoError(t, err)
+		require.NotContains(t, events, r.event)
+	})
+}
+
+func TestAnEmptyRoomWithoutConfigurationIsCleared(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 2)
+		r.tick()
+		r.pass(40 * time.Minute)
+		r.enter("u1")
+		r.tick()
+		r.leave("u1")
+		r.tick()
+		r.pass(59 * time.Minute)
+		require.False(t, r.tick().Cleared)
+		r.pass(time.Minute)
+		require.True(t, r.tick().Cleared)
+	})
+}
+
+func TestChangesThatAreNotValid(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 2)
+		for _, c := range []Change{
+			{}, {Verb: "explode"}, {Verb: Kick}, {Verb: Message}, {Verb: Set, Capacity: p(int64(-1))}, {Verb: Set, Mode: p("vip")},
+			{Verb: Hold, Capacity: p(int64(1))},
+		} {
+			_, err := r.rooms.Control(r.ctx, r.event, c)
+			require.Error(t, err, c)
+		}
+		_, err := r.rooms.Control(r.ctx, r.event+"-none", Change{Verb: Hold})
+		require.ErrorIs(t, err, ErrUnknown)
+	})
+}
+
+func TestOneCallerQueriesTheEventService(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, -1)
+		first, err := r.rooms.Reserve(r.ctx, r.event, time.Minute)
+		require.NoError(t, err)
+		second, err := r.rooms.Reserve(r.ctx, r.event, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, []bool{true, false}, []bool{first, second})
+		require.NoError(t, r.rooms.Deny(r.ctx, r.event, time.Minute))
+		_, err = r.rooms.Reserve(r.ctx, r.event, time.Minute)
+		require.ErrorIs(t, err, ErrUnknown)
+		require.NoError(t, r.rooms.Create(r.ctx, r.event))
+		first, err = r.rooms.Reserve(r.ctx, r.event, time.Minute)
+		require.NoError(t, err)
+		require.True(t, first)
+		r.client.Del(r.ctx, queryKey(r.event))
+		o := options()
+		o.MaxEvents = 0
+		require.ErrorIs(t, r.process(s, o).Create(r.ctx, r.event+"-more"), ErrTooMany)
+	})
+}
+
+func TestDispatchStreams(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		r.enter("u1")
+		r.back("u2", 0)
+		r.tick()
+		holders, err := r.rooms.Holder(r.ctx, r.event, []string{"u1", "u2", "u3"})
+		require.NoError(t, err)
+		require.Equal(t, []string{"broker-1", "broker-2", ""}, holders)
+		instance := "instance-" + r.event
+		require.NoError(t, r.rooms.Route(r.ctx, instance, r.event, "u1", "u2"))
+		require.EqualValues(t, 2, r.client.XLen(r.ctx, DispatchStream(instance)).Val())
+		list, err := r.rooms.Instances(r.ctx)
+		require.NoError(t, err)
+		require.Contains(t, list, instance)
+		require.NoError(t, r.rooms.Dismiss(context.WithoutCancel(r.ctx), instance))
+		require.Zero(t, r.client.Exists(r.ctx, DispatchStream(instance)).Val())
+		list, err = r.rooms.Instances(r.ctx)
+		require.NoError(t, err)
+		require.NotContains(t, list, instance)
+		found, err := r.rooms.Find(r.ctx, r.event, "u2")
+		require.NoError(t, err)
+		require.Equal(t, "broker-2", found.Instance)
+		require.Positive(t, found.Seen)
+	})
+}

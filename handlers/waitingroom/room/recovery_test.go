@@ -1,0 +1,155 @@
+package room
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+// W1, W41, W44, W45
+func TestAnOutageEndsNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		gone := r.enter("gone")
+		r.pass(3 * time.Minute)
+		require.Equal(t, 1, r.tick().Removed)
+		p := r.admitted("buyer")
+		waits := r.enter("waits")
+		r.outage(time.Hour)
+		got, err := r.rooms.Verify(r.ctx, r.event, "buyer", p.JTI, "s")
+		require.NoError(t, err, "before the first tick")
+		require.Greater(t, got.Until, got.Now)
+		tick := r.tick()
+		require.Equal(t, time.Hour+time.Second, tick.Gap)
+		require.Equal(t, 10*time.Second, tick.Hold)
+		require.Zero(t, tick.Removed)
+		require.Empty(t, tick.Ended[Expired])
+		require.Positive(t, tick.Table.Epoch)
+		require.Equal(t, p.Until+tick.Gap.Milliseconds(), r.status("buyer").Until, "the lease is later by the gap")
+		require.Equal(t, waits.Index, r.status("waits").Index)
+		require.Equal(t, gone.Index, r.enter("gone").Index, "the absent user has its ten minutes")
+
+		_, err = r.finish("buyer", p.JTI, false)
+		require.NoError(t, err)
+		require.Zero(t, r.tick().Promoted, "the hold")
+		r.pass(5 * time.Second)
+		r.outage(time.Minute)
+		require.Zero(t, r.tick().Promoted, "a second outage in the hold")
+		r.pass(8 * time.Second)
+		require.Zero(t, r.tick().Promoted)
+		r.pass(time.Second)
+		require.Equal(t, 1, r.tick().Promoted)
+		require.Equal(t, Ready, r.status("gone").State, "in the order of the indexes")
+	})
+}
+
+// W3, W36, W42
+func TestAnotherServerHoldsThePromotion(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		r.tick()
+		r.enter("u1")
+		r.client.ZAdd(r.ctx, "WAITING_SEEN:{"+r.event+"}", z(0, "u1")) // an old sign of life
+		if s.Mini == nil {
+			require.NotEmpty(t, r.client.HGet(r.ctx, roomKey(r.event), "run_id").Val())
+			r.client.HSet(r.ctx, roomKey(r.event), "run_id", "another")
+		} else { // without INFO: the number of the tick fell
+			r.client.HSet(r.ctx, roomKey(r.event), "tick", 0)
+		}
+		tick := r.tick()
+		require.Zero(t, tick.Promoted)
+		require.Equal(t, 10*time.Second, tick.Hold)
+		require.EqualValues(t, 2, tick.Table.Tick, "the number goes on")
+		r.seen(Sign{User: "u1"})
+		r.pass(10 * time.Second)
+		require.Equal(t, 1, r.tick().Promoted)
+	})
+}
+
+// The room's time goes on where it was when a clock jumps back.
+func TestAClockThatJumpsBackIsARecovery(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		p := r.admitted("u1")
+		r.outage(-5 * time.Minute)
+		got, err := r.rooms.Tick(r.ctx, r.event)
+		require.NoError(t, err)
+		require.True(t, got.Ran)
+		require.Equal(t, 10*time.Second, got.Hold)
+		require.Equal(t, Admitted, r.status("u1").State)
+		require.Equal(t, p.Until-5*time.Minute.Milliseconds(), r.status("u1").Until)
+		r.pass(5 * time.Minute)
+		require.Equal(t, 1, r.tick().Ended[Expired])
+	})
+}
+
+// W44
+func TestNoKeyOfALiveRoomExpires(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 2)
+		r.admitted("u1")
+		r.enterAll(3)
+		r.leave("user-2")
+		r.tick()
+		found := 0
+		for _, key := range append(keys(r.event), "ENTRY_TOKEN:{"+r.event+"}:u1") {
+			if ttl := r.client.PTTL(r.ctx, key).Val(); ttl != -2 && key != tableKey(r.event) {
+				found++
+				require.EqualValues(t, -1, ttl, key)
+			}
+		}
+		require.Greater(t, found, 10)
+	})
+}
+
+// W19
+func TestAUserPutsTheEventOnTheListAgain(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		r.tick()
+		r.client.SRem(r.ctx, roomsKey, r.event)
+		r.enter("u1")
+		events, err := r.rooms.Events(r.ctx)
+		require.NoError(t, err)
+		require.NotContains(t, events, r.event, "there was a tick")
+		r.outage(3 * time.Second)
+		r.enter("u1")
+		events, err = r.rooms.Events(r.ctx)
+		require.NoError(t, err)
+		require.Contains(t, events, r.event)
+	})
+}
+
+// W22
+func TestABadRecordIsSetAside(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 3)
+		r.enterAll(2)
+		waiting := "WAITING:{" + r.event + "}"
+		for score, text := range []string{"no json", `{"userId":7}`, `[]`, `{"userId":""}`, `"x"`, `null`} {
+			r.client.ZAdd(r.ctx, waiting, z(float64(score), text))
+		}
+		r.client.HSet(r.ctx, "WAITING_QUEUE_INDEX_RECORD:{"+r.event+"}", "user-0", "no json")
+		r.client.HSet(r.ctx, "ENTRY_RECORD:{"+r.event+"}", "user-1", `{"jti":3}`)
+		r.client.HSet(r.ctx, "WAITING_LEFT:{"+r.event+"}", "user-1", `{"void":"x"`)
+		promoted, aside := 0, 0
+		for range 5 {
+			tick := r.tick()
+			for promoted, aside = promoted+tick.Promoted, aside+tick.Aside; tick.More; promoted, aside = promoted+tick.Promoted, aside+tick.Aside {
+				var err error
+				tick, err = r.rooms.Tick(r.ctx, r.event)
+				require.NoError(t, err)
+				require.True(t, tick.Ran, "more to do")
+			}
+		}
+		require.Equal(t, 6, aside, "user-0 has its place")
+		require.Equal(t, 2, promoted)
+		require.EqualValues(t, 6, r.client.HLen(r.ctx, "WAITING_ASIDE:{"+r.event+"}").Val())
+		r.client.HSet(r.ctx, "ENTRY_RECORD:{"+r.event+"}", "user-1", "broken")
+		r.pass(3 * time.Minute)
+		require.Equal(t, 2, r.tick().Ended[Expired], "a slot whose record is broken comes back, too")
+	})
+}
