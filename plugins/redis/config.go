@@ -37,6 +37,19 @@ type ClientConfig struct {
 	MaxRetries int `yaml:"max_retries"`
 }
 
+// Overrides returns the settings with which another process on this machine reaches the server, by
+// their path. Those of TLS and Sentinel are not supported.
+func (c ClientConfig) Overrides() (map[string]any, error) {
+	if c.TLS.Enabled || c.MasterName != "" {
+		return nil, errors.New("must be a Redis without TLS and Sentinel, for further processes")
+	}
+	return map[string]any{
+		"plugins.redis.addrs": c.Addrs, "plugins.redis.cluster": c.Cluster, "plugins.redis.db": c.DB,
+		"plugins.redis.username": c.Username, "plugins.redis.password": c.Password.Reveal(),
+		"plugins.redis.allow_plaintext_credentials": c.AllowPlaintextCredentials,
+	}, nil
+}
+
 // Config is the settings section of the plugin (plugins.redis).
 type Config struct {
 	ClientConfig `yaml:",inline"`

@@ -2,24 +2,19 @@ package cli
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/x509"
-	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/demo"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/token"
 )
 
 // The domain of the demo.
@@ -97,8 +92,8 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 	overrides := demoSettings("gateway")
 	overrides["data_dir"] = filepath.Join(dir, "data")
 	overrides["plugins.deadletter.store.dsn"] = ""
-	key, err := writeKey(dir)
-	if err != nil {
+	key := filepath.Join(dir, "key.pem")
+	if err := token.CreateKey(key); err != nil {
 		return err
 	}
 	overrides["plugins.token.keys"] = []any{map[string]any{"kid": "demo", "file": key}}
@@ -106,9 +101,9 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 		overrides["log.level"] = "error"
 	}
 	return c.h.Run(cmd.Context(), cmd, app.RunOptions{Overrides: overrides, Ready: func(ctx context.Context, _ *app.Running) error {
-		routers := routers{c: c, dir: dir, failed: make(chan error, 2)}
-		defer routers.stop()
-		report, err := c.runJobs(ctx, f, &routers)
+		routers := c.h.Processes(dir)
+		defer routers.Stop()
+		report, err := c.runJobs(ctx, f, routers, filepath.Base(dir))
 		if err != nil {
 			return err
 		}
@@ -126,7 +121,7 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 	}})
 }
 
-func (c commands) runJobs(ctx context.Context, f demoFlags, r *routers) (demo.Report, error) {
+func (c commands) runJobs(ctx context.Context, f demoFlags, routers *app.Processes, run string) (demo.Report, error) {
 	_, shards := c.Servers()
 	if err := shards.Start(ctx); err != nil {
 		return demo.Report{}, err
@@ -136,15 +131,17 @@ func (c commands) runJobs(ctx context.Context, f demoFlags, r *routers) (demo.Re
 	defer stop(nil)
 	go func() {
 		select {
-		case err := <-r.failed:
+		case err := <-routers.Failed():
 			stop(err)
 		case <-ctx.Done():
 		}
 	}()
-	for range 2 {
-		if err := r.start(ctx); err != nil {
-			return demo.Report{}, err
-		}
+	first, err := c.startRouter(ctx, routers, "router-1", run)
+	if err == nil {
+		_, err = c.startRouter(ctx, routers, "router-2", run)
+	}
+	if err != nil {
+		return demo.Report{}, fmt.Errorf("demo: %w", err)
 	}
 	publish, err := c.publisher(shards, demoDomain)
 	if err != nil {
@@ -156,7 +153,7 @@ func (c commands) runJobs(ctx context.Context, f demoFlags, r *routers) (demo.Re
 		Stages: c.Settings().Stages, URL: func(id string) string { return base + id + "/events" }, Publish: publish,
 	}
 	if !f.noKill {
-		o.Kill = r.kill
+		o.Kill = first.Kill
 	}
 	fmt.Fprintf(c.h.Err(), "%s with %s each, and %s. Watch the first one in a browser:\n  %s%s/watch\n",
 		app.Plural(int64(f.jobs), "job"), app.Plural(int64(f.events), "event"), app.Plural(int64(f.jobs*f.watchers), "watcher"), base, o.JobID(0))
@@ -168,6 +165,17 @@ func (c commands) runJobs(ctx context.Context, f demoFlags, r *routers) (demo.Re
 		err = context.Cause(ctx)
 	}
 	return report, err
+}
+
+// startRouter starts a process with the role router.
+func (c commands) startRouter(ctx context.Context, routers *app.Processes, name, run string) (*app.Process, error) {
+	settings, err := c.Redis().Overrides()
+	if err != nil {
+		return nil, app.Usage("%s", err)
+	}
+	maps.Copy(settings, demoSettings("router"))
+	settings["instance_id"] = name + "-" + run
+	return routers.Start(ctx, name, settings)
 }
 
 func writeReport(out io.Writer, r demo.Report) error {
@@ -196,116 +204,4 @@ func writeReport(out io.Writer, r demo.Report) error {
 	_, err := fmt.Fprintf(out, "\n%s%s\n%.1f s. From publishing to the watcher: median %.0f ms, 99 %% within %.0f ms, at most %.0f ms.\n",
 		verdict, killed, r.Seconds, r.P50, r.P99, r.Max)
 	return err
-}
-
-// writeKey writes the key of the demo's tokens and returns its file.
-func writeKey(dir string) (string, error) {
-	_, private, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		return "", fmt.Errorf("demo: %w", err)
-	}
-	text, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		return "", fmt.Errorf("demo: %w", err)
-	}
-	file := filepath.Join(dir, "key.pem")
-	return file, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}), 0o600)
-}
-
-// routers are processes of this binary with the role router.
-type routers struct {
-	c        commands
-	dir      string
-	running  []*exec.Cmd
-	ended    []chan struct{}
-	failed   chan error // a router ended too early
-	stopping atomic.Bool
-}
-
-// start starts another router.
-func (r *routers) start(ctx context.Context) error {
-	name := fmt.Sprintf("router-%d", len(r.running)+1)
-	file := filepath.Join(r.dir, name+".yaml")
-	settings := demoSettings("router")
-	settings["instance_id"] = name + "-" + filepath.Base(r.dir)
-	server := r.c.Redis()
-	if server.TLS.Enabled || server.MasterName != "" {
-		return app.Usage("the demo needs a Redis without TLS and Sentinel")
-	}
-	for key, value := range map[string]any{
-		"addrs": server.Addrs, "cluster": server.Cluster, "db": server.DB, "username": server.Username, "password": server.Password.Reveal(),
-		"allow_plaintext_credentials": server.AllowPlaintextCredentials,
-	} {
-		settings["plugins.redis."+key] = value
-	}
-	tree := map[string]any{}
-	for path, value := range settings {
-		at := tree
-		keys := strings.Split(path, ".")
-		for _, key := range keys[:len(keys)-1] {
-			if at[key] == nil {
-				at[key] = map[string]any{}
-			}
-			at, _ = at[key].(map[string]any)
-		}
-		at[keys[len(keys)-1]] = value
-	}
-	text, err := json.Marshal(tree) // JSON is YAML
-	if err == nil {
-		err = os.WriteFile(file, text, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("demo: settings of a router: %w", err)
-	}
-	program, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("demo: %w", err)
-	}
-	log, err := os.Create(filepath.Join(r.dir, name+".log"))
-	if err != nil {
-		return fmt.Errorf("demo: %w", err)
-	}
-	defer func() { _ = log.Close() }()
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, "run", "--config", file) //nolint:gosec // this binary
-	cmd.Stdout, cmd.Stderr = log, log
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, r.c.h.Variable("")) {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("demo: start a router: %w", err)
-	}
-	ended := make(chan struct{})
-	r.running, r.ended = append(r.running, cmd), append(r.ended, ended)
-	first := len(r.running) == 1
-	go func() {
-		defer close(ended)
-		err := cmd.Wait()
-		if !first && !r.stopping.Load() {
-			text, _ := os.ReadFile(log.Name())
-			r.failed <- fmt.Errorf("demo: a router ended: %w: %s", err, app.Printable(string(text)))
-		}
-	}()
-	return nil
-}
-
-// kill kills the first router.
-func (r *routers) kill() error { return r.running[0].Process.Kill() }
-
-// stop ends all routers.
-func (r *routers) stop() {
-	r.stopping.Store(true)
-	for _, cmd := range r.running {
-		_ = cmd.Process.Signal(os.Interrupt) // an ended process takes none
-	}
-	limit := time.After(15 * time.Second)
-	for i, ended := range r.ended {
-		select {
-		case <-ended:
-		case <-limit:
-			_ = r.running[i].Process.Kill()
-			<-ended
-		}
-	}
 }
