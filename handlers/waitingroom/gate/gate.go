@@ -1,0 +1,213 @@
+// Package gate lets only admitted users of a waiting room into a ticket shop. It is for the shop's
+// own program: it imports nothing of Millrace.
+package gate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Errors of Check, Verify and Finish. The middleware answers with the status of each.
+var (
+	// ErrNoEntry means that the token is absent, forged or expired (401). Send the user to the
+	// waiting room.
+	ErrNoEntry = errors.New("gate: no valid entry token")
+	// ErrOtherEvent means that the token is for another event (403).
+	ErrOtherEvent = errors.New("gate: the entry token is for another event")
+	// ErrUsed means that another session uses the token, or that the sale can't be stored (409).
+	ErrUsed = errors.New("gate: the entry is used")
+	// ErrEnded means that the entry was left, finished or expired (410).
+	ErrEnded = errors.New("gate: the entry has ended")
+	// ErrUnavailable means that the waiting room did not answer (503). Try again.
+	ErrUnavailable = errors.New("gate: the waiting room is unavailable")
+)
+
+// Options configure a Gate.
+type Options struct {
+	// URL is the address of the waiting room's brokers, such as https://rooms.example.
+	URL string
+	// ShopToken is one of plugins.waitingroom.shop_tokens, for Verify and Finish.
+	ShopToken string
+	// Event returns the event of a request.
+	Event func(*http.Request) string
+	// Token returns the entry token of a request. Nil: that of the header Authorization, or of the
+	// query token.
+	Token func(*http.Request) string
+	// Session returns the shop session of a request. The middleware then verifies each request at
+	// the waiting room. Nil: it checks the signature and the end of the token alone.
+	Session func(*http.Request) string
+	// Client sends the requests to the waiting room. Nil: one with a limit of 3 s.
+	Client *http.Client
+}
+
+// Entry is an admitted user.
+type Entry struct {
+	Event  string
+	UserID string
+	JTI    string    // names the lease
+	Until  time.Time // its end
+}
+
+// Gate checks entry tokens. Safe for concurrent use.
+type Gate struct {
+	o    Options
+	base string
+	keys keys
+}
+
+const (
+	callTimeout = 3 * time.Second
+	maxAnswer   = 1 << 20 // bytes
+)
+
+// New returns a gate. It fetches the public keys at the first request.
+func New(o Options) (*Gate, error) {
+	u, err := url.Parse(o.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, errors.New("gate: URL must be http:// or https:// with a host")
+	}
+	if o.Event == nil {
+		return nil, errors.New("gate: Event must be set")
+	}
+	if o.Session != nil && o.ShopToken == "" {
+		return nil, errors.New("gate: ShopToken must be set with Session")
+	}
+	if o.Token == nil {
+		o.Token = bearer
+	}
+	if o.Client == nil {
+		o.Client = &http.Client{Timeout: callTimeout}
+	}
+	g := &Gate{o: o, base: strings.TrimRight(o.URL, "/")}
+	g.keys.fetch = g.fetchKeys
+	return g, nil
+}
+
+func bearer(r *http.Request) string {
+	if scheme, raw, _ := strings.Cut(r.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(raw)
+	}
+	return r.URL.Query().Get("token")
+}
+
+type entryKey struct{}
+
+// EntryOf returns the entry that the middleware accepted.
+func EntryOf(ctx context.Context) (Entry, bool) {
+	e, ok := ctx.Value(entryKey{}).(Entry)
+	return e, ok
+}
+
+// Middleware calls next for requests with a valid entry token, and refuses all others.
+func (g *Gate) Middleware(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		event, raw := g.o.Event(r), g.o.Token(r)
+		entry, err := g.Check(r.Context(), event, raw)
+		if err == nil && g.o.Session != nil {
+			entry, err = g.Verify(r.Context(), event, raw, g.o.Session(r))
+		}
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), entryKey{}, entry)))
+	})
+}
+
+func refuse(w http.ResponseWriter, err error) {
+	status, word := http.StatusServiceUnavailable, "unavailable"
+	switch {
+	case errors.Is(err, ErrNoEntry):
+		status, word = http.StatusUnauthorized, "no_entry"
+	case errors.Is(err, ErrOtherEvent):
+		status, word = http.StatusForbidden, "other_event"
+	case errors.Is(err, ErrUsed):
+		status, word = http.StatusConflict, "used"
+	case errors.Is(err, ErrEnded):
+		status, word = http.StatusGone, "ended"
+	default:
+		w.Header().Set("Retry-After", "5")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	// A client that is gone needs no answer.
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": word})
+}
+
+// Verify returns the entry of a token that the waiting room accepts for a session of the shop. Call
+// it before the sale: a valid signature does not show that the lease was left, kicked or finished.
+// The same session may verify again.
+func (g *Gate) Verify(ctx context.Context, event, raw, session string) (Entry, error) {
+	var answer struct {
+		UserID string `json:"userId"`
+		JTI    string `json:"jti"`
+		Until  int64  `json:"until"`
+	}
+	err := g.call(ctx, event, "verify", map[string]string{"token": raw, "by": session}, &answer)
+	return Entry{Event: event, UserID: answer.UserID, JTI: answer.JTI, Until: time.UnixMilli(answer.Until)}, err
+}
+
+// Finish ends the entry: the seat is sold, or the user has abandoned the purchase. A repeated call
+// with the same result succeeds. ErrUsed means that the lease had ended and that its seat is gone.
+func (g *Gate) Finish(ctx context.Context, event, raw string, sold bool) error {
+	result := "abandoned"
+	if sold {
+		result = "sold"
+	}
+	return g.call(ctx, event, "finish", map[string]string{"token": raw, "result": result}, nil)
+}
+
+func (g *Gate) call(ctx context.Context, event, verb string, body map[string]string, answer any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, g.base+"/events/"+url.PathEscape(event)+"/entry/"+verb, bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+g.o.ShopToken)
+	status, text, err := g.do(r)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case status == http.StatusOK:
+		if answer == nil {
+			return nil
+		}
+		if err := json.Unmarshal(text, answer); err != nil {
+			return fmt.Errorf("%w: the answer of %s is not JSON: %w", ErrUnavailable, verb, err)
+		}
+		return nil
+	}
+	var refused struct{ Error, Message string }
+	_ = json.Unmarshal(text, &refused) // the status is enough
+	cause := map[int]error{
+		http.StatusUnauthorized: ErrNoEntry, http.StatusForbidden: ErrOtherEvent, http.StatusNotFound: ErrEnded,
+		http.StatusConflict: ErrUsed, http.StatusGone: ErrEnded,
+	}[status]
+	if cause == nil || refused.Error == "no_shop" {
+		cause = ErrUnavailable
+	}
+	return fmt.Errorf("%w: %s: status %d: %s", cause, verb, status, refused.Message)
+}
+
+func (g *Gate) do(r *http.Request) (status int, body []byte, err error) {
+	answer, err := g.o.Client.Do(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err = io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	return answer.StatusCode, body, err
+}
