@@ -1,0 +1,173 @@
+package eventservice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+const (
+	capacityInterval = time.Second            // between two searches for rooms without a capacity
+	waitStep         = 100 * time.Millisecond // for a room that another instance creates
+	warnEvery        = 10 * time.Second
+)
+
+// Service creates the rooms of events that the Event Service confirms, and fetches missing
+// capacities. It is a pipeline.Service.
+type Service struct {
+	config  Config
+	rooms   *room.Rooms
+	client  *client
+	log     *slog.Logger
+	sampled *pipeline.LogSampler
+	flight  singleflight.Group
+	fetches bool
+	loops   pipeline.Loops
+}
+
+// New returns the service. Without a URL it confirms no event. With fetches it has a loop for
+// missing capacities; one instance is enough for that.
+func New(config Config, rooms *room.Rooms, fetches bool, log *slog.Logger) *Service {
+	return &Service{
+		config: config, rooms: rooms, client: newClient(config), log: log, sampled: pipeline.NewLogSampler(warnEvery),
+		fetches: fetches && config.URL != "",
+	}
+}
+
+// hold is how long an instance has the right to call for an event. After a failure it passes
+// before the next call.
+func (s *Service) hold() time.Duration { return s.config.Timeout + time.Second }
+
+// Confirm creates the room of an event that has none, if the Event Service has the event. All
+// callers of all instances share one call. The error wraps ErrNoEvent or ErrUnavailable.
+func (s *Service) Confirm(ctx context.Context, event string) error {
+	if s.config.URL == "" {
+		return ErrNoEvent
+	}
+	result := s.flight.DoChan(event, func() (any, error) { return nil, s.confirm(context.WithoutCancel(ctx), event) })
+	select {
+	case r := <-result:
+		return r.Err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrUnavailable, ctx.Err())
+	}
+}
+
+func (s *Service) confirm(ctx context.Context, event string) error {
+	ctx, cancel := context.WithTimeout(ctx, s.hold())
+	defer cancel()
+	for {
+		switch right, err := s.rooms.Reserve(ctx, event, s.hold()); {
+		case errors.Is(err, room.ErrUnknown):
+			return ErrNoEvent
+		case err != nil:
+			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		case right:
+			return s.create(ctx, event)
+		}
+		// Another instance calls.
+		if !pipeline.Sleep(ctx, waitStep) {
+			return fmt.Errorf("%w: no answer in %s", ErrUnavailable, s.hold())
+		}
+		if _, err := s.rooms.RoomStatus(ctx, event); err == nil {
+			return nil
+		}
+	}
+}
+
+func (s *Service) create(ctx context.Context, event string) error {
+	seats, err := s.client.seats(ctx, event)
+	if errors.Is(err, ErrNoEvent) {
+		return errors.Join(err, s.rooms.Deny(ctx, event, s.config.Cache))
+	}
+	if err != nil {
+		s.sampled.Warn(s.log, "event not confirmed", slog.String("event", event), pipeline.Err(err))
+		return err
+	}
+	if err := s.rooms.Create(ctx, event); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return s.store(ctx, event, seats)
+}
+
+// store sets the capacity of a room, unless it has one.
+func (s *Service) store(ctx context.Context, event string, seats int64) error {
+	if seats == unknownSeats {
+		s.sampled.Warn(s.log, "event service has no number of seats: users wait", slog.String("event", event))
+		return nil
+	}
+	if err := s.rooms.SetCapacity(ctx, event, seats); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return nil
+}
+
+// Start starts the loop.
+func (s *Service) Start(ctx context.Context) error {
+	if !s.fetches {
+		return s.loops.Start(ctx)
+	}
+	return s.loops.Start(ctx, func(ctx context.Context) {
+		pipeline.Every(ctx, capacityInterval, func(ctx context.Context) {
+			if err := s.fetch(ctx); err != nil && ctx.Err() == nil {
+				s.sampled.Warn(s.log, "capacities not fetched", pipeline.Err(err))
+			}
+		})
+	})
+}
+
+// Stop ends the loop and closes idle connections.
+func (s *Service) Stop(ctx context.Context) error {
+	err := s.loops.Stop(ctx)
+	s.client.http.CloseIdleConnections()
+	return err
+}
+
+// fetch fetches the capacity of each room without one.
+func (s *Service) fetch(ctx context.Context) error {
+	events, err := s.rooms.Events(ctx)
+	if err != nil || len(events) == 0 {
+		return err
+	}
+	tables, err := s.rooms.Tables(ctx, events)
+	calls := errgroup.Group{}
+	calls.SetLimit(maxCalls)
+	var mu sync.Mutex
+	for i, t := range tables {
+		if t == nil || t.Capacity >= 0 {
+			continue
+		}
+		calls.Go(func() error {
+			failed := s.fetchOne(ctx, events[i])
+			mu.Lock()
+			defer mu.Unlock()
+			err = errors.Join(err, failed)
+			return nil
+		})
+	}
+	_ = calls.Wait() // each call adds its error
+	return err
+}
+
+func (s *Service) fetchOne(ctx context.Context, event string) error {
+	right, err := s.rooms.Reserve(ctx, event, s.hold())
+	if err != nil || !right {
+		return err
+	}
+	seats, err := s.client.seats(ctx, event)
+	if err != nil { // also ErrNoEvent: an operator has configured the event
+		return fmt.Errorf("event %s: %w", event, err)
+	}
+	return s.store(ctx, event, seats)
+}
+
+var _ pipeline.Service = (*Service)(nil)
