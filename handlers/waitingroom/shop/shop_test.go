@@ -1,0 +1,226 @@
+package shop
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+	"github.com/millrace-io/millrace/plugins/token"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+const credential = "the credential of a shop"
+
+// rig is the shop's side of a room for event 42 with one seat.
+type rig struct {
+	t      *testing.T
+	rooms  *room.Rooms
+	tokens *token.Plugin
+	shop   *Shop
+	http   *http.ServeMux
+	server *redis.Server
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	own := redis.DefaultClientConfig()
+	own.Addrs = []string{redistest.Mini(t).Addr}
+	own.MaxRetries = -1
+	server := redis.New().Server(&own)
+	server.Log = slog.New(slog.DiscardHandler)
+	require.NoError(t, server.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
+	r := &rig{t: t, tokens: token.New(), http: http.NewServeMux(), server: server}
+	r.rooms = room.New(server, options(time.Hour))
+	_, err := pipeline.NewRegistry(pipeline.Env{}, r.tokens)
+	require.NoError(t, err)
+	r.shop = New(r.rooms, r.tokens, []pipeline.Secret{pipeline.NewSecret("another credential"), pipeline.NewSecret(credential)}, slog.New(slog.DiscardHandler))
+	r.http.Handle("POST /events/{id}/entry/verify", r.shop.handler(r.shop.verify))
+	r.http.Handle("POST /events/{id}/entry/finish", r.shop.handler(r.shop.finish))
+	require.NoError(t, r.rooms.Create(t.Context(), "42"))
+	require.NoError(t, r.rooms.SetCapacity(t.Context(), "42", 1))
+	return r
+}
+
+func options(tokenTTL time.Duration) room.Options {
+	return room.Options{
+		PromoteInterval: 10 * time.Millisecond, PromoteBatch: 10, TokenTTL: tokenTTL, ReadyTTL: time.Hour,
+		Grace: time.Hour, SeenInterval: time.Minute, ClearAfter: time.Hour, MaxEvents: 10,
+	}
+}
+
+// tickUntil runs ticks until the state of a user is the expected one.
+func (r *rig) tickUntil(user string, want room.State) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		_, err := r.rooms.Tick(r.t.Context(), "42")
+		p, failed := r.rooms.Status(r.t.Context(), "42", user)
+		return err == nil && failed == nil && p.State == want
+	}, time.Minute, 5*time.Millisecond)
+}
+
+// admit returns the entry token of a user that was promoted and notified.
+func (r *rig) admit(user string) string { return r.admitBy(r.rooms, user) }
+
+func (r *rig) admitBy(rooms *room.Rooms, user string) string {
+	r.t.Helper()
+	_, err := r.rooms.Enter(r.t.Context(), "42", user, "broker", 0)
+	require.NoError(r.t, err)
+	r.tickUntil(user, room.Ready)
+	places, err := rooms.Claim(r.t.Context(), "42", "broker", []room.Sign{{User: user}})
+	require.NoError(r.t, err)
+	return r.sign("42", user, places[0].JTI, time.UnixMilli(places[0].Until))
+}
+
+func (r *rig) sign(event, user, jti string, end time.Time) string {
+	r.t.Helper()
+	raw, err := r.tokens.Sign(token.Claims{Audience: Audience(event), Subject: user, ID: jti, Expires: end})
+	require.NoError(r.t, err)
+	return raw
+}
+
+// post returns the status and the word or state of the answer.
+func (r *rig) post(path, body string, header ...string) (int, string) {
+	r.t.Helper()
+	if header == nil {
+		header = []string{"Bearer " + credential}
+	}
+	q := httptest.NewRequestWithContext(r.t.Context(), http.MethodPost, path, strings.NewReader(body))
+	q.Header["Authorization"] = header
+	w := httptest.NewRecorder()
+	r.http.ServeHTTP(w, q)
+	var answer struct{ Error, State string }
+	text, err := io.ReadAll(w.Body)
+	require.NoError(r.t, err)
+	require.NoError(r.t, json.Unmarshal(text, &answer), "%s", text)
+	return w.Code, answer.Error + answer.State
+}
+
+func (r *rig) verify(raw, by string) (int, string) {
+	r.t.Helper()
+	return r.post("/events/42/entry/verify", `{"token":"`+raw+`","by":"`+by+`"}`)
+}
+
+func (r *rig) finish(raw, result string) (int, string) {
+	r.t.Helper()
+	return r.post("/events/42/entry/finish", `{"token":"`+raw+`","result":"`+result+`"}`)
+}
+
+func (r *rig) want(wantStatus int, wantWord string) func(int, string) {
+	return func(status int, word string) {
+		r.t.Helper()
+		require.Equal(r.t, wantStatus, status, word)
+		require.Equal(r.t, wantWord, word)
+	}
+}
+
+func TestASessionBuys(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	raw := r.admit("ann")
+	r.want(200, "ADMITTED")(r.verify(raw, "session-1"))
+	r.want(200, "ADMITTED")(r.verify(raw, "session-1"))
+	r.want(409, "used")(r.verify(raw, "session-2"))
+	r.want(200, "SOLD")(r.finish(raw, "sold"))
+	r.want(200, "SOLD")(r.finish(raw, "sold"))
+	r.want(409, "conflict")(r.finish(raw, "abandoned"))
+	r.want(410, "ended")(r.verify(raw, "session-1"))
+}
+
+// The lease decides, not the token: a token that has not expired is refused after the end, and one
+// that has expired is not.
+func TestTheLeaseDecides(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	raw := r.admit("ann")
+	place, err := r.rooms.Status(t.Context(), "42", "ann")
+	require.NoError(t, err)
+	r.want(200, "ADMITTED")(r.verify(r.sign("42", "ann", place.JTI, time.Now().Add(-time.Hour)), "session-1"))
+	_, err = r.rooms.Leave(t.Context(), "42", "ann", "left")
+	require.NoError(t, err)
+	r.want(410, "ended")(r.verify(raw, "session-1"))
+	r.want(409, "conflict")(r.finish(raw, "sold"))
+}
+
+func TestALateSaleNeedsASeat(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	late := r.admitBy(room.New(r.server, options(time.Millisecond)), "ann")
+	r.tickUntil("ann", "")
+	other := r.admit("ben")
+	r.want(409, "conflict")(r.finish(late, "sold"))
+	require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("conflict")))
+	r.want(200, "ABANDONED")(r.finish(other, "abandoned"))
+	r.want(200, "SOLD")(r.finish(late, "sold"))
+	require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("sold")))
+}
+
+func TestOnlyAShopMayUseIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	raw := r.admit("ann")
+	body := `{"token":"` + raw + `","by":"s","result":"sold"}`
+	for _, verb := range []string{"verify", "finish"} {
+		for _, header := range []string{"", "Bearer", "Bearer ", "Bearer the credential of a sho", "Basic " + credential, "Bearer " + raw, credential} {
+			r.want(401, "no_shop")(r.post("/events/42/entry/"+verb, body, header))
+		}
+	}
+	r.want(200, "ADMITTED")(r.post("/events/42/entry/verify", body, "bearer another credential"))
+	none := New(r.rooms, r.tokens, nil, slog.New(slog.DiscardHandler))
+	require.False(t, none.isShop(&http.Request{Header: http.Header{"Authorization": {"Bearer "}}}))
+}
+
+func TestBadRequestsAreRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	raw := r.admit("ann")
+	_, foreign, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.EdDSA, Key: jose.JSONWebKey{Key: foreign, KeyID: "this-process"}}, nil)
+	require.NoError(t, err)
+	forged, err := jwt.Signed(signer).Claims(map[string]any{"aud": Audience("42"), "sub": "ann", "jti": "1-x", "exp": time.Now().Add(time.Hour).Unix()}).Serialize()
+	require.NoError(t, err)
+	for name, tc := range map[string]struct {
+		path, body string
+		status     int
+		word       string
+	}{
+		"no JSON":            {"/events/42/entry/verify", `token`, 400, "bad_body"},
+		"a number as token":  {"/events/42/entry/verify", `{"token":1}`, 400, "bad_body"},
+		"no session":         {"/events/42/entry/verify", `{"token":"` + raw + `"}`, 400, "bad_body"},
+		"a session of lines": {"/events/42/entry/verify", `{"token":"` + raw + `","by":"a\nb"}`, 400, "bad_body"},
+		"no result":          {"/events/42/entry/finish", `{"token":"` + raw + `"}`, 400, "bad_body"},
+		"another result":     {"/events/42/entry/finish", `{"token":"` + raw + `","result":"SOLD"}`, 400, "bad_body"},
+		"an event of braces": {"/events/%7B42%7D/entry/verify", `{}`, 400, "bad_event"},
+		"no token":           {"/events/42/entry/verify", `{"by":"s"}`, 401, "forged"},
+		"a forged token":     {"/events/42/entry/verify", `{"token":"` + forged + `","by":"s"}`, 401, "forged"},
+		"another event":      {"/events/43/entry/verify", `{"token":"` + raw + `","by":"s"}`, 403, "other_event"},
+		"no lease in it":     {"/events/42/entry/verify", `{"token":"` + r.sign("42", "ann", "", time.Now().Add(time.Hour)) + `","by":"s"}`, 401, "forged"},
+		"an unknown event":   {"/events/43/entry/verify", `{"token":"` + r.sign("43", "ann", "1-x", time.Now().Add(time.Hour)) + `","by":"s"}`, 404, "unknown"},
+		"another lease":      {"/events/42/entry/verify", `{"token":"` + r.sign("42", "ann", "1-x", time.Now().Add(time.Hour)) + `","by":"s"}`, 410, "ended"},
+		"of another user":    {"/events/42/entry/verify", `{"token":"` + r.sign("42", "ben", "1-x", time.Now().Add(time.Hour)) + `","by":"s"}`, 410, "ended"},
+	} {
+		status, word := r.post(tc.path, tc.body)
+		require.Equal(t, tc.status, status, name)
+		require.Equal(t, tc.word, word, name)
+	}
+	require.NoError(t, r.server.Stop(t.Context()))
+	r.want(503, "unavailable")(r.verify(raw, "s"))
+}
