@@ -1,0 +1,25 @@
+// Package pages has the web page of the waiting room.
+package pages
+
+import (
+	_ "embed" // the page
+	"html/template"
+)
+
+//go:embed room.html
+var roomPage string
+
+// Room is the data of the page Waiting.
+type Room struct {
+	Event string
+	// EntryURL is the address of the shop, with {token} in it. Empty: the page has no way to it.
+	EntryURL string
+	// Grace is how long the place of a user without a connection is kept, such as 2m0s.
+	Grace string
+	// Releases says that an admitted user without a connection loses the turn at once.
+	Releases bool
+}
+
+// Waiting returns the page of a user who waits. It connects to /events/<id>/tickets/waiting of its
+// own origin, with its own query.
+func Waiting() *template.Template { return template.Must(template.New("room").Parse(roomPage)) }

@@ -1,0 +1,48 @@
+package pages
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func render(t *testing.T, data Room) string {
+	t.Helper()
+	var out bytes.Buffer
+	require.NoError(t, Waiting().Execute(&out, struct {
+		Nonce string
+		Data  Room
+	}{"n1", data}))
+	return out.String()
+}
+
+// The content security policy permits nothing else.
+func TestThePageLoadsNothingElse(t *testing.T) {
+	t.Parallel()
+	page := render(t, Room{Event: "42", EntryURL: "https://shop.example/?entry={token}", Grace: "2 minutes"})
+	require.Len(t, regexp.MustCompile(`<(?:script|style) nonce="n1">`).FindAllString(page, -1), 2)
+	require.NotRegexp(t, `<link|<img|<iframe|@import|url\(| src=| style=| on[a-z]+="`, page)
+	require.Contains(t, page, "your place is kept for 2 minutes")
+	require.Contains(t, page, "your turn and its end stay the same")
+	require.Contains(t, render(t, Room{Releases: true}), "your turn ends when its connection is lost")
+}
+
+func TestThePageNamesEachEnd(t *testing.T) {
+	t.Parallel()
+	page := render(t, Room{})
+	ends := page[strings.Index(page, "const ends"):strings.Index(page, "const refusals")]
+	for _, reason := range []string{"sold", "abandoned", "lease_over", "left", "kicked", "room_closed", "grace", "expired", "unknown"} {
+		require.Contains(t, ends, "\n  "+reason+": ")
+	}
+}
+
+func TestIdsAndAddressesAreEscaped(t *testing.T) {
+	t.Parallel()
+	page := render(t, Room{Event: `"><script>alert(1)</script>`, EntryURL: `https://shop.example/?a="&entry={token}`})
+	require.NotContains(t, page, "<script>alert")
+	require.Equal(t, 1, strings.Count(page, "<script"))
+	require.Contains(t, page, `data-entry="https://shop.example/?a=&#34;&amp;entry={token}"`)
+}
