@@ -1,0 +1,361 @@
+package room
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// step is one action of a history.
+type step struct {
+	kind            string
+	user, broker, n int
+}
+
+var kinds = weighted(map[string]int{
+	"enter": 10, "return": 6, "close a tab": 3, "leave": 2, "kick": 1, "signs": 3, "late claim": 2, "answers arrive": 3,
+	"verify": 3, "sell": 4, "abandon": 2, "tick": 6, "pass": 14, "no ticks": 2, "no server": 2, "restart": 1,
+	"replicate": 4, "failover": 2, "cut off": 2, "heal": 3, "crash": 2, "capacity": 2, "concurrency": 1, "hold": 1, "resume": 2,
+})
+
+func weighted(of map[string]int) (list []string) {
+	for _, kind := range slices.Sorted(maps.Keys(of)) {
+		for range of[kind] {
+			list = append(list, kind)
+		}
+	}
+	return list
+}
+
+func newStep(t *rapid.T) step {
+	return step{
+		kind: rapid.SampledFrom(kinds).Draw(t, "kind"), user: rapid.IntRange(0, 4).Draw(t, "user"),
+		broker: rapid.IntRange(0, brokers-1).Draw(t, "broker"), n: rapid.IntRange(0, 9).Draw(t, "n"),
+	}
+}
+
+func (h *history) take(s step) {
+	user, b := h.users[s.user], h.brokers[s.broker]
+	on := fmt.Sprintf("%s on %s", user, b.name)
+	switch s.kind {
+	case "enter":
+		h.enter(user, b, 0)
+	case "return":
+		h.enter(user, b, h.cursor[user])
+	case "close a tab":
+		if h.tab(b, user) != nil {
+			h.logf("%s closes", on)
+			h.signs(b, true, user)
+			delete(b.tabs, user)
+		}
+	case "leave":
+		if !b.cut {
+			h.leave(user, "left")
+		}
+	case "kick":
+		h.leave(user, "kicked")
+	case "signs":
+		h.signs(b, false, b.users()...)
+	case "late claim":
+		if t := h.tab(b, user); t != nil && !b.cut {
+			b.claims = append(b.claims, lateClaim{user, t.index, h.claim(user, b)})
+		}
+	case "answers arrive":
+		for _, c := range b.claims {
+			if t := h.tab(b, c.user); t != nil && t.index == c.index {
+				h.receive(b, c.user, c.answer)
+			}
+		}
+		b.claims = nil
+	case "verify":
+		h.verify(s.n, b.name)
+	case "sell", "abandon":
+		h.finish(s.n, s.kind == "sell")
+	case "tick":
+		h.tick()
+	case "pass":
+		h.pass([]int64{1, 50, 300, 900, 1000, 2000, 4000, 8000, 12000, 25000}[s.n])
+	case "no ticks":
+		h.logf("no ticks")
+		for range 1 + s.n {
+			h.advance(2 * sec)
+			h.periodic()
+		}
+	case "no server":
+		d := int64(1+4*s.n) * sec
+		h.logf("no server for %d s", d/sec)
+		h.advance(d)
+		h.reconnect()
+	case "restart":
+		h.logf("the server restarts")
+		h.run++
+		h.advance(sec / 2)
+		h.reconnect()
+	case "replicate":
+		if h.replica != nil {
+			h.logf("the replica has everything")
+			h.replicate()
+		}
+	case "failover":
+		h.failover()
+	case "cut off":
+		h.logf("%s is cut off", b.name)
+		b.cut = true
+	case "heal":
+		if b.cut {
+			h.logf("%s is back", b.name)
+			b.cut, b.signed = false, 0
+		}
+	case "crash":
+		h.logf("%s crashes", b.name)
+		h.brokers[s.broker] = &broker{name: b.name, tabs: map[string]*tab{}, cut: b.cut}
+	case "capacity":
+		seats := int64(s.n / 2)
+		h.logf("capacity %d", seats)
+		h.control(Change{Verb: Set, Capacity: &seats})
+		h.m.capacity, h.mayExceed = seats, true
+	case "concurrency":
+		users := int64(s.n/3) - 1
+		h.logf("concurrency %d", users)
+		h.control(Change{Verb: Set, Concurrency: &users})
+		if h.m.most = users; users < 0 {
+			h.m.most = math.MaxInt64
+		}
+	case "hold", "resume":
+		h.control(Change{Verb: s.kind})
+	}
+}
+
+func (h *history) tab(b *broker, user string) *tab { return b.tabs[user] }
+
+func (b *broker) users() []string { return slices.Sorted(maps.Keys(b.tabs)) }
+
+// receive is an answer about a user that reaches a broker.
+func (h *history) receive(b *broker, user string, p Place) {
+	switch p.State {
+	case Waiting, Ready, Admitted:
+		t := b.tabs[user]
+		if t == nil {
+			t = &tab{}
+			b.tabs[user] = t
+		}
+		if t.index != p.Index {
+			t.looked = 0
+		}
+		t.index, t.jti, t.until = p.Index, "", 0
+		h.cursor[user] = p.Index
+		if p.State == Admitted {
+			t.jti, t.until = p.JTI, p.Until
+			if one := (token{user, p.JTI}); !slices.Contains(h.tokens, one) {
+				h.tokens = append(h.tokens, one)
+			}
+		}
+	default:
+		delete(b.tabs, user)
+	}
+}
+
+func (h *history) enter(user string, b *broker, cursor int64) {
+	if b.cut {
+		return
+	}
+	got, err := h.rooms.Enter(h.ctx, h.event, user, b.name, cursor)
+	h.must(err)
+	h.logf("%s enters on %s with %d: %s", user, b.name, cursor, shown(got))
+	want := h.m.enter(user, cursor)
+	h.same(got, want)
+	if got.How == "new" {
+		if other := h.given[got.Index]; other != "" {
+			h.fault("the index %d of %s is given to %s", got.Index, other, user)
+		}
+		h.given[got.Index] = user
+		h.newest[user] = max(h.newest[user], got.Index)
+	}
+	h.alive[user] = h.m.ms()
+	h.receive(b, user, got)
+	if got.State == Ready { // the broker claims at once
+		h.receive(b, user, h.claim(user, b))
+	}
+}
+
+// signs sends signs of life.
+func (h *history) signs(b *broker, gone bool, users ...string) {
+	if b.cut || len(users) == 0 {
+		return
+	}
+	list := make([]Sign, len(users))
+	for i, u := range users {
+		list[i] = Sign{User: u, Index: b.tabs[u].index, JTI: b.tabs[u].jti, Until: b.tabs[u].until, Gone: gone}
+	}
+	got, err := h.rooms.Seen(h.ctx, h.event, b.name, list)
+	h.must(err)
+	if len(got) != len(list) {
+		h.fault("%d answers to %d signs", len(got), len(list))
+		return
+	}
+	for i, s := range list {
+		want := h.m.seen(s)
+		if gone || got[i].How != "attached" {
+			h.logf("sign of %s from %s at %d %s, gone %t: %s", s.User, b.name, s.Index, s.JTI, gone, shown(got[i]))
+		}
+		h.same(got[i], want)
+		if got[i].How == "restored" && got[i].State == Admitted { // a failover had lost the lease
+			h.mayExceed = true
+		}
+		h.alive[s.User] = h.m.ms()
+		h.receive(b, s.User, got[i])
+	}
+	b.signed = h.m.ms()
+}
+
+func (h *history) claim(user string, b *broker) Place {
+	got, err := h.rooms.Claim(h.ctx, h.event, b.name, []Sign{{User: user}})
+	h.must(err)
+	if len(got) != 1 {
+		h.fault("%d answers to a claim", len(got))
+		return Place{}
+	}
+	h.logf("%s claims for %s: %s", b.name, user, shown(got[0]))
+	h.same(got[0], h.m.claim(user))
+	return got[0]
+}
+
+func (h *history) leave(user, reason string) {
+	_, err := h.rooms.Leave(h.ctx, h.event, user, reason)
+	h.must(err)
+	h.logf("%s is %s", user, reason)
+	h.m.leave(user, reason)
+	h.truth.over[user] = max(h.truth.over[user], h.newest[user])
+}
+
+func (h *history) verify(n int, by string) {
+	if len(h.tokens) == 0 {
+		return
+	}
+	k := h.tokens[len(h.tokens)-1-n%len(h.tokens)]
+	_, err := h.rooms.Verify(h.ctx, h.event, k.user, k.jti, by)
+	h.logf("shop %s verifies %s: %v", by, k.jti, err)
+	h.sameError(err, h.m.verify(k.user, k.jti, by))
+}
+
+func (h *history) finish(n int, sold bool) {
+	if len(h.tokens) == 0 {
+		return
+	}
+	k := h.tokens[len(h.tokens)-1-n%len(h.tokens)]
+	got, err := h.rooms.Finish(h.ctx, h.event, k.user, k.jti, sold)
+	h.logf("%s finishes, sold %t: %s %v", k.jti, sold, got.State, err)
+	index := indexOf(k.jti)
+	want, refused := h.m.finish(k.user, k.jti, index, sold)
+	h.sameError(err, refused)
+	if err != nil {
+		return
+	}
+	if got.State != want {
+		h.fault("finished as %s, not %s", got.State, want)
+	}
+	if before := h.truth.result[k.jti]; before != "" && before != got.State {
+		h.fault("%s was finished as %s, and now as %s", k.jti, before, got.State)
+	}
+	h.truth.result[k.jti] = got.State
+	h.truth.over[k.user] = max(h.truth.over[k.user], index)
+}
+
+func indexOf(jti string) (index int64) {
+	text, _, _ := strings.Cut(jti, "-")
+	_, _ = fmt.Sscan(text, &index)
+	return index
+}
+
+// pass lets time pass while all parts work.
+func (h *history) pass(ms int64) {
+	h.logf("%d ms pass", ms)
+	for ms > 0 {
+		part := min(ms, 2000)
+		h.advance(part * 1000)
+		ms -= part
+		h.periodic()
+		h.tick()
+		h.look()
+	}
+}
+
+// periodic sends the signs of life that are due.
+func (h *history) periodic() {
+	for _, b := range h.brokers {
+		if h.m.ms()-b.signed >= h.o.SeenInterval.Milliseconds() {
+			h.signs(b, false, b.users()...)
+		}
+	}
+}
+
+// reconnect makes all signs due: brokers send them when the connection to the server comes back.
+func (h *history) reconnect() {
+	for _, b := range h.brokers {
+		b.signed = 0
+	}
+}
+
+// look is what brokers do with a new rank table: they claim for the users that it has passed.
+func (h *history) look() {
+	tables, err := h.rooms.Tables(h.ctx, []string{h.event})
+	h.must(err)
+	if err != nil || tables[0] == nil {
+		return
+	}
+	table := tables[0]
+	for _, b := range h.brokers {
+		if b.cut {
+			continue
+		}
+		if table.Epoch != b.epoch {
+			b.epoch = table.Epoch
+			h.signs(b, false, b.users()...)
+		}
+		for _, u := range b.users() {
+			t := b.tabs[u]
+			if t.jti == "" && t.index <= table.Served {
+				h.receive(b, u, h.claim(u, b))
+			}
+			t.looked = h.m.ms()
+		}
+	}
+}
+
+// control is an action of an operator.
+func (h *history) control(c Change) {
+	c.By, c.Why = "ann", "a test"
+	_, err := h.rooms.Control(h.ctx, h.event, c)
+	var want error
+	if c.Verb == Hold && h.m.held || c.Verb == Resume && !h.m.held {
+		want = ErrConflict
+	}
+	h.sameError(err, want)
+	if err == nil && c.Verb != Set {
+		h.logf("%s", c.Verb)
+		h.m.held = c.Verb == Hold
+	}
+}
+
+// failover makes the replica the server.
+func (h *history) failover() {
+	if h.replica == nil {
+		return
+	}
+	h.logf("failover to the replica")
+	h.restore()
+	h.mayExceed = true
+	h.run++
+	h.advance(sec)
+	h.reconnect()
+}
+
+var historyOptions = Options{
+	PromoteInterval: time.Second, PromoteBatch: 2, TokenTTL: 20 * time.Second, ReadyTTL: 10 * time.Second, Grace: 6 * time.Second,
+	SeenInterval: 3 * time.Second, ClearAfter: time.Hour, MaxEvents: 1 << 20,
+}
