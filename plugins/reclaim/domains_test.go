@@ -52,6 +52,7 @@ func (r run) entry() string { return r.stream + "@" + r.id }
 type instanceConfig struct {
 	addr    string // empty: the server's own
 	domains []redis.DomainConfig
+	family  *redis.FamilyOptions // nil: none
 	minIdle time.Duration
 	again   int // redeliveries by the same reader
 	slots   int // zero: the default
@@ -82,7 +83,7 @@ func newInstance(t *testing.T, s server, c instanceConfig) *instance {
 	}
 	env := pipeline.Env{Instance: in.name, Logger: slog.New(slog.NewTextHandler(in.log, nil))}
 	var err error
-	in.reg, err = pipeline.NewRegistry(env, shared, claims, routes{shared, c, in})
+	in.reg, err = pipeline.NewRegistry(env, shared, claims, routes{shared, claims, c, in})
 	require.NoError(t, err)
 	chain := middleware.New(in.reg, middleware.Options{})
 	in.rt = pipeline.NewRuntime(in.reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, StopTimeout: 10 * time.Second})
@@ -93,17 +94,27 @@ func newInstance(t *testing.T, s server, c instanceConfig) *instance {
 
 // routes is a handler plugin with one route a domain.
 type routes struct {
-	redis *redis.Plugin
-	c     instanceConfig
-	in    *instance
+	redis  *redis.Plugin
+	claims *Plugin
+	c      instanceConfig
+	in     *instance
 }
 
 func (routes) Name() string { return "toy" }
 
 func (p routes) Register(r *pipeline.Registry) error {
-	for i, d := range p.c.domains {
+	var sources []pipeline.Source
+	for _, d := range p.c.domains {
+		sources = append(sources, p.redis.Domain(d.Prefix).Source())
+	}
+	if p.c.family != nil {
+		f := p.redis.Family(*p.c.family)
+		p.claims.Add(Shards(f))
+		sources = append(sources, f.Source())
+	}
+	for i, from := range sources {
 		r.Route(pipeline.Route{
-			Name: fmt.Sprintf("toy.%d", i), From: p.redis.Domain(d.Prefix).Source(), Policy: p.c.policy,
+			Name: fmt.Sprintf("toy.%d", i), From: from, Policy: p.c.policy,
 			Handle: func(m *message.Message) ([]*message.Message, error) {
 				o := pipeline.OriginFrom(m.Context())
 				n := run{o.Source, entryIDOf(o), string(m.Payload), o.Delivered}

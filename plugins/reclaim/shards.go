@@ -9,11 +9,19 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
-// Shards returns a domain of the setting plugins.redis.domains as a Target. The plugin adds all of
-// them by itself.
-func Shards(d *redis.Domain) Target { return shards{d} }
+// Readings are the streams of a *redis.Domain or *redis.Family.
+type Readings interface {
+	Name() string
+	Client() goredis.UniversalClient
+	MinIdle() time.Duration
+	Reading() []redis.Shard
+}
 
-type shards struct{ d *redis.Domain }
+// Shards returns a domain or a family as a Target. The plugin adds the domains of the setting
+// plugins.redis.domains by itself. All streams of a family have the shard 0.
+func Shards(d Readings) Target { return shards{d} }
+
+type shards struct{ d Readings }
 
 func (s shards) Domain() string                  { return s.d.Name() }
 func (s shards) Client() goredis.UniversalClient { return s.d.Client() }

@@ -69,10 +69,11 @@ type trimmer struct {
 }
 
 type trimmedStream struct {
-	groups  []string                  // that have read it since the start: none is foreign
-	reading map[*trimReading]struct{} // now
-	acked   int64                     // by readers here, at the last visit
-	left    bool                      // the last visit failed, left entries, or did not happen yet
+	client  func() goredis.UniversalClient // nil: the shared one
+	groups  []string                       // that have read it since the start: none is foreign
+	reading map[*trimReading]struct{}      // now
+	acked   int64                          // by readers here, at the last visit
+	left    bool                           // by the last visit, or there was none
 }
 
 type trimReading struct {
@@ -93,11 +94,30 @@ func (t *trimmer) add(stream, group string, acked func() int64) (stop func()) {
 	if group == "" {
 		return func() {}
 	}
+	_, stop = t.track(nil, stream, group, acked)
+	return stop
+}
+
+// addOn is add for a stream that may be on another server, and of which nothing is kept after stop.
+func (t *trimmer) addOn(client func() goredis.UniversalClient, stream, group string, acked func() int64) (stop func()) {
+	s, end := t.track(client, stream, group, acked)
+	return func() {
+		end()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if len(s.reading) == 0 {
+			delete(t.streams, stream)
+		}
+	}
+}
+
+// track counts a reader of a stream until stop is called.
+func (t *trimmer) track(client func() goredis.UniversalClient, stream, group string, acked func() int64) (s *trimmedStream, stop func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.streams[stream]
+	s = t.streams[stream]
 	if s == nil {
-		s = &trimmedStream{reading: map[*trimReading]struct{}{}}
+		s = &trimmedStream{client: client, reading: map[*trimReading]struct{}{}}
 		t.streams[stream] = s
 	}
 	if !slices.Contains(s.groups, group) {
@@ -106,7 +126,7 @@ func (t *trimmer) add(stream, group string, acked func() int64) (stop func()) {
 	reading := &trimReading{group, acked}
 	s.reading[reading] = struct{}{}
 	s.left = true
-	return func() {
+	return s, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		delete(s.reading, reading)
@@ -139,6 +159,7 @@ func (t *trimmer) stop(ctx context.Context) {
 }
 
 type visit struct {
+	of      *trimmedStream
 	stream  string
 	reading []string // groups that read it here now: nothing is removed while one is missing
 	count   []string // more groups that count
@@ -156,7 +177,7 @@ func (t *trimmer) due(except []string) []visit {
 		if len(s.reading) == 0 || slices.ContainsFunc(except, func(e string) bool { return e == name || isShard(e, name) }) {
 			continue
 		}
-		v := visit{stream: name, count: append(slices.Clone(s.groups), t.cfg.RequiredGroups...)}
+		v := visit{of: s, stream: name, count: append(slices.Clone(s.groups), t.cfg.RequiredGroups...)}
 		known := true
 		for r := range s.reading {
 			v.reading = append(v.reading, r.group)
@@ -175,24 +196,29 @@ func (t *trimmer) due(except []string) []visit {
 	return all
 }
 
-// round visits each stream that is due. It ends early when the server does not answer.
-func (t *trimmer) round(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) {
+// round visits each stream that is due. A server that does not answer is left out of it.
+func (t *trimmer) round(ctx context.Context, shared goredis.UniversalClient, log *slog.Logger) {
 	var delays Delays
+	silent := map[goredis.UniversalClient]bool{}
 	for _, v := range t.due(t.cfg.TrimExcept) {
+		c := shared
+		if v.of.client != nil {
+			c = v.of.client()
+		}
+		if silent[c] {
+			continue
+		}
 		got, err := t.tidy(ctx, c, v)
 		if ctx.Err() != nil {
 			return
 		}
 		t.mu.Lock()
-		s := t.streams[v.stream]
-		s.acked, s.left = v.acked, err != nil || got.left > 0
+		v.of.acked, v.of.left = v.acked, err != nil || got.left > 0
 		t.mu.Unlock()
 		if err != nil {
 			t.metrics.failures.Inc()
 			t.sampler.Warn(log, "a stream was not trimmed, tried again", slog.String(pipeline.LogStream, v.stream), pipeline.Err(err))
-			if !poll.IsReply(err) {
-				return
-			}
+			silent[c] = !poll.IsReply(err)
 			continue
 		}
 		t.metrics.trimmed.Add(float64(got.trimmed))
