@@ -41,6 +41,17 @@ const (
 	Published Point = "published" // they are in the feed, and their entries are still pending
 )
 
+// The points in the order in which a user of a waiting room passes them.
+const (
+	Promoted Point = "promoted" // users have leases, and no instance was sent their notices
+	Routed   Point = "routed"   // instances were sent the notices, which are still pending
+	Claimed  Point = "claimed"  // leases are claimed, and the users have no tokens
+	Finished Point = "finished" // the lease has ended, and the shop has no answer
+)
+
+// RoomPoints returns the points of a waiting room.
+func RoomPoints() []Point { return []Point{Promoted, Routed, Claimed, Finished} }
+
 // EventPoints returns the points of events.
 func EventPoints() []Point { return []Point{Logged, Published} }
 
