@@ -1,0 +1,364 @@
+package broker
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/promoted"
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/sse"
+	"github.com/millrace-io/millrace/plugins/token"
+	"github.com/millrace-io/millrace/plugins/web"
+)
+
+// Group is the consumer group of the streams DISPATCH.
+const Group = "broker"
+
+const (
+	callTimeout   = 2 * time.Second // of a call to the server
+	enterTimeout  = 5 * time.Second // of entering, with the confirmation of the event
+	signRound     = time.Second     // between two searches for signs that are due
+	maxDeliveries = 20
+	warnEvery     = 10 * time.Second
+)
+
+// Confirmer creates the room of an event that exists but has none. *eventservice.Service is one.
+type Confirmer interface {
+	Confirm(ctx context.Context, event string) error
+}
+
+// Options are the parts of a Broker. All are required.
+type Options struct {
+	Config
+	SeenInterval time.Duration // time between two signs of life of a user
+	Rooms        *room.Rooms
+	Events       Confirmer
+	Redis        *redis.Plugin
+	Server       *redis.Server // has the rooms
+	Hub          *sse.Hub
+	Tokens       *token.Plugin
+	Web          *web.Plugin
+	DeadLetter   pipeline.Sink // receives entries that can not be read
+}
+
+// Broker is a pipeline.Service, after that of the server. Use New.
+type Broker struct {
+	o        Options
+	instance string
+	family   *redis.Family
+	metrics  *metrics
+	log      *slog.Logger
+	sampled  *pipeline.LogSampler
+	loops    pipeline.Loops
+	calls    sync.WaitGroup // claims and signs
+	requests atomic.Int64   // numbers of requests to the server
+
+	mu     sync.Mutex
+	events map[string]*local
+}
+
+// New returns a broker.
+func New(o Options) *Broker {
+	b := &Broker{o: o, metrics: newMetrics(), sampled: pipeline.NewLogSampler(warnEvery), events: map[string]*local{}}
+	b.family = o.Redis.Family(redis.FamilyOptions{
+		Name: room.DispatchStream("<instance>"), Group: Group, Server: o.Server, Fields: true,
+		List: func(context.Context) ([]string, error) { return []string{room.DispatchStream(b.instance)}, nil },
+	})
+	return b
+}
+
+// Family is the stream DISPATCH of this instance, for plugins/reclaim.
+func (b *Broker) Family() *redis.Family { return b.family }
+
+// Register adds the service, the route, the HTTP handlers and the metrics.
+func (b *Broker) Register(r *pipeline.Registry) {
+	b.instance, b.log = r.Env().Instance, r.Env().Logger
+	r.Collect(b.metrics.collectors()...)
+	r.Service("waitingroom.broker", b)
+	r.Route(pipeline.Route{
+		Name: "waitingroom.broker", From: b.family.Source(),
+		HandleBatch: func(ctx context.Context, msgs []*message.Message) []pipeline.BatchResult {
+			return promoted.Handle(msgs, func(event string, users []promoted.User) error {
+				b.promoted(ctx, event, users)
+				return nil
+			})
+		},
+		Policy: pipeline.Policy{DeadLetter: b.o.DeadLetter, MaxDeliveries: maxDeliveries},
+	})
+	b.mount()
+}
+
+// Start starts the loops.
+func (b *Broker) Start(ctx context.Context) error {
+	return b.loops.Start(ctx,
+		func(ctx context.Context) { pipeline.Every(ctx, b.o.BroadcastInterval, b.broadcast) },
+		func(ctx context.Context) { pipeline.Every(ctx, signRound, b.signAll) },
+	)
+}
+
+// Stop ends the loops, and sends the signs of users that have left since.
+func (b *Broker) Stop(ctx context.Context) error {
+	err := b.loops.Stop(ctx)
+	b.calls.Wait()
+	b.signAll(ctx)
+	b.calls.Wait()
+	return err
+}
+
+// promoted claims the leases of users that are connected here. Without an answer, the next
+// broadcast claims them again.
+func (b *Broker) promoted(ctx context.Context, event string, list []promoted.User) {
+	l := b.local(event)
+	if l == nil {
+		return
+	}
+	var users []*user
+	l.mu.Lock()
+	for _, n := range list {
+		if u := l.users[n.ID]; u != nil && len(u.conns) > 0 && u.place.State != room.Admitted {
+			users = append(users, u)
+		}
+	}
+	l.mu.Unlock()
+	b.claim(ctx, l, users)
+}
+
+// broadcast reads the tables, sends the positions, and claims the leases of users up to the index
+// that was served.
+func (b *Broker) broadcast(ctx context.Context) {
+	begin := time.Now()
+	locals := b.locals()
+	if len(locals) == 0 {
+		return
+	}
+	names := make([]string, len(locals))
+	for i, l := range locals {
+		names[i] = l.event
+	}
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	tables, err := b.o.Rooms.Tables(call, names)
+	cancel()
+	if err != nil {
+		b.warn(ctx, "rank tables not read, trying again", err)
+	}
+	for i, l := range locals {
+		var t *room.Table
+		if i < len(tables) {
+			t = tables[i]
+		}
+		now := time.Now()
+		var claims []*user
+		l.mu.Lock()
+		l.update(t, err != nil, now)
+		for _, u := range l.users {
+			if u.wantsClaim(l.table, now) {
+				claims = append(claims, u)
+				u.claimAt = now.Add(claimAgain)
+			}
+			b.push(l, u, now)
+		}
+		l.mu.Unlock()
+		if len(claims) > 0 {
+			b.calls.Go(func() { b.claim(ctx, l, claims) })
+		}
+	}
+	b.metrics.broadcast.Observe(time.Since(begin).Seconds())
+}
+
+// push sends to all connections of a user what they have not received yet. The caller has l.mu.
+func (b *Broker) push(l *local, u *user, now time.Time) {
+	for c := range u.conns {
+		for _, s := range c.view.update(u.place, l.table, now) {
+			b.send(l, c, s)
+		}
+	}
+}
+
+// claim claims the leases of users.
+func (b *Broker) claim(ctx context.Context, l *local, users []*user) {
+	if len(users) == 0 {
+		return
+	}
+	request, indexes, signs := b.requests.Add(1), make([]int64, len(users)), make([]room.Sign, len(users))
+	now := time.Now()
+	l.mu.Lock()
+	for i, u := range users {
+		indexes[i], signs[i] = u.place.Index, u.sign(now)
+	}
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	places, err := b.o.Rooms.Claim(ctx, l.event, b.instance, signs)
+	failpoint.Hit(failpoint.Claimed)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now = time.Now()
+	for i, u := range users {
+		switch {
+		case i >= len(places): // not answered
+			u.claimAt = now
+			continue
+		case places[i].State == "":
+			u.signAt = now
+			continue
+		}
+		before := u.place.State
+		if !u.accept(places[i], indexes[i], request, now) {
+			continue
+		}
+		b.push(l, u, now)
+		if p := u.place; p.State == room.Admitted && before != room.Admitted && p.Promoted > 0 {
+			b.metrics.delay.Observe(float64(p.Now-p.Promoted) / 1000)
+		}
+	}
+	if err != nil {
+		b.warn(ctx, "leases not claimed, trying again", err, slog.String("event", l.event))
+	}
+}
+
+// signAll sends the signs of life that are due. An event whose last signs are on their way is left
+// out.
+func (b *Broker) signAll(ctx context.Context) {
+	for _, l := range b.locals() {
+		l.mu.Lock()
+		var due []*user
+		if !l.signing {
+			due = l.dueSigns(time.Now())
+			l.signing = len(due) > 0
+		}
+		l.mu.Unlock()
+		if len(due) > 0 {
+			b.calls.Go(func() { b.sign(ctx, l, due) })
+		}
+	}
+	b.clean()
+}
+
+// sign sends signs of life and takes the answers.
+func (b *Broker) sign(ctx context.Context, l *local, users []*user) {
+	request, indexes, signs := b.requests.Add(1), make([]int64, len(users)), make([]room.Sign, len(users))
+	now := time.Now()
+	l.mu.Lock()
+	for i, u := range users {
+		indexes[i], signs[i] = u.place.Index, u.sign(now)
+		u.signAt = now.Add(b.o.SeenInterval)
+	}
+	l.mu.Unlock()
+	places, err := b.o.Rooms.Seen(ctx, l.event, b.instance, signs)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.signing = false
+	now = time.Now()
+	for i, u := range users {
+		if i >= len(places) { // not answered
+			u.signAt = now
+			continue
+		}
+		if signs[i].Gone {
+			if len(u.conns) == 0 {
+				delete(l.users, u.id)
+				continue
+			}
+			u.signAt = now // the user is back
+		}
+		if u.accept(places[i], indexes[i], request, now) {
+			if places[i].How == "restored" {
+				b.metrics.joined(l.event, places[i].How)
+			}
+			b.push(l, u, now)
+		}
+	}
+	if err != nil {
+		b.warn(ctx, "signs of life not sent, trying again", err, slog.String("event", l.event))
+	}
+}
+
+func (b *Broker) warn(ctx context.Context, text string, err error, attrs ...slog.Attr) {
+	if ctx.Err() == nil {
+		b.sampled.Warn(b.log, text, append(attrs, pipeline.Err(err))...)
+	}
+}
+
+// local returns an event that has users here, or nil.
+func (b *Broker) local(event string) *local {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.events[event]
+}
+
+func (b *Broker) locals() []*local {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	list := make([]*local, 0, len(b.events))
+	for _, l := range b.events {
+		list = append(list, l)
+	}
+	return list
+}
+
+// clean removes the events without users.
+func (b *Broker) clean() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	sizes := map[string]int64{}
+	for event, l := range b.events {
+		l.mu.Lock()
+		users := len(l.users)
+		l.mu.Unlock()
+		if users == 0 {
+			delete(b.events, event)
+		} else {
+			sizes[event] = int64(users)
+		}
+	}
+	b.metrics.labels.Choose(sizes)
+}
+
+// attach adds a connection of a user whose place is the answer to a request.
+func (b *Broker) attach(event, id string, p room.Place, request int64, client *sse.Client) *conn {
+	b.mu.Lock()
+	l := b.events[event]
+	if l == nil {
+		l = &local{event: event, users: map[string]*user{}}
+		b.events[event] = l
+	}
+	l.mu.Lock()
+	b.mu.Unlock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	u := l.users[id]
+	if u == nil {
+		u = &user{id: id, conns: map[*conn]struct{}{}}
+		l.users[id] = u
+	}
+	if u.request == 0 || p.Index != u.place.Index && request > u.request {
+		u.place, u.request, u.answered = p, request, now
+	} else {
+		u.accept(p, p.Index, request, now)
+	}
+	if len(u.conns) == 0 {
+		u.signAt = now.Add(rand.N(b.o.SeenInterval)) // not all signs are due together
+	}
+	c := &conn{user: u, local: l, client: client}
+	u.conns[c] = struct{}{}
+	b.push(l, u, now)
+	return c
+}
+
+// leave removes a connection.
+func (b *Broker) leave(c *conn) {
+	c.local.mu.Lock()
+	defer c.local.mu.Unlock()
+	c.local.leave(c, time.Now())
+}
+
+var _ pipeline.Service = (*Broker)(nil)

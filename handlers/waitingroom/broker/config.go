@@ -1,0 +1,26 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// Config has the settings of a broker.
+type Config struct {
+	// BroadcastInterval is the time between two reads of the rank tables. Users near the front
+	// receive their position after each.
+	BroadcastInterval time.Duration `yaml:"broadcast_interval"`
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{BroadcastInterval: time.Second}
+}
+
+// Validate reports all errors at once.
+func (c Config) Validate() error {
+	var p pipeline.Problems
+	p.Check(c.BroadcastInterval >= 100*time.Millisecond, "broadcast_interval", "must be >= 100ms, got %s", c.BroadcastInterval)
+	return p.Err()
+}

@@ -1,0 +1,201 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/plugins/sse"
+	"github.com/millrace-io/millrace/plugins/web"
+)
+
+func (b *Broker) mount() {
+	const path = "/events/{event}/tickets/waiting"
+	b.o.Web.Handle("GET "+path, b.user(b.enter), web.Users(), web.Stream(), web.AllowOrigins())
+	b.o.Web.Handle("GET "+path+"/status", b.user(b.status), web.Users(), web.AllowOrigins())
+	b.o.Web.Handle("DELETE "+path, b.user(b.quit), web.Users(), web.AllowOrigins())
+}
+
+// user calls a handler with the event and the user of a request.
+func (b *Broker) user(h func(w http.ResponseWriter, r *http.Request, event string, u web.User)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		event := r.PathValue("event")
+		u, _ := web.UserOf(r.Context()) // there is one: web.Users
+		switch {
+		case !room.ValidEvent(event):
+			web.Refuse(w, r, web.Refusal{Status: http.StatusBadRequest, Word: "bad_event", Message: "an event id has 1 to 128 characters of A-Za-z0-9._-"})
+		case !room.ValidUser(u.ID):
+			web.Refuse(w, r, web.Refusal{Status: http.StatusBadRequest, Word: "bad_user", Message: "a user id has 1 to 128 printable characters"})
+		default:
+			h(w, r, event, u)
+		}
+	})
+}
+
+// enter queues a user, or attaches the user to the place that exists. The answer is a stream, or
+// JSON for a client that polls.
+func (b *Broker) enter(w http.ResponseWriter, r *http.Request, event string, u web.User) {
+	request, cursor := b.requests.Add(1), b.cursor(event, u.ID, sse.LastEventID(r))
+	p, err := b.queue(r.Context(), event, u.ID, cursor)
+	if err != nil {
+		b.refuse(w, r, p, err)
+		return
+	}
+	b.metrics.joined(event, p.How)
+	if _, ended := endOf(p); ended {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	accept := r.Header.Get("Accept")
+	if strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/event-stream") {
+		b.answer(w, r, event, u.ID, p)
+		return
+	}
+	var c *conn
+	b.o.Hub.Serve(w, r, func(ctx context.Context, client *sse.Client) error {
+		c = b.attach(event, u.ID, p, request, client)
+		if !u.Expires.IsZero() {
+			end := time.AfterFunc(time.Until(u.Expires), func() { client.Close("expired") })
+			context.AfterFunc(ctx, func() { end.Stop() })
+		}
+		if p.State == room.Ready {
+			b.claim(ctx, c.local, []*user{c.user})
+		}
+		return nil
+	})
+	if c != nil {
+		b.leave(c)
+	}
+}
+
+// queue enters the room of an event. The first user of an event creates it.
+func (b *Broker) queue(ctx context.Context, event, user string, cursor int64) (room.Place, error) {
+	ctx, cancel := context.WithTimeout(ctx, enterTimeout)
+	defer cancel()
+	p, err := b.o.Rooms.Enter(ctx, event, user, b.instance, cursor)
+	switch {
+	case !errors.Is(err, room.ErrUnknown):
+		return p, err
+	case cursor == unsigned: // a room that was cleared
+		return room.Place{}, nil
+	}
+	if err := b.o.Events.Confirm(ctx, event); err != nil {
+		return room.Place{}, err
+	}
+	return b.o.Rooms.Enter(ctx, event, user, b.instance, cursor)
+}
+
+// status answers with the place of a user. It is a sign of life.
+func (b *Broker) status(w http.ResponseWriter, r *http.Request, event string, u web.User) {
+	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
+	defer cancel()
+	places, err := b.o.Rooms.Seen(ctx, event, b.instance, []room.Sign{{User: u.ID}})
+	if err == nil && len(places) == 1 {
+		b.answer(w, r, event, u.ID, places[0])
+		return
+	}
+	b.refuse(w, r, room.Place{}, err)
+}
+
+// answer writes a place as JSON. It claims a lease that is not claimed.
+func (b *Broker) answer(w http.ResponseWriter, r *http.Request, event, user string, p room.Place) {
+	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
+	defer cancel()
+	if p.State == room.Ready {
+		places, err := b.o.Rooms.Claim(ctx, event, b.instance, []room.Sign{{User: user, Index: p.Index, JTI: p.JTI, Until: p.Until}})
+		if err != nil {
+			b.refuse(w, r, p, err)
+			return
+		}
+		how := p.How
+		p = places[0]
+		p.How = how
+	}
+	if reason, ended := endOf(p); ended {
+		refusal := web.Refusal{Status: http.StatusGone, Word: reason, Message: "the place has ended"}
+		if reason == reasonUnknown {
+			refusal = web.Refusal{Status: http.StatusNotFound, Word: reason, Message: "the user has no place"}
+		}
+		web.Refuse(w, r, refusal)
+		return
+	}
+	var body struct {
+		placed
+		*position
+		*entry
+		Message string `json:"message,omitempty"`
+	}
+	body.placed = placeOf(event, p)
+	tables, err := b.o.Rooms.Tables(ctx, []string{event})
+	if err == nil && tables[0] != nil {
+		body.Message = tables[0].Message
+		if p.State == room.Waiting {
+			shown := positionOf(tables[0], p.Index, -1)
+			body.position = &shown
+		}
+	}
+	if p.State == room.Admitted {
+		e, err := b.entry(event, user, p)
+		if err != nil {
+			b.refuse(w, r, p, err)
+			return
+		}
+		body.entry = &e
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_ = json.NewEncoder(w).Encode(body) // a client that is gone needs no answer
+}
+
+// quit ends the place of a user, in any state.
+func (b *Broker) quit(w http.ResponseWriter, r *http.Request, event string, u web.User) {
+	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
+	defer cancel()
+	p, err := b.o.Rooms.Leave(ctx, event, u.ID, "left")
+	if err != nil && !errors.Is(err, room.ErrUnknown) {
+		b.refuse(w, r, p, err)
+		return
+	}
+	b.end(event, u.ID, room.Place{Reason: "left", Now: p.Now})
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// end closes the streams of a user.
+func (b *Broker) end(event, id string, p room.Place) {
+	l := b.local(event)
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if u := l.users[id]; u != nil {
+		now := time.Now()
+		u.place, u.request, u.answered = p, b.requests.Add(1), now
+		b.push(l, u, now)
+	}
+}
+
+// refuse answers a request that failed.
+func (b *Broker) refuse(w http.ResponseWriter, r *http.Request, p room.Place, err error) {
+	refusal := web.Refusal{Status: http.StatusServiceUnavailable, Word: "unavailable", Message: "the waiting room is unavailable; try again"}
+	switch {
+	case errors.Is(err, room.ErrUnknown), errors.Is(err, eventservice.ErrNoEvent):
+		refusal = web.Refusal{Status: http.StatusNotFound, Word: "unknown_event", Message: "there is no such event"}
+	case errors.Is(err, room.ErrRejected) && p.Reason == "room_closed":
+		refusal = web.Refusal{Status: http.StatusGone, Word: p.Reason, Message: "the waiting room is closed"}
+	case errors.Is(err, room.ErrRejected):
+		refusal = web.Refusal{Status: http.StatusConflict, Word: p.Reason, Message: "the waiting room takes no new users"}
+	case errors.Is(err, eventservice.ErrUnavailable):
+		refusal.Word, refusal.Message = "event_service", "the event service is unavailable; try again"
+	case errors.Is(err, room.ErrTooMany):
+		refusal.Word, refusal.Message = "too_many_events", "there are too many waiting rooms; try again"
+	default:
+		b.warn(r.Context(), "a request failed because the server of the rooms is unavailable", err)
+	}
+	web.Refuse(w, r, refusal)
+}

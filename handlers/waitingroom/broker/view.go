@@ -1,0 +1,150 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+)
+
+const (
+	// staleInterval is the time between two positions of the same tick.
+	staleInterval = 10 * time.Second
+	// renewID is the age at which a connection receives a new id.
+	renewID = 15 * time.Minute
+)
+
+// The names of stream events.
+const (
+	eventConnected = "connected"
+	eventPromoted  = "promoted"
+	eventMessage   = "message"
+	eventClosed    = "closed"
+	eventPosition  = "position"
+)
+
+// step is something that a connection receives.
+type step struct {
+	name     string
+	position position // of a position
+	text     string   // of a message; reason of the end
+	id       bool     // the event has a signed id
+}
+
+// position is the data of the stream event position, and a part of the answer to a client that
+// polls.
+type position struct {
+	Position    int64     `json:"position"`
+	Ahead       int64     `json:"ahead"`
+	Waiting     int64     `json:"waiting"`
+	WaitSeconds *[2]int64 `json:"waitSeconds"`
+	OpensAt     *int64    `json:"opensAt"`
+	AsOf        int64     `json:"asOf"`
+	RoomState   string    `json:"roomState"`
+}
+
+// positionOf returns the position of an index. atMost limits it unless it is negative.
+func positionOf(t *room.Table, index, atMost int64) position {
+	ahead, _ := t.Position(index)
+	if atMost >= 0 {
+		ahead = min(ahead, atMost)
+	}
+	p := position{
+		Position: ahead + 1, Ahead: ahead, Waiting: max(t.Waiting, ahead+1), WaitSeconds: t.WaitSeconds(ahead), AsOf: t.AsOf, RoomState: t.State,
+	}
+	if t.OpensAt > 0 {
+		p.OpensAt = &t.OpensAt
+	}
+	return p
+}
+
+// view is what one connection has received. It has no clock and no connection. Its zero value has
+// received nothing.
+type view struct {
+	index    int64 // of the last connected event; 0: none
+	ahead    int64 // of the last position; negative: none
+	asOf     int64
+	state    string    // of the room
+	sent     time.Time // when the last position was
+	signed   time.Time // when the last id was sent
+	jti      string    // of the last promoted event
+	until    int64
+	message  string
+	finished bool
+}
+
+// update returns what the connection receives next, given the place of the user and the table of
+// the event, which may be nil. After the step closed there is none.
+//
+// While the index is the same, positions never rise. Each end of a lease is sent once.
+func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []step) {
+	if v.finished {
+		return nil
+	}
+	if reason, ended := endOf(p); ended {
+		v.finished = true
+		return []step{{name: eventClosed, text: reason}}
+	}
+	if p.Index != v.index {
+		v.index, v.ahead, v.asOf, v.sent, v.signed = p.Index, -1, 0, time.Time{}, now
+		steps = append(steps, step{name: eventConnected, id: true})
+	}
+	if p.State == room.Admitted && (p.JTI != v.jti || p.Until != v.until) {
+		v.jti, v.until = p.JTI, p.Until
+		steps = append(steps, step{name: eventPromoted})
+	}
+	if t == nil {
+		return steps
+	}
+	if t.Message != v.message {
+		v.message = t.Message
+		steps = append(steps, step{name: eventMessage, text: t.Message})
+	}
+	if p.State == room.Waiting && v.isDue(t, now) {
+		shown := positionOf(t, p.Index, v.ahead)
+		v.ahead, v.asOf, v.state, v.sent = shown.Ahead, shown.AsOf, shown.RoomState, now
+		renew := now.Sub(v.signed) >= renewID
+		if renew {
+			v.signed = now
+		}
+		steps = append(steps, step{name: eventPosition, position: shown, id: renew})
+	}
+	return steps
+}
+
+// isDue reports whether a position is due. A change of the room is shown at once.
+func (v *view) isDue(t *room.Table, now time.Time) bool {
+	passed := now.Sub(v.sent)
+	if t.AsOf == v.asOf {
+		return passed >= staleInterval
+	}
+	return t.State != v.state || v.ahead < 0 || passed >= interval(v.ahead)
+}
+
+// interval is the least time between two positions. It is a little less than whole seconds, so that
+// a round that comes early counts.
+func interval(ahead int64) time.Duration {
+	switch {
+	case ahead < 100:
+		return 0
+	case ahead < 1000:
+		return 1900 * time.Millisecond
+	case ahead < 10_000:
+		return 4900 * time.Millisecond
+	}
+	return 14900 * time.Millisecond
+}
+
+// reasonUnknown is the end of a stream of whose place nothing is remembered.
+const reasonUnknown = "unknown"
+
+// endOf returns the reason if a place has ended.
+func endOf(p room.Place) (reason string, ended bool) {
+	switch p.State {
+	case room.Waiting, room.Ready, room.Admitted:
+		return "", false
+	}
+	if p.Reason == "" {
+		return reasonUnknown, true
+	}
+	return p.Reason, true
+}

@@ -1,0 +1,185 @@
+package broker
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+)
+
+var start = time.UnixMilli(1_700_000_000_000)
+
+// queue returns the table of a room in which the indexes 1 to n wait.
+func queue(n int64, asOf int64) *room.Table {
+	t := &room.Table{AsOf: asOf, State: "open", Waiting: n}
+	for i := range min(n, 100) {
+		t.Ranks = append(t.Ranks, [2]int64{i + 1, i})
+	}
+	for rank := int64(100); rank < n; rank = rank*21/20 + 1 {
+		t.Ranks = append(t.Ranks, [2]int64{rank + 1, rank})
+	}
+	return t
+}
+
+func waiting(index int64) room.Place { return room.Place{State: room.Waiting, Index: index} }
+
+func names(steps []step) (list []string) {
+	for _, s := range steps {
+		list = append(list, s.name)
+	}
+	return list
+}
+
+func TestAConnectionFromItsStartToItsEnd(t *testing.T) {
+	t.Parallel()
+	var v view
+	steps := v.update(waiting(3), nil, start)
+	require.Equal(t, []step{{name: eventConnected, id: true}}, steps, "without a table")
+	steps = v.update(waiting(3), queue(5, 1), start)
+	require.Equal(t, []step{{name: eventPosition, position: position{Position: 3, Ahead: 2, Waiting: 5, AsOf: 1, RoomState: "open"}}}, steps)
+	require.Empty(t, v.update(room.Place{State: room.Ready, Index: 3, JTI: "a", Until: 9}, queue(2, 2), start), "a lease that is not claimed")
+	lease := room.Place{State: room.Admitted, Index: 3, JTI: "a", Until: 10}
+	require.Equal(t, []step{{name: eventPromoted}}, v.update(lease, queue(2, 3), start))
+	require.Empty(t, v.update(lease, queue(2, 4), start))
+	lease.Until = 20
+	require.Equal(t, []step{{name: eventPromoted}}, v.update(lease, queue(2, 5), start), "an outage has moved the end")
+	over := room.Place{State: room.Sold, Index: 3, Reason: "sold"}
+	require.Equal(t, []step{{name: eventClosed, text: "sold"}}, v.update(over, queue(2, 6), start))
+	require.Empty(t, v.update(waiting(7), queue(9, 7), start), "nothing follows the end")
+}
+
+func TestAMessageIsSentOnceAndAgainWhenItChanges(t *testing.T) {
+	t.Parallel()
+	var v view
+	table := queue(0, 1)
+	table.Message = "soon"
+	lease := room.Place{State: room.Admitted, Index: 1, JTI: "a", Until: 1}
+	require.Equal(t, []string{eventConnected, eventPromoted, eventMessage}, names(v.update(lease, table, start)))
+	require.Empty(t, v.update(lease, table, start))
+	table.Message = ""
+	require.Equal(t, []step{{name: eventMessage}}, v.update(lease, table, start))
+}
+
+// While there is no new tick the position comes again with its old time.
+func TestAPositionThatIsOldComesAgain(t *testing.T) {
+	t.Parallel()
+	var v view
+	v.update(waiting(1), queue(1, 1), start)
+	require.Empty(t, v.update(waiting(1), queue(1, 1), start.Add(staleInterval-1)))
+	steps := v.update(waiting(1), queue(1, 1), start.Add(staleInterval))
+	require.Equal(t, []string{eventPosition}, names(steps))
+	require.EqualValues(t, 1, steps[0].position.AsOf)
+	require.Empty(t, v.update(waiting(1), queue(1, 1), start.Add(staleInterval+time.Second)))
+}
+
+func TestPositionsAreLessFrequentFarBack(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ index, want int64 }{{1, 60}, {100, 60}, {101, 30}, {1000, 30}, {1001, 12}, {10_001, 4}} {
+		var v view
+		var sent int64
+		for second := range int64(60) {
+			sent += int64(len(v.update(waiting(tt.index), queue(20_000, second+1), start.Add(time.Duration(second)*time.Second))))
+		}
+		require.Equal(t, tt.want+1, sent, "index %d, with the event connected", tt.index)
+	}
+}
+
+func TestAChangeOfTheRoomIsShownAtOnce(t *testing.T) {
+	t.Parallel()
+	var v view
+	v.update(waiting(5000), queue(9000, 1), start)
+	paused := queue(9000, 2)
+	paused.State = "paused"
+	require.Equal(t, []string{eventPosition}, names(v.update(waiting(5000), paused, start)))
+}
+
+// The signed id of a connection is renewed before it expires.
+func TestTheIDIsRenewed(t *testing.T) {
+	t.Parallel()
+	require.Less(t, 2*renewID, idTime)
+	var v view
+	var signed []int
+	for minute := range 60 {
+		for _, s := range v.update(waiting(1), queue(1, int64(minute+1)), start.Add(time.Duration(minute)*time.Minute)) {
+			if s.id {
+				signed = append(signed, minute)
+			}
+		}
+	}
+	require.Equal(t, []int{0, 15, 30, 45}, signed)
+}
+
+// A user with another index has another place: the client receives it, and its positions begin
+// again.
+func TestAnotherPlaceOfTheUser(t *testing.T) {
+	t.Parallel()
+	var v view
+	v.update(waiting(1), queue(9, 1), start)
+	steps := v.update(waiting(8), queue(9, 2), start)
+	require.Equal(t, []string{eventConnected, eventPosition}, names(steps))
+	require.EqualValues(t, 8, steps[1].position.Position)
+}
+
+// In all histories the first event is connected, and the last one is closed. Positions never rise
+// while the index is the same. The client has each lease and its end.
+func TestEveryConnectionIsConsistent(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var v view
+		now, asOf := start, int64(0)
+		first, ended := true, false
+		var index, ahead int64
+		leases := map[entry]bool{}
+		for range rapid.IntRange(1, 40).Draw(t, "updates") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 20_000).Draw(t, "ms")) * time.Millisecond)
+			p := room.Place{
+				State:  room.State(rapid.SampledFrom([]string{"WAITING", "WAITING", "WAITING", "READY", "ADMITTED", "SOLD", ""}).Draw(t, "state")),
+				Index:  rapid.Int64Range(1, 3).Draw(t, "index") * 150,
+				Reason: rapid.SampledFrom([]string{"", "left"}).Draw(t, "reason"),
+			}
+			if p.State == room.Admitted {
+				p.JTI, p.Until = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "jti"), rapid.Int64Range(1, 2).Draw(t, "until")
+			}
+			var table *room.Table
+			if rapid.Bool().Draw(t, "table") {
+				asOf += rapid.Int64Range(0, 1).Draw(t, "tick")
+				table = queue(rapid.Int64Range(0, 600).Draw(t, "waiting"), asOf)
+			}
+			steps := v.update(p, table, now)
+			if ended {
+				require.Empty(t, steps)
+			}
+			for _, s := range steps {
+				if first {
+					require.Contains(t, []string{eventConnected, eventClosed}, s.name)
+				}
+				first = false
+				switch s.name {
+				case eventConnected:
+					require.NotEqual(t, index, p.Index)
+					index, ahead = p.Index, -1
+				case eventPosition:
+					require.Equal(t, room.Waiting, p.State)
+					require.Equal(t, s.position.Ahead+1, s.position.Position)
+					require.GreaterOrEqual(t, s.position.Waiting, s.position.Position)
+					require.True(t, ahead < 0 || s.position.Ahead <= ahead, "it rises from %d to %d", ahead, s.position.Ahead)
+					ahead = s.position.Ahead
+				case eventPromoted:
+					require.Equal(t, room.Admitted, p.State)
+				case eventClosed:
+					ended = true
+				}
+			}
+			if promotions := slices.Index(names(steps), eventPromoted); promotions >= 0 {
+				leases[entry{JTI: p.JTI, Until: p.Until}] = true
+			}
+			if p.State == room.Admitted && !ended {
+				require.True(t, leases[entry{JTI: p.JTI, Until: p.Until}], "the client has each lease")
+			}
+		}
+	})
+}
