@@ -226,7 +226,48 @@ func perNode(ctx context.Context, client goredis.UniversalClient, calls []*Call)
 	return parts
 }
 
-// send sends calls in one pipeline, and those whose script is missing in another one.
+// ErrNotReplicated means that too few replicas have a call that has run. The caller repeats it.
+var ErrNotReplicated = errors.New("redis: too few replicas have the change")
+
+// DoReplicated sends a call, and waits until that many replicas have its changes. The error wraps
+// ErrNotReplicated when they do not have them in time; the call then has its reply. The wait is
+// shorter than the client's read timeout.
+func (s *Server) DoReplicated(ctx context.Context, replicas int, wait time.Duration, c *Call) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	client := s.Client()
+	if client == nil {
+		c.err = errNotStarted
+		return errNotStarted
+	}
+	cluster, _ := client.(*goredis.ClusterClient)
+	w := &Call{name: "WAIT", key: c.key, args: []any{"wait", replicas, wait.Milliseconds()}}
+	for range 3 {
+		if cluster != nil { // its pipelines refuse WAIT
+			node, err := cluster.MasterForKey(ctx, c.key)
+			if err != nil {
+				c.err = err
+				return err
+			}
+			client = node
+		}
+		send(ctx, client, []*Call{c, w})
+		if cluster == nil || c.err == nil || !goredis.HasErrorPrefix(c.err, "MOVED") && !goredis.HasErrorPrefix(c.err, "ASK") {
+			break
+		}
+		cluster.ReloadState(ctx)
+	}
+	if err := joined([]*Call{c, w}); err != nil {
+		return err
+	}
+	if n, err := w.Int(); err != nil || n < int64(replicas) {
+		return errors.Join(fmt.Errorf("%s on %q: %w: %d of %d", c.name, c.key, ErrNotReplicated, n, replicas), err)
+	}
+	return nil
+}
+
+// send sends calls in one pipeline, and those whose script is missing in another one. A WAIT
+// follows them there.
 func send(ctx context.Context, client goredis.UniversalClient, calls []*Call) {
 	for _, byText := range []bool{false, true} {
 		if len(calls) == 0 {
@@ -241,7 +282,8 @@ func send(ctx context.Context, client goredis.UniversalClient, calls []*Call) {
 		var missing []*Call
 		for i, c := range calls {
 			c.take(cmds[i])
-			if c.script != nil && goredis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") {
+			missed := c.script != nil && goredis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT")
+			if missed || len(missing) > 0 && c.name == "WAIT" {
 				missing = append(missing, c)
 			}
 		}

@@ -121,6 +121,28 @@ func TestMissingScriptsAreSentWithTheirText(t *testing.T) {
 	})
 }
 
+// The change is made in any case. A WAIT follows each attempt in its pipeline.
+func TestACallWaitsForReplicas(t *testing.T) {
+	redistest.EachReal(t, func(t *testing.T, server redistest.Server) {
+		c := server.Client(t)
+		s, key := serverOf(c), redistest.Stream(t, c)
+		script := testScript(fmt.Sprintf("return redis.call('INCR', KEYS[1]) -- %s", key))
+		commands := redistest.Watch(c)
+		call := script.Call([]string{key})
+		require.NoError(t, s.DoReplicated(t.Context(), 0, 10*time.Millisecond, call))
+		require.Equal(t, 2, commands.Count("wait"), "once more after the text of the script")
+		err := s.DoReplicated(t.Context(), 1, 10*time.Millisecond, call)
+		require.ErrorIs(t, err, ErrNotReplicated)
+		n, err := call.Int()
+		require.NoError(t, err)
+		require.EqualValues(t, 2, n)
+		require.Equal(t, 3, commands.Count("wait"))
+		wrong := Command("HGET", key, "a")
+		require.ErrorContains(t, s.DoReplicated(t.Context(), 0, time.Millisecond, wrong), "WRONGTYPE")
+		require.ErrorIs(t, New().Server(nil).DoReplicated(t.Context(), 1, time.Millisecond, wrong), errNotStarted)
+	})
+}
+
 // lossyConn loses one reply, and ends then.
 type lossyConn struct {
 	net.Conn

@@ -129,9 +129,9 @@ func (r *Rooms) RoomStatus(ctx context.Context, event string) (Status, error) {
 }
 
 func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status, error) {
-	values, _, answer := r.run(ctx, "control", event, args...)
+	values, _, err := r.run(ctx, "control", event, args...)
 	if len(values) < 4 {
-		return Status{}, answer
+		return Status{}, err
 	}
 	texts := make([]string, len(values))
 	for i, v := range values {
@@ -154,10 +154,10 @@ func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status,
 		OpensAt: number("opens_at", 0), ClosesAt: number("closes_at", 0), LastTick: number("tick_at", 0) + number("stopped", 0),
 	}
 	var leases int64
-	err := integers(texts[:4], &s.Waiting, &leases, &s.Free, &s.Aside)
+	wrong := integers(texts[:4], &s.Waiting, &leases, &s.Free, &s.Aside)
 	s.Ready = max(0, min(s.Ready, leases))
 	s.Admitted = leases - s.Ready
-	return s, errors.Join(answer, err)
+	return s, errors.Join(err, wrong)
 }
 
 // Record is a change in the audit of a room.

@@ -61,7 +61,24 @@ var (
 	ErrConflict = errors.New("not possible in this state")
 )
 
-var codes = map[string]error{"OK": nil, "UNKNOWN": ErrUnknown, "REJECTED": ErrRejected, "USED": ErrUsed, "ENDED": ErrEnded, "CONFLICT": ErrConflict}
+// answer returns the error of a script's code.
+func answer(code string) error {
+	switch code {
+	case "OK":
+		return nil
+	case "UNKNOWN":
+		return ErrUnknown
+	case "REJECTED":
+		return ErrRejected
+	case "USED":
+		return ErrUsed
+	case "ENDED":
+		return ErrEnded
+	case "CONFLICT":
+		return ErrConflict
+	}
+	return fmt.Errorf("unexpected answer %q", code)
+}
 
 // place reads a place from the reply of a script.
 func place(reply any, now int64) (Place, error) {

@@ -30,6 +30,10 @@ type Options struct {
 	// Release: a promoted user that has no connection for SeenInterval loses the slot.
 	Release   bool
 	MaxEvents int // maximum number of rooms that Create allows
+	// Replicas have a promotion, claim, verification, end or leave before it is answered, or the
+	// answer is an error after ReplicaWait. The caller repeats it.
+	Replicas    int
+	ReplicaWait time.Duration
 }
 
 // Rooms are the waiting rooms of all events. Safe for concurrent use.
@@ -84,7 +88,13 @@ func (r *Rooms) call(name, event string, args ...any) *redis.Call {
 // Answers such as ErrRejected come with values.
 func (r *Rooms) run(ctx context.Context, name, event string, args ...any) (values []any, now int64, err error) {
 	c := r.call(name, event, args...)
-	if err := r.server.Do(ctx, c); err != nil {
+	safe := slices.Contains([]string{"tick", "claim", "verify", "finish", "leave"}, name) || name == "control" && args[0] == Kick
+	if safe && r.o.Replicas > 0 {
+		err = r.server.DoReplicated(ctx, r.o.Replicas, r.o.ReplicaWait, c)
+	} else {
+		err = r.server.Do(ctx, c)
+	}
+	if err != nil {
 		return nil, 0, err
 	}
 	list, err := c.List()
@@ -99,29 +109,22 @@ func (r *Rooms) run(ctx context.Context, name, event string, args ...any) (value
 	if now, err = strconv.ParseInt(clock, 10, 64); err != nil {
 		return nil, 0, fmt.Errorf("%s.lua: %w", name, err)
 	}
-	answer, known := codes[code]
-	if !known {
-		return nil, 0, fmt.Errorf("%s.lua: unexpected answer %q", name, code)
-	}
 	if list[2] == "1" && name != "tick" { // the event may be missing from the set
 		if err := r.server.Do(ctx, redis.Command("SADD", roomsKey, event)); err != nil {
 			return nil, 0, err
 		}
 	}
-	return list[3:], now, answer
+	return list[3:], now, answer(code)
 }
 
 // one runs a script whose reply is a place.
 func (r *Rooms) one(ctx context.Context, name, event string, args ...any) (Place, error) {
-	values, now, answer := r.run(ctx, name, event, args...)
+	values, now, err := r.run(ctx, name, event, args...)
 	if len(values) == 0 {
-		if answer == nil {
-			answer = fmt.Errorf("%s.lua: the reply has no place", name)
-		}
-		return Place{}, answer
+		return Place{}, err
 	}
-	p, err := place(values[0], now)
-	return p, errors.Join(answer, err)
+	p, wrong := place(values[0], now)
+	return p, errors.Join(err, wrong)
 }
 
 // maxCall is the maximum number of users in a call of a script. It limits how long the server is
