@@ -8,10 +8,12 @@ local instance = ARGV[8]
 local base, shift = tonumber(room.stopped), now < tonumber(room.hold_until) and tonumber(room.gap or 0) or 0
 local function finishAt(ends) return math.min(now + tokenTime, ends - base + shift) end
 
-local reply = answer('OK')
-for i = 9, #ARGV, 5 do
-  local user, index, jti, ends, gone = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4] == '1'
+local function sign(user, index, jti, ends, gone)
   local l, waits = look(user)
+  if waits and jti == '' and (index == 0 or index >= waits) then -- nothing to restore
+    redis.call('ZADD', SEEN, num(now), user)
+    return place('WAITING', waits, nil, '', 'attached')
+  end
   local m, how = memory(user), 'attached'
   local to = index > 0 and back(m, index)
   if l and l.state == 'READY' and l.jti == jti and ends > 0 then -- a failover lost the claim
@@ -46,6 +48,11 @@ for i = 9, #ARGV, 5 do
   elseif l and release then
     redis.call('ZREM', GONE, user)
   end
-  reply[#reply + 1] = standing(user, how)
+  return standing(user, how)
+end
+
+local reply = answer('OK')
+for i = 9, #ARGV, 5 do
+  reply[#reply + 1] = sign(ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4] == '1')
 end
 return reply

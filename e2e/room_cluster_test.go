@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+	"github.com/millrace-io/millrace/plugins/redis"
+)
+
+// A waiting room on a cluster. The primary with its keys is killed, and the replica takes over. The
+// room loses nothing that was answered, and holds the promotion.
+func TestAWaitingRoomOnACluster(t *testing.T) {
+	tier.Rest(t)
+	t.Parallel()
+	for _, program := range []string{"redis-server", "valkey-server"} {
+		t.Run(program, func(t *testing.T) {
+			primaries, replica := startCluster(t, program)
+			config := redis.DefaultClientConfig()
+			config.Cluster = true
+			for _, p := range primaries {
+				config.Addrs = append(config.Addrs, p.addr)
+			}
+			server := redis.New().Server(&config)
+			require.NoError(t, server.Start(t.Context()))
+			t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
+			options := room.Options{
+				PromoteInterval: time.Second, PromoteBatch: 10, TokenTTL: time.Hour, ReadyTTL: time.Hour, Grace: time.Hour,
+				SeenInterval: time.Minute, ClearAfter: time.Hour, MaxEvents: 10,
+			}
+			after := room.New(server, options)
+			options.Replicas, options.ReplicaWait = 1, 2*time.Second
+			rooms := room.New(server, options)
+			const slots = 16384
+			event := func(from, to int64) string { // an event whose keys are in these slots
+				for i := 0; ; i++ {
+					name := fmt.Sprint("event-", i)
+					if slot := primaries[0].must("CLUSTER", "KEYSLOT", name).(int64); slot >= from && slot < to {
+						return name
+					}
+				}
+			}
+			ctx, one := t.Context(), event(2*slots/3+1, slots)
+			require.NoError(t, rooms.Create(ctx, one))
+			require.NoError(t, rooms.SetCapacity(ctx, one, 2))
+			for _, user := range []string{"buyer", "next"} {
+				_, err := rooms.Enter(ctx, one, user, "broker", 0)
+				require.NoError(t, err)
+			}
+			var tick room.Tick
+			ticks := func(r *room.Rooms) func() bool {
+				return func() bool {
+					got, err := r.Tick(ctx, one)
+					if err == nil && got.Ran {
+						tick = got
+					}
+					return err == nil && got.Ran
+				}
+			}
+			require.Eventually(t, ticks(rooms), time.Minute, 100*time.Millisecond)
+			require.Equal(t, 2, tick.Promoted)
+			claimed, err := rooms.Claim(ctx, one, "broker", []room.Sign{{User: "buyer"}})
+			require.NoError(t, err)
+			lease := claimed[0].JTI
+			_, err = rooms.Verify(ctx, one, "buyer", lease, "session")
+			require.NoError(t, err)
+			_, err = rooms.Finish(ctx, one, "buyer", lease, true)
+			require.NoError(t, err)
+
+			other := event(0, slots/3)
+			require.NoError(t, rooms.Create(ctx, other))
+			_, err = rooms.Leave(ctx, other, "u1", "left")
+			require.ErrorIs(t, err, redis.ErrNotReplicated, "that primary has no replica")
+
+			primaries[2].kill()
+			replica.shows(replica.section("replication"), "role:master")
+			require.Eventually(t, ticks(after), time.Minute, 100*time.Millisecond)
+			require.Positive(t, tick.Hold, "the promotion waits after a failover")
+			require.EqualValues(t, 1, tick.Table.Sold)
+			require.EqualValues(t, 1, tick.Table.Ready)
+			_, err = after.Verify(ctx, one, "buyer", lease, "session")
+			require.ErrorIs(t, err, room.ErrEnded)
+		})
+	}
+}
