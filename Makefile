@@ -87,9 +87,9 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 		done; \
 	done
 
-histories_pkg := ./handlers/promotion
+histories_pkg := ./handlers/promotion ./handlers/waitingroom/room
 .PHONY: histories
-histories: tools ## Run 10,000 random histories of a campaign on real servers, and as many embedded
+histories: tools ## Run 10,000 random histories of campaigns and of waiting rooms on real servers, and as many embedded
 	@$(services) up redis postgres
 	@eval "$$($(services) env 2>/dev/null || true)"; \
 	MILLRACE_HISTORIES=20000 $(GO) test -count=1 -v -timeout 60m -run '^TestRandomHistories$$' $(histories_pkg)

@@ -87,7 +87,7 @@ func (h *history) tick() {
 		case over && l.state == Ready:
 			h.turn(u)
 		case over:
-			h.truth.over[u] = max(h.truth.over[u], l.index)
+			h.truth.over[u] = max(h.truth.over[u], h.newest[u])
 		}
 	}
 	h.promotions(before, after)

@@ -19,7 +19,7 @@ type step struct {
 
 var kinds = weighted(map[string]int{
 	"enter": 10, "return": 6, "close a tab": 3, "leave": 2, "kick": 1, "signs": 3, "late claim": 2, "answers arrive": 3,
-	"verify": 3, "sell": 4, "abandon": 2, "tick": 6, "pass": 14, "no ticks": 2, "no server": 2, "restart": 1,
+	"verify": 3, "sell": 4, "abandon": 2, "tick": 6, "pass": 14, "no ticks": 2, "no server": 3, "restart": 1,
 	"replicate": 4, "failover": 2, "cut off": 2, "heal": 3, "crash": 2, "capacity": 2, "concurrency": 1, "hold": 1, "resume": 2,
 })
 
@@ -40,19 +40,14 @@ func newStep(t *rapid.T) step {
 }
 
 func (h *history) take(s step) {
-	user, b := h.users[s.user], h.brokers[s.broker]
-	on := fmt.Sprintf("%s on %s", user, b.name)
+	user, b := h.users[s.user%len(h.users)], h.brokers[s.broker]
 	switch s.kind {
 	case "enter":
 		h.enter(user, b, 0)
 	case "return":
 		h.enter(user, b, h.cursor[user])
 	case "close a tab":
-		if h.tab(b, user) != nil {
-			h.logf("%s closes", on)
-			h.signs(b, true, user)
-			delete(b.tabs, user)
-		}
+		h.closeTab(user, b)
 	case "leave":
 		if !b.cut {
 			h.leave(user, "left")
@@ -62,14 +57,12 @@ func (h *history) take(s step) {
 	case "signs":
 		h.signs(b, false, b.users()...)
 	case "late claim":
-		if t := h.tab(b, user); t != nil && !b.cut {
+		if t := b.tabs[user]; t != nil && !b.cut {
 			b.claims = append(b.claims, lateClaim{user, t.index, h.claim(user, b)})
 		}
 	case "answers arrive":
 		for _, c := range b.claims {
-			if t := h.tab(b, c.user); t != nil && t.index == c.index {
-				h.receive(b, c.user, c.answer)
-			}
+			h.claimed(b, c)
 		}
 		b.claims = nil
 	case "verify":
@@ -79,7 +72,7 @@ func (h *history) take(s step) {
 	case "tick":
 		h.tick()
 	case "pass":
-		h.pass([]int64{1, 50, 300, 900, 1000, 2000, 4000, 8000, 12000, 25000}[s.n])
+		h.pass([]int64{1, 50, 300, 900, 1000, 2000, 4000, 8000, 18000, 30000}[s.n])
 	case "no ticks":
 		h.logf("no ticks")
 		for range 1 + s.n {
@@ -87,10 +80,7 @@ func (h *history) take(s step) {
 			h.periodic()
 		}
 	case "no server":
-		d := int64(1+4*s.n) * sec
-		h.logf("no server for %d s", d/sec)
-		h.advance(d)
-		h.reconnect()
+		h.noServer([]int64{1, 2, 4, 8, 12, 16, 20, 30, 180, 900}[s.n])
 	case "restart":
 		h.logf("the server restarts")
 		h.run++
@@ -104,16 +94,11 @@ func (h *history) take(s step) {
 	case "failover":
 		h.failover()
 	case "cut off":
-		h.logf("%s is cut off", b.name)
-		b.cut = true
+		h.cutOff(b)
 	case "heal":
-		if b.cut {
-			h.logf("%s is back", b.name)
-			b.cut, b.signed = false, 0
-		}
+		h.heal(b)
 	case "crash":
-		h.logf("%s crashes", b.name)
-		h.brokers[s.broker] = &broker{name: b.name, tabs: map[string]*tab{}, cut: b.cut}
+		h.crash(b)
 	case "capacity":
 		seats := int64(s.n / 2)
 		h.logf("capacity %d", seats)
@@ -131,7 +116,37 @@ func (h *history) take(s step) {
 	}
 }
 
-func (h *history) tab(b *broker, user string) *tab { return b.tabs[user] }
+func (h *history) closeTab(user string, b *broker) {
+	if b.tabs[user] != nil {
+		h.logf("%s closes the tab on %s", user, b.name)
+		h.signs(b, true, user)
+		delete(b.tabs, user)
+	}
+}
+
+func (h *history) noServer(seconds int64) {
+	h.logf("no server for %d s", seconds)
+	h.advance(seconds * sec)
+	h.reconnect()
+}
+
+func (h *history) cutOff(b *broker) {
+	h.logf("%s is cut off", b.name)
+	b.cut = true
+}
+
+func (h *history) heal(b *broker) {
+	if b.cut {
+		h.logf("%s is back", b.name)
+		b.cut, b.signed = false, 0
+	}
+}
+
+// crash ends a broker. The next one with its name has no connections.
+func (h *history) crash(b *broker) {
+	h.logf("%s crashes", b.name)
+	*b = broker{name: b.name, tabs: map[string]*tab{}, cut: b.cut}
+}
 
 func (b *broker) users() []string { return slices.Sorted(maps.Keys(b.tabs)) }
 
@@ -141,7 +156,7 @@ func (h *history) receive(b *broker, user string, p Place) {
 	case Waiting, Ready, Admitted:
 		t := b.tabs[user]
 		if t == nil {
-			t = &tab{}
+			t = &tab{entered: p.Index}
 			b.tabs[user] = t
 		}
 		if t.index != p.Index {
@@ -156,6 +171,9 @@ func (h *history) receive(b *broker, user string, p Place) {
 			}
 		}
 	default:
+		if t := b.tabs[user]; t != nil && t.entered > h.truth.over[user] {
+			h.fault("%s closes the tab of %s, who is connected at %d", b.name, user, t.entered)
+		}
 		delete(b.tabs, user)
 	}
 }
@@ -178,8 +196,11 @@ func (h *history) enter(user string, b *broker, cursor int64) {
 	}
 	h.alive[user] = h.m.ms()
 	h.receive(b, user, got)
+	if t := b.tabs[user]; t != nil {
+		t.entered = got.Index
+	}
 	if got.State == Ready { // the broker claims at once
-		h.receive(b, user, h.claim(user, b))
+		h.claimed(b, lateClaim{user, got.Index, h.claim(user, b)})
 	}
 }
 
@@ -210,7 +231,9 @@ func (h *history) signs(b *broker, gone bool, users ...string) {
 		h.alive[s.User] = h.m.ms()
 		h.receive(b, s.User, got[i])
 	}
-	b.signed = h.m.ms()
+	if !gone { // those of all users
+		b.signed = h.m.ms()
+	}
 }
 
 func (h *history) claim(user string, b *broker) Place {
@@ -223,6 +246,19 @@ func (h *history) claim(user string, b *broker) Place {
 	h.logf("%s claims for %s: %s", b.name, user, shown(got[0]))
 	h.same(got[0], h.m.claim(user))
 	return got[0]
+}
+
+// claimed is the answer to a claim that reaches a broker. It counts only at the same index, and a
+// place that is missing is a case for a sign.
+func (h *history) claimed(b *broker, c lateClaim) {
+	t := b.tabs[c.user]
+	switch {
+	case t == nil || t.index != c.index:
+	case c.answer.State == "":
+		b.signed = 0
+	default:
+		h.receive(b, c.user, c.answer)
+	}
 }
 
 func (h *history) leave(user, reason string) {
@@ -262,8 +298,14 @@ func (h *history) finish(n int, sold bool) {
 	if before := h.truth.result[k.jti]; before != "" && before != got.State {
 		h.fault("%s was finished as %s, and now as %s", k.jti, before, got.State)
 	}
+	if h.closed[k.jti] == 0 {
+		h.closed[k.jti] = index
+		if index > h.truth.over[k.user] {
+			h.closed[k.jti] = h.newest[k.user]
+		}
+	}
 	h.truth.result[k.jti] = got.State
-	h.truth.over[k.user] = max(h.truth.over[k.user], index)
+	h.truth.over[k.user] = max(h.truth.over[k.user], h.closed[k.jti])
 }
 
 func indexOf(jti string) (index int64) {
@@ -320,7 +362,7 @@ func (h *history) look() {
 		for _, u := range b.users() {
 			t := b.tabs[u]
 			if t.jti == "" && t.index <= table.Served {
-				h.receive(b, u, h.claim(u, b))
+				h.claimed(b, lateClaim{u, t.index, h.claim(u, b)})
 			}
 			t.looked = h.m.ms()
 		}
@@ -356,6 +398,6 @@ func (h *history) failover() {
 }
 
 var historyOptions = Options{
-	PromoteInterval: time.Second, PromoteBatch: 2, TokenTTL: 20 * time.Second, ReadyTTL: 10 * time.Second, Grace: 6 * time.Second,
-	SeenInterval: 3 * time.Second, ClearAfter: time.Hour, MaxEvents: 1 << 20,
+	PromoteInterval: time.Second, PromoteBatch: 2, TokenTTL: 20 * time.Second, ReadyTTL: 10 * time.Second, Grace: 4 * time.Second,
+	SeenInterval: 12 * time.Second, ClearAfter: time.Hour, MaxEvents: 1 << 20,
 }

@@ -83,10 +83,11 @@ type broker struct {
 
 // tab is the connection of one user to one broker.
 type tab struct {
-	index  int64
-	jti    string
-	until  int64
-	looked int64 // when its broker last compared it with the table
+	entered int64 // the index when the tab was opened
+	index   int64
+	jti     string
+	until   int64
+	looked  int64 // when its broker last compared it with the table
 }
 
 // lateClaim is a claim whose answer has not arrived.
@@ -107,7 +108,7 @@ func (o truth) clone() truth { return truth{maps.Clone(o.over), maps.Clone(o.res
 // history is one event, the brokers, the users and the shops.
 type history struct {
 	*historyEnv
-	t     *rapid.T
+	t     interface{ Fatalf(string, ...any) }
 	ctx   context.Context
 	event string
 	rooms *Rooms
@@ -125,6 +126,7 @@ type history struct {
 	newest  map[string]int64 // the newest index that a user was given
 	cursor  map[string]int64 // what the browser has as Last-Event-ID
 	tokens  []token          // that users have
+	closed  map[string]int64 // by lease: the newest index of its user when a shop ended it
 	ready   map[string]int64 // when a user was promoted
 	alive   map[string]int64 // the last sign of life that the server has accepted
 
@@ -144,12 +146,12 @@ type replica struct {
 	keys  []string
 }
 
-func (e *historyEnv) newHistory(t *rapid.T) *history {
+func (e *historyEnv) newHistory(t interface{ Fatalf(string, ...any) }, release bool) *history {
 	e.histories++
 	h := &history{historyEnv: e, t: t, ctx: context.Background(), event: e.clock + "-" + strconv.Itoa(e.histories), o: historyOptions,
-		given: map[int64]string{}, newest: map[string]int64{}, cursor: map[string]int64{}, ready: map[string]int64{}, alive: map[string]int64{},
+		given: map[int64]string{}, newest: map[string]int64{}, cursor: map[string]int64{}, closed: map[string]int64{}, ready: map[string]int64{}, alive: map[string]int64{},
 		truth: truth{over: map[string]int64{}, result: map[string]State{}}, users: []string{"u1", "u2", "u3", "u4", "u5"}}
-	h.o.Release = rapid.IntRange(0, 3).Draw(t, "absent: release") == 3
+	h.o.Release = release
 	h.m, h.rooms = newModel(h.o), newRooms(e.server, h.o, fmt.Sprintf(clockFront, e.clock))
 	h.begin = 1_800_000_000 * sec
 	h.now = h.begin
@@ -159,7 +161,7 @@ func (e *historyEnv) newHistory(t *rapid.T) *history {
 	h.run++
 	h.advance(0)
 	h.must(h.rooms.Create(h.ctx, h.event))
-	h.m.lastTick = h.now / 1000
+	h.m.lastTick, h.m.lastRun = h.now/1000, h.run
 	return h
 }
 
@@ -202,6 +204,13 @@ func (h *history) restore() {
 		h.must(h.client.Del(h.ctx, keys...).Err())
 	}
 	h.copyAll(h.replica.keys, "copy:", "")
+	for _, b := range h.brokers {
+		for u, t := range b.tabs {
+			if h.truth.over[u] != h.replica.truth.over[u] { // a failover may lose an end
+				t.entered = 0
+			}
+		}
+	}
 	h.m, h.truth = h.replica.m.clone(), h.replica.truth.clone()
 }
 
@@ -214,19 +223,26 @@ func (h *history) drop() {
 	}
 }
 
+func (h *history) clear() {
+	h.drop()
+	h.client.Del(h.ctx, append(h.eventKeys(), h.key("ROOM"))...)
+	h.client.SRem(h.ctx, roomsKey, h.event)
+}
+
+func (h *history) seats(n int64) {
+	h.m.capacity = n
+	h.must(h.rooms.SetCapacity(h.ctx, h.event, n))
+}
+
 // play is one history.
 func (e *historyEnv) play(t *rapid.T) {
-	h := e.newHistory(t)
-	defer func() {
-		h.drop()
-		h.client.Del(h.ctx, append(h.eventKeys(), "ROOM")...)
-		h.client.SRem(h.ctx, roomsKey, h.event)
-	}()
+	h := e.newHistory(t, rapid.IntRange(0, 3).Draw(t, "absent: release") == 3)
+	defer h.clear()
+	h.users = h.users[:rapid.IntRange(2, len(h.users)).Draw(t, "users")]
+	h.seats(int64(rapid.IntRange(1, 4).Draw(t, "seats")))
 	if rapid.Bool().Draw(t, "replica") {
 		h.replicate()
 	}
-	h.m.capacity = int64(rapid.IntRange(1, 4).Draw(t, "seats"))
-	h.must(h.rooms.SetCapacity(h.ctx, h.event, h.m.capacity))
 	for _, s := range rapid.SliceOfN(rapid.Custom(newStep), 20, 60).Draw(t, "steps") {
 		e.steps++
 		h.take(s)

@@ -239,7 +239,7 @@ func (m *model) end(user string, state State, reason string) {
 		m.leaveBehind(user, l.index, reason)
 		return
 	}
-	m.raise(user, l.index, reason)
+	m.raise(user, max(l.index, m.last), reason)
 }
 
 func (m *model) leave(user, reason string) {
@@ -331,7 +331,7 @@ func (m *model) tick() turn {
 	}
 	t := turn{ran: true, ended: map[string]State{}}
 	now := m.ms()
-	if gap > m.limit() || -gap >= m.limit() || m.lastRun != 0 && m.run != m.lastRun {
+	if gap > m.limit() || -gap >= m.limit() || m.run != m.lastRun {
 		t.gap, m.gap = max(0, gap), max(0, gap)
 		now, again = m.lastTick, false
 		m.stopped += gap

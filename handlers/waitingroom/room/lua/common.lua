@@ -98,13 +98,18 @@ end
 
 local function newest() return tonumber(redis.call('HGET', LAST, event) or 0) end
 
+-- given makes sure that an index is never given again.
+local function given(index)
+  if index > newest() then redis.call('HSET', LAST, event, num(index)) end
+end
+
 -- queue puts a user at an index, which may be lower than that at which the user waits.
 local function queue(user, index, instance)
   redis.call('ZADD', WAITING, num(index), member(user))
   redis.call('HSET', RECORD, user, string.format('{"userId":%s,"eventId":"%s","idx":%.0f,"instanceId":%s}', cjson.encode(user), event, index, cjson.encode(instance)))
   redis.call('HSET', USERS, user, 'true')
   redis.call('ZADD', SEEN, num(now), user)
-  if index > newest() then redis.call('HSET', LAST, event, num(index)) end
+  given(index)
 end
 
 -- restore queues a missing user again, and deletes the absence.
@@ -123,8 +128,9 @@ local function grant(user, l)
   redis.call('SET', TOKEN .. user, l.jti)
 end
 
--- over remembers how a lease ended. A READY one whose time is over leaves its index behind.
-local function over(user, l, state, reason)
+-- over remembers how a lease ended, and makes the user's indexes up to void useless. A READY one whose time is over leaves
+-- its index behind.
+local function over(user, l, state, reason, void)
   redis.call('HSET', ENDED, l.jti, string.format('{"state":"%s","reason":"%s","at":%.0f}', state, reason, clock))
   if state == 'SOLD' then
     redis.call('ZREM', FORGET, 'j' .. l.jti)
@@ -134,7 +140,7 @@ local function over(user, l, state, reason)
   if state == 'EXPIRED' and l.state == 'READY' then
     keep(user, l.idx, reason)
   else
-    close(user, l.idx, reason)
+    close(user, void, reason)
   end
 end
 
@@ -144,7 +150,7 @@ local function ended(jti)
   return e and type(e.state) == 'string' and type(e.reason) == 'string' and e or nil
 end
 
--- finish ends a lease, which frees its slot.
+-- finish ends a lease, which frees its slot. A broker may have a newer index of the user than the lease has.
 local function finish(user, l, state, reason)
   redis.call('ZREM', LEASES, user)
   redis.call('ZREM', GONE, user)
@@ -152,7 +158,7 @@ local function finish(user, l, state, reason)
   redis.call('DEL', TOKEN .. user)
   if not l then return end
   if l.state == 'READY' then redis.call('HINCRBY', ROOM, 'ready', -1) end
-  over(user, l, state, reason)
+  over(user, l, state, reason, math.max(l.idx, newest()))
 end
 
 -- leave ends every place of a user, also one that a failover lost: the void index is the newest of all.

@@ -25,6 +25,6 @@ if e.state ~= 'EXPIRED' or result == 'SOLD' and not seat or result == 'ABANDONED
 end
 local waits = redis.call('ZSCORE', WAITING, member(user))
 if waits and tonumber(waits) <= index then unqueue(user) end
-over(user, {jti = jti, idx = index}, result, reason)
+over(user, {jti = jti, idx = index}, result, reason, index)
 sell()
 return answer('OK', place(result, index, nil, reason, 'late'))

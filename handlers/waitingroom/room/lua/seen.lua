@@ -32,6 +32,7 @@ local function sign(user, index, jti, ends, gone)
       redis.call('HINCRBY', ROOM, 'ready', 1)
     end
     grant(user, l)
+    given(index)
     how = 'restored'
   elseif not l and waits then
     if to and to < waits then

@@ -1,0 +1,224 @@
+package room
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+// TestHistoriesThatFailed plays the shortest histories in which a set of rules without the named
+// one fails. The checks are those of the random histories.
+func TestHistoriesThatFailed(t *testing.T) {
+	histories := []struct {
+		name    string
+		release bool
+		play    func(t *testing.T, h *history, a, b, c *broker)
+	}{
+		{"a user that was absent returns to the index", false, func(t *testing.T, h *history, a, b, _ *broker) {
+			h.control(Change{Verb: Hold})
+			h.enter("u1", a, 0)
+			h.cutOff(a)
+			h.pass(18000)
+			require.Empty(t, h.m.waiting)
+			h.enter("u2", b, 0)
+			h.heal(a)
+			h.pass(1000)
+			require.Less(t, h.m.waiting["u1"].index, h.m.waiting["u2"].index)
+		}},
+		{"entering restores an absent user", false, func(t *testing.T, h *history, a, b, _ *broker) {
+			h.control(Change{Verb: Hold})
+			h.enter("u1", a, 0)
+			h.cutOff(a)
+			h.pass(18000)
+			h.enter("u2", b, 0)
+			h.enter("u1", b, 0)
+			require.Less(t, h.m.waiting["u1"].index, h.m.waiting["u2"].index)
+		}},
+		{"a stale sign restores no buyer", false, func(t *testing.T, h *history, a, b, _ *broker) {
+			h.enter("u1", a, 0)
+			h.enter("u1", b, 0)
+			h.cutOff(b)
+			h.pass(1000)
+			h.finish(0, true)
+			h.heal(b)
+			h.pass(1000)
+			require.Empty(t, h.m.waiting)
+		}},
+		{"a return keeps what the user left before", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.control(Change{Verb: Hold})
+			h.enter("u1", a, 0)
+			h.cutOff(a)
+			h.leave("u1", "left")
+			h.enter("u2", c, 0)
+			h.enter("u1", b, 0)
+			h.crash(b)
+			h.pass(18000)
+			h.enter("u1", b, 0)
+			h.heal(a)
+			h.pass(1000)
+			require.Greater(t, h.m.waiting["u1"].index, h.m.waiting["u2"].index)
+		}},
+		{"an absence keeps what the user left before", false, func(t *testing.T, h *history, a, b, _ *broker) {
+			h.control(Change{Verb: Hold})
+			h.enter("u1", a, 0)
+			h.cutOff(a)
+			h.leave("u1", "left")
+			h.enter("u1", b, 0)
+			h.crash(b)
+			h.pass(18000)
+			h.heal(a)
+			h.pass(1000)
+			require.NotEqual(t, h.begin, h.m.waiting["u1"].index)
+		}},
+		{"leaving counts after a failover that lost the place", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.enter("u1", b, 0)
+			h.failover()
+			h.leave("u1", "left")
+			h.pass(2000)
+			require.Empty(t, h.m.waiting)
+			require.Empty(t, h.m.leases)
+			require.Empty(t, a.tabs)
+		}},
+		{"a very late sign restores no leaver", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.control(Change{Verb: Set}) // an empty room without configuration is cleared after an hour
+			h.enter("u1", a, 0)
+			h.cutOff(a)
+			h.leave("u1", "left")
+			for range 65 * 60 / 4 {
+				h.advance(4 * sec)
+				h.tick()
+			}
+			require.Empty(t, h.m.gone)
+			h.heal(a)
+			h.pass(1000)
+			require.Empty(t, h.m.waiting)
+			require.Empty(t, h.m.leases)
+		}},
+		{"a lease that was not claimed leaves the index behind", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.cutOff(a)
+			h.pass(18000)
+			require.Empty(t, h.m.leases)
+			h.heal(a)
+			h.pass(2000)
+			require.Equal(t, h.begin, h.m.leases["u1"].index)
+		}},
+		{"a sign lowers the index of a user who entered again", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.control(Change{Verb: Hold})
+			h.replicate()
+			h.enter("u1", a, 0)
+			h.failover()
+			h.enter("u2", c, 0)
+			h.enter("u1", b, 0)
+			h.pass(2000)
+			require.Equal(t, h.begin, h.m.waiting["u1"].index)
+		}},
+		{"an end counts for all indexes of the user", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.failover()
+			h.enter("u1", b, 0)
+			h.cutOff(b)
+			h.pass(18000)
+			h.finish(0, true)
+			h.heal(b)
+			h.pass(1000)
+			require.Empty(t, h.m.waiting)
+		}},
+		{"no promotion after a failover before the signs", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.pass(1000)
+			h.replicate()
+			h.enter("u1", a, 0)
+			h.failover()
+			h.enter("u2", b, 0)
+			h.tick()
+			require.Empty(t, h.m.leases)
+			h.noServer(13)
+			h.tick()
+			require.Empty(t, h.m.leases)
+			h.pass(18000)
+			require.Contains(t, h.m.leases, "u1")
+			require.NotContains(t, h.m.leases, "u2")
+		}},
+		{"an outage is no absence", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.control(Change{Verb: Hold})
+			h.enter("u1", a, 0)
+			h.pass(1000)
+			h.noServer(180)
+			h.tick()
+			require.Contains(t, h.m.waiting, "u1")
+			h.pass(25000)
+			require.Contains(t, h.m.waiting, "u1")
+		}},
+		{"an outage ends no lease", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.pass(1000)
+			h.noServer(180)
+			h.verify(0, "shop")
+			h.tick()
+			h.verify(0, "shop")
+			h.finish(0, true)
+			require.Equal(t, int64(1), h.m.sold)
+		}},
+		{"an outage drops nothing that is remembered", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.control(Change{Verb: Hold})
+			h.enter("u1", a, 0)
+			h.crash(a)
+			h.pass(18000)
+			h.noServer(900)
+			h.enter("u2", b, 0)
+			h.tick()
+			h.pass(18000)
+			h.enter("u1", b, 0)
+			require.Equal(t, h.begin, h.m.waiting["u1"].index)
+		}},
+		{"a late sale needs a free seat", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.enter("u2", b, 0)
+			h.pass(1000)
+			h.pass(25000)
+			require.Contains(t, h.m.leases, "u2")
+			h.finish(1, true)
+			require.Zero(t, h.m.sold)
+		}},
+		{"a tab on another broker keeps the lease", true, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.enter("u1", b, 0)
+			h.pass(1000)
+			h.closeTab("u1", a)
+			h.pass(13000)
+			require.Contains(t, h.m.leases, "u1")
+			h.closeTab("u1", b)
+			h.pass(13000)
+			require.Empty(t, h.m.leases)
+		}},
+		{"a failover that lost the claim keeps the lease", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.advance(sec)
+			h.tick()
+			h.replicate()
+			h.look()
+			h.failover()
+			h.verify(0, "shop")
+			h.pass(18000)
+			require.Equal(t, Admitted, h.m.leases["u1"].state)
+		}},
+	}
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		t.Parallel()
+		e := newHistoryEnv(t, s, 11)
+		for _, one := range histories {
+			t.Run(one.name, func(t *testing.T) {
+				h := e.newHistory(t, one.release)
+				defer h.clear()
+				h.seats(1)
+				h.replicate()
+				one.play(t, h, h.brokers[0], h.brokers[1], h.brokers[2])
+				h.compare()
+				h.check()
+			})
+		}
+	})
+}
