@@ -3,6 +3,7 @@ package room
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -35,6 +36,7 @@ func TestUsersArePromotedInTheirOrder(t *testing.T) {
 		require.Equal(t, Admitted, claimed.State)
 		require.Equal(t, third.JTI, claimed.JTI)
 		require.Greater(t, claimed.Until, third.Until)
+		r.outage(time.Second)
 		require.Equal(t, claimed.Until, r.claim("user-2").Until, "a repeated claim extends nothing")
 		require.Equal(t, Waiting, r.claim("user-3").State)
 		entries := r.client.XRange(r.ctx, EntryStream(r.event), "-", "+").Val()
