@@ -251,6 +251,9 @@ func (b *Broker) sign(ctx context.Context, l *local, users []*user) {
 	for i, u := range users {
 		indexes[i], signs[i] = u.place.Index, u.sign(now)
 		u.signAt = now.Add(b.o.SeenInterval)
+		if u.place.Until > 0 { // another broker may have reported the user as gone
+			u.signAt = now.Add(b.o.SeenInterval / 2)
+		}
 	}
 	l.mu.Unlock()
 	places, err := b.o.Rooms.Seen(ctx, l.event, b.instance, signs)
