@@ -74,7 +74,7 @@ func TestACrowdGetsThroughWhileInstancesAreKilled(t *testing.T) {
 		}
 		status, err := w.rooms.RoomStatus(t.Context(), w.event)
 		require.NoError(t, err)
-		require.EqualValues(t, []int64{users, 0, 0, 0}, []int64{status.Sold, status.Waiting, status.Ready, status.Admitted})
+		require.Equal(t, []int64{users, 0, 0, 0}, []int64{status.Sold, status.Waiting, status.Ready, status.Admitted})
 		for _, p := range append(brokers, dispatchers...) {
 			require.Empty(t, p.dead.Messages())
 		}

@@ -333,7 +333,10 @@ func (g *guest) seen(event string) bool {
 func (g *guest) wait(event string) *guest {
 	g.w.t.Helper()
 	require.Eventually(g.w.t, func() bool { return g.seen(event) || g.ended() }, 30*time.Second, 5*time.Millisecond, "%s: %s", g.name, event)
-	require.True(g.w.t, g.seen(event), "%s: %s in %v, %v", g.name, event, g.events, g.err)
+	if !g.seen(event) {
+		<-g.done
+		require.FailNow(g.w.t, "the stream has ended", "%s: %s in %v, %v", g.name, event, g.events, g.err)
+	}
 	return g
 }
 
@@ -359,9 +362,14 @@ func (g *guest) ends() {
 	}
 }
 
-// position returns the last position.
-func (g *guest) position() int64 {
+// count returns how often an event was received.
+func (g *guest) count(event string) (n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.shown
+	for _, e := range g.events {
+		if strings.HasPrefix(e, strings.TrimSuffix(event, "*")) {
+			n++
+		}
+	}
+	return n
 }

@@ -119,9 +119,8 @@ func (d *Dispatcher) promote(ctx context.Context) {
 		d.round(ctx)
 		next = next.Add(d.o.PromoteInterval)
 		if late := time.Since(next); late > 0 {
-			missed := late / d.o.PromoteInterval
-			d.metrics.missed.Add(float64(missed))
-			next = next.Add(missed * d.o.PromoteInterval)
+			d.metrics.missed.Add(float64(late / d.o.PromoteInterval))
+			next = next.Add(late.Truncate(d.o.PromoteInterval))
 		}
 		return time.Until(next)
 	})

@@ -1,0 +1,235 @@
+package broker_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+// reply is an answer that was read.
+type reply struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// send sends a request of a user, as one that polls. Further headers are name and value in turn.
+func (w *world) send(method, path, user string, headers ...string) reply {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), method, "http://room/events/"+path, http.NoBody)
+	require.NoError(w.t, err)
+	r.Header.Set("Accept", "application/json")
+	if user != "" {
+		r.Header.Set("X-User", user)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	answer, err := (&http.Client{Transport: w.transport()}).Do(r)
+	require.NoError(w.t, err)
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	require.NoError(w.t, err)
+	return reply{answer.StatusCode, answer.Header, string(body)}
+}
+
+func (w *world) path() string { return w.event + "/tickets/waiting" }
+
+// word returns status and word of a refusal.
+func (a reply) word() string {
+	var body struct{ Error string }
+	_ = json.Unmarshal([]byte(a.body), &body)
+	return fmt.Sprint(a.status, " ", body.Error)
+}
+
+// place is the JSON of a place.
+type place struct {
+	ticket
+	State, Status, RoomState, Message string
+	Idx, Position, Ahead, Waiting     int64
+	Resumed                           bool
+}
+
+func (a reply) place(t *testing.T) (p place) {
+	t.Helper()
+	require.Equal(t, http.StatusOK, a.status, a.body)
+	require.NoError(t, json.Unmarshal([]byte(a.body), &p), a.body)
+	return p
+}
+
+const asStream = "text/event-stream"
+
+func TestRequestsThatAreRefused(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		p := w.start("broker", "broker")
+		require.Equal(t, "401 no_user", w.send("GET", w.path(), "").word())
+		require.Equal(t, "400 bad_event", w.send("GET", "a%7Bb%7D/tickets/waiting", "u").word())
+		require.Equal(t, "400 bad_event", w.send("GET", strings.Repeat("a", 129)+"/tickets/waiting", "u").word())
+		require.Equal(t, "403 foreign_origin", w.send("GET", w.path(), "u", "Origin", "https://foreign.example", "Accept", asStream).word())
+
+		require.Equal(t, "404 unknown_event", w.send("GET", w.path(), "u").word())
+		p.known = func(string) error { return eventservice.ErrUnavailable }
+		a := w.send("GET", w.path(), "u")
+		require.Equal(t, "503 event_service", a.word())
+		require.NotEmpty(t, a.header.Get("Retry-After"))
+		a = w.send("GET", w.path(), "u", "Accept", asStream)
+		require.Equal(t, http.StatusOK, a.status)
+		require.Contains(t, a.body, "event: busy\ndata: {\"reason\":\"event_service\"}")
+		require.Equal(t, "404 unknown_event", w.send("GET", w.path()+"/status", "u").word())
+		require.Equal(t, http.StatusNoContent, w.send("DELETE", w.path(), "u").status)
+
+		w.open(10, 10)
+		w.control(room.Change{Verb: room.Drain})
+		require.Equal(t, "409 draining", w.send("GET", w.path(), "u", "Accept", asStream).word())
+		w.control(room.Change{Verb: room.Close})
+		require.Equal(t, "410 room_closed", w.send("GET", w.path(), "u", "Accept", asStream).word())
+	})
+}
+
+// The first user of an event that exists creates its room.
+func TestTheFirstUserCreatesTheRoom(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		p := w.start("broker", "broker")
+		p.known = func(event string) error { return w.rooms.Create(t.Context(), event) }
+		got := w.send("GET", w.path(), "u").place(t)
+		require.Equal(t, []any{"WAITING", "IN_ENTRY", false}, []any{got.State, got.Status, got.Resumed})
+	})
+}
+
+func TestAClientThatPolls(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.start("broker", "broker")
+		w.start("dispatcher", "dispatcher")
+		w.open(1, 1)
+		require.Equal(t, "404 unknown", w.send("GET", w.path()+"/status", "u").word())
+		first := w.send("GET", w.path(), "u").place(t)
+		redistest.Eventually(t, "promoted", func() bool { return w.send("GET", w.path()+"/status", "u").place(t).State == "ADMITTED" })
+		got := w.send("GET", w.path()+"/status", "u").place(t)
+		require.Equal(t, []any{"IN_PROGRESS", first.Idx}, []any{got.Status, got.Idx})
+		require.NotEmpty(t, got.Token)
+		require.Equal(t, got.JTI, w.send("GET", w.path(), "u").place(t).JTI, "entering again attaches")
+
+		w.send("GET", w.path(), "v")
+		redistest.Eventually(t, "a position", func() bool { return w.send("GET", w.path()+"/status", "v").place(t).Position == 1 })
+		require.Equal(t, http.StatusNoContent, w.send("DELETE", w.path(), "u").status)
+		require.Equal(t, http.StatusNoContent, w.send("DELETE", w.path(), "u").status, "again")
+		require.Equal(t, "410 left", w.send("GET", w.path()+"/status", "u").word())
+		redistest.Eventually(t, "the slot is free", func() bool { return w.send("GET", w.path()+"/status", "v").place(t).State == "ADMITTED" })
+	})
+}
+
+// All streams of a user have one place and one lease, on all brokers. The eleventh on a broker is
+// refused for now.
+func TestAUserWithManyStreams(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.open(10, 10)
+		w.control(room.Change{Verb: room.Hold})
+		w.start("broker-1", "broker")
+		w.start("dispatcher", "dispatcher")
+		var tabs []*guest
+		for range 10 {
+			tabs = append(tabs, w.guest("u").run().wait("position 1"))
+		}
+		a := w.send("GET", w.path(), "u", "Accept", asStream)
+		require.Contains(t, a.body, `{"reason":"too_many"}`)
+		w.start("broker-2", "broker")
+		for range 4 { // on both brokers in turn
+			tabs = append(tabs, w.guest("u").run())
+		}
+		w.control(room.Change{Verb: room.Resume})
+		for _, tab := range tabs {
+			tab.wait("promoted")
+			require.Equal(t, tabs[0].entries, tab.entries)
+			require.Equal(t, tabs[0].index, tab.index)
+		}
+		w.send("DELETE", w.path(), "u")
+		for _, tab := range tabs {
+			tab.wait("closed left").ends()
+		}
+	})
+}
+
+// A request with Last-Event-ID never enters. It is attached to the place, a lost place is restored,
+// and after an end the answer is 204.
+func TestAClientThatReturns(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.start("broker", "broker")
+		w.open(10, 10)
+		w.control(room.Change{Verb: room.Hold})
+		g := w.guest("u").run().wait("connected WAITING")
+		g.cancel()
+		<-g.done
+		id := g.client.LastEventID
+		back := func(user, id string) reply { return w.send("GET", w.path(), user, "Last-Event-ID", id) }
+		require.Equal(t, g.index, back("u", id).place(t).Idx)
+		require.Equal(t, g.index, back("u", "forged").place(t).Idx, "it is attached")
+		require.Equal(t, http.StatusNoContent, back("v", id).status, "the id of another user")
+
+		w.loses("u")
+		require.Equal(t, http.StatusNoContent, back("u", "1700000000000000").status, "an index without a signature")
+		restored := back("u", id).place(t)
+		require.Equal(t, []any{g.index, true}, []any{restored.Idx, restored.Resumed})
+
+		w.send("DELETE", w.path(), "u")
+		require.Equal(t, http.StatusNoContent, back("u", id).status)
+		again := w.send("GET", w.path(), "u").place(t)
+		require.Greater(t, again.Idx, g.index, "entering without an id is a new place")
+	})
+}
+
+// loses removes the place of a user, as a failover that loses its join does.
+func (w *world) loses(user string) {
+	w.t.Helper()
+	member := fmt.Sprintf(`{"userId":%q}`, user)
+	n, err := w.admin.ZRem(w.t.Context(), w.key1("WAITING"), member).Result()
+	require.NoError(w.t, err)
+	require.EqualValues(w.t, 1, n)
+	w.admin.ZRem(w.t.Context(), w.key1("WAITING_SEEN"), user)
+	for _, name := range []string{"WAITING_QUEUE_INDEX_RECORD", "WAITING_USER_IDS"} {
+		w.admin.HDel(w.t.Context(), w.key1(name), user)
+	}
+}
+
+// While Redis is unavailable streams stay open, and requests are refused for now. Afterwards all
+// signs of life are sent at once: they restore what a failover has lost.
+func TestAnOutageOfRedis(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.options.SeenInterval = time.Hour
+		p := w.start("broker", "broker")
+		w.start("dispatcher", "dispatcher")
+		w.open(10, 1)
+		w.guest("first").run().wait("promoted")
+		g := w.guest("u").run().wait("position 1")
+		p.toRedis.SetDown(true)
+		a := w.send("GET", w.path(), "v")
+		require.Equal(t, "503 unavailable", a.word())
+		a = w.send("GET", w.path(), "v", "Accept", asStream)
+		require.Contains(t, a.body, `event: busy`)
+		require.Equal(t, "503 unavailable", w.send("GET", w.path()+"/status", "u").word())
+		require.Equal(t, "503 unavailable", w.send("DELETE", w.path(), "u").word())
+		w.loses("u")
+		p.toRedis.SetDown(false)
+		redistest.Eventually(t, "restored", func() bool {
+			got, err := w.rooms.Status(t.Context(), w.event, "u")
+			return err == nil && got.State == room.Waiting && got.Index == g.index
+		})
+		require.False(t, g.ended())
+		require.Equal(t, 1, g.count("connected *"))
+	})
+}

@@ -1,0 +1,149 @@
+package broker_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+// tick runs the ticks of the event in place of a dispatcher, until the condition holds.
+func (w *world) tick(what string, cond func() bool) {
+	w.t.Helper()
+	redistest.Eventually(w.t, what, func() bool {
+		_, err := w.rooms.Tick(w.t.Context(), w.event)
+		require.NoError(w.t, err)
+		return cond()
+	})
+}
+
+// W7: no entry of DISPATCH arrives. The rank table is enough.
+func TestAPromotionWithoutADispatchedEntry(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.options.SeenInterval = time.Hour
+		w.start("broker", "broker")
+		w.open(1, 1)
+		g := w.guest("u").run().wait("connected WAITING")
+		w.tick("promoted", func() bool { return g.seen("promoted") })
+		require.Zero(t, w.admin.Exists(t.Context(), "DISPATCH_INSTANCES").Val())
+	})
+}
+
+// W10: entries of DISPATCH that are old, repeated or bad change nothing.
+func TestOldEntriesOfDispatch(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		p := w.start("broker", "broker")
+		w.start("dispatcher", "dispatcher")
+		w.open(1, 1)
+		first := w.guest("u").run().wait("promoted")
+		second := w.guest("v").run().wait("position 1")
+		for _, values := range [][]any{
+			{"userId", "u", "eventId", w.event}, {"userId", "v", "eventId", w.event}, {"userId", "u", "eventId", "gone"}, {"userId", "nobody", "eventId", w.event},
+			{"userId", "", "eventId", w.event}, {"a", "b"},
+		} {
+			require.NoError(t, w.admin.XAdd(t.Context(), &goredis.XAddArgs{Stream: room.DispatchStream(p.name), Values: values}).Err())
+		}
+		redistest.Eventually(t, "the bad ones are dead letters", func() bool { return len(p.dead.Messages()) == 2 })
+		second.wait("position 1")
+		require.Equal(t, 1, first.count("promoted"))
+		require.Zero(t, second.count("promoted"))
+	})
+}
+
+// The end of a lease closes the stream, and the next user is promoted.
+func TestALeaseThatIsOver(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.options.TokenTTL, w.options.SeenInterval = time.Second, time.Hour
+		w.start("broker", "broker")
+		w.start("dispatcher", "dispatcher")
+		w.open(10, 1)
+		g := w.guest("u").run().wait("promoted")
+		w.guest("v").run().wait("promoted")
+		g.wait("closed lease_over").ends()
+	})
+}
+
+func TestMessagesAndTheEndOfARoom(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.options.SeenInterval = time.Hour
+		w.start("broker", "broker")
+		w.start("dispatcher", "dispatcher")
+		w.open(10, 1)
+		first := w.guest("u").run().wait("promoted")
+		second := w.guest("v").run().wait("position 1")
+		text := "we start at noon"
+		w.control(room.Change{Verb: room.Message, Message: &text})
+		first.wait("message we start at noon")
+		second.wait("message we start at noon")
+		w.control(room.Change{Verb: room.Kick, User: "u"})
+		w.control(room.Change{Verb: room.Close})
+		second.wait("closed room_closed").ends()
+		first.wait("closed kicked").ends()
+	})
+}
+
+// The end of a lease moves with an outage. Clients receive a token with the new end.
+func TestAnOutageMovesTheEndOfALease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.options.SeenInterval = time.Hour
+		w.start("broker", "broker")
+		w.open(10, 1)
+		g := w.guest("u").run()
+		w.tick("promoted", func() bool { return g.seen("promoted") })
+		// The last tick seems to be a minute ago. The time since then does not count.
+		require.NoError(t, w.admin.HIncrBy(t.Context(), w.key1("ROOM"), "stopped", -time.Minute.Milliseconds()).Err())
+		w.tick("a second token", func() bool { return g.count("promoted") == 2 })
+		require.Greater(t, g.entries[1].Until, g.entries[0].Until)
+		require.Equal(t, g.entries[0].JTI, g.entries[1].JTI)
+	})
+}
+
+// With release, the slot of a promoted user without a connection is free soon. A reconnect in time
+// keeps it.
+func TestALostConnectionReleasesTheSlot(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.options.Release, w.options.SeenInterval = true, 2*time.Second
+		w.start("broker", "broker")
+		w.start("dispatcher", "dispatcher")
+		w.open(10, 2)
+		stays, leaves := w.guest("stays").run().wait("promoted"), w.guest("leaves").run().wait("promoted")
+		waits := w.guest("waits").run().wait("position 1")
+		other := w.guest("stays").run().wait("promoted")
+		stays.cancel()
+		leaves.cancel()
+		waits.wait("promoted")
+		require.Zero(t, other.count("closed *"), "a second connection keeps the slot")
+		got, err := w.rooms.Status(t.Context(), w.event, "leaves")
+		require.NoError(t, err)
+		require.Equal(t, "abandoned", got.Reason)
+	})
+}
+
+// A user whose stream ends waits for the grace, from the last sign of life.
+func TestALostConnectionIsNoDeparture(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.options.SeenInterval = time.Hour
+		w.start("broker", "broker")
+		w.start("dispatcher", "dispatcher")
+		w.open(10, 1)
+		w.guest("first").run().wait("promoted")
+		g := w.guest("u").run().wait("position 1")
+		seen := func() float64 { return w.admin.ZScore(context.Background(), w.key1("WAITING_SEEN"), "u").Val() }
+		before := seen()
+		g.cancel()
+		redistest.Eventually(t, "a sign of life at the disconnect", func() bool { return seen() > before })
+		require.Equal(t, g.index, w.guest("u").run().wait("connected WAITING").index)
+	})
+}
