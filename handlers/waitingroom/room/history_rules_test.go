@@ -83,7 +83,7 @@ func TestHistoriesThatFailed(t *testing.T) {
 			require.Empty(t, a.tabs)
 		}},
 		{"a very late sign restores no leaver", false, func(t *testing.T, h *history, a, b, c *broker) {
-			h.control(Change{Verb: Set}) // an empty room without configuration is cleared after an hour
+			h.control(Change{Verb: Set}) // else the room is cleared after an hour
 			h.enter("u1", a, 0)
 			h.cutOff(a)
 			h.leave("u1", "left")
@@ -115,6 +115,24 @@ func TestHistoriesThatFailed(t *testing.T) {
 			h.enter("u1", b, 0)
 			h.pass(2000)
 			require.Equal(t, h.begin, h.m.waiting["u1"].index)
+		}},
+		{"a returning tab lowers the index of a user who entered again", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.control(Change{Verb: Hold})
+			h.enter("u1", a, 0)
+			h.crash(a)
+			h.failover()
+			h.enter("u2", c, 0)
+			h.enter("u1", b, 0)
+			h.enter("u1", a, h.begin)
+			require.Equal(t, h.begin, h.m.waiting["u1"].index)
+		}},
+		{"the index of a restored lease is not given again", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.pass(1000)
+			h.failover()
+			h.pass(2000)
+			require.Contains(t, h.m.leases, "u1")
+			require.Equal(t, h.begin, h.m.last)
 		}},
 		{"an end counts for all indexes of the user", false, func(t *testing.T, h *history, a, b, c *broker) {
 			h.enter("u1", a, 0)

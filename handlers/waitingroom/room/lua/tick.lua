@@ -4,7 +4,7 @@
 -- ARGV[11] clear_after in ms
 -- Reply: 1 when it ran. Then promoted, expired, abandoned, removed, set aside. Then 1 when there is more to do.
 --        Then the gap in ms, the rest of the hold in ms, and 1 when the room was cleared. The last value is the rank table.
--- Complexity: O(M · log N) for at most 500 members M, and about 300 ranks
+-- Complexity: O(M · log N) for at most 500 members M, and about 450 ranks
 local batch, known = tonumber(ARGV[8]), tonumber(ARGV[10])
 local MOST, HOLD = 500, 10000
 local raw = clock - tonumber(room.stopped)
@@ -167,7 +167,8 @@ put('more', more and '1' or '0')
 redis.call('HSET', ROOM, unpack(set))
 redis.call('HSET', SLOTS, event, num(slots))
 
--- The first 100 ranks are exact, then each is 5 % greater than the one before.
+-- The first 100 ranks are exact. The distance of the next ones grows to 5 % of the rank, slowly at first: there a user more
+-- or less is a large error.
 local ranks = {}
 local function add(rank, index) ranks[#ranks + 1] = string.format('[%.0f,%.0f]', index, rank) end
 local first = redis.call('ZRANGE', WAITING, 0, 99, 'WITHSCORES')
@@ -176,7 +177,7 @@ local rank = 100
 while rank < count - 1 do
   local one = redis.call('ZRANGE', WAITING, rank, rank, 'WITHSCORES')
   add(rank, tonumber(one[2]))
-  rank = math.floor(rank * 1.05) + 1
+  rank = rank + math.max(1, math.floor(math.min(rank / 20, (rank / 160) ^ 2)))
 end
 if count > 100 then add(count - 1, tonumber(redis.call('ZRANGE', WAITING, -1, -1, 'WITHSCORES')[2])) end
 local hold = math.max(0, tonumber(room.hold_until) - now)
