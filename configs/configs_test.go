@@ -359,7 +359,7 @@ func TestLoadReportsBrokenFiles(t *testing.T) {
 		"merge key":     {"a: &x {b: 1}\nc: {<<: *x}\n", []string{"settings.yaml:2: c.<<: merge keys are not supported: write the settings out"}},
 		"odd key":       {"? [a]\n: 1\n", []string{"settings.yaml:1: expected a word as key"}},
 		"profile":       {"\nprofile: prodution\n", []string{`settings.yaml:2: profile: no profile has the name "prodution"; did you mean "production"?`}},
-		"far profile":   {"profile: xyz\n", []string{`settings.yaml:1: profile: no profile has the name "xyz"; there are dev, embedded, gateway, local, production, router, staging`}},
+		"far profile":   {"profile: xyz\n", []string{`settings.yaml:1: profile: no profile has the name "xyz"; there are broker, dev, dispatcher, embedded, gateway, local, production, router, staging`}},
 		"profile list":  {"profile: [a]\n", []string{"settings.yaml:1: profile: expected a profile's name, got a list"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -374,7 +374,7 @@ func TestLoadReportsBrokenFiles(t *testing.T) {
 		require.Equal(t, []string{
 			"no-such.yaml: can't be read: no such file or directory",
 			"environment variable MILLRACE__A____B: expected MILLRACE__SECTION__KEY",
-			`profile: no profile has the name "x"; there are dev, embedded, gateway, local, production, router, staging`,
+			`profile: no profile has the name "x"; there are broker, dev, dispatcher, embedded, gateway, local, production, router, staging`,
 		}, problems(err))
 	})
 	t.Run("alias bomb", func(t *testing.T) {
@@ -476,7 +476,7 @@ func TestFlattenKeepsForeignErrors(t *testing.T) {
 func TestProfilesAreWellFormedAndNamed(t *testing.T) {
 	t.Parallel()
 	names := configs.Profiles(os.DirFS("profiles"))
-	require.Equal(t, []string{"dev", "embedded", "gateway", "local", "production", "router", "staging"}, names)
+	require.Equal(t, []string{"broker", "dev", "dispatcher", "embedded", "gateway", "local", "production", "router", "staging"}, names)
 	for _, name := range names {
 		d := load(t, configs.Options{Profile: name})
 		require.Equal(t, []string{"profile " + name}, d.Layers())

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/eventrouter"
 	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/waitingroom"
 	"github.com/millrace-io/millrace/handlers/webhook"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/deadletter"
@@ -30,7 +31,7 @@ func provideDeadLetters(topics *kafka.Plugin, streams *redis.Plugin) *deadletter
 }
 
 // Handlers are the business. `millrace new handler` adds one.
-var Handlers = wire.NewSet(promotion.New, eventrouter.New, provideWebhook)
+var Handlers = wire.NewSet(promotion.New, eventrouter.New, waitingroom.New, provideWebhook)
 
 func provideWebhook(topics *kafka.Plugin, dead *deadletter.Plugin) *webhook.Plugin {
 	return webhook.New(topics, dead)
@@ -45,9 +46,9 @@ type Service struct {
 func newService(
 	ops *telemetry.Plugin, redis *redis.Plugin, topics *kafka.Plugin, bridge *redisstream.Plugin,
 	dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin, events *sse.Plugin, public *web.Plugin,
-	payouts *promotion.Plugin, jobs *eventrouter.Plugin, hooks *webhook.Plugin,
+	payouts *promotion.Plugin, jobs *eventrouter.Plugin, rooms *waitingroom.Plugin, hooks *webhook.Plugin,
 ) Service {
 	return Service{
-		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, tokens, events, public, payouts, jobs, hooks},
+		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, tokens, events, public, payouts, jobs, rooms, hooks},
 	}
 }

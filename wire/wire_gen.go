@@ -9,6 +9,7 @@ package wire
 import (
 	"github.com/millrace-io/millrace/handlers/eventrouter"
 	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/waitingroom"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -34,7 +35,8 @@ func New() Service {
 	webPlugin := web.New(tokenPlugin, ssePlugin)
 	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin)
 	eventrouterPlugin := eventrouter.New(redisPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin)
+	waitingroomPlugin := waitingroom.New(redisPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin)
 	webhookPlugin := provideWebhook(kafkaPlugin, deadletterPlugin)
-	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin, promotionPlugin, eventrouterPlugin, webhookPlugin)
+	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin, promotionPlugin, eventrouterPlugin, waitingroomPlugin, webhookPlugin)
 	return service
 }

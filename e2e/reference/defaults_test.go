@@ -85,7 +85,7 @@ func TestDocumentedDefaultsAreThoseOfTheCode(t *testing.T) {
 		}
 	}
 	for key := range code {
-		elsewhere := strings.HasSuffix(key, ".enabled") || strings.Contains(key, ".stream.redis.") || strings.Contains(key, ".eventrouter.redis.") || strings.Contains(key, ".simulator.")
+		elsewhere := strings.HasSuffix(key, ".enabled") || strings.Contains(key, ".stream.redis.") || strings.Contains(key, ".eventrouter.redis.") || strings.Contains(key, ".waitingroom.redis.") || strings.Contains(key, ".simulator.")
 		if !explained[key] && !elsewhere {
 			t.Errorf("no README has the setting %s in its table", key)
 		}

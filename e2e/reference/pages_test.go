@@ -58,6 +58,7 @@ func metricReadmes() map[string]string {
 		"millrace_promotion_":  "handlers/promotion/README.md",
 		"millrace_reclaim_":    "plugins/reclaim/README.md",
 		"millrace_redis_":      "plugins/redis/README.md",
+		"millrace_room_":       "handlers/waitingroom/README.md",
 		"millrace_sse_":        "plugins/sse/README.md",
 		"millrace_streams_":    "plugins/streams/README.md",
 		"millrace_telemetry_":  "plugins/telemetry/README.md",

@@ -21,36 +21,41 @@ const (
 	warnEvery        = 10 * time.Second
 )
 
+// Options are the parts of a Service.
+type Options struct {
+	Config
+	Rooms *room.Rooms
+	// Confirm creates rooms for events that the Event Service has. Without it, or without a URL, no
+	// event is confirmed.
+	Confirm bool
+	// Fetch fetches missing capacities in the background. One instance is enough for that.
+	Fetch bool
+	Log   *slog.Logger
+}
+
 // Service creates the rooms of events that the Event Service confirms, and fetches missing
 // capacities. It is a pipeline.Service.
 type Service struct {
-	config  Config
-	rooms   *room.Rooms
+	Options
 	client  *client
-	log     *slog.Logger
 	sampled *pipeline.LogSampler
 	flight  singleflight.Group
-	fetches bool
 	loops   pipeline.Loops
 }
 
-// New returns the service. Without a URL it confirms no event. With fetches it has a loop for
-// missing capacities; one instance is enough for that.
-func New(config Config, rooms *room.Rooms, fetches bool, log *slog.Logger) *Service {
-	return &Service{
-		config: config, rooms: rooms, client: newClient(config), log: log, sampled: pipeline.NewLogSampler(warnEvery),
-		fetches: fetches && config.URL != "",
-	}
+// New returns the service.
+func New(o Options) *Service {
+	return &Service{Options: o, client: newClient(o.Config), sampled: pipeline.NewLogSampler(warnEvery)}
 }
 
 // hold is how long an instance has the right to call for an event. After a failure it passes
 // before the next call.
-func (s *Service) hold() time.Duration { return s.config.Timeout + time.Second }
+func (s *Service) hold() time.Duration { return s.Timeout + time.Second }
 
 // Confirm creates the room of an event that has none, if the Event Service has the event. All
 // callers of all instances share one call. The error wraps ErrNoEvent or ErrUnavailable.
 func (s *Service) Confirm(ctx context.Context, event string) error {
-	if s.config.URL == "" {
+	if !s.Options.Confirm || s.URL == "" {
 		return ErrNoEvent
 	}
 	result := s.flight.DoChan(event, func() (any, error) { return nil, s.confirm(context.WithoutCancel(ctx), event) })
@@ -66,7 +71,7 @@ func (s *Service) confirm(ctx context.Context, event string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.hold())
 	defer cancel()
 	for {
-		switch right, err := s.rooms.Reserve(ctx, event, s.hold()); {
+		switch right, err := s.Rooms.Reserve(ctx, event, s.hold()); {
 		case errors.Is(err, room.ErrUnknown):
 			return ErrNoEvent
 		case err != nil:
@@ -78,7 +83,7 @@ func (s *Service) confirm(ctx context.Context, event string) error {
 		if !pipeline.Sleep(ctx, waitStep) {
 			return fmt.Errorf("%w: no answer in %s", ErrUnavailable, s.hold())
 		}
-		if _, err := s.rooms.RoomStatus(ctx, event); err == nil {
+		if _, err := s.Rooms.RoomStatus(ctx, event); err == nil {
 			return nil
 		}
 	}
@@ -87,13 +92,13 @@ func (s *Service) confirm(ctx context.Context, event string) error {
 func (s *Service) create(ctx context.Context, event string) error {
 	seats, err := s.client.seats(ctx, event)
 	if errors.Is(err, ErrNoEvent) {
-		return errors.Join(err, s.rooms.Deny(ctx, event, s.config.Cache))
+		return errors.Join(err, s.Rooms.Deny(ctx, event, s.Cache))
 	}
 	if err != nil {
-		s.sampled.Warn(s.log, "event not confirmed", slog.String("event", event), pipeline.Err(err))
+		s.sampled.Warn(s.Log, "event not confirmed", slog.String("event", event), pipeline.Err(err))
 		return err
 	}
-	if err := s.rooms.Create(ctx, event); err != nil {
+	if err := s.Rooms.Create(ctx, event); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return s.store(ctx, event, seats)
@@ -102,10 +107,10 @@ func (s *Service) create(ctx context.Context, event string) error {
 // store sets the capacity of a room, unless it has one.
 func (s *Service) store(ctx context.Context, event string, seats int64) error {
 	if seats == unknownSeats {
-		s.sampled.Warn(s.log, "event service has no number of seats: users wait", slog.String("event", event))
+		s.sampled.Warn(s.Log, "event service has no number of seats: users wait", slog.String("event", event))
 		return nil
 	}
-	if err := s.rooms.SetCapacity(ctx, event, seats); err != nil {
+	if err := s.Rooms.SetCapacity(ctx, event, seats); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return nil
@@ -113,13 +118,13 @@ func (s *Service) store(ctx context.Context, event string, seats int64) error {
 
 // Start starts the loop.
 func (s *Service) Start(ctx context.Context) error {
-	if !s.fetches {
+	if !s.Fetch || s.URL == "" {
 		return s.loops.Start(ctx)
 	}
 	return s.loops.Start(ctx, func(ctx context.Context) {
 		pipeline.Every(ctx, capacityInterval, func(ctx context.Context) {
 			if err := s.fetch(ctx); err != nil && ctx.Err() == nil {
-				s.sampled.Warn(s.log, "capacities not fetched", pipeline.Err(err))
+				s.sampled.Warn(s.Log, "capacities not fetched", pipeline.Err(err))
 			}
 		})
 	})
@@ -134,11 +139,11 @@ func (s *Service) Stop(ctx context.Context) error {
 
 // fetch fetches the capacity of each room without one.
 func (s *Service) fetch(ctx context.Context) error {
-	events, err := s.rooms.Events(ctx)
+	events, err := s.Rooms.Events(ctx)
 	if err != nil || len(events) == 0 {
 		return err
 	}
-	tables, err := s.rooms.Tables(ctx, events)
+	tables, err := s.Rooms.Tables(ctx, events)
 	calls := errgroup.Group{}
 	calls.SetLimit(maxCalls)
 	var mu sync.Mutex
@@ -159,7 +164,7 @@ func (s *Service) fetch(ctx context.Context) error {
 }
 
 func (s *Service) fetchOne(ctx context.Context, event string) error {
-	right, err := s.rooms.Reserve(ctx, event, s.hold())
+	right, err := s.Rooms.Reserve(ctx, event, s.hold())
 	if err != nil || !right {
 		return err
 	}

@@ -45,7 +45,7 @@ func start(t *testing.T, n int, change ...func(*Config)) *instances {
 		f(&config)
 	}
 	for range n {
-		one := New(config, s.rooms, true, slog.New(slog.DiscardHandler))
+		one := New(Options{Config: config, Rooms: s.rooms, Confirm: true, Fetch: true, Log: slog.New(slog.DiscardHandler)})
 		t.Cleanup(func() { require.NoError(t, one.Stop(context.Background())) })
 		s.list = append(s.list, one)
 	}

@@ -3,7 +3,9 @@ package pages
 
 import (
 	_ "embed" // the page
+	"fmt"
 	"html/template"
+	"time"
 )
 
 //go:embed room.html
@@ -14,8 +16,8 @@ type Room struct {
 	Event string
 	// EntryURL is the address of the shop, with {token} in it. Empty: the page has no way to it.
 	EntryURL string
-	// Grace is how long the place of a user without a connection is kept, such as 2m0s.
-	Grace string
+	// Grace is how long the place of a user without a connection is kept.
+	Grace time.Duration
 	// Releases says that an admitted user without a connection loses the turn at once.
 	Releases bool
 }
@@ -23,3 +25,15 @@ type Room struct {
 // Waiting returns the page of a user who waits. It connects to /events/<id>/tickets/waiting of its
 // own origin, with its own query.
 func Waiting() *template.Template { return template.Must(template.New("room").Parse(roomPage)) }
+
+// Kept returns the grace in words.
+func (r Room) Kept() string {
+	n, unit := int(r.Grace.Round(time.Minute).Minutes()), "minute"
+	if r.Grace < 2*time.Minute {
+		n, unit = int(r.Grace.Round(time.Second).Seconds()), "second"
+	}
+	if n != 1 {
+		unit += "s"
+	}
+	return fmt.Sprint(n, " ", unit)
+}

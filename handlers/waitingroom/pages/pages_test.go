@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -22,10 +23,11 @@ func render(t *testing.T, data Room) string {
 // The content security policy permits nothing else.
 func TestThePageLoadsNothingElse(t *testing.T) {
 	t.Parallel()
-	page := render(t, Room{Event: "42", EntryURL: "https://shop.example/?entry={token}", Grace: "2 minutes"})
+	page := render(t, Room{Event: "42", EntryURL: "https://shop.example/?entry={token}", Grace: 2 * time.Minute})
 	require.Len(t, regexp.MustCompile(`<(?:script|style) nonce="n1">`).FindAllString(page, -1), 2)
 	require.NotRegexp(t, `<link|<img|<iframe|@import|url\(| src=| style=| on[a-z]+="`, page)
 	require.Contains(t, page, "your place is kept for 2 minutes")
+	require.Contains(t, render(t, Room{Grace: 90 * time.Second}), "your place is kept for 90 seconds")
 	require.Contains(t, page, "your turn and its end stay the same")
 	require.Contains(t, render(t, Room{Releases: true}), "your turn ends when its connection is lost")
 }

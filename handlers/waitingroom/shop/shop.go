@@ -15,14 +15,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/token"
 	"github.com/millrace-io/millrace/plugins/web"
 )
-
-// Audience returns the audience of the entry tokens of an event.
-func Audience(event string) string { return "millrace-room:" + event }
 
 // Shop answers the requests of ticket shops. Build it with New.
 type Shop struct {
@@ -98,7 +96,7 @@ func (s *Shop) handler(answer func(ctx context.Context, event string, c token.Cl
 			return
 		}
 		// The lease decides, so the end of the token does not matter here.
-		claims, err := s.tokens.Verify(Audience(event), q.Token)
+		claims, err := s.tokens.Verify(broker.EntryAudience(event), q.Token)
 		switch {
 		case errors.Is(err, token.ErrAudience):
 			web.Refuse(w, r, refusal(http.StatusForbidden, "other_event", "the entry token is for another event"))

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -91,7 +92,7 @@ func (r *rig) admitBy(rooms *room.Rooms, user string) string {
 
 func (r *rig) sign(event, user, jti string, end time.Time) string {
 	r.t.Helper()
-	raw, err := r.tokens.Sign(token.Claims{Audience: Audience(event), Subject: user, ID: jti, Expires: end})
+	raw, err := r.tokens.Sign(token.Claims{Audience: broker.EntryAudience(event), Subject: user, ID: jti, Expires: end})
 	require.NoError(r.t, err)
 	return raw
 }
@@ -195,7 +196,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	require.NoError(t, err)
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.EdDSA, Key: jose.JSONWebKey{Key: foreign, KeyID: "this-process"}}, nil)
 	require.NoError(t, err)
-	forged, err := jwt.Signed(signer).Claims(map[string]any{"aud": Audience("42"), "sub": "ann", "jti": "1-x", "exp": time.Now().Add(time.Hour).Unix()}).Serialize()
+	forged, err := jwt.Signed(signer).Claims(map[string]any{"aud": broker.EntryAudience("42"), "sub": "ann", "jti": "1-x", "exp": time.Now().Add(time.Hour).Unix()}).Serialize()
 	require.NoError(t, err)
 	for name, tc := range map[string]struct {
 		path, body string

@@ -1,0 +1,134 @@
+// Package admin is what operators do with waiting rooms: as functions for the commands, and as an
+// HTTP API on the operations server.
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// The verbs that change nothing. Those of a change are in package room.
+const (
+	Status = "status"
+	Find   = "find"
+	Audit  = "audit"
+)
+
+// Changes returns the verbs that change a room.
+func Changes() []string {
+	return []string{room.Open, room.Hold, room.Resume, room.Drain, room.Close, room.Set, room.Message, room.Kick}
+}
+
+// Request is what a verb needs. An absent field changes nothing.
+type Request struct {
+	By  string `json:"by"`  // of changes: the operator
+	Why string `json:"why"` // of changes
+
+	Capacity    *int64  `json:"capacity"`    // open, set: seats
+	Concurrency *int64  `json:"concurrency"` // open, set: leases; negative: no limit
+	PerMinute   *int64  `json:"perMinute"`   // open, set: promotions; negative: no limit
+	Mode        *string `json:"mode"`        // open, set
+	OpensAt     *int64  `json:"opensAt"`     // open, set: ms since 1970; 0: no schedule
+	ClosesAt    *int64  `json:"closesAt"`    // open, set
+	Message     *string `json:"message"`     // message; empty: removes it
+	User        string  `json:"user"`        // find, kick
+
+	After string `json:"after"` // audit: id of the last record of the page before
+	Limit int    `json:"limit"` // audit
+}
+
+// User is the answer to find.
+type User struct {
+	Event    string          `json:"event"`
+	User     string          `json:"user"`
+	State    room.State      `json:"state"` // empty: no place
+	Status   string          `json:"status,omitempty"`
+	Index    int64           `json:"idx,omitempty"`
+	Ahead    *int64          `json:"ahead,omitempty"` // of a waiting user
+	JTI      string          `json:"jti,omitempty"`
+	Until    int64           `json:"until,omitempty"`      // end of the lease in ms since 1970
+	Reason   string          `json:"reason,omitempty"`     // why there is no place
+	Instance string          `json:"instanceId,omitempty"` // of the latest connection
+	Memory   json.RawMessage `json:"memory,omitempty"`     // how an earlier place ended
+}
+
+// Records is the answer to audit.
+type Records struct {
+	Records []room.Record `json:"records"`
+}
+
+const (
+	defaultRecords = 100
+	maxRecords     = 1000
+	maxBy          = 128 // characters
+	maxWhy         = 500
+)
+
+// Do does what a verb says. The errors are mistakes of the request (pipeline.FieldError), those of
+// package room, or those of the server.
+func Do(ctx context.Context, rooms *room.Rooms, event, verb string, q Request) (any, error) {
+	if err := check(event, verb, &q); err != nil {
+		return nil, err
+	}
+	switch verb {
+	case Status:
+		return rooms.RoomStatus(ctx, event)
+	case Find:
+		return find(ctx, rooms, event, q.User)
+	case Audit:
+		records, err := rooms.Audit(ctx, event, q.After, q.Limit)
+		return Records{records}, err
+	}
+	return rooms.Control(ctx, event, room.Change{
+		Verb: verb, By: q.By, Why: q.Why, Capacity: q.Capacity, Concurrency: q.Concurrency, PerMinute: q.PerMinute,
+		Mode: q.Mode, OpensAt: q.OpensAt, ClosesAt: q.ClosesAt, Message: q.Message, User: q.User,
+	})
+}
+
+func check(event, verb string, q *Request) error {
+	var p pipeline.Problems
+	p.Check(room.ValidEvent(event), "event", "must be 1 to 128 characters of A-Za-z0-9._-, got %q", event)
+	if slices.Contains(Changes(), verb) {
+		for field, text := range map[string]*string{"by": &q.By, "why": &q.Why} {
+			*text = strings.TrimSpace(*text)
+			most := maxWhy
+			if field == "by" {
+				most = maxBy
+			}
+			p.Check(*text != "" && len([]rune(*text)) <= most, field, "must have 1 to %d characters, for the audit", most)
+		}
+	}
+	p.Check(verb != Find || room.ValidUser(q.User), "user", "must be 1 to 128 printable characters")
+	if q.Limit == 0 {
+		q.Limit = defaultRecords
+	}
+	p.Check(q.Limit > 0 && q.Limit <= maxRecords, "limit", "must be from 1 to %d, got %d", maxRecords, q.Limit)
+	return p.Err()
+}
+
+func find(ctx context.Context, rooms *room.Rooms, event, user string) (User, error) {
+	d, err := rooms.Find(ctx, event, user)
+	if err != nil {
+		return User{}, err
+	}
+	u := User{
+		Event: event, User: user, State: d.State, Status: d.State.Status(), Index: d.Index, JTI: d.JTI, Until: d.Until,
+		Reason: d.Reason, Instance: d.Instance, Memory: d.Memory,
+	}
+	if d.State == room.Waiting && d.Ahead >= 0 {
+		u.Ahead = &d.Ahead
+	}
+	return u, nil
+}
+
+// IsMistake reports whether an error of Do is one of the request.
+func IsMistake(err error) bool {
+	_, is := errors.AsType[*pipeline.FieldError](err)
+	return is
+}

@@ -1,0 +1,67 @@
+package admin
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/web"
+)
+
+// Pattern is where the API is mounted on the operations server.
+const Pattern = "POST /api/v1/rooms/{id}/{verb}"
+
+const maxBody = 64 << 10
+
+// Handler returns the API. Requests present the credential as a bearer token.
+func Handler(rooms *room.Rooms, credential pipeline.Secret, log *slog.Logger) http.Handler {
+	want := sha256.Sum256([]byte(credential.Reveal()))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		scheme, raw, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		given := sha256.Sum256([]byte(strings.TrimSpace(raw)))
+		if subtle.ConstantTimeCompare(given[:], want[:]) != 1 || !strings.EqualFold(scheme, "Bearer") {
+			refuse(w, r, http.StatusUnauthorized, "no_operator", "present the admin token in the header Authorization")
+			return
+		}
+		event, verb := r.PathValue("id"), r.PathValue("verb")
+		if !slices.Contains(append(Changes(), Status, Find, Audit), verb) {
+			refuse(w, r, http.StatusNotFound, "unknown_verb", "there is no such verb")
+			return
+		}
+		var q Request
+		body := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+		body.DisallowUnknownFields()
+		if err := body.Decode(&q); err != nil && !errors.Is(err, io.EOF) {
+			refuse(w, r, http.StatusBadRequest, "bad_body", err.Error())
+			return
+		}
+		answer, err := Do(r.Context(), rooms, event, verb, q)
+		switch {
+		case err == nil:
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(answer) // a client that is gone needs no answer
+		case IsMistake(err):
+			refuse(w, r, http.StatusBadRequest, "bad_request", err.Error())
+		case errors.Is(err, room.ErrUnknown):
+			refuse(w, r, http.StatusNotFound, "unknown", "the event has no room")
+		case errors.Is(err, room.ErrConflict):
+			refuse(w, r, http.StatusConflict, "conflict", "not possible in the state of the room")
+		default:
+			log.ErrorContext(r.Context(), "change of a waiting room failed", slog.String("event", event), slog.String("verb", verb), pipeline.Err(err))
+			refuse(w, r, http.StatusServiceUnavailable, "unavailable", "redis is unavailable")
+		}
+	})
+}
+
+func refuse(w http.ResponseWriter, r *http.Request, status int, word, message string) {
+	web.Refuse(w, r, web.Refusal{Status: status, Word: word, Message: message})
+}

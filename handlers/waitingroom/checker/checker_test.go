@@ -1,0 +1,91 @@
+package checker
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+)
+
+const ttl = 10 * time.Second
+
+// run is a room with two seats and one slot: a buys, b abandons, c waits until the end.
+type run struct {
+	*Checker
+	last room.Status
+}
+
+func newRun() *run {
+	c := New(ttl)
+	for i, name := range []string{"a", "b", "c"} {
+		c.Connected(name, "1", int64(i+1))
+		c.Position(name, "1", int64(i), 1000)
+	}
+	c.Sample(room.Status{Capacity: 2, Concurrency: 1, Admitted: 1})
+	c.Promoted("a", "1-a", 2000+ttl.Milliseconds())
+	c.Promoted("a", "1-a", 2500+ttl.Milliseconds())
+	c.Shop("a", Sold)
+	c.Replayed("a", false)
+	c.Ended("a", "sold")
+	c.Position("b", "1", 0, 3000)
+	c.Position("c", "1", 1, 3000)
+	c.Promoted("b", "2-b", 4000+ttl.Milliseconds())
+	c.Shop("b", Abandoned)
+	c.Ended("b", "abandoned")
+	c.Connected("c", "2", 3)
+	c.Position("c", "2", 0, 5000)
+	c.Closed()
+	c.Ended("c", "room_closed")
+	return &run{c, room.Status{Capacity: 2, Concurrency: 1, Sold: 1, Free: 1}}
+}
+
+func TestAGoodRun(t *testing.T) {
+	t.Parallel()
+	r := newRun()
+	got := r.Report(r.last)
+	require.True(t, got.OK(), "%+v", got)
+	require.Equal(t, Report{
+		Users: 3, Promoted: 2, Sold: 1, Abandoned: 1, Unserved: 1, Reconnects: 1, Replays: 1, Samples: 1, Capacity: 2, Problems: []string{},
+	}, got)
+}
+
+// Each broken rule has its problem.
+func TestEachBrokenRuleIsReported(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*run){
+		"d was overtaken by e": func(r *run) {
+			r.Connected("d", "1", 4)
+			r.Connected("e", "1", 5)
+			r.Promoted("e", "5-e", 6000+ttl.Milliseconds())
+			r.Position("d", "1", 0, 6001)
+			r.Ended("d", "room_closed")
+			r.Ended("e", "lease_over")
+		},
+		"a has two places: 1, then 9":                                       func(r *run) { r.Connected("a", "2", 9) },
+		"c was shown 0 users ahead, then 2":                                 func(r *run) { r.Position("c", "2", 2, 6000) },
+		"a and b have the lease 1-a":                                        func(r *run) { r.Promoted("b", "1-a", 0) },
+		"d has two leases: 4-d, then 4-e":                                   func(r *run) { r.Promoted("d", "4-d", 1); r.Promoted("d", "4-e", 1); r.Ended("d", "lease_over") },
+		"a has bought twice":                                                func(r *run) { r.Shop("a", Sold) },
+		"a second session was accepted":                                     func(r *run) { r.Replayed("a", true) },
+		"c has two ends: room_closed, then left":                            func(r *run) { r.Ended("c", "left") },
+		"1 users were promoted while the capacity is unknown":               func(r *run) { r.Sample(room.Status{Capacity: -1, Ready: 1}) },
+		"1 sold and 2 leases are more than 2 seats":                         func(r *run) { r.Sample(room.Status{Capacity: 2, Concurrency: -1, Sold: 1, Ready: 1, Admitted: 1}) },
+		"2 leases are more than 1":                                          func(r *run) { r.Sample(room.Status{Capacity: 9, Concurrency: 1, Ready: 1, Admitted: 1}) },
+		"the shop has sold 1 seats, and the room counts 2":                  func(r *run) { r.last.Sold, r.last.Free = 2, 0 },
+		"1 slots are not free again":                                        func(r *run) { r.last.Ready = 1 },
+		"0 slots are free, and 1 should be":                                 func(r *run) { r.last.Free = 0 },
+		"4 users still wait":                                                func(r *run) { r.last.Waiting = 4 },
+		"d was promoted or waited, and has no end":                          func(r *run) { r.Connected("d", "1", 4) },
+		"d has lost the place: grace":                                       func(r *run) { r.Connected("d", "1", 4); r.Ended("d", "grace") },
+		"b was abandoned in the shop, and the stream ended with lease_over": func(r *run) { r.users["b"].end = "lease_over" },
+	} {
+		r := newRun()
+		change(r)
+		got := r.Report(r.last)
+		require.False(t, got.OK(), want)
+		require.Contains(t, fmt.Sprint(got.Problems), want)
+	}
+}

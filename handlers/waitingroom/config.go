@@ -1,0 +1,159 @@
+package waitingroom
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
+	"github.com/millrace-io/millrace/handlers/waitingroom/dispatcher"
+	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/web"
+)
+
+// The roles of a process.
+const (
+	roleBroker     = "broker"     // has the connections of the users, and answers the shop
+	roleDispatcher = "dispatcher" // promotes users, and routes their notifications
+)
+
+// Values of Config.Absent and Config.UnknownEvents.
+const (
+	absentKeep    = "keep"
+	absentRelease = "release"
+
+	unknownConfirm = "ask"
+	unknownRefuse  = "refuse"
+)
+
+// Config is the section plugins.waitingroom.
+type Config struct {
+	// Roles are those of this process: broker, dispatcher, or both.
+	Roles []string `yaml:"roles"`
+
+	Broker     broker.Config     `yaml:",inline"`
+	Dispatcher dispatcher.Config `yaml:",inline"`
+
+	// PromoteBatch is the maximum number of promotions per call of the script.
+	PromoteBatch int `yaml:"promote_batch"`
+	// TokenTTL is the time of an admitted user, from the first notification.
+	TokenTTL time.Duration `yaml:"token_ttl"`
+	// ReadyTTL is the time in which a promoted user must be notified.
+	ReadyTTL time.Duration `yaml:"ready_ttl"`
+	// Grace is how long the place of a waiting user without a connection is kept. One SeenInterval
+	// is added.
+	Grace time.Duration `yaml:"grace"`
+	// SeenInterval is the time between two signs of life of a user.
+	SeenInterval time.Duration `yaml:"seen_interval"`
+	// Absent says what happens to a promoted user without a connection: keep waits for the end of
+	// the lease, release frees the slot.
+	Absent string `yaml:"absent"`
+	// UnknownEvents says what happens to an event without a room. The value "refuse" answers 404,
+	// and the default queries the Event Service.
+	UnknownEvents string `yaml:"unknown_events"`
+	// MaxEvents is the maximum number of rooms for events that were not configured.
+	MaxEvents    int                 `yaml:"max_events"`
+	EventService eventservice.Config `yaml:"event_service"`
+	// EntryURL is where the page sends an admitted user; {token} is replaced.
+	EntryURL string `yaml:"entry_url"`
+	// ClearAfter is the time from the end of a room to the removal of its keys.
+	ClearAfter time.Duration `yaml:"clear_after"`
+	// Replicas must have stored a promotion, claim, verification, result or departure before its
+	// answer.
+	Replicas int `yaml:"replicas"`
+	// ReplicaWait bounds the wait for them.
+	ReplicaWait time.Duration `yaml:"replica_wait"`
+	// ShopTokens are the credentials of ticket shops.
+	ShopTokens []pipeline.Secret `yaml:"shop_tokens"`
+	// AdminToken is the credential of the operations API. Empty: there is no API.
+	AdminToken pipeline.Secret `yaml:"admin_token"`
+	// Redis is the server of the rooms. Absent: that of plugins.redis.
+	Redis *redis.ClientConfig `yaml:"redis"`
+}
+
+// DefaultConfig returns the settings of the README.
+func DefaultConfig() Config {
+	return Config{
+		Roles: []string{roleBroker, roleDispatcher}, Broker: broker.DefaultConfig(), Dispatcher: dispatcher.DefaultConfig(),
+		PromoteBatch: 200, TokenTTL: 5 * time.Minute, ReadyTTL: 2 * time.Minute, Grace: 2 * time.Minute, SeenInterval: 30 * time.Second,
+		Absent: absentKeep, UnknownEvents: unknownConfirm, MaxEvents: 1000, EventService: eventservice.DefaultConfig(),
+		ClearAfter: 24 * time.Hour, ReplicaWait: 100 * time.Millisecond,
+	}
+}
+
+// EnabledByDefault returns false: most processes have no waiting room.
+func (*Config) EnabledByDefault() bool { return false }
+
+func (c *Config) has(role string) bool { return slices.Contains(c.Roles, role) }
+
+// rooms returns the options of the rooms.
+func (c *Config) rooms() room.Options {
+	return room.Options{
+		PromoteInterval: c.Dispatcher.PromoteInterval, PromoteBatch: c.PromoteBatch, TokenTTL: c.TokenTTL, ReadyTTL: c.ReadyTTL,
+		Grace: c.Grace, SeenInterval: c.SeenInterval, ClearAfter: c.ClearAfter, Release: c.Absent == absentRelease, MaxEvents: c.MaxEvents,
+		Replicas: c.Replicas, ReplicaWait: c.ReplicaWait,
+	}
+}
+
+const (
+	maxBatch       = 500 // members that a script touches
+	maxTTL         = time.Hour
+	minSecretBytes = 16
+)
+
+// Validate reports all errors at once.
+func (c *Config) Validate() error {
+	var p pipeline.Problems
+	p.Check(len(c.Roles) > 0, "roles", "must have broker, dispatcher or both")
+	for i, role := range c.Roles {
+		p.Check(role == roleBroker || role == roleDispatcher, fmt.Sprintf("roles[%d]", i), "must be broker or dispatcher, got %q", role)
+		p.Check(!slices.Contains(c.Roles[:i], role), fmt.Sprintf("roles[%d]", i), "%q is in the list already", role)
+	}
+	p.Check(c.PromoteBatch > 0 && c.PromoteBatch <= maxBatch, "promote_batch", "must be from 1 to %d, got %d", maxBatch, c.PromoteBatch)
+	for key, d := range map[string]time.Duration{"token_ttl": c.TokenTTL, "ready_ttl": c.ReadyTTL, "grace": c.Grace, "seen_interval": c.SeenInterval} {
+		p.Check(d >= time.Second && d <= maxTTL, key, "must be from 1s to %s, got %s", maxTTL, d)
+	}
+	p.Check(c.SeenInterval <= c.Grace, "seen_interval", "must be at most grace (%s), got %s", c.Grace, c.SeenInterval)
+	p.Check(c.Absent == absentKeep || c.Absent == absentRelease, "absent", "must be keep or release, got %q", c.Absent)
+	p.Check(c.UnknownEvents == unknownConfirm || c.UnknownEvents == unknownRefuse, "unknown_events", "must be ask or refuse, got %q", c.UnknownEvents)
+	p.Check(c.MaxEvents > 0, "max_events", "must be > 0, got %d", c.MaxEvents)
+	p.Under("event_service", c.EventService.Validate())
+	if c.EntryURL != "" {
+		u, err := url.Parse(strings.ReplaceAll(c.EntryURL, "{token}", "token"))
+		p.Check(err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && strings.Contains(c.EntryURL, "{token}"),
+			"entry_url", "must be an address with {token}, such as https://shop.example/enter?entry={token}")
+	}
+	p.Positive("clear_after", c.ClearAfter)
+	p.Check(c.Replicas >= 0, "replicas", "must be >= 0, got %d", c.Replicas)
+	p.Check(c.ReplicaWait > 0 && c.ReplicaWait <= time.Second, "replica_wait", "must be > 0 and at most 1s, got %s", c.ReplicaWait)
+	for i, secret := range c.ShopTokens {
+		p.Check(len(secret.Reveal()) >= minSecretBytes, fmt.Sprintf("shop_tokens[%d]", i), "must have at least %d characters", minSecretBytes)
+	}
+	p.Check(c.AdminToken.IsZero() || len(c.AdminToken.Reveal()) >= minSecretBytes, "admin_token", "must have at least %d characters", minSecretBytes)
+	if c.Redis != nil {
+		p.Under("redis", c.Redis.Validate())
+	}
+	return errors.Join(p.Err(), c.Broker.Validate(), c.Dispatcher.Validate())
+}
+
+// ValidateIn checks that users can sign in, and that events can be confirmed (app.Placed).
+func (p *Plugin) ValidateIn(app.Where) error {
+	var wrong pipeline.Problems
+	if !p.config.has(roleBroker) {
+		return nil
+	}
+	wrong.Check(p.config.UnknownEvents != unknownConfirm || p.config.EventService.URL != "", "event_service.url", "must be set with unknown_events: ask")
+	if public, ok := p.web.Settings().(*web.Config); ok {
+		auth := public.Auth
+		wrong.Check(auth.Header != "" || auth.JWKSFile != "" || auth.JWKSURL != "", "roles",
+			"a broker needs signed-in users: set plugins.web.auth. There are no anonymous visitors")
+	}
+	return wrong.Err()
+}

@@ -1,0 +1,91 @@
+package waitingroom
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/kafka"
+	"github.com/millrace-io/millrace/plugins/reclaim"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/sse"
+	"github.com/millrace-io/millrace/plugins/token"
+	"github.com/millrace-io/millrace/plugins/web"
+)
+
+func newPlugin() (*Plugin, *web.Config) {
+	shared, tokens, hubs := redis.New(), token.New(), sse.New()
+	public := web.New(tokens, hubs)
+	p := New(shared, deadletter.New(kafka.New(), shared), reclaim.New(shared), tokens, hubs, public)
+	return p, public.Settings().(*web.Config)
+}
+
+func TestMistakesInSettings(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*Config){
+		"":                                     func(*Config) {},
+		"roles: must have":                     func(c *Config) { c.Roles = nil },
+		"roles[0]: must be broker or dispatch": func(c *Config) { c.Roles = []string{"worker"} },
+		`roles[1]: "broker" is in the list`:    func(c *Config) { c.Roles = []string{"broker", "broker"} },
+		"promote_interval: must be":            func(c *Config) { c.Dispatcher.PromoteInterval = 0 },
+		"promoter.workers: must be":            func(c *Config) { c.Dispatcher.Promoter.Workers = 0 },
+		"broadcast_interval: must be":          func(c *Config) { c.Broker.BroadcastInterval = 0 },
+		"promote_batch: must be from 1 to 500": func(c *Config) { c.PromoteBatch = 501 },
+		"token_ttl: must be from 1s":           func(c *Config) { c.TokenTTL = 0 },
+		"ready_ttl: must be from 1s":           func(c *Config) { c.ReadyTTL = 2 * time.Hour },
+		"seen_interval: must be at most grace": func(c *Config) { c.Grace = 20 * time.Second },
+		"absent: must be":                      func(c *Config) { c.Absent = "drop" },
+		"unknown_events: must be":              func(c *Config) { c.UnknownEvents = "open" },
+		"max_events: must be":                  func(c *Config) { c.MaxEvents = 0 },
+		"event_service.timeout: must be":       func(c *Config) { c.EventService.Timeout = 0 },
+		"entry_url: must be an address":        func(c *Config) { c.EntryURL = "https://shop.example/enter" },
+		"entry_url: must be an address with":   func(c *Config) { c.EntryURL = "javascript:alert('{token}')" },
+		"clear_after: must be":                 func(c *Config) { c.ClearAfter = 0 },
+		"replicas: must be":                    func(c *Config) { c.Replicas = -1 },
+		"replica_wait: must be":                func(c *Config) { c.ReplicaWait = 0 },
+		"shop_tokens[1]: must have at least": func(c *Config) {
+			c.ShopTokens = []pipeline.Secret{pipeline.NewSecret("0123456789abcdef"), pipeline.NewSecret("short")}
+		},
+		"admin_token: must have at least": func(c *Config) { c.AdminToken = pipeline.NewSecret("short") },
+		"redis.addrs: must name":          func(c *Config) { c.Redis = &redis.ClientConfig{DialTimeout: 1, ReadTimeout: 1, WriteTimeout: 1} },
+	} {
+		c := DefaultConfig()
+		c.EventService.URL, c.EntryURL = "https://events.example", "https://shop.example/enter?token={token}"
+		change(&c)
+		if err := c.Validate(); want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, want)
+			require.NotContains(t, err.Error(), "short")
+		}
+	}
+	c := DefaultConfig()
+	require.False(t, c.EnabledByDefault())
+	require.NoError(t, c.Validate())
+}
+
+func TestABrokerNeedsUsers(t *testing.T) {
+	t.Parallel()
+	p, public := newPlugin()
+	require.ErrorContains(t, p.ValidateIn(app.Where{}), "set plugins.web.auth. There are no anonymous visitors")
+	public.Auth.Header = "X-User"
+	require.ErrorContains(t, p.ValidateIn(app.Where{}), "event_service.url: must be set")
+	p.config.UnknownEvents = unknownRefuse
+	require.NoError(t, p.ValidateIn(app.Where{}))
+	p.config = DefaultConfig()
+	p.config.Roles = []string{roleDispatcher}
+	require.NoError(t, p.ValidateIn(app.Where{}), "it confirms no event")
+}
+
+func TestARoleNeedsItsPlugins(t *testing.T) {
+	t.Parallel()
+	p, _ := newPlugin()
+	p.config.Roles = []string{roleDispatcher}
+	require.Equal(t, []string{"redis", "deadletter", "reclaim"}, p.Needs())
+	p.config.Roles = []string{roleBroker}
+	require.Equal(t, []string{"redis", "deadletter", "reclaim", "token", "sse", "web"}, p.Needs())
+}

@@ -1,0 +1,256 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
+	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sse/ssetest"
+)
+
+// UserHeader names the user of a request to the brokers.
+const UserHeader = "X-User"
+
+// habit is what a user of the demo does. Most users buy.
+type habit int
+
+const (
+	buys habit = iota
+	abandons
+	expires // does nothing after the promotion
+	leaves
+	vanishes   // closes the page while waiting, for good
+	reconnects // loses the connection once
+	hasTwoTabs
+)
+
+// habitOf returns the habit of a user: 13 of 20 buy with one connection.
+func habitOf(i int) habit {
+	rare := map[int]habit{3: abandons, 7: expires, 9: leaves, 11: vanishes, 13: reconnects, 15: hasTwoTabs, 17: abandons}
+	return rare[i%20]
+}
+
+const (
+	reconnectWithin = time.Second // a browser waits longer
+	away            = time.Second // of a user that reconnects
+	callWait        = 100 * time.Millisecond
+	mostTries       = 100
+)
+
+// visitor is a user during the visit.
+type visitor struct {
+	*run
+	name  string
+	habit habit
+	shop  sync.WaitGroup // purchases
+	leave context.CancelFunc
+}
+
+// visit is the visit of one user from the arrival to the end.
+func (r *run) visit(ctx context.Context, i int) {
+	if !pipeline.Sleep(ctx, time.Duration(rand.Int64N(int64(arrival)))) { //nolint:gosec // no secret
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	v := &visitor{run: r, name: fmt.Sprintf("user-%d", i+1), habit: habitOf(i), leave: cancel}
+	var tabs sync.WaitGroup
+	tabs.Go(func() { v.tab(ctx, "tab 1") })
+	if v.habit == hasTwoTabs {
+		tabs.Go(func() { v.tab(ctx, "tab 2") })
+	}
+	tabs.Wait()
+	v.shop.Wait()
+}
+
+// tab follows the stream of one tab until the place has ended.
+func (v *visitor) tab(ctx context.Context, tab string) {
+	connection, positions := 0, 0
+	for ctx.Err() == nil {
+		client := ssetest.Client{
+			URL: v.URL + "/events/" + v.Event + "/tickets/waiting", HTTP: v.Client, Header: http.Header{UserHeader: {v.name}},
+			Opened: func(*http.Response) { connection++ },
+			Retry:  func(given time.Duration) time.Duration { return min(given, reconnectWithin) },
+		}
+		client.Event = func(e ssetest.Event) error {
+			if e.Name == "position" {
+				positions++
+			}
+			return v.event(ctx, e, fmt.Sprint(tab, ", connection ", connection), positions)
+		}
+		err := client.Run(ctx)
+		if refused, ok := errors.AsType[*ssetest.StatusError](err); ok {
+			v.checker.Ended(v.name, v.reason(ctx, refused.Error()))
+			return
+		}
+		switch {
+		case errors.Is(err, errAway):
+			v.habit = buys
+			pipeline.Sleep(ctx, away)
+		case err == nil: // 204: the place has ended meanwhile
+			v.checker.Ended(v.name, v.reason(ctx, "unknown"))
+			return
+		default:
+			return
+		}
+	}
+}
+
+// errAway ends the connection of a user that returns.
+var errAway = errors.New("the connection is lost")
+
+// data has the fields of all events.
+type data struct {
+	Index  int64  `json:"idx"`
+	Ahead  int64  `json:"ahead"`
+	AsOf   int64  `json:"asOf"`
+	Token  string `json:"token"`
+	JTI    string `json:"jti"`
+	Until  int64  `json:"until"`
+	Reason string `json:"reason"`
+}
+
+// event takes one event of the stream. positions is the number of positions so far.
+func (v *visitor) event(ctx context.Context, e ssetest.Event, connection string, positions int) error {
+	var d data
+	if err := json.Unmarshal([]byte(e.Data), &d); err != nil {
+		return v.failed(fmt.Errorf("event %s: %w", e.Name, err))
+	}
+	switch e.Name {
+	case "connected":
+		v.checker.Connected(v.name, connection, d.Index)
+	case "position":
+		v.checker.Position(v.name, connection, d.Ahead, d.AsOf)
+		if positions >= 3 {
+			return v.act(ctx)
+		}
+	case "promoted":
+		if v.checker.Promoted(v.name, d.JTI, d.Until) && v.habit != expires {
+			v.shop.Go(func() { v.purchase(context.WithoutCancel(ctx), d.Token) })
+		}
+	case "closed":
+		if d.Reason != "draining" {
+			v.checker.Ended(v.name, d.Reason)
+			return errOver
+		}
+	}
+	return nil
+}
+
+// act does what a user with a special habit does while waiting.
+func (v *visitor) act(ctx context.Context) error {
+	switch v.habit {
+	case leaves:
+		v.checker.Departed(v.name)
+		v.habit = buys // once
+		v.shop.Go(func() {
+			err := v.retry(ctx, func() error {
+				_, err := v.call(ctx, http.MethodDelete, "", http.StatusNoContent)
+				return err
+			})
+			_ = v.failed(err)
+		})
+	case vanishes:
+		v.checker.Departed(v.name)
+		v.leave()
+		return errOver
+	case reconnects:
+		return errAway
+	}
+	return nil
+}
+
+// reason returns why the place has ended, for a stream that did not say so.
+func (v *visitor) reason(ctx context.Context, otherwise string) string {
+	var answer struct{ Error string }
+	err := v.retry(ctx, func() error {
+		text, err := v.call(ctx, http.MethodGet, "/status", http.StatusGone)
+		if err == nil {
+			err = json.Unmarshal(text, &answer)
+		}
+		return err
+	})
+	if err != nil || answer.Error == "" {
+		return otherwise
+	}
+	return answer.Error
+}
+
+// call sends a request of the user that must have a status.
+func (v *visitor) call(ctx context.Context, method, path string, want int) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, method, v.URL+"/events/"+v.Event+"/tickets/waiting"+path, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set(UserHeader, v.name)
+	answer, err := v.Client.Do(r)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", gate.ErrUnavailable, err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode == http.StatusServiceUnavailable {
+		return nil, errors.Join(gate.ErrUnavailable, err)
+	}
+	if answer.StatusCode != want {
+		err = fmt.Errorf("%s%s: status %d, expected %d: %s", method, path, answer.StatusCode, want, text)
+	}
+	return text, err
+}
+
+// purchase is the visit to the shop.
+func (v *visitor) purchase(ctx context.Context, token string) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	session, result := "session of "+v.name, checker.Sold
+	if v.habit == abandons {
+		result = checker.Abandoned
+	}
+	err := v.retry(ctx, func() error {
+		_, err := v.Gate.Verify(ctx, v.Event, token, session)
+		return err
+	})
+	if err == nil && v.habit == hasTwoTabs {
+		_, replay := v.Gate.Verify(ctx, v.Event, token, "session of a thief")
+		if !errors.Is(replay, gate.ErrUnavailable) {
+			v.checker.Replayed(v.name, !errors.Is(replay, gate.ErrUsed))
+		}
+	}
+	if err == nil {
+		pipeline.Sleep(ctx, time.Duration(200+rand.IntN(800))*time.Millisecond) //nolint:gosec // no secret
+		err = v.retry(ctx, func() error { return v.Gate.Finish(ctx, v.Event, token, result == checker.Sold) })
+	}
+	if errors.Is(err, gate.ErrEnded) || errors.Is(err, gate.ErrUsed) {
+		result, err = checker.Refused, nil
+	}
+	if v.failed(err) == nil {
+		v.checker.Shop(v.name, result)
+	}
+}
+
+// retry calls f again while the waiting room is unavailable.
+func (v *visitor) retry(ctx context.Context, f func() error) error {
+	for try := 1; ; try++ {
+		err := f()
+		if !errors.Is(err, gate.ErrUnavailable) || try == mostTries || !pipeline.Sleep(ctx, callWait) {
+			return err
+		}
+	}
+}
+
+// failed ends the demo with an error, unless it is nil.
+func (v *visitor) failed(err error) error {
+	if err != nil {
+		v.fail(fmt.Errorf("%s: %w", v.name, err))
+	}
+	return err
+}

@@ -1,0 +1,153 @@
+package waitingroom
+
+import (
+	"html/template"
+	"net/http"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/admin"
+	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
+	"github.com/millrace-io/millrace/handlers/waitingroom/cli"
+	"github.com/millrace-io/millrace/handlers/waitingroom/dispatcher"
+	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
+	"github.com/millrace-io/millrace/handlers/waitingroom/pages"
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shop"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/plugins/deadletter"
+	"github.com/millrace-io/millrace/plugins/reclaim"
+	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/sse"
+	"github.com/millrace-io/millrace/plugins/token"
+	"github.com/millrace-io/millrace/plugins/web"
+)
+
+// Plugin is the plugin "waitingroom". Build it with New.
+type Plugin struct {
+	config Config
+	redis  *redis.Plugin
+	dead   *deadletter.Plugin
+	claims *reclaim.Plugin
+	tokens *token.Plugin
+	hubs   *sse.Plugin
+	web    *web.Plugin
+	page   *template.Template
+}
+
+// New returns the plugin with default settings. It opens nothing.
+func New(shared *redis.Plugin, dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin, hubs *sse.Plugin, server *web.Plugin) *Plugin {
+	return &Plugin{config: DefaultConfig(), redis: shared, dead: dead, claims: claims, tokens: tokens, hubs: hubs, web: server, page: pages.Waiting()}
+}
+
+// Name implements pipeline.Plugin.
+func (p *Plugin) Name() string { return "waitingroom" }
+
+// Settings implements pipeline.Configurable.
+func (p *Plugin) Settings() any { return &p.config }
+
+// Needs implements pipeline.Dependent.
+func (p *Plugin) Needs() []string {
+	needs := []string{p.redis.Name(), p.dead.Name(), p.claims.Name()}
+	if p.config.has(roleBroker) {
+		needs = append(needs, p.tokens.Name(), p.hubs.Name(), p.web.Name())
+	}
+	return needs
+}
+
+// deadStream has the dead letters of both roles.
+const deadStream = "ENTRY:dead"
+
+// Register implements pipeline.Plugin.
+func (p *Plugin) Register(r *pipeline.Registry) error {
+	log := r.Env().Logger
+	server := p.redis.Server(p.config.Redis, probeKeys()...)
+	server.Log = log
+	r.Service("waitingroom.redis", server)
+	rooms := room.New(server, p.config.rooms())
+	events := eventservice.New(eventservice.Options{
+		Config: p.config.EventService, Rooms: rooms, Log: log,
+		Confirm: p.config.UnknownEvents == unknownConfirm, Fetch: p.config.has(roleDispatcher),
+	})
+	r.Service("waitingroom.eventservice", events)
+	dead := p.dead.StreamSink(deadStream)
+	if p.config.has(roleDispatcher) {
+		d := dispatcher.New(dispatcher.Options{Config: p.config.Dispatcher, Rooms: rooms, Redis: p.redis, Server: server, DeadLetter: dead})
+		d.Register(r)
+		p.claims.Add(reclaim.Shards(d.Family()))
+	}
+	if p.config.has(roleBroker) {
+		b := broker.New(broker.Options{
+			Config: p.config.Broker, SeenInterval: p.config.SeenInterval, Rooms: rooms, Events: events, Redis: p.redis, Server: server,
+			Hub: p.hubs.Hub("room"), Tokens: p.tokens, Web: p.web, DeadLetter: dead,
+		})
+		b.Register(r)
+		p.claims.Add(reclaim.Shards(b.Family()))
+		shop.New(rooms, p.tokens, p.config.ShopTokens, log).Register(r, p.web)
+		p.web.Handle("GET /rooms/{id}", http.HandlerFunc(p.servePage))
+	}
+	if !p.config.AdminToken.IsZero() {
+		r.HTTP(admin.Pattern, admin.Handler(rooms, p.config.AdminToken, log))
+	}
+	return nil
+}
+
+// probeKeys returns one key of each kind, for the check of the rights.
+func probeKeys() []string {
+	const event = "millrace-probe"
+	return []string{"WAITING:{" + event + "}", "ROOM:{" + event + "}", room.EntryStream(event), room.DispatchStream(event)}
+}
+
+// servePage answers with the page of a user who waits.
+func (p *Plugin) servePage(w http.ResponseWriter, r *http.Request) {
+	event := r.PathValue("id")
+	if !room.ValidEvent(event) {
+		web.Refuse(w, r, web.Refusal{Status: http.StatusNotFound, Word: "unknown_event", Message: "there is no such event"})
+		return
+	}
+	p.web.Page(w, r, p.page, pages.Room{
+		Event: event, EntryURL: p.config.EntryURL, Grace: p.config.Grace, Releases: p.config.Absent == absentRelease,
+	})
+}
+
+// Commands implements app.Commander.
+func (p *Plugin) Commands(h *app.Host) []*cobra.Command {
+	return []*cobra.Command{cli.Command(h, cli.Env{Rooms: p.rooms, Redis: p.server, Addr: p.web.Addr, Keys: p.keys})}
+}
+
+// server returns the settings of the server of the rooms.
+func (p *Plugin) server() redis.ClientConfig {
+	if p.config.Redis != nil {
+		return *p.config.Redis
+	}
+	c, ok := p.redis.Settings().(*redis.Config)
+	if !ok {
+		return redis.DefaultClientConfig()
+	}
+	return c.ClientConfig
+}
+
+// keys returns the keys of the tokens of this process.
+func (p *Plugin) keys() []token.KeyConfig {
+	c, ok := p.tokens.Settings().(*token.Config)
+	if !ok {
+		return nil
+	}
+	return c.Keys
+}
+
+// rooms returns the rooms for a command, with a client of its own: a command does not use the name
+// of a running instance.
+func (p *Plugin) rooms() (*room.Rooms, *redis.Server) {
+	own := p.server()
+	server := p.redis.Server(&own)
+	return room.New(server, p.config.rooms()), server
+}
+
+var (
+	_ pipeline.Configurable = (*Plugin)(nil)
+	_ pipeline.Dependent    = (*Plugin)(nil)
+	_ app.Commander         = (*Plugin)(nil)
+	_ app.Placed            = (*Plugin)(nil)
+)
