@@ -121,9 +121,13 @@ local function restore(user, m, index, instance)
   queue(user, index, instance)
 end
 
+local function leaseText(l)
+  return string.format('{"jti":%s,"idx":%.0f,"state":"%s","until":%.0f,"since":%.0f,"instanceId":%s,"by":%s}',
+    cjson.encode(l.jti), l.idx, l.state, l['until'], l.since or 0, cjson.encode(l.instanceId or ''), cjson.encode(l.by or ''))
+end
+
 local function grant(user, l)
-  redis.call('HSET', LEASE, user, string.format('{"jti":%s,"idx":%.0f,"state":"%s","until":%.0f,"since":%.0f,"instanceId":%s,"by":%s}',
-    cjson.encode(l.jti), l.idx, l.state, l['until'], l.since or 0, cjson.encode(l.instanceId or ''), cjson.encode(l.by or '')))
+  redis.call('HSET', LEASE, user, leaseText(l))
   redis.call('ZADD', LEASES, num(l['until']), user)
   redis.call('SET', TOKEN .. user, l.jti)
 end

@@ -108,26 +108,39 @@ if not held and (room.state == 'open' or room.state == 'draining') then
   local slots, credit = free(), room.per_minute and room.mode ~= 'pass-through' and math.floor(tonumber(room.credit or 0)) or math.huge
   local able = math.min(slots, credit)
   local most = math.min(able, batch, budget)
+  local names, texts, indexes, taken = {}, {}, {}, {}
   local heads = most > 0 and redis.call('ZRANGE', WAITING, 0, most - 1, 'WITHSCORES') or {}
   for i = 1, #heads, 2 do
     local text, index, name = heads[i], tonumber(heads[i + 1]), user(heads[i])
-    local reason = not name and 'undecodable' or redis.call('ZSCORE', LEASES, name) and 'has a lease' or nil
+    local reason = not name and 'undecodable' or (taken[name] or redis.call('ZSCORE', LEASES, name)) and 'has a lease' or nil
     if reason then
       redis.call('ZREM', WAITING, text)
       redis.call('HSET', ASIDE, text, reason)
       aside = aside + 1
     else
-      local record = decode(redis.call('HGET', RECORD, name)) or {}
-      local instance = type(record.instanceId) == 'string' and record.instanceId or ''
-      unqueue(name)
-      redis.call('ZREM', WAITING, text)
-      grant(name, {jti = num(index) .. '-' .. ARGV[9], idx = index, state = 'READY', ['until'] = now + readyTime, since = clock, instanceId = instance})
-      redis.call('XADD', ENTRY, '*', 'userId', name, 'eventId', event, 'instanceId', instance)
-      if index > tonumber(room.served) then put('served', num(index)) end
-      promoted = promoted + 1
+      promoted, taken[name] = promoted + 1, true
+      names[promoted], texts[promoted], indexes[promoted] = name, text, index
     end
   end
   if promoted > 0 then
+    local records, granted, ends = redis.call('HMGET', RECORD, unpack(names)), {}, {}
+    for i, name in ipairs(names) do
+      local record = decode(records[i]) or {}
+      local instance = type(record.instanceId) == 'string' and record.instanceId or ''
+      local jti = num(indexes[i]) .. '-' .. ARGV[9]
+      granted[2 * i - 1] = name
+      granted[2 * i] = leaseText({jti = jti, idx = indexes[i], state = 'READY', ['until'] = now + readyTime, since = clock, instanceId = instance})
+      ends[2 * i - 1], ends[2 * i] = num(now + readyTime), name
+      redis.call('SET', TOKEN .. name, jti)
+      redis.call('XADD', ENTRY, '*', 'userId', name, 'eventId', event, 'instanceId', instance)
+      if indexes[i] > tonumber(room.served) then put('served', num(indexes[i])) end
+    end
+    redis.call('ZREM', WAITING, unpack(texts))
+    redis.call('HDEL', RECORD, unpack(names))
+    redis.call('HDEL', USERS, unpack(names))
+    redis.call('ZREM', SEEN, unpack(names))
+    redis.call('HSET', LEASE, unpack(granted))
+    redis.call('ZADD', LEASES, unpack(ends))
     put('promoted', num(tonumber(room.promoted) + promoted))
     redis.call('HINCRBY', ROOM, 'ready', promoted)
     if credit < math.huge then put('credit', string.format('%.4f', tonumber(room.credit) - promoted)) end
