@@ -100,7 +100,7 @@ func TestHistoriesThatFailed(t *testing.T) {
 		{"a lease that was not claimed leaves the index behind", false, func(t *testing.T, h *history, a, b, c *broker) {
 			h.enter("u1", a, 0)
 			h.cutOff(a)
-			h.pass(18000)
+			h.pass(22000)
 			require.Empty(t, h.m.leases)
 			h.heal(a)
 			h.pass(2000)
@@ -196,7 +196,7 @@ func TestHistoriesThatFailed(t *testing.T) {
 			h.enter("u1", a, 0)
 			h.enter("u2", b, 0)
 			h.pass(1000)
-			h.pass(25000)
+			h.pass(32000)
 			require.Contains(t, h.m.leases, "u2")
 			h.finish(1, true)
 			require.Zero(t, h.m.sold)

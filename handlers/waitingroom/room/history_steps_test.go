@@ -33,10 +33,17 @@ func weighted(of map[string]int) (list []string) {
 }
 
 func newStep(t *rapid.T) step {
-	return step{
-		kind: rapid.SampledFrom(kinds).Draw(t, "kind"), user: rapid.IntRange(0, 4).Draw(t, "user"),
-		broker: rapid.IntRange(0, brokers-1).Draw(t, "broker"), n: rapid.IntRange(0, 9).Draw(t, "n"),
+	return step{kinds[uniform(t, len(kinds))], uniform(t, 5), uniform(t, brokers), uniform(t, 10)}
+}
+
+// uniform draws a number below n. The numbers of rapid are mostly small.
+func uniform(t *rapid.T, n int) (v int) {
+	for range 8 {
+		if v *= 2; rapid.Bool().Draw(t, "bit") {
+			v++
+		}
 	}
+	return v % n
 }
 
 func (h *history) take(s step) {
@@ -398,6 +405,6 @@ func (h *history) failover() {
 }
 
 var historyOptions = Options{
-	PromoteInterval: time.Second, PromoteBatch: 2, TokenTTL: 20 * time.Second, ReadyTTL: 10 * time.Second, Grace: 4 * time.Second,
+	PromoteInterval: time.Second, PromoteBatch: 2, TokenTTL: 30 * time.Second, ReadyTTL: 20 * time.Second, Grace: 4 * time.Second,
 	SeenInterval: 12 * time.Second, ClearAfter: time.Hour, MaxEvents: 1 << 20,
 }
