@@ -133,7 +133,7 @@ The room is created if the event has none. Without --capacity it is fetched from
 Service; no user is promoted while it is unknown. With --opens-at in the future, users wait
 until then.`,
 		Example: `  millrace room open 42 --capacity 500 --why "ticket 7" --profile broker
-  millrace room open 42 --opens-at 2026-12-01T10:00:00Z --why "ticket 7" --profile broker`,
+  millrace room open 42 --opens-at 2026-12-01T10:00:00Z --why "gala" --profile broker`,
 	}
 	l.flags(cmd)
 	return c.change(room.Open, cobra.ExactArgs(1), cmd, l.request)
