@@ -89,9 +89,17 @@ func TestATokenOpensItsJobs(t *testing.T) {
 func TestAStreamEndsWithItsToken(t *testing.T) {
 	r := newRedis(t, redistest.Mini(t))
 	p := r.start("", nil)
-	raw := p.token(1100*time.Millisecond, r.domain+"/job")
+	raw := p.token(1100*time.Millisecond-token.Leeway, r.domain+"/job")
 	w := p.watch(r.domain, "job", "?token="+raw).wait("closed expired")
 	require.Equal(t, "closed expired", w.received()[0])
+
+	raw = p.token(0, r.domain+"/job")
+	claims, err := p.tokens.Verify(Audience, raw)
+	require.NoError(t, err)
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/?token="+raw, nil)
+	end, refusal := p.permit(req, []jobKey{{r.domain, "job"}}, time.Now().Add(time.Hour))
+	require.Nil(t, refusal)
+	require.Equal(t, claims.Expires.Add(token.Leeway), end, "a reconnect is refused from then on")
 }
 
 func TestAStreamEndsAfterMaxWatch(t *testing.T) {

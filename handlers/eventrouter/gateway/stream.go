@@ -99,9 +99,11 @@ func (s *stream) first(ctx context.Context, now bool) error {
 		if now && !w.resumed {
 			w.cursor = newest
 		}
-		if err := w.read(ctx); err != nil {
-			return err
-		}
+	}
+	if err := s.g.readPages(ctx, s.watchers...); err != nil {
+		return err
+	}
+	for _, w := range s.watchers {
 		if w.cursor == newest {
 			w.cursor = w.page.top
 		}
@@ -152,26 +154,33 @@ func (s *stream) begin(ctx context.Context, c *sse.Client) error {
 		} else if idle++; !pipeline.Sleep(ctx, reread(idle)) {
 			return ctx.Err()
 		}
-		for _, w := range s.watchers {
-			if err := w.read(ctx); err != nil {
-				return err
-			}
+		open := slices.DeleteFunc(slices.Clone(s.watchers), func(w *watcher) bool { return w.ended })
+		if err := s.g.readPages(ctx, open...); err != nil {
+			return err
 		}
 	}
 }
 
-// read reads the next page.
-func (w *watcher) read(ctx context.Context) (err error) {
-	if w.ended {
-		return nil
+// readPages reads the next pages of watchers together.
+func (g *Gateway) readPages(ctx context.Context, watchers ...*watcher) error {
+	positions := make([]position, len(watchers))
+	for i, w := range watchers {
+		positions[i] = w.position()
 	}
+	pages, err := g.reader.pages(ctx, positions...)
+	for i, p := range pages {
+		watchers[i].page = p
+	}
+	return err
+}
+
+// position returns where the next page begins. It must be called before the page is read.
+func (w *watcher) position() position {
 	d := w.job.domain
 	d.mu.Lock()
-	after := w.job.sequence.after(w.cursor)
+	defer d.mu.Unlock()
 	w.decided, w.losses = w.job.sequence.decided(w.cursor), w.job.losses
-	d.mu.Unlock()
-	w.page, err = d.g.reader.page(ctx, w.key, after)
-	return err
+	return position{w.key, w.job.sequence.after(w.cursor)}
 }
 
 // backlog writes the page, and further pages while there are more.
@@ -195,7 +204,7 @@ func (w *watcher) backlog(ctx context.Context) error {
 		if !w.page.more || len(steps) == 0 {
 			return nil
 		}
-		if err := w.read(ctx); err != nil {
+		if err := w.stream.g.readPages(ctx, w); err != nil {
 			return err
 		}
 	}
