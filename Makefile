@@ -94,9 +94,9 @@ histories: tools ## Run 10,000 random histories of a campaign on real servers, a
 	@eval "$$($(services) env 2>/dev/null || true)"; \
 	MILLRACE_HISTORIES=20000 $(GO) test -count=1 -v -timeout 60m -run '^TestRandomHistories$$' $(histories_pkg)
 
-# Examples: make bench ROWS=path,publish · make bench QUICK=1 · bin/bench -list
+# Examples: make bench ROWS=path,publish · make bench ROWS=jobs · make bench QUICK=1 · bin/bench -list
 .PHONY: bench
-bench: tools ## Compare the binary with its peers, and write e2e/bench/README.md (ROWS=path: some; QUICK=1: a trial)
+bench: tools ## Compare the binary with its peers, and write e2e/bench/*.md (ROWS=jobs: some; QUICK=1: a trial)
 	$(bin)/bench -rows "$(ROWS)" $(if $(QUICK),-quick)
 
 .PHONY: microbench
