@@ -47,6 +47,7 @@ type watcher struct {
 
 	cursor int64 // the lock of the stream protects it once the watcher is attached
 	ended  bool  // the same
+	from   entry // of the newest item when the watcher was attached; older transient ones are not sent
 
 	page    page // read, and not yet written
 	decided int64
@@ -263,6 +264,9 @@ func (s *stream) attach() bool {
 	}
 	for _, w := range s.watchers {
 		j := w.job
+		if w.page.state != nil {
+			w.from = w.page.state.entry
+		}
 		w.page = page{} // a stream can stay open for hours
 		if w.ended {
 			continue
@@ -303,7 +307,7 @@ func (w *watcher) send(one step, shared sse.Event) {
 	out, next, send := take(w.cursor, one)
 	w.cursor = next
 	switch {
-	case !send:
+	case !send, one.kind == transient && one.item.entry.before(w.from):
 	case one.kind == latest:
 		s.client.Latest(w.key.String(), shared)
 	case one.kind == transient || !s.several && out.from == one.from:
