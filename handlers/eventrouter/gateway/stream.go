@@ -47,7 +47,7 @@ type watcher struct {
 
 	cursor int64 // the lock of the stream protects it once the watcher is attached
 	ended  bool  // the same
-	from   entry // of the newest item when the watcher was attached; older transient ones are not sent
+	from   entry // of the newest item when the watcher was attached
 
 	page    page // read, and not yet written
 	decided int64
@@ -307,7 +307,8 @@ func (w *watcher) send(one step, shared sse.Event) {
 	out, next, send := take(w.cursor, one)
 	w.cursor = next
 	switch {
-	case !send, one.kind == transient && one.item.entry.before(w.from):
+	case !send:
+	case one.kind == transient && one.item.entry.before(w.from): // the client may have it already
 	case one.kind == latest:
 		s.client.Latest(w.key.String(), shared)
 	case one.kind == transient || !s.several && out.from == one.from:
