@@ -172,7 +172,7 @@ func (g *Gateway) page(s joblog.Snapshot, q joblog.Query) (page, error) {
 	if s.Err != nil {
 		return page{}, s.Err
 	}
-	p := page{first: s.First, top: s.Top, end: s.End}
+	p := page{after: q.After, first: s.First, top: s.Top, end: s.End}
 	if s.State != nil {
 		if s.First > s.Top && s.State.Seq > q.After {
 			p.first = s.Top

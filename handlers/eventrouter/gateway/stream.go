@@ -217,10 +217,9 @@ func (w *watcher) steps() []step {
 	d := w.job.domain
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if out := w.job.sequence.restarted(w.page); out != nil {
+	if w.job.sequence.doubts(w.page) {
 		w.decided = 0
-		w.job.queue(out)
-		w.job.deliver()
+		w.job.search()
 	}
 	steps, _ := w.job.sequence.read(w.cursor, w.decided, w.page, time.Now())
 	return steps
