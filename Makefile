@@ -19,7 +19,7 @@ bin := $(CURDIR)/bin
 services := $(bin)/services
 summary := $(bin)/testsummary
 lint := $(firstword $(wildcard $(bin)/golangci-lint) $(shell command -v golangci-lint) $(wildcard $(shell $(GO) env GOPATH)/bin/golangci-lint) $(bin)/golangci-lint)
-no_servers := env -u MILLRACE_TEST_KAFKA -u MILLRACE_TEST_REDIS -u MILLRACE_TEST_VALKEY -u MILLRACE_TEST_POSTGRES
+no_servers := env -u MILLRACE_TEST_KAFKA -u MILLRACE_TEST_REDIS -u MILLRACE_TEST_VALKEY -u MILLRACE_TEST_POSTGRES -u MILLRACE_TEST_CHROMIUM
 
 .PHONY: help
 help: ## List the targets
@@ -38,9 +38,9 @@ run_tests = $(summary) $(if $(filter true,$(CI)),-rerun 3) -flaky $(bin)/flaky-$
 
 .PHONY: test
 test: tools ## Test every package on embedded servers and on one real server of each kind, which it starts
-	@$(services) up kafka redis postgres || if [ "$${CI:-}" = true ]; then exit 3; else echo "continuing without: their tests are skipped"; fi
+	@$(services) up kafka redis postgres chromium || if [ "$${CI:-}" = true ]; then exit 3; else echo "continuing without: their tests are skipped"; fi
 	@eval "$$($(services) env 2>/dev/null || true)"; \
-	$(run_tests) $(call want,kafka$(comma)redis$(comma)postgres) -packages "$(PKGS)" -- -count=1 $(parallel) -timeout 15m $(TESTFLAGS)
+	$(run_tests) $(call want,kafka$(comma)redis$(comma)postgres$(comma)chromium) -packages "$(PKGS)" -- -count=1 $(parallel) -timeout 15m $(TESTFLAGS)
 # Only a run of everything must have met every server.
 want = $(if $(filter ./...,$(PKGS)),$(if $(TESTFLAGS),,-want $(1)))
 comma := ,
@@ -144,7 +144,7 @@ drift: ## Check that go.mod and all generated files are up to date
 	$(GO) test ./e2e/reference -run TestReferencePages -count=1
 
 .PHONY: services
-services: tools ## Start Kafka, Redis, Valkey and PostgreSQL on loopback, data in .services
+services: tools ## Start Kafka, Redis, Valkey and PostgreSQL on loopback, data in .services, and install Chromium
 	@$(services) up
 
 .PHONY: services-down

@@ -59,6 +59,7 @@ func TestWatchersReceiveEachEventWhileARouterIsKilled(t *testing.T) {
 type jobsService struct {
 	t      *testing.T
 	config string
+	env    []string
 	url    string
 	cmd    *exec.Cmd
 	done   chan struct{}
@@ -82,15 +83,15 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// startJobs starts a process with the profile router and both roles.
-func startJobs(t *testing.T, redisAddr, name string) *jobsService {
+// startJobs starts a process with the profile router and both roles. env has more settings.
+func startJobs(t *testing.T, redisAddr, name string, env ...string) *jobsService {
 	t.Helper()
 	dir := t.TempDir()
 	web, err := freePort()
 	require.NoError(t, err)
 	out, err := exec.Command("openssl", "genpkey", "-algorithm", "ed25519", "-out", filepath.Join(dir, "key.pem")).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	s := &jobsService{t: t, config: filepath.Join(dir, name+".yaml"), url: "http://" + web, log: &lockedBuffer{}}
+	s := &jobsService{t: t, config: filepath.Join(dir, name+".yaml"), env: env, url: "http://" + web, log: &lockedBuffer{}}
 	require.NoError(t, os.WriteFile(s.config, fmt.Appendf(nil, `
 profile: router
 instance_id: %s
@@ -102,15 +103,20 @@ plugins:
   web: {listen: %q, drain_window: 1s, max_streams_per_user: 1000}
   token: {keys: [{kid: test, file: %q}]}
 `, name, redisAddr, web, filepath.Join(dir, "key.pem")), 0o600))
-	s.cmd = exec.Command(binary(t), "run", "--config", s.config)
+	s.start()
+	t.Cleanup(s.kill)
+	return s
+}
+
+func (s *jobsService) start() {
+	s.t.Helper()
+	s.cmd = exec.Command(binary(s.t), "run", "--config", s.config)
+	s.cmd.Env = append(os.Environ(), s.env...)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	var err error
 	s.done, err = startBound(s.cmd)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_ = s.cmd.Process.Kill()
-		<-s.done
-	})
-	require.Eventually(t, func() bool {
+	require.NoError(s.t, err)
+	require.Eventually(s.t, func() bool {
 		resp, err := http.Get(s.url + "/jobs/scan/none")
 		if err != nil {
 			return false
@@ -118,7 +124,12 @@ plugins:
 		_ = resp.Body.Close()
 		return resp.StatusCode == http.StatusNotFound
 	}, 30*time.Second, 50*time.Millisecond, "%s", s.log)
-	return s
+}
+
+// kill ends the process with SIGKILL.
+func (s *jobsService) kill() {
+	_ = s.cmd.Process.Kill() // it may have ended
+	<-s.done
 }
 
 // command runs a command of the binary with the settings of the service.

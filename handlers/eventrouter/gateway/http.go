@@ -113,6 +113,8 @@ func (g *Gateway) permit(r *http.Request, keys []jobKey, latest time.Time) (time
 		return latest, &web.Refusal{Status: http.StatusUnauthorized, Word: "no_token", Message: "a token for this job is required"}
 	case errors.Is(err, token.ErrExpired):
 		return latest, &web.Refusal{Status: http.StatusUnauthorized, Word: "expired", Message: "the token has expired"}
+	case errors.Is(err, token.ErrAudience):
+		return latest, &web.Refusal{Status: http.StatusForbidden, Word: "other_audience", Message: "the token is not for jobs"}
 	case err != nil:
 		return latest, &web.Refusal{Status: http.StatusUnauthorized, Word: "bad_token", Message: "the token is not valid here"}
 	}

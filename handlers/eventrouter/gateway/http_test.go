@@ -63,7 +63,7 @@ func TestATokenOpensItsJobs(t *testing.T) {
 		"none":              {events, "", 401, "no_token"},
 		"none for state":    {state, "", 401, "no_token"},
 		"forged":            {events, mine[:len(mine)-9] + "AAAAAAAAA", 401, "bad_token"},
-		"another audience":  {events, other, 401, "bad_token"},
+		"another audience":  {events, other, 403, "other_audience"},
 		"expired":           {events, p.token(-time.Minute, r.domain+"/job"), 401, "expired"},
 		"another job":       {p.path(r.domain, "second"), mine, 403, "other_job"},
 		"one of two jobs":   {events + "?job=" + r.domain + "/second", mine, 403, "other_job"},
