@@ -57,9 +57,10 @@ test-all: tools ## Run the rest: Valkey, cluster, sentinel, TLS, upgrade, ten mi
 		-count=1 $(parallel) -timeout 45m $(TESTFLAGS)
 
 .PHONY: test-long
-test-long: ## Run three full fault seeds and 10,000 histories, which takes an hour and a half
+test-long: ## Run three full fault seeds, 10,000 histories and 1,000,000 job events, which takes two hours
 	@$(MAKE) test-faults SEED=1,2,3 FULL=1
 	@$(MAKE) histories
+	@$(MAKE) lifetimes
 
 .PHONY: test-short
 test-short: tools ## Run the quick tests, without any server
@@ -93,6 +94,10 @@ histories: tools ## Run 10,000 random histories of a campaign on real servers, a
 	@$(services) up redis postgres
 	@eval "$$($(services) env 2>/dev/null || true)"; \
 	MILLRACE_HISTORIES=20000 $(GO) test -count=1 -v -timeout 60m -run '^TestRandomHistories$$' $(histories_pkg)
+
+.PHONY: lifetimes
+lifetimes: ## Publish 1,000,000 job events that live for a minute; the memory of Redis must return to its start
+	MILLRACE_TEST=all MILLRACE_JOB_EVENTS=1000000 $(GO) test ./e2e -run '^TestRedisKeepsNothingOfJobs' -count=1 -v -timeout 60m
 
 # Examples: make bench ROWS=path,publish · make bench ROWS=jobs · make bench QUICK=1 · bin/bench -list
 .PHONY: bench
