@@ -104,6 +104,7 @@ func firstOf(ctx context.Context, url string) string {
 	if err != nil {
 		return err.Error()
 	}
+	req.Header.Set("Accept", "text/event-stream")
 	resp, err := direct.RoundTrip(req)
 	if err != nil {
 		return err.Error()
