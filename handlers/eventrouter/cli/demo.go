@@ -229,11 +229,11 @@ func (r *routers) start(ctx context.Context) error {
 	settings := demoSettings("router")
 	settings["instance_id"] = name + "-" + filepath.Base(r.dir)
 	server := r.c.Redis()
-	if server.TLS.Enabled || server.MasterName != "" {
-		return app.Usage("the demo needs a Redis without TLS and Sentinel")
-	}
 	for key, value := range map[string]any{
 		"addrs": server.Addrs, "cluster": server.Cluster, "db": server.DB, "username": server.Username, "password": server.Password.Reveal(),
+		"master_name": server.MasterName, "sentinel_username": server.SentinelUsername, "sentinel_password": server.SentinelPassword.Reveal(),
+		"tls.enabled": server.TLS.Enabled, "tls.ca_file": server.TLS.CAFile, "tls.cert_file": server.TLS.CertFile, "tls.key_file": server.TLS.KeyFile,
+		"tls.server_name": server.TLS.ServerName, "tls.insecure_skip_verify": server.TLS.InsecureSkipVerify,
 		"allow_plaintext_credentials": server.AllowPlaintextCredentials,
 	} {
 		settings["plugins.redis."+key] = value
