@@ -104,10 +104,10 @@ func (e *environment) beginJobs(ctx context.Context, c watchConfig) (r *jobsRun,
 	if err := token.CreateKey(key); err != nil {
 		return r, err
 	}
-	if r.router, err = e.startRole(ctx, "router", map[string]any{"plugins.telemetry.listen": ""}); err != nil {
+	if r.router, err = e.startRole(ctx, routerPart, map[string]any{"plugins.telemetry.listen": ""}); err != nil {
 		return r, err
 	}
-	if r.gateway, err = e.startRole(ctx, "gateway", map[string]any{
+	if r.gateway, err = e.startRole(ctx, gatewayPart, map[string]any{
 		"plugins.telemetry.listen": operations, "plugins.web.listen": r.config.Addr, "plugins.web.max_streams_per_user": 20_000,
 		"plugins.web.drain_window": "1s", "plugins.eventrouter.loopback_without_token": true,
 		"plugins.token.keys": []map[string]string{{"kid": "bench", "file": key}},
@@ -171,23 +171,23 @@ func (r *jobsRun) pair(ctx context.Context, label string, l load, request func(a
 		return m, err
 	}
 	alone := func() error {
-		before, began := r.cpu(), time.Now()
+		before := r.cpu()
 		var took time.Duration
 		if m.alone, took, err = r.phase(ctx, l); err != nil {
 			return err
 		}
 		deliveries := float64(r.config.Deliveries[r.phases-1])
 		m.rate = deliveries / float64(r.config.Clients) / took.Seconds()
-		text := fmt.Sprintf("%s: %.0f events/s, CPU per delivered event in µs:", label, m.rate)
+		cells := []string{label, number(m.rate)}
 		for i, used := range r.cpu() {
 			each := micros(used-before[i]) / deliveries
-			if name := r.parts()[i].name; name == r.router.name || name == r.gateway.name {
+			if jobParts[i] == routerPart || jobParts[i] == gatewayPart {
 				m.cpu += each
 			}
-			text += fmt.Sprintf(" %s %.1f,", r.parts()[i].name, each)
+			cells = append(cells, number(each))
 		}
-		r.env.notes = append(r.env.notes, strings.TrimSuffix(text, ",")+fmt.Sprintf(", in %s", time.Since(began).Round(time.Second)))
-		fmt.Fprintf(r.env.log, "  %s\n", r.env.notes[len(r.env.notes)-1])
+		fmt.Fprintf(r.env.log, "  %s: µs of %s: %s\n", label, strings.Join(jobParts, ", "), strings.Join(cells[2:], ", "))
+		r.env.notes = append(r.env.notes, cells)
 		resident, err := memory(r.gateway.cmd.Process.Pid, "VmRSS")
 		m.memory = float64(resident-r.before) / 1024 / float64(r.config.Jobs*r.config.Clients)
 		return err
@@ -208,30 +208,15 @@ func (r *jobsRun) pair(ctx context.Context, label string, l load, request func(a
 	return m, nil
 }
 
-// part is a process whose CPU is measured.
-type part struct {
-	name string
-	cpu  func() time.Duration
-}
+const routerPart, gatewayPart = "router", "gateway"
 
-func (r *jobsRun) parts() []part {
-	of := func(pid int) func() time.Duration { return func() time.Duration { return cpuTime(pid) } }
-	return []part{
-		{r.router.name, of(r.router.cmd.Process.Pid)},
-		{r.gateway.name, of(r.gateway.cmd.Process.Pid)},
-		{"Redis", of(r.env.fleet.PID(servers.Redis))},
-		{"load generator", ownTime},
-		{r.watchers.name, of(r.watchers.cmd.Process.Pid)},
-	}
-}
+// jobParts are the parts whose CPU is measured, in the order of jobsRun.cpu.
+var jobParts = []string{routerPart, gatewayPart, "Redis", "load generator", "watchers"} //nolint:gochecknoglobals // a constant
 
 // cpu returns the CPU time of the parts so far.
 func (r *jobsRun) cpu() []time.Duration {
-	var used []time.Duration
-	for _, p := range r.parts() {
-		used = append(used, p.cpu())
-	}
-	return used
+	of := func(p *process) time.Duration { return cpuTime(p.cmd.Process.Pid) }
+	return []time.Duration{of(r.router), of(r.gateway), cpuTime(r.env.fleet.PID(servers.Redis)), ownTime(), of(r.watchers)}
 }
 
 // ownTime returns the CPU time of this process without its children.

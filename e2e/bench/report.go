@@ -25,7 +25,7 @@ type report struct {
 	machine     string
 	took        time.Duration
 	comparisons []outcome
-	notes       []string // CPU of all parts, per run of jobs
+	notes       [][]string // CPU of all parts, per run of jobs
 }
 
 // median returns the middle one of the pairs by their figure, and the extremes.
@@ -166,9 +166,10 @@ func (r report) write(path string, plots []byte) error {
 	if filepath.Base(path) == jobsPage {
 		b.WriteString(jobsIntroduction)
 		r.table(&b, jobsPage)
-		b.WriteString("\n## CPU of all parts\n\nOne line per run, without the client that stops reading:\n\n")
-		for _, note := range r.notes {
-			fmt.Fprintf(&b, "- %s\n", note)
+		b.WriteString("\n## CPU of all parts\n\nµs per delivered event, in each run without the client that stops reading.\n\n")
+		fmt.Fprintf(&b, "| run | events/s | %s |\n|---|---%s|\n", strings.Join(jobParts, " | "), strings.Repeat("|---", len(jobParts)))
+		for _, cells := range r.notes {
+			fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
 		}
 	} else {
 		if err := r.writeNextTo(path, plots); err != nil {

@@ -36,9 +36,9 @@ type environment struct {
 	db       *pgx.Conn
 	schemas  int
 	log      io.Writer
-	results  string   // folder of the pages and the table of allocations
-	plots    []byte   // SVG of the largest campaign
-	notes    []string // CPU of all parts, per run of jobs
+	results  string     // folder of the pages and the table of allocations
+	plots    []byte     // SVG of the largest campaign
+	notes    [][]string // CPU of all parts, per run of jobs
 }
 
 var errNoServer = errors.New("a server can't be started")
