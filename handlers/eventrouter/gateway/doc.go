@@ -27,8 +27,9 @@
 //
 // A job sends at most 16 events in one round, when the queues of all its watchers have room. The
 // next events wait. A round waits 100 ms at most, and then the clients without room are
-// disconnected. At most 512 events or 1 MiB wait per job. Further numbered events are read from the
-// log later, and further transient events are dropped.
+// disconnected. It does not wait for a client to which a write has hung for 100 ms. At most 512
+// events or 1 MiB wait per job. Further numbered events are read from the log later, and further
+// transient events are dropped.
 //
 // # Cursors
 //
