@@ -45,7 +45,8 @@ func TestCommand(t *testing.T) {
 		require.Equal(t, path, first.Journal)
 		require.Equal(t, 200, caller{first.URL, 5 * time.Second}.point(1, 1, 5).status)
 		second := next()
-		for second.Summary.Charged == 0 || second.Summary.Requests["charged"] == 0 { // counted at different moments
+		// Both are counted at different moments.
+		for second.Summary.Charged == 0 || second.Summary.Requests["charged"] == 0 {
 			require.Equal(t, "summary", second.Event)
 			second = next()
 		}
