@@ -19,7 +19,7 @@ bin := $(CURDIR)/bin
 services := $(bin)/services
 summary := $(bin)/testsummary
 lint := $(firstword $(wildcard $(bin)/golangci-lint) $(shell command -v golangci-lint) $(wildcard $(shell $(GO) env GOPATH)/bin/golangci-lint) $(bin)/golangci-lint)
-no_servers := env -u MILLRACE_TEST_KAFKA -u MILLRACE_TEST_REDIS -u MILLRACE_TEST_VALKEY -u MILLRACE_TEST_POSTGRES
+no_servers := env -u MILLRACE_TEST_KAFKA -u MILLRACE_TEST_REDIS -u MILLRACE_TEST_VALKEY -u MILLRACE_TEST_POSTGRES -u MILLRACE_TEST_CHROMIUM
 
 .PHONY: help
 help: ## List the targets
@@ -38,9 +38,9 @@ run_tests = $(summary) $(if $(filter true,$(CI)),-rerun 3) -flaky $(bin)/flaky-$
 
 .PHONY: test
 test: tools ## Test every package on embedded servers and on one real server of each kind, which it starts
-	@$(services) up kafka redis postgres || if [ "$${CI:-}" = true ]; then exit 3; else echo "continuing without: their tests are skipped"; fi
+	@$(services) up kafka redis postgres chromium || if [ "$${CI:-}" = true ]; then exit 3; else echo "continuing without: their tests are skipped"; fi
 	@eval "$$($(services) env 2>/dev/null || true)"; \
-	$(run_tests) $(call want,kafka$(comma)redis$(comma)postgres) -packages "$(PKGS)" -- -count=1 $(parallel) -timeout 15m $(TESTFLAGS)
+	$(run_tests) $(call want,kafka$(comma)redis$(comma)postgres$(comma)chromium) -packages "$(PKGS)" -- -count=1 $(parallel) -timeout 15m $(TESTFLAGS)
 # Only a run of everything must have met every server.
 want = $(if $(filter ./...,$(PKGS)),$(if $(TESTFLAGS),,-want $(1)))
 comma := ,
@@ -57,9 +57,10 @@ test-all: tools ## Run the rest: Valkey, cluster, sentinel, TLS, upgrade, ten mi
 		-count=1 $(parallel) -timeout 45m $(TESTFLAGS)
 
 .PHONY: test-long
-test-long: ## Run three full fault seeds and 10,000 histories, which takes an hour and a half
+test-long: ## Run three full fault seeds, 10,000 histories and 1,000,000 job events, which takes two hours
 	@$(MAKE) test-faults SEED=1,2,3 FULL=1
 	@$(MAKE) histories
+	@$(MAKE) lifetimes
 
 .PHONY: test-short
 test-short: tools ## Run the quick tests, without any server
@@ -94,9 +95,13 @@ histories: tools ## Run 10,000 random histories of campaigns and of waiting room
 	@eval "$$($(services) env 2>/dev/null || true)"; \
 	MILLRACE_HISTORIES=20000 $(GO) test -count=1 -v -timeout 60m -run '^TestRandomHistories$$' $(histories_pkg)
 
-# Examples: make bench ROWS=path,publish · make bench QUICK=1 · bin/bench -list
+.PHONY: lifetimes
+lifetimes: ## Publish 1,000,000 job events that live for a minute; the memory of Redis must return to its start
+	MILLRACE_TEST=all MILLRACE_JOB_EVENTS=1000000 $(GO) test ./e2e -run '^TestRedisKeepsNothingOfJobs' -count=1 -v -timeout 60m
+
+# Examples: make bench ROWS=path,publish · make bench ROWS=jobs · make bench QUICK=1 · bin/bench -list
 .PHONY: bench
-bench: tools ## Compare the binary with its peers, and write e2e/bench/README.md (ROWS=path: some; QUICK=1: a trial)
+bench: tools ## Compare the binary with its peers, and write e2e/bench/*.md (ROWS=jobs: some; QUICK=1: a trial)
 	$(bin)/bench -rows "$(ROWS)" $(if $(QUICK),-quick)
 
 .PHONY: microbench
@@ -144,7 +149,7 @@ drift: ## Check that go.mod and all generated files are up to date
 	$(GO) test ./e2e/reference -run TestReferencePages -count=1
 
 .PHONY: services
-services: tools ## Start Kafka, Redis, Valkey and PostgreSQL on loopback, data in .services
+services: tools ## Start Kafka, Redis, Valkey and PostgreSQL on loopback, data in .services, and install Chromium
 	@$(services) up
 
 .PHONY: services-down

@@ -71,6 +71,14 @@ func raisers() map[string][]happening {
 		"MillraceStreamsLost":            {grows(`millrace_promotion_streams_lost_total{type="POINT"}`, 0.001)},
 		"MillraceStreamRefused":          {grows(`millrace_streams_refused_total{type="POINT"}`, 0.1)},
 		"MillraceStreamForeign":          {is(`millrace_streams_foreign{type="POINT",active="true"}`, 1)},
+		"MillraceJobEventsNotRouted":     {is(`millrace_redis_shard_entries{domain="scan",shard="1"}`, 12)},
+		"MillraceJobEventsDelayed":       {grows(`millrace_router_delay_duration_seconds_bucket{le="+Inf"}`, 1)},
+		"MillraceJobEventsMissing":       {grows(`millrace_router_gaps_total{domain="scan"}`, 0.01)},
+		"MillraceJobFeedFailing":         {grows(`millrace_router_publish_failures_total{domain="scan"}`, 0.1)},
+		"MillraceGatewayFeedLost":        {grows(`millrace_router_log_reads_total{reason="lost"}`, 0.1)},
+		"MillraceShardWithoutOwner":      {is(`millrace_redis_shards_owned{domain="scan"}`, 1)},
+		"MillraceSlowClients":            {grows(`millrace_sse_closed_total{reason="slow"}`, 1), grows(`millrace_sse_opened_total`, 4)},
+		"MillraceStreamsFull":            {grows(`millrace_web_refused_total{reason="full"}`, 0.1)},
 		"MillraceReclaimFailing":         {grows(`millrace_reclaim_failures_total{shard="POINT"}`, 0.01)},
 		"MillraceNoInstanceRuns":         {is(`up`, 0)},
 		"MillraceInstanceDown":           {is(`up`, 0)},
@@ -110,6 +118,12 @@ func quiets() map[string][]happening {
 		"MillraceStreamForeign":   {is(`millrace_streams_foreign{active="false"}`, 7)},
 		"MillraceShardFull":       {is(`millrace_redis_shard_entries`, 99_999)},
 		"MillraceNoInstanceRuns":  {is(`millrace_health_check_ok`, 0)},
+		// Routers are busy, and keep up.
+		"MillraceJobEventsNotRouted": {is(`millrace_redis_shard_entries`, 100), grows(`millrace_router_processed_total`, 50)},
+		"MillraceJobEventsDelayed":   {grows(`millrace_router_delay_duration_seconds_bucket`, 50)},
+		"MillraceGatewayFeedLost":    {grows(`millrace_router_log_reads_total{reason="connect"}`, 50)},
+		"MillraceSlowClients":        {grows(`millrace_sse_closed_total{reason="gone"}`, 4), grows(`millrace_sse_opened_total`, 4)},
+		"MillraceStreamsFull":        {grows(`millrace_web_refused_total{reason="foreign_origin"}`, 1)},
 	}
 }
 

@@ -209,9 +209,14 @@ func operated(t *testing.T, targets int, flags []string, env ...string) (base st
 // observed has a process pay a campaign, and scrapes it as Prometheus does it.
 func observed(t *testing.T) *recorded {
 	t.Helper()
-	domains := filepath.Join(t.TempDir(), "domains.yaml")
-	require.NoError(t, os.WriteFile(domains, []byte(`plugins: {redis: {domains: [{prefix: "scan:events", shards: 2, group: eventrouter}]}}`), 0o600))
-	base, log := operated(t, 300, []string{"--profile", "embedded", "--config", domains}, "MILLRACE__PLUGINS__RECLAIM__INTERVAL=1s")
+	settings := filepath.Join(t.TempDir(), "router.yaml")
+	require.NoError(t, os.WriteFile(settings, []byte(`
+plugins:
+  redis: {domains: [{prefix: "scan:events", shards: 2, group: eventrouter, fields: true, exclusive: true}]}
+  eventrouter: {enabled: true, domains: ["scan:events"]}
+  web: {listen: "127.0.0.1:0"}
+`), 0o600))
+	base, log := operated(t, 300, []string{"--profile", "embedded", "--config", settings}, "MILLRACE__PLUGINS__RECLAIM__INTERVAL=1s")
 	require.Eventually(t, func() bool { return log.has("Still running") }, 2*time.Minute, 50*time.Millisecond, "the demo has paid: %s", log)
 	began := time.Now()
 	// Reclaim writes its series after its first round. The service counts settled payouts every 15
@@ -219,7 +224,8 @@ func observed(t *testing.T) *recorded {
 	for {
 		first := newRecorded()
 		first.scrape(t, base)
-		if first.types["millrace_reclaim_lost_total"] != "" && first.types["millrace_redis_shard_entries"] != "" && first.sum(t, `millrace_promotion_payouts{state="SUCCESS"}`) == 600 {
+		if first.types["millrace_reclaim_lost_total"] != "" && first.types["millrace_redis_shard_entries"] != "" &&
+			first.sum(t, `millrace_redis_shards_owned`) == 2 && first.sum(t, `millrace_promotion_payouts{state="SUCCESS"}`) == 600 {
 			require.InDelta(t, 600, first.sum(t, `millrace_promotion_attempts_total{state="SUCCESS"}`), 0)
 			break
 		}

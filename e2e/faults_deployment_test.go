@@ -66,9 +66,7 @@ func newFaultDeployment(t *testing.T) *faultDeployment {
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	s.dir, s.deployment.dir = dir, dir
-	s.bin = filepath.Join(dir, "millrace")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", "faults", "-o", s.bin, "../cmd/millrace").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	s.bin = armedBinary(t)
 	s.dsn, _ = s.settings["plugins.promotion.ledger.dsn"].(string)
 	s.redis, err = faults.NewProxy(server(t, servers.Redis))
 	require.NoError(t, err)

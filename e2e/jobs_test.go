@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -57,12 +58,14 @@ func TestWatchersReceiveEachEventWhileARouterIsKilled(t *testing.T) {
 
 // jobsService is a process of the binary with the event router, on Redis alone.
 type jobsService struct {
-	t      *testing.T
-	config string
-	url    string
-	cmd    *exec.Cmd
-	done   chan struct{}
-	log    *lockedBuffer
+	t       *testing.T
+	program string
+	config  string
+	env     []string // more settings
+	url     string
+	cmd     *exec.Cmd
+	done    chan struct{}
+	log     *lockedBuffer
 }
 
 type lockedBuffer struct {
@@ -82,15 +85,15 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// startJobs starts a process with the profile router and both roles.
-func startJobs(t *testing.T, redisAddr, name string) *jobsService {
+// newJobs returns a process with the profile router and both roles. It is not started.
+func newJobs(t *testing.T, redisAddr, name string, env ...string) *jobsService {
 	t.Helper()
 	dir := t.TempDir()
 	web, err := freePort()
 	require.NoError(t, err)
 	out, err := exec.Command("openssl", "genpkey", "-algorithm", "ed25519", "-out", filepath.Join(dir, "key.pem")).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	s := &jobsService{t: t, config: filepath.Join(dir, name+".yaml"), url: "http://" + web, log: &lockedBuffer{}}
+	s := &jobsService{t: t, program: binary(t), config: filepath.Join(dir, name+".yaml"), env: env, url: "http://" + web, log: &lockedBuffer{}}
 	require.NoError(t, os.WriteFile(s.config, fmt.Appendf(nil, `
 profile: router
 instance_id: %s
@@ -99,18 +102,41 @@ plugins:
   telemetry: {listen: ""}
   redis: {addrs: [%q]}
   eventrouter: {roles: [router, gateway], loopback_without_token: true}
-  web: {listen: %q, drain_window: 1s, max_streams_per_user: 1000}
+  web: {listen: %q, drain_window: 1s, max_streams_per_user: 20000}
   token: {keys: [{kid: test, file: %q}]}
 `, name, redisAddr, web, filepath.Join(dir, "key.pem")), 0o600))
-	s.cmd = exec.Command(binary(t), "run", "--config", s.config)
+	t.Cleanup(s.kill)
+	return s
+}
+
+// startJobs starts a process with the profile router and both roles. env has more settings.
+func startJobs(t *testing.T, redisAddr, name string, env ...string) *jobsService {
+	t.Helper()
+	s := newJobs(t, redisAddr, name, env...)
+	s.start()
+	return s
+}
+
+// start starts the process, also again, and returns when it answers.
+func (s *jobsService) start() {
+	s.t.Helper()
+	s.launch()
+	s.ready()
+}
+
+func (s *jobsService) launch() {
+	s.t.Helper()
+	s.cmd = exec.Command(s.program, "run", "--config", s.config)
+	s.cmd.Env = append(os.Environ(), s.env...)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	var err error
 	s.done, err = startBound(s.cmd)
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_ = s.cmd.Process.Kill()
-		<-s.done
-	})
-	require.Eventually(t, func() bool {
+	require.NoError(s.t, err)
+}
+
+func (s *jobsService) ready() {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool {
 		resp, err := http.Get(s.url + "/jobs/scan/none")
 		if err != nil {
 			return false
@@ -118,7 +144,24 @@ plugins:
 		_ = resp.Body.Close()
 		return resp.StatusCode == http.StatusNotFound
 	}, 30*time.Second, 50*time.Millisecond, "%s", s.log)
-	return s
+}
+
+func (s *jobsService) kill() {
+	if s.done != nil {
+		_ = s.cmd.Process.Kill()
+		<-s.done
+	}
+}
+
+// ends waits until the process has ended well after a SIGTERM.
+func (s *jobsService) ends() {
+	s.t.Helper()
+	select {
+	case <-s.done:
+	case <-time.After(time.Minute):
+		require.FailNow(s.t, "the gateway did not end", "%s", s.log)
+	}
+	require.Zero(s.t, s.cmd.ProcessState.ExitCode(), "%s", s.log)
 }
 
 // command runs a command of the binary with the settings of the service.
@@ -202,7 +245,7 @@ func TestAGatewayThatEndsLosesNoEvent(t *testing.T) {
 		// The address of both gateways, as that of a load balancer.
 		base := &balancer{to: []string{first.url, second.url}}
 		group.Go(func() {
-			_, _ = jobwatch.Follow(ctx, jobwatch.Options{ // the checker reports it
+			reason, _ := jobwatch.Follow(ctx, jobwatch.Options{ // the checker reports it
 				URL: "http://balancer/jobs/scan/job/events", Client: &http.Client{Transport: base}, Connected: w.Connected,
 				Message: func(m jobwatch.Message) {
 					w.Message(m)
@@ -211,6 +254,7 @@ func TestAGatewayThatEndsLosesNoEvent(t *testing.T) {
 					}
 				},
 			})
+			w.Ended(reason)
 		})
 	}
 	publish(1, "scan")
@@ -225,12 +269,7 @@ func TestAGatewayThatEndsLosesNoEvent(t *testing.T) {
 	for seq := 2; seq < events; seq++ {
 		publish(seq, "scan")
 	}
-	select {
-	case <-first.done:
-	case <-time.After(20 * time.Second):
-		require.FailNow(t, "the gateway did not end", "%s", first.log)
-	}
-	require.Zero(t, first.cmd.ProcessState.ExitCode(), "%s", first.log)
+	first.ends()
 	publish(events, "done")
 	group.Wait()
 	r := check.Report()
@@ -240,13 +279,24 @@ func TestAGatewayThatEndsLosesNoEvent(t *testing.T) {
 }
 
 // balancer sends each request to the first address that answers.
-type balancer struct{ to []string }
+type balancer struct {
+	to    []string
+	first atomic.Int64 // index of the address that gets a request first
+	turns bool         // each request begins with the next one
+}
+
+// direct has small buffers, for thousands of streams.
+var direct = &http.Transport{DisableKeepAlives: true, ReadBufferSize: 1 << 10, WriteBufferSize: 1 << 10}
 
 func (b *balancer) RoundTrip(r *http.Request) (resp *http.Response, err error) {
-	for _, base := range b.to {
+	first := int(b.first.Load())
+	if b.turns {
+		first = int(b.first.Add(1))
+	}
+	for i := range b.to {
 		one := r.Clone(r.Context())
-		one.Host, one.URL.Host = "", strings.TrimPrefix(base, "http://")
-		if resp, err = http.DefaultTransport.RoundTrip(one); err == nil {
+		one.Host, one.URL.Host = "", strings.TrimPrefix(b.to[(first+i)%len(b.to)], "http://")
+		if resp, err = direct.RoundTrip(one); err == nil {
 			return resp, nil
 		}
 	}

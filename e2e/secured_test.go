@@ -4,9 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -60,6 +63,32 @@ func TestSecuredServers(t *testing.T) {
 			require.False(t, in.log.has(refused), "%s was refused something:\n%s", in.name, in.log)
 		}
 	}
+}
+
+// Routers, a gateway and producers on a Redis with TLS only, with the user of the README.
+func TestJobsOnASecuredRedis(t *testing.T) {
+	tier.Rest(t)
+	tier.Address(t, servers.Redis) // so the program is here
+	cert, pair := pipelinetest.Certificate(t)
+	guarded := guardedRedis(t, cert, pair)
+	settings := filepath.Join(t.TempDir(), "redis.yaml")
+	require.NoError(t, os.WriteFile(settings, fmt.Appendf(nil,
+		"plugins: {redis: {addrs: [%q], username: millrace, password: %q, tls: {enabled: true, ca_file: %q}}}\n", guarded.addr, theirPassword, cert), 0o600))
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	for _, args := range [][]string{
+		{"jobs", "demo", "--json", "--jobs", "5", "--events", "10"}, {"jobs", "publish", "scan/42", "scan", "--profile", "router"},
+		{"jobs", "status", "scan/42", "--profile", "router"}, {"jobs", "shards", "--profile", "router"},
+		{"deadletter", "list", "--profile", "router"},
+	} {
+		out, err := exec.CommandContext(ctx, binary(t), append(args, "--config", settings)...).CombinedOutput()
+		var exit *exec.ExitError
+		if args[1] == "status" && errors.As(err, &exit) && exit.ExitCode() == 1 {
+			err = nil // no router has handled the event
+		}
+		require.NoError(t, err, "%v: %s", args, out)
+	}
+	guarded.refusedNothing()
 }
 
 // guardedRedis starts a Redis that speaks TLS only, with the user of redis's README, and returns

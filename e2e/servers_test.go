@@ -29,9 +29,7 @@ import (
 
 // The binary under test and the servers of the scenarios are made once, on first use.
 var (
-	binaryOnce sync.Once
-	binaryPath string
-	errBinary  error
+	plainBuild, armedBuild build
 
 	fleetOnce sync.Once
 	fleet     *servers.Fleet
@@ -79,21 +77,39 @@ func startBound(cmd *exec.Cmd) (done chan struct{}, err error) {
 	return done, err
 }
 
+// build is a binary of the service.
+type build struct {
+	once sync.Once
+	path string
+	err  error
+}
+
 // binary builds the service once.
 func binary(t *testing.T) string {
+	t.Helper()
+	return plainBuild.get(t, "millrace")
+}
+
+// armedBinary builds the service with failpoints once.
+func armedBinary(t *testing.T) string {
+	t.Helper()
+	return armedBuild.get(t, "millrace-faults", "-tags", "faults")
+}
+
+func (b *build) get(t *testing.T, name string, flags ...string) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("builds and starts the binary")
 	}
-	binaryOnce.Do(func() {
-		binaryPath = filepath.Join(workDir, "millrace")
-		out, err := exec.Command("go", "build", "-o", binaryPath, "../cmd/millrace").CombinedOutput()
-		if err != nil {
-			errBinary = fmt.Errorf("%w: %s", err, out)
+	b.once.Do(func() {
+		b.path = filepath.Join(workDir, name)
+		args := append(append([]string{"build"}, flags...), "-o", b.path, "../cmd/millrace")
+		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+			b.err = fmt.Errorf("%w: %s", err, out)
 		}
 	})
-	require.NoError(t, errBinary)
-	return binaryPath
+	require.NoError(t, b.err)
+	return b.path
 }
 
 // ports are those of servers that belong to these scenarios alone: they are killed, restarted and

@@ -44,8 +44,9 @@ type Batch struct {
 	Linger time.Duration `yaml:"linger"`
 	// PerSource makes batches whose messages have the same Origin.Source, in the order of the
 	// subscription. The batches of one source are handled one after another, and those of different
-	// sources at once. A source whose batch hangs delays no other source. Flow limits the messages
-	// that wait.
+	// sources at once. Each batch waits until the outputs of the one before are published. A failed
+	// message and its outputs may be overtaken. A source whose batch hangs delays no other source.
+	// Flow limits the messages that wait.
 	PerSource bool `yaml:"-"`
 }
 

@@ -15,9 +15,9 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
-// The test binary is also the bare loop and the stock flow.
+// The test binary is also the bare loop, the stock flow and the watchers.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && peers()[os.Args[1]] != nil {
+	if len(os.Args) == 3 && programs()[os.Args[1]] != nil {
 		main()
 		return
 	}
@@ -30,7 +30,7 @@ func TestTheBenchmarkRuns(t *testing.T) {
 	var out pipelinetest.Buffer
 	dir := filepath.Join("..", "..", ".services", "bench")
 	err := command(t.Context(), []string{
-		"-quick", "-rows", "path,consume,publish,window,idle", "-targets", "100", "-dir", dir, "-readme", filepath.Join(t.TempDir(), "README.md"),
+		"-quick", "-rows", "path,consume,publish,window,idle,jobs", "-targets", "100", "-dir", dir, "-pages", t.TempDir(),
 	}, &out)
 	if errors.Is(err, errNoServer) && os.Getenv("CI") == "" {
 		t.Skip(err)
@@ -79,6 +79,29 @@ func TestTheReadmeHasMedianSpreadAndVerdict(t *testing.T) {
 	require.Contains(t, string(text), "1h30m0s")
 	require.InDelta(t, 30, (&environment{results: filepath.Dir(path)}).committed("x-allocations"), 0.01, "the next run compares with this one")
 	require.FileExists(t, filepath.Join(filepath.Dir(path), "million.svg"))
+}
+
+func TestThePageOfTheEventRouterHasItsRowsOnly(t *testing.T) {
+	t.Parallel()
+	of := func(name, what string) outcome {
+		c := comparison{name: name, rows: []row{{key: name, what: what, against: none, unit: " ms", goal: 20, atMost: true}}}
+		return outcome{comparison: c, pairs: map[string][]pair{name: {{ours: 15}}}}
+	}
+	r := report{notes: [][]string{{"one job", "1.00"}}, comparisons: []outcome{of("path", "payouts"), of("jobs-one", "delay")}}
+	dir := t.TempDir()
+	for page, text := range map[string]string{jobsPage: "| delay | – | 15.0 | 15.0 ms | ≤ 20.0 ms | met |", mainPage: "| payouts |"} {
+		require.NoError(t, r.write(filepath.Join(dir, page), nil))
+		written, err := os.ReadFile(filepath.Join(dir, page))
+		require.NoError(t, err)
+		require.Contains(t, string(written), text)
+		require.Equal(t, 1, strings.Count(string(written), " met |"))
+		require.Equal(t, page == jobsPage, strings.Contains(string(written), "\n| one job | 1.00 |\n"))
+	}
+	selected, err := chosen("jobs")
+	require.NoError(t, err)
+	require.True(t, complete(selected, jobsPage))
+	require.False(t, complete(selected, mainPage))
+	require.False(t, complete(selected[1:], jobsPage))
 }
 
 func TestAFailedComparisonWritesNoReadme(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
@@ -46,6 +47,20 @@ func (c comparison) keys() []string {
 	return keys
 }
 
+// The pages with the tables of the comparisons.
+const (
+	mainPage = "README.md"
+	jobsPage = "jobs.md" // of the event router
+)
+
+// page returns the page that has the rows of the comparison.
+func (c comparison) page() string {
+	if strings.HasPrefix(c.name, "jobs-") {
+		return jobsPage
+	}
+	return mainPage
+}
+
 // sizes are the counts of the comparisons.
 type sizes struct {
 	campaign int           // targets of a campaign
@@ -58,12 +73,17 @@ type sizes struct {
 	woken    int           // idle streams that get an entry
 	quiet    time.Duration // until streams are idle
 	observed time.Duration // of an idle instance
+	watchers int           // of jobs
+	events   int           // per second, of many jobs
+	half     time.Duration // of a pair of measurements of jobs
+	single   int           // events on an idle system
 }
 
 func full() sizes {
 	return sizes{
 		campaign: 100_000, large: 500_000, million: 1_000_000, stock: 10_000, slow: 30_000, messages: 300_000,
 		streams: 10_000, woken: 200, quiet: 20 * time.Second, observed: 30 * time.Second,
+		watchers: 10_000, events: 5000, half: 12 * time.Second, single: 100,
 	}
 }
 
@@ -71,6 +91,7 @@ func quick() sizes {
 	return sizes{
 		campaign: 500, large: 1000, million: 1000, stock: 100, slow: 500, messages: 3000,
 		streams: 50, woken: 10, quiet: time.Second, observed: 2 * time.Second,
+		watchers: 100, events: 500, half: 4 * time.Second, single: 10,
 	}
 }
 
@@ -82,7 +103,7 @@ const (
 
 // comparisons returns all comparisons in the order of the table.
 func comparisons() []comparison {
-	return []comparison{
+	return append([]comparison{
 		{"path", 3, []row{
 			{key: "own-cpu", what: "complete path, 32 slots: own CPU per payout (µs)", against: bareLoopPeer, unit: "×", goal: 1.5, atMost: true},
 			{key: "rate", what: "complete path, default slots: payouts/s", against: bareLoopPeer, unit: "×", goal: 0.6},
@@ -127,7 +148,7 @@ func comparisons() []comparison {
 			{key: "million-memory", what: "the same: peak memory of the process", against: none, unit: " MB", goal: 300, atMost: true},
 			{key: "million-stream", what: "the same: entries in the stream, at most", against: "`max_len`", unit: "×", goal: 1, atMost: true},
 		}, compareMillion},
-	}
+	}, jobComparisons()...)
 }
 
 const none = "–"

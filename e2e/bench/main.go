@@ -1,9 +1,10 @@
 // Bench compares the built binary with its peers on the same servers, and writes a README with the
 // results. Run it from the repository's top folder:
 //
-//	make bench                      all comparisons; writes e2e/bench/README.md
-//	make bench ROWS=path,publish    some comparisons; writes no README
-//	make bench QUICK=1              small counts, which test the machinery; writes no README
+//	make bench                      all comparisons; writes e2e/bench/README.md and jobs.md
+//	make bench ROWS=jobs            those of the event router; writes e2e/bench/jobs.md
+//	make bench ROWS=path,publish    some comparisons; writes no page
+//	make bench QUICK=1              small counts, which test the machinery; writes no page
 //	bin/bench -list                 the comparisons and their rows
 //	bin/bench -rows path -targets 20000 -runs 1
 //
@@ -27,6 +28,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/millrace-io/millrace/e2e/services/servers"
 )
 
 func main() {
@@ -41,30 +44,30 @@ func main() {
 
 // options are the flags of the command.
 type options struct {
-	rows, dir, readme string
-	quick, list       bool
-	runs, targets     int
-	limit             time.Duration
+	rows, dir, pages string
+	quick, list      bool
+	runs, targets    int
+	limit            time.Duration
 }
 
-// command runs the benchmark, or a peer of it when the first argument names one.
+// command runs the benchmark, or the program that the first argument names.
 func command(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 2 {
-		if pay, ok := peers()[args[0]]; ok {
-			return runPeer(ctx, args[1], out, pay)
+		if program, ok := programs()[args[0]]; ok {
+			return program(ctx, args[1], out)
 		}
 	}
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(out)
-	flags.StringVar(&o.rows, "rows", "", "comma-separated comparisons or rows; default: all")
+	flags.StringVar(&o.rows, "rows", "", "comma-separated comparisons or rows, jobs for those of the event router; default: all")
 	flags.BoolVar(&o.quick, "quick", false, "small counts, one run each: tests the machinery only")
 	flags.BoolVar(&o.list, "list", false, "list the comparisons and their rows")
 	flags.IntVar(&o.runs, "runs", 0, "runs of each comparison; default: its own number")
 	flags.IntVar(&o.targets, "targets", 0, "targets of a campaign; default: 100000")
 	flags.DurationVar(&o.limit, "limit", 90*time.Minute, "time limit")
 	flags.StringVar(&o.dir, "dir", filepath.Join(".services", "bench"), "folder of servers, logs and settings")
-	flags.StringVar(&o.readme, "readme", filepath.Join("e2e", "bench", "README.md"), "file that a complete run writes")
+	flags.StringVar(&o.pages, "pages", filepath.Join("e2e", "bench"), "folder of README.md and jobs.md, each of which a complete run of its comparisons writes")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -77,8 +80,8 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	return o.run(ctx, out)
 }
 
-// run measures the selected comparisons, prints the table, and writes the README after a complete
-// run.
+// run measures the selected comparisons, prints the table, and writes the pages whose comparisons
+// are complete.
 func (o options) run(ctx context.Context, out io.Writer) error {
 	selected, err := chosen(o.rows)
 	if err != nil {
@@ -92,7 +95,7 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the time limit of %s is over", o.limit))
 	defer cancel()
-	e, err := o.prepare(ctx, out)
+	e, err := o.prepare(ctx, out, selected)
 	if e != nil {
 		defer e.close()
 	}
@@ -104,7 +107,7 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 		size = quick()
 	}
 	size.campaign = cmp.Or(o.targets, size.campaign)
-	e.results = filepath.Dir(o.readme)
+	e.results = o.pages
 	rep := report{machine: machine(e)}
 	began := time.Now()
 	for _, c := range selected {
@@ -117,18 +120,35 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 			break
 		}
 	}
-	rep.took = time.Since(began)
+	rep.took, rep.notes = time.Since(began), e.notes
 	fmt.Fprintf(out, "\n%s", rep.text())
-	complete := len(selected) == len(comparisons()) && !o.quick && o.targets == 0
-	if err := rep.failed(); err != nil || !complete {
-		fmt.Fprintf(out, "\n%s is not written: only a complete run without a missing figure writes it.\n", o.readme)
-		return err
+	failed := rep.failed()
+	for _, page := range []string{mainPage, jobsPage} {
+		path := filepath.Join(o.pages, page)
+		if failed != nil || o.quick || o.targets > 0 || !complete(selected, page) {
+			fmt.Fprintf(out, "\n%s is not written: only a complete run without a missing figure writes it.\n", path)
+		} else if err := rep.write(path, e.plots); err != nil {
+			return err
+		}
 	}
-	return rep.write(o.readme, e.plots)
+	return failed
+}
+
+// complete reports whether the selected comparisons are all of a page.
+func complete(selected []comparison, page string) bool {
+	of := func(all []comparison) (n int) {
+		for _, c := range all {
+			if c.page() == page {
+				n++
+			}
+		}
+		return n
+	}
+	return of(selected) == of(comparisons())
 }
 
 // prepare builds the binary and starts the servers.
-func (o options) prepare(ctx context.Context, out io.Writer) (*environment, error) {
+func (o options) prepare(ctx context.Context, out io.Writer, selected []comparison) (*environment, error) {
 	offset, err := strconv.Atoi(cmp.Or(os.Getenv("MILLRACE_SERVICES_PORT_OFFSET"), "0"))
 	if err != nil {
 		return nil, fmt.Errorf("MILLRACE_SERVICES_PORT_OFFSET: %w", err)
@@ -137,7 +157,11 @@ func (o options) prepare(ctx context.Context, out io.Writer) (*environment, erro
 	if err != nil {
 		return nil, err
 	}
-	e, err := open(ctx, dir, offset, out)
+	needed := []string{servers.Redis}
+	if slices.ContainsFunc(selected, func(c comparison) bool { return c.page() != jobsPage }) {
+		needed = append(needed, servers.Kafka, servers.Postgres)
+	}
+	e, err := open(ctx, dir, offset, out, needed)
 	if err != nil {
 		return e, err
 	}
@@ -153,7 +177,7 @@ func (o options) prepare(ctx context.Context, out io.Writer) (*environment, erro
 	return e, nil
 }
 
-// chosen returns the comparisons that have one of the names or rows.
+// chosen returns the comparisons that have one of the names or rows, or are on the page jobs.
 func chosen(names string) ([]comparison, error) {
 	all := comparisons()
 	if names == "" {
@@ -161,11 +185,15 @@ func chosen(names string) ([]comparison, error) {
 	}
 	picked := map[string]bool{}
 	for name := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(all, func(c comparison) bool { return c.name == name || slices.Contains(c.keys(), name) })
-		if i < 0 {
+		found := false
+		for _, c := range all {
+			if c.name == name || slices.Contains(c.keys(), name) || name+".md" == c.page() {
+				picked[c.name], found = true, true
+			}
+		}
+		if !found {
 			return nil, fmt.Errorf("no comparison or row is named %q; -list shows them", name)
 		}
-		picked[all[i].name] = true
 	}
 	return slices.DeleteFunc(all, func(c comparison) bool { return !picked[c.name] }), nil
 }

@@ -29,24 +29,27 @@ func (c peerConfig) String() string {
 	return string(text)
 }
 
-// peers are the programs that a campaign compares the binary with.
-func peers() map[string]func(context.Context, peerConfig, func()) error {
-	return map[string]func(context.Context, peerConfig, func()) error{"bare": payBare, "stock": payStock}
+// programs are what this binary also is: the peers of a campaign, and the watchers of jobs. Each
+// gets its settings on the command line.
+func programs() map[string]func(ctx context.Context, config string, out io.Writer) error {
+	return map[string]func(context.Context, string, io.Writer) error{"bare": peer(payBare), "stock": peer(payStock), "watch": watch}
 }
 
-// runPeer runs the bare loop or the stock flow. It prints a line when it is ready, and another one
+// peer runs the bare loop or the stock flow. It prints a line when it is ready, and another one
 // when all payouts are settled. Then it waits for a signal.
-func runPeer(ctx context.Context, config string, out io.Writer, pay func(context.Context, peerConfig, func()) error) error {
-	var c peerConfig
-	if err := json.Unmarshal([]byte(config), &c); err != nil {
-		return err
+func peer(pay func(context.Context, peerConfig, func()) error) func(context.Context, string, io.Writer) error {
+	return func(ctx context.Context, config string, out io.Writer) error {
+		var c peerConfig
+		if err := json.Unmarshal([]byte(config), &c); err != nil {
+			return err
+		}
+		if err := pay(ctx, c, func() { fmt.Fprintln(out, "running") }); err != nil {
+			return err
+		}
+		fmt.Fprintln(out, "settled")
+		<-ctx.Done()
+		return nil
 	}
-	if err := pay(ctx, c, func() { fmt.Fprintln(out, "running") }); err != nil {
-		return err
-	}
-	fmt.Fprintln(out, "settled")
-	<-ctx.Done()
-	return nil
 }
 
 // peerTable is the ledger of both peers. The columns have the names of the product's ledger.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,7 +27,7 @@ import (
 type environment struct {
 	dir      string // of logs and settings
 	millrace string // the binary
-	self     string // this binary, which is also the bare loop and the stock flow
+	self     string // this binary, which is also the programs
 	fleet    *servers.Fleet
 	versions []string
 	lock     *os.File
@@ -35,14 +36,15 @@ type environment struct {
 	db       *pgx.Conn
 	schemas  int
 	log      io.Writer
-	results  string // folder of the README and the table of allocations
-	plots    []byte // SVG of the largest campaign
+	results  string     // folder of the pages and the table of allocations
+	plots    []byte     // SVG of the largest campaign
+	notes    [][]string // CPU of all parts, per run of jobs
 }
 
 var errNoServer = errors.New("a server can't be started")
 
-// open starts servers that belong to the benchmark alone, because it empties them.
-func open(ctx context.Context, dir string, offset int, log io.Writer) (e *environment, err error) {
+// open starts the needed servers. They belong to the benchmark alone, because it empties them.
+func open(ctx context.Context, dir string, offset int, log io.Writer, needed []string) (e *environment, err error) {
 	e = &environment{dir: dir, log: log}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -64,16 +66,19 @@ func open(ctx context.Context, dir string, offset int, log io.Writer) (e *enviro
 		return nil, err
 	}
 	e.fleet.Wipe(ctx) // what a killed run has left
-	for _, r := range e.fleet.Up(ctx, servers.Kafka, servers.Redis, servers.Postgres) {
+	for _, r := range e.fleet.Up(ctx, needed...) {
 		if r.Err != nil {
 			return e, fmt.Errorf("%w: %s: %w", errNoServer, r.Name, r.Err)
 		}
 		e.versions = append(e.versions, r.How[strings.LastIndex(r.How, ", ")+2:])
 	}
+	e.redis = redis.NewClient(&redis.Options{Addr: e.fleet.Addr(servers.Redis)})
+	if !slices.Contains(needed, servers.Kafka) {
+		return e, nil
+	}
 	if e.kafka, err = kadm.NewOptClient(kgo.SeedBrokers(e.brokers()...), kgo.MetadataMinAge(10*time.Millisecond)); err != nil {
 		return e, err
 	}
-	e.redis = redis.NewClient(&redis.Options{Addr: e.fleet.Addr(servers.Redis)})
 	e.db, err = pgx.Connect(ctx, e.fleet.Addr(servers.Postgres))
 	return e, err
 }

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Proxy is a TCP proxy in front of a server. It can slow answers down, cut connections where an
-// answer was due, and lead to another server. The zero Proxy is not usable; it is safe for
-// concurrent use.
+// Proxy is a TCP proxy in front of a server. It can slow answers down, cut or silence connections,
+// and lead to another server. The zero Proxy is not usable; it is safe for concurrent use.
 type Proxy struct {
 	ln net.Listener
 	wg sync.WaitGroup
@@ -21,6 +20,8 @@ type Proxy struct {
 	cutEach int // the connection is cut instead of every so-manieth piece of an answer; 0: never
 	answers int
 	cuts    int
+	opened  int // number of the newest connection
+	silent  int // connections up to this number carry nothing
 	closed  bool
 }
 
@@ -79,6 +80,14 @@ func (p *Proxy) Cuts() int {
 	return p.cuts
 }
 
+// Silence loses everything on the open connections from now on, in both directions, and closes none
+// of them. New connections work.
+func (p *Proxy) Silence() {
+	p.mu.Lock()
+	p.silent = p.opened
+	p.mu.Unlock()
+}
+
 // Cut closes all connections, in the middle of whatever they carry.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
@@ -117,11 +126,13 @@ func (p *Proxy) serve(in net.Conn) {
 		return
 	}
 	p.conns[in], p.conns[out] = struct{}{}, struct{}{}
+	p.opened++
+	number := p.opened
 	p.mu.Unlock()
 	var both sync.WaitGroup
 	end := func() { _, _ = in.Close(), out.Close() }
-	both.Go(func() { defer end(); p.pump(out, in, false) })
-	both.Go(func() { defer end(); p.pump(in, out, true) })
+	both.Go(func() { defer end(); p.pump(out, in, number, false) })
+	both.Go(func() { defer end(); p.pump(in, out, number, true) })
 	both.Wait()
 	p.mu.Lock()
 	delete(p.conns, in)
@@ -136,7 +147,7 @@ type piece struct {
 }
 
 // pump copies. A delayed piece does not delay the reading of the next one.
-func (p *Proxy) pump(dst, src net.Conn, answers bool) {
+func (p *Proxy) pump(dst, src net.Conn, number int, answers bool) {
 	late := make(chan piece, 1024)
 	var writer sync.WaitGroup
 	writer.Go(func() {
@@ -153,7 +164,7 @@ func (p *Proxy) pump(dst, src net.Conn, answers bool) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := src.Read(buf)
-		if n > 0 {
+		if n > 0 && !p.silenced(number) {
 			delay, cut := p.fate(answers)
 			if cut {
 				return
@@ -164,6 +175,12 @@ func (p *Proxy) pump(dst, src net.Conn, answers bool) {
 			return
 		}
 	}
+}
+
+func (p *Proxy) silenced(number int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return number <= p.silent
 }
 
 // fate says what happens to a piece.

@@ -51,7 +51,7 @@ func ask(t *testing.T, addr, line string) (string, error) {
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	one, heard := parrot(t, "one")
-	two, _ := parrot(t, "two")
+	two, heardTwo := parrot(t, "two")
 	p, err := faults.NewProxy(one)
 	require.NoError(t, err)
 
@@ -77,6 +77,22 @@ func TestProxy(t *testing.T) {
 	answer, err = ask(t, p.Addr(), "d")
 	require.NoError(t, err)
 	require.Equal(t, "two d\n", answer)
+
+	old, err := net.Dial("tcp", p.Addr())
+	require.NoError(t, err)
+	defer old.Close()
+	_, err = io.WriteString(old, "e\n")
+	require.NoError(t, err)
+	answer, err = bufio.NewReader(old).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "two e\n", answer)
+	p.Silence()
+	_, err = io.WriteString(old, "lost\n")
+	require.NoError(t, err)
+	answer, err = ask(t, p.Addr(), "f")
+	require.NoError(t, err, "a new connection works")
+	require.Equal(t, "two f\n", answer)
+	require.Equal(t, []string{"d", "e", "f"}, []string{<-heardTwo, <-heardTwo, <-heardTwo})
 
 	require.NoError(t, p.Close())
 	_, err = net.Dial("tcp", p.Addr())

@@ -1,6 +1,6 @@
 // Services starts and stops the real servers that tests and `demo --profile local` need: Apache
-// Kafka, Redis, Valkey and PostgreSQL on loopback ports of their own. Run it from the repository's
-// top folder:
+// Kafka, Redis, Valkey and PostgreSQL on loopback ports of their own. It installs Chromium for the
+// tests of web pages. Run it from the repository's top folder:
 //
 //	go run ./e2e/services up               start what does not run yet
 //	go run ./e2e/services status           which servers answer
@@ -33,7 +33,7 @@ func main() {
 	os.Exit(code)
 }
 
-const usage = "usage: go run ./e2e/services up|down|status|env|restart|kill|wipe [kafka|redis|valkey|postgres]..."
+const usage = "usage: go run ./e2e/services up|down|status|env|restart|kill|wipe [kafka|redis|valkey|postgres|chromium]..."
 
 func run(ctx context.Context, args []string, getenv func(string) string, out, errOut io.Writer) int {
 	fleet, err := fleetOf(getenv, errOut)

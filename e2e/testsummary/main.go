@@ -40,7 +40,7 @@ func run(args []string, getenv func(string) string, test tester, out, errOut io.
 	flags := flag.NewFlagSet("testsummary", flag.ContinueOnError)
 	flags.SetOutput(errOut)
 	packages := flags.String("packages", "./...", "packages to test, separated by blanks")
-	want := flags.String("want", "", "servers that tests must have met when CI=true: kafka,redis,valkey,postgres")
+	want := flags.String("want", "", "servers that tests must have met when CI=true: kafka,redis,valkey,postgres,chromium")
 	rerun := flags.Int("rerun", 0, "run each failed test once more, if at most N failed")
 	flaky := flags.String("flaky", "", "file for the names of the tests that passed when they ran once more")
 	interval := flags.Duration("heartbeat", 30*time.Second, "how often to list the tests that are still running; 0: never")

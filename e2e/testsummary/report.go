@@ -18,20 +18,21 @@ const (
 	redis    server = "Redis"
 	valkey   server = "Valkey"
 	postgres server = "PostgreSQL"
+	chromium server = "Chromium"
 	embedded server = "embedded"
 )
 
-func realServers() []server { return []server{kafka, redis, valkey, postgres} }
+func realServers() []server { return []server{kafka, redis, valkey, postgres, chromium} }
 
 // serverNamed returns the server with the name that attributes and flags use.
 func serverNamed(name string) (s server, ok bool) {
-	s, ok = map[string]server{"kafka": kafka, "redis": redis, "valkey": valkey, "postgres": postgres, "embedded": embedded}[name]
+	s, ok = map[string]server{"kafka": kafka, "redis": redis, "valkey": valkey, "postgres": postgres, "chromium": chromium, "embedded": embedded}[name]
 	return s, ok
 }
 
 // missing matches the reason of a test that was skipped because the address of a server isn't in
 // the environment.
-var missing = regexp.MustCompile(`MILLRACE_TEST_(KAFKA|REDIS|VALKEY|POSTGRES)`)
+var missing = regexp.MustCompile(`MILLRACE_TEST_(KAFKA|REDIS|VALKEY|POSTGRES|CHROMIUM)`)
 
 // finish prints the tables and what is wrong, and reports whether all tests passed. With strict, a
 // skip for a missing server is wrong, and every server in want must have had a test.

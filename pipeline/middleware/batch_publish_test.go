@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +39,40 @@ func TestASlowSinkKeepsNoPlace(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		require.FailNow(t, "the quick message waits")
 	}
+}
+
+// The next batch of a source is handled after the outputs of the one before were published.
+func TestOutputsOfASourceAreInOrder(t *testing.T) {
+	t.Parallel()
+	started := make(chan struct{}, 10)
+	var handled, published atomic.Int64
+	tooEarly := make(chan int64, 10)
+	feed, _ := startBatch(t, pipeline.Route{
+		Batch: pipeline.Batch{PerSource: true},
+		HandleBatch: func(ctx context.Context, msgs []*message.Message) []pipeline.BatchResult {
+			n := handled.Add(1)
+			if n > 1 {
+				started <- struct{}{}
+			}
+			if published.Load() != n-1 {
+				tooEarly <- n
+			}
+			return echo(ctx, msgs)
+		},
+		To: sinkOf(func([]*message.Message) error {
+			select {
+			case <-started: // the next batch
+			case <-time.After(20 * time.Millisecond):
+			}
+			published.Add(1)
+			return nil
+		}),
+	}, middleware.Options{})
+	feed.SendPayloads("1", "2", "3")
+	for range 3 {
+		<-feed.Settled()
+	}
+	require.Empty(t, tooEarly)
 }
 
 // echo publishes each payload twice.

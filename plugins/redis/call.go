@@ -203,27 +203,51 @@ func (s *Server) Do(ctx context.Context, calls ...*Call) error {
 		}
 		return errNotStarted
 	}
+	sendAll(ctx, client, calls)
+	return joined(calls)
+}
+
+// sendAll sends the calls to all nodes at once.
+func sendAll(ctx context.Context, client goredis.UniversalClient, calls []*Call) {
 	var nodes sync.WaitGroup
 	for _, part := range perNode(ctx, client, calls) {
 		nodes.Go(func() { send(ctx, client, part) })
 	}
 	nodes.Wait()
-	return joined(calls)
 }
 
 // perNode divides the calls by the node that has their key. In one pipeline the client's error
 // about one node can replace the replies of others.
 func perNode(ctx context.Context, client goredis.UniversalClient, calls []*Call) map[*goredis.Client][]*Call {
 	parts := map[*goredis.Client][]*Call{}
-	cluster, _ := client.(*goredis.ClusterClient)
 	for _, c := range calls {
-		var node *goredis.Client
-		if cluster != nil {
-			node, _ = cluster.MasterForKey(ctx, c.key) // an error will be that of the call
-		}
+		node := nodeOf(ctx, client, c.key) // an error will be that of the call
 		parts[node] = append(parts[node], c)
 	}
 	return parts
+}
+
+// nodeOf returns the node of a Cluster that has a key. It is nil without a Cluster, and after an
+// error.
+func nodeOf(ctx context.Context, client goredis.UniversalClient, key string) *goredis.Client {
+	cluster, ok := client.(*goredis.ClusterClient)
+	if !ok {
+		return nil
+	}
+	node, err := cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return nil
+	}
+	return node
+}
+
+// Node returns the address of the Cluster's node that has a key. It is empty without a Cluster, and
+// while the node is unknown.
+func (s *Server) Node(ctx context.Context, key string) string {
+	if node := nodeOf(ctx, s.Client(), key); node != nil {
+		return node.Options().Addr
+	}
+	return ""
 }
 
 // ErrNotReplicated means that too few replicas have a call that has run. The caller repeats it.

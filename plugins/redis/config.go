@@ -38,16 +38,19 @@ type ClientConfig struct {
 }
 
 // Overrides returns the settings with which another process on this machine reaches the server, by
-// their path. Those of TLS and Sentinel are not supported.
-func (c ClientConfig) Overrides() (map[string]any, error) {
-	if c.TLS.Enabled || c.MasterName != "" {
-		return nil, errors.New("must be a Redis without TLS and Sentinel, for further processes")
+// their path.
+func (c ClientConfig) Overrides() map[string]any {
+	set := map[string]any{}
+	for key, value := range map[string]any{
+		"addrs": c.Addrs, "cluster": c.Cluster, "db": c.DB, "username": c.Username, "password": c.Password.Reveal(),
+		"master_name": c.MasterName, "sentinel_username": c.SentinelUsername, "sentinel_password": c.SentinelPassword.Reveal(),
+		"tls.enabled": c.TLS.Enabled, "tls.ca_file": c.TLS.CAFile, "tls.cert_file": c.TLS.CertFile, "tls.key_file": c.TLS.KeyFile,
+		"tls.server_name": c.TLS.ServerName, "tls.insecure_skip_verify": c.TLS.InsecureSkipVerify,
+		"allow_plaintext_credentials": c.AllowPlaintextCredentials,
+	} {
+		set["plugins.redis."+key] = value
 	}
-	return map[string]any{
-		"plugins.redis.addrs": c.Addrs, "plugins.redis.cluster": c.Cluster, "plugins.redis.db": c.DB,
-		"plugins.redis.username": c.Username, "plugins.redis.password": c.Password.Reveal(),
-		"plugins.redis.allow_plaintext_credentials": c.AllowPlaintextCredentials,
-	}, nil
+	return set
 }
 
 // Config is the settings section of the plugin (plugins.redis).

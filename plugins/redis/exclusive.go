@@ -289,7 +289,8 @@ func (s *exclusiveShard) mayRelease() bool {
 	return true
 }
 
-// startDrain drains the reader, within the longest hold of a handler.
+// startDrain drains the reader, within the longest hold of a handler. A route without that limit
+// waits for its handlers, and this shard is not read meanwhile.
 func (s *exclusiveShard) startDrain(ctx context.Context) {
 	cancel := func() {}
 	if s.hold > 0 {

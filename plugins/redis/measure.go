@@ -13,15 +13,15 @@ import (
 // measure counts the entries of all shards, also of domains without a route here. A shard that does
 // not answer has no series.
 func (t *trimmer) measure(ctx context.Context, c goredis.UniversalClient, log *slog.Logger) {
-	bounded, cancel := context.WithTimeout(ctx, commandTimeout)
+	bounded, cancel := context.WithTimeout(ctx, t.limit)
 	defer cancel()
-	pipe := c.Pipeline()
+	var calls []*Call
 	for _, d := range t.cfg.Domains {
 		for shard := range d.Shards {
-			pipe.XLen(bounded, d.Stream(shard))
+			calls = append(calls, Command("XLEN", d.Stream(shard)))
 		}
 	}
-	cmds, _ := pipe.Exec(bounded) // each command has its own error
+	sendAll(bounded, c, calls)
 	if ctx.Err() != nil {
 		return
 	}
@@ -29,14 +29,14 @@ func (t *trimmer) measure(ctx context.Context, c goredis.UniversalClient, log *s
 		for shard := range d.Shards {
 			domain, label := nameOf(d.Prefix), strconv.Itoa(shard)
 			t.metrics.maxLen.WithLabelValues(domain, label).Set(float64(d.maxLen()))
-			length, _ := cmds[0].(*goredis.IntCmd)
-			cmds = cmds[1:]
-			if err := length.Err(); err != nil {
+			length, err := calls[0].Int()
+			calls = calls[1:]
+			if err != nil {
 				t.metrics.entries.DeleteLabelValues(domain, label)
 				t.sampler.Warn(log, "the entries of a shard were not counted", slog.String(pipeline.LogStream, d.Stream(shard)), pipeline.Err(err))
 				continue
 			}
-			t.metrics.entries.WithLabelValues(domain, label).Set(float64(length.Val()))
+			t.metrics.entries.WithLabelValues(domain, label).Set(float64(length))
 		}
 	}
 }

@@ -61,6 +61,7 @@ type trimmer struct {
 	script  *goredis.Script
 	sampler *pipeline.LogSampler
 	every   time.Duration
+	limit   time.Duration // of one measurement
 
 	mu      sync.Mutex
 	streams map[string]*trimmedStream
@@ -83,7 +84,7 @@ type trimReading struct {
 
 func newTrimmer(cfg *Config) *trimmer {
 	return &trimmer{
-		cfg: cfg, metrics: newTrimMetrics(), script: goredis.NewScript(groupsSource + tidySource), every: trimInterval,
+		cfg: cfg, metrics: newTrimMetrics(), script: goredis.NewScript(groupsSource + tidySource), every: trimInterval, limit: commandTimeout,
 		sampler: pipeline.NewLogSampler(trimNotice), streams: map[string]*trimmedStream{},
 	}
 }

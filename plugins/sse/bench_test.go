@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/sse"
 )
 
@@ -45,15 +46,11 @@ func benchmarkFanOut(b *testing.B, clients int, of func(*testing.B) *crowd) {
 	perConn := float64(used()-before) / float64(clients)
 	event := sse.Event{ID: "1", Name: "event", Data: make([]byte, 200)}
 	c.measure(1, event)
-	b.ReportAllocs()
 	var half, most []time.Duration
-	rounds, begin := 0, cpu(b)
-	for b.Loop() {
+	pipelinetest.ReportCPU(b, clients, func() {
 		p50, p99 := c.measure(1, event)
 		half, most = append(half, p50), append(most, p99)
-		rounds++
-	}
-	b.ReportMetric(float64(cpu(b)-begin)/float64(rounds*clients), "cpu-ns/event")
+	})
 	b.ReportMetric(perConn, "B/conn")
 	b.ReportMetric(median(half).Seconds()*1e3, "p50-ms")
 	b.ReportMetric(median(most).Seconds()*1e3, "p99-ms")
@@ -101,13 +98,6 @@ func used() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc + m.StackInuse
-}
-
-// cpu returns the CPU time of the process.
-func cpu(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // crowd is a hub with many clients, which note when they have received an event.

@@ -14,6 +14,9 @@ const (
 	maxBytes      = 256 << 10 // of them
 	writeDeadline = 5 * time.Second
 	keptFrames    = 8 // room of a queue that an idle client keeps
+	// hangs is the time after which a client that is full will have no room soon, because a write
+	// to it has not returned.
+	hangs = 100 * time.Millisecond
 )
 
 // errEnded is returned by Write when the stream has ended or is closing.
@@ -44,9 +47,10 @@ type Client struct {
 	latest []slot   // in the order of the first change
 	events int      // in the queue and in the write that is under way
 	bytes  int
-	beat   bool   // a heartbeat is due
-	reason string // why the stream ends; empty while it is open
-	cut    bool   // nothing more is written
+	began  time.Time // of the write that is under way; zero: none is
+	beat   bool      // a heartbeat is due
+	reason string    // why the stream ends; empty while it is open
+	cut    bool      // nothing more is written
 }
 
 // slot is a latest value that was not written yet.
@@ -76,11 +80,15 @@ func (c *Client) Send(e Event) bool {
 	return true
 }
 
-// Room reports whether Send accepts a number of events with a size in bytes now. A client that has
-// ended needs no room.
+// Room reports whether Send accepts a number of events with a size in bytes now. It is for a caller
+// that would rather wait than have the client disconnected. A client that has ended needs no room.
+// To wait for a client is useless when a write to it hangs.
 func (c *Client) Room(events, size int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.began.IsZero() && time.Since(c.began) >= hangs {
+		return true
+	}
 	return c.reason != "" || c.events == 0 || c.events+events <= maxEvents && c.bytes+size <= maxBytes
 }
 
@@ -199,6 +207,9 @@ func (c *Client) take(aborted bool) (b batch) {
 		b.frames = append(b.frames, withReason("closed", c.reason))
 		b.last = true
 	}
+	if len(b.frames) > 0 {
+		c.began = time.Now()
+	}
 	return b
 }
 
@@ -212,6 +223,7 @@ func (c *Client) written(b batch) {
 	if c.cut {
 		return
 	}
+	c.began = time.Time{}
 	c.events -= b.queued
 	c.bytes -= b.bytes
 	c.hub.metrics.unread.Sub(float64(b.queued))

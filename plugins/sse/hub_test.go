@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -109,6 +110,24 @@ func TestAFullClientIsDisconnectedAndNotWaitedFor(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestACallerNeedNotWaitForAClientThatHangs(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		c := r.hang()
+		time.Sleep(time.Second) // nothing is being written
+		for range 64 {
+			require.True(t, c.Room(1, 1))
+			require.True(t, c.Send(sse.Event{Data: []byte("x")}))
+			synctest.Wait()
+		}
+		require.False(t, c.Room(1, 1))
+		time.Sleep(99 * time.Millisecond)
+		require.False(t, c.Room(1, 1), "it may have been slow only")
+		time.Sleep(time.Millisecond)
+		require.True(t, c.Room(1, 1))
+		require.False(t, c.Send(sse.Event{Data: []byte("x")}))
+	})
 }
 
 func TestAClientThatLeavesIsForgotten(t *testing.T) {

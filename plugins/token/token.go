@@ -17,11 +17,10 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-const (
-	// leeway is how long after its end a token is still valid, because clocks differ.
-	leeway  = 30 * time.Second
-	maxSize = 8 << 10 // bytes of a token
-)
+// Leeway is how long after its end a token is still valid, because clocks differ.
+const Leeway = 30 * time.Second
+
+const maxSize = 8 << 10 // bytes of a token
 
 // Errors of Verify. All other errors of Verify wrap ErrForged.
 var (
@@ -191,7 +190,7 @@ func (p *Plugin) verify(audience, raw string) (Claims, error) {
 		return Claims{}, ErrAudience
 	}
 	c := Claims{Audience: audience, Subject: read.Subject, ID: read.ID, Expires: read.Expires.Time(), Job: read.Job}
-	if time.Since(c.Expires) > leeway {
+	if time.Since(c.Expires) > Leeway {
 		return c, ErrExpired
 	}
 	return c, nil

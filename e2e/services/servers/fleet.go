@@ -13,16 +13,18 @@ import (
 	"time"
 )
 
-// The servers, by the names that commands and reports use.
+// The servers, by the names that commands and reports use. Chromium is a browser, which is
+// installed and not started.
 const (
 	Kafka    = "kafka"
 	Redis    = "redis"
 	Valkey   = "valkey"
 	Postgres = "postgres"
+	Chromium = "chromium"
 )
 
 // Names returns all servers in the order of reports.
-func Names() []string { return []string{Kafka, Redis, Valkey, Postgres} }
+func Names() []string { return []string{Kafka, Redis, Valkey, Postgres, Chromium} }
 
 // EnvVar returns the variable that carries the address of a server: MILLRACE_TEST_KAFKA and so on.
 func EnvVar(name string) string {
@@ -35,6 +37,8 @@ func EnvVar(name string) string {
 		return "MILLRACE_TEST_VALKEY"
 	case Postgres:
 		return "MILLRACE_TEST_POSTGRES"
+	case Chromium:
+		return "MILLRACE_TEST_CHROMIUM"
 	default:
 		return ""
 	}
@@ -92,7 +96,7 @@ type Fleet struct {
 // Report is what became of one server.
 type Report struct {
 	Name string
-	Addr string        // host:port, or a DSN for PostgreSQL
+	Addr string        // host:port, a DSN for PostgreSQL, or the program of Chromium
 	How  string        // how it was had, or what was done to it
 	Took time.Duration // how long that took
 	Err  error         // why it can't be had
@@ -179,7 +183,7 @@ func (f *Fleet) Status(ctx context.Context, names ...string) []Report {
 	return f.each(ctx, names, f.status)
 }
 
-// Addr returns where a server is or would be: host:port, or a DSN for PostgreSQL.
+// Addr returns where a server is or would be, as in Report.
 func (f *Fleet) Addr(name string) string {
 	s, ok := f.server(name)
 	if !ok {
@@ -257,6 +261,8 @@ func (f *Fleet) server(name string) (server, bool) {
 		return f.redis(loopback(16379)), true
 	case Valkey:
 		return f.valkey(loopback(16380)), true
+	case Chromium:
+		return f.chromium(), true
 	default:
 		return f.postgres(loopback(15432)), true
 	}

@@ -20,7 +20,7 @@ type server struct {
 	host string // host:port it listens on
 	// prepare gets the programs and the data folder and says from where; called before every start.
 	prepare func(ctx context.Context) (from string, err error)
-	// command returns the process to run in the foreground.
+	// command returns the process to run in the foreground. Nil: nothing runs.
 	command func() (*exec.Cmd, error)
 	// answers returns the server's version when it can be worked with at addr.
 	answers func(ctx context.Context, addr string) (version string, err error)
@@ -42,6 +42,13 @@ func (f *Fleet) up(ctx context.Context, s server) (string, error) {
 			return "", fmt.Errorf("given by %s, but: %w", EnvVar(s.name), err)
 		}
 		return fmt.Sprintf("given by %s, %s", EnvVar(s.name), version), nil
+	}
+	if s.command == nil {
+		if _, err := s.prepare(ctx); err != nil {
+			return "", err
+		}
+		version, err := s.answers(ctx, s.addr)
+		return "installed, " + version, err
 	}
 	st, running := f.running(s.name)
 	if running {
@@ -188,6 +195,9 @@ func (f *Fleet) kill(ctx context.Context, s server) (string, error) {
 
 func (f *Fleet) status(ctx context.Context, s server) (string, error) {
 	addr, from := f.given(s), "given by "+EnvVar(s.name)
+	if addr == "" && s.command == nil {
+		addr, from = s.addr, "installed"
+	}
 	if addr == "" {
 		st, running := f.running(s.name)
 		if !running {

@@ -4,6 +4,7 @@ package checker
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -28,7 +29,9 @@ type Checker struct {
 type job struct {
 	numbered  map[int64][]content // several contents of one number, in the order of publishing
 	transient []content
-	end       int64 // lowest terminal number; 0: none
+	above     []int64 // per transient event, the highest number before it
+	top       int64   // highest number
+	end       int64   // lowest terminal number; 0: none
 }
 
 // content is what a watcher must receive unchanged.
@@ -60,9 +63,10 @@ func (c *Checker) Published(e event.Event) {
 	defer c.mu.Unlock()
 	j := c.job(e.Domain, e.JobID)
 	if c.stages.IsTransient(e.Stage) {
-		j.transient = append(j.transient, contentOf(e))
+		j.transient, j.above = append(j.transient, contentOf(e)), append(j.above, j.top)
 		return
 	}
+	j.top = max(j.top, e.Seq)
 	j.numbered[e.Seq] = append(j.numbered[e.Seq], contentOf(e))
 	if c.stages.IsTerminal(e.Stage) && (j.end == 0 || e.Seq < j.end) {
 		j.end = e.Seq
@@ -94,11 +98,16 @@ func (c *Checker) Watch(name, domain, jobID string) *Watcher {
 	return w
 }
 
-// Connected counts a connection.
+// Connected counts a connection. It may repeat the transient events after the last number: they
+// have none that says where a stream continues.
 func (w *Watcher) Connected() {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	w.connections++
+	above := w.c.job(w.domain, w.id).above
+	if i, _ := slices.BinarySearch(above, last(w.order)); i < w.transient {
+		w.transient = i
+	}
 }
 
 func (w *Watcher) problem(format string, args ...any) {
@@ -128,6 +137,14 @@ func (w *Watcher) Message(m watch.Message) {
 			w.closed = reason
 		}
 	}
+}
+
+// Ended takes the reason that watch.Follow has returned. After a reconnect the end of a job is
+// answered without a message.
+func (w *Watcher) Ended(reason string) {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	w.closed = cmp.Or(w.closed, reason)
 }
 
 func (w *Watcher) decode(m watch.Message) (event.Event, bool) {

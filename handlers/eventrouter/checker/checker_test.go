@@ -108,3 +108,36 @@ func TestWatchersReceiveTheSame(t *testing.T) {
 		require.Equal(t, second == "x", c.Report().OK())
 	}
 }
+
+// A watcher that reconnects after the last event gets no message for the end.
+func TestTheEndWithoutAMessage(t *testing.T) {
+	t.Parallel()
+	c := checker.New(event.DefaultStages())
+	c.Published(of(1, "done", ""))
+	w := c.Watch("watcher", "scan", "j")
+	w.Message(numbered(1, "done", ""))
+	require.False(t, c.Report().OK())
+	w.Ended("done")
+	require.True(t, c.Report().OK())
+}
+
+// A new connection may repeat the transient events after the last number, and no earlier ones.
+func TestTransientEventsAfterAReconnect(t *testing.T) {
+	t.Parallel()
+	for status, ok := range map[string]bool{"a": false, "b": true} {
+		c := checker.New(event.DefaultStages())
+		for _, e := range []event.Event{of(1, "scan", ""), of(0, "token", "a"), of(2, "scan", ""), of(0, "token", "b"), of(3, "done", "")} {
+			c.Published(e)
+		}
+		w := c.Watch("watcher", "scan", "j")
+		w.Connected()
+		for _, m := range []watch.Message{numbered(1, "scan", ""), token("a"), numbered(2, "scan", ""), token("b")} {
+			w.Message(m)
+		}
+		w.Connected()
+		for _, m := range []watch.Message{token(status), numbered(3, "done", ""), closed("done")} {
+			w.Message(m)
+		}
+		require.Equal(t, ok, c.Report().OK(), status)
+	}
+}

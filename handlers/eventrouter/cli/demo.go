@@ -169,10 +169,7 @@ func (c commands) runJobs(ctx context.Context, f demoFlags, routers *app.Process
 
 // startRouter starts a process with the role router.
 func (c commands) startRouter(ctx context.Context, routers *app.Processes, name, run string) (*app.Process, error) {
-	settings, err := c.Redis().Overrides()
-	if err != nil {
-		return nil, app.Usage("%s", err)
-	}
+	settings := c.Redis().Overrides()
 	maps.Copy(settings, demoSettings("router"))
 	settings["instance_id"] = name + "-" + run
 	return routers.Start(ctx, name, settings)

@@ -112,7 +112,7 @@ type run struct {
 func key(jobID string, seq int64) string { return fmt.Sprintf("%s#%d", jobID, seq) }
 
 func (r *run) watch(ctx context.Context, jobID string, w *checker.Watcher) error {
-	_, err := watch.Follow(ctx, watch.Options{
+	reason, err := watch.Follow(ctx, watch.Options{
 		URL: r.URL(jobID), Connected: w.Connected,
 		Message: func(m watch.Message) {
 			w.Message(m)
@@ -129,6 +129,7 @@ func (r *run) watch(ctx context.Context, jobID string, w *checker.Watcher) error
 			r.took = append(r.took, time.Since(r.published[key(jobID, e.Seq)]))
 		},
 	})
+	w.Ended(reason)
 	return err
 }
 

@@ -17,17 +17,19 @@
 // the numbered events that were before them in the feed. At most 64 per job wait, and further ones
 // are dropped. The id of the last numbered event stays the Last-Event-ID.
 //
-// A failover or the expiry of a log can make a producer give a number to another event. A watcher
-// then receives a gap of the numbers that it has and that are given again, and the state. The id of
-// this gap is the number before them, and the new events follow. A repetition with the same content
-// is not sent again.
+// A failover or the expiry of a log can make a producer give a number to another event. The gateway
+// then searches the log for the first such number, by the entry ids. A watcher receives a gap of
+// the numbers that it has and that are given again, and the state. The id of this gap is the number
+// before them, and the new events follow. A repetition with the same content is not sent again, if
+// its number is among the last 64.
 //
 // # Bursts
 //
 // A job sends at most 16 events in one round, when the queues of all its watchers have room. The
 // next events wait. A round waits 100 ms at most, and then the clients without room are
-// disconnected. At most 512 events or 1 MiB wait per job. Further numbered events are read from the
-// log later, and further transient events are dropped.
+// disconnected. It does not wait for a client to which a write has hung for 100 ms. At most 512
+// events or 1 MiB wait per job. Further numbered events are read from the log later, and further
+// transient events are dropped.
 //
 // # Cursors
 //

@@ -172,10 +172,20 @@ func (j *job) catchUp(reason string) {
 		j.again = reason
 	default:
 		j.reading, j.again = true, ""
-		after := j.sequence.after(j.sequence.at)
+		after := j.sequence.next()
 		begin := time.Now()
 		j.domain.g.reader.read(jobKey{j.domain.name, j.id}, after, reason, func(p page, err error) { j.caughtUp(p, err, reason, begin) })
 	}
+}
+
+// search reads the log from its begin, for the watchers that have numbers which are given again.
+// The caller has the lock of the domain.
+func (j *job) search() {
+	if len(j.watchers) == 0 {
+		j.sequence = newSequence(j.domain.g.o.GapWait)
+		return
+	}
+	j.catchUp(readHole)
 }
 
 // caughtUp takes the page of catchUp. After an error, and while the job is behind, the log is read
@@ -204,7 +214,7 @@ func (j *job) caughtUp(p page, err error, reason string, begin time.Time) {
 	case j.again != "":
 		j.catchUp(j.again)
 	case !j.sequence.behind():
-	case p.more && j.sequence.at > before:
+	case p.more && j.sequence.at > before || j.sequence.searching:
 		j.catchUp(reason)
 	default:
 		j.empty++

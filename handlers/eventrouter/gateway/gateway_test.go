@@ -236,6 +236,25 @@ func TestTransientEventsStayBehindTheNumbersBeforeThem(t *testing.T) {
 	require.Equal(t, []string{"state 1", "1", "token a", "token b", "2", "3", "token c", "4", "closed done"}, w.ends())
 }
 
+// A watcher comes from another gateway, and the feed of this one is behind.
+func TestTransientEventsBeforeTheCursorAreNotRepeated(t *testing.T) {
+	r := newRedis(t, redistest.Mini(t))
+	p := r.start("", nil)
+	events := []event.Event{r.event("job", 1, "step"), r.event("job", 0, "token"), r.event("job", 2, "step"), r.event("job", 0, "token"), r.event("job", 3, "done")}
+	now := strconv.FormatInt(time.Now().UnixMilli(), 10)
+	for i := range events {
+		events[i].Status = strconv.Itoa(i)
+		events[i].StreamID = now + "-" + events[i].Status
+	}
+	texts := r.store(events[:4]...)
+	w := newWatch(t, p, p.path(r.domain, "job")+"/events")
+	w.client.LastEventID, w.at = "2", 2
+	w.run()
+	redistest.Eventually(t, "attached", func() bool { return p.attached(r.domain, "job") == 1 })
+	r.publish(append(texts, r.store(events[4])...)...)
+	require.Equal(t, []string{"state 2", "token 3", "3", "closed done"}, w.ends())
+}
+
 func TestACursorOlderThanTheLogGetsAGapAndTheState(t *testing.T) {
 	r := newRedis(t, redistest.Mini(t))
 	r.config.LogMax = 5

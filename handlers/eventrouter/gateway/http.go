@@ -63,16 +63,16 @@ func (g *Gateway) state() http.Handler {
 			web.Refuse(w, r, *refusal)
 			return
 		}
-		p, err := g.reader.page(r.Context(), keys[0], newest)
+		pages, err := g.reader.pages(r.Context(), position{keys[0], newest})
 		switch {
 		case err != nil:
 			web.Refuse(w, r, web.Refusal{Status: http.StatusServiceUnavailable, Word: "unavailable", Message: "the state can't be read now"})
-		case p.state == nil:
+		case pages[0].state == nil:
 			web.Refuse(w, r, web.Refusal{Status: http.StatusNotFound, Word: "unknown", Message: "no event of this job has arrived, or its state has expired"})
 		default:
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Cache-Control", "no-store")
-			_, _ = w.Write(p.state.event.Data) // a client that is gone needs no answer
+			_, _ = w.Write(pages[0].state.event.Data) // a client that is gone needs no answer
 		}
 	})
 }
@@ -100,7 +100,8 @@ func (g *Gateway) jobs(r *http.Request) ([]jobKey, *web.Refusal) {
 	return keys, nil
 }
 
-// permit checks the token of a request. It returns the earlier of latest and the end of the token.
+// permit checks the token of a request. It returns the earlier of latest and the time after which
+// Verify refuses the token.
 func (g *Gateway) permit(r *http.Request, keys []jobKey, latest time.Time) (time.Time, *web.Refusal) {
 	raw := web.Bearer(r)
 	if raw == "" && g.o.LoopbackWithoutToken && g.local(r) {
@@ -112,6 +113,8 @@ func (g *Gateway) permit(r *http.Request, keys []jobKey, latest time.Time) (time
 		return latest, &web.Refusal{Status: http.StatusUnauthorized, Word: "no_token", Message: "a token for this job is required"}
 	case errors.Is(err, token.ErrExpired):
 		return latest, &web.Refusal{Status: http.StatusUnauthorized, Word: "expired", Message: "the token has expired"}
+	case errors.Is(err, token.ErrAudience):
+		return latest, &web.Refusal{Status: http.StatusForbidden, Word: "other_audience", Message: "the token is not for jobs"}
 	case err != nil:
 		return latest, &web.Refusal{Status: http.StatusUnauthorized, Word: "bad_token", Message: "the token is not valid here"}
 	}
@@ -120,8 +123,8 @@ func (g *Gateway) permit(r *http.Request, keys []jobKey, latest time.Time) (time
 			return latest, &web.Refusal{Status: http.StatusForbidden, Word: "other_job", Message: "the token is for another job"}
 		}
 	}
-	if claims.Expires.Before(latest) {
-		latest = claims.Expires
+	if end := claims.Expires.Add(token.Leeway); end.Before(latest) {
+		latest = end
 	}
 	return latest, nil
 }

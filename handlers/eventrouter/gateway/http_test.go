@@ -63,7 +63,7 @@ func TestATokenOpensItsJobs(t *testing.T) {
 		"none":              {events, "", 401, "no_token"},
 		"none for state":    {state, "", 401, "no_token"},
 		"forged":            {events, mine[:len(mine)-9] + "AAAAAAAAA", 401, "bad_token"},
-		"another audience":  {events, other, 401, "bad_token"},
+		"another audience":  {events, other, 403, "other_audience"},
 		"expired":           {events, p.token(-time.Minute, r.domain+"/job"), 401, "expired"},
 		"another job":       {p.path(r.domain, "second"), mine, 403, "other_job"},
 		"one of two jobs":   {events + "?job=" + r.domain + "/second", mine, 403, "other_job"},
@@ -89,9 +89,17 @@ func TestATokenOpensItsJobs(t *testing.T) {
 func TestAStreamEndsWithItsToken(t *testing.T) {
 	r := newRedis(t, redistest.Mini(t))
 	p := r.start("", nil)
-	raw := p.token(1100*time.Millisecond, r.domain+"/job")
+	raw := p.token(1100*time.Millisecond-token.Leeway, r.domain+"/job")
 	w := p.watch(r.domain, "job", "?token="+raw).wait("closed expired")
 	require.Equal(t, "closed expired", w.received()[0])
+
+	raw = p.token(0, r.domain+"/job")
+	claims, err := p.tokens.Verify(Audience, raw)
+	require.NoError(t, err)
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/?token="+raw, nil)
+	end, refusal := p.permit(req, []jobKey{{r.domain, "job"}}, time.Now().Add(time.Hour))
+	require.Nil(t, refusal)
+	require.Equal(t, claims.Expires.Add(token.Leeway), end, "a reconnect is refused from then on")
 }
 
 func TestAStreamEndsAfterMaxWatch(t *testing.T) {

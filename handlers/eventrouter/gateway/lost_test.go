@@ -113,29 +113,6 @@ func TestANumberThatIsGivenAgainAfterAFailover(t *testing.T) {
 	require.Equal(t, []string{"10", "gap 10-10", "10", "11", "closed done"}, got[9:])
 }
 
-// The log of a job has expired while a watcher is open, and the job begins again.
-func TestASecondLifeOfAJob(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	for _, last := range []int64{1, 80} { // the numbers of the second life are known, or not
-		s := attached(t, now)
-		for n := int64(2); n <= 100; n++ {
-			s.feed(item{seq: n, entry: entry{1, n}}, now)
-		}
-		top := item{seq: last, entry: entry{2, 0}, content: 1}
-		if last == 1 {
-			top.seq = 99
-		} else {
-			s.sent = map[int64]mark{100 % sentMost: {seq: 100}}
-		}
-		out := s.page(page{first: 1, top: top.seq, state: &top}, now)
-		require.Len(t, out, 2)
-		require.Equal(t, again, out[0].kind)
-		require.EqualValues(t, 100, out[0].to)
-		require.Less(t, s.at, top.seq)
-		require.True(t, s.behind())
-	}
-}
-
 // A failover may lose events that come again in another entry: nothing is sent twice.
 func TestARepetitionIsNoRestart(t *testing.T) {
 	now := time.Unix(1e9, 0)
@@ -147,4 +124,23 @@ func TestARepetitionIsNoRestart(t *testing.T) {
 		require.Empty(t, s.page(page{first: 1, top: 2, state: &repeated}, now))
 	}
 	require.Empty(t, s.page(page{first: 1, top: 1, state: &item{seq: 1}}, now))
+}
+
+// Transient items that have waited for a number keep their places, also in front of the end. Those
+// after it are left out.
+func TestTransientItemsThatWaitKeepTheirPlaces(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	s := attached(t, now)
+	events := []item{{seq: 3}, {}, {seq: 4}, {}, {seq: 5, end: "done"}, {}}
+	for i, it := range events {
+		it.content = uint64(i)
+		out, _ := s.feed(it, now)
+		require.Empty(t, out, "2 is missing")
+	}
+	var got []int64
+	for _, one := range s.page(page{after: 1, top: 5, end: 5, items: []item{{seq: 2}, {seq: 3}, {seq: 4}, {seq: 5, end: "done"}}}, now) {
+		got = append(got, one.item.seq)
+	}
+	require.Equal(t, []int64{2, 3, 0, 4, 0, 5}, got)
 }

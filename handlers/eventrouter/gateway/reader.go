@@ -26,20 +26,31 @@ const (
 	pipelineJobs = 16 // in one pipeline; with pageEvents it limits the memory of a read
 )
 
-// reader reads logs in pipelines, one at a time. Equal reads that wait are one read: thousands of
-// watchers that reconnect to one job read each page once.
+// reader reads logs in pipelines, one at a time per node of Redis: a node that hangs delays no
+// reads from others. Equal reads that wait are one read: thousands of watchers that reconnect to
+// one job read each page once.
 type reader struct {
 	g     *Gateway
+	node  func(context.Context, joblog.Query) string
+	logs  func(context.Context, []joblog.Query) []joblog.Snapshot
 	wake  chan struct{}
 	ended chan struct{} // closed at the end of run
 
 	mu      sync.Mutex
 	waiting map[joblog.Query][]func(page, error)
-	order   []joblog.Query
+	added   []joblog.Query            // not yet in nodes
+	nodes   map[string][]joblog.Query // by node, while its goroutine runs
 }
 
 func newReader(g *Gateway) *reader {
-	return &reader{g: g, wake: make(chan struct{}, 1), ended: make(chan struct{}), waiting: map[joblog.Query][]func(page, error){}}
+	return &reader{
+		g: g, logs: g.o.Log.Read,
+		node: func(ctx context.Context, q joblog.Query) string {
+			return g.o.Server.Node(ctx, joblog.LogKey(q.Domain, q.JobID))
+		},
+		wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		waiting: map[joblog.Query][]func(page, error){}, nodes: map[string][]joblog.Query{},
+	}
 }
 
 // read calls done with the page after a number. It does not wait.
@@ -47,7 +58,7 @@ func (r *reader) read(of jobKey, after int64, reason string, done func(page, err
 	q := joblog.Query{Domain: of.domain, JobID: of.id, After: after, Limit: pageEvents}
 	r.mu.Lock()
 	if len(r.waiting[q]) == 0 {
-		r.order = append(r.order, q)
+		r.added = append(r.added, q)
 		r.g.metrics.reads.WithLabelValues(reason).Inc()
 	}
 	r.waiting[q] = append(r.waiting[q], done)
@@ -58,45 +69,78 @@ func (r *reader) read(of jobKey, after int64, reason string, done func(page, err
 	}
 }
 
-// readTimeout limits the wait for a page. The client then gets busy and reconnects.
+// readTimeout limits the wait for pages. The client then gets busy and reconnects.
 const readTimeout = 5 * time.Second
 
 var errStopped = errors.New("the gateway stops")
 
-// page is read for a caller that waits.
-func (r *reader) page(ctx context.Context, of jobKey, after int64) (page, error) {
-	type result struct {
-		page
-		error
-	}
+// position is a number in the log of a job.
+type position struct {
+	of    jobKey
+	after int64
+}
+
+// pages reads one page after each position, all together, for a caller that waits.
+func (r *reader) pages(ctx context.Context, positions ...position) ([]page, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	results := make(chan result, 1)
-	r.read(of, after, readConnect, func(p page, err error) { results <- result{p, err} })
-	select {
-	case got := <-results:
-		return got.page, got.error
-	case <-r.ended:
-		return page{}, errStopped
-	case <-ctx.Done():
-		return page{}, ctx.Err()
+	pages, results := make([]page, len(positions)), make(chan error, len(positions))
+	for i, p := range positions {
+		r.read(p.of, p.after, readConnect, func(p page, err error) {
+			pages[i] = p
+			results <- err
+		})
 	}
+	for range positions {
+		select {
+		case err := <-results:
+			if err != nil {
+				return nil, err
+			}
+		case <-r.ended:
+			return nil, errStopped
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return pages, nil
 }
 
 // run reads until ctx ends.
 func (r *reader) run(ctx context.Context) {
 	defer close(r.ended)
+	var running sync.WaitGroup
+	defer running.Wait()
 	for {
-		queries, done := r.take()
-		if len(queries) == 0 {
-			select {
-			case <-r.wake:
-				continue
-			case <-ctx.Done():
-				return
-			}
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			return
 		}
-		for i, s := range r.g.o.Log.Read(ctx, queries) {
+		r.mu.Lock()
+		added := r.added
+		r.added = nil
+		r.mu.Unlock()
+		for _, q := range added {
+			node := r.node(ctx, q)
+			r.mu.Lock()
+			if r.nodes[node] == nil {
+				running.Go(func() { r.runNode(ctx, node) })
+			}
+			r.nodes[node] = append(r.nodes[node], q)
+			r.mu.Unlock()
+		}
+	}
+}
+
+// runNode reads from one node until nothing waits for it.
+func (r *reader) runNode(ctx context.Context, node string) {
+	for {
+		queries, done := r.take(node)
+		if len(queries) == 0 || ctx.Err() != nil {
+			return
+		}
+		for i, s := range r.logs(ctx, queries) {
 			p, err := r.g.page(s, queries[i])
 			for _, f := range done[i] {
 				f(p, err)
@@ -105,12 +149,17 @@ func (r *reader) run(ctx context.Context) {
 	}
 }
 
-// take removes the reads of the next pipeline.
-func (r *reader) take() (queries []joblog.Query, done [][]func(page, error)) {
+// take removes the reads of the next pipeline. The last call removes the node.
+func (r *reader) take(node string) (queries []joblog.Query, done [][]func(page, error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := min(len(r.order), pipelineJobs)
-	queries, r.order = r.order[:n:n], r.order[n:]
+	all := r.nodes[node]
+	n := min(len(all), pipelineJobs)
+	if n == 0 {
+		delete(r.nodes, node)
+		return nil, nil
+	}
+	queries, r.nodes[node] = all[:n:n], all[n:]
 	for _, q := range queries {
 		done = append(done, r.waiting[q])
 		delete(r.waiting, q)
@@ -123,7 +172,7 @@ func (g *Gateway) page(s joblog.Snapshot, q joblog.Query) (page, error) {
 	if s.Err != nil {
 		return page{}, s.Err
 	}
-	p := page{first: s.First, top: s.Top, end: s.End}
+	p := page{after: q.After, first: s.First, top: s.Top, end: s.End}
 	if s.State != nil {
 		if s.First > s.Top && s.State.Seq > q.After {
 			p.first = s.Top

@@ -1,6 +1,9 @@
 package gateway
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // entry is the id of an entry of a stream.
 type entry struct{ millis, n int64 }
@@ -33,31 +36,49 @@ func (s *sequence) remember(it item) {
 	}
 }
 
-// changed reports whether the number of an item was sent with an older entry and another content. A
-// repetition has the same content.
-func (s *sequence) changed(it item) bool {
+// doubtful reports whether the number of an item may be given again. The position is not below it,
+// and its entry is newer. A repetition of an item that was sent has the same content.
+func (s *sequence) doubtful(it item) bool {
 	m := s.sent[it.seq%sentMost]
-	return it.seq <= s.at && it.end == "" && s.end == 0 && !s.wasMissing(it.seq) &&
-		m.seq == it.seq && m.entry.before(it.entry) && m.content != it.content
+	switch {
+	case it.seq > s.at || s.end > 0 || s.wasMissing(it.seq):
+		return false
+	case m.seq == it.seq:
+		return m.entry.before(it.entry) && m.content != it.content
+	default:
+		return s.newest != entry{} && s.newest.before(it.entry)
+	}
 }
 
-// restarted returns what to send when a page shows that numbers were given again. Redis has lost
-// them, or the log of the job has expired.
-func (s *sequence) restarted(p page) []step {
-	if s.at < 0 || s.over || p.end > 0 || p.state == nil {
-		return nil
+// doubts reports whether a page shows that numbers may be given again, and begins the search for
+// them. Redis has lost them, or the log of the job has expired.
+func (s *sequence) doubts(p page) bool {
+	if s.at < 0 || s.over || p.state == nil || s.end > 0 {
+		return s.searching
 	}
-	for _, it := range p.items {
-		if s.changed(it) {
+	behind := p.top < s.at && s.newest != entry{} && s.newest.before(p.state.entry)
+	s.searching = s.searching || behind || s.doubtful(*p.state) || slices.ContainsFunc(p.items, s.doubtful)
+	return s.searching
+}
+
+// search takes a page of the search for the lowest number of the log that is given again. Until its
+// end nothing is sent. A newer entry alone is a number that came late. The terminal item may have a
+// lower number than others.
+func (s *sequence) search(p page) []step {
+	for i, it := range p.items {
+		newer := func(it item) bool { return s.newest.before(it.entry) }
+		switch {
+		case it.seq > s.at:
+			p.more = false
+		case newer(it) && it.end == "" && (i+1 == len(p.items) || newer(p.items[i+1])):
 			return s.restart(it.seq, *p.state)
+		default:
+			s.searched = it.seq
 		}
 	}
-	if s.changed(*p.state) {
-		return s.restart(p.state.seq, *p.state)
-	}
-	unknown := s.sent[p.top%sentMost].seq != p.top
-	if p.top < s.at && s.end == 0 && unknown && !s.newest.before(entry{1, 0}) && s.newest.before(p.state.entry) {
-		return s.restart(max(p.first, 1), *p.state)
+	if !p.more {
+		s.searching, s.searched = false, 0
+		return s.note(nil, s.at)
 	}
 	return nil
 }

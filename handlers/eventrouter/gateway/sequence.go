@@ -20,6 +20,7 @@ type item struct {
 // page is the result of one read of a job's log: the items after a number, in order.
 type page struct {
 	state *item // the item with the highest number; nil: the job is unknown
+	after int64 // it was read after this number
 	first int64 // lower numbers were removed from the log; 0: none was
 	top   int64 // the highest number of the log
 	end   int64 // the number of the terminal event; 0: none yet
@@ -69,6 +70,9 @@ type sequence struct {
 	sent   map[int64]mark // by number modulo sentMost
 	newest entry          // of the items that were sent
 
+	searching bool  // for the first number that is given again
+	searched  int64 // the position of the search in the log
+
 	full    bool // the caller has no room: items of the feed are left to the log
 	dropped int  // transient items that had no room
 
@@ -92,7 +96,7 @@ func (s *sequence) limit() int64 {
 
 // behind reports whether the log must be read.
 func (s *sequence) behind() bool {
-	return s.at >= 0 && !s.over && (s.limit() > s.at || s.end > 0)
+	return s.at >= 0 && !s.over && (s.searching || s.limit() > s.at || s.end > 0)
 }
 
 // after returns the number after which a reader at cursor reads the log. The terminal item can have
@@ -104,6 +108,14 @@ func (s *sequence) after(cursor int64) int64 {
 	return cursor
 }
 
+// next returns the number after which the log is read for the job.
+func (s *sequence) next() int64 {
+	if s.searching {
+		return s.searched
+	}
+	return s.after(s.at)
+}
+
 // feed takes an item of the feed. It returns what to send, and whether the item is late: its number
 // was reported as missing.
 func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
@@ -113,16 +125,14 @@ func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 	case it.seq == 0:
 		return s.transient(it), false
 	}
-	if s.changed(it) {
-		out = s.restart(it.seq, it)
-	}
+	s.searching = s.searching || s.doubtful(it)
 	s.see(it.seq, now)
 	s.fed = max(s.fed, it.seq)
 	if it.end != "" && s.end == 0 {
 		s.end, s.last = it.seq, &it
 	}
 	switch {
-	case s.at < 0 || s.full || s.end > 0 && it.seq > s.end:
+	case s.at < 0 || s.full || s.searching || s.end > 0 && it.seq > s.end:
 		return out, false
 	case it.seq == s.at+1 || it.seq == s.end && it.seq <= s.at:
 		s.remember(it)
@@ -139,9 +149,9 @@ func (s *sequence) transient(it item) []step {
 	switch {
 	case s.at < 0:
 		return nil
-	case s.at >= one.above && !s.full:
+	case s.at >= one.above && !s.full && !s.searching:
 		return []step{one}
-	case s.at < one.above && len(s.held) < heldMost:
+	case (s.at < one.above || s.searching) && len(s.held) < heldMost:
 		s.held = append(s.held, one)
 	default:
 		s.dropped++
@@ -149,16 +159,31 @@ func (s *sequence) transient(it item) []step {
 	return nil
 }
 
-// note sets the position, and appends the transient items that may follow.
-func (s *sequence) note(out []step, at int64) []step {
+// note sets the position. It returns the steps with the transient items that have waited, each in
+// front of the first step that follows it in the feed.
+func (s *sequence) note(steps []step, at int64) (out []step) {
 	s.at = at
-	for _, one := range out {
-		s.over = s.over || one.ends
-		if one.kind == missing {
+	for _, one := range steps {
+		switch one.kind {
+		case numbered:
+			out = s.release(out, one.item.seq)
+		case missing:
+			out = s.release(out, one.from)
 			s.gaps = append(s.gaps[max(0, len(s.gaps)+1-gapsMost):], one)
+		case transient, again, latest:
 		}
+		out = append(out, one)
+		s.over = s.over || one.ends
 	}
-	for len(s.held) > 0 && !s.over && s.held[0].above <= s.at {
+	if s.over {
+		return out
+	}
+	return s.release(out, at+1)
+}
+
+// release appends the transient items that were before a number in the feed.
+func (s *sequence) release(out []step, number int64) []step {
+	for len(s.held) > 0 && s.held[0].above < number {
 		out = append(out, s.held[0])
 		s.held = s.held[1:]
 	}
@@ -182,12 +207,16 @@ func (s *sequence) unreadable(begin time.Time) {
 	}
 }
 
-// page takes a page of the log after s.after(s.at), and returns what to send.
+// page takes a page of the log after s.next(), and returns what to send.
 func (s *sequence) page(p page, now time.Time) []step {
 	if s.at < 0 || s.over {
 		return nil
 	}
-	if out := s.restarted(p); out != nil {
+	if s.doubts(p) {
+		if p.after != s.searched {
+			return nil // it was read before the search began
+		}
+		out := s.search(p)
 		s.see(p.top, now)
 		return out
 	}

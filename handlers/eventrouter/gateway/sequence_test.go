@@ -66,7 +66,7 @@ func (w *world) append(n int64, end string) {
 func (w *world) first() int64 { return max(0, w.top-w.keep) + 1 }
 
 func (w *world) page(after int64, limit int) page {
-	p := page{end: w.end, first: w.first()}
+	p := page{after: after, end: w.end, first: w.first()}
 	for n := range w.log {
 		p.top = max(p.top, n)
 		if n > after {
@@ -117,7 +117,7 @@ func (v *viewer) receive(steps []step) {
 			require.LessOrEqual(v.w.t, out.above, before, "a transient item overtakes a numbered one")
 			require.Greater(v.w.t, out.item.event.Data[0], byte(v.token))
 			v.token = int(out.item.event.Data[0])
-		case latest:
+		case latest, again:
 		}
 	}
 }

@@ -47,6 +47,7 @@ type watcher struct {
 
 	cursor int64 // the lock of the stream protects it once the watcher is attached
 	ended  bool  // the same
+	from   entry // of the newest item when the watcher was attached
 
 	page    page // read, and not yet written
 	decided int64
@@ -99,9 +100,11 @@ func (s *stream) first(ctx context.Context, now bool) error {
 		if now && !w.resumed {
 			w.cursor = newest
 		}
-		if err := w.read(ctx); err != nil {
-			return err
-		}
+	}
+	if err := s.g.readPages(ctx, s.watchers...); err != nil {
+		return err
+	}
+	for _, w := range s.watchers {
 		if w.cursor == newest {
 			w.cursor = w.page.top
 		}
@@ -152,26 +155,33 @@ func (s *stream) begin(ctx context.Context, c *sse.Client) error {
 		} else if idle++; !pipeline.Sleep(ctx, reread(idle)) {
 			return ctx.Err()
 		}
-		for _, w := range s.watchers {
-			if err := w.read(ctx); err != nil {
-				return err
-			}
+		open := slices.DeleteFunc(slices.Clone(s.watchers), func(w *watcher) bool { return w.ended })
+		if err := s.g.readPages(ctx, open...); err != nil {
+			return err
 		}
 	}
 }
 
-// read reads the next page.
-func (w *watcher) read(ctx context.Context) (err error) {
-	if w.ended {
-		return nil
+// readPages reads the next pages of watchers together.
+func (g *Gateway) readPages(ctx context.Context, watchers ...*watcher) error {
+	positions := make([]position, len(watchers))
+	for i, w := range watchers {
+		positions[i] = w.position()
 	}
+	pages, err := g.reader.pages(ctx, positions...)
+	for i, p := range pages {
+		watchers[i].page = p
+	}
+	return err
+}
+
+// position returns where the next page begins. It must be called before the page is read.
+func (w *watcher) position() position {
 	d := w.job.domain
 	d.mu.Lock()
-	after := w.job.sequence.after(w.cursor)
+	defer d.mu.Unlock()
 	w.decided, w.losses = w.job.sequence.decided(w.cursor), w.job.losses
-	d.mu.Unlock()
-	w.page, err = d.g.reader.page(ctx, w.key, after)
-	return err
+	return position{w.key, w.job.sequence.after(w.cursor)}
 }
 
 // backlog writes the page, and further pages while there are more.
@@ -195,7 +205,7 @@ func (w *watcher) backlog(ctx context.Context) error {
 		if !w.page.more || len(steps) == 0 {
 			return nil
 		}
-		if err := w.read(ctx); err != nil {
+		if err := w.stream.g.readPages(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -207,10 +217,9 @@ func (w *watcher) steps() []step {
 	d := w.job.domain
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if out := w.job.sequence.restarted(w.page); out != nil {
+	if w.job.sequence.doubts(w.page) {
 		w.decided = 0
-		w.job.queue(out)
-		w.job.deliver()
+		w.job.search()
 	}
 	steps, _ := w.job.sequence.read(w.cursor, w.decided, w.page, time.Now())
 	return steps
@@ -254,6 +263,9 @@ func (s *stream) attach() bool {
 	}
 	for _, w := range s.watchers {
 		j := w.job
+		if w.page.state != nil {
+			w.from = w.page.state.entry
+		}
 		w.page = page{} // a stream can stay open for hours
 		if w.ended {
 			continue
@@ -295,6 +307,7 @@ func (w *watcher) send(one step, shared sse.Event) {
 	w.cursor = next
 	switch {
 	case !send:
+	case one.kind == transient && one.item.entry.before(w.from): // the client may have it already
 	case one.kind == latest:
 		s.client.Latest(w.key.String(), shared)
 	case one.kind == transient || !s.several && out.from == one.from:

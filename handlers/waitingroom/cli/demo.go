@@ -239,10 +239,7 @@ func (d *demoRun) crowd(ctx context.Context, processes *app.Processes, service *
 
 // start starts a process with a role, and waits until it is ready.
 func (d *demoRun) start(ctx context.Context, processes *app.Processes, role string) (address string, p *app.Process, err error) {
-	settings, err := d.Redis().Overrides()
-	if err != nil {
-		return "", nil, app.Usage("%s", err)
-	}
+	settings := d.Redis().Overrides()
 	maps.Copy(settings, d.settings(role))
 	address, err = freeAddress(ctx)
 	if err != nil {

@@ -59,9 +59,9 @@ func Embedded(t testing.TB) {
 	Met(t, "embedded")
 }
 
-// Real returns the address of a real server: kafka, redis, valkey or postgres. A test on Valkey
-// belongs to `make test-all`, every other one to `make test`. Without an address the test is
-// skipped.
+// Real returns the address of a real server: kafka, redis, valkey or postgres; chromium is a
+// program. A test on Valkey belongs to `make test-all`, every other one to `make test`. Without an
+// address the test is skipped.
 func Real(t testing.TB, name string) string {
 	t.Helper()
 	if name == "valkey" {

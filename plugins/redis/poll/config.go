@@ -80,8 +80,9 @@ type Options struct {
 	// one of its own.
 	Scheduler *Scheduler
 	// Gate stops the reading of new entries and the delivery of nacked ones while it returns false.
-	// A nack in that time does not count towards MaxRedeliveries. Gate is called before each read
-	// and must be cheap. Nil: open.
+	// A nack in that time does not count towards MaxRedeliveries. After MinIdle, other instances
+	// may claim what was nacked, except with Ordered. Gate is called before each read and must be
+	// cheap. Nil: open.
 	Gate func() bool
 	// Ahead > 0: Concurrency does not limit the messages in handlers, but their slots
 	// (pipeline.SlotsFrom). Handlers have half as many messages again, which they can prepare in

@@ -96,8 +96,10 @@ func (t *table) retryCounts(counts map[string]int64) {
 
 // renewable returns the entries to keep alive. An entry that waits for longer than LongestHold is
 // released, because all workers or handlers here are stuck. An entry that is handled for longer
-// than LongestHandlerHold is not kept alive.
+// than LongestHandlerHold is not kept alive. An entry that a closed gate holds for MinIdle is not
+// either, because the gate of another instance may be open.
 func (t *table) renewable(now time.Time) (due []*pendingEntry) {
+	gated := t.o.gated()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	tooLong := func(e *pendingEntry, limit time.Duration) bool { return limit > 0 && now.Sub(e.since) > limit }
@@ -122,6 +124,7 @@ func (t *table) renewable(now time.Time) (due []*pendingEntry) {
 			e.revoked = true
 			signal(e.revoke)
 		case tooLong(e, limit) && e.stage != stageAcking:
+		case gated && e.stage == stageDelayed && tooLong(e, t.o.MinIdle):
 		case now.Sub(e.confirmed) > t.o.MinIdle/3:
 			due = append(due, e)
 		}

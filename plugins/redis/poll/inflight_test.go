@@ -253,9 +253,10 @@ func TestTableDropsStaleEntries(t *testing.T) {
 func TestTableRenews(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_000_000, 0)
+	var gated bool
 	long, longer, longest := now.Add(-2*time.Minute), now.Add(-2*time.Hour), now.Add(-4*time.Hour)
 	revoke := make(chan struct{}, 1)
-	table := newTable(&Options{LongestHandlerHold: time.Hour, Config: Config{MinIdle: 3 * time.Minute, LongestHold: 3 * time.Hour}}, NewMetrics())
+	table := newTable(&Options{LongestHandlerHold: time.Hour, Gate: func() bool { return !gated }, Config: Config{MinIdle: 3 * time.Minute, LongestHold: 3 * time.Hour}}, NewMetrics())
 	table.entries = map[string]*pendingEntry{}
 	add := func(id string, e pendingEntry) {
 		e.ID = id
@@ -276,10 +277,15 @@ func TestTableRenews(t *testing.T) {
 		add(id, pendingEntry{stage: stageTaken, confirmed: long, since: since, revoke: revoke})
 	}
 
-	require.ElementsMatch(t, []string{"due", "handled", "waits long", "offered long"}, idsOf(table.renewable(now)))
+	add("nacked", pendingEntry{stage: stageDelayed, confirmed: long, since: long})
+	add("nacked long ago", pendingEntry{stage: stageDelayed, confirmed: long, since: longer})
+
+	require.ElementsMatch(t, []string{"due", "handled", "waits long", "offered long", "nacked", "nacked long ago"}, idsOf(table.renewable(now)))
 	require.Equal(t, []string{"waits too long"}, idsOf(table.release), "it is released: the workers are stuck")
 	require.Len(t, revoke, 1, "the worker that offers must be notified")
 	require.True(t, table.entries["offered too long"].revoked)
+	gated = true
+	require.ElementsMatch(t, []string{"due", "handled", "waits long", "offered long", "nacked"}, idsOf(table.renewable(now)))
 }
 
 // handleAll lets all workers of a table take an entry each, and handle it in the given time. It

@@ -94,7 +94,7 @@ func (s *Subscription) OnClosed(f func()) {
 	})
 }
 
-// CreateGroups creates all streams and groups at once. It returns an error when it could create
+// createGroups creates all streams and groups at once. It returns an error when it could create
 // none.
 func (s *Subscription) createGroups(ctx context.Context, c goredis.UniversalClient, streams []poll.Options) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)

@@ -1,0 +1,235 @@
+package e2e
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+)
+
+// jobsCase is a fault of the event router.
+type jobsCase struct {
+	name           string
+	rest           bool // `make test-all` runs it
+	env            []string
+	arm            string // failpoint of the first process
+	jobs, watchers int
+	pace           time.Duration // between two events
+	restless       bool          // all watchers reconnect each second
+	oneGateway     bool          // all watchers stay at the first gateway
+	alone          bool          // no other case runs meanwhile
+	noTransient    bool
+	loses          bool // events are lost, and shown as missing
+	fault          func(*jobsRun)
+}
+
+// jobsCases are the faults under which each watcher receives each event once and in order.
+func jobsCases() []jobsCase {
+	cases := []jobsCase{
+		{name: "a router is killed", alone: true, fault: (*jobsRun).routerKilled},
+		{name: "a router is frozen past its leases", fault: (*jobsRun).frozen},
+		{name: "Redis is unavailable for 15 s", fault: func(r *jobsRun) { r.unavailable(15 * time.Second) }},
+		{name: "Redis is unavailable for a minute", rest: true, fault: func(r *jobsRun) { r.unavailable(time.Minute) }},
+		{name: "Redis is killed and starts again", fault: (*jobsRun).redisRestarts},
+		{name: "a replica without the last second takes over", loses: true, noTransient: true, env: []string{"MILLRACE__PLUGINS__EVENTROUTER__GAP_WAIT=2s"}, fault: (*jobsRun).failover},
+		{name: "connections are cut silently", fault: (*jobsRun).silence},
+		{name: "rolling restart", fault: (*jobsRun).rollingRestart},
+		{name: "all watchers reconnect each second", restless: true, rest: true, fault: (*jobsRun).oddCursors},
+		{name: "a gateway with 1,000 watchers is killed", rest: true, watchers: 1000, pace: 20 * time.Millisecond, oneGateway: true, fault: (*jobsRun).gatewayKilled},
+		{
+			name: "a gateway with 10,000 streams ends", rest: true, alone: true, jobs: 100, watchers: openFiles(10_000), pace: 100 * time.Millisecond,
+			oneGateway: true, env: []string{"MILLRACE__PLUGINS__WEB__DRAIN_WINDOW=5s"}, fault: (*jobsRun).manyStreamsEnd,
+		},
+	}
+	for _, point := range []string{"logged", "published"} {
+		cases = append(cases,
+			jobsCase{name: "a router is killed at " + point, rest: true, arm: point + ":30", fault: (*jobsRun).killedAtPoint},
+			jobsCase{name: "a router is frozen at " + point, rest: true, arm: point + ":30:stop", fault: (*jobsRun).frozenAtPoint},
+		)
+	}
+	for i := range cases {
+		c := &cases[i]
+		if c.jobs == 0 {
+			c.jobs = 20
+		}
+		if c.watchers == 0 {
+			c.watchers = 3 * c.jobs
+		}
+		if c.pace == 0 {
+			c.pace = 5 * time.Millisecond
+		}
+	}
+	return cases
+}
+
+// The checker has its own copy of all events.
+func TestWatchersReceiveEachEventUnderFaults(t *testing.T) {
+	for _, c := range jobsCases() {
+		t.Run(c.name, func(t *testing.T) {
+			if c.rest {
+				tier.Rest(t)
+			} else {
+				tier.Default(t)
+			}
+			if !c.alone {
+				t.Parallel()
+			}
+			r := startJobsRun(t, c)
+			c.fault(r)
+			report := r.verdict()
+			require.Equal(t, c.loses, report.Gaps > 0, "%+v", report)
+		})
+	}
+}
+
+// frozen stops a process until the other one has its shards, and lets it go on.
+func (r *jobsRun) frozen() {
+	r.signal(syscall.SIGSTOP)
+	r.awaitOwner()
+	r.arrives("the other process goes on", r.at(1))
+	r.signal(syscall.SIGCONT)
+	r.arrives("both go on", r.watchers)
+}
+
+func (r *jobsRun) signal(s syscall.Signal) {
+	r.t.Helper()
+	require.NoError(r.t, r.services[0].cmd.Process.Signal(s))
+}
+
+// unavailable refuses all connections of both processes to Redis for a time. The producer goes on.
+func (r *jobsRun) unavailable(d time.Duration) {
+	nobody, err := freePort()
+	require.NoError(r.t, err)
+	for _, p := range r.proxies {
+		p.Retarget(nobody)
+	}
+	pause(r.t, d)
+	for _, p := range r.proxies {
+		p.Retarget(r.redis.addr)
+	}
+	r.arrives("both go on", r.watchers)
+}
+
+func (r *jobsRun) redisRestarts() {
+	r.redis.kill()
+	r.redis.run()
+	r.arrives("both go on", r.watchers)
+}
+
+// silence loses what is on the connections of the first process to Redis, and then those of both.
+func (r *jobsRun) silence() {
+	r.proxies[0].Silence()
+	r.arrives("both go on", r.watchers)
+	for _, p := range r.proxies {
+		p.Silence()
+	}
+	r.arrives("both go on", r.watchers)
+}
+
+func (r *jobsRun) rollingRestart() {
+	for _, s := range r.services {
+		require.NoError(r.t, s.cmd.Process.Signal(syscall.SIGTERM))
+		s.ends()
+		s.start()
+		r.arrives("both go on", r.watchers)
+	}
+}
+
+func (r *jobsRun) gatewayKilled() {
+	r.services[0].kill()
+	r.arrives("the other gateway goes on", r.watchers)
+	r.services[0].start()
+}
+
+// killedAtPoint waits for the end of the first process at its failpoint.
+func (r *jobsRun) killedAtPoint() {
+	select {
+	case <-r.services[0].done:
+	case <-time.After(time.Minute):
+		require.FailNow(r.t, "the failpoint was not reached", "%s", r.services[0].log)
+	}
+	r.awaitOwner()
+	r.arrives("the other process goes on", r.watchers)
+}
+
+// frozenAtPoint waits until the first process is frozen with entries that it has not acknowledged.
+// The other process handles them too.
+func (r *jobsRun) frozenAtPoint() {
+	m := &member{cmd: r.services[0].cmd}
+	r.await("the first process is frozen", func() error {
+		if !m.stopped() {
+			return errNotReached
+		}
+		return nil
+	})
+	r.awaitOwner()
+	r.arrives("the other process goes on", r.at(1))
+	r.signal(syscall.SIGCONT)
+	r.arrives("both go on", r.watchers)
+}
+
+// failover replaces Redis by a replica that lacks the last events. Numbers that it has neither in
+// a log nor in a shard are missing for later watchers, and are shown as a gap.
+func (r *jobsRun) failover() {
+	primary := r.redis
+	replica := startNode(r.t, primary.program, "--replicaof", "127.0.0.1 "+primary.port())
+	replica.shows(replica.section("replication"), "master_link_status:up")
+	replica.must("REPLICAOF", "NO", "ONE")
+	r.arrives("events that the replica lacks", r.watchers)
+
+	r.paused.Lock()
+	missing := map[string][]int64{}
+	for _, job := range r.jobs {
+		for seq := int64(1); seq <= job.seq.Load(); seq++ {
+			if !replicaHas(r.t, replica, job.id, seq) {
+				missing[job.id] = append(missing[job.id], seq)
+			}
+		}
+		require.NotEmpty(r.t, missing[job.id])
+	}
+	r.redis, r.client = replica, producerOf(replica)
+	for _, p := range r.proxies {
+		p.Retarget(replica.addr)
+	}
+	primary.kill()
+	r.paused.Unlock()
+	r.arrives("both go on", r.watchers)
+	var late []*jobWatcher
+	for i := range r.watchers {
+		late = append(late, r.watch(i))
+	}
+	r.arrives("later watchers go on", late)
+	for _, w := range r.watchers {
+		w.mu.Lock()
+		require.Subset(r.t, missing[w.job.id], w.gaps)
+		w.mu.Unlock()
+	}
+	for _, w := range late {
+		w.mu.Lock()
+		require.Equal(r.t, missing[w.job.id], w.gaps)
+		w.mu.Unlock()
+	}
+}
+
+// replicaHas reports whether a server has an event, in the log of its job or in its shard.
+func replicaHas(t *testing.T, n *node, jobID string, seq int64) bool {
+	t.Helper()
+	logged, err := n.HExists(t.Context(), joblog.LogKey("scan", jobID), fmt.Sprint(seq)).Result()
+	require.NoError(t, err)
+	if logged {
+		return true
+	}
+	entries, err := n.XRange(t.Context(), shardOf(jobID), "-", "+").Result()
+	require.NoError(t, err)
+	for _, e := range entries {
+		if e.Values["job_id"] == jobID && e.Values["seq"] == fmt.Sprint(seq) {
+			return true
+		}
+	}
+	return false
+}

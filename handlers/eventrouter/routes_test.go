@@ -1,0 +1,36 @@
+package eventrouter
+
+import (
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis"
+)
+
+// Each domain has a route with a gate of its own, and each shard its own batches: one that hangs or
+// fails delays no other.
+func TestEachDomainHasARouteOfItsOwn(t *testing.T) {
+	t.Parallel()
+	p, shared := newPlugin()
+	p.config.Roles = []string{roleRouter}
+	for _, prefix := range p.config.Domains {
+		shared.Domains = append(shared.Domains, redis.DomainConfig{Prefix: prefix, Shards: 2, Group: "g", Fields: true, Exclusive: true})
+	}
+	registry, err := pipeline.NewRegistry(pipeline.Env{}, p)
+	require.NoError(t, err)
+	routes := registry.Routes()
+	require.Len(t, routes, len(p.config.Domains))
+	for i, r := range routes {
+		require.True(t, r.Batch.PerSource)
+		shard := shared.Domains[i].Stream(1)
+		msg := message.NewMessage("", []byte(`{"job_id":"a","stage":"step","seq":"1"}`))
+		msg.SetContext(pipeline.WithOrigin(t.Context(), pipeline.Origin{Source: shard, Position: shard + "@1-0", Delivered: 1}))
+		require.Error(t, r.HandleBatch(t.Context(), []*message.Message{msg})[0].Err, "Redis is not started")
+		for n, other := range routes {
+			require.Equal(t, n > i, other.Flow.Gate(), "the gate of domain %d after the failure of domain %d", n, i)
+		}
+	}
+}
