@@ -133,7 +133,7 @@ The room is created if the event has none. Without --capacity it is fetched from
 Service; no user is promoted while it is unknown. With --opens-at in the future, users wait
 until then.`,
 		Example: `  millrace room open 42 --capacity 500 --why "ticket 7" --profile broker
-  millrace room open 42 --opens-at 2026-12-01T10:00:00Z --why "gala" --profile broker`,
+  millrace room open 42 --opens-at 2026-12-01T10:00:00Z --why "ticket 7"`,
 	}
 	l.flags(cmd)
 	return c.change(room.Open, cobra.ExactArgs(1), cmd, l.request)
@@ -149,7 +149,7 @@ func (c commands) set() *cobra.Command {
 A capacity below the number of admitted users ends no lease: no user is promoted until
 enough leases have ended.`,
 		Example: `  millrace room set 42 --capacity 450 --why "block C is closed" --profile broker
-  millrace room set 42 --per-minute 600 --why "the shop is slow" --profile broker`,
+  millrace room set 42 --per-minute 600 --why "slow shop" --profile broker`,
 	}
 	l.flags(cmd)
 	return c.change(room.Set, cobra.ExactArgs(1), cmd, func(cmd *cobra.Command, args []string) (admin.Request, error) {
@@ -167,7 +167,7 @@ func (c commands) message() *cobra.Command {
 		Use:   "message EVENT TEXT --why REASON",
 		Short: "Show a text to all users of a room; an empty one removes it",
 		Example: `  millrace room message 42 "Doors open at 8." --why "ticket 7" --profile broker
-  millrace room message 42 "" --why "it is over" --profile broker`,
+  millrace room message 42 "" --why "over" --profile broker`,
 	}, func(_ *cobra.Command, args []string) (admin.Request, error) {
 		return admin.Request{Message: &args[0]}, nil
 	})

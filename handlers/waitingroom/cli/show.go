@@ -162,7 +162,7 @@ func (c commands) audit() *cobra.Command {
 		Use:     "audit EVENT",
 		Short:   "Show who changed a room, when and why",
 		Long:    "Show who changed a room, when and why, the oldest change first.\n\nThe audit stays when the room is cleared.",
-		Example: "  millrace room audit 42 --profile broker\n  millrace room audit 42 --after 1764590400000-0 --json --profile broker",
+		Example: "  millrace room audit 42 --profile broker\n  millrace room audit 42 --after 1764590400000-0 --profile broker",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.run(cmd, func(ctx context.Context, rooms *room.Rooms) error {

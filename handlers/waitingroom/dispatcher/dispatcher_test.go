@@ -74,6 +74,7 @@ func start(t *testing.T, s redistest.Server, change func(*Config)) *rig {
 	runtime := pipeline.NewRuntime(registry, pipeline.RuntimeOptions{Wrap: chain.Wrap, StopTimeout: 10 * time.Second})
 	require.NoError(t, runtime.Start(t.Context()))
 	t.Cleanup(func() {
+		r.proxy.SetDown(r.hangs)
 		if err := runtime.Stop(context.Background()); !r.hangs {
 			require.NoError(t, err)
 		}

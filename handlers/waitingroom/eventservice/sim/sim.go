@@ -24,7 +24,7 @@ func Modes() []Mode { return []Mode{Healthy, Slow, Unavailable, Nonsense} }
 // Nonsenses returns the wrong answers of the mode Nonsense, in their order.
 func Nonsenses() []string {
 	return []string{
-		`null`, `-1`, `"many"`, `<html>try later</html>`, ``, `{}`, `{"seatCount":null}`, `{"seatCount":-1}`, `{"seatCount":"many"}`, `{"seatCount":1.5}`,
+		`null`, `-1`, `"many"`, `<html>try later</html>`, ``, `{}`, `{"seatCount":null}`, `{"seatCount":-1}`, `{"seatCount":-2}`, `{"seatCount":"many"}`, `{"seatCount":1.5}`,
 	}
 }
 
