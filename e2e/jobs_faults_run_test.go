@@ -170,8 +170,8 @@ func (r *jobsRun) awaitOwner() {
 	})
 }
 
-// produce publishes events of the jobs in turn, and the ends of the jobs when ctx is done. Every
-// fourth event is followed by one without a number.
+// produce publishes events of the jobs in turn, and the ends of the jobs when ctx is done. Each is
+// followed by an event without a number.
 func (r *jobsRun) produce(ctx context.Context) {
 	defer close(r.published)
 	tick := time.NewTicker(r.c.pace)
@@ -179,7 +179,7 @@ func (r *jobsRun) produce(ctx context.Context) {
 	for n := 0; ; n++ {
 		select {
 		case <-tick.C:
-			r.publish(r.jobs[n%len(r.jobs)], "scan", n%4 == 0 && !r.c.noTransient)
+			r.publish(r.jobs[n%len(r.jobs)], "scan", !r.c.noTransient)
 			continue
 		case <-ctx.Done():
 		}
@@ -190,30 +190,40 @@ func (r *jobsRun) produce(ctx context.Context) {
 	}
 }
 
-// publish adds an event until Redis acknowledges it. It may then be in the stream twice.
+// publish adds an event until Redis acknowledges it. It may then be in the stream twice. An event
+// without a number is added with it, at most once.
 func (r *jobsRun) publish(job *publishedJob, stage string, transient bool) {
 	r.paused.Lock()
 	defer r.paused.Unlock()
 	seq := job.seq.Load() + 1
 	now := time.Now()
 	e := event.Event{Domain: "scan", JobID: job.id, Stage: stage, Seq: seq, Timestamp: now.UTC().Format(time.RFC3339Nano)}
-	r.check.Published(e)
-	for r.add(e) != nil && pipeline.Sleep(r.t.Context(), 20*time.Millisecond) {
+	events := []event.Event{e}
+	if transient {
+		token := e
+		token.Stage, token.Seq, token.Status = "token", 0, strconv.FormatInt(seq, 10)
+		events = append(events, token)
+	}
+	for _, one := range events {
+		r.check.Published(one)
+	}
+	for r.add(events) != nil && pipeline.Sleep(r.t.Context(), 20*time.Millisecond) {
+		events = events[:1]
 	}
 	job.seq.Store(seq)
-	if transient {
-		e.Stage, e.Seq, e.Status = "token", 0, strconv.FormatInt(seq, 10)
-		r.check.Published(e)
-		_ = r.add(e) // at most once
-	}
 }
 
-func (r *jobsRun) add(e event.Event) error {
-	values := []any{"job_id", e.JobID, "stage", e.Stage, "timestamp", e.Timestamp, "status", e.Status}
-	if e.Seq > 0 {
-		values = append(values, "seq", e.Seq)
+func (r *jobsRun) add(events []event.Event) error {
+	pipe := r.client.Pipeline()
+	for _, e := range events {
+		values := []any{"job_id", e.JobID, "stage", e.Stage, "timestamp", e.Timestamp, "status", e.Status}
+		if e.Seq > 0 {
+			values = append(values, "seq", e.Seq)
+		}
+		pipe.XAdd(r.t.Context(), &goredis.XAddArgs{Stream: shardOf(e.JobID), Values: values})
 	}
-	return r.client.XAdd(r.t.Context(), &goredis.XAddArgs{Stream: shardOf(e.JobID), Values: values}).Err()
+	_, err := pipe.Exec(r.t.Context())
+	return err
 }
 
 func shardOf(jobID string) string { return fmt.Sprint("scan:events:", event.Shard(jobID, jobsShards)) }

@@ -43,6 +43,9 @@ func New(topics pipeline.Topics, dead DeadLetters) *Plugin {
 // Name is the plugin's name and the key of its settings.
 func (p *Plugin) Name() string { return "webhook" }
 
+// Needs returns the plugins that this one does not work without.
+func (p *Plugin) Needs() []string { return []string{"kafka", "deadletter"} }
+
 // Settings returns the plugin's *Config.
 func (p *Plugin) Settings() any { return &p.config }
 
