@@ -87,7 +87,7 @@ func (h *history) tick() {
 		case over && l.state == Ready:
 			h.turn(u)
 		case over:
-			h.truth.over[u] = max(h.truth.over[u], h.newest[u])
+			h.truth.over[u] = max(h.truth.over[u], l.index)
 		}
 	}
 	h.promotions(before, after)
@@ -137,11 +137,6 @@ func (h *history) promotions(before, after *data) {
 func (h *history) absence(user string) {
 	if since := h.m.ms() - h.alive[user]; since < h.o.Grace.Milliseconds() {
 		h.fault("%s is removed %d ms after a sign of life", user, since)
-	}
-	for _, b := range h.brokers {
-		if t := b.tabs[user]; t != nil && !b.cut && t.index > h.truth.over[user] {
-			h.fault("%s is removed, and is connected to %s", user, b.name)
-		}
 	}
 }
 

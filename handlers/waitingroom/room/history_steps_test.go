@@ -163,7 +163,7 @@ func (h *history) receive(b *broker, user string, p Place) {
 	case Waiting, Ready, Admitted:
 		t := b.tabs[user]
 		if t == nil {
-			t = &tab{entered: p.Index}
+			t = &tab{}
 			b.tabs[user] = t
 		}
 		if t.index != p.Index {
@@ -178,9 +178,6 @@ func (h *history) receive(b *broker, user string, p Place) {
 			}
 		}
 	default:
-		if t := b.tabs[user]; t != nil && t.entered > h.truth.over[user] {
-			h.fault("%s closes the tab of %s, who is connected at %d", b.name, user, t.entered)
-		}
 		delete(b.tabs, user)
 	}
 }
@@ -203,9 +200,6 @@ func (h *history) enter(user string, b *broker, cursor int64) {
 	}
 	h.alive[user] = h.m.ms()
 	h.receive(b, user, got)
-	if t := b.tabs[user]; t != nil {
-		t.entered = got.Index
-	}
 	if got.State == Ready { // the broker claims at once
 		h.claimed(b, lateClaim{user, got.Index, h.claim(user, b)})
 	}
@@ -307,7 +301,7 @@ func (h *history) finish(n int, sold bool) {
 	}
 	if h.closed[k.jti] == 0 {
 		h.closed[k.jti] = index
-		if index > h.truth.over[k.user] {
+		if index > h.truth.over[k.user] && h.newest[k.user] <= h.m.last { // else a failover lost the newest
 			h.closed[k.jti] = h.newest[k.user]
 		}
 	}

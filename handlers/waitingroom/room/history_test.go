@@ -83,11 +83,10 @@ type broker struct {
 
 // tab is the connection of one user to one broker.
 type tab struct {
-	entered int64 // the index when the tab was opened
-	index   int64
-	jti     string
-	until   int64
-	looked  int64 // when its broker last compared it with the table
+	index  int64
+	jti    string
+	until  int64
+	looked int64 // when its broker last compared it with the table
 }
 
 // lateClaim is a claim whose answer has not arrived.
@@ -204,13 +203,6 @@ func (h *history) restore() {
 		h.must(h.client.Del(h.ctx, keys...).Err())
 	}
 	h.copyAll(h.replica.keys, "copy:", "")
-	for _, b := range h.brokers {
-		for u, t := range b.tabs {
-			if h.truth.over[u] != h.replica.truth.over[u] { // a failover may lose an end
-				t.entered = 0
-			}
-		}
-	}
 	h.m, h.truth = h.replica.m.clone(), h.replica.truth.clone()
 }
 
