@@ -301,7 +301,8 @@ func (h *history) finish(n int, sold bool) {
 	}
 	if h.closed[k.jti] == 0 {
 		h.closed[k.jti] = index
-		if index > h.truth.over[k.user] && h.newest[k.user] <= h.m.last { // else a failover lost the newest
+		// After a late sale, or a failover that lost it, the newest index is still good.
+		if got.How != "late" && index > h.truth.over[k.user] && h.newest[k.user] <= h.m.last {
 			h.closed[k.jti] = h.newest[k.user]
 		}
 	}
