@@ -138,6 +138,11 @@ func (h *history) absence(user string) {
 	if since := h.m.ms() - h.alive[user]; since < h.o.Grace.Milliseconds() {
 		h.fault("%s is removed %d ms after a sign of life", user, since)
 	}
+	for _, b := range h.brokers { // one without signs is cut off, or signs next
+		if t := b.tabs[user]; t != nil && !b.cut && b.signed > 0 && t.index > h.truth.over[user] {
+			h.fault("%s is removed, and is connected to %s", user, b.name)
+		}
+	}
 }
 
 // turn checks that a promoted user whose lease ended was not connected all the time.

@@ -233,7 +233,7 @@ func (h *history) signs(b *broker, gone bool, users ...string) {
 		h.receive(b, s.User, got[i])
 	}
 	if !gone { // those of all users
-		b.signed = h.m.ms()
+		b.signed = h.now
 	}
 }
 
@@ -332,7 +332,7 @@ func (h *history) pass(ms int64) {
 // periodic sends the signs of life that are due.
 func (h *history) periodic() {
 	for _, b := range h.brokers {
-		if h.m.ms()-b.signed >= h.o.SeenInterval.Milliseconds() {
+		if h.now-b.signed >= h.o.SeenInterval.Microseconds() {
 			h.signs(b, false, b.users()...)
 		}
 	}

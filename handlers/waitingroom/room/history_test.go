@@ -77,7 +77,7 @@ type broker struct {
 	cut    bool
 	tabs   map[string]*tab
 	epoch  int64
-	signed int64
+	signed int64 // µs; 0: its signs are due
 	claims []lateClaim
 }
 
