@@ -63,8 +63,8 @@ func TestOrderedEntriesBehindTheFence(t *testing.T) {
 		o := r.config("me-0", 1)
 		o.Ordered, o.BatchSize, o.MinIdle = true, 2, time.Hour
 		o.Fence = func() time.Time { return time.Unix(0, fence.Load()) }
+		r.Add(0, 3) // before the first read, which then has two of them
 		rd, out := r.reader(s.Client(t), o, nil)
-		r.Add(0, 3)
 		first := redistest.Receive(t, out)
 		require.Eventually(t, func() bool { return rd.Stats().Buffered == 1 }, patience, tick)
 		fence.Store(time.Now().UnixNano())
