@@ -64,6 +64,7 @@ type Broker struct {
 
 	mu     sync.Mutex
 	events map[string]*local
+	tables tables
 }
 
 // New returns a broker.
@@ -158,7 +159,7 @@ func (b *Broker) broadcast(ctx context.Context) {
 		now := time.Now()
 		var claims []*user
 		l.mu.Lock()
-		l.update(t, err != nil, now)
+		l.update(t, err != nil, now, b.o.SeenInterval)
 		for _, u := range l.users {
 			if u.wantsClaim(l.table, now) {
 				claims = append(claims, u)
@@ -188,21 +189,31 @@ func (b *Broker) claim(ctx context.Context, l *local, users []*user) {
 	if len(users) == 0 {
 		return
 	}
-	request, indexes, signs := b.requests.Add(1), make([]int64, len(users)), make([]room.Sign, len(users))
-	now := time.Now()
 	l.mu.Lock()
-	for i, u := range users {
-		indexes[i], signs[i] = u.place.Index, u.sign(now)
-	}
+	r := newBatch(b.requests.Add(1), users, time.Now())
 	l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	places, err := b.o.Rooms.Claim(ctx, l.event, b.instance, signs)
+	places, err := b.o.Rooms.Claim(ctx, l.event, b.instance, r.signs)
 	failpoint.Hit(failpoint.Claimed)
+	b.claimed(l, r, places)
+	if err != nil {
+		b.warn(ctx, "leases not claimed, trying again", err, slog.String("event", l.event))
+	}
+}
+
+// claimed takes the answers to claims. It signs the tokens before it locks the event.
+func (b *Broker) claimed(l *local, r batch, places []room.Place) {
+	promotions := make([]entry, len(places))
+	for i, p := range places {
+		if p.State == room.Admitted {
+			promotions[i], _ = b.entry(l.event, r.users[i].id, p) // send repeats it after an error
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now = time.Now()
-	for i, u := range users {
+	now := time.Now()
+	for i, u := range r.users {
 		switch {
 		case i >= len(places): // not answered
 			u.claimAt = now
@@ -212,16 +223,16 @@ func (b *Broker) claim(ctx context.Context, l *local, users []*user) {
 			continue
 		}
 		before := u.place.State
-		if !u.accept(places[i], indexes[i], request, now) {
+		if !u.accept(places[i], r.indexes[i], r.request, now) {
 			continue
+		}
+		if promotions[i].Token != "" {
+			u.promotion = promotions[i]
 		}
 		b.push(l, u, now)
 		if p := u.place; p.State == room.Admitted && before != room.Admitted && p.Promoted > 0 {
 			b.metrics.delay.Observe(float64(p.Now-p.Promoted) / 1000)
 		}
-	}
-	if err != nil {
-		b.warn(ctx, "leases not claimed, trying again", err, slog.String("event", l.event))
 	}
 }
 
@@ -245,43 +256,44 @@ func (b *Broker) signAll(ctx context.Context) {
 
 // sign sends signs of life and takes the answers.
 func (b *Broker) sign(ctx context.Context, l *local, users []*user) {
-	request, indexes, signs := b.requests.Add(1), make([]int64, len(users)), make([]room.Sign, len(users))
 	now := time.Now()
 	l.mu.Lock()
-	for i, u := range users {
-		indexes[i], signs[i] = u.place.Index, u.sign(now)
-		u.signAt = now.Add(b.o.SeenInterval)
-		if u.place.Until > 0 { // another broker may have reported the user as gone
-			u.signAt = now.Add(b.o.SeenInterval / 2)
-		}
+	r := newBatch(b.requests.Add(1), users, now)
+	for _, u := range users {
+		u.plan(now, b.o.SeenInterval)
 	}
 	l.mu.Unlock()
-	places, err := b.o.Rooms.Seen(ctx, l.event, b.instance, signs)
+	places, err := b.o.Rooms.Seen(ctx, l.event, b.instance, r.signs)
+	b.signed(l, r, places)
+	if err != nil {
+		b.warn(ctx, "signs of life not sent, trying again", err, slog.String("event", l.event))
+	}
+}
+
+// signed takes the answers to signs of life.
+func (b *Broker) signed(l *local, r batch, places []room.Place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.signing = false
-	now = time.Now()
-	for i, u := range users {
+	now := time.Now()
+	for i, u := range r.users {
 		if i >= len(places) { // not answered
 			u.signAt = now
 			continue
 		}
-		if signs[i].Gone {
-			if len(u.conns) == 0 {
-				delete(l.users, u.id)
+		if r.signs[i].Gone {
+			if len(u.conns) == 0 && u.request <= r.request {
+				u.reported, u.signAt = true, now.Add(keepShown)
 				continue
 			}
-			u.signAt = now // the user is back
+			u.signAt = now // the user is back, or was
 		}
-		if u.accept(places[i], indexes[i], request, now) {
+		if u.accept(places[i], r.indexes[i], r.request, now) {
 			if places[i].How == "restored" {
 				b.metrics.joined(l.event, places[i].How)
 			}
 			b.push(l, u, now)
 		}
-	}
-	if err != nil {
-		b.warn(ctx, "signs of life not sent, trying again", err, slog.String("event", l.event))
 	}
 }
 
@@ -324,10 +336,12 @@ func (b *Broker) clean() {
 		}
 	}
 	b.metrics.labels.Choose(sizes)
+	b.tables.clean(time.Now())
 }
 
 // attach adds a connection of a user whose place is the answer to a request.
 func (b *Broker) attach(event, id string, p room.Place, request int64, client *sse.Client) *conn {
+	signed := b.signID(event, id, p.Index) // before the event is locked
 	b.mu.Lock()
 	l := b.events[event]
 	if l == nil {
@@ -343,15 +357,12 @@ func (b *Broker) attach(event, id string, p room.Place, request int64, client *s
 		u = &user{id: id, conns: map[*conn]struct{}{}}
 		l.users[id] = u
 	}
-	if u.request == 0 || p.Index != u.place.Index && request > u.request {
-		u.place, u.request, u.answered = p, request, now
-	} else {
-		u.accept(p, p.Index, request, now)
-	}
 	if len(u.conns) == 0 {
+		u.reported = false
 		u.signAt = now.Add(rand.N(b.o.SeenInterval)) // not all signs are due together
 	}
-	c := &conn{user: u, local: l, client: client}
+	u.entered(p, request, now)
+	c := &conn{user: u, local: l, client: client, view: view{least: &u.least}, id: signed}
 	u.conns[c] = struct{}{}
 	b.push(l, u, now)
 	return c

@@ -128,15 +128,24 @@ func (b *Broker) answer(w http.ResponseWriter, r *http.Request, event, user stri
 		placed
 		*position
 		*entry
-		Message string `json:"message,omitempty"`
+		Message    string `json:"message,omitempty"`
+		RetryAfter int64  `json:"retryAfter"` // seconds
 	}
-	body.placed = placeOf(event, p)
-	tables, err := b.o.Rooms.Tables(ctx, []string{event})
-	if err == nil && tables[0] != nil {
-		body.Message = tables[0].Message
+	body.placed, body.RetryAfter = placeOf(event, p), pollAgain(withoutPosition, b.o.SeenInterval)
+	table, err := b.tables.get(event, time.Now(), func() (*room.Table, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+		defer cancel()
+		tables, err := b.o.Rooms.Tables(ctx, []string{event})
+		if err != nil {
+			return nil, err
+		}
+		return tables[0], nil
+	})
+	if err == nil && table != nil {
+		body.Message = table.Message
 		if p.State == room.Waiting {
-			shown := positionOf(tables[0], p.Index, -1)
-			body.position = &shown
+			shown := b.position(event, user, table, p.Index)
+			body.position, body.RetryAfter = &shown, pollAgain(shown.Ahead, b.o.SeenInterval)
 		}
 	}
 	if p.State == room.Admitted {
@@ -150,6 +159,19 @@ func (b *Broker) answer(w http.ResponseWriter, r *http.Request, event, user stri
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	_ = json.NewEncoder(w).Encode(body) // a client that is gone needs no answer
+}
+
+// position returns the position of an index. It does not rise while the user has streams here, and
+// a minute longer.
+func (b *Broker) position(event, user string, t *room.Table, index int64) position {
+	if l := b.local(event); l != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if u := l.users[user]; u != nil {
+			return u.least.position(t, index)
+		}
+	}
+	return new(least).position(t, index)
 }
 
 // quit ends the place of a user, in any state.
@@ -174,9 +196,9 @@ func (b *Broker) end(event, id string, p room.Place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if u := l.users[id]; u != nil {
-		now := time.Now()
-		u.place, u.request, u.answered = p, b.requests.Add(1), now
-		b.push(l, u, now)
+		if now := time.Now(); u.left(p, b.requests.Add(1), now) {
+			b.push(l, u, now)
+		}
 	}
 }
 

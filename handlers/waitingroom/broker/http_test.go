@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -57,6 +56,7 @@ type place struct {
 	ticket
 	State, Status, RoomState, Message string
 	Idx, Position, Ahead, Waiting     int64
+	RetryAfter, Now                   int64
 	Resumed                           bool
 }
 
@@ -120,6 +120,9 @@ func TestAClientThatPolls(t *testing.T) {
 		got := w.send("GET", w.path()+"/status", "u").place(t)
 		require.Equal(t, []any{"IN_PROGRESS", first.Idx}, []any{got.Status, got.Idx})
 		require.NotEmpty(t, got.Token)
+		require.Positive(t, got.Now)
+		require.Less(t, got.Now, got.Until)
+		require.Positive(t, got.RetryAfter)
 		require.Equal(t, got.JTI, w.send("GET", w.path(), "u").place(t).JTI, "entering again attaches")
 
 		w.send("GET", w.path(), "v")
@@ -205,12 +208,11 @@ func (w *world) loses(user string) {
 	}
 }
 
-// While Redis is unavailable streams stay open, and requests are refused for now. Afterwards all
-// signs of life are sent at once: they restore what a failover has lost.
+// While Redis is unavailable streams stay open, and requests are refused for now. Afterwards
+// signs of life restore what a failover has lost.
 func TestAnOutageOfRedis(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
-		w.options.SeenInterval = time.Hour
 		p := w.start("broker", "broker")
 		w.start("dispatcher", "dispatcher")
 		w.open(10, 1)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -16,6 +17,9 @@ const (
 	claimAgain = 5 * time.Second
 	// overdue is the time between two signs of a user whose lease should have ended.
 	overdue = 2 * time.Second
+	// keepShown is the time for which a user without connections is kept, so that a position does
+	// not rise over a reconnect.
+	keepShown = time.Minute
 )
 
 // local is an event with users that are connected here.
@@ -30,7 +34,7 @@ type local struct {
 	signing bool        // signs are on their way
 }
 
-// user is a user with connections here, or one that had some until its next sign.
+// user is a user with connections here, or one that had some a moment ago.
 type user struct {
 	id        string
 	place     room.Place
@@ -39,7 +43,9 @@ type user struct {
 	conns     map[*conn]struct{}
 	signAt    time.Time
 	claimAt   time.Time // not before
+	reported  bool      // the server has the end of the last connection
 	promotion entry     // the token of the last lease
+	least     least     // the least position that was shown
 }
 
 // roomClosed is the state of a room whose waiting users have no places.
@@ -51,6 +57,38 @@ type conn struct {
 	user   *user
 	client *sse.Client
 	view   view
+	id     signedID // of the first event
+}
+
+// signedID is the id of stream events for a user at an index.
+type signedID struct {
+	index int64
+	text  string
+}
+
+// batch is a request for users. Its answers count at the indexes that it was sent for.
+type batch struct {
+	request int64
+	users   []*user
+	indexes []int64
+	signs   []room.Sign
+}
+
+// newBatch returns a request. The caller has the lock of the event.
+func newBatch(request int64, users []*user, now time.Time) batch {
+	r := batch{request, users, make([]int64, len(users)), make([]room.Sign, len(users))}
+	for i, u := range users {
+		r.indexes[i], r.signs[i] = u.place.Index, u.sign(now)
+	}
+	return r
+}
+
+// take stores the answer to a request.
+func (u *user) take(p room.Place, request int64, now time.Time) {
+	u.place, u.request, u.answered = p, request, now
+	if p.State == room.Ready { // the answer to a claim may come later, and no longer count
+		u.claimAt = now
+	}
 }
 
 // accept takes the answer to a request that was sent for the user at an index. It returns false if
@@ -59,8 +97,42 @@ func (u *user) accept(p room.Place, index, request int64, now time.Time) bool {
 	if u.request != 0 && (index != u.place.Index || request < u.request) {
 		return false
 	}
-	u.place, u.request, u.answered = p, request, now
+	u.take(p, request, now)
 	return true
+}
+
+// entered takes the place of a new connection. A place at another index is newer if its request or
+// the server's time is later. If a DELETE may have overtaken the request, a sign is due. It shows
+// which place counts.
+func (u *user) entered(p room.Place, request int64, now time.Time) {
+	if u.request == 0 || p.Index != u.place.Index && (request > u.request || p.Now >= u.place.Now) {
+		if request < u.request {
+			u.signAt = now
+		}
+		u.take(p, max(request, u.request), now)
+		return
+	}
+	u.accept(p, p.Index, request, now)
+}
+
+// left takes the end of the place by a DELETE, and reports whether it counts. The user may have
+// entered again since: then a sign is due that shows it.
+func (u *user) left(p room.Place, request int64, now time.Time) bool {
+	if p.Now > 0 && u.place.Now >= p.Now {
+		u.signAt = now
+		return false
+	}
+	u.take(p, request, now)
+	return true
+}
+
+// plan sets when the next sign is due, at most an interval from now. It is a little earlier at
+// random: users whose signs were due at once do not stay in step.
+func (u *user) plan(now time.Time, interval time.Duration) {
+	if u.place.Until > 0 { // another broker may have reported the user as gone
+		interval /= 2
+	}
+	u.signAt = now.Add(interval - rand.N(interval/4))
 }
 
 // sign returns the next sign of life.
@@ -83,13 +155,15 @@ func (u *user) wantsClaim(t *room.Table, now time.Time) bool {
 	return u.place.State == room.Ready || u.place.State == room.Waiting && t != nil && u.place.Index <= t.Served
 }
 
-// update reads a new table, nil if there is none. failed says that the server did not answer.
-func (l *local) update(t *room.Table, failed bool, now time.Time) {
+// update reads a new table, nil if there is none. failed says that the server did not answer. All
+// signs are due after a recovery, after an outage of an interval, and when the room closes.
+func (l *local) update(t *room.Table, failed bool, now time.Time, interval time.Duration) {
 	if t == nil {
 		l.cut = l.cut || failed
 		return
 	}
-	if l.table != nil && (l.cut || l.table.Epoch != t.Epoch || l.table.State != t.State && t.State == roomClosed) {
+	outage := l.cut && now.Sub(l.at) >= interval
+	if l.table != nil && (outage || l.table.Epoch != t.Epoch || l.table.State != t.State && t.State == roomClosed) {
 		for _, u := range l.users {
 			u.signAt = now
 		}
@@ -98,7 +172,7 @@ func (l *local) update(t *room.Table, failed bool, now time.Time) {
 }
 
 // dueSigns returns the users whose signs of life are due. One reason is a lease that should have
-// ended.
+// ended. It removes users whose connections have been gone for keepShown.
 func (l *local) dueSigns(now time.Time) (due []*user) {
 	var clock int64 // of the server
 	if l.table != nil {
@@ -106,7 +180,11 @@ func (l *local) dueSigns(now time.Time) (due []*user) {
 	}
 	for _, u := range l.users {
 		over := u.place.Until > 0 && u.place.Until < clock && now.Sub(u.answered) >= overdue
-		if over || !now.Before(u.signAt) {
+		switch {
+		case !over && now.Before(u.signAt):
+		case u.reported:
+			delete(l.users, u.id)
+		default:
 			due = append(due, u)
 		}
 	}

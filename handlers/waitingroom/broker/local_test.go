@@ -66,6 +66,7 @@ func TestUsersWithoutAClaimedLease(t *testing.T) {
 // W38: the signs of all users are due after a recovery, after an outage, and when the room closes.
 func TestTablesThatMakeAllSignsDue(t *testing.T) {
 	t.Parallel()
+	const minute = time.Minute
 	open := func(change func(*room.Table)) *room.Table {
 		table := &room.Table{AsOf: start.UnixMilli(), Epoch: 1, State: "open"}
 		if change != nil {
@@ -76,22 +77,27 @@ func TestTablesThatMakeAllSignsDue(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		tables []*room.Table // nil: the read failed
+		passed time.Duration // between two of them
 		want   int
 	}{
-		{"the first table", []*room.Table{open(nil)}, 0},
-		{"no change", []*room.Table{open(nil), open(nil)}, 0},
-		{"recovery", []*room.Table{open(nil), open(func(t *room.Table) { t.Epoch = 2 })}, 1},
-		{"outage", []*room.Table{open(nil), nil, open(nil)}, 1},
-		{"pause", []*room.Table{open(nil), open(func(t *room.Table) { t.State = "paused" })}, 0},
-		{"end", []*room.Table{open(nil), open(func(t *room.Table) { t.State = "closed" })}, 1},
+		{"the first table", []*room.Table{open(nil)}, 0, 0},
+		{"no change", []*room.Table{open(nil), open(nil)}, 2 * minute, 0},
+		{"recovery", []*room.Table{open(nil), open(func(t *room.Table) { t.Epoch = 2 })}, 0, 1},
+		{"outage", []*room.Table{open(nil), nil, open(nil)}, minute / 2, 1},
+		{"a read that failed", []*room.Table{open(nil), nil, open(nil)}, minute/2 - 1, 0},
+		{"recovery after a read that failed", []*room.Table{open(nil), nil, open(func(t *room.Table) { t.Epoch = 2 })}, 0, 1},
+		{"pause", []*room.Table{open(nil), open(func(t *room.Table) { t.State = "paused" })}, 0, 0},
+		{"end", []*room.Table{open(nil), open(func(t *room.Table) { t.State = "closed" })}, 0, 1},
 	} {
 		u := connectedUser("u", waiting(1))
-		u.signAt = start.Add(time.Minute)
+		u.signAt = start.Add(time.Hour)
 		l := &local{users: map[string]*user{"u": u}}
+		now := start
 		for _, table := range tt.tables {
-			l.update(table, table == nil, start)
+			l.update(table, table == nil, now, minute)
+			now = now.Add(tt.passed)
 		}
-		require.Len(t, l.dueSigns(start), tt.want, tt.name)
+		require.Len(t, l.dueSigns(now), tt.want, tt.name)
 	}
 }
 
@@ -101,11 +107,121 @@ func TestALeaseThatShouldHaveEnded(t *testing.T) {
 	u := connectedUser("u", room.Place{State: room.Admitted, Index: 1, JTI: "a", Until: start.UnixMilli() + 60_000})
 	u.signAt, u.answered = start.Add(time.Hour), start.Add(-time.Minute)
 	l := &local{users: map[string]*user{"u": u}}
-	l.update(&room.Table{AsOf: start.UnixMilli()}, false, start.Add(-time.Hour))
+	l.update(&room.Table{AsOf: start.UnixMilli()}, false, start.Add(-time.Hour), time.Minute)
 	require.Len(t, l.dueSigns(start), 1, "the clock of the server is an hour ahead")
-	l.update(&room.Table{AsOf: start.UnixMilli()}, false, start)
+	l.update(&room.Table{AsOf: start.UnixMilli()}, false, start, time.Minute)
 	require.Empty(t, l.dueSigns(start.Add(time.Minute)))
 	require.Len(t, l.dueSigns(start.Add(time.Minute+time.Millisecond)), 1)
 	u.answered = start.Add(time.Minute)
 	require.Empty(t, l.dueSigns(start.Add(time.Minute+overdue-1)), "not more often")
+}
+
+// Users whose signs were due at once do not stay in step. No sign is later than the interval.
+func TestSignsSpread(t *testing.T) {
+	t.Parallel()
+	moments := map[time.Time]bool{}
+	for range 100 {
+		u := connectedUser("u", waiting(1))
+		u.plan(start, time.Minute)
+		require.Less(t, start.Add(44*time.Second), u.signAt)
+		require.LessOrEqual(t, u.signAt, start.Add(time.Minute))
+		moments[u.signAt] = true
+		u.place.Until = 1
+		u.plan(start, time.Minute)
+		require.LessOrEqual(t, u.signAt, start.Add(30*time.Second), "with a lease")
+	}
+	require.Greater(t, len(moments), 50)
+}
+
+func gone(u *user) *user {
+	clear(u.conns)
+	return u
+}
+
+// A user may have left and come back before the answer to the last sign arrives.
+func TestALateAnswerToASignOfAUserWhoIsGone(t *testing.T) {
+	t.Parallel()
+	b := &Broker{metrics: newMetrics()}
+	former, now := gone(connectedUser("u", waiting(1))), connectedUser("u", waiting(2))
+	l := &local{users: map[string]*user{"u": former}}
+	r := newBatch(1, []*user{former}, start)
+	require.True(t, r.signs[0].Gone)
+	l.users["u"] = now
+	b.signed(l, r, []room.Place{waiting(1)})
+	require.Same(t, now, l.users["u"])
+}
+
+// A user who came back and left again before the answer is reported again.
+func TestAUserWhoWasBackForAMomentIsReportedAgain(t *testing.T) {
+	t.Parallel()
+	b := &Broker{metrics: newMetrics()}
+	u := gone(connectedUser("u", waiting(1)))
+	l := &local{users: map[string]*user{"u": u}}
+	r := newBatch(2, []*user{u}, start)
+	u.entered(waiting(1), 3, start)
+	b.signed(l, r, []room.Place{waiting(1)})
+	due := l.dueSigns(time.Now())
+	require.Len(t, due, 1)
+	require.True(t, due[0].sign(start).Gone)
+}
+
+// A user who connects again soon sees no higher position than before.
+func TestAUserWithoutConnectionsIsKeptForAWhile(t *testing.T) {
+	t.Parallel()
+	b := &Broker{metrics: newMetrics()}
+	u := gone(connectedUser("u", waiting(1)))
+	l := &local{users: map[string]*user{"u": u}}
+	b.signed(l, newBatch(1, []*user{u}, start), []room.Place{waiting(1)})
+	require.Same(t, u, l.users["u"])
+	require.Empty(t, l.dueSigns(u.signAt.Add(-1)))
+	require.Contains(t, l.users, "u")
+	require.Empty(t, l.dueSigns(u.signAt), "it was reported")
+	require.Empty(t, l.users)
+}
+
+// A sign that is sent after a claim may be executed before it. The answer to the claim is then
+// ignored, and the next broadcast claims again.
+func TestAClaimIsRepeatedAfterASignThatOvertookIt(t *testing.T) {
+	t.Parallel()
+	u := connectedUser("u", waiting(1))
+	u.claimAt = start.Add(claimAgain)
+	ready := room.Place{State: room.Ready, Index: 1, JTI: "a"}
+	require.True(t, u.accept(ready, 1, 3, start))
+	require.False(t, u.accept(room.Place{State: room.Admitted, Index: 1, JTI: "a"}, 1, 2, start))
+	require.True(t, u.wantsClaim(nil, start))
+}
+
+// A GET and a DELETE may be executed in another order than they were sent or answered. The sign
+// that is due then shows the place.
+func TestEnteringWhileADeleteIsOnItsWay(t *testing.T) {
+	t.Parallel()
+	end := room.Place{Reason: "left", Now: 100}
+	at := func(now int64) room.Place {
+		p := waiting(2)
+		p.Now = now
+		return p
+	}
+	for _, tt := range []struct {
+		name  string
+		now   int64
+		lives bool
+	}{{"entered after the end", 101, true}, {"in the same millisecond", 100, true}, {"entered before the end", 99, false}} {
+		first := connectedUser("u", waiting(1))
+		require.True(t, first.left(end, 6, start))
+		first.signAt = start.Add(time.Hour)
+		first.entered(at(tt.now), 5, start)
+		require.Equal(t, tt.lives, first.place.State == room.Waiting, tt.name)
+		require.Equal(t, tt.lives, first.signAt.Equal(start), tt.name)
+
+		second := connectedUser("u", at(tt.now))
+		second.signAt = start.Add(time.Hour)
+		require.Equal(t, !tt.lives, second.left(end, 6, start), tt.name)
+		require.Equal(t, tt.lives, second.signAt.Equal(start), tt.name)
+	}
+	u := connectedUser("u", at(100))
+	u.request = 9
+	u.entered(room.Place{State: room.Waiting, Index: 1, Now: 99}, 8, start)
+	require.EqualValues(t, 2, u.place.Index, "an older answer")
+	u.entered(room.Place{State: room.Waiting, Index: 1, Now: 99}, 10, start)
+	require.EqualValues(t, 1, u.place.Index, "the clock of the server went back")
 }

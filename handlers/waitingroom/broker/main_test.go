@@ -278,7 +278,7 @@ func (g *guest) take(e ssetest.Event) error {
 	var data struct {
 		ticket
 		State, Text, Reason string
-		Idx, Position       int64
+		Idx, Position, Now  int64
 	}
 	if err := json.Unmarshal([]byte(e.Data), &data); err != nil {
 		return err
@@ -302,6 +302,9 @@ func (g *guest) take(e ssetest.Event) error {
 		g.shown = data.Position
 		g.events = append(g.events, fmt.Sprint("position ", data.Position))
 	case "promoted":
+		if data.Now == 0 || data.Now >= data.Until {
+			return fmt.Errorf("the server's time is %d", data.Now)
+		}
 		if len(g.entries) > 0 && g.entries[0].JTI != data.JTI {
 			return errors.New("another lease")
 		}

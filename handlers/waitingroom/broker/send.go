@@ -40,19 +40,24 @@ type entry struct {
 	Token string `json:"token"`
 	JTI   string `json:"jti"`
 	Until int64  `json:"until"`
+	Now   int64  `json:"now"` // the server's time
 }
 
 // entry returns the token of a lease.
 func (b *Broker) entry(event, user string, p room.Place) (entry, error) {
 	raw, err := b.o.Tokens.Sign(token.Claims{Audience: EntryAudience(event), Subject: user, ID: p.JTI, Expires: time.UnixMilli(p.Until)})
-	return entry{raw, p.JTI, p.Until}, err
+	return entry{raw, p.JTI, p.Until, p.Now}, err
 }
 
-// id returns the id of stream events for a user at an index.
-func (b *Broker) id(event, user string, index int64) (string, error) {
-	return b.o.Tokens.Sign(token.Claims{
+// signID returns the id of stream events for a user at an index. Without a key it has no text.
+func (b *Broker) signID(event, user string, index int64) signedID {
+	text, err := b.o.Tokens.Sign(token.Claims{
 		Audience: idAudience(event), Subject: user, ID: strconv.FormatInt(index, 10), Expires: time.Now().Add(idTime),
 	})
+	if err != nil {
+		b.sampled.Warn(b.log, "index of a user not signed", pipeline.Err(err))
+	}
+	return signedID{index, text}
 }
 
 // unsigned is the cursor of an id that is not signed for the user, or has expired: it restores
@@ -96,6 +101,7 @@ func (b *Broker) send(l *local, c *conn, s step) {
 				return
 			}
 		}
+		u.promotion.Now = u.place.Now
 		data = u.promotion
 	case eventClosed:
 		if !slices.Contains(reasons(), s.text) {
@@ -111,11 +117,11 @@ func (b *Broker) send(l *local, c *conn, s step) {
 		return
 	}
 	if s.id {
-		id, err := b.id(l.event, u.id, u.place.Index)
-		if err != nil {
-			b.sampled.Warn(b.log, "index of a user not signed", pipeline.Err(err))
+		id := c.id
+		if id.index != u.place.Index {
+			id = b.signID(l.event, u.id, u.place.Index)
 		}
-		e.ID = id
+		e.ID, c.id = id.text, signedID{}
 	}
 	c.client.Send(e)
 }

@@ -42,12 +42,16 @@ type position struct {
 	RoomState   string    `json:"roomState"`
 }
 
-// positionOf returns the position of an index. atMost limits it unless it is negative.
-func positionOf(t *room.Table, index, atMost int64) position {
+// least is the least number of users ahead that was shown to a user at an index.
+type least struct{ index, ahead int64 }
+
+// position returns the position of an index. It does not rise.
+func (l *least) position(t *room.Table, index int64) position {
 	ahead, _ := t.Position(index)
-	if atMost >= 0 {
-		ahead = min(ahead, atMost)
+	if l.index == index {
+		ahead = min(ahead, l.ahead)
 	}
+	*l = least{index, ahead}
 	p := position{
 		Position: ahead + 1, Ahead: ahead, Waiting: max(t.Waiting, ahead+1), WaitSeconds: t.WaitSeconds(ahead), AsOf: t.AsOf, RoomState: t.State,
 	}
@@ -57,9 +61,10 @@ func positionOf(t *room.Table, index, atMost int64) position {
 	return p
 }
 
-// view is what one connection has received. It has no clock and no connection. Its zero value has
-// received nothing.
+// view is what one connection has received. It has no clock and no connection. At first it has only
+// the least position of its user.
 type view struct {
+	least    *least
 	index    int64 // of the last connected event; 0: none
 	ahead    int64 // of the last position; negative: none
 	asOf     int64
@@ -75,7 +80,7 @@ type view struct {
 // update returns what the connection receives next, given the place of the user and the table of
 // the event, which may be nil. After the step closed there is none.
 //
-// While the index is the same, positions never rise. Each end of a lease is sent once.
+// While the index is the same, positions of a user never rise. Each end of a lease is sent once.
 func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []step) {
 	if v.finished {
 		return nil
@@ -85,7 +90,7 @@ func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []step)
 		return []step{{name: eventClosed, text: reason}}
 	}
 	if p.Index != v.index {
-		v.index, v.ahead, v.asOf, v.sent, v.signed = p.Index, -1, 0, time.Time{}, now
+		v.index, v.ahead, v.asOf, v.sent, v.signed, v.message = p.Index, -1, 0, time.Time{}, now, "" // the page hides its message
 		steps = append(steps, step{name: eventConnected, id: true})
 	}
 	if p.State == room.Admitted && (p.JTI != v.jti || p.Until != v.until) {
@@ -100,7 +105,7 @@ func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []step)
 		steps = append(steps, step{name: eventMessage, text: t.Message})
 	}
 	if p.State == room.Waiting && v.isDue(t, now) {
-		shown := positionOf(t, p.Index, v.ahead)
+		shown := v.least.position(t, p.Index)
 		v.ahead, v.asOf, v.state, v.sent = shown.Ahead, shown.AsOf, shown.RoomState, now
 		renew := now.Sub(v.signed) >= renewID
 		if renew {
@@ -132,6 +137,14 @@ func interval(ahead int64) time.Duration {
 		return 4900 * time.Millisecond
 	}
 	return 14900 * time.Millisecond
+}
+
+// withoutPosition stands for the users ahead of a client that polls and has no position.
+const withoutPosition = 1000
+
+// pollAgain returns the seconds until the next poll of a client. A poll is a sign of life.
+func pollAgain(ahead int64, seenInterval time.Duration) int64 {
+	return max(1, int64(min(interval(ahead)+time.Second, seenInterval).Seconds()))
 }
 
 // reasonUnknown is the end of a stream of whose place nothing is remembered.

@@ -36,7 +36,7 @@ func names(steps []step) (list []string) {
 
 func TestAConnectionFromItsStartToItsEnd(t *testing.T) {
 	t.Parallel()
-	var v view
+	v := view{least: &least{}}
 	steps := v.update(waiting(3), nil, start)
 	require.Equal(t, []step{{name: eventConnected, id: true}}, steps, "without a table")
 	steps = v.update(waiting(3), queue(5, 1), start)
@@ -54,7 +54,7 @@ func TestAConnectionFromItsStartToItsEnd(t *testing.T) {
 
 func TestAMessageIsSentOnceAndAgainWhenItChanges(t *testing.T) {
 	t.Parallel()
-	var v view
+	v := view{least: &least{}}
 	table := queue(0, 1)
 	table.Message = "soon"
 	lease := room.Place{State: room.Admitted, Index: 1, JTI: "a", Until: 1}
@@ -67,7 +67,7 @@ func TestAMessageIsSentOnceAndAgainWhenItChanges(t *testing.T) {
 // While there is no new tick the position comes again with its old time.
 func TestAPositionThatIsOldComesAgain(t *testing.T) {
 	t.Parallel()
-	var v view
+	v := view{least: &least{}}
 	v.update(waiting(1), queue(1, 1), start)
 	require.Empty(t, v.update(waiting(1), queue(1, 1), start.Add(staleInterval-1)))
 	steps := v.update(waiting(1), queue(1, 1), start.Add(staleInterval))
@@ -79,7 +79,7 @@ func TestAPositionThatIsOldComesAgain(t *testing.T) {
 func TestPositionsAreLessFrequentFarBack(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ index, want int64 }{{1, 60}, {100, 60}, {101, 30}, {1000, 30}, {1001, 12}, {10_001, 4}} {
-		var v view
+		v := view{least: &least{}}
 		var sent int64
 		for second := range int64(60) {
 			sent += int64(len(v.update(waiting(tt.index), queue(20_000, second+1), start.Add(time.Duration(second)*time.Second))))
@@ -90,7 +90,7 @@ func TestPositionsAreLessFrequentFarBack(t *testing.T) {
 
 func TestAChangeOfTheRoomIsShownAtOnce(t *testing.T) {
 	t.Parallel()
-	var v view
+	v := view{least: &least{}}
 	v.update(waiting(5000), queue(9000, 1), start)
 	paused := queue(9000, 2)
 	paused.State = "paused"
@@ -101,7 +101,7 @@ func TestAChangeOfTheRoomIsShownAtOnce(t *testing.T) {
 func TestTheIDIsRenewed(t *testing.T) {
 	t.Parallel()
 	require.Less(t, 2*renewID, idTime)
-	var v view
+	v := view{least: &least{}}
 	var signed []int
 	for minute := range 60 {
 		for _, s := range v.update(waiting(1), queue(1, int64(minute+1)), start.Add(time.Duration(minute)*time.Minute)) {
@@ -117,7 +117,7 @@ func TestTheIDIsRenewed(t *testing.T) {
 // again.
 func TestAnotherPlaceOfTheUser(t *testing.T) {
 	t.Parallel()
-	var v view
+	v := view{least: &least{}}
 	v.update(waiting(1), queue(9, 1), start)
 	steps := v.update(waiting(8), queue(9, 2), start)
 	require.Equal(t, []string{eventConnected, eventPosition}, names(steps))
@@ -129,7 +129,7 @@ func TestAnotherPlaceOfTheUser(t *testing.T) {
 func TestEveryConnectionIsConsistent(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		var v view
+		v := view{least: &least{}}
 		now, asOf := start, int64(0)
 		first, ended := true, false
 		var index, ahead int64
@@ -182,4 +182,47 @@ func TestEveryConnectionIsConsistent(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Positions of a user do not rise in another tab, or over a reconnect. Interpolated ones differ.
+func TestPositionsOfAUserDoNotRise(t *testing.T) {
+	t.Parallel()
+	shown := &least{}
+	ahead := func(v *view, index, waits, asOf int64) int64 {
+		steps := v.update(waiting(index), queue(waits, asOf), start)
+		return steps[len(steps)-1].position.Ahead
+	}
+	first, second := view{least: shown}, view{least: shown}
+	table := queue(400, 1)
+	table.Ranks = [][2]int64{{1, 0}, {500, 50}}
+	steps := first.update(waiting(300), table, start)
+	low := steps[len(steps)-1].position.Ahead
+	require.Less(t, low, int64(100))
+	require.Equal(t, low, ahead(&second, 300, 400, 2))
+	b := Broker{events: map[string]*local{"e": {users: map[string]*user{"u": {least: *shown}}}}}
+	require.Equal(t, low, b.position("e", "u", queue(400, 2), 300).Ahead, "a poll")
+	require.EqualValues(t, 299, b.position("e", "v", queue(400, 2), 300).Ahead)
+	require.EqualValues(t, 350, ahead(&second, 351, 400, 3), "another place")
+}
+
+// It comes no later than a sign of life.
+func TestTheTimeOfTheNextPoll(t *testing.T) {
+	t.Parallel()
+	for ahead, want := range map[int64]int64{0: 1, 99: 1, 100: 2, 1000: 5, 10_000: 15} {
+		require.Equal(t, want, pollAgain(ahead, 30*time.Second), ahead)
+	}
+	require.EqualValues(t, 10, pollAgain(10_000, 10*time.Second))
+	require.EqualValues(t, 1, pollAgain(10_000, time.Millisecond))
+}
+
+// After another place the page has hidden the message: it comes again.
+func TestAMessageComesAgainAtAnotherPlace(t *testing.T) {
+	t.Parallel()
+	v := view{least: &least{}}
+	table := queue(0, 1)
+	table.Message = "soon"
+	lease := room.Place{State: room.Ready, Index: 1}
+	require.Equal(t, []string{eventConnected, eventMessage}, names(v.update(lease, table, start)))
+	lease.Index = 2
+	require.Equal(t, []string{eventConnected, eventMessage}, names(v.update(lease, table, start)))
 }

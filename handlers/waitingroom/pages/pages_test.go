@@ -41,6 +41,24 @@ func TestThePageNamesEachEnd(t *testing.T) {
 	}
 }
 
+// A promotion has the server's time, and a user who entered again has no turn.
+func TestATurnFollowsTheServer(t *testing.T) {
+	t.Parallel()
+	page := render(t, Room{})
+	part := func(from string) string {
+		_, rest, found := strings.Cut(page, from)
+		require.True(t, found, from)
+		text, _, _ := strings.Cut(rest, "\n}")
+		return text
+	}
+	require.Contains(t, part("function promoted("), "clock = p.now - Date.now()")
+	connected, _, _ := strings.Cut(part(`addEventListener("connected", message => {`), "\n  });")
+	require.Contains(t, connected, `p.state !== "ADMITTED"`)
+	require.Contains(t, connected, `turn = false`)
+	require.Contains(t, connected, `at("turn").hidden = true`)
+	require.Contains(t, connected, `at("message").hidden = true`)
+}
+
 func TestIdsAndAddressesAreEscaped(t *testing.T) {
 	t.Parallel()
 	page := render(t, Room{Event: `"><script>alert(1)</script>`, EntryURL: `https://shop.example/?a="&entry={token}`})
