@@ -359,7 +359,7 @@ func (b *Broker) attach(event, id string, p room.Place, request int64, client *s
 	}
 	if len(u.conns) == 0 {
 		u.reported = false
-		u.signAt = now.Add(rand.N(b.o.SeenInterval)) // not all signs are due together
+		u.signAt = now.Add(rand.N(b.o.SeenInterval / 2)) // before the tick releases the slot of a user who has moved here
 	}
 	u.entered(p, request, now)
 	c := &conn{user: u, local: l, client: client, view: view{least: &u.least}, id: signed}

@@ -156,14 +156,15 @@ func (u *user) wantsClaim(t *room.Table, now time.Time) bool {
 }
 
 // update reads a new table, nil if there is none. failed says that the server did not answer. All
-// signs are due after a recovery, after an outage of an interval, and when the room closes.
+// signs are due after a recovery, after an outage of an interval, and when the room closes. They are
+// due with the first table, too: a recovery may have come before it.
 func (l *local) update(t *room.Table, failed bool, now time.Time, interval time.Duration) {
 	if t == nil {
 		l.cut = l.cut || failed
 		return
 	}
 	outage := l.cut && now.Sub(l.at) >= interval
-	if l.table != nil && (outage || l.table.Epoch != t.Epoch || l.table.State != t.State && t.State == roomClosed) {
+	if l.table == nil || outage || l.table.Epoch != t.Epoch || l.table.State != t.State && t.State == roomClosed {
 		for _, u := range l.users {
 			u.signAt = now
 		}
