@@ -65,7 +65,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	server := p.redis.Server(p.config.Redis, probeKeys()...)
 	server.Log = log
 	r.Service("waitingroom.redis", server)
-	rooms := room.New(server, p.config.rooms())
+	options := p.config.rooms()
+	options.Log = log
+	rooms := room.New(server, options)
 	events := eventservice.New(eventservice.Options{
 		Config: p.config.EventService, Rooms: rooms, Log: log,
 		Confirm: p.config.UnknownEvents == unknownConfirm, Fetch: p.config.has(roleDispatcher),

@@ -2,8 +2,11 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +17,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 	"github.com/millrace-io/millrace/plugins/redis"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 // Group is the consumer group of the streams ENTRY.
@@ -47,18 +51,23 @@ type Dispatcher struct {
 	sampled *pipeline.LogSampler
 	loops   pipeline.Loops
 	queue   chan string
-	slow    chan struct{} // has room for one event whose last tick failed
+	retries sync.WaitGroup
+
+	list   func(context.Context) ([]string, error)
+	script func(context.Context, string) (room.Tick, error)
+	node   func(ctx context.Context, event string) string
 
 	mu         sync.Mutex
 	events     map[string]*event
-	streams    []string // ENTRY streams of the events
+	failed     map[string][]string // failed events that wait, by node, while its goroutine runs
+	streams    []string            // ENTRY streams of the events
 	progressed time.Time
 }
 
 // event is what a dispatcher remembers of an event. Dispatcher.mu guards it.
 type event struct {
 	busy   bool // a tick waits or runs
-	failed bool // the last tick
+	failed bool // the last tick, or one of another event of the node
 	table  *room.Table
 	at     time.Time // of the table
 }
@@ -67,7 +76,9 @@ type event struct {
 func New(o Options) *Dispatcher {
 	d := &Dispatcher{
 		o: o, sampled: pipeline.NewLogSampler(warnEvery), queue: make(chan string, o.Promoter.Queue),
-		slow: make(chan struct{}, 1), events: map[string]*event{},
+		list: o.Rooms.Events, script: o.Rooms.Tick,
+		node:   func(ctx context.Context, event string) string { return o.Server.Node(ctx, room.EntryStream(event)) },
+		events: map[string]*event{}, failed: map[string][]string{},
 	}
 	d.metrics = newMetrics(d)
 	d.family = o.Redis.Family(redis.FamilyOptions{
@@ -114,6 +125,7 @@ func (d *Dispatcher) Stop(ctx context.Context) error { return d.loops.Stop(ctx) 
 
 // promote queues the ticks of all events at each interval.
 func (d *Dispatcher) promote(ctx context.Context) {
+	defer d.retries.Wait()
 	next := time.Now()
 	pipeline.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
 		d.round(ctx)
@@ -126,33 +138,43 @@ func (d *Dispatcher) promote(ctx context.Context) {
 	})
 }
 
+// round queues a tick per event. The set of events is on one node of a Cluster: without it the last
+// known events are ticked.
 func (d *Dispatcher) round(ctx context.Context) {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
-	list, err := d.o.Rooms.Events(call)
+	call, cancel := context.WithTimeout(ctx, min(callTimeout, d.o.PromoteInterval))
+	list, err := d.list(call)
 	cancel()
 	if err != nil {
-		d.warn(ctx, "events not listed, trying again", err)
-		return
-	}
-	if len(list) == 0 {
+		d.warn(ctx, "events not listed, the last known ones are ticked", err)
+		list = d.known()
+	} else if len(list) == 0 {
 		d.progress()
 	}
-	for _, name := range d.due(list) {
+	healthy, failed := d.due(list)
+	for _, name := range failed {
+		d.retry(ctx, name)
+	}
+	for _, name := range healthy {
 		select {
 		case d.queue <- name:
 		default:
-			d.tick(ctx, name)
+			d.tick(ctx, name, false)
 		}
 	}
 }
 
+func (d *Dispatcher) known() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Keys(d.events))
+}
+
 // due returns the events to tick now. A tick that still waits or runs is missed.
-func (d *Dispatcher) due(list []string) []string {
+func (d *Dispatcher) due(list []string) (healthy, failed []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	events, streams := make(map[string]*event, len(list)), make([]string, 0, len(list))
 	sizes := make(map[string]int64, len(list))
-	var due []string
 	for _, name := range list {
 		e := d.events[name]
 		if e == nil {
@@ -167,11 +189,44 @@ func (d *Dispatcher) due(list []string) []string {
 			continue
 		}
 		e.busy = true
-		due = append(due, name)
+		if e.failed {
+			failed = append(failed, name)
+		} else {
+			healthy = append(healthy, name)
+		}
 	}
 	d.events, d.streams = events, streams
 	d.metrics.choose(sizes)
-	return due
+	return healthy, failed
+}
+
+// retry queues the tick of an event whose last one failed. The failed events of a node have one
+// goroutine: they delay no other event, and all of them return when the node does.
+func (d *Dispatcher) retry(ctx context.Context, name string) {
+	node := d.node(ctx, name)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failed[node] == nil {
+		d.retries.Go(func() {
+			for name, ok := d.next(ctx, node); ok; name, ok = d.next(ctx, node) {
+				d.tick(ctx, name, true)
+			}
+		})
+	}
+	d.failed[node] = append(d.failed[node], name)
+}
+
+// next removes a failed event of a node. The last call removes the node.
+func (d *Dispatcher) next(ctx context.Context, node string) (name string, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := d.failed[node]
+	if len(list) == 0 || ctx.Err() != nil {
+		delete(d.failed, node)
+		return "", false
+	}
+	d.failed[node] = list[1:]
+	return list[0], true
 }
 
 // work runs queued ticks.
@@ -181,39 +236,55 @@ func (d *Dispatcher) work(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case name := <-d.queue:
-			d.tick(ctx, name)
+			d.tick(ctx, name, false)
 		}
 	}
 }
 
-// tick promotes the users of an event, repeatedly while there is more to do. Events whose last tick
-// failed have one place together: their node may not answer.
-func (d *Dispatcher) tick(ctx context.Context, name string) {
+// tick promotes the users of an event, repeatedly while there is more to do. A retry is one call.
+// An event that has failed since it was queued is retried in the next round.
+func (d *Dispatcher) tick(ctx context.Context, name string, retry bool) {
 	d.mu.Lock()
 	e := d.events[name]
+	failed := e != nil && e.failed
 	d.mu.Unlock()
 	if e == nil { // it is no longer in the list
 		return
 	}
-	if e.failed {
-		select {
-		case d.slow <- struct{}{}:
-			defer func() { <-d.slow }()
-		default:
-			d.done(e, true)
-			return
-		}
+	if failed && !retry {
+		d.done(e, true)
+		return
 	}
-	for begin, more := time.Now(), true; more && time.Since(begin) < tickTime && ctx.Err() == nil; {
+	for begin, more := time.Now(), true; more && time.Since(begin) < tickTime && ctx.Err() == nil; more = more && !retry {
 		var err error
 		if more, err = d.once(ctx, name, e); err != nil {
 			d.warn(ctx, "tick of an event failed, trying again", err, slog.String("event", name))
+			if !retry && !poll.IsReply(err) && !errors.Is(err, room.ErrUnknown) && !errors.Is(err, redis.ErrNotReplicated) {
+				d.suspect(ctx, name)
+			}
 			d.done(e, true)
 			return
 		}
 	}
 	d.progress()
 	d.done(e, false)
+}
+
+// suspect marks all events of the node of an event as failed: their calls may take callTimeout
+// each. Without a Cluster there are no others to protect.
+func (d *Dispatcher) suspect(ctx context.Context, name string) {
+	node := d.node(ctx, name)
+	if node == "" {
+		return
+	}
+	others := slices.DeleteFunc(d.known(), func(other string) bool { return d.node(ctx, other) != node })
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, other := range others {
+		if e := d.events[other]; e != nil {
+			e.failed = true
+		}
+	}
 }
 
 func (d *Dispatcher) done(e *event, failed bool) {
@@ -227,7 +298,7 @@ func (d *Dispatcher) once(ctx context.Context, name string, e *event) (more bool
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	begin := time.Now()
-	t, err := d.o.Rooms.Tick(ctx, name)
+	t, err := d.script(ctx, name)
 	if err != nil || !t.Ran {
 		return false, err
 	}
@@ -242,9 +313,9 @@ func (d *Dispatcher) once(ctx context.Context, name string, e *event) (more bool
 		d.mu.Unlock()
 	}
 	d.metrics.ticked(name, t)
-	if t.Gap > 0 {
+	if t.Gap > 0 || t.Rewound {
 		d.log.WarnContext(ctx, "ticks had stopped or the server is another one: no user is promoted or removed for now",
-			slog.String("event", name), slog.Duration("gap", t.Gap), slog.Duration("hold", t.Hold))
+			slog.String("event", name), slog.Duration("gap", t.Gap), slog.Duration("hold", t.Hold), slog.Bool("rewound", t.Rewound))
 	}
 	return t.More, nil
 }

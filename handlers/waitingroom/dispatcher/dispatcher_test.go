@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/promoted"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
@@ -160,6 +161,23 @@ func TestAUserThatHasMoved(t *testing.T) {
 		redistest.Eventually(t, "routed to b", func() bool { return len(r.dispatched("b")) == 1 })
 		require.Equal(t, 1, r.count(r.metrics.rerouted))
 		require.Len(t, r.dispatched("a"), 1)
+	})
+}
+
+// The entries only wake: a broker whose stream can not be written finds the promotion itself.
+func TestAStreamThatCanNotBeWrittenFailsNoEntry(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := start(t, s, nil)
+		r.open("e", "a")
+		require.NoError(t, r.admin.Set(t.Context(), room.DispatchStream("a"), "text", 0).Err())
+		r.open("e", "a", "1")
+		r.open("e", "b", "2")
+		users := []promoted.User{{ID: "1", Event: "e", Instance: "a"}, {ID: "2", Event: "e", Instance: "b"}}
+		require.NoError(t, r.route(t.Context(), "e", users))
+		require.Contains(t, r.dispatched("b"), "2")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Error(t, r.route(ctx, "e", users), "at the end of the process another one routes them")
 	})
 }
 

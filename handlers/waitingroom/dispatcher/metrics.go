@@ -9,12 +9,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 )
 
-const (
-	// tableAge is how long the figures of a tick that ran here are reported.
-	tableAge = 10 * time.Second
-	// failoverGap is the longest gap that is a sign of a failover alone.
-	failoverGap = 5 * time.Second
-)
+// tableAge is how long the figures of a tick that ran here are reported.
+const tableAge = 10 * time.Second
 
 // metrics count what the ticks of this process did. The gauges have the figures of those events
 // whose last tick ran here: other instances report the others.
@@ -84,7 +80,7 @@ func (m *metrics) ticked(event string, t room.Tick) {
 	for state, n := range t.Ended {
 		m.ended.WithLabelValues(label, string(state)).Add(float64(n))
 	}
-	if t.Gap > 0 && t.Gap <= max(failoverGap, 3*m.d.o.PromoteInterval) {
+	if t.Rewound {
 		m.rewinds.WithLabelValues(label).Inc()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/promoted"
 	"github.com/millrace-io/millrace/pipeline"
@@ -13,7 +14,8 @@ import (
 )
 
 // route sends promoted users of an event to the instances that have their connections now. A user
-// without a place is left out.
+// without a place is left out. The entries only wake the brokers, so one that can not be written is
+// no error: its broker finds the promotion by the rank table.
 func (d *Dispatcher) route(ctx context.Context, event string, list []promoted.User) error {
 	users := make([]string, len(list))
 	for i, u := range list {
@@ -33,13 +35,20 @@ func (d *Dispatcher) route(ctx context.Context, event string, list []promoted.Us
 		}
 		routed[instance] = append(routed[instance], users[i])
 	}
+	var writes sync.WaitGroup
 	for instance, users := range routed {
-		if failed := d.o.Rooms.Route(ctx, instance, event, users...); failed != nil {
-			err = errors.Join(err, fmt.Errorf("route to %s: %w", instance, failed))
-		}
+		writes.Go(func() {
+			call, cancel := context.WithTimeout(ctx, callTimeout)
+			defer cancel()
+			if err := d.o.Rooms.Route(call, instance, event, users...); err != nil {
+				d.warn(ctx, "promoted users not sent to their broker, which finds them by the rank table", err,
+					slog.String("event", event), slog.String(pipeline.LogInstance, instance))
+			}
+		})
 	}
+	writes.Wait()
 	failpoint.Hit(failpoint.Routed)
-	return err
+	return ctx.Err()
 }
 
 // clean deletes the streams of instances that are gone. An instance that is alive loses nothing by

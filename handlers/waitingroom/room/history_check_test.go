@@ -66,7 +66,7 @@ func (h *history) tick() {
 			l.jti = after.leases[u].jti
 		}
 	}
-	if got.Ran != want.ran || got.Promoted != len(want.promoted) || got.Removed != len(want.removed) || got.Gap.Milliseconds() != want.gap {
+	if got.Ran != want.ran || got.Promoted != len(want.promoted) || got.Removed != len(want.removed) || got.Gap.Milliseconds() != want.gap || got.Rewound != want.rewound {
 		h.fault("the model's tick: %+v", want)
 	}
 	if !got.Ran {

@@ -313,6 +313,7 @@ func (m *model) order() []string {
 type turn struct {
 	ran      bool
 	gap      int64
+	rewound  bool
 	promoted []string
 	removed  []string
 	ended    map[string]State
@@ -331,7 +332,8 @@ func (m *model) tick() turn {
 	}
 	t := turn{ran: true, ended: map[string]State{}}
 	now := m.ms()
-	if gap > m.limit() || -gap >= m.limit() || m.run != m.lastRun {
+	t.rewound = -gap >= m.limit() || m.run != m.lastRun
+	if t.rewound || gap > m.limit() {
 		t.gap, m.gap = max(0, gap), max(0, gap)
 		now, again = m.lastTick, false
 		m.stopped += gap

@@ -1,9 +1,14 @@
 package room
 
 import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
@@ -24,6 +29,7 @@ func TestAnOutageEndsNothing(t *testing.T) {
 		require.Greater(t, got.Until, got.Now)
 		tick := r.tick()
 		require.Equal(t, time.Hour+time.Second, tick.Gap)
+		require.False(t, tick.Rewound)
 		require.Equal(t, 10*time.Second, tick.Hold)
 		require.Zero(t, tick.Removed)
 		require.Empty(t, tick.Ended[Expired])
@@ -63,6 +69,7 @@ func TestAnotherServerHoldsThePromotion(t *testing.T) {
 		require.Zero(t, tick.Promoted)
 		require.Equal(t, 10*time.Second, tick.Hold)
 		require.EqualValues(t, 2, tick.Table.Tick, "the number goes on")
+		require.True(t, tick.Rewound)
 		r.seen(Sign{User: "u1"})
 		r.pass(10 * time.Second)
 		require.Equal(t, 1, r.tick().Promoted)
@@ -79,6 +86,7 @@ func TestAClockThatJumpsBackIsARecovery(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, got.Ran)
 		require.Equal(t, 10*time.Second, got.Hold)
+		require.True(t, got.Rewound)
 		require.Equal(t, Admitted, r.status("u1").State)
 		require.Equal(t, p.Until-5*time.Minute.Milliseconds(), r.status("u1").Until)
 		r.pass(5 * time.Minute)
@@ -120,6 +128,55 @@ func TestAUserPutsTheEventOnTheListAgain(t *testing.T) {
 		events, err = r.rooms.Events(r.ctx)
 		require.NoError(t, err)
 		require.Contains(t, events, r.event)
+	})
+}
+
+// noList fails the commands that add an event to the set of events.
+type noList struct{}
+
+func (noList) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (noList) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
+
+func (noList) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []goredis.Cmder) error {
+		if !strings.EqualFold(cmds[0].Name(), "sadd") {
+			return next(ctx, cmds)
+		}
+		err := errors.New("the node of the set does not answer")
+		cmds[0].SetErr(err)
+		return err
+	}
+}
+
+// A script that has run has its answer, also when the event can not be put on the list.
+func TestTheAnswerCountsWithoutTheList(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		var lines redistest.Lines
+		r := newRig(t, s, 1, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&lines, nil)) })
+		p := r.admitted("buyer")
+		r.outage(3 * time.Second)
+		r.rooms.server.Client().AddHook(noList{})
+		require.Equal(t, "new", r.enter("late").How)
+		_, err := r.finish("buyer", p.JTI, true)
+		require.NoError(t, err)
+		require.Equal(t, 1, lines.Count("event not added to the set of rooms"))
+	})
+}
+
+// Another process creates the room again while a tick finds none.
+func TestARoomThatIsCreatedAgainStaysOnTheList(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		require.NoError(t, r.rooms.drop(r.ctx, r.event))
+		events, err := r.rooms.Events(r.ctx)
+		require.NoError(t, err)
+		require.Contains(t, events, r.event)
+		r.client.Del(r.ctx, roomKey(r.event))
+		require.NoError(t, r.rooms.drop(r.ctx, r.event))
+		events, err = r.rooms.Events(r.ctx)
+		require.NoError(t, err)
+		require.NotContains(t, events, r.event)
 	})
 }
 

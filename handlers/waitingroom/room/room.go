@@ -5,12 +5,14 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
@@ -34,6 +36,7 @@ type Options struct {
 	// answer is an error after ReplicaWait. The caller repeats it.
 	Replicas    int
 	ReplicaWait time.Duration
+	Log         *slog.Logger // nil: warnings are not logged
 }
 
 // Rooms are the waiting rooms of all events. Safe for concurrent use.
@@ -42,6 +45,7 @@ type Rooms struct {
 	o       Options
 	create  *redis.Script
 	scripts map[string]*redis.Script
+	sampled *pipeline.LogSampler
 
 	mu    sync.Mutex
 	ticks map[string]int64 // event → highest number of a tick that was seen
@@ -52,7 +56,9 @@ func New(server *redis.Server, o Options) *Rooms { return newRooms(server, o) }
 
 // newRooms puts front before each script. Tests control the time with it.
 func newRooms(server *redis.Server, o Options, front ...string) *Rooms {
-	r := &Rooms{server: server, o: o, scripts: map[string]*redis.Script{}, ticks: map[string]int64{}}
+	r := &Rooms{
+		server: server, o: o, scripts: map[string]*redis.Script{}, ticks: map[string]int64{}, sampled: pipeline.NewLogSampler(warnEvery),
+	}
 	read := func(name string) string {
 		text, err := lua.ReadFile("lua/" + name + ".lua")
 		if err != nil {
@@ -110,11 +116,24 @@ func (r *Rooms) run(ctx context.Context, name, event string, args ...any) (value
 		return nil, 0, fmt.Errorf("%s.lua: %w", name, err)
 	}
 	if list[2] == "1" && name != "tick" { // the event may be missing from the set
-		if err := r.server.Do(ctx, redis.Command("SADD", roomsKey, event)); err != nil {
-			return nil, 0, err
+		call, cancel := context.WithTimeout(ctx, enlistTimeout)
+		defer cancel()
+		err := r.enlist(call, event)
+		if err != nil && r.o.Log != nil { // the script has run, so its answer counts
+			r.sampled.Warn(r.o.Log, "event not added to the set of rooms, trying again", slog.String("event", event), pipeline.Err(err))
 		}
 	}
 	return list[3:], now, answer(code)
+}
+
+const (
+	enlistTimeout = time.Second // the set may be on another node than the room
+	warnEvery     = 10 * time.Second
+)
+
+// enlist adds an event to the set of events.
+func (r *Rooms) enlist(ctx context.Context, event string) error {
+	return r.server.Do(ctx, redis.Command("SADD", roomsKey, event))
 }
 
 // one runs a script whose reply is a place.

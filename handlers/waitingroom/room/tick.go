@@ -22,6 +22,7 @@ type Tick struct {
 	More     bool          // the caller calls again at once
 	Gap      time.Duration // not 0: there were no ticks for that long, and leases end later
 	Hold     time.Duration // rest of the time without promotions and removals after an outage
+	Rewound  bool          // another server, or a clock that went back: writes may be lost
 	Cleared  bool          // the keys were removed
 	Table    *Table        // nil when Ran is false or Cleared is true
 }
@@ -42,7 +43,7 @@ func (r *Rooms) Tick(ctx context.Context, event string) (Tick, error) {
 		}
 		return Tick{}, err
 	}
-	if len(values) != 11 {
+	if len(values) != 12 {
 		return Tick{}, nil
 	}
 	texts := make([]string, len(values))
@@ -55,13 +56,13 @@ func (r *Rooms) Tick(ctx context.Context, event string) (Tick, error) {
 	}
 	t := Tick{
 		Ran: true, Promoted: int(promoted), Ended: map[State]int{Expired: int(expired), Abandoned: int(abandoned)},
-		Removed: int(removed), Aside: int(aside), More: texts[6] == "1", Cleared: texts[9] == "1",
+		Removed: int(removed), Aside: int(aside), More: texts[6] == "1", Cleared: texts[9] == "1", Rewound: texts[10] == "1",
 		Gap: time.Duration(gap) * time.Millisecond, Hold: time.Duration(hold) * time.Millisecond,
 	}
 	if t.Cleared {
 		return t, r.drop(ctx, event)
 	}
-	if t.Table, err = table(texts[10]); err != nil {
+	if t.Table, err = table(texts[11]); err != nil {
 		return t, err
 	}
 	r.mu.Lock()
@@ -70,12 +71,23 @@ func (r *Rooms) Tick(ctx context.Context, event string) (Tick, error) {
 	return t, nil
 }
 
-// drop takes an event without a room off the set of events.
+// drop takes an event without a room off the set of events. Another process may have created the
+// room again in between: then the event stays.
 func (r *Rooms) drop(ctx context.Context, event string) error {
 	r.mu.Lock()
 	delete(r.ticks, event)
 	r.mu.Unlock()
-	return r.server.Do(ctx, redis.Command("SREM", roomsKey, event))
+	if err := r.server.Do(ctx, redis.Command("SREM", roomsKey, event)); err != nil {
+		return err
+	}
+	exists := redis.Command("HEXISTS", roomKey(event), "state")
+	if err := r.server.Do(ctx, exists); err != nil {
+		return err
+	}
+	if n, err := exists.Int(); err != nil || n == 0 {
+		return err
+	}
+	return r.enlist(ctx, event)
 }
 
 // Table has the figures of one tick and the ranks of some indexes: the first 100, some of the

@@ -3,7 +3,8 @@
 -- ARGV[8] most promotions   ARGV[9] suffix of the new leases' ids   ARGV[10] highest tick that the caller has seen
 -- ARGV[11] clear_after in ms
 -- Reply: 1 when it ran. Then promoted, expired, abandoned, removed, set aside. Then 1 when there is more to do.
---        Then the gap in ms, the rest of the hold in ms, and 1 when the room was cleared. The last value is the rank table.
+--        Then the gap in ms, the rest of the hold in ms, and 1 when the room was cleared. Then 1 when the server is another
+--        one or its clock went back. The last value is the rank table.
 -- Complexity: O(M · log N) for at most 500 members M, and about 450 ranks
 local batch, known = tonumber(ARGV[8]), tonumber(ARGV[10])
 local MOST, HOLD = 500, 10000
@@ -16,7 +17,8 @@ if not again and elapsed < 0.9 * interval and elapsed > -limit then return answe
 local info = redis.pcall('INFO', 'server')
 local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
 local other = run ~= '' and room.run_id and room.run_id ~= '' and run ~= room.run_id or run == '' and tonumber(room.tick) < known
-local recovers = other or elapsed > limit or elapsed <= -limit
+local rewound = (other or elapsed <= -limit) and '1' or '0'
+local recovers = rewound == '1' or elapsed > limit
 local set = {}
 local function put(field, value)
   room[field] = value
@@ -173,7 +175,7 @@ end
 local idle = empty and now - tonumber(room.empty_since) or 0
 if room.state == 'closed' and empty and now - tonumber(room.closed_at) >= tonumber(ARGV[11]) or room.configured ~= '1' and idle >= HOUR then
   redis.call('UNLINK', WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, GONE, FORGET, META)
-  return answer('OK', '1', '0', num(expired), num(abandoned), num(removed), '0', '0', num(gap), '0', '1', '')
+  return answer('OK', '1', '0', num(expired), num(abandoned), num(removed), '0', '0', num(gap), '0', '1', rewound, '')
 end
 
 put('more', more and '1' or '0')
@@ -201,4 +203,4 @@ local text = string.format(
   clock, room.tick, room.epoch, room.state, count, room.served, slots, ready, leases - ready, room.sold, room.capacity or '-1', hold, room.rate or '0', room.opens_at or '0',
   cjson.encode(room.message or ''), table.concat(ranks, ','))
 redis.call('SET', TABLE, text, 'PX', 10000)
-return answer('OK', '1', num(promoted), num(expired), num(abandoned), num(removed), num(aside), more and '1' or '0', num(gap), num(hold), '0', text)
+return answer('OK', '1', num(promoted), num(expired), num(abandoned), num(removed), num(aside), more and '1' or '0', num(gap), num(hold), '0', rewound, text)
