@@ -12,7 +12,9 @@ const roomsKey = "ROOMS"
 var eventPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
 // ValidEvent reports whether a text may be the id of an event.
-func ValidEvent(event string) bool { return eventPattern.MatchString(event) }
+func ValidEvent(event string) bool {
+	return event != "." && event != ".." && eventPattern.MatchString(event) // the two are steps in a path
+}
 
 // ValidUser reports whether a text may be the id of a user: 1 to 128 printable characters.
 func ValidUser(user string) bool {
