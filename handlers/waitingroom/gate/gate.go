@@ -119,7 +119,7 @@ func (g *Gate) Middleware(next http.Handler) http.Handler {
 	})
 }
 
-// admit lets the waiting room decide about the end of a session: only there is the clock of the room.
+// admit lets the waiting room decide about the end of a session: it has the clock of the room.
 func (g *Gate) admit(r *http.Request, event, raw string) (Entry, error) {
 	if g.o.Session == nil {
 		return g.Check(r.Context(), event, raw)
