@@ -19,7 +19,7 @@ func TestAFullServerRemovesNobody(t *testing.T) {
 		require.NoError(t, r.client.Set(r.ctx, r.full(), "1", 0).Err())
 		for range 200 {
 			r.outage(time.Second)
-			r.client.ZAdd(r.ctx, "WAITING_SEEN:{"+r.event+"}", z(0, "gone")) // the tick has something to remove
+			r.client.ZAdd(r.ctx, "WAITING_SEEN:{"+r.event+"}", z(0, "gone")) // to remove
 			_, err := r.rooms.Tick(r.ctx, r.event)
 			require.ErrorContains(t, err, "OOM")
 		}

@@ -11,9 +11,9 @@ const roomsKey = "ROOMS"
 
 var eventPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
-// ValidEvent reports whether a text may be the id of an event.
+// ValidEvent reports whether a text may be the id of an event. It is a segment of paths.
 func ValidEvent(event string) bool {
-	return event != "." && event != ".." && eventPattern.MatchString(event) // the two are steps in a path
+	return event != "." && event != ".." && eventPattern.MatchString(event)
 }
 
 // ValidUser reports whether a text may be the id of a user: 1 to 128 printable characters.

@@ -89,8 +89,8 @@ local function back(m, index)
   return to
 end
 
--- pass makes the writes that follow pass on a full server: it refuses only the first write of a script, and only when that
--- write may need memory. HDEL needs none. What a user or a shop ends passes; signs of life and ticks stop together.
+-- pass makes the writes that follow pass on a full server. The server refuses only the first write of a script, and only
+-- when that write may need memory. HDEL needs none. Scripts that end a lease or a place use it.
 local function pass() redis.call('HDEL', ROOM, '') end
 
 local function unqueue(user)

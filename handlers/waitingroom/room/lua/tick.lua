@@ -12,7 +12,7 @@ local elapsed = raw - ticked
 local again = room.more == '1' and math.abs(elapsed) < 0.9 * interval
 if not again and elapsed < 0.9 * interval and elapsed > -limit then return answer('OK', '0') end
 
--- A full server refuses this write, which changes nothing, as it refuses signs of life. So it removes nobody.
+-- A full server refuses this write, as it refuses signs of life: then no user is removed. The write changes nothing.
 redis.call('HSETNX', ROOM, 'state', '')
 
 -- A gap, or another server, is no absence of users.
@@ -153,7 +153,7 @@ if not held and (room.state == 'open' or room.state == 'draining') then
     redis.call('ZREM', SEEN, unpack(names))
     redis.call('HSET', LEASE, unpack(granted))
     redis.call('ZADD', LEASES, unpack(ends))
-    if release then -- until a sign of life, nobody has a connection
+    if release then -- a sign of life shows that there is a connection
       for i = 1, #names do redis.call('ZADD', GONE, num(now), names[i]) end
     end
     put('promoted', num(tonumber(room.promoted) + promoted))
