@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/failsafe-go/failsafe-go/circuitbreaker"
+
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 )
 
 const (
@@ -30,6 +32,8 @@ var (
 	ErrNoEvent = errors.New("the event does not exist")
 	// ErrUnavailable means that it is not known whether the event exists. The caller answers busy.
 	ErrUnavailable = errors.New("the event service is unavailable")
+	// errAnswer means that the service works, and that its answer about this event is not valid.
+	errAnswer = errors.New("the answer is not valid")
 )
 
 // client calls the Event Service.
@@ -60,11 +64,14 @@ func (c *client) seats(ctx context.Context, event string) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	defer cancel()
 	seats, err := c.get(ctx, event)
-	if err != nil && !errors.Is(err, ErrNoEvent) {
+	if err == nil || errors.Is(err, ErrNoEvent) || errors.Is(err, errAnswer) {
+		c.breaker.RecordSuccess()
+	} else {
 		c.breaker.RecordFailure()
+	}
+	if err != nil && !errors.Is(err, ErrNoEvent) {
 		return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	c.breaker.RecordSuccess()
 	return seats, err
 }
 
@@ -87,7 +94,10 @@ func (c *client) get(ctx context.Context, event string) (int64, error) {
 	case http.StatusNotFound:
 		return 0, ErrNoEvent
 	default:
-		return 0, fmt.Errorf("status %d", answer.StatusCode)
+		if answer.StatusCode >= http.StatusInternalServerError {
+			return 0, fmt.Errorf("status %d", answer.StatusCode)
+		}
+		return 0, fmt.Errorf("%w: status %d", errAnswer, answer.StatusCode)
 	}
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxBody))
 	if err != nil {
@@ -103,10 +113,10 @@ func decode(text []byte) (int64, error) {
 		SeatCount json.RawMessage `json:"seatCount"`
 	}
 	if err := json.Unmarshal(text, &body); err != nil || body == nil {
-		return 0, errors.New("the answer is not a JSON object")
+		return 0, fmt.Errorf("%w: it is not a JSON object", errAnswer)
 	}
 	var seats int64
-	if err := json.Unmarshal(body.SeatCount, &seats); err != nil || string(body.SeatCount) == "null" || seats < 0 {
+	if err := json.Unmarshal(body.SeatCount, &seats); err != nil || string(body.SeatCount) == "null" || seats < 0 || seats > room.MaxSeats {
 		return unknownSeats, nil //nolint:nilerr // an answer without a valid number
 	}
 	return seats, nil

@@ -3,6 +3,7 @@ package eventservice
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -64,6 +65,34 @@ func TestAFailingServiceIsLeftAlone(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 500, seats)
 	require.True(t, c.breaker.IsClosed())
+}
+
+// Such an answer says something about one event: the others are not refused for it.
+func TestAnAnswerThatIsNotValidClosesNoEvent(t *testing.T) {
+	t.Parallel()
+	answers := []func(w http.ResponseWriter){
+		func(w http.ResponseWriter) { w.WriteHeader(http.StatusForbidden) },
+		func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html>")) },
+	}
+	for _, answer := range answers {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/events/bad" {
+				answer(w)
+				return
+			}
+			_, _ = w.Write([]byte(`{"seatCount":500}`))
+		}))
+		t.Cleanup(server.Close)
+		c := newClient(Config{URL: server.URL, Timeout: time.Minute})
+		t.Cleanup(c.http.CloseIdleConnections)
+		for range maxFailures + 1 {
+			_, err := c.seats(t.Context(), "bad")
+			require.ErrorIs(t, err, ErrUnavailable)
+		}
+		seats, err := c.seats(t.Context(), "42")
+		require.NoError(t, err)
+		require.EqualValues(t, 500, seats)
+	}
 }
 
 func TestASlowServiceIsUnavailable(t *testing.T) {

@@ -107,7 +107,7 @@ func (s *Service) create(ctx context.Context, event string) error {
 // store sets the capacity of a room, unless it has one.
 func (s *Service) store(ctx context.Context, event string, seats int64) error {
 	if seats == unknownSeats {
-		s.sampled.Warn(s.Log, "event service has no number of seats: users wait", slog.String("event", event))
+		s.sampled.Warn(s.Log, "event service has no valid number of seats: users wait", slog.String("event", event))
 		return nil
 	}
 	if err := s.Rooms.SetCapacity(ctx, event, seats); err != nil {

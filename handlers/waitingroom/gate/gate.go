@@ -110,16 +110,24 @@ func EntryOf(ctx context.Context) (Entry, bool) {
 func (g *Gate) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		event, raw := g.o.Event(r), g.o.Token(r)
-		entry, err := g.Check(r.Context(), event, raw)
-		if err == nil && g.o.Session != nil {
-			entry, err = g.Verify(r.Context(), event, raw, g.o.Session(r))
-		}
+		entry, err := g.admit(r, event, raw)
 		if err != nil {
 			refuse(w, err)
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), entryKey{}, entry)))
 	})
+}
+
+// admit lets the waiting room decide about the end of a session: it has the clock of the room.
+func (g *Gate) admit(r *http.Request, event, raw string) (Entry, error) {
+	if g.o.Session == nil {
+		return g.Check(r.Context(), event, raw)
+	}
+	if _, err := g.signed(r.Context(), event, raw); err != nil {
+		return Entry{}, err
+	}
+	return g.Verify(r.Context(), event, raw, g.o.Session(r))
 }
 
 func refuse(w http.ResponseWriter, err error) {

@@ -237,6 +237,22 @@ func TestRequestsWithAKnownKeyDoNotWaitForAFetch(t *testing.T) {
 	require.ErrorIs(t, <-errs, ErrNoEntry)
 }
 
+// The lease may end later than the token, and the shop's clock may be wrong.
+func TestTheWaitingRoomDecidesAboutTheEndOfASession(t *testing.T) {
+	t.Parallel()
+	r := newRoom(t)
+	c := valid()
+	c.Exp = time.Now().Add(-time.Hour).Unix()
+	ended := sign(t, r.private, jose.EdDSA, "k1", c)
+	require.Equal(t, http.StatusUnauthorized, shop(t, newGate(t, r, nil), "42", ended))
+	g := newGate(t, r, func(o *Options) { o.Session = func(*http.Request) string { return "s1" } })
+	require.Equal(t, http.StatusOK, shop(t, g, "42", ended))
+	require.Equal(t, http.StatusForbidden, shop(t, g, "43", ended))
+	require.Equal(t, http.StatusUnauthorized, shop(t, g, "42", ended+"x"))
+	r.ended = true
+	require.Equal(t, http.StatusGone, shop(t, g, "42", ended))
+}
+
 func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
 	event := func(*http.Request) string { return "42" }

@@ -105,6 +105,15 @@ func (g *Gate) fetchKeys(ctx context.Context) (map[string]ed25519.PublicKey, err
 // Check returns the entry of a token by its signature and its end, without a request. It does not
 // show whether the lease still exists: see Verify.
 func (g *Gate) Check(ctx context.Context, event, raw string) (Entry, error) {
+	entry, err := g.signed(ctx, event, raw)
+	if err == nil && time.Since(entry.Until) > leeway {
+		return Entry{}, fmt.Errorf("%w: it has expired", ErrNoEntry)
+	}
+	return entry, err
+}
+
+// signed is Check without the end of the token.
+func (g *Gate) signed(ctx context.Context, event, raw string) (Entry, error) {
 	if raw == "" || len(raw) > maxToken {
 		return Entry{}, fmt.Errorf("%w: it has %d bytes", ErrNoEntry, len(raw))
 	}
@@ -129,8 +138,6 @@ func (g *Gate) Check(ctx context.Context, event, raw string) (Entry, error) {
 		return Entry{}, fmt.Errorf("%w: it has no end, user or lease", ErrNoEntry)
 	case !slices.Contains(c.Audience, audience+event):
 		return Entry{}, ErrOtherEvent
-	case time.Since(c.Expiry.Time()) > leeway:
-		return Entry{}, fmt.Errorf("%w: it has expired", ErrNoEntry)
 	}
 	return Entry{Event: event, UserID: c.Subject, JTI: c.ID, Until: c.Expiry.Time()}, nil
 }

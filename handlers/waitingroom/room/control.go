@@ -31,11 +31,14 @@ const (
 	Reject      = "reject"       // no new users
 )
 
+// MaxSeats is the maximum capacity of a room, and of its other limits.
+const MaxSeats = 1_000_000_000
+
 // maxMessage is the maximum length of a message in characters.
 const maxMessage = 500
 
 // Change is what an operator changes in a room. The verbs open and set use the fields from Capacity
-// to ClosesAt, and nil leaves a field as it is.
+// to ClosesAt, and nil leaves a field as it is. But open drops both times that it does not set.
 type Change struct {
 	Verb, By, Why string
 	Capacity      *int64 // seats
@@ -69,6 +72,9 @@ func (c Change) fields() (list []any, err error) {
 	}
 	if c.Capacity != nil {
 		p.Check(*c.Capacity >= 0, "capacity", "must be >= 0, got %d", *c.Capacity)
+	}
+	for name, value := range map[string]*int64{"capacity": c.Capacity, "concurrency": c.Concurrency, "per_minute": c.PerMinute} {
+		p.Check(value == nil || *value <= MaxSeats, name, "must be at most %d", MaxSeats)
 	}
 	number("capacity", c.Capacity, false)
 	number("concurrency", c.Concurrency, c.Concurrency != nil && *c.Concurrency < 0)
@@ -105,7 +111,7 @@ type Status struct {
 	OpensAt     int64  `json:"opensAt"`  // 0: no schedule
 	ClosesAt    int64  `json:"closesAt"` // 0: no schedule
 	LastTick    int64  `json:"lastTick"`
-	Configured  bool   `json:"configured"` // an operator opened or set it
+	Configured  bool   `json:"configured"` // an operator changed it
 }
 
 // Control changes a room. Each change is in the audit. The verb open creates the room when there is

@@ -3,6 +3,7 @@ package room
 import (
 	"context"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -144,6 +145,51 @@ func TestAnEmptyRoomWithoutConfigurationIsCleared(t *testing.T) {
 		require.False(t, r.tick().Cleared)
 		r.pass(time.Minute)
 		require.True(t, r.tick().Cleared)
+	})
+}
+
+func TestOpenDropsTheSchedule(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 2)
+		later := r.status("u1").Now + time.Hour.Milliseconds()
+		r.control(Change{Verb: Open, ClosesAt: &later})
+		r.pass(time.Hour)
+		require.Equal(t, "closed", r.tick().Table.State)
+		r.control(Change{Verb: Open})
+		require.Equal(t, "open", r.tick().Table.State, "it does not close again")
+
+		later = r.status("u1").Now + time.Hour.Milliseconds()
+		require.Equal(t, "scheduled", r.control(Change{Verb: Open, OpensAt: &later, ClosesAt: p(later + 1)}).State)
+		status := r.control(Change{Verb: Open})
+		require.Equal(t, "open", status.State)
+		require.Zero(t, status.OpensAt)
+		require.Zero(t, status.ClosesAt)
+	})
+}
+
+func TestARoomThatAnOperatorChangedStays(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		for _, c := range []Change{{Verb: Hold}, {Verb: Drain}, {Verb: Close}, {Verb: Kick, User: "u1"}, {Verb: Message, Message: p("soon")}} {
+			r := newRig(t, s, 2)
+			r.control(c)
+			r.tick()
+			r.pass(2 * time.Hour)
+			require.Equal(t, c.Verb == Kick || c.Verb == Message, r.tick().Cleared, c.Verb)
+		}
+	})
+}
+
+func TestNumbersHaveALimit(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, -1)
+		huge := int64(math.MaxInt64)
+		require.ErrorContains(t, r.rooms.SetCapacity(r.ctx, r.event, huge), "at most 1000000000")
+		for _, c := range []Change{{Verb: Set, Capacity: &huge}, {Verb: Set, Concurrency: &huge}, {Verb: Open, PerMinute: &huge}} {
+			_, err := r.rooms.Control(r.ctx, r.event, c)
+			require.ErrorContains(t, err, "at most 1000000000")
+		}
+		require.NoError(t, r.rooms.SetCapacity(r.ctx, r.event, 1_000_000_000))
+		require.EqualValues(t, 1_000_000_000, r.tick().Table.Free)
 	})
 }
 

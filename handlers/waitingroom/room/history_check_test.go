@@ -83,10 +83,13 @@ func (h *history) tick() {
 		}
 	}
 	for u, l := range before.leases {
-		switch over := after.leases[u].jti != l.jti; {
-		case over && l.state == Ready:
+		if after.leases[u].jti == l.jti {
+			continue
+		}
+		if l.state == Ready {
 			h.turn(u)
-		case over:
+		}
+		if l.state != Ready || want.ended[u] == Abandoned {
 			h.truth.over[u] = max(h.truth.over[u], l.index)
 		}
 	}

@@ -212,6 +212,30 @@ func TestHistoriesThatFailed(t *testing.T) {
 			h.pass(13000)
 			require.Empty(t, h.m.leases)
 		}},
+		{"a user who is promoted without a connection is released", true, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.enter("u2", b, 0)
+			h.crash(a)
+			h.pass(1000)
+			require.Contains(t, h.m.leases, "u1")
+			h.pass(13000)
+			require.NotContains(t, h.m.leases, "u1")
+			require.Contains(t, h.m.leases, "u2")
+		}},
+		{"two outages in a row end no lease", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.pass(1000)
+			h.cutOff(a)
+			h.noServer(60)
+			h.tick()
+			h.failover()
+			h.noServer(60)
+			h.tick()
+			h.heal(a)
+			h.pass(1000)
+			h.verify(0, "shop")
+			require.Contains(t, h.m.leases, "u1")
+		}},
 		{"a failover that lost the claim keeps the lease", false, func(t *testing.T, h *history, a, b, c *broker) {
 			h.enter("u1", a, 0)
 			h.advance(sec)

@@ -127,7 +127,7 @@ type history struct {
 	tokens  []token          // that users have
 	closed  map[string]int64 // by lease: the newest index of its user when a shop ended it
 	ready   map[string]int64 // when a user was promoted
-	alive   map[string]int64 // the last sign of life that the server has accepted
+	alive   map[string]int64 // the last sign of life that the server has
 
 	excess    int64 // sold and leases above capacity, after the last step
 	mayExceed bool  // lower capacity, a failover, or a lease that it had lost
@@ -143,6 +143,7 @@ type replica struct {
 	m     *model
 	truth truth
 	keys  []string
+	alive map[string]int64
 }
 
 func (e *historyEnv) newHistory(t interface{ Fatalf(string, ...any) }, release bool) *history {
@@ -184,7 +185,7 @@ func (h *history) eventKeys() []string {
 // replicate makes the replica have all that the server has.
 func (h *history) replicate() {
 	h.drop()
-	h.replica = &replica{at: h.now, m: h.m.clone(), truth: h.truth.clone(), keys: h.eventKeys()}
+	h.replica = &replica{at: h.now, m: h.m.clone(), truth: h.truth.clone(), keys: h.eventKeys(), alive: maps.Clone(h.alive)}
 	h.copyAll(h.replica.keys, "", "copy:")
 }
 
@@ -203,7 +204,7 @@ func (h *history) restore() {
 		h.must(h.client.Del(h.ctx, keys...).Err())
 	}
 	h.copyAll(h.replica.keys, "copy:", "")
-	h.m, h.truth = h.replica.m.clone(), h.replica.truth.clone()
+	h.m, h.truth, h.alive = h.replica.m.clone(), h.replica.truth.clone(), maps.Clone(h.replica.alive)
 }
 
 // drop deletes the replica.

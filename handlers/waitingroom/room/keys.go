@@ -11,8 +11,10 @@ const roomsKey = "ROOMS"
 
 var eventPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
-// ValidEvent reports whether a text may be the id of an event.
-func ValidEvent(event string) bool { return eventPattern.MatchString(event) }
+// ValidEvent reports whether a text may be the id of an event. It is a segment of paths.
+func ValidEvent(event string) bool {
+	return event != "." && event != ".." && eventPattern.MatchString(event)
+}
 
 // ValidUser reports whether a text may be the id of a user: 1 to 128 printable characters.
 func ValidUser(user string) bool {

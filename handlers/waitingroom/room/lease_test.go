@@ -133,3 +133,17 @@ func TestReleaseFreesTheSlotOfADisconnectedUser(t *testing.T) {
 		require.ErrorIs(t, err, ErrEnded)
 	})
 }
+
+func TestReleaseFreesTheSlotOfAUserPromotedWithoutAConnection(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 4, func(o *Options) { o.Release = true })
+		r.enterAll(4)
+		require.Equal(t, 4, r.tick().Promoted)
+		r.claim("user-1")
+		r.enter("user-2")
+		r.seen(Sign{User: "user-3"})
+		r.pass(30 * time.Second)
+		require.Equal(t, 1, r.tick().Ended[Abandoned])
+		require.Equal(t, "abandoned", r.status("user-0").Reason)
+	})
+}

@@ -47,7 +47,7 @@ func newRig(t testing.TB, s redistest.Server, seats int64, change ...func(*Optio
 		for user := range r.client.HGetAll(ctx, "ENTRY_RECORD:{"+r.event+"}").Val() {
 			r.client.Del(ctx, "ENTRY_TOKEN:{"+r.event+"}:"+user)
 		}
-		r.client.Del(ctx, append(keys(r.event), r.clock())...)
+		r.client.Del(ctx, append(keys(r.event), r.clock(), r.full())...)
 		r.client.SRem(ctx, roomsKey, r.event)
 	})
 	require.NoError(t, r.rooms.Create(r.ctx, r.event))
@@ -68,13 +68,22 @@ func (r *rig) process(s redistest.Server, o Options) *Rooms {
 	r.t.Cleanup(func() { require.NoError(r.t, server.Stop(context.Background())) })
 	return newRooms(server, o, fmt.Sprintf(`
 local server = redis
+local full, dirty = server.call('EXISTS', '%[2]s') == 1, false
+local grow = {HSET = true, HSETNX = true, HINCRBY = true, ZADD = true, SET = true, XADD = true}
+local shrink = {ZREM = true, HDEL = true, DEL = true, UNLINK = true}
 local redis = {pcall = server.pcall, call = function(name, ...)
+  if full and not dirty and grow[name] then error("OOM command not allowed when used memory > 'maxmemory'.") end
+  dirty = dirty or shrink[name]
   if name ~= 'TIME' then return server.call(name, ...) end
-  local ms = tonumber(server.call('GET', '%s'))
+  local ms = tonumber(server.call('GET', '%[1]s'))
   return {string.format('%%.0f', math.floor(ms / 1000)), string.format('%%.0f', ms %% 1000 * 1000)}
 end}
-`, r.clock()))
+`, r.clock(), r.full()))
 }
+
+// full is the key that makes the scripts meet a full server: it refuses a script's first write when
+// that write may need memory.
+func (r *rig) full() string { return "FULL:{" + r.event + "}" }
 
 func (r *rig) clock() string { return "CLOCK:{" + r.event + "}" }
 

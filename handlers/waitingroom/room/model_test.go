@@ -25,7 +25,7 @@ type model struct {
 	lastTick int64 // of the room's clock
 	lastRun  int
 	more     bool  // the last tick stopped at the batch
-	gap      int64 // of the last recovery
+	gap      int64 // of the last recovery, and of those whose hold it made longer
 	quiet    int64 // until then no user is promoted or removed, and no lease ends
 	waiting  map[string]*waiter
 	leases   map[string]*lease
@@ -212,7 +212,7 @@ func (m *model) seen(s Sign) Place {
 	}
 	l := m.leases[s.User]
 	switch {
-	case s.Gone && l != nil && l.gone == 0:
+	case s.Gone && l != nil:
 		l.gone = m.ms()
 	case !s.Gone || l == nil:
 		m.sign(s.User)
@@ -334,8 +334,12 @@ func (m *model) tick() turn {
 	now := m.ms()
 	t.rewound = -gap >= m.limit() || m.run != m.lastRun
 	if t.rewound || gap > m.limit() {
-		t.gap, m.gap = max(0, gap), max(0, gap)
+		t.gap = max(0, gap)
 		now, again = m.lastTick, false
+		if now >= m.quiet {
+			m.gap = 0
+		}
+		m.gap += t.gap
 		m.stopped += gap
 		m.quiet = now + quietAfter
 	}
@@ -382,6 +386,7 @@ func (m *model) tick() turn {
 			break
 		}
 		m.leases[u] = &lease{index: m.waiting[u].index, state: Ready, until: now + m.o.ReadyTTL.Milliseconds()}
+		m.leases[u].gone = now // until a sign of life
 		delete(m.waiting, u)
 		t.promoted = append(t.promoted, u)
 		m.entries++

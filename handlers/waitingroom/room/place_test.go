@@ -2,6 +2,7 @@ package room
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -226,4 +227,46 @@ func TestUserIDsOfAllCharacters(t *testing.T) {
 		}
 		require.False(t, ValidEvent("{42}"))
 	})
+}
+
+func TestRemovalsDoNotStopPromotion(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 2)
+		seen := "WAITING_SEEN:{" + r.event + "}"
+		r.enter("absent")
+		r.enter("u1")
+		r.client.ZAdd(r.ctx, seen, z(1, "absent"))
+		for i := range 500 {
+			r.client.ZAdd(r.ctx, seen, z(0, fmt.Sprint("gone-", i)))
+		}
+		tick := r.tick()
+		require.Equal(t, 1, tick.Promoted)
+		require.Equal(t, 301, tick.Removed)
+		require.True(t, tick.More)
+		require.Equal(t, Ready, r.status("u1").State)
+		require.Equal(t, "grace", r.status("absent").Reason, "an absent user takes no slot")
+		require.Equal(t, 200, r.tick().Removed)
+	})
+}
+
+func TestUsersThatAreNotValidAreSetAside(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 5)
+		users := []string{strings.Repeat("é", 129), `a\nb`, `a\u0000`, strings.Repeat("é", 128)}
+		for i, user := range users {
+			r.client.ZAdd(r.ctx, "WAITING:{"+r.event+"}", z(float64(i+1), `{"userId":"`+user+`"}`))
+		}
+		tick := r.tick()
+		require.Equal(t, 3, tick.Aside)
+		require.Equal(t, 1, tick.Promoted)
+		require.Equal(t, Ready, r.status(users[3]).State)
+	})
+}
+
+func TestEventsThatAreNotValid(t *testing.T) {
+	t.Parallel()
+	for _, event := range []string{"", ".", "..", "a/b", "a b"} {
+		require.False(t, ValidEvent(event), event)
+	}
+	require.True(t, ValidEvent("..."))
 }

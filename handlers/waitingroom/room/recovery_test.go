@@ -210,3 +210,19 @@ func TestABadRecordIsSetAside(t *testing.T) {
 		require.Equal(t, 2, r.tick().Ended[Expired], "a slot whose record is broken comes back, too")
 	})
 }
+
+// A broker that signed before neither outage has an end from before both.
+func TestTwoOutagesInARowAddUp(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		p := r.admitted("u1")
+		for range 2 {
+			r.outage(time.Minute)
+			require.Equal(t, 61*time.Second, r.tick().Gap)
+		}
+		r.client.Del(r.ctx, "ENTRY_LEASES:{"+r.event+"}", "ENTRY_RECORD:{"+r.event+"}", "ENTRY_TOKEN:{"+r.event+"}:u1")
+		got := r.seen(Sign{User: "u1", Index: p.Index, JTI: p.JTI, Until: p.Until})[0]
+		require.Equal(t, "restored", got.How)
+		require.Equal(t, p.Until+122_000, got.Until)
+	})
+}

@@ -259,6 +259,9 @@ func (r *Rooms) add(ctx context.Context, event string) error {
 
 // SetCapacity stores the number of seats while it is unknown. Later only Control changes it.
 func (r *Rooms) SetCapacity(ctx context.Context, event string, seats int64) error {
+	if seats < 0 || seats > MaxSeats {
+		return fmt.Errorf("capacity: must be >= 0 and at most %d, got %d", MaxSeats, seats)
+	}
 	_, _, err := r.run(ctx, "capacity", event, seats)
 	return err
 }

@@ -25,6 +25,7 @@ func Modes() []Mode { return []Mode{Healthy, Slow, Unavailable, Nonsense} }
 func Nonsenses() []string {
 	return []string{
 		`null`, `-1`, `"many"`, `<html>try later</html>`, ``, `{}`, `{"seatCount":null}`, `{"seatCount":-1}`, `{"seatCount":-2}`, `{"seatCount":"many"}`, `{"seatCount":1.5}`,
+		`{"seatCount":9223372036854775807}`,
 	}
 }
 

@@ -89,6 +89,10 @@ local function back(m, index)
   return to
 end
 
+-- pass makes the writes that follow pass on a full server. The server refuses only the first write of a script, and only
+-- when that write may need memory. HDEL needs none. Scripts that end a lease or a place use it.
+local function pass() redis.call('HDEL', ROOM, '') end
+
 local function unqueue(user)
   redis.call('ZREM', WAITING, member(user))
   redis.call('HDEL', RECORD, user)
@@ -167,6 +171,7 @@ end
 
 -- leave ends every place of a user, also one that a failover lost: the void index is the newest of all.
 local function leave(user, reason)
+  pass()
   local void = math.max(newest() + 1, micro)
   redis.call('HSET', LAST, event, num(void))
   if redis.call('ZSCORE', LEASES, user) then finish(user, lease(user), 'ABANDONED', reason) end

@@ -26,19 +26,21 @@ if allowed[verb] then state = allowed[verb][state] end
 if not state then
   code = 'CONFLICT'
 elseif verb ~= 'status' then
+  if verb == 'open' then
+    put('opens_at', '')
+    put('closes_at', '')
+  end
   for i = 12, #ARGV, 2 do
     put(ARGV[i], ARGV[i + 1])
     details[#details + 1] = ARGV[i] .. '=' .. ARGV[i + 1]
   end
-  if verb == 'open' then
-    if tonumber(room.opens_at or 0) > clock then state = 'scheduled' else put('opens_at', '') end
-  end
+  if verb == 'open' and tonumber(room.opens_at or 0) > clock then state = 'scheduled' end
   if verb == 'kick' then
     leave(user, 'kicked')
     details[#details + 1] = user
   end
   if verb == 'close' then put('closed_at', num(now)) end
-  if verb == 'open' or verb == 'set' then put('configured', '1') end
+  if verb ~= 'kick' and verb ~= 'message' then put('configured', '1') end
   if state ~= room.state then put('state', state) end
   audit(verb, by, why, table.concat(details, ' '))
 end

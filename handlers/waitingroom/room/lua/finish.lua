@@ -6,6 +6,7 @@ local user, jti, result = ARGV[8], ARGV[9], ARGV[10]
 local reason = string.lower(result)
 local index = tonumber(string.match(jti, '^(%d+)%-') or 0)
 local l = lease(user)
+pass()
 local function sell()
   if result == 'SOLD' then redis.call('HINCRBY', ROOM, 'sold', 1) end
 end

@@ -13,6 +13,9 @@ local elapsed = raw - ticked
 local again = room.more == '1' and math.abs(elapsed) < 0.9 * interval
 if not again and elapsed < 0.9 * interval and elapsed > -limit then return answer('OK', '0') end
 
+-- A full server refuses this write, as it refuses signs of life: then no user is removed. The write changes nothing.
+redis.call('HSETNX', ROOM, 'state', '')
+
 -- A gap, or another server, is no absence of users.
 local info = redis.pcall('INFO', 'server')
 local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
@@ -30,9 +33,10 @@ if recovers then
   gap = math.max(0, elapsed)
   now, stopped, again = ticked, clock - ticked, false
   put('stopped', num(stopped))
-  put('hold_until', num(now + HOLD))
   put('epoch', num(clock))
-  put('gap', num(gap))
+  -- A broker may have signed before none of several outages.
+  put('gap', num(gap + (ticked < tonumber(room.hold_until) and tonumber(room.gap or 0) or 0)))
+  put('hold_until', num(now + HOLD))
 elseif not again then
   now, stopped = raw, tonumber(room.stopped)
 end
@@ -64,9 +68,9 @@ if not again then
 end
 
 local more, promoted, expired, abandoned, removed, aside = false, 0, 0, 0, 0, 0
-local budget = MOST
+local budget, kept = MOST, math.min(batch, MOST / 2) -- kept: for promotions
 local function due(key, time)
-  local list = budget > 0 and redis.call('ZRANGEBYSCORE', key, '-inf', num(time), 'LIMIT', 0, budget) or {}
+  local list = budget > kept and redis.call('ZRANGEBYSCORE', key, '-inf', num(time), 'LIMIT', 0, budget - kept) or {}
   budget = budget - #list
   return list
 end
@@ -101,10 +105,13 @@ if not held then
   end
 end
 
-more = budget == 0
+more = budget == kept
 local function user(text)
   local one = decode(text)
-  return one and type(one.userId) == 'string' and one.userId ~= '' and one.userId or nil
+  local name = one and one.userId
+  if type(name) ~= 'string' or string.find(name, '%c') then return nil end
+  local _, characters = string.gsub(name, '[^\128-\191]', '')
+  return characters > 0 and characters <= 128 and name or nil
 end
 if not held and (room.state == 'open' or room.state == 'draining') then
   local slots, credit = free(), room.per_minute and room.mode ~= 'pass-through' and math.floor(tonumber(room.credit or 0)) or math.huge
@@ -119,6 +126,11 @@ if not held and (room.state == 'open' or room.state == 'draining') then
       redis.call('ZREM', WAITING, text)
       redis.call('HSET', ASIDE, text, reason)
       aside = aside + 1
+    elseif tonumber(redis.call('ZSCORE', SEEN, name) or now) <= now - absence then -- its removal is late
+      redis.call('ZREM', WAITING, text)
+      unqueue(name)
+      keep(name, index, 'grace')
+      removed = removed + 1
     else
       promoted, taken[name] = promoted + 1, true
       names[promoted], texts[promoted], indexes[promoted] = name, text, index
@@ -143,6 +155,9 @@ if not held and (room.state == 'open' or room.state == 'draining') then
     redis.call('ZREM', SEEN, unpack(names))
     redis.call('HSET', LEASE, unpack(granted))
     redis.call('ZADD', LEASES, unpack(ends))
+    if release then -- a sign of life shows that there is a connection
+      for i = 1, #names do redis.call('ZADD', GONE, num(now), names[i]) end
+    end
     put('promoted', num(tonumber(room.promoted) + promoted))
     redis.call('HINCRBY', ROOM, 'ready', promoted)
     if credit < math.huge then put('credit', string.format('%.4f', tonumber(room.credit) - promoted)) end

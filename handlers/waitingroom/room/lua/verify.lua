@@ -10,6 +10,7 @@ if not l or l.jti ~= jti then
 end
 local has = l.by or ''
 if has ~= '' and has ~= by then return answer('USED', standing(user)) end
+pass()
 if l.state == 'READY' then -- a failover lost the claim: the shop has the token
   l.state, l['until'] = 'ADMITTED', now + tokenTime
   redis.call('HINCRBY', ROOM, 'ready', -1)
