@@ -71,20 +71,21 @@ func (s *Service) confirm(ctx context.Context, event string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.hold())
 	defer cancel()
 	for {
-		switch right, err := s.Rooms.Reserve(ctx, event, s.hold()); {
+		right, err := s.Rooms.Reserve(ctx, event, s.hold())
+		switch {
 		case errors.Is(err, room.ErrUnknown):
 			return ErrNoEvent
 		case err != nil:
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
-		case right:
+		}
+		if _, err := s.Rooms.RoomStatus(ctx, event); err == nil { // another instance was first
+			return nil
+		}
+		if right {
 			return s.create(ctx, event)
 		}
-		// Another instance calls.
 		if !pipeline.Sleep(ctx, waitStep) {
 			return fmt.Errorf("%w: no answer in %s", ErrUnavailable, s.hold())
-		}
-		if _, err := s.Rooms.RoomStatus(ctx, event); err == nil {
-			return nil
 		}
 	}
 }

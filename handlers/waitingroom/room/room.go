@@ -254,7 +254,11 @@ func (r *Rooms) Create(ctx context.Context, event string) error {
 
 // add creates a room without a limit. It removes the mark of Deny.
 func (r *Rooms) add(ctx context.Context, event string) error {
-	return r.server.Do(ctx, r.create.Call([]string{roomKey(event)}), redis.Command("SADD", roomsKey, event), redis.Command("DEL", queryKey(event)))
+	if err := r.server.Do(ctx, r.create.Call([]string{roomKey(event)})); err != nil {
+		return err
+	}
+	// After it: a tick takes an event without a room off the set.
+	return r.server.Do(ctx, redis.Command("SADD", roomsKey, event), redis.Command("DEL", queryKey(event)))
 }
 
 // SetCapacity stores the number of seats while it is unknown. Later only Control changes it.
