@@ -359,7 +359,8 @@ func (b *Broker) attach(event, id string, p room.Place, request int64, client *s
 	}
 	if len(u.conns) == 0 {
 		u.reported = false
-		u.signAt = now.Add(rand.N(b.o.SeenInterval / 2)) // before the tick releases the slot of a user who has moved here
+		// A user may have moved here: the sign comes before the tick releases the slot.
+		u.signAt = now.Add(rand.N(b.o.SeenInterval / 2))
 	}
 	u.entered(p, request, now)
 	c := &conn{user: u, local: l, client: client, view: view{least: &u.least}, id: signed}

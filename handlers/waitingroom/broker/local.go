@@ -156,8 +156,8 @@ func (u *user) wantsClaim(t *room.Table, now time.Time) bool {
 }
 
 // update reads a new table, nil if there is none. failed says that the server did not answer. All
-// signs are due after a recovery, after an outage of an interval, and when the room closes. They are
-// due with the first table, too: a recovery may have come before it.
+// signs are due after a recovery, after an outage of an interval, and when the room closes. They
+// are due with the first table, too: a recovery may have come before it.
 func (l *local) update(t *room.Table, failed bool, now time.Time, interval time.Duration) {
 	if t == nil {
 		l.cut = l.cut || failed
