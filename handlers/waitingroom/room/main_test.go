@@ -63,6 +63,7 @@ func (r *rig) process(s redistest.Server, o Options) *Rooms {
 	r.t.Helper()
 	own := redis.DefaultClientConfig()
 	own.Addrs = []string{s.Addr}
+	own.ReadTimeout = 30 * time.Second // on a slow machine no script is sent twice
 	server := redis.New().Server(&own)
 	require.NoError(r.t, server.Start(r.t.Context()))
 	r.t.Cleanup(func() { require.NoError(r.t, server.Stop(context.Background())) })

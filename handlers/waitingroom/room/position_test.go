@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -58,7 +57,7 @@ func TestPositionsFollowTheRanks(t *testing.T) {
 		for name, next := range queues {
 			t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 				r := newRig(t, s, -1)
-				indexes := r.fill(n, uint64(time.Now().UnixNano()), next)
+				indexes := r.fill(n, 1, next)
 				table := r.tick().Table
 				require.Equal(t, int64(n), table.Waiting)
 				var sum, worst float64
