@@ -66,6 +66,19 @@ func TestLimitsOfARoom(t *testing.T) {
 	})
 }
 
+// A user who was removed as absent has an index to come back to, but not in a closed room.
+func TestAClosedRoomRestoresNoUser(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 0)
+		index := r.enter("u").Index
+		r.pass(r.rooms.o.Grace + r.rooms.o.SeenInterval)
+		require.Equal(t, 1, r.tick().Removed)
+		r.control(Change{Verb: Close})
+		require.Empty(t, r.back("u", index).State)
+		require.Empty(t, r.seen(Sign{User: "u", Index: index})[0].State)
+	})
+}
+
 func TestTheLifeOfARoom(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s, 2)
@@ -105,6 +118,9 @@ func TestTheLifeOfARoom(t *testing.T) {
 		require.Equal(t, "room_closed", r.status("late").Reason)
 		require.Empty(t, r.back("late", q.Index).State)
 		require.Equal(t, Admitted, r.claim("user-1").State, "leases go on")
+		refused, err = r.rooms.Enter(r.ctx, r.event, "new", "b", 0)
+		require.ErrorIs(t, err, ErrRejected)
+		require.Equal(t, "room_closed", refused.Reason)
 
 		r.leave("user-1")
 		r.leave("user-2")
