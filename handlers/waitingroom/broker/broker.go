@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -358,9 +357,7 @@ func (b *Broker) attach(event, id string, p room.Place, request int64, client *s
 		l.users[id] = u
 	}
 	if len(u.conns) == 0 {
-		u.reported = false
-		// A user may have moved here: the sign comes before the tick releases the slot.
-		u.signAt = now.Add(rand.N(b.o.SeenInterval / 2))
+		u.connect(now, b.o.SeenInterval)
 	}
 	u.entered(p, request, now)
 	c := &conn{user: u, local: l, client: client, view: view{least: &u.least}, id: signed}

@@ -74,6 +74,12 @@ type batch struct {
 	signs   []room.Sign
 }
 
+// connect is the first connection of a user here. Signs are not all due together. The user may have
+// moved here: the sign comes before the tick releases the slot.
+func (u *user) connect(now time.Time, interval time.Duration) {
+	u.reported, u.signAt = false, now.Add(rand.N(interval/2))
+}
+
 // newBatch returns a request. The caller has the lock of the event.
 func newBatch(request int64, users []*user, now time.Time) batch {
 	r := batch{request, users, make([]int64, len(users)), make([]room.Sign, len(users))}

@@ -39,6 +39,18 @@ func TestSignsAfterALongSilenceHaveNoIndex(t *testing.T) {
 	require.Equal(t, room.Sign{User: "u", Index: 1, Gone: true}, u.sign(start))
 }
 
+// With absent: release, the tick frees the slot of a user whose last broker has reported the end of
+// the connection, after one interval. The sign of the next broker comes earlier.
+func TestTheFirstSignComesWithinHalfAnInterval(t *testing.T) {
+	t.Parallel()
+	for range 50 {
+		u := &user{reported: true}
+		u.connect(start, time.Hour)
+		require.False(t, u.reported)
+		require.WithinRange(t, u.signAt, start, start.Add(time.Hour/2))
+	}
+}
+
 func TestUsersWithoutAClaimedLease(t *testing.T) {
 	t.Parallel()
 	table := &room.Table{Served: 5}
