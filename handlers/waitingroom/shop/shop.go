@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/failpoint"
 	"github.com/millrace-io/millrace/plugins/token"
 	"github.com/millrace-io/millrace/plugins/web"
 )
@@ -163,6 +164,7 @@ func (s *Shop) finish(ctx context.Context, event string, c token.Claims, q reque
 		return room.Place{}, errResult
 	}
 	place, err := s.rooms.Finish(ctx, event, c.Subject, c.ID, sold)
+	failpoint.Hit(failpoint.Finished)
 	switch {
 	case err == nil && place.How == "late":
 		s.late.WithLabelValues("sold").Inc()
