@@ -121,8 +121,6 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 	}
 	defer stopEntry()
 	overrides := d.settings("broker", "dispatcher")
-	// The embedded environment has a key of its own.
-	overrides["plugins.token.keys"] = []any{map[string]any{"kid": "demo", "file": d.key}}
 	overrides["data_dir"] = filepath.Join(dir, "data")
 	overrides["plugins.deadletter.store.dsn"] = ""
 	overrides["plugins.web.listen"] = "127.0.0.1:0"
@@ -249,7 +247,7 @@ func (d *demoRun) start(ctx context.Context, processes *app.Processes, role stri
 	if err != nil {
 		return "", nil, err
 	}
-	var keys []any
+	var keys []any // the embedded environment has a key of its own
 	for _, k := range d.Keys() {
 		keys = append(keys, map[string]any{"kid": k.Kid, "file": k.File})
 	}
