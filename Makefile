@@ -57,10 +57,11 @@ test-all: tools ## Run the rest: Valkey, cluster, sentinel, TLS, upgrade, ten mi
 		-count=1 $(parallel) -timeout 45m $(TESTFLAGS)
 
 .PHONY: test-long
-test-long: ## Run three full fault seeds, 10,000 histories and 1,000,000 job events, which takes two hours
+test-long: ## Run three full fault seeds, 10,000 histories, 1,000,000 job events, long outages of a waiting room: two hours
 	@$(MAKE) test-faults SEED=1,2,3 FULL=1
 	@$(MAKE) histories
 	@$(MAKE) lifetimes
+	@$(MAKE) outages
 
 .PHONY: test-short
 test-short: tools ## Run the quick tests, without any server
@@ -99,7 +100,11 @@ histories: tools ## Run 10,000 random histories of campaigns and of waiting room
 lifetimes: ## Publish 1,000,000 job events that live for a minute; the memory of Redis must return to its start
 	MILLRACE_TEST=all MILLRACE_JOB_EVENTS=1000000 $(GO) test ./e2e -run '^TestRedisKeepsNothingOfJobs' -count=1 -v -timeout 60m
 
-# Examples: make bench ROWS=path,publish · make bench ROWS=jobs · make bench QUICK=1 · bin/bench -list
+.PHONY: outages
+outages: ## Break a waiting room with the default times for up to 5 minutes; each user must keep the place
+	MILLRACE_TEST=all MILLRACE_ROOM_LONG=1 $(GO) test ./e2e -run '^TestEachUserKeepsThePlaceUnderFaults$$/default_times' -count=1 -v -timeout 60m
+
+# Examples: make bench ROWS=path,publish · make bench ROWS=room · make bench QUICK=1 · bin/bench -list
 .PHONY: bench
 bench: tools ## Compare the binary with its peers, and write e2e/bench/*.md (ROWS=jobs: some; QUICK=1: a trial)
 	$(bin)/bench -rows "$(ROWS)" $(if $(QUICK),-quick)

@@ -79,6 +79,19 @@ func raisers() map[string][]happening {
 		"MillraceShardWithoutOwner":      {is(`millrace_redis_shards_owned{domain="scan"}`, 1)},
 		"MillraceSlowClients":            {grows(`millrace_sse_closed_total{reason="slow"}`, 1), grows(`millrace_sse_opened_total`, 4)},
 		"MillraceStreamsFull":            {grows(`millrace_web_refused_total{reason="full"}`, 0.1)},
+		"MillraceRoomWithoutTicks":       {is(`millrace_room_tick_age_seconds{event="42"}`, 40)},
+		"MillraceRoomTicksMissed":        {grows(`millrace_room_ticks_missed_total`, 0.5)},
+		"MillraceRoomPromotionsDelayed":  {grows(`millrace_room_promotion_delay_duration_seconds_bucket{le="+Inf"}`, 1)},
+		"MillraceRoomHeldAgain":          {grows(`millrace_room_holds_total{event="42"}`, 0.005)},
+		"MillraceRoomRecordsAside":       {grows(`millrace_room_aside_total{event="42"}`, 0.01)},
+		"MillraceEventServiceFailing":    {grows(`millrace_room_event_service_calls_total{result="not_sent"}`, 0.1)},
+		"MillraceRoomWithoutCapacity":    {is(`millrace_room_capacity_unknown`, 1)},
+		"MillraceRoomReplicasMissing":    {is(`millrace_room_replicas_missing`, 1)},
+		"MillraceRoomSalesRefused":       {grows(`millrace_room_late_finish_total{event="42",answer="conflict"}`, 0.01)},
+		"MillraceRoomScriptSlow":         {grows(`millrace_room_promotion_script_duration_seconds_bucket{le="+Inf"}`, 1)},
+		"MillraceRoomSignsFailing":       {grows(`millrace_room_sign_failures_total`, 0.1)},
+		"MillraceRoomNotificationsWait":  {is(`millrace_room_stream_entries{stream="DISPATCH"}`, 5000)},
+		"MillraceRoomShopFailing":        {grows(`millrace_room_shop_requests_total{request="finish",answer="unavailable"}`, 0.1)},
 		"MillraceReclaimFailing":         {grows(`millrace_reclaim_failures_total{shard="POINT"}`, 0.01)},
 		"MillraceNoInstanceRuns":         {is(`up`, 0)},
 		"MillraceInstanceDown":           {is(`up`, 0)},
@@ -98,8 +111,9 @@ func raisers() map[string][]happening {
 // alsoRaise are states that raise an alert in another way than that of raisers.
 func alsoRaise() map[string][]happening {
 	return map[string][]happening{
-		"MillraceUnannounced": {is(`millrace_promotion_unknown_streams{type="VOUCHER"}`, 1)},
-		"MillraceEntriesLost": {grows(`millrace_redis_unread_removed_total`, 0.001)},
+		"MillraceUnannounced":         {is(`millrace_promotion_unknown_streams{type="VOUCHER"}`, 1)},
+		"MillraceEntriesLost":         {grows(`millrace_redis_unread_removed_total`, 0.001)},
+		"MillraceEventServiceFailing": {grows(`millrace_room_event_service_calls_total{result="invalid"}`, 0.1)},
 		// Payouts of the other type don't hide that one stands still.
 		"MillraceNothingIsPaid": {is(`millrace_promotion_overdue_seconds`, 400), grows(`millrace_promotion_attempts_total{type="VOUCHER",state="SUCCESS"}`, 50)},
 	}
@@ -124,6 +138,17 @@ func quiets() map[string][]happening {
 		"MillraceGatewayFeedLost":    {grows(`millrace_router_log_reads_total{reason="connect"}`, 50)},
 		"MillraceSlowClients":        {grows(`millrace_sse_closed_total{reason="gone"}`, 4), grows(`millrace_sse_opened_total`, 4)},
 		"MillraceStreamsFull":        {grows(`millrace_web_refused_total{reason="foreign_origin"}`, 1)},
+		// A large event, one restart of Redis, and a node that is behind for a moment.
+		"MillraceRoomWithoutTicks":      {is(`millrace_room_tick_age_seconds`, 12), is(`millrace_room_waiting`, 1e6)},
+		"MillraceRoomTicksMissed":       {grows(`millrace_room_ticks_missed_total`, 0.05)},
+		"MillraceRoomPromotionsDelayed": {grows(`millrace_room_promotion_delay_duration_seconds_bucket`, 50)},
+		"MillraceRoomHeldAgain":         {grows(`millrace_room_holds_total`, 0.0005), grows(`millrace_room_rewinds_total`, 0.0005)},
+		"MillraceEventServiceFailing":   {grows(`millrace_room_event_service_calls_total{result=~"seats|no_event|no_seats"}`, 10)},
+		"MillraceRoomWithoutCapacity":   {is(`millrace_room_slots_free`, 0), is(`millrace_room_waiting`, 1e6)},
+		"MillraceRoomSalesRefused":      {grows(`millrace_room_late_finish_total{answer="sold"}`, 1)},
+		"MillraceRoomScriptSlow":        {grows(`millrace_room_promotion_script_duration_seconds_bucket`, 50)},
+		"MillraceRoomNotificationsWait": {is(`millrace_room_stream_entries`, 200)},
+		"MillraceRoomShopFailing":       {grows(`millrace_room_shop_requests_total{answer=~"ok|no_shop"}`, 50)},
 	}
 }
 

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -209,15 +210,19 @@ func operated(t *testing.T, targets int, flags []string, env ...string) (base st
 // observed has a process pay a campaign, and scrapes it as Prometheus does it.
 func observed(t *testing.T) *recorded {
 	t.Helper()
-	settings := filepath.Join(t.TempDir(), "router.yaml")
+	settings := filepath.Join(t.TempDir(), "all.yaml")
+	public, err := freePort()
+	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(settings, []byte(`
 plugins:
+  waitingroom: {enabled: true, unknown_events: refuse, admin_token: the-token-of-operators}
   redis: {domains: [{prefix: "scan:events", shards: 2, group: eventrouter, fields: true, exclusive: true}]}
   eventrouter: {enabled: true, domains: ["scan:events"]}
-  web: {listen: "127.0.0.1:0"}
+  web: {listen: "`+public+`", auth: {header: X-User}, trusted_proxies: [127.0.0.1]}
 `), 0o600))
 	base, log := operated(t, 300, []string{"--profile", "embedded", "--config", settings}, "MILLRACE__PLUGINS__RECLAIM__INTERVAL=1s")
 	require.Eventually(t, func() bool { return log.has("Still running") }, 2*time.Minute, 50*time.Millisecond, "the demo has paid: %s", log)
+	waits(t, base, public)
 	began := time.Now()
 	// Reclaim writes its series after its first round. The service counts settled payouts every 15
 	// seconds.
@@ -225,6 +230,7 @@ plugins:
 		first := newRecorded()
 		first.scrape(t, base)
 		if first.types["millrace_reclaim_lost_total"] != "" && first.types["millrace_redis_shard_entries"] != "" &&
+			first.types["millrace_room_tick_age_seconds"] != "" && first.types["millrace_room_waiting"] != "" &&
 			first.sum(t, `millrace_redis_shards_owned`) == 2 && first.sum(t, `millrace_promotion_payouts{state="SUCCESS"}`) == 600 {
 			require.InDelta(t, 600, first.sum(t, `millrace_promotion_attempts_total{state="SUCCESS"}`), 0)
 			break
@@ -238,6 +244,25 @@ plugins:
 		pause(t, 500*time.Millisecond)
 	}
 	return r
+}
+
+// waits opens a room with one seat, and lets a user wait in it until the end of the test.
+func waits(t *testing.T, operations, public string) {
+	t.Helper()
+	request := func(method, address, body string, headers ...string) {
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+address, strings.NewReader(body))
+		require.NoError(t, err)
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		answer, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = answer.Body.Close() })
+		require.Equal(t, http.StatusOK, answer.StatusCode)
+	}
+	request(http.MethodPost, strings.TrimPrefix(operations, "http://")+"/api/v1/rooms/42/open", `{"by":"test","why":"test","capacity":1}`,
+		"Authorization", "Bearer the-token-of-operators")
+	request(http.MethodGet, public+"/events/42/tickets/waiting", "", "X-User", "ann", "Accept", "text/event-stream")
 }
 
 // A real process has every series that the dashboard and the alerts query.

@@ -2,23 +2,15 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/chromedp/cdproto/accessibility"
-	"github.com/chromedp/cdproto/cdp"
-	browserlog "github.com/chromedp/cdproto/log"
-	"github.com/chromedp/cdproto/runtime"
-	"github.com/chromedp/chromedp"
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -38,10 +30,11 @@ func TestThePageOfAJobInABrowser(t *testing.T) {
 	jobs := &jobsOf{t: t, addr: servers.RedisAddr(), client: goredis.NewClient(&goredis.Options{Addr: servers.RedisAddr()})}
 	t.Cleanup(func() { require.NoError(t, jobs.client.Close()) })
 	shared := startJobs(t, jobs.addr, "shared")
-	for name, test := range map[string]func(t *testing.T, b *browser, jobs *jobsOf, shared *jobsService){
+	for name, test := range map[string]func(t *testing.T, b *browser, jobs *jobsOf, shared *service){
 		"a cut connection": pageReconnects, "a gateway that is killed": pageOutlivesItsGateway, "a token that expires": pageExplainsAnExpiredToken,
 		"a busy server": pageWaitsForABusyServer, "pages of other origins": foreignPagesReceiveNothing,
-		"a phone": pageFitsAPhone, "a screen reader": pageSpeaksToAScreenReader,
+		"several jobs": pageNamesSeveralJobs,
+		"a phone":      pageFitsAPhone, "a screen reader": pageSpeaksToAScreenReader,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -76,98 +69,7 @@ func (j *jobsOf) event(job string, fields ...any) {
 	require.NoError(j.t, j.client.XAdd(j.t.Context(), &goredis.XAddArgs{Stream: stream, Values: append([]any{"job_id", job}, fields...)}).Err())
 }
 
-// browser is a headless Chromium.
-type browser struct{ ctx context.Context }
-
-func startBrowser(t *testing.T) *browser {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("starts a browser")
-	}
-	program := tier.Address(t, "chromium")
-	// A machine without network must not wait for it.
-	ctx, stop := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))...)
-	t.Cleanup(stop)
-	ctx, cancel := chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	require.NoError(t, chromedp.Do(ctx))
-	return &browser{ctx}
-}
-
-// tab is a page in a browser.
-type tab struct {
-	t   *testing.T
-	ctx context.Context
-
-	blocked string // what the security policy must refuse; empty: nothing
-
-	mu     sync.Mutex
-	errors []string // of scripts, and of the security policy
-}
-
-// open opens a page in a tab of its own, with the size of a desktop or of a phone.
-func (b *browser) open(t *testing.T, url string, width int64) *tab {
-	t.Helper()
-	ctx, cancel := chromedp.NewContext(b.ctx)
-	t.Cleanup(cancel)
-	p := &tab{t: t, ctx: ctx}
-	require.NoError(t, chromedp.Do(ctx, chromedp.EmulateViewport(width, 740)))
-	require.NoError(t, chromedp.Listen(ctx, func(ev any) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		switch ev := ev.(type) {
-		case *runtime.EventExceptionThrown:
-			p.errors = append(p.errors, (&chromedp.ExceptionError{ExceptionDetails: ev.ExceptionDetails}).Error())
-		case *browserlog.EventEntryAdded:
-			if ev.Entry.Source == browserlog.EntrySourceSecurity {
-				p.errors = append(p.errors, ev.Entry.Text)
-			}
-		}
-	}))
-	require.NoError(t, chromedp.Do(ctx, chromedp.Navigate(url)))
-	t.Cleanup(func() {
-		p.picture()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.blocked == "" {
-			require.Empty(t, p.errors, "errors of the page")
-		}
-		require.Contains(t, strings.Join(p.errors, "\n"), p.blocked)
-	})
-	return p
-}
-
-// picture writes what the page looks like into the folder of MILLRACE_TEST_SCREENSHOTS.
-func (p *tab) picture() {
-	dir := os.Getenv("MILLRACE_TEST_SCREENSHOTS")
-	if dir == "" {
-		return
-	}
-	picture, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
-	require.NoError(p.t, err)
-	require.NoError(p.t, os.WriteFile(filepath.Join(dir, filepath.Base(p.t.Name())+".png"), picture, 0o600))
-}
-
-func value[T any](p *tab, script string) T {
-	p.t.Helper()
-	v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](script))
-	require.NoError(p.t, err, script)
-	return v
-}
-
-const (
-	status  = `document.getElementById("status").textContent`
-	numbers = `[...document.querySelectorAll("#events b")].map(b => b.textContent)`
-)
-
-// says waits until the status of the page has the text.
-func (p *tab) says(text string) {
-	p.t.Helper()
-	require.Eventually(p.t, func() bool { return strings.Contains(value[string](p, status), text) }, time.Minute, 50*time.Millisecond,
-		"the page does not say %q", text)
-}
+const numbers = `[...document.querySelectorAll("#events b")].map(b => b.textContent)`
 
 // shows waits until the page has the event with the number, and checks that it has all before it
 // once and in order.
@@ -187,7 +89,7 @@ func (p *tab) shows(last int) {
 	require.Equal(p.t, fmt.Sprintf("%d %%", 10*last), value[string](p, `document.getElementById("percent").textContent`))
 }
 
-func pageReconnects(t *testing.T, b *browser, jobs *jobsOf, shared *jobsService) {
+func pageReconnects(t *testing.T, b *browser, jobs *jobsOf, shared *service) {
 	proxy := redistest.NewProxy(t, strings.TrimPrefix(shared.url, "http://"))
 	p := b.open(t, "http://"+proxy.Addr()+"/jobs/scan/cut/watch", 1000)
 	p.says("Waiting for the first event")
@@ -205,7 +107,7 @@ func pageReconnects(t *testing.T, b *browser, jobs *jobsOf, shared *jobsService)
 	p.says("The job is done.")
 }
 
-func pageOutlivesItsGateway(t *testing.T, b *browser, jobs *jobsOf, _ *jobsService) {
+func pageOutlivesItsGateway(t *testing.T, b *browser, jobs *jobsOf, _ *service) {
 	s := startJobs(t, jobs.addr, "killed")
 	p := b.open(t, s.url+"/jobs/scan/killed/watch", 1000)
 	jobs.add("killed", 1, 3)
@@ -221,7 +123,7 @@ func pageOutlivesItsGateway(t *testing.T, b *browser, jobs *jobsOf, _ *jobsServi
 	p.says("The job is done.")
 }
 
-func pageExplainsAnExpiredToken(t *testing.T, b *browser, jobs *jobsOf, shared *jobsService) {
+func pageExplainsAnExpiredToken(t *testing.T, b *browser, jobs *jobsOf, shared *service) {
 	jobs.add("expired", 1, 2)
 	token := func(job, life string) string {
 		out, code := shared.command("", "jobs", "token", "scan/"+job, "--for", life)
@@ -239,7 +141,7 @@ func pageExplainsAnExpiredToken(t *testing.T, b *browser, jobs *jobsOf, shared *
 	p.says("This link does not open this job.")
 }
 
-func pageWaitsForABusyServer(t *testing.T, b *browser, jobs *jobsOf, _ *jobsService) {
+func pageWaitsForABusyServer(t *testing.T, b *browser, jobs *jobsOf, _ *service) {
 	s := startJobs(t, jobs.addr, "busy", "MILLRACE__PLUGINS__WEB__MAX_STREAMS=1")
 	ctx, release := context.WithCancel(t.Context())
 	defer release()
@@ -274,7 +176,7 @@ ask("events", url + "/events?last_event_id=1", {headers: {Accept: "text/event-st
 ask("opaque", url, {mode: "no-cors"});
 </script>`
 
-func foreignPagesReceiveNothing(t *testing.T, b *browser, jobs *jobsOf, shared *jobsService) {
+func foreignPagesReceiveNothing(t *testing.T, b *browser, jobs *jobsOf, shared *service) {
 	jobs.add("secret", 1, 10)
 	target := "" // of the page that is loaded next
 	page := func() string {
@@ -287,7 +189,7 @@ func foreignPagesReceiveNothing(t *testing.T, b *browser, jobs *jobsOf, shared *
 	}
 	attacker, friend := page(), page()
 	withOrigin := startJobs(t, jobs.addr, "origins", "MILLRACE__PLUGINS__WEB__ALLOWED_ORIGINS="+friend)
-	visit := func(s *jobsService, from string) (received int, results map[string]string) {
+	visit := func(s *service, from string) (received int, results map[string]string) {
 		target = s.url + "/jobs/scan/secret"
 		p := b.open(t, from, 1000)
 		p.blocked = "frame-ancestors 'none'"
@@ -298,7 +200,7 @@ func foreignPagesReceiveNothing(t *testing.T, b *browser, jobs *jobsOf, shared *
 		return value[int](p, "received"), results
 	}
 	nothing := map[string]string{"stream": "closed", "state": "refused", "header": "refused", "events": "refused", "opaque": "refused"}
-	for _, s := range []*jobsService{shared, withOrigin} {
+	for _, s := range []*service{shared, withOrigin} {
 		for _, site := range []string{attacker, strings.Replace(attacker, "127.0.0.1", "localhost", 1)} {
 			received, results := visit(s, site)
 			require.Zero(t, received)
@@ -312,7 +214,18 @@ func foreignPagesReceiveNothing(t *testing.T, b *browser, jobs *jobsOf, shared *
 	require.Contains(t, results["state"], `"job_id":"secret"`)
 }
 
-func pageFitsAPhone(t *testing.T, b *browser, jobs *jobsOf, shared *jobsService) {
+func pageNamesSeveralJobs(t *testing.T, b *browser, jobs *jobsOf, shared *service) {
+	jobs.add("first", 1, 3)
+	jobs.add("second", 10, 10)
+	p := b.open(t, shared.url+"/jobs/scan/first/watch?job=scan/second", 1000)
+	texts := `[...document.querySelectorAll("#events span")].map(e => e.textContent).sort()`
+	require.Eventually(t, func() bool { return slices.Contains(value[[]string](p, texts), "scan/second: done, running") }, time.Minute, 50*time.Millisecond)
+	require.Contains(t, value[[]string](p, texts), "scan/first: scan, running")
+	require.Equal(t, "With: scan/second", value[string](p, `document.getElementById("others").innerText`))
+	require.False(t, value[bool](p, `document.getElementById("bar").checkVisibility()`), "one progress of several jobs")
+}
+
+func pageFitsAPhone(t *testing.T, b *browser, jobs *jobsOf, shared *service) {
 	long := strings.Repeat("x", 120)
 	p := b.open(t, shared.url+"/jobs/scan/"+long+"/watch", 360)
 	jobs.event(long, "stage", long, "seq", 1, "status", long, "data", `{"percent":33.3,"file":"`+strings.Repeat("y", 500)+`"}`, "timestamp", "2026-11-23T12:00:00Z")
@@ -325,41 +238,7 @@ func pageFitsAPhone(t *testing.T, b *browser, jobs *jobsOf, shared *jobsService)
 	require.GreaterOrEqual(t, value[float64](p, `(b => { b.hidden = false; const h = b.getBoundingClientRect().height; b.hidden = true; return h })(document.getElementById("again"))`), 44.0)
 }
 
-// element is an element in the tree for screen readers.
-type element struct {
-	id                      accessibility.NodeID
-	role, name, value, live string
-}
-
-func (p *tab) tree() []element {
-	p.t.Helper()
-	result, err := chromedp.Run(p.ctx, func(ctx context.Context, t *chromedp.Target) (accessibility.GetFullAXTreeResult, error) {
-		return cdp.Call(ctx, t, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
-	})
-	require.NoError(p.t, err)
-	text := func(v *accessibility.Value) string {
-		if v == nil {
-			return ""
-		}
-		var decoded any
-		require.NoError(p.t, json.Unmarshal([]byte(v.Value), &decoded))
-		return fmt.Sprint(decoded)
-	}
-	var tree []element
-	for _, n := range result.Nodes {
-		if n.Ignored {
-			continue
-		}
-		e := element{id: n.NodeID, role: text(n.Role), name: text(n.Name), value: text(n.Value)}
-		if i := slices.IndexFunc(n.Properties, func(p *accessibility.Property) bool { return p.Name == accessibility.PropertyNameLive }); i >= 0 {
-			e.live = text(n.Properties[i].Value)
-		}
-		tree = append(tree, e)
-	}
-	return tree
-}
-
-func pageSpeaksToAScreenReader(t *testing.T, b *browser, jobs *jobsOf, shared *jobsService) {
+func pageSpeaksToAScreenReader(t *testing.T, b *browser, jobs *jobsOf, shared *service) {
 	p := b.open(t, shared.url+"/jobs/scan/heard/watch", 1000)
 	// hears checks the tree, and returns the id of the status. A replaced element is not read out.
 	hears := func(status, percent string, events int) accessibility.NodeID {

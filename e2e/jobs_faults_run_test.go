@@ -36,7 +36,7 @@ type jobsRun struct {
 	c        jobsCase
 	redis    *node
 	proxies  [2]*faults.Proxy
-	services [2]*jobsService
+	services [2]*service
 	steady   [2]*balancer // each prefers one gateway
 	check    *checker.Checker
 	client   *goredis.Client // of the producer

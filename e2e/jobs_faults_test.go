@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/e2e/faults"
 	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
@@ -103,16 +104,23 @@ func (r *jobsRun) signal(s syscall.Signal) {
 
 // unavailable refuses all connections of both processes to Redis for a time. The producer goes on.
 func (r *jobsRun) unavailable(d time.Duration) {
-	nobody, err := freePort()
-	require.NoError(r.t, err)
-	for _, p := range r.proxies {
-		p.Retarget(nobody)
-	}
-	pause(r.t, d)
-	for _, p := range r.proxies {
-		p.Retarget(r.redis.addr)
-	}
+	refuse(r.t, d, r.proxies[:]...)
 	r.arrives("both go on", r.watchers)
+}
+
+// refuse refuses all connections of proxies for a time.
+func refuse(t *testing.T, d time.Duration, proxies ...*faults.Proxy) {
+	t.Helper()
+	unused, err := freePort()
+	require.NoError(t, err)
+	before := make([]string, len(proxies))
+	for i, p := range proxies {
+		before[i] = p.Retarget(unused)
+	}
+	pause(t, d)
+	for i, p := range proxies {
+		p.Retarget(before[i])
+	}
 }
 
 func (r *jobsRun) redisRestarts() {

@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -25,6 +23,7 @@ import (
 	jobwatch "github.com/millrace-io/millrace/handlers/eventrouter/watch"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/embedded"
+	"github.com/millrace-io/millrace/plugins/token"
 )
 
 // Watchers receive each event once and in order while a router is killed (SIGKILL). The demo has
@@ -32,22 +31,8 @@ import (
 func TestWatchersReceiveEachEventWhileARouterIsKilled(t *testing.T) {
 	for _, name := range []string{"embedded", "redis", "valkey"} {
 		t.Run(name, func(t *testing.T) {
-			args := []string{"jobs", "demo", "--json", "--jobs", "10", "--events", "20", "--rate", "100"}
-			if name == "embedded" {
-				tier.Default(t)
-			} else {
-				file := filepath.Join(t.TempDir(), "redis.yaml")
-				require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "plugins: {redis: {addrs: [%q]}}\n", tier.Real(t, name)), 0o600))
-				args = append(args, "--config", file)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			var out, said bytes.Buffer
-			cmd := exec.CommandContext(ctx, binary(t), args...)
-			cmd.Stdout, cmd.Stderr = &out, &said
-			require.NoError(t, cmd.Run(), "%s%s", &out, &said)
 			var r demo.Report
-			require.NoError(t, json.Unmarshal(out.Bytes(), &r))
+			runDemo(t, name, &r, "jobs", "demo", "--jobs", "10", "--events", "20", "--rate", "100")
 			require.True(t, r.OK(), "%+v", r)
 			require.True(t, r.Killed)
 			require.Equal(t, []int{200, 20, 400}, []int{r.Published, r.Watchers, r.Received})
@@ -56,44 +41,15 @@ func TestWatchersReceiveEachEventWhileARouterIsKilled(t *testing.T) {
 	}
 }
 
-// jobsService is a process of the binary with the event router, on Redis alone.
-type jobsService struct {
-	t       *testing.T
-	program string
-	config  string
-	env     []string // more settings
-	url     string
-	cmd     *exec.Cmd
-	done    chan struct{}
-	log     *lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // newJobs returns a process with the profile router and both roles. It is not started.
-func newJobs(t *testing.T, redisAddr, name string, env ...string) *jobsService {
+func newJobs(t *testing.T, redisAddr, name string, env ...string) *service {
 	t.Helper()
 	dir := t.TempDir()
 	web, err := freePort()
 	require.NoError(t, err)
-	out, err := exec.Command("openssl", "genpkey", "-algorithm", "ed25519", "-out", filepath.Join(dir, "key.pem")).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	s := &jobsService{t: t, program: binary(t), config: filepath.Join(dir, name+".yaml"), env: env, url: "http://" + web, log: &lockedBuffer{}}
+	key := filepath.Join(dir, "key.pem")
+	require.NoError(t, token.CreateKey(key))
+	s := &service{t: t, program: binary(t), config: filepath.Join(dir, name+".yaml"), env: env, url: "http://" + web, probe: "/jobs/scan/none", log: &lockedBuffer{}}
 	require.NoError(t, os.WriteFile(s.config, fmt.Appendf(nil, `
 profile: router
 instance_id: %s
@@ -104,72 +60,17 @@ plugins:
   eventrouter: {roles: [router, gateway], loopback_without_token: true}
   web: {listen: %q, drain_window: 1s, max_streams_per_user: 20000}
   token: {keys: [{kid: test, file: %q}]}
-`, name, redisAddr, web, filepath.Join(dir, "key.pem")), 0o600))
+`, name, redisAddr, web, key), 0o600))
 	t.Cleanup(s.kill)
 	return s
 }
 
 // startJobs starts a process with the profile router and both roles. env has more settings.
-func startJobs(t *testing.T, redisAddr, name string, env ...string) *jobsService {
+func startJobs(t *testing.T, redisAddr, name string, env ...string) *service {
 	t.Helper()
 	s := newJobs(t, redisAddr, name, env...)
 	s.start()
 	return s
-}
-
-// start starts the process, also again, and returns when it answers.
-func (s *jobsService) start() {
-	s.t.Helper()
-	s.launch()
-	s.ready()
-}
-
-func (s *jobsService) launch() {
-	s.t.Helper()
-	s.cmd = exec.Command(s.program, "run", "--config", s.config)
-	s.cmd.Env = append(os.Environ(), s.env...)
-	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	var err error
-	s.done, err = startBound(s.cmd)
-	require.NoError(s.t, err)
-}
-
-func (s *jobsService) ready() {
-	s.t.Helper()
-	require.Eventually(s.t, func() bool {
-		resp, err := http.Get(s.url + "/jobs/scan/none")
-		if err != nil {
-			return false
-		}
-		_ = resp.Body.Close()
-		return resp.StatusCode == http.StatusNotFound
-	}, 30*time.Second, 50*time.Millisecond, "%s", s.log)
-}
-
-func (s *jobsService) kill() {
-	if s.done != nil {
-		_ = s.cmd.Process.Kill()
-		<-s.done
-	}
-}
-
-// ends waits until the process has ended well after a SIGTERM.
-func (s *jobsService) ends() {
-	s.t.Helper()
-	select {
-	case <-s.done:
-	case <-time.After(time.Minute):
-		require.FailNow(s.t, "the gateway did not end", "%s", s.log)
-	}
-	require.Zero(s.t, s.cmd.ProcessState.ExitCode(), "%s", s.log)
-}
-
-// command runs a command of the binary with the settings of the service.
-func (s *jobsService) command(stdin string, args ...string) (string, int) {
-	cmd := exec.Command(binary(s.t), append(args, "--config", s.config)...)
-	cmd.Stdin = strings.NewReader(stdin)
-	out, _ := cmd.CombinedOutput() // the code says whether it failed
-	return string(out), cmd.ProcessState.ExitCode()
 }
 
 // A process with the event router needs Redis alone: no Kafka, no database. Its commands work.
@@ -187,9 +88,25 @@ func TestTheEventRouterNeedsRedisAlone(t *testing.T) {
 	require.Contains(t, ok(s.command("", "jobs", "publish", "scan/42", "fetch", "--data", `{"percent":10}`)), "1 event published to scan")
 	lines := `{"job_id":"42","stage":"scan"}` + "\n\n" + `{"job_id":"42","stage":"done"}` + "\n" + `{"job_id":"43","stage":"error"}` + "\n"
 	require.Contains(t, ok(s.command(lines, "jobs", "publish", "scan")), "3 events published to scan")
-	out := ok(s.command("", "jobs", "watch", "scan/42"))
+	publish := exec.Command(s.program, "jobs", "publish", "scan", "--config", s.config)
+	write, err := publish.StdinPipe()
+	require.NoError(t, err)
+	_, err = startBound(publish)
+	require.NoError(t, err)
+	_, err = fmt.Fprintln(write, `{"job_id":"slow","stage":"scan"}`)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, code := s.command("", "jobs", "status", "scan/slow")
+		return code == 0
+	}, time.Minute, 50*time.Millisecond, "it arrives although the input goes on")
+	require.NoError(t, write.Close())
+	out, code := s.command(`{"job_id":"slow","stage":"scan"}`+"\nno event\n", "jobs", "publish", "scan")
+	require.Equal(t, 1, code)
+	require.Contains(t, out, "1 event published")
+	require.Contains(t, out, "line 2: decode the event")
+	out = ok(s.command("", "jobs", "watch", "scan/42"))
 	require.Contains(t, out, "1  fetch  {\"percent\":10}\n2  scan\n3  done\n")
-	out, code := s.command("", "jobs", "watch", "scan/43", "--json")
+	out, code = s.command("", "jobs", "watch", "scan/43", "--json")
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, `{"name":"event","id":"1","data":{"domain":"scan","job_id":"43","stage":"error","seq":1,`)
 	require.Contains(t, ok(s.command("", "jobs", "status", "scan/42")), "with event 3")

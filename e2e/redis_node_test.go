@@ -141,15 +141,15 @@ func (n *node) must(args ...any) any {
 // id is the name that the other nodes of its cluster use for it.
 func (n *node) id() string { n.t.Helper(); return n.must("CLUSTER", "MYID").(string) }
 
-// restrict makes the user of redis's README, with theirPassword.
-func (n *node) restrict() {
+// restrict makes the user of redis's README, with theirPassword and more rules.
+func (n *node) restrict(more ...string) {
 	n.t.Helper()
 	text, err := os.ReadFile("../plugins/redis/README.md")
 	require.NoError(n.t, err)
 	found := regexp.MustCompile(`(?s)\nACL SETUSER millrace (.*?)\n` + "```").FindSubmatch(text)
 	require.NotNil(n.t, found, "the README of redis names the user's rights")
 	args := []any{"ACL", "SETUSER", "millrace"}
-	for _, rule := range strings.Fields(strings.ReplaceAll(string(found[1]), "\\\n", " ")) {
+	for _, rule := range append(strings.Fields(strings.ReplaceAll(string(found[1]), "\\\n", " ")), more...) {
 		args = append(args, strings.ReplaceAll(rule, "PASSWORD", theirPassword))
 	}
 	n.must(args...)

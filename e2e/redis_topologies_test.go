@@ -16,15 +16,16 @@ import (
 )
 
 // startCluster starts three primaries with a third of the slots each, and a replica of the last
-// one.
-func startCluster(t *testing.T, program string) (primaries []*node, replica *node) {
+// one. args are more options for all.
+func startCluster(t *testing.T, program string, args ...string) (primaries []*node, replica *node) {
 	t.Helper()
 	member := func() *node {
 		bus, err := freePort() // the usual one, ten thousand higher, may be no port at all
 		require.NoError(t, err)
 		_, port, err := net.SplitHostPort(bus)
 		require.NoError(t, err)
-		return startNode(t, program, "--cluster-enabled", "yes", "--cluster-port", port, "--cluster-node-timeout", "5000") // longer than a node may get no CPU
+		return startNode(t, program, append([]string{"--cluster-enabled", "yes", "--cluster-port", port,
+			"--cluster-node-timeout", "5000"}, args...)...) // longer than a node may get no CPU
 	}
 	const slots = 16384
 	for i := range 3 {

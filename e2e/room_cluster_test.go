@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -85,6 +87,72 @@ func TestAWaitingRoomOnACluster(t *testing.T) {
 			require.EqualValues(t, 1, tick.Table.Ready)
 			_, err = after.Verify(ctx, one, "buyer", lease, "session")
 			require.ErrorIs(t, err, room.ErrEnded)
+		})
+	}
+}
+
+// Each primary has an event with a crowd. One is killed in the middle of waiting and promotion. The
+// events of the other nodes go on. The users of the lost one keep their places. The processes have
+// the rights of the READMEs, and the crowds leave only the audits.
+func TestEventsOnSeveralNodesOfACluster(t *testing.T) {
+	for name, lost := range map[string]int{"a primary is killed and starts again": 0, "a replica takes over": 2} {
+		t.Run(name, func(t *testing.T) {
+			tier.Rest(t)
+			t.Parallel()
+			r := startClusterRun(t)
+			r.draws(r.eventOn("drawn", 1))
+			probes, none := []string{r.eventOn("probe", lost), r.eventOn("probe", 1)}, int64(0)
+			for _, probe := range probes {
+				r.control(probe, room.Change{Verb: room.Open, Capacity: &none})
+			}
+			r.arrive(170)
+			for _, e := range r.events {
+				e.goesOn("under load")
+			}
+			victim, others, nodes := r.events[lost], slices.Delete(slices.Clone(r.events), lost, lost+1), slices.Clone(r.primaries)
+			lease := victim.holder()
+			victim.goesOn("with the holder of a lease")
+
+			r.primaries[lost].kill()
+			if nodes[lost] == r.primaries[2] {
+				r.replica.shows(r.replica.section("replication"), "role:master")
+				nodes[lost] = r.replica
+				victim.check.Lost(time.Now().UnixMilli())
+			} else {
+				require.Equal(t, http.StatusServiceUnavailable, r.enters(probes[0]))
+				require.Equal(t, http.StatusOK, r.enters(probes[1]))
+				for _, e := range others {
+					e.goesOn("while a node is lost")
+				}
+				for _, p := range r.processes {
+					resp, err := http.Get(p.ops + "/readyz")
+					require.NoError(t, err)
+					require.NoError(t, resp.Body.Close())
+					require.Equal(t, http.StatusOK, resp.StatusCode, "%s", p.log)
+				}
+				for _, e := range others {
+					e.verdict()
+				}
+				others = nil
+				r.restart(lost)
+			}
+			victim.extended(lease)
+			victim.goesOn("after the loss of its node")
+			for _, e := range append(others, victim) {
+				e.verdict()
+			}
+			for _, probe := range probes {
+				r.control(probe, room.Change{Verb: room.Close})
+			}
+			if nodes[lost] == r.replica {
+				r.restart(lost) // as a replica
+			}
+			r.leavesOnlyAudits(nodes...)
+			for _, n := range nodes {
+				if n != r.primaries[lost] { // it had no user for a moment
+					n.refusedNothing()
+				}
+			}
 		})
 	}
 }

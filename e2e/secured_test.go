@@ -91,9 +91,43 @@ func TestJobsOnASecuredRedis(t *testing.T) {
 	guarded.refusedNothing()
 }
 
-// guardedRedis starts a Redis that speaks TLS only, with the user of redis's README, and returns
-// it.
-func guardedRedis(t *testing.T, cert string, pair tls.Certificate) *node {
+// A waiting room on a Redis with TLS only, with the user of both READMEs.
+func TestARoomOnASecuredRedis(t *testing.T) {
+	tier.Rest(t)
+	tier.Address(t, servers.Redis) // so the program is here
+	cert, pair := pipelinetest.Certificate(t)
+	guarded := guardedRedis(t, cert, pair, roomRights(t)...)
+	settings := filepath.Join(t.TempDir(), "redis.yaml")
+	require.NoError(t, os.WriteFile(settings, fmt.Appendf(nil,
+		"plugins: {redis: {addrs: [%q], username: millrace, password: %q, tls: {enabled: true, ca_file: %q}}}\n", guarded.addr, theirPassword, cert), 0o600))
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	for _, args := range [][]string{
+		{"demo", "--json", "--users", "30", "--seats", "10", "--concurrency", "5"}, {"open", "42", "--capacity", "5", "--why", "test"},
+		{"message", "42", "we start at noon", "--why", "test"}, {"hold", "42", "--why", "test"}, {"close", "42", "--why", "test"}, {"audit", "42"},
+	} {
+		if args[0] != "demo" {
+			args = append(args, "--profile", "dispatcher")
+		}
+		out, err := exec.CommandContext(ctx, binary(t), append([]string{"room"}, append(args, "--config", settings)...)...).CombinedOutput()
+		require.NoError(t, err, "%v: %s", args, out)
+	}
+	guarded.refusedNothing()
+}
+
+// roomRights returns the rights of the README of the waiting room.
+func roomRights(t *testing.T) []string {
+	t.Helper()
+	readme, err := os.ReadFile("../handlers/waitingroom/README.md")
+	require.NoError(t, err)
+	rights := regexp.MustCompile("(?s)```text\n(~WAITING.*?)```").FindSubmatch(readme)
+	require.NotNil(t, rights)
+	return strings.Fields(string(rights[1]))
+}
+
+// guardedRedis starts a Redis that speaks TLS only, with the user of redis's README and more rules,
+// and returns it.
+func guardedRedis(t *testing.T, cert string, pair tls.Certificate, more ...string) *node {
 	t.Helper()
 	authority := x509.NewCertPool()
 	authority.AddCert(pair.Leaf)
@@ -101,7 +135,7 @@ func guardedRedis(t *testing.T, cert string, pair tls.Certificate) *node {
 	n.args = []string{"--port", "0", "--tls-port", n.port(), "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--tls-auth-clients", "no",
 		"--tls-cert-file", cert, "--tls-key-file", cert, "--tls-ca-cert-file", cert}
 	n.run()
-	n.restrict()
+	n.restrict(more...)
 	return n
 }
 

@@ -29,7 +29,7 @@ import (
 
 // The binary under test and the servers of the scenarios are made once, on first use.
 var (
-	plainBuild, armedBuild build
+	plainBuild, armedBuild, clockBuild build
 
 	fleetOnce sync.Once
 	fleet     *servers.Fleet

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -74,6 +75,17 @@ func (p *Problems) Positive(path string, d time.Duration) {
 func (p *Problems) Groups(path string, groups []string) {
 	for i, g := range groups {
 		p.Check(g != "" && !strings.Contains(g, "\n"), fmt.Sprintf("%s[%d]", path, i), "must be the name of a consumer group, got %q", g)
+	}
+}
+
+// Roles checks the setting roles of a handler that has two.
+func (p *Problems) Roles(roles []string, one, other string) {
+	const path = "roles"
+	p.Check(len(roles) > 0, path, "must have %s, %s or both", one, other)
+	for i, role := range roles {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		p.Check(role == one || role == other, at, "must be %s or %s, got %q", one, other, role)
+		p.Check(!slices.Contains(roles[:i], role), at, "%q is in the list already", role)
 	}
 }
 

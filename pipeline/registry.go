@@ -56,6 +56,9 @@ type NamedService struct {
 type HealthCheck struct {
 	Name  string
 	Check func(context.Context) error
+	// Own: only a fault of this instance fails the check. A server that all instances have lost
+	// does not.
+	Own bool
 }
 
 // NewRegistry registers the plugins in order and returns every mistake at once.
@@ -195,7 +198,14 @@ func (r *Registry) Endpoint(use string, e Endpoint) {
 // Health adds a readiness check.
 func (r *Registry) Health(name string, check func(context.Context) error) {
 	r.claim("health", name)
-	r.checks = append(r.checks, HealthCheck{name, check})
+	r.checks = append(r.checks, HealthCheck{Name: name, Check: check})
+}
+
+// HealthOwn adds a readiness check that only a fault of this instance fails. A load balancer sends
+// no new users to the instance meanwhile.
+func (r *Registry) HealthOwn(name string, check func(context.Context) error) {
+	r.claim("health", name)
+	r.checks = append(r.checks, HealthCheck{Name: name, Check: check, Own: true})
 }
 
 // Collect adds Prometheus collectors.

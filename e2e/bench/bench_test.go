@@ -30,7 +30,7 @@ func TestTheBenchmarkRuns(t *testing.T) {
 	var out pipelinetest.Buffer
 	dir := filepath.Join("..", "..", ".services", "bench")
 	err := command(t.Context(), []string{
-		"-quick", "-rows", "path,consume,publish,window,idle,jobs", "-targets", "100", "-dir", dir, "-pages", t.TempDir(),
+		"-quick", "-rows", "path,consume,publish,window,idle,jobs,room", "-targets", "100", "-dir", dir, "-pages", t.TempDir(),
 	}, &out)
 	if errors.Is(err, errNoServer) && os.Getenv("CI") == "" {
 		t.Skip(err)
@@ -81,21 +81,25 @@ func TestTheReadmeHasMedianSpreadAndVerdict(t *testing.T) {
 	require.FileExists(t, filepath.Join(filepath.Dir(path), "million.svg"))
 }
 
-func TestThePageOfTheEventRouterHasItsRowsOnly(t *testing.T) {
+func TestAPageHasItsRowsOnly(t *testing.T) {
 	t.Parallel()
 	of := func(name, what string) outcome {
 		c := comparison{name: name, rows: []row{{key: name, what: what, against: none, unit: " ms", goal: 20, atMost: true}}}
 		return outcome{comparison: c, pairs: map[string][]pair{name: {{ours: 15}}}}
 	}
-	r := report{notes: [][]string{{"one job", "1.00"}}, comparisons: []outcome{of("path", "payouts"), of("jobs-one", "delay")}}
+	e := &environment{}
+	cpu := table{title: "CPU", text: "µs", head: []string{"run", "µs"}}
+	e.note(jobsPage, cpu, "one job", "1.00")
+	e.note(jobsPage, cpu, "many jobs", "2.00")
+	r := report{tables: e.tables, comparisons: []outcome{of("path", "payouts"), of("jobs-one", "delay"), of("room-live", "promotion")}}
 	dir := t.TempDir()
-	for page, text := range map[string]string{jobsPage: "| delay | – | 15.0 | 15.0 ms | ≤ 20.0 ms | met |", mainPage: "| payouts |"} {
+	for page, text := range map[string]string{jobsPage: "| delay | – | 15.0 | 15.0 ms | ≤ 20.0 ms | met |", mainPage: "| payouts |", roomPage: "| promotion |"} {
 		require.NoError(t, r.write(filepath.Join(dir, page), nil))
 		written, err := os.ReadFile(filepath.Join(dir, page))
 		require.NoError(t, err)
 		require.Contains(t, string(written), text)
 		require.Equal(t, 1, strings.Count(string(written), " met |"))
-		require.Equal(t, page == jobsPage, strings.Contains(string(written), "\n| one job | 1.00 |\n"))
+		require.Equal(t, page == jobsPage, strings.Contains(string(written), "\n## CPU\n\nµs\n\n| run | µs |\n|---|---|\n| one job | 1.00 |\n| many jobs | 2.00 |\n"))
 	}
 	selected, err := chosen("jobs")
 	require.NoError(t, err)
@@ -133,6 +137,18 @@ func TestComparisonsAreSelectedByNameOrRow(t *testing.T) {
 			keys[key] = true
 		}
 	}
+}
+
+func TestTheTimeOfAScriptIsThatOfOneCall(t *testing.T) {
+	t.Parallel()
+	before := commandTimes("# Commandstats\r\ncmdstat_evalsha:calls=2,usec=100,usec_per_call=50.00,rejected_calls=0\r\ncmdstat_get:calls=1,usec=9,usec_per_call=9.00\r\n")
+	require.Equal(t, map[string]commandTime{"evalsha": {2, 100}, "get": {1, 9}}, before)
+	s := newScriptTimes()
+	s.add(scriptTick, commandTime{3, 1600}.since(before["evalsha"]), 4*time.Millisecond)
+	s.add(scriptTick, commandTime{2, 90}, 4*time.Millisecond) // another script ran in between
+	require.Equal(t, callTimes{server: []float64{1.5}, client: []float64{4, 4}}, s.of(scriptTick))
+	require.InDelta(t, 3, quantile([]float64{4, 2, 1, 3, 5}, 0.5), 0)
+	require.Zero(t, quantile(nil, 0.5))
 }
 
 func TestAMeterRefusesAnotherNumberOfMessages(t *testing.T) {

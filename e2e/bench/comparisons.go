@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,12 +52,16 @@ func (c comparison) keys() []string {
 const (
 	mainPage = "README.md"
 	jobsPage = "jobs.md" // of the event router
+	roomPage = "room.md" // of the waiting room
 )
 
 // page returns the page that has the rows of the comparison.
 func (c comparison) page() string {
-	if strings.HasPrefix(c.name, "jobs-") {
+	switch {
+	case strings.HasPrefix(c.name, "jobs-"):
 		return jobsPage
+	case strings.HasPrefix(c.name, "room-"):
+		return roomPage
 	}
 	return mainPage
 }
@@ -77,6 +82,14 @@ type sizes struct {
 	events   int           // per second, of many jobs
 	half     time.Duration // of a pair of measurements of jobs
 	single   int           // events on an idle system
+
+	users    int           // of a waiting room
+	signed   time.Duration // time between two signs of life of a user
+	samples  int           // calls of a script
+	live     int           // users with a stream
+	promoted int           // of them per second
+	polling  int           // users that enter without a stream
+	rooms    int           // without users
 }
 
 func full() sizes {
@@ -84,6 +97,7 @@ func full() sizes {
 		campaign: 100_000, large: 500_000, million: 1_000_000, stock: 10_000, slow: 30_000, messages: 300_000,
 		streams: 10_000, woken: 200, quiet: 20 * time.Second, observed: 30 * time.Second,
 		watchers: 10_000, events: 5000, half: 12 * time.Second, single: 100,
+		users: 1_000_000, signed: 30 * time.Second, samples: 200, live: 10_000, promoted: 300, polling: 50_000, rooms: 100,
 	}
 }
 
@@ -92,6 +106,7 @@ func quick() sizes {
 		campaign: 500, large: 1000, million: 1000, stock: 100, slow: 500, messages: 3000,
 		streams: 50, woken: 10, quiet: time.Second, observed: 2 * time.Second,
 		watchers: 100, events: 500, half: 4 * time.Second, single: 10,
+		users: 20_000, signed: 3 * time.Second, samples: 20, live: 300, promoted: 20, polling: 500, rooms: 10,
 	}
 }
 
@@ -103,7 +118,7 @@ const (
 
 // comparisons returns all comparisons in the order of the table.
 func comparisons() []comparison {
-	return append([]comparison{
+	return slices.Concat([]comparison{
 		{"path", 3, []row{
 			{key: "own-cpu", what: "complete path, 32 slots: own CPU per payout (µs)", against: bareLoopPeer, unit: "×", goal: 1.5, atMost: true},
 			{key: "rate", what: "complete path, default slots: payouts/s", against: bareLoopPeer, unit: "×", goal: 0.6},
@@ -148,7 +163,7 @@ func comparisons() []comparison {
 			{key: "million-memory", what: "the same: peak memory of the process", against: none, unit: " MB", goal: 300, atMost: true},
 			{key: "million-stream", what: "the same: entries in the stream, at most", against: "`max_len`", unit: "×", goal: 1, atMost: true},
 		}, compareMillion},
-	}, jobComparisons()...)
+	}, jobComparisons(), roomComparisons())
 }
 
 const none = "–"

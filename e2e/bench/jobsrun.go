@@ -6,11 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,7 +18,6 @@ import (
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
-	"github.com/millrace-io/millrace/plugins/token"
 )
 
 const (
@@ -59,9 +55,10 @@ func phaseReport(phase int) string { return fmt.Sprintf("phase %d: ", phase) }
 
 // watchConfig is what the process of the watchers gets on its command line.
 type watchConfig struct {
-	Addr    string // of the gateway
+	Addr    string // of the gateway or broker
 	Jobs    int    // that are watched
 	Clients int    // of each job
+	Room    string // not empty: the event that each client waits for, instead of jobs
 	// Deliveries is how many events all clients receive together in each phase.
 	Deliveries []int
 }
@@ -77,7 +74,7 @@ type delays struct {
 type jobsRun struct {
 	env                       *environment
 	config                    watchConfig
-	metrics                   string // URL of the gateway's
+	gatewayAt                 streamServer
 	router, gateway, watchers *process
 	numbers                   []int64 // the last one of each job
 	filled                    int64   // the last number of the filler
@@ -92,25 +89,21 @@ func (e *environment) beginJobs(ctx context.Context, c watchConfig) (r *jobsRun,
 	if err := e.redis.FlushAll(ctx).Err(); err != nil {
 		return r, err
 	}
-	if r.config.Addr, err = unusedAddress(ctx); err != nil {
+	if r.gatewayAt, err = unusedStreamServer(ctx); err != nil {
 		return r, err
 	}
-	operations, err := unusedAddress(ctx)
+	r.config.Addr = r.gatewayAt.addr
+	keys, err := e.tokenKeys()
 	if err != nil {
-		return r, err
-	}
-	r.metrics = "http://" + operations + "/metrics"
-	key := filepath.Join(e.dir, "token.pem")
-	if err := token.CreateKey(key); err != nil {
 		return r, err
 	}
 	if r.router, err = e.startRole(ctx, routerPart, map[string]any{"plugins.telemetry.listen": ""}); err != nil {
 		return r, err
 	}
 	if r.gateway, err = e.startRole(ctx, gatewayPart, map[string]any{
-		"plugins.telemetry.listen": operations, "plugins.web.listen": r.config.Addr, "plugins.web.max_streams_per_user": 20_000,
+		"plugins.telemetry.listen": r.gatewayAt.operations, "plugins.web.listen": r.gatewayAt.addr, "plugins.web.max_streams_per_user": 20_000,
 		"plugins.web.drain_window": "1s", "plugins.eventrouter.loopback_without_token": true,
-		"plugins.token.keys": []map[string]string{{"kid": "bench", "file": key}},
+		"plugins.token.keys": keys,
 	}); err != nil {
 		return r, err
 	}
@@ -187,7 +180,10 @@ func (r *jobsRun) pair(ctx context.Context, label string, l load, request func(a
 			cells = append(cells, number(each))
 		}
 		fmt.Fprintf(r.env.log, "  %s: µs of %s: %s\n", label, strings.Join(jobParts, ", "), strings.Join(cells[2:], ", "))
-		r.env.notes = append(r.env.notes, cells)
+		r.env.note(jobsPage, table{
+			title: "CPU of all parts", text: "µs per delivered event, in each run without the client that stops reading.",
+			head: append([]string{"run", "events/s"}, jobParts...),
+		}, cells...)
 		resident, err := memory(r.gateway.cmd.Process.Pid, "VmRSS")
 		m.memory = float64(resident-r.before) / 1024 / float64(r.config.Jobs*r.config.Clients)
 		return err
@@ -284,10 +280,12 @@ func (r *jobsRun) phaseWithStuck(ctx context.Context, l load, request func(addr 
 	defer cancel()
 	loops, ctx := errgroup.WithContext(ctx)
 	loops.Go(func() error { return r.fill(ctx) })
-	loops.Go(func() error { return r.keepStuck(ctx, request) })
+	loops.Go(func() error {
+		return keepStuck(ctx, func() (net.Conn, error) { return r.gatewayAt.stuck(request(r.gatewayAt.addr)) })
+	})
 	blocked, stop := context.WithTimeoutCause(ctx, time.Minute, errors.New("refused: the gateway can send everything to the client that stops reading"))
 	err = until(blocked, 100*time.Millisecond, func() (bool, error) {
-		left, err := r.left(ctx)
+		left, err := r.gatewayAt.metric(ctx, `millrace_sse_queue_events{hub="jobs"}`, `millrace_sse_closed_total{hub="jobs",reason="slow"}`)
 		return left > 0, err
 	})
 	stop()
@@ -308,68 +306,4 @@ func (r *jobsRun) fill(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// keepStuck opens streams one after another, and reads none.
-func (r *jobsRun) keepStuck(ctx context.Context, request func(addr string) string) error {
-	const lasts = 6 * time.Second // the gateway ends a write that hangs after 5 s
-	for ctx.Err() == nil {
-		conn, err := r.stuck(request)
-		if err != nil {
-			return err
-		}
-		_ = sleep(ctx, lasts) // or until the phase is over
-		_ = conn.Close()
-	}
-	return nil
-}
-
-// stuck opens a stream with small buffers.
-func (r *jobsRun) stuck(request func(addr string) string) (net.Conn, error) {
-	small := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
-		var err error
-		failed := c.Control(func(fd uintptr) {
-			err = errors.Join(
-				syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10),
-				// The sender's buffer depends on it.
-				syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, 536),
-			)
-		})
-		return errors.Join(failed, err)
-	}}
-	conn, err := small.Dial("tcp", r.config.Addr)
-	if err != nil {
-		return nil, err
-	}
-	_, err = conn.Write([]byte(request(r.config.Addr)))
-	return conn, err
-}
-
-// left returns the unread events of all clients, plus the number of clients that the gateway has
-// disconnected because they read too slowly.
-func (r *jobsRun) left(ctx context.Context) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.metrics, nil)
-	if err != nil {
-		return 0, err
-	}
-	answer, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return 0, err
-	}
-	sum := 0.0
-	for _, series := range []string{`millrace_sse_queue_events{hub="jobs"} `, `millrace_sse_closed_total{hub="jobs",reason="slow"} `} {
-		_, value, _ := strings.Cut(string(text), "\n"+series)
-		value, _, _ = strings.Cut(value, "\n")
-		n, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			return 0, fmt.Errorf("metric %s: %w", series, err)
-		}
-		sum += n
-	}
-	return sum, nil
 }

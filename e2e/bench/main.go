@@ -1,8 +1,9 @@
 // Bench compares the built binary with its peers on the same servers, and writes a README with the
 // results. Run it from the repository's top folder:
 //
-//	make bench                      all comparisons; writes e2e/bench/README.md and jobs.md
+//	make bench                      all comparisons; writes README.md, jobs.md and room.md
 //	make bench ROWS=jobs            those of the event router; writes e2e/bench/jobs.md
+//	make bench ROWS=room            those of the waiting room; writes e2e/bench/room.md
 //	make bench ROWS=path,publish    some comparisons; writes no page
 //	make bench QUICK=1              small counts, which test the machinery; writes no page
 //	bin/bench -list                 the comparisons and their rows
@@ -60,14 +61,14 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(out)
-	flags.StringVar(&o.rows, "rows", "", "comma-separated comparisons or rows, jobs for those of the event router; default: all")
+	flags.StringVar(&o.rows, "rows", "", "comma-separated comparisons or rows; jobs: those of the event router; room: those of the waiting room; default: all")
 	flags.BoolVar(&o.quick, "quick", false, "small counts, one run each: tests the machinery only")
 	flags.BoolVar(&o.list, "list", false, "list the comparisons and their rows")
 	flags.IntVar(&o.runs, "runs", 0, "runs of each comparison; default: its own number")
 	flags.IntVar(&o.targets, "targets", 0, "targets of a campaign; default: 100000")
 	flags.DurationVar(&o.limit, "limit", 90*time.Minute, "time limit")
 	flags.StringVar(&o.dir, "dir", filepath.Join(".services", "bench"), "folder of servers, logs and settings")
-	flags.StringVar(&o.pages, "pages", filepath.Join("e2e", "bench"), "folder of README.md and jobs.md, each of which a complete run of its comparisons writes")
+	flags.StringVar(&o.pages, "pages", filepath.Join("e2e", "bench"), "folder of README.md, jobs.md and room.md, each of which a complete run of its comparisons writes")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -120,10 +121,13 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 			break
 		}
 	}
-	rep.took, rep.notes = time.Since(began), e.notes
+	rep.took, rep.tables = time.Since(began), e.tables
 	fmt.Fprintf(out, "\n%s", rep.text())
 	failed := rep.failed()
-	for _, page := range []string{mainPage, jobsPage} {
+	for _, page := range []string{mainPage, jobsPage, roomPage} {
+		if !slices.ContainsFunc(selected, func(c comparison) bool { return c.page() == page }) {
+			continue
+		}
 		path := filepath.Join(o.pages, page)
 		if failed != nil || o.quick || o.targets > 0 || !complete(selected, page) {
 			fmt.Fprintf(out, "\n%s is not written: only a complete run without a missing figure writes it.\n", path)
@@ -158,7 +162,7 @@ func (o options) prepare(ctx context.Context, out io.Writer, selected []comparis
 		return nil, err
 	}
 	needed := []string{servers.Redis}
-	if slices.ContainsFunc(selected, func(c comparison) bool { return c.page() != jobsPage }) {
+	if slices.ContainsFunc(selected, func(c comparison) bool { return c.page() == mainPage }) {
 		needed = append(needed, servers.Kafka, servers.Postgres)
 	}
 	e, err := open(ctx, dir, offset, out, needed)
@@ -177,7 +181,8 @@ func (o options) prepare(ctx context.Context, out io.Writer, selected []comparis
 	return e, nil
 }
 
-// chosen returns the comparisons that have one of the names or rows, or are on the page jobs.
+// chosen returns the comparisons that have one of the names or rows, or are on the page of that
+// name.
 func chosen(names string) ([]comparison, error) {
 	all := comparisons()
 	if names == "" {

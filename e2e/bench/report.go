@@ -25,7 +25,38 @@ type report struct {
 	machine     string
 	took        time.Duration
 	comparisons []outcome
-	notes       [][]string // CPU of all parts, per run of jobs
+	tables      map[string][]*table // further ones of each page
+}
+
+// table is a further table of a page.
+type table struct {
+	title, text string
+	head        []string
+	lines       [][]string
+}
+
+// note adds a line to a table of a page.
+func (e *environment) note(page string, t table, cells ...string) {
+	i := slices.IndexFunc(e.tables[page], func(other *table) bool { return other.title == t.title })
+	if i < 0 {
+		if e.tables == nil {
+			e.tables = map[string][]*table{}
+		}
+		i = len(e.tables[page])
+		e.tables[page] = append(e.tables[page], &t)
+	}
+	e.tables[page][i].lines = append(e.tables[page][i].lines, cells)
+}
+
+func (t *table) write(b *strings.Builder) {
+	fmt.Fprintf(b, "\n## %s\n\n", t.title)
+	if t.text != "" {
+		fmt.Fprintf(b, "%s\n\n", t.text)
+	}
+	fmt.Fprintf(b, "| %s |\n|%s\n", strings.Join(t.head, " | "), strings.Repeat("---|", len(t.head)))
+	for _, cells := range t.lines {
+		fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
+	}
 }
 
 // median returns the middle one of the pairs by their figure, and the extremes.
@@ -145,6 +176,19 @@ the gateway has disconnected it, another one follows.
 
 `
 
+const roomIntroduction = `# Benchmark of the waiting room
+
+` + "`make bench ROWS=room`" + ` writes this file. Redis, the product and the load generator are on the
+same machine. The time of a script is what Redis measured for this call alone. Redis time is the
+time of all commands that Redis measured. Users have ids of 12 characters.
+
+`
+
+// introductions returns the text before the table of each page.
+func introductions() map[string]string {
+	return map[string]string{mainPage: readme, jobsPage: jobsIntroduction, roomPage: roomIntroduction}
+}
+
 // allocationTable has the allocations of the last complete run, with one row per line.
 const allocationTable = "allocations.txt"
 
@@ -163,20 +207,16 @@ func (e *environment) committed(key string) float64 {
 // write writes a page.
 func (r report) write(path string, plots []byte) error {
 	var b strings.Builder
-	if filepath.Base(path) == jobsPage {
-		b.WriteString(jobsIntroduction)
-		r.table(&b, jobsPage)
-		b.WriteString("\n## CPU of all parts\n\nµs per delivered event, in each run without the client that stops reading.\n\n")
-		fmt.Fprintf(&b, "| run | events/s | %s |\n|---|---%s|\n", strings.Join(jobParts, " | "), strings.Repeat("|---", len(jobParts)))
-		for _, cells := range r.notes {
-			fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
-		}
-	} else {
+	page := filepath.Base(path)
+	b.WriteString(introductions()[page])
+	r.table(&b, page)
+	for _, t := range r.tables[page] {
+		t.write(&b)
+	}
+	if page == mainPage {
 		if err := r.writeNextTo(path, plots); err != nil {
 			return err
 		}
-		b.WriteString(readme)
-		r.table(&b, mainPage)
 		b.WriteString("\n## The campaign with 1,000,000 targets\n\n![rate, lag, pending entries and memory over time](million.svg)\n")
 	}
 	fmt.Fprintf(&b, "\n## Machine\n\n%s\nThe run took %s.\n", r.machine, r.took.Round(time.Minute))

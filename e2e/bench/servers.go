@@ -36,9 +36,9 @@ type environment struct {
 	db       *pgx.Conn
 	schemas  int
 	log      io.Writer
-	results  string     // folder of the pages and the table of allocations
-	plots    []byte     // SVG of the largest campaign
-	notes    [][]string // CPU of all parts, per run of jobs
+	results  string              // folder of the pages and the table of allocations
+	plots    []byte              // SVG of the largest campaign
+	tables   map[string][]*table // further tables of each page
 }
 
 var errNoServer = errors.New("a server can't be started")
@@ -108,10 +108,7 @@ func (e *environment) empty(ctx context.Context) (dsn string, err error) {
 	if err := e.emptyKafka(ctx); err != nil {
 		return "", err
 	}
-	if err := e.redis.FlushAll(ctx).Err(); err != nil {
-		return "", err
-	}
-	if err := e.redis.Do(ctx, "CONFIG", "RESETSTAT").Err(); err != nil {
+	if err := e.emptyRedis(ctx); err != nil {
 		return "", err
 	}
 	old, name := fmt.Sprintf("bench%d", e.schemas), fmt.Sprintf("bench%d", e.schemas+1)

@@ -28,7 +28,7 @@ func watch(ctx context.Context, config string, out io.Writer) error {
 	}
 	const atOnce = 250 // connections; the queue of the listener is limited
 	for i := range c.Jobs * c.Clients {
-		if err := w.connect(jobName(i / c.Clients)); err != nil {
+		if err := w.connect(i); err != nil {
 			return fmt.Errorf("client %d: %w", i, err)
 		}
 		for (i+1)%atOnce == 0 && w.open <= i && ctx.Err() == nil {
@@ -57,6 +57,8 @@ type watching struct {
 	clients map[int32]*client // by descriptor
 	open    int               // have received the head of their response
 	delays  [][]time.Duration
+	arrived []arrival // of the present phase
+	phase   int       // of arrived
 	out     io.Writer
 	buffer  [64 << 10]byte
 	events  [512]syscall.EpollEvent
@@ -64,13 +66,18 @@ type watching struct {
 
 // client is one connection.
 type client struct {
-	open bool
-	raw  []byte // of an unfinished chunk
-	text []byte // of an unfinished message
-	last int64  // number of the last event
+	number int
+	open   bool
+	raw    []byte // of an unfinished chunk
+	text   []byte // of an unfinished message
+	last   int64  // number of the last event
 }
 
-func (w *watching) connect(job string) error {
+func (w *watching) connect(number int) error {
+	request := streamRequest(w.Addr, jobName(number/w.Clients))
+	if w.Room != "" {
+		request = waitRequest(w.Addr, w.Room, roomUser(number), streamType)
+	}
 	addr, err := net.ResolveTCPAddr("tcp4", w.Addr)
 	if err != nil {
 		return err
@@ -82,10 +89,10 @@ func (w *watching) connect(job string) error {
 	if err := syscall.Connect(fd, &syscall.SockaddrInet4{Port: addr.Port, Addr: [4]byte(addr.IP.To4())}); err != nil {
 		return err
 	}
-	if _, err := syscall.Write(fd, []byte(streamRequest(w.Addr, job))); err != nil {
+	if _, err := syscall.Write(fd, []byte(request)); err != nil {
 		return err
 	}
-	w.clients[int32(fd)] = &client{}                                                                                         //nolint:gosec // a descriptor
+	w.clients[int32(fd)] = &client{number: number}                                                                           //nolint:gosec // a descriptor
 	return syscall.EpollCtl(w.epoll, syscall.EPOLL_CTL_ADD, fd, &syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(fd)}) //nolint:gosec // a descriptor
 }
 
@@ -120,7 +127,7 @@ func (w *watching) take(c *client, data []byte, now time.Time) error {
 			return nil
 		}
 		if !bytes.HasPrefix(head, []byte("HTTP/1.1 200 ")) {
-			return fmt.Errorf("refused: the gateway answered %q", head)
+			return fmt.Errorf("refused: the answer is %q", head)
 		}
 		c.open, rest = true, body
 		w.open++
@@ -146,7 +153,11 @@ func (w *watching) take(c *client, data []byte, now time.Time) error {
 		if !ok {
 			break
 		}
-		if err := w.message(c, message, now); err != nil {
+		take := w.message
+		if w.Room != "" {
+			take = w.promotion
+		}
+		if err := take(c, message, now); err != nil {
 			return err
 		}
 		text = after
@@ -184,6 +195,29 @@ func (w *watching) message(c *client, message []byte, now time.Time) error {
 		}
 		fmt.Fprintf(w.out, "%s%s\n", phaseReport(p), report)
 	}
+	return nil
+}
+
+// promotion takes a message of a waiting room. It prints the promotions of a phase after the last
+// one.
+func (w *watching) promotion(c *client, message []byte, now time.Time) error {
+	if !bytes.HasPrefix(message, []byte("event: promoted\n")) || c.last > 0 {
+		return nil // also a second one, after an outage
+	}
+	c.last = 1
+	w.arrived = append(w.arrived, arrival{c.number, now.UnixMicro()})
+	if w.phase >= len(w.Deliveries) {
+		return fmt.Errorf("refused: client %d was promoted after the last phase", c.number)
+	}
+	if len(w.arrived) < w.Deliveries[w.phase] {
+		return nil
+	}
+	report, err := json.Marshal(w.arrived)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w.out, "%s%s\n%s", phaseReport(w.phase), report, phaseEnd(w.phase))
+	w.arrived, w.phase = nil, w.phase+1
 	return nil
 }
 

@@ -35,3 +35,19 @@ func TestAWatcherRefusesALostEvent(t *testing.T) {
 	w := watching{}
 	require.ErrorContains(t, w.take(&client{}, []byte("HTTP/1.1 429 Too Many Requests\r\n\r\n"), sent), "429")
 }
+
+func TestAWatcherReportsTheTurnOfEachUser(t *testing.T) {
+	t.Parallel()
+	chunk := func(text string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(text), text) }
+	const head, promoted = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "event: promoted\ndata: {}\n\n"
+	var out pipelinetest.Buffer
+	w := watching{watchConfig: watchConfig{Room: crowdEvent, Deliveries: []int{2}}, out: &out}
+	first, second, third := &client{number: 7}, &client{number: 8}, &client{number: 9}
+	at := time.UnixMicro(1000)
+	require.NoError(t, w.take(first, []byte(head+chunk("id: 1\nevent: connected\ndata: {}\n\n"+promoted)), at))
+	require.NoError(t, w.take(first, []byte(chunk(promoted)), at), "with a later end")
+	require.Empty(t, out.String())
+	require.NoError(t, w.take(second, []byte(head+chunk(promoted)), at.Add(time.Millisecond)))
+	require.Equal(t, phaseReport(0)+`[{"Client":7,"At":1000},{"Client":8,"At":2000}]`+"\n"+phaseEnd(0), out.String())
+	require.ErrorContains(t, w.take(third, []byte(head+chunk(promoted)), at), "after the last phase")
+}

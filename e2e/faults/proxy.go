@@ -50,12 +50,13 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// Retarget leads to another server from now on and cuts what leads to the old one.
-func (p *Proxy) Retarget(addr string) {
+// Retarget leads to another server from now on and cuts what leads to the old one. It returns that.
+func (p *Proxy) Retarget(addr string) (before string) {
 	p.mu.Lock()
-	p.target = addr
+	before, p.target = p.target, addr
 	p.mu.Unlock()
 	p.Cut()
+	return before
 }
 
 // SetDelay makes every piece of an answer late.

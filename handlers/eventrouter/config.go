@@ -54,11 +54,7 @@ const maxStageBytes = 128
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
 	var p pipeline.Problems
-	p.Check(len(c.Roles) > 0, "roles", "must have router, gateway or both")
-	for i, role := range c.Roles {
-		p.Check(role == roleRouter || role == roleGateway, fmt.Sprintf("roles[%d]", i), "must be router or gateway, got %q", role)
-		p.Check(!slices.Contains(c.Roles[:i], role), fmt.Sprintf("roles[%d]", i), "%q is in the list already", role)
-	}
+	p.Roles(c.Roles, roleRouter, roleGateway)
 	p.Check(len(c.Domains) > 0, "domains", "must have at least one prefix of plugins.redis.domains")
 	names := map[string]string{}
 	for i, prefix := range c.Domains {

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/entry"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 	"github.com/millrace-io/millrace/plugins/streams"
 )
@@ -128,7 +129,8 @@ func realModelEnv(t testing.TB) *modelEnv {
 	dsn := sqldbtest.Schema(t)
 	// A power failure is not part of the histories; the disk would only slow them down.
 	dsn += "&synchronous_commit=off&lock_timeout=50"
-	return newModelEnv(t, &modelEnv{name: "Redis and PostgreSQL", dsn: dsn, mayFreeze: 1}, addr, 9, "pgx", dsn, `%[1]s = %[1]s - make_interval(secs => $1)`)
+	return newModelEnv(t, &modelEnv{name: "Redis and PostgreSQL", dsn: dsn, mayFreeze: 1}, addr, redistest.Server{Addr: addr}.Database(t), "pgx",
+		dsn, `%[1]s = %[1]s - make_interval(secs => $1)`)
 }
 
 func newModelEnv(t testing.TB, h *modelEnv, redisAddr string, redisDB int, driver, source, shift string) *modelEnv {

@@ -58,7 +58,7 @@ type Config struct {
 	// UnknownEvents says what happens to an event without a room. The value "refuse" answers 404,
 	// and the default queries the Event Service.
 	UnknownEvents string `yaml:"unknown_events"`
-	// MaxEvents is the maximum number of rooms for events that were not configured.
+	// MaxEvents is the number of rooms from which on users open no further one. Operators still do.
 	MaxEvents    int                 `yaml:"max_events"`
 	EventService eventservice.Config `yaml:"event_service"`
 	// EntryURL is where the page sends an admitted user; {token} is replaced.
@@ -111,11 +111,7 @@ const (
 // Validate reports all errors at once.
 func (c *Config) Validate() error {
 	var p pipeline.Problems
-	p.Check(len(c.Roles) > 0, "roles", "must have broker, dispatcher or both")
-	for i, role := range c.Roles {
-		p.Check(role == roleBroker || role == roleDispatcher, fmt.Sprintf("roles[%d]", i), "must be broker or dispatcher, got %q", role)
-		p.Check(!slices.Contains(c.Roles[:i], role), fmt.Sprintf("roles[%d]", i), "%q is in the list already", role)
-	}
+	p.Roles(c.Roles, roleBroker, roleDispatcher)
 	p.Check(c.PromoteBatch > 0 && c.PromoteBatch <= maxBatch, "promote_batch", "must be from 1 to %d, got %d", maxBatch, c.PromoteBatch)
 	for key, d := range map[string]time.Duration{"token_ttl": c.TokenTTL, "ready_ttl": c.ReadyTTL, "grace": c.Grace, "seen_interval": c.SeenInterval} {
 		p.Check(d >= time.Second && d <= maxTTL, key, "must be from 1s to %s, got %s", maxTTL, d)

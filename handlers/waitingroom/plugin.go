@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/cli"
 	"github.com/millrace-io/millrace/handlers/waitingroom/dispatcher"
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
+	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/pages"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/handlers/waitingroom/shop"
@@ -63,7 +64,7 @@ const deadStream = "ENTRY:dead"
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	log := r.Env().Logger
 	server := p.redis.Server(p.config.Redis, probeKeys()...)
-	server.Log = log
+	server.Log, server.Commands = log, p.commands()
 	r.Service("waitingroom.redis", server)
 	options := p.config.rooms()
 	options.Log = log
@@ -73,20 +74,22 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 		Confirm: p.config.UnknownEvents == unknownConfirm, Fetch: p.config.has(roleDispatcher),
 	})
 	r.Service("waitingroom.eventservice", events)
+	series := labels.New()
+	r.Collect(append(events.Collectors(), series.Collectors()...)...)
 	dead := p.dead.StreamSink(deadStream)
 	if p.config.has(roleDispatcher) {
-		d := dispatcher.New(dispatcher.Options{Config: p.config.Dispatcher, Rooms: rooms, Redis: p.redis, Server: server, DeadLetter: dead})
+		d := dispatcher.New(dispatcher.Options{Config: p.config.Dispatcher, Rooms: rooms, Redis: p.redis, Server: server, DeadLetter: dead, Labels: series})
 		d.Register(r)
 		p.claims.Add(reclaim.Shards(d.Family()))
 	}
 	if p.config.has(roleBroker) {
 		b := broker.New(broker.Options{
 			Config: p.config.Broker, SeenInterval: p.config.SeenInterval, Rooms: rooms, Events: events, Redis: p.redis, Server: server,
-			Hub: p.hubs.Hub("room"), Tokens: p.tokens, Web: p.web, DeadLetter: dead,
+			Hub: p.hubs.Hub("room"), Tokens: p.tokens, Web: p.web, DeadLetter: dead, Labels: series,
 		})
 		b.Register(r)
 		p.claims.Add(reclaim.Shards(b.Family()))
-		shop.New(rooms, p.tokens, p.config.ShopTokens, log).Register(r, p.web)
+		shop.New(rooms, p.tokens, series, p.config.ShopTokens, log).Register(r, p.web)
 		p.web.Handle("GET /rooms/{id}", http.HandlerFunc(p.servePage))
 	}
 	if !p.config.AdminToken.IsZero() {
@@ -98,7 +101,22 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 // probeKeys returns one key of each kind, for the check of the rights.
 func probeKeys() []string {
 	const event = "millrace-probe"
-	return []string{"WAITING:{" + event + "}", "ROOM:{" + event + "}", room.EntryStream(event), room.DispatchStream(event)}
+	return []string{
+		"WAITING:{" + event + "}", "ROOM:{" + event + "}", room.EntryStream(event), room.DispatchStream(event),
+		redis.MetaKey(room.DispatchStream(event)),
+	}
+}
+
+// commands returns those of the rooms that plugins.redis does not need.
+func (p *Plugin) commands() []string {
+	list := []string{
+		"zadd", "zrem", "zcard", "zrank", "zrange", "zrangebyscore", "zscore", "zmscore", "sadd", "srem", "scard", "smembers",
+		"hexists", "hincrby", "unlink", "rename",
+	}
+	if p.config.Replicas > 0 {
+		list = append(list, "wait")
+	}
+	return list
 }
 
 // servePage answers with the page of a user who waits.

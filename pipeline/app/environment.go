@@ -32,14 +32,16 @@ type Reachable interface {
 	Reach() map[string]any
 }
 
-// connect returns the settings that lead to the servers of the environment. With start it starts
-// the servers. Otherwise it finds those of the process that runs in the data folder.
-func (h *Host) connect(ctx context.Context, l *Loaded, start bool) (addresses map[string]any, stop func() error, err error) {
+// connect returns the settings that lead to the servers of the environment. With a
+// notice it starts the servers. Otherwise it finds those of the process that runs in the data
+// folder.
+func (h *Host) connect(ctx context.Context, l *Loaded, notice notice) (addresses map[string]any, stop func() error, err error) {
 	stop = func() error { return nil }
 	switch begin := h.o.Environments[l.Settings.Environment]; {
 	case begin == nil:
 		return nil, stop, nil
-	case start:
+	case notice != nil:
+		notice(ctx, l)
 		addresses, stop, err = startEnvironment(ctx, l, begin)
 	default:
 		addresses, err = h.runningEnvironment(ctx, l.Settings)
@@ -52,7 +54,6 @@ func (h *Host) connect(ctx context.Context, l *Loaded, start bool) (addresses ma
 
 func startEnvironment(ctx context.Context, l *Loaded, start Environment) (addresses map[string]any, stop func() error, err error) {
 	s := l.Settings
-	warnNotReal(ctx, l.Logger, s.Environment)
 	startCtx, cancel := context.WithTimeout(ctx, s.StartTimeout)
 	defer cancel()
 	addresses, stopServers, err := start(startCtx, s.DataDir, l.Logger)
@@ -72,11 +73,21 @@ func startEnvironment(ctx context.Context, l *Loaded, start Environment) (addres
 	}, nil
 }
 
-// warnNotReal logs at every level of the log that the servers are not real.
-func warnNotReal(ctx context.Context, log *slog.Logger, environment string) {
-	line := slog.NewRecord(time.Now(), slog.LevelWarn, "nothing in this environment is real: its servers are inside this process and end with it", 0)
-	line.AddAttrs(slog.String("environment", environment))
-	_ = log.Handler().Handle(ctx, line) // there is no place to report that a log line failed
+// notice reports that the servers are not real.
+type notice func(context.Context, *Loaded)
+
+const notReal = "nothing in this environment is real: its servers are inside this process and end with it"
+
+// logNotReal is the notice in the log, at every level of it.
+func logNotReal(ctx context.Context, l *Loaded) {
+	line := slog.NewRecord(time.Now(), slog.LevelWarn, notReal, 0)
+	line.AddAttrs(slog.String("environment", l.Settings.Environment))
+	_ = l.Logger.Handler().Handle(ctx, line) // there is no place to report that a log line failed
+}
+
+// showNotReal is the notice for a person.
+func (h *Host) showNotReal(context.Context, *Loaded) {
+	fmt.Fprintf(h.Err(), "%s%s.\n\n", strings.ToUpper(notReal[:1]), notReal[1:])
 }
 
 // runningFile leads commands to the process that runs in a data folder. The process holds a lock on

@@ -46,6 +46,11 @@ func Usage(format string, args ...any) error {
 	return &ExitError{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
 }
 
+// Bad is an error with the exit code of a command that has found something wrong.
+func Bad(format string, args ...any) error {
+	return &ExitError{Code: ExitBad, Err: fmt.Errorf(format, args...)}
+}
+
 // Nearest returns the candidate that a person probably meant by word, or "": the same that mistakes
 // in settings name.
 func Nearest(word string, candidates []string) string { return configs.Nearest(word, candidates) }

@@ -39,7 +39,7 @@ func (h *Host) migrateCommand() *cobra.Command {
 }
 
 func (h *Host) migrate(cmd *cobra.Command, dryRun bool) error {
-	return h.open(cmd.Context(), cmd, nil, false, func(l *Loaded, tracer trace.TracerProvider) error {
+	return h.open(cmd.Context(), cmd, nil, nil, func(l *Loaded, tracer trace.TracerProvider) error {
 		answer := migrated{DryRun: dryRun, Stores: []schemaReport{}}
 		err := h.migrateAll(cmd.Context(), l, env(l, tracer, pipeline.MigrateSchemas), dryRun, func(plugin string, m pipeline.Migration) error {
 			if m.Steps == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,8 +21,9 @@ const processesStop = 15 * time.Second
 type Processes struct {
 	h        *Host
 	dir      string // for settings and logs
+	off      []string
 	list     []*Process
-	failed   chan error
+	failed   chan error // the first end of a process that neither Stop nor Kill has ended
 	stopping atomic.Bool
 }
 
@@ -32,17 +34,17 @@ type Process struct {
 	killed atomic.Bool
 }
 
-// Processes returns no process so far. Their settings and logs will be in dir.
-func (h *Host) Processes(dir string) *Processes {
-	return &Processes{h: h, dir: dir, failed: make(chan error, 1)}
+// Processes returns no process so far. Their settings and logs will be in dir. They switch the
+// plugins in off off.
+func (h *Host) Processes(dir string, off ...string) *Processes {
+	return &Processes{h: h, dir: dir, off: off, failed: make(chan error, 1)}
 }
-
-// Failed delivers the first end of a process that neither Stop nor Kill has ended.
-func (p *Processes) Failed() <-chan error { return p.failed }
 
 // Start starts the command run with settings, dotted path to value. It has no settings of the
 // environment.
 func (p *Processes) Start(ctx context.Context, name string, settings map[string]any) (*Process, error) {
+	settings = maps.Clone(settings)
+	switchOff(settings, p.off)
 	file := filepath.Join(p.dir, name+".yaml")
 	text, err := json.Marshal(nested(settings)) // JSON is YAML
 	if err == nil {

@@ -42,6 +42,8 @@ type RunOptions struct {
 	// Overrides are settings of the command, dotted path to value; they win over everything but the
 	// addresses of the environment.
 	Overrides map[string]any
+	// Demo says that the command writes for a person, and not a log.
+	Demo bool
 	// Ready is called when messages flow, with a context that ends with a signal or when a part of
 	// the process fails. When it returns, everything is drained and stopped. Nil: wait for a
 	// signal.
@@ -55,7 +57,11 @@ type RunOptions struct {
 // Without Ready a SIGTERM is a good end. A Ready that returns nil after a signal has the last word;
 // when it returns the error of its context, Main exits with 130.
 func (h *Host) Run(ctx context.Context, cmd *cobra.Command, o RunOptions) error {
-	return h.open(ctx, cmd, o.Overrides, true, func(l *Loaded, tracer trace.TracerProvider) error {
+	notice := logNotReal
+	if o.Demo {
+		notice = h.showNotReal
+	}
+	return h.open(ctx, cmd, o.Overrides, notice, func(l *Loaded, tracer trace.TracerProvider) error {
 		schemas := pipeline.RequireSchemas
 		if l.Settings.Migrate {
 			schemas = pipeline.MigrateSchemas
@@ -115,7 +121,7 @@ type ServicesOptions struct {
 // in the data folder. Schemas of stores are not migrated: one that does not fit the binary ends the
 // start.
 func (h *Host) Services(ctx context.Context, cmd *cobra.Command, o ServicesOptions, do func(context.Context, *Running) error) error {
-	return h.open(ctx, cmd, o.Overrides, false, func(l *Loaded, tracer trace.TracerProvider) error {
+	return h.open(ctx, cmd, o.Overrides, nil, func(l *Loaded, tracer trace.TracerProvider) error {
 		var plugins []pipeline.Plugin
 		missing := slices.Clone(o.Plugins)
 		for _, p := range l.Plugins {
@@ -161,9 +167,9 @@ func env(l *Loaded, tracer trace.TracerProvider, schemas pipeline.SchemaPolicy) 
 	return pipeline.Env{Instance: l.Settings.instance(), InstanceConfigured: l.Settings.InstanceID != "", Logger: l.Logger, Tracer: tracer, Schemas: schemas}
 }
 
-// open reads the settings, connects to the environment or starts it, and starts the tracing. It
-// stops what it started after do.
-func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[string]any, start bool, do func(*Loaded, trace.TracerProvider) error) (err error) {
+// open reads the settings, connects to the environment, or starts it if there is a notice, and
+// starts the tracing. It stops what it started after do.
+func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[string]any, notice notice, do func(*Loaded, trace.TracerProvider) error) (err error) {
 	first, err := h.decode(cmd, overrides)
 	if err != nil {
 		if first != nil {
@@ -176,7 +182,7 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 	if err := place(first.Document, "", first.Settings.validate(h.o.Environments)); err != nil {
 		return err
 	}
-	addresses, stopServers, err := h.connect(ctx, first, start)
+	addresses, stopServers, err := h.connect(ctx, first, notice)
 	if err != nil {
 		return err
 	}
@@ -192,7 +198,8 @@ func (h *Host) open(ctx context.Context, cmd *cobra.Command, overrides map[strin
 		return err
 	}
 	l.addresses = addresses
-	if !start && l.Settings.Log.Level == slog.LevelInfo { // INFO is for the life of a service
+	// INFO is for the life of a service.
+	if notice == nil && l.Settings.Log.Level == slog.LevelInfo {
 		l.Settings.Log.Level = slog.LevelWarn
 		l.Logger = newLogger(h.o.Stderr, l.Settings.Log)
 	}

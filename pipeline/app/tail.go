@@ -78,7 +78,7 @@ func (h *Host) tail(cmd *cobra.Command, name string, f tailFlags) error {
 	if f.from != "newest" && f.from != "oldest" {
 		return Usage("--from must be newest or oldest, got %q", f.from)
 	}
-	return h.open(cmd.Context(), cmd, nil, false, func(l *Loaded, _ trace.TracerProvider) error {
+	return h.open(cmd.Context(), cmd, nil, nil, func(l *Loaded, _ trace.TracerProvider) error {
 		var source pipeline.Source
 		for _, p := range l.Plugins { // the last one counts: Redis allows every name
 			if t, ok := p.(Tailer); ok && (f.plugin == "" || f.plugin == p.Name()) {

@@ -49,8 +49,17 @@ const (
 	Finished Point = "finished" // the lease has ended, and the shop has no answer
 )
 
+// The points in the order in which the draw of a pre-queue passes them.
+const (
+	Ordered Point = "ordered" // the users are in the drawn order, and none has a place
+	Drawn   Point = "drawn"   // a part of the users has places
+)
+
 // RoomPoints returns the points of a waiting room.
 func RoomPoints() []Point { return []Point{Promoted, Routed, Claimed, Finished} }
+
+// DrawPoints returns the points of a draw.
+func DrawPoints() []Point { return []Point{Ordered, Drawn} }
 
 // EventPoints returns the points of events.
 func EventPoints() []Point { return []Point{Logged, Published} }

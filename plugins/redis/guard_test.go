@@ -114,3 +114,40 @@ func TestRightsOfADomain(t *testing.T) {
 		require.Empty(t, admin.Keys(t.Context(), "*"+d.Prefix+":probe*").Val())
 	})
 }
+
+// A plugin that uses more commands is refused at the start without one of them.
+func TestRightsOfAServer(t *testing.T) {
+	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
+		admin := s.Client(t)
+		name := redistest.Prefix(t, admin)
+		t.Cleanup(func() { _ = admin.Do(context.Background(), "ACL", "DELUSER", name).Err() })
+		start := func(denied string, commands ...string) error {
+			args := []any{"ACL", "SETUSER", name, "reset", "on", ">" + name, "~*", "+@all"}
+			for _, rule := range strings.Fields(denied) {
+				args = append(args, rule)
+			}
+			require.NoError(t, admin.Do(t.Context(), args...).Err())
+			own := DefaultClientConfig()
+			own.Addrs, own.Username, own.Password = []string{s.Addr}, name, pipeline.NewSecret(name)
+			server := New().Server(&own, name)
+			server.Commands = commands
+			err := server.Start(t.Context())
+			require.NoError(t, server.Stop(t.Context()))
+			redistest.Eventually(t, "the probe is gone", func() bool { return admin.Exists(t.Context(), name).Val() == 0 })
+			return err
+		}
+		all := []string{
+			"zadd", "zrem", "zcard", "zrank", "zrange", "zrangebyscore", "zscore", "zmscore", "sadd", "srem", "scard", "smembers", "hexists", "hincrby",
+			"unlink", "rename", "wait",
+		}
+		require.NoError(t, start("", all...))
+		require.NoError(t, start("-zadd -wait"), "it uses neither")
+		for _, one := range all {
+			err := start("-"+one, all...)
+			require.ErrorIs(t, err, pipeline.ErrUnavailable)
+			require.ErrorContains(t, err, fmt.Sprintf("on key %q: %s", name, one))
+		}
+		require.ErrorContains(t, start("-del -zadd", all...), "del, zadd")
+		require.ErrorContains(t, start("", "zunion"), "no arguments for zunion")
+	})
+}

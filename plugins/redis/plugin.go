@@ -102,10 +102,41 @@ func (p *Plugin) check(ctx context.Context) error {
 	if c == nil {
 		return errors.New("redis: not started")
 	}
-	if err := c.Ping(ctx).Err(); err != nil {
+	if err := pingAny(ctx, c); err != nil {
 		return fmt.Errorf("redis at %s: %w", p.cfg.address(), err)
 	}
 	return nil
+}
+
+// pingAny returns when any primary of a Cluster answers. One dead node must not fail the check of
+// all instances, because they make progress with the keys of the other nodes.
+func pingAny(ctx context.Context, c goredis.UniversalClient) error {
+	cluster, ok := c.(*goredis.ClusterClient)
+	if !ok {
+		return c.Ping(ctx).Err()
+	}
+	first := make(chan error, 1)
+	put := func(err error) {
+		select {
+		case first <- err:
+		default: // a node has answered
+		}
+	}
+	go func() { // a silent node delays only this goroutine
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingBound)
+		defer cancel()
+		// The node that is read for the slots may be silent. Then the last known slots count.
+		slots, end := context.WithTimeout(ctx, pingBound/4)
+		defer end()
+		put(cluster.ForEachMaster(slots, func(_ context.Context, node *goredis.Client) error {
+			err := node.Ping(ctx).Err()
+			if err == nil {
+				put(nil)
+			}
+			return err
+		}))
+	}()
+	return <-first
 }
 
 // MarkSubscription marks a consumer of another plugin that claims idle entries by itself, until
@@ -133,7 +164,7 @@ func (s service) Start(ctx context.Context) error {
 	if running {
 		return errors.New("redis: started twice")
 	}
-	c, err := Open(ctx, p.cfg.ClientConfig, log, append(probesOf(p.cfg.Domains), probeKey)...)
+	c, err := Open(ctx, p.cfg.ClientConfig, log, nil, append(probesOf(p.cfg.Domains), probeKey)...)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -29,7 +30,7 @@ const (
 // Open returns a client whose server answers, evicts nothing, and grants all rights on the keys.
 // The caller closes it. The error wraps pipeline.ErrUnavailable when ctx ends first or a right is
 // missing, and ErrEvicts when the server may evict.
-func Open(ctx context.Context, cfg ClientConfig, log *slog.Logger, keys ...string) (goredis.UniversalClient, error) {
+func Open(ctx context.Context, cfg ClientConfig, log *slog.Logger, commands []string, keys ...string) (goredis.UniversalClient, error) {
 	c, err := NewClient(cfg)
 	if err != nil {
 		return nil, err
@@ -39,7 +40,7 @@ func Open(ctx context.Context, cfg ClientConfig, log *slog.Logger, keys ...strin
 		err = checkEviction(ctx, c, log)
 	}
 	if err == nil {
-		err = CheckRights(ctx, c, keys...)
+		err = CheckRights(ctx, c, commands, keys...)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -125,15 +126,30 @@ var rightsSource string
 // probeKey is the key of the check of rights.
 const probeKey = "millrace:probe"
 
-// CheckRights checks that the user of c may run all commands of the plugins on each of the keys.
-// The keys do not exist before or after it. The error wraps pipeline.ErrUnavailable and names the
-// missing rights.
-func CheckRights(ctx context.Context, c goredis.UniversalClient, keys ...string) error {
-	script := goredis.NewScript(rightsSource)
+// CheckRights checks that the user of c may run on each of the keys what all plugins use, and the
+// commands. The keys do not exist before or after it. The error wraps pipeline.ErrUnavailable and
+// names the missing rights.
+func CheckRights(ctx context.Context, c goredis.UniversalClient, commands []string, keys ...string) error {
+	script, waits := goredis.NewScript(rightsSource), slices.Contains(commands, "wait")
+	var more []any
+	for _, name := range commands {
+		if name != "wait" { // no script may call it
+			more = append(more, name)
+		}
+	}
 	for _, key := range keys {
-		denied, err := script.Run(ctx, c, []string{key}).StringSlice()
+		denied, err := script.Run(ctx, c, []string{key}, more...).StringSlice()
 		if err != nil {
 			return poll.WithRemedy(fmt.Errorf("check of the rights on key %q: %w", key, err))
+		}
+		if waits {
+			server := c
+			if node := nodeOf(ctx, c, key); node != nil {
+				server = node
+			}
+			if err := server.Do(ctx, "wait", 0, 0).Err(); goredis.HasErrorPrefix(err, "NOPERM") {
+				denied = append(denied, "wait")
+			}
 		}
 		if len(denied) > 0 {
 			return fmt.Errorf("redis: %w: the ACL user may not run these commands on key %q: %s", pipeline.ErrUnavailable, key, strings.Join(denied, ", "))
@@ -147,6 +163,9 @@ func CheckRights(ctx context.Context, c goredis.UniversalClient, keys ...string)
 type Server struct {
 	// Log is for the wait at the start. Nil is the log of the plugin "redis".
 	Log *slog.Logger
+	// Commands are those that the plugin uses in addition to the commands of all plugins, in lower
+	// case. Start checks the rights for them too.
+	Commands []string
 
 	p      *Plugin
 	own    *ClientConfig
@@ -179,9 +198,9 @@ func (s *Server) Start(ctx context.Context) error {
 		if shared == nil {
 			return errNotStarted
 		}
-		return CheckRights(ctx, shared, s.keys...)
+		return CheckRights(ctx, shared, s.Commands, s.keys...)
 	}
-	c, err := Open(ctx, *s.own, s.log(), s.keys...)
+	c, err := Open(ctx, *s.own, s.log(), s.Commands, s.keys...)
 	if err == nil {
 		s.opened.Store(&c)
 	}

@@ -197,7 +197,8 @@ func (t *trimmer) due(except []string) []visit {
 	return all
 }
 
-// round visits each stream that is due. A server that does not answer is left out of it.
+// round visits each stream that is due. A server, or a node of a Cluster, that does not answer is
+// left out of it.
 func (t *trimmer) round(ctx context.Context, shared goredis.UniversalClient, log *slog.Logger) {
 	var delays Delays
 	silent := map[goredis.UniversalClient]bool{}
@@ -206,7 +207,11 @@ func (t *trimmer) round(ctx context.Context, shared goredis.UniversalClient, log
 		if v.of.client != nil {
 			c = v.of.client()
 		}
-		if silent[c] {
+		server := c
+		if node := nodeOf(ctx, c, v.stream); node != nil {
+			server = node
+		}
+		if silent[server] {
 			continue
 		}
 		got, err := t.tidy(ctx, c, v)
@@ -219,7 +224,7 @@ func (t *trimmer) round(ctx context.Context, shared goredis.UniversalClient, log
 		if err != nil {
 			t.metrics.failures.Inc()
 			t.sampler.Warn(log, "a stream was not trimmed, tried again", slog.String(pipeline.LogStream, v.stream), pipeline.Err(err))
-			silent[c] = !poll.IsReply(err)
+			silent[server] = !poll.IsReply(err)
 			continue
 		}
 		t.metrics.trimmed.Add(float64(got.trimmed))

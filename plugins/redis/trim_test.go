@@ -437,3 +437,29 @@ func TestShardsOfAPrefix(t *testing.T) {
 		require.False(t, isShard("scan:events", stream), stream)
 	}
 }
+
+// A node of a Cluster that does not answer delays no trimming on another one.
+func TestASilentNodeDelaysNoTrimmingOnAnother(t *testing.T) {
+	t.Parallel()
+	answers, silent := redistest.Mini(t), redistest.Mini(t)
+	proxy := redistest.NewProxy(t, silent.Addr)
+	t.Cleanup(func() { proxy.SetDown(true) })
+	c := halves(t, answers.Addr, proxy.Addr(), 50*time.Millisecond)
+	trim := newTrimmer(&Config{TrimConfig: TrimConfig{Trim: true}})
+	for i := range 20 {
+		stream := fmt.Sprint("ENTRY:{", i, "}")
+		require.NoError(t, c.XGroupCreateMkStream(t.Context(), stream, "g", "0").Err())
+		fill(t, c, stream, 1)
+		require.NoError(t, c.XAck(t.Context(), stream, "g", take(t, c, stream, "g", 1)...).Err())
+		trim.addOn(func() goredis.UniversalClient { return c }, stream, "g", nil)
+	}
+	proxy.Mute()
+	proxy.Cut()
+	trim.round(t.Context(), c, slog.New(slog.DiscardHandler))
+	for _, stream := range answers.Mini.Keys() {
+		if !strings.HasSuffix(stream, ":meta") {
+			require.Zero(t, answers.Client(t).XLen(t.Context(), stream).Val(), stream)
+		}
+	}
+	require.InDelta(t, 1, testutil.ToFloat64(trim.metrics.failures), 0, "the others of that node are left out of the round")
+}

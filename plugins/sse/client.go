@@ -110,6 +110,14 @@ func (c *Client) Latest(name string, e Event) {
 	c.signal()
 }
 
+// Remove drops the value of name if it was not written yet. It would be written after the queued
+// events.
+func (c *Client) Remove(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.latest = slices.DeleteFunc(c.latest, func(s slot) bool { return s.name == name })
+}
+
 // Close ends the stream after everything that is queued, with the event closed and the reason. The
 // first reason counts. It does not wait. The reason is a label of a metric: a constant.
 func (c *Client) Close(reason string) {

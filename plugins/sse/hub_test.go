@@ -69,6 +69,23 @@ func TestALatestValueReplacesTheOneBefore(t *testing.T) {
 	})
 }
 
+func TestALatestValueThatIsRemoved(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.begin = func(_ context.Context, c *sse.Client) error {
+			c.Latest("position", sse.Event{Name: "position"})
+			c.Latest("state", sse.Event{Name: "state"})
+			c.Remove("position")
+			c.Remove("position")
+			require.True(t, c.Send(sse.Event{Name: "event"}))
+			return nil
+		}
+		s := r.open("")
+		require.Equal(t, []ssetest.Event{{Name: "event"}, {Name: "state"}}, s.got())
+		(<-r.joined).Close("done")
+		require.NotZero(t, s.end())
+	})
+}
+
 func TestHeartbeatsAreSentEvery15Seconds(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		c, s := r.connect()

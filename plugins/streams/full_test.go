@@ -3,8 +3,6 @@ package streams
 import (
 	"context"
 	"fmt"
-	"net"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -22,29 +20,7 @@ import (
 // ownServers runs f on a Redis and on a Valkey that are this test's own.
 func ownServers(t *testing.T, f func(t *testing.T, s server), options ...string) {
 	t.Helper()
-	for _, program := range []string{"redis-server", "valkey-server"} {
-		t.Run(program, func(t *testing.T) {
-			path, err := exec.LookPath(program)
-			if err != nil {
-				t.Skipf("no %s to start", program)
-			}
-			ln, err := net.Listen("tcp", "127.0.0.1:0")
-			require.NoError(t, err)
-			_, port, err := net.SplitHostPort(ln.Addr().String())
-			require.NoError(t, err)
-			require.NoError(t, ln.Close())
-			options := append([]string{"--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--appendonly", "no"}, options...)
-			cmd := exec.Command(path, options...)
-			require.NoError(t, cmd.Start())
-			t.Cleanup(func() {
-				_ = cmd.Process.Kill()
-				_ = cmd.Wait()
-			})
-			s := newServer(t, redistest.Server{Name: program, Addr: "127.0.0.1:" + port})
-			redistest.Eventually(t, "it answers", func() bool { return s.client.Ping(t.Context()).Err() == nil })
-			f(t, s)
-		})
-	}
+	redistest.EachOwn(t, func(t *testing.T, own *redistest.Own) { f(t, newServer(t, own.Server)) }, options...)
 }
 
 // full makes the server refuse everything that may need memory, or ends that.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Readiness is the body of /readyz.
+// Readiness is the body of /readyz and /readyz/serving.
 type Readiness struct {
 	Ready  bool                   `json:"ready"`
 	Phase  string                 `json:"phase"` // starting, running or draining
@@ -64,37 +65,40 @@ func (d *details) copy() map[string]any {
 	return out
 }
 
-// ready runs all checks at once. It answers 503 if one fails, and unless the process is running. No
-// check runs during the drain, because services stop. Details can be long, one per promotion, so
-// they are written only with the query parameter verbose.
-func (s *server) ready(w http.ResponseWriter, r *http.Request) {
-	now := s.now()
-	answer := Readiness{Ready: now == running, Phase: string(now), Checks: map[string]CheckResult{}}
-	if now != draining {
-		results := s.results(r.Context())
-		for i, p := range s.probes {
-			if !r.URL.Query().Has("verbose") {
-				results[i].Details = nil
+// ready runs the checks that count, at once. It answers 503 if one fails, and unless the process is
+// running. No check runs during the drain, because services stop. Details can be long, one per
+// promotion, so they are written only with the query parameter verbose.
+func (s *server) ready(counts func(*probe) bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		now := s.now()
+		answer := Readiness{Ready: now == running, Phase: string(now), Checks: map[string]CheckResult{}}
+		if now != draining {
+			probes := slices.DeleteFunc(slices.Clone(s.probes), func(p *probe) bool { return !counts(p) })
+			results := s.results(r.Context(), probes)
+			for i, p := range probes {
+				if !r.URL.Query().Has("verbose") {
+					results[i].Details = nil
+				}
+				answer.Checks[p.Name] = results[i]
+				answer.Ready = answer.Ready && results[i].OK
 			}
-			answer.Checks[p.Name] = results[i]
-			answer.Ready = answer.Ready && results[i].OK
 		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		if !answer.Ready {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		_ = enc.Encode(answer) // a client that has gone needs no answer
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	if !answer.Ready {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	_ = enc.Encode(answer) // a client that has gone needs no answer
 }
 
-// results runs all checks at once and returns their answers in the order of the probes.
-func (s *server) results(ctx context.Context) []CheckResult {
-	results := make([]CheckResult, len(s.probes))
+// results runs checks at once and returns their answers in the order of the probes.
+func (s *server) results(ctx context.Context, probes []*probe) []CheckResult {
+	results := make([]CheckResult, len(probes))
 	var wg sync.WaitGroup
-	for i, p := range s.probes {
+	for i, p := range probes {
 		wg.Go(func() { results[i] = p.result(ctx, s.plugin.config.CheckTimeout) })
 	}
 	wg.Wait()
@@ -111,7 +115,7 @@ func (health) desc() *prometheus.Desc {
 func (h health) Describe(ch chan<- *prometheus.Desc) { ch <- h.desc() }
 
 func (h health) Collect(ch chan<- prometheus.Metric) {
-	results := h.results(context.Background()) // each is bounded by the check timeout
+	results := h.results(context.Background(), h.probes) // each is bounded by the check timeout
 	for i, p := range h.probes {
 		ok := 0.0
 		if results[i].OK {

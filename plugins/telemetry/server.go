@@ -98,7 +98,9 @@ func (s *server) own() map[string]http.Handler {
 		"GET /{$}":     http.HandlerFunc(s.index),
 		"GET /metrics": http.HandlerFunc(s.serveMetrics),
 		"GET /livez":   http.HandlerFunc(s.live),
-		"GET /readyz":  http.HandlerFunc(s.ready),
+		"GET /readyz":  s.ready(func(*probe) bool { return true }),
+		// Not those of shared servers: without any instance, a load balancer refuses all users.
+		"GET /readyz/serving": s.ready(func(p *probe) bool { return p.Own }),
 	}
 }
 

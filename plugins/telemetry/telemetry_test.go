@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type feature struct {
 	counter prometheus.Counter
 	checks  map[string]func(context.Context) error
+	own     map[string]func(context.Context) error
 }
 
 func newFeature() *feature {
@@ -43,6 +45,9 @@ func (f *feature) Register(r *pipeline.Registry) error {
 	r.HTTP("GET /feature/{id}", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "feature "+r.PathValue("id"))
 	}))
+	for name, check := range f.own {
+		r.HealthOwn(name, check)
+	}
 	for name, check := range f.checks {
 		r.Health(name, check)
 	}
@@ -113,6 +118,31 @@ func TestServer(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status, "off unless asked for")
 	status, _ = get(t, base+"/nothing")
 	require.Equal(t, http.StatusNotFound, status)
+}
+
+// A load balancer reads only the checks of the instance itself: a server that all instances have
+// lost must not leave it without any.
+func TestReadyToServe(t *testing.T) {
+	t.Parallel()
+	f := newFeature()
+	var own atomic.Bool
+	f.checks["redis"] = func(context.Context) error { return errors.New("unavailable") }
+	f.own = map[string]func(context.Context) error{"loops": func(context.Context) error {
+		if own.Load() {
+			return errors.New("no round")
+		}
+		return nil
+	}}
+	base := serve(t, f)
+	status, _ := ready(t, base)
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	status, body := get(t, base+"/readyz/serving")
+	require.Equal(t, http.StatusOK, status, body)
+	require.NotContains(t, body, "redis")
+	own.Store(true)
+	status, body = get(t, base+"/readyz/serving")
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.Contains(t, body, "no round")
 }
 
 // Alerts see the checks of /readyz by a metric, also one that hangs.

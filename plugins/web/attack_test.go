@@ -134,6 +134,7 @@ func TestPagesOfForeignOrigins(t *testing.T) {
 			s.web.Handle(method+" /own", text("secret"))
 			s.web.Handle(method+" /open", text("secret"), web.AllowOrigins())
 		}
+		s.web.Handle("GET /changes", text("secret"), web.NoLinks())
 		s.web.Handle("GET /events", s.events(), web.Stream())
 		s.web.Handle("GET /open-events", s.events(), web.Stream(), web.AllowOrigins())
 	})
@@ -158,6 +159,9 @@ func TestPagesOfForeignOrigins(t *testing.T) {
 		{"GET /own", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, 200, ""}, // a link
 		{"GET /own", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, 403, ""},
 		{"POST /own", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, 403, ""}, // a form
+		{"GET /changes", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, 403, ""},
+		{"GET /changes", []string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, 200, ""},
+		{"GET /changes", []string{"Sec-Fetch-Site", "none", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, 200, ""},
 		{"GET /open", []string{"Origin", friend, "Sec-Fetch-Site", "cross-site"}, 200, friend},
 		{"POST /open", []string{"Origin", friend}, 200, friend},
 		{"DELETE /open", []string{"Origin", friend}, 200, friend},

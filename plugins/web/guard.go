@@ -161,8 +161,10 @@ func (p *Plugin) guard(m *mount) http.Handler {
 		visitor := v.slot()
 		if reason := p.slots.take(visitor, p.config.MaxStreams, p.config.MaxStreamsPerUser); reason != "" {
 			status := http.StatusServiceUnavailable
-			if reason == reasonTooMany {
+			if reason == reasonTooMany { // the visitor has other streams
 				status = http.StatusTooManyRequests
+			} else if m.refused != nil {
+				m.refused(r)
 			}
 			refuse(reason, Refusal{Status: status, Word: reason, Message: "too many streams are open"})
 			return

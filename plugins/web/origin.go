@@ -37,7 +37,7 @@ func (p *Plugin) permits(m *mount, w http.ResponseWriter, r *http.Request) bool 
 	if m.origins {
 		w.Header().Add("Vary", "Origin")
 	}
-	if !foreign(r) || followsLink(r) && !m.stream {
+	if !foreign(r) || followsLink(r) && !m.stream && !m.noLinks {
 		return true
 	}
 	origin := r.Header.Get("Origin")

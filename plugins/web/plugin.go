@@ -50,6 +50,8 @@ type mount struct {
 	origins bool
 	users   bool
 	stream  bool
+	noLinks bool
+	refused func(*http.Request) // nil: none
 }
 
 // Option changes how a handler is served.
@@ -64,6 +66,13 @@ func Users() Option { return func(m *mount) { m.users = true } }
 
 // Stream counts the requests as streams, which have limits of their own and no time limit.
 func Stream() Option { return func(m *mount) { m.stream = true } }
+
+// NoLinks refuses a link of a page of another origin. It is for a GET that changes something.
+func NoLinks() Option { return func(m *mount) { m.noLinks = true } }
+
+// Refused calls f with each request that is refused because the instance has too many streams. f
+// does not wait.
+func Refused(f func(*http.Request)) Option { return func(m *mount) { m.refused = f } }
 
 // New returns the plugin with default settings. It serves the public keys of tokens, and gives
 // streams its drain window.

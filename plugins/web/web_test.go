@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -277,11 +278,12 @@ func requireLine(t testing.TB, from *bufio.Reader, want string) {
 
 func TestStreamsAreLimited(t *testing.T) {
 	t.Parallel()
+	var refused atomic.Int32
 	r := start(t, func(c *web.Config) {
 		c.MaxStreams, c.MaxStreamsPerUser = 3, 2
 		c.TrustedProxies, c.Auth.Header = []string{"127.0.0.1"}, "X-User"
 	}, func(s *site) {
-		s.web.Handle("GET /events", s.events(), web.Stream())
+		s.web.Handle("GET /events", s.events(), web.Stream(), web.Refused(func(*http.Request) { refused.Add(1) }))
 		s.web.Handle("GET /x", text("x"))
 	})
 	open := func(user string) *http.Response {
@@ -297,7 +299,9 @@ func TestStreamsAreLimited(t *testing.T) {
 	require.Equal(t, "too_many", a.word(t))
 	require.Contains(t, r.send("GET", "/events", "X-User", "u1", "Accept", "text/event-stream").body, `{"reason":"too_many"}`)
 	defer open("u2").Body.Close()
+	require.EqualValues(t, 0, refused.Load(), "the user has other streams")
 	require.Equal(t, "full", r.send("GET", "/events", "X-User", "u3").word(t))
+	require.EqualValues(t, 1, refused.Load())
 	require.Equal(t, "x", r.send("GET", "/x", "X-User", "u1").body, "a request is no stream")
 	require.Equal(t, 2.0, r.metric("millrace_web_refused_total", map[string]string{"reason": "too_many"}))
 	first.Body.Close()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -25,8 +24,9 @@ const (
 )
 
 type demoFlags struct {
+	app.DemoFlags
 	jobs, events, watchers, rate int
-	noKill, keep, verbose        bool
+	noKill                       bool
 }
 
 func (c commands) demo() *cobra.Command {
@@ -49,8 +49,7 @@ each watcher received each numbered event once and in order, and the end as the 
 	flags.IntVar(&f.watchers, "watchers", 2, "watchers per job")
 	flags.IntVar(&f.rate, "rate", 100, "events per second of all jobs")
 	flags.BoolVar(&f.noKill, "no-kill", false, "kill no router")
-	flags.BoolVar(&f.keep, "keep", false, "keep running after the report, until Ctrl-C")
-	flags.BoolVar(&f.verbose, "verbose", false, "show the log")
+	f.Flags(cmd)
 	return cmd
 }
 
@@ -65,7 +64,7 @@ func (f demoFlags) validate() error {
 
 // demoSettings are the settings of the demo: those of the gateway, or of a router.
 func demoSettings(role string) map[string]any {
-	set := map[string]any{
+	return map[string]any{
 		"plugins.eventrouter.enabled": true, "plugins.eventrouter.roles": []string{role}, "plugins.eventrouter.domains": []string{demoPrefix},
 		"plugins.eventrouter.loopback_without_token": true,
 		"plugins.redis.domains": []any{map[string]any{
@@ -74,68 +73,41 @@ func demoSettings(role string) map[string]any {
 		"plugins.web.listen": "127.0.0.1:0", "plugins.web.max_streams_per_user": 20000,
 		"plugins.telemetry.listen": "",
 	}
-	for _, plugin := range []string{"kafka", "redisstream", "promotion"} {
-		set["plugins."+plugin+".enabled"] = false
-	}
-	return set
 }
 
 func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "millrace-jobs-")
-	if err != nil {
-		return fmt.Errorf("demo: %w", err)
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	overrides := demoSettings("gateway")
-	overrides["data_dir"] = filepath.Join(dir, "data")
-	overrides["plugins.deadletter.store.dsn"] = ""
-	key := filepath.Join(dir, "key.pem")
-	if err := token.CreateKey(key); err != nil {
-		return err
-	}
-	overrides["plugins.token.keys"] = []any{map[string]any{"kid": "demo", "file": key}}
-	if !f.verbose {
-		overrides["log.level"] = "error"
-	}
-	return c.h.Run(cmd.Context(), cmd, app.RunOptions{Overrides: overrides, Ready: func(ctx context.Context, _ *app.Running) error {
-		routers := c.h.Processes(dir)
-		defer routers.Stop()
-		report, err := c.runJobs(ctx, f, routers, filepath.Base(dir))
-		if err != nil {
-			return err
-		}
-		if err := c.h.Show(cmd, report, func(w io.Writer) error { return writeReport(w, report) }); err != nil {
-			return err
-		}
-		if f.keep {
-			fmt.Fprintf(c.h.Err(), "\nStill running; Ctrl-C ends it.\n")
-			<-ctx.Done()
-		}
-		if !report.OK() || report.Killed == f.noKill {
-			return bad("the watchers did not receive what was published")
-		}
-		return nil
-	}})
+	return app.RunDemo(c.h, cmd, app.Demo[demo.Report]{
+		DemoFlags: f.DemoFlags, Off: []string{"kafka", "redisstream", "promotion"},
+		Settings: func(dir string) (map[string]any, error) {
+			set, key := demoSettings("gateway"), filepath.Join(dir, "key.pem")
+			set["plugins.deadletter.store.dsn"] = ""
+			set["plugins.token.keys"] = []any{map[string]any{"kid": "demo", "file": key}}
+			return set, token.CreateKey(key)
+		},
+		Run: func(ctx context.Context, routers *app.Processes) (demo.Report, error) {
+			return c.runJobs(ctx, f, routers)
+		},
+		Text: writeReport,
+		Verdict: func(r demo.Report) error {
+			if !r.OK() || r.Killed == f.noKill {
+				return app.Bad("the watchers did not receive what was published")
+			}
+			return nil
+		},
+		Next: fmt.Sprintf("`%[1]s jobs demo --keep` keeps it running, and `%[1]s jobs --help` has the commands for other jobs.", c.h.Name()),
+	})
 }
 
-func (c commands) runJobs(ctx context.Context, f demoFlags, routers *app.Processes, run string) (demo.Report, error) {
+func (c commands) runJobs(ctx context.Context, f demoFlags, routers *app.Processes) (demo.Report, error) {
 	_, shards := c.Servers()
 	if err := shards.Start(ctx); err != nil {
 		return demo.Report{}, err
 	}
 	defer func() { _ = shards.Stop(context.WithoutCancel(ctx)) }()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	go func() {
-		select {
-		case err := <-routers.Failed():
-			stop(err)
-		case <-ctx.Done():
-		}
-	}()
+	run := strconv.FormatInt(time.Now().UnixMilli(), 36)
 	first, err := c.startRouter(ctx, routers, "router-1", run)
 	if err == nil {
 		_, err = c.startRouter(ctx, routers, "router-2", run)
@@ -149,7 +121,7 @@ func (c commands) runJobs(ctx context.Context, f demoFlags, routers *app.Process
 	}
 	base := "http://" + c.Addr() + "/jobs/" + demoDomain + "/"
 	o := demo.Options{
-		Domain: demoDomain, Run: strconv.FormatInt(time.Now().UnixMilli(), 36), Jobs: f.jobs, Events: f.events, Watchers: f.watchers, Rate: f.rate,
+		Domain: demoDomain, Run: run, Jobs: f.jobs, Events: f.events, Watchers: f.watchers, Rate: f.rate,
 		Stages: c.Settings().Stages, URL: func(id string) string { return base + id + "/events" }, Publish: publish,
 	}
 	if !f.noKill {
@@ -160,11 +132,7 @@ func (c commands) runJobs(ctx context.Context, f demoFlags, routers *app.Process
 	bar := c.h.Progress(o.Total(), "events received")
 	defer bar.Done()
 	o.Progress = bar.Set
-	report, err := demo.Run(ctx, o)
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return report, err
+	return demo.Run(ctx, o)
 }
 
 // startRouter starts a process with the role router.

@@ -3,7 +3,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -105,11 +104,6 @@ func (c commands) run(cmd *cobra.Command, do func(context.Context, opened) error
 		r.Service("eventrouter.shards", o.shards)
 		return nil
 	}}, func(ctx context.Context, _ *app.Running) error { return do(ctx, o) })
-}
-
-// bad is an error with the exit code of a command that has found something wrong.
-func bad(format string, args ...any) error {
-	return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf(format, args...)}
 }
 
 // selected returns the domains with these names, or all.

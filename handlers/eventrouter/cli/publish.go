@@ -22,6 +22,8 @@ import (
 const (
 	// publishBatch is the number of events that are published with one call.
 	publishBatch = 100
+	// publishWait is how long an event waits for others.
+	publishWait = 200 * time.Millisecond
 	// maxEventLine limits a line of the input, in bytes. Data has at most 64 KiB.
 	maxEventLine = 256 << 10
 	// progressEvery is the time between two lines about the progress.
@@ -52,7 +54,8 @@ func (c commands) publish() *cobra.Command {
 With a domain alone, each line of standard input is an event: a JSON object with job_id,
 stage, seq, status, data and event_id. An event without seq gets the next number of its
 job. An event that was published within two minutes is not added again: the same event_id
-makes it the same event. The command waits for a full shard.`,
+makes it the same event. The command waits for a full shard. An event waits at most 0.2 s
+for further lines. A bad line ends the command, and the lines before it are published.`,
 		Example: `  millrace jobs publish scan/42 scan --data '{"percent":50}' --profile router
   millrace jobs publish scan --profile router < events.jsonl`,
 		Args: cobra.RangeArgs(1, 2),
@@ -124,15 +127,60 @@ type publishing struct {
 
 // lines publishes one event per line.
 func (p *publishing) lines(ctx context.Context, in io.Reader, progress func(int64)) error {
-	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, maxEventLine)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	read, failed := make(chan readEvent), make(chan error, 1)
+	go func() {
+		defer close(read)
+		failed <- readEvents(ctx, in, read)
+	}()
 	var batch []*event.Event
+	var wait <-chan time.Time // nil without a batch
+	line := 0
 	send := func() error {
 		err := p.publish(ctx, batch...)
-		batch = batch[:0]
+		batch, wait = batch[:0], nil
 		progress(p.done)
-		return err
+		if err != nil {
+			return fmt.Errorf("lines up to %d: %w", line, err)
+		}
+		return nil
 	}
+	for {
+		var due bool
+		select {
+		case e, more := <-read:
+			if !more {
+				return errors.Join(<-failed, send())
+			}
+			line = e.line
+			if batch = append(batch, &e.event); wait == nil {
+				wait = time.After(publishWait)
+			}
+			due = len(batch) == publishBatch
+		case <-wait:
+			due = true
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if due {
+			if err := send(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// readEvent is an event with the number of its line.
+type readEvent struct {
+	event event.Event
+	line  int
+}
+
+// readEvents reads one event per line, until the end or the first bad line.
+func readEvents(ctx context.Context, in io.Reader, to chan<- readEvent) error {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxEventLine)
 	for n := 1; lines.Scan(); n++ {
 		line := bytes.TrimSpace(lines.Bytes())
 		if len(line) == 0 {
@@ -140,18 +188,18 @@ func (p *publishing) lines(ctx context.Context, in io.Reader, progress func(int6
 		}
 		e, err := event.Decode(line)
 		if err != nil {
-			return bad("line %d: %w", n, err)
+			return app.Bad("line %d: %w", n, err)
 		}
-		if batch = append(batch, &e); len(batch) == publishBatch {
-			if err := send(); err != nil {
-				return fmt.Errorf("lines up to %d: %w", n, err)
-			}
+		select {
+		case to <- readEvent{e, n}:
+		case <-ctx.Done():
+			return nil
 		}
 	}
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("read the events: %w", err)
 	}
-	return send()
+	return nil
 }
 
 // publish publishes events, and waits while their shard is full.
@@ -165,7 +213,7 @@ func (p *publishing) publish(ctx context.Context, events ...*event.Event) error 
 			p.done += int64(len(events))
 			return nil
 		case pipeline.IsPermanent(err), errors.Is(err, producer.ErrShards):
-			return bad("%w", err)
+			return app.Bad("%w", err)
 		case !errors.Is(err, producer.ErrFull) || time.Now().After(end):
 			return err
 		}

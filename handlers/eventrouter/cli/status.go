@@ -61,7 +61,7 @@ func (o opened) status(ctx context.Context, j job) (Status, error) {
 	case read.Err != nil:
 		return Status{}, read.Err
 	case !read.Found:
-		return Status{}, bad("job %s has no state and no log: it has not begun, or they have expired", j)
+		return Status{}, app.Bad("job %s has no state and no log: it has not begun, or they have expired", j)
 	}
 	s := Status{
 		Job: j.String(), Shard: event.Shard(j.id, domain.Shards), State: read.State,

@@ -89,13 +89,13 @@ func (c commands) follow(ctx context.Context, cmd *cobra.Command, j job, f watch
 	})
 	switch {
 	case errors.Is(err, watch.ErrRefused):
-		return bad("%w", err)
+		return app.Bad("%w", err)
 	case err != nil:
 		return err
 	case failed != nil:
 		return failed
 	case reason != "done":
-		return bad("job %s has ended with %s", j, app.Printable(reason))
+		return app.Bad("job %s has ended with %s", j, app.Printable(reason))
 	}
 	return nil
 }

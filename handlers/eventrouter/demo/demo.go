@@ -32,7 +32,8 @@ type Options struct {
 	URL func(jobID string) string
 	// Publish adds events to their shards.
 	Publish func(context.Context, ...event.Event) error
-	// Kill is called once, when a third of the events have been received. Nil: nothing is killed.
+	// Kill is called once, when a third of the events have been received, and before the last ones
+	// are published. Nil: nothing is killed.
 	Kill func() error
 	// Progress is called with the number of numbered events that the watchers have received.
 	Progress func(int64)
@@ -57,6 +58,8 @@ type Report struct {
 
 // patience is how long the demo waits for the ends of the jobs after the last event was published.
 const patience = 90 * time.Second
+
+const killWait = 10 * time.Millisecond
 
 // Run runs the jobs. The error is that of a part that the demo needs.
 func Run(ctx context.Context, o Options) (Report, error) {
@@ -138,6 +141,11 @@ func (r *run) publish(ctx context.Context, stop context.CancelCauseFunc) error {
 	stages := []string{"fetch", "scan", "classify", "report"}
 	begin, sent := time.Now(), 0
 	for seq := 1; seq <= r.Events; seq++ {
+		if seq == r.Events {
+			if err := r.kill(ctx, stop, true); err != nil {
+				return err
+			}
+		}
 		for i := range r.Jobs {
 			at := begin.Add(time.Duration(sent) * time.Second / time.Duration(r.Rate))
 			if !pipeline.Sleep(ctx, time.Until(at)) {
@@ -165,14 +173,32 @@ func (r *run) publish(ctx context.Context, stop context.CancelCauseFunc) error {
 			if err := r.Publish(ctx, batch...); err != nil {
 				return err
 			}
-			if r.Kill != nil && !r.killed.Load() && r.received.Load() >= r.Total()/3 {
-				r.killed.Store(true)
-				if err := r.Kill(); err != nil {
-					stop(err)
-					return err
-				}
+			if err := r.kill(ctx, stop, false); err != nil {
+				return err
 			}
 		}
+	}
+	return nil
+}
+
+// kill calls Kill when a third of the events have been received. It can wait for them.
+func (r *run) kill(ctx context.Context, stop context.CancelCauseFunc, wait bool) error {
+	if r.Kill == nil || r.killed.Load() {
+		return nil
+	}
+	enough := min(r.Total()/3, int64(r.Events-1)*int64(r.Jobs*r.Watchers))
+	for end := time.Now().Add(patience); r.received.Load() < enough; {
+		if !wait || time.Now().After(end) {
+			return nil
+		}
+		if !pipeline.Sleep(ctx, killWait) {
+			return context.Cause(ctx)
+		}
+	}
+	r.killed.Store(true)
+	if err := r.Kill(); err != nil {
+		stop(err)
+		return err
 	}
 	return nil
 }

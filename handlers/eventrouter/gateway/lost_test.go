@@ -20,7 +20,7 @@ func attached(t *testing.T, now time.Time) *sequence {
 	s := newSequence(time.Second)
 	_, next := s.read(0, 0, page{top: 1, items: []item{{seq: 1}}}, now)
 	require.EqualValues(t, 1, next)
-	require.True(t, s.attach(next))
+	require.True(t, s.attach(next, nil))
 	return s
 }
 
@@ -55,7 +55,7 @@ func TestDecidedNumbersAreNotWaitedFor(t *testing.T) {
 	require.Len(t, out, 1)
 	steps, next := s.read(1, s.decided(1), page{top: 1}, now)
 	require.Equal(t, []step{{kind: missing, from: 2, to: 2}}, steps)
-	require.True(t, s.attach(next))
+	require.True(t, s.attach(next, nil))
 }
 
 func TestAReadThatFailsIsRepeated(t *testing.T) {

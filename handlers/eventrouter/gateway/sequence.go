@@ -283,9 +283,9 @@ func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []ste
 	return out, cursor
 }
 
-// attach begins the live part of a watcher at cursor. It returns false when the watcher must read
-// the log first.
-func (s *sequence) attach(cursor int64) bool {
+// attach begins the live part of a watcher at cursor, after a page with the state, which may be
+// nil. It returns false when the watcher must read the log first.
+func (s *sequence) attach(cursor int64, state *item) bool {
 	if s.over {
 		return false
 	}
@@ -293,6 +293,11 @@ func (s *sequence) attach(cursor int64) bool {
 		// A cursor can be higher than all numbers: from before a failover, or made up.
 		s.at = min(cursor, s.top)
 		s.base = s.at
+		// The feed may be behind the log, and other watchers may have read less: no number up to
+		// the state is given again.
+		if state != nil {
+			s.remember(*state)
+		}
 	}
 	return cursor >= s.at
 }

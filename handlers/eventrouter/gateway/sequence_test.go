@@ -157,7 +157,7 @@ func (w *world) backlog(v *viewer, limit int) {
 	}
 	out, _ := w.seq.read(v.cursor, decided, p, w.now)
 	v.receive(out)
-	if !v.ended && !p.more && w.seq.attach(v.cursor) {
+	if !v.ended && !p.more && w.seq.attach(v.cursor, p.state) {
 		v.attached = true
 		w.live = append(w.live, v)
 		w.dirty = w.dirty || w.seq.behind()

@@ -257,7 +257,7 @@ func (s *stream) attach() bool {
 		}
 	}()
 	for _, w := range s.watchers {
-		if !w.ended && !w.job.sequence.attach(w.cursor) {
+		if !w.ended && !w.job.sequence.attach(w.cursor, w.page.state) {
 			return false
 		}
 	}

@@ -26,9 +26,8 @@ type demoFlags struct {
 	latency     time.Duration
 	seed        uint64
 	concurrency int
-	keep        bool
-	verbose     bool
 	data        string
+	app.DemoFlags
 }
 
 func (c commands) demo() *cobra.Command {
@@ -57,8 +56,7 @@ charged each paid one once.`,
 	flags.DurationVar(&f.latency, "latency", 5*time.Millisecond, "latency of each Money API call")
 	flags.Uint64Var(&f.seed, "seed", 1, "determines values and failing calls")
 	flags.IntVar(&f.concurrency, "concurrency", 32, "calls in flight per stream")
-	flags.BoolVar(&f.keep, "keep", false, "keep running after the report, until Ctrl-C")
-	flags.BoolVar(&f.verbose, "verbose", false, "show the log")
+	f.Flags(cmd)
 	flags.StringVar(&f.data, "data", "", "`folder` of the embedded environment; default: a temporary one, with --keep that of the settings")
 	return cmd
 }
@@ -95,13 +93,11 @@ func (f demoFlags) overrides(dataDir string) map[string]any {
 	if dataDir != "" {
 		set["data_dir"] = dataDir
 	}
-	if !f.keep {
+	if !f.Keep {
 		// the process ends before a scrape, and the port may be in use
 		set["plugins.telemetry.listen"] = ""
 	}
-	if !f.verbose {
-		set["log.level"] = "error"
-	}
+	f.Quiet(set)
 	return set
 }
 
@@ -119,7 +115,7 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 		defer remove()
 	}
 	dir := f.data
-	if dir == "" && !f.keep {
+	if dir == "" && !f.Keep {
 		var err error
 		if dir, err = os.MkdirTemp("", "millrace-demo-"); err != nil {
 			return fmt.Errorf("demo: %w", err)
@@ -127,7 +123,7 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 		defer func() { _ = os.RemoveAll(dir) }()
 	}
 	return c.h.Run(cmd.Context(), cmd, app.RunOptions{
-		Overrides: f.overrides(dir),
+		Demo: true, Overrides: f.overrides(dir),
 		Ready: func(ctx context.Context, running *app.Running) error {
 			show := demoOutput{commands: c, cmd: cmd, flags: f, running: running}
 			report, err := c.runCampaign(ctx, show, source)
@@ -137,16 +133,16 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 			if err := show.result(report); err != nil {
 				return err
 			}
-			if f.keep {
+			if f.Keep {
 				if err := c.showAddresses(show, report); err != nil {
 					return err
 				}
 				<-ctx.Done()
 			}
 			if !report.Balanced {
-				return bad("the books don't balance")
+				return app.Bad("the books don't balance")
 			}
-			if !f.keep {
+			if !f.Keep {
 				show.line("Next: `%[1]s demo --keep` keeps it running, with commands to try. `%[1]s new handler NAME` writes a handler.", c.h.Name())
 			}
 			return nil

@@ -19,11 +19,6 @@ var ErrSimulatorInside = errors.New("the simulated Money API runs inside the ser
 
 var errNoCharges = errors.New("the Money API has no call that lists charges: write handlers/promotion/cli/charges.go for yours, or --no-money compares Kafka with the ledger alone")
 
-// bad is an error with the exit code of a command that has found something wrong.
-func bad(format string, args ...any) error {
-	return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf(format, args...)}
-}
-
 // withExitCode gives an error of the ledger, or of a server that is unavailable, its exit code.
 func withExitCode(err error) error {
 	var (
@@ -33,7 +28,7 @@ func withExitCode(err error) error {
 	switch {
 	case errors.As(err, &exit), errors.Is(err, pipeline.ErrUnavailable):
 	case errors.Is(err, ledger.ErrNotFound):
-		return bad("%w: the service of these settings has accepted nothing of it; is it another type (%s), or another number? millrace campaign list shows all promotions",
+		return app.Bad("%w: the service of these settings has accepted nothing of it; is it another type (%s), or another number? millrace campaign list shows all promotions",
 			err, strings.Join(promotiontype.Names(), ", "))
 	case errors.Is(err, errNoCharges), errors.Is(err, ErrSimulatorInside):
 		return &app.ExitError{Code: app.ExitUsage, Err: err}

@@ -112,7 +112,7 @@ func (c commands) explain() *cobra.Command {
 func (c commands) explanation(ctx context.Context, k rules.Key) (ledger.Explanation, error) {
 	x, err := c.Resources.Ledger().Explain(ctx, k)
 	if errors.Is(err, ledger.ErrNotFound) {
-		err = bad("%s is not in the ledger: it was never accepted. Its record may wait in Kafka (millrace campaign reconcile %s %d), or be a dead letter (millrace deadletter list)",
+		err = app.Bad("%s is not in the ledger: it was never accepted. Its record may wait in Kafka (millrace campaign reconcile %s %d), or be a dead letter (millrace deadletter list)",
 			k, k.Type, k.Promotion)
 	}
 	return x, err

@@ -92,7 +92,7 @@ func (c commands) runReconcile(ctx context.Context, cmd *cobra.Command, id rules
 func (c commands) scan(ctx context.Context, topic string, each func(kafka.Scanned) error) (kafka.Scan, error) {
 	scan, err := c.Kafka.Scan(ctx, topic, each)
 	if errors.Is(err, kafka.ErrTopicMissing) {
-		return scan, bad("Kafka has no topic %s: no record was published and no service of these settings has run yet. --no-kafka compares the ledger with the Money API alone", topic)
+		return scan, app.Bad("Kafka has no topic %s: no record was published and no service of these settings has run yet. --no-kafka compares the ledger with the Money API alone", topic)
 	}
 	return scan, err
 }

@@ -75,11 +75,11 @@ func (c commands) resolve(ctx context.Context, cmd *cobra.Command, k rules.Key, 
 	}
 	lookupOnly := x.State == rules.Ambiguous && x.NextStep == rules.Lookup
 	if x.State != rules.Unknown && !lookupOnly {
-		return bad("%s is %s, not UNKNOWN: there is nothing to resolve", k, x.State)
+		return app.Bad("%s is %s, not UNKNOWN: there is nothing to resolve", k, x.State)
 	}
 	answer := c.lookUp(ctx, x)
 	if err := refusal(x, answer, f, lookupOnly); err != nil {
-		return bad("nothing was changed: %w (evidence: millrace campaign explain %s --query-api)", err, k)
+		return app.Bad("nothing was changed: %w (evidence: millrace campaign explain %s --query-api)", err, k)
 	}
 	e, err := c.explained(ctx, x, answer)
 	if err != nil {

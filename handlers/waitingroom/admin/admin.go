@@ -6,18 +6,22 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shuffle"
 	"github.com/millrace-io/millrace/pipeline"
 )
 
 // The verbs that change nothing. Those of a change are in package room.
 const (
-	Status = "status"
-	Find   = "find"
-	Audit  = "audit"
+	Status  = "status"
+	Find    = "find"
+	Audit   = "audit"
+	Shuffle = "shuffle"
 )
 
 // Changes returns the verbs that change a room.
@@ -63,6 +67,9 @@ type Records struct {
 	Records []room.Record `json:"records"`
 }
 
+// recordID is the id of a stream entry. Its numbers fit into 64 bits.
+var recordID = regexp.MustCompile(`^[0-9]{1,19}(-[0-9]{1,19})?$`)
+
 const (
 	defaultRecords = 100
 	maxRecords     = 1000
@@ -84,11 +91,17 @@ func Do(ctx context.Context, rooms *room.Rooms, event, verb string, q Request) (
 	case Audit:
 		records, err := rooms.Audit(ctx, event, q.After, q.Limit)
 		return Records{records}, err
+	case Shuffle:
+		return drawn(ctx, rooms, event)
 	}
-	return rooms.Control(ctx, event, room.Change{
+	s, err := rooms.Control(ctx, event, room.Change{
 		Verb: verb, By: q.By, Why: q.Why, Capacity: q.Capacity, Concurrency: q.Concurrency, PerMinute: q.PerMinute,
 		Mode: q.Mode, OpensAt: q.OpensAt, ClosesAt: q.ClosesAt, Message: q.Message, User: q.User,
 	})
+	if errors.Is(err, room.ErrConflict) {
+		err = fmt.Errorf("%w: the room is %s", err, s.State)
+	}
+	return s, err
 }
 
 func check(event, verb string, q *Request) error {
@@ -104,12 +117,25 @@ func check(event, verb string, q *Request) error {
 			p.Check(*text != "" && len([]rune(*text)) <= most, field, "must have 1 to %d characters, for the audit", most)
 		}
 	}
+	p.Check(q.After == "" || recordID.MatchString(q.After), "after", "must be the id of a record, such as 1764590400000-0, got %q", q.After)
 	p.Check(verb != Find || room.ValidUser(q.User), "user", "must be 1 to 128 printable characters")
 	if q.Limit == 0 {
 		q.Limit = defaultRecords
 	}
 	p.Check(q.Limit > 0 && q.Limit <= maxRecords, "limit", "must be from 1 to %d, got %d", maxRecords, q.Limit)
 	return p.Err()
+}
+
+// drawn returns the audit of a shuffle, after it was verified.
+func drawn(ctx context.Context, rooms *room.Rooms, event string) (shuffle.Audit, error) {
+	a, err := rooms.Shuffle(ctx, event)
+	if err != nil {
+		return a, err
+	}
+	if err := a.Verify(); err != nil {
+		return a, fmt.Errorf("stored shuffle of event %s: %w", event, err)
+	}
+	return a, nil
 }
 
 func find(ctx context.Context, rooms *room.Rooms, event, user string) (User, error) {

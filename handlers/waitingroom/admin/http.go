@@ -12,7 +12,9 @@ import (
 	"strings"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shuffle"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/web"
 )
 
@@ -33,7 +35,7 @@ func Handler(rooms *room.Rooms, credential pipeline.Secret, log *slog.Logger) ht
 			return
 		}
 		event, verb := r.PathValue("id"), r.PathValue("verb")
-		if !slices.Contains(append(Changes(), Status, Find, Audit), verb) {
+		if !slices.Contains(append(Changes(), Status, Find, Audit, Shuffle), verb) {
 			refuse(w, r, http.StatusNotFound, "unknown_verb", "there is no such verb")
 			return
 		}
@@ -47,16 +49,23 @@ func Handler(rooms *room.Rooms, credential pipeline.Secret, log *slog.Logger) ht
 		answer, err := Do(r.Context(), rooms, event, verb, q)
 		switch {
 		case err == nil:
+			if a, is := answer.(shuffle.Audit); is {
+				w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+				_ = a.Write(w) // a client that is gone needs no answer
+				return
+			}
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(answer) // a client that is gone needs no answer
+			_ = json.NewEncoder(w).Encode(answer) // the same
 		case IsMistake(err):
 			refuse(w, r, http.StatusBadRequest, "bad_request", err.Error())
 		case errors.Is(err, room.ErrUnknown):
 			refuse(w, r, http.StatusNotFound, "unknown", "the event has no room")
 		case errors.Is(err, room.ErrConflict):
-			refuse(w, r, http.StatusConflict, "conflict", "not possible in the state of the room")
+			refuse(w, r, http.StatusConflict, "conflict", err.Error())
+		case errors.Is(err, redis.ErrNotReplicated):
+			refuse(w, r, http.StatusServiceUnavailable, "unavailable", "the change was made, but too few replicas have it: repeat it")
 		default:
-			log.ErrorContext(r.Context(), "change of a waiting room failed", slog.String("event", event), slog.String("verb", verb), pipeline.Err(err))
+			log.ErrorContext(r.Context(), "request of an operator failed", slog.String("event", event), slog.String("verb", verb), pipeline.Err(err))
 			refuse(w, r, http.StatusServiceUnavailable, "unavailable", "redis is unavailable")
 		}
 	})

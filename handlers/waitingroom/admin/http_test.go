@@ -146,6 +146,7 @@ func TestBadRequestsChangeNothing(t *testing.T) {
 		"no message":        {"42/message", `{"by":"eve","why":"x"}`, 400, "message: is missing"},
 		"no user":           {"42/kick", `{"by":"eve","why":"x"}`, 400, "user: must be"},
 		"an event of signs": {"a%7Db/open", `{"by":"eve","why":"x"}`, 400, "event: must be"},
+		"after no record":   {"42/audit", `{"after":"yesterday"}`, 400, "after: must be the id of a record"},
 		"too many records":  {"42/audit", `{"limit":100000}`, 400, "limit: must be"},
 	} {
 		status, text := r.request(tc.path, tc.body, "Bearer "+credential)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/promoted"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
@@ -35,7 +37,7 @@ type Confirmer interface {
 	Confirm(ctx context.Context, event string) error
 }
 
-// Options are the parts of a Broker. All are required.
+// Options are the parts of a Broker. All but Labels are required.
 type Options struct {
 	Config
 	SeenInterval time.Duration // time between two signs of life of a user
@@ -47,6 +49,8 @@ type Options struct {
 	Tokens       *token.Plugin
 	Web          *web.Plugin
 	DeadLetter   pipeline.Sink // receives entries that can not be read
+	// Labels are those of the process, which collects their metrics. Nil: of the broker alone.
+	Labels *labels.Labels
 }
 
 // Broker is a pipeline.Service, after that of the server. Use New.
@@ -58,17 +62,24 @@ type Broker struct {
 	log      *slog.Logger
 	sampled  *pipeline.LogSampler
 	loops    pipeline.Loops
-	calls    sync.WaitGroup // claims and signs
+	calls    sync.WaitGroup // claims, signs and reads of tables
+	reading  sync.Map       // nodes of whose tables a read waits
 	requests atomic.Int64   // numbers of requests to the server
+
+	refusals refusals
 
 	mu     sync.Mutex
 	events map[string]*local
 	tables tables
+	// The last reads of tables, and rounds of the loops.
+	lastRead, lastBroadcast, lastSigns time.Time
 }
 
 // New returns a broker.
 func New(o Options) *Broker {
-	b := &Broker{o: o, metrics: newMetrics(), sampled: pipeline.NewLogSampler(warnEvery), events: map[string]*local{}}
+	o.Labels = cmp.Or(o.Labels, labels.New())
+	b := &Broker{o: o, sampled: pipeline.NewLogSampler(warnEvery), events: map[string]*local{}}
+	b.metrics = newMetrics(b)
 	b.family = o.Redis.Family(redis.FamilyOptions{
 		Name: room.DispatchStream("<instance>"), Group: Group, Server: o.Server, Fields: true,
 		List: func(context.Context) ([]string, error) { return []string{room.DispatchStream(b.instance)}, nil },
@@ -94,11 +105,14 @@ func (b *Broker) Register(r *pipeline.Registry) {
 		},
 		Policy: pipeline.Policy{DeadLetter: b.o.DeadLetter, MaxDeliveries: maxDeliveries},
 	})
+	r.Health("waitingroom.broker", b.reads)
+	r.HealthOwn("waitingroom.broker.loops", b.loopsRun)
 	b.mount()
 }
 
 // Start starts the loops.
 func (b *Broker) Start(ctx context.Context) error {
+	b.mark(&b.lastRead, &b.lastBroadcast, &b.lastSigns)
 	return b.loops.Start(ctx,
 		func(ctx context.Context) { pipeline.Every(ctx, b.o.BroadcastInterval, b.broadcast) },
 		func(ctx context.Context) { pipeline.Every(ctx, signRound, b.signAll) },
@@ -124,7 +138,7 @@ func (b *Broker) promoted(ctx context.Context, event string, list []promoted.Use
 	var users []*user
 	l.mu.Lock()
 	for _, n := range list {
-		if u := l.users[n.ID]; u != nil && len(u.conns) > 0 && u.place.State != room.Admitted {
+		if u := l.users[n.ID]; u != nil && len(u.conns) > 0 && (u.place.State != room.Admitted || u.place.Unreplicated) {
 			users = append(users, u)
 		}
 	}
@@ -132,14 +146,32 @@ func (b *Broker) promoted(ctx context.Context, event string, list []promoted.Use
 	b.claim(ctx, l, users)
 }
 
-// broadcast reads the tables, sends the positions, and claims the leases of users up to the index
-// that was served.
+// broadcast shows the positions of all events. A node of a Cluster that does not answer delays no
+// event of another one. It is left out while the last read of its tables waits.
 func (b *Broker) broadcast(ctx context.Context) {
-	begin := time.Now()
-	locals := b.locals()
+	b.mark(&b.lastBroadcast)
+	nodes, locals := map[string][]*local{}, b.locals()
 	if len(locals) == 0 {
-		return
+		b.mark(&b.lastRead)
 	}
+	for _, l := range locals {
+		node := b.o.Server.Node(ctx, room.EntryStream(l.event))
+		nodes[node] = append(nodes[node], l)
+	}
+	for node, locals := range nodes {
+		if _, waits := b.reading.LoadOrStore(node, true); !waits {
+			b.calls.Go(func() {
+				defer b.reading.Delete(node)
+				b.show(ctx, locals)
+			})
+		}
+	}
+}
+
+// show reads the tables of a node, sends the positions, and claims the leases of users up to the
+// index that was served.
+func (b *Broker) show(ctx context.Context, locals []*local) {
+	begin := time.Now()
 	names := make([]string, len(locals))
 	for i, l := range locals {
 		names[i] = l.event
@@ -149,6 +181,8 @@ func (b *Broker) broadcast(ctx context.Context) {
 	cancel()
 	if err != nil {
 		b.warn(ctx, "rank tables not read, trying again", err)
+	} else {
+		b.mark(&b.lastRead)
 	}
 	for i, l := range locals {
 		var t *room.Table
@@ -238,6 +272,7 @@ func (b *Broker) claimed(l *local, r batch, places []room.Place) {
 // signAll sends the signs of life that are due. An event whose last signs are on their way is left
 // out.
 func (b *Broker) signAll(ctx context.Context) {
+	b.mark(&b.lastSigns)
 	for _, l := range b.locals() {
 		l.mu.Lock()
 		var due []*user
@@ -250,6 +285,7 @@ func (b *Broker) signAll(ctx context.Context) {
 			b.calls.Go(func() { b.sign(ctx, l, due) })
 		}
 	}
+	b.signRefused(ctx)
 	b.clean()
 }
 
@@ -265,34 +301,46 @@ func (b *Broker) sign(ctx context.Context, l *local, users []*user) {
 	places, err := b.o.Rooms.Seen(ctx, l.event, b.instance, r.signs)
 	b.signed(l, r, places)
 	if err != nil {
+		b.metrics.unsigned.Inc()
 		b.warn(ctx, "signs of life not sent, trying again", err, slog.String("event", l.event))
 	}
 }
 
 // signed takes the answers to signs of life.
 func (b *Broker) signed(l *local, r batch, places []room.Place) {
+	// A new index is signed under the lock. Others wait for a part of the users only.
+	const part = 250
+	for start := 0; start < len(r.users); start += part {
+		l.mu.Lock()
+		for i := start; i < min(start+part, len(r.users)); i++ {
+			b.answered(l, r, i, places)
+		}
+		l.mu.Unlock()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.signing = false
-	now := time.Now()
-	for i, u := range r.users {
-		if i >= len(places) { // not answered
-			u.signAt = now
-			continue
+}
+
+// answered takes the answer to the i-th sign of life. The caller has the lock of the event.
+func (b *Broker) answered(l *local, r batch, i int, places []room.Place) {
+	u, now := r.users[i], time.Now()
+	if i >= len(places) { // not answered
+		u.signAt = now
+		return
+	}
+	if r.signs[i].Gone {
+		if len(u.conns) == 0 && u.request <= r.request {
+			u.reported, u.signAt = true, now.Add(keepShown)
+			return
 		}
-		if r.signs[i].Gone {
-			if len(u.conns) == 0 && u.request <= r.request {
-				u.reported, u.signAt = true, now.Add(keepShown)
-				continue
-			}
-			u.signAt = now // the user is back, or was
+		u.signAt = now // the user is back, or was
+	}
+	if u.accept(places[i], r.indexes[i], r.request, now) {
+		if places[i].How == "restored" {
+			b.metrics.joined(l.event, places[i].How)
 		}
-		if u.accept(places[i], r.indexes[i], r.request, now) {
-			if places[i].How == "restored" {
-				b.metrics.joined(l.event, places[i].How)
-			}
-			b.push(l, u, now)
-		}
+		b.push(l, u, now)
 	}
 }
 
@@ -334,7 +382,7 @@ func (b *Broker) clean() {
 			sizes[event] = int64(users)
 		}
 	}
-	b.metrics.labels.Choose(sizes)
+	b.metrics.labels.Choose("broker", sizes)
 	b.tables.clean(time.Now())
 }
 
@@ -344,7 +392,7 @@ func (b *Broker) attach(event, id string, p room.Place, request int64, client *s
 	b.mu.Lock()
 	l := b.events[event]
 	if l == nil {
-		l = &local{event: event, users: map[string]*user{}}
+		l = &local{event: event, users: map[string]*user{}, ticked: time.Now()}
 		b.events[event] = l
 	}
 	l.mu.Lock()

@@ -3,8 +3,11 @@ package broker
 import (
 	"time"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 )
+
+const minInterval = 100 * time.Millisecond
 
 // Config has the settings of a broker.
 type Config struct {
@@ -21,6 +24,7 @@ func DefaultConfig() Config {
 // Validate reports all errors at once.
 func (c Config) Validate() error {
 	var p pipeline.Problems
-	p.Check(c.BroadcastInterval >= 100*time.Millisecond, "broadcast_interval", "must be >= 100ms, got %s", c.BroadcastInterval)
+	p.Check(c.BroadcastInterval >= minInterval && c.BroadcastInterval <= room.MaxInterval, "broadcast_interval", "must be from %s to %s, got %s",
+		minInterval, room.MaxInterval, c.BroadcastInterval)
 	return p.Err()
 }

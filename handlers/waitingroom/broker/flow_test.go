@@ -69,8 +69,8 @@ func TestACrowdGetsThroughWhileInstancesAreKilled(t *testing.T) {
 		last := int64(0)
 		for _, e := range entries {
 			g := guests[e.Values["userId"].(string)]
-			require.Greater(t, g.index, last, "in the order of the indexes")
-			last = g.index
+			require.Greater(t, g.idx(), last, "in the order of the indexes")
+			last = g.idx()
 		}
 		status, err := w.rooms.RoomStatus(t.Context(), w.event)
 		require.NoError(t, err)

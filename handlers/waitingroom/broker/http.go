@@ -16,8 +16,8 @@ import (
 
 func (b *Broker) mount() {
 	const path = "/events/{event}/tickets/waiting"
-	b.o.Web.Handle("GET "+path, b.user(b.enter), web.Users(), web.Stream(), web.AllowOrigins())
-	b.o.Web.Handle("GET "+path+"/status", b.user(b.status), web.Users(), web.AllowOrigins())
+	b.o.Web.Handle("GET "+path, b.user(b.enter), web.Users(), web.Stream(), web.AllowOrigins(), web.Refused(b.refused))
+	b.o.Web.Handle("GET "+path+"/status", b.user(b.status), web.Users(), web.NoLinks(), web.AllowOrigins())
 	b.o.Web.Handle("DELETE "+path, b.user(b.quit), web.Users(), web.AllowOrigins())
 }
 
@@ -63,7 +63,7 @@ func (b *Broker) enter(w http.ResponseWriter, r *http.Request, event string, u w
 			end := time.AfterFunc(time.Until(u.Expires), func() { client.Close("expired") })
 			context.AfterFunc(ctx, func() { end.Stop() })
 		}
-		if p.State == room.Ready {
+		if p.State == room.Ready || p.Unreplicated {
 			b.claim(ctx, c.local, []*user{c.user})
 		}
 		return nil
@@ -73,7 +73,8 @@ func (b *Broker) enter(w http.ResponseWriter, r *http.Request, event string, u w
 	}
 }
 
-// queue enters the room of an event. The first user of an event creates it.
+// queue enters the room of an event. The first user of an event creates it. A user that returns
+// creates only a room that a failover has lost.
 func (b *Broker) queue(ctx context.Context, event, user string, cursor int64) (room.Place, error) {
 	ctx, cancel := context.WithTimeout(ctx, enterTimeout)
 	defer cancel()
@@ -81,8 +82,12 @@ func (b *Broker) queue(ctx context.Context, event, user string, cursor int64) (r
 	switch {
 	case !errors.Is(err, room.ErrUnknown):
 		return p, err
-	case cursor == unsigned: // a room that was cleared
+	case cursor == unsigned:
 		return room.Place{}, nil
+	case cursor != 0:
+		if cleared, err := b.o.Rooms.Cleared(ctx, event); cleared || err != nil {
+			return room.Place{}, err
+		}
 	}
 	if err := b.o.Events.Confirm(ctx, event); err != nil {
 		return room.Place{}, err
@@ -106,7 +111,7 @@ func (b *Broker) status(w http.ResponseWriter, r *http.Request, event string, u 
 func (b *Broker) answer(w http.ResponseWriter, r *http.Request, event, user string, p room.Place) {
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel()
-	if p.State == room.Ready {
+	if p.State == room.Ready || p.Unreplicated {
 		places, err := b.o.Rooms.Claim(ctx, event, b.instance, []room.Sign{{User: user, Index: p.Index, JTI: p.JTI, Until: p.Until}})
 		if err != nil {
 			b.refuse(w, r, p, err)
@@ -144,8 +149,8 @@ func (b *Broker) answer(w http.ResponseWriter, r *http.Request, event, user stri
 	if err == nil && table != nil {
 		body.Message = table.Message
 		if p.State == room.Waiting {
-			shown := b.position(event, user, table, p.Index)
-			body.position, body.RetryAfter = &shown, pollAgain(shown.Ahead, b.o.SeenInterval)
+			shown := b.position(event, user, table, p)
+			body.position, body.RetryAfter = &shown, pollAgain(shown.ahead(), b.o.SeenInterval)
 		}
 	}
 	if p.State == room.Admitted {
@@ -161,17 +166,17 @@ func (b *Broker) answer(w http.ResponseWriter, r *http.Request, event, user stri
 	_ = json.NewEncoder(w).Encode(body) // a client that is gone needs no answer
 }
 
-// position returns the position of an index. It does not rise while the user has streams here, and
+// position returns the position of a place. It does not rise while the user has streams here, and
 // a minute longer.
-func (b *Broker) position(event, user string, t *room.Table, index int64) position {
+func (b *Broker) position(event, user string, t *room.Table, p room.Place) position {
 	if l := b.local(event); l != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if u := l.users[user]; u != nil {
-			return u.least.position(t, index)
+			return u.least.position(t, p)
 		}
 	}
-	return new(least).position(t, index)
+	return new(least).position(t, p)
 }
 
 // quit ends the place of a user, in any state.
@@ -182,6 +187,9 @@ func (b *Broker) quit(w http.ResponseWriter, r *http.Request, event string, u we
 	if err != nil && !errors.Is(err, room.ErrUnknown) {
 		b.refuse(w, r, p, err)
 		return
+	}
+	if p.How == "lease" {
+		b.metrics.labels.Ended(event, string(room.Abandoned), 1)
 	}
 	b.end(event, u.ID, room.Place{Reason: "left", Now: p.Now})
 	w.WriteHeader(http.StatusNoContent)

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
+	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -77,6 +80,10 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		require.Equal(t, "400 bad_event", w.send("GET", "a%7Bb%7D/tickets/waiting", "u").word())
 		require.Equal(t, "400 bad_event", w.send("GET", strings.Repeat("a", 129)+"/tickets/waiting", "u").word())
 		require.Equal(t, "403 foreign_origin", w.send("GET", w.path(), "u", "Origin", "https://foreign.example", "Accept", asStream).word())
+		link := []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}
+		for _, path := range []string{w.path(), w.path() + "/status"} {
+			require.Equal(t, "403 foreign_origin", w.send("GET", path, "u", link...).word(), "a link of another page")
+		}
 
 		require.Equal(t, "404 unknown_event", w.send("GET", w.path(), "u").word())
 		p.known = func(string) error { return eventservice.ErrUnavailable }
@@ -108,6 +115,66 @@ func TestTheFirstUserCreatesTheRoom(t *testing.T) {
 	})
 }
 
+// A stream that reconnects after the event was cleared has ended, and creates no room. A failover
+// that loses the room costs no place. A user without a place enters again.
+func TestAUserWhoReturnsAfterTheEventWasCleared(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.options.ClearAfter = time.Millisecond
+		w.start("broker", "broker").known = func(event string) error { return w.rooms.Create(t.Context(), event) }
+		w.open(1, 0)
+		g := w.guest("u").run().wait("connected WAITING")
+		index := g.idx()
+		g.cancel()
+		<-g.done
+		id := g.client.LastEventID
+		require.NoError(t, w.admin.Del(t.Context(), w.key1("ROOM")).Err())
+		require.Equal(t, index, w.send("GET", w.path(), "u", "Last-Event-ID", id).place(t).Idx, "a failover has lost the room")
+		require.EqualValues(t, 1, w.status().Waiting)
+
+		w.control(room.Change{Verb: room.Close})
+		w.start("dispatcher", "dispatcher")
+		redistest.Eventually(t, "the event is cleared", func() bool {
+			cleared, err := w.rooms.Cleared(t.Context(), w.event)
+			return err == nil && cleared
+		})
+		require.Equal(t, http.StatusNoContent, w.send("GET", w.path(), "u", "Last-Event-ID", id).status)
+		require.Equal(t, http.StatusNoContent, w.send("GET", w.path(), "u", "Last-Event-ID", "unsigned").status)
+		_, err := w.rooms.RoomStatus(t.Context(), w.event)
+		require.ErrorIs(t, err, room.ErrUnknown)
+		require.False(t, w.send("GET", w.path(), "u").place(t).Resumed)
+	})
+}
+
+// A user of an event beyond max_events is refused for now. The users of other events go on.
+func TestAnEventTooMany(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		events := httptest.NewServer(sim.New(map[string]int64{w.event: 1, "concert-2": 1, "concert-3": 1, "concert-4": 1}))
+		t.Cleanup(events.Close)
+		w.events, w.options.MaxEvents = events.URL, 2
+		w.start("broker", "broker")
+		w.start("dispatcher", "dispatcher")
+		w.send("GET", w.path(), "u").place(t)
+		w.send("GET", "concert-2/tickets/waiting", "u").place(t)
+		for range 3 {
+			a := w.send("GET", "concert-3/tickets/waiting", "v")
+			require.Equal(t, "503 too_many_events", a.word())
+			require.NotEmpty(t, a.header.Get("Retry-After"))
+		}
+		a := w.send("GET", "concert-4/tickets/waiting", "v", "Accept", asStream)
+		require.Equal(t, http.StatusOK, a.status)
+		require.Contains(t, a.body, "event: busy\ndata: {\"reason\":\"too_many_events\"}")
+		for _, event := range []string{w.event, "concert-2"} {
+			w.send("GET", event+"/tickets/waiting", "w").place(t)
+			redistest.Eventually(t, "promoted", func() bool { return w.send("GET", event+"/tickets/waiting/status", "u").place(t).State == "ADMITTED" })
+		}
+		w.event = "concert-3"
+		w.open(1, 1)
+		w.send("GET", w.path(), "v").place(t)
+	})
+}
+
 func TestAClientThatPolls(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
@@ -116,7 +183,10 @@ func TestAClientThatPolls(t *testing.T) {
 		w.open(1, 1)
 		require.Equal(t, "404 unknown", w.send("GET", w.path()+"/status", "u").word())
 		first := w.send("GET", w.path(), "u").place(t)
-		redistest.Eventually(t, "promoted", func() bool { return w.send("GET", w.path()+"/status", "u").place(t).State == "ADMITTED" })
+		is := func(user, part string) func() bool {
+			return func() bool { return strings.Contains(w.send("GET", w.path()+"/status", user).body, part) }
+		}
+		redistest.Eventually(t, "promoted", is("u", `"state":"ADMITTED"`))
 		got := w.send("GET", w.path()+"/status", "u").place(t)
 		require.Equal(t, []any{"IN_PROGRESS", first.Idx}, []any{got.Status, got.Idx})
 		require.NotEmpty(t, got.Token)
@@ -126,11 +196,11 @@ func TestAClientThatPolls(t *testing.T) {
 		require.Equal(t, got.JTI, w.send("GET", w.path(), "u").place(t).JTI, "entering again attaches")
 
 		w.send("GET", w.path(), "v")
-		redistest.Eventually(t, "a position", func() bool { return w.send("GET", w.path()+"/status", "v").place(t).Position == 1 })
+		redistest.Eventually(t, "a position", is("v", `"position":1,`))
 		require.Equal(t, http.StatusNoContent, w.send("DELETE", w.path(), "u").status)
 		require.Equal(t, http.StatusNoContent, w.send("DELETE", w.path(), "u").status, "again")
 		require.Equal(t, "410 left", w.send("GET", w.path()+"/status", "u").word())
-		redistest.Eventually(t, "the slot is free", func() bool { return w.send("GET", w.path()+"/status", "v").place(t).State == "ADMITTED" })
+		redistest.Eventually(t, "the slot is free", is("v", `"state":"ADMITTED"`))
 	})
 }
 
@@ -156,8 +226,8 @@ func TestAUserWithManyStreams(t *testing.T) {
 		w.control(room.Change{Verb: room.Resume})
 		for _, tab := range tabs {
 			tab.wait("promoted")
-			require.Equal(t, tabs[0].entries, tab.entries)
-			require.Equal(t, tabs[0].index, tab.index)
+			require.Equal(t, tabs[0].ticket(0), tab.ticket(0))
+			require.Equal(t, tabs[0].idx(), tab.idx())
 		}
 		w.send("DELETE", w.path(), "u")
 		for _, tab := range tabs {
@@ -179,19 +249,19 @@ func TestAClientThatReturns(t *testing.T) {
 		<-g.done
 		id := g.client.LastEventID
 		back := func(user, id string) reply { return w.send("GET", w.path(), user, "Last-Event-ID", id) }
-		require.Equal(t, g.index, back("u", id).place(t).Idx)
-		require.Equal(t, g.index, back("u", "forged").place(t).Idx, "it is attached")
+		require.Equal(t, g.idx(), back("u", id).place(t).Idx)
+		require.Equal(t, g.idx(), back("u", "forged").place(t).Idx, "it is attached")
 		require.Equal(t, http.StatusNoContent, back("v", id).status, "the id of another user")
 
 		w.loses("u")
 		require.Equal(t, http.StatusNoContent, back("u", "1700000000000000").status, "an index without a signature")
 		restored := back("u", id).place(t)
-		require.Equal(t, []any{g.index, true}, []any{restored.Idx, restored.Resumed})
+		require.Equal(t, []any{g.idx(), true}, []any{restored.Idx, restored.Resumed})
 
 		w.send("DELETE", w.path(), "u")
 		require.Equal(t, http.StatusNoContent, back("u", id).status)
 		again := w.send("GET", w.path(), "u").place(t)
-		require.Greater(t, again.Idx, g.index, "entering without an id is a new place")
+		require.Greater(t, again.Idx, g.idx(), "entering without an id is a new place")
 	})
 }
 
@@ -226,10 +296,11 @@ func TestAnOutageOfRedis(t *testing.T) {
 		require.Equal(t, "503 unavailable", w.send("GET", w.path()+"/status", "u").word())
 		require.Equal(t, "503 unavailable", w.send("DELETE", w.path(), "u").word())
 		w.loses("u")
+		p.passes("waitingroom.broker.loops")
 		p.toRedis.SetDown(false)
 		redistest.Eventually(t, "restored", func() bool {
 			got, err := w.rooms.Status(t.Context(), w.event, "u")
-			return err == nil && got.State == room.Waiting && got.Index == g.index
+			return err == nil && got.State == room.Waiting && got.Index == g.idx()
 		})
 		require.False(t, g.ended())
 		require.Equal(t, 1, g.count("connected *"))

@@ -30,6 +30,7 @@ type local struct {
 	users   map[string]*user
 	table   *room.Table // the last one that was read
 	at      time.Time   // of it
+	ticked  time.Time   // when the last tick was seen, or the first user came
 	cut     bool        // the table could not be read
 	signing bool        // signs are on their way
 }
@@ -91,9 +92,12 @@ func newBatch(request int64, users []*user, now time.Time) batch {
 
 // take stores the answer to a request.
 func (u *user) take(p room.Place, request int64, now time.Time) {
+	if p.State == u.place.State && p.JTI == u.place.JTI && p.Until == u.place.Until && !u.place.Unreplicated {
+		p.Unreplicated = false // it was claimed
+	}
 	u.place, u.request, u.answered = p, request, now
-	if p.State == room.Ready { // the answer to a claim may come later, and no longer count
-		u.claimAt = now
+	if p.State == room.Ready || p.Unreplicated {
+		u.claimAt = now // the answer to a claim may come later, and no longer count
 	}
 }
 
@@ -146,7 +150,7 @@ func (u *user) sign(now time.Time) room.Sign {
 	s := room.Sign{User: u.id, Gone: len(u.conns) == 0}
 	if silence := now.Sub(u.answered); max(silence, now.Round(0).Sub(u.answered.Round(0))) < dropAfter {
 		s.Index = u.place.Index
-		if u.place.State == room.Admitted {
+		if u.place.State == room.Admitted && !u.place.Unreplicated {
 			s.JTI, s.Until = u.place.JTI, u.place.Until
 		}
 	}
@@ -158,7 +162,9 @@ func (u *user) wantsClaim(t *room.Table, now time.Time) bool {
 	if len(u.conns) == 0 || now.Before(u.claimAt) {
 		return false
 	}
-	return u.place.State == room.Ready || u.place.State == room.Waiting && t != nil && u.place.Index <= t.Served
+	index := u.place.Index
+	served := u.place.State == room.Waiting && t != nil && index <= t.Served && t.Ordered(index)
+	return u.place.State == room.Ready || u.place.Unreplicated || served
 }
 
 // update reads a new table, nil if there is none. failed says that the server did not answer. All
@@ -174,6 +180,9 @@ func (l *local) update(t *room.Table, failed bool, now time.Time, interval time.
 		for _, u := range l.users {
 			u.signAt = now
 		}
+	}
+	if l.table == nil || l.table.Tick != t.Tick {
+		l.ticked = now
 	}
 	l.table, l.at, l.cut = t, now, false
 }
@@ -209,4 +218,16 @@ func (l *local) leave(c *conn, now time.Time) {
 	if _, ended := endOf(u.place); ended {
 		delete(l.users, u.id)
 	}
+}
+
+// lastTick returns when the last tick of the event was seen. It returns false without connections.
+func (l *local) lastTick() (time.Time, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, u := range l.users {
+		if len(u.conns) > 0 {
+			return l.ticked, true
+		}
+	}
+	return time.Time{}, false
 }

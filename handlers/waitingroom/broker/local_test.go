@@ -1,11 +1,13 @@
 package broker
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 )
 
@@ -39,6 +41,35 @@ func TestSignsAfterALongSilenceHaveNoIndex(t *testing.T) {
 	require.Equal(t, room.Sign{User: "u", Index: 1, Gone: true}, u.sign(start))
 }
 
+// W39: a lease that a sign has shown is neither shown nor restored before its claim has an answer.
+func TestALeaseThatReplicasMayNotHaveIsClaimed(t *testing.T) {
+	t.Parallel()
+	u := connectedUser("u", waiting(1))
+	lease := room.Place{State: room.Admitted, Index: 1, JTI: "a", Until: 9}
+	unsure := lease
+	unsure.Unreplicated = true
+	v := view{least: &u.least}
+	shown := func() (names []string) {
+		for _, s := range v.update(u.place, nil, start) {
+			names = append(names, s.name)
+		}
+		return names
+	}
+	require.True(t, u.accept(unsure, 1, 2, start))
+	require.Equal(t, []string{eventConnected}, shown())
+	require.True(t, u.wantsClaim(nil, start))
+	require.Equal(t, room.Sign{User: "u", Index: 1}, u.sign(start))
+	require.True(t, u.accept(lease, 1, 3, start))
+	require.Equal(t, []string{eventPromoted}, shown())
+	require.True(t, u.accept(unsure, 1, 4, start), "a later sign")
+	require.False(t, u.wantsClaim(nil, start))
+	require.Equal(t, "a", u.sign(start).JTI)
+	unsure.Until++
+	require.True(t, u.accept(unsure, 1, 5, start), "an outage made the lease longer")
+	require.Empty(t, shown())
+	require.True(t, u.wantsClaim(nil, start))
+}
+
 // With absent: release, the tick frees the slot of a user whose last broker has reported the end of
 // the connection, after one interval. The sign of the next broker comes earlier.
 func TestTheFirstSignComesWithinHalfAnInterval(t *testing.T) {
@@ -64,7 +95,10 @@ func TestUsersWithoutAClaimedLease(t *testing.T) {
 		{waiting(5), nil, false},
 		{room.Place{State: room.Ready, Index: 9}, nil, true},
 		{room.Place{State: room.Admitted, Index: 5}, table, false},
+		{room.Place{State: room.Admitted, Index: 5, Unreplicated: true}, table, true},
 		{room.Place{}, table, false},
+		{waiting(5), &room.Table{Served: 5, Cut: 5}, false}, // a sign of life is due
+		{waiting(6), &room.Table{Served: 6, Cut: 5}, true},
 	} {
 		u := connectedUser("u", tt.place)
 		require.Equal(t, tt.want, u.wantsClaim(tt.table, start), "%v", tt)
@@ -155,7 +189,7 @@ func gone(u *user) *user {
 // A user may have left and come back before the answer to the last sign arrives.
 func TestALateAnswerToASignOfAUserWhoIsGone(t *testing.T) {
 	t.Parallel()
-	b := &Broker{metrics: newMetrics()}
+	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: labels.New()}})}
 	former, now := gone(connectedUser("u", waiting(1))), connectedUser("u", waiting(2))
 	l := &local{users: map[string]*user{"u": former}}
 	r := newBatch(1, []*user{former}, start)
@@ -168,7 +202,7 @@ func TestALateAnswerToASignOfAUserWhoIsGone(t *testing.T) {
 // A user who came back and left again before the answer is reported again.
 func TestAUserWhoWasBackForAMomentIsReportedAgain(t *testing.T) {
 	t.Parallel()
-	b := &Broker{metrics: newMetrics()}
+	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: labels.New()}})}
 	u := gone(connectedUser("u", waiting(1)))
 	l := &local{users: map[string]*user{"u": u}}
 	r := newBatch(2, []*user{u}, start)
@@ -182,7 +216,7 @@ func TestAUserWhoWasBackForAMomentIsReportedAgain(t *testing.T) {
 // A user who connects again soon sees no higher position than before.
 func TestAUserWithoutConnectionsIsKeptForAWhile(t *testing.T) {
 	t.Parallel()
-	b := &Broker{metrics: newMetrics()}
+	b := &Broker{metrics: newMetrics(&Broker{o: Options{Labels: labels.New()}})}
 	u := gone(connectedUser("u", waiting(1)))
 	l := &local{users: map[string]*user{"u": u}}
 	b.signed(l, newBatch(1, []*user{u}, start), []room.Place{waiting(1)})
@@ -238,4 +272,23 @@ func TestEnteringWhileADeleteIsOnItsWay(t *testing.T) {
 	require.EqualValues(t, 2, u.place.Index, "an older answer")
 	u.entered(room.Place{State: room.Waiting, Index: 1, Now: 99}, 10, start)
 	require.EqualValues(t, 1, u.place.Index, "the clock of the server went back")
+}
+
+// Refused users are kept once each, and not without a limit.
+func TestRefusedUsersAreLimited(t *testing.T) {
+	t.Parallel()
+	var f refusals
+	for range 2 {
+		for i := range maxRefused + 5 {
+			f.add("event", strconv.Itoa(i))
+			f.add("other", "0")
+		}
+	}
+	got := f.take()
+	require.Len(t, got["event"], maxRefused-1)
+	require.Len(t, got["other"], 1)
+	f.add("event", "again")
+	require.Nil(t, f.take(), "the last ones are in progress")
+	f.done()
+	require.Len(t, f.take()["event"], 1)
 }

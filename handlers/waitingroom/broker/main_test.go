@@ -1,15 +1,17 @@
 package broker_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
-
 	"testing"
 	"time"
 
@@ -20,7 +22,9 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/dispatcher"
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice"
+	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/handlers/waitingroom/shop"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/middleware"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
@@ -35,35 +39,41 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// database is the number of the database that has no rooms of other tests.
-const database = 12
+// shopToken is the credential of the shop.
+const shopToken = "credential-of-a-shop"
 
 // world is one Redis with one event, and the processes on it.
 type world struct {
-	t       *testing.T
-	server  redistest.Server
-	admin   *goredis.Client
-	rooms   *room.Rooms // of a shop and an operator
-	options room.Options
-	event   string
-	key     string // file of the key of the tokens
+	t        *testing.T
+	server   redistest.Server
+	admin    *goredis.Client
+	rooms    *room.Rooms // of a shop and an operator
+	options  room.Options
+	event    string
+	key      string        // file of the key of the tokens
+	database int           // has no rooms of other tests
+	cluster  []string      // addresses of its nodes; nil: a single server
+	streams  int           // most streams of a broker; 0: the default
+	events   string        // address of the Event Service; empty: process.known
+	timeout  time.Duration // of its calls; 0: a second
+
+	log *redistest.Lines // of the processes; nil: that of the test
 
 	mu      sync.Mutex
 	brokers []*process
 	next    int
 }
 
-func newWorld(t *testing.T, s redistest.Server) *world {
+func newWorld(t *testing.T, s redistest.Server, cluster ...string) *world {
 	t.Helper()
+	database := s.Database(t)
 	w := &world{
-		t: t, server: s, admin: s.Client(t, func(o *goredis.Options) { o.DB = database }), event: "concert-1", key: t.TempDir() + "/key.pem",
+		t: t, server: s, admin: s.Client(t, func(o *goredis.Options) { o.DB = database }), event: "concert-1", key: t.TempDir() + "/key.pem", database: database, cluster: cluster,
 		options: room.Options{
 			PromoteInterval: 100 * time.Millisecond, PromoteBatch: 200, TokenTTL: 5 * time.Minute, ReadyTTL: 2 * time.Minute, Grace: 2 * time.Minute,
 			SeenInterval: 500 * time.Millisecond, ClearAfter: 24 * time.Hour, MaxEvents: 1000,
 		},
 	}
-	require.NoError(t, w.admin.FlushDB(t.Context()).Err())
-	t.Cleanup(func() { w.admin.FlushDB(context.Background()) })
 	require.NoError(t, token.CreateKey(w.key))
 	own := w.client(s.Addr)
 	server := redis.New().Server(&own)
@@ -75,7 +85,10 @@ func newWorld(t *testing.T, s redistest.Server) *world {
 
 func (w *world) client(addr string) redis.ClientConfig {
 	c := redis.DefaultClientConfig()
-	c.Addrs, c.DB = []string{addr}, database
+	c.Addrs, c.DB = []string{addr}, w.database
+	if w.cluster != nil {
+		c.Addrs, c.DB, c.Cluster = w.cluster, 0, true
+	}
 	return c
 }
 
@@ -103,9 +116,11 @@ type process struct {
 	dispatcher *dispatcher.Dispatcher
 	web        *web.Plugin
 	runtime    *pipeline.Runtime
+	registry   *pipeline.Registry
 	toRedis    *redistest.Proxy
 	toWeb      *redistest.Proxy // nil for a dispatcher
 	dead       *pipelinetest.Recorder
+	tokens     *token.Plugin
 	known      func(event string) error
 	killed     bool
 }
@@ -115,7 +130,6 @@ type site struct {
 	*process
 	redis  *redis.Plugin
 	claims *reclaim.Plugin
-	tokens *token.Plugin
 	hub    *sse.Hub
 	roles  []string
 }
@@ -133,21 +147,36 @@ func (p *process) Confirm(_ context.Context, event string) error {
 func (s *site) Register(r *pipeline.Registry) error {
 	server := s.redis.Server(nil)
 	rooms := room.New(server, s.w.options)
+	series := labels.New()
+	r.Collect(series.Collectors()...)
+	var events broker.Confirmer = s.process
+	if s.w.events != "" {
+		o := eventservice.Options{
+			Config: eventservice.DefaultConfig(), Rooms: rooms, Confirm: true, Fetch: slices.Contains(s.roles, "dispatcher"), Log: r.Env().Logger,
+		}
+		o.URL, o.Timeout = s.w.events, cmp.Or(s.w.timeout, time.Second)
+		service := eventservice.New(o)
+		r.Service("eventservice", service)
+		r.Collect(service.Collectors()...)
+		events = service
+	}
 	for _, role := range s.roles {
 		if role == "dispatcher" {
 			c := dispatcher.DefaultConfig()
 			c.PromoteInterval = s.w.options.PromoteInterval
-			s.dispatcher = dispatcher.New(dispatcher.Options{Config: c, Rooms: rooms, Redis: s.redis, Server: server, DeadLetter: s.dead})
+			s.dispatcher = dispatcher.New(dispatcher.Options{Config: c, Rooms: rooms, Redis: s.redis, Server: server, DeadLetter: s.dead, Labels: series})
 			s.dispatcher.Register(r)
 			s.claims.Add(reclaim.Shards(s.dispatcher.Family()))
 			continue
 		}
 		s.broker = broker.New(broker.Options{
 			Config: broker.Config{BroadcastInterval: 100 * time.Millisecond}, SeenInterval: s.w.options.SeenInterval,
-			Rooms: rooms, Events: s.process, Redis: s.redis, Server: server, Hub: s.hub, Tokens: s.tokens, Web: s.web, DeadLetter: s.dead,
+			Rooms: rooms, Events: events, Redis: s.redis, Server: server, Hub: s.hub, Tokens: s.tokens, Web: s.web, DeadLetter: s.dead,
+			Labels: series,
 		})
 		s.broker.Register(r)
 		s.claims.Add(reclaim.Shards(s.broker.Family()))
+		shop.New(rooms, s.tokens, series, []pipeline.Secret{pipeline.NewSecret(shopToken)}, r.Env().Logger).Register(r, s.web)
 	}
 	return nil
 }
@@ -156,8 +185,10 @@ func (s *site) Register(r *pipeline.Registry) error {
 func (w *world) start(name string, roles ...string) *process {
 	t := w.t
 	t.Helper()
-	p := &process{w: w, name: name + "-" + watermill.NewShortUUID(), toRedis: redistest.NewProxy(t, w.server.Addr), dead: pipelinetest.NewRecorder("dead")}
 	shared, tokens, streams := redis.New(), token.New(), sse.New()
+	p := &process{
+		w: w, name: name + "-" + watermill.NewShortUUID(), toRedis: redistest.NewProxy(t, w.server.Addr), dead: pipelinetest.NewRecorder("dead"), tokens: tokens,
+	}
 	rc := shared.Settings().(*redis.Config)
 	rc.ClientConfig = w.client(p.toRedis.Addr())
 	rc.PollInterval, rc.InitialPollInterval = 20*time.Millisecond, time.Millisecond
@@ -165,11 +196,19 @@ func (w *world) start(name string, roles ...string) *process {
 	p.web = web.New(tokens, streams)
 	wc := p.web.Settings().(*web.Config)
 	wc.Listen, wc.DrainWindow, wc.Auth.Header, wc.TrustedProxies = "127.0.0.1:0", 100*time.Millisecond, "X-User", []string{"127.0.0.0/8"}
+	if w.streams > 0 {
+		wc.MaxStreams = w.streams
+	}
 	claims := reclaim.New(shared)
-	s := &site{process: p, redis: shared, claims: claims, tokens: tokens, hub: streams.Hub("room"), roles: roles}
-	registry, err := pipeline.NewRegistry(pipeline.Env{Instance: p.name, Logger: redistest.Logger(t)}, shared, claims, tokens, streams, p.web, s)
+	s := &site{process: p, redis: shared, claims: claims, hub: streams.Hub("room"), roles: roles}
+	log := redistest.Logger(t)
+	if w.log != nil {
+		log = slog.New(slog.NewTextHandler(w.log, nil))
+	}
+	registry, err := pipeline.NewRegistry(pipeline.Env{Instance: p.name, Logger: log}, shared, claims, tokens, streams, p.web, s)
 	require.NoError(t, err)
 	require.NoError(t, registry.CheckCollectors())
+	p.registry = registry
 	chain := middleware.New(registry, middleware.Options{})
 	p.runtime = pipeline.NewRuntime(registry, pipeline.RuntimeOptions{Wrap: chain.Wrap, StopTimeout: 10 * time.Second})
 	require.NoError(t, p.runtime.Start(t.Context()))
@@ -230,12 +269,15 @@ type guest struct {
 	done   chan struct{}
 	// promoted is called once, with the first token. It may be nil.
 	promoted func(jti string)
+	shuffled bool // a draw gives another index
 
 	mu      sync.Mutex
+	id      string // of the last connected event
 	index   int64
 	shown   int64 // the last position of this connection
 	events  []string
 	entries []ticket
+	now     int64 // of the server, with the first token
 	err     error
 }
 
@@ -290,7 +332,8 @@ func (g *guest) take(e ssetest.Event) error {
 		if e.ID == "" {
 			return errors.New("connected has no id")
 		}
-		if g.index != 0 && g.index != data.Idx {
+		g.id = e.ID
+		if g.index != 0 && g.index != data.Idx && !g.shuffled {
 			return fmt.Errorf("the index was %d and is %d", g.index, data.Idx)
 		}
 		g.index = data.Idx
@@ -308,6 +351,9 @@ func (g *guest) take(e ssetest.Event) error {
 		if len(g.entries) > 0 && g.entries[0].JTI != data.JTI {
 			return errors.New("another lease")
 		}
+		if len(g.entries) == 0 {
+			g.now = data.Now
+		}
 		g.entries = append(g.entries, data.ticket)
 		g.events = append(g.events, "promoted")
 		if len(g.entries) == 1 && g.promoted != nil {
@@ -319,6 +365,27 @@ func (g *guest) take(e ssetest.Event) error {
 		g.events = append(g.events, e.Name+" "+data.Reason)
 	}
 	return nil
+}
+
+// lastID returns the id of the last connected event.
+func (g *guest) lastID() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.id
+}
+
+// idx returns the index of the place.
+func (g *guest) idx() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.index
+}
+
+// ticket returns what the i-th promoted event brought.
+func (g *guest) ticket(i int) ticket {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.entries[i]
 }
 
 // seen returns whether an event was received.

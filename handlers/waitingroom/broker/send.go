@@ -123,5 +123,8 @@ func (b *Broker) send(l *local, c *conn, s step) {
 		}
 		e.ID, c.id = id.text, signedID{}
 	}
+	if s.name != eventMessage {
+		c.client.Remove(eventPosition)
+	}
 	c.client.Send(e)
 }

@@ -22,14 +22,19 @@ func (w *world) tick(what string, cond func() bool) {
 	})
 }
 
-// W7: no entry of DISPATCH arrives. The rank table is enough.
+// W7: no entry of DISPATCH arrives, and the next sign is an hour later. The rank table is enough.
 func TestAPromotionWithoutADispatchedEntry(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		w.options.SeenInterval = time.Hour
 		w.start("broker", "broker")
 		w.open(1, 1)
+		w.control(room.Change{Verb: room.Hold})
 		g := w.guest("u").run().wait("connected WAITING")
+		sign := func() float64 { return w.admin.ZScore(t.Context(), w.key1("WAITING_SEEN"), "u").Val() }
+		entered := sign()
+		w.tick("the sign of the first table", func() bool { return sign() != entered })
+		w.control(room.Change{Verb: room.Resume})
 		w.tick("promoted", func() bool { return g.seen("promoted") })
 		require.Zero(t, w.admin.Exists(t.Context(), "DISPATCH_INSTANCES").Val())
 	})
@@ -51,9 +56,11 @@ func TestOldEntriesOfDispatch(t *testing.T) {
 			require.NoError(t, w.admin.XAdd(t.Context(), &goredis.XAddArgs{Stream: room.DispatchStream(p.name), Values: values}).Err())
 		}
 		redistest.Eventually(t, "the bad ones are dead letters", func() bool { return len(p.dead.Messages()) == 2 })
-		second.wait("position 1")
+		_, err := w.rooms.Leave(t.Context(), w.event, "u", "left")
+		require.NoError(t, err)
+		second.wait("promoted")
 		require.Equal(t, 1, first.count("promoted"))
-		require.Zero(t, second.count("promoted"))
+		require.Equal(t, 1, second.count("promoted"))
 	})
 }
 
@@ -84,8 +91,8 @@ func TestMessagesAndTheEndOfARoom(t *testing.T) {
 		w.control(room.Change{Verb: room.Message, Message: &text})
 		first.wait("message we start at noon")
 		second.wait("message we start at noon")
+		w.control(room.Change{Verb: room.Close}) // first: no user takes the free slot
 		w.control(room.Change{Verb: room.Kick, User: "u"})
-		w.control(room.Change{Verb: room.Close})
 		second.wait("closed room_closed").ends()
 		first.wait("closed kicked").ends()
 	})
@@ -103,8 +110,8 @@ func TestAnOutageMovesTheEndOfALease(t *testing.T) {
 		// The last tick seems to be a minute ago. The time since then does not count.
 		require.NoError(t, w.admin.HIncrBy(t.Context(), w.key1("ROOM"), "stopped", -time.Minute.Milliseconds()).Err())
 		w.tick("a second token", func() bool { return g.count("promoted") == 2 })
-		require.Greater(t, g.entries[1].Until, g.entries[0].Until)
-		require.Equal(t, g.entries[0].JTI, g.entries[1].JTI)
+		require.Greater(t, g.ticket(1).Until, g.ticket(0).Until)
+		require.Equal(t, g.ticket(0).JTI, g.ticket(1).JTI)
 	})
 }
 
@@ -144,6 +151,43 @@ func TestALostConnectionIsNoDeparture(t *testing.T) {
 		before := seen()
 		g.cancel()
 		redistest.Eventually(t, "a sign of life at the disconnect", func() bool { return seen() > before })
-		require.Equal(t, g.index, w.guest("u").run().wait("connected WAITING").index)
+		require.Equal(t, g.idx(), w.guest("u").run().wait("connected WAITING").idx())
+	})
+}
+
+// A broker that is full refuses streams. A user who keeps trying is not absent.
+func TestARefusedStreamIsASignOfLife(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.options.SeenInterval, w.streams = time.Hour, 1
+		w.start("broker", "broker")
+		w.open(10, 10)
+		w.control(room.Change{Verb: room.Hold})
+		index := w.send("GET", w.path(), "u").place(t).Idx
+		w.guest("v").run().wait("connected WAITING")
+		seen := func() float64 { return w.admin.ZScore(context.Background(), w.key1("WAITING_SEEN"), "u").Val() }
+		for _, accept := range []string{asStream, "application/json"} {
+			before := seen()
+			redistest.Eventually(t, "a sign of life", func() bool {
+				a := w.send("GET", w.path(), "u", "Accept", accept)
+				require.Contains(t, a.body, "full")
+				require.Equal(t, accept == asStream, a.status == 200)
+				return seen() > before
+			})
+		}
+		require.Contains(t, w.send("GET", w.path(), "new", "Accept", asStream).body, "full")
+		w.send("GET", "invented/tickets/waiting", "u")
+		redistest.Eventually(t, "the next round", func() bool { // which has the signs of both
+			before := seen()
+			w.send("GET", w.path(), "u")
+			return seen() > before
+		})
+		got, err := w.rooms.Status(t.Context(), w.event, "new")
+		require.NoError(t, err)
+		require.Empty(t, got.State, "a refused user has no place")
+		got, err = w.rooms.Status(t.Context(), w.event, "u")
+		require.NoError(t, err)
+		require.Equal(t, index, got.Index)
+		require.Zero(t, w.admin.Exists(t.Context(), "ROOM:{invented}").Val())
 	})
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
@@ -33,31 +34,49 @@ type step struct {
 // position is the data of the stream event position, and a part of the answer to a client that
 // polls.
 type position struct {
-	Position    int64     `json:"position"`
-	Ahead       int64     `json:"ahead"`
+	Position    *int64    `json:"position"` // null before the draw
+	Ahead       *int64    `json:"ahead"`
 	Waiting     int64     `json:"waiting"`
 	WaitSeconds *[2]int64 `json:"waitSeconds"`
 	OpensAt     *int64    `json:"opensAt"`
 	AsOf        int64     `json:"asOf"`
 	RoomState   string    `json:"roomState"`
+	Commitment  string    `json:"commitment,omitempty"` // hash of the secret, before the draw
+}
+
+// ahead returns how many users wait before one, or a number that stands for it.
+func (p position) ahead() int64 {
+	if p.Ahead == nil {
+		return withoutPosition
+	}
+	return *p.Ahead
 }
 
 // least is the least number of users ahead that was shown to a user at an index.
 type least struct{ index, ahead int64 }
 
-// position returns the position of an index. It does not rise.
-func (l *least) position(t *room.Table, index int64) position {
+// position returns the position of a place. It does not rise. A place that is newer than the table
+// has the number of users ahead that the room counted.
+func (l *least) position(t *room.Table, place room.Place) position {
+	p := position{Waiting: t.Waiting, AsOf: t.AsOf, RoomState: t.State}
+	if t.OpensAt > 0 {
+		p.OpensAt = &t.OpensAt
+	}
+	index := place.Index
+	if !t.Ordered(index) {
+		p.Commitment = t.Commitment
+		return p
+	}
 	ahead, _ := t.Position(index)
+	if place.Ahead >= 0 && index > t.Last() {
+		ahead = place.Ahead
+	}
 	if l.index == index {
 		ahead = min(ahead, l.ahead)
 	}
 	*l = least{index, ahead}
-	p := position{
-		Position: ahead + 1, Ahead: ahead, Waiting: max(t.Waiting, ahead+1), WaitSeconds: t.WaitSeconds(ahead), AsOf: t.AsOf, RoomState: t.State,
-	}
-	if t.OpensAt > 0 {
-		p.OpensAt = &t.OpensAt
-	}
+	rank := ahead + 1
+	p.Position, p.Ahead, p.Waiting, p.WaitSeconds = &rank, &ahead, max(t.Waiting, rank), t.WaitSeconds(ahead)
 	return p
 }
 
@@ -90,10 +109,13 @@ func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []step)
 		return []step{{name: eventClosed, text: reason}}
 	}
 	if p.Index != v.index {
-		v.index, v.ahead, v.asOf, v.sent, v.signed, v.message = p.Index, -1, 0, time.Time{}, now, "" // the page hides its message
+		v.index, v.ahead, v.asOf, v.sent = p.Index, -1, 0, time.Time{}
+		v.message = "" // the page hides its message
+		// Users of a draw do not renew their ids together.
+		v.signed = now.Add(-rand.N(renewID / 3))
 		steps = append(steps, step{name: eventConnected, id: true})
 	}
-	if p.State == room.Admitted && (p.JTI != v.jti || p.Until != v.until) {
+	if p.State == room.Admitted && !p.Unreplicated && (p.JTI != v.jti || p.Until != v.until) {
 		v.jti, v.until = p.JTI, p.Until
 		steps = append(steps, step{name: eventPromoted})
 	}
@@ -104,9 +126,10 @@ func (v *view) update(p room.Place, t *room.Table, now time.Time) (steps []step)
 		v.message = t.Message
 		steps = append(steps, step{name: eventMessage, text: t.Message})
 	}
-	if p.State == room.Waiting && v.isDue(t, now) {
-		shown := v.least.position(t, p.Index)
-		v.ahead, v.asOf, v.state, v.sent = shown.Ahead, shown.AsOf, shown.RoomState, now
+	served := p.Index <= t.Served && p.Now < t.AsOf // perhaps the user no longer waits
+	if p.State == room.Waiting && !served && v.isDue(t, now) {
+		shown := v.least.position(t, p)
+		v.ahead, v.asOf, v.state, v.sent = shown.ahead(), shown.AsOf, shown.RoomState, now
 		renew := now.Sub(v.signed) >= renewID
 		if renew {
 			v.signed = now
@@ -139,7 +162,7 @@ func interval(ahead int64) time.Duration {
 	return 14900 * time.Millisecond
 }
 
-// withoutPosition stands for the users ahead of a client that polls and has no position.
+// withoutPosition stands for the users ahead of a client that has no position.
 const withoutPosition = 1000
 
 // pollAgain returns the seconds until the next poll of a client. A poll is a sign of life.

@@ -5,6 +5,7 @@ package checker
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,25 +13,58 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 )
 
+// Habit is what a user does. It decides which ends are possible.
+type Habit int
+
+// The habits.
+const (
+	Buys Habit = iota
+	Abandons
+	Expires    // does nothing after the promotion
+	Leaves     // before or after the promotion
+	Vanishes   // closes the page for good
+	Reconnects // loses the connection repeatedly, and buys
+	HasTwoTabs // and buys
+)
+
+func (h Habit) buys() bool { return h == Buys || h == Reconnects || h == HasTwoTabs }
+
+// Options are the settings of the room, and what the faults of the run may cause.
+type Options struct {
+	TokenTTL time.Duration // that of the room
+	// Absence is the time without a position after which a user may be overtaken. Zero: no user
+	// may be.
+	Absence time.Duration
+	// Loses: Redis loses writes that it has acknowledged.
+	Loses bool
+}
+
 // Checker has the users, their leases and the sales of one event. Safe for concurrent use.
 type Checker struct {
-	tokenTTL time.Duration
+	o Options
 
 	mu       sync.Mutex
 	users    map[string]*user
 	leases   map[string]string // jti → user
+	over     []*user           // whose leases have ended since the last sample
 	report   Report
-	closed   bool // an operator has closed the room
+	closed   bool           // an operator has closed the room
+	lost     int64          // see Lost
+	places   map[string]int // see Drawn
 	problems map[string]bool
 }
 
 // user is what one user has received, over all connections.
 type user struct {
 	name     string
+	habit    Habit
+	entered  int64 // index before the draw; 0: it has not changed
 	index    int64
 	shown    map[string]int64 // per connection, users ahead
 	waiting  int64            // asOf of the newest position
+	absent   bool             // for longer than Options.Absence
 	jti      string
+	until    int64 // end of the lease
 	notified int64 // when the lease was claimed; 0: not promoted
 	result   string
 	end      string
@@ -44,9 +78,9 @@ const (
 	Refused   = "refused"
 )
 
-// New returns a checker for a room whose leases have tokenTTL from their first notification.
-func New(tokenTTL time.Duration) *Checker {
-	return &Checker{tokenTTL: tokenTTL, users: map[string]*user{}, leases: map[string]string{}, problems: map[string]bool{}}
+// New returns a checker.
+func New(o Options) *Checker {
+	return &Checker{o: o, users: map[string]*user{}, leases: map[string]string{}, problems: map[string]bool{}}
 }
 
 // Report is the result.
@@ -85,6 +119,13 @@ func (c *Checker) user(name string) *user {
 	return c.users[name]
 }
 
+// Arrived says that a user with a habit arrives.
+func (c *Checker) Arrived(name string, h Habit) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.user(name).habit = h
+}
+
 // Connected says that a connection of a user has a place.
 func (c *Checker) Connected(name, connection string, index int64) {
 	c.mu.Lock()
@@ -97,20 +138,35 @@ func (c *Checker) Connected(name, connection string, index int64) {
 	case index:
 		c.report.Reconnects++
 	default:
-		c.problem("%s has two places: %d, then %d", name, u.index, index)
+		if u.entered > 0 {
+			c.problem("%s has three places: %d, %d, then %d", name, u.entered, u.index, index)
+		}
+		u.entered, u.index = u.index, index
 	}
 }
 
+// Drawn says the places of all users in a draw, from 1.
+func (c *Checker) Drawn(places map[string]int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.places = places
+}
+
 // Position says that a connection of a waiting user was shown a position. asOf is its time by the
-// server's clock.
+// server's clock. ahead is negative before a draw.
 func (c *Checker) Position(name, connection string, ahead, asOf int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u := c.user(name)
-	if before, ok := u.shown[connection]; ok && ahead > before {
-		c.problem("%s was shown %d users ahead, then %d", name, before, ahead)
+	if ahead >= 0 {
+		if before, ok := u.shown[connection]; ok && ahead > before {
+			c.problem("%s was shown %d users ahead, then %d", name, before, ahead)
+		}
+		u.shown[connection] = ahead
 	}
-	u.shown[connection] = ahead
+	if c.o.Absence > 0 && u.waiting > 0 && asOf-u.waiting > c.o.Absence.Milliseconds() {
+		u.absent = true
+	}
 	u.waiting = max(u.waiting, asOf)
 }
 
@@ -122,13 +178,14 @@ func (c *Checker) Promoted(name, jti string, until int64) bool {
 	if owner := c.leases[jti]; owner != "" && owner != name {
 		c.problem("%s and %s have the lease %s", owner, name, jti)
 	}
+	u.until = max(u.until, until)
 	if u.jti == jti {
 		return false
 	}
 	if u.jti != "" && u.result == "" && u.end == "" {
 		c.problem("%s has two leases: %s, then %s", name, u.jti, jti)
 	}
-	u.jti, u.notified, u.result = jti, until-c.tokenTTL.Milliseconds(), ""
+	u.jti, u.until, u.notified, u.result = jti, until, until-c.o.TokenTTL.Milliseconds(), ""
 	c.leases[jti] = name
 	return true
 }
@@ -142,6 +199,9 @@ func (c *Checker) Shop(name, result string) {
 		c.problem("%s has bought twice", name)
 	}
 	u.result = result
+	if result == Refused {
+		c.over = append(c.over, u)
+	}
 }
 
 // Replayed says that a second session has presented the token of a user.
@@ -149,7 +209,7 @@ func (c *Checker) Replayed(name string, accepted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.report.Replays++
-	if accepted {
+	if accepted && !c.o.Loses {
 		c.problem("a second session was accepted with the token of %s", name)
 	}
 }
@@ -170,6 +230,9 @@ func (c *Checker) Ended(name, reason string) {
 		c.problem("%s has two ends: %s, then %s", name, u.end, reason)
 	}
 	u.end = reason
+	if reason == "lease_over" {
+		c.over = append(c.over, u)
+	}
 }
 
 // Closed says that an operator closes the room from now on.
@@ -179,40 +242,57 @@ func (c *Checker) Closed() {
 	c.closed = true
 }
 
+// Lost says that Redis may lose what happened before a time of the server. A promotion that is lost
+// before its user is notified is repeated after those of users with a higher index.
+func (c *Checker) Lost(before int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lost = before
+}
+
 // Sample checks the limits of the room at one moment.
 func (c *Checker) Sample(s room.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.report.Samples++
+	c.ended(s)
 	leases := s.Ready + s.Admitted
 	if s.Capacity < 0 && leases+s.Sold > 0 {
 		c.problem("%d users were promoted while the capacity is unknown", leases+s.Sold)
 	}
-	if s.Capacity >= 0 && s.Sold+leases > s.Capacity {
+	switch {
+	case c.o.Loses: // the lost writes are restored in addition to what happened meanwhile
+	case s.Capacity >= 0 && s.Sold+leases > s.Capacity:
 		c.problem("%d sold and %d leases are more than %d seats", s.Sold, leases, s.Capacity)
-	}
-	if s.Concurrency >= 0 && leases > s.Concurrency {
+	case s.Concurrency >= 0 && leases > s.Concurrency:
 		c.problem("%d leases are more than %d", leases, s.Concurrency)
 	}
+}
+
+// ended checks that leases have ended after their time. The sample is a later one.
+func (c *Checker) ended(s room.Status) {
+	for _, u := range c.over {
+		if s.LastTick < u.until && !c.o.Loses {
+			c.problem("the lease of %s has ended before its time", u.name)
+		}
+	}
+	c.over = nil
 }
 
 // Report compares everything. last is the room after the end of all users.
 func (c *Checker) Report(last room.Status) Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.ended(last)
 	c.report.Users, c.report.Capacity, c.report.Leases = len(c.users), last.Capacity, last.Ready+last.Admitted
-	users := slices.SortedFunc(func(yield func(*user) bool) {
-		for _, u := range c.users {
-			if !yield(u) {
-				return
-			}
-		}
-	}, func(a, b *user) int { return cmp.Compare(a.index, b.index) })
+	users := slices.SortedFunc(maps.Values(c.users), func(a, b *user) int { return cmp.Compare(a.index, b.index) })
 	for _, u := range users {
 		c.ending(u)
 	}
+	c.drawn(users)
 	c.order(users)
-	if int64(c.report.Sold) != last.Sold {
+	c.notified(users, last.Promoted)
+	if sold := int64(c.report.Sold); sold != last.Sold && !(c.o.Loses && sold > last.Sold) {
 		c.problem("the shop has sold %d seats, and the room counts %d", c.report.Sold, last.Sold)
 	}
 	if c.report.Leases != 0 {
@@ -238,29 +318,63 @@ func (c *Checker) Report(last room.Status) Report {
 
 // ending counts the end of a user, and checks that it is one that the user has caused.
 func (c *Checker) ending(u *user) {
-	if u.jti != "" {
+	promoted := u.jti != ""
+	if promoted {
 		c.report.Promoted++
 	}
 	switch {
-	case u.result == Sold:
+	case u.result == Sold && u.habit.buys():
 		c.report.Sold++
-	case u.result == Abandoned:
+	case u.result == Abandoned && u.habit == Abandons:
 		c.report.Abandoned++
-	case u.jti != "" && (u.departed || u.end == "abandoned" || u.end == "left"):
-		c.report.Abandoned++
-	case u.departed:
-		c.report.Departed++
-	case u.jti != "" && u.end == "lease_over":
+	case u.departed && (u.habit == Vanishes || u.end == "left" || c.o.Loses):
+		if promoted {
+			c.report.Abandoned++
+		} else {
+			c.report.Departed++
+		}
+	case promoted && u.end == "lease_over" && (u.habit == Expires || u.result == Refused):
 		c.report.Expired++
-	case u.jti == "" && u.end == "room_closed" && c.closed:
+	case !promoted && u.end == "room_closed" && c.closed:
 		c.report.Unserved++
 	case u.end == "":
 		c.problem("%s was promoted or waited, and has no end", u.name)
 	default:
 		c.problem("%s has lost the place: %s", u.name, u.end)
 	}
-	if u.result != "" && u.result != Refused && u.end != "" && u.end != u.result {
+	if u.result != "" && u.result != Refused && u.end != "" && u.end != u.result && !c.o.Loses {
 		c.problem("%s was %s in the shop, and the stream ended with %s", u.name, u.result, u.end)
+	}
+}
+
+// drawn checks that only users of the draw have received another place, and that it is the drawn
+// one.
+func (c *Checker) drawn(users []*user) {
+	var cut int64 // index before the first place
+	for _, u := range users {
+		place, ok := c.places[u.name]
+		switch {
+		case u.entered == 0:
+		case !ok:
+			c.problem("%s has two places: %d, then %d", u.name, u.entered, u.index)
+		case cut == 0:
+			cut = u.index - int64(place)
+		case u.index != cut+int64(place):
+			c.problem("%s has the index %d, and the drawn one is %d", u.name, u.index, cut+int64(place))
+		}
+	}
+}
+
+// notified checks that no user was promoted without a notification, except one that has departed.
+func (c *Checker) notified(users []*user, promoted int64) {
+	notified := int64(len(c.leases))
+	for _, u := range users {
+		if u.departed && u.jti == "" {
+			notified++
+		}
+	}
+	if promoted > notified && c.o.Absence == 0 {
+		c.problem("%d users were promoted, and %d were notified or had departed", promoted, notified)
 	}
 }
 
@@ -268,10 +382,10 @@ func (c *Checker) ending(u *user) {
 func (c *Checker) order(users []*user) {
 	var first *user // the one with a higher index that was notified first
 	for _, u := range slices.Backward(users) {
-		if first != nil && u.waiting > first.notified {
+		if first != nil && u.waiting > first.notified && !u.absent {
 			c.problem("%s was overtaken by %s", u.name, first.name)
 		}
-		if u.notified > 0 && (first == nil || u.notified < first.notified) {
+		if u.notified > c.lost && (first == nil || u.notified < first.notified) {
 			first = u
 		}
 	}

@@ -19,8 +19,9 @@ type run struct {
 }
 
 func newRun() *run {
-	c := New(ttl)
+	c := New(Options{TokenTTL: ttl})
 	for i, name := range []string{"a", "b", "c"} {
+		c.Arrived(name, []Habit{HasTwoTabs, Abandons, Buys}[i])
 		c.Connected(name, "1", int64(i+1))
 		c.Position(name, "1", int64(i), 1000)
 	}
@@ -39,7 +40,7 @@ func newRun() *run {
 	c.Position("c", "2", 0, 5000)
 	c.Closed()
 	c.Ended("c", "room_closed")
-	return &run{c, room.Status{Capacity: 2, Concurrency: 1, Sold: 1, Free: 1}}
+	return &run{c, room.Status{Capacity: 2, Concurrency: 1, Sold: 1, Free: 1, Promoted: 2}}
 }
 
 func TestAGoodRun(t *testing.T) {
@@ -52,20 +53,73 @@ func TestAGoodRun(t *testing.T) {
 	}, got)
 }
 
+func overtaken(r *run) {
+	r.Arrived("e", Expires)
+	r.Connected("d", "1", 4)
+	r.Connected("e", "1", 5)
+	r.Promoted("e", "5-e", 6000+ttl.Milliseconds())
+	r.Position("d", "1", 0, 6000)
+	r.Position("d", "1", 0, 8000)
+	r.Ended("d", "room_closed")
+	r.Ended("e", "lease_over")
+	r.last.LastTick, r.last.Promoted = 6000+ttl.Milliseconds(), 3
+}
+
+// drawn is a draw in which b and c have the places 1 and 2. index is the one that c has received.
+func drawn(r *run, index int64) {
+	r.Connected("b", "1", 7)
+	r.Connected("c", "2", index)
+	r.Drawn(map[string]int{"b": 1, "c": 2})
+}
+
+func TestADraw(t *testing.T) {
+	t.Parallel()
+	r := newRun()
+	drawn(r, 8)
+	require.Empty(t, r.Report(r.last).Problems)
+}
+
+// A user whose sign of life did not arrive may be overtaken.
+func TestAnAbsentUser(t *testing.T) {
+	t.Parallel()
+	r := newRun()
+	r.o.Absence = time.Second
+	overtaken(r)
+	require.Empty(t, r.Report(r.last).Problems)
+}
+
+// A promotion that was lost before its user was notified is repeated.
+func TestALostPromotion(t *testing.T) {
+	t.Parallel()
+	r := newRun()
+	r.Lost(6000)
+	overtaken(r)
+	require.Empty(t, r.Report(r.last).Problems)
+}
+
 // Each broken rule has its problem.
 func TestEachBrokenRuleIsReported(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*run){
-		"d was overtaken by e": func(r *run) {
+		"d was overtaken by e": overtaken,
+		"d has lost the place: lease_over": func(r *run) { // it buys
 			r.Connected("d", "1", 4)
-			r.Connected("e", "1", 5)
-			r.Promoted("e", "5-e", 6000+ttl.Milliseconds())
-			r.Position("d", "1", 0, 6001)
-			r.Ended("d", "room_closed")
-			r.Ended("e", "lease_over")
+			r.Promoted("d", "4-d", 5000)
+			r.Ended("d", "lease_over")
+			r.Sample(room.Status{LastTick: 5000})
 		},
+		"the lease of d has ended before its time": func(r *run) {
+			r.Promoted("d", "4-d", 5000)
+			r.Promoted("d", "4-d", 6000)
+			r.Shop("d", Refused)
+			r.Sample(room.Status{LastTick: 5999})
+		},
+		"c has lost the place: left":                                        func(r *run) { r.users["c"].end = "left" },
+		"3 users were promoted, and 2 were notified":                        func(r *run) { r.last.Promoted = 3 },
 		"a has two places: 1, then 9":                                       func(r *run) { r.Connected("a", "2", 9) },
 		"c was shown 0 users ahead, then 2":                                 func(r *run) { r.Position("c", "2", 2, 6000) },
+		"a has three places: 1, 9, then 8":                                  func(r *run) { r.Connected("a", "2", 9); r.Connected("a", "2", 8) },
+		"c has the index 9, and the drawn one is 8":                         func(r *run) { drawn(r, 9) },
 		"a and b have the lease 1-a":                                        func(r *run) { r.Promoted("b", "1-a", 0) },
 		"d has two leases: 4-d, then 4-e":                                   func(r *run) { r.Promoted("d", "4-d", 1); r.Promoted("d", "4-e", 1); r.Ended("d", "lease_over") },
 		"a has bought twice":                                                func(r *run) { r.Shop("a", Sold) },

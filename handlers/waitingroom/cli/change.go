@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -83,7 +84,7 @@ func (l *limits) flags(cmd *cobra.Command) {
 	flags.Int64Var(&l.capacity, "capacity", 0, "`number` of seats for sale")
 	flags.Int64Var(&l.concurrency, "concurrency", 0, "maximum `number` of admitted users; -1: no limit")
 	flags.Int64Var(&l.perMinute, "per-minute", 0, "maximum `number` of promotions per minute; -1: no limit")
-	flags.StringVar(&l.mode, "mode", "", "`mode`: "+room.FIFO+", "+room.PassThrough+", "+room.Reject)
+	flags.StringVar(&l.mode, "mode", "", "`mode`: "+strings.Join(room.Modes(), ", "))
 	flags.StringVar(&l.opensAt, "opens-at", "", "`time` of the opening, as 2026-12-01T10:00:00Z; 0: none")
 	flags.StringVar(&l.closesAt, "closes-at", "", "`time` of the end; 0: none")
 }
@@ -131,9 +132,13 @@ func (c commands) open() *cobra.Command {
 
 The room is created if the event has none. Without --capacity it is fetched from the Event
 Service; no user is promoted while it is unknown. With --opens-at in the future, users wait
-until then.`,
+until then.
+
+With --mode shuffle a pre-queue begins, and its commitment is published. The pre-queue ends at
+--opens-at, or with the next open without --mode. Its users then get their places by lot.`,
 		Example: `  millrace room open 42 --capacity 500 --why "ticket 7" --profile broker
-  millrace room open 42 --opens-at 2026-12-01T10:00:00Z --why "ticket 7"`,
+  millrace room open 42 --opens-at 2026-12-01T10:00:00Z --why "ticket 7"
+  millrace room open 7 --mode shuffle --opens-at 2026-12-01T10:00:00Z --why draw`,
 	}
 	l.flags(cmd)
 	return c.change(room.Open, cobra.ExactArgs(1), cmd, l.request)

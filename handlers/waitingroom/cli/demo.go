@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/demo"
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
 	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
@@ -31,9 +30,10 @@ const (
 )
 
 type demoFlags struct {
+	app.DemoFlags
 	users, seats, concurrency int
 	events                    string
-	noKill, keep, verbose     bool
+	noKill                    bool
 }
 
 func (c commands) demo() *cobra.Command {
@@ -47,7 +47,9 @@ A broker and a dispatcher run in this process, with a simulated Event Service, a
 shop, and Redis without other settings. Another broker and another dispatcher are
 processes of their own, which are killed (SIGKILL). Users buy, abandon, leave, lose their
 connection, or do nothing. The exit code is 0 only if the waiting room kept its rules. No
-user is overtaken or lost, each slot becomes free again, and no seat is sold twice.`,
+user is overtaken or lost, each slot becomes free again, and no seat is sold twice. Before,
+the users of another room get their places by lot. The order is verified from its audit
+file alone.`,
 		Example: "  millrace room demo\n  millrace room demo --users 1000 --seats 400 --concurrency 100\n  millrace room demo --keep",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return c.runDemo(cmd, f) },
@@ -58,8 +60,7 @@ user is overtaken or lost, each slot becomes free again, and no seat is sold twi
 	flags.IntVar(&f.concurrency, "concurrency", 40, "maximum number of admitted users")
 	flags.StringVar(&f.events, "event-service", string(sim.Unavailable), "first `behaviour` of the Event Service: "+modes())
 	flags.BoolVar(&f.noKill, "no-kill", false, "kill no process")
-	flags.BoolVar(&f.keep, "keep", false, "keep running after the report, until Ctrl-C")
-	flags.BoolVar(&f.verbose, "verbose", false, "show the log")
+	f.Flags(cmd)
 	return cmd
 }
 
@@ -87,7 +88,6 @@ func (f demoFlags) validate() error {
 type demoRun struct {
 	commands
 	demoFlags
-	dir    string
 	event  string
 	key    string // file
 	secret string // of the shop
@@ -99,17 +99,10 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "millrace-room-")
-	if err != nil {
-		return fmt.Errorf("demo: %w", err)
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	d := &demoRun{commands: c, demoFlags: f, dir: dir, event: "demo-" + strings.ToLower(rand.Text()[:6]), secret: rand.Text(), key: filepath.Join(dir, "key.pem")}
-	if err := token.CreateKey(d.key); err != nil {
-		return err
-	}
+	d := &demoRun{commands: c, demoFlags: f, event: "demo-" + strings.ToLower(rand.Text()[:6]), secret: rand.Text()}
 	service := sim.New(map[string]int64{d.event: int64(f.seats)})
 	service.Set(sim.Mode(f.events))
+	var err error
 	var stopEvents, stopEntry func()
 	if d.events, stopEvents, err = listen(cmd.Context(), service); err != nil {
 		return err
@@ -120,33 +113,30 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 		return err
 	}
 	defer stopEntry()
-	overrides := d.settings("broker", "dispatcher")
-	overrides["data_dir"] = filepath.Join(dir, "data")
-	overrides["plugins.deadletter.store.dsn"] = ""
-	overrides["plugins.web.listen"] = "127.0.0.1:0"
-	overrides["plugins.telemetry.listen"] = ""
-	if !f.verbose {
-		overrides["log.level"] = "error"
-	}
-	return c.h.Run(cmd.Context(), cmd, app.RunOptions{Overrides: overrides, Ready: func(ctx context.Context, _ *app.Running) error {
-		processes := c.h.Processes(dir)
-		defer processes.Stop()
-		report, err := d.crowd(ctx, processes, service, balancer)
-		if err != nil {
-			return err
-		}
-		if err := c.h.Show(cmd, report, func(w io.Writer) error { return writeReport(w, report) }); err != nil {
-			return err
-		}
-		if f.keep {
-			fmt.Fprintf(c.h.Err(), "\nStill running; Ctrl-C ends it.\n")
-			<-ctx.Done()
-		}
-		if !report.OK() || !f.noKill && report.Killed == 0 {
-			return bad("the waiting room broke a rule")
-		}
-		return nil
-	}})
+	return app.RunDemo(c.h, cmd, app.Demo[demo.Report]{
+		DemoFlags: f.DemoFlags, Off: []string{"kafka", "redisstream", "promotion"},
+		Settings: func(dir string) (map[string]any, error) {
+			d.key = filepath.Join(dir, "key.pem")
+			set := d.settings("broker", "dispatcher")
+			set["plugins.deadletter.store.dsn"] = ""
+			set["plugins.web.listen"] = "127.0.0.1:0"
+			return set, token.CreateKey(d.key)
+		},
+		Run: func(ctx context.Context, p *app.Processes) (demo.Report, error) {
+			return d.crowd(ctx, p, service, balancer)
+		},
+		Text: writeReport,
+		Verdict: func(r demo.Report) error {
+			switch {
+			case !r.OK():
+				return app.Bad("the waiting room broke a rule")
+			case !f.noKill && r.Killed < 2:
+				return app.Bad("the visits were over before the processes were killed: increase --users")
+			}
+			return nil
+		},
+		Next: fmt.Sprintf("`%[1]s room demo --keep` keeps it running, and `%[1]s room open --help` opens a room of your own.", c.h.Name()),
+	})
 }
 
 // settings are those of a process with these roles.
@@ -163,9 +153,6 @@ func (d *demoRun) settings(roles ...string) map[string]any {
 	} {
 		set["plugins.waitingroom."+key] = value
 	}
-	for _, plugin := range []string{"kafka", "redisstream", "promotion"} {
-		set["plugins."+plugin+".enabled"] = false
-	}
 	return set
 }
 
@@ -176,15 +163,6 @@ func (d *demoRun) crowd(ctx context.Context, processes *app.Processes, service *
 		return demo.Report{}, err
 	}
 	defer func() { _ = server.Stop(context.WithoutCancel(ctx)) }()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	go func() {
-		select {
-		case err := <-processes.Failed():
-			stop(fmt.Errorf("demo: %w", err))
-		case <-ctx.Done():
-		}
-	}()
 	brokers := []string{d.Addr()}
 	var kills []func() error
 	if !d.noKill {
@@ -209,6 +187,12 @@ func (d *demoRun) crowd(ctx context.Context, processes *app.Processes, service *
 		fmt.Fprintf(w, "Welcome to the shop, %s.\n", entry.UserID)
 	})))
 	balancer.set(mux)
+	drawn, err := demo.Draw(ctx, demo.DrawOptions{
+		Event: "draw-of-" + d.event, Rooms: rooms, By: app.Person(), URL: d.entry, Client: &http.Client{}, File: filepath.Join(filepath.Dir(d.key), "draw.txt"),
+	})
+	if err != nil {
+		return demo.Report{}, err
+	}
 	concurrency := int64(d.concurrency)
 	by := room.Change{Verb: room.Open, By: app.Person(), Why: "demo", Concurrency: &concurrency}
 	if _, err := rooms.Control(ctx, d.event, by); err != nil {
@@ -221,7 +205,7 @@ func (d *demoRun) crowd(ctx context.Context, processes *app.Processes, service *
 	bar := d.h.Progress(int64(d.users), "users served")
 	defer bar.Done()
 	report, err := demo.Run(ctx, demo.Options{
-		Event: d.event, Users: d.users, TokenTTL: demoTokenTTL, URL: d.entry, Client: &http.Client{Transport: &http.Transport{}}, Gate: shop,
+		Event: d.event, Users: d.users, Checker: checker.New(checker.Options{TokenTTL: demoTokenTTL}), URL: d.entry, Client: &http.Client{Transport: &http.Transport{}}, Gate: shop,
 		Status: func(ctx context.Context) (room.Status, error) { return rooms.RoomStatus(ctx, d.event) },
 		Close: func(ctx context.Context) error {
 			_, err := rooms.Control(ctx, d.event, room.Change{Verb: room.Close, By: by.By, Why: "sold out"})
@@ -229,8 +213,8 @@ func (d *demoRun) crowd(ctx context.Context, processes *app.Processes, service *
 		},
 		Kills: kills, Progress: bar.Set,
 	})
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
+	if report.Drawn = drawn; drawn.Problem != "" {
+		report.Problems = append(report.Problems, drawn.Problem)
 	}
 	return report, err
 }
@@ -253,7 +237,7 @@ func (d *demoRun) start(ctx context.Context, processes *app.Processes, role stri
 	}
 	settings["plugins.token.keys"] = keys
 	settings["plugins.web.listen"], settings["plugins.telemetry.listen"] = address, operations
-	settings["instance_id"] = role + "-" + filepath.Base(d.dir)
+	settings["instance_id"] = role + "-of-" + d.event
 	if p, err = processes.Start(ctx, role, settings); err != nil {
 		return "", nil, fmt.Errorf("demo: %w", err)
 	}

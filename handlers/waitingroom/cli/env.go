@@ -4,7 +4,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,11 +43,11 @@ func Command(h *app.Host, env Env) *cobra.Command {
 		Example: "  millrace room open 42 --capacity 500 --why \"ticket 4711\" --profile broker\n  millrace room status --profile broker",
 	}
 	for _, cmd := range []*cobra.Command{
-		c.open(), c.hold(), c.resume(), c.drain(), c.close(), c.set(), c.message(), c.kick(), c.status(), c.find(), c.audit(),
+		c.open(), c.hold(), c.resume(), c.drain(), c.close(), c.set(), c.message(), c.kick(), c.status(), c.find(), c.audit(), c.shuffle(),
 	} {
 		group.AddCommand(h.ServiceFlags(cmd))
 	}
-	group.AddCommand(c.demo()) // makes its own settings
+	group.AddCommand(c.verify(), c.demo()) // need no server, or their own
 	return group
 }
 
@@ -70,16 +69,11 @@ func do[T any](ctx context.Context, rooms *room.Rooms, event, verb string, q adm
 	typed, _ := answer.(T)
 	switch {
 	case errors.Is(err, room.ErrUnknown), errors.Is(err, room.ErrConflict):
-		err = bad("%s of event %s: %w", verb, app.Printable(event), err)
+		err = app.Bad("%s of event %s: %w", verb, app.Printable(event), err)
 	case err != nil && admin.IsMistake(err):
 		err = app.Usage("%s", err)
 	}
 	return typed, err
-}
-
-// bad is an error with the exit code of a command that has found something wrong.
-func bad(format string, args ...any) error {
-	return &app.ExitError{Code: app.ExitBad, Err: fmt.Errorf(format, args...)}
 }
 
 // stamp is a time of the server in the local time zone.

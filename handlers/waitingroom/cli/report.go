@@ -27,6 +27,9 @@ func writeReport(out io.Writer, r demo.Report) error {
 	row(r.Reconnects, "connections to the same place again")
 	row(r.Replays, "second sessions refused")
 	row(int(r.Leases), "slots not free at the end")
+	if r.Drawn.Problem == "" {
+		row(r.Drawn.Users, "users of another room drawn by lot; the order was verified from its audit file alone")
+	}
 	if err := w.Flush(); err != nil {
 		return err
 	}

@@ -39,18 +39,22 @@ Without an event it shows all rooms. The exit code is 1 if an event has no room.
 					}
 					slices.Sort(events)
 				}
-				list := statuses{Rooms: []room.Status{}}
+				list, failed := statuses{Rooms: []room.Status{}}, error(nil)
 				for _, event := range events {
 					s, err := do[room.Status](ctx, rooms, event, admin.Status, admin.Request{})
 					if all && errors.Is(err, room.ErrUnknown) {
 						continue // it was cleared in between
 					}
-					if err != nil {
-						return err
+					if err != nil { // the node of another room may answer
+						failed = errors.Join(failed, fmt.Errorf("room %s: %w", event, err))
+						continue
 					}
 					list.Rooms = append(list.Rooms, s)
 				}
-				return c.h.Show(cmd, list, list.write)
+				if failed != nil && len(list.Rooms) == 0 {
+					return failed
+				}
+				return errors.Join(c.h.Show(cmd, list, list.write), failed)
 			})
 		},
 	})
@@ -93,6 +97,11 @@ func writeRoom(out io.Writer, s room.Status) error {
 	row("event", app.Printable(s.Event))
 	row("state", s.State)
 	row("mode", s.Mode)
+	row("commitment of the shuffle", s.Commitment)
+	if s.Frozen > 0 {
+		row("places drawn", app.Thousands(s.Drawn)+" of "+app.Thousands(s.Frozen))
+	}
+	row("drawn at", at(s.DrawnAt))
 	row("opens at", at(s.OpensAt))
 	row("closes at", at(s.ClosesAt))
 	row("waiting", app.Thousands(s.Waiting))

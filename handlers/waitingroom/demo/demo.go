@@ -3,9 +3,11 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -17,11 +19,11 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-// Options are the size of the demo, and what it uses. All fields but Kills are required.
+// Options are the size of the demo, and what it uses. The first fields up to Progress are required.
 type Options struct {
-	Event    string
-	Users    int
-	TokenTTL time.Duration // that of the room
+	Event   string
+	Users   int
+	Checker *checker.Checker
 
 	URL    string       // address of the brokers
 	Client *http.Client // of the users; it must not limit the time of a request
@@ -30,49 +32,77 @@ type Options struct {
 	Status func(context.Context) (room.Status, error)
 	// Close closes the room. It is called when all seats are sold.
 	Close func(context.Context) error
-	// Kills are called one after the other: when a quarter of the seats are sold, when half of
-	// them are sold, and so on.
-	Kills []func() error
 	// Progress is called with the number of users whose visit has ended.
 	Progress func(int64)
+	// Kills are called one after the other, after each quarter of the sale. A quarter of the seats
+	// is sold then, or a quarter of the visits has ended.
+	Kills []func() error
+	// Habit returns the habit of a user. Nil: the usual one.
+	Habit func(i int) checker.Habit
+	// More returns true while a user arrives for each one whose visit has ended. The room is not
+	// closed meanwhile. Nil: there are no more.
+	More func() bool
+	// Patience is how long users wait. Zero: 2m.
+	Patience time.Duration
 }
 
 // Report is the result.
 type Report struct {
 	checker.Report
+	Drawn   Drawn   `json:"drawn"`
 	Killed  int     `json:"killed"` // processes
 	Seconds float64 `json:"seconds"`
 }
 
 const (
 	arrival     = 2 * time.Second // of all users
+	arriveEvery = 100 * time.Millisecond
 	sampleEvery = 200 * time.Millisecond
-	patience    = 2 * time.Minute // for the ends of all users
+	leaseOver   = 30 * time.Second // at most, after the last visit
 )
 
 type run struct {
 	Options
-	checker *checker.Checker
-	ended   atomic.Int64
-	killed  int
-	fail    context.CancelCauseFunc
+	ended  atomic.Int64
+	killed int
+	fail   context.CancelCauseFunc
 }
 
 // Run sends the crowd. The error is that of a part that the demo needs.
 func Run(ctx context.Context, o Options) (Report, error) {
-	r := &run{Options: o, checker: checker.New(o.TokenTTL)}
+	r := &run{Options: o}
+	r.Patience = cmp.Or(r.Patience, 2*time.Minute)
+	if r.Habit == nil {
+		r.Habit = habitOf
+	}
+	if r.More == nil {
+		r.More = func() bool { return false }
+	}
 	begin := time.Now()
 	ctx, r.fail = context.WithCancelCause(ctx)
 	defer r.fail(nil)
-	visits, leave := context.WithTimeout(ctx, patience)
+	visits, leave := context.WithTimeout(ctx, r.Patience)
 	defer leave()
 	var crowd sync.WaitGroup
+	visit := func(i int) {
+		r.visit(visits, i)
+		r.Progress(r.ended.Add(1))
+	}
 	for i := range o.Users {
 		crowd.Go(func() {
-			r.visit(visits, i)
-			r.Progress(r.ended.Add(1))
+			if pipeline.Sleep(visits, time.Duration(rand.Int64N(int64(arrival)))) { //nolint:gosec // no secret
+				visit(i)
+			}
 		})
 	}
+	crowd.Go(func() {
+		for next := o.Users; pipeline.Sleep(visits, arriveEvery) && r.More(); {
+			if i := next; int64(i)-r.ended.Load() < int64(o.Users) {
+				crowd.Go(func() { visit(i) })
+				next++
+			}
+		}
+	})
 	empty := make(chan struct{})
 	go func() {
 		defer close(empty)
@@ -81,7 +111,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	last, err := r.watch(ctx, empty)
 	leave()
 	<-empty
-	report := Report{Report: r.checker.Report(last), Killed: r.killed, Seconds: time.Since(begin).Seconds()}
+	report := Report{Report: r.Checker.Report(last), Killed: r.killed, Seconds: time.Since(begin).Seconds()}
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -92,12 +122,12 @@ func Run(ctx context.Context, o Options) (Report, error) {
 // all seats are sold. It returns the last sample.
 func (r *run) watch(ctx context.Context, empty <-chan struct{}) (last room.Status, err error) {
 	closed, failures := false, 0
-	for deadline := time.Now().Add(patience + r.TokenTTL); ; {
+	for deadline := time.Now().Add(r.Patience + leaseOver); ; {
 		s, err := r.Status(ctx)
 		switch {
 		case err == nil:
 			last, failures = s, 0
-			r.checker.Sample(s)
+			r.Checker.Sample(s)
 		case ctx.Err() != nil:
 			return last, context.Cause(ctx)
 		default:
@@ -105,7 +135,7 @@ func (r *run) watch(ctx context.Context, empty <-chan struct{}) (last room.Statu
 				return last, err
 			}
 		}
-		if r.killed < len(r.Kills) && last.Capacity > 0 && last.Sold*4 >= last.Capacity*int64(r.killed+1) {
+		if r.killed < len(r.Kills) && r.quarters(last) > int64(r.killed) {
 			r.killed++
 			if err := r.Kills[r.killed-1](); err != nil {
 				return last, fmt.Errorf("kill a process: %w", err)
@@ -117,9 +147,9 @@ func (r *run) watch(ctx context.Context, empty <-chan struct{}) (last room.Statu
 			gone = true
 		default:
 		}
-		if !closed && last.Capacity >= 0 && (last.Sold >= last.Capacity || gone) {
+		if !closed && !r.More() && last.Capacity >= 0 && (last.Sold >= last.Capacity || gone) {
 			closed = true
-			r.checker.Closed()
+			r.Checker.Closed()
 			if err := r.Close(ctx); err != nil {
 				return last, err
 			}
@@ -132,6 +162,14 @@ func (r *run) watch(ctx context.Context, empty <-chan struct{}) (last room.Statu
 			return last, context.Cause(ctx)
 		}
 	}
+}
+
+// quarters returns how much of the sale is over: of the seats, or of the visits if these are fewer.
+func (r *run) quarters(s room.Status) int64 {
+	if s.Capacity <= 0 {
+		return 0
+	}
+	return max(4*s.Sold/s.Capacity, 4*r.ended.Load()/int64(r.Users))
 }
 
 // errOver ends the stream of a user.

@@ -20,22 +20,12 @@ import (
 // UserHeader names the user of a request to the brokers.
 const UserHeader = "X-User"
 
-// habit is what a user of the demo does. Most users buy.
-type habit int
-
-const (
-	buys habit = iota
-	abandons
-	expires // does nothing after the promotion
-	leaves
-	vanishes   // closes the page while waiting, for good
-	reconnects // loses the connection once
-	hasTwoTabs
-)
-
-// habitOf returns the habit of a user: 13 of 20 buy with one connection.
-func habitOf(i int) habit {
-	rare := map[int]habit{3: abandons, 7: expires, 9: leaves, 11: vanishes, 13: reconnects, 15: hasTwoTabs, 17: abandons}
+// habitOf returns the usual habit of a user: 13 of 20 buy with one connection.
+func habitOf(i int) checker.Habit {
+	rare := map[int]checker.Habit{
+		3: checker.Abandons, 7: checker.Expires, 9: checker.Leaves, 11: checker.Vanishes, 13: checker.Reconnects, 15: checker.HasTwoTabs,
+		17: checker.Abandons,
+	}
 	return rare[i%20]
 }
 
@@ -43,29 +33,27 @@ const (
 	reconnectWithin = time.Second // a browser waits longer
 	away            = time.Second // of a user that reconnects
 	callWait        = 100 * time.Millisecond
-	mostTries       = 100
 )
 
 // visitor is a user during the visit.
 type visitor struct {
 	*run
-	name  string
-	habit habit
-	shop  sync.WaitGroup // purchases
-	leave context.CancelFunc
+	name   string
+	habit  checker.Habit
+	shop   sync.WaitGroup // requests to the shop, and the one to leave
+	leave  context.CancelFunc
+	leaves sync.Once
 }
 
 // visit is the visit of one user from the arrival to the end.
 func (r *run) visit(ctx context.Context, i int) {
-	if !pipeline.Sleep(ctx, time.Duration(rand.Int64N(int64(arrival)))) { //nolint:gosec // no secret
-		return
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	v := &visitor{run: r, name: fmt.Sprintf("user-%d", i+1), habit: habitOf(i), leave: cancel}
+	v := &visitor{run: r, name: fmt.Sprintf("user-%d", i+1), habit: r.Habit(i), leave: cancel}
+	v.Checker.Arrived(v.name, v.habit)
 	var tabs sync.WaitGroup
 	tabs.Go(func() { v.tab(ctx, "tab 1") })
-	if v.habit == hasTwoTabs {
+	if v.habit == checker.HasTwoTabs {
 		tabs.Go(func() { v.tab(ctx, "tab 2") })
 	}
 	tabs.Wait()
@@ -78,7 +66,7 @@ func (v *visitor) tab(ctx context.Context, tab string) {
 	for ctx.Err() == nil {
 		client := ssetest.Client{
 			URL: v.URL + "/events/" + v.Event + "/tickets/waiting", HTTP: v.Client, Header: http.Header{UserHeader: {v.name}},
-			Opened: func(*http.Response) { connection++ },
+			Opened: func(*http.Response) { connection, positions = connection+1, 0 },
 			Retry:  func(given time.Duration) time.Duration { return min(given, reconnectWithin) },
 		}
 		client.Event = func(e ssetest.Event) error {
@@ -89,15 +77,14 @@ func (v *visitor) tab(ctx context.Context, tab string) {
 		}
 		err := client.Run(ctx)
 		if refused, ok := errors.AsType[*ssetest.StatusError](err); ok {
-			v.checker.Ended(v.name, v.reason(ctx, refused.Error()))
+			v.Checker.Ended(v.name, v.reason(ctx, refused.Error()))
 			return
 		}
 		switch {
 		case errors.Is(err, errAway):
-			v.habit = buys
 			pipeline.Sleep(ctx, away)
 		case err == nil: // 204: the place has ended meanwhile
-			v.checker.Ended(v.name, v.reason(ctx, "unknown"))
+			v.Checker.Ended(v.name, v.reason(ctx, "unknown"))
 			return
 		default:
 			return
@@ -119,51 +106,61 @@ type data struct {
 	Reason string `json:"reason"`
 }
 
-// event takes one event of the stream. positions is the number of positions so far.
+// event takes one event of the stream. positions is the number of positions of the connection.
 func (v *visitor) event(ctx context.Context, e ssetest.Event, connection string, positions int) error {
-	var d data
+	d := data{Ahead: -1} // null before a draw
 	if err := json.Unmarshal([]byte(e.Data), &d); err != nil {
 		return v.failed(fmt.Errorf("event %s: %w", e.Name, err))
 	}
 	switch e.Name {
 	case "connected":
-		v.checker.Connected(v.name, connection, d.Index)
+		v.Checker.Connected(v.name, connection, d.Index)
 	case "position":
-		v.checker.Position(v.name, connection, d.Ahead, d.AsOf)
+		v.Checker.Position(v.name, connection, d.Ahead, d.AsOf)
 		if positions >= 3 {
 			return v.act(ctx)
 		}
 	case "promoted":
-		if v.checker.Promoted(v.name, d.JTI, d.Until) && v.habit != expires {
-			v.shop.Go(func() { v.purchase(context.WithoutCancel(ctx), d.Token) })
+		first := v.Checker.Promoted(v.name, d.JTI, d.Until)
+		switch v.habit {
+		case checker.Expires:
+		case checker.Leaves, checker.Vanishes:
+			return v.act(ctx)
+		default:
+			if first {
+				v.shop.Go(func() { v.purchase(context.WithoutCancel(ctx), d.Token) })
+			}
 		}
 	case "closed":
 		if d.Reason != "draining" {
-			v.checker.Ended(v.name, d.Reason)
+			v.Checker.Ended(v.name, d.Reason)
 			return errOver
 		}
 	}
 	return nil
 }
 
-// act does what a user with a special habit does while waiting.
+// act does what a user with a special habit does.
 func (v *visitor) act(ctx context.Context) error {
 	switch v.habit {
-	case leaves:
-		v.checker.Departed(v.name)
-		v.habit = buys // once
-		v.shop.Go(func() {
-			err := v.retry(ctx, func() error {
-				_, err := v.call(ctx, http.MethodDelete, "", http.StatusNoContent)
-				return err
+	case checker.Leaves:
+		v.leaves.Do(func() {
+			v.Checker.Departed(v.name)
+			v.shop.Go(func() {
+				err := v.retry(ctx, func() error {
+					_, err := v.call(ctx, http.MethodDelete, "", http.StatusNoContent)
+					return err
+				})
+				if ctx.Err() == nil {
+					_ = v.failed(err)
+				}
 			})
-			_ = v.failed(err)
 		})
-	case vanishes:
-		v.checker.Departed(v.name)
+	case checker.Vanishes:
+		v.Checker.Departed(v.name)
 		v.leave()
 		return errOver
-	case reconnects:
+	case checker.Reconnects:
 		return errAway
 	}
 	return nil
@@ -192,6 +189,7 @@ func (v *visitor) call(ctx context.Context, method, path string, want int) ([]by
 		return nil, err
 	}
 	r.Header.Set(UserHeader, v.name)
+	r.Header.Set("Accept", "application/json")
 	answer, err := v.Client.Do(r)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", gate.ErrUnavailable, err)
@@ -209,39 +207,47 @@ func (v *visitor) call(ctx context.Context, method, path string, want int) ([]by
 
 // purchase is the visit to the shop.
 func (v *visitor) purchase(ctx context.Context, token string) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, v.Patience)
 	defer cancel()
 	session, result := "session of "+v.name, checker.Sold
-	if v.habit == abandons {
+	if v.habit == checker.Abandons {
 		result = checker.Abandoned
 	}
 	err := v.retry(ctx, func() error {
 		_, err := v.Gate.Verify(ctx, v.Event, token, session)
 		return err
 	})
-	if err == nil && v.habit == hasTwoTabs {
-		_, replay := v.Gate.Verify(ctx, v.Event, token, "session of a thief")
-		if !errors.Is(replay, gate.ErrUnavailable) {
-			v.checker.Replayed(v.name, !errors.Is(replay, gate.ErrUsed))
-		}
+	if err == nil {
+		v.replay(ctx, token)
 	}
 	if err == nil {
 		pipeline.Sleep(ctx, time.Duration(200+rand.IntN(800))*time.Millisecond) //nolint:gosec // no secret
 		err = v.retry(ctx, func() error { return v.Gate.Finish(ctx, v.Event, token, result == checker.Sold) })
+		v.replay(ctx, token)
 	}
 	if errors.Is(err, gate.ErrEnded) || errors.Is(err, gate.ErrUsed) {
 		result, err = checker.Refused, nil
 	}
 	if v.failed(err) == nil {
-		v.checker.Shop(v.name, result)
+		v.Checker.Shop(v.name, result)
+	}
+}
+
+// replay presents the token of a user with two tabs in a second session.
+func (v *visitor) replay(ctx context.Context, token string) {
+	if v.habit != checker.HasTwoTabs {
+		return
+	}
+	if _, err := v.Gate.Verify(ctx, v.Event, token, "session of a thief"); !errors.Is(err, gate.ErrUnavailable) {
+		v.Checker.Replayed(v.name, err == nil)
 	}
 }
 
 // retry calls f again while the waiting room is unavailable.
 func (v *visitor) retry(ctx context.Context, f func() error) error {
-	for try := 1; ; try++ {
+	for {
 		err := f()
-		if !errors.Is(err, gate.ErrUnavailable) || try == mostTries || !pipeline.Sleep(ctx, callWait) {
+		if !errors.Is(err, gate.ErrUnavailable) || !pipeline.Sleep(ctx, callWait) {
 			return err
 		}
 	}

@@ -3,8 +3,11 @@ package dispatcher
 import (
 	"time"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 )
+
+const minInterval = 100 * time.Millisecond
 
 // Config has the settings of a dispatcher.
 type Config struct {
@@ -15,8 +18,8 @@ type Config struct {
 
 // Promoter is the pool that runs the ticks.
 type Promoter struct {
-	Workers int `yaml:"workers"` // ticks at the same time
-	Queue   int `yaml:"queue"`   // ticks that wait; when it is full, the loop runs a tick itself
+	Workers int `yaml:"workers"` // calls at the same time
+	Queue   int `yaml:"queue"`   // calls that wait; when it is full, the loop makes one itself
 }
 
 // DefaultConfig returns the defaults.
@@ -27,7 +30,8 @@ func DefaultConfig() Config {
 // Validate reports all errors at once.
 func (c Config) Validate() error {
 	var p pipeline.Problems
-	p.Check(c.PromoteInterval >= 100*time.Millisecond, "promote_interval", "must be >= 100ms, got %s", c.PromoteInterval)
+	p.Check(c.PromoteInterval >= minInterval && c.PromoteInterval <= room.MaxInterval, "promote_interval", "must be from %s to %s, got %s",
+		minInterval, room.MaxInterval, c.PromoteInterval)
 	p.Check(c.Promoter.Workers > 0, "promoter.workers", "must be > 0, got %d", c.Promoter.Workers)
 	p.Check(c.Promoter.Queue >= 0, "promoter.queue", "must be >= 0, got %d", c.Promoter.Queue)
 	return p.Err()

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/promoted"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
@@ -31,15 +33,18 @@ const (
 	maxDeliveries   = 20
 	warnEvery       = 10 * time.Second
 	stalledAfter    = 10 * time.Second
+	maxDraws        = 2 // at the same time: each has all users of its pre-queue in memory
 )
 
-// Options are the parts of a Dispatcher. All are required.
+// Options are the parts of a Dispatcher. All but Labels are required.
 type Options struct {
 	Config
 	Rooms      *room.Rooms
 	Redis      *redis.Plugin // has the presence of the instances
 	Server     *redis.Server // has the rooms
 	DeadLetter pipeline.Sink // receives entries that can not be read
+	// Labels are those of the process, which collects their metrics. Nil: of the dispatcher alone.
+	Labels *labels.Labels
 }
 
 // Dispatcher is a pipeline.Service, after that of the server. Use New.
@@ -50,11 +55,14 @@ type Dispatcher struct {
 	log     *slog.Logger
 	sampled *pipeline.LogSampler
 	loops   pipeline.Loops
-	queue   chan string
+	queue   chan []string
+	draws   chan string
 	retries sync.WaitGroup
+	unseen  map[string]bool // instances without a presence in the last clean-up
 
 	list   func(context.Context) ([]string, error)
-	script func(context.Context, string) (room.Tick, error)
+	script func(context.Context, []string) []room.Ticked
+	draw   func(context.Context, string) (int, error)
 	node   func(ctx context.Context, event string) string
 
 	mu         sync.Mutex
@@ -66,17 +74,21 @@ type Dispatcher struct {
 
 // event is what a dispatcher remembers of an event. Dispatcher.mu guards it.
 type event struct {
-	busy   bool // a tick waits or runs
-	failed bool // the last tick, or one of another event of the node
-	table  *room.Table
-	at     time.Time // of the table
+	busy    bool // a tick waits or runs
+	drawing bool // a draw runs here
+	failed  bool // the last tick, or one of another event of the node
+	empty   bool // the last tick here had no users
+	table   *room.Table
+	at      time.Time // of the table
+	late    bool      // too few replicas have the tick of the table
 }
 
 // New returns a dispatcher.
 func New(o Options) *Dispatcher {
+	o.Labels = cmp.Or(o.Labels, labels.New())
 	d := &Dispatcher{
-		o: o, sampled: pipeline.NewLogSampler(warnEvery), queue: make(chan string, o.Promoter.Queue),
-		list: o.Rooms.Events, script: o.Rooms.Tick,
+		o: o, sampled: pipeline.NewLogSampler(warnEvery), queue: make(chan []string, o.Promoter.Queue), draws: make(chan string),
+		list: o.Rooms.Events, script: o.Rooms.Ticks, draw: o.Rooms.Draw,
 		node:   func(ctx context.Context, event string) string { return o.Server.Node(ctx, room.EntryStream(event)) },
 		events: map[string]*event{}, failed: map[string][]string{},
 	}
@@ -117,6 +129,9 @@ func (d *Dispatcher) Start(ctx context.Context) error {
 	for range d.o.Promoter.Workers {
 		loops = append(loops, d.work)
 	}
+	for range maxDraws {
+		loops = append(loops, d.shuffle)
+	}
 	return d.loops.Start(ctx, loops...)
 }
 
@@ -154,13 +169,34 @@ func (d *Dispatcher) round(ctx context.Context) {
 	for _, name := range failed {
 		d.retry(ctx, name)
 	}
-	for _, name := range healthy {
+	for _, names := range d.parts(ctx, healthy) {
 		select {
-		case d.queue <- name:
+		case d.queue <- names:
 		default:
-			d.tick(ctx, name, false)
+			d.tick(ctx, false, names...)
 		}
 	}
+}
+
+// parts divides events into those of one call. The empty ones of a node share calls.
+func (d *Dispatcher) parts(ctx context.Context, names []string) (parts [][]string) {
+	most := d.o.Rooms.TicksMost()
+	empty := map[string][]string{}
+	for _, name := range names {
+		d.mu.Lock()
+		shares := d.events[name].empty
+		d.mu.Unlock()
+		if !shares {
+			parts = append(parts, []string{name})
+			continue
+		}
+		node := d.node(ctx, name)
+		empty[node] = append(empty[node], name)
+	}
+	for _, names := range empty {
+		parts = slices.AppendSeq(parts, slices.Chunk(names, most))
+	}
+	return parts
 }
 
 func (d *Dispatcher) known() []string {
@@ -196,7 +232,7 @@ func (d *Dispatcher) due(list []string) (healthy, failed []string) {
 		}
 	}
 	d.events, d.streams = events, streams
-	d.metrics.choose(sizes)
+	d.metrics.labels.Choose("dispatcher", sizes)
 	return healthy, failed
 }
 
@@ -209,7 +245,7 @@ func (d *Dispatcher) retry(ctx context.Context, name string) {
 	if d.failed[node] == nil {
 		d.retries.Go(func() {
 			for name, ok := d.next(ctx, node); ok; name, ok = d.next(ctx, node) {
-				d.tick(ctx, name, true)
+				d.tick(ctx, true, name)
 			}
 		})
 	}
@@ -235,39 +271,74 @@ func (d *Dispatcher) work(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case name := <-d.queue:
-			d.tick(ctx, name, false)
+		case names := <-d.queue:
+			d.tick(ctx, false, names...)
 		}
 	}
 }
 
-// tick promotes the users of an event, repeatedly while there is more to do. A retry is one call.
-// An event that has failed since it was queued is retried in the next round.
-func (d *Dispatcher) tick(ctx context.Context, name string, retry bool) {
-	d.mu.Lock()
-	e := d.events[name]
-	failed := e != nil && e.failed
-	d.mu.Unlock()
-	if e == nil { // it is no longer in the list
-		return
-	}
-	if failed && !retry {
-		d.done(e, true)
-		return
-	}
-	for begin, more := time.Now(), true; more && time.Since(begin) < tickTime && ctx.Err() == nil; more = more && !retry {
-		var err error
-		if more, err = d.once(ctx, name, e); err != nil {
-			d.warn(ctx, "tick of an event failed, trying again", err, slog.String("event", name))
-			if !retry && !poll.IsReply(err) && !errors.Is(err, room.ErrUnknown) && !errors.Is(err, redis.ErrNotReplicated) {
-				d.suspect(ctx, name)
-			}
-			d.done(e, true)
+// shuffle runs draws. It is apart from the ticks: a large draw delays no other event.
+func (d *Dispatcher) shuffle(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
 			return
+		case name := <-d.draws:
+			begin := time.Now()
+			users, err := d.draw(ctx, name)
+			d.mu.Lock()
+			if e := d.events[name]; e != nil {
+				e.drawing = false
+			}
+			d.mu.Unlock()
+			if err != nil {
+				d.warn(ctx, "draw of a pre-queue failed, trying again", err, slog.String("event", name))
+			} else if users > 0 {
+				d.log.InfoContext(ctx, "pre-queue drawn", slog.String("event", name), slog.Int("users", users), slog.Duration("took", time.Since(begin)))
+			}
 		}
 	}
-	d.progress()
-	d.done(e, false)
+}
+
+// begin starts a draw, unless it runs here or there are too many: then the next tick tries again.
+func (d *Dispatcher) begin(name string, e *event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e.drawing {
+		return
+	}
+	select {
+	case d.draws <- name:
+		e.drawing = true
+	default:
+	}
+}
+
+// tick promotes the users of events, repeatedly while there is more to do. A retry is one call. An
+// event that has failed since it was queued is retried in the next round.
+func (d *Dispatcher) tick(ctx context.Context, retry bool, names ...string) {
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !d.begins(name, retry) })
+	for begin := time.Now(); len(names) > 0 && time.Since(begin) < tickTime && ctx.Err() == nil; {
+		names = d.once(ctx, retry, names)
+	}
+	for _, name := range names { // the next round continues them
+		d.done(name, false)
+	}
+}
+
+// begins reports whether an event is ticked now.
+func (d *Dispatcher) begins(name string, retry bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := d.events[name]
+	if e == nil { // it is no longer in the list
+		return false
+	}
+	if e.failed && !retry {
+		e.busy = false
+		return false
+	}
+	return true
 }
 
 // suspect marks all events of the node of an event as failed: their calls may take callTimeout
@@ -287,37 +358,77 @@ func (d *Dispatcher) suspect(ctx context.Context, name string) {
 	}
 }
 
-func (d *Dispatcher) done(e *event, failed bool) {
+func (d *Dispatcher) done(name string, failed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	e.busy, e.failed = false, failed
+	if e := d.events[name]; e != nil {
+		e.busy, e.failed = false, failed
+	}
 }
 
-// once calls the script of the tick.
-func (d *Dispatcher) once(ctx context.Context, name string, e *event) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+// once calls the script of the tick for events. It returns those that have more to do.
+func (d *Dispatcher) once(ctx context.Context, retry bool, names []string) (more []string) {
+	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	begin := time.Now()
-	t, err := d.script(ctx, name)
-	if err != nil || !t.Ran {
-		return false, err
+	begin, ran, silent := time.Now(), false, ""
+	results := d.script(call, names)
+	took := time.Since(begin)
+	for i, name := range names {
+		again, err := d.ticked(ctx, name, begin, results[i])
+		ran = ran || results[i].Ran
+		if err != nil {
+			d.warn(ctx, "tick of an event failed, trying again", err, slog.String("event", name))
+			if !retry && !poll.IsReply(err) && !errors.Is(err, room.ErrUnknown) {
+				silent = name
+			}
+			d.done(name, true)
+			continue
+		}
+		d.progress()
+		if again && !retry {
+			more = append(more, name)
+		} else {
+			d.done(name, false)
+		}
 	}
-	d.metrics.script.Observe(time.Since(begin).Seconds())
+	if ran {
+		d.metrics.script.Observe(took.Seconds())
+	}
+	if silent != "" {
+		d.suspect(ctx, silent)
+	}
+	return more
+}
+
+// ticked takes the result of a tick. A tick that too few replicas have has run.
+func (d *Dispatcher) ticked(ctx context.Context, name string, begin time.Time, t room.Ticked) (more bool, err error) {
+	late := errors.Is(t.Err, redis.ErrNotReplicated)
+	if t.Err != nil && !late || !t.Ran {
+		return false, t.Err
+	}
+	if late {
+		d.warn(ctx, "too few replicas have a tick: no user is promoted until they have it", t.Err, slog.String("event", name))
+	}
 	if t.Promoted > 0 {
 		failpoint.Hit(failpoint.Promoted)
 		d.family.Wake(room.EntryStream(name))
 	}
-	if t.Table != nil {
-		d.mu.Lock()
-		e.table, e.at = t.Table, begin
-		d.mu.Unlock()
+	d.mu.Lock()
+	e := d.events[name]
+	if e != nil && t.Table != nil {
+		e.table, e.at, e.late = t.Table, begin, late
+		e.empty = t.Table.Waiting+t.Table.Ready+t.Table.Admitted == 0
 	}
-	d.metrics.ticked(name, t)
+	d.mu.Unlock()
+	if e != nil && t.Table != nil && t.Table.State == room.Drawing {
+		d.begin(name, e)
+	}
+	d.metrics.ticked(name, t.Tick)
 	if t.Gap > 0 || t.Rewound {
 		d.log.WarnContext(ctx, "ticks had stopped or the server is another one: no user is promoted or removed for now",
 			slog.String("event", name), slog.Duration("gap", t.Gap), slog.Duration("hold", t.Hold), slog.Bool("rewound", t.Rewound))
 	}
-	return t.More, nil
+	return t.More && !late, nil
 }
 
 func (d *Dispatcher) warn(ctx context.Context, text string, err error, attrs ...slog.Attr) {

@@ -17,11 +17,13 @@ const tableAge = 10 * time.Second
 type metrics struct {
 	d                                *Dispatcher
 	labels                           *labels.Labels
-	promoted, ended, aside, rewinds  *prometheus.CounterVec
+	promoted, aside, rewinds, holds  *prometheus.CounterVec
 	script                           prometheus.Histogram
 	missed, rerouted                 prometheus.Counter
 	queued                           prometheus.GaugeFunc
+	entries                          *prometheus.GaugeVec
 	waiting, leases, slotsFree, sold *prometheus.Desc
+	noCapacity, noReplicas           *prometheus.Desc
 }
 
 func newMetrics(d *Dispatcher) *metrics {
@@ -34,43 +36,42 @@ func newMetrics(d *Dispatcher) *metrics {
 	}
 	m := &metrics{
 		d:        d,
+		labels:   d.o.Labels,
 		promoted: counter("promoted_total", "Users that were promoted by ticks of this instance, by event (the 50 largest, else other)."),
-		ended:    counter("ended_total", "Leases that a tick of this instance has ended, by event and state (EXPIRED, ABANDONED).", "state"),
 		aside:    counter("aside_total", "Records of waiting users that could not be promoted and were set aside, by event."),
 		rewinds:  counter("rewinds_total", "Recoveries after a failover or restart of the server, which may have lost writes, by event."),
+		holds:    counter("holds_total", "Pauses of the promotion after ticks had stopped or the server had changed, by event."),
 		script: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: name("promotion_script_duration_seconds"), Help: "Time of one call of the promotion script.",
 			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .25, 1, 2},
 		}),
 		missed:   prometheus.NewCounter(prometheus.CounterOpts{Name: name("ticks_missed_total"), Help: "Ticks that were skipped because an earlier one had not ended."}),
 		rerouted: prometheus.NewCounter(prometheus.CounterOpts{Name: name("dispatch_rerouted_total"), Help: "Promotions of users whose connection had moved to another instance."}),
-		queued: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name("promoter_queue"), Help: "Ticks that wait for a worker."},
+		queued: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name("promoter_queue"), Help: "Calls of ticks that wait for a worker."},
 			func() float64 { return float64(len(d.queue)) }),
+		entries: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: name("stream_entries"), Help: "Entries of the longest stream, by kind of stream (ENTRY, DISPATCH); acknowledged ones are removed.",
+		}, []string{"stream"}),
 		waiting:   gauge("waiting", "Waiting users, by event. Use max over the instances."),
 		leases:    gauge("leases", "Leases in use, by event and state (READY, ADMITTED). Use max over the instances.", "state"),
 		slotsFree: gauge("slots_free", "Free slots, by event. Use max over the instances."),
 		sold:      gauge("sold", "Seats sold, by event. Use max over the instances."),
+		noCapacity: prometheus.NewDesc(name("capacity_unknown"),
+			"Rooms with waiting users whose number of seats is unknown, so that none is promoted.", nil, nil),
+		noReplicas: prometheus.NewDesc(name("replicas_missing"),
+			"Rooms whose last tick here too few replicas of Redis have. None of their users is promoted.", nil, nil),
 	}
-	m.labels = labels.New(m.promoted.MetricVec, m.ended.MetricVec, m.aside.MetricVec, m.rewinds.MetricVec)
+	for _, vec := range []*prometheus.CounterVec{m.promoted, m.aside, m.rewinds, m.holds} {
+		m.labels.Add(vec)
+	}
+	for _, stream := range []string{streamEntry, streamDispatch} {
+		m.entries.WithLabelValues(stream)
+	}
 	return m
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m, m.promoted, m.ended, m.aside, m.rewinds, m.script, m.missed, m.rerouted, m.queued}
-}
-
-// choose gives the largest events labels of their own.
-func (m *metrics) choose(sizes map[string]int64) {
-	m.labels.Choose(sizes)
-	for event := range sizes {
-		label := m.labels.Name(event)
-		m.promoted.WithLabelValues(label)
-		m.aside.WithLabelValues(label)
-		m.rewinds.WithLabelValues(label)
-		for _, state := range []room.State{room.Expired, room.Abandoned} {
-			m.ended.WithLabelValues(label, string(state))
-		}
-	}
+	return []prometheus.Collector{m, m.promoted, m.aside, m.rewinds, m.holds, m.script, m.missed, m.rerouted, m.queued, m.entries}
 }
 
 func (m *metrics) ticked(event string, t room.Tick) {
@@ -78,16 +79,19 @@ func (m *metrics) ticked(event string, t room.Tick) {
 	m.promoted.WithLabelValues(label).Add(float64(t.Promoted))
 	m.aside.WithLabelValues(label).Add(float64(t.Aside))
 	for state, n := range t.Ended {
-		m.ended.WithLabelValues(label, string(state)).Add(float64(n))
+		m.labels.Ended(event, string(state), n)
 	}
 	if t.Rewound {
 		m.rewinds.WithLabelValues(label).Inc()
+	}
+	if t.Gap > 0 || t.Rewound {
+		m.holds.WithLabelValues(label).Inc()
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{m.waiting, m.leases, m.slotsFree, m.sold} {
+	for _, desc := range []*prometheus.Desc{m.waiting, m.leases, m.slotsFree, m.sold, m.noCapacity, m.noReplicas} {
 		out <- desc
 	}
 }
@@ -95,7 +99,7 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	type figures struct{ waiting, ready, admitted, free, sold float64 }
-	sums := map[string]figures{}
+	sums, unknown, late := map[string]figures{}, 0, 0
 	m.d.mu.Lock()
 	for name, e := range m.d.events {
 		if e.table == nil || time.Since(e.at) > tableAge {
@@ -108,8 +112,16 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		f.free += float64(e.table.Free)
 		f.sold += float64(e.table.Sold)
 		sums[m.labels.Name(name)] = f
+		if e.table.Capacity < 0 && e.table.Waiting > 0 {
+			unknown++
+		}
+		if e.late {
+			late++
+		}
 	}
 	m.d.mu.Unlock()
+	out <- prometheus.MustNewConstMetric(m.noCapacity, prometheus.GaugeValue, float64(unknown))
+	out <- prometheus.MustNewConstMetric(m.noReplicas, prometheus.GaugeValue, float64(late))
 	for label, f := range sums {
 		gauge := func(desc *prometheus.Desc, value float64, more ...string) {
 			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, append([]string{label}, more...)...)

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
@@ -26,8 +27,14 @@ type nodes struct {
 	mu       sync.Mutex
 	events   []string
 	noList   bool
+	late     bool // no replica has a tick
+	waiting  bool // each event has a user
+	calls    int  // of the script
 	refuses  func(event string) bool
 	hangs    func(event string) bool
+	drawing  []string // events whose pre-queue is drawn
+	begun    []string // draws, each ends with a value of drawn
+	drawn    chan error
 	ticks    map[string]time.Time
 	distance map[string]time.Duration // the longest time between two ticks
 }
@@ -37,7 +44,7 @@ func never(string) bool { return false }
 // newNodes starts a dispatcher in a bubble. It has n events per node.
 func newNodes(t *testing.T, n int, names ...string) *nodes {
 	t.Helper()
-	c := &nodes{t: t, refuses: never, hangs: never}
+	c := &nodes{t: t, refuses: never, hangs: never, drawn: make(chan error)}
 	for _, name := range names {
 		for i := range n {
 			c.events = append(c.events, fmt.Sprint(name, i))
@@ -47,7 +54,7 @@ func newNodes(t *testing.T, n int, names ...string) *nodes {
 	server := plugin.Server(nil)
 	c.Dispatcher = New(Options{Config: DefaultConfig(), Rooms: room.New(server, room.Options{}), Redis: plugin, Server: server})
 	c.log = slog.New(slog.DiscardHandler)
-	c.Dispatcher.list, c.Dispatcher.script = c.list, c.script
+	c.Dispatcher.list, c.Dispatcher.script, c.Dispatcher.draw = c.list, c.scripts, c.draw
 	c.Dispatcher.node = func(_ context.Context, event string) string { return event[:1] }
 	c.measure()
 	require.NoError(t, c.Start(t.Context()))
@@ -73,6 +80,21 @@ type refusal struct{ error }
 
 func (refusal) RedisError() {}
 
+// scripts is one call. A server that hangs answers none of the events behind.
+func (c *nodes) scripts(ctx context.Context, events []string) []room.Ticked {
+	c.mu.Lock()
+	c.calls++
+	c.mu.Unlock()
+	list := make([]room.Ticked, len(events))
+	for i, event := range events {
+		assert.Equal(c.t, events[0][0], event[0], "the events of a call are of one node")
+		if list[i].Err = ctx.Err(); list[i].Err == nil {
+			list[i].Tick, list[i].Err = c.script(ctx, event)
+		}
+	}
+	return list
+}
+
 func (c *nodes) script(ctx context.Context, event string) (room.Tick, error) {
 	c.mu.Lock()
 	refuses, hangs := c.refuses(event), c.hangs(event)
@@ -92,14 +114,46 @@ func (c *nodes) script(ctx context.Context, event string) (room.Tick, error) {
 		c.distance[event] = max(c.distance[event], now.Sub(last))
 	}
 	c.ticks[event] = now
-	return room.Tick{Ran: true}, nil
+	if c.late {
+		return room.Tick{Ran: true, Promoted: 1, More: true, Table: &room.Table{Waiting: 7}}, fmt.Errorf("tick: %w", redis.ErrNotReplicated)
+	}
+	if slices.Contains(c.drawing, event) {
+		return room.Tick{Ran: true, Table: &room.Table{State: room.Drawing}}, nil
+	}
+	table := &room.Table{}
+	if c.waiting {
+		table.Waiting = 1
+	}
+	return room.Tick{Ran: true, Table: table}, nil
+}
+
+func (c *nodes) draw(ctx context.Context, event string) (int, error) {
+	c.mu.Lock()
+	c.begun = append(c.begun, event)
+	c.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case err := <-c.drawn:
+		return 0, err
+	}
+}
+
+// draws returns the draws since the last call, in no order.
+func (c *nodes) draws() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	begun := c.begun
+	c.begun = nil
+	slices.Sort(begun)
+	return begun
 }
 
 // measure begins to measure the ticks.
 func (c *nodes) measure() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ticks, c.distance = map[string]time.Time{}, map[string]time.Duration{}
+	c.ticks, c.distance, c.calls = map[string]time.Time{}, map[string]time.Duration{}, 0
 }
 
 func (*nodes) pass(d time.Duration) {
@@ -199,14 +253,95 @@ func TestTheLastKnownEventsAreTicked(t *testing.T) {
 	})
 }
 
+// The ticks have run, so they are counted, and the instance is ready. Each call waits for the
+// replicas, so a tick is one call.
+func TestTicksWithoutReplicasCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newNodes(t, 10, "a")
+		c.mu.Lock()
+		c.late = true
+		c.mu.Unlock()
+		c.measure()
+		c.pass(10*time.Second + 500*time.Millisecond)
+		c.on(t, c.events...)
+		require.LessOrEqual(t, c.longest("a"), c.o.PromoteInterval+tickTime)
+		require.Equal(t, 10, (&rig{}).count(c.metrics.promoted.WithLabelValues(c.metrics.labels.Name("a0"))))
+		r := &rig{t: t, Dispatcher: c.Dispatcher}
+		require.InDelta(t, 70, r.gauge("millrace_room_waiting"), 0)
+		require.InDelta(t, 10, r.gauge("millrace_room_replicas_missing"), 0)
+		c.stall()
+		c.pass(c.o.PromoteInterval)
+		require.NoError(t, c.progressing(t.Context()))
+		c.mu.Lock()
+		c.late = false
+		c.mu.Unlock()
+		c.pass(2 * time.Second)
+		require.Zero(t, r.gauge("millrace_room_replicas_missing"))
+	})
+}
+
 // A failover is counted after a longer outage, too. An outage alone is not.
 func TestRecoveriesAreCounted(t *testing.T) {
 	d := New(Options{Config: DefaultConfig(), Redis: redis.New()})
-	d.metrics.choose(map[string]int64{"e": 0})
+	d.metrics.labels.Choose("dispatcher", map[string]int64{"e": 0})
 	for _, tick := range []room.Tick{
 		{Ran: true, Gap: time.Minute, Rewound: true}, {Ran: true, Rewound: true}, {Ran: true, Gap: 4 * time.Second}, {Ran: true, Gap: time.Minute},
 	} {
 		d.metrics.ticked("e", tick)
 	}
 	require.Equal(t, 2, (&rig{}).count(d.metrics.rewinds.WithLabelValues("e")))
+	require.Equal(t, 4, (&rig{}).count(d.metrics.holds.WithLabelValues("e")))
+}
+
+// W21: a draw of one event delays no ticks. There are at most two. One that failed begins again.
+func TestADrawDelaysNoOtherEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newNodes(t, 50, "a")
+		c.mu.Lock()
+		c.drawing = []string{"a0", "a1"}
+		c.mu.Unlock()
+		c.measure()
+		c.pass(20 * time.Second)
+		require.Equal(t, []string{"a0", "a1"}, c.draws(), "once each")
+		require.LessOrEqual(t, c.longest("a"), c.o.PromoteInterval+tickTime)
+		c.on(t, c.events...)
+		c.mu.Lock()
+		c.drawing = []string{"a0", "a1", "a2"}
+		c.mu.Unlock()
+		c.pass(5 * time.Second)
+		require.Empty(t, c.draws(), "there are two")
+		c.drawn <- errors.New("no server")
+		c.drawn <- nil
+		c.pass(2 * c.o.PromoteInterval)
+		require.Len(t, c.draws(), 2)
+	})
+}
+
+// The events without users of a node share calls: three for 50 events. Each has its own result.
+func TestEventsWithoutUsersShareCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newNodes(t, 50, "a", "b")
+		calls := func(healthy []string) int {
+			c.pass(5 * time.Second)
+			c.measure()
+			c.pass(10 * time.Second)
+			c.on(t, healthy...)
+			require.LessOrEqual(t, c.longest(""), c.o.PromoteInterval+tickTime)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.calls
+		}
+		require.Equal(t, 10*(3+3), calls(c.events))
+		first := func(event string) bool { return event == "a0" }
+		c.fail(first, never)
+		require.Equal(t, 10*(3+3+1), calls(c.events[1:]), "the event that is refused is alone")
+		c.fail(never, first)
+		require.Less(t, calls(c.events[1:]), 10*(3+3+1), "and so is one that hangs")
+		c.fail(never, never)
+		require.Equal(t, 10*(3+3), calls(c.events))
+		c.mu.Lock()
+		c.waiting = true
+		c.mu.Unlock()
+		require.Equal(t, 10*100, calls(c.events), "an event with users has calls of its own")
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/promoted"
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -60,14 +61,63 @@ func (d *Dispatcher) clean(ctx context.Context) {
 	if err == nil && len(instances) > 0 {
 		var alive map[string]bool
 		alive, err = redis.Alive(call, d.o.Redis.Client(), instances...)
-		for instance, lives := range alive {
-			if !lives {
-				err = errors.Join(err, d.o.Rooms.Dismiss(call, instance))
-				d.log.InfoContext(ctx, "dispatch stream of a dead instance deleted", slog.String(pipeline.LogInstance, instance))
-			}
+		if err == nil {
+			err = d.dismiss(call, instances, alive)
 		}
 	}
 	if err != nil {
 		d.warn(ctx, "dispatch streams of dead instances not deleted, trying again", err)
 	}
+	d.measure(ctx, streamDispatch, instances, room.DispatchStream)
+	d.measure(ctx, streamEntry, d.known(), room.EntryStream)
+}
+
+// dismiss deletes the streams of instances that are not alive. An instance that never had a
+// presence may be about to get one: it stays for another round.
+func (d *Dispatcher) dismiss(ctx context.Context, instances []string, alive map[string]bool) (err error) {
+	unseen := map[string]bool{}
+	for _, instance := range instances {
+		lives, seen := alive[instance]
+		switch {
+		case lives:
+		case !seen && !d.unseen[instance]:
+			unseen[instance] = true
+		default:
+			if failed := d.o.Rooms.Dismiss(ctx, instance); failed != nil {
+				err = errors.Join(err, failed)
+				continue
+			}
+			d.log.InfoContext(ctx, "dispatch stream of a dead instance deleted", slog.String(pipeline.LogInstance, instance))
+		}
+	}
+	d.unseen = unseen
+	return err
+}
+
+// The values of the label "stream".
+const (
+	streamEntry    = "ENTRY"
+	streamDispatch = "DISPATCH"
+)
+
+// measure counts the entries of streams of one kind. Those that do not answer are left out. When
+// none answers, the metric stays as it is.
+func (d *Dispatcher) measure(ctx context.Context, kind string, names []string, stream func(string) string) {
+	calls := make([]*redis.Call, len(names))
+	for i, name := range names {
+		calls[i] = redis.Command("XLEN", stream(name))
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_ = d.o.Server.Do(ctx, calls...) // each call has its own error
+	longest, answered := int64(0), len(calls) == 0
+	for _, c := range calls {
+		if n, err := c.Int(); err == nil {
+			longest, answered = max(longest, n), true
+		}
+	}
+	if !answered {
+		return
+	}
+	d.metrics.entries.WithLabelValues(kind).Set(float64(longest))
 }

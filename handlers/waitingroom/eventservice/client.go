@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/failsafe-go/failsafe-go/circuitbreaker"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 )
@@ -22,7 +24,7 @@ const (
 
 	maxCalls    = 16 // at the same time
 	maxBody     = 64 << 10
-	maxFailures = 5 // in a row, before no call is sent for breakerDelay
+	maxFailures = 5 // events in a row that fail, before no call is sent for breakerDelay
 
 	breakerDelay = 5 * time.Second
 )
@@ -36,12 +38,27 @@ var (
 	errAnswer = errors.New("the answer is not valid")
 )
 
+// The results of a call.
+const (
+	resultSeats   = "seats"
+	resultNoSeats = "no_seats" // the event exists
+	resultNoEvent = "no_event"
+	resultInvalid = "invalid"
+	resultFailed  = "failed"
+	resultNotSent = "not_sent"
+)
+
 // client calls the Event Service.
 type client struct {
 	base    string
 	timeout time.Duration
 	http    *http.Client
+	slots   chan struct{} // a call in progress has one
 	breaker circuitbreaker.CircuitBreaker[any]
+	calls   *prometheus.CounterVec
+
+	mu     sync.Mutex
+	failed map[string]bool // events whose calls have failed since the last success
 }
 
 func newClient(c Config) *client {
@@ -49,30 +66,93 @@ func newClient(c Config) *client {
 		Proxy: http.ProxyFromEnvironment, MaxConnsPerHost: maxCalls, MaxIdleConnsPerHost: maxCalls,
 		IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true,
 	}
+	calls := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "millrace_room_event_service_calls_total",
+		Help: "Calls to the Event Service, by result: seats, no_seats, no_event, invalid, failed, not_sent (after failures, or too many calls at once).",
+	}, []string{"result"})
+	for _, result := range []string{resultSeats, resultNoSeats, resultNoEvent, resultInvalid, resultFailed, resultNotSent} {
+		calls.WithLabelValues(result)
+	}
 	return &client{
+		calls: calls, slots: make(chan struct{}, maxCalls), failed: map[string]bool{},
 		base: strings.TrimRight(c.URL, "/") + "/events/", timeout: c.Timeout, http: &http.Client{Transport: transport},
 		breaker: circuitbreaker.NewBuilder[any]().WithFailureThreshold(maxFailures).WithDelay(breakerDelay).Build(),
 	}
 }
 
 // seats returns the number of seats of an event, or unknownSeats. The error wraps ErrNoEvent or
-// ErrUnavailable. The end of ctx does not end the call: its result counts for the breaker.
+// ErrUnavailable. The end of ctx does not end the call: its result counts for the breaker. A wait
+// for other calls ends with ctx, and does not count.
 func (c *client) seats(ctx context.Context, event string) (int64, error) {
+	if !c.acquire(ctx) {
+		return c.notSent("too many calls are in progress")
+	}
+	defer func() { <-c.slots }()
 	if !c.breaker.TryAcquirePermit() {
-		return 0, fmt.Errorf("%w: its last calls failed", ErrUnavailable)
+		return c.notSent("its last calls failed")
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	defer cancel()
 	seats, err := c.get(ctx, event)
-	if err == nil || errors.Is(err, ErrNoEvent) || errors.Is(err, errAnswer) {
-		c.breaker.RecordSuccess()
-	} else {
-		c.breaker.RecordFailure()
-	}
+	c.calls.WithLabelValues(resultOf(seats, err)).Inc()
+	c.record(event, err == nil || errors.Is(err, ErrNoEvent) || errors.Is(err, errAnswer))
 	if err != nil && !errors.Is(err, ErrNoEvent) {
 		return 0, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return seats, err
+}
+
+// record counts a result for the breaker. While it is closed, the failures of one event count once:
+// an event whose calls always fail stops no other.
+func (c *client) record(event string, success bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case success:
+		clear(c.failed)
+		c.breaker.RecordSuccess()
+	case !c.breaker.IsClosed():
+		c.breaker.RecordFailure()
+	case !c.failed[event]:
+		c.failed[event] = true
+		c.breaker.RecordFailure()
+	}
+}
+
+// acquire takes a slot. It waits for one at most the timeout of a call.
+func (c *client) acquire(ctx context.Context) bool {
+	select {
+	case c.slots <- struct{}{}:
+		return true
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	select {
+	case c.slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (c *client) notSent(reason string) (int64, error) {
+	c.calls.WithLabelValues(resultNotSent).Inc()
+	return 0, fmt.Errorf("%w: %s", ErrUnavailable, reason)
+}
+
+func resultOf(seats int64, err error) string {
+	switch {
+	case errors.Is(err, ErrNoEvent):
+		return resultNoEvent
+	case errors.Is(err, errAnswer):
+		return resultInvalid
+	case err != nil:
+		return resultFailed
+	case seats == unknownSeats:
+		return resultNoSeats
+	}
+	return resultSeats
 }
 
 func (c *client) get(ctx context.Context, event string) (int64, error) {

@@ -3,11 +3,16 @@ package eventservice
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
@@ -31,8 +36,11 @@ func TestTheNumberOfSeats(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, seats)
 	}
-	_, err := c.seats(t.Context(), "43")
-	require.ErrorIs(t, err, ErrNoEvent)
+	for range maxFailures + 1 { // invented events close no other one
+		_, err := c.seats(t.Context(), "43")
+		require.ErrorIs(t, err, ErrNoEvent)
+	}
+	require.True(t, c.breaker.IsClosed())
 }
 
 // An object without a number confirms the event; it has no seats that could be given away.
@@ -53,12 +61,20 @@ func TestAFailingServiceIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	s, c := newSim(t, time.Minute)
 	s.Set(sim.Unavailable)
-	for range maxFailures + 3 {
-		_, err := c.seats(t.Context(), "42")
+	calls := 0
+	for i := range maxFailures + 3 {
+		_, err := c.seats(t.Context(), fmt.Sprint(i))
 		require.ErrorIs(t, err, ErrUnavailable)
 		require.NotErrorIs(t, err, ErrNoEvent)
+		calls += s.Calls(fmt.Sprint(i))
 	}
-	require.Equal(t, maxFailures, s.Calls("42"))
+	require.Equal(t, maxFailures, calls)
+	c.breaker.HalfOpen() // after breakerDelay
+	for range maxFailures {
+		_, err := c.seats(t.Context(), "0")
+		require.ErrorIs(t, err, ErrUnavailable)
+	}
+	require.True(t, c.breaker.IsOpen())
 	s.Set(sim.Healthy)
 	c.breaker.HalfOpen() // after breakerDelay
 	seats, err := c.seats(t.Context(), "42")
@@ -67,12 +83,28 @@ func TestAFailingServiceIsLeftAlone(t *testing.T) {
 	require.True(t, c.breaker.IsClosed())
 }
 
+// An event whose calls always fail opens no breaker.
+func TestAnEventThatFailsStopsNoOther(t *testing.T) {
+	t.Parallel()
+	s, c := newSim(t, time.Minute)
+	s.Set(sim.Unavailable)
+	for range 3 * maxFailures {
+		_, err := c.seats(t.Context(), "broken")
+		require.ErrorIs(t, err, ErrUnavailable)
+	}
+	require.Equal(t, 3*maxFailures, s.Calls("broken"))
+	s.Set(sim.Healthy)
+	_, err := c.seats(t.Context(), "42")
+	require.NoError(t, err)
+	require.Empty(t, c.failed)
+}
+
 // Such an answer says something about one event: the others are not refused for it.
 func TestAnAnswerThatIsNotValidClosesNoEvent(t *testing.T) {
 	t.Parallel()
-	answers := []func(w http.ResponseWriter){
-		func(w http.ResponseWriter) { w.WriteHeader(http.StatusForbidden) },
-		func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html>")) },
+	answers := []func(w http.ResponseWriter){func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html>")) }}
+	for _, status := range []int{300, 304, 400, 401, 403, 405, 406, 410, 414, 422, 429, 451} {
+		answers = append(answers, func(w http.ResponseWriter) { w.WriteHeader(status) })
 	}
 	for _, answer := range answers {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -102,6 +134,43 @@ func TestASlowServiceIsUnavailable(t *testing.T) {
 	_, err := c.seats(t.Context(), "42")
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+// Many calls at once, perhaps of invented events, say nothing about the service.
+func TestAWaitForOtherCallsIsNoFailure(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	arrived := make(chan struct{}, maxCalls)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		arrived <- struct{}{}
+		<-release
+		_, _ = w.Write([]byte(`{"seatCount":500}`))
+	}))
+	t.Cleanup(server.Close)
+	c := newClient(Config{URL: server.URL, Timeout: time.Minute})
+	t.Cleanup(c.http.CloseIdleConnections)
+	var calls sync.WaitGroup
+	for range maxCalls {
+		calls.Go(func() {
+			_, err := c.seats(context.Background(), "slow")
+			assert.NoError(t, err)
+		})
+	}
+	for range maxCalls {
+		<-arrived
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range maxFailures + 1 {
+		_, err := c.seats(gone, "42")
+		require.ErrorIs(t, err, ErrUnavailable)
+	}
+	close(release)
+	calls.Wait()
+	require.Zero(t, c.breaker.Metrics().Failures())
+	seats, err := c.seats(t.Context(), "42")
+	require.NoError(t, err)
+	require.EqualValues(t, 500, seats)
 }
 
 // A visitor that is gone says nothing about the service.
@@ -134,4 +203,31 @@ func TestMistakesInSettings(t *testing.T) {
 			require.NotContains(t, err.Error(), "user:word")
 		}
 	}
+}
+
+func TestCallsAreCountedByResult(t *testing.T) {
+	t.Parallel()
+	s, c := newSim(t, time.Minute)
+	calls := func(mode sim.Mode, event string, times int) {
+		s.Set(mode)
+		for range times {
+			_, _ = c.seats(t.Context(), event) // the counters are compared
+		}
+	}
+	calls(sim.Healthy, "42", 1)
+	calls(sim.Healthy, "none", 2)
+	calls(sim.Nonsense, "42", len(sim.Nonsenses()))
+	for i := range maxFailures + 1 {
+		calls(sim.Unavailable, fmt.Sprint(i), 1)
+	}
+	require.NoError(t, testutil.CollectAndCompare(c.calls, strings.NewReader(`
+# HELP millrace_room_event_service_calls_total Calls to the Event Service, by result: seats, no_seats, no_event, invalid, failed, not_sent (after failures, or too many calls at once).
+# TYPE millrace_room_event_service_calls_total counter
+millrace_room_event_service_calls_total{result="failed"} 5
+millrace_room_event_service_calls_total{result="invalid"} 5
+millrace_room_event_service_calls_total{result="no_event"} 2
+millrace_room_event_service_calls_total{result="no_seats"} 7
+millrace_room_event_service_calls_total{result="not_sent"} 1
+millrace_room_event_service_calls_total{result="seats"} 1
+`)))
 }

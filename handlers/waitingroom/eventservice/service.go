@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 
@@ -17,6 +18,7 @@ import (
 
 const (
 	capacityInterval = time.Second            // between two searches for rooms without a capacity
+	maxFetches       = maxCalls / 2           // at the same time: newcomers have the other calls
 	waitStep         = 100 * time.Millisecond // for a room that another instance creates
 	warnEvery        = 10 * time.Second
 )
@@ -41,19 +43,28 @@ type Service struct {
 	sampled *pipeline.LogSampler
 	flight  singleflight.Group
 	loops   pipeline.Loops
+
+	fetching sync.Map // events whose capacity is being fetched
+	fetches  errgroup.Group
 }
 
 // New returns the service.
 func New(o Options) *Service {
-	return &Service{Options: o, client: newClient(o.Config), sampled: pipeline.NewLogSampler(warnEvery)}
+	s := &Service{Options: o, client: newClient(o.Config), sampled: pipeline.NewLogSampler(warnEvery)}
+	s.fetches.SetLimit(maxFetches)
+	return s
 }
 
-// hold is how long an instance has the right to call for an event. After a failure it passes
-// before the next call.
-func (s *Service) hold() time.Duration { return s.Timeout + time.Second }
+// Collectors returns the metrics.
+func (s *Service) Collectors() []prometheus.Collector { return []prometheus.Collector{s.client.calls} }
+
+// hold is how long an instance has the right to call for an event: it may wait for other calls.
+// After a failure it passes before the next call.
+func (s *Service) hold() time.Duration { return 2*s.Timeout + time.Second }
 
 // Confirm creates the room of an event that has none, if the Event Service has the event. All
-// callers of all instances share one call. The error wraps ErrNoEvent or ErrUnavailable.
+// callers of all instances share one call. The error wraps ErrNoEvent, ErrUnavailable or
+// room.ErrTooMany.
 func (s *Service) Confirm(ctx context.Context, event string) error {
 	if !s.Options.Confirm || s.URL == "" {
 		return ErrNoEvent
@@ -81,6 +92,10 @@ func (s *Service) confirm(ctx context.Context, event string) error {
 		if _, err := s.Rooms.RoomStatus(ctx, event); err == nil { // another instance was first
 			return nil
 		}
+		if err := s.Rooms.Full(ctx); errors.Is(err, room.ErrTooMany) {
+			s.sampled.Warn(s.Log, "event refused, there are max_events rooms: open it (millrace room open) or raise max_events", slog.String("event", event))
+			return err
+		}
 		if right {
 			return s.create(ctx, event)
 		}
@@ -99,7 +114,9 @@ func (s *Service) create(ctx context.Context, event string) error {
 		s.sampled.Warn(s.Log, "event not confirmed", slog.String("event", event), pipeline.Err(err))
 		return err
 	}
-	if err := s.Rooms.Create(ctx, event); err != nil {
+	if err := s.Rooms.Create(ctx, event); errors.Is(err, room.ErrTooMany) {
+		return err
+	} else if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return s.store(ctx, event, seats)
@@ -123,11 +140,8 @@ func (s *Service) Start(ctx context.Context) error {
 		return s.loops.Start(ctx)
 	}
 	return s.loops.Start(ctx, func(ctx context.Context) {
-		pipeline.Every(ctx, capacityInterval, func(ctx context.Context) {
-			if err := s.fetch(ctx); err != nil && ctx.Err() == nil {
-				s.sampled.Warn(s.Log, "capacities not fetched", pipeline.Err(err))
-			}
-		})
+		defer func() { _ = s.fetches.Wait() }() // each fetch logs its error
+		pipeline.Every(ctx, capacityInterval, s.fetch)
 	})
 }
 
@@ -138,30 +152,33 @@ func (s *Service) Stop(ctx context.Context) error {
 	return err
 }
 
-// fetch fetches the capacity of each room without one.
-func (s *Service) fetch(ctx context.Context) error {
+// fetch begins to fetch the capacity of each room without one. A slow event delays no other.
+func (s *Service) fetch(ctx context.Context) {
 	events, err := s.Rooms.Events(ctx)
 	if err != nil || len(events) == 0 {
-		return err
+		s.warn(ctx, err)
+		return
 	}
 	tables, err := s.Rooms.Tables(ctx, events)
-	calls := errgroup.Group{}
-	calls.SetLimit(maxCalls)
-	var mu sync.Mutex
+	s.warn(ctx, err)
 	for i, t := range tables {
 		if t == nil || t.Capacity >= 0 {
 			continue
 		}
-		calls.Go(func() error {
-			failed := s.fetchOne(ctx, events[i])
-			mu.Lock()
-			defer mu.Unlock()
-			err = errors.Join(err, failed)
-			return nil
-		})
+		if _, busy := s.fetching.LoadOrStore(events[i], true); !busy {
+			s.fetches.Go(func() error {
+				defer s.fetching.Delete(events[i])
+				s.warn(ctx, s.fetchOne(ctx, events[i]))
+				return nil
+			})
+		}
 	}
-	_ = calls.Wait() // each call adds its error
-	return err
+}
+
+func (s *Service) warn(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil {
+		s.sampled.Warn(s.Log, "capacities not fetched", pipeline.Err(err))
+	}
 }
 
 func (s *Service) fetchOne(ctx context.Context, event string) error {

@@ -2,7 +2,10 @@ package eventservice
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -120,8 +124,11 @@ func TestTheNumberOfRoomsIsLimited(t *testing.T) {
 		require.NoError(t, s.rooms.Create(t.Context(), event))
 	}
 	err := s.list[0].Confirm(t.Context(), "42")
-	require.ErrorIs(t, err, ErrUnavailable)
 	require.ErrorIs(t, err, room.ErrTooMany)
+	require.NotErrorIs(t, err, ErrUnavailable, "the service has answered")
+	// An operator may open it.
+	_, err = s.rooms.Control(t.Context(), "42", room.Change{Verb: room.Open, By: "me", Why: "test"})
+	require.NoError(t, err)
 }
 
 // While the capacity is unknown, no user is promoted. A later answer of the service sets it, once.
@@ -158,4 +165,57 @@ func TestAMissingCapacityIsFetchedInTheBackground(t *testing.T) {
 		place, err := s.rooms.Status(t.Context(), "42", "ann")
 		return err == nil && place.State == room.Ready
 	}, 20*time.Second, 50*time.Millisecond)
+}
+
+// While the call for one event has no answer, the capacity of another one is fetched.
+func TestASlowEventDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	slow, other := make(chan struct{}, 1), sim.New(map[string]int64{"42": 500})
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/events/slow" {
+			other.ServeHTTP(w, r)
+			return
+		}
+		slow <- struct{}{}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(web.Close)
+	s := start(t, 1, func(c *Config) { c.URL, c.Timeout = web.URL, time.Minute })
+	one := s.list[0]
+	fetched := func(event string, done func() bool) {
+		require.NoError(t, s.rooms.Create(t.Context(), event))
+		require.Eventually(t, func() bool {
+			_, err := s.rooms.Tick(t.Context(), event)
+			require.NoError(t, err)
+			one.fetch(t.Context())
+			return done()
+		}, 30*time.Second, 50*time.Millisecond, event)
+	}
+	fetched("slow", func() bool { return len(slow) == 1 })
+	fetched("42", func() bool { return s.capacity("42") == 500 })
+	require.EqualValues(t, -1, s.capacity("slow"))
+	web.CloseClientConnections()
+	require.NoError(t, one.fetches.Wait())
+}
+
+// Calls may wait for others. Their answers count.
+func TestAWaitForOtherCallsLosesNoAnswer(t *testing.T) {
+	tier.Rest(t) // two calls of 6 s in a row
+	t.Parallel()
+	const timeout, events = 10 * time.Second, 2 * maxCalls
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		<-time.After(6 * time.Second)
+		_, _ = w.Write([]byte(`{"seatCount":500}`))
+	}))
+	t.Cleanup(web.Close)
+	s := start(t, 1, func(c *Config) { c.URL, c.Timeout = web.URL, timeout })
+	errs := make(chan error, events)
+	for i := range events {
+		go func() { errs <- s.list[0].Confirm(t.Context(), fmt.Sprint("event-", i)) }()
+	}
+	for range events {
+		if err := <-errs; !errors.Is(err, room.ErrTooMany) {
+			require.NoError(t, err)
+		}
+	}
 }

@@ -52,11 +52,11 @@ func TestATurnFollowsTheServer(t *testing.T) {
 		return text
 	}
 	require.Contains(t, part("function promoted("), "clock = p.now - Date.now()")
-	connected, _, _ := strings.Cut(part(`addEventListener("connected", message => {`), "\n  });")
+	connected, _, _ := strings.Cut(part(`addEventListener("connected", event => {`), "\n  });")
 	require.Contains(t, connected, `p.state !== "ADMITTED"`)
 	require.Contains(t, connected, `turn = false`)
 	require.Contains(t, connected, `at("turn").hidden = true`)
-	require.Contains(t, connected, `at("message").hidden = true`)
+	require.Contains(t, connected, `silence = setTimeout(message, soon, "")`)
 }
 
 func TestIdsAndAddressesAreEscaped(t *testing.T) {

@@ -2,12 +2,15 @@ package room
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
+	"github.com/millrace-io/millrace/handlers/waitingroom/shuffle"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis"
 )
@@ -29,7 +32,19 @@ const (
 	FIFO        = "fifo"         // first come, first served
 	PassThrough = "pass-through" // only the capacity limits the promotion
 	Reject      = "reject"       // no new users
+	// Shuffle: the users of the pre-queue get their places by lot. Opening a room with this mode
+	// begins its pre-queue. It ends at OpensAt, or with a further change Open without a mode.
+	Shuffle = "shuffle"
 )
+
+// The states of a room that callers need.
+const (
+	PreQueue = "pre-queue" // users enter, and have no order
+	Drawing  = "drawing"   // the users of the pre-queue get their places
+)
+
+// Modes returns the modes of a room.
+func Modes() []string { return []string{FIFO, Shuffle, PassThrough, Reject} }
 
 // MaxSeats is the maximum capacity of a room, and of its other limits.
 const MaxSeats = 1_000_000_000
@@ -82,10 +97,11 @@ func (c Change) fields() (list []any, err error) {
 	number("opens_at", c.OpensAt, c.OpensAt != nil && *c.OpensAt <= 0)
 	number("closes_at", c.ClosesAt, c.ClosesAt != nil && *c.ClosesAt <= 0)
 	if c.Mode != nil {
-		p.Check(sets && slices.Contains([]string{FIFO, PassThrough, Reject}, *c.Mode), "mode", "must be %s, %s or %s, got %q", FIFO, PassThrough, Reject, *c.Mode)
+		p.Check(sets && slices.Contains(Modes(), *c.Mode), "mode", "must be %s, got %q", strings.Join(Modes(), ", "), *c.Mode)
 		list = append(list, "mode", *c.Mode)
 	}
 	if c.Message != nil {
+		p.Check(c.Verb == Message, "message", "not with %s", c.Verb)
 		p.Check(utf8.ValidString(*c.Message) && utf8.RuneCountInString(*c.Message) <= maxMessage, "message", "must have at most %d characters", maxMessage)
 		list = append(list, "message", *c.Message)
 	}
@@ -95,7 +111,7 @@ func (c Change) fields() (list []any, err error) {
 // Status describes a room. Times are in ms of the server's clock.
 type Status struct {
 	Event       string `json:"event"`
-	State       string `json:"state"` // scheduled, open, paused, draining or closed
+	State       string `json:"state"` // scheduled, pre-queue, open and so on
 	Mode        string `json:"mode"`
 	Capacity    int64  `json:"capacity"`    // -1: unknown
 	Concurrency int64  `json:"concurrency"` // -1: no limit
@@ -112,6 +128,11 @@ type Status struct {
 	ClosesAt    int64  `json:"closesAt"` // 0: no schedule
 	LastTick    int64  `json:"lastTick"`
 	Configured  bool   `json:"configured"` // an operator changed it
+
+	Commitment string `json:"commitment"` // hash of the secret of the shuffle; empty: none
+	Frozen     int64  `json:"frozen"`     // users of the pre-queue that are drawn
+	Drawn      int64  `json:"drawn"`      // those that have their places
+	DrawnAt    int64  `json:"drawnAt"`    // end of the draw; 0: not yet
 }
 
 // Control changes a room. Each change is in the audit. The verb open creates the room when there is
@@ -126,12 +147,19 @@ func (r *Rooms) Control(ctx context.Context, event string, c Change) (Status, er
 			return Status{}, err
 		}
 	}
-	return r.control(ctx, event, append([]any{c.Verb, c.By, c.Why, c.User}, fields...)...)
+	secret, commitment := "", ""
+	// A pre-queue that exists keeps its own.
+	if c.Verb == Open && c.Mode != nil && *c.Mode == Shuffle {
+		secret = shuffle.NewSecret()
+		commitment = shuffle.Commitment(secret).String()
+	}
+	fields = append(fields, "change", rand.Text())
+	return r.control(ctx, event, append([]any{c.Verb, c.By, c.Why, c.User, secret, commitment}, fields...)...)
 }
 
 // RoomStatus describes a room.
 func (r *Rooms) RoomStatus(ctx context.Context, event string) (Status, error) {
-	return r.control(ctx, event, "status", "", "", "")
+	return r.control(ctx, event, "status", "", "", "", "", "")
 }
 
 func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status, error) {
@@ -158,6 +186,7 @@ func (r *Rooms) control(ctx context.Context, event string, args ...any) (Status,
 		Capacity: number("capacity", -1), Concurrency: number("concurrency", -1), PerMinute: number("per_minute", -1),
 		Sold: number("sold", 0), Ready: number("ready", 0), Promoted: number("promoted", 0),
 		OpensAt: number("opens_at", 0), ClosesAt: number("closes_at", 0), LastTick: number("tick_at", 0) + number("stopped", 0),
+		Commitment: fields["commitment"], Frozen: number("cohort", 0), Drawn: number("drawn", 0), DrawnAt: number("drawn_at", 0),
 	}
 	var leases int64
 	wrong := integers(texts[:4], &s.Waiting, &leases, &s.Free, &s.Aside)
@@ -183,7 +212,19 @@ func (r *Rooms) Audit(ctx context.Context, event, after string, n int) ([]Record
 	if after != "" {
 		from = "(" + after
 	}
-	c := redis.Command("XRANGE", "ROOM_AUDIT:{"+event+"}", from, "+", "COUNT", n)
+	return r.records(ctx, event, "XRANGE", from, "+", n)
+}
+
+// Cleared reports whether the keys of an event were removed after its end, and no operator opened
+// it since. Without a room and without this, a failover has lost the room.
+func (r *Rooms) Cleared(ctx context.Context, event string) (bool, error) {
+	last, err := r.records(ctx, event, "XREVRANGE", "+", "-", 1)
+	return len(last) == 1 && last[0].Verb == "clear", err
+}
+
+// records returns at most n changes of a range of the audit.
+func (r *Rooms) records(ctx context.Context, event, command, from, to string, n int) ([]Record, error) {
+	c := redis.Command(command, "ROOM_AUDIT:{"+event+"}", from, to, "COUNT", n)
 	if err := r.server.Do(ctx, c); err != nil {
 		return nil, err
 	}

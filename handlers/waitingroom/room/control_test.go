@@ -129,7 +129,13 @@ func TestTheLifeOfARoom(t *testing.T) {
 		require.True(t, tick.Cleared)
 		records, err := r.rooms.Audit(r.ctx, r.event, "", 100)
 		require.NoError(t, err)
-		require.Len(t, records, 11)
+		require.Len(t, records, 12)
+		for _, one := range records {
+			require.NotEmpty(t, one.By, "%+v", one)
+			require.NotEmpty(t, one.Why, "%+v", one)
+			require.Positive(t, one.At, "%+v", one)
+		}
+		require.Equal(t, []string{"clear", "schedule"}, []string{records[11].Verb, records[11].By})
 		require.Equal(t, []string{"open", "ann", "test"}, []string{records[0].Verb, records[0].By, records[0].Why})
 		require.Equal(t, "schedule", records[2].By)
 		page, err := r.rooms.Audit(r.ctx, r.event, records[9].ID, 100)
@@ -270,5 +276,38 @@ func TestDispatchStreams(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "broker-2", found.Instance)
 		require.Positive(t, found.Seen)
+	})
+}
+
+// The client library sends a change again when it has no reply. It is applied and recorded once,
+// also after the change of another operator.
+func TestAChangeThatIsSentAgainIsAppliedOnce(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 0)
+		change := func(id, verb, user string) Status {
+			t.Helper()
+			status, err := r.rooms.control(r.ctx, r.event, verb, "ann", "test", user, "", "", "change", id)
+			require.NoError(t, err)
+			return status
+		}
+		require.Equal(t, "paused", change("id-1", Hold, "").State)
+		require.Equal(t, "paused", change("id-1", Hold, "").State, "no conflict")
+		require.Equal(t, "open", change("id-2", Resume, "").State)
+		require.Equal(t, "open", change("id-1", Hold, "").State)
+		r.enter("ben")
+		require.Zero(t, change("id-3", Kick, "ben").Waiting)
+		r.enter("ben")
+		require.EqualValues(t, 1, change("id-3", Kick, "ben").Waiting, "the next place of the user")
+		for i := range 12 {
+			change(fmt.Sprint("id-", i+10), Set, "")
+		}
+		require.Less(t, r.client.HStrLen(r.ctx, roomKey(r.event), "changes").Val(), int64(100))
+		_, err := r.rooms.Control(r.ctx, r.event, Change{Verb: Hold, By: "ann", Why: "test"})
+		require.NoError(t, err)
+		_, err = r.rooms.Control(r.ctx, r.event, Change{Verb: Hold, By: "ann", Why: "test"})
+		require.ErrorIs(t, err, ErrConflict, "another change")
+		records, err := r.rooms.Audit(r.ctx, r.event, "", 100)
+		require.NoError(t, err)
+		require.Len(t, records, 3+12+1)
 	})
 }

@@ -16,6 +16,7 @@ func TestAFullServerRemovesNobody(t *testing.T) {
 		lease := r.admitted("buyer")
 		waits := r.enter("waits")
 		r.enter("leaver")
+		r.enter("kicked")
 		require.NoError(t, r.client.Set(r.ctx, r.full(), "1", 0).Err())
 		for range 200 {
 			r.outage(time.Second)
@@ -32,6 +33,8 @@ func TestAFullServerRemovesNobody(t *testing.T) {
 		_, err = r.finish("buyer", lease.JTI, true)
 		require.NoError(t, err)
 		require.Equal(t, "left", r.leave("leaver").Reason)
+		r.control(Change{Verb: Kick, User: "kicked"})
+		require.Equal(t, "kicked", r.status("kicked").Reason)
 
 		require.NoError(t, r.client.Del(r.ctx, r.full()).Err())
 		r.client.ZRem(r.ctx, "WAITING_SEEN:{"+r.event+"}", "gone")

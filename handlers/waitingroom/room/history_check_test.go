@@ -54,9 +54,17 @@ func (h *history) sameError(got, want error) {
 // tick runs one, and checks what it changed.
 func (h *history) tick() {
 	before := h.load()
-	got, err := h.rooms.Tick(h.ctx, h.event)
-	h.must(err)
-	want := h.m.tick()
+	dispatcher := []*Rooms{h.rooms, h.other}[h.ticks%2]
+	h.ticks++
+	batch := h.o.PromoteBatch
+	if h.o.Replicas > 0 && h.stopped() {
+		batch = 0
+	}
+	got, err := dispatcher.Tick(h.ctx, h.event)
+	want := h.m.tick(batch)
+	if want.froze {
+		h.froze()
+	}
 	after := h.load()
 	if got.Ran && (got.Promoted+got.Removed+got.Ended[Expired]+got.Ended[Abandoned] > 0 || got.Gap > 0) {
 		h.logf("tick: promoted %d, removed %d, ended %v, gap %s, hold %s", got.Promoted, got.Removed, got.Ended, got.Gap, got.Hold)
@@ -65,6 +73,10 @@ func (h *history) tick() {
 		if l.jti == "" {
 			l.jti = after.leases[u].jti
 		}
+	}
+	answered := h.answered(err)
+	if h.o.Replicas > 0 && h.stopped() {
+		h.without = h.m.ms()
 	}
 	if got.Ran != want.ran || got.Promoted != len(want.promoted) || got.Removed != len(want.removed) || got.Gap.Milliseconds() != want.gap || got.Rewound != want.rewound {
 		h.fault("the model's tick: %+v", want)
@@ -75,6 +87,9 @@ func (h *history) tick() {
 	for u, w := range before.waiting {
 		if h.m.gone[u].absent == w.index && after.waiting[u].index == 0 && after.leases[u].jti == "" {
 			h.absence(u)
+		}
+		if h.m.state == closed && h.m.gone[u].void >= w.index {
+			h.truth.end(u, w.index, answered)
 		}
 	}
 	for u, l := range after.leases {
@@ -90,14 +105,14 @@ func (h *history) tick() {
 			h.turn(u)
 		}
 		if l.state != Ready || want.ended[u] == Abandoned {
-			h.truth.over[u] = max(h.truth.over[u], l.index)
+			h.truth.end(u, l.index, answered)
 		}
 	}
 	h.promotions(before, after)
 	if t := got.Table; t != nil {
 		order := slices.SortedFunc(maps.Keys(after.waiting), func(a, b string) int { return int(after.waiting[a].index - after.waiting[b].index) })
 		for rank, u := range order {
-			if ahead, exact := t.Position(after.waiting[u].index); !exact || ahead != int64(rank) {
+			if ahead, exact := t.Position(after.waiting[u].index); t.Ordered(after.waiting[u].index) && (!exact || ahead != int64(rank)) {
 				h.fault("%s has rank %d, and the table says %d", u, rank, ahead)
 			}
 		}
@@ -126,10 +141,10 @@ func (h *history) promotions(before, after *data) {
 	}
 	for _, b := range h.brokers {
 		for u, t := range b.tabs {
-			if b.cut || t.index >= newest || t.index <= h.truth.over[u] || after.leases[u].jti != "" {
+			if b.cut || t.index >= newest || t.index <= h.over(u) || after.leases[u].jti != "" {
 				continue
 			}
-			if w := after.waiting[u]; w.index == 0 || w.index > t.index {
+			if w := after.waiting[u]; w.index == 0 || w.index > t.index && t.index > h.m.cut {
 				h.fault("%s is connected at %d and was overtaken by %d", u, t.index, newest)
 			}
 		}
@@ -142,7 +157,7 @@ func (h *history) absence(user string) {
 		h.fault("%s is removed %d ms after a sign of life", user, since)
 	}
 	for _, b := range h.brokers { // one without signs is cut off, or signs next
-		if t := b.tabs[user]; t != nil && !b.cut && b.signed > 0 && t.index > h.truth.over[user] {
+		if t := b.tabs[user]; t != nil && !b.cut && b.signed > 0 && t.index > h.over(user) {
 			h.fault("%s is removed, and is connected to %s", user, b.name)
 		}
 	}
@@ -150,6 +165,9 @@ func (h *history) absence(user string) {
 
 // turn checks that a promoted user whose lease ended was not connected all the time.
 func (h *history) turn(user string) {
+	if h.without >= h.ready[user] && h.without > 0 { // no lease is claimed without the replica
+		return
+	}
 	for _, b := range h.brokers {
 		if t := b.tabs[user]; t != nil && !b.cut && t.looked > h.ready[user] {
 			h.fault("%s was connected to %s, and lost the turn", user, b.name)
@@ -176,6 +194,15 @@ func (h *history) compare() {
 		if w.index <= h.truth.over[u] {
 			h.fault("%s waits at %d, and has ended at %d", u, w.index, h.truth.over[u])
 		}
+	}
+	sold := int64(0)
+	for _, state := range h.truth.result {
+		if state == Sold {
+			sold++
+		}
+	}
+	if d.sold < sold {
+		h.fault("%d sales were answered, and %d are stored", sold, d.sold)
 	}
 	excess := max(0, d.sold+int64(len(d.leases))-d.capacity)
 	if d.capacity >= 0 && excess > h.excess && !h.mayExceed {

@@ -17,6 +17,7 @@ type data struct {
 	ended                         map[string]State
 	gone                          map[string]memory
 	sold, capacity, last, entries int64
+	draw                          string
 	faults                        []string // keys that do not agree
 }
 
@@ -34,11 +35,16 @@ func (d *data) lines() (list []string) {
 	for u, g := range d.gone {
 		list = append(list, fmt.Sprintf("%s is void up to %d, absent from %d", u, g.void, g.absent))
 	}
-	return append(list, fmt.Sprintf("sold %d of %d", d.sold, d.capacity), fmt.Sprintf("last index %d", d.last), fmt.Sprintf("%d entries", d.entries))
+	return append(list, fmt.Sprintf("sold %d of %d", d.sold, d.capacity), fmt.Sprintf("last index %d", d.last), fmt.Sprintf("%d entries", d.entries), d.draw)
+}
+
+func drawText(state string, cut int64, drawn int, frozen map[string]int64) string {
+	return fmt.Sprintf("the room is %s, cut at %d, with %d drawn of %v", state, cut, drawn, frozen)
 }
 
 func (m *model) data() *data {
-	d := &data{waiting: map[string]waiter{}, leases: map[string]lease{}, ended: map[string]State{}, gone: m.gone, sold: m.sold, capacity: m.capacity, last: m.last, entries: m.entries}
+	d := &data{waiting: map[string]waiter{}, leases: map[string]lease{}, ended: map[string]State{}, gone: m.gone, sold: m.sold, capacity: m.capacity, last: m.last, entries: m.entries,
+		draw: drawText(m.state, m.cut, m.drawn, m.frozen)}
 	for u, w := range m.waiting {
 		d.waiting[u] = *w
 	}
@@ -58,6 +64,7 @@ func (h *history) load() *data {
 	d := &data{waiting: map[string]waiter{}, leases: map[string]lease{}, ended: map[string]State{}, gone: map[string]memory{}, capacity: -1}
 	ctx, pipe := context.Background(), h.client.Pipeline()
 	waiting, seen, leases := pipe.ZRangeWithScores(ctx, h.key("WAITING"), 0, -1), pipe.ZRangeWithScores(ctx, h.key("WAITING_SEEN"), 0, -1), pipe.ZRangeWithScores(ctx, h.key("ENTRY_LEASES"), 0, -1)
+	frozen := pipe.ZRangeWithScores(ctx, h.key("WAITING_FROZEN"), 0, -1)
 	places, ids, records := pipe.HGetAll(ctx, h.key("WAITING_QUEUE_INDEX_RECORD")), pipe.HGetAll(ctx, h.key("WAITING_USER_IDS")), pipe.HGetAll(ctx, h.key("ENTRY_RECORD"))
 	over, room := pipe.HGetAll(ctx, h.key("ENTRY_ENDED")), pipe.HGetAll(ctx, h.key("ROOM"))
 	left, last, entries := pipe.HGetAll(ctx, h.key("WAITING_LEFT")), pipe.HGet(ctx, h.key("WAITING_QUEUE_IDX"), h.event), pipe.XLen(ctx, h.key("ENTRY"))
@@ -69,14 +76,23 @@ func (h *history) load() *data {
 		h.fault("read the server: %v", err)
 	}
 	fault := func(format string, args ...any) { d.faults = append(d.faults, fmt.Sprintf(format, args...)) }
-	for _, z := range waiting.Val() {
-		var member struct{ UserID string }
-		if err := json.Unmarshal([]byte(z.Member.(string)), &member); err != nil {
-			fault("member %s: %v", z.Member, err)
-			continue
+	users := func(list []goredis.Z, f func(user string, index int64)) {
+		for _, z := range list {
+			if user, ok := userOf(z.Member.(string)); ok {
+				f(user, int64(z.Score))
+			} else {
+				fault("member %s", z.Member)
+			}
 		}
-		d.waiting[member.UserID] = waiter{index: int64(z.Score)}
 	}
+	users(waiting.Val(), func(u string, index int64) { d.waiting[u] = waiter{index: index} })
+	cohort := map[string]int64{}
+	users(frozen.Val(), func(u string, index int64) {
+		cohort[u] = index
+		if d.waiting[u].index == 0 && places.Val()[u] != "" {
+			d.waiting[u] = waiter{index: index}
+		}
+	})
 	for u, text := range places.Val() {
 		var r struct {
 			UserID string
@@ -152,5 +168,9 @@ func (h *history) load() *data {
 	number(&d.capacity, room.Val()["capacity"])
 	number(&d.last, last.Val())
 	d.entries = entries.Val()
+	var cut, drawn int64
+	number(&cut, room.Val()["cut"])
+	number(&drawn, room.Val()["drawn"])
+	d.draw = drawText(room.Val()["state"], cut, int(drawn), cohort)
 	return d
 }

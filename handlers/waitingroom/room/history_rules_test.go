@@ -46,6 +46,15 @@ func TestHistoriesThatFailed(t *testing.T) {
 			h.pass(1000)
 			require.Empty(t, h.m.waiting)
 		}},
+		{"the sign of another broker restores no leaver", false, func(t *testing.T, h *history, a, b, _ *broker) {
+			h.control(Change{Verb: Hold})
+			h.enter("u1", a, 0)
+			h.enter("u1", b, 0)
+			h.leave("u1", "left")
+			h.signs(b, false, "u1")
+			require.Empty(t, h.m.waiting)
+			require.Empty(t, b.tabs)
+		}},
 		{"a return keeps what the user left before", false, func(t *testing.T, h *history, a, b, c *broker) {
 			h.control(Change{Verb: Hold})
 			h.enter("u1", a, 0)
@@ -192,7 +201,7 @@ func TestHistoriesThatFailed(t *testing.T) {
 			h.enter("u1", b, 0)
 			require.Equal(t, h.begin, h.m.waiting["u1"].index)
 		}},
-		{"a late sale needs a free seat", false, func(t *testing.T, h *history, a, b, c *broker) {
+		{"a late sale needs a free slot", false, func(t *testing.T, h *history, a, b, c *broker) {
 			h.enter("u1", a, 0)
 			h.enter("u2", b, 0)
 			h.pass(1000)
@@ -250,10 +259,10 @@ func TestHistoriesThatFailed(t *testing.T) {
 	}
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		t.Parallel()
-		e := newHistoryEnv(t, s, 11)
+		e := newHistoryEnv(t, s)
 		for _, one := range histories {
 			t.Run(one.name, func(t *testing.T) {
-				h := e.newHistory(t, one.release)
+				h := e.newHistory(t, func(o *Options) { o.Release = one.release })
 				defer h.clear()
 				h.seats(1)
 				h.replicate()
@@ -262,5 +271,49 @@ func TestHistoriesThatFailed(t *testing.T) {
 				h.check()
 			})
 		}
+	})
+}
+
+// W39: with a replica, a failover loses nothing that was answered.
+func TestAFailoverLosesNoAnswer(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		h := newHistoryEnv(t, s).newHistory(t, func(o *Options) { o.Replicas = 1 })
+		defer h.clear()
+		h.seats(3)
+		h.replicate()
+		a := h.brokers[0]
+		for _, u := range h.users[:3] {
+			h.enter(u, a, 0)
+		}
+		h.advance(sec)
+		h.tick()
+		h.tick()
+		h.look()
+		failover := func() {
+			t.Helper()
+			h.failover()
+			h.tick()
+			h.compare()
+			h.check()
+		}
+		failover()
+		require.Len(t, h.tokens, 3)
+		for n := range h.tokens {
+			require.Equal(t, Admitted, h.m.leases[h.tokens[n].user].state, "its token was shown")
+		}
+		h.verify(0, "session")
+		failover()
+		h.verify(0, "another session")
+		h.finish(0, true)
+		failover()
+		require.EqualValues(t, 1, h.m.sold)
+		h.finish(1, false)
+		failover()
+		h.leave("u1", "left")
+		failover()
+		h.pass(20_000)
+		require.Empty(t, h.m.leases)
+		h.compare()
+		h.check()
 	})
 }

@@ -1,9 +1,9 @@
 package room
 
 import (
+	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +20,9 @@ type step struct {
 var kinds = weighted(map[string]int{
 	"enter": 10, "return": 6, "close a tab": 3, "leave": 2, "kick": 1, "signs": 3, "late claim": 2, "answers arrive": 3,
 	"verify": 3, "sell": 4, "abandon": 2, "tick": 6, "pass": 14, "no ticks": 2, "no server": 3, "restart": 1,
-	"replicate": 4, "failover": 2, "cut off": 2, "heal": 3, "crash": 2, "capacity": 2, "concurrency": 1, "hold": 1, "resume": 2,
+	"replicate": 4, "failover": 2, "replica stops": 2, "replica returns": 3, "cut off": 2, "heal": 3, "crash": 2,
+	"capacity": 2, "concurrency": 1, "per minute": 1, "mode": 1, "hold": 1, "resume": 2, "open": 3, "drain": 1, "close": 1, "schedule": 1,
+	"pre-queue": 2, "plan a draw": 2, "draw a part": 8, "draw": 2, "dispatcher crashes": 1,
 })
 
 func weighted(of map[string]int) (list []string) {
@@ -65,7 +67,9 @@ func (h *history) take(s step) {
 		h.signs(b, false, b.users()...)
 	case "late claim":
 		if t := b.tabs[user]; t != nil && !b.cut {
-			b.claims = append(b.claims, lateClaim{user, t.index, h.claim(user, b)})
+			if p, ok := h.claim(user, b); ok {
+				b.claims = append(b.claims, lateClaim{user, t.index, p})
+			}
 		}
 	case "answers arrive":
 		for _, c := range b.claims {
@@ -78,6 +82,9 @@ func (h *history) take(s step) {
 		h.finish(s.n, s.kind == "sell")
 	case "tick":
 		h.tick()
+		if s.n%2 == 0 {
+			h.tick() // the other dispatcher, at the same moment
+		}
 	case "pass":
 		h.pass([]int64{1, 50, 300, 900, 1000, 2000, 4000, 8000, 18000, 30000}[s.n])
 	case "no ticks":
@@ -94,7 +101,7 @@ func (h *history) take(s step) {
 		h.advance(sec / 2)
 		h.reconnect()
 	case "replicate":
-		if h.replica != nil {
+		if h.replica != nil && !h.stopped() {
 			h.logf("the replica has everything")
 			h.replicate()
 		}
@@ -106,20 +113,20 @@ func (h *history) take(s step) {
 		h.heal(b)
 	case "crash":
 		h.crash(b)
-	case "capacity":
-		seats := int64(s.n / 2)
-		h.logf("capacity %d", seats)
-		h.control(Change{Verb: Set, Capacity: &seats})
-		h.m.capacity, h.mayExceed = seats, true
-	case "concurrency":
-		users := int64(s.n/3) - 1
-		h.logf("concurrency %d", users)
-		h.control(Change{Verb: Set, Concurrency: &users})
-		if h.m.most = users; users < 0 {
-			h.m.most = math.MaxInt64
-		}
-	case "hold", "resume":
-		h.control(Change{Verb: s.kind})
+	case "plan a draw":
+		h.plan(s.n % 2)
+	case "draw a part":
+		h.part(s.n%2, 1+s.n%3)
+	case "draw":
+		h.draw()
+	case "dispatcher crashes":
+		h.plans[s.n%2] = nil
+	case "replica stops":
+		h.stopReplica(s.n % 3)
+	case "replica returns":
+		h.returnReplica()
+	default:
+		h.operate(s)
 	}
 }
 
@@ -169,9 +176,10 @@ func (h *history) receive(b *broker, user string, p Place) {
 		if t.index != p.Index {
 			t.looked = 0
 		}
-		t.index, t.jti, t.until = p.Index, "", 0
+		claimed := !p.Unreplicated || t.jti == p.JTI && t.until == p.Until
+		t.index, t.jti, t.until, t.unsure = p.Index, "", 0, !claimed
 		h.cursor[user] = p.Index
-		if p.State == Admitted {
+		if p.State == Admitted && claimed {
 			t.jti, t.until = p.JTI, p.Until
 			if one := (token{user, p.JTI}); !slices.Contains(h.tokens, one) {
 				h.tokens = append(h.tokens, one)
@@ -187,10 +195,13 @@ func (h *history) enter(user string, b *broker, cursor int64) {
 		return
 	}
 	got, err := h.rooms.Enter(h.ctx, h.event, user, b.name, cursor)
-	h.must(err)
 	h.logf("%s enters on %s with %d: %s", user, b.name, cursor, shown(got))
-	want := h.m.enter(user, cursor)
+	want, refused := h.m.enter(user, cursor)
 	h.same(got, want)
+	h.sameError(err, refused)
+	if err != nil {
+		return
+	}
 	if got.How == "new" {
 		if other := h.given[got.Index]; other != "" {
 			h.fault("the index %d of %s is given to %s", got.Index, other, user)
@@ -198,10 +209,20 @@ func (h *history) enter(user string, b *broker, cursor int64) {
 		h.given[got.Index] = user
 		h.newest[user] = max(h.newest[user], got.Index)
 	}
+	h.back(user, got)
 	h.alive[user] = h.m.ms()
 	h.receive(b, user, got)
 	if got.State == Ready { // the broker claims at once
-		h.claimed(b, lateClaim{user, got.Index, h.claim(user, b)})
+		if p, ok := h.claim(user, b); ok {
+			h.claimed(b, lateClaim{user, got.Index, p})
+		}
+	}
+}
+
+// back notes the index of a user who was restored: it may be a new one.
+func (h *history) back(user string, p Place) {
+	if p.How == "restored" {
+		h.newest[user] = max(h.newest[user], p.Index)
 	}
 }
 
@@ -228,7 +249,11 @@ func (h *history) signs(b *broker, gone bool, users ...string) {
 		h.same(got[i], want)
 		if got[i].How == "restored" && got[i].State == Admitted { // a failover had lost the lease
 			h.mayExceed = true
+			if h.o.Replicas > 0 {
+				h.fault("the replica has not the claim of %s, whose token was shown", s.User)
+			}
 		}
+		h.back(s.User, got[i])
 		h.alive[s.User] = h.m.ms()
 		h.receive(b, s.User, got[i])
 	}
@@ -237,16 +262,25 @@ func (h *history) signs(b *broker, gone bool, users ...string) {
 	}
 }
 
-func (h *history) claim(user string, b *broker) Place {
+// claim returns no answer while the replica does not have it.
+func (h *history) claim(user string, b *broker) (Place, bool) {
+	runs := h.o.Replicas == 0 || h.acks.left != 0 // otherwise the call before it fails
 	got, err := h.rooms.Claim(h.ctx, h.event, b.name, []Sign{{User: user}})
-	h.must(err)
+	var want Place
+	if runs {
+		want = h.m.claim(user)
+	}
+	if !h.answered(err) {
+		h.logf("%s claims for %s: no answer", b.name, user)
+		return Place{}, false
+	}
 	if len(got) != 1 {
 		h.fault("%d answers to a claim", len(got))
-		return Place{}
+		return Place{}, false
 	}
 	h.logf("%s claims for %s: %s", b.name, user, shown(got[0]))
-	h.same(got[0], h.m.claim(user))
-	return got[0]
+	h.same(got[0], want)
+	return got[0], true
 }
 
 // claimed is the answer to a claim that reaches a broker. It counts only at the same index, and a
@@ -264,10 +298,10 @@ func (h *history) claimed(b *broker, c lateClaim) {
 
 func (h *history) leave(user, reason string) {
 	_, err := h.rooms.Leave(h.ctx, h.event, user, reason)
-	h.must(err)
-	h.logf("%s is %s", user, reason)
 	h.m.leave(user, reason)
-	h.truth.over[user] = max(h.truth.over[user], h.newest[user])
+	answered := h.answered(err)
+	h.logf("%s is %s, answered %t", user, reason, answered)
+	h.truth.end(user, h.newest[user], answered)
 }
 
 func (h *history) verify(n int, by string) {
@@ -277,7 +311,21 @@ func (h *history) verify(n int, by string) {
 	k := h.tokens[len(h.tokens)-1-n%len(h.tokens)]
 	_, err := h.rooms.Verify(h.ctx, h.event, k.user, k.jti, by)
 	h.logf("shop %s verifies %s: %v", by, k.jti, err)
-	h.sameError(err, h.m.verify(k.user, k.jti, by))
+	want := h.m.verify(k.user, k.jti, by)
+	if h.o.Replicas > 0 && errors.Is(want, ErrEnded) && h.m.ended[k.jti].state == "" {
+		h.fault("%s was shown, has not ended, and is refused", k.jti)
+	}
+	if want == nil && !h.answered(err) {
+		return
+	}
+	h.sameError(err, want)
+	if err != nil {
+		return
+	}
+	if before := h.truth.session[k.jti]; before != "" && before != by {
+		h.fault("%s was verified for %s, and now for %s", k.jti, before, by)
+	}
+	h.truth.session[k.jti] = by
 }
 
 func (h *history) finish(n int, sold bool) {
@@ -289,25 +337,28 @@ func (h *history) finish(n int, sold bool) {
 	h.logf("%s finishes, sold %t: %s %v", k.jti, sold, got.State, err)
 	index := indexOf(k.jti)
 	want, refused := h.m.finish(k.user, k.jti, index, sold)
-	h.sameError(err, refused)
-	if err != nil {
+	if refused != nil {
+		h.sameError(err, refused)
 		return
 	}
-	if got.State != want {
-		h.fault("finished as %s, not %s", got.State, want)
-	}
-	if before := h.truth.result[k.jti]; before != "" && before != got.State {
-		h.fault("%s was finished as %s, and now as %s", k.jti, before, got.State)
+	answered := h.answered(err)
+	if answered {
+		if got.State != want {
+			h.fault("finished as %s, not %s", got.State, want)
+		}
+		if before := h.truth.result[k.jti]; before != "" && before != got.State {
+			h.fault("%s was finished as %s, and now as %s", k.jti, before, got.State)
+		}
+		h.truth.result[k.jti] = got.State
 	}
 	if h.closed[k.jti] == 0 {
 		h.closed[k.jti] = index
 		// After a late sale, or a failover that lost it, the newest index is still good.
-		if got.How != "late" && index > h.truth.over[k.user] && h.newest[k.user] <= h.m.last {
+		if got.How != "late" && index > h.over(k.user) && h.newest[k.user] <= h.m.last {
 			h.closed[k.jti] = h.newest[k.user]
 		}
 	}
-	h.truth.result[k.jti] = got.State
-	h.truth.over[k.user] = max(h.truth.over[k.user], h.closed[k.jti])
+	h.truth.end(k.user, h.closed[k.jti], answered)
 }
 
 func indexOf(jti string) (index int64) {
@@ -363,40 +414,14 @@ func (h *history) look() {
 		}
 		for _, u := range b.users() {
 			t := b.tabs[u]
-			if t.jti == "" && t.index <= table.Served {
-				h.claimed(b, lateClaim{u, t.index, h.claim(u, b)})
+			if t.jti == "" && (t.unsure || t.index <= table.Served && table.Ordered(t.index)) {
+				if p, ok := h.claim(u, b); ok {
+					h.claimed(b, lateClaim{u, t.index, p})
+				}
 			}
 			t.looked = h.m.ms()
 		}
 	}
-}
-
-// control is an action of an operator.
-func (h *history) control(c Change) {
-	c.By, c.Why = "ann", "a test"
-	_, err := h.rooms.Control(h.ctx, h.event, c)
-	var want error
-	if c.Verb == Hold && h.m.held || c.Verb == Resume && !h.m.held {
-		want = ErrConflict
-	}
-	h.sameError(err, want)
-	if err == nil && c.Verb != Set {
-		h.logf("%s", c.Verb)
-		h.m.held = c.Verb == Hold
-	}
-}
-
-// failover makes the replica the server.
-func (h *history) failover() {
-	if h.replica == nil {
-		return
-	}
-	h.logf("failover to the replica")
-	h.restore()
-	h.mayExceed = true
-	h.run++
-	h.advance(sec)
-	h.reconnect()
 }
 
 var historyOptions = Options{

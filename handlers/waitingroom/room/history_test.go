@@ -42,13 +42,16 @@ type historyEnv struct {
 	client    *goredis.Client
 	server    *redis.Server
 	clock     string
+	acks      acks
 	histories int
 	last      int
 	steps     int
+	draws     int // that were completed
 }
 
-func newHistoryEnv(t testing.TB, s redistest.Server, db int) *historyEnv {
+func newHistoryEnv(t testing.TB, s redistest.Server) *historyEnv {
 	t.Helper()
+	db := s.Database(t)
 	own := redis.DefaultClientConfig()
 	own.Addrs, own.DB = []string{s.Addr}, db
 	own.ReadTimeout = 30 * time.Second // a slow machine is no finding
@@ -56,7 +59,9 @@ func newHistoryEnv(t testing.TB, s redistest.Server, db int) *historyEnv {
 	require.NoError(t, server.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
 	c := s.Client(t, func(o *goredis.Options) { o.DB, o.ReadTimeout = db, 30*time.Second })
-	return &historyEnv{name: s.Name, client: c, server: server, clock: redistest.Prefix(t, c)}
+	e := &historyEnv{name: s.Name, client: c, server: server, clock: redistest.Prefix(t, c)}
+	server.Client().AddHook(&e.acks)
+	return e
 }
 
 // played returns the number of histories since its last call, at least one.
@@ -87,6 +92,7 @@ type tab struct {
 	jti    string
 	until  int64
 	looked int64 // when its broker last compared it with the table
+	unsure bool  // the lease is to be claimed again
 }
 
 // lateClaim is a claim whose answer has not arrived.
@@ -96,14 +102,6 @@ type lateClaim struct {
 	answer Place
 }
 
-// truth is what users and shops were promised. A replica has a copy of it.
-type truth struct {
-	over   map[string]int64 // the highest index at which a user left or ended
-	result map[string]State // what was answered to a shop
-}
-
-func (o truth) clone() truth { return truth{maps.Clone(o.over), maps.Clone(o.result)} }
-
 // history is one event, the brokers, the users and the shops.
 type history struct {
 	*historyEnv
@@ -111,6 +109,7 @@ type history struct {
 	ctx   context.Context
 	event string
 	rooms *Rooms
+	other *Rooms // of a second dispatcher
 	o     Options
 	m     *model
 	truth truth
@@ -120,6 +119,7 @@ type history struct {
 	replica    *replica
 
 	brokers [brokers]*broker
+	plans   [2]*drawPlan // of the dispatchers
 	users   []string
 	given   map[int64]string // each user who was given a new index
 	newest  map[string]int64 // the newest index that a user was given
@@ -128,6 +128,8 @@ type history struct {
 	closed  map[string]int64 // by lease: the newest index of its user when a shop ended it
 	ready   map[string]int64 // when a user was promoted
 	alive   map[string]int64 // the last sign of life that the server has
+	without int64            // when the replica was last seen stopped, in ms of the room
+	ticks   int
 
 	excess    int64 // sold and leases above capacity, after the last step
 	mayExceed bool  // lower capacity, a failover, or a lease that it had lost
@@ -146,13 +148,16 @@ type replica struct {
 	alive map[string]int64
 }
 
-func (e *historyEnv) newHistory(t interface{ Fatalf(string, ...any) }, release bool) *history {
+func (e *historyEnv) newHistory(t interface{ Fatalf(string, ...any) }, change func(*Options)) *history {
 	e.histories++
 	h := &history{historyEnv: e, t: t, ctx: context.Background(), event: e.clock + "-" + strconv.Itoa(e.histories), o: historyOptions,
 		given: map[int64]string{}, newest: map[string]int64{}, cursor: map[string]int64{}, closed: map[string]int64{}, ready: map[string]int64{}, alive: map[string]int64{},
-		truth: truth{over: map[string]int64{}, result: map[string]State{}}, users: []string{"u1", "u2", "u3", "u4", "u5"}}
-	h.o.Release = release
-	h.m, h.rooms = newModel(h.o), newRooms(e.server, h.o, fmt.Sprintf(clockFront, e.clock))
+		truth: newTruth(), users: []string{"u1", "u2", "u3", "u4", "u5"}}
+	change(&h.o)
+	front := fmt.Sprintf(clockFront, e.clock)
+	h.m, h.rooms, h.other = newModel(h.o), newRooms(e.server, h.o, front), newRooms(e.server, h.o, front)
+	h.rooms.missingFor, h.other.missingFor = 0, 0
+	h.acks.left = -1
 	h.begin = 1_800_000_000 * sec
 	h.now = h.begin
 	for i := range h.brokers {
@@ -170,7 +175,7 @@ func (h *history) advance(us int64) {
 	h.now += us
 	h.m.now, h.m.run = h.now, h.run
 	h.must(h.client.HSet(h.ctx, h.clock, "now", h.now, "run", h.run).Err())
-	if h.replica != nil && h.now-us-h.replica.at > 2*sec {
+	if h.replica != nil && h.now-us-h.replica.at > 2*sec && !h.stopped() {
 		h.replicate()
 	}
 }
@@ -229,11 +234,17 @@ func (h *history) seats(n int64) {
 
 // play is one history.
 func (e *historyEnv) play(t *rapid.T) {
-	h := e.newHistory(t, rapid.IntRange(0, 3).Draw(t, "absent: release") == 3)
+	h := e.newHistory(t, func(o *Options) {
+		o.Release = rapid.IntRange(0, 3).Draw(t, "absent: release") == 3
+		o.Replicas = rapid.IntRange(0, 1).Draw(t, "replicas")
+	})
 	defer h.clear()
 	h.users = h.users[:rapid.IntRange(2, len(h.users)).Draw(t, "users")]
 	h.seats(int64(rapid.IntRange(1, 4).Draw(t, "seats")))
-	if rapid.Bool().Draw(t, "replica") {
+	if rapid.Bool().Draw(t, "pre-queue") {
+		h.preQueue(int64(uniform(t, 5)) * 4)
+	}
+	if h.o.Replicas > 0 || rapid.Bool().Draw(t, "replica") {
 		h.replicate()
 	}
 	for _, s := range rapid.SliceOfN(rapid.Custom(newStep), 20, 60).Draw(t, "steps") {
@@ -244,9 +255,9 @@ func (e *historyEnv) play(t *rapid.T) {
 	}
 }
 
-// TestRandomHistories plays random histories of one event: three brokers, five users, shops and a
-// dispatcher. The clock of the server is the history's. It compares each answer and all data with a
-// model, and checks the guarantees at every step.
+// TestRandomHistories plays random histories of one event: three brokers, five users, shops, two
+// dispatchers and an operator. The clock of the server is the history's. It compares each answer
+// and all data with a model, and checks the guarantees at every step.
 //
 // MILLRACE_HISTORIES is the number of histories, over the embedded and the real server. `make
 // histories` plays 10,000 on each.
@@ -259,10 +270,10 @@ func TestRandomHistories(t *testing.T) {
 	}
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		t.Parallel()
-		e := newHistoryEnv(t, s, 11)
+		e := newHistoryEnv(t, s)
 		for left := total / 2; left > 0; left -= e.played() {
 			rapid.Check(t, e.play)
 		}
-		t.Logf("%d histories, %d steps", e.histories, e.steps)
+		t.Logf("%d histories, %d steps, %d draws", e.histories, e.steps, e.draws)
 	})
 }

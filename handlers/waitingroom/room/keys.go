@@ -37,7 +37,7 @@ func keys(event string) []string {
 	names := []string{
 		"WAITING", "WAITING_QUEUE_INDEX_RECORD", "WAITING_USER_IDS", "WAITING_QUEUE_IDX", "ENTRY_QUEUE_SLOTS", "ENTRY",
 		"ENTRY_LEASES", "ENTRY_RECORD", "ENTRY_ENDED", "WAITING_SEEN", "WAITING_LEFT", "WAITING_ASIDE", "ROOM", "ROOM_TABLE",
-		"ROOM_AUDIT", "ENTRY_GONE", "WAITING_FORGET",
+		"ROOM_AUDIT", "ENTRY_GONE", "WAITING_FORGET", "WAITING_FROZEN", "ROOM_SHUFFLE",
 	}
 	list := make([]string, 0, len(names)+2)
 	for _, name := range names {
@@ -48,3 +48,11 @@ func keys(event string) []string {
 
 func roomKey(event string) string  { return "ROOM:{" + event + "}" }
 func tableKey(event string) string { return "ROOM_TABLE:{" + event + "}" }
+
+// frozenKey has the users of a pre-queue while it is drawn.
+func frozenKey(event string) string { return "WAITING_FROZEN:{" + event + "}" }
+
+// orderKey has the drawn order: hashes of users, by the number of places before them.
+func orderKey(event string) string { return "ROOM_SHUFFLE:{" + event + "}" }
+
+func asideKey(event string) string { return "WAITING_ASIDE:{" + event + "}" }

@@ -78,7 +78,7 @@ func TestASaleEndsTheLease(t *testing.T) {
 	})
 }
 
-func TestALateSaleNeedsAFreeSeat(t *testing.T) {
+func TestALateSaleNeedsAFreeSlot(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s, 1)
 		p := r.admitted("u1")
@@ -98,6 +98,25 @@ func TestALateSaleNeedsAFreeSeat(t *testing.T) {
 			require.Equal(t, Sold, got.State)
 		}
 		require.EqualValues(t, 1, r.tick().Table.Sold)
+	})
+}
+
+// A seat is free, but there are as many leases as the concurrency allows.
+func TestALateSaleRespectsTheConcurrency(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 10)
+		r.control(Change{Verb: Set, Concurrency: p(int64(1))})
+		late := r.admitted("u1")
+		r.pass(5 * time.Minute)
+		require.Equal(t, 1, r.tick().Ended[Expired])
+		r.enter("u2")
+		require.Equal(t, 1, r.tick().Promoted)
+		_, err := r.finish("u1", late.JTI, true)
+		require.ErrorIs(t, err, ErrConflict)
+		r.control(Change{Verb: Set, Mode: p(PassThrough)})
+		got, err := r.finish("u1", late.JTI, true)
+		require.NoError(t, err, "then only the capacity limits")
+		require.Equal(t, "late", got.How)
 	})
 }
 

@@ -2,7 +2,6 @@ package room
 
 import (
 	"maps"
-	"math"
 	"slices"
 	"strings"
 )
@@ -14,9 +13,8 @@ type model struct {
 
 	now      int64 // µs
 	run      int   // the run_id of the server
-	held     bool
+	life           // what an operator decides
 	capacity int64 // -1: unknown
-	most     int64 // leases at once
 	sold     int64
 
 	last     int64 // the newest index
@@ -60,7 +58,7 @@ type memory struct {
 }
 
 func newModel(o Options) *model {
-	return &model{o: o, capacity: -1, most: math.MaxInt64, waiting: map[string]*waiter{}, leases: map[string]*lease{}, ended: map[string]ended{}, gone: map[string]memory{}}
+	return &model{o: o, capacity: -1, life: newLife(), waiting: map[string]*waiter{}, leases: map[string]*lease{}, ended: map[string]ended{}, gone: map[string]memory{}}
 }
 
 // clone is what a replica has.
@@ -75,7 +73,7 @@ func (m *model) clone() *model {
 		one := *l
 		c.leases[u] = &one
 	}
-	c.ended, c.gone = maps.Clone(m.ended), maps.Clone(m.gone)
+	c.ended, c.gone, c.frozen = maps.Clone(m.ended), maps.Clone(m.gone), maps.Clone(m.frozen)
 	return &c
 }
 
@@ -130,7 +128,9 @@ func (m *model) place(user, how string) Place {
 		p.State, p.Index = Waiting, w.index
 	} else {
 		p.Reason = m.gone[user].reason
-		if p.Reason == "" {
+		if p.Reason == "" && m.state == closed {
+			p.Reason = "room_closed"
+		} else if p.Reason == "" {
 			p.Reason = "unknown"
 		}
 	}
@@ -138,17 +138,22 @@ func (m *model) place(user, how string) Place {
 }
 
 // restore gives a missing user the lowest index that is known and not void. It lowers the index of
-// a user who waits with a higher one.
+// a user who waits with a higher one. Indexes from before the draw count for frozen users alone.
 func (m *model) restore(user string, index int64) string {
 	if m.leases[user] != nil {
 		return "attached"
 	}
 	g, w := m.gone[user], m.waiting[user]
-	if index <= g.void || index <= m.forgot {
-		index = 0
+	absent, own := g.absent > g.void, index > g.void && index > m.forgot
+	to := int64(0)
+	if absent && (g.absent > m.cut || g.absent == m.frozen[user]) {
+		to = g.absent
 	}
-	if g.absent > g.void && (index == 0 || g.absent < index) {
-		index = g.absent
+	if own && index > m.cut && (to == 0 || index < to) {
+		to = index
+	}
+	if index = to; to == 0 && (absent || own) { // it is from before the draw
+		index = max(m.last+1, m.now)
 	}
 	switch {
 	case w != nil:
@@ -156,7 +161,7 @@ func (m *model) restore(user string, index int64) string {
 			w.index = min(w.index, index)
 		}
 		return "attached"
-	case index == 0:
+	case index == 0, m.state == closed:
 		return ""
 	}
 	if g.absent > 0 {
@@ -167,14 +172,17 @@ func (m *model) restore(user string, index int64) string {
 	return "restored"
 }
 
-func (m *model) enter(user string, cursor int64) Place {
+func (m *model) enter(user string, cursor int64) (Place, error) {
 	how := m.restore(user, cursor)
 	if how == "" && cursor == 0 {
+		if reason := m.refusal(); reason != "" {
+			return Place{Reason: reason}, ErrRejected
+		}
 		m.waiting[user] = &waiter{index: m.next()}
 		how = "new"
 	}
 	m.sign(user)
-	return m.place(user, how)
+	return m.place(user, how), nil
 }
 
 // sign is a sign of life.
@@ -197,7 +205,7 @@ func (m *model) seen(s Sign) Place {
 	lost := false
 	if l := m.leases[s.User]; l != nil && l.state == Ready && l.jti == s.JTI {
 		l.state, l.until = Admitted, until
-	} else if l == nil && s.JTI != "" && m.ended[s.JTI].state == "" && s.Index > m.gone[s.User].void && s.Index > m.forgot {
+	} else if l == nil && s.JTI != "" && m.ended[s.JTI].state == "" && s.Index > m.gone[s.User].void {
 		lost = true
 		delete(m.waiting, s.User)
 		m.last = max(m.last, s.Index)
@@ -270,7 +278,7 @@ func (m *model) free() int64 {
 	if m.capacity < 0 {
 		return 0
 	}
-	return max(0, min(m.most, m.capacity-m.sold)-int64(len(m.leases)))
+	return max(0, min(m.limitOfLeases(), m.capacity-m.sold)-int64(len(m.leases)))
 }
 
 func (m *model) finish(user, jti string, index int64, sold bool) (State, error) {
@@ -291,7 +299,7 @@ func (m *model) finish(user, jti string, index int64, sold bool) (State, error) 
 		return want, nil
 	case e.state == Expired && !sold, e.state != Expired && e.state != "":
 		return "", ErrConflict
-	case sold && m.sold+int64(len(m.leases)) >= m.capacity:
+	case sold && m.free() == 0:
 		return "", ErrConflict
 	}
 	if sold {
@@ -317,6 +325,7 @@ type turn struct {
 	promoted []string
 	removed  []string
 	ended    map[string]State
+	froze    bool
 }
 
 const (
@@ -324,7 +333,8 @@ const (
 	quietAfter = 10_000
 )
 
-func (m *model) tick() turn {
+// tick promotes at most batch users.
+func (m *model) tick(batch int) turn {
 	gap := m.now/1000 - m.stopped - m.lastTick
 	again := m.more && gap < tickApart && gap > -tickApart
 	if !again && gap < tickApart && gap > -m.limit() {
@@ -345,11 +355,49 @@ func (m *model) tick() turn {
 	}
 	m.lastRun, m.more = m.run, false
 	if !again {
+		if t.gap == 0 && !t.rewound {
+			m.earn(now - m.lastTick)
+		}
 		m.lastTick = now
+		m.schedule()
 	}
-	if now < m.quiet {
+	if now >= m.quiet {
+		m.tidy(now, &t)
+	}
+	switch {
+	case m.state == closed && m.frozen != nil:
+		t.removed = append(t.removed, m.closeFrozen()...)
+		m.more = true
+	case m.state == closed:
+		for u, w := range m.waiting {
+			m.raise(u, w.index, "room_closed")
+			t.removed = append(t.removed, u)
+		}
+	case m.state == preQueued && m.opensAt > 0 && m.now/1000 >= m.opensAt && now >= m.quiet:
+		m.freeze()
+		t.froze = true
+	}
+	if now < m.quiet || m.state != opened && m.state != draining {
 		return t
 	}
+	able := m.able()
+	for _, u := range m.order() {
+		if int64(len(t.promoted)) == min(able, int64(batch)) {
+			break
+		}
+		m.leases[u] = &lease{index: m.waiting[u].index, state: Ready, until: now + m.o.ReadyTTL.Milliseconds()}
+		m.leases[u].gone = now // until a sign of life
+		delete(m.waiting, u)
+		t.promoted = append(t.promoted, u)
+		m.entries++
+	}
+	m.spend(len(t.promoted))
+	m.more = batch > 0 && len(t.promoted) == batch && able > int64(batch)
+	return t
+}
+
+// tidy ends leases, removes absent users, and drops what is remembered.
+func (m *model) tidy(now int64, t *turn) {
 	for u, l := range m.leases {
 		switch {
 		case l.until <= now:
@@ -377,20 +425,4 @@ func (m *model) tick() turn {
 			m.forgot = max(m.forgot, g.void)
 		}
 	}
-	if m.held {
-		return t
-	}
-	able := m.free()
-	for _, u := range m.order() {
-		if m.free() == 0 || len(t.promoted) == m.o.PromoteBatch {
-			break
-		}
-		m.leases[u] = &lease{index: m.waiting[u].index, state: Ready, until: now + m.o.ReadyTTL.Milliseconds()}
-		m.leases[u].gone = now // until a sign of life
-		delete(m.waiting, u)
-		t.promoted = append(t.promoted, u)
-		m.entries++
-	}
-	m.more = len(t.promoted) == m.o.PromoteBatch && able > int64(m.o.PromoteBatch)
-	return t
 }

@@ -39,10 +39,15 @@ type Place struct {
 	Now   int64  // the server's clock in ms
 	// Reason says why there is no place: left, kicked, grace, sold, abandoned, lease_over,
 	// room_closed, or unknown when nothing is remembered.
-	Reason   string
-	How      string // of Enter and Seen: new, attached or restored
-	Ahead    int64  // users before this one, in results of Enter and Status; -1 elsewhere
-	Promoted int64  // the server's clock in ms at the promotion; 0 without a lease
+	Reason string
+	// How is new, attached or restored after Enter and Seen, and late or again after Finish. After
+	// Leave it is lease if a lease has ended.
+	How      string
+	Ahead    int64 // users before this one, in results of Enter and Status; -1 elsewhere
+	Promoted int64 // the server's clock in ms at the promotion; 0 without a lease
+	// Unreplicated means that too few replicas may have the claim of an ADMITTED lease. The caller
+	// claims it again before it shows the token.
+	Unreplicated bool `json:"-"`
 }
 
 // The answers of a room. Each is returned with the place, if there is one.
@@ -80,8 +85,12 @@ func answer(code string) error {
 	return fmt.Errorf("unexpected answer %q", code)
 }
 
-// place reads a place from the reply of a script.
+// place reads a place from the reply of a script. An index alone is the place of a user that waits.
 func place(reply any, now int64) (Place, error) {
+	if index, ok := reply.(string); ok {
+		p := Place{State: Waiting, How: "attached", Ahead: -1, Now: now}
+		return p, integers([]string{index}, &p.Index)
+	}
 	list, ok := reply.([]any)
 	if !ok || len(list) != 8 {
 		return Place{}, fmt.Errorf("unexpected place %v", reply)

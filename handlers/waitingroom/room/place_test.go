@@ -165,7 +165,7 @@ func TestALostLeaseIsRestored(t *testing.T) {
 
 		r.lose("u1")
 		got, err := r.finish("u1", p.JTI, true)
-		require.NoError(t, err, "the sale of a lost lease takes a free seat")
+		require.NoError(t, err, "the sale of a lost lease takes a free slot")
 		require.Equal(t, "late", got.How)
 		_, err = r.finish("u2", "5-other", true)
 		require.ErrorIs(t, err, ErrConflict)
@@ -269,4 +269,29 @@ func TestEventsThatAreNotValid(t *testing.T) {
 		require.False(t, ValidEvent(event), event)
 	}
 	require.True(t, ValidEvent("..."))
+}
+
+// A call reads the users of all its signs first. The second sign of a user meets what the first one
+// has changed.
+func TestSeveralSignsOfAUserInOneCall(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 1)
+		index := r.enter("u1").Index
+		r.enter("u2")
+		require.Equal(t, 1, r.tick().Promoted)
+		lease := r.claim("u1")
+		r.lose("u1")
+		r.lose("u2")
+		signs := r.seen(
+			Sign{User: "u1", Index: index}, Sign{User: "u1", Index: index, JTI: lease.JTI, Until: lease.Until}, Sign{User: "u1"},
+			Sign{User: "u3", Index: index + 7}, Sign{User: "u3", Index: index + 5}, Sign{User: "u3", Index: index + 9},
+		)
+		require.Len(t, signs, 6)
+		require.Equal(t, []State{Waiting, Admitted, Admitted}, []State{signs[0].State, signs[1].State, signs[2].State})
+		require.Equal(t, []int64{index + 7, index + 5, index + 5}, []int64{signs[3].Index, signs[4].Index, signs[5].Index})
+		require.Equal(t, []string{"u3"}, r.queue())
+		require.Equal(t, []string{"u3"}, r.client.ZRange(r.ctx, keys(r.event)[9], 0, -1).Val())
+		require.Equal(t, index+5, r.status("u3").Index)
+		require.Equal(t, lease.JTI, r.status("u1").JTI)
+	})
 }

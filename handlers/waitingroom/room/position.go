@@ -5,6 +5,12 @@ import (
 	"slices"
 )
 
+// Ordered reports whether an index has a position. In a pre-queue no index has one. After the draw
+// those from before it have none: a sign of life returns the new index.
+func (t *Table) Ordered(index int64) bool {
+	return t.State != PreQueue && t.State != Drawing && index > t.Cut
+}
+
 // Position returns how many users wait before an index. It is exact for the first 100 indexes, and
 // interpolated behind them.
 func (t *Table) Position(index int64) (ahead int64, exact bool) {
@@ -31,6 +37,14 @@ func (t *Table) Position(index int64) (ahead int64, exact bool) {
 	}
 	share := float64(index-low[0]) / float64(high[0]-low[0])
 	return low[1] + max(1, int64(math.Round(share*float64(high[1]-low[1])))), false
+}
+
+// Last returns the index of the last user of the table, or 0.
+func (t *Table) Last() int64 {
+	if len(t.Ranks) == 0 {
+		return 0
+	}
+	return t.Ranks[len(t.Ranks)-1][0]
 }
 
 // WaitSeconds returns the range of the expected wait, or nil when the queue does not move.

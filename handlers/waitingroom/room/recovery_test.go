@@ -76,6 +76,47 @@ func TestAnotherServerHoldsThePromotion(t *testing.T) {
 	})
 }
 
+// A promotion that a failover loses is made again, at the same index. A broker that has the lease
+// restores it in the pause. Otherwise the user gets another one, also after the notification.
+func TestAPromotionThatAFailoverLosesIsMadeAgain(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 3)
+		users := []string{"ready", "known", "shown", "behind"}
+		var places, leases []Place
+		for _, user := range users {
+			places = append(places, r.enter(user))
+		}
+		failover := r.save()
+		require.Equal(t, 3, r.tick().Promoted)
+		leases = append(leases, r.status("ready"), r.claim("known"), r.claim("shown"))
+		failover()
+		require.Zero(t, r.tick().Promoted)
+		known := leases[1]
+		r.seen(Sign{User: "known", Index: known.Index, JTI: known.JTI, Until: known.Until})
+		_, err := r.rooms.Verify(r.ctx, r.event, "shown", leases[2].JTI, "session")
+		require.ErrorIs(t, err, ErrEnded)
+		r.pass(10 * time.Second)
+		require.Equal(t, 2, r.tick().Promoted)
+		for i, user := range users[:3] {
+			p := r.status(user)
+			require.Equal(t, places[i].Index, p.Index, user)
+			if user == "known" {
+				require.Equal(t, []any{Admitted, known.JTI}, []any{p.State, p.JTI})
+			} else {
+				require.Equal(t, Ready, p.State, user)
+				require.NotEqual(t, leases[i].JTI, p.JTI, user)
+			}
+		}
+		require.Equal(t, Waiting, r.status("behind").State)
+		// The broker of this user was cut off, and comes too late with the first lease.
+		shown := leases[2]
+		require.NotEqual(t, shown.JTI, r.seen(Sign{User: "shown", Index: shown.Index, JTI: shown.JTI, Until: shown.Until})[0].JTI)
+		_, err = r.rooms.Verify(r.ctx, r.event, "shown", shown.JTI, "session")
+		require.ErrorIs(t, err, ErrEnded)
+		require.EqualValues(t, 0, r.tick().Table.Free)
+	})
+}
+
 // The room's time goes on where it was when a clock jumps back.
 func TestAClockThatJumpsBackIsARecovery(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
@@ -118,10 +159,14 @@ func TestAUserPutsTheEventOnTheListAgain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s, 1)
 		r.tick()
+		_, err := r.rooms.Events(r.ctx)
+		require.NoError(t, err)
+		require.Contains(t, r.rooms.ticks, r.event)
 		r.client.SRem(r.ctx, roomsKey, r.event)
 		r.enter("u1")
 		events, err := r.rooms.Events(r.ctx)
 		require.NoError(t, err)
+		require.Empty(t, r.rooms.ticks, "numbers of ticks are of events on the list")
 		require.NotContains(t, events, r.event, "there was a tick")
 		r.outage(3 * time.Second)
 		r.enter("u1")

@@ -47,8 +47,11 @@ type Rooms struct {
 	scripts map[string]*redis.Script
 	sampled *pipeline.LogSampler
 
+	missingFor time.Duration
+
 	mu    sync.Mutex
-	ticks map[string]int64 // event → highest number of a tick that was seen
+	ticks map[string]int64     // event → highest number of a tick that was seen
+	alone map[string]time.Time // node → when it had too few replicas
 }
 
 // New returns the rooms on a server. It opens no connection.
@@ -57,7 +60,7 @@ func New(server *redis.Server, o Options) *Rooms { return newRooms(server, o) }
 // newRooms puts front before each script. Tests control the time with it.
 func newRooms(server *redis.Server, o Options, front ...string) *Rooms {
 	r := &Rooms{
-		server: server, o: o, scripts: map[string]*redis.Script{}, ticks: map[string]int64{}, sampled: pipeline.NewLogSampler(warnEvery),
+		server: server, o: o, scripts: map[string]*redis.Script{}, ticks: map[string]int64{}, alone: map[string]time.Time{}, missingFor: missingFor, sampled: pipeline.NewLogSampler(warnEvery),
 	}
 	read := func(name string) string {
 		text, err := lua.ReadFile("lua/" + name + ".lua")
@@ -70,7 +73,7 @@ func newRooms(server *redis.Server, o Options, front ...string) *Rooms {
 		return redis.NewScript(slices.Concat(front, parts)...)
 	}
 	common := read("common")
-	for _, name := range []string{"enter", "status", "claim", "tick", "seen", "leave", "verify", "finish", "control", "capacity"} {
+	for _, name := range []string{"enter", "status", "claim", "tick", "seen", "leave", "verify", "finish", "control", "capacity", "draw"} {
 		r.scripts[name] = script(common, read(name))
 	}
 	r.create = script(read("create"))
@@ -91,16 +94,21 @@ func (r *Rooms) call(name, event string, args ...any) *redis.Call {
 }
 
 // run runs a script, and returns its answer, the server's time and the other values of its reply.
-// Answers such as ErrRejected come with values.
+// Answers such as ErrRejected come with values, and so does redis.ErrNotReplicated.
 func (r *Rooms) run(ctx context.Context, name, event string, args ...any) (values []any, now int64, err error) {
 	c := r.call(name, event, args...)
-	safe := slices.Contains([]string{"tick", "claim", "verify", "finish", "leave"}, name) || name == "control" && args[0] == Kick
-	if safe && r.o.Replicas > 0 {
+	if r.o.Replicas > 0 && (waits(name) || name == "control" && (args[0] == Kick || args[0] == Open)) {
 		err = r.server.DoReplicated(ctx, r.o.Replicas, r.o.ReplicaWait, c)
 	} else {
 		err = r.server.Do(ctx, c)
 	}
-	if err != nil {
+	return r.read(ctx, name, event, c, err)
+}
+
+// read reads the reply of a script that has run. late is the error of its call.
+func (r *Rooms) read(ctx context.Context, name, event string, c *redis.Call, late error) (values []any, now int64, err error) {
+	err = late
+	if err != nil && !errors.Is(err, redis.ErrNotReplicated) {
 		return nil, 0, err
 	}
 	list, err := c.List()
@@ -123,7 +131,15 @@ func (r *Rooms) run(ctx context.Context, name, event string, args ...any) (value
 			r.sampled.Warn(r.o.Log, "event not added to the set of rooms, trying again", slog.String("event", event), pipeline.Err(err))
 		}
 	}
-	return list[3:], now, answer(code)
+	if err := answer(code); err != nil {
+		return list[3:], now, err // nothing was changed
+	}
+	return list[3:], now, late
+}
+
+// waits reports whether the answer of a script waits for replicas.
+func waits(name string) bool {
+	return slices.Contains([]string{"tick", "claim", "verify", "finish", "leave"}, name)
 }
 
 const (
@@ -142,13 +158,20 @@ func (r *Rooms) one(ctx context.Context, name, event string, args ...any) (Place
 	if len(values) == 0 {
 		return Place{}, err
 	}
-	p, wrong := place(values[0], now)
+	p, wrong := r.place(name, values[0], now)
 	return p, errors.Join(err, wrong)
+}
+
+// place reads a place from the reply of a script.
+func (r *Rooms) place(name string, reply any, now int64) (Place, error) {
+	p, err := place(reply, now)
+	p.Unreplicated = p.State == Admitted && r.o.Replicas > 0 && !waits(name)
+	return p, err
 }
 
 // maxCall is the maximum number of users in a call of a script. It limits how long the server is
 // busy.
-const maxCall = 500
+const maxCall = 250
 
 // Enter queues a user, or attaches the user to the place or lease that exists. The instance has the
 // user's connection. cursor is the index that a returning client presents, 0 for none. With a
@@ -198,7 +221,7 @@ func (r *Rooms) Verify(ctx context.Context, event, user, jti, by string) (Place,
 }
 
 // Finish ends a lease as sold or abandoned. The same result again is no error. A sale after the end
-// of the lease needs a free seat: How is "late". Every other pair of state and result returns
+// of the lease needs a free slot: How is "late". Every other pair of state and result returns
 // ErrConflict, with the state of the lease.
 func (r *Rooms) Finish(ctx context.Context, event, user, jti string, sold bool) (Place, error) {
 	result := Abandoned
@@ -211,8 +234,24 @@ func (r *Rooms) Finish(ctx context.Context, event, user, jti string, sold bool) 
 // Claim makes READY leases ADMITTED. Their time begins with the first claim, and a repeated claim
 // changes nothing. The instance has their connections. It returns a place per user, which has
 // another state when there is no lease.
+//
+// With Options.Replicas it begins with a call that changes nothing. While there are too few
+// replicas, the leases stay READY: their users get their index back, and lose no turn.
 func (r *Rooms) Claim(ctx context.Context, event, instance string, users []Sign) ([]Place, error) {
+	if err := r.replicas(ctx, event); err != nil {
+		return nil, err
+	}
 	return r.each(ctx, "claim", event, len(users), func(i int) []any { return []any{users[i].User} }, instance)
+}
+
+// replicas returns an error if there are fewer replicas than Options.Replicas now. It changes
+// nothing.
+func (r *Rooms) replicas(ctx context.Context, event string) error {
+	if r.o.Replicas == 0 {
+		return nil
+	}
+	_, _, err := r.run(ctx, "claim", event, "")
+	return err
 }
 
 // each runs a script for n users, in parts. It returns a place per user; after an error those of
@@ -229,7 +268,7 @@ func (r *Rooms) each(ctx context.Context, name, event string, n int, args func(i
 			return places, err
 		}
 		for _, v := range values {
-			p, err := place(v, now)
+			p, err := r.place(name, v, now)
 			if err != nil {
 				return places, err
 			}
@@ -242,14 +281,23 @@ func (r *Rooms) each(ctx context.Context, name, event string, n int, args func(i
 // Create creates the room of an event without configuration. It is open, and its capacity is
 // unknown until SetCapacity. A room that exists stays as it is.
 func (r *Rooms) Create(ctx context.Context, event string) error {
+	if err := r.Full(ctx); err != nil {
+		return err
+	}
+	return r.add(ctx, event)
+}
+
+// Full returns ErrTooMany when there are Options.MaxEvents rooms.
+func (r *Rooms) Full(ctx context.Context) error {
 	count := redis.Command("SCARD", roomsKey)
 	if err := r.server.Do(ctx, count); err != nil {
 		return err
 	}
-	if n, err := count.Int(); err != nil || n >= int64(r.o.MaxEvents) {
-		return errors.Join(err, ErrTooMany)
+	n, err := count.Int()
+	if err == nil && n >= int64(r.o.MaxEvents) {
+		err = ErrTooMany
 	}
-	return r.add(ctx, event)
+	return err
 }
 
 // add creates a room without a limit. It removes the mark of Deny.
@@ -297,15 +345,22 @@ func (r *Rooms) Deny(ctx context.Context, event string, duration time.Duration) 
 // ErrTooMany means that there are as many rooms as allowed. The caller refuses the event for now.
 var ErrTooMany = errors.New("there are too many rooms")
 
-// Events returns the events that have a room, in no order.
+// Events returns the events that have a room.
 func (r *Rooms) Events(ctx context.Context) ([]string, error) {
 	c := redis.Command("SMEMBERS", roomsKey)
 	if err := r.server.Do(ctx, c); err != nil {
 		return nil, err
 	}
 	events, err := c.Texts()
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(events)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.ticks, func(event string, _ int64) bool { return err == nil && !slices.Contains(events, event) })
-	return events, err
+	maps.DeleteFunc(r.ticks, func(event string, _ int64) bool {
+		_, found := slices.BinarySearch(events, event)
+		return !found
+	})
+	return events, nil
 }

@@ -60,3 +60,26 @@ func TestATickDoesNothingAMomentAfterAnother(t *testing.T) {
 		require.Equal(t, 1, r.tick().Promoted)
 	})
 }
+
+// One event that is broken and one without a room fail alone.
+func TestEachEventOfACallHasItsOwnResult(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		first, broken, last := newRig(t, s, 1), newRig(t, s, 1), newRig(t, s, 1)
+		first.enter("u1")
+		last.enter("u2")
+		// All events have the clock of the first one.
+		first.outage(time.Second)
+		require.NoError(t, broken.client.Del(t.Context(), keys(broken.event)[9]).Err())
+		require.NoError(t, broken.client.Set(t.Context(), keys(broken.event)[9], "text", 0).Err())
+		got := first.rooms.Ticks(t.Context(), []string{first.event, broken.event, "no-such-event", last.event})
+		require.Len(t, got, 4)
+		require.ErrorContains(t, got[1].Err, "WRONGTYPE")
+		require.ErrorIs(t, got[2].Err, ErrUnknown)
+		for _, i := range []int{0, 3} {
+			require.NoError(t, got[i].Err)
+			require.True(t, got[i].Ran)
+			require.Equal(t, 1, got[i].Promoted)
+			require.EqualValues(t, 1, got[i].Table.Ready)
+		}
+	})
+}

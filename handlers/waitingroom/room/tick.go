@@ -12,6 +12,10 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
+// MaxInterval bounds the time between two ticks, and between two reads of their tables. A table
+// expires after 10 s. Brokers must see the pause after an outage within its 10 s.
+const MaxInterval = 3 * time.Second
+
 // Tick is the result of one call of Rooms.Tick.
 type Tick struct {
 	Ran      bool // false: the last tick was a moment ago
@@ -29,22 +33,113 @@ type Tick struct {
 
 // Tick ends leases, removes absent users and promotes users. Each process may call it at any time.
 // It does nothing when the last tick was less than 0.9 intervals ago. Without a room it takes the
-// event off the set of events and returns ErrUnknown.
+// event off the set of events and returns ErrUnknown. With redis.ErrNotReplicated the tick has run,
+// and its result is returned.
+//
+// While there are fewer replicas than Options.Replicas, no user is promoted: the users in front get
+// no token, and those behind would overtake them.
 func (r *Rooms) Tick(ctx context.Context, event string) (Tick, error) {
+	if missing := r.missing(ctx, event); missing != nil {
+		c := r.call("tick", event, r.tickArgs(event, 0)...)
+		values, _, err := r.read(ctx, "tick", event, c, r.server.Do(ctx, c))
+		if err == nil {
+			err = missing
+		}
+		return r.ticked(ctx, event, values, err)
+	}
+	values, _, late := r.run(ctx, "tick", event, r.tickArgs(event, r.o.PromoteBatch)...)
+	return r.ticked(ctx, event, values, late)
+}
+
+// missingFor is the time for which a node is expected to have too few replicas again. Each wait for
+// them takes Options.ReplicaWait, and the node may have thousands of events.
+const missingFor = time.Second
+
+// missing returns redis.ErrNotReplicated when the node of an event has too few replicas.
+func (r *Rooms) missing(ctx context.Context, event string) error {
+	if r.o.Replicas == 0 {
+		return nil
+	}
+	node := r.server.Node(ctx, roomKey(event))
+	r.mu.Lock()
+	known := time.Since(r.alone[node]) < r.missingFor
+	r.mu.Unlock()
+	if known {
+		return redis.ErrNotReplicated
+	}
+	err := r.replicas(ctx, event)
+	if !errors.Is(err, redis.ErrNotReplicated) {
+		return nil
+	}
+	r.mu.Lock()
+	r.alone[node] = time.Now()
+	r.mu.Unlock()
+	return err
+}
+
+// tickArgs returns the arguments of the script.
+func (r *Rooms) tickArgs(event string, batch int) []any {
 	r.mu.Lock()
 	known := r.ticks[event]
 	r.mu.Unlock()
 	nonce := make([]byte, 12)
 	_, _ = rand.Read(nonce) // it never fails
-	values, _, err := r.run(ctx, "tick", event, r.o.PromoteBatch, hex.EncodeToString(nonce), known, r.o.ClearAfter.Milliseconds())
-	if err != nil {
+	return []any{batch, hex.EncodeToString(nonce), known, r.o.ClearAfter.Milliseconds()}
+}
+
+// Ticked is what Tick returns.
+type Ticked struct {
+	Tick
+	Err error
+}
+
+// Ticks is Tick for several events of one node. It sends one pipeline, in which each event has its
+// own result. With Options.Replicas each event has a pipeline of its own.
+func (r *Rooms) Ticks(ctx context.Context, events []string) []Ticked {
+	list := make([]Ticked, len(events))
+	if r.o.Replicas > 0 || len(events) == 1 {
+		for i, event := range events {
+			list[i].Tick, list[i].Err = r.Tick(ctx, event)
+		}
+		return list
+	}
+	calls := make([]*redis.Call, len(events))
+	for i, event := range events {
+		calls[i] = r.call("tick", event, r.tickArgs(event, r.o.PromoteBatch)...)
+	}
+	_ = r.server.Do(ctx, calls...) // each call has its own error
+	for i, event := range events {
+		values, _, err := r.read(ctx, "tick", event, calls[i], calls[i].Err())
+		list[i].Tick, list[i].Err = r.ticked(ctx, event, values, err)
+	}
+	return list
+}
+
+// ticksMost is how many events without users have one call of Ticks. Their scripts are short: other
+// clients of the server wait for all of them.
+const ticksMost = 20
+
+// TicksMost returns how many events without users have one call of Ticks.
+func (r *Rooms) TicksMost() int {
+	if r.o.Replicas > 0 {
+		return 1
+	}
+	return ticksMost
+}
+
+// ticked reads the values of the script's reply. late is the error of its call.
+func (r *Rooms) ticked(ctx context.Context, event string, values []any, late error) (Tick, error) {
+	if err := late; err != nil && !errors.Is(err, redis.ErrNotReplicated) {
 		if errors.Is(err, ErrUnknown) {
 			err = errors.Join(err, r.drop(ctx, event))
 		}
 		return Tick{}, err
 	}
+	if len(values) == 1 {
+		return Tick{}, nil // it was too early
+	}
 	if len(values) != 12 {
-		return Tick{}, nil
+		return Tick{}, fmt.Errorf("tick.lua: unexpected reply with %d values", len(values))
 	}
 	texts := make([]string, len(values))
 	for i, v := range values {
@@ -60,15 +155,16 @@ func (r *Rooms) Tick(ctx context.Context, event string) (Tick, error) {
 		Gap: time.Duration(gap) * time.Millisecond, Hold: time.Duration(hold) * time.Millisecond,
 	}
 	if t.Cleared {
-		return t, r.drop(ctx, event)
+		return t, errors.Join(late, r.drop(ctx, event))
 	}
+	var err error
 	if t.Table, err = table(texts[11]); err != nil {
 		return t, err
 	}
 	r.mu.Lock()
 	r.ticks[event] = max(r.ticks[event], t.Table.Tick)
 	r.mu.Unlock()
-	return t, nil
+	return t, late
 }
 
 // drop takes an event without a room off the set of events. Another process may have created the
@@ -94,22 +190,25 @@ func (r *Rooms) drop(ctx context.Context, event string) error {
 // others, and the last. A broker that sees another epoch sends all its signs at once. The times are
 // in ms of the server's clock.
 type Table struct {
-	AsOf      int64      `json:"asOf"`
-	Tick      int64      `json:"tick"`  // number of the tick
-	Epoch     int64      `json:"epoch"` // another one: a recovery began
-	State     string     `json:"roomState"`
-	Waiting   int64      `json:"waiting"`
-	Served    int64      `json:"served"` // the highest index that was promoted
-	Free      int64      `json:"free"`   // slots
-	Ready     int64      `json:"ready"`
-	Admitted  int64      `json:"admitted"`
-	Sold      int64      `json:"sold"`
-	Capacity  int64      `json:"capacity"`  // -1: unknown
-	Hold      int64      `json:"hold"`      // rest of the pause after a recovery in ms
-	PerSecond float64    `json:"perSecond"` // promotions, mean of about 30 s
-	OpensAt   int64      `json:"opensAt"`   // 0: no schedule
-	Message   string     `json:"message"`   // for all users
-	Ranks     [][2]int64 `json:"ranks"`     // index and rank
+	AsOf      int64   `json:"asOf"`
+	Tick      int64   `json:"tick"`  // number of the tick
+	Epoch     int64   `json:"epoch"` // another one: a recovery began
+	State     string  `json:"roomState"`
+	Waiting   int64   `json:"waiting"`
+	Served    int64   `json:"served"` // the highest index that was promoted
+	Free      int64   `json:"free"`   // slots
+	Ready     int64   `json:"ready"`
+	Admitted  int64   `json:"admitted"`
+	Sold      int64   `json:"sold"`
+	Capacity  int64   `json:"capacity"`  // -1: unknown
+	Hold      int64   `json:"hold"`      // rest of the pause after a recovery in ms
+	PerSecond float64 `json:"perSecond"` // promotions, mean of about 30 s
+	OpensAt   int64   `json:"opensAt"`   // 0: no schedule
+	Cut       int64   `json:"cut"`       // indexes up to it are from before the draw
+	// Commitment is the hash of the secret of the shuffle. It is empty without a shuffle.
+	Commitment string     `json:"commitment"`
+	Message    string     `json:"message"` // for all users
+	Ranks      [][2]int64 `json:"ranks"`   // index and rank
 }
 
 func table(text string) (*Table, error) {

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
+	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
@@ -30,34 +31,49 @@ type Shop struct {
 	log         *slog.Logger
 	sampled     *pipeline.LogSampler
 	credentials [][sha256.Size]byte
+	labels      *labels.Labels
 	late        *prometheus.CounterVec
+	requests    *prometheus.CounterVec
 }
 
 const warnEvery = 10 * time.Second
 
+// The requests of a shop.
+const (
+	verify = "verify"
+	finish = "finish"
+)
+
 // New returns the shop's side of rooms. Each of the credentials opens it; without one it refuses
-// all requests.
-func New(rooms *room.Rooms, tokens *token.Plugin, credentials []pipeline.Secret, log *slog.Logger) *Shop {
-	s := &Shop{
-		rooms: rooms, tokens: tokens, log: log, sampled: pipeline.NewLogSampler(warnEvery),
-		late: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "millrace_room_late_finish_total", Help: "Sales that were reported after the end of their lease, by answer: sold, conflict.",
-		}, []string{"answer"}),
+// all requests. The process collects the metrics of the labels.
+func New(rooms *room.Rooms, tokens *token.Plugin, events *labels.Labels, credentials []pipeline.Secret, log *slog.Logger) *Shop {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_room_" + name, Help: help}, labels)
 	}
+	s := &Shop{
+		rooms: rooms, tokens: tokens, log: log, sampled: pipeline.NewLogSampler(warnEvery), labels: events,
+		late: counter("late_finish_total",
+			"Sales that were reported after the end of their lease, by event (the 50 largest, else other) and answer: sold, conflict.", "event", "answer"),
+		requests: counter("shop_requests_total", "Requests of shops, by request (verify, finish) and answer: ok, or the word of the refusal.", "request", "answer"),
+	}
+	events.Add(s.late, "sold", "conflict")
 	for _, c := range credentials {
 		s.credentials = append(s.credentials, sha256.Sum256([]byte(c.Reveal())))
 	}
-	for _, answer := range []string{"sold", "conflict"} {
-		s.late.WithLabelValues(answer)
+	for _, request := range []string{verify, finish} {
+		for _, answer := range []string{"ok", "no_shop", "unavailable"} {
+			s.requests.WithLabelValues(request, answer)
+		}
 	}
 	return s
 }
 
 // Register adds the metrics, and the addresses to the server.
 func (s *Shop) Register(r *pipeline.Registry, server *web.Plugin) {
-	r.Collect(s.late)
-	server.Handle("POST /events/{id}/entry/verify", s.handler(s.verify))
-	server.Handle("POST /events/{id}/entry/finish", s.handler(s.finish))
+	r.Collect(s.late, s.requests)
+	for _, request := range []string{verify, finish} {
+		server.Handle("POST /events/{id}/entry/"+request, s.handler(request))
+	}
 }
 
 // request is the body of both requests.
@@ -79,38 +95,47 @@ func refusal(status int, word, message string) web.Refusal {
 	return web.Refusal{Status: status, Word: word, Message: message}
 }
 
-// handler checks the credential, the body and the entry token before it calls answer.
-func (s *Shop) handler(answer func(ctx context.Context, event string, c token.Claims, q request) (room.Place, error)) http.HandlerFunc {
+// handler checks the credential, the body and the entry token of a request before it answers.
+func (s *Shop) handler(name string) http.HandlerFunc {
+	answer := s.verify
+	if name == finish {
+		answer = s.finish
+	}
+	refuse := func(w http.ResponseWriter, r *http.Request, refusal web.Refusal) {
+		s.requests.WithLabelValues(name, refusal.Word).Inc()
+		web.Refuse(w, r, refusal)
+	}
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !s.isShop(r) {
-			web.Refuse(w, r, refusal(http.StatusUnauthorized, "no_shop", "present one of the shop tokens in the header Authorization"))
+			refuse(w, r, refusal(http.StatusUnauthorized, "no_shop", "present one of the shop tokens in the header Authorization"))
 			return
 		}
 		event := r.PathValue("id")
 		if !room.ValidEvent(event) {
-			web.Refuse(w, r, refusal(http.StatusBadRequest, "bad_event", "the id of the event is not valid"))
+			refuse(w, r, refusal(http.StatusBadRequest, "bad_event", "the id of the event is not valid"))
 			return
 		}
 		var q request
 		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
-			web.Refuse(w, r, refusal(http.StatusBadRequest, "bad_body", "the body is not a JSON object with texts"))
+			refuse(w, r, refusal(http.StatusBadRequest, "bad_body", "the body is not a JSON object with texts"))
 			return
 		}
 		// The lease decides, so the end of the token does not matter here.
 		claims, err := s.tokens.Verify(broker.EntryAudience(event), q.Token)
 		switch {
 		case errors.Is(err, token.ErrAudience):
-			web.Refuse(w, r, refusal(http.StatusForbidden, "other_event", "the entry token is for another event"))
+			refuse(w, r, refusal(http.StatusForbidden, "other_event", "the entry token is for another event"))
 			return
 		case err != nil && !errors.Is(err, token.ErrExpired), claims.Subject == "" || claims.ID == "":
-			web.Refuse(w, r, refusal(http.StatusUnauthorized, "forged", "the entry token is not one of this waiting room"))
+			refuse(w, r, refusal(http.StatusUnauthorized, "forged", "the entry token is not one of this waiting room"))
 			return
 		}
 		place, err := answer(r.Context(), event, claims, q)
 		if err != nil {
-			s.refuse(w, r, err)
+			refuse(w, r, s.refusal(err))
 			return
 		}
+		s.requests.WithLabelValues(name, "ok").Inc()
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		// A client that is gone needs no answer.
@@ -133,22 +158,22 @@ var (
 	errResult  = errors.New("result must be sold or abandoned")
 )
 
-func (s *Shop) refuse(w http.ResponseWriter, r *http.Request, err error) {
+// refusal returns the answer to a request that failed.
+func (s *Shop) refusal(err error) web.Refusal {
 	switch {
 	case errors.Is(err, errSession), errors.Is(err, errResult):
-		web.Refuse(w, r, refusal(http.StatusBadRequest, "bad_body", err.Error()))
+		return refusal(http.StatusBadRequest, "bad_body", err.Error())
 	case errors.Is(err, room.ErrUsed):
-		web.Refuse(w, r, refusal(http.StatusConflict, "used", "another session uses the entry token"))
+		return refusal(http.StatusConflict, "used", "another session uses the entry token")
 	case errors.Is(err, room.ErrConflict):
-		web.Refuse(w, r, refusal(http.StatusConflict, "conflict", "the lease has ended in another way, or no slot is free"))
+		return refusal(http.StatusConflict, "conflict", "the lease has ended in another way, or no slot is free")
 	case errors.Is(err, room.ErrEnded):
-		web.Refuse(w, r, refusal(http.StatusGone, "ended", "the lease has ended"))
+		return refusal(http.StatusGone, "ended", "the lease has ended")
 	case errors.Is(err, room.ErrUnknown):
-		web.Refuse(w, r, refusal(http.StatusNotFound, "unknown", "the event has no waiting room"))
-	default:
-		s.sampled.Warn(s.log, "request of the shop failed", pipeline.Err(err))
-		web.Refuse(w, r, refusal(http.StatusServiceUnavailable, "unavailable", "the waiting room is unavailable: try again"))
+		return refusal(http.StatusNotFound, "unknown", "the event has no waiting room")
 	}
+	s.sampled.Warn(s.log, "request of the shop failed", pipeline.Err(err))
+	return refusal(http.StatusServiceUnavailable, "unavailable", "the waiting room is unavailable: try again")
 }
 
 func (s *Shop) verify(ctx context.Context, event string, c token.Claims, q request) (room.Place, error) {
@@ -165,11 +190,16 @@ func (s *Shop) finish(ctx context.Context, event string, c token.Claims, q reque
 	}
 	place, err := s.rooms.Finish(ctx, event, c.Subject, c.ID, sold)
 	failpoint.Hit(failpoint.Finished)
+	late := func(answer string) { s.late.WithLabelValues(s.labels.Name(event), answer).Inc() }
 	switch {
 	case err == nil && place.How == "late":
-		s.late.WithLabelValues("sold").Inc()
+		late("sold")
 	case errors.Is(err, room.ErrConflict) && sold && place.State == room.Expired:
-		s.late.WithLabelValues("conflict").Inc()
+		late("conflict")
+	}
+	// A late sale was counted as expired before.
+	if err == nil && place.How != "again" && place.How != "late" {
+		s.labels.Ended(event, string(place.State), 1)
 	}
 	return place, err
 }

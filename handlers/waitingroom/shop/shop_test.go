@@ -14,10 +14,12 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/broker"
+	"github.com/millrace-io/millrace/handlers/waitingroom/labels"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -35,6 +37,7 @@ type rig struct {
 	rooms  *room.Rooms
 	tokens *token.Plugin
 	shop   *Shop
+	labels *labels.Labels
 	http   *http.ServeMux
 	server *redis.Server
 }
@@ -52,9 +55,10 @@ func newRig(t *testing.T) *rig {
 	r.rooms = room.New(server, options(time.Hour))
 	_, err := pipeline.NewRegistry(pipeline.Env{}, r.tokens)
 	require.NoError(t, err)
-	r.shop = New(r.rooms, r.tokens, []pipeline.Secret{pipeline.NewSecret("another credential"), pipeline.NewSecret(credential)}, slog.New(slog.DiscardHandler))
-	r.http.Handle("POST /events/{id}/entry/verify", r.shop.handler(r.shop.verify))
-	r.http.Handle("POST /events/{id}/entry/finish", r.shop.handler(r.shop.finish))
+	r.labels = labels.New()
+	r.shop = New(r.rooms, r.tokens, r.labels, []pipeline.Secret{pipeline.NewSecret("another credential"), pipeline.NewSecret(credential)}, slog.New(slog.DiscardHandler))
+	r.http.Handle("POST /events/{id}/entry/verify", r.shop.handler(verify))
+	r.http.Handle("POST /events/{id}/entry/finish", r.shop.handler(finish))
 	require.NoError(t, r.rooms.Create(t.Context(), "42"))
 	require.NoError(t, r.rooms.SetCapacity(t.Context(), "42", 1))
 	return r
@@ -143,6 +147,31 @@ func TestASessionBuys(t *testing.T) {
 	r.want(200, "SOLD")(r.finish(raw, "sold"))
 	r.want(409, "conflict")(r.finish(raw, "abandoned"))
 	r.want(410, "ended")(r.verify(raw, "session-1"))
+	r.counts(`
+# HELP millrace_room_ended_total Leases that ended by a tick, a result of the shop or a departure, by event and state (SOLD, ABANDONED, EXPIRED).
+# TYPE millrace_room_ended_total counter
+millrace_room_ended_total{event="42",state="ABANDONED"} 0
+millrace_room_ended_total{event="42",state="EXPIRED"} 0
+millrace_room_ended_total{event="42",state="SOLD"} 1
+`, r.labels.Collectors()[0])
+	r.counts(`
+# HELP millrace_room_shop_requests_total Requests of shops, by request (verify, finish) and answer: ok, or the word of the refusal.
+# TYPE millrace_room_shop_requests_total counter
+millrace_room_shop_requests_total{answer="conflict",request="finish"} 1
+millrace_room_shop_requests_total{answer="ended",request="verify"} 1
+millrace_room_shop_requests_total{answer="no_shop",request="finish"} 0
+millrace_room_shop_requests_total{answer="no_shop",request="verify"} 0
+millrace_room_shop_requests_total{answer="ok",request="finish"} 2
+millrace_room_shop_requests_total{answer="ok",request="verify"} 2
+millrace_room_shop_requests_total{answer="unavailable",request="finish"} 0
+millrace_room_shop_requests_total{answer="unavailable",request="verify"} 0
+millrace_room_shop_requests_total{answer="used",request="verify"} 1
+`, r.shop.requests)
+}
+
+func (r *rig) counts(want string, c prometheus.Collector) {
+	r.t.Helper()
+	require.NoError(r.t, testutil.CollectAndCompare(c, strings.NewReader(want)))
 }
 
 // The lease decides, not the token: a token that has not expired is refused after the end, and one
@@ -167,10 +196,10 @@ func TestALateSaleNeedsASeat(t *testing.T) {
 	r.tickUntil("ann", "")
 	other := r.admit("ben")
 	r.want(409, "conflict")(r.finish(late, "sold"))
-	require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("conflict")))
+	require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("42", "conflict")))
 	r.want(200, "ABANDONED")(r.finish(other, "abandoned"))
 	r.want(200, "SOLD")(r.finish(late, "sold"))
-	require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("sold")))
+	require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("42", "sold")))
 }
 
 func TestOnlyAShopMayUseIt(t *testing.T) {
@@ -184,7 +213,7 @@ func TestOnlyAShopMayUseIt(t *testing.T) {
 		}
 	}
 	r.want(200, "ADMITTED")(r.post("/events/42/entry/verify", body, "bearer another credential"))
-	none := New(r.rooms, r.tokens, nil, slog.New(slog.DiscardHandler))
+	none := New(r.rooms, r.tokens, r.labels, nil, slog.New(slog.DiscardHandler))
 	require.False(t, none.isShop(&http.Request{Header: http.Header{"Authorization": {"Bearer "}}}))
 }
 

@@ -1,6 +1,6 @@
 -- rights.lua: tries each command that the plugins use, on a key that does not exist. The key does not
--- exist afterwards either: HSET, HSETNX and SET run only when the user may remove the key, or it expires.
--- KEYS[1] key
+-- exist afterwards either: what creates it runs only when the user may remove the key, or it expires.
+-- KEYS[1] key   ARGV: more commands to try
 -- Reply: the commands that the user may not run; empty when the key exists. Then nothing is tried.
 -- Complexity: O(1).
 local key, denied = KEYS[1], {}
@@ -46,7 +46,16 @@ if try('hdel', 'HDEL', key, 'a') then
   try('hsetnx', 'HSETNX', key, 'a', '1')
   redis.pcall('HDEL', key, 'a') -- removes the key with its last field
 end
-try('del', 'DEL', key)
+local removable = try('del', 'DEL', key)
+local more = {
+  zadd = {'XX', '1', 'a'}, zrem = {'a'}, zcard = {}, zrank = {'a'}, zrange = {0, 0}, zrangebyscore = {0, 0}, zscore = {'a'}, zmscore = {'a'},
+  sadd = {'a'}, srem = {'a'}, scard = {}, smembers = {}, hexists = {'a'}, hincrby = {'a', 'b'}, unlink = {}, rename = {key},
+}
+for _, name in ipairs(ARGV) do
+  if not more[name] then return redis.error_reply('ERR rights.lua has no arguments for ' .. name) end
+  if removable or name ~= 'sadd' then try(name, string.upper(name), key, unpack(more[name])) end
+  redis.pcall('DEL', key)
+end
 try('get', 'GET', key)
 try('set', 'SET', key, '1', 'PX', 1)
 redis.pcall('DEL', key)

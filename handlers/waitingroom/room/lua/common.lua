@@ -1,11 +1,11 @@
 -- common.lua: in front of the scripts of a room. It reads the room and the time, and ends the script when there is no room.
 -- Written for Redis 7.0, Valkey 8 and miniredis.
--- KEYS: the 18 keys of the event in the order of keys.go, then the prefix of its token keys. All have the same slot.
+-- KEYS: the 20 keys of the event in the order of keys.go, then the prefix of its token keys. All have the same slot.
 -- ARGV[1] event   ARGV[2] promote_interval in ms   ARGV[3] ready_ttl   ARGV[4] token_ttl   ARGV[5] grace + seen_interval
 -- ARGV[6] seen_interval   ARGV[7] 1: the slot of a promoted user without a connection is released
 -- Reply: a code, the server's time in ms, and 1 when the last tick is not recent. Then what the script says. A place is
 --        {state, index, jti, end, reason, how, ahead, promoted}; its times are in ms of the server.
-local WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, AUDIT, GONE, FORGET, META, TOKEN = unpack(KEYS)
+local WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, AUDIT, GONE, FORGET, FROZEN, ORDER, META, TOKEN = unpack(KEYS)
 local event, interval, readyTime, tokenTime = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local absence, seenTime, release = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
 
@@ -13,7 +13,12 @@ local time = redis.call('TIME')
 local micro = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local clock = math.floor(micro / 1000)
 
-local function num(n) return string.format('%.0f', n) end
+-- Many users have the same times.
+local numbers = {}
+local function num(n)
+  numbers[n] = numbers[n] or string.format('%.0f', n)
+  return numbers[n]
+end
 
 local room, flat = {}, redis.call('HGETALL', ROOM)
 for i = 1, #flat, 2 do room[flat[i]] = flat[i + 1] end
@@ -39,30 +44,59 @@ end
 -- Only these two characters of a valid user have a form of their own in JSON.
 local function member(user) return '{"userId":"' .. string.gsub(user, '["\\]', '\\%0') .. '"}' end
 
-local function lease(user)
-  local l = decode(redis.call('HGET', LEASE, user))
+-- quote returns the JSON of a text. Few instances have many leases.
+local quoted = {}
+local function quote(text)
+  quoted[text] = quoted[text] or cjson.encode(text)
+  return quoted[text]
+end
+
+local function toLease(text)
+  local l = decode(text)
   if l and type(l.jti) == 'string' and type(l.idx) == 'number' and type(l.state) == 'string' and type(l['until']) == 'number' then return l end
+end
+
+local function lease(user) return toLease(redis.call('HGET', LEASE, user)) end
+
+-- Since the pre-queue was frozen, places up to this index are in FROZEN alone, and have no order.
+local cut = tonumber(room.cut or 0)
+
+-- frozen returns the index of a user in the frozen pre-queue, or nil. A user that has left stays in it, without a record.
+local function frozen(user)
+  return room.frozen and tonumber(redis.call('ZSCORE', FROZEN, member(user)) or nil)
+end
+
+-- waits returns the index of a user that waits, or nil.
+local function waits(user)
+  local index = redis.call('ZSCORE', WAITING, member(user))
+  if index then return tonumber(index) end
+  return room.frozen and redis.call('HEXISTS', RECORD, user) == 1 and frozen(user) or nil
 end
 
 -- look returns the lease of a user, or else the index of one that waits.
 local function look(user)
   local l = lease(user)
   if l then return l end
-  local index = redis.call('ZSCORE', WAITING, member(user))
-  return nil, index and tonumber(index)
+  return nil, waits(user)
+end
+
+local function toMemory(text)
+  local m = decode(text) or {}
+  return {void = tonumber(m.void) or 0, absent = tonumber(m.absent) or 0, reason = type(m.reason) == 'string' and m.reason or ''}
 end
 
 -- memory returns what is remembered of a user. Up to the index void the user left or used up a turn.
 -- A user that was removed as absent is restored at the index absent.
-local function memory(user)
-  local m = decode(redis.call('HGET', LEFT, user)) or {}
-  return {void = tonumber(m.void) or 0, absent = tonumber(m.absent) or 0, reason = type(m.reason) == 'string' and m.reason or ''}
-end
+local function memory(user) return toMemory(redis.call('HGET', LEFT, user)) end
 
 local HOUR, TEN = 3600000, 600000
 
-local function remember(user, m, duration)
+local function note(user, m)
   redis.call('HSET', LEFT, user, string.format('{"void":%.0f,"absent":%.0f,"reason":%s,"at":%.0f}', m.void, m.absent, cjson.encode(m.reason), clock))
+end
+
+local function remember(user, m, duration)
+  note(user, m)
   redis.call('ZADD', FORGET, num(now + duration), 'u' .. user)
 end
 
@@ -82,10 +116,20 @@ local function keep(user, index, reason)
   remember(user, m, TEN)
 end
 
+-- newest returns the highest index that was given.
+local highest, raised
+local function newest()
+  highest = highest or tonumber(redis.call('HGET', LAST, event) or 0)
+  return highest
+end
+
 -- back returns the index at which a user is restored, or nil. index is the one that the user or its broker presents.
-local function back(m, index)
-  local to = m.absent > m.void and m.absent or nil
-  if index > m.void and index > tonumber(room.forgotten) and (not to or index < to) then to = index end
+-- A user of the pre-queue that was not frozen is restored at the end.
+local function back(user, m, index)
+  local absent, own = m.absent > m.void, index > m.void and index > tonumber(room.forgotten)
+  local to = absent and (m.absent > cut or m.absent == frozen(user)) and m.absent or nil
+  if own and index > cut and (not to or index < to) then to = index end
+  if not to and (absent or own) then to = math.max(newest() + 1, micro) end
   return to
 end
 
@@ -100,20 +144,43 @@ local function unqueue(user)
   redis.call('ZREM', SEEN, user)
 end
 
-local function newest() return tonumber(redis.call('HGET', LAST, event) or 0) end
+local function pair(list, a, b) list[#list + 1], list[#list + 2] = a, b end
+
+-- scored returns the arguments of a ZADD that gives all users one score.
+local function scored(score, users)
+  local list = {}
+  for _, user in ipairs(users) do pair(list, score, user) end
+  return list
+end
+
+-- given, signed and queue collect what write writes: with many users, one command per key.
+local waiting, records, ids, signs = {}, {}, {}, {}
 
 -- given makes sure that an index is never given again.
 local function given(index)
-  if index > newest() then redis.call('HSET', LAST, event, num(index)) end
+  if index > newest() then highest, raised = index, true end
 end
 
--- queue puts a user at an index, which may be lower than that at which the user waits.
+local function signed(user) signs[#signs + 1] = user end
+
+-- queue puts a user at an index, which may be lower than that at which the user waits. A frozen user stays frozen.
 local function queue(user, index, instance)
-  redis.call('ZADD', WAITING, num(index), member(user))
-  redis.call('HSET', RECORD, user, string.format('{"userId":%s,"eventId":"%s","idx":%.0f,"instanceId":%s}', cjson.encode(user), event, index, cjson.encode(instance)))
-  redis.call('HSET', USERS, user, 'true')
-  redis.call('ZADD', SEEN, num(now), user)
+  if index > cut then pair(waiting, num(index), member(user)) end
+  pair(records, user, string.format('{"userId":%s,"eventId":"%s","idx":%.0f,"instanceId":%s}', cjson.encode(user), event, index, quote(instance)))
+  pair(ids, user, 'true')
+  signed(user)
   given(index)
+end
+
+local function write()
+  if #waiting > 0 then redis.call('ZADD', WAITING, unpack(waiting)) end
+  if #records > 0 then
+    redis.call('HSET', RECORD, unpack(records))
+    redis.call('HSET', USERS, unpack(ids))
+  end
+  if #signs > 0 then redis.call('ZADD', SEEN, unpack(scored(num(now), signs))) end
+  if raised then redis.call('HSET', LAST, event, num(highest)) end
+  waiting, records, ids, signs, raised = {}, {}, {}, {}, false
 end
 
 -- restore queues a missing user again, and deletes the absence.
@@ -126,8 +193,8 @@ local function restore(user, m, index, instance)
 end
 
 local function leaseText(l)
-  return string.format('{"jti":%s,"idx":%.0f,"state":"%s","until":%.0f,"since":%.0f,"instanceId":%s,"by":%s}',
-    cjson.encode(l.jti), l.idx, l.state, l['until'], l.since or 0, cjson.encode(l.instanceId or ''), cjson.encode(l.by or ''))
+  return string.format('{"jti":%s,"idx":%s,"state":"%s","until":%s,"since":%s,"instanceId":%s,"by":%s}',
+    cjson.encode(l.jti), num(l.idx), l.state, num(l['until']), num(l.since or 0), quote(l.instanceId or ''), quote(l.by or ''))
 end
 
 local function grant(user, l)
@@ -173,7 +240,8 @@ end
 local function leave(user, reason)
   pass()
   local void = math.max(newest() + 1, micro)
-  redis.call('HSET', LAST, event, num(void))
+  given(void)
+  write()
   if redis.call('ZSCORE', LEASES, user) then finish(user, lease(user), 'ABANDONED', reason) end
   unqueue(user)
   close(user, void, reason)
@@ -193,14 +261,24 @@ local function free()
 end
 
 local function place(state, index, l, reason, how, ahead)
-  return {state, num(index), l and l.jti or '', num(l and l['until'] + stopped or 0), reason or '', how or '', num(ahead or -1), num(l and l.since or 0)}
+  if l then return {state, num(index), l.jti, num(l['until'] + stopped), reason or '', how or '', '-1', num(l.since or 0)} end
+  return {state, num(index), '', '0', reason or '', how or '', ahead and num(ahead) or '-1', '0'}
 end
+
+-- total returns how many users wait.
+local function total()
+  if room.frozen and room.state ~= 'closed' then return redis.call('HLEN', RECORD) end
+  return redis.call('ZCARD', WAITING) + redis.call('ZCARD', FROZEN)
+end
+
+-- Before the draw no user has a position.
+local ranks = room.state ~= 'pre-queue' and not room.frozen
 
 -- standing describes a user: the lease, the place, or why there is none.
 local function standing(user, how, ranked)
   local l, index = look(user)
   if l then return place(l.state, l.idx, l, '', how) end
-  if index then return place('WAITING', index, nil, '', how, ranked and redis.call('ZRANK', WAITING, member(user))) end
+  if index then return place('WAITING', index, nil, '', how, ranked and ranks and redis.call('ZRANK', WAITING, member(user))) end
   local reason = memory(user).reason
   if reason == '' then reason = room.state == 'closed' and 'room_closed' or 'unknown' end
   return place('', 0, nil, reason, how)

@@ -1,15 +1,16 @@
 -- control.lua: changes a room for an operator, and describes it. Each change is added to the audit.
 -- ARGV[8] status, open, hold, resume, drain, close, set, message or kick   ARGV[9] operator   ARGV[10] reason   ARGV[11] user
--- ARGV[12…] fields of the room and their values; an empty value removes the field
+-- ARGV[12] secret and ARGV[13] commitment of a shuffle   ARGV[14…] fields of the room and their values; an empty value
+--          removes the field. The field change is the id of this change.
 -- Reply: waiting, leases, free slots, records set aside, then fields and values. Code CONFLICT: not in this state.
 -- Complexity: O(log N)
 local verb, by, why, user = ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local allowed = {
-  open = {scheduled = 'open', open = 'open', paused = 'open', draining = 'open', closed = 'open'},
+  open = {scheduled = 'open', ['pre-queue'] = 'pre-queue', drawing = 'drawing', open = 'open', paused = 'open', draining = 'open', closed = 'open'},
   hold = {open = 'paused'},
   resume = {paused = 'open'},
   drain = {scheduled = 'draining', open = 'draining', paused = 'draining'},
-  close = {scheduled = 'closed', open = 'closed', paused = 'closed', draining = 'closed'},
+  close = {scheduled = 'closed', ['pre-queue'] = 'closed', drawing = 'closed', open = 'closed', paused = 'closed', draining = 'closed'},
 }
 local code, details = 'OK', {}
 local function put(field, value)
@@ -21,20 +22,44 @@ local function put(field, value)
     room[field] = value
   end
 end
+local fields = {}
+for i = 14, #ARGV, 2 do fields[ARGV[i]] = ARGV[i + 1] end
 local state = room.state
 if allowed[verb] then state = allowed[verb][state] end
-if not state then
+
+-- A room is drawn at most once. Each user of its pre-queue has entered after the commitment.
+local shuffle = fields.mode == 'shuffle'
+local begins = verb == 'open' and (fields.mode or room.mode) == 'shuffle' and not room.cut
+if verb == 'open' and shuffle and room.cut or verb == 'set' and shuffle and not room.commitment then state = nil end
+if begins and state ~= 'pre-queue' then state = total() == 0 and 'pre-queue' or nil end
+if room.frozen and room.state == 'closed' and verb == 'open' then state = nil end -- until all users are removed
+
+-- The client library sends a change again when the reply was lost. The ids of the last ten changes are kept.
+local id = fields.change or ''
+local ids = room.changes or ''
+if id ~= '' and string.find(ids, id, 1, true) then
+  verb = 'status'
+elseif not state then
   code = 'CONFLICT'
-elseif verb ~= 'status' then
+end
+if code == 'OK' and verb ~= 'status' then
   if verb == 'open' then
     put('opens_at', '')
     put('closes_at', '')
   end
-  for i = 12, #ARGV, 2 do
-    put(ARGV[i], ARGV[i + 1])
-    details[#details + 1] = ARGV[i] .. '=' .. ARGV[i + 1]
+  for i = 14, #ARGV, 2 do
+    if ARGV[i] ~= 'change' then
+      put(ARGV[i], ARGV[i + 1])
+      details[#details + 1] = ARGV[i] .. '=' .. ARGV[i + 1]
+    end
   end
-  if verb == 'open' and tonumber(room.opens_at or 0) > clock then state = 'scheduled' end
+  if begins and not room.commitment then
+    put('secret', ARGV[12])
+    put('commitment', ARGV[13])
+    details[#details + 1] = 'commitment=' .. ARGV[13]
+  end
+  if verb == 'open' and state == 'pre-queue' and not shuffle and not room.opens_at then put('opens_at', num(clock)) end
+  if verb == 'open' and state == 'open' and tonumber(room.opens_at or 0) > clock then state = 'scheduled' end
   if verb == 'kick' then
     leave(user, 'kicked')
     details[#details + 1] = user
@@ -42,9 +67,11 @@ elseif verb ~= 'status' then
   if verb == 'close' then put('closed_at', num(now)) end
   if verb ~= 'kick' and verb ~= 'message' then put('configured', '1') end
   if state ~= room.state then put('state', state) end
+  put('changes', string.sub(id .. ' ' .. ids, 1, 10 * (#id + 1)))
   audit(verb, by, why, table.concat(details, ' '))
 end
-local reply = answer(code, num(redis.call('ZCARD', WAITING)), num(redis.call('ZCARD', LEASES)), num(free()), num(redis.call('HLEN', ASIDE)))
+room.secret = nil
+local reply = answer(code, num(total()), num(redis.call('ZCARD', LEASES)), num(free()), num(redis.call('HLEN', ASIDE)))
 for field, value in pairs(room) do
   reply[#reply + 1] = field
   reply[#reply + 1] = value

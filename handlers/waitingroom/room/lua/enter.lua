@@ -16,13 +16,15 @@ if l then
 end
 
 local m = memory(user)
-local to = cursor >= 0 and back(m, cursor)
+local to = cursor >= 0 and back(user, m, cursor)
 if index then
   queue(user, math.min(index, to or index), instance)
+  write()
   return answer('OK', standing(user, 'attached', true))
 end
 if to and room.state ~= 'closed' then
   restore(user, m, to, instance)
+  write()
   return answer('OK', standing(user, 'restored', true))
 end
 if cursor ~= 0 then return answer('OK', standing(user)) end
@@ -30,4 +32,5 @@ local refusal = (room.state == 'closed' and 'room_closed') or (room.state == 'dr
 if refusal then return answer('REJECTED', place('', 0, nil, refusal)) end
 index = math.max(newest() + 1, micro)
 queue(user, index, instance)
+write()
 return answer('OK', standing(user, 'new', true))

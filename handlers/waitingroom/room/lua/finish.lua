@@ -1,6 +1,7 @@
--- finish.lua: a shop ends a lease. After the end of its time the sale needs a free seat.
+-- finish.lua: a shop ends a lease. After the end of its time the sale needs a free slot.
 -- ARGV[8] user   ARGV[9] id of the lease: its index, a hyphen, and a random text   ARGV[10] SOLD or ABANDONED
--- Reply: the place; how is late for a sale after the end. Code CONFLICT: the place has the state of the lease.
+-- Reply: the place; how is late for a sale after the end, and again for a result that is known. Code CONFLICT: the place has
+--        the state of the lease.
 -- Complexity: O(log N)
 local user, jti, result = ARGV[8], ARGV[9], ARGV[10]
 local reason = string.lower(result)
@@ -18,14 +19,14 @@ end
 
 -- A lease that a failover lost is not known. It may end in both ways.
 local e = ended(jti) or index > tonumber(room.forgotten) and {state = 'EXPIRED', lost = true} or {state = ''}
-if e.state == result then return answer('OK', place(result, index, nil, reason)) end
-local capacity = tonumber(room.capacity)
-local seat = capacity and capacity - tonumber(room.sold) - redis.call('ZCARD', LEASES) > 0
-if e.state ~= 'EXPIRED' or result == 'SOLD' and not seat or result == 'ABANDONED' and not e.lost then
+if e.state == result then
+  redis.call('HSET', ROOM, 'sold', room.sold) -- the caller waits until replicas have all writes up to this one
+  return answer('OK', place(result, index, nil, reason, 'again'))
+end
+if e.state ~= 'EXPIRED' or result == 'SOLD' and free() == 0 or result == 'ABANDONED' and not e.lost then
   return answer('CONFLICT', place(e.state, index, nil, e.reason or 'unknown'))
 end
-local waits = redis.call('ZSCORE', WAITING, member(user))
-if waits and tonumber(waits) <= index then unqueue(user) end
+if (waits(user) or math.huge) <= index then unqueue(user) end
 over(user, {jti = jti, idx = index}, result, reason, index)
 sell()
 return answer('OK', place(result, index, nil, reason, 'late'))

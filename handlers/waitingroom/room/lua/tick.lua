@@ -58,12 +58,12 @@ if not again then
   end
   if room.state == 'scheduled' and room.opens_at and clock >= tonumber(room.opens_at) then
     put('state', 'open')
-    audit('open', 'schedule', '', '')
+    audit('open', 'schedule', 'opens_at has passed', '')
   end
   if room.state ~= 'closed' and room.closes_at and clock >= tonumber(room.closes_at) then
     put('state', 'closed')
     put('closed_at', num(now))
-    audit('close', 'schedule', '', '')
+    audit('close', 'schedule', 'closes_at has passed', '')
   end
 end
 
@@ -86,9 +86,9 @@ if not held then
     end
   end
   for _, user in ipairs(due(SEEN, now - absence)) do
-    local index = redis.call('ZSCORE', WAITING, member(user))
+    local index = waits(user)
     unqueue(user)
-    if index then keep(user, tonumber(index), 'grace') end
+    if index then keep(user, index, 'grace') end
     removed = removed + 1
   end
   for _, name in ipairs(due(FORGET, now)) do
@@ -106,7 +106,11 @@ if not held then
 end
 
 more = budget == kept
+-- The characters between these quotes are the same in JSON.
+local USER, INSTANCE = '^{"userId":"([ !#-%[%]-~]+)"}$', ',"instanceId":"([ !#-%[%]-~]+)"}$'
 local function user(text)
+  local plain = string.match(text, USER)
+  if plain and #plain <= 128 then return plain end
   local one = decode(text)
   local name = one and one.userId
   if type(name) ~= 'string' or string.find(name, '%c') then return nil end
@@ -119,14 +123,18 @@ if not held and (room.state == 'open' or room.state == 'draining') then
   local most = math.min(able, batch, budget)
   local names, texts, indexes, taken = {}, {}, {}, {}
   local heads = most > 0 and redis.call('ZRANGE', WAITING, 0, most - 1, 'WITHSCORES') or {}
-  for i = 1, #heads, 2 do
-    local text, index, name = heads[i], tonumber(heads[i + 1]), user(heads[i])
-    local reason = not name and 'undecodable' or (taken[name] or redis.call('ZSCORE', LEASES, name)) and 'has a lease' or nil
+  local users = {}
+  for i = 1, #heads, 2 do users[#users + 1] = user(heads[i]) or '' end -- no user is ''
+  local leased = #users > 0 and redis.call('ZMSCORE', LEASES, unpack(users))
+  local seen = #users > 0 and redis.call('ZMSCORE', SEEN, unpack(users))
+  for i, name in ipairs(users) do
+    local text, index = heads[2 * i - 1], tonumber(heads[2 * i])
+    local reason = name == '' and 'undecodable' or (taken[name] or leased[i]) and 'has a lease' or nil
     if reason then
       redis.call('ZREM', WAITING, text)
       redis.call('HSET', ASIDE, text, reason)
       aside = aside + 1
-    elseif tonumber(redis.call('ZSCORE', SEEN, name) or now) <= now - absence then -- its removal is late
+    elseif tonumber(seen[i] or now) <= now - absence then -- its removal is late
       redis.call('ZREM', WAITING, text)
       unqueue(name)
       keep(name, index, 'grace')
@@ -137,26 +145,27 @@ if not held and (room.state == 'open' or room.state == 'draining') then
     end
   end
   if promoted > 0 then
-    local records, granted, ends = redis.call('HMGET', RECORD, unpack(names)), {}, {}
+    local records, granted = redis.call('HMGET', RECORD, unpack(names)), {}
     for i, name in ipairs(names) do
-      local record = decode(records[i]) or {}
-      local instance = type(record.instanceId) == 'string' and record.instanceId or ''
+      local instance = string.match(records[i] or '', INSTANCE)
+      if not instance then
+        local record = decode(records[i]) or {}
+        instance = type(record.instanceId) == 'string' and record.instanceId or ''
+      end
       local jti = num(indexes[i]) .. '-' .. ARGV[9]
-      granted[2 * i - 1] = name
-      granted[2 * i] = leaseText({jti = jti, idx = indexes[i], state = 'READY', ['until'] = now + readyTime, since = clock, instanceId = instance})
-      ends[2 * i - 1], ends[2 * i] = num(now + readyTime), name
+      pair(granted, name, leaseText({jti = jti, idx = indexes[i], state = 'READY', ['until'] = now + readyTime, since = clock, instanceId = instance}))
       redis.call('SET', TOKEN .. name, jti)
       redis.call('XADD', ENTRY, '*', 'userId', name, 'eventId', event, 'instanceId', instance)
-      if indexes[i] > tonumber(room.served) then put('served', num(indexes[i])) end
     end
+    put('served', num(math.max(tonumber(room.served), indexes[promoted])))
     redis.call('ZREM', WAITING, unpack(texts))
     redis.call('HDEL', RECORD, unpack(names))
     redis.call('HDEL', USERS, unpack(names))
     redis.call('ZREM', SEEN, unpack(names))
     redis.call('HSET', LEASE, unpack(granted))
-    redis.call('ZADD', LEASES, unpack(ends))
+    redis.call('ZADD', LEASES, unpack(scored(num(now + readyTime), names)))
     if release then -- a sign of life shows that there is a connection
-      for i = 1, #names do redis.call('ZADD', GONE, num(now), names[i]) end
+      redis.call('ZADD', GONE, unpack(scored(num(now), names)))
     end
     put('promoted', num(tonumber(room.promoted) + promoted))
     redis.call('HINCRBY', ROOM, 'ready', promoted)
@@ -164,24 +173,42 @@ if not held and (room.state == 'open' or room.state == 'draining') then
   end
   more = more or most > 0 and #heads == 2 * most and able > promoted
 elseif room.state == 'closed' then
-  local heads = redis.call('ZRANGE', WAITING, 0, math.max(0, budget - 1), 'WITHSCORES')
+  local key = room.frozen and FROZEN or WAITING
+  local heads = redis.call('ZRANGE', key, 0, math.max(0, budget - 1), 'WITHSCORES')
   for i = 1, #heads, 2 do
-    local name = user(heads[i])
-    if name then
+    local name, index = user(heads[i]), tonumber(heads[i + 1])
+    if name and waits(name) == index then -- a frozen user may have left
       unqueue(name)
-      close(name, tonumber(heads[i + 1]), 'room_closed')
+      close(name, index, 'room_closed')
     end
-    redis.call('ZREM', WAITING, heads[i])
+    redis.call('ZREM', key, heads[i])
     removed = removed + 1
   end
   more = more or #heads == 2 * budget
+  if room.frozen and not more then
+    redis.call('HDEL', ROOM, 'frozen')
+    room.frozen, more = nil, true
+  end
+elseif not held and room.state == 'pre-queue' and room.opens_at and clock >= tonumber(room.opens_at) then
+  -- After a hold, in which lost users are restored.
+  local size = redis.call('ZCARD', WAITING)
+  if size > 0 then redis.call('RENAME', WAITING, FROZEN) end
+  cut = math.max(newest(), micro)
+  given(cut + size)
+  write()
+  put('state', 'drawing')
+  put('cut', num(cut))
+  put('cohort', num(size))
+  put('drawn', '0')
+  put('frozen', '1')
+  audit('freeze', 'schedule', 'opens_at has passed', 'users=' .. num(size))
 end
 
-local count, slots = redis.call('ZCARD', WAITING), free()
+local count, waiting, slots = redis.call('ZCARD', WAITING), total(), free()
 local leases = redis.call('ZCARD', LEASES)
 
 -- A room without users is cleared after its time. The audit stays.
-local empty = count == 0 and leases == 0
+local empty = waiting == 0 and leases == 0
 if not empty then
   if room.empty_since then redis.call('HDEL', ROOM, 'empty_since') end
 elseif not room.empty_since then
@@ -189,7 +216,9 @@ elseif not room.empty_since then
 end
 local idle = empty and now - tonumber(room.empty_since) or 0
 if room.state == 'closed' and empty and now - tonumber(room.closed_at) >= tonumber(ARGV[11]) or room.configured ~= '1' and idle >= HOUR then
-  redis.call('UNLINK', WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, GONE, FORGET, META)
+  if room.configured == '1' then audit('clear', 'schedule', 'clear_after has passed', '') end
+  redis.call('UNLINK', WAITING, RECORD, USERS, LAST, SLOTS, ENTRY, LEASES, LEASE, ENDED, SEEN, LEFT, ASIDE, ROOM, TABLE, GONE, FORGET, FROZEN,
+    ORDER, META)
   return answer('OK', '1', '0', num(expired), num(abandoned), num(removed), '0', '0', num(gap), '0', '1', rewound, '')
 end
 
@@ -198,24 +227,25 @@ redis.call('HSET', ROOM, unpack(set))
 redis.call('HSET', SLOTS, event, num(slots))
 
 -- The first 100 ranks are exact. The distance of the next ones grows to 5 % of the rank, slowly at first: there a user more
--- or less is a large error.
-local ranks = {}
-local function add(rank, index) ranks[#ranks + 1] = string.format('[%.0f,%.0f]', index, rank) end
-local first = redis.call('ZRANGE', WAITING, 0, 99, 'WITHSCORES')
-for i = 2, #first, 2 do add(i / 2 - 1, tonumber(first[i])) end
-local rank = 100
-while rank < count - 1 do
-  local one = redis.call('ZRANGE', WAITING, rank, rank, 'WITHSCORES')
-  add(rank, tonumber(one[2]))
-  rank = rank + math.max(1, math.floor(math.min(rank / 20, (rank / 160) ^ 2)))
+-- or less is a large error. The first ones are read together.
+local TOGETHER = 320
+local points = {}
+local function add(rank, index) points[#points + 1] = string.format('[%.0f,%.0f]', index, rank) end
+local first = redis.call('ZRANGE', WAITING, 0, TOGETHER - 1, 'WITHSCORES')
+local rank = 0
+while rank < math.max(count - 1, math.min(count, 100)) do
+  local one = rank < TOGETHER and first[2 * rank + 2] or redis.call('ZRANGE', WAITING, rank, rank, 'WITHSCORES')[2]
+  add(rank, tonumber(one))
+  rank = rank + (rank < 100 and 1 or math.max(1, math.floor(math.min(rank / 20, (rank / 160) ^ 2))))
 end
 if count > 100 then add(count - 1, tonumber(redis.call('ZRANGE', WAITING, -1, -1, 'WITHSCORES')[2])) end
 local hold = math.max(0, tonumber(room.hold_until) - now)
 local ready = math.max(0, math.min(leases, tonumber(redis.call('HGET', ROOM, 'ready') or 0)))
 local text = string.format(
   '{"asOf":%.0f,"tick":%s,"epoch":%s,"roomState":"%s","waiting":%.0f,"served":%s,"free":%.0f,"ready":%.0f,"admitted":%.0f,"sold":%s,' ..
-  '"capacity":%s,"hold":%.0f,"perSecond":%s,"opensAt":%s,"message":%s,"ranks":[%s]}',
-  clock, room.tick, room.epoch, room.state, count, room.served, slots, ready, leases - ready, room.sold, room.capacity or '-1', hold, room.rate or '0', room.opens_at or '0',
-  cjson.encode(room.message or ''), table.concat(ranks, ','))
+  '"capacity":%s,"hold":%.0f,"perSecond":%s,"opensAt":%s,"cut":%s,"commitment":"%s",' ..
+  '"message":%s,"ranks":[%s]}',
+  clock, room.tick, room.epoch, room.state, waiting, room.served, slots, ready, leases - ready, room.sold, room.capacity or '-1', hold, room.rate or '0', room.opens_at or '0',
+  room.cut or '0', room.commitment or '',  cjson.encode(room.message or ''), table.concat(points, ','))
 redis.call('SET', TABLE, text, 'PX', 10000)
 return answer('OK', '1', num(promoted), num(expired), num(abandoned), num(removed), num(aside), more and '1' or '0', num(gap), num(hold), '0', rewound, text)

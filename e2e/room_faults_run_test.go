@@ -1,0 +1,420 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/e2e/faults"
+	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
+	"github.com/millrace-io/millrace/handlers/waitingroom/demo"
+	"github.com/millrace-io/millrace/handlers/waitingroom/eventservice/sim"
+	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
+	"github.com/millrace-io/millrace/handlers/waitingroom/room"
+	"github.com/millrace-io/millrace/plugins/token"
+)
+
+const (
+	roomEvent       = "concert"
+	roomSeats       = 100_000 // until the fault is over
+	roomConcurrency = 20
+)
+
+// roomTimes are settings of a room.
+type roomTimes struct{ seen, grace, ready, token time.Duration }
+
+// The times of the rooms are the defaults, or a fifteenth of them. A recovery is not shorter: its
+// hold is 10 s.
+var (
+	roomDefaults = roomTimes{30 * time.Second, 2 * time.Minute, 2 * time.Minute, 5 * time.Minute}
+	roomScaled   = roomTimes{scaled(roomDefaults.seen), scaled(roomDefaults.grace), scaled(roomDefaults.ready), scaled(roomDefaults.token)}
+)
+
+func scaled(d time.Duration) time.Duration { return d / 15 }
+
+// roomRun is one case: two brokers and two dispatchers, each behind a proxy to Redis. A crowd
+// passes the room until the case is over.
+type roomRun struct {
+	t           *testing.T
+	c           roomCase
+	times       roomTimes
+	redis       *node
+	replica     *node // nil without replicas
+	brokers     [2]*faultyProcess
+	dispatchers [2]*faultyProcess
+	network     []*faults.Proxy // between users and brokers, in a case that interrupts it
+	check       *checker.Checker
+	more        atomic.Bool // users arrive
+	report      chan demo.Report
+	began       time.Time
+
+	mu       sync.Mutex
+	last     room.Status // the last sample
+	overdue  string      // user whose lease is over since overdueAt
+	dueTick  int64
+	problems []string
+}
+
+// faultyProcess is a broker or a dispatcher.
+type faultyProcess struct {
+	*roomProcess
+	name  string
+	redis *faults.Proxy
+}
+
+// processes returns all processes.
+func (r *roomRun) processes() []*faultyProcess { return append(r.brokers[:], r.dispatchers[:]...) }
+
+// startRoomRun starts servers, processes and the crowd. It returns under load.
+func startRoomRun(t *testing.T, c roomCase) *roomRun {
+	t.Helper()
+	r := newRoomRun(t, c)
+	for _, p := range r.processes() {
+		p.launch()
+	}
+	for _, p := range r.processes() {
+		require.NoError(t, p.awaitReady(t.Context()))
+	}
+	r.arrive()
+	if c.arm == "" {
+		r.goesOn("under load")
+	}
+	return r
+}
+
+// newRoomRun starts the servers. The processes are not started.
+func newRoomRun(t *testing.T, c roomCase) *roomRun {
+	t.Helper()
+	const program = "redis-server"
+	if _, err := exec.LookPath(program); err != nil {
+		t.Skipf("MILLRACE_TEST_REDIS: %s is not installed", program)
+	}
+	r := &roomRun{t: t, c: c, times: roomScaled, report: make(chan demo.Report, 1), began: time.Now()}
+	if c.long {
+		r.times = roomDefaults
+	}
+	o := checker.Options{TokenTTL: r.times.token, Loses: c.loses}
+	if c.absences {
+		o.Absence = r.times.grace
+	}
+	r.check = checker.New(o)
+	r.redis = startNode(t, program, "--appendonly", "yes", "--appendfsync", "always")
+	if c.replicas > 0 {
+		r.replica = r.replicaOf(r.redis)
+	}
+	events := httptest.NewServer(sim.New(map[string]int64{roomEvent: roomSeats}))
+	t.Cleanup(events.Close)
+	key := filepath.Join(t.TempDir(), "key.pem")
+	require.NoError(t, token.CreateKey(key))
+	for i := range r.brokers {
+		r.brokers[i] = r.process("broker", i+1, events.URL, key)
+		r.dispatchers[i] = r.process("dispatcher", i+1, events.URL, key)
+	}
+	r.armed()
+	return r
+}
+
+// process returns a process of a role. It is not started.
+func (r *roomRun) process(role string, number int, events, key string) *faultyProcess {
+	t := r.t
+	t.Helper()
+	proxy, err := faults.NewProxy(r.redis.addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = proxy.Close() })
+	p := &faultyProcess{name: fmt.Sprint(role, "-", number), redis: proxy}
+	p.roomProcess, err = newRoomProcess(t.TempDir(), proxy.Addr(), key, p.name, role,
+		fmt.Sprint("seen_interval: ", r.times.seen), fmt.Sprint("grace: ", r.times.grace), fmt.Sprint("ready_ttl: ", r.times.ready),
+		fmt.Sprint("token_ttl: ", r.times.token), fmt.Sprint("replicas: ", r.c.replicas), "replica_wait: 1s",
+		"clear_after: 5s", "event_service: {url: "+events+"}")
+	require.NoError(t, err)
+	p.t, p.program = t, binary(t)
+	t.Cleanup(p.kill)
+	return p
+}
+
+// replicaOf starts a replica of a server.
+func (r *roomRun) replicaOf(primary *node) *node {
+	r.t.Helper()
+	replica := startNode(r.t, primary.program, "--replicaof", "127.0.0.1 "+primary.port())
+	replica.shows(replica.section("replication"), "master_link_status:up")
+	return replica
+}
+
+// awaitReplica waits until a replica has all writes.
+func (n *node) awaitReplica(replica *node) {
+	n.t.Helper()
+	offset := regexp.MustCompile(`master_repl_offset:(\d+)`)
+	n.await("the replica has all writes", func() error {
+		ours := offset.FindString(n.Info(n.t.Context(), "replication").Val())
+		if theirs := offset.FindString(replica.Info(n.t.Context(), "replication").Val()); ours == "" || ours != theirs {
+			return fmt.Errorf("%q and %q", ours, theirs)
+		}
+		return nil
+	})
+}
+
+// armed gives processes of the case a failpoint or another clock.
+func (r *roomRun) armed() {
+	if r.c.clocks != [2]time.Duration{} {
+		r.brokers[0].wrongClock(r.c.clocks[0])
+		r.dispatchers[0].wrongClock(r.c.clocks[1])
+	}
+	if r.c.arm == "" {
+		return
+	}
+	p := r.victim()
+	p.program, p.env = armedBinary(r.t), []string{"MILLRACE_FAULT_POINT=" + r.c.arm}
+}
+
+// victim returns the process that passes the failpoint.
+func (r *roomRun) victim() *faultyProcess {
+	if strings.HasPrefix(r.c.arm, "claimed") || strings.HasPrefix(r.c.arm, "finished") {
+		return r.brokers[0]
+	}
+	return r.dispatchers[0]
+}
+
+// arrive opens the room and sends the crowd.
+func (r *roomRun) arrive() {
+	r.t.Helper()
+	brokers := &balancer{turns: true}
+	for _, b := range r.brokers {
+		address := strings.TrimPrefix(b.url, "http://")
+		if r.c.network {
+			proxy, err := faults.NewProxy(address)
+			require.NoError(r.t, err)
+			r.t.Cleanup(func() { _ = proxy.Close() })
+			r.network, address = append(r.network, proxy), proxy.Addr()
+		}
+		brokers.to = append(brokers.to, "http://"+address)
+	}
+	const url = "http://brokers"
+	mode := room.FIFO
+	if r.c.shuffled {
+		mode = room.Shuffle
+	}
+	r.operator("open", "--mode", mode, "--capacity", strconv.Itoa(roomSeats), "--concurrency", strconv.Itoa(roomConcurrency))
+	shop, err := gate.New(gate.Options{
+		URL: url, ShopToken: roomShop, Event: func(*http.Request) string { return roomEvent },
+		Client: &http.Client{Transport: brokers, Timeout: 3 * time.Second},
+	})
+	require.NoError(r.t, err)
+	r.more.Store(true)
+	ctx, cancel := context.WithCancel(r.t.Context())
+	ended := make(chan struct{})
+	r.t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	go func() {
+		defer close(ended)
+		report, err := demo.Run(ctx, demo.Options{
+			Event: roomEvent, Users: r.c.users, Checker: r.check, URL: url, Client: &http.Client{Transport: brokers}, Gate: shop,
+			Status: r.sample, Progress: func(int64) {}, Habit: roomHabit, More: r.more.Load, Patience: r.c.patience,
+			Close: func(context.Context) error {
+				_, err := r.command("room", "close", roomEvent, "--why", "sold out")
+				return err
+			},
+		})
+		if err != nil {
+			report.Problems = append(report.Problems, err.Error())
+		}
+		r.report <- report
+	}()
+}
+
+// roomHabit has many users that move between the brokers. Few let a lease expire, and only early
+// ones: the case waits for its end.
+func roomHabit(i int) checker.Habit {
+	rare := map[int]checker.Habit{
+		1: checker.Reconnects, 3: checker.Abandons, 5: checker.HasTwoTabs, 7: checker.Expires, 9: checker.Leaves, 11: checker.Vanishes,
+		13: checker.Reconnects, 15: checker.HasTwoTabs, 17: checker.Reconnects,
+	}
+	if i%20 == 7 && i > 60 {
+		return checker.Buys
+	}
+	return rare[i%20]
+}
+
+// operator changes the room.
+func (r *roomRun) operator(verb string, args ...string) {
+	r.t.Helper()
+	out, err := r.command(append([]string{"room", verb, roomEvent, "--why", "test"}, args...)...)
+	require.NoError(r.t, err, "%s", out)
+}
+
+// command runs a command of the binary with the settings of the last dispatcher.
+func (r *roomRun) command(args ...string) (string, error) {
+	out, code := r.dispatchers[1].command("", args...)
+	r.forgetCommands()
+	if code != 0 {
+		return out, fmt.Errorf("%v: code %d: %s", args, code, out)
+	}
+	return out, nil
+}
+
+// sample reads the room in one transaction, and changes nothing. While Redis does not answer it
+// returns the sample before.
+func (r *roomRun) sample(ctx context.Context) (room.Status, error) {
+	const id = ":{" + roomEvent + "}"
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pipe := r.redis.TxPipeline()
+	fields, waiting := pipe.HGetAll(ctx, "ROOM"+id), pipe.ZCard(ctx, "WAITING"+id)
+	leases, first := pipe.ZCard(ctx, "ENTRY_LEASES"+id), pipe.ZRangeWithScores(ctx, "ENTRY_LEASES"+id, 0, 0)
+	if _, err := pipe.Exec(ctx); err != nil || len(fields.Val()) == 0 {
+		return r.last, ctx.Err()
+	}
+	number := func(name string) int64 {
+		n, err := strconv.ParseInt(fields.Val()[name], 10, 64)
+		if err != nil {
+			return -1
+		}
+		return n
+	}
+	s := room.Status{
+		State: fields.Val()["state"], Capacity: number("capacity"), Concurrency: number("concurrency"), Sold: number("sold"),
+		Promoted: number("promoted"), Waiting: waiting.Val(), Ready: leases.Val(), LastTick: number("tick_at") + number("stopped"),
+	}
+	s.Free = max(0, min(s.Capacity-s.Sold, s.Concurrency)-s.Ready)
+	r.last = s
+	r.overdueLease(first.Val(), number("tick_at"), number("tick"), number("tick_at") < number("hold_until"))
+	return s, nil
+}
+
+// overdueLease reports a lease that was over at two ticks.
+func (r *roomRun) overdueLease(first []goredis.Z, now, tick int64, held bool) {
+	if held || len(first) == 0 || int64(first[0].Score) > now {
+		r.overdue = ""
+		return
+	}
+	user := fmt.Sprint(first[0].Member)
+	if user != r.overdue {
+		r.overdue, r.dueTick = user, tick
+	} else if tick > r.dueTick+1 {
+		r.problems = append(r.problems, fmt.Sprintf("the lease of %s is over, and was not ended by a tick", user))
+	}
+}
+
+func (r *roomRun) status() room.Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
+func (r *roomRun) await(what string, check func() error) {
+	r.t.Helper()
+	if err := until(r.t.Context(), 3*time.Minute, what, check); err != nil {
+		require.FailNow(r.t, err.Error(), "%+v\n%s", r.status(), r.logs())
+	}
+	r.t.Logf("after %s: %s", time.Since(r.began).Round(time.Millisecond), what)
+}
+
+func (r *roomRun) logs() string {
+	var b strings.Builder
+	for _, p := range r.processes() {
+		fmt.Fprintf(&b, "--- %s\n%s", p.name, p.log)
+	}
+	return b.String()
+}
+
+// goesOn waits until 20 more seats are sold.
+func (r *roomRun) goesOn(what string) {
+	r.t.Helper()
+	want := r.status().Sold + 20
+	r.await(what, func() error {
+		if s := r.status(); s.Sold < want {
+			return fmt.Errorf("%d of %d sold: %+v", s.Sold, want, s)
+		}
+		return nil
+	})
+}
+
+// verdict sells the last seats, waits until all users have gone, and returns the report. At the end
+// Redis has nothing of the room but the audit.
+func (r *roomRun) verdict() demo.Report {
+	r.t.Helper()
+	r.operator("hold") // so that no more seats than these are taken before the change
+	r.await("the room is on hold", func() error {
+		if s := r.status(); s.State != "paused" {
+			return fmt.Errorf("it is %s", s.State)
+		}
+		return nil
+	})
+	s := r.status()
+	r.operator("set", "--capacity", strconv.FormatInt(s.Sold+s.Ready+s.Admitted+roomConcurrency, 10))
+	r.operator("resume")
+	r.more.Store(false)
+	var report demo.Report
+	select {
+	case report = <-r.report:
+	case <-time.After(r.c.patience + 3*time.Minute):
+		require.FailNow(r.t, "the crowd has not gone", "%s", r.logs())
+	}
+	r.mu.Lock()
+	report.Problems = append(report.Problems, r.problems...)
+	r.mu.Unlock()
+	if !report.OK() {
+		require.FailNow(r.t, "the checker", "%+v\n%s", report, r.logs())
+	}
+	require.NotZero(r.t, report.Unserved, "all users were served, so no slot was scarce")
+	r.cleared()
+	r.t.Logf("after %s: %+v", time.Since(r.began).Round(time.Millisecond), report)
+	return report
+}
+
+// cleared waits until Redis has nothing of the room but the audit.
+func (r *roomRun) cleared() {
+	r.t.Helper()
+	r.await("Redis has only the audit", func() error {
+		left, err := r.left()
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("%v are left", left)
+		}
+		return err
+	})
+}
+
+// left returns what Redis has in addition to the audit, the presence of processes, and the empty
+// streams of the brokers. The stream of a dead broker is deleted later.
+func (r *roomRun) left() (left []string, err error) {
+	ctx := r.t.Context()
+	keys, err := r.redis.Keys(ctx, "*").Result()
+	for _, key := range keys {
+		broker, isDispatch := strings.CutPrefix(key, room.DispatchStream(""))
+		switch {
+		case strings.HasPrefix(key, "ROOM_AUDIT:"), key == "DISPATCH_INSTANCES", strings.HasPrefix(key, "millrace:"):
+		case isDispatch && (r.dead(broker) || r.redis.XLen(ctx, key).Val() == 0):
+		default:
+			left = append(left, key)
+		}
+	}
+	return left, err
+}
+
+// dead reports whether a broker has ended, and lasting is not set.
+func (r *roomRun) dead(name string) bool {
+	for _, p := range r.brokers {
+		if p.name == name {
+			select {
+			case <-p.done:
+				return !r.c.lasting
+			default:
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,106 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+)
+
+// DemoFlags are the flags of each demo.
+type DemoFlags struct{ Keep, Verbose bool }
+
+// Flags adds the flags.
+func (f *DemoFlags) Flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.Keep, "keep", false, "keep running after the report, until Ctrl-C")
+	cmd.Flags().BoolVar(&f.Verbose, "verbose", false, "show the log")
+}
+
+// Quiet adds the setting that hides the log, unless it shall be shown.
+func (f DemoFlags) Quiet(settings map[string]any) {
+	if !f.Verbose {
+		settings["log.level"] = "error"
+	}
+}
+
+// Demo is a demo of a handler. Its plugins run in this process, and in Processes.
+type Demo[R any] struct {
+	DemoFlags
+	// Settings returns those of this process, dotted path to value. The folder is removed at the
+	// end.
+	Settings func(dir string) (map[string]any, error)
+	// Off are plugins that all processes switch off.
+	Off []string
+	// Run returns the report. Its context ends when a process fails.
+	Run func(context.Context, *Processes) (R, error)
+	// Text writes the report for a person.
+	Text func(io.Writer, R) error
+	// Verdict returns what is wrong. It is nil if all is well.
+	Verdict func(R) error
+	// Next says what to try after a good verdict.
+	Next string
+}
+
+// RunDemo runs a demo in a folder of its own, shows its report, and returns its verdict.
+func RunDemo[R any](h *Host, cmd *cobra.Command, d Demo[R]) error {
+	dir, err := os.MkdirTemp("", h.Name()+"-demo-")
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	settings, err := d.Settings(dir)
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	settings["data_dir"] = filepath.Join(dir, "data")
+	settings["plugins.telemetry.listen"] = ""
+	d.Quiet(settings)
+	switchOff(settings, d.Off)
+	return h.Run(cmd.Context(), cmd, RunOptions{Demo: true, Overrides: settings, Ready: func(ctx context.Context, _ *Running) error {
+		processes := h.Processes(dir, d.Off...)
+		defer processes.Stop()
+		report, err := during(ctx, processes, d.Run)
+		if err != nil {
+			return err
+		}
+		if err := h.Show(cmd, report, func(w io.Writer) error { return d.Text(w, report) }); err != nil {
+			return err
+		}
+		verdict := d.Verdict(report)
+		switch {
+		case d.Keep:
+			fmt.Fprintf(h.Err(), "\nStill running; Ctrl-C ends it.\n")
+			<-ctx.Done()
+		case verdict == nil && !h.JSON(cmd):
+			fmt.Fprintf(h.Err(), "\nNext: %s\n", d.Next)
+		}
+		return verdict
+	}})
+}
+
+// during calls run with a context that ends when a process fails.
+func during[R any](ctx context.Context, processes *Processes, run func(context.Context, *Processes) (R, error)) (R, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
+		select {
+		case err := <-processes.failed:
+			stop(fmt.Errorf("demo: %w", err))
+		case <-ctx.Done():
+		}
+	}()
+	report, err := run(ctx, processes)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return report, err
+}
+
+func switchOff(settings map[string]any, plugins []string) {
+	for _, name := range plugins {
+		settings["plugins."+name+".enabled"] = false
+	}
+}
