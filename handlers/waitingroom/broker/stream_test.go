@@ -177,8 +177,8 @@ func TestARefusedStreamIsASignOfLife(t *testing.T) {
 		}
 		require.Contains(t, w.send("GET", w.path(), "new", "Accept", asStream).body, "full")
 		w.send("GET", "invented/tickets/waiting", "u")
+		before := seen()
 		redistest.Eventually(t, "the next round", func() bool { // which has the signs of both
-			before := seen()
 			w.send("GET", w.path(), "u")
 			return seen() > before
 		})

@@ -145,7 +145,7 @@ func Prefix(t testing.TB, c goredis.Cmdable) string {
 	return prefix
 }
 
-// Eventually fails the test when cond stays false for 15 s.
+// Eventually fails the test when cond stays false for a minute.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !cond(); <-time.After(2 * time.Millisecond) {
