@@ -214,5 +214,5 @@ func allow(t *testing.T, admin *kadm.Client, args []string) {
 	require.Eventually(t, func() bool { // the broker has them after the controller
 		known, err := admin.DescribeACLs(t.Context(), rights)
 		return err == nil && !slices.ContainsFunc(known, func(r kadm.DescribeACLsResult) bool { return len(r.Described) == 0 })
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 }

@@ -305,6 +305,6 @@ func TestAFullStreamStrandsNothing(t *testing.T) {
 			c.Stream.MaxLen, c.Feeder.GracePeriod = 5, time.Hour
 		}).start()
 		sys.send(publish, points(1, 60)...)
-		require.Eventually(t, func() bool { c := sys.counts("POINT"); return c.Accepted == 60 && c.Pending == 0 }, 25*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { c := sys.counts("POINT"); return c.Accepted == 60 && c.Pending == 0 }, 30*time.Second, 20*time.Millisecond)
 	})
 }

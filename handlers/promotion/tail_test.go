@@ -27,7 +27,7 @@ func TestTailReadsTheServerOfTheStreams(t *testing.T) {
 	own.Addrs = []string{server.Addr()}
 	p.config.Stream.Redis = &own
 	require.Nil(t, p.Tail("orders", true), "a stream of another plugin")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	s, err := p.Tail(stream, true).Open(ctx, pipeline.Flow{})
 	require.NoError(t, err)
@@ -36,7 +36,7 @@ func TestTailReadsTheServerOfTheStreams(t *testing.T) {
 	select {
 	case m := <-messages:
 		require.Equal(t, "{}", string(m.Payload))
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		require.FailNow(t, "the stream's own server was not read")
 	}
 	require.NoError(t, s.Close())

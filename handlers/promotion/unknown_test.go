@@ -171,7 +171,7 @@ func TestResolvingDiscardsTheDeadLetter(t *testing.T) {
 				}
 			}
 			return true
-		}, 10*time.Second, 20*time.Millisecond)
+		}, 30*time.Second, 20*time.Millisecond)
 		require.NoError(t, stop())
 
 		explain := func(target string, flags ...string) (e cli.Explained) {

@@ -113,7 +113,7 @@ func TestACommandUsesTheRunningEnvironment(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := start(ctx, o)
 	file := filepath.Join(dir, "running.json")
-	require.Eventually(t, func() bool { _, err := os.Stat(file); return err == nil }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(file); return err == nil }, 30*time.Second, 10*time.Millisecond)
 	require.Equal(t, result{app.ExitOK, "a plugin\n", ""}, command())
 	left, err := os.ReadFile(file)
 	require.NoError(t, err)

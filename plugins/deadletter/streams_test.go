@@ -127,7 +127,7 @@ func TestReplayIntoAStream(t *testing.T) {
 			case m := <-s.took:
 				require.Equal(t, []string{"the-uuid", "scan 7", "header", "7", l.ID + "/2"},
 					[]string{m.UUID, string(m.Payload), m.Metadata["own"], m.Metadata[pipeline.MetaKey], m.Metadata[pipeline.MetaReplay]})
-			case <-time.After(20 * time.Second):
+			case <-time.After(30 * time.Second):
 				require.FailNow(t, "the replayed entry was not handled")
 			}
 			require.Equal(t, store.Replayed, one(store.Replayed).State)

@@ -118,7 +118,7 @@ func TestDeadLettersInAStream(t *testing.T) {
 				for i := range 4 {
 					require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"message", fmt.Sprintf("job %d", i)}}).Err())
 				}
-				require.Eventually(t, count(stream+"-dead", 4), 20*time.Second, 10*time.Millisecond)
+				require.Eventually(t, count(stream+"-dead", 4), 30*time.Second, 10*time.Millisecond)
 				// The commands work while the service runs, under the same name.
 				require.Len(t, command("deadletter", "list", "--class", "rejected").DeadLetters, 4)
 			})
@@ -136,7 +136,7 @@ func TestDeadLettersInAStream(t *testing.T) {
 					select {
 					case payload := <-took:
 						got[payload] = true
-					case <-time.After(20 * time.Second):
+					case <-time.After(30 * time.Second):
 						require.FailNow(t, "a replayed entry was not handled")
 					}
 				}

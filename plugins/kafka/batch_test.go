@@ -81,7 +81,7 @@ func TestBatchesThroughARebalance(t *testing.T) {
 		require.NoError(t, first.Stop(t.Context()))
 		handled(records)
 		marked := p.metrics.bySubscription[countMarked].WithLabelValues(topic, topic)
-		require.Eventually(t, func() bool { return testutil.ToFloat64(marked) == records }, 10*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return testutil.ToFloat64(marked) == records }, 30*time.Second, 10*time.Millisecond)
 		mu.Lock()
 		defer mu.Unlock()
 		for text, n := range runs {

@@ -159,7 +159,7 @@ func TestAStartThatIsCutSaysWhyNoBrokerAnswered(t *testing.T) {
 	defer cancel()
 	started := make(chan error, 1)
 	go func() { started <- service{p}.Start(ctx) }()
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "connection refused") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "connection refused") }, 30*time.Second, time.Millisecond)
 	l, err := net.Listen("tcp", addr)
 	require.NoError(t, err)
 	go func() {
@@ -184,11 +184,11 @@ func TestStartWaitsForTheBroker(t *testing.T) {
 	p, log := logged(t, addr)
 	started := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		started <- service{p}.Start(ctx)
 	}()
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "waiting for kafka") }, 5*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "waiting for kafka") }, 30*time.Second, 5*time.Millisecond)
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port))
 	require.NoError(t, err)
 	defer cluster.Close()
@@ -344,7 +344,7 @@ func restartable(t *testing.T) (addr string, boot func() *kfake.Cluster) {
 			c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(dir), kfake.SyncWrites())
 			cluster = c
 			return err == nil
-		}, 10*time.Second, 20*time.Millisecond)
+		}, 30*time.Second, 20*time.Millisecond)
 		return cluster
 	}
 }
@@ -365,7 +365,7 @@ func TestReconnect(t *testing.T) {
 			cluster.Close()
 			published := make(chan error, 1)
 			go func() { published <- p.Sink("t").Publish(t.Context(), texts("during")...) }()
-			require.Eventually(t, func() bool { return strings.Count(log.String(), "in trouble") > round }, 20*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return strings.Count(log.String(), "in trouble") > round }, 30*time.Second, 10*time.Millisecond)
 			cluster = boot()
 			require.NoError(t, <-published, "a restart is ridden out")
 			for text := ""; text != "during"; { // what was not committed before may come again
@@ -404,7 +404,7 @@ func TestMissingPermissionIsFatal(t *testing.T) {
 		case err := <-sub.Failed():
 			require.True(t, fatal(err), "%v", err)
 			require.ErrorContains(t, err, "t (g)")
-		case <-time.After(20 * time.Second):
+		case <-time.After(30 * time.Second):
 			require.Fail(t, "no failure")
 		}
 		_, open := <-out

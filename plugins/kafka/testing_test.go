@@ -85,7 +85,7 @@ func startAs(t testing.TB, instance string, brokers []string, adapt ...func(*Con
 	defer cancel()
 	require.NoError(t, service{p}.Start(ctx))
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		require.NoError(t, service{p}.Stop(ctx))
 	})
@@ -137,7 +137,7 @@ func next(t testing.TB, out <-chan *message.Message) *message.Message {
 	case m, ok := <-out:
 		require.True(t, ok, "the channel is closed")
 		return m
-	case <-time.After(20 * time.Second):
+	case <-time.After(30 * time.Second):
 		require.FailNow(t, "no message")
 		return nil
 	}

@@ -20,7 +20,7 @@ func TestAFamilyInACluster(t *testing.T) {
 	answers, silent := redistest.Mini(t), redistest.Mini(t)
 	proxy := redistest.NewProxy(t, silent.Addr)
 	t.Cleanup(func() { proxy.SetDown(true) })
-	c := halves(t, answers.Addr, proxy.Addr(), 200*time.Millisecond)
+	c := halves(t, answers.Addr, proxy.Addr(), 2*time.Second)
 	p, _, _ := trims(t, answers.Client(t), nil)
 	var ours, theirs []string // per node
 	for i := 0; len(ours) < 3 || len(theirs) < 3; i++ {

@@ -345,7 +345,7 @@ func TestAFollowerWithoutAServer(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server redistest.Server) {
 		direct := server.Client(t)
 		proxy := redistest.NewProxy(t, server.Addr)
-		c := redistest.Server{Addr: proxy.Addr()}.Client(t, func(o *goredis.Options) { o.ReadTimeout = time.Second })
+		c := redistest.Server{Addr: proxy.Addr()}.Client(t, func(o *goredis.Options) { o.ReadTimeout = time.Minute })
 		stream := redistest.Stream(t, direct)
 		var got seen
 		proxy.SetDown(true)
@@ -370,7 +370,7 @@ func TestAFollowerWithoutAServer(t *testing.T) {
 		defer cancel()
 		begin := time.Now()
 		_ = f.Stop(ctx) // nil if no read was in flight
-		require.Less(t, time.Since(begin), 500*time.Millisecond)
+		require.Less(t, time.Since(begin), 30*time.Second, "a read takes a minute")
 		proxy.SetDown(true)
 		require.NoError(t, f.Stop(t.Context()))
 	})

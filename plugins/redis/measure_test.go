@@ -15,7 +15,7 @@ func TestANodeThatHangsIsNotMeasured(t *testing.T) {
 	t.Parallel()
 	answers, silent := redistest.Mini(t), redistest.Mini(t)
 	proxy := redistest.NewProxy(t, silent.Addr)
-	c := halves(t, answers.Addr, proxy.Addr(), 200*time.Millisecond)
+	c := halves(t, answers.Addr, proxy.Addr(), time.Minute)
 	d := DomainConfig{Prefix: "measured", Shards: 20, Group: "g"}
 	cfg := &Config{Domains: []DomainConfig{d}}
 	trim := newTrimmer(cfg)

@@ -42,7 +42,7 @@ func start(t *testing.T, addr, instance string, log *slog.Logger) (*redis.Plugin
 	cfg.Addrs = []string{addr} // after Register, as the embedded environment does it
 	cfg.PollInterval, cfg.InitialPollInterval = 20*time.Millisecond, time.Millisecond
 	service := reg.Services()[0].Service
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err = service.Start(ctx)
 	t.Cleanup(func() { require.NoError(t, service.Stop(context.Background())) })
@@ -105,7 +105,7 @@ func TestStartDoesNotWaitForAWrongPasswordToBecomeRight(t *testing.T) {
 	_, _, err := start(t, m.Addr(), "i", redistest.Logger(t))
 	require.ErrorIs(t, err, pipeline.ErrUnavailable)
 	require.ErrorContains(t, err, "NOAUTH")
-	require.Less(t, time.Since(begin), 8*time.Second)
+	require.Less(t, time.Since(begin), 30*time.Second)
 }
 
 func TestStartDoesNotWaitForADatabaseThatDoesNotExist(t *testing.T) {

@@ -40,7 +40,7 @@ func TestTail(t *testing.T) {
 			select {
 			case m := <-from:
 				return m
-			case <-time.After(10 * time.Second):
+			case <-time.After(30 * time.Second):
 				require.FailNow(t, "no message")
 				return nil
 			}

@@ -444,7 +444,7 @@ func TestASilentNodeDelaysNoTrimmingOnAnother(t *testing.T) {
 	answers, silent := redistest.Mini(t), redistest.Mini(t)
 	proxy := redistest.NewProxy(t, silent.Addr)
 	t.Cleanup(func() { proxy.SetDown(true) })
-	c := halves(t, answers.Addr, proxy.Addr(), 50*time.Millisecond)
+	c := halves(t, answers.Addr, proxy.Addr(), 2*time.Second)
 	trim := newTrimmer(&Config{TrimConfig: TrimConfig{Trim: true}})
 	for i := range 20 {
 		stream := fmt.Sprint("ENTRY:{", i, "}")

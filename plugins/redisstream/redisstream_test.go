@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 
 const (
 	group    = "g"
-	patience = 10 * time.Second
+	patience = 30 * time.Second
 	tick     = 5 * time.Millisecond
 )
 

@@ -61,22 +61,21 @@ func TestAFullStreamIsNotHammered(t *testing.T) {
 		h := &hook{}
 		in.client.AddHook(h)
 		h.set(func(redis.Cmder) error { calls.Add(1); return nil }, nil)
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
+		begin := time.Now()
 		var refused atomic.Int64
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				for ctx.Err() == nil {
-					if out, err := in.Enqueue(ctx, 1, newEntry("x")); err == nil && out == Full {
+				for time.Since(begin) < 5*fullMemory || refused.Load() <= 1000 {
+					if out, err := in.Enqueue(t.Context(), 1, newEntry("x")); err == nil && out == Full {
 						refused.Add(1)
 					}
 				}
 			})
 		}
 		wg.Wait()
-		require.Greater(t, refused.Load(), int64(1000))
-		require.LessOrEqual(t, calls.Load(), int64(6*batchCalls), "one per caller and 100 ms at most")
+		most := (int64(time.Since(begin)/fullMemory) + 1) * batchCalls
+		require.LessOrEqual(t, calls.Load(), most, "one per caller and 100 ms at most")
 	})
 }
 
@@ -277,7 +276,7 @@ func TestNothingIsStrandedWhenIdleStopsAndMessagesMeet(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		require.Eventually(t, func() bool { return len(merge(a, b)) == int(sent.Load()) }, 10*time.Second, 5*time.Millisecond, "every message is handled")
+		require.Eventually(t, func() bool { return len(merge(a, b)) == int(sent.Load()) }, 30*time.Second, 5*time.Millisecond, "every message is handled")
 		t.Logf("%d idle stops", a.log.Count("reason=idle")+b.log.Count("reason=idle"))
 		require.Greater(t, a.log.Count("stream revived")+b.log.Count("stream revived"), 1, "the race was run")
 	})

@@ -222,7 +222,7 @@ func TestReady(t *testing.T) {
 		}
 		require.Len(t, calls, 1, "one goroutine, however many requests")
 		close(release)
-		require.Eventually(t, func() bool { _, r := ready(t, base); return r.Ready }, 5*time.Second, 10*time.Millisecond, "well again")
+		require.Eventually(t, func() bool { _, r := ready(t, base); return r.Ready }, 30*time.Second, 10*time.Millisecond, "well again")
 	})
 	t.Run("a check sees its time limit", func(t *testing.T) {
 		t.Parallel()

@@ -162,7 +162,7 @@ func TestOthersGoOnDuringAFrozenTransaction(t *testing.T) {
 			})
 			paused <- err
 		}()
-		require.Eventually(t, func() bool { return waiters(t, conn) > 0 }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return waiters(t, conn) > 0 }, 30*time.Second, time.Millisecond)
 		require.NoError(t, beginAll(ctx, l, 2, 3, rules.Send))
 		require.NoError(t, beginAll(ctx, l, 1, 3, rules.Send), "the pause has not taken effect")
 		require.Empty(t, paused)
@@ -312,7 +312,7 @@ func TestACloseEndsWithItsContext(t *testing.T) {
 		_, err := l.Begin(context.Background(), record(1, 1))
 		leased <- err
 	}()
-	require.Eventually(t, func() bool { return l.store.(*postgres).hot.Stat().AcquiredConns() > 0 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return l.store.(*postgres).hot.Stat().AcquiredConns() > 0 }, 30*time.Second, time.Millisecond)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, l.CloseContext(over), context.Canceled)

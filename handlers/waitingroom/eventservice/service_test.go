@@ -144,12 +144,12 @@ func TestAMissingCapacityIsFetchedInTheBackground(t *testing.T) {
 		require.NoError(t, err)
 		return got
 	}
-	require.Eventually(t, func() bool { return tick().Ran }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return tick().Ran }, 30*time.Second, 10*time.Millisecond)
 	s.sim.Set(sim.Nonsense)
 	for _, one := range s.list {
 		require.NoError(t, one.Start(t.Context()))
 	}
-	require.Eventually(t, func() bool { return s.sim.Calls("42") >= 2 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.sim.Calls("42") >= 2 }, 30*time.Second, 10*time.Millisecond)
 	require.EqualValues(t, -1, s.capacity("42"))
 	tick()
 	place, err := s.rooms.Status(t.Context(), "42", "ann")
@@ -164,7 +164,7 @@ func TestAMissingCapacityIsFetchedInTheBackground(t *testing.T) {
 		tick()
 		place, err := s.rooms.Status(t.Context(), "42", "ann")
 		return err == nil && place.State == room.Ready
-	}, 20*time.Second, 50*time.Millisecond)
+	}, 30*time.Second, 50*time.Millisecond)
 }
 
 // While the call for one event has no answer, the capacity of another one is fetched.

@@ -43,7 +43,8 @@ func TestHandlersPrepareMessagesAhead(t *testing.T) {
 		require.Eventually(t, func() bool { return handled.Load() == 9 && calls.Load() == 6 }, patience, tick)
 		drained := make(chan error)
 		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+			// A quarter of it passes before the refusals.
+			ctx, cancel := context.WithTimeout(context.Background(), 12*time.Second)
 			defer cancel()
 			drained <- rd.Drain(ctx)
 		}()

@@ -23,7 +23,7 @@ import (
 
 const (
 	group    = redistest.Group
-	patience = 10 * time.Second
+	patience = 30 * time.Second
 	tick     = 5 * time.Millisecond
 )
 
