@@ -191,6 +191,26 @@ func roomTroubles() []roomTrouble {
 			},
 		},
 		{
+			alert: "MillraceRoomDrawFailing",
+			begin: func(w *roomWatch) {
+				w.opened(`,"mode":"shuffle","capacity":10`)
+				w.guest = w.enter("ann", 0)
+				require.NoError(w.t, w.redis.Set(w.t.Context(), w.key("ROOM_SHUFFLE"), "of another program", 0).Err())
+			},
+			step: func(w *roomWatch) {
+				if w.status().State == "pre-queue" {
+					w.change("set", fmt.Sprintf(`,"opensAt":%d`, time.Now().UnixMilli()))
+				}
+			},
+			log: "draw of a pre-queue failed",
+			end: func(w *roomWatch) {
+				require.Empty(w.t, w.guest.all("promoted"))
+				require.NoError(w.t, w.redis.Del(w.t.Context(), w.key("ROOM_SHUFFLE")).Err())
+				w.guest.promoted()
+				w.guest.stop()
+			},
+		},
+		{
 			alert: "MillraceEventServiceFailing",
 			begin: func(w *roomWatch) { w.events.set(w.event, "unavailable") },
 			step: func(w *roomWatch) {

@@ -1,51 +1,55 @@
 package e2e
 
 import (
-	"encoding/json"
-	"fmt"
+	"bytes"
+	"debug/elf"
+	le "encoding/binary"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-const clockSetting = "MILLRACE_FAULT_CLOCK"
-
-// clockBinary builds the service with a changed time.Now: it adds the seconds of clockSetting.
-// Durations and timers are not changed. A preloaded library such as libfaketime has no effect on a
-// Go program.
-func clockBinary(t *testing.T) string {
-	t.Helper()
-	root, err := exec.Command("go", "env", "GOROOT").Output()
-	require.NoError(t, err)
-	original := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
-	text, err := os.ReadFile(original)
-	require.NoError(t, err)
-	const imports, now = "\nimport (\n", "\tsec, nsec, mono := runtimeNow()\n"
-	changed := strings.Replace(string(text), imports, imports+"\t\"strconv\"\n\t\"syscall\"\n", 1)
-	changed = strings.Replace(changed, now, now+"\tsec += ahead\n", 1) + `
-var ahead = func() int64 {
-	text, _ := syscall.Getenv("` + clockSetting + `")
-	seconds, _ := strconv.ParseInt(text, 10, 64)
-	return seconds
-}()
-`
-	file, overlay := filepath.Join(t.TempDir(), "time.go"), filepath.Join(t.TempDir(), "overlay.json")
-	require.NoError(t, os.WriteFile(file, []byte(changed), 0o600))
-	list, err := json.Marshal(map[string]map[string]string{"Replace": {original: file}})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(overlay, list, 0o600))
-	return clockBuild.get(t, "millrace-clock", "-overlay", overlay)
+// wrongClock gives a process a clock that is ahead. Durations and timers are not changed. It
+// changes the number of seconds that time.Now adds, in a copy of the binary. A preloaded library
+// such as libfaketime has no effect on a Go program. To compile it with another time.Now takes all
+// cores for minutes, and other tests then fail.
+func (p *faultyProcess) wrongClock(ahead time.Duration) {
+	p.t.Helper()
+	if runtime.GOARCH != "amd64" {
+		p.t.Skip("it changes a constant in machine code of amd64")
+	}
+	text, err := os.ReadFile(binary(p.t))
+	require.NoError(p.t, err)
+	now := codeOf(p.t, text, "time.Now")
+	// Since 1885, where the wall clock of a time.Time begins.
+	era := uint32(time.Unix(0, 0).Sub(time.Date(1885, 1, 1, 0, 0, 0, 0, time.UTC)) / time.Second)
+	constant := fourBytes(era)
+	require.Equal(p.t, 1, bytes.Count(now, constant), "the code of time.Now has another form in this version of Go")
+	copy(now[bytes.Index(now, constant):], fourBytes(era+uint32(int32(ahead/time.Second))))
+	p.program = filepath.Join(p.t.TempDir(), "millrace")
+	require.NoError(p.t, os.WriteFile(p.program, text, 0o700))
 }
 
-// wrongClock gives a process a clock that is ahead.
-func (p *faultyProcess) wrongClock(ahead time.Duration) {
-	p.program, p.env = clockBinary(p.t), []string{fmt.Sprint(clockSetting, "=", ahead.Seconds())}
+func fourBytes(n uint32) []byte { return le.LittleEndian.AppendUint32(nil, n) }
+
+// codeOf returns the part of an ELF file with the code of a function.
+func codeOf(t *testing.T, text []byte, name string) []byte {
+	t.Helper()
+	f, err := elf.NewFile(bytes.NewReader(text))
+	require.NoError(t, err)
+	symbols, err := f.Symbols()
+	require.NoError(t, err)
+	i := slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == name })
+	require.GreaterOrEqual(t, i, 0, "the binary has no function %s", name)
+	section, s := f.Sections[symbols[i].Section], symbols[i]
+	start := section.Offset + s.Value - section.Addr
+	return text[start : start+s.Size]
 }
 
 // clocksOff lets two users pass another room. The clocks of the first broker and of the first

@@ -29,7 +29,7 @@ import (
 
 // The binary under test and the servers of the scenarios are made once, on first use.
 var (
-	plainBuild, armedBuild, clockBuild build
+	plainBuild, armedBuild build
 
 	fleetOnce sync.Once
 	fleet     *servers.Fleet

@@ -62,7 +62,7 @@ type Dispatcher struct {
 
 	list   func(context.Context) ([]string, error)
 	script func(context.Context, []string) []room.Ticked
-	draw   func(context.Context, string) (int, error)
+	draw   func(context.Context, string) (room.Drawn, error)
 	node   func(ctx context.Context, event string) string
 
 	mu         sync.Mutex
@@ -285,7 +285,8 @@ func (d *Dispatcher) shuffle(ctx context.Context) {
 			return
 		case name := <-d.draws:
 			begin := time.Now()
-			users, err := d.draw(ctx, name)
+			drawn, err := d.draw(ctx, name)
+			d.metrics.drew(name, drawn, err != nil && ctx.Err() == nil)
 			d.mu.Lock()
 			if e := d.events[name]; e != nil {
 				e.drawing = false
@@ -293,8 +294,8 @@ func (d *Dispatcher) shuffle(ctx context.Context) {
 			d.mu.Unlock()
 			if err != nil {
 				d.warn(ctx, "draw of a pre-queue failed, trying again", err, slog.String("event", name))
-			} else if users > 0 {
-				d.log.InfoContext(ctx, "pre-queue drawn", slog.String("event", name), slog.Int("users", users), slog.Duration("took", time.Since(begin)))
+			} else if drawn.Users > 0 {
+				d.log.InfoContext(ctx, "pre-queue drawn", slog.String("event", name), slog.Int("users", drawn.Users), slog.Duration("took", time.Since(begin)))
 			}
 		}
 	}

@@ -18,6 +18,7 @@ type metrics struct {
 	d                                *Dispatcher
 	labels                           *labels.Labels
 	promoted, aside, rewinds, holds  *prometheus.CounterVec
+	undrawn                          *prometheus.CounterVec
 	script                           prometheus.Histogram
 	missed, rerouted                 prometheus.Counter
 	queued                           prometheus.GaugeFunc
@@ -38,9 +39,10 @@ func newMetrics(d *Dispatcher) *metrics {
 		d:        d,
 		labels:   d.o.Labels,
 		promoted: counter("promoted_total", "Users that were promoted by ticks of this instance, by event (the 50 largest, else other)."),
-		aside:    counter("aside_total", "Records of waiting users that could not be promoted and were set aside, by event."),
+		aside:    counter("aside_total", "Records of waiting users that could not be read or promoted and were set aside, by event."),
 		rewinds:  counter("rewinds_total", "Recoveries after a failover or restart of the server, which may have lost writes, by event."),
 		holds:    counter("holds_total", "Pauses of the promotion after ticks had stopped or the server had changed, by event."),
+		undrawn:  counter("draw_failures_total", "Draws of a pre-queue that failed and are tried again, by event."),
 		script: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: name("promotion_script_duration_seconds"), Help: "Time of one call of the promotion script.",
 			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .25, 1, 2},
@@ -61,7 +63,7 @@ func newMetrics(d *Dispatcher) *metrics {
 		noReplicas: prometheus.NewDesc(name("replicas_missing"),
 			"Rooms whose last tick here too few replicas of Redis have. None of their users is promoted.", nil, nil),
 	}
-	for _, vec := range []*prometheus.CounterVec{m.promoted, m.aside, m.rewinds, m.holds} {
+	for _, vec := range []*prometheus.CounterVec{m.promoted, m.aside, m.rewinds, m.holds, m.undrawn} {
 		m.labels.Add(vec)
 	}
 	for _, stream := range []string{streamEntry, streamDispatch} {
@@ -71,7 +73,7 @@ func newMetrics(d *Dispatcher) *metrics {
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m, m.promoted, m.aside, m.rewinds, m.holds, m.script, m.missed, m.rerouted, m.queued, m.entries}
+	return []prometheus.Collector{m, m.promoted, m.aside, m.rewinds, m.holds, m.undrawn, m.script, m.missed, m.rerouted, m.queued, m.entries}
 }
 
 func (m *metrics) ticked(event string, t room.Tick) {
@@ -86,6 +88,15 @@ func (m *metrics) ticked(event string, t room.Tick) {
 	}
 	if t.Gap > 0 || t.Rewound {
 		m.holds.WithLabelValues(label).Inc()
+	}
+}
+
+// drew counts what a draw has done.
+func (m *metrics) drew(event string, drawn room.Drawn, failed bool) {
+	label := m.labels.Name(event)
+	m.aside.WithLabelValues(label).Add(float64(drawn.Aside))
+	if failed {
+		m.undrawn.WithLabelValues(label).Inc()
 	}
 }
 
@@ -105,13 +116,14 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		if e.table == nil || time.Since(e.at) > tableAge {
 			continue
 		}
-		f := sums[m.labels.Name(name)]
+		label := m.labels.Name(name)
+		f := sums[label]
 		f.waiting += float64(e.table.Waiting)
 		f.ready += float64(e.table.Ready)
 		f.admitted += float64(e.table.Admitted)
 		f.free += float64(e.table.Free)
 		f.sold += float64(e.table.Sold)
-		sums[m.labels.Name(name)] = f
+		sums[label] = f
 		if e.table.Capacity < 0 && e.table.Waiting > 0 {
 			unknown++
 		}

@@ -127,15 +127,15 @@ func (c *nodes) script(ctx context.Context, event string) (room.Tick, error) {
 	return room.Tick{Ran: true, Table: table}, nil
 }
 
-func (c *nodes) draw(ctx context.Context, event string) (int, error) {
+func (c *nodes) draw(ctx context.Context, event string) (room.Drawn, error) {
 	c.mu.Lock()
 	c.begun = append(c.begun, event)
 	c.mu.Unlock()
 	select {
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return room.Drawn{}, ctx.Err()
 	case err := <-c.drawn:
-		return 0, err
+		return room.Drawn{}, err
 	}
 }
 
@@ -314,6 +314,11 @@ func TestADrawDelaysNoOtherEvent(t *testing.T) {
 		c.drawn <- nil
 		c.pass(2 * c.o.PromoteInterval)
 		require.Len(t, c.draws(), 2)
+		failures := 0
+		for _, name := range []string{"a0", "a1", "a2"} {
+			failures += (&rig{}).count(c.metrics.undrawn.WithLabelValues(name))
+		}
+		require.Equal(t, 1, failures)
 	})
 }
 

@@ -19,29 +19,37 @@ type lots struct {
 	digest shuffle.Hash
 	users  []string
 	hashes []shuffle.Hash
+	aside  int // records that were set aside
 }
 
-// Draw gives the users of a frozen pre-queue their places, in parts. It returns their number when
-// the draw is complete, and 0 when the room has none. Several processes may call it at once. After
-// an error any of them calls it again: it continues after the last part.
-func (r *Rooms) Draw(ctx context.Context, event string) (int, error) {
+// Drawn is what a call of Draw has done.
+type Drawn struct {
+	Users int // of the complete draw; 0 while there is none
+	Aside int // bad records that this call has set aside
+}
+
+// Draw gives the users of a frozen pre-queue their places, in parts. Several processes may call it
+// at once. After an error any of them calls it again: it continues after the last part.
+func (r *Rooms) Draw(ctx context.Context, event string) (Drawn, error) {
 	room, err := r.shuffled(ctx, event)
 	if err != nil || room["state"] != Drawing {
-		return 0, err
+		return Drawn{}, err
 	}
 	all, err := r.lots(ctx, event, room)
+	done := Drawn{Aside: all.aside}
 	if err != nil {
-		return 0, r.unlessDrawn(ctx, event, err)
+		return done, r.unlessDrawn(ctx, event, err)
 	}
 	drawn, _ := strconv.Atoi(room["drawn"]) // part returns the right number
 	failpoint.Hit(failpoint.Ordered)
 	for more := true; more; more = drawn < len(all.users) {
 		if drawn, err = r.part(ctx, event, all, drawn, maxCall); err != nil {
-			return 0, r.unlessDrawn(ctx, event, err)
+			return done, r.unlessDrawn(ctx, event, err)
 		}
 		failpoint.Hit(failpoint.Drawn)
 	}
-	return drawn, nil
+	done.Users = drawn
+	return done, nil
 }
 
 // part stores the next places, if start of them are stored. It returns how many are then. most is
@@ -98,41 +106,53 @@ func (r *Rooms) shuffled(ctx context.Context, event string) (map[string]string, 
 
 // lots reads the users of a frozen pre-queue and orders them. Records that can not be read get no
 // place: they are set aside.
-func (r *Rooms) lots(ctx context.Context, event string, room map[string]string) (lots, error) {
+func (r *Rooms) lots(ctx context.Context, event string, room map[string]string) (all lots, err error) {
 	size, err := strconv.Atoi(room["cohort"])
 	if err != nil {
-		return lots{}, err
+		return all, err
 	}
 	var users []string
 	var hashes []shuffle.Hash
 	for start := 0; start < size; start += maxCall {
 		c := redis.Command("ZRANGE", frozenKey(event), start, start+maxCall-1)
 		if err := r.server.Do(ctx, c); err != nil {
-			return lots{}, err
+			return all, err
 		}
 		texts, err := c.Texts()
 		if err != nil {
-			return lots{}, err
+			return all, err
 		}
 		if got := start + len(texts); got < min(start+maxCall, size) {
-			return lots{}, fmt.Errorf("%d users were frozen, and %d are left", size, got)
+			return all, fmt.Errorf("%d users were frozen, and %d are left", size, got)
 		}
 		for _, text := range texts {
 			user, ok := userOf(text)
 			if !ok {
-				if err := r.server.Do(ctx, redis.Command("HSET", asideKey(event), text, "undecodable")); err != nil {
-					return lots{}, err
+				added, err := r.setAside(ctx, event, text)
+				all.aside += added
+				if err != nil {
+					return all, err
 				}
 				continue
 			}
 			users, hashes = append(users, user), append(hashes, shuffle.User(event, user))
 		}
 	}
-	all := lots{cut: room["cut"], digest: shuffle.Digest(hashes)}
+	all.cut, all.digest = room["cut"], shuffle.Digest(hashes)
 	for _, i := range shuffle.New(room["secret"], all.digest).Order(hashes) {
 		all.users, all.hashes = append(all.users, users[i]), append(all.hashes, hashes[i])
 	}
 	return all, nil
+}
+
+// setAside keeps a bad record apart. It returns 0 when the record is there already.
+func (r *Rooms) setAside(ctx context.Context, event, text string) (added int, err error) {
+	c := redis.Command("HSETNX", asideKey(event), text, "undecodable")
+	if err := r.server.Do(ctx, c); err != nil {
+		return 0, err
+	}
+	n, err := c.Int()
+	return int(n), err
 }
 
 // userOf returns the user of a record in the queue. A record has one form per user.

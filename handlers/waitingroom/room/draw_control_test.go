@@ -160,7 +160,11 @@ func TestABadRecordOfAPreQueueIsSetAside(t *testing.T) {
 			require.NoError(t, r.client.ZAdd(r.ctx, keys(r.event)[0], z(1, text)).Err())
 		}
 		r.freeze()
-		require.Equal(t, 3, r.draw())
+		require.Equal(t, 3, r.plan().aside)
+		require.NoError(t, r.client.HDel(r.ctx, asideKey(r.event), bad[0]).Err())
+		drawn, err := r.rooms.Draw(r.ctx, r.event)
+		require.NoError(t, err)
+		require.Equal(t, Drawn{Users: 3, Aside: 1}, drawn, "a record is counted once")
 		require.Len(t, r.audit().Order, 3)
 		require.Equal(t, 3, r.tick().Promoted)
 		for _, text := range bad {

@@ -59,9 +59,9 @@ func (r *rig) part(all lots, start int) int {
 
 func (r *rig) draw() int {
 	r.t.Helper()
-	n, err := r.rooms.Draw(r.ctx, r.event)
+	drawn, err := r.rooms.Draw(r.ctx, r.event)
 	require.NoError(r.t, err)
-	return n
+	return drawn.Users
 }
 
 // audit returns the verified audit of the draw.
@@ -159,17 +159,17 @@ func TestADrawContinuesAfterACrash(t *testing.T) {
 		for drawn := 0; drawn < 1300; drawn = r.part(all, drawn) {
 			require.Zero(t, r.tick().Promoted, "no promotion before the end")
 			crashed := r.save()
-			n, err := other.Draw(r.ctx, r.event)
+			drawn, err := other.Draw(r.ctx, r.event)
 			require.NoError(t, err)
-			require.Equal(t, 1300, n)
+			require.Equal(t, Drawn{Users: 1300}, drawn)
 			require.Equal(t, all.users, r.queue())
 			require.Equal(t, all.hashes, r.audit().Order)
 			require.Zero(t, r.client.Exists(r.ctx, frozenKey(r.event)).Val())
 			crashed()
 		}
-		n, err := other.Draw(r.ctx, r.event)
+		drawn, err := other.Draw(r.ctx, r.event)
 		require.NoError(t, err)
-		require.Zero(t, n, "the last part was the end")
+		require.Zero(t, drawn, "the last part was the end")
 		require.Equal(t, all.users, r.queue())
 	})
 }

@@ -97,8 +97,8 @@ func (h *history) draw() {
 	}
 	got, err := h.other.Draw(h.ctx, h.event)
 	h.must(err)
-	if got != want {
-		h.fault("%d are drawn, and %d of the model", got, want)
+	if got.Users != want {
+		h.fault("%d are drawn, and %d of the model", got.Users, want)
 	}
 	if h.m.state != drawing && want > 0 {
 		h.logf("all are drawn")
