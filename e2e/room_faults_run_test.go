@@ -66,6 +66,9 @@ type roomRun struct {
 	overdue  string      // user whose lease is over since overdueAt
 	dueTick  int64
 	problems []string
+	sampled  time.Time     // when last was read
+	still    time.Duration // longest time between two samples
+	course   []string      // of the fault and the room, for a case that fails
 }
 
 // faultyProcess is a broker or a dispatcher.
@@ -106,6 +109,8 @@ func newRoomRun(t *testing.T, c roomCase) *roomRun {
 	if c.long {
 		r.times = roomDefaults
 	}
+	r.times.grace += c.spare
+	r.times.ready += c.spare
 	o := checker.Options{TokenTTL: r.times.token, Loses: c.loses}
 	if c.absences {
 		o.Absence = r.times.grace
@@ -290,9 +295,43 @@ func (r *roomRun) sample(ctx context.Context) (room.Status, error) {
 		Promoted: number("promoted"), Waiting: waiting.Val(), Ready: leases.Val(), LastTick: number("tick_at") + number("stopped"),
 	}
 	s.Free = max(0, min(s.Capacity-s.Sold, s.Concurrency)-s.Ready)
-	r.last = s
+	r.sees(s)
 	r.overdueLease(first.Val(), number("tick_at"), number("tick"), number("tick_at") < number("hold_until"))
 	return s, nil
+}
+
+// sees stores a sample. The course gets it after each second. The caller has r.mu.
+func (r *roomRun) sees(s room.Status) {
+	now := time.Now()
+	if !r.sampled.IsZero() {
+		r.still = max(r.still, now.Sub(r.sampled))
+	}
+	if now.Truncate(time.Second) != r.sampled.Truncate(time.Second) || s.State != r.last.State {
+		r.course = append(r.course, fmt.Sprintf("%s room %s: %d wait, %d leases, %d sold, %d promoted, last tick %s", now.UTC().Format(courseClock),
+			s.State, s.Waiting, s.Ready, s.Sold, s.Promoted, time.UnixMilli(s.LastTick).UTC().Format(courseClock)))
+	}
+	r.last, r.sampled = s, now
+}
+
+const courseClock = "15:04:05.000"
+
+// note adds a line to the course of the case.
+func (r *roomRun) note(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.course = append(r.course, time.Now().UTC().Format(courseClock)+" "+text)
+}
+
+// story returns what a reader needs after a failure: the problems, the histories of their users,
+// the course of the case, and the logs. All times are UTC.
+func (r *roomRun) story(report demo.Report) string {
+	problems := report.Problems
+	report.Problems = nil
+	r.mu.Lock()
+	course, still := strings.Join(r.course, "\n"), r.still
+	r.mu.Unlock()
+	return fmt.Sprintf("%s\n--- the times of the room are %+v, and the longest time between two samples is %s\n%+v\n%s--- the course\n%s\n%s",
+		strings.Join(problems, "\n"), r.times, still.Round(time.Millisecond), report, r.check.Histories(problems), course, r.logs())
 }
 
 // overdueLease reports a lease that was over at two ticks.
@@ -318,8 +357,9 @@ func (r *roomRun) status() room.Status {
 func (r *roomRun) await(what string, check func() error) {
 	r.t.Helper()
 	if err := until(r.t.Context(), 3*time.Minute, what, check); err != nil {
-		require.FailNow(r.t, err.Error(), "%+v\n%s", r.status(), r.logs())
+		require.FailNow(r.t, err.Error(), "%+v\n%s", r.status(), r.story(demo.Report{}))
 	}
+	r.note(what)
 	r.t.Logf("after %s: %s", time.Since(r.began).Round(time.Millisecond), what)
 }
 
@@ -362,13 +402,13 @@ func (r *roomRun) verdict() demo.Report {
 	select {
 	case report = <-r.report:
 	case <-time.After(r.c.patience + 3*time.Minute):
-		require.FailNow(r.t, "the crowd has not gone", "%s", r.logs())
+		require.FailNow(r.t, "the crowd has not gone", "%s", r.story(demo.Report{}))
 	}
 	r.mu.Lock()
 	report.Problems = append(report.Problems, r.problems...)
 	r.mu.Unlock()
 	if !report.OK() {
-		require.FailNow(r.t, "the checker", "%+v\n%s", report, r.logs())
+		require.FailNow(r.t, strings.Join(report.Problems, "; "), "%s", r.story(report))
 	}
 	require.NotZero(r.t, report.Unserved, "all users were served, so no slot was scarce")
 	r.cleared()

@@ -30,6 +30,9 @@ type roomCase struct {
 	network  bool             // users have proxies to the brokers
 	shuffled bool             // the crowd waits in a shuffled pre-queue until the fault
 	clocks   [2]time.Duration // how far the clocks of the first broker and dispatcher are ahead
+	// spare is added to grace and ready. The users return within a second, or later on a slow
+	// machine. This second is not scaled, so the scaled times have less to spare than the defaults.
+	spare    time.Duration
 	patience time.Duration
 	fault    func(*roomRun)
 }
@@ -53,7 +56,7 @@ func roomCases() []roomCase {
 		{name: "a broker is frozen", rest: true, fault: func(r *roomRun) { r.frozen(r.brokers[0], 3*time.Second) }},
 		{name: "a broker is frozen past the grace", rest: true, absences: true, fault: func(r *roomRun) { r.frozen(r.brokers[0], roomScaled.grace+roomScaled.ready) }},
 		{name: "a broker is cut off", rest: true, absences: true, fault: func(r *roomRun) { r.cutOff(scaled(3*time.Minute), r.brokers[0]) }},
-		{name: "the network of the users is interrupted", rest: true, network: true, fault: func(r *roomRun) { r.interrupted(scaled(90 * time.Second)) }},
+		{name: "the network of the users is interrupted", rest: true, network: true, spare: 12 * time.Second, fault: func(r *roomRun) { r.interrupted(scaled(90 * time.Second)) }},
 		{name: "the clock of a broker is ahead, that of a dispatcher is behind", rest: true, clocks: [2]time.Duration{ahead, -ahead}, fault: (*roomRun).clocksOff},
 		{name: "the clock of a broker is behind, that of a dispatcher is ahead", rest: true, clocks: [2]time.Duration{-ahead, ahead}, fault: (*roomRun).clocksOff},
 		{name: "rolling restart", rest: true, fault: (*roomRun).rollingRestart},
@@ -102,7 +105,9 @@ func TestEachUserKeepsThePlaceUnderFaults(t *testing.T) {
 			}
 			t.Parallel()
 			r := startRoomRun(t, c)
+			r.note("the fault begins")
 			c.fault(r)
+			r.note("the fault is over")
 			r.goesOn("the room goes on")
 			r.noScans()
 			r.verdict()

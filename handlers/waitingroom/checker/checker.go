@@ -67,8 +67,11 @@ type user struct {
 	until    int64 // end of the lease
 	notified int64 // when the lease was claimed; 0: not promoted
 	result   string
+	sent     int64 // when the shop sent the result for the last time
 	end      string
-	departed bool // left, or never comes back
+	then     string // end of another tab that is not the same; empty: there is none
+	departed bool   // left, or never comes back
+	history  []*entry
 }
 
 // The results of a lease, as the shop has received them.
@@ -123,7 +126,9 @@ func (c *Checker) user(name string) *user {
 func (c *Checker) Arrived(name string, h Habit) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.user(name).habit = h
+	u := c.user(name)
+	u.habit = h
+	u.note("arrives")
 }
 
 // Connected says that a connection of a user has a place.
@@ -132,6 +137,7 @@ func (c *Checker) Connected(name, connection string, index int64) {
 	defer c.mu.Unlock()
 	u := c.user(name)
 	delete(u.shown, connection)
+	u.note("%s has the index %d", connection, index)
 	switch u.index {
 	case 0:
 		u.index = index
@@ -158,6 +164,7 @@ func (c *Checker) Position(name, connection string, ahead, asOf int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u := c.user(name)
+	u.noted(connection, ahead, asOf)
 	if ahead >= 0 {
 		if before, ok := u.shown[connection]; ok && ahead > before {
 			c.problem("%s was shown %d users ahead, then %d", name, before, ahead)
@@ -187,7 +194,18 @@ func (c *Checker) Promoted(name, jti string, until int64) bool {
 	}
 	u.jti, u.until, u.notified, u.result = jti, until, until-c.o.TokenTTL.Milliseconds(), ""
 	c.leases[jti] = name
+	u.note("has received the lease %s, which was claimed at %s", jti, time.UnixMilli(u.notified).UTC().Format(clock))
 	return true
+}
+
+// Sends says that the shop sends the result of a user's lease at a time of the server. It is called
+// again when the shop repeats it.
+func (c *Checker) Sends(name string, at int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	u := c.user(name)
+	u.sent = at
+	u.note("the shop sends the result")
 }
 
 // Shop says what the shop has received for the lease of a user: Sold, Abandoned or Refused.
@@ -199,6 +217,7 @@ func (c *Checker) Shop(name, result string) {
 		c.problem("%s has bought twice", name)
 	}
 	u.result = result
+	u.note("the shop: %s", result)
 	if result == Refused {
 		c.over = append(c.over, u)
 	}
@@ -218,7 +237,9 @@ func (c *Checker) Replayed(name string, accepted bool) {
 func (c *Checker) Departed(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.user(name).departed = true
+	u := c.user(name)
+	u.departed = true
+	u.note("leaves, or closes the page for good")
 }
 
 // Ended says that the stream of a user ended for good, with a reason of the room.
@@ -226,10 +247,14 @@ func (c *Checker) Ended(name, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u := c.user(name)
-	if u.end != "" && u.end != reason {
-		c.problem("%s has two ends: %s, then %s", name, u.end, reason)
+	u.note("the stream ends: %s", reason)
+	switch u.end {
+	case "":
+		u.end = reason
+	case reason:
+	default:
+		u.then = reason
 	}
-	u.end = reason
 	if reason == "lease_over" {
 		c.over = append(c.over, u)
 	}
@@ -342,9 +367,18 @@ func (c *Checker) ending(u *user) {
 	default:
 		c.problem("%s has lost the place: %s", u.name, u.end)
 	}
+	if u.then != "" && !c.saleLost(u) {
+		c.problem("%s has two ends: %s, then %s", u.name, u.end, u.then)
+	}
 	if u.result != "" && u.result != Refused && u.end != "" && u.end != u.result && !c.o.Loses {
 		c.problem("%s was %s in the shop, and the stream ended with %s", u.name, u.result, u.end)
 	}
+}
+
+// saleLost reports whether Redis has lost the sale of a user after a tab had received it. The other
+// tab then has the lease until the end of its time.
+func (c *Checker) saleLost(u *user) bool {
+	return c.o.Loses && u.habit == HasTwoTabs && u.end == Sold && u.result == Sold && u.then == "lease_over" && u.sent > 0 && u.sent <= c.lost
 }
 
 // drawn checks that only users of the draw have received another place, and that it is the drawn

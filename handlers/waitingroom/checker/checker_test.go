@@ -2,6 +2,7 @@ package checker
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,6 +98,41 @@ func TestALostPromotion(t *testing.T) {
 	require.Empty(t, r.Report(r.last).Problems)
 }
 
+// twoEnds has a user with two tabs whose sale is known in one of them. The other one has the lease
+// until the end of its time. The shop has sent the sale at 4000.
+func twoEnds(r *run, lost int64) {
+	r.o.Loses = true
+	r.Sends("a", 4000)
+	r.Lost(lost)
+	r.Ended("a", "lease_over")
+}
+
+// A sale that was lost is not known in the second tab of its user.
+func TestALostSale(t *testing.T) {
+	t.Parallel()
+	r := newRun()
+	twoEnds(r, 5000)
+	require.Empty(t, r.Report(r.last).Problems)
+}
+
+// The history of a user has all that the user has received.
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	r := newRun()
+	r.Sends("c", 1)
+	r.Sends("c", 2)
+	got := r.Histories([]string{"c was overtaken by a", "c has two ends: sold, then left"})
+	require.Equal(t, 2, strings.Count(got, "---"), got)
+	for _, want := range []string{
+		"--- c, habit buys, index 3\n", " 1 has the index 3\n", " 1: 2 positions until ", ", 2 users ahead, then 1. The last one is of 00:00:03.000\n",
+		" the stream ends: room_closed\n", " the shop sends the result, 2 times until ", "--- a, habit has two tabs, index 1\n",
+		" has received the lease 1-a, which was claimed at 00:00:02.000\n", " the shop: sold\n",
+	} {
+		require.Contains(t, got, want)
+	}
+	require.Empty(t, r.Histories([]string{"1 slots are not free again"}))
+}
+
 // Each broken rule has its problem.
 func TestEachBrokenRuleIsReported(t *testing.T) {
 	t.Parallel()
@@ -125,6 +161,7 @@ func TestEachBrokenRuleIsReported(t *testing.T) {
 		"a has bought twice":                                                func(r *run) { r.Shop("a", Sold) },
 		"a second session was accepted":                                     func(r *run) { r.Replayed("a", true) },
 		"c has two ends: room_closed, then left":                            func(r *run) { r.Ended("c", "left") },
+		"a has two ends: sold, then lease_over":                             func(r *run) { twoEnds(r, 3999) }, // the sale was not lost
 		"1 users were promoted while the capacity is unknown":               func(r *run) { r.Sample(room.Status{Capacity: -1, Ready: 1}) },
 		"1 sold and 2 leases are more than 2 seats":                         func(r *run) { r.Sample(room.Status{Capacity: 2, Concurrency: -1, Sold: 1, Ready: 1, Admitted: 1}) },
 		"2 leases are more than 1":                                          func(r *run) { r.Sample(room.Status{Capacity: 9, Concurrency: 1, Ready: 1, Admitted: 1}) },

@@ -222,7 +222,10 @@ func (v *visitor) purchase(ctx context.Context, token string) {
 	}
 	if err == nil {
 		pipeline.Sleep(ctx, time.Duration(200+rand.IntN(800))*time.Millisecond) //nolint:gosec // no secret
-		err = v.retry(ctx, func() error { return v.Gate.Finish(ctx, v.Event, token, result == checker.Sold) })
+		err = v.retry(ctx, func() error {
+			v.Checker.Sends(v.name, time.Now().UnixMilli())
+			return v.Gate.Finish(ctx, v.Event, token, result == checker.Sold)
+		})
 		v.replay(ctx, token)
 	}
 	if errors.Is(err, gate.ErrEnded) || errors.Is(err, gate.ErrUsed) {
