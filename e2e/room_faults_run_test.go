@@ -146,6 +146,12 @@ func (r *roomRun) process(role string, number int, events, key string) *faultyPr
 		"clear_after: 5s", "event_service: {url: "+events+"}")
 	require.NoError(t, err)
 	p.t, p.program = t, binary(t)
+	if r.c.unacked { // cleared waits until the entries are claimed again
+		for _, plugin := range []string{"REDIS", "RECLAIM"} {
+			p.env = append(p.env, fmt.Sprintf("MILLRACE__PLUGINS__%s__MIN_IDLE=%s", plugin, scaled(5*time.Minute)))
+		}
+		p.env = append(p.env, fmt.Sprint("MILLRACE__PLUGINS__RECLAIM__INTERVAL=", scaled(time.Minute)))
+	}
 	t.Cleanup(p.kill)
 	return p
 }

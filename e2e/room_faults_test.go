@@ -26,6 +26,7 @@ type roomCase struct {
 	replicas int              // of Redis, which have each promotion before it is answered
 	absences bool             // connected users are absent for longer than the grace
 	loses    bool             // Redis loses writes that it has acknowledged
+	unacked  bool             // Redis loses acks: the entries are claimed again after min_idle
 	lasting  bool             // the streams of dead brokers are deleted
 	network  bool             // users have proxies to the brokers
 	shuffled bool             // the crowd waits in a shuffled pre-queue until the fault
@@ -46,8 +47,8 @@ func roomCases() []roomCase {
 		{name: "a dispatcher is frozen", rest: true, fault: func(r *roomRun) { r.frozen(r.dispatchers[0], 3*time.Second) }},
 		{name: "Redis is killed and starts again", rest: true, fault: func(r *roomRun) { r.redis.kill(); r.redis.run() }},
 		{name: "Redis is unavailable", rest: true, fault: func(r *roomRun) { r.cutOff(scaled(3*time.Minute), r.processes()...) }},
-		{name: "a replica without the last second takes over, replicas 1", replicas: 1, fault: func(r *roomRun) { r.failover(true) }},
-		{name: "a replica without the last second takes over", rest: true, loses: true, fault: func(r *roomRun) { r.failover(true) }},
+		{name: "a replica without the last second takes over, replicas 1", replicas: 1, unacked: true, fault: func(r *roomRun) { r.failover(true) }},
+		{name: "a replica without the last second takes over", rest: true, loses: true, unacked: true, fault: func(r *roomRun) { r.failover(true) }},
 		{name: "a replica takes over", rest: true, fault: func(r *roomRun) { r.failover(false) }},
 		{name: "a replica takes over, replicas 1", rest: true, replicas: 1, fault: func(r *roomRun) { r.failover(false) }},
 		{name: "a broker is killed and does not return", rest: true, lasting: true, fault: func(r *roomRun) { r.brokers[0].kill() }},
