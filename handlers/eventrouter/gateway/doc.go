@@ -17,6 +17,9 @@
 // the numbered events that were before them in the feed. At most 64 per job wait, and further ones
 // are dropped. The id of the last numbered event stays the Last-Event-ID.
 //
+// A router can stand still after it has checked its lease. It then adds transient events to the
+// feed later than the next owner of the shard. Those that are older than the last one are not sent.
+//
 // A failover or the expiry of a log can make a producer give a number to another event. The gateway
 // then searches the log for the first such number, by the entry ids. A watcher receives a gap of
 // the numbers that it has and that are given again, and the state. The id of this gap is the number

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,12 +32,13 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 // redisRig is a Redis with one domain that no other test uses, and the writer of its jobs.
 type redisRig struct {
-	t      testing.TB
-	addr   string
-	client goredis.UniversalClient
-	log    *joblog.Log
-	domain string
-	config joblog.Config
+	t       testing.TB
+	addr    string
+	client  goredis.UniversalClient
+	log     *joblog.Log
+	domain  string
+	config  joblog.Config
+	entries *atomic.Int64 // of the shards
 }
 
 func connect(t testing.TB, addr string) *redis.Server {
@@ -51,7 +53,7 @@ func connect(t testing.TB, addr string) *redis.Server {
 
 func newRedis(t testing.TB, s redistest.Server) *redisRig {
 	t.Helper()
-	r := &redisRig{t: t, addr: s.Addr, client: s.Client(t), config: joblog.DefaultConfig()}
+	r := &redisRig{t: t, addr: s.Addr, client: s.Client(t), config: joblog.DefaultConfig(), entries: new(atomic.Int64)}
 	r.domain = redistest.Prefix(t, r.client)
 	r.log = joblog.New(connect(t, s.Addr), r.config, event.DefaultStages())
 	return r
@@ -59,7 +61,7 @@ func newRedis(t testing.TB, s redistest.Server) *redisRig {
 
 // event returns an event of a job that is stored now.
 func (r *redisRig) event(id string, n int64, stage string) event.Event {
-	return event.Event{Domain: r.domain, JobID: id, Stage: stage, Seq: n, StreamID: strconv.FormatInt(time.Now().UnixMilli(), 10) + "-0"}
+	return event.Event{Domain: r.domain, JobID: id, Stage: stage, Seq: n, StreamID: fmt.Sprintf("%d-%d", time.Now().UnixMilli(), r.entries.Add(1))}
 }
 
 // store adds events to the log of their job.

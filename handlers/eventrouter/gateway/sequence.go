@@ -69,6 +69,7 @@ type sequence struct {
 
 	sent   map[int64]mark // by number modulo sentMost
 	newest entry          // of the items that were sent
+	token  entry          // of the newest transient item that the feed has brought
 
 	searching bool  // for the first number that is given again
 	searched  int64 // the position of the search in the log
@@ -143,8 +144,16 @@ func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 }
 
 // transient sends an item without a number. While numbers are missing, items wait, because they
-// must not overtake the numbered ones that were before them in the feed.
+// must not overtake the numbered ones that were before them in the feed. An item that is not newer
+// than the last one is left out. A router that stood still has added it after the next owner of the
+// shard.
 func (s *sequence) transient(it item) []step {
+	if it.entry != (entry{}) {
+		if !s.token.before(it.entry) {
+			return nil
+		}
+		s.token = it.entry
+	}
 	one := step{kind: transient, item: it, above: s.fed}
 	switch {
 	case s.at < 0:

@@ -258,6 +258,28 @@ func history(t *testing.T, seed uint64) {
 	}
 }
 
+// A router that stood still adds its transient events after those of the next owner of the shard.
+func TestTransientEventsOlderThanTheLastOneAreNotSent(t *testing.T) {
+	t.Parallel()
+	s := newSequence(time.Second)
+	require.True(t, s.attach(0, nil))
+	token := func(n int64) item { return item{entry: entry{1, n}} }
+	var sent []int64
+	for _, it := range []item{
+		token(1), {seq: 1, entry: entry{1, 2}}, token(3), // of the router
+		{seq: 2, entry: entry{1, 4}}, token(7), // of the next owner
+		token(3), token(5), token(7), // of the router, when it goes on
+		{seq: 3, entry: entry{1, 8}}, token(9),
+	} {
+		out, late := s.feed(it, time.Unix(1e9, 0))
+		require.False(t, late)
+		for _, one := range out {
+			sent = append(sent, one.item.entry.n)
+		}
+	}
+	require.Equal(t, []int64{1, 2, 3, 4, 7, 8, 9}, sent)
+}
+
 // failover removes the newest numbers from the log, and the rest of the feed.
 func (w *world) failover(n int) {
 	for range n {
