@@ -299,7 +299,7 @@ func roomTroubles() []roomTrouble {
 			},
 			step: func(w *roomWatch) {
 				w.withoutRedis()
-				_, err := w.gate(0).Verify(w.t.Context(), w.event, w.token, "session")
+				_, err := w.gate(0).Gate.Verify(w.t.Context(), w.event, w.token, "session")
 				require.ErrorIs(w.t, err, gate.ErrUnavailable)
 			},
 			log: "request of the shop failed",

@@ -111,7 +111,7 @@ func TestAnAdmittedUserWhoLosesTheConnectionKeepsTheTurn(t *testing.T) {
 		ann, ben := s.openForTwo(`,"capacity":1`)
 		lease := ann.promoted()
 		ann.stop()
-		s.ticked(4 * time.Second) // grace and seen_interval, and longer
+		s.ticked(12 * time.Second) // grace and seen_interval, and longer
 		require.Equal(t, room.Admitted, s.find("ann").State)
 		require.Empty(t, ben.all("promoted"))
 		again := s.enter("ann", 1).promoted()

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -69,7 +70,7 @@ plugins:
 }
 
 func (p *roomProcess) awaitReady(ctx context.Context) error {
-	return until(ctx, time.Minute, p.config+" is ready", func() error {
+	return until(ctx, 2*time.Minute, p.config+" is ready", func() error {
 		resp, err := http.Get(p.ops + "/readyz")
 		if err == nil {
 			_ = resp.Body.Close()
@@ -95,6 +96,10 @@ type roomFleet struct {
 }
 
 // The fleets. All have two brokers and two dispatchers.
+//
+// A machine that stands still ends no place and no turn. The time of a room goes on by 5 s at most
+// until the next tick, which can be before the next signs of life. So grace, or with release
+// seen_interval, is longer.
 const (
 	roomApart   = "processes with one role each"
 	roomRelease = "absent: release"
@@ -103,11 +108,11 @@ const (
 
 var roomFleets = map[string]func() (*roomFleet, error){
 	roomApart: sync.OnceValues(func() (*roomFleet, error) {
-		return startRoomFleet("apart", []string{"broker", "broker", "dispatcher", "dispatcher"}, "grace: 2s", "seen_interval: 1s", "token_ttl: 10m", "ready_ttl: 10m")
+		return startRoomFleet("apart", []string{"broker", "broker", "dispatcher", "dispatcher"}, "grace: 10s", "seen_interval: 1s", "token_ttl: 10m", "ready_ttl: 10m")
 	}),
 	// A user whose broker is late by seen_interval loses the turn.
 	roomRelease: sync.OnceValues(func() (*roomFleet, error) {
-		return startRoomFleet("release", []string{"broker, dispatcher", "broker, dispatcher"}, "absent: release", "grace: 4s", "seen_interval: 4s", "token_ttl: 10m", "ready_ttl: 10m")
+		return startRoomFleet("release", []string{"broker, dispatcher", "broker, dispatcher"}, "absent: release", "grace: 6s", "seen_interval: 6s", "token_ttl: 10m", "ready_ttl: 10m")
 	}),
 	roomBrief: sync.OnceValues(func() (*roomFleet, error) {
 		return startRoomFleet("brief", []string{"broker, dispatcher", "broker, dispatcher"}, "grace: 1m", "seen_interval: 1s", "token_ttl: 3s", "ready_ttl: 3s")
@@ -249,7 +254,7 @@ func restStories(t *testing.T, test func(t *testing.T, s *roomStory)) {
 	for _, absent := range []string{"keep", "release"} {
 		t.Run(absent, func(t *testing.T) {
 			tier.Met(t, "redis")
-			fleet, err := startRoomFleet("outage-"+absent, []string{"broker", "broker", "dispatcher", "dispatcher"}, "absent: "+absent, "grace: 4s", "seen_interval: 4s", "token_ttl: 10m", "ready_ttl: 10m")
+			fleet, err := startRoomFleet("outage-"+absent, []string{"broker", "broker", "dispatcher", "dispatcher"}, "absent: "+absent, "grace: 6s", "seen_interval: 6s", "token_ttl: 10m", "ready_ttl: 10m")
 			require.NoError(t, err)
 			t.Cleanup(fleet.stop)
 			test(t, &roomStory{roomFleet: fleet, t: t, event: "outage"})
@@ -283,7 +288,9 @@ func (s *roomStory) await(what string, check func() error) {
 		for _, p := range s.processes {
 			logs = append(logs, p.log.String())
 		}
-		require.FailNow(s.t, err.Error(), "%+v\n%s", s.find("ann"), strings.Join(logs, "\n"))
+		var found roomFound
+		s.operate("find", s.finds("ann"), &found)
+		require.FailNow(s.t, err.Error(), "%+v\n%s", found, strings.Join(logs, "\n"))
 	}
 }
 
@@ -323,6 +330,24 @@ func (s *roomStory) operate(verb, body string, answer any) int {
 	return status
 }
 
+// query is operate for a verb that changes nothing. It repeats a request that took too long.
+func (s *roomStory) query(verb, body string, answer any) {
+	s.t.Helper()
+	s.available(verb, func() int { return s.operate(verb, body, answer) })
+}
+
+// available repeats a request while the answer is 503. The first one may have had its effect.
+func (s *roomStory) available(what string, request func() int) (status int) {
+	s.t.Helper()
+	s.await(what+" is answered", func() error {
+		if status = request(); status == http.StatusServiceUnavailable {
+			return errNotReached
+		}
+		return nil
+	})
+	return status
+}
+
 // change changes the room. fields are the rest of the JSON object.
 func (s *roomStory) change(verb, fields string) (status room.Status) {
 	s.t.Helper()
@@ -332,7 +357,7 @@ func (s *roomStory) change(verb, fields string) (status room.Status) {
 
 func (s *roomStory) status() (status room.Status) {
 	s.t.Helper()
-	s.operate("status", "", &status)
+	s.query("status", "", &status)
 	return status
 }
 
@@ -346,9 +371,11 @@ type roomFound struct {
 	Reason string
 }
 
+func (s *roomStory) finds(user string) string { return `{"user":"` + s.user(user) + `"}` }
+
 func (s *roomStory) find(user string) (found roomFound) {
 	s.t.Helper()
-	s.operate("find", `{"user":"`+s.user(user)+`"}`, &found)
+	s.query("find", s.finds(user), &found)
 	return found
 }
 
@@ -382,16 +409,65 @@ func (s *roomStory) waiting(broker int) string {
 func (s *roomStory) call(method, user string, broker int, path string) (int, said) {
 	s.t.Helper()
 	var answer said
+	status := s.available(method, func() (status int) {
+		status, answer = s.callOnce(method, user, broker, path)
+		return status
+	})
+	return status, answer
+}
+
+// callOnce is call for a room that may be unavailable.
+func (s *roomStory) callOnce(method, user string, broker int, path string) (int, said) {
+	s.t.Helper()
+	var answer said
 	status, _ := s.send(method, s.waiting(broker)+path, "", http.Header{userHeader: {s.user(user)}, "Accept": {"application/json"}}, &answer)
 	return status, answer
 }
 
+// patientGate is the gate of a shop that repeats a request while the room is unavailable. Redis may
+// need longer than a request may take.
+type patientGate struct {
+	*gate.Gate
+	s *roomStory
+}
+
+func (p patientGate) repeat(request func() error) (err error) {
+	p.s.t.Helper()
+	p.s.await("the shop is answered", func() error {
+		if err = request(); errors.Is(err, gate.ErrUnavailable) {
+			return err
+		}
+		return nil
+	})
+	return err
+}
+
+// Check is gate.Gate.Check.
+func (p patientGate) Check(ctx context.Context, event, raw string) (e gate.Entry, err error) {
+	p.s.t.Helper()
+	err = p.repeat(func() (err error) { e, err = p.Gate.Check(ctx, event, raw); return err })
+	return e, err
+}
+
+// Verify is gate.Gate.Verify.
+func (p patientGate) Verify(ctx context.Context, event, raw, session string) (e gate.Entry, err error) {
+	p.s.t.Helper()
+	err = p.repeat(func() (err error) { e, err = p.Gate.Verify(ctx, event, raw, session); return err })
+	return e, err
+}
+
+// Finish is gate.Gate.Finish.
+func (p patientGate) Finish(ctx context.Context, event, raw string, sold bool) error {
+	p.s.t.Helper()
+	return p.repeat(func() error { return p.Gate.Finish(ctx, event, raw, sold) })
+}
+
 // gate returns the gate of a shop at a broker.
-func (s *roomStory) gate(broker int) *gate.Gate {
+func (s *roomStory) gate(broker int) patientGate {
 	s.t.Helper()
 	g, err := gate.New(gate.Options{URL: s.brokers[broker], ShopToken: roomShop, Event: func(*http.Request) string { return s.event }})
 	require.NoError(s.t, err)
-	return g
+	return patientGate{g, s}
 }
 
 // buys verifies and finishes an entry.

@@ -94,7 +94,7 @@ func TestAShuffleIsPublishedAndVerifiedWithCommands(t *testing.T) {
 		require.Contains(t, s.run(app.ExitUsage, "shuffle", s.event), "--file is missing")
 		require.Contains(t, s.run(app.ExitUsage, "shuffle", "--file", file), "accepts 1 arg")
 		require.Contains(t, s.run(app.ExitUsage, "shuffle", s.event, "--file", filepath.Join(file, "x")), "not a directory")
-		s.env = []string{"MILLRACE__PLUGINS__REDIS__ADDRS=" + unusedAddress(t)}
+		s.env = []string{"MILLRACE__PLUGINS__REDIS__ADDRS=" + unusedAddress(t), "MILLRACE__START_TIMEOUT=5s"}
 		lost := filepath.Join(t.TempDir(), "lost.txt")
 		require.Contains(t, s.run(app.ExitUnavailable, "shuffle", s.event, "--file", lost), "redis")
 		require.NoFileExists(t, lost)

@@ -289,20 +289,41 @@ func (b *Broker) signAll(ctx context.Context) {
 	b.clean()
 }
 
-// sign sends signs of life and takes the answers.
+// sign sends signs of life and takes the answers. A full server refuses the signs of waiting users.
+// Those of connected users with leases are sent alone: their answers show the end of a lease.
 func (b *Broker) sign(ctx context.Context, l *local, users []*user) {
 	now := time.Now()
+	var leases, others []*user
 	l.mu.Lock()
-	r := newBatch(b.requests.Add(1), users, now)
 	for _, u := range users {
+		if u.place.Until > 0 && len(u.conns) > 0 {
+			leases = append(leases, u)
+		} else {
+			others = append(others, u)
+		}
 		u.plan(now, b.o.SeenInterval)
 	}
 	l.mu.Unlock()
-	places, err := b.o.Rooms.Seen(ctx, l.event, b.instance, r.signs)
-	b.signed(l, r, places)
-	if err != nil {
+	var failed error
+	for _, part := range [][]*user{leases, others} {
+		if len(part) == 0 {
+			continue
+		}
+		l.mu.Lock()
+		r := newBatch(b.requests.Add(1), part, time.Now())
+		l.mu.Unlock()
+		places, err := b.o.Rooms.Seen(ctx, l.event, b.instance, r.signs)
+		b.signed(l, r, places)
+		if err != nil {
+			failed = err
+		}
+	}
+	l.mu.Lock()
+	l.signing = false
+	l.mu.Unlock()
+	if failed != nil {
 		b.metrics.unsigned.Inc()
-		b.warn(ctx, "signs of life not sent, trying again", err, slog.String("event", l.event))
+		b.warn(ctx, "signs of life not sent, trying again", failed, slog.String("event", l.event))
 	}
 }
 
@@ -317,9 +338,6 @@ func (b *Broker) signed(l *local, r batch, places []room.Place) {
 		}
 		l.mu.Unlock()
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.signing = false
 }
 
 // answered takes the answer to the i-th sign of life. The caller has the lock of the event.
