@@ -18,7 +18,7 @@ import (
 // outage the position is right.
 func TestAPositionSaysHowOldItIs(t *testing.T) {
 	tier.Rest(t) // an old position comes again after 10 s
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		type shown struct{ Position, AsOf int64 }
 		w := newWorld(t, s)
 		p := w.start("broker", "broker")

@@ -14,7 +14,8 @@ import (
 )
 
 // The users of 99 events buy while another event can not be read. The broken event is reported, and
-// its users keep their places until it is repaired.
+// its users keep their places until it is repaired. It needs the processor, so no other test runs
+// at the same time.
 func TestABrokenEventStopsNoneOfAHundred(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		const events = 100

@@ -38,7 +38,7 @@ func (w *world) operator() func(verb, body string) {
 // An operator sets the capacity below the number of admitted users. They keep their turns, and no
 // user is promoted until enough of them have ended. Then the promotion goes on, in order.
 func TestACapacityBelowTheAdmittedUsers(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		const users = 20
 		w := newWorld(t, s)
 		for i := range 2 {

@@ -109,7 +109,7 @@ func (w *world) statusOf(event string) room.Status {
 // The first users of an event share one call to the Event Service, on all instances. A later number
 // of seats changes nothing.
 func TestTheSeatsOfAnEventAreFetchedOnce(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w, e := withEvents(t, s, 10*time.Second, map[string]int64{"concert-1": 3})
 		var guests []*guest
 		for i := range 40 {
@@ -136,7 +136,7 @@ func TestTheSeatsOfAnEventAreFetchedOnce(t *testing.T) {
 // The answer that there is no event is remembered on all instances, for a time. Then the event may
 // have been created.
 func TestAnEventThatIsCreatedLater(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w, e := withEvents(t, s, 10*time.Second, nil)
 		for range 5 {
 			require.Equal(t, "404 unknown_event", w.send("GET", w.path(), "u").word())
@@ -156,7 +156,7 @@ func TestAnEventThatIsCreatedLater(t *testing.T) {
 // While the Event Service is unavailable, users of an event without a room are refused for now, and
 // never with 404. Users of rooms notice nothing.
 func TestTheEventServiceIsUnavailable(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w, e := withEvents(t, s, 300*time.Millisecond, map[string]int64{"concert-1": 2, "new": 7})
 		first, second := w.guest("first").run().wait("promoted"), w.guest("second").run().wait("promoted")
 		waits := w.guest("waits").run().wait("position 1")
@@ -184,7 +184,7 @@ func TestTheEventServiceIsUnavailable(t *testing.T) {
 // An event whose call has no answer delays no user of another event. Its own users are refused for
 // now.
 func TestASlowEventDelaysNoUserOfAnother(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w, e := withEvents(t, s, 300*time.Millisecond, map[string]int64{"concert-1": 1, "new": 1})
 		arrived := make(chan struct{}, 100)
 		e.handle("slow", func(_ http.ResponseWriter, r *http.Request) {
@@ -209,7 +209,7 @@ func TestASlowEventDelaysNoUserOfAnother(t *testing.T) {
 // An answer without a valid number is no number, and a capacity that is unknown is not zero. The
 // users wait, or are refused for now, until there is a number.
 func TestAnswersOfTheEventServiceThatAreNonsense(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w, e := withEvents(t, s, 300*time.Millisecond, nil)
 		texts := []string{
 			`null`, `-1`, `"many"`, `<html>try later</html>`, ``, `[]`,
@@ -251,7 +251,8 @@ func TestAnswersOfTheEventServiceThatAreNonsense(t *testing.T) {
 	})
 }
 
-// Invented events cost one call each, and a key that expires. Users of real events go on.
+// Invented events cost one call each, and a key that expires. Users of real events go on. No other
+// test runs at the same time.
 func TestInventedEventsCostLittle(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		invented := 500
@@ -260,7 +261,7 @@ func TestInventedEventsCostLittle(t *testing.T) {
 		}
 		w, e := withEvents(t, s, 10*time.Second, map[string]int64{"concert-1": 100, "new": 1})
 		w.guest("before").run().wait("promoted")
-		clients := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
+		clients := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}, Timeout: time.Minute}
 		t.Cleanup(clients.CloseIdleConnections)
 		var crowd errgroup.Group
 		crowd.SetLimit(32)
@@ -269,14 +270,18 @@ func TestInventedEventsCostLittle(t *testing.T) {
 				url := fmt.Sprintf("http://%s/events/invented-%d/tickets/waiting", w.brokers[i%2].web.Addr(), i)
 				r, _ := http.NewRequest(http.MethodGet, url, http.NoBody)
 				r.Header.Set("X-User", fmt.Sprint("bot-", i%100))
-				answer, err := clients.Do(r)
-				if err != nil {
-					return err
+				for end := time.Now().Add(patience); ; {
+					answer, err := clients.Do(r)
+					if err != nil {
+						return err
+					}
+					switch err := answer.Body.Close(); {
+					case answer.StatusCode == http.StatusNotFound:
+						return err
+					case answer.StatusCode != http.StatusServiceUnavailable || time.Now().After(end): // this machine may be slow
+						return fmt.Errorf("status %d", answer.StatusCode)
+					}
 				}
-				if answer.StatusCode != http.StatusNotFound {
-					return fmt.Errorf("status %d", answer.StatusCode)
-				}
-				return answer.Body.Close()
 			})
 			if i%(invented/20) == 0 {
 				w.guest(fmt.Sprint("user-", i)).run().wait("promoted")

@@ -16,7 +16,7 @@ import (
 // One of two brokers and one of two dispatchers are killed. All users are promoted in the order of
 // their indexes, and each buys with one lease. No slot is lost or used twice.
 func TestACrowdGetsThroughWhileInstancesAreKilled(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		const users, slots = 200, 10
 		w := newWorld(t, s)
 		w.open(users, slots)

@@ -19,7 +19,7 @@ import (
 
 // Ids that are not valid are refused at each address. They write no key.
 func TestIDsThatAreNotValid(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		p := w.start("broker", "broker")
 		p.known = func(string) error { t.Error("the Event Service is called"); return nil }
@@ -60,7 +60,7 @@ func TestIDsThatAreNotValid(t *testing.T) {
 
 // Ids of users in other scripts pass the room, from the entry to the sale.
 func TestUsersOfAllScripts(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		w.start("broker", "broker")
 		w.start("dispatcher", "dispatcher")
@@ -88,7 +88,7 @@ func TestUsersOfAllScripts(t *testing.T) {
 
 // A page of another origin opens no stream, gets no place and no answer, and ends no place.
 func TestAForeignPageDoesNothing(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		w.start("broker", "broker")
 		w.open(10, 10)
@@ -117,7 +117,7 @@ func TestAForeignPageDoesNothing(t *testing.T) {
 // The shop's addresses and the gate refuse tokens that are forged, or for something else. The end
 // of a token counts for the gate without a session, and the lease for all others.
 func TestForgedTokensAtTheShopAndTheGate(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		p := w.start("broker", "broker")
 		w.start("dispatcher", "dispatcher")

@@ -64,6 +64,19 @@ type world struct {
 	next    int
 }
 
+// patience bounds each wait for a user. Many tests run at once, on a machine that may be slow.
+const patience = 2 * time.Minute
+
+// each runs a test that mostly waits on each server, in parallel with all others.
+func each(t *testing.T, test func(t *testing.T, s redistest.Server)) {
+	t.Helper()
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		t.Parallel()
+		test(t, s)
+	})
+}
+
 func newWorld(t *testing.T, s redistest.Server, cluster ...string) *world {
 	t.Helper()
 	database := s.Database(t)
@@ -210,7 +223,7 @@ func (w *world) start(name string, roles ...string) *process {
 	require.NoError(t, registry.CheckCollectors())
 	p.registry = registry
 	chain := middleware.New(registry, middleware.Options{})
-	p.runtime = pipeline.NewRuntime(registry, pipeline.RuntimeOptions{Wrap: chain.Wrap, StopTimeout: 10 * time.Second})
+	p.runtime = pipeline.NewRuntime(registry, pipeline.RuntimeOptions{Wrap: chain.Wrap, StopTimeout: time.Minute})
 	require.NoError(t, p.runtime.Start(t.Context()))
 	t.Cleanup(p.stop)
 	if p.broker != nil {
@@ -223,10 +236,13 @@ func (w *world) start(name string, roles ...string) *process {
 }
 
 func (p *process) stop() {
-	err := p.runtime.Stop(context.Background())
 	if !p.killed {
-		require.NoError(p.w.t, err)
+		require.NoError(p.w.t, p.runtime.Stop(context.Background()))
+		return
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_ = p.runtime.Stop(ctx)
 }
 
 // kill cuts a process off from Redis and from its users, indefinitely.
@@ -402,7 +418,7 @@ func (g *guest) seen(event string) bool {
 
 func (g *guest) wait(event string) *guest {
 	g.w.t.Helper()
-	require.Eventually(g.w.t, func() bool { return g.seen(event) || g.ended() }, 30*time.Second, 5*time.Millisecond, "%s: %s", g.name, event)
+	require.Eventually(g.w.t, func() bool { return g.seen(event) || g.ended() }, patience, 5*time.Millisecond, "%s: %s", g.name, event)
 	if !g.seen(event) {
 		<-g.done
 		require.FailNow(g.w.t, "the stream has ended", "%s: %s in %v, %v", g.name, event, g.events, g.err)
@@ -425,7 +441,7 @@ func (g *guest) ends() {
 	select {
 	case <-g.done:
 		require.NoError(g.w.t, g.err, g.name)
-	case <-time.After(60 * time.Second):
+	case <-time.After(patience):
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		require.FailNow(g.w.t, "the stream does not end", "%s: %v", g.name, g.events)

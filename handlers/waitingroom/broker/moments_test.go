@@ -31,7 +31,7 @@ func (w *world) shopOf(event, path string, body map[string]string) (reply, error
 		return reply{}, err
 	}
 	r.Header.Set("Authorization", "Bearer "+shopToken)
-	answer, err := (&http.Client{Transport: w.transport()}).Do(r)
+	answer, err := (&http.Client{Transport: w.transport(), Timeout: time.Minute}).Do(r)
 	if err != nil {
 		return reply{}, err
 	}
@@ -56,7 +56,7 @@ func (w *world) status() room.Status {
 
 // Users move between two brokers while they are promoted. Each keeps the index, and has one lease.
 func TestUsersWhoMoveDuringThePromotion(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		const users = 20
 		w := newWorld(t, s)
 		brokers := []*process{w.start("broker-1", "broker"), w.start("broker-2", "broker")}
@@ -90,7 +90,7 @@ func TestUsersWhoMoveDuringThePromotion(t *testing.T) {
 
 // Users leave at the moment of their promotion. No slot is lost.
 func TestUsersWhoLeaveAtTheMomentOfThePromotion(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		const users = 30
 		w := newWorld(t, s)
 		w.options.PromoteBatch = 1
@@ -107,11 +107,17 @@ func TestUsersWhoLeaveAtTheMomentOfThePromotion(t *testing.T) {
 		var leaving sync.WaitGroup
 		for _, g := range guests {
 			leaving.Go(func() {
-				r, _ := http.NewRequest(http.MethodDelete, g.client.URL, http.NoBody)
-				r.Header.Set("X-User", g.name)
-				answer, err := g.client.HTTP.Do(r)
-				if err != nil || answer.Body.Close() != nil || answer.StatusCode != http.StatusNoContent {
-					t.Errorf("%s: %v, %v", g.name, answer, err)
+				for end := time.Now().Add(patience); ; {
+					r, _ := http.NewRequest(http.MethodDelete, g.client.URL, http.NoBody)
+					r.Header.Set("X-User", g.name)
+					answer, err := g.client.HTTP.Do(r)
+					if err == nil && answer.Body.Close() == nil && answer.StatusCode == http.StatusServiceUnavailable && time.Now().Before(end) {
+						continue // this machine may be slow
+					}
+					if err != nil || answer.StatusCode != http.StatusNoContent {
+						t.Errorf("%s: %v, %v", g.name, answer, err)
+					}
+					return
 				}
 			})
 		}
@@ -128,10 +134,10 @@ func TestUsersWhoLeaveAtTheMomentOfThePromotion(t *testing.T) {
 // Users buy at the moment at which their lease ends. A late sale needs a free seat. A sale
 // that is sent again is sold again.
 func TestUsersWhoFinishAtTheMomentOfTheExpiry(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		const users, seats = 12, 4
 		w := newWorld(t, s)
-		w.options.TokenTTL = time.Second
+		w.options.TokenTTL = 3 * time.Second
 		w.start("broker-1", "broker")
 		w.start("broker-2", "broker")
 		w.start("dispatcher", "dispatcher")
@@ -191,9 +197,9 @@ func (g *guest) watch(f func(g *guest, e ticket, now int64)) *guest {
 
 // Ten streams of a user on three brokers have one place. A stream that is closed is no departure.
 func TestTenStreamsOnThreeBrokers(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
-		w.options.Release, w.options.SeenInterval = true, 8*time.Second
+		w.options.Release, w.options.SeenInterval = true, 20*time.Second
 		for i := range 3 {
 			w.start(fmt.Sprint("broker-", i), "broker")
 		}
@@ -225,7 +231,7 @@ func TestTenStreamsOnThreeBrokers(t *testing.T) {
 // A promoted user without a connection loses the slot soon with release, also before the first
 // notification.
 func TestAReadyUserWithoutAConnectionReleasesTheSlot(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		w.options.Release, w.options.SeenInterval = true, time.Hour
 		w.start("broker", "broker")
@@ -249,7 +255,7 @@ func TestAReadyUserWithoutAConnectionReleasesTheSlot(t *testing.T) {
 
 // User ids are data. Each of them passes the room, from the entry to the sale.
 func TestUnusualUsersPassTheRoom(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		w.start("broker", "broker")
 		w.start("dispatcher", "dispatcher")
@@ -274,7 +280,7 @@ func TestUnusualUsersPassTheRoom(t *testing.T) {
 // The room refuses tokens of another event or kind, changed ones, those of another session, and
 // those of a lease that has ended.
 func TestTokensThatAreRefused(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		w.start("broker", "broker")
 		w.start("dispatcher", "dispatcher")

@@ -12,6 +12,7 @@ import (
 
 // W39: after a failover without the claim, a shop would refuse the token.
 func TestATokenIsShownOnlyWhenAReplicaHasTheClaim(t *testing.T) {
+	t.Parallel()
 	redistest.EachOwn(t, func(t *testing.T, s *redistest.Own) {
 		replica := s.Replica()
 		w := newWorld(t, s.Server)
@@ -25,11 +26,11 @@ func TestATokenIsShownOnlyWhenAReplicaHasTheClaim(t *testing.T) {
 		_, err := w.rooms.Control(t.Context(), w.event, room.Change{Verb: room.Resume, By: "test"})
 		require.NoError(t, err)
 		// A promotion and a claim without the replica, as when it stops during the calls.
-		require.Eventually(t, func() bool {
+		redistest.Eventually(t, "promoted", func() bool {
 			tick, err := w.rooms.Tick(t.Context(), w.event)
 			require.NoError(t, err)
 			return tick.Promoted > 0
-		}, 30*time.Second, 5*time.Millisecond)
+		})
 		_, err = w.rooms.Claim(t.Context(), w.event, "broker", []room.Sign{{User: "user"}})
 		require.NoError(t, err)
 		tab := w.guest("user").run().wait("connected ADMITTED")

@@ -15,7 +15,7 @@ import (
 // The users of a pre-queue are promoted in the order of the audit, and those who come later follow.
 // One of two brokers is killed before the draw.
 func TestACrowdOfAPreQueueIsPromotedInTheDrawnOrder(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		const users, slots = 80, 5
 		w := newWorld(t, s)
 		mode, capacity, concurrency := room.Shuffle, int64(users+1), int64(slots)

@@ -24,7 +24,7 @@ func (w *world) tick(what string, cond func() bool) {
 
 // W7: no entry of DISPATCH arrives, and the next sign is an hour later. The rank table is enough.
 func TestAPromotionWithoutADispatchedEntry(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		w.options.SeenInterval = time.Hour
 		w.start("broker", "broker")
@@ -42,7 +42,7 @@ func TestAPromotionWithoutADispatchedEntry(t *testing.T) {
 
 // W10: entries of DISPATCH that are old, repeated or bad change nothing.
 func TestOldEntriesOfDispatch(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		p := w.start("broker", "broker")
 		w.start("dispatcher", "dispatcher")
@@ -66,9 +66,9 @@ func TestOldEntriesOfDispatch(t *testing.T) {
 
 // The end of a lease closes the stream, and the next user is promoted.
 func TestALeaseThatIsOver(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
-		w.options.TokenTTL, w.options.SeenInterval = time.Second, time.Hour
+		w.options.TokenTTL, w.options.SeenInterval = 3*time.Second, time.Hour
 		w.start("broker", "broker")
 		w.start("dispatcher", "dispatcher")
 		w.open(10, 1)
@@ -79,7 +79,7 @@ func TestALeaseThatIsOver(t *testing.T) {
 }
 
 func TestMessagesAndTheEndOfARoom(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		w.options.SeenInterval = time.Hour
 		w.start("broker", "broker")
@@ -100,35 +100,48 @@ func TestMessagesAndTheEndOfARoom(t *testing.T) {
 
 // The end of a lease moves with an outage. Clients receive a token with the new end.
 func TestAnOutageMovesTheEndOfALease(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		w.options.SeenInterval = time.Hour
 		w.start("broker", "broker")
 		w.open(10, 1)
 		g := w.guest("u").run()
 		w.tick("promoted", func() bool { return g.seen("promoted") })
+		first := g.count("promoted") - 1
 		// The last tick seems to be a minute ago. The time since then does not count.
 		require.NoError(t, w.admin.HIncrBy(t.Context(), w.key1("ROOM"), "stopped", -time.Minute.Milliseconds()).Err())
-		w.tick("a second token", func() bool { return g.count("promoted") == 2 })
-		require.Greater(t, g.ticket(1).Until, g.ticket(0).Until)
-		require.Equal(t, g.ticket(0).JTI, g.ticket(1).JTI)
+		last := func() ticket { return g.ticket(g.count("promoted") - 1) }
+		w.tick("a token with a later end", func() bool { return last().Until > g.ticket(first).Until })
+		require.Equal(t, g.ticket(first).JTI, last().JTI)
 	})
 }
 
-// With release, the slot of a promoted user without a connection is free soon. A reconnect in time
-// keeps it.
+// With release, the broker reports the end of the last connection of a promoted user, and the slot
+// is free an interval later. A second connection keeps the slot.
 func TestALostConnectionReleasesTheSlot(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
-		w.options.Release, w.options.SeenInterval = true, 2*time.Second
-		w.start("broker", "broker")
+		w.options.Release, w.options.SeenInterval = true, time.Hour
+		p := w.start("broker", "broker")
 		w.start("dispatcher", "dispatcher")
 		w.open(10, 2)
 		stays, leaves := w.guest("stays").run().wait("promoted"), w.guest("leaves").run().wait("promoted")
 		waits := w.guest("waits").run().wait("position 1")
 		other := w.guest("stays").run().wait("promoted")
+		streams := func(n float64) func() bool {
+			return func() bool {
+				return redistest.Gather(t, "millrace_web_open_streams", p.registry.Collectors()...)[0].Value == n
+			}
+		}
+		gone := func() []string { return w.admin.ZRange(t.Context(), w.key1("ENTRY_GONE"), 0, -1).Val() }
+		require.Empty(t, gone())
 		stays.cancel()
+		redistest.Eventually(t, "the first stream has ended", streams(3))
 		leaves.cancel()
+		redistest.Eventually(t, "the end of the last connection is reported", func() bool { return len(gone()) > 0 })
+		require.Equal(t, []string{"leaves"}, gone())
+		// More than an interval ago.
+		require.NoError(t, w.admin.ZAdd(t.Context(), w.key1("ENTRY_GONE"), goredis.Z{Score: 1, Member: "leaves"}).Err())
 		waits.wait("promoted")
 		require.Zero(t, other.count("closed *"), "a second connection keeps the slot")
 		got, err := w.rooms.Status(t.Context(), w.event, "leaves")
@@ -139,7 +152,7 @@ func TestALostConnectionReleasesTheSlot(t *testing.T) {
 
 // A user whose stream ends waits for the grace, from the last sign of life.
 func TestALostConnectionIsNoDeparture(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		w.options.SeenInterval = time.Hour
 		w.start("broker", "broker")
@@ -157,7 +170,7 @@ func TestALostConnectionIsNoDeparture(t *testing.T) {
 
 // A broker that is full refuses streams. A user who keeps trying is not absent.
 func TestARefusedStreamIsASignOfLife(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		w.options.SeenInterval, w.streams = time.Hour, 1
 		w.start("broker", "broker")

@@ -128,25 +128,11 @@ func TestPromotedUsersAreRouted(t *testing.T) {
 	})
 }
 
-// registry returns a registry with the metrics.
-func (r *rig) registry() *prometheus.Registry {
-	registry := prometheus.NewPedanticRegistry()
-	for _, c := range append(r.metrics.collectors(), r.metrics.labels.Collectors()...) {
-		require.NoError(r.t, registry.Register(c))
-	}
-	return registry
-}
-
 // gauge returns the sum of the series of a metric.
 func (r *rig) gauge(name string) (sum float64) {
-	families, err := r.registry().Gather()
-	require.NoError(r.t, err)
-	for _, f := range families {
-		if f.GetName() == name {
-			for _, m := range f.GetMetric() {
-				sum += m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
-			}
-		}
+	r.t.Helper()
+	for _, s := range redistest.Gather(r.t, name, append(r.metrics.collectors(), r.metrics.labels.Collectors()...)...) {
+		sum += s.Value
 	}
 	return sum
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -26,7 +27,7 @@ func (s Server) Database(t testing.TB) (number int) {
 	}
 	const databases = 16
 	var lock *os.File
-	Eventually(t, "a database is free", func() bool {
+	free := func() bool {
 		number = 1 + number%(databases-1)
 		name := fmt.Sprintf("millrace-test-redis-%s-%d.lock", strings.ReplaceAll(s.Addr, ":", "-"), number)
 		f, err := os.OpenFile(filepath.Join(os.TempDir(), name), os.O_CREATE|os.O_RDWR, 0o600)
@@ -37,7 +38,10 @@ func (s Server) Database(t testing.TB) (number int) {
 		}
 		lock = f
 		return true
-	})
+	}
+	for end := time.Now().Add(5 * time.Minute); !free(); <-time.After(10 * time.Millisecond) {
+		require.True(t, time.Now().Before(end), "no database is free")
+	}
 	t.Cleanup(func() { require.NoError(t, lock.Close()) })
 	c := s.Client(t, func(o *goredis.Options) { o.DB = number })
 	require.NoError(t, c.FlushDB(t.Context()).Err())
