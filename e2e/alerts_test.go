@@ -84,6 +84,7 @@ func raisers() map[string][]happening {
 		"MillraceRoomPromotionsDelayed":  {grows(`millrace_room_promotion_delay_duration_seconds_bucket{le="+Inf"}`, 1)},
 		"MillraceRoomHeldAgain":          {grows(`millrace_room_holds_total{event="42"}`, 0.005)},
 		"MillraceRoomRecordsAside":       {grows(`millrace_room_aside_total{event="42"}`, 0.01)},
+		"MillraceRoomDrawFailing":        {grows(`millrace_room_draw_failures_total{event="42"}`, 0.01)},
 		"MillraceEventServiceFailing":    {grows(`millrace_room_event_service_calls_total{result="not_sent"}`, 0.1)},
 		"MillraceRoomWithoutCapacity":    {is(`millrace_room_capacity_unknown`, 1)},
 		"MillraceRoomReplicasMissing":    {is(`millrace_room_replicas_missing`, 1)},

@@ -116,7 +116,7 @@ func compareDraw(ctx context.Context, e *environment, s sizes) (map[string]pair,
 	restored := c.times.of(scriptRestore).server
 	e.figure("script of "+scriptRestore+", median and slowest", "%.2f ms, %.2f ms", quantile(restored, 0.5), quantile(restored, 1))
 	e.figure("draw: script of the tick that freezes the pre-queue", "%.2f ms", frozen.max)
-	var drawn int
+	var drawn room.Drawn
 	var took time.Duration
 	err = c.whileTicking(ctx, func() (err error) {
 		began := time.Now()
@@ -127,8 +127,8 @@ func compareDraw(ctx context.Context, e *environment, s sizes) (map[string]pair,
 	if err != nil {
 		return nil, err
 	}
-	if drawn != s.users {
-		return nil, fmt.Errorf("refused: %d of %d users were drawn", drawn, s.users)
+	if drawn.Users != s.users {
+		return nil, fmt.Errorf("refused: %d of %d users were drawn", drawn.Users, s.users)
 	}
 	scripts, err := e.scriptLatency(ctx)
 	e.figure("draw: all scripts, median and slowest", "%.2f ms, %.2f ms", scripts.p50, scripts.max)
