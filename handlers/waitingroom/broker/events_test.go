@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -264,6 +265,7 @@ func TestInventedEventsCostLittle(t *testing.T) {
 		clients := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}, Timeout: time.Minute}
 		t.Cleanup(clients.CloseIdleConnections)
 		var crowd errgroup.Group
+		var busy atomic.Int64 // each perhaps after a call of the Event Service
 		crowd.SetLimit(32)
 		for i := range invented {
 			crowd.Go(func() error {
@@ -278,9 +280,10 @@ func TestInventedEventsCostLittle(t *testing.T) {
 					switch err := answer.Body.Close(); {
 					case answer.StatusCode == http.StatusNotFound:
 						return err
-					case answer.StatusCode != http.StatusServiceUnavailable || time.Now().After(end): // this machine may be slow
+					case answer.StatusCode != http.StatusServiceUnavailable || time.Now().After(end):
 						return fmt.Errorf("status %d", answer.StatusCode)
 					}
+					busy.Add(1)
 				}
 			})
 			if i%(invented/20) == 0 {
@@ -293,7 +296,9 @@ func TestInventedEventsCostLittle(t *testing.T) {
 		require.NoError(t, crowd.Wait())
 		w.in("new", "v").run().wait("position 1")
 		all, most := e.called("invented-")
-		require.Equal(t, []int{invented, 1}, []int{all, most})
+		require.GreaterOrEqual(t, all, invented)
+		require.LessOrEqual(t, all, invented+int(busy.Load()))
+		require.LessOrEqual(t, most, 1+int(busy.Load()))
 		events, err := w.rooms.Events(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, []string{"concert-1", "new"}, events)
