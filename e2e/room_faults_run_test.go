@@ -60,6 +60,7 @@ type roomRun struct {
 	more        atomic.Bool // users arrive
 	report      chan demo.Report
 	began       time.Time
+	goroutines  map[*exec.Cmd]float64 // of each process, before the crowd
 
 	mu       sync.Mutex
 	last     room.Status // the last sample
@@ -91,6 +92,11 @@ func startRoomRun(t *testing.T, c roomCase) *roomRun {
 	for _, p := range r.processes() {
 		require.NoError(t, p.awaitReady(t.Context()))
 	}
+	for _, p := range r.processes() {
+		u, err := p.usage(t.Context())
+		require.NoError(t, err)
+		r.goroutines[p.cmd] = u.goroutines
+	}
 	r.arrive()
 	if c.arm == "" {
 		r.goesOn("under load")
@@ -105,7 +111,7 @@ func newRoomRun(t *testing.T, c roomCase) *roomRun {
 	if _, err := exec.LookPath(program); err != nil {
 		t.Skipf("MILLRACE_TEST_REDIS: %s is not installed", program)
 	}
-	r := &roomRun{t: t, c: c, times: roomScaled, report: make(chan demo.Report, 1), began: time.Now()}
+	r := &roomRun{t: t, c: c, times: roomScaled, report: make(chan demo.Report, 1), began: time.Now(), goroutines: map[*exec.Cmd]float64{}}
 	if c.long {
 		r.times = roomDefaults
 	}
@@ -390,7 +396,7 @@ func (r *roomRun) goesOn(what string) {
 }
 
 // verdict sells the last seats, waits until all users have gone, and returns the report. At the end
-// Redis has nothing of the room but the audit.
+// Redis has nothing of the room but the audit, and processes have the goroutines of their start.
 func (r *roomRun) verdict() demo.Report {
 	r.t.Helper()
 	r.operator("hold") // so that no more seats than these are taken before the change
@@ -418,6 +424,7 @@ func (r *roomRun) verdict() demo.Report {
 	}
 	require.NotZero(r.t, report.Unserved, "all users were served, so no slot was scarce")
 	r.cleared()
+	r.idle()
 	r.t.Logf("after %s: %+v", time.Since(r.began).Round(time.Millisecond), report)
 	return report
 }
@@ -432,6 +439,30 @@ func (r *roomRun) cleared() {
 		}
 		return err
 	})
+}
+
+// usage is what the process holds.
+func (p *faultyProcess) usage(ctx context.Context) (usage, error) {
+	return (&member{metrics: p.ops + "/metrics"}).usage(ctx)
+}
+
+// idle waits until processes that run since the start have about as many goroutines as then. Each
+// user of the crowd had several.
+func (r *roomRun) idle() {
+	r.t.Helper()
+	for _, p := range r.processes() {
+		before, known := r.goroutines[p.cmd]
+		if !known || p.isKilled() == nil {
+			continue
+		}
+		r.await(p.name+" is idle", func() error {
+			u, err := p.usage(r.t.Context())
+			if err == nil && u.goroutines > before+10 {
+				err = fmt.Errorf("%.0f goroutines, %.0f before the crowd", u.goroutines, before)
+			}
+			return err
+		})
+	}
 }
 
 // left returns what Redis has in addition to the audit, the presence of processes, and the empty
