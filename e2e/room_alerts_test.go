@@ -214,7 +214,7 @@ func roomTroubles() []roomTrouble {
 			alert: "MillraceEventServiceFailing",
 			begin: func(w *roomWatch) { w.events.set(w.event, "unavailable") },
 			step: func(w *roomWatch) {
-				status, answer := w.call(http.MethodGet, "ann", 0, "")
+				status, answer := w.callOnce(http.MethodGet, "ann", 0, "")
 				require.Equal(w.t, []any{http.StatusServiceUnavailable, "event_service"}, []any{status, answer.Error})
 			},
 			// The runbook opens the room without the Event Service.
@@ -397,7 +397,7 @@ func TestAMissingReplicaRaisesItsAlert(t *testing.T) {
 		log:  "too few replicas have a tick",
 		end: func(w *roomWatch) {
 			require.Contains(w.t, w.redis.Info(w.t.Context(), "replication").Val(), "connected_slaves:0")
-			status, _ := w.call(http.MethodDelete, "ann", 0, "")
+			status, _ := w.callOnce(http.MethodDelete, "ann", 0, "")
 			require.Equal(w.t, http.StatusServiceUnavailable, status)
 			require.False(w.t, w.fires("MillraceRoomWithoutTicks"))
 			require.Empty(w.t, w.guest.all("promoted"))
