@@ -111,7 +111,7 @@ func probeKeys() []string {
 func (p *Plugin) commands() []string {
 	list := []string{
 		"zadd", "zrem", "zcard", "zrank", "zrange", "zrangebyscore", "zscore", "zmscore", "sadd", "srem", "scard", "smembers",
-		"hexists", "hincrby", "unlink", "rename",
+		"hexists", "hincrby", "mset", "unlink", "rename",
 	}
 	if p.config.Replicas > 0 {
 		list = append(list, "wait")

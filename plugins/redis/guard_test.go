@@ -138,7 +138,7 @@ func TestRightsOfAServer(t *testing.T) {
 		}
 		all := []string{
 			"zadd", "zrem", "zcard", "zrank", "zrange", "zrangebyscore", "zscore", "zmscore", "sadd", "srem", "scard", "smembers", "hexists", "hincrby",
-			"unlink", "rename", "wait",
+			"mset", "unlink", "rename", "wait",
 		}
 		require.NoError(t, start("", all...))
 		require.NoError(t, start("-zadd -wait"), "it uses neither")

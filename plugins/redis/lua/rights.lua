@@ -49,7 +49,7 @@ end
 local removable = try('del', 'DEL', key)
 local more = {
   zadd = {'XX', '1', 'a'}, zrem = {'a'}, zcard = {}, zrank = {'a'}, zrange = {0, 0}, zrangebyscore = {0, 0}, zscore = {'a'}, zmscore = {'a'},
-  sadd = {'a'}, srem = {'a'}, scard = {}, smembers = {}, hexists = {'a'}, hincrby = {'a', 'b'}, unlink = {}, rename = {key},
+  sadd = {'a'}, srem = {'a'}, scard = {}, smembers = {}, hexists = {'a'}, hincrby = {'a', 'b'}, mset = {'1'}, unlink = {}, rename = {key},
 }
 for _, name in ipairs(ARGV) do
   if not more[name] then return redis.error_reply('ERR rights.lua has no arguments for ' .. name) end

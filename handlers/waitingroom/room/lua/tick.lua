@@ -145,7 +145,7 @@ if not held and (room.state == 'open' or room.state == 'draining') then
     end
   end
   if promoted > 0 then
-    local records, granted = redis.call('HMGET', RECORD, unpack(names)), {}
+    local records, granted, tokens = redis.call('HMGET', RECORD, unpack(names)), {}, {}
     for i, name in ipairs(names) do
       local instance = string.match(records[i] or '', INSTANCE)
       if not instance then
@@ -154,7 +154,7 @@ if not held and (room.state == 'open' or room.state == 'draining') then
       end
       local jti = num(indexes[i]) .. '-' .. ARGV[9]
       pair(granted, name, leaseText({jti = jti, idx = indexes[i], state = 'READY', ['until'] = now + readyTime, since = clock, instanceId = instance}))
-      redis.call('SET', TOKEN .. name, jti)
+      pair(tokens, TOKEN .. name, jti)
       redis.call('XADD', ENTRY, '*', 'userId', name, 'eventId', event, 'instanceId', instance)
     end
     put('served', num(math.max(tonumber(room.served), indexes[promoted])))
@@ -163,6 +163,7 @@ if not held and (room.state == 'open' or room.state == 'draining') then
     redis.call('HDEL', USERS, unpack(names))
     redis.call('ZREM', SEEN, unpack(names))
     redis.call('HSET', LEASE, unpack(granted))
+    redis.call('MSET', unpack(tokens))
     redis.call('ZADD', LEASES, unpack(scored(num(now + readyTime), names)))
     if release then -- a sign of life shows that there is a connection
       redis.call('ZADD', GONE, unpack(scored(num(now), names)))
