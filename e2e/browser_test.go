@@ -115,11 +115,18 @@ func (p *tab) picture() {
 	require.NoError(p.t, os.WriteFile(filepath.Join(dir, filepath.Base(p.t.Name())+".png"), picture, 0o600))
 }
 
+// value evaluates a script. It does so again when another page replaces that page meanwhile.
 func value[T any](p *tab, script string) T {
 	p.t.Helper()
-	v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](script))
-	require.NoError(p.t, err, script)
-	return v
+	for end := time.Now().Add(time.Minute); ; pause(p.t, 50*time.Millisecond) {
+		v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](script))
+		const replaced = "(-32000)" // the code of errors about the state of the page
+		if err != nil && strings.Contains(err.Error(), replaced) && time.Now().Before(end) {
+			continue
+		}
+		require.NoError(p.t, err, script)
+		return v
+	}
 }
 
 // status is the text that a page says.
