@@ -110,6 +110,10 @@ func EnvelopeFrom(ctx context.Context) Envelope {
 // hold.
 const batchesAtOnce = 3
 
+// busyLinger is the time that a batch waits for further messages while another one of its route is
+// handled. Under load, batches are then few and large.
+const busyLinger = 5 * time.Millisecond
+
 // collector makes batches of the messages of a subscription, for the Router. A message waits only
 // for a place and for the linger. While all places are taken, the next batch grows.
 type collector struct {
@@ -241,8 +245,12 @@ func (b *filling) add(m Received) {
 // wait adds messages until the batch has a place. It returns false at the end of life.
 func (b *filling) wait(life context.Context) bool {
 	var lingered <-chan time.Time
-	if b.limits.Linger > 0 {
-		timer := time.NewTimer(b.limits.Linger)
+	linger := b.limits.Linger
+	if len(b.places) > 0 {
+		linger = max(linger, busyLinger)
+	}
+	if linger > 0 {
+		timer := time.NewTimer(linger)
 		defer timer.Stop()
 		lingered = timer.C
 	}

@@ -72,13 +72,18 @@ func TestABatchGrowsWhileOthersAreHandled(t *testing.T) {
 		b := newBatches()
 		feed, rt := startBatches(t, b, pipeline.Batch{}, pipeline.Flow{})
 		begin := time.Now()
-		for _, alone := range []string{"1", "2", "3"} {
+		send(feed, "1")
+		require.Equal(t, []string{"1"}, b.all(), "the first message does not wait")
+		require.Equal(t, begin, time.Now())
+		for _, alone := range []string{"2", "3"} {
 			send(feed, alone)
-			require.Equal(t, []string{alone}, b.all(), "while there is a place, no message waits")
+			require.Empty(t, b.all(), "further messages may come while another batch is handled")
+			time.Sleep(5 * time.Millisecond)
+			require.Equal(t, []string{alone}, b.all(), "while there is a place, no message waits for long")
 		}
 		send(feed, "4", "5", "6")
+		time.Sleep(time.Second)
 		require.Empty(t, b.all(), "at most three batches at once")
-		require.Equal(t, begin, time.Now())
 		b.release <- struct{}{}
 		require.Equal(t, []string{"4 5 6"}, b.all())
 		close(b.release)

@@ -129,17 +129,26 @@ func (s *Slots) Taken() int {
 	return s.taken
 }
 
+// SourceSlots are the slots of a message's source.
+type SourceSlots struct {
+	// Calls limits what the concurrency of the source limits. A handler has one during its call.
+	Calls *Slots
+	// Starts limits the messages that have begun and whose calls have not ended. A handler acquires
+	// one before it begins, and releases it after its call. There are more than Calls, so that
+	// messages are prepared in batches while others are called.
+	Starts *Slots
+}
+
 type slotsKey struct{}
 
-// WithSlots returns a context with the slots of a message's source. Its handlers acquire one for
-// what the concurrency of the source limits.
-func WithSlots(ctx context.Context, s *Slots) context.Context {
+// WithSlots returns a context with the slots of a message's source.
+func WithSlots(ctx context.Context, s SourceSlots) context.Context {
 	return context.WithValue(ctx, slotsKey{}, s)
 }
 
-// SlotsFrom returns the slots of the source of the message being handled. Nil: the source limits
-// its messages itself.
-func SlotsFrom(ctx context.Context) *Slots {
-	s, _ := ctx.Value(slotsKey{}).(*Slots)
+// SlotsFrom returns the slots of the source of the message being handled. Both are nil if the
+// source limits its messages itself.
+func SlotsFrom(ctx context.Context) SourceSlots {
+	s, _ := ctx.Value(slotsKey{}).(SourceSlots)
 	return s
 }

@@ -73,12 +73,12 @@ func TestAWaitForASlotEnds(t *testing.T) {
 }
 
 func TestNoSlotsAreNoLimit(t *testing.T) {
-	s := pipeline.SlotsFrom(t.Context())
+	s := pipeline.SlotsFrom(t.Context()).Calls
 	require.NoError(t, s.Acquire(t.Context()))
 	s.Release()
 	s.Resize(1)
 	s.Close()
 	require.NoError(t, s.Acquire(t.Context()))
-	of := pipeline.NewSlots(1)
-	require.Same(t, of, pipeline.SlotsFrom(pipeline.WithSlots(t.Context(), of)))
+	of := pipeline.SourceSlots{Calls: pipeline.NewSlots(1), Starts: pipeline.NewSlots(2)}
+	require.Equal(t, of, pipeline.SlotsFrom(pipeline.WithSlots(t.Context(), of)))
 }

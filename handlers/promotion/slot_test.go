@@ -49,11 +49,11 @@ func clientGauge(t testing.TB, client *money.Client, name string) float64 {
 
 // newSlotTest pays each payout by pay.
 func newSlotTest(t *testing.T, pay func(*payout.Processor, rules.Record) error) *slotTest {
-	return newSlotTestOf(t, testSlots, pay)
+	return newSlotTestOf(t, testSlots, testBegins, pay)
 }
 
-// newSlotTestOf waits for the first calls.
-func newSlotTestOf(t *testing.T, calls int, pay func(*payout.Processor, rules.Record) error) *slotTest {
+// newSlotTestOf waits for the first calls, and until so many payouts are started.
+func newSlotTestOf(t *testing.T, calls, started int, pay func(*payout.Processor, rules.Record) error) *slotTest {
 	st := &slotTest{hist: embeddedModelEnv(t).newHistory(), called: make(chan struct{}, testWorkers), answer: make(chan struct{}), paid: make(chan error, testWorkers)}
 	over := make(chan struct{})
 	api := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
@@ -84,7 +84,7 @@ func newSlotTestOf(t *testing.T, calls int, pay func(*payout.Processor, rules.Re
 	for range calls {
 		<-st.called
 	}
-	st.await(t, rules.Sending, testBegins)
+	st.await(t, rules.Sending, started)
 	return st
 }
 
@@ -135,16 +135,18 @@ func TestPayoutsAreStartedAheadOfTheirCalls(t *testing.T) {
 	}
 }
 
-// A stream calls for as many payouts as it has slots, also when the process has more.
+// A stream starts and calls as many payouts as it has slots for, also when the process has more.
 func TestAStreamHasFewerSlotsThanTheProcess(t *testing.T) {
 	t.Parallel()
 	ofStream := pipeline.NewSlots(1)
-	st := newSlotTestOf(t, 1, func(p *payout.Processor, rec rules.Record) error {
-		return p.Pay(pipeline.WithSlots(t.Context(), ofStream), rec)
+	const starts = 5 // of testBegins
+	ofStream, startsOfStream := pipeline.NewSlots(1), pipeline.NewSlots(starts)
+	st := newSlotTestOf(t, 1, starts, func(p *payout.Processor, rec rules.Record) error {
+		return p.Pay(pipeline.WithSlots(t.Context(), pipeline.SourceSlots{Calls: ofStream, Starts: startsOfStream}), rec)
 	})
 	require.EqualValues(t, 1, clientGauge(t, st.client, "in_flight"), "the process has two more slots")
 	for left := testWorkers; left > 0; left-- {
-		st.await(t, rules.Sending, min(left, testBegins))
+		st.await(t, rules.Sending, min(left, starts))
 		require.Empty(t, st.called, "a call without a slot of the stream")
 		st.answer <- struct{}{}
 		require.NoError(t, <-st.paid)
@@ -153,6 +155,7 @@ func TestAStreamHasFewerSlotsThanTheProcess(t *testing.T) {
 		}
 	}
 	require.Zero(t, ofStream.Taken())
+	require.Zero(t, startsOfStream.Taken())
 }
 
 // noSlots is a Money API whose slots are taken.
@@ -181,7 +184,7 @@ func TestALateSlotInterruptsAPayout(t *testing.T) {
 			in.api, in.proc.CallTimeout = c.api, modelLease-50*time.Millisecond
 			key := rules.Key{Type: hist.promotion.Type, Promotion: hist.promotion.ID, Target: 1}
 			before := time.Now()
-			err := in.proc.Pay(pipeline.WithSlots(t.Context(), ofStream), rules.Record{Key: key, SummaryID: 9, Payload: hist.offers[0].payload})
+			err := in.proc.Pay(pipeline.WithSlots(t.Context(), pipeline.SourceSlots{Calls: ofStream}), rules.Record{Key: key, SummaryID: 9, Payload: hist.offers[0].payload})
 			require.GreaterOrEqual(t, time.Since(before), 50*time.Millisecond)
 			delay, again := pipeline.RetryDelay(err)
 			require.True(t, again)

@@ -59,16 +59,16 @@ type attempt struct {
 }
 
 // attempt begins the payout, and makes the call if the ledger returns Send or Lookup. It holds one
-// of p.Begins until the end of the call, so that nearly every call is made within its lease.
+// start of the stream, and one of p.Begins, until the end of the call. So nearly every call is made
+// within its lease.
 func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, err error) {
 	waiting, cancel := context.WithTimeout(ctx, slotTimeout)
-	begins := p.Begins()
-	err = begins.Acquire(waiting)
+	release, err := acquire(waiting, pipeline.SlotsFrom(ctx).Starts, p.Begins())
 	cancel()
 	if err != nil {
 		return a, fmt.Errorf("promotion: %s: %w: %w", rec.Key, errNoSlot, err)
 	}
-	defer begins.Release()
+	defer release()
 	// The lease counts from before the begin, so that it ends here before it ends in the ledger. A
 	// process that was frozen in between finds its deadline passed, and sends nothing.
 	a.before = time.Now()
@@ -82,15 +82,27 @@ func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, e
 		return a, nil
 	}
 	failpoint.Hit(failpoint.AfterSending)
-	release, err := p.slot(ctx, a)
+	end, err := p.slot(ctx, a)
 	if err != nil {
 		a.interrupted, a.answer = true, money.Answer{Class: money.NotSent, Text: "no call slot: " + err.Error()}
 		return a, nil
 	}
-	defer release()
+	defer end()
 	a.answer = p.call(ctx, rec.Key, a)
 	failpoint.Hit(failpoint.AfterCall)
 	return a, nil
+}
+
+// acquire acquires a slot of the stream, and then one of the process.
+func acquire(ctx context.Context, ofStream, ofProcess *pipeline.Slots) (release func(), err error) {
+	if err := ofStream.Acquire(ctx); err != nil {
+		return nil, err
+	}
+	if err := ofProcess.Acquire(ctx); err != nil {
+		ofStream.Release()
+		return nil, err
+	}
+	return func() { ofProcess.Release(); ofStream.Release() }, nil
 }
 
 // slot waits for a call slot of the stream, and then for one of the process. It waits while the
@@ -98,7 +110,7 @@ func (p *Processor) attempt(ctx context.Context, rec rules.Record) (a attempt, e
 func (p *Processor) slot(ctx context.Context, a attempt) (release func(), err error) {
 	ctx, cancel := context.WithDeadline(ctx, a.before.Add(a.begin.Lease-p.CallTimeout))
 	defer cancel()
-	ofStream := pipeline.SlotsFrom(ctx)
+	ofStream := pipeline.SlotsFrom(ctx).Calls
 	if err := ofStream.Acquire(ctx); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/millrace-io/millrace/pipeline"
 )
 
@@ -84,17 +86,17 @@ func unambiguous(payload []byte) error {
 	if !utf8.Valid(payload) {
 		return errors.New("the payload is not valid UTF-8")
 	}
-	dec := json.NewDecoder(bytes.NewReader(payload))
-	if begin, err := dec.Token(); err != nil || begin != json.Delim('{') {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(payload), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	if begin, err := dec.ReadToken(); err != nil || begin.Kind() != jsontext.KindBeginObject {
 		return nil //nolint:nilerr // the decoder reports it
 	}
-	var names []string
-	for dec.More() {
-		token, err := dec.Token()
-		name, ok := token.(string)
-		if err != nil || !ok {
+	names := make([]string, 0, 8)
+	for dec.PeekKind() == jsontext.KindString {
+		token, err := dec.ReadToken()
+		if err != nil {
 			return nil //nolint:nilerr // the decoder reports it
 		}
+		name := token.String()
 		if field, wrong := miswritten(name); wrong {
 			return fmt.Errorf("%q: the field's name is %s", name, field)
 		}
@@ -106,8 +108,7 @@ func unambiguous(payload []byte) error {
 		if names = append(names, name); len(names) > maxNames {
 			return fmt.Errorf("the payload has more than %d fields", maxNames)
 		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
+		if err := dec.SkipValue(); err != nil {
 			return nil //nolint:nilerr // the decoder reports it
 		}
 	}

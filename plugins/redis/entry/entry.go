@@ -12,6 +12,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -148,7 +149,7 @@ func readHeaders(msg *message.Message, headers string) {
 		return
 	}
 	var plain map[string]string
-	if json.Unmarshal([]byte(headers), &plain) == nil {
+	if jsonv1.Unmarshal([]byte(headers), &plain) == nil {
 		for k, v := range plain {
 			setHeader(msg, k, v)
 		}

@@ -26,7 +26,7 @@ func TestHandlersPrepareMessagesAhead(t *testing.T) {
 		release := make(chan struct{})
 		_ = redistest.Handle(t, out, func(m *message.Message) bool {
 			handled.Add(1)
-			slots := pipeline.SlotsFrom(m.Context())
+			slots := pipeline.SlotsFrom(m.Context()).Calls
 			if slots.Acquire(m.Context()) != nil {
 				refused.Add(1)
 				return true

@@ -84,10 +84,11 @@ type Options struct {
 	// may claim what was nacked, except with Ordered. Gate is called before each read and must be
 	// cheap. Nil: open.
 	Gate func() bool
-	// Ahead > 0: Concurrency does not limit the messages in handlers, but their slots
+	// Ahead > 0: Concurrency does not limit the messages in handlers, but their calls
 	// (pipeline.SlotsFrom). Handlers have half as many messages again, which they can prepare in
-	// batches. They have more, up to Ahead, while they are quick and slots are free. Even with
-	// Concurrency 1, other messages then overtake a nacked one.
+	// batches. They have more, up to twice Ahead, while they are quick and slots are free. Ahead
+	// limits those that have begun, if their slots need no more. Even with Concurrency 1, other
+	// messages then overtake a nacked one.
 	Ahead int
 	// Ordered: entries leave the reader in the order of reading at their first delivery, however
 	// many are in flight. A nacked entry is overtaken, unless Concurrency is 1. While the gate is

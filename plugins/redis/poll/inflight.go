@@ -49,6 +49,7 @@ type table struct {
 	o        *Options
 	m        *Metrics
 	slots    *pipeline.Slots  // of Options.Ahead; nil without it
+	starts   *pipeline.Slots  // of Options.Ahead; nil without it
 	stopping chan struct{}    // closed with the table
 	search   func()           // makes the poller search own pending entries now
 	keep     func()           // starts the acker and the renewer

@@ -15,12 +15,14 @@ func (t *table) workers() int {
 
 func (t *table) least() int { return t.limit + (t.limit+1)/2 }
 
-func (t *table) mostMore() int { return max(0, min(maxMore, t.o.Ahead-t.least())) }
+// mostStarts returns how many messages may have begun and wait for their slots, or have them.
+func (t *table) mostStarts() int { return max(t.o.Ahead, t.least()) }
 
-const (
-	maxMore      = 128
-	longHandling = 100 * time.Millisecond
-)
+// mostMore is the maximum of more. As many messages as may have begun may also wait before that, or
+// store their results.
+func (t *table) mostMore() int { return max(0, 2*t.o.Ahead-t.least()) }
+
+const longHandling = 100 * time.Millisecond
 
 // adapt changes the number of workers when a message was handled. One is added if a slot is free
 // although all workers are busy. Many end if messages take long: those that are prepared would wait
@@ -47,6 +49,8 @@ func (t *table) resize(concurrency int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.limit = concurrency
+	t.slots.Resize(concurrency)
+	t.starts.Resize(t.mostStarts())
 	t.spawn()
 	t.room.Signal()
 }

@@ -308,19 +308,19 @@ func handleAll(m *table, n *int, took time.Duration) int {
 
 func TestWorkersFollowTheSlots(t *testing.T) {
 	m, n := newTestTable(8, 10), 0
-	m.slots, m.o.Ahead = pipeline.NewSlots(8), 1000
+	m.slots, m.o.Ahead = pipeline.NewSlots(8), 100
 	require.Equal(t, 12, handleAll(m, &n, time.Millisecond))
 	require.Equal(t, 13, handleAll(m, &n, time.Millisecond), "a slot is free, and no worker was")
 	for range 200 {
 		handleAll(m, &n, time.Millisecond)
 	}
-	require.Equal(t, 12+maxMore, m.workers(), "the most")
-	m.o.Ahead = 20
-	require.Equal(t, 20, m.workers(), "no more than Ahead")
-	m.o.Ahead = 10
+	require.Equal(t, 200, m.workers(), "twice Ahead")
+	require.Equal(t, 100, m.mostStarts())
+	m.o.Ahead = 5
 	require.Equal(t, 12, m.workers(), "always as many again as half the slots")
-	m.o.Ahead = 1000
-	require.Equal(t, 12+maxMore, handleAll(m, &n, time.Second))
+	require.Equal(t, 12, m.mostStarts())
+	m.o.Ahead = 100
+	require.Equal(t, 200, handleAll(m, &n, time.Second))
 	require.Equal(t, 12, m.workers(), "slow messages")
 	for range 8 {
 		require.NoError(t, m.slots.Acquire(t.Context()))

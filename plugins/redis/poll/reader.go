@@ -67,7 +67,8 @@ func NewReader(c goredis.UniversalClient, o Options, out chan<- *message.Message
 	r := &Reader{s: s, workers: newWorkers(s, out), done: make(chan struct{})}
 	if o.Ahead > 0 {
 		s.table.slots = pipeline.NewSlots(o.Concurrency)
-		o.Base = pipeline.WithSlots(o.Base, s.table.slots)
+		s.table.starts = pipeline.NewSlots(s.table.mostStarts())
+		o.Base = pipeline.WithSlots(o.Base, pipeline.SourceSlots{Calls: s.table.slots, Starts: s.table.starts})
 	}
 	s.life, r.endLife = context.WithCancel(context.Background())
 	r.poller = &poller{shared: s, end: func() { r.close(true) }, scheduled: scheduled{index: -1}, deliveries: 1, idle: o.InitialPollInterval,
@@ -143,7 +144,10 @@ const finalFlush = time.Second
 func (r *Reader) Drain(ctx context.Context) error {
 	r.close(false)
 	if end, ok := ctx.Deadline(); ok { // prepared messages get a slot, if not too late
-		closing := time.AfterFunc(time.Until(end)/4, r.s.table.slots.Close)
+		closing := time.AfterFunc(time.Until(end)/4, func() {
+			r.s.table.starts.Close()
+			r.s.table.slots.Close()
+		})
 		defer closing.Stop()
 	}
 	failpoint.Hit(failpoint.Drain)
@@ -200,7 +204,6 @@ func (r *Reader) Wake() { r.s.o.Scheduler.wake(r.poller) }
 // message.
 func (r *Reader) Resize(concurrency int) {
 	concurrency = max(1, concurrency)
-	r.s.table.slots.Resize(concurrency)
 	r.s.table.resize(concurrency)
 }
 
