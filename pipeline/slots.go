@@ -133,9 +133,9 @@ func (s *Slots) Taken() int {
 type SourceSlots struct {
 	// Calls limits what the concurrency of the source limits. A handler has one during its call.
 	Calls *Slots
-	// Starts limits the messages that have begun and whose calls have not ended. A handler acquires
-	// one before it begins, and releases it after its call. There are more than Calls, so that
-	// messages are prepared in batches while others are called.
+	// Starts limits the messages that are started and whose calls have not ended. A handler
+	// acquires one before its first step, and releases it after its call. There are more than
+	// Calls, so that messages are prepared in batches while others are called.
 	Starts *Slots
 }
 

@@ -95,7 +95,7 @@ func (t *scriptTimes) of(script string) callTimes {
 // report prints the times of all scripts, and adds them to the page.
 func (c *crowd) report() {
 	t := table{
-		title: "Scripts", text: fmt.Sprintf("With %d waiting users and 10 brokers. All times are in ms. Those of the client include the network and the queue.", c.size.users),
+		title: "Scripts", text: fmt.Sprintf("With %d waiting users and 10 brokers. All times are in ms.\nThose of the client include the network and the queue.", c.size.users),
 		head: []string{"script", "calls", "p50", "p99", "max", "client p50", "client p99"},
 	}
 	for _, script := range []string{scriptEnter, scriptTick, scriptPromote, scriptSigns, scriptClaim, scriptVerify, scriptFinish, scriptLeave} {

@@ -52,7 +52,7 @@ func newSlotTest(t *testing.T, pay func(*payout.Processor, rules.Record) error) 
 	return newSlotTestOf(t, testSlots, testBegins, pay)
 }
 
-// newSlotTestOf waits for the first calls, and until so many payouts are started.
+// newSlotTestOf waits for the first calls, and for the number of started payouts.
 func newSlotTestOf(t *testing.T, calls, started int, pay func(*payout.Processor, rules.Record) error) *slotTest {
 	st := &slotTest{hist: embeddedModelEnv(t).newHistory(), called: make(chan struct{}, testWorkers), answer: make(chan struct{}), paid: make(chan error, testWorkers)}
 	over := make(chan struct{})

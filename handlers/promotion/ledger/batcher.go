@@ -32,7 +32,7 @@ type batcher[Q, R any] struct {
 	queue      chan []*batchItem[Q, R]
 	collecting chan struct{}      // capacity 1: one flusher collects at a time
 	surplus    []*batchItem[Q, R] // did not fit into the last batch; guarded by collecting
-	next       time.Time          // a batch that is not full waits until then; guarded by collecting
+	next       time.Time          // when a batch that is not full may go; guarded by collecting
 	flushing   atomic.Int32
 	flushEnded chan struct{}
 	closing    chan struct{}

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
@@ -70,10 +71,14 @@ func decode(payload []byte, v any) error {
 		err := fmt.Errorf("payload has %d bytes, at most %d are accepted", len(payload), MaxPayloadBytes)
 		return pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassTooLarge)
 	}
-	if err := unambiguous(payload); err != nil {
+	err := unambiguous(payload)
+	if err == nil {
+		err = jsonv1.Unmarshal(payload, v) // as encoding/json, in less than half the time
+	}
+	if err != nil {
 		return pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassUndecodable)
 	}
-	return pipeline.Decode(payload, v)
+	return nil
 }
 
 // maxNames bounds the fields of a payload: each name is compared with all before it.

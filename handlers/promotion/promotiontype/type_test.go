@@ -53,7 +53,7 @@ var records = []struct {
 
 func decodeAs(schema string, payload []byte) error {
 	if schema == "started" {
-		return decode(payload, new(Started))
+		return pipeline.Decode(payload, new(Started)) // as the route does
 	}
 	t, _ := ByName(strings.ToUpper(schema))
 	_, err := t.Decode(payload)

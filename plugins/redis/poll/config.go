@@ -87,7 +87,7 @@ type Options struct {
 	// Ahead > 0: Concurrency does not limit the messages in handlers, but their calls
 	// (pipeline.SlotsFrom). Handlers have half as many messages again, which they can prepare in
 	// batches. They have more, up to twice Ahead, while they are quick and slots are free. Ahead
-	// limits those that have begun, if their slots need no more. Even with Concurrency 1, other
+	// limits those that are started, if their slots need no more. Even with Concurrency 1, other
 	// messages then overtake a nacked one.
 	Ahead int
 	// Ordered: entries leave the reader in the order of reading at their first delivery, however

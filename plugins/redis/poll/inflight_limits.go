@@ -15,10 +15,10 @@ func (t *table) workers() int {
 
 func (t *table) least() int { return t.limit + (t.limit+1)/2 }
 
-// mostStarts returns how many messages may have begun and wait for their slots, or have them.
+// mostStarts returns how many messages may be started: they wait for their slots, or have them.
 func (t *table) mostStarts() int { return max(t.o.Ahead, t.least()) }
 
-// mostMore is the maximum of more. As many messages as may have begun may also wait before that, or
+// mostMore is the maximum of more. As many messages as may be started may also wait before that, or
 // store their results.
 func (t *table) mostMore() int { return max(0, 2*t.o.Ahead-t.least()) }
 
