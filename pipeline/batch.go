@@ -41,6 +41,7 @@ type Batch struct {
 	// own.
 	MaxBytes int `yaml:"max_bytes"`
 	// Linger is the time that a batch waits for further messages although it could be handled.
+	// Without it, a batch waits up to 5 ms while another one of the route is handled.
 	Linger time.Duration `yaml:"linger"`
 	// PerSource makes batches whose messages have the same Origin.Source, in the order of the
 	// subscription. The batches of one source are handled one after another, and those of different
@@ -53,7 +54,7 @@ type Batch struct {
 // longestLinger is the maximum of Batch.Linger. All messages of a batch wait for it.
 const longestLinger = 10 * time.Second
 
-// DefaultBatch returns the defaults: 256 messages, 1 MiB and no linger.
+// DefaultBatch returns the defaults: 256 messages, 1 MiB and no Linger.
 func DefaultBatch() Batch { return Batch{MaxRecords: 256, MaxBytes: 1 << 20} }
 
 // Validate reports every mistake at once.
@@ -110,8 +111,8 @@ func EnvelopeFrom(ctx context.Context) Envelope {
 // hold.
 const batchesAtOnce = 3
 
-// busyLinger is the time that a batch waits for further messages while another one of its route is
-// handled. Under load, batches are then few and large.
+// busyLinger is the longest time that a batch waits for further messages while another one of its
+// route is handled. Under load, batches are then few and large.
 const busyLinger = 5 * time.Millisecond
 
 // collector makes batches of the messages of a subscription, for the Router. A message waits only
@@ -122,10 +123,11 @@ type collector struct {
 	limits   Batch
 	received func(*message.Message)
 	places   chan struct{} // a token per batch that is being handled
+	freed    chan struct{} // capacity 1: a place was freed
 }
 
 func newCollector(r *Runtime, sub message.Subscriber, limits Batch, received func(*message.Message)) *collector {
-	return &collector{sub, r, limits.withDefaults(), received, make(chan struct{}, batchesAtOnce)}
+	return &collector{sub, r, limits.withDefaults(), received, make(chan struct{}, batchesAtOnce), make(chan struct{}, 1)}
 }
 
 // Subscribe implements message.Subscriber.
@@ -176,7 +178,7 @@ func (c *collector) collect(in <-chan *message.Message, out chan<- *message.Mess
 			continue
 		}
 		if b.wait(life) {
-			release := sync.OnceFunc(func() { <-c.places })
+			release := sync.OnceFunc(c.free)
 			select {
 			case out <- c.envelope(b.msgs, release, release):
 				first = b.next
@@ -190,6 +192,15 @@ func (c *collector) collect(in <-chan *message.Message, out chan<- *message.Mess
 			}
 		}
 		return
+	}
+}
+
+// free frees the place of a batch.
+func (c *collector) free() {
+	<-c.places
+	select {
+	case c.freed <- struct{}{}:
+	default:
 	}
 }
 
@@ -245,9 +256,11 @@ func (b *filling) add(m Received) {
 // wait adds messages until the batch has a place. It returns false at the end of life.
 func (b *filling) wait(life context.Context) bool {
 	var lingered <-chan time.Time
-	linger := b.limits.Linger
-	if len(b.places) > 0 {
-		linger = max(linger, busyLinger)
+	linger, freed := b.limits.Linger, b.freed
+	if linger >= busyLinger {
+		freed = nil
+	} else if len(b.places) > 0 {
+		linger = busyLinger
 	}
 	if linger > 0 {
 		timer := time.NewTimer(linger)
@@ -277,6 +290,10 @@ func (b *filling) wait(life context.Context) bool {
 			b.receive(m)
 		case <-lingered:
 			lingered = nil
+		case <-freed:
+			if len(b.places) == 0 {
+				lingered = nil
+			}
 		case <-draining: // which waits for these messages
 			lingered, draining = nil, nil
 		case place <- struct{}{}:

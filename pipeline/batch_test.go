@@ -91,6 +91,24 @@ func TestABatchGrowsWhileOthersAreHandled(t *testing.T) {
 	})
 }
 
+// A batch waits for further messages only while another one is handled.
+func TestABatchDoesNotWaitAfterTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBatches()
+		feed, rt := startBatches(t, b, pipeline.Batch{}, pipeline.Flow{})
+		send(feed, "1")
+		require.Equal(t, []string{"1"}, b.all())
+		begin := time.Now()
+		send(feed, "2")
+		require.Empty(t, b.all())
+		b.release <- struct{}{}
+		require.Equal(t, []string{"2"}, b.all())
+		require.Equal(t, begin, time.Now())
+		close(b.release)
+		require.NoError(t, rt.Stop(t.Context()))
+	})
+}
+
 func TestTheLimitsOfABatch(t *testing.T) {
 	for name, tt := range map[string]struct {
 		limits pipeline.Batch

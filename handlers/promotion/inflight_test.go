@@ -20,8 +20,8 @@ func TestRecordsPaidOnTheKafkaRouteMayBeStarted(t *testing.T) {
 	require.Equal(t, maxAcceptInFlight, p.acceptInFlight())
 }
 
-// Handlers of one stream have at most a quarter of the payouts that may be started. A slow
-// promotion leaves the rest to others.
+// One stream starts at most a quarter of the payouts that the process may start. A slow promotion
+// leaves the rest to others.
 func TestAStreamHasAQuarterOfTheStarts(t *testing.T) {
 	t.Parallel()
 	p := &Plugin{config: DefaultConfig(), redis: redis.New(), run: newResources(new(Config))}

@@ -113,8 +113,8 @@ func (s *service) Draining() {
 // startsPerSlot is how many payouts are started per call slot of the process.
 const startsPerSlot = 2
 
-// ahead returns how many payouts of one stream may be in handlers. It is a quarter of those that
-// may be started, so that a slow stream leaves the rest to others.
+// ahead returns how many payouts of one stream may be started. It is a quarter of those of the
+// process, so that a slow stream leaves the rest to others.
 func (c *MoneyConfig) ahead() int { return max(1, startsPerSlot*c.Concurrency/4) }
 
 // moneyService opens the client of the Money API, and starts the simulated Money API if the

@@ -138,7 +138,6 @@ func TestPayoutsAreStartedAheadOfTheirCalls(t *testing.T) {
 // A stream starts and calls as many payouts as it has slots for, also when the process has more.
 func TestAStreamHasFewerSlotsThanTheProcess(t *testing.T) {
 	t.Parallel()
-	ofStream := pipeline.NewSlots(1)
 	const starts = 5 // of testBegins
 	ofStream, startsOfStream := pipeline.NewSlots(1), pipeline.NewSlots(starts)
 	st := newSlotTestOf(t, 1, starts, func(p *payout.Processor, rec rules.Record) error {

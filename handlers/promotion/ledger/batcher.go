@@ -12,7 +12,7 @@ import (
 
 // batcher collects the items of concurrent callers into batches. They are flushed at once when no
 // flush is running. Otherwise they wait for its end, at most linger, and are flushed together.
-// After a batch of several items the next one goes half a linger later, unless it is full. Few and
+// After a batch of pacedBatch items the next one goes a pause later, unless it is full. Few and
 // large batches take a fraction of the server's time.
 type batcher[Q, R any] struct {
 	max    int
@@ -39,6 +39,11 @@ type batcher[Q, R any] struct {
 	stopped    chan struct{}
 	wg         sync.WaitGroup
 }
+
+const (
+	pacedBatch   = 4
+	longestPause = 5 * time.Millisecond
+)
 
 // batchItem is one request, with its result.
 type batchItem[Q, R any] struct {
@@ -258,8 +263,8 @@ func (c *batcher[Q, R]) collect() (batch []*batchItem[Q, R], more bool) {
 		break
 	}
 	c.next = time.Time{}
-	if len(batch) > 1 {
-		c.next = time.Now().Add(c.linger / 2)
+	if len(batch) >= pacedBatch {
+		c.next = time.Now().Add(min(c.linger, longestPause))
 	}
 	return batch, true
 }

@@ -56,11 +56,11 @@ func TestBatcher(t *testing.T) {
 			require.ErrorIs(t, err, ErrClosed)
 		})
 	})
-	t.Run("under load, batches that are not full begin half a linger apart", func(t *testing.T) {
+	t.Run("under load, batches that are not full begin 5 ms apart", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var began []time.Duration
 			start := time.Now()
-			c := newTestBatcher(t.Context(), 2, 3, 10*time.Millisecond, func(_ context.Context, batch []*batchItem[int, int]) {
+			c := newTestBatcher(t.Context(), 2, 5, 10*time.Millisecond, func(_ context.Context, batch []*batchItem[int, int]) {
 				began = append(began, time.Since(start))
 				for _, k := range batch {
 					k.finish()
@@ -70,16 +70,15 @@ func TestBatcher(t *testing.T) {
 				_ = c.submit(t.Context(), newBatch[int, int](len(items), func(i int) (rules.Key, int, error) { return rules.Key{}, items[i], nil })...)
 			}
 			send(1)
-			send(2)
-			send(3, 4)
-			require.Equal(t, []time.Duration{0, 0, 0}, began, "single items do not wait")
-			send(5)
-			require.Equal(t, 5*time.Millisecond, began[3], "after a batch of two")
-			send(6)
+			send(2, 3, 4)
+			send(5, 6, 7, 8)
+			require.Equal(t, []time.Duration{0, 0, 0}, began, "a few items do not wait")
+			send(9)
+			require.Equal(t, 5*time.Millisecond, began[3], "after a batch of four")
+			send(10, 11, 12, 13)
 			require.Equal(t, 5*time.Millisecond, began[4], "after a single item")
-			send(7, 8)
-			send(9, 10, 11)
-			require.Equal(t, 5*time.Millisecond, began[6], "a full batch does not wait")
+			send(14, 15, 16, 17, 18)
+			require.Equal(t, 5*time.Millisecond, began[5], "a full batch does not wait")
 			c.close()
 		})
 	})

@@ -37,8 +37,8 @@ type Config struct {
 	// BatchSize is the maximum number of payouts per transaction. Default 256.
 	BatchSize int `yaml:"batch_size"`
 	// Linger is the time that a batch of begins or settles waits for the end of the running flush.
-	// Then it is flushed at the same time. While there are several payouts per batch, batches begin
-	// half of it apart. Default 10ms.
+	// Then it is flushed at the same time. Under load, batches that are not full begin 5ms apart,
+	// or Linger if that is shorter. Default 10ms.
 	Linger time.Duration `yaml:"linger"`
 }
 

@@ -29,7 +29,7 @@ var (
 	errNotDue = errors.New("not to be paid yet")
 	// errNoSlot: a stream entry is then acked, and the feeder enqueues its payout again. A Kafka
 	// record is delivered again.
-	errNoSlot = errors.New("no slot of the Money API was free")
+	errNoSlot = errors.New("no slot was free in time")
 )
 
 // Pay begins a payout in the ledger, calls the Money API and settles the payout by the answer. The

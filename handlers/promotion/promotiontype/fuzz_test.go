@@ -88,6 +88,13 @@ func FuzzUnambiguous(f *testing.F) {
 			require.NoError(t, err)
 			require.Equal(t, p, again)
 			require.NotContains(t, string(p.Request), "\uFFFD")
+			// The decoder of the standard library reads the same payout.
+			r := s.newRecord()
+			require.NoError(t, json.Unmarshal(payload, r))
+			r.common().RetryCount = 0
+			request, err := json.Marshal(r)
+			require.NoError(t, err)
+			require.Equal(t, string(request), string(p.Request))
 		}
 	})
 }

@@ -20,18 +20,20 @@ func TestHandlersPrepareMessagesAhead(t *testing.T) {
 		r := newRig(t, s)
 		r.Add(0, 100)
 		cfg := r.config("c", 4)
-		cfg.Ahead = 100
+		cfg.Ahead = 1 // the slots need more starts: half as many again
 		rd, out := r.reader(s.Client(t), cfg, nil)
 		var handled, calls, refused atomic.Int64
+		var starts atomic.Pointer[pipeline.Slots]
 		release := make(chan struct{})
 		_ = redistest.Handle(t, out, func(m *message.Message) bool {
 			handled.Add(1)
-			slots := pipeline.SlotsFrom(m.Context()).Calls
-			if slots.Acquire(m.Context()) != nil {
+			slots := pipeline.SlotsFrom(m.Context())
+			starts.Store(slots.Starts)
+			if slots.Calls.Acquire(m.Context()) != nil {
 				refused.Add(1)
 				return true
 			}
-			defer slots.Release()
+			defer slots.Calls.Release()
 			calls.Add(1)
 			<-release
 			return true
@@ -39,8 +41,18 @@ func TestHandlersPrepareMessagesAhead(t *testing.T) {
 		done := sync.OnceFunc(func() { close(release) })
 		t.Cleanup(done) // also when something below fails
 		require.Eventually(t, func() bool { return handled.Load() == 6 && calls.Load() == 4 }, patience, tick)
+		takeAll := func() (n int) {
+			for ; starts.Load().Free(); n++ {
+				require.NoError(t, starts.Load().Acquire(t.Context()))
+			}
+			return n
+		}
+		require.Equal(t, 6, takeAll(), "starts")
 		rd.Resize(6)
 		require.Eventually(t, func() bool { return handled.Load() == 9 && calls.Load() == 6 }, patience, tick)
+		require.Equal(t, 3, takeAll(), "further starts")
+		unstarted := make(chan error, 1)
+		go func() { unstarted <- starts.Load().Acquire(t.Context()) }()
 		drained := make(chan error)
 		go func() {
 			// A quarter of it passes before the refusals.
@@ -49,6 +61,7 @@ func TestHandlersPrepareMessagesAhead(t *testing.T) {
 			drained <- rd.Drain(ctx)
 		}()
 		require.Eventually(t, func() bool { return refused.Load() == 3 }, patience, tick)
+		require.ErrorIs(t, <-unstarted, pipeline.ErrNoMoreSlots)
 		done()
 		require.NoError(t, <-drained)
 		require.EqualValues(t, 9, handled.Load())

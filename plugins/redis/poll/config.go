@@ -86,9 +86,9 @@ type Options struct {
 	Gate func() bool
 	// Ahead > 0: Concurrency does not limit the messages in handlers, but their calls
 	// (pipeline.SlotsFrom). Handlers have half as many messages again, which they can prepare in
-	// batches. They have more, up to twice Ahead, while they are quick and slots are free. Ahead
-	// limits those that are started, if their slots need no more. Even with Concurrency 1, other
-	// messages then overtake a nacked one.
+	// batches. They have more while they are quick and slots are free, at most 256 and up to twice
+	// Ahead. Ahead limits those that are started, if their slots need no more. Even with
+	// Concurrency 1, other messages then overtake a nacked one.
 	Ahead int
 	// Ordered: entries leave the reader in the order of reading at their first delivery, however
 	// many are in flight. A nacked entry is overtaken, unless Concurrency is 1. While the gate is

@@ -20,18 +20,21 @@ func (t *table) mostStarts() int { return max(t.o.Ahead, t.least()) }
 
 // mostMore is the maximum of more. As many messages as may be started may also wait before that, or
 // store their results.
-func (t *table) mostMore() int { return max(0, 2*t.o.Ahead-t.least()) }
+func (t *table) mostMore() int { return max(0, min(maxMore, 2*t.o.Ahead-t.least())) }
 
-const longHandling = 100 * time.Millisecond
+const (
+	maxMore      = 256
+	longHandling = 100 * time.Millisecond
+)
 
-// adapt changes the number of workers when a message was handled. One is added if a slot is free
-// although all workers are busy. Many end if messages take long: those that are prepared would wait
-// for their slots, and another instance may be idle.
+// adapt changes the number of workers when a message was handled. One is added if a slot and a
+// start are free although all workers are busy. Many end if messages take long: those that are
+// prepared would wait for their slots, and another instance may be idle.
 func (t *table) adapt(took time.Duration) {
 	switch {
 	case took > longHandling:
 		t.more /= 2
-	case t.slots != nil && t.more < t.mostMore() && t.busy >= t.workers() && t.slots.Free():
+	case t.slots != nil && t.more < t.mostMore() && t.busy >= t.workers() && t.slots.Free() && t.starts.Free():
 		t.more++
 	}
 }

@@ -308,7 +308,7 @@ func handleAll(m *table, n *int, took time.Duration) int {
 
 func TestWorkersFollowTheSlots(t *testing.T) {
 	m, n := newTestTable(8, 10), 0
-	m.slots, m.o.Ahead = pipeline.NewSlots(8), 100
+	m.slots, m.starts, m.o.Ahead = pipeline.NewSlots(8), pipeline.NewSlots(100), 100
 	require.Equal(t, 12, handleAll(m, &n, time.Millisecond))
 	require.Equal(t, 13, handleAll(m, &n, time.Millisecond), "a slot is free, and no worker was")
 	for range 200 {
@@ -316,6 +316,11 @@ func TestWorkersFollowTheSlots(t *testing.T) {
 	}
 	require.Equal(t, 200, m.workers(), "twice Ahead")
 	require.Equal(t, 100, m.mostStarts())
+	m.o.Ahead = 1000
+	for range 200 {
+		handleAll(m, &n, time.Millisecond)
+	}
+	require.Equal(t, 12+maxMore, m.workers(), "the most")
 	m.o.Ahead = 5
 	require.Equal(t, 12, m.workers(), "always as many again as half the slots")
 	require.Equal(t, 12, m.mostStarts())
@@ -327,6 +332,12 @@ func TestWorkersFollowTheSlots(t *testing.T) {
 	}
 	require.Equal(t, 12, handleAll(m, &n, time.Millisecond))
 	require.Equal(t, 12, m.workers(), "all slots are in use")
+	for range 8 {
+		m.slots.Release()
+	}
+	m.starts.Resize(0)
+	require.Equal(t, 12, handleAll(m, &n, time.Millisecond))
+	require.Equal(t, 12, m.workers(), "further workers would only wait for their starts")
 }
 
 func TestReadAheadEnds(t *testing.T) {
