@@ -44,6 +44,9 @@ type Service struct {
 	flight  singleflight.Group
 	loops   pipeline.Loops
 
+	known    []string // events of the last list
+	reading  sync.Map // nodes whose tables are being read
+	reads    sync.WaitGroup
 	fetching sync.Map // events whose capacity is being fetched
 	fetches  errgroup.Group
 }
@@ -140,7 +143,10 @@ func (s *Service) Start(ctx context.Context) error {
 		return s.loops.Start(ctx)
 	}
 	return s.loops.Start(ctx, func(ctx context.Context) {
-		defer func() { _ = s.fetches.Wait() }() // each fetch logs its error
+		defer func() {
+			s.reads.Wait()
+			_ = s.fetches.Wait() // each fetch logs its error
+		}()
 		pipeline.Every(ctx, capacityInterval, s.fetch)
 	})
 }
@@ -152,13 +158,30 @@ func (s *Service) Stop(ctx context.Context) error {
 	return err
 }
 
-// fetch begins to fetch the capacity of each room without one. A slow event delays no other.
+// fetch begins to fetch the capacity of each room without one. A node of a Cluster that does not
+// answer delays no room of another. The set of events is on one node: without it the last known
+// events are used.
 func (s *Service) fetch(ctx context.Context) {
-	events, err := s.Rooms.Events(ctx)
-	if err != nil || len(events) == 0 {
-		s.warn(ctx, err)
-		return
+	call, cancel := context.WithTimeout(ctx, capacityInterval)
+	events, err := s.Rooms.Events(call)
+	cancel()
+	s.warn(ctx, err)
+	if err == nil {
+		s.known = events
 	}
+	for node, events := range s.Rooms.ByNode(ctx, s.known) {
+		if _, waits := s.reading.LoadOrStore(node, true); !waits {
+			s.reads.Go(func() {
+				defer s.reading.Delete(node)
+				s.fetchMissing(ctx, events)
+			})
+		}
+	}
+}
+
+// fetchMissing begins to fetch the missing capacities of rooms of one node. A slow event delays no
+// other.
+func (s *Service) fetchMissing(ctx context.Context, events []string) {
 	tables, err := s.Rooms.Tables(ctx, events)
 	s.warn(ctx, err)
 	for i, t := range tables {

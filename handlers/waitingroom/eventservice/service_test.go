@@ -32,14 +32,18 @@ type instances struct {
 
 func start(t *testing.T, n int, change ...func(*Config)) *instances {
 	t.Helper()
-	mini := redistest.Mini(t)
 	own := redis.DefaultClientConfig()
-	own.Addrs = []string{mini.Addr}
+	own.Addrs = []string{redistest.Mini(t).Addr}
+	return startOn(t, own, n, change...)
+}
+
+func startOn(t *testing.T, own redis.ClientConfig, n int, change ...func(*Config)) *instances {
+	t.Helper()
 	server := redis.New().Server(&own)
 	server.Log = slog.New(slog.DiscardHandler)
 	require.NoError(t, server.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, server.Stop(context.Background())) })
-	s := &instances{t: t, sim: sim.New(map[string]int64{"42": 500, "43": 0})}
+	s := &instances{t: t, sim: sim.New(map[string]int64{"42": 500, "43": 0, "44": 500, "45": 500, "46": 500, "47": 500, "48": 500})}
 	web := httptest.NewServer(s.sim)
 	t.Cleanup(web.Close)
 	s.rooms = room.New(server, room.Options{PromoteInterval: time.Second, PromoteBatch: 1, TokenTTL: time.Minute, ReadyTTL: time.Minute, Grace: time.Minute, SeenInterval: time.Minute, ClearAfter: time.Hour, MaxEvents: 3})
@@ -81,6 +85,47 @@ func TestAllInstancesShareOneCall(t *testing.T) {
 	require.Equal(t, 1, s.sim.Calls("42"))
 	require.NoError(t, s.list[0].Confirm(t.Context(), "43"))
 	require.Zero(t, s.capacity("43"), "no seats are not unknown seats")
+}
+
+// A node of a Cluster does not answer. The rooms of the other one get their capacities, also when
+// the silent node has the set of events.
+func TestASilentNodeDelaysNoCapacityOfAnother(t *testing.T) {
+	t.Parallel()
+	first, _, proxy := redistest.MiniCluster(t)
+	own := redis.DefaultClientConfig()
+	own.Addrs, own.Cluster = []string{first.Addr, proxy.Addr()}, true
+	s := startOn(t, own, 1, func(c *Config) { c.Timeout = time.Second })
+	var here, there string
+	for _, event := range []string{"44", "45", "46", "47", "48"} {
+		_, err := s.rooms.Control(t.Context(), event, room.Change{Verb: room.Open, By: "me", Why: "test"})
+		require.NoError(t, err)
+		if first.Mini.Exists("ROOM:{" + event + "}") {
+			here = event
+		} else {
+			there = event
+		}
+	}
+	require.NotEmpty(t, here)
+	require.NotEmpty(t, there)
+	ticks := func(event string) bool {
+		tick, err := s.rooms.Tick(t.Context(), event)
+		require.NoError(t, err)
+		return tick.Ran
+	}
+	for _, event := range []string{here, there} {
+		redistest.Eventually(t, "a table that says that the capacity is unknown", func() bool { return ticks(event) })
+	}
+	s.sim.Set(sim.Unavailable)
+	require.NoError(t, s.list[0].Start(t.Context()))
+	redistest.Eventually(t, "a call for each event", func() bool { return s.sim.Calls(here) > 0 && s.sim.Calls(there) > 0 })
+	proxy.Mute()
+	proxy.Cut()
+	s.sim.Set(sim.Healthy)
+	redistest.Eventually(t, "the capacity of the other node's event", func() bool {
+		ticks(here)
+		return s.capacity(here) == 500
+	})
+	proxy.SetDown(true)
 }
 
 func TestAMissingEventIsRemembered(t *testing.T) {

@@ -75,9 +75,6 @@ func (h *history) tick() {
 		}
 	}
 	answered := h.answered(err)
-	if h.o.Replicas > 0 && h.stopped() {
-		h.without = h.m.ms()
-	}
 	if got.Ran != want.ran || got.Promoted != len(want.promoted) || got.Removed != len(want.removed) || got.Gap.Milliseconds() != want.gap || got.Rewound != want.rewound {
 		h.fault("the model's tick: %+v", want)
 	}
@@ -165,9 +162,6 @@ func (h *history) absence(user string) {
 
 // turn checks that a promoted user whose lease ended was not connected all the time.
 func (h *history) turn(user string) {
-	if h.without >= h.ready[user] && h.without > 0 { // no lease is claimed without the replica
-		return
-	}
 	for _, b := range h.brokers {
 		if t := b.tabs[user]; t != nil && !b.cut && t.looked > h.ready[user] {
 			h.fault("%s was connected to %s, and lost the turn", user, b.name)

@@ -128,7 +128,6 @@ type history struct {
 	closed  map[string]int64 // by lease: the newest index of its user when a shop ended it
 	ready   map[string]int64 // when a user was promoted
 	alive   map[string]int64 // the last sign of life that the server has
-	without int64            // when the replica was last seen stopped, in ms of the room
 	ticks   int
 
 	excess    int64 // sold and leases above capacity, after the last step

@@ -352,11 +352,14 @@ func (m *model) tick(batch int) turn {
 		m.gap += t.gap
 		m.stopped += gap
 		m.quiet = now + quietAfter
+	} else if batch == 0 && !again { // no replica
+		now = m.lastTick
+		m.stopped += gap
 	}
 	m.lastRun, m.more = m.run, false
 	if !again {
 		if t.gap == 0 && !t.rewound {
-			m.earn(now - m.lastTick)
+			m.earn(max(0, gap))
 		}
 		m.lastTick = now
 		m.schedule()

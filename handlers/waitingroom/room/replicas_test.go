@@ -113,3 +113,33 @@ func TestOneEventWaitsForAReplicaThatIsMissing(t *testing.T) {
 		require.NotContains(t, r.client.Info(t.Context(), "commandstats").Val(), "cmdstat_wait:")
 	})
 }
+
+// A user has a lease, and the replica is missing for longer than the lease. No token can be used in
+// that time, so the lease ends later by it.
+func TestTimeStandsStillWithoutReplicas(t *testing.T) {
+	redistest.EachOwn(t, func(t *testing.T, s *redistest.Own) {
+		r := newRig(t, s.Server, 1, func(o *Options) { o.Replicas, o.ReplicaWait = 1, 50*time.Millisecond })
+		alone := r.rooms
+		r.rooms = r.process(s.Server, options()) // needs no replica
+		r.enterAll(2)
+		require.Equal(t, 1, r.tick().Promoted)
+		lease := r.claim("user-0")
+		alone.missingFor = time.Hour
+		for range 400 {
+			r.outage(time.Second)
+			got, err := alone.Tick(r.ctx, r.event)
+			require.ErrorIs(t, err, redis.ErrNotReplicated)
+			require.True(t, got.Ran)
+			require.Zero(t, got.Gap, "it is no outage")
+			require.Empty(t, got.Ended[Expired])
+		}
+		after := r.status("user-0")
+		require.Equal(t, lease.JTI, after.JTI)
+		require.Equal(t, lease.Until+400_000, after.Until)
+		require.Equal(t, Waiting, r.status("user-1").State, "no user is absent")
+		for range 300 {
+			r.tick()
+		}
+		require.Empty(t, r.status("user-0").JTI, "with ticks the lease ends")
+	})
+}

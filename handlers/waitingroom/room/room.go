@@ -345,6 +345,16 @@ func (r *Rooms) Deny(ctx context.Context, event string, duration time.Duration) 
 // ErrTooMany means that there are as many rooms as allowed. The caller refuses the event for now.
 var ErrTooMany = errors.New("there are too many rooms")
 
+// ByNode returns events by the node of a Cluster that has their keys.
+func (r *Rooms) ByNode(ctx context.Context, events []string) map[string][]string {
+	nodes := map[string][]string{}
+	for _, event := range events {
+		node := r.server.Node(ctx, roomKey(event))
+		nodes[node] = append(nodes[node], event)
+	}
+	return nodes
+}
+
 // Events returns the events that have a room.
 func (r *Rooms) Events(ctx context.Context) ([]string, error) {
 	c := redis.Command("SMEMBERS", roomsKey)

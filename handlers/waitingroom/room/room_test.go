@@ -83,3 +83,24 @@ func TestEachEventOfACallHasItsOwnResult(t *testing.T) {
 		}
 	})
 }
+
+// A key has another type than the scripts expect. A tick then fails before it takes a user off the
+// queue.
+func TestADamagedKeyTakesNoUserOffTheQueue(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		for _, name := range []string{"WAITING_QUEUE_INDEX_RECORD", "WAITING_USER_IDS", "ENTRY", "ENTRY_LEASES", "ENTRY_RECORD", "WAITING_SEEN", "WAITING_ASIDE"} {
+			r := newRig(t, s, 10)
+			r.enterAll(3)
+			damaged := name + ":{" + r.event + "}"
+			require.NoError(t, r.client.Del(r.ctx, damaged).Err())
+			require.NoError(t, r.client.Set(r.ctx, damaged, "text", 0).Err())
+			r.outage(time.Second)
+			_, err := r.rooms.Tick(r.ctx, r.event)
+			require.ErrorContains(t, err, "WRONGTYPE", name)
+			require.EqualValues(t, 3, r.client.ZCard(r.ctx, "WAITING:{"+r.event+"}").Val(), name)
+
+			require.NoError(t, r.client.Del(r.ctx, damaged).Err())
+			require.Equal(t, 3, r.tick().Promoted, "%s is repaired", name)
+		}
+	})
+}

@@ -37,7 +37,8 @@ type Tick struct {
 // and its result is returned.
 //
 // While there are fewer replicas than Options.Replicas, no user is promoted: the users in front get
-// no token, and those behind would overtake them.
+// no token, and those behind would overtake them. The time of the room stands still, so no turn
+// ends.
 func (r *Rooms) Tick(ctx context.Context, event string) (Tick, error) {
 	if missing := r.missing(ctx, event); missing != nil {
 		c := r.call("tick", event, r.tickArgs(event, 0)...)

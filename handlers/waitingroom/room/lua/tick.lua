@@ -1,5 +1,6 @@
 -- tick.lua: ends leases, removes absent users, promotes in the order of the indexes, and writes the rank table.
 -- It does nothing when the last tick was less than 0.9 intervals ago, unless that one has more to do.
+-- With too few replicas ARGV[8] is 0. The time of the room then stands still.
 -- ARGV[8] most promotions   ARGV[9] suffix of the new leases' ids   ARGV[10] highest tick that the caller has seen
 -- ARGV[11] clear_after in ms
 -- Reply: 1 when it ran. Then promoted, expired, abandoned, removed, set aside. Then 1 when there is more to do.
@@ -37,6 +38,9 @@ if recovers then
   -- A broker may have signed before none of several outages.
   put('gap', num(gap + (ticked < tonumber(room.hold_until) and tonumber(room.gap or 0) or 0)))
   put('hold_until', num(now + HOLD))
+elseif batch == 0 and not again then -- no token can be shown or verified, so no lease ends
+  now, stopped = ticked, clock - ticked
+  put('stopped', num(stopped))
 elseif not again then
   now, stopped = raw, tonumber(room.stopped)
 end
@@ -121,12 +125,19 @@ if not held and (room.state == 'open' or room.state == 'draining') then
   local slots, credit = free(), room.per_minute and room.mode ~= 'pass-through' and math.floor(tonumber(room.credit or 0)) or math.huge
   local able = math.min(slots, credit)
   local most = math.min(able, batch, budget)
-  local names, texts, indexes, taken = {}, {}, {}, {}
+  local names, texts, indexes, found, taken = {}, {}, {}, {}, {}
   local heads = most > 0 and redis.call('ZRANGE', WAITING, 0, most - 1, 'WITHSCORES') or {}
   local users = {}
   for i = 1, #heads, 2 do users[#users + 1] = user(heads[i]) or '' end -- no user is ''
   local leased = #users > 0 and redis.call('ZMSCORE', LEASES, unpack(users))
   local seen = #users > 0 and redis.call('ZMSCORE', SEEN, unpack(users))
+  local records = #users > 0 and redis.call('HMGET', RECORD, unpack(users))
+  if #users > 0 then -- a key of another type ends the script here, before a user is taken off the queue
+    redis.call('HLEN', LEASE)
+    redis.call('HLEN', USERS)
+    redis.call('XLEN', ENTRY)
+    redis.call('HLEN', ASIDE)
+  end
   for i, name in ipairs(users) do
     local text, index = heads[2 * i - 1], tonumber(heads[2 * i])
     local reason = name == '' and 'undecodable' or (taken[name] or leased[i]) and 'has a lease' or nil
@@ -141,15 +152,15 @@ if not held and (room.state == 'open' or room.state == 'draining') then
       removed = removed + 1
     else
       promoted, taken[name] = promoted + 1, true
-      names[promoted], texts[promoted], indexes[promoted] = name, text, index
+      names[promoted], texts[promoted], indexes[promoted], found[promoted] = name, text, index, records[i] or ''
     end
   end
   if promoted > 0 then
-    local records, granted, tokens = redis.call('HMGET', RECORD, unpack(names)), {}, {}
+    local granted, tokens = {}, {}
     for i, name in ipairs(names) do
-      local instance = string.match(records[i] or '', INSTANCE)
+      local instance = string.match(found[i], INSTANCE)
       if not instance then
-        local record = decode(records[i]) or {}
+        local record = decode(found[i]) or {}
         instance = type(record.instanceId) == 'string' and record.instanceId or ''
       end
       local jti = num(indexes[i]) .. '-' .. ARGV[9]
