@@ -47,6 +47,7 @@ type Checker struct {
 	users    map[string]*user
 	leases   map[string]string // jti → user
 	over     []*user           // whose leases have ended since the last sample
+	due      []*user           // whose leases had ended before it
 	report   Report
 	closed   bool           // an operator has closed the room
 	lost     int64          // see Lost
@@ -294,14 +295,15 @@ func (c *Checker) Sample(s room.Status) {
 	}
 }
 
-// ended checks that leases have ended after their time. The sample is a later one.
+// ended checks that leases have ended after their time. A sample may be older than the ends that
+// were reported since the one before it, so it counts for those before.
 func (c *Checker) ended(s room.Status) {
-	for _, u := range c.over {
+	for _, u := range c.due {
 		if s.LastTick < u.until && !c.o.Loses {
 			c.problem("the lease of %s has ended before its time", u.name)
 		}
 	}
-	c.over = nil
+	c.due, c.over = c.over, nil
 }
 
 // Report compares everything. last is the room after the end of all users.
@@ -309,6 +311,7 @@ func (c *Checker) Report(last room.Status) Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended(last)
+	c.ended(last) // it is from after all ends
 	c.report.Users, c.report.Capacity, c.report.Leases = len(c.users), last.Capacity, last.Ready+last.Admitted
 	users := slices.SortedFunc(maps.Values(c.users), func(a, b *user) int { return cmp.Compare(a.index, b.index) })
 	for _, u := range users {

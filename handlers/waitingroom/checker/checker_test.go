@@ -142,6 +142,7 @@ func TestEachBrokenRuleIsReported(t *testing.T) {
 			r.Connected("d", "1", 4)
 			r.Promoted("d", "4-d", 5000)
 			r.Ended("d", "lease_over")
+			r.Sample(room.Status{LastTick: 4999}) // from before the end
 			r.Sample(room.Status{LastTick: 5000})
 		},
 		"the lease of d has ended before its time": func(r *run) {
