@@ -54,6 +54,22 @@ func TestAGoodRun(t *testing.T) {
 	}, got)
 }
 
+// A sample that was read before the end of a lease is checked after it.
+func TestASampleMayBeOlderThanAnEnd(t *testing.T) {
+	t.Parallel()
+	r := newRun()
+	r.Promoted("d", "4-d", 5000)
+	r.Ended("d", "lease_over")
+	r.Sample(room.Status{LastTick: 4999, Concurrency: -1})
+	r.Sample(room.Status{LastTick: 5000, Concurrency: -1})
+	require.NotContains(t, fmt.Sprint(r.report.Problems), "before its time")
+	r.Promoted("d", "4-d", 9000)
+	r.Ended("d", "lease_over")
+	r.Sample(room.Status{LastTick: 8999, Concurrency: -1})
+	r.Sample(room.Status{LastTick: 8999, Concurrency: -1})
+	require.Contains(t, fmt.Sprint(r.report.Problems), "the lease of d has ended before its time")
+}
+
 func overtaken(r *run) {
 	r.Arrived("e", Expires)
 	r.Connected("d", "1", 4)
@@ -142,7 +158,6 @@ func TestEachBrokenRuleIsReported(t *testing.T) {
 			r.Connected("d", "1", 4)
 			r.Promoted("d", "4-d", 5000)
 			r.Ended("d", "lease_over")
-			r.Sample(room.Status{LastTick: 4999}) // from before the end
 			r.Sample(room.Status{LastTick: 5000})
 		},
 		"the lease of d has ended before its time": func(r *run) {
