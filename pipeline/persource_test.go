@@ -109,8 +109,9 @@ func TestBatchesPerSource(t *testing.T) {
 		src, b, rt := perSource(t, pipeline.Batch{MaxRecords: 3}, hang, "")
 		src.send("a1")
 		require.Equal(t, []string{"a1"}, b.all(), "the first message does not wait")
-		src.send("a2", "b1", "a3", "b2", "a4", "a5")
+		src.send("a2", "b1")
 		require.Equal(t, []string{"b1"}, b.all(), "a batch of a is being handled")
+		src.send("a3", "b2", "a4", "a5")
 		for n := range 100 {
 			src.send([]string{"a", "b"}[n%2] + "x")
 		}
