@@ -6,8 +6,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // DemoFlags are the flags of each demo.
@@ -32,7 +35,7 @@ type Demo[R any] struct {
 	// Settings returns those of this process, dotted path to value. The folder is removed at the
 	// end.
 	Settings func(dir string) (map[string]any, error)
-	// Off are plugins that all processes switch off.
+	// Off are plugins that all processes switch off, with all plugins that need them.
 	Off []string
 	// Run returns the report. Its context ends when a process fails.
 	Run func(context.Context, *Processes) (R, error)
@@ -58,9 +61,10 @@ func RunDemo[R any](h *Host, cmd *cobra.Command, d Demo[R]) error {
 	settings["data_dir"] = filepath.Join(dir, "data")
 	settings["plugins.telemetry.listen"] = ""
 	d.Quiet(settings)
-	switchOff(settings, d.Off)
+	off := h.withDependents(d.Off)
+	switchOff(settings, off)
 	return h.Run(cmd.Context(), cmd, RunOptions{Demo: true, Overrides: settings, Ready: func(ctx context.Context, _ *Running) error {
-		processes := h.Processes(dir, d.Off...)
+		processes := h.Processes(dir, off...)
 		defer processes.Stop()
 		report, err := during(ctx, processes, d.Run)
 		if err != nil {
@@ -97,6 +101,21 @@ func during[R any](ctx context.Context, processes *Processes, run func(context.C
 		err = context.Cause(ctx)
 	}
 	return report, err
+}
+
+// withDependents returns the names of plugins, and of those that need one of them.
+func (h *Host) withDependents(names []string) []string {
+	names = slices.Clone(names)
+	isOff := func(name string) bool { return slices.Contains(names, name) }
+	for before := 0; before < len(names); {
+		before = len(names)
+		for _, p := range h.o.Plugins {
+			if d, ok := p.(pipeline.Dependent); ok && !isOff(p.Name()) && slices.ContainsFunc(d.Needs(), isOff) {
+				names = append(names, p.Name())
+			}
+		}
+	}
+	return names
 }
 
 func switchOff(settings map[string]any, plugins []string) {
