@@ -23,14 +23,15 @@ func TestTheRightsForTheCommandsOfTheScripts(t *testing.T) {
 	for _, name := range p.commands() {
 		require.Contains(t, readme, "+"+name, "the README has the commands that are checked")
 	}
-	shared := read("../../plugins/redis/README.md") + " +xadd "
+	shared := read("../../plugins/redis/README.md")
+	require.Contains(t, shared, "+@stream", "it has the commands XADD, XLEN and so on")
 	names, err := filepath.Glob("room/lua/*.lua")
 	require.NoError(t, err)
 	require.NotEmpty(t, names)
 	for _, name := range names {
 		for _, found := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`).FindAllStringSubmatch(read(name), -1) {
 			command := strings.ToLower(found[1])
-			if !strings.Contains(shared, "+"+command+" ") && !strings.Contains(shared, "+"+command+"\n") {
+			if !strings.HasPrefix(command, "x") && !strings.Contains(shared, "+"+command+" ") && !strings.Contains(shared, "+"+command+"\n") {
 				require.Contains(t, p.commands(), command, name)
 			}
 		}
