@@ -88,6 +88,7 @@ func raisers() map[string][]happening {
 		"MillraceEventServiceFailing":    {grows(`millrace_room_event_service_calls_total{result="not_sent"}`, 0.1)},
 		"MillraceRoomWithoutCapacity":    {is(`millrace_room_capacity_unknown`, 1)},
 		"MillraceRoomReplicasMissing":    {is(`millrace_room_replicas_missing`, 1)},
+		"MillraceRoomOverCapacity":       {is(`millrace_room_excess`, 1)},
 		"MillraceRoomSalesRefused":       {grows(`millrace_room_late_finish_total{event="42",answer="conflict"}`, 0.01)},
 		"MillraceRoomScriptSlow":         {grows(`millrace_room_promotion_script_duration_seconds_bucket{le="+Inf"}`, 1)},
 		"MillraceRoomSignsFailing":       {grows(`millrace_room_sign_failures_total`, 0.1)},

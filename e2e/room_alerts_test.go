@@ -234,6 +234,20 @@ func roomTroubles() []roomTrouble {
 			},
 		},
 		{
+			alert: "MillraceRoomOverCapacity",
+			begin: func(w *roomWatch) {
+				w.opened(`,"capacity":2`)
+				w.admitted("ann", 0)
+				w.admitted("ben", 0)
+			},
+			step: func(w *roomWatch) { w.change("set", `,"capacity":1`) },
+			end: func(w *roomWatch) {
+				w.run(0, "set", w.event, "--capacity", "2", "--why", "ticket 7")
+				w.visitor("eve", 0)
+				w.admitted("eve", 0) // when a lease has ended
+			},
+		},
+		{
 			alert: "MillraceRoomSalesRefused",
 			begin: func(w *roomWatch) {
 				w.opened(`,"capacity":1`)

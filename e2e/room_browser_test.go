@@ -131,6 +131,9 @@ func twoUsersAndOneSlot(t *testing.T, b *browser, rooms *roomsOf, _ *roomProcess
 		bob.text(id, want)
 	}
 	place := rooms.place(event, "bob").Index
+	require.Equal(t, "1", value[string](bob.tab, `
+stream.dispatchEvent(new MessageEvent("position", {data: '{"position":9,"ahead":8,"waiting":9,"asOf":1,"roomState":"open"}'}));
+document.getElementById("position").innerText`), "a position does not rise")
 
 	bob.network.SetDown(true)
 	bob.says("Connection lost, connecting again… Your place is kept.")

@@ -24,6 +24,7 @@ type metrics struct {
 	queued                           prometheus.GaugeFunc
 	entries                          *prometheus.GaugeVec
 	waiting, leases, slotsFree, sold *prometheus.Desc
+	excess                           *prometheus.Desc
 	noCapacity, noReplicas           *prometheus.Desc
 }
 
@@ -58,6 +59,7 @@ func newMetrics(d *Dispatcher) *metrics {
 		leases:    gauge("leases", "Leases in use, by event and state (READY, ADMITTED). Use max over the instances.", "state"),
 		slotsFree: gauge("slots_free", "Free slots, by event. Use max over the instances."),
 		sold:      gauge("sold", "Seats sold, by event. Use max over the instances."),
+		excess:    gauge("excess", "Leases and sold seats above the capacity, by event. Use max over the instances."),
 		noCapacity: prometheus.NewDesc(name("capacity_unknown"),
 			"Rooms with waiting users whose number of seats is unknown, so that none is promoted.", nil, nil),
 		noReplicas: prometheus.NewDesc(name("replicas_missing"),
@@ -102,14 +104,14 @@ func (m *metrics) drew(event string, drawn room.Drawn, failed bool) {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{m.waiting, m.leases, m.slotsFree, m.sold, m.noCapacity, m.noReplicas} {
+	for _, desc := range []*prometheus.Desc{m.waiting, m.leases, m.slotsFree, m.sold, m.excess, m.noCapacity, m.noReplicas} {
 		out <- desc
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
-	type figures struct{ waiting, ready, admitted, free, sold float64 }
+	type figures struct{ waiting, ready, admitted, free, sold, excess float64 }
 	sums, unknown, late := map[string]figures{}, 0, 0
 	m.d.mu.Lock()
 	for name, e := range m.d.events {
@@ -123,6 +125,9 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		f.admitted += float64(e.table.Admitted)
 		f.free += float64(e.table.Free)
 		f.sold += float64(e.table.Sold)
+		if e.table.Capacity >= 0 {
+			f.excess += max(0, float64(e.table.Sold+e.table.Ready+e.table.Admitted-e.table.Capacity))
+		}
 		sums[label] = f
 		if e.table.Capacity < 0 && e.table.Waiting > 0 {
 			unknown++
@@ -143,5 +148,6 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		gauge(m.leases, f.admitted, string(room.Admitted))
 		gauge(m.slotsFree, f.free)
 		gauge(m.sold, f.sold)
+		gauge(m.excess, f.excess)
 	}
 }

@@ -56,6 +56,11 @@ func TestTheFiguresOfARoom(t *testing.T) {
 		require.NoError(t, r.admin.ZAdd(t.Context(), "ENTRY_LEASES:{e}", goredis.Z{Score: 1, Member: "b"}, goredis.Z{Score: 1, Member: "c"}).Err())
 		r.is("ended_total", 2)
 		r.is("leases", 0)
+		r.is("excess", 0)
+		seats = 0
+		_, err = r.rooms.Control(t.Context(), "e", room.Change{Verb: room.Set, By: "test", Capacity: &seats})
+		require.NoError(t, err)
+		r.is("excess", 1)
 		require.Positive(t, r.gauge("millrace_room_promotion_script_duration_seconds"))
 	})
 }

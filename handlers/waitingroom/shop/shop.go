@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
+	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/token"
 	"github.com/millrace-io/millrace/plugins/web"
 )
@@ -191,14 +192,16 @@ func (s *Shop) finish(ctx context.Context, event string, c token.Claims, q reque
 	place, err := s.rooms.Finish(ctx, event, c.Subject, c.ID, sold)
 	failpoint.Hit(failpoint.Finished)
 	late := func(answer string) { s.late.WithLabelValues(s.labels.Name(event), answer).Inc() }
+	// With too few replicas it has run, too, and is again when the shop repeats it.
+	ran := err == nil || errors.Is(err, redis.ErrNotReplicated)
 	switch {
-	case err == nil && place.How == "late":
+	case ran && sold && place.How == "late":
 		late("sold")
 	case errors.Is(err, room.ErrConflict) && sold && place.State == room.Expired:
 		late("conflict")
 	}
 	// A late sale was counted as expired before.
-	if err == nil && place.How != "again" && place.How != "late" {
+	if ran && place.How != "again" && place.How != "late" {
 		s.labels.Ended(event, string(place.State), 1)
 	}
 	return place, err

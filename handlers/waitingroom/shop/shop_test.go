@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -174,6 +175,12 @@ func (r *rig) counts(want string, c prometheus.Collector) {
 	require.NoError(r.t, testutil.CollectAndCompare(c, strings.NewReader(want)))
 }
 
+// is asserts how many leases have ended in a state.
+func (r *rig) is(want int, state string) {
+	r.t.Helper()
+	require.EqualValues(r.t, want, testutil.ToFloat64(r.labels.Collectors()[0].(*prometheus.CounterVec).WithLabelValues("42", state)))
+}
+
 // The lease decides, not the token: a token that has not expired is refused after the end, and one
 // that has expired is not.
 func TestTheLeaseDecides(t *testing.T) {
@@ -200,6 +207,29 @@ func TestALateSaleNeedsASeat(t *testing.T) {
 	r.want(200, "ABANDONED")(r.finish(other, "abandoned"))
 	r.want(200, "SOLD")(r.finish(late, "sold"))
 	require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("42", "sold")))
+}
+
+// A result that too few replicas have is stored. The shop repeats it, and it is counted once.
+func TestAResultWithoutReplicasIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	raw := r.admit("ann")
+	plain := r.shop.rooms
+	o := options(time.Hour)
+	o.Replicas, o.ReplicaWait = 1, time.Millisecond
+	r.shop.rooms = room.New(r.server, o)
+	r.want(503, "unavailable")(r.finish(raw, "sold"))
+	r.shop.rooms = plain
+	r.want(200, "SOLD")(r.finish(raw, "sold"))
+	r.is(1, "SOLD")
+}
+
+// A lease that a failover lost may end as abandoned. That is no late sale.
+func TestALostLeaseIsAbandoned(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.want(200, "ABANDONED")(r.finish(r.sign("42", "ann", strconv.FormatInt(time.Now().UnixMicro(), 10)+"-lost", time.Now().Add(time.Hour)), "abandoned"))
+	require.Zero(t, testutil.ToFloat64(r.shop.late.WithLabelValues("42", "sold")))
 }
 
 func TestOnlyAShopMayUseIt(t *testing.T) {
