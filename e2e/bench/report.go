@@ -210,6 +210,7 @@ func (r report) write(path string, plots []byte) error {
 	page := filepath.Base(path)
 	b.WriteString(introductions()[page])
 	r.table(&b, page)
+	r.tried(&b, page)
 	for _, t := range r.tables[page] {
 		t.write(&b)
 	}
@@ -226,6 +227,18 @@ func (r report) write(path string, plots []byte) error {
 func (r report) table(b *strings.Builder, page string) {
 	b.WriteString("| what | against | figures | ratio | target | result |\n|---|---|---|---|---|---|\n")
 	rows(r.of(page), func(cells ...string) { fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | ")) })
+}
+
+// tried writes what was tried for the rows that fall short.
+func (r report) tried(b *strings.Builder, page string) {
+	for _, o := range r.of(page) {
+		for _, row := range o.rows {
+			middle, _, _ := median(o.pairs[row.key])
+			if row.tried != "" && row.missing(middle.figure()) > 0 {
+				fmt.Fprintf(b, "\n**%s.** %s\n", strings.ToUpper(row.what[:1])+row.what[1:], row.tried)
+			}
+		}
+	}
 }
 
 // writeNextTo writes the plots and the table of allocations next to the README.
