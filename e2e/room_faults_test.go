@@ -60,6 +60,7 @@ func roomCases() []roomCase {
 		{name: "the network of the users is interrupted", rest: true, network: true, spare: 12 * time.Second, fault: func(r *roomRun) { r.interrupted(scaled(90 * time.Second)) }},
 		{name: "the clock of a broker is ahead, that of a dispatcher is behind", rest: true, clocks: [2]time.Duration{ahead, -ahead}, fault: (*roomRun).clocksOff},
 		{name: "the clock of a broker is behind, that of a dispatcher is ahead", rest: true, clocks: [2]time.Duration{-ahead, ahead}, fault: (*roomRun).clocksOff},
+		{name: "a join storm", rest: true, fault: (*roomRun).joinStorm},
 		{name: "rolling restart", rest: true, fault: (*roomRun).rollingRestart},
 		{name: "a broker with many streams ends", rest: true, users: 1000, fault: (*roomRun).brokerEnds},
 		{name: "Redis is unavailable for 5 minutes, default times", long: true, fault: func(r *roomRun) { r.cutOff(5*time.Minute, r.processes()...) }},
