@@ -95,9 +95,8 @@ const (
 func (e *environment) pay(ctx context.Context, c campaign) (res result, err error) {
 	r, err := e.begin(ctx, 8, c.latency)
 	defer r.stop()
-	load := func() error { return e.load(ctx, c.targets, max(c.targets, leastAnnounced), promotion) }
 	if err == nil && !c.joined {
-		err = load()
+		err = e.load(ctx, c.targets, promotion)
 	}
 	if err == nil {
 		err = r.start(ctx, c)
@@ -109,12 +108,18 @@ func (e *environment) pay(ctx context.Context, c campaign) (res result, err erro
 		return res, err
 	}
 	before := r.cpu()
-	if c.joined {
-		if err := load(); err != nil {
+	r.began = time.Now()
+	if c.peer == "" {
+		if err := e.announce(ctx, max(c.targets, leastAnnounced)); err != nil {
 			return res, err
 		}
 	}
-	r.began = time.Now()
+	if c.joined {
+		if err := e.load(ctx, c.targets, promotion); err != nil {
+			return res, err
+		}
+		r.began = time.Now()
+	}
 	if err := r.settled(ctx, c); err != nil {
 		for _, p := range r.processes {
 			_ = os.WriteFile(filepath.Join(e.dir, p.name+".log"), []byte(p.out.String()), 0o600)

@@ -64,7 +64,7 @@ func compareIdle(ctx context.Context, e *environment, s sizes) (map[string]pair,
 	c := campaign{targets: s.streams, settings: settings}
 	for _, step := range []func() error{
 		func() error { return err },
-		func() error { return e.load(ctx, 1, 1, promotions(s.streams)...) },
+		func() error { return e.load(ctx, 1, promotions(s.streams)...) },
 		func() error { return r.start(ctx, c) },
 		func() error { return r.settled(ctx, c) },
 		func() error { return sleep(ctx, s.quiet) }, // the reads of idle streams become rare
@@ -131,7 +131,7 @@ func compareWake(ctx context.Context, e *environment, s sizes) (map[string]pair,
 	const broken = 1 // promotion whose calls open the breaker
 	for _, step := range []func() error{
 		func() error { return err },
-		func() error { return e.load(ctx, 60, 60, broken) },
+		func() error { return e.load(ctx, 60, broken) },
 		func() error { return r.start(ctx, enqueues) },
 		func() error { return r.processes[0].await(ctx, "breaker opened") },
 		func() error { return r.start(ctx, pays) },

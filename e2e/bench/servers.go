@@ -164,12 +164,28 @@ func (e *environment) createCampaign(ctx context.Context, partitions int32) erro
 	return errors.Join(e.createTopics(ctx, partitions, publishTopic), e.createTopics(ctx, 1, promotiontype.StartedTopic))
 }
 
-// load publishes the records of POINT promotions, n targets each. It announces their number, which
-// sets the default slots.
-func (e *environment) load(ctx context.Context, n, announced int, promotions ...int64) error {
+// announce publishes the started event of the promotion, and waits until an instance has read it:
+// the number of targets sets the default slots. Instances skip events from before their start.
+func (e *environment) announce(ctx context.Context, targets int) error {
+	err := e.send(ctx, func(send sender) error {
+		send(promotiontype.StartedTopic, strconv.Itoa(promotion), fmt.Appendf(nil, `{"promotionId":%d,"promotionType":"POINT","totalCount":%d}`, promotion, targets))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("refused: no instance has read the started event"))
+	defer cancel()
+	return until(ctx, 20*time.Millisecond, func() (read bool, err error) {
+		err = e.db.QueryRow(ctx, "SELECT count(*) > 0 FROM promotion_streams WHERE promotion_id = $1 AND total_count = $2", promotion, targets).Scan(&read)
+		return read, err
+	})
+}
+
+// load publishes the records of POINT promotions, n targets each.
+func (e *environment) load(ctx context.Context, n int, promotions ...int64) error {
 	return e.send(ctx, func(send sender) error {
 		for _, promotion := range promotions {
-			send(promotiontype.StartedTopic, strconv.FormatInt(promotion, 10), fmt.Appendf(nil, `{"promotionId":%d,"promotionType":"POINT","totalCount":%d}`, promotion, announced))
 			for target := 1; target <= n; target++ {
 				value, err := pointRecord(promotion, target)
 				if err != nil {
