@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,6 +80,44 @@ func (d *domain) checkBatch(ctx context.Context, streams []Stream, idle bool) []
 
 // parentAlive says whether an error is a failure, and not the end of the service (a cancellation).
 func parentAlive(ctx context.Context) bool { return !errors.Is(ctx.Err(), context.Canceled) }
+
+// absences returns the newest mark, and whether an instance that may have entries is gone. Those are
+// instances that had consumers in the last round over all streams, or were marked since. When it
+// has no answer from Redis, an instance may be gone.
+func (d *domain) absences(ctx context.Context) (newest int64, gone bool) {
+	if d.r.o.Marks == nil {
+		return 0, true
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.r.call)
+	defer cancel()
+	marks, err := d.r.o.Marks(ctx)
+	if err != nil {
+		return 0, true // so the round reads all streams
+	}
+	instances := map[string]bool{}
+	maps.Copy(instances, d.last.instances)
+	for instance, at := range marks {
+		newest = max(newest, at)
+		if at > d.last.newest-markRecent.Milliseconds() {
+			instances[instance] = true
+		}
+	}
+	delete(instances, d.r.o.Instance)
+	if first := d.last.streams == nil; first || len(instances) == 0 {
+		return newest, first
+	}
+	alive, err := d.r.o.Alive(ctx, slices.Collect(maps.Keys(instances))...)
+	if err != nil {
+		return 0, true
+	}
+	for _, up := range alive {
+		gone = gone || !up
+	}
+	if !gone {
+		clear(d.gone)
+	}
+	return newest, gone
+}
 
 // findDead finds the consumers of instances whose presence is gone. They have departed, and after
 // PresenceTimeout they are dead. The entries of an instance that never had a presence wait for

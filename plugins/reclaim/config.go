@@ -7,6 +7,10 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis"
 )
 
+// markRecent is longer than the time since an instance that lives was marked. One that was marked
+// before a round may get its first entries after it.
+const markRecent = 2 * redis.PresenceRenewal
+
 // Config is what a person sets (plugins.reclaim). Start from DefaultConfig.
 type Config struct {
 	// MinIdle is how long an entry must have been pending and not renewed. A target whose readers

@@ -87,6 +87,9 @@ func (s *service) Start(ctx context.Context) error {
 		Alive: func(ctx context.Context, instances ...string) (map[string]bool, error) {
 			return redis.Alive(ctx, s.p.redis.Client(), instances...)
 		},
+		Marks: func(ctx context.Context) (map[string]int64, error) {
+			return redis.Marks(ctx, s.p.redis.Client())
+		},
 		Logger:  s.env.Logger.With(slog.String(pipeline.LogPlugin, "reclaim")),
 		Metrics: s.metrics,
 		Lost: func(stream string, ids []string) {

@@ -22,14 +22,18 @@ const (
 	soon          = 250 * time.Millisecond // pause when the reader had no capacity
 )
 
-// Options is what a Reclaimer needs. Logger, Metrics and Lost may be nil.
+// Options is what a Reclaimer needs. Marks, Logger, Metrics and Lost may be nil.
 type Options struct {
 	Config   Config
 	Instance string
 	Targets  []Target
 	// Alive says which of the instances have a presence key now: true, or false for one that had
 	// it. An instance that is missing in the answer never had one; its entries wait for MinIdle.
-	Alive   func(ctx context.Context, instances ...string) (map[string]bool, error)
+	Alive func(ctx context.Context, instances ...string) (map[string]bool, error)
+	// Marks returns when each instance renewed its presence last, in ms. With it, a check for dead
+	// instances reads no stream while all that may have entries have a presence. Nil: each check
+	// reads all streams.
+	Marks   func(ctx context.Context) (map[string]int64, error)
 	Logger  *slog.Logger
 	Metrics *Metrics
 	// Lost is called for entries that were pending and are deleted. It must not block.
@@ -88,6 +92,14 @@ type domain struct {
 	slow    map[string]struct{}  // streams that took long in this round
 	left    map[string]bool      // streams with more entries than their reader had capacity for
 	next    map[string]string    // stream → where the next claim of idle entries begins
+	last    survey
+}
+
+// survey is what the last round over all streams found.
+type survey struct {
+	streams   map[string]bool // that it read, by name
+	instances map[string]bool // that had consumers of them
+	newest    int64           // mark of an instance, before the round
 }
 
 func newDomain(r *Reclaimer, t Target) *domain {
@@ -139,8 +151,15 @@ func jitter(d time.Duration) time.Duration { return d - time.Duration(rand.Int64
 // with idle also idle entries. Streams that failed in the last round come last, so that they delay
 // the others once only. more says that entries are left because a reader had no capacity, from this
 // round or an earlier one.
+//
+// Without idle, and while no instance is gone, it reads only streams that are new.
 func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 	streams := d.target.Streams()
+	newest, gone := d.absences(ctx)
+	complete := idle || gone
+	if !complete {
+		streams = slices.DeleteFunc(slices.Clone(streams), func(s Stream) bool { return d.last.streams[s.Name] })
+	}
 	if idle {
 		names := make(map[string]bool, len(streams))
 		for _, s := range streams {
@@ -167,7 +186,16 @@ func (d *domain) round(ctx context.Context, idle bool) (more bool) {
 		d.findDead(ctx, checks, seen)
 		total += d.serveAll(ctx, checks)
 	}
-	maps.DeleteFunc(d.gone, func(instance string, _ time.Time) bool { return !seen[instance] })
+	if complete {
+		d.last = survey{streams: map[string]bool{}, instances: map[string]bool{}, newest: newest}
+		maps.DeleteFunc(d.gone, func(instance string, _ time.Time) bool { return !seen[instance] })
+	}
+	maps.Copy(d.last.instances, seen)
+	for _, s := range streams {
+		if _, failed := d.failing[s.Name]; !failed {
+			d.last.streams[s.Name] = true
+		}
+	}
 	d.reclaimed(ctx, total, len(streams))
 	return len(d.left) > 0 && ctx.Err() == nil
 }

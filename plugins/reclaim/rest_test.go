@@ -20,17 +20,28 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
-// counter counts the commands of a client.
-type counter struct{ n atomic.Int64 }
+// counter counts the commands of a client, or only those of one name.
+type counter struct {
+	only string
+	n    atomic.Int64
+}
+
+func (c *counter) count(cmds ...goredis.Cmder) {
+	for _, cmd := range cmds {
+		if c.only == "" || cmd.Name() == c.only {
+			c.n.Add(1)
+		}
+	}
+}
 
 func (c *counter) DialHook(next goredis.DialHook) goredis.DialHook { return next }
 func (c *counter) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, cmd goredis.Cmder) error { c.n.Add(1); return next(ctx, cmd) }
+	return func(ctx context.Context, cmd goredis.Cmder) error { c.count(cmd); return next(ctx, cmd) }
 }
 
 func (c *counter) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		c.n.Add(int64(len(cmds)))
+		c.count(cmds...)
 		return next(ctx, cmds)
 	}
 }

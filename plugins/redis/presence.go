@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -78,6 +79,24 @@ func Alive(ctx context.Context, c goredis.UniversalClient, instances ...string) 
 		}
 	}
 	return alive, nil
+}
+
+// Marks returns when each instance renewed its presence last, by the server's clock, in ms. It also
+// has instances whose presence is gone.
+func Marks(ctx context.Context, c goredis.UniversalClient) (map[string]int64, error) {
+	all, err := c.HGetAll(ctx, instancesKey).Result()
+	if err != nil {
+		return nil, fmt.Errorf("redis: marks of instances: %w", err)
+	}
+	marks := make(map[string]int64, len(all))
+	for instance, text := range all {
+		at, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("redis: mark of instance %q: %w", instance, err)
+		}
+		marks[instance] = at
+	}
+	return marks, nil
 }
 
 // presence holds an instance's name while the process lives.
