@@ -81,9 +81,9 @@ func (d *domain) checkBatch(ctx context.Context, streams []Stream, idle bool) []
 // parentAlive says whether an error is a failure, and not the end of the service (a cancellation).
 func parentAlive(ctx context.Context) bool { return !errors.Is(ctx.Err(), context.Canceled) }
 
-// absences returns the newest mark, and whether an instance that may have entries is gone. Those are
-// instances that had consumers in the last round over all streams, or were marked since. When it
-// has no answer from Redis, an instance may be gone.
+// absences returns the newest mark, and whether an instance that may have entries is gone. Such an
+// instance had consumers in the last round over all streams, or was marked since. When Redis gives
+// no answer, an instance may be gone.
 func (d *domain) absences(ctx context.Context) (newest int64, gone bool) {
 	if d.r.o.Marks == nil {
 		return 0, true
