@@ -54,7 +54,7 @@ test-all: tools ## Run the rest: Valkey, cluster, sentinel, TLS, upgrade, ten mi
 	@eval "$$($(services) env 2>/dev/null || true)"; \
 	MILLRACE_HISTORIES=500 $(GO) test -count=1 -timeout 20m -run '^TestRandomHistories$$' $(histories_pkg); \
 	MILLRACE_TEST=rest $(run_tests) $(if $(TESTFLAGS),,-want kafka$(comma)redis$(comma)valkey$(comma)postgres) -packages "$(rest_pkgs)" -- \
-		-count=1 $(parallel) -timeout 45m $(TESTFLAGS)
+		-count=1 $(parallel) -timeout 38m $(TESTFLAGS)
 
 .PHONY: test-long
 test-long: ## Run three full fault seeds, 10,000 histories, 1,000,000 job events, long outages of a waiting room: two hours

@@ -117,7 +117,7 @@ func newRoomRun(t *testing.T, c roomCase) *roomRun {
 	}
 	r.times.grace += c.spare
 	r.times.ready += c.spare
-	o := checker.Options{TokenTTL: r.times.token, Loses: c.loses}
+	o := checker.Options{TokenTTL: r.times.token, Loses: c.loses, Restores: c.unacked}
 	if c.absences {
 		o.Absence = r.times.grace
 	}
@@ -240,7 +240,7 @@ func (r *roomRun) arrive() {
 		defer close(ended)
 		report, err := demo.Run(ctx, demo.Options{
 			Event: roomEvent, Users: r.c.users, Checker: r.check, URL: url, Client: &http.Client{Transport: brokers}, Gate: shop,
-			Status: r.sample, Progress: func(int64) {}, Habit: roomHabit, More: r.more.Load, Patience: r.c.patience,
+			Status: r.sample, Progress: func(int64) {}, Habit: r.c.habit, More: r.more.Load, Patience: r.c.patience,
 			Close: func(context.Context) error {
 				_, err := r.command("room", "close", roomEvent, "--why", "sold out")
 				return err
@@ -251,19 +251,6 @@ func (r *roomRun) arrive() {
 		}
 		r.report <- report
 	}()
-}
-
-// roomHabit has many users that move between the brokers. Few let a lease expire, and only early
-// ones: the case waits for its end.
-func roomHabit(i int) checker.Habit {
-	rare := map[int]checker.Habit{
-		1: checker.Reconnects, 3: checker.Abandons, 5: checker.HasTwoTabs, 7: checker.Expires, 9: checker.Leaves, 11: checker.Vanishes,
-		13: checker.Reconnects, 15: checker.HasTwoTabs, 17: checker.Reconnects,
-	}
-	if i%20 == 7 && i > 60 {
-		return checker.Buys
-	}
-	return rare[i%20]
 }
 
 // operator changes the room.

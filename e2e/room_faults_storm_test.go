@@ -22,7 +22,8 @@ type join struct {
 }
 
 // joinStorm enters the users of another event as fast as the brokers answer. Each enters at both
-// brokers. The users of the crowd keep their places meanwhile.
+// brokers. The users of the crowd keep their places meanwhile. Their grace is longer than the
+// storm, because a small machine answers them late.
 func (r *roomRun) joinStorm() {
 	const event, users, callers = "storm", 4000, 300
 	out, err := r.command("room", "open", event, "--capacity", "10", "--concurrency", "0", "--why", "test")

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/e2e/faults"
+	"github.com/millrace-io/millrace/handlers/waitingroom/checker"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
 	"github.com/millrace-io/millrace/pipeline/failpoint"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
@@ -34,6 +35,7 @@ type roomCase struct {
 	// spare is added to grace and ready. The users return within a second, or later on a slow
 	// machine. This second is not scaled, so the scaled times have less to spare than the defaults.
 	spare    time.Duration
+	stays    bool // no user of the crowd lets a place or a lease end by time
 	patience time.Duration
 	fault    func(*roomRun)
 }
@@ -60,7 +62,7 @@ func roomCases() []roomCase {
 		{name: "the network of the users is interrupted", rest: true, network: true, spare: 12 * time.Second, fault: func(r *roomRun) { r.interrupted(scaled(90 * time.Second)) }},
 		{name: "the clock of a broker is ahead, that of a dispatcher is behind", rest: true, clocks: [2]time.Duration{ahead, -ahead}, fault: (*roomRun).clocksOff},
 		{name: "the clock of a broker is behind, that of a dispatcher is ahead", rest: true, clocks: [2]time.Duration{-ahead, ahead}, fault: (*roomRun).clocksOff},
-		{name: "a join storm", rest: true, fault: (*roomRun).joinStorm},
+		{name: "a join storm", rest: true, spare: 10 * time.Minute, stays: true, fault: (*roomRun).joinStorm},
 		{name: "rolling restart", rest: true, fault: (*roomRun).rollingRestart},
 		{name: "a broker with many streams ends", rest: true, users: 1000, fault: (*roomRun).brokerEnds},
 		{name: "Redis is unavailable for 5 minutes, default times", long: true, fault: func(r *roomRun) { r.cutOff(5*time.Minute, r.processes()...) }},
@@ -91,6 +93,27 @@ func roomCases() []roomCase {
 		}
 	}
 	return cases
+}
+
+// roomHabit has many users that move between the brokers. Few let a lease expire, and only early
+// ones: the case waits for its end.
+func roomHabit(i int) checker.Habit {
+	rare := map[int]checker.Habit{
+		1: checker.Reconnects, 3: checker.Abandons, 5: checker.HasTwoTabs, 7: checker.Expires, 9: checker.Leaves, 11: checker.Vanishes,
+		13: checker.Reconnects, 15: checker.HasTwoTabs, 17: checker.Reconnects,
+	}
+	if i%20 == 7 && i > 60 {
+		return checker.Buys
+	}
+	return rare[i%20]
+}
+
+func (c roomCase) habit(i int) checker.Habit {
+	h := roomHabit(i)
+	if c.stays && (h == checker.Expires || h == checker.Vanishes) {
+		return checker.Buys
+	}
+	return h
 }
 
 // The checker has its own copy of what users and the shop have received.

@@ -213,7 +213,9 @@ func TestEnteringFailsWhileRedisIsUnavailable(t *testing.T) {
 		require.NoError(t, s.startRedis())
 		index := ben.await("connected", func(received) bool { return true }).Index
 		require.Greater(t, index, ann.all("connected")[0].Index)
-		s.change("set", `,"capacity":1`)
+		require.Equal(t, http.StatusOK, s.available("the change", func() int {
+			return s.operate("set", `{"by":"eve","why":"test","capacity":1}`, nil)
+		}))
 		ann.promoted()
 		require.Len(t, ann.all("connected"), 1, "the stream stayed open")
 		require.Empty(t, ann.all("closed"))

@@ -95,14 +95,16 @@ func (s server) stream(t testing.TB, name, consumer string, r Reader) Stream {
 	return st
 }
 
-// hold adds n entries to a stream and has consumer read them.
+// hold adds n entries to a stream and has consumer read them, before another reader can.
 func (s server) hold(t testing.TB, st Stream, consumer string, n int) (ids []string) {
+	tx := s.client.TxPipeline()
 	for i := range n {
-		require.NoError(t, s.client.XAdd(t.Context(), &goredis.XAddArgs{Stream: st.Name, Values: []any{"message", fmt.Sprint(i)}}).Err())
+		tx.XAdd(t.Context(), &goredis.XAddArgs{Stream: st.Name, Values: []any{"message", fmt.Sprint(i)}})
 	}
-	got, err := s.client.XReadGroup(t.Context(), &goredis.XReadGroupArgs{Group: st.Group, Consumer: consumer, Streams: []string{st.Name, ">"}, Count: int64(n), Block: -1}).Result()
+	got := tx.XReadGroup(t.Context(), &goredis.XReadGroupArgs{Group: st.Group, Consumer: consumer, Streams: []string{st.Name, ">"}, Count: int64(n), Block: -1})
+	_, err := tx.Exec(t.Context())
 	require.NoError(t, err)
-	for _, m := range got[0].Messages {
+	for _, m := range got.Val()[0].Messages {
 		ids = append(ids, m.ID)
 	}
 	require.Len(t, ids, n)

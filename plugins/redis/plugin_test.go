@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,8 +33,15 @@ func TestConformance(t *testing.T) {
 	pipelinetest.Conformance(t, func() []pipeline.Plugin { return []pipeline.Plugin{redis.New()} })
 }
 
-// start starts the plugin alone and stops it at the end.
+// start starts the plugin alone and stops it at the end. The server has a minute to answer.
 func start(t *testing.T, addr, instance string, log *slog.Logger) (*redis.Plugin, pipeline.Service, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	return startWithin(ctx, t, addr, instance, log)
+}
+
+func startWithin(ctx context.Context, t *testing.T, addr, instance string, log *slog.Logger) (*redis.Plugin, pipeline.Service, error) {
 	t.Helper()
 	p := redis.New()
 	cfg, ok := p.Settings().(*redis.Config)
@@ -42,8 +51,6 @@ func start(t *testing.T, addr, instance string, log *slog.Logger) (*redis.Plugin
 	cfg.Addrs = []string{addr} // after Register, as the embedded environment does it
 	cfg.PollInterval, cfg.InitialPollInterval = 20*time.Millisecond, time.Millisecond
 	service := reg.Services()[0].Service
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	err = service.Start(ctx)
 	t.Cleanup(func() { require.NoError(t, service.Stop(context.Background())) })
 	return p, service, err
@@ -70,15 +77,26 @@ func TestServiceLife(t *testing.T) {
 	})
 }
 
+// writer is a function as io.Writer.
+type writer func(line string)
+
+func (w writer) Write(line []byte) (int, error) { w(string(line)); return len(line), nil }
+
 func TestStartSaysWhichServerIsMissingAndWhy(t *testing.T) {
 	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	var lines redistest.Lines
+	log := io.MultiWriter(&lines, writer(func(line string) {
+		if strings.Contains(line, "waiting for redis") {
+			cancel()
+		}
+	}))
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	addr := ln.Addr().String()
 	require.NoError(t, ln.Close())
-	p, _, err := start(t, addr, "i", slog.New(slog.NewTextHandler(&lines, nil)))
-	require.ErrorIs(t, err, pipeline.ErrUnavailable)
+	p, _, err := startWithin(ctx, t, addr, "i", slog.New(slog.NewTextHandler(log, nil)))
 	require.ErrorIs(t, err, pipeline.ErrUnavailable)
 	require.ErrorContains(t, err, addr)
 	require.ErrorContains(t, err, "connection refused")

@@ -14,9 +14,6 @@ const (
 	maxBytes      = 256 << 10 // of them
 	writeDeadline = 5 * time.Second
 	keptFrames    = 8 // room of a queue that an idle client keeps
-	// hangs is the time after which a client that is full will have no room soon, because a write
-	// to it has not returned.
-	hangs = 100 * time.Millisecond
 )
 
 // errEnded is returned by Write when the stream has ended or is closing.
@@ -82,11 +79,12 @@ func (c *Client) Send(e Event) bool {
 
 // Room reports whether Send accepts a number of events with a size in bytes now. It is for a caller
 // that would rather wait than have the client disconnected. A client that has ended needs no room.
-// To wait for a client is useless when a write to it hangs.
-func (c *Client) Room(events, size int) bool {
+// A client whose write has not returned for the time wait will have no room soon, so to wait for it
+// is useless.
+func (c *Client) Room(events, size int, wait time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.began.IsZero() && time.Since(c.began) >= hangs {
+	if !c.began.IsZero() && time.Since(c.began) >= wait {
 		return true
 	}
 	return c.reason != "" || c.events == 0 || c.events+events <= maxEvents && c.bytes+size <= maxBytes

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"net"
 	"net/http"
 	"time"
 )
@@ -19,3 +20,9 @@ func (p *Plugin) AllowFetch() {
 
 // ServeHTTP answers a request without a connection, after the start.
 func (p *Plugin) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.serve(w, r) }
+
+// First takes the headers of the first request of a connection in one read.
+func First(l net.Listener) net.Listener { return firstListener{l} }
+
+// FirstConn has the type of a connection of First.
+var FirstConn net.Conn = (*firstConn)(nil)

@@ -97,6 +97,9 @@ func (s *server) listen() error {
 	case err != nil:
 		return fmt.Errorf("web: listen on %s (plugins.web.listen): %w", address, err)
 	}
+	if s.http.TLSConfig == nil {
+		listener = firstListener{listener}
+	}
 	s.listener = listener
 	s.serving.Go(func() {
 		serve := s.http.Serve

@@ -16,7 +16,8 @@ import (
 type domain struct {
 	g      *Gateway
 	name   string
-	prefix string // of the JSON of its events, up to the id of the job
+	prefix string        // of the JSON of its events, up to the id of the job
+	wait   time.Duration // after it, clients without room are disconnected
 
 	mu   sync.Mutex
 	jobs map[string]*job // by id
@@ -245,8 +246,8 @@ const (
 	outEvents   = 512      // that wait for room; the log keeps further ones
 	outBytes    = 1 << 20  // the same
 
-	roomStep = 5 * time.Millisecond   // between two checks for room
-	roomWait = 100 * time.Millisecond // after it, clients without room are disconnected
+	roomStep = 5 * time.Millisecond // between two checks for room
+	roomWait = 100 * time.Millisecond
 )
 
 // size is the most bytes that a watcher receives for a step, with the cursors of 32 jobs.
@@ -276,7 +277,7 @@ func (j *job) rounds(waited time.Duration) {
 			size += j.out[n].size()
 			n++
 		}
-		if waited < roomWait && !j.room(n, size) {
+		if waited < j.domain.wait && !j.room(n, size) {
 			j.waiting = true
 			time.AfterFunc(roomStep, func() {
 				j.domain.mu.Lock()
@@ -301,7 +302,7 @@ func (j *job) rounds(waited time.Duration) {
 // room reports whether all watchers have room for events with a size in bytes.
 func (j *job) room(events, size int) bool {
 	for w := range j.watchers {
-		if !w.stream.client.Room(events, size) {
+		if !w.stream.client.Room(events, size, j.domain.wait) {
 			return false
 		}
 	}

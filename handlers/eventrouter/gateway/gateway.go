@@ -84,7 +84,7 @@ func New(o Options) *Gateway {
 	g := &Gateway{o: o, seed: maphash.MakeSeed(), sampled: pipeline.NewLogSampler(warnEvery)}
 	feeds := map[string]*domain{} // by stream
 	for name, shards := range o.Shards {
-		d := &domain{g: g, name: name, prefix: `{"domain":"` + name + `","job_id":"`, jobs: map[string]*job{}}
+		d := &domain{g: g, name: name, prefix: `{"domain":"` + name + `","job_id":"`, wait: roomWait, jobs: map[string]*job{}}
 		g.domains = append(g.domains, d)
 		for shard := range shards {
 			feeds[joblog.FeedKey(name, shard)] = d

@@ -25,11 +25,12 @@ func TestATokenIsShownOnlyWhenAReplicaHasTheClaim(t *testing.T) {
 		replica.SetPaused(true)
 		_, err := w.rooms.Control(t.Context(), w.event, room.Change{Verb: room.Resume, By: "test"})
 		require.NoError(t, err)
-		// A promotion and a claim without the replica, as when it stops during the calls.
+		// A promotion and a claim without the replica, as when it stops during the calls. The
+		// dispatcher may be the one that promotes.
 		redistest.Eventually(t, "promoted", func() bool {
-			tick, err := w.rooms.Tick(t.Context(), w.event)
+			_, err := w.rooms.Tick(t.Context(), w.event)
 			require.NoError(t, err)
-			return tick.Promoted > 0
+			return w.admin.ZCard(t.Context(), w.key1("ENTRY_LEASES")).Val() == 1
 		})
 		_, err = w.rooms.Claim(t.Context(), w.event, "broker", []room.Sign{{User: "user"}})
 		require.NoError(t, err)

@@ -37,6 +37,9 @@ type Options struct {
 	Absence time.Duration
 	// Loses: Redis loses writes that it has acknowledged.
 	Loses bool
+	// Restores: Redis loses that users have entered. One of them who enters again may have another
+	// index until the sign of an earlier connection brings the first one back.
+	Restores bool
 }
 
 // Checker has the users, their leases and the sales of one event. Safe for concurrent use.
@@ -145,6 +148,10 @@ func (c *Checker) Connected(name, connection string, index int64) {
 	case index:
 		c.report.Reconnects++
 	default:
+		if c.o.Restores && index == u.entered && index < u.index {
+			u.entered, u.index = 0, index
+			return
+		}
 		if u.entered > 0 {
 			c.problem("%s has three places: %d, %d, then %d", name, u.entered, u.index, index)
 		}

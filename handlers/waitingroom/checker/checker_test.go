@@ -114,6 +114,19 @@ func TestALostPromotion(t *testing.T) {
 	require.Empty(t, r.Report(r.last).Problems)
 }
 
+// A user who enters again after Redis has lost the place has another index for a moment.
+func TestALostPlaceIsRestored(t *testing.T) {
+	t.Parallel()
+	for indexes, ok := range map[[2]int64]bool{{9, 3}: true, {9, 4}: false, {2, 3}: false, {9, 9}: false} {
+		r := newRun()
+		r.o.Restores = true
+		for i, index := range indexes {
+			r.Connected("c", fmt.Sprint("connection ", 3+i), index)
+		}
+		require.Equal(t, ok, r.Report(r.last).OK(), "%v", indexes)
+	}
+}
+
 // twoEnds has a user with two tabs whose sale is known in one of them. The other one has the lease
 // until the end of its time. The shop has sent the sale at 4000.
 func twoEnds(r *run, lost int64) {

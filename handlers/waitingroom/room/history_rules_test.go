@@ -245,6 +245,17 @@ func TestHistoriesThatFailed(t *testing.T) {
 			h.verify(0, "shop")
 			require.Contains(t, h.m.leases, "u1")
 		}},
+		{"a turn before a pre-queue is claimed", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.advance(sec)
+			h.tick()
+			h.preQueue(8)
+			h.advance(sec)
+			h.tick()
+			h.signs(a, false, "u1")
+			h.look()
+			require.Equal(t, Admitted, h.m.leases["u1"].state)
+		}},
 		{"a failover that lost the claim keeps the lease", false, func(t *testing.T, h *history, a, b, c *broker) {
 			h.enter("u1", a, 0)
 			h.advance(sec)

@@ -177,7 +177,7 @@ func (h *history) receive(b *broker, user string, p Place) {
 			t.looked = 0
 		}
 		claimed := !p.Unreplicated || t.jti == p.JTI && t.until == p.Until
-		t.index, t.jti, t.until, t.unsure = p.Index, "", 0, !claimed
+		t.index, t.jti, t.until, t.unsure = p.Index, "", 0, !claimed || p.State == Ready
 		h.cursor[user] = p.Index
 		if p.State == Admitted && claimed {
 			t.jti, t.until = p.JTI, p.Until

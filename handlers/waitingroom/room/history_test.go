@@ -92,7 +92,7 @@ type tab struct {
 	jti    string
 	until  int64
 	looked int64 // when its broker last compared it with the table
-	unsure bool  // the lease is to be claimed again
+	unsure bool  // the lease is to be claimed, or claimed again
 }
 
 // lateClaim is a claim whose answer has not arrived.

@@ -94,7 +94,9 @@ func StartOwn(t testing.TB, program string, options ...string) *Own {
 		_ = o.cmd.Wait()
 	})
 	c := o.Client(t)
-	Eventually(t, "it answers", func() bool { return c.Ping(t.Context()).Err() == nil })
+	// Another process may have taken the port.
+	ours := fmt.Sprintf("process_id:%d\r\n", o.cmd.Process.Pid)
+	Eventually(t, "it answers", func() bool { return strings.Contains(c.Info(t.Context(), "server").Val(), ours) })
 	return o
 }
 
@@ -106,7 +108,7 @@ func (o *Own) Replica() *Own {
 	c := o.Client(o.t)
 	require.NoError(o.t, c.ConfigSet(o.t.Context(), "repl-diskless-sync-delay", "0").Err())
 	replica := StartOwn(o.t, o.Name, "--replicaof", "127.0.0.1 "+port)
-	Eventually(o.t, "the replica has the data", func() bool { return c.Wait(o.t.Context(), 1, 0).Val() == 1 })
+	Eventually(o.t, "the replica has the data", func() bool { return c.Wait(o.t.Context(), 1, time.Second).Val() == 1 })
 	return replica
 }
 
