@@ -22,7 +22,7 @@ func (p *Plugin) AllowFetch() {
 func (p *Plugin) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.serve(w, r) }
 
 // First takes the headers of the first request of a connection in one read.
-func First(l net.Listener) net.Listener { return firstListener{l} }
+func First(l net.Listener) net.Listener { return newFirstListener(l) }
 
 // FirstConn has the type of a connection of First.
 var FirstConn net.Conn = (*firstConn)(nil)

@@ -98,7 +98,7 @@ func (s *server) listen() error {
 		return fmt.Errorf("web: listen on %s (plugins.web.listen): %w", address, err)
 	}
 	if s.http.TLSConfig == nil {
-		listener = firstListener{listener}
+		listener = newFirstListener(listener)
 	}
 	s.listener = listener
 	s.serving.Go(func() {
