@@ -61,10 +61,12 @@ func TestTheReadmeHasMedianSpreadAndVerdict(t *testing.T) {
 	t.Parallel()
 	rate := row{key: "rate", what: "rate", against: "peer", unit: "×", goal: 2, tried: "More."}
 	allocations := row{key: "x-allocations", what: "allocations", against: "committed table", unit: "×", goal: 1.05, atMost: true, why: "of a test", tried: "Less."}
-	c := comparison{name: "both", rows: []row{rate, allocations}}
+	short := row{key: "short", what: "memory", against: none, unit: " MB", goal: 5, atMost: true, tried: "Less."}
+	c := comparison{name: "both", rows: []row{rate, allocations, short}}
 	r := report{machine: "- 2 cores\n", took: 90 * time.Minute, comparisons: []outcome{{comparison: c, pairs: map[string][]pair{
 		"rate":          {{ours: 500, peer: 100}, {ours: 300, peer: 100}, {ours: 100, peer: 100}},
 		"x-allocations": {{ours: 30, peer: 20}},
+		"short":         {{ours: 6}},
 	}}}}
 	require.NoError(t, r.failed())
 	path := filepath.Join(t.TempDir(), "README.md")
@@ -76,7 +78,8 @@ func TestTheReadmeHasMedianSpreadAndVerdict(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(text), "| rate | peer | 300 / 100 | 3.00× (1.00–5.00, 3 runs) | ≥ 2.00× | met |")
 	require.Contains(t, string(text), "| 30.0 / 20.0 | 1.50× | ≤ 1.05× | short by 0.45× because of a test |")
-	require.Contains(t, string(text), "\n**Allocations.** Less.\n")
+	require.Contains(t, string(text), "\n**Allocations; memory.** Less.\n")
+	require.Equal(t, 1, strings.Count(string(text), "Less."))
 	require.NotContains(t, string(text), "More.", "a goal that is met needs no reason")
 	require.Contains(t, string(text), "1h30m0s")
 	require.InDelta(t, 30, (&environment{results: filepath.Dir(path)}).committed("x-allocations"), 0.01, "the next run compares with this one")

@@ -153,7 +153,8 @@ func comparisons() []comparison {
 		{"three", 3, []row{
 			{key: "three-rate", what: "three instances: payouts/s", against: "one instance", unit: "×", goal: 1,
 				why: "batches are smaller; see below", tried: triedThree},
-			{key: "three-cpu", what: "three instances: total CPU per payout (µs)", against: "one instance", unit: "×", goal: 1.2, atMost: true},
+			{key: "three-cpu", what: "three instances: total CPU per payout (µs)", against: "one instance", unit: "×", goal: 1.2, atMost: true,
+				why: "batches are smaller; see below", tried: triedThree},
 		}, compareThree},
 		{"large", 3, []row{
 			{key: "large-rate", what: "500,000 targets: payouts/s", against: "100,000 targets", unit: "×", goal: 0.95,

@@ -229,15 +229,25 @@ func (r report) table(b *strings.Builder, page string) {
 	rows(r.of(page), func(cells ...string) { fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | ")) })
 }
 
-// tried writes what was tried for the rows that fall short.
+// tried writes what was tried for the rows that fall short. Rows may share a text.
 func (r report) tried(b *strings.Builder, page string) {
+	var texts []string
+	short := map[string][]string{} // rows, by text
 	for _, o := range r.of(page) {
 		for _, row := range o.rows {
 			middle, _, _ := median(o.pairs[row.key])
-			if row.tried != "" && row.missing(middle.figure()) > 0 {
-				fmt.Fprintf(b, "\n**%s.** %s\n", strings.ToUpper(row.what[:1])+row.what[1:], row.tried)
+			if row.tried == "" || row.missing(middle.figure()) <= 0 {
+				continue
 			}
+			if short[row.tried] == nil {
+				texts = append(texts, row.tried)
+			}
+			short[row.tried] = append(short[row.tried], row.what)
 		}
+	}
+	for _, text := range texts {
+		of := strings.Join(short[text], "; ")
+		fmt.Fprintf(b, "\n**%s.** %s\n", strings.ToUpper(of[:1])+of[1:], text)
 	}
 }
 
