@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/e2e/faults"
-	"github.com/millrace-io/millrace/pipeline/failpoint"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
@@ -157,7 +156,7 @@ func (t *caseRun) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	t.watch = startWatch(ctx, t.deployment.redis, t.streamName(), t.groupName())
-	t.panicsBefore = t.panics(failpoint.AfterInsert)
+	t.panicsBefore = t.panics()
 	t.dead, err = t.deadEnds(ctx)
 	return err
 }
@@ -218,9 +217,7 @@ func (t *caseRun) heal(ctx context.Context) error {
 			return err
 		}
 	}
-	// A record that panics while it is accepted is a dead letter: nacked, it would come back at
-	// once and forever.
-	if n := t.panics(failpoint.AfterInsert) - t.panicsBefore; n > 0 {
+	if n := t.panics() - t.panicsBefore; n > 0 {
 		t.letters["panic"] = n
 	}
 	return t.fill(ctx)
