@@ -78,7 +78,7 @@ func TestTheReadmeHasMedianSpreadAndVerdict(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(text), "| rate | peer | 300 / 100 | 3.00× (1.00–5.00, 3 runs) | ≥ 2.00× | met |")
 	require.Contains(t, string(text), "| 30.0 / 20.0 | 1.50× | ≤ 1.05× | short by 0.45× because of a test |")
-	require.Contains(t, string(text), "\n**Allocations; memory.** Less.\n")
+	require.Contains(t, string(text), "\n**Allocations; memory.**\nLess.\n")
 	require.Equal(t, 1, strings.Count(string(text), "Less."))
 	require.NotContains(t, string(text), "More.", "a goal that is met needs no reason")
 	require.Contains(t, string(text), "1h30m0s")

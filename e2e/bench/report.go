@@ -247,7 +247,7 @@ func (r report) tried(b *strings.Builder, page string) {
 	}
 	for _, text := range texts {
 		of := strings.Join(short[text], "; ")
-		fmt.Fprintf(b, "\n**%s.** %s\n", strings.ToUpper(of[:1])+of[1:], text)
+		fmt.Fprintf(b, "\n**%s.**\n%s\n", strings.ToUpper(of[:1])+of[1:], text)
 	}
 }
 
