@@ -112,7 +112,8 @@ func (h *history) failover() {
 		h.truth.over, h.truth.result, h.truth.session = before.over, before.result, before.session
 		h.acks.left = -1
 	}
-	h.mayExceed = true // as far as the server did when the replica received its data
+	// The replica has at most the excess that the server had before.
+	h.excess, h.mayExceed = h.replica.excess, h.o.Replicas == 0 || h.replica.mayExceed
 	h.run++
 	h.advance(sec)
 	h.reconnect()

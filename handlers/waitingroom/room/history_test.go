@@ -145,6 +145,9 @@ type replica struct {
 	truth truth
 	keys  []string
 	alive map[string]int64
+
+	excess    int64 // those of the history
+	mayExceed bool
 }
 
 func (e *historyEnv) newHistory(t interface{ Fatalf(string, ...any) }, change func(*Options)) *history {
@@ -189,7 +192,8 @@ func (h *history) eventKeys() []string {
 // replicate makes the replica have all that the server has.
 func (h *history) replicate() {
 	h.drop()
-	h.replica = &replica{at: h.now, m: h.m.clone(), truth: h.truth.clone(), keys: h.eventKeys(), alive: maps.Clone(h.alive)}
+	h.replica = &replica{at: h.now, m: h.m.clone(), truth: h.truth.clone(), keys: h.eventKeys(), alive: maps.Clone(h.alive),
+		excess: h.excess, mayExceed: h.mayExceed}
 	h.copyAll(h.replica.keys, "", "copy:")
 }
 
