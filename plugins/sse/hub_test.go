@@ -142,6 +142,7 @@ func TestACallerNeedNotWaitForAClientThatHangs(t *testing.T) {
 		time.Sleep(99 * time.Millisecond)
 		require.False(t, c.Room(1, 1, 100*time.Millisecond), "it may have been slow only")
 		time.Sleep(time.Millisecond)
+		require.False(t, c.Room(1, 1, 101*time.Millisecond), "its caller waits longer")
 		require.True(t, c.Room(1, 1, 100*time.Millisecond))
 		require.False(t, c.Send(sse.Event{Data: []byte("x")}))
 	})
