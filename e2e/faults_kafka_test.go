@@ -291,8 +291,8 @@ func (t *caseRun) eachHundredth(ctx context.Context, action string, points ...fa
 	return t.underLoad(ctx)
 }
 
-// panics counts the panics whose records are dead letters: those while a record is accepted, and
-// those in the route of a retry topic. Nacked, such a record would come back at once, without end.
+// panics counts the panics that end in a dead letter. They happen when a record is accepted, or in
+// the route of a retry topic. Nacked, such a record would come back at once, without end.
 func (s *faultDeployment) panics() (n int) {
 	for _, m := range s.all {
 		log, _ := os.ReadFile(m.log)
