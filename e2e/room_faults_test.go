@@ -27,7 +27,7 @@ type roomCase struct {
 	replicas int              // of Redis, which have each promotion before it is answered
 	absences bool             // connected users are absent for longer than the grace
 	loses    bool             // Redis loses writes that it has acknowledged
-	unacked  bool             // Redis loses acks: the entries are claimed again after min_idle
+	unacked  bool             // Redis loses acks and places: entries are claimed after min_idle
 	lasting  bool             // the streams of dead brokers are deleted
 	network  bool             // users have proxies to the brokers
 	shuffled bool             // the crowd waits in a shuffled pre-queue until the fault
