@@ -14,6 +14,7 @@ import (
 // Trouble that is really there raises the alerts that are for it, and no others of those that send
 // a person somewhere else.
 func TestRealTroubleRaisesItsAlerts(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	const simulator, ledger = "MILLRACE__PLUGINS__PROMOTION__MONEY_API__SIMULATOR__", "MILLRACE__PLUGINS__PROMOTION__LEDGER__"
 	rules := map[string]rulefmt.Rule{}

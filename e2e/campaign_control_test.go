@@ -14,6 +14,7 @@ import (
 
 // Pause, resume and cancel are seen by every instance within 2 s.
 func TestAPersonSteers(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	w := onServers(t, "redis", simulator.Faults{Latency: 20 * time.Millisecond})
 	w.start()

@@ -267,6 +267,7 @@ func waits(t *testing.T, operations, public string) {
 
 // A real process has every series that the dashboard and the alerts query.
 func TestDashboardsAndAlertsFitTheMetrics(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	r := observed(t)
 	e := newEngine(t)

@@ -147,6 +147,7 @@ func (d *storeDeployment) eachReplayedOnce(n int) {
 
 // A replay that is not allowed is refused. A message without a payout goes back to its topic.
 func TestDeadLettersThatAreNoPayouts(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	w := onServers(t, "redis", simulator.Faults{RejectRate: 1}).withStore()
 	w.start()

@@ -28,10 +28,11 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
-// deployment is one scenario: empty servers, a Money API whose journal the test reads, and the
+// deployment is one scenario: empty servers of its own, a Money API whose journal the test reads, and the
 // ledger.
 type deployment struct {
 	t         *testing.T
+	fleet     *fleet
 	api       *simulator.Server
 	ledger    *ledger.Ledger
 	redis     *redis.Client
@@ -44,10 +45,11 @@ type deployment struct {
 // onServers makes a deployment on real servers. redisName is redis or valkey.
 func onServers(t *testing.T, redisName string, faults simulator.Faults) *deployment {
 	t.Helper()
-	kafkaAddr, redisAddr, dsn := server(t, servers.Kafka), server(t, redisName), server(t, servers.Postgres)
+	f := borrow(t)
+	kafkaAddr, redisAddr, dsn := f.server(t, servers.Kafka), f.server(t, redisName), f.server(t, servers.Postgres)
 	dsn = clean(t, kafkaAddr, redisAddr, dsn)
 
-	w := &deployment{t: t, promotion: 12345, dir: t.TempDir()}
+	w := &deployment{t: t, fleet: f, promotion: 12345, dir: t.TempDir()}
 	api, err := simulator.New(simulator.Config{Faults: faults})
 	require.NoError(t, err)
 	require.NoError(t, api.Start(t.Context()))

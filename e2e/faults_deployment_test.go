@@ -68,10 +68,10 @@ func newFaultDeployment(t *testing.T) *faultDeployment {
 	s.dir, s.deployment.dir = dir, dir
 	s.bin = armedBinary(t)
 	s.dsn, _ = s.settings["plugins.promotion.ledger.dsn"].(string)
-	s.redis, err = faults.NewProxy(server(t, servers.Redis))
+	s.redis, err = faults.NewProxy(s.fleet.server(t, servers.Redis))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.redis.Close() })
-	s.kafka, err = kgo.NewClient(kgo.SeedBrokers(server(t, servers.Kafka)), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
+	s.kafka, err = kgo.NewClient(kgo.SeedBrokers(s.fleet.server(t, servers.Kafka)), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.ProducerBatchMaxBytes(4<<20))
 	require.NoError(t, err)
 	t.Cleanup(s.kafka.Close)

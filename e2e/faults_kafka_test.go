@@ -38,17 +38,17 @@ func (t *caseRun) kafkaFails(ctx context.Context, what string) error {
 	switch what {
 	case "restart":
 		// The started events go on too: a bad one becomes a dead letter in each instance.
-		return errors.Join(restarted(ctx, servers.Kafka), t.poison(ctx, "unknown-type"))
+		return errors.Join(t.fleet.restart(ctx, servers.Kafka), t.poison(ctx, "unknown-type"))
 	case "coordinator":
 		return t.moveCoordinator(ctx)
 	case "kill":
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 		defer cancel()
-		if r := fleet.Kill(ctx, servers.Kafka)[0]; r.Err != nil {
+		if r := t.fleet.Kill(ctx, servers.Kafka)[0]; r.Err != nil {
 			return r.Err
 		}
 		// A process that is killed may hold its port for a moment longer.
-		err := until(ctx, time.Minute, "Kafka is up again", func() error { return fleet.Up(ctx, servers.Kafka)[0].Err })
+		err := until(ctx, time.Minute, "Kafka is up again", func() error { return t.fleet.Up(ctx, servers.Kafka)[0].Err })
 		return errors.Join(err, t.poison(ctx, "unknown-type"))
 	case "rebalance-storm":
 		for range 6 {
@@ -79,11 +79,7 @@ func (t *caseRun) moveCoordinator(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	at, err := ports()
-	if err != nil {
-		return err
-	}
-	second, err := t.spare(ctx, servers.Kafka, &servers.Cluster{ID: meta.Cluster, Controller: fmt.Sprintf("127.0.0.1:%d", at["controller"])})
+	second, err := t.spare(ctx, servers.Kafka, &servers.Cluster{ID: meta.Cluster, Controller: fmt.Sprintf("127.0.0.1:%d", t.fleet.ports["controller"])})
 	if err != nil {
 		return err
 	}
@@ -167,7 +163,7 @@ func (t *caseRun) heldBack(ctx context.Context) error {
 func (t *caseRun) joinAndLeave(ctx context.Context) error {
 	kind := strings.ToLower(t.c.Kind)
 	assigned := make(chan struct{}, 100)
-	member, err := kgo.NewClient(kgo.SeedBrokers(server(t.t, servers.Kafka)), kgo.ConsumerGroup("prepay-admin-campaign-"+kind),
+	member, err := kgo.NewClient(kgo.SeedBrokers(t.fleet.server(t.t, servers.Kafka)), kgo.ConsumerGroup("prepay-admin-campaign-"+kind),
 		kgo.ConsumeTopics(t.topic("publish")), kgo.DisableAutoCommit(), kgo.SessionTimeout(3*time.Second), kgo.HeartbeatInterval(500*time.Millisecond),
 		kgo.Balancers(kgo.RangeBalancer(), kgo.RoundRobinBalancer(), kgo.StickyBalancer()),
 		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { assigned <- struct{}{} }))

@@ -29,7 +29,7 @@ func padded(n int) []byte {
 // compressed publishes a campaign with zstd whose records shrink a hundredfold, and among them some
 // of 900 kB.
 func (t *caseRun) compressed(ctx context.Context) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(server(t.t, servers.Kafka)), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
+	client, err := kgo.NewClient(kgo.SeedBrokers(t.fleet.server(t.t, servers.Kafka)), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.ProducerBatchCompression(kgo.ZstdCompression()), kgo.ProducerBatchMaxBytes(4<<20))
 	if err != nil {
 		return err

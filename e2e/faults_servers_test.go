@@ -13,18 +13,6 @@ import (
 	"github.com/millrace-io/millrace/e2e/services/servers"
 )
 
-// restarted stops a server in order and starts it again, with its data.
-func restarted(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	for _, r := range fleet.Restart(ctx, name) {
-		if r.Err != nil {
-			return r.Err
-		}
-	}
-	return nil
-}
-
 func (t *caseRun) redisFails(ctx context.Context, what string) error {
 	if what == "refused-key" {
 		return t.refusedKey(ctx)
@@ -37,7 +25,7 @@ func (t *caseRun) redisFails(ctx context.Context, what string) error {
 	switch what {
 	case "restart":
 		t.redisLost = true // it keeps nothing
-		return restarted(ctx, servers.Redis)
+		return t.fleet.restart(ctx, servers.Redis)
 	case "flushall":
 		t.redisLost = true
 		for range 3 {
@@ -113,7 +101,7 @@ func (t *caseRun) failover(ctx context.Context) error {
 	if err := primary.ConfigSet(ctx, "repl-diskless-sync-delay", "0").Err(); err != nil {
 		return err
 	}
-	host, port, _ := strings.Cut(server(t.t, servers.Redis), ":")
+	host, port, _ := strings.Cut(t.fleet.server(t.t, servers.Redis), ":")
 	if err := replica.Do(ctx, "REPLICAOF", host, port).Err(); err != nil {
 		return err
 	}
@@ -147,7 +135,7 @@ func (t *caseRun) failover(ctx context.Context) error {
 	if err := primary.FlushAll(ctx).Err(); err != nil {
 		return err
 	}
-	t.redis.Retarget(server(t.t, servers.Redis))
+	t.redis.Retarget(t.fleet.server(t.t, servers.Redis))
 	return replica.FlushAll(ctx).Err()
 }
 
@@ -223,7 +211,7 @@ func (t *caseRun) postgresFails(ctx context.Context, what string) error {
 	switch what {
 	case "restart":
 		err := more()
-		return errors.Join(err, restarted(ctx, servers.Postgres))
+		return errors.Join(err, t.fleet.restart(ctx, servers.Postgres))
 	case "terminate":
 		for range 5 {
 			if err := t.sql(ctx, terminateAll(ctx)); err != nil {

@@ -108,6 +108,7 @@ func (f feeding) Register(r *pipeline.Registry) error {
 
 // A process with one handler needs its own servers only: no Redis, no ledger, no Money API.
 func TestAHandlerNeedsItsOwnServersOnly(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	servers, err := embedded.Start(t.Context(), embedded.Config{}, nil)
 	require.NoError(t, err)

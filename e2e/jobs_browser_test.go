@@ -22,6 +22,7 @@ import (
 
 // The page of a job in a browser. Each case has a tab.
 func TestThePageOfAJobInABrowser(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	b := startBrowser(t)
 	servers, err := embedded.Start(t.Context(), embedded.Config{}, nil)

@@ -23,6 +23,7 @@ import (
 // goes on after the end of a job, and uses the same job in two domains. The watchers were there
 // before the job. Entries that are no events become dead letters, and can be replayed.
 func TestAForeignProducer(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	servers, err := embedded.Start(t.Context(), embedded.Config{}, nil)
 	require.NoError(t, err)

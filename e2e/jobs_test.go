@@ -29,6 +29,7 @@ import (
 // Watchers receive each event once and in order while a router is killed (SIGKILL). The demo has
 // its own copy of all events, and its verdict is the exit code.
 func TestWatchersReceiveEachEventWhileARouterIsKilled(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"embedded", "redis", "valkey"} {
 		t.Run(name, func(t *testing.T) {
 			var r demo.Report
@@ -75,6 +76,7 @@ func startJobs(t *testing.T, redisAddr, name string, env ...string) *service {
 
 // A process with the event router needs Redis alone: no Kafka, no database. Its commands work.
 func TestTheEventRouterNeedsRedisAlone(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	servers, err := embedded.Start(t.Context(), embedded.Config{}, nil)
 	require.NoError(t, err)
@@ -138,6 +140,7 @@ func TestTheEventRouterNeedsRedisAlone(t *testing.T) {
 
 // SIGTERM ends a gateway in time while streams are open. The watchers go on at another one.
 func TestAGatewayThatEndsLosesNoEvent(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	servers, err := embedded.Start(t.Context(), embedded.Config{}, nil)
 	require.NoError(t, err)

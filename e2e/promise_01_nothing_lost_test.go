@@ -19,6 +19,7 @@ import (
 
 // Every record of two campaigns is paid, with nothing installed but the binary.
 func TestNothingIsLost(t *testing.T) {
+	t.Parallel()
 	tier.Embedded(t)
 	cmd := exec.Command(binary(t), "demo", "--json", "--targets", strconv.Itoa(targets(t, 5_000)))
 	cmd.Env = append(os.Environ(), "MILLRACE__INSTANCE_ID=demo")
@@ -42,6 +43,7 @@ func TestNothingIsLost(t *testing.T) {
 
 // Kafka, Redis and PostgreSQL are restarted one after the other while a campaign is paid.
 func TestNothingIsLostWhenServersAreRestarted(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	w := onServers(t, servers.Redis, simulator.Faults{Latency: 20 * time.Millisecond, FailRate: 0.02, TimeoutRate: 0.01, Seed: 1})
 	n := targets(t, 5_000)
@@ -50,7 +52,7 @@ func TestNothingIsLostWhenServersAreRestarted(t *testing.T) {
 	for i, name := range []string{servers.Kafka, servers.Redis, servers.Postgres} {
 		w.awaitPaid("POINT", (i+1)*n/10, 5*time.Minute)
 		require.Less(t, w.counts("POINT").Paid, int64(n), "the campaign is over: the restart of %s proves nothing", name)
-		restart(t, name)
+		require.NoError(t, w.fleet.restart(t.Context(), name))
 	}
 	w.awaitSettled("POINT", n, 10*time.Minute)
 	w.assertBalanced("POINT", n)
@@ -60,6 +62,7 @@ func TestNothingIsLostWhenServersAreRestarted(t *testing.T) {
 // The embedded environment is killed and started again: the ledger and Kafka are files, and Redis
 // is filled again from the ledger.
 func TestNothingIsLostWhenTheEmbeddedEnvironmentIsKilled(t *testing.T) {
+	t.Parallel()
 	tier.Embedded(t)
 	dir := t.TempDir()
 	demo := func() *exec.Cmd {

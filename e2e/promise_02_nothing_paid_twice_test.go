@@ -10,6 +10,7 @@ import (
 
 // Three instances share a campaign. One is killed in the middle of it, and another one starts.
 func TestNothingIsPaidTwice(t *testing.T) {
+	t.Parallel()
 	for _, redisName := range []string{servers.Redis, servers.Valkey} {
 		t.Run(redisName, func(t *testing.T) {
 			if redisName == servers.Valkey {

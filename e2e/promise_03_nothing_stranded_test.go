@@ -15,6 +15,7 @@ import (
 // Instance A ends with entries that it has read and not started. Instance B pays them. A's consumer
 // is removed; B's consumer and the stream stay.
 func TestNothingIsStranded(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	w := onServers(t, servers.Redis, simulator.Faults{Latency: 100 * time.Millisecond}).patient()
 	w.set("plugins.promotion.stream.idle_timeout", "120s")

@@ -18,6 +18,7 @@ import (
 // A campaign is twenty times as large as its stream may be, and another group reads the same stream
 // slowly. Both groups get every entry, although the stream is trimmed all the time.
 func TestNothingIsTrimmedUnread(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	w := onServers(t, servers.Redis, simulator.Faults{Latency: 5 * time.Millisecond})
 	const n, maxLen, group = 2_000, 100, "auditor"

@@ -16,6 +16,7 @@ import (
 // Bad records become dead letters. The records before and after them on the same partition are
 // paid.
 func TestPoisonIsIsolated(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	w := onServers(t, "redis", simulator.Faults{})
 	in := w.start()

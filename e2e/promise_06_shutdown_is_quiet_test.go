@@ -10,6 +10,7 @@ import (
 
 // One of two instances gets SIGTERM under load. No payout in flight is attempted again.
 func TestShutdownIsQuiet(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	w := onServers(t, "redis", simulator.Faults{Latency: 20 * time.Millisecond}).patient()
 	n := targets(t, 4_000)

@@ -12,6 +12,7 @@ import (
 
 // An idle campaign stops and leaves no key in Redis. The next record starts it again.
 func TestAnIdleCampaignStopsAndTheNextRecordStartsItAgain(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	w := onServers(t, "redis", simulator.Faults{}).patient()
 	w.set("plugins.promotion.stream.idle_timeout", "3s")
@@ -29,6 +30,7 @@ func TestAnIdleCampaignStopsAndTheNextRecordStartsItAgain(t *testing.T) {
 
 // An idle stream costs one XREADGROUP per poll interval and instance, and no blocking command.
 func TestIdleCostsAlmostNothing(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	w := onServers(t, "redis", simulator.Faults{})
 	const interval = 250 * time.Millisecond

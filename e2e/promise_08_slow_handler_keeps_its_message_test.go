@@ -52,9 +52,10 @@ func (s slow) Register(r *pipeline.Registry) error {
 // Two instances read one stream. The handler of the one that got the entry takes ten times
 // min_idle, and the other instance never gets the entry.
 func TestASlowHandlerKeepsItsMessage(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	const minIdle = 500 * time.Millisecond
-	client := goredis.NewClient(&goredis.Options{Addr: server(t, servers.Redis)})
+	client := goredis.NewClient(&goredis.Options{Addr: borrow(t).server(t, servers.Redis)})
 	t.Cleanup(func() { _ = client.Close() })
 	s := slow{stream: fmt.Sprintf("slow:%d", time.Now().UnixNano()), takes: 10 * minIdle, handled: make(chan string, 100)}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -11,6 +11,7 @@ import (
 
 // FLUSHALL deletes everything in Redis three times while a campaign is paid.
 func TestRedisCanBeWiped(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	w := onServers(t, "redis", usual)
 	n := targets(t, 4_000)

@@ -14,6 +14,7 @@ import (
 // The campaign is twenty times as large as its stream may be, and shares its partitions with a
 // paused promotion. Memory stays bounded, and the pause delays no other promotion.
 func TestOverloadIsAnswered(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	w := onServers(t, "redis", simulator.Faults{})
 	w.set("plugins.promotion.stream.max_len", 500)

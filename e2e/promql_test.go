@@ -119,13 +119,14 @@ func (r *recorded) sinceZero(began time.Time) {
 // stretched returns the newest samples as if nothing had changed in the past: one every half
 // minute.
 func (r *recorded) stretched(past time.Duration) *recorded {
-	out := newRecorded()
-	out.types = r.types
-	for _, s := range r.series {
-		newest := s.points[len(s.points)-1]
+	out := &recorded{series: make(map[string]*series, len(r.series)), types: r.types, last: r.last}
+	for key, s := range r.series {
+		newest := s.points[len(s.points)-1].F()
+		points := make([]chunks.Sample, 0, past/(30*time.Second)+1)
 		for at := r.last.Add(-past); !at.After(r.last); at = at.Add(30 * time.Second) {
-			out.add(s.labels, at, newest.F())
+			points = append(points, sample{at, newest})
 		}
+		out.series[key] = &series{s.labels, points}
 	}
 	return out
 }

@@ -36,6 +36,7 @@ func commands(t *testing.T, page string) []string {
 // The commands of the README run: offline commands unchanged, and the demo with fewer targets. The
 // test compares other commands with their help.
 func TestTheCommandsOfTheReadme(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	run := func(args ...string) string {
 		cmd := exec.Command(binary(t), args...)
@@ -117,6 +118,7 @@ func asksTheServiceNamed(t *testing.T) {
 
 // Every command of the operating page exists, with its flags.
 func TestTheCommandsOfTheOperatingPage(t *testing.T) {
+	t.Parallel()
 	checked := 0
 	for _, line := range commands(t, "docs/operating.md") {
 		args, ours := strings.CutPrefix(line, "millrace ")

@@ -18,7 +18,7 @@ func (w *deployment) send(topic string, payloads ...string) {
 	cfg.Version = sarama.V2_8_0_0
 	cfg.Producer.Return.Successes = true
 	cfg.Producer.MaxMessageBytes = 4 << 20
-	p, err := sarama.NewSyncProducer([]string{server(w.t, servers.Kafka)}, cfg)
+	p, err := sarama.NewSyncProducer([]string{w.fleet.server(w.t, servers.Kafka)}, cfg)
 	require.NoError(w.t, err)
 	defer func() { _ = p.Close() }()
 	for _, payload := range payloads {
@@ -33,7 +33,7 @@ func (w *deployment) deadLetters(topic string, n int) map[string]int {
 	cfg := sarama.NewConfig()
 	cfg.Version = sarama.V2_8_0_0
 	cfg.Consumer.Fetch.Default = 4 << 20
-	c, err := sarama.NewConsumer([]string{server(w.t, servers.Kafka)}, cfg)
+	c, err := sarama.NewConsumer([]string{w.fleet.server(w.t, servers.Kafka)}, cfg)
 	require.NoError(w.t, err)
 	defer func() { _ = c.Close() }()
 	partitions, err := c.Partitions(topic)

@@ -26,6 +26,7 @@ import (
 
 // The page of a waiting room in a browser.
 func TestThePageOfAWaitingRoomInABrowser(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	b := startBrowser(t)
 	servers, err := embedded.Start(t.Context(), embedded.Config{}, nil)

@@ -12,6 +12,7 @@ import (
 // (SIGKILL). No user is overtaken or lost, no slot is lost, and no seat is sold twice. The draw of
 // another room is verified from its audit file.
 func TestACrowdPassesAWaitingRoomWhileProcessesAreKilled(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"embedded", "redis", "valkey"} {
 		t.Run(name, func(t *testing.T) {
 			var r demo.Report

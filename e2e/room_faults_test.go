@@ -118,6 +118,7 @@ func (c roomCase) habit(i int) checker.Habit {
 
 // The checker has its own copy of what users and the shop have received.
 func TestEachUserKeepsThePlaceUnderFaults(t *testing.T) {
+	t.Parallel()
 	for _, c := range roomCases() {
 		t.Run(c.name, func(t *testing.T) {
 			switch {

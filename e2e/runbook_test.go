@@ -22,6 +22,7 @@ var (
 // The commands with their flags, the settings, the panels and the metrics that the runbook names
 // exist.
 func TestTheRunbookNamesWhatThereIs(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../configs/RUNBOOK.md")
 	require.NoError(t, err)
 	schema, err := exec.Command(binary(t), "schema").Output()

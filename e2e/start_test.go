@@ -59,6 +59,7 @@ func unusedAddress(t *testing.T) string {
 // An unavailable server is exit code 3, whichever it is. A process manager tries again, and the
 // message has the address.
 func TestAServerThatIsAwayIsExitCode3(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	servers, err := embedded.Start(t.Context(), embedded.Config{}, nil)
 	require.NoError(t, err)
@@ -141,6 +142,7 @@ func TestAServerThatGoesAwayDuringTheStartIsExitCode3(t *testing.T) {
 
 // A server that is absent at the start is waited for with a clear message, then the exit code is 3.
 func TestAnAbsentServerIsNamed(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	unused, err := freePort()
 	require.NoError(t, err)
@@ -172,6 +174,7 @@ func TestAnAbsentServerIsNamed(t *testing.T) {
 }
 
 func TestAPortInUseIsNamed(t *testing.T) {
+	t.Parallel()
 	tier.Default(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -56,7 +56,7 @@ func open(ctx context.Context, dir string, offset int, log io.Writer, needed []s
 		return nil, fmt.Errorf("another benchmark runs in %s: %w", dir, err)
 	}
 	e.fleet, err = servers.New(servers.Options{
-		Dir: filepath.Join(dir, "servers"), Cache: filepath.Join(dir, "..", "cache"), EndWithProcess: true, Progress: log,
+		Dir: filepath.Join(dir, "servers"), Cache: filepath.Join(dir, "..", "cache"), EndWithProcess: true, Optimize: true, Progress: log,
 		Ports: map[string]int{
 			servers.Kafka: 17592 + offset, "controller": 17593 + offset,
 			servers.Redis: 17594 + offset, servers.Postgres: 17595 + offset,

@@ -57,6 +57,9 @@ type Options struct {
 	// EndWithProcess ends the servers when the process that started them ends, however it ends.
 	// Otherwise they run until Down or Kill.
 	EndWithProcess bool
+	// Optimize lets Java compile Kafka for a long run under load. Its start takes twice the CPU
+	// time then.
+	Optimize bool
 	// Join makes Kafka the second broker of a cluster that another fleet has started. Nil: a
 	// cluster of its own.
 	Join *Cluster

@@ -48,11 +48,16 @@ func (f *Fleet) kafka(addr, controller string) server {
 			return from, f.kafkaFormat(ctx, libs, properties, addr, controller)
 		},
 		command: func() (*exec.Cmd, error) {
-			//nolint:noctx // it outlives this process; Down ends it
-			return exec.Command("java", "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC",
+			args := []string{
+				"-Xms128m", "-Xmx512m", "-XX:+UseSerialGC",
 				"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
 				"-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss",
-				"-cp", filepath.Join(libs, "*"), "kafka.Kafka", properties), nil
+			}
+			if !f.opts.Optimize {
+				args = append(args, "-XX:TieredStopAtLevel=1")
+			}
+			//nolint:noctx // it outlives this process; Down ends it
+			return exec.Command("java", append(args, "-cp", filepath.Join(libs, "*"), "kafka.Kafka", properties)...), nil
 		},
 		answers: kafkaAnswers,
 	}
