@@ -43,6 +43,9 @@ func startBrowser(t *testing.T) *browser {
 	return &browser{ctx}
 }
 
+// glance is the time between two looks at a page. Each look costs the browser CPU time.
+const glance = 200 * time.Millisecond
+
 // tab is a page in a browser.
 type tab struct {
 	t   *testing.T
@@ -118,7 +121,7 @@ func (p *tab) picture() {
 // value evaluates a script. It does so again when another page replaces that page meanwhile.
 func value[T any](p *tab, script string) T {
 	p.t.Helper()
-	for end := time.Now().Add(time.Minute); ; pause(p.t, 50*time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; pause(p.t, glance) {
 		v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](script))
 		const replaced = "(-32000)" // the code of errors about the state of the page
 		if err != nil && strings.Contains(err.Error(), replaced) && time.Now().Before(end) {
@@ -135,7 +138,7 @@ const status = `document.getElementById("status").textContent`
 // says waits until the status of the page has the text.
 func (p *tab) says(text string) {
 	p.t.Helper()
-	require.Eventually(p.t, func() bool { return strings.Contains(value[string](p, status), text) }, time.Minute, 50*time.Millisecond,
+	require.Eventually(p.t, func() bool { return strings.Contains(value[string](p, status), text) }, time.Minute, glance,
 		"the page does not say %q", text)
 }
 

@@ -28,8 +28,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 )
 
-// deployment is one scenario: empty servers of its own, a Money API whose journal the test reads, and the
-// ledger.
+// deployment is one scenario: empty servers of its own, a Money API whose journal the test reads,
+// and the ledger.
 type deployment struct {
 	t         *testing.T
 	fleet     *fleet

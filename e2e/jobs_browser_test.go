@@ -80,7 +80,7 @@ func (p *tab) shows(last int) {
 	require.Eventually(p.t, func() bool {
 		got = value[[]string](p, numbers)
 		return len(got) > 0 && got[0] == fmt.Sprint(last)
-	}, time.Minute, 50*time.Millisecond, "event %d is not shown", last)
+	}, time.Minute, glance, "event %d is not shown", last)
 	var want []string
 	for seq := last; seq > 0; seq-- {
 		want = append(want, fmt.Sprint(seq))
@@ -197,7 +197,7 @@ func foreignPagesReceiveNothing(t *testing.T, b *browser, jobs *jobsOf, shared *
 		require.Eventually(t, func() bool {
 			results = value[map[string]string](p, "results")
 			return len(results) == 5
-		}, time.Minute, 50*time.Millisecond, "the page has not tried everything: %v", results)
+		}, time.Minute, glance, "the page has not tried everything: %v", results)
 		return value[int](p, "received"), results
 	}
 	nothing := map[string]string{"stream": "closed", "state": "refused", "header": "refused", "events": "refused", "opaque": "refused"}
@@ -220,7 +220,7 @@ func pageNamesSeveralJobs(t *testing.T, b *browser, jobs *jobsOf, shared *servic
 	jobs.add("second", 10, 10)
 	p := b.open(t, shared.url+"/jobs/scan/first/watch?job=scan/second", 1000)
 	texts := `[...document.querySelectorAll("#events span")].map(e => e.textContent).sort()`
-	require.Eventually(t, func() bool { return slices.Contains(value[[]string](p, texts), "scan/second: done, running") }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return slices.Contains(value[[]string](p, texts), "scan/second: done, running") }, time.Minute, glance)
 	require.Contains(t, value[[]string](p, texts), "scan/first: scan, running")
 	require.Equal(t, "With: scan/second", value[string](p, `document.getElementById("others").innerText`))
 	require.False(t, value[bool](p, `document.getElementById("bar").checkVisibility()`), "one progress of several jobs")
@@ -233,7 +233,7 @@ func pageFitsAPhone(t *testing.T, b *browser, jobs *jobsOf, shared *service) {
 	jobs.event(long, "stage", "token", "data", `{"text":"`+strings.Repeat("z", 500)+`"}`)
 	jobs.event(long, "stage", "error", "seq", 2)
 	p.says("The job has failed.")
-	require.Eventually(t, func() bool { return value[bool](p, `document.getElementById("tokens").textContent !== ""`) }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return value[bool](p, `document.getElementById("tokens").textContent !== ""`) }, time.Minute, glance)
 	require.Equal(t, 360, value[int](p, "innerWidth"))
 	require.LessOrEqual(t, value[int](p, "document.scrollingElement.scrollWidth"), 360, "the page scrolls sideways")
 	require.GreaterOrEqual(t, value[float64](p, `(b => { b.hidden = false; const h = b.getBoundingClientRect().height; b.hidden = true; return h })(document.getElementById("again"))`), 44.0)

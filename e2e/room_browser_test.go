@@ -82,7 +82,7 @@ func (v visitor) matches(script, pattern string) {
 	require.Eventually(v.t, func() bool {
 		got = value[string](v.tab, script)
 		return regexp.MustCompile(pattern).MatchString(got)
-	}, time.Minute, 50*time.Millisecond, "%s: not %s", script, pattern)
+	}, time.Minute, glance, "%s: not %s", script, pattern)
 }
 
 // ticketShop is a shop behind the gate. Each browser has a session of its own.
@@ -160,7 +160,7 @@ document.getElementById("position").innerText`), "a position does not rise")
 		require.NotContains(t, value[string](v.tab, `location.href + performance.getEntries().map(e => e.name).join()`), entry)
 		v.click("shop")
 		body := `document.body.innerText`
-		require.Eventually(t, func() bool { return value[string](v.tab, body) == "Welcome, "+user+"." }, time.Minute, 50*time.Millisecond, "%s", s.log)
+		require.Eventually(t, func() bool { return value[string](v.tab, body) == "Welcome, "+user+"." }, time.Minute, glance, "%s", s.log)
 		jar, err := cookiejar.New(nil)
 		require.NoError(t, err)
 		answer, err := (&http.Client{Jar: jar}).Get(link)
@@ -224,7 +224,7 @@ func foreignPagesQueueNobody(t *testing.T, b *browser, rooms *roomsOf, shared *r
 			require.Eventually(t, func() bool {
 				results = value[map[string]string](p, "results")
 				return len(results) == 6
-			}, time.Minute, 50*time.Millisecond, "the page has not tried everything: %v", results)
+			}, time.Minute, glance, "the page has not tried everything: %v", results)
 			require.Equal(t, map[string]string{
 				"stream": "closed", "enter": "refused", "status": "refused", "opaque enter": "refused", "opaque status": "refused", "leave": "refused",
 			}, results)
@@ -232,7 +232,7 @@ func foreignPagesQueueNobody(t *testing.T, b *browser, rooms *roomsOf, shared *r
 				require.NoError(t, chromedp.Do(p.ctx, chromedp.Navigate(site)))
 				p.click(link)
 				require.Eventually(t, func() bool { return strings.Contains(value[string](p, `document.body.innerText`), "foreign_origin") },
-					time.Minute, 50*time.Millisecond, "the link %s of %s as %s", link, site, user)
+					time.Minute, glance, "the link %s of %s as %s", link, site, user)
 			}
 			require.Equal(t, state, rooms.place(event, user).State, "%s on %s", user, site)
 		}
