@@ -4,11 +4,12 @@ SHELL := /bin/bash
 
 GO ?= go
 # Packages to test, and more flags for go test: make test PKGS=./plugins/kafka/... TESTFLAGS='-run TestGroup -v'
-PKGS ?= ./...
 TESTFLAGS ?=
-# Packages that are tested at the same time: they share the servers.
-PARALLEL ?= 2
-# Tests of one package that run in parallel mostly wait, also on two cores.
+# The packages that take longest come first. None of them is left alone at the end.
+PKGS ?= ./e2e ./plugins/... ./...
+# Packages that are tested at the same time: they share the servers, and mostly wait.
+PARALLEL ?= 4
+# Tests of one package that run in parallel mostly wait, too, also on two cores.
 parallel = -p $(PARALLEL) -parallel 8
 FUZZTIME ?= 10s
 GOLANGCI_LINT_VERSION := v2.15.0
@@ -54,7 +55,7 @@ test-all: tools ## Run the rest: Valkey, cluster, sentinel, TLS, upgrade, ten mi
 	@eval "$$($(services) env 2>/dev/null || true)"; \
 	MILLRACE_HISTORIES=500 $(GO) test -count=1 -timeout 20m -run '^TestRandomHistories$$' $(histories_pkg); \
 	MILLRACE_TEST=rest $(run_tests) $(if $(TESTFLAGS),,-want kafka$(comma)redis$(comma)valkey$(comma)postgres) -packages "$(rest_pkgs)" -- \
-		-count=1 $(parallel) -timeout 38m $(TESTFLAGS)
+		-count=1 -p 2 -parallel 8 -timeout 38m $(TESTFLAGS)
 
 .PHONY: test-long
 test-long: ## Run three full fault seeds, 10,000 histories, 1,000,000 job events, long outages of a waiting room: two hours

@@ -34,11 +34,11 @@ func jobsCases() []jobsCase {
 	cases := []jobsCase{
 		{name: "a router is killed", alone: true, fault: (*jobsRun).routerKilled},
 		{name: "a router is frozen past its leases", fault: (*jobsRun).frozen},
-		{name: "Redis is unavailable for 15 s", fault: func(r *jobsRun) { r.unavailable(15 * time.Second) }},
+		{name: "Redis is unavailable for 15 s", rest: true, fault: func(r *jobsRun) { r.unavailable(15 * time.Second) }},
 		{name: "Redis is unavailable for a minute", rest: true, fault: func(r *jobsRun) { r.unavailable(time.Minute) }},
 		{name: "Redis is killed and starts again", fault: (*jobsRun).redisRestarts},
 		{name: "a replica without the last second takes over", loses: true, noTransient: true, env: []string{"MILLRACE__PLUGINS__EVENTROUTER__GAP_WAIT=2s"}, fault: (*jobsRun).failover},
-		{name: "connections are cut silently", fault: (*jobsRun).silence},
+		{name: "connections are cut silently", rest: true, fault: (*jobsRun).silence},
 		{name: "rolling restart", fault: (*jobsRun).rollingRestart},
 		{name: "all watchers reconnect each second", restless: true, rest: true, fault: (*jobsRun).oddCursors},
 		{name: "a gateway with 1,000 watchers is killed", rest: true, watchers: 1000, pace: 20 * time.Millisecond, oneGateway: true, fault: (*jobsRun).gatewayKilled},
@@ -202,11 +202,15 @@ func (r *jobsRun) failover() {
 	r.arrives("events that the replica lacks", r.watchers)
 
 	r.paused.Lock()
-	// A router adds what it has read to the log of the replica, too, if it is late.
-	r.await("the primary has all in its logs", func() error {
+	// A router that is late adds what it has read to the log of the replica, too. An acknowledged
+	// event is in a log, and the router has its answer.
+	r.await("all events are acknowledged on the primary", func() error {
 		for _, job := range r.jobs {
 			if last := fmt.Sprint(job.seq.Load()); !primary.HExists(r.t.Context(), joblog.LogKey("scan", job.id), last).Val() {
-				return fmt.Errorf("event %s of %s is not there", last, job.id)
+				return fmt.Errorf("event %s of %s is not in its log", last, job.id)
+			}
+			if pending, err := primary.XPending(r.t.Context(), shardOf(job.id), "eventrouter").Result(); err != nil || pending.Count > 0 {
+				return fmt.Errorf("%s has pending entries: %+v, %w", shardOf(job.id), pending, err)
 			}
 		}
 		return nil

@@ -45,15 +45,12 @@ plugins:
 	return file
 }
 
-// unusedAddress returns an address without a listener for the time of the test.
+// unusedAddress returns an address where no server of any scenario listens.
 func unusedAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freePort()
 	require.NoError(t, err)
-	// Bound and never accepted from would answer; closed, the port is free for a moment that is
-	// long enough.
-	require.NoError(t, l.Close())
-	return l.Addr().String()
+	return addr
 }
 
 // An unavailable server is exit code 3, whichever it is. A process manager tries again, and the
