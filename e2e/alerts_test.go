@@ -159,9 +159,9 @@ const past = 2 * time.Hour
 
 // raised returns what an alert's expression answers after the happenings, now and when its `for`
 // began.
-func raised(t *testing.T, e *promql.Engine, r *recorded, rule rulefmt.Rule, what []happening) (now, before promql.Vector) {
+func raised(t *testing.T, e *promql.Engine, healthy *recorded, rule rulefmt.Rule, what []happening) (now, before promql.Vector) {
 	t.Helper()
-	then := r.stretched(past)
+	then := healthy.copied()
 	for _, h := range what {
 		require.NotZero(t, then.change(t, h.selector, h.value), "%s: nothing is scraped that %s selects", rule.Alert, h.selector)
 	}
@@ -178,17 +178,17 @@ var templateLabel = regexp.MustCompile(`\$labels\.(\w+)`)
 // must raise it.
 func checkAlerts(t *testing.T, e *promql.Engine, r *recorded) {
 	t.Helper()
-	seen := map[string]bool{}
+	seen, healthy := map[string]bool{}, r.stretched(past)
 	for _, rule := range alerts(t) {
 		require.False(t, seen[rule.Alert], "%s is there twice", rule.Alert)
 		seen[rule.Alert] = true
 		for _, wrong := range misfits(r, rule.Expr) {
 			t.Errorf("%s: %s", rule.Alert, wrong)
 		}
-		now, _ := raised(t, e, r, rule, nil)
+		now, _ := raised(t, e, healthy, rule, nil)
 		require.Empty(t, now, "%s is raised by a healthy process", rule.Alert)
 		if quiet := quiets()[rule.Alert]; quiet != nil {
-			now, _ = raised(t, e, r, rule, quiet)
+			now, _ = raised(t, e, healthy, rule, quiet)
 			require.Empty(t, now, "%s is raised by what is no trouble", rule.Alert)
 		}
 		require.NotEmpty(t, raisers()[rule.Alert], "nothing is known that raises %s", rule.Alert)
@@ -196,11 +196,11 @@ func checkAlerts(t *testing.T, e *promql.Engine, r *recorded) {
 			if what == nil {
 				continue
 			}
-			now, before := raised(t, e, r, rule, what)
+			now, before := raised(t, e, healthy, rule, what)
 			require.NotEmpty(t, now, "%s is not raised", rule.Alert)
 			require.NotEmpty(t, before, "%s is not raised for its whole time", rule.Alert)
 		}
-		now, _ = raised(t, e, r, rule, raisers()[rule.Alert])
+		now, _ = raised(t, e, healthy, rule, raisers()[rule.Alert])
 		for _, text := range rule.Annotations {
 			for _, name := range templateLabel.FindAllStringSubmatch(text, -1) {
 				require.True(t, now[0].Metric.Has(name[1]), "%s tells the label %s, which its result doesn't have", rule.Alert, name[1])

@@ -43,6 +43,16 @@ func startBrowser(t *testing.T) *browser {
 	return &browser{ctx}
 }
 
+// defaultBut puts a case into `make test`, or into `make test-all` if it is in rest.
+func defaultBut(t *testing.T, name string, rest ...string) {
+	t.Helper()
+	if slices.Contains(rest, name) {
+		tier.Rest(t)
+	} else {
+		tier.Default(t)
+	}
+}
+
 // glance is the time between two looks at a page. Each look costs the browser CPU time.
 const glance = 200 * time.Millisecond
 

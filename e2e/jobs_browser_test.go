@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
-	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -23,7 +22,6 @@ import (
 // The page of a job in a browser. Each case has a tab.
 func TestThePageOfAJobInABrowser(t *testing.T) {
 	t.Parallel()
-	tier.Default(t)
 	b := startBrowser(t)
 	servers, err := embedded.Start(t.Context(), embedded.Config{}, nil)
 	require.NoError(t, err)
@@ -38,6 +36,7 @@ func TestThePageOfAJobInABrowser(t *testing.T) {
 		"a phone":      pageFitsAPhone, "a screen reader": pageSpeaksToAScreenReader,
 	} {
 		t.Run(name, func(t *testing.T) {
+			defaultBut(t, name, "a gateway that is killed", "a busy server", "several jobs", "a phone")
 			t.Parallel()
 			test(t, b, jobs, shared)
 		})

@@ -131,6 +131,15 @@ func (r *recorded) stretched(past time.Duration) *recorded {
 	return out
 }
 
+// copied has the samples in common until one of both changes them.
+func (r *recorded) copied() *recorded {
+	out := &recorded{series: make(map[string]*series, len(r.series)), types: r.types, last: r.last}
+	for key, s := range r.series {
+		out.series[key] = &series{s.labels, s.points}
+	}
+	return out
+}
+
 // change gives every series that the selector matches another past: v of how long ago a sample is
 // and of what it was. It returns how many series that were.
 func (r *recorded) change(t *testing.T, selector string, v func(ago time.Duration, was float64) float64) int {
@@ -139,6 +148,7 @@ func (r *recorded) change(t *testing.T, selector string, v func(ago time.Duratio
 	require.NoError(t, err, selector)
 	matched := r.match(matchers)
 	for _, s := range matched {
+		s.points = slices.Clone(s.points)
 		for i, p := range s.points {
 			at := time.UnixMilli(p.T())
 			s.points[i] = sample{at, v(r.last.Sub(at), p.F())}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/gate"
 	"github.com/millrace-io/millrace/handlers/waitingroom/room"
-	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/embedded"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -27,7 +26,6 @@ import (
 // The page of a waiting room in a browser.
 func TestThePageOfAWaitingRoomInABrowser(t *testing.T) {
 	t.Parallel()
-	tier.Default(t)
 	b := startBrowser(t)
 	servers, err := embedded.Start(t.Context(), embedded.Config{}, nil)
 	require.NoError(t, err)
@@ -43,6 +41,7 @@ func TestThePageOfAWaitingRoomInABrowser(t *testing.T) {
 		"a proxy without server": pageReturnsAfterAProxyWithoutServer,
 	} {
 		t.Run(name, func(t *testing.T) {
+			defaultBut(t, name, "ends", "a proxy without server")
 			t.Parallel()
 			test(t, b, rooms, shared)
 		})
