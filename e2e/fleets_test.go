@@ -42,11 +42,13 @@ func borrow(t *testing.T) *fleet {
 	if testing.Short() {
 		t.Skip("starts servers")
 	}
+	began := time.Now()
 	select {
 	case fleets.places <- struct{}{}:
 	case <-t.Context().Done():
 		require.FailNow(t, "the test was ended")
 	}
+	tier.Waited(t, time.Since(began))
 	t.Cleanup(func() { <-fleets.places })
 	fleets.mu.Lock()
 	defer fleets.mu.Unlock()

@@ -37,7 +37,8 @@ type test struct {
 	result  string // pass, fail, skip, or empty while it runs
 	parent  bool   // has subtests: they are counted in its place
 	servers []server
-	took    time.Duration
+	waited  time.Duration // for other tests
+	took    time.Duration // without waited
 }
 
 type pkg struct {
@@ -163,12 +164,15 @@ func (s *summary) testEvent(p *pkg, e event) {
 		if on, ok := serverNamed(e.Value); ok && e.Key == tier.Attribute {
 			t.servers = append(t.servers, on)
 		}
+		if d, err := time.ParseDuration(e.Value); err == nil && e.Key == tier.WaitedAttribute {
+			t.waited += d
+		}
 	case "pause":
 		t.paused = true
 	case "cont":
 		t.paused, t.began = false, e.Time
 	case "pass", "fail", "skip":
-		t.result, t.took = e.Action, time.Duration(e.Elapsed*float64(time.Second))
+		t.result, t.took = e.Action, time.Duration(e.Elapsed*float64(time.Second))-t.waited
 		if e.Action == "skip" {
 			s.skips = append(s.skips, skipped{p.name + " " + t.name, reason(t.output.String())})
 		}

@@ -113,12 +113,14 @@ func TestPrintsTheSlowestTen(t *testing.T) {
 	for i := range 12 {
 		fmt.Fprintf(&in, `{"Action":"pass","Package":"p","Test":"Test%d","Elapsed":%d.25}`+"\n", i, i)
 	}
+	in.WriteString(`{"Action":"attr","Package":"p","Test":"TestQueue","Key":"millrace.waited","Value":"1m20s"}` + "\n")
+	in.WriteString(`{"Action":"pass","Package":"p","Test":"TestQueue","Elapsed":90.5}` + "\n")
 	_, out := summarize("", in.String()+events("pass p -"))
 	_, list, found := strings.Cut(out, "slowest\n")
 	require.True(t, found)
-	require.True(t, strings.HasPrefix(list, "   11.3s p Test11\n   10.3s p Test10\n"), list)
-	require.Contains(t, list, "p Test2\n")
-	require.NotContains(t, list, "p Test1\n")
+	require.True(t, strings.HasPrefix(list, "   11.3s p Test11\n   10.5s p TestQueue\n   10.3s p Test10\n"), list)
+	require.Contains(t, list, "p Test3\n")
+	require.NotContains(t, list, "p Test2\n")
 }
 
 func TestAFailedTestRunsOnceMore(t *testing.T) {

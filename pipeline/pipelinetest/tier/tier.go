@@ -18,10 +18,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Attribute is the key under which a test records each server that it has met.
 const Attribute = "millrace.server"
+
+// WaitedAttribute is the key under which a test records how long it waited for other tests.
+const WaitedAttribute = "millrace.waited"
 
 // Default skips a test of `make test` in a run of the rest.
 func Default(t testing.TB) {
@@ -82,6 +86,13 @@ func Address(t testing.TB, name string) string {
 	}
 	Met(t, name)
 	return addr
+}
+
+// Waited records that the test has waited for other tests to end. The summary of a run subtracts
+// the time when it lists the slowest tests.
+func Waited(t testing.TB, d time.Duration) {
+	t.Helper()
+	t.Attr(WaitedAttribute, d.String())
 }
 
 // Met records that the test has met a server.
