@@ -71,7 +71,7 @@ test-short: tools ## Run the quick tests, without any server
 .PHONY: race
 race: tools ## Run the quick tests of concurrent code under the race detector
 	@eval "$$($(services) env 2>/dev/null || true)"; \
-	CI= $(run_tests) -packages "$(RACE_PKGS)" -- -race -short -count=1 -p $(PARALLEL) -timeout 10m $(TESTFLAGS)
+	CI= $(run_tests) -packages "$(RACE_PKGS)" -- -race -short -count=1 -p 2 -timeout 10m $(TESTFLAGS)
 
 # Examples: make test-faults SEED=7 BUDGET=20m · SEED=1,2,3 FULL=1 README=1 · SEED=7 ONLY=redis/,kill/drain
 SEED ?= $(shell date +%s)
