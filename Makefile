@@ -7,7 +7,8 @@ GO ?= go
 TESTFLAGS ?=
 # The packages that take longest come first. None of them is left alone at the end.
 PKGS ?= ./e2e ./plugins/... ./...
-# Packages that are tested at the same time: they share the servers, and mostly wait.
+# Packages that are tested at the same time: they share the servers, and mostly wait. Faults and the
+# race detector have time limits, and run two at a time.
 PARALLEL ?= 4
 # Tests of one package that run in parallel mostly wait, too, also on two cores.
 parallel = -p $(PARALLEL) -parallel 8

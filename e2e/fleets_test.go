@@ -8,11 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/e2e/services/servers"
@@ -194,4 +198,51 @@ func wipe(dir string) error {
 		}
 	}
 	return os.RemoveAll(dir)
+}
+
+// clean gives a scenario a Kafka without the plugin's topics and groups, an empty Redis, and a
+// schema of its own, whose DSN it returns.
+func clean(t *testing.T, kafkaAddr, redisAddr, dsn string) (schemaDSN string) {
+	t.Helper()
+	ctx := t.Context()
+	cfg := sarama.NewConfig()
+	cfg.Version = sarama.V2_8_0_0
+	admin, err := sarama.NewClusterAdmin([]string{kafkaAddr}, cfg)
+	require.NoError(t, err)
+	defer func() { _ = admin.Close() }()
+	groups, err := admin.ListConsumerGroups()
+	require.NoError(t, err)
+	for g := range groups {
+		if strings.HasPrefix(g, "prepay-admin-campaign-") {
+			require.Eventually(t, func() bool { return admin.DeleteConsumerGroup(g) == nil }, time.Minute, 200*time.Millisecond, "delete group %s", g)
+		}
+	}
+	topics, err := admin.ListTopics()
+	require.NoError(t, err)
+	for topic := range topics {
+		if strings.HasPrefix(topic, "campaign-promotion-") {
+			require.NoError(t, admin.DeleteTopic(topic))
+		}
+	}
+	require.Eventually(t, func() bool {
+		left, err := admin.ListTopics()
+		for topic := range left {
+			if strings.HasPrefix(topic, "campaign-promotion-") {
+				return false
+			}
+		}
+		return err == nil
+	}, time.Minute, 100*time.Millisecond, "topics deleted")
+
+	client := redis.NewClient(&redis.Options{Addr: redisAddr})
+	defer func() { _ = client.Close() }()
+	require.NoError(t, client.FlushAll(ctx).Err())
+
+	conn, err := pgx.Connect(ctx, dsn)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	schema := fmt.Sprintf("e2e_%d", time.Now().UnixNano())
+	_, err = conn.Exec(ctx, "CREATE SCHEMA "+schema)
+	require.NoError(t, err)
+	return dsn + "&search_path=" + schema
 }
