@@ -122,13 +122,17 @@ func TestAUserWhoReturnsAfterTheEventWasCleared(t *testing.T) {
 	each(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s)
 		w.options.ClearAfter = time.Millisecond
-		w.start("broker", "broker").known = func(event string) error { return w.rooms.Create(t.Context(), event) }
+		known := func(event string) error { return w.rooms.Create(t.Context(), event) }
+		first := w.start("broker", "broker")
+		first.known = known
 		w.open(1, 0)
 		g := w.guest("u").run().wait("connected WAITING")
 		index := g.idx()
 		g.cancel()
 		<-g.done
 		id := g.client.LastEventID
+		first.kill() // it would report that the user has left, and restore the place to do so
+		w.start("broker", "broker").known = known
 		require.NoError(t, w.admin.Del(t.Context(), w.key1("ROOM")).Err())
 		require.Equal(t, index, w.send("GET", w.path(), "u", "Last-Event-ID", id).place(t).Idx, "a failover has lost the room")
 		require.EqualValues(t, 1, w.status().Waiting)
