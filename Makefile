@@ -7,8 +7,8 @@ GO ?= go
 TESTFLAGS ?=
 # The packages that take longest come first. None of them is left alone at the end.
 PKGS ?= ./e2e ./plugins/... ./...
-# Packages that are tested at the same time: they share the servers, and mostly wait. Faults have time
-# limits, and run two at a time.
+# Packages that are tested at the same time: they share the servers, and mostly wait. Faults and the
+# race detector have time limits, and run two at a time.
 PARALLEL ?= 4
 # Tests of one package that run in parallel mostly wait, too, also on two cores.
 parallel = -p $(PARALLEL) -parallel 8
@@ -66,6 +66,7 @@ test-long: ## Run three full fault seeds, 10,000 histories, 1,000,000 job events
 	@$(MAKE) outages
 
 .PHONY: test-short
+test-short: PARALLEL = 8
 test-short: tools ## Run the quick tests, without any server
 	@CI= $(no_servers) $(summary) -packages "$(PKGS)" -- -short $(parallel) -timeout 10m $(TESTFLAGS)
 
@@ -77,7 +78,7 @@ uninstrumented = $(foreach pkg,modernc.org/sqlite/lib github.com/yuin/gopher-lua
 .PHONY: race
 race: tools ## Run the quick tests of concurrent code under the race detector
 	@eval "$$($(services) env 2>/dev/null || true)"; \
-	CI= $(run_tests) -packages "$(RACE_PKGS)" -- -race $(uninstrumented) -short -count=1 $(parallel) -timeout 10m $(TESTFLAGS)
+	CI= $(run_tests) -packages "$(RACE_PKGS)" -- -race $(uninstrumented) -short -count=1 -p 2 -timeout 10m $(TESTFLAGS)
 
 # Examples: make test-faults SEED=7 BUDGET=20m · SEED=1,2,3 FULL=1 README=1 · SEED=7 ONLY=redis/,kill/drain
 SEED ?= $(shell date +%s)
