@@ -60,6 +60,7 @@ func (d *storeDeployment) work(code int, args ...string) cli.Report {
 // The API rejects a campaign. When it is fixed, a person replays all payouts. The command is killed
 // twice, and each payout is paid once.
 func TestDeadLettersAreReplayedOnce(t *testing.T) {
+	t.Parallel()
 	tier.Rest(t)
 	const n = 400
 	w := onServers(t, "redis", simulator.Faults{RejectRate: 1}).withStore()

@@ -46,14 +46,17 @@ func TestAFirstHandlerIsOneCommand(t *testing.T) {
 	in("go", "test", "-short", "-timeout", "5m", "./handlers/greetings", "./wire", "./e2e/rules", "./e2e/reference", "./pipeline/app")
 }
 
-// copyOfTheRepository copies what is, or could be, under version control.
+// copyOfTheRepository copies what is, or could be, under version control. The copies of all tests
+// have one path, so that packages are compiled once. One test at a time has a copy.
 func copyOfTheRepository(t *testing.T) string {
 	t.Helper()
 	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	list.Dir = ".."
 	names, err := list.Output()
 	require.NoError(t, err)
-	dir := t.TempDir()
+	dir := filepath.Join(workDir, "copy")
+	require.NoError(t, os.Mkdir(dir, 0o750), "another test has a copy")
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	for name := range strings.SplitSeq(strings.TrimRight(string(names), "\x00"), "\x00") {
 		text, err := os.ReadFile(filepath.Join("..", name))
 		if os.IsNotExist(err) {

@@ -90,6 +90,7 @@ func unhurried(t *testing.T, redisName string) *deployment {
 // A campaign on a cluster. The stream's slot moves to another node under load. Then that node is
 // killed, and its replica takes over without the latest writes.
 func TestARedisCluster(t *testing.T) {
+	t.Parallel()
 	tier.Rest(t)
 	for redisName, program := range map[string]string{servers.Redis: "redis-server", servers.Valkey: "valkey-server"} {
 		t.Run(redisName, func(t *testing.T) {
@@ -139,6 +140,7 @@ func TestARedisCluster(t *testing.T) {
 
 // A campaign on a primary that sentinels watch: it is killed, and the replica takes over.
 func TestRedisBehindSentinels(t *testing.T) {
+	t.Parallel()
 	tier.Rest(t)
 	w := unhurried(t, servers.Redis)
 	primary := startNode(t, "redis-server")

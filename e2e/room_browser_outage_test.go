@@ -17,6 +17,7 @@ import (
 // The page of a waiting room while something is unavailable, or over. Each case has a Redis of its
 // own, because processes with other times share no rooms.
 func TestThePageOfAWaitingRoomInAnOutage(t *testing.T) {
+	t.Parallel()
 	tier.Rest(t)
 	b := startBrowser(t)
 	for name, test := range map[string]func(t *testing.T, b *browser, rooms *roomsOf){

@@ -95,6 +95,7 @@ func TestAWaitingRoomOnACluster(t *testing.T) {
 // events of the other nodes go on. The users of the lost one keep their places. The processes have
 // the rights of the READMEs, and the crowds leave only the audits.
 func TestEventsOnSeveralNodesOfACluster(t *testing.T) {
+	t.Parallel()
 	for name, lost := range map[string]int{"a primary is killed and starts again": 0, "a replica takes over": 2} {
 		t.Run(name, func(t *testing.T) {
 			tier.Rest(t)

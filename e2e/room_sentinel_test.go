@@ -15,6 +15,7 @@ import (
 // A primary behind sentinels is killed under load, and a replica takes over. With `replicas: 1`
 // nothing that was answered is lost.
 func TestAWaitingRoomBehindSentinels(t *testing.T) {
+	t.Parallel()
 	for _, replicas := range []int{0, 1} {
 		t.Run(fmt.Sprint("replicas ", replicas), func(t *testing.T) {
 			tier.Rest(t)

@@ -67,6 +67,7 @@ func TestSecuredServers(t *testing.T) {
 
 // Routers, a gateway and producers on a Redis with TLS only, with the user of the README.
 func TestJobsOnASecuredRedis(t *testing.T) {
+	t.Parallel()
 	tier.Rest(t)
 	tier.Address(t, servers.Redis) // so the program is here
 	cert, pair := pipelinetest.Certificate(t)
@@ -93,6 +94,7 @@ func TestJobsOnASecuredRedis(t *testing.T) {
 
 // A waiting room on a Redis with TLS only, with the user of both READMEs.
 func TestARoomOnASecuredRedis(t *testing.T) {
+	t.Parallel()
 	tier.Rest(t)
 	tier.Address(t, servers.Redis) // so the program is here
 	cert, pair := pipelinetest.Certificate(t)

@@ -191,6 +191,7 @@ func TestAPortInUseIsNamed(t *testing.T) {
 
 // Two processes under one name would steal each other's entries.
 func TestALiveDuplicateIsRefused(t *testing.T) {
+	t.Parallel()
 	tier.Rest(t)
 	w := onServers(t, "redis", simulator.Faults{})
 	w.start()

@@ -10,6 +10,7 @@ import (
 
 // The flag routes fresh records; the stream side runs on while there is work.
 func TestTheFlag(t *testing.T) {
+	t.Parallel()
 	tier.Rest(t)
 	t.Run("off", func(t *testing.T) {
 		w := onServers(t, "redis", usual)

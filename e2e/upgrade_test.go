@@ -46,9 +46,10 @@ func binaryBefore(t *testing.T) string {
 // N, are replaced one by one under load, and then rolled back one by one. No payout in flight is
 // attempted twice.
 func TestUpgradeUnderLoad(t *testing.T) {
+	t.Parallel()
 	tier.Rest(t)
-	w := onServers(t, "redis", simulator.Faults{Latency: 300 * time.Millisecond}).patient()
 	old := binaryBefore(t)
+	w := onServers(t, "redis", simulator.Faults{Latency: 300 * time.Millisecond}).patient()
 	w.withoutSchema()
 	charged := func(n int) {
 		t.Helper()
