@@ -67,6 +67,11 @@ func TestTheJobsOfAStreamAreReadTogether(t *testing.T) {
 	require.Equal(t, []string{"hung"}, <-calls)
 	w := p.watch(r.domain, "hung1", "?job="+r.domain+"/hung2&job="+r.domain+"/job&job="+r.domain+"/hung3")
 	require.Equal(t, []string{"job"}, <-calls)
+	redistest.Eventually(t, "all are queued", func() bool {
+		p.reader.mu.Lock()
+		defer p.reader.mu.Unlock()
+		return len(p.reader.nodes["hung"]) == 3
+	})
 	release()
 	require.Equal(t, []string{"hung1", "hung2", "hung3"}, <-calls)
 	for _, id := range []string{"hung", "hung1", "hung2", "hung3", "job"} {
