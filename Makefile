@@ -66,6 +66,7 @@ test-long: ## Run three full fault seeds, 10,000 histories, 1,000,000 job events
 	@$(MAKE) outages
 
 .PHONY: test-short
+# Without servers to share.
 test-short: PARALLEL = 8
 test-short: tools ## Run the quick tests, without any server
 	@CI= $(no_servers) $(summary) -packages "$(PKGS)" -- -short $(parallel) -timeout 10m $(TESTFLAGS)
