@@ -134,10 +134,6 @@ lint: $(lint) ## Run golangci-lint (.golangci.yml), which is built if it is miss
 $(bin)/golangci-lint:
 	GOBIN=$(bin) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 
-.PHONY: words
-words: ## List the findings of the test of words in a folder: make words IN=plugins/kafka
-	$(GO) test ./e2e/rules -run '^TestWords$$' -v -words $(or $(IN),.)
-
 .PHONY: wire
 wire: ## Generate the injectors (wire/wire_gen.go)
 	$(GO) tool wire ./wire

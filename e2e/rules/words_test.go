@@ -1,13 +1,11 @@
 package rules_test
 
 import (
-	"cmp"
-	"flag"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,106 +13,95 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var listWords = flag.String("words", os.Getenv("MILLRACE_WORDS"), "list the findings of TestWords in this folder or file, and fail on none")
+// wording is a term that the repository's texts avoid, and what they say instead.
+type wording struct {
+	bad *regexp.Regexp
+	use string
+}
 
-// texts returns the files with texts, by their path from the top folder.
-func texts(t *testing.T) map[string]string {
-	t.Helper()
-	top := root(t)
-	files := map[string]string{}
+// wordings returns the terms that have another name in the glossary, and literary words. The rest of
+// the rules in CONTRIBUTING.md needs a reader.
+func wordings() []wording {
+	var list []wording
+	for _, row := range [][2]string{
+		{`in hand`, "in flight"},
+		{`crews?`, "worker pool"},
+		{`keepers?`, "control loop"},
+		{`ghosts?`, "deleted pending entries"},
+		{`killpoints?`, "failpoint"},
+		{`moneysim|moneyapi`, "money simulator"},
+		{`ripens?|ripened|ripe`, "due"},
+		{`exactly-once`, "what is promised for this far side (docs/promises.md)"},
+		{`for ever|anew|lest|whence|hence|thereby|herein|thereof|therein|whilst|amongst`, "a plain word"},
+		{`mend|mends|mended|mending`, "repair, fix"},
+		{`(?:held|hold|holds|holding) up`, "delay"},
+		{`§|facts? [0-9]+|seeds? 0[0-9]+`, "the reason itself, or a link into the repository"},
+	} {
+		list = append(list, wording{regexp.MustCompile(`(?i)(?:^|\W)(` + row[0] + `)(?:\W|$)`), row[1]})
+	}
+	return list
+}
+
+// said returns what a line of a file says to a reader: the prose of Markdown without its code, and
+// the comments of everything else.
+func said(name, line string) string {
+	if filepath.Ext(name) == ".md" {
+		return codeOfMarkdown.ReplaceAllString(line, "")
+	}
+	marker := map[string]string{".go": "//", ".lua": "--", ".sql": "--"}[filepath.Ext(name)]
+	if marker == "" {
+		marker = "#"
+	}
+	_, comment, _ := strings.Cut(line, marker)
+	return comment
+}
+
+var codeOfMarkdown = regexp.MustCompile("`[^`]*`|\\]\\([^)]*\\)")
+
+// words returns the findings in one file.
+func words(table []wording, name, text string) []string {
+	var list []string
+	fenced := false
+	for i, line := range strings.Split(text, "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			fenced = !fenced
+		}
+		comment := said(name, line)
+		if comment == "" || fenced && filepath.Ext(name) == ".md" {
+			continue
+		}
+		for _, w := range table {
+			if found := w.bad.FindStringSubmatch(comment); found != nil {
+				list = append(list, fmt.Sprintf("%s:%d: %q: write: %s", name, i+1, found[1], w.use))
+			}
+		}
+	}
+	return list
+}
+
+func TestWords(t *testing.T) {
+	t.Parallel()
+	table, top := wordings(), root(t)
 	require.NoError(t, filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		name := d.Name()
-		if d.IsDir() && path != top && (strings.HasPrefix(name, ".") || strings.HasPrefix(name, "zz_") || name == "bin" || name == "testdata") {
+		if d.IsDir() && path != top && (strings.HasPrefix(name, ".") || slices.Contains([]string{"bin", "testdata", "rules", "zz_deps"}, name)) {
 			return filepath.SkipDir
 		}
-		known := name == "Makefile" || slices.Contains([]string{".go", ".md", ".lua", ".sql", ".sh", ".yaml", ".yml", ".json"}, filepath.Ext(name)) || strings.HasSuffix(name, ".md.tmpl")
-		if d.IsDir() || !known || strings.HasSuffix(name, ".schema.json") {
+		if d.IsDir() || name != "Makefile" && !slices.Contains([]string{".go", ".md", ".lua", ".sql", ".sh", ".yaml", ".yml"}, filepath.Ext(name)) {
 			return nil
 		}
 		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(top, path)
-		if filepath.Ext(name) != ".go" || !generated(text) {
-			files[filepath.ToSlash(rel)] = string(text)
+		rel, _ := filepath.Rel(top, path)
+		for _, finding := range words(table, filepath.ToSlash(rel), string(text)) {
+			t.Error(finding)
 		}
 		return err
 	}))
-	require.Greater(t, len(files), 50)
-	return files
-}
-
-// inspect returns the findings of one file.
-func inspect(file, text string, table []wording, private map[string]string) ([]finding, error) {
-	var list []finding
-	var parts []block
-	switch filepath.Ext(file) {
-	case ".go":
-		of, tree, fset, err := goTexts(file, text)
-		if err != nil {
-			return nil, err
-		}
-		parts = of
-		list = append(list, wideComments(file, text, tree, fset)...)
-		if !strings.HasSuffix(file, "_test.go") {
-			list = append(list, checkNames(file, tree, fset, private)...)
-		}
-	case ".md", ".tmpl":
-		parts = markdown(file, text)
-		list = append(list, wide(file, text)...)
-	case ".lua", ".sql":
-		parts = marked(file, text, "--")
-	case ".json":
-		parts = described(file, text)
-	case ".yaml", ".yml":
-		parts = append(described(file, text), marked(file, text, "#")...)
-	case ".sh":
-		parts = marked(file, text, "#")
-	default:
-		parts = append(makefile(file, text), marked(file, text, "#")...)
-	}
-	for i := range parts {
-		list = append(list, checkBlock(&parts[i], table)...)
-	}
-	return list, nil
-}
-
-func TestWords(t *testing.T) {
-	t.Parallel()
-	table, private := wordings(), privateWords()
-	var list []finding
-	for file, text := range texts(t) {
-		of, err := inspect(file, text, table, private)
-		require.NoError(t, err)
-		list = append(list, of...)
-	}
-	slices.SortFunc(list, func(a, b finding) int {
-		return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line), cmp.Compare(a.words, b.words))
-	})
-	if *listWords != "" {
-		show(t, list, strings.TrimSuffix(filepath.ToSlash(filepath.Clean(*listWords)), "/"))
-		return
-	}
-	for _, f := range list {
-		t.Error(f)
-	}
-}
-
-// show prints the findings in a folder or file, and how many there are of each class.
-func show(t *testing.T, list []finding, folder string) {
-	t.Helper()
-	total := map[string]int{}
-	for _, f := range list {
-		if folder == "." || f.file == folder || strings.HasPrefix(f.file, folder+"/") {
-			total[f.class+" "+f.rule]++
-			fmt.Fprintln(t.Output(), f)
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(total)) {
-		fmt.Fprintln(t.Output(), key, total[key])
-	}
+	require.Equal(t, []string{`x.md:2: "in hand": write: in flight`}, words(table, "x.md", "A line.\nThe entries in hand are few."))
+	require.Empty(t, words(table, "x.md", "`hence` [a link](hence.md)\n```\nhence\n```\nThe cache knows what clients ask for, and gives up."))
+	require.Equal(t, []string{`x.go:1: "Hence": write: a plain word`}, words(table, "x.go", "var hence int // Hence a name."))
+	require.Len(t, words(table, "x.lua", "-- § 3\n-- fact 12"), 2)
 }
