@@ -5,23 +5,23 @@ SHELL := /bin/bash
 GO ?= go
 # Packages to test, and more flags for go test: make test PKGS=./plugins/kafka/... TESTFLAGS='-run TestGroup -v'
 TESTFLAGS ?=
+# All packages: ./... does not enter the module of the scenarios (e2e/go.mod), also in a workspace.
+ALL := ./... ./e2e/...
 # The packages that take longest come first. None of them is left alone at the end.
-PKGS ?= ./e2e ./plugins/... ./...
+PKGS ?= ./e2e ./plugins/... $(ALL)
 # Packages that are tested at the same time: they share the servers, and mostly wait. Faults and the
 # race detector have time limits, and run two at a time.
 PARALLEL ?= 4
 # Tests of one package that run in parallel mostly wait, too, also on two cores.
 parallel = -p $(PARALLEL) -parallel 8
 FUZZTIME ?= 10s
-GOLANGCI_LINT_VERSION := v2.15.0
 # Packages with concurrent code.
-RACE_PKGS ?= ./pipeline/... ./plugins/... ./handlers/... ./e2e/services/... ./e2e/testsummary/...
+RACE_PKGS ?= ./pipeline/... ./plugins/... ./handlers/... ./e2e/services/... ./e2e/testsummary
 
 bin := $(CURDIR)/bin
 services := $(bin)/services
 summary := $(bin)/testsummary
-lint := $(firstword $(wildcard $(bin)/golangci-lint) $(shell command -v golangci-lint) $(wildcard $(shell $(GO) env GOPATH)/bin/golangci-lint) $(bin)/golangci-lint)
-no_servers := env -u MILLRACE_TEST_KAFKA -u MILLRACE_TEST_REDIS -u MILLRACE_TEST_VALKEY -u MILLRACE_TEST_POSTGRES -u MILLRACE_TEST_CHROMIUM
+server_variables := MILLRACE_TEST_KAFKA MILLRACE_TEST_REDIS MILLRACE_TEST_VALKEY MILLRACE_TEST_POSTGRES MILLRACE_TEST_CHROMIUM
 
 .PHONY: help
 help: ## List the targets
@@ -35,28 +35,50 @@ build: ## Build the binary into bin/millrace
 demo: ## Pay a campaign with all servers inside one process
 	$(GO) run ./cmd/millrace demo
 
-# In CI a failed test runs once more by itself; at most three may be flaky.
-run_tests = $(summary) $(if $(filter true,$(CI)),-rerun 3) -flaky $(bin)/flaky-$@.txt
-
-.PHONY: test
-test: tools ## Test every package on embedded servers and on one real server of each kind, which it starts
-	@$(services) up kafka redis postgres chromium || if [ "$${CI:-}" = true ]; then exit 3; else echo "continuing without: their tests are skipped"; fi
-	@eval "$$($(services) env 2>/dev/null || true)"; \
-	$(run_tests) $(call want,kafka$(comma)redis$(comma)postgres$(comma)chromium) -packages "$(PKGS)" -- -count=1 $(parallel) -timeout 15m $(TESTFLAGS)
-# Only a run of everything must have met every server.
-want = $(if $(filter ./...,$(PKGS)),$(if $(TESTFLAGS),,-want $(1)))
+# $(call run_tests,PACKAGES,FLAGS[,WANTED SERVERS]): in CI a failed test runs once more by itself, if at
+# most three failed. On a terminal every test is a dot.
+define run_tests
+format=pkgname; if [ -t 1 ]; then format=dots-v2; fi; code=0; \
+$(bin)/gotestsum --format $$format --hide-summary skipped,output --jsonfile $(bin)/$@.json \
+	$(if $(filter true,$(CI)),--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-abort-on-data-race) \
+	--packages "$(1)" -- $(2) || code=$$?; \
+$(summary) $(if $(3),-want $(3)) -flaky $(bin)/flaky-$@.txt $(bin)/$@.json || code=1; exit $$code
+endef
 comma := ,
 
+.PHONY: test
+test: tools ## Test every package, on one real server of each kind, which it starts
+	@$(services) up kafka redis postgres chromium || if [ "$${CI:-}" = true ]; then exit 3; else echo "continuing without: their tests are skipped"; fi
+	@trap 'echo "The servers keep running for the next run: make services-down stops them."' EXIT; \
+	eval "$$($(services) env 2>/dev/null || true)"; \
+	$(call run_tests,$(PKGS),-count=1 $(parallel) -timeout 15m $(TESTFLAGS),$(call want,kafka$(comma)redis$(comma)postgres$(comma)chromium))
+# Only a run of everything must have met every server.
+want = $(if $(filter ./...,$(PKGS)),$(if $(TESTFLAGS),,$(1)))
+
 # The packages that have tests of the rest (pipelinetest/tier).
-rest_pkgs = $(addprefix ./,$(shell grep -rlE --include='*_test.go' 'tier[.]Rest|"valkey"|redistest[.](On|Each)' e2e handlers pipeline plugins wire | xargs -n1 dirname | sort -u))
+rest_pkgs = $(addprefix ./,$(shell grep -rlE --include='*_test.go' 'tier[.](Rest|IsRest|Embedded)|"valkey"|(redistest|sqldbtest)[.](On|Each|Both)' e2e handlers pipeline plugins wire | xargs -n1 dirname | sort -u))
+rest = MILLRACE_TEST=rest MILLRACE_HISTORIES=500
+rest_flags = -count=1 -p 2 -parallel 8 -timeout 38m $(TESTFLAGS)
 
 .PHONY: test-all
-test-all: tools ## Run the rest: Valkey, cluster, sentinel, TLS, upgrade, ten minutes of faults, 500 histories
+test-all: tools ## Run the rest: Valkey, embedded variants, cluster, TLS, upgrade, ten minutes of faults, 500 histories
 	@$(services) up || if [ "$${CI:-}" = true ]; then exit 3; else echo "continuing without: their tests are skipped"; fi
-	@eval "$$($(services) env 2>/dev/null || true)"; \
-	MILLRACE_HISTORIES=500 $(GO) test -count=1 -timeout 20m -run '^TestRandomHistories$$' $(histories_pkg); \
-	MILLRACE_TEST=rest $(run_tests) $(if $(TESTFLAGS),,-want kafka$(comma)redis$(comma)valkey$(comma)postgres) -packages "$(rest_pkgs)" -- \
-		-count=1 -p 2 -parallel 8 -timeout 38m $(TESTFLAGS)
+	@eval "$$($(services) env 2>/dev/null || true)"; export $(rest); \
+	$(call run_tests,$(rest_pkgs),$(rest_flags),$(if $(TESTFLAGS),,kafka$(comma)redis$(comma)valkey$(comma)postgres))
+
+.PHONY: test-changed
+test-changed: tools ## Run the part of the rest that this change touches, and a quarter of what it does not
+	@$(services) up
+	@scope=$$($(bin)/scope env); eval "$$scope"; eval "$$($(services) env)"; export $(rest); \
+	$(call run_tests,$(rest_pkgs),$(rest_flags))
+
+.PHONY: check
+check: ## Run everything but test-long: lint, drift, test, test-all and race
+	@$(MAKE) lint drift test test-all race
+
+.PHONY: round
+round: tools ## End a change that will be submitted: raise the counter of .ci/round (BASE=COMMIT was submitted last)
+	@$(bin)/scope round $(BASE)
 
 .PHONY: test-long
 test-long: ## Run three full fault seeds, 10,000 histories, 1,000,000 job events, long outages of a waiting room: two hours
@@ -69,17 +91,22 @@ test-long: ## Run three full fault seeds, 10,000 histories, 1,000,000 job events
 # Without servers to share.
 test-short: PARALLEL = 8
 test-short: tools ## Run the quick tests, without any server
-	@CI= $(no_servers) $(summary) -packages "$(PKGS)" -- -short $(parallel) -timeout 10m $(TESTFLAGS)
+	@export CI=; unset $(server_variables); $(call run_tests,$(PKGS),-short $(parallel) -timeout 10m $(TESTFLAGS))
 
 # The race detector leaves out two interpreters, which took most of its time: SQLite's, which is translated
 # from C, and the Lua of miniredis. Only packages without generics can be left out: the linker keeps one
 # instance of a generic function for all packages.
 uninstrumented = $(foreach pkg,modernc.org/sqlite/lib github.com/yuin/gopher-lua,-gcflags=$(pkg)=-race=false)
 
-.PHONY: race
+.PHONY: race race-changed
 race: tools ## Run the quick tests of concurrent code under the race detector
-	@eval "$$($(services) env 2>/dev/null || true)"; \
-	CI= $(run_tests) -packages "$(RACE_PKGS)" -- -race $(uninstrumented) -short -count=1 -p 2 -timeout 10m $(TESTFLAGS)
+	@eval "$$($(services) env 2>/dev/null || true)"; $(race_tests)
+
+race-changed: tools ## The same for the packages that this change touches, and a quarter of the others
+	@scope=$$($(bin)/scope env 2>/dev/null); eval "$$scope"; \
+	if [ -z "$$RACE_PKGS" ]; then echo "no package with concurrent code"; exit; fi; \
+	$(MAKE) race RACE_PKGS="$$RACE_PKGS"
+race_tests = $(call run_tests,$(RACE_PKGS),-race $(uninstrumented) -short -count=1 -p 2 -timeout 10m $(TESTFLAGS))
 
 # Examples: make test-faults SEED=7 BUDGET=20m · SEED=1,2,3 FULL=1 README=1 · SEED=7 ONLY=redis/,kill/drain
 SEED ?= $(shell date +%s)
@@ -92,7 +119,7 @@ test-faults: tools ## Break instances, servers, the Money API from one SEED for 
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s)
-	@$(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | while read -r pkg; do \
+	@$(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' $(ALL) | while read -r pkg; do \
 		for target in $$($(GO) test -list '^Fuzz' "$$pkg" | grep '^Fuzz' || true); do \
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$pkg"; \
 		done; \
@@ -123,16 +150,21 @@ microbench: tools ## Run the benchmarks of the packages, on real servers where t
 	@eval "$$($(services) env 2>/dev/null || true)"; \
 	$(GO) test -run '^$$' -bench . -benchmem -p 1 -timeout 30m $(TESTFLAGS) $(PKGS) | grep -v 'no test files'
 
-.PHONY: vet
-vet: ## Run go vet
-	$(GO) vet ./...
+# The tools are dependencies of a module of their own (.ci/tools), so that the build cache keeps them.
+tool = cd .ci/tools && GOWORK=off GOFLAGS=-mod=readonly GOBIN=$(bin) $(GO) install
 
 .PHONY: lint
-lint: $(lint) ## Run golangci-lint (.golangci.yml), which is built if it is missing
-	$(lint) run ./...
+lint: ## Run golangci-lint (.golangci.yml) on both modules
+	@$(tool) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	$(bin)/golangci-lint run ./...
+	cd e2e && $(bin)/golangci-lint run --config ../.golangci.yml ./...
 
-$(bin)/golangci-lint:
-	GOBIN=$(bin) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+.PHONY: vuln
+vuln: ## List the known vulnerabilities that the code reaches (database: the module golang.org/x/vulndb)
+	@$(tool) golang.org/x/vuln/cmd/govulncheck golang.org/x/vulndb/cmd/indexdb
+	@rm -rf $(bin)/vulndb
+	@$(bin)/indexdb -vulns "$$(cd .ci/tools && GOWORK=off $(GO) list -m -f '{{.Dir}}' golang.org/x/vulndb)/data/osv" -out $(bin)/vulndb
+	$(bin)/govulncheck -db file://$(bin)/vulndb ./cmd/... ./plugins/... ./handlers/...
 
 .PHONY: wire
 wire: ## Generate the injectors (wire/wire_gen.go)
@@ -150,7 +182,9 @@ reference: ## Write docs/settings.md and docs/metrics.md again, from the schema 
 
 .PHONY: drift
 drift: ## Check that go.mod and all generated files are up to date
-	$(GO) mod tidy -diff
+	GOWORK=off $(GO) mod tidy -diff
+	cd e2e && GOWORK=off $(GO) mod tidy -diff
+	cd .ci/tools && GOWORK=off $(GO) mod tidy -diff
 	$(GO) tool wire diff ./wire
 	@if [ -f configs/millrace.schema.json ]; then \
 		echo "diff configs/millrace.schema.json (make schema)"; \
@@ -172,4 +206,5 @@ services-wipe: tools ## Stop them, and remove their data
 
 .PHONY: tools
 tools:
-	@$(GO) build -buildvcs=false -o $(bin)/ ./e2e/bench ./e2e/services ./e2e/testsummary
+	@$(GO) build -buildvcs=false -o $(bin)/ ./e2e/bench ./e2e/scope ./e2e/services ./e2e/testsummary
+	@$(tool) gotest.tools/gotestsum

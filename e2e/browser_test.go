@@ -47,7 +47,7 @@ func startBrowser(t *testing.T) *browser {
 func defaultBut(t *testing.T, name string, rest ...string) {
 	t.Helper()
 	if slices.Contains(rest, name) {
-		tier.Rest(t)
+		tier.Rest(t, tier.Room, tier.Router, tier.Web)
 	} else {
 		tier.Default(t)
 	}

@@ -61,7 +61,7 @@ func (d *storeDeployment) work(code int, args ...string) cli.Report {
 // twice, and each payout is paid once.
 func TestDeadLettersAreReplayedOnce(t *testing.T) {
 	t.Parallel()
-	tier.Rest(t)
+	tier.Rest(t, tier.DeadLetter)
 	const n = 400
 	w := onServers(t, "redis", simulator.Faults{RejectRate: 1}).withStore()
 	w.start()

@@ -36,7 +36,7 @@ const usualBudget = 10 * time.Minute
 // All ten promises under faults: the built binary, three instances, real servers, faults from one
 // seed.
 func TestFaults(t *testing.T) {
-	tier.Rest(t)
+	tier.RestOf(t) // its cases are selected one by one
 	if testing.Short() {
 		t.Skip("needs servers of its own, and minutes")
 	}
@@ -64,6 +64,11 @@ func TestFaults(t *testing.T) {
 		plan = slices.DeleteFunc(plan, func(c faults.Case) bool {
 			return !slices.ContainsFunc(strings.Split(only, ","), func(p string) bool { return strings.HasPrefix(c.Name, p) })
 		})
+	}
+	// A run after a change has the cases of its areas, and a quarter of the others.
+	plan = slices.DeleteFunc(plan, func(c faults.Case) bool { return !tier.Selected(c.Name, faultAreas(c.Group)...) })
+	if len(plan) == 0 {
+		t.Skip("the change touches no case, and none is in this quarter")
 	}
 	s := newFaultDeployment(t)
 	ctx := t.Context()
@@ -99,6 +104,22 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	t.Logf("\n%s", faults.Table(results))
+}
+
+// faultAreas returns the areas whose changes a group of faults follows.
+func faultAreas(group string) []tier.Area {
+	switch group {
+	case faults.GroupRedis:
+		return []tier.Area{tier.Promotion, tier.Redis}
+	case faults.GroupKafka:
+		return []tier.Area{tier.Promotion, tier.Kafka}
+	case faults.GroupShutdown:
+		return []tier.Area{tier.Promotion, tier.Pipeline}
+	case faults.GroupPoison:
+		return []tier.Area{tier.Promotion, tier.Pipeline, tier.DeadLetter}
+	default:
+		return []tier.Area{tier.Promotion}
+	}
 }
 
 // writeReadme writes the results so far: the table into e2e/README.md, and the totals into the main
@@ -245,7 +266,7 @@ func (s *faultDeployment) renew(ctx context.Context) error {
 
 // The failpoints themselves are tested in a binary that has them.
 func TestFailpointsInABinaryThatHasThem(t *testing.T) {
-	tier.Rest(t)
+	tier.Rest(t, tier.Pipeline)
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-tags", "faults", "../pipeline/failpoint").CombinedOutput()
 	require.NoError(t, err, "%s", out)

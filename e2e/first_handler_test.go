@@ -30,7 +30,7 @@ const pageID = "15183961ad668aab"
 // The page of the first handler runs from top to bottom, in a copy of the repository. The last
 // command before a text block is repeated until it prints the text.
 func TestTheFirstHandlerPage(t *testing.T) {
-	tier.Rest(t)
+	tier.Rest(t, tier.CLI, tier.Pipeline)
 	if testing.Short() {
 		t.Skip("compiles a copy of the repository")
 	}

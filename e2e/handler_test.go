@@ -25,7 +25,7 @@ import (
 // One command makes a handler a part of the binary, in a copy of the repository. The tests about
 // handlers pass afterwards.
 func TestAFirstHandlerIsOneCommand(t *testing.T) {
-	tier.Rest(t)
+	tier.Rest(t, tier.CLI, tier.Pipeline)
 	if testing.Short() {
 		t.Skip("compiles a copy of the repository")
 	}

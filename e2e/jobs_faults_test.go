@@ -84,7 +84,7 @@ func runJobsCases(t *testing.T, alone bool) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			if c.rest {
-				tier.Rest(t)
+				tier.Rest(t, tier.Router, tier.Redis)
 			} else {
 				tier.Default(t)
 			}

@@ -25,7 +25,7 @@ import (
 // All that the event router writes to Redis leaves it again. MILLRACE_JOB_EVENTS is the number of
 // events; the lifetimes are then one minute, and the test waits for all of them.
 func TestRedisKeepsNothingOfJobsThatHaveExpired(t *testing.T) {
-	tier.Rest(t)
+	tier.Rest(t, tier.Router, tier.Redis)
 	events, lifetime, full := 50_000, "5s", false
 	if text := os.Getenv("MILLRACE_JOB_EVENTS"); text != "" {
 		n, err := strconv.Atoi(text)

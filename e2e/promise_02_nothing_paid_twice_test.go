@@ -14,7 +14,7 @@ func TestNothingIsPaidTwice(t *testing.T) {
 	for _, redisName := range []string{servers.Redis, servers.Valkey} {
 		t.Run(redisName, func(t *testing.T) {
 			if redisName == servers.Valkey {
-				tier.Rest(t)
+				tier.Rest(t, tier.Promotion)
 			} else {
 				tier.Default(t)
 			}

@@ -91,7 +91,7 @@ func unhurried(t *testing.T, redisName string) *deployment {
 // killed, and its replica takes over without the latest writes.
 func TestARedisCluster(t *testing.T) {
 	t.Parallel()
-	tier.Rest(t)
+	tier.Rest(t, tier.Redis)
 	for redisName, program := range map[string]string{servers.Redis: "redis-server", servers.Valkey: "valkey-server"} {
 		t.Run(redisName, func(t *testing.T) {
 			w := unhurried(t, redisName)
@@ -141,7 +141,7 @@ func TestARedisCluster(t *testing.T) {
 // A campaign on a primary that sentinels watch: it is killed, and the replica takes over.
 func TestRedisBehindSentinels(t *testing.T) {
 	t.Parallel()
-	tier.Rest(t)
+	tier.Rest(t, tier.Redis)
 	w := unhurried(t, servers.Redis)
 	primary := startNode(t, "redis-server")
 	replica := startNode(t, "redis-server", "--replicaof", "127.0.0.1 "+primary.port())

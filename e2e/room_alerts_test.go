@@ -371,7 +371,7 @@ func roomTroubles() []roomTrouble {
 // Each alert of the waiting room is raised by real trouble. The trouble is one that the runbook
 // names, and the log contains what the runbook says.
 func TestRealTroubleOfAWaitingRoomRaisesItsAlerts(t *testing.T) {
-	tier.Rest(t)
+	tier.Rest(t, tier.Room)
 	t.Parallel()
 	w := newRoomWatch(t, "alerts", []string{"broker", "broker", "dispatcher", "dispatcher"},
 		"grace: 2m", "seen_interval: 1s", "token_ttl: 3s", "ready_ttl: 30s", "max_events: 50")
@@ -395,7 +395,7 @@ func TestRealTroubleOfAWaitingRoomRaisesItsAlerts(t *testing.T) {
 // A replica is gone: no user is promoted, and the alert says so. With the replica the next user is
 // promoted without a restart.
 func TestAMissingReplicaRaisesItsAlert(t *testing.T) {
-	tier.Rest(t)
+	tier.Rest(t, tier.Room)
 	t.Parallel()
 	w := newRoomWatch(t, "replicas", []string{"broker, dispatcher"}, "replicas: 1", "grace: 2m", "token_ttl: 10m", "ready_ttl: 10m")
 	replica := startNode(t, "redis-server", "--replicaof", "127.0.0.1 "+regexp.MustCompile(`\d+$`).FindString(w.redis.Options().Addr))

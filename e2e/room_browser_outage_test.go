@@ -18,7 +18,7 @@ import (
 // own, because processes with other times share no rooms.
 func TestThePageOfAWaitingRoomInAnOutage(t *testing.T) {
 	t.Parallel()
-	tier.Rest(t)
+	tier.Rest(t, tier.Room, tier.Web)
 	b := startBrowser(t)
 	for name, test := range map[string]func(t *testing.T, b *browser, rooms *roomsOf){
 		"Redis is unavailable": pageShowsTheAgeOfAPosition,

@@ -18,7 +18,7 @@ import (
 // A waiting room on a cluster. The primary with its keys is killed, and the replica takes over. The
 // room loses nothing that was answered, and holds the promotion.
 func TestAWaitingRoomOnACluster(t *testing.T) {
-	tier.Rest(t)
+	tier.Rest(t, tier.Room, tier.Redis)
 	t.Parallel()
 	for _, program := range []string{"redis-server", "valkey-server"} {
 		t.Run(program, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestEventsOnSeveralNodesOfACluster(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]int{"a primary is killed and starts again": 0, "a replica takes over": 2} {
 		t.Run(name, func(t *testing.T) {
-			tier.Rest(t)
+			tier.Rest(t, tier.Room, tier.Redis)
 			t.Parallel()
 			r := startClusterRun(t)
 			r.draws(r.eventOn("drawn", 1))

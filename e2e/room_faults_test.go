@@ -125,7 +125,7 @@ func TestEachUserKeepsThePlaceUnderFaults(t *testing.T) {
 			case c.long && os.Getenv("MILLRACE_ROOM_LONG") == "":
 				t.Skip("`make test-long` runs it (MILLRACE_ROOM_LONG=1)")
 			case c.long || c.rest:
-				tier.Rest(t)
+				tier.Rest(t, tier.Room, tier.Redis)
 			default:
 				tier.Default(t)
 			}

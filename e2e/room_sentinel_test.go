@@ -18,7 +18,7 @@ func TestAWaitingRoomBehindSentinels(t *testing.T) {
 	t.Parallel()
 	for _, replicas := range []int{0, 1} {
 		t.Run(fmt.Sprint("replicas ", replicas), func(t *testing.T) {
-			tier.Rest(t)
+			tier.Rest(t, tier.Room, tier.Redis)
 			t.Parallel()
 			r := newRoomRun(t, roomCase{users: 100, replicas: replicas, loses: replicas == 0, patience: 5 * time.Minute})
 			if r.replica == nil {

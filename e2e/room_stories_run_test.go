@@ -245,7 +245,7 @@ func stories(t *testing.T, test func(t *testing.T, s *roomStory), fleets ...stri
 // restStories runs a test of `make test-all` on fleets of its own, without and with release.
 func restStories(t *testing.T, test func(t *testing.T, s *roomStory)) {
 	t.Helper()
-	tier.Rest(t)
+	tier.Rest(t, tier.Room)
 	t.Parallel()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("MILLRACE_TEST_REDIS: redis-server is not installed")

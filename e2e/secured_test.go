@@ -32,7 +32,7 @@ const theirPassword = "s3cret" // of the one user
 // A campaign on servers with TLS only. Their one user has the rights of the READMEs: Redis
 // with an ACL user, Kafka with SASL and ACLs.
 func TestSecuredServers(t *testing.T) {
-	tier.Rest(t)
+	tier.Rest(t, tier.Kafka, tier.Redis)
 	w := onServers(t, servers.Redis, usual)
 	cert, pair := pipelinetest.Certificate(t)
 	guarded := guardedRedis(t, cert, pair)
@@ -68,7 +68,7 @@ func TestSecuredServers(t *testing.T) {
 // Routers, a gateway and producers on a Redis with TLS only, with the user of the README.
 func TestJobsOnASecuredRedis(t *testing.T) {
 	t.Parallel()
-	tier.Rest(t)
+	tier.Rest(t, tier.Kafka, tier.Redis)
 	tier.Address(t, servers.Redis) // so the program is here
 	cert, pair := pipelinetest.Certificate(t)
 	guarded := guardedRedis(t, cert, pair)
@@ -95,7 +95,7 @@ func TestJobsOnASecuredRedis(t *testing.T) {
 // A waiting room on a Redis with TLS only, with the user of both READMEs.
 func TestARoomOnASecuredRedis(t *testing.T) {
 	t.Parallel()
-	tier.Rest(t)
+	tier.Rest(t, tier.Kafka, tier.Redis)
 	tier.Address(t, servers.Redis) // so the program is here
 	cert, pair := pipelinetest.Certificate(t)
 	guarded := guardedRedis(t, cert, pair, roomRights(t)...)

@@ -192,7 +192,7 @@ func TestAPortInUseIsNamed(t *testing.T) {
 // Two processes under one name would steal each other's entries.
 func TestALiveDuplicateIsRefused(t *testing.T) {
 	t.Parallel()
-	tier.Rest(t)
+	tier.Rest(t, tier.CLI, tier.Redis)
 	w := onServers(t, "redis", simulator.Faults{})
 	w.start()
 	twin := w.launch(map[string]any{"instance_id": "i1"})

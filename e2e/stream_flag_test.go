@@ -11,7 +11,7 @@ import (
 // The flag routes fresh records; the stream side runs on while there is work.
 func TestTheFlag(t *testing.T) {
 	t.Parallel()
-	tier.Rest(t)
+	tier.Rest(t, tier.Promotion)
 	t.Run("off", func(t *testing.T) {
 		w := onServers(t, "redis", usual)
 		w.set("plugins.promotion.stream.enabled", false)

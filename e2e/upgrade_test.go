@@ -47,7 +47,7 @@ func binaryBefore(t *testing.T) string {
 // attempted twice.
 func TestUpgradeUnderLoad(t *testing.T) {
 	t.Parallel()
-	tier.Rest(t)
+	tier.Rest(t, tier.Promotion)
 	old := binaryBefore(t)
 	w := onServers(t, "redis", simulator.Faults{Latency: 300 * time.Millisecond}).patient()
 	w.withoutSchema()

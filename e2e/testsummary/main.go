@@ -1,125 +1,308 @@
-// Testsummary runs `go test -json`. It prints one line per package and the output of each failed
-// test. At the end it prints how many tests ran, on which servers, and the ten slowest:
+// Testsummary reads what gotestsum wrote with --jsonfile and prints what gotestsum does not know: on
+// which servers the tests ran, why tests were skipped, and the ten slowest.
 //
-//	go run ./e2e/testsummary [-rerun 3] -packages ./... -- -count=1 -timeout 20m
+//	go run ./e2e/testsummary [-want kafka,redis] [-flaky FILE] bin/test.json
 //
-// A test counts for a server when it, or a test that it is part of, recorded that it met the
-// server (pipelinetest/tier). Embedded servers (kfake, miniredis, SQLite) are counted apart.
+// A test counts for a server when it, or a test that it is part of, recorded that it met the server
+// (pipelinetest/tier). Embedded servers (kfake, miniredis, SQLite) are counted apart. A test that
+// failed and passed when gotestsum ran it once more is flaky: it is listed, also in the file of
+// -flaky. A package that failed without a failed test (a leak, a panic, a build) fails the run,
+// because gotestsum runs such a package again without any test and takes it for passed.
 //
-// With -rerun N each failed test runs once more by itself, if at most N tests failed. A test that
-// passes then is flaky: it is listed, also in the file of -flaky, and does not fail the run. A
-// package that failed without a failed test (a leak, a panic, a build) is never run again. Nor is
-// a test with a data race.
-// gotestsum does not replace this program: it runs such a package again without any test, takes it
-// for passed, and does not read attributes.
-//
-// With CI=true a test that was skipped because a server is missing is a failure. So is a server in
-// -want that no test ran on. Exit codes: 0 all passed, 1 not, 2 usage.
+// With CI=true a test that was skipped because a server is missing is a failure, and so is a server
+// in -want that no test ran on. Exit codes: 0 all passed, 1 not, 2 usage.
 package main
 
 import (
+	"bufio"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Getenv, goTest, os.Stdout, os.Stderr))
+	os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 
-// tester runs `go test -json` with these arguments and hands over what it prints.
-type tester func(args []string, errOut io.Writer, read func(io.Reader) error) error
-
-func run(args []string, getenv func(string) string, test tester, out, errOut io.Writer) int {
+func run(args []string, getenv func(string) string, out, errOut io.Writer) int {
 	flags := flag.NewFlagSet("testsummary", flag.ContinueOnError)
 	flags.SetOutput(errOut)
-	packages := flags.String("packages", "./...", "packages to test, separated by blanks")
 	want := flags.String("want", "", "servers that tests must have met when CI=true: kafka,redis,valkey,postgres,chromium")
-	rerun := flags.Int("rerun", 0, "run each failed test once more, if at most N failed")
 	flaky := flags.String("flaky", "", "file for the names of the tests that passed when they ran once more")
-	interval := flags.Duration("heartbeat", 30*time.Second, "how often to list the tests that are still running; 0: never")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args); err != nil || flags.NArg() != 1 {
+		fmt.Fprintln(errOut, "usage: testsummary [-want SERVERS] [-flaky FILE] JSONFILE")
 		return 2
 	}
-	var wanted []server
 	for name := range strings.SplitSeq(*want, ",") {
-		if name == "" {
-			continue
-		}
-		s, ok := serverNamed(name)
-		if !ok || s == embedded {
+		if name != "" && (title(name) == "" || name == embedded) {
 			fmt.Fprintf(errOut, "testsummary: -want: unknown server %q\n", name)
 			return 2
 		}
-		wanted = append(wanted, s)
 	}
-	ci := getenv("CI") == "true"
-	if !ci {
-		wanted = nil
+	if getenv("CI") != "true" {
+		*want = ""
 	}
-
-	s := newSummary(out)
-	stop := s.heartbeat(*interval)
-	err := test(append(flags.Args(), strings.Fields(*packages)...), errOut, s.read)
-	s.end()
-	if len(s.failed) <= *rerun && len(s.broken) == 0 {
-		for i := range s.failed {
-			err = errors.Join(err, s.again(&s.failed[i], flags.Args(), test, errOut))
-		}
+	s := summary{tests: map[key]*test{}, on: map[string]*tally{}}
+	file, err := os.Open(flags.Arg(0))
+	if err == nil {
+		err = errors.Join(s.read(file), file.Close())
 	}
-	stop()
 	if err == nil && *flaky != "" {
-		err = os.WriteFile(*flaky, []byte(s.flakyList()), 0o644)
+		err = os.WriteFile(*flaky, []byte(s.flaky()), 0o644)
 	}
 	if err != nil {
 		fmt.Fprintf(errOut, "testsummary: %v\n", err)
+		return 1
 	}
-	if !s.finish(ci, wanted) || err != nil {
+	if !s.print(out, getenv("CI") == "true", strings.FieldsFunc(*want, func(r rune) bool { return r == ',' })) {
 		return 1
 	}
 	return 0
 }
 
-// goTest is the tester of the real go test. Its exit code says nothing that its events don't say.
-func goTest(args []string, errOut io.Writer, read func(io.Reader) error) error {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...) //nolint:noctx // go test has a time limit of its own
-	cmd.Stderr = errOut
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return fmt.Errorf("go test: %w", err)
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("go test: %w", err)
-	}
-	err = read(out)
-	var exit *exec.ExitError
-	if waitErr := cmd.Wait(); !errors.As(waitErr, &exit) {
-		err = errors.Join(err, waitErr)
-	}
-	return err
+// embedded is the attribute of tests on kfake, miniredis and SQLite.
+const embedded = "embedded"
+
+func servers() []string {
+	return []string{"kafka", "redis", "valkey", "postgres", "chromium", embedded}
 }
 
-// again runs a failed test once more by itself and notes whether it passes.
-func (s *summary) again(f *failure, args []string, test tester, errOut io.Writer) error {
-	fmt.Fprintf(s.out, "\nonce more: %s %s\n", f.pkg, f.test)
-	second := newSummary(s.out)
-	err := test(append(args[:len(args):len(args)], "-count=1", "-run="+pattern(f.test), f.pkg), errOut, second.read)
-	second.end()
-	f.flaky = err == nil && len(second.failed) == 0 && len(second.broken) == 0 && second.all.passed > 0
-	return err
+// title returns the row of a server in the table, or "" for a name that is none.
+func title(server string) string {
+	return map[string]string{
+		"kafka": "on real Kafka", "redis": "on real Redis", "valkey": "on real Valkey", "postgres": "on real PostgreSQL",
+		"chromium": "on real Chromium", embedded: "embedded (kfake, miniredis, SQLite)",
+	}[server]
 }
 
-// pattern returns the argument of -run that selects one test.
-func pattern(test string) string {
-	elements := strings.Split(test, "/")
-	for i, e := range elements {
-		elements[i] = "^" + regexp.QuoteMeta(e) + "$"
+// missing matches the reason of a test that was skipped because the address of a server is not in
+// the environment.
+var missing = regexp.MustCompile(`MILLRACE_TEST_(KAFKA|REDIS|VALKEY|POSTGRES|CHROMIUM)`)
+
+// event is a line of `go test -json` (go doc test2json).
+type event struct {
+	Action, Package, Test, Output string
+	Elapsed                       float64 // seconds
+	Key, Value                    string  // of an attribute
+}
+
+type key struct{ pkg, test string }
+
+// test is what is known of a test or subtest after its last run.
+type test struct {
+	result  string // pass, fail or skip; empty while it runs
+	failed  bool   // in an earlier run
+	parent  bool   // has subtests, which are counted in its place
+	servers []string
+	waited  time.Duration // for other tests
+	took    time.Duration // without waited
+	reason  string        // the last line that it logged with its place
+}
+
+// tally counts tests.
+type tally struct{ passed, failed, skipped int }
+
+func (t *tally) add(result string) {
+	switch result {
+	case "pass":
+		t.passed++
+	case "skip":
+		t.skipped++
+	default:
+		t.failed++
 	}
-	return strings.Join(elements, "/")
+}
+
+type summary struct {
+	tests  map[key]*test
+	pkgs   int
+	broken []string // packages that failed without a failed test
+	on     map[string]*tally
+}
+
+// read takes the events of all runs, in the order in which they were written.
+func (s *summary) read(in io.Reader) error {
+	failing := map[string]bool{} // packages whose current run has a failed test
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) != nil || e.Package == "" {
+			continue
+		}
+		if e.Test != "" {
+			s.testEvent(e)
+			failing[e.Package] = failing[e.Package] || e.Action == "fail"
+			continue
+		}
+		switch e.Action {
+		case "start":
+			failing[e.Package] = false
+		case "pass", "skip", "fail":
+			s.pkgs++
+			if open := s.open(e.Package); e.Action == "fail" && !failing[e.Package] && open == "" {
+				s.broken = append(s.broken, e.Package+" (no test of it failed: a leak, a panic or a build)")
+			} else if open != "" {
+				s.broken = append(s.broken, e.Package+" "+open+" (it never ended)")
+			}
+		}
+	}
+	return lines.Err()
+}
+
+// open ends the tests of a package that has ended while they ran, and returns the name of one.
+func (s *summary) open(pkg string) (name string) {
+	for k, t := range s.tests {
+		if k.pkg == pkg && t.result == "" {
+			t.result = "fail"
+			name = max(name, k.test) // the innermost says most
+		}
+	}
+	return name
+}
+
+func (s *summary) testEvent(e event) {
+	k := key{e.Package, e.Test}
+	t := s.tests[k]
+	if t == nil {
+		t = &test{}
+		s.tests[k] = t
+		for i := strings.LastIndexByte(e.Test, '/'); i > 0; i = strings.LastIndexByte(e.Test[:i], '/') {
+			if parent := s.tests[key{e.Package, e.Test[:i]}]; parent != nil {
+				parent.parent = true
+			}
+		}
+	}
+	switch e.Action {
+	case "run":
+		*t = test{failed: t.failed || t.result == "fail", parent: t.parent}
+	case "attr":
+		if e.Key == tier.Attribute && title(e.Value) != "" {
+			t.servers = append(t.servers, e.Value)
+		}
+		if d, err := time.ParseDuration(e.Value); err == nil && e.Key == tier.WaitedAttribute {
+			t.waited += d
+		}
+	case "output":
+		if _, rest, found := strings.Cut(e.Output, ".go:"); found { // file.go:12: reason
+			if _, text, found := strings.Cut(rest, ": "); found {
+				t.reason = strings.TrimSpace(text)
+			}
+		}
+	case "pass", "fail", "skip":
+		t.result, t.took = e.Action, time.Duration(e.Elapsed*float64(time.Second))-t.waited
+	}
+}
+
+// leaves calls do for each test without subtests, in the order of the names.
+func (s *summary) leaves(do func(k key, t *test)) {
+	for _, k := range slices.SortedFunc(maps.Keys(s.tests), func(a, b key) int {
+		return cmp.Or(cmp.Compare(a.pkg, b.pkg), cmp.Compare(a.test, b.test))
+	}) {
+		if t := s.tests[k]; !t.parent {
+			do(k, t)
+		}
+	}
+}
+
+// met returns the servers that the test, or a test that it is part of, has met.
+func (s *summary) met(k key) []string {
+	var on []string
+	for name := k.test; ; {
+		if t := s.tests[key{k.pkg, name}]; t != nil {
+			on = append(on, t.servers...)
+		}
+		i := strings.LastIndexByte(name, '/')
+		if i < 0 {
+			break
+		}
+		name = name[:i]
+	}
+	slices.Sort(on)
+	return slices.Compact(on)
+}
+
+// flaky is a line per test that failed and passed when it ran once more.
+func (s *summary) flaky() string {
+	var b strings.Builder
+	s.leaves(func(k key, t *test) {
+		if t.failed && t.result == "pass" {
+			fmt.Fprintf(&b, "  %s %s\n", k.pkg, k.test)
+		}
+	})
+	return b.String()
+}
+
+// print prints the tables and what is wrong, and reports whether all tests passed.
+func (s *summary) print(out io.Writer, strict bool, want []string) bool {
+	var all tally
+	var slow []key
+	skips := map[string]int{}
+	wrong := slices.Clone(s.broken)
+	s.leaves(func(k key, t *test) {
+		all.add(t.result)
+		for _, on := range s.met(k) {
+			if s.on[on] == nil {
+				s.on[on] = &tally{}
+			}
+			s.on[on].add(t.result)
+		}
+		slow = append(slow, k)
+		switch t.result {
+		case "skip":
+			skips[cmp.Or(t.reason, "no reason given")]++
+			if strict && missing.MatchString(t.reason) {
+				wrong = append(wrong, k.pkg+" "+k.test+" was skipped, and in CI no server may be missing: "+t.reason)
+			}
+		case "fail":
+			wrong = append(wrong, k.pkg+" "+k.test)
+		}
+	})
+	row := func(what string, t tally) {
+		fmt.Fprintf(out, "%-38s %7d %7d %7d %7d\n", what, t.passed+t.failed, t.passed, t.failed, t.skipped)
+	}
+	fmt.Fprintf(out, "\n%-38s %7s %7s %7s %7s\n", "tests", "ran", "passed", "failed", "skipped")
+	row("all", all)
+	for _, on := range servers() {
+		t := cmp.Or(s.on[on], &tally{})
+		row(title(on), *t)
+		if slices.Contains(want, on) && t.passed+t.failed == 0 {
+			wrong = append(wrong, "no test ran "+title(on))
+		}
+	}
+	if len(skips) > 0 {
+		fmt.Fprintln(out, "\nskipped")
+	}
+	for _, reason := range slices.Sorted(maps.Keys(skips)) {
+		fmt.Fprintf(out, "%7d  %s\n", skips[reason], reason)
+	}
+	slices.SortStableFunc(slow, func(a, b key) int { return cmp.Compare(s.tests[b].took, s.tests[a].took) })
+	fmt.Fprintln(out, "\nslowest")
+	for _, k := range slow[:min(10, len(slow))] {
+		fmt.Fprintf(out, "%7.1fs %s %s\n", s.tests[k].took.Seconds(), k.pkg, k.test)
+	}
+	if list := s.flaky(); list != "" {
+		fmt.Fprintf(out, "\nflaky: they failed, and passed when they ran once more; repair them first\n%s", list)
+	}
+	if s.pkgs == 0 {
+		wrong = append(wrong, "no package was tested")
+	}
+	for i, what := range wrong {
+		if i == 0 {
+			fmt.Fprintln(out, "\nFAILED:")
+		}
+		fmt.Fprintf(out, "  %s\n", what)
+	}
+	return len(wrong) == 0
 }

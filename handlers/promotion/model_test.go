@@ -63,6 +63,9 @@ import (
 //   - a feeder that leaves out overdue retries;
 //   - a begin that ignores a pause, or sends for a cancelled promotion.
 func TestRandomHistories(t *testing.T) {
+	if tier.IsRest() {
+		tier.Rest(t) // more of them
+	}
 	t.Parallel()
 	total, workers := 200, 2
 	if s := os.Getenv("MILLRACE_HISTORIES"); s != "" {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
@@ -265,6 +266,9 @@ func (e *historyEnv) play(t *rapid.T) {
 // MILLRACE_HISTORIES is the number of histories, over the embedded and the real server. `make
 // histories` plays 10,000 on each.
 func TestRandomHistories(t *testing.T) {
+	if tier.IsRest() {
+		tier.Rest(t) // more of them
+	}
 	total := 200
 	if text := os.Getenv("MILLRACE_HISTORIES"); text != "" {
 		var err error

@@ -1,8 +1,9 @@
 // Package tier decides which tests a run includes, and which servers they meet.
 //
-// The suite has two parts. `make test` runs the first: every package on embedded servers and on one
-// real server of each kind. `make test-all` runs the rest: Valkey, other topologies, the upgrade,
-// and what takes long. The environment variable MILLRACE_TEST selects the part:
+// The suite has two parts. `make test` runs the first: every package, on one real server of each
+// kind. `make test-all` runs the rest: Valkey, the embedded variants of tests that also run on a
+// real server, other topologies, the upgrade, and what takes long. The environment variable
+// MILLRACE_TEST selects the part:
 //
 //	MILLRACE_TEST=        what `make test` runs
 //	MILLRACE_TEST=rest    what `make test` leaves out: `make test-all`
@@ -10,12 +11,25 @@
 //
 // A test without a call of this package belongs to both parts, so it must be quick.
 //
+// After a change, the rest is not run as a whole. A test of the rest runs if the change touches one
+// of its areas or its package, or if the round of the check includes it: each round has another
+// quarter of the rest, so that four rounds have run everything. The command e2e/scope sets the
+// variables from the change:
+//
+//	MILLRACE_AREAS=room,redis       the areas that the change touches; unset: the whole rest runs
+//	MILLRACE_PACKAGES=plugins/web   the folders of the packages that it touches
+//	MILLRACE_QUARTER=2              the quarter of this round, 0 to 3
+//
 // Each function that hands out a server records it as an attribute of the test. The summary of a
 // run counts a test for a server by that attribute.
 package tier
 
 import (
+	"hash/fnv"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -35,12 +49,70 @@ func Default(t testing.TB) {
 	}
 }
 
-// Rest skips a test of `make test-all` in a run of `make test`.
-func Rest(t testing.TB) {
+// Area is a part of the product. A scenario names the areas whose changes it must follow.
+type Area string
+
+// The areas. The command e2e/scope has the folders of each.
+const (
+	Promotion  Area = "promotion"
+	Router     Area = "router"
+	Room       Area = "room"
+	Kafka      Area = "kafka"
+	Redis      Area = "redis"
+	DeadLetter Area = "deadletter"
+	Web        Area = "web"
+	CLI        Area = "cli"
+	Pipeline   Area = "pipeline"
+)
+
+// Everything in MILLRACE_AREAS stands for all areas.
+const Everything = "everything"
+
+// Rest skips a test of `make test-all` in a run of `make test`, and in a run after a change that
+// does not include it. A test outside of e2e needs no areas: it runs when its package is touched.
+func Rest(t testing.TB, areas ...Area) {
+	t.Helper()
+	RestOf(t)
+	if !Selected(t.Name(), areas...) {
+		t.Skip("the change does not touch it, and it is in another quarter (MILLRACE_AREAS, MILLRACE_QUARTER)")
+	}
+}
+
+// RestOf is Rest for a test that selects its cases itself with Selected.
+func RestOf(t testing.TB) {
 	t.Helper()
 	if part() == "" {
 		t.Skip("`make test-all` runs it (MILLRACE_TEST=all)")
 	}
+}
+
+// Selected reports whether a run of the rest includes the test or case with this name.
+func Selected(name string, areas ...Area) bool {
+	touched, limited := os.LookupEnv("MILLRACE_AREAS")
+	if !limited {
+		return true
+	}
+	for area := range strings.SplitSeq(touched, ",") {
+		if area == Everything || slices.Contains(areas, Area(area)) {
+			return true
+		}
+	}
+	if dir, err := os.Getwd(); err == nil { // go test runs a test in the folder of its package
+		for folder := range strings.SplitSeq(os.Getenv("MILLRACE_PACKAGES"), ",") {
+			if folder != "" && strings.HasSuffix(filepath.ToSlash(dir), "/"+folder) {
+				return true
+			}
+		}
+	}
+	return strconv.Itoa(Quarter(name)) == os.Getenv("MILLRACE_QUARTER")
+}
+
+// Quarter returns the quarter of the rest, 0 to 3, that a test, case or package with this name
+// belongs to.
+func Quarter(name string) int {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(name))
+	return int(hash.Sum32() % 4)
 }
 
 // IsRest reports whether the run includes the tests of `make test-all`: for tests that do more of
@@ -56,11 +128,17 @@ func part() string {
 	}
 }
 
-// Embedded marks a test that runs on an embedded server. It belongs to `make test`.
-func Embedded(t testing.TB) {
+// Embedded marks a test that runs on an embedded server. It belongs to `make test`. If the same test
+// also runs on the real server named twin (redis, postgres), and that one is there, the embedded
+// variant belongs to the rest.
+func Embedded(t testing.TB, twin ...string) {
 	t.Helper()
-	Default(t)
 	Met(t, "embedded")
+	if len(twin) > 0 && os.Getenv(variable(twin[0])) != "" {
+		Rest(t)
+		return
+	}
+	Default(t)
 }
 
 // Real returns the address of a real server: kafka, redis, valkey or postgres; chromium is a
@@ -79,10 +157,9 @@ func Real(t testing.TB, name string) string {
 // Address is Real for a test that has chosen its part of the suite itself.
 func Address(t testing.TB, name string) string {
 	t.Helper()
-	env := "MILLRACE_TEST_" + strings.ToUpper(name)
-	addr := os.Getenv(env)
+	addr := os.Getenv(variable(name))
 	if addr == "" {
-		t.Skipf("%s is not set: `make test` sets it to the address of a server", env)
+		t.Skipf("%s is not set: `make test` sets it to the address of a server", variable(name))
 	}
 	Met(t, name)
 	return addr
@@ -100,3 +177,5 @@ func Met(t testing.TB, name string) {
 	t.Helper()
 	t.Attr(Attribute, name)
 }
+
+func variable(server string) string { return "MILLRACE_TEST_" + strings.ToUpper(server) }

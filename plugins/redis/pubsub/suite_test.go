@@ -23,7 +23,7 @@ import (
 // TestPubSub is Watermill's own suite, with a concurrency of 1 and with a higher one. All
 // subscribers of a run have one group, so that they share the stream.
 func TestPubSub(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		for _, mode := range []struct {
 			name    string
 			slots   int

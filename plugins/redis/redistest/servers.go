@@ -41,6 +41,16 @@ type Server struct {
 func Each(t *testing.T, test func(t *testing.T, s Server)) {
 	t.Helper()
 	t.Run("miniredis", func(t *testing.T) {
+		tier.Embedded(t, "redis")
+		test(t, Mini(t))
+	})
+	EachReal(t, test)
+}
+
+// Both is Each for a conformance suite, which `make test` runs on miniredis and on Redis.
+func Both(t *testing.T, test func(t *testing.T, s Server)) {
+	t.Helper()
+	t.Run("miniredis", func(t *testing.T) {
 		tier.Embedded(t)
 		test(t, Mini(t))
 	})

@@ -23,7 +23,7 @@ import (
 func Each(t *testing.T, test func(t *testing.T, dsn string)) {
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) {
-		tier.Embedded(t)
+		tier.Embedded(t, "postgres")
 		t.Parallel()
 		test(t, File(t))
 	})

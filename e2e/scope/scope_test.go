@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
+)
+
+// checkout is a small repository with the module's name.
+type checkout struct {
+	t   *testing.T
+	top string
+}
+
+func (c checkout) git(args ...string) string {
+	c.t.Helper()
+	cmd := exec.CommandContext(c.t.Context(), "git", args...)
+	cmd.Dir = c.top
+	cmd.Env = append(os.Environ(), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org")
+	out, err := cmd.CombinedOutput()
+	require.NoError(c.t, err, "%s", out)
+	return strings.TrimSpace(string(out))
+}
+
+func (c checkout) commit(files map[string]string) string {
+	c.t.Helper()
+	for name, text := range files {
+		file := filepath.Join(c.top, name)
+		require.NoError(c.t, os.MkdirAll(filepath.Dir(file), 0o755))
+		require.NoError(c.t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	c.git("add", "-A")
+	c.git("commit", "-q", "-m", "change")
+	return c.git("rev-parse", "HEAD")
+}
+
+func (c checkout) scope(args ...string) (code int, out string) {
+	var o bytes.Buffer
+	code = run(c.t.Context(), c.top, args, &o, &o)
+	return code, o.String()
+}
+
+func newCheckout(t *testing.T) checkout {
+	for name, value := range map[string]string{
+		"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example.org",
+		"GOWORK": "", "GOFLAGS": "-buildvcs=false",
+	} {
+		t.Setenv(name, value)
+	}
+	c := checkout{t, t.TempDir()}
+	c.git("init", "-q", "-b", "main")
+	c.commit(map[string]string{
+		"go.mod": "module " + module + "\n\ngo 1.26\n", "go.work": "go 1.26\n\nuse .\nuse ./e2e\n", ".ci/run": "",
+		"e2e/go.mod": "module " + module + "/e2e\n\ngo 1.26\n", "e2e/doc.go": "package e2e\n",
+		"plugins/web/web.go": "package web\n", "plugins/web/pages/page.html": "", "plugins/kafka/kafka.go": "package kafka\n",
+		"handlers/shop/shop.go": "package shop\n\nimport _ \"" + module + "/plugins/web\"\n",
+	})
+	return c
+}
+
+func TestARoundPerChange(t *testing.T) {
+	c := newCheckout(t)
+	first := c.git("rev-parse", "HEAD")
+	code, out := c.scope("round")
+	require.Equal(t, 1, code)
+	require.Contains(t, out, "name the commit that was submitted last")
+
+	c.commit(map[string]string{"plugins/kafka/kafka.go": "package kafka // a\n"})
+	code, out = c.scope("env")
+	require.Equal(t, 1, code)
+	require.Contains(t, out, "run `make round`")
+	code, out = c.scope("round", first)
+	require.Zero(t, code, out)
+	code, out = c.scope("env")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "MILLRACE_AREAS='kafka'\n")
+	require.Contains(t, out, "MILLRACE_PACKAGES='plugins/kafka'\n")
+	require.Contains(t, out, "MILLRACE_QUARTER=1\n")
+
+	code, out = c.scope("round")
+	require.Equal(t, 1, code)
+	require.Contains(t, out, "nothing was committed since")
+
+	// The next change: a page of a package, and who imports it.
+	c.commit(map[string]string{"plugins/web/pages/page.html": "x", "README.md": "x"})
+	code, out = c.scope("env")
+	require.Equal(t, 1, code, "the counter was not raised with it: %s", out)
+	require.NoError(t, os.WriteFile(filepath.Join(c.top, "left"), nil, 0o600))
+	code, out = c.scope("round")
+	require.Equal(t, 1, code)
+	require.Contains(t, out, "?? left")
+	require.NoError(t, os.Remove(filepath.Join(c.top, "left")))
+	code, out = c.scope("round")
+	require.Zero(t, code, out)
+	code, out = c.scope("env")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "MILLRACE_AREAS='web'\n")
+	require.Contains(t, out, "MILLRACE_PACKAGES='handlers/shop,plugins/web'\n")
+	require.Contains(t, out, "MILLRACE_QUARTER=2\n")
+
+	// A number that was written by hand.
+	c.commit(map[string]string{".ci/round": "9 " + first + "\n"})
+	code, out = c.scope("env")
+	require.Equal(t, 1, code)
+	require.Contains(t, out, "want 1")
+	require.Equal(t, 2, func() int { code, _ := c.scope("what"); return code }())
+}
+
+func TestTheAreasOfAChange(t *testing.T) {
+	t.Parallel()
+	top := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(top, "e2e"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(top, "e2e/a_test.go"), []byte("\ttier.Rest(t, tier.Room, tier.Redis)\n\t_ = tier.Kafka\n"), 0o600))
+	for want, files := range map[string][]string{
+		"":               {"README.md", "plugins/kafka/README.md", "Makefile", "e2e/gone_test.go"},
+		"redis room":     {"e2e/a_test.go"},
+		"cli pipeline":   {"pipeline/app/run.go", "pipeline/route.go"},
+		"promotion":      {"handlers/promotion/ledger/lua/x.lua", "e2e/faults/plan.go"},
+		tier.Everything:  {"go.mod"},
+		"pipeline redis": {"plugins/telemetry/ready.go", "plugins/streams/x.go"},
+	} {
+		got, err := repository{top: top}.areas(files)
+		require.NoError(t, err)
+		require.Equal(t, want, strings.Join(got, " "), files)
+	}
+}
+
+// Four rounds in a row have run everything.
+func TestFourQuartersAreTheWhole(t *testing.T) {
+	t.Setenv("MILLRACE_TEST", "rest")
+	t.Setenv("MILLRACE_AREAS", "room")
+	t.Setenv("MILLRACE_PACKAGES", "plugins/web")
+	for _, name := range []string{"TestA", "TestB/x", "kill/drain", "TestLong"} {
+		ran := 0
+		for _, quarter := range []string{"0", "1", "2", "3"} {
+			t.Setenv("MILLRACE_QUARTER", quarter)
+			if tier.Selected(name, tier.Kafka) {
+				ran++
+			}
+			require.True(t, tier.Selected(name, tier.Kafka, tier.Room), "its area is touched")
+		}
+		require.Equal(t, 1, ran, name)
+	}
+	t.Setenv("MILLRACE_PACKAGES", "e2e/scope")
+	require.True(t, tier.Selected("TestA"), "its package is touched")
+	t.Setenv("MILLRACE_AREAS", tier.Everything)
+	require.True(t, tier.Selected("TestA"))
+}
