@@ -39,10 +39,10 @@ demo: ## Pay a campaign with all servers inside one process
 # most three failed. On a terminal every test is a dot.
 define run_tests
 format=pkgname; if [ -t 1 ]; then format=dots-v2; fi; code=0; \
-$(bin)/gotestsum --format $$format --hide-summary skipped,output --jsonfile $(bin)/$@.json \
+$(bin)/gotestsum --format $$format --hide-summary skipped --jsonfile $(bin)/$@.json \
 	$(if $(filter true,$(CI)),--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-abort-on-data-race) \
 	--packages "$(1)" -- $(2) || code=$$?; \
-$(summary) $(if $(3),-want $(3)) -flaky $(bin)/flaky-$@.txt $(bin)/$@.json || code=1; exit $$code
+$(summary) $(if $(3),-want $(3)) $(if $(filter test,$@),-rest $(bin)/rest.txt) -flaky $(bin)/flaky-$@.txt $(bin)/$@.json || code=1; exit $$code
 endef
 comma := ,
 
@@ -58,7 +58,9 @@ want = $(if $(filter ./...,$(PKGS)),$(if $(TESTFLAGS),,$(1)))
 # The packages that have tests of the rest (pipelinetest/tier).
 rest_pkgs = $(addprefix ./,$(shell grep -rlE --include='*_test.go' 'tier[.](Rest|IsRest|Embedded)|"valkey"|(redistest|sqldbtest)[.](On|Each|Both)' e2e handlers pipeline plugins wire | xargs -n1 dirname | sort -u))
 rest = MILLRACE_TEST=rest MILLRACE_HISTORIES=500
-rest_flags = -count=1 -p 2 -parallel 8 -timeout 38m $(TESTFLAGS)
+rest_flags = $(if $(REST_ONLY),$(rest_only)) -count=1 -p 2 -parallel 8 -timeout 38m $(TESTFLAGS)
+# After `make test` each test that it has run as a whole is left out.
+rest_only = -run "$$(cat $(bin)/rest.txt)"
 
 .PHONY: test-all
 test-all: tools ## Run the rest: Valkey, embedded variants, cluster, TLS, upgrade, ten minutes of faults, 500 histories
@@ -67,14 +69,16 @@ test-all: tools ## Run the rest: Valkey, embedded variants, cluster, TLS, upgrad
 	$(call run_tests,$(rest_pkgs),$(rest_flags),$(if $(TESTFLAGS),,kafka$(comma)redis$(comma)valkey$(comma)postgres))
 
 .PHONY: test-changed
-test-changed: tools ## Run the part of the rest that this change touches, and a quarter of what it does not
+test-changed: tools ## After make test: run the part of the rest that this change touches, and a quarter of what it does not
 	@$(services) up
 	@scope=$$($(bin)/scope env); eval "$$scope"; eval "$$($(services) env)"; export $(rest); \
-	$(call run_tests,$(rest_pkgs),$(rest_flags))
+	$(call run_tests,$(rest_pkgs),$(rest_only) $(rest_flags))
 
 .PHONY: check
 check: ## Run everything but test-long: lint, drift, test, test-all and race
-	@$(MAKE) lint drift test test-all race
+	@$(MAKE) lint drift test
+	@$(MAKE) test-all REST_ONLY=1
+	@$(MAKE) race
 
 .PHONY: round
 round: tools ## End a change that will be submitted: raise the counter of .ci/round (BASE=COMMIT was submitted last)

@@ -1,13 +1,14 @@
 // Testsummary reads what gotestsum wrote with --jsonfile and prints what gotestsum does not know: on
 // which servers the tests ran, why tests were skipped, and the ten slowest.
 //
-//	go run ./e2e/testsummary [-want kafka,redis] [-flaky FILE] bin/test.json
+//	go run ./e2e/testsummary [-want kafka,redis] [-flaky FILE] [-rest FILE] bin/test.json
 //
 // A test counts for a server when it, or a test that it is part of, recorded that it met the server
 // (pipelinetest/tier). Embedded servers (kfake, miniredis, SQLite) are counted apart. A test that
 // failed and passed when gotestsum ran it once more is flaky: it is listed, also in the file of
 // -flaky. A package that failed without a failed test (a leak, a panic, a build) fails the run,
-// because gotestsum runs such a package again without any test and takes it for passed.
+// because gotestsum runs such a package again without any test and takes it for passed. The file of
+// -rest gets the argument of `go test -run` that selects the tests of which `make test-all` has more.
 //
 // With CI=true a test that was skipped because a server is missing is a failure, and so is a server
 // in -want that no test ran on. Exit codes: 0 all passed, 1 not, 2 usage.
@@ -40,8 +41,9 @@ func run(args []string, getenv func(string) string, out, errOut io.Writer) int {
 	flags.SetOutput(errOut)
 	want := flags.String("want", "", "servers that tests must have met when CI=true: kafka,redis,valkey,postgres,chromium")
 	flaky := flags.String("flaky", "", "file for the names of the tests that passed when they ran once more")
+	rest := flags.String("rest", "", "file for the pattern of the tests that have more in the rest")
 	if err := flags.Parse(args); err != nil || flags.NArg() != 1 {
-		fmt.Fprintln(errOut, "usage: testsummary [-want SERVERS] [-flaky FILE] JSONFILE")
+		fmt.Fprintln(errOut, "usage: testsummary [-want SERVERS] [-flaky FILE] [-rest FILE] JSONFILE")
 		return 2
 	}
 	for name := range strings.SplitSeq(*want, ",") {
@@ -53,10 +55,13 @@ func run(args []string, getenv func(string) string, out, errOut io.Writer) int {
 	if getenv("CI") != "true" {
 		*want = ""
 	}
-	s := summary{tests: map[key]*test{}, on: map[string]*tally{}}
+	s := summary{tests: map[key]*test{}, on: map[string]*tally{}, rest: map[string]bool{}}
 	file, err := os.Open(flags.Arg(0))
 	if err == nil {
 		err = errors.Join(s.read(file), file.Close())
+	}
+	if err == nil && *rest != "" {
+		err = os.WriteFile(*rest, []byte("^("+strings.Join(slices.Sorted(maps.Keys(s.rest)), "|")+")$"), 0o644)
 	}
 	if err == nil && *flaky != "" {
 		err = os.WriteFile(*flaky, []byte(s.flaky()), 0o644)
@@ -128,6 +133,7 @@ type summary struct {
 	tests  map[key]*test
 	pkgs   int
 	broken []string // packages that failed without a failed test
+	rest   map[string]bool
 	on     map[string]*tally
 }
 
@@ -190,6 +196,10 @@ func (s *summary) testEvent(e event) {
 	case "attr":
 		if e.Key == tier.Attribute && title(e.Value) != "" {
 			t.servers = append(t.servers, e.Value)
+		}
+		if e.Key == tier.RestAttribute {
+			top, _, _ := strings.Cut(e.Test, "/")
+			s.rest[top] = true
 		}
 		if d, err := time.ParseDuration(e.Value); err == nil && e.Key == tier.WaitedAttribute {
 			t.waited += d

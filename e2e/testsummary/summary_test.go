@@ -128,6 +128,19 @@ func TestWhatFails(t *testing.T) {
 	}
 }
 
+// What has more in the rest is selected by its top-level test.
+func TestThePatternOfTheRest(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "rest.txt")
+	more := " " + tier.RestAttribute + "=more"
+	code, out, _ := summarize(t, "", events(t, "start p -", "run p TestB", "run p TestB/x", "attr p TestB/x"+more, "skip p TestB/x", "pass p TestB",
+		"run p TestQuick", "pass p TestQuick", "run p TestA", "attr p TestA"+more, "skip p TestA", "pass p -"), "-rest", file)
+	require.Zero(t, code, out)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "^(TestA|TestB)$", string(text))
+}
+
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"a", "b"}, {"-want", "oracle", "x.json"}, {"-what", "x.json"}} {

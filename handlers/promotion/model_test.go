@@ -63,7 +63,7 @@ import (
 //   - a feeder that leaves out overdue retries;
 //   - a begin that ignores a pause, or sends for a cancelled promotion.
 func TestRandomHistories(t *testing.T) {
-	if tier.IsRest() {
+	if tier.IsRest(t) {
 		tier.Rest(t) // more of them
 	}
 	t.Parallel()

@@ -74,7 +74,7 @@ func TestABrokenEventStopsNoneOfAHundred(t *testing.T) {
 			require.False(t, g.ended())
 			require.Zero(t, g.count("promoted"))
 		}
-		if !tier.IsRest() {
+		if !tier.IsRest(t) {
 			return // a repaired event promotes no user for 10 s
 		}
 		require.NoError(t, w.admin.Rename(t.Context(), "kept:{event-0}", "WAITING:{event-0}").Err())

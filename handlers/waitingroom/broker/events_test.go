@@ -257,7 +257,7 @@ func TestAnswersOfTheEventServiceThatAreNonsense(t *testing.T) {
 func TestInventedEventsCostLittle(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		invented := 500
-		if tier.IsRest() {
+		if tier.IsRest(t) {
 			invented = 10_000
 		}
 		w, e := withEvents(t, s, 10*time.Second, map[string]int64{"concert-1": 100, "new": 1})

@@ -266,7 +266,7 @@ func (e *historyEnv) play(t *rapid.T) {
 // MILLRACE_HISTORIES is the number of histories, over the embedded and the real server. `make
 // histories` plays 10,000 on each.
 func TestRandomHistories(t *testing.T) {
-	if tier.IsRest() {
+	if tier.IsRest(t) {
 		tier.Rest(t) // more of them
 	}
 	total := 200

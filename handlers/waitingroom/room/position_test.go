@@ -51,7 +51,7 @@ func TestPositionsFollowTheRanks(t *testing.T) {
 		switch {
 		case s.Mini != nil:
 			n = 4_000 // its ranks cost O(N)
-		case tier.IsRest():
+		case tier.IsRest(t):
 			n = 1_000_000
 		}
 		for name, next := range queues {

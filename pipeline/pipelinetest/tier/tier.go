@@ -38,6 +38,10 @@ import (
 // Attribute is the key under which a test records each server that it has met.
 const Attribute = "millrace.server"
 
+// RestAttribute is the key under which a test of `make test` records that the rest has more of it.
+// The check of a change runs those tests only, and not each quick test a second time.
+const RestAttribute = "millrace.rest"
+
 // WaitedAttribute is the key under which a test records how long it waited for other tests.
 const WaitedAttribute = "millrace.waited"
 
@@ -81,7 +85,7 @@ func Rest(t testing.TB, areas ...Area) {
 // RestOf is Rest for a test that selects its cases itself with Selected.
 func RestOf(t testing.TB) {
 	t.Helper()
-	if part() == "" {
+	if !IsRest(t) {
 		t.Skip("`make test-all` runs it (MILLRACE_TEST=all)")
 	}
 }
@@ -117,7 +121,14 @@ func Quarter(name string) int {
 
 // IsRest reports whether the run includes the tests of `make test-all`: for tests that do more of
 // the same there.
-func IsRest() bool { return part() != "" }
+func IsRest(t testing.TB) bool {
+	t.Helper()
+	if part() == "" {
+		t.Attr(RestAttribute, "more")
+		return false
+	}
+	return true
+}
 
 func part() string {
 	switch p := os.Getenv("MILLRACE_TEST"); p {
