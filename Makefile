@@ -184,11 +184,15 @@ schema: ## Write the JSON Schema of the settings (configs/millrace.schema.json)
 reference: ## Write docs/settings.md and docs/metrics.md again, from the schema and the collectors
 	$(GO) test ./e2e/reference -run TestReferencePages -count=1 -update
 
+versions = $(GO) list -deps -f '{{with .Module}}{{.Path}} {{.Version}}{{end}}' ./... | sort -u
+
 .PHONY: drift
 drift: ## Check that go.mod and all generated files are up to date
 	GOWORK=off $(GO) mod tidy -diff
 	cd e2e && GOWORK=off $(GO) mod tidy -diff
 	cd .ci/tools && GOWORK=off $(GO) mod tidy -diff
+	@echo "versions of the main module, alone and in the workspace (go get them in both)"
+	@diff <(GOWORK=off $(versions)) <($(versions))
 	$(GO) tool wire diff ./wire
 	@if [ -f configs/millrace.schema.json ]; then \
 		echo "diff configs/millrace.schema.json (make schema)"; \
