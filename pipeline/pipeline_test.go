@@ -116,3 +116,20 @@ func TestAPartialErrorNamesCountsAndTheFirstReason(t *testing.T) {
 	require.EqualError(t, err, "2 of 3 not published: too large")
 	require.ErrorIs(t, err, cause)
 }
+
+// What plugins offer is found by its type, in the order of the plugins, also by one that stands before
+// them.
+func TestOffers(t *testing.T) {
+	t.Parallel()
+	type target struct{ name string }
+	first := plugin{"first", func(r *pipeline.Registry) {
+		r.Offer(target{"a"})
+		r.Offer("another type")
+		require.Len(t, pipeline.Offers[target](r), 1, "nothing of the plugins that follow")
+	}}
+	second := plugin{"second", func(r *pipeline.Registry) { r.Offer(target{"b"}) }}
+	r, err := pipeline.NewRegistry(pipeline.Env{}, first, second)
+	require.NoError(t, err)
+	require.Equal(t, []target{{"a"}, {"b"}}, pipeline.Offers[target](r))
+	require.Empty(t, pipeline.Offers[fmt.Stringer](r))
+}

@@ -27,6 +27,7 @@ type Registry struct {
 	checks     []HealthCheck
 	collectors []prometheus.Collector
 	classes    []ErrorClass
+	offers     []any
 	errs       []error
 	names      map[string]string // kind and name → plugin
 }
@@ -103,6 +104,22 @@ func (r *Registry) claim(kind, name string) {
 		return
 	}
 	r.names[key] = r.plugin
+}
+
+// Offer makes v available to the plugins that use values of its type, such as a deadletter.ReplayedBy
+// or a reclaim.Target. It has no effect on another plugin by itself.
+func (r *Registry) Offer(v any) { r.offers = append(r.offers, v) }
+
+// Offers returns what all plugins have offered of a type, in the order of the plugins. Call it when
+// services start, or later: during Register the plugins that follow have offered nothing yet.
+func Offers[T any](r *Registry) []T {
+	var list []T
+	for _, v := range r.offers {
+		if is, ok := v.(T); ok {
+			list = append(list, is)
+		}
+	}
+	return list
 }
 
 // Env returns what the process offers to plugins.

@@ -33,9 +33,9 @@ func New() Service {
 	tokenPlugin := token.New()
 	ssePlugin := sse.New()
 	webPlugin := web.New(tokenPlugin, ssePlugin)
-	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin)
-	eventrouterPlugin := eventrouter.New(redisPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin)
-	waitingroomPlugin := waitingroom.New(redisPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin)
+	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, redisstreamPlugin, deadletterPlugin)
+	eventrouterPlugin := eventrouter.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
+	waitingroomPlugin := waitingroom.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
 	webhookPlugin := provideWebhook(kafkaPlugin, deadletterPlugin)
 	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin, promotionPlugin, eventrouterPlugin, waitingroomPlugin, webhookPlugin)
 	return service

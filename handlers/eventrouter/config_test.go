@@ -9,7 +9,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
-	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
@@ -18,7 +17,7 @@ import (
 
 func newPlugin() (*Plugin, *redis.Config) {
 	shared, tokens, hubs := redis.New(), token.New(), sse.New()
-	p := New(shared, deadletter.New(kafka.New(), shared), reclaim.New(shared), tokens, hubs, web.New(tokens, hubs))
+	p := New(shared, deadletter.New(kafka.New(), shared), tokens, hubs, web.New(tokens, hubs))
 	return p, shared.Settings().(*redis.Config)
 }
 

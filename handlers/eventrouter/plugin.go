@@ -27,15 +27,14 @@ type Plugin struct {
 	config Config
 	redis  *redis.Plugin
 	dead   *deadletter.Plugin
-	claims *reclaim.Plugin
 	tokens *token.Plugin
 	web    *web.Plugin
 	hubs   *sse.Plugin
 }
 
 // New returns the plugin with default settings. It opens nothing.
-func New(shared *redis.Plugin, dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin, hubs *sse.Plugin, server *web.Plugin) *Plugin {
-	return &Plugin{config: DefaultConfig(), redis: shared, dead: dead, claims: claims, tokens: tokens, hubs: hubs, web: server}
+func New(shared *redis.Plugin, dead *deadletter.Plugin, tokens *token.Plugin, hubs *sse.Plugin, server *web.Plugin) *Plugin {
+	return &Plugin{config: DefaultConfig(), redis: shared, dead: dead, tokens: tokens, hubs: hubs, web: server}
 }
 
 // Name implements pipeline.Plugin.
@@ -48,7 +47,7 @@ func (p *Plugin) Settings() any { return &p.config }
 func (p *Plugin) Needs() []string {
 	needs := []string{p.redis.Name()}
 	if p.config.has(roleRouter) {
-		needs = append(needs, p.dead.Name(), p.claims.Name())
+		needs = append(needs, p.dead.Name(), reclaim.Name)
 	}
 	if p.config.has(roleGateway) {
 		needs = append(needs, p.tokens.Name(), p.hubs.Name(), p.web.Name())

@@ -42,21 +42,16 @@ type Plugin struct {
 	redis  *redis.Plugin
 	bridge *redisstream.Plugin
 	dead   *deadletter.Plugin
-	claims *reclaim.Plugin
 
 	run      *resources
 	managers map[string]*streams.Manager // by type; filled by Register
 }
 
 // New returns the plugin with default settings, on the given transports.
-func New(k *kafka.Plugin, r *redis.Plugin, bridge *redisstream.Plugin, dead *deadletter.Plugin, claims *reclaim.Plugin) *Plugin {
-	p := &Plugin{config: DefaultConfig(), kafka: k, redis: r, bridge: bridge, dead: dead, claims: claims}
+func New(k *kafka.Plugin, r *redis.Plugin, bridge *redisstream.Plugin, dead *deadletter.Plugin) *Plugin {
+	p := &Plugin{config: DefaultConfig(), kafka: k, redis: r, bridge: bridge, dead: dead}
 	p.config.drainTimeout = func() time.Duration { return k.Settings().(*kafka.Config).DrainTimeout }
 	p.run = newResources(&p.config)
-	dead.ReplayWith(payout.OutboxName, payout.Replays{Ledger: p.ledger, Services: func(r *pipeline.Registry) {
-		p.run.use(r.Env(), r.Env().Logger)
-		r.Service("promotion.ledger", p.run.ledgerService())
-	}})
 	return p
 }
 
@@ -68,7 +63,7 @@ func (p *Plugin) Settings() any { return &p.config }
 
 // Needs implements pipeline.Dependent.
 func (p *Plugin) Needs() []string {
-	needs := []string{p.kafka.Name(), p.redis.Name(), p.dead.Name(), p.claims.Name()}
+	needs := []string{p.kafka.Name(), p.redis.Name(), p.dead.Name(), reclaim.Name}
 	if p.config.Results.Enabled {
 		needs = append(needs, p.bridge.Name())
 	}
@@ -89,6 +84,10 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	log := r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
 	p.run.use(r.Env(), log)
 	r.ErrorClasses(errorClasses()...)
+	r.Offer(deadletter.ReplayedBy{Plugin: payout.OutboxName, Replayer: payout.Replays{Ledger: p.ledger, Services: func(r *pipeline.Registry) {
+		p.run.use(r.Env(), r.Env().Logger)
+		r.Service("promotion.ledger", p.run.ledgerService())
+	}}})
 
 	streamsRedis := p.redis.Server(p.config.Stream.Redis, streamKeys()...)
 	streamsRedis.Log = log
@@ -99,7 +98,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	payoutMetrics, feederMetrics, streamMetrics := payout.NewMetrics(), feeder.NewMetrics(), streams.NewMetrics()
 	p.managers = p.newManagers(streamsRedis, r.Env(), log, streamMetrics)
 	for _, m := range p.managers {
-		p.claims.Add(m.ReclaimTarget())
+		r.Offer(m.ReclaimTarget())
 	}
 	r.Service("promotion.outbox", p.dead.Relay(payout.OutboxName, payout.DeadLetters{Ledger: p.ledger}))
 	if c := p.config.Results; c.Enabled {

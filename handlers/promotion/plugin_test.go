@@ -10,7 +10,6 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/promotiontype"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
-	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/redisstream"
 )
@@ -19,7 +18,7 @@ import (
 func TestTheStreamsCheckThePresence(t *testing.T) {
 	t.Parallel()
 	k, shared := kafka.New(), redis.New()
-	p := New(k, shared, redisstream.New(shared), deadletter.New(k, shared), reclaim.New(shared))
+	p := New(k, shared, redisstream.New(shared), deadletter.New(k, shared))
 	name := func(fence any) string { return runtime.FuncForPC(reflect.ValueOf(fence).Pointer()).Name() }
 	for _, s := range promotiontype.All() {
 		fence := p.streamOptions(s).Fence

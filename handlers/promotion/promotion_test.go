@@ -67,7 +67,7 @@ func newSystem(t *testing.T, faults simulator.Faults, change func(*promotion.Con
 	sys.letters = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "letters.db"))
 	dead.Settings().(*deadletter.Config).Store.DSN = sys.letters
 	claims, bridge := reclaim.New(shared), redisstream.New(shared)
-	sys.payouts = promotion.New(sys.kafka, shared, bridge, dead, claims)
+	sys.payouts = promotion.New(sys.kafka, shared, bridge, dead)
 	cfg := sys.payouts.Settings().(*promotion.Config)
 	cfg.Stream.Enabled = true
 	cfg.Ledger.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))

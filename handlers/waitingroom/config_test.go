@@ -10,7 +10,6 @@ import (
 	"github.com/millrace-io/millrace/pipeline/app"
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
-	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
@@ -20,7 +19,7 @@ import (
 func newPlugin() (*Plugin, *web.Config) {
 	shared, tokens, hubs := redis.New(), token.New(), sse.New()
 	public := web.New(tokens, hubs)
-	p := New(shared, deadletter.New(kafka.New(), shared), reclaim.New(shared), tokens, hubs, public)
+	p := New(shared, deadletter.New(kafka.New(), shared), tokens, hubs, public)
 	return p, public.Settings().(*web.Config)
 }
 

@@ -30,7 +30,6 @@ type Plugin struct {
 	config Config
 	redis  *redis.Plugin
 	dead   *deadletter.Plugin
-	claims *reclaim.Plugin
 	tokens *token.Plugin
 	hubs   *sse.Plugin
 	web    *web.Plugin
@@ -38,8 +37,8 @@ type Plugin struct {
 }
 
 // New returns the plugin with default settings. It opens nothing.
-func New(shared *redis.Plugin, dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin, hubs *sse.Plugin, server *web.Plugin) *Plugin {
-	return &Plugin{config: DefaultConfig(), redis: shared, dead: dead, claims: claims, tokens: tokens, hubs: hubs, web: server, page: pages.Waiting()}
+func New(shared *redis.Plugin, dead *deadletter.Plugin, tokens *token.Plugin, hubs *sse.Plugin, server *web.Plugin) *Plugin {
+	return &Plugin{config: DefaultConfig(), redis: shared, dead: dead, tokens: tokens, hubs: hubs, web: server, page: pages.Waiting()}
 }
 
 // Name implements pipeline.Plugin.
@@ -50,7 +49,7 @@ func (p *Plugin) Settings() any { return &p.config }
 
 // Needs implements pipeline.Dependent.
 func (p *Plugin) Needs() []string {
-	needs := []string{p.redis.Name(), p.dead.Name(), p.claims.Name()}
+	needs := []string{p.redis.Name(), p.dead.Name(), reclaim.Name}
 	if p.config.has(roleBroker) {
 		needs = append(needs, p.tokens.Name(), p.hubs.Name(), p.web.Name())
 	}
@@ -80,7 +79,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	if p.config.has(roleDispatcher) {
 		d := dispatcher.New(dispatcher.Options{Config: p.config.Dispatcher, Rooms: rooms, Redis: p.redis, Server: server, DeadLetter: dead, Labels: series})
 		d.Register(r)
-		p.claims.Add(reclaim.Shards(d.Family()))
+		r.Offer(reclaim.Shards(d.Family()))
 	}
 	if p.config.has(roleBroker) {
 		b := broker.New(broker.Options{
@@ -88,7 +87,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 			Hub: p.hubs.Hub("room"), Tokens: p.tokens, Web: p.web, DeadLetter: dead, Labels: series,
 		})
 		b.Register(r)
-		p.claims.Add(reclaim.Shards(b.Family()))
+		r.Offer(reclaim.Shards(b.Family()))
 		shop.New(rooms, p.tokens, series, p.config.ShopTokens, log).Register(r, p.web)
 		p.web.Handle("GET /rooms/{id}", http.HandlerFunc(p.servePage))
 	}

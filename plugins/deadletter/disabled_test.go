@@ -35,13 +35,12 @@ func (*server) Stop(context.Context) error    { return nil }
 func TestDisabledPluginsAreNotOpened(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, o *office) {
-		kafka, redis, ledger := &server{o.topics, "kafka", 0}, &server{o.streams, "redis", 0}, &server{newTopics(), "payouts", 0}
+		kafka, redis := &server{o.topics, "kafka", 0}, &server{o.streams, "redis", 0}
 		run := func(code int, args ...string) cli.Report {
 			p := New(kafka, redis)
-			p.ReplayWith(ledger.name, o.payouts)
 			var out, said bytes.Buffer
 			got := app.Main(t.Context(), app.Options{
-				Name: "millrace", Plugins: []pipeline.Plugin{redis, kafka, p, ledger}, Args: append([]string{"deadletter"}, append(args, "--json")...),
+				Name: "millrace", Plugins: []pipeline.Plugin{redis, kafka, p, ledgerOf{o.payouts}}, Args: append([]string{"deadletter"}, append(args, "--json")...),
 				Environ: []string{"MILLRACE__PLUGINS__DEADLETTER__STORE__DSN=" + o.dsn, "MILLRACE__PLUGINS__REDIS__ENABLED=false", "MILLRACE__PLUGINS__PAYOUTS__ENABLED=false"},
 				Stdout:  &out, Stderr: &said,
 			})

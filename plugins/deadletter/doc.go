@@ -7,5 +7,5 @@
 // publish function: the store first, then the topic.
 //
 // Package store is the table. Package cli has the commands on it. A plugin whose ledger writes dead
-// letters registers how they are replayed with Plugin.ReplayWith.
+// letters registers how they are replayed with a ReplayedBy.
 package deadletter

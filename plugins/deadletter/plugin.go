@@ -38,7 +38,6 @@ type Plugin struct {
 	config     Config
 	topics     Transport
 	transports map[string]Transport // by kind, for replays
-	replayers  map[string]Replayer  // by plugin
 	streams    Streams              // nil: no dead letters in streams
 	sinks      map[string]bool      // dead-letter topics (false) and streams (true) of sinks
 	store      atomic.Pointer[store.Store]
@@ -54,7 +53,6 @@ func New(topics Transport, others ...Transport) *Plugin {
 		config:     DefaultConfig(),
 		topics:     topics,
 		transports: map[string]Transport{topics.Kind(): topics},
-		replayers:  map[string]Replayer{},
 		sinks:      map[string]bool{},
 		log:        slog.New(slog.DiscardHandler),
 		metrics:    newMetrics(),

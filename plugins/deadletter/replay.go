@@ -31,8 +31,12 @@ type Replayer interface {
 	Replay(ctx context.Context, d store.DeadLetter, by store.By) (store.Outcome, error)
 }
 
-// ReplayWith sets the Replayer of a plugin. Call it when the binary is put together.
-func (p *Plugin) ReplayWith(plugin string, r Replayer) { p.replayers[plugin] = r }
+// ReplayedBy says how the dead letters of a plugin with a ledger are replayed. The plugin offers it in
+// Register (pipeline.Registry.Offer).
+type ReplayedBy struct {
+	Plugin   string // as in its dead letters
+	Replayer Replayer
+}
 
 const (
 	// previewStart bounds the start of the ledgers for previews. Without them a command continues.
@@ -48,6 +52,7 @@ const (
 // concurrent use.
 type replays struct {
 	plugin      *Plugin
+	replayers   map[string]Replayer // by plugin
 	env         pipeline.Env
 	startWithin time.Duration
 	disabled    []string                // plugins whose settings are not validated
@@ -60,7 +65,10 @@ type replays struct {
 
 func newReplays(p *Plugin, running *app.Running) *replays {
 	r := &replays{plugin: p, env: running.Registry.Env(), startWithin: running.Settings.StartTimeout, disabled: running.Disabled,
-		retryTopics: map[string]store.Source{}}
+		retryTopics: map[string]store.Source{}, replayers: map[string]Replayer{}}
+	for _, offer := range pipeline.Offers[ReplayedBy](running.Registry) {
+		r.replayers[offer.Plugin] = offer.Replayer
+	}
 	for _, route := range running.Registry.Routes() {
 		if retry := route.Policy.Retry; retry.TakesReplays && retry.To != nil {
 			to := retry.To.Describe()
@@ -124,7 +132,7 @@ func (r *replays) plugins(targets []store.Target) []pipeline.Plugin {
 	}
 	ledgers := ledgers{}
 	for _, t := range targets {
-		if replayer := r.plugin.replayers[t.Plugin]; t.Ledger && replayer != nil && !r.isDisabled(t.Plugin) {
+		if replayer := r.replayers[t.Plugin]; t.Ledger && replayer != nil && !r.isDisabled(t.Plugin) {
 			ledgers[t.Plugin] = replayer
 		}
 	}
@@ -188,14 +196,14 @@ func noReplayer(d store.DeadLetter) store.Outcome {
 
 // Replay replays a dead letter through its ledger, or publishes the message again.
 func (r *replays) Replay(ctx context.Context, d store.DeadLetter, by store.By) (store.Outcome, error) {
-	replayer := r.plugin.replayers[d.Plugin]
+	replayer := r.replayers[d.Plugin]
 	switch {
 	case d.Subject == "":
 		return r.publish(ctx, d)
-	case replayer == nil:
-		return noReplayer(d), nil
 	case r.isDisabled(d.Plugin):
 		return store.Refuse("%s", disabledReason(d.Plugin)), nil
+	case replayer == nil:
+		return noReplayer(d), nil
 	}
 	return replayer.Replay(ctx, d, by)
 }
@@ -233,7 +241,7 @@ func (r *replays) publish(ctx context.Context, d store.DeadLetter) (store.Outcom
 // Preview returns what a replay or a discard would do now. After several consecutive failures it
 // returns the last one without a call.
 func (r *replays) Preview(ctx context.Context, d store.DeadLetter) (store.Status, error) {
-	replayer := r.plugin.replayers[d.Plugin]
+	replayer := r.replayers[d.Plugin]
 	switch {
 	case d.Subject == "":
 		to, err := r.destination(d)
@@ -242,12 +250,12 @@ func (r *replays) Preview(ctx context.Context, d store.DeadLetter) (store.Status
 		}
 		at := to.Describe()
 		return store.Status{Replay: store.Outcome{Result: store.OutcomeReplayed}, To: at.String()}, nil
-	case replayer == nil:
-		return store.Status{Replay: noReplayer(d),
-			Unsettled: fmt.Sprintf("this binary has no plugin %s to check it: use one that has, or --unsettled", d.Plugin)}, nil
 	case r.isDisabled(d.Plugin):
 		reason := disabledReason(d.Plugin)
 		return store.Status{Replay: store.Refuse("%s", reason), Unsettled: reason + ": use settings with this plugin, or --unsettled"}, nil
+	case replayer == nil:
+		return store.Status{Replay: noReplayer(d),
+			Unsettled: fmt.Sprintf("this binary has no plugin %s to check it: use one that has, or --unsettled", d.Plugin)}, nil
 	case r.failed >= maxPreviewFailures:
 		return store.Status{}, r.err
 	}

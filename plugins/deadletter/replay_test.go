@@ -100,6 +100,16 @@ func (p *payouts) Replay(ctx context.Context, l store.DeadLetter, by store.By) (
 	return store.Outcome{Result: store.OutcomeAlready}, p.broken[l.Subject]
 }
 
+// ledgerOf is a plugin whose dead letters payouts replays.
+type ledgerOf struct{ *payouts }
+
+func (ledgerOf) Name() string { return "payouts" }
+
+func (l ledgerOf) Register(r *pipeline.Registry) error {
+	r.Offer(ReplayedBy{Plugin: l.Name(), Replayer: l.payouts})
+	return nil
+}
+
 func newOffice(t *testing.T, dsn string) *office {
 	o := &office{t: t, dsn: dsn, topics: newTopics(), streams: newTopics(), jobs: newTopics(),
 		payouts: &payouts{done: map[string]int{}, refused: map[string]string{}, broken: map[string]error{}, now: map[string]store.Status{}}}
@@ -126,7 +136,6 @@ func onBoth(t *testing.T, test func(t *testing.T, o *office)) {
 func (o *office) plugin() *Plugin {
 	p := New(o.topics, o.streams, o.jobs)
 	p.config.Store.DSN = pipeline.NewSecret(o.dsn)
-	p.ReplayWith("payouts", o.payouts)
 	return p
 }
 
@@ -149,7 +158,7 @@ func (o *office) runApart(args ...string) (string, string, int) {
 
 func (o *office) runInto(out, said io.Writer, args ...string) int {
 	p := o.plugin()
-	plugins := []pipeline.Plugin{p}
+	plugins := []pipeline.Plugin{p, ledgerOf{o.payouts}}
 	if o.others != nil {
 		plugins = append(plugins, o.others(p)...)
 	}

@@ -109,7 +109,7 @@ func (p routes) Register(r *pipeline.Registry) error {
 	}
 	if p.c.family != nil {
 		f := p.redis.Family(*p.c.family)
-		p.claims.Add(Shards(f))
+		r.Offer(Shards(f))
 		sources = append(sources, f.Source())
 	}
 	for i, from := range sources {

@@ -12,14 +12,13 @@ import (
 )
 
 // Plugin is the capability "reclaim": one Reclaimer for all domains of plugins.redis.domains that
-// are read here, and for all targets that other plugins add.
+// are read here, and for each Target that a plugin offers (pipeline.Registry.Offer).
 type Plugin struct {
 	redis  *redis.Plugin
 	config Config
 
-	mu      sync.Mutex
-	targets []Target
-	lost    []func(stream string, ids []string)
+	mu   sync.Mutex
+	lost []func(stream string, ids []string)
 }
 
 // New returns the plugin with default settings. The client of redis reads the presence of
@@ -28,18 +27,14 @@ func New(redis *redis.Plugin) *Plugin {
 	return &Plugin{redis: redis, config: DefaultConfig()}
 }
 
-// Name returns reclaim.
-func (p *Plugin) Name() string { return "reclaim" }
+// Name is the name of the plugin. A plugin that offers targets names it in Needs.
+const Name = "reclaim"
+
+// Name implements pipeline.Plugin.
+func (p *Plugin) Name() string { return Name }
 
 // Settings returns the configuration for the loader.
 func (p *Plugin) Settings() any { return &p.config }
-
-// Add adds a target. It must be called before the services are started; plugins do it in Register.
-func (p *Plugin) Add(t Target) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.targets = append(p.targets, t)
-}
 
 // OnLost calls f for pending entries that were found deleted. It must be called before the services
 // are started, and f must not block.
@@ -56,15 +51,15 @@ func (p *Plugin) Needs() []string { return []string{"redis"} }
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	metrics := NewMetrics()
 	r.Collect(metrics.Collectors()...)
-	r.Service("reclaim", &service{p: p, env: r.Env(), metrics: metrics})
+	r.Service("reclaim", &service{p: p, registry: r, metrics: metrics})
 	return nil
 }
 
-// service builds the Reclaimer when it is started: only then the targets are known.
+// service builds the Reclaimer when it is started: only then all targets have been offered.
 type service struct {
-	p       *Plugin
-	env     pipeline.Env
-	metrics *Metrics
+	p        *Plugin
+	registry *pipeline.Registry
+	metrics  *Metrics
 
 	mu sync.Mutex
 	r  *Reclaimer
@@ -72,8 +67,9 @@ type service struct {
 
 func (s *service) Start(ctx context.Context) error {
 	s.p.mu.Lock()
-	targets, lost := slices.Clone(s.p.targets), s.p.lost
+	lost := slices.Clone(s.p.lost)
 	s.p.mu.Unlock()
+	targets, env := pipeline.Offers[Target](s.registry), s.registry.Env()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.r != nil {
@@ -83,14 +79,14 @@ func (s *service) Start(ctx context.Context) error {
 		targets = append(targets, Shards(d))
 	}
 	s.r = NewReclaimer(Options{
-		Config: s.p.config, Instance: s.env.Instance, Targets: targets,
+		Config: s.p.config, Instance: env.Instance, Targets: targets,
 		Alive: func(ctx context.Context, instances ...string) (map[string]bool, error) {
 			return redis.Alive(ctx, s.p.redis.Client(), instances...)
 		},
 		Marks: func(ctx context.Context) (map[string]int64, error) {
 			return redis.Marks(ctx, s.p.redis.Client())
 		},
-		Logger:  s.env.Logger.With(slog.String(pipeline.LogPlugin, "reclaim")),
+		Logger:  env.Logger.With(slog.String(pipeline.LogPlugin, "reclaim")),
 		Metrics: s.metrics,
 		Lost: func(stream string, ids []string) {
 			for _, f := range lost {

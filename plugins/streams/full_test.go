@@ -105,9 +105,9 @@ func TestAnInstanceStartsOnAFullServer(t *testing.T) {
 		shared.Settings().(*redis.Config).Addrs = []string{s.Addr}
 		claims := reclaim.New(shared)
 		claims.Settings().(*reclaim.Config).DeadCheck, claims.Settings().(*reclaim.Config).PresenceTimeout = 10*time.Millisecond, time.Millisecond
-		claims.Add(in.ReclaimTarget())
 		handled := make(chan string, 100)
 		pipelinetest.Start(t, shared, claims, &onePlugin{func(r *pipeline.Registry) {
+			r.Offer(in.ReclaimTarget())
 			r.Route(pipeline.Route{Name: "plain", From: shared.Source(plain, "g"), Policy: pipeline.Policy{DeadLetter: pipeline.Drop}, Handle: func(m *message.Message) ([]*message.Message, error) {
 				handled <- string(m.Payload)
 				return nil, nil

@@ -141,10 +141,9 @@ type process struct {
 // site is the plugin of a process.
 type site struct {
 	*process
-	redis  *redis.Plugin
-	claims *reclaim.Plugin
-	hub    *sse.Hub
-	roles  []string
+	redis *redis.Plugin
+	hub   *sse.Hub
+	roles []string
 }
 
 func (*site) Name() string { return "site" }
@@ -179,7 +178,7 @@ func (s *site) Register(r *pipeline.Registry) error {
 			c.PromoteInterval = s.w.options.PromoteInterval
 			s.dispatcher = dispatcher.New(dispatcher.Options{Config: c, Rooms: rooms, Redis: s.redis, Server: server, DeadLetter: s.dead, Labels: series})
 			s.dispatcher.Register(r)
-			s.claims.Add(reclaim.Shards(s.dispatcher.Family()))
+			r.Offer(reclaim.Shards(s.dispatcher.Family()))
 			continue
 		}
 		s.broker = broker.New(broker.Options{
@@ -188,7 +187,7 @@ func (s *site) Register(r *pipeline.Registry) error {
 			Labels: series,
 		})
 		s.broker.Register(r)
-		s.claims.Add(reclaim.Shards(s.broker.Family()))
+		r.Offer(reclaim.Shards(s.broker.Family()))
 		shop.New(rooms, s.tokens, series, []pipeline.Secret{pipeline.NewSecret(shopToken)}, r.Env().Logger).Register(r, s.web)
 	}
 	return nil
@@ -212,13 +211,12 @@ func (w *world) start(name string, roles ...string) *process {
 	if w.streams > 0 {
 		wc.MaxStreams = w.streams
 	}
-	claims := reclaim.New(shared)
-	s := &site{process: p, redis: shared, claims: claims, hub: streams.Hub("room"), roles: roles}
+	s := &site{process: p, redis: shared, hub: streams.Hub("room"), roles: roles}
 	log := redistest.Logger(t)
 	if w.log != nil {
 		log = slog.New(slog.NewTextHandler(w.log, nil))
 	}
-	registry, err := pipeline.NewRegistry(pipeline.Env{Instance: p.name, Logger: log}, shared, claims, tokens, streams, p.web, s)
+	registry, err := pipeline.NewRegistry(pipeline.Env{Instance: p.name, Logger: log}, shared, reclaim.New(shared), tokens, streams, p.web, s)
 	require.NoError(t, err)
 	require.NoError(t, registry.CheckCollectors())
 	p.registry = registry
