@@ -146,11 +146,20 @@ func (r repository) raise(base string, out io.Writer) error {
 	return nil
 }
 
-// change returns the round of HEAD and the files that changed in it.
+// change returns the round of HEAD and the files that changed in it. A shallow clone does not know
+// them, so all files have changed in it.
 func (r repository) change() (round, []string, error) {
 	is, err := r.at("HEAD")
 	if err != nil {
 		return is, nil, err
+	}
+	shallow, err := r.git("rev-parse", "--is-shallow-repository")
+	if err != nil {
+		return is, nil, err
+	}
+	if shallow == "true" {
+		all, err := r.git("ls-files")
+		return is, strings.Fields(all), err
 	}
 	last, err := r.git("diff", "--name-only", "HEAD^", "HEAD")
 	if err != nil {

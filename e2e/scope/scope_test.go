@@ -105,6 +105,13 @@ func TestARoundPerChange(t *testing.T) {
 	require.Contains(t, out, "MILLRACE_PACKAGES='handlers/shop,plugins/web'\n")
 	require.Contains(t, out, "MILLRACE_QUARTER=2\n")
 
+	// A clone without the history.
+	shallow := checkout{t, t.TempDir()}
+	shallow.git("clone", "-q", "--depth", "1", "file://"+c.top, ".")
+	code, out = shallow.scope("env")
+	require.Zero(t, code, out)
+	require.Contains(t, out, tier.Everything)
+
 	// A number that was written by hand.
 	c.commit(map[string]string{".ci/round": "9 " + first + "\n"})
 	code, out = c.scope("env")
