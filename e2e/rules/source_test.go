@@ -117,8 +117,8 @@ func TestNothingWaitsBySleeping(t *testing.T) {
 	require.Empty(t, sleeps([]byte("package p\n\tsynctest.Test(t, f)\n\ttime.Sleep(1)\n")))
 }
 
-// readme returns what is wrong with the README of a plugin's folder. Its sections have one order.
-// Its Go examples are lines of tests.
+// readme returns what is wrong with the README of a plugin's folder. It begins with a title and one
+// use, its sections have one order and say something, and its Go examples are lines of tests.
 func readme(text, code string) []string {
 	var wrong []string
 	var sections []string
@@ -142,14 +142,15 @@ func readme(text, code string) []string {
 			block = append(block, line)
 		case !inside && strings.HasPrefix(line, "## "):
 			sections = append(sections, strings.TrimPrefix(line, "## "))
+		case !inside && strings.HasPrefix(line, "None.") && len(sections) > 0:
+			wrong = append(wrong, fmt.Sprintf("section %q says nothing: leave it out", sections[len(sections)-1]))
 		}
 	}
 	at := -1
 	for _, want := range []string{"Configuration", "Metrics", "Failure behaviour", "Example"} {
 		i := slices.IndexFunc(sections, func(s string) bool { return strings.HasPrefix(s, want) })
 		if i < 0 {
-			wrong = append(wrong, fmt.Sprintf("no section %q", want))
-			continue
+			continue // not every folder has settings, metrics or failures of its own
 		}
 		if i < at {
 			wrong = append(wrong, fmt.Sprintf("section %q stands too early", want))
@@ -235,7 +236,8 @@ func TestReadmeRulesBite(t *testing.T) {
 	twoLines := strings.Replace(good, "a :=\tb\n", "a := b\nc := d\n", 1)
 	require.Empty(t, readme(twoLines, "a := b\nif err != nil {\n}\nc := d\n"))
 	require.Equal(t, []string{"no test has this line of an example, in its order: c := d"}, readme(twoLines, "c := d\na := b\n"))
-	require.Equal(t, []string{`no section "Metrics"`}, readme(strings.Replace(good, "## Metrics\n", "", 1), "a := b"))
+	require.Empty(t, readme(strings.Replace(good, "## Metrics\n", "", 1), "a := b"), "no metrics")
+	require.Equal(t, []string{`section "Metrics" says nothing: leave it out`}, readme(strings.Replace(good, "## Metrics\n", "## Metrics\n\nNone.\n", 1), "a := b"))
 	swapped := strings.Replace(good, "## Metrics\n## Failure behaviour\n", "## Failure behaviour\n## Metrics\n", 1)
 	require.Equal(t, []string{`section "Failure behaviour" stands too early`}, readme(swapped, "a := b"))
 }
