@@ -49,7 +49,7 @@ comma := ,
 .PHONY: test
 test: tools ## Test every package, on one real server of each kind, which it starts
 	@$(services) up kafka redis postgres chromium || if [ "$${CI:-}" = true ]; then exit 3; else echo "continuing without: their tests are skipped"; fi
-	@trap 'echo "The servers keep running for the next run: make services-down stops them."' EXIT; \
+	@trap 'echo "Kafka, Redis and PostgreSQL keep running for the next run; make services-down stops them."' EXIT; \
 	eval "$$($(services) env 2>/dev/null || true)"; \
 	$(call run_tests,$(PKGS),-count=1 $(parallel) -timeout 15m $(TESTFLAGS),$(call want,kafka$(comma)redis$(comma)postgres$(comma)chromium))
 # Only a run of everything must have met every server.
