@@ -15,7 +15,10 @@ type Config struct {
 	Listen string `yaml:"listen"`
 	// Pprof adds /debug/pprof/. Clients of the server can then read memory and use CPU.
 	Pprof bool `yaml:"pprof"`
-	// CheckTimeout bounds each check of /readyz; one that takes longer counts as failed.
+	// CheckInterval is the time between the starts of two runs of a check of /readyz. A check
+	// without a result for three intervals counts as failed.
+	CheckInterval time.Duration `yaml:"check_interval"`
+	// CheckTimeout bounds one run of a check; one that takes longer counts as failed.
 	CheckTimeout time.Duration `yaml:"check_timeout"`
 	// OTLPEndpoint is the collector that spans are sent to by OTLP over HTTP, such as
 	// http://127.0.0.1:4318; without a path, /v1/traces. Empty: no traces.
@@ -29,7 +32,7 @@ type Config struct {
 
 // DefaultConfig returns the settings of the README.
 func DefaultConfig() Config {
-	return Config{Listen: "127.0.0.1:9464", CheckTimeout: 3 * time.Second, SampleRatio: 1, ServiceName: "millrace"}
+	return Config{Listen: "127.0.0.1:9464", CheckInterval: time.Second, CheckTimeout: 3 * time.Second, SampleRatio: 1, ServiceName: "millrace"}
 }
 
 // Validate reports all errors at once.
@@ -37,7 +40,10 @@ func (c *Config) Validate() error {
 	var p pipeline.Problems
 	_, port, err := net.SplitHostPort(c.Listen)
 	p.Check(c.Listen == "" || err == nil && port != "", "listen", "must be host:port or empty, got %q", c.Listen)
+	p.Positive("check_interval", c.CheckInterval)
 	p.Positive("check_timeout", c.CheckTimeout)
+	p.Check(c.CheckTimeout <= staleAfter*c.CheckInterval, "check_timeout", "must be at most %d times check_interval (%s), because an older result counts as failed, got %s",
+		staleAfter, c.CheckInterval, c.CheckTimeout)
 	u, err := url.Parse(c.OTLPEndpoint)
 	p.Check(c.OTLPEndpoint == "" || err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https"), "otlp_endpoint",
 		"must be a URL such as http://127.0.0.1:4318, or empty, got %q", c.OTLPEndpoint)

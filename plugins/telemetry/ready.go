@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,17 +21,19 @@ type Readiness struct {
 	Checks map[string]CheckResult `json:"checks"`
 }
 
-// CheckResult is one check's answer.
+// CheckResult is the result of the last run of a check. A result that is older than three intervals
+// is a failure, whatever the run returned.
 type CheckResult struct {
-	OK      bool           `json:"ok"`
-	Error   string         `json:"error,omitempty"`
-	Seconds float64        `json:"seconds"`           // how long the check took
-	Details map[string]any `json:"details,omitempty"` // of Detail; only with ?verbose
+	OK       bool           `json:"ok"`
+	Error    string         `json:"error,omitempty"`
+	Seconds  float64        `json:"seconds"`           // how long the run took
+	Measured time.Time      `json:"measured,omitzero"` // when the run ended; zero: no run has ended
+	Details  map[string]any `json:"details,omitempty"` // of Detail; only with ?verbose
 }
 
 // Detail adds a value to the result of a health check, such as the age of the oldest unpaid target.
 // /readyz?verbose shows it. ctx is that of the check; with any other Detail does nothing. The value
-// must be one that JSON can hold. Detail is safe for concurrent use.
+// must be one that JSON can hold, and must not change afterwards. Detail is safe for concurrent use.
 func Detail(ctx context.Context, key string, value any) {
 	d, ok := ctx.Value(detailsKey{}).(*details)
 	if !ok {
@@ -55,33 +57,39 @@ func (d *details) copy() map[string]any {
 	if len(d.values) == 0 {
 		return nil
 	}
-	out := make(map[string]any, len(d.values))
-	for k, v := range d.values {
-		if _, err := json.Marshal(v); err != nil {
-			v = fmt.Sprint(v)
-		}
-		out[k] = v
-	}
-	return out
+	return maps.Clone(d.values)
 }
 
-// ready runs the checks that count, at once. It answers 503 if one fails, and unless the process is
-// running. No check runs during the drain, because services stop. Details can be long, one per
+// printable replaces the values that JSON can't hold by their text.
+func printable(values map[string]any) map[string]any {
+	for k, v := range values {
+		if _, err := json.Marshal(v); err != nil {
+			values[k] = fmt.Sprint(v)
+		}
+	}
+	return values
+}
+
+// ready answers from the last results of the checks that count, so a request costs no server
+// anything and never waits for a check. It answers 503 if one has failed, and unless the process is
+// running. During the drain it shows no checks, because services stop. Details can be long, one per
 // promotion, so they are written only with the query parameter verbose.
 func (s *server) ready(counts func(*probe) bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		now := s.now()
-		answer := Readiness{Ready: now == running, Phase: string(now), Checks: map[string]CheckResult{}}
-		if now != draining {
-			probes := slices.DeleteFunc(slices.Clone(s.probes), func(p *probe) bool { return !counts(p) })
-			results := s.results(r.Context(), probes)
-			for i, p := range probes {
-				if !r.URL.Query().Has("verbose") {
-					results[i].Details = nil
-				}
-				answer.Checks[p.Name] = results[i]
-				answer.Ready = answer.Ready && results[i].OK
+		phase := s.now()
+		answer := Readiness{Ready: phase == running, Phase: string(phase), Checks: map[string]CheckResult{}}
+		for _, p := range s.probes {
+			if phase == draining || !counts(p) {
+				continue
 			}
+			result := p.result(time.Now())
+			if r.URL.Query().Has("verbose") {
+				result.Details = printable(result.Details)
+			} else {
+				result.Details = nil
+			}
+			answer.Checks[p.Name] = result
+			answer.Ready = answer.Ready && result.OK
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
@@ -94,18 +102,7 @@ func (s *server) ready(counts func(*probe) bool) http.HandlerFunc {
 	}
 }
 
-// results runs checks at once and returns their answers in the order of the probes.
-func (s *server) results(ctx context.Context, probes []*probe) []CheckResult {
-	results := make([]CheckResult, len(probes))
-	var wg sync.WaitGroup
-	for i, p := range probes {
-		wg.Go(func() { results[i] = p.result(ctx, s.plugin.config.CheckTimeout) })
-	}
-	wg.Wait()
-	return results
-}
-
-// health exports the checks of /readyz as a metric. A scrape runs them.
+// health exports the results of the checks of /readyz as a metric. A scrape runs no check.
 type health struct{ *server }
 
 func (health) desc() *prometheus.Desc {
@@ -115,74 +112,69 @@ func (health) desc() *prometheus.Desc {
 func (h health) Describe(ch chan<- *prometheus.Desc) { ch <- h.desc() }
 
 func (h health) Collect(ch chan<- prometheus.Metric) {
-	results := h.results(context.Background(), h.probes) // each is bounded by the check timeout
-	for i, p := range h.probes {
+	for _, p := range h.probes {
 		ok := 0.0
-		if results[i].OK {
+		if p.result(time.Now()).OK {
 			ok = 1
 		}
 		ch <- prometheus.MustNewConstMetric(h.desc(), prometheus.GaugeValue, ok, p.Name)
 	}
 }
 
-// probe runs one check, one run at a time: a check that hangs costs one goroutine in total.
+// staleAfter is the age of a result at which its check counts as failed, in intervals. Health is
+// progress: a check that does not end says nothing about the present.
+const staleAfter = 3
+
+// probe runs one check at its interval and keeps the last result. Each probe has a goroutine of its
+// own, so a check that hangs delays no other.
 type probe struct {
 	pipeline.HealthCheck
+	interval time.Duration // between the starts of two runs; a longer run is followed by the next at once
+	timeout  time.Duration // of one run
 
-	mu  sync.Mutex
-	now *run // nil while none runs
+	mu      sync.Mutex // guards what follows
+	last    CheckResult
+	running *run // nil while none runs
 }
 
 // run is one run of a check.
 type run struct {
 	began   time.Time
-	done    chan struct{} // closed when result is set
-	result  CheckResult
 	details *details
 }
 
-// result joins the run that is under way, or starts one, and waits for its result.
-func (p *probe) result(ctx context.Context, timeout time.Duration) CheckResult {
-	p.mu.Lock()
-	r := p.now
-	if r == nil {
-		r = &run{began: time.Now(), done: make(chan struct{}), details: &details{values: map[string]any{}}}
-		p.now = r
-		go p.check(ctx, r, timeout) // ends with the check; Stop waits for it
-	}
-	p.mu.Unlock()
-	select {
-	case <-r.done:
-		return r.result
-	default:
-	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	select {
-	case <-r.done:
-		return r.result
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	took := time.Since(r.began)
-	return CheckResult{
-		Error: fmt.Sprintf("no answer for %s", took.Round(time.Millisecond)), Seconds: took.Seconds(), Details: r.details.copy(),
-	}
+// measure runs the check until ctx ends.
+func (p *probe) measure(ctx context.Context) {
+	pipeline.Repeat(ctx, 0, func(ctx context.Context) time.Duration {
+		began := time.Now()
+		p.check(ctx, began)
+		return max(0, p.interval-time.Since(began))
+	})
 }
 
-func (p *probe) check(ctx context.Context, r *run, timeout time.Duration) {
-	// The run does not end with the request that started it: others may have joined it.
-	ctx, cancel := context.WithTimeout(context.WithValue(context.WithoutCancel(ctx), detailsKey{}, r.details), timeout)
+func (p *probe) check(ctx context.Context, began time.Time) {
+	r := &run{began: began, details: &details{values: map[string]any{}}}
+	p.mu.Lock()
+	p.running = r
+	p.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, detailsKey{}, r.details), p.timeout)
 	defer cancel()
 	err := p.guarded(ctx)
-	r.result = CheckResult{OK: err == nil, Seconds: time.Since(r.began).Seconds(), Details: r.details.copy()}
+	ended := time.Now()
+	result := CheckResult{OK: err == nil, Seconds: ended.Sub(began).Seconds(), Measured: ended, Details: r.details.copy()}
 	if err != nil {
-		r.result.Error = err.Error()
+		result.Error = err.Error()
 	}
 	p.mu.Lock()
-	p.now = nil
-	p.mu.Unlock()
-	close(r.done)
+	defer p.mu.Unlock()
+	p.running, p.last = nil, result
+}
+
+// runs reports whether a run of the check has not returned.
+func (p *probe) runs() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running != nil
 }
 
 func (p *probe) guarded(ctx context.Context) (err error) {
@@ -194,17 +186,31 @@ func (p *probe) guarded(ctx context.Context) (err error) {
 	return p.Check(ctx)
 }
 
-func (p *probe) wait(ctx context.Context) error {
+// result returns the last result. It is a failure if the result is too old to say anything, and its
+// error then says since when there is none and why.
+func (p *probe) result(now time.Time) CheckResult {
 	p.mu.Lock()
-	r := p.now
-	p.mu.Unlock()
-	if r == nil {
-		return nil
+	defer p.mu.Unlock()
+	result := p.last
+	result.Details = maps.Clone(result.Details)
+	never := result.Measured.IsZero()
+	if !never && now.Sub(result.Measured) <= staleAfter*p.interval {
+		return result
 	}
-	select {
-	case <-r.done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	text := "no result yet"
+	if !never {
+		text = fmt.Sprintf("no result since %s, for %s", result.Measured.UTC().Format(time.RFC3339), now.Sub(result.Measured).Round(time.Millisecond))
 	}
+	if r := p.running; r != nil {
+		took := now.Sub(r.began)
+		result.Seconds, result.Details = took.Seconds(), r.details.copy()
+		text += fmt.Sprintf(": the check has not returned for %s", took.Round(time.Millisecond))
+	} else {
+		text += ": the check does not run"
+	}
+	if result.Error != "" {
+		text += "; its last error was: " + result.Error
+	}
+	result.OK, result.Error = false, text
+	return result
 }

@@ -35,6 +35,7 @@ type server struct {
 	probes   []*probe
 	stopped  bool
 	serving  sync.WaitGroup
+	checking pipeline.Loops // the runs of the checks, one loop each
 
 	phase  atomic.Pointer[phase] // nil: starting
 	served context.Context       // ends when the drain begins
@@ -59,14 +60,23 @@ func (s *server) now() phase {
 
 func (s *server) enter(p phase) { s.phase.Store(&p) }
 
-// Running implements pipeline.Phased: the handlers of other plugins are served from now on.
-func (s *server) Running() { s.enter(running) }
+// Running implements pipeline.Phased: the handlers of other plugins are served, and the checks run,
+// from now on.
+func (s *server) Running() {
+	s.enter(running)
+	var loops []func(context.Context)
+	for _, p := range s.probes {
+		loops = append(loops, p.measure)
+	}
+	_ = s.checking.Start(s.served, loops...) // its only error is that the server was stopped before
+}
 
-// Draining implements pipeline.Phased: the handlers of other plugins are not called any more, and
-// the contexts of their open requests end.
+// Draining implements pipeline.Phased: the handlers of other plugins are not called any more, the
+// contexts of their open requests end, and no check is started.
 func (s *server) Draining() {
 	s.enter(draining)
 	s.end()
+	_ = s.checking.Stop(s.served) // it has ended, so this does not wait; Stop does
 }
 
 // whileRunning answers 503 for a handler of another plugin unless all services run.
@@ -175,7 +185,7 @@ func (s *server) gather() error {
 		ErrorHandling: promhttp.ContinueOnError, // one broken collector must not hide all others
 	})
 	for _, check := range s.registry.HealthChecks() {
-		s.probes = append(s.probes, &probe{HealthCheck: check})
+		s.probes = append(s.probes, &probe{HealthCheck: check, interval: s.plugin.config.CheckInterval, timeout: s.plugin.config.CheckTimeout})
 	}
 	return errors.Join(errs...)
 }
@@ -246,9 +256,11 @@ func (s *server) Stop(ctx context.Context) error {
 		errs = append(errs, fmt.Errorf("telemetry: stop: %w", err), s.http.Close())
 	}
 	s.serving.Wait()
-	for _, p := range s.probes {
-		if err := p.wait(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("telemetry: check %s has not returned: %w", p.Name, err))
+	if err := s.checking.Stop(ctx); err != nil {
+		for _, p := range s.probes {
+			if p.runs() {
+				errs = append(errs, fmt.Errorf("telemetry: check %s has not returned: %w", p.Name, err))
+			}
 		}
 	}
 	return errors.Join(errs...)
