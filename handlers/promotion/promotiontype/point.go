@@ -15,6 +15,7 @@ func point() Type {
 		IsAmount:  true,
 		Sample:    strconv.Itoa,
 		newRecord: func() record { return new(pointRecord) },
+		canonical: canonicalAmount,
 		fields: []field{{"amount",
 			`{"description": "minor units", "type": "integer", "minimum": 1, "maximum": 9223372036854775807}`}},
 	}

@@ -28,6 +28,9 @@ type Type struct {
 
 	newRecord func() record
 	fields    []field // in addition to the envelope's
+	// canonical reads the value in the form that Encode writes, and returns it and what follows. It
+	// must refuse every text of which that is not certain. Nil: see decodeCanonical.
+	canonical func(text []byte) (value, rest []byte, ok bool)
 }
 
 // Payout is a record in the form that all types share.
@@ -37,9 +40,17 @@ type Payout struct {
 	Value                      string // what is paid: the amount, the voucher
 }
 
-// Decode makes a payout from a record or a request. The error is permanent, of class undecodable or
-// too_large.
+// Decode makes a payout from a record or a request. Its request may be payload itself, so the caller
+// must not change payload afterwards. The error is permanent, of class undecodable or too_large.
 func (t Type) Decode(payload []byte) (Payout, error) {
+	if p, ok := t.decodeCanonical(payload); ok {
+		return p, nil
+	}
+	return t.decodeAny(payload)
+}
+
+// decodeAny decodes every payload, in any order of its fields.
+func (t Type) decodeAny(payload []byte) (Payout, error) {
 	r := t.newRecord()
 	if err := decode(payload, r); err != nil {
 		return Payout{}, err

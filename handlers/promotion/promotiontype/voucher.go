@@ -17,6 +17,7 @@ func voucher() Type {
 		Column:    "voucherId",
 		Sample:    func(n int) string { return "V-" + strconv.Itoa(n) },
 		newRecord: func() record { return new(voucherRecord) },
+		canonical: canonicalText,
 		fields:    []field{{"voucherId", `{"type": "string", "minLength": 1, "maxLength": 64}`}},
 	}
 }
