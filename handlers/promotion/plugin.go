@@ -106,8 +106,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 			Retention: c.Retention, RequiredGroups: c.RequiredGroups, Metrics: payoutMetrics,
 			Log: log.With(slog.String(pipeline.LogComponent, "results"))})
 	}
-	r.Service("promotion.feeder", feeder.New(feeder.Options{Ledger: p.ledger, Streams: p.managers, Config: p.config.Feeder,
-		AcceptUnannounced: p.config.AcceptUnannounced, Waiting: &p.run.waiting, Metrics: feederMetrics, Log: log}))
+	feeds := feeder.New(feeder.Options{Ledger: p.ledger, Streams: p.managers, Config: p.config.Feeder,
+		AcceptUnannounced: p.config.AcceptUnannounced, Waiting: &p.run.waiting, Metrics: feederMetrics, Log: log})
+	r.Service("promotion.feeder", feeds)
 
 	for _, t := range promotiontype.All() {
 		p.routes(r, t, payoutMetrics, log)
@@ -120,7 +121,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 			Policy: pipeline.Policy{Timeout: handlerTimeout, LongestHold: p.config.longestHold(), DeadLetter: p.dead.Sink(promotiontype.StartedDeadTopic)},
 		})
 	}
-	r.Health("promotion", p.run.progressing)
+	r.Health("promotion", readiness{feeds.Measured, &p.run.progress}.check)
 	r.Collect(append(payoutMetrics.Collectors(), feederMetrics.Collectors()...)...)
 	r.Collect(streamMetrics.Collectors()...)
 	r.Collect(clientMetrics{p.run})

@@ -52,6 +52,7 @@ type Feeder struct {
 	failures *pipeline.Sampler[failure, error]
 	unread   map[rules.Type]int // unknown streams of the last sweep; only sweep uses it
 	counted  time.Time          // last count of the settled payouts; only measure uses it
+	last     atomic.Pointer[Measurement]
 
 	loops   pipeline.Loops
 	started bool // and not stopped
@@ -69,7 +70,7 @@ func (f *Feeder) Start(ctx context.Context) error {
 	err := f.loops.Start(ctx,
 		func(ctx context.Context) { pipeline.Repeat(ctx, f.Config.Interval, f.round) },
 		func(ctx context.Context) { pipeline.Every(ctx, f.Config.SweepInterval, f.sweepAll) },
-		func(ctx context.Context) { pipeline.Every(ctx, f.Config.Interval, f.measure) })
+		func(ctx context.Context) { pipeline.Repeat(ctx, 0, f.measureAll) })
 	if err != nil {
 		return fmt.Errorf("feeder: %w", err)
 	}

@@ -2,20 +2,67 @@ package feeder
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 )
 
-// totalsInterval is the pause between two counts of the settled payouts. A count reads one row per
-// promotion, and each instance does it.
-const totalsInterval = 15 * time.Second
+const (
+	// MeasureInterval is the time between the starts of two measurements of the ledger. Each instance
+	// measures, because each exports the gauges and has a readiness check.
+	MeasureInterval = 5 * time.Second
+	// measureTimeout bounds a measurement, so that a server that is silent ends it.
+	measureTimeout = 2 * MeasureInterval
+	// totalsInterval is the pause between two counts of the settled payouts. A count reads the
+	// summaries of all promotions.
+	totalsInterval = 15 * time.Second
+)
 
-// measure sets the gauges from the ledger. The settled and paused ones are set once per
-// totalsInterval.
-func (f *Feeder) measure(ctx context.Context) {
-	waiting, err := f.Ledger().WaitTimes(ctx)
-	if err != nil {
-		return // round logs the same error; measured keeps its time
+// Measurement is what the ledger last reported. The zero value is that of an instance that has not
+// measured yet.
+type Measurement struct {
+	At      time.Time         // when the ledger last answered; zero: never
+	Waiting []ledger.WaitTime // as of At; the caller must not change it
+	Err     error             // why the measurement after At failed; nil: none has
+}
+
+// Measured returns the last measurement. It is safe for concurrent use and never waits.
+func (f *Feeder) Measured() Measurement {
+	if m := f.last.Load(); m != nil {
+		return *m
 	}
+	return Measurement{}
+}
+
+// measureAll measures and returns the pause until the next measurement.
+func (f *Feeder) measureAll(ctx context.Context) time.Duration {
+	began := time.Now()
+	f.measure(ctx)
+	return max(0, MeasureInterval-time.Since(began))
+}
+
+// measure sets the gauges from the ledger, by a number of statements that does not depend on its
+// contents. The settled and paused ones are set once per totalsInterval.
+func (f *Feeder) measure(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
+	defer cancel()
+	m := f.Measured()
+	waiting, err := f.Ledger().WaitTimes(ctx)
+	if err == nil {
+		m.Waiting = waiting
+		f.showWaiting(waiting)
+		err = f.measureTotals(ctx)
+	}
+	m.Err = err
+	if err == nil {
+		m.At = time.Now()
+		f.Metrics.measured.SetToCurrentTime()
+	}
+	f.last.Store(&m)
+}
+
+func (f *Feeder) showWaiting(waiting []ledger.WaitTime) {
 	oldest, overdue, places := map[string]float64{}, map[string]float64{}, map[string]float64{}
 	for _, w := range waiting {
 		t := string(w.Type)
@@ -25,26 +72,46 @@ func (f *Feeder) measure(ctx context.Context) {
 			places[t]++
 		}
 	}
-	m := f.Metrics
 	for t := range f.Streams {
-		m.oldest.WithLabelValues(t).Set(oldest[t])
-		m.overdue.WithLabelValues(t).Set(overdue[t])
-		m.waiting.WithLabelValues(t).Set(places[t])
+		f.Metrics.oldest.WithLabelValues(t).Set(oldest[t])
+		f.Metrics.overdue.WithLabelValues(t).Set(overdue[t])
+		f.Metrics.waiting.WithLabelValues(t).Set(places[t])
 	}
-	if time.Since(f.counted) >= totalsInterval {
-		totals, err := f.Ledger().Totals(ctx)
-		if err != nil {
-			return
-		}
-		for _, t := range totals {
-			m.settled(t)
-		}
-		paused, err := f.Ledger().Paused(ctx)
-		if err != nil {
-			return
-		}
-		m.pausedNow(paused)
-		f.counted = time.Now()
+}
+
+func (f *Feeder) measureTotals(ctx context.Context) error {
+	if time.Since(f.counted) < totalsInterval {
+		return nil
 	}
-	m.measured.SetToCurrentTime()
+	totals, err := f.Ledger().Totals(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range totals {
+		f.Metrics.settled(t)
+	}
+	paused, err := f.Ledger().Paused(ctx)
+	if err != nil {
+		return err
+	}
+	f.Metrics.pausedNow(paused)
+	f.counted = time.Now()
+	return nil
+}
+
+// Check returns nil when the last measurement succeeded and is at most three intervals old at now.
+// Otherwise the error says since when the ledger has not been measured, and why.
+func (m Measurement) Check(now time.Time) error {
+	age := now.Sub(m.At)
+	since := fmt.Sprintf("since %s, for %s", m.At.UTC().Format(time.RFC3339), age.Round(time.Second))
+	if m.At.IsZero() {
+		since = "since the start"
+	}
+	switch {
+	case m.Err != nil:
+		return fmt.Errorf("the ledger has not been measured %s: %w", since, m.Err)
+	case m.At.IsZero() || age > 3*MeasureInterval:
+		return fmt.Errorf("the ledger has not been measured %s: the measurement has not returned", since)
+	}
+	return nil
 }

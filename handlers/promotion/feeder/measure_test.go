@@ -1,6 +1,7 @@
 package feeder
 
 import (
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -68,4 +69,20 @@ func TestMeasureShowsTheLedger(t *testing.T) {
 	measured = testutil.ToFloat64(m.measured)
 	f.measure(t.Context())
 	require.InDelta(t, measured, testutil.ToFloat64(m.measured), 0, "unchanged while the ledger does not answer")
+	last := f.Measured()
+	require.Len(t, last.Waiting, 3, "those of the last answer")
+	require.ErrorContains(t, last.Check(time.Now()), "the ledger has not been measured since "+last.At.UTC().Format(time.RFC3339))
+}
+
+// A measurement that hangs is an error after three intervals, and the error says since when.
+func TestAMeasurementIsTooOld(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	m := Measurement{At: at}
+	require.NoError(t, m.Check(at.Add(3*MeasureInterval)))
+	require.EqualError(t, m.Check(at.Add(3*MeasureInterval+1)),
+		"the ledger has not been measured since 2026-01-02T03:04:05Z, for 15s: the measurement has not returned")
+	require.EqualError(t, Measurement{}.Check(at), "the ledger has not been measured since the start: the measurement has not returned")
+	require.EqualError(t, Measurement{At: at, Err: errors.New("no route to host")}.Check(at.Add(time.Second)),
+		"the ledger has not been measured since 2026-01-02T03:04:05Z, for 1s: no route to host")
 }

@@ -87,7 +87,8 @@ func hotStatements() []payoutStatement {
 		{name: "feed overdue", sql: sqlFeedOverdue, args: promotion("20", agoSQL), via: open, cond: "feed_at", rows: 20, cold: true},
 		{name: "feed expired leases", sql: sqlFeedExpiredLeases, args: promotion(agoSQL, "0", agoSQL, "20"), via: open, cond: "ROW(feed_at, id)", rows: 2000, cold: true},
 		{name: "feed page end", sql: sqlFeedPageEnd, args: promotion(agoSQL, "0"), via: open, cond: "ROW(feed_at, id)", rows: 2000, cold: true},
-		{name: "waiting", sql: sqlWaitTime, args: promotion("'stream'"), via: open, cond: "feed", rows: 1000, cold: true},
+		{name: "waiting", sql: sqlWaitTimes, rows: 2 * 1000, cold: true, // of two promotions
+			via: map[string]string{"payouts": "payouts_feed", "promotions": "promotions_pkey", "promotion_streams": "promotion_streams_pkey"}},
 		{name: "unfinished", sql: sqlUnfinished, rows: 6, cold: true,
 			via: map[string]string{"payouts": "payouts_feed", "promotions": "promotions_pkey", "promotion_streams": "promotion_streams_pkey"}},
 		{name: "active", sql: sqlActive, args: []string{"'POINT'"}, cond: "type", rows: 2, cold: true,
@@ -254,7 +255,7 @@ func TestPlansOfSQLite(t *testing.T) {
 		for name, sql := range map[string]string{
 			"share promotion": sqliteReadPromotion, "lock row": sqliteReadRow, "lock body": sqliteReadMessage, "update row": updatePayouts.sqlite,
 			"failed message": sqliteFailedMessage, "mark enqueued": sqliteMarkEnqueued, "feed unqueued": sqlFeedUnqueued, "feed lost entries": sqlFeedLostEntries,
-			"feed overdue": sqlFeedOverdue, "feed expired leases": sqlFeedExpiredLeases, "feed page end": sqlFeedPageEnd, "waiting": sqlWaitTime, "unfinished": sqlUnfinished, "active": sqlActive,
+			"feed overdue": sqlFeedOverdue, "feed expired leases": sqlFeedExpiredLeases, "feed page end": sqlFeedPageEnd, "waiting": sqlWaitTimes, "unfinished": sqlUnfinished, "active": sqlActive,
 			"admit": sqlAdmit, "admit waiting": sqlAdmitWaiting, "no work": sqlNoWork, "cancellable": sqlCancellable, "page": sqlPayouts + sqlPayoutPage,
 			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "dead letters": sqlDeadLetters, "unknown": sqlUnknown, "ambiguous": sqlPayouts + sqlAmbiguous, "replayed": sqlReplayed, "paid": sqlPaid,
 		} {
