@@ -182,12 +182,22 @@ func (l *Ledger) ActivateKnown(ctx context.Context, p rules.Promotion) (known bo
 
 // Deactivate removes a promotion from the active set and deletes its recorded incarnation. It
 // precedes the script that deletes the stream. If that script finds the stream not drained,
-// Activate follows.
+// Activate follows. Few payouts of the promotion are settled after it, so it also folds the slots of
+// its summaries.
 func (l *Ledger) Deactivate(ctx context.Context, p rules.Promotion) error {
 	l.feedNext.Delete(p)
 	return l.update(ctx, "deactivate", nil, func(q querier, _ time.Time) error {
 		_, err := q.exec(ctx, `UPDATE promotion_streams SET active = FALSE, incarnation = '', waiting_since = NULL
 			WHERE type = $1 AND promotion_id = $2 AND active`, string(p.Type), p.ID)
+		if s, ok := l.store.(summaryFolder); ok && err == nil {
+			err = s.foldSummaries(ctx, q, p)
+		}
 		return err
 	})
+}
+
+// summaryFolder is a store whose summaries have slots, so that settles at the same time do not wait
+// for each other. foldSummaries adds the slots of a promotion to its summaries and deletes them.
+type summaryFolder interface {
+	foldSummaries(ctx context.Context, q querier, p rules.Promotion) error
 }

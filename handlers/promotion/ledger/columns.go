@@ -210,6 +210,7 @@ var (
 		col("dedupe", func(r *outboxRow) **string { return &r.dedupe }),
 	}, " ON CONFLICT (dedupe) DO NOTHING")
 
+	// PostgreSQL has pgAddToSummaries.
 	addToSummaries = insertInto("promotion_summaries AS s", []column[summaryDelta]{
 		col("type", func(r *summaryDelta) *string { return (*string)(&r.Type) }),
 		col("promotion_id", func(r *summaryDelta) *int64 { return &r.ID }),

@@ -351,7 +351,8 @@ func TestManyLockedPromotionsStopNoOther(t *testing.T) {
 			require.NoError(t, err)
 			held := `SELECT FROM payouts WHERE promotion_id BETWEEN 4 AND 15 FOR UPDATE`
 			if settle {
-				held = `INSERT INTO promotion_summaries (type, promotion_id, summary_id) SELECT 'POINT', i, 9 FROM generate_series(4, 15) AS i`
+				held = `INSERT INTO promotion_summary_slots (type, promotion_id, summary_id, slot)
+					SELECT 'POINT', i, 9, slot FROM generate_series(4, 15) AS i, generate_series(0, 255) AS slot`
 			}
 			_, err = tx.Exec(t.Context(), held)
 			require.NoError(t, err)

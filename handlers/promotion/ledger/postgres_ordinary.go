@@ -34,10 +34,11 @@ WHERE p.type = k.type AND p.promotion_id = k.promotion AND p.target_id = k.targe
 	AND p.state = 'SENDING' AND p.epoch = k.epoch AND NOT p.asking
 RETURNING k.n, k.class, k.answer, k.status, p.id, p.type, p.promotion_id, p.summary_id, p.epoch, p.attempts, p.attempt_by, p.attempt_started_at, p.settled_at),
 `
-	// All batches update the same row. PostgreSQL runs these statements last to first.
-	pgSettleCounted = `counted AS (INSERT INTO promotion_summaries AS s (type, promotion_id, summary_id, paid)
-	SELECT type, promotion_id, summary_id, count(*) FROM done GROUP BY 1, 2, 3 ORDER BY type COLLATE "C", 2, 3
-	ON CONFLICT (type, promotion_id, summary_id) DO UPDATE SET paid = s.paid + excluded.paid),
+	// Sessions with the same slot update the same row. PostgreSQL runs these statements last to
+	// first.
+	pgSettleCounted = `counted AS (INSERT INTO promotion_summary_slots AS s (type, promotion_id, summary_id, slot, paid)
+	SELECT type, promotion_id, summary_id, ` + pgSlot + `, count(*) FROM done GROUP BY 1, 2, 3 ORDER BY type COLLATE "C", 2, 3
+	ON CONFLICT (type, promotion_id, summary_id, slot) DO UPDATE SET paid = s.paid + excluded.paid),
 `
 	pgSettleEnded = `ended AS (INSERT INTO payout_attempts (payout_id, promotion_id, epoch, late, attempt, kind, instance, started_at, ended_at, outcome, class, answer, http_status)
 	SELECT id, promotion_id, epoch, FALSE, attempts, 'send', attempt_by, attempt_started_at, settled_at, 'paid', class, answer, status FROM done

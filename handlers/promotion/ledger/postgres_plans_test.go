@@ -76,7 +76,9 @@ func hotStatements() []payoutStatement {
 			"state": "'PENDING'", "hint": "'stream'", "settled_at": "NULL::timestamptz"})},
 		{name: "update rows", sql: updatePayouts.postgres, args: update, via: pk, cond: "target_id", rows: batchOf},
 		{name: "insert attempts", sql: insertPayoutAttempts.postgres, args: arraysOf(insertPayoutAttempts, map[string]string{"payout_id": "9000000 + g"})},
-		{name: "add to summaries", sql: addToSummaries.postgres, args: arraysOf(addToSummaries, map[string]string{"promotion_id": "g"})},
+		{name: "add to summaries", sql: pgAddToSummaries, args: arraysOf(addToSummaries, map[string]string{"promotion_id": "g"})},
+		{name: "fold summaries", sql: pgFoldSummaries, args: promotion(), rows: 3, cold: true,
+			via: map[string]string{"promotion_summary_slots": "promotion_summary_slots_pkey"}, cond: "promotion_id"},
 		{name: "dead bodies", sql: pgFailedMessages, args: []string{idsSQL}, cond: "id", rows: batchOf,
 			via: map[string]string{"payouts": "payouts_id", "attempts": "attempts_pkey", "payout_attempts": "payout_attempts_pkey"}},
 		{name: "mark enqueued", sql: pgMarkEnqueued, args: append(keys[:3:3], repeated("1"), "'POINT'", "1", "0", "''"), rows: batchOf,
@@ -125,7 +127,7 @@ func TestPlansOfPayoutStatements(t *testing.T) {
 		explainAll(t, s, "empty")
 		fill(t, s)
 		explainAll(t, s, "un-analysed")
-		_, err := s.cold.Exec(t.Context(), `ANALYZE payouts; ANALYZE outbox; ANALYZE attempts; ANALYZE promotions; ANALYZE promotion_summaries; ANALYZE promotion_streams;
+		_, err := s.cold.Exec(t.Context(), `ANALYZE payouts; ANALYZE outbox; ANALYZE attempts; ANALYZE promotions; ANALYZE promotion_summaries; ANALYZE promotion_summary_slots; ANALYZE promotion_streams;
 			ANALYZE ledger_audit; ANALYZE ledger_replays`)
 		require.NoError(t, err)
 		explainAll(t, s, "full")
@@ -157,6 +159,7 @@ func fill(t *testing.T, s *postgres) {
 			SELECT 'dead', 'POINT', 1, g, 'unknown', '', 'x', '', '', '', 1, now(), now() FROM generate_series(1, 20000) g`,
 		`INSERT INTO ledger_audit (at, who, why, action, type, promotion_id, target_id, detail)
 			SELECT now(), 'kim', '', 'replay', 'POINT', 1, g, '' FROM generate_series(1, 20000) g`,
+		`INSERT INTO promotion_summary_slots (type, promotion_id, summary_id, slot) SELECT 'POINT', g / 3 + 1, 9, g % 3 FROM generate_series(0, 19999) g`,
 		`INSERT INTO ledger_replays SELECT g::text, 1, g, now() FROM generate_series(1, 20000) g`,
 	} {
 		_, err := s.cold.Exec(t.Context(), sql)

@@ -298,7 +298,7 @@ func TestAStaleRowNamesItsCause(t *testing.T) {
 	})
 }
 
-// All settles of a promotion update the same summary row. None holds it while it waits for
+// Sessions with the same slot update the same row of a summary. None holds it while it waits for
 // something else: another row, or a round trip.
 func TestSettleLocksSummariesLast(t *testing.T) {
 	t.Parallel()
@@ -333,7 +333,7 @@ func TestSettleLocksSummariesLast(t *testing.T) {
 					int32(other.PgConn().PID())).Scan(&waits))
 				return waits
 			}, 30*time.Second, time.Millisecond)
-			tag, err := conn.Exec(t.Context(), `SELECT FROM promotion_summaries FOR UPDATE NOWAIT`)
+			tag, err := conn.Exec(t.Context(), `SELECT FROM promotion_summary_slots FOR UPDATE NOWAIT`)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, tag.RowsAffected())
 			require.NoError(t, tx.Rollback(t.Context()))
@@ -365,7 +365,7 @@ func TestSummariesHaveOneOrderInAnyCollation(t *testing.T) {
 		flushTogether(t, l.settles, newBatch[*rules.CallResult, SettleResult](len(begun), func(i int) (rules.Key, *rules.CallResult, error) {
 			return begun[i].key, &rules.CallResult{Key: begun[i].key, Epoch: 1, Outcome: rules.Paid, TransactionKey: "T"}, nil
 		}))
-		rows, err := conn.Query(t.Context(), `SELECT type FROM promotion_summaries ORDER BY ctid`)
+		rows, err := conn.Query(t.Context(), `SELECT type FROM promotion_summary_slots ORDER BY ctid`)
 		require.NoError(t, err)
 		order, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)

@@ -143,8 +143,8 @@ func (tx *pgTransaction) commit(ctx context.Context, c *writeSet) error {
 	if len(c.outbox) > 0 {
 		b.Queue(insertOutbox.postgres, insertOutbox.arrays(c.outbox)...)
 	}
-	if len(c.summaries) > 0 { // last, because all batches update the same row
-		b.Queue(addToSummaries.postgres, addToSummaries.arrays(c.summaries)...)
+	if len(c.summaries) > 0 { // last, because sessions with the same slot update the same row
+		b.Queue(pgAddToSummaries, addToSummaries.arrays(c.summaries)...)
 	}
 	return tx.end(ctx, &b)
 }
