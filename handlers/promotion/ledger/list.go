@@ -1,7 +1,10 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
@@ -16,24 +19,66 @@ type ListedPromotion struct {
 	PayoutCounts
 }
 
-// The cost grows with the number of promotions and of unsettled payouts.
-const sqlList = `SELECT k.type, k.promotion_id, coalesce(p.state, 'RUNNING'), p.created_at,
-	coalesce(m.paid, 0), coalesce(m.failed, 0), coalesce(m.unknown, 0), coalesce(m.cancelled, 0), coalesce(u.pending, 0)
-FROM (SELECT type, promotion_id FROM promotions UNION SELECT type, promotion_id FROM promotion_streams) AS k
-LEFT JOIN promotions AS p ON p.type = k.type AND p.promotion_id = k.promotion_id
-LEFT JOIN (SELECT type, promotion_id, CAST(sum(paid) AS bigint) AS paid, CAST(sum(failed) AS bigint) AS failed,
-		CAST(sum(unknown) AS bigint) AS unknown, CAST(sum(cancelled) AS bigint) AS cancelled
-	FROM promotion_summaries GROUP BY type, promotion_id) AS m ON m.type = k.type AND m.promotion_id = k.promotion_id
-LEFT JOIN (SELECT type, promotion_id, count(*) AS pending FROM payouts WHERE settled_at IS NULL
-	GROUP BY type, promotion_id) AS u ON u.type = k.type AND u.promotion_id = k.promotion_id
-WHERE $1 = '' OR k.type = $1
-ORDER BY k.promotion_id DESC, k.type LIMIT $2`
+const sqlNewest = `SELECT * FROM (SELECT type, promotion_id FROM `
+
+const sqlNewestEnd = ` WHERE type = $1 ORDER BY promotion_id DESC LIMIT $2) AS newest`
+
+const sqlOfListed = ` WHERE type = k.type AND promotion_id = k.promotion_id`
+
+// The promotions are chosen first, and then the payouts of these alone are counted, each by an index
+// probe. A promotion that was announced may have no row of promotions, and one whose stream never
+// ran none of promotion_streams. The order of the pending payouts makes PostgreSQL read the index that
+// has no settled ones.
+const sqlList = `SELECT k.type, k.promotion_id,
+	coalesce((SELECT state FROM promotions` + sqlOfListed + `), 'RUNNING'),
+	(SELECT created_at FROM promotions` + sqlOfListed + `),
+	(SELECT CAST(coalesce(sum(paid), 0) AS bigint) FROM promotion_summaries` + sqlOfListed + `),
+	(SELECT CAST(coalesce(sum(failed), 0) AS bigint) FROM promotion_summaries` + sqlOfListed + `),
+	(SELECT CAST(coalesce(sum(unknown), 0) AS bigint) FROM promotion_summaries` + sqlOfListed + `),
+	(SELECT CAST(coalesce(sum(cancelled), 0) AS bigint) FROM promotion_summaries` + sqlOfListed + `),
+	(SELECT count(*) FROM (SELECT feed FROM payouts` + sqlOfListed + ` AND settled_at IS NULL ORDER BY feed, feed_at, id) AS pending)
+FROM (SELECT * FROM (` + sqlNewest + `promotions` + sqlNewestEnd + ` UNION ` + sqlNewest + `promotion_streams` + sqlNewestEnd + `) AS known
+	ORDER BY promotion_id DESC LIMIT $2) AS k
+ORDER BY k.promotion_id DESC`
+
+// A loose index scan: one index probe for each type of each table.
+const sqlTypes = `WITH RECURSIVE known(type) AS (SELECT min(type) FROM promotions
+	UNION ALL SELECT (SELECT min(p.type) FROM promotions AS p WHERE p.type > k.type) FROM known AS k WHERE k.type IS NOT NULL),
+streamed(type) AS (SELECT min(type) FROM promotion_streams
+	UNION ALL SELECT (SELECT min(p.type) FROM promotion_streams AS p WHERE p.type > k.type) FROM streamed AS k WHERE k.type IS NOT NULL)
+SELECT type FROM known WHERE type IS NOT NULL UNION SELECT type FROM streamed WHERE type IS NOT NULL`
 
 // List returns the promotions of a type, the highest numbers first. An empty type means all types.
+// The cost grows with limit and with the unsettled payouts of the promotions that are read, not with
+// the number of promotions.
 func (l *Ledger) List(ctx context.Context, t rules.Type, limit int) ([]ListedPromotion, error) {
-	return selectAll(ctx, l, "list promotions", func(r scanner, p *ListedPromotion, _ time.Time) error {
-		err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), (*sqldb.Time)(&p.CreatedAt), &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
-		p.sum()
-		return err
-	}, sqlList, string(t), limit)
+	var all []ListedPromotion
+	err := l.read(ctx, "list promotions", func(q querier, _ time.Time) error {
+		types := []string{string(t)}
+		if t == "" {
+			types = nil
+			if err := q.query(ctx, func(r scanner) error {
+				types = append(types, "")
+				return r.Scan(&types[len(types)-1])
+			}, sqlTypes); err != nil {
+				return err
+			}
+		}
+		for _, t := range types {
+			if err := q.query(ctx, func(r scanner) error {
+				var p ListedPromotion
+				err := r.Scan((*string)(&p.Type), &p.ID, (*string)(&p.State), (*sqldb.Time)(&p.CreatedAt), &p.Paid, &p.Failed, &p.Unknown, &p.Cancelled, &p.Pending)
+				p.sum()
+				all = append(all, p)
+				return err
+			}, sqlList, t, limit); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	slices.SortFunc(all, func(a, b ListedPromotion) int {
+		return cmp.Or(cmp.Compare(b.ID, a.ID), strings.Compare(string(a.Type), string(b.Type)))
+	})
+	return all[:min(len(all), limit)], err
 }

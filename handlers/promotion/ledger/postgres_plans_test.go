@@ -106,7 +106,10 @@ func hotStatements() []payoutStatement {
 		{name: "audit of a payout", sql: sqlAudit, args: promotion("7"), via: map[string]string{"ledger_audit": "ledger_audit_payout"},
 			cond: "target_id", rows: 1, cold: true},
 		{name: "letters of a payout", sql: sqlDeadLetters, args: promotion("7"), via: map[string]string{"outbox": "outbox_dead"}, rows: 1, cold: true},
-		{name: "unknown", sql: sqlUnknown, args: promotion("7", "20"), via: map[string]string{"outbox": "outbox_dead"}, rows: 20, cold: true},
+		{name: "unknown", sql: sqlUnknown, args: promotion("7", "20"), via: map[string]string{"outbox": "outbox_unknown"}, rows: 20, cold: true},
+		{name: "list", sql: sqlList, args: []string{"'POINT'", "20"}, rows: 3 * 20, cold: true, via: map[string]string{"payouts": "payouts_feed", "promotions": "promotions_pkey",
+			"promotion_streams": "promotion_streams_pkey", "promotion_summaries": "promotion_summaries_pkey", "promotion_summary_slots": "promotion_summary_slots_pkey"}},
+		{name: "types", sql: sqlTypes, rows: 2, cold: true, via: map[string]string{"promotions": "promotions_pkey", "promotion_streams": "promotion_streams_pkey"}},
 		{name: "replay", sql: sqlReplay, args: []string{"'x'", "1", "1", nowSQL}},
 		{name: "replayed", sql: sqlReplayed, args: []string{"'77'", "1"}, via: map[string]string{"ledger_replays": "ledger_replays_pkey"},
 			cond: "letter", rows: 1},
@@ -156,7 +159,7 @@ func fill(t *testing.T, s *postgres) {
 		`INSERT INTO outbox (kind, type, promotion_id, target_id, class, error, payload, headers, origin, handler, attempts, created_at)
 			SELECT 'result', 'POINT', 1, g, '', '', 'x', '', '', '', 1, now() FROM generate_series(1, 20000) g`,
 		`INSERT INTO outbox (kind, type, promotion_id, target_id, class, error, payload, headers, origin, handler, attempts, created_at, published_at)
-			SELECT 'dead', 'POINT', 1, g, 'unknown', '', 'x', '', '', '', 1, now(), now() FROM generate_series(1, 20000) g`,
+			SELECT 'dead', 'POINT', 1, g, CASE WHEN g % 10 = 0 THEN 'unknown' ELSE 'rejected' END, '', 'x', '', '', '', 1, now(), now() FROM generate_series(1, 20000) g`,
 		`INSERT INTO ledger_audit (at, who, why, action, type, promotion_id, target_id, detail)
 			SELECT now(), 'kim', '', 'replay', 'POINT', 1, g, '' FROM generate_series(1, 20000) g`,
 		`INSERT INTO promotion_summary_slots (type, promotion_id, summary_id, slot) SELECT 'POINT', g / 3 + 1, 9, g % 3 FROM generate_series(0, 19999) g`,
@@ -259,7 +262,7 @@ func TestPlansOfSQLite(t *testing.T) {
 			"share promotion": sqliteReadPromotion, "lock row": sqliteReadRow, "lock body": sqliteReadMessage, "update row": updatePayouts.sqlite,
 			"failed message": sqliteFailedMessage, "mark enqueued": sqliteMarkEnqueued, "feed unqueued": sqlFeedUnqueued, "feed lost entries": sqlFeedLostEntries,
 			"feed overdue": sqlFeedOverdue, "feed expired leases": sqlFeedExpiredLeases, "feed page end": sqlFeedPageEnd, "waiting": sqlWaitTimes, "unfinished": sqlUnfinished, "active": sqlActive,
-			"admit": sqlAdmit, "admit waiting": sqlAdmitWaiting, "no work": sqlNoWork, "cancellable": sqlCancellable, "page": sqlPayouts + sqlPayoutPage,
+			"admit": sqlAdmit, "admit waiting": sqlAdmitWaiting, "list": sqlList, "types": sqlTypes, "no work": sqlNoWork, "cancellable": sqlCancellable, "page": sqlPayouts + sqlPayoutPage,
 			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "dead letters": sqlDeadLetters, "unknown": sqlUnknown, "ambiguous": sqlPayouts + sqlAmbiguous, "replayed": sqlReplayed, "paid": sqlPaid,
 		} {
 			plan := litePlan(t, l, sql)

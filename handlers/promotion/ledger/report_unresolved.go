@@ -11,8 +11,8 @@ import (
 // unknownPage is the number of dead letters that EachUnknown reads at once.
 const unknownPage = 500
 
-// Every UNKNOWN payout has a dead letter of its class. Dead letters are few, so the payouts need no
-// index of their own.
+// Every UNKNOWN payout has a dead letter of its class, and these have an index of their own. So the
+// cost depends on the number of payouts that are or were UNKNOWN, not on that of the dead letters.
 const sqlUnknown = `SELECT type, promotion_id, target_id FROM outbox
 WHERE kind = 'dead' AND class = 'unknown' AND (type, promotion_id, target_id) > ($1, $2, $3)
 ORDER BY type, promotion_id, target_id LIMIT $4`
