@@ -9,7 +9,7 @@ import (
 // A row is locked until the commit that changed it is on disk, so all settles of a promotion would
 // wait for each other if they changed one row. Each session therefore counts into a row of its own
 // slot, and a summary is the sum of its row in promotion_summaries and of its slots:
-// docs/decisions/0027-summary-slots.md.
+// docs/decisions/0031-summary-slots.md.
 const (
 	// Sessions with the same slot only wait for each other. At most 256 rows per summary exist.
 	pgSlot = `pg_backend_pid() % 256`
