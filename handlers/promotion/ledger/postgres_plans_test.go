@@ -107,6 +107,7 @@ func hotStatements() []payoutStatement {
 			cond: "target_id", rows: 1, cold: true},
 		{name: "letters of a payout", sql: sqlDeadLetters, args: promotion("7"), via: map[string]string{"outbox": "outbox_dead"}, rows: 1, cold: true},
 		{name: "unknown", sql: sqlUnknown, args: promotion("7", "20"), via: map[string]string{"outbox": "outbox_unknown"}, rows: 20, cold: true},
+		{name: "ambiguous", sql: sqlAmbiguous, args: []string{"1000"}, via: map[string]string{"payouts": "payouts_in_doubt"}, rows: 30, cold: true},
 		{name: "list", sql: sqlList, args: []string{"'POINT'", "20"}, rows: 3 * 20, cold: true, via: map[string]string{"payouts": "payouts_feed", "promotions": "promotions_pkey",
 			"promotion_streams": "promotion_streams_pkey", "promotion_summaries": "promotion_summaries_pkey", "promotion_summary_slots": "promotion_summary_slots_pkey"}},
 		{name: "types", sql: sqlTypes, rows: 2, cold: true, via: map[string]string{"promotions": "promotions_pkey", "promotion_streams": "promotion_streams_pkey"}},
@@ -154,6 +155,7 @@ func fill(t *testing.T, s *postgres) {
 			SELECT 'POINT', p, g, 9, CASE WHEN g % 10 = 0 THEN 'PENDING' ELSE 'SUCCESS' END, (ARRAY['none', 'stream', 'retry'])[1 + g / 10 % 3],
 				now() - interval '2 hours', 1, now(), CASE WHEN g % 10 = 0 THEN NULL ELSE now() END, 'x'
 			FROM generate_series(1, 60000) g, generate_series(1, 2) p`,
+		`UPDATE payouts SET state = 'AMBIGUOUS', maybe_charged = TRUE WHERE target_id % 4000 = 0`,
 		`INSERT INTO attempts SELECT id, 1, false, 1, 'send', 'a', now(), now(), 'paid', '', '', 200 FROM payouts`,
 		`INSERT INTO payout_attempts SELECT id, 2, false, 1, 'send', 'a', now(), now(), 'paid', '', '', 200, promotion_id FROM payouts`,
 		`INSERT INTO outbox (kind, type, promotion_id, target_id, class, error, payload, headers, origin, handler, attempts, created_at)
@@ -263,7 +265,7 @@ func TestPlansOfSQLite(t *testing.T) {
 			"failed message": sqliteFailedMessage, "mark enqueued": sqliteMarkEnqueued, "feed unqueued": sqlFeedUnqueued, "feed lost entries": sqlFeedLostEntries,
 			"feed overdue": sqlFeedOverdue, "feed expired leases": sqlFeedExpiredLeases, "feed page end": sqlFeedPageEnd, "waiting": sqlWaitTimes, "unfinished": sqlUnfinished, "active": sqlActive,
 			"admit": sqlAdmit, "admit waiting": sqlAdmitWaiting, "list": sqlList, "types": sqlTypes, "no work": sqlNoWork, "cancellable": sqlCancellable, "page": sqlPayouts + sqlPayoutPage,
-			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "dead letters": sqlDeadLetters, "unknown": sqlUnknown, "ambiguous": sqlPayouts + sqlAmbiguous, "replayed": sqlReplayed, "paid": sqlPaid,
+			"claim": fmt.Sprintf(sqlClaim, ""), "audit": sqlAudit, "dead letters": sqlDeadLetters, "unknown": sqlUnknown, "ambiguous": sqlAmbiguous, "replayed": sqlReplayed, "paid": sqlPaid,
 		} {
 			plan := litePlan(t, l, sql)
 			for _, table := range []string{"payouts", "p", "promotions", "attempts", "outbox", "pr", "s", "a", "w", "ledger_audit", "ledger_replays"} {

@@ -61,7 +61,11 @@ func (l *Ledger) eachUnknown(ctx context.Context, keys []rules.Key, fn func(rule
 // maxAmbiguous is the number of payouts that EachLookupOnly reads.
 const maxAmbiguous = 1000
 
-const sqlAmbiguous = ` WHERE settled_at IS NULL AND state = 'AMBIGUOUS' ORDER BY first_sent_at, id LIMIT $1`
+// An AMBIGUOUS payout may have been charged, and these payouts have an index of their own, in whose
+// order they are read. So the cost does not depend on the number of other unsettled payouts.
+var sqlAmbiguous = `SELECT ` + names(payoutColumns, "") + ` FROM (SELECT * FROM payouts
+WHERE settled_at IS NULL AND maybe_charged AND state = 'AMBIGUOUS' ORDER BY type, promotion_id, id) AS doubtful
+ORDER BY first_sent_at, id LIMIT $1` //nolint:gochecknoglobals // constant, but not for the compiler
 
 // EachLookupOnly calls fn for every AMBIGUOUS payout that is only looked up, oldest first. since is
 // the time since its oldest request started. Resolve with Force ends them. It reads the 1,000
@@ -74,7 +78,7 @@ func (l *Ledger) EachLookupOnly(ctx context.Context, fn func(r rules.Row, since 
 		*row, now = e.Row, at
 		states[e.OfPromotion()] = ""
 		return err
-	}, sqlPayouts+sqlAmbiguous, maxAmbiguous)
+	}, sqlAmbiguous, maxAmbiguous)
 	if err != nil {
 		return err
 	}

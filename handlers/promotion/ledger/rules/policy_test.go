@@ -381,6 +381,7 @@ func checkStep(t require.TestingT, was, is Row, eff Effects, d Decision) {
 	if is.MaybeCharged && !is.State.Settled() {
 		require.False(t, is.FirstSentAt.IsZero(), "the age of a possible charge is known")
 	}
+	require.True(t, is.State != Ambiguous || is.MaybeCharged, "an AMBIGUOUS payout is found by its possible charge")
 	if is.MaybeCharged {
 		require.NotContains(t, []State{Failed, Cancelled, Errored, Pending}, is.State)
 	}
