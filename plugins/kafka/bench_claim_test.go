@@ -60,7 +60,7 @@ func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testin
 		}
 		session, end := context.WithCancel(b.sub.Reading)
 		b.endSess = end
-		b.claim = newClaim(session, b.sub, 3, 0, opt.done, b.mark, b.highWater)
+		b.claim = newClaim(session, b.sub, 3, 0, progress{done: opt.done}, b.mark, b.highWater)
 		b.sub.claims[b.claim] = struct{}{}
 		go b.sub.gate.watch(b.sub.Reading)
 		go b.sub.watchWindows()

@@ -127,7 +127,7 @@ func BenchmarkClaim(b *testing.B) {
 			s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, slog.New(slog.DiscardHandler), newMetrics())
 			s.values = b.Context()
 			records := make(chan *sarama.ConsumerMessage, 256)
-			c := newClaim(s.Reading, s, 3, 0, nil, func(int64, string) {}, func() int64 { return 0 })
+			c := newClaim(s.Reading, s, 3, 0, progress{}, func(int64, string) {}, func() int64 { return 0 })
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)

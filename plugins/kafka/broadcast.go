@@ -20,10 +20,17 @@ import (
 // contexts outlive the stop, and a stop waits for what is in flight. Watermill's subscriber has one
 // message per partition in flight, and delivers a nacked one again after a pause. It reads the
 // partitions that existed when it started. So every Order is kept, and a Window has no effect.
+//
+// When the topic was deleted and created again, it begins anew with all of the new one.
 type broadcast struct {
 	*pipeline.Life
 	topic       string
+	client      sarama.Client // for the topic's id
+	open        func(initial int64) (*wkafka.Subscriber, error)
 	inner       *wkafka.Subscriber
+	id          topicID      // from before inner chose its positions
+	seen        chan topicID // the id at this moment
+	log         *slog.Logger
 	reconnect   pipeline.Backoff
 	nackBackoff pipeline.Backoff
 	gate        *gate
@@ -59,38 +66,42 @@ func openBroadcast(ctx context.Context, c Config, topic string, initial int64, f
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	conf.Consumer.Offsets.Initial = initial
 	// Watermill's subscriber does not read the errors of partitions. A partition that reports one
 	// would wait for a reader forever, and so would its records.
 	conf.Consumer.Return.Errors = false
-	inner, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
-		Brokers:               c.Brokers,
-		Unmarshaler:           marshaler{},
-		OverwriteSaramaConfig: conf,
-		NackResendSleep:       max(c.NackBackoff.First, time.Millisecond),
-		ReconnectRetrySleep:   max(c.ReconnectBackoff.First, time.Millisecond),
-	}, watermill.NewSlogLoggerWithLevelMapping(log.With(pipeline.LogTopic, topic), map[slog.Level]slog.Level{slog.LevelInfo: slog.LevelDebug}))
+	client, err := sarama.NewClient(c.Brokers, conf)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: open broadcast %s: %w", topic, err)
 	}
+	log = log.With(pipeline.LogTopic, topic)
 	b := &broadcast{
-		topic: topic, inner: inner, reconnect: c.ReconnectBackoff, nackBackoff: c.NackBackoff,
+		topic: topic, client: client, seen: make(chan topicID), log: log, reconnect: c.ReconnectBackoff, nackBackoff: c.NackBackoff,
 		gate: newGate(f.Gate), places: newPlaces(f.MaxInFlight), delivered: map[int32]deliveries{},
 	}
-	in, err := b.begin(ctx)
+	b.open = func(initial int64) (*wkafka.Subscriber, error) {
+		from := *conf
+		from.Consumer.Offsets.Initial = initial
+		return wkafka.NewSubscriber(wkafka.SubscriberConfig{
+			Brokers:               c.Brokers,
+			Unmarshaler:           marshaler{},
+			OverwriteSaramaConfig: &from,
+			NackResendSleep:       max(c.NackBackoff.First, time.Millisecond),
+			ReconnectRetrySleep:   max(c.ReconnectBackoff.First, time.Millisecond),
+		}, watermill.NewSlogLoggerWithLevelMapping(log, map[slog.Level]slog.Level{slog.LevelInfo: slog.LevelDebug}))
+	}
+	in, err := b.begin(ctx, initial)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("kafka: subscribe to broadcast %s: %w", topic, err), inner.Close())
+		return nil, errors.Join(fmt.Errorf("kafka: subscribe to broadcast %s: %w", topic, err), client.Close())
 	}
 	b.Life = pipeline.NewLife(c.CloseTimeout, func(ctx context.Context) error { return b.run(ctx, in) })
 	return b, nil
 }
 
-// begin subscribes Watermill's subscriber, which tries once. It retries when the leader of a
-// partition has just moved.
-func (b *broadcast) begin(ctx context.Context) (<-chan *message.Message, error) {
+// begin opens Watermill's subscriber and subscribes it, which tries once. It retries when the
+// leader of a partition has just moved.
+func (b *broadcast) begin(ctx context.Context, initial int64) (<-chan *message.Message, error) {
 	for attempt := 1; ; attempt++ {
-		// Without cancel: Watermill drops what is in flight when its context ends.
-		in, err := b.inner.Subscribe(context.WithoutCancel(ctx), b.topic)
+		in, err := b.tryToBegin(ctx, initial)
 		moved := errors.Is(err, sarama.ErrNotLeaderForPartition) || errors.Is(err, sarama.ErrLeaderNotAvailable)
 		if err == nil || !moved || attempt == 5 || !pipeline.Sleep(ctx, b.reconnect.Delay(attempt)) {
 			return in, err
@@ -98,13 +109,94 @@ func (b *broadcast) begin(ctx context.Context) (<-chan *message.Message, error) 
 	}
 }
 
+func (b *broadcast) tryToBegin(ctx context.Context, initial int64) (<-chan *message.Message, error) {
+	id, err := b.topicID()
+	if err != nil {
+		return nil, err
+	}
+	inner, err := b.open(initial)
+	if err != nil {
+		return nil, err
+	}
+	// Without cancel: Watermill drops what is in flight when its context ends.
+	in, err := inner.Subscribe(context.WithoutCancel(ctx), b.topic)
+	if err != nil {
+		return nil, errors.Join(err, inner.Close())
+	}
+	b.inner, b.id = inner, id
+	return in, nil
+}
+
+// topicID returns the id that the leaders of all partitions have for the topic.
+func (b *broadcast) topicID() (id topicID, err error) {
+	partitions, err := b.client.Partitions(b.topic)
+	if err != nil {
+		return topicID{}, err
+	}
+	for i, partition := range partitions {
+		of, err := leaderTopicID(b.client)(b.topic, partition)
+		if err != nil {
+			return topicID{}, err
+		}
+		if i > 0 && of != id {
+			return topicID{}, fmt.Errorf("%w: not all leaders know of the new topic %s", sarama.ErrLeaderNotAvailable, b.topic)
+		}
+		id = of
+	}
+	return id, nil
+}
+
+// compareTopic reports the present id of the topic to run.
+func (b *broadcast) compareTopic(context.Context) {
+	id, err := b.topicID()
+	if err != nil {
+		return // it is tried again
+	}
+	select {
+	case b.seen <- id:
+	case <-b.Reading.Done():
+	}
+}
+
+// beginAnew reads all of a topic that was created again; nil when the subscription was stopped
+// first. What is in flight goes on, and its answers change nothing.
+func (b *broadcast) beginAnew(ctx context.Context, id topicID) <-chan *message.Message {
+	b.log.Warn("kafka topic was deleted and created again; the new one is read from its beginning", keyFormerTopicID, b.id.String(), keyTopicID, id.String())
+	b.closeInner()
+	b.mu.Lock()
+	clear(b.delivered)
+	b.mu.Unlock()
+	for attempt := 1; ; attempt++ {
+		in, err := b.begin(ctx, sarama.OffsetOldest)
+		if err == nil {
+			return in
+		}
+		b.log.Debug("kafka broadcast can't begin anew yet", pipeline.Err(err))
+		if !pipeline.Sleep(b.Reading, b.reconnect.Delay(attempt)) {
+			return nil
+		}
+	}
+}
+
+// closeInner closes Watermill's subscriber, which always answers nil.
+func (b *broadcast) closeInner() {
+	if err := b.inner.Close(); err != nil {
+		b.log.Debug("kafka broadcast closed with an error", pipeline.Err(err))
+	}
+}
+
 func (b *broadcast) run(ctx context.Context, in <-chan *message.Message) error {
 	var inFlight, helpers sync.WaitGroup
 	helpers.Go(func() { b.gate.watch(b.Reading) })
+	helpers.Go(func() { pipeline.Every(b.Reading, topicCheckInterval, b.compareTopic) })
 	for reading := true; reading; {
 		select {
 		case <-b.Reading.Done():
 			reading = false
+		case id := <-b.seen:
+			if b.id.differs(id) {
+				in = b.beginAnew(ctx, id)
+			}
 		case m, ok := <-in:
 			if !ok {
 				reading = false
@@ -116,7 +208,8 @@ func (b *broadcast) run(ctx context.Context, in <-chan *message.Message) error {
 	b.Stop()
 	inFlight.Wait()
 	helpers.Wait()
-	return b.inner.Close()
+	b.closeInner()
+	return b.client.Close()
 }
 
 // forward sends m with a context that ends with the answer, and passes the answer back.

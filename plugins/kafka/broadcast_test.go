@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -51,5 +52,25 @@ func TestBroadcastCountsDeliveries(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// A broadcast delivers all of a topic that was created again, also what is before its position in
+// the former one.
+func TestABroadcastOfATopicCreatedAgainLosesNoRecord(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, brokers []string) {
+		p := start(t, brokers, func(c *Config) { c.Partitions = newPartitions })
+		topic := topicFor(t, p)
+		sub, out := subscribe(t, p.Broadcast(topic), pipeline.Flow{})
+		b, ours := sub.(*broadcast)
+		require.True(t, ours)
+		w := newWork()
+		w.on(out, 0)
+		fill(t, p, topic, "old", 15)
+		w.waitFor(t, 15*newPartitions)
+		recreate(t, p, topic, "new", 40)
+		go pipeline.Every(t.Context(), 50*time.Millisecond, b.compareTopic)
+		require.Eventually(t, func() bool { return w.fetched("new") == 40*newPartitions }, time.Minute, 20*time.Millisecond)
 	})
 }

@@ -20,7 +20,9 @@ import (
 type claim struct {
 	sub       *subscription
 	partition int32
+	topic     topicID                             // whose log is read, as its leader said before the claim began
 	mark      func(offset int64, metadata string) // marks; may go back only to add metadata
+	metadata  string                              // of a mark that has no acknowledged record beyond it
 	highWater func() int64
 	done      doneBefore
 	restart   func(first int64) // nil, or called with the first offset read
@@ -37,6 +39,7 @@ type claim struct {
 	deliverers int
 	drained    chan struct{} // closed when the claim has ended and no deliverer is left
 	ended      bool          // the partition may be another's: acks no longer count
+	outdated   bool          // the topic has another log now
 	inFlight   int
 	held       map[*record]struct{} // records that are not due
 	moves      moves
@@ -46,13 +49,16 @@ type claim struct {
 	warned     int64              // the offset last named as head of line
 }
 
-func newClaim(ctx context.Context, sub *subscription, partition int32, initial int64, done doneBefore,
+// newClaim returns a claim that begins at initial. known is the topic's id, and what former owners
+// have done from initial on.
+func newClaim(ctx context.Context, sub *subscription, partition int32, initial int64, known progress,
 	mark func(int64, string), highWater func() int64,
 ) *claim {
 	c := &claim{
-		sub: sub, partition: partition, mark: mark, highWater: highWater, done: done,
+		sub: sub, partition: partition, mark: mark, highWater: highWater, done: known.done,
+		topic: known.topic, metadata: encodeProgress(progress{topic: known.topic}),
 		room: make(chan struct{}, 1), win: newWindow(sub.window), held: map[*record]struct{}{}, drained: make(chan struct{}),
-		next: initial, last: initial - 1, warned: -1, earlier: sub.takeUnanswered(partition),
+		next: initial, last: initial - 1, warned: -1, earlier: sub.takeUnanswered(partition, known.topic),
 	}
 	if sub.flow.Order == pipeline.OrderKey {
 		c.keys = map[string][]*record{}
@@ -378,7 +384,7 @@ func (c *claim) advance(r *record) {
 	}
 	failpoint.Hit(failpoint.BeforeMark)
 	c.next = next
-	c.mark(next, "")
+	c.mark(next, c.metadata)
 	c.sub.counters[countMarked].Add(float64(covered))
 	c.wakeReader()
 }
@@ -440,7 +446,7 @@ func (c *claim) finish() {
 		c.sub.log.Warn("kafka records still in flight when their partition was revoked; they will run again",
 			pipeline.LogPartition, c.partition, keyCount, c.inFlight)
 	}
-	c.sub.leaveUnanswered(c.partition, c.unanswered())
+	c.sub.leaveUnanswered(c.partition, unanswered{c.topic, c.unanswered()})
 	// Release the budget of records that no goroutine owns.
 	for i := range c.win.count {
 		r := c.win.ring[(c.win.head+i)%len(c.win.ring)]
@@ -450,40 +456,14 @@ func (c *claim) finish() {
 		}
 	}
 	beyond := append(c.win.ackedOffsets(), c.done.after(c.last)...)
-	if len(beyond) == 0 {
+	if len(beyond) == 0 && !c.outdated {
 		return
 	}
 	base := c.next
 	if first := c.win.first(); first != nil {
 		base = first.offset
 	}
-	c.mark(base, encodeProgress(base, beyond))
-}
-
-// unanswered returns the deliveries whose handlers may still run, or whose acks came too late, by
-// offset. The caller holds the lock.
-func (c *claim) unanswered() map[int64]delivery {
-	left := map[int64]delivery{}
-	keep := func(offset int64, d delivery) {
-		if d.acked != nil && !d.nackedYet() {
-			d.end, d.places = func() {}, nil // the deliverer that sent it calls done
-			left[offset] = d
-		}
-	}
-	for offset, d := range c.earlier {
-		if offset > c.last {
-			keep(offset, d)
-		}
-	}
-	for i := range c.win.count {
-		r := c.win.ring[(c.win.head+i)%len(c.win.ring)]
-		switch {
-		case r.acked:
-		case r.latest.acked != nil:
-			keep(r.offset, r.latest)
-		default:
-			keep(r.offset, c.earlier[r.offset])
-		}
-	}
-	return left
+	// Kafka drops the commits of a topic that is deleted. The mark of an outdated claim tells the
+	// next owner that the new log is to be read from its beginning.
+	c.mark(base, encodeProgress(progress{base, c.topic, beyond}))
 }

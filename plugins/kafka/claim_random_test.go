@@ -68,7 +68,7 @@ func TestClaimUnderARandomHandler(t *testing.T) {
 				<-b.ended
 				handlers.Wait()
 				mark := b.marked()
-				done := decodeProgress(mark, b.meta)
+				done := decodeProgress(mark, b.meta).done
 				for o := range b.next {
 					if o < mark || slices.Contains(done, o) {
 						require.True(t, acked[o], "%d is called done and was not", o)

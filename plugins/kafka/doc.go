@@ -22,6 +22,10 @@
 //
 // # Non-obvious
 //
+//   - A position belongs to one log. A topic that is deleted and created again has the same name and
+//     another log, and sarama goes on in it at the old offset. So a claim remembers the topic's id
+//     from before its position was chosen, its commits name that id, and a position of another id
+//     is not used (topic_id.go).
 //   - A message's context ends with its ack or nack, and not with Close or a rebalance. The outcome
 //     of a handler is worth storing, also when the partition has another owner by then. The context
 //     ends without an answer only when Drain's context or the close timeout has ended.

@@ -1,8 +1,11 @@
 package kafka
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 
 	"github.com/IBM/sarama"
 
@@ -10,7 +13,10 @@ import (
 )
 
 // handler is what sarama calls during one session.
-type handler struct{ s *subscription }
+type handler struct {
+	s    *subscription
+	anew sync.Once // beginAnew
+}
 
 // Setup notes the membership. A cooperative member has one session for many assignments.
 func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
@@ -30,19 +36,22 @@ type committed struct {
 }
 
 // of returns the commit of one partition. It is read when the claim begins: by then the former
-// owner has made its last one. Without it some records are only handled again, so an error is
-// logged.
-func (c committed) of(partition int32) (commit progress, exists bool) {
+// owner has made its last one.
+func (c committed) of(partition int32) (commit progress, exists bool, err error) {
 	answer, err := c.fetch(partition)
 	if err != nil {
-		c.log.Debug("kafka commit metadata could not be read", pipeline.LogPartition, partition, pipeline.Err(err))
-		return progress{}, false
+		return progress{}, false, fmt.Errorf("read the commit of %s/%d: %w", c.topic, partition, err)
 	}
 	b := answer.GetBlock(c.topic, partition)
-	if b == nil || b.Err != sarama.ErrNoError || b.Offset < 0 {
-		return progress{}, false
+	switch {
+	case b == nil:
+		return progress{}, false, fmt.Errorf("read the commit of %s/%d: %w", c.topic, partition, sarama.ErrIncompleteResponse)
+	case b.Err != sarama.ErrNoError:
+		return progress{}, false, fmt.Errorf("read the commit of %s/%d: %w", c.topic, partition, b.Err)
+	case b.Offset < 0:
+		return progress{}, false, nil
 	}
-	return progress{b.Offset, decodeProgress(b.Offset, b.Metadata)}, true
+	return decodeProgress(b.Offset, b.Metadata), true, nil
 }
 
 // added returns a function that says whether a partition was added after the group had started. It
@@ -99,27 +108,35 @@ func (h *handler) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 // away, because its return ends the session for every other partition too.
 func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.ConsumerGroupClaim) error {
 	s, topic, partition := h.s, from.Topic(), from.Partition()
-	mark := func(offset int64, metadata string) {
-		session.MarkOffset(topic, partition, offset, metadata)
-		if metadata != "" {
-			// MarkOffset ignores an offset that is marked already, ResetOffset one that is not.
-			session.ResetOffset(topic, partition, offset, metadata)
-		}
+	id, initial := s.groupClient.topicAtStart(partition), from.InitialOffset()
+	known, committed, err := s.former(partition)
+	later := s.createdLater(id)
+	switch {
+	case err != nil && id != (topicID{}):
+		return err // the position may be that of another topic
+	case err != nil:
+		s.log.Debug("kafka commit metadata could not be read", pipeline.LogPartition, partition, pipeline.Err(err))
+	case id.differs(known.topic), initial == sarama.OffsetNewest && !committed && later:
+		var err error
+		h.anew.Do(func() { err = h.beginAnew(session, topic) })
+		return err
+	case initial >= 0 && id != (topicID{}) && known.base != initial:
+		// sarama has read the commit before. Kafka drops it when the topic is deleted.
+		return fmt.Errorf("the commit of %s/%d has changed from %d to %d while its claim began", topic, partition, initial, known.base)
 	}
-	known, committed := s.former(partition)
-	if known.base != from.InitialOffset() {
+	if known.base != initial {
 		known.done = nil
 	}
-	// The commit is set by both calls: MarkOffset only moves it forwards, ResetOffset only back.
+	known.topic = id
+	mark := marker(session, topic, partition)
 	begin := func(first int64) {
 		if committed {
 			s.log.Warn("kafka commit is outside the log; the partition is read from another offset", pipeline.LogPartition, partition,
 				keyCommitted, known.base, pipeline.LogOffset, first)
 		}
-		session.MarkOffset(topic, partition, first, "")
-		session.ResetOffset(topic, partition, first, "")
+		mark(first, encodeProgress(progress{topic: id}))
 	}
-	initial, restart := from.InitialOffset(), (func(int64))(nil)
+	restart := (func(int64))(nil)
 	switch initial {
 	case sarama.OffsetNewest:
 		if !committed && s.added(partition) {
@@ -128,7 +145,7 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 			first, err := s.groupClient.GetOffset(topic, partition, sarama.OffsetOldest)
 			if err == nil {
 				s.log.Info("kafka partition was added; it is read from its beginning", pipeline.LogPartition, partition, pipeline.LogOffset, first)
-				session.MarkOffset(topic, partition, first, "")
+				mark(first, encodeProgress(progress{topic: id}))
 			}
 			return err
 		}
@@ -148,7 +165,7 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 	}
 	ctx, cancel := s.owned.during(session.Context(), partition)
 	defer cancel()
-	c := newClaim(ctx, s, partition, initial, known.done, mark, from.HighWaterMarkOffset)
+	c := newClaim(ctx, s, partition, initial, known, mark, from.HighWaterMarkOffset)
 	c.restart = restart
 	s.mu.Lock()
 	s.claims[c] = struct{}{}
@@ -171,6 +188,55 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 			}
 		}
 	}
+}
+
+// marker returns the function that sets the commit of a partition.
+func marker(session sarama.ConsumerGroupSession, topic string, partition int32) func(offset int64, metadata string) {
+	return func(offset int64, metadata string) {
+		session.MarkOffset(topic, partition, offset, metadata)  // only moves it forwards
+		session.ResetOffset(topic, partition, offset, metadata) // only moves it back, or sets its metadata
+	}
+}
+
+// beginAnew sets the commits of all claimed partitions that are of another topic to the beginning
+// of the log. It is called once per session, which ends then, because sarama has begun at the
+// former positions. The next session begins at the new ones.
+func (h *handler) beginAnew(session sarama.ConsumerGroupSession, topic string) error {
+	var errs []error
+	for _, partition := range session.Claims()[topic] {
+		if err := h.setToBeginning(session, topic, partition); err != nil {
+			errs = append(errs, fmt.Errorf("begin %s/%d anew: %w", topic, partition, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// setToBeginning is beginAnew for one partition. The id is read before the offset, so the commit
+// never names a topic that its offset is not of.
+func (h *handler) setToBeginning(session sarama.ConsumerGroupSession, topic string, partition int32) error {
+	s := h.s
+	known, committed, err := s.former(partition)
+	if err != nil {
+		return err
+	}
+	id, err := s.groupClient.topicID(topic, partition)
+	if err != nil {
+		return err
+	}
+	missed := !committed && s.config.InitialOffset == "newest" && s.createdLater(id)
+	if !missed && !known.topic.differs(id) {
+		return nil
+	}
+	first, err := s.groupClient.Client.GetOffset(topic, partition, sarama.OffsetOldest)
+	if err != nil {
+		return err
+	}
+	if committed {
+		s.log.Warn("kafka commit is of a topic that was deleted; the partition is read from the beginning of the new one", pipeline.LogPartition, partition,
+			keyFormerTopicID, known.topic.String(), keyCommitted, known.base, keyTopicID, id.String(), pipeline.LogOffset, first)
+	}
+	marker(session, topic, partition)(first, encodeProgress(progress{topic: id}))
+	return nil
 }
 
 var _ sarama.ConsumerGroupHandler = (*handler)(nil)

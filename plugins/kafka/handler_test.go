@@ -141,11 +141,11 @@ func TestNewestIsTheEndWhenTheClaimBegan(t *testing.T) {
 			_, err := s.groupClient.GetOffset("topic", 3, sarama.OffsetNewest)
 			require.NoError(t, err)
 			s.added = func(int32) bool { return false }
-			s.former = func(int32) (progress, bool) { return progress{base: committed}, committed >= 0 }
+			s.former = func(int32) (progress, bool, error) { return progress{base: committed}, committed >= 0, nil }
 			session, end := context.WithCancel(t.Context())
 			end()
 			n.ctx = session
-			require.NoError(t, (&handler{s}).ConsumeClaim(n, n))
+			require.NoError(t, (&handler{s: s}).ConsumeClaim(n, n))
 			require.EqualValues(t, 500, n.commit)
 		})
 	}
@@ -171,7 +171,8 @@ func TestProgressIsReadFromTheCoordinatorOfTheMoment(t *testing.T) {
 	require.NoError(t, err)
 	for moved := false; !moved; {
 		cluster.RehashCoordinators()
-		commit, exists := commits.of(0)
+		commit, exists, err := commits.of(0)
+		require.NoError(t, err)
 		require.True(t, exists)
 		require.EqualValues(t, 1, commit.base)
 		now, err := live.client.Coordinator(topic)

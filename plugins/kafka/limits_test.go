@@ -269,7 +269,7 @@ func TestAMovedRecordIsTheSame(t *testing.T) {
 		s, ours := source.(*subscription)
 		require.True(t, ours)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
-		c := newClaim(t.Context(), s, 0, 0, nil, nil, nil)
+		c := newClaim(t.Context(), s, 0, 0, progress{}, nil, nil)
 		require.NoError(t, c.moveToEnd(&record{pristine: everything(t, p, topic, 1)[0]}))
 		both := everything(t, p, topic, 2)
 		require.Equal(t, both[0].UUID, both[1].UUID)

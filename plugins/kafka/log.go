@@ -6,4 +6,7 @@ const (
 	keyHeldFor   = "held_for"
 	keyBrokers   = "brokers"
 	keyCommitted = "committed_offset"
+
+	keyTopicID       = "topic_id"
+	keyFormerTopicID = "former_topic_id"
 )

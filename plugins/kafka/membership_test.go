@@ -298,7 +298,8 @@ func TestCloseInAPendingJoinCommits(t *testing.T) {
 		require.NoError(t, err)
 		commits := committed{live.client, topic, topic, p.log}
 		for partition := range reading {
-			commit, exists := commits.of(partition)
+			commit, exists, err := commits.of(partition)
+			require.NoError(t, err)
 			require.True(t, exists)
 			require.EqualValues(t, 1, commit.base, partition)
 		}

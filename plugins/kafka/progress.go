@@ -6,24 +6,36 @@ import (
 	"strings"
 )
 
-// A commit says that everything before its offset is done. It can't name done records behind it. A
-// claim may end with acknowledged records that an earlier record holds back. That one is not due,
-// or its handler did not finish in time. The claim writes the acknowledged ones as a bitmap into
-// the commit's metadata string, and the partition's next owner does not run them again. Other
-// consumers ignore the string and only reprocess these records. After a commit without it (a reset
-// by a tool) they are reprocessed too.
+// progress is a commit of a partition: everything before base is done, and so is what done names.
+//
+// A Kafka commit can't name done records beyond its offset. A claim may end with acknowledged
+// records that an earlier record holds back, because that one is not due, or its handler did not
+// finish in time. So the claim writes the acknowledged ones as a bitmap into the commit's metadata
+// string, and the partition's next owner does not run them again. The string also names the id of
+// the topic, because a topic that was deleted and created again has the same name, but another log.
+// Other consumers ignore the string and only reprocess these records. A commit without it (a reset
+// by a tool) is used as it is.
+type progress struct {
+	base  int64
+	topic topicID // zero: not known
+	done  doneBefore
+}
+
 const (
-	progressPrefix = "millrace1 "
+	progressPrefix = "millrace1"
+	progressTopic  = "topic="
+	progressDone   = "done="
 	// progressMax keeps the string under the broker's default offset.metadata.max.bytes (4096);
 	// records further away are simply run again.
 	progressMax = 2900
 )
 
-// encodeProgress writes which of offsets (all > base) are done.
-func encodeProgress(base int64, offsets []int64) string {
+// encodeProgress returns the metadata of a commit of p; empty when it has nothing to say. p.done is
+// beyond p.base.
+func encodeProgress(p progress) string {
 	var bits []byte
-	for _, o := range offsets {
-		i := o - base
+	for _, o := range p.done {
+		i := o - p.base
 		if i < 0 || i >= 8*progressMax {
 			continue
 		}
@@ -32,31 +44,51 @@ func encodeProgress(base int64, offsets []int64) string {
 		}
 		bits[i/8] |= 1 << (i % 8)
 	}
-	if len(bits) == 0 {
+	text := progressPrefix
+	if p.topic != (topicID{}) {
+		text += " " + progressTopic + p.topic.String()
+	}
+	if len(bits) > 0 {
+		text += " " + progressDone + base64.RawStdEncoding.EncodeToString(bits)
+	}
+	if text == progressPrefix {
 		return ""
 	}
-	return progressPrefix + base64.RawStdEncoding.EncodeToString(bits)
+	return text
 }
 
-// decodeProgress returns the offsets that metadata calls done, ascending; none when it is not ours.
-func decodeProgress(base int64, metadata string) []int64 {
-	text, ours := strings.CutPrefix(metadata, progressPrefix)
-	if !ours {
-		return nil
+// decodeProgress returns the commit at base with what its metadata says: nothing when that is not
+// ours. Its done offsets are ascending.
+func decodeProgress(base int64, metadata string) progress {
+	p := progress{base: base}
+	fields := strings.Split(metadata, " ")
+	if fields[0] != progressPrefix {
+		return p
 	}
+	for _, field := range fields[1:] {
+		if text, is := strings.CutPrefix(field, progressTopic); is {
+			p.topic = parseTopicID(text)
+		}
+		if text, is := strings.CutPrefix(field, progressDone); is {
+			p.done = decodeDone(base, text)
+		}
+	}
+	return p
+}
+
+func decodeDone(base int64, text string) (done doneBefore) {
 	bits, err := base64.RawStdEncoding.DecodeString(text)
 	if err != nil {
 		return nil
 	}
-	var offsets []int64
 	for i, b := range bits {
 		for j := range 8 {
 			if b&(1<<j) != 0 {
-				offsets = append(offsets, base+int64(8*i+j))
+				done = append(done, base+int64(8*i+j))
 			}
 		}
 	}
-	return offsets
+	return done
 }
 
 // doneBefore is what a former owner of the partition has done beyond its commit, ascending.

@@ -51,6 +51,7 @@ func (s service) Start(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	p.live = newConnection(config, client, pub, p.carriesMore)
+	p.live.watchTopics(topicCheckInterval, p.metrics.open)
 	p.mu.Unlock()
 	p.log.Info("kafka is ready", keyBrokers, config.Brokers)
 	return nil

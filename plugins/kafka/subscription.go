@@ -36,7 +36,7 @@ type subscription struct {
 	coordination sarama.Client  // for the coordinator; nil for an eager member
 	groupClient  *waitingClient // both clients, for the group
 	member       sarama.ConsumerGroup
-	former       func(partition int32) (commit progress, exists bool)
+	former       func(partition int32) (commit progress, exists bool, err error)
 	commits      committed
 	added        func(partition int32) bool // committed.added; nil unless initial_offset is newest
 
@@ -50,17 +50,13 @@ type subscription struct {
 
 	mu         sync.Mutex
 	claims     map[*claim]struct{}
-	unanswered map[int32]map[int64]delivery // by partition and offset; see leaveUnanswered
-	leftAt     time.Time                    // when the membership was lost; zero while joined
-	why        error                        // the last error since then
+	unanswered map[int32]unanswered // by partition; see leaveUnanswered
+	firstTopic topicID              // of the first claim
+	endSession context.CancelFunc   // nil before the first session
+	leftAt     time.Time            // when the membership was lost; zero while joined
+	why        error                // the last error since then
 
 	down atomic.Bool // the last thing the log said about the brokers
-}
-
-// progress is what a commit's metadata says about one partition.
-type progress struct {
-	base int64
-	done doneBefore
 }
 
 // openGroup connects to the brokers. The caller closes what it returns.
@@ -100,7 +96,10 @@ func (s *subscription) connect(conf *sarama.Config) (err error) {
 		}
 		coordination = s.coordination
 	}
-	s.groupClient = &waitingClient{Client: s.client, coordination: coordination, owned: &s.owned, backoff: c.ReconnectBackoff, log: s.log}
+	s.groupClient = &waitingClient{
+		Client: s.client, coordination: coordination, owned: &s.owned, backoff: c.ReconnectBackoff, log: s.log,
+		topicID: leaderTopicID(s.client), refreshed: make(chan struct{}, 1),
+	}
 	s.member, err = sarama.NewConsumerGroupFromClient(s.group, s.groupClient)
 	return err
 }
@@ -126,7 +125,7 @@ func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.L
 		config: c, topic: topic, group: group, flow: f, window: f.Window,
 		log: log.With(pipeline.LogTopic, topic, pipeline.LogGroup, group), metrics: m, counters: m.forSubscription(topic, group),
 		gate: newGate(f.Gate), places: newPlaces(f.MaxInFlight), budget: newBudget(c.WindowBytes),
-		values: context.Background(), claims: map[*claim]struct{}{}, unanswered: map[int32]map[int64]delivery{}, groupClient: &waitingClient{},
+		values: context.Background(), claims: map[*claim]struct{}{}, unanswered: map[int32]unanswered{}, groupClient: &waitingClient{},
 	}
 	if s.window <= 0 {
 		s.window = c.Window
@@ -182,6 +181,7 @@ func (s *subscription) run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	helpers.Go(func() { s.gate.watch(s.Reading) })
 	helpers.Go(s.watchHeads)
+	helpers.Go(s.watchRefreshes)
 	if s.retries != nil {
 		helpers.Go(s.watchWindows)
 	}
@@ -193,7 +193,15 @@ func (s *subscription) run(ctx context.Context) error {
 
 	for attempt := 0; s.Reading.Err() == nil; {
 		began := time.Now()
-		err := s.member.Consume(s.Reading, []string{s.topic}, &handler{s})
+		ctx, end := context.WithCancel(s.Reading)
+		s.mu.Lock()
+		s.endSession = end
+		s.mu.Unlock()
+		err := s.member.Consume(ctx, []string{s.topic}, &handler{s: s})
+		if ctx.Err() != nil {
+			err = nil // it was ended here
+		}
+		end()
 		s.left()
 		switch {
 		case s.Reading.Err() != nil:
@@ -276,26 +284,6 @@ func (s *subscription) notJoined() (time.Duration, error) {
 		return 0, nil
 	}
 	return time.Since(s.leftAt), s.why
-}
-
-// leaveUnanswered stores the deliveries that outlived the drain of a claim, for the next claim of
-// its partition. Their handlers may still run then, and must not run a second time at once. The
-// next claim uses an answer that came in between.
-func (s *subscription) leaveUnanswered(partition int32, left map[int64]delivery) {
-	if len(left) == 0 {
-		return
-	}
-	s.mu.Lock()
-	s.unanswered[partition] = left
-	s.mu.Unlock()
-}
-
-func (s *subscription) takeUnanswered(partition int32) map[int64]delivery {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	left := s.unanswered[partition]
-	delete(s.unanswered, partition)
-	return left
 }
 
 // live returns the claims of this moment.

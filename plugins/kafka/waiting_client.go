@@ -23,8 +23,11 @@ type waitingClient struct {
 	owned        *ownership
 	backoff      pipeline.Backoff
 	log          *slog.Logger
-	session      atomic.Value // of holder
-	ends         sync.Map     // partition (int32) to the last OffsetNewest (int64)
+	session      atomic.Value  // of holder
+	ends         sync.Map      // partition (int32) to the last OffsetNewest (int64)
+	topicID      topicIDOf     // nil: ids are not known
+	topics       sync.Map      // partition (int32) to the topicID before that
+	refreshed    chan struct{} // a token after sarama has refreshed the metadata; may be nil
 
 	mu     sync.Mutex
 	silent map[int32]bool // partitions that can't be read
@@ -85,7 +88,7 @@ func (p *waitingClient) LeaderAndEpoch(topic string, partition int32) (*sarama.B
 // error is permanent.
 func (p *waitingClient) GetOffset(topic string, partition int32, at int64) (int64, error) {
 	for attempt := 1; ; attempt++ {
-		offset, err := p.Client.GetOffset(topic, partition, at)
+		offset, err := p.offset(topic, partition, at)
 		p.note(partition, err == nil)
 		session, started := p.session.Load().(holder)
 		switch {
@@ -106,6 +109,36 @@ func (p *waitingClient) GetOffset(topic string, partition int32, at int64) (int6
 			return offset, err
 		}
 	}
+}
+
+// offset reads an offset, before the newest one also the id of the topic. sarama reads the newest
+// one first when a claim begins. So the claim's position is of this topic, or of a later one.
+func (p *waitingClient) offset(topic string, partition int32, at int64) (int64, error) {
+	if at == sarama.OffsetNewest && p.topicID != nil {
+		id, err := p.topicID(topic, partition)
+		if err != nil {
+			return 0, err
+		}
+		p.topics.Store(partition, id)
+	}
+	return p.Client.GetOffset(topic, partition, at)
+}
+
+// topicAtStart returns the id of the topic when the claim of a partition began.
+func (p *waitingClient) topicAtStart(partition int32) topicID {
+	id, _ := p.topics.Load(partition)
+	topic, _ := id.(topicID)
+	return topic
+}
+
+// RefreshMetadata implements sarama.Client. sarama calls it after a partition has refused a fetch.
+func (p *waitingClient) RefreshMetadata(topics ...string) error {
+	err := p.Client.RefreshMetadata(topics...)
+	select {
+	case p.refreshed <- struct{}{}:
+	default:
+	}
+	return err
 }
 
 // pause waits for d; false when the session ended first, or the partition was revoked.

@@ -90,19 +90,20 @@ func TestProgressSurvivesTheCommit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base := rapid.Int64Range(0, 1<<40).Draw(t, "base")
 		gaps := rapid.SliceOfN(rapid.Int64Range(1, 50), 0, 300).Draw(t, "gaps")
-		var offsets []int64
+		var offsets doneBefore
 		for at := base; len(gaps) > 0; gaps = gaps[1:] {
 			at += gaps[0]
 			offsets = append(offsets, at)
 		}
-		text := encodeProgress(base, offsets)
+		want := progress{base, topicID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "topic")), offsets}
+		text := encodeProgress(want)
 		require.LessOrEqual(t, len(text), 4096, "the broker refuses longer metadata")
-		require.Equal(t, offsets, decodeProgress(base, text))
+		require.Equal(t, want, decodeProgress(base, text))
 		for _, o := range offsets {
-			require.True(t, doneBefore(offsets).has(o))
+			require.True(t, offsets.has(o))
 		}
 		cut := base + rapid.Int64Range(0, 200).Draw(t, "cut")
-		for _, o := range doneBefore(offsets).after(cut) {
+		for _, o := range offsets.after(cut) {
 			require.Greater(t, o, cut)
 		}
 	})
@@ -110,14 +111,14 @@ func TestProgressSurvivesTheCommit(t *testing.T) {
 
 func TestProgressBeyondTheLimitIsLeftOut(t *testing.T) {
 	t.Parallel()
-	text := encodeProgress(10, []int64{11, 10 + 8*progressMax - 1, 10 + 8*progressMax})
+	text := encodeProgress(progress{10, topicID{1}, []int64{11, 10 + 8*progressMax - 1, 10 + 8*progressMax}})
 	require.LessOrEqual(t, len(text), 4096)
-	require.Equal(t, []int64{11, 10 + 8*progressMax - 1}, decodeProgress(10, text))
-	require.Empty(t, encodeProgress(10, nil))
+	require.Equal(t, progress{10, topicID{1}, doneBefore{11, 10 + 8*progressMax - 1}}, decodeProgress(10, text))
+	require.Empty(t, encodeProgress(progress{base: 10}))
 }
 
 func FuzzDecodeProgress(f *testing.F) {
-	for _, seed := range []string{"", "millrace1 ", "millrace1 AQ", "millrace1 !!", "someone else's", "millrace2 AQ"} {
+	for _, seed := range []string{"", "millrace1 ", "millrace1 done=AQ", "millrace1 done=!!", "someone else's", "millrace2 done=AQ", "millrace1 topic=AAAAAAAAAAAAAAAAAAAAAQ done=AQ", "millrace1 topic=AQ"} {
 		f.Add(int64(5), seed)
 	}
 	f.Fuzz(func(t *testing.T, base int64, metadata string) {
@@ -125,7 +126,7 @@ func FuzzDecodeProgress(f *testing.F) {
 			t.Skip("no Kafka offset")
 		}
 		last := int64(-1)
-		for _, o := range decodeProgress(base, metadata) {
+		for _, o := range decodeProgress(base, metadata).done {
 			require.GreaterOrEqual(t, o, base)
 			require.Greater(t, o, last)
 			last = o
