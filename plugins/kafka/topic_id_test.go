@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -279,7 +280,9 @@ func TestAPositionWhoseCommitIsGoneIsNotUsed(t *testing.T) {
 	_, err := s.groupClient.GetOffset("topic", 3, sarama.OffsetNewest)
 	require.NoError(t, err)
 	s.former = func(int32) (progress, bool, error) { return progress{}, false, nil }
-	n.ctx = t.Context()
+	session, end := context.WithCancel(t.Context())
+	end()
+	n.ctx = session
 	require.ErrorContains(t, (&handler{s: s}).ConsumeClaim(n, at{n, 40}), "the commit of topic/3 has changed from 40 to 0")
 	require.EqualValues(t, 40, n.commit)
 }
