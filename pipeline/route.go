@@ -118,8 +118,10 @@ type Policy struct {
 	// delivery after that, for example when the message kills the process, makes one without
 	// calling the handler. Zero: the limit of the source (Limiter), or none. Negative: none.
 	//
-	// Redis streams count over all readers. Kafka counts per reader, and starts again with the next
-	// owner of the partition. Leave it at zero where a ledger counts attempts.
+	// Redis streams count over all readers. Kafka counts nacked deliveries per owner of the
+	// partition, and over all owners the deaths of a process that ran the message: see "A record
+	// that kills the process" in the README of plugins/kafka. Leave it at zero where a ledger counts
+	// attempts.
 	MaxDeliveries int
 	// DeadLetter receives messages that can't succeed (DeadLetter.Message, PublishDeadLetter). If
 	// it refuses even the smallest form for good, the process ends. Use Drop if messages may be
@@ -172,6 +174,8 @@ type Flow struct {
 	MaxInFlight int
 	// LongestHold is set by the Runtime, from the Policy.
 	LongestHold time.Duration
+	// MaxDeliveries is set by the Runtime, from the Policy. Zero or less: no limit.
+	MaxDeliveries int
 	// Gate stops reading while it returns false. Messages in flight continue. It is called often,
 	// so it must be fast. Nil: always open.
 	Gate func() bool

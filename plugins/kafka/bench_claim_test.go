@@ -29,10 +29,11 @@ type bench struct {
 	log     *pipelinetest.Buffer
 	again   *pipelinetest.Recorder // what was moved to the end of the topic
 
-	mu    sync.Mutex
-	marks []int64
-	meta  string
-	next  int64
+	mu      sync.Mutex
+	marks   []int64
+	meta    string
+	commits []progress
+	next    int64
 }
 
 type benchOption struct {
@@ -40,6 +41,7 @@ type benchOption struct {
 	comeBack bool // what is moved comes to the same claim
 	config   func(*Config)
 	done     []int64
+	former   *progress // the commit of a former owner; the claim counts crashes
 }
 
 func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testing.T, b *bench)) {
@@ -61,6 +63,9 @@ func onBench(t *testing.T, f pipeline.Flow, opt benchOption, test func(t *testin
 		session, end := context.WithCancel(b.sub.Reading)
 		b.endSess = end
 		b.claim = newClaim(session, b.sub, 3, 0, progress{done: opt.done}, b.mark, b.highWater)
+		if opt.former != nil {
+			b.claim.countCrashes(*opt.former, b.commit)
+		}
 		b.sub.claims[b.claim] = struct{}{}
 		go b.sub.gate.watch(b.sub.Reading)
 		go b.sub.watchWindows()
@@ -80,6 +85,26 @@ func (b *bench) mark(offset int64, metadata string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.marks, b.meta = append(b.marks, offset), metadata
+}
+
+func (b *bench) commit() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.commits = append(b.commits, decodeProgress(b.marks[len(b.marks)-1], b.meta))
+}
+
+// committed returns the last commit that the claim waited for.
+func (b *bench) committed() progress {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.commits[len(b.commits)-1]
+}
+
+// last returns the last mark.
+func (b *bench) last() progress {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return decodeProgress(b.marks[len(b.marks)-1], b.meta)
 }
 
 func (b *bench) marked() int64 {

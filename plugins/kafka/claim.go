@@ -23,6 +23,7 @@ type claim struct {
 	topic     topicID                             // whose log is read, as its leader said before the claim began
 	mark      func(offset int64, metadata string) // marks; may go back only to add metadata
 	metadata  string                              // of a mark that has no acknowledged record beyond it
+	crashes   *crashes                            // nil: they are not counted
 	highWater func() int64
 	done      doneBefore
 	restart   func(first int64) // nil, or called with the first offset read
@@ -56,13 +57,14 @@ func newClaim(ctx context.Context, sub *subscription, partition int32, initial i
 ) *claim {
 	c := &claim{
 		sub: sub, partition: partition, mark: mark, highWater: highWater, done: known.done,
-		topic: known.topic, metadata: encodeProgress(progress{topic: known.topic}),
-		room: make(chan struct{}, 1), win: newWindow(sub.window), held: map[*record]struct{}{}, drained: make(chan struct{}),
+		topic: known.topic,
+		room:  make(chan struct{}, 1), win: newWindow(sub.window), held: map[*record]struct{}{}, drained: make(chan struct{}),
 		next: initial, last: initial - 1, warned: -1, earlier: sub.takeUnanswered(partition, known.topic),
 	}
 	if sub.flow.Order == pipeline.OrderKey {
 		c.keys = map[string][]*record{}
 	}
+	c.describe()
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.messages = context.WithoutCancel(pipeline.WithRevoked(sub.values, c.ctx.Done()))
 	return c
@@ -117,6 +119,7 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 		c.restart(raw.Offset)
 		c.restart = nil
 	}
+	c.countRead(raw.Offset)
 	msg := unmarshal(raw)
 	now := time.Now()
 	r := &record{offset: raw.Offset, pristine: msg, key: msg.Metadata[pipeline.MetaKey]}
@@ -300,11 +303,17 @@ func (c *claim) send(r *record, n int) (delivery, bool) {
 	if !c.sub.places.enter(c.ctx) {
 		return delivery{}, false
 	}
+	died, ran, ok := c.begin(r)
+	if !ok {
+		c.sub.places.leave()
+		return delivery{}, false
+	}
 	origin := pipeline.Origin{
 		Kind: Kind, Source: c.sub.topic, Position: position(c.sub.topic, c.partition, r.offset),
-		Group: c.sub.group, Key: r.key, Delivered: int64(n),
+		Group: c.sub.group, Key: r.key, Delivered: int64(died + n),
 	}
-	msg, end := r.delivery(c.messages, origin)
+	msg, cancel := r.delivery(c.messages, origin)
+	end := func() { cancel(); ran() }
 	d := delivery{msg.UUID, msg.Acked(), msg.Nacked(), end, c.sub.places}
 	c.started(r, d) // before the send, so that the receiver of the message finds it counted
 	if c.sub.gate.send(c.ctx, c.sub.Out, msg) {
@@ -384,6 +393,7 @@ func (c *claim) advance(r *record) {
 	}
 	failpoint.Hit(failpoint.BeforeMark)
 	c.next = next
+	c.forget(next)
 	c.mark(next, c.metadata)
 	c.sub.counters[countMarked].Add(float64(covered))
 	c.wakeReader()
@@ -455,15 +465,12 @@ func (c *claim) finish() {
 			r.weight = 0
 		}
 	}
-	beyond := append(c.win.ackedOffsets(), c.done.after(c.last)...)
-	if len(beyond) == 0 && !c.outdated {
-		return
+	c.survived()
+	last := c.standing(c.next)
+	last.owned, last.deaths = false, 0
+	if c.crashes != nil && c.crashes.read > 0 || len(last.done) > 0 || c.outdated {
+		// Kafka drops the commits of a topic that is deleted. The mark of an outdated claim tells the
+		// next owner that the new log is to be read from its beginning.
+		c.setMark(last)
 	}
-	base := c.next
-	if first := c.win.first(); first != nil {
-		base = first.offset
-	}
-	// Kafka drops the commits of a topic that is deleted. The mark of an outdated claim tells the
-	// next owner that the new log is to be read from its beginning.
-	c.mark(base, encodeProgress(progress{base, c.topic, beyond}))
 }

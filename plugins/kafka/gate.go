@@ -48,6 +48,21 @@ func (g *gate) send(ctx context.Context, out chan<- *message.Message, msg *messa
 	return false
 }
 
+// wait returns when the gate is open; false when ctx ended first.
+func (g *gate) wait(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		open, changed := g.state()
+		if open {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
 // state evaluates the gate. The channel is closed when the result has changed.
 func (g *gate) state() (open bool, changed <-chan struct{}) {
 	if g == nil {

@@ -125,7 +125,7 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 		return fmt.Errorf("the commit of %s/%d has changed from %d to %d while its claim began", topic, partition, initial, known.base)
 	}
 	if known.base != initial {
-		known.done = nil
+		known = progress{base: known.base}
 	}
 	known.topic = id
 	mark := marker(session, topic, partition)
@@ -167,6 +167,9 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 	defer cancel()
 	c := newClaim(ctx, s, partition, initial, known, mark, from.HighWaterMarkOffset)
 	c.restart = restart
+	if s.flow.MaxDeliveries > 0 {
+		c.countCrashes(known, session.Commit)
+	}
 	s.mu.Lock()
 	s.claims[c] = struct{}{}
 	s.mu.Unlock()

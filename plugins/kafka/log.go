@@ -5,6 +5,7 @@ const (
 	keyCount     = "count"
 	keyHeldFor   = "held_for"
 	keyBrokers   = "brokers"
+	keyDeaths    = "deaths"
 	keyCommitted = "committed_offset"
 
 	keyTopicID       = "topic_id"

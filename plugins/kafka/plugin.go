@@ -35,6 +35,9 @@ type Plugin struct {
 	log     *slog.Logger
 	routes  *pipeline.Registry // nil before Register
 
+	// turn has the record that a careful claim runs (crashes.go).
+	turn chan struct{}
+
 	mu   sync.Mutex
 	live *connection // nil while the service is not running
 }
@@ -76,7 +79,7 @@ func (c *connection) close(ctx context.Context) error {
 
 // New returns the plugin with default settings. It opens nothing.
 func New() *Plugin {
-	return &Plugin{config: DefaultConfig(), metrics: newMetrics(), log: slog.New(slog.DiscardHandler)}
+	return &Plugin{config: DefaultConfig(), metrics: newMetrics(), log: slog.New(slog.DiscardHandler), turn: make(chan struct{}, 1)}
 }
 
 // Name returns "kafka".
@@ -177,10 +180,14 @@ func (g groupSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscr
 	}
 	instance := g.plugin.memberName(live.config, g.topic, g.group)
 	s, err := openGroup(live.config, g.topic, g.group, instance, f, g.plugin.log, g.plugin.metrics)
-	if err == nil && g.plugin.retries(g.topic) {
+	if err != nil {
+		return nil, err
+	}
+	s.turn = g.plugin.turn
+	if g.plugin.retries(g.topic) {
 		s.retries = g.plugin.Sink(g.topic)
 	}
-	return s, err
+	return s, nil
 }
 
 // broadcastSource is a topic that every instance reads.

@@ -3,6 +3,7 @@ package kafka
 import (
 	"encoding/base64"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -19,15 +20,21 @@ type progress struct {
 	base  int64
 	topic topicID // zero: not known
 	done  doneBefore
+
+	owned  bool          // a claim has the partition, or it died
+	deaths int           // of owners in a row before this one, while owned
+	counts map[int64]int // by offset: deaths while the record ran
 }
 
 const (
 	progressPrefix = "millrace1"
 	progressTopic  = "topic="
+	progressOwned  = "owned="
+	progressCounts = "deaths="
 	progressDone   = "done="
 	// progressMax keeps the string under the broker's default offset.metadata.max.bytes (4096);
 	// records further away are simply run again.
-	progressMax = 2900
+	progressMax = 2800
 )
 
 // encodeProgress returns the metadata of a commit of p; empty when it has nothing to say. p.done is
@@ -47,6 +54,12 @@ func encodeProgress(p progress) string {
 	text := progressPrefix
 	if p.topic != (topicID{}) {
 		text += " " + progressTopic + p.topic.String()
+	}
+	if p.owned {
+		text += " " + progressOwned + strconv.Itoa(p.deaths)
+	}
+	if len(p.counts) > 0 {
+		text += " " + progressCounts + encodeCounts(p.counts)
 	}
 	if len(bits) > 0 {
 		text += " " + progressDone + base64.RawStdEncoding.EncodeToString(bits)
@@ -68,6 +81,13 @@ func decodeProgress(base int64, metadata string) progress {
 	for _, field := range fields[1:] {
 		if text, is := strings.CutPrefix(field, progressTopic); is {
 			p.topic = parseTopicID(text)
+		}
+		if text, is := strings.CutPrefix(field, progressOwned); is {
+			deaths, err := strconv.Atoi(text)
+			p.owned, p.deaths = err == nil && deaths >= 0, max(deaths, 0)
+		}
+		if text, is := strings.CutPrefix(field, progressCounts); is {
+			p.counts = decodeCounts(text)
 		}
 		if text, is := strings.CutPrefix(field, progressDone); is {
 			p.done = decodeDone(base, text)

@@ -206,7 +206,7 @@ func TestACommitOfADeletedTopicIsNotUsed(t *testing.T) {
 				require.NoError(t, sub.Close())
 				recreate(t, p, topic, "new", 20)
 				for partition := range int32(newPartitions) {
-					commitWith(t, p, topic, partition, progress{10, former, doneBefore{12, 15}})
+					commitWith(t, p, topic, partition, progress{base: 10, topic: former, done: doneBefore{12, 15}})
 				}
 				sub, out := subscribe(t, p.Source(topic, topic), pipeline.Flow{})
 				w := newWork()
@@ -296,7 +296,9 @@ func TestACommitOfADeletedTopicIsLogged(t *testing.T) {
 	s.groupClient = &waitingClient{Client: n, owned: &s.owned, log: s.log, topicID: func(string, int32) (topicID, error) { return topicID{2}, nil }}
 	_, err := s.groupClient.GetOffset("topic", 3, sarama.OffsetNewest)
 	require.NoError(t, err)
-	s.former = func(int32) (progress, bool, error) { return progress{900, topicID{1}, doneBefore{902}}, true, nil }
+	s.former = func(int32) (progress, bool, error) {
+		return progress{base: 900, topic: topicID{1}, done: doneBefore{902}}, true, nil
+	}
 	require.NoError(t, (&handler{s: s}).ConsumeClaim(n, at{n, 900}))
 	require.EqualValues(t, 500, n.commit, "the first offset of the new log")
 	require.Equal(t, 1, strings.Count(log.String(), "\n"))

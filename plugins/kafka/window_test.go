@@ -95,7 +95,14 @@ func TestProgressSurvivesTheCommit(t *testing.T) {
 			at += gaps[0]
 			offsets = append(offsets, at)
 		}
-		want := progress{base, topicID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "topic")), offsets}
+		want := progress{base: base, topic: topicID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "topic")), done: offsets}
+		if want.owned = rapid.Bool().Draw(t, "owned"); want.owned {
+			want.deaths = rapid.IntRange(0, 1000).Draw(t, "deaths")
+		}
+		counts := rapid.MapOfN(rapid.Int64Range(base, base+100), rapid.IntRange(1, 99), 0, 8).Draw(t, "counts")
+		if len(counts) > 0 {
+			want.counts = counts
+		}
 		text := encodeProgress(want)
 		require.LessOrEqual(t, len(text), 4096, "the broker refuses longer metadata")
 		require.Equal(t, want, decodeProgress(base, text))
@@ -111,14 +118,29 @@ func TestProgressSurvivesTheCommit(t *testing.T) {
 
 func TestProgressBeyondTheLimitIsLeftOut(t *testing.T) {
 	t.Parallel()
-	text := encodeProgress(progress{10, topicID{1}, []int64{11, 10 + 8*progressMax - 1, 10 + 8*progressMax}})
+	text := encodeProgress(progress{base: 10, topic: topicID{1}, done: doneBefore{11, 10 + 8*progressMax - 1, 10 + 8*progressMax}})
 	require.LessOrEqual(t, len(text), 4096)
-	require.Equal(t, progress{10, topicID{1}, doneBefore{11, 10 + 8*progressMax - 1}}, decodeProgress(10, text))
+	require.Equal(t, progress{base: 10, topic: topicID{1}, done: doneBefore{11, 10 + 8*progressMax - 1}}, decodeProgress(10, text))
 	require.Empty(t, encodeProgress(progress{base: 10}))
 }
 
+// The longest metadata has all of it.
+func TestTheLongestProgressFits(t *testing.T) {
+	t.Parallel()
+	p := progress{topic: topicID{1}, owned: true, deaths: 1 << 40, counts: map[int64]int{}}
+	for i := range int64(8 * progressMax) {
+		p.done = append(p.done, i)
+		p.counts[1<<60+i] = 1 << 40
+	}
+	text := encodeProgress(p)
+	require.LessOrEqual(t, len(text), 4096)
+	got := decodeProgress(0, text)
+	require.Equal(t, p.done, got.done)
+	require.NotEmpty(t, got.counts, "as many as there is room for")
+}
+
 func FuzzDecodeProgress(f *testing.F) {
-	for _, seed := range []string{"", "millrace1 ", "millrace1 done=AQ", "millrace1 done=!!", "someone else's", "millrace2 done=AQ", "millrace1 topic=AAAAAAAAAAAAAAAAAAAAAQ done=AQ", "millrace1 topic=AQ"} {
+	for _, seed := range []string{"", "millrace1 ", "millrace1 done=AQ", "millrace1 done=!!", "someone else's", "millrace2 done=AQ", "millrace1 topic=AAAAAAAAAAAAAAAAAAAAAQ done=AQ", "millrace1 topic=AQ", "millrace1 owned=2 deaths=7:1,9:2", "millrace1 owned=x deaths=7:,:1,-1:1"} {
 		f.Add(int64(5), seed)
 	}
 	f.Fuzz(func(t *testing.T, base int64, metadata string) {

@@ -1,0 +1,222 @@
+package kafka
+
+import (
+	"log/slog"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/millrace-io/millrace/pipeline"
+)
+
+// A record may kill its process, by memory for example, before anything can be said about it. A
+// claim of a route with Policy.MaxDeliveries counts that in the commit's metadata, as follows.
+//
+// A claim commits that it owns the partition before it delivers its first record, and its last mark
+// says that it does no more. So an owner whose commit was left owned has died. Most processes die
+// for other reasons, so one death costs little: the next owner has a small window and commits after
+// each of them, so that the records it had in flight are known to be among the next few. When it
+// dies too, its successor is careful with these: it runs one at a time, in the whole process, and
+// commits that it does before it starts. A death then adds one to the count of this record alone.
+// The count adds to Origin.Delivered until the record is done, whoever owns the partition.
+const (
+	// wary is the window of an owner whose predecessor has died, and the records between its
+	// commits.
+	wary = 32
+	// normally is the records between the commits of other owners, at most.
+	normally = 4096
+)
+
+// crashes counts the deaths of the owners of one partition. The claim's lock guards it.
+type crashes struct {
+	deaths  int           // of owners in a row
+	read    int           // records read by this claim
+	counts  map[int64]int // by offset: deaths while the record ran, including one while it runs
+	careful int64         // records up to this offset run one at a time
+	running *running
+	commit  func() // commits the marks, and waits for it
+}
+
+// running is the record that a careful claim runs, and its count without this run.
+type running struct {
+	offset int64
+	before int
+}
+
+// suspects is how many records must be read before none of them was in flight at a death.
+func (k *crashes) suspects(window int) int {
+	if k.deaths > 1 {
+		return 2 * wary
+	}
+	return normally + window
+}
+
+// every is after how many records the marks are committed.
+func (k *crashes) every() int {
+	if k.deaths > 0 {
+		return wary
+	}
+	return normally
+}
+
+// countCrashes has the claim count. known is the commit at which it begins.
+func (c *claim) countCrashes(known progress, commit func()) {
+	k := &crashes{counts: map[int64]int{}, careful: -1, commit: commit}
+	maps.Copy(k.counts, known.counts)
+	if known.owned {
+		k.deaths = known.deaths + 1
+		c.win.limit = min(wary, len(c.win.ring))
+		level := slog.LevelInfo
+		if k.deaths > 1 {
+			level, k.careful = slog.LevelWarn, math.MaxInt64
+		}
+		c.sub.log.Log(c.ctx, level, "kafka partition was left by an owner that died", pipeline.LogPartition, c.partition, keyDeaths, k.deaths)
+	}
+	c.crashes = k
+	c.describe()
+}
+
+// describe renews the metadata of the marks. The caller holds the lock, or has the claim alone.
+func (c *claim) describe() {
+	p := progress{topic: c.topic}
+	if k := c.crashes; k != nil {
+		p.owned, p.deaths, p.counts = true, k.deaths, k.counts
+	}
+	c.metadata = encodeProgress(p)
+}
+
+// standing returns the commit of this moment. next is the first offset that was not read. The
+// caller holds the lock.
+func (c *claim) standing(next int64) progress {
+	p := progress{base: next, topic: c.topic, done: append(c.win.ackedOffsets(), c.done.after(c.last)...)}
+	if first := c.win.first(); first != nil {
+		p.base = first.offset
+	}
+	if k := c.crashes; k != nil {
+		p.owned, p.deaths, p.counts = true, k.deaths, k.counts
+	}
+	return p
+}
+
+// setMark marks p.
+func (c *claim) setMark(p progress) { c.mark(p.base, encodeProgress(p)) }
+
+// countRead counts the record at offset, which is about to be added to the window, and commits
+// where that limits what is in flight.
+func (c *claim) countRead(offset int64) {
+	k := c.crashes
+	if k == nil {
+		return
+	}
+	c.mu.Lock()
+	k.read++
+	passed := k.deaths > 0 && k.read > k.suspects(len(c.win.ring))
+	if passed {
+		k.deaths, k.careful = 0, min(k.careful, c.last)
+		c.win.limit = len(c.win.ring)
+		c.describe()
+	}
+	due := passed || k.read == 1 || k.read%k.every() == 0
+	if due {
+		c.setMark(c.standing(offset))
+	}
+	c.mu.Unlock()
+	if due {
+		k.commit()
+	}
+}
+
+// begin counts a start of r when its claim is careful. died is how many processes died while they
+// ran r; end is called after the answer. It returns false when the claim ended first.
+func (c *claim) begin(r *record) (died int, end func(), ok bool) {
+	k := c.crashes
+	if k == nil {
+		return 0, func() {}, true
+	}
+	c.mu.Lock()
+	died, careful := k.counts[r.offset], r.offset <= k.careful
+	c.mu.Unlock()
+	if !careful {
+		return died, func() {}, true
+	}
+	if !c.sub.gate.wait(c.ctx) { // it must not keep the turn from others
+		return 0, nil, false
+	}
+	select {
+	case c.sub.turn <- struct{}{}:
+	case <-c.ctx.Done():
+		return 0, nil, false
+	}
+	c.mu.Lock()
+	k.running = &running{r.offset, died}
+	k.counts[r.offset] = died + 1
+	c.describe()
+	c.setMark(c.standing(r.offset))
+	c.mu.Unlock()
+	k.commit()
+	return died, func() {
+		c.mu.Lock()
+		c.survived()
+		if !c.ended {
+			c.setMark(c.standing(c.last + 1))
+		}
+		c.mu.Unlock()
+		<-c.sub.turn
+	}, true
+}
+
+// survived takes back the count of the record that ran. The caller holds the lock.
+func (c *claim) survived() {
+	k := c.crashes
+	if k == nil || k.running == nil {
+		return
+	}
+	if k.counts[k.running.offset] = k.running.before; k.running.before == 0 {
+		delete(k.counts, k.running.offset)
+	}
+	k.running = nil
+	c.describe()
+}
+
+// forget drops the counts of records before offset. The caller holds the lock.
+func (c *claim) forget(before int64) {
+	k := c.crashes
+	if k == nil || len(k.counts) == 0 {
+		return
+	}
+	maps.DeleteFunc(k.counts, func(offset int64, _ int) bool { return offset < before })
+	c.describe()
+}
+
+// countsMax bounds the text of the counts. Together with the rest of the metadata it is under the
+// broker's limit.
+const countsMax = 200
+
+// encodeCounts returns offset:count of each, separated by commas, as many as there is room for.
+func encodeCounts(counts map[int64]int) string {
+	var parts []string
+	size := 0
+	for _, offset := range slices.Sorted(maps.Keys(counts)) {
+		part := strconv.FormatInt(offset, 10) + ":" + strconv.Itoa(counts[offset])
+		if size += len(part) + 1; size > countsMax {
+			break
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, ",")
+}
+
+func decodeCounts(text string) map[int64]int {
+	counts := map[int64]int{}
+	for part := range strings.SplitSeq(text, ",") {
+		at, n, _ := strings.Cut(part, ":")
+		offset, err := strconv.ParseInt(at, 10, 64)
+		count, countErr := strconv.Atoi(n)
+		if err == nil && countErr == nil && offset >= 0 && count > 0 {
+			counts[offset] = count
+		}
+	}
+	return counts
+}

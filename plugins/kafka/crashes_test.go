@@ -1,0 +1,235 @@
+package kafka
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+)
+
+func TestAClaimCommitsThatItOwnsThePartition(t *testing.T) {
+	t.Parallel()
+	onBench(t, pipeline.Flow{}, benchOption{former: &progress{}}, func(t *testing.T, b *bench) {
+		b.write("", "", "")
+		got := b.out()
+		require.Equal(t, []int64{0, 1, 2}, offsets(got), "nobody has died")
+		require.Equal(t, progress{owned: true}, b.committed())
+		require.Len(t, b.commits, 1)
+		got[0].Ack()
+		synctest.Wait()
+		require.Equal(t, progress{base: 1, owned: true}, b.last(), "each mark says it")
+		b.endSess()
+		<-b.ended
+		require.Equal(t, progress{base: 1}, b.last())
+	})
+}
+
+// The next owner of a partition whose owner died bounds what can have been in flight when it dies
+// as well.
+func TestAWaryClaimCommitsEachOfItsWindows(t *testing.T) {
+	t.Parallel()
+	onBench(t, pipeline.Flow{Window: 100}, benchOption{former: &progress{owned: true}}, func(t *testing.T, b *bench) {
+		suspects := int64(normally + 100)
+		for b.marked() < suspects+wary {
+			for range 40 {
+				b.write("")
+			}
+			for got := b.out(); len(got) > 0; got = b.out() {
+				for _, m := range got {
+					if offsetOf(m) >= suspects-wary {
+						continue // the reader may be past them
+					}
+					require.LessOrEqual(t, len(got), wary)
+					require.Equal(t, 1, b.committed().deaths)
+					require.Less(t, offsetOf(m), b.committed().base+2*wary, "a careful claim begins at the commit")
+				}
+				for _, m := range got {
+					m.Ack()
+				}
+			}
+		}
+		require.True(t, b.last().owned)
+		require.Zero(t, b.last().deaths, "what was in flight at the death is done")
+	})
+}
+
+func TestACarefulClaimRunsOneRecordAtATime(t *testing.T) {
+	t.Parallel()
+	former := &progress{owned: true, deaths: 1, counts: map[int64]int{1: 1}}
+	onBench(t, pipeline.Flow{Window: 100}, benchOption{former: former}, func(t *testing.T, b *bench) {
+		for range 2*wary + 10 {
+			b.write("")
+		}
+		for at := range int64(2 * wary) {
+			got := b.out()
+			if at == 2*wary-1 {
+				require.Len(t, got, 11, "the others were not in flight at a death")
+			} else {
+				require.Equal(t, []int64{at}, offsets(got))
+			}
+			want := progress{base: at, owned: true, deaths: 2, counts: map[int64]int{at: 1}}
+			delivered := int64(1)
+			switch at {
+			case 0:
+				want.counts[1] = 1
+			case 1:
+				want.counts[1], delivered = 2, 2
+			case 2*wary - 1: // the reader is past it, and has said so
+				want.deaths = 0
+			}
+			require.Equal(t, want, b.committed(), "before it runs")
+			require.Equal(t, delivered, pipeline.OriginFrom(got[0].Context()).Delivered)
+			got[0].Ack()
+			synctest.Wait()
+		}
+		require.Equal(t, progress{base: 2 * wary, owned: true}, b.last())
+	})
+}
+
+// A nack, a revoked partition and a stop are no deaths.
+func TestOnlyADeathCounts(t *testing.T) {
+	t.Parallel()
+	former := &progress{owned: true, deaths: 1, counts: map[int64]int{0: 1}}
+	onBench(t, pipeline.Flow{}, benchOption{former: former}, func(t *testing.T, b *bench) {
+		b.write("", "")
+		got := b.out()
+		require.Equal(t, []int64{0}, offsets(got))
+		got[0].Nack()
+		synctest.Wait()
+		require.Equal(t, 1, b.last().counts[0])
+		for len(got) < 3 { // 1 runs meanwhile, and 0 again
+			time.Sleep(time.Second)
+			for _, m := range b.out() {
+				got = append(got, m)
+				if len(got) == 2 {
+					m.Nack()
+				}
+			}
+		}
+		b.endSess() // the last one is in flight
+		<-b.ended
+		require.Equal(t, progress{counts: map[int64]int{0: 1}}, b.last())
+	})
+}
+
+// What runs in another partition of the process when it dies is not counted.
+func TestCarefulClaimsOfAProcessTakeTurns(t *testing.T) {
+	t.Parallel()
+	onBench(t, pipeline.Flow{}, benchOption{former: &progress{owned: true, deaths: 1}}, func(t *testing.T, b *bench) {
+		b.sub.turn <- struct{}{} // another partition runs a record
+		b.write("")
+		require.Empty(t, b.out())
+		<-b.sub.turn
+		require.Equal(t, []int64{0}, offsets(b.out()))
+	})
+}
+
+const (
+	killing  = "killer"
+	crashing = "MILLRACE_TEST_CRASHING" // topic and brokers of the process that TestCrashing is
+)
+
+// crashRoute hands on what it reads, unless it is the killer.
+func crashRoute(p *Plugin, topic string, limit int) pipeline.Route {
+	return pipeline.Route{
+		Name: "crashing", From: p.Source(topic, topic), To: p.Sink(topic + "-out"),
+		Handle: func(m *message.Message) ([]*message.Message, error) {
+			if string(m.Payload) == killing {
+				os.Exit(3)
+			}
+			time.Sleep(2 * time.Millisecond) // the work itself
+			return message.Messages{message.NewMessage(m.UUID, m.Payload)}, nil
+		},
+		Policy: pipeline.Policy{MaxDeliveries: limit, DeadLetter: p.Sink(topic + "-dead")},
+	}
+}
+
+const crashLimit = 2
+
+// TestCrashing is the process of the test below.
+func TestCrashing(t *testing.T) {
+	topic, brokers, started := strings.Cut(os.Getenv(crashing), " ")
+	if !started {
+		return
+	}
+	p := New()
+	c, ours := p.Settings().(*Config)
+	require.True(t, ours)
+	quick(c)
+	c.Brokers, c.Partitions, c.StaticMembership = strings.Split(brokers, ","), newPartitions, true // a restart waits for no timeout
+	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "crashing", InstanceConfigured: true, Logger: pipelinetest.Logger(t)}, p, router{crashRoute(p, topic, crashLimit)})
+	require.NoError(t, err)
+	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: middleware.New(reg, middleware.Options{}).Wrap})
+	require.NoError(t, rt.Start(t.Context()))
+	<-rt.Failed()
+}
+
+// A record that kills the process becomes a dead letter, and none of its neighbours does.
+func TestARecordThatKillsTheProcessBecomesADeadLetter(t *testing.T) {
+	t.Parallel()
+	brokers := realServer().brokers(t)
+	p := start(t, brokers, func(c *Config) { c.Partitions = newPartitions })
+	topic := topicFor(t, p)
+	t.Cleanup(func() { deleteTopics(t, p, topic+"-out", topic+"-dead") })
+	require.NoError(t, p.ensureTopics(t.Context(), topic))
+	fill(t, p, topic, "good", 10)
+	publish(t, p, topic, texts(killing)...)
+	fill(t, p, topic, "later", 40)
+	_, out := subscribe(t, p.Source(topic+"-out", topic), pipeline.Flow{})
+	handled := newWork()
+	handled.on(out, 0)
+	_, dead := subscribe(t, p.Source(topic+"-dead", topic), pipeline.Flow{})
+	var letters []*message.Message
+	done := func() bool {
+		for {
+			select {
+			case m := <-dead:
+				letters = append(letters, m)
+				m.Ack()
+			default:
+				return len(letters) > 0 && handled.count() == 50*newPartitions
+			}
+		}
+	}
+
+	deaths := 0
+	for !done() {
+		require.LessOrEqual(t, deaths, 10, "it has a limit")
+		ctx, kill := context.WithCancel(t.Context())
+		process := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestCrashing$")
+		process.Env = append(os.Environ(), crashing+"="+topic+" "+strings.Join(brokers, ","))
+		require.NoError(t, process.Start())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = process.Wait() // its exit code is below
+		}()
+		require.Eventually(t, func() bool {
+			select {
+			case <-ended:
+				return true
+			default:
+				return done()
+			}
+		}, time.Minute, 20*time.Millisecond)
+		kill()
+		<-ended
+		if process.ProcessState.ExitCode() == 3 {
+			deaths++
+		}
+	}
+	require.Equal(t, crashLimit+2, deaths, "the first two name no record")
+	require.Len(t, letters, 1)
+	require.Equal(t, killing, string(letters[0].Payload))
+	require.Equal(t, pipeline.ClassDeliveryLimit, letters[0].Metadata.Get(pipeline.MetaDeadClass))
+}
