@@ -51,6 +51,7 @@ type Options struct {
 	// After is the number to begin after; 0 is the beginning of the log.
 	After int64
 	// Client is the HTTP client; nil: http.DefaultClient. It must not limit the time of a request.
+	// Redirects are refused unless it has a CheckRedirect: they would take the Token to another server.
 	Client *http.Client
 	// Message is called for each message, in order.
 	Message func(Message)
@@ -76,6 +77,11 @@ func Follow(ctx context.Context, o Options) (reason string, err error) {
 	}
 	if w.Client == nil {
 		w.Client = http.DefaultClient
+	}
+	if w.Client.CheckRedirect == nil {
+		client := *w.Client
+		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		w.Client = &client
 	}
 	for {
 		reason, err := w.stream(ctx)

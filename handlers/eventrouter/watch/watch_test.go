@@ -100,3 +100,17 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 	_, err := watch.Follow(ctx, watch.Options{URL: "http://127.0.0.1:1", Message: func(watch.Message) {}, Disconnected: func(error, time.Duration) { cancel() }})
 	require.ErrorIs(t, err, context.Canceled)
 }
+
+// The watch token stays with the configured address.
+func TestARedirectIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	other := &answers{list: []string{"204"}}
+	elsewhere := httptest.NewServer(other)
+	defer elsewhere.Close()
+	first := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
+	defer first.Close()
+	_, err := watch.Follow(t.Context(), watch.Options{URL: first.URL, Token: "the-token", Message: func(watch.Message) {}})
+	require.ErrorIs(t, err, watch.ErrRefused)
+	require.ErrorContains(t, err, "302")
+	require.Empty(t, other.token)
+}

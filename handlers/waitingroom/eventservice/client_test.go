@@ -43,6 +43,24 @@ func TestTheNumberOfSeats(t *testing.T) {
 	require.True(t, c.breaker.IsClosed())
 }
 
+// The answer of another address is not believed.
+func TestARedirectIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	s := sim.New(map[string]int64{"42": 500})
+	other := httptest.NewServer(s)
+	t.Cleanup(other.Close)
+	first := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other.URL+r.URL.Path, http.StatusFound)
+	}))
+	t.Cleanup(first.Close)
+	c := newClient(Config{URL: first.URL, Timeout: time.Minute})
+	t.Cleanup(c.http.CloseIdleConnections)
+	_, err := c.seats(t.Context(), "42")
+	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorContains(t, err, "a redirect to "+other.URL+" is not followed")
+	require.InDelta(t, 1, testutil.ToFloat64(c.calls.WithLabelValues(resultFailed)), 0)
+}
+
 // An object without a number confirms the event; it has no seats that could be given away.
 func TestNonsenseIsNoNumber(t *testing.T) {
 	t.Parallel()

@@ -44,7 +44,8 @@ type Options struct {
 	// Session returns the shop session of a request. The middleware then verifies each request at
 	// the waiting room. Nil: it checks the signature and the end of the token alone.
 	Session func(*http.Request) string
-	// Client sends the requests to the waiting room. Nil: one with a limit of 3 s.
+	// Client sends the requests to the waiting room. Nil: one with a limit of 3 s. Redirects are not
+	// followed unless the client has a CheckRedirect: they would take the ShopToken to another server.
 	Client *http.Client
 }
 
@@ -86,9 +87,17 @@ func New(o Options) (*Gate, error) {
 	if o.Client == nil {
 		o.Client = &http.Client{Timeout: callTimeout}
 	}
+	if o.Client.CheckRedirect == nil {
+		client := *o.Client
+		client.CheckRedirect, o.Client = noRedirect, &client
+	}
 	g := &Gate{o: o, base: strings.TrimRight(o.URL, "/")}
 	g.keys.fetch = g.fetchKeys
 	return g, nil
+}
+
+func noRedirect(to *http.Request, _ []*http.Request) error {
+	return fmt.Errorf("a redirect to %s://%s is not followed: set URL to the address that answers", to.URL.Scheme, to.URL.Host)
 }
 
 func bearer(r *http.Request) string {

@@ -89,15 +89,29 @@ func (g *Gate) fetchKeys(ctx context.Context) (map[string]ed25519.PublicKey, err
 	if status != http.StatusOK {
 		return nil, fmt.Errorf("status %d", status)
 	}
-	var set jose.JSONWebKeySet
+	return parseKeys(text)
+}
+
+// parseKeys returns the keys that can sign entry tokens. Others are skipped (RFC 7517, section 5).
+func parseKeys(text []byte) (map[string]ed25519.PublicKey, error) {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
 	if err := json.Unmarshal(text, &set); err != nil {
 		return nil, fmt.Errorf("no JSON Web Key Set: %w", err)
 	}
 	byID := map[string]ed25519.PublicKey{}
-	for _, key := range set.Keys {
+	for _, raw := range set.Keys {
+		var key jose.JSONWebKey
+		if json.Unmarshal(raw, &key) != nil {
+			continue // of a type that is not known
+		}
 		if public, ok := key.Key.(ed25519.PublicKey); ok {
 			byID[key.KeyID] = public
 		}
+	}
+	if len(byID) == 0 {
+		return nil, fmt.Errorf("none of %d keys of the JSON Web Key Set is a public key of Ed25519", len(set.Keys))
 	}
 	return byID, nil
 }

@@ -1,0 +1,13 @@
+package pipeline
+
+import (
+	"fmt"
+	"net/http"
+)
+
+// NoRedirect is the CheckRedirect of an http.Client that sends a credential or trusts the answer: a
+// redirect would send the credential to another server, or believe one that nobody has configured.
+// The error names that server, without the path and the query of its address.
+func NoRedirect(to *http.Request, _ []*http.Request) error {
+	return fmt.Errorf("a redirect to %s://%s is not followed: configure the address that answers", to.URL.Scheme, to.URL.Host)
+}
