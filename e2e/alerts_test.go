@@ -79,6 +79,7 @@ func raisers() map[string][]happening {
 		"MillraceShardWithoutOwner":      {is(`millrace_redis_shards_owned{domain="scan"}`, 1)},
 		"MillraceSlowClients":            {grows(`millrace_sse_closed_total{reason="slow"}`, 1), grows(`millrace_sse_opened_total`, 4)},
 		"MillraceStreamsFull":            {grows(`millrace_web_refused_total{reason="full"}`, 0.1)},
+		"MillraceConnectionsRefused":     {grows(`millrace_web_refused_connections_total{reason="full"}`, 0.1)},
 		"MillraceRoomWithoutTicks":       {is(`millrace_room_tick_age_seconds{event="42"}`, 40)},
 		"MillraceRoomTicksMissed":        {grows(`millrace_room_ticks_missed_total`, 0.5)},
 		"MillraceRoomPromotionsDelayed":  {grows(`millrace_room_promotion_delay_duration_seconds_bucket{le="+Inf"}`, 1)},
@@ -140,6 +141,7 @@ func quiets() map[string][]happening {
 		"MillraceGatewayFeedLost":    {grows(`millrace_router_log_reads_total{reason="connect"}`, 50)},
 		"MillraceSlowClients":        {grows(`millrace_sse_closed_total{reason="gone"}`, 4), grows(`millrace_sse_opened_total`, 4)},
 		"MillraceStreamsFull":        {grows(`millrace_web_refused_total{reason="foreign_origin"}`, 1)},
+		"MillraceConnectionsRefused": {is(`millrace_web_connections`, 20_000), is(`millrace_web_refused_connections_total{reason="full"}`, 7)},
 		// A large event, one restart of Redis, and a node that is behind for a moment.
 		"MillraceRoomWithoutTicks":      {is(`millrace_room_tick_age_seconds`, 12), is(`millrace_room_waiting`, 1e6)},
 		"MillraceRoomTicksMissed":       {grows(`millrace_room_ticks_missed_total`, 0.05)},

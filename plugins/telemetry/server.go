@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/httpserver"
+)
+
+const (
+	headerTimeout = 5 * time.Second
+	readTimeout   = 30 * time.Second // of a complete request
+	// writeStall is without progress: a profile takes as long as its client wants.
+	writeStall  = 30 * time.Second
+	addressPart = 4 // of all connections, the most of one address
 )
 
 type server struct {
@@ -36,6 +46,10 @@ type server struct {
 	stopped  bool
 	serving  sync.WaitGroup
 	checking pipeline.Loops // the runs of the checks, one loop each
+
+	requests    httpserver.Requests
+	connections *httpserver.Connections
+	readTimeout time.Duration // of a complete request
 
 	phase  atomic.Pointer[phase] // nil: starting
 	served context.Context       // ends when the drain begins
@@ -140,13 +154,18 @@ func (s *server) Start(ctx context.Context) error {
 		return fmt.Errorf("telemetry: listen on %s (plugins.telemetry.listen): %w", c.Listen, err)
 	}
 	s.http = &http.Server{
-		Handler:           mux,
-		ReadHeaderTimeout: 5 * time.Second,
+		Handler:           s.requests.Handler(mux),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       s.readTimeout,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          log.New(serverLog{s.plugin.log.Load()}, "", 0),
 	}
+	total := httpserver.Operations()
+	limited := s.connections.Listen(s.listener, httpserver.Limits{
+		Total: total, PerAddress: max(1, total/addressPart), Exempt: netip.Addr.IsLoopback,
+	}, s.plugin.log.Load())
 	s.serving.Go(func() {
-		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.http.Serve(limited); !errors.Is(err, http.ErrServerClosed) {
 			s.failed <- fmt.Errorf("telemetry: serve: %w", err)
 		}
 	})
@@ -242,7 +261,8 @@ func handle(mux *http.ServeMux, pattern string, h http.Handler) (err error) {
 	return nil
 }
 
-// Stop ends the server. It waits for requests in flight and for running checks, until ctx ends.
+// Stop ends the server. It waits for requests in flight and for running checks until ctx ends, but
+// not for clients that are late with their request or do not read their answer.
 func (s *server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,8 +272,8 @@ func (s *server) Stop(ctx context.Context) error {
 		return nil
 	}
 	var errs []error
-	if err := s.http.Shutdown(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("telemetry: stop: %w", err), s.http.Close())
+	if err := s.requests.Stop(ctx, s.http); err != nil {
+		errs = append(errs, fmt.Errorf("telemetry: stop: %w", err))
 	}
 	s.serving.Wait()
 	if err := s.checking.Stop(ctx); err != nil {

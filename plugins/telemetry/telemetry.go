@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/httpserver"
 )
 
 // Plugin is the operations server and the tracing of a process. Put it first in the list of
@@ -31,7 +32,10 @@ func New() *Plugin {
 		}),
 	}
 	p.log.Store(slog.New(slog.DiscardHandler))
-	p.server = &server{plugin: p, failed: make(chan error, 1)}
+	p.server = &server{
+		plugin: p, failed: make(chan error, 1), readTimeout: readTimeout,
+		connections: httpserver.NewConnections("millrace_telemetry"), requests: httpserver.Requests{WriteStall: writeStall},
+	}
 	p.server.served, p.server.end = context.WithCancel(context.Background())
 	return p
 }
@@ -47,7 +51,7 @@ func (p *Plugin) Settings() any { return &p.config }
 func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.log.Store(r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name())))
 	p.server.registry = r
-	r.Collect(p.exports)
+	r.Collect(append(p.server.connections.Collectors(), p.exports)...)
 	for pattern, h := range p.server.own() {
 		r.HTTP(pattern, h)
 	}

@@ -109,6 +109,13 @@ func TestForwardedAddresses(t *testing.T) {
 		"an address and no address":                  {[]string{"127.0.0.1"}, "evil, 192.0.2.1", "192.0.2.1", true},
 		"two addresses in one network of IPv6":       {[]string{"127.0.0.1"}, "2001:db8::1", "2001:db8::2", true},
 		"two networks of IPv6":                       {[]string{"127.0.0.1"}, "2001:db8::1", "2001:db8:0:1::1", false},
+		"ports":                                      {[]string{"127.0.0.1"}, "192.0.2.1:4711", "192.0.2.2:4711", false},
+		"one client on two ports":                    {[]string{"127.0.0.1"}, "192.0.2.1:4711", "192.0.2.1:4712", true},
+		"IPv6 with ports":                            {[]string{"127.0.0.1"}, "[2001:db8::1]:4711", "[2001:db8:0:1::1]:4711", false},
+		"IPv6 in brackets":                           {[]string{"127.0.0.1"}, "[2001:db8::1]", "[2001:db8:0:1::1]", false},
+		"quotes":                                     {[]string{"127.0.0.1"}, `"192.0.2.1"`, `"192.0.2.2"`, false},
+		"quotes and ports":                           {[]string{"127.0.0.1"}, `"[2001:db8::1]:4711"`, `"[2001:db8:0:1::1]:4711"`, false},
+		"two proxies with ports":                     {[]string{"127.0.0.1", "10.0.0.0/8"}, "192.0.2.1:1, 10.0.0.1:2", "192.0.2.2:1, 10.0.0.1:2", false},
 		"an IPv4 address that is written as of IPv6": {[]string{"127.0.0.1"}, "192.0.2.1", "::ffff:192.0.2.1", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,6 +131,21 @@ func TestForwardedAddresses(t *testing.T) {
 			require.Equal(t, c.same, second.StatusCode == http.StatusTooManyRequests)
 		})
 	}
+}
+
+// An operator sees that a proxy writes no addresses.
+func TestAProxyThatWritesNoAddress(t *testing.T) {
+	t.Parallel()
+	r := start(t, func(c *web.Config) { c.TrustedProxies = []string{"127.0.0.1"} }, func(s *site) { s.web.Handle("GET /x", text("x")) })
+	require.Equal(t, "x", r.send("GET", "/x").body)
+	require.Equal(t, "x", r.send("GET", "/x", "X-Forwarded-For", "192.0.2.1:4711").body)
+	require.NotContains(t, r.log.String(), "not understood")
+	for range 3 {
+		require.Equal(t, "x", r.send("GET", "/x", "X-Forwarded-For", "192.0.2.1, _hidden"+strings.Repeat("x", 1000)).body)
+	}
+	require.Equal(t, 1, strings.Count(r.log.String(), "not understood"), "one line in a minute")
+	require.Contains(t, r.log.String(), `level=WARN msg="X-Forwarded-For of a trusted proxy not understood" plugin=web proxy=127.0.0.1 value=" _hiddenxxx`)
+	require.NotContains(t, r.log.String(), strings.Repeat("x", 100))
 }
 
 func TestPagesOfForeignOrigins(t *testing.T) {

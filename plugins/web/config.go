@@ -4,9 +4,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,10 +28,17 @@ type Config struct {
 	// TrustedProxies are the networks whose X-Forwarded-For and user header are used.
 	TrustedProxies []string `yaml:"trusted_proxies"`
 	Auth           Auth     `yaml:"auth"`
-	// MaxStreams is the number of open streams of the process.
+	// MaxStreams is the number of open streams of the process. Zero: 20,000, or fewer if the limit of
+	// file descriptors permits fewer.
 	MaxStreams int `yaml:"max_streams"`
 	// MaxStreamsPerUser is the number of open streams of a user, or of an address without a user.
 	MaxStreamsPerUser int `yaml:"max_streams_per_user"`
+	// MaxConnections is the number of open connections of the process. Zero: twice the streams, or
+	// fewer if the limit of file descriptors permits fewer.
+	MaxConnections int `yaml:"max_connections"`
+	// MaxConnectionsPerAddress is the number of open connections of an address that is neither of a
+	// trusted proxy nor of this machine. Zero: a tenth of MaxConnections.
+	MaxConnectionsPerAddress int `yaml:"max_connections_per_address"`
 	// DrainDelay is the time between the 503 of /readyz and the first refusal.
 	DrainDelay time.Duration `yaml:"drain_delay"`
 	// DrainWindow is the time over which the open streams are closed.
@@ -54,7 +65,7 @@ type Auth struct {
 
 // DefaultConfig returns the settings of the README.
 func DefaultConfig() Config {
-	return Config{Listen: "127.0.0.1:8080", MaxStreams: 20000, MaxStreamsPerUser: 10, DrainWindow: 10 * time.Second}
+	return Config{Listen: "127.0.0.1:8080", MaxStreamsPerUser: 10, DrainWindow: 10 * time.Second}
 }
 
 // Validate reports all errors at once; it reads the files.
@@ -75,7 +86,11 @@ func (c *Config) Validate() error {
 		p.Check(err == nil, fmt.Sprintf("trusted_proxies[%d]", i), "must be a network such as 10.0.0.0/8, or an address, got %q", proxy)
 	}
 	p.Under("auth", c.Auth.validate(len(c.TrustedProxies) > 0))
-	p.Check(c.MaxStreams > 0, "max_streams", "must be > 0, got %d", c.MaxStreams)
+	p.Check(c.Auth.Header == "" || !anybody(c.TrustedProxies), "trusted_proxies",
+		"must be the networks of your proxies with auth.header: any client in these networks can name any user, and they contain a sixteenth of all addresses or more, got %q", c.TrustedProxies)
+	p.Check(c.MaxStreams >= 0, "max_streams", "must be >= 0, got %d", c.MaxStreams)
+	p.Check(c.MaxConnections >= 0, "max_connections", "must be >= 0, got %d", c.MaxConnections)
+	p.Check(c.MaxConnectionsPerAddress >= 0, "max_connections_per_address", "must be >= 0, got %d", c.MaxConnectionsPerAddress)
 	p.Check(c.MaxStreamsPerUser > 0, "max_streams_per_user", "must be > 0, got %d", c.MaxStreamsPerUser)
 	p.Check(c.DrainDelay >= 0, "drain_delay", "must be >= 0, got %s", c.DrainDelay)
 	p.Positive("drain_window", c.DrainWindow)
@@ -85,6 +100,8 @@ func (c *Config) Validate() error {
 func (a *Auth) validate(proxies bool) error {
 	var p pipeline.Problems
 	p.Check(a.Header == "" || proxies, "header", "must be empty without trusted_proxies: any client can send it")
+	p.Check(a.Header == "" || canNameUser(a.Header), "header",
+		"must be a header that only the proxy writes, such as X-User: %q has another meaning or is no name of a header", a.Header)
 	if a.JWKSFile == "" && a.JWKSURL == "" {
 		return p.Err()
 	}
@@ -92,7 +109,7 @@ func (a *Auth) validate(proxies bool) error {
 	p.Check(a.Issuer != "", "issuer", "must be set with the keys of a sign-in")
 	p.Check(a.Audience != "", "audience", "must be set with the keys of a sign-in")
 	if a.JWKSFile != "" {
-		_, err := readKeySet(a.JWKSFile)
+		_, _, err := readKeySet(a.JWKSFile)
 		p.Check(err == nil, "jwks_file", "%s", err)
 	}
 	if a.JWKSURL != "" {
@@ -124,6 +141,42 @@ func (t TLS) load() (*tls.Config, error) {
 		return nil, &pipeline.FieldError{Path: "tls.cert_file", Problem: err.Error()}
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}, nil
+}
+
+var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") // RFC 9110, section 5.1
+
+// canNameUser reports whether a proxy can put a user into a header. HTTP and browsers give these
+// another meaning, and net/http removes Host.
+func canNameUser(header string) bool {
+	name := http.CanonicalHeaderKey(header)
+	for _, prefix := range []string{"Accept", "Access-Control-", "Content-", "Proxy-", "Sec-", "X-Forwarded-"} {
+		if strings.HasPrefix(name, prefix) {
+			return false
+		}
+	}
+	return headerName.MatchString(header) && !slices.Contains([]string{
+		"Authorization", "Cache-Control", "Connection", "Cookie", "Date", "Expect", "Forwarded", "Host", "Keep-Alive", "Last-Event-Id",
+		"Origin", "Pragma", "Range", "Referer", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "User-Agent", "Via",
+	}, name)
+}
+
+// anybody reports whether networks contain a sixteenth of all IPv4 or IPv6 addresses. All private
+// networks are less, and all public IPv6 addresses are more.
+func anybody(networks []string) bool {
+	var all []netip.Prefix
+	for _, text := range networks {
+		if n, err := network(text); err == nil {
+			all = append(all, n.Masked())
+		}
+	}
+	slices.SortFunc(all, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() }) // a network comes before its parts
+	shares := map[int]float64{}                                                      // by the length of addresses
+	for i, n := range all {
+		if !slices.ContainsFunc(all[:i], n.Overlaps) {
+			shares[n.Addr().BitLen()] += math.Ldexp(1, -n.Bits())
+		}
+	}
+	return shares[32] >= 1./16 || shares[128] >= 1./16
 }
 
 // network reads a network, or an address as the network of one address.

@@ -45,6 +45,9 @@ func (w *recorder) Write(b []byte) (int, error) {
 // serve answers every request of the server.
 func (p *Plugin) serve(rw http.ResponseWriter, r *http.Request) {
 	begin, w := time.Now(), &recorder{ResponseWriter: rw}
+	if r.ContentLength == 0 {
+		_ = http.NewResponseController(w).SetWriteDeadline(begin.Add(p.writeTimeout)) // net/http supports it
+	}
 	protect(w)
 	aborted := p.contained(w, r)
 	pattern := r.Pattern
@@ -153,13 +156,15 @@ func (p *Plugin) guard(m *mount) http.Handler {
 				outer.user = p.pseudonym(v.user.ID)
 			}
 		}
-		p.limit(m, w, r)
+		if r.ContentLength != 0 {
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		}
 		if !m.stream {
 			m.handler.ServeHTTP(w, r)
 			return
 		}
 		visitor := v.slot()
-		if reason := p.slots.take(visitor, p.config.MaxStreams, p.config.MaxStreamsPerUser); reason != "" {
+		if reason := p.slots.take(visitor, p.maxStreams, p.config.MaxStreamsPerUser); reason != "" {
 			status := http.StatusServiceUnavailable
 			if reason == reasonTooMany { // the visitor has other streams
 				status = http.StatusTooManyRequests
@@ -174,20 +179,10 @@ func (p *Plugin) guard(m *mount) http.Handler {
 			p.metrics.streams.Dec()
 			p.slots.release(visitor)
 		}()
+		// A stream sets a deadline per write itself.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // net/http supports it
 		m.handler.ServeHTTP(w, r)
 	})
-}
-
-// limit bounds the time and the size of a request. A stream sets a deadline per write itself.
-func (p *Plugin) limit(m *mount, w http.ResponseWriter, r *http.Request) {
-	c := http.NewResponseController(w)
-	if !m.stream {
-		_ = c.SetWriteDeadline(time.Now().Add(p.writeTimeout)) // net/http supports it
-	}
-	if r.ContentLength != 0 {
-		_ = c.SetReadDeadline(time.Now().Add(p.bodyTimeout))
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-	}
 }
 
 // pseudonym names a user in the log of this process.

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,8 +9,9 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +26,7 @@ const (
 	fetchInterval = 10 * time.Minute // without a reason to fetch it sooner
 	fetchAgain    = 10 * time.Second // the shortest time between two fetches
 	maxKeySet     = 1 << 20          // bytes
+	maxSkipped    = 10               // keys that a warning names
 	maxToken      = 8 << 10          // bytes
 	tokenLeeway   = 30 * time.Second
 )
@@ -50,6 +53,7 @@ type signIn struct {
 
 	mu       sync.Mutex // guards what follows
 	keys     *jose.JSONWebKeySet
+	skipped  string // the keys of the latest set that are not used
 	fetching bool
 	latest   time.Time     // when the last fetch began
 	fetched  chan struct{} // closed at the end of the next fetch
@@ -57,36 +61,70 @@ type signIn struct {
 
 func newSignIn(a Auth, log *slog.Logger) (*signIn, error) {
 	s := &signIn{
-		issuer: a.Issuer, audience: a.Audience, url: a.JWKSURL, log: log, client: &http.Client{Timeout: fetchTimeout},
+		issuer: a.Issuer, audience: a.Audience, url: a.JWKSURL, log: log, client: &http.Client{Timeout: fetchTimeout, CheckRedirect: pipeline.NoRedirect},
 		wanted: make(chan struct{}, 1), fetched: make(chan struct{}),
 	}
 	if a.JWKSFile == "" {
 		return s, nil
 	}
-	var err error
-	s.keys, err = readKeySet(a.JWKSFile)
+	keys, skipped, err := readKeySet(a.JWKSFile)
+	if err == nil {
+		s.use(context.Background(), keys, skipped)
+	}
 	return s, err
 }
 
-func readKeySet(file string) (*jose.JSONWebKeySet, error) {
+func readKeySet(file string) (keys *jose.JSONWebKeySet, skipped string, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	return parseKeySet(text)
 }
 
-// parseKeySet keeps the public keys of a set: a shared secret must verify nothing.
-func parseKeySet(text []byte) (*jose.JSONWebKeySet, error) {
-	var set jose.JSONWebKeySet
+// use takes keys from now on. It warns about those that were skipped, unless it did so before.
+func (s *signIn) use(ctx context.Context, keys *jose.JSONWebKeySet, skipped string) {
+	s.mu.Lock()
+	changed := skipped != s.skipped
+	s.keys, s.skipped = keys, skipped
+	s.mu.Unlock()
+	if changed && skipped != "" {
+		s.log.WarnContext(ctx, "keys of the sign-in skipped", slog.String("keys", skipped))
+	}
+}
+
+// parseKeySet keeps the public keys of a set: a shared secret must verify nothing. Other keys, and
+// those of a type that is not known, are skipped (RFC 7517, section 5). skipped lists them, except
+// keys for encryption.
+func parseKeySet(text []byte) (keys *jose.JSONWebKeySet, skipped string, err error) {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
 	if err := json.Unmarshal(text, &set); err != nil {
-		return nil, fmt.Errorf("no JSON Web Key Set: %w", err)
+		return nil, "", fmt.Errorf("no JSON Web Key Set: %w", err)
 	}
-	set.Keys = slices.DeleteFunc(set.Keys, func(k jose.JSONWebKey) bool { return !k.IsPublic() || k.Use == "enc" })
-	if len(set.Keys) == 0 {
-		return nil, errors.New("the JSON Web Key Set has no public key")
+	keys = &jose.JSONWebKeySet{}
+	var names []string
+	for i, raw := range set.Keys {
+		var name struct{ Kid, Kty, Use string }
+		var key jose.JSONWebKey
+		_ = json.Unmarshal(raw, &name) // for the log; a key of another form has no name
+		switch wrong := json.Unmarshal(raw, &key); {
+		case name.Use == "enc":
+		case wrong == nil && key.Valid() && key.IsPublic():
+			keys.Keys = append(keys.Keys, key)
+		case len(names) < maxSkipped:
+			if wrong == nil {
+				wrong = errors.New("it is no public key")
+			}
+			names = append(names, fmt.Sprintf("keys[%d] (kid %q, kty %q): %s", i, name.Kid, name.Kty, wrong))
+		}
 	}
-	return &set, nil
+	skipped = strings.Join(names, "; ")
+	if len(keys.Keys) == 0 {
+		return nil, "", errors.New("the JSON Web Key Set has no public key that can be used: " + cmp.Or(skipped, "it is empty or has keys for encryption only"))
+	}
+	return keys, skipped, nil
 }
 
 // run fetches the keys at once, regularly, and when a request needs one that is absent.
@@ -118,15 +156,15 @@ func (s *signIn) fetch(ctx context.Context) {
 	s.mu.Lock()
 	s.latest, s.fetching = time.Now(), true
 	s.mu.Unlock()
-	keys, err := s.get(ctx)
-	if err != nil && ctx.Err() == nil {
+	keys, skipped, err := s.get(ctx)
+	switch {
+	case err == nil:
+		s.use(ctx, keys, skipped)
+	case ctx.Err() == nil:
 		s.log.WarnContext(ctx, "keys of the sign-in not fetched", slog.String("url", s.url), pipeline.Err(err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil {
-		s.keys = keys
-	}
 	close(s.fetched)
 	s.fetched, s.fetching = make(chan struct{}), false
 }
@@ -138,22 +176,25 @@ func (s *signIn) due() bool {
 	return time.Since(s.latest) >= fetchAgain
 }
 
-func (s *signIn) get(ctx context.Context) (*jose.JSONWebKeySet, error) {
+func (s *signIn) get(ctx context.Context) (keys *jose.JSONWebKeySet, skipped string, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, http.NoBody)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	answer, err := s.client.Do(r)
 	if err != nil {
-		return nil, err
+		if failed, ok := errors.AsType[*url.Error](err); ok {
+			err = failed.Err // without the URL
+		}
+		return nil, "", err
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("status %d", answer.StatusCode)
+		return nil, "", fmt.Errorf("status %d", answer.StatusCode)
 	}
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxKeySet))
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	return parseKeySet(text)
 }

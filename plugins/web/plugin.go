@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/httpserver"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/token"
 )
@@ -22,6 +23,7 @@ type Plugin struct {
 	tokens  *token.Plugin
 	streams *sse.Plugin
 	log     *slog.Logger
+	sampled *pipeline.LogSampler
 	metrics metrics
 	mounts  map[string]*mount
 	server  *server
@@ -34,14 +36,20 @@ type Plugin struct {
 	logKey   []byte // of the names of users in the log
 
 	headerTimeout, writeTimeout, bodyTimeout time.Duration
+
+	descriptors func() (limit int, limited bool)
+	manyClients func(netip.Addr) bool // the address is of a proxy, or of this machine
+	maxStreams  int                   // from Start on
 }
 
 // Limits of a request. A stream has no writeTimeout.
 const (
 	headerTimeout = 5 * time.Second  // of its headers, and of the TLS handshake
-	bodyTimeout   = 30 * time.Second // of its body
+	bodyTimeout   = 30 * time.Second // of the complete request
 	writeTimeout  = 30 * time.Second // of the complete answer
 )
+
+const warnEvery = time.Minute
 
 // mount is a handler with its options.
 type mount struct {
@@ -79,9 +87,12 @@ func Refused(f func(*http.Request)) Option { return func(m *mount) { m.refused =
 func New(tokens *token.Plugin, streams *sse.Plugin) *Plugin {
 	p := &Plugin{
 		config: DefaultConfig(), tokens: tokens, streams: streams, log: slog.New(slog.DiscardHandler), metrics: newMetrics(),
-		mounts: map[string]*mount{}, slots: slots{open: map[string]int{}},
+		sampled: pipeline.NewLogSampler(warnEvery),
+		mounts:  map[string]*mount{}, slots: slots{open: map[string]int{}},
 		logKey: []byte(rand.Text()), headerTimeout: headerTimeout, writeTimeout: writeTimeout, bodyTimeout: bodyTimeout,
 	}
+	p.descriptors = httpserver.Descriptors
+	p.manyClients = func(a netip.Addr) bool { return a.IsLoopback() || p.trusted(a) }
 	p.server = newServer(p)
 	return p
 }
@@ -96,7 +107,7 @@ func (p *Plugin) Settings() any { return &p.config }
 func (p *Plugin) Register(r *pipeline.Registry) (err error) {
 	p.log = r.Env().Logger.With(slog.String(pipeline.LogPlugin, p.Name()))
 	p.registry = r
-	r.Collect(p.metrics.collectors()...)
+	r.Collect(append(p.metrics.collectors(), p.server.connections.Collectors()...)...)
 	r.Service(p.Name(), p.server)
 	p.streams.DrainOver(p.config.DrainWindow)
 	if p.proxies, err = p.config.networks(); err != nil {

@@ -1,10 +1,12 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"sync"
@@ -13,11 +15,18 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/httpserver"
 )
 
 const (
 	idleTimeout = 2 * time.Minute
 	maxHeader   = 16 << 10 // bytes of the headers and the address of a request
+
+	defaultStreams       = 20_000        // with max_streams 0
+	connectionsPerStream = 2             // with max_connections 0: browsers keep one for other requests
+	addressPart          = 10            // of max_connections, with max_connections_per_address 0
+	unlimited            = math.MaxInt32 // descriptors
 
 	// Of HTTP/2. A connection without an answer to a ping is closed.
 	maxRequests = 100 // of one connection at the same time
@@ -34,6 +43,10 @@ type server struct {
 	loops   pipeline.Loops
 	serving sync.WaitGroup
 
+	requests    httpserver.Requests
+	connections *httpserver.Connections
+	limits      httpserver.Limits // from Start on
+
 	draining atomic.Bool
 
 	mu       sync.Mutex // guards what follows
@@ -42,7 +55,9 @@ type server struct {
 	stopped  bool
 }
 
-func newServer(p *Plugin) *server { return &server{plugin: p, failed: make(chan error, 1)} }
+func newServer(p *Plugin) *server {
+	return &server{plugin: p, failed: make(chan error, 1), connections: httpserver.NewConnections("millrace_web")}
+}
 
 // Start checks the patterns and the certificate. The server listens when all services have started.
 func (s *server) Start(ctx context.Context) error {
@@ -54,6 +69,9 @@ func (s *server) Start(ctx context.Context) error {
 	if len(s.plugin.mounts) == 0 {
 		return nil
 	}
+	if err := s.limit(ctx); err != nil {
+		return err
+	}
 	if err := s.plugin.start(ctx); err != nil {
 		return err
 	}
@@ -62,8 +80,11 @@ func (s *server) Start(ctx context.Context) error {
 		return fmt.Errorf("web: plugins.web: %w", err)
 	}
 	s.http = &http.Server{
-		Handler: http.HandlerFunc(s.plugin.serve), TLSConfig: certificate, Protocols: &http.Protocols{},
-		ReadHeaderTimeout: s.plugin.headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		Handler: s.requests.Handler(http.HandlerFunc(s.plugin.serve)), TLSConfig: certificate, Protocols: &http.Protocols{},
+		// Refused requests have these limits, too: net/http reads their bodies before it answers.
+		ReadHeaderTimeout: s.plugin.headerTimeout, ReadTimeout: s.plugin.bodyTimeout,
+		WriteTimeout: s.plugin.bodyTimeout + s.plugin.writeTimeout, // it begins with the body
+		IdleTimeout:  idleTimeout, MaxHeaderBytes: maxHeader,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxRequests, SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: writeByte,
 		},
@@ -73,6 +94,37 @@ func (s *server) Start(ctx context.Context) error {
 	s.http.Protocols.SetHTTP1(true)
 	s.http.Protocols.SetHTTP2(certificate != nil)
 	s.http.Protocols.SetUnencryptedHTTP2(certificate == nil)
+	return nil
+}
+
+// limit finds the limits of streams and connections, and compares them with the file descriptors
+// that the process may have.
+func (s *server) limit(ctx context.Context) error {
+	c, descriptors, limited := s.plugin.config, 0, false
+	if descriptors, limited = s.plugin.descriptors(); !limited {
+		descriptors = unlimited
+	}
+	most := httpserver.Public(descriptors)
+	for _, of := range []struct {
+		setting string
+		value   int
+	}{{"max_streams", c.MaxStreams}, {"max_connections", c.MaxConnections}} {
+		if of.value > most {
+			return app.Usage("web: plugins.web.%s is %d, and the limit of file descriptors (%d) leaves %d for clients: "+
+				"lower the setting, or raise the limit (ulimit -n, LimitNOFILE of systemd)", of.setting, of.value, descriptors, most)
+		}
+	}
+	if s.plugin.maxStreams = c.MaxStreams; c.MaxStreams == 0 {
+		s.plugin.maxStreams = min(defaultStreams, most)
+	}
+	if s.plugin.maxStreams < defaultStreams && c.MaxStreams == 0 {
+		s.plugin.log.InfoContext(ctx, "the limit of file descriptors permits fewer streams than usual",
+			slog.Int("descriptors", descriptors), slog.Int("streams", s.plugin.maxStreams), slog.Int("usual", defaultStreams))
+	}
+	total := cmp.Or(c.MaxConnections, min(connectionsPerStream*s.plugin.maxStreams, most))
+	s.limits = httpserver.Limits{
+		Total: total, PerAddress: cmp.Or(c.MaxConnectionsPerAddress, max(1, total/addressPart)), Exempt: s.plugin.manyClients,
+	}
 	return nil
 }
 
@@ -97,6 +149,7 @@ func (s *server) listen() error {
 	case err != nil:
 		return fmt.Errorf("web: listen on %s (plugins.web.listen): %w", address, err)
 	}
+	listener = s.connections.Listen(listener, s.limits, s.plugin.log)
 	if s.http.TLSConfig == nil {
 		listener = newFirstListener(listener)
 	}
@@ -127,8 +180,8 @@ func (s *server) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends the server. It waits for requests in progress until ctx ends, and then closes their
-// connections.
+// Stop ends the server. It waits for requests in progress until ctx ends, but not for clients that
+// are late with their request or do not read their answer.
 func (s *server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,8 +191,8 @@ func (s *server) Stop(ctx context.Context) error {
 	if s.http == nil {
 		return err
 	}
-	if stop := s.http.Shutdown(ctx); stop != nil {
-		err = errors.Join(err, fmt.Errorf("web: stop: %w", stop), s.http.Close())
+	if stop := s.requests.Stop(ctx, s.http); stop != nil {
+		err = errors.Join(err, fmt.Errorf("web: stop: %w", stop))
 	}
 	s.serving.Wait()
 	return err

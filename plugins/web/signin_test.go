@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -116,8 +117,77 @@ func TestSignedInUsers(t *testing.T) {
 	}
 }
 
+// oddKeys are keys that the sign-in of a site may have besides those of its tokens.
+func oddKeys() map[string]string {
+	return map[string]string{
+		"a type that is not known":  `{"kty":"AKP","alg":"ML-DSA-44","kid":"odd","pub":"AAAA"}`,
+		"a curve that is not known": `{"kty":"EC","crv":"secp256k1","kid":"odd","x":"AA","y":"AA"}`,
+		"a curve of encryption":     `{"kty":"OKP","crv":"X25519","kid":"odd","x":"3p7bfXt9wbTTW2HC7OQ1Nz-DQ8hbeGdNrfx-FG-IK08"}`,
+		"RSA without its numbers":   `{"kty":"RSA","kid":"odd","n":"","e":""}`,
+		"a bad certificate":         `{"kty":"RSA","kid":"odd","n":"AQAB","e":"AQAB","x5c":["nonsense"]}`,
+		"a shared secret":           `{"kty":"oct","kid":"odd","k":"c2VjcmV0"}`,
+		"no object":                 `"odd"`,
+	}
+}
+
+// One key that can't be used refuses no user of the others.
+func TestOddKeysAreSkipped(t *testing.T) {
+	t.Parallel()
+	for name, odd := range oddKeys() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			id := newIdentity(t, "a")
+			good := strings.TrimSuffix(strings.TrimPrefix(string(id.set("a")), `{"keys":[`), `]}`)
+			set := `{"keys":[` + odd + `,` + good + `,` + odd + `]}`
+			file := filepath.Join(t.TempDir(), "jwks.json")
+			require.NoError(t, os.WriteFile(file, []byte(set), 0o600))
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, set) }))
+			defer server.Close()
+			for _, auth := range []web.Auth{{JWKSFile: file}, {JWKSURL: server.URL}} {
+				r := signInRig(t, auth)
+				require.Equal(t, "u1", r.send("GET", "/users", "Authorization", "Bearer "+id.token("a", nil)).body)
+				r.web.AllowFetch()
+				unknown := newIdentity(t, "c").token("c", nil)
+				require.Equal(t, http.StatusUnauthorized, r.send("GET", "/users", "Authorization", "Bearer "+unknown).status)
+				require.Equal(t, 1, strings.Count(r.log.String(), "keys of the sign-in skipped"), "also after another fetch")
+				require.Contains(t, r.log.String(), `level=WARN msg="keys of the sign-in skipped" plugin=web keys="keys[0] (kid `)
+				if odd[0] == '{' {
+					require.Contains(t, r.log.String(), `kid \"odd\", kty `)
+				}
+			}
+		})
+	}
+}
+
+// The keys of another address are not believed.
+func TestKeysAreNotFetchedOverARedirect(t *testing.T) {
+	t.Parallel()
+	id := newIdentity(t, "a")
+	var asked atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		_, _ = w.Write(id.set("a"))
+	}))
+	defer other.Close()
+	first := httptest.NewServer(http.RedirectHandler(other.URL+"/secret", http.StatusFound))
+	defer first.Close()
+	r := signInRig(t, web.Auth{JWKSURL: first.URL})
+	a := r.send("GET", "/users", "Authorization", "Bearer "+id.token("a", nil))
+	require.Equal(t, http.StatusServiceUnavailable, a.status)
+	require.Zero(t, asked.Load())
+	require.Contains(t, r.log.String(), "a redirect to "+other.URL+" is not followed")
+	require.NotContains(t, r.log.String(), "secret")
+}
+
 func TestAKeySetWithoutPublicKeysIsRefused(t *testing.T) {
 	t.Parallel()
+	for _, odd := range oddKeys() {
+		file := filepath.Join(t.TempDir(), "jwks.json")
+		require.NoError(t, os.WriteFile(file, []byte(`{"keys":[`+odd+`]}`), 0o600))
+		c := web.DefaultConfig()
+		c.Auth = web.Auth{JWKSFile: file, Issuer: "i", Audience: "a"}
+		require.ErrorContains(t, c.Validate(), "auth.jwks_file: the JSON Web Key Set has no public key that can be used: keys[0] (kid ")
+	}
 	for _, text := range []string{`{"keys":[]}`, `{"keys":[{"kty":"oct","k":"c2VjcmV0","kid":"a"}]}`, `hello`} {
 		file := filepath.Join(t.TempDir(), "jwks.json")
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))

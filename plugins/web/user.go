@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -11,6 +12,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/millrace-io/millrace/pipeline/httpserver"
 )
 
 // User is a signed-in user.
@@ -19,7 +22,10 @@ type User struct {
 	Expires time.Time // the end of the token; zero with a user of a trusted proxy
 }
 
-const maxUserID = 128 // characters
+const (
+	maxUserID = 128 // characters
+	maxLogged = 64  // bytes of a header
+)
 
 type userKey struct{}
 
@@ -51,20 +57,15 @@ type visitor struct {
 	known   bool // it has a user
 }
 
-// slot is what the streams of one visitor share. An IPv6 network of 64 bits is one visitor.
+// slot is what the streams of one visitor share.
 func (v visitor) slot() string {
 	if v.known {
 		return "user " + v.user.ID
 	}
-	bits := v.address.BitLen()
-	if v.address.Is6() {
-		bits = 64
+	if network := httpserver.Network(v.address); network.IsValid() {
+		return network.String()
 	}
-	network, err := v.address.Prefix(bits)
-	if err != nil {
-		return "unknown address"
-	}
-	return network.String()
+	return "unknown address"
 }
 
 func (p *Plugin) trusted(a netip.Addr) bool {
@@ -107,18 +108,36 @@ func peerOf(r *http.Request) (netip.Addr, error) {
 }
 
 // forwarded returns the last address of the header that no trusted proxy has. Addresses before it
-// may be written by the client.
+// may be written by the client. If a proxy has written none that is understood, the address is that
+// of the proxy, and a warning says so: its clients then share the limits of one address.
 func (p *Plugin) forwarded(peer netip.Addr, headers []string) netip.Addr {
 	last := peer
+	if len(headers) == 0 {
+		return last
+	}
 	for _, text := range slices.Backward(strings.Split(strings.Join(headers, ","), ",")) {
-		a, err := netip.ParseAddr(strings.TrimSpace(text))
-		if err != nil {
+		a, ok := parseForwarded(text)
+		if !ok {
+			p.sampled.Warn(p.log, "X-Forwarded-For of a trusted proxy not understood",
+				slog.String("proxy", last.String()), slog.String("value", text[:min(len(text), maxLogged)]))
 			break
 		}
-		last = a.Unmap().WithZone("")
-		if !p.trusted(last) {
+		if last = a; !p.trusted(last) {
 			break
 		}
 	}
 	return last
+}
+
+// parseForwarded reads one address of X-Forwarded-For. Some proxies add the port, brackets or quotes.
+func parseForwarded(text string) (netip.Addr, bool) {
+	text = strings.Trim(strings.TrimSpace(text), `"`)
+	if withPort, err := netip.ParseAddrPort(text); err == nil {
+		return withPort.Addr().Unmap().WithZone(""), true
+	}
+	if inner, ok := strings.CutPrefix(text, "["); ok {
+		text = strings.TrimSuffix(inner, "]")
+	}
+	a, err := netip.ParseAddr(text)
+	return a.Unmap().WithZone(""), err == nil
 }

@@ -97,7 +97,9 @@ func TestSettings(t *testing.T) {
 		"auth.jwks_url: must be an https address":   func(c *web.Config) { c.Auth.JWKSURL = "http://a/jwks" },
 		"auth.jwks_file: open /absent":              func(c *web.Config) { c.Auth.JWKSFile = "/absent" },
 		"auth.jwks_file: must be empty":             func(c *web.Config) { c.Auth.JWKSFile, c.Auth.JWKSURL = "/absent", "https://a" },
-		"max_streams: must be > 0":                  func(c *web.Config) { c.MaxStreams = 0 },
+		"max_streams: must be >= 0":                 func(c *web.Config) { c.MaxStreams = -1 },
+		"max_connections: must be >= 0":             func(c *web.Config) { c.MaxConnections = -1 },
+		"max_connections_per_address: must be >= 0": func(c *web.Config) { c.MaxConnectionsPerAddress = -1 },
 		"max_streams_per_user: must be > 0, got -1": func(c *web.Config) { c.MaxStreamsPerUser = -1 },
 		"drain_delay: must be >= 0":                 func(c *web.Config) { c.DrainDelay = -1 },
 		"drain_window: must be > 0":                 func(c *web.Config) { c.DrainWindow = 0 },
@@ -105,6 +107,37 @@ func TestSettings(t *testing.T) {
 		c := web.DefaultConfig()
 		change(&c)
 		require.ErrorContains(t, c.Validate(), want)
+	}
+	for _, proxies := range [][]string{
+		{"0.0.0.0/0", "::/0"}, {"0.0.0.0/0"}, {"10.0.0.0/8", "::/0"}, {"0.0.0.0/1", "128.0.0.0/1"}, {"2000::/3"},
+		{"0.0.0.0/6", "4.0.0.0/6", "8.0.0.0/6", "12.0.0.0/6"},
+	} {
+		c := web.DefaultConfig()
+		c.TrustedProxies, c.Auth.Header = proxies, "X-User"
+		require.ErrorContains(t, c.Validate(), "trusted_proxies: must be the networks of your proxies with auth.header", "%v", proxies)
+		c.Auth.Header = ""
+		require.NoError(t, c.Validate(), "no client can name a user")
+	}
+	for _, proxies := range [][]string{
+		{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8", "fc00::/7", "fe80::/10", "::1"},
+		{"0.0.0.0/6", "0.0.0.0/6", "1.0.0.0/8", "1.1.0.0/16", "3.0.0.0/8"}, // one network and its parts
+	} {
+		c := web.DefaultConfig()
+		c.TrustedProxies, c.Auth.Header = proxies, "X-User"
+		require.NoError(t, c.Validate(), "%v", proxies)
+	}
+	for _, header := range []string{
+		"Host", "host", "Content-Length", "transfer-encoding", "Connection", "X-Forwarded-For", "Forwarded", "Cookie", "Authorization",
+		"Origin", "Sec-Fetch-Site", "User-Agent", "X User", "X-User:", "Bénutzer",
+	} {
+		c := web.DefaultConfig()
+		c.TrustedProxies, c.Auth.Header = []string{"10.0.0.0/8"}, header
+		require.ErrorContains(t, c.Validate(), "auth.header: must be a header that only the proxy writes", header)
+	}
+	for _, header := range []string{"X-User", "Remote-User", "X-Remote-User", "X-Auth-Request-User", "X-Goog-Authenticated-User-Id", "x-amzn-oidc-identity"} {
+		c := web.DefaultConfig()
+		c.TrustedProxies, c.Auth.Header = []string{"10.0.0.0/8"}, header
+		require.NoError(t, c.Validate(), header)
 	}
 	good := web.Config{
 		Listen: ":0", TLS: web.TLS{CertFile: pair, KeyFile: pair}, AllowedOrigins: []string{"https://shop.example:8443"},

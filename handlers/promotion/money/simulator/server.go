@@ -113,6 +113,9 @@ func (s *Server) Start(ctx context.Context) error {
 	return s.applyDown(*s.faults.Load())
 }
 
+// readTimeout is the limit of a complete request. Answers have none: faults delay them.
+const readTimeout = 30 * time.Second
+
 // listen serves on s.addr. The caller holds mu.
 func (s *Server) listen(ctx context.Context) error {
 	var lc net.ListenConfig
@@ -124,6 +127,7 @@ func (s *Server) listen(ctx context.Context) error {
 	srv := &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       readTimeout,
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.With("component", "simulator").Handler(), slog.LevelDebug),
 	}

@@ -1,0 +1,118 @@
+package httpserver_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/httpserver"
+)
+
+// serve runs a server and returns its address.
+func serve(t *testing.T, rs *httpserver.Requests, h http.HandlerFunc) (*http.Server, string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &http.Server{Handler: rs.Handler(h), ReadHeaderTimeout: time.Minute}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		_ = s.Close()
+		require.ErrorIs(t, <-served, http.ErrServerClosed)
+	})
+	return s, l.Addr().String()
+}
+
+func send(t *testing.T, addr, text string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(30*time.Second)))
+	_, err = io.WriteString(c, text)
+	require.NoError(t, err)
+	return c
+}
+
+// Clients that send or read nothing do not make a stop fail, and do not make it longer.
+func TestAStopClosesTheConnectionsOfLateClients(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		request string
+		handler http.HandlerFunc
+	}{
+		"nothing is sent":   {"", nil},
+		"half a header":     {"GET / HTTP/1.1\r\nHost", nil},
+		"no body, refused":  {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", http.NotFound},
+		"no body, awaited":  {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) }},
+		"nothing is read":   {"GET / HTTP/1.1\r\nHost: a\r\n\r\n", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 64<<20)) }},
+		"nothing is read 2": {"GET / HTTP/1.1\r\nHost: a\r\n\r\n", endless},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			reached := make(chan struct{}, 1)
+			rs := &httpserver.Requests{Patience: time.Millisecond}
+			s, addr := serve(t, rs, func(w http.ResponseWriter, r *http.Request) {
+				reached <- struct{}{}
+				c.handler(w, r)
+			})
+			client := send(t, addr, c.request)
+			if c.handler != nil {
+				<-reached
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			require.NoError(t, rs.Stop(ctx, s))
+			require.NoError(t, ctx.Err(), "the stop has waited for the client")
+			_, err := io.Copy(io.Discard, client)
+			if failed, ok := err.(net.Error); ok { //nolint:errorlint // it is not wrapped
+				require.False(t, failed.Timeout(), "the connection is open")
+			}
+		})
+	}
+}
+
+// endless writes and flushes until an error.
+func endless(w http.ResponseWriter, _ *http.Request) {
+	c := http.NewResponseController(w)
+	for err := error(nil); err == nil; err = c.Flush() {
+		_, _ = w.Write(make([]byte, 1<<20))
+	}
+}
+
+// The end of the context ends the wait for a handler. The error names its request.
+func TestAHandlerThatDoesNotEndIsNamed(t *testing.T) {
+	t.Parallel()
+	reached, release := make(chan struct{}), make(chan struct{})
+	rs := &httpserver.Requests{Patience: time.Millisecond}
+	s, addr := serve(t, rs, func(http.ResponseWriter, *http.Request) {
+		reached <- struct{}{}
+		<-release
+	})
+	send(t, addr, "GET /slow?token=secret HTTP/1.1\r\nHost: a\r\n\r\n")
+	<-reached
+	defer close(release)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := rs.Stop(ctx, s)
+	require.EqualError(t, err, "requests have not ended: GET /slow: context deadline exceeded")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+// A client that takes no byte of an answer is disconnected, although the answer has no limit.
+func TestWriteStall(t *testing.T) {
+	t.Parallel()
+	failed := make(chan error, 1)
+	rs := &httpserver.Requests{WriteStall: 50 * time.Millisecond}
+	_, addr := serve(t, rs, func(w http.ResponseWriter, _ *http.Request) {
+		_, err := w.Write(make([]byte, 64<<20))
+		failed <- err
+	})
+	send(t, addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	require.ErrorContains(t, <-failed, "timeout")
+}
