@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/web"
 )
 
@@ -99,6 +100,7 @@ func TestAStopDoesNotWaitForClients(t *testing.T) {
 		}))
 	})
 	r.web.SetPatience(10 * time.Millisecond)
+	r.runtime = pipeline.NewRuntime(r.registry, pipeline.RuntimeOptions{StopTimeout: time.Minute}) // more than the test permits
 	require.NoError(t, r.runtime.StartServices(t.Context()))
 	for name, late := range lateRequests() {
 		if name != "the second request" { // it is answered in part
