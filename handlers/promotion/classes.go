@@ -21,7 +21,7 @@ func errorClasses() []pipeline.ErrorClass {
 		{Name: money.Misconfigured.String(), Cause: usedUp + "the Money API refuses this service's credentials or requests", Action: "fix the settings of the Money API, then replay"},
 		{Name: money.NoCharge.String(), Cause: usedUp + "the Money API has no charge", Action: "replay"},
 		{Name: rules.ClassUnknown, Cause: "perhaps charged, and all attempts are used up", Action: "resolve each payout first (alert `MillraceUnknownPayouts`); that discards the dead letter of a paid one"},
-		{Name: rules.ClassLeaseExpired, Cause: "the worker of the last attempt stopped before it had a result", Action: "as for `unknown`"},
+		{Name: rules.ClassLeaseExpired, Cause: "no result of the last attempt was stored before its lease ended; perhaps charged", Action: "as for `unknown`"},
 		{Name: rules.ClassResolved, Cause: "an operator resolved the payout as not charged", Action: "replay to pay it after all; otherwise discard"},
 		{Name: rules.ClassUnannounced, Cause: "an entry or retry record of a payout without a ledger row; nothing was paid", Action: "see the alert `MillraceUnannounced`; a replay announces the payout, and it is then paid"},
 		{Name: rules.ClassConflict, Cause: "a second record has a different request; the first one stands", Action: "clarify with its publisher, then discard; pay a difference by another promotion"},

@@ -33,7 +33,8 @@ type Explained struct {
 	AcceptedAt        time.Time `json:"accepted_at"`
 	SettledAt         time.Time `json:"settled_at,omitzero"`
 	TransactionKey    string    `json:"transaction_key,omitempty"`
-	MaybeCharged      bool      `json:"maybe_charged"`
+	// a request may have charged, one whose outcome is not stored included
+	MaybeCharged bool `json:"maybe_charged"`
 	// of the oldest request that may have charged
 	FirstSentAt time.Time `json:"first_sent_at,omitzero"`
 	// since it was accepted, or replayed
@@ -42,14 +43,15 @@ type Explained struct {
 	// calls that spent no attempt and count towards max_released
 	Released int `json:"released"`
 	// when the idempotency key may have reached the Money API first
-	KeyFirstUsedAt time.Time             `json:"key_first_used_at,omitzero"`
-	Queue          rules.QueueLocation   `json:"hint"`
-	QueueDue       time.Time             `json:"hint_due"`
-	Calls          []rules.Attempt       `json:"calls"`
-	DeadLetters    []ExplainedDeadLetter `json:"dead_letters"`
-	Audit          []ledger.Audit        `json:"audit"`
-	MoneyAPI       *lookup               `json:"money_api,omitempty"`
-	Next           string                `json:"next"`
+	KeyFirstUsedAt time.Time           `json:"key_first_used_at,omitzero"`
+	Queue          rules.QueueLocation `json:"hint"`
+	QueueDue       time.Time           `json:"hint_due"`
+	// a call without a stored outcome is the last one and has neither ended_at nor outcome
+	Calls       []rules.Attempt       `json:"calls"`
+	DeadLetters []ExplainedDeadLetter `json:"dead_letters"`
+	Audit       []ledger.Audit        `json:"audit"`
+	MoneyAPI    *lookup               `json:"money_api,omitempty"`
+	Next        string                `json:"next"`
 }
 
 // explained adds the state of the dead letters, and the Money API's answer if it was queried, to an
@@ -65,7 +67,7 @@ func (c commands) explained(ctx context.Context, x ledger.Explanation, answer *l
 	}
 	e := Explained{Type: x.Type, Promotion: x.Promotion, Target: x.Target, Key: x.Key.String(), State: x.State, PromotionState: x.PromotionState, PromotionFinished: counts.Finished(),
 		Origin: x.Origin, Record: string(x.Payload), Request: string(x.Request), AcceptedAt: x.AcceptedAt, SettledAt: x.SettledAt,
-		TransactionKey: x.TransactionKey, MaybeCharged: x.MaybeCharged, FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Lookups: x.Lookups,
+		TransactionKey: x.TransactionKey, MaybeCharged: x.PerhapsCharged(), FirstSentAt: x.FirstSentAt, Attempts: x.Attempts, Lookups: x.Lookups,
 		Released: x.Released, KeyFirstUsedAt: x.KeyFirstUsedAt, Queue: x.Queue, QueueDue: x.QueueDue, Calls: []rules.Attempt{},
 		DeadLetters: c.explainDeadLetters(x.DeadLetters, known), Audit: []ledger.Audit{}, MoneyAPI: answer}
 	e.Calls, e.Audit = append(e.Calls, x.Calls...), append(e.Audit, x.Audit...)
@@ -112,7 +114,8 @@ func (c commands) explain() *cobra.Command {
 func (c commands) explanation(ctx context.Context, k rules.Key) (ledger.Explanation, error) {
 	x, err := c.Resources.Ledger().Explain(ctx, k)
 	if errors.Is(err, ledger.ErrNotFound) {
-		err = app.Bad("%s is not in the ledger: it was never accepted. Its record may wait in Kafka (millrace campaign reconcile %s %d), or be a dead letter (millrace deadletter list)",
+		err = app.Bad("%s is not in the ledger. If its record was published, it may still wait in Kafka (millrace campaign reconcile %s %d), or be a dead letter (millrace deadletter list); "+
+			"a ledger that was restored from a backup may have had the payout before",
 			k, k.Type, k.Promotion)
 	}
 	return x, err
@@ -141,6 +144,7 @@ func (e Explained) write(out io.Writer) error {
 		fmt.Fprintf(w, "  transaction key\t%s\n", app.Printable(e.TransactionKey))
 	}
 	writeCalls(w, e.Calls, e.Audit)
+	writeOpenCall(w, e)
 	writeDeadLetters(w, e.DeadLetters)
 	if len(e.Audit) > 0 {
 		fmt.Fprintf(w, "\nOPERATOR ACTION\tBY\tACTION\tREASON\n")
@@ -159,7 +163,7 @@ func (e Explained) write(out io.Writer) error {
 // spent no attempt has the number of the next one.
 func writeCalls(w io.Writer, calls []rules.Attempt, audit []ledger.Audit) {
 	if len(calls) == 0 {
-		fmt.Fprintf(w, "\nThe Money API was never called.\n")
+		fmt.Fprintf(w, "\nNo call of the Money API has begun, according to the ledger.\n")
 		return
 	}
 	fmt.Fprintf(w, "\nCALL\tSTARTED\tTOOK\tINSTANCE\tOUTCOME\tSTATUS\tCLASS\tANSWER\n")
@@ -172,15 +176,38 @@ func writeCalls(w io.Writer, calls []rules.Attempt, audit []ledger.Audit) {
 		case replay >= 0 && !c.StartedAt.Before(audit[replay].At):
 			what += ", replayed"
 		}
-		if !c.StartedAt.IsZero() {
+		if !c.StartedAt.IsZero() && !c.Open() {
 			took = c.EndedAt.Sub(c.StartedAt).Round(time.Millisecond).String()
 		}
 		began := c.StartedAt
 		if began.IsZero() {
 			began = c.EndedAt
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", what, stamp(began), took, app.Printable(c.Instance), c.Outcome, c.Status, app.Printable(c.Class), app.Printable(c.Answer))
+		outcome, answer := string(c.Outcome), c.Answer
+		if c.Open() {
+			outcome = "not stored"
+		} else if c.Class == rules.ClassLeaseExpired {
+			outcome, answer = "not stored", "its lease ended without an answer"
+			if c.Kind == rules.CallSend {
+				answer += "; it may have been charged"
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", what, stamp(began), took, app.Printable(c.Instance), outcome, c.Status, app.Printable(c.Class), app.Printable(answer))
 	}
+}
+
+// writeOpenCall says what is known of a call whose outcome is not stored. The table has only the
+// fact, and an operator must not read a missing outcome as a missing call.
+func writeOpenCall(w io.Writer, e Explained) {
+	if len(e.Calls) == 0 || !e.Calls[len(e.Calls)-1].Open() {
+		return
+	}
+	c := e.Calls[len(e.Calls)-1]
+	if c.Kind == rules.CallSend {
+		fmt.Fprintf(w, "\nA call began at %s, by instance %s, and its outcome is not stored: it may have been charged.\n", stamp(c.StartedAt), app.Printable(c.Instance))
+		return
+	}
+	fmt.Fprintf(w, "\nA lookup began at %s, by instance %s, and its outcome is not stored. A lookup charges nothing.\n", stamp(c.StartedAt), app.Printable(c.Instance))
 }
 
 // ExplainedDeadLetter is a dead letter of a payout, with its state in the dead letter store.

@@ -24,7 +24,7 @@ func nextStep(x ledger.Explanation, s Settings, dead []ExplainedDeadLetter, answ
 	for _, l := range others {
 		id := l.Name
 		if l.Class == rules.ClassUnannounced {
-			next += fmt.Sprintf(" An entry that no record had announced waits as dead letter %s: find the program that wrote it, then millrace deadletter discard %s, with --why.", id, id)
+			next += fmt.Sprintf(" An entry, which came while the ledger had no payout for it, waits as dead letter %s: the payout exists now. Find the program that wrote it, unless the ledger was restored; then millrace deadletter discard %s, with --why.", id, id)
 			continue
 		}
 		next += fmt.Sprintf(" A second request for it waits as dead letter %s: ask the sender which one is right, then millrace deadletter discard %s, with --why.", id, id)
@@ -37,7 +37,7 @@ func nextOf(x ledger.Explanation, s Settings, own ExplainedDeadLetter, answer *l
 	case rules.Success:
 		return "nothing. It is paid."
 	case rules.Cancelled:
-		return "nothing. It was cancelled with its promotion before anything was sent."
+		return "nothing. It was certainly not charged, and was cancelled with its promotion."
 	case rules.Failed:
 		if x.PromotionState == rules.PromotionCancelled {
 			return "nothing. It was not charged, and its promotion is cancelled."
@@ -85,7 +85,7 @@ func call(x ledger.Explanation) string {
 	switch x.NextStep {
 	case rules.Send:
 		again := ""
-		if x.MaybeCharged || x.State == rules.Sending {
+		if x.PerhapsCharged() || x.State == rules.Sending {
 			again = " again; it may have been charged, and the key makes that harmless"
 		}
 		return fmt.Sprintf("the request is sent with the key %s%s", x.Key, again)

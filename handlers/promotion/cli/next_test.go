@@ -23,7 +23,7 @@ func TestNextStepOfEachState(t *testing.T) {
 		answer *lookup
 	}{
 		{"paid", ledger.Explanation{Payout: ledger.Payout{Row: rules.Row{State: rules.Success}}}, "nothing. It is paid.", nil, nil},
-		{"cancelled", ledger.Explanation{Payout: ledger.Payout{Row: rules.Row{State: rules.Cancelled}}}, "nothing. It was cancelled", nil, nil},
+		{"cancelled", ledger.Explanation{Payout: ledger.Payout{Row: rules.Row{State: rules.Cancelled}}}, "nothing. It was certainly not charged, and was cancelled", nil, nil},
 		{"failed", ledger.Explanation{Payout: ledger.Payout{Row: rules.Row{State: rules.Failed}}}, "is not retried; its dead letter is not in the store and can't be replayed", []ExplainedDeadLetter{{ledger.DeadLetter{Class: "rejected", PublishedAt: now}, "", ""}}, nil},
 		{"failed, its dead letter on its way", ledger.Explanation{Payout: ledger.Payout{Row: rules.Row{State: rules.Failed}}},
 			"its dead letter is not in the store yet", []ExplainedDeadLetter{{ledger.DeadLetter{Class: "rejected"}, "", ""}}, nil},

@@ -28,8 +28,8 @@ type Status struct {
 	WaitsForPlace float64 `json:"waits_for_place_seconds"`
 	// Audit is what operators did to the promotion, oldest first.
 	Audit []ledger.Audit `json:"audit"`
-	// Instances are the instances that read the promotion's stream. Null: Redis did not answer, or
-	// this version does not have the type.
+	// Instances are the instances that read the promotion's stream, and may be empty. Null: not known,
+	// because Redis did not answer, or this version does not have the type.
 	Instances []streams.InstanceStatus `json:"instances"`
 	// DelayingGroups are foreign consumer groups that delay the trimming and the deletion of the
 	// promotion's stream.
@@ -131,7 +131,7 @@ func (c commands) showStatus(ctx context.Context, asJSON bool, only []rules.Prom
 		return c.h.WriteJSON(statusList{all})
 	}
 	for _, s := range all {
-		if err := c.showOne(s); err != nil {
+		if err := s.write(c.h.Out()); err != nil {
 			return err
 		}
 	}
@@ -170,7 +170,11 @@ func (c commands) statusOf(ctx context.Context, id rules.Promotion) (Status, err
 	if of == nil {
 		return s, nil
 	}
-	if s.Instances, err = of.Statuses(ctx, id.ID); err != nil {
+	instances, err := of.Statuses(ctx, id.ID)
+	if err == nil {
+		s.Instances = append([]streams.InstanceStatus{}, instances...)
+	}
+	if err != nil {
 		c.Resources.Log().WarnContext(ctx, "instances unknown: Redis does not answer", pipeline.Err(err))
 	} else if st, err := of.Inspect(ctx, id.ID); err == nil {
 		s.DelayingGroups = st.Delaying
@@ -221,8 +225,8 @@ func (c commands) showNothingUnfinished(ctx context.Context) error {
 	return nil
 }
 
-func (c commands) showOne(s Status) error {
-	w := app.Table(c.h.Out())
+func (s Status) write(out io.Writer) error {
+	w := app.Table(out)
 	fmt.Fprintf(w, "%s:%d\t%s\n", s.Type, s.Promotion, promotionState(s.State, s.Finished))
 	for _, a := range s.Audit {
 		why := ""
@@ -250,7 +254,11 @@ func (c commands) showOne(s Status) error {
 	if s.Counts.WaitsForPlace > 0 {
 		fmt.Fprintf(w, "  waits for a place\tfor %s, until fewer than plugins.promotion.stream.max_active_promotions are active\n", age(s.Counts.WaitsForPlace))
 	}
-	if len(s.Instances) == 0 {
+	switch {
+	case s.Instances == nil:
+		fmt.Fprintln(w, "  the instances that read its stream are not known: Redis did not answer, or this version does not have the type")
+		return w.Flush()
+	case len(s.Instances) == 0:
 		fmt.Fprintln(w, "  no instance reads its stream")
 		return w.Flush()
 	}

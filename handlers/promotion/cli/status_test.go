@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/plugins/streams"
 )
 
 func TestWatchRepeatsUntilCtrlC(t *testing.T) {
@@ -42,4 +44,22 @@ func TestWatchEndsWithAnErrorOfTheLedger(t *testing.T) {
 		ctrlC()
 		return ctx.Err()
 	}), "Ctrl-C during the read of the ledger is no error")
+}
+
+// Without an answer of Redis nothing is known about the readers of a stream, which is not the same
+// as no reader.
+func TestStatusSeparatesNoReadersFromNoAnswer(t *testing.T) {
+	t.Parallel()
+	for want, instances := range map[string][]streams.InstanceStatus{
+		"the instances that read its stream are not known": nil,
+		"no instance reads its stream":                     {},
+		"INSTANCE":                                         {{Instance: "a"}},
+	} {
+		var out strings.Builder
+		require.NoError(t, Status{Instances: instances}.write(&out))
+		require.Contains(t, out.String(), want)
+		if instances == nil {
+			require.NotContains(t, out.String(), "no instance")
+		}
+	}
 }

@@ -15,7 +15,7 @@ func conflictDeadLetter(r *rules.Record, now time.Time) *outboxRow {
 }
 
 func unannouncedDeadLetter(r *rules.Record, now time.Time) *outboxRow {
-	return offeredDeadLetter(r, now, rules.ClassUnannounced, "no accepted record of the publish topic announced this payout")
+	return offeredDeadLetter(r, now, rules.ClassUnannounced, "the ledger has no payout for this message, and only an accepted record of the publish topic announces one")
 }
 
 // offeredDeadLetter is the dead letter of a message that is not the stored record of its payout.

@@ -77,7 +77,7 @@ func (l *Ledger) EachPayout(ctx context.Context, p rules.Promotion, fn func(Payo
 type Explanation struct {
 	Payout
 	PromotionState rules.PromotionState
-	Calls          []rules.Attempt // by epoch; a late answer follows the attempt of its epoch
+	Calls          []rules.Attempt // by epoch; a late answer follows the attempt of its epoch; an open call is last
 	DeadLetters    []DeadLetter    // oldest first
 	Audit          []Audit         // actions of operators, oldest first
 	Now            time.Time       // time of the database
@@ -130,6 +130,9 @@ func (l *Ledger) Explain(ctx context.Context, k rules.Key) (Explanation, error) 
 	}
 	if x.ID == 0 {
 		return Explanation{}, notFound(k)
+	}
+	if open, ok := x.OpenCall(); ok {
+		x.Calls = append(x.Calls, open)
 	}
 	if !x.State.Settled() {
 		x.NextStep, x.NextStepAt = l.policy.NextBegin(x.Row, x.PromotionState, x.Now)

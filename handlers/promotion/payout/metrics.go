@@ -27,7 +27,7 @@ func NewMetrics() *Metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "millrace_promotion_" + name, Help: help}, append([]string{"type"}, labels...))
 	}
 	m := &Metrics{
-		unannounced: counter("unannounced_total", "Stream entries and retry records of payouts that no accepted record announced, by type. Nothing is paid for them."),
+		unannounced: counter("unannounced_total", "Stream entries and retry records of payouts that are not in the ledger, by type. Nothing is paid for them."),
 		cancelled:   counter("accepted_cancelled_total", "Records that were accepted for a cancelled promotion, by type. Their payouts are CANCELLED at once."),
 		attempts:    counter("attempts_total", "Calls and lookups that this instance settled, by type and the state of the payout after it. State stale: another worker already owned the payout.", "state"),
 		results: prometheus.NewGauge(prometheus.GaugeOpts{

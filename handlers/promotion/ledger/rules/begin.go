@@ -27,9 +27,9 @@ func (p Policy) begin(row Row, ev Event) (Row, Effects, Decision) {
 	}
 
 	var eff Effects
-	if row.State == Sending { // the lease expired, and its worker may have charged
-		eff.Attempt = &Attempt{Epoch: row.Epoch, Number: row.Attempts, Kind: row.callKind(), Instance: row.AttemptBy,
-			StartedAt: row.AttemptStartedAt, EndedAt: now, Outcome: Interrupted, Class: ClassLeaseExpired}
+	if open, ok := row.OpenCall(); ok { // the lease expired, and its worker may have charged
+		open.EndedAt, open.Outcome, open.Class = now, Interrupted, ClassLeaseExpired
+		eff.Attempt = &open
 		if !row.LookingUp { // a lookup charges nothing
 			row.MaybeCharged, row.NoChargeSeen = true, false
 		}

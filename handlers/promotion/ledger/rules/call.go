@@ -62,7 +62,8 @@ const (
 	CallLookup CallKind = "ask"  // the outcome of an idempotency key was looked up
 )
 
-// Attempt is one call of the Money API. It is written when the call has ended.
+// Attempt is one call of the Money API. Its row is written when the outcome of the call is stored,
+// so a call without a row may have been made: Row.OpenCall.
 type Attempt struct {
 	Epoch int64 `json:"epoch"`
 	// Late: the answer arrived after another begin. It changed nothing.
@@ -73,12 +74,17 @@ type Attempt struct {
 	Kind      CallKind  `json:"kind"`
 	Instance  string    `json:"instance"`
 	StartedAt time.Time `json:"started_at,omitzero"`
-	EndedAt   time.Time `json:"ended_at"`
-	Outcome   Outcome   `json:"outcome"`
-	Class     string    `json:"class,omitempty"`
-	Answer    string    `json:"answer,omitempty"`
-	Status    int       `json:"status,omitempty"` // HTTP status; 0 without one
+	// EndedAt is zero, and Outcome empty, while no outcome is stored (Row.OpenCall).
+	EndedAt time.Time `json:"ended_at,omitzero"`
+	Outcome Outcome   `json:"outcome,omitempty"`
+	Class   string    `json:"class,omitempty"`
+	Answer  string    `json:"answer,omitempty"`
+	Status  int       `json:"status,omitempty"` // HTTP status; 0 without one
 }
+
+// Open reports whether the call has begun and no outcome of it is stored: it is under way, or its
+// worker ended without a word. An open send may have charged.
+func (a Attempt) Open() bool { return a.EndedAt.IsZero() }
 
 // LateKeyPrefix precedes the transaction key in the Answer of a late attempt.
 const LateKeyPrefix = "transaction key "

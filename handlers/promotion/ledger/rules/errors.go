@@ -21,8 +21,8 @@ const (
 	ClassFailed   = "failed"   // certainly not charged, and nothing is tried any more
 	ClassUnknown  = "unknown"  // perhaps charged, and nothing is tried any more: for an operator
 
-	// ClassUnannounced is the class of an entry or retry record without a row. No accepted record
-	// announced the payout.
+	// ClassUnannounced is the class of an entry or retry record without a row. Either no
+	// accepted record announced the payout, or the ledger has lost it.
 	ClassUnannounced = "unannounced"
 
 	// ClassLeaseExpired is the class of an attempt whose lease expired without an answer.

@@ -174,6 +174,22 @@ func (r Row) callKind() CallKind {
 	return CallSend
 }
 
+// OpenCall returns the call that the last begin allowed, while no outcome of it is stored. ok is
+// false when the payout was never begun, and when the outcome of its last begin is stored.
+func (r Row) OpenCall() (a Attempt, ok bool) {
+	if r.State != Sending {
+		return Attempt{}, false
+	}
+	return Attempt{Epoch: r.Epoch, Number: r.Attempts, Kind: r.callKind(), Instance: r.AttemptBy, StartedAt: r.AttemptStartedAt}, true
+}
+
+// PerhapsCharged reports whether a request may have charged, those without a stored outcome
+// included.
+func (r Row) PerhapsCharged() bool {
+	open, ok := r.OpenCall()
+	return r.MaybeCharged || ok && open.Kind == CallSend
+}
+
 // cancellable reports whether the row has certainly not charged and no call is running.
 func (r Row) cancellable() bool {
 	return (r.State == Pending || r.State == Errored) && !r.MaybeCharged
