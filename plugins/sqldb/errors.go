@@ -50,9 +50,13 @@ func refused(err error) bool {
 	return strings.HasPrefix(code, "28") || strings.HasPrefix(code, "3D")
 }
 
-// Unreachable reports whether the database can't be reached, is going down, or can't write. The
-// outcome of the statement may be unknown; it may be repeated later.
+// Unreachable reports whether the database can't be reached, is going down, can't write, or has not
+// confirmed a commit (ErrNotReplicated). The outcome of the statement may be unknown; it may be
+// repeated later.
 func Unreachable(err error) bool {
+	if errors.Is(err, ErrNotReplicated) {
+		return true
+	}
 	if code, ok := postgresCode(err); ok {
 		return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53") || useless(code)
 	}

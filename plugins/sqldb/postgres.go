@@ -60,20 +60,22 @@ func TunePostgres(c *pgx.ConnConfig) {
 }
 
 // OpenPostgres returns a database whose sessions are tuned by TunePostgres and have the settings
-// (see Set), and the name of its server. It opens no connection yet: its error is about the DSN.
-// The caller closes the database.
-func OpenPostgres(dsn string, settings ...string) (db *sql.DB, where string, err error) {
+// (see Set), the watcher of its commits, and the name of its server. It opens no connection yet: its
+// error is about the DSN. The caller closes the database.
+func OpenPostgres(dsn string, settings ...string) (db *sql.DB, commits *Commits, where string, err error) {
 	c, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return nil, "", fmt.Errorf("dsn: %w", err) // pgx omits the password
+		return nil, nil, "", fmt.Errorf("dsn: %w", err) // pgx omits the password
 	}
 	TunePostgres(c)
+	commits = new(Commits)
+	commits.Watch(c)
 	if len(settings) > 0 {
 		Set(c, settings...)
 	}
 	db = stdlib.OpenDB(*c)
 	db.SetConnMaxLifetime(ConnLifetime)
-	return db, "postgres at " + net.JoinHostPort(c.Host, fmt.Sprint(c.Port)), nil
+	return db, commits, "postgres at " + net.JoinHostPort(c.Host, fmt.Sprint(c.Port)), nil
 }
 
 // Set adds settings of PostgreSQL to every session of c, by a statement after connecting. Each is a

@@ -53,7 +53,11 @@ func (l *Ledger) announce(ctx context.Context, tx transaction, read *readResult,
 		if !l.opts.SameRequest(row.Type, row.requestToSend(), r.RequestToSend()) {
 			return ReplayResult{Outcome: ReplayRefused, Reason: "another request for it came first", State: row.State}, errRollback
 		}
-		return ReplayResult{Outcome: ReplayAlready, State: row.State}, errRollback
+		done := ReplayResult{Outcome: ReplayAlready, State: row.State}
+		if by.DryRun {
+			return done, errRollback
+		}
+		return done, nil // the commit confirms that the row is there to stay
 	}
 	if read.promotions[r.OfPromotion()] == rules.PromotionCancelled {
 		return ReplayResult{Outcome: ReplayRefused, Reason: "its promotion is cancelled"}, errRollback

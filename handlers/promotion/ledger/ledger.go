@@ -29,6 +29,8 @@ type Ledger struct {
 	streamLoss chan struct{} // capacity 1: one RecordStreamLoss at a time
 	feedNext   sync.Map      // rules.Promotion -> feedPosition; see FeedOverdue
 
+	flushTimeout time.Duration // of one transaction of a batch; shorter in tests
+
 	life   context.Context // of every flush; ended by a Close whose context ends
 	end    context.CancelFunc
 	closed sync.Once
@@ -54,7 +56,7 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Ledger{cfg: cfg, opts: opts, policy: cfg.policy(opts), log: logger, streamLoss: make(chan struct{}, 1)}
+	l := &Ledger{cfg: cfg, opts: opts, policy: cfg.policy(opts), log: logger, flushTimeout: flushTimeout, streamLoss: make(chan struct{}, 1)}
 	l.life, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
 	if sqldb.DialectOf(cfg.DSN.Reveal()) == sqldb.SQLite {

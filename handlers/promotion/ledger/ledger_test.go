@@ -310,7 +310,7 @@ func TestOpenReportsPermanentErrors(t *testing.T) {
 // them.
 func TestAPoolerTakesOurSessions(t *testing.T) {
 	t.Parallel()
-	pool, err := newPool(t.Context(), "postgres://u@127.0.0.1:1/db", 4, "SET jit = off")
+	pool, err := new(postgres).newPool(t.Context(), "postgres://u@127.0.0.1:1/db", 4, "SET jit = off")
 	require.NoError(t, err)
 	defer pool.Close()
 	for parameter := range pool.Config().ConnConfig.RuntimeParams {

@@ -30,6 +30,8 @@ type postgres struct {
 	log   *slog.Logger
 	skew  *atomic.Int64
 	conns int
+
+	commits sqldb.Commits // of both pools
 }
 
 const coldConnections = 4
@@ -46,12 +48,12 @@ const pgStaleRow = "MR001"
 func openPostgres(ctx context.Context, cfg Config, log *slog.Logger, skew *atomic.Int64) (*postgres, error) {
 	s := &postgres{log: log, skew: skew, conns: cfg.Connections}
 	var err error
-	if s.hot, err = newPool(ctx, cfg.DSN.Reveal(), cfg.Connections, "jit = off", "enable_seqscan = off", "enable_bitmapscan = off",
+	if s.hot, err = s.newPool(ctx, cfg.DSN.Reveal(), cfg.Connections, "jit = off", "enable_seqscan = off", "enable_bitmapscan = off",
 		"enable_hashjoin = off", "enable_mergejoin = off", "plan_cache_mode = force_generic_plan", "lock_timeout = '"+pgLockTimeout+"'"); err != nil {
 		return nil, err
 	}
 	// Rare statements with an order must read an index in that order, and join by index probes.
-	if s.cold, err = newPool(ctx, cfg.DSN.Reveal(), coldConnections, "jit = off", "enable_seqscan = off", "enable_sort = off",
+	if s.cold, err = s.newPool(ctx, cfg.DSN.Reveal(), coldConnections, "jit = off", "enable_seqscan = off", "enable_sort = off",
 		"enable_hashjoin = off", "enable_mergejoin = off"); err != nil {
 		s.hot.Close()
 		return nil, err
@@ -65,13 +67,14 @@ func openPostgres(ctx context.Context, cfg Config, log *slog.Logger, skew *atomi
 }
 
 // newPool opens a pool whose sessions have the settings.
-func newPool(ctx context.Context, dsn string, size int, settings ...string) (*pgxpool.Pool, error) {
+func (s *postgres) newPool(ctx context.Context, dsn string, size int, settings ...string) (*pgxpool.Pool, error) {
 	c, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("ledger: dsn: %w", err) // pgx omits the password
 	}
 	c.MaxConns, c.MinConns = int32(size), 0
 	sqldb.TunePostgres(c.ConnConfig)
+	s.commits.Watch(c.ConnConfig)
 	sqldb.Set(c.ConnConfig, settings...)
 	c.MaxConnLifetime, c.MaxConnLifetimeJitter = min(c.MaxConnLifetime, sqldb.ConnLifetime), sqldb.ConnLifetime/5
 	pool, err := pgxpool.NewWithConfig(ctx, c)
@@ -194,6 +197,10 @@ func oldPromotionLockKey(p rules.Promotion) int32 {
 func readCommitted() pgx.TxOptions { return pgx.TxOptions{IsoLevel: pgx.ReadCommitted} }
 
 func (s *postgres) update(ctx context.Context, exclusive *rules.Promotion, fn func(querier, time.Time) error) error {
+	return s.commits.Do(func() error { return s.updateOnce(ctx, exclusive, fn) })
+}
+
+func (s *postgres) updateOnce(ctx context.Context, exclusive *rules.Promotion, fn func(querier, time.Time) error) error {
 	return pgx.BeginTxFunc(ctx, s.cold, readCommitted(), func(tx pgx.Tx) error {
 		if exclusive != nil {
 			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '"+pgPromotionLockTimeout+"'"); err != nil {

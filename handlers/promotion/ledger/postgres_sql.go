@@ -32,6 +32,12 @@ CROSS JOIN LATERAL (SELECT * FROM payouts AS p
 
 	pgBegin = `BEGIN ISOLATION LEVEL READ COMMITTED` // see readCommitted
 
+	// pgConfirm writes a few bytes to the write-ahead log, in a transaction with an id. COMMIT then
+	// waits for the synchronous standby, which has everything that was committed before. An id alone
+	// (pg_current_xact_id) is not enough: without a record in the log PostgreSQL does not wait.
+	// Logical decoding shows it as a message with the prefix millrace, which subscriptions ignore.
+	pgConfirm = `SELECT pg_logical_emit_message(true, 'millrace', ''::text)`
+
 	pgClock = `SELECT clock_timestamp()`
 
 	pgSetLockTimeout = `SELECT set_config('lock_timeout', $1, true)`

@@ -19,6 +19,8 @@ type pgTransaction struct {
 	s    *postgres
 	conn *pgxpool.Conn
 	done bool
+	// found: a payout was read. Its row may be on this server alone; see confirm.
+	found bool
 }
 
 func (s *postgres) begin(ctx context.Context, w readRequest) (transaction, *readResult, error) {
@@ -89,6 +91,7 @@ func (tx *pgTransaction) queueReads(b *pgx.Batch, w readRequest, s *readResult) 
 				return err
 			}
 			s.rows[r.Key] = r
+			tx.found = true
 		}
 		return rows.Err()
 	})
@@ -146,10 +149,29 @@ func (tx *pgTransaction) commit(ctx context.Context, c *writeSet) error {
 	if len(c.summaries) > 0 { // last, because sessions with the same slot update the same row
 		b.Queue(pgAddToSummaries, addToSummaries.arrays(c.summaries)...)
 	}
+	if tx.confirm(c) {
+		b.Queue(pgConfirm)
+	}
 	return tx.end(ctx, &b)
 }
 
-// end sends b and a COMMIT.
+// confirm reports whether the results of a write set rest on rows that were only read.
+//
+// A commit whose wait for the synchronous standby was cancelled, by the end of a flush or by an
+// operator, is visible on this server, and a failover loses it. Any instance may then find the row.
+// So "exists already" is answered only by a transaction that waits for the standby, and a
+// transaction without a write does not. An update of rows and of summaries always writes. Inserts
+// may meet rows that exist; those are decided again (acceptBatch) or were inserted by another
+// message (outbox, attempts).
+func (tx *pgTransaction) confirm(c *writeSet) bool {
+	if len(c.rows) > 0 || len(c.summaries) > 0 {
+		return false
+	}
+	return tx.found || len(c.outbox) > 0 || len(c.attempts) > 0
+}
+
+// end sends b and a COMMIT. Its error is sqldb.ErrNotReplicated if the server has not waited for its
+// standby.
 func (tx *pgTransaction) end(ctx context.Context, b *pgx.Batch) error {
 	b.Queue("COMMIT").Exec(func(tag pgconn.CommandTag) error {
 		if tag.String() != "COMMIT" {
@@ -157,7 +179,7 @@ func (tx *pgTransaction) end(ctx context.Context, b *pgx.Batch) error {
 		}
 		return nil
 	})
-	if err := tx.conn.SendBatch(ctx, b).Close(); err != nil {
+	if err := tx.s.commits.Do(tx.conn.SendBatch(ctx, b).Close); err != nil {
 		return err
 	}
 	tx.done = true

@@ -136,6 +136,10 @@ func (l *Ledger) replayedBefore(ctx context.Context, tx transaction, row *stored
 	done.Outcome = ReplayAlready
 	if of != row.ID {
 		done.Outcome, done.Reason = ReplayRefused, "the dead letter belongs to another payout"
+		return errRollback
 	}
-	return errRollback
+	if r.DryRun {
+		return errRollback
+	}
+	return nil // the commit confirms that the first replay is there to stay
 }

@@ -23,6 +23,7 @@ var (
 // Store is an open table of dead letters. It is safe for concurrent use. Its owner closes it.
 type Store struct {
 	db      *sql.DB
+	commits *sqldb.Commits // nil: SQLite
 	dialect sqldb.Dialect
 	log     *slog.Logger
 	prints  fingerprints
@@ -43,7 +44,7 @@ func Connect(ctx context.Context, dsn pipeline.Secret, log *slog.Logger) (*Store
 	switch s.dialect {
 	case sqldb.Postgres:
 		var err error
-		if s.db, where, err = sqldb.OpenPostgres(dsn.Reveal()); err != nil {
+		if s.db, s.commits, where, err = sqldb.OpenPostgres(dsn.Reveal()); err != nil {
 			return nil, fmt.Errorf("dead letters: %w", err)
 		}
 	case sqldb.SQLite:
@@ -76,7 +77,10 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// update runs fn in a transaction, with the database's time.
+// update runs fn in a transaction, with the database's time. What fn only reads may exist on this
+// server alone, because its commit did not reach the synchronous standby. So an fn that answers
+// "stored already" without a write must have locked the row: a row lock makes PostgreSQL write, and
+// its COMMIT then waits for the standby.
 func (s *Store) update(ctx context.Context, what string, fn func(q querier, now time.Time) error) error {
 	err := sqldb.WhileContended(ctx, func() error {
 		tx, err := s.db.BeginTx(ctx, nil)
@@ -91,7 +95,7 @@ func (s *Store) update(ctx context.Context, what string, fn func(q querier, now 
 		if err := fn(tx, now); err != nil {
 			return err
 		}
-		return tx.Commit()
+		return s.commits.Do(tx.Commit)
 	})
 	if err != nil {
 		return s.wrap(what, err)

@@ -1,4 +1,5 @@
-// Package sqldbtest gives each test an empty database: a SQLite file or a schema of a PostgreSQL.
+// Package sqldbtest gives each test an empty database: a SQLite file or a schema of a PostgreSQL. A
+// Pair is a PostgreSQL of one test, with a synchronous standby.
 package sqldbtest
 
 import (

@@ -1,0 +1,212 @@
+package ledger
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
+)
+
+// frozenPair is a ledger on a primary whose standby is cut off. Each commit waits until its flush
+// ends, and is then visible on the primary only.
+type frozenPair struct {
+	*sqldbtest.Pair
+	*testDB
+	t     *testing.T
+	conn  *pgx.Conn // to the primary
+	first *Ledger
+	other *Ledger // another instance
+	acked []rules.Key
+}
+
+// freezePair prepares the ledger, which prepare may use, and then cuts the standby off.
+func freezePair(t *testing.T, prepare func(f *frozenPair)) *frozenPair {
+	p := sqldbtest.NewPair(t)
+	f := &frozenPair{Pair: p, testDB: newTestDB(p.Primary()), t: t}
+	f.first, f.other, f.conn = f.open(t, lateRetries), f.open(t, as("b"), lateRetries), f.connect(t)
+	prepare(f)
+	f.Freeze()
+	for _, l := range []*Ledger{f.first, f.other} {
+		l.flushTimeout = 300 * time.Millisecond
+	}
+	return f
+}
+
+// accept accepts records and notes those that were answered as stored.
+func (f *frozenPair) accept(l *Ledger, records ...rules.Record) (stored int) {
+	for i, a := range l.Accept(f.t.Context(), records, AcceptOptions{}) {
+		if a.Err == nil {
+			f.acked, stored = append(f.acked, records[i].Key), stored+1
+			continue
+		}
+		require.ErrorIs(f.t, a.Err, ErrUnavailable)
+	}
+	return stored
+}
+
+// visible waits until the primary shows what a cancelled commit has written.
+func (f *frozenPair) visible(sql string, args ...any) {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		var found bool
+		require.NoError(f.t, f.conn.QueryRow(f.t.Context(), "SELECT EXISTS ("+sql+")", args...).Scan(&found))
+		return found
+	}, time.Minute, 10*time.Millisecond, "a cancelled commit is visible on the primary: %s", sql)
+}
+
+func (f *frozenPair) unconfirmed(err error, what string) {
+	f.t.Helper()
+	require.ErrorIs(f.t, err, ErrUnavailable, what)
+}
+
+// A commit that was cancelled is visible on its server, and a failover loses it. So nobody answers
+// from such a row: neither the instance that wrote it nor another one.
+func TestAFailoverLosesNothingThatWasAnswered(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		begun, failed := record(1, 1), record(1, 2)
+		var epoch int64
+		f := freezePair(t, func(f *frozenPair) {
+			var records []rules.Record
+			for target := range int64(20) {
+				records = append(records, record(1, target+1))
+			}
+			require.Equal(t, 20, f.accept(f.first, records...))
+			require.Equal(t, 20, f.accept(f.other, records...), "rows that the standby has are confirmed")
+			epoch = mustBegin(t, f.first, begun).Epoch
+			endPayout(t, f.first, failed, false)
+		})
+		both := func(what string, call func(l *Ledger) error) {
+			t.Helper()
+			f.unconfirmed(call(f.first), what+", by the same instance")
+			f.unconfirmed(call(f.other), what+", by another instance")
+		}
+
+		// Accept, and what follows an accept.
+		fresh := []rules.Record{record(2, 1), record(2, 2), record(2, 3)}
+		require.Zero(t, f.accept(f.first, fresh...))
+		f.visible(`SELECT FROM payouts WHERE promotion_id = 2`)
+		for _, l := range []*Ledger{f.first, f.other} {
+			require.Zero(t, f.accept(l, fresh...), "the rows are on the primary only")
+			require.Zero(t, f.accept(l, append(fresh, record(2, 4))...), "together with a fresh one")
+		}
+		both("begin of a payout that may be lost", func(l *Ledger) error { _, err := l.Begin(t.Context(), fresh[0]); return err })
+		both("not enqueued", func(l *Ledger) error { return l.NotEnqueued(t.Context(), []rules.Key{fresh[1].Key})[0] })
+
+		// A settle, and the entries of a payout that is settled on the primary only.
+		paid := rules.CallResult{Key: begun.Key, Epoch: epoch, Outcome: rules.Paid, TransactionKey: "T"}
+		_, err := f.first.Settle(t.Context(), paid)
+		f.unconfirmed(err, "settle")
+		f.visible(`SELECT FROM payouts WHERE promotion_id = 1 AND target_id = 1 AND state = 'SUCCESS'`)
+		both("settle again", func(l *Ledger) error { _, err := l.Settle(t.Context(), paid); return err })
+		both("begin of a settled payout", func(l *Ledger) error { _, err := l.Begin(t.Context(), begun); return err })
+		late := paid
+		late.Epoch += 7
+		for range 2 {
+			both("late answer", func(l *Ledger) error { _, err := l.Settle(t.Context(), late); return err })
+		}
+
+		// Dead letters, of which each message has one.
+		rival := record(1, 3)
+		rival.Payload = []byte(`{"promotionId":1,"targetId":3,"amount":1}`)
+		require.Zero(t, f.accept(f.first, rival))
+		f.visible(`SELECT FROM outbox WHERE class = 'conflict'`)
+		require.Zero(t, f.accept(f.first, rival))
+		require.Zero(t, f.accept(f.other, rival))
+		stray := record(9, 1)
+		_, err = f.first.Begin(t.Context(), stray)
+		f.unconfirmed(err, "unannounced")
+		f.visible(`SELECT FROM outbox WHERE class = 'unannounced'`)
+		both("unannounced again", func(l *Ledger) error { _, err := l.Begin(t.Context(), stray); return err })
+
+		// Operators.
+		inTime := func(call func(ctx context.Context) error) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			return call(ctx)
+		}
+		replay := Replay{DeadLetter: "a", Generation: 1, Who: "ann", Why: "a test"}
+		again := func(l *Ledger) error {
+			return inTime(func(ctx context.Context) error { _, err := l.Replay(ctx, failed.Key, replay); return err })
+		}
+		f.unconfirmed(again(f.first), "replay")
+		f.visible(`SELECT FROM ledger_replays WHERE letter = 'a'`)
+		both("replay again", again)
+		announce := func(l *Ledger) error {
+			return inTime(func(ctx context.Context) error { _, err := l.Announce(ctx, record(3, 1), replay2()); return err })
+		}
+		f.unconfirmed(announce(f.first), "announce")
+		f.visible(`SELECT FROM payouts WHERE promotion_id = 3`)
+		both("announce again", announce)
+		p := rules.Promotion{Type: "POINT", ID: 1}
+		record := func(l *Ledger) error {
+			return inTime(func(ctx context.Context) error { _, err := l.RecordIncarnation(ctx, p, "i"); return err })
+		}
+		f.unconfirmed(record(f.first), "record an incarnation")
+		f.visible(`SELECT FROM promotion_streams WHERE incarnation = 'i'`)
+		both("record it again", record)
+		pause := func(l *Ledger) error {
+			return inTime(func(ctx context.Context) error { return l.Pause(ctx, p, operator) })
+		}
+		f.unconfirmed(pause(f.first), "pause")
+		f.visible(`SELECT FROM promotions WHERE state = 'PAUSED'`)
+		both("pause again", pause)
+
+		f.failOver()
+	})
+}
+
+func replay2() Replay { return Replay{DeadLetter: "b", Generation: 1, Who: "ann", Why: "a test"} }
+
+// failOver promotes the standby, and checks that it has all that was answered and nothing else.
+func (f *frozenPair) failOver() {
+	f.t.Helper()
+	require.NotEmpty(f.t, f.acked)
+	f.Promote()
+	after := newTestDB(f.Standby()).open(f.t)
+	for _, k := range f.acked {
+		_, err := after.Explain(f.t.Context(), k)
+		require.NoError(f.t, err, "%s was answered as stored, and the failover has lost it", k)
+	}
+	_, err := after.Explain(f.t.Context(), key(2, 1))
+	require.ErrorIs(f.t, err, ErrNotFound, "the failover has lost what was not answered, or this test tests nothing")
+	a := mustAccept(f.t, after, record(2, 1))
+	require.True(f.t, a.Fresh, "Kafka delivers the record again")
+	require.Equal(f.t, rules.Enqueue, a.Next)
+}
+
+// The server answers COMMIT with success and a warning when somebody cancels the wait.
+func TestAWaitThatTheServerCancelsConfirmsNothing(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		p := rules.Promotion{Type: "POINT", ID: 2}
+		f := freezePair(t, func(f *frozenPair) { require.Equal(t, 1, f.accept(f.first, record(1, 1))) })
+		for _, l := range []*Ledger{f.first, f.other} {
+			l.flushTimeout = time.Minute
+		}
+		cancelled := func(what string, call func() error) {
+			t.Helper()
+			ended := make(chan error, 1)
+			go func() { ended <- call() }()
+			f.visible(`SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+			var n int
+			require.NoError(t, f.conn.QueryRow(t.Context(),
+				`SELECT count(*) FROM (SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep') AS c`).Scan(&n))
+			require.Positive(t, n)
+			f.unconfirmed(<-ended, what)
+		}
+		for range 2 {
+			cancelled("accept", func() error { _, err := f.first.acceptOne(t.Context(), record(2, 1), false); return err })
+			cancelled("begin", func() error { _, err := f.first.Begin(t.Context(), record(1, 1)); return err })
+			cancelled("pause", func() error { return f.first.Pause(t.Context(), p, operator) })
+		}
+		f.failOver()
+	})
+}
