@@ -64,7 +64,8 @@ WHERE s.type = waiting.kind AND s.promotion_id = waiting.id AND NOT s.active`
 
 // Admit puts a promotion on the active set if there is a free place and no other promotion waits.
 // It reports whether the promotion is active. Otherwise a promotion with an unsettled payout waits,
-// in the order of the oldest payouts. Admit precedes the creation of the stream.
+// in the order of the oldest payouts. Admit precedes the creation of the stream. It always writes, so
+// after it the synchronous standby has the payouts that the feeder has read before.
 func (l *Ledger) Admit(ctx context.Context, p rules.Promotion) (bool, error) {
 	return l.admit(ctx, p, 0)
 }

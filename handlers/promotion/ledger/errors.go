@@ -15,6 +15,12 @@ var (
 	// Every call may be repeated later.
 	ErrUnavailable = fmt.Errorf("ledger: database: %w", pipeline.ErrUnavailable)
 
+	// ErrRefusedByDatabase means that the database is there and refuses a statement because of its
+	// own state: a sequence behind its table, a missing partition, a missing right. Nothing is
+	// stored, and every call may be repeated. For Accept, NotEnqueued, Begin and Settle the log has
+	// an error for the operator, with the reason and the repair.
+	ErrRefusedByDatabase = errors.New("the database refuses the statement")
+
 	// ErrNotFound means that there is no such payout or promotion.
 	ErrNotFound = errors.New("not found")
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
@@ -25,6 +26,8 @@ type Ledger struct {
 	notEnqueued *batcher[rules.Key, struct{}]
 	begins      *batcher[*rules.Record, BeginResult]
 	settles     *batcher[*rules.CallResult, SettleResult]
+
+	refusals *pipeline.SampledLog[refusalKey, refused]
 
 	streamLoss chan struct{} // capacity 1: one RecordStreamLoss at a time
 	feedNext   sync.Map      // rules.Promotion -> feedPosition; see FeedOverdue
@@ -56,7 +59,7 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Ledger{cfg: cfg, opts: opts, policy: cfg.policy(opts), log: logger, flushTimeout: flushTimeout, streamLoss: make(chan struct{}, 1)}
+	l := &Ledger{cfg: cfg, opts: opts, policy: cfg.policy(opts), log: logger, refusals: logRefusals(logger), flushTimeout: flushTimeout, streamLoss: make(chan struct{}, 1)}
 	l.life, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
 	if sqldb.DialectOf(cfg.DSN.Reveal()) == sqldb.SQLite {
@@ -119,6 +122,7 @@ func (l *Ledger) CloseContext(ctx context.Context) error {
 		case err = <-closed:
 		case <-ctx.Done():
 		}
+		_ = l.refusals.Stop(ctx) // writes the rest, and can't fail: it was not started
 		if ctx.Err() != nil {
 			err = errors.Join(fmt.Errorf("ledger: close: %w", ctx.Err()), err)
 		}

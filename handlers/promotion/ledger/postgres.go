@@ -8,7 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"strings"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -114,10 +114,25 @@ func (s *postgres) fault(err error) fault {
 		return faultOther
 	case pg.Code == pgStaleRow:
 		return faultStale
-	case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), pg.Code == "54000":
+	case pg.ConstraintName == constraintOfRecord || slices.Contains(pgCodesOfRecord(), pg.Code):
 		return faultData
 	}
 	return faultOther
+}
+
+// constraintOfRecord is the only constraint that a record can break. The other constraints guard the
+// ledger against itself, or say that a sequence or partition is wrong.
+const constraintOfRecord = "payouts_payload_size"
+
+// pgCodesOfRecord are the SQLSTATEs that the text of a record can cause, in a database whose encoding
+// lacks one of its characters. Every other error of class 22 or 23 is about the state of the server:
+// the record is good, and becomes neither a dead letter nor a lost answer.
+func pgCodesOfRecord() []string {
+	const (
+		characterNotInRepertoire = "22021"
+		untranslatableCharacter  = "22P05"
+	)
+	return []string{characterNotInRepertoire, untranslatableCharacter}
 }
 
 func (s *postgres) now(t time.Time) time.Time { return t.UTC().Add(time.Duration(s.skew.Load())) }

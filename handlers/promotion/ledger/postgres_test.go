@@ -211,16 +211,25 @@ func TestErrorClasses(t *testing.T) {
 		s := h.open(t).store.(*postgres)
 		for sql, want := range map[string]fault{
 			`SELECT ledger_stale_row()`: faultStale,
-			`SELECT 1/0`:                faultData,
-			`SELECT 'x'::int`:           faultData,
-			`INSERT INTO promotions VALUES ('A', 1, 'X', now(), now())`: faultData,
+			`SELECT 1/0`:                faultOther,
+			`SELECT 'x'::int`:           faultOther,
+			`INSERT INTO promotions VALUES ('A', 1, 'X', now(), now())`: faultOther,
 			`SELECT nothing`: faultOther,
-			`DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$`:    faultRetry,
-			`DO $$ BEGIN RAISE SQLSTATE '40001'; END $$`:    faultRetry,
-			`DO $$ BEGIN RAISE SQLSTATE '55P03'; END $$`:    faultLocked,
-			`DO $$ BEGIN RAISE SQLSTATE '57P01'; END $$`:    faultServer,
-			`DO $$ BEGIN RAISE SQLSTATE '53100'; END $$`:    faultServer,
-			`SELECT pg_terminate_backend(pg_backend_pid())`: faultServer,
+			// Only a record's own text and size are its fault.
+			`SELECT convert_from('\xff', 'UTF8')`:                                                 faultData,
+			`DO $$ BEGIN RAISE SQLSTATE '22P05'; END $$`:                                          faultData,
+			`DO $$ BEGIN RAISE check_violation USING CONSTRAINT = 'payouts_payload_size'; END $$`: faultData,
+			// A sequence behind its table, at its end, and a missing partition are not.
+			`DO $$ BEGIN RAISE unique_violation USING CONSTRAINT = 'outbox_pkey'; END $$`:             faultOther,
+			`DO $$ BEGIN RAISE SQLSTATE '2200H'; END $$`:                                              faultOther,
+			`DO $$ BEGIN RAISE check_violation; END $$`:                                               faultOther,
+			`DO $$ BEGIN RAISE check_violation USING CONSTRAINT = 'payouts_no_charge_denied'; END $$`: faultOther,
+			`DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$`:                                              faultRetry,
+			`DO $$ BEGIN RAISE SQLSTATE '40001'; END $$`:                                              faultRetry,
+			`DO $$ BEGIN RAISE SQLSTATE '55P03'; END $$`:                                              faultLocked,
+			`DO $$ BEGIN RAISE SQLSTATE '57P01'; END $$`:                                              faultServer,
+			`DO $$ BEGIN RAISE SQLSTATE '53100'; END $$`:                                              faultServer,
+			`SELECT pg_terminate_backend(pg_backend_pid())`:                                           faultServer,
 		} {
 			_, err := s.hot.Exec(t.Context(), sql)
 			require.Error(t, err, sql)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -86,8 +87,7 @@ func (s *sqliteStore) fault(err error) fault {
 	case !errors.As(err, &e):
 		return faultOther
 	}
-	switch e.Code() & 0xff {
-	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH:
+	if e.Code() == sqlite3.SQLITE_TOOBIG || e.Code() == sqlite3.SQLITE_CONSTRAINT_CHECK && strings.Contains(e.Error(), constraintOfRecord) {
 		return faultData
 	}
 	return faultOther

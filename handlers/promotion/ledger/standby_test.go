@@ -151,6 +151,10 @@ func TestAFailoverLosesNothingThatWasAnswered(t *testing.T) {
 		f.unconfirmed(record(f.first), "record an incarnation")
 		f.visible(`SELECT FROM promotion_streams WHERE incarnation = 'i'`)
 		both("record it again", record)
+		// The feeder admits the promotion between the read of its payouts and their enqueueing.
+		both("admit", func(l *Ledger) error {
+			return inTime(func(ctx context.Context) error { _, err := l.Admit(ctx, p); return err })
+		})
 		pause := func(l *Ledger) error {
 			return inTime(func(ctx context.Context) error { return l.Pause(ctx, p, operator) })
 		}
@@ -195,12 +199,18 @@ func TestAWaitThatTheServerCancelsConfirmsNothing(t *testing.T) {
 			t.Helper()
 			ended := make(chan error, 1)
 			go func() { ended <- call() }()
-			f.visible(`SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
-			var n int
-			require.NoError(t, f.conn.QueryRow(t.Context(),
-				`SELECT count(*) FROM (SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep') AS c`).Scan(&n))
-			require.Positive(t, n)
-			f.unconfirmed(<-ended, what)
+			var err error
+			require.Eventually(t, func() bool {
+				_, failed := f.conn.Exec(t.Context(), `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+				require.NoError(t, failed)
+				select {
+				case err = <-ended:
+					return true
+				default:
+					return false
+				}
+			}, time.Minute, 10*time.Millisecond, what)
+			f.unconfirmed(err, what)
 		}
 		for range 2 {
 			cancelled("accept", func() error { _, err := f.first.acceptOne(t.Context(), record(2, 1), false); return err })

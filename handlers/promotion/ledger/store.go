@@ -155,7 +155,7 @@ const (
 	faultRetry        // deadlock or serialization failure: nothing happened, run it again
 	faultLocked       // a lock was not free in time: nothing happened, run the rest without it
 	faultStale        // a row changed since the read: nothing happened, run it again with locks
-	faultData         // the data can't be stored
+	faultData         // this record can never be stored
 	faultServer       // the database is unreachable or going down; the outcome may be unknown
-	faultOther
+	faultOther        // mostly a refusal by the state of the database: nothing happened, an operator must repair it
 )

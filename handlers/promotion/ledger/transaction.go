@@ -2,7 +2,9 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -20,8 +22,41 @@ func (l *Ledger) wrap(what string, err error) error {
 	case faultServer, faultLocked:
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
 	default:
-		return fmt.Errorf("ledger: %s: %w", what, sqldb.Explain(err))
+		err = sqldb.Explain(err)
+		if _, refused := sqldb.RefusalOf(err); refused {
+			err = fmt.Errorf("%w: %w", ErrRefusedByDatabase, err)
+		}
+		return fmt.Errorf("ledger: %s: %w", what, err)
 	}
+}
+
+// refusalEvery is the interval between two log lines about one reason of the database.
+const refusalEvery = time.Minute
+
+type (
+	// refusalKey is what has log lines of its own.
+	refusalKey struct{ what, code, constraint, table string }
+	refused    struct {
+		err    error
+		repair string
+	}
+)
+
+// noteRefusal logs the refusal that err wraps, if it does, for the calls of routes: they are repeated,
+// and a repetition has no log line of its own.
+func (l *Ledger) noteRefusal(what string, err error) {
+	if why, ok := sqldb.RefusalOf(err); ok && errors.Is(err, ErrRefusedByDatabase) {
+		l.refusals.Add(refusalKey{what, why.Code, why.Constraint, why.Table}, refused{err, why.Repair()})
+	}
+}
+
+func logRefusals(log *slog.Logger) *pipeline.SampledLog[refusalKey, refused] {
+	return pipeline.NewSampledLog(refusalEvery, func(s pipeline.Sample[refusalKey, refused]) {
+		log.LogAttrs(context.Background(), slog.LevelError, "the database refuses a statement of the ledger",
+			slog.String(pipeline.LogComponent, "ledger"), slog.String("operation", s.Key.what), slog.String("sqlstate", s.Key.code),
+			slog.String("constraint", s.Key.constraint), slog.String("table", s.Key.table), slog.String("repair", s.Latest.repair),
+			slog.Int("times", s.Count), pipeline.Err(s.Latest.err))
+	})
 }
 
 const (

@@ -133,6 +133,10 @@ func (p *Processor) call(ctx context.Context, key rules.Key, a attempt) money.An
 	return p.MoneyAPI().Charge(ctx, money.Charge{Operation: p.Type.Operation, Key: key.String(), Body: a.begin.Request})
 }
 
+// refusedTries is how often an answer is stored as it is, when the database refuses it. Then it is
+// postponed.
+const refusedTries = 3
+
 // settle stores the answer of an attempt.
 func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) error {
 	outcome := outcomeOf(a.answer, a.begin.Next == rules.Lookup)
@@ -146,7 +150,7 @@ func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) err
 		Class: a.answer.Class.String(), Answer: a.answer.Text, Status: a.answer.Status,
 		// The route of the retry topic has no slots of the stream.
 		Feed: pipeline.OriginFrom(ctx).Kind == poll.Kind,
-	})
+	}, a.begin.Next == rules.Lookup)
 	if err != nil {
 		return fmt.Errorf("promotion: settle %s as %s: %w", rec.Key, a.answer.Class, err)
 	}
@@ -161,8 +165,9 @@ func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) err
 }
 
 // store stores a result in the ledger, and tries again until SettleTimeout. The epoch makes a
-// repeated store harmless.
-func (p *Processor) store(ctx context.Context, result rules.CallResult) (ledger.SettleResult, error) {
+// repeated store harmless. If the database refuses the end of a payout, for example because of the
+// sequence of the outbox, the payout is postponed, which needs the row of the payout only.
+func (p *Processor) store(ctx context.Context, result rules.CallResult, lookup bool) (ledger.SettleResult, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), SettleTimeout)
 	defer cancel()
 	for n := 1; ; n++ {
@@ -170,6 +175,9 @@ func (p *Processor) store(ctx context.Context, result rules.CallResult) (ledger.
 		final := errors.Is(err, rules.ErrInvalid) || errors.Is(err, ledger.ErrClosed) || errors.Is(err, ledger.ErrNotFound)
 		if err == nil || final || n == p.SettleTries {
 			return settled, err
+		}
+		if n == refusedTries && errors.Is(err, ledger.ErrRefusedByDatabase) {
+			result = result.Postponed(lookup)
 		}
 		select {
 		case <-time.After(settleBackoff.Delay(n)):

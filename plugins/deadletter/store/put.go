@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
 )
 
 // The kinds of rows of dead_letter_actions.
@@ -90,6 +93,13 @@ func (s *Store) put(ctx context.Context, q querier, d DeadLetter, now time.Time)
 		return err
 	}
 	if from == nil {
+		other, err := s.lock(ctx, q, "id", d.ID)
+		if err != nil {
+			return err
+		}
+		if other == nil { // the insert met a row with the number that it was given
+			return errors.New(sqldb.BehindTable("dead_letters", "seq"))
+		}
 		return fmt.Errorf("its id is that of a dead letter of another lineage than %s", d.Lineage)
 	}
 	if from.ID == d.ID && !d.Failed.After(from.Failed) {
@@ -119,7 +129,7 @@ func (s *Store) failedAgain(ctx context.Context, q querier, from *DeadLetter, ge
 	if from.ID != d.ID || state != from.State { // stored again before any action: no event
 		detail := clean(d.Class + ": " + d.Error)
 		n, err := s.exec(ctx, q, `INSERT INTO dead_letter_actions (letter, generation, action, who, why, at, outcome, detail, arrival)
-			VALUES ($1, $2, $3, '', '', $4, $5, $6, $7) ON CONFLICT DO NOTHING`,
+			VALUES ($1, $2, $3, '', '', $4, $5, $6, $7) ON CONFLICT (arrival) DO NOTHING`,
 			from.ID, generation, ActionReturn, now, string(state), detail, arrival)
 		if err != nil {
 			return err

@@ -60,14 +60,23 @@ func TestAFailoverLosesNoStoredDeadLetter(t *testing.T) {
 		// Somebody cancels the wait on the server, which then answers COMMIT with success.
 		ended := make(chan error, 1)
 		go func() { ended <- first.Put(t.Context(), orderDeadLetter(3)) }()
-		visible(`SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
-		visible(`SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
-		require.ErrorIs(t, <-ended, ErrUnavailable)
+		var err error
+		require.Eventually(t, func() bool { // a session of an earlier put may still wait
+			_, failed := watch.db.ExecContext(t.Context(), `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+			require.NoError(t, failed)
+			select {
+			case err = <-ended:
+				return true
+			default:
+				return false
+			}
+		}, time.Minute, 10*time.Millisecond)
+		require.ErrorIs(t, err, ErrUnavailable)
 
 		p.Promote()
 		after := open(p.Standby())
 		mustGet(t, after, stored.ID)
-		_, _, err := after.Get(t.Context(), lost.ID)
+		_, _, err = after.Get(t.Context(), lost.ID)
 		require.ErrorIs(t, err, ErrNotFound, "the failover has lost what was not answered, or this test tests nothing")
 		mustPut(t, after, lost)
 		mustGet(t, after, lost.ID)

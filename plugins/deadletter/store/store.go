@@ -150,5 +150,8 @@ func (s *Store) wrap(what string, err error) error {
 	if sqldb.Unreachable(err) || sqldb.Contended(err) {
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, what, err)
 	}
-	return fmt.Errorf("dead letters: %s: %w", what, sqldb.Explain(err))
+	if why, ok := sqldb.RefusalOf(err); ok {
+		return fmt.Errorf("dead letters: %s: %w (repair: %s)", what, err, why.Repair())
+	}
+	return fmt.Errorf("dead letters: %s: %w", what, err)
 }

@@ -108,6 +108,28 @@ type CallResult struct {
 
 func (r CallResult) fed() bool { return r.Feed && r.Outcome == Interrupted }
 
+// Postponed returns a result for a call whose end can't be stored, because the database refuses the
+// dead letter or the outcome event that belongs to it. The payout stays unsettled and spends no
+// attempt, so the call is repeated later, with the same key, and its end is stored then. Without it
+// the lease would expire: the payout would count as perhaps charged, use up its attempts, and end
+// UNKNOWN. The answer keeps what the API said. lookup says that the call was a lookup.
+func (r CallResult) Postponed(lookup bool) CallResult {
+	said := string(r.Outcome)
+	if r.Outcome == Paid {
+		said += ", " + LateKeyPrefix + r.TransactionKey
+	}
+	switch {
+	case r.Outcome.released():
+	case !lookup && (r.Outcome == Rejected || r.Outcome == TryAgain):
+		r.Outcome = NotCharged // the API said so
+	default:
+		r.Outcome = Unrecognized
+	}
+	r.Counted, r.TransactionKey = false, ""
+	r.Answer = "the database refused to store the end of this call (" + said + "): " + r.Answer
+	return r
+}
+
 // Validate returns an error that wraps ErrInvalid for a wrong key, epoch or outcome.
 func (r CallResult) Validate() error {
 	if err := r.Key.Validate(); err != nil {

@@ -1,0 +1,38 @@
+package rules
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A postponed call never ends its payout and spends no attempt, and what may have been charged stays
+// possible. So a database that refuses dead letters for a long time makes no payout UNKNOWN.
+func TestAPostponedCallChangesAsLittleAsPossible(t *testing.T) {
+	t.Parallel()
+	p := testPolicy()
+	for name, row := range shapes() {
+		if row.State != Sending {
+			continue
+		}
+		for _, o := range []Outcome{Paid, NotCharged, TryAgain, PerhapsCharged, Rejected, Misconfigured, NoCharge, Interrupted, NotSent, Unrecognized} {
+			res := CallResult{Key: row.Key, Epoch: row.Epoch, Outcome: o, Counted: true, TransactionKey: "TX-1", Answer: "said"}.Postponed(row.LookingUp)
+			require.NoError(t, res.Validate())
+			next, eff, d := p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: res})
+			checkStep(t, row, next, eff, d)
+			require.False(t, next.State.Settled(), "%s: %s", name, o)
+			require.Empty(t, eff.DeadLetterClass, "%s: %s", name, o)
+			require.Equal(t, row.Attempts+row.Lookups-1, next.Attempts+next.Lookups, "%s: %s spends nothing", name, o)
+			require.Equal(t, row.Released, next.Released, "%s: %s", name, o)
+			charged := !row.LookingUp && (o == Paid || o == PerhapsCharged || o == NoCharge || o == Unrecognized)
+			require.Equal(t, row.MaybeCharged || charged, next.MaybeCharged, "%s: %s", name, o)
+			require.Contains(t, eff.Attempt.Answer, "said")
+			if o == Paid {
+				require.Contains(t, eff.Attempt.Answer, "transaction key TX-1", "the evidence stays")
+			}
+			again, _, _ := p.Apply(next, Event{Kind: EventBegin, Now: next.NextAttemptAt.Add(time.Millisecond), Promotion: PromotionRunning, SameRequest: true})
+			require.Equal(t, Sending, again.State, "%s: %s is repeated", name, o)
+		}
+	}
+}

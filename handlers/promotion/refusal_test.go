@@ -1,0 +1,65 @@
+package promotion_test
+
+import (
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
+	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/sqldb"
+	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
+)
+
+// The sequence of the outbox gives numbers that the table has, so no dead letter can be written. The
+// answers of the Money API, which refuses all payouts, or pays them with outcome events, are not lost
+// meanwhile: no payout becomes UNKNOWN, however long it takes, and each has its end after the repair.
+func TestAnAnswerOutlivesADatabaseThatRefusesIt(t *testing.T) {
+	t.Run("postgres", func(t *testing.T) {
+		for name, refuses := range map[string]bool{"refused": true, "paid": false} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				const payouts = 10
+				faults := simulator.Faults{}
+				if refuses {
+					faults.RejectRate = 1
+				}
+				dsn := sqldbtest.Schema(t)
+				sys := newSystem(t, faults, func(c *promotion.Config) {
+					c.Ledger.DSN, c.Ledger.MaxRetries = pipeline.NewSecret(dsn), 1
+					c.Ledger.Retry = pipeline.Backoff{First: 20 * time.Millisecond, Max: 50 * time.Millisecond}
+					c.Results.Enabled = !refuses
+				})
+				conn, err := pgx.Connect(t.Context(), dsn)
+				require.NoError(t, err)
+				defer func() { _ = conn.Close(t.Context()) }()
+				_, err = conn.Exec(t.Context(), `INSERT INTO outbox (id, kind, type, promotion_id, target_id, class, error, payload, headers, origin, handler, attempts, created_at, published_at)
+					OVERRIDING SYSTEM VALUE SELECT n, 'dead', 'POINT', 7, n, 'c', 'e', '', '', '', '', 1, now(), now() FROM generate_series(1, 50000) AS n`)
+				require.NoError(t, err)
+				sys.start()
+				sys.send("campaign-promotion-point-publish", points(1, payouts)...)
+				var calls int
+				require.Eventually(t, func() bool {
+					require.NoError(t, conn.QueryRow(t.Context(), `SELECT coalesce(min(n), 0) FROM (SELECT (SELECT count(*) FROM attempts AS a WHERE a.payout_id = p.id) AS n
+						FROM payouts AS p) AS c`).Scan(&calls))
+					return calls >= 6
+				}, 2*time.Minute, 20*time.Millisecond, "each payout is called more often than it has attempts: two sends and two lookups")
+				c := sys.counts("POINT")
+				require.Equal(t, []int64{payouts, payouts, 0, 0, 0}, []int64{c.Accepted, c.Pending, c.Unknown, c.Failed, c.Paid})
+
+				_, err = conn.Exec(t.Context(), regexp.MustCompile(`SELECT setval.*`).FindString(sqldb.BehindTable("outbox", "id")))
+				require.NoError(t, err)
+				want := ledger.PayoutCounts{Accepted: payouts, Failed: payouts}
+				if !refuses {
+					want = ledger.PayoutCounts{Accepted: payouts, Paid: payouts}
+				}
+				require.Equal(t, want, sys.settle("POINT", payouts).PayoutCounts)
+			})
+		}
+	})
+}
