@@ -39,11 +39,10 @@ type process struct {
 	port  string
 }
 
-// NewPair starts the two servers on free loopback ports. They end with the test. The test is skipped
-// when PostgreSQL is not installed.
+// NewPair starts the two servers on free loopback ports. They end with the test, which chooses its
+// part of the suite itself. The test is skipped when PostgreSQL is not installed.
 func NewPair(t testing.TB) *Pair {
 	t.Helper()
-	tier.Default(t)
 	p := &Pair{t: t, bin: programs()}
 	if p.bin == "" {
 		t.Skip("no PostgreSQL to start")
@@ -70,6 +69,20 @@ func (p *Pair) Primary() string { return p.dsn(p.primary) }
 
 // Standby returns the DSN of the standby.
 func (p *Pair) Standby() string { return p.dsn(p.standby) }
+
+// DSN returns the DSN of whichever of the two is the primary.
+func (p *Pair) DSN() string {
+	return "postgres://postgres@127.0.0.1:" + p.primary.port + ",127.0.0.1:" + p.standby.port + "/postgres?sslmode=disable"
+}
+
+// CancelWaits cancels the waits of commits for the standby, as an operator may, and returns their
+// number. The primary then shows what the standby does not have.
+func (p *Pair) CancelWaits() (n int) {
+	p.t.Helper()
+	require.NoError(p.t, p.one(p.Primary(), &n,
+		"SELECT count(*) FROM (SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep') AS waits"))
+	return n
+}
 
 func (p *Pair) dsn(s *process) string {
 	return "postgres://postgres@127.0.0.1:" + s.port + "/postgres?sslmode=disable"
