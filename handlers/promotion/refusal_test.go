@@ -16,9 +16,9 @@ import (
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
 
-// The sequence of the outbox gives numbers that the table has, so no dead letter can be written. The
-// answers of the Money API, which refuses all payouts, or pays them with outcome events, are not lost
-// meanwhile: no payout becomes UNKNOWN, however long it takes, and each has its end after the repair.
+// The sequence of the outbox gives numbers that the table has, so no dead letter and no outcome
+// event can be written. The answers of the Money API are not lost meanwhile: no payout becomes
+// UNKNOWN, however long it takes, and each has its end after the repair.
 func TestAnAnswerOutlivesADatabaseThatRefusesIt(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		for name, refuses := range map[string]bool{"refused": true, "paid": false} {

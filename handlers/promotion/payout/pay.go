@@ -133,9 +133,9 @@ func (p *Processor) call(ctx context.Context, key rules.Key, a attempt) money.An
 	return p.MoneyAPI().Charge(ctx, money.Charge{Operation: p.Type.Operation, Key: key.String(), Body: a.begin.Request})
 }
 
-// refusedTries is how often an answer is stored as it is, when the database refuses it. Then it is
-// postponed.
-const refusedTries = 3
+// refusedTries is how often an answer is stored as it is, when the database refuses it: within about
+// a second. Then it is postponed.
+const refusedTries = 5
 
 // settle stores the answer of an attempt.
 func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) error {
