@@ -63,6 +63,7 @@ type jobWatcher struct {
 	job     *publishedJob
 	at      *balancer
 	last    atomic.Int64 // number of the last event or gap
+	lastID  atomic.Value // its id, a string
 	over    atomic.Bool  // the watch has ended
 	drained atomic.Bool  // a gateway has closed the stream because it ends
 
@@ -261,16 +262,18 @@ func (r *jobsRun) follow(ctx context.Context, w *jobWatcher, restless bool) (rea
 		ctx, cancel = context.WithTimeout(ctx, time.Second/2+rand.N(time.Second))
 		defer cancel()
 	}
+	id, _ := w.lastID.Load().(string)
 	return jobwatch.Follow(ctx, jobwatch.Options{
-		URL: "http://gateways/jobs/scan/" + w.job.id + "/events", After: w.last.Load(), Client: &http.Client{Transport: w.at},
+		URL: "http://gateways/jobs/scan/" + w.job.id + "/events", LastEventID: id, Client: &http.Client{Transport: w.at},
 		Connected: w.Connected, Message: func(m jobwatch.Message) { r.message(w, m) },
 	})
 }
 
 func (r *jobsRun) message(w *jobWatcher, m jobwatch.Message) {
 	w.Message(m)
-	if n, err := strconv.ParseInt(m.ID, 10, 64); err == nil {
-		w.last.Store(n)
+	if m.ID != "" {
+		w.last.Store(m.Number())
+		w.lastID.Store(m.ID)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -153,12 +153,12 @@ func (r *jobsRun) oddCursors() {
 					defer mu.Unlock()
 					switch m.Name {
 					case jobwatch.NameEvent:
-						got[cursor] = append(got[cursor], m.ID)
+						got[cursor] = append(got[cursor], strconv.FormatInt(m.Number(), 10))
 					case jobwatch.NameGap:
 						from, to := gapOf(m)
 						got[cursor] = append(got[cursor], fmt.Sprintf("gap %d-%d", from, to))
 					}
-					if m.ID == strconv.Itoa(last-1) || cursor == "99999" && m.Name == jobwatch.NameState {
+					if m.Number() == last-1 || cursor == "99999" && m.Name == jobwatch.NameState {
 						ready.Add(1)
 					}
 				},

@@ -82,6 +82,7 @@ type Watcher struct {
 	events      map[int64]content
 	order       []int64
 	gaps        [][2]int64
+	takenBack   int // gaps that took numbers back
 	transient   int // published transient events that were received or passed
 	transients  int
 	connections int
@@ -131,6 +132,10 @@ func (w *Watcher) Message(m watch.Message) {
 		if err := json.Unmarshal(m.Data, &gap); err != nil || gap.From > gap.To {
 			w.problem("gap without numbers: %s", m.Data)
 		}
+		if m.Number() < gap.From {
+			w.takeBack(gap.From)
+			return
+		}
 		w.gaps = append(w.gaps, [2]int64{gap.From, gap.To})
 	case watch.NameClosed:
 		if reason := m.Reason(); w.c.stages.IsTerminal(reason) {
@@ -165,7 +170,11 @@ func (w *Watcher) numbered(m watch.Message) {
 	if !ok {
 		return
 	}
-	if m.ID != strconv.FormatInt(e.Seq, 10) {
+	id := strconv.FormatInt(e.Seq, 10)
+	if e.StreamID != "" {
+		id += "." + e.StreamID
+	}
+	if m.ID != id {
 		w.problem("event %d has the id %q", e.Seq, m.ID)
 	}
 	if n := len(w.order); n > 0 && e.Seq <= w.order[n-1] {
@@ -173,6 +182,13 @@ func (w *Watcher) numbered(m watch.Message) {
 	}
 	w.order = append(w.order, e.Seq)
 	w.events[e.Seq] = contentOf(e)
+}
+
+// takeBack forgets the events from a number on: the numbers are given to other events.
+func (w *Watcher) takeBack(from int64) {
+	w.order = slices.DeleteFunc(w.order, func(seq int64) bool { return seq >= from })
+	maps.DeleteFunc(w.events, func(seq int64, _ content) bool { return seq >= from })
+	w.takenBack++
 }
 
 // takeTransient looks for the event after the last one that was received: some may be missing, none
@@ -200,8 +216,9 @@ type Report struct {
 	Received   int      `json:"received"`   // numbered events of all watchers
 	Transients int      `json:"transients"` // of all watchers
 	Reconnects int      `json:"reconnects"`
-	Gaps       int      `json:"gaps"` // numbers that were shown as missing
-	Lost       int      `json:"lost"` // of them those that had been published
+	Gaps       int      `json:"gaps"`       // numbers that were shown as missing
+	TakenBack  int      `json:"taken_back"` // gaps that took numbers back, because other events have them
+	Lost       int      `json:"lost"`       // of them those that had been published
 	Problems   []string `json:"problems"`
 }
 
@@ -227,6 +244,7 @@ func (c *Checker) Report() Report {
 		}
 		r.Received += len(w.order)
 		r.Transients += w.transients
+		r.TakenBack += w.takenBack
 		r.Reconnects += max(0, w.connections-1)
 		r.Problems = append(r.Problems, w.problems...)
 		w.problems = w.problems[:before] // a second report is the same

@@ -31,6 +31,19 @@ func gap(from, to int64) watch.Message {
 	return watch.Message{ID: strconv.FormatInt(to, 10), Name: watch.NameGap, Data: fmt.Appendf(nil, `{"from":%d,"to":%d}`, from, to)}
 }
 
+// back is a gap that takes numbers back.
+func back(from, to int64) watch.Message {
+	m := gap(from, to)
+	m.ID = strconv.FormatInt(from-1, 10) + ".1-1"
+	return m
+}
+
+// entry returns an event with the id of a stream entry in its data.
+func entry(m watch.Message, id string) watch.Message {
+	m.Data = fmt.Appendf(nil, `{"stream_id":%q,%s`, id, m.Data[1:])
+	return m
+}
+
 func closed(reason string) watch.Message {
 	return watch.Message{Name: watch.NameClosed, Data: fmt.Appendf(nil, `{"reason":%q}`, reason)}
 }
@@ -59,6 +72,10 @@ func TestEachWrongStreamIsReported(t *testing.T) {
 		"another end":           {stream: []watch.Message{one, two, three, end, closed("error")}, problem: `the last event before closed "error" is 5`},
 		"after the end":         {stream: []watch.Message{one, two, three, end, closed("done"), numbered(6, "scan", "")}, problem: "event after the end"},
 		"another content":       {stream: []watch.Message{numbered(1, "scan", "y"), two, three, end, closed("done")}, problem: "event 1 has another content"},
+		"taken back":            {stream: []watch.Message{one, two, three, back(2, 3), two, three, end, closed("done")}},
+		"not taken back":        {stream: []watch.Message{one, two, three, gap(2, 3), two, three, end, closed("done")}, problem: "event 2 after event 3"},
+		"missing after it":      {stream: []watch.Message{one, two, three, back(2, 3), three, end, closed("done")}, problem: "event 2 is missing, and no gap says so"},
+		"another entry":         {stream: []watch.Message{one, entry(two, "9-1"), three, end, closed("done")}, problem: `event 2 has the id "2"`},
 		"another id":            {stream: []watch.Message{one, otherID, three, end, closed("done")}, problem: `event 2 has the id "7"`},
 		"not published":         {stream: []watch.Message{one, two, three, numbered(4, "scan", ""), end, closed("done")}, problem: "event 4 was not published"},
 		"tokens change places":  {stream: []watch.Message{token("b"), token("a"), one, two, three, end, closed("done")}, problem: "transient event"},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -70,6 +71,14 @@ plugins.token.keys. The exit code is 1 if the job ends with error.`,
 	return cmd
 }
 
+// cursor returns the id to begin after.
+func (f watchFlags) cursor() string {
+	if f.after == 0 {
+		return ""
+	}
+	return strconv.FormatInt(f.after, 10)
+}
+
 func (c commands) follow(ctx context.Context, cmd *cobra.Command, j job, f watchFlags) error {
 	address, err := url.Parse(f.url)
 	if err != nil || address.Host == "" {
@@ -77,7 +86,7 @@ func (c commands) follow(ctx context.Context, cmd *cobra.Command, j job, f watch
 	}
 	var failed error // of the output
 	reason, err := watch.Follow(ctx, watch.Options{
-		URL: address.JoinPath("jobs", j.domain, j.id, "events").String(), Token: f.token, After: f.after,
+		URL: address.JoinPath("jobs", j.domain, j.id, "events").String(), Token: f.token, LastEventID: f.cursor(),
 		Message: func(m watch.Message) {
 			if err := c.message(m, c.h.JSON(cmd)); failed == nil {
 				failed = err
@@ -121,7 +130,7 @@ func (c commands) message(m watch.Message, asJSON bool) error {
 		if err != nil {
 			return err
 		}
-		number := m.ID
+		number := strconv.FormatInt(m.Number(), 10)
 		if m.Name != watch.NameEvent {
 			number = m.Name
 		}
@@ -131,6 +140,9 @@ func (c commands) message(m watch.Message, asJSON bool) error {
 		var gap struct{ From, To int64 }
 		_ = json.Unmarshal(m.Data, &gap)
 		text = fmt.Sprintf("%d to %d are missing", gap.From, gap.To)
+		if m.Number() < gap.From {
+			text = fmt.Sprintf("%d to %d belong to other events now, which follow", gap.From, gap.To)
+		}
 	case watch.NameClosed, watch.NameBusy:
 		return nil // the reason is shown when the stream has ended
 	}

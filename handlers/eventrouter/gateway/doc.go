@@ -36,19 +36,35 @@
 //
 // # Cursors
 //
-// The id of a numbered event is its number, and that of a gap is its last missing number. In a
-// stream with several jobs, an id has the cursors of all: name:number, with commas between them.
+// The id of a numbered event is its number and the id of its stream entry, such as
+// 37.1732662934123-0, which is the same at every gateway. The id of a gap is its last missing
+// number with the entry of the event before it, and the number of that event as a third part. In a
+// stream with several jobs, an id has the cursors of all: name:cursor, with commas between them.
 // The name is the first 6 bytes of the SHA-256 of <domain>/<job_id>, in base64 for URLs. A client
-// may reconnect with other jobs. With 32 jobs, which is the limit, an id has at most 900 bytes.
+// may reconnect with other jobs. With 32 jobs, which is the limit, an id has at most 2 KiB.
+//
+// When a client comes back, the entry of its cursor is compared with the log, because Redis may
+// have lost the event and the producer may have given its number to another one. If the log has
+// another entry under the number, or lacks the number and has newer entries, the log is searched
+// for the first number up to the cursor whose entry is newer than that of the client. The client
+// receives the gap from this number on, as live watchers do, then the state and the new events.
+// Without a newer entry, because a clock was put back, the gap begins with 1. A client whose number
+// is not in the log yet receives this gap when a number that it has arrives in a newer entry. A
+// terminal event that alone is newer may be late, so it arrives without such a gap.
 //
 // These rules hold for unusual cursors:
 //
-//   - A cursor that is no number counts as none. The stream begins with the oldest event of the
-//     log.
+//   - A number without an entry is accepted and trusted, so numbers that are given again can go
+//     unnoticed.
+//   - A text that is no cursor counts as none. The stream begins with the oldest event of the log.
+//   - A cursor whose event has left the log, because of log_max or its lifetime, can't be compared
+//     and is trusted.
 //   - A cursor older than the log receives a gap and the state, and continues with the log.
-//   - A cursor above all numbers stays. The client receives greater numbers only, and the terminal
-//     event in any case. So a client whose events Redis has lost receives none of them twice.
-//   - A cursor at or above the end of the job is answered with 204, which ends an EventSource.
+//   - A cursor above all numbers stays unless the log has newer entries. The client receives greater
+//     numbers, and the terminal event in any case. So a client whose events Redis has lost receives
+//     none of them twice when the same entries are delivered again.
+//   - The cursor of the terminal event is answered with 204, which ends an EventSource. So is a
+//     number without an entry that is at or above that of the terminal event.
 //
 // With from=now a stream begins with the state, whose id is the cursor.
 package gateway

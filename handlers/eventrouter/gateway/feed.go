@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -183,7 +182,9 @@ func (j *job) catchUp(reason string) {
 // The caller has the lock of the domain.
 func (j *job) search() {
 	if len(j.watchers) == 0 {
+		lives := j.sequence.lives + 1
 		j.sequence = newSequence(j.domain.g.o.GapWait)
+		j.sequence.lives = lives
 		return
 	}
 	j.catchUp(readHole)
@@ -251,7 +252,7 @@ const (
 )
 
 // size is the most bytes that a watcher receives for a step, with the cursors of 32 jobs.
-func (one step) size() int { return len(one.item.event.Data) + 1024 }
+func (one step) size() int { return len(one.item.event.Data) + maxIDBytes }
 
 // queue adds steps to those that wait. The caller has the lock of the domain.
 func (j *job) queue(steps []step) {
@@ -314,32 +315,27 @@ func (j *job) send(steps []step) {
 	now := time.Now()
 	for _, one := range steps {
 		j.domain.observe(one, now)
-		shared := one.event(jobKey{j.domain.name, j.id}, "").Prepare()
+		shared := one.event(jobKey{j.domain.name, j.id}, one.item.event.ID).Prepare()
 		for w := range j.watchers {
 			w.send(one, shared)
 		}
 	}
 }
 
-// event returns what is sent for a step. Empty id: that of a stream with one job.
+// event returns what is sent for a step, with an id. A state and a transient event have none.
 func (one step) event(of jobKey, id string) sse.Event {
 	e := one.item.event
-	switch {
-	case one.kind == latest:
-		return sse.Event{Name: "state", ID: id, Data: e.Data}
-	case one.kind == missing || one.kind == again:
-		switch {
-		case id != "":
-		case one.kind == again:
-			id = strconv.FormatInt(one.from-1, 10)
-		default:
-			id = strconv.FormatInt(one.to, 10)
-		}
+	switch one.kind {
+	case latest:
+		return sse.Event{Name: "state", Data: e.Data}
+	case missing, again:
 		data := fmt.Appendf(nil, `{"from":%d,"to":%d,"domain":%q,"job_id":%q}`, one.from, one.to, of.domain, of.id)
 		return sse.Event{ID: id, Name: "gap", Data: data}
-	case one.kind == transient || id == "" || id == e.ID:
-		return e
-	default:
-		return sse.Event{ID: id, Name: e.Name, Data: e.Data}
+	case numbered:
+		if id != e.ID {
+			return sse.Event{ID: id, Name: e.Name, Data: e.Data}
+		}
+	case transient:
 	}
+	return e
 }

@@ -105,7 +105,7 @@ func TestAnEventBetweenTheLogAndTheFeedIsNotLost(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, out.SetReadDeadline(time.Now().Add(redistest.Patience)))
 		var text strings.Builder
-		for buf := make([]byte, 1024); !strings.Contains(text.String(), "id: "+last+"\n"); {
+		for buf := make([]byte, 1024); !strings.Contains(text.String(), "id: "+last+"."); {
 			n, err := out.Read(buf)
 			require.NoError(t, err, "%s", text.String())
 			text.Write(buf[:n])

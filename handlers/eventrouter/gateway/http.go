@@ -19,8 +19,11 @@ import (
 // Audience is the audience of the tokens that open a job.
 const Audience = "millrace-jobs"
 
-// maxJobs limits the jobs of a stream. The ids of their events then have at most 900 bytes.
-const maxJobs = 32
+// maxJobs limits the jobs of a stream. The ids of their events then have at most maxIDBytes.
+const (
+	maxJobs    = 32
+	maxIDBytes = 2048
+)
 
 // events serves the stream of one or several jobs.
 func (g *Gateway) events() http.Handler {

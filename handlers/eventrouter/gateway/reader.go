@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"hash/maphash"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -140,8 +138,10 @@ func (r *reader) runNode(ctx context.Context, node string) {
 		if len(queries) == 0 || ctx.Err() != nil {
 			return
 		}
+		begun := time.Now()
 		for i, s := range r.logs(ctx, queries) {
 			p, err := r.g.page(s, queries[i])
+			p.begun = begun
 			for _, f := range done[i] {
 				f(p, err)
 			}
@@ -205,17 +205,15 @@ func (g *Gateway) encode(e event.Event) (item, error) {
 // item returns an event for the watchers. data is its JSON.
 func (g *Gateway) item(e event.Event, data []byte) item {
 	it := item{seq: e.Seq}
+	if at, ok := parseEntry(e.StreamID); ok {
+		it.entry, it.added = at, time.UnixMilli(at.millis)
+	}
 	if e.Seq == 0 {
 		it.event = sse.Event{Name: "transient", Data: data}.Prepare()
 	} else {
-		it.event = sse.Event{ID: strconv.FormatInt(e.Seq, 10), Name: "event", Data: data}.Prepare()
+		it.event = sse.Event{ID: cursorAt(it).String(), Name: "event", Data: data}.Prepare()
 	}
 	it.content = maphash.Comparable(g.seed, [4]string{e.Stage, e.Status, string(e.Data), e.EventID})
-	millis, n, _ := strings.Cut(e.StreamID, "-")
-	if ms, err := strconv.ParseInt(millis, 10, 64); err == nil {
-		it.added, it.entry.millis = time.UnixMilli(ms), ms
-		it.entry.n, _ = strconv.ParseInt(n, 10, 64)
-	}
 	if g.o.Stages.IsTerminal(e.Stage) {
 		it.end = "done"
 		if e.Stage == "error" {

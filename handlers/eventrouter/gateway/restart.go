@@ -5,13 +5,6 @@ import (
 	"time"
 )
 
-// entry is the id of an entry of a stream.
-type entry struct{ millis, n int64 }
-
-func (e entry) before(other entry) bool {
-	return e.millis < other.millis || e.millis == other.millis && e.n < other.n
-}
-
 // sentMost is how many of the last sent numbers are kept, to find numbers that are given again.
 const sentMost = 64
 
@@ -62,31 +55,28 @@ func (s *sequence) doubts(p page) bool {
 }
 
 // search takes a page of the search for the lowest number of the log that is given again. Until its
-// end nothing is sent. A newer entry alone is a number that came late. The terminal item may have a
-// lower number than others.
+// end nothing is sent.
 func (s *sequence) search(p page) []step {
-	for i, it := range p.items {
-		newer := func(it item) bool { return s.newest.before(it.entry) }
-		switch {
-		case it.seq > s.at:
-			p.more = false
-		case newer(it) && it.end == "" && (i+1 == len(p.items) || newer(p.items[i+1])):
-			return s.restart(it.seq, *p.state)
-		default:
-			s.searched = it.seq
-		}
-	}
-	if !p.more {
-		s.searching, s.searched = false, 0
+	found, before, more := firstNewer(p, s.newest, s.at, s.searched)
+	switch {
+	case found != nil:
+		return s.restart(found.seq, before, *p.state)
+	case more:
+		s.searched = before
+		return nil
+	default:
+		s.searching, s.searched = false, mark{}
 		return s.note(nil, s.at)
 	}
-	return nil
 }
 
-// restart begins again at a number.
-func (s *sequence) restart(n int64, state item) []step {
-	out := []step{{kind: again, from: n, to: s.at}, {kind: latest, item: state}}
-	*s = sequence{at: n - 1, base: n - 1, full: s.full, dropped: s.dropped, failed: s.failed, seen: sightings{wait: s.seen.wait}}
+// restart begins again at a number. before is the last one in front of it that the log has.
+func (s *sequence) restart(n int64, before mark, state item) []step {
+	out := rewind(n, s.at, before, &state)
+	*s = sequence{
+		at: n - 1, base: n - 1, full: s.full, dropped: s.dropped, failed: s.failed, seen: sightings{wait: s.seen.wait},
+		lives: s.lives + 1, moves: s.moves,
+	}
 	return out
 }
 

@@ -19,11 +19,12 @@ type item struct {
 
 // page is the result of one read of a job's log: the items after a number, in order.
 type page struct {
-	state *item // the item with the highest number; nil: the job is unknown
-	after int64 // it was read after this number
-	first int64 // lower numbers were removed from the log; 0: none was
-	top   int64 // the highest number of the log
-	end   int64 // the number of the terminal event; 0: none yet
+	state *item     // the item with the highest number; nil: the job is unknown
+	after int64     // it was read after this number
+	begun time.Time // when the read began: what was added since then may be missing from the page
+	first int64     // lower numbers were removed from the log; 0: none was
+	top   int64     // the highest number of the log
+	end   int64     // the number of the terminal event; 0: none yet
 	items []item
 	more  bool // the limit ended the page
 }
@@ -71,8 +72,11 @@ type sequence struct {
 	newest entry          // of the items that were sent
 	token  entry          // of the newest transient item that the feed has brought
 
-	searching bool  // for the first number that is given again
-	searched  int64 // the position of the search in the log
+	searching bool // for the first number that is given again
+	searched  mark // the position of the search in the log
+
+	lives int // how often the search has found one: what was read before may be of an earlier life
+	moves int // how often a numbered item of the feed or a page was taken
 
 	full    bool // the caller has no room: items of the feed are left to the log
 	dropped int  // transient items that had no room
@@ -112,7 +116,7 @@ func (s *sequence) after(cursor int64) int64 {
 // next returns the number after which the log is read for the job.
 func (s *sequence) next() int64 {
 	if s.searching {
-		return s.searched
+		return s.searched.seq
 	}
 	return s.after(s.at)
 }
@@ -126,6 +130,7 @@ func (s *sequence) feed(it item, now time.Time) (out []step, late bool) {
 	case it.seq == 0:
 		return s.transient(it), false
 	}
+	s.moves++
 	s.searching = s.searching || s.doubtful(it)
 	s.see(it.seq, now)
 	s.fed = max(s.fed, it.seq)
@@ -218,11 +223,12 @@ func (s *sequence) unreadable(begin time.Time) {
 
 // page takes a page of the log after s.next(), and returns what to send.
 func (s *sequence) page(p page, now time.Time) []step {
+	s.moves++
 	if s.at < 0 || s.over {
 		return nil
 	}
 	if s.doubts(p) {
-		if p.after != s.searched {
+		if p.after != s.searched.seq {
 			return nil // it was read before the search began
 		}
 		out := s.search(p)
@@ -244,7 +250,7 @@ func (s *sequence) decided(cursor int64) int64 {
 
 // read returns what a reader at cursor receives from a page of the log, and its next cursor. A
 // number that the log lacks is reported as missing in three cases. It was removed from the log, it
-// was missing for gap_wait, or it is not above decided.
+// was missing for gap_wait when the read of the page began, or it is not above decided.
 func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []step, next int64) {
 	if !s.failed.IsZero() {
 		s.seen.extend(s.failed, now)
@@ -254,7 +260,10 @@ func (s *sequence) read(cursor, decided int64, p page, now time.Time) (out []ste
 	if p.end > 0 && p.end != s.end {
 		s.end, s.last = p.end, nil
 	}
-	lost := max(decided, s.seen.overdue(now), p.first-1)
+	if p.begun.IsZero() {
+		p.begun = now
+	}
+	lost := max(decided, s.seen.overdue(p.begun), p.first-1)
 	skip := func(to int64) bool {
 		if upTo := min(to, lost); upTo > cursor {
 			out = append(out, step{kind: missing, from: cursor + 1, to: upTo})
@@ -315,19 +324,35 @@ func (s *sequence) attach(cursor int64, state *item) bool {
 func (s *sequence) due() (time.Time, bool) { return s.seen.due(s.at + 1) }
 
 // take returns what a watcher at cursor receives of a step of its job, and its next cursor.
-func take(cursor int64, one step) (_ step, next int64, send bool) {
+func take(c cursor, one step) (_ step, next cursor, send bool) {
+	next = c
 	switch one.kind {
 	case numbered:
 		// A terminal item always arrives, also when the cursor is higher than its number.
-		send = cursor < one.item.seq || one.ends && cursor != one.item.seq
-		return one, max(cursor, one.item.seq), send
+		has := c.at == one.item.seq
+		if c.marked() {
+			has = c.mark.seq == one.item.seq
+		}
+		if send = c.at < one.item.seq || one.ends && !has; send {
+			next = cursorAt(one.item)
+			next.at = max(c.at, one.item.seq)
+		}
+		return one, next, send
 	case missing:
-		one.from = max(one.from, cursor+1)
-		return one, max(cursor, one.to), one.from <= one.to
+		one.from = max(one.from, c.at+1)
+		next.at = max(c.at, one.to)
+		return one, next, one.from <= one.to
 	case again:
-		return one, min(cursor, one.from-1), one.from <= cursor
+		if one.from > c.at {
+			return one, c, false
+		}
+		next = cursor{at: one.from - 1}
+		if one.item.seq > 0 {
+			next.mark = mark{seq: one.item.seq, entry: one.item.entry}
+		}
+		return one, next, true
 	default:
-		return one, cursor, true
+		return one, c, true
 	}
 }
 

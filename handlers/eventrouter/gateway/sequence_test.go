@@ -91,8 +91,8 @@ func (v *viewer) receive(steps []step) {
 			require.Empty(v.w.t, steps, "after the end")
 		}
 		before := v.cursor
-		out, next, send := take(v.cursor, one)
-		v.cursor = next
+		out, next, send := take(cursor{at: v.cursor}, one)
+		v.cursor = next.at
 		v.ended = out.ends
 		if !send {
 			continue

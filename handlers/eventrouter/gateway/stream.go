@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -45,29 +44,17 @@ type watcher struct {
 	// resumed says that the client has named its cursor.
 	resumed bool
 
-	cursor int64 // the lock of the stream protects it once the watcher is attached
-	ended  bool  // the same
-	from   entry // of the newest item when the watcher was attached
+	cursor cursor // the lock of the stream protects it once the watcher is attached
+	ended  bool   // the same
+	from   entry  // of the newest item when the watcher was attached
 
 	page    page // read, and not yet written
 	decided int64
-	losses  int // of the job, before the page was read
-}
-
-// cursors returns the cursors of a Last-Event-ID by the short name of the job. A number alone is
-// the cursor of the only job, with the name "". Anything that is no number is left out.
-func cursors(id string) map[string]int64 {
-	out := map[string]int64{}
-	for one := range strings.SplitSeq(id, ",") {
-		name, number, named := strings.Cut(one, ":")
-		if !named {
-			name, number = "", one
-		}
-		if n, err := strconv.ParseInt(number, 10, 64); err == nil && n >= 0 {
-			out[name] = n
-		}
-	}
-	return out
+	losses  int // of the job, before the page was read; the same of its sequence:
+	lives   int
+	moves   int
+	unsure  bool   // the mark of the cursor must be compared with the page
+	taken   []step // take back what the client has of an earlier life, before the page
 }
 
 // newStream returns the stream of a request. Its jobs receive events of their feeds from now on:
@@ -78,9 +65,10 @@ func (g *Gateway) newStream(keys []jobKey, lastEventID string) *stream {
 	for _, key := range keys {
 		w := &watcher{stream: s, key: key}
 		w.cursor, w.resumed = from[key.short()]
-		if n, ok := from[""]; ok && !s.several {
-			w.cursor, w.resumed = n, true
+		if c, ok := from[""]; ok && !s.several {
+			w.cursor, w.resumed = c, true
 		}
+		w.unsure = w.cursor.marked()
 		w.job = g.domain(key.domain).join(key.id)
 		s.watchers = append(s.watchers, w)
 	}
@@ -98,15 +86,18 @@ func (s *stream) leave() {
 func (s *stream) first(ctx context.Context, now bool) error {
 	for _, w := range s.watchers {
 		if now && !w.resumed {
-			w.cursor = newest
+			w.cursor.at = newest
 		}
 	}
-	if err := s.g.readPages(ctx, s.watchers...); err != nil {
+	if err := s.readPages(ctx); err != nil {
 		return err
 	}
 	for _, w := range s.watchers {
-		if w.cursor == newest {
-			w.cursor = w.page.top
+		if w.cursor.at == newest {
+			w.cursor = cursor{at: w.page.top}
+			if w.page.state != nil {
+				w.cursor = cursorAt(*w.page.state)
+			}
 		}
 	}
 	return nil
@@ -118,7 +109,7 @@ const newest = 1 << 53
 // over reports whether the client has received the ends of all jobs.
 func (s *stream) over() bool {
 	return !slices.ContainsFunc(s.watchers, func(w *watcher) bool {
-		return !w.resumed || w.page.end == 0 || w.cursor < w.page.end
+		return !w.resumed || w.page.end == 0 || !w.cursor.hasEnd(w.page.end)
 	})
 }
 
@@ -129,11 +120,10 @@ func (s *stream) begin(ctx context.Context, c *sse.Client) error {
 		if w.page.state == nil {
 			continue
 		}
-		id := ""
-		if w.cursor == w.page.top && !w.resumed {
-			id = s.id(w) // without history: a reconnect continues here
+		state := step{kind: latest, item: *w.page.state}.event(w.key, "")
+		if w.cursor.at == w.page.top && !w.resumed {
+			state.ID = s.id(w) // without history: a reconnect continues here
 		}
-		state := step{kind: latest, item: *w.page.state}.event(w.key, id)
 		if err := c.Write(state); err != nil {
 			return err
 		}
@@ -145,7 +135,7 @@ func (s *stream) begin(ctx context.Context, c *sse.Client) error {
 			if err := w.backlog(ctx); err != nil {
 				return err
 			}
-			progress = progress || w.cursor > before
+			progress = progress || w.cursor != before
 		}
 		if s.attach() {
 			return nil
@@ -155,11 +145,24 @@ func (s *stream) begin(ctx context.Context, c *sse.Client) error {
 		} else if idle++; !pipeline.Sleep(ctx, reread(idle)) {
 			return ctx.Err()
 		}
-		open := slices.DeleteFunc(slices.Clone(s.watchers), func(w *watcher) bool { return w.ended })
-		if err := s.g.readPages(ctx, open...); err != nil {
+		if err := s.readPages(ctx); err != nil {
 			return err
 		}
 	}
+}
+
+// readPages reads the next pages of the jobs that have not ended, and compares the cursors.
+func (s *stream) readPages(ctx context.Context) error {
+	open := slices.DeleteFunc(slices.Clone(s.watchers), func(w *watcher) bool { return w.ended })
+	if err := s.g.readPages(ctx, open...); err != nil {
+		return err
+	}
+	for _, w := range open {
+		if err := w.compare(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // readPages reads the next pages of watchers together.
@@ -175,19 +178,93 @@ func (g *Gateway) readPages(ctx context.Context, watchers ...*watcher) error {
 	return err
 }
 
-// position returns where the next page begins. It must be called before the page is read.
+// position returns where the next page begins. It must be called before the page is read. The page
+// of a cursor that is to be compared has the event of its mark, too.
 func (w *watcher) position() position {
 	d := w.job.domain
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w.decided, w.losses = w.job.sequence.decided(w.cursor), w.job.losses
-	return position{w.key, w.job.sequence.after(w.cursor)}
+	s := w.job.sequence
+	w.decided, w.losses, w.lives, w.moves = s.decided(w.cursor.at), w.job.losses, s.lives, s.moves
+	after := s.after(w.cursor.at)
+	if w.unsure {
+		after = min(after, w.cursor.mark.seq-1)
+	}
+	return position{w.key, after}
+}
+
+// compare compares the mark of the cursor with the page. If the log has other events under numbers
+// that the client has, the cursor goes back to the first of them, and the page is read from there.
+func (w *watcher) compare(ctx context.Context) error {
+	if !w.unsure {
+		return nil
+	}
+	w.unsure, w.cursor.ahead = false, false
+	found, state := w.cursor.compare(w.page), w.page.state
+	switch {
+	case found == same:
+		return nil
+	case found == unknown && (state == nil || !w.cursor.mark.entry.before(state.entry)):
+		w.cursor.ahead = true // the log has nothing that the client may not have
+		return nil
+	}
+	from, before, err := w.firstOther(ctx, found == other)
+	switch {
+	case err != nil:
+		return err
+	case from == 0:
+		w.cursor.ahead = true
+		return nil
+	}
+	steps := rewind(from, w.cursor.at, before, state)
+	_, w.cursor, _ = take(w.cursor, steps[0])
+	w.taken = append(w.taken, steps...)
+	return w.stream.g.readPages(ctx, w)
+}
+
+// firstOther returns the lowest number up to the cursor that the log has for another event, and the
+// number before it. It returns 0 when there is none. proven says that the log has another event
+// with the number of the mark: if its entry is not newer than that of the client, because a clock
+// was put back, nothing that the client has can be trusted.
+func (w *watcher) firstOther(ctx context.Context, proven bool) (from int64, before mark, err error) {
+	c, beforeMark := w.cursor, mark{}
+	newest := false // the log has a newer event with the number of the mark
+	for more := true; more; {
+		pages, err := w.stream.g.reader.pages(ctx, position{w.key, before.seq})
+		if err != nil {
+			return 0, mark{}, err
+		}
+		for _, it := range pages[0].items {
+			if it.seq < c.mark.seq {
+				beforeMark = mark{seq: it.seq, entry: it.entry}
+			}
+			newest = newest || it.seq == c.mark.seq && c.mark.entry.before(it.entry)
+		}
+		var found *item
+		if found, before, more = firstNewer(pages[0], c.mark.entry, c.at, before); found != nil {
+			return found.seq, before, nil
+		}
+	}
+	switch {
+	case newest:
+		return c.mark.seq, beforeMark, nil
+	case proven:
+		return 1, mark{}, nil
+	default:
+		return 0, mark{}, nil
+	}
 }
 
 // backlog writes the page, and further pages while there are more.
 func (w *watcher) backlog(ctx context.Context) error {
 	for !w.ended {
 		steps := w.steps()
+		for _, one := range w.taken {
+			if err := w.stream.client.Write(w.event(one)); err != nil {
+				return err
+			}
+		}
+		w.taken = nil
 		var events []sse.Event
 		for _, one := range steps {
 			out, next, send := take(w.cursor, one)
@@ -221,14 +298,14 @@ func (w *watcher) steps() []step {
 		w.decided = 0
 		w.job.search()
 	}
-	steps, _ := w.job.sequence.read(w.cursor, w.decided, w.page, time.Now())
+	steps, _ := w.job.sequence.read(w.cursor.at, w.decided, w.page, time.Now())
 	return steps
 }
 
 // event returns what is sent for a step after the cursor was set.
 func (w *watcher) event(one step) sse.Event {
-	id := ""
-	if w.stream.several && one.kind != latest {
+	id := one.item.event.ID
+	if w.stream.several || one.kind != numbered {
 		id = w.stream.id(w)
 	}
 	return one.event(w.key, id)
@@ -257,7 +334,7 @@ func (s *stream) attach() bool {
 		}
 	}()
 	for _, w := range s.watchers {
-		if !w.ended && !w.job.sequence.attach(w.cursor, w.page.state) {
+		if !w.ended && !w.attachable() {
 			return false
 		}
 	}
@@ -281,10 +358,22 @@ func (s *stream) attach() bool {
 	return true
 }
 
+// attachable connects the job of a watcher with its cursor. It returns false when the watcher must
+// read its log first. If the numbers of the job began again after the page was read, or numbers
+// arrived that a client ahead of the log would have to give back, the cursor is compared again.
+func (w *watcher) attachable() bool {
+	s := w.job.sequence
+	if w.lives != s.lives || w.cursor.ahead && w.moves != s.moves {
+		w.unsure = w.cursor.marked()
+		return false
+	}
+	return s.attach(w.cursor.at, w.page.state)
+}
+
 // id returns the id of an event for a watcher, which carries the cursors of all jobs.
 func (s *stream) id(of *watcher) string {
 	if !s.several {
-		return strconv.FormatInt(of.cursor, 10)
+		return of.cursor.String()
 	}
 	var b strings.Builder
 	for i, w := range s.watchers {
@@ -293,7 +382,7 @@ func (s *stream) id(of *watcher) string {
 		}
 		b.WriteString(w.key.short())
 		b.WriteByte(':')
-		b.WriteString(strconv.FormatInt(w.cursor, 10))
+		b.WriteString(w.cursor.String())
 	}
 	return b.String()
 }
@@ -303,6 +392,12 @@ func (w *watcher) send(one step, shared sse.Event) {
 	s := w.stream
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if one.kind == numbered && w.cursor.givenAgain(one.item) {
+		for _, back := range rewind(one.item.seq, w.cursor.at, mark{}, nil) {
+			_, w.cursor, _ = take(w.cursor, back)
+			s.client.Send(w.event(back))
+		}
+	}
 	out, next, send := take(w.cursor, one)
 	w.cursor = next
 	switch {
@@ -310,7 +405,7 @@ func (w *watcher) send(one step, shared sse.Event) {
 	case one.kind == transient && one.item.entry.before(w.from): // the client may have it already
 	case one.kind == latest:
 		s.client.Latest(w.key.String(), shared)
-	case one.kind == transient || !s.several && out.from == one.from:
+	case one.kind == transient || !s.several && one.kind == numbered:
 		s.client.Send(shared)
 	default:
 		s.client.Send(w.event(out))

@@ -20,10 +20,10 @@ import (
 
 // The names of the stream's messages. See the README of the event router.
 const (
-	NameEvent     = "event"     // a numbered event, with its number as ID
+	NameEvent     = "event"     // a numbered event; its ID has the number and the stream entry
 	NameTransient = "transient" // an event without a number
 	NameState     = "state"     // the event with the highest number
-	NameGap       = "gap"       // numbers that are missing: {"from","to"}
+	NameGap       = "gap"       // numbers that are missing, or belong to other events: {"from","to"}
 	NameBusy      = "busy"      // try again later: {"reason"}
 	NameClosed    = "closed"    // the last message: {"reason"}
 )
@@ -33,6 +33,15 @@ type Message struct {
 	ID   string // that of this message; empty: it has none
 	Name string
 	Data []byte
+}
+
+// Number returns the number of an event, or the last one that a gap leaves to the client: the part of
+// the ID before the first point. It is 0 for a message without an ID, and for the ids of a stream
+// with several jobs.
+func (m Message) Number() int64 {
+	number, _, _ := strings.Cut(m.ID, ".")
+	n, _ := strconv.ParseInt(number, 10, 64) // 0 is no number
+	return n
 }
 
 // Reason returns the field reason of the data of a message busy or closed.
@@ -48,8 +57,10 @@ type Options struct {
 	URL string
 	// Token is the watch token. Empty: the gateway needs none.
 	Token string
-	// After is the number to begin after; 0 is the beginning of the log.
-	After int64
+	// LastEventID is the ID of the last message that was received, to continue after it. The number
+	// of an event alone is accepted too, but the gateway then can't notice that the number belongs
+	// to another event by now. Empty: the stream begins with the oldest event of the log.
+	LastEventID string
 	// Client is the HTTP client; nil: http.DefaultClient. It must not limit the time of a request.
 	// Redirects are refused unless it has a CheckRedirect: they would take the Token to another server.
 	Client *http.Client
@@ -68,13 +79,10 @@ const defaultRetry = 3 * time.Second
 var ErrRefused = errors.New("the gateway refused the request")
 
 // Follow watches until the job has ended and returns its last stage. It connects again
-// when a stream ends before, for as long as ctx allows, and continues after the last number. The
+// when a stream ends before, for as long as ctx allows, and continues after the last ID. The
 // error wraps ErrRefused, or is that of ctx.
 func Follow(ctx context.Context, o Options) (reason string, err error) {
-	w := watcher{Options: o, retry: defaultRetry}
-	if o.After > 0 {
-		w.last = strconv.FormatInt(o.After, 10)
-	}
+	w := watcher{Options: o, retry: defaultRetry, last: o.LastEventID}
 	if w.Client == nil {
 		w.Client = http.DefaultClient
 	}

@@ -32,14 +32,14 @@ func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 const begin = "retry: 1\n\n: comment\n\n"
 
-func follow(t *testing.T, a *answers, after int64) (messages []string, reconnects []string, reason string, err error) {
+func follow(t *testing.T, a *answers, after string) (messages []string, reconnects []string, reason string, err error) {
 	t.Helper()
 	server := httptest.NewServer(a)
 	defer server.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	reason, err = watch.Follow(ctx, watch.Options{
-		URL: server.URL + "/jobs/scan/j/events", Token: "the-token", After: after,
+		URL: server.URL + "/jobs/scan/j/events", Token: "the-token", LastEventID: after,
 		Message: func(m watch.Message) {
 			messages = append(messages, fmt.Sprintf("%s %s %s", m.ID, m.Name, m.Data))
 		},
@@ -57,7 +57,7 @@ func TestFollowContinuesAfterTheLastNumber(t *testing.T) {
 		"503",
 		begin + "id: 3\nevent: event\ndata: {\"stage\":\"error\"}\n\nevent: closed\ndata: {\"reason\":\"error\"}\n\nid: 4\nevent: event\ndata: {}\n\n",
 	}}
-	messages, reconnects, reason, err := follow(t, a, 0)
+	messages, reconnects, reason, err := follow(t, a, "")
 	require.NoError(t, err)
 	require.Equal(t, "error", reason)
 	require.Equal(t, []string{
@@ -80,9 +80,9 @@ func TestFollowEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := &answers{list: []string{tc.answer}}
-			_, reconnects, reason, err := follow(t, a, 7)
+			_, reconnects, reason, err := follow(t, a, "7.1732662934123-0")
 			require.Empty(t, reconnects)
-			require.Equal(t, []string{"7"}, a.cursor)
+			require.Equal(t, []string{"7.1732662934123-0"}, a.cursor)
 			require.Equal(t, tc.reason, reason)
 			if tc.err == "" {
 				require.NoError(t, err)
@@ -113,4 +113,11 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 	require.ErrorIs(t, err, watch.ErrRefused)
 	require.ErrorContains(t, err, "302")
 	require.Empty(t, other.token)
+}
+
+func TestTheNumberOfAnID(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]int64{"37.1732662934123-0": 37, "40.1732662934123-0.37": 40, "7": 7, "": 0, "x": 0, "abcd:7.1-0,efgh:8.1-0": 0} {
+		require.Equal(t, want, watch.Message{ID: id}.Number(), id)
+	}
 }
