@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/checker"
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
+	"github.com/millrace-io/millrace/handlers/eventrouter/joblog"
 	jobwatch "github.com/millrace-io/millrace/handlers/eventrouter/watch"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 	"github.com/millrace-io/millrace/plugins/embedded"
@@ -113,4 +114,37 @@ func TestAForeignProducer(t *testing.T) {
 		}
 		return dead()
 	}))
+}
+
+// A key of one job has content of another program. Its events become dead letters, or the content
+// counts as none, and the good entries behind them are trimmed.
+func TestOneJobThatCanNotBeStoredStopsNoShard(t *testing.T) {
+	t.Parallel()
+	tier.Default(t)
+	node := startNode(t, "redis-server")
+	require.NoError(t, node.Set(t.Context(), joblog.StateKey("scan", "foreign"), `{"job_id":"foreign","stage":"vision"}`, 0).Err())
+	require.NoError(t, node.Set(t.Context(), joblog.LogKey("scan", "broken"), "junk", 0).Err())
+	s := startJobs(t, node.addr, "one")
+	add := func(id string, seq int) {
+		require.NoError(t, node.XAdd(t.Context(), &goredis.XAddArgs{Stream: "scan:events:2", Values: []any{"job_id", id, "stage", "scan", "seq", seq}}).Err())
+	}
+	add("foreign", 1)
+	add("broken", 1)
+	for seq := 1; seq <= 100; seq++ {
+		add("good", seq)
+	}
+	require.NoError(t, until(t.Context(), 2*time.Minute, "the shard is empty", func() error {
+		if n := node.XLen(t.Context(), "scan:events:2").Val(); n > 0 {
+			return fmt.Errorf("%d entries", n)
+		}
+		return nil
+	}), "%s", s.log)
+	dead, err := node.XRange(t.Context(), "scan:events:dead", "-", "+").Result()
+	require.NoError(t, err)
+	require.Len(t, dead, 1)
+	require.Contains(t, dead[0].Values["headers"], `"millrace-dead-class":"delivery_limit"`)
+	require.Contains(t, dead[0].Values["headers"], "WRONGTYPE")
+	for id, last := range map[string]string{"foreign": "1", "good": "100"} {
+		require.True(t, node.HExists(t.Context(), joblog.LogKey("scan", id), last).Val(), id)
+	}
 }

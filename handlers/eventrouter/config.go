@@ -31,6 +31,10 @@ type Config struct {
 	Logs         joblog.Config  `yaml:",inline"` // of logs and states
 	Gateway      gateway.Config `yaml:",inline"`
 
+	// MaxDeliveries limits the deliveries of an event whose log or state can't be written because
+	// of what the keys of its job contain. The event then becomes a dead letter. 0: no limit.
+	MaxDeliveries int `yaml:"max_deliveries"`
+
 	// Redis is the server of the logs, states and feeds. Absent: that of plugins.redis.
 	Redis *redis.ClientConfig `yaml:"redis"`
 }
@@ -40,11 +44,15 @@ func DefaultConfig() Config {
 	return Config{
 		Roles: []string{roleRouter, roleGateway}, Domains: []string{"scan:events", "chat:events"},
 		Stages: event.DefaultStages(), Logs: joblog.DefaultConfig(), Gateway: gateway.DefaultConfig(),
+		MaxDeliveries: defaultMaxDeliveries,
 	}
 }
 
 // EnabledByDefault returns false: most processes have no jobs to watch.
 func (*Config) EnabledByDefault() bool { return false }
+
+// defaultMaxDeliveries is reached within seconds, before the entry has to wait for min_idle.
+const defaultMaxDeliveries = 5
 
 func (c *Config) has(role string) bool { return slices.Contains(c.Roles, role) }
 
@@ -73,6 +81,7 @@ func (c *Config) Validate() error {
 	for i, stage := range c.Terminal {
 		p.Check(!slices.Contains(c.Transient, stage), fmt.Sprintf("terminal_stages[%d]", i), "%q must not be in transient_stages", stage)
 	}
+	p.Check(c.MaxDeliveries >= 0, "max_deliveries", "must be >= 0, got %d", c.MaxDeliveries)
 	if c.Redis != nil {
 		p.Under("redis", c.Redis.Validate())
 	}

@@ -85,7 +85,7 @@ func (p *Plugin) registerRouter(r *pipeline.Registry, log *joblog.Log) {
 	metrics := router.NewMetrics()
 	r.Collect(metrics.Collectors()...)
 	for _, prefix := range p.config.Domains {
-		events := &router.Router{Log: log, Stages: p.config.Stages, Owned: redis.Owned, Metrics: metrics}
+		events := &router.Router{Log: log, Stages: p.config.Stages, Owned: redis.Owned, Metrics: metrics, MaxDeliveries: p.config.MaxDeliveries}
 		domain, _ := p.domain(prefix) // a missing one is an error of the settings, and of the route
 		metrics.Domain(domainName(prefix), domain.Shards)
 		r.Route(pipeline.Route{

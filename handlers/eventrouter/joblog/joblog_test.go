@@ -268,3 +268,23 @@ func TestTheFeedKeepsTheOrder(t *testing.T) {
 		require.ErrorContains(t, r.log.Publish(t.Context(), r.domain, 4, []string{"b"}), "WRONGTYPE")
 	})
 }
+
+// Another program may have written a state or fields of a log that are no event and no number.
+func TestAForeignStateCountsAsNone(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s)
+		for _, text := range []string{"", "junk", `{"job_id":"old","stage":"vision"}`, `{"stage":"vision","seq":"1"}`} {
+			job := newJob()
+			require.NoError(t, r.client.Set(t.Context(), joblog.StateKey(r.domain, job), text, 0).Err())
+			require.Equal(t, []joblog.Outcome{joblog.Added, joblog.Added}, r.steps(job, 1, 2), text)
+			snapshot := r.read(job, 0, 10)
+			require.Equal(t, []int64{1, 2}, numbers(snapshot.Events))
+			require.EqualValues(t, 2, snapshot.State.Seq)
+		}
+		for _, field := range []string{"top", "first", "end"} {
+			job := newJob()
+			require.NoError(t, r.client.HSet(t.Context(), joblog.LogKey(r.domain, job), field, "junk").Err())
+			require.Equal(t, []joblog.Outcome{joblog.Added}, r.steps(job, 1), field)
+		}
+	})
+}

@@ -30,6 +30,10 @@ type Router struct {
 	Owned func(context.Context) bool
 	// Metrics count the events. Required.
 	Metrics *Metrics
+	// MaxDeliveries limits the deliveries of an event whose log or state can't be written because of
+	// what its own keys contain. The last one makes it a dead letter of class delivery_limit. Zero:
+	// no limit. Failures of the server have no limit.
+	MaxDeliveries int
 
 	closed atomic.Pointer[time.Time] // the gate, until then
 }
@@ -161,7 +165,8 @@ func (b *batch) append(jobs []*jobEvents) {
 		b.Metrics.stateUpdates.WithLabelValues(b.domain).Add(float64(result.StateUpdates))
 		for n, at := range jobs[i].at {
 			if result.Err != nil {
-				b.results[at].Err = fmt.Errorf("append to the log of job %s: %w", jobs[i].events[n].JobID, result.Err)
+				err := fmt.Errorf("append to the log of job %s: %w", jobs[i].events[n].JobID, result.Err)
+				b.results[at].Err = b.limit(b.msgs[at], err)
 				continue
 			}
 			b.texts[at] = result.Answers[n].Text
@@ -170,6 +175,18 @@ func (b *batch) append(jobs []*jobEvents) {
 			}
 		}
 	}
+}
+
+// limit returns the error of an event that could not be appended. It is permanent when the error is
+// about one job and this is the last delivery: the entry would stop the trimming of its shard.
+func (b *batch) limit(msg *message.Message, err error) error {
+	o := pipeline.OriginFrom(msg.Context())
+	delivered := o.Delivered - o.Excused
+	if b.MaxDeliveries == 0 || delivered < int64(b.MaxDeliveries) || unavailable(err) {
+		return err
+	}
+	err = fmt.Errorf("failed at delivery %d, plugins.eventrouter.max_deliveries is %d: %w", delivered, b.MaxDeliveries, err)
+	return pipeline.WithClass(pipeline.Permanent(err), pipeline.ClassDeliveryLimit)
 }
 
 func (b *batch) skip(reason string) {

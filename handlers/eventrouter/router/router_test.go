@@ -257,10 +257,40 @@ func TestRepliesThatCloseTheGate(t *testing.T) {
 func TestAScriptThatFailsIsAboutOneJob(t *testing.T) {
 	redistest.EachReal(t, func(t *testing.T, s redistest.Server) {
 		r := newRig(t, s)
-		require.NoError(t, r.client.Set(t.Context(), joblog.StateKey(r.domain, "a"), "no event", 0).Err())
+		require.NoError(t, r.client.HSet(t.Context(), joblog.StateKey(r.domain, "a"), "no", "text").Err())
 		results := r.Handle(t.Context(), []*message.Message{r.entry("a", "ocr", 1)})
 		require.ErrorContains(t, results[0].Err, "user_script")
 		require.True(t, r.Gate())
+	})
+}
+
+// The entry of a job that can't be stored becomes a dead letter at its last delivery. That of a
+// server that can't be reached stays, however often it was delivered.
+func TestTheDeliveriesOfAJobThatCanNotBeStoredAreLimited(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		proxy := redistest.NewProxy(t, s.Addr)
+		r := newRig(t, redistest.Server{Name: s.Name, Addr: proxy.Addr()})
+		r.MaxDeliveries = 5
+		require.NoError(t, r.client.Set(t.Context(), joblog.LogKey(r.domain, "a"), "text", 0).Err())
+		deliver := func(n, excused int64) error {
+			msg := r.entry("a", "ocr", 1)
+			o := pipeline.OriginFrom(msg.Context())
+			o.Delivered, o.Excused = n, excused
+			msg.SetContext(pipeline.WithOrigin(t.Context(), o))
+			return r.Handle(t.Context(), []*message.Message{msg})[0].Err
+		}
+		for _, excused := range []int64{0, 10} {
+			require.False(t, pipeline.IsPermanent(deliver(4+excused, excused)))
+			err := deliver(5+excused, excused)
+			require.True(t, pipeline.IsPermanent(err))
+			require.Equal(t, pipeline.ClassDeliveryLimit, pipeline.Class(err))
+			require.ErrorContains(t, err, "WRONGTYPE")
+		}
+		proxy.SetDown(true)
+		err := deliver(100, 0)
+		require.Error(t, err)
+		require.False(t, pipeline.IsPermanent(err))
+		require.False(t, r.Gate())
 	})
 }
 

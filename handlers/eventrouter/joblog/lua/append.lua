@@ -15,15 +15,15 @@ local fields = {'top', 'first', 'end'}
 for i = 6, #ARGV, 4 do fields[#fields + 1] = ARGV[i] end
 local have = redis.call('HMGET', log, unpack(fields))
 local known = have[1]
-local top, first, last = tonumber(known or 0), tonumber(have[2] or 1), tonumber(have[3] or math.huge)
+local top, first, last = tonumber(known or 0) or 0, tonumber(have[2] or 1) or 1, tonumber(have[3] or math.huge) or math.huge
 
 -- Without a log, the state has the last number of a log that has expired.
 local oldest = 0
 if not known then
-  local text = redis.call('GET', state)
-  if text then
-    -- A quote in a text has a backslash before it. So the first match is the field, which is before the data.
-    local stage, number = string.match(text, '"stage":"(.-)","seq":(%d+)')
+  -- A quote in a text has a backslash before it. So the first match is the field, which is before the data. A text that
+  -- another program wrote and that has no such fields counts as no state, as it does for a reader.
+  local stage, number = string.match(redis.call('GET', state) or '', '"stage":"(.-)","seq":(%d+)')
+  if number then
     top, first = tonumber(number), tonumber(number) + 1
     if string.find('\n' .. ARGV[5] .. '\n', '\n' .. stage .. '\n', 1, true) then last = top end
   else
