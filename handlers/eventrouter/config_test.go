@@ -34,7 +34,7 @@ func TestMistakesInSettings(t *testing.T) {
 		"terminal_stages: must have":                                 func(c *Config) { c.Terminal = nil },
 		`terminal_stages[0]: "token" must not be in`:                 func(c *Config) { c.Terminal = []string{"token"} },
 		"transient_stages[0]: must be a stage":                       func(c *Config) { c.Transient = []string{""} },
-		"max_deliveries: must be >= 0":                                func(c *Config) { c.MaxDeliveries = -1 },
+		"max_deliveries: must be >= 0":                               func(c *Config) { c.MaxDeliveries = -1 },
 		"log_max: must be":                                           func(c *Config) { c.Logs.LogMax = 0 },
 		"gap_wait: must be >= 0":                                     func(c *Config) { c.Gateway.GapWait = -time.Second },
 		"redis.addrs: must name":                                     func(c *Config) { c.Redis = &redis.ClientConfig{DialTimeout: 1, ReadTimeout: 1, WriteTimeout: 1} },
