@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"strconv"
@@ -70,11 +71,11 @@ func (d DeadLetter) Message() *message.Message {
 // PublishDeadLetter publishes the message of a DeadLetter. When the sink refuses it permanently (it
 // is too large, for instance), only the first 8 KiB of its payload are published. When that is
 // refused too, payload, key and the record's own headers are left out. MetaDeadPayloadBytes then
-// holds the length of the payload. The error is permanent when the sink has refused the smallest
+// holds the length of the payload, and MetaDeadPayloadSHA256 its hash. The error is permanent when the sink has refused the smallest
 // form. m is not changed.
 func PublishDeadLetter(ctx context.Context, to Sink, m *message.Message) error {
 	err := to.Publish(ctx, m)
-	for _, smaller := range []func(*message.Message) *message.Message{cutDead, bareDead} {
+	for _, smaller := range []func(*message.Message) *message.Message{CutDeadLetter, bareDead} {
 		if !IsPermanent(err) {
 			return err
 		}
@@ -85,15 +86,27 @@ func PublishDeadLetter(ctx context.Context, to Sink, m *message.Message) error {
 	return err
 }
 
-// cutDead returns m with the beginning of its payload, or nil when that is all of it.
-func cutDead(m *message.Message) *message.Message {
+// CutDeadLetter returns the message of a DeadLetter with the first 8 KiB of its payload, and with
+// the length and the hash of the complete one. It returns nil when the payload is not longer. m is
+// not changed.
+func CutDeadLetter(m *message.Message) *message.Message {
 	if len(m.Payload) <= cutPayload {
 		return nil
 	}
 	cut := message.NewMessage(m.UUID, m.Payload[:cutPayload])
 	cut.Metadata = maps.Clone(m.Metadata)
-	cut.Metadata.Set(MetaDeadPayloadBytes, strconv.Itoa(len(m.Payload)))
+	describePayload(cut.Metadata, m.Payload)
 	return cut
+}
+
+// describePayload notes length and hash of a payload that a dead letter does not have completely.
+// What is left of a payload that was cut before keeps those of the complete one.
+func describePayload(to message.Metadata, payload []byte) {
+	if to.Get(MetaDeadPayloadBytes) != "" {
+		return
+	}
+	to.Set(MetaDeadPayloadBytes, strconv.Itoa(len(payload)))
+	to.Set(MetaDeadPayloadSHA256, fmt.Sprintf("%x", sha256.Sum256(payload)))
 }
 
 // bareDead returns what a dead letter can't do without: why it is dead, and where it came from.
@@ -104,7 +117,7 @@ func bareDead(m *message.Message) *message.Message {
 			bare.Metadata.Set(k, cutText(v, cutError))
 		}
 	}
-	bare.Metadata.Set(MetaDeadPayloadBytes, strconv.Itoa(len(m.Payload)))
+	describePayload(bare.Metadata, m.Payload)
 	return bare
 }
 

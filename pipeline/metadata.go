@@ -38,4 +38,7 @@ const (
 	// MetaDeadPayloadBytes is the length of the payload in bytes, in decimal, when the dead letter
 	// carries only its beginning. MetaDeadOrigin says where the complete message is.
 	MetaDeadPayloadBytes = "millrace-dead-payload-bytes"
+	// MetaDeadPayloadSHA256 is the SHA-256 of the complete payload, in hexadecimal, when the dead
+	// letter carries only its beginning.
+	MetaDeadPayloadSHA256 = "millrace-dead-payload-sha256"
 )

@@ -187,6 +187,10 @@ func (r *replays) destination(d store.DeadLetter) (pipeline.Sink, error) {
 	if class := d.Headers[pipeline.MetaMalformed]; class != "" {
 		return nil, fmt.Errorf("its transport could not decode it (%s)", class)
 	}
+	if length := d.Headers[pipeline.MetaDeadPayloadBytes]; length != "" {
+		return nil, fmt.Errorf("only the first %d of %s bytes of its payload were kept: publish the complete message again (SHA-256 %s)",
+			len(d.Payload), length, d.Headers[pipeline.MetaDeadPayloadSHA256])
+	}
 	return transport.Sink(to.Name), nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,12 +26,13 @@ func (p *Plugin) Sink(topic string) pipeline.Sink {
 const maxStream = 100_000
 
 // StreamSink is Sink for a stream without a group, which keeps about the newest 100,000 dead
-// letters. It needs no topics.
+// letters. It keeps at most 8 KiB of each payload, with the length and the hash of the complete one,
+// because the stream shares the memory of Redis with the messages. It needs no topics.
 func (p *Plugin) StreamSink(stream string) pipeline.Sink {
 	if p.streams == nil {
 		panic("deadletter: StreamSink without a transport of streams in New")
 	}
-	return p.sink(stream, p.streams.CappedSink(stream, maxStream), true)
+	return p.sink(stream, cutting{p.streams.CappedSink(stream, maxStream)}, true)
 }
 
 func (p *Plugin) sink(name string, to pipeline.Sink, stream bool) pipeline.Sink {
@@ -39,6 +41,19 @@ func (p *Plugin) sink(name string, to pipeline.Sink, stream bool) pipeline.Sink 
 	p.metrics.published.WithLabelValues(name)
 	p.metrics.unpublished.WithLabelValues(name)
 	return &sink{Sink: to, plugin: p, topic: name}
+}
+
+// cutting is a sink that keeps the beginning of payloads.
+type cutting struct{ pipeline.Sink }
+
+func (c cutting) Publish(ctx context.Context, msgs ...*message.Message) error {
+	short := make([]*message.Message, len(msgs))
+	for i, m := range msgs {
+		if short[i] = pipeline.CutDeadLetter(m); short[i] == nil {
+			short[i] = m
+		}
+	}
+	return c.Sink.Publish(ctx, short...)
 }
 
 type sink struct {
@@ -76,6 +91,9 @@ func fromMessage(topic string, m *message.Message) store.DeadLetter {
 	d.Attempts, _ = strconv.Atoi(meta.Get(pipeline.MetaDeadAttempts))
 	d.FailedAt, _ = time.Parse(time.RFC3339Nano, meta.Get(pipeline.MetaDeadFailedAt))
 	d.FirstFailedAt, _ = time.Parse(time.RFC3339Nano, meta.Get(pipeline.MetaDeadFirstFailedAt))
-	maps.DeleteFunc(d.Metadata, func(name, _ string) bool { return name == pipeline.MetaKey || strings.HasPrefix(name, deadHeaders) })
+	cut := []string{pipeline.MetaDeadPayloadBytes, pipeline.MetaDeadPayloadSHA256} // a replay refuses it
+	maps.DeleteFunc(d.Metadata, func(name, _ string) bool {
+		return name == pipeline.MetaKey || strings.HasPrefix(name, deadHeaders) && !slices.Contains(cut, name)
+	})
 	return store.From("", store.PluginOf(d.Handler), topic, meta.Get(pipeline.MetaDeadUUID), d)
 }

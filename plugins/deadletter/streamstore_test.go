@@ -3,9 +3,11 @@ package deadletter_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -142,6 +144,21 @@ func TestDeadLettersInAStream(t *testing.T) {
 				}
 				require.Len(t, got, 3)
 			})
+
+			// Of a giant the stream keeps the beginning, which is no message that can be replayed.
+			giant := strings.Repeat("x", 6<<20)
+			during(false, func() {
+				require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"message", giant}}).Err())
+				require.Eventually(t, count(stream+"-dead", 1), 30*time.Second, 10*time.Millisecond)
+			})
+			kept, err := client.XRange(t.Context(), stream+"-dead", "-", "+").Result()
+			require.NoError(t, err)
+			require.Equal(t, giant[:8<<10], kept[0].Values["message"])
+			require.Contains(t, kept[0].Values["headers"], fmt.Sprintf(`"millrace-dead-payload-sha256":"%x"`, sha256.Sum256([]byte(giant))))
+			code, out, said := main(t.Context(), "", false, "deadletter", "replay", "--all", "--why", "x", "--json")
+			require.Equal(t, 1, code, "%s%s", out, said)
+			require.Contains(t, out, "only the first 8192 of 6291456 bytes of its payload were kept")
+			require.True(t, count(stream+"-dead", 1)())
 		})
 	}
 }
