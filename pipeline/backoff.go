@@ -14,6 +14,13 @@ type Backoff struct {
 // Delay returns the wait after the n-th failure, n from 1. Up to 20 % of jitter is taken off, so
 // that simultaneous failures are not retried simultaneously.
 func (b Backoff) Delay(n int) time.Duration {
+	d := b.Longest(max(n, 1))
+	return d - time.Duration(rand.Int64N(int64(d)/5+1))
+}
+
+// Longest returns the wait after the n-th failure without jitter, n from 1. It is the longest wait
+// after the first n failures; for zero it is the longest of all.
+func (b Backoff) Longest(n int) time.Duration {
 	first, longest := b.First, b.Max
 	if first <= 0 {
 		first = time.Second
@@ -21,9 +28,15 @@ func (b Backoff) Delay(n int) time.Duration {
 	if longest <= 0 {
 		longest = 30 * time.Second
 	}
+	if n == 0 {
+		return longest
+	}
 	d := min(first, longest)
 	for i := 1; i < n && d < longest; i++ {
-		d = min(2*d, longest)
+		if d > longest/2 {
+			return longest // and 2*d may be more than a Duration holds
+		}
+		d *= 2
 	}
-	return d - time.Duration(rand.Int64N(int64(d)/5+1))
+	return d
 }

@@ -88,7 +88,7 @@ func TestSecret(t *testing.T) {
 func TestBackoffStaysInItsBounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		b := pipeline.Backoff{First: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "first")), Max: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "max"))}
+		b := pipeline.Backoff{First: time.Duration(rapid.Int64Min(0).Draw(t, "first")), Max: time.Duration(rapid.Int64Min(0).Draw(t, "max"))}
 		n := rapid.IntRange(-3, 200).Draw(t, "n")
 		longest := b.Max
 		if longest == 0 {
@@ -96,7 +96,10 @@ func TestBackoffStaysInItsBounds(t *testing.T) {
 		}
 		d := b.Delay(n)
 		require.LessOrEqual(t, d, longest)
-		require.GreaterOrEqual(t, d, min(longest, max(b.First, time.Nanosecond))*4/5-1)
+		require.GreaterOrEqual(t, d, min(longest, max(b.First, time.Nanosecond))/5*4-1)
+		require.LessOrEqual(t, d, b.Longest(max(n, 1)))
+		require.LessOrEqual(t, b.Longest(max(n, 1)), b.Longest(max(n, 1)+1))
+		require.Equal(t, longest, b.Longest(0))
 	})
 }
 

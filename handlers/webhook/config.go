@@ -43,5 +43,7 @@ func (c *Config) Validate() error {
 	p.Check(!c.Secret.IsZero(), "secret", "must be set: the receiver checks the signature with it")
 	p.Positive("timeout", c.Timeout)
 	p.Check(c.MaxRetries > 0, "max_retries", "must be > 0, got %d", c.MaxRetries)
+	p.Check(c.Retry.First >= 0, "retry.first", "must be >= 0, got %s", c.Retry.First)
+	p.Check(c.Retry.Max >= 0, "retry.max", "must be >= 0, got %s", c.Retry.Max)
 	return p.Err()
 }

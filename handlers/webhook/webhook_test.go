@@ -140,9 +140,9 @@ func TestARecordIsRetriedUntilTheReceiverIsBack(t *testing.T) {
 
 func TestMistakesInSettings(t *testing.T) {
 	t.Parallel()
-	var config webhook.Config
+	config := webhook.Config{Retry: pipeline.Backoff{First: -1, Max: -1}}
 	err := config.Validate()
-	for _, path := range []string{"url", "topic", "secret", "timeout", "max_retries"} {
+	for _, path := range []string{"url", "topic", "secret", "timeout", "max_retries", "retry.first", "retry.max"} {
 		require.ErrorContains(t, err, path+": must be")
 	}
 }

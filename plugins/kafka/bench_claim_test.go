@@ -30,6 +30,7 @@ type bench struct {
 	again   *pipelinetest.Recorder // what was moved to the end of the topic
 
 	mu      sync.Mutex
+	written []time.Time // by offset
 	marks   []int64
 	meta    string
 	commits []progress
@@ -148,11 +149,12 @@ func (b *bench) write(keys ...string) {
 func (b *bench) writeRecord(key string, headers map[string]string, value string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r := &sarama.ConsumerMessage{Topic: "topic", Partition: 3, Offset: b.next, Key: []byte(key), Value: []byte(value)}
+	r := &sarama.ConsumerMessage{Topic: "topic", Partition: 3, Offset: b.next, Timestamp: time.Now(), Key: []byte(key), Value: []byte(value)}
 	for k, v := range headers {
 		r.Headers = append(r.Headers, &sarama.RecordHeader{Key: []byte(k), Value: []byte(v)})
 	}
 	b.next++
+	b.written = append(b.written, r.Timestamp)
 	b.records <- r
 }
 

@@ -48,6 +48,8 @@ type claim struct {
 	next       int64              // the offset after the last one marked, or where the claim began
 	last       int64              // the last offset read
 	warned     int64              // the offset last named as head of line
+
+	warnedStays time.Time // when the log last named a record that can't be moved
 }
 
 // newClaim returns a claim that begins at initial. known is the topic's id, and what former owners
@@ -124,7 +126,7 @@ func (c *claim) take(raw *sarama.ConsumerMessage) bool {
 	now := time.Now()
 	r := &record{offset: raw.Offset, pristine: msg, key: msg.Metadata[pipeline.MetaKey]}
 	if c.sub.retries != nil {
-		r.due = dueTime(msg.Metadata, now)
+		r.due, r.moveAt = dueTime(msg.Metadata), c.sub.moveAt(raw.Timestamp, now)
 	}
 
 	if c.done.has(r.offset) {

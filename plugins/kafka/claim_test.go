@@ -139,16 +139,16 @@ func TestClaimHoldsWhatIsNotDue(t *testing.T) {
 		b.writeRecord("", due(time.Hour), "later")
 		b.writeRecord("", map[string]string{pipeline.MetaDue: "next tuesday"}, "unreadable")
 		b.writeRecord("", due(-time.Hour), "past")
-		b.writeRecord("", due(longestHold+time.Hour), "unbelievable")
+		b.writeRecord("", due(longestHold+time.Hour), "far away")
 		b.write("beyond the window")
 
 		got := b.out()
-		require.Equal(t, []int64{1, 2, 3}, offsets(got), "records behind it are not blocked within the window")
+		require.Equal(t, []int64{1, 2}, offsets(got), "records behind it are not blocked within the window")
 		for _, m := range got {
 			m.Ack()
 		}
 		require.Empty(t, b.out())
-		require.Equal(t, 1, b.claim.status(time.Now()).notDue)
+		require.Equal(t, 2, b.claim.status(time.Now()).notDue)
 		time.Sleep(time.Hour - time.Second)
 		require.Empty(t, b.out(), "a second too early")
 		time.Sleep(time.Second)
@@ -156,7 +156,7 @@ func TestClaimHoldsWhatIsNotDue(t *testing.T) {
 		require.Equal(t, []int64{0}, offsets(got))
 		got[0].Ack()
 		require.Equal(t, []int64{4}, offsets(b.out()))
-		require.EqualValues(t, 4, b.marked())
+		require.EqualValues(t, 3, b.marked())
 	})
 }
 

@@ -49,22 +49,19 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzDueTime: a due time is as it was written, or none; nothing is held for longer than
-// longestHold.
+// FuzzDueTime: a due time is as it was written, however far away; one that can't be read is none.
 func FuzzDueTime(f *testing.F) {
 	for _, s := range []string{"", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05.123456789+01:00", "9999-12-31T23:59:59Z", "0000-01-01T00:00:00Z", "2026-01-02 03:04:05", "soon"} {
 		f.Add(s)
 	}
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	f.Fuzz(func(t *testing.T, text string) {
-		due := dueTime(message.Metadata{pipeline.MetaDue: text}, now)
-		require.LessOrEqual(t, due.Sub(now), longestHold)
+		due := dueTime(message.Metadata{pipeline.MetaDue: text})
 		written, err := time.Parse(time.RFC3339Nano, text)
-		if err == nil && !written.After(now.Add(longestHold)) {
+		if err == nil {
 			require.True(t, due.Equal(written))
 			again := message.Metadata{pipeline.MetaDue: due.UTC().Format(time.RFC3339Nano)}
 			if due.UTC().Year() >= 0 && due.UTC().Year() <= 9999 {
-				require.True(t, due.Equal(dueTime(again, now)), "as the chain writes it")
+				require.True(t, due.Equal(dueTime(again)), "as the chain writes it")
 			}
 		} else {
 			require.True(t, due.IsZero())

@@ -82,14 +82,11 @@ func copyOf(m *message.Message) *message.Message {
 	return c
 }
 
-// longestHold is the longest wait for a due time: a mistyped year must not stop a partition.
-const longestHold = 24 * time.Hour
-
-// dueTime returns when a message may be handled; zero, or a time in the past, means now. So do a
-// time that can't be read and one beyond longestHold: a message is never held forever.
-func dueTime(meta message.Metadata, now time.Time) time.Time {
+// dueTime returns when a message may be handled. Zero, or a time in the past, means now, and so does
+// a time that can't be read, because nothing says then how long to wait.
+func dueTime(meta message.Metadata) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, meta[pipeline.MetaDue])
-	if err != nil || t.Sub(now) > longestHold {
+	if err != nil {
 		return time.Time{}
 	}
 	return t

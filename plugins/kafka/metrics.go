@@ -48,7 +48,7 @@ func newMetrics() *metrics {
 			countNacked:      vec("nacked_total", "Deliveries that were nacked.", "topic", "group"),
 			countRedelivered: vec("redelivered_total", "Deliveries of a record after a nack.", "topic", "group"),
 			countSkipped:     vec("skipped_total", "Records not run again because a former owner had finished them beyond its commit.", "topic", "group"),
-			countMoved:       vec("moved_total", "Retry records published to the end of their topic again, because records that are not due left no room.", "topic", "group"),
+			countMoved:       vec("moved_total", "Retry records published to the end of their topic again before they were due, to leave room or because they were too old.", "topic", "group"),
 			countAbandoned:   vec("abandoned_total", "Deliveries abandoned at close because no answer came in time.", "topic", "group"),
 			countSessions:    vec("sessions_total", "Assignments of partitions by the consumer group; every rebalance ends with one.", "topic", "group"),
 		},

@@ -25,6 +25,7 @@ type neededTopic struct {
 	Name   string     `json:"name"`
 	Uses   []topicUse `json:"uses"`
 	feeds  []string   // of a retry or dead-letter topic: where its records come from
+	delays []retryDelay
 	isRead bool
 }
 
@@ -84,6 +85,9 @@ func neededTopics(routes []pipeline.Route) []neededTopic {
 				continue
 			}
 			n := use(sink.to.Describe(), sink.role, r.Name)
+			if sink.role == roleRetry {
+				n.delays = append(n.delays, retryDelay{r.Name, longestDelay(r.Policy.Retry)})
+			}
 			if sink.role != roleOutput && from.Kind == Kind {
 				n.feeds = append(n.feeds, from.Name)
 			}
@@ -101,15 +105,19 @@ const missingTopicAttempts = 3
 
 // routesService is the service of a process that may run routes. Where topics are not created, its
 // start ends with ErrTopicMissing when a route needs a topic that does not exist: the route could
-// never work.
+// never work. It also ends when a route delays a retry for longer than the retry topic keeps it.
 type routesService struct{ service }
 
-// Start is service.Start, followed by the look for missing topics.
+// Start is service.Start, followed by the checks of the topics.
 func (s routesService) Start(ctx context.Context) error {
 	if err := s.service.Start(ctx); err != nil {
 		return err
 	}
-	if err := s.plugin.checkTopics(ctx); err != nil {
+	err := s.plugin.checkTopics(ctx)
+	if err == nil {
+		err = s.plugin.checkRetention(ctx)
+	}
+	if err != nil {
 		return errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
 	}
 	return nil

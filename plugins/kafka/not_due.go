@@ -15,6 +15,23 @@ const moveEvery = 10 * time.Second
 // longestPause is the longest pause between two moves, where passes find nothing that is due.
 const longestPause = 16 * moveEvery
 
+// longestHold is how long a record that is not due stays in one place of its topic, counted from its
+// timestamp. Then it is moved, because retention removes a record by its age.
+const longestHold = 24 * time.Hour
+
+// moveAt returns when a record with this timestamp, read now, is moved if it is not due by then. The
+// clock that wrote the timestamp may be wrong, so it is held for a while after it was read, too.
+func (s *subscription) moveAt(written, now time.Time) time.Time {
+	if written.After(now) {
+		written = now
+	}
+	at, soonest := written.Add(s.hold), now.Add(min(moveEvery, s.hold))
+	if at.Before(soonest) {
+		return soonest
+	}
+	return at
+}
+
 // moves is when a claim moves records. The claim reads a moved record again later. So a pass
 // through the topic that finds no due record doubles the pause, and a record that is due resets it.
 type moves struct {
@@ -47,21 +64,63 @@ func (c *claim) untilDue(r *record) (moved, ok bool) {
 		delete(c.held, r)
 		c.mu.Unlock()
 	}()
-	timer := time.NewTimer(time.Until(r.due))
-	defer timer.Stop()
-	for {
-		select {
-		case <-c.ctx.Done():
+	for moveAt := r.moveAt; ; moveAt = time.Now().Add(min(moveEvery, c.sub.hold)) {
+		switch c.waitForDue(r, moveAt, move) {
+		case waitEnded:
 			return false, false
-		case <-timer.C:
-			return false, true
-		case <-move:
-			if err := c.moveToEnd(r); err != nil {
-				c.sub.log.Debug("kafka record that is not due stays where it is", pipeline.LogPartition, c.partition, pipeline.LogOffset, r.offset, pipeline.Err(err))
-				continue
+		case waitDue:
+			if !r.due.After(time.Now()) { // else the clock was set back
+				return false, true
 			}
-			return true, true
+		case waitMove:
+			if err := c.moveToEnd(r); err == nil {
+				return true, true
+			} else if c.ctx.Err() == nil {
+				c.stays(r, err)
+			}
 		}
+	}
+}
+
+// What ended the wait of a record that is not due.
+const (
+	waitEnded = iota // the claim ended
+	waitDue          // it is due
+	waitMove         // it is to be moved
+)
+
+// waitForDue waits until r is due, is to be moved (at moveAt, or by a token of move), or the claim
+// ended.
+func (c *claim) waitForDue(r *record, moveAt time.Time, move <-chan struct{}) int {
+	until, why := r.due, waitDue
+	if moveAt.Before(r.due) {
+		until, why = moveAt, waitMove
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-c.ctx.Done():
+		return waitEnded
+	case <-timer.C:
+		return why
+	case <-move:
+		return waitMove
+	}
+}
+
+// stays logs that r could not be moved, at most once in longestPause for all records of the claim.
+// It is held where it is, and its move is tried again.
+func (c *claim) stays(r *record, err error) {
+	c.mu.Lock()
+	now := time.Now()
+	silent := now.Sub(c.warnedStays) < longestPause
+	if !silent {
+		c.warnedStays = now
+	}
+	c.mu.Unlock()
+	if !silent {
+		c.sub.log.Warn("kafka record that is not due can't be moved to the end of its topic; it is tried again",
+			pipeline.LogPartition, c.partition, pipeline.LogOffset, r.offset, pipeline.Err(err))
 	}
 }
 

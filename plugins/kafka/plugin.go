@@ -30,10 +30,11 @@ func position(topic string, partition int32, offset int64) string {
 // Plugin brings Kafka: sources, sinks and topics. Build it with New. Its methods are safe for
 // concurrent use once it is registered.
 type Plugin struct {
-	config  Config
-	metrics *metrics
-	log     *slog.Logger
-	routes  *pipeline.Registry // nil before Register
+	config      Config
+	metrics     *metrics
+	log         *slog.Logger
+	routes      *pipeline.Registry // nil before Register
+	longestHold time.Duration      // see the constant; tests shorten it
 
 	// turn has the record that a careful claim runs (crashes.go).
 	turn chan struct{}
@@ -79,7 +80,9 @@ func (c *connection) close(ctx context.Context) error {
 
 // New returns the plugin with default settings. It opens nothing.
 func New() *Plugin {
-	return &Plugin{config: DefaultConfig(), metrics: newMetrics(), log: slog.New(slog.DiscardHandler), turn: make(chan struct{}, 1)}
+	return &Plugin{
+		config: DefaultConfig(), metrics: newMetrics(), log: slog.New(slog.DiscardHandler), turn: make(chan struct{}, 1), longestHold: longestHold,
+	}
 }
 
 // Name returns "kafka".
@@ -179,13 +182,19 @@ func (g groupSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscr
 		return nil, fmt.Errorf("kafka: source %s has no group", g.topic)
 	}
 	instance := g.plugin.memberName(live.config, g.topic, g.group)
+	hold, isRetry := g.plugin.longestHold, g.plugin.retries(g.topic)
+	if isRetry {
+		if hold, err = g.plugin.holdIn(ctx, live, g.topic, hold); err != nil {
+			return nil, err
+		}
+	}
 	s, err := openGroup(live.config, g.topic, g.group, instance, f, g.plugin.log, g.plugin.metrics)
 	if err != nil {
 		return nil, err
 	}
 	s.turn = g.plugin.turn
-	if g.plugin.retries(g.topic) {
-		s.retries = g.plugin.Sink(g.topic)
+	if isRetry {
+		s.retries, s.hold = g.plugin.Sink(g.topic), hold
 	}
 	return s, nil
 }

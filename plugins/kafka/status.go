@@ -144,6 +144,7 @@ func (c *connection) check(t *topicStatus, all []*topicStatus) {
 	if policy := t.Settings[configCleanupPolicy]; strings.Contains(policy, "compact") {
 		t.problem("%s is %s: a record replaces the earlier ones with its key", configCleanupPolicy, policy)
 	}
+	t.checkRetention()
 	limit, known := t.maxMessageBytes()
 	if largest := c.largestFed(t, all); known && limit < largest+headerAllowance {
 		t.problem("%s is %d, and must be at least %d: records have up to %d bytes, and up to %d more of headers", configMaxMessageBytes, limit, largest+headerAllowance, largest, headerAllowance)

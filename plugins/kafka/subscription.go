@@ -45,6 +45,7 @@ type subscription struct {
 	turn       chan struct{} // has what a careful claim runs; one for the process
 	budget     *budget
 	retries    pipeline.Sink   // to the topic itself; nil: it is no retry topic
+	hold       time.Duration   // see longestHold
 	values     context.Context // what messages' contexts inherit values from
 	deliverers sync.WaitGroup
 	owned      ownership
@@ -126,7 +127,7 @@ func newSubscription(c Config, topic, group string, f pipeline.Flow, log *slog.L
 		config: c, topic: topic, group: group, flow: f, window: f.Window,
 		log: log.With(pipeline.LogTopic, topic, pipeline.LogGroup, group), metrics: m, counters: m.forSubscription(topic, group),
 		turn: make(chan struct{}, 1), gate: newGate(f.Gate), places: newPlaces(f.MaxInFlight), budget: newBudget(c.WindowBytes),
-		values: context.Background(), claims: map[*claim]struct{}{}, unanswered: map[int32]unanswered{}, groupClient: &waitingClient{},
+		values: context.Background(), hold: longestHold, claims: map[*claim]struct{}{}, unanswered: map[int32]unanswered{}, groupClient: &waitingClient{},
 	}
 	if s.window <= 0 {
 		s.window = c.Window
