@@ -105,6 +105,7 @@ func raisers() map[string][]happening {
 			is(`millrace_kafka_head_of_line_records{topic="campaign-promotion-point-publish",partition="3"}`, 12),
 		},
 		"MillraceKafkaLag":                  {grows(`millrace_kafka_lag{topic="campaign-promotion-point-publish",partition="3"}`, 10)},
+		"MillraceKafkaOpenTransaction":      {is(`millrace_kafka_open_transaction_seconds{topic="campaign-promotion-point-publish",partition="3"}`, 100)},
 		"MillraceKafkaUnreadablePartitions": {is(`millrace_kafka_unreadable_partitions{topic="campaign-promotion-point-publish"}`, 2)},
 		"MillraceKafkaPublishErrors":        {grows(`millrace_kafka_publish_errors_total{topic="campaign-promotion-point-retry"}`, 0.1)},
 		"MillraceRedisReadErrors":           {grows(`millrace_redis_read_errors_total`, 0.1)},
@@ -131,10 +132,12 @@ func quiets() map[string][]happening {
 		"MillraceKafkaLag": {{`millrace_kafka_lag`, func(ago time.Duration, _ float64) float64 { return 20_000 + 10*ago.Seconds() }}},
 		// A retry record waits for its time, and holds nothing back.
 		"MillraceKafkaHeadOfLine": {is(`millrace_kafka_head_of_line_seconds`, 4000)},
-		"MillraceMoneyUncertain":  {grows(`millrace_money_calls_total{class="ambiguous"}`, 0.05), grows(`millrace_money_calls_total{class="paid"}`, 4)},
-		"MillraceStreamForeign":   {is(`millrace_streams_foreign{active="false"}`, 7)},
-		"MillraceShardFull":       {is(`millrace_redis_shard_entries`, 99_999)},
-		"MillraceNoInstanceRuns":  {is(`millrace_health_check_ok`, 0)},
+		// A program that writes in transactions, each of which ends soon.
+		"MillraceKafkaOpenTransaction": {is(`millrace_kafka_open_transaction_seconds`, 20)},
+		"MillraceMoneyUncertain":       {grows(`millrace_money_calls_total{class="ambiguous"}`, 0.05), grows(`millrace_money_calls_total{class="paid"}`, 4)},
+		"MillraceStreamForeign":        {is(`millrace_streams_foreign{active="false"}`, 7)},
+		"MillraceShardFull":            {is(`millrace_redis_shard_entries`, 99_999)},
+		"MillraceNoInstanceRuns":       {is(`millrace_health_check_ok`, 0)},
 		// Routers are busy, and keep up.
 		"MillraceJobEventsNotRouted": {is(`millrace_redis_shard_entries`, 100), grows(`millrace_router_processed_total`, 50)},
 		"MillraceJobEventsDelayed":   {grows(`millrace_router_delay_duration_seconds_bucket`, 50)},

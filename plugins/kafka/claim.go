@@ -49,6 +49,7 @@ type claim struct {
 	last       int64              // the last offset read
 	warned     int64              // the offset last named as head of line
 
+	end         partitionEnd
 	warnedStays time.Time // when the log last named a record that can't be moved
 }
 
@@ -61,7 +62,7 @@ func newClaim(ctx context.Context, sub *subscription, partition int32, initial i
 		sub: sub, partition: partition, mark: mark, highWater: highWater, done: known.done,
 		topic: known.topic,
 		room:  make(chan struct{}, 1), win: newWindow(sub.window), held: map[*record]struct{}{}, drained: make(chan struct{}),
-		next: initial, last: initial - 1, warned: -1, earlier: sub.takeUnanswered(partition, known.topic),
+		next: initial, last: initial - 1, warned: -1, end: partitionEnd{at: time.Now()}, earlier: sub.takeUnanswered(partition, known.topic),
 	}
 	if sub.flow.Order == pipeline.OrderKey {
 		c.keys = map[string][]*record{}

@@ -388,7 +388,7 @@ func TestClaimNamesTheHeadOfLine(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		l := b.claim.status(time.Now())
-		require.Equal(t, claimStatus{inFlight: 3, heldBack: 6, lag: 9, headOffset: 1, headFor: 20 * time.Second}, l)
+		require.Equal(t, claimStatus{inFlight: 3, heldBack: 6, lag: 9, lagAge: 20 * time.Second, headOffset: 1, headFor: 20 * time.Second}, l)
 		require.Empty(t, b.log.String(), "not yet")
 		time.Sleep(time.Minute)
 		synctest.Wait()

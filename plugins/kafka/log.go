@@ -10,4 +10,8 @@ const (
 
 	keyTopicID       = "topic_id"
 	keyFormerTopicID = "former_topic_id"
+
+	keyStable  = "last_stable_offset"
+	keyEnd     = "end_offset"
+	keyOpenFor = "open_for"
 )

@@ -16,8 +16,8 @@ type metrics struct {
 	bySubscription           [subscriptionCounters]*prometheus.CounterVec
 	published, publishErrors *prometheus.CounterVec
 
-	inFlight, notDue, lag, headRecords, headSeconds, headOffset *prometheus.Desc
-	unreadable                                                  *prometheus.Desc
+	inFlight, notDue, lag, lagAge, openTransaction, headRecords, headSeconds, headOffset *prometheus.Desc
+	unreadable                                                                           *prometheus.Desc
 
 	mu   sync.Mutex
 	subs map[*subscription]struct{}
@@ -52,14 +52,16 @@ func newMetrics() *metrics {
 			countAbandoned:   vec("abandoned_total", "Deliveries abandoned at close because no answer came in time.", "topic", "group"),
 			countSessions:    vec("sessions_total", "Assignments of partitions by the consumer group; every rebalance ends with one.", "topic", "group"),
 		},
-		published:     vec("published_total", "Records published durably.", "topic"),
-		publishErrors: vec("publish_errors_total", "Records that could not be published.", "topic"),
-		inFlight:      desc("in_flight", "Records delivered and not yet answered."),
-		notDue:        desc("not_due", "Records held until they are due."),
-		lag:           desc("lag", "Records between the last mark and the end of the partition."),
-		headRecords:   desc("head_of_line_records", "Acknowledged records that the first unacknowledged one holds back from the commit."),
-		headSeconds:   desc("head_of_line_seconds", "For how long the first unacknowledged record has been first."),
-		headOffset:    desc("head_of_line_offset", "Offset of the record that holds back acknowledged ones."),
+		published:       vec("published_total", "Records published durably.", "topic"),
+		publishErrors:   vec("publish_errors_total", "Records that could not be published.", "topic"),
+		inFlight:        desc("in_flight", "Records delivered and not yet answered."),
+		notDue:          desc("not_due", "Records held until they are due."),
+		lag:             desc("lag", "Records between the last mark and the end of the partition, also those that an open transaction hides."),
+		lagAge:          desc("lag_age_seconds", "For how long the broker has not said where the partition ends; the lag is that of then."),
+		openTransaction: desc("open_transaction_seconds", "For how long an open producer transaction has hidden records from all readers, and the readable end has not moved."),
+		headRecords:     desc("head_of_line_records", "Acknowledged records that the first unacknowledged one holds back from the commit."),
+		headSeconds:     desc("head_of_line_seconds", "For how long the first unacknowledged record has been first."),
+		headOffset:      desc("head_of_line_offset", "Offset of the record that holds back acknowledged ones."),
 		unreadable: prometheus.NewDesc("millrace_kafka_unreadable_partitions",
 			"Partitions of this member that have no leader, or whose leader does not answer.", []string{"topic", "group"}, nil),
 		subs: map[*subscription]struct{}{},
@@ -99,12 +101,20 @@ func (m *metrics) open() []*subscription {
 	return subs
 }
 
+// claims returns the claims of all subscriptions.
+func (m *metrics) claims() (all []*claim) {
+	for _, s := range m.open() {
+		all = append(all, s.live()...)
+	}
+	return all
+}
+
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, v := range m.counters() {
 		v.Describe(ch)
 	}
-	for _, d := range []*prometheus.Desc{m.inFlight, m.notDue, m.lag, m.headRecords, m.headSeconds, m.headOffset, m.unreadable} {
+	for _, d := range []*prometheus.Desc{m.inFlight, m.notDue, m.lag, m.lagAge, m.openTransaction, m.headRecords, m.headSeconds, m.headOffset, m.unreadable} {
 		ch <- d
 	}
 }
@@ -138,6 +148,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			gauge(m.inFlight, float64(l.inFlight))
 			gauge(m.notDue, float64(l.notDue))
 			gauge(m.lag, float64(l.lag))
+			gauge(m.lagAge, l.lagAge.Seconds())
+			gauge(m.openTransaction, l.openFor.Seconds())
 			gauge(m.headRecords, float64(l.heldBack))
 			gauge(m.headSeconds, l.headFor.Seconds())
 			if l.heldBack > 0 {
@@ -154,13 +166,14 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 type claimStatus struct {
 	inFlight, notDue, heldBack int
 	lag, headOffset            int64
-	headFor                    time.Duration
+	lagAge, openFor, headFor   time.Duration
 }
 
 func (c *claim) status(now time.Time) claimStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := claimStatus{inFlight: c.inFlight, notDue: len(c.held), heldBack: c.win.acked, lag: max(c.highWater()-c.next, 0)}
+	end, age, openFor := c.endOf(now)
+	l := claimStatus{inFlight: c.inFlight, notDue: len(c.held), heldBack: c.win.acked, lag: max(end-c.next, 0), lagAge: age, openFor: openFor}
 	if first := c.win.first(); first != nil {
 		l.headOffset, l.headFor = first.offset, now.Sub(c.win.since)
 	}

@@ -142,7 +142,8 @@ func (c *claim) makeRoom() {
 	if c.sub.retries == nil || c.sub.flow.Order != pipeline.OrderNone {
 		return
 	}
-	end, now := c.highWater(), time.Now()
+	now := time.Now()
+	end, _, _ := c.endOf(now)
 	inTheWay := c.win.full() && end > c.last+1
 	if !inTheWay && !c.sub.budget.wanted() || now.Before(c.moves.next) {
 		return

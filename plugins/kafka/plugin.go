@@ -35,6 +35,7 @@ type Plugin struct {
 	log         *slog.Logger
 	routes      *pipeline.Registry // nil before Register
 	longestHold time.Duration      // see the constant; tests shorten it
+	ends        endTimes
 
 	// turn has the record that a careful claim runs (crashes.go).
 	turn chan struct{}
@@ -81,7 +82,8 @@ func (c *connection) close(ctx context.Context) error {
 // New returns the plugin with default settings. It opens nothing.
 func New() *Plugin {
 	return &Plugin{
-		config: DefaultConfig(), metrics: newMetrics(), log: slog.New(slog.DiscardHandler), turn: make(chan struct{}, 1), longestHold: longestHold,
+		config: DefaultConfig(), metrics: newMetrics(), log: slog.New(slog.DiscardHandler),
+		turn: make(chan struct{}, 1), longestHold: longestHold, ends: defaultEndTimes(),
 	}
 }
 

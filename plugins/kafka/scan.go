@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -35,6 +36,7 @@ const (
 	scanBytes = 64 << 10               // of one request, before decompression
 	scanWait  = 500 * time.Millisecond // that a broker may take to answer when it has nothing
 	scanTries = 20                     // consecutive failures that end the scan of a partition
+	scanTells = 3                      // consecutive answers without a record before the log says why
 )
 
 // Scan reads every record that is in topic now, from the beginning of each partition to its
@@ -67,7 +69,7 @@ func (p *Plugin) Scan(ctx context.Context, topic string, each func(Scanned) erro
 	// All ends are of the beginning of the scan.
 	scan, readers := Scan{Partitions: len(partitions), Beginning: true}, make([]partitionScan, len(partitions))
 	for i, partition := range partitions {
-		s := partitionScan{live: live, topic: topic, partition: partition, each: each, scan: &scan}
+		s := partitionScan{live: live, log: p.log, topic: topic, partition: partition, each: each, scan: &scan}
 		if s.end, err = live.client.GetOffset(topic, partition, sarama.OffsetNewest); err == nil {
 			s.offset, err = live.client.GetOffset(topic, partition, sarama.OffsetOldest)
 		}
@@ -99,10 +101,12 @@ func scanFailed(topic string, err error) error {
 // record, so it does not show its position when a marker is the last entry.
 type partitionScan struct {
 	live      *connection
+	log       *slog.Logger
 	topic     string
 	partition int32
 	offset    int64 // next to be read
 	end       int64 // not to be read
+	stable    int64 // the last stable offset of the last answer: from here on nothing can be read yet
 	each      func(Scanned) error
 	scan      *Scan
 	size      int32 // of one request, in bytes
@@ -142,8 +146,17 @@ func (s *partitionScan) run(ctx context.Context) error {
 			}
 		}
 		failed++
-		if err == nil {
+		switch {
+		case err != nil:
+		case s.stable > s.offset:
 			err = fmt.Errorf("offset %d of %d does not arrive", s.offset, s.end)
+		default:
+			err = fmt.Errorf("offsets %d to %d are hidden by an open producer transaction: find it with kafka-transactions.sh find-hanging, "+
+				"end or abort it, and repeat", s.stable, s.end-1)
+			if failed == scanTells {
+				s.log.Warn("kafka scan waits for an open producer transaction to end; "+findTransaction, pipeline.LogTopic, s.topic,
+					pipeline.LogPartition, s.partition, keyStable, s.stable, keyEnd, s.end)
+			}
 		}
 		if fatal(err) || failed == scanTries {
 			return scanFailed(s.topic, fmt.Errorf("partition %d: %w", s.partition, err))
@@ -176,6 +189,7 @@ func (s *partitionScan) fetch() error {
 	case !errors.Is(block.Err, sarama.ErrNoError):
 		return block.Err
 	}
+	s.stable = block.LastStableOffset
 	return s.read(block)
 }
 

@@ -49,9 +49,16 @@ func (s service) Start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
+	live := newConnection(config, client, pub, p.carriesMore)
+	live.work.Add(1)
+	go func() {
+		defer live.work.Done()
+		watch := endWatch{client: client, claims: p.metrics.claims, times: p.ends, busy: map[int32]bool{}}
+		watch.run(live.ctx)
+	}()
 	p.mu.Lock()
-	p.live = newConnection(config, client, pub, p.carriesMore)
-	p.live.watchTopics(topicCheckInterval, p.metrics.open)
+	live.watchTopics(topicCheckInterval, p.metrics.open)
+	p.live = live
 	p.mu.Unlock()
 	p.log.Info("kafka is ready", keyBrokers, config.Brokers)
 	return nil

@@ -72,6 +72,7 @@ func start(t testing.TB, brokers []string, adapt ...func(*Config)) *Plugin {
 func startAs(t testing.TB, instance string, brokers []string, adapt ...func(*Config)) *Plugin {
 	t.Helper()
 	p := New()
+	p.ends = endTimes{every: 100 * time.Millisecond, openAfter: 2 * time.Second, repeat: time.Hour}
 	c := p.Settings().(*Config)
 	quick(c)
 	c.Brokers = brokers
