@@ -34,9 +34,10 @@ type retryAfterError struct {
 func (e *retryAfterError) Error() string { return e.err.Error() }
 func (e *retryAfterError) Unwrap() error { return e.err }
 
-// RetryAfter marks err as one to be retried, no sooner than d from now. Without a retry topic the
-// message waits in flight and blocks its place in the window. The longest hold, a drain, or the
-// loss of the partition ends the wait early. RetryAfter(nil, d) is nil.
+// RetryAfter marks err as one to be retried, no sooner than d from now. A retry topic keeps the
+// message until then (Delayer). Without a retry topic the message waits in flight and blocks its
+// place in the window. The longest hold, a drain, or the loss of the partition ends the wait early.
+// RetryAfter(nil, d) is nil.
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil

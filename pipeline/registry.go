@@ -164,15 +164,17 @@ func (r *Registry) Route(route Route) {
 // retrySuffix ends the name of the route that Retry.From adds.
 const retrySuffix = ".retry"
 
-// checkRetries reports retry topics that no route reads, or more than one. Without a reader, failed
-// messages would be lost. Several readers would each handle and count a message.
+// checkRetries reports retry topics that no route reads, or more than one, or whose transport does
+// not delay. Without a reader, failed messages would be lost. Several readers would each handle and
+// count a message. Without a delay, a message would spend all its retries within milliseconds.
 func (r *Registry) checkRetries() {
 	type place struct{ kind, name string } // without the group: a sink has none
-	readers := map[place][]string{}
+	readers, sources := map[place][]string{}, map[place]Source{}
 	for _, route := range r.routes {
 		if route.From != nil {
 			at := route.From.Describe()
-			readers[place{at.Kind, at.Name}] = append(readers[place{at.Kind, at.Name}], route.Name)
+			topic := place{at.Kind, at.Name}
+			readers[topic], sources[topic] = append(readers[topic], route.Name), route.From
 		}
 	}
 	for _, route := range r.routes {
@@ -188,6 +190,13 @@ func (r *Registry) checkRetries() {
 			readers[topic] = names[:1] // reported once
 		case len(names) == 0 && !route.Policy.Retry.ReadElsewhere:
 			r.errs = append(r.errs, fmt.Errorf("route %s: no route reads its retry topic %s: set Retry.From to read it, or Retry.ReadElsewhere", route.Name, at))
+		}
+		err := delays(to)
+		if from := sources[topic]; err == nil && from != nil {
+			err = delays(from)
+		}
+		if err != nil {
+			r.errs = append(r.errs, fmt.Errorf("route %s: its retry topic %s keeps no delay: %w: use a topic of a transport that delays, such as kafka or redis", route.Name, at, err))
 		}
 	}
 }

@@ -1,8 +1,13 @@
 package pipeline
 
-import "slices"
+import (
+	"errors"
+	"slices"
+)
 
 // Retry is the retry topic of a route: a failed message waits there, and is then handled again.
+// Both ends of the topic must be a Delayer, because RetryAfter and Backoff promise a delay.
+// NewRegistry refuses a topic of another transport.
 type Retry struct {
 	// To writes the retry topic. Nil: failed messages are nacked.
 	To Sink
@@ -10,7 +15,8 @@ type Retry struct {
 	// this one except for its source, and the retry topic takes replays. Nil: another route with
 	// the same Handle and Policy reads the topic.
 	From Source
-	// ReadElsewhere says that a route of another process reads the retry topic.
+	// ReadElsewhere says that a route of another process reads the retry topic. That route must
+	// retry into the same topic, because only then its source expects records that are not yet due.
 	ReadElsewhere bool
 	// TakesReplays says that replayed dead letters of this route go to the retry topic, so that
 	// other consumers of its source don't get them. Set it if the route that reads the topic has
@@ -28,16 +34,37 @@ type Retry struct {
 	Payload func(payload []byte, retry int) ([]byte, error)
 }
 
-// Topics opens topics by name. A transport plugin, such as that of Kafka, implements it.
+// Delayer is a Source or a Sink whose topic can be a retry topic. A message that the Sink publishes
+// with MetaDue, to a topic that is some route's Retry.To, is delivered by the Source no sooner than
+// at that time, also after a restart of either. The delay is the one that the writer computed with
+// its own clock, so a transport in which another clock decides converts it. How much later than
+// MetaDue a message may be delivered is documented by each transport.
+type Delayer interface {
+	// Delays works offline, after the settings were decoded. It returns nil, or why this topic
+	// can't delay its messages.
+	Delays() error
+}
+
+// Topics opens topics by name. A transport plugin, such as that of Kafka, implements it. Topics
+// that can be retry topics have Sources and Sinks that are a Delayer.
 type Topics interface {
 	Source(topic, group string) Source
 	Sink(topic string) Sink
 }
 
 // RetryVia returns a Retry with the retry topic topic, read by group. A message that failed
-// 1+retries times becomes a dead letter.
+// 1+retries times becomes a dead letter. A route with it is refused when topics does not delay
+// (Delayer).
 func RetryVia(topics Topics, topic, group string, retries int, delay Backoff) Retry {
 	return Retry{To: topics.Sink(topic), From: topics.Source(topic, group), Max: retries, Backoff: delay}
+}
+
+// delays returns nil when an end of a retry topic is a Delayer, otherwise why it delays nothing.
+func delays(end any) error {
+	if d, ok := end.(Delayer); ok {
+		return d.Delays()
+	}
+	return errors.New("the transport delivers every message at once")
 }
 
 // RetriesInto returns the names of the routes whose retry topic is e; the group is ignored. Call it

@@ -93,6 +93,52 @@ func TestARetryWithMistakesIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, `route "orders.retry" is already registered by plugin orders`)
 }
 
+// prompt are topics of a transport without delays: their ends are no Delayer.
+type prompt struct{ pipelinetest.Topics }
+
+func (p *prompt) Source(topic, group string) pipeline.Source {
+	return struct{ pipeline.Source }{p.Topics.Source(topic, group)}
+}
+
+func (p *prompt) Sink(topic string) pipeline.Sink {
+	return struct{ pipeline.Sink }{p.Topics.Sink(topic)}
+}
+
+// unable is an end of a topic that can't delay, for a reason of its own.
+type unable struct{ pipeline.Sink }
+
+func (unable) Delays() error { return errors.New("its name is odd") }
+
+func TestARetryTopicThatDoesNotDelayIsRefused(t *testing.T) {
+	t.Parallel()
+	var topics pipelinetest.Topics
+	var at prompt
+	for name, tc := range map[string]struct {
+		retry pipeline.Retry
+		want  string
+	}{
+		"neither end":    {pipeline.RetryVia(&at, "r", "g", 2, pipeline.Backoff{}), "the transport delivers every message at once"},
+		"the sink":       {pipeline.Retry{To: at.Sink("r"), From: topics.Source("r", "g")}, "the transport delivers every message at once"},
+		"the source":     {pipeline.Retry{To: topics.Sink("r"), From: at.Source("r", "g")}, "the transport delivers every message at once"},
+		"elsewhere":      {pipeline.Retry{To: at.Sink("r"), ReadElsewhere: true}, "the transport delivers every message at once"},
+		"this topic":     {pipeline.Retry{To: unable{topics.Sink("r")}, From: topics.Source("r", "g")}, "its name is odd"},
+		"both delay":     {pipeline.RetryVia(&topics, "r", "g", 2, pipeline.Backoff{}), ""},
+		"no retries":     {pipeline.Retry{}, ""},
+		"read elsewhere": {pipeline.Retry{To: topics.Sink("r"), ReadElsewhere: true}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := pipeline.NewRegistry(pipeline.Env{}, plugin{"orders", func(r *pipeline.Registry) {
+				r.Route(pipeline.Route{Name: "orders", From: topics.Source("orders", "g"), Handle: ack, Policy: pipeline.Policy{DeadLetter: pipeline.Drop, Retry: tc.retry}})
+			}})
+			if tc.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, "route orders: its retry topic feed r keeps no delay: "+tc.want+": use a topic of a transport that delays, such as kafka or redis")
+		})
+	}
+}
+
 type mail struct {
 	To   string  `json:"to"`
 	Cost float64 `json:"cost,omitempty"`

@@ -20,6 +20,9 @@ type end struct {
 
 func (e end) Describe() pipeline.Endpoint { return e.Endpoint }
 
+// Delays makes it a pipeline.Delayer.
+func (e end) Delays() error { return nil }
+
 func (e end) Open(context.Context, pipeline.Flow) (pipeline.Subscription, error) {
 	e.t.Error("topology opened a source")
 	return nil, context.Canceled

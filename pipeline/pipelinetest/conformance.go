@@ -11,7 +11,8 @@ import (
 )
 
 // Conformance checks the rules for every plugin, without a server. fresh makes a new plugin per
-// call, after the plugins it depends on: downstream first, the plugin itself last.
+// call, after the plugins it depends on: downstream first, the plugin itself last. A transport
+// whose topics can be retry topics also calls RetryDelay, with a server.
 func Conformance(t *testing.T, fresh func() []pipeline.Plugin) {
 	t.Helper()
 	last := func() pipeline.Plugin { p := fresh(); return p[len(p)-1] }
@@ -54,6 +55,22 @@ func Conformance(t *testing.T, fresh func() []pipeline.Plugin) {
 			require.NoError(t, s.Stop(ctx), "service %s: Stop again", s.Name)
 			cancel()
 		}
+	})
+	t.Run("delays its retry topics, or is refused for them", func(t *testing.T) {
+		plugins := fresh()
+		topics, ok := plugins[len(plugins)-1].(pipeline.Topics)
+		if !ok {
+			return
+		}
+		_, err := pipeline.NewRegistry(pipeline.Env{Instance: "conformance", Logger: Logger(t)}, append(plugins, &retrying{topics: topics, topic: "conformance"})...)
+		for _, end := range []any{topics.Sink("conformance-retry"), topics.Source("conformance-retry", "conformance")} {
+			if d, ok := end.(pipeline.Delayer); !ok || d.Delays() != nil {
+				require.ErrorContains(t, err, "route "+retryingName+": its retry topic")
+				require.ErrorContains(t, err, topics.Sink("conformance-retry").Describe().Kind)
+				return
+			}
+		}
+		require.NoError(t, err)
 	})
 	t.Run("registers its metrics once", func(t *testing.T) {
 		reg := register(t, fresh())

@@ -80,6 +80,13 @@ func (s feedSink) Publish(_ context.Context, msgs ...*message.Message) error {
 // Settled delivers the end of every delivery, in the order they ended.
 func (f *Feed) Settled() <-chan Settled { return f.settled }
 
+// Delays implements pipeline.Delayer. A feed does not wait: it delivers as if the due time had
+// come, so that tests of retries take no time.
+func (f *Feed) Delays() error { return nil }
+
+// Delays implements pipeline.Delayer, like that of Feed.
+func (s feedSink) Delays() error { return nil }
+
 // Describe implements pipeline.Source.
 func (f *Feed) Describe() pipeline.Endpoint {
 	name := f.Name
@@ -222,4 +229,5 @@ var (
 	_ pipeline.Source       = (*Feed)(nil)
 	_ pipeline.Sink         = feedSink{}
 	_ pipeline.Subscription = (*feedSubscription)(nil)
+	_ pipeline.Delayer      = (*Feed)(nil)
 )

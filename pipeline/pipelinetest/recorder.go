@@ -60,6 +60,10 @@ func (r *Recorder) Describe() pipeline.Endpoint {
 	return pipeline.Endpoint{Kind: "recorder", Name: r.Name}
 }
 
+// Delays implements pipeline.Delayer: nothing is ever delivered, and the messages have their due
+// times.
+func (r *Recorder) Delays() error { return nil }
+
 // Publish implements pipeline.Sink. The messages are copied: what the caller does to them later
 // isn't seen.
 func (r *Recorder) Publish(ctx context.Context, msgs ...*message.Message) error {

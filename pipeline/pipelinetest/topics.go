@@ -49,6 +49,9 @@ func (t *Topics) Sink(name string) pipeline.Sink { return t.topic(name) }
 // Describe implements pipeline.Sink.
 func (t *topic) Describe() pipeline.Endpoint { return t.feed.Describe() }
 
+// Delays implements pipeline.Delayer, like that of Feed.
+func (t *topic) Delays() error { return nil }
+
 // Publish implements pipeline.Sink.
 func (t *topic) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if err := t.published.Publish(ctx, msgs...); err != nil {

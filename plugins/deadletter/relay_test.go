@@ -140,6 +140,8 @@ func (s topicSink) Describe() pipeline.Endpoint {
 	return pipeline.Endpoint{Kind: "kafka", Name: s.topic}
 }
 
+func (s topicSink) Delays() error { return nil }
+
 func (s topicSink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	s.mu.Lock()
 	block := s.block

@@ -109,9 +109,11 @@ func (d *Delays) ByGroup() map[string]int {
 
 // MetaKey returns the companion of a stream: {stream}:meta, or stream:meta when the stream has a
 // hash tag. Both keys have the same slot of a Redis Cluster.
-func MetaKey(stream string) string {
+func MetaKey(stream string) string { return companion(stream, "meta") }
+
+func companion(stream, suffix string) string {
 	if hashTag(stream) != "" {
-		return stream + ":meta"
+		return stream + ":" + suffix
 	}
-	return "{" + stream + "}:meta"
+	return "{" + stream + "}:" + suffix
 }

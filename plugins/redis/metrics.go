@@ -56,7 +56,7 @@ func newShardMetrics() shardMetrics {
 
 func (p *Plugin) collectors() []prometheus.Collector {
 	return slices.Concat(p.readers.Collectors(), p.published.Collectors(), p.trim.metrics.collectors(),
-		[]prometheus.Collector{p.shards.owned, p.shards.losses, newPoolCollector(p.Client)})
+		[]prometheus.Collector{p.delays.waiting, p.shards.owned, p.shards.losses, newPoolCollector(p.Client)})
 }
 
 // poolCollector shows the connection pool of a client that may not exist yet.

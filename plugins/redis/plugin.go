@@ -26,6 +26,7 @@ type Plugin struct {
 	publish   *pubsub.Batcher
 	trim      *trimmer
 	shards    shardMetrics
+	delays    *delays
 
 	mu       sync.Mutex
 	env      pipeline.Env
@@ -40,7 +41,7 @@ type Plugin struct {
 // New returns the plugin with its default settings. It opens no connection.
 func New() *Plugin {
 	p := &Plugin{
-		cfg: DefaultConfig(), readers: poll.NewMetrics(), published: pubsub.NewMetrics(), shards: newShardMetrics(),
+		cfg: DefaultConfig(), readers: poll.NewMetrics(), published: pubsub.NewMetrics(), shards: newShardMetrics(), delays: newDelays(),
 		failed: make(chan error, 1), domains: map[string]*Domain{},
 	}
 	p.env.Logger = slog.New(slog.DiscardHandler)
@@ -66,6 +67,9 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	p.mu.Lock()
 	p.env = r.Env()
 	p.mu.Unlock()
+	p.delays.mu.Lock()
+	p.delays.routes = r
+	p.delays.mu.Unlock()
 	r.Service(p.Name(), service{p})
 	r.Health(p.Name(), p.check)
 	r.Collect(p.collectors()...)
@@ -167,6 +171,11 @@ func (s service) Start(ctx context.Context) error {
 	c, err := Open(ctx, p.cfg.ClientConfig, log, nil, append(probesOf(p.cfg.Domains), probeKey)...)
 	if err != nil {
 		return err
+	}
+	for _, stream := range p.delays.topics() {
+		if err := CheckRights(ctx, c, []string{"zadd", "zcard", "zrange", "zrem"}, DueKey(stream)); err != nil {
+			return errors.Join(err, c.Close())
+		}
 	}
 	if err := guard(ctx, c, p.cfg.Domains); err != nil {
 		return errors.Join(err, c.Close())

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/trace"
@@ -12,7 +13,8 @@ import (
 )
 
 // Sink publishes to a stream, which is created when it is missing. All sinks of the plugin share
-// pipelines.
+// pipelines. When the stream is the retry topic of a route, a message with pipeline.MetaDue first
+// waits in the sorted set DueKey. Once it is due, a Source of the stream moves it into the stream.
 func (p *Plugin) Sink(stream string) pipeline.Sink {
 	return sink{p, pipeline.Endpoint{Kind: poll.Kind, Name: stream}}
 }
@@ -24,8 +26,8 @@ type sink struct {
 
 func (s sink) Describe() pipeline.Endpoint { return s.at }
 
-// Publish returns when all messages are in the stream, with the trace context of ctx in their
-// headers. Like that of pubsub.Publisher, it is at least once.
+// Publish returns when all messages are in the stream, or wait until they are due, with the trace
+// context of ctx in their headers. Like that of pubsub.Publisher, it is at least once.
 func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if len(msgs) == 0 {
 		return nil
@@ -38,6 +40,10 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 			pipeline.InjectTrace(ctx, m.Metadata)
 		}
 		entries[i] = entry.New(m)
+	}
+	isDelayed := func(m *message.Message) bool { return m.Metadata.Get(pipeline.MetaDue) != "" }
+	if slices.ContainsFunc(msgs, isDelayed) && s.p.delays.retries(s.at.Name) {
+		return s.publishDue(ctx, msgs, entries)
 	}
 	return s.p.publish.Publish(ctx, s.at.Name, entries)
 }

@@ -14,7 +14,8 @@ import (
 )
 
 // Source reads a stream for a group. Missing streams and groups are created, also while it reads.
-// The route's window is the concurrency. Any order means a concurrency of 1.
+// The route's window is the concurrency. Any order means a concurrency of 1. Messages of a retry
+// topic are delivered at the latest one poll interval after their due time, if a worker is free.
 func (p *Plugin) Source(name, group string) pipeline.Source {
 	return source{p, pipeline.Endpoint{Kind: poll.Kind, Name: name, Group: group}}
 }
@@ -30,7 +31,17 @@ func (s source) Describe() pipeline.Endpoint { return s.at }
 func (s source) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscription, error) {
 	o := poll.Options{Config: s.p.cfg.Config, Stream: s.at.Name, ReclaimInterval: s.p.cfg.ReclaimInterval}
 	o.Concurrency = concurrencyOf(f, o.Concurrency)
-	return s.p.open(ctx, s.at, f, o)
+	sub, err := s.p.open(ctx, s.at, f, o)
+	if err != nil {
+		return nil, err
+	}
+	if s.Delays() == nil {
+		s.p.mu.Lock()
+		log := s.p.env.Logger
+		s.p.mu.Unlock()
+		sub.OnClosed(s.p.startMover(s.at.Name, sub.Readers()[0].Wake, log))
+	}
+	return sub, nil
 }
 
 // open completes the options of the readers and starts them, all on one channel.

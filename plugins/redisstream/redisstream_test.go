@@ -125,6 +125,38 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// The library delivers every entry at once, so a retry would not keep its delay.
+func TestTheBridgeIsNoRetryTopic(t *testing.T) {
+	p := redis.New()
+	b := redisstream.New(p)
+	for name, retry := range map[string]pipeline.Retry{
+		"both ends":  pipeline.RetryVia(b, "orders-retry", "g", 3, pipeline.Backoff{}),
+		"the sink":   {To: b.Sink("orders-retry"), ReadElsewhere: true},
+		"the source": {To: kindOf{p.Sink("orders-retry")}, From: b.Source("orders-retry", "g")},
+	} {
+		_, err := pipeline.NewRegistry(pipeline.Env{}, p, b, route{pipeline.Route{
+			Name: "orders", From: p.Source("orders", "g"), Handle: func(*message.Message) ([]*message.Message, error) { return nil, nil },
+			Policy: pipeline.Policy{DeadLetter: pipeline.Drop, Retry: retry},
+		}})
+		require.ErrorContains(t, err, "route orders: its retry topic watermill-redisstream orders-retry keeps no delay", name)
+	}
+}
+
+// kindOf is a sink that delays and describes itself as one of the bridge.
+type kindOf struct{ pipeline.Sink }
+
+func (kindOf) Describe() pipeline.Endpoint {
+	return pipeline.Endpoint{Kind: redisstream.Kind, Name: "orders-retry"}
+}
+func (kindOf) Delays() error { return nil }
+
+// route is a plugin of one route.
+type route struct{ r pipeline.Route }
+
+func (route) Name() string { return "route" }
+
+func (p route) Register(r *pipeline.Registry) error { r.Route(p.r); return nil }
+
 // Any service that uses watermill-redisstream can subscribe to what a Sink writes.
 func TestTheLibraryReadsWhatTheSinkWrites(t *testing.T) {
 	onServers(t, func(t *testing.T, r *rig) {

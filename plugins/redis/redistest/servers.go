@@ -134,6 +134,7 @@ func Stream(t testing.TB, c goredis.Cmdable) string {
 		defer cancel()
 		require.NoError(t, c.Del(ctx, name).Err())
 		require.NoError(t, c.Del(ctx, "{"+name+"}:meta").Err())
+		require.NoError(t, c.Del(ctx, "{"+name+"}:due").Err())
 	})
 	return name
 }
