@@ -212,3 +212,18 @@ func TestADrainOfAFamilyWaitsForItsHandlers(t *testing.T) {
 		}
 	})
 }
+
+// A key that is no stream delays no other stream of a family, and is read once it is one.
+func TestAFamilyWithAKeyThatIsNoStream(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		f := openFamily(t, s, nil)
+		require.NoError(t, f.admin.Set(t.Context(), f.prefix+"bad", "no stream", 0).Err())
+		f.add("good", "first")
+		f.has(nil, "bad", "good")
+		f.gets("good", "first")
+		f.reads(1)
+		require.NoError(t, f.admin.Del(t.Context(), f.prefix+"bad").Err())
+		f.add("bad", "a stream now")
+		f.gets("bad", "a stream now")
+	})
+}

@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
 //go:embed lua/follow.lua
@@ -23,6 +24,8 @@ const (
 	followPage        = 200 // entries per stream and read
 	followWarned      = 10 * time.Second
 )
+
+const textRefused = "a followed stream is not read, the others are: its key must be a stream that the user may read, so delete the key or correct the rights"
 
 // errGone is the reason when the entry at the position no longer exists.
 var errGone = errors.New("the entry that was read last is not in the stream any more")
@@ -65,9 +68,11 @@ type Follower struct {
 
 // followed is a stream. One goroutine uses it at a time.
 type followed struct {
-	name   string
-	at     string // the position; empty before it is known
-	failed error  // of the last read
+	name    string
+	at      string // the position; empty before it is known
+	failed  error  // of the last read
+	refused bool   // failed is an answer of the server, which is counted
+	begun   bool   // the Follower has started: what is missed from now on is reported
 }
 
 // Follow returns a Follower of streams of the server. It is registered after the server.
@@ -87,13 +92,17 @@ func (s *Server) Follow(o FollowOptions) *Follower {
 
 // Start notes the ends of all streams. It delivers the entries that are added after it has
 // returned. It waits for servers; when ctx ends first, the error wraps pipeline.ErrUnavailable.
+//
+// It does not wait for a stream that the server refuses to read, because its key has another type
+// or the user may not read it. Such a stream is logged, counted (millrace_redis_followed_refused)
+// and tried again. Once it can be read, Lost is called.
 func (f *Follower) Start(ctx context.Context) error {
 	for left := f.streams; ; {
 		f.read(ctx, left)
 		var failed error
 		var still []*followed
 		for _, s := range left {
-			if s.at == "" {
+			if s.at == "" && !s.refused {
 				failed, still = s.failed, append(still, s)
 			}
 		}
@@ -101,12 +110,21 @@ func (f *Follower) Start(ctx context.Context) error {
 			break
 		}
 		if !pipeline.Sleep(ctx, waitStep) {
+			for _, s := range f.streams {
+				f.accept(s)
+			}
 			return fmt.Errorf("redis: %w: %d followed streams: %w", pipeline.ErrUnavailable, len(left), failed)
 		}
+	}
+	for _, s := range f.streams {
+		s.begun = true
 	}
 	return f.loops.Start(ctx, func(ctx context.Context) {
 		f.parts.Go(func() { f.follow(ctx, f.streams) })
 		f.parts.Wait()
+		for _, s := range f.streams {
+			f.accept(s)
+		}
 	})
 }
 
@@ -167,21 +185,28 @@ func (f *Follower) read(ctx context.Context, streams []*followed) (most int) {
 		// A call that the client sends again would hide that the connection broke.
 		calls[i] = f.script.Call([]string{s.name}, s.at, followPage).Once()
 	}
-	if err := f.server.Do(ctx, calls...); err != nil && ctx.Err() == nil {
-		f.warn.Warn(f.log(), "followed streams not read, tried again", pipeline.Err(err))
-	}
+	_ = f.server.Do(ctx, calls...) // each call has its own error
+	var failed []error
 	for i, s := range streams {
 		at, missed, entries, err := followReply(calls[i])
 		if err != nil {
 			s.failed = err
+			if refused := refusedKey(err); !refused {
+				failed = append(failed, err)
+			} else if f.refuse(s) {
+				f.log().ErrorContext(ctx, textRefused, slog.String(pipeline.LogStream, s.name), pipeline.Err(err))
+			} else {
+				f.warn.Warn(f.log(), textRefused, slog.String(pipeline.LogStream, s.name), pipeline.Err(err))
+			}
 			continue
 		}
 		reason := s.failed
 		if reason == nil && missed {
 			reason = errGone
 		}
-		known := s.at != ""
+		known := s.at != "" || s.begun
 		s.at, s.failed = at, nil
+		f.accept(s)
 		if reason != nil && known {
 			f.o.Lost(s.name, reason)
 		}
@@ -190,7 +215,42 @@ func (f *Follower) read(ctx context.Context, streams []*followed) (most int) {
 		}
 		most = max(most, len(entries))
 	}
+	if len(failed) > 0 && ctx.Err() == nil {
+		f.warn.Warn(f.log(), "followed streams not read, tried again", slog.Int("streams", len(failed)), pipeline.Err(failed[0]))
+	}
 	return most
+}
+
+// refuse counts a stream that the server refuses to read. It returns false if it is counted already.
+func (f *Follower) refuse(s *followed) bool {
+	if s.refused {
+		return false
+	}
+	s.refused = true
+	f.server.p.refused.Inc()
+	return true
+}
+
+// accept ends the count of a stream that the server has refused to read.
+func (f *Follower) accept(s *followed) {
+	if s.refused {
+		s.refused = false
+		f.server.p.refused.Dec()
+	}
+}
+
+// refusedKey reports whether err is an answer of a server that works, so that only this key is
+// affected: it has another type, for example.
+func refusedKey(err error) bool {
+	if !poll.IsReply(err) {
+		return false
+	}
+	for _, passing := range []string{"LOADING", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY", "READONLY", "NOAUTH", "max number of clients"} {
+		if goredis.HasErrorPrefix(err, passing) {
+			return false
+		}
+	}
+	return true
 }
 
 func (f *Follower) log() *slog.Logger {

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -267,6 +269,88 @@ func TestAFollowerAfterAnOutage(t *testing.T) {
 			require.Len(t, got.lost(stream), 1)
 		}
 	})
+}
+
+// A key that is no stream concerns its own stream alone, from the start on. Once it is one, it is
+// followed, and entries may have been missed.
+func TestAFollowerOfAKeyThatIsNoStream(t *testing.T) {
+	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
+		good, bad := redistest.Stream(t, c), redistest.Stream(t, c)
+		require.NoError(t, c.Set(t.Context(), bad, "no stream", 0).Err())
+		var got seen
+		o, lines := got.options(bad, good), redistest.Lines{}
+		o.Log = slog.New(slog.NewTextHandler(&lines, nil))
+		server := serverOf(c)
+		refused := func() float64 { return testutil.ToFloat64(server.p.refused) }
+		f := server.Follow(o)
+		require.NoError(t, f.Start(t.Context()))
+		stop := sync.OnceFunc(func() { require.NoError(t, f.Stop(context.Background())) })
+		t.Cleanup(stop)
+		require.EqualValues(t, 1, refused())
+		require.Contains(t, lines.String(), "delete the key or correct the rights")
+		require.Contains(t, lines.String(), bad)
+		require.Contains(t, lines.String(), "WRONGTYPE")
+		require.NotContains(t, lines.String(), "followed streams not read", "the server answers")
+		adder(t, c, good)("first")
+		got.waitFor(t, good, "first")
+
+		require.NoError(t, c.Del(t.Context(), bad).Err())
+		adder(t, c, bad)("during")
+		require.ErrorContains(t, got.waitForLoss(t, bad, 1), "WRONGTYPE")
+		adder(t, c, bad)("after")
+		got.waitFor(t, bad, "after")
+		require.Zero(t, refused())
+
+		require.NoError(t, c.Set(t.Context(), bad, "no stream", 0).Err())
+		redistest.Eventually(t, "it is counted again", func() bool { return refused() == 1 })
+		adder(t, c, good)("second")
+		got.waitFor(t, good, "second")
+		require.Len(t, got.lost(bad), 1)
+		require.Empty(t, got.lost(good))
+		stop()
+		require.Zero(t, refused(), "nothing is followed any more")
+	})
+}
+
+// A user that may not read one of the keys follows the others.
+func TestAFollowerOfAKeyThatItMayNotRead(t *testing.T) {
+	redistest.EachOwn(t, func(t *testing.T, s *redistest.Own) {
+		require.NoError(t, s.Client(t).Do(t.Context(), "ACL", "SETUSER", "u", "on", "nopass", "~good", "+@all").Err())
+		c := s.Client(t, func(o *goredis.Options) { o.Username, o.Password = "u", "any" })
+		var got seen
+		server := serverOf(c)
+		start(t, server.Follow(got.options("bad", "good")))
+		require.EqualValues(t, 1, testutil.ToFloat64(server.p.refused))
+		adder(t, c, "good")("first")
+		got.waitFor(t, "good", "first")
+		require.NoError(t, s.Client(t).Do(t.Context(), "ACL", "SETUSER", "u", "~bad").Err())
+		got.waitForLoss(t, "bad", 1)
+		require.Zero(t, testutil.ToFloat64(server.p.refused))
+	})
+}
+
+type reply string
+
+func (r reply) Error() string { return string(r) }
+func (reply) RedisError()     {}
+
+// Only an answer about the key lets the start pass: a server that is not ready is waited for.
+func TestAnswersAboutAKey(t *testing.T) {
+	t.Parallel()
+	for text, about := range map[string]bool{
+		"WRONGTYPE Operation against a key holding the wrong kind of value": true,
+		"NOPERM No permissions to access a key":                             true,
+		"LOADING Redis is loading the dataset in memory":                    false,
+		"CLUSTERDOWN Hash slot not served":                                  false,
+		"MASTERDOWN Link with MASTER is down":                               false,
+		"TRYAGAIN Multiple keys request during rehashing of slot":           false,
+		"BUSY Redis is busy running a script":                               false,
+		"ERR max number of clients reached":                                 false,
+	} {
+		require.Equal(t, about, refusedKey(fmt.Errorf("follow.lua on %q: %w", "k", reply(text))), text)
+	}
+	require.False(t, refusedKey(errors.New("WRONGTYPE as a text of the network")))
+	require.False(t, refusedKey(context.DeadlineExceeded))
 }
 
 // A reply that was lost is a connection error, although the client could hide it.

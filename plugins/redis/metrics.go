@@ -54,9 +54,16 @@ func newShardMetrics() shardMetrics {
 	}
 }
 
+func newRefused() prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "millrace", Subsystem: "redis", Name: "followed_refused",
+		Help: "Followed streams that the server refuses to read: their keys have another type, or a right is missing.",
+	})
+}
+
 func (p *Plugin) collectors() []prometheus.Collector {
 	return slices.Concat(p.readers.Collectors(), p.published.Collectors(), p.trim.metrics.collectors(),
-		[]prometheus.Collector{p.delays.waiting, p.shards.owned, p.shards.losses, newPoolCollector(p.Client)})
+		[]prometheus.Collector{p.delays.waiting, p.refused, p.shards.owned, p.shards.losses, newPoolCollector(p.Client)})
 }
 
 // poolCollector shows the connection pool of a client that may not exist yet.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -27,6 +28,7 @@ type Plugin struct {
 	trim      *trimmer
 	shards    shardMetrics
 	delays    *delays
+	refused   prometheus.Gauge // followed streams
 
 	mu       sync.Mutex
 	env      pipeline.Env
@@ -41,7 +43,7 @@ type Plugin struct {
 // New returns the plugin with its default settings. It opens no connection.
 func New() *Plugin {
 	p := &Plugin{
-		cfg: DefaultConfig(), readers: poll.NewMetrics(), published: pubsub.NewMetrics(), shards: newShardMetrics(), delays: newDelays(),
+		cfg: DefaultConfig(), readers: poll.NewMetrics(), published: pubsub.NewMetrics(), shards: newShardMetrics(), delays: newDelays(), refused: newRefused(),
 		failed: make(chan error, 1), domains: map[string]*Domain{},
 	}
 	p.env.Logger = slog.New(slog.DiscardHandler)
