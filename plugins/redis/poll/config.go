@@ -15,7 +15,8 @@ type Config struct {
 	// Concurrency is how many messages are handled at once, when the route sets no limit.
 	Concurrency int `yaml:"concurrency"`
 	// BatchSize is the smallest COUNT of XREADGROUP. It doubles up to 256 while entries are handled
-	// as fast as they are read.
+	// as fast as they are read. Large entries make it smaller: a reader has about 16 MiB in flight
+	// at most, and fetches about 4 MiB at once.
 	BatchSize int `yaml:"batch_size"`
 	// PollInterval is the longest sleep between two reads of an empty stream.
 	PollInterval time.Duration `yaml:"poll_interval"`

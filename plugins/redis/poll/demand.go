@@ -20,7 +20,8 @@ const (
 // read, and halves when they are not.
 type demand struct {
 	least, count int
-	full         bool // the last read returned count entries
+	asked        int  // the COUNT that was sent, which large entries make smaller; 0: none was
+	full         bool // the last read returned as many entries as it could
 	arrived      time.Time
 	took         time.Duration
 	bytes        int // mean size of an entry
@@ -29,7 +30,7 @@ type demand struct {
 // read records a read that was sent at sent.
 func (d *demand) read(entries []goredis.XMessage, sent, now time.Time) {
 	d.arrived, d.took = now, now.Sub(sent)
-	if d.full = len(entries) >= d.count; !d.full {
+	if d.full = len(entries) >= d.count || d.asked > 0 && len(entries) >= d.asked; !d.full {
 		d.shrink()
 	}
 	if len(entries) == 0 {
@@ -37,10 +38,7 @@ func (d *demand) read(entries []goredis.XMessage, sent, now time.Time) {
 	}
 	d.bytes = 0
 	for _, e := range entries {
-		for _, v := range e.Values {
-			text, _ := v.(string)
-			d.bytes += len(text)
-		}
+		d.bytes += bytesOf(e)
 	}
 	d.bytes /= len(entries)
 	for d.count > d.least && d.count*d.bytes > maxReadBytes {

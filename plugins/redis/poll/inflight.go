@@ -24,6 +24,7 @@ const (
 // pendingEntry is an entry that this reader is responsible for.
 type pendingEntry struct {
 	goredis.XMessage
+	bytes     int   // of the XMessage, which is kept until the entry is acknowledged or given up
 	delivered int64 // when it came in, that time included
 	nacks     int   // by this reader
 	excused   int   // of those: while the gate was closed
@@ -72,6 +73,8 @@ type table struct {
 	running   int       // how many there are
 	busy      int       // those that have an entry
 	delayed   int       // entries in stageDelayed
+	bytes     int       // of all entries
+	size      int       // expected of the next entry, in bytes; 0: none came in yet
 	fenced    bool      // a timer will start the workers after the fence
 	behind    bool      // Ordered: the next search takes in entries before all others
 
@@ -149,6 +152,7 @@ func (t *table) rest() bool {
 // drop removes an entry from the table.
 func (t *table) drop(e *pendingEntry) {
 	delete(t.entries, e.ID)
+	t.forget(e)
 	if len(t.entries) == 0 {
 		signal(t.flush)
 	}
@@ -172,6 +176,7 @@ func (t *table) releaseUnstarted() {
 // queueRelease ends the part of an entry in this table. A lost entry is not released.
 func (t *table) queueRelease(e *pendingEntry) {
 	e.stage = stageReleasing // a lost entry must not become due either
+	t.forget(e)
 	if e.lost || t.gone {
 		t.drop(e)
 		return
@@ -230,19 +235,21 @@ func (t *table) takeIn(entries []goredis.XMessage, delivered map[string]int64, s
 	if t.entries == nil {
 		t.entries, t.flush, t.finished = map[string]*pendingEntry{}, make(chan struct{}, 1), make(chan struct{})
 	}
-	now := time.Now()
+	now, bytes := time.Now(), t.bytes
 	for _, x := range entries {
 		if e, ok := t.entries[x.ID]; ok {
 			e.confirmed, e.lost = sent, false
 			continue
 		}
 		delete(t.left, x.ID)
-		e := &pendingEntry{XMessage: x, delivered: max(delivered[x.ID], 1), since: now, confirmed: sent}
+		e := &pendingEntry{XMessage: x, delivered: max(delivered[x.ID], 1), since: now, confirmed: sent, bytes: bytesOf(x)}
 		t.entries[x.ID] = e
+		t.bytes += e.bytes
 		t.place(e)
 		t.last = now
 		added++
 	}
+	t.expect(added, t.bytes-bytes)
 	if added > 0 && !t.closed {
 		if !t.keeping {
 			t.keeping = true
@@ -381,6 +388,7 @@ func (t *table) ack(e *pendingEntry) {
 	t.adapt(time.Since(e.since))
 	t.busy--
 	e.stage = stageAcking
+	t.forget(e)
 	t.acks = append(t.acks, e)
 	if n := len(t.acks); n == 1 || n >= t.o.AckBatchSize {
 		signal(t.flush)
@@ -473,20 +481,4 @@ func (t *table) becomeDue(e *pendingEntry) {
 	t.buffer = slices.Insert(t.buffer, 0, e)
 	t.m.redeliveries.Inc()
 	t.spawn()
-}
-
-// activity returns the number of entries read and acknowledged, and of those in flight.
-func (t *table) activity() (entries int64, inFlight int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.read + t.confirmed, len(t.entries)
-}
-
-func (t *table) stats() Stats {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return Stats{
-		InFlight: len(t.entries), Buffered: len(t.buffer) + t.delayed, Concurrency: t.limit,
-		LastMessage: t.last, StartedAt: t.startedAt, Read: t.read, Acked: t.confirmed,
-	}
 }

@@ -179,3 +179,19 @@ func (t *table) revokeBehind(fence time.Time) {
 		}
 	}
 }
+
+// activity returns the number of entries read and acknowledged, and of those in flight.
+func (t *table) activity() (entries int64, inFlight int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.read + t.confirmed, len(t.entries)
+}
+
+func (t *table) stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return Stats{
+		InFlight: len(t.entries), Buffered: len(t.buffer) + t.delayed, Concurrency: t.limit,
+		LastMessage: t.last, StartedAt: t.startedAt, Read: t.read, Acked: t.confirmed,
+	}
+}

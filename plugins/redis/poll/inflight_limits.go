@@ -1,6 +1,10 @@
 package poll
 
-import "time"
+import (
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
 
 // The limits of the in-flight table.
 
@@ -61,10 +65,66 @@ func (t *table) resize(concurrency int) {
 // maxUnflushed is the number of unflushed acknowledgements at which reading stops.
 const maxUnflushed = 4096
 
+const (
+	// maxHeldBytes is the size of the entries in flight at which a reader fetches nothing more. Its
+	// messages need about three times as much memory.
+	maxHeldBytes = 16 << 20
+	// maxFetchBytes is the expected size of the entries that one command fetches, unless a single
+	// entry is larger.
+	maxFetchBytes = 4 << 20
+)
+
+// bytesOf returns the size of an entry: its names and values.
+func bytesOf(x goredis.XMessage) (n int) {
+	for name, v := range x.Values {
+		text, _ := v.(string)
+		n += len(name) + len(text)
+	}
+	return n
+}
+
+// expect notes the size of entries that came in. The estimate follows larger entries at once, and
+// smaller ones by half per command, because a few small entries among large ones change little.
+func (t *table) expect(entries, bytes int) {
+	if entries > 0 {
+		t.size = max(1, bytes/entries, t.size/2)
+	}
+}
+
+// forget ends the hold of an entry's content, which no delivery needs any more.
+func (t *table) forget(e *pendingEntry) {
+	t.bytes -= e.bytes
+	e.bytes, e.Values = 0, nil
+	t.room.Signal()
+}
+
+// isFull reports whether the entries in flight are too large for another one.
+func (t *table) isFull() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.bytes >= maxHeldBytes
+}
+
+// fits returns how many of count entries one command may fetch by their expected size, at least
+// one. While no size is known it is otherwise. The server limits a read by entries only, so large
+// entries that follow small ones exceed the limits until the first of them is seen.
+func (t *table) fits(count, otherwise int) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.fitting(count, otherwise)
+}
+
+func (t *table) fitting(count, otherwise int) int {
+	if t.size == 0 {
+		return otherwise
+	}
+	return max(1, min(count, min(maxFetchBytes, maxHeldBytes-t.bytes)/t.size))
+}
+
 // hasRoom reports whether a read may be sent: the workers need entries, and the entries that wait
 // for other reasons are within their limits.
 func (t *table) hasRoom() bool {
-	return (t.busy+len(t.buffer) < t.workers() || len(t.buffer) < t.readAhead()) &&
+	return t.bytes < maxHeldBytes && (t.busy+len(t.buffer) < t.workers() || len(t.buffer) < t.readAhead()) &&
 		t.delayed < t.limit+t.o.BatchSize && len(t.acks) < maxUnflushed
 }
 
@@ -92,12 +152,14 @@ func (t *table) readable() (room, closed bool) {
 	return t.hasRoom(), t.closed
 }
 
-// free returns how many more entries fit: one per idle worker, and one batch ahead.
+// free returns how many more entries fit: one per idle worker, and one batch ahead, within the
+// limits of bytes.
 func (t *table) free() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
+	free := t.workers() + t.o.BatchSize - t.busy - len(t.buffer) - t.delayed
+	if t.closed || free <= 0 || t.bytes >= maxHeldBytes {
 		return 0
 	}
-	return max(0, t.workers()+t.o.BatchSize-t.busy-len(t.buffer)-t.delayed)
+	return t.fitting(free, free)
 }

@@ -107,7 +107,9 @@ func (p *poller) next(ctx context.Context, now time.Time) goredis.Cmder {
 		return goredis.NewXPendingExtCmd(ctx, args...)
 	}
 	p.m.reads.Inc()
-	return p.read(ctx, p.demand.next(now))
+	count := p.demand.next(now)
+	p.demand.asked = p.table.fits(count, count)
+	return p.read(ctx, p.demand.asked)
 }
 
 // isQuiet reports whether handle needs no command for a reply.
@@ -184,24 +186,37 @@ func (p *poller) takeOwn(own []goredis.XPendingExt, sent time.Time) error {
 		p.searched()
 		return nil
 	}
-	if ids := p.table.missing(own); len(ids) > 0 {
-		ctx, cancel := p.command()
-		defer cancel()
-		from := p.Name
-		if p.takeOver {
-			from = ""
-			p.noteFormer(own)
+	from := p.Name
+	if p.takeOver {
+		from = ""
+		p.noteFormer(own)
+	}
+	for ids := p.table.missing(own); len(ids) > 0; {
+		if p.table.isFull() {
+			p.cursor = ids[0] // continues there when there is room again
+			return nil
 		}
-		got, err := p.claim(ctx, from, 0, p.deliveries, ids)
-		if err != nil {
+		n := p.table.fits(len(ids), 1)
+		if err := p.takeClaimed(from, ids[:n], sent); err != nil {
 			return err
 		}
-		p.reportDeleted(got.Deleted)
-		p.table.add(got.Entries, got.Delivered, sent)
+		ids = ids[n:]
 	}
 	if p.cursor, _ = entry.NextID(own[len(own)-1].ID); p.cursor == "" {
 		p.searched()
 	}
+	return nil
+}
+
+func (p *poller) takeClaimed(from string, ids []string, sent time.Time) error {
+	ctx, cancel := p.command()
+	defer cancel()
+	got, err := p.claim(ctx, from, 0, p.deliveries, ids)
+	if err != nil {
+		return err
+	}
+	p.reportDeleted(got.Deleted)
+	p.table.add(got.Entries, got.Delivered, sent)
 	return nil
 }
 
