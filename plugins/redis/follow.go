@@ -221,7 +221,8 @@ func (f *Follower) read(ctx context.Context, streams []*followed) (most int) {
 	return most
 }
 
-// refuse counts a stream that the server refuses to read. It returns false if it is counted already.
+// refuse counts a stream that the server refuses to read. It returns false if it is counted
+// already.
 func (f *Follower) refuse(s *followed) bool {
 	if s.refused {
 		return false
