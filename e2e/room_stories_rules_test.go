@@ -103,6 +103,28 @@ func TestTheSlotOfAnAdmittedUserWhoIsGoneIsFreeAgain(t *testing.T) {
 	}, roomRelease, roomBrief)
 }
 
+// A user whose token the shop has verified is paying there. Neither a closed page nor a departure in
+// another tab ends the turn, and the sale is no late one.
+func TestATurnThatTheShopHasVerifiedEndsInTheShop(t *testing.T) {
+	t.Parallel()
+	stories(t, func(t *testing.T, s *roomStory) {
+		ann, ben := s.openForTwo(`,"capacity":2,"concurrency":1`)
+		lease := ann.promoted()
+		_, err := s.gate(0).Verify(t.Context(), s.event, lease.Token, "session")
+		require.NoError(t, err)
+		ann.stop()
+		status, answer := s.call(http.MethodDelete, "ann", 1, "")
+		require.Equal(t, []any{http.StatusConflict, "in_shop"}, []any{status, answer.Error})
+		s.ticked(15 * time.Second) // longer than grace and seen_interval
+		require.Equal(t, room.Admitted, s.find("ann").State)
+		require.Empty(t, ben.all("promoted"))
+		require.NoError(t, s.gate(1).Finish(t.Context(), s.event, lease.Token, true))
+		s.ended("ann", "sold")
+		ben.promoted()
+		require.EqualValues(t, 1, s.status().Sold)
+	}, roomApart, roomRelease)
+}
+
 // Failure: the connection is lost at the notification. Without release the turn goes on, and the
 // same token is there for who connects again.
 func TestAnAdmittedUserWhoLosesTheConnectionKeepsTheTurn(t *testing.T) {

@@ -53,7 +53,7 @@ type Config struct {
 	// SeenInterval is the time between two signs of life of a user.
 	SeenInterval time.Duration `yaml:"seen_interval"`
 	// Absent says what happens to a promoted user without a connection: keep waits for the end of
-	// the lease, release frees the slot.
+	// the lease, release frees the slot unless a shop has verified the lease.
 	Absent string `yaml:"absent"`
 	// UnknownEvents says what happens to an event without a room. The value "refuse" answers 404,
 	// and the default queries the Event Service.

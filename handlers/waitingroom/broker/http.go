@@ -179,7 +179,7 @@ func (b *Broker) position(event, user string, t *room.Table, p room.Place) posit
 	return new(least).position(t, p)
 }
 
-// quit ends the place of a user, in any state.
+// quit ends the place of a user, unless a shop has verified the lease.
 func (b *Broker) quit(w http.ResponseWriter, r *http.Request, event string, u web.User) {
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel()
@@ -220,6 +220,8 @@ func (b *Broker) refuse(w http.ResponseWriter, r *http.Request, p room.Place, er
 		refusal = web.Refusal{Status: http.StatusGone, Word: p.Reason, Message: "the waiting room is closed"}
 	case errors.Is(err, room.ErrRejected):
 		refusal = web.Refusal{Status: http.StatusConflict, Word: p.Reason, Message: "the waiting room takes no new users"}
+	case errors.Is(err, room.ErrVerified):
+		refusal = web.Refusal{Status: http.StatusConflict, Word: "in_shop", Message: "the shop has accepted this turn: finish or cancel the purchase there"}
 	case errors.Is(err, eventservice.ErrUnavailable):
 		refusal.Word, refusal.Message = "event_service", "the event service is unavailable; try again"
 	case errors.Is(err, room.ErrTooMany):

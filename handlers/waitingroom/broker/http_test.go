@@ -209,6 +209,26 @@ func TestAClientThatPolls(t *testing.T) {
 	})
 }
 
+// Only the shop and an operator end a lease that the shop has verified.
+func TestAUserWhoIsInTheShopDoesNotEndTheTurn(t *testing.T) {
+	each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.start("broker", "broker", "dispatcher")
+		w.open(1, 1)
+		g := w.guest("u").run()
+		g.wait("promoted")
+		require.Equal(t, http.StatusOK, w.mustShop("verify", map[string]string{"token": g.ticket(0).Token, "by": "session"}).status)
+		refused := w.send("DELETE", w.path(), "u")
+		require.Equal(t, "409 in_shop", refused.word())
+		require.Contains(t, refused.body, "finish or cancel the purchase there")
+		require.Equal(t, g.ticket(0).JTI, w.send("GET", w.path()+"/status", "u").place(t).JTI)
+		require.False(t, g.ended())
+		require.Equal(t, http.StatusOK, w.mustShop("finish", map[string]string{"token": g.ticket(0).Token, "result": "sold"}).status)
+		g.wait("closed sold")
+		require.Equal(t, http.StatusNoContent, w.send("DELETE", w.path(), "u").status, "the lease has ended")
+	})
+}
+
 // All streams of a user have one place and one lease, on all brokers. The eleventh on a broker is
 // refused for now.
 func TestAUserWithManyStreams(t *testing.T) {

@@ -301,7 +301,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 		w.open(10, 10)
 		require.Equal(t, "403", verify(ours, "s")[:3], "of another event")
 		w.event = here
-		w.send("DELETE", w.path(), "u")
+		w.control(room.Change{Verb: room.Kick, User: "u"})
 		require.Equal(t, "410 ended", verify(ours, "s"))
 	})
 }

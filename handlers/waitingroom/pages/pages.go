@@ -18,7 +18,8 @@ type Room struct {
 	EntryURL string
 	// Grace is how long the place of a user without a connection is kept.
 	Grace time.Duration
-	// Releases says that an admitted user without a connection loses the turn at once.
+	// Releases says that an admitted user without a connection loses the turn at once, until the
+	// shop has verified the token.
 	Releases bool
 }
 

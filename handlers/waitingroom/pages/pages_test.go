@@ -29,7 +29,10 @@ func TestThePageLoadsNothingElse(t *testing.T) {
 	require.Contains(t, page, "your place is kept for 2 minutes")
 	require.Contains(t, render(t, Room{Grace: 90 * time.Second}), "your place is kept for 90 seconds")
 	require.Contains(t, page, "your turn and its end stay the same")
-	require.Contains(t, render(t, Room{Releases: true}), "your turn ends when its connection is lost")
+	require.NotContains(t, page, `target="_blank"`)
+	releases := render(t, Room{Releases: true})
+	require.Contains(t, releases, "your turn ends when its connection is lost")
+	require.Contains(t, releases, `<a id="shop" rel="noreferrer" target="_blank"`, "the page stays connected")
 }
 
 func TestThePageNamesEachEnd(t *testing.T) {

@@ -101,6 +101,9 @@ func (h *history) tick() {
 		if l.state == Ready {
 			h.turn(u)
 		}
+		if l.by != "" && after.ended[l.jti] == Abandoned {
+			h.fault("%s was verified for shop %s, and is ended as abandoned", l.jti, l.by)
+		}
 		if l.state != Ready || want.ended[u] == Abandoned {
 			h.truth.end(u, l.index, answered)
 		}

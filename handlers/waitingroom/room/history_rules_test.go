@@ -231,6 +231,29 @@ func TestHistoriesThatFailed(t *testing.T) {
 			require.NotContains(t, h.m.leases, "u1")
 			require.Contains(t, h.m.leases, "u2")
 		}},
+		{"a verified lease is ended by the shop alone", true, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.pass(1000)
+			h.closeTab("u1", a)
+			h.verify(0, "shop")
+			h.pass(13000)
+			h.leave("u1", "left")
+			require.Contains(t, h.m.leases, "u1")
+			h.finish(0, true)
+			require.Equal(t, int64(1), h.m.sold)
+		}},
+		{"a sale of an abandoned lease needs a free slot", false, func(t *testing.T, h *history, a, b, c *broker) {
+			h.enter("u1", a, 0)
+			h.enter("u2", b, 0)
+			h.pass(1000)
+			h.leave("u1", "left")
+			h.pass(1000)
+			h.finish(1, true)
+			require.Zero(t, h.m.sold)
+			h.leave("u2", "left")
+			h.finish(1, true)
+			require.Equal(t, int64(1), h.m.sold)
+		}},
 		{"two outages in a row end no lease", false, func(t *testing.T, h *history, a, b, c *broker) {
 			h.enter("u1", a, 0)
 			h.pass(1000)

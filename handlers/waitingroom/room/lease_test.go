@@ -51,11 +51,11 @@ func TestALeaseIsForOneSessionOfTheShop(t *testing.T) {
 		require.ErrorIs(t, err, ErrUsed)
 		_, err = r.rooms.Verify(r.ctx, r.event, "u1", "1-other", "session-1")
 		require.ErrorIs(t, err, ErrEnded)
-		require.Equal(t, "left", r.leave("u1").Reason)
+		r.control(Change{Verb: Kick, User: "u1"})
 		got, err := r.rooms.Verify(r.ctx, r.event, "u1", p.JTI, "session-1")
 		require.ErrorIs(t, err, ErrEnded)
 		require.Equal(t, Abandoned, got.State)
-		require.Equal(t, "left", got.Reason)
+		require.Equal(t, "kicked", got.Reason)
 	})
 }
 
@@ -164,5 +164,94 @@ func TestReleaseFreesTheSlotOfAUserPromotedWithoutAConnection(t *testing.T) {
 		r.pass(30 * time.Second)
 		require.Equal(t, 1, r.tick().Ended[Abandoned])
 		require.Equal(t, "abandoned", r.status("user-0").Reason)
+	})
+}
+
+// The user pays in the shop, whose page has replaced that of the waiting room.
+func TestALostConnectionEndsNoVerifiedLease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 2, func(o *Options) { o.Release = true })
+		before, after := r.admitted("before"), r.admitted("after")
+		gone := func() {
+			r.seen(Sign{User: "before", Index: before.Index, JTI: before.JTI, Until: before.Until, Gone: true},
+				Sign{User: "after", Index: after.Index, JTI: after.JTI, Until: after.Until, Gone: true})
+		}
+		verify := func(user, jti string) {
+			_, err := r.rooms.Verify(r.ctx, r.event, user, jti, "session")
+			require.NoError(t, err)
+		}
+		verify("before", before.JTI)
+		gone()
+		verify("after", after.JTI)
+		gone()
+		r.pass(4 * time.Minute)
+		require.Zero(t, r.tick().Ended[Abandoned])
+		for user, jti := range map[string]string{"before": before.JTI, "after": after.JTI} {
+			require.Equal(t, Admitted, r.status(user).State)
+			got, err := r.finish(user, jti, true)
+			require.NoError(t, err)
+			require.Empty(t, got.How, "no late sale")
+		}
+		require.EqualValues(t, 2, r.tick().Table.Sold)
+	})
+}
+
+func TestAUserDoesNotEndAVerifiedLease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		r := newRig(t, s, 2)
+		sold, kicked := r.admitted("sold"), r.admitted("kicked")
+		for user, p := range map[string]Place{"sold": sold, "kicked": kicked} {
+			_, err := r.rooms.Verify(r.ctx, r.event, user, p.JTI, "session")
+			require.NoError(t, err)
+			got, err := r.rooms.Leave(r.ctx, r.event, user, "left")
+			require.ErrorIs(t, err, ErrVerified)
+			require.Equal(t, []any{Admitted, p.JTI, p.Until}, []any{got.State, got.JTI, got.Until})
+		}
+		_, err := r.finish("sold", sold.JTI, true)
+		require.NoError(t, err)
+		require.Equal(t, "left", r.leave("sold").Reason, "the lease has ended")
+		r.control(Change{Verb: Kick, User: "kicked"})
+		require.Equal(t, "kicked", r.status("kicked").Reason)
+	})
+}
+
+// A seat that was paid for is sold while one is free, whatever has ended the lease.
+func TestASaleAfterAnAbandonedLeaseNeedsAFreeSlot(t *testing.T) {
+	ends := map[string]func(r *rig, p Place){
+		"the user left": func(r *rig, _ Place) { r.leave("u1") },
+		"an operator":   func(r *rig, _ Place) { r.control(Change{Verb: Kick, User: "u1"}) },
+		"the shop": func(r *rig, p Place) {
+			_, err := r.finish("u1", p.JTI, false)
+			require.NoError(r.t, err)
+		},
+		"a lost connection": func(r *rig, p Place) {
+			r.seen(Sign{User: "u1", Index: p.Index, Gone: true})
+			r.pass(30 * time.Second)
+			require.Equal(r.t, 1, r.tick().Ended[Abandoned])
+		},
+	}
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		for name, end := range ends {
+			t.Run(name, func(t *testing.T) {
+				r := newRig(t, s, 1, func(o *Options) { o.Release = true })
+				p := r.admitted("u1")
+				end(r, p)
+				r.enter("u2")
+				require.Equal(t, 1, r.tick().Promoted)
+				got, err := r.finish("u1", p.JTI, true)
+				require.ErrorIs(t, err, ErrConflict, "the slot is taken")
+				require.Equal(t, Abandoned, got.State)
+				r.leave("u2")
+				got, err = r.finish("u1", p.JTI, true)
+				require.NoError(t, err)
+				require.Equal(t, []any{Sold, "late"}, []any{got.State, got.How})
+				got, err = r.finish("u1", p.JTI, true)
+				require.NoError(t, err)
+				require.Equal(t, "again", got.How)
+				_, err = r.finish("u1", p.JTI, false)
+				require.ErrorIs(t, err, ErrConflict, "a sale is final")
+				require.EqualValues(t, 1, r.tick().Table.Sold)
+			})
+		}
 	})
 }

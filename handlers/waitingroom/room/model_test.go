@@ -221,7 +221,9 @@ func (m *model) seen(s Sign) Place {
 	l := m.leases[s.User]
 	switch {
 	case s.Gone && l != nil:
-		l.gone = m.ms()
+		if l.by == "" {
+			l.gone = m.ms()
+		}
 	case !s.Gone || l == nil:
 		m.sign(s.User)
 	}
@@ -250,12 +252,16 @@ func (m *model) end(user string, state State, reason string) {
 	m.raise(user, max(l.index, m.last), reason)
 }
 
-func (m *model) leave(user, reason string) {
+func (m *model) leave(user, reason string) error {
+	if l := m.leases[user]; l != nil && l.by != "" && reason != "kicked" {
+		return ErrVerified
+	}
 	if m.leases[user] != nil {
 		m.end(user, Abandoned, reason)
 	}
 	delete(m.waiting, user)
 	m.raise(user, m.next(), reason)
+	return nil
 }
 
 func (m *model) verify(user, jti, by string) error {
@@ -269,7 +275,7 @@ func (m *model) verify(user, jti, by string) error {
 	if l.state == Ready { // the shop has the token, so a failover lost the claim
 		l.state, l.until = Admitted, m.ms()+m.o.TokenTTL.Milliseconds()
 	}
-	l.by = by
+	l.by, l.gone = by, 0
 	return nil
 }
 
@@ -297,7 +303,7 @@ func (m *model) finish(user, jti string, index int64, sold bool) (State, error) 
 	switch {
 	case e.state == want:
 		return want, nil
-	case e.state == Expired && !sold, e.state != Expired && e.state != "":
+	case e.state == Sold, e.state != "" && !sold:
 		return "", ErrConflict
 	case sold && m.free() == 0:
 		return "", ErrConflict

@@ -62,6 +62,9 @@ var (
 	ErrUsed = errors.New("another session has the lease")
 	// ErrEnded means that the lease is over. The reason of the place says why.
 	ErrEnded = errors.New("the lease has ended")
+	// ErrVerified means that a shop has verified the lease, so the user can not end it. The caller
+	// says so to the user: the purchase is finished or cancelled in the shop.
+	ErrVerified = errors.New("the shop has verified the lease")
 	// ErrConflict means that the change is not possible in this state, and changed nothing.
 	ErrConflict = errors.New("not possible in this state")
 )
@@ -79,6 +82,8 @@ func answer(code string) error {
 		return ErrUsed
 	case "ENDED":
 		return ErrEnded
+	case "VERIFIED":
+		return ErrVerified
 	case "CONFLICT":
 		return ErrConflict
 	}

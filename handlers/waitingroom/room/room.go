@@ -29,7 +29,8 @@ type Options struct {
 	// longer by SeenInterval, the time between two signs.
 	Grace, SeenInterval time.Duration
 	ClearAfter          time.Duration // time between the end of a room and the removal of its keys
-	// Release: a promoted user that has no connection for SeenInterval loses the slot.
+	// Release: a promoted user that has no connection for SeenInterval loses the slot, unless a shop
+	// has verified the lease.
 	Release   bool
 	MaxEvents int // maximum number of rooms that Create allows
 	// Replicas have a promotion, claim, verification, end or leave before it is answered, or the
@@ -209,20 +210,22 @@ func (r *Rooms) Seen(ctx context.Context, event, instance string, signs []Sign) 
 	}, instance)
 }
 
-// Leave ends the place or lease of a user. The reason is left or kicked.
+// Leave ends the place or lease of a user. The reason is left or kicked. A lease that a shop has
+// verified is only ended by kicked. With left the error is ErrVerified, and nothing has changed.
 func (r *Rooms) Leave(ctx context.Context, event, user, reason string) (Place, error) {
 	return r.one(ctx, "leave", event, user, reason)
 }
 
-// Verify gives a lease to one session of a shop. The same session may call it again. The errors are
-// ErrUsed and ErrEnded, besides ErrUnknown and those of the server.
+// Verify gives a lease to one session of a shop. The same session may call it again. From then on
+// the lease is only ended by Finish, the end of its time, or an operator. The errors are ErrUsed and
+// ErrEnded, besides ErrUnknown and those of the server.
 func (r *Rooms) Verify(ctx context.Context, event, user, jti, by string) (Place, error) {
 	return r.one(ctx, "verify", event, user, jti, by)
 }
 
 // Finish ends a lease as sold or abandoned. The same result again is no error. A sale after the end
-// of the lease needs a free slot: How is "late". Every other pair of state and result returns
-// ErrConflict, with the state of the lease.
+// of the lease, expired or abandoned, needs a free slot: How is "late". Every other pair of state and
+// result returns ErrConflict, with the state of the lease.
 func (r *Rooms) Finish(ctx context.Context, event, user, jti string, sold bool) (Place, error) {
 	result := Abandoned
 	if sold {

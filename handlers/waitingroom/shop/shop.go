@@ -197,10 +197,10 @@ func (s *Shop) finish(ctx context.Context, event string, c token.Claims, q reque
 	switch {
 	case ran && sold && place.How == "late":
 		late("sold")
-	case errors.Is(err, room.ErrConflict) && sold && place.State == room.Expired:
+	case errors.Is(err, room.ErrConflict) && sold && place.State != "": // the lease is known, and has ended
 		late("conflict")
 	}
-	// A late sale was counted as expired before.
+	// A late sale was counted as expired or abandoned before.
 	if ran && place.How != "again" && place.How != "late" {
 		s.labels.Ended(event, string(place.State), 1)
 	}

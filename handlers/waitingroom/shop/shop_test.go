@@ -190,10 +190,12 @@ func TestTheLeaseDecides(t *testing.T) {
 	place, err := r.rooms.Status(t.Context(), "42", "ann")
 	require.NoError(t, err)
 	r.want(200, "ADMITTED")(r.verify(r.sign("42", "ann", place.JTI, time.Now().Add(-time.Hour)), "session-1"))
-	_, err = r.rooms.Leave(t.Context(), "42", "ann", "left")
+	_, err = r.rooms.Control(t.Context(), "42", room.Change{Verb: room.Kick, User: "ann"})
 	require.NoError(t, err)
 	r.want(410, "ended")(r.verify(raw, "session-1"))
+	r.admit("ben")
 	r.want(409, "conflict")(r.finish(raw, "sold"))
+	require.EqualValues(t, 1, testutil.ToFloat64(r.shop.late.WithLabelValues("42", "conflict")), "the buyer has paid")
 }
 
 func TestALateSaleNeedsASeat(t *testing.T) {

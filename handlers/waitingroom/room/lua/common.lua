@@ -56,6 +56,9 @@ local function toLease(text)
   if l and type(l.jti) == 'string' and type(l.idx) == 'number' and type(l.state) == 'string' and type(l['until']) == 'number' then return l end
 end
 
+-- verified reports whether a shop has checked a lease. Then the user may be paying.
+local function verified(l) return (l.by or '') ~= '' end
+
 local function lease(user) return toLease(redis.call('HGET', LEASE, user)) end
 
 -- Since the pre-queue was frozen, places up to this index are in FROZEN alone, and have no order.

@@ -1,4 +1,4 @@
--- finish.lua: a shop ends a lease. After the end of its time the sale needs a free slot.
+-- finish.lua: a shop ends a lease. When the lease has ended otherwise, the sale needs a free slot.
 -- ARGV[8] user   ARGV[9] id of the lease: its index, a hyphen, and a random text   ARGV[10] SOLD or ABANDONED
 -- Reply: the place; how is late for a sale after the end, and again for a result that is known. Code CONFLICT: the place has
 --        the state of the lease.
@@ -23,7 +23,8 @@ if e.state == result then
   redis.call('HSET', ROOM, 'sold', room.sold) -- the caller waits until replicas have all writes up to this one
   return answer('OK', place(result, index, nil, reason, 'again'))
 end
-if e.state ~= 'EXPIRED' or result == 'SOLD' and free() == 0 or result == 'ABANDONED' and not e.lost then
+local sells = result == 'SOLD' and (e.state == 'EXPIRED' or e.state == 'ABANDONED') and free() > 0
+if not sells and not (result == 'ABANDONED' and e.lost) then
   return answer('CONFLICT', place(e.state, index, nil, e.reason or 'unknown'))
 end
 if (waits(user) or math.huge) <= index then unqueue(user) end

@@ -64,7 +64,7 @@ local function sign(i, user, index, jti, ends, gone)
     restore(user, m, to, instance)
     waits, how = to, 'restored'
   end
-  if l and gone and release then
+  if l and gone and release and not verified(l) then
     redis.call('ZADD', GONE, num(now), user)
   elseif l and release then
     redis.call('ZREM', GONE, user)

@@ -1,4 +1,5 @@
--- verify.lua: checks a lease for a shop. The lease is then for one session of the shop.
+-- verify.lua: checks a lease for a shop. The lease is then for one session of the shop, and neither the user nor a lost
+--             connection ends it any more: only the shop, the end of its time, or an operator.
 -- ARGV[8] user   ARGV[9] id of the lease   ARGV[10] session
 -- Reply: the place. Code USED: another session has the lease. Code ENDED: it is over, the place says why.
 -- Complexity: O(log N)
@@ -8,13 +9,13 @@ if not l or l.jti ~= jti then
   local e = ended(jti) or {}
   return answer('ENDED', place(e.state or '', 0, nil, e.reason or 'unknown'))
 end
-local has = l.by or ''
-if has ~= '' and has ~= by then return answer('USED', standing(user)) end
+if verified(l) and l.by ~= by then return answer('USED', standing(user)) end
 pass()
 if l.state == 'READY' then -- a failover lost the claim: the shop has the token
   l.state, l['until'] = 'ADMITTED', now + tokenTime
   redis.call('HINCRBY', ROOM, 'ready', -1)
 end
 l.by = by
+redis.call('ZREM', GONE, user)
 grant(user, l)
 return answer('OK', standing(user))
