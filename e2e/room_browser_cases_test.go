@@ -319,7 +319,7 @@ func pageReturnsAfterAProxyWithoutServer(t *testing.T, b *browser, rooms *roomsO
 	bob.network.Cut()
 	ann.says("Not connected, trying again soon. Your turn goes on.")
 	value[int](ann.tab, `wrong = 241_000`)
-	bob.says("Not connected, trying again soon. Your place is kept.")
+	bob.says("Not connected, trying again soon. Your place is kept until ")
 	ann.says("It is your turn. One minute is left.")
 	ann.readable()
 	bob.readable()

@@ -48,7 +48,7 @@ func pageShowsTheAgeOfAPosition(t *testing.T, b *browser, rooms *roomsOf) {
 	v.says("You are next.")
 	place := rooms.place(event, "ann").Index
 	redis.SetDown(true)
-	v.says("Your position is not current: the waiting room has a problem. Your place is kept.")
+	v.says("Your position is not current: the waiting room has a problem. Your place is kept until ")
 	v.matches(`document.getElementById("age").innerText`, `^This position is \d\d seconds old\.$`)
 	v.text("position", "1")
 	v.readable()

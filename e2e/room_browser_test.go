@@ -125,18 +125,20 @@ func twoUsersAndOneSlot(t *testing.T, b *browser, rooms *roomsOf, _ *roomProcess
 	rooms.open(event, 1)
 	ann := visit(t, b, s, event, "ann")
 	ann.says("It is your turn.")
-	bob := visit(t, b, s, event, "bob")
+	bob := visit(t, b, s, event, "bob", beforehand(`var streams = []; window.EventSource = class extends EventSource {
+  constructor(url) { super(url); streams.push(this); }
+};`))
 	bob.says("You are next.")
 	for id, want := range map[string]string{"ahead": "0", "position": "1", "waiting": "1"} {
 		bob.text(id, want)
 	}
 	place := rooms.place(event, "bob").Index
 	require.Equal(t, "1", value[string](bob.tab, `
-stream.dispatchEvent(new MessageEvent("position", {data: '{"position":9,"ahead":8,"waiting":9,"asOf":1,"roomState":"open"}'}));
+streams.at(-1).dispatchEvent(new MessageEvent("position", {data: '{"position":9,"ahead":8,"waiting":9,"asOf":1,"roomState":"open"}'}));
 document.getElementById("position").innerText`), "a position does not rise")
 
 	bob.network.SetDown(true)
-	bob.says("Connection lost, connecting again… Your place is kept.")
+	bob.says("Connection lost, connecting again… Your place is kept until ")
 	bob.network.SetDown(false)
 	bob.says("Connected again. Your place was kept.")
 	require.Equal(t, place, rooms.place(event, "bob").Index)

@@ -40,9 +40,15 @@ func newRooms(t *testing.T, addr string) *roomsOf {
 // start starts a process with both roles. settings are more lines of plugins.waitingroom.
 func (r *roomsOf) start(name string, settings ...string) *roomProcess {
 	r.t.Helper()
+	return r.startWith(nil, name, settings...)
+}
+
+// startWith is start with settings of other plugins, in the form of the environment.
+func (r *roomsOf) startWith(env []string, name string, settings ...string) *roomProcess {
+	r.t.Helper()
 	p, err := newRoomProcess(r.t.TempDir(), r.addr, r.key, name, "broker, dispatcher", append(settings, "unknown_events: refuse")...)
 	require.NoError(r.t, err)
-	p.t, p.program, p.probe, p.env = r.t, binary(r.t), "/events/none/tickets/waiting/status", []string{"MILLRACE__LOG__LEVEL=debug"}
+	p.t, p.program, p.probe, p.env = r.t, binary(r.t), "/events/none/tickets/waiting/status", append([]string{"MILLRACE__LOG__LEVEL=debug"}, env...)
 	r.t.Cleanup(p.kill)
 	p.start()
 	return p

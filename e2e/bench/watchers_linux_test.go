@@ -18,7 +18,7 @@ func TestAWatcherRefusesALostEvent(t *testing.T) {
 		return fmt.Sprintf("id: %d\nevent: event\ndata: {\"data\":{%s0,%d,\"}}\n\n", number, stampPrefix, sent.UnixNano())
 	}
 	received := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk("retry: 1000\n\n") +
-		chunk(of(1)) + chunk(of(2)[:30]) + chunk(of(2)[30:]) + chunk(":hb\n\n")
+		chunk(of(1)) + chunk(of(2)[:30]) + chunk(of(2)[30:]) + chunk("event: heartbeat\ndata: {}\n\n")
 	for _, perRead := range []int{1, 7, len(received)} {
 		var out pipelinetest.Buffer
 		w := watching{watchConfig: watchConfig{Deliveries: []int{2}}, delays: make([][]time.Duration, 1), out: &out}

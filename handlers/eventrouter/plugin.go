@@ -109,7 +109,7 @@ func (p *Plugin) registerGateway(r *pipeline.Registry, server *redis.Server, log
 	r.Service("eventrouter.gateway", g)
 	page := pages.Watch()
 	p.web.Handle("GET /jobs/{domain}/{job}/watch", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		job := pages.Job{Domain: r.PathValue("domain"), JobID: r.PathValue("job")}
+		job := pages.Job{Domain: r.PathValue("domain"), JobID: r.PathValue("job"), Silence: p.hubs.Silence()}
 		if _, ok := shards[job.Domain]; !ok || !event.ValidJobID(job.JobID) {
 			web.Refuse(w, r, web.Refusal{Status: http.StatusNotFound, Word: "unknown", Message: "there is no such job"})
 			return

@@ -125,8 +125,10 @@ func (p *Plugin) servePage(w http.ResponseWriter, r *http.Request) {
 		web.Refuse(w, r, web.Refusal{Status: http.StatusNotFound, Word: "unknown_event", Message: "there is no such event"})
 		return
 	}
+	user, _ := web.UserOf(r.Context())
 	p.web.Page(w, r, p.page, pages.Room{
 		Event: event, EntryURL: p.config.EntryURL, Grace: p.config.Grace, Releases: p.config.Absent == absentRelease,
+		User: user.ID, Silence: p.hubs.Silence(),
 	})
 }
 

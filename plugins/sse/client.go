@@ -9,6 +9,10 @@ import (
 	"time"
 )
 
+// heartbeat is an event, because a browser hides comments from scripts. A client without a listener
+// ignores it.
+const heartbeat = "event: heartbeat\ndata: {}\n\n"
+
 const (
 	maxEvents     = 64        // that a client has not read
 	maxBytes      = 256 << 10 // of them
@@ -206,7 +210,7 @@ func (c *Client) take(aborted bool) (b batch) {
 	clear(c.latest)
 	c.latest = c.latest[:0]
 	if c.beat {
-		b.frames = append(b.frames, []byte(":hb\n\n"))
+		b.frames = append(b.frames, []byte(heartbeat))
 		c.beat = false
 	}
 	if c.reason != "" {

@@ -7,6 +7,8 @@
 //   - An EventSource stops for good on any status but 200. A temporary refusal is therefore a
 //     stream with the event busy (see Busy). The status 204 ends an EventSource that must not
 //     reconnect.
+//   - A browser hides comments from scripts, so the heartbeat is an event. A page without a
+//     listener can not distinguish a dead connection from a quiet one.
 //   - An EventSource repeats its first URL. The header Last-Event-ID is newer than the query.
 //   - A write deadline of net/http stays set when the write has returned. On HTTP/2 it would then
 //     end a stream that is idle, so it is removed after each flush.

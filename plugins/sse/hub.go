@@ -10,10 +10,8 @@ import (
 	"github.com/millrace-io/millrace/pipeline"
 )
 
-const (
-	heartbeatBuckets = 15 // of the clients; each second one bucket gets its heartbeat
-	heartbeatStep    = time.Second
-)
+// heartbeatBuckets is how many parts of the clients get their heartbeats one after the other.
+const heartbeatBuckets = 15
 
 // Hub serves the streams of one plugin. Plugin.Hub makes it. It is safe for concurrent use.
 type Hub struct {

@@ -95,9 +95,9 @@ func TestHeartbeatsAreSentEvery15Seconds(t *testing.T) {
 		c.Close("done")
 		late.Close("done")
 		require.NotZero(t, s.end())
-		require.Equal(t, 11, s.reader.Comments)
+		require.Equal(t, 11, s.reader.Heartbeats)
 		require.NotZero(t, lateStream.end())
-		require.Equal(t, 10, lateStream.reader.Comments)
+		require.Equal(t, 10, lateStream.reader.Heartbeats)
 	})
 }
 

@@ -59,11 +59,15 @@ func newHub(t testing.TB) *rig {
 
 func newRig(t testing.TB) *rig {
 	r := newHub(t)
-	require.NoError(t, r.runtime.StartServices(t.Context()))
+	r.start()
+	return r
+}
+
+func (r *rig) start() {
+	require.NoError(r.t, r.runtime.StartServices(r.t.Context()))
 	r.client = &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return r.dial(), nil
 	}}}
-	return r
 }
 
 func (r *rig) dial() net.Conn {

@@ -20,6 +20,7 @@ const (
 // Plugin has the hubs of a process. It must be before the plugins that use it in the list of
 // plugins, and before the plugin of the HTTP server.
 type Plugin struct {
+	config  Config
 	metrics metrics
 	hubs    map[string]*Hub
 	window  time.Duration
@@ -30,13 +31,20 @@ type Plugin struct {
 // New returns the plugin without hubs.
 func New() *Plugin {
 	return &Plugin{
-		metrics: newMetrics(), hubs: map[string]*Hub{}, window: defaultDrainWindow,
+		config: DefaultConfig(), metrics: newMetrics(), hubs: map[string]*Hub{}, window: defaultDrainWindow,
 		log: slog.New(slog.DiscardHandler), sampled: pipeline.NewLogSampler(warnEvery),
 	}
 }
 
 // Name implements pipeline.Plugin.
 func (p *Plugin) Name() string { return "sse" }
+
+// Settings implements pipeline.Configurable.
+func (p *Plugin) Settings() any { return &p.config }
+
+// Silence is the time without any event after which a client takes its stream as lost: one late or
+// missing heartbeat is no loss.
+func (p *Plugin) Silence() time.Duration { return 2*p.config.Heartbeat + lateHeartbeat }
 
 // Register implements pipeline.Plugin.
 func (p *Plugin) Register(r *pipeline.Registry) error {
@@ -73,7 +81,7 @@ type service struct {
 // Start starts the heartbeats.
 func (s *service) Start(ctx context.Context) error {
 	return s.Loops.Start(ctx, func(ctx context.Context) {
-		pipeline.Every(ctx, heartbeatStep, func(context.Context) {
+		pipeline.Every(ctx, s.plugin.config.Heartbeat/heartbeatBuckets, func(context.Context) {
 			for _, h := range s.plugin.hubs {
 				h.beat(s.tick % heartbeatBuckets)
 			}
@@ -125,6 +133,6 @@ func (p *Plugin) open() (n int) {
 }
 
 var (
-	_ pipeline.Plugin  = (*Plugin)(nil)
-	_ pipeline.Drainer = (*service)(nil)
+	_ pipeline.Configurable = (*Plugin)(nil)
+	_ pipeline.Drainer      = (*service)(nil)
 )

@@ -26,6 +26,8 @@ const (
 	NameGap       = "gap"       // numbers that are missing, or belong to other events: {"from","to"}
 	NameBusy      = "busy"      // try again later: {"reason"}
 	NameClosed    = "closed"    // the last message: {"reason"}
+
+	nameHeartbeat = "heartbeat" // shows that the connection is alive
 )
 
 // Message is one Server-Sent Event.
@@ -64,7 +66,7 @@ type Options struct {
 	// Client is the HTTP client; nil: http.DefaultClient. It must not limit the time of a request.
 	// Redirects are refused unless it has a CheckRedirect: they would take the Token to another server.
 	Client *http.Client
-	// Message is called for each message, in order.
+	// Message is called for each message but heartbeats, in order.
 	Message func(Message)
 	// Connected is called for each stream that the gateway has accepted. May be nil.
 	Connected func()
@@ -196,6 +198,9 @@ func (w *watcher) read(body io.Reader) (reason string, err error) {
 func (w *watcher) take(m Message) (reason string, err error) {
 	if m.ID != "" {
 		w.last = m.ID
+	}
+	if m.Name == nameHeartbeat {
+		return "", nil
 	}
 	w.Message(m)
 	switch m.Name {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"html/template"
 	"time"
+
+	"github.com/millrace-io/millrace/plugins/sse"
 )
 
 //go:embed room.html
@@ -21,11 +23,18 @@ type Room struct {
 	// Releases says that an admitted user without a connection loses the turn at once, until the
 	// shop has verified the token.
 	Releases bool
+	// User is the signed-in user, whose pages of this event share one stream. Empty: nobody has
+	// signed in, and the page has a stream of its own.
+	User string
+	// Silence is the time without an event after which the page takes its stream as lost.
+	Silence time.Duration
 }
 
 // Waiting returns the page of a user who waits. It connects to /events/<id>/tickets/waiting of its
 // own origin, with its own query.
-func Waiting() *template.Template { return template.Must(template.New("room").Parse(roomPage)) }
+func Waiting() *template.Template {
+	return template.Must(sse.AddModule(template.New("room")).Parse(roomPage))
+}
 
 // Kept returns the grace in words.
 func (r Room) Kept() string {

@@ -24,7 +24,9 @@ func render(t *testing.T, data Room) string {
 func TestThePageLoadsNothingElse(t *testing.T) {
 	t.Parallel()
 	page := render(t, Room{Event: "42", EntryURL: "https://shop.example/?entry={token}", Grace: 2 * time.Minute})
-	require.Len(t, regexp.MustCompile(`<(?:script|style) nonce="n1">`).FindAllString(page, -1), 2)
+	require.Len(t, regexp.MustCompile(`<(?:script type="module"|style) nonce="n1">`).FindAllString(page, -1), 2)
+	require.Contains(t, page, "export function follow(", "the module is in the page")
+	require.NotRegexp(t, `\bimport\b`, page)
 	require.NotRegexp(t, `<link|<img|<iframe|@import|url\(| src=| style=| on[a-z]+="`, page)
 	require.Contains(t, page, "your place is kept for 2 minutes")
 	require.Contains(t, render(t, Room{Grace: 90 * time.Second}), "your place is kept for 90 seconds")
@@ -55,7 +57,7 @@ func TestATurnFollowsTheServer(t *testing.T) {
 		return text
 	}
 	require.Contains(t, part("function promoted("), "clock = p.now - Date.now()")
-	connected, _, _ := strings.Cut(part(`addEventListener("connected", event => {`), "\n  });")
+	connected, _, _ := strings.Cut(part("\n  connected(p, id) {"), "\n  },")
 	require.Contains(t, connected, `p.state !== "ADMITTED"`)
 	require.Contains(t, connected, `turn = false`)
 	require.Contains(t, connected, `at("turn").hidden = true`)

@@ -29,8 +29,8 @@ type Options struct {
 	// longer by SeenInterval, the time between two signs.
 	Grace, SeenInterval time.Duration
 	ClearAfter          time.Duration // time between the end of a room and the removal of its keys
-	// Release: a promoted user that has no connection for SeenInterval loses the slot, unless a shop
-	// has verified the lease.
+	// Release: a promoted user that has no connection for SeenInterval loses the slot, unless a
+	// shop has verified the lease.
 	Release   bool
 	MaxEvents int // maximum number of rooms that Create allows
 	// Replicas have a promotion, claim, verification, end or leave before it is answered, or the
@@ -217,15 +217,15 @@ func (r *Rooms) Leave(ctx context.Context, event, user, reason string) (Place, e
 }
 
 // Verify gives a lease to one session of a shop. The same session may call it again. From then on
-// the lease is only ended by Finish, the end of its time, or an operator. The errors are ErrUsed and
-// ErrEnded, besides ErrUnknown and those of the server.
+// the lease is only ended by Finish, the end of its time, or an operator. The errors are ErrUsed
+// and ErrEnded, besides ErrUnknown and those of the server.
 func (r *Rooms) Verify(ctx context.Context, event, user, jti, by string) (Place, error) {
 	return r.one(ctx, "verify", event, user, jti, by)
 }
 
 // Finish ends a lease as sold or abandoned. The same result again is no error. A sale after the end
-// of the lease, expired or abandoned, needs a free slot: How is "late". Every other pair of state and
-// result returns ErrConflict, with the state of the lease.
+// of the lease, expired or abandoned, needs a free slot: How is "late". Every other pair of state
+// and result returns ErrConflict, with the state of the lease.
 func (r *Rooms) Finish(ctx context.Context, event, user, jti string, sold bool) (Place, error) {
 	result := Abandoned
 	if sold {

@@ -197,7 +197,7 @@ func (s *Shop) finish(ctx context.Context, event string, c token.Claims, q reque
 	switch {
 	case ran && sold && place.How == "late":
 		late("sold")
-	case errors.Is(err, room.ErrConflict) && sold && place.State != "": // the lease is known, and has ended
+	case errors.Is(err, room.ErrConflict) && sold && place.State != "": // the lease has ended
 		late("conflict")
 	}
 	// A late sale was counted as expired or abandoned before.

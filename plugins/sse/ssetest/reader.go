@@ -26,6 +26,9 @@ type Reader struct {
 
 	// Retry is the time that the last line retry gave; zero without one.
 	Retry time.Duration
+	// Heartbeats is the number of events heartbeat. They are not returned, because most clients do
+	// not listen to them.
+	Heartbeats int
 	// Comments is the number of comment lines.
 	Comments int
 	// LastEventID is what a reconnect sends.
@@ -55,6 +58,10 @@ func (r *Reader) Next() (Event, error) {
 		r.name.Reset()
 		r.data.Reset()
 		if e.Data == "" {
+			continue
+		}
+		if e.Name == "heartbeat" {
+			r.Heartbeats++
 			continue
 		}
 		e.Data = strings.TrimSuffix(e.Data, "\n")

@@ -1,5 +1,5 @@
--- leave.lua: a user leaves, or is removed by an operator, in any state but one: a lease that a shop has verified is ended by
---            the operator alone, because the user may be paying for it.
+-- leave.lua: a user leaves, or is removed by an operator. A lease that a shop has verified is ended by the operator alone,
+--            because the user may be paying for it.
 -- ARGV[8] user   ARGV[9] reason: left or kicked
 -- Reply: the place; how is lease if a lease has ended. Code VERIFIED: the user can not end the lease, and nothing has changed.
 -- Complexity: O(log N)

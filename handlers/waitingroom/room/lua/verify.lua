@@ -1,5 +1,5 @@
--- verify.lua: checks a lease for a shop. The lease is then for one session of the shop, and neither the user nor a lost
---             connection ends it any more: only the shop, the end of its time, or an operator.
+-- verify.lua: checks a lease for a shop. The lease is then for one session of the shop. From then on it is ended by the
+--             shop, by its time or by an operator, but neither by the user nor by a lost connection.
 -- ARGV[8] user   ARGV[9] id of the lease   ARGV[10] session
 -- Reply: the place. Code USED: another session has the lease. Code ENDED: it is over, the place says why.
 -- Complexity: O(log N)
