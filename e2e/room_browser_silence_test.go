@@ -139,7 +139,7 @@ func sevenTabsShareAStream(t *testing.T, b *browser, rooms *roomsOf) {
 	const event = "seven"
 	s := rooms.startWith([]string{briefHeartbeat}, event, "seen_interval: 1s")
 	rooms.open(event, 0)
-	ctx, cancel := context.WithTimeout(b.ctx, 3*time.Minute) // a tab without a connection would load for ever
+	ctx, cancel := context.WithTimeout(b.ctx, 3*time.Minute) // a tab without a connection would load without end
 	t.Cleanup(cancel)
 	b = &browser{ctx}
 	var tabs []*tab

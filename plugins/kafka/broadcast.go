@@ -21,7 +21,7 @@ import (
 // message per partition in flight, and delivers a nacked one again after a pause. It reads the
 // partitions that existed when it started. So every Order is kept, and a Window has no effect.
 //
-// When the topic was deleted and created again, it begins anew with all of the new one.
+// When the topic was deleted and created again, it begins again with all of the new one.
 type broadcast struct {
 	*pipeline.Life
 	topic       string

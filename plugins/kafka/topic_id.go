@@ -135,7 +135,7 @@ func (s *subscription) watchRefreshes() {
 
 // checkTopic ends the session when the leader of a claimed partition has another topic than the
 // claim began with. sarama would go on at the old offset, and skip what is before it in the new
-// log. The marks of the ended claims name the old id, so the next session begins anew.
+// log. The marks of the ended claims name the old id, so the next session begins at the start of the new log.
 func (s *subscription) checkTopic() {
 	for _, c := range s.live() {
 		if c.topic == (topicID{}) {

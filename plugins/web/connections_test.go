@@ -116,7 +116,7 @@ func TestLimitsAndFileDescriptors(t *testing.T) {
 	require.Contains(t, r.log.String(), `level=INFO msg="the limit of file descriptors permits fewer streams than usual" plugin=web descriptors=4 streams=2 usual=20000`)
 	for range 2 {
 		stream := r.open("GET", "/events")
-		defer stream.Body.Close()
+		t.Cleanup(func() { _ = stream.Body.Close() })
 		require.Equal(t, http.StatusOK, stream.StatusCode)
 	}
 	requireClosed(t, r.web.Addr())

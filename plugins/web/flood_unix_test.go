@@ -53,7 +53,7 @@ func TestAFloodLeavesFileDescriptors(t *testing.T) {
 			require.ErrorIs(t, err, syscall.ECONNRESET) // it is refused
 			continue
 		}
-		defer c.Close()
+		t.Cleanup(func() { _ = c.Close() })
 		_, _ = io.WriteString(c, "GET /absent HTTP/1.1\r\nHost: a\r\n\r\n") // it may be closed already
 	}
 	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -92,7 +92,7 @@ func serveWithFewDescriptors(t *testing.T) {
 	for i := range 50 {
 		c, err := net.Dial("tcp", other.Addr().String())
 		require.NoError(t, err, i)
-		defer c.Close()
+		t.Cleanup(func() { _ = c.Close() })
 	}
 	fmt.Println(r.log)
 }

@@ -100,8 +100,9 @@ func (s *server) Start(ctx context.Context) error {
 // limit finds the limits of streams and connections, and compares them with the file descriptors
 // that the process may have.
 func (s *server) limit(ctx context.Context) error {
-	c, descriptors, limited := s.plugin.config, 0, false
-	if descriptors, limited = s.plugin.descriptors(); !limited {
+	c := s.plugin.config
+	descriptors, limited := s.plugin.descriptors()
+	if !limited {
 		descriptors = unlimited
 	}
 	most := httpserver.Public(descriptors)

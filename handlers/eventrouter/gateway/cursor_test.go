@@ -274,7 +274,10 @@ func TestClientsThatReconnectHaveTheEventsOfTheLog(t *testing.T) {
 				events = events[:rng.IntN(len(events)+1)]
 				r.loses(id)
 				r.store(events...)
-				time.Sleep(2 * time.Millisecond) // by the clock of Redis, too
+				stored := r.client.Time(t.Context()).Val()
+				require.Eventually(t, func() bool { // the entries of the next life are newer
+					return r.client.Time(t.Context()).Val().After(stored.Add(time.Millisecond))
+				}, time.Minute, time.Millisecond)
 			}
 			visit(t, rng, r, gateways, histories, id)
 			for range 1 + rng.IntN(6) {

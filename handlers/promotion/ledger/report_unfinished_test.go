@@ -75,9 +75,9 @@ func TestWaitTimesOfEachQueueLocation(t *testing.T) {
 			acceptMany(t, l, p, 3)
 			require.NoError(t, l.store.update(t.Context(), nil, func(q querier, now time.Time) error {
 				// The second target is the oldest, and the third is due first.
-				for target, ago := range []struct{ accepted, due time.Duration }{{20, 1}, {60, 2}, {50, 30}} {
+				for target, ago := range []struct{ accepted, due time.Duration }{{20 * time.Minute, time.Minute}, {60 * time.Minute, 2 * time.Minute}, {50 * time.Minute, 30 * time.Minute}} {
 					if _, err := q.exec(t.Context(), `UPDATE payouts SET hint = $1, accepted_at = $2, hint_due = $3 WHERE promotion_id = $4 AND target_id = $5`,
-						location, now.Add(-ago.accepted*time.Minute), now.Add(-ago.due*time.Minute), p, target+1); err != nil {
+						location, now.Add(-ago.accepted), now.Add(-ago.due), p, target+1); err != nil {
 						return err
 					}
 				}

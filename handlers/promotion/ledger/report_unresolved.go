@@ -63,9 +63,11 @@ const maxAmbiguous = 1000
 
 // An AMBIGUOUS payout may have been charged, and these payouts have an index of their own, in whose
 // order they are read. So the cost does not depend on the number of other unsettled payouts.
+//
+//nolint:gochecknoglobals // constant, but not for the compiler
 var sqlAmbiguous = `SELECT ` + names(payoutColumns, "") + ` FROM (SELECT * FROM payouts
 WHERE settled_at IS NULL AND maybe_charged AND state = 'AMBIGUOUS' ORDER BY type, promotion_id, id) AS doubtful
-ORDER BY first_sent_at, id LIMIT $1` //nolint:gochecknoglobals // constant, but not for the compiler
+ORDER BY first_sent_at, id LIMIT $1`
 
 // EachLookupOnly calls fn for every AMBIGUOUS payout that is only looked up, oldest first. since is
 // the time since its oldest request started. Resolve with Force ends them. It reads the 1,000

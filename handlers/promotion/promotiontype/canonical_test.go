@@ -26,7 +26,6 @@ func TestCanonicalPayloads(t *testing.T) {
 	}
 }
 
-//nolint:gochecknoglobals // constant, but not for the compiler
 var unusual = []string{
 	``, `{`, `{}`, `null`, `[]`,
 	`{"promotionId":1,"promotionSummaryId":9,"targetId":7,"amount":0}`,
