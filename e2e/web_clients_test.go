@@ -32,7 +32,7 @@ func TestHalfSentRequestsDoNotFailAStop(t *testing.T) {
 		for i := range 10 {
 			c, err := net.Dial("tcp", addr)
 			require.NoError(t, err)
-			defer c.Close()
+			t.Cleanup(func() { _ = c.Close() })
 			request := "POST /absent HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"
 			if i%2 == 0 {
 				request = "GET /absent HTTP/1.1\r\nHost"
