@@ -24,8 +24,9 @@ type Transport interface {
 // Streams is a Transport that can have dead letters itself.
 type Streams interface {
 	Transport
-	// CappedSink is Sink for a stream that keeps about the newest messages.
-	CappedSink(stream string, atMost int) pipeline.Sink
+	// CappedSink is Sink for a stream that keeps about the newest messages, up to a number of them and
+	// of their bytes.
+	CappedSink(stream string, atMost, atMostBytes int) pipeline.Sink
 	// Each calls each for the messages of a stream, oldest first, with the id of the entry. A
 	// stream that does not exist has none. The transport need not be started.
 	Each(ctx context.Context, stream string, each func(id string, m *message.Message) error) error

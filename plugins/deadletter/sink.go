@@ -22,17 +22,22 @@ func (p *Plugin) Sink(topic string) pipeline.Sink {
 	return p.sink(topic, p.topics.Sink(topic), false)
 }
 
-// maxStream is the number of dead letters that a stream keeps, about.
-const maxStream = 100_000
+// What a stream of dead letters keeps, about. The sender of the messages chooses their size, so a
+// number alone would let them fill Redis.
+const (
+	maxStream      = 100_000
+	maxStreamBytes = 64 << 20
+)
 
-// StreamSink is Sink for a stream without a group, which keeps about the newest 100,000 dead
-// letters. It keeps at most 8 KiB of each payload, with the length and the hash of the complete one,
-// because the stream shares the memory of Redis with the messages. It needs no topics.
+// StreamSink is Sink for a stream without a group. It keeps about the newest 100,000 dead letters or
+// 64 MiB of them, whichever is less, and at most 8 KiB of each payload, with the length and the hash
+// of the complete one, because the stream shares the memory of Redis with the messages. It needs no
+// topics.
 func (p *Plugin) StreamSink(stream string) pipeline.Sink {
 	if p.streams == nil {
 		panic("deadletter: StreamSink without a transport of streams in New")
 	}
-	return p.sink(stream, cutting{p.streams.CappedSink(stream, maxStream)}, true)
+	return p.sink(stream, cutting{p.streams.CappedSink(stream, maxStream, maxStreamBytes)}, true)
 }
 
 func (p *Plugin) sink(name string, to pipeline.Sink, stream bool) pipeline.Sink {

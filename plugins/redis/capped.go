@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	_ "embed" // the script
 	"errors"
 	"fmt"
 	"slices"
@@ -14,16 +15,22 @@ import (
 	"github.com/millrace-io/millrace/plugins/redis/poll"
 )
 
-// CappedSink publishes to a stream that no group reads. Redis removes the oldest entries when there
-// are more than about atMost.
-func (p *Plugin) CappedSink(stream string, atMost int) pipeline.Sink {
-	return cappedSink{p.Server(nil), stream, atMost}
+//go:embed lua/capped.lua
+var cappedSource string
+
+// CappedSink publishes to a stream that no group reads. The oldest entries are removed when there are
+// more than about atMost, or when all together have more than about atMostBytes of fields and values.
+// The newest entry always stays.
+func (p *Plugin) CappedSink(stream string, atMost, atMostBytes int) pipeline.Sink {
+	return cappedSink{p.Server(nil), NewScript(cappedSource), stream, atMost, atMostBytes}
 }
 
 type cappedSink struct {
-	server *Server
-	stream string
-	atMost int
+	server      *Server
+	script      *Script
+	stream      string
+	atMost      int
+	atMostBytes int
 }
 
 func (s cappedSink) Describe() pipeline.Endpoint {
@@ -34,7 +41,7 @@ func (s cappedSink) Describe() pipeline.Endpoint {
 func (s cappedSink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	calls := make([]*Call, len(msgs))
 	for i, m := range msgs {
-		calls[i] = Command(entry.New(m).Values("XADD", s.stream, "MAXLEN", "~", s.atMost, "*")...)
+		calls[i] = s.script.Call([]string{s.stream}, entry.New(m).Values(s.atMost, s.atMostBytes)...)
 	}
 	if err := s.server.Do(ctx, calls...); err == nil || errors.Is(err, errNotStarted) {
 		return err

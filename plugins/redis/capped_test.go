@@ -1,0 +1,77 @@
+package redis
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
+)
+
+// A stream without a group is limited by bytes, because the sender of a message chooses its size. The
+// newest entries stay, also if one of them is larger than the limit.
+func TestACappedStreamIsLimitedByBytes(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s redistest.Server) {
+		const entries, most = 1000, 64 << 10
+		client := s.Client(t)
+		stream := redistest.Stream(t, client)
+		p := New()
+		p.Settings().(*Config).Addrs = []string{s.Addr}
+		pipelinetest.Start(t, p)
+		sink := p.CappedSink(stream, entries, most)
+		publish := func(sizes ...int) {
+			t.Helper()
+			msgs := make([]*message.Message, len(sizes))
+			for i, size := range sizes {
+				msgs[i] = message.NewMessage(fmt.Sprint(i), []byte(strings.Repeat("x", size)))
+			}
+			require.NoError(t, sink.Publish(t.Context(), msgs...))
+		}
+		sizes := func() (list []int, bytes int) {
+			t.Helper()
+			for _, e := range client.XRange(t.Context(), stream, "-", "+").Val() {
+				payload, ok := e.Values["message"].(string)
+				require.True(t, ok, e.Values)
+				list, bytes = append(list, len(payload)), bytes+len(payload)
+			}
+			return list, bytes
+		}
+		repeat := func(n, size int) (list []int) {
+			for range n {
+				list = append(list, size)
+			}
+			return list
+		}
+
+		publish(repeat(300, 100)...)
+		list, _ := sizes()
+		require.Len(t, list, 300, "small entries are all there")
+		publish(repeat(200, 8<<10)...)
+		list, bytes := sizes()
+		require.Equal(t, repeat(len(list), 8<<10), list, "the oldest ones are gone")
+		require.LessOrEqual(t, bytes, most+8<<10)
+		require.Greater(t, bytes, most/2, "and no more than necessary")
+
+		publish(2 * most)
+		list, _ = sizes()
+		require.Equal(t, 2*most, list[len(list)-1], "a large one is not lost")
+		require.LessOrEqual(t, len(list), 2)
+		publish(10, 20)
+		list, _ = sizes()
+		require.Equal(t, []int{10, 20}, list[len(list)-2:])
+
+		// Another client has added an entry, and an operator has deleted the newest one.
+		require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"message", "foreign"}}).Err())
+		newest := client.XRevRangeN(t.Context(), stream, "+", "-", 1).Val()
+		require.NoError(t, client.XDel(t.Context(), stream, newest[0].ID).Err())
+		publish(repeat(100, 8<<10)...)
+		list, bytes = sizes()
+		require.Equal(t, repeat(len(list), 8<<10), list)
+		require.LessOrEqual(t, bytes, most+8<<10)
+	})
+}
