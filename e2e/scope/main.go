@@ -78,10 +78,11 @@ func (r repository) command(name string, args ...string) (string, error) {
 
 func (r repository) git(args ...string) (string, error) { return r.command("git", args...) }
 
-// round is the content of the counter: its number, and the commit that was submitted before.
+// round is the content of the counter: its number, the commit that was submitted before, and the last
+// commit of the change, behind which only the raise of the counter follows.
 type round struct {
-	number int
-	base   string
+	number    int
+	base, end string
 }
 
 // at reads the counter of a commit. Without the file it is 0.
@@ -95,8 +96,8 @@ func (r repository) at(commit string) (round, error) {
 		return round{}, err
 	}
 	var is round
-	if _, err := fmt.Sscan(text, &is.number, &is.base); err != nil {
-		return round{}, fmt.Errorf("%s: %q: want a number and a commit: %w", counter, text, err)
+	if _, err := fmt.Sscan(text, &is.number, &is.base, &is.end); err != nil {
+		return round{}, fmt.Errorf("%s: %q: want a number and two commits: %w", counter, text, err)
 	}
 	return is, nil
 }
@@ -132,8 +133,8 @@ func (r repository) raise(base string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	next := round{before.number + 1, base}
-	if err := os.WriteFile(filepath.Join(r.top, counter), fmt.Appendf(nil, "%d %s\n", next.number, next.base), 0o644); err != nil {
+	next := round{before.number + 1, base, head}
+	if err := os.WriteFile(filepath.Join(r.top, counter), fmt.Appendf(nil, "%d %s %s\n", next.number, next.base, next.end), 0o644); err != nil {
 		return err
 	}
 	if _, err := r.git("add", counter); err != nil {
@@ -161,11 +162,11 @@ func (r repository) change() (round, []string, error) {
 		all, err := r.git("ls-files")
 		return is, strings.Fields(all), err
 	}
-	last, err := r.git("diff", "--name-only", "HEAD^", "HEAD")
+	last, err := r.git("rev-parse", "HEAD^")
 	if err != nil {
 		return is, nil, err
 	}
-	if last != counter {
+	if last != is.end {
 		return is, nil, fmt.Errorf("the last commit does not raise %s, so nobody knows which change is checked: run `make round` at the end of a change", counter)
 	}
 	before, err := r.at(is.base)
@@ -208,7 +209,10 @@ func (r repository) env(out, errOut io.Writer) error {
 			race = append(race, p.ImportPath)
 		}
 	}
-	fmt.Fprintf(errOut, "round %d, since %.12s: %d files, areas %s; packages %s; and quarter %d of the rest\n",
+	if slices.Contains(areas, tier.Everything) {
+		areas, folders = []string{tier.Everything}, []string{"all"}
+	}
+	fmt.Fprintf(errOut, "round %d, since %.12s: %d files; areas: %s; packages: %s; and quarter %d of the rest\n",
 		is.number, is.base, len(files), strings.Join(areas, " "), strings.Join(folders, " "), quarter)
 	fmt.Fprintf(out, "export MILLRACE_AREAS='%s'\nexport MILLRACE_PACKAGES='%s'\nexport MILLRACE_QUARTER=%d\nexport RACE_PKGS='%s'\n",
 		strings.Join(areas, ","), strings.Join(folders, ","), quarter, strings.Join(race, " "))

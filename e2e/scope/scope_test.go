@@ -87,6 +87,13 @@ func TestARoundPerChange(t *testing.T) {
 	code, out = c.scope("round")
 	require.Equal(t, 1, code)
 	require.Contains(t, out, "nothing was committed since")
+	// A further commit belongs to the same change: the counter is raised again, from the same base.
+	c.commit(map[string]string{"plugins/kafka/kafka.go": "package kafka // b\n"})
+	code, out = c.scope("round", first)
+	require.Zero(t, code, out)
+	code, out = c.scope("env")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "MILLRACE_QUARTER=1\n")
 
 	// The next change: a page of a package, and who imports it.
 	c.commit(map[string]string{"plugins/web/pages/page.html": "x", "README.md": "x"})
@@ -113,7 +120,7 @@ func TestARoundPerChange(t *testing.T) {
 	require.Contains(t, out, tier.Everything)
 
 	// A number that was written by hand.
-	c.commit(map[string]string{".ci/round": "9 " + first + "\n"})
+	c.commit(map[string]string{".ci/round": "9 " + first + " " + c.git("rev-parse", "HEAD") + "\n"})
 	code, out = c.scope("env")
 	require.Equal(t, 1, code)
 	require.Contains(t, out, "want 1")
