@@ -28,13 +28,13 @@ type Config struct {
 	// TrustedProxies are the networks whose X-Forwarded-For and user header are used.
 	TrustedProxies []string `yaml:"trusted_proxies"`
 	Auth           Auth     `yaml:"auth"`
-	// MaxStreams is the number of open streams of the process. Zero: 20,000, or fewer if the limit of
-	// file descriptors permits fewer.
+	// MaxStreams is the number of open streams of the process. Zero: 20,000, or nine tenths of the
+	// connections that the limit of file descriptors permits.
 	MaxStreams int `yaml:"max_streams"`
 	// MaxStreamsPerUser is the number of open streams of a user, or of an address without a user.
 	MaxStreamsPerUser int `yaml:"max_streams_per_user"`
-	// MaxConnections is the number of open connections of the process. Zero: twice the streams, or
-	// fewer if the limit of file descriptors permits fewer.
+	// MaxConnections is the number of open connections of the process. Zero: twice the streams and
+	// at least 100 more, or fewer if the limit of file descriptors permits fewer.
 	MaxConnections int `yaml:"max_connections"`
 	// MaxConnectionsPerAddress is the number of open connections of an address that is neither of a
 	// trusted proxy nor of this machine. Zero: a tenth of MaxConnections.

@@ -25,6 +25,7 @@ const (
 
 	defaultStreams       = 20_000        // with max_streams 0
 	connectionsPerStream = 2             // with max_connections 0: browsers keep one for other requests
+	leastOther           = 100           // connections without a stream, with max_connections 0
 	addressPart          = 10            // of max_connections, with max_connections_per_address 0
 	unlimited            = math.MaxInt32 // descriptors
 
@@ -116,13 +117,16 @@ func (s *server) limit(ctx context.Context) error {
 		}
 	}
 	if s.plugin.maxStreams = c.MaxStreams; c.MaxStreams == 0 {
-		s.plugin.maxStreams = min(defaultStreams, most)
+		// The last tenth is for the newcomers of a full server: they get an answer (busy), and with it a
+		// sign of life, which a refused connection is not.
+		s.plugin.maxStreams = min(defaultStreams, most-most/10)
 	}
 	if s.plugin.maxStreams < defaultStreams && c.MaxStreams == 0 {
 		s.plugin.log.InfoContext(ctx, "the limit of file descriptors permits fewer streams than usual",
 			slog.Int("descriptors", descriptors), slog.Int("streams", s.plugin.maxStreams), slog.Int("usual", defaultStreams))
 	}
-	total := cmp.Or(c.MaxConnections, min(connectionsPerStream*s.plugin.maxStreams, most))
+	streams := s.plugin.maxStreams
+	total := cmp.Or(c.MaxConnections, min(max(connectionsPerStream*streams, streams+leastOther), most))
 	s.limits = httpserver.Limits{
 		Total: total, PerAddress: cmp.Or(c.MaxConnectionsPerAddress, max(1, total/addressPart)), Exempt: s.plugin.manyClients,
 	}
