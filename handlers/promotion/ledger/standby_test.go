@@ -51,12 +51,14 @@ func (f *frozenPair) accept(l *Ledger, records ...rules.Record) (stored int) {
 	return stored
 }
 
-// visible waits until the primary shows what a cancelled commit has written.
-func (f *frozenPair) visible(sql string, args ...any) {
+// visible calls until the primary shows what a cancelled commit has written. On a busy machine a call
+// may end before its commit was sent.
+func (f *frozenPair) visible(call func(), sql string) {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {
+		call()
 		var found bool
-		require.NoError(f.t, f.conn.QueryRow(f.t.Context(), "SELECT EXISTS ("+sql+")", args...).Scan(&found))
+		require.NoError(f.t, f.conn.QueryRow(f.t.Context(), "SELECT EXISTS ("+sql+")").Scan(&found))
 		return found
 	}, time.Minute, 10*time.Millisecond, "a cancelled commit is visible on the primary: %s", sql)
 }
@@ -92,8 +94,7 @@ func TestAFailoverLosesNothingThatWasAnswered(t *testing.T) {
 
 		// Accept, and what follows an accept.
 		fresh := []rules.Record{record(2, 1), record(2, 2), record(2, 3)}
-		require.Zero(t, f.accept(f.first, fresh...))
-		f.visible(`SELECT FROM payouts WHERE promotion_id = 2`)
+		f.visible(func() { require.Zero(t, f.accept(f.first, fresh...)) }, `SELECT FROM payouts WHERE promotion_id = 2`)
 		for _, l := range []*Ledger{f.first, f.other} {
 			require.Zero(t, f.accept(l, fresh...), "the rows are on the primary only")
 			require.Zero(t, f.accept(l, append(fresh, record(2, 4))...), "together with a fresh one")
@@ -103,9 +104,10 @@ func TestAFailoverLosesNothingThatWasAnswered(t *testing.T) {
 
 		// A settle, and the entries of a payout that is settled on the primary only.
 		paid := rules.CallResult{Key: begun.Key, Epoch: epoch, Outcome: rules.Paid, TransactionKey: "T"}
-		_, err := f.first.Settle(t.Context(), paid)
-		f.unconfirmed(err, "settle")
-		f.visible(`SELECT FROM payouts WHERE promotion_id = 1 AND target_id = 1 AND state = 'SUCCESS'`)
+		f.visible(func() {
+			_, err := f.first.Settle(t.Context(), paid)
+			f.unconfirmed(err, "settle")
+		}, `SELECT FROM payouts WHERE promotion_id = 1 AND target_id = 1 AND state = 'SUCCESS'`)
 		both("settle again", func(l *Ledger) error { _, err := l.Settle(t.Context(), paid); return err })
 		both("begin of a settled payout", func(l *Ledger) error { _, err := l.Begin(t.Context(), begun); return err })
 		late := paid
@@ -117,14 +119,14 @@ func TestAFailoverLosesNothingThatWasAnswered(t *testing.T) {
 		// Dead letters, of which each message has one.
 		rival := record(1, 3)
 		rival.Payload = []byte(`{"promotionId":1,"targetId":3,"amount":1}`)
-		require.Zero(t, f.accept(f.first, rival))
-		f.visible(`SELECT FROM outbox WHERE class = 'conflict'`)
+		f.visible(func() { require.Zero(t, f.accept(f.first, rival)) }, `SELECT FROM outbox WHERE class = 'conflict'`)
 		require.Zero(t, f.accept(f.first, rival))
 		require.Zero(t, f.accept(f.other, rival))
 		stray := record(9, 1)
-		_, err = f.first.Begin(t.Context(), stray)
-		f.unconfirmed(err, "unannounced")
-		f.visible(`SELECT FROM outbox WHERE class = 'unannounced'`)
+		f.visible(func() {
+			_, err := f.first.Begin(t.Context(), stray)
+			f.unconfirmed(err, "unannounced")
+		}, `SELECT FROM outbox WHERE class = 'unannounced'`)
 		both("unannounced again", func(l *Ledger) error { _, err := l.Begin(t.Context(), stray); return err })
 
 		// Operators.
@@ -137,21 +139,18 @@ func TestAFailoverLosesNothingThatWasAnswered(t *testing.T) {
 		again := func(l *Ledger) error {
 			return inTime(func(ctx context.Context) error { _, err := l.Replay(ctx, failed.Key, replay); return err })
 		}
-		f.unconfirmed(again(f.first), "replay")
-		f.visible(`SELECT FROM ledger_replays WHERE letter = 'a'`)
+		f.visible(func() { f.unconfirmed(again(f.first), "replay") }, `SELECT FROM ledger_replays WHERE letter = 'a'`)
 		both("replay again", again)
 		announce := func(l *Ledger) error {
 			return inTime(func(ctx context.Context) error { _, err := l.Announce(ctx, record(3, 1), replay2()); return err })
 		}
-		f.unconfirmed(announce(f.first), "announce")
-		f.visible(`SELECT FROM payouts WHERE promotion_id = 3`)
+		f.visible(func() { f.unconfirmed(announce(f.first), "announce") }, `SELECT FROM payouts WHERE promotion_id = 3`)
 		both("announce again", announce)
 		p := rules.Promotion{Type: "POINT", ID: 1}
 		record := func(l *Ledger) error {
 			return inTime(func(ctx context.Context) error { _, err := l.RecordIncarnation(ctx, p, "i"); return err })
 		}
-		f.unconfirmed(record(f.first), "record an incarnation")
-		f.visible(`SELECT FROM promotion_streams WHERE incarnation = 'i'`)
+		f.visible(func() { f.unconfirmed(record(f.first), "record an incarnation") }, `SELECT FROM promotion_streams WHERE incarnation = 'i'`)
 		both("record it again", record)
 		// The feeder admits the promotion between the read of its payouts and their enqueueing.
 		both("admit", func(l *Ledger) error {
@@ -160,8 +159,7 @@ func TestAFailoverLosesNothingThatWasAnswered(t *testing.T) {
 		pause := func(l *Ledger) error {
 			return inTime(func(ctx context.Context) error { return l.Pause(ctx, p, operator) })
 		}
-		f.unconfirmed(pause(f.first), "pause")
-		f.visible(`SELECT FROM promotions WHERE state = 'PAUSED'`)
+		f.visible(func() { f.unconfirmed(pause(f.first), "pause") }, `SELECT FROM promotions WHERE state = 'PAUSED'`)
 		both("pause again", pause)
 
 		f.failOver()

@@ -67,8 +67,8 @@ func TestEachEventOfACallHasItsOwnResult(t *testing.T) {
 		first, broken, last := newRig(t, s, 1), newRig(t, s, 1), newRig(t, s, 1)
 		first.enter("u1")
 		last.enter("u2")
-		// All events have the clock of the first one.
-		first.outage(time.Second)
+		// All events have the clock of the first one, and the last one is younger.
+		first.outage(3 * time.Second)
 		require.NoError(t, broken.client.Del(t.Context(), keys(broken.event)[9]).Err())
 		require.NoError(t, broken.client.Set(t.Context(), keys(broken.event)[9], "text", 0).Err())
 		got := first.rooms.Ticks(t.Context(), []string{first.event, broken.event, "no-such-event", last.event})
