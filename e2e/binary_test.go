@@ -83,7 +83,7 @@ func (b *build) get(t *testing.T, name string, flags ...string) string {
 	}
 	b.once.Do(func() {
 		b.path = filepath.Join(workDir, name)
-		args := append(append([]string{"build", "-ldflags=-s -w"}, flags...), "-o", b.path, "../cmd/millrace")
+		args := append(append([]string{"build", "-ldflags=-w"}, flags...), "-o", b.path, "../cmd/millrace")
 		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 			b.err = fmt.Errorf("%w: %s", err, out)
 		}

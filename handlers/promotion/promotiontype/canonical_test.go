@@ -13,6 +13,11 @@ func TestCanonicalPayloads(t *testing.T) {
 		record, err := s.Encode(12345, 9, 777, s.Sample(500))
 		require.NoError(t, err)
 		p, ok := s.decodeCanonical(record)
+		if s.canonical == nil { // a type that has not opted in
+			require.False(t, ok, "%s", record)
+			require.NotContains(t, []string{"POINT", "VOUCHER"}, s.Name)
+			continue
+		}
 		require.True(t, ok, "%s", record)
 		want, err := s.decodeAny(record)
 		require.NoError(t, err)
