@@ -156,6 +156,10 @@ func sevenTabsShareAStream(t *testing.T, b *browser, rooms *roomsOf) {
 	require.Eventually(t, func() bool { return value[string](tabs[6], `String(window.answered)`) == "200" }, time.Minute, glance)
 
 	index := rooms.place(event, "ann").Index
+	for _, p := range tabs[2:] {
+		value[string](p, `window.said = [];
+new MutationObserver(() => said.push(document.getElementById("status").textContent)).observe(document.getElementById("status"), {childList: true, characterData: true, subtree: true}); ""`)
+	}
 	for _, p := range tabs[:2] { // the first has the stream, and then another one
 		require.NoError(t, chromedp.Do(p.ctx, chromedp.Navigate("about:blank")))
 	}
@@ -163,6 +167,10 @@ func sevenTabsShareAStream(t *testing.T, b *browser, rooms *roomsOf) {
 	rooms.change(event, room.Change{Verb: room.Set, Concurrency: &two})
 	for _, p := range append(tabs[2:], other) {
 		p.says("It is your turn.")
+	}
+	for _, p := range tabs[2:] {
+		require.NotContains(t, strings.Join(value[[]string](p, "said"), "\n"), "Not connected", "the server has refused nothing")
+		require.True(t, value[bool](p, `document.getElementById("connect").hidden`))
 	}
 	require.Equal(t, index, rooms.place(event, "ann").Index)
 	require.Eventually(t, func() bool { return s.connections("room") == 2 }, time.Minute, glance, "one per user")

@@ -6,7 +6,7 @@ const unanswered = 5000; // after which a page takes over from one that does not
 const reconnects = 5000, reconnectsBusy = 30000; // the longest waits of an EventSource before it connects again
 const most = 1000; // events that a new page receives
 
-export function follow({ address, key, names, latest = [], first, silence, event, state, reset = () => {} }) {
+export function follow({ address, key, names, latest = [], passing = [], first, silence, event, state, reset = () => {} }) {
   const self = Math.random().toString(36).slice(2);
   const shared = key && navigator.locks && window.BroadcastChannel;
   let active = false, leading = false, synced = false, leader = "";
@@ -36,7 +36,7 @@ export function follow({ address, key, names, latest = [], first, silence, event
     if (name === "heartbeat") return;
     if (name === first) kept = [];
     kept = kept.filter(one => one.name !== "busy" && (one.name !== name || !latest.includes(name)));
-    if (name !== "closed") kept.push({ name, data, id });
+    if (name !== "closed" && !passing.includes(name)) kept.push({ name, data, id });
     if (kept.length > most) kept.shift();
     deliver(name, data, id);
   }
@@ -44,6 +44,12 @@ export function follow({ address, key, names, latest = [], first, silence, event
     clearTimeout(retrying);
     if (source) source.close();
     source = null;
+  }
+  // A browser also ends the stream of a page that the user leaves. No page may take that as a refusal,
+  // so refused is reported only by a page that is still there after the pause.
+  function refuse() {
+    retrying = setTimeout(connect, 2000 + 4000 * Math.random());
+    change("refused"); // the page finds out why, and may stop
   }
   function connect() {
     disconnect();
@@ -61,9 +67,9 @@ export function follow({ address, key, names, latest = [], first, silence, event
       sign();
       extra = busy ? reconnectsBusy : reconnects;
       if (one.readyState !== EventSource.CLOSED) return change("lost");
-      source = null; // the server has refused: the page finds out why, and may stop
-      retrying = setTimeout(connect, 3000 + 4000 * Math.random());
-      change("refused");
+      source = null;
+      change("lost");
+      retrying = setTimeout(refuse, pause);
     };
     for (const name of new Set([...names, "heartbeat", "busy", "closed"]))
       one.addEventListener(name, message => {
@@ -77,7 +83,7 @@ export function follow({ address, key, names, latest = [], first, silence, event
   function lead() {
     leading = synced = true;
     leader = self;
-    tell({ kind: "lead" });
+    tell({ kind: "lead", last });
     connect();
   }
   function follower() {
@@ -105,6 +111,12 @@ export function follow({ address, key, names, latest = [], first, silence, event
       leader = from;
       if (leading) follower();
       sign();
+      // The new leader continues after other events than this page has: the server would repeat some of
+      // them, or skip some. This page therefore takes over what the leader has.
+      if (synced && message.last !== last) {
+        synced = false;
+        tell({ kind: "ask" });
+      }
     } else if (leading) {
       // from a page that does not know yet that it is no longer the leader
     } else if (kind === "replay" && message.to === self && !synced) {
@@ -114,7 +126,7 @@ export function follow({ address, key, names, latest = [], first, silence, event
       ({ last, heard, kept } = message);
       reset();
       for (const { name, data, id } of kept) deliver(name, data, id);
-      change(message.state);
+      if (message.state) change(message.state); // none yet: the leader connects for the first time
     } else if (from === leader && synced) {
       if (kind === "event") {
         if (current !== "open") change("open");
