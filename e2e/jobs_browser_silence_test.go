@@ -106,6 +106,11 @@ func aFrozenTabOfAJobShowsEachEventOnce(t *testing.T, b *browser, jobs *jobsOf, 
 	first.shows(3)
 	second := b.open(t, s.url+"/jobs/scan/frozen/watch", 1000)
 	second.shows(3)
+	jobs.event("frozen", "stage", "token", "data", `{"text":"once"}`)
+	output := `document.getElementById("tokens").textContent`
+	for _, p := range []*tab{first, second} {
+		require.Eventually(t, func() bool { return value[string](p, output) == "once" }, time.Minute, glance)
+	}
 	first.lifecycle(page.SetWebLifecycleStateStateFrozen)
 	jobs.add("frozen", 4, 6)
 	second.shows(6)
@@ -115,6 +120,7 @@ func aFrozenTabOfAJobShowsEachEventOnce(t *testing.T, b *browser, jobs *jobsOf, 
 	for _, p := range []*tab{first, second} {
 		p.shows(10)
 		p.says("The job is done.")
+		require.Equal(t, "once", value[string](p, output))
 	}
 }
 
