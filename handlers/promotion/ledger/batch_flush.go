@@ -110,7 +110,7 @@ func (b *flusher[Q, R]) flush(ctx context.Context, batch []*batchItem[Q, R]) (as
 	batch, aside = b.apart(batch)
 	batch, err := b.flushOrdinary(ctx, batch)
 	if err == nil {
-		err = b.try(ctx, b.l.flushTimeout, b.run, batch...)
+		err = b.try(ctx, b.l.opts.flushTimeout, b.run, batch...)
 	}
 	f := b.l.store.fault(err)
 	switch {
@@ -131,7 +131,7 @@ func (b *flusher[Q, R]) flushOrdinary(ctx context.Context, batch []*batchItem[Q,
 	if b.ordinary == nil {
 		return batch, nil
 	}
-	if err = b.try(ctx, b.l.flushTimeout, b.ordinary, batch...); err != nil {
+	if err = b.try(ctx, b.l.opts.flushTimeout, b.ordinary, batch...); err != nil {
 		if f := b.l.store.fault(err); f != faultLocked && f != faultServer {
 			err = nil
 		}
@@ -152,7 +152,7 @@ func (b *flusher[Q, R]) oneByOne(ctx context.Context, err error, batch []*batchI
 	failed := 0 // consecutive failures without a data error
 	for _, k := range batch {
 		if failed < 3 {
-			if err = b.try(ctx, b.l.flushTimeout, b.run, k); err != nil && b.l.store.fault(err) != faultData {
+			if err = b.try(ctx, b.l.opts.flushTimeout, b.run, k); err != nil && b.l.store.fault(err) != faultData {
 				failed++
 			} else {
 				failed = 0

@@ -86,6 +86,8 @@ type Options struct {
 	// SameRequest reports whether two requests of one key request the same payout. The stored one
 	// is sent. Nil: bytes.Equal.
 	SameRequest func(t rules.Type, stored, offered []byte) bool
+
+	flushTimeout time.Duration // of one transaction of a batch; zero: the constant
 }
 
 func (o *Options) check() error {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,8 +33,6 @@ type Ledger struct {
 	streamLoss chan struct{} // capacity 1: one RecordStreamLoss at a time
 	feedNext   sync.Map      // rules.Promotion -> feedPosition; see FeedOverdue
 
-	flushTimeout time.Duration // of one transaction of a batch; shorter in tests
-
 	life   context.Context // of every flush; ended by a Close whose context ends
 	end    context.CancelFunc
 	closed sync.Once
@@ -59,7 +58,8 @@ func open(ctx context.Context, cfg Config, opts Options, logger *slog.Logger, sk
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Ledger{cfg: cfg, opts: opts, policy: cfg.policy(opts), log: logger, refusals: logRefusals(logger), flushTimeout: flushTimeout, streamLoss: make(chan struct{}, 1)}
+	opts.flushTimeout = cmp.Or(opts.flushTimeout, flushTimeout)
+	l := &Ledger{cfg: cfg, opts: opts, policy: cfg.policy(opts), log: logger, refusals: logRefusals(logger), streamLoss: make(chan struct{}, 1)}
 	l.life, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
 	if sqldb.DialectOf(cfg.DSN.Reveal()) == sqldb.SQLite {

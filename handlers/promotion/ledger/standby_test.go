@@ -25,17 +25,17 @@ type frozenPair struct {
 	acked []rules.Key
 }
 
-// freezePair prepares the ledger, which prepare may use, and then cuts the standby off.
-func freezePair(t *testing.T, prepare func(f *frozenPair)) *frozenPair {
+// freezePair prepares the ledger, which prepare may use, and then cuts the standby off. From then on a
+// transaction of a batch ends within timeout.
+func freezePair(t *testing.T, timeout time.Duration, prepare func(f *frozenPair)) *frozenPair {
 	tier.Default(t)
 	p := sqldbtest.NewPair(t)
 	f := &frozenPair{Pair: p, testDB: newTestDB(p.Primary()), t: t}
 	f.first, f.other, f.conn = f.open(t, lateRetries), f.open(t, as("b"), lateRetries), f.connect(t)
 	prepare(f)
+	short := func(_ *Config, o *Options) { o.flushTimeout = timeout }
+	f.first, f.other = f.open(t, lateRetries, short), f.open(t, as("b"), lateRetries, short)
 	f.Freeze()
-	for _, l := range []*Ledger{f.first, f.other} {
-		l.flushTimeout = 300 * time.Millisecond
-	}
 	return f
 }
 
@@ -76,7 +76,7 @@ func TestAFailoverLosesNothingThatWasAnswered(t *testing.T) {
 		t.Parallel()
 		begun, failed := record(1, 1), record(1, 2)
 		var epoch int64
-		f := freezePair(t, func(f *frozenPair) {
+		f := freezePair(t, 300*time.Millisecond, func(f *frozenPair) {
 			var records []rules.Record
 			for target := range int64(20) {
 				records = append(records, record(1, target+1))
@@ -191,10 +191,7 @@ func TestAWaitThatTheServerCancelsConfirmsNothing(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		p := rules.Promotion{Type: "POINT", ID: 2}
-		f := freezePair(t, func(f *frozenPair) { require.Equal(t, 1, f.accept(f.first, record(1, 1))) })
-		for _, l := range []*Ledger{f.first, f.other} {
-			l.flushTimeout = time.Minute
-		}
+		f := freezePair(t, time.Minute, func(f *frozenPair) { require.Equal(t, 1, f.accept(f.first, record(1, 1))) })
 		cancelled := func(what string, call func() error) {
 			t.Helper()
 			ended := make(chan error, 1)
