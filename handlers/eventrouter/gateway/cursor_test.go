@@ -149,6 +149,10 @@ func TestAClientAheadOfTheLogIsToldWhenItsNumbersAreGivenAgain(t *testing.T) {
 		r.add(r.life("gone", "old", 2, "step")...)
 		w = first.readUntil(r.domain, "gone", "2")
 		r.loses("gone")
+		stored := r.client.Time(t.Context()).Val()
+		redistest.Eventually(t, "the entries of the next life are newer", func() bool {
+			return r.client.Time(t.Context()).Val().After(stored.Add(time.Millisecond))
+		})
 		back = second.resume(r.domain, "gone", w).run()
 		redistest.Eventually(t, "attached", func() bool { return second.attached(r.domain, "gone") == 1 })
 		r.add(r.life("gone", "new", 2, "done")...)
