@@ -179,7 +179,7 @@ func (r repository) change() (round, []string, error) {
 	if _, err := r.git("merge-base", "--is-ancestor", is.base, "HEAD"); err != nil {
 		return is, nil, fmt.Errorf("%s names %.12s, which is not in the history of HEAD: %w", counter, is.base, err)
 	}
-	files, err := r.git("diff", "--name-only", is.base, "HEAD")
+	files, err := r.git("diff", "--no-renames", "--name-only", is.base, "HEAD")
 	return is, strings.Fields(files), err
 }
 
@@ -231,7 +231,7 @@ func folderAreas() map[string]string {
 		"pipeline/app": string(tier.CLI), "cmd": string(tier.CLI), "configs": string(tier.CLI),
 		"pipeline": string(tier.Pipeline), "wire": string(tier.Pipeline), "plugins": string(tier.Pipeline), "handlers": string(tier.Pipeline),
 		"go.mod": tier.Everything, "go.sum": tier.Everything, "go.work": tier.Everything, "e2e/go.mod": tier.Everything,
-		"pipeline/pipelinetest/tier": tier.Everything,
+		"pipeline/pipelinetest/tier": tier.Everything, "e2e/services": tier.Everything, "e2e/go.sum": tier.Everything,
 	}
 }
 
@@ -269,7 +269,11 @@ func (r repository) areas(files []string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, call := range named.FindAllString(string(text), -1) {
+		calls := named.FindAllString(string(text), -1)
+		if len(calls) == 0 {
+			found[tier.Everything] = true // what scenarios share, or cases that another file selects
+		}
+		for _, call := range calls {
 			for _, area := range []tier.Area{tier.Promotion, tier.Router, tier.Room, tier.Kafka, tier.Redis, tier.DeadLetter, tier.Web, tier.CLI, tier.Pipeline} {
 				if regexp.MustCompile(`(?i)\btier\.` + string(area) + `\b`).MatchString(call) {
 					found[string(area)] = true

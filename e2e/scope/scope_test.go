@@ -132,13 +132,15 @@ func TestTheAreasOfAChange(t *testing.T) {
 	top := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(top, "e2e"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(top, "e2e/a_test.go"), []byte("\ttier.Rest(t, tier.Room, tier.Redis)\n\t_ = tier.Kafka\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(top, "e2e/b_run_test.go"), []byte("func start() {}\n"), 0o600))
 	for want, files := range map[string][]string{
-		"":               {"README.md", "plugins/kafka/README.md", "Makefile", "e2e/gone_test.go"},
-		"redis room":     {"e2e/a_test.go"},
-		"cli pipeline":   {"pipeline/app/run.go", "pipeline/route.go"},
-		"promotion":      {"handlers/promotion/ledger/lua/x.lua", "e2e/faults/plan.go"},
-		tier.Everything:  {"go.mod"},
-		"pipeline redis": {"plugins/telemetry/ready.go", "plugins/streams/x.go"},
+		"":                {"README.md", "plugins/kafka/README.md", "Makefile", "e2e/gone_test.go"},
+		"redis room":      {"e2e/a_test.go"},
+		"everything room": {"e2e/b_run_test.go", "handlers/waitingroom/x.go"},
+		"cli pipeline":    {"pipeline/app/run.go", "pipeline/route.go"},
+		"promotion":       {"handlers/promotion/ledger/lua/x.lua", "e2e/faults/plan.go"},
+		tier.Everything:   {"go.mod"},
+		"pipeline redis":  {"plugins/telemetry/ready.go", "plugins/streams/x.go"},
 	} {
 		got, err := repository{top: top}.areas(files)
 		require.NoError(t, err)
