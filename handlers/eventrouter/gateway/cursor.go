@@ -131,9 +131,10 @@ func (c cursor) hasEnd(end int64) bool {
 	return c.at >= end
 }
 
-// givenAgain reports whether an item has a number that the client has for another event.
+// givenAgain reports whether an item has a number that the client has for another event. The terminal
+// item ends the log at its number, so one that came late is newer, too, and takes nothing back.
 func (c cursor) givenAgain(it item) bool {
-	return c.ahead && it.seq > 0 && it.seq <= c.at && c.mark.entry.before(it.entry)
+	return c.ahead && it.end == "" && it.seq > 0 && it.seq <= c.at && c.mark.entry.before(it.entry)
 }
 
 // firstNewer looks in a page for the lowest number that is given again: its entry is newer than the

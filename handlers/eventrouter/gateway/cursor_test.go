@@ -181,6 +181,16 @@ func TestALowTerminalEventArrivesOnce(t *testing.T) {
 	require.NoError(t, back.client.Run(t.Context()), "204")
 }
 
+// The same when the feed brings the terminal event after the client was attached: the log ends at it,
+// so the client is ahead of the log.
+func TestALateTerminalEventTakesNothingBack(t *testing.T) {
+	client := cursor{at: 5, mark: mark{seq: 5, entry: entry{millis: 10}}, ahead: true}
+	late := item{seq: 3, entry: entry{millis: 11}}
+	require.True(t, client.givenAgain(late))
+	late.end = "done"
+	require.False(t, client.givenAgain(late))
+}
+
 // A cursor whose number has left the log cannot be compared.
 func TestACursorOlderThanTheLogIsTrusted(t *testing.T) {
 	r := newRedis(t, redistest.Mini(t))
