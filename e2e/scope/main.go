@@ -159,8 +159,8 @@ func (r repository) change() (round, []string, error) {
 		return is, nil, err
 	}
 	if shallow == "true" {
-		all, err := r.git("ls-files")
-		return is, strings.Fields(all), err
+		all, err := r.git("ls-files", "-z")
+		return is, lines(all), err
 	}
 	last, err := r.git("rev-parse", "HEAD^")
 	if err != nil {
@@ -179,8 +179,13 @@ func (r repository) change() (round, []string, error) {
 	if _, err := r.git("merge-base", "--is-ancestor", is.base, "HEAD"); err != nil {
 		return is, nil, fmt.Errorf("%s names %.12s, which is not in the history of HEAD: %w", counter, is.base, err)
 	}
-	files, err := r.git("diff", "--no-renames", "--name-only", is.base, "HEAD")
-	return is, strings.Fields(files), err
+	files, err := r.git("diff", "--no-renames", "--name-only", "-z", is.base, "HEAD")
+	return is, lines(files), err
+}
+
+// lines returns the names of a list of git -z.
+func lines(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == 0 })
 }
 
 // env prints the variables for the tests of the change, and for a reader what they mean.
@@ -232,6 +237,7 @@ func folderAreas() map[string]string {
 		"pipeline": string(tier.Pipeline), "wire": string(tier.Pipeline), "plugins": string(tier.Pipeline), "handlers": string(tier.Pipeline),
 		"go.mod": tier.Everything, "go.sum": tier.Everything, "go.work": tier.Everything, "e2e/go.mod": tier.Everything,
 		"pipeline/pipelinetest/tier": tier.Everything, "e2e/services": tier.Everything, "e2e/go.sum": tier.Everything,
+		"Makefile": tier.Everything, ".ci/run": tier.Everything,
 	}
 }
 

@@ -96,7 +96,7 @@ func TestARoundPerChange(t *testing.T) {
 	require.Contains(t, out, "MILLRACE_QUARTER=1\n")
 
 	// The next change: a page of a package, and who imports it.
-	c.commit(map[string]string{"plugins/web/pages/page.html": "x", "README.md": "x"})
+	c.commit(map[string]string{"plugins/web/pages/the page.html": "x", "README.md": "x"})
 	code, out = c.scope("env")
 	require.Equal(t, 1, code, "the counter was not raised with it: %s", out)
 	require.NoError(t, os.WriteFile(filepath.Join(c.top, "left"), nil, 0o600))
@@ -134,12 +134,12 @@ func TestTheAreasOfAChange(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(top, "e2e/a_test.go"), []byte("\ttier.Rest(t, tier.Room, tier.Redis)\n\t_ = tier.Kafka\n"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(top, "e2e/b_run_test.go"), []byte("func start() {}\n"), 0o600))
 	for want, files := range map[string][]string{
-		"":                {"README.md", "plugins/kafka/README.md", "Makefile", "e2e/gone_test.go"},
+		"":                {"README.md", "plugins/kafka/README.md", "e2e/gone_test.go"},
 		"redis room":      {"e2e/a_test.go"},
 		"everything room": {"e2e/b_run_test.go", "handlers/waitingroom/x.go"},
 		"cli pipeline":    {"pipeline/app/run.go", "pipeline/route.go"},
 		"promotion":       {"handlers/promotion/ledger/lua/x.lua", "e2e/faults/plan.go"},
-		tier.Everything:   {"go.mod"},
+		tier.Everything:   {"go.mod", "Makefile", ".ci/run"},
 		"pipeline redis":  {"plugins/telemetry/ready.go", "plugins/streams/x.go"},
 	} {
 		got, err := repository{top: top}.areas(files)

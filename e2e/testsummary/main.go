@@ -7,7 +7,8 @@
 // (pipelinetest/tier). Embedded servers (kfake, miniredis, SQLite) are counted apart. A test that
 // failed and passed when gotestsum ran it once more is flaky: it is listed, also in the file of
 // -flaky. A package that failed without a failed test (a leak, a panic, a build) fails the run,
-// because gotestsum runs such a package again without any test and takes it for passed. The file of
+// because gotestsum runs such a package again without any test and takes it for passed. What such a
+// package printed last is shown. The file of
 // -rest gets the argument of `go test -run` that selects the tests of which `make test-all` has more.
 //
 // With CI=true a test that was skipped because a server is missing is a failure, and so is a server
@@ -137,9 +138,13 @@ type summary struct {
 	on     map[string]*tally
 }
 
+// printedMost is how many lines are shown of what a package printed.
+const printedMost = 60
+
 // read takes the events of all runs, in the order in which they were written.
 func (s *summary) read(in io.Reader) error {
-	failing := map[string]bool{} // packages whose current run has a failed test
+	failing := map[string]bool{}     // packages whose current run has a failed test
+	printed := map[string][]string{} // by a package itself, the last lines
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
@@ -154,11 +159,14 @@ func (s *summary) read(in io.Reader) error {
 		}
 		switch e.Action {
 		case "start":
-			failing[e.Package] = false
+			failing[e.Package], printed[e.Package] = false, nil
+		case "output":
+			all := append(printed[e.Package], e.Output)
+			printed[e.Package] = all[max(0, len(all)-printedMost):]
 		case "pass", "skip", "fail":
 			s.pkgs++
 			if open := s.open(e.Package); e.Action == "fail" && !failing[e.Package] && open == "" {
-				s.broken = append(s.broken, e.Package+" (no test of it failed: a leak, a panic or a build)")
+				s.broken = append(s.broken, fmt.Sprintf("%s (no test of it failed: a leak, a panic or a build)\n%s", e.Package, strings.Join(printed[e.Package], "")))
 			} else if open != "" {
 				s.broken = append(s.broken, e.Package+" "+open+" (it never ended)")
 			}

@@ -103,7 +103,7 @@ func TestWhatFails(t *testing.T) {
 		"a test":                          {"", failed, nil, "\n  p TestA\n", ""},
 		"a test that passes once more":    {"", append(failed[:4:4], "start p -", "run p TestA", "pass p TestA", "pass p -"), nil, "", "  p TestA\n"},
 		"a test that fails again":         {"", append(failed[:4:4], failed...), nil, "\n  p TestA\n", ""},
-		"a package without a failed test": {"", []string{"start p -", "run p TestA", "pass p TestA", "fail p -"}, nil, "p (no test of it failed", ""},
+		"a package without a failed test": {"", []string{"start p -", "run p TestA", "pass p TestA", "output p - goleak: found", "fail p -"}, nil, "a panic or a build)\ngoleak: found", ""},
 		// gotestsum runs it again without any test, and takes it for passed.
 		"the same, run again":         {"", []string{"start p -", "pass p TestA", "fail p -", "start p -", "pass p -"}, nil, "p (no test of it failed", ""},
 		"a test that never ended":     {"", []string{"start p -", "run p TestA", "run p TestA/x", "fail p -"}, nil, "p TestA/x (it never ended)", ""},
