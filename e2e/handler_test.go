@@ -132,7 +132,6 @@ plugins:
   kafka: {brokers: [%s]}
   promotion: {enabled: false}
   reclaim: {enabled: false}
-  redisstream: {enabled: false}
   redis: {enabled: false, addrs: ["127.0.0.1:1"]}
 `, strings.Join(servers.KafkaAddrs(), ", ")), 0o600))
 	ctx, cancel := context.WithCancel(t.Context())

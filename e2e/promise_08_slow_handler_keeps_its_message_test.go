@@ -76,7 +76,6 @@ plugins:
   kafka: {enabled: false}
   deadletter: {enabled: false}
   promotion: {enabled: false}
-  redisstream: {enabled: false}
   redis: {addrs: [%q], min_idle: %s, reclaim_interval: 50ms, poll_interval: 20ms}
 `, i, client.Options().Addr, minIdle), 0o600))
 		plugins := append(service.Plugins, s)

@@ -52,7 +52,7 @@ func TestMistakesInSettings(t *testing.T) {
 		},
 		"files that nothing reads": {
 			"plugins:\n  kafka: {tls: {enabled: false, ca_file: /absent.pem}}\n  redis: {enabled: false, tls: {enabled: true, ca_file: /absent.pem}}\n" +
-				"  promotion: {enabled: false}\n  reclaim: {enabled: false}\n  redisstream: {enabled: false}\n",
+				"  promotion: {enabled: false}\n  reclaim: {enabled: false}\n",
 			"",
 		},
 	} {

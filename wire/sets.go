@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
-	"github.com/millrace-io/millrace/plugins/redisstream"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 	"github.com/millrace-io/millrace/plugins/token"
@@ -20,7 +19,7 @@ import (
 )
 
 // Transports bring messages in and out.
-var Transports = wire.NewSet(kafka.New, redis.New, redisstream.New)
+var Transports = wire.NewSet(kafka.New, redis.New)
 
 // Capabilities are shared by handlers.
 var Capabilities = wire.NewSet(telemetry.New, provideDeadLetters, reclaim.New, token.New, sse.New, web.New)
@@ -44,11 +43,11 @@ type Service struct {
 }
 
 func newService(
-	ops *telemetry.Plugin, redis *redis.Plugin, topics *kafka.Plugin, bridge *redisstream.Plugin,
+	ops *telemetry.Plugin, redis *redis.Plugin, topics *kafka.Plugin,
 	dead *deadletter.Plugin, claims *reclaim.Plugin, tokens *token.Plugin, events *sse.Plugin, public *web.Plugin,
 	payouts *promotion.Plugin, jobs *eventrouter.Plugin, rooms *waitingroom.Plugin, hooks *webhook.Plugin,
 ) Service {
 	return Service{
-		Plugins: []pipeline.Plugin{ops, redis, topics, bridge, dead, claims, tokens, events, public, payouts, jobs, rooms, hooks},
+		Plugins: []pipeline.Plugin{ops, redis, topics, dead, claims, tokens, events, public, payouts, jobs, rooms, hooks},
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
-	"github.com/millrace-io/millrace/plugins/redisstream"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/telemetry"
 	"github.com/millrace-io/millrace/plugins/token"
@@ -27,16 +26,15 @@ func New() Service {
 	plugin := telemetry.New()
 	redisPlugin := redis.New()
 	kafkaPlugin := kafka.New()
-	redisstreamPlugin := redisstream.New(redisPlugin)
 	deadletterPlugin := provideDeadLetters(kafkaPlugin, redisPlugin)
 	reclaimPlugin := reclaim.New(redisPlugin)
 	tokenPlugin := token.New()
 	ssePlugin := sse.New()
 	webPlugin := web.New(tokenPlugin, ssePlugin)
-	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, redisstreamPlugin, deadletterPlugin)
+	promotionPlugin := promotion.New(kafkaPlugin, redisPlugin, deadletterPlugin)
 	eventrouterPlugin := eventrouter.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
 	waitingroomPlugin := waitingroom.New(redisPlugin, deadletterPlugin, tokenPlugin, ssePlugin, webPlugin)
 	webhookPlugin := provideWebhook(kafkaPlugin, deadletterPlugin)
-	service := newService(plugin, redisPlugin, kafkaPlugin, redisstreamPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin, promotionPlugin, eventrouterPlugin, waitingroomPlugin, webhookPlugin)
+	service := newService(plugin, redisPlugin, kafkaPlugin, deadletterPlugin, reclaimPlugin, tokenPlugin, ssePlugin, webPlugin, promotionPlugin, eventrouterPlugin, waitingroomPlugin, webhookPlugin)
 	return service
 }

@@ -40,7 +40,6 @@ type Plugin struct {
 	config Config
 	kafka  *kafka.Plugin
 	redis  *redis.Plugin
-	bridge *redisstream.Plugin
 	dead   *deadletter.Plugin
 
 	run      *resources
@@ -48,8 +47,8 @@ type Plugin struct {
 }
 
 // New returns the plugin with default settings, on the given transports.
-func New(k *kafka.Plugin, r *redis.Plugin, bridge *redisstream.Plugin, dead *deadletter.Plugin) *Plugin {
-	p := &Plugin{config: DefaultConfig(), kafka: k, redis: r, bridge: bridge, dead: dead}
+func New(k *kafka.Plugin, r *redis.Plugin, dead *deadletter.Plugin) *Plugin {
+	p := &Plugin{config: DefaultConfig(), kafka: k, redis: r, dead: dead}
 	p.config.drainTimeout = func() time.Duration { return k.Settings().(*kafka.Config).DrainTimeout }
 	p.run = newResources(&p.config)
 	return p
@@ -63,11 +62,7 @@ func (p *Plugin) Settings() any { return &p.config }
 
 // Needs implements pipeline.Dependent.
 func (p *Plugin) Needs() []string {
-	needs := []string{p.kafka.Name(), p.redis.Name(), p.dead.Name(), reclaim.Name}
-	if p.config.Results.Enabled {
-		needs = append(needs, p.bridge.Name())
-	}
-	return needs
+	return []string{p.kafka.Name(), p.redis.Name(), p.dead.Name(), reclaim.Name}
 }
 
 // Schemas implements pipeline.Migratable.
@@ -102,7 +97,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	}
 	r.Service("promotion.outbox", p.dead.Relay(payout.OutboxName, payout.DeadLetters{Ledger: p.ledger}))
 	if c := p.config.Results; c.Enabled {
-		r.Service("promotion.results", &payout.Results{Ledger: p.ledger, To: p.bridge.Sink(payout.ResultsStream), Redis: p.redis.Server(nil),
+		r.Service("promotion.results", &payout.Results{Ledger: p.ledger, To: redisstream.NewSink(p.redis, payout.ResultsStream), Redis: p.redis.Server(nil),
 			Retention: c.Retention, RequiredGroups: c.RequiredGroups, Metrics: payoutMetrics,
 			Log: log.With(slog.String(pipeline.LogComponent, "results"))})
 	}

@@ -11,14 +11,13 @@ import (
 	"github.com/millrace-io/millrace/plugins/deadletter"
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/redis"
-	"github.com/millrace-io/millrace/plugins/redisstream"
 )
 
 // The readers of elastic streams check the presence before they start an entry.
 func TestTheStreamsCheckThePresence(t *testing.T) {
 	t.Parallel()
 	k, shared := kafka.New(), redis.New()
-	p := New(k, shared, redisstream.New(shared), deadletter.New(k, shared))
+	p := New(k, shared, deadletter.New(k, shared))
 	name := func(fence any) string { return runtime.FuncForPC(reflect.ValueOf(fence).Pointer()).Name() }
 	for _, s := range promotiontype.All() {
 		fence := p.streamOptions(s).Fence

@@ -30,7 +30,6 @@ import (
 	"github.com/millrace-io/millrace/plugins/kafka"
 	"github.com/millrace-io/millrace/plugins/reclaim"
 	"github.com/millrace-io/millrace/plugins/redis"
-	"github.com/millrace-io/millrace/plugins/redisstream"
 )
 
 // system is the plugin with its embedded servers, and a Money API whose charges can be read.
@@ -66,8 +65,8 @@ func newSystem(t *testing.T, faults simulator.Faults, change func(*promotion.Con
 	dead := deadletter.New(sys.kafka, shared)
 	sys.letters = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "letters.db"))
 	dead.Settings().(*deadletter.Config).Store.DSN = sys.letters
-	claims, bridge := reclaim.New(shared), redisstream.New(shared)
-	sys.payouts = promotion.New(sys.kafka, shared, bridge, dead)
+	claims := reclaim.New(shared)
+	sys.payouts = promotion.New(sys.kafka, shared, dead)
 	cfg := sys.payouts.Settings().(*promotion.Config)
 	cfg.Stream.Enabled = true
 	cfg.Ledger.DSN = pipeline.NewSecret("sqlite:" + filepath.Join(t.TempDir(), "ledger.db"))
@@ -80,7 +79,7 @@ func newSystem(t *testing.T, faults simulator.Faults, change func(*promotion.Con
 		change(cfg)
 	}
 	require.NoError(t, cfg.Validate())
-	sys.all = []pipeline.Plugin{shared, sys.kafka, bridge, dead, claims, sys.payouts}
+	sys.all = []pipeline.Plugin{shared, sys.kafka, dead, claims, sys.payouts}
 
 	sys.ledger, err = ledger.Open(t.Context(), cfg.Ledger, ledger.Options{Instance: "watcher", Lease: time.Minute}, nil)
 	require.NoError(t, err)

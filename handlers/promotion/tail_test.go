@@ -21,7 +21,7 @@ func TestTailReadsTheServerOfTheStreams(t *testing.T) {
 	const stream = "campaign-promotion-stream:POINT:1"
 	_, err := server.XAdd(stream, "*", []string{"message", "{}"})
 	require.NoError(t, err)
-	p := New(kafka.New(), redis.New(), nil, deadletter.New(kafka.New()))
+	p := New(kafka.New(), redis.New(), deadletter.New(kafka.New()))
 	require.Nil(t, p.Tail(stream, true), "plugins.redis has them")
 	own := redis.DefaultClientConfig()
 	own.Addrs = []string{server.Addr()}

@@ -13,7 +13,7 @@ import (
 )
 
 // Results for services that use watermill-redisstream.
-func ExamplePlugin_Sink() {
+func ExampleNewSink() {
 	server, err := miniredis.Run()
 	if err != nil {
 		panic(err)
@@ -21,8 +21,7 @@ func ExamplePlugin_Sink() {
 	defer server.Close()
 	shared := redis.New()
 	shared.Settings().(*redis.Config).Addrs = []string{server.Addr()}
-	bridge := redisstream.New(shared)
-	registry, err := pipeline.NewRegistry(pipeline.Env{Instance: "example"}, shared, bridge)
+	registry, err := pipeline.NewRegistry(pipeline.Env{Instance: "example"}, shared)
 	if err != nil {
 		panic(err)
 	}
@@ -38,7 +37,7 @@ func ExamplePlugin_Sink() {
 			_ = s.Stop(ctx)
 		}
 	}()
-	results := bridge.Sink("campaign-promotion-results")
+	results := redisstream.NewSink(shared, "campaign-promotion-results")
 	if err := results.Publish(ctx, message.NewMessage("1", []byte(`{"status":"SUCCESS"}`))); err != nil {
 		panic(err)
 	}

@@ -80,7 +80,7 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 		return err
 	}
 	return app.RunDemo(c.h, cmd, app.Demo[demo.Report]{
-		DemoFlags: f.DemoFlags, Off: []string{"kafka", "redisstream", "promotion"},
+		DemoFlags: f.DemoFlags, Off: []string{"kafka", "promotion"},
 		Settings: func(dir string) (map[string]any, error) {
 			set, key := demoSettings("gateway"), filepath.Join(dir, "key.pem")
 			set["plugins.deadletter.store.dsn"] = ""

@@ -114,7 +114,7 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 	}
 	defer stopEntry()
 	return app.RunDemo(c.h, cmd, app.Demo[demo.Report]{
-		DemoFlags: f.DemoFlags, Off: []string{"kafka", "redisstream", "promotion"},
+		DemoFlags: f.DemoFlags, Off: []string{"kafka", "promotion"},
 		Settings: func(dir string) (map[string]any, error) {
 			d.key = filepath.Join(dir, "key.pem")
 			set := d.settings("broker", "dispatcher")
