@@ -387,9 +387,9 @@ func (r *roomRun) goesOn(what string) {
 func (r *roomRun) verdict() demo.Report {
 	r.t.Helper()
 	r.operator("hold") // so that no more seats than these are taken before the change
-	r.await("the room is on hold", func() error {
-		if s := r.status(); s.State != "paused" {
-			return fmt.Errorf("it is %s", s.State)
+	r.await("the room is on hold, and more users wait than will be served", func() error {
+		if s := r.status(); s.State != "paused" || s.Waiting <= 2*roomConcurrency {
+			return fmt.Errorf("it is %s, and %d wait", s.State, s.Waiting)
 		}
 		return nil
 	})
