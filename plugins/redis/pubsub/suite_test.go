@@ -2,6 +2,7 @@ package pubsub_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -69,6 +70,29 @@ func TestNewGroupReceivesOldMessages(t *testing.T) {
 			tests.TestContext{TestID: tests.NewTestID(), Features: tests.Features{NewSubscriberReceivesOldMessages: true, GenerateTopicFunc: topic}},
 			func(t *testing.T) (message.Publisher, message.Subscriber) { return suite.withGroup(t, "") })
 	})
+}
+
+// twice publishes each message twice, as a client does that re-sends a pipeline.
+type twice struct{ message.Publisher }
+
+func (p twice) Publish(topic string, messages ...*message.Message) error {
+	return errors.Join(p.Publisher.Publish(topic, messages...), p.Publisher.Publish(topic, messages...))
+}
+
+// TestRepeatedMessages ends while the suite's pumps still hold repeated messages, as a redelivery on
+// a busy machine has it. TestMain then finds nothing of ours among the goroutines that are left.
+func TestRepeatedMessages(t *testing.T) {
+	s := redistest.Mini(t)
+	suite := newSuite(t, s, 1)
+	features := tests.Features{
+		ConsumerGroups: true, ForceShort: true,
+		GenerateTopicFunc: func(c tests.TestContext) string { return suite.prefix + string(c.TestID) },
+	}
+	tests.TestConcurrentSubscribe(t, tests.TestContext{TestID: tests.NewTestID(), Features: features},
+		func(t *testing.T) (message.Publisher, message.Subscriber) {
+			pub, sub := suite.sharedGroup(t)
+			return twice{pub}, sub
+		})
 }
 
 // TestReconnect publishes from many goroutines and subscribes while every connection of both is cut
