@@ -113,8 +113,8 @@ func TestACommandUsesTheRunningEnvironment(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := start(ctx, o)
 	file := filepath.Join(dir, "running.json")
-	require.Eventually(t, func() bool { _, err := os.Stat(file); return err == nil }, 30*time.Second, 10*time.Millisecond)
-	require.Equal(t, result{app.ExitOK, "a plugin\n", ""}, command())
+	// The file is there before its lock is.
+	require.Eventually(t, func() bool { return command() == result{app.ExitOK, "a plugin\n", ""} }, 30*time.Second, 10*time.Millisecond)
 	left, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Contains(t, string(left), fmt.Sprintf(`"pid": %d`, os.Getpid()))
