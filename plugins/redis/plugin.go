@@ -145,17 +145,6 @@ func pingAny(ctx context.Context, c goredis.UniversalClient) error {
 	return <-first
 }
 
-// MarkSubscription marks a consumer of another plugin that claims idle entries by itself, until
-// stop is called. When the process is killed, its consumer is removed after an hour.
-func (p *Plugin) MarkSubscription(stream, group, consumer string) (stop func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.client == nil {
-		return func() {}
-	}
-	return sweep.Start(p.client, p.env.Logger, sweep.Mark{Stream: stream, Group: group, Consumer: consumer}).Stop
-}
-
 type service struct{ p *Plugin }
 
 // Start waits for the server, checks eviction, rights and domains, and acquires the instance's

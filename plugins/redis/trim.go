@@ -271,6 +271,3 @@ func (t *trimmer) tidy(ctx context.Context, c goredis.UniversalClient, v visit) 
 	}
 	return tidied{}, fmt.Errorf("tidy.lua: unexpected reply %v", reply)
 }
-
-// TrimFor trims a stream while another plugin reads it for group, until stop is called.
-func (p *Plugin) TrimFor(stream, group string) (stop func()) { return p.trim.add(stream, group, nil) }

@@ -35,17 +35,10 @@ const (
 )
 
 // Consumer is one consumer of a group. Its exported methods are for programs that read with their
-// own client: a Reader keeps alive, releases and removes by itself.
+// own client: a Reader releases and removes by itself.
 type Consumer struct {
 	Client              goredis.UniversalClient
 	Stream, Group, Name string
-}
-
-// KeepAlive resets the idle time of entries that are pending to the consumer, so that they are not
-// reclaimed. It counts no delivery. Entries of other consumers stay unchanged.
-func (c Consumer) KeepAlive(ctx context.Context, ids ...string) error {
-	_, err := c.setIdle(ctx, 0, ids)
-	return err
 }
 
 // Release makes entries that are pending to the consumer claimable at once after minIdle, and
