@@ -139,12 +139,14 @@ func TestTheAreasOfAChange(t *testing.T) {
 		"everything room": {"e2e/b_run_test.go", "handlers/waitingroom/x.go"},
 		"cli pipeline":    {"pipeline/app/run.go", "pipeline/route.go"},
 		"promotion":       {"handlers/promotion/ledger/lua/x.lua", "e2e/faults/plan.go"},
-		tier.Everything:   {"go.mod", "Makefile", ".ci/run"},
 		"pipeline redis":  {"plugins/telemetry/ready.go", "plugins/streams/x.go"},
 	} {
 		got, err := repository{top: top}.areas(files)
 		require.NoError(t, err)
 		require.Equal(t, want, strings.Join(got, " "), files)
+	}
+	for _, file := range []string{"go.mod", "go.work", "e2e/go.sum", "Makefile", ".ci/run", "e2e/services/main.go", "pipeline/pipelinetest/tier/tier.go"} {
+		require.Equal(t, tier.Everything, areaOf(file), file)
 	}
 }
 
