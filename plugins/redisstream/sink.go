@@ -7,7 +7,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/millrace-io/millrace/pipeline"
 	"github.com/millrace-io/millrace/plugins/redis"
@@ -38,8 +37,8 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if c == nil {
 		return fmt.Errorf("publish to %s: the redis service has not been started", s.at)
 	}
-	// What the library would log it returns, too.
-	pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: lent{c}}, watermill.NopLogger{})
+	// What the library would log it returns, too. It is not closed, because that closes the client.
+	pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: c}, watermill.NopLogger{})
 	if err != nil {
 		return fmt.Errorf("publish to %s: %w", s.at, err)
 	}
@@ -54,9 +53,3 @@ func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	}
 	return nil
 }
-
-// lent is a client that survives being closed by the library.
-type lent struct{ goredis.UniversalClient }
-
-// Close does nothing: the client's owner closes it.
-func (lent) Close() error { return nil }
