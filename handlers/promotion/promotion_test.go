@@ -15,6 +15,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/promotion"
@@ -107,21 +108,31 @@ func (sys *system) send(topic string, payloads ...string) {
 }
 
 func (sys *system) counts(kind rules.Type) ledger.Counts {
-	c, err := sys.ledger.Status(sys.t.Context(), rules.Promotion{Type: kind, ID: 1})
-	if !errors.Is(err, ledger.ErrNotFound) {
-		require.NoError(sys.t, err)
-	}
+	c, err := sys.status(kind)
+	require.NoError(sys.t, err)
 	return c
 }
 
-// settle waits until n payouts are settled and returns the counts.
+// status returns zero counts before the first record.
+func (sys *system) status(kind rules.Type) (ledger.Counts, error) {
+	c, err := sys.ledger.Status(sys.t.Context(), rules.Promotion{Type: kind, ID: 1})
+	if errors.Is(err, ledger.ErrNotFound) {
+		err = nil
+	}
+	return c, err
+}
+
+// settle waits until n payouts are settled and returns the counts. A read may fail meanwhile,
+// because a test may take the server away.
 func (sys *system) settle(kind rules.Type, n int64) ledger.Counts {
 	sys.t.Helper()
 	var c ledger.Counts
-	require.Eventually(sys.t, func() bool {
-		c = sys.counts(kind)
-		return c.Accepted >= n && c.Pending == 0
-	}, time.Minute, 20*time.Millisecond, "%d payouts settled", n)
+	require.EventuallyWithT(sys.t, func(t *assert.CollectT) {
+		var err error
+		c, err = sys.status(kind)
+		require.NoError(t, err)
+		require.True(t, c.Accepted >= n && c.Pending == 0, "%d payouts settled: %+v", n, c)
+	}, time.Minute, 20*time.Millisecond)
 	return c
 }
 
