@@ -101,7 +101,7 @@ func (c *claim) read(records <-chan *sarama.ConsumerMessage) {
 func (c *claim) waitForRoom() bool {
 	for {
 		c.mu.Lock()
-		full := c.win.full()
+		full := c.full()
 		c.mu.Unlock()
 		if !full {
 			return c.ctx.Err() == nil
@@ -113,6 +113,9 @@ func (c *claim) waitForRoom() bool {
 		}
 	}
 }
+
+// full says whether no further record is read for now. The caller holds the lock.
+func (c *claim) full() bool { return c.win.full() || c.crashes != nil && c.crashes.full(c) }
 
 // take puts a record into the window and starts its deliverer. It answers false when the claim
 // ended first.

@@ -22,8 +22,8 @@ import (
 // commits that it does before it starts. A death then adds one to the count of this record alone.
 // The count adds to Origin.Delivered until the record is done, whoever owns the partition.
 const (
-	// wary is the window of an owner whose predecessor has died, and the records between its
-	// commits.
+	// wary is how many records an owner whose predecessor has died has in flight at most, and how
+	// many it reads between its commits.
 	wary = 32
 	// normally is the records between the commits of other owners, at most.
 	normally = 4096
@@ -45,12 +45,31 @@ type running struct {
 	before int
 }
 
-// suspects is how many records must be read before none of them was in flight at a death.
-func (k *crashes) suspects(window int) int {
-	if k.deaths > 1 {
-		return 2 * wary
+// full says whether a wary claim reads no further for now. The caller holds the claim's lock.
+//
+// Records of a retry topic that are not due hold back any number of others, and neither kind can
+// kill the process. So only the records that are being delivered count there.
+func (k *crashes) full(c *claim) bool {
+	if k.deaths == 0 {
+		return false
 	}
-	return normally + window
+	if c.sub.retries != nil {
+		return c.deliverers-len(c.held) >= wary
+	}
+	return c.win.count >= wary
+}
+
+// suspects is how many records must be read before none of them was in flight at a death: those of
+// the dead owner's window at its last commit, and those that it read afterwards.
+func (k *crashes) suspects(c *claim) int {
+	switch window := len(c.win.ring); {
+	case k.deaths < 2:
+		return window + normally
+	case c.sub.retries != nil: // see full
+		return window + wary
+	default:
+		return wary + wary
+	}
 }
 
 // every is after how many records the marks are committed.
@@ -67,7 +86,6 @@ func (c *claim) countCrashes(known progress, commit func()) {
 	maps.Copy(k.counts, known.counts)
 	if known.owned {
 		k.deaths = known.deaths + 1
-		c.win.limit = min(wary, len(c.win.ring))
 		level := slog.LevelInfo
 		if k.deaths > 1 {
 			level, k.careful = slog.LevelWarn, math.MaxInt64
@@ -112,10 +130,9 @@ func (c *claim) countRead(offset int64) {
 	}
 	c.mu.Lock()
 	k.read++
-	passed := k.deaths > 0 && k.read > k.suspects(len(c.win.ring))
+	passed := k.deaths > 0 && k.read > k.suspects(c)
 	if passed {
 		k.deaths, k.careful = 0, min(k.careful, c.last)
-		c.win.limit = len(c.win.ring)
 		c.describe()
 	}
 	due := passed || k.read == 1 || k.read%k.every() == 0

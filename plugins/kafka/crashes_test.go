@@ -38,7 +38,7 @@ func TestAClaimCommitsThatItOwnsThePartition(t *testing.T) {
 // as well.
 func TestAWaryClaimCommitsEachOfItsWindows(t *testing.T) {
 	t.Parallel()
-	onBench(t, pipeline.Flow{Window: 100}, benchOption{former: &progress{owned: true}}, func(t *testing.T, b *bench) {
+	onBench(t, pipeline.Flow{Window: 100}, benchOption{plain: true, former: &progress{owned: true}}, func(t *testing.T, b *bench) {
 		suspects := int64(normally + 100)
 		for b.marked() < suspects+wary {
 			for range 40 {
@@ -63,10 +63,56 @@ func TestAWaryClaimCommitsEachOfItsWindows(t *testing.T) {
 	})
 }
 
+// Records of a retry topic that are not due were not in flight at a death, so they take no place.
+func TestRecordsThatAreNotDueDoNotFillAWaryWindow(t *testing.T) {
+	t.Parallel()
+	for name, deaths := range map[string]int{"wary": 0, "careful": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			former := &progress{owned: true, deaths: deaths}
+			onBench(t, pipeline.Flow{Window: 200}, benchOption{former: former}, func(t *testing.T, b *bench) {
+				atOnce := wary
+				if deaths > 0 {
+					atOnce = 1
+				}
+				for range 2 * wary {
+					b.writeRecord("", due(time.Hour), "later")
+				}
+				b.write(make([]string, 2*wary)...)
+				for at := 2 * wary; at < 4*wary; at += atOnce {
+					got := b.out()
+					require.Len(t, got, atOnce)
+					for i, m := range got {
+						require.EqualValues(t, at+i, offsetOf(m), "each passes those that are not due, and what is done behind them")
+						m.Ack()
+					}
+				}
+				require.Empty(t, b.again.Messages(), "nothing had to be moved")
+			})
+		})
+	}
+}
+
+// What a wary owner of a retry topic may have had in flight is known to be suspect by the next one.
+func TestACarefulClaimOfARetryTopicSuspectsTheWholeWindow(t *testing.T) {
+	t.Parallel()
+	former := &progress{owned: true, deaths: 1}
+	onBench(t, pipeline.Flow{Window: 100}, benchOption{former: former}, func(t *testing.T, b *bench) {
+		const suspects = 100 + wary
+		b.write(make([]string, suspects+10)...)
+		for at := range int64(suspects - 1) {
+			got := b.out()
+			require.Equal(t, []int64{at}, offsets(got))
+			got[0].Ack()
+		}
+		require.Len(t, b.out(), 11, "the others were not in flight at a death")
+	})
+}
+
 func TestACarefulClaimRunsOneRecordAtATime(t *testing.T) {
 	t.Parallel()
 	former := &progress{owned: true, deaths: 1, counts: map[int64]int{1: 1}}
-	onBench(t, pipeline.Flow{Window: 100}, benchOption{former: former}, func(t *testing.T, b *bench) {
+	onBench(t, pipeline.Flow{Window: 100}, benchOption{plain: true, former: former}, func(t *testing.T, b *bench) {
 		for range 2*wary + 10 {
 			b.write("")
 		}

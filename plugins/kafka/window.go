@@ -10,14 +10,13 @@ type window struct {
 	ring  []*record
 	head  int
 	count int
-	limit int       // of count, at most len(ring)
 	acked int       // how many in the ring are acknowledged, held back by the head
 	since time.Time // when the head became the head
 }
 
-func newWindow(size int) window { return window{ring: make([]*record, size), limit: size} }
+func newWindow(size int) window { return window{ring: make([]*record, size)} }
 
-func (w *window) full() bool { return w.count >= w.limit }
+func (w *window) full() bool { return w.count == len(w.ring) }
 
 // add appends a record, whose offset is above all others'. The window must not be full.
 func (w *window) add(r *record, now time.Time) {
