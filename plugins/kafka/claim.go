@@ -281,6 +281,7 @@ type delivery struct {
 	acked, nacked <-chan struct{} // nil: there is no delivery
 	end           context.CancelFunc
 	places        places
+	counted       bool // an earlier claim left it unanswered, and has counted it as running
 }
 
 func (d delivery) done() {
@@ -303,6 +304,7 @@ func (d delivery) nackedYet() bool {
 // claim left unanswered is used instead of the first one.
 func (c *claim) send(r *record, n int) (delivery, bool) {
 	if d, has := c.earlier[r.offset]; n == 1 && has && d.uuid == r.pristine.UUID {
+		c.resume(r, &d)
 		c.started(r, d)
 		return d, true
 	}
@@ -320,7 +322,7 @@ func (c *claim) send(r *record, n int) (delivery, bool) {
 	}
 	msg, cancel := r.delivery(c.messages, origin)
 	end := func() { cancel(); ran() }
-	d := delivery{msg.UUID, msg.Acked(), msg.Nacked(), end, c.sub.places}
+	d := delivery{uuid: msg.UUID, acked: msg.Acked(), nacked: msg.Nacked(), end: end, places: c.sub.places}
 	c.started(r, d) // before the send, so that the receiver of the message finds it counted
 	if c.sub.gate.send(c.ctx, c.sub.Out, msg) {
 		return d, true
@@ -471,10 +473,13 @@ func (c *claim) finish() {
 			r.weight = 0
 		}
 	}
-	c.survived()
+	k := c.crashes
+	if k != nil && k.running != nil && c.sub.Abandoned.Err() != nil {
+		c.survived(k.running) // a stop ends it, and no death
+	}
 	last := c.standing(c.next)
-	last.owned, last.deaths = false, 0
-	if c.crashes != nil && c.crashes.read > 0 || len(last.done) > 0 || c.outdated {
+	c.handOn(&last)
+	if k != nil && (k.read > 0 || k.deaths > 0 && !last.owned) || len(last.done) > 0 || c.outdated {
 		// Kafka drops the commits of a topic that is deleted. The mark of an outdated claim tells the
 		// next owner that the new log is to be read from its beginning.
 		c.setMark(last)

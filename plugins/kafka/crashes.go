@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
 )
@@ -15,7 +16,8 @@ import (
 // claim of a route with Policy.MaxDeliveries counts that in the commit's metadata, as follows.
 //
 // A claim commits that it owns the partition before it delivers its first record, and its last mark
-// says that it does no more. So an owner whose commit was left owned has died. Most processes die
+// says that it does no more, or hands on the deaths whose suspects are not done. So an owner whose
+// commit was left owned has died, or has handed on its suspicion. Most processes die
 // for other reasons, so one death costs little: the next owner has a small window and commits after
 // each of them, so that the records it had in flight are known to be among the next few. When it
 // dies too, its successor is careful with these: it runs one at a time, in the whole process, and
@@ -90,7 +92,7 @@ func (c *claim) countCrashes(known progress, commit func()) {
 		if k.deaths > 1 {
 			level, k.careful = slog.LevelWarn, math.MaxInt64
 		}
-		c.sub.log.Log(c.ctx, level, "kafka partition was left by an owner that died", pipeline.LogPartition, c.partition, keyDeaths, k.deaths)
+		c.sub.log.Log(c.ctx, level, "kafka partition had an owner that died; what was in flight is suspected", pipeline.LogPartition, c.partition, keyDeaths, k.deaths)
 	}
 	c.crashes = k
 	c.describe()
@@ -167,34 +169,77 @@ func (c *claim) begin(r *record) (died int, end func(), ok bool) {
 		return 0, nil, false
 	}
 	c.mu.Lock()
-	k.running = &running{r.offset, died}
+	run := &running{r.offset, died}
+	k.running = run
 	k.counts[r.offset] = died + 1
 	c.describe()
 	c.setMark(c.standing(r.offset))
 	c.mu.Unlock()
 	k.commit()
 	return died, func() {
-		c.mu.Lock()
-		c.survived()
-		if !c.ended {
-			c.setMark(c.standing(c.last + 1))
-		}
-		c.mu.Unlock()
+		c.answered(run)
 		<-c.sub.turn
 	}, true
 }
 
-// survived takes back the count of the record that ran. The caller holds the lock.
-func (c *claim) survived() {
+// answered takes back the count of a record that ran, because the process has outlived it.
+func (c *claim) answered(run *running) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.survived(run)
+	if !c.ended {
+		c.setMark(c.standing(c.last + 1))
+	}
+}
+
+// survived is answered without a mark. The caller holds the lock.
+func (c *claim) survived(run *running) {
 	k := c.crashes
-	if k == nil || k.running == nil {
+	if k.counts[run.offset] = run.before; run.before == 0 {
+		delete(k.counts, run.offset)
+	}
+	if k.running == run {
+		k.running = nil
+	}
+	c.describe()
+}
+
+// resume takes over a delivery that an earlier claim of this process has counted as running and left
+// unanswered. Its answer takes back the count, which the commit has kept.
+func (c *claim) resume(r *record, d *delivery) {
+	k := c.crashes
+	if k == nil || !d.counted {
 		return
 	}
-	if k.counts[k.running.offset] = k.running.before; k.running.before == 0 {
-		delete(k.counts, k.running.offset)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := k.counts[r.offset]; n > 0 {
+		run := &running{r.offset, n - 1}
+		k.running = run
+		d.end = func() { c.answered(run) }
 	}
-	k.running = nil
-	c.describe()
+}
+
+// runs says whether the record at offset has been counted as running and has no answer. The caller
+// holds the claim's lock.
+func (k *crashes) runs(offset int64) bool {
+	return k != nil && k.running != nil && k.running.offset == offset
+}
+
+// handOn completes the last mark of a claim that ends without a death. While the suspects are not
+// done, the next owner must suspect them as this one did. The count of a record without an answer
+// stays, because it can still kill this process. The caller holds the lock.
+func (c *claim) handOn(last *progress) {
+	k := c.crashes
+	if k == nil {
+		return
+	}
+	last.owned, last.deaths = false, 0
+	end, _, _ := c.endOf(time.Now())
+	doneAll := end > 0 && c.win.count == 0 && c.next >= end // no former owner can have read more
+	if k.deaths > 0 && !doneAll {
+		last.owned, last.deaths = true, k.deaths-1 // the next owner adds the death that this one found
+	}
 }
 
 // forget drops the counts of records before offset. The caller holds the lock.

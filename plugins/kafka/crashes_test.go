@@ -157,14 +157,95 @@ func TestOnlyADeathCounts(t *testing.T) {
 			time.Sleep(time.Second)
 			for _, m := range b.out() {
 				got = append(got, m)
-				if len(got) == 2 {
-					m.Nack()
-				}
+				m.Nack()
 			}
 		}
-		b.endSess() // the last one is in flight
+		b.endSess()
 		<-b.ended
-		require.Equal(t, progress{counts: map[int64]int{0: 1}}, b.last())
+		require.Equal(t, progress{owned: true, deaths: 1, counts: map[int64]int{0: 1}}, b.last(), "the next owner is as careful as this one")
+	})
+}
+
+func TestAStopIsNoDeath(t *testing.T) {
+	t.Parallel()
+	onBench(t, pipeline.Flow{}, benchOption{former: &progress{owned: true, deaths: 1}}, func(t *testing.T, b *bench) {
+		b.write("")
+		require.Len(t, b.out(), 1)
+		require.Equal(t, map[int64]int{0: 1}, b.committed().counts)
+		b.sub.Stop()
+		b.sub.Abandon()
+		<-b.ended
+		require.Equal(t, progress{owned: true, deaths: 1}, b.last())
+	})
+}
+
+// A claim that ends in a rebalance hands on what it suspects.
+func TestACleanEndHandsOnTheSuspicion(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		former progress
+		acks   int // of two records
+		want   progress
+	}{
+		"nobody died":                    {progress{}, 1, progress{base: 1}},
+		"wary, one is unanswered":        {progress{owned: true}, 1, progress{base: 1, owned: true}},
+		"careful, one is unanswered":     {progress{owned: true, deaths: 1}, 1, progress{base: 1, owned: true, deaths: 1, counts: map[int64]int{1: 1}}},
+		"wary, all that exists is done":  {progress{owned: true}, 2, progress{base: 2}},
+		"careful, all is done as well":   {progress{owned: true, deaths: 1}, 2, progress{base: 2}},
+		"wary, nothing has been read":    {progress{owned: true}, -1, progress{owned: true}},
+		"careful, nothing has been read": {progress{owned: true, deaths: 1}, -1, progress{owned: true, deaths: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBench(t, pipeline.Flow{}, benchOption{plain: true, former: &tt.former}, func(t *testing.T, b *bench) {
+				b.mark(0, encodeProgress(tt.former))
+				if tt.acks >= 0 {
+					b.write("", "")
+				}
+				for acked := 0; acked < tt.acks; {
+					for _, m := range b.out() {
+						if acked++; acked <= tt.acks {
+							m.Ack()
+						}
+					}
+				}
+				b.out() // the next one is in flight
+				b.endSess()
+				<-b.ended
+				require.Equal(t, tt.want, b.last())
+			})
+		})
+	}
+}
+
+// A member that gets a partition back knows that what runs there since has not killed it.
+func TestALateAnswerInTheSameProcessTakesTheCountBack(t *testing.T) {
+	t.Parallel()
+	onBench(t, pipeline.Flow{}, benchOption{plain: true, former: &progress{owned: true, deaths: 1}}, func(t *testing.T, b *bench) {
+		b.write("")
+		got := b.out()
+		b.endSess()
+		<-b.ended
+		left := b.last()
+		require.Equal(t, progress{owned: true, deaths: 1, counts: map[int64]int{0: 1}}, left)
+		session, end := context.WithCancel(b.sub.Reading)
+		again := newClaim(session, b.sub, 3, 0, left, b.mark, b.highWater)
+		again.countCrashes(left, b.commit)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			again.run(b.records)
+		}()
+		b.next = 0
+		b.write("") // it is read again
+		require.Empty(t, b.out(), "its handler still runs")
+		require.Equal(t, map[int64]int{0: 1}, b.last().counts)
+		got[0].Nack()
+		synctest.Wait()
+		require.Empty(t, b.last().counts)
+		end()
+		<-ended
+		require.Equal(t, progress{owned: true, deaths: 1}, b.last())
 	})
 }
 
