@@ -174,8 +174,6 @@ type Flow struct {
 	MaxInFlight int
 	// LongestHold is set by the Runtime, from the Policy.
 	LongestHold time.Duration
-	// MaxDeliveries is set by the Runtime, from the Policy. Zero or less: no limit.
-	MaxDeliveries int
 	// Gate stops reading while it returns false. Messages in flight continue. It is called often,
 	// so it must be fast. Nil: always open.
 	Gate func() bool

@@ -132,7 +132,6 @@ func (r *Runtime) startRoutes(ctx context.Context) error {
 	for _, route := range r.reg.routes {
 		flow := route.Flow
 		flow.LongestHold = route.Policy.Hold()
-		flow.MaxDeliveries = route.Policy.MaxDeliveries
 		sub, err := route.From.Open(ctx, flow)
 		if err != nil {
 			return fmt.Errorf("route %s: open %s: %w", route.Name, route.From.Describe(), err)

@@ -121,6 +121,7 @@ func BenchmarkPublish(b *testing.B) {
 func BenchmarkClaim(b *testing.B) {
 	for name, headers := range map[string][]*sarama.RecordHeader{
 		"plain":   nil,
+		"counted": nil, // on a route with dead letters
 		"headers": {{Key: []byte(wkafka.UUIDHeaderKey), Value: []byte(watermill.NewUUID())}, {Key: []byte("traceparent"), Value: []byte("00-01")}},
 	} {
 		b.Run(name, func(b *testing.B) {
@@ -128,6 +129,9 @@ func BenchmarkClaim(b *testing.B) {
 			s.values = b.Context()
 			records := make(chan *sarama.ConsumerMessage, 256)
 			c := newClaim(s.Reading, s, 3, 0, progress{}, func(int64, string) {}, func() int64 { return 0 })
+			if name == "counted" {
+				c.countCrashes(progress{}, func() {})
+			}
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)

@@ -318,7 +318,7 @@ func (c *claim) send(r *record, n int) (delivery, bool) {
 	}
 	origin := pipeline.Origin{
 		Kind: Kind, Source: c.sub.topic, Position: position(c.sub.topic, c.partition, r.offset),
-		Group: c.sub.group, Key: r.key, Delivered: int64(died + n),
+		Group: c.sub.group, Key: r.key, Delivered: int64(died + n), Malformed: c.deadly(died),
 	}
 	msg, cancel := r.delivery(c.messages, origin)
 	end := func() { cancel(); ran() }

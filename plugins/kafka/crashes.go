@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"fmt"
 	"log/slog"
 	"maps"
 	"math"
@@ -13,7 +14,7 @@ import (
 )
 
 // A record may kill its process, by memory for example, before anything can be said about it. A
-// claim of a route with Policy.MaxDeliveries counts that in the commit's metadata, as follows.
+// claim of a route with dead letters counts that in the commit's metadata, as follows.
 //
 // A claim commits that it owns the partition before it delivers its first record, and its last mark
 // says that it does no more, or hands on the deaths whose suspects are not done. So an owner whose
@@ -22,14 +23,29 @@ import (
 // each of them, so that the records it had in flight are known to be among the next few. When it
 // dies too, its successor is careful with these: it runs one at a time, in the whole process, and
 // commits that it does before it starts. A death then adds one to the count of this record alone.
-// The count adds to Origin.Delivered until the record is done, whoever owns the partition.
+// From then on the record runs one at a time with every owner until it is done, and the count adds to
+// Origin.Delivered. At the limit the record is no longer handled.
 const (
 	// wary is how many records an owner whose predecessor has died has in flight at most, and how
 	// many it reads between its commits.
 	wary = 32
-	// normally is the records between the commits of other owners, at most.
-	normally = 4096
+	// normally is how many records other owners read between their commits. They do not wait for
+	// these, so up to twice as many may have been read since the last one.
+	normally = 2048
 )
+
+// deathLimit is how many processes may die while they run a record. Two deaths come before, which
+// are not counted because the record is not known.
+const deathLimit = 5
+
+// deadly returns the error of a record at whose runs so many processes have died, or nil.
+func (c *claim) deadly(died int) error {
+	if limit := c.sub.deathLimit; limit == 0 || died < limit {
+		return nil
+	}
+	err := fmt.Errorf("%d processes died while they ran this record, so it is not run again; look in their logs for the cause", died)
+	return pipeline.WithClass(err, ClassProcessDeath)
+}
 
 // crashes counts the deaths of the owners of one partition. The claim's lock guards it.
 type crashes struct {
@@ -38,7 +54,8 @@ type crashes struct {
 	counts  map[int64]int // by offset: deaths while the record ran, including one while it runs
 	careful int64         // records up to this offset run one at a time
 	running *running
-	commit  func() // commits the marks, and waits for it
+	commit  func()        // commits the marks, and waits for it
+	behind  chan struct{} // has a commit that nobody waits for
 }
 
 // running is the record that a careful claim runs, and its count without this run.
@@ -66,7 +83,7 @@ func (k *crashes) full(c *claim) bool {
 func (k *crashes) suspects(c *claim) int {
 	switch window := len(c.win.ring); {
 	case k.deaths < 2:
-		return window + normally
+		return window + 2*normally
 	case c.sub.retries != nil: // see full
 		return window + wary
 	default:
@@ -84,7 +101,7 @@ func (k *crashes) every() int {
 
 // countCrashes has the claim count. known is the commit at which it begins.
 func (c *claim) countCrashes(known progress, commit func()) {
-	k := &crashes{counts: map[int64]int{}, careful: -1, commit: commit}
+	k := &crashes{counts: map[int64]int{}, careful: -1, commit: commit, behind: make(chan struct{}, 1)}
 	maps.Copy(k.counts, known.counts)
 	if known.owned {
 		k.deaths = known.deaths + 1
@@ -130,20 +147,37 @@ func (c *claim) countRead(offset int64) {
 	if k == nil {
 		return
 	}
-	c.mu.Lock()
-	k.read++
+	k.read++ // no other goroutine writes this or the deaths, so most records need no lock
 	passed := k.deaths > 0 && k.read > k.suspects(c)
+	if !passed && k.read > 1 && k.read%k.every() != 0 {
+		return
+	}
+	c.mu.Lock()
 	if passed {
 		k.deaths, k.careful = 0, min(k.careful, c.last)
 		c.describe()
 	}
-	due := passed || k.read == 1 || k.read%k.every() == 0
-	if due {
-		c.setMark(c.standing(offset))
-	}
+	waits := passed || k.read == 1 || k.deaths > 0
+	c.setMark(c.standing(offset))
 	c.mu.Unlock()
-	if due {
+	if waits {
 		k.commit()
+	} else {
+		c.commitBehind()
+	}
+}
+
+// commitBehind commits the marks while the claim goes on, unless an earlier such commit has no answer
+// yet. In a cooperative group the coordinator answers no commit while a join is pending.
+func (c *claim) commitBehind() {
+	k := c.crashes
+	select {
+	case k.behind <- struct{}{}:
+		c.sub.deliverers.Go(func() {
+			k.commit()
+			<-k.behind
+		})
+	default:
 	}
 }
 
@@ -155,7 +189,7 @@ func (c *claim) begin(r *record) (died int, end func(), ok bool) {
 		return 0, func() {}, true
 	}
 	c.mu.Lock()
-	died, careful := k.counts[r.offset], r.offset <= k.careful
+	died, careful := k.counts[r.offset], r.offset <= k.careful || k.counts[r.offset] > 0
 	c.mu.Unlock()
 	if !careful {
 		return died, func() {}, true

@@ -39,7 +39,7 @@ func TestAClaimCommitsThatItOwnsThePartition(t *testing.T) {
 func TestAWaryClaimCommitsEachOfItsWindows(t *testing.T) {
 	t.Parallel()
 	onBench(t, pipeline.Flow{Window: 100}, benchOption{plain: true, former: &progress{owned: true}}, func(t *testing.T, b *bench) {
-		suspects := int64(normally + 100)
+		suspects := int64(2*normally + 100)
 		for b.marked() < suspects+wary {
 			for range 40 {
 				b.write("")
@@ -267,7 +267,7 @@ const (
 )
 
 // crashRoute hands on what it reads, unless it is the killer.
-func crashRoute(p *Plugin, topic string, limit int) pipeline.Route {
+func crashRoute(p *Plugin, topic string) pipeline.Route {
 	return pipeline.Route{
 		Name: "crashing", From: p.Source(topic, topic), To: p.Sink(topic + "-out"),
 		Handle: func(m *message.Message) ([]*message.Message, error) {
@@ -277,11 +277,11 @@ func crashRoute(p *Plugin, topic string, limit int) pipeline.Route {
 			time.Sleep(2 * time.Millisecond) // the work itself
 			return message.Messages{message.NewMessage(m.UUID, m.Payload)}, nil
 		},
-		Policy: pipeline.Policy{MaxDeliveries: limit, DeadLetter: p.Sink(topic + "-dead")},
+		Policy: pipeline.Policy{DeadLetter: p.Sink(topic + "-dead")},
 	}
 }
 
-const crashLimit = 2
+const crashLimit = 2 // so that the test needs few processes
 
 // TestCrashing is the process of the test below.
 func TestCrashing(t *testing.T) {
@@ -290,11 +290,12 @@ func TestCrashing(t *testing.T) {
 		return
 	}
 	p := New()
+	p.deathLimit = crashLimit
 	c, ours := p.Settings().(*Config)
 	require.True(t, ours)
 	quick(c)
 	c.Brokers, c.Partitions, c.StaticMembership = strings.Split(brokers, ","), newPartitions, true // a restart waits for no timeout
-	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "crashing", InstanceConfigured: true, Logger: pipelinetest.Logger(t)}, p, router{crashRoute(p, topic, crashLimit)})
+	reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "crashing", InstanceConfigured: true, Logger: pipelinetest.Logger(t)}, p, router{crashRoute(p, topic)})
 	require.NoError(t, err)
 	rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: middleware.New(reg, middleware.Options{}).Wrap})
 	require.NoError(t, rt.Start(t.Context()))
@@ -358,5 +359,72 @@ func TestARecordThatKillsTheProcessBecomesADeadLetter(t *testing.T) {
 	require.Equal(t, crashLimit+2, deaths, "the first two name no record")
 	require.Len(t, letters, 1)
 	require.Equal(t, killing, string(letters[0].Payload))
-	require.Equal(t, pipeline.ClassDeliveryLimit, letters[0].Metadata.Get(pipeline.MetaDeadClass))
+	require.Equal(t, ClassProcessDeath, letters[0].Metadata.Get(pipeline.MetaDeadClass))
+}
+
+// The default limit needs no setting of a route that keeps its dead letters.
+func TestDeathsAreCountedWhereDeadLettersAreKept(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		policy pipeline.Policy
+		counts bool
+	}{
+		"dead letters":                         {pipeline.Policy{DeadLetter: pipelinetest.NewRecorder("dead")}, true},
+		"dead letters, no limit of deliveries": {pipeline.Policy{DeadLetter: pipelinetest.NewRecorder("dead"), MaxDeliveries: -1}, true},
+		"a dead letter would be lost":          {pipeline.Policy{DeadLetter: pipeline.Drop, MaxDeliveries: 3}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := New()
+			handle := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+			route := pipeline.Route{Name: "deaths", From: p.Source("topic", "group"), Handle: handle, Policy: tt.policy}
+			_, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)}, p, router{route})
+			require.NoError(t, err)
+			require.Equal(t, tt.counts, p.keepsDead(p.Source("topic", "group").Describe()))
+			require.False(t, p.keepsDead(p.Source("topic", "another").Describe()))
+			require.Equal(t, 5, p.deathLimit)
+		})
+	}
+}
+
+// A record at its limit is marked for the chain, and has no other one beside it, whatever the owner
+// knows of earlier owners.
+func TestARecordAtTheLimitOfDeathsIsNotHandled(t *testing.T) {
+	t.Parallel()
+	former := &progress{counts: map[int64]int{0: deathLimit - 1, 1: deathLimit}}
+	onBench(t, pipeline.Flow{}, benchOption{plain: true, former: former}, func(t *testing.T, b *bench) {
+		b.sub.deathLimit = deathLimit
+		b.write("", "", "")
+		first := b.out()
+		require.Equal(t, []int64{0}, offsets(first), "it runs alone")
+		require.Equal(t, progress{owned: true, counts: map[int64]int{0: deathLimit, 1: deathLimit}}, b.committed())
+		require.NoError(t, pipeline.OriginFrom(first[0].Context()).Malformed)
+		first[0].Ack()
+		got := b.out()
+		require.EqualValues(t, 1, offsetOf(got[0]))
+		origin := pipeline.OriginFrom(got[0].Context())
+		require.EqualError(t, origin.Malformed, "5 processes died while they ran this record, so it is not run again; look in their logs for the cause")
+		require.Equal(t, ClassProcessDeath, pipeline.Class(origin.Malformed))
+	})
+}
+
+// While a join is pending, the coordinator of a cooperative group answers no commit. What the member
+// keeps goes on meanwhile.
+func TestACommitWithoutAnAnswerStopsNoReader(t *testing.T) {
+	t.Parallel()
+	onBench(t, pipeline.Flow{}, benchOption{plain: true, former: &progress{}}, func(t *testing.T, b *bench) {
+		answer := make(chan struct{})
+		defer close(answer)
+		b.write("")
+		first := b.out()
+		require.Len(t, first, 1, "the first commit is waited for")
+		first[0].Ack()
+		b.claim.crashes.commit = func() { <-answer }
+		for range 3*normally - 1 {
+			b.write("")
+			got := b.out()
+			require.Len(t, got, 1)
+			got[0].Ack()
+		}
+	})
 }

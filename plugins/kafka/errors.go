@@ -32,8 +32,15 @@ func (missingTopicsError) Unwrap() error { return pipeline.ErrUnavailable }
 // its size. An example is a record without a key on a compacted topic. It is permanent.
 const ClassInvalidRecord = "invalid_record"
 
+// ClassProcessDeath is the error class of a record that was running at the deaths of several
+// processes. Its handler is not called again, so it is permanent.
+const ClassProcessDeath = "process_death"
+
 func errorClasses() []pipeline.ErrorClass {
 	return []pipeline.ErrorClass{{
+		Name: ClassProcessDeath, Cause: "several processes died while they ran the record",
+		Action: "find out in the logs of the instances why they died (memory, a fatal error); fix the cause, then replay",
+	}, {
 		Name: ClassInvalidRecord, Cause: "the topic refuses the record, for another reason than its size",
 		Action: "read the broker's reason in the error; fix topic or producer, then replay",
 	}}

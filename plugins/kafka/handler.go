@@ -167,7 +167,7 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 	defer cancel()
 	c := newClaim(ctx, s, partition, initial, known, mark, from.HighWaterMarkOffset)
 	c.restart = restart
-	if s.flow.MaxDeliveries > 0 {
+	if s.deathLimit > 0 {
 		c.countCrashes(known, session.Commit)
 	}
 	s.mu.Lock()

@@ -35,6 +35,7 @@ type Plugin struct {
 	log         *slog.Logger
 	routes      *pipeline.Registry // nil before Register
 	longestHold time.Duration      // see the constant; tests shorten it
+	deathLimit  int                // see the constant; tests lower it
 	ends        endTimes
 
 	// turn has the record that a careful claim runs (crashes.go).
@@ -83,7 +84,7 @@ func (c *connection) close(ctx context.Context) error {
 func New() *Plugin {
 	return &Plugin{
 		config: DefaultConfig(), metrics: newMetrics(), log: slog.New(slog.DiscardHandler),
-		turn: make(chan struct{}, 1), longestHold: longestHold, ends: defaultEndTimes(),
+		turn: make(chan struct{}, 1), longestHold: longestHold, deathLimit: deathLimit, ends: defaultEndTimes(),
 	}
 }
 
@@ -134,6 +135,23 @@ func (p *Plugin) retries(topic string) bool {
 // carriesMore says whether topic takes records of other topics with headers of ours.
 func (p *Plugin) carriesMore(topic string) bool {
 	return p.retries(topic) || p.routes != nil && len(p.routes.DeadLettersInto(pipeline.Endpoint{Kind: Kind, Name: topic})) > 0
+}
+
+// keepsDead says whether the routes that read from have dead letters.
+func (p *Plugin) keepsDead(from pipeline.Endpoint) (keeps bool) {
+	if p.routes == nil {
+		return false
+	}
+	for _, r := range p.routes.Routes() {
+		if r.From.Describe() != from {
+			continue
+		}
+		if r.Policy.DeadLetter == nil || r.Policy.DeadLetter == pipeline.Drop {
+			return false
+		}
+		keeps = true
+	}
+	return keeps
 }
 
 func (p *Plugin) connected() (*connection, error) {
@@ -195,6 +213,9 @@ func (g groupSource) Open(ctx context.Context, f pipeline.Flow) (pipeline.Subscr
 		return nil, err
 	}
 	s.turn = g.plugin.turn
+	if g.plugin.keepsDead(g.Describe()) {
+		s.deathLimit = g.plugin.deathLimit
+	}
 	if isRetry {
 		s.retries, s.hold = g.plugin.Sink(g.topic), hold
 	}

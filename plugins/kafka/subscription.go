@@ -46,6 +46,7 @@ type subscription struct {
 	budget     *budget
 	retries    pipeline.Sink   // to the topic itself; nil: it is no retry topic
 	hold       time.Duration   // see longestHold
+	deathLimit int             // zero: deaths are not counted
 	values     context.Context // what messages' contexts inherit values from
 	deliverers sync.WaitGroup
 	owned      ownership
