@@ -274,31 +274,6 @@ func (c *claim) deliver(r *record, d delivery) bool {
 	}
 }
 
-// delivery is a message on its way to a handler: its answer, and what ends its context and releases
-// its place. It does not keep the payload.
-type delivery struct {
-	uuid          string
-	acked, nacked <-chan struct{} // nil: there is no delivery
-	end           context.CancelFunc
-	places        places
-	counted       bool // an earlier claim left it unanswered, and has counted it as running
-}
-
-func (d delivery) done() {
-	d.end()
-	d.places.leave()
-}
-
-// nackedYet says whether a handler has refused the message.
-func (d delivery) nackedYet() bool {
-	select {
-	case <-d.nacked:
-		return true
-	default:
-		return false
-	}
-}
-
 // send puts r into the subscription's channel; false: the claim ended first. It waits for a place
 // under MaxInFlight and for the gate. waitForAnswer releases the place. A delivery that an earlier
 // claim left unanswered is used instead of the first one.
@@ -308,28 +283,46 @@ func (c *claim) send(r *record, n int) (delivery, bool) {
 		c.started(r, d)
 		return d, true
 	}
-	if !c.sub.places.enter(c.ctx) {
-		return delivery{}, false
+	for c.sub.places.enter(c.ctx) {
+		d, sent, again := c.offer(r, n)
+		if !again {
+			return d, sent
+		}
 	}
+	return delivery{}, false
+}
+
+// offer is one attempt of send, with a place. again: the gate has closed meanwhile, and the record is
+// one that others wait for.
+func (c *claim) offer(r *record, n int) (d delivery, sent, again bool) {
 	died, ran, ok := c.begin(r)
 	if !ok {
 		c.sub.places.leave()
-		return delivery{}, false
+		return delivery{}, false, false
+	}
+	send := c.sub.gate.send
+	if ran != nil {
+		send = c.sub.gate.sendNow
 	}
 	origin := pipeline.Origin{
 		Kind: Kind, Source: c.sub.topic, Position: position(c.sub.topic, c.partition, r.offset),
 		Group: c.sub.group, Key: r.key, Delivered: int64(died + n), Malformed: c.deadly(died),
 	}
 	msg, cancel := r.delivery(c.messages, origin)
-	end := func() { cancel(); ran() }
-	d := delivery{uuid: msg.UUID, acked: msg.Acked(), nacked: msg.Nacked(), end: end, places: c.sub.places}
+	end := func() {
+		cancel()
+		if ran != nil {
+			ran()
+		}
+	}
+	d = delivery{uuid: msg.UUID, acked: msg.Acked(), nacked: msg.Nacked(), end: end, places: c.sub.places}
 	c.started(r, d) // before the send, so that the receiver of the message finds it counted
-	if c.sub.gate.send(c.ctx, c.sub.Out, msg) {
-		return d, true
+	if send(c.ctx, c.sub.Out, msg) {
+		return d, true, false
 	}
 	msg.Nack() // a later claim may wait for the answer already
 	c.stopped(d)
-	return delivery{}, false
+	return delivery{}, false, ran != nil
 }
 
 func (c *claim) started(r *record, d delivery) {

@@ -182,17 +182,18 @@ func (c *claim) commitBehind() {
 }
 
 // begin counts a start of r when its claim is careful. died is how many processes died while they
-// ran r; end is called after the answer. It returns false when the claim ended first.
+// ran r; end is called after the answer, and nil for a start that is not counted. begin returns false
+// when the claim ended first.
 func (c *claim) begin(r *record) (died int, end func(), ok bool) {
 	k := c.crashes
 	if k == nil {
-		return 0, func() {}, true
+		return 0, nil, true
 	}
 	c.mu.Lock()
 	died, careful := k.counts[r.offset], r.offset <= k.careful || k.counts[r.offset] > 0
 	c.mu.Unlock()
 	if !careful {
-		return died, func() {}, true
+		return died, nil, true
 	}
 	if !c.sub.gate.wait(c.ctx) { // it must not keep the turn from others
 		return 0, nil, false

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -258,6 +259,30 @@ func TestCarefulClaimsOfAProcessTakeTurns(t *testing.T) {
 		require.Empty(t, b.out())
 		<-b.sub.turn
 		require.Equal(t, []int64{0}, offsets(b.out()))
+	})
+}
+
+// A route whose gate closes while its record is about to run keeps no other route waiting.
+func TestACarefulClaimGivesItsTurnBackWhenItsGateCloses(t *testing.T) {
+	t.Parallel()
+	var closed atomic.Bool
+	flow := pipeline.Flow{MaxInFlight: 1, Gate: func() bool { return !closed.Load() }}
+	onBench(t, flow, benchOption{plain: true, former: &progress{owned: true, deaths: 1}}, func(t *testing.T, b *bench) {
+		b.write("")
+		synctest.Wait() // it is offered, and nobody takes it
+		require.Len(t, b.sub.turn, 1)
+		require.Equal(t, map[int64]int{0: 1}, b.last().counts)
+		closed.Store(true)
+		time.Sleep(gateInterval)
+		synctest.Wait()
+		b.sub.turn <- struct{}{} // another route runs its record
+		require.Empty(t, b.last().counts, "it did not run")
+		closed.Store(false)
+		time.Sleep(gateInterval)
+		require.Empty(t, b.out())
+		<-b.sub.turn
+		require.Equal(t, []int64{0}, offsets(b.out()))
+		require.Equal(t, map[int64]int{0: 1}, b.committed().counts)
 	})
 }
 

@@ -48,6 +48,23 @@ func (g *gate) send(ctx context.Context, out chan<- *message.Message, msg *messa
 	return false
 }
 
+// sendNow is send that also returns false when the gate is closed.
+func (g *gate) sendNow(ctx context.Context, out chan<- *message.Message, msg *message.Message) bool {
+	for ctx.Err() == nil {
+		open, changed := g.state()
+		if !open {
+			return false
+		}
+		select {
+		case out <- msg:
+			return true
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
 // wait returns when the gate is open; false when ctx ended first.
 func (g *gate) wait(ctx context.Context) bool {
 	for ctx.Err() == nil {

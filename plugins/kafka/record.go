@@ -40,3 +40,28 @@ func (r *record) delivery(ctx context.Context, origin pipeline.Origin) (*message
 	m.SetContext(ctx)
 	return m, cancel
 }
+
+// delivery is a message on its way to a handler: its answer, and what ends its context and releases
+// its place. It does not keep the payload.
+type delivery struct {
+	uuid          string
+	acked, nacked <-chan struct{} // nil: there is no delivery
+	end           context.CancelFunc
+	places        places
+	counted       bool // an earlier claim left it unanswered, and has counted it as running
+}
+
+func (d delivery) done() {
+	d.end()
+	d.places.leave()
+}
+
+// nackedYet says whether a handler has refused the message.
+func (d delivery) nackedYet() bool {
+	select {
+	case <-d.nacked:
+		return true
+	default:
+		return false
+	}
+}
