@@ -275,8 +275,9 @@ func TestACarefulClaimGivesItsTurnBackWhenItsGateCloses(t *testing.T) {
 		closed.Store(true)
 		time.Sleep(gateInterval)
 		synctest.Wait()
-		b.sub.turn <- struct{}{} // another route runs its record
+		require.Empty(t, b.sub.turn, "it is free")
 		require.Empty(t, b.last().counts, "it did not run")
+		b.sub.turn <- struct{}{} // another route runs its record
 		closed.Store(false)
 		time.Sleep(gateInterval)
 		require.Empty(t, b.out())

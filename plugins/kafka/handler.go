@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -109,13 +110,16 @@ func (h *handler) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.ConsumerGroupClaim) error {
 	s, topic, partition := h.s, from.Topic(), from.Partition()
 	id, initial := s.groupClient.topicAtStart(partition), from.InitialOffset()
-	known, committed, err := s.former(partition)
+	ctx, cancel := s.owned.during(session.Context(), partition)
+	defer cancel()
+	known, committed, err := s.waitForFormer(ctx, partition)
 	later := s.createdLater(id)
 	switch {
-	case err != nil && id != (topicID{}):
-		return err // the position may be that of another topic
+	case err != nil && ctx.Err() != nil:
+		waitForEnd(session, from)
+		return nil
 	case err != nil:
-		s.log.Debug("kafka commit metadata could not be read", pipeline.LogPartition, partition, pipeline.Err(err))
+		return err
 	case id.differs(known.topic), initial == sarama.OffsetNewest && !committed && later:
 		var err error
 		h.anew.Do(func() { err = h.beginAnew(session, topic) })
@@ -163,8 +167,6 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 			restart = begin
 		}
 	}
-	ctx, cancel := s.owned.during(session.Context(), partition)
-	defer cancel()
 	c := newClaim(ctx, s, partition, initial, known, mark, from.HighWaterMarkOffset)
 	c.restart = restart
 	if s.deathLimit > 0 {
@@ -179,15 +181,40 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, from sarama.
 		s.mu.Unlock()
 	}()
 	c.run(from.Messages())
-	// Until sarama has taken the partition away itself, the return would end the session of all
-	// partitions.
+	waitForEnd(session, from)
+	return nil
+}
+
+// waitForFormer reads the commit of a partition until there is an answer, ctx ends, or the error is
+// permanent. An error of one partition must not end the session of the others.
+func (s *subscription) waitForFormer(ctx context.Context, partition int32) (commit progress, exists bool, err error) {
+	for attempt := 1; ; attempt++ {
+		commit, exists, err = s.former(partition)
+		switch {
+		case err == nil && attempt > 1:
+			s.log.Info("kafka commit can be read again", pipeline.LogPartition, partition)
+			return commit, exists, nil
+		case err == nil || fatal(err):
+			return commit, exists, err
+		case attempt == 1:
+			s.log.Warn("kafka commit can't be read, so its partition waits; it is tried again", pipeline.LogPartition, partition, pipeline.Err(err))
+		}
+		if !pipeline.Sleep(ctx, s.config.ReconnectBackoff.Delay(attempt)) {
+			return commit, exists, err
+		}
+	}
+}
+
+// waitForEnd returns when sarama has taken the partition away itself. Until then the return of
+// ConsumeClaim would end the session of all partitions.
+func waitForEnd(session sarama.ConsumerGroupSession, from sarama.ConsumerGroupClaim) {
 	for {
 		select {
 		case <-session.Context().Done():
-			return nil
+			return
 		case _, open := <-from.Messages():
 			if !open {
-				return nil
+				return
 			}
 		}
 	}

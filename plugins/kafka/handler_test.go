@@ -2,8 +2,11 @@ package kafka
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -150,6 +153,61 @@ func TestNewestIsTheEndWhenTheClaimBegan(t *testing.T) {
 		})
 	}
 }
+
+// A partition whose commit can't be read waits inside its claim, because a return of the claim would
+// end the session of the other partitions.
+func TestACommitThatCantBeReadEndsNoSession(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		errs  []error
+		reads int
+		ends  bool // the claim returns an error
+		lives int
+	}{
+		"a while":       {[]error{errCoordinator, errCoordinator, errCoordinator}, 4, false, 1},
+		"for ever":      {slices.Repeat([]error{errCoordinator}, 10_000), -1, false, 0},
+		"no permission": {[]error{sarama.ErrGroupAuthorizationFailed}, 1, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				log := slog.New(slog.DiscardHandler)
+				s := newSubscription(DefaultConfig(), "topic", "group", pipeline.Flow{}, log, newMetrics())
+				n := &newestOnly{}
+				s.groupClient = &waitingClient{Client: n, owned: &s.owned, log: log}
+				s.groupClient.topics.Store(int32(3), topicID{1})
+				s.added = func(int32) bool { return false }
+				reads := 0
+				s.former = func(int32) (progress, bool, error) {
+					if reads++; reads <= len(tt.errs) {
+						return progress{}, false, tt.errs[reads-1]
+					}
+					return progress{base: 500, topic: topicID{1}}, true, nil
+				}
+				session, end := context.WithCancel(t.Context())
+				defer end()
+				n.ctx = session
+				returned := make(chan error, 1)
+				go func() { returned <- (&handler{s: s}).ConsumeClaim(n, n) }()
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				require.Len(t, s.live(), tt.lives)
+				if tt.ends {
+					require.ErrorIs(t, <-returned, tt.errs[0])
+				} else {
+					require.Empty(t, returned, "the session goes on")
+					end()
+					require.NoError(t, <-returned)
+				}
+				if tt.reads > 0 {
+					require.Equal(t, tt.reads, reads)
+				}
+			})
+		})
+	}
+}
+
+var errCoordinator = fmt.Errorf("read the commit: %w", sarama.ErrConsumerCoordinatorNotAvailable)
 
 // A claim finds the progress of the former owner also after the group's coordinator has moved.
 func TestProgressIsReadFromTheCoordinatorOfTheMoment(t *testing.T) {
