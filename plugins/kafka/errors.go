@@ -36,8 +36,16 @@ const ClassInvalidRecord = "invalid_record"
 // processes. Its handler is not called again, so it is permanent.
 const ClassProcessDeath = "process_death"
 
+// ClassInvalidTimestamp is the error class of a record whose time its topic refuses. The time is that
+// of the publishing instance, whose clock differs from the broker's. It is not permanent: the record
+// can be published once the clocks agree.
+const ClassInvalidTimestamp = "invalid_timestamp"
+
 func errorClasses() []pipeline.ErrorClass {
 	return []pipeline.ErrorClass{{
+		Name: ClassInvalidTimestamp, Cause: "the topic refuses the record's time, because it is too far from the broker's clock",
+		Action: "set the clocks of this instance and of the brokers right, or change the limits of the topic (`message.timestamp.*`); then replay",
+	}, {
 		Name: ClassProcessDeath, Cause: "several processes died while they ran the record",
 		Action: "find out in the logs of the instances why they died (memory, a fatal error); fix the cause, then replay",
 	}, {

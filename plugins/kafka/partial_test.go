@@ -112,6 +112,33 @@ func TestABadPartitionFailsItsOwnRecordsOnly(t *testing.T) {
 	}
 }
 
+// A broker refuses a record whose time is too far from its own clock. The record is not lost, and the
+// error says where to look.
+func TestARefusedTimeNamesTheClock(t *testing.T) {
+	t.Parallel()
+	t.Run("kafka", func(t *testing.T) {
+		t.Parallel()
+		p := start(t, realServer().brokers(t))
+		topic := topicFor(t, p)
+		live, err := p.connected()
+		require.NoError(t, err)
+		admin, err := sarama.NewClusterAdminFromClient(live.client)
+		require.NoError(t, err)
+		oldest := "1" // in milliseconds: as if this clock were slow
+		require.NoError(t, admin.CreateTopic(topic, &sarama.TopicDetail{
+			NumPartitions: 1, ReplicationFactor: 1, ConfigEntries: map[string]*string{"message.timestamp.before.max.ms": &oldest},
+		}, false))
+		require.Eventually(t, func() bool { // a record may also arrive in time
+			err = p.Sink(topic).Publish(t.Context(), texts("x")...)
+			return err != nil
+		}, time.Minute, time.Millisecond)
+		require.ErrorIs(t, err, sarama.ErrInvalidTimestamp)
+		require.ErrorContains(t, err, "check the clock of this instance")
+		require.Equal(t, ClassInvalidTimestamp, pipeline.Class(err))
+		require.False(t, pipeline.IsPermanent(err), "it can be published once the clock is right")
+	})
+}
+
 // A record without a key is invalid on a compacted topic. It becomes a dead letter, and each other
 // record of its batch is published once.
 func TestAnInvalidRecordFailsAlone(t *testing.T) {

@@ -22,7 +22,8 @@ func (s sink) Describe() pipeline.Endpoint { return pipeline.Endpoint{Kind: Kind
 // Publish returns nil when every message is on all in-sync replicas, otherwise a
 // pipeline.PublishError. When ctx ends first, a failed message may still become durable. A message
 // beyond a size limit is a permanent error of class too_large. One that the topic refuses for
-// another reason is a permanent error of class invalid_record.
+// another reason is a permanent error of class invalid_record, except for its time: then the clock of
+// this instance differs from the broker's, and the error of class invalid_timestamp is not permanent.
 func (s sink) Publish(ctx context.Context, msgs ...*message.Message) error {
 	if len(msgs) == 0 {
 		return nil
