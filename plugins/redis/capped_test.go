@@ -69,9 +69,24 @@ func TestACappedStreamIsLimitedByBytes(t *testing.T) {
 		require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"message", "foreign"}}).Err())
 		newest := client.XRevRangeN(t.Context(), stream, "+", "-", 1).Val()
 		require.NoError(t, client.XDel(t.Context(), stream, newest[0].ID).Err())
-		publish(repeat(100, 8<<10)...)
-		list, bytes = sizes()
-		require.Equal(t, repeat(len(list), 8<<10), list)
-		require.LessOrEqual(t, bytes, most+8<<10)
+		foreign := func(n, size int) {
+			t.Helper()
+			for range n {
+				require.NoError(t, client.XAdd(t.Context(), &goredis.XAddArgs{Stream: stream, Values: []any{"message", strings.Repeat("f", size)}}).Err())
+			}
+		}
+		// And it has added many, whose bytes count, or even more than the stream should have.
+		for _, n := range []int{0, 9, 10, 25, entries + 200} {
+			foreign(n, 10)
+			publish(repeat(100, 8<<10)...)
+			list, bytes = sizes()
+			require.Equal(t, repeat(len(list), 8<<10), list, "after %d", n)
+			require.LessOrEqual(t, bytes, most+8<<10, "after %d", n)
+			require.Greater(t, bytes, most/2, "after %d", n)
+		}
+		foreign(20, 8<<10)
+		publish(10)
+		_, bytes = sizes()
+		require.LessOrEqual(t, bytes, most+8<<10, "the bytes of other clients")
 	})
 }

@@ -2,10 +2,12 @@
 -- KEYS[1] stream
 -- ARGV[1] most entries, about  ARGV[2] most bytes of all entries, about  ARGV[3…] fields and values
 -- Each entry gets the field "written": the bytes that were added up to and with it. So the bytes of the
--- stream are known from its newest and oldest entry, also after entries were deleted at its ends.
+-- stream are known from its newest and oldest entry, also after entries were deleted at its ends. Other
+-- clients do not write the field: the bytes of their newest entries are counted by the next call.
 -- Reply: the id of the entry.
--- Complexity: O(entries removed), at most 100 besides those beyond ARGV[1].
-local stream, most = KEYS[1], tonumber(ARGV[2])
+-- Complexity: O(entries removed), at most 100 besides those beyond ARGV[1], and O(newest entries of other
+-- clients), at most ARGV[1].
+local stream, limit, most = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local function written(e)
   local fields = e[2]
   for i = #fields - 1, 1, -2 do
@@ -14,10 +16,17 @@ local function written(e)
   return 0 -- of another client
 end
 
-local total, args = 0, {}
-for _, e in ipairs(redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 10)) do
-  total = math.max(total, written(e))
-  if total > 0 then break end
+local total, args, found, before, seen = 0, {}, false, '+', 0
+while not found and before and seen < limit do
+  local page = redis.call('XREVRANGE', stream, before, '-', 'COUNT', 10)
+  before = page[10] and '(' .. page[10][1]
+  seen = seen + #page
+  for _, e in ipairs(page) do
+    found = written(e) > 0
+    total = total + written(e)
+    if found then break end
+    for _, text in ipairs(e[2]) do total = total + #text end
+  end
 end
 for i = 3, #ARGV do
   args[#args + 1] = ARGV[i]
@@ -30,8 +39,9 @@ local id = redis.call('XADD', stream, 'MAXLEN', '~', ARGV[1], '*', unpack(args))
 for _ = 1, 10 do
   local gone, enough = {}, false
   for _, e in ipairs(redis.call('XRANGE', stream, '-', '+', 'COUNT', 10)) do
-    -- What follows an entry has total - written(e) bytes: while that fills the stream, the entry goes.
-    enough = e[1] == id or total - written(e) < most
+    -- What follows an entry has total - written(e) bytes: while that fills the stream, the entry goes. So
+    -- does one from before a new count, which began after ARGV[1] entries of other clients.
+    enough = e[1] == id or total - written(e) < most and written(e) <= total
     if enough then break end
     gone[#gone + 1] = e[1]
   end
