@@ -234,10 +234,7 @@ func (m *mover) round(ctx context.Context) time.Duration {
 			return 0
 		}
 		m.failures++
-		if m.ours {
-			m.p.delays.sampler.Warn(m.log, "retry records that are due were not moved into their stream, tried again",
-				slog.String(pipeline.LogStream, m.stream), slog.String("key", DueKey(m.stream)), pipeline.Err(err))
-		}
+		m.warn(err)
 		return max(m.every, dueBackoff.Delay(m.failures))
 	}
 	m.failures = 0
@@ -249,6 +246,18 @@ func (m *mover) round(ctx context.Context) time.Duration {
 		return min(m.every, next)
 	}
 	return m.every
+}
+
+// warn reports a failed round. The process cannot know whether another one retries into the stream:
+// its records would wait without anything that counts them.
+func (m *mover) warn(err error) {
+	attrs := []slog.Attr{slog.String(pipeline.LogStream, m.stream), slog.String("key", DueKey(m.stream)), pipeline.Err(err)}
+	if m.ours {
+		m.p.delays.sampler.Warn(m.log, "retry records that are due were not moved into their stream, tried again", attrs...)
+		return
+	}
+	m.p.delays.sampler.Warn(m.log, "retry records of other processes are not moved into a stream that is read here, tried again", append(attrs,
+		slog.String("remedy", "if a process retries into the stream, make the key a sorted set, the stream's key a stream, and grant their rights to the ACL user"))...)
 }
 
 // dueReply returns the reply of due.lua. next is negative when no entry waits.

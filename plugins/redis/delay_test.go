@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sort"
 	"strings"
@@ -155,6 +156,25 @@ func TestAnEntryThatCanNotBeMovedStays(t *testing.T) {
 		all := c.XRange(t.Context(), stream, "-", "+").Val()
 		require.Len(t, all, 2)
 		require.Equal(t, map[string]any{"undecodable": "of another program"}, all[1].Values, "the reader makes it a dead letter")
+	})
+}
+
+// A process that only reads a stream also reports that the records of other processes are not moved.
+func TestAMoveThatFailsIsReported(t *testing.T) {
+	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
+		stream, log := redistest.Stream(t, c), &redistest.Lines{}
+		p, _ := opened(t, c, stream)
+		require.NoError(t, c.Set(t.Context(), stream, "no stream", 0).Err())
+		require.NoError(t, c.ZAdd(t.Context(), DueKey(stream), goredis.Z{Score: 7, Member: string(packed(entry.Entry{UUID: "u"}))}).Err())
+		m := &mover{p: p, stream: stream, every: time.Minute, wake: func() {}, log: slog.New(slog.NewTextHandler(log, nil)), ours: false}
+		for range 3 {
+			m.round(t.Context())
+		}
+		require.Equal(t, 1, log.Count("retry records of other processes are not moved"), "sampled: %s", log)
+		require.Equal(t, 1, log.Count("stream="+stream))
+		require.Equal(t, 1, log.Count("key="+DueKey(stream)))
+		require.Equal(t, 1, log.Count("WRONGTYPE"))
+		require.Equal(t, 1, log.Count("remedy="))
 	})
 }
 
