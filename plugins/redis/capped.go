@@ -71,7 +71,9 @@ func (p *Plugin) Each(ctx context.Context, stream string, each func(id string, m
 			if len(page) < tailPage {
 				return nil
 			}
-			next = after(page[len(page)-1].ID)
+			if next, _ = entry.NextID(page[len(page)-1].ID); next == "" {
+				return nil
+			}
 		}
 	})
 }

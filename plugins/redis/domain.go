@@ -38,7 +38,8 @@ type DomainConfig struct {
 	BatchSize    int           `yaml:"batch_size"`
 	PollInterval time.Duration `yaml:"poll_interval"`
 
-	// Keep is how long acknowledged entries stay, by their ids and the clock of the server.
+	// Keep is how long acknowledged entries stay, by their ids and the clock of the server. An entry
+	// whose id is ahead of that clock stays for one to two times Keep after its acknowledgement.
 	Keep time.Duration `yaml:"keep"`
 	// MaxLen is the number of entries of a shard at which producers are refused. Zero: 100000.
 	MaxLen int `yaml:"max_len"`

@@ -58,7 +58,7 @@ func (t tail) Open(ctx context.Context, _ pipeline.Flow) (pipeline.Subscription,
 	return s, nil
 }
 
-// begin returns the id to begin at.
+// begin returns the id to begin at. It is empty when no entry can follow.
 func (t tail) begin(ctx context.Context, c goredis.UniversalClient) (string, error) {
 	if err := waitFor(ctx, c, t.at.address(), t.p.env.Logger); err != nil {
 		return "", err
@@ -76,15 +76,8 @@ func (t tail) begin(ctx context.Context, c goredis.UniversalClient) (string, err
 	if err != nil || len(last) == 0 {
 		return "-", err
 	}
-	return after(last[0].ID), nil
-}
-
-// after returns the smallest id above id. No entry follows the largest id of all.
-func after(id string) string {
-	if next, ok := entry.NextID(id); ok {
-		return next
-	}
-	return id
+	next, _ := entry.NextID(last[0].ID)
+	return next, nil
 }
 
 type tailing struct {
@@ -98,7 +91,7 @@ func (s *tailing) run(ctx context.Context, next string) error {
 	if d, ok := domainOf(s.p.cfg.Domains, s.stream); ok && d.Fields {
 		decode = entry.DecodeFields
 	}
-	for s.Reading.Err() == nil {
+	for s.Reading.Err() == nil && next != "" { // no entry follows the largest id of all
 		page, err := s.c.XRangeN(s.Reading, s.stream, next, "+", tailPage).Result()
 		if err != nil && s.Reading.Err() == nil {
 			s.Fail(fmt.Errorf("redis: tail %s: %w", s.stream, err))
@@ -114,12 +107,13 @@ func (s *tailing) run(ctx context.Context, next string) error {
 			case <-s.Reading.Done():
 				return nil
 			}
-			next = after(m.ID)
+			next, _ = entry.NextID(m.ID)
 		}
 		if len(page) == 0 {
 			pipeline.Sleep(s.Reading, tailPause)
 		}
 	}
+	<-s.Reading.Done()
 	return nil
 }
 

@@ -23,7 +23,8 @@ const retainStep = 10_000
 type Retainer struct {
 	// Stream is its key.
 	Stream string
-	// Retention is how long an entry is kept, whether or not it was read.
+	// Retention is how long an entry is kept, whether or not it was read, by its id. An entry whose id
+	// is ahead of the server's clock is kept for at least that long and at most twice as long.
 	Retention time.Duration
 	// RequiredGroups are consumer groups that read the stream. When all of them exist, an entry
 	// that every group of the stream has acknowledged is removed at once. Empty: only its age

@@ -59,3 +59,43 @@ func TestRetention(t *testing.T) {
 		require.NoError(t, s.client.Del(context.WithoutCancel(ctx), stream).Err())
 	})
 }
+
+// An entry whose id is ahead of the clock is as old as the first visit that saw it.
+func TestRetentionOfIdsAheadOfTheClock(t *testing.T) {
+	eachServer(t, func(t *testing.T, s server) {
+		ctx, stream := t.Context(), s.prefix+":results"
+		t.Cleanup(func() {
+			require.NoError(t, s.client.Del(context.WithoutCancel(ctx), stream).Err())
+			require.NoError(t, s.client.Del(context.WithoutCancel(ctx), MetaKey(stream)).Err())
+		})
+		r := Retainer{Stream: stream, Retention: time.Hour}
+		trim := func() (left int64) {
+			_, left, err := r.Trim(ctx, s.client)
+			require.NoError(t, err)
+			return left
+		}
+		hourLater := func() {
+			var id string
+			var at int64
+			_, err := fmt.Sscan(s.client.HGet(ctx, MetaKey(stream), "ahead").Val(), &id, &at)
+			require.NoError(t, err)
+			require.NoError(t, s.client.HSet(ctx, MetaKey(stream), "ahead", fmt.Sprint(id, " ", at-time.Hour.Milliseconds())).Err())
+		}
+		add := func(id string, n int) {
+			for range n {
+				require.NoError(t, s.client.XAdd(ctx, &redis.XAddArgs{Stream: stream, ID: id, Values: []any{"payload", "x"}}).Err())
+			}
+		}
+		add(fmt.Sprint(s.client.Time(ctx).Val().UnixMicro(), "-0"), 1)
+		add("*", 249)
+		require.EqualValues(t, 250, trim())
+		add("*", 30)
+		require.EqualValues(t, 280, trim(), "an hour from the first visit on")
+		hourLater()
+		require.EqualValues(t, 30, trim())
+		require.EqualValues(t, 30, trim())
+		hourLater()
+		require.Zero(t, trim())
+		require.Zero(t, trim(), "no stream")
+	})
+}

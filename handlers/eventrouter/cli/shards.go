@@ -25,6 +25,8 @@ type Shard struct {
 	// Length is the number of entries, Pending that of the delivered ones without an ack.
 	Length  int64 `json:"length"`
 	Pending int64 `json:"pending"`
+	// Problem is what is wrong with the ids of the stream. Empty: nothing.
+	Problem string `json:"problem,omitempty"`
 }
 
 // shards is the output of shards --json.
@@ -60,7 +62,7 @@ func (o opened) readShards(ctx context.Context, domains []redis.DomainConfig) (s
 		for i := range d.Shards {
 			list.Shards = append(list.Shards, Shard{Domain: name, Shard: i, Stream: d.Stream(i)})
 			s := &list.Shards[len(list.Shards)-1]
-			length := redis.Command("XLEN", s.Stream)
+			length := redis.Measure(s.Stream)
 			pending := redis.Command("XPENDING", s.Stream, d.Group)
 			lease := redis.Command("HMGET", redis.MetaKey(s.Stream), "owner", "until")
 			_ = o.shards.Do(ctx, length, pending, lease) // each call has its error
@@ -73,9 +75,12 @@ func (o opened) readShards(ctx context.Context, domains []redis.DomainConfig) (s
 }
 
 func (s *Shard) read(length, pending, lease *redis.Call) error {
-	var err error
-	if s.Length, err = length.Int(); err != nil {
+	measured, err := redis.MeasuredBy(length)
+	if err != nil {
 		return err
+	}
+	if s.Length, s.Problem = measured.Entries, measured.Problem(); s.Problem != "" {
+		s.Problem += " (last id " + measured.LastID + ")"
 	}
 	summary, err := pending.List()
 	switch {
@@ -107,5 +112,13 @@ func (l shards) write(out io.Writer) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Stream, owner, until, app.Thousands(s.Length), app.Thousands(s.Pending))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, s := range l.Shards {
+		if s.Problem != "" {
+			fmt.Fprintf(out, "%s: %s\n", s.Stream, s.Problem)
+		}
+	}
+	return nil
 }

@@ -38,15 +38,21 @@ const (
 	MetaRawHeaders = "millrace-raw-headers"
 )
 
-// NextID returns the smallest entry id above id, to continue after a page; ok is false when there
-// is none. miniredis does not support the exclusive "(<id>".
+// NextID returns the smallest entry id above id, to continue after a page; ok is false when id is
+// the largest one or no id. miniredis does not support the exclusive "(<id>".
 func NextID(id string) (next string, ok bool) {
 	ms, seq, _ := strings.Cut(id, "-")
 	n, err := strconv.ParseUint(seq, 10, 64)
-	if err != nil || n == math.MaxUint64 {
+	if err != nil {
 		return "", false
 	}
-	return ms + "-" + strconv.FormatUint(n+1, 10), true
+	if n < math.MaxUint64 {
+		return ms + "-" + strconv.FormatUint(n+1, 10), true
+	}
+	if n, err = strconv.ParseUint(ms, 10, 64); err != nil || n == math.MaxUint64 {
+		return "", false
+	}
+	return strconv.FormatUint(n+1, 10) + "-0", true
 }
 
 // maxRaw bounds what is kept of something undecodable, in bytes.

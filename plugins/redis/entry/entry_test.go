@@ -56,6 +56,18 @@ func TestEntryRoundTrip(t *testing.T) {
 	})
 }
 
+func TestNextID(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]string{
+		"5-0": "5-1", "5-18446744073709551615": "6-0", "18446744073709551615-1": "18446744073709551615-2",
+		"18446744073709551615-18446744073709551615": "", "x-18446744073709551615": "", "5": "", "": "",
+	} {
+		next, ok := entry.NextID(id)
+		require.Equal(t, want, next, id)
+		require.Equal(t, want != "", ok, id)
+	}
+}
+
 func TestDecodeEntry(t *testing.T) {
 	t.Parallel()
 	type values = map[string]any

@@ -7,7 +7,8 @@
 -- Complexity: O(log N) and O(entries).
 local stream, at = KEYS[1], ARGV[1]
 local entries = {}
-if at ~= '' then entries = redis.call('XRANGE', stream, '(' .. at, '+', 'COUNT', ARGV[2]) end
+local largest = '18446744073709551615-18446744073709551615' -- the server refuses to look after it
+if at ~= '' and at ~= largest then entries = redis.call('XRANGE', stream, '(' .. at, '+', 'COUNT', ARGV[2]) end
 if #entries == 0 then
   local newest = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)
   local last = #newest == 0 and '0-0' or newest[1][1]

@@ -33,8 +33,10 @@ local function has(list, name)
 end
 
 -- unread returns the id of the first entry after last, or nil. Complexity: O(log N).
--- Not lag and not last-generated-id: both can be wrong after deletions.
+-- Not lag and not last-generated-id: both can be wrong after deletions. The server refuses to look
+-- after the largest id of all.
 local function unread(stream, last)
+  if last == '18446744073709551615-18446744073709551615' then return nil end
   local e = redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1)
   if #e == 0 then return nil end
   return e[1][1]
@@ -125,6 +127,28 @@ local function look(stream, meta, own, grace, required)
   if not v.has then v.ownDry = redis.call('XLEN', stream) == 0 end
   v.mark = table.concat(v.mark, ',')
   return v
+end
+
+-- expired returns the newest entry whose time to stay is over although its id is ahead of the server's clock, or nil.
+-- A producer may set the id of an entry, and Redis continues from it, so such an id says nothing about the entry's age.
+-- meta therefore remembers in `ahead` the newest of these entries that might go, and since when. The next one is
+-- remembered when that entry is gone, so entries go between one keep and two after they were released.
+-- Arguments: held is the first entry that may not go yet, or nil. keep is in ms.
+-- Complexity: O(log N).
+local function expired(stream, meta, held, keep)
+  local at, note = now(), redis.call('HGET', meta, 'ahead')
+  local id, since = string.match(note or '', '^(%S+) (%d+)$')
+  local due = id and tonumber(since) <= at and at - tonumber(since) >= keep
+  if due and #redis.call('XRANGE', stream, id, id) == 1 then return id end
+  if id and not due and tonumber(since) <= at then return nil end
+  local newest = redis.call('XREVRANGE', stream, held and '(' .. held or '+', '-', 'COUNT', 1)[1]
+  open(meta)
+  if newest and tonumber(string.match(newest[1], '^%d+') .. '.0') > at then -- .0: miniredis reads no larger integer
+    redis.call('HSET', meta, 'ahead', newest[1] .. ' ' .. string.format('%.0f', at))
+  elseif note then
+    redis.call('HDEL', meta, 'ahead')
+  end
+  return nil
 end
 
 -- remember writes the result of look about foreign groups into meta.

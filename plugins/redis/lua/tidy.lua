@@ -3,7 +3,8 @@
 -- KEYS[1] stream   KEYS[2] meta
 -- ARGV[1] groups that read it here, one per line   ARGV[2] grace of foreign groups in ms
 -- ARGV[3] those and the required groups, one per line
--- ARGV[4] keep in ms: entries with a younger id stay; 0: none do
+-- ARGV[4] keep in ms: entries with a younger id stay; 0: none do. An entry with an id ahead of the clock stays for that
+--         long after all groups that count had acknowledged it.
 -- Reply: {trimmed, entries left, delaying, losers}; delaying has {name, milliseconds, ignored} per
 --        foreign group that delays trimming. losers is how many groups that read it here lost an
 --        entry that they had not read. Nothing is trimmed while a group that reads the stream is
@@ -29,7 +30,11 @@ for _, g in ipairs(list) do
   end
 end
 local v, keep = look(stream, meta, own, tonumber(ARGV[2]), ARGV[3]), tonumber(ARGV[4])
-if keep > 0 then v.bound = earlier(v.bound, string.format('%.0f-0', math.max(0, now() - keep))) end
+if keep > 0 and v.count > 0 then
+  local young, due = string.format('%.0f-0', math.max(0, now() - keep)), expired(stream, meta, v.bound, keep)
+  if due and not before(due, young) then young = unread(stream, due) end
+  v.bound = earlier(v.bound, young)
+end
 local trimmed = trim(stream, v)
 remember(meta, v)
 for field, first in pairs(notes) do
