@@ -45,20 +45,30 @@ type lease struct {
 	epoch int64
 
 	mu      sync.Mutex
-	renewed time.Time // before the last renewal that succeeded was sent
-	lost    bool      // another instance has the shard
+	renewed moment // before the last renewal that succeeded was sent
+	lost    bool   // another instance has the shard
+}
+
+// moment is a time by both clocks: the monotonic one may stop while the machine sleeps, and the other
+// one may be set.
+type moment struct{ monotonic, wall time.Time }
+
+func momentOf(t time.Time) moment { return moment{t, t.Round(0)} }
+
+// ago returns the time that has passed since, by the clock that says more.
+func (m moment) ago() time.Duration {
+	now := momentOf(time.Now())
+	return max(now.monotonic.Sub(m.monotonic), now.wall.Sub(m.wall))
 }
 
 // held reports whether the lease lasts.
 func (l *lease) held() bool { return l.lasts(0) }
 
-// lasts reports whether more than d of the lease remains, by both clocks: the monotonic one may
-// stop while the machine sleeps.
+// lasts reports whether more than d of the lease remains, by both clocks.
 func (l *lease) lasts(d time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	return !l.lost && max(now.Sub(l.renewed), now.Round(0).Sub(l.renewed.Round(0))) < leaseTime-d
+	return !l.lost && l.renewed.ago() < leaseTime-d
 }
 
 // fence is poll.Options.Fence by the lease.
@@ -72,7 +82,7 @@ func (l *lease) fence() time.Time {
 func (l *lease) set(renewed time.Time, lost bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.renewed, l.lost = renewed, lost
+	l.renewed, l.lost = momentOf(renewed), lost
 }
 
 // exclusiveSubscription reads those shards of a domain whose leases this process has. Its readers
@@ -240,7 +250,7 @@ func (s *exclusiveShard) call(ctx context.Context) (surplus bool, err error) {
 // read starts the reader of a shard whose lease was taken. It first claims what former owners left.
 // The mutex is held.
 func (s *exclusiveShard) read(renewed time.Time, epoch int64) {
-	s.lease = &lease{epoch: epoch, renewed: renewed}
+	s.lease = &lease{epoch: epoch, renewed: momentOf(renewed)}
 	o := s.options
 	o.Fence = s.lease.fence
 	o.Base = context.WithValue(context.Background(), leaseKey{}, s.lease)

@@ -3,6 +3,7 @@ package redis_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -101,6 +102,14 @@ func (c *checker) start(i *sharing, m *message.Message) {
 	c.seen[string(m.Payload)] = true
 }
 
+// started returns the starts until now. A test that fails must not hold the mutex, because handlers
+// need it until the subscriptions are closed.
+func (c *checker) started() []started {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.starts)
+}
+
 // add adds one entry to each shard.
 func (c *checker) add() {
 	for shard := range c.d.Shards {
@@ -153,12 +162,10 @@ func (c *checker) shares(want string, instances ...*sharing) {
 // only with a new epoch.
 func (c *checker) check() {
 	c.t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	last := map[string]int{}
 	owner := map[string]string{}
 	changes := map[string]int{}
-	for _, s := range c.starts {
+	for _, s := range c.started() {
 		if owner[s.shard] != s.instance {
 			owner[s.shard] = s.instance
 			changes[s.shard]++
@@ -236,22 +243,21 @@ func TestAnOwnerWithoutALeaseStartsNothing(t *testing.T) {
 		for range 60 { // more than the window: some wait in the reader
 			c.add()
 		}
-		require.Eventually(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.starts) == 40 }, patience, tick)
+		require.Eventually(t, func() bool { return len(c.started()) == 40 }, patience, tick)
 		a.proxy.SetDown(true)
 		cut := time.Now()
 		b := c.join(nil)
 		c.handled()
 		require.Less(t, time.Since(cut), 10*time.Second)
-		c.mu.Lock()
-		before := len(c.starts)
+		starts := c.started()
+		before := len(starts)
 		byB := map[string][]int{}
-		for _, s := range c.starts {
+		for _, s := range starts {
 			if s.instance == b.name {
 				byB[s.shard] = append(byB[s.shard], s.n)
 				require.Equal(t, s.first, s.owned, "no effect is repeated")
 			}
 		}
-		c.mu.Unlock()
 		for shard, all := range byB {
 			require.Len(t, all, 60, "all pending entries, then the new ones")
 			require.IsIncreasing(t, all, shard)
@@ -260,9 +266,7 @@ func TestAnOwnerWithoutALeaseStartsNothing(t *testing.T) {
 		require.Empty(t, a.p.Domain(c.d.Prefix).Reading())
 		a.proxy.SetDown(false)
 		c.shares("1 1", a, b)
-		c.mu.Lock()
-		require.Len(t, c.starts, before, "started after the end of the lease, or twice")
-		c.mu.Unlock()
+		require.Len(t, c.started(), before, "started after the end of the lease, or twice")
 		c.add()
 		c.handled()
 		for n := range c.d.Shards {
@@ -288,7 +292,7 @@ func TestAFormerOwnerStartsAnew(t *testing.T) {
 				for range 60 { // more than the window: some wait in the reader
 					c.add()
 				}
-				require.Eventually(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.starts) == 60+20 }, patience, tick)
+				require.Eventually(t, func() bool { return len(c.started()) == 60+20 }, patience, tick)
 				a.proxy.SetDown(true)
 				c.shares("2 0", b, a)
 				c.handled()
@@ -298,17 +302,13 @@ func TestAFormerOwnerStartsAnew(t *testing.T) {
 						require.NoError(t, c.admin.Del(t.Context(), redis.MetaKey(c.d.Stream(n))).Err())
 					}
 				}
-				c.mu.Lock()
-				before, next := len(c.starts), c.next
-				c.mu.Unlock()
+				before, next := len(c.started()), c.next
 				a.proxy.SetDown(false)
 				close(hang)
 				c.shares("2", a)
 				c.add()
 				c.handled()
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				for _, again := range c.starts[before:] {
+				for _, again := range c.started()[before:] {
 					require.GreaterOrEqual(t, again.n, next, "started again")
 				}
 			})

@@ -44,7 +44,7 @@ func TestTheClockOfTheServerIsSet(t *testing.T) {
 	handled()
 	a.proxy.SetDown(false)
 	owned := map[int]bool{}
-	for _, s := range c.starts {
+	for _, s := range c.started() {
 		require.False(t, s.owned && owned[s.n], "%d had two owners", s.n)
 		owned[s.n] = owned[s.n] || s.owned
 	}

@@ -15,7 +15,7 @@ import (
 func TestOwnedEndsBeforeTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := &lease{renewed: time.Now()}
+		l := &lease{renewed: momentOf(time.Now())}
 		first := pipeline.WithOrigin(context.WithValue(t.Context(), leaseKey{}, l), pipeline.Origin{Delivered: 1})
 		time.Sleep(leaseTime - OwnedFor - time.Millisecond)
 		require.True(t, Owned(first))
@@ -25,5 +25,17 @@ func TestOwnedEndsBeforeTheLease(t *testing.T) {
 		require.True(t, l.held())
 		time.Sleep(OwnedFor)
 		require.False(t, l.held())
+	})
+}
+
+// The machine has slept, and its monotonic clock stood still meanwhile. Or the other clock was set
+// back. The lease is over by the clock that says so.
+func TestALeaseEndsByEitherClock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		now, past := momentOf(time.Now()), momentOf(time.Now().Add(-leaseTime))
+		require.True(t, (&lease{renewed: now}).held())
+		require.False(t, (&lease{renewed: moment{now.monotonic, past.wall}}).held(), "the machine has slept")
+		require.False(t, (&lease{renewed: moment{past.monotonic, now.wall}}).held(), "the clock was set back")
 	})
 }
