@@ -146,7 +146,7 @@ func (d *domain) findDead(ctx context.Context, checks []*check, seen map[string]
 	if err != nil {
 		clear(d.gone)
 		if parentAlive(ctx) {
-			d.log.WarnContext(ctx, "presence of instances could not be read", pipeline.Err(err))
+			d.sampler.Warn(d.log, "presence of instances could not be read", pipeline.Err(err))
 		}
 		return
 	}

@@ -20,6 +20,7 @@ const (
 	slowStream    = time.Second            // a stream that took longer comes last in the next round
 	leaseTime     = 30 * time.Second       // longer than streamTimeout
 	soon          = 250 * time.Millisecond // pause when the reader had no capacity
+	notice        = time.Minute            // the least time between two warnings with the same text
 )
 
 // Options is what a Reclaimer needs. Marks, Logger, Metrics and Lost may be nil.
@@ -84,6 +85,7 @@ type domain struct {
 	r       *Reclaimer
 	target  Target
 	log     *slog.Logger
+	sampler *pipeline.LogSampler
 	minIdle time.Duration
 
 	gone    map[string]time.Time // instance → since when its presence has been missed
@@ -106,6 +108,7 @@ func newDomain(r *Reclaimer, t Target) *domain {
 	return &domain{
 		r: r, target: t,
 		log:     r.log.With(slog.String(pipeline.LogDomain, t.Domain())),
+		sampler: pipeline.NewLogSampler(notice),
 		gone:    map[string]time.Time{},
 		shards:  map[string]struct{}{},
 		failing: map[string]struct{}{},
@@ -276,7 +279,13 @@ func (d *domain) failed(s Stream, err error) {
 	}
 	d.failing[s.Name] = struct{}{}
 	d.r.o.Metrics.failures.WithLabelValues(d.target.Domain(), s.Shard).Inc()
-	d.log.Error("stream not reclaimed", slog.String(pipeline.LogStream, s.Name), pipeline.Err(err))
+	// The next round tries again; an alert says when a person must act. A stream that the server refuses
+	// is not hidden by many that got no answer.
+	text := "stream not reclaimed, the server did not answer"
+	if poll.IsReply(err) {
+		text = "stream not reclaimed, the server refused"
+	}
+	d.sampler.Warn(d.log, text, slog.String(pipeline.LogStream, s.Name), pipeline.Err(err))
 }
 
 // isExpected reports whether err says only that the stream was cleaned up meanwhile, is not created

@@ -94,6 +94,7 @@ type exclusiveSubscription struct {
 	domain    string
 	token     string
 	log       *slog.Logger
+	sampler   *pipeline.LogSampler
 	hold      time.Duration
 	script    *goredis.Script
 	scheduler *poll.Scheduler
@@ -126,7 +127,7 @@ func (p *Plugin) openExclusive(d *Domain, at pipeline.Endpoint, f pipeline.Flow,
 	}
 	s := &exclusiveSubscription{
 		p: p, c: c, domain: d.Name(), token: watermill.NewULID(), log: log.With(slog.String(pipeline.LogDomain, d.Name())), hold: f.LongestHold,
-		script: goredis.NewScript(shardSource), scheduler: &poll.Scheduler{},
+		script: goredis.NewScript(shardSource), sampler: pipeline.NewLogSampler(trimNotice), scheduler: &poll.Scheduler{},
 	}
 	for _, o := range readers {
 		o.Ordered, o.TakeOver, o.Scheduler = true, true, s.scheduler
@@ -198,7 +199,7 @@ func (s *exclusiveShard) round(ctx context.Context) time.Duration {
 	if s.drained == nil || s.lease.held() {
 		surplus, err := s.call(ctx)
 		if err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "lease of a shard not renewed, trying again", slog.String(pipeline.LogStream, s.options.Stream), pipeline.Err(err))
+			s.sampler.Warn(s.log, "lease of a shard not renewed, trying again", slog.String(pipeline.LogStream, s.options.Stream), pipeline.Err(err))
 		}
 		if surplus && s.drained == nil && s.mayRelease() {
 			s.startDrain(s.Abandoned)

@@ -238,7 +238,8 @@ func TestAnOwnerWithoutALeaseStartsNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s redistest.Server) {
 		c := exclusiveDomain(t, s, 2)
 		hang := make(chan struct{})
-		a := c.join(hang)
+		a, letGo := c.join(hang), sync.OnceFunc(func() { close(hang) })
+		t.Cleanup(letGo) // a failed test leaves no handler behind
 		c.shares("2", a)
 		for range 60 { // more than the window: some wait in the reader
 			c.add()
@@ -262,7 +263,7 @@ func TestAnOwnerWithoutALeaseStartsNothing(t *testing.T) {
 			require.Len(t, all, 60, "all pending entries, then the new ones")
 			require.IsIncreasing(t, all, shard)
 		}
-		close(hang)
+		letGo()
 		require.Empty(t, a.p.Domain(c.d.Prefix).Reading())
 		a.proxy.SetDown(false)
 		c.shares("1 1", a, b)
@@ -287,7 +288,8 @@ func TestAFormerOwnerStartsAnew(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s redistest.Server) {
 				c := exclusiveDomain(t, s, 2)
 				hang := make(chan struct{})
-				a, b := c.join(hang), c.join(nil)
+				a, b, letGo := c.join(hang), c.join(nil), sync.OnceFunc(func() { close(hang) })
+				t.Cleanup(letGo)
 				c.shares("1 1", a, b)
 				for range 60 { // more than the window: some wait in the reader
 					c.add()
@@ -304,7 +306,7 @@ func TestAFormerOwnerStartsAnew(t *testing.T) {
 				}
 				before, next := len(c.started()), c.next
 				a.proxy.SetDown(false)
-				close(hang)
+				letGo()
 				c.shares("2", a)
 				c.add()
 				c.handled()

@@ -2,13 +2,20 @@ package redis
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/plugins/redis/poll"
+	"github.com/millrace-io/millrace/plugins/redis/redistest"
 )
 
 // An effect that takes OwnedFor ends before another instance can have the shard.
@@ -38,4 +45,21 @@ func TestALeaseEndsByEitherClock(t *testing.T) {
 		require.False(t, (&lease{renewed: moment{now.monotonic, past.wall}}).held(), "the machine has slept")
 		require.False(t, (&lease{renewed: moment{past.monotonic, now.wall}}).held(), "the clock was set back")
 	})
+}
+
+// An outage with many shards is a line per minute, although each shard calls twice per second.
+func TestAnOutageOfLeasesIsALinePerMinute(t *testing.T) {
+	t.Parallel()
+	away := goredis.NewClient(&goredis.Options{MaxRetries: -1, DialerRetries: 1, Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("away") }})
+	t.Cleanup(func() { require.NoError(t, away.Close()) })
+	log := &redistest.Lines{}
+	s := &exclusiveSubscription{
+		c: away, log: slog.New(slog.NewTextHandler(log, nil)), sampler: pipeline.NewLogSampler(trimNotice), script: goredis.NewScript(shardSource),
+	}
+	for range 5 {
+		for n := range 8 {
+			(&exclusiveShard{exclusiveSubscription: s, options: poll.Options{Stream: fmt.Sprint("scan:events:", n)}}).round(t.Context())
+		}
+	}
+	require.Equal(t, 1, log.Count("lease of a shard not renewed, trying again"), log)
 }

@@ -1,0 +1,46 @@
+package reclaim
+
+import (
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// refusedError is an answer of the server.
+type refusedError string
+
+func (e refusedError) Error() string { return string(e) }
+func (refusedError) RedisError()     {}
+
+var _ goredis.Error = refusedError("")
+
+// An outage of thousand streams is a line per minute, and hides no stream that the server refuses.
+func TestAnOutageIsALinePerMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(quick(), "me", present())
+		d := newDomain(r.Reclaimer, &fakeTarget{})
+		for minute := range 3 {
+			for range 5 { // rounds
+				for i := range 1000 {
+					d.failed(Stream{Shard: "0", Name: fmt.Sprint("room:", i)}, io.EOF)
+				}
+				d.failed(Stream{Shard: "0", Name: "odd"}, refusedError("WRONGTYPE"))
+				time.Sleep(12 * time.Second)
+			}
+			require.Equal(t, minute+1, r.log.Count("the server did not answer"), r.log)
+			require.Equal(t, minute+1, r.log.Count("the server refused"), r.log)
+			require.Equal(t, minute+1, r.log.Count("stream=odd"))
+		}
+		require.Equal(t, 6, r.log.Count("level=WARN"))
+		require.Zero(t, r.log.Count("level=ERROR"), "the next round tries again")
+		require.Equal(t, 2, r.log.Count("times=5000"), r.log)
+		require.InDelta(t, 15_015, testutil.ToFloat64(r.o.Metrics.failures.WithLabelValues("domain", "0")), 0)
+	})
+}
