@@ -57,7 +57,7 @@ func TestALeaseOutlivesAnAbandonedHandler(t *testing.T) {
 }
 
 // The meta has this instance as the owner, with an epoch that it does not know: the shard was read by
-// another one meanwhile. It drops what it has read, and begins anew with an epoch of its own.
+// another one meanwhile. It drops what it has read, and begins again with an epoch of its own.
 func TestALeaseOfAnotherEpochIsLost(t *testing.T) {
 	redistest.EachClient(t, func(t *testing.T, c goredis.UniversalClient) {
 		d, shard, out := ownsShard(t, c)
