@@ -40,7 +40,7 @@ const warnEvery = time.Minute
 type Connections struct {
 	open    prometheus.Gauge
 	refused *prometheus.CounterVec
-	sampled *pipeline.LogSampler
+	sampled map[string]*pipeline.LogSampler // by reason
 }
 
 // NewConnections returns the Connections of a server whose metrics begin with prefix, such as
@@ -54,9 +54,10 @@ func NewConnections(prefix string) *Connections {
 			Name: prefix + "_refused_connections_total",
 			Help: "Connections refused, by reason: full (limit of the server), address (limit of one address), descriptors (none is free).",
 		}, []string{"reason"}),
-		sampled: pipeline.NewLogSampler(warnEvery),
+		sampled: map[string]*pipeline.LogSampler{},
 	}
 	for _, reason := range []string{reasonFull, reasonAddress, reasonDescriptors} {
+		c.sampled[reason] = pipeline.NewLogSampler(warnEvery)
 		c.refused.WithLabelValues(reason)
 	}
 	return c
@@ -75,7 +76,7 @@ func (c *Connections) Listen(l net.Listener, limits Limits, log *slog.Logger) ne
 
 func (c *Connections) refuse(log *slog.Logger, reason string, attrs ...slog.Attr) {
 	c.refused.WithLabelValues(reason).Inc()
-	c.sampled.Warn(log, "connection refused", append([]slog.Attr{slog.String("reason", reason)}, attrs...)...)
+	c.sampled[reason].Warn(log, "connection refused", append([]slog.Attr{slog.String("reason", reason)}, attrs...)...)
 }
 
 type listener struct {

@@ -132,6 +132,25 @@ test_refused_connections_total{reason="full"} 0
 `)))
 }
 
+// Each reason has its own line of a minute, because what an operator does depends on the reason.
+func TestEachReasonIsLogged(t *testing.T) {
+	t.Parallel()
+	var log pipelinetest.Buffer
+	connections := httpserver.NewConnections("test")
+	from := []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.3", "exhausted"}
+	l := connections.Listen(&arrivals{from: from}, httpserver.Limits{Total: 2, PerAddress: 1}, slog.New(slog.NewTextHandler(&log, nil)))
+	for range 2 {
+		_, err := l.Accept()
+		require.NoError(t, err)
+	}
+	_, err := l.Accept()
+	require.ErrorIs(t, err, syscall.EMFILE)
+	require.Equal(t, 3, strings.Count(log.String(), "\n"), log.String())
+	for _, reason := range []string{"reason=address address=192.0.2.1:4711 limit=1", "reason=full address=192.0.2.3:4711 limit=2", "reason=descriptors"} {
+		require.Contains(t, log.String(), `msg="connection refused" `+reason)
+	}
+}
+
 func TestDescriptors(t *testing.T) {
 	t.Parallel()
 	for descriptors, want := range map[int]int{1: 1, 300: 150, 1024: 512, 4096: 3584, 1 << 20: 1<<20 - 512} {

@@ -33,8 +33,9 @@ type Requests struct {
 	// with. Zero: 2s.
 	Patience time.Duration
 
-	mu   sync.Mutex
-	open map[*request]struct{}
+	mu    sync.Mutex
+	open  map[*request]struct{}
+	ended int // requests whose handlers have returned
 }
 
 // Handler returns h with the tracking of its requests. It is the handler of the server.
@@ -65,11 +66,18 @@ func (rs *Requests) leave(q *request) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	delete(rs.open, q)
+	rs.ended++
 }
 
 // count returns the number of requests in their handlers, and the names of those that do not wait
 // for their clients.
 func (rs *Requests) count() (open int, working []string) {
+	open, working, _ = rs.look()
+	return open, working
+}
+
+// look is count, with the number of requests whose handlers have returned.
+func (rs *Requests) look() (open int, working []string, ended int) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for q := range rs.open {
@@ -77,7 +85,7 @@ func (rs *Requests) count() (open int, working []string) {
 			working = append(working, q.name)
 		}
 	}
-	return len(rs.open), working
+	return len(rs.open), working, rs.ended
 }
 
 // Stop ends the server: it accepts nothing more, and waits for the requests in progress. Once none
@@ -119,17 +127,25 @@ func (rs *Requests) Stop(ctx context.Context, s *http.Server) error {
 	return nil
 }
 
-// awaitClients returns after Patience, as soon as no handler is at work.
+// awaitClients returns after Patience, as soon as two looks in a row find no handler at work and none
+// that has returned in between. One look is not enough, because net/http sends the rest of an answer
+// after its handler, and a handler that writes its answer in parts may just be in a write.
 func (rs *Requests) awaitClients(ctx context.Context) {
 	patience := rs.Patience
 	if patience == 0 {
 		patience = defaultPatience
 	}
-	for pipeline.Sleep(ctx, patience) {
-		if _, working := rs.count(); len(working) == 0 {
+	const none = -1
+	for quiet := none; pipeline.Sleep(ctx, patience); patience = stopPoll {
+		_, working, ended := rs.look()
+		switch {
+		case len(working) > 0:
+			quiet = none
+		case quiet == ended:
 			return
+		default:
+			quiet = ended
 		}
-		patience = stopPoll
 	}
 }
 

@@ -5,7 +5,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -83,6 +85,89 @@ func endless(w http.ResponseWriter, _ *http.Request) {
 	for err := error(nil); err == nil; err = c.Flush() {
 		_, _ = w.Write(make([]byte, 1<<20))
 	}
+}
+
+// A stop does not cut an answer that is being written: of a handler that has returned, and of one
+// that writes its answer in parts. Each write takes 10 ms of the time of the bubble, less than the
+// time between two looks at the requests, and the looks fall into the writes.
+func TestAStopCutsNoAnswerThatIsBeingWritten(t *testing.T) {
+	t.Parallel()
+	const patience, write = 100 * time.Millisecond, 10 * time.Millisecond
+	for name, handler := range map[string]http.HandlerFunc{
+		"after its handler": func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(patience - time.Millisecond)
+			_, _ = io.WriteString(w, "complete")
+		},
+		"in parts": func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(patience - time.Millisecond)
+			for _, part := range []string{"comp", "lete"} {
+				_, _ = io.WriteString(w, part)
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(2 * write)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				client, accepted := net.Pipe()
+				l := &one{conn: make(chan net.Conn, 1), closed: make(chan struct{})}
+				l.conn <- &slowConn{Conn: accepted, write: write}
+				rs := &httpserver.Requests{Patience: patience}
+				reached := make(chan struct{})
+				s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: rs.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					close(reached)
+					handler(w, r)
+				}))}
+				served := make(chan error, 1)
+				go func() { served <- s.Serve(l) }()
+				_, err := io.WriteString(client, "GET / HTTP/1.0\r\n\r\n")
+				require.NoError(t, err)
+				<-reached
+				stopped := make(chan error, 1)
+				go func() { stopped <- rs.Stop(t.Context(), s) }()
+				answer, err := io.ReadAll(client)
+				require.NoError(t, err)
+				require.Contains(t, string(answer), "complete")
+				require.NoError(t, <-stopped)
+				require.ErrorIs(t, <-served, http.ErrServerClosed)
+			})
+		})
+	}
+}
+
+// one is a listener with one connection.
+type one struct {
+	conn   chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (o *one) Accept() (net.Conn, error) {
+	select {
+	case c := <-o.conn:
+		return c, nil
+	case <-o.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (o *one) Close() error {
+	o.once.Do(func() { close(o.closed) })
+	return nil
+}
+
+func (o *one) Addr() net.Addr { return &net.TCPAddr{} }
+
+// slowConn is a connection whose writes take time.
+type slowConn struct {
+	net.Conn
+	write time.Duration
+}
+
+func (c *slowConn) Write(b []byte) (int, error) {
+	time.Sleep(c.write)
+	return c.Conn.Write(b)
 }
 
 // The end of the context ends the wait for a handler. The error names its request.

@@ -3,17 +3,21 @@ package sse_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/sse"
 	"github.com/millrace-io/millrace/plugins/sse/ssetest"
 )
@@ -239,4 +243,22 @@ func TestAcceptedEventsArriveOnceAndInOrder(t *testing.T) {
 			require.InDelta(t, len(want), r.metric("events_total", "queue")+r.metric("events_total", "backlog"), 0)
 		})
 	}
+}
+
+// Warnings of one hub hide none of another, because their causes differ.
+func TestEachHubHasItsOwnWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log pipelinetest.Buffer
+		r := newHubWithLog(t, slog.New(slog.NewTextHandler(&log, nil)))
+		r.start()
+		defer r.stop()
+		for _, name := range []string{"jobs", "jobs", "room"} {
+			r.hub = r.plugin.Hub(name)
+			r.begin = func(context.Context, *sse.Client) error { return errors.New("no server of " + name) }
+			require.NotZero(t, r.open("").end())
+		}
+		for _, name := range []string{"jobs", "room"} {
+			require.Equal(t, 1, strings.Count(log.String(), fmt.Sprintf("msg=\"stream did not begin\" plugin=sse hub=%s error=\"no server of %[1]s\"", name)), log.String())
+		}
+	})
 }

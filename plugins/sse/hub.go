@@ -18,6 +18,7 @@ type Hub struct {
 	plugin  *Plugin
 	name    string
 	metrics hubMetrics
+	sampled *pipeline.LogSampler
 
 	mu       sync.Mutex
 	clients  [heartbeatBuckets]map[*Client]struct{}
@@ -57,7 +58,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, begin func(ctx conte
 	}
 	err := begin(c.life, c)
 	if err != nil && c.open() {
-		h.plugin.sampled.Warn(h.plugin.log, "stream did not begin", slog.String("hub", h.name), pipeline.Err(err))
+		h.sampled.Warn(h.plugin.log, "stream did not begin", slog.String("hub", h.name), pipeline.Err(err))
 		_ = c.flush([][]byte{busy(reasonUnavailable)})
 		c.Close(reasonUnavailable)
 		return
@@ -120,7 +121,7 @@ func (h *Hub) leave(c *Client, r *http.Request) {
 	c.mu.Unlock()
 	h.metrics.closed.WithLabelValues(reason).Inc()
 	if reason == reasonSlow {
-		h.plugin.sampled.Warn(h.plugin.log, "client read too slowly and was disconnected",
+		h.sampled.Warn(h.plugin.log, "client read too slowly and was disconnected",
 			slog.String("hub", h.name), slog.String("address", r.RemoteAddr))
 	}
 	h.mu.Lock()

@@ -3,6 +3,7 @@ package sse_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -47,10 +48,12 @@ func bubble(t *testing.T, test func(*testing.T, *rig)) {
 }
 
 // newHub returns a rig that is not started.
-func newHub(t testing.TB) *rig {
+func newHub(t testing.TB) *rig { return newHubWithLog(t, pipelinetest.Logger(t)) }
+
+func newHubWithLog(t testing.TB, log *slog.Logger) *rig {
 	r := &rig{t: t, plugin: sse.New(), conns: make(chan net.Conn), joined: make(chan *sse.Client, 100_000), metrics: prometheus.NewRegistry()}
 	r.hub = r.plugin.Hub("jobs")
-	registry, err := pipeline.NewRegistry(pipeline.Env{Logger: pipelinetest.Logger(t)}, r.plugin, &server{rig: r})
+	registry, err := pipeline.NewRegistry(pipeline.Env{Logger: log}, r.plugin, &server{rig: r})
 	require.NoError(t, err)
 	r.metrics.MustRegister(registry.Collectors()...)
 	r.runtime = pipeline.NewRuntime(registry, pipeline.RuntimeOptions{})

@@ -25,14 +25,13 @@ type Plugin struct {
 	hubs    map[string]*Hub
 	window  time.Duration
 	log     *slog.Logger
-	sampled *pipeline.LogSampler
 }
 
 // New returns the plugin without hubs.
 func New() *Plugin {
 	return &Plugin{
 		config: DefaultConfig(), metrics: newMetrics(), hubs: map[string]*Hub{}, window: defaultDrainWindow,
-		log: slog.New(slog.DiscardHandler), sampled: pipeline.NewLogSampler(warnEvery),
+		log: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -58,7 +57,7 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 func (p *Plugin) Hub(name string) *Hub {
 	h := p.hubs[name]
 	if h == nil {
-		h = &Hub{plugin: p, name: name, metrics: p.metrics.of(name)}
+		h = &Hub{plugin: p, name: name, metrics: p.metrics.of(name), sampled: pipeline.NewLogSampler(warnEvery)}
 		for i := range h.clients {
 			h.clients[i] = map[*Client]struct{}{}
 		}
