@@ -241,3 +241,28 @@ func TestReadmeRulesBite(t *testing.T) {
 	swapped := strings.Replace(good, "## Metrics\n## Failure behaviour\n", "## Failure behaviour\n## Metrics\n", 1)
 	require.Equal(t, []string{`section "Failure behaviour" stands too early`}, readme(swapped, "a := b"))
 }
+
+// unlimited returns what is wrong with a file that makes an HTTP server: clients of a server that
+// does not use pipeline/httpserver can hold connections for ever.
+func unlimited(name string, text []byte) string {
+	if strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "pipeline/httpserver/") || bytes.Contains(text, []byte("httpserver.")) {
+		return ""
+	}
+	for _, made := range []string{"http.Server{", "http.ListenAndServe", "http.Serve(", "httptest.NewServer"} {
+		if bytes.Contains(text, []byte(made)) {
+			return fmt.Sprintf("%s has %s without the limits of pipeline/httpserver: use httpserver.Tool", name, made)
+		}
+	}
+	return ""
+}
+
+func TestEveryServerHasLimits(t *testing.T) {
+	t.Parallel()
+	for name, text := range sources(t) {
+		if wrong := unlimited(name, text); wrong != "" {
+			t.Error(wrong)
+		}
+	}
+	require.NotEmpty(t, unlimited("x.go", []byte("s := &http.Server{Handler: h}")))
+	require.Empty(t, unlimited("x_test.go", []byte("s := &http.Server{Handler: h}")))
+}

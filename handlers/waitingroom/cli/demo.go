@@ -104,12 +104,12 @@ func (c commands) runDemo(cmd *cobra.Command, f demoFlags) error {
 	service.Set(sim.Mode(f.events))
 	var err error
 	var stopEvents, stopEntry func()
-	if d.events, stopEvents, err = listen(cmd.Context(), service); err != nil {
+	if d.events, stopEvents, err = listen(cmd.Context(), service, c.h.Err()); err != nil {
 		return err
 	}
 	defer stopEvents()
 	balancer := &lateHandler{}
-	if d.entry, stopEntry, err = listen(cmd.Context(), balancer); err != nil {
+	if d.entry, stopEntry, err = listen(cmd.Context(), balancer, c.h.Err()); err != nil {
 		return err
 	}
 	defer stopEntry()

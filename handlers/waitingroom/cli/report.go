@@ -4,13 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync/atomic"
-	"time"
 
 	"github.com/millrace-io/millrace/handlers/waitingroom/demo"
 	"github.com/millrace-io/millrace/pipeline/app"
+	"github.com/millrace-io/millrace/pipeline/httpserver"
 )
 
 func writeReport(out io.Writer, r demo.Report) error {
@@ -44,18 +45,20 @@ func writeReport(out io.Writer, r demo.Report) error {
 	return err
 }
 
-// listen serves a handler on a free port of this machine.
-func listen(ctx context.Context, h http.Handler) (address string, stop func(), err error) {
+// listen serves a handler on a free port of this machine. Warnings of the server go to errors.
+func listen(ctx context.Context, h http.Handler, errors io.Writer) (address string, stop func(), err error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, fmt.Errorf("demo: %w", err)
 	}
-	server, ended := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}, make(chan struct{})
+	address = "http://" + l.Addr().String()
+	server, l := httpserver.Tool(l, h, slog.New(slog.NewTextHandler(errors, nil)))
+	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = server.Serve(l) // until stop
 	}()
-	return "http://" + l.Addr().String(), func() {
+	return address, func() {
 		_ = server.Close() // the demo is over
 		<-ended
 	}, nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/httpserver"
 )
 
 const syncEvery = time.Second
@@ -113,9 +114,6 @@ func (s *Server) Start(ctx context.Context) error {
 	return s.applyDown(*s.faults.Load())
 }
 
-// readTimeout is the limit of a complete request. Answers have none: faults delay them.
-const readTimeout = 30 * time.Second
-
 // listen serves on s.addr. The caller holds mu.
 func (s *Server) listen(ctx context.Context) error {
 	var lc net.ListenConfig
@@ -124,16 +122,10 @@ func (s *Server) listen(ctx context.Context) error {
 		return fmt.Errorf("simulator: %w", err)
 	}
 	s.addr = l.Addr().String()
-	srv := &http.Server{
-		Handler:           s,
-		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       readTimeout,
-		IdleTimeout:       2 * time.Minute,
-		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.With("component", "simulator").Handler(), slog.LevelDebug),
-	}
+	srv, limited := httpserver.Tool(l, s, s.cfg.Logger.With("component", "simulator"))
 	s.http = srv
 	s.loops.Go(func() {
-		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := srv.Serve(limited); !errors.Is(err, http.ErrServerClosed) {
 			s.fail(fmt.Errorf("simulator: serve: %w", err))
 		}
 	})
