@@ -42,7 +42,8 @@ type Options struct {
 	// query token.
 	Token func(*http.Request) string
 	// Session returns the shop session of a request. The middleware then verifies each request at
-	// the waiting room. Nil: it checks the signature and the end of the token alone.
+	// the waiting room, which binds the entry to the session. For HEAD, which programs that check links
+	// send, and with a nil Session, it checks the signature and the end of the token alone.
 	Session func(*http.Request) string
 	// Client sends the requests to the waiting room. Nil: one with a limit of 3 s. Redirects are not
 	// followed unless the client has a CheckRedirect: they would take the ShopToken to another server.
@@ -130,7 +131,7 @@ func (g *Gate) Middleware(next http.Handler) http.Handler {
 
 // admit lets the waiting room decide about the end of a session: it has the clock of the room.
 func (g *Gate) admit(r *http.Request, event, raw string) (Entry, error) {
-	if g.o.Session == nil {
+	if g.o.Session == nil || r.Method == http.MethodHead {
 		return g.Check(r.Context(), event, raw)
 	}
 	if _, err := g.signed(r.Context(), event, raw); err != nil {

@@ -169,6 +169,24 @@ func TestAReplayedTokenIsRefused(t *testing.T) {
 	require.NoError(t, err, "offline, nothing has changed")
 }
 
+// HEAD binds the entry to no session: a program that makes a preview of a link has another one.
+func TestHeadHasNoEffect(t *testing.T) {
+	t.Parallel()
+	r := newRoom(t)
+	g := newGate(t, r, func(o *Options) { o.Session = func(q *http.Request) string { return q.Method } })
+	raw := sign(t, r.private, jose.EdDSA, "k1", valid())
+	head := func(raw string) int {
+		w := httptest.NewRecorder()
+		q := httptest.NewRequestWithContext(t.Context(), http.MethodHead, "/shop/42?token="+raw, http.NoBody)
+		q.SetPathValue("id", "42")
+		g.Middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, q)
+		return w.Code
+	}
+	require.Equal(t, http.StatusOK, head(raw))
+	require.Equal(t, http.StatusUnauthorized, head("x"))
+	require.Equal(t, http.StatusOK, shop(t, g, "42", raw), "of the user's own session")
+}
+
 // The credential of the shop is no matter of the user: the shop is at fault.
 func TestAWrongShopTokenIsUnavailable(t *testing.T) {
 	t.Parallel()
