@@ -9,9 +9,11 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/plugins/web"
@@ -87,8 +89,72 @@ func TestAUserHeaderNeedsATrustedProxy(t *testing.T) {
 	who("nobody", "10.0.0.0/8", "X-User", "u1", "X-Forwarded-For", "10.1.1.1")
 	who("nobody", "127.0.0.0/8")
 	who("nobody", "127.0.0.0/8", "X-User", "")
-	who("nobody", "127.0.0.0/8", "X-User", strings.Repeat("x", 129))
 	who("nobody", "127.0.0.0/8", "X-User", "victim", "X-User", "u1") // the proxy has added its own
+}
+
+// A user whose id is not valid learns that, because another sign-in gives the same id.
+func TestUserIDsThatAreNotValid(t *testing.T) {
+	t.Parallel()
+	id := newIdentity(t, "a")
+	r := start(t, func(c *web.Config) {
+		c.TrustedProxies, c.Auth.Header = []string{"127.0.0.1"}, "X-User"
+		c.Auth.JWKSFile, c.Auth.Issuer, c.Auth.Audience = id.file("a"), "https://id.example", "site"
+	}, func(s *site) {
+		s.web.Handle("GET /users", user(), web.Users())
+		s.web.Handle("GET /all", user())
+	})
+	as := func(path, user string, header bool) reply {
+		if header {
+			return r.send("GET", path, "X-User", user)
+		}
+		return r.send("GET", path, "Authorization", "Bearer "+id.token("a", func(c *jwt.Claims) { c.Subject = user }))
+	}
+	for _, header := range []bool{true, false} {
+		good := strings.Repeat("é", 128)
+		require.Equal(t, good, as("/users", good, header).body)
+		for user, problem := range map[string]string{
+			good + "é":                 "has 129 characters",
+			strings.Repeat("x", 3<<10): "has 3072 characters",
+			"u\u200b1":                 "has a character that is not printable",
+		} {
+			a := as("/users", user, header)
+			require.Equal(t, http.StatusBadRequest, a.status)
+			require.Equal(t, "bad_user", a.word(t))
+			require.Contains(t, a.body, "the user id of the sign-in "+problem+"; a user id has 1 to 128 printable characters")
+			require.Equal(t, "nobody", as("/all", user, header).body)
+		}
+	}
+	require.Equal(t, http.StatusBadRequest, r.send("GET", "/users", "X-User", "u\xff").status)
+	require.Equal(t, 7.0, r.metric("millrace_web_refused_total", map[string]string{"reason": "bad_user"}))
+	require.Equal(t, 0.0, r.metric("millrace_web_refused_total", map[string]string{"reason": "no_user"}))
+}
+
+// HEAD has no effect: programs that check links and make previews send it.
+func TestHeadHasNoEffect(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int32
+	counted := func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			calls.Add(1)
+			h.ServeHTTP(w, r)
+		})
+	}
+	r := start(t, nil, func(s *site) {
+		s.web.Handle("GET /x", text("x"))
+		s.web.Handle("GET /changes", counted(text("x")), web.NoLinks())
+		s.web.Handle("GET /events", counted(s.events()), web.Stream())
+	})
+	a := r.send("HEAD", "/x")
+	require.Equal(t, http.StatusOK, a.status)
+	for _, path := range []string{"/changes", "/events"} {
+		a := r.send("HEAD", path)
+		require.Equal(t, http.StatusMethodNotAllowed, a.status)
+		require.Equal(t, "GET", a.header.Get("Allow"))
+		require.Empty(t, a.body)
+	}
+	require.Zero(t, calls.Load())
+	require.Equal(t, "x", r.send("GET", "/changes").body)
+	require.EqualValues(t, 1, calls.Load())
 }
 
 // The limit per address shows which address the server has found.

@@ -31,13 +31,15 @@ type Config struct {
 	// MaxStreams is the number of open streams of the process. Zero: 20,000, or nine tenths of the
 	// connections that the limit of file descriptors permits.
 	MaxStreams int `yaml:"max_streams"`
-	// MaxStreamsPerUser is the number of open streams of a user, or of an address without a user.
+	// MaxStreamsPerUser is the number of open streams of a user, of the sign-in or of a token, or of an
+	// address without a user.
 	MaxStreamsPerUser int `yaml:"max_streams_per_user"`
 	// MaxConnections is the number of open connections of the process. Zero: twice the streams and
 	// at least 100 more, or fewer if the limit of file descriptors permits fewer.
 	MaxConnections int `yaml:"max_connections"`
 	// MaxConnectionsPerAddress is the number of open connections of an address that is neither of a
-	// trusted proxy nor of this machine. Zero: a tenth of MaxConnections.
+	// trusted proxy nor of this machine. Zero: a tenth of MaxConnections, and at least 100 (half of
+	// MaxConnections if that is less) and MaxStreamsPerUser.
 	MaxConnectionsPerAddress int `yaml:"max_connections_per_address"`
 	// DrainDelay is the time between the 503 of /readyz and the first refusal.
 	DrainDelay time.Duration `yaml:"drain_delay"`

@@ -82,6 +82,16 @@ func TestTrustedProxiesHaveNoLimitPerAddress(t *testing.T) {
 	}
 }
 
+// Several users may be behind one address. Its connections are at least as many as its streams.
+func TestConnectionsOfOneAddress(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ total, streamsPerUser, want int }{
+		{40_000, 10, 4000}, {512, 10, 100}, {150, 10, 75}, {2, 10, 2}, {1, 1, 1}, {512, 20_000, 512}, {40_000, 20_000, 20_000},
+	} {
+		require.Equal(t, c.want, web.PerAddress(c.total, c.streamsPerUser))
+	}
+}
+
 // The limit of file descriptors bounds streams and connections.
 func TestLimitsAndFileDescriptors(t *testing.T) {
 	t.Parallel()

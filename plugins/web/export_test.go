@@ -22,6 +22,9 @@ func (p *Plugin) SetDescriptors(limit int, limited bool) {
 // CountLoopback lets the limit per address apply to this machine, too.
 func (p *Plugin) CountLoopback() { p.manyClients = p.trusted }
 
+// PerAddress is the limit of connections of one address without its setting.
+var PerAddress = perAddress
+
 // AllowFetch lets the keys of the sign-in be fetched again at once.
 func (p *Plugin) AllowFetch() {
 	p.signIn.mu.Lock()

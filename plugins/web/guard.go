@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -111,11 +112,16 @@ func (p *Plugin) route(w *recorder, r *http.Request) {
 	// The body of ServeMux is not JSON. Its header Allow is kept.
 	missing := &recorder{ResponseWriter: &headerOnly{w.Header()}}
 	h.ServeHTTP(missing, r)
-	word := "not_found"
 	if missing.status == http.StatusMethodNotAllowed {
-		word = "method_not_allowed"
+		Refuse(w, r, methodNotAllowed())
+		return
 	}
-	Refuse(w, r, Refusal{Status: missing.status, Word: word, Message: http.StatusText(missing.status)})
+	w.Header().Del("Location") // of a path such as /a/./b, whose clean form has no handler either
+	Refuse(w, r, Refusal{Status: http.StatusNotFound, Word: "not_found", Message: http.StatusText(http.StatusNotFound)})
+}
+
+func methodNotAllowed() Refusal {
+	return Refusal{Status: http.StatusMethodNotAllowed, Word: "method_not_allowed", Message: http.StatusText(http.StatusMethodNotAllowed)}
 }
 
 // headerOnly is a response without a body.
@@ -136,12 +142,21 @@ func (p *Plugin) guard(m *mount) http.Handler {
 			refuse(reasonOrigin, refusedOrigin())
 			return
 		}
+		if r.Method == http.MethodHead && m.getHasEffect() {
+			w.Header().Set("Allow", http.MethodGet)
+			Refuse(w, r, methodNotAllowed())
+			return
+		}
 		if p.server.draining.Load() {
 			w.Header().Set("Connection", "close")
 			refuse(reasonDraining, Refusal{Status: http.StatusServiceUnavailable, Word: reasonDraining, Message: "the server stops; connect again"})
 			return
 		}
 		v, err := p.visitor(r)
+		if bad, ok := errors.AsType[*badUserError](err); ok && m.users {
+			refuse(reasonBadUser, Refusal{Status: http.StatusBadRequest, Word: reasonBadUser, Message: bad.Error()})
+			return
+		}
 		if err != nil && m.users {
 			refuse(reasonUnavailable, Refusal{Status: http.StatusServiceUnavailable, Word: reasonUnavailable, Message: "the keys of the sign-in are unavailable"})
 			return
@@ -150,11 +165,14 @@ func (p *Plugin) guard(m *mount) http.Handler {
 			refuse(reasonNoUser, Refusal{Status: http.StatusUnauthorized, Word: reasonNoUser, Message: "sign in first"})
 			return
 		}
+		logged := func(user string) {
+			if outer, ok := w.(*recorder); ok {
+				outer.user = p.pseudonym(user)
+			}
+		}
 		if v.known {
 			r = r.WithContext(context.WithValue(r.Context(), userKey{}, v.user))
-			if outer, ok := w.(*recorder); ok {
-				outer.user = p.pseudonym(v.user.ID)
-			}
+			logged(v.user.ID)
 		}
 		if r.ContentLength != 0 {
 			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
@@ -164,6 +182,14 @@ func (p *Plugin) guard(m *mount) http.Handler {
 			return
 		}
 		visitor := v.slot()
+		if !v.known && m.subject != nil {
+			ctx, subject := m.subject(r)
+			r = r.WithContext(ctx)
+			if subject != "" {
+				visitor = userSlot(subject)
+				logged(subject)
+			}
+		}
 		if reason := p.slots.take(visitor, p.maxStreams, p.config.MaxStreamsPerUser); reason != "" {
 			status := http.StatusServiceUnavailable
 			if reason == reasonTooMany { // the visitor has other streams

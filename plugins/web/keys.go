@@ -244,7 +244,8 @@ func (s *signIn) lookUp(kid string) (*jose.JSONWebKey, <-chan struct{}) {
 	return nil, s.fetched
 }
 
-// user returns the user of a token. The error wraps errUnavailable or errNoUser.
+// user returns the user of a token. The error is a *badUserError, or wraps errUnavailable or
+// errNoUser.
 func (s *signIn) user(ctx context.Context, raw string) (User, error) {
 	if len(raw) > maxToken {
 		return User{}, fmt.Errorf("%w: it is too long", errNoUser)
@@ -276,8 +277,11 @@ func (s *signIn) user(ctx context.Context, raw string) (User, error) {
 		return User{}, fmt.Errorf("%w: %w", errNoUser, err)
 	}
 	err = c.ValidateWithLeeway(jwt.Expected{Issuer: s.issuer, AnyAudience: jwt.Audience{s.audience}}, tokenLeeway)
-	if err != nil || c.Expiry == nil || !validUser(c.Subject) {
+	if err != nil || c.Expiry == nil || c.Subject == "" {
 		return User{}, fmt.Errorf("%w: it has ended, or has another audience, or no user", errNoUser)
+	}
+	if err := checkUser(c.Subject); err != nil {
+		return User{}, err
 	}
 	return User{ID: c.Subject, Expires: c.Expiry.Time()}, nil
 }

@@ -21,6 +21,7 @@ const (
 	reasonFull        = "full"
 	reasonTooMany     = "too_many"
 	reasonNoUser      = "no_user"
+	reasonBadUser     = "bad_user"
 	reasonUnavailable = "sign_in_unavailable"
 )
 
@@ -41,13 +42,13 @@ func newMetrics() metrics {
 		}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "millrace_web_refused_total",
-			Help: "Requests refused before their handler, by reason: foreign_origin, draining, full, too_many, no_user, sign_in_unavailable.",
+			Help: "Requests refused before their handler, by reason: foreign_origin, draining, full, too_many, no_user, bad_user, sign_in_unavailable.",
 		}, []string{"reason"}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "millrace_web_panics_total", Help: "Requests whose handler panicked.",
 		}),
 	}
-	for _, reason := range []string{reasonOrigin, reasonDraining, reasonFull, reasonTooMany, reasonNoUser, reasonUnavailable} {
+	for _, reason := range []string{reasonOrigin, reasonDraining, reasonFull, reasonTooMany, reasonNoUser, reasonBadUser, reasonUnavailable} {
 		m.refused.WithLabelValues(reason)
 	}
 	m.initialize(noPattern)

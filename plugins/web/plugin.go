@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/millrace-io/millrace/pipeline"
@@ -60,6 +61,13 @@ type mount struct {
 	stream  bool
 	noLinks bool
 	refused func(*http.Request) // nil: none
+	subject func(*http.Request) (context.Context, string)
+}
+
+// getHasEffect reports whether a GET of the handler changes something or opens a stream. ServeMux
+// gives it each HEAD, too, which must have no effect (RFC 9110, section 9.2.1).
+func (m *mount) getHasEffect() bool {
+	return (m.stream || m.noLinks) && strings.HasPrefix(m.pattern, http.MethodGet+" ")
 }
 
 // Option changes how a handler is served.
@@ -72,15 +80,25 @@ func AllowOrigins() Option { return func(m *mount) { m.origins = true } }
 // Users requires a signed-in user. Other requests get 401.
 func Users() Option { return func(m *mount) { m.users = true } }
 
-// Stream counts the requests as streams, which have limits of their own and no time limit.
+// Stream counts the requests as streams, which have limits of their own and no time limit. HEAD is
+// answered with 405.
 func Stream() Option { return func(m *mount) { m.stream = true } }
 
-// NoLinks refuses a link of a page of another origin. It is for a GET that changes something.
+// NoLinks refuses a link of a page of another origin, and answers HEAD with 405. It is for a GET that
+// changes something.
 func NoLinks() Option { return func(m *mount) { m.noLinks = true } }
 
 // Refused calls f with each request that is refused because the instance has too many streams. f
 // does not wait.
 func Refused(f func(*http.Request)) Option { return func(m *mount) { m.refused = f } }
+
+// Subjects is for a stream that is opened by a token of its handler. f returns the user that the
+// token of a request names, or "" if the token is not valid or names none. The streams of that user
+// are limited per user instead of per address. f is called once for each request without a user of
+// the sign-in, and the handler gets the context that f returns.
+func Subjects(f func(*http.Request) (context.Context, string)) Option {
+	return func(m *mount) { m.subject = f }
+}
 
 // New returns the plugin with default settings. It serves the public keys of tokens, and gives
 // streams its drain window.

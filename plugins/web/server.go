@@ -27,6 +27,7 @@ const (
 	connectionsPerStream = 2             // with max_connections 0: browsers keep one for other requests
 	leastOther           = 100           // connections without a stream, with max_connections 0
 	addressPart          = 10            // of max_connections, with max_connections_per_address 0
+	leastAddress         = 100           // with max_connections_per_address 0: the users of an office
 	unlimited            = math.MaxInt32 // descriptors
 
 	// Of HTTP/2. A connection without an answer to a ping is closed.
@@ -128,9 +129,16 @@ func (s *server) limit(ctx context.Context) error {
 	streams := s.plugin.maxStreams
 	total := cmp.Or(c.MaxConnections, min(max(connectionsPerStream*streams, streams+leastOther), most))
 	s.limits = httpserver.Limits{
-		Total: total, PerAddress: cmp.Or(c.MaxConnectionsPerAddress, max(1, total/addressPart)), Exempt: s.plugin.manyClients,
+		Total: total, PerAddress: cmp.Or(c.MaxConnectionsPerAddress, perAddress(total, c.MaxStreamsPerUser)), Exempt: s.plugin.manyClients,
 	}
 	return nil
+}
+
+// perAddress returns the limit of connections of one address with max_connections_per_address 0.
+// Several users may be behind the address, and each of their streams may have its own connection. The
+// limit therefore permits at least as many connections as an address without users may have streams.
+func perAddress(total, streamsPerUser int) int {
+	return min(total, max(1, total/addressPart, min(leastAddress, total/2), streamsPerUser))
 }
 
 // Running implements pipeline.Phased: the server listens.

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -45,9 +46,24 @@ func Bearer(r *http.Request) string {
 	return r.URL.Query().Get("token")
 }
 
-func validUser(id string) bool {
-	return id != "" && utf8.ValidString(id) && utf8.RuneCountInString(id) <= maxUserID &&
-		!strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsPrint(r) })
+// badUserError says what is wrong with the id of a user that a proxy or the sign-in has named.
+type badUserError struct{ problem string }
+
+func (e *badUserError) Error() string {
+	return fmt.Sprintf("the user id of the sign-in %s; a user id has 1 to %d printable characters", e.problem, maxUserID)
+}
+
+// checkUser returns a *badUserError for an id that no User has.
+func checkUser(id string) error {
+	switch n := utf8.RuneCountInString(id); {
+	case n == 0, n > maxUserID:
+		return &badUserError{fmt.Sprintf("has %d characters", n)}
+	case !utf8.ValidString(id):
+		return &badUserError{"is not UTF-8"}
+	case strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return &badUserError{"has a character that is not printable"}
+	}
+	return nil
 }
 
 // visitor is what the server finds out about the sender of a request.
@@ -60,7 +76,7 @@ type visitor struct {
 // slot is what the streams of one visitor share.
 func (v visitor) slot() string {
 	if v.known {
-		return "user " + v.user.ID
+		return userSlot(v.user.ID)
 	}
 	if network := httpserver.Network(v.address); network.IsValid() {
 		return network.String()
@@ -68,20 +84,25 @@ func (v visitor) slot() string {
 	return "unknown address"
 }
 
+func userSlot(id string) string { return "user " + id }
+
 func (p *Plugin) trusted(a netip.Addr) bool {
 	return slices.ContainsFunc(p.proxies, func(n netip.Prefix) bool { return n.Contains(a) })
 }
 
 // visitor returns the address and the user of a request. It fails with errUnavailable while the
-// keys of the sign-in are missing. A token that is no token of the sign-in gives no user: it may be
-// for the handler.
+// keys of the sign-in are missing, and with a *badUserError for a user whose id is not valid. A token
+// that is no token of the sign-in gives no user: it may be for the handler.
 func (p *Plugin) visitor(r *http.Request) (visitor, error) {
 	peer, _ := peerOf(r)
 	v := visitor{address: peer}
 	if p.trusted(peer) {
 		v.address = p.forwarded(peer, r.Header.Values("X-Forwarded-For"))
 		// A second value may be that of the client.
-		if ids := r.Header.Values(p.config.Auth.Header); p.config.Auth.Header != "" && len(ids) == 1 && validUser(ids[0]) {
+		if ids := r.Header.Values(p.config.Auth.Header); p.config.Auth.Header != "" && len(ids) == 1 && ids[0] != "" {
+			if err := checkUser(ids[0]); err != nil {
+				return v, err
+			}
 			v.user, v.known = User{ID: ids[0]}, true
 			return v, nil
 		}
@@ -91,11 +112,11 @@ func (p *Plugin) visitor(r *http.Request) (visitor, error) {
 		return v, nil
 	}
 	user, err := p.signIn.user(r.Context(), raw)
-	if errors.Is(err, errUnavailable) {
-		return v, err
+	if errors.Is(err, errNoUser) {
+		return v, nil
 	}
 	v.user, v.known = user, err == nil
-	return v, nil
+	return v, err
 }
 
 func peerOf(r *http.Request) (netip.Addr, error) {

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"html/template"
 	"io"
 	"net"
@@ -182,6 +183,12 @@ func TestAnswersThatAreNoneOfAHandler(t *testing.T) {
 	a := r.send("GET", "/absent")
 	require.Equal(t, http.StatusNotFound, a.status)
 	require.Equal(t, "not_found", a.word(t))
+	for _, path := range []string{"/./y", "/y/../z", "//y"} { // also when their clean forms have no handler
+		a = r.send("GET", path)
+		require.Equal(t, http.StatusNotFound, a.status, path)
+		require.Equal(t, "not_found", a.word(t))
+		require.Empty(t, a.header.Get("Location"))
+	}
 	a = r.send("POST", "/x")
 	require.Equal(t, http.StatusMethodNotAllowed, a.status)
 	require.Equal(t, "GET, HEAD", a.header.Get("Allow"))
@@ -194,8 +201,11 @@ func TestAnswersThatAreNoneOfAHandler(t *testing.T) {
 		require.Equal(t, want, a.header.Get(name))
 	}
 	require.Equal(t, 1.0, r.metric("millrace_web_requests_total", map[string]string{"pattern": "GET /x", "status": "2xx"}))
-	require.Equal(t, 2.0, r.metric("millrace_web_requests_total", map[string]string{"pattern": "none", "status": "4xx"}))
+	require.Equal(t, 5.0, r.metric("millrace_web_requests_total", map[string]string{"pattern": "none", "status": "4xx"}))
 	require.Equal(t, 1.0, r.metric("millrace_web_request_duration_seconds", map[string]string{"pattern": "GET /x"}))
+	a = r.send("GET", "/./x")
+	require.Equal(t, http.StatusTemporaryRedirect, a.status)
+	require.Equal(t, "/x", a.header.Get("Location"))
 }
 
 func TestKeysOfTokensArePublic(t *testing.T) {
@@ -340,6 +350,42 @@ func TestStreamsAreLimited(t *testing.T) {
 	first.Body.Close()
 	require.Eventually(t, func() bool { return r.metric("millrace_web_open_streams", nil) == 2 }, 30*time.Second, 10*time.Millisecond)
 	defer open("u1").Body.Close()
+}
+
+// A token of the handler may name a user. Users behind one address have streams of their own then.
+func TestStreamsOfTheUsersOfTokens(t *testing.T) {
+	t.Parallel()
+	type checked struct{}
+	var seen atomic.Int32
+	r := start(t, func(c *web.Config) {
+		c.MaxStreamsPerUser, c.TrustedProxies, c.Auth.Header = 1, []string{"127.0.0.1"}, "X-User"
+	}, func(s *site) {
+		events := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Context().Value(checked{}) == r.Header.Get("X-Token") {
+				seen.Add(1)
+			}
+			s.events().ServeHTTP(w, r)
+		})
+		s.web.Handle("GET /events", events, web.Stream(), web.Subjects(func(r *http.Request) (context.Context, string) {
+			raw := r.Header.Get("X-Token")
+			return context.WithValue(r.Context(), checked{}, raw), strings.TrimPrefix(raw, "forged")
+		}))
+	})
+	status := func(headers ...string) int {
+		a := r.open("GET", "/events", headers...)
+		t.Cleanup(func() { _ = a.Body.Close() })
+		return a.StatusCode
+	}
+	for i := range 11 {
+		require.Equal(t, http.StatusOK, status("X-Token", fmt.Sprint("u", i)))
+	}
+	require.EqualValues(t, 11, seen.Load(), "the handler has the context")
+	require.Equal(t, http.StatusTooManyRequests, status("X-Token", "u3"))
+	require.Equal(t, http.StatusOK, status("X-Token", "forged"), "the address has no stream yet")
+	require.Equal(t, http.StatusTooManyRequests, status("X-Token", "forged"))
+	require.Equal(t, http.StatusTooManyRequests, status())
+	require.Equal(t, http.StatusOK, status("X-Token", "u3", "X-User", "ann"), "the sign-in decides")
+	require.Equal(t, http.StatusTooManyRequests, status("X-Token", "u99", "X-User", "ann"))
 }
 
 func TestDrain(t *testing.T) {

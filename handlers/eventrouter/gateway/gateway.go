@@ -115,7 +115,7 @@ func New(o Options) *Gateway {
 // Register adds the HTTP handlers and the collectors. The service is registered by the caller.
 func (g *Gateway) Register(r *pipeline.Registry) {
 	r.Collect(g.metrics.collectors()...)
-	g.o.Web.Handle("GET /jobs/{domain}/{job}/events", g.events(), web.AllowOrigins(), web.Stream())
+	g.o.Web.Handle("GET /jobs/{domain}/{job}/events", g.events(), web.AllowOrigins(), web.Stream(), web.Subjects(g.subject))
 	g.o.Web.Handle("GET /jobs/{domain}/{job}", g.state(), web.AllowOrigins())
 }
 

@@ -103,6 +103,34 @@ func (g *Gateway) jobs(r *http.Request) ([]jobKey, *web.Refusal) {
 	return keys, nil
 }
 
+// verified is the result of a verification.
+type verified struct {
+	claims token.Claims
+	err    error
+}
+
+type verifiedKey struct{}
+
+func (g *Gateway) verify(raw string) verified {
+	claims, err := g.o.Tokens.Verify(Audience, raw)
+	return verified{claims, err}
+}
+
+// subject returns the user of the token of a request, for the limit of streams, and the context with
+// the result of the verification.
+func (g *Gateway) subject(r *http.Request) (context.Context, string) {
+	raw := web.Bearer(r)
+	if raw == "" {
+		return r.Context(), ""
+	}
+	v := g.verify(raw)
+	ctx := context.WithValue(r.Context(), verifiedKey{}, v)
+	if v.err != nil {
+		return ctx, ""
+	}
+	return ctx, v.claims.Subject
+}
+
 // permit checks the token of a request. It returns the earlier of latest and the time after which
 // Verify refuses the token.
 func (g *Gateway) permit(r *http.Request, keys []jobKey, latest time.Time) (time.Time, *web.Refusal) {
@@ -110,7 +138,11 @@ func (g *Gateway) permit(r *http.Request, keys []jobKey, latest time.Time) (time
 	if raw == "" && g.o.LoopbackWithoutToken && g.local(r) {
 		return latest, nil
 	}
-	claims, err := g.o.Tokens.Verify(Audience, raw)
+	v, known := r.Context().Value(verifiedKey{}).(verified)
+	if !known {
+		v = g.verify(raw)
+	}
+	claims, err := v.claims, v.err
 	switch {
 	case raw == "":
 		return latest, &web.Refusal{Status: http.StatusUnauthorized, Word: "no_token", Message: "a token for this job is required"}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -8,12 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-io/millrace/handlers/eventrouter/event"
 	"github.com/millrace-io/millrace/plugins/redis/redistest"
 	"github.com/millrace-io/millrace/plugins/sse/ssetest"
 	"github.com/millrace-io/millrace/plugins/token"
+	"github.com/millrace-io/millrace/plugins/web"
 )
 
 // get returns the status and the body of an answer.
@@ -84,6 +87,41 @@ func TestATokenOpensItsJobs(t *testing.T) {
 	}
 	status, _ := p.get(events + "?token=" + mine)
 	require.Equal(t, 200, status, "an EventSource sends no headers")
+}
+
+// Viewers behind one address share its limit only if their tokens name no user.
+func TestStreamsAreCountedByTheUserOfTheToken(t *testing.T) {
+	r := newRedis(t, redistest.Mini(t))
+	r.web = func(c *web.Config) { c.MaxStreamsPerUser = 2 }
+	p := r.start("", nil)
+	r.steps("job", 1, 1)
+	open := func(user string) string {
+		raw, err := p.tokens.Sign(token.Claims{Audience: Audience, Subject: user, Expires: time.Now().Add(time.Minute), Job: []string{r.domain + "/job"}})
+		require.NoError(t, err)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.path(r.domain, "job")+"/events?token="+raw, http.NoBody)
+		require.NoError(t, err)
+		resp, err := p.client.Do(req)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		return resp.Status
+	}
+	for i := range 11 {
+		require.Equal(t, "200 OK", open(fmt.Sprint("viewer", i)))
+	}
+	require.Equal(t, "200 OK", open("viewer0"))
+	require.Equal(t, "429 Too Many Requests", open("viewer0"))
+	require.Equal(t, "200 OK", open(""))
+	require.Equal(t, "200 OK", open(""))
+	require.Equal(t, "429 Too Many Requests", open(""))
+	verified := `
+# HELP millrace_token_verifications_total Tokens verified, by result: valid, expired, forged, audience.
+# TYPE millrace_token_verifications_total counter
+millrace_token_verifications_total{result="audience"} 0
+millrace_token_verifications_total{result="expired"} 0
+millrace_token_verifications_total{result="forged"} 0
+millrace_token_verifications_total{result="valid"} 16
+`
+	require.NoError(t, testutil.GatherAndCompare(p.gathered, strings.NewReader(verified), "millrace_token_verifications_total"), "each token once")
 }
 
 func TestAStreamEndsWithItsToken(t *testing.T) {

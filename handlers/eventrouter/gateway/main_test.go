@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -38,7 +39,8 @@ type redisRig struct {
 	log     *joblog.Log
 	domain  string
 	config  joblog.Config
-	entries *atomic.Int64 // of the shards
+	entries *atomic.Int64     // of the shards
+	web     func(*web.Config) // of the next gateways; nil: no change
 }
 
 func connect(t testing.TB, addr string) *redis.Server {
@@ -99,11 +101,12 @@ func (r *redisRig) steps(id string, from, to int64) {
 // process is a running gateway with its public server.
 type process struct {
 	*Gateway
-	t       testing.TB
-	url     string
-	tokens  *token.Plugin
-	runtime *pipeline.Runtime
-	client  *http.Client
+	t        testing.TB
+	url      string
+	tokens   *token.Plugin
+	runtime  *pipeline.Runtime
+	gathered *prometheus.Registry // metrics of all plugins
+	client   *http.Client
 }
 
 type site struct {
@@ -138,6 +141,9 @@ func (r *redisRig) start(addr string, change func(*Config)) *process {
 	public := web.New(tokens, streams)
 	c := public.Settings().(*web.Config)
 	c.Listen, c.DrainWindow, c.MaxStreamsPerUser = "127.0.0.1:0", 200*time.Millisecond, 20_000
+	if r.web != nil {
+		r.web(c)
+	}
 	config := DefaultConfig()
 	config.GapWait, config.LoopbackWithoutToken, config.FeedPoll = 500*time.Millisecond, true, 5*time.Millisecond
 	if change != nil {
@@ -153,12 +159,14 @@ func (r *redisRig) start(addr string, change func(*Config)) *process {
 	registry, err := pipeline.NewRegistry(pipeline.Env{}, tokens, streams, public, s)
 	require.NoError(t, err)
 	require.NoError(t, registry.CheckCollectors())
+	gathered := prometheus.NewRegistry()
+	gathered.MustRegister(registry.Collectors()...)
 	runtime := pipeline.NewRuntime(registry, pipeline.RuntimeOptions{StopTimeout: 10 * time.Second})
 	require.NoError(t, runtime.StartServices(t.Context()))
 	t.Cleanup(func() { require.NoError(t, runtime.Stop(context.Background())) })
 	transport := &http.Transport{MaxIdleConnsPerHost: -1}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &process{Gateway: s.g, t: t, url: "http://" + public.Addr(), tokens: tokens, runtime: runtime, client: &http.Client{Transport: transport}}
+	return &process{Gateway: s.g, t: t, url: "http://" + public.Addr(), tokens: tokens, runtime: runtime, gathered: gathered, client: &http.Client{Transport: transport}}
 }
 
 func (p *process) stop() { require.NoError(p.t, p.runtime.Stop(context.Background())) }

@@ -209,6 +209,21 @@ func TestAClientThatPolls(t *testing.T) {
 	})
 }
 
+// HEAD queues no user and is no sign of life: programs that check links send it with the user's header.
+func TestHeadHasNoEffect(t *testing.T) {
+	each(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s)
+		w.start("broker", "broker")
+		w.open(1, 1)
+		for _, path := range []string{w.path(), w.path() + "/status"} {
+			a := w.send("HEAD", path, "u")
+			require.Equal(t, http.StatusMethodNotAllowed, a.status)
+			require.Equal(t, "GET", a.header.Get("Allow"))
+		}
+		require.Equal(t, "404 unknown", w.send("GET", w.path()+"/status", "u").word())
+	})
+}
+
 // Only the shop and an operator end a lease that the shop has verified.
 func TestAUserWhoIsInTheShopDoesNotEndTheTurn(t *testing.T) {
 	each(t, func(t *testing.T, s redistest.Server) {

@@ -271,7 +271,7 @@ func TestUnusualUsersPassTheRoom(t *testing.T) {
 		got := w.status()
 		require.Equal(t, []int64{int64(len(users)), 0, 0, 0}, []int64{got.Sold, got.Waiting, got.Ready, got.Aside})
 		long := strings.Repeat("x", 10<<10)
-		require.Equal(t, "401 no_user", w.send("GET", w.path(), long).word())
+		require.Equal(t, "400 bad_user", w.send("GET", w.path(), long).word())
 		require.Equal(t, "400 bad_event", w.send("GET", long+"/tickets/waiting", "u").word())
 		require.Equal(t, "400 bad_event", w.send("GET", "%7B42%7D%22/tickets/waiting", "u").word())
 	})
