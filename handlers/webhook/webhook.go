@@ -21,6 +21,9 @@ import (
 // metaID is the metadata key of the id that the receiver gets. All retries of a record have it.
 const metaID = "webhook-id"
 
+// maxRetryAfter is the longest wait that an answer can ask for.
+const maxRetryAfter = 24 * time.Hour
+
 // DeadLetters opens dead-letter topics. *deadletter.Plugin implements it.
 type DeadLetters interface {
 	Sink(topic string) pipeline.Sink
@@ -77,6 +80,11 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Webhook-Id", id)
 	req.Header.Set("Webhook-Timestamp", at)
+	trace := message.Metadata{}
+	pipeline.InjectTrace(m.Context(), trace)
+	for name, value := range trace { // traceparent, if the record has a trace
+		req.Header.Set(name, value)
+	}
 	req.Header.Set("Webhook-Signature", sign(p.config.Secret.Reveal(), id, at, m.Payload))
 	resp, err := p.client.Do(req)
 	if err != nil {
@@ -88,7 +96,11 @@ func (p *Plugin) post(m *message.Message) ([]*message.Message, error) {
 	case code >= 200 && code < 300:
 		return nil, nil
 	case code >= 500, code == http.StatusRequestTimeout, code == http.StatusTooManyRequests:
-		return nil, fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status)
+		err := fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status)
+		if wait, ok := pipeline.RetryAfterOf(resp.Header, time.Now()); ok {
+			return nil, pipeline.RetryAfter(err, min(wait, maxRetryAfter))
+		}
+		return nil, err
 	default:
 		return nil, pipeline.Permanent(fmt.Errorf("webhook: %s answered %s", p.config.URL, resp.Status))
 	}

@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,6 +85,73 @@ func TestARecordIsPostedWithASignature(t *testing.T) {
 		require.Equal(t, "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)), r.header.Get("Webhook-Signature"))
 	case <-time.After(time.Minute):
 		require.FailNow(t, "the receiver got no request")
+	}
+}
+
+// The receiver continues the trace of the record.
+func TestTheTraceOfARecordGoesOn(t *testing.T) {
+	t.Parallel()
+	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
+	got := make(chan string, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Traceparent") }))
+	defer receiver.Close()
+	in, _ := start(t, receiver.URL)
+	for _, parent := range []string{"00-" + id + "-00f067aa0ba902b7-01", ""} {
+		m := message.NewMessage("order-1", []byte(`{"id":1}`))
+		if parent != "" {
+			m.Metadata.Set(pipeline.MetaTraceParent, parent)
+		}
+		in.Send(m)
+		select {
+		case header := <-got:
+			require.Equal(t, parent != "", strings.HasPrefix(header, "00-"+id+"-"), header)
+			require.Equal(t, parent == "", header == "", header)
+		case <-time.After(time.Minute):
+			require.FailNow(t, "the receiver got no request")
+		}
+	}
+}
+
+// A receiver decides when it gets the next attempt.
+func TestRetryAfterOfTheReceiver(t *testing.T) {
+	t.Parallel()
+	const date = "Fri, 02 Jan 2026 03:04:05 GMT"
+	for name, c := range map[string]struct {
+		status     int
+		retryAfter string
+		want       time.Duration // negative: that of the settings
+	}{
+		"seconds":          {http.StatusServiceUnavailable, "6", 6 * time.Second},
+		"too many":         {http.StatusTooManyRequests, "90", 90 * time.Second},
+		"at once":          {http.StatusServiceUnavailable, "0", 0},
+		"a date":           {http.StatusServiceUnavailable, "Fri, 02 Jan 2026 03:05:05 GMT", time.Minute},
+		"longer than ours": {http.StatusServiceUnavailable, "90000", 24 * time.Hour},
+		"out of range":     {http.StatusServiceUnavailable, "99999999999999999999", 24 * time.Hour},
+		"no time":          {http.StatusServiceUnavailable, "soon", -1},
+		"none":             {http.StatusServiceUnavailable, "", -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Date", date)
+				if c.retryAfter != "" {
+					w.Header().Set("Retry-After", c.retryAfter)
+				}
+				w.WriteHeader(c.status)
+			}))
+			defer receiver.Close()
+			p := webhook.New(&pipelinetest.Topics{}, &pipelinetest.Topics{})
+			config := p.Settings().(*webhook.Config)
+			config.URL, config.Secret = receiver.URL, pipeline.NewSecret(secret)
+			registry, err := pipeline.NewRegistry(pipeline.Env{}, p)
+			require.NoError(t, err)
+			_, err = registry.Routes()[0].Handle(message.NewMessage("order-1", []byte(`{"id":1}`)))
+			require.ErrorContains(t, err, "answered "+strconv.Itoa(c.status))
+			require.False(t, pipeline.IsPermanent(err))
+			wait, given := pipeline.RetryDelay(err)
+			require.Equal(t, c.want >= 0, given)
+			require.Equal(t, max(0, c.want), wait)
+		})
 	}
 }
 

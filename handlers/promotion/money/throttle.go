@@ -1,12 +1,11 @@
 package money
 
 import (
-	"errors"
 	"net/http"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/millrace-io/millrace/pipeline"
 )
 
 // minThrottle is the shortest wait after a Retry-After. With "0" callers would spin.
@@ -41,25 +40,13 @@ func (t *throttle) within(d time.Duration) bool {
 	return time.Since(t.until) < d
 }
 
-// retryAfter reads the Retry-After header of h (RFC 9110, 10.2.3: seconds or an HTTP date) and
-// returns a wait between minThrottle and longest. ok is false without a readable header. A date
-// is compared with the answer's own Date if there is one, because our clock may be wrong.
+// retryAfter reads the Retry-After header of h and returns a wait between minThrottle and longest. ok
+// is false without a readable header.
 func retryAfter(h http.Header, now time.Time, longest time.Duration) (wait time.Duration, ok bool) {
-	value := strings.TrimSpace(h.Get("Retry-After"))
-	if seconds, err := strconv.ParseUint(value, 10, 64); !errors.Is(err, strconv.ErrSyntax) {
-		if seconds > uint64(longest/time.Second) { // also a number out of range
-			return longest, true
-		}
-		return clamp(time.Duration(seconds)*time.Second, longest), true
-	}
-	at, err := http.ParseTime(value)
-	if err != nil {
+	if wait, ok = pipeline.RetryAfterOf(h, now); !ok {
 		return 0, false
 	}
-	if date, err := http.ParseTime(h.Get("Date")); err == nil {
-		now = date
-	}
-	return clamp(at.Sub(now), longest), true
+	return clamp(wait, longest), true
 }
 
 func clamp(d, longest time.Duration) time.Duration {
