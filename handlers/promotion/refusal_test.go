@@ -63,3 +63,38 @@ func TestAnAnswerOutlivesADatabaseThatRefusesIt(t *testing.T) {
 		}
 	})
 }
+
+// The answer of a call is refused at first, and then the database fails in another way, or each try
+// takes so long that there are few. The answer is postponed all the same: the call is made again,
+// with the same key, and its end is stored. No payout becomes UNKNOWN.
+func TestAnAnswerThatWasRefusedIsPostponed(t *testing.T) {
+	t.Run("postgres", func(t *testing.T) {
+		for name, body := range map[string]string{
+			// More than one insert may belong to a try, so the first two are refused.
+			"and then fails otherwise": `IF nextval('tries') <= 2 THEN RAISE SQLSTATE '23505'; END IF; RAISE SQLSTATE '53100';`,
+			"slowly":                   `PERFORM pg_sleep(1.1); RAISE SQLSTATE '23505';`,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				dsn := sqldbtest.Schema(t)
+				sys := newSystem(t, simulator.Faults{RejectRate: 1}, func(c *promotion.Config) {
+					c.Ledger.DSN, c.Ledger.MaxRetries = pipeline.NewSecret(dsn), 1
+					c.Ledger.Retry = pipeline.Backoff{First: 20 * time.Millisecond, Max: 50 * time.Millisecond}
+				})
+				conn, err := pgx.Connect(t.Context(), dsn)
+				require.NoError(t, err)
+				defer func() { _ = conn.Close(t.Context()) }()
+				_, err = conn.Exec(t.Context(), `CREATE SEQUENCE tries; CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+					IF (SELECT epoch FROM payouts WHERE target_id = NEW.target_id) = 1 THEN `+body+` END IF; RETURN NEW; END $$;
+					CREATE TRIGGER refuse BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()`)
+				require.NoError(t, err)
+				sys.start()
+				sys.send("campaign-promotion-point-publish", points(1, 1)...)
+				require.Equal(t, ledger.PayoutCounts{Accepted: 1, Failed: 1}, sys.settle("POINT", 1).PayoutCounts)
+				var first string
+				require.NoError(t, conn.QueryRow(t.Context(), `SELECT answer FROM attempts ORDER BY epoch LIMIT 1`).Scan(&first))
+				require.Contains(t, first, "the database refused to store the end of this call (rejected)")
+			})
+		}
+	})
+}

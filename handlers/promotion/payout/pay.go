@@ -133,9 +133,12 @@ func (p *Processor) call(ctx context.Context, key rules.Key, a attempt) money.An
 	return p.MoneyAPI().Charge(ctx, money.Charge{Operation: p.Type.Operation, Key: key.String(), Body: a.begin.Request})
 }
 
-// refusedTries is how often an answer is stored as it is, when the database refuses it: within about
-// a second. Then it is postponed.
-const refusedTries = 5
+// refusedTries and refusedFor bound the time in which an answer that the database has refused is
+// stored as it is: five tries take about a second, and slow ones take longer. Then it is postponed.
+const (
+	refusedTries = 5
+	refusedFor   = time.Second
+)
 
 // settle stores the answer of an attempt.
 func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) error {
@@ -170,14 +173,17 @@ func (p *Processor) settle(ctx context.Context, rec rules.Record, a attempt) err
 func (p *Processor) store(ctx context.Context, result rules.CallResult, lookup bool) (ledger.SettleResult, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), SettleTimeout)
 	defer cancel()
+	began, refused, postponed := time.Now(), false, false
 	for n := 1; ; n++ {
 		settled, err := p.Ledger().Settle(ctx, result)
 		final := errors.Is(err, rules.ErrInvalid) || errors.Is(err, ledger.ErrClosed) || errors.Is(err, ledger.ErrNotFound)
 		if err == nil || final || n == p.SettleTries {
 			return settled, err
 		}
-		if n == refusedTries && errors.Is(err, ledger.ErrRefusedByDatabase) {
-			result = result.Postponed(lookup)
+		// Other errors may follow a refusal, so the latest one alone does not decide.
+		refused = refused || errors.Is(err, ledger.ErrRefusedByDatabase)
+		if refused && !postponed && (n >= refusedTries || time.Since(began) >= refusedFor) {
+			result, postponed = result.Postponed(lookup), true
 		}
 		select {
 		case <-time.After(settleBackoff.Delay(n)):
