@@ -4,11 +4,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/millrace-io/millrace/e2e/services/servers"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
 	"github.com/millrace-io/millrace/pipeline/pipelinetest/tier"
 )
 
-// Three instances share a campaign. One is killed in the middle of it, and another one starts.
+// repeats is the number of payouts whose records are sent twice, one after the other.
+const repeats = 200
+
+// Three instances share a campaign. Its producer repeats records, so that workers have the same
+// payout at once, and their leases alone keep them apart: the Money API honours its keys, and so its
+// charges say nothing about that. One instance is killed in the middle of it, and another one starts.
 func TestNothingIsPaidTwice(t *testing.T) {
 	t.Parallel()
 	for _, redisName := range []string{servers.Redis, servers.Valkey} {
@@ -26,12 +34,45 @@ func TestNothingIsPaidTwice(t *testing.T) {
 			w.set("plugins.reclaim.min_idle", "4s").set("plugins.reclaim.interval", "1s")
 			n := targets(t, 4_000)
 			instances := []*instance{w.start(), w.start(), w.start()}
+			var repeated []string
+			for i := range repeats {
+				record := point(w.promotion, n+1+i, "100")
+				repeated = append(repeated, record, record)
+			}
+			w.send("campaign-promotion-point-publish", repeated...)
 			w.publish("POINT", n)
 			w.awaitPaid("POINT", n/4, 5*time.Minute)
 			instances[1].kill()
 			w.start()
-			w.awaitSettled("POINT", n, 10*time.Minute)
-			w.assertBalanced("POINT", n)
+			w.awaitSettled("POINT", n+repeats, 10*time.Minute)
+			w.assertBalanced("POINT", n+repeats)
+			w.assertLeasesKept("POINT", instances[1])
 		})
+	}
+}
+
+// assertLeasesKept asserts by the Money API's own count that no call of a payout began during
+// another one, and that none followed an answer that its caller had received. The killed instance
+// has lost the answers that it had not stored, and a caller without CPU has given up on others. The
+// ledger has a line about each of both.
+func (w *deployment) assertLeasesKept(kind string, killed *instance) {
+	w.t.Helper()
+	require.Zero(w.t, w.api.Summary().Overlaps, "calls began during another call of the same payout")
+	const lease = 3 * time.Second // call_timeout and lease_margin
+	for _, charges := range w.charges(w.id(kind)) {
+		e := charges[0]
+		if e.AfterPaid == 0 {
+			continue
+		}
+		x, err := w.ledger.Explain(w.t.Context(), rules.Key{Type: rules.Type(e.Type), Promotion: e.PromotionID, Target: e.TargetID})
+		require.NoError(w.t, err)
+		lost := 0
+		for _, c := range x.Calls {
+			unstored := c.Class == rules.ClassLeaseExpired && c.Instance == killed.name && c.EndedAt.Sub(c.StartedAt) >= lease
+			if unstored || !c.Late && c.Status == 0 && (c.Outcome == rules.PerhapsCharged || c.Outcome == rules.Unrecognized) {
+				lost++
+			}
+		}
+		require.LessOrEqual(w.t, e.AfterPaid, lost, "%s was called after it was paid: %+v", e.Key, x.Calls)
 	}
 }

@@ -11,20 +11,22 @@ import (
 	"github.com/millrace-io/millrace/e2e/services/servers"
 )
 
-// send publishes raw records, as a producer without Millrace would.
+// send publishes raw records of one key in their order, as a producer without Millrace would.
 func (w *deployment) send(topic string, payloads ...string) {
 	w.t.Helper()
 	cfg := sarama.NewConfig()
 	cfg.Version = sarama.V2_8_0_0
 	cfg.Producer.Return.Successes = true
 	cfg.Producer.MaxMessageBytes = 4 << 20
+	cfg.Net.MaxOpenRequests = 1 // keeps the order when a request is repeated
 	p, err := sarama.NewSyncProducer([]string{w.fleet.server(w.t, servers.Kafka)}, cfg)
 	require.NoError(w.t, err)
 	defer func() { _ = p.Close() }()
+	messages := make([]*sarama.ProducerMessage, 0, len(payloads))
 	for _, payload := range payloads {
-		_, _, err := p.SendMessage(&sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("1"), Value: sarama.StringEncoder(payload)})
-		require.NoError(w.t, err)
+		messages = append(messages, &sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("1"), Value: sarama.StringEncoder(payload)})
 	}
+	require.NoError(w.t, p.SendMessages(messages))
 }
 
 // deadLetters reads n dead letters from a topic and returns their number per class.

@@ -148,5 +148,6 @@ func (s *Summary) String() string {
 			requests += fmt.Sprintf(" %s %d", k, n)
 		}
 	}
-	return fmt.Sprintf("charged %d%s, double charged %d; requests:%s", s.Charged, executions, s.DoubleCharged, cmp.Or(requests, " none"))
+	return fmt.Sprintf("charged %d%s, double charged %d, overlapping calls %d, calls after the answer paid %d; requests:%s",
+		s.Charged, executions, s.DoubleCharged, s.Overlaps, s.AfterPaid, cmp.Or(requests, " none"))
 }

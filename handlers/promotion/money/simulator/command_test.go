@@ -67,7 +67,7 @@ func TestCommand(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- end() }()
 		require.True(t, lines.Scan())
-		require.Equal(t, "stopped: charged 0, double charged 0; requests: none", lines.Text())
+		require.Equal(t, "stopped: charged 0, double charged 0, overlapping calls 0, calls after the answer paid 0; requests: none", lines.Text())
 		require.False(t, lines.Scan())
 		require.NoError(t, <-ended)
 	})
@@ -102,6 +102,6 @@ func TestCommand(t *testing.T) {
 
 func TestSummaryOnOneLine(t *testing.T) {
 	t.Parallel()
-	s := Summary{Charged: 3, Executions: 5, DoubleCharged: 2, Requests: map[string]uint64{"charged": 5, "failed": 1, "reset": 0}}
-	require.Equal(t, "charged 3 in 5 executions, double charged 2; requests: charged 5 failed 1", s.String())
+	s := Summary{Charged: 3, Executions: 5, DoubleCharged: 2, Overlaps: 4, AfterPaid: 6, Requests: map[string]uint64{"charged": 5, "failed": 1, "reset": 0}}
+	require.Equal(t, "charged 3 in 5 executions, double charged 2, overlapping calls 4, calls after the answer paid 6; requests: charged 5 failed 1", s.String())
 }

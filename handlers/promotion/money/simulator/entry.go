@@ -20,6 +20,9 @@ type Entry struct {
 	BodyHash           string    `json:"bodyHash"`       // first half of the body's SHA-256, hex
 	Executions         int       `json:"executions"`     // 1, or more after KeyTTL
 	ChargedAt          time.Time `json:"chargedAt"`      // latest execution
+	// Overlaps and AfterPaid are those of Summary, for this key.
+	Overlaps  int `json:"overlaps,omitempty"`
+	AfterPaid int `json:"afterPaid,omitempty"`
 }
 
 type entryFields Entry // without methods

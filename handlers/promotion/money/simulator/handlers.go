@@ -63,6 +63,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveControl(w, r, j)
 		return
 	}
+	if key := keyOf(r); validKey(key) {
+		defer j.callBegins(r.Context(), key)()
+	}
 	f := s.faults.Load()
 	if f.Silence {
 		s.counts[kindSilent].Add(1)
@@ -86,6 +89,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.refuse(w, kindInvalid, http.StatusNotFound, "no_such_operation", "the API has no such operation")
+}
+
+// keyOf returns the idempotency key of a charge or a lookup; empty or wrong for any other request.
+func keyOf(r *http.Request) string {
+	if key, ok := strings.CutPrefix(r.URL.Path, lookupPath); ok {
+		return key
+	}
+	return r.Header.Get("Idempotency-Key")
 }
 
 func (s *Server) authorized(r *http.Request) bool {
@@ -147,7 +158,7 @@ func (s *Server) charge(w http.ResponseWriter, r *http.Request, j *journal, f *F
 	} else {
 		s.counts[kindCharged].Add(1)
 	}
-	s.paid(w, key, j.transaction(c.number))
+	s.paid(w, r, j, key, c.number)
 }
 
 // poisoned answers a request of a poisoned key, and charges nothing.
@@ -202,7 +213,7 @@ func (s *Server) lookup(w http.ResponseWriter, r *http.Request, j *journal, f *F
 		s.refuse(w, kindLookupMissing, http.StatusNotFound, "charge_not_found", "no charge with this key")
 	default:
 		s.counts[kindLookupFound].Add(1)
-		s.paid(w, key, j.transaction(c.number))
+		s.paid(w, r, j, key, c.number)
 	}
 }
 
@@ -260,8 +271,11 @@ func cut(w http.ResponseWriter) {
 	c.Close()
 }
 
-func (s *Server) paid(w http.ResponseWriter, key, transaction string) {
-	s.write(w, http.StatusOK, fmt.Appendf(nil, `{"transactionKey":%q,"idempotencyKey":%q}`, transaction, key))
+func (s *Server) paid(w http.ResponseWriter, r *http.Request, j *journal, key string, number uint64) {
+	if r.Context().Err() == nil { // its caller has not given up
+		j.answers(key)
+	}
+	s.write(w, http.StatusOK, fmt.Appendf(nil, `{"transactionKey":%q,"idempotencyKey":%q}`, j.transaction(number), key))
 }
 
 // refuse answers with the Error of openapi.yaml.

@@ -1,10 +1,12 @@
 package simulator
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -45,6 +47,9 @@ type record struct {
 	executions uint32
 	proper     uint32 // executions for the target that the key names
 	inFlight   bool
+	answered   bool   // a caller has received the answer "paid"
+	overlaps   uint32 // calls during another call
+	afterPaid  uint32 // calls after answered
 	rejected   bool   // with fromFirstUse: the key was rejected
 	number     uint64 // of the latest execution
 	at         int64  // of the latest execution, Unix milliseconds
@@ -69,13 +74,16 @@ type journal struct {
 	odd           map[target]uint32 // executions with keys that name another target
 	next          uint64            // number of the next execution
 	executions    uint64
-	amount        int64 // of all executions
-	doubleKeys    int   // keys charged more than once
-	doubleTargets int   // targets charged more than once, with any keys
+	amount        int64                        // of all executions
+	doubleKeys    int                          // keys charged more than once
+	doubleTargets int                          // targets charged more than once, with any keys
+	calls         map[string][]context.Context // under way, by key; each ends with its connection
+	overlaps      int
+	afterPaid     int
 }
 
 func newJournal(ttl time.Duration) *journal {
-	return &journal{id: newID(), ttl: ttl, keys: map[string]*record{}, odd: map[target]uint32{}, next: 1}
+	return &journal{id: newID(), ttl: ttl, keys: map[string]*record{}, calls: map[string][]context.Context{}, odd: map[target]uint32{}, next: 1}
 }
 
 func openJournal(path string, syncAlways bool, ttl time.Duration) (j *journal, err error) {
@@ -166,6 +174,41 @@ func (j *journal) remembered(r *record, now time.Time) bool {
 // old reports whether the time of a key that was used at a moment is over.
 func (j *journal) old(at int64, now time.Time) bool {
 	return j.ttl > 0 && now.UnixMilli()-at >= j.ttl.Milliseconds()
+}
+
+// callBegins notes a call, a charge or a lookup, whose context ends with its connection. It counts the
+// call if another one of the key is under way, unless its caller is gone, and if a caller has
+// received the answer "paid". The caller calls ends after the answer.
+func (j *journal) callBegins(ctx context.Context, key string) (ends func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r := j.keys[key] // nil: no charge and no lookup was looked at yet
+	if slices.ContainsFunc(j.calls[key], func(other context.Context) bool { return other.Err() == nil }) {
+		j.overlaps++
+		if r != nil {
+			r.overlaps++
+		}
+	}
+	if r != nil && r.answered {
+		r.afterPaid++
+		j.afterPaid++
+	}
+	j.calls[key] = append(j.calls[key], ctx)
+	return func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		i := slices.Index(j.calls[key], ctx)
+		if j.calls[key] = slices.Delete(j.calls[key], i, i+1); len(j.calls[key]) == 0 {
+			delete(j.calls, key)
+		}
+	}
+}
+
+// answers notes that the caller receives the answer "paid".
+func (j *journal) answers(key string) {
+	j.mu.Lock()
+	j.keys[key].answered = true
+	j.mu.Unlock()
 }
 
 func (j *journal) release(key string) {

@@ -35,6 +35,13 @@ type Summary struct {
 	DoubleTargets int               `json:"double_targets"` // (type, promotion, target)
 	DoubleCharged int               `json:"double_charged"` // the larger of both
 	Requests      map[string]uint64 `json:"requests"`       // by kind, since the process started
+	// Overlaps is the number of calls (charges and lookups) that began during another call of the
+	// same key, since the process started. A call whose caller has closed the connection is over.
+	Overlaps int `json:"overlaps"`
+	// AfterPaid is the number of calls after the answer "paid" to a call of the same key, since the
+	// process started. Such a call is right if the caller has lost that answer, for example because
+	// its process was killed before it stored it.
+	AfterPaid int `json:"after_paid"`
 }
 
 // sortedKeys returns keys in order. It sorts new ones when they are read.
@@ -88,6 +95,7 @@ func (j *journal) entry(key string, r *record) Entry {
 		Key: key, Type: r.Type, PromotionID: r.Promotion, PromotionSummaryID: r.Summary, TargetID: r.Target,
 		Value: r.Value, TransactionKey: j.transaction(r.number),
 		BodyHash: r.Hash.String(), Executions: int(r.executions), ChargedAt: time.UnixMilli(r.at).UTC(),
+		Overlaps: int(r.overlaps), AfterPaid: int(r.afterPaid),
 	}
 }
 
@@ -98,5 +106,6 @@ func (j *journal) summary() Summary {
 	return Summary{
 		Charged: len(j.sorted.sorted) + len(j.sorted.tail), Executions: int(j.executions), Amount: j.amount,
 		DoubleKeys: j.doubleKeys, DoubleTargets: j.doubleTargets, DoubleCharged: max(j.doubleKeys, j.doubleTargets),
+		Overlaps: j.overlaps, AfterPaid: j.afterPaid,
 	}
 }
