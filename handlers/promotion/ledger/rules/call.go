@@ -104,6 +104,7 @@ type CallResult struct {
 	Status         int           // HTTP status; 0 without one
 	Route          string        // for a dead letter
 	Feed           bool          // with Interrupted: the feeder enqueues it; no retry record
+	postponed      bool          // by Postponed
 }
 
 func (r CallResult) fed() bool { return r.Feed && r.Outcome == Interrupted }
@@ -125,7 +126,7 @@ func (r CallResult) Postponed(lookup bool) CallResult {
 	default:
 		r.Outcome = Unrecognized
 	}
-	r.Counted, r.TransactionKey = false, ""
+	r.Counted, r.TransactionKey, r.postponed = false, "", true
 	r.Answer = "the database refused to store the end of this call (" + said + "): " + r.Answer
 	return r
 }

@@ -35,9 +35,11 @@ type Policy struct {
 	MaxLookups  int           // lookups per payout
 	MaxReleased int           // counted releases before the payout is FAILED or looked up
 	Lease       time.Duration // of a begin
-	KeyTTL      time.Duration // age of a key above which a lookup precedes each send
-	Delay       func(failures int) time.Duration
-	Instance    string
+	// KeyTTL is the age of a key above which a lookup precedes each send. Above it, too, lookups that
+	// are always refused end, after twice MaxReleased failed calls.
+	KeyTTL   time.Duration
+	Delay    func(failures int) time.Duration
+	Instance string
 }
 
 // EventKind is the kind of an event.

@@ -77,6 +77,55 @@ func TestReleasedCallsAreCounted(t *testing.T) {
 	}
 }
 
+// A lone payout whose lookups are always refused goes to an operator, who finds the reason: after the
+// time of its key, and after a number of failed calls. Within that time it is looked up again and
+// again, because an outage may end. The bound is that of a possible charge alone.
+func TestRefusedLookupsEnd(t *testing.T) {
+	t.Parallel()
+	for outcome, ends := range map[Outcome]bool{Misconfigured: true, Unrecognized: true, NotCharged: true, NotSent: false, Interrupted: false} {
+		l := newLife(testPolicy())
+		l.begin()
+		l.settle(CallResult{Outcome: PerhapsCharged})
+		began, spent, last, eff := l.now, l.p.MaxAttempts-1, time.Duration(0), Effects{}
+		for range 500 {
+			l.now = l.row.NextAttemptAt
+			next, open := l.begin()
+			require.True(t, open, "an answer ends it, no begin")
+			if last = l.now.Sub(began); next == Send {
+				eff, spent = l.settle(CallResult{Outcome: PerhapsCharged}), spent-1
+			} else if eff = l.settle(CallResult{Outcome: outcome, Class: "own_fault", Answer: "401 Unauthorized"}); eff.Settled {
+				break
+			}
+		}
+		require.Zero(t, spent)
+		require.Equal(t, ends, eff.Settled, outcome)
+		if !ends {
+			require.Equal(t, Ambiguous, l.row.State)
+			continue
+		}
+		require.Equal(t, Unknown, l.row.State)
+		require.Equal(t, ClassUnknown, eff.DeadLetterClass)
+		require.Greater(t, last, l.p.KeyTTL)
+		require.Less(t, l.calls[Lookup], 100)
+		require.Contains(t, l.row.LastError, "no lookup was answered for 1h")
+		require.Contains(t, l.row.LastError, "401 Unauthorized")
+
+		l.row, _, _ = l.p.Apply(l.row, Event{Kind: EventReplay, Now: l.now, Promotion: PromotionRunning})
+		for range 2*l.p.MaxReleased - 1 { // as many again, because the operator believes in an answer
+			l.begin()
+			require.False(t, l.settle(CallResult{Outcome: outcome}).Settled)
+			l.now = l.row.NextAttemptAt
+		}
+		l.begin()
+		require.True(t, l.settle(CallResult{Outcome: outcome}).Settled)
+	}
+	p := testPolicy()
+	row := shapes()["sending certain lookup"]
+	row.Failures = 1000
+	row, _, _ = p.Apply(row, Event{Kind: EventSettle, Now: t0, Result: CallResult{Epoch: row.Epoch, Outcome: Misconfigured}})
+	require.Equal(t, Errored, row.State, "an expired credential makes no payout FAILED")
+}
+
 // A possible charge is looked up as often as allowed before the payout is UNKNOWN.
 func TestUnknownOnlyAfterLookups(t *testing.T) {
 	t.Parallel()

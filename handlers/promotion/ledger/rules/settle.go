@@ -1,6 +1,9 @@
 package rules
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 	res, now := ev.Result, ev.Now
@@ -40,6 +43,7 @@ func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 	if res.Counted && res.Outcome.released() {
 		row.Released++
 	}
+	refused := row.LookingUp && p.refusedTooLong(row, res, now)
 	if row.LookingUp {
 		p.settleLookup(&row, res.Outcome)
 	} else if rejected := p.settleSend(&row, res.Outcome); rejected && !row.MaybeCharged {
@@ -47,6 +51,10 @@ func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 	}
 	if p.exhausted(row) {
 		return finish(Failed) // which is UNKNOWN when a charge is possible
+	}
+	if refused {
+		row.LastError = fmt.Sprintf("no lookup was answered for %s, the last one: %s", row.KeyAge(now).Truncate(time.Minute), res.Answer)
+		return finish(Failed)
 	}
 
 	row.State = Errored
@@ -111,6 +119,18 @@ func (p Policy) settleLookup(row *Row, o Outcome) {
 		row.NoChargeSeen = true
 		row.LookingUp = row.MaybeCharged && p.sendsUsedUp(*row)
 	}
+}
+
+// refusedTooLong reports whether a lookup without a usable answer was the last one. Lookups that are
+// refused because of our credentials or by a proxy, or throttled, are released, and no other payout
+// may be answered meanwhile. So their number alone has no limit: an outage must not end a payout.
+// Once the key is old, the far side may have forgotten it, and later lookups prove less and less.
+func (p Policy) refusedTooLong(row Row, res CallResult, now time.Time) bool {
+	switch res.Outcome {
+	case NotCharged, Unrecognized, Misconfigured:
+		return row.MaybeCharged && !res.postponed && row.KeyAge(now) > p.KeyTTL && row.Failures+1 >= 2*p.MaxReleased
+	}
+	return false
 }
 
 // exhausted reports whether neither a send nor a lookup is left.

@@ -1,0 +1,64 @@
+package promotion
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-io/millrace/handlers/promotion/ledger"
+	"github.com/millrace-io/millrace/handlers/promotion/ledger/rules"
+	"github.com/millrace-io/millrace/handlers/promotion/money"
+)
+
+// No payout but one is called, and each of its lookups is refused. It ends UNKNOWN, with the reason in
+// its last error and in its dead letter, so the rows of its calls are bounded.
+func TestTheLookupsOfALonePayoutEnd(t *testing.T) {
+	for name, env := range map[string]func(testing.TB) *modelEnv{"embedded": embeddedModelEnv, "postgres": realModelEnv} {
+		t.Run(name, func(t *testing.T) {
+			h := env(t)
+			hist := h.newHistory()
+			in := hist.ins[0]
+			api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost {
+					w.WriteHeader(http.StatusInternalServerError)
+					_, _ = w.Write([]byte(`{"code":"internal","message":"broken"}`))
+					return
+				}
+				w.WriteHeader(http.StatusGone)
+				_, _ = w.Write([]byte("<html>gone</html>"))
+			}))
+			t.Cleanup(api.Close)
+			cfg := money.DefaultConfig()
+			cfg.URL, cfg.CallTimeout, cfg.ConnectTimeout = api.URL, time.Minute, time.Minute
+			client, err := money.New(cfg, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, client.Close()) })
+			in.api = client
+
+			payload, err := pointType().Encode(hist.promotion.ID, 9, 7, "500")
+			require.NoError(t, err)
+			rec := rules.Record{Key: rules.Key{Type: "POINT", Promotion: hist.promotion.ID, Target: 7}, SummaryID: 9, Payload: payload}
+			require.NoError(t, in.ledger.Accept(t.Context(), []rules.Record{rec}, ledger.AcceptOptions{})[0].Err)
+			var x ledger.Explanation
+			for range 100 {
+				_ = in.proc.Pay(t.Context(), rec) // an error leads to a retry record
+				x, err = in.ledger.Explain(t.Context(), rec.Key)
+				require.NoError(t, err)
+				if x.State.Settled() {
+					break
+				}
+				hist.pass(45 * time.Minute)
+			}
+			require.Equal(t, rules.Unknown, x.State)
+			require.Contains(t, x.LastError, "no lookup was answered for 24h")
+			require.Contains(t, x.LastError, "410")
+			require.Less(t, len(x.Calls), 50)
+			require.Len(t, x.DeadLetters, 1)
+			require.Equal(t, rules.ClassUnknown, x.DeadLetters[0].Class)
+			require.Equal(t, x.LastError, x.DeadLetters[0].Error)
+		})
+	}
+}
