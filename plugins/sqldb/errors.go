@@ -34,14 +34,27 @@ func Locked(err error) bool {
 	return code == "55P03"
 }
 
-// Explain adds to an error about a missing right how to fix it. Other errors are returned
-// unchanged.
+// Explain adds to an error about a missing right, or of a pooler in the wrong mode, how to fix it.
+// Other errors are returned unchanged.
 func Explain(err error) error {
-	if code, _ := postgresCode(err); code != "42501" {
+	switch code, _ := postgresCode(err); code {
+	case "42501":
+	case duplicateStatement, missingStatement:
+		return fmt.Errorf("%w; %s", err, poolerRepair)
+	default:
 		return err
 	}
 	return fmt.Errorf("%w; the user in the DSN lacks this right: \"Roles in PostgreSQL\" in the ledger's README describes which role has it", err)
 }
+
+// The SQLSTATEs of a session that has the prepared statements of another client, or lacks its own.
+const (
+	duplicateStatement = "42P05"
+	missingStatement   = "26000"
+)
+
+const poolerRepair = "a pooler such as PgBouncer gave a transaction the session of another client: set its pool_mode to session, " +
+	"or name PostgreSQL itself in the DSN, because prepared statements and settings belong to a session"
 
 // refused reports whether the server is there and refuses the user, the password or the name of the
 // database. Waiting does not help.

@@ -47,6 +47,8 @@ func (r Refusal) Repair() string {
 		return "a sequence is at its end: raise its MAXVALUE"
 	case r.Code == "42501":
 		return "grant the missing right: \"Roles in PostgreSQL\" in the ledger's README describes which role has it"
+	case r.Code == duplicateStatement, r.Code == missingStatement:
+		return poolerRepair
 	case strings.HasPrefix(r.Code, "42"):
 		return "compare the tables with those of this version: millrace migrate --dry-run"
 	default:

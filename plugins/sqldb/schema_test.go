@@ -175,3 +175,25 @@ func TestASchemaThatCanNotBeOpened(t *testing.T) {
 		})
 	}
 }
+
+// A pooler in transaction mode gives a client the session of another one: its prepared statements are
+// there, and those of the client are not. The error names the pooler and the remedy.
+func TestExplainNamesThePooler(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		conn, err := pgx.Connect(t.Context(), sqldbtest.Schema(t))
+		require.NoError(t, err)
+		defer func() { _ = conn.Close(t.Context()) }()
+		for _, statements := range []string{"PREPARE stmt AS SELECT 1; PREPARE stmt AS SELECT 1", "EXECUTE another"} {
+			_, err := conn.PgConn().Exec(t.Context(), statements).ReadAll()
+			require.Error(t, err)
+			require.ErrorIs(t, sqldb.Explain(err), err)
+			require.ErrorContains(t, sqldb.Explain(err), "PgBouncer")
+			require.ErrorContains(t, sqldb.Explain(err), "pool_mode to session")
+			why, ok := sqldb.RefusalOf(err)
+			require.True(t, ok)
+			require.Contains(t, why.Repair(), "pool_mode to session")
+		}
+	})
+}

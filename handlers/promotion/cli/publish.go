@@ -123,6 +123,9 @@ func readSource(cmd *cobra.Command, path string) (s targetSource, remove func(),
 
 func (c commands) runPublish(ctx context.Context, cmd *cobra.Command, f publishFlags, source targetSource) error {
 	start, total := time.Now(), source.total()
+	for _, note := range source.notes {
+		fmt.Fprintln(cmd.ErrOrStderr(), note)
+	}
 	if !f.noStarted {
 		for name, n := range source.counts {
 			if err := f.campaign.announce(ctx, c.Kafka, name, n); err != nil {

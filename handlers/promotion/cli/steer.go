@@ -72,11 +72,14 @@ func (c commands) steering(cmd *cobra.Command, do func(context.Context, *cobra.C
 			if errors.Is(err, ledger.ErrNotFound) {
 				return fmt.Errorf("%w (--future applies it before the first record)", err)
 			}
+			if errors.Is(err, ledger.ErrFinished) {
+				return fmt.Errorf("%w; it stays FINISHED (--future cancels records that are still to come)", err)
+			}
 			return err
 		})
 	}
 	by.Flags(cmd)
-	cmd.Flags().BoolVar(&future, "future", false, "also a promotion without any record so far")
+	cmd.Flags().BoolVar(&future, "future", false, "also a promotion without any record so far, and a cancel of a finished one")
 	return c.h.JSONFlag(cmd)
 }
 

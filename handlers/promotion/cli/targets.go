@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -21,6 +23,9 @@ type target struct {
 	of    promotiontype.Type
 	id    int64
 	value string // the amount in minor units, or the voucher
+	line  int    // in the campaign file; 0: generated
+	// spelled is the id as the file has it; empty: as its number is written, unlike 00123.
+	spelled string
 }
 
 // generated returns n targets per type, ids 1 to n. The seed determines their values.
@@ -29,7 +34,7 @@ func generated(n int, seed uint64, types ...promotiontype.Type) iter.Seq2[target
 		random := rand.New(rand.NewPCG(seed, 0))
 		for id := int64(1); id <= int64(n); id++ {
 			for _, t := range types {
-				if !yield(target{t, id, t.Sample(1 + random.IntN(10_000))}, nil) {
+				if !yield(target{of: t, id: id, value: t.Sample(1 + random.IntN(10_000))}, nil) {
 					return
 				}
 			}
@@ -42,6 +47,7 @@ type targetSource struct {
 	targets  iter.Seq2[target, error]
 	counts   map[string]int64 // by type
 	distinct int64            // different targets of all types
+	notes    []string         // about targets that the file has twice
 }
 
 func (s targetSource) total() (n int64) {
@@ -59,24 +65,52 @@ func generatedSource(n int, seed uint64, types ...promotiontype.Type) targetSour
 	return s
 }
 
-// fileSource is the targets of a campaign file. It reads the complete file to check it.
+// maxNotes bounds the notes about a campaign file.
+const maxNotes = 10
+
+// fileSource is the targets of a campaign file. It reads the complete file to check it. It refuses a
+// target with two values, because only the first record of a target is paid.
 func fileSource(path string) (targetSource, error) {
 	type key struct {
 		of string
 		id int64
 	}
-	s, seen := targetSource{targets: fromCSV(path), counts: map[string]int64{}}, map[key]struct{}{}
+	s, seen := targetSource{targets: fromCSV(path), counts: map[string]int64{}}, map[key]target{}
 	for t, err := range s.targets {
 		if err != nil {
 			return targetSource{}, err
 		}
 		s.counts[t.of.Name]++
-		seen[key{t.of.Name, t.id}] = struct{}{}
+		before, twice := seen[key{t.of.Name, t.id}]
+		if !twice {
+			seen[key{t.of.Name, t.id}] = t
+			continue
+		}
+		if !before.sameValue(t) {
+			return targetSource{}, fmt.Errorf("%s: lines %d and %d: %s of %s is there twice, with %s %q and %q: a target is paid once, so delete one of the lines",
+				path, before.line, t.line, t.spelling(), t.of.Name, t.of.Column, before.value, t.value)
+		}
+		if before.spelling() != t.spelling() && len(s.notes) < maxNotes {
+			s.notes = append(s.notes, fmt.Sprintf("%s: lines %d and %d: %s and %s are the same target of %s, and it is paid once",
+				path, before.line, t.line, before.spelling(), t.spelling(), t.of.Name))
+		}
 	}
 	if s.distinct = int64(len(seen)); s.distinct == 0 {
 		return targetSource{}, fmt.Errorf("%s has no targets", path)
 	}
 	return s, nil
+}
+
+func (t target) spelling() string { return cmp.Or(t.spelled, strconv.FormatInt(t.id, 10)) }
+
+// sameValue reports whether the records of two lines of a target are the same.
+func (t target) sameValue(u target) bool {
+	if t.value == u.value {
+		return true
+	}
+	a, errA := t.of.Encode(1, 1, t.id, t.value)
+	b, errB := u.of.Encode(1, 1, u.id, u.value)
+	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
 // spoolStdin copies in to a temporary file, because a campaign file is read twice. The caller calls
@@ -139,6 +173,10 @@ func readCSV(r io.Reader) iter.Seq2[target, error] {
 		if start, _ := buffered.Peek(len(byteOrderMark)); string(start) == byteOrderMark {
 			_, _ = buffered.Discard(len(byteOrderMark))
 		}
+		if start, _ := buffered.Peek(64); utf16Habit(start) {
+			yield(target{}, errors.New("1: the file is in UTF-16, as Excel's Unicode Text is: save it as CSV UTF-8"))
+			return
+		}
 		var columns []string
 		in := csv.NewReader(buffered)
 		in.ReuseRecord = true
@@ -152,7 +190,7 @@ func readCSV(r io.Reader) iter.Seq2[target, error] {
 				}
 				return
 			case errors.Is(err, csv.ErrFieldCount) && errors.As(err, &wrong):
-				yield(target{}, fmt.Errorf("%d: %w: the columns are %s", wrong.Line, wrong.Err, strings.Join(columns, ",")))
+				yield(target{}, fmt.Errorf("%d: %w: the columns are %s%s", wrong.Line, wrong.Err, strings.Join(columns, ","), withHabit(lineHabit(fields))))
 				return
 			case errors.As(err, &wrong):
 				yield(target{}, fmt.Errorf("%d: %w", wrong.Line, wrong.Err))
@@ -163,7 +201,7 @@ func readCSV(r io.Reader) iter.Seq2[target, error] {
 			case first:
 				columns = csvColumns(fields...)
 				if !slices.Equal(fields, columns) {
-					yield(target{}, fmt.Errorf("1: the header must be %s, got %s", csvHeader(), strings.Join(fields, ",")))
+					yield(target{}, fmt.Errorf("1: the header must be %s, got %s%s", csvHeader(), strings.Join(fields, ","), withHabit(headerHabit(fields))))
 					return
 				}
 				continue
@@ -171,7 +209,10 @@ func readCSV(r io.Reader) iter.Seq2[target, error] {
 			line, _ := in.FieldPos(0)
 			t, err := parseTarget(columns, fields)
 			if err != nil {
-				err = fmt.Errorf("%d: %w", line, err)
+				err = fmt.Errorf("%d: %w%s", line, err, withHabit(lineHabit(fields)))
+			}
+			if t.line = line; err == nil && fields[1] != strconv.FormatInt(t.id, 10) {
+				t.spelled = strings.Clone(fields[1])
 			}
 			if !yield(t, err) || err != nil {
 				return

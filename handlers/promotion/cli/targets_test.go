@@ -37,6 +37,23 @@ func TestReadCSV(t *testing.T) {
 		{name: "voucher in a point line", in: header + "POINT,7,5,V-1\n", err: `2: voucherId: must be empty for POINT, got "V-1"`},
 		{name: "too few columns", in: header + "POINT,7\n", err: "2: wrong number of fields: the columns are promotionType,"},
 		{name: "a quote that never ends", in: header + "\"POINT,7,5,\n", err: "extraneous or missing"},
+		{name: "semicolons", in: strings.ReplaceAll(header, ",", ";") + "POINT;7;500;\n", err: "separated by semicolons"},
+		{name: "tabs", in: strings.ReplaceAll(header, ",", "\t") + "POINT\t7\t500\t\n", err: "separated by tabs"},
+		{name: "little-endian UTF-16", in: "\xff\xfep\x00r\x00", err: "1: the file is in UTF-16"},
+		{name: "big-endian UTF-16", in: "\xfe\xff\x00p\x00r", err: "1: the file is in UTF-16"},
+		{name: "UTF-16 without a mark", in: "p\x00r\x00o\x00", err: "1: the file is in UTF-16"},
+		{name: "a separator line", in: "sep=,\n" + header + "POINT,7,500,\n", err: `the line "sep=" is for Excel alone`},
+		{name: "another separator line", in: "sep=;\n" + header, err: `the line "sep=" is for Excel alone`},
+		{name: "carriage returns", in: strings.ReplaceAll(header+"POINT,7,500,\n", "\n", "\r"), err: "carriage return alone"},
+		{name: "carriage returns and line feeds", in: strings.ReplaceAll(header+"POINT,7,500,\n", "\n", "\r\n"), want: []string{"POINT 7 500"}},
+		{name: "an emptied row", in: header + "POINT,7,500,\n,,,\n", want: []string{"POINT 7 500"}, err: "(the line is empty"},
+		{name: "a short emptied row", in: header + "POINT,7,500,\n,,\n", want: []string{"POINT 7 500"}, err: "3: wrong number of fields: the columns are promotionType,targetId,amount,voucherId (the line is empty"},
+		{name: "emptied columns", in: "promotionType,targetId,amount,,\nPOINT,7,5,,\n", err: "(empty columns follow it"},
+		{name: "Ctrl-Z", in: header + "POINT,7,500,\n\x1a", want: []string{"POINT 7 500"}, err: "Ctrl-Z"},
+		{name: "blanks", in: header + "POINT, 7,500,\n", err: `2: targetId: must be a whole number > 0, got " 7" (a field has blanks around it`},
+		{name: "case of a column", in: "PromotionType,TargetID,amount\nPOINT,7,5\n", err: "(the names of columns are without blanks, and upper and lower case count)"},
+		{name: "blanks in the header", in: "promotionType, targetId, amount\nPOINT,7,5\n", err: "(the names of columns are without blanks"},
+		{name: "a column that nobody knows", in: "promotionType,targetId,amounts\n", err: "got promotionType,targetId,amounts"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -120,4 +137,33 @@ func TestACampaignIsReadFromStandardInput(t *testing.T) {
 	left, err = os.ReadDir(os.Getenv("TMPDIR"))
 	require.NoError(t, err)
 	require.Empty(t, left, "also after an error")
+}
+
+// A target may be there twice with one value, which is paid once. With two values only the first would
+// be paid, so the file is refused.
+func TestATargetThatIsThereTwice(t *testing.T) {
+	t.Parallel()
+	const header = "promotionType,targetId,amount,voucherId\n"
+	read := func(lines string) (targetSource, error) {
+		path := filepath.Join(t.TempDir(), "campaign.csv")
+		require.NoError(t, os.WriteFile(path, []byte(header+lines), 0o600))
+		return fileSource(path)
+	}
+	for lines, want := range map[string]string{
+		"POINT,9,5,\nPOINT,8,5,\nPOINT,9,6,\n":     `lines 2 and 4: 9 of POINT is there twice, with amount "5" and "6"`,
+		"VOUCHER,9,,A\nPOINT,9,5,\nVOUCHER,9,,B\n": `lines 2 and 4: 9 of VOUCHER is there twice, with voucherId "A" and "B"`,
+		"POINT,123,5,\nPOINT,00123,6,\n":           `lines 2 and 3: 00123 of POINT is there twice`,
+	} {
+		_, err := read(lines)
+		require.ErrorContains(t, err, want)
+	}
+	s, err := read("POINT,9,5,\nPOINT,9,5,\nVOUCHER,9,,A\n")
+	require.NoError(t, err)
+	require.EqualValues(t, 2, s.distinct)
+	require.Empty(t, s.notes)
+	s, err = read("POINT,00123,5,\nPOINT,7,5,\nPOINT,123,5,\nPOINT,+8,5,\n")
+	require.NoError(t, err)
+	require.EqualValues(t, 3, s.distinct)
+	require.Len(t, s.notes, 1)
+	require.Contains(t, s.notes[0], "lines 2 and 4: 00123 and 123 are the same target of POINT")
 }

@@ -27,6 +27,9 @@ var (
 	// ErrCancelled means that the promotion is cancelled, which is final.
 	ErrCancelled = errors.New("promotion is cancelled")
 
+	// ErrFinished means that every payout of the promotion is settled, so there is nothing to cancel.
+	ErrFinished = errors.New("every payout is settled, so there is nothing to cancel")
+
 	// ErrRefused means that the state of the payout does not allow an operator's action. The text
 	// has the reason.
 	ErrRefused = errors.New("refused")
@@ -40,7 +43,7 @@ func openError(where string, err error) error {
 	if sqldb.Unreachable(err) || sqldb.Contended(err) {
 		return fmt.Errorf("%w: %s: %w", ErrUnavailable, where, err)
 	}
-	return fmt.Errorf("ledger: %s: %w", where, err)
+	return fmt.Errorf("ledger: %s: %w", where, sqldb.Explain(err))
 }
 
 func notFound(k rules.Key) error { return fmt.Errorf("ledger: payout %s: %w", k, ErrNotFound) }

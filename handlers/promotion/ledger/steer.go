@@ -54,6 +54,11 @@ func (l *Ledger) setPromotionState(ctx context.Context, what string, p rules.Pro
 		case from == rules.PromotionCancelled && to != rules.PromotionCancelled:
 			return ErrCancelled
 		case from != to:
+			if to == rules.PromotionCancelled && !by.Future {
+				if err := notFinished(ctx, q, p); err != nil {
+					return err
+				}
+			}
 			if _, err := q.exec(ctx, `UPDATE promotions SET state = $3, changed_at = $4 WHERE type = $1 AND promotion_id = $2`,
 				string(p.Type), p.ID, string(to), now); err != nil {
 				return err
@@ -62,6 +67,20 @@ func (l *Ledger) setPromotionState(ctx context.Context, what string, p rules.Pro
 		return writeAudit(ctx, q, now, rules.Key{Type: p.Type, Promotion: p.ID}, Audit{Who: by.Who, Why: by.Why, Action: what,
 			Detail: fmt.Sprintf("%s to %s", from, to)})
 	})
+}
+
+// notFinished returns ErrFinished if the promotion has payouts, all of them are settled, and its
+// started event, if it came, announced no more. The caller holds the promotion's lock.
+func notFinished(ctx context.Context, q querier, p rules.Promotion) error {
+	finished := false
+	err := q.query(ctx, func(r scanner) error { return r.Scan(&finished) },
+		`SELECT coalesce(s.settled, 0) > 0 AND s.settled >= coalesce((SELECT total_count FROM promotion_streams WHERE type = $1 AND promotion_id = $2), 0)
+			AND NOT EXISTS (SELECT 1 FROM payouts WHERE type = $1 AND promotion_id = $2 AND settled_at IS NULL)
+		FROM (SELECT sum(paid + failed + unknown + cancelled) AS settled FROM promotion_summaries WHERE type = $1 AND promotion_id = $2) AS s`, string(p.Type), p.ID)
+	if err == nil && finished {
+		return fmt.Errorf("ledger: promotion %s: %w", p, ErrFinished)
+	}
+	return err
 }
 
 // createPromotion inserts the row of a promotion without a record. The caller holds its lock.
@@ -108,8 +127,9 @@ AND settled_at IS NULL AND state IN ('PENDING', 'ERROR') ORDER BY target_id LIMI
 
 // Cancel stops the promotion permanently. After it has taken effect, no charge is requested.
 // Payouts that were certainly not charged become CANCELLED; all others are looked up. It may be
-// repeated, and then cancels what is left. An unknown promotion returns ErrNotFound, unless
-// by.Future. When ctx ends early, the promotion is cancelled all the same, and the rest follows
+// repeated, and then cancels what is left. An unknown promotion returns ErrNotFound, and one whose
+// payouts are all settled ErrFinished, because CANCELLED would say that it was not paid; nothing is
+// changed then. With by.Future both are cancelled, for the records that are still to come. When ctx ends early, the promotion is cancelled all the same, and the rest follows
 // when its entries are read.
 func (l *Ledger) Cancel(ctx context.Context, p rules.Promotion, by Steering) (Cancellation, error) {
 	var c Cancellation

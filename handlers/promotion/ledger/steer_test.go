@@ -77,6 +77,53 @@ func TestSteering(t *testing.T) {
 	})
 }
 
+// A finished promotion can't be cancelled by mistake: it stays as it is, without a line in the audit,
+// unless more records are announced or the operator expects some.
+func TestCancelOfAFinishedPromotion(t *testing.T) {
+	t.Parallel()
+	onEachDatabase(t, func(t *testing.T, h *testDB) {
+		l := h.open(t)
+		pay := func(promotion int64) rules.Promotion {
+			rec := record(promotion, 1)
+			mustAccept(t, l, rec)
+			epoch := mustBegin(t, l, rec).Epoch
+			_, err := l.Settle(t.Context(), rules.CallResult{Key: rec.Key, Epoch: epoch, Outcome: rules.Paid, TransactionKey: "T"})
+			require.NoError(t, err)
+			return rec.OfPromotion()
+		}
+		by := Steering{Who: "ann", Why: "x"}
+		state := func(p rules.Promotion) rules.PromotionState {
+			c, err := l.Status(t.Context(), p)
+			require.NoError(t, err)
+			return c.State
+		}
+		finished := pay(1)
+		for range 2 {
+			_, err := l.Cancel(t.Context(), finished, by)
+			require.ErrorIs(t, err, ErrFinished)
+			require.Equal(t, rules.PromotionRunning, state(finished))
+			require.Empty(t, auditOf(t, l, finished))
+		}
+		mustAccept(t, l, record(1, 2))
+		c, err := l.Cancel(t.Context(), finished, by)
+		require.NoError(t, err, "one payout is unsettled")
+		require.EqualValues(t, 1, c.Cancelled)
+		_, err = l.Cancel(t.Context(), finished, by)
+		require.NoError(t, err, "it may be repeated")
+
+		expected := pay(2)
+		_, err = l.Cancel(t.Context(), expected, Steering{Who: "ann", Why: "x", Future: true})
+		require.NoError(t, err)
+		require.Equal(t, rules.PromotionCancelled, state(expected))
+
+		announced := pay(3)
+		require.NoError(t, l.Started(t.Context(), announced, 2))
+		_, err = l.Cancel(t.Context(), announced, by)
+		require.NoError(t, err, "one record is still to come")
+		require.Equal(t, rules.PromotionCancelled, state(announced))
+	})
+}
+
 func auditOf(t *testing.T, l *Ledger, p rules.Promotion) []Audit {
 	t.Helper()
 	lines, err := l.Audit(t.Context(), p)
