@@ -103,7 +103,7 @@ func (c commandResources) Register(r *pipeline.Registry, s cli.Services) error {
 		r.Service("promotion.money", c.p.run.commandMoney(s.MoneyAPI == cli.Optional))
 	}
 	if s.Ledger {
-		r.Service("promotion.ledger", c.p.run.ledgerService())
+		r.Service("promotion.ledger", c.p.run.ledgerService(false))
 	}
 	return nil
 }

@@ -81,14 +81,14 @@ func (p *Plugin) Register(r *pipeline.Registry) error {
 	r.ErrorClasses(errorClasses()...)
 	r.Offer(deadletter.ReplayedBy{Plugin: payout.OutboxName, Replayer: payout.Replays{Ledger: p.ledger, Services: func(r *pipeline.Registry) {
 		p.run.use(r.Env(), r.Env().Logger)
-		r.Service("promotion.ledger", p.run.ledgerService())
+		r.Service("promotion.ledger", p.run.ledgerService(false))
 	}}})
 
 	streamsRedis := p.redis.Server(p.config.Stream.Redis, streamKeys()...)
 	streamsRedis.Log = log
 	r.Service("promotion.redis", streamsRedis)
 	r.Service("promotion.money", p.run.moneyService())
-	r.Service("promotion.ledger", p.run.ledgerService())
+	r.Service("promotion.ledger", p.run.ledgerService(true))
 
 	payoutMetrics, feederMetrics, streamMetrics := payout.NewMetrics(), feeder.NewMetrics(), streams.NewMetrics()
 	p.managers = p.newManagers(streamsRedis, r.Env(), log, streamMetrics)

@@ -1,6 +1,7 @@
 package promotion_test
 
 import (
+	"context"
 	"regexp"
 	"testing"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"github.com/millrace-io/millrace/handlers/promotion/ledger"
 	"github.com/millrace-io/millrace/handlers/promotion/money/simulator"
 	"github.com/millrace-io/millrace/pipeline"
+	"github.com/millrace-io/millrace/pipeline/middleware"
+	"github.com/millrace-io/millrace/pipeline/pipelinetest"
 	"github.com/millrace-io/millrace/plugins/sqldb"
 	"github.com/millrace-io/millrace/plugins/sqldb/sqldbtest"
 )
@@ -96,5 +99,26 @@ func TestAnAnswerThatWasRefusedIsPostponed(t *testing.T) {
 				require.Contains(t, first, "the database refused to store the end of this call (rejected)")
 			})
 		}
+	})
+}
+
+// A ledger whose sequence of payouts gives numbers again, as after a move by logical replication, is
+// not started: the error has the statement that repairs it.
+func TestALedgerWithNumbersTwiceDoesNotStart(t *testing.T) {
+	t.Run("postgres", func(t *testing.T) {
+		dsn := sqldbtest.Schema(t)
+		sys := newSystem(t, simulator.Faults{}, func(c *promotion.Config) { c.Ledger.DSN = pipeline.NewSecret(dsn) })
+		conn, err := pgx.Connect(t.Context(), dsn)
+		require.NoError(t, err)
+		defer func() { _ = conn.Close(t.Context()) }()
+		_, err = conn.Exec(t.Context(), `INSERT INTO payouts (id, type, promotion_id, target_id, summary_id, state, version, payload, accepted_at, hint, hint_due)
+			OVERRIDING SYSTEM VALUE VALUES (1, 'POINT', 1, 1, 9, 'PENDING', 1, '{}', now(), 'none', now())`)
+		require.NoError(t, err)
+		reg, err := pipeline.NewRegistry(pipeline.Env{Instance: "test", Logger: pipelinetest.Logger(t)}, sys.all...)
+		require.NoError(t, err)
+		chain := middleware.New(reg, middleware.Options{})
+		rt := pipeline.NewRuntime(reg, pipeline.RuntimeOptions{Wrap: chain.Wrap, Failers: []pipeline.Failer{chain}, StopTimeout: 10 * time.Second})
+		defer func() { require.NoError(t, rt.Stop(context.Background())) }()
+		require.ErrorContains(t, rt.Start(t.Context()), "the sequence of payouts.id is behind its table")
 	})
 }

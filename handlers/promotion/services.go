@@ -182,8 +182,9 @@ func (r *resources) commandMoney(optional bool) pipeline.Service {
 	}
 }
 
-// ledgerService checks the schema and opens the ledger. It waits for the database.
-func (r *resources) ledgerService() pipeline.Service {
+// ledgerService checks the schema and opens the ledger. It waits for the database. toPay checks its
+// sequences too: a command must also run on a ledger that is being repaired.
+func (r *resources) ledgerService(toPay bool) pipeline.Service {
 	return &service{
 		start: func(ctx context.Context) error {
 			l, err := r.openLedger(ctx)
@@ -192,6 +193,11 @@ func (r *resources) ledgerService() pipeline.Service {
 			}
 			if r.ledgerID, err = l.ID(ctx); err != nil {
 				return errors.Join(err, l.Close())
+			}
+			if toPay {
+				if err := l.CheckSequences(ctx); err != nil {
+					return errors.Join(err, l.Close())
+				}
 			}
 			r.ledger = l
 			return nil

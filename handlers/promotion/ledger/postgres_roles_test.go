@@ -113,6 +113,7 @@ func TestTheRolesOfTheREADME(t *testing.T) {
 		l := r.open(t, "service")
 		_, err := l.ID(ctx)
 		require.NoError(t, err)
+		require.NoError(t, l.CheckSequences(ctx))
 		admitted, err := l.Admit(ctx, promotion)
 		require.NoError(t, err)
 		require.True(t, admitted)

@@ -1,0 +1,45 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace-io/millrace/plugins/sqldb"
+)
+
+// numbered are the tables whose id comes from a sequence. payouts is the one in which no constraint
+// refuses a number that is there already: two payouts would show each other's calls.
+func numbered() []string { return []string{"payouts", "outbox", "ledger_audit"} }
+
+// CheckSequences returns an error that wraps ErrRefusedByDatabase if a sequence is behind its table, as
+// after a move by logical replication, which copies rows and no sequences. It names each such table and
+// the repair. Call it before the first accept. A sequence that the role may not read is left out, and
+// SQLite has none. Its cost does not depend on the size of the tables.
+func (l *Ledger) CheckSequences(ctx context.Context) error {
+	if sqldb.DialectOf(l.cfg.DSN.Reveal()) != sqldb.Postgres {
+		return nil
+	}
+	var behind []error
+	err := l.read(ctx, "sequences", func(q querier, _ time.Time) error {
+		for _, table := range numbered() {
+			sequence := ""
+			if err := q.query(ctx, func(r scanner) error { return r.Scan(&sequence) },
+				`SELECT s FROM pg_get_serial_sequence($1, 'id') AS s WHERE has_sequence_privilege(s, 'SELECT')`, table); err != nil {
+				return err
+			}
+			if sequence == "" {
+				continue
+			}
+			if err := q.query(ctx, func(scanner) error {
+				behind = append(behind, fmt.Errorf("ledger: %w: %s", ErrRefusedByDatabase, sqldb.BehindTable(table, "id")))
+				return nil
+			}, `SELECT 1 FROM `+sequence+` WHERE last_value + CASE WHEN is_called THEN 1 ELSE 0 END <= (SELECT max(id) FROM `+table+`)`); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return errors.Join(append(behind, err)...)
+}
