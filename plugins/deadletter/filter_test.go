@@ -99,3 +99,31 @@ func TestPrefixesOfIDs(t *testing.T) {
 		require.Equal(t, store.Open, o.state("abcd"))
 	})
 }
+
+// Two campaigns with one fault share class, route and fingerprint. Their dead letters are told apart by
+// their subjects: a subject selects its parts, and no subject that merely begins alike.
+func TestTheDeadLettersOfOneCampaign(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, o *office) {
+		about := func(n int, subject string) store.DeadLetter {
+			d := payoutDeadLetter(n)
+			d.Subject, d.Lineage = subject, store.LineageOf("payouts", subject)
+			return d
+		}
+		o.put(about(1, "POINT:77:1"), about(2, "POINT:77:2"), about(3, "POINT:7:1"), about(4, "POINT:771:1"), about(5, "VOUCHER:77:1"), order(6))
+		for subject, n := range map[string]int{"POINT:77": 2, "POINT:77:2": 1, "POINT:7": 1, "POINT": 4, "VOUCHER": 1} {
+			out, code := o.run("list", "--subject", subject, "--json")
+			require.Equal(t, 0, code, out)
+			require.Contains(t, out, fmt.Sprintf(`"total": %d`, n), subject)
+		}
+		for _, subject := range []string{"POINT:", "POINT:77:", "POINT:77:22", "OINT:77", "%", "'", "POINT:78"} {
+			out, code := o.run("replay", "--subject", subject, "--why", "x")
+			require.Equal(t, app.ExitUsage, code, out)
+			require.Contains(t, out, "--subject: no dead letter is about")
+		}
+		require.Equal(t, 2, o.report(0, "discard", "--subject", "POINT:77", "--why", "x").Discarded)
+		out, code := o.run("list", "--json")
+		require.Equal(t, 0, code)
+		require.Contains(t, out, `"total": 4`)
+	})
+}

@@ -38,6 +38,7 @@ func (f *filterFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.Handler, "handler", "", "only of the `route` of this name")
 	flags.StringVar(&f.Class, "class", "", "only with errors of this `class`")
 	flags.StringVar(&f.Fingerprint, "fingerprint", "", "only with errors of this `group` (see list --group)")
+	flags.StringVar(&f.Under, "subject", "", "only about this `subject` and its parts: POINT:77 selects the payouts of that promotion")
 	flags.StringVar(&f.since, "since", "", "only with a last failure at or after this `time`: RFC 3339, or an age such as 2h")
 	flags.StringVar(&f.until, "until", "", "only with a last failure before this `time`")
 }
@@ -95,7 +96,18 @@ func (f *filterFlags) check(ctx context.Context, s *store.Store) (err error) {
 			return err
 		}
 	}
-	return nil
+	return checkSubject(ctx, s, f.Under)
+}
+
+// checkSubject refuses a subject that no dead letter has. A letter that could not be decoded has none.
+func checkSubject(ctx context.Context, s *store.Store, subject string) error {
+	if subject == "" {
+		return nil
+	}
+	if n, err := s.Count(ctx, store.Filter{Under: subject}); err != nil || n > 0 {
+		return err
+	}
+	return app.Usage("--subject: no dead letter is about %q or a part of it; deadletter show has the subject of one, such as POINT:77:5", subject)
 }
 
 // expandPrefix returns the only value of a field with this prefix. It returns a prefix of no value

@@ -52,6 +52,7 @@ type Filter struct {
 	Class       string
 	Fingerprint string
 	Subject     string
+	Under       string    // a subject, and those that begin with it and a colon: POINT:77 has POINT:77:5
 	Lineage     string    // at most one dead letter; see LineageOf
 	Since       time.Time // failed last at or after
 	Until       time.Time // failed last before
@@ -83,6 +84,10 @@ func (f Filter) where(args []any) (condition string, all []any) {
 		if c.value != "" {
 			add(c.column+" = %s", c.value)
 		}
+	}
+	if subject := clean(f.Under); subject != "" {
+		prefix := subject + ":"
+		add(fmt.Sprintf("subject <> '' AND (subject = %%s OR substr(subject, 1, %d) = %%s)", utf8.RuneCountInString(prefix)), subject, prefix)
 	}
 	if !f.Since.IsZero() {
 		add("failed_at >= %s", f.Since)
