@@ -38,13 +38,13 @@ func TestAnAnswerOutlivesADatabaseThatRefusesIt(t *testing.T) {
 					c.Ledger.Retry = pipeline.Backoff{First: 20 * time.Millisecond, Max: 50 * time.Millisecond}
 					c.Results.Enabled = !refuses
 				})
+				sys.start() // with a sequence behind its table it would not start
 				conn, err := pgx.Connect(t.Context(), dsn)
 				require.NoError(t, err)
 				defer func() { _ = conn.Close(t.Context()) }()
 				_, err = conn.Exec(t.Context(), `INSERT INTO outbox (id, kind, type, promotion_id, target_id, class, error, payload, headers, origin, handler, attempts, created_at, published_at)
 					OVERRIDING SYSTEM VALUE SELECT n, 'dead', 'POINT', 7, n, 'c', 'e', '', '', '', '', 1, now(), now() FROM generate_series(1, 50000) AS n`)
 				require.NoError(t, err)
-				sys.start()
 				sys.send("campaign-promotion-point-publish", points(1, payouts)...)
 				var calls int
 				require.Eventually(t, func() bool {

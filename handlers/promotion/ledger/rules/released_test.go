@@ -77,6 +77,24 @@ func TestReleasedCallsAreCounted(t *testing.T) {
 	}
 }
 
+// The last answer is one of the API: a call that was not sent has none, and does not hide the one
+// before. Without any answer its reason is shown.
+func TestTheLastAnswerStays(t *testing.T) {
+	t.Parallel()
+	l := newLife(testPolicy())
+	call := func(outcome Outcome, class, answer string) string {
+		l.begin()
+		l.settle(CallResult{Outcome: outcome, Class: class, Answer: answer})
+		l.now = l.row.NextAttemptAt
+		return l.row.LastClass + ": " + l.row.LastError
+	}
+	require.Equal(t, "not_sent: breaker open", call(NotSent, "not_sent", "breaker open"))
+	require.Equal(t, "ambiguous: 500 internal", call(PerhapsCharged, "ambiguous", "500 internal"))
+	require.Equal(t, "ambiguous: 500 internal", call(NotSent, "not_sent", "breaker open"))
+	require.Equal(t, "ambiguous: 500 internal", call(Interrupted, "not_sent", "no call slot"))
+	require.Equal(t, "throttled: 429", call(NotCharged, "throttled", "429"))
+}
+
 // A lone payout whose lookups are always refused goes to an operator, who finds the reason: after the
 // time of its key, and after a number of failed calls. Within that time it is looked up again and
 // again, because an outage may end. The bound is that of a possible charge alone.

@@ -26,7 +26,9 @@ func (p Policy) settle(row Row, ev Event) (Row, Effects, Decision) {
 	}
 
 	row.LeaseUntil = time.Time{}
-	row.LastClass, row.LastError = res.Class, res.Answer
+	if row.LastError == "" || res.Outcome != NotSent && res.Outcome != Interrupted {
+		row.LastClass, row.LastError = res.Class, res.Answer // a call that was not sent has no answer
+	}
 	finish := func(s State) (Row, Effects, Decision) {
 		row, eff := row.settled(s, now)
 		eff.Attempt = attempt
