@@ -79,7 +79,7 @@ func (c commands) steering(cmd *cobra.Command, do func(context.Context, *cobra.C
 		})
 	}
 	by.Flags(cmd)
-	cmd.Flags().BoolVar(&future, "future", false, "also a promotion without any record so far, and a cancel of a finished one")
+	cmd.Flags().BoolVar(&future, "future", false, "also a promotion without any record so far, and a cancel of one that is paid")
 	return c.h.JSONFlag(cmd)
 }
 

@@ -77,7 +77,7 @@ func TestSteering(t *testing.T) {
 	})
 }
 
-// A finished promotion can't be cancelled by mistake: it stays as it is, without a line in the audit,
+// A promotion that is paid can't be cancelled by mistake: it stays as it is, without a line in the audit,
 // unless more records are announced or the operator expects some.
 func TestCancelOfAFinishedPromotion(t *testing.T) {
 	t.Parallel()
@@ -115,6 +115,12 @@ func TestCancelOfAFinishedPromotion(t *testing.T) {
 		_, err = l.Cancel(t.Context(), expected, Steering{Who: "ann", Why: "x", Future: true})
 		require.NoError(t, err)
 		require.Equal(t, rules.PromotionCancelled, state(expected))
+
+		failed := record(4, 1)
+		mustAccept(t, l, failed)
+		endPayout(t, l, failed, false)
+		_, err = l.Cancel(t.Context(), failed.OfPromotion(), by)
+		require.NoError(t, err, "a failed payout is not replayed any more")
 
 		announced := pay(3)
 		require.NoError(t, l.Started(t.Context(), announced, 2))

@@ -64,7 +64,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if key := keyOf(r); validKey(key) {
-		defer j.callBegins(r.Context(), key)()
+		ends := j.callBegins(r.Context(), key)
+		defer ends()
 	}
 	f := s.faults.Load()
 	if f.Silence {
